@@ -1,0 +1,201 @@
+# Makefile: builds, tests and runs train_gpt_fsdp. `make help` lists everything.
+#
+# Conventions
+#   - Libraries are found by compiling and linking a line against them, never by asking a package manager. MPI_HOME,
+#     CJSON_HOME and CUDA_HOME name installations elsewhere (environment modules).
+#   - An object is rebuilt when its source, a header or its own command line changes (build/<object>.cmd keeps the line).
+#   - kernels/cpu.cc is compiled once per instruction set with explicit -m flags, so one binary runs on every x86-64
+#     machine with AVX2; which table runs is decided at start-up.
+.DEFAULT_GOAL := all
+.SECONDARY:
+.SECONDEXPANSION:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
+
+define HELP
+make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
+make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
+make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
+make test-all     the same with wider products of cases and more seeds
+make bench        speed and quality beside PyTorch, where PYTHON has torch (dev/bench.sh)
+make setup        only install what is missing (dev/setup.sh)
+make check-style  tabs, trailing blanks, lines over 120 columns
+make clean        remove what was built
+
+NP=4              ranks of `make train` (2)            V=1          show whole command lines
+ARGS="..."        more options for the program         WERROR=1     warnings are errors (also when CI=true)
+T=name            `make test`: only this test          SAN=1        build and test with ASan and UBSan in build/san/
+DEVICE=cpu        device of `make train` and tests     CUDA=0       leave the CUDA kernels out
+WIKITEXT2_DIR=D   directory of WikiText-2's train.txt, valid.txt and test.txt
+CXX=clang++  MPI_HOME=D  CJSON_HOME=D  CUDA_HOME=D  MPICC=mpicc  MPIRUN=mpirun  PYTHON=python3
+endef
+
+# ---- what to build with -------------------------------------------------------------------------------------------------
+NP ?= 2
+CUDA_HOME ?= /usr/local/cuda
+MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
+MPIRUN ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpirun,mpirun)
+B := $(if $(filter 1,$(SAN)),build/san,build)
+TRAINER := $(if $(filter 1,$(SAN)),$(B)/train_gpt_fsdp,train_gpt_fsdp)
+TESTS := $(B)/test_gpt_fsdp
+# Anything but these goals compiles something and needs the libraries.
+BUILDS := $(filter-out help clean setup check-style,$(or $(MAKECMDGOALS),all))
+HASH := \#
+comma := ,
+
+# $(call links,header,expression,flags) is `yes` when a program that includes the header and runs the expression links.
+links = $(shell d=$$(mktemp -d) && printf '%s\n' '$(HASH)include <$(1)>' 'int main() { $(2); }' > $$d/probe.cc && \
+  $(CXX) -std=c++17 $$d/probe.cc -o $$d/probe $(3) >/dev/null 2>&1 && echo yes; rm -rf $$d)
+
+ifneq ($(BUILDS),)
+AMX_PROBE := -fopenmp -mavx512f -mavx512bf16 -mamx-tile -mamx-bf16
+# mpi.h's C++ bindings are deprecated and full of warnings; the C interface is all that is used.
+MPI_CFLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem%,$(shell $(MPICC) --showme:compile 2>/dev/null || \
+  $(if $(MPI_HOME),echo -I$(MPI_HOME)/include,pkg-config --cflags ompi-c 2>/dev/null)))
+MPI_LIBS := $(shell $(MPICC) --showme:link 2>/dev/null || \
+  $(if $(MPI_HOME),echo -L$(MPI_HOME)/lib -lmpi,pkg-config --libs ompi-c 2>/dev/null || echo -lmpi)) \
+  $(MPI_HOME:%=-Wl,-rpath,%/lib)
+CJSON_CFLAGS := $(CJSON_HOME:%=-isystem%/include)
+CJSON_LIBS := $(CJSON_HOME:%=-L%/lib -L%/lib64 -Wl,-rpath,%/lib -Wl,-rpath,%/lib64) -lcjson
+ifeq ($(call links,omp.h,__builtin_cpu_supports("avx512bf16"),$(AMX_PROBE)),)
+MISSING += compiler
+endif
+ifeq ($(call links,mpi.h,MPI_Init(0$(comma) 0),$(MPI_CFLAGS) $(MPI_LIBS)),)
+MISSING += OpenMPI
+else ifeq ($(shell command -v "$(MPIRUN)" 2>/dev/null),)
+MISSING += mpirun
+endif
+ifeq ($(call links,cjson/cJSON.h,cJSON_Delete(0),$(CJSON_CFLAGS) $(CJSON_LIBS)),)
+MISSING += cJSON
+endif
+endif
+
+help:
+	$(info $(HELP))@:
+
+setup:
+	@dev/setup.sh
+
+clean:
+	rm -rf build train_gpt_fsdp
+
+check-style:
+	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
+	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
+
+.PHONY: all train test test-all bench help setup clean check-style check-symbols FORCE
+
+ifneq ($(MISSING),)
+# ---- something is missing: train and test may install it, everything else only says so -----------------------------
+.NOTPARALLEL:
+ifeq ($(SETUP_DONE),)
+train test test-all:
+	@echo "missing: $(strip $(MISSING))"
+	@dev/setup.sh
+	@$(MAKE) SETUP_DONE=1 $@
+endif
+FIX_compiler := a C++17 compiler for x86-64 with OpenMP and AMX flags (g++ >= 11, or clang++ >= 12): CXX=...
+FIX_OpenMPI := headers and library of OpenMPI: MPI_HOME=... (the directory that holds include/ and lib/)
+FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (libraries alone were found)
+FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
+$(if $(SETUP_DONE),$(BUILDS),$(filter-out train test test-all,$(BUILDS))):
+	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
+	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
+else
+
+# ---- commands: cmd_<object> compiles src_<object> to build/<object>.o ---------------------------------------------------
+WARNINGS := -Wall -Wextra -Wpedantic $(if $(filter 1 true,$(WERROR) $(CI)),-Werror)
+SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=address$(comma)undefined \
+  -fno-sanitize-recover=undefined)
+COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti -fopenmp $(WARNINGS) $(MPI_CFLAGS) $(CJSON_CFLAGS) -I.
+# What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
+BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu fsdp.h kernels/* data/*.h; $(CXX) --version; \
+  echo '$(SANITIZE) $(CXXFLAGS)'; } 2>/dev/null | sha256sum | cut -c 1-12)
+
+ISAS := avx2 avx512 avx512_bf16 amx
+M_avx2 := -mavx2 -mfma -mf16c -mbmi2
+M_avx512 := $(M_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
+M_avx512_bf16 := $(M_avx512) -mavx512bf16
+M_amx := $(M_avx512_bf16) -mamx-tile -mamx-bf16
+# The AMX code with its tile instructions replaced by C: it proves the logic on machines without AMX, in the tests only.
+M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
+
+# -Wno-psabi: vectors are passed between static functions only, so their calling convention is nobody else's concern.
+$(foreach i,$(ISAS) amx_emulated,$(eval cmd_cpu_$i := $(COMMON) -O3 -Wno-psabi $(M_$i) -DISA=$i $(SANITIZE) $(CXXFLAGS)) \
+  $(eval src_cpu_$i := kernels/cpu.cc))
+cmd_train_gpt_fsdp := $(COMMON) -O2 -DBUILD_ID=\"$(BUILD_ID)\" $(SANITIZE) $(CXXFLAGS) -x c++
+src_train_gpt_fsdp := train_gpt_fsdp.cu
+cmd_test_gpt_fsdp := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
+src_test_gpt_fsdp := test_gpt_fsdp.cu
+LIBS := $(MPI_LIBS) $(CJSON_LIBS) -ldl -lrt -lpthread -lm
+OBJECTS := $(ISAS:%=$(B)/cpu_%.o)
+
+NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(wildcard kernels/cuda.cu),$(NVCC)),)
+# The GPU of this machine if there is one, else what is common today; the last entry is PTX for what comes later.
+LOCAL_GPU := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .))
+gencode = -gencode arch=compute_$(1),code=sm_$(1)
+ARCHS ?= $(if $(LOCAL_GPU),$(call gencode,$(LOCAL_GPU)),$(call gencode,80) $(call gencode,90a) $(call gencode,100) \
+  -gencode arch=compute_90$(comma)code=compute_90)
+cmd_cuda := $(NVCC) -std=c++17 -O2 --fmad=false $(ARCHS) -I. $(patsubst -isystem%,-I%,$(MPI_CFLAGS)) \
+  $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-ffp-contract=off
+src_cuda := kernels/cuda.cu
+OBJECTS += $(B)/cuda.o
+LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+endif
+cmd_link := $(CXX) -fopenmp $(SANITIZE) $(LDFLAGS)
+
+# ---- rules ----------------------------------------------------------------------------------------------------------
+run = @$(if $(filter 1,$(V)),echo '$(2)';,printf '  %-5s %s\n' '$(1)' '$@';) $(2)
+
+all: $(TRAINER) $(TESTS)
+
+$(B)/%.cmd: FORCE
+	@mkdir -p $(B)
+	@printf '%s\n' '$(cmd_$*) $(if $(filter link,$*),$(LIBS))' | cmp -s - $@ || \
+	  printf '%s\n' '$(cmd_$*) $(if $(filter link,$*),$(LIBS))' > $@
+$(B)/%.o: $$(src_$$*) $(B)/%.cmd
+	$(call run,$(if $(filter cuda,$*),NVCC,CXX),$(cmd_$*) -MMD -MP -c $(src_$*) -o $@)
+$(TRAINER): $(B)/train_gpt_fsdp.o $(OBJECTS) $(B)/link.cmd
+	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
+$(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(B)/cpu_amx_emulated.o $(B)/link.cmd
+	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
+-include $(wildcard $(B)/*.d)
+
+# A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
+# set would then run on a machine that lacks it. Each object exports its table and nothing else.
+check-symbols: $(ISAS:%=$(B)/cpu_%.o) $(B)/cpu_amx_emulated.o
+ifneq ($(SAN),1)
+	@bad=$$(for i in $(ISAS) amx_emulated; do nm -gC --defined-only $(B)/cpu_$$i.o | \
+	  awk -v o=$(B)/cpu_$$i.o -v t=ops_$$i '$$3 != t { print o ": " $$0 }'; done); \
+	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: CPU objects may export only their table; make these static" >&2; exit 1; }
+endif
+
+# ---- running --------------------------------------------------------------------------------------------------------
+ifeq ($(shell id -u),0)
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+endif
+# OpenMPI never frees some of what it allocates; other libraries' leaks are not ours to report.
+export ASAN_OPTIONS ?= detect_leaks=0
+# Slots are cores, not hardware threads, to OpenMPI.
+CORES = $(shell lscpu -p=Core,Socket 2>/dev/null | grep -v '^$(HASH)' | sort -u | wc -l)
+MPIRUN_FLAGS ?= $(shell [ $(CORES) -ge $(NP) ] && [ $$(nproc) -ge $(NP) ] || echo --oversubscribe)
+
+train: $(TRAINER)
+	@if [ -z "$$WIKITEXT2_DIR" ] && [ -z '$(findstring --data,$(ARGS))' ]; then \
+	  if data/get_wikitext2.sh data/wikitext-2; then export WIKITEXT2_DIR=data/wikitext-2; \
+	  else echo "WikiText-2 could not be fetched: training on the generated corpus (WIKITEXT2_DIR=DIR names a copy)"; fi; fi; \
+	  set -x; $(MPIRUN) $(MPIRUN_FLAGS) -np $(NP) ./$(TRAINER) $(if $(findstring --model,$(ARGS)),,--model tiny) \
+	  $(DEVICE:%=--device %) $(ARGS)
+
+test test-all: $(TRAINER) $(TESTS) check-symbols
+	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" DEVICE="$(DEVICE)" ./$(TESTS) \
+	  $(if $(filter test-all,$@),--all) $(T)
+
+bench: $(TRAINER)
+	@MPIRUN="$(MPIRUN)" dev/bench.sh $(ARGS)
+endif

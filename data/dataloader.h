@@ -1,0 +1,1017 @@
+// dataloader.h: what the model trains on: finds and reads a corpus, turns text into tokens, cuts the tokens into
+// samples and validation windows.
+//
+//   1 errors, random numbers, hashes
+//   2 token files       llm.c and nanoGPT .bin, mapped, every fault named
+//   3 text              the three files of a directory, words and lines
+//   4 generated text    a source of sentences whose entropy is known exactly
+//   5 cache             tokenizer and ids of a text, found again by its hash
+//   6 corpus            the order of the search; hashing, handing to other processes
+//   7 sampler           which samples make a microbatch
+//   8 evaluation        windows that cover every token once
+//
+// Conventions
+//   - One process loads (corpus_load); the others get the result as one block of bytes (corpus_image, corpus_adopt).
+//     No communication happens here and nothing here knows a rank.
+//   - A split is one stream of ids. Text is preceded by one newline as context, so each of its tokens has a token in
+//     front and is predicted exactly once; a token file has no such context and its first token is not predicted.
+//     Either way tokens 1 .. tokens_numel-1 are the targets.
+//   - Nothing is drawn from a library generator: all choices are functions of (seed, stream, counter).
+//   - A function that can fail for a reason of the user's returns false and one line in a DataError, with the exit code
+//     it deserves. It leaves nothing allocated.
+//
+// Defines: DataError, Split, Corpus, corpus_load, corpus_image_bytes, corpus_image, corpus_adopt, corpus_free, Sampler,
+// sampler_bytes, sampler_init, sampler_set_epoch, sampler_steps_per_epoch, microbatch_fill, eval_windows_numel,
+// eval_window_fill.
+#pragma once
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../kernels/device.h"
+#include "tokenizer.h"
+
+// ================================================================================================ 1 errors, hashes
+struct DataError { int exit_code; char text[1536]; };  // EXIT_USAGE or EXIT_MISSING, and one line
+
+__attribute__((format(printf, 3, 4))) static inline bool data_fail(DataError *e, int exit_code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(e->text, sizeof e->text, fmt, ap);
+  va_end(ap);
+  e->exit_code = exit_code;
+  return false;
+}
+
+// Prints into out; false when it does not fit.
+__attribute__((format(printf, 3, 4))) static inline bool data_format(char *out, size_t out_bytes, const char *fmt,
+                                                                     ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(out, out_bytes, fmt, ap);
+  va_end(ap);
+  return n >= 0 && (size_t)n < out_bytes;
+}
+
+static inline void *data_alloc(size_t count, size_t each_bytes) {
+  void *p = count <= SIZE_MAX / 2 / each_bytes ? malloc(count ? count * each_bytes : 1) : NULL;
+  if (!p)
+    die_missing("data: no memory for %zu x %zu bytes; use a smaller corpus or a token .bin file", count, each_bytes);
+  return p;
+}
+
+static inline double data_now_ms() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+// SplitMix64 (Steele, Lea, Flood 2014) read by position: the generator that starts in state `key`, at its i-th output.
+static inline uint64_t data_mix(uint64_t x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+static const uint64_t DATA_GOLDEN = 0x9e3779b97f4a7c15u;
+static inline uint64_t data_random(uint64_t key, uint64_t i) { return data_mix(key + (i + 1) * DATA_GOLDEN); }
+// The key of stream `stream` of a seed. Streams and seeds may be small consecutive numbers.
+static inline uint64_t data_key(uint64_t seed, uint64_t stream) {
+  return data_mix(data_mix(seed + DATA_GOLDEN) ^ (stream * DATA_GOLDEN + 0x2545f4914f6cdd1du));
+}
+// Uniform over 0 .. n-1, n > 0; the unevenness is below n / 2^64.
+static inline uint64_t data_below(uint64_t random, uint64_t n) {
+  __extension__ typedef unsigned __int128 Wide;
+  return (uint64_t)((Wide)random * n >> 64);
+}
+
+// A 64-bit hash that notices damage (not an attacker): four lanes of multiply and rotate, as in Collet's XXH64.
+static inline uint64_t data_hash_round(uint64_t lane, uint64_t word) {
+  lane += word * 0xc2b2ae3d27d4eb4fu;
+  return (lane << 31 | lane >> 33) * 0x9e3779b185ebca87u;
+}
+static inline uint64_t data_hash(uint64_t seed, const void *data, size_t bytes) {
+  const uint8_t *p = (const uint8_t *)data;
+  uint64_t lane[4] = {seed + 1, seed ^ 0x27d4eb2f165667c5u, seed + 0x85ebca77c2b2ae63u, ~seed}, words[4];
+  size_t left = bytes;
+  for (; left >= sizeof words; p += sizeof words, left -= sizeof words) {
+    memcpy(words, p, sizeof words);
+    for (int i = 0; i < 4; i++) lane[i] = data_hash_round(lane[i], words[i]);
+  }
+  memset(words, 0, sizeof words);
+  if (left) memcpy(words, p, left);
+  uint64_t h = bytes;
+  for (int i = 0; i < 4; i++) h = data_mix(data_hash_round(lane[i], words[i]) + h * 5);
+  return h;
+}
+
+// ================================================================================================ 2 token files
+enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
+static const char *const split_names[] = {"train", "valid", "test"};
+enum { DATA_PATH_BYTES = 1024 };
+
+// One stream of tokens. Zeroed, it is an absent split.
+struct Split {
+  const void *tokens;          // (tokens_numel) uint16_t or uint32_t
+  int token_bytes;             // 2 or 4
+  int64_t tokens_numel;        // context token included
+  bool has_context;            // token 0 is a newline that the text does not hold
+  int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files)
+  int64_t text_bytes;          // 0 where unknown
+  double oracle_nats;          // generated text: mean nats a target costs the source itself on this split; else 0
+  uint64_t hash;               // of the tokens (sampled, see split_hash)
+  // Where the tokens lie: in `owned` memory, or in the mapped file `path` behind offset_bytes.
+  void *owned;
+  char path[DATA_PATH_BYTES];
+  size_t file_bytes, offset_bytes;
+  void *mapped;
+};
+
+static inline int32_t split_token(const Split *s, int64_t i) {
+  return s->token_bytes == 2 ? ((const uint16_t *)s->tokens)[i] : (int32_t)((const uint32_t *)s->tokens)[i];
+}
+// Tokens that are predicted: all but the first.
+static inline int64_t split_targets_numel(const Split *s) { return s->tokens_numel > 0 ? s->tokens_numel - 1 : 0; }
+
+static inline void split_free(Split *s) {
+  free(s->owned);
+  if (s->mapped) munmap(s->mapped, s->file_bytes);
+  *s = {};
+}
+
+// Identifies a stream without reading gigabytes: its length, and 256 evenly spaced blocks of 64 KiB (all of a stream of
+// up to 16 MiB).
+static inline uint64_t split_hash(const Split *s) {
+  const size_t block = 65536, blocks = 256, bytes = (size_t)s->tokens_numel * (size_t)s->token_bytes;
+  const uint8_t *p = (const uint8_t *)s->tokens;
+  uint64_t h = data_mix(bytes * 8 + (uint64_t)s->token_bytes);
+  if (bytes <= block * blocks) return data_hash(h, p, bytes);
+  for (size_t i = 0; i < blocks; i++) h = data_hash(h, p + (bytes - block) / (blocks - 1) * i, block);
+  return h;
+}
+
+// Maps a whole file read-only. *bytes > 0 on success.
+static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  struct stat st;
+  void *p = NULL;
+  if (fd < 0 || fstat(fd, &st) != 0) data_fail(e, EXIT_MISSING, "cannot read %s: %s", path, strerror(errno));
+  else if (!S_ISREG(st.st_mode)) data_fail(e, EXIT_MISSING, "%s is not a regular file", path);
+  else if (st.st_size == 0)
+    data_fail(e, EXIT_MISSING, "%s is empty: it was cut short or never written; fetch it again", path);
+  else if ((p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) {
+    data_fail(e, EXIT_MISSING, "cannot map %s (%lld bytes): %s", path, (long long)st.st_size, strerror(errno));
+    p = NULL;
+  } else *bytes = (size_t)st.st_size;
+  if (fd >= 0) close(fd);
+  return p;
+}
+
+// The llm.c token file: 256 int32 (magic, version, count, zeros), then the tokens.
+struct TokenFileKind { int32_t magic, version; int token_bytes; const char *name; };
+static const TokenFileKind token_file_kinds[] = {{20240520, 1, 2, "GPT-2"}, {20240801, 7, 4, "Llama 3"}};
+enum { TOKEN_FILE_HEADER_BYTES = 1024 };
+
+// What a .bin that is no llm.c token file plainly is instead; NULL: nothing speaks against bare uint16 tokens
+// (nanoGPT).
+static inline const char *token_file_misnomer(const uint8_t *p, size_t bytes) {
+  if (bytes < 8) return NULL;
+  uint32_t first;
+  memcpy(&first, p, 4);
+  if (first == 20240522) return "an llm.c multiple-choice set (magic 20240522), which holds no token stream";
+  if (first / 10000 == 2024) return "an llm.c file of another kind (model, tokenizer or activations)";
+  for (const TokenFileKind &k : token_file_kinds)
+    if (__builtin_bswap32(first) == (uint32_t)k.magic) return "an llm.c token file in big-endian byte order";
+  if (!memcmp(p, "\x93NUMPY", 6)) return "a NumPy .npy file; write the bare array with array.tofile()";
+  if (!memcmp(p, "PK\3\4", 4)) return "a zip archive (torch.save or .npz)";
+  if (p[0] == 0x1f && p[1] == 0x8b) return "gzip-compressed; unpack it";
+  if (!memcmp(p, "\x28\xb5\x2f\xfd", 4)) return "zstd-compressed; unpack it";
+  return NULL;
+}
+
+// Fills token_bytes, offset_bytes, tokens_numel from the first bytes and the size of a mapped file.
+static inline bool token_file_layout(Split *s, DataError *e) {
+  const uint8_t *p = (const uint8_t *)s->mapped;
+  const long long bytes = (long long)s->file_bytes;
+  int32_t header[3] = {};
+  if (s->file_bytes >= sizeof header) memcpy(header, p, sizeof header);
+  for (const TokenFileKind &k : token_file_kinds) {
+    if (header[0] != k.magic) continue;
+    if (header[1] != k.version)
+      return data_fail(e, EXIT_MISSING, "%s: llm.c token file of version %d; magic %d goes with version %d, which this "
+                       "program reads: write the file again with llm.c's current dev/data script", s->path, header[1],
+                       k.magic, k.version);
+    long long want = TOKEN_FILE_HEADER_BYTES + (long long)header[2] * k.token_bytes;
+    if (header[2] < 2)
+      return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens; at least 2 are needed", s->path, header[2]);
+    if (bytes != want)
+      return data_fail(e, EXIT_MISSING,
+                       "%s %s: its header counts %d %s tokens of %d bytes, so the file should have %lld "
+                       "bytes, but it has %lld; copy or write it again",
+                       s->path, bytes < want ? "is cut short" : "is longer than it says", header[2], k.name,
+                       k.token_bytes, want, bytes);
+    s->token_bytes = k.token_bytes;
+    s->offset_bytes = TOKEN_FILE_HEADER_BYTES;
+    s->tokens_numel = header[2];
+    return true;
+  }
+  const char *misnomer = token_file_misnomer(p, s->file_bytes);
+  if (misnomer)
+    return data_fail(e, EXIT_MISSING, "%s is %s; needed: an llm.c token file (magic %d or %d) or bare uint16 tokens "
+                     "(nanoGPT)", s->path, misnomer, token_file_kinds[0].magic, token_file_kinds[1].magic);
+  if (bytes % 2)
+    return data_fail(e, EXIT_MISSING,
+                     "%s is cut short: %lld bytes is not a whole number of uint16 tokens (and there is no "
+                     "llm.c header)",
+                     s->path, bytes);
+  if (bytes < 4) return data_fail(e, EXIT_MISSING, "%s holds 1 token; at least 2 are needed", s->path);
+  s->token_bytes = 2;
+  s->offset_bytes = 0;
+  s->tokens_numel = bytes / 2;
+  return true;
+}
+
+// Reads every token once: the largest, and the first that is not below vocab_size.
+static inline bool split_check_ids(const Split *s, int vocab_size, int threads, DataError *e) {
+  if (s->token_bytes == 2 && vocab_size > 65535) return true;
+  uint32_t largest = 0;
+  const int64_t n = s->tokens_numel;
+#pragma omp parallel for num_threads(threads) reduction(max : largest) schedule(static)
+  for (int64_t i = 0; i < n; i++) {
+    uint32_t id = (uint32_t)split_token(s, i);
+    largest = id > largest ? id : largest;
+  }
+  if (largest < (uint32_t)vocab_size) return true;
+  int64_t at = 0;
+  while ((uint32_t)split_token(s, at) < (uint32_t)vocab_size) at++;
+  return data_fail(e, EXIT_USAGE,
+                   "%s: token %lld is %u, not below --vocab_size %d: the file has another vocabulary; its "
+                   "largest token is %u, so --vocab_size must be at least %u (GPT-2's is 50257)",
+                   s->path, (long long)at, (uint32_t)split_token(s, at), vocab_size, largest, largest + 1);
+}
+
+// Opens the token file s->path. Does not look at the ids.
+static inline bool split_map(Split *s, DataError *e) {
+  s->mapped = data_map(s->path, &s->file_bytes, e);
+  if (!s->mapped) return false;
+  if (!token_file_layout(s, e)) { split_free(s); return false; }
+  s->tokens = (const uint8_t *)s->mapped + s->offset_bytes;
+  s->hash = split_hash(s);
+  return true;
+}
+
+// The validation file of a training file: the same name with `val`, `valid` or `validation` for the last `train`; of a
+// numbered shard (x_train_000001.bin) any shard of that name.
+static inline bool token_file_partner(const char *train, char *out, size_t out_bytes, DataError *e) {
+  const char *base = strrchr(train, '/'), *at = NULL;
+  base = base ? base + 1 : train;
+  for (const char *p = base; (p = strstr(p, "train")); p++) at = p;
+  if (!at)
+    return data_fail(
+        e, EXIT_MISSING,
+        "--data %s: no validation tokens: they are looked for under the same name with `val` "
+        "in place of `train`, and this name has no `train` in it; rename the pair, such as x_train.bin and "
+        "x_val.bin",
+        train);
+  const char *tail = at + 5;
+  static const char *const words[] = {"val", "valid", "validation"};
+  for (const char *word : words) {
+    if (data_format(out, out_bytes, "%.*s%s%s", (int)(at - train), train, word, tail) && access(out, F_OK) == 0)
+      return true;
+  }
+  if (tail[strspn(tail, "_-0123456789")] == '.') {
+    glob_t found = {};
+    bool ok = data_format(out, out_bytes, "%.*sval[_-][0-9]*.bin", (int)(at - train), train) &&
+              glob(out, 0, NULL, &found) == 0 && found.gl_pathc > 0;
+    ok = ok && data_format(out, out_bytes, "%s", found.gl_pathv[0]);
+    globfree(&found);
+    if (ok) return true;
+  }
+  return data_fail(e, EXIT_MISSING,
+                   "--data %s: no validation tokens beside it: looked for %.*sval%s (and valid, validation "
+                   "for val); put that file there",
+                   train, (int)(at - train), train, tail);
+}
+
+// ================================================================================================ 3 text
+struct Text { const uint8_t *bytes; size_t numel; void *mapped, *owned; double nats; };  // nats: of generated text
+
+static inline void text_free(Text *t) {
+  free(t->owned);
+  if (t->mapped) munmap(t->mapped, t->numel);
+  *t = {};
+}
+
+// Names a split's text goes by, ours first.
+static const char *const text_names[SPLIT_COUNT][5] = {
+  {"train.txt", "wiki.train.tokens", "wiki.train.raw"},
+  {"valid.txt", "validation.txt", "val.txt", "wiki.valid.tokens", "wiki.valid.raw"},
+  {"test.txt", "wiki.test.tokens", "wiki.test.raw"}};
+
+static inline bool text_find(const char *dir, int split, char *path, size_t path_bytes) {
+  for (const char *name : text_names[split]) {
+    if (!name) break;
+    if (data_format(path, path_bytes, "%s/%s", dir, name) && access(path, F_OK) == 0) return true;
+  }
+  return false;
+}
+
+// Words as wc counts them, and lines; a last line without '\n' counts.
+static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, int64_t *lines) {
+  int64_t w = 0, l = 0;
+  bool space = true;
+  for (size_t i = 0; i < bytes; i++) {
+    bool now = p[i] == ' ' || (p[i] >= '\t' && p[i] <= '\r');
+    w += space && !now;
+    l += p[i] == '\n';
+    space = now;
+  }
+  *words = w;
+  *lines = l + (bytes && p[bytes - 1] != '\n');
+}
+
+// Encodes a text behind one newline of context into memory of the split's own. It goes in chunks of whole lines, so the
+// four-byte ids of the encoder exist for one chunk at a time.
+static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, int threads) {
+  const size_t chunk_bytes = 16 << 20;
+  s->token_bytes = t->vocab_size <= 65536 ? 2 : 4;
+  s->has_context = true;
+  s->text_bytes = (int64_t)text->numel;
+  text_count(text->bytes, text->numel, &s->words, &s->lines);
+  int32_t *ids = NULL;
+  size_t room = 0, capacity = 0, at = 0;
+  uint8_t *out = NULL;
+  int64_t n = -1;                                // the context token is encoded first
+  do {
+    const uint8_t *from = n < 0 ? (const uint8_t *)"\n" : text->bytes + at;
+    size_t bytes = n < 0 ? 1 : text->numel - at;
+    if (n >= 0 && bytes > chunk_bytes) {
+      const void *end = memchr(from + chunk_bytes, '\n', bytes - chunk_bytes);
+      if (end) bytes = (size_t)((const uint8_t *)end - from) + 1;
+    }
+    if (bytes > room) { free(ids); ids = (int32_t *)data_alloc(room = bytes, sizeof *ids); }
+    int64_t count = tokenizer_encode(t, from, bytes, ids, threads);
+    if (n < 0) { CHECK(count == 1, "a newline is %lld tokens", (long long)count); n = 0; }
+    else at += bytes;
+    size_t need = (size_t)(n + count) * (size_t)s->token_bytes;
+    if (need > capacity) {
+      capacity = need + need / 2;
+      if (!(out = (uint8_t *)realloc(out, capacity))) die_missing("data: no memory for %zu bytes of tokens", capacity);
+    }
+    for (int64_t i = 0; i < count; i++, n++) {
+      if (s->token_bytes == 2) ((uint16_t *)out)[n] = (uint16_t)ids[i];
+      else ((uint32_t *)out)[n] = (uint32_t)ids[i];
+    }
+  } while (at < text->numel);
+  free(ids);
+  uint8_t *fitted = (uint8_t *)realloc(out, (size_t)n * (size_t)s->token_bytes);
+  s->tokens = s->owned = fitted ? fitted : out;
+  s->tokens_numel = n;
+  s->hash = split_hash(s);
+}
+
+// ================================================================================================ 4 generated text
+// Sentences such as " the old miller carries a lantern under the bridge .\n", from a source that remembers in which
+// part of the sentence it is and what that part depends on. Each word is drawn from a few weighted successors:
+//   det1 -> adjective -> subject -> verb -> det2 -> object -> stop -> newline
+//   det1 -> subject without adjective; object -> preposition -> det3 -> place -> stop
+// An object depends on the verb across the determiner, a place on the preposition: a model that looks at the last token
+// alone stays above the source's entropy. A state's successors are different words, so the state is a function of the
+// text so far and the entropy of the text is that of the chain. Every sentence starts afresh, so by renewal the rate is
+//   (expected nats of a sentence) / (expected tokens of a sentence), and both are finite sums over the states.
+// A word always stands as " word", a piece of its own, so its number of tokens does not depend on its neighbours.
+enum { GEN_DETS = 4, GEN_ADJS = 16, GEN_NOUNS = 32, GEN_VERBS = 16, GEN_PREPS = 6, GEN_MAX_EDGES = 8 };
+enum { // states, in an order that every edge but the last one follows
+  GEN_NEWLINE,
+  GEN_DET1,
+  GEN_ADJ = GEN_DET1 + GEN_DETS,
+  GEN_SUBJECT = GEN_ADJ + GEN_ADJS,
+  GEN_VERB = GEN_SUBJECT + GEN_NOUNS,
+  GEN_DET2 = GEN_VERB + GEN_VERBS,
+  GEN_OBJECT = GEN_DET2 + GEN_VERBS * GEN_DETS,
+  GEN_PREP = GEN_OBJECT + GEN_NOUNS,
+  GEN_DET3 = GEN_PREP + GEN_PREPS,
+  GEN_PLACE = GEN_DET3 + GEN_PREPS * GEN_DETS,
+  GEN_STOP = GEN_PLACE + GEN_NOUNS,
+  GEN_STATES
+};
+static const char *const gen_dets[GEN_DETS] = {" the", " this", " every", " one"};
+static const char *const gen_adjs[GEN_ADJS] = {" old",  " small",  " quiet",  " bright", " tired",  " tall",
+                                               " grey", " clever", " young",  " heavy",  " broken", " gentle",
+                                               " cold", " proud",  " hidden", " swift"};
+static const char *const gen_nouns[GEN_NOUNS] = {
+    " miller",  " river", " lantern", " fox",    " bridge", " sailor", " garden", " letter",
+    " teacher", " stone", " horse",   " window", " baker",  " forest", " boat",   " clock",
+    " child",   " hill",  " bell",    " crow",   " doctor", " road",   " basket", " singer",
+    " tower",   " coat",  " farmer",  " island", " mirror", " wolf",   " kettle", " market"};
+static const char *const gen_verbs[GEN_VERBS] = {" carries", " follows", " finds", " watches", " paints", " remembers",
+  " leaves", " mends", " hears", " sells", " crosses", " guards", " wants", " counts", " hides", " opens"};
+static const char *const gen_preps[GEN_PREPS] = {" under", " near", " behind", " beyond", " inside", " above"};
+
+struct GenState { const char *word; int edges, next[GEN_MAX_EDGES]; uint32_t weight[GEN_MAX_EDGES], total; };
+struct GenSource { GenState state[GEN_STATES]; };
+
+static inline void gen_edge(GenState *s, int next, uint32_t weight) {
+  CHECK(s->edges < GEN_MAX_EDGES, "generated text: a state has more than %d successors", GEN_MAX_EDGES);
+  s->next[s->edges] = next;
+  s->weight[s->edges++] = weight;
+  s->total += weight;
+}
+// `count` different successors among first .. first+n, chosen by `key`; the r-th one from rank on weighs 1/r (times
+// 840, which 1 .. 8 divide).
+static inline void gen_edges(GenState *s, uint64_t key, int first, int n, int count, int rank) {
+  int order[GEN_NOUNS];
+  for (int i = 0; i < n; i++) order[i] = i;
+  for (int i = 0; i < count; i++) {
+    int j = i + (int)data_below(data_random(key, (uint64_t)i), (uint64_t)(n - i)), x = order[i];
+    order[i] = order[j];
+    order[j] = x;
+    gen_edge(s, first + order[i], 840u / (uint32_t)(rank + i));
+  }
+}
+
+// The words and successors of all states.
+static inline void gen_source_init(GenSource *g, uint64_t seed) {
+  memset(g, 0, sizeof *g);
+  GenState *s = g->state;
+  uint64_t stream = 0;
+  s[GEN_NEWLINE].word = "\n";
+  gen_edges(&s[GEN_NEWLINE], data_key(seed, stream++), GEN_DET1, GEN_DETS, GEN_DETS, 1);
+  for (int i = 0; i < GEN_DETS; i++) {
+    s[GEN_DET1 + i].word = gen_dets[i];
+    gen_edges(&s[GEN_DET1 + i], data_key(seed, stream++), GEN_ADJ, GEN_ADJS, 3, 1);
+    gen_edges(&s[GEN_DET1 + i], data_key(seed, stream++), GEN_SUBJECT, GEN_NOUNS, 5, 2);
+  }
+  for (int i = 0; i < GEN_ADJS; i++) {
+    s[GEN_ADJ + i].word = gen_adjs[i];
+    gen_edges(&s[GEN_ADJ + i], data_key(seed, stream++), GEN_SUBJECT, GEN_NOUNS, 5, 1);
+  }
+  for (int i = 0; i < GEN_NOUNS; i++) {
+    s[GEN_SUBJECT + i].word = s[GEN_OBJECT + i].word = s[GEN_PLACE + i].word = gen_nouns[i];
+    gen_edges(&s[GEN_SUBJECT + i], data_key(seed, stream++), GEN_VERB, GEN_VERBS, 4, 1);
+    gen_edges(&s[GEN_OBJECT + i], data_key(seed, stream++), GEN_PREP, GEN_PREPS, 3, 1);
+    gen_edge(&s[GEN_OBJECT + i], GEN_STOP, s[GEN_OBJECT + i].total);
+    gen_edge(&s[GEN_PLACE + i], GEN_STOP, 1);
+  }
+  // A verb chooses the determiner, and the object under each determiner alike; so does a preposition with its place.
+  for (int i = 0; i < GEN_VERBS + GEN_PREPS; i++) {
+    bool verb = i < GEN_VERBS;
+    int k = verb ? i : i - GEN_VERBS, head = verb ? GEN_VERB + k : GEN_PREP + k;
+    int det = verb ? GEN_DET2 + k * GEN_DETS : GEN_DET3 + k * GEN_DETS;
+    s[head].word = verb ? gen_verbs[k] : gen_preps[k];
+    gen_edges(&s[head], data_key(seed, stream++), det, GEN_DETS, GEN_DETS, 1);
+    for (int d = 0; d < GEN_DETS; d++) {
+      s[det + d].word = gen_dets[d];
+      gen_edges(&s[det + d], data_key(seed, stream), verb ? GEN_OBJECT : GEN_PLACE, GEN_NOUNS, 6, 1);
+    }
+    stream++;
+  }
+  s[GEN_STOP].word = " .";
+  gen_edge(&s[GEN_STOP], GEN_NEWLINE, 1);
+}
+
+// Expected nats and tokens of a sentence: each state's expected visits times what one visit costs. t == NULL: a word
+// and a newline are one token each.
+static inline void gen_expectation(const GenSource *g, const Tokenizer *t, double *nats, double *tokens) {
+  double visits[GEN_STATES] = {};
+  int32_t ids[16];
+  visits[GEN_NEWLINE] = 1;
+  *nats = *tokens = 0;
+  for (int i = 0; i < GEN_STATES; i++) {
+    const GenState *s = &g->state[i];
+    size_t bytes = strlen(s->word);
+    CHECK(bytes <= 16, "generated text: '%s' is too long", s->word);
+    *tokens += visits[i] * (t ? (double)tokenizer_encode(t, (const uint8_t *)s->word, bytes, ids, 1) : 1.0);
+    for (int k = 0; k < s->edges; k++) {
+      double p = (double)s->weight[k] / s->total;
+      *nats -= visits[i] * p * log(p);
+      if (s->next[k] != GEN_NEWLINE) visits[s->next[k]] += visits[i] * p;
+    }
+  }
+}
+
+// `sentences` sentences into memory of the text's own, and the nats they cost the source. Sentence boundaries do not
+// matter to the generator: draw i is the i-th of the stream `key`.
+static inline Text gen_text(const GenSource *g, uint64_t key, int64_t sentences) {
+  const size_t longest_bytes = 16 * 16;
+  Text text = {};
+  uint8_t *out = (uint8_t *)data_alloc((size_t)sentences, longest_bytes);
+  size_t n = 0;
+  uint64_t draw = 0;
+  int at = GEN_NEWLINE;
+  for (int64_t i = 0; i < sentences;) {
+    const GenState *s = &g->state[at];
+    uint64_t r = data_below(data_random(key, draw++), s->total);
+    int k = 0;
+    while (r >= s->weight[k]) r -= s->weight[k++];
+    if (s->edges > 1) text.nats -= log((double)s->weight[k] / s->total);
+    at = s->next[k];
+    size_t bytes = strlen(g->state[at].word);
+    memcpy(out + n, g->state[at].word, bytes);
+    n += bytes;
+    i += at == GEN_NEWLINE;
+  }
+  uint8_t *fitted = (uint8_t *)realloc(out, n);
+  text.bytes = (const uint8_t *)(text.owned = fitted ? fitted : out);
+  text.numel = n;
+  return text;
+}
+
+// ================================================================================================ 5 cache
+// Two files for a text and a vocabulary size, named by the hash of both: tokenizer-KEY.json and tokens-KEY.bin, the ids
+// of all splits behind this header. Anything that does not fit together exactly is made again.
+struct CacheHeader {
+  char magic[8];
+  uint64_t key, tokenizer_hash, payload_hash;
+  int64_t tokens_numel[SPLIT_COUNT];
+  int64_t token_bytes;
+};
+static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '1'};
+
+struct CorpusOptions {
+  const char *data;            // directory, FILE.bin, "random" or "generated"; NULL or "": search (see corpus_load)
+  const char *cache_dir;       // where tokenizer and ids of a text are kept; made if absent; NULL or "": nowhere
+  int vocab_size;              // text: at most this many tokens are made; else the ids lie below it
+  int threads;
+  uint64_t seed;               // of "random"
+};
+
+struct Corpus {
+  Split split[SPLIT_COUNT];    // train and valid always hold tokens; test may be absent (tokens_numel 0)
+  char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
+  char notices[2048];          // lines, each ended by '\n', that the user should see; often empty
+  bool generated;              // made up here: the generated text
+  double entropy_nats;         // entropy rate of the source, a token: generated text and random tokens; else 0
+  int vocab_size;              // text: the size that the tokenizer reached; else as asked
+  uint64_t hash;               // of all tokens and the vocabulary
+  Tokenizer tokenizer;
+  bool has_tokenizer;          // text, and only in the process that loaded it
+  bool cache_used;             // tokenizer and ids were read, not made
+  double tokenizer_ms, encode_ms;  // spent training the tokenizer and encoding; 0 if read
+};
+
+__attribute__((format(printf, 2, 3))) static inline void corpus_notice(Corpus *c, const char *fmt, ...) {
+  size_t n = strlen(c->notices), room = sizeof c->notices - n;
+  va_list ap;
+  va_start(ap, fmt);
+  int wrote = vsnprintf(c->notices + n, room, fmt, ap);
+  va_end(ap);
+  if (wrote < 0 || (size_t)wrote + 2 > room) { c->notices[n] = 0; return; }  // whole lines or nothing
+  memcpy(c->notices + n + wrote, "\n", 2);
+}
+
+static inline uint64_t cache_payload_hash(const Split *splits) {
+  uint64_t h = 0;
+  for (int i = 0; i < SPLIT_COUNT; i++)
+    h = data_hash(h, splits[i].tokens, (size_t)splits[i].tokens_numel * (size_t)splits[i].token_bytes);
+  return h;
+}
+
+// Reads the ids behind a header that has been checked against the file's size.
+static inline bool cache_read_ids(Split *splits, const CacheHeader *h, FILE *f) {
+  bool ok = true;
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    Split *s = &splits[i];
+    size_t bytes = (size_t)(h->tokens_numel[i] * h->token_bytes);
+    s->token_bytes = (int)h->token_bytes;
+    s->tokens_numel = h->tokens_numel[i];
+    if (bytes) s->tokens = s->owned = data_alloc(bytes, 1);
+    ok = ok && (!bytes || fread(s->owned, 1, bytes, f) == bytes);
+  }
+  return ok && cache_payload_hash(splits) == h->payload_hash;
+}
+
+// Reads tokenizer and ids if both files are there, whole, and belong together. NULL: done. "": not there. Else: why
+// not.
+static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key) {
+  static char why[512];
+  FILE *f = fopen(bin, "rb");
+  if (!f) return "";
+  struct stat st;
+  CacheHeader h;
+  int64_t payload = 0;
+  const char *fault = NULL;
+  if (fstat(fileno(f), &st) != 0 || fread(&h, sizeof h, 1, f) != 1) fault = "it is cut short";
+  else if (memcmp(h.magic, cache_magic, sizeof cache_magic) || h.key != key) fault = "it belongs to something else";
+  else if (h.token_bytes != 2 && h.token_bytes != 4) fault = "its header is damaged";
+  for (int i = 0; !fault && i < SPLIT_COUNT; i++) {
+    if (h.tokens_numel[i] < 0 || h.tokens_numel[i] > st.st_size) fault = "its header is damaged";
+    payload += h.tokens_numel[i] * h.token_bytes;
+  }
+  if (!fault && st.st_size != (int64_t)sizeof h + payload) fault = "its size is not what its header says";
+  if (!fault && !cache_read_ids(c->split, &h, f)) fault = "its checksum does not match";
+  fclose(f);
+  if (!fault && !tokenizer_load(&c->tokenizer, json, why, sizeof why)) fault = why;
+  else if (!fault && tokenizer_hash(&c->tokenizer) != h.tokenizer_hash)
+    fault = "the tokenizer beside it is another one";
+  if (!fault) return NULL;
+  for (Split &s : c->split) split_free(&s);
+  tokenizer_free(&c->tokenizer);
+  return fault;
+}
+
+static inline bool cache_write(const Corpus *c, const char *json, const char *bin, uint64_t key, char *why,
+                               size_t why_bytes) {
+  char temporary[PATH_MAX];
+  CacheHeader h = {};
+  if (!tokenizer_save(&c->tokenizer, json, why, why_bytes)) return false;
+  memcpy(h.magic, cache_magic, sizeof cache_magic);
+  h.key = key;
+  h.tokenizer_hash = tokenizer_hash(&c->tokenizer);
+  h.payload_hash = cache_payload_hash(c->split);
+  h.token_bytes = c->split[SPLIT_TRAIN].token_bytes;
+  for (int i = 0; i < SPLIT_COUNT; i++) h.tokens_numel[i] = c->split[i].tokens_numel;
+  data_format(temporary, sizeof temporary, "%s.%ld.tmp", bin, (long)getpid());
+  FILE *f = fopen(temporary, "wb");
+  bool ok = f && fwrite(&h, sizeof h, 1, f) == 1;
+  for (int i = 0; ok && i < SPLIT_COUNT; i++) {
+    size_t n = (size_t)c->split[i].tokens_numel;
+    ok = !n || fwrite(c->split[i].tokens, (size_t)h.token_bytes, n, f) == n;
+  }
+  if (f) ok = (fclose(f) == 0) && ok;
+  ok = ok && rename(temporary, bin) == 0;
+  if (ok) return true;
+  data_format(why, why_bytes, "%s: %s", bin, strerror(errno));
+  if (f) remove(temporary);
+  return false;
+}
+
+// Tokenizer and ids of the texts, from the cache or made. What the cache cannot do is a notice, never an error.
+static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOptions *o) {
+  uint64_t key = data_mix((uint64_t)o->vocab_size * 2 + 1);
+  for (int i = 0; i < SPLIT_COUNT; i++) key = data_hash(key, texts[i].bytes, texts[i].numel);
+  char json[PATH_MAX] = "", bin[PATH_MAX] = "", why[1024];
+  bool cached = o->cache_dir && *o->cache_dir;
+  const char *fault = "";
+  if (cached) {
+    mkdir(o->cache_dir, 0777);                   // an existing one is fine; any other fault shows when writing
+    data_format(json, sizeof json, "%s/tokenizer-%016llx.json", o->cache_dir, (unsigned long long)key);
+    data_format(bin, sizeof bin, "%s/tokens-%016llx.bin", o->cache_dir, (unsigned long long)key);
+    fault = cache_read(c, json, bin, key);
+    if (fault && *fault) corpus_notice(c, "cache file %s is of no use (%s): made again", bin, fault);
+  }
+  c->cache_used = !fault;
+  if (!c->cache_used) {
+    double start = data_now_ms();
+    tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads);
+    double trained = data_now_ms();
+    for (int i = 0; i < SPLIT_COUNT; i++)
+      if (texts[i].numel) split_encode(&c->split[i], &c->tokenizer, &texts[i], o->threads);
+    c->tokenizer_ms = trained - start;
+    c->encode_ms = data_now_ms() - trained;
+    if (cached && !cache_write(c, json, bin, key, why, sizeof why))
+      corpus_notice(c, "tokenizer and tokens are not cached: %s", why);
+  }
+  c->has_tokenizer = true;
+  c->vocab_size = c->tokenizer.vocab_size;
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    Split *s = &c->split[i];
+    if (!texts[i].numel) continue;
+    s->has_context = true;
+    s->text_bytes = (int64_t)texts[i].numel;
+    text_count(texts[i].bytes, texts[i].numel, &s->words, &s->lines);
+    s->hash = split_hash(s);
+  }
+}
+
+// ================================================================================================ 6 corpus
+static inline void corpus_free(Corpus *c) {
+  for (Split &s : c->split) split_free(&s);
+  tokenizer_free(&c->tokenizer);
+  *c = {};
+}
+
+static inline void corpus_hash(Corpus *c) {
+  uint64_t h = data_mix((uint64_t)c->vocab_size);
+  for (const Split &s : c->split) h = data_mix(h * 3 + s.hash + (uint64_t)s.tokens_numel);
+  c->hash = c->has_tokenizer ? data_mix(h ^ tokenizer_hash(&c->tokenizer)) : h;
+}
+
+static inline bool corpus_check_text_vocab(const CorpusOptions *o, DataError *e) {
+  if (o->vocab_size >= 256) return true;
+  return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least the 256 bytes", o->vocab_size);
+}
+
+// The text files of a directory. asked: what named it (--data, WIKITEXT2_DIR, a directory that was found).
+static inline bool corpus_load_directory(Corpus *c, const char *dir, const char *asked, const CorpusOptions *o,
+                                         DataError *e) {
+  Text texts[SPLIT_COUNT] = {};
+  char path[DATA_PATH_BYTES];
+  bool ok = corpus_check_text_vocab(o, e);
+  for (int i = 0; ok && i < SPLIT_COUNT; i++) {
+    if (text_find(dir, i, path, sizeof path)) {
+      texts[i].mapped = data_map(path, &texts[i].numel, e);
+      texts[i].bytes = (const uint8_t *)texts[i].mapped;
+      ok = texts[i].mapped != NULL;
+    } else if (i == SPLIT_TEST) {
+      corpus_notice(c, "%s %s has no test.txt: nothing is reported for the test split", asked, dir);
+    } else {
+      char bins[DATA_PATH_BYTES];
+      data_format(bins, sizeof bins, "%s/train.bin", dir);
+      ok = data_fail(e, EXIT_MISSING,
+                     "%s %s has no %s (or %s): a text corpus is train.txt, valid.txt and test.txt in one "
+                     "directory%s",
+                     asked, dir, text_names[i][0], i ? "validation.txt, wiki.valid.tokens" : "wiki.train.tokens",
+                     access(bins, F_OK) == 0 ? "; for the token files here give --data DIR/train.bin"
+                                             : "; data/get_wikitext2.sh fetches WikiText-2");
+    }
+  }
+  if (ok) {
+    corpus_tokenize(c, texts, o);
+    data_format(c->source, sizeof c->source, "text in %s (%s)", dir, asked);
+  }
+  for (Text &t : texts) text_free(&t);
+  return ok;
+}
+
+static inline bool corpus_load_token_file(Corpus *c, const char *path, const CorpusOptions *o, DataError *e) {
+  Split *train = &c->split[SPLIT_TRAIN], *valid = &c->split[SPLIT_VALID];
+  if (strlen(path) >= sizeof train->path)
+    return data_fail(e, EXIT_MISSING, "--data: the path has %zu bytes; at most %zu are possible", strlen(path),
+                     sizeof train->path - 1);
+  snprintf(train->path, sizeof train->path, "%s", path);
+  if (!split_map(train, e)) return false;
+  if (!token_file_partner(path, valid->path, sizeof valid->path, e) || !split_map(valid, e)) return false;
+  if (!split_check_ids(train, o->vocab_size, o->threads, e) || !split_check_ids(valid, o->vocab_size, o->threads, e))
+    return false;
+  c->vocab_size = o->vocab_size;
+  data_format(c->source, sizeof c->source, "tokens in %s", path);
+  return true;
+}
+
+// Independent uniform tokens: nothing can be learnt, and the loss stays at the entropy, ln(vocab_size).
+static inline void corpus_load_random(Corpus *c, const CorpusOptions *o) {
+  const int64_t numel[SPLIT_COUNT] = {1 << 22, 1 << 16, 1 << 16};
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    Split *s = &c->split[i];
+    uint64_t key = data_key(o->seed, (uint64_t)i);
+    s->token_bytes = o->vocab_size <= 65536 ? 2 : 4;
+    s->tokens_numel = numel[i];
+    s->tokens = s->owned = data_alloc((size_t)numel[i], (size_t)s->token_bytes);
+    for (int64_t k = 0; k < numel[i]; k++) {
+      uint64_t id = data_below(data_random(key, (uint64_t)k), (uint64_t)o->vocab_size);
+      if (s->token_bytes == 2) ((uint16_t *)s->owned)[k] = (uint16_t)id;
+      else ((uint32_t *)s->owned)[k] = (uint32_t)id;
+    }
+    s->oracle_nats = log((double)o->vocab_size);
+    s->hash = split_hash(s);
+  }
+  c->vocab_size = o->vocab_size;
+  c->entropy_nats = log((double)o->vocab_size);
+  data_format(c->source, sizeof c->source, "random tokens, uniform over %d (--data random)", o->vocab_size);
+}
+
+// The same text on every machine and for every seed of training, so that losses on it compare.
+static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, DataError *e) {
+  const int64_t sentences[SPLIT_COUNT] = {160000, 6000, 6000};
+  const uint64_t seed = 20160926;
+  if (!corpus_check_text_vocab(o, e)) return false;
+  GenSource g;
+  Text texts[SPLIT_COUNT];
+  double nats, tokens;
+  gen_source_init(&g, seed);
+  for (int i = 0; i < SPLIT_COUNT; i++) texts[i] = gen_text(&g, data_key(~seed, (uint64_t)i), sentences[i]);
+  corpus_tokenize(c, texts, o);
+  gen_expectation(&g, &c->tokenizer, &nats, &tokens);
+  c->generated = true;
+  c->entropy_nats = nats / tokens;
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    c->split[i].oracle_nats = texts[i].nats / (double)split_targets_numel(&c->split[i]);
+    text_free(&texts[i]);
+  }
+  data_format(c->source, sizeof c->source, "generated sentences, entropy %.4f nats a token", c->entropy_nats);
+  return true;
+}
+
+// A directory holding a fetched WikiText-2: data/wikitext-2 here, or beside the program.
+static inline bool corpus_find_fetched(char *dir, size_t dir_bytes) {
+  char program[PATH_MAX], path[DATA_PATH_BYTES];
+  ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+  program[n > 0 ? n : 0] = 0;
+  char *slash = strrchr(program, '/');
+  if (slash) *slash = 0;
+  for (int beside = 0; beside < 2; beside++) {
+    if (!data_format(dir, dir_bytes, "%s%sdata/wikitext-2", beside ? program : "", beside ? "/" : "")) continue;
+    bool whole = true;
+    for (int i = 0; i < SPLIT_COUNT; i++) whole = whole && text_find(dir, i, path, sizeof path);
+    if (whole) return true;
+  }
+  return false;
+}
+
+static inline bool corpus_load_asked(Corpus *c, const CorpusOptions *o, DataError *e) {
+  struct stat st;
+  if (!strcmp(o->data, "random")) { corpus_load_random(c, o); return true; }
+  if (!strcmp(o->data, "generated")) return corpus_load_generated(c, o, e);
+  if (stat(o->data, &st) != 0)
+    return data_fail(e, EXIT_MISSING, "--data %s: %s; give a directory with train.txt, valid.txt and test.txt, a token "
+                     "FILE.bin, random, or generated", o->data, strerror(errno));
+  if (S_ISDIR(st.st_mode)) return corpus_load_directory(c, o->data, "--data", o, e);
+  size_t n = strlen(o->data);
+  if (n < 4 || strcmp(o->data + n - 4, ".bin"))
+    return data_fail(e, EXIT_MISSING,
+                     "--data %s is a file that is not called .bin; text is given by its directory (train.txt, "
+                     "valid.txt, test.txt), tokens as FILE.bin",
+                     o->data);
+  return corpus_load_token_file(c, o->data, o, e);
+}
+
+// Finds and reads a corpus. Overwrites c; false and one line in e (exit code 2 or 3) when what was asked cannot be had.
+// Order: o.data if given; else the directory WIKITEXT2_DIR of the environment; else data/wikitext-2, where
+// data/get_wikitext2.sh puts it; else the generated text, with a notice. What was named explicitly is never replaced by
+// something else. Nothing is downloaded here.
+static inline bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
+  char dir[DATA_PATH_BYTES - 64];
+  const char *env = getenv("WIKITEXT2_DIR");
+  bool ok;
+  *c = {};
+  *e = {};
+  CHECK(o.threads >= 1 && o.vocab_size >= 1, "corpus_load: threads %d, vocab_size %d", o.threads, o.vocab_size);
+  if (o.data && *o.data) ok = corpus_load_asked(c, &o, e);
+  else if (env && *env) {
+    struct stat st;
+    ok = stat(env, &st) == 0 && S_ISDIR(st.st_mode);
+    if (ok) ok = corpus_load_directory(c, env, "WIKITEXT2_DIR", &o, e);
+    else
+      data_fail(e, EXIT_MISSING,
+                "WIKITEXT2_DIR=%s is not a directory; it names the one that holds WikiText-2's train.txt, "
+                "valid.txt and test.txt",
+                env);
+  } else if (corpus_find_fetched(dir, sizeof dir)) ok = corpus_load_directory(c, dir, "fetched WikiText-2", &o, e);
+  else if ((ok = corpus_load_generated(c, &o, e)))
+    corpus_notice(
+        c,
+        "no WikiText-2 here (no --data, no WIKITEXT2_DIR, no data/wikitext-2): training on generated sentences "
+        "instead, of %.4f nats a token; data/get_wikitext2.sh fetches WikiText-2",
+        c->entropy_nats);
+  if (!ok) { corpus_free(c); return false; }
+  corpus_hash(c);
+  return true;
+}
+
+// ---- handing a corpus to other processes: the struct, then the tokens that are in memory. A mapped token file goes by
+// its path: each process maps the same file, whose pages the processes of a host share.
+static inline size_t corpus_image_place(const Corpus *c, int split) {  // 64-byte aligned; split == SPLIT_COUNT: the end
+  size_t at = (sizeof(Corpus) + 63) / 64 * 64;
+  for (int i = 0; i < split; i++)
+    if (!c->split[i].path[0]) at += ((size_t)c->split[i].tokens_numel * (size_t)c->split[i].token_bytes + 63) / 64 * 64;
+  return at;
+}
+static inline size_t corpus_image_bytes(const Corpus *c) { return corpus_image_place(c, SPLIT_COUNT); }
+
+// Writes c into `image`, corpus_image_bytes(c) long.
+static inline void corpus_image(const Corpus *c, void *image) {
+  memset(image, 0, corpus_image_bytes(c));
+  Corpus *head = (Corpus *)image;
+  memcpy((void *)head, c, sizeof *c);
+  head->tokenizer = {};
+  head->has_tokenizer = false;
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    Split *s = &head->split[i];
+    s->tokens = s->owned = s->mapped = NULL;
+    if (c->split[i].path[0] || !c->split[i].tokens_numel) continue;
+    memcpy((char *)image + corpus_image_place(c, i), c->split[i].tokens,
+           (size_t)s->tokens_numel * (size_t)s->token_bytes);
+  }
+}
+
+// A corpus, without tokenizer, whose tokens lie in `image`, which must outlive it and is not written; several processes
+// may share one. False and one line when the image is damaged or its token file is not the same here.
+static inline bool corpus_adopt(Corpus *c, const void *image, size_t bytes, DataError *e) {
+  *e = {};
+  memcpy((void *)c, image, sizeof *c);
+  CHECK(bytes == corpus_image_bytes(c), "corpus_adopt: %zu bytes given, the image says %zu", bytes,
+        corpus_image_bytes(c));
+  bool ok = true;
+  for (int i = 0; ok && i < SPLIT_COUNT; i++) {
+    Split *s = &c->split[i];
+    if (!s->tokens_numel) continue;
+    if (!s->path[0]) {
+      s->tokens = (const char *)image + corpus_image_place(c, i);
+      uint64_t found = split_hash(s);
+      CHECK(found == s->hash, "corpus_adopt: the %s tokens arrived damaged", split_names[i]);
+      continue;
+    }
+    uint64_t hash = s->hash;
+    int64_t numel = s->tokens_numel;
+    ok = split_map(s, e);
+    if (ok && (s->hash != hash || s->tokens_numel != numel))
+      ok = data_fail(e, EXIT_MISSING,
+                     "%s is another file here than where the corpus was loaded (%lld tokens, there %lld): "
+                     "every host needs the same file under this path",
+                     s->path, (long long)s->tokens_numel, (long long)numel);
+  }
+  if (!ok) corpus_free(c);
+  return ok;
+}
+
+// ================================================================================================ 7 sampler
+// Sample i is tokens [i T, i T + T) as inputs and the same moved on by one as targets; samples do not overlap, and a
+// rest shorter than T+1 tokens at the end of the split is not trained on. An epoch is a permutation of all samples that
+// depends on (seed, epoch) alone, cut (drop_last) or wrapped around to whole global batches of M microbatches of B: the
+// rule of PyTorch's DistributedSampler with set_epoch, for the M B sequences of a step. Microbatch m of step s holds
+// positions [(s M + m) B, + B). A rank takes some of the microbatches; which ones, the sampler does not know.
+struct SamplerOptions {
+  int64_t batch, seq_len, microbatches;          // B, T, M (of the whole global batch)
+  bool shuffle, drop_last;
+  uint64_t seed;
+};
+struct Sampler {
+  const Split *split;
+  SamplerOptions options;
+  int64_t samples_numel, steps_per_epoch, epoch;
+  uint32_t *order;                               // (samples_numel) of this epoch; NULL: in order of the text
+};
+
+static inline int64_t sampler_samples_numel(const Split *split, int64_t seq_len) {
+  return split_targets_numel(split) / seq_len;
+}
+
+// Memory that sampler_init needs: the permutation.
+static inline size_t sampler_bytes(const Split *split, SamplerOptions o) {
+  return o.shuffle ? (size_t)sampler_samples_numel(split, o.seq_len) * sizeof(uint32_t) : 0;
+}
+
+// Starts epoch `epoch` (from 0). Overwrites the order.
+static inline void sampler_set_epoch(Sampler *s, int64_t epoch) {
+  s->epoch = epoch;
+  if (!s->options.shuffle) return;
+  const uint64_t key = data_key(s->options.seed, (uint64_t)epoch);
+  for (int64_t i = 0; i < s->samples_numel; i++) s->order[i] = (uint32_t)i;
+  for (int64_t i = s->samples_numel - 1; i > 0; i--) {  // Fisher and Yates
+    int64_t j = (int64_t)data_below(data_random(key, (uint64_t)i), (uint64_t)i + 1);
+    uint32_t x = s->order[i];
+    s->order[i] = s->order[j];
+    s->order[j] = x;
+  }
+}
+
+// Prepares epoch 0. memory: sampler_bytes(split, o) bytes, used as long as the sampler is. False and one line when the
+// split cannot fill one global batch.
+static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e) {
+  CHECK(o.batch >= 1 && o.seq_len >= 1 && o.microbatches >= 1, "sampler: batch %lld, seq_len %lld, microbatches %lld",
+        (long long)o.batch, (long long)o.seq_len, (long long)o.microbatches);
+  *e = {};
+  *s = {split, o, sampler_samples_numel(split, o.seq_len), 0, 0, o.shuffle ? (uint32_t *)memory : NULL};
+  CHECK(s->samples_numel <= UINT32_MAX, "sampler: %lld samples do not fit 32 bits", (long long)s->samples_numel);
+  const int64_t n = s->samples_numel, per_step = o.batch * o.microbatches;
+  if (n < per_step)
+    return data_fail(
+        e, EXIT_USAGE,
+        "the corpus is shorter than one global batch: its %lld training tokens make %lld samples of "
+        "--seq_len %lld, and a step takes %lld (%lld microbatches of --batch_size %lld): use a larger corpus, or a "
+        "smaller --seq_len, --batch_size, --global_batch or number of ranks",
+        (long long)split->tokens_numel, (long long)n, (long long)o.seq_len, (long long)per_step,
+        (long long)o.microbatches, (long long)o.batch);
+  s->steps_per_epoch = o.drop_last ? n / per_step : (n + per_step - 1) / per_step;
+  sampler_set_epoch(s, 0);
+  return true;
+}
+
+static inline int64_t sampler_steps_per_epoch(const Sampler *s) { return s->steps_per_epoch; }
+
+// The sample at position p of the epoch, 0 <= p < steps_per_epoch M B. Past the end it starts again at the front.
+static inline int64_t sampler_sample(const Sampler *s, int64_t p) {
+  p %= s->samples_numel;
+  return s->order ? (int64_t)s->order[p] : p;
+}
+
+// Microbatch m (0 <= m < M) of a step of the current epoch. inputs, targets: (B,T), overwritten.
+static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs,
+                                   int32_t *targets) {
+  const SamplerOptions *o = &s->options;
+  CHECK(step_in_epoch >= 0 && step_in_epoch < s->steps_per_epoch && m >= 0 && m < o->microbatches,
+        "microbatch_fill: step %lld of %lld, microbatch %lld of %lld", (long long)step_in_epoch,
+        (long long)s->steps_per_epoch, (long long)m, (long long)o->microbatches);
+  for (int64_t b = 0; b < o->batch; b++) {
+    const int64_t first = sampler_sample(s, (step_in_epoch * o->microbatches + m) * o->batch + b) * o->seq_len;
+    for (int64_t t = 0; t < o->seq_len; t++) {
+      inputs[b * o->seq_len + t] = split_token(s->split, first + t);
+      targets[b * o->seq_len + t] = split_token(s->split, first + t + 1);
+    }
+  }
+}
+
+// ================================================================================================ 8 evaluation
+// Windows of T targets that cover a split once, in order; the last may be partial. Which rank takes which window does
+// not matter to what a window holds.
+static inline int64_t eval_windows_numel(const Split *split, int64_t seq_len) {
+  return (split_targets_numel(split) + seq_len - 1) / seq_len;
+}
+
+// Window w. inputs, targets: (T), overwritten; where there is no target, target -1 (ignored by the loss) and input 0.
+// Past the last window all is padding, so a batch can be filled up. Returns the number of targets.
+static inline int64_t eval_window_fill(const Split *split, int64_t seq_len, int64_t w, int32_t *inputs,
+                                       int32_t *targets) {
+  const int64_t first = w * seq_len, left = split_targets_numel(split) - first;
+  const int64_t count = left < 0 ? 0 : left < seq_len ? left : seq_len;
+  for (int64_t t = 0; t < seq_len; t++) {
+    inputs[t] = t < count ? split_token(split, first + t) : 0;
+    targets[t] = t < count ? split_token(split, first + t + 1) : -1;
+  }
+  return count;
+}

@@ -1,0 +1,754 @@
+// tokenizer.h: byte-level BPE: trains, loads, saves, encodes and decodes the vocabulary of a GPT-2-style model.
+//
+// A text is cut into lines, a line into pieces (letters, numbers, punctuation, white space: the GPT-2 pattern), and
+// each piece, alone, into tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.
+//
+// Conventions
+//   - A line ends behind its '\n' and nothing looks past it, so a text may be cut at line ends and the parts done
+//     apart: ids and merges are the same for every number of threads.
+//   - Ids and merges are those of Hugging Face tokenizers given the same lines (BPE model, trainer with its byte-level
+//     initial alphabet, ByteLevel pre-tokenizer without prefix space), and tokenizer.json is its file, byte for byte.
+//   - Any bytes round-trip. A byte that belongs to no well-formed UTF-8 sequence is one character of class "other".
+//   - Training adds no special tokens. Those of a loaded file are kept and matched as Hugging Face matches them.
+//
+// Parts: 1 characters and pieces   2 a table of words   3 a heap   4 merging one piece   5 encode, decode, hash
+//        6 train   (tokenizer_json.h: 7 save   8 load)
+// Defines: Tokenizer, tokenizer_train, _load, _save, _encode, _token_bytes, _hash, _free. Needs cJSON and OpenMP.
+// Sources: Sennrich et al. 2016 (BPE); Radford et al. 2019 (bytes, pattern); Hugging Face tokenizers (counts and ties).
+#pragma once
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../kernels/device.h"
+#include "unicode_classes.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are compared eight bytes at a time, lowest byte first");
+
+// Two neighbours, the id they become, and when: rank 0 was learnt first.
+struct BpeMerge { int32_t left, right, result; };
+struct BpeMergeSlot { uint64_t pair; int32_t rank, result; };
+
+// A token that is looked for in the text before it is cut into pieces.
+struct BpeAddedToken { int32_t id; bool special, normalized, in_vocab; };
+
+// A vocabulary and its merges. Zero-initialised it is empty and may be freed; train and load overwrite without freeing.
+struct Tokenizer {
+  int vocab_size;              // ids are 0 .. vocab_size-1, added tokens included
+  int merge_count, added_count;
+  uint8_t *bytes;              // the bytes of all tokens, in the order of ids
+  size_t *byte_start;          // token id owns bytes[byte_start[id] .. byte_start[id+1])
+  BpeMerge *merges;            // in the order of ranks
+  BpeMergeSlot *merge_slots;   // pair -> rank, result: open addressing, 2^merge_slot_bits slots
+  int merge_slot_bits;
+  BpeAddedToken *added;
+  int32_t byte_id[256];        // the token of one byte
+};
+
+static inline void *bpe_resize(void *old, size_t count, size_t each_bytes) {
+  void *p = count <= SIZE_MAX / 2 / each_bytes ? realloc(old, count ? count * each_bytes : 1) : NULL;
+  if (!p) die_missing("tokenizer: no memory for %zu x %zu bytes; use a smaller text or vocabulary", count, each_bytes);
+  return p;
+}
+
+// ---- 1 characters and pieces ---------------------------------------------------------------------------------------
+// The class of the character at p < end, and its bytes.
+static inline int bpe_class_at(const uint8_t *p, const uint8_t *end, int *char_bytes) {
+  uint8_t b = *p;
+  *char_bytes = 1;
+  if (b < 0x80) return unicode_class(b);
+  int n = b < 0xc2 ? 0 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0;
+  if (n == 0 || end - p < n) return UNICODE_OTHER;
+  // The second byte excludes overlong forms, surrogates and what lies past U+10FFFF (Unicode 16.0, table 3-7).
+  uint8_t low = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80, high = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
+  if (p[1] < low || p[1] > high) return UNICODE_OTHER;
+  uint32_t c = (b & (0xffu >> (n + 1))) << 6 | (p[1] & 0x3fu);
+  for (int i = 2; i < n; i++) {
+    if ((p[i] & 0xc0) != 0x80) return UNICODE_OTHER;
+    c = c << 6 | (p[i] & 0x3fu);
+  }
+  *char_bytes = n;
+  return unicode_class(c);
+}
+
+// Past the longest run of characters of one class that starts at p.
+static inline const uint8_t *bpe_run_end(const uint8_t *p, const uint8_t *end, int its_class) {
+  while (p < end) {
+    int n;
+    if (bpe_class_at(p, end, &n) != its_class) return p;
+    p += n;
+  }
+  return p;
+}
+
+// The end of the piece that starts at p < end:
+//   's|'t|'re|'ve|'m|'ll|'d | ?\p{L}+ | ?\p{N}+ | ?[^\s\p{L}\p{N}]+ | \s+(?!\S) | \s+
+// where the text ends behind each '\n'. The last two: white space in front of a word leaves it its last character.
+static inline const uint8_t *bpe_piece_end(const uint8_t *p, const uint8_t *end) {
+  if (*p == '\'' && end - p >= 2) {
+    uint8_t a = p[1], b = end - p >= 3 ? p[2] : 0;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd') return p + 2;
+    if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')) return p + 3;
+  }
+  int n, its_class = bpe_class_at(p, end, &n);
+  if (its_class != UNICODE_SPACE) return bpe_run_end(p + n, end, its_class);
+  if (*p == ' ' && p + 1 < end) {
+    its_class = bpe_class_at(p + 1, end, &n);
+    if (its_class != UNICODE_SPACE) return bpe_run_end(p + 1 + n, end, its_class);
+  }
+  const uint8_t *last = p, *q = p;
+  while (q < end && bpe_class_at(q, end, &n) == UNICODE_SPACE) {
+    last = q;
+    q += n;
+    if (*last == '\n') return q;
+  }
+  return q == end || last == p ? q : last;
+}
+
+// The character that stands for a byte in tokenizer.json: itself where it is visible, else the next free one from
+// U+0100 on (Radford et al. 2019). All are below U+0144.
+static inline void bpe_alphabet(uint16_t char_of_byte[256]) {
+  uint16_t next = 256;
+  for (int b = 0; b < 256; b++)
+    char_of_byte[b] = (b >= 33 && b <= 126) || (b >= 161 && b != 173) ? (uint16_t)b : next++;
+}
+
+// ---- 2 a table of words --------------------------------------------------------------------------------------------
+// Word -> 64-bit value. A word of up to 16 bytes is its own key; a longer one is its hash and a pointer to its bytes,
+// which must stay where they are. Open addressing; length 0 marks a free slot, so a slot fills half a cache line.
+struct BpeWord { uint64_t key[2]; size_t length; uint64_t value; };
+struct BpeTable { BpeWord *slots; int bits; size_t used; };
+
+static inline uint64_t bpe_mix(uint64_t a, uint64_t b) {  // the upper bits depend on every bit of a and b
+  a = (a ^ b) * 0x9e3779b97f4a7c15u;
+  return (a ^ (a >> 32)) * 0xd6e8feb86659fd93u;
+}
+
+// Fills the key of the word at p, whose bytes may be read up to readable_end; returns its hash.
+static inline uint64_t bpe_word_key(BpeWord *w, const uint8_t *p, size_t length, const uint8_t *readable_end) {
+  w->key[0] = w->key[1] = 0;
+  w->length = length;
+  if (length <= 16) {
+    if ((size_t)(readable_end - p) >= 16) {
+      memcpy(w->key, p, 16);
+      if (length < 8) w->key[0] &= ((uint64_t)1 << (8 * length)) - 1;
+      if (length <= 8) w->key[1] = 0;
+      else if (length < 16) w->key[1] &= ((uint64_t)1 << (8 * (length - 8))) - 1;
+    } else {
+      memcpy(w->key, p, length);
+    }
+    return bpe_mix(bpe_mix(w->key[0], length), w->key[1]);
+  }
+  uint64_t h = length, chunk;
+  for (size_t i = 0; i + 8 <= length; i += 8) { memcpy(&chunk, p + i, 8); h = bpe_mix(h, chunk); }
+  memcpy(&chunk, p + length - 8, 8);
+  w->key[0] = bpe_mix(h, chunk);
+  w->key[1] = (uint64_t)(uintptr_t)p;
+  return w->key[0];
+}
+
+static inline const uint8_t *bpe_word_bytes(const BpeWord *w) {
+  return w->length <= 16 ? (const uint8_t *)w->key : (const uint8_t *)(uintptr_t)w->key[1];
+}
+
+static inline bool bpe_same_word(const BpeWord *a, const BpeWord *b) {
+  if (a->length != b->length || a->key[0] != b->key[0]) return false;
+  return a->key[1] == b->key[1] || (a->length > 16 && memcmp(bpe_word_bytes(a), bpe_word_bytes(b), a->length) == 0);
+}
+
+// The slot that holds w, or the free one where it belongs.
+static inline BpeWord *bpe_table_slot(const BpeTable *t, const BpeWord *w, uint64_t hash) {
+  size_t mask = ((size_t)1 << t->bits) - 1, i = (size_t)(hash >> (64 - t->bits));
+  while (t->slots[i].length && !bpe_same_word(&t->slots[i], w)) i = (i + 1) & mask;
+  return &t->slots[i];
+}
+
+static inline void bpe_table_init(BpeTable *t, int bits) {
+  t->bits = bits;
+  t->used = 0;
+  t->slots = (BpeWord *)calloc((size_t)1 << bits, sizeof *t->slots);
+  if (!t->slots) die_missing("tokenizer: no memory for a table of %zu words", (size_t)1 << bits);
+}
+
+// Puts w into the free slot that bpe_table_slot found. Makes room first when half is used; where is then found anew.
+static inline BpeWord *bpe_table_add(BpeTable *t, BpeWord *free_slot, const BpeWord *w, uint64_t hash) {
+  if (2 * (t->used + 1) > (size_t)1 << t->bits) {
+    BpeTable grown;
+    bpe_table_init(&grown, t->bits + 1);
+    for (size_t i = 0; i < (size_t)1 << t->bits; i++) {
+      const BpeWord *old = &t->slots[i];
+      if (!old->length) continue;
+      uint64_t h = old->length <= 16 ? bpe_mix(bpe_mix(old->key[0], old->length), old->key[1]) : old->key[0];
+      *bpe_table_slot(&grown, old, h) = *old;
+    }
+    free(t->slots);
+    t->slots = grown.slots;
+    t->bits = grown.bits;
+    free_slot = bpe_table_slot(t, w, hash);
+  }
+  t->used++;
+  *free_slot = *w;
+  return free_slot;
+}
+
+// ---- 3 a heap ------------------------------------------------------------------------------------------------------
+// The smallest (first, second) on top.
+struct BpeHeapItem { uint64_t first, second; uint32_t item; };
+struct BpeHeap { BpeHeapItem *items; size_t count, capacity; };
+
+static inline bool bpe_before(BpeHeapItem a, BpeHeapItem b) {
+  return a.first != b.first ? a.first < b.first : a.second < b.second;
+}
+
+static inline void bpe_heap_push(BpeHeap *h, BpeHeapItem x) {
+  if (h->count == h->capacity) {
+    h->capacity = h->capacity ? 2 * h->capacity : 64;
+    h->items = (BpeHeapItem *)bpe_resize(h->items, h->capacity, sizeof *h->items);
+  }
+  size_t i = h->count++;
+  for (; i > 0 && bpe_before(x, h->items[(i - 1) / 2]); i = (i - 1) / 2) h->items[i] = h->items[(i - 1) / 2];
+  h->items[i] = x;
+}
+
+// Replaces the top by x.
+static inline void bpe_heap_replace(BpeHeap *h, BpeHeapItem x) {
+  size_t i = 0;
+  for (size_t child; (child = 2 * i + 1) < h->count; i = child) {
+    if (child + 1 < h->count && bpe_before(h->items[child + 1], h->items[child])) child++;
+    if (!bpe_before(h->items[child], x)) break;
+    h->items[i] = h->items[child];
+  }
+  h->items[i] = x;
+}
+
+static inline void bpe_heap_pop(BpeHeap *h) {
+  BpeHeapItem last = h->items[--h->count];
+  if (h->count) bpe_heap_replace(h, last);
+}
+
+// ---- 4 merging one piece -------------------------------------------------------------------------------------------
+enum { BPE_NO_RANK = INT32_MAX };
+
+static inline uint64_t bpe_pair(int32_t left, int32_t right) {
+  return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+// The rank of the merge of two neighbours, BPE_NO_RANK if they do not merge; *result is the id that they become.
+static inline int32_t bpe_rank(const Tokenizer *t, int32_t left, int32_t right, int32_t *result) {
+  uint64_t pair = bpe_pair(left, right);
+  size_t mask = ((size_t)1 << t->merge_slot_bits) - 1, i = (size_t)(bpe_mix(pair, 0) >> (64 - t->merge_slot_bits));
+  for (; t->merge_slots[i].pair != pair; i = (i + 1) & mask)
+    if (t->merge_slots[i].rank == BPE_NO_RANK) return BPE_NO_RANK;
+  *result = t->merge_slots[i].result;
+  return t->merge_slots[i].rank;
+}
+
+// Fills merge_slots from merges. A pair that is listed twice has its last rank, as in Hugging Face tokenizers.
+static inline void bpe_index_merges(Tokenizer *t) {
+  t->merge_slot_bits = 4;
+  while ((size_t)1 << t->merge_slot_bits < 2 * (size_t)t->merge_count) t->merge_slot_bits++;
+  size_t slots = (size_t)1 << t->merge_slot_bits;
+  t->merge_slots = (BpeMergeSlot *)bpe_resize(NULL, slots, sizeof *t->merge_slots);
+  for (size_t i = 0; i < slots; i++) t->merge_slots[i] = {UINT64_MAX, BPE_NO_RANK, -1};
+  for (int rank = 0; rank < t->merge_count; rank++) {
+    uint64_t pair = bpe_pair(t->merges[rank].left, t->merges[rank].right);
+    size_t i = (size_t)(bpe_mix(pair, 0) >> (64 - t->merge_slot_bits));
+    while (t->merge_slots[i].pair != pair && t->merge_slots[i].rank != BPE_NO_RANK) i = (i + 1) & (slots - 1);
+    t->merge_slots[i] = {pair, rank, t->merges[rank].result};
+  }
+}
+
+enum { BPE_SHORT_BYTES = 64 };
+
+// ids[0..n) hold the tokens of n <= BPE_SHORT_BYTES bytes; merges them in place and returns how many are left. Each
+// turn looks at every neighbour: for pieces this short that is quicker than a heap.
+static inline int bpe_merge_short(const Tokenizer *t, int32_t *ids, int n) {
+  int32_t ranks[BPE_SHORT_BYTES], results[BPE_SHORT_BYTES];  // of ids i and i+1
+  for (int i = 0; i + 1 < n; i++) ranks[i] = bpe_rank(t, ids[i], ids[i + 1], &results[i]);
+  while (n > 1) {
+    int best = 0;
+    for (int i = 1; i + 1 < n; i++)
+      if (ranks[i] < ranks[best]) best = i;
+    if (ranks[best] == BPE_NO_RANK) break;
+    ids[best] = results[best];
+    n--;
+    for (int i = best + 1; i < n; i++) ids[i] = ids[i + 1];
+    for (int i = best + 1; i + 1 < n; i++) { ranks[i] = ranks[i + 1]; results[i] = results[i + 1]; }
+    if (best > 0) ranks[best - 1] = bpe_rank(t, ids[best - 1], ids[best], &results[best - 1]);
+    if (best + 1 < n) ranks[best] = bpe_rank(t, ids[best], ids[best + 1], &results[best]);
+  }
+  return n;
+}
+
+// The same for any n, in n log n: neighbours wait in a heap by (rank, position); a token merged away is -1 for a while.
+static inline size_t bpe_merge_long(const Tokenizer *t, int32_t *ids, size_t n) {
+  if (n >= UINT32_MAX) die_user("tokenizer: a word of %zu bytes without a space; break it up (at most 4 GiB)", n);
+  uint32_t *next = (uint32_t *)bpe_resize(NULL, n, sizeof *next), *prev = (uint32_t *)bpe_resize(NULL, n, sizeof *prev);
+  BpeHeap heap = {NULL, 0, 0};
+  int32_t result = -1, rank;
+  for (size_t i = 0; i < n; i++) {
+    next[i] = (uint32_t)(i + 1);
+    prev[i] = (uint32_t)i - 1;
+    if (i + 1 < n && (rank = bpe_rank(t, ids[i], ids[i + 1], &result)) != BPE_NO_RANK)
+      bpe_heap_push(&heap, {(uint64_t)rank, i, (uint32_t)result});
+  }
+  while (heap.count) {
+    BpeHeapItem top = heap.items[0];
+    bpe_heap_pop(&heap);
+    size_t i = (size_t)top.second, j = next[i];
+    if (ids[i] < 0 || j >= n) continue;
+    // Either neighbour may have changed since this entry was made; then it names another merge.
+    if (bpe_rank(t, ids[i], ids[j], &result) != (int32_t)top.first) continue;
+    ids[i] = result;
+    ids[j] = -1;
+    next[i] = next[j];
+    if (next[i] < n) prev[next[i]] = (uint32_t)i;
+    if (i > 0 && (rank = bpe_rank(t, ids[prev[i]], ids[i], &result)) != BPE_NO_RANK)
+      bpe_heap_push(&heap, {(uint64_t)rank, prev[i], (uint32_t)result});
+    if (next[i] < n && (rank = bpe_rank(t, ids[i], ids[next[i]], &result)) != BPE_NO_RANK)
+      bpe_heap_push(&heap, {(uint64_t)rank, i, (uint32_t)result});
+  }
+  size_t left = 0;
+  for (size_t i = 0; i < n; i++)
+    if (ids[i] >= 0) ids[left++] = ids[i];
+  free(next);
+  free(prev);
+  free(heap.items);
+  return left;
+}
+
+// ---- 5 encode, decode, hash ----------------------------------------------------------------------------------------
+// Words repeat, so each thread remembers the ids of those it has seen. When the memory is full it is emptied: its size
+// is bounded whatever the text, and no result depends on it.
+enum { BPE_CACHE_MAX_BITS = 18, BPE_CACHE_MAX_IDS = 1 << 20, BPE_CACHE_MAX_WORD_BYTES = 4096 };
+
+struct BpeEncoder {
+  const Tokenizer *t;
+  BpeTable cache;              // word -> id << 1 | 1 for one token, else first cached id << 32 | count << 1
+  int32_t *cached_ids;
+  size_t cached_count, cached_capacity;
+  const uint8_t *readable_end; // of the text
+  int32_t *ids;                // where the next id goes
+};
+
+static inline void bpe_cache_clear(BpeEncoder *e) {
+  memset(e->cache.slots, 0, sizeof *e->cache.slots << e->cache.bits);
+  e->cache.used = 0;
+  e->cached_count = 0;
+}
+
+// Cuts one piece that the cache does not have, and remembers it.
+static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n, BpeWord *w, BpeWord *slot,
+                                       uint64_t hash) {
+  for (size_t i = 0; i < n; i++) e->ids[i] = e->t->byte_id[p[i]];
+  size_t count = n <= BPE_SHORT_BYTES ? (size_t)bpe_merge_short(e->t, e->ids, (int)n) : bpe_merge_long(e->t, e->ids, n);
+  if (n <= BPE_CACHE_MAX_WORD_BYTES) {
+    bool full =
+        2 * (e->cache.used + 1) > (size_t)1 << BPE_CACHE_MAX_BITS || e->cached_count + count > BPE_CACHE_MAX_IDS;
+    if (full) {
+      bpe_cache_clear(e);
+      slot = bpe_table_slot(&e->cache, w, hash);
+    }
+    if (count == 1) {
+      w->value = (uint64_t)(uint32_t)e->ids[0] << 1 | 1;
+    } else {
+      while (e->cached_count + count > e->cached_capacity) {
+        e->cached_capacity = e->cached_capacity ? 2 * e->cached_capacity : 1024;
+        e->cached_ids = (int32_t *)bpe_resize(e->cached_ids, e->cached_capacity, sizeof *e->cached_ids);
+      }
+      memcpy(e->cached_ids + e->cached_count, e->ids, count * sizeof *e->ids);
+      w->value = (uint64_t)e->cached_count << 32 | (uint64_t)count << 1;
+      e->cached_count += count;
+    }
+    bpe_table_add(&e->cache, slot, w, hash);
+  }
+  e->ids += count;
+}
+
+static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_t *end) {
+  while (p < end) {
+    const uint8_t *q = bpe_piece_end(p, end);
+    size_t n = (size_t)(q - p);
+    BpeWord w;
+    uint64_t hash = bpe_word_key(&w, p, n, e->readable_end);
+    BpeWord *slot = bpe_table_slot(&e->cache, &w, hash);
+    if (!slot->length) {
+      bpe_encode_new_word(e, p, n, &w, slot, hash);
+    } else if (slot->value & 1) {
+      *e->ids++ = (int32_t)(slot->value >> 1);
+    } else {
+      size_t count = (uint32_t)slot->value >> 1;
+      memcpy(e->ids, e->cached_ids + (slot->value >> 32), count * sizeof *e->ids);
+      e->ids += count;
+    }
+    p = q;
+  }
+}
+
+// Added tokens in p..end, leftmost first and the longest of those; first those that match the raw text (pass 0), then,
+// in what is left, those that match the normalised one, which is the same here (pass 1).
+static inline void bpe_encode_added(BpeEncoder *e, const uint8_t *p, const uint8_t *end, int pass) {
+  if (pass == 2) { bpe_encode_span(e, p, end); return; }
+  const Tokenizer *t = e->t;
+  const uint8_t *rest = p;
+  while (p < end) {
+    int32_t found = -1;
+    size_t found_bytes = 0;
+    for (int i = 0; i < t->added_count; i++) {
+      int32_t id = t->added[i].id;
+      size_t n = t->byte_start[id + 1] - t->byte_start[id];
+      if (t->added[i].normalized != (pass == 1) || n <= found_bytes || n > (size_t)(end - p)) continue;
+      const uint8_t *content = t->bytes + t->byte_start[id];
+      if (*content == *p && memcmp(content, p, n) == 0) { found = id; found_bytes = n; }
+    }
+    if (found < 0) { p++; continue; }
+    bpe_encode_added(e, rest, p, pass + 1);
+    *e->ids++ = found;
+    rest = p += found_bytes;
+  }
+  bpe_encode_added(e, rest, end, pass + 1);
+}
+
+static inline const uint8_t *bpe_line_end(const uint8_t *p, const uint8_t *end) {
+  const uint8_t *newline = p < end ? (const uint8_t *)memchr(p, '\n', (size_t)(end - p)) : NULL;
+  return newline ? newline + 1 : end;
+}
+
+// The start of part i of n of a text: equal shares of bytes, moved on to a line's start. Part n starts at the end.
+static inline size_t bpe_part_start(const uint8_t *text, size_t bytes, int i, int n) {
+  if (i == 0 || i == n) return i == 0 ? 0 : bytes;
+  size_t at = bytes / (size_t)n * (size_t)i;
+  return at == 0 ? 0 : (size_t)(bpe_line_end(text + at - 1, text + bytes) - text);
+}
+
+// ids receives the ids of text[from..to); returns how many.
+static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, size_t from, size_t to, int32_t *ids) {
+  BpeEncoder e = {t, {NULL, 0, 0}, NULL, 0, 0, text + to, ids};
+  bpe_table_init(&e.cache, 10);
+  const uint8_t *p = text + from, *end = text + to;
+  if (t->added_count == 0) bpe_encode_span(&e, p, end);
+  for (const uint8_t *q; t->added_count && p < end; p = q) {
+    q = bpe_line_end(p, end);
+    bpe_encode_added(&e, p, q, 0);
+  }
+  free(e.cache.slots);
+  free(e.cached_ids);
+  return e.ids - ids;
+}
+
+// Encodes a text. ids: room for `bytes` ids (a token has at least one byte); those past the count returned are
+// overwritten too. The ids are the same for every number of threads.
+static inline int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids,
+                                       int threads) {
+  CHECK(t->vocab_size >= 256 && threads >= 1, "tokenizer_encode: vocabulary %d, threads %d", t->vocab_size, threads);
+  int64_t *counts = (int64_t *)bpe_resize(NULL, (size_t)threads, sizeof *counts);
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int i = 0; i < threads; i++) {
+    size_t from = bpe_part_start(text, bytes, i, threads), to = bpe_part_start(text, bytes, i + 1, threads);
+    counts[i] = bpe_encode_part(t, text, from, to, ids + from);
+  }
+  int64_t count = counts[0];
+  for (int i = 1; i < threads; i++) {
+    memmove(ids + count, ids + bpe_part_start(text, bytes, i, threads), (size_t)counts[i] * sizeof *ids);
+    count += counts[i];
+  }
+  free(counts);
+  return count;
+}
+
+// The bytes of one token, owned by the tokenizer. Part of a character may be split over tokens: print as they come.
+static inline const uint8_t *tokenizer_token_bytes(const Tokenizer *t, int32_t id, int *length_bytes) {
+  CHECK(id >= 0 && id < t->vocab_size, "token %d is not of a vocabulary of %d", id, t->vocab_size);
+  *length_bytes = (int)(t->byte_start[id + 1] - t->byte_start[id]);
+  return t->bytes + t->byte_start[id];
+}
+
+static inline uint64_t bpe_fnv(uint64_t h, const void *data, size_t bytes) {  // FNV-1a, 64 bits
+  for (size_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 0x100000001b3u;
+  return h;
+}
+
+// A hash of everything that decides ids: tokens, merges, added tokens.
+static inline uint64_t tokenizer_hash(const Tokenizer *t) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (int id = 0; id < t->vocab_size; id++) {
+    uint64_t n = t->byte_start[id + 1] - t->byte_start[id];
+    h = bpe_fnv(h, &n, sizeof n);
+    h = bpe_fnv(h, t->bytes + t->byte_start[id], (size_t)n);
+  }
+  h = bpe_fnv(h, t->merges, (size_t)t->merge_count * sizeof *t->merges);
+  for (int i = 0; i < t->added_count; i++) {
+    const BpeAddedToken *a = &t->added[i];
+    int32_t fields[] = {a->id, a->special, a->normalized, a->in_vocab};
+    h = bpe_fnv(h, fields, sizeof fields);
+  }
+  return h;
+}
+
+// Frees what train or load allocated and empties t.
+static inline void tokenizer_free(Tokenizer *t) {
+  free(t->bytes);
+  free(t->byte_start);
+  free(t->merges);
+  free(t->merge_slots);
+  free(t->added);
+  *t = {};
+}
+
+// ---- 6 train -------------------------------------------------------------------------------------------------------
+// The distinct words lie one behind the other as symbols, each linked to its neighbours in the word. A pair knows how
+// often it occurs (a word's count for each of its places, overlaps included: "aaa" has "aa" twice) and where it did;
+// a symbol knows which pair it now starts, so a place that has since been merged away is recognised in one comparison.
+// The whole costs time in proportion to the symbols merged, whatever the size of the vocabulary.
+enum : uint32_t { BPE_NONE = UINT32_MAX };
+
+struct BpeSymbol { int32_t id; uint32_t prev, next, pair, count; };
+struct BpeCountedPair { int32_t left, right; uint64_t count; uint32_t first_place, places; };
+
+struct BpeTrainer {
+  BpeSymbol *symbols;
+  size_t symbol_count;
+  BpeCountedPair *pairs;
+  size_t pair_count, pair_capacity;
+  uint32_t *places;            // symbols, by pair; each pair's in ascending order
+  size_t place_count;
+  uint32_t *new_pairs, *new_places;  // made by the merge under way: the pair and its place
+  size_t new_count, new_capacity;
+  uint32_t *pair_of_left, *pair_of_right;  // [token x]: the last pair (x, newest token), (newest token, x)
+  BpeHeap heap;                // pairs by count, then ids; a count in it may be outdated, never too small
+};
+
+static inline uint32_t bpe_new_pair(BpeTrainer *r, int32_t left, int32_t right) {
+  if (r->pair_count == r->pair_capacity) {
+    r->pair_capacity = r->pair_capacity ? 2 * r->pair_capacity : 65536;
+    r->pairs = (BpeCountedPair *)bpe_resize(r->pairs, r->pair_capacity, sizeof *r->pairs);
+  }
+  r->pairs[r->pair_count] = {left, right, 0, 0, 0};
+  return (uint32_t)r->pair_count++;
+}
+
+static inline void bpe_count_words(BpeTable *words, const uint8_t *text, size_t from, size_t to) {
+  const uint8_t *p = text + from, *end = text + to;
+  for (const uint8_t *q; p < end; p = q) {
+    q = bpe_piece_end(p, end);
+    BpeWord w;
+    uint64_t hash = bpe_word_key(&w, p, (size_t)(q - p), end);
+    BpeWord *slot = bpe_table_slot(words, &w, hash);
+    w.value = 0;
+    if (!slot->length) slot = bpe_table_add(words, slot, &w, hash);
+    slot->value++;
+  }
+}
+
+// The distinct words of a text with their counts, by all threads. The order in the table is of no consequence.
+static inline BpeTable bpe_words_of(const uint8_t *text, size_t bytes, int threads) {
+  BpeTable *tables = (BpeTable *)bpe_resize(NULL, (size_t)threads, sizeof *tables);
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int i = 0; i < threads; i++) {
+    bpe_table_init(&tables[i], 12);
+    bpe_count_words(&tables[i], text, bpe_part_start(text, bytes, i, threads),
+                    bpe_part_start(text, bytes, i + 1, threads));
+  }
+  BpeTable all = tables[0];
+  for (int i = 1; i < threads; i++) {
+    for (size_t s = 0; s < (size_t)1 << tables[i].bits; s++) {
+      BpeWord w = tables[i].slots[s];
+      if (!w.length) continue;
+      uint64_t hash = w.length <= 16 ? bpe_mix(bpe_mix(w.key[0], w.length), w.key[1]) : w.key[0];
+      BpeWord *slot = bpe_table_slot(&all, &w, hash);
+      if (slot->length) slot->value += w.value;
+      else bpe_table_add(&all, slot, &w, hash);
+    }
+    free(tables[i].slots);
+  }
+  free(tables);
+  return all;
+}
+
+// Lays out the symbols of all words. Words of one byte have no pair and are left out.
+static inline void bpe_lay_out_words(BpeTrainer *r, const BpeTable *words, const Tokenizer *t) {
+  size_t total = 0;
+  for (size_t s = 0; s < (size_t)1 << words->bits; s++)
+    total += words->slots[s].length > 1 ? words->slots[s].length : 0;
+  if (total >= UINT32_MAX / 3)
+    die_user("tokenizer: %zu bytes of distinct words, at most 1.4e9; train on part of the text", total);
+  r->symbols = (BpeSymbol *)bpe_resize(NULL, total, sizeof *r->symbols);
+  for (size_t s = 0; s < (size_t)1 << words->bits; s++) {
+    const BpeWord *w = &words->slots[s];
+    const uint8_t *p = bpe_word_bytes(w);
+    if (w->length < 2) continue;
+    if (w->value > UINT32_MAX) die_user("tokenizer: a word occurs more than 4e9 times; train on part of the text");
+    for (size_t i = 0; i < w->length; i++) {
+      uint32_t at = (uint32_t)r->symbol_count++;
+      uint32_t prev = i > 0 ? at - 1 : BPE_NONE, next = i + 1 < w->length ? at + 1 : BPE_NONE;
+      r->symbols[at] = {t->byte_id[p[i]], prev, next, BPE_NONE, (uint32_t)w->value};
+    }
+  }
+}
+
+// Counts the pairs of bytes and lists their places. A merge takes away a symbol and makes at most two places, so
+// 3 x symbol_count is room for all there will ever be.
+static inline void bpe_count_pairs(BpeTrainer *r) {
+  uint32_t *pair_of = (uint32_t *)bpe_resize(NULL, 65536, sizeof *pair_of);
+  for (int i = 0; i < 65536; i++) pair_of[i] = BPE_NONE;
+  for (size_t at = 0; at < r->symbol_count; at++) {
+    BpeSymbol *s = &r->symbols[at];
+    if (s->next == BPE_NONE) continue;
+    int32_t left = s->id, right = r->symbols[s->next].id;
+    uint32_t *pair = &pair_of[left * 256 + right];
+    if (*pair == BPE_NONE) *pair = bpe_new_pair(r, left, right);
+    s->pair = *pair;
+    r->pairs[*pair].count += s->count;
+    r->pairs[*pair].places++;
+  }
+  free(pair_of);
+  r->places = (uint32_t *)bpe_resize(NULL, 3 * r->symbol_count, sizeof *r->places);
+  for (size_t i = 0; i < r->pair_count; i++) {
+    r->pairs[i].first_place = (uint32_t)r->place_count;
+    r->place_count += r->pairs[i].places;
+    r->pairs[i].places = 0;
+  }
+  for (size_t at = 0; at < r->symbol_count; at++) {
+    if (r->symbols[at].pair == BPE_NONE) continue;
+    BpeCountedPair *pair = &r->pairs[r->symbols[at].pair];
+    r->places[pair->first_place + pair->places++] = (uint32_t)at;
+  }
+}
+
+static inline void bpe_queue_pair(BpeTrainer *r, uint32_t pair) {
+  const BpeCountedPair *p = &r->pairs[pair];
+  if (p->count) bpe_heap_push(&r->heap, {UINT64_MAX - p->count, bpe_pair(p->left, p->right), pair});
+}
+
+// The symbol at `place` now starts `pair`, no longer the one it did.
+static inline void bpe_repair(BpeTrainer *r, uint32_t place, uint32_t old_pair, uint32_t pair) {
+  BpeSymbol *s = &r->symbols[place];
+  r->pairs[old_pair].count -= s->count;
+  r->pairs[pair].count += s->count;
+  r->pairs[pair].places++;
+  s->pair = pair;
+  if (r->new_count == r->new_capacity) {
+    r->new_capacity = r->new_capacity ? 2 * r->new_capacity : 65536;
+    r->new_pairs = (uint32_t *)bpe_resize(r->new_pairs, r->new_capacity, sizeof *r->new_pairs);
+    r->new_places = (uint32_t *)bpe_resize(r->new_places, r->new_capacity, sizeof *r->new_places);
+  }
+  r->new_pairs[r->new_count] = pair;
+  r->new_places[r->new_count++] = place;
+}
+
+// Replaces every place of `merged` by token `id`, the newest, from left to right, and queues the pairs it makes.
+static inline void bpe_apply_merge(BpeTrainer *r, uint32_t merged, int32_t id) {
+  uint32_t first_new = (uint32_t)r->pair_count;
+  r->new_count = 0;
+  const uint32_t *places = r->places + r->pairs[merged].first_place;
+  for (uint32_t i = 0, n = r->pairs[merged].places; i < n; i++) {
+    uint32_t at = places[i];
+    BpeSymbol *s = &r->symbols[at];
+    if (s->pair != merged) continue;  // merged away, or overlapped by the one before it
+    uint32_t gone = s->next, gone_pair = r->symbols[gone].pair;
+    s->id = id;
+    s->next = r->symbols[gone].next;
+    s->pair = r->symbols[gone].pair = BPE_NONE;
+    if (s->prev != BPE_NONE) {
+      BpeSymbol *before = &r->symbols[s->prev];
+      uint32_t *pair = &r->pair_of_left[before->id];
+      if (*pair < first_new) *pair = bpe_new_pair(r, before->id, id);
+      bpe_repair(r, s->prev, before->pair, *pair);
+    }
+    if (s->next != BPE_NONE) {
+      BpeSymbol *after = &r->symbols[s->next];
+      after->prev = at;
+      uint32_t *pair = &r->pair_of_right[after->id];
+      if (*pair < first_new) *pair = bpe_new_pair(r, id, after->id);
+      bpe_repair(r, at, gone_pair, *pair);
+    }
+  }
+  for (uint32_t pair = first_new; pair < r->pair_count; pair++) {
+    r->pairs[pair].first_place = (uint32_t)r->place_count;
+    r->place_count += r->pairs[pair].places;
+    r->pairs[pair].places = 0;
+    bpe_queue_pair(r, pair);
+  }
+  for (size_t i = 0; i < r->new_count; i++) {
+    BpeCountedPair *pair = &r->pairs[r->new_pairs[i]];
+    r->places[pair->first_place + pair->places++] = r->new_places[i];
+  }
+}
+
+// The pair that occurs most, ties to the smaller (left id, right id), taken off the heap; BPE_NONE when none is left.
+// Counts only fall after a pair is made, so an outdated top goes back down with its present count.
+static inline uint32_t bpe_next_pair(BpeTrainer *r) {
+  while (r->heap.count) {
+    BpeHeapItem top = r->heap.items[0];
+    uint64_t count = r->pairs[top.item].count;
+    if (count && top.first == UINT64_MAX - count) {
+      bpe_heap_pop(&r->heap);
+      return top.item;
+    }
+    if (count) bpe_heap_replace(&r->heap, {UINT64_MAX - count, top.second, top.item});
+    else bpe_heap_pop(&r->heap);
+  }
+  return BPE_NONE;
+}
+
+// The 256 bytes as tokens, in the order of the characters that stand for them.
+static inline void bpe_add_byte_tokens(Tokenizer *t) {
+  uint16_t char_of_byte[256];
+  bpe_alphabet(char_of_byte);
+  for (int c = 0; c < 0x144; c++) {
+    for (int b = 0; b < 256; b++) {
+      if (char_of_byte[b] != c) continue;
+      int id = t->vocab_size++;
+      t->byte_id[b] = id;
+      t->bytes[id] = (uint8_t)b;
+      t->byte_start[id + 1] = (size_t)id + 1;
+    }
+  }
+}
+
+// Trains on a text: the 256 bytes, then merges until there are vocab_size tokens or no two tokens stand side by side
+// any more. vocab_size >= 256; t->vocab_size is what was reached. Overwrites t. The same for every number of threads.
+static inline void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t bytes, int vocab_size, int threads) {
+  CHECK(vocab_size >= 256 && threads >= 1, "tokenizer_train: vocabulary %d, threads %d", vocab_size, threads);
+  *t = {};
+  size_t capacity = 65536;
+  t->bytes = (uint8_t *)bpe_resize(NULL, capacity, 1);
+  t->byte_start = (size_t *)bpe_resize(NULL, (size_t)vocab_size + 1, sizeof *t->byte_start);
+  t->merges = (BpeMerge *)bpe_resize(NULL, (size_t)vocab_size - 256, sizeof *t->merges);
+  t->byte_start[0] = 0;
+  bpe_add_byte_tokens(t);
+  BpeTrainer r = {};
+  BpeTable words = bpe_words_of(text, bytes, threads);
+  bpe_lay_out_words(&r, &words, t);
+  free(words.slots);
+  bpe_count_pairs(&r);
+  for (uint32_t pair = 0; pair < r.pair_count; pair++) bpe_queue_pair(&r, pair);
+  r.pair_of_left = (uint32_t *)calloc((size_t)vocab_size, sizeof(uint32_t));
+  r.pair_of_right = (uint32_t *)calloc((size_t)vocab_size, sizeof(uint32_t));
+  if (!r.pair_of_left || !r.pair_of_right) die_missing("tokenizer: no memory for a vocabulary of %d", vocab_size);
+  for (uint32_t pair; t->vocab_size < vocab_size && (pair = bpe_next_pair(&r)) != BPE_NONE;) {
+    BpeMerge m = {r.pairs[pair].left, r.pairs[pair].right, t->vocab_size};
+    size_t at = t->byte_start[t->vocab_size];
+    size_t left = t->byte_start[m.left + 1] - t->byte_start[m.left],
+           right = t->byte_start[m.right + 1] - t->byte_start[m.right];
+    if (at + left + right > capacity) t->bytes = (uint8_t *)bpe_resize(t->bytes, capacity = 2 * (at + left + right), 1);
+    memcpy(t->bytes + at, t->bytes + t->byte_start[m.left], left);
+    memcpy(t->bytes + at + left, t->bytes + t->byte_start[m.right], right);
+    t->byte_start[++t->vocab_size] = at + left + right;
+    t->merges[t->merge_count++] = m;
+    bpe_apply_merge(&r, pair, m.result);
+  }
+  bpe_index_merges(t);
+  free(r.symbols);
+  free(r.pairs);
+  free(r.places);
+  free(r.new_pairs);
+  free(r.new_places);
+  free(r.pair_of_left);
+  free(r.pair_of_right);
+  free(r.heap.items);
+}
+
+#include "tokenizer_json.h"

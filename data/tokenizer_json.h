@@ -1,0 +1,408 @@
+// tokenizer_json.h: saves and loads tokenizer.json, the file of Hugging Face tokenizers. Part of tokenizer.h, which
+// includes it.
+//
+// What is written is byte for byte what Hugging Face writes for the same tokenizer. What is read is untrusted: a file
+// that is cut short, damaged, inconsistent, or asks for what this tokenizer does not do is refused with one line.
+//
+// Parts: 7 save   8 load.   Defines: tokenizer_save, tokenizer_load.
+#pragma once
+#include "tokenizer.h"
+
+// ---- 7 save --------------------------------------------------------------------------------------------------------
+__attribute__((format(printf, 4, 5))) static inline bool bpe_refuse(char *error, size_t error_bytes, const char *path,
+                                                                    const char *fmt, ...) {
+  char what[384];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(what, sizeof what, fmt, ap);
+  va_end(ap);
+  snprintf(error, error_bytes, "%s: %s", path, what);
+  for (char *c = error; error_bytes && *c; c++)  // the file's own words may hold anything; an error is one line
+    if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+  return false;
+}
+
+static inline void bpe_write_string(FILE *f, const uint8_t *utf8, size_t bytes) {
+  fputc('"', f);
+  for (size_t i = 0; i < bytes; i++) {
+    static const char escaped[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+    const char *e = utf8[i] ? strchr(escaped, utf8[i]) : NULL;
+    if (e) fprintf(f, "\\%c", letters[e - escaped]);
+    else if (utf8[i] < 32) fprintf(f, "\\u%04x", utf8[i]);
+    else fputc(utf8[i], f);
+  }
+  fputc('"', f);
+}
+
+// A token in the words of the file: an added one as it is, any other with a character for each byte.
+static inline void bpe_write_token(FILE *f, const Tokenizer *t, const uint16_t *char_of_byte, int32_t id) {
+  const uint8_t *p = t->bytes + t->byte_start[id];
+  size_t n = t->byte_start[id + 1] - t->byte_start[id];
+  for (int i = 0; i < t->added_count; i++)
+    if (t->added[i].id == id) { bpe_write_string(f, p, n); return; }
+  fputc('"', f);
+  for (size_t i = 0; i < n; i++) {
+    int c = char_of_byte[p[i]];
+    if (c == '"' || c == '\\') fputc('\\', f);
+    if (c >= 0x80) fputc(0xc0 | c >> 6, f);
+    fputc(c >= 0x80 ? 0x80 | (c & 0x3f) : c, f);
+  }
+  fputc('"', f);
+}
+
+static inline void bpe_write_added(FILE *f, const Tokenizer *t) {
+  fprintf(f, "[");
+  for (int i = 0; i < t->added_count; i++) {
+    const BpeAddedToken *a = &t->added[i];
+    fprintf(f, "%s\n    {\n      \"id\": %d,\n      \"content\": ", i ? "," : "", a->id);
+    bpe_write_string(f, t->bytes + t->byte_start[a->id], t->byte_start[a->id + 1] - t->byte_start[a->id]);
+    fprintf(f, ",\n      \"single_word\": false,\n      \"lstrip\": false,\n      \"rstrip\": false,\n"
+            "      \"normalized\": %s,\n      \"special\": %s\n    }",
+            a->normalized ? "true" : "false", a->special ? "true" : "false");
+  }
+  fprintf(f, t->added_count ? "\n  ]" : "]");
+}
+
+static inline void bpe_write_json(FILE *f, const Tokenizer *t) {
+  uint16_t char_of_byte[256];
+  bpe_alphabet(char_of_byte);
+  fprintf(f, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ");
+  bpe_write_added(f, t);
+  const char *form = ",\n  \"%s\": {\n    \"type\": \"ByteLevel\",\n    \"add_prefix_space\": %s,\n"
+                     "    \"trim_offsets\": true,\n    \"use_regex\": true\n  }";
+  fprintf(f, ",\n  \"normalizer\": null");
+  fprintf(f, form, "pre_tokenizer", "false");
+  fprintf(f, ",\n  \"post_processor\": null");
+  fprintf(f, form, "decoder", "true");
+  fprintf(f, ",\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
+          "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
+          "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": {");
+  const char *comma = "";
+  for (int id = 0, added = 0; id < t->vocab_size; id++) {
+    if (added < t->added_count && t->added[added].id == id && !t->added[added++].in_vocab) continue;
+    fprintf(f, "%s\n      ", comma);
+    bpe_write_token(f, t, char_of_byte, id);
+    fprintf(f, ": %d", id);
+    comma = ",";
+  }
+  fprintf(f, "\n    },\n    \"merges\": [");
+  for (int i = 0; i < t->merge_count; i++) {
+    fprintf(f, "%s\n      [\n        ", i ? "," : "");
+    bpe_write_token(f, t, char_of_byte, t->merges[i].left);
+    fprintf(f, ",\n        ");
+    bpe_write_token(f, t, char_of_byte, t->merges[i].right);
+    fprintf(f, "\n      ]");
+  }
+  fprintf(f, t->merge_count ? "\n    ]\n  }\n}" : "]\n  }\n}");
+}
+
+// Writes tokenizer.json: under a temporary name beside it, then renamed, so `path` is never half a file. False, and one
+// line in error, when it cannot be written; what was at `path` is then still there.
+static inline bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+  char temporary[4096];
+  int n = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+  if (n < 0 || (size_t)n >= sizeof temporary)
+    return bpe_refuse(error, error_bytes, "tokenizer", "the path is too long");
+  FILE *f = fopen(temporary, "wb");
+  if (!f) return bpe_refuse(error, error_bytes, temporary, "cannot write the tokenizer here: %s", strerror(errno));
+  errno = 0;
+  bpe_write_json(f, t);
+  bool ok = fflush(f) == 0 && !ferror(f) && fsync(fileno(f)) == 0;
+  int why = errno;
+  if (fclose(f) != 0 && ok) { ok = false; why = errno; }
+  if (ok && rename(temporary, path) != 0) { ok = false; why = errno; }
+  if (ok) return true;
+  remove(temporary);
+  return bpe_refuse(error, error_bytes, path, "cannot write the tokenizer: %s", strerror(why));
+}
+
+// ---- 8 load --------------------------------------------------------------------------------------------------------
+// One tokenizer.json being read. Texts belong to `root`.
+struct BpeLoad {
+  Tokenizer *t;
+  const char *path;
+  char *error;
+  size_t error_bytes;
+  char *file;
+  size_t file_bytes;
+  cJSON *root;
+  const cJSON *vocab, *merges, *added;
+  BpeTable id_of_text;         // of the vocab, as the file writes it
+  const char **text_of_id;     // of every token; NULL while unknown
+  char *scratch;               // of the file's size
+};
+#define BPE_REFUSE(l, ...) bpe_refuse((l)->error, (l)->error_bytes, (l)->path, __VA_ARGS__)
+
+static inline bool bpe_read_file(BpeLoad *l) {
+  struct stat s;
+  if (stat(l->path, &s) != 0) return BPE_REFUSE(l, "cannot read the tokenizer: %s", strerror(errno));
+  if (!S_ISREG(s.st_mode)) return BPE_REFUSE(l, "is not a file; give the path of a tokenizer.json");
+  if (s.st_size > 1 << 30)
+    return BPE_REFUSE(l, "has %lld bytes; a tokenizer.json has less than 1 GiB", (long long)s.st_size);
+  l->file_bytes = (size_t)s.st_size;
+  l->file = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
+  FILE *f = fopen(l->path, "rb");
+  if (!f) return BPE_REFUSE(l, "cannot read the tokenizer: %s", strerror(errno));
+  size_t got = fread(l->file, 1, l->file_bytes, f);
+  fclose(f);
+  if (got != l->file_bytes) return BPE_REFUSE(l, "%zu of %zu bytes could be read", got, l->file_bytes);
+  l->file[got] = 0;
+  return true;
+}
+
+// cJSON ends a string at a NUL, so a file that has one, plain or as \u0000, would be read as another than it is.
+static inline bool bpe_has_nul(const char *json, size_t bytes) {
+  if (memchr(json, 0, bytes)) return true;
+  for (const char *p = json; (p = strstr(p, "\\u0000")); p++) {
+    const char *first = p; // backslashes escape each other in twos: an even number in front leaves this one whole
+    while (first > json && first[-1] == '\\') first--;
+    if ((p - first) % 2 == 0) return true;
+  }
+  return false;
+}
+
+static inline const cJSON *bpe_field(const cJSON *object, const char *name) {
+  const cJSON *x = cJSON_GetObjectItemCaseSensitive(object, name);
+  return x && !cJSON_IsNull(x) ? x : NULL;
+}
+
+static inline bool bpe_is_type(const cJSON *object, const char *type) {
+  const cJSON *x = bpe_field(object, "type");
+  return x && cJSON_IsString(x) && strcmp(x->valuestring, type) == 0;
+}
+
+// What this tokenizer does not do is refused by name: it would give other ids than the file's maker had.
+static inline bool bpe_check_settings(const BpeLoad *l) {
+  const cJSON *root = l->root, *x = bpe_field(root, "version");
+  if (x && !(cJSON_IsString(x) && strcmp(x->valuestring, "1.0") == 0)) return BPE_REFUSE(l, "version must be \"1.0\"");
+  static const char *const must_be_null[] = {"truncation", "padding", "normalizer"};
+  for (const char *name : must_be_null)
+    if (bpe_field(root, name)) return BPE_REFUSE(l, "has a %s; only tokenizers without one are supported", name);
+  if ((x = bpe_field(root, "post_processor")) && !bpe_is_type(x, "ByteLevel"))
+    return BPE_REFUSE(l, "has a post_processor other than ByteLevel; only none or ByteLevel is supported");
+  if ((x = bpe_field(root, "decoder")) && !bpe_is_type(x, "ByteLevel"))
+    return BPE_REFUSE(l, "has a decoder other than ByteLevel; only byte-level BPE is supported");
+  x = bpe_field(root, "pre_tokenizer");
+  if (!x || !bpe_is_type(x, "ByteLevel"))
+    return BPE_REFUSE(l, "has no pre_tokenizer of type ByteLevel; only that is supported");
+  if (!cJSON_IsFalse(bpe_field(x, "add_prefix_space")))
+    return BPE_REFUSE(l, "pre_tokenizer.add_prefix_space must be false");
+  if (bpe_field(x, "use_regex") && !cJSON_IsTrue(bpe_field(x, "use_regex")))
+    return BPE_REFUSE(l, "pre_tokenizer.use_regex must be true");
+  const cJSON *model = bpe_field(root, "model");
+  if (!cJSON_IsObject(model)) return BPE_REFUSE(l, "has no model; it is not a tokenizer.json");
+  if (bpe_field(model, "type") && !bpe_is_type(model, "BPE")) return BPE_REFUSE(l, "model.type must be BPE");
+  if ((x = bpe_field(model, "dropout")) && !(cJSON_IsNumber(x) && x->valuedouble == 0))
+    return BPE_REFUSE(l, "model.dropout must be null: ids would be random");
+  static const char *const must_be_empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+  for (const char *name : must_be_empty)
+    if ((x = bpe_field(model, name)) && !(cJSON_IsString(x) && !*x->valuestring))
+      return BPE_REFUSE(l, "model.%s must be null or empty", name);
+  if ((x = bpe_field(model, "ignore_merges")) && !cJSON_IsFalse(x))
+    return BPE_REFUSE(l, "model.ignore_merges must be false");
+  return true;
+}
+
+static inline bool bpe_find_parts(BpeLoad *l) {
+  if (bpe_has_nul(l->file, l->file_bytes))
+    return BPE_REFUSE(l, "has a NUL character, which no token of byte-level BPE has");
+  const char *stopped = l->file;
+  l->root = cJSON_ParseWithLengthOpts(l->file, l->file_bytes + 1, &stopped, true);
+  if (!l->root)
+    return BPE_REFUSE(l, "is not JSON from byte %td of %zu on; is it cut short?", stopped - l->file, l->file_bytes);
+  if (!cJSON_IsObject(l->root)) return BPE_REFUSE(l, "is not a tokenizer.json: its JSON is no object");
+  if (!bpe_check_settings(l)) return false;
+  const cJSON *model = bpe_field(l->root, "model");
+  l->vocab = bpe_field(model, "vocab");
+  l->merges = bpe_field(model, "merges");
+  l->added = bpe_field(l->root, "added_tokens");
+  if (!cJSON_IsObject(l->vocab)) return BPE_REFUSE(l, "model.vocab is no object");
+  if (!cJSON_IsArray(l->merges)) return BPE_REFUSE(l, "model.merges is no array");
+  if (l->added && !cJSON_IsArray(l->added)) return BPE_REFUSE(l, "added_tokens is no array");
+  return true;
+}
+
+// The id of a text of the vocab, or -1.
+static inline int32_t bpe_id_of_text(const BpeLoad *l, const char *text, size_t bytes) {
+  BpeWord w;
+  const uint8_t *p = (const uint8_t *)text;
+  if (bytes == 0) return -1;
+  uint64_t hash = bpe_word_key(&w, p, bytes, p + bytes);
+  const BpeWord *slot = bpe_table_slot(&l->id_of_text, &w, hash);
+  return slot->length ? (int32_t)slot->value : -1;
+}
+
+static inline bool bpe_is_id(const cJSON *x) {
+  return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < INT32_MAX && x->valuedouble == x->valueint;
+}
+
+static inline bool bpe_set_text(BpeLoad *l, const cJSON *id, const char *text) {
+  if (id->valueint >= l->t->vocab_size)
+    return BPE_REFUSE(l, "token '%.40s' has id %d of %d tokens; ids must be 0, 1, 2 ...", text, id->valueint,
+                      l->t->vocab_size);
+  if (l->text_of_id[id->valueint])
+    return BPE_REFUSE(l, "tokens '%.40s' and '%.40s' have the same id %d", l->text_of_id[id->valueint], text,
+                      id->valueint);
+  l->text_of_id[id->valueint] = text;
+  return true;
+}
+
+// The added token of one entry. In HF's file it may be in the vocab too; then its id must be the same.
+static inline bool bpe_read_added(const BpeLoad *l, const cJSON *x, BpeAddedToken *a) {
+  const cJSON *id = bpe_field(x, "id"), *content = bpe_field(x, "content");
+  if (!bpe_is_id(id) || !cJSON_IsString(content) || !*content->valuestring)
+    return BPE_REFUSE(l, "an added token lacks an id or content");
+  static const char *const must_be_false[] = {"single_word", "lstrip", "rstrip"};
+  for (const char *name : must_be_false)
+    if (bpe_field(x, name) && !cJSON_IsFalse(bpe_field(x, name)))
+      return BPE_REFUSE(l, "added token '%.40s': %s must be false", content->valuestring, name);
+  const uint8_t *p = (const uint8_t *)content->valuestring, *end = p + strlen(content->valuestring);
+  for (int n; p < end; p += n) {
+    bpe_class_at(p, end, &n);
+    if (*p >= 0x80 && n == 1) return BPE_REFUSE(l, "added token %d is not UTF-8", id->valueint);
+  }
+  int32_t in_vocab = bpe_id_of_text(l, content->valuestring, strlen(content->valuestring));
+  if (in_vocab >= 0 && in_vocab != id->valueint)
+    return BPE_REFUSE(l, "added token '%.40s' has id %d, and %d in model.vocab", content->valuestring, id->valueint,
+                      in_vocab);
+  bool special = cJSON_IsTrue(bpe_field(x, "special"));
+  bool normalized = bpe_field(x, "normalized") ? cJSON_IsTrue(bpe_field(x, "normalized")) : !special;
+  *a = {id->valueint, special, normalized, in_vocab >= 0};
+  return true;
+}
+
+// Reads vocab and added tokens: who has which id, dense from 0.
+static inline bool bpe_read_texts(BpeLoad *l) {
+  Tokenizer *t = l->t;
+  const cJSON *x;
+  bpe_table_init(&l->id_of_text, 10);
+  cJSON_ArrayForEach(x, l->vocab) {
+    if (!x->string || !*x->string || !bpe_is_id(x))
+      return BPE_REFUSE(l, "model.vocab: '%.40s' has no id", x->string ? x->string : "");
+    BpeWord w;
+    const uint8_t *p = (const uint8_t *)x->string;
+    size_t n = strlen(x->string);
+    uint64_t hash = bpe_word_key(&w, p, n, p + n);
+    BpeWord *slot = bpe_table_slot(&l->id_of_text, &w, hash);
+    if (slot->length) return BPE_REFUSE(l, "model.vocab: '%.40s' is there twice", x->string);
+    w.value = (uint64_t)x->valueint;
+    bpe_table_add(&l->id_of_text, slot, &w, hash);
+    t->vocab_size++;
+  }
+  t->added = (BpeAddedToken *)bpe_resize(NULL, (size_t)cJSON_GetArraySize(l->added), sizeof *t->added);
+  cJSON_ArrayForEach(x, l->added) {
+    if (!bpe_read_added(l, x, &t->added[t->added_count])) return false;
+    t->vocab_size += !t->added[t->added_count++].in_vocab;
+  }
+  l->text_of_id = (const char **)calloc((size_t)t->vocab_size + 1, sizeof *l->text_of_id);
+  if (!l->text_of_id) die_missing("tokenizer: no memory for %d tokens", t->vocab_size);
+  cJSON_ArrayForEach(x, l->vocab) if (!bpe_set_text(l, x, x->string)) return false;
+  int i = 0;
+  cJSON_ArrayForEach(x, l->added) {
+    if (!t->added[i++].in_vocab && !bpe_set_text(l, bpe_field(x, "id"), bpe_field(x, "content")->valuestring))
+      return false;
+  }
+  return true;
+}
+
+// In the order of ids, each id once: saving writes them so, and a search may stop at the first.
+static inline bool bpe_sort_added(const BpeLoad *l) {
+  BpeAddedToken *a = l->t->added;
+  for (int i = 1; i < l->t->added_count; i++)
+    for (int j = i; j > 0 && a[j].id <= a[j - 1].id; j--) {
+      if (a[j].id == a[j - 1].id) return BPE_REFUSE(l, "added token %d is there twice", a[j].id);
+      BpeAddedToken swap = a[j];
+      a[j] = a[j - 1];
+      a[j - 1] = swap;
+    }
+  return true;
+}
+
+// From texts to bytes. An added token is its text; every other has a character of the byte alphabet for each byte.
+static inline bool bpe_read_bytes(BpeLoad *l) {
+  Tokenizer *t = l->t;
+  uint16_t char_of_byte[256];
+  int16_t byte_of_char[0x144];
+  bpe_alphabet(char_of_byte);
+  for (int c = 0; c < 0x144; c++) byte_of_char[c] = -1;
+  for (int b = 0; b < 256; b++) byte_of_char[char_of_byte[b]] = (int16_t)b;
+  for (int b = 0; b < 256; b++) {
+    int c = char_of_byte[b];
+    char text[2] = {(char)(c < 0x80 ? c : 0xc0 | c >> 6), (char)(0x80 | (c & 0x3f))};
+    t->byte_id[b] = bpe_id_of_text(l, text, c < 0x80 ? 1 : 2);
+    if (t->byte_id[b] < 0)
+      return BPE_REFUSE(l, "model.vocab has no token for byte 0x%02x; byte-level BPE has all 256", b);
+  }
+  t->bytes = (uint8_t *)bpe_resize(NULL, l->file_bytes, 1);  // a token has no more bytes than its text
+  t->byte_start = (size_t *)bpe_resize(NULL, (size_t)t->vocab_size + 1, sizeof *t->byte_start);
+  size_t at = t->byte_start[0] = 0;
+  for (int id = 0, added = 0; id < t->vocab_size; id++) {
+    const uint8_t *p = (const uint8_t *)l->text_of_id[id];
+    bool is_added = added < t->added_count && t->added[added].id == id;
+    added += is_added;
+    while (*p && is_added) t->bytes[at++] = *p++;
+    while (*p) {
+      int c = *p;                                          // of two bytes at most
+      if (c >= 0x80) c = c >= 0xc2 && c < 0xe0 && (p[1] & 0xc0) == 0x80 ? (c & 0x1f) << 6 | (p[1] & 0x3f) : INT32_MAX;
+      if (c >= 0x144 || byte_of_char[c] < 0)
+        return BPE_REFUSE(l, "token %d '%.40s' is not of the byte-level alphabet", id, l->text_of_id[id]);
+      t->bytes[at++] = (uint8_t)byte_of_char[c];
+      p += c < 0x80 ? 1 : 2;
+    }
+    t->byte_start[id + 1] = at;
+  }
+  return true;
+}
+
+// Merges are pairs of texts, ["a", "b"] or "a b".
+static inline bool bpe_read_merges(BpeLoad *l) {
+  Tokenizer *t = l->t;
+  t->merges = (BpeMerge *)bpe_resize(NULL, (size_t)cJSON_GetArraySize(l->merges), sizeof *t->merges);
+  const cJSON *x;
+  cJSON_ArrayForEach(x, l->merges) {
+    const cJSON *a = cJSON_IsArray(x) ? x->child : NULL, *b = a ? a->next : NULL;
+    const char *left = NULL, *right = NULL;
+    size_t left_bytes = 0;
+    if (cJSON_IsString(a) && cJSON_IsString(b) && !b->next) {
+      left = a->valuestring;
+      left_bytes = strlen(left);
+      right = b->valuestring;
+    } else if (cJSON_IsString(x) && (right = strchr(x->valuestring, ' ')) && !strchr(right + 1, ' ')) {
+      left = x->valuestring;
+      left_bytes = (size_t)(right++ - left);
+    }
+    if (!left) return BPE_REFUSE(l, "model.merges[%d] is not a pair of tokens", t->merge_count);
+    size_t right_bytes = strlen(right);
+    memcpy(l->scratch, left, left_bytes);
+    memcpy(l->scratch + left_bytes, right, right_bytes);
+    BpeMerge m = {bpe_id_of_text(l, left, left_bytes), bpe_id_of_text(l, right, right_bytes),
+                  bpe_id_of_text(l, l->scratch, left_bytes + right_bytes)};
+    if (m.left < 0 || m.right < 0 || m.result < 0)
+      return BPE_REFUSE(l, "model.merges[%d]: '%.40s' is not in model.vocab", t->merge_count,
+                        m.left < 0 ? left : m.right < 0 ? right : "their union");
+    t->merges[t->merge_count++] = m;
+  }
+  bpe_index_merges(t);
+  return true;
+}
+
+// Reads a byte-level BPE tokenizer.json, of tokenizer_save or of Hugging Face tokenizers. False, and one line in error,
+// when it cannot be read, is damaged, or asks for what this tokenizer does not do; t is then empty. Overwrites t.
+static inline bool tokenizer_load(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+  BpeLoad l = {};
+  l.t = t;
+  l.path = path;
+  l.error = error;
+  l.error_bytes = error_bytes;
+  *t = {};
+  bool ok = bpe_read_file(&l) && bpe_find_parts(&l);
+  if (ok) l.scratch = (char *)bpe_resize(NULL, l.file_bytes, 1);
+  ok = ok && bpe_read_texts(&l) && bpe_sort_added(&l) && bpe_read_bytes(&l) && bpe_read_merges(&l);
+  cJSON_Delete(l.root);
+  free(l.file);
+  free(l.scratch);
+  free(l.id_of_text.slots);
+  free(l.text_of_id);
+  if (!ok) tokenizer_free(t);
+  return ok;
+}

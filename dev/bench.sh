@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Speed and quality of train_gpt_fsdp, beside PyTorch where there is one. `make bench` runs it from the repository root.
+#
+#   dev/bench.sh                speed and curve
+#   dev/bench.sh speed          tokens/s of the models, dtypes and numbers of ranks below
+#   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
+#
+# Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"), DTYPES
+# ("fp32 bf16"), RANKS ("1 2"), ROUNDS (3), STEPS (5 timed a round), CURVE_STEPS (300), CURVE_DTYPE (fp32),
+# PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), OUT (a directory to keep everything in).
+#
+# The machine's speed drifts and neighbours disturb it, so the two programs take turns, round by round, in one run: what
+# is printed is the median over rounds of the median over a round's steps, and the ratio of these. Both sides train the
+# same shapes on random tokens, AdamW and clipping included, on every core this process may use.
+set -eu
+
+PYTHON=${PYTHON:-python3} MPIRUN=${MPIRUN:-mpirun} ROUNDS=${ROUNDS:-3} STEPS=${STEPS:-5} PARALLEL=${PARALLEL:-fsdp2}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+program=$here/../train_gpt_fsdp
+[ -x "$program" ] || { echo "bench: ./train_gpt_fsdp is not built: make" >&2; exit 1; }
+out=${OUT:-$(mktemp -d)}
+mkdir -p "$out"
+[ -n "${OUT:-}" ] || trap 'rm -rf "$out"' EXIT
+if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+
+torch=$("$PYTHON" -c 'import torch; print(torch.__version__)' 2>/dev/null) || torch=
+
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p"; }   # a field of one-line JSON objects
+median() { sort -g | awk '{ a[NR] = $1 } END { if (NR) print (a[int((NR + 1) / 2)] + a[int(NR / 2) + 1]) / 2 }'; }
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
+ours() { "$MPIRUN" --oversubscribe -np "$1" "$program" "${@:2}"; }
+
+header() {
+  echo "machine   $(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1), $(nproc) cores"
+  echo "program   $(git -C "$here" describe --tags --always --dirty 2>/dev/null || echo unknown version)"
+  echo "PyTorch   ${torch:-not found (PYTHON=$PYTHON): the program is measured alone}"
+}
+
+# ---- speed ----------------------------------------------------------------------------------------------------------
+# ours_speed model dtype ranks: median tokens/s of the timed steps
+ours_speed() {
+  local batch=32 vocab=5000 run=$out/ours-$1-$2-$3
+  [ "$1" = small ] || batch=4 vocab=50257
+  ours "$3" --device cpu --model "$1" --seq_len 256 --vocab_size $vocab --batch_size $((batch / $3)) --data random \
+    --max_steps $((STEPS + 1)) --param_dtype "$2" --sample_tokens 0 --out "$run" >"$run.log" 2>&1 ||
+    { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
+  # The first step touches its memory for the first time; it is not counted on either side.
+  grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median
+}
+torch_speed() {
+  "$PYTHON" "$here/bench_pytorch.py" --model "$1" --dtype "$2" --ranks "$3" --steps "$STEPS" --parallel "$PARALLEL" \
+    ${4:+--form "$4"} 2>"$out/torch.log" || { tail -n 5 "$out/torch.log" >&2; return 1; }
+}
+
+speed() {
+  echo
+  echo "tokens/s, median of $ROUNDS rounds of $STEPS steps (sequence 256; small: batch 32 in all, gpt2: batch 4)"
+  printf '%-6s %-5s %5s %14s %10s %7s   %s\n' model dtype ranks train_gpt_fsdp PyTorch ratio "PyTorch's form"
+  for model in ${MODELS:-small gpt2}; do for dtype in ${DTYPES:-fp32 bf16}; do for ranks in ${RANKS:-1 2}; do
+    local rows=$out/speed-$model-$dtype-$ranks form="" chosen=""
+    : >"$rows.ours"; : >"$rows.torch"
+    for ((round = 0; round < ROUNDS; round++)); do
+      ours_speed "$model" "$dtype" "$ranks" >>"$rows.ours"
+      [ -n "$torch" ] || continue
+      # Which form of bf16 is faster is decided in the first round.
+      torch_speed "$model" "$dtype" "$ranks" "$chosen" >"$rows.json" || continue
+      form=$(field form <"$rows.json")
+      chosen=$(echo "$form" | grep -o 'bf16 [a-z]*' || true)
+      field tokens_per_s <"$rows.json" >>"$rows.torch"
+    done
+    local a b
+    a=$(median <"$rows.ours"); b=$(median <"$rows.torch")
+    printf '%-6s %-5s %5d %14s %10s %7s   %s\n' \
+      "$model" "$dtype" "$ranks" "$a" "${b:--}" "$(ratio "$a" "${b:-0}")" "${form:--}"
+  done; done; done
+}
+
+# ---- curve ----------------------------------------------------------------------------------------------------------
+# The program goes first: it trains the tokenizer and leaves the encoded corpus, which PyTorch then reads.
+curve() {
+  local steps=${CURVE_STEPS:-300} dtype=${CURVE_DTYPE:-fp32} run=$out/curve
+  echo
+  echo "\`small\`, $steps steps of batch 32, $dtype: AdamW lr 1e-3, 5 % warm-up, cosine to 10 %, decay 0.1, clip 1"
+  ours 1 --device cpu --model small --seq_len 256 --vocab_size 5000 --batch_size 32 --max_steps "$steps" --epochs 1000 \
+    --lr 1e-3 --schedule cosine --warmup 0.05 --min_lr_ratio 0.1 --weight_decay 0.1 --clip 1 --beta1 0.9 --beta2 0.95 \
+    --param_dtype "$dtype" --sample_tokens 0 --cache "$out/cache" --out "$run" >"$run.log" 2>&1 ||
+    { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
+  grep '"kind":"step"' "$run/metrics.jsonl" | field loss >"$run.ours"
+  local val_ours val_torch=""
+  val_ours=$(grep '"split":"valid"' "$run/metrics.jsonl" | field loss | tail -n 1)
+  : >"$run.torch"
+  if [ -n "$torch" ]; then
+    "$PYTHON" "$here/bench_pytorch.py" --curve --model small --dtype "$dtype" --steps "$steps" --vocab_size 5000 \
+      --train "$out"/cache/*train*.bin --val "$out"/cache/*valid*.bin >"$run.json" 2>"$out/torch.log" ||
+      { tail -n 5 "$out/torch.log" >&2; return 1; }
+    field loss <"$run.json" >"$run.torch"
+    val_torch=$(field val_loss <"$run.json")
+  fi
+  # Means over windows: batches differ, so single steps are noisy.
+  echo "mean training loss over the steps before"
+  printf '%8s %14s %10s\n' step train_gpt_fsdp PyTorch
+  paste "$run.ours" "$run.torch" | awk -v n=$(((steps + 9) / 10)) '
+    { a += $1; b += $2; k++ }
+    k == n { printf "%8d %14.4f %10s\n", NR, a / k, (NF > 1 ? sprintf("%.4f", b / k) : "-"); a = b = k = 0 }'
+  echo "validation loss, every token once: train_gpt_fsdp $val_ours, PyTorch ${val_torch:--}"
+  [ -z "$val_torch" ] || awk -v a="$val_ours" -v b="$val_torch" 'BEGIN {
+    printf "difference %+.4f: %s 0.03\n", a - b, (a - b <= 0.03 ? "not worse by more than" : "WORSE by more than") }'
+}
+
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(speed curve)
+for part in "${parts[@]}"; do
+  case $part in speed | curve) ;; *) echo "bench: parts are speed and curve, not '$part'" >&2; exit 2 ;; esac
+done
+header
+for part in "${parts[@]}"; do "$part"; done

@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""The same GPT in PyTorch: what train_gpt_fsdp is compared with in `make bench`.
+
+Speed    python3 dev/bench_pytorch.py --model small --dtype fp32 --ranks 1 --steps 5
+         One JSON line: median tokens/s over the timed steps, on random tokens. The best PyTorch form is used: fused
+         AdamW, scaled_dot_product_attention, for bf16 the faster of autocast and bf16 parameters (the line says which).
+         --ranks 2 uses as many processes on gloo with FSDP2 (--parallel ddp: DDP), cores shared out evenly.
+         --global_batch sequences a step (the model's own by default), --compile for torch.compile.
+
+Quality  python3 dev/bench_pytorch.py --curve --model small --train train.bin --val val.bin [--order order.bin]
+         300 steps of batch 32: AdamW lr 1e-3, betas .9 .95, decay .1 on matrices, 5 % warm-up, cosine to 10 %, clip 1.
+         Token files hold uint16 ids back to back, with llm.c's header or without. Sample s of T tokens starts at token
+         s*T and is predicted one ahead.
+         --order is a file of uint32 sample numbers, batch after batch; without it samples are shuffled by --seed.
+         One JSON line a step and a last one with the mean validation loss, every validation token predicted once.
+Weights start as N(0, 0.02), projections into the residual stream scaled by 1/sqrt(2 layers), biases 0, norms 1.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import tempfile
+import time
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+
+MODELS = {
+    "small": dict(n_layer=6, n_head=8, n_embd=512, vocab_size=5000, seq_len=256, batch=32),
+    "gpt2": dict(n_layer=12, n_head=12, n_embd=768, vocab_size=50257, seq_len=256, batch=4),
+}
+LR, BETAS, DECAY, CLIP, WARMUP, LR_FLOOR = 1e-3, (0.9, 0.95), 0.1, 1.0, 0.05, 0.1
+
+
+class Block(nn.Module):
+    def __init__(self, C, n_head):
+        super().__init__()
+        self.n_head = n_head
+        self.ln_1, self.ln_2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        self.c_attn, self.attn_proj = nn.Linear(C, 3 * C), nn.Linear(C, C)
+        self.c_fc, self.mlp_proj = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (t.view(B, T, self.n_head, -1).transpose(1, 2) for t in self.c_attn(self.ln_1(x)).split(C, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attn_proj(y.transpose(1, 2).reshape(B, T, C))
+        return x + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        C, V = c["n_embd"], c["vocab_size"]
+        self.wte, self.wpe = nn.Embedding(V, C), nn.Embedding(c["seq_len"], C)
+        self.h = nn.ModuleList(Block(C, c["n_head"]) for _ in range(c["n_layer"]))
+        self.ln_f = nn.LayerNorm(C)
+        for name, p in self.named_parameters():
+            if p.ndim >= 2:
+                nn.init.normal_(p, std=0.02 / (math.sqrt(2 * c["n_layer"]) if "_proj" in name else 1))
+            elif name.endswith("bias"):
+                nn.init.zeros_(p)
+
+    def forward(self, tokens, targets, reduction="mean"):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.h:
+            x = block(x)
+        logits = F.linear(self.ln_f(x), self.wte.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
+
+
+def make_optimizer(model):
+    groups = [{"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": DECAY},
+              {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=LR, betas=BETAS, fused=True)
+
+
+def train_step(model, optimizer, tokens, targets, autocast):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = model(tokens, targets)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+def wrap(model, args, form):
+    """Shards or replicates the model over the processes of this run."""
+    if args.parallel == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if form == "bf16 params" else MixedPrecisionPolicy()
+    mesh = init_device_mesh("cpu", (args.ranks,))
+    for block in model.h:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    return fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def timed_steps(args, c, form, steps):
+    """Milliseconds of each of `steps` training steps in one form, after one that is not counted."""
+    torch.manual_seed(args.seed)
+    model = GPT(c)
+    if form == "bf16 params" and (args.ranks == 1 or args.parallel == "ddp"):
+        model = model.bfloat16()               # FSDP2 keeps fp32 shards and gathers in bf16 instead
+    if args.ranks > 1:
+        model = wrap(model, args, form)
+    optimizer = make_optimizer(model)
+    run = torch.compile(model) if args.compile else model
+    batch = args.global_batch // args.ranks
+    times = []
+    for i in range(steps + 1):
+        tokens = torch.randint(c["vocab_size"], (batch, c["seq_len"] + 1))
+        if args.ranks > 1:
+            dist.barrier()
+        start = time.perf_counter()
+        train_step(run, optimizer, tokens[:, :-1], tokens[:, 1:], form == "bf16 autocast")
+        if i:
+            times.append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def slowest(args, ms):
+    """The same number on every process: the slowest one's."""
+    if args.ranks > 1:
+        t = torch.tensor([ms], dtype=torch.float64)
+        dist.all_reduce(t, dist.ReduceOp.MAX)
+        ms = float(t)
+    return ms
+
+
+def measure(rank, args, rendezvous):
+    torch.set_num_threads(max(1, (args.threads or len(os.sched_getaffinity(0))) // args.ranks))
+    if args.ranks > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=args.ranks)
+    c = MODELS[args.model]
+    forms = ["fp32"] if args.dtype == "fp32" else [args.form] if args.form else ["bf16 autocast", "bf16 params"]
+    if len(forms) > 1:                         # one timed step decides
+        forms.sort(key=lambda form: slowest(args, timed_steps(args, c, form, 1)[0]))
+    ms = slowest(args, statistics.median(timed_steps(args, c, forms[0], args.steps)))
+    if rank == 0:
+        kind = "" if args.ranks == 1 else " " + args.parallel
+        form = forms[0] + kind + (" compiled" if args.compile else "")
+        tokens_per_s = round(args.global_batch * c["seq_len"] / ms * 1e3, 1)
+        print(json.dumps({"model": args.model, "dtype": args.dtype, "ranks": args.ranks, "form": form,
+                          "ms": round(ms, 2), "tokens_per_s": tokens_per_s}), flush=True)
+    if args.ranks > 1:
+        dist.destroy_process_group()
+
+
+def learning_rate(step, steps):
+    """Linear warm-up over the first 5 % of the steps, then a cosine down to 10 %."""
+    warmup = max(1, round(WARMUP * steps))
+    if step < warmup:
+        return LR * (step + 1) / warmup
+    progress = (step - warmup) / max(1, steps - warmup)
+    return LR * (LR_FLOOR + (1 - LR_FLOOR) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+@torch.no_grad()
+def validation_loss(model, ids, T):
+    """Mean loss over ids[1:], each predicted once, in windows of T."""
+    total, count = 0.0, len(ids) - 1
+    full = count // T
+    inputs, targets = ids[:full * T].view(full, T), ids[1:full * T + 1].view(full, T)
+    for i in range(0, full, 32):
+        total += float(model(inputs[i:i + 32], targets[i:i + 32], "sum"))
+    if count > full * T:
+        total += float(model(ids[None, full * T:count], ids[None, full * T + 1:], "sum"))
+    return total / count
+
+
+def read_tokens(path):
+    """uint16 ids; a leading header of llm.c (1024 bytes that start with its magic number) is skipped."""
+    raw = np.fromfile(path, "<u2")
+    if len(raw) >= 512 and raw[:2].view("<i4")[0] == 20240520:
+        raw = raw[512:]
+    return torch.from_numpy(raw.astype(np.int64))
+
+
+def curve(args):
+    c = MODELS[args.model]
+    T, B = c["seq_len"], args.global_batch
+    train, val = (read_tokens(path) for path in (args.train, args.val))
+    c = c | {"vocab_size": args.vocab_size or int(max(train.max(), val.max())) + 1}
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
+    model = GPT(c)
+    optimizer = make_optimizer(model)
+    samples = (len(train) - 1) // T
+    if args.order:
+        order = torch.from_numpy(np.fromfile(args.order, "<u4").astype(np.int64))
+    else:
+        order = torch.cat([torch.randperm(samples) for _ in range(-(-args.steps * B // samples))])
+    for step in range(args.steps):
+        at = order[step * B:(step + 1) * B, None] * T + torch.arange(T)
+        lr = learning_rate(step, args.steps)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        start = time.perf_counter()
+        loss = train_step(model, optimizer, train[at], train[at + 1], args.dtype == "bf16")
+        ms = (time.perf_counter() - start) * 1e3
+        print(json.dumps({"step": step, "loss": float(loss), "lr": lr, "ms": round(ms, 1)}), flush=True)
+    result = {"steps": args.steps, "val_loss": validation_loss(model, val, T), "val_tokens": len(val) - 1}
+    print(json.dumps(result), flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--model", choices=MODELS, default="small")
+    p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
+    p.add_argument("--form", choices=["bf16 autocast", "bf16 params"], help="measure this form of bf16 only")
+    p.add_argument("--ranks", type=int, default=1)
+    p.add_argument("--parallel", choices=["fsdp2", "ddp"], default="fsdp2")
+    p.add_argument("--global_batch", type=int, help="sequences a step over all ranks")
+    p.add_argument("--steps", type=int)
+    p.add_argument("--threads", type=int, default=0, help="of all ranks together; 0: every core of this machine")
+    p.add_argument("--compile", action="store_true")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--curve", action="store_true")
+    p.add_argument("--train")
+    p.add_argument("--val")
+    p.add_argument("--order")
+    p.add_argument("--vocab_size", type=int, help="with --curve; otherwise the largest id decides")
+    args = p.parse_args()
+    args.global_batch = args.global_batch or MODELS[args.model]["batch"]
+    args.steps = args.steps or (300 if args.curve else 5)
+    if args.global_batch % args.ranks:
+        p.error(f"--ranks {args.ranks} does not divide the batch of {args.global_batch}")
+    if args.curve:
+        if not (args.train and args.val):
+            p.error("--curve needs --train and --val")
+        curve(args)
+    elif args.ranks == 1:
+        measure(0, args, None)
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            torch.multiprocessing.spawn(measure, (args, os.path.join(directory, "rendezvous")), nprocs=args.ranks)
+
+
+if __name__ == "__main__":
+    main()

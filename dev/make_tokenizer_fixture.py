@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Writes dev/fixtures/tokenizer_*: what Hugging Face tokenizers makes of hostile text and of WikiText-2.
+
+Usage: make_tokenizer_fixture.py [--wikitext2 DIR] [--out DIR]      needs `pip install tokenizers==0.23.3 numpy`
+
+  tokenizer_hostile.txt   hostile text, valid UTF-8, from a fixed seed
+  tokenizer_hostile.json  the tokenizer that Hugging Face trains on its lines
+  tokenizer_hostile.i32   the ids that it gives the text, int32 little-endian
+  tokenizer_added.*       the same for a loaded tokenizer with added tokens, in the older form of the file
+  tokenizer_hashes.txt    `name value` lines: what is too large to keep (WikiText-2's part only with --wikitext2)
+
+"Line by line" means: every line, its newline included, is one sequence to the trainer and to encode.
+hash(x) folds 64 bits: h = 0xcbf29ce484222325, then h = (h ^ x) * 0x100000001b3 for every x in turn (bytes or ids).
+"""
+import argparse
+import json
+import os
+import random
+import sys
+import time
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+HOSTILE_VOCAB = 2000
+ADDED_VOCAB = 320
+WIKITEXT2_VOCABS = (5000, 40000, 1000000)       # the last: until nothing is left to merge
+EVERYTHING = 1000000
+
+
+def fold(values):
+    h = 0xcbf29ce484222325
+    for x in values:
+        h = (h ^ x) * 0x100000001b3 & 0xffffffffffffffff
+    return h
+
+
+def lines_of(text):
+    return [line + "\n" for line in text.split("\n")[:-1]] + ([text.split("\n")[-1]] if not text.endswith("\n") else [])
+
+
+def train(lines, vocab_size):
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    t.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=0, show_progress=False, special_tokens=[],
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    t.train_from_iterator(lines, trainer)
+    return t
+
+
+def encode(t, lines):
+    ids = []
+    for start in range(0, len(lines), 20000):
+        for e in t.encode_batch(lines[start:start + 20000], add_special_tokens=False):
+            ids += e.ids
+    return ids
+
+
+def merges_hash(t):
+    model = json.loads(t.to_str())["model"]
+    vocab = model["vocab"]
+    return fold(vocab[token] for a, b in model["merges"] for token in (a, b, a + b))
+
+
+# ---- hostile text ----------------------------------------------------------------------------------------------------
+SPACES = ("\t\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
+          "\u202f\u205f\u3000")
+SAMPLES = [
+    "👍👍🏽👩‍👩‍👧‍👦 🏳️‍🌈🇩🇪🇯🇵 1️⃣#️⃣ ☺☺️ 👩🏾‍🚒! ♥️♥︎",
+    "🧑‍🚀🧑‍🚀🧑‍🚀 e\u0301é ﬁ ß ẞ İıſ ŉ",
+    "Z\u0351\u036b\u0343a\u0300\u0301\u0302\u0303\u0304lgo\u0338\u0489 \u0301alone 1\u0301\u20e3",
+    "中文字符，没有空格。日本語のテキスト、カタカナ・ひらがな。한국어 텍스트 \u1112\u1161\u11ab",
+    "𠀀𠀁𪚥 㐀㐁 々〆〇 ㊀㊁ ①②③ Ⅷⅷ ½⅓ x²₃ ٣٤٥ ५६ 〡〢〣 𝟘𝟙 𝐀𝐁",
+    "שָׁלוֹם עולם مرحبا بالعالم\u200e\u200f नमस्ते दुनिया ไทยไม่มีช่องว่าง བོད་ཡིག ភាសាខ្មែរ",
+    "𒀀𒀁 𐀀𐀁 𓀀𓀁 𞤀𞤁𞥐 ᚠᚢᚦ ᎣᏏᏲ ꓐꓑ 𖬀𖬁 𑀅𑀆 𐵀𐵁 𖵀𖵁 𑎀𑎁 𞗐𞗑 𐗀𐗁",
+    "\ufeffBOM \u200bzero\u200bwidth\u2060 soft\u00adhyphen \U000e0041\U000e007f",
+    "\u180e \ue000\uf8ff\U000f0000\U0010fffd",
+    "unassigned \u0378\u0379 \U0001fbff \U0002ffff \ufffe\uffff \U0010ffff \ufffd \u05ff\u1c8b\ua7ce \U00011fff",
+    "it's IT'S it’s 'tis ''s ' 's 're're'll'lll'd'm've'v 'S x's's don't'll've \"'s\" !'s 1's \t's",
+    "s'  t' r'e v'e l'l l'", "'", "''", "'r", "'l ", "'ve",
+    "a  b   c    d \t e\t\tf \u3000g\u3000 h\xa0\xa0i \u2028j",
+    " lead", "  lead", "\tlead", "trail ", "trail  ", "trail \t", "trail\u3000\u3000", " ", "  ", "\u3000",
+    "crlf\r", "crlf\r\r", "  \r", "cr\ralone\r\rtwice", "\r", "\x0b\x0c",
+    "nul\0nul\0\0 \0 \0\0a1\0", "\0", "".join(map(chr, range(10))) + "".join(map(chr, range(11, 33))),
+    "".join(map(chr, range(127, 192))), "def f(x):\treturn {'a': [1,2.5e-3], \"b\": x**2}  # x != y",
+    "http://a.b/c?d=e&f=%20#g 192.168.0.1 1,234.56", "<unk> = = = @-@ @,@ @.@",
+    "aaa aa a aaaa aaaaaaa aaaaa", "abababab bababab abcabcabc cbacba", "....!!!!----====....",
+    "000 0000 00000 1 11 111 1111",
+]
+
+
+def random_char(r):
+    """Plane 0 mostly, with every kind of character; never a surrogate or a newline."""
+    while True:
+        kind = r.random()
+        for below, first, end in ((.3, 0x20, 0x7f), (.5, 0, 0x250), (.75, 0, 0x3100), (.9, 0, 0x10000),
+                                  (.98, 0x10000, 0x20000), (2, 0, 0x110000)):
+            if kind < below:
+                c = r.randrange(first, end)
+                break
+        if c != 10 and not 0xd800 <= c < 0xe000:
+            return chr(c)
+
+
+def hostile_text():
+    r = random.Random(20240910)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    out = ["", ""] + SAMPLES + [""] * 5
+    out += [a + s + s + b for s in SPACES for a, b in (("x", "y"), ("1", "!"), ("", "z"), ("w", ""))]
+    out += [a + s + t + "b" for s in SPACES for t in SPACES for a in "a"]
+    out += ["a" * 4097, "ab" * 1500 + "a", "abc" * 700, "é" * 600, "字" * 900, "7" * 1000, "?" * 999, " " * 800 + "x",
+            "\t" * 300,
+            "".join(r.choice(letters) for _ in range(3000)), "".join(r.choice("ab") for _ in range(3000)),
+            "".join(r.choice(["字", "符", "串"]) for _ in range(700)), "x" * 64, "y" * 65, "xy" * 32, "xy" * 33]
+    out += ["".join(r.choice("aab") for _ in range(n)) for n in (15, 16, 17, 63, 64, 65)]
+    out += [r.choice(letters) * n for n in (15, 16, 17, 63, 64, 65)]
+    out += ["".join(random_char(r) for _ in range(r.randrange(1, 60))) for _ in range(250)]
+    out += ["".join(r.choice("ab'sltred 1.\t\r\u3000é") for _ in range(r.randrange(1, 40))) for _ in range(300)]
+    words = ["".join(r.choice("etaoin shrdlu") for _ in range(r.randrange(1, 9))) for _ in range(150)]
+    out += [" ".join(r.choice(words) for _ in range(12)) + r.choice([".", " .", "\r", "", "  "]) for _ in range(200)]
+    out += r.sample(SAMPLES, len(SAMPLES))
+    return "\n".join(out) + "\n\n no newline at the end 's"
+
+
+def every_code_point():
+    """A line for each code point: with a letter, a number and punctuation in front of it, and a space."""
+    points = (chr(c) for c in range(0x110000) if not 0xd800 <= c < 0xe000)
+    return "".join(f"b{c}1{c}!{c} {c}\n" for c in points)
+
+
+def added_case(lines):
+    """A tokenizer with added tokens, overlapping ones too, one of them in the vocab, merges in the form "a b"."""
+    t = train(lines, ADDED_VOCAB)
+    t.add_special_tokens(["<|endoftext|>", "<a b>", "<a", "\n", "\t\"q\"\\"])
+    t.add_tokens(["plain", "plainer", AddedToken("'s ", normalized=False),
+                  AddedToken("n t", normalized=False), "é字", "ab"])
+    state = json.loads(t.to_str())
+    state["model"]["merges"] = [f"{a} {b}" for a, b in state["model"]["merges"]]
+    state["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+    in_vocab = max(state["model"]["vocab"], key=lambda s: (s.isascii() and s.isalpha()) * len(s))
+    state["added_tokens"].insert(0, {"id": state["model"]["vocab"][in_vocab], "content": in_vocab, "normalized": False,
+                                     "single_word": False, "lstrip": False, "rstrip": False, "special": True})
+    text = ("plain text<|endoftext|>plainer <a b><a  b> it's  it's x<|endoftext|>  <|endoftext|> y\n  <|endoftext|>\n\n"
+            f"<|endoftext|<|endoftext|>>\t\"q\"\\ é字é ababab {in_vocab}{in_vocab[:-1]} {in_vocab}x plaiplain<a\n"
+            "plain end ab's ab")
+    return json.dumps(state, ensure_ascii=True), text
+
+
+# ---- main ------------------------------------------------------------------------------------------------------------
+def write(directory, name, data):
+    with open(os.path.join(directory, name), "wb") as f:
+        f.write(data)
+    assert len(data) < 1000000, name
+
+
+def wikitext2_hashes(directory):
+    hashes = {}
+    text = {}
+    for part in ("train", "valid"):
+        with open(os.path.join(directory, part + ".txt"), "rb") as f:
+            data = f.read()
+        hashes[f"wikitext2_{part}_bytes"] = len(data)
+        hashes[f"wikitext2_{part}_hash"] = fold(data)
+        text[part] = lines_of(data.decode())
+    for vocab_size in WIKITEXT2_VOCABS:
+        start = time.time()
+        t = train(text["train"], vocab_size)
+        middle = time.time()
+        ids = encode(t, text["valid"])
+        print(f"WikiText-2, vocabulary {t.get_vocab_size()}: trained in {middle - start:.2f} s, valid.txt encoded at "
+              f"{hashes['wikitext2_valid_bytes'] / (time.time() - middle) / 1e6:.1f} MB/s", flush=True)
+        name = f"wikitext2_{vocab_size}"
+        hashes.update({f"{name}_vocab": t.get_vocab_size(), f"{name}_merges": merges_hash(t),
+                       f"{name}_valid_count": len(ids), f"{name}_valid_ids": fold(ids)})
+    return hashes
+
+
+def main():
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fixtures")
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--wikitext2", help="directory of train.txt and valid.txt")
+    p.add_argument("--out", default=here)
+    a = p.parse_args()
+    text = hostile_text()
+    lines = lines_of(text)
+    t = train(lines, HOSTILE_VOCAB)
+    write(a.out, "tokenizer_hostile.txt", text.encode())
+    write(a.out, "tokenizer_hostile.json", t.to_str(pretty=True).encode())
+    write(a.out, "tokenizer_hostile.i32", np.array(encode(t, lines), "<i4").tobytes())
+    added_json, added_text = added_case(lines)
+    write(a.out, "tokenizer_added.json", added_json.encode())
+    write(a.out, "tokenizer_added.txt", added_text.encode())
+    added_ids = encode(Tokenizer.from_str(added_json), lines_of(added_text))
+    write(a.out, "tokenizer_added.i32", np.array(added_ids, "<i4").tobytes())
+    everything = train(lines, EVERYTHING)
+    ids = encode(t, lines_of(every_code_point()))
+    hashes = {"hostile_all_vocab": everything.get_vocab_size(), "hostile_all_merges": merges_hash(everything),
+              "code_points_count": len(ids), "code_points_ids": fold(ids)}
+    if a.wikitext2:
+        hashes.update(wikitext2_hashes(a.wikitext2))
+    header = f"# written by dev/make_tokenizer_fixture.py with tokenizers {tokenizers.__version__}\n"
+    write(a.out, "tokenizer_hashes.txt", (header + "".join(f"{k} {v}\n" for k, v in hashes.items())).encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

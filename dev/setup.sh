@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Installs what building and running train_gpt_fsdp needs: a C++ compiler, make, OpenMPI, cJSON, curl.
+# On Debian and Ubuntu it installs by apt (through sudo when not root). Where it may not install it prints the command
+# to run, or the paths to set, and exits with 1. Where nothing is missing it does nothing and says so.
+set -eu
+
+compiles() { printf '%s\n' "$1" | "${CXX:-g++}" -x c++ -fsyntax-only ${2:-} - >/dev/null 2>&1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+missing=()
+have "${CXX:-g++}" || missing+=(compiler)
+have make || missing+=(make)
+have "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}" || missing+=(mpirun)
+have "${MPICC:-${MPI_HOME:+$MPI_HOME/bin/}mpicc}" || missing+=(mpicc)
+compiles '#include <cjson/cJSON.h>' "${CJSON_HOME:+-I$CJSON_HOME/include}" || missing+=(cJSON)
+have curl || missing+=(curl)
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "setup: nothing to install: compiler, make, OpenMPI, cJSON and curl are here"
+  exit 0
+fi
+echo "setup: missing: ${missing[*]}"
+
+# Package names by package manager.
+apt_packages="g++ make openmpi-bin libopenmpi-dev libcjson-dev curl ca-certificates"
+if have apt-get; then install="apt-get install -y --no-install-recommends $apt_packages"
+elif have dnf; then install="dnf install gcc-c++ make openmpi-devel cjson-devel curl && module load mpi/openmpi-x86_64"
+elif have zypper; then install="zypper install gcc-c++ make openmpi4-devel cJSON-devel curl"
+elif have pacman; then install="pacman -S --needed gcc make openmpi cjson curl"
+else install=""
+fi
+
+cannot() {
+  echo "setup: $1" >&2
+  if [ -n "$install" ]; then
+    echo "  to install, as root:  $install" >&2
+  else
+    echo "  needed: g++ >= 11, make, OpenMPI >= 4 with headers, cJSON with headers, curl" >&2
+  fi
+  echo "  or, with libraries from environment modules or built by hand:" >&2
+  echo "    make MPI_HOME=<holds include/ and lib/> CJSON_HOME=<holds include/cjson/ and lib/> CXX=<compiler>" >&2
+  exit 1
+}
+
+have apt-get || cannot "only apt is used without asking"
+if [ "$(id -u)" -eq 0 ]; then
+  as_root=()
+elif have sudo && { sudo -n true 2>/dev/null || { [ -t 0 ] && [ -t 2 ]; }; }; then
+  as_root=(sudo)                               # on a terminal sudo may ask for the password
+else
+  cannot "not root, and sudo is not available without a password"
+fi
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120)
+
+echo "setup: ${as_root[*]:+${as_root[*]} }$install"
+# A failed update is no reason to stop: the lists may be fresh enough, and install reports what it cannot find.
+"${apt[@]}" update >/dev/null || echo "setup: apt-get update failed; trying with the package lists that are here" >&2
+# shellcheck disable=SC2086
+"${apt[@]}" install -y --no-install-recommends $apt_packages >/dev/null || cannot "apt-get could not install"
+echo "setup: done. Optional: iproute2, for the test that trains on two hosts made of network namespaces"

@@ -1,0 +1,60 @@
+// harness.h: how a test is written. TEST and TEST_MPI register a function; test_gpt_fsdp.cu runs them by name.
+//
+//   TEST(name, "what must be true") { ... }           one forked process, MPI not initialised
+//   TEST_MPI(name, np, "what must be true") { ... }   every one of np ranks under mpirun runs the body
+//   EXPECT(cond, "format", ...)   records a failure and goes on;  REQUIRE(...) records it and leaves the test
+//   SKIP("format", ...)           ends the test as skipped; the reason is printed in the closing lines
+//   test_tmp()                    a directory of this test's own, removed after it
+//
+// A test is an equivalence between two ways to the same value. Tolerances are derived where they stand.
+#pragma once
+#include <initializer_list>                      // for (x : {a, b}) in test bodies
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct TestCase { const char *name, *statement, *file; int np; void (*run)(); TestCase *next; };
+static TestCase *test_cases;                     // in the order of their files, newest first; the runner sorts
+static int test_failures;                        // of the running test, in this process
+static const int TEST_EXIT_FAILED = 1, TEST_EXIT_SKIPPED = 77;
+
+#define TEST_REGISTER(id, ranks, words) \
+  static void test_##id(); \
+  static TestCase case_##id = {#id, words, __FILE__, ranks, test_##id, NULL}; \
+  __attribute__((constructor)) static void register_##id() { case_##id.next = test_cases; test_cases = &case_##id; } \
+  static void test_##id()
+#define TEST(id, words) TEST_REGISTER(id, 0, words)
+#define TEST_MPI(id, ranks, words) TEST_REGISTER(id, ranks, words)
+
+__attribute__((format(printf, 3, 4))) static inline void test_fail(const char *file, int line, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  fprintf(stderr, "    %s:%d: ", file, line);
+  vfprintf(stderr, fmt, ap);
+  fprintf(stderr, "\n");
+  va_end(ap);
+  if (++test_failures == 20) { fprintf(stderr, "    further failures are not shown\n"); exit(TEST_EXIT_FAILED); }
+}
+#define EXPECT(cond, ...) do { if (!(cond)) test_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
+#define REQUIRE(cond, ...) do { if (!(cond)) { test_fail(__FILE__, __LINE__, __VA_ARGS__); return; } } while (0)
+
+// The reason of a skip travels to the runner through this file descriptor-free convention: a line with this prefix.
+#define TEST_SKIP_PREFIX "SKIP: "
+__attribute__((format(printf, 1, 2), noreturn)) static inline void test_skip(const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  fprintf(stderr, TEST_SKIP_PREFIX);
+  vfprintf(stderr, fmt, ap);
+  fprintf(stderr, "\n");
+  va_end(ap);
+  _exit(TEST_EXIT_SKIPPED);
+}
+#define SKIP(...) test_skip(__VA_ARGS__)
+
+// The running test's own directory; made by the runner, which removes it afterwards.
+static inline const char *test_tmp() {
+  const char *dir = getenv("TEST_TMP");
+  return dir ? dir : "/tmp";
+}

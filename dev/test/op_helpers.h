@@ -1,0 +1,227 @@
+// op_helpers.h: what every test of an op needs. Included after the trainer (ops.h with PART_LAUNCH) and harness.h.
+//
+//   op_table(i)                 the i-th CPU table this machine can run, NULL after the last
+//   op_ctx                      a Ctx with exactly the workspace that a WorkspaceQuery asks for, guarded
+//   op_tensor, op_random_tensor tensors of any dtype; fresh memory reads as NaN, so that an element never written shows
+//   op_fp64, op_set             host copies in fp64, and back
+//   op_expect_close             every element within a bound derived from dtype and number of roundings
+//   op_expect_same_bits         every byte equal
+//   op_expect_gradient          an fp64 gradient against central differences of an fp64 forward
+//
+// Memory belongs to the test process and is released by op_free_all (or at its end).
+#pragma once
+#include <cpuid.h>
+#include <sys/syscall.h>
+
+// ---- tables --------------------------------------------------------------------------------------------------------
+// AMX state must be asked for (arch_prctl, Linux 5.16) after CPUID leaf 7: EDX bits 24 tile, 22 bf16.
+static inline bool op_machine_has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 24 & 1) || !(d >> 22 & 1)) return false;
+  const long request_permission = 0x1023, tile_data = 18;
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+// libgcc's cpu model counts AVX and AVX-512 only where the system saves their registers.
+static inline const Ops *op_table(int i) {
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool has_bf16 = has_avx512 && __builtin_cpu_supports("avx512bf16");
+  const bool has_emulated = has_bf16 && &ops_amx_emulated;
+  const Ops *const all[] = {has_avx2 ? &ops_avx2 : NULL, has_avx512 ? &ops_avx512 : NULL,
+                            has_bf16 ? &ops_avx512_bf16 : NULL, has_emulated ? &ops_amx_emulated : NULL,
+                            has_bf16 && op_machine_has_amx() ? &ops_amx : NULL};
+  for (const Ops *o : all) if (o && i-- == 0) return o;
+  return NULL;
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+#if defined(__SANITIZE_ADDRESS__)
+static const size_t OP_GUARD_BYTES = 0;          // the sanitizer sees overruns itself
+#else
+static const size_t OP_GUARD_BYTES = 256;
+#endif
+struct OpBlock { unsigned char *data; size_t bytes; OpBlock *next; };
+static OpBlock *op_blocks;
+
+// 256-byte aligned memory filled with 0xff: NaN in every floating dtype, -1 as an integer.
+static inline void *op_alloc(size_t bytes) {
+  OpBlock *b = (OpBlock *)malloc(sizeof(OpBlock));
+  void *data = NULL;
+  int failed = posix_memalign(&data, 256, bytes + 2 * OP_GUARD_BYTES + (bytes == 0));
+  CHECK(b && !failed, "no memory for %zu bytes", bytes);
+  memset(data, 0xff, bytes + 2 * OP_GUARD_BYTES);
+  *b = {(unsigned char *)data + OP_GUARD_BYTES, bytes, op_blocks};
+  op_blocks = b;
+  return b->data;
+}
+// Fails the test if anything beside an allocation was written.
+static inline void op_check_guards() {
+  for (OpBlock *b = op_blocks; b; b = b->next) {
+    bool ok = true;
+    const unsigned char *before = b->data - OP_GUARD_BYTES, *after = b->data + b->bytes;
+    for (size_t i = 0; i < OP_GUARD_BYTES; i++) ok &= before[i] == 0xff && after[i] == 0xff;
+    EXPECT(ok, "memory beside a block of %zu bytes was written", b->bytes);
+  }
+}
+static inline void op_free_all() {
+  op_check_guards();
+  while (op_blocks) {
+    OpBlock *next = op_blocks->next;
+    free(op_blocks->data - OP_GUARD_BYTES);
+    free(op_blocks);
+    op_blocks = next;
+  }
+}
+
+// ---- contexts ------------------------------------------------------------------------------------------------------
+static inline Ctx op_ctx(const Ops *ops, int threads, WorkspaceQuery q) {
+  Ctx c = {};
+  c.ops = ops;
+  c.threads = threads;
+  ops->device_open(&c);
+  ops->workspace_bytes(&c, q, &c.workspace_bytes);
+  c.workspace = op_alloc(c.workspace_bytes);
+  return c;
+}
+
+// ---- random numbers and tensors ------------------------------------------------------------------------------------
+// splitmix64 (Steele, Lea, Flood 2014): unrelated to the generator under test.
+static inline uint64_t op_random(uint64_t *state) {
+  uint64_t z = *state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+static inline double op_uniform(uint64_t *state) { return ((double)(op_random(state) >> 11) + 0.5) * 0x1p-53; }
+static inline double op_normal(uint64_t *state) {
+  double r = sqrt(-2.0 * log(op_uniform(state)));
+  return r * cos(6.283185307179586 * op_uniform(state));
+}
+static inline int64_t op_below(uint64_t *state, int64_t n) { return (int64_t)(op_random(state) % (uint64_t)n); }
+
+static inline double op_get(Tensor t, int64_t i) {
+  if (t.dtype == I32) return ((int32_t *)t.data)[i];
+  if (t.dtype == F32) return ((float *)t.data)[i];
+  return t.dtype == BF16 ? to_f32(((bf16 *)t.data)[i]) : to_f32(((fp16 *)t.data)[i]);
+}
+static inline void op_put(Tensor t, int64_t i, double x) {
+  if (t.dtype == I32) ((int32_t *)t.data)[i] = (int32_t)x;
+  else if (t.dtype == F32) ((float *)t.data)[i] = (float)x;
+  else if (t.dtype == BF16) round_to((bf16 *)t.data + i, (float)x);
+  else round_to((fp16 *)t.data + i, (float)x);
+}
+static inline Tensor op_tensor(Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t d2 = -1, int64_t d3 = -1) {
+  Tensor t = tensor_of(NULL, dtype, d0, d1, d2, d3);
+  t.data = op_alloc((size_t)numel(t) * dtype_bytes(dtype));
+  return t;
+}
+// Every element scale * N(0,1), rounded to the dtype.
+static inline Tensor op_random_tensor(uint64_t seed, double scale, Dtype dtype, int64_t d0, int64_t d1 = -1,
+                                      int64_t d2 = -1, int64_t d3 = -1) {
+  Tensor t = op_tensor(dtype, d0, d1, d2, d3);
+  for (int64_t i = 0, n = numel(t); i < n; i++) op_put(t, i, scale * op_normal(&seed));
+  return t;
+}
+// Integers in [0, below): tokens, targets.
+static inline Tensor op_random_ids(uint64_t seed, int64_t below, int64_t d0, int64_t d1 = -1) {
+  Tensor t = op_tensor(I32, d0, d1);
+  for (int64_t i = 0, n = numel(t); i < n; i++) ((int32_t *)t.data)[i] = (int32_t)op_below(&seed, below);
+  return t;
+}
+static inline Tensor op_copy(Tensor t) {         // fresh memory with the same bytes
+  Tensor r = t;
+  size_t bytes = (size_t)numel(t) * dtype_bytes(t.dtype);
+  r.data = op_alloc(bytes);
+  memcpy(r.data, t.data, bytes);
+  return r;
+}
+static inline double *op_zeros(int64_t n) {
+  double *x = (double *)op_alloc((size_t)n * sizeof(double));
+  for (int64_t i = 0; i < n; i++) x[i] = 0.0;
+  return x;
+}
+static inline double *op_fp64(Tensor t) {        // the values as stored
+  double *x = op_zeros(numel(t));
+  for (int64_t i = 0, n = numel(t); i < n; i++) x[i] = op_get(t, i);
+  return x;
+}
+static inline void op_set(Tensor t, const double *x) {
+  for (int64_t i = 0, n = numel(t); i < n; i++) op_put(t, i, x[i]);
+}
+
+// ---- comparisons ---------------------------------------------------------------------------------------------------
+static inline double op_unit_roundoff(Dtype t) { return t == BF16 ? 0x1p-8 : t == F16 ? 0x1p-11 : 0x1p-24; }
+static inline double op_smallest(Dtype t) { return t == BF16 ? 0x1p-133 : t == F16 ? 0x1p-24 : 0x1p-149; }
+
+// |got - want| <= u(dtype) |want| + smallest(dtype) + roundings 2^-24 scale, element by element.
+//   u, smallest   one rounding when the result is stored, to a normal or a subnormal number
+//   roundings     fp32 roundings on the longest way to an element: a sum of n terms has at most n (Higham 2002, ch. 4:
+//                 |error| <= n u sum |terms| in any order), plus those of computing a term
+//   scale         a bound of sum |terms| of one element; below 0: the largest |want| of the tensor
+static inline void op_expect_close(const char *what, Tensor got, const double *want, double roundings,
+                                   double scale = -1.0) {
+  const double u = op_unit_roundoff(got.dtype), tiny = op_smallest(got.dtype);
+  int64_t n = numel(got), worst = -1;
+  if (scale < 0.0) { scale = 0.0; for (int64_t i = 0; i < n; i++) scale = fmax(scale, fabs(want[i])); }
+  double worst_ratio = 1.0;
+  for (int64_t i = 0; i < n; i++) {
+    double allowed = u * fabs(want[i]) * (1.0 + roundings * 0x1p-24) + tiny + roundings * 0x1p-24 * scale;
+    double ratio = fabs(op_get(got, i) - want[i]) / allowed;
+    if (!(ratio <= worst_ratio)) { worst = i; if (!(ratio == ratio)) break; worst_ratio = ratio; }
+  }
+  if (worst < 0) return;
+  EXPECT(false, "%s: element %lld is %.9g, reference %.9g: %.3g times the bound (%g roundings, scale %g, %s)", what,
+         (long long)worst, op_get(got, worst), want[worst], worst_ratio, roundings, scale, dtype_name(got.dtype));
+}
+
+// Index of the first element whose bytes differ, -1 if none.
+static inline int64_t op_first_difference(Tensor a, Tensor b) {
+  size_t w = dtype_bytes(a.dtype);
+  for (int64_t i = 0, n = numel(a); i < n; i++)
+    if (memcmp((char *)a.data + (size_t)i * w, (char *)b.data + (size_t)i * w, w)) return i;
+  return -1;
+}
+static inline void op_expect_same_bits(const char *what, Tensor a, Tensor b) {
+  REQUIRE(a.dtype == b.dtype && numel(a) == numel(b), "%s: two kinds of tensors compared", what);
+  int64_t i = op_first_difference(a, b);
+  if (i < 0) return;
+  EXPECT(false, "%s: element %lld differs: %.9g and %.9g", what, (long long)i, op_get(a, i), op_get(b, i));
+}
+
+// ---- finite differences --------------------------------------------------------------------------------------------
+// loss(env) reads x, which is changed one element at a time; dx is the gradient to be checked. Central differences with
+// h = 2^-16 max(1, |x|) are off by h^2 f'''/6 < 2^-34 f''' and by 2^-52 |f| / h = 2^-36 |f| of rounding; `scale` bounds
+// |f| and its third derivatives, so 2^-32 scale holds both. At most `most` elements are tried, evenly spread.
+static inline void op_expect_gradient(const char *what, double (*loss)(void *env), void *env, double *x,
+                                      const double *dx, int64_t n, int64_t most, double scale) {
+  int64_t stride = n > most ? n / most | 1 : 1;
+  for (int64_t i = 0; i < n; i += stride) {
+    double kept = x[i], h = 0x1p-16 * fmax(1.0, fabs(kept));
+    x[i] = kept + h;
+    double up = loss(env);
+    x[i] = kept - h;
+    double slope = (up - loss(env)) / (2.0 * h);
+    x[i] = kept;
+    EXPECT(fabs(slope - dx[i]) <= 0x1p-32 * scale, "%s: gradient %lld is %.12g, central difference %.12g", what,
+           (long long)i, dx[i], slope);
+  }
+}
+
+// ---- every way to run an op ----------------------------------------------------------------------------------------
+// for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)): every table, each with 1, 2 and 3 threads.
+struct OpRun { int index, threads; const Ops *ops; };
+static inline OpRun op_run_first() { return {0, 1, op_table(0)}; }
+static inline OpRun op_run_next(OpRun r) {
+  if (r.threads < 3) return {r.index, r.threads + 1, r.ops};
+  return {r.index + 1, 1, op_table(r.index + 1)};
+}
+static inline bool op_run_is_first(OpRun r) { return r.index == 0 && r.threads == 1; }
+// "what, avx2, 2 threads, bf16"; valid until the fourth call after it.
+static inline const char *op_where(const char *what, OpRun r, Dtype dtype) {
+  static char text[4][128];
+  static int turn;
+  char *s = text[turn++ & 3];
+  snprintf(s, sizeof text[0], "%s, %s, %d threads, %s", what, r.ops->name, r.threads, dtype_name(dtype));
+  return s;
+}

@@ -1,0 +1,304 @@
+// test_attention.h: attention_forward and attention_backward (kernels/attention.cuh) against the plain formula in fp64, whose
+// gradients are themselves checked by finite differences; and that bits depend on neither threads, instruction set nor batch.
+
+struct AttentionCase { int64_t B, T, H, hs; float p; };
+static const AttentionCase attention_cases[] = {
+  {2, 1, 2, 3, 0.0f},   {3, 2, 1, 1, 0.5f},  {1, 16, 2, 16, 0.0f}, {1, 17, 3, 5, 0.2f},  {2, 33, 2, 8, 0.1f},
+  {1, 48, 2, 40, 0.0f}, {2, 64, 2, 32, 0.0f}, {1, 65, 2, 80, 0.1f}, {1, 100, 1, 20, 0.0f}, {1, 131, 1, 64, 0.1f},
+  {1, 97, 1, 128, 0.0f}, {1, 200, 2, 7, 0.3f}};
+static const int attention_case_count = (int)(sizeof attention_cases / sizeof attention_cases[0]);
+
+static Dropout attention_test_drop(const AttentionCase *k) { return Dropout{k->p, 77, 5, 3, 11}; }
+
+// ---- reference -----------------------------------------------------------------------------------------------------
+// Everything in fp64, one head at a time with its (T,T) matrices. bound_* are sums of absolute terms for the tolerances:
+// bound_score the largest sum |q k| / sqrt(hs), bound_out the largest sum w p |v|, bound_lse the largest |lse|,
+// bound_dv, bound_dqk those of the sums of dv and of dq, dk.
+struct AttentionReference {
+  AttentionCase k;
+  double *qkv, *out, *lse, *dout, *dqkv;
+  double bound_score, bound_out, bound_lse, bound_dv, bound_dqk;
+};
+static AttentionReference attention_reference(AttentionCase k) {
+  const int64_t rows = k.B * k.T, C = k.H * k.hs;
+  return AttentionReference{k, op_zeros(rows * 3 * C), op_zeros(rows * C), op_zeros(k.B * k.H * k.T), op_zeros(rows * C),
+                            op_zeros(rows * 3 * C), 0, 0, 0, 0, 0};
+}
+static const double *attention_row(const AttentionReference *r, int64_t b, int64_t t, int64_t h, int third) {
+  return r->qkv + (b * r->k.T + t) * 3 * r->k.H * r->k.hs + third * r->k.H * r->k.hs + h * r->k.hs;
+}
+static double attention_weight(const AttentionReference *r, int64_t b, int64_t h, int64_t q, int64_t key) {
+  if (r->k.p == 0.0f) return 1.0;
+  const Dropout drop = attention_test_drop(&r->k);
+  return (double)dropout_scale(&drop, drop.sample0 + b, (h * r->k.T + q) * r->k.T + key);
+}
+static double attention_dot(const double *a, const double *b, int64_t n, double *absolute) {
+  double sum = 0.0, sum_abs = 0.0;
+  for (int64_t i = 0; i < n; i++) { sum += a[i] * b[i]; sum_abs += fabs(a[i] * b[i]); }
+  if (absolute) *absolute = sum_abs;
+  return sum;
+}
+static void attention_reference_forward(AttentionReference *r) {
+  const AttentionCase k = r->k;
+  const double scale = 1.0 / sqrt((double)k.hs);
+  double *s = (double *)malloc((size_t)k.T * sizeof(double));
+  for (int64_t b = 0; b < k.B; b++) for (int64_t h = 0; h < k.H; h++) for (int64_t q = 0; q < k.T; q++) {
+    double most = -1e300, total = 0.0, absolute;
+    for (int64_t j = 0; j <= q; j++) {
+      s[j] = scale * attention_dot(attention_row(r, b, q, h, 0), attention_row(r, b, j, h, 1), k.hs, &absolute);
+      r->bound_score = fmax(r->bound_score, scale * absolute);
+      most = fmax(most, s[j]);
+    }
+    for (int64_t j = 0; j <= q; j++) total += exp(s[j] - most);
+    const double lse = most + log(total);
+    r->lse[(b * k.H + h) * k.T + q] = lse;
+    r->bound_lse = fmax(r->bound_lse, fabs(lse));
+    for (int64_t d = 0; d < k.hs; d++) {
+      double sum = 0.0, sum_abs = 0.0;
+      for (int64_t j = 0; j <= q; j++) {
+        const double term = exp(s[j] - lse) * attention_weight(r, b, h, q, j) * attention_row(r, b, j, h, 2)[d];
+        sum += term;
+        sum_abs += fabs(term);
+      }
+      r->out[((b * k.T + q) * k.H + h) * k.hs + d] = sum;
+      r->bound_out = fmax(r->bound_out, sum_abs);
+    }
+  }
+  free(s);
+}
+// From qkv, dout, out and lse. absolute has the layout of dqkv and gathers the absolute terms of each element.
+static void attention_reference_backward(AttentionReference *r) {
+  const AttentionCase k = r->k;
+  const int64_t C = k.H * k.hs, n = k.B * k.T * 3 * C;
+  const double scale = 1.0 / sqrt((double)k.hs);
+  double *absolute = op_zeros(n);
+  memset(r->dqkv, 0, (size_t)n * sizeof(double));
+  for (int64_t b = 0; b < k.B; b++) for (int64_t h = 0; h < k.H; h++) for (int64_t q = 0; q < k.T; q++) {
+    const double *dout = r->dout + (b * k.T + q) * C + h * k.hs, *query = attention_row(r, b, q, h, 0);
+    double D_abs, dp_abs;
+    const double D = attention_dot(dout, r->out + (b * k.T + q) * C + h * k.hs, k.hs, &D_abs);
+    const int64_t at_q = query - r->qkv;
+    for (int64_t j = 0; j <= q; j++) {
+      const double *key = attention_row(r, b, j, h, 1), *value = attention_row(r, b, j, h, 2);
+      const double p = exp(scale * attention_dot(query, key, k.hs, NULL) - r->lse[(b * k.H + h) * k.T + q]);
+      const double w = attention_weight(r, b, h, q, j), dp = attention_dot(dout, value, k.hs, &dp_abs);
+      const double ds = p * (w * dp - D) * scale, ds_abs = p * (w * dp_abs + D_abs) * scale;
+      const int64_t at_k = key - r->qkv, at_v = value - r->qkv;
+      for (int64_t d = 0; d < k.hs; d++) {
+        r->dqkv[at_q + d] += ds * key[d];
+        r->dqkv[at_k + d] += ds * query[d];
+        r->dqkv[at_v + d] += w * p * dout[d];
+        absolute[at_q + d] += ds_abs * fabs(key[d]);
+        absolute[at_k + d] += ds_abs * fabs(query[d]);
+        absolute[at_v + d] += w * p * fabs(dout[d]);
+      }
+    }
+  }
+  for (int64_t i = 0; i < n; i++) {
+    double *bound = i % (3 * C) >= 2 * C ? &r->bound_dv : &r->bound_dqk;
+    *bound = fmax(*bound, absolute[i]);
+  }
+}
+
+static double attention_reference_loss(void *env) {
+  AttentionReference *r = (AttentionReference *)env;
+  attention_reference_forward(r);
+  return attention_dot(r->out, r->dout, r->k.B * r->k.T * r->k.H * r->k.hs, NULL);
+}
+TEST(attention_reference_gradient, "the attention reference's gradients are its forward's central differences, dropout included") {
+  const AttentionCase cases[] = {{2, 1, 1, 2, 0.0f}, {1, 6, 2, 3, 0.0f}, {2, 7, 1, 3, 0.4f}};
+  for (AttentionCase k : cases) {
+    AttentionReference r = attention_reference(k);
+    uint64_t seed = 5;
+    const int64_t n = k.B * k.T * k.H * k.hs;
+    double size = 0.0;
+    for (int64_t i = 0; i < 3 * n; i++) r.qkv[i] = op_uniform(&seed) - 0.5;
+    for (int64_t i = 0; i < n; i++) size += fabs(r.dout[i] = op_normal(&seed));
+    attention_reference_loss(&r);
+    attention_reference_backward(&r);
+    // |loss| <= size |v| w <= size, and a score moves by at most |k| / sqrt(hs) < 1/2 for a step of one: the third derivative
+    // of an average under softmax is a third central moment, below size too.
+    op_expect_gradient("dqkv", attention_reference_loss, &r, r.qkv, r.dqkv, 3 * n, 1000, size);
+  }
+  op_free_all();
+}
+
+// ---- the ops against it --------------------------------------------------------------------------------------------
+// What the ops take and give for one case. qkv and dout are rounded to the dtype first, and the reference sees them rounded.
+struct AttentionTensors { Tensor qkv, out, lse, dout, dqkv; };
+static AttentionTensors attention_tensors(const AttentionCase *k, Dtype dtype) {
+  const int64_t C = k->H * k->hs;
+  const uint64_t seed = (uint64_t)(k->T * 1000 + k->hs);
+  return AttentionTensors{op_random_tensor(seed, 1.0, dtype, k->B, k->T, 3 * C), op_tensor(dtype, k->B, k->T, C),
+                          op_tensor(F32, k->B, k->H, k->T), op_random_tensor(seed + 1, 1.0, dtype, k->B, k->T, C),
+                          op_tensor(dtype, k->B, k->T, 3 * C)};
+}
+static Ctx attention_ctx(const Ops *ops, int threads, const AttentionCase *k, Dtype dtype) {
+  return op_ctx(ops, threads, WorkspaceQuery{dtype, dtype, k->B, k->T, k->H * k->hs, k->H, 64, 16});
+}
+
+// Roundings (u = 2^-24 each). A score is a chain of hs multiply-adds on a q rounded twice (scaled), then loses a maximum or
+// an lse of its own size, so an exponent is off by at most (hs + 4) bound_score + 3 bound_lse u, and e^x by 4 u more.
+static double attention_exponent_roundings(const AttentionReference *r) {
+  return ((double)r->k.hs + 4.0) * r->bound_score + 3.0 * r->bound_lse + 4.0;
+}
+static void attention_expect_forward(const Ops *ops, const AttentionReference *r, AttentionTensors t) {
+  char what[128];
+  const AttentionCase k = r->k;
+  const double e = attention_exponent_roundings(r), T = (double)k.T;
+  snprintf(what, sizeof what, "%s %s B %d T %d H %d hs %d: out", ops->name, dtype_name(t.out.dtype), (int)k.B, (int)k.T,
+           (int)k.H, (int)k.hs);
+  // Numerator and denominator each have the error of their exponentials and of T additions, rescaled (one rounding, and one
+  // more exponential) once a tile; then the weight, the division, the product.
+  op_expect_close(what, t.out, r->out, 2.0 * (e + T) + 6.0 * (T / 64.0 + 1.0) + 4.0, r->bound_out);
+  strcpy(strrchr(what, ':'), ": lse");
+  op_expect_close(what, t.lse, r->lse, e + T + 6.0 * (T / 64.0 + 1.0) + 4.0, 1.0);
+}
+static void attention_expect_backward(const Ops *ops, const AttentionReference *r, AttentionTensors t) {
+  const AttentionCase k = r->k;
+  const int64_t C = k.H * k.hs, rows = k.B * k.T;
+  const double e = attention_exponent_roundings(r), T = (double)k.T, hs = (double)k.hs;
+  static const char *const names[] = {"dq", "dk", "dv"};
+  for (int third = 0; third < 3; third++) {
+    Tensor got = op_tensor(t.dqkv.dtype, rows, C);
+    double *want = op_zeros(rows * C);
+    for (int64_t i = 0; i < rows * C; i++) {
+      op_put(got, i, op_get(t.dqkv, i / C * 3 * C + third * C + i % C));
+      want[i] = r->dqkv[i / C * 3 * C + third * C + i % C];
+    }
+    char what[128];
+    snprintf(what, sizeof what, "%s %s B %d T %d H %d hs %d: %s", ops->name, dtype_name(got.dtype), (int)k.B, (int)k.T,
+             (int)k.H, (int)k.hs, names[third]);
+    // p; hs multiply-adds of dout . v and of D, the weight, their difference, the product with p; T additions; the scale
+    const double roundings = e + T + (third == 2 ? 2.0 : hs + 6.0);
+    op_expect_close(what, got, want, roundings, third == 2 ? r->bound_dv : r->bound_dqk);
+  }
+}
+TEST(attention_matches_reference, "attention forward and backward equal the fp64 formula within fp32 rounding: every table, dtype, odd shape") {
+  for (int i = 0; i < attention_case_count; i++)
+    for (Dtype dtype : {F32, BF16, F16}) {
+      const AttentionCase k = attention_cases[i];
+      AttentionTensors t = attention_tensors(&k, dtype);
+      AttentionReference r = attention_reference(k);
+      for (int64_t j = 0; j < numel(t.qkv); j++) r.qkv[j] = op_get(t.qkv, j);
+      for (int64_t j = 0; j < numel(t.dout); j++) r.dout[j] = op_get(t.dout, j);
+      attention_reference_forward(&r);
+      for (int table = 0; const Ops *ops = op_table(table); table++) {
+        Ctx c = attention_ctx(ops, 2, &k, dtype);
+        attention_forward(&c, t.out, t.lse, t.qkv, (int)k.H, attention_test_drop(&k));
+        attention_expect_forward(ops, &r, t);
+      }
+      // backward is given the reference's out and lse as they are stored, and so is the reference's backward
+      op_set(t.out, r.out);
+      op_set(t.lse, r.lse);
+      for (int64_t j = 0; j < numel(t.out); j++) r.out[j] = op_get(t.out, j);
+      for (int64_t j = 0; j < numel(t.lse); j++) r.lse[j] = op_get(t.lse, j);
+      attention_reference_backward(&r);
+      for (int table = 0; const Ops *ops = op_table(table); table++) {
+        Ctx c = attention_ctx(ops, 2, &k, dtype);
+        t.dqkv = op_tensor(dtype, k.B, k.T, 3 * k.H * k.hs);
+        attention_backward(&c, t.dqkv, t.dout, t.qkv, t.out, t.lse, (int)k.H, attention_test_drop(&k));
+        attention_expect_backward(ops, &r, t);
+      }
+      op_free_all();
+    }
+}
+
+// ---- bits ----------------------------------------------------------------------------------------------------------
+// Forward, then backward of what it gave, into fresh tensors.
+static AttentionTensors attention_run(const Ops *ops, int threads, const AttentionCase *k, Dtype dtype) {
+  AttentionTensors t = attention_tensors(k, dtype);
+  Ctx c = attention_ctx(ops, threads, k, dtype);
+  attention_forward(&c, t.out, t.lse, t.qkv, (int)k->H, attention_test_drop(k));
+  attention_backward(&c, t.dqkv, t.dout, t.qkv, t.out, t.lse, (int)k->H, attention_test_drop(k));
+  return t;
+}
+static void attention_expect_same(AttentionTensors a, AttentionTensors b) {
+  op_expect_same_bits("out", a.out, b.out);
+  op_expect_same_bits("lse", a.lse, b.lse);
+  op_expect_same_bits("dqkv", a.dqkv, b.dqkv);
+}
+TEST(attention_bits_of_threads, "attention gives the same bits on 1, 2, 3 and 7 threads") {
+  for (int table = 0; const Ops *ops = op_table(table); table++)
+    for (int i = 0; i < attention_case_count; i++)
+      for (Dtype dtype : {F32, BF16}) {
+        AttentionTensors one = attention_run(ops, 1, &attention_cases[i], dtype);
+        for (int threads : {2, 3, 7}) attention_expect_same(attention_run(ops, threads, &attention_cases[i], dtype), one);
+        op_free_all();
+      }
+}
+TEST(attention_bits_of_tables, "fp32 attention gives the same bits with every instruction set") {
+  for (int i = 0; i < attention_case_count; i++) {
+    AttentionTensors first = attention_run(op_table(0), 2, &attention_cases[i], F32);
+    for (int table = 1; const Ops *ops = op_table(table); table++)
+      attention_expect_same(attention_run(ops, 2, &attention_cases[i], F32), first);
+    op_free_all();
+  }
+}
+TEST(attention_bits_of_batch, "a sequence's attention does not depend on the batch it is in, nor do its neighbours enter it") {
+  const AttentionCase k = {3, 37, 2, 12, 0.25f};
+  const int64_t C = k.H * k.hs, n = k.T * C;
+  for (int table = 0; const Ops *ops = op_table(table); table++) {
+    AttentionTensors all = attention_run(ops, 2, &k, F32);
+    for (int64_t b = 0; b < k.B; b++) {
+      Tensor qkv = tensor_of((float *)all.qkv.data + b * 3 * n, F32, 1, k.T, 3 * C), dqkv = op_tensor(F32, 1, k.T, 3 * C);
+      Tensor dout = tensor_of((float *)all.dout.data + b * n, F32, 1, k.T, C), out = op_tensor(F32, 1, k.T, C);
+      Tensor lse = op_tensor(F32, 1, k.H, k.T);
+      Dropout drop = attention_test_drop(&k);
+      drop.sample0 += b;
+      Ctx c = attention_ctx(ops, 2, &k, F32);
+      attention_forward(&c, out, lse, qkv, (int)k.H, drop);
+      attention_backward(&c, dqkv, dout, qkv, out, lse, (int)k.H, drop);
+      op_expect_same_bits("out", out, tensor_of((float *)all.out.data + b * n, F32, 1, k.T, C));
+      op_expect_same_bits("lse", lse, tensor_of((float *)all.lse.data + b * k.H * k.T, F32, 1, k.H, k.T));
+      op_expect_same_bits("dqkv", dqkv, tensor_of((float *)all.dqkv.data + b * 3 * n, F32, 1, k.T, 3 * C));
+    }
+    op_free_all();
+  }
+}
+TEST(attention_is_causal, "no later position changes an earlier output by one bit, and the first output is the first value") {
+  const AttentionCase k = {1, 90, 2, 24, 0.0f};
+  const int64_t C = k.H * k.hs;
+  for (int table = 0; const Ops *ops = op_table(table); table++) {
+    AttentionTensors t = attention_run(ops, 1, &k, F32);
+    for (int64_t C_at = 0; C_at < C; C_at++)
+      EXPECT(op_get(t.out, C_at) == op_get(t.qkv, 2 * C + C_at), "out of the first position is %.9g, its value %.9g",
+             op_get(t.out, C_at), op_get(t.qkv, 2 * C + C_at));
+    for (int64_t cut : {1, 31, 32, 40, 64, 89}) {
+      Tensor qkv = op_copy(t.qkv), out = op_tensor(F32, 1, k.T, C), lse = op_tensor(F32, 1, k.H, k.T);
+      for (int64_t i = cut * 3 * C; i < numel(qkv); i++) op_put(qkv, i, 3.0 * op_get(qkv, i) + 1.0);
+      Ctx c = attention_ctx(ops, 1, &k, F32);
+      attention_forward(&c, out, lse, qkv, (int)k.H, attention_test_drop(&k));
+      op_expect_same_bits("out before the cut", tensor_of(out.data, F32, cut, C), tensor_of(t.out.data, F32, cut, C));
+    }
+    op_free_all();
+  }
+}
+TEST(attention_extreme_scores, "scores of thousands overflow nothing: the one large score wins exactly, its lse is the score, a NaN is not lost") {
+  const AttentionCase k = {1, 150, 1, 16, 0.0f};
+  const int64_t hs = k.hs, winner = 70;
+  for (int table = 0; const Ops *ops = op_table(table); table++) {
+    AttentionTensors t = attention_tensors(&k, F32);
+    float *qkv = (float *)t.qkv.data;
+    for (int64_t i = 0; i < k.T; i++)
+      for (int64_t d = 0; d < hs; d++) {
+        qkv[i * 3 * hs + d] = 64.0f;
+        qkv[i * 3 * hs + hs + d] = i == winner ? 64.0f : i < winner ? -64.0f : 0.0f;  // scores 16384, -16384, 0
+      }
+    Ctx c = attention_ctx(ops, 2, &k, F32);
+    attention_forward(&c, t.out, t.lse, t.qkv, 1, attention_test_drop(&k));
+    attention_backward(&c, t.dqkv, t.dout, t.qkv, t.out, t.lse, 1, attention_test_drop(&k));
+    for (int64_t i = winner; i < k.T; i++) {
+      const double lse = op_get(t.lse, i);
+      EXPECT(fabs(lse - 16384.0) <= 16384.0 * 22.0 * 0x1p-24, "lse of query %lld is %.9g", (long long)i, lse);  // hs + 6 roundings
+      for (int64_t d = 0; d < hs; d++)
+        EXPECT(op_get(t.out, i * hs + d) == (double)qkv[winner * 3 * hs + 2 * hs + d], "%s: out of query %lld is %.9g, not %.9g",
+               ops->name, (long long)i, op_get(t.out, i * hs + d), (double)qkv[winner * 3 * hs + 2 * hs + d]);
+    }
+    for (int64_t i = 0; i < numel(t.dqkv); i++) EXPECT(isfinite(op_get(t.dqkv, i)), "dqkv element %lld is not finite", (long long)i);
+    qkv[100 * 3 * hs + 3] = NAN;                 // in q of query 100
+    attention_forward(&c, t.out, t.lse, t.qkv, 1, attention_test_drop(&k));
+    EXPECT(isnan(op_get(t.out, 100 * hs)), "%s: NaN in q, but out is %.9g", ops->name, op_get(t.out, 100 * hs));
+    op_free_all();
+  }
+}

@@ -1,0 +1,515 @@
+// test_tokenizer.h: the tokenizer gives the ids and merges of Hugging Face tokenizers, round-trips any bytes, does not
+// depend on threads, and survives every file. Fixtures are written by dev/make_tokenizer_fixture.py.
+#pragma once
+#include <signal.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "../../data/tokenizer.h"
+#include "harness.h"
+
+struct TokText { uint8_t *bytes; size_t count; };
+
+// A file's bytes with a NUL behind them; bytes is NULL when it cannot be read.
+static inline TokText tok_read(const char *directory, const char *name) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  FILE *f = fopen(path, "rb");
+  if (!f) return {NULL, 0};
+  fseek(f, 0, SEEK_END);
+  size_t n = (size_t)ftell(f);
+  rewind(f);
+  TokText t = {(uint8_t *)malloc(n + 1), n};
+  if (fread(t.bytes, 1, n, f) != n) t = {NULL, 0};
+  else t.bytes[n] = 0;
+  fclose(f);
+  return t;
+}
+
+static const char *const tok_fixtures = "dev/fixtures";
+
+static inline TokText tok_fixture(const char *name) {
+  TokText t = tok_read(tok_fixtures, name);
+  if (!t.bytes) die_missing("fixture %s/%s is not there; run from the repository root", tok_fixtures, name);
+  return t;
+}
+
+static inline void tok_write(const char *path, const void *bytes, size_t n) {
+  FILE *f = fopen(path, "wb");
+  if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0) die_missing("cannot write %s", path);
+}
+
+static inline void tok_load_fixture(Tokenizer *t, const char *name) {
+  char path[4096], error[512];
+  snprintf(path, sizeof path, "%s/%s", tok_fixtures, name);
+  if (!tokenizer_load(t, path, error, sizeof error)) die_missing("%s", error);
+}
+
+// The fold of make_tokenizer_fixture.py, over bytes or ids.
+static const uint64_t TOK_FOLD_START = 0xcbf29ce484222325u;
+static inline uint64_t tok_fold(uint64_t h, uint64_t x) { return (h ^ x) * 0x100000001b3u; }
+static inline uint64_t tok_fold_bytes(TokText t) {
+  uint64_t h = TOK_FOLD_START;
+  for (size_t i = 0; i < t.count; i++) h = tok_fold(h, t.bytes[i]);
+  return h;
+}
+static inline uint64_t tok_fold_ids(const int32_t *ids, int64_t count) {
+  uint64_t h = TOK_FOLD_START;
+  for (int64_t i = 0; i < count; i++) h = tok_fold(h, (uint32_t)ids[i]);
+  return h;
+}
+static inline uint64_t tok_fold_merges(const Tokenizer *t) {
+  uint64_t h = TOK_FOLD_START;
+  for (int i = 0; i < t->merge_count; i++) {
+    h = tok_fold(h, (uint32_t)t->merges[i].left);
+    h = tok_fold(h, (uint32_t)t->merges[i].right);
+    h = tok_fold(h, (uint32_t)t->merges[i].result);
+  }
+  return h;
+}
+
+// A value of tokenizer_hashes.txt; false if it has none of that name.
+static inline bool tok_hash(const char *name, uint64_t *value) {
+  TokText t = tok_fixture("tokenizer_hashes.txt");
+  char needle[128];
+  snprintf(needle, sizeof needle, "\n%s ", name);
+  const char *at = strstr((const char *)t.bytes, needle);
+  if (at) *value = strtoull(at + strlen(needle), NULL, 10);
+  free(t.bytes);
+  return at != NULL;
+}
+
+static inline void tok_expect_hash(const char *name, uint64_t found) {
+  uint64_t expected = 0;
+  EXPECT(tok_hash(name, &expected), "tokenizer_hashes.txt has no %s", name);
+  EXPECT(found == expected, "%s: %llu, Hugging Face has %llu", name, (unsigned long long)found,
+         (unsigned long long)expected);
+}
+
+// Decodes ids and compares with the text they came from.
+static inline bool tok_round_trips(const Tokenizer *t, TokText text, const int32_t *ids, int64_t count) {
+  size_t at = 0;
+  for (int64_t i = 0; i < count; i++) {
+    int n;
+    const uint8_t *p = tokenizer_token_bytes(t, ids[i], &n);
+    if (n > (int64_t)(text.count - at) || memcmp(p, text.bytes + at, (size_t)n) != 0) return false;
+    at += (size_t)n;
+  }
+  return at == text.count;
+}
+
+// The ids of `text` are those of the fixture `ids_name`, with 1 and with 3 threads.
+static inline void tok_expect_ids(const Tokenizer *t, const char *text_name, const char *ids_name) {
+  TokText text = tok_fixture(text_name), expected = tok_fixture(ids_name);
+  int32_t *ids = (int32_t *)malloc((text.count + 1) * sizeof *ids), *want = (int32_t *)expected.bytes;
+  for (int threads = 1; threads <= 3; threads += 2) {
+    int64_t count = tokenizer_encode(t, text.bytes, text.count, ids, threads), same = 0;
+    while (same < count && same < (int64_t)(expected.count / 4) && ids[same] == want[same]) same++;
+    EXPECT(count == (int64_t)(expected.count / 4) && same == count,
+           "%s: %lld ids of %zu, the first that differs is %lld", text_name, (long long)count, expected.count / 4,
+           (long long)same);
+    EXPECT(tok_round_trips(t, text, ids, count), "%s does not round-trip", text_name);
+  }
+  free(ids);
+  free(text.bytes);
+  free(expected.bytes);
+}
+
+TEST(tokenizer_hostile_ids, "ids of hostile text equal Hugging Face's with the same tokenizer.json") {
+  Tokenizer t;
+  tok_load_fixture(&t, "tokenizer_hostile.json");
+  tok_expect_ids(&t, "tokenizer_hostile.txt", "tokenizer_hostile.i32");
+  tokenizer_free(&t);
+}
+
+TEST(tokenizer_added_tokens,
+     "added tokens of a loaded file are matched as Hugging Face matches them, and saved again") {
+  Tokenizer t, again;
+  tok_load_fixture(&t, "tokenizer_added.json");
+  tok_expect_ids(&t, "tokenizer_added.txt", "tokenizer_added.i32");
+  char path[4096], error[512];
+  snprintf(path, sizeof path, "%s/added.json", test_tmp());
+  REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load(&again, path, error, sizeof error), "%s", error);
+  EXPECT(tokenizer_hash(&t) == tokenizer_hash(&again), "saved and loaded, it is another tokenizer");
+  tokenizer_free(&t);
+  tokenizer_free(&again);
+}
+
+TEST(tokenizer_code_points, "every Unicode code point is classed as Hugging Face classes it") {
+  Tokenizer t;
+  tok_load_fixture(&t, "tokenizer_hostile.json");
+  size_t capacity = (size_t)0x110000 * 24, n = 0;
+  uint8_t *text = (uint8_t *)malloc(capacity);
+  for (uint32_t c = 0; c < 0x110000; c++) {
+    if (c >= 0xd800 && c < 0xe000) continue;
+    uint8_t utf8[4];
+    size_t length = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (size_t i = length, rest = c; i-- > 0; rest >>= 6) utf8[i] = (uint8_t)(i ? 0x80 | (rest & 0x3f) : rest);
+    if (length > 1) utf8[0] |= (uint8_t)(0xf00 >> length);
+    for (const char *front = "b1! "; *front; front++) {
+      text[n++] = (uint8_t)*front;
+      memcpy(text + n, utf8, length);
+      n += length;
+    }
+    text[n - length - 1] = ' ';
+    text[n++] = '\n';
+  }
+  int32_t *ids = (int32_t *)malloc(n * sizeof *ids);
+  int64_t count = tokenizer_encode(&t, text, n, ids, 2);
+  tok_expect_hash("code_points_count", (uint64_t)count);
+  tok_expect_hash("code_points_ids", tok_fold_ids(ids, count));
+  free(ids);
+  free(text);
+  tokenizer_free(&t);
+}
+
+TEST(tokenizer_hostile_training, "training on hostile text gives Hugging Face's file byte for byte, any threads") {
+  TokText text = tok_fixture("tokenizer_hostile.txt"), expected = tok_fixture("tokenizer_hostile.json");
+  char path[4096], error[512];
+  snprintf(path, sizeof path, "%s/tokenizer.json", test_tmp());
+  for (int threads = 1; threads <= 7; threads += 3) {
+    Tokenizer t;
+    tokenizer_train(&t, text.bytes, text.count, 2000, threads);
+    REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
+    TokText saved = tok_read(test_tmp(), "tokenizer.json");
+    bool same = saved.count == expected.count && memcmp(saved.bytes, expected.bytes, saved.count) == 0;
+    EXPECT(same, "%d threads: the file differs", threads);
+    free(saved.bytes);
+    tokenizer_free(&t);
+  }
+  Tokenizer all;
+  tokenizer_train(&all, text.bytes, text.count, 1000000, 2);
+  tok_expect_hash("hostile_all_vocab", (uint64_t)all.vocab_size);
+  tok_expect_hash("hostile_all_merges", tok_fold_merges(&all));
+  tokenizer_free(&all);
+  free(text.bytes);
+  free(expected.bytes);
+}
+
+static inline TokText tok_wikitext2(const char *part) {
+  const char *directory = getenv("WIKITEXT2_DIR");
+  if (!directory || !*directory) SKIP("WIKITEXT2_DIR is not set");
+  char name[64], key[64];
+  snprintf(name, sizeof name, "%s.txt", part);
+  TokText t = tok_read(directory, name);
+  if (!t.bytes) SKIP("%s/%s is not there", directory, name);
+  snprintf(key, sizeof key, "wikitext2_%s_hash", part);
+  uint64_t expected = 0;
+  if (!tok_hash(key, &expected) || tok_fold_bytes(t) != expected)
+    SKIP("%s/%s is not the file that the fixture was made of", directory, name);
+  return t;
+}
+
+TEST(tokenizer_wikitext2, "WikiText-2's merges and ids equal Hugging Face's at 5000, 40000 and all tokens") {
+  TokText train = tok_wikitext2("train"), valid = tok_wikitext2("valid");
+  int32_t *ids = (int32_t *)malloc(valid.count * sizeof *ids);
+  static const int vocab_sizes[] = {5000, 40000, 1000000};
+  for (int vocab_size : vocab_sizes) {
+    Tokenizer t;
+    tokenizer_train(&t, train.bytes, train.count, vocab_size, 2);
+    int64_t count = tokenizer_encode(&t, valid.bytes, valid.count, ids, 2);
+    char name[64];
+    snprintf(name, sizeof name, "wikitext2_%d_vocab", vocab_size);
+    tok_expect_hash(name, (uint64_t)t.vocab_size);
+    snprintf(name, sizeof name, "wikitext2_%d_merges", vocab_size);
+    tok_expect_hash(name, tok_fold_merges(&t));
+    snprintf(name, sizeof name, "wikitext2_%d_valid_count", vocab_size);
+    tok_expect_hash(name, (uint64_t)count);
+    snprintf(name, sizeof name, "wikitext2_%d_valid_ids", vocab_size);
+    tok_expect_hash(name, tok_fold_ids(ids, count));
+    EXPECT(tok_round_trips(&t, valid, ids, count), "vocabulary %d does not round-trip", vocab_size);
+    tokenizer_free(&t);
+  }
+  free(ids);
+  free(train.bytes);
+  free(valid.bytes);
+}
+
+static inline double tok_cpu_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+TEST(tokenizer_speed, "on one core, WikiText-2 trains to 5000 in under 3 s and is encoded at 20 MB/s or more") {
+  TokText train = tok_wikitext2("train");
+  int32_t *ids = (int32_t *)malloc(train.count * sizeof *ids);
+  Tokenizer t;
+  double start = tok_cpu_seconds();
+  tokenizer_train(&t, train.bytes, train.count, 5000, 1);
+  double trained = tok_cpu_seconds();
+  tokenizer_encode(&t, train.bytes, train.count, ids, 1);
+  double encoded = tok_cpu_seconds();
+  EXPECT(trained - start < 3, "training took %.2f s of processor time", trained - start);
+  double rate = (double)train.count / 1e6 / (encoded - trained);
+  EXPECT(rate >= 20, "encoding ran at %.1f MB/s of processor time", rate);
+  free(ids);
+  free(train.bytes);
+  tokenizer_free(&t);
+}
+
+static inline uint64_t tok_random(uint64_t *state) {  // splitmix64
+  uint64_t z = *state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+// Bytes of many kinds: uniform; UTF-8 with single bytes damaged; lead bytes and continuations at random; few letters.
+static inline void tok_random_bytes(uint8_t *p, size_t n, uint64_t *seed, int kind, TokText hostile) {
+  for (size_t i = 0; i < n; i++) {
+    uint64_t r = tok_random(seed);
+    static const uint8_t edges[] = {0xc0, 0xc1, 0xc2, 0xdf, 0xe0, 0xed, 0xef, 0xf0, 0xf4, 0xf5, 0xff, 0x80, 0x8f,
+                                    0x90, 0x9f, 0xa0, 0xbf, ' ', 'a', '1', '\'', 's', '\n', '\r', 0, 0x85};
+    if (kind == 0) p[i] = (uint8_t)r;
+    if (kind == 1) p[i] = r % 8 ? hostile.bytes[i % hostile.count] : (uint8_t)(r >> 8);
+    if (kind == 2) p[i] = edges[r % sizeof edges];
+    if (kind == 3) p[i] = (uint8_t)("ab"[r % 2]);
+  }
+}
+
+TEST(tokenizer_any_bytes,
+     "any bytes, invalid UTF-8 included, train, encode the same with any threads, and round-trip") {
+  TokText hostile = tok_fixture("tokenizer_hostile.txt");
+  Tokenizer fixed;
+  tok_load_fixture(&fixed, "tokenizer_hostile.json");
+  uint64_t seed = 1;
+  for (int round = 0; round < 200; round++) {
+    size_t n = (size_t)(tok_random(&seed) % (round % 10 == 0 ? 40000 : 300));
+    TokText text = {(uint8_t *)malloc(n + 1), n};
+    tok_random_bytes(text.bytes, n, &seed, round % 4, hostile);
+    Tokenizer own, own3;
+    tokenizer_train(&own, text.bytes, n, 256 + round, 1);
+    tokenizer_train(&own3, text.bytes, n, 256 + round, 3);
+    EXPECT(tokenizer_hash(&own) == tokenizer_hash(&own3), "round %d: 3 threads train another tokenizer", round);
+    int32_t *ids = (int32_t *)malloc((n + 1) * sizeof *ids), *ids5 = (int32_t *)malloc((n + 1) * sizeof *ids);
+    const Tokenizer *both[] = {&fixed, &own};
+    for (const Tokenizer *t : both) {
+      int64_t count = tokenizer_encode(t, text.bytes, n, ids, 1), count5 = tokenizer_encode(t, text.bytes, n, ids5, 5);
+      EXPECT(tok_round_trips(t, text, ids, count), "round %d: %zu bytes do not round-trip", round, n);
+      bool same = count == count5 && memcmp(ids, ids5, (size_t)count * sizeof *ids) == 0;
+      EXPECT(same, "round %d: 5 threads give other ids", round);
+    }
+    free(ids);
+    free(ids5);
+    free(text.bytes);
+    tokenizer_free(&own);
+    tokenizer_free(&own3);
+  }
+  tokenizer_free(&fixed);
+  free(hostile.bytes);
+}
+
+TEST(tokenizer_invalid_utf8, "a byte of no well-formed sequence is a character of its own, classed with punctuation") {
+  Tokenizer t;
+  tok_load_fixture(&t, "tokenizer_hostile.json");
+  // Each is read as the pieces on its right: overlong, surrogate, past U+10FFFF, cut short, stray continuation.
+  static const struct { const char *text; int piece_bytes[5];
+  } cases[] = {
+      {"a\xc0\xafz", {1, 2, 1, 0, 0}},         {"a\xed\xa0\x80z", {1, 3, 1, 0, 0}},
+      {"a\xf4\x90\x80\x80z", {1, 4, 1, 0, 0}}, {"a \xe4\xb8z", {1, 3, 1, 0, 0}},
+      {"\x80\xe4\xb8\xad!", {1, 3, 1, 0, 0}},  {"\xff\xfe!\xc3\xa9", {3, 2, 0, 0, 0}},
+      {"1\xc3\n\xa9", {1, 1, 1, 1, 0}},        {"\xe2\x80\x82\xe2\x80", {3, 2, 0, 0, 0}},
+      {"\xe0\x9f\xbf", {3, 0, 0, 0, 0}},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const uint8_t *p = (const uint8_t *)cases[i].text, *end = p + strlen(cases[i].text);
+    for (int piece = 0; p < end; piece++) {
+      const uint8_t *q = bpe_piece_end(p, end);
+      EXPECT(q - p == cases[i].piece_bytes[piece], "case %zu, piece %d: %td bytes", i, piece, q - p);
+      p = q;
+    }
+  }
+  tokenizer_free(&t);
+}
+
+TEST(tokenizer_long_words, "a piece too long to try every neighbour is merged as a short one would be") {
+  Tokenizer t;
+  tok_load_fixture(&t, "tokenizer_hostile.json");
+  uint64_t seed = 7;
+  for (int round = 0; round < 2000; round++) {
+    int32_t a[BPE_SHORT_BYTES], b[BPE_SHORT_BYTES];
+    int n = 1 + (int)(tok_random(&seed) % BPE_SHORT_BYTES);
+    unsigned letters = 2 + (unsigned)round % 7;
+    for (int i = 0; i < n; i++) a[i] = b[i] = t.byte_id[(uint8_t)"aaabcx7?"[tok_random(&seed) % letters]];
+    int left_a = bpe_merge_short(&t, a, n), left_b = (int)bpe_merge_long(&t, b, (size_t)n);
+    EXPECT(left_a == left_b && memcmp(a, b, (size_t)left_a * sizeof *a) == 0, "round %d: %d bytes differ", round, n);
+  }
+  tokenizer_free(&t);
+}
+
+TEST(tokenizer_cache, "more distinct words than the encoder remembers get the same ids") {
+  Tokenizer t;
+  tok_load_fixture(&t, "tokenizer_hostile.json");
+  size_t words = (size_t)3 << (BPE_CACHE_MAX_BITS - 1), n = 0;
+  TokText text = {(uint8_t *)malloc(words * 12 + 1), 0};
+  uint64_t seed = 3;
+  for (size_t i = 0; i < words; i++) {
+    if (i % 1000 == 0) seed = i / 1000 % 200;  // 200000 words, then the first of them again
+    uint64_t r = tok_random(&seed);
+    text.bytes[n++] = i % 16 ? ' ' : '\n';
+    for (size_t length = 3 + r % 8; length > 0; length--, r >>= 5) text.bytes[n++] = (uint8_t)('a' + (r >> 8) % 26);
+  }
+  text.count = n;
+  int32_t *ids = (int32_t *)malloc(n * sizeof *ids), *line_ids = (int32_t *)malloc(n * sizeof *ids);
+  int64_t count = tokenizer_encode(&t, text.bytes, n, ids, 1), at = 0;
+  EXPECT(tok_round_trips(&t, text, ids, count), "does not round-trip");
+  for (size_t from = 0, to; from < n; from = to) {  // line by line: each with an empty memory
+    to = (size_t)(bpe_line_end(text.bytes + from, text.bytes + n) - text.bytes);
+    int64_t line = tokenizer_encode(&t, text.bytes + from, to - from, line_ids, 1);
+    if (at + line > count || memcmp(ids + at, line_ids, (size_t)line * sizeof *ids) != 0) { at = -1; break; }
+    at += line;
+  }
+  EXPECT(at == count, "the ids of the lines are not those of the text");
+  free(ids);
+  free(line_ids);
+  free(text.bytes);
+  tokenizer_free(&t);
+}
+
+// Loading `bytes` must fail with one line that names the file; the tokenizer is then empty.
+static inline bool tok_is_refused(const void *bytes, size_t n, char error[512]) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/refused.json", test_tmp());
+  tok_write(path, bytes, n);
+  Tokenizer t;
+  *error = 0;
+  bool ok = tokenizer_load(&t, path, error, 512);
+  if (ok) tokenizer_free(&t);
+  return !ok && t.vocab_size == 0 && !t.bytes && strstr(error, "refused.json: ") && !strchr(error, '\n');
+}
+
+TEST(tokenizer_damaged_json, "a tokenizer.json cut short is refused in one line, a damaged one never crashes") {
+  TokText json = tok_fixture("tokenizer_added.json");
+  char error[512], path[4096];
+  for (size_t n = 0; n < json.count; n += n < 700 || n + 200 > json.count ? 1 : 61)
+    EXPECT(tok_is_refused(json.bytes, n, error), "%zu bytes of %zu: '%s'", n, json.count, error);
+  json.bytes[json.count] = '}';
+  EXPECT(tok_is_refused(json.bytes, json.count + 1, error), "one bracket too many: '%s'", error);
+  json.bytes[json.count] = 0;
+  snprintf(path, sizeof path, "%s/damaged.json", test_tmp());
+  uint64_t seed = 5;
+  uint8_t *damaged = (uint8_t *)malloc(json.count);
+  for (int round = 0; round < 1500; round++) {
+    memcpy(damaged, json.bytes, json.count);
+    static const char likely[] = "\"\\{}[],:0 a-e9\n\xff";
+    for (uint64_t k = 0, edits = 1 + tok_random(&seed) % 3; k < edits; k++) {
+      uint64_t r = tok_random(&seed);
+      damaged[(r >> 16) % json.count] = r % 3 ? (uint8_t)likely[(r >> 8) % sizeof likely] : (uint8_t)(r >> 8);
+    }
+    tok_write(path, damaged, json.count);
+    Tokenizer t;
+    *error = 0;
+    if (tokenizer_load(&t, path, error, sizeof error)) {
+      TokText text = tok_fixture("tokenizer_added.txt");
+      int32_t *ids = (int32_t *)malloc(text.count * sizeof *ids);
+      int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
+      EXPECT(tok_round_trips(&t, text, ids, count), "round %d: loaded, but it does not round-trip", round);
+      free(ids);
+      free(text.bytes);
+    } else {
+      EXPECT(strstr(error, "damaged.json: ") && !strchr(error, '\n'), "round %d: '%s'", round, error);
+    }
+    tokenizer_free(&t);
+  }
+  free(damaged);
+  free(json.bytes);
+}
+
+// The fixture with the first `from` replaced by `to`, which must be refused with `words` in the error.
+static inline void tok_expect_refused(const char *from, const char *to, const char *words) {
+  TokText json = tok_fixture("tokenizer_added.json");
+  const char *at = strstr((const char *)json.bytes, from);
+  REQUIRE(at, "the fixture has no %s", from);
+  size_t before = (size_t)(at - (const char *)json.bytes), n = json.count - strlen(from) + strlen(to);
+  char *changed = (char *)malloc(n), error[512];
+  memcpy(changed, json.bytes, before);
+  memcpy(changed + before, to, strlen(to));
+  memcpy(changed + before + strlen(to), at + strlen(from), json.count - before - strlen(from));
+  EXPECT(tok_is_refused(changed, n, error) && strstr(error, words), "%s -> %s: '%s'", from, to, error);
+  free(changed);
+  free(json.bytes);
+}
+
+TEST(tokenizer_refusals, "what a tokenizer.json asks for beyond byte-level BPE is refused by its name") {
+  tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "normalizer");
+  tok_expect_refused("\"truncation\": null", "\"truncation\": {}", "truncation");
+  tok_expect_refused("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
+  tok_expect_refused("\"add_prefix_space\": false", "\"add_prefix_space\": true", "add_prefix_space");
+  tok_expect_refused("\"use_regex\": true", "\"use_regex\": false", "use_regex");
+  tok_expect_refused("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model.type");
+  tok_expect_refused("\"dropout\": null", "\"dropout\": 0.1", "dropout");
+  tok_expect_refused("\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", "end_of_word_suffix");
+  tok_expect_refused("\"ignore_merges\": false", "\"ignore_merges\": true", "ignore_merges");
+  tok_expect_refused("\"<|endoftext|>\"", "\"\xed\xa0\x80\"", "UTF-8");
+  tok_expect_refused("\"<|endoftext|>\"", "\"\"", "content");
+  tok_expect_refused("\"lstrip\": false", "\"lstrip\": true", "lstrip");
+  tok_expect_refused("\"vocab\": {", "\"vocab\": [], \"other\": {", "model.vocab");
+  tok_expect_refused("\"merges\": [", "\"merges\": {}, \"other\": [", "model.merges");
+  tok_expect_refused("\"!\": 0", "\"\\u0000!\": 0", "NUL");
+  tok_expect_refused("\"!\": 0", "\"!\": -1", "id");
+  tok_expect_refused("\"!\": 0", "\"!\": 1e300", "id");
+  tok_expect_refused("\"!\": 0", "\"!\": 0.5", "id");
+  tok_expect_refused("\"!\": 0", "\"!\": 5000", "id");
+  tok_expect_refused("\"!\": 0", "\"!\": 1", "same id");
+  tok_expect_refused("\"!\": 0", "\"#\": 0", "twice");
+  tok_expect_refused("\"!\": 0", "\"!!\": 0", "byte 0x21");
+  tok_expect_refused("\"merges\": [\"", "\"merges\": [\"! never\", \"", "never");
+  tok_expect_refused("\"merges\": [\"", "\"merges\": [\"a b c\", \"", "model.merges[0]");
+  tok_expect_refused("\"merges\": [\"", "\"merges\": [[\"a\"], \"", "model.merges[0]");
+  char error[512];
+  char *deep = (char *)malloc(1 << 20);
+  memset(deep, '[', 1 << 20);
+  EXPECT(tok_is_refused(deep, 1 << 20, error), "a million brackets: '%s'", error);
+  EXPECT(tok_is_refused("{}", 2, error) && tok_is_refused("[]", 2, error) && tok_is_refused("", 0, error), "'%s'",
+         error);
+  free(deep);
+  Tokenizer t;
+  EXPECT(!tokenizer_load(&t, test_tmp(), error, sizeof error) && strstr(error, "is not a file"), "a directory: '%s'",
+         error);
+  EXPECT(!tokenizer_load(&t, "/nowhere/t.json", error, sizeof error) && strstr(error, "/nowhere/t.json"), "'%s'",
+         error);
+}
+
+TEST(tokenizer_save_fails, "a tokenizer that cannot be written is reported, and the file that was there stays whole") {
+  Tokenizer t, kept;
+  tok_load_fixture(&t, "tokenizer_added.json");
+  char path[4096], error[512];
+  EXPECT(!tokenizer_save(&t, "/nowhere/t.json", error, sizeof error) && strstr(error, "/nowhere/t.json"), "'%s'",
+         error);
+  snprintf(path, sizeof path, "%s/kept.json", test_tmp());
+  REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
+  Tokenizer big;
+  tok_load_fixture(&big, "tokenizer_hostile.json");
+  signal(SIGXFSZ, SIG_IGN);
+  struct rlimit limit = {20000, RLIM_INFINITY}, old;  // the disk is full at 20000 bytes
+  getrlimit(RLIMIT_FSIZE, &old);
+  limit.rlim_max = old.rlim_max;
+  setrlimit(RLIMIT_FSIZE, &limit);
+  bool ok = tokenizer_save(&big, path, error, sizeof error);
+  setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT(!ok && strstr(error, "kept.json: cannot write"), "a full disk: '%s'", error);
+  REQUIRE(tokenizer_load(&kept, path, error, sizeof error), "%s", error);
+  EXPECT(tokenizer_hash(&kept) == tokenizer_hash(&t), "the file that was there changed");
+  char leftover[4200];
+  snprintf(leftover, sizeof leftover, "%s.%ld.tmp", path, (long)getpid());
+  EXPECT(access(leftover, F_OK) != 0, "the temporary file %s was left behind", leftover);
+  tokenizer_free(&t);
+  tokenizer_free(&kept);
+  tokenizer_free(&big);
+}
+
+TEST(tokenizer_small_texts, "no text, one byte, one line and repeated bytes train and encode") {
+  static const char *const texts[] = {"", "a", "\n", "aa", "aaa", "aaaa\naaaaa", "a b", "no newline", " \n \n\n"};
+  for (const char *s : texts) {
+    Tokenizer t;
+    TokText text = {(uint8_t *)s, strlen(s)};
+    tokenizer_train(&t, text.bytes, text.count, 300, 2);
+    int32_t ids[32];
+    int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 4);
+    EXPECT(tok_round_trips(&t, text, ids, count), "'%s' does not round-trip", s);
+    EXPECT(t.vocab_size == 256 + t.merge_count && t.vocab_size < 300, "'%s': vocabulary %d", s, t.vocab_size);
+    tokenizer_free(&t);
+  }
+}

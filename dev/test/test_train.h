@@ -1,0 +1,303 @@
+// test_train.h: the model and its optimizer against PyTorch's numbers (dev/reference.py makes dev/fixtures/gpt_*), and
+// what training must do whatever the numbers: overfit a batch, approach a known entropy, not depend on the batch size.
+
+// ---- a trainer for tests -------------------------------------------------------------------------------------------
+// Options from one string of arguments; ends the test when they are refused.
+static inline void test_options(Options *o, int world, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static inline void test_options(Options *o, int world, const char *fmt, ...) {
+  char text[1024], error[1024] = "", *argv[96] = {(char *)"test"}, *save = NULL;
+  int argc = 1;
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
+  if (!options_parse(o, argc, argv, error, sizeof error) || !options_resolve(o, world, error, sizeof error)) {
+    test_fail(__FILE__, __LINE__, "options: %s", error);
+    exit(TEST_EXIT_FAILED);
+  }
+}
+// A corpus of `numel_` seeded random tokens below `vocab`; its validation split is the last `valid` of them.
+static inline void test_corpus(Corpus *c, int vocab, int64_t numel_, int64_t valid) {
+  memset(c, 0, sizeof *c);
+  int32_t *tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)numel_);
+  uint64_t state = 12345;
+  for (int64_t i = 0; i < numel_; i++) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    tokens[i] = (int32_t)((state >> 33) % (uint64_t)vocab);
+  }
+  c->vocab_size = vocab;
+  c->split[SPLIT_TRAIN].tokens = tokens;
+  c->split[SPLIT_TRAIN].token_bytes = 4;
+  c->split[SPLIT_TRAIN].tokens_numel = numel_;
+  c->split[SPLIT_VALID] = c->split[SPLIT_TRAIN];
+  c->split[SPLIT_VALID].tokens = tokens + numel_ - valid;
+  c->split[SPLIT_VALID].tokens_numel = valid;
+  snprintf(c->source, sizeof c->source, "test tokens");
+}
+
+struct Fixture { SafetensorsFile file; Corpus corpus; Trainer trainer; };
+
+static inline double fixture_number(Fixture *x, const char *key) {
+  const char *v = safetensors_metadata(&x->file, key);
+  if (!v) { test_fail(__FILE__, __LINE__, "fixture has no %s", key); exit(TEST_EXIT_FAILED); }
+  return atof(v);
+}
+static inline Tensor fixture_tensor(Fixture *x, const char *kind, const char *name, Dtype dtype) {
+  char key[128];
+  Tensor t = {};
+  snprintf(key, sizeof key, "%s%s", kind, name);
+  if (!safetensors_find(&x->file, key, dtype, &t)) { test_fail(__FILE__, __LINE__, "fixture: %s", x->file.error); exit(TEST_EXIT_FAILED); }
+  return t;
+}
+// Opens dev/fixtures/gpt_NAME and a one-rank trainer of its shapes with its parameters, on `ops`.
+static inline void fixture_open(Fixture *x, const char *name, const Ops *ops, const char *extra) {
+  char path[256];
+  snprintf(path, sizeof path, "dev/fixtures/gpt_%s.safetensors", name);
+  if (!safetensors_open(&x->file, path)) { test_fail(__FILE__, __LINE__, "%s", x->file.error); exit(TEST_EXIT_FAILED); }
+  Options o;
+  test_options(&o, 1, "--n_layer %.0f --n_head %.0f --n_embd %.0f --n_positions %.0f --seq_len %.0f --vocab_size %.0f --batch_size %.0f "
+               "--tie_head %s --schedule constant --warmup 0 %s", fixture_number(x, "n_layer"), fixture_number(x, "n_head"),
+               fixture_number(x, "n_embd"), fixture_number(x, "n_positions"), fixture_number(x, "seq_len"),
+               fixture_number(x, "vocab_size"), fixture_number(x, "batch"), fixture_number(x, "tied") != 0 ? "on" : "off", extra);
+  test_corpus(&x->corpus, (int)o.vocab_size, 4000, 100);
+  trainer_open(&x->trainer, &o, &x->corpus, MPI_COMM_SELF, ops, 2);
+  Fsdp *f = &x->trainer.fsdp;
+  for (int p = 0; p < f->params; p++)
+    fsdp_write_param(f, STATE_MASTER, p, (const float *)fixture_tensor(x, "param.", f->param[p].name, F32).data);
+  for (int u = 0; u < f->units; u++) fsdp_refresh_params(f, u);
+  fsdp_step_end(f);
+}
+static inline void fixture_close(Fixture *x) {
+  trainer_close(&x->trainer);
+  safetensors_close(&x->file);
+  free((void *)x->corpus.split[SPLIT_TRAIN].tokens);
+}
+static inline double fixture_forward_backward(Fixture *x, const int32_t *inputs, const int32_t *targets) {
+  Trainer *t = &x->trainer;
+  const int B = (int)t->opt.batch_size, T = (int)t->model.T;
+  trainer_carve(t, B, T, true);
+  memcpy(t->host_inputs, inputs, sizeof(int32_t) * (size_t)(B * T));
+  memcpy(t->host_targets, targets, sizeof(int32_t) * (size_t)(B * T));
+  trainer_load_batch(t, B, T);
+  const double loss = gpt_forward_backward(t, Microbatch{0, 0, PASS_TRAIN}, 0);
+  fsdp_reduce_finish(&t->fsdp);
+  return loss;
+}
+// Every parameter's `state` against the fixture's tensors of `kind`, relative to each tensor's largest magnitude.
+static inline void fixture_compare(Fixture *x, ShardState state, const char *kind, double scale, double bound) {
+  Fsdp *f = &x->trainer.fsdp;
+  for (int p = 0; p < f->params; p++) {
+    Tensor want = fixture_tensor(x, kind, f->param[p].name, F32);
+    float *got = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
+    fsdp_read_param(f, state, p, got);
+    double worst = 0, largest = 0;
+    for (int64_t i = 0; i < numel(want); i++) {
+      const double w = ((const float *)want.data)[i];
+      worst = fmax(worst, fabs(got[i] * scale - w));
+      largest = fmax(largest, fabs(w));
+      if (got[i] != got[i]) worst = INFINITY;
+    }
+    EXPECT(worst <= bound * largest, "%s %s%s: off by %.3g of its largest magnitude %.3g, bound %.0e", x->trainer.ctx.ops->name, kind,
+           f->param[p].name, worst / largest, largest, bound);
+    for (int64_t i = numel(want); i < f->param[p].numel_padded; i++)
+      EXPECT(got[i] == 0, "%s%s: padding element %lld is %g", kind, f->param[p].name, (long long)i, got[i]);
+    free(got);
+  }
+}
+static const char *const fixture_names[] = {"tied", "untied", "head64"};
+
+TEST_MPI(gpt_gradients_equal_pytorch, 1, "fp32 loss within 1e-6 and every gradient within 1e-5 of PyTorch's, on each instruction set") {
+  for (const char *name : fixture_names) for (int i = 0; i <= cpu_best_table(); i++) {
+    static Fixture x;
+    fixture_open(&x, name, cpu_tables[i].ops, "");
+    const double loss = fixture_forward_backward(&x, (const int32_t *)fixture_tensor(&x, "inputs", "", I32).data,
+                                                 (const int32_t *)fixture_tensor(&x, "targets", "", I32).data);
+    const double want = *(const float *)fixture_tensor(&x, "loss", "", F32).data;
+    EXPECT(fabs(loss / want - 1) <= 1e-6, "%s on %s: loss %.9g, PyTorch's %.9g", name, cpu_tables[i].name, loss, want);
+    fixture_compare(&x, STATE_GRAD, "grad.", 1, 1e-5);
+    fixture_close(&x);
+  }
+}
+
+TEST_MPI(optimizers_equal_pytorch, 1, "AdamW, SGD and clipping on PyTorch's own gradients give its parameters within 1e-5") {
+  for (const char *name : {"tied", "untied"}) for (const char *kind : {"adamw", "sgd"}) {
+    static Fixture x;
+    char extra[200], prefix[16];
+    snprintf(extra, sizeof extra, "--optimizer %s", kind);
+    fixture_open(&x, name, cpu_tables[cpu_best_table()].ops, extra);
+    Fsdp *f = &x.trainer.fsdp;
+    Options *o = &x.trainer.opt;
+    o->beta1 = fixture_number(&x, "beta1");
+    o->beta2 = fixture_number(&x, "beta2");
+    o->eps = fixture_number(&x, "eps");
+    o->momentum = fixture_number(&x, "momentum");
+    o->weight_decay = fixture_number(&x, "weight_decay");
+    for (int p = 0; p < f->params; p++) fsdp_write_param(f, STATE_GRAD, p, (const float *)fixture_tensor(&x, "grad.", f->param[p].name, F32).data);
+    for (int step = 0; step < (int)fixture_number(&x, "opt_steps"); step++)
+      fsdp_update(f, optimizer_args(o, fixture_number(&x, strcmp(kind, "sgd") ? "lr" : "sgd_lr"), step, 1.0));
+    snprintf(prefix, sizeof prefix, "%s.", kind);
+    fixture_compare(&x, STATE_MASTER, prefix, 1, 1e-5);
+    if (safetensors_metadata(&x.file, "clip_norm")) {
+      int64_t limbs[NORM_LIMBS] = {};
+      fsdp_norm_accumulate(f, limbs);
+      fixture_compare(&x, STATE_GRAD, "clip.", clip_factor(norm_finish(limbs), fixture_number(&x, "clip_norm")), 1e-5);
+    }
+    fixture_close(&x);
+  }
+}
+
+TEST_MPI(ten_steps_equal_pytorch, 1, "losses of ten AdamW steps with clipping stay within 1e-5 of PyTorch's fp64 run") {
+  for (const char *name : {"tied", "untied"}) for (int i = 0; i <= cpu_best_table(); i++) {
+    static Fixture x;
+    fixture_open(&x, name, cpu_tables[i].ops, "");
+    Trainer *t = &x.trainer;
+    t->opt.lr = fixture_number(&x, "lr");
+    t->opt.beta1 = fixture_number(&x, "beta1");
+    t->opt.beta2 = fixture_number(&x, "beta2");
+    t->opt.eps = fixture_number(&x, "eps");
+    t->opt.weight_decay = fixture_number(&x, "weight_decay");
+    t->opt.clip = fixture_number(&x, "train_clip");
+    const float *want = (const float *)fixture_tensor(&x, "losses", "", F32).data;
+    const int32_t *inputs = (const int32_t *)fixture_tensor(&x, "inputs10", "", I32).data;
+    const int32_t *targets = (const int32_t *)fixture_tensor(&x, "targets10", "", I32).data;
+    const int64_t n = t->opt.batch_size * t->model.T;
+    for (int step = 0; step < 10; step++) {
+      t->losses_mine[0] = fixture_forward_backward(&x, inputs + step * n, targets + step * n);
+      const StepResult r = trainer_update(t, false);
+      EXPECT(fabs(r.loss / want[step] - 1) <= 1e-5, "%s on %s, step %d: loss %.9g, PyTorch's %.9g", name, cpu_tables[i].name, step, r.loss, want[step]);
+    }
+    fixture_close(&x);
+  }
+}
+
+// The gradients of the first microbatch of a fresh model, all parameters one after the other, unscaled. malloc'ed.
+static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const char *dtype) {
+  static Trainer t;
+  Options o;
+  test_options(&o, 1, "--n_layer 3 --n_head 4 --n_embd 128 --seq_len 64 --vocab_size 500 --batch_size 8 --param_dtype %s --seed 3", dtype);
+  trainer_open(&t, &o, corpus, MPI_COMM_SELF, ops, 2);
+  trainer_carve(&t, 8, 64, true);
+  microbatch_fill(&t.sampler, 0, 0, t.host_inputs, t.host_targets);
+  trainer_load_batch(&t, 8, 64);
+  gpt_forward_backward(&t, Microbatch{0, 0, PASS_TRAIN}, 0);
+  fsdp_reduce_finish(&t.fsdp);
+  int64_t total = 0;
+  for (int p = 0; p < t.fsdp.params; p++) total += t.fsdp.param[p].numel_padded;
+  float *all = (float *)malloc(sizeof(float) * (size_t)total), *at = all;
+  for (int p = 0; p < t.fsdp.params; at += t.fsdp.param[p++].numel_padded) fsdp_read_param(&t.fsdp, STATE_GRAD, p, at);
+  for (int64_t i = 0; i < total; i++) all[i] /= t.loss_scale;
+  trainer_close(&t);
+  return all;
+}
+
+TEST_MPI(half_gradients_follow_fp32, 1, "bf16 and fp16: every gradient tensor has cosine >= 0.999 with fp32's, norm within 1 %") {
+  static Corpus corpus;
+  test_corpus(&corpus, 500, 8 * 64 + 1, 100);
+  float *want = first_gradients(&corpus, cpu_tables[0].ops, "fp32");
+  const Model m = {3, 4, 128, 64, 64, 500, 512, true, 0};
+  int params;
+  Param *param = model_params(&m, &params);
+  for (const char *dtype : {"bf16", "fp16"}) for (int i = 0; i <= cpu_best_table(); i++) {
+    float *got = first_gradients(&corpus, cpu_tables[i].ops, dtype);
+    for (int64_t p = 0, at = 0; p < params; p++) {
+      const int64_t n = param[p].padded_rows * (param[p].ndim == 2 ? param[p].shape[1] : 1);
+      double gw = 0, gg = 0, ww = 0;
+      for (int64_t k = at; k < at + n; k++) {
+        gw += (double)got[k] * want[k];
+        gg += (double)got[k] * got[k];
+        ww += (double)want[k] * want[k];
+      }
+      at += n;
+      const double cosine = gw / sqrt(gg * ww), ratio = sqrt(gg / ww);
+      EXPECT(cosine >= 0.999 && fabs(ratio - 1) <= 0.01, "%s on %s, %s: cosine %.6f, norm ratio %.4f", dtype, cpu_tables[i].name, param[p].name, cosine, ratio);
+    }
+    free(got);
+  }
+  free(param);
+  free(want);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// ---- training as such ----------------------------------------------------------------------------------------------
+TEST_MPI(one_batch_is_overfitted, 1, "training on one batch of 64 random tokens drives the loss from ln V to nearly zero") {
+  static Corpus corpus;
+  static Trainer t;
+  Options o;
+  for (const char *dtype : {"fp32", "bf16", "fp16"}) {
+    test_options(&o, 1, "--n_layer 2 --n_head 2 --n_embd 48 --seq_len 16 --vocab_size 97 --batch_size 4 --lr 0.01 --weight_decay 0 "
+                 "--schedule constant --warmup 10 --epochs 250 --param_dtype %s", dtype);
+    test_corpus(&corpus, 97, 4 * 16 + 1, 32);
+    trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
+    double first = 0, last = 0;
+    while (t.step < t.steps_total) { last = train_step(&t, false).loss; if (t.step == 1) first = last; }
+    EXPECT(fabs(first - log(97.0)) < 0.2, "%s: the first loss is %g, ln V is %g", dtype, first, log(97.0));
+    EXPECT(last < 0.02, "%s: the loss after %lld steps is %g", dtype, (long long)t.step, last);
+    trainer_close(&t);
+    free((void *)corpus.split[SPLIT_TRAIN].tokens);
+  }
+}
+
+TEST_MPI(generated_corpus_reaches_its_entropy, 1, "a model trained on the generated corpus comes within 0.05 nats of its entropy, not below") {
+  static Corpus corpus;
+  static Trainer t;
+  Options o;
+  void *image;
+  test_options(&o, 1, "--cache= --data generated --n_layer 2 --n_head 2 --n_embd 64 --seq_len 64 --batch_size 32 --lr 0.003 --max_steps 300 --epochs 1000 --weight_decay 0.01");
+  load_corpus(&corpus, &image, &o, MPI_COMM_SELF, 2);
+  trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
+  while (t.step < t.steps_total) train_step(&t, false);
+  const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
+  // What the source itself pays on this very split; a model beats it only by chance, by about 1 / sqrt(tokens).
+  const double oracle = corpus.split[SPLIT_VALID].oracle_nats;
+  EXPECT(fabs(oracle - corpus.entropy_nats) < 0.05, "the source pays %.4f here, its entropy is %.4f", oracle, corpus.entropy_nats);
+  EXPECT(e.loss > oracle - 4 / sqrt((double)e.tokens), "validation loss %.4f lies below the source's own %.4f", e.loss, oracle);
+  EXPECT(e.loss < oracle + 0.05, "validation loss %.4f, the source's own %.4f, after %lld steps", e.loss, oracle, (long long)t.step);
+  trainer_close(&t);
+  corpus_free(&corpus);
+  free(image);
+}
+
+TEST_MPI(random_data_stays_at_uniform, 1, "on random tokens the validation loss stays near ln V: nothing leaks from the future") {
+  static Corpus corpus;
+  static Trainer t;
+  Options o;
+  void *image;
+  test_options(&o, 1, "--cache= --data random --vocab_size 50 --n_layer 1 --n_head 2 --n_embd 32 --seq_len 32 --batch_size 16 --lr 0.003 --max_steps 60");
+  load_corpus(&corpus, &image, &o, MPI_COMM_SELF, 2);
+  trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
+  while (t.step < t.steps_total) train_step(&t, false);
+  const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
+  EXPECT(e.loss > log(50.0) - 0.01 && e.loss < log(50.0) + 0.1, "validation loss %.4f, ln V %.4f", e.loss, log(50.0));
+  trainer_close(&t);
+  corpus_free(&corpus);
+  free(image);
+}
+
+TEST(learning_rate_schedules, "cosine, linear, constant, step and wsd take their defining values at start, middle and end") {
+  Options o;
+  char error[256];
+  char *argv[] = {(char *)"test", (char *)"--lr", (char *)"1", (char *)"--warmup", (char *)"10"};
+  REQUIRE(options_parse(&o, 5, argv, error, sizeof error), "%s", error);
+  const struct { const char *schedule; int64_t step; double want; } cases[] = {
+      {"cosine", 0, 0.1}, {"cosine", 9, 1.0}, {"cosine", 10, 1.0}, {"cosine", 60, 0.55}, {"cosine", 110, 0.1},
+      {"linear", 60, 0.55}, {"linear", 110, 0.1}, {"constant", 109, 1.0}, {"step", 39, 0.7 * 0.7 * 0.7}, {"step", 40, 0.7 * 0.7 * 0.7 * 0.7},
+      {"wsd", 60, 1.0}, {"wsd", 88, 1.0}, {"wsd", 99, 0.55}, {"wsd", 110, 0.1}};
+  for (const auto &c : cases) {
+    strcpy(o.schedule, c.schedule);
+    const double got = learning_rate(&o, c.step, 110, 10);
+    EXPECT(fabs(got - c.want) < 1e-12, "%s at step %lld: %.15g, must be %.15g", c.schedule, (long long)c.step, got, c.want);
+  }
+}
+
+TEST(sampling_follows_its_distribution, "temperature 0 takes the likeliest; top-k never leaves the k; frequencies follow softmax(logit / temperature)") {
+  const float logits[5] = {0.5f, 2.0f, -1.0f, 2.0f, 1.0f};
+  EXPECT(sample_token(logits, 5, 0, 0, 0.9) == 1, "temperature 0 must take the first of the likeliest");
+  int count[5] = {};
+  const int draws = 20000;
+  for (int i = 0; i < draws; i++) count[sample_token(logits, 5, 0.7, 3, (i + 0.5) / draws)]++;
+  EXPECT(count[0] == 0 && count[2] == 0, "top-3 drew token 0 %d times and token 2 %d times", count[0], count[2]);
+  const double z = 2 * exp(2 / 0.7) + exp(1 / 0.7);
+  // The uniforms are a grid: each frequency is exact to one grid cell.
+  EXPECT(abs(count[4] - (int)(draws * exp(1 / 0.7) / z)) <= 1 && abs(count[1] - count[3]) <= 1, "frequencies %d %d %d", count[1], count[3], count[4]);
+}

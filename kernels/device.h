@@ -1,0 +1,145 @@
+// device.h: what every part of the program knows about devices: errors, dtypes, Tensor, Ctx. It is the only file whose
+// #ifs distinguish compilers:
+//   DEVICE_COMPILER 0   plain g++: the trainer, the tests, the CPU tables
+//   DEVICE_COMPILER 1   nvcc: kernels/cuda.cu
+//
+// Conventions
+//   - a Tensor carries no strides: it is dense and row-major. Ops alone look inside activations, so a device may lay
+//     them out as it likes; the model only hands them on.
+//   - arithmetic is fp32; a dtype is a way of storing.
+//   - an error is one line on stderr: rank, what was asked, what was found, what to do; it ends every rank.
+#pragma once
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__CUDACC__)
+#define DEVICE_COMPILER 1
+#define HD __host__ __device__ static inline
+#else
+#define DEVICE_COMPILER 0
+#define HD static inline
+#endif
+
+// ---- errors --------------------------------------------------------------------------------------------------------
+// Exit codes: 2 the request is wrong (option, combination), 3 what it needs is not there (file, memory, peer), 1 a fault.
+enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3 };
+
+extern const char *who_am_i;                     // "rank 1/2 on host": the only global, for error prefixes
+extern void (*die_hook)(int code);               // ends every rank (MPI_Abort) once MPI is up; NULL before
+
+__attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int code, const char *fmt, ...) {
+  char line[2048];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(line, sizeof line, fmt, ap);
+  va_end(ap);
+  fflush(stdout);
+  fprintf(stderr, "%s%s%s\n", who_am_i ? who_am_i : "", who_am_i ? ": " : "", line);
+  fflush(stderr);
+  if (die_hook) die_hook(code);
+  exit(code);
+}
+// A fault of the program itself: names the place.
+#define CHECK(cond, fmt, ...) \
+  do { if (!(cond)) die_with(EXIT_FAULT, fmt " (%s:%d)", ##__VA_ARGS__, __FILE__, __LINE__); } while (0)
+// What the user asked cannot be done / what it needs is missing.
+#define die_user(...) die_with(EXIT_USAGE, __VA_ARGS__)
+#define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
+
+// ---- dtypes --------------------------------------------------------------------------------------------------------
+// Two-byte types are ours: storage only; no compiler's half type stands in an interface or computes anything.
+struct bf16 { uint16_t bits; };
+struct fp16 { uint16_t bits; };
+enum Dtype { F32, BF16, F16, I32, DTYPE_COUNT };
+
+static inline size_t dtype_bytes(Dtype t) { return t == F32 || t == I32 ? 4 : 2; }
+static inline const char *dtype_name(Dtype t) {
+  static const char *const names[] = {"fp32", "bf16", "fp16", "int32"};
+  return (unsigned)t < DTYPE_COUNT ? names[t] : "?";
+}
+
+HD uint32_t f32_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+HD float bits_f32(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+
+HD float to_f32(float x) { return x; }
+HD float to_f32(bf16 x) { return bits_f32((uint32_t)x.bits << 16); }
+HD float to_f32(fp16 x) {                        // exact; subnormals by the exponent trick, Inf and NaN kept
+  uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, rest = (uint32_t)(x.bits & 0x7fffu) << 13;
+  if (rest >= 0x0f800000u) return bits_f32(sign | 0x7f800000u | (rest & 0x007fffffu));
+  float magnitude = bits_f32(rest) * 0x1p112f;
+  return bits_f32(sign | f32_bits(magnitude));
+}
+// Round to nearest, ties to even. NaN stays a (quiet) NaN; fp16 overflows to Inf.
+HD void round_to(float *to, float x) { *to = x; }
+HD void round_to(bf16 *to, float x) {
+  uint32_t u = f32_bits(x);
+  to->bits = (u & 0x7fffffffu) > 0x7f800000u ? (uint16_t)((u >> 16) | 64) : (uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+}
+HD void round_to(fp16 *to, float x) {
+  uint32_t u = f32_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) { to->bits = (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu)); return; }
+  if (a >= 0x47800000u) { to->bits = (uint16_t)(sign | 0x7c00u); return; }
+  if (a < 0x38800000u) {                         // subnormal or zero: let the fp32 adder round at 2^-24
+    float r = bits_f32(a) + 0.5f;
+    to->bits = (uint16_t)(sign | (f32_bits(r) - 0x3f000000u));
+    return;
+  }
+  to->bits = (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13));
+}
+
+// DISPATCH(dtype, T, statement using T): one instantiation per floating dtype.
+#define DISPATCH(dtype_, T, ...) \
+  do { switch (dtype_) { \
+    case F32: { using T = float; __VA_ARGS__; } break; \
+    case BF16: { using T = bf16; __VA_ARGS__; } break; \
+    case F16: { using T = fp16; __VA_ARGS__; } break; \
+    default: CHECK(0, "dtype %s has no arithmetic", dtype_name(dtype_)); } } while (0)
+
+// ---- tensors -------------------------------------------------------------------------------------------------------
+struct Tensor { void *data; Dtype dtype; int ndim; int64_t shape[4]; };
+
+HD int64_t numel(Tensor t) { int64_t n = 1; for (int i = 0; i < t.ndim; i++) n *= t.shape[i]; return n; }
+static inline Tensor tensor_of(void *data, Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t d2 = -1, int64_t d3 = -1) {
+  Tensor t = {data, dtype, 1 + (d1 >= 0) + (d2 >= 0) + (d3 >= 0), {d0, d1, d2, d3}};
+  return t;
+}
+// The same numbers read in another shape (row-major, as many elements).
+static inline Tensor reshaped(Tensor t, int64_t d0, int64_t d1 = -1, int64_t d2 = -1, int64_t d3 = -1) {
+  Tensor r = tensor_of(t.data, t.dtype, d0, d1, d2, d3);
+  CHECK(numel(r) == numel(t), "reshape of %lld elements to %lld", (long long)numel(t), (long long)numel(r));
+  return r;
+}
+static inline Tensor rows_of(Tensor t, int64_t first, int64_t count) {  // rows first .. first+count of a 2-d tensor
+  return tensor_of((char *)t.data + (size_t)(first * t.shape[1]) * dtype_bytes(t.dtype), t.dtype, count, t.shape[1]);
+}
+
+static inline void check_shape(const char *op, const char *what, Tensor t, int ndim, const int64_t *want) {
+  bool ok = t.ndim == ndim;
+  for (int i = 0; ok && i < ndim; i++) ok = t.shape[i] == want[i];
+  if (ok) return;
+  char got[96] = "", expected[96] = "";
+  int g = 0, e = 0;
+  for (int i = 0; i < t.ndim; i++) g += snprintf(got + g, sizeof got - (size_t)g, "%s%lld", i ? "," : "", (long long)t.shape[i]);
+  for (int i = 0; i < ndim; i++) e += snprintf(expected + e, sizeof expected - (size_t)e, "%s%lld", i ? "," : "", (long long)want[i]);
+  CHECK(0, "%s: %s has shape (%s), needs (%s)", op, what, got, expected);
+}
+#define CHECK_SHAPE(t, ...) \
+  do { const int64_t want_[] = {__VA_ARGS__}; check_shape(__func__, #t, t, (int)(sizeof want_ / 8), want_); } while (0)
+#define CHECK_DTYPE(t, want) \
+  CHECK((t).dtype == (want), "%s: %s is %s, needs %s", __func__, #t, dtype_name((t).dtype), dtype_name(want))
+
+// ---- context -------------------------------------------------------------------------------------------------------
+// What an op needs besides its tensors. One per device stream; never shared between host threads.
+struct Ops;
+struct Ctx {
+  const Ops *ops;          // the table of this device and instruction set
+  void *stream;            // CUDA stream; NULL on CPU
+  void *blas;              // cublasLt handle; NULL on CPU
+  int threads;             // OpenMP threads of this rank; every parallel region says num_threads(c->threads)
+  void *workspace;         // scratch of one op at a time, 256-byte aligned; contents undefined between ops
+  size_t workspace_bytes;  // >= ops->workspace_bytes(...) of the largest shapes that will be asked
+};

@@ -1,0 +1,118 @@
+// elementwise.cuh: conversions, sums and random numbers over flat ranges. All tensors are (n), any shape of n elements.
+//
+//   convert       out = in, rounded to out's dtype                        (float, bf16, fp16 in any pair)
+//   accumulate    sum = in (OVERWRITE) or sum += in (ADD), fp32 sum       (one rounding an element)
+//   normal_fill   out[i] = std N(0,1), a function of (seed, tensor, offset + i) alone: any split of a tensor into ranges
+//                 gives the same numbers
+//
+// The normals: Philox (random.h) at counter (offset + i) / 4 gives four words, each pair (w0, w1) two normals by Box &
+// Muller 1958: r = sqrt(-2 ln u), u = (w0 / 2^9 + 1/2) 2^-23, and r cos(2 pi t), r sin(2 pi t), t = (w1 / 2^8) 2^-24.
+// |z| <= sqrt(48 ln 2) = 5.77. fp32 and its own ln and sin: equal on every machine.
+#include "ops.h"
+
+#if PART_LAUNCH
+// Overwrites out. in may be out when the dtypes are equal.
+static inline void convert(Ctx *c, Tensor out, Tensor in) {
+  CHECK(numel(out) == numel(in), "convert: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
+  CHECK(out.dtype != I32 && in.dtype != I32, "convert: from %s to %s", dtype_name(in.dtype), dtype_name(out.dtype));
+  c->ops->convert(c, out, in);
+}
+
+// sum fp32; mode says whether it is overwritten or added to.
+static inline void accumulate(Ctx *c, Tensor sum, Tensor in, Accumulate mode) {
+  CHECK(numel(sum) == numel(in), "accumulate: %lld elements to %lld", (long long)numel(in), (long long)numel(sum));
+  CHECK_DTYPE(sum, F32);
+  CHECK(in.dtype != I32, "accumulate: in is %s", dtype_name(in.dtype));
+  c->ops->accumulate(c, sum, in, mode);
+}
+
+// Overwrites out (fp32) with elements offset .. offset + n - 1 of random tensor `tensor`.
+static inline void normal_fill(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
+  CHECK_DTYPE(out, F32);
+  CHECK(offset >= 0, "normal_fill: offset %lld", (long long)offset);
+  c->ops->normal_fill(c, out, seed, tensor, offset, std);
+}
+#endif
+
+#if PART_CPU
+#include "random.h"
+
+static const int64_t ELEMENTWISE_PIECE = 4096;   // what a thread takes at a time; a multiple of VF
+
+template <class O, class I> static void convert_range(Ctx *c, O *out, const I *in, int64_t n) {
+#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * ELEMENTWISE_PIECE)
+  for (int64_t at = 0; at < n; at += ELEMENTWISE_PIECE) {
+    const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
+    int64_t i = at;
+    for (; i + VF <= end; i += VF) vf_store(out + i, vf_load(in + i));
+    if (i < end) vf_store_n(out + i, vf_load_n(in + i, end - i), end - i);
+  }
+}
+static void convert_impl(Ctx *c, Tensor out, Tensor in) {
+  const int64_t n = numel(in);
+  if (out.dtype == in.dtype) {
+    if (out.data != in.data) copy_impl(c, out.data, in.data, (size_t)n * dtype_bytes(in.dtype));
+    return;
+  }
+  DISPATCH(out.dtype, O, DISPATCH(in.dtype, I, convert_range<O, I>(c, (O *)out.data, (const I *)in.data, n)));
+}
+
+template <class T> static void accumulate_range(Ctx *c, float *sum, const T *in, int64_t n) {
+#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * ELEMENTWISE_PIECE)
+  for (int64_t at = 0; at < n; at += ELEMENTWISE_PIECE) {
+    const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
+    int64_t i = at;
+    for (; i + VF <= end; i += VF) vf_store(sum + i, vf_add(vf_load(sum + i), vf_load(in + i)));
+    if (i < end) vf_store_n(sum + i, vf_add(vf_load_n(sum + i, end - i), vf_load_n(in + i, end - i)), end - i);
+  }
+}
+static void accumulate_impl(Ctx *c, Tensor sum, Tensor in, Accumulate mode) {
+  if (mode == OVERWRITE) { convert_impl(c, sum, in); return; }
+  DISPATCH(in.dtype, T, accumulate_range<T>(c, (float *)sum.data, (const T *)in.data, numel(in)));
+}
+
+// sin(2 pi t) for 0 <= t < 5/4: t is folded to a quarter turn around 0 without error, then the Taylor polynomial of degree
+// 13 in 2 pi t, whose remainder (pi/2)^15 / 15! = 7e-10 is below fp32.
+INLINE vf normal_sin_turns(vf t) {
+  t = vf_sub(t, vf_round(t));                                                 // [-1/2, 1/2]
+  const vi sign = vi_and(vf_bits(t), vi_set1(INT32_MIN));
+  vf size = vi_as_float(vi_xor(vf_bits(t), sign));
+  size = vf_min(size, vf_sub(vf_set1(0.5f), size));                           // sin(pi - x) = sin x
+  const vf x = vi_as_float(vi_or(vf_bits(vf_mul(size, vf_set1(6.28318531f))), sign)), z = vf_mul(x, x);
+  vf p = vf_set1(1.60590438e-10f);
+  p = vf_fma(p, z, vf_set1(-2.50521084e-8f));
+  p = vf_fma(p, z, vf_set1(2.75573192e-6f));
+  p = vf_fma(p, z, vf_set1(-1.98412698e-4f));
+  p = vf_fma(p, z, vf_set1(8.33333333e-3f));
+  p = vf_fma(p, z, vf_set1(-1.66666667e-1f));
+  return vf_fma(vf_mul(p, z), x, x);
+}
+// Sixteen normals of four neighbouring counters. Even lanes: cosine of a pair, odd lanes: sine.
+INLINE vf normal16(uint64_t seed, uint32_t tensor, int64_t counter) {
+  Philox first = {(uint32_t)counter, (uint32_t)((uint64_t)counter >> 32), tensor, UINT32_MAX};
+  const vi words = philox16(seed, first);
+  alignas(64) uint32_t radius_words[VF], angle_words[VF], w[VF];
+  vi_store(w, words);
+  for (int i = 0; i < VF; i++) radius_words[i] = w[i & ~1], angle_words[i] = w[i | 1];
+  alignas(64) static const float quarter[VF] = {.25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0};
+  const vf half = vf_set1(0.5f);
+  vf u = vf_mul(vf_add(vi_to_float(vi_shr(vi_load(radius_words), 9)), half), vf_set1(0x1p-23f));
+  vf t = vf_mul(vi_to_float(vi_shr(vi_load(angle_words), 8)), vf_set1(0x1p-24f));
+  vf r = vf_sqrt(vf_mul(vf_log(u), vf_set1(-2.0f)));
+  return vf_mul(r, normal_sin_turns(vf_add(t, vf_load(quarter))));
+}
+// Groups of sixteen start at multiples of 16 of the tensor, wherever the range starts.
+static void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
+  float *to = (float *)out.data;
+  const int64_t end = offset + numel(out), first = offset / VF, last = (end + VF - 1) / VF;
+#pragma omp parallel for schedule(static) num_threads(c->threads) if (last - first > 1024)
+  for (int64_t group = first; group < last; group++) {
+    const vf z = vf_mul(normal16(seed, tensor, group * 4), vf_set1(std));
+    const int64_t at = group * VF - offset;
+    if (at >= 0 && at + VF <= end - offset) { vf_store(to + at, z); continue; }
+    float part[VF];
+    vf_store(part, z);
+    for (int i = 0; i < VF; i++) if (at + i >= 0 && at + i < end - offset) to[at + i] = part[i];
+  }
+}
+#endif

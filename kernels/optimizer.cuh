@@ -1,0 +1,297 @@
+// optimizer.cuh: AdamW, SGD with momentum, and the exact sum of squares behind gradient clipping. Ranges are flat; every
+// element is a function of its own inputs, so no result depends on where a shard starts.
+//
+//   adamw_update   Loshchilov & Hutter 2019, in the order of torch.optim.AdamW:
+//                    g = grad_scale grad
+//                    p -= lr weight_decay p
+//                    m += (1 - beta1) (g - m)
+//                    v  = beta2 v + (1 - beta2) g^2
+//                    p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
+//   sgd_update     torch.optim.SGD with dampening 0; decay is added to the gradient (L2), unlike AdamW's:
+//                    g = grad_scale grad + weight_decay p
+//                    b = momentum b + g        a zero b makes the first step b = g, as torch does
+//                    p -= lr b
+//   norm_accumulate, norm_finish   sqrt(sum of squares) without rounding on the way: the same bits for every partition
+//
+//   p master (n) fp32; param (n), any floating dtype, receives p rounded; param.data NULL: the master is the parameter
+//   m, v, momentum, grad (n) fp32
+#include "ops.h"
+
+// ---- exact norm ----------------------------------------------------------------------------------------------------
+// g is fp32, so g^2 (48 bits) is exact in fp64. Each square is rounded once, to a multiple of 2^-110 (ties to even): its
+// own rounding, no matter in whose company it is added. From there on all is integer: limb j counts units of
+// 2^(32 j - 110), so the order of additions, threads and ranks cannot matter. 13 limbs reach 2^306, past FLT_MAX^2 (2^256)
+// times 2^49 elements; the last limb counts elements that are infinite or not a number.
+// Squares below 2^-111 (|g| < 2^-55.5) count as 0: a billion of them could have added 2^-81 to a sum of squares.
+// norm_accumulate leaves every limb but the highest below 2^32, so an int64 sum of 2^31 ranks' limbs cannot overflow.
+enum { NORM_FLOOR_EXPONENT = -110, NORM_NONFINITE = 13, NORM_LIMBS = 14 };
+
+// sqrt of the total; NaN if any element was not finite. Limbs of several ranks are added element by element before.
+static inline double norm_finish(const int64_t *limbs) {
+  if (limbs[NORM_NONFINITE] != 0) return NAN;
+  uint32_t digit[NORM_LIMBS + 2] = {};
+  int64_t carry = 0;
+  int top = 0;
+  for (int j = 0; j < NORM_NONFINITE + 2; j++) { // carries leave one digit of 32 bits a place
+    carry += j < NORM_NONFINITE ? limbs[j] : 0;
+    digit[j] = (uint32_t)carry;
+    carry >>= 32;
+    if (digit[j]) top = j;
+  }
+  // The three leading digits and whether anything follows decide the nearest fp64.
+  uint64_t high = (uint64_t)digit[top] << 32 | (top >= 1 ? digit[top - 1] : 0), low = top >= 2 ? digit[top - 2] : 0;
+  bool rest = false;
+  for (int j = 0; j < top - 2; j++) rest |= digit[j] != 0;
+  int shift = high ? __builtin_clzll(high) : 0;  // bring the leading bit to the top of 64
+  if (shift) high = high << shift | low >> (32 - shift), low = low << shift & 0xffffffffu;
+  double total = (double)(high | (low != 0 || rest));
+  return sqrt(ldexp(total, NORM_FLOOR_EXPONENT + 32 * (top - 1) - shift));
+}
+
+#if PART_LAUNCH
+// Updates master, m, v; overwrites param.
+static inline void adamw_update(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+  const int64_t n = numel(master);
+  CHECK(numel(m) == n && numel(v) == n && numel(grad) == n && (!param.data || numel(param) == n),
+        "adamw_update: master has %lld elements, m %lld, v %lld, grad %lld", (long long)n, (long long)numel(m),
+        (long long)numel(v), (long long)numel(grad));
+  CHECK_DTYPE(master, F32);
+  CHECK_DTYPE(m, F32);
+  CHECK_DTYPE(v, F32);
+  CHECK_DTYPE(grad, F32);
+  c->ops->adamw_update(c, param, master, m, v, grad, a);
+}
+
+// Updates master and momentum; overwrites param. momentum.data may be NULL when a.momentum is 0.
+static inline void sgd_update(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+  const int64_t n = numel(master);
+  CHECK(numel(grad) == n && (!param.data || numel(param) == n) && (!momentum.data || numel(momentum) == n),
+        "sgd_update: master has %lld elements, grad %lld", (long long)n, (long long)numel(grad));
+  CHECK(momentum.data || a.momentum == 0.0f, "sgd_update: momentum %g without a buffer", (double)a.momentum);
+  CHECK_DTYPE(master, F32);
+  CHECK_DTYPE(grad, F32);
+  if (momentum.data) CHECK_DTYPE(momentum, F32);
+  c->ops->sgd_update(c, param, master, momentum, grad, a);
+}
+
+// Adds the squares of grad (n) fp32 to limbs[NORM_LIMBS].
+static inline void norm_accumulate(Ctx *c, int64_t *limbs, Tensor grad) {
+  CHECK_DTYPE(grad, F32);
+  c->ops->norm_accumulate(c, limbs, grad);
+}
+#endif
+
+#if PART_CPU
+static const int64_t OPTIMIZER_PIECE = 4096;     // what a thread takes at a time; a multiple of VF
+
+// ---- AdamW ---------------------------------------------------------------------------------------------------------
+struct AdamwLanes { vf grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
+
+template <class T, bool CAST>
+INLINE void adamw_lanes(T *param, float *master, float *m, float *v, const float *grad, const AdamwLanes *a, int64_t n) {
+  const vf g = vf_mul(vf_load_n(grad, n), a->grad_scale), old_m = vf_load_n(m, n);
+  const vf new_m = vf_fma(vf_sub(g, old_m), a->one_minus_beta1, old_m);
+  const vf new_v = vf_fma(vf_mul(g, g), a->one_minus_beta2, vf_mul(vf_load_n(v, n), a->beta2));
+  const vf denominator = vf_fma(vf_sqrt(new_v), a->root2, a->eps);
+  const vf p = vf_fma(vf_div(new_m, denominator), a->step, vf_mul(vf_load_n(master, n), a->decay));
+  vf_store_n(m, new_m, n);
+  vf_store_n(v, new_v, n);
+  vf_store_n(master, p, n);
+  if (CAST) vf_store_n(param, p, n);
+}
+template <class T, bool CAST>
+static void adamw_range(Ctx *c, T *param, float *master, float *m, float *v, const float *grad, int64_t n, AdamwArgs args) {
+  const AdamwLanes lanes = {vf_set1(args.grad_scale), vf_set1((float)(1.0 - (double)args.lr * (double)args.weight_decay)),
+                            vf_set1((float)(1.0 - (double)args.beta1)), vf_set1(args.beta2),
+                            vf_set1((float)(1.0 - (double)args.beta2)), vf_set1((float)(1.0 / sqrt((double)args.bias_correction2))),
+                            vf_set1(args.eps), vf_set1((float)(-(double)args.lr / (double)args.bias_correction1))};
+#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * OPTIMIZER_PIECE)
+  for (int64_t at = 0; at < n; at += OPTIMIZER_PIECE) {
+    const AdamwLanes a = lanes;
+    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
+    int64_t i = at;
+    for (; i + VF <= end; i += VF) adamw_lanes<T, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, VF);
+    if (i < end) adamw_lanes<T, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, end - i);
+  }
+}
+static void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+  float *p = (float *)master.data, *pm = (float *)m.data, *pv = (float *)v.data, *g = (float *)grad.data;
+  const int64_t n = numel(master);
+  if (!param.data) adamw_range<float, false>(c, p, p, pm, pv, g, n, a);
+  else DISPATCH(param.dtype, T, adamw_range<T, true>(c, (T *)param.data, p, pm, pv, g, n, a));
+}
+
+// ---- SGD -----------------------------------------------------------------------------------------------------------
+struct SgdLanes { vf grad_scale, weight_decay, momentum, minus_lr; };
+
+template <class T, bool CAST, bool BUFFER>
+INLINE void sgd_lanes(T *param, float *master, float *buffer, const float *grad, const SgdLanes *a, int64_t n) {
+  const vf old = vf_load_n(master, n);
+  vf g = vf_fma(old, a->weight_decay, vf_mul(vf_load_n(grad, n), a->grad_scale));
+  if (BUFFER) {
+    g = vf_fma(vf_load_n(buffer, n), a->momentum, g);
+    vf_store_n(buffer, g, n);
+  }
+  const vf p = vf_fma(g, a->minus_lr, old);
+  vf_store_n(master, p, n);
+  if (CAST) vf_store_n(param, p, n);
+}
+template <class T, bool CAST, bool BUFFER>
+static void sgd_range(Ctx *c, T *param, float *master, float *buffer, const float *grad, int64_t n, SgdArgs args) {
+  const SgdLanes lanes = {vf_set1(args.grad_scale), vf_set1(args.weight_decay), vf_set1(args.momentum), vf_set1(-args.lr)};
+#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * OPTIMIZER_PIECE)
+  for (int64_t at = 0; at < n; at += OPTIMIZER_PIECE) {
+    const SgdLanes a = lanes;
+    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
+    int64_t i = at;
+    for (; i + VF <= end; i += VF) sgd_lanes<T, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, VF);
+    if (i < end) sgd_lanes<T, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, end - i);
+  }
+}
+template <class T, bool CAST>
+static void sgd_choose(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+  float *p = (float *)master.data, *g = (float *)grad.data;
+  if (momentum.data) sgd_range<T, CAST, true>(c, param, p, (float *)momentum.data, g, numel(master), a);
+  else sgd_range<T, CAST, false>(c, param, p, p, g, numel(master), a);
+}
+static void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+  if (!param.data) sgd_choose<float, false>(c, (float *)master.data, master, momentum, grad, a);
+  else DISPATCH(param.dtype, T, sgd_choose<T, true>(c, (T *)param.data, master, momentum, grad, a));
+}
+
+// ---- exact norm ----------------------------------------------------------------------------------------------------
+// Adds sum 2^(shift - 110) to limbs, 0 <= shift.
+static void norm_add_limbs(int64_t *limbs, int64_t sum, int shift) {
+  const int j = shift / 32, bits = shift % 32;
+  const uint64_t low = (uint64_t)(uint32_t)sum << bits;
+  const int64_t high = (sum >> 32) * ((int64_t)1 << bits);
+  limbs[j] += (int64_t)(low & 0xffffffffu);
+  limbs[j + 1] += (int64_t)(low >> 32) + (high & 0xffffffff);
+  limbs[j + 2] += high >> 32;
+}
+// Any value, one at a time, in integers: the definition of what the fast form computes.
+static void norm_add_one(int64_t *limbs, float g) {
+  const uint32_t bits = f32_bits(g) & 0x7fffffffu;
+  if (bits >= 0x7f800000u) { limbs[NORM_NONFINITE]++; return; }
+  const uint32_t exponent = bits >> 23;
+  const uint64_t m = exponent ? (bits & 0x7fffffu) | 0x800000u : bits;
+  const int shift = 2 * ((int)(exponent ? exponent : 1) - 150) - NORM_FLOOR_EXPONENT;  // g^2 = m^2 2^(shift - 110)
+  uint64_t square = m * m;
+  if (shift >= 0) { norm_add_limbs(limbs, (int64_t)square, shift); return; }
+  if (shift < -50) return;                       // below half a unit
+  const uint64_t half = (uint64_t)1 << (-shift - 1), odd = square >> -shift & 1;
+  norm_add_limbs(limbs, (int64_t)((square + half - 1 + odd) >> -shift), 0);
+}
+static void norm_carry(int64_t *limbs) {         // every limb back below 2^32
+  for (int j = 0; j + 1 < NORM_NONFINITE; j++) {
+    limbs[j + 1] += limbs[j] >> 32;
+    limbs[j] &= 0xffffffff;
+  }
+}
+
+// Eight fp64 lanes and their bits as integers.
+#ifdef __AVX512F__
+typedef __m512d norm_vd;
+typedef __m512i norm_vi;
+INLINE norm_vd norm_widen(__m256 x) { return _mm512_cvtps_pd(x); }
+INLINE norm_vd norm_set1(double x) { return _mm512_set1_pd(x); }
+INLINE norm_vd norm_add(norm_vd x, norm_vd y) { return _mm512_add_pd(x, y); }
+INLINE norm_vd norm_sub(norm_vd x, norm_vd y) { return _mm512_sub_pd(x, y); }
+INLINE norm_vd norm_mul(norm_vd x, norm_vd y) { return _mm512_mul_pd(x, y); }
+INLINE norm_vi norm_zero() { return _mm512_setzero_si512(); }
+INLINE norm_vi norm_add_bits(norm_vi sum, norm_vd x) { return _mm512_add_epi64(sum, _mm512_castpd_si512(x)); }
+INLINE vi norm_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+#else
+struct norm_vd { __m256d a, b; };
+struct norm_vi { __m256i a, b; };
+INLINE norm_vd norm_widen(__m256 x) {
+  VF_BOTH(norm_vd, _mm256_cvtps_pd(_mm256_castps256_ps128(x)), _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
+}
+INLINE norm_vd norm_set1(double x) { VF_BOTH(norm_vd, _mm256_set1_pd(x), _mm256_set1_pd(x)); }
+INLINE norm_vd norm_add(norm_vd x, norm_vd y) { VF_BOTH(norm_vd, _mm256_add_pd(x.a, y.a), _mm256_add_pd(x.b, y.b)); }
+INLINE norm_vd norm_sub(norm_vd x, norm_vd y) { VF_BOTH(norm_vd, _mm256_sub_pd(x.a, y.a), _mm256_sub_pd(x.b, y.b)); }
+INLINE norm_vd norm_mul(norm_vd x, norm_vd y) { VF_BOTH(norm_vd, _mm256_mul_pd(x.a, y.a), _mm256_mul_pd(x.b, y.b)); }
+INLINE norm_vi norm_zero() { VF_BOTH(norm_vi, _mm256_setzero_si256(), _mm256_setzero_si256()); }
+INLINE norm_vi norm_add_bits(norm_vi s, norm_vd x) {
+  VF_BOTH(norm_vi, _mm256_add_epi64(s.a, _mm256_castpd_si256(x.a)), _mm256_add_epi64(s.b, _mm256_castpd_si256(x.b)));
+}
+INLINE vi norm_max(vi x, vi y) { VF_BOTH(vi, _mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)); }
+#endif
+
+// A level k rounds to multiples of 2^(51 k - 110): adding M = 1.5 2^(52 + 51 k - 110) leaves no room for anything finer.
+// The multiple then stands in the low bits of the sum, so sums of it are integer additions of those bits (Demmel & Nguyen
+// 2015 bin alike, in floating point), and what M made fall off, exact in fp64, goes to the level below. The lowest level
+// rounds half to even, as the multiples above it are even.
+static const int NORM_LEVEL_BITS = 51;
+static const int64_t NORM_BLOCK = 2048;          // 2048 2^51 < 2^63: a block's sum fits
+static inline double norm_level_magic(int level) {
+  return ldexp(1.5, 52 + NORM_FLOOR_EXPONENT + NORM_LEVEL_BITS * level);
+}
+
+template <int LEVELS> INLINE void norm_lanes(norm_vi *sum, norm_vd x, const norm_vd *magic) {
+  norm_vd rest = norm_mul(x, x);
+#pragma GCC unroll 3
+  for (int k = LEVELS - 1; k >= 0; k--) {
+    norm_vd t = norm_add(rest, magic[k]);
+    sum[k] = norm_add_bits(sum[k], t);
+    if (k) rest = norm_sub(rest, norm_sub(t, magic[k]));
+  }
+}
+// n <= NORM_BLOCK elements whose squares are all below 2^(51 LEVELS - 110).
+template <int LEVELS> static void norm_block(int64_t *limbs, const float *g, int64_t n) {
+  norm_vi low[LEVELS], high[LEVELS];
+  norm_vd magic[LEVELS];
+  for (int k = 0; k < LEVELS; k++) low[k] = high[k] = norm_zero(), magic[k] = norm_set1(norm_level_magic(k));
+  for (int64_t i = 0; i < n; i += VF) {
+    const vf x = i + VF <= n ? vf_load(g + i) : vf_load_n(g + i, n - i);
+    norm_lanes<LEVELS>(low, norm_widen(vf_low_half(x)), magic);
+    norm_lanes<LEVELS>(high, norm_widen(vf_high_half(x)), magic);
+  }
+  const uint64_t lanes = (uint64_t)((n + VF - 1) / VF * VF);
+  for (int k = 0; k < LEVELS; k++) {             // modulo 2^64, in which the bits of M were added once a lane
+    const double m = norm_level_magic(k);
+    uint64_t bits, part[16], total = 0;
+    memcpy(&bits, &m, 8);
+    memcpy(part, &low[k], 64);
+    memcpy(part + 8, &high[k], 64);
+    for (int i = 0; i < 16; i++) total += part[i];
+    norm_add_limbs(limbs, (int64_t)(total - lanes * bits), NORM_LEVEL_BITS * k);
+  }
+}
+static float norm_largest(const float *g, int64_t n) {                        // NaN counts as larger than Inf
+  const vi magnitude = vi_set1(0x7fffffff);
+  vi most = vi_set1(0);
+  int64_t i = 0;
+  for (; i + VF <= n; i += VF) most = norm_max(most, vi_and(vf_bits(vf_load(g + i)), magnitude));
+  if (i < n) most = norm_max(most, vi_and(vf_bits(vf_load_n(g + i, n - i)), magnitude));
+  int32_t lane[VF], m = 0;
+  vi_store(lane, most);
+  for (int j = 0; j < VF; j++) if (lane[j] > m) m = lane[j];
+  return bits_f32((uint32_t)m);
+}
+// Gradients of ordinary size need two levels, converged or unused parts of the model one or none.
+static void norm_add_block(int64_t *limbs, const float *g, int64_t n) {
+  const float largest = norm_largest(g, n);
+  if (largest == 0.0f) return;
+  if (largest < 0x1p-30f) norm_block<1>(limbs, g, n);
+  else if (largest < 0x1p-4f) norm_block<2>(limbs, g, n);
+  else if (largest < 0x1p21f) norm_block<3>(limbs, g, n);
+  else for (int64_t i = 0; i < n; i++) norm_add_one(limbs, g[i]);
+}
+static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
+  const float *g = (const float *)grad.data;
+  const int64_t n = numel(grad);
+#pragma omp parallel num_threads(c->threads) if (n > 8 * NORM_BLOCK)
+  {
+    int64_t mine[NORM_LIMBS] = {};
+#pragma omp for schedule(static) nowait
+    for (int64_t at = 0; at < n; at += NORM_BLOCK) norm_add_block(mine, g + at, n - at < NORM_BLOCK ? n - at : NORM_BLOCK);
+    norm_carry(mine);
+    for (int j = 0; j < NORM_LIMBS; j++) {
+#pragma omp atomic
+      limbs[j] += mine[j];
+    }
+  }
+  norm_carry(limbs);
+}
+#endif

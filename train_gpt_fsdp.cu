@@ -1,0 +1,1488 @@
+// train_gpt_fsdp: trains a GPT-2-style model on WikiText-2 (or your tokens), every parameter, gradient and optimizer state
+// sharded over the ranks.  mpirun -np N ./train_gpt_fsdp [options]     ./train_gpt_fsdp --help
+//
+//   1 options       one table makes the struct, the parser, --help and the printed configuration
+//   2 model         shapes, presets, the one table of parameters
+//   3 memory        activations; the plan of every byte, before any is taken
+//   4 forward       embeddings, blocks, head in chunks of rows
+//   5 backward      the same, in reverse
+//   6 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
+//   7 eval, sample  every token of a split once; text from a prompt
+//   8 logging       progress line, metrics.jsonl, saved weights
+//   9 main          start, agreement of the ranks, the loop
+//
+// The sharding is in fsdp.h, the arithmetic in kernels/, the text in data/. Nothing here asks which device it runs on.
+#define PART_LAUNCH 1
+#include "fsdp.h"
+#include "data/tokenizer.h"
+#include "data/dataloader.h"
+#include "data/safetensors.h"
+#include <stddef.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#define PROGRAM_VERSION "0.1.0"
+#ifndef BUILD_ID                                  // the Makefile gives a checksum of the sources: all ranks must have the same
+#define BUILD_ID "unknown"
+#endif
+
+const char *who_am_i;
+void (*die_hook)(int code);
+
+// ================================================================================================ 1 options
+// INT, NUM (name, default, lowest, highest, group, help); TEXT (name, default, choices or NULL, group, help);
+// FLAG (name, group, help): off unless given; FLAG alone or =on / =off.
+#define OPTIONS(INT, NUM, TEXT, FLAG) \
+  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl", "model", "preset of shapes; the options below change single ones") \
+  INT(n_layer, 0, 0, 1000, "model", "blocks (0: the preset's)") \
+  INT(n_head, 0, 0, 1000, "model", "attention heads; must divide n_embd (0: the preset's)") \
+  INT(n_embd, 0, 0, 65536, "model", "width (0: the preset's)") \
+  INT(seq_len, 0, 0, 1 << 20, "model", "tokens of a training sequence (0: the preset's)") \
+  INT(n_positions, 0, 0, 1 << 20, "model", "learned positions, >= seq_len (0: the preset's, or seq_len if longer)") \
+  INT(vocab_size, 0, 0, 1 << 24, "model", "size the tokenizer is trained to; of token files: their vocabulary (0: the preset's)") \
+  NUM(dropout, 0.0, 0.0, 0.99, "model", "dropout on embeddings, attention and both residual branches") \
+  TEXT(tie_head, "on", "on|off", "model", "LM head shares the token embedding") \
+  INT(epochs, 1, 1, 1000000, "training", "passes over the training tokens") \
+  INT(max_steps, 0, 0, INT64_MAX, "training", "stop after this many steps (0: by epochs only)") \
+  INT(batch_size, 8, 1, 1 << 20, "training", "sequences a microbatch, per rank") \
+  INT(grad_accum, 0, 0, 1 << 20, "training", "microbatches a step, per rank (0: 1, or what --global_batch asks for)") \
+  INT(global_batch, 0, 0, 1 << 24, "training", "sequences a step over all ranks; batch_size x ranks must divide it") \
+  INT(seed, 1, 0, INT64_MAX, "training", "of initialisation, order, dropout and sampling") \
+  TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
+  NUM(lr, 0.001, 0.0, 1000.0, "optimizer", "peak learning rate") \
+  TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "learning rate after warm-up; step: StepLR, by --gamma") \
+  NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up: below 1 a fraction of all steps, else steps") \
+  NUM(min_lr_ratio, 0.1, 0.0, 1.0, "optimizer", "the schedule ends at this fraction of lr") \
+  NUM(gamma, 0.7, 0.0, 1.0, "optimizer", "step: factor every --step_epochs; giving it alone chooses --schedule step") \
+  INT(step_epochs, 1, 1, 1000000, "optimizer", "step: epochs between two factors") \
+  NUM(decay_fraction, 0.2, 0.0, 1.0, "optimizer", "wsd: the last fraction of the steps falls linearly") \
+  NUM(weight_decay, 0.1, 0.0, 100.0, "optimizer", "on matrices and embeddings; none on norms and biases") \
+  NUM(beta1, 0.9, 0.0, 0.999999, "optimizer", "AdamW: decay of the first moment") \
+  NUM(beta2, 0.95, 0.0, 0.999999, "optimizer", "AdamW: decay of the second moment") \
+  NUM(eps, 1e-8, 1e-20, 1.0, "optimizer", "AdamW: added to the root of the second moment") \
+  NUM(momentum, 0.9, 0.0, 0.999999, "optimizer", "SGD: momentum") \
+  NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: do not)") \
+  TEXT(data, "", NULL, "data", "directory of train/valid/test .txt, a token .bin, random, or generated (else WIKITEXT2_DIR, data/wikitext-2)") \
+  TEXT(cache, "data/cache", NULL, "data", "where trained tokenizers and encoded tokens are kept") \
+  TEXT(shuffle, "on", "on|off", "data", "a new order every epoch, the same for every number of ranks") \
+  TEXT(drop_last, "on", "on|off", "data", "drop the tokens that fill no global batch; off: wrap around to the epoch's first") \
+  TEXT(param_dtype, "fp32", "fp32|bf16|fp16", "precision", "gathered parameters, activations, matrix products; masters are fp32") \
+  TEXT(reduce_dtype, "fp32", "fp32|bf16|fp16", "precision", "gradients on the wire; they are added up in fp32") \
+  NUM(loss_scale, 0.0, 0.0, 1e9, "precision", "fixed loss scale (0: 1, and dynamic from 65536 for fp16)") \
+  INT(gather_slots, 2, 1, 1000, "sharding", "blocks held whole at once; all of them: gathered once a step") \
+  TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: needs --device cuda") \
+  TEXT(shm, "on", "on|off", "sharding", "shared-memory windows inside a host; off: messages there too") \
+  TEXT(device, "auto", "auto|cpu|cuda", "device", "where to compute") \
+  FLAG(no_cuda, "device", "the same as --device cpu") \
+  TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "CPU instruction set; auto: the best one that every rank has") \
+  INT(threads, 0, 0, 4096, "device", "threads a rank (0: its fair share of the host's cores)") \
+  INT(eval_every, 0, 0, INT64_MAX, "evaluation and samples", "validate every so many steps (0: at the end of every epoch)") \
+  INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences an evaluation batch, per rank (0: batch_size)") \
+  TEXT(prompt, "", NULL, "evaluation and samples", "text to continue at the end (else a new line)") \
+  INT(sample_tokens, 64, 0, 1 << 20, "evaluation and samples", "tokens to generate at the end (0: none)") \
+  NUM(temperature, 0.8, 0.0, 100.0, "evaluation and samples", "divides the logits; 0: always the likeliest token") \
+  INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
+  TEXT(out, "out", NULL, "output", "everything this run writes: metrics.jsonl, tokenizer.json, sample.txt, model.safetensors") \
+  INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
+  FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32")
+
+enum OptionType { OPTION_INT, OPTION_NUM, OPTION_TEXT, OPTION_FLAG };
+enum { OPTION_TEXT_BYTES = 1024 };
+
+enum OptionId {
+#define OPTION_ID_INT(name, def, lo, hi, group, help) OPT_##name,
+#define OPTION_ID_TEXT(name, def, choices, group, help) OPT_##name,
+#define OPTION_ID_FLAG(name, group, help) OPT_##name,
+  OPTIONS(OPTION_ID_INT, OPTION_ID_INT, OPTION_ID_TEXT, OPTION_ID_FLAG)
+  OPTION_COUNT
+};
+
+struct Options {
+#define OPTION_FIELD_INT(name, def, lo, hi, group, help) int64_t name;
+#define OPTION_FIELD_NUM(name, def, lo, hi, group, help) double name;
+#define OPTION_FIELD_TEXT(name, def, choices, group, help) char name[OPTION_TEXT_BYTES];
+#define OPTION_FIELD_FLAG(name, group, help) bool name;
+  OPTIONS(OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_FLAG)
+  bool given[OPTION_COUNT];
+};
+
+struct OptionSpec {
+  const char *name;
+  OptionType type;
+  size_t offset;
+  double def, lo, hi;
+  const char *text_def, *choices, *group, *help;
+};
+static const OptionSpec option_specs[] = {
+#define OPTION_SPEC_INT(name, def, lo, hi, group, help) \
+  {#name, OPTION_INT, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), NULL, NULL, group, help},
+#define OPTION_SPEC_NUM(name, def, lo, hi, group, help) \
+  {#name, OPTION_NUM, offsetof(Options, name), def, lo, hi, NULL, NULL, group, help},
+#define OPTION_SPEC_TEXT(name, def, choices, group, help) \
+  {#name, OPTION_TEXT, offsetof(Options, name), 0, 0, 0, def, choices, group, help},
+#define OPTION_SPEC_FLAG(name, group, help) \
+  {#name, OPTION_FLAG, offsetof(Options, name), 0, 0, 0, NULL, NULL, group, help},
+  OPTIONS(OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_FLAG)
+};
+
+static void options_default(Options *o) {
+  memset(o, 0, sizeof *o);
+  for (const OptionSpec &s : option_specs) {
+    char *field = (char *)o + s.offset;
+    if (s.type == OPTION_INT) *(int64_t *)field = (int64_t)s.def;
+    if (s.type == OPTION_NUM) *(double *)field = s.def;
+    if (s.type == OPTION_TEXT) snprintf(field, OPTION_TEXT_BYTES, "%s", s.text_def);
+  }
+}
+
+// One value as text; the same text gives the same value back.
+static void option_print(char *to, size_t bytes, const Options *o, const OptionSpec *s) {
+  const char *field = (const char *)o + s->offset;
+  if (s->type == OPTION_INT) snprintf(to, bytes, "%lld", (long long)*(const int64_t *)field);
+  if (s->type == OPTION_NUM) snprintf(to, bytes, "%.17g", *(const double *)field);
+  if (s->type == OPTION_TEXT) snprintf(to, bytes, "%s", field);
+  if (s->type == OPTION_FLAG) snprintf(to, bytes, "%s", *(const bool *)field ? "on" : "off");
+}
+
+static bool choice_has(const char *choices, const char *value) {
+  size_t n = strlen(value);
+  for (const char *c = choices; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL)
+    if (!strncmp(c, value, n) && (c[n] == '|' || !c[n]) && n) return true;
+  return false;
+}
+
+// Stores `value` for option i. False with one line in `error` when it does not fit.
+static bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
+  const OptionSpec *s = &option_specs[i];
+  char *field = (char *)o + s->offset, *end;
+  o->given[i] = true;
+  errno = 0;
+  if (s->type == OPTION_FLAG) {
+    bool on = !strcmp(value, "on");
+    if (!on && strcmp(value, "off")) { snprintf(error, error_bytes, "--%s is on or off, not '%s'", s->name, value); return false; }
+    *(bool *)field = on;
+  } else if (s->type == OPTION_TEXT) {
+    if (s->choices && !choice_has(s->choices, value)) {
+      snprintf(error, error_bytes, "--%s '%s' is not known: choose one of %s", s->name, value, s->choices);
+      return false;
+    }
+    if (strlen(value) >= OPTION_TEXT_BYTES) { snprintf(error, error_bytes, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1); return false; }
+    strcpy(field, value);
+  } else {
+    double x = s->type == OPTION_INT ? (double)strtoll(value, &end, 10) : strtod(value, &end);
+    if (end == value || *end || x != x) {
+      snprintf(error, error_bytes, "--%s needs %s, not '%s'", s->name, s->type == OPTION_INT ? "a whole number" : "a number", value);
+      return false;
+    }
+    if (x < s->lo || x > s->hi || (s->type == OPTION_INT && errno == ERANGE)) {
+      snprintf(error, error_bytes, "--%s %s is out of range: %.10g to %.10g", s->name, value, s->lo, s->hi);
+      return false;
+    }
+    if (s->type == OPTION_INT) *(int64_t *)field = strtoll(value, NULL, 10);
+    else *(double *)field = x;
+  }
+  return true;
+}
+
+// Edit distance, for "did you mean"; 0 when `a` only stops too early.
+static int edit_distance(const char *a, const char *b) {
+  int row[64], n = (int)strlen(b);
+  if (n > 62) return 99;
+  if (*a && !strncmp(a, b, strlen(a))) return 0;
+  for (int j = 0; j <= n; j++) row[j] = j;
+  for (int i = 0; a[i]; i++) {
+    int diagonal = row[0];
+    row[0] = i + 1;
+    for (int j = 0; j < n; j++) {
+      int replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      int best = row[j] < diagonal ? row[j] + 1 : diagonal + 1;
+      row[j + 1] = replaced < best ? replaced : best;
+    }
+  }
+  return row[n];
+}
+
+// Reads argv. Hyphens and underscores in names are the same. False with one line in `error`.
+static bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
+  options_default(o);
+  for (int a = 1; a < argc; a++) {
+    char name[128];
+    if (strncmp(argv[a], "--", 2) || !argv[a][2]) {
+      snprintf(error, error_bytes, "'%s' is not an option: options start with --, see --help", argv[a]);
+      return false;
+    }
+    snprintf(name, sizeof name, "%s", argv[a] + 2);
+    const char *value = strchr(argv[a], '=');
+    if (strchr(name, '=')) *strchr(name, '=') = 0;
+    for (char *c = name; *c; c++) if (*c == '-') *c = '_';
+    int found = -1, nearest = 0;
+    for (int i = 0; i < OPTION_COUNT; i++) {
+      if (!strcmp(option_specs[i].name, name)) found = i;
+      if (edit_distance(name, option_specs[i].name) < edit_distance(name, option_specs[nearest].name)) nearest = i;
+    }
+    if (found < 0) {
+      const char *like = option_specs[nearest].name;
+      const bool near = edit_distance(name, like) <= 1 + (int)strlen(like) / 4;
+      snprintf(error, error_bytes, "unknown option --%s: %s%s%s", name, near ? "did you mean --" : "", near ? like : "", near ? "? See --help" : "see --help");
+      return false;
+    }
+    if (value) value++;
+    else if (option_specs[found].type == OPTION_FLAG) value = "on";
+    else if (a + 1 < argc && strncmp(argv[a + 1], "--", 2)) value = argv[++a];
+    else { snprintf(error, error_bytes, "--%s needs a value (one that starts with --: --%s=VALUE)", name, name); return false; }
+    if (!option_set(o, found, value, error, error_bytes)) return false;
+  }
+  return true;
+}
+
+static void options_help() {
+  printf("train_gpt_fsdp %s: trains a GPT-2-style model, fully sharded over MPI ranks\n"
+         "usage: [mpirun -np N] ./train_gpt_fsdp [--option value]...      names take _ or -\n", PROGRAM_VERSION);
+  const char *group = "";
+  for (const OptionSpec &s : option_specs) {
+    if (strcmp(group, s.group)) printf("\n%s\n", s.group);
+    group = s.group;
+    char left[160], def[64] = "";
+    Options o;
+    options_default(&o);
+    option_print(def, sizeof def, &o, &s);
+    if (s.type == OPTION_NUM) snprintf(def, sizeof def, "%g", s.def);
+    snprintf(left, sizeof left, "--%s %s", s.name, s.type == OPTION_INT ? "N" : s.type == OPTION_NUM ? "X" : s.type == OPTION_FLAG ? "" : s.choices ? s.choices : "TEXT");
+    printf("  %-34s %s", left, s.help);
+    if (s.type != OPTION_FLAG && def[0]) printf(" [%s]", def);
+    printf("\n");
+  }
+  printf("\nother\n  %-34s this page\n  %-34s version\n", "--help", "--version");
+}
+
+// ================================================================================================ 2 model
+struct Preset { const char *name; int64_t n_layer, n_head, n_embd, seq_len, n_positions, vocab_size; };
+static const Preset presets[] = {
+    {"tiny", 4, 4, 128, 128, 128, 2048},          {"small", 6, 8, 512, 256, 256, 5000},
+    {"gpt2", 12, 12, 768, 1024, 1024, 50257},     {"gpt2-medium", 24, 16, 1024, 1024, 1024, 50257},
+    {"gpt2-large", 36, 20, 1280, 1024, 1024, 50257}, {"gpt2-xl", 48, 25, 1600, 1024, 1024, 50257}};
+
+// Shapes of one run. Vp: vocabulary padded so that the head's products are aligned; the padding rows of the embedding
+// are zero, get no gradient and reach neither loss nor file.
+struct Model { int L, H; int64_t C, T, P, V, Vp; bool tied; float dropout; };
+enum { VOCAB_ALIGN = 64 };
+static const float INIT_STD = 0.02f;             // Radford et al. 2019; residual projections scaled by 1/sqrt(2L)
+
+// The one table of parameters: name, rows and columns, initialisation, decay. Rows and columns are written in units of
+// C, or as V (vocabulary) and P (positions). It makes the units, the memory plan, the names in files and in tests.
+enum Rows { ROWS_C, ROWS_3C, ROWS_4C, ROWS_V, ROWS_P };
+enum Cols { COLS_NONE, COLS_C, COLS_4C };
+struct ParamSpec { const char *name; Rows rows; Cols cols; Init init; bool residual, decay; };
+enum RootParam { WTE, WPE, LN_F_W, LN_F_B, LM_HEAD };
+enum BlockParam { LN_1_W, LN_1_B, ATTN_W, ATTN_B, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W, PROJ_B, BLOCK_PARAMS };
+static const ParamSpec root_specs[] = {
+    {"wte.weight", ROWS_V, COLS_C, INIT_NORMAL, false, true},
+    {"wpe.weight", ROWS_P, COLS_C, INIT_NORMAL, false, true},
+    {"ln_f.weight", ROWS_C, COLS_NONE, INIT_ONE, false, false},
+    {"ln_f.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
+    {"lm_head.weight", ROWS_V, COLS_C, INIT_NORMAL, false, true}};      // last: absent when tied
+static const ParamSpec block_specs[BLOCK_PARAMS] = {
+    {"h.%d.ln_1.weight", ROWS_C, COLS_NONE, INIT_ONE, false, false},
+    {"h.%d.ln_1.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
+    {"h.%d.attn.c_attn.weight", ROWS_3C, COLS_C, INIT_NORMAL, false, true},
+    {"h.%d.attn.c_attn.bias", ROWS_3C, COLS_NONE, INIT_ZERO, false, false},
+    {"h.%d.attn.c_proj.weight", ROWS_C, COLS_C, INIT_NORMAL, true, true},
+    {"h.%d.attn.c_proj.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
+    {"h.%d.ln_2.weight", ROWS_C, COLS_NONE, INIT_ONE, false, false},
+    {"h.%d.ln_2.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
+    {"h.%d.mlp.c_fc.weight", ROWS_4C, COLS_C, INIT_NORMAL, false, true},
+    {"h.%d.mlp.c_fc.bias", ROWS_4C, COLS_NONE, INIT_ZERO, false, false},
+    {"h.%d.mlp.c_proj.weight", ROWS_C, COLS_4C, INIT_NORMAL, true, true},
+    {"h.%d.mlp.c_proj.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false}};
+
+static int root_param_count(const Model *m) { return m->tied ? LM_HEAD : LM_HEAD + 1; }
+static int block_param(const Model *m, int l, BlockParam k) { return root_param_count(m) + l * BLOCK_PARAMS + k; }
+
+static Param param_make(const Model *m, const ParamSpec *s, int unit) {
+  const int64_t rows[] = {m->C, 3 * m->C, 4 * m->C, m->V, m->P}, cols[] = {-1, m->C, 4 * m->C};
+  Param p = {};
+  char name[sizeof p.name];
+  snprintf(name, sizeof name, "%s", s->name);
+  char *layer = strstr(name, "%d");
+  if (layer) *layer = 0;
+  snprintf(p.name, sizeof p.name, layer ? "%s%d%s" : "%s", name, unit - 1, layer ? layer + 2 : "");
+  p.ndim = s->cols == COLS_NONE ? 1 : 2;
+  p.shape[0] = rows[s->rows];
+  p.shape[1] = cols[s->cols];
+  p.padded_rows = s->rows == ROWS_V ? m->Vp : rows[s->rows];
+  p.init = s->init;
+  p.std = s->residual ? INIT_STD / sqrtf(2.0f * (float)m->L) : INIT_STD;
+  p.decay = s->decay;
+  p.unit = unit;
+  return p;
+}
+
+// All parameters in order of units: root, then blocks. Returns a malloc'ed array.
+static Param *model_params(const Model *m, int *count) {
+  *count = root_param_count(m) + m->L * BLOCK_PARAMS;
+  Param *p = (Param *)calloc((size_t)*count, sizeof(Param));
+  for (int i = 0; i < root_param_count(m); i++) p[i] = param_make(m, &root_specs[i], 0);
+  for (int l = 0; l < m->L; l++)
+    for (int k = 0; k < BLOCK_PARAMS; k++) p[block_param(m, l, (BlockParam)k)] = param_make(m, &block_specs[k], 1 + l);
+  return p;
+}
+static int64_t model_numel(const Model *m) {
+  int count;
+  Param *p = model_params(m, &count);
+  int64_t n = 0;
+  for (int i = 0; i < count; i++) n += p[i].shape[0] * (p[i].ndim == 2 ? p[i].shape[1] : 1);
+  free(p);
+  return n;
+}
+
+// Fills what the preset leaves to it and refuses shapes that cannot work. vocab_size may still shrink to what the
+// tokenizer reaches. False with one line in `error`.
+static bool options_resolve(Options *o, int world, char *error, size_t bytes) {
+  const Preset *p = presets;
+  for (const Preset &q : presets) if (!strcmp(q.name, o->model)) p = &q;
+  if (!o->n_layer) o->n_layer = p->n_layer;
+  if (!o->n_head) o->n_head = p->n_head;
+  if (!o->n_embd) o->n_embd = p->n_embd;
+  if (!o->vocab_size) o->vocab_size = p->vocab_size;
+  if (!o->seq_len) o->seq_len = o->n_positions ? min64(p->seq_len, o->n_positions) : p->seq_len;
+  if (!o->n_positions) o->n_positions = max64(p->n_positions, o->seq_len);
+  if (!o->test_batch_size) o->test_batch_size = o->batch_size;
+  if (o->no_cuda && !strcmp(o->device, "cuda")) { snprintf(error, bytes, "--no_cuda and --device cuda exclude each other"); return false; }
+  if (o->no_cuda) strcpy(o->device, "cpu");
+  if (o->given[OPT_gamma] && !o->given[OPT_schedule]) strcpy(o->schedule, "step");
+  if (o->given[OPT_gamma] && strcmp(o->schedule, "step")) { snprintf(error, bytes, "--gamma belongs to --schedule step, not to %s", o->schedule); return false; }
+  if (o->n_embd % o->n_head) { snprintf(error, bytes, "--n_head %lld does not divide --n_embd %lld", (long long)o->n_head, (long long)o->n_embd); return false; }
+  if (o->seq_len > o->n_positions) { snprintf(error, bytes, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len, (long long)o->n_positions); return false; }
+  const int64_t per_round = o->batch_size * world;
+  if (o->global_batch && o->global_batch % per_round) {
+    snprintf(error, bytes, "--global_batch %lld is not divisible by batch_size %lld x %d ranks", (long long)o->global_batch, (long long)o->batch_size, world);
+    return false;
+  }
+  if (o->global_batch && o->grad_accum && o->global_batch != per_round * o->grad_accum) {
+    snprintf(error, bytes, "--global_batch %lld is not batch_size %lld x %d ranks x grad_accum %lld: give one of the two",
+             (long long)o->global_batch, (long long)o->batch_size, world, (long long)o->grad_accum);
+    return false;
+  }
+  if (!o->grad_accum) o->grad_accum = o->global_batch ? o->global_batch / per_round : 1;
+  o->global_batch = per_round * o->grad_accum;
+  if (!strcmp(o->comm, "self") && world > 1) { snprintf(error, bytes, "--comm self is for one rank, there are %d", world); return false; }
+  if (!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda")) { snprintf(error, bytes, "--comm nccl needs --device cuda"); return false; }
+  if (!strcmp(o->device, "cuda") && !&ops_cuda) {
+    snprintf(error, bytes, "--device cuda: this build has no CUDA kernels; use --device cpu");
+    return false;
+  }
+  return true;
+}
+
+static Model model_of(const Options *o) {
+  Model m = {(int)o->n_layer, (int)o->n_head, o->n_embd, o->seq_len, o->n_positions, o->vocab_size,
+             round_up(o->vocab_size, VOCAB_ALIGN), !strcmp(o->tie_head, "on"), (float)o->dropout};
+  return m;
+}
+static Dtype dtype_named(const char *name) { return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32; }
+
+// ================================================================================================ 3 memory
+// What one block keeps from forward to backward. R = B T rows. Shapes in comments; F32 where said, else compute dtype.
+struct BlockActs {
+  Tensor residual;         // (B,T,C)  stream entering the block
+  Tensor ln_1, qkv, att;   // (B,T,C) (B,T,3C) (B,T,C)
+  Tensor residual_2, ln_2; // (B,T,C)  stream after attention
+  Tensor fc, gelu;         // (B,T,4C) before and after GELU
+  Tensor mean_1, rstd_1, mean_2, rstd_2;         // F32 (B,T)
+  Tensor lse;              // F32 (B,H,T)
+};
+struct Acts {
+  int B, T;
+  Tensor tokens, targets;                        // I32 (B,T), (B T)
+  BlockActs *block;
+  Tensor branch;                                 // (B,T,C)  output of a projection before it joins the stream
+  Tensor residual_f, ln_f, mean_f, rstd_f;
+  Tensor dresidual, dbranch, dln, datt, dqkv, dfc;               // training only
+  Tensor losses, correct;                        // F32, I32 (R)
+  Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp): in MEM_HEAD
+};
+
+struct Arena { char *base; size_t at; };
+// The next tensor of an arena; with base == NULL only the size is counted. 256-byte steps.
+static Tensor arena_tensor(Arena *a, Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t d2 = -1) {
+  Tensor t = tensor_of(a->base ? a->base + a->at : NULL, dtype, d0, d1, d2);
+  a->at += (size_t)round_up(numel(t) * (int64_t)dtype_bytes(dtype), 256);
+  return t;
+}
+
+// Rows of the head's logits that exist at once: about 64 MiB of them, so that the head's weight gradient is read and
+// written only a few times, and never the whole (B T, V). Depends on the shapes only: it fixes an order of sums.
+enum { HEAD_CHUNK_BYTES = 64 << 20 };
+static int64_t head_rows(const Model *m, int64_t rows) {
+  return min64(rows, max64(32, HEAD_CHUNK_BYTES / (4 * m->Vp) / 32 * 32));
+}
+
+// Lays B x T activations of `layers` blocks into the arena. Without `training` no gradients are laid out, and two
+// layers serve all blocks in turn.
+static void acts_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int B, int T, int layers, bool training) {
+  const int64_t C = m->C;
+  x->B = B;
+  x->T = T;
+  x->tokens = arena_tensor(a, I32, B, T);
+  x->targets = arena_tensor(a, I32, (int64_t)B * T);
+  for (int l = 0; l < layers; l++) {
+    BlockActs *b = &x->block[l];
+    Tensor *const streams[] = {&b->residual, &b->ln_1, &b->att, &b->residual_2, &b->ln_2};
+    Tensor *const statistics[] = {&b->mean_1, &b->rstd_1, &b->mean_2, &b->rstd_2};
+    for (Tensor *t : streams) *t = arena_tensor(a, dt, B, T, C);
+    b->qkv = arena_tensor(a, dt, B, T, 3 * C);
+    b->fc = arena_tensor(a, dt, B, T, 4 * C);
+    b->gelu = arena_tensor(a, dt, B, T, 4 * C);
+    for (Tensor *t : statistics) *t = arena_tensor(a, F32, B, T);
+    b->lse = arena_tensor(a, F32, B, m->H, T);
+  }
+  Tensor *const streams[] = {&x->branch, &x->residual_f, &x->ln_f};
+  for (Tensor *t : streams) *t = arena_tensor(a, dt, B, T, C);
+  x->mean_f = arena_tensor(a, F32, B, T);
+  x->rstd_f = arena_tensor(a, F32, B, T);
+  x->losses = arena_tensor(a, F32, (int64_t)B * T);
+  x->correct = arena_tensor(a, I32, (int64_t)B * T);
+  if (!training) return;
+  x->dresidual = arena_tensor(a, dt, B, T, C);
+  x->dbranch = m->dropout > 0 ? arena_tensor(a, dt, B, T, C) : x->dresidual;   // without dropout they are the same numbers
+  x->dln = arena_tensor(a, dt, B, T, C);
+  x->datt = arena_tensor(a, dt, B, T, C);
+  x->dqkv = arena_tensor(a, dt, B, T, 3 * C);
+  x->dfc = arena_tensor(a, dt, B, T, 4 * C);
+}
+static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows) {
+  x->logits = arena_tensor(a, F32, rows, m->Vp);
+  x->dlogits = dt == F32 ? x->logits : arena_tensor(a, dt, rows, m->Vp);
+}
+static int eval_layers(const Model *m) { return m->L < 2 ? m->L : 2; }
+
+// ---- the trainer's state
+struct Trainer {
+  Options opt;
+  Model model;
+  Dtype dtype;
+  Ctx ctx;
+  Fsdp fsdp;
+  MemoryPlan plan;
+  const Corpus *corpus;                          // owned by the caller
+  Sampler sampler;
+  Acts acts;
+  char *arena, *head_arena;
+  size_t arena_bytes, head_bytes, workspace_bytes, data_bytes, order_bytes, corpus_bytes;
+  void *order;                                   // of the epoch's samples
+  int32_t *host_inputs, *host_targets;           // (B,T) as the loader fills them
+  bool carved_for_training;
+  int64_t rows_max, step, steps_total, steps_per_epoch, updates;  // updates: steps not skipped by the loss scaler
+  float loss_scale;
+  int64_t good_steps;                            // since the scale last changed
+  double *losses_mine, *losses_all;              // [A] of this rank, [M] in order of microbatches, of the last step
+  char *exchange, *exchange_all;
+  size_t exchange_bytes;
+};
+
+static bool acts_are_carved(Trainer *t, int B, int T, bool training) {
+  return t->acts.B == B && t->acts.T == T && t->carved_for_training == training;
+}
+// Makes the activations fit a batch of B x T, for training or for evaluation. The arena itself never moves.
+static void trainer_carve(Trainer *t, int B, int T, bool training) {
+  if (acts_are_carved(t, B, T, training)) return;
+  Arena a = {t->arena, 0}, h = {t->head_arena, 0};
+  acts_carve(&t->acts, &a, &t->model, t->dtype, B, T, training ? t->model.L : eval_layers(&t->model), training);
+  head_carve(&t->acts, &h, &t->model, t->dtype, head_rows(&t->model, (int64_t)B * T));
+  CHECK(a.at <= t->arena_bytes && h.at <= t->head_bytes, "activations of %d x %d need %zu + %zu bytes, planned are %zu + %zu",
+        B, T, a.at, h.at, t->arena_bytes, t->head_bytes);
+  t->carved_for_training = training;
+}
+
+// Every byte this rank will take, by line, from shapes alone.
+static void trainer_plan(Trainer *t) {
+  const Model *m = &t->model;
+  const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
+  fsdp_plan(&t->fsdp, &t->plan);
+  t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
+  Arena train = {}, eval = {}, sample = {}, head = {}, head_eval = {};
+  acts_carve(&t->acts, &train, m, t->dtype, B, T, m->L, true);
+  acts_carve(&t->acts, &eval, m, t->dtype, E, T, eval_layers(m), false);
+  acts_carve(&t->acts, &sample, m, t->dtype, 1, (int)m->P, eval_layers(m), false);
+  const int64_t rows_eval = max64((int64_t)E * T, m->P);
+  head_carve(&t->acts, &head, m, t->dtype, head_rows(m, (int64_t)B * T));
+  head_carve(&t->acts, &head_eval, m, t->dtype, head_rows(m, rows_eval));
+  t->acts.B = 0;
+  t->arena_bytes = (size_t)max64((int64_t)train.at, max64((int64_t)eval.at, (int64_t)sample.at));
+  t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)head_eval.at);
+  t->rows_max = max64((int64_t)B * T, rows_eval);
+  t->workspace_bytes = 0;
+  const int64_t batches[] = {B, E, 1}, lengths[] = {T, T, m->P};
+  for (int i = 0; i < 3; i++) {
+    WorkspaceQuery q = {t->dtype, t->fsdp.cfg.wire_dtype, batches[i], lengths[i], m->C, m->H, m->Vp, head_rows(m, batches[i] * lengths[i])};
+    size_t w;
+    t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
+    if (w > t->workspace_bytes) t->workspace_bytes = w;
+  }
+  t->data_bytes = 2 * (size_t)t->rows_max * sizeof(int32_t);
+  t->plan.planned_bytes[MEM_ACTIVATIONS] = t->arena_bytes;
+  t->plan.planned_bytes[MEM_HEAD] = t->head_bytes;
+  t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
+  t->plan.planned_bytes[MEM_DATA] = t->data_bytes + t->order_bytes + t->corpus_bytes;
+}
+
+// Every rank may have an error of its own: the lowest rank's is printed once, and all leave with `code`. Collective.
+static void agree_no_error(MPI_Comm comm, const char *error, int code) {
+  int rank, mine, lowest;
+  MPI_Comm_rank(comm, &rank);
+  mine = error[0] ? rank : INT32_MAX;
+  MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, comm);
+  if (lowest == INT32_MAX) return;
+  if (rank == lowest) fprintf(stderr, "%s: %s\n", who_am_i, error);
+  MPI_Finalize();
+  exit(code);
+}
+
+static size_t file_number(const char *path, const char *key) {
+  FILE *f = fopen(path, "r");
+  char line[256];
+  size_t value = SIZE_MAX;
+  while (f && fgets(line, sizeof line, f))
+    if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), "%zu", &value) != 1) value = SIZE_MAX;
+  if (f) fclose(f);
+  return value;
+}
+// Memory this host can still give: the kernel's estimate, or what the control group leaves.
+static size_t host_available_bytes() {
+  size_t kb = file_number("/proc/meminfo", "MemAvailable:");
+  size_t available = kb == SIZE_MAX ? SIZE_MAX : kb * 1024;
+  size_t limit = file_number("/sys/fs/cgroup/memory.max", ""), used = file_number("/sys/fs/cgroup/memory.current", "");
+  if (limit != SIZE_MAX && used != SIZE_MAX && limit > used && limit - used < available) available = limit - used;
+  return available;
+}
+// Refuses a plan that this host cannot hold, before anything is taken. Collective.
+static void trainer_check_memory(const Trainer *t) {
+  unsigned long long mine = memory_planned_total(&t->plan, false), host = 0;
+  MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, t->fsdp.mesh.node);
+  size_t available = host_available_bytes();
+  char error[256] = "";
+  if (host > available)
+    snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, available are %.2f GiB: lower "
+             "--batch_size or --seq_len, choose a smaller --model, or use more hosts", t->fsdp.mesh.node_world, t->fsdp.mesh.node_world > 1 ? "s" : "",
+             (double)host / 0x1p30, (double)available / 0x1p30);
+  agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
+}
+
+static void trainer_print_plan(const Trainer *t, FILE *to) {
+  fprintf(to, "memory plan, bytes per rank\n");
+  for (int i = 0; i < MEM_COUNT; i++)
+    if (t->plan.planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], t->plan.planned_bytes[i]);
+  fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", memory_planned_total(&t->plan, false), (double)memory_planned_total(&t->plan, false) / 0x1p20);
+}
+
+// ================================================================================================ 4 forward
+enum Pass { PASS_TRAIN, PASS_EVAL };
+// Dropout of one place in the network: places number 0 (embeddings), then three a block.
+enum DropoutPlace { DROP_EMBEDDING = 0, DROP_ATTENTION = 1, DROP_ATTN_PROJ = 2, DROP_MLP_PROJ = 3 };
+struct Microbatch { int64_t step, sample0; Pass pass; };   // sample0: global number in its step of the first sequence
+
+static Dropout dropout_at(const Trainer *t, Microbatch b, int layer, DropoutPlace place) {
+  Dropout d = {b.pass == PASS_TRAIN ? t->model.dropout : 0.0f, (uint64_t)t->opt.seed, (uint32_t)b.step,
+               (uint32_t)(place == DROP_EMBEDDING ? 0 : 3 * layer + (int)place), b.sample0};
+  return d;
+}
+static Tensor rows2d(Tensor t) { return reshaped(t, t.shape[0] * t.shape[1], t.shape[2]); }
+static Tensor block_weight(const Trainer *t, void *base, int l, BlockParam k) {
+  return fsdp_tensor(&t->fsdp, base, block_param(&t->model, l, k), t->dtype);
+}
+static Tensor root_weight(const Trainer *t, void *base, RootParam k) { return fsdp_tensor(&t->fsdp, base, k, t->dtype); }
+// The head's weight: its own, or the token embedding.
+static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_HEAD; }
+
+static BlockActs *acts_of(Trainer *t, int l) { return &t->acts.block[t->carved_for_training ? l : l % eval_layers(&t->model)]; }
+
+// residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up to
+// the branch of its MLP. The branch joins the stream in the next block's first LayerNorm, or in the final one.
+static void block_forward(Trainer *t, void *w, int l, Microbatch mb) {
+  Ctx *c = &t->ctx;
+  Acts *x = &t->acts;
+  BlockActs *b = acts_of(t, l);
+  Fsdp *f = &t->fsdp;
+  Tensor ln_1_w = block_weight(t, w, l, LN_1_W), ln_1_b = block_weight(t, w, l, LN_1_B);
+  if (l == 0) layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, ln_1_w, ln_1_b);
+  else residual_layernorm_forward(c, b->residual, b->ln_1, b->mean_1, b->rstd_1, acts_of(t, l - 1)->residual_2, x->branch,
+                                  ln_1_w, ln_1_b, dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
+  matmul_forward(c, rows2d(b->qkv), rows2d(b->ln_1), block_weight(t, w, l, ATTN_W), MatmulEpilogue{block_weight(t, w, l, ATTN_B), {}});
+  fsdp_poll(f);
+  attention_forward(c, b->att, b->lse, b->qkv, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
+  fsdp_poll(f);
+  matmul_forward(c, rows2d(x->branch), rows2d(b->att), block_weight(t, w, l, ATTN_PROJ_W), MatmulEpilogue{block_weight(t, w, l, ATTN_PROJ_B), {}});
+  residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, x->branch,
+                             block_weight(t, w, l, LN_2_W), block_weight(t, w, l, LN_2_B), dropout_at(t, mb, l, DROP_ATTN_PROJ));
+  fsdp_poll(f);
+  matmul_forward(c, rows2d(b->fc), rows2d(b->ln_2), block_weight(t, w, l, FC_W), MatmulEpilogue{block_weight(t, w, l, FC_B), rows2d(b->gelu)});
+  fsdp_poll(f);
+  matmul_forward(c, rows2d(x->branch), rows2d(b->gelu), block_weight(t, w, l, PROJ_W), MatmulEpilogue{block_weight(t, w, l, PROJ_B), {}});
+  fsdp_poll(f);
+}
+
+// Tokens to ln_f, the normalised stream that the head reads. Returns the root's parameters, which stay gathered.
+static void *gpt_forward(Trainer *t, Microbatch mb) {
+  Fsdp *f = &t->fsdp;
+  Acts *x = &t->acts;
+  const int L = t->model.L;
+  fsdp_gather(f, 0);
+  fsdp_gather(f, 1);
+  void *root = fsdp_wait(f, 0);
+  embedding_forward(&t->ctx, acts_of(t, 0)->residual, x->tokens, root_weight(t, root, WTE), root_weight(t, root, WPE), dropout_at(t, mb, 0, DROP_EMBEDDING));
+  for (int l = 0; l < L; l++) {
+    void *w = fsdp_wait(f, 1 + l);
+    if (l + 1 < L && f->cfg.gather_slots > 1) fsdp_gather(f, 2 + l);
+    block_forward(t, w, l, mb);
+    fsdp_release(f, 1 + l);
+  }
+  residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, acts_of(t, L - 1)->residual_2, x->branch,
+                             root_weight(t, root, LN_F_W), root_weight(t, root, LN_F_B), dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
+  return root;
+}
+
+// ================================================================================================ 5 backward
+// Head and loss, forward and backward, over chunks of rows: x->losses, the gradient of ln_f in x->dln, and the head's
+// weight gradient (overwritten by the first chunk, added to by the others). The full (B T, V) never exists.
+static void head_forward_backward(Trainer *t, void *root, Tensor dhead, float scale) {
+  Ctx *c = &t->ctx;
+  Acts *x = &t->acts;
+  Tensor ln_f = rows2d(x->ln_f), dln_f = rows2d(x->dln), weight = root_weight(t, root, head_param(t)), none = {};
+  const int64_t R = ln_f.shape[0], step = head_rows(&t->model, R), Vp = t->model.Vp;
+  for (int64_t at = 0; at < R; at += step) {
+    const int64_t n = min64(step, R - at);
+    Tensor logits = tensor_of(x->logits.data, F32, n, Vp), dlogits = tensor_of(x->dlogits.data, t->dtype, n, Vp);
+    matmul_forward(c, logits, rows_of(ln_f, at, n), weight, MatmulEpilogue{});
+    cross_entropy_forward_backward(c, tensor_of((float *)x->losses.data + at, F32, n), dlogits, logits,
+                                   tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V, scale);
+    matmul_backward_input(c, rows_of(dln_f, at, n), dlogits, weight, none);
+    matmul_backward_weight(c, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : OVERWRITE);
+    fsdp_poll(&t->fsdp);
+  }
+}
+
+// One block: x->dresidual (gradient of the stream after it) becomes the gradient of the stream before it; x->dbranch
+// holds the gradient of this block's MLP branch on entry and of the previous block's on return. Weight gradients
+// overwrite the unit's gradient buffer g.
+static void block_backward(Trainer *t, void *w, void *g, int l, Microbatch mb) {
+  Ctx *c = &t->ctx;
+  Acts *x = &t->acts;
+  BlockActs *b = acts_of(t, l);
+  Fsdp *f = &t->fsdp;
+  const Dtype gt = fsdp_grad_dtype(f, 1 + l);
+  Tensor dw[BLOCK_PARAMS], none = {};
+  for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = fsdp_tensor(f, g, block_param(&t->model, l, (BlockParam)k), gt);
+  Tensor dbranch = rows2d(x->dbranch), dln = rows2d(x->dln), dfc = rows2d(x->dfc), dqkv = rows2d(x->dqkv);
+
+  matmul_backward_weight(c, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->gelu), OVERWRITE);
+  fsdp_poll(f);
+  matmul_backward_input(c, dfc, dbranch, block_weight(t, w, l, PROJ_W), rows2d(b->fc));
+  fsdp_poll(f);
+  matmul_backward_weight(c, dw[FC_W], dw[FC_B], dfc, rows2d(b->ln_2), OVERWRITE);
+  fsdp_poll(f);
+  matmul_backward_input(c, dln, dfc, block_weight(t, w, l, FC_W), none);
+  fsdp_poll(f);
+  layernorm_backward(c, x->dresidual, x->dbranch, dw[LN_2_W], dw[LN_2_B], x->dln, b->residual_2, block_weight(t, w, l, LN_2_W),
+                     b->mean_2, b->rstd_2, dropout_at(t, mb, l, DROP_ATTN_PROJ));
+  matmul_backward_weight(c, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), OVERWRITE);
+  matmul_backward_input(c, rows2d(x->datt), dbranch, block_weight(t, w, l, ATTN_PROJ_W), none);
+  fsdp_poll(f);
+  attention_backward(c, x->dqkv, x->datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
+  fsdp_poll(f);
+  matmul_backward_weight(c, dw[ATTN_W], dw[ATTN_B], dqkv, rows2d(b->ln_1), OVERWRITE);
+  fsdp_poll(f);
+  matmul_backward_input(c, dln, dqkv, block_weight(t, w, l, ATTN_W), none);
+  Dropout before = l ? dropout_at(t, mb, l - 1, DROP_MLP_PROJ) : Dropout{};    // block 0 follows the embeddings: no branch
+  layernorm_backward(c, x->dresidual, l ? x->dbranch : none, dw[LN_1_W], dw[LN_1_B], x->dln, b->residual,
+                     block_weight(t, w, l, LN_1_W), b->mean_1, b->rstd_1, before);
+}
+
+// Forward and backward of the a-th microbatch of this rank; its gradients are on their way to their owners on return.
+// Returns the mean loss over the microbatch's tokens.
+static double gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
+  Fsdp *f = &t->fsdp;
+  Acts *x = &t->acts;
+  Ctx *c = &t->ctx;
+  const int L = t->model.L;
+  const int64_t R = (int64_t)x->B * x->T;
+  void *root = gpt_forward(t, mb), *g_root = fsdp_grads(f, 0);
+  Tensor dwte = fsdp_tensor(f, g_root, WTE, F32);
+  if (!t->model.tied) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
+  head_forward_backward(t, root, fsdp_tensor(f, g_root, head_param(t), F32), t->loss_scale / (float)R);
+  c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
+  layernorm_backward(c, x->dresidual, x->dbranch, fsdp_tensor(f, g_root, LN_F_W, F32), fsdp_tensor(f, g_root, LN_F_B, F32), x->dln,
+                     x->residual_f, root_weight(t, root, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
+  for (int l = L - 1; l >= 0; l--) {
+    void *w = fsdp_wait(f, 1 + l);
+    if (l > 0 && f->cfg.gather_slots > 1) fsdp_gather(f, l);
+    block_backward(t, w, fsdp_grads(f, 1 + l), l, mb);
+    fsdp_release(f, 1 + l);
+    fsdp_reduce(f, 1 + l, a);
+  }
+  embedding_backward(c, dwte, fsdp_tensor(f, g_root, WPE, F32), x->dresidual, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING));
+  fsdp_release(f, 0);
+  fsdp_reduce(f, 0, a);
+  c->ops->sync(c);
+  double sum = 0;
+  for (int64_t i = 0; i < R; i++) sum += ((const float *)x->losses.data)[i];
+  return sum / (double)R;
+}
+
+// ================================================================================================ 6 update
+// Learning rate of step `step` (from 0) of `total`: linear warm-up to opt->lr, then the schedule. Loshchilov & Hutter
+// 2017 (cosine), Hu et al. 2024 (wsd: warm-up, stable, decay), torch.optim.lr_scheduler.StepLR (step).
+static double learning_rate(const Options *o, int64_t step, int64_t total, int64_t steps_per_epoch) {
+  const double warmup = o->warmup < 1 ? floor(o->warmup * (double)total) : o->warmup;
+  if ((double)step < warmup) return o->lr * (double)(step + 1) / warmup;
+  const double low = o->lr * o->min_lr_ratio;
+  const double span = fmax(1.0, (double)total - warmup), done = fmin(1.0, ((double)step - warmup) / span);
+  if (!strcmp(o->schedule, "constant")) return o->lr;
+  if (!strcmp(o->schedule, "linear")) return o->lr + (low - o->lr) * done;
+  if (!strcmp(o->schedule, "step")) return o->lr * pow(o->gamma, (double)(step / steps_per_epoch / o->step_epochs));
+  if (!strcmp(o->schedule, "wsd")) {
+    const double falls = o->decay_fraction * (double)total, left = (double)(total - step);
+    return left >= falls ? o->lr : low + (o->lr - low) * left / falls;
+  }
+  return low + (o->lr - low) * 0.5 * (1 + cos(M_PI * done));
+}
+
+static OptimizerArgs optimizer_args(const Options *o, double lr, int64_t updates_before, double grad_scale) {
+  OptimizerArgs a = {};
+  a.kind = !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+  const double t = (double)updates_before + 1;
+  a.adamw = AdamwArgs{(float)lr, (float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay,
+                      (float)(1 - pow(o->beta1, t)), (float)(1 - pow(o->beta2, t)), (float)grad_scale};
+  a.sgd = SgdArgs{(float)lr, (float)o->momentum, (float)o->weight_decay, (float)grad_scale};
+  return a;
+}
+// Factor of torch.nn.utils.clip_grad_norm_.
+static double clip_factor(double norm, double clip) { return clip > 0 && clip / (norm + 1e-6) < 1 ? clip / (norm + 1e-6) : 1.0; }
+
+struct StepResult { double loss, grad_norm, lr; bool skipped, stop; };
+
+// What every rank tells every other once a step, in one small all-gather.
+struct Exchange { int64_t limbs[NORM_LIMBS]; int64_t stop; };   // followed by this rank's losses, one double a microbatch
+
+// fp16 (Micikevicius et al. 2018): halve on overflow and skip the step, double after 2000 good ones.
+static void loss_scale_follow(Trainer *t, bool finite) {
+  if (t->dtype != F16 || t->opt.loss_scale > 0) return;
+  if (!finite) { t->loss_scale = fmaxf(t->loss_scale * 0.5f, 1.0f); t->good_steps = 0; }
+  else if (++t->good_steps == 2000) { t->loss_scale = fminf(t->loss_scale * 2, 0x1p24f); t->good_steps = 0; }
+}
+
+// After all microbatches (their losses in t->losses_mine): norm, clip, update. stop: this rank was asked to stop.
+static StepResult trainer_update(Trainer *t, bool stop) {
+  Fsdp *f = &t->fsdp;
+  const int A = (int)t->opt.grad_accum, N = f->mesh.world, M = A * N;
+  Exchange *mine = (Exchange *)t->exchange;
+  memset(t->exchange, 0, t->exchange_bytes);
+  fsdp_norm_accumulate(f, mine->limbs);
+  mine->stop = stop;
+  memcpy(mine + 1, t->losses_mine, sizeof(double) * (size_t)A);
+  fsdp_small_all_gather(f, t->exchange, t->exchange_all, t->exchange_bytes);
+  StepResult r = {};
+  int64_t limbs[NORM_LIMBS] = {};
+  for (int k = 0; k < N; k++) {
+    const Exchange *e = (const Exchange *)(t->exchange_all + (size_t)k * t->exchange_bytes);
+    for (int i = 0; i < NORM_LIMBS; i++) limbs[i] += e->limbs[i];
+    r.stop |= e->stop != 0;
+    for (int a = 0; a < A; a++) memcpy(&t->losses_all[a * N + k], (const char *)(e + 1) + sizeof(double) * (size_t)a, sizeof(double));
+  }
+  for (int m = 0; m < M; m++) r.loss += t->losses_all[m];
+  r.loss /= M;
+  const double unscale = 1.0 / ((double)M * (double)t->loss_scale);
+  r.grad_norm = norm_finish(limbs) * unscale;
+  r.lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
+  const bool finite = isfinite(r.grad_norm);
+  r.skipped = !finite;
+  if (finite) fsdp_update(f, optimizer_args(&t->opt, r.lr, t->updates++, unscale * clip_factor(r.grad_norm, t->opt.clip)));
+  loss_scale_follow(t, finite);
+  fsdp_step_end(f);
+  t->step++;
+  return r;
+}
+
+// Hands host_inputs and host_targets, (B,T), to the device.
+static void trainer_load_batch(Trainer *t, int B, int T) {
+  const size_t bytes = sizeof(int32_t) * (size_t)B * (size_t)T;
+  t->ctx.ops->copy(&t->ctx, t->acts.tokens.data, t->host_inputs, bytes);
+  t->ctx.ops->copy(&t->ctx, t->acts.targets.data, t->host_targets, bytes);
+}
+
+// One step: A microbatches on this rank, number a N + rank of the step's M, then the update. Collective.
+static StepResult train_step(Trainer *t, bool stop) {
+  const int A = (int)t->opt.grad_accum, N = t->fsdp.mesh.world, B = (int)t->opt.batch_size, T = (int)t->model.T;
+  const int64_t epoch = t->step / t->steps_per_epoch, in_epoch = t->step % t->steps_per_epoch;
+  if (t->sampler.epoch != epoch) sampler_set_epoch(&t->sampler, epoch);
+  trainer_carve(t, B, T, true);
+  for (int a = 0; a < A; a++) {
+    const int m = a * N + t->fsdp.mesh.rank;
+    microbatch_fill(&t->sampler, in_epoch, m, t->host_inputs, t->host_targets);
+    trainer_load_batch(t, B, T);
+    t->losses_mine[a] = gpt_forward_backward(t, Microbatch{t->step, (int64_t)m * B, PASS_TRAIN}, a);
+  }
+  return trainer_update(t, stop);
+}
+
+// ================================================================================================ 7 eval, sample
+struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
+
+// Mean loss and next-token accuracy over every token of a split. Windows of T tokens, E of them a batch, batches dealt
+// to the ranks in turn; per-window sums are added in order of windows, so the result depends on neither N nor E.
+// Collective.
+static EvalResult trainer_eval(Trainer *t, const Split *split) {
+  const double start = now_ms();
+  const int N = t->fsdp.mesh.world, E = (int)t->opt.test_batch_size, T = (int)t->model.T;
+  const int64_t windows = eval_windows_numel(split, T), batches = (windows + E - 1) / E, rounds = (batches + N - 1) / N;
+  double *mine = (double *)calloc((size_t)(rounds * E * 3), sizeof(double));   // loss, correct, tokens of each window
+  double *all = (double *)calloc((size_t)(rounds * E * 3 * N), sizeof(double));
+  trainer_carve(t, E, T, false);
+  Acts *x = &t->acts;
+  for (int64_t round = 0; round < rounds; round++) {
+    const int64_t batch = round * N + t->fsdp.mesh.rank;
+    for (int e = 0; e < E; e++) eval_window_fill(split, T, batch * E + e, t->host_inputs + e * T, t->host_targets + e * T);
+    trainer_load_batch(t, E, T);
+    void *root = gpt_forward(t, Microbatch{0, 0, PASS_EVAL});
+    const int64_t R = (int64_t)E * T, step = head_rows(&t->model, R);
+    for (int64_t at = 0; at < R; at += step) {
+      const int64_t n = min64(step, R - at);
+      Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);
+      matmul_forward(&t->ctx, logits, rows_of(rows2d(x->ln_f), at, n), root_weight(t, root, head_param(t)), MatmulEpilogue{});
+      cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n), tensor_of((int32_t *)x->correct.data + at, I32, n),
+                            logits, tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
+    }
+    fsdp_release(&t->fsdp, 0);
+    t->ctx.ops->sync(&t->ctx);
+    for (int64_t i = 0; i < R; i++) {
+      double *w = mine + (round * E + i / T) * 3;
+      w[0] += ((const float *)x->losses.data)[i];
+      w[1] += ((const int32_t *)x->correct.data)[i];
+      w[2] += t->host_targets[i] >= 0;
+    }
+  }
+  const int count = fsdp_mpi_count(rounds * E * 3);
+  MPI_Allgather(mine, count, MPI_DOUBLE, all, count, MPI_DOUBLE, t->fsdp.mesh.comm);
+  double loss = 0, correct = 0, tokens = 0;
+  for (int64_t w = 0; w < windows; w++) {
+    const int64_t batch = w / E;
+    const double *s = all + ((batch % N) * rounds * E + (batch / N) * E + w % E) * 3;
+    loss += s[0];
+    correct += s[1];
+    tokens += s[2];
+  }
+  free(mine);
+  free(all);
+  return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start};
+}
+// Perplexity per word of the text: words and one end of line a line, as WikiText-2 is reported (Merity et al. 2016).
+static double word_perplexity(const EvalResult *e, const Split *s) {
+  return exp(e->loss * (double)e->tokens / (double)(s->words + s->lines));
+}
+
+struct Candidate { float logit; int32_t id; };
+static int candidate_order(const void *a, const void *b) {     // likeliest first, ties by id
+  const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
+  return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->id - y->id;
+}
+// Draws the next token from logits (V): the top_k likeliest, softmax(logit / temperature), `uniform` in [0, 1).
+static int32_t sample_token(const float *logits, int64_t V, double temperature, int64_t top_k, double uniform) {
+  Candidate *c = (Candidate *)malloc(sizeof(Candidate) * (size_t)V);
+  for (int64_t i = 0; i < V; i++) c[i] = Candidate{logits[i], (int32_t)i};
+  qsort(c, (size_t)V, sizeof(Candidate), candidate_order);
+  const int64_t k = temperature == 0 ? 1 : top_k && top_k < V ? top_k : V;
+  double total = 0, sum = 0;
+  for (int64_t i = 0; i < k; i++) total += k == 1 ? 1 : exp(((double)c[i].logit - c[0].logit) / temperature);
+  int64_t pick = 0;
+  for (; pick < k - 1; pick++) {
+    sum += k == 1 ? 1 : exp(((double)c[pick].logit - c[0].logit) / temperature);
+    if (sum > uniform * total) break;
+  }
+  int32_t id = c[pick].id;
+  free(c);
+  return id;
+}
+
+// Called with the bytes of each token as it is drawn, on rank 0.
+typedef void (*TokenSink)(void *to, const uint8_t *bytes, int length_bytes);
+
+// Continues `ids` (count of them, at least one) by `more` tokens; ids has room for all. All ranks compute every token
+// together (the model is sharded); rank 0 draws. Collective.
+static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more, TokenSink sink, void *to) {
+  Acts *x = &t->acts;
+  float *logits = (float *)malloc(sizeof(float) * (size_t)t->model.Vp);
+  for (int64_t made = 0; made < more; made++, count++) {
+    const int T = (int)min64(count, t->model.P);
+    trainer_carve(t, 1, T, false);
+    memcpy(t->host_inputs, ids + count - T, sizeof(int32_t) * (size_t)T);
+    for (int i = 0; i < T; i++) t->host_targets[i] = -1;
+    trainer_load_batch(t, 1, T);
+    void *root = gpt_forward(t, Microbatch{0, 0, PASS_EVAL});
+    Tensor last = tensor_of(x->logits.data, F32, 1, t->model.Vp);
+    matmul_forward(&t->ctx, last, rows_of(rows2d(x->ln_f), T - 1, 1), root_weight(t, root, head_param(t)), MatmulEpilogue{});
+    fsdp_release(&t->fsdp, 0);
+    t->ctx.ops->copy(&t->ctx, logits, last.data, sizeof(float) * (size_t)t->model.V);
+    t->ctx.ops->sync(&t->ctx);
+    if (t->fsdp.mesh.rank == 0) {
+      const Philox r = philox4x32((uint64_t)t->opt.seed, Philox{(uint32_t)made, 0, 0, 0xfffffffeu});
+      const double uniform = r.x * 0x1p-32;
+      ids[count] = sample_token(logits, t->model.V, t->opt.temperature, t->opt.top_k, uniform);
+    }
+    MPI_Bcast(&ids[count], 1, MPI_INT32_T, 0, t->fsdp.mesh.comm);
+    if (t->fsdp.mesh.rank || !sink) continue;
+    char number[16];
+    int length = snprintf(number, sizeof number, " %d", ids[count]);           // without a tokenizer: the id itself
+    const uint8_t *bytes = (const uint8_t *)number;
+    if (t->corpus->has_tokenizer) bytes = tokenizer_token_bytes(&t->corpus->tokenizer, ids[count], &length);
+    sink(to, bytes, length);
+  }
+  free(logits);
+}
+
+// ================================================================================================ 8 logging
+struct Log {
+  FILE *metrics;                                 // rank 0 only, else NULL
+  off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
+  bool terminal, line_open, lost;                // lost: metrics.jsonl could not be written to its end
+  double start_ms, step_ms;                      // step_ms: smoothed
+  int64_t every;
+};
+
+// mpirun gives its ranks a pseudo-terminal whatever its own output is; then that of mpirun, our parent, decides.
+static bool stdout_is_terminal() {
+  char path[64];
+  if (!isatty(STDOUT_FILENO) || !getenv("OMPI_COMM_WORLD_RANK")) return isatty(STDOUT_FILENO);
+  snprintf(path, sizeof path, "/proc/%d/fd/1", (int)getppid());
+  int fd = open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
+  const bool terminal = fd >= 0 && isatty(fd);
+  if (fd >= 0) close(fd);
+  return terminal;
+}
+
+// Any bytes as a JSON string; what is not UTF-8 becomes U+FFFD.
+static void json_text(FILE *f, const char *s) {
+  fputc('"', f);
+  const uint8_t *p = (const uint8_t *)s, *end = p + strlen(s);
+  for (int bytes = 1; p < end; p += bytes) {
+    bpe_class_at(p, end, &bytes);
+    if (*p >= 128 && bytes == 1) fputs("\\ufffd", f);
+    else if (*p == '"' || *p == '\\') fprintf(f, "\\%c", *p);
+    else if (*p < 32) fprintf(f, "\\u%04x", *p);
+    else fwrite(p, 1, (size_t)bytes, f);
+  }
+  fputc('"', f);
+}
+// ,"name":x with all digits. JSON knows no infinity and no NaN: null.
+static void json_number(FILE *f, const char *name, double x) {
+  if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);
+  else fprintf(f, ",\"%s\":null", name);
+}
+
+// mkdir -p. False when a part cannot be made.
+static bool make_directories(const char *path) {
+  char part[OPTION_TEXT_BYTES];
+  snprintf(part, sizeof part, "%s", path);
+  for (char *c = part + 1; *c; c++)
+    if (*c == '/') { *c = 0; if (mkdir(part, 0777) && errno != EEXIST) return false; *c = '/'; }
+  return !mkdir(part, 0777) || errno == EEXIST;
+}
+
+// Ends the progress line, so that other text starts on a line of its own.
+static void log_line_end(Log *log) {
+  if (log->line_open) printf("\n");
+  log->line_open = false;
+}
+
+// A full disk must not end a run, nor pass in silence; the file keeps its whole lines.
+static void log_flush(Log *log, const Trainer *t) {
+  if (!fflush(log->metrics) && !ferror(log->metrics)) { log->whole_bytes = ftello(log->metrics); return; }
+  char path[OPTION_TEXT_BYTES + 32];
+  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  log_line_end(log);
+  fprintf(stderr, "notice: %s cannot be written any more (%s); training goes on without it\n", path, strerror(errno));
+  fclose(log->metrics);
+  log->metrics = NULL;
+  log->lost = true;
+  if (truncate(path, log->whole_bytes)) fprintf(stderr, "notice: the last line of %s may be incomplete\n", path);
+}
+
+// Makes OUT. Whether it can be written is known before the corpus is read and memory is taken. One line in `error`.
+static void check_out(const Options *o, char *error, size_t bytes) {
+  char inside[OPTION_TEXT_BYTES + 4];
+  snprintf(inside, sizeof inside, "%s/.", o->out);
+  if (!o->out[0]) snprintf(error, bytes, "--out needs the name of a directory");
+  else if (!make_directories(o->out)) snprintf(error, bytes, "--out %s cannot be made: %s", o->out, strerror(errno));
+  else if (access(inside, W_OK | X_OK)) snprintf(error, bytes, "--out %s cannot be written: %s", o->out, strerror(errno));
+}
+
+// Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
+static void log_open(Log *log, const Trainer *t) {
+  memset(log, 0, sizeof *log);
+  log->start_ms = now_ms();
+  log->terminal = stdout_is_terminal();
+  log->every = t->opt.log_every ? t->opt.log_every : max64(1, t->steps_total / 50);
+  if (t->fsdp.mesh.rank) return;
+  char path[OPTION_TEXT_BYTES + 32];
+  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  if (!(log->metrics = fopen(path, "w"))) die_missing("cannot write %s: %s", path, strerror(errno));
+  FILE *f = log->metrics;
+  fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\",\"ranks\":%d,\"hosts\":%d,\"threads\":%d,\"ops\":\"%s\",\"corpus\":",
+          PROGRAM_VERSION, BUILD_ID, t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->ctx.threads, t->ctx.ops->name);
+  json_text(f, t->corpus->source);
+  fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"config\":{", (unsigned long long)t->corpus->hash,
+          (long long)model_numel(&t->model), (long long)t->steps_total);
+  for (const OptionSpec &s : option_specs) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, &t->opt, &s);
+    fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
+    if (s.type == OPTION_TEXT) json_text(f, value);
+    else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
+  }
+  fprintf(f, "},\"memory_plan_bytes\":{");
+  for (int i = 0; i < MEM_COUNT; i++) fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
+  fprintf(f, ",\"total\":%zu}}\n", memory_planned_total(&t->plan, false));
+  log_flush(log, t);
+}
+
+static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms) {
+  if (t->fsdp.mesh.rank) return;
+  const double tokens = (double)t->opt.global_batch * (double)t->model.T;
+  log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
+  if (log->metrics) {
+    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)t->step, (long long)((t->step - 1) / t->steps_per_epoch));
+    json_number(log->metrics, "loss", r->loss);
+    json_number(log->metrics, "lr", r->lr);
+    json_number(log->metrics, "grad_norm", r->grad_norm);
+    fprintf(log->metrics, ",\"tokens_per_s\":%.1f,\"ms\":%.3f", tokens / ms * 1e3, ms);
+    if (t->dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", t->loss_scale, r->skipped ? "true" : "false");
+    fprintf(log->metrics, "}\n");
+    log_flush(log, t);
+  }
+  const bool last = t->step == t->steps_total;
+  if (!log->terminal && t->step % log->every && t->step != 1 && !last) return;
+  const int64_t left_s = (int64_t)(log->step_ms * (double)(t->steps_total - t->step) / 1e3);
+  char bar[21] = "....................";
+  for (int i = 0; i < 20 && i * t->steps_total < t->step * 20; i++) bar[i] = '#';
+  printf("%s[%s] step %lld/%lld  loss %.4f  lr %.2e  |g| %.3f  %.0f tok/s  ETA %lld:%02lld  %.0f MiB%s", log->terminal ? "\r" : "", bar,
+         (long long)t->step, (long long)t->steps_total, r->loss, r->lr, r->grad_norm, tokens / log->step_ms * 1e3,
+         (long long)(left_s / 60), (long long)(left_s % 60), (double)memory_planned_total(&t->plan, false) / 0x1p20,
+         r->skipped ? "  skipped: overflow" : "");
+  printf(log->terminal ? "\033[K" : "\n");
+  log->line_open = log->terminal;
+  fflush(stdout);
+}
+
+static void log_eval(Log *log, const Trainer *t, const char *name, const Split *split, const EvalResult *e) {
+  if (t->fsdp.mesh.rank) return;
+  log_line_end(log);
+  printf("%s: loss %.4f over %lld tokens, token perplexity %.2f", name, e->loss, (long long)e->tokens, exp(e->loss));
+  if (split->words) printf(", word perplexity %.2f", word_perplexity(e, split));
+  printf(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
+  if (split->oracle_nats > 0) printf("  the source of this generated text itself would reach a loss of %.4f here\n", split->oracle_nats);
+  fflush(stdout);
+  if (!log->metrics) return;
+  fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)t->step);
+  json_number(log->metrics, "loss", e->loss);
+  json_number(log->metrics, "perplexity", exp(e->loss));
+  if (split->words) json_number(log->metrics, "word_perplexity", word_perplexity(e, split));
+  json_number(log->metrics, "accuracy", e->accuracy);
+  fprintf(log->metrics, ",\"tokens\":%lld,\"ms\":%.3f}\n", (long long)e->tokens, e->ms);
+  log_flush(log, t);
+}
+
+// The last record: why the run ended ("done", "signal", "not finite", "not saved") and after how many steps.
+static void log_close(Log *log, const Trainer *t, const char *reason) {
+  if (!log->metrics) return;
+  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f}\n", reason, (long long)t->step, now_ms() - log->start_ms);
+  log_flush(log, t);
+  if (log->metrics) fclose(log->metrics);
+  log->metrics = NULL;
+}
+
+// Writes the logical fp32 weights to OUT/model.safetensors, one parameter at a time through rank 0. Collective. Returns
+// whether it worked, on every rank.
+static bool save_model(Trainer *t) {
+  Fsdp *f = &t->fsdp;
+  SafetensorsWriter w = {};
+  const char **names = (const char **)malloc(sizeof(char *) * (size_t)f->params);
+  int64_t *shapes = (int64_t *)malloc(sizeof(int64_t) * 2 * (size_t)f->params), largest = 0;
+  for (int p = 0; p < f->params; p++) {
+    const Param *q = &f->param[p];
+    names[p] = q->name;
+    shapes[2 * p] = q->shape[0];
+    shapes[2 * p + 1] = q->ndim == 2 ? q->shape[1] : -1;
+    largest = max64(largest, q->numel_padded);
+  }
+  char path[OPTION_TEXT_BYTES + 32];
+  snprintf(path, sizeof path, "%s/model.safetensors", t->opt.out);
+  if (!f->mesh.rank) safetensors_create(&w, path, f->params, names, shapes);
+  float *full = (float *)malloc(sizeof(float) * (size_t)largest);
+  for (int p = 0; p < f->params; p++) {
+    fsdp_read_param(f, STATE_MASTER, p, full);
+    if (!f->mesh.rank) safetensors_append(&w, full, shapes[2 * p] * max64(1, shapes[2 * p + 1]));
+  }
+  int ok = f->mesh.rank ? 1 : safetensors_finish(&w);
+  if (!ok) fprintf(stderr, "%s: --save_model: %s\n", who_am_i, w.error);
+  else if (!f->mesh.rank) printf("weights: %s\n", path);
+  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
+  free(full);
+  free(names);
+  free(shapes);
+  return ok;
+}
+
+// ================================================================================================ 9 main
+// ---- the machine: instruction set and cores
+struct CpuTable { const char *name; const Ops *ops; };
+static const CpuTable cpu_tables[] = {{"avx2", &ops_avx2}, {"avx512", &ops_avx512}, {"avx512_bf16", &ops_avx512_bf16}, {"amx", &ops_amx}};
+enum { CPU_TABLES = 4 };
+
+// Index of the best table this machine can run; -1: none.
+static int cpu_best_table() {
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return -1;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
+      !__builtin_cpu_supports("avx512vl")) return 0;
+  if (!__builtin_cpu_supports("avx512bf16")) return 1;
+  uint32_t a, b, c, d;
+  __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
+  const bool amx = (d >> 22 & 1) && (d >> 24 & 1);               // AMX-BF16, AMX-TILE; then: does the kernel save tiles?
+  uint32_t low = 0, high = 0;
+  if (amx) __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return amx && (low >> 17 & 3) == 3 ? 3 : 2;
+}
+
+// The table all ranks use: the one asked for, else the best that every rank has. Collective.
+static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
+  int best = cpu_best_table(), common = 0, wanted = -1;
+  char error[128] = "";
+  for (int i = 0; i < CPU_TABLES; i++) if (!strcmp(o->isa, cpu_tables[i].name)) wanted = i;
+  if (best < 0) snprintf(error, sizeof error, "this CPU has no AVX2 and FMA, which the program needs");
+  else if (wanted > best) snprintf(error, sizeof error, "--isa %s: the best this CPU has is %s", o->isa, cpu_tables[best].name);
+  agree_no_error(comm, error, EXIT_MISSING);
+  MPI_Allreduce(&best, &common, 1, MPI_INT, MPI_MIN, comm);
+  return cpu_tables[wanted >= 0 ? wanted : common].ops;
+}
+
+// mpirun binds each rank to one core for one or two ranks. Unless the user bound ranks himself, each takes its fair share
+// of the cores that mpirun (our parent) may use. Returns the cores of this rank; *shared: ranks outnumber cores.
+static int take_fair_share_of_cores(MPI_Comm comm, bool *shared) {
+  MPI_Comm node;
+  int rank, ranks;
+  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &rank);
+  MPI_Comm_size(node, &ranks);
+  MPI_Comm_free(&node);
+  cpu_set_t host, mine;
+  *shared = false;
+  if (sched_getaffinity(0, sizeof mine, &mine)) return 1;
+  if (!getenv("OMPI_COMM_WORLD_LOCAL_RANK") || getenv("OMPI_MCA_hwloc_base_binding_policy")) {
+    int cores = CPU_COUNT(&mine);
+    *shared = ranks > 1 && cores < ranks && !getenv("OMPI_MCA_hwloc_base_binding_policy");
+    return *shared ? 1 : getenv("OMPI_MCA_orte_bound_at_launch") ? cores : (int)max64(1, cores / ranks);
+  }
+  if (sched_getaffinity(getppid(), sizeof host, &host)) host = mine;
+  const int cores = CPU_COUNT(&host);
+  *shared = cores < ranks;
+  int first = *shared ? rank % cores : rank * cores / ranks, last = *shared ? first + 1 : (rank + 1) * cores / ranks;
+  CPU_ZERO(&mine);
+  for (int cpu = 0, k = 0; cpu < CPU_SETSIZE; cpu++)
+    if (CPU_ISSET(cpu, &host)) { if (k >= first && k < last) CPU_SET(cpu, &mine); k++; }
+  if (*shared) mine = host;                      // let the kernel move them
+  sched_setaffinity(0, sizeof mine, &mine);
+  return last - first;
+}
+
+// ---- agreement of the ranks
+// All ranks must be the same program with the same options; names the first that is not. The corpus needs no such check:
+// every rank has it from rank 0 (corpus_share). Collective.
+static void agree_on_run(MPI_Comm comm, const Options *o) {
+  enum { LINE = OPTION_TEXT_BYTES + 128, LINES = OPTION_COUNT + 1 };
+  char(*text)[LINE] = (char(*)[LINE])calloc(2 * LINES, LINE), (*first)[LINE] = text + LINES, error[3 * LINE] = "";
+  snprintf(text[0], LINE, "build %s %s", PROGRAM_VERSION, BUILD_ID);
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, o, &option_specs[i]);
+    snprintf(text[1 + i], LINE, "--%s %s", option_specs[i].name, value);
+  }
+  memcpy(first, text, (size_t)LINES * LINE);
+  MPI_Bcast(first, LINES * LINE, MPI_CHAR, 0, comm);
+  for (int i = LINES - 1; i >= 0; i--)
+    if (strcmp(text[i], first[i])) snprintf(error, sizeof error, "this rank differs from rank 0: '%s' here, '%s' there", text[i], first[i]);
+  free(text);
+  agree_no_error(comm, error, EXIT_USAGE);
+}
+
+// Gives every rank what rank 0 loaded. The tokens of all ranks lie in `image`, malloc'ed here; only rank 0 keeps the
+// tokenizer. Collective.
+static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm comm) {
+  int rank;
+  MPI_Comm_rank(comm, &rank);
+  unsigned long long n = rank ? 0 : corpus_image_bytes(c);
+  MPI_Bcast(&n, 1, MPI_UNSIGNED_LONG_LONG, 0, comm);
+  *image_bytes = n;
+  CHECK((*image = malloc(n)), "cannot allocate %llu bytes of tokens", n);
+  Tokenizer tokenizer = {};
+  bool has_tokenizer = false;
+  if (!rank) {
+    corpus_image(c, *image);
+    tokenizer = c->tokenizer;
+    has_tokenizer = c->has_tokenizer;
+    c->tokenizer = {};
+    c->has_tokenizer = false;
+    corpus_free(c);
+  }
+  const int64_t piece = 1 << 30;
+  for (int64_t at = 0; at < (int64_t)n; at += piece)
+    MPI_Bcast((char *)*image + at, (int)min64(piece, (int64_t)n - at), MPI_BYTE, 0, comm);
+  DataError e = {};
+  char error[sizeof e.text] = "";
+  if (!corpus_adopt(c, *image, n, &e)) memcpy(error, e.text, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  c->tokenizer = tokenizer;
+  c->has_tokenizer = has_tokenizer;
+}
+
+// ---- a trainer's life
+// Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
+// Collective over comm; every failure ends all ranks with one line.
+static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, const Ops *ops, int threads) {
+  memset(t, 0, sizeof *t);
+  t->opt = *o;
+  t->model = model_of(o);
+  t->dtype = dtype_named(o->param_dtype);
+  t->corpus = corpus;
+  t->ctx = Ctx{ops, NULL, NULL, threads, NULL, 0};
+  ops->device_open(&t->ctx);
+  const SamplerOptions so = {o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
+                             !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
+  t->order_bytes = sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
+  t->order = malloc(t->order_bytes + 1);
+  DataError e;
+  if (!sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e)) agree_no_error(comm, e.text, e.exit_code);
+  t->corpus_bytes = corpus_image_bytes(corpus);
+  t->steps_per_epoch = sampler_steps_per_epoch(&t->sampler);
+  t->steps_total = t->steps_per_epoch * o->epochs;
+  if (o->max_steps) t->steps_total = min64(t->steps_total, o->max_steps);
+  t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
+  int params;
+  Param *param = model_params(&t->model, &params);
+  FsdpConfig cfg = {t->dtype, dtype_named(o->reduce_dtype), (int)min64(o->gather_slots, t->model.L),
+                    !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW, !strcmp(o->shm, "on")};
+  fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params, 1 + t->model.L);
+  trainer_plan(t);
+  trainer_check_memory(t);
+  fsdp_open(&t->fsdp, &t->plan);
+  t->arena = (char *)memory_take(&t->plan, MEM_ACTIVATIONS, t->arena_bytes);
+  t->head_arena = (char *)memory_take(&t->plan, MEM_HEAD, t->head_bytes);
+  t->ctx.workspace = memory_take(&t->plan, MEM_WORKSPACE, t->workspace_bytes);
+  t->ctx.workspace_bytes = t->workspace_bytes;
+  t->host_inputs = (int32_t *)memory_take(&t->plan, MEM_DATA, t->data_bytes);
+  t->host_targets = t->host_inputs + t->rows_max;
+  t->plan.taken_bytes[MEM_DATA] += t->order_bytes + t->corpus_bytes;
+  memory_check_taken(&t->plan);
+  const int A = (int)o->grad_accum, N = t->fsdp.mesh.world;
+  t->exchange_bytes = sizeof(Exchange) + sizeof(double) * (size_t)A;
+  t->exchange = (char *)calloc((size_t)N + 1, t->exchange_bytes);
+  t->exchange_all = t->exchange + t->exchange_bytes;
+  t->losses_mine = (double *)calloc((size_t)A, sizeof(double));
+  t->losses_all = (double *)calloc((size_t)(A * N), sizeof(double));
+  fsdp_init_params(&t->fsdp, (uint64_t)o->seed);
+}
+static void trainer_close(Trainer *t) {
+  memory_give_back(t->arena, t->arena_bytes);
+  memory_give_back(t->head_arena, t->head_bytes);
+  memory_give_back(t->ctx.workspace, t->workspace_bytes);
+  memory_give_back(t->host_inputs, t->data_bytes);
+  free(t->order);
+  fsdp_close(&t->fsdp);
+  free(t->acts.block);
+  free(t->exchange);
+  free(t->losses_mine);
+  free(t->losses_all);
+  memset(t, 0, sizeof *t);
+}
+
+static volatile sig_atomic_t stop_signal;        // set by Ctrl-C; the ranks agree on it in the step's small all-gather
+static void on_stop_signal(int signal) { stop_signal = signal; }
+// The first signal asks the training loop to end after its step; a second one ends the process at once.
+static void catch_stop_signals() {
+  struct sigaction a = {};
+  a.sa_handler = on_stop_signal;
+  a.sa_flags = SA_RESETHAND | SA_RESTART;
+  sigaction(SIGINT, &a, NULL);
+  sigaction(SIGTERM, &a, NULL);
+}
+
+static void print_start(const Trainer *t, bool cores_shared) {
+  if (t->fsdp.mesh.rank) return;
+  const Options *o = &t->opt;
+  printf("train_gpt_fsdp %s (%s): %s, %d rank%s on %d host%s, %d thread%s each, device cpu (%s), gradients %s\n", PROGRAM_VERSION, BUILD_ID, o->model,
+         t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", t->fsdp.mesh.hosts, t->fsdp.mesh.hosts > 1 ? "s" : "", t->ctx.threads,
+         t->ctx.threads > 1 ? "s" : "", t->ctx.ops->name, t->fsdp.mesh.world == 1 ? "stay here" : t->fsdp.mesh.remote ? "by messages" : "by shared memory");
+  if (cores_shared) printf("notice: ranks outnumber cores on this host; they will wait for each other\n");
+  printf("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n", t->model.L, t->model.H,
+         (long long)t->model.C, (long long)t->model.P, (long long)t->model.V, (long long)t->model.Vp, (long long)model_numel(&t->model));
+  printf("data: %s: %lld training tokens, %lld steps an epoch of %lld sequences x %lld tokens\n", t->corpus->source, (long long)t->corpus->split[SPLIT_TRAIN].tokens_numel,
+         (long long)t->steps_per_epoch, (long long)o->global_batch, (long long)t->model.T);
+  printf("configuration:");
+  for (const OptionSpec &s : option_specs) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, o, &s);
+    if (s.type == OPTION_NUM) snprintf(value, sizeof value, "%.10g", *(const double *)((const char *)o + s.offset));
+    printf(" --%s=%s", s.name, s.type == OPTION_TEXT && strchr(value, ' ') ? "'...'" : value);
+  }
+  printf("\n");
+  trainer_print_plan(t, stdout);
+  fflush(stdout);
+}
+
+static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
+  fwrite(bytes, 1, (size_t)length, stdout);
+  fflush(stdout);
+  if (to) fwrite(bytes, 1, (size_t)length, (FILE *)to);
+}
+// Streams a sample to the terminal and OUT/sample.txt. Returns, on rank 0, whether the file was written. Collective.
+static bool print_sample(Trainer *t) {
+  if (!t->opt.sample_tokens) return false;
+  const bool first = t->fsdp.mesh.rank == 0;
+  const size_t prompt_bytes = strlen(t->opt.prompt);
+  int32_t *ids = (int32_t *)malloc(sizeof(int32_t) * (prompt_bytes + 1 + (size_t)t->opt.sample_tokens)), count = 1;
+  ids[0] = 0;
+  const char *text = prompt_bytes ? t->opt.prompt : "\n";
+  if (first && t->corpus->has_tokenizer) count = (int32_t)tokenizer_encode(&t->corpus->tokenizer, (const uint8_t *)text, strlen(text), ids, 1);
+  MPI_Bcast(&count, 1, MPI_INT32_T, 0, t->fsdp.mesh.comm);
+  MPI_Bcast(ids, count, MPI_INT32_T, 0, t->fsdp.mesh.comm);
+  FILE *file = NULL;
+  char path[OPTION_TEXT_BYTES + 32];
+  snprintf(path, sizeof path, "%s/sample.txt", t->opt.out);
+  if (first) {
+    file = fopen(path, "w");
+    printf("sample (temperature %g, top-k %lld):\n", t->opt.temperature, (long long)t->opt.top_k);
+    sink_stdout_and_file(file, (const uint8_t *)t->opt.prompt, (int)prompt_bytes);
+  }
+  trainer_sample(t, ids, count, t->opt.sample_tokens, sink_stdout_and_file, file);
+  free(ids);
+  if (!first) return false;
+  printf("\n");
+  bool written = file && !fflush(file) && !ferror(file);
+  if (file && fclose(file)) written = false;
+  if (!written) fprintf(stderr, "notice: %s cannot be written: %s\n", path, strerror(errno));
+  return written;
+}
+
+// The training loop. Returns the exit code. Collective.
+static int trainer_run(Trainer *t, Log *log) {
+  const Options *o = &t->opt;
+  bool evaluated = false, stopped = false;
+  while (t->step < t->steps_total && !stopped) {
+    const double start = now_ms();
+    const StepResult r = train_step(t, stop_signal != 0);
+    log_step(log, t, &r, now_ms() - start);
+    if (!isfinite(r.loss) || (r.skipped && t->dtype != F16)) {
+      if (!t->fsdp.mesh.rank) { log_line_end(log); fprintf(stderr, "%s: the loss or the gradient of step %lld is not finite: lower --lr, or raise --warmup\n", who_am_i, (long long)t->step); }
+      log_close(log, t, "not finite");
+      return EXIT_FAULT;
+    }
+    stopped = r.stop;
+    const bool epoch_end = t->step % t->steps_per_epoch == 0, last = t->step == t->steps_total;
+    evaluated = !stopped && t->corpus->split[SPLIT_VALID].tokens_numel > 0 && (last || (o->eval_every ? t->step % o->eval_every == 0 : epoch_end));
+    if (evaluated) {
+      const EvalResult e = trainer_eval(t, &t->corpus->split[SPLIT_VALID]);
+      log_eval(log, t, "valid", &t->corpus->split[SPLIT_VALID], &e);
+    }
+  }
+  if (stopped) {
+    log_close(log, t, "signal");                 // first: mpirun may leave us little time
+    if (!t->fsdp.mesh.rank) { log_line_end(log); printf("stopped by signal after step %lld\n", (long long)t->step); }
+    return 130;
+  }
+  signal(SIGINT, SIG_DFL);                       // reading and talking may be cut short anywhere
+  signal(SIGTERM, SIG_DFL);
+  if (t->corpus->split[SPLIT_TEST].tokens_numel > 0) {
+    const EvalResult e = trainer_eval(t, &t->corpus->split[SPLIT_TEST]);
+    log_eval(log, t, "test", &t->corpus->split[SPLIT_TEST], &e);
+  }
+  const bool sampled = print_sample(t);
+  catch_stop_signals();                          // a file that is being written is finished first
+  const bool saved = !o->save_model || save_model(t);
+  log_close(log, t, saved ? "done" : "not saved");
+  if (!t->fsdp.mesh.rank) printf("files: %s/metrics.jsonl%s%s%s\n", o->out, log->lost ? " (not to its end)" : "",
+                                 t->corpus->has_tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
+  return saved ? 0 : EXIT_MISSING;
+}
+
+// Loads the corpus on rank 0, gives it to all, and lets the vocabulary shrink to what the tokenizer reached. Collective.
+static void load_corpus(Corpus *corpus, void **image, Options *o, MPI_Comm comm, int threads) {
+  const CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed};
+  DataError e = {};
+  int rank, code = 0;
+  size_t image_bytes;
+  MPI_Comm_rank(comm, &rank);
+  if (!rank && !corpus_load(corpus, c, &e)) code = e.exit_code;
+  MPI_Bcast(&code, 1, MPI_INT, 0, comm);
+  agree_no_error(comm, e.text, code);
+  corpus_share(corpus, image, &image_bytes, comm);
+  if (!rank && corpus->notices[0]) printf("notice: %s", corpus->notices);
+  o->vocab_size = corpus->vocab_size;
+}
+
+static void die_everywhere(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
+
+// The whole program; main, unless a test includes this file.
+int train_main(int argc, char **argv) {
+  static Options o;
+  static Trainer t;
+  static Corpus corpus;
+  static char who[128];
+  char error[1024] = "";
+  const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
+  for (int i = 1; i < argc; i++) {
+    const bool help = !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"), version = !strcmp(argv[i], "--version");
+    if ((help || version) && (!launched_as || !strcmp(launched_as, "0"))) { if (help) options_help(); else printf("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID); }
+    if (help || version) return 0;
+  }
+  options_parse(&o, argc, argv, error, sizeof error);
+  if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
+  int provided, rank, world;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  char host[64] = "";
+  gethostname(host, sizeof host - 1);
+  snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);
+  who_am_i = who;
+  die_hook = die_everywhere;
+  if (!error[0]) options_resolve(&o, world, error, sizeof error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  agree_on_run(MPI_COMM_WORLD, &o);
+  if (!rank) check_out(&o, error, sizeof error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
+  bool cores_shared;
+  int threads = take_fair_share_of_cores(MPI_COMM_WORLD, &cores_shared);
+  if (o.threads) threads = (int)o.threads;
+  void *image;
+  load_corpus(&corpus, &image, &o, MPI_COMM_WORLD, threads);
+  if (!rank && o.prompt[0] && !corpus.has_tokenizer) snprintf(error, sizeof error, "--prompt needs text to train a tokenizer on; --data %s holds tokens", o.data);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, agree_on_ops(&o, MPI_COMM_WORLD), threads);
+  print_start(&t, cores_shared);
+  catch_stop_signals();
+  Log log;
+  log_open(&log, &t);
+  if (!rank && corpus.has_tokenizer) {
+    char path[OPTION_TEXT_BYTES + 32];
+    snprintf(path, sizeof path, "%s/tokenizer.json", o.out);
+    if (!tokenizer_save(&corpus.tokenizer, path, error, sizeof error)) die_missing("%s", error);
+  }
+  int code = trainer_run(&t, &log);
+  trainer_close(&t);
+  corpus_free(&corpus);
+  free(image);
+  MPI_Finalize();
+  return code;
+}
+
+#ifndef TRAINER_AS_LIBRARY
+int main(int argc, char **argv) { return train_main(argc, argv); }
+#endif
