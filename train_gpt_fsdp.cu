@@ -76,7 +76,7 @@ void (*die_hook)(int code);
   FLAG(no_cuda, "device", "the same as --device cpu") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "CPU instruction set; auto: the best one that every rank has") \
   INT(threads, 0, 0, 4096, "device", "threads a rank (0: its fair share of the host's cores)") \
-  INT(eval_every, 0, 0, INT64_MAX, "evaluation and samples", "validate every so many steps (0: at the end of every epoch)") \
+  INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "validate every so many steps, and at the end (0: after every epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences an evaluation batch, per rank (0: batch_size)") \
   TEXT(prompt, "", NULL, "evaluation and samples", "text to continue at the end (else a new line)") \
   INT(sample_tokens, 64, 0, 1 << 20, "evaluation and samples", "tokens to generate at the end (0: none)") \
@@ -224,13 +224,18 @@ static bool options_parse(Options *o, int argc, char **argv, char *error, size_t
     if (found < 0) {
       const char *like = option_specs[nearest].name;
       const bool near = edit_distance(name, like) <= 1 + (int)strlen(like) / 4;
-      snprintf(error, error_bytes, "unknown option --%s: %s%s%s", name, near ? "did you mean --" : "", near ? like : "", near ? "? See --help" : "see --help");
+      snprintf(error, error_bytes, "unknown option --%s: %s%s%s", name, near ? "did you mean --" : "", near ? like : "",
+               near ? "? See --help" : "see --help");
       return false;
     }
     if (value) value++;
     else if (option_specs[found].type == OPTION_FLAG) value = "on";
     else if (a + 1 < argc && strncmp(argv[a + 1], "--", 2)) value = argv[++a];
-    else { snprintf(error, error_bytes, "--%s needs a value (one that starts with --: --%s=VALUE)", name, name); return false; }
+    else {
+      const bool refused = a + 1 < argc && option_specs[found].type == OPTION_TEXT;
+      snprintf(error, error_bytes, "--%s needs a value%s", name, refused ? " (one that starts with -- goes behind =)" : "");
+      return false;
+    }
     if (!option_set(o, found, value, error, error_bytes)) return false;
   }
   return true;
@@ -564,8 +569,8 @@ static void trainer_check_memory(const Trainer *t) {
   char error[256] = "";
   if (host > available)
     snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, available are %.2f GiB: lower "
-             "--batch_size or --seq_len, choose a smaller --model, or use more hosts", t->fsdp.mesh.node_world, t->fsdp.mesh.node_world > 1 ? "s" : "",
-             (double)host / 0x1p30, (double)available / 0x1p30);
+             "--batch_size or --seq_len, choose a smaller --model, or use more hosts", t->fsdp.mesh.node_world,
+             t->fsdp.mesh.node_world > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
 }
 
@@ -750,9 +755,9 @@ static double learning_rate(const Options *o, int64_t step, int64_t total, int64
 static OptimizerArgs optimizer_args(const Options *o, double lr, int64_t updates_before, double grad_scale) {
   OptimizerArgs a = {};
   a.kind = !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
-  const double t = (double)updates_before + 1;
+  const double t = (double)updates_before + 1;   // the corrections belong to the betas as the op sees them, in fp32
   a.adamw = AdamwArgs{(float)lr, (float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay,
-                      (float)(1 - pow(o->beta1, t)), (float)(1 - pow(o->beta2, t)), (float)grad_scale};
+                      (float)(1 - pow((float)o->beta1, t)), (float)(1 - pow((float)o->beta2, t)), (float)grad_scale};
   a.sgd = SgdArgs{(float)lr, (float)o->momentum, (float)o->weight_decay, (float)grad_scale};
   return a;
 }
@@ -1011,8 +1016,10 @@ static void check_out(const Options *o, char *error, size_t bytes) {
   char inside[OPTION_TEXT_BYTES + 4];
   snprintf(inside, sizeof inside, "%s/.", o->out);
   if (!o->out[0]) snprintf(error, bytes, "--out needs the name of a directory");
-  else if (!make_directories(o->out)) snprintf(error, bytes, "--out %s cannot be made: %s", o->out, strerror(errno));
-  else if (access(inside, W_OK | X_OK)) snprintf(error, bytes, "--out %s cannot be written: %s", o->out, strerror(errno));
+  else if (!make_directories(o->out))
+    snprintf(error, bytes, "--out %.800s cannot be made: %s", o->out, strerror(errno));
+  else if (access(inside, W_OK | X_OK))
+    snprintf(error, bytes, "--out %.800s cannot be written: %s", o->out, strerror(errno));
 }
 
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
@@ -1049,7 +1056,8 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
   const double tokens = (double)t->opt.global_batch * (double)t->model.T;
   log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
   if (log->metrics) {
-    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)t->step, (long long)((t->step - 1) / t->steps_per_epoch));
+    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)t->step,
+            (long long)((t->step - 1) / t->steps_per_epoch));
     json_number(log->metrics, "loss", r->loss);
     json_number(log->metrics, "lr", r->lr);
     json_number(log->metrics, "grad_norm", r->grad_norm);
@@ -1093,7 +1101,8 @@ static void log_eval(Log *log, const Trainer *t, const char *name, const Split *
 // The last record: why the run ended ("done", "signal", "not finite", "not saved") and after how many steps.
 static void log_close(Log *log, const Trainer *t, const char *reason) {
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f}\n", reason, (long long)t->step, now_ms() - log->start_ms);
+  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f}\n", reason, (long long)t->step,
+          now_ms() - log->start_ms);
   log_flush(log, t);
   if (log->metrics) fclose(log->metrics);
   log->metrics = NULL;
@@ -1158,7 +1167,8 @@ static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
   char error[128] = "";
   for (int i = 0; i < CPU_TABLES; i++) if (!strcmp(o->isa, cpu_tables[i].name)) wanted = i;
   if (best < 0) snprintf(error, sizeof error, "this CPU has no AVX2 and FMA, which the program needs");
-  else if (wanted > best) snprintf(error, sizeof error, "--isa %s: the best this CPU has is %s", o->isa, cpu_tables[best].name);
+  else if (wanted > best)
+    snprintf(error, sizeof error, "--isa %.16s: the best this CPU has is %s", o->isa, cpu_tables[best].name);
   agree_no_error(comm, error, EXIT_MISSING);
   MPI_Allreduce(&best, &common, 1, MPI_INT, MPI_MIN, comm);
   return cpu_tables[wanted >= 0 ? wanted : common].ops;
@@ -1194,8 +1204,8 @@ static int take_fair_share_of_cores(MPI_Comm comm, bool *shared) {
 }
 
 // ---- agreement of the ranks
-// All ranks must be the same program with the same options; names the first that is not. The corpus needs no such check:
-// every rank has it from rank 0 (corpus_share). Collective.
+// All ranks must be the same program with the same options; names the first that is not. The corpus needs no such
+// check: every rank has it from rank 0 (corpus_share). Collective.
 static void agree_on_run(MPI_Comm comm, const Options *o) {
   enum { LINE = OPTION_TEXT_BYTES + 128, LINES = OPTION_COUNT + 1 };
   char(*text)[LINE] = (char(*)[LINE])calloc(2 * LINES, LINE), (*first)[LINE] = text + LINES, error[3 * LINE] = "";
@@ -1374,7 +1384,7 @@ static bool print_sample(Trainer *t) {
 // The training loop. Returns the exit code. Collective.
 static int trainer_run(Trainer *t, Log *log) {
   const Options *o = &t->opt;
-  bool evaluated = false, stopped = false;
+  bool stopped = false;
   while (t->step < t->steps_total && !stopped) {
     const double start = now_ms();
     const StepResult r = train_step(t, stop_signal != 0);
@@ -1386,8 +1396,7 @@ static int trainer_run(Trainer *t, Log *log) {
     }
     stopped = r.stop;
     const bool epoch_end = t->step % t->steps_per_epoch == 0, last = t->step == t->steps_total;
-    evaluated = !stopped && t->corpus->split[SPLIT_VALID].tokens_numel > 0 && (last || (o->eval_every ? t->step % o->eval_every == 0 : epoch_end));
-    if (evaluated) {
+    if (!stopped && o->eval_every >= 0 && (last || (o->eval_every ? t->step % o->eval_every == 0 : epoch_end))) {
       const EvalResult e = trainer_eval(t, &t->corpus->split[SPLIT_VALID]);
       log_eval(log, t, "valid", &t->corpus->split[SPLIT_VALID], &e);
     }
@@ -1399,7 +1408,7 @@ static int trainer_run(Trainer *t, Log *log) {
   }
   signal(SIGINT, SIG_DFL);                       // reading and talking may be cut short anywhere
   signal(SIGTERM, SIG_DFL);
-  if (t->corpus->split[SPLIT_TEST].tokens_numel > 0) {
+  if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && o->eval_every >= 0) {
     const EvalResult e = trainer_eval(t, &t->corpus->split[SPLIT_TEST]);
     log_eval(log, t, "test", &t->corpus->split[SPLIT_TEST], &e);
   }
@@ -1463,7 +1472,8 @@ int train_main(int argc, char **argv) {
   if (o.threads) threads = (int)o.threads;
   void *image;
   load_corpus(&corpus, &image, &o, MPI_COMM_WORLD, threads);
-  if (!rank && o.prompt[0] && !corpus.has_tokenizer) snprintf(error, sizeof error, "--prompt needs text to train a tokenizer on; --data %s holds tokens", o.data);
+  if (!rank && o.prompt[0] && !corpus.has_tokenizer)
+    snprintf(error, sizeof error, "--prompt needs text to train a tokenizer on; --data %.800s holds tokens", o.data);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, agree_on_ops(&o, MPI_COMM_WORLD), threads);
   print_start(&t, cores_shared);

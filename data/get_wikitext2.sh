@@ -62,7 +62,8 @@ fetch_file() {  # NAME BLOB_ID
     if [ "$found" = "$2" ]; then say "$file is there and whole"; return; fi
     say "$file is damaged (git blob id $found, must be $2): fetching it again"
   fi
-  part=$(mktemp "$directory/.$1.XXXXXX") || fail 1 "cannot write into $directory"
+  part=$directory/.$1.$$
+  : > "$part" || fail 1 "cannot write into $directory"
   try=1
   until get "$url/$1" "$part" "$part.log"; do
     found=$(tail -n 1 "$part.log")

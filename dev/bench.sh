@@ -42,7 +42,7 @@ ours_speed() {
   local batch=32 vocab=5000 run=$out/ours-$1-$2-$3
   [ "$1" = small ] || batch=4 vocab=50257
   ours "$3" --device cpu --model "$1" --seq_len 256 --vocab_size $vocab --batch_size $((batch / $3)) --data random \
-    --max_steps $((STEPS + 1)) --param_dtype "$2" --sample_tokens 0 --out "$run" >"$run.log" 2>&1 ||
+    --max_steps $((STEPS + 1)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --out "$run" >"$run.log" 2>&1 ||
     { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
   # The first step touches its memory for the first time; it is not counted on either side.
   grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median

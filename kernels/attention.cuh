@@ -21,13 +21,16 @@
 #include "ops.h"
 
 #if PART_LAUNCH
-// qkv (B,T,3C), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element of the dropout mask:
-// (head*T + query)*T + key of sample drop.sample0 + b. Dies if n_head does not divide C.
+// qkv (B,T,3C), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element of the dropout
+// mask: (head*T + query)*T + key of sample drop.sample0 + b. Dies if n_head does not divide C.
 static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
   CHECK(out.ndim == 3, "attention_forward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1], C = out.shape[2];
-  CHECK(n_head > 0 && C % n_head == 0, "attention_forward: %d heads do not divide the width %lld", n_head, (long long)C);
+  CHECK(n_head > 0 && C % n_head == 0, "attention_forward: %d heads, which must divide the width %lld", n_head,
+        (long long)C);
   CHECK(drop.p >= 0.0f && drop.p < 1.0f, "attention_forward: dropout of %g, needs 0 <= p < 1", (double)drop.p);
+  CHECK(drop.p == 0.0f || n_head * T * T <= (int64_t)1 << 34,
+        "attention_forward: dropout on %d heads of %lld tokens, needs n_head * T * T <= 2^34", n_head, (long long)T);
   CHECK_SHAPE(qkv, B, T, 3 * C);
   CHECK_SHAPE(lse, B, n_head, T);
   CHECK_DTYPE(lse, F32);
@@ -40,8 +43,11 @@ static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor q
                                       Dropout drop) {
   CHECK(out.ndim == 3, "attention_backward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1], C = out.shape[2];
-  CHECK(n_head > 0 && C % n_head == 0, "attention_backward: %d heads do not divide the width %lld", n_head, (long long)C);
+  CHECK(n_head > 0 && C % n_head == 0, "attention_backward: %d heads, which must divide the width %lld", n_head,
+        (long long)C);
   CHECK(drop.p >= 0.0f && drop.p < 1.0f, "attention_backward: dropout of %g, needs 0 <= p < 1", (double)drop.p);
+  CHECK(drop.p == 0.0f || n_head * T * T <= (int64_t)1 << 34,
+        "attention_backward: dropout on %d heads of %lld tokens, needs n_head * T * T <= 2^34", n_head, (long long)T);
   CHECK_SHAPE(dqkv, B, T, 3 * C);
   CHECK_SHAPE(dout, B, T, C);
   CHECK_SHAPE(qkv, B, T, 3 * C);
@@ -83,8 +89,8 @@ static const int ATTENTION_ROWS = 8, ATTENTION_VECTORS = 2;
 static const int ATTENTION_ROWS = 6, ATTENTION_VECTORS = 1;
 #endif
 
-// Single loops over all registers, and the whole inlined in the loop below: gcc unrolls only innermost loops inside other
-// loops before it decides what lives in registers.
+// Single loops over all registers, and the whole inlined in the loop below: gcc unrolls only innermost loops inside
+// other loops before it decides what lives in registers.
 template <int ROWS, int VECTORS, bool A_ADJACENT> INLINE void attention_product_block(const AttentionProduct *p) {
   const int N = ROWS * VECTORS;
   const int64_t lda = p->lda, ldb = p->ldb, ldc = p->ldc;
@@ -130,8 +136,9 @@ template <bool A_ADJACENT> static void attention_product(AttentionProduct p, int
 }
 
 // ---- small parts ---------------------------------------------------------------------------------------------------
-// 2^x for x <= 0: x = n + f with |f| <= 1/2, minimax polynomial of degree 6 in f with p(0) = 1 (relative error 2e-9 before
-// rounding), exponent by integer add. Below 2^-125 it stays there, far from subnormals: nothing beside a largest term of 1.
+// 2^x for x <= 0: x = n + f with |f| <= 1/2, minimax polynomial of degree 6 in f with p(0) = 1 (relative error 2e-9
+// before rounding), exponent by integer add. It stays at 2^-125 below that, clear of subnormals: nothing beside the
+// largest term, which is 1.
 INLINE vf attention_exp2(vf x) {
   x = vf_max(vf_set1(-125.0f), x);               // in this order a NaN in x goes through
   vf n = vf_round(x), f = vf_sub(x, n), p = vf_set1(0.0001535336196f);
@@ -204,28 +211,31 @@ INLINE void attention_transpose(vf r[16]) {      // r[i] lane j <-> r[j] lane i
 }
 #endif
 
-// rows x columns of in, as fp32: to[row][column]. Columns beyond `columns` up to a whole vector are written as zero when
-// ldto has the room for them.
-template <class T> static void attention_pack(float *to, int64_t ldto, const T *in, int64_t ld, int64_t rows, int64_t columns) {
+// rows x columns of in, as fp32: to[row][column]. Columns beyond `columns` up to a whole vector are written as zero
+// when ldto has the room for them.
+template <class T>
+static void attention_pack(float *to, int64_t ldto, const T *in, int64_t ld, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j += VF)
       vf_store_n(to + i * ldto + j, vf_load_n(in + i * ld + j, columns - j), ldto - j);
 }
-// The same transposed and scaled, a panel of queries: to[column][ATTENTION_QUERIES]. Rows that are not there become zero.
+// The same transposed and scaled, a panel of queries: to[column][ATTENTION_QUERIES]. Rows not there become zero.
 template <class T>
 static void attention_pack_transposed(float *to, const T *in, int64_t ld, int64_t rows, int64_t columns, float scale) {
   const vf s = vf_set1(scale);
   for (int64_t j = 0; j < columns; j += VF)
     for (int64_t i = 0; i < ATTENTION_QUERIES; i += VF) {
       vf r[VF];
-      for (int l = 0; l < VF; l++) r[l] = i + l < rows ? vf_mul(vf_load_n(in + (i + l) * ld + j, columns - j), s) : vf_zero();
+      for (int l = 0; l < VF; l++)
+        r[l] = i + l < rows ? vf_mul(vf_load_n(in + (i + l) * ld + j, columns - j), s) : vf_zero();
       attention_transpose(r);
       for (int l = 0; l < VF; l++) vf_store(to + (j + l) * ATTENTION_QUERIES + i, r[l]);
     }
 }
 // And back: out[query][column] = from[column][query] * scale[query] for the first `rows` queries.
 template <class T>
-static void attention_unpack_transposed(T *out, int64_t ld, const float *from, int64_t rows, int64_t columns, const float *scale) {
+static void attention_unpack_transposed(T *out, int64_t ld, const float *from, int64_t rows, int64_t columns,
+                                        const float *scale) {
   for (int64_t i = 0; i < rows; i += VF) {
     const vf s = vf_load(scale + i);
     for (int64_t j = 0; j < columns; j += VF) {
@@ -237,6 +247,25 @@ static void attention_unpack_transposed(T *out, int64_t ld, const float *from, i
   }
 }
 
+// Rows of one head lie a whole token's row apart, which is no stream to the hardware: a thread asks for the rows of its
+// next head, some with every tile of this one. A head has about (T/64) (T/64 + 1) tiles.
+template <class T> struct AttentionAhead { const T *rows[5]; int64_t ld[5]; int arrays; int64_t row, end, columns; };
+template <class T> static void attention_ahead(AttentionAhead<T> *a) {
+  for (int64_t n = 64 / (a->end / 64 + 1) + 1; n > 0 && a->row < a->end; n--, a->row++)
+    for (int i = 0; i < a->arrays; i++)
+      for (int64_t j = 0; j < a->columns; j += 64 / (int64_t)sizeof(T))
+        __builtin_prefetch(a->rows[i] + a->row * a->ld[i] + j, 0, 2);
+}
+// Items that a thread takes at a time: several, so that the next head is its own; a quarter of its share, so that all
+// end together.
+static int attention_chunk(int64_t items, int threads) {
+  const int64_t n = items / (4 * threads);
+  return n < 1 ? 1 : (int)n;
+}
+static void *attention_thread_memory(const Ctx *c, size_t bytes) {
+  return (char *)c->workspace + (size_t)omp_get_thread_num() * bytes;
+}
+
 // ---- a tile --------------------------------------------------------------------------------------------------------
 struct AttentionShape {
   int64_t T, hs, width, C;                       // width: hs rounded up to whole vectors
@@ -244,8 +273,8 @@ struct AttentionShape {
 };
 static AttentionShape attention_shape(int64_t T, int64_t C, int64_t n_head) {
   const int64_t hs = C / n_head;
-  AttentionShape s = {T, hs, (hs + VF - 1) / VF * VF, C, vf_first_lane(vf_div(vf_set1(1.0f), vf_sqrt(vf_set1((float)hs))))};
-  return s;
+  const float scale = vf_first_lane(vf_div(vf_set1(1.0f), vf_sqrt(vf_set1((float)hs))));
+  return AttentionShape{T, hs, (hs + VF - 1) / VF * VF, C, scale};
 }
 static int64_t attention_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -285,7 +314,8 @@ static void attention_over_keys(float *sum, const AttentionTile *t, const float 
   attention_product<true>(p, hs, 1);
 }
 // sum[key][d] += sum over the queries of weight^T[key][query] b[query][d].
-static void attention_over_queries(float *sum, const AttentionTile *t, const AttentionShape *s, const float *weight, const float *b) {
+static void attention_over_queries(float *sum, const AttentionTile *t, const AttentionShape *s, const float *weight,
+                                   const float *b) {
   const int64_t queries = attention_min(ATTENTION_QUERIES, s->T - t->first_query);
   AttentionProduct p = {sum, s->width, weight, ATTENTION_QUERIES, b, s->width, queries, START_C, NULL};
   attention_product<false>(p, t->rows[0], s->width / VF);
@@ -382,7 +412,7 @@ static void attention_softmax_step(AttentionForward *f, const AttentionTile *t, 
 // One tile of queries against all keys up to its last query.
 template <class T>
 static void attention_forward_queries(AttentionForward *f, const AttentionShape *s, T *out, float *lse, const T *q,
-                                      int64_t first_query, AttentionDrop d) {
+                                      int64_t first_query, AttentionDrop d, AttentionAhead<T> *ahead) {
   const int64_t queries = attention_min(ATTENTION_QUERIES, s->T - first_query);
   attention_pack_transposed(f->q, q + first_query * 3 * s->C, 3 * s->C, queries, s->hs, s->scale * 1.44269504f);
   for (int v = 0; v < 2; v++) {
@@ -392,9 +422,11 @@ static void attention_forward_queries(AttentionForward *f, const AttentionShape 
   for (int64_t key = 0; key < first_query + queries; key += ATTENTION_KEYS) {
     const AttentionTile t = attention_tile(s, key, first_query);
     attention_scores(f->p, &t, f->k + key * s->hs, f->q, s->hs);
+    attention_ahead(ahead);
     if (d.drop->p > 0.0f) attention_mask(f->mask, &t, s, d);
     for (int v = 0; v < t.vectors; v++) attention_softmax_step(f, &t, v, d.drop->p > 0.0f);
-    attention_over_keys(f->sum, &t, f->v + key * s->hs, f->p, s->hs, key == 0 ? START_ZERO : START_SCALED, f->correction);
+    const AttentionStart start = key == 0 ? START_ZERO : START_SCALED;
+    attention_over_keys(f->sum, &t, f->v + key * s->hs, f->p, s->hs, start, f->correction);
   }
   for (int64_t i = 0; i < queries; i += VF) {    // every query sees itself, so total >= about 1
     const vf total = vf_load(f->total + i);
@@ -411,19 +443,22 @@ static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, 
   const int64_t tiles = (len + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES, heads = B * n_head;
   // Heads alone if there are several for each thread; else runs of query tiles too, each packing the keys it needs.
   int64_t runs = heads >= 4 * c->threads ? 1 : attention_min(tiles, (4 * c->threads + heads - 1) / heads);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(c->threads)
+#pragma omp parallel for schedule(dynamic, attention_chunk(heads * runs, c->threads)) num_threads(c->threads)
   for (int64_t item = 0; item < heads * runs; item++) {
-    AttentionForward f =
-        attention_forward_scratch((char *)c->workspace + (size_t)omp_get_thread_num() * attention_forward_bytes(&s), &s);
-    const int64_t b = item / runs / n_head, h = item / runs % n_head, run = runs - 1 - item % runs;  // the longest first
+    AttentionForward f = attention_forward_scratch(attention_thread_memory(c, attention_forward_bytes(&s)), &s);
+    const int64_t b = item / runs / n_head, h = item / runs % n_head, run = runs - 1 - item % runs;  // longest first
     const int64_t first = run * tiles / runs * ATTENTION_QUERIES;
     const int64_t end = attention_min((run + 1) * tiles / runs * ATTENTION_QUERIES, len);
     const T *q = (const T *)qkv.data + b * len * 3 * C + h * s.hs;
+    const T *next = (const T *)qkv.data + (item + 1) / n_head * len * 3 * C + (item + 1) % n_head * s.hs;
+    AttentionAhead<T> ahead = {{next, next + C, next + 2 * C}, {3 * C, 3 * C, 3 * C}, 3, 0, len, s.hs};
+    if (runs > 1 || item + 1 == heads) ahead.end = 0;
     attention_pack(f.k, s.hs, q + C, 3 * C, end, s.hs);
     attention_pack(f.v, s.hs, q + 2 * C, 3 * C, end, s.hs);
+    T *to = (T *)out.data + b * len * C + h * s.hs;
+    float *to_lse = (float *)lse.data + (b * n_head + h) * len;
     for (int64_t query = first; query < end; query += ATTENTION_QUERIES)
-      attention_forward_queries(&f, &s, (T *)out.data + b * len * C + h * s.hs, (float *)lse.data + (b * n_head + h) * len, q,
-                                query, AttentionDrop{drop, drop->sample0 + b, h});
+      attention_forward_queries(&f, &s, to, to_lse, q, query, AttentionDrop{drop, drop->sample0 + b, h}, &ahead);
   }
 }
 static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
@@ -443,7 +478,9 @@ struct AttentionBackward {
   float *p, *ds, *mask;                          // (keys,queries)
   float *scale;                                  // (queries): 1/sqrt(hs)
 };
-static int64_t attention_query_tiles(const AttentionShape *s) { return (s->T + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES; }
+static int64_t attention_query_tiles(const AttentionShape *s) {
+  return (s->T + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
+}
 static size_t attention_backward_bytes(const AttentionShape *s) {
   const int64_t tiles = attention_query_tiles(s), panel = s->width * ATTENTION_QUERIES;
   const int64_t numel = 2 * (s->T * s->hs + VF) + 2 * s->T * s->width + 3 * tiles * panel +
@@ -473,26 +510,31 @@ static AttentionBackward attention_backward_scratch(void *memory, const Attentio
   return w;
 }
 
-// Everything of one head in fp32, and D = dout . out. Queries that pad the last tile get lse = D = 0; their probabilities
-// are never used.
+// The columns of one head in the arrays of its sequence: rows of q, k, v and of dq, dk, dv are 3C apart, the others C.
+template <class T> struct AttentionHead { T *dq; const T *q, *dout, *out; const float *lse; };
+
+// Everything of one head in fp32, and D = dout . out. Queries that pad the last tile get lse = D = 0; their
+// probabilities are never used.
 template <class T>
-static void attention_backward_pack(AttentionBackward *w, const AttentionShape *s, const T *q, const T *dout, const T *out,
-                                    const float *lse) {
+static void attention_backward_pack(AttentionBackward *w, const AttentionShape *s, const AttentionHead<T> *head) {
   const int64_t C = s->C, ld = 3 * C;
+  const T *q = head->q, *dout = head->dout, *out = head->out;
   attention_pack(w->k, s->hs, q + C, ld, s->T, s->hs);
   attention_pack(w->v, s->hs, q + 2 * C, ld, s->T, s->hs);
   attention_pack(w->q, s->width, q, ld, s->T, s->hs);
   attention_pack(w->dout, s->width, dout, C, s->T, s->hs);
   for (int64_t first = 0; first < s->T; first += ATTENTION_QUERIES) {
     const int64_t queries = attention_min(ATTENTION_QUERIES, s->T - first);
-    attention_pack_transposed(w->q_panels + first * s->width, q + first * ld, ld, queries, s->hs, s->scale * 1.44269504f);
-    attention_pack_transposed(w->dout_panels + first * s->width, w->dout + first * s->width, s->width, queries, s->hs, 1.0f);
+    float *q_panel = w->q_panels + first * s->width, *dout_panel = w->dout_panels + first * s->width;
+    attention_pack_transposed(q_panel, q + first * ld, ld, queries, s->hs, s->scale * 1.44269504f);
+    attention_pack_transposed(dout_panel, w->dout + first * s->width, s->width, queries, s->hs, 1.0f);
     for (int64_t i = 0; i < ATTENTION_QUERIES; i += VF)
-      vf_store(w->lse + first + i, vf_mul(vf_load_n(lse + first + i, queries - i), vf_set1(1.44269504f)));
+      vf_store(w->lse + first + i, vf_mul(vf_load_n(head->lse + first + i, queries - i), vf_set1(1.44269504f)));
     for (int64_t i = 0; i < ATTENTION_QUERIES; i++) {
       vf sum = vf_zero();
       for (int64_t d = 0; i < queries && d < s->hs; d += VF)
-        sum = vf_fma(vf_load(w->dout + (first + i) * s->width + d), vf_load_n(out + (first + i) * C + d, s->hs - d), sum);
+        sum = vf_fma(vf_load(w->dout + (first + i) * s->width + d), vf_load_n(out + (first + i) * C + d, s->hs - d),
+                     sum);
       w->dot[first + i] = vf_sum(sum);
     }
   }
@@ -519,10 +561,10 @@ static void attention_softmax_backward(AttentionBackward *w, const AttentionTile
 }
 
 template <class T>
-static void attention_backward_head(AttentionBackward *w, const AttentionShape *s, T *dq, const T *dout, const T *q, const T *out,
-                                    const float *lse, AttentionDrop d) {
+static void attention_backward_head(AttentionBackward *w, const AttentionShape *s, const AttentionHead<T> *head,
+                                    AttentionDrop d, AttentionAhead<T> *ahead) {
   const int64_t ld = 3 * s->C;
-  attention_backward_pack(w, s, q, dout, out, lse);
+  attention_backward_pack(w, s, head);
   for (int64_t key = 0; key < s->T; key += ATTENTION_KEYS) {
     const int64_t keys = attention_min(ATTENTION_KEYS, s->T - key);
     memset(w->dk, 0, (size_t)(keys * s->width) * sizeof(float));
@@ -531,38 +573,47 @@ static void attention_backward_head(AttentionBackward *w, const AttentionShape *
       const AttentionTile t = attention_tile(s, key, query);
       attention_scores(w->p, &t, w->k + key * s->hs, w->q_panels + query * s->width, s->hs);
       attention_scores(w->ds, &t, w->v + key * s->hs, w->dout_panels + query * s->width, s->hs);
+      attention_ahead(ahead);
       if (d.drop->p > 0.0f) attention_mask(w->mask, &t, s, d);
       for (int v = 0; v < t.vectors; v++) attention_softmax_backward(w, &t, v, d.drop->p > 0.0f);
       attention_over_queries(w->dv, &t, s, w->p, w->dout + query * s->width);
       attention_over_queries(w->dk, &t, s, w->ds, w->q + query * s->width);
-      attention_over_keys(w->dq_panels + query * s->width, &t, w->k + key * s->hs, w->ds, s->hs, key == 0 ? START_ZERO : START_C,
-                          NULL);
+      const AttentionStart start = key == 0 ? START_ZERO : START_C;
+      attention_over_keys(w->dq_panels + query * s->width, &t, w->k + key * s->hs, w->ds, s->hs, start, NULL);
     }
     for (int64_t i = 0; i < keys; i++)
       for (int64_t j = 0; j < s->hs; j += VF) {
-        T *to = dq + (key + i) * ld + j;
+        T *to = head->dq + (key + i) * ld + j;
         vf_store_n(to + s->C, vf_mul(vf_load(w->dk + i * s->width + j), vf_set1(s->scale)), s->hs - j);
         vf_store_n(to + 2 * s->C, vf_load(w->dv + i * s->width + j), s->hs - j);
       }
   }
   for (int64_t query = 0; query < s->T; query += ATTENTION_QUERIES)
-    attention_unpack_transposed(dq + query * ld, ld, w->dq_panels + query * s->width,
+    attention_unpack_transposed(head->dq + query * ld, ld, w->dq_panels + query * s->width,
                                 attention_min(ATTENTION_QUERIES, s->T - query), s->hs, w->scale);
 }
 
 template <class T>
 static void attention_backward_typed(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                      const Dropout *drop) {
-  const int64_t B = out.shape[0], len = out.shape[1], C = out.shape[2];
+  const int64_t B = out.shape[0], len = out.shape[1], C = out.shape[2], heads = B * n_head;
   const AttentionShape s = attention_shape(len, C, n_head);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(c->threads)
-  for (int64_t item = 0; item < B * n_head; item++) {
-    AttentionBackward w =
-        attention_backward_scratch((char *)c->workspace + (size_t)omp_get_thread_num() * attention_backward_bytes(&s), &s);
-    const int64_t b = item / n_head, h = item % n_head, at = b * len * C + h * s.hs, at3 = b * len * 3 * C + h * s.hs;
-    attention_backward_head(&w, &s, (T *)dqkv.data + at3, (const T *)dout.data + at, (const T *)qkv.data + at3,
-                            (const T *)out.data + at, (const float *)lse.data + item * len,
-                            AttentionDrop{drop, drop->sample0 + b, h});
+#pragma omp parallel for schedule(dynamic, attention_chunk(heads, c->threads)) num_threads(c->threads)
+  for (int64_t item = 0; item < heads; item++) {
+    AttentionBackward w = attention_backward_scratch(attention_thread_memory(c, attention_backward_bytes(&s)), &s);
+    AttentionHead<T> head[2];                    // this one and the next
+    for (int i = 0; i < 2; i++) {
+      const int64_t at = (item + i) / n_head * len * C, column = (item + i) % n_head * s.hs;
+      head[i] = {(T *)dqkv.data + 3 * at + column, (const T *)qkv.data + 3 * at + column,
+                 (const T *)dout.data + at + column, (const T *)out.data + at + column,
+                 (const float *)lse.data + (item + i) * len};
+    }
+    const T *next = head[1].q;
+    AttentionAhead<T> ahead = {
+        {next, next + C, next + 2 * C, head[1].dout, head[1].out}, {3 * C, 3 * C, 3 * C, C, C}, 5, 0, len, s.hs};
+    if (item + 1 == heads) ahead.end = 0;
+    const AttentionDrop d = {drop, drop->sample0 + item / n_head, item % n_head};
+    attention_backward_head(&w, &s, &head[0], d, &ahead);
   }
 }
 static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,

@@ -13,7 +13,8 @@
 
 #if PART_LAUNCH
 // Overwrites losses and correct. 0 < vocab <= Vp.
-static inline void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets, int64_t vocab) {
+static inline void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
+                                         int64_t vocab) {
   int64_t R = logits.shape[0], Vp = logits.shape[1];
   CHECK_SHAPE(logits, R, Vp);
   CHECK_SHAPE(losses, R);
@@ -23,7 +24,8 @@ static inline void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, 
   CHECK_DTYPE(losses, F32);
   CHECK_DTYPE(correct, I32);
   CHECK_DTYPE(targets, I32);
-  CHECK(vocab > 0 && vocab <= Vp, "cross_entropy_forward: vocabulary %lld of %lld columns", (long long)vocab, (long long)Vp);
+  CHECK(vocab > 0 && vocab <= Vp, "cross_entropy_forward: vocabulary %lld of %lld columns", (long long)vocab,
+        (long long)Vp);
   c->ops->cross_entropy_forward(c, losses, correct, logits, targets, vocab);
 }
 
@@ -80,11 +82,12 @@ INLINE float cross_entropy_loss(CrossEntropyRow row, float target_logit) {
   return row.sum >= 1.0f ? scalar_log(row.sum) - (target_logit - row.max) : NAN;
 }
 INLINE void cross_entropy_check(int32_t target, int64_t row, int64_t vocab) {
-  CHECK(target >= -1 && target < vocab, "cross_entropy: target %d in row %lld, the vocabulary has %lld", target, (long long)row,
-        (long long)vocab);
+  CHECK(target >= -1 && target < vocab, "cross_entropy: target %d in row %lld, the vocabulary has %lld", target,
+        (long long)row, (long long)vocab);
 }
 
-static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets, int64_t vocab) {
+static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
+                                       int64_t vocab) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t r = 0; r < R; r++) {
@@ -109,8 +112,8 @@ template <class T> INLINE void cross_entropy_write(T *to, const float *x, vf max
   vf_store_n(to, vf_mul(p, scale), n);
 }
 template <class T>
-static void cross_entropy_gradient_row(T *to, const float *x, CrossEntropyRow row, int64_t target, int64_t vocab, int64_t Vp,
-                                       float scale) {
+static void cross_entropy_gradient_row(T *to, const float *x, CrossEntropyRow row, int64_t target, int64_t vocab,
+                                       int64_t Vp, float scale) {
   const vf max = vf_set1(row.max), inverse_sum = vf_set1(1.0f / row.sum), vscale = vf_set1(scale);
   const float p_target = vf_first_lane(vf_mul(vf_exp(vf_sub(vf_set1(x[target]), max)), inverse_sum));
   int64_t j = 0;
@@ -120,8 +123,8 @@ static void cross_entropy_gradient_row(T *to, const float *x, CrossEntropyRow ro
   round_to(to + target, (p_target - 1.0f) * scale);
 }
 template <class T>
-static void cross_entropy_backward_rows(Ctx *c, Tensor losses, T *dlogits, Tensor logits, const int32_t *targets, int64_t vocab,
-                                        float scale) {
+static void cross_entropy_backward_rows(Ctx *c, Tensor losses, T *dlogits, Tensor logits, const int32_t *targets,
+                                        int64_t vocab, float scale) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t r = 0; r < R; r++) {

@@ -2,8 +2,8 @@
 //
 //   convert       out = in, rounded to out's dtype                        (float, bf16, fp16 in any pair)
 //   accumulate    sum = in (OVERWRITE) or sum += in (ADD), fp32 sum       (one rounding an element)
-//   normal_fill   out[i] = std N(0,1), a function of (seed, tensor, offset + i) alone: any split of a tensor into ranges
-//                 gives the same numbers
+//   normal_fill   out[i] = std N(0,1), a function of (seed, tensor, offset + i) alone: any split of a tensor into
+//                 ranges gives the same numbers
 //
 // The normals: Philox (random.h) at counter (offset + i) / 4 gives four words, each pair (w0, w1) two normals by Box &
 // Muller 1958: r = sqrt(-2 ln u), u = (w0 / 2^9 + 1/2) 2^-23, and r cos(2 pi t), r sin(2 pi t), t = (w1 / 2^8) 2^-24.
@@ -71,8 +71,8 @@ static void accumulate_impl(Ctx *c, Tensor sum, Tensor in, Accumulate mode) {
   DISPATCH(in.dtype, T, accumulate_range<T>(c, (float *)sum.data, (const T *)in.data, numel(in)));
 }
 
-// sin(2 pi t) for 0 <= t < 5/4: t is folded to a quarter turn around 0 without error, then the Taylor polynomial of degree
-// 13 in 2 pi t, whose remainder (pi/2)^15 / 15! = 7e-10 is below fp32.
+// sin(2 pi t) for 0 <= t < 5/4: t is folded to a quarter turn around 0 without error, then the Taylor polynomial of
+// degree 13 in 2 pi t, whose remainder (pi/2)^15 / 15! = 7e-10 is below fp32.
 INLINE vf normal_sin_turns(vf t) {
   t = vf_sub(t, vf_round(t));                                                 // [-1/2, 1/2]
   const vi sign = vi_and(vf_bits(t), vi_set1(INT32_MIN));
@@ -91,13 +91,10 @@ INLINE vf normal_sin_turns(vf t) {
 INLINE vf normal16(uint64_t seed, uint32_t tensor, int64_t counter) {
   Philox first = {(uint32_t)counter, (uint32_t)((uint64_t)counter >> 32), tensor, UINT32_MAX};
   const vi words = philox16(seed, first);
-  alignas(64) uint32_t radius_words[VF], angle_words[VF], w[VF];
-  vi_store(w, words);
-  for (int i = 0; i < VF; i++) radius_words[i] = w[i & ~1], angle_words[i] = w[i | 1];
   alignas(64) static const float quarter[VF] = {.25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0};
   const vf half = vf_set1(0.5f);
-  vf u = vf_mul(vf_add(vi_to_float(vi_shr(vi_load(radius_words), 9)), half), vf_set1(0x1p-23f));
-  vf t = vf_mul(vi_to_float(vi_shr(vi_load(angle_words), 8)), vf_set1(0x1p-24f));
+  vf u = vf_mul(vf_add(vi_to_float(vi_shr(philox_firsts(words), 9)), half), vf_set1(0x1p-23f));
+  vf t = vf_mul(vi_to_float(vi_shr(philox_seconds(words), 8)), vf_set1(0x1p-24f));
   vf r = vf_sqrt(vf_mul(vf_log(u), vf_set1(-2.0f)));
   return vf_mul(r, normal_sin_turns(vf_add(t, vf_load(quarter))));
 }

@@ -2,7 +2,7 @@
 //
 //   forward    out[b,t,:] = dropout(wte[tokens[b,t],:] + wpe[t,:])            one rounding, when out is stored
 //   backward   dwte[tokens[b,t],:] += dropout(dout[b,t,:])                    fp32, added in the order of (b,t)
-//              dwpe[t,:] = sum over b of dropout(dout[b,t,:])                 fp32, in the order of b; rows t >= T are 0
+//              dwpe[t,:] = sum over b of dropout(dout[b,t,:])    fp32, in the order of b; 0 for rows t >= T
 //
 //   out, dout (B,T,C)   tokens (B,T) int32   wte, dwte (Vp,C)   wpe, dwpe (n_positions,C), n_positions >= T
 // Dropout: sample drop.sample0 + b, element t C + c. out, wte, wpe share one dtype; dwte and dwpe are fp32.
@@ -47,21 +47,22 @@ static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor d
 static size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
 
 template <class T, bool DROP>
-INLINE void embedding_forward_lanes(T *out, const T *wte, const T *wpe, const Dropout *d, int64_t s, int64_t e, int64_t n) {
+INLINE void embedding_forward_lanes(T *out, const T *wte, const T *wpe, const Dropout *d, int64_t s, int64_t e,
+                                    int64_t n) {
   vf x = vf_add(vf_load_n(wte, n), vf_load_n(wpe, n));
   if (DROP) x = vf_mul(x, dropout_scale16(d, s, e));
   vf_store_n(out, x, n);
 }
 
 template <class T, bool DROP>
-static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor wte, const T *wpe, int64_t rows, int64_t seq_len,
-                                   Dropout drop) {
+static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor wte, const T *wpe, int64_t rows,
+                                   int64_t seq_len, Dropout drop) {
   const int64_t C = wte.shape[1], vocab = wte.shape[0];
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t r = 0; r < rows; r++) {
     const int64_t t = r % seq_len, sample = drop.sample0 + r / seq_len, token = tokens[r];
-    CHECK(token >= 0 && token < vocab, "embedding: token %lld at position %lld, the table has %lld rows", (long long)token,
-          (long long)r, (long long)vocab);
+    CHECK(token >= 0 && token < vocab, "embedding: token %lld at position %lld, the table has %lld rows",
+          (long long)token, (long long)r, (long long)vocab);
     const Dropout d = drop;                      // a private copy stays in registers
     const T *row = (const T *)wte.data + token * C, *position = wpe + t * C;
     T *to = out + r * C;
@@ -75,9 +76,11 @@ static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte
   const int64_t rows = numel(tokens), seq_len = tokens.shape[1];
   const int32_t *ids = (const int32_t *)tokens.data;
   if (drop.p > 0.0f)
-    DISPATCH(out.dtype, T, embedding_forward_rows<T, true>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop));
+    DISPATCH(out.dtype, T,
+             embedding_forward_rows<T, true>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop));
   else
-    DISPATCH(out.dtype, T, embedding_forward_rows<T, false>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop));
+    DISPATCH(out.dtype, T,
+             embedding_forward_rows<T, false>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop));
 }
 
 template <class T, bool DROP>
@@ -91,8 +94,8 @@ INLINE void embedding_backward_lanes(float *dwte, float *dwpe, const T *dout, co
 
 // One thread's columns [from, to) of both gradients, walking all positions in order.
 template <class T, bool DROP>
-static void embedding_backward_columns(float *dwte, float *dwpe, const T *dout, const int32_t *tokens, int64_t B, int64_t seq_len,
-                                       int64_t C, int64_t from, int64_t to, Dropout drop) {
+static void embedding_backward_columns(float *dwte, float *dwpe, const T *dout, const int32_t *tokens, int64_t B,
+                                       int64_t seq_len, int64_t C, int64_t from, int64_t to, Dropout drop) {
   for (int64_t b = 0; b < B; b++)
     for (int64_t t = 0; t < seq_len; t++) {
       const Dropout d = drop;
@@ -111,16 +114,19 @@ static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dou
   const int32_t *ids = (const int32_t *)tokens.data;
   float *word = (float *)dwte.data, *position = (float *)dwpe.data;
   for (int64_t r = 0; r < B * seq_len; r++)
-    CHECK(ids[r] >= 0 && ids[r] < dwte.shape[0], "embedding: token %d at position %lld, the table has %lld rows", ids[r],
-          (long long)r, (long long)dwte.shape[0]);
+    CHECK(ids[r] >= 0 && ids[r] < dwte.shape[0], "embedding: token %d at position %lld, the table has %lld rows",
+          ids[r], (long long)r, (long long)dwte.shape[0]);
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int thread = 0; thread < c->threads; thread++) {
     int64_t from = vectors * thread / c->threads * VF, to = vectors * (thread + 1) / c->threads * VF;
     if (to > C) to = C;
     if (drop.p > 0.0f)
-      DISPATCH(dout.dtype, T, embedding_backward_columns<T, true>(word, position, (T *)dout.data, ids, B, seq_len, C, from, to, drop));
+      DISPATCH(dout.dtype, T,
+               embedding_backward_columns<T, true>(word, position, (T *)dout.data, ids, B, seq_len, C, from, to, drop));
     else
-      DISPATCH(dout.dtype, T, embedding_backward_columns<T, false>(word, position, (T *)dout.data, ids, B, seq_len, C, from, to, drop));
+      DISPATCH(
+          dout.dtype, T,
+          embedding_backward_columns<T, false>(word, position, (T *)dout.data, ids, B, seq_len, C, from, to, drop));
     for (int64_t t = B ? seq_len : 0; t < dwpe.shape[0]; t++)
       if (to > from) memset(position + t * C + from, 0, (size_t)(to - from) * sizeof(float));
   }

@@ -1,22 +1,22 @@
-// gemm.h: the CPU's one matrix product, out(M,N) = sum over k of a(m,k) b(n,k), on every instruction set. CPU sections only.
+// gemm.h: the CPU's one matrix product, out(M,N) = sum over k of a(m,k) b(n,k). CPU sections only.
 //
 // Conventions
 //   - An operand says where (i,k) lies: i is a's row or b's row, k the summed index; either may be the contiguous one.
 //   - Threads share nothing but the list of output blocks: each packs what it needs, so there is no barrier, and the
-//     result cannot depend on who did what. Packing the same rows twice costs about 1 % (see GEMM_ROWS, GEMM_COLS).
-//   - Order of sums: k is cut into equal blocks by K alone (gemm_plan). Inside a block each output element is one chain in
-//     ascending k from zero: of fused multiply-adds (fp32 arithmetic), of bf16 pairs (vdpbf16ps) or of groups of 32
-//     (AMX). The blocks' sums are then added in ascending order in fp32. Nothing else enters: not M, N, threads or place.
-//     fp32 arithmetic is therefore equal to the last bit on all instruction sets.
-//   - Panels hold 32-bit words: one fp32, or a pair of bf16 with consecutive k ("VNNI" order). Two-byte operands without
-//     hardware for them are converted while packed, so packing is the only code that knows storage types.
+//     result cannot depend on who did what. Packing the same rows more than once costs 2 to 4 %.
+//   - Order of sums: k is cut into equal blocks by K alone (gemm_plan). Inside a block each output element is one chain
+//     in ascending k from zero: of fused multiply-adds (fp32 arithmetic), of bf16 pairs (vdpbf16ps) or of groups of 32
+//     (AMX). The blocks' sums are then added in ascending order in fp32. Nothing else enters: not M, N, threads or
+//     place. fp32 arithmetic is therefore equal to the last bit on all instruction sets.
+//   - Panels hold 32-bit words: one fp32, or a pair of bf16 with consecutive k ("VNNI" order). Two-byte operands
+//     without hardware for them are converted while packed: packing is the only code that knows storage types.
 //   - Edges are padded with zeros in the panels; every tile is whole, only the finish function sees the true extent.
 //
-// Method: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), with the loops as here:
+// Method: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), with these loops:
 //   block of rows x cols (a task of one thread)
-//     k block                 pack b's rows of the block: stays in L2
-//       panel of mr rows      pack a's panel: stays in L1
-//         panel of nr cols    one register tile
+//     k block                     pack b's rows of the block: they stay in L2
+//       4 panels of mr rows       pack a's panels
+//         panel, columns by nr    one register tile each
 //
 // Defines: GemmOperand, GemmJob, gemm(), gemm_workspace_bytes(), gemm_open().
 #pragma once
@@ -46,13 +46,15 @@ enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a 
 #else
 enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm
 #endif
-// Words of k in a block: a's panel (14 x 384 x 4 = 21 KB) fits L1. Columns: b's block (384 x 384 x 4 = 576 KB) fits a 1 MB
-// L2 beside the tiles in use. Rows: packing b is spread over this many. Both bound the fp32 partial sums (768 KB).
-enum { GEMM_K_WORDS = 384, GEMM_COLS = 384, GEMM_ROWS = 512, GEMM_PANEL_ROWS_MAX = 32 };
+// K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits L1. COLS: b's block (384 x 384 x 4 =
+// 576 KB) fits a 1 MB L2. ROWS: what packing b is spread over; above 512, so that widths of 512 and 1024 split well.
+// A_PANELS: packed at a time, so that memory is read in runs of some lines even where i is contiguous.
+enum { GEMM_K_WORDS = 384, GEMM_COLS = 384, GEMM_ROWS = 544, GEMM_MR_MAX = 32, GEMM_A_PANELS = 4 };
 
 struct GemmScratch { uint32_t *a, *b; float *tiles, *sums; };
-static const size_t GEMM_A_BYTES = GEMM_PANEL_ROWS_MAX * GEMM_K_WORDS * 4 + 256;   // + what whole-vector stores overhang
-static const size_t GEMM_B_BYTES = GEMM_COLS * GEMM_K_WORDS * 4 + 256;
+// Each panel has a gap of 16 words behind it (GEMM_GAP).
+static const size_t GEMM_A_BYTES = (GEMM_MR_MAX * GEMM_K_WORDS + 64) * 4 * GEMM_A_PANELS;
+static const size_t GEMM_B_BYTES = (GEMM_NR * GEMM_K_WORDS + 64) * 4 * (GEMM_COLS / GEMM_NR);
 static const size_t GEMM_TILE_BYTES = GEMM_ROWS * GEMM_COLS * 4, GEMM_SUM_BYTES = GEMM_ROWS * 4;
 
 // Scratch of all threads; the shapes do not matter.
@@ -71,8 +73,11 @@ INLINE int64_t gemm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 INLINE int64_t gemm_round_up(int64_t a, int64_t to) { return gemm_ceil_div(a, to) * to; }
 
 // ---- packing -------------------------------------------------------------------------------------------------------
-// A panel is words x width: word w of row i at panel[w * width + i]. Rows beyond the operand and words beyond k are zero.
-// Stores are whole vectors: what hangs over into the next word is overwritten by it, because words ascend.
+// A panel is words x width: word w of row i at panel[w * width + i]. Rows beyond the operand and words beyond k are
+// zero. Stores are whole vectors: what hangs over into the next word is overwritten by it, because words ascend, and
+// what hangs over the end falls into the gap between panels. Memory is asked for some rows ahead (4 to 10 % faster).
+enum { GEMM_GAP = 16 };
+INLINE int64_t gemm_panel_words(int width, int64_t words) { return words * width + GEMM_GAP; }
 struct GemmPair { bf16 even_k, odd_k; };         // a word that is copied, not converted
 INLINE __m256 gemm_load8(const float *p) { return _mm256_loadu_ps(p); }
 INLINE __m256 gemm_load8(const GemmPair *p) { return _mm256_loadu_ps((const float *)p); }
@@ -106,71 +111,91 @@ INLINE void gemm_transpose8(__m256 r[8]) {       // 24 shuffles for 64 words
   }
 }
 
+// Where a call's rows begin, and how much of them is there.
+struct GemmSource { const char *from; int64_t stride_bytes, rows, k_count; };
+static GemmSource gemm_source(const GemmOperand *x, int64_t i0, int64_t k0, int64_t k_count) {
+  const int64_t size = (int64_t)dtype_bytes(x->dtype), at = x->k_contiguous ? i0 * x->stride + k0 : k0 * x->stride + i0;
+  GemmSource s = {(const char *)x->data + at * size, x->stride * size, x->count - i0, k_count};
+  return s;
+}
+
 // k contiguous: 8 x 8 transposes. Groups of 8 rows go from last to first, so that a group's overhang into the next word
-// (width 14 or 6) is overwritten by the first group.
+// (width 14 or 6) is overwritten by the first group. T: the word as stored; k_bytes: of a row.
 template <class T>
-static void gemm_pack_rows(uint32_t *panel, int width, const char *from, int64_t row_bytes, int64_t rows, int64_t k_bytes,
-                           int64_t words) {
-  for (int64_t g = (width - 1) / 8 * 8; g >= 0; g -= 8) {
-    for (int64_t w = 0; w < words; w += 8) {
-      __m256 r[8];
-      const int64_t bytes = k_bytes - w * (int64_t)sizeof(T);
-      for (int i = 0; i < 8; i++) {
-        const bool there = g + i < rows;
-        r[i] = gemm_load8<T>(there ? from + (g + i) * row_bytes + w * (int64_t)sizeof(T) : from, there ? bytes : 0);
+static void gemm_pack_rows(uint32_t *panel, int width, int64_t panels, GemmSource s, int64_t k_bytes, int64_t words) {
+  for (int64_t p = 0; p < panels; p++, panel += gemm_panel_words(width, words)) {
+    for (int64_t g = (width - 1) / 8 * 8; g >= 0; g -= 8) {
+      const int64_t first = p * width + g;
+      const char *from = s.from + first * s.stride_bytes;
+      for (int64_t w = 0; w < words; w += 8, from += 8 * sizeof(T)) {
+        __m256 r[8];
+        const int64_t left = k_bytes - w * (int64_t)sizeof(T);
+        for (int i = 0; i < 8; i++) {
+          r[i] = first + i < s.rows ? gemm_load8<T>(from + i * s.stride_bytes, left) : _mm256_setzero_ps();
+          _mm_prefetch(from + (width + i) * s.stride_bytes, _MM_HINT_T0);
+        }
+        gemm_transpose8(r);
+        for (int i = 0; i < 8; i++) _mm256_storeu_ps((float *)panel + (w + i) * width + g, r[i]);
       }
-      gemm_transpose8(r);
-      for (int i = 0; i < 8; i++) _mm256_storeu_ps((float *)panel + (w + i) * width + g, r[i]);
     }
   }
 }
-// i contiguous: a copy with conversion. `readable` elements of each k's row are there.
+// i contiguous: a copy with conversion, k outside, so that memory is read along its rows.
 template <class T>
-static void gemm_pack_columns(uint32_t *panel, int width, const T *from, int64_t stride, int64_t readable, int64_t k_count,
-                              int64_t words) {
+static void gemm_pack_columns(uint32_t *panel, int width, int64_t panels, GemmSource s, int64_t words) {
   for (int64_t k = 0; k < words; k++) {
-    for (int64_t i = 0; i < width; i += VF) {
-      vf x = k >= k_count ? vf_zero() : readable - i >= VF ? vf_load(from + k * stride + i)
-                                                           : vf_load_n(from + k * stride + i, readable - i);
-      vf_store((float *)panel + k * width + i, x);
+    const T *row = (const T *)(s.from + k * s.stride_bytes);
+    for (int64_t p = 0; p < panels; p++) {
+      float *to = (float *)panel + p * gemm_panel_words(width, words) + k * width;
+      for (int64_t i = 0; i < width; i += VF) {
+        const int64_t at = p * width + i, left = s.rows - at;
+        vf_store(to + i, k >= s.k_count ? vf_zero() : left >= VF ? vf_load(row + at) : vf_load_n(row + at, left));
+        _mm_prefetch((const char *)(row + at) + 8 * s.stride_bytes, _MM_HINT_T0);
+      }
     }
   }
 }
 template <class T>
-static void gemm_pack_f32(uint32_t *panel, int width, const GemmOperand *x, int64_t i0, int64_t k0, int64_t k_count, int64_t words) {
-  const T *from = (const T *)x->data + (x->k_contiguous ? i0 * x->stride + k0 : k0 * x->stride + i0);
-  const int64_t size = sizeof(T), left = x->count - i0;
-  if (x->k_contiguous) gemm_pack_rows<T>(panel, width, (const char *)from, x->stride * size, left, k_count * size, words);
-  else gemm_pack_columns(panel, width, from, x->stride, left, k_count, words);
+static void gemm_pack_f32(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
+                          int64_t k_count, int64_t words) {
+  const GemmSource s = gemm_source(x, i0, k0, k_count);
+  if (x->k_contiguous) gemm_pack_rows<T>(panel, width, panels, s, k_count * (int64_t)sizeof(T), words);
+  else gemm_pack_columns<T>(panel, width, panels, s, words);
 }
 
 #ifdef __AVX512BF16__
-// i contiguous: words of two rows k, k+1 interleaved.
 INLINE __m512i gemm_load16_bf16(const bf16 *p, int64_t n) {
   if (n >= 16) return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
   return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p));
 }
-static void gemm_pack_column_pairs(uint32_t *panel, int width, const bf16 *from, int64_t stride, int64_t readable,
-                                   int64_t k_count, int64_t words) {
+// i contiguous: words of two rows k, k+1 interleaved.
+static void gemm_pack_column_pairs(uint32_t *panel, int width, int64_t panels, GemmSource s, int64_t words) {
   for (int64_t w = 0; w < words; w++) {
-    const bf16 *even = from + 2 * w * stride, *odd = even + stride;
-    for (int64_t i = 0; i < width; i += 16) {
-      __m512i x = 2 * w < k_count ? gemm_load16_bf16(even + i, readable - i) : _mm512_setzero_si512();
-      __m512i y = 2 * w + 1 < k_count ? gemm_load16_bf16(odd + i, readable - i) : _mm512_setzero_si512();
-      _mm512_storeu_si512(panel + w * width + i, _mm512_or_si512(x, _mm512_slli_epi32(y, 16)));
+    const bf16 *even = (const bf16 *)(s.from + 2 * w * s.stride_bytes);
+    const bf16 *odd = (const bf16 *)(s.from + (2 * w + 1) * s.stride_bytes);
+    for (int64_t p = 0; p < panels; p++) {
+      uint32_t *to = panel + p * gemm_panel_words(width, words) + w * width;
+      for (int64_t i = 0; i < width; i += 16) {
+        const int64_t at = p * width + i;
+        __m512i x = 2 * w < s.k_count ? gemm_load16_bf16(even + at, s.rows - at) : _mm512_setzero_si512();
+        __m512i y = 2 * w + 1 < s.k_count ? gemm_load16_bf16(odd + at, s.rows - at) : _mm512_setzero_si512();
+        _mm512_storeu_si512(to + i, _mm512_or_si512(x, _mm512_slli_epi32(y, 16)));
+        _mm_prefetch((const char *)(even + at) + 16 * s.stride_bytes, _MM_HINT_T0);
+        _mm_prefetch((const char *)(odd + at) + 16 * s.stride_bytes, _MM_HINT_T0);
+      }
     }
   }
 }
 // k contiguous: a pair already is a word of memory.
-static void gemm_pack_pairs(uint32_t *panel, int width, const GemmOperand *x, int64_t i0, int64_t k0, int64_t k_count, int64_t words) {
-  const bf16 *from = (const bf16 *)x->data + (x->k_contiguous ? i0 * x->stride + k0 : k0 * x->stride + i0);
-  const int64_t left = x->count - i0;
-  if (x->k_contiguous) gemm_pack_rows<GemmPair>(panel, width, (const char *)from, x->stride * 2, left, k_count * 2, words);
-  else gemm_pack_column_pairs(panel, width, from, x->stride, left, k_count, words);
+static void gemm_pack_pairs(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
+                            int64_t k_count, int64_t words) {
+  const GemmSource s = gemm_source(x, i0, k0, k_count);
+  if (x->k_contiguous) gemm_pack_rows<GemmPair>(panel, width, panels, s, k_count * 2, words);
+  else gemm_pack_column_pairs(panel, width, panels, s, words);
 }
 #endif
 
-// ---- register tiles --------------------------------------------------------------------------------------------------
+// ---- register tiles ------------------------------------------------------------------------------------------------
 // tile(ROWS x 16 VECS) = or += the product of two panels. DOT: a word is a bf16 pair, else an fp32.
 template <bool DOT> INLINE vf gemm_step(vf a, vf b, vf sum) {
 #ifdef __AVX512BF16__
@@ -182,6 +207,7 @@ template <int ROWS, int VECS, bool DOT>
 static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, bool add) {
   const float *a = (const float *)a_panel, *b = (const float *)b_panel;
   vf sum[ROWS][VECS];
+  if (add) for (int i = 0; i < ROWS * VECS; i++) _mm_prefetch(tile + i * VF, _MM_HINT_T0);
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; i++) for (int v = 0; v < VECS; v++) sum[i][v] = vf_zero();
 #pragma GCC unroll 4
@@ -205,9 +231,9 @@ static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t 
   }
 }
 
-// ---- AMX: tiles of 16 rows of 64 bytes, 2 x 2 of them a panel tile ----------------------------------------------------
-// Intel SDM, TDPBF16PS. a: [k/32][32 rows][32 k], b: [k/2][32 columns][2]. Left open here, and worth about a third on AMX:
-// weights packed once a step instead of per product, activations kept in blocks so that a needs no packing.
+// ---- AMX: 2 x 2 tiles of 16 rows of 64 bytes -----------------------------------------------------------------------
+// Intel SDM, TDPBF16PS. a's panel: [k/32][32 rows][32 k]; b's: [k/2][32 columns][2]. What this leaves open: weights
+// packed once a step instead of in every product, activations kept in such blocks so that a needs no packing.
 #if AMX_EMULATED                                 // the same steps in C: proves the logic on machines without AMX
 static thread_local float amx_tiles[8][16][16];
 static void amx_zero(int t) { memset(amx_tiles[t], 0, sizeof amx_tiles[t]); }
@@ -221,7 +247,7 @@ static void amx_dot(int sum, int a, int b) {
   for (int i = 0; i < 16; i++) {
     vf s = vf_load(amx_tiles[sum][i]);
     for (int k = 0; k < 16; k++) {
-      vi x = vi_set1((int32_t)f32_bits(amx_tiles[a][i][k])), y = vf_bits(vf_load(amx_tiles[b][k])), high = vi_set1((int32_t)0xffff0000u);
+      vi x = vf_bits(vf_set1(amx_tiles[a][i][k])), y = vf_bits(vf_load(amx_tiles[b][k])), high = vi_set1(-0x10000);
       s = vf_fma(vi_as_float(vi_shl(x, 16)), vi_as_float(vi_shl(y, 16)), s);
       s = vf_fma(vi_as_float(vi_and(x, high)), vi_as_float(vi_and(y, high)), s);
     }
@@ -241,7 +267,7 @@ static void gemm_thread_end() {}
 static void gemm_open() {                        // Linux gives the 8 KB of tile state only to processes that ask
   const long request_permission = 0x1023, tile_data = 18;
   if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0)
-    die_missing("AMX: the operating system refuses tiles (arch_prctl); use Linux 5.16 or later, or another instruction set");
+    die_missing("AMX: the system refuses tiles (arch_prctl); needs Linux 5.16 or later, or another instruction set");
 }
 struct AmxConfig { uint8_t palette, start_row, zero[14]; uint16_t row_bytes[16]; uint8_t rows[16]; };
 static void gemm_thread_begin() {                // tile shapes belong to the thread
@@ -260,18 +286,18 @@ static void gemm_thread_end() {}
 
 #if defined(__AMX_BF16__) || AMX_EMULATED
 enum { AMX_STEP = 512 };                         // words of 32 rows x 32 k
-static void gemm_pack_amx(uint32_t *panel, int width, const GemmOperand *x, int64_t i0, int64_t k0, int64_t k_count, int64_t words) {
-  const int64_t rows = gemm_min(width, x->count - i0);
+static void gemm_pack_amx_panel(uint32_t *panel, GemmSource s, bool k_contiguous, int64_t words) {
   for (int64_t k = 0; k < 2 * words; k += 32, panel += AMX_STEP) {
-    const int64_t left = gemm_min(32, k_count - k);
-    if (x->k_contiguous) {
-      const bf16 *from = (const bf16 *)x->data + i0 * x->stride + k0 + k;
+    const int64_t left = gemm_min(32, s.k_count - k);
+    if (k_contiguous) {
       const __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
-      for (int64_t i = 0; i < width; i++)
-        _mm512_storeu_si512(panel + i * 16, _mm512_maskz_loadu_epi16(i < rows ? there : 0, i < rows ? from + i * x->stride : from));
+      for (int64_t i = 0; i < 32; i++) {
+        const char *row = s.from + i * s.stride_bytes + 2 * k;
+        _mm512_storeu_si512(panel + i * 16, i < s.rows ? _mm512_maskz_loadu_epi16(there, row) : _mm512_setzero_si512());
+      }
     } else {                                     // pairs first, then 8 x 8 transposes of them
       alignas(64) uint32_t pairs[AMX_STEP];
-      gemm_pack_column_pairs(pairs, 32, (const bf16 *)x->data + (k0 + k) * x->stride + i0, x->stride, x->count - i0, left, 16);
+      gemm_pack_column_pairs(pairs, 32, 1, GemmSource{s.from + k * s.stride_bytes, s.stride_bytes, s.rows, left}, 16);
       for (int i = 0; i < 32; i += 8) for (int w = 0; w < 16; w += 8) {
         __m256 r[8];
         for (int q = 0; q < 8; q++) r[q] = _mm256_load_ps((const float *)pairs + (w + q) * 32 + i);
@@ -280,6 +306,11 @@ static void gemm_pack_amx(uint32_t *panel, int width, const GemmOperand *x, int6
       }
     }
   }
+}
+static void gemm_pack_amx(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
+                          int64_t k_count, int64_t words) {
+  for (int64_t p = 0; p < panels; p++, panel += gemm_panel_words(width, words))
+    gemm_pack_amx_panel(panel, gemm_source(x, i0 + p * width, k0, k_count), x->k_contiguous, words);
 }
 static void gemm_tile_amx(const uint32_t *a, const uint32_t *b, int64_t words, float *tile, bool add) {
   amx_zero(0); amx_zero(1); amx_zero(2); amx_zero(3);
@@ -305,7 +336,9 @@ static void gemm_tile_amx(const uint32_t *a, const uint32_t *b, int64_t words, f
 #endif
 
 // ---- one kernel per kind of arithmetic -----------------------------------------------------------------------------
-typedef void GemmPack(uint32_t *panel, int width, const GemmOperand *x, int64_t i0, int64_t k0, int64_t k_count, int64_t words);
+// Packs `panels` panels of rows i0.., k0 .. k0+k_count, padded to `words` words of k.
+typedef void GemmPack(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
+                      int64_t k_count, int64_t words);
 struct GemmKernel {
   int mr, k_per_word, word_multiple;             // panels are padded to word_multiple words
   GemmPack *pack_a, *pack_b;
@@ -315,7 +348,8 @@ static GemmKernel gemm_kernel(Dtype dtype) {
 #if defined(__AMX_BF16__) || AMX_EMULATED
   if (dtype == BF16) return GemmKernel{32, 2, 16, gemm_pack_amx, gemm_pack_pairs, gemm_tile_amx};
 #elif defined(__AVX512BF16__)
-  if (dtype == BF16) return GemmKernel{GEMM_MR, 2, 8, gemm_pack_pairs, gemm_pack_pairs, gemm_tile<GEMM_MR, GEMM_NR / VF, true>};
+  if (dtype == BF16)
+    return GemmKernel{GEMM_MR, 2, 8, gemm_pack_pairs, gemm_pack_pairs, gemm_tile<GEMM_MR, GEMM_NR / VF, true>};
 #endif
   GemmPack *pack = NULL;
   DISPATCH(dtype, T, pack = gemm_pack_f32<T>);
@@ -331,13 +365,14 @@ static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads) {
   p.k_blocks = gemm_ceil_div(j->K, (int64_t)GEMM_K_WORDS * g->k_per_word);
   p.k = gemm_round_up(gemm_ceil_div(j->K, p.k_blocks), 16 * g->k_per_word);
   p.k_blocks = gemm_ceil_div(j->K, p.k);
-  // Free choices: whole panels, about equal blocks, and row blocks cut further until the threads have about equal shares.
-  const int64_t M = j->a.count, N = j->b.count, max_rows = GEMM_ROWS / g->mr * g->mr, min_rows = 4 * g->mr;
+  // Free choices: whole panels, about equal blocks, row blocks cut further until the threads have about equal shares.
+  const int64_t M = j->a.count, N = j->b.count, max_rows = GEMM_ROWS / g->mr * g->mr, most_blocks = M / (4 * g->mr);
   p.col_blocks = gemm_ceil_div(N, GEMM_COLS);
   p.cols = gemm_round_up(gemm_ceil_div(N, p.col_blocks), GEMM_NR);
   p.col_blocks = gemm_ceil_div(N, p.cols);
   p.row_blocks = gemm_ceil_div(M, max_rows);
-  while (p.row_blocks * p.col_blocks % threads && p.row_blocks * p.col_blocks < 4 * threads && M / (p.row_blocks + 1) >= min_rows)
+  for (int64_t n = p.row_blocks * p.col_blocks; n % threads && n < 4 * threads && p.row_blocks < most_blocks;
+       n += p.col_blocks)
     p.row_blocks++;
   p.rows = gemm_round_up(gemm_ceil_div(M, p.row_blocks), g->mr);
   p.row_blocks = gemm_ceil_div(M, p.rows);
@@ -345,9 +380,10 @@ static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads) {
 }
 
 // sums[i] = or += the sum over k0 .. k0+k_count of a(i0+i, k), i < rows: four chains by k mod 4, then (0+1)+(2+3).
-// Reads what the packing of the panel is about to read, so it costs no memory traffic.
+// It reads what packing is about to read, so it costs little memory traffic (1 to 3 % of the product).
 template <class T>
-static void gemm_sum_columns(float *sums, const GemmOperand *a, int64_t i0, int64_t rows, int64_t k0, int64_t k_count, bool add) {
+static void gemm_sum_columns(float *sums, const GemmOperand *a, int64_t i0, int64_t rows, int64_t k0, int64_t k_count,
+                             bool add) {
   for (int64_t i = 0; i < rows; i += VF) {
     const T *from = (const T *)a->data + k0 * a->stride + i0 + i;
     const int64_t readable = a->count - i0 - i;
@@ -364,23 +400,28 @@ static void gemm_sum_columns(float *sums, const GemmOperand *a, int64_t i0, int6
   }
 }
 
-static void gemm_block(const GemmJob *j, const GemmKernel *g, const GemmPlan *p, GemmScratch s, int64_t row0, int64_t col0) {
+static void gemm_block(const GemmJob *j, const GemmKernel *g, const GemmPlan *p, GemmScratch s, int64_t row0,
+                       int64_t col0) {
   const int64_t row_end = gemm_min(row0 + p->rows, j->a.count), col_end = gemm_min(col0 + p->cols, j->b.count);
   const bool want_sums = j->finish_sums && col0 == 0;
   for (int64_t kb = 0; kb < p->k_blocks; kb++) {
     const int64_t k0 = kb * p->k, k_count = gemm_min(p->k, j->K - k0);
     const int64_t words = gemm_round_up(gemm_ceil_div(k_count, g->k_per_word), g->word_multiple);
-    for (int64_t col = col0; col < col_end; col += GEMM_NR)
-      g->pack_b(s.b + (col - col0) * words, GEMM_NR, &j->b, col, k0, k_count, words);
-    for (int64_t row = row0; row < row_end; row += g->mr) {
-      const int64_t rows = gemm_min(g->mr, row_end - row);
-      if (want_sums) DISPATCH(j->a.dtype, T, gemm_sum_columns<T>(s.sums + (row - row0), &j->a, row, rows, k0, k_count, kb > 0));
-      g->pack_a(s.a, g->mr, &j->a, row, k0, k_count, words);
-      for (int64_t col = col0; col < col_end; col += GEMM_NR) {
-        // With one k block every tile can use the same memory, which then stays in L1.
-        float *tile = p->k_blocks == 1 ? s.tiles : s.tiles + (row - row0) * p->cols + (col - col0) * g->mr;
-        g->tile(s.a, s.b + (col - col0) * words, words, tile, kb > 0);
-        if (kb + 1 == p->k_blocks) j->finish(j, tile, row, col, rows, gemm_min(GEMM_NR, col_end - col));
+    g->pack_b(s.b, GEMM_NR, gemm_ceil_div(col_end - col0, GEMM_NR), &j->b, col0, k0, k_count, words);
+    for (int64_t row = row0; row < row_end; row += g->mr * GEMM_A_PANELS) {
+      const int64_t rows = gemm_min(g->mr * GEMM_A_PANELS, row_end - row);
+      if (want_sums)
+        DISPATCH(j->a.dtype, T, gemm_sum_columns<T>(s.sums + (row - row0), &j->a, row, rows, k0, k_count, kb > 0));
+      g->pack_a(s.a, g->mr, gemm_ceil_div(rows, g->mr), &j->a, row, k0, k_count, words);
+      for (int64_t r = 0; r < rows; r += g->mr) {
+        const uint32_t *a = s.a + r / g->mr * gemm_panel_words(g->mr, words), *b = s.b;
+        for (int64_t col = col0; col < col_end; col += GEMM_NR, b += gemm_panel_words(GEMM_NR, words)) {
+          // With one k block every tile can use the same memory, which then stays in L1.
+          float *tile = p->k_blocks == 1 ? s.tiles : s.tiles + (row + r - row0) * p->cols + (col - col0) * g->mr;
+          g->tile(a, b, words, tile, kb > 0);
+          if (kb + 1 < p->k_blocks) continue;
+          j->finish(j, tile, row + r, col, gemm_min(g->mr, rows - r), gemm_min(GEMM_NR, col_end - col));
+        }
       }
     }
   }

@@ -1,17 +1,19 @@
 // layernorm.cuh: layer normalisation over the last dimension, alone or fused with the residual addition before it.
 //
-//   forward            mean = sum x / C    rstd = 1 / sqrt(sum (x - mean)^2 / C + 1e-5)    out = (x - mean) rstd weight + bias
+//   forward            mean = sum x / C,  rstd = 1 / sqrt(sum (x - mean)^2 / C + 1e-5)
+//                      out = (x - mean) rstd weight + bias
 //   residual_forward   residual = in + dropout(branch), rounded when stored; then forward of what was stored
 //   backward           xhat = (residual - mean) rstd,  g = dout weight
 //                      dresidual += rstd (g - mean(g) - xhat mean(g xhat))      one rounding, when stored
 //                      dbranch    = dropout(dresidual as stored)
 //                      dweight    = sum over rows of dout xhat,  dbias = sum over rows of dout
 //
-//   in, out, branch, residual and their gradients (B,T,C), one dtype   mean, rstd (B,T) fp32   weight, bias (C), that dtype
-//   dweight, dbias (C), any floating dtype
+//   in, out, branch, residual and their gradients (B,T,C), weight, bias (C): one dtype
+//   mean, rstd (B,T) fp32   dweight, dbias (C) of any floating dtype
 // Dropout: sample drop.sample0 + b, element t C + c.
-// Order of sums: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64 rows in
-// order, then the blocks in order. Ba, Kiros, Hinton 2016; Xiong et al. 2020 for its place before the branch.
+// Order of sums: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64 rows
+// in order, then the blocks in order.
+// Ba, Kiros, Hinton 2016 (layer normalisation); Xiong et al. 2020 (its place before the branch).
 #include "ops.h"
 
 static const float LAYERNORM_EPS = 1e-5f;
@@ -19,7 +21,8 @@ static const int64_t LAYERNORM_BLOCK_ROWS = 64;
 
 #if PART_LAUNCH
 // Overwrites out, mean, rstd.
-static inline void layernorm_forward(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, Tensor bias) {
+static inline void layernorm_forward(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
+                                     Tensor bias) {
   int64_t B = in.shape[0], T = in.shape[1], C = in.shape[2];
   CHECK_SHAPE(in, B, T, C);
   CHECK_SHAPE(out, B, T, C);
@@ -59,8 +62,9 @@ static inline void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor ou
 
 // Adds to dresidual; overwrites dbranch, dweight, dbias. Without dropout dbranch may be absent (data NULL) or dresidual
 // itself: both are the same numbers, and nothing more is written.
-static inline void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
-                                      Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop) {
+static inline void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias,
+                                      Tensor dout, Tensor residual, Tensor weight, Tensor mean, Tensor rstd,
+                                      Dropout drop) {
   int64_t B = dout.shape[0], T = dout.shape[1], C = dout.shape[2];
   CHECK_SHAPE(dout, B, T, C);
   CHECK_SHAPE(dresidual, B, T, C);
@@ -117,12 +121,14 @@ template <class T> static LayernormStats layernorm_stats(const T *x, vf sum, int
   s.rstd = 1.0f / sqrtf(vf_sum(squares) / (float)C + LAYERNORM_EPS);
   return s;
 }
-template <class T> INLINE void layernorm_write(T *out, const T *x, const T *weight, const T *bias, vf mean, vf rstd, int64_t n) {
+template <class T>
+INLINE void layernorm_write(T *out, const T *x, const T *weight, const T *bias, vf mean, vf rstd, int64_t n) {
   vf xhat = vf_mul(vf_sub(vf_load_n(x, n), mean), rstd);
   vf_store_n(out, vf_fma(xhat, vf_load_n(weight, n), vf_load_n(bias, n)), n);
 }
 template <class T>
-static void layernorm_finish_row(T *out, float *mean, float *rstd, const T *x, vf sum, const T *weight, const T *bias, int64_t C) {
+static void layernorm_finish_row(T *out, float *mean, float *rstd, const T *x, vf sum, const T *weight, const T *bias,
+                                 int64_t C) {
   LayernormStats s = layernorm_stats(x, sum, C);
   *mean = s.mean;
   *rstd = s.rstd;
@@ -132,8 +138,8 @@ static void layernorm_finish_row(T *out, float *mean, float *rstd, const T *x, v
   if (i < C) layernorm_write(out + i, x + i, weight + i, bias + i, vmean, vrstd, C - i);
 }
 template <class T>
-static void layernorm_forward_rows(Ctx *c, T *out, float *mean, float *rstd, const T *in, const T *weight, const T *bias,
-                                   int64_t rows, int64_t C) {
+static void layernorm_forward_rows(Ctx *c, T *out, float *mean, float *rstd, const T *in, const T *weight,
+                                   const T *bias, int64_t rows, int64_t C) {
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t r = 0; r < rows; r++) {
     const T *x = in + r * C;
@@ -144,14 +150,17 @@ static void layernorm_forward_rows(Ctx *c, T *out, float *mean, float *rstd, con
     layernorm_finish_row(out + r * C, mean + r, rstd + r, x, sum, weight, bias, C);
   }
 }
-static void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, Tensor bias) {
+static void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
+                                   Tensor bias) {
   const int64_t rows = numel(mean), C = numel(weight);
-  DISPATCH(in.dtype, T, layernorm_forward_rows<T>(c, (T *)out.data, (float *)mean.data, (float *)rstd.data, (T *)in.data,
-                                                  (T *)weight.data, (T *)bias.data, rows, C));
+  DISPATCH(in.dtype, T,
+           layernorm_forward_rows<T>(c, (T *)out.data, (float *)mean.data, (float *)rstd.data, (T *)in.data,
+                                     (T *)weight.data, (T *)bias.data, rows, C));
 }
 
 template <class T, bool DROP>
-INLINE vf layernorm_add(vf sum, T *residual, const T *in, const T *branch, const Dropout *d, int64_t s, int64_t e, int64_t n) {
+INLINE vf layernorm_add(vf sum, T *residual, const T *in, const T *branch, const Dropout *d, int64_t s, int64_t e,
+                        int64_t n) {
   vf x = vf_load_n(branch, n);
   if (DROP) x = vf_mul(x, dropout_scale16(d, s, e));
   vf_store_n(residual, vf_add(vf_load_n(in, n), x), n);
@@ -170,8 +179,10 @@ static void layernorm_residual_rows(Ctx *c, T *residual, T *out, float *mean, fl
     for (; i + VF <= C; i += VF)
       sum = layernorm_add<T, DROP>(sum, residual + at + i, in + at + i, branch + at + i, &d, sample, element + i, VF);
     if (i < C)
-      sum = layernorm_add<T, DROP>(sum, residual + at + i, in + at + i, branch + at + i, &d, sample, element + i, C - i);
-    layernorm_finish_row(out + at, mean + r, rstd + r, residual + at, sum, (const T *)weight.data, (const T *)bias.data, C);
+      sum =
+          layernorm_add<T, DROP>(sum, residual + at + i, in + at + i, branch + at + i, &d, sample, element + i, C - i);
+    layernorm_finish_row(out + at, mean + r, rstd + r, residual + at, sum, (const T *)weight.data, (const T *)bias.data,
+                         C);
   }
 }
 static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
@@ -196,7 +207,8 @@ template <class T> struct LayernormBackward {    // pointers of one call
 };
 
 template <class T>
-INLINE void layernorm_backward_sums(vf *g_sum, vf *gx_sum, const T *dout, const T *x, const T *weight, vf mean, vf rstd, int64_t n) {
+INLINE void layernorm_backward_sums(vf *g_sum, vf *gx_sum, const T *dout, const T *x, const T *weight, vf mean, vf rstd,
+                                    int64_t n) {
   vf g = vf_mul(vf_load_n(dout, n), vf_load_n(weight, n));                    // missing lanes are 0
   *g_sum = vf_add(*g_sum, g);
   *gx_sum = vf_fma(g, vf_mul(vf_sub(vf_load_n(x, n), mean), rstd), *gx_sum);
@@ -240,7 +252,8 @@ static void layernorm_backward_blocks(Ctx *c, LayernormBackward<T> call, int64_t
     float *dweight = (float *)c->workspace + b * 2 * C, *dbias = dweight + C;
     memset(dweight, 0, (size_t)(2 * C) * sizeof(float));
     const int64_t end = (b + 1) * LAYERNORM_BLOCK_ROWS < rows ? (b + 1) * LAYERNORM_BLOCK_ROWS : rows;
-    for (int64_t r = b * LAYERNORM_BLOCK_ROWS; r < end; r++) layernorm_backward_row<T, BRANCH, DROP>(&p, dweight, dbias, r);
+    for (int64_t r = b * LAYERNORM_BLOCK_ROWS; r < end; r++)
+      layernorm_backward_row<T, BRANCH, DROP>(&p, dweight, dbias, r);
   }
 }
 // out[i] = sum over blocks of partial[block][i], i < n <= 16 columns, the blocks in order.
@@ -261,12 +274,20 @@ template <class T> static void layernorm_backward_fold(Ctx *c, T *dweight, T *db
 static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
                                     Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop) {
   const int64_t rows = numel(mean), C = numel(weight), seq_len = dout.shape[1];
-  CHECK(c->workspace_bytes >= layernorm_partials_bytes(rows, C), "layernorm_backward: workspace of %zu bytes, needs %zu",
-        c->workspace_bytes, layernorm_partials_bytes(rows, C));
+  CHECK(c->workspace_bytes >= layernorm_partials_bytes(rows, C),
+        "layernorm_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, layernorm_partials_bytes(rows, C));
   const bool branch = dbranch.data && dbranch.data != dresidual.data;
   DISPATCH(dout.dtype, T, {
-    LayernormBackward<T> p = {(T *)dresidual.data, (T *)dbranch.data, (T *)dout.data, (T *)residual.data, (T *)weight.data,
-                              (float *)mean.data, (float *)rstd.data, C, seq_len, drop};
+    LayernormBackward<T> p = {(T *)dresidual.data,
+                              (T *)dbranch.data,
+                              (T *)dout.data,
+                              (T *)residual.data,
+                              (T *)weight.data,
+                              (float *)mean.data,
+                              (float *)rstd.data,
+                              C,
+                              seq_len,
+                              drop};
     if (drop.p > 0.0f) layernorm_backward_blocks<T, true, true>(c, p, rows);
     else if (branch) layernorm_backward_blocks<T, true, false>(c, p, rows);
     else layernorm_backward_blocks<T, false, false>(c, p, rows);

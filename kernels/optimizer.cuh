@@ -1,5 +1,5 @@
-// optimizer.cuh: AdamW, SGD with momentum, and the exact sum of squares behind gradient clipping. Ranges are flat; every
-// element is a function of its own inputs, so no result depends on where a shard starts.
+// optimizer.cuh: AdamW, SGD with momentum, and the exact sum of squares behind gradient clipping. Ranges are flat;
+// every element is a function of its own inputs, so no result depends on where a shard starts.
 //
 //   adamw_update   Loshchilov & Hutter 2019, in the order of torch.optim.AdamW:
 //                    g = grad_scale grad
@@ -18,11 +18,11 @@
 #include "ops.h"
 
 // ---- exact norm ----------------------------------------------------------------------------------------------------
-// g is fp32, so g^2 (48 bits) is exact in fp64. Each square is rounded once, to a multiple of 2^-110 (ties to even): its
-// own rounding, no matter in whose company it is added. From there on all is integer: limb j counts units of
-// 2^(32 j - 110), so the order of additions, threads and ranks cannot matter. 13 limbs reach 2^306, past FLT_MAX^2 (2^256)
-// times 2^49 elements; the last limb counts elements that are infinite or not a number.
-// Squares below 2^-111 (|g| < 2^-55.5) count as 0: a billion of them could have added 2^-81 to a sum of squares.
+// g is fp32, so g^2 (48 bits) is exact in fp64. Each square is rounded once, to the nearest multiple of 2^-110,
+// whatever it is added to; it is never halfway, being an odd number times an even power of two. From there on all is
+// integer: limb j counts units of 2^(32 j - 110), so the order of additions, threads and ranks cannot matter. 13 limbs
+// reach 2^306, past FLT_MAX^2 (2^256) times 2^49 elements; the last limb counts elements that are infinite or NaN.
+// Squares up to 2^-111 (|g| <= 2^-55.5) count as 0: a billion of them would have added 2^-81 to a sum of squares.
 // norm_accumulate leaves every limb but the highest below 2^32, so an int64 sum of 2^31 ranks' limbs cannot overflow.
 enum { NORM_FLOOR_EXPONENT = -110, NORM_NONFINITE = 13, NORM_LIMBS = 14 };
 
@@ -88,7 +88,8 @@ static const int64_t OPTIMIZER_PIECE = 4096;     // what a thread takes at a tim
 struct AdamwLanes { vf grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
 
 template <class T, bool CAST>
-INLINE void adamw_lanes(T *param, float *master, float *m, float *v, const float *grad, const AdamwLanes *a, int64_t n) {
+INLINE void adamw_lanes(T *param, float *master, float *m, float *v, const float *grad, const AdamwLanes *a,
+                        int64_t n) {
   const vf g = vf_mul(vf_load_n(grad, n), a->grad_scale), old_m = vf_load_n(m, n);
   const vf new_m = vf_fma(vf_sub(g, old_m), a->one_minus_beta1, old_m);
   const vf new_v = vf_fma(vf_mul(g, g), a->one_minus_beta2, vf_mul(vf_load_n(v, n), a->beta2));
@@ -100,11 +101,16 @@ INLINE void adamw_lanes(T *param, float *master, float *m, float *v, const float
   if (CAST) vf_store_n(param, p, n);
 }
 template <class T, bool CAST>
-static void adamw_range(Ctx *c, T *param, float *master, float *m, float *v, const float *grad, int64_t n, AdamwArgs args) {
-  const AdamwLanes lanes = {vf_set1(args.grad_scale), vf_set1((float)(1.0 - (double)args.lr * (double)args.weight_decay)),
-                            vf_set1((float)(1.0 - (double)args.beta1)), vf_set1(args.beta2),
-                            vf_set1((float)(1.0 - (double)args.beta2)), vf_set1((float)(1.0 / sqrt((double)args.bias_correction2))),
-                            vf_set1(args.eps), vf_set1((float)(-(double)args.lr / (double)args.bias_correction1))};
+static void adamw_range(Ctx *c, T *param, float *master, float *m, float *v, const float *grad, int64_t n,
+                        AdamwArgs args) {
+  const AdamwLanes lanes = {vf_set1(args.grad_scale),
+                            vf_set1((float)(1.0 - (double)args.lr * (double)args.weight_decay)),
+                            vf_set1((float)(1.0 - (double)args.beta1)),
+                            vf_set1(args.beta2),
+                            vf_set1((float)(1.0 - (double)args.beta2)),
+                            vf_set1((float)(1.0 / sqrt((double)args.bias_correction2))),
+                            vf_set1(args.eps),
+                            vf_set1((float)(-(double)args.lr / (double)args.bias_correction1))};
 #pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * OPTIMIZER_PIECE)
   for (int64_t at = 0; at < n; at += OPTIMIZER_PIECE) {
     const AdamwLanes a = lanes;
@@ -138,7 +144,8 @@ INLINE void sgd_lanes(T *param, float *master, float *buffer, const float *grad,
 }
 template <class T, bool CAST, bool BUFFER>
 static void sgd_range(Ctx *c, T *param, float *master, float *buffer, const float *grad, int64_t n, SgdArgs args) {
-  const SgdLanes lanes = {vf_set1(args.grad_scale), vf_set1(args.weight_decay), vf_set1(args.momentum), vf_set1(-args.lr)};
+  const SgdLanes lanes = {vf_set1(args.grad_scale), vf_set1(args.weight_decay), vf_set1(args.momentum),
+                          vf_set1(-args.lr)};
 #pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * OPTIMIZER_PIECE)
   for (int64_t at = 0; at < n; at += OPTIMIZER_PIECE) {
     const SgdLanes a = lanes;
@@ -179,8 +186,8 @@ static void norm_add_one(int64_t *limbs, float g) {
   uint64_t square = m * m;
   if (shift >= 0) { norm_add_limbs(limbs, (int64_t)square, shift); return; }
   if (shift < -50) return;                       // below half a unit
-  const uint64_t half = (uint64_t)1 << (-shift - 1), odd = square >> -shift & 1;
-  norm_add_limbs(limbs, (int64_t)((square + half - 1 + odd) >> -shift), 0);
+  const uint64_t half = (uint64_t)1 << (-shift - 1);
+  norm_add_limbs(limbs, (int64_t)((square + half) >> -shift), 0);
 }
 static void norm_carry(int64_t *limbs) {         // every limb back below 2^32
   for (int j = 0; j + 1 < NORM_NONFINITE; j++) {
@@ -197,7 +204,8 @@ INLINE norm_vd norm_widen(__m256 x) { return _mm512_cvtps_pd(x); }
 INLINE norm_vd norm_set1(double x) { return _mm512_set1_pd(x); }
 INLINE norm_vd norm_add(norm_vd x, norm_vd y) { return _mm512_add_pd(x, y); }
 INLINE norm_vd norm_sub(norm_vd x, norm_vd y) { return _mm512_sub_pd(x, y); }
-INLINE norm_vd norm_mul(norm_vd x, norm_vd y) { return _mm512_mul_pd(x, y); }
+INLINE norm_vd norm_square_add(norm_vd x, norm_vd y) { return _mm512_fmadd_pd(x, x, y); }
+INLINE norm_vd norm_square_sub(norm_vd x, norm_vd y) { return _mm512_fmsub_pd(x, x, y); }
 INLINE norm_vi norm_zero() { return _mm512_setzero_si512(); }
 INLINE norm_vi norm_add_bits(norm_vi sum, norm_vd x) { return _mm512_add_epi64(sum, _mm512_castpd_si512(x)); }
 INLINE vi norm_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
@@ -210,7 +218,12 @@ INLINE norm_vd norm_widen(__m256 x) {
 INLINE norm_vd norm_set1(double x) { VF_BOTH(norm_vd, _mm256_set1_pd(x), _mm256_set1_pd(x)); }
 INLINE norm_vd norm_add(norm_vd x, norm_vd y) { VF_BOTH(norm_vd, _mm256_add_pd(x.a, y.a), _mm256_add_pd(x.b, y.b)); }
 INLINE norm_vd norm_sub(norm_vd x, norm_vd y) { VF_BOTH(norm_vd, _mm256_sub_pd(x.a, y.a), _mm256_sub_pd(x.b, y.b)); }
-INLINE norm_vd norm_mul(norm_vd x, norm_vd y) { VF_BOTH(norm_vd, _mm256_mul_pd(x.a, y.a), _mm256_mul_pd(x.b, y.b)); }
+INLINE norm_vd norm_square_add(norm_vd x, norm_vd y) {
+  VF_BOTH(norm_vd, _mm256_fmadd_pd(x.a, x.a, y.a), _mm256_fmadd_pd(x.b, x.b, y.b));
+}
+INLINE norm_vd norm_square_sub(norm_vd x, norm_vd y) {
+  VF_BOTH(norm_vd, _mm256_fmsub_pd(x.a, x.a, y.a), _mm256_fmsub_pd(x.b, x.b, y.b));
+}
 INLINE norm_vi norm_zero() { VF_BOTH(norm_vi, _mm256_setzero_si256(), _mm256_setzero_si256()); }
 INLINE norm_vi norm_add_bits(norm_vi s, norm_vd x) {
   VF_BOTH(norm_vi, _mm256_add_epi64(s.a, _mm256_castpd_si256(x.a)), _mm256_add_epi64(s.b, _mm256_castpd_si256(x.b)));
@@ -218,35 +231,42 @@ INLINE norm_vi norm_add_bits(norm_vi s, norm_vd x) {
 INLINE vi norm_max(vi x, vi y) { VF_BOTH(vi, _mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)); }
 #endif
 
-// A level k rounds to multiples of 2^(51 k - 110): adding M = 1.5 2^(52 + 51 k - 110) leaves no room for anything finer.
-// The multiple then stands in the low bits of the sum, so sums of it are integer additions of those bits (Demmel & Nguyen
-// 2015 bin alike, in floating point), and what M made fall off, exact in fp64, goes to the level below. The lowest level
-// rounds half to even, as the multiples above it are even.
+// Level k rounds to multiples of 2^(51 k - 110): adding M = 1.5 2^(52 + 51 k - 110) leaves no room for anything finer.
+// The multiple then stands in the low bits of the sum, so multiples are added as integers, and what M made fall off,
+// exact in fp64, goes to the level below. (Demmel & Nguyen 2015 bin the same way and add in floating point.)
 static const int NORM_LEVEL_BITS = 51;
 static const int64_t NORM_BLOCK = 2048;          // 2048 2^51 < 2^63: a block's sum fits
 static inline double norm_level_magic(int level) {
   return ldexp(1.5, 52 + NORM_FLOOR_EXPONENT + NORM_LEVEL_BITS * level);
 }
 
+// x^2 is exact in fp64, so the fused operations round no differently; they spare a multiplication.
 template <int LEVELS> INLINE void norm_lanes(norm_vi *sum, norm_vd x, const norm_vd *magic) {
-  norm_vd rest = norm_mul(x, x);
+  norm_vd t = norm_square_add(x, magic[LEVELS - 1]), rest;
+  sum[LEVELS - 1] = norm_add_bits(sum[LEVELS - 1], t);
+  if (LEVELS > 1) rest = norm_square_sub(x, norm_sub(t, magic[LEVELS - 1]));
 #pragma GCC unroll 3
-  for (int k = LEVELS - 1; k >= 0; k--) {
-    norm_vd t = norm_add(rest, magic[k]);
+  for (int k = LEVELS - 2; k >= 0; k--) {
+    t = norm_add(rest, magic[k]);
     sum[k] = norm_add_bits(sum[k], t);
     if (k) rest = norm_sub(rest, norm_sub(t, magic[k]));
   }
+}
+template <int LEVELS> INLINE void norm_lanes(norm_vi *low, norm_vi *high, vf x, const norm_vd *magic) {
+  norm_lanes<LEVELS>(low, norm_widen(vf_low_half(x)), magic);
+  norm_lanes<LEVELS>(high, norm_widen(vf_high_half(x)), magic);
 }
 // n <= NORM_BLOCK elements whose squares are all below 2^(51 LEVELS - 110).
 template <int LEVELS> static void norm_block(int64_t *limbs, const float *g, int64_t n) {
   norm_vi low[LEVELS], high[LEVELS];
   norm_vd magic[LEVELS];
   for (int k = 0; k < LEVELS; k++) low[k] = high[k] = norm_zero(), magic[k] = norm_set1(norm_level_magic(k));
-  for (int64_t i = 0; i < n; i += VF) {
-    const vf x = i + VF <= n ? vf_load(g + i) : vf_load_n(g + i, n - i);
-    norm_lanes<LEVELS>(low, norm_widen(vf_low_half(x)), magic);
-    norm_lanes<LEVELS>(high, norm_widen(vf_high_half(x)), magic);
+  int64_t i = 0;
+  for (; i + VF <= n; i += VF) {                 // memory brings the next block meanwhile
+    _mm_prefetch((const char *)(g + i) + NORM_BLOCK * sizeof(float), _MM_HINT_T0);
+    norm_lanes<LEVELS>(low, high, vf_load(g + i), magic);
   }
+  if (i < n) norm_lanes<LEVELS>(low, high, vf_load_n(g + i, n - i), magic);
   const uint64_t lanes = (uint64_t)((n + VF - 1) / VF * VF);
   for (int k = 0; k < LEVELS; k++) {             // modulo 2^64, in which the bits of M were added once a lane
     const double m = norm_level_magic(k);
@@ -254,7 +274,7 @@ template <int LEVELS> static void norm_block(int64_t *limbs, const float *g, int
     memcpy(&bits, &m, 8);
     memcpy(part, &low[k], 64);
     memcpy(part + 8, &high[k], 64);
-    for (int i = 0; i < 16; i++) total += part[i];
+    for (uint64_t p : part) total += p;
     norm_add_limbs(limbs, (int64_t)(total - lanes * bits), NORM_LEVEL_BITS * k);
   }
 }
@@ -285,7 +305,8 @@ static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
   {
     int64_t mine[NORM_LIMBS] = {};
 #pragma omp for schedule(static) nowait
-    for (int64_t at = 0; at < n; at += NORM_BLOCK) norm_add_block(mine, g + at, n - at < NORM_BLOCK ? n - at : NORM_BLOCK);
+    for (int64_t at = 0; at < n; at += NORM_BLOCK)
+      norm_add_block(mine, g + at, n - at < NORM_BLOCK ? n - at : NORM_BLOCK);
     norm_carry(mine);
     for (int j = 0; j < NORM_LIMBS; j++) {
 #pragma omp atomic

@@ -6,6 +6,7 @@
 //   philox4x32        four words of one counter                                          (everywhere)
 //   dropout_scale     1/(1-p) where element j of a sample is kept, else 0                (everywhere)
 //   philox16          the words of four neighbouring counters, in order                  (CPU sections)
+//   philox_firsts, philox_seconds   of every pair of words, the first or second in both lanes
 //   dropout_scale16   dropout_scale of 16 neighbouring elements, any alignment           (CPU sections)
 //
 // Key: the seed. Counter (x, y, z, w):
@@ -43,8 +44,8 @@ HD float dropout_scale(const Dropout *d, int64_t sample, int64_t element) {
 #if PART_CPU
 #include "vec.h"
 
-// Four counters side by side, each as four neighbouring 32-bit lanes x y z w. Its even lanes are what a round multiplies,
-// so one widening product, a reversal within the counter and two xors are the whole round of four counters.
+// Four counters side by side, each as four neighbouring 32-bit lanes x y z w. Its even lanes are what a round
+// multiplies, so one widening product, a reversal within the counter and two xors are the whole round of four counters.
 #ifdef __AVX512F__
 INLINE vi philox_lanes(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {      // the same in each of the four
   return _mm512_set4_epi32((int)w, (int)z, (int)y, (int)x);
@@ -53,6 +54,8 @@ INLINE vi philox_round(vi s, vi factors, vi key) {
   vi product = _mm512_shuffle_epi32(_mm512_mul_epu32(s, factors), (_MM_PERM_ENUM)0x1B);
   return vi_xor(product, vi_xor(_mm512_srli_epi64(s, 32), key));
 }
+INLINE vi philox_firsts(vi w) { return _mm512_shuffle_epi32(w, (_MM_PERM_ENUM)0xA0); }   // of pairs, into both lanes
+INLINE vi philox_seconds(vi w) { return _mm512_shuffle_epi32(w, (_MM_PERM_ENUM)0xF5); }
 INLINE vm philox_below(vi words, uint32_t threshold) { return _mm512_cmplt_epu32_mask(words, vi_set1((int)threshold)); }
 #else
 INLINE vi philox_lanes(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
@@ -66,6 +69,8 @@ INLINE __m256i philox_half_round(__m256i s, __m256i factors, __m256i key) {
 INLINE vi philox_round(vi s, vi factors, vi key) {
   VF_BOTH(vi, philox_half_round(s.a, factors.a, key.a), philox_half_round(s.b, factors.b, key.b));
 }
+INLINE vi philox_firsts(vi w) { VF_BOTH(vi, _mm256_shuffle_epi32(w.a, 0xA0), _mm256_shuffle_epi32(w.b, 0xA0)); }
+INLINE vi philox_seconds(vi w) { VF_BOTH(vi, _mm256_shuffle_epi32(w.a, 0xF5), _mm256_shuffle_epi32(w.b, 0xF5)); }
 INLINE vm philox_below(vi words, uint32_t threshold) {                        // unsigned, through the signed comparison
   const vi flip = vi_set1(INT32_MIN);
   return vi_gt(vi_xor(vi_set1((int)threshold), flip), vi_xor(words, flip));

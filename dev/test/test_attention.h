@@ -1,5 +1,6 @@
-// test_attention.h: attention_forward and attention_backward (kernels/attention.cuh) against the plain formula in fp64, whose
-// gradients are themselves checked by finite differences; and that bits depend on neither threads, instruction set nor batch.
+// test_attention.h: attention_forward and attention_backward (kernels/attention.cuh) against the plain formula in fp64,
+// whose gradients are themselves checked by finite differences; and that bits depend on neither threads, instruction
+// set nor batch.
 
 struct AttentionCase { int64_t B, T, H, hs; float p; };
 static const AttentionCase attention_cases[] = {
@@ -11,9 +12,9 @@ static const int attention_case_count = (int)(sizeof attention_cases / sizeof at
 static Dropout attention_test_drop(const AttentionCase *k) { return Dropout{k->p, 77, 5, 3, 11}; }
 
 // ---- reference -----------------------------------------------------------------------------------------------------
-// Everything in fp64, one head at a time with its (T,T) matrices. bound_* are sums of absolute terms for the tolerances:
-// bound_score the largest sum |q k| / sqrt(hs), bound_out the largest sum w p |v|, bound_lse the largest |lse|,
-// bound_dv, bound_dqk those of the sums of dv and of dq, dk.
+// Everything in fp64, one score after the other. bound_* are sums of absolute terms for the tolerances: bound_score the
+// largest sum |q k| / sqrt(hs), bound_out the largest sum w p |v|, bound_lse the largest |lse|, bound_dv and bound_dqk
+// those of the sums of dv and of dq, dk.
 struct AttentionReference {
   AttentionCase k;
   double *qkv, *out, *lse, *dout, *dqkv;
@@ -21,8 +22,8 @@ struct AttentionReference {
 };
 static AttentionReference attention_reference(AttentionCase k) {
   const int64_t rows = k.B * k.T, C = k.H * k.hs;
-  return AttentionReference{k, op_zeros(rows * 3 * C), op_zeros(rows * C), op_zeros(k.B * k.H * k.T), op_zeros(rows * C),
-                            op_zeros(rows * 3 * C), 0, 0, 0, 0, 0};
+  return AttentionReference{k, op_zeros(rows * 3 * C), op_zeros(rows * C), op_zeros(k.B * k.H * k.T),
+                            op_zeros(rows * C), op_zeros(rows * 3 * C), 0, 0, 0, 0, 0};
 }
 static const double *attention_row(const AttentionReference *r, int64_t b, int64_t t, int64_t h, int third) {
   return r->qkv + (b * r->k.T + t) * 3 * r->k.H * r->k.hs + third * r->k.H * r->k.hs + h * r->k.hs;
@@ -105,7 +106,7 @@ static double attention_reference_loss(void *env) {
   attention_reference_forward(r);
   return attention_dot(r->out, r->dout, r->k.B * r->k.T * r->k.H * r->k.hs, NULL);
 }
-TEST(attention_reference_gradient, "the attention reference's gradients are its forward's central differences, dropout included") {
+TEST(attention_reference_gradient, "attention reference: gradients equal central differences of the forward") {
   const AttentionCase cases[] = {{2, 1, 1, 2, 0.0f}, {1, 6, 2, 3, 0.0f}, {2, 7, 1, 3, 0.4f}};
   for (AttentionCase k : cases) {
     AttentionReference r = attention_reference(k);
@@ -116,15 +117,15 @@ TEST(attention_reference_gradient, "the attention reference's gradients are its 
     for (int64_t i = 0; i < n; i++) size += fabs(r.dout[i] = op_normal(&seed));
     attention_reference_loss(&r);
     attention_reference_backward(&r);
-    // |loss| <= size |v| w <= size, and a score moves by at most |k| / sqrt(hs) < 1/2 for a step of one: the third derivative
-    // of an average under softmax is a third central moment, below size too.
+    // |loss| <= size |v| w <= size, and a score moves by at most |k| / sqrt(hs) < 1/2 for a step of one: the third
+    // derivative of an average under softmax is a third central moment, below size too.
     op_expect_gradient("dqkv", attention_reference_loss, &r, r.qkv, r.dqkv, 3 * n, 1000, size);
   }
   op_free_all();
 }
 
 // ---- the ops against it --------------------------------------------------------------------------------------------
-// What the ops take and give for one case. qkv and dout are rounded to the dtype first, and the reference sees them rounded.
+// What the ops take and give for one case. qkv and dout are rounded to the dtype, and the reference sees them rounded.
 struct AttentionTensors { Tensor qkv, out, lse, dout, dqkv; };
 static AttentionTensors attention_tensors(const AttentionCase *k, Dtype dtype) {
   const int64_t C = k->H * k->hs;
@@ -137,8 +138,9 @@ static Ctx attention_ctx(const Ops *ops, int threads, const AttentionCase *k, Dt
   return op_ctx(ops, threads, WorkspaceQuery{dtype, dtype, k->B, k->T, k->H * k->hs, k->H, 64, 16});
 }
 
-// Roundings (u = 2^-24 each). A score is a chain of hs multiply-adds on a q rounded twice (scaled), then loses a maximum or
-// an lse of its own size, so an exponent is off by at most (hs + 4) bound_score + 3 bound_lse u, and e^x by 4 u more.
+// Roundings (u = 2^-24 each). A score is a chain of hs multiply-adds on a q rounded twice (scaled), then loses a
+// maximum or an lse of its own size: an exponent is off by at most ((hs + 4) bound_score + 3 bound_lse) u, and e^x by
+// 4 u more.
 static double attention_exponent_roundings(const AttentionReference *r) {
   return ((double)r->k.hs + 4.0) * r->bound_score + 3.0 * r->bound_lse + 4.0;
 }
@@ -148,8 +150,8 @@ static void attention_expect_forward(const Ops *ops, const AttentionReference *r
   const double e = attention_exponent_roundings(r), T = (double)k.T;
   snprintf(what, sizeof what, "%s %s B %d T %d H %d hs %d: out", ops->name, dtype_name(t.out.dtype), (int)k.B, (int)k.T,
            (int)k.H, (int)k.hs);
-  // Numerator and denominator each have the error of their exponentials and of T additions, rescaled (one rounding, and one
-  // more exponential) once a tile; then the weight, the division, the product.
+  // Numerator and denominator each have the error of their exponentials and of T additions, rescaled (one rounding, and
+  // one more exponential) once a tile; then the weight, the division, the product.
   op_expect_close(what, t.out, r->out, 2.0 * (e + T) + 6.0 * (T / 64.0 + 1.0) + 4.0, r->bound_out);
   strcpy(strrchr(what, ':'), ": lse");
   op_expect_close(what, t.lse, r->lse, e + T + 6.0 * (T / 64.0 + 1.0) + 4.0, 1.0);
@@ -169,12 +171,12 @@ static void attention_expect_backward(const Ops *ops, const AttentionReference *
     char what[128];
     snprintf(what, sizeof what, "%s %s B %d T %d H %d hs %d: %s", ops->name, dtype_name(got.dtype), (int)k.B, (int)k.T,
              (int)k.H, (int)k.hs, names[third]);
-    // p; hs multiply-adds of dout . v and of D, the weight, their difference, the product with p; T additions; the scale
+    // p; hs multiply-adds of dout . v and of D, weight, difference, product with p; T additions; the scale
     const double roundings = e + T + (third == 2 ? 2.0 : hs + 6.0);
     op_expect_close(what, got, want, roundings, third == 2 ? r->bound_dv : r->bound_dqk);
   }
 }
-TEST(attention_matches_reference, "attention forward and backward equal the fp64 formula within fp32 rounding: every table, dtype, odd shape") {
+TEST(attention_matches_reference, "attention forward and backward equal the fp64 formula within rounding") {
   for (int i = 0; i < attention_case_count; i++)
     for (Dtype dtype : {F32, BF16, F16}) {
       const AttentionCase k = attention_cases[i];
@@ -223,7 +225,8 @@ TEST(attention_bits_of_threads, "attention gives the same bits on 1, 2, 3 and 7 
     for (int i = 0; i < attention_case_count; i++)
       for (Dtype dtype : {F32, BF16}) {
         AttentionTensors one = attention_run(ops, 1, &attention_cases[i], dtype);
-        for (int threads : {2, 3, 7}) attention_expect_same(attention_run(ops, threads, &attention_cases[i], dtype), one);
+        for (int threads : {2, 3, 7})
+          attention_expect_same(attention_run(ops, threads, &attention_cases[i], dtype), one);
         op_free_all();
       }
 }
@@ -235,13 +238,14 @@ TEST(attention_bits_of_tables, "fp32 attention gives the same bits with every in
     op_free_all();
   }
 }
-TEST(attention_bits_of_batch, "a sequence's attention does not depend on the batch it is in, nor do its neighbours enter it") {
+TEST(attention_bits_of_batch, "a sequence's attention does not depend on the batch it is in") {
   const AttentionCase k = {3, 37, 2, 12, 0.25f};
   const int64_t C = k.H * k.hs, n = k.T * C;
   for (int table = 0; const Ops *ops = op_table(table); table++) {
     AttentionTensors all = attention_run(ops, 2, &k, F32);
     for (int64_t b = 0; b < k.B; b++) {
-      Tensor qkv = tensor_of((float *)all.qkv.data + b * 3 * n, F32, 1, k.T, 3 * C), dqkv = op_tensor(F32, 1, k.T, 3 * C);
+      Tensor qkv = tensor_of((float *)all.qkv.data + b * 3 * n, F32, 1, k.T, 3 * C);
+      Tensor dqkv = op_tensor(F32, 1, k.T, 3 * C);
       Tensor dout = tensor_of((float *)all.dout.data + b * n, F32, 1, k.T, C), out = op_tensor(F32, 1, k.T, C);
       Tensor lse = op_tensor(F32, 1, k.H, k.T);
       Dropout drop = attention_test_drop(&k);
@@ -256,7 +260,7 @@ TEST(attention_bits_of_batch, "a sequence's attention does not depend on the bat
     op_free_all();
   }
 }
-TEST(attention_is_causal, "no later position changes an earlier output by one bit, and the first output is the first value") {
+TEST(attention_is_causal, "no later position changes a bit of an earlier output; the first is the first value") {
   const AttentionCase k = {1, 90, 2, 24, 0.0f};
   const int64_t C = k.H * k.hs;
   for (int table = 0; const Ops *ops = op_table(table); table++) {
@@ -274,7 +278,7 @@ TEST(attention_is_causal, "no later position changes an earlier output by one bi
     op_free_all();
   }
 }
-TEST(attention_extreme_scores, "scores of thousands overflow nothing: the one large score wins exactly, its lse is the score, a NaN is not lost") {
+TEST(attention_extreme_scores, "scores of thousands overflow nothing: the largest wins exactly; a NaN is not lost") {
   const AttentionCase k = {1, 150, 1, 16, 0.0f};
   const int64_t hs = k.hs, winner = 70;
   for (int table = 0; const Ops *ops = op_table(table); table++) {
@@ -290,12 +294,15 @@ TEST(attention_extreme_scores, "scores of thousands overflow nothing: the one la
     attention_backward(&c, t.dqkv, t.dout, t.qkv, t.out, t.lse, 1, attention_test_drop(&k));
     for (int64_t i = winner; i < k.T; i++) {
       const double lse = op_get(t.lse, i);
-      EXPECT(fabs(lse - 16384.0) <= 16384.0 * 22.0 * 0x1p-24, "lse of query %lld is %.9g", (long long)i, lse);  // hs + 6 roundings
+      const double allowed = 16384.0 * (double)(hs + 6) * 0x1p-24;  // roundings of a score and of its lse
+      EXPECT(fabs(lse - 16384.0) <= allowed, "lse of query %lld is %.9g", (long long)i, lse);
       for (int64_t d = 0; d < hs; d++)
-        EXPECT(op_get(t.out, i * hs + d) == (double)qkv[winner * 3 * hs + 2 * hs + d], "%s: out of query %lld is %.9g, not %.9g",
-               ops->name, (long long)i, op_get(t.out, i * hs + d), (double)qkv[winner * 3 * hs + 2 * hs + d]);
+        EXPECT(op_get(t.out, i * hs + d) == (double)qkv[winner * 3 * hs + 2 * hs + d],
+               "%s: out of query %lld is %.9g, not %.9g", ops->name, (long long)i, op_get(t.out, i * hs + d),
+               (double)qkv[winner * 3 * hs + 2 * hs + d]);
     }
-    for (int64_t i = 0; i < numel(t.dqkv); i++) EXPECT(isfinite(op_get(t.dqkv, i)), "dqkv element %lld is not finite", (long long)i);
+    for (int64_t i = 0; i < numel(t.dqkv); i++)
+      EXPECT(isfinite(op_get(t.dqkv, i)), "dqkv element %lld is not finite", (long long)i);
     qkv[100 * 3 * hs + 3] = NAN;                 // in q of query 100
     attention_forward(&c, t.out, t.lse, t.qkv, 1, attention_test_drop(&k));
     EXPECT(isnan(op_get(t.out, 100 * hs)), "%s: NaN in q, but out is %.9g", ops->name, op_get(t.out, 100 * hs));

@@ -1,0 +1,696 @@
+// test_cli.h: the program as its users run it, alone and under mpirun: what it refuses and with which line, what it
+// writes, how it ends when it is stopped, killed, or out of disk, and that two hosts compute what one process does.
+// Every run has a time limit; one that hangs fails its test. Processes are told apart by TEST_TMP in their environment.
+#include <ctype.h>
+#include <dirent.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+// ---- running a command -------------------------------------------------------------------------------------------------
+// What a command printed (stdout and stderr in order), how it ended (128 + signal; -1: the time limit), how long it took.
+struct CliRun { pid_t pid; char *text; int code; double ms; char path[512]; };
+enum { CLI_TEXT_BYTES = 1 << 20, CLI_LIMIT_S = 60 };
+
+static inline const char *cli_path(const char *name) {           // a file in the test's directory; eight can be in use
+  static char path[8][512];
+  static int turn;
+  turn = (turn + 1) % 8;
+  snprintf(path[turn], sizeof path[0], "%s/%s", test_tmp(), name);
+  return path[turn];
+}
+static inline const char *cli_program() {
+  static char path[PATH_MAX];
+  const char *given = getenv("TRAIN_GPT_FSDP");
+  if (!path[0] && !realpath(given && *given ? given : "train_gpt_fsdp", path)) {
+    test_fail(__FILE__, __LINE__, "no program: TRAIN_GPT_FSDP names it, else ./train_gpt_fsdp");
+    exit(TEST_EXIT_FAILED);
+  }
+  return path;
+}
+// "mpirun ... -np N PROGRAM", or the program alone for ranks == 0.
+static inline const char *cli_ranks(int ranks) {
+  static char text[2][PATH_MAX + 256];
+  static int turn;
+  const char *mpirun = getenv("MPIRUN");
+  turn = !turn;
+  if (!ranks) snprintf(text[turn], sizeof text[0], "%s", cli_program());
+  else snprintf(text[turn], sizeof text[0], "%s --oversubscribe --bind-to none -np %d %s",
+                mpirun && *mpirun ? mpirun : "mpirun", ranks, cli_program());
+  return text[turn];
+}
+
+// Whether process `pid` was started by this test; with rank >= 0, whether it is that rank of an mpirun as well.
+static inline bool cli_is_ours(int pid, int rank) {
+  static char text[1 << 17];
+  char path[64], want[600];
+  snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  FILE *f = fopen(path, "rb");
+  size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+  if (f) fclose(f);
+  text[n] = 0;
+  bool ours = false, is_rank = rank < 0;
+  for (size_t at = 0; at < n; at += strlen(text + at) + 1) {
+    snprintf(want, sizeof want, "TEST_TMP=%s", test_tmp());
+    ours = ours || !strcmp(text + at, want);
+    snprintf(want, sizeof want, "OMPI_COMM_WORLD_RANK=%d", rank);
+    is_rank = is_rank || !strcmp(text + at, want);
+  }
+  return ours && is_rank;
+}
+// A running process of this test (see cli_is_ours) other than this one; 0: none. kill_all: kills them on the way.
+static inline int cli_find_process(int rank, bool kill_all) {
+  DIR *dir = opendir("/proc");
+  int found = 0;
+  for (dirent *e; dir && (e = readdir(dir));) {
+    const int pid = atoi(e->d_name);
+    if (pid <= 0 || pid == getpid() || !cli_is_ours(pid, rank)) continue;
+    found = pid;
+    if (kill_all) kill(pid, SIGKILL);
+  }
+  if (dir) closedir(dir);
+  return found;
+}
+// Ends the test as failed if anything it started still runs after five seconds.
+static inline void cli_expect_nothing_left(const char *what) {
+  for (double start = now_ms(); cli_find_process(-1, false); usleep(20000)) {
+    if (now_ms() - start < 5000) continue;
+    test_fail(__FILE__, __LINE__, "%s: process %d still runs", what, cli_find_process(-1, false));
+    cli_find_process(-1, true);
+    return;
+  }
+}
+
+// Starts `sh -c command` in a process group of its own, its output going to a file.
+static inline void cli_start(CliRun *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static inline void cli_start(CliRun *r, const char *fmt, ...) {
+  static char command[16384];
+  static int count;
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(command, sizeof command, fmt, ap);
+  va_end(ap);
+  memset(r, 0, sizeof *r);
+  snprintf(r->path, sizeof r->path, "%s/output%d", test_tmp(), count++);
+  r->ms = now_ms();
+  fflush(NULL);
+  r->pid = fork();
+  if (r->pid) { setpgid(r->pid, r->pid); return; }
+  setpgid(0, 0);
+  int in = open("/dev/null", O_RDONLY), out = open(r->path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  dup2(in, STDIN_FILENO);
+  dup2(out, STDOUT_FILENO);
+  dup2(out, STDERR_FILENO);
+  execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+  _exit(127);
+}
+// Waits for a started command, at most limit_s; then all it started is killed and the test has failed. Reads its output.
+static inline void cli_wait(CliRun *r, double limit_s) {
+  int status = 0;
+  bool late = false;
+  while (waitpid(r->pid, &status, WNOHANG) == 0) {
+    usleep(2000);
+    if (late || now_ms() - r->ms < limit_s * 1e3) continue;
+    late = true;
+    kill(-r->pid, SIGKILL);
+    cli_find_process(-1, true);
+  }
+  r->ms = now_ms() - r->ms;
+  r->code = late ? -1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  r->text = (char *)calloc(1, CLI_TEXT_BYTES);
+  FILE *f = fopen(r->path, "rb");
+  size_t n = f ? fread(r->text, 1, CLI_TEXT_BYTES - 1, f) : 0;
+  if (f) fclose(f);
+  for (size_t i = 0; i < n; i++) if (!r->text[i]) r->text[i] = ' ';
+  EXPECT(!late, "still running after %.0f s; it printed:\n%.3000s", limit_s, r->text);
+}
+static inline void cli_free(CliRun *r) { free(r->text); r->text = NULL; }
+
+// Runs a command to its end. The text is the caller's (cli_free).
+#define CLI_RUN(r, ...) do { cli_start(r, __VA_ARGS__); cli_wait(r, CLI_LIMIT_S); } while (0)
+
+// Lines of `text` that hold `part`.
+static inline int cli_count(const char *text, const char *part) {
+  int count = 0;
+  for (const char *line = text; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+    const char *at = strstr(line, part), *end = strchr(line, '\n');
+    count += at && (!end || at < end);
+  }
+  return count;
+}
+// The program refused: exit code, and exactly one line of its own on the matter, which says `line` and nothing more
+// (a `line` that ends in ... may be followed by figures).
+static inline void cli_expect_refusal(const CliRun *r, const char *what, int code, const char *line) {
+  char said[4096] = "", want[1024];
+  int lines = 0;
+  for (const char *p = r->text; p && *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL) {
+    const bool alone = !strncmp(p, "train_gpt_fsdp: ", 16), rank = !strncmp(p, "rank ", 5) && isdigit(p[5]);
+    if (!alone && !rank) continue;
+    const char *message = alone ? p + 16 : strstr(p, ": ") + 2;
+    snprintf(said, sizeof said, "%.*s", (int)strcspn(message, "\n"), message);
+    lines++;
+  }
+  const size_t n = strlen(line);
+  const bool open_end = n > 3 && !strcmp(line + n - 3, "...");
+  snprintf(want, sizeof want, "%.*s", (int)(open_end ? n - 3 : n), line);
+  EXPECT(lines == 1, "%s: %d lines of the program, must be 1; all it printed:\n%.3000s", what, lines, r->text);
+  EXPECT(open_end ? !strncmp(said, want, n - 3) : !strcmp(said, want), "%s: it said\n      %s\n    must be\n      %s", what, said, line);
+  EXPECT(r->code == code, "%s: exit code %d, must be %d", what, r->code, code);
+}
+
+// ---- small things to train on -------------------------------------------------------------------------------------------
+static inline void cli_write(const char *path, const void *bytes, size_t n) {
+  FILE *f = fopen(path, "wb");
+  if (!f || fwrite(bytes, 1, n, f) != n || fclose(f)) { test_fail(__FILE__, __LINE__, "cannot write %s", path); exit(TEST_EXIT_FAILED); }
+}
+// TEST_TMP/text: three files of simple sentences, `sentences` in train.txt. Returns the directory.
+static inline const char *cli_text(int sentences) {
+  static const char *const who[] = {"the fox", "a dog", "one crow", "this cat", "every wolf"};
+  static const char *const does[] = {"sees", "follows", "finds", "likes"};
+  static char dir[512];
+  static char text[1 << 18];
+  snprintf(dir, sizeof dir, "%s", cli_path("text"));
+  mkdir(dir, 0777);
+  for (const char *split : {"train", "valid", "test"}) {
+    size_t n = 0;
+    for (int i = 0; i < (split[1] == 'r' ? sentences : 20); i++)
+      n += (size_t)snprintf(text + n, sizeof text - n, "%s %s %s by %d .\n", who[i % 5], does[i * i % 7 % 4], who[i * 3 % 11 % 5], i % 13);
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s.txt", dir, split);
+    cli_write(path, text, n);
+  }
+  return dir;
+}
+// A small model on that text. Whatever is given after these options wins.
+static inline const char *cli_small() {
+  static char text[2048];
+  const char *device = getenv("DEVICE");
+  snprintf(text, sizeof text, "--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --batch_size 2 --threads 1 "
+           "--lr 0.01 --cache= --sample_tokens 4 --data %s %s %s", cli_text(60), device && *device ? "--device" : "", device ? device : "");
+  return text;
+}
+
+// A metrics.jsonl, each line parsed. A line that is no JSON object, or not ended, fails the test.
+struct CliMetrics { int lines; cJSON *line[4096]; };
+static inline void cli_metrics(CliMetrics *m, const char *out) {
+  char path[600];
+  snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+  FILE *f = fopen(path, "r");
+  char *text = NULL;
+  size_t room = 0;
+  m->lines = 0;
+  EXPECT(f, "no %s", path);
+  for (ssize_t n; f && (n = getline(&text, &room, f)) > 0 && m->lines < 4096;) {
+    cJSON *line = text[n - 1] == '\n' ? cJSON_Parse(text) : NULL;
+    EXPECT(cJSON_IsObject(line), "%s: line %d is not a whole JSON object: %.200s", path, m->lines + 1, text);
+    m->line[m->lines++] = line;
+  }
+  if (f) fclose(f);
+  free(text);
+}
+static inline void cli_metrics_free(CliMetrics *m) { for (int i = 0; i < m->lines; i++) cJSON_Delete(m->line[i]); m->lines = 0; }
+static inline const char *cli_string(const cJSON *line, const char *key) {
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(line, key);
+  return cJSON_IsString(v) ? v->valuestring : "";
+}
+static inline bool cli_is_kind(const cJSON *line, const char *kind) { return !strcmp(cli_string(line, "kind"), kind); }
+
+// The losses, gradient norms, learning rates and accuracies of a run as they were written, digit by digit: what must not
+// depend on ranks. malloc'ed.
+static inline char *cli_series(const char *out) {
+  char path[600];
+  snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+  char *all = (char *)calloc(1, CLI_TEXT_BYTES), *text = NULL;
+  size_t n = 0, room = 0;
+  FILE *f = fopen(path, "r");
+  EXPECT(f, "no %s", path);
+  while (f && getline(&text, &room, f) > 0 && n < CLI_TEXT_BYTES - 1024) {
+    if (strstr(text, "\"kind\":\"run\"")) continue;
+    for (const char *key : {"\"step\":", "\"loss\":", "\"grad_norm\":", "\"lr\":", "\"accuracy\":"}) {
+      const char *at = strstr(text, key);
+      if (at) n += (size_t)snprintf(all + n, CLI_TEXT_BYTES - n, "%.*s ", (int)strcspn(at, ",}"), at);
+    }
+    all[n++] = '\n';
+  }
+  if (f) fclose(f);
+  free(text);
+  return all;
+}
+// Both runs wrote the same series, and it has at least `steps` losses.
+static inline void cli_expect_same_series(const char *what, const char *out_a, const char *out_b, int steps) {
+  char *a = cli_series(out_a), *b = cli_series(out_b);
+  EXPECT(cli_count(a, "\"grad_norm\":") >= steps, "%s: %d steps written, must be %d", what, cli_count(a, "\"grad_norm\":"), steps);
+  size_t at = 0;
+  while (a[at] && a[at] == b[at]) at++;
+  size_t line = at;
+  while (line && a[line - 1] != '\n') line--;
+  EXPECT(!strcmp(a, b), "%s: the runs differ:\n      %.*s\n      %.*s", what, (int)strcspn(a + line, "\n"), a + line, (int)strcspn(b + line, "\n"), b + line);
+  free(a);
+  free(b);
+}
+static inline void cli_expect_done(const CliRun *r, const char *what) {
+  EXPECT(r->code == 0, "%s: exit code %d; it printed:\n%.3000s", what, r->code, r->text);
+}
+// Whether a mount namespace with a small tmpfs of its own can be made here.
+static inline void cli_need_mount_namespace() {
+  CliRun r;
+  CLI_RUN(&r, "mkdir -p %s && unshare -m mount -t tmpfs -o size=1m tmpfs %s", cli_path("mnt"), cli_path("mnt"));
+  if (r.code) SKIP("a mount namespace with a tmpfs cannot be made here: %.*s", (int)strcspn(r.text, "\n"), r.text);
+  cli_free(&r);
+}
+
+// ---- bad input -------------------------------------------------------------------------------------------------------------
+struct CliRefusal { int ranks; const char *options; int code; const char *line; };
+
+static inline void cli_expect_refusals(const CliRefusal *table, int count) {
+  for (int i = 0; i < count; i++) {
+    CliRun r;
+    char what[600];
+    snprintf(what, sizeof what, "%d ranks, %s", table[i].ranks, table[i].options);
+    CLI_RUN(&r, "%s %s --out %s %s", cli_ranks(table[i].ranks), cli_small(), cli_path("out"), table[i].options);
+    cli_expect_refusal(&r, what, table[i].code, table[i].line);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after the refusals");
+}
+
+TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all ranks, exit code 2 or 3, no rank left") {
+  static const CliRefusal table[] = {
+      {0, "--batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
+      {2, "--batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
+      {0, "--test-batch 4", 2, "unknown option --test_batch: did you mean --test_batch_size? See --help"},
+      {0, "--quux 4", 2, "unknown option --quux: see --help"},
+      {0, "lr 4", 2, "'lr' is not an option: options start with --, see --help"},
+      {2, "--lr", 2, "--lr needs a value"},
+      {0, "--prompt --lr 1", 2, "--prompt needs a value (one that starts with -- goes behind =)"},
+      {2, "--lr 1001", 2, "--lr 1001 is out of range: 0 to 1000"},
+      {0, "--lr 1e999", 2, "--lr 1e999 is out of range: 0 to 1000"},
+      {0, "--batch-size=0", 2, "--batch_size 0 is out of range: 1 to 1048576"},
+      {0, "--seed 9223372036854775808", 2, "--seed 9223372036854775808 is out of range: 0 to 9.223372037e+18"},
+      {2, "--epochs many", 2, "--epochs needs a whole number, not 'many'"},
+      {0, "--epochs 1.5", 2, "--epochs needs a whole number, not '1.5'"},
+      {0, "--dropout nan", 2, "--dropout needs a number, not 'nan'"},
+      {0, "--lr=", 2, "--lr needs a number, not ''"},
+      {2, "--schedule cosin", 2, "--schedule 'cosin' is not known: choose one of cosine|linear|constant|step|wsd"},
+      {0, "--save_model=yes", 2, "--save_model is on or off, not 'yes'"},
+      {0, "--n_head 5", 2, "--n_head 5 does not divide --n_embd 24"},
+      {2, "--n_head 5", 2, "--n_head 5 does not divide --n_embd 24"},
+      {0, "--seq_len 17", 2, "--seq_len 17 is longer than --n_positions 16"},
+      {2, "--global_batch 6", 2, "--global_batch 6 is not divisible by batch_size 2 x 2 ranks"},
+      {2, "--global_batch 8 --grad_accum 3", 2, "--global_batch 8 is not batch_size 2 x 2 ranks x grad_accum 3: give one of the two"},
+      {2, "--gamma 0.5 --schedule cosine", 2, "--gamma belongs to --schedule step, not to cosine"},
+      {2, "--no_cuda --device cuda", 2, "--no_cuda and --device cuda exclude each other"},
+      {2, "--comm nccl --device cpu", 2, "--comm nccl needs --device cuda"},
+      {2, "--comm self", 2, "--comm self is for one rank, there are 2"}};
+  cli_expect_refusals(table, (int)(sizeof table / sizeof *table));
+  const CliRefusal no_cuda = {2, "--device cuda", 2, "--device cuda: this build has no CUDA kernels; use --device cpu"};
+  if (!&ops_cuda) cli_expect_refusals(&no_cuda, 1);
+  char line[128], options[64];
+  const int best = cpu_best_table();
+  snprintf(line, sizeof line, "--isa amx: the best this CPU has is %s", cpu_tables[best].name);
+  snprintf(options, sizeof options, "--isa amx --device cpu");
+  const CliRefusal isa = {2, options, 3, line};
+  if (best < CPU_TABLES - 1) cli_expect_refusals(&isa, 1);
+}
+
+// A token file in llm.c's format: `numel_` tokens that count up below `vocab`, cut after `bytes` (0: whole).
+static inline void cli_token_file(const char *path, int numel_, int vocab, size_t bytes) {
+  static uint8_t file[1 << 16];
+  memset(file, 0, sizeof file);
+  const int32_t header[3] = {20240520, 1, numel_};
+  memcpy(file, header, sizeof header);
+  for (int i = 0; i < numel_; i++) {
+    const uint16_t id = (uint16_t)(i * 7 % vocab);
+    memcpy(file + 1024 + 2 * i, &id, 2);
+  }
+  cli_write(path, file, bytes ? bytes : 1024 + 2 * (size_t)numel_);
+}
+
+TEST(cli_refuses_bad_data, "missing, empty, cut, foreign or too short corpora: one clear line, once, exit code 2 or 3, no rank left") {
+  char line[2048], options[1024];
+  cli_text(60);
+  snprintf(options, sizeof options, "--data %s/none", test_tmp());
+  snprintf(line, sizeof line, "--data %s/none: No such file or directory; give a directory with train.txt, valid.txt and test.txt, a token FILE.bin, "
+           "random, or generated", test_tmp());
+  const CliRefusal missing = {2, options, 3, line};
+  cli_expect_refusals(&missing, 1);
+
+  CliRun r;
+  CLI_RUN(&r, "cp -r %s/text %s/empty && : > %s/empty/train.txt && cp -r %s/text %s/partial && rm %s/partial/valid.txt", test_tmp(), test_tmp(),
+          test_tmp(), test_tmp(), test_tmp(), test_tmp());
+  cli_free(&r);
+  snprintf(options, sizeof options, "--data %s/empty", test_tmp());
+  snprintf(line, sizeof line, "%s/empty/train.txt is empty: it was cut short or never written; fetch it again", test_tmp());
+  const CliRefusal empty = {2, options, 3, line};
+  cli_expect_refusals(&empty, 1);
+  snprintf(options, sizeof options, "--data %s/partial", test_tmp());
+  snprintf(line, sizeof line, "--data %s/partial has no valid.txt...", test_tmp());
+  const CliRefusal partial = {2, options, 3, line};
+  cli_expect_refusals(&partial, 1);
+
+  cli_token_file(cli_path("x_train.bin"), 2000, 290, 1024 + 3000);
+  cli_token_file(cli_path("x_val.bin"), 500, 290, 0);
+  snprintf(options, sizeof options, "--data %s/x_train.bin", test_tmp());
+  snprintf(line, sizeof line, "%s/x_train.bin is cut short: its header counts 2000 GPT-2 tokens of 2 bytes, so the file should have 5024 bytes, but it "
+           "has 4024; copy or write it again", test_tmp());
+  const CliRefusal cut = {2, options, 3, line};
+  cli_expect_refusals(&cut, 1);
+  cli_token_file(cli_path("x_train.bin"), 2000, 500, 0);
+  snprintf(line, sizeof line, "%s/x_train.bin: token 42 is 294, not below --vocab_size 290: the file has another vocabulary; its largest token is 499, "
+           "so --vocab_size must be at least 500 (GPT-2's is 50257)", test_tmp());
+  const CliRefusal foreign = {2, options, 2, line};
+  cli_expect_refusals(&foreign, 1);
+  cli_token_file(cli_path("x_train.bin"), 80, 290, 0);
+  const CliRefusal brief = {2, strcat(options, " --batch_size 5"), 2,
+                            "the corpus is shorter than one global batch: its 80 training tokens make 9 samples of --seq_len 8, and a step takes 10 "
+                            "(2 microbatches of --batch_size 5): use a larger corpus, or a smaller --seq_len, --batch_size, --global_batch or number of ranks"};
+  cli_expect_refusals(&brief, 1);
+  snprintf(options, sizeof options, "--data random --prompt hello");
+  const CliRefusal prompt = {2, options, 2, "--prompt needs text to train a tokenizer on; --data random holds tokens"};
+  cli_expect_refusals(&prompt, 1);
+}
+
+TEST(cli_refuses_an_out_it_cannot_write, "--out that cannot be made or written: one line, exit code 3, before any training") {
+  char line[1024], options[700];
+  cli_write(cli_path("file"), "x", 1);
+  snprintf(options, sizeof options, "--out %s", cli_path("file"));
+  snprintf(line, sizeof line, "--out %s cannot be written: Not a directory", cli_path("file"));
+  const CliRefusal file = {2, options, 3, line};
+  cli_expect_refusals(&file, 1);
+  snprintf(options, sizeof options, "--out %s/deeper", cli_path("file"));
+  snprintf(line, sizeof line, "--out %s/deeper cannot be made: Not a directory", cli_path("file"));
+  const CliRefusal below = {2, options, 3, line};
+  cli_expect_refusals(&below, 1);
+  const CliRefusal none = {0, "--out=", 3, "--out needs the name of a directory"};
+  cli_expect_refusals(&none, 1);
+}
+
+TEST(cli_refuses_a_plan_beyond_memory, "a memory plan that the host cannot hold: one line, exit code 3, nothing taken") {
+  CliRun r;
+  CLI_RUN(&r, "%s --model gpt2-xl --batch_size 2048 --data random --out %s", cli_ranks(2), cli_path("out"));
+  cli_expect_refusal(&r, "gpt2-xl, batch 2048", 3, "the memory plan of this host's 2 ranks is ...");
+  EXPECT(strstr(r.text, "GiB: lower --batch_size or --seq_len, choose a smaller --model, or use more hosts"), "no advice:\n%.2000s", r.text);
+  cli_free(&r);
+  cli_expect_nothing_left("after the refusal");
+}
+
+TEST(cli_refuses_windows_beyond_dev_shm, "shared-memory windows that /dev/shm cannot hold: one line, exit code 3; --shm off, as it advises, then works") {
+  cli_need_mount_namespace();
+  const char *larger = "--n_embd 256 --n_head 2 --vocab_size 2048 --data random --max_steps 1 --sample_tokens 0 --test_batch_size 64";
+  CliRun r;
+  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=12m tmpfs /dev/shm && exec %s %s --out %s %s'", cli_ranks(2), cli_small(), cli_path("out"), larger);
+  cli_expect_refusal(&r, "/dev/shm of 12 MiB", 3, "shared-memory windows of this host's 2 ranks need ...");
+  EXPECT(strstr(r.text, "or run with --shm off"), "no advice:\n%.2000s", r.text);
+  cli_free(&r);
+  cli_expect_nothing_left("after the refusal");
+  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=12m tmpfs /dev/shm && exec %s %s --out %s %s --shm off'", cli_ranks(2), cli_small(),
+          cli_path("out"), larger);
+  cli_expect_done(&r, "/dev/shm of 12 MiB, --shm off");
+  cli_free(&r);
+}
+
+TEST(cli_names_the_rank_that_differs, "ranks started with different options: the rank and the option are named, once, exit code 2") {
+  static const struct { const char *first, *second, *line; } table[] = {
+      {"--lr 1", "--lr 2", "rank 1 of 2 on "},
+      {"--vocab_size 280", "--vocab_size 290", "this rank differs from rank 0: '--vocab_size 290' here, '--vocab_size 280' there"},
+      {"--lr 1", "--lr 2", "this rank differs from rank 0: '--lr 2' here, '--lr 1' there"},
+      {"", "--save_model", "this rank differs from rank 0: '--save_model on' here, '--save_model off' there"},
+      {"", "--lrr 2", "unknown option --lrr: did you mean --lr? See --help"}};
+  for (const auto &row : table) {
+    CliRun r;
+    char options[2600];
+    snprintf(options, sizeof options, "%s --out %s", cli_small(), cli_path("out"));
+    CLI_RUN(&r, "%s %s %s : -np 1 %s %s %s", cli_ranks(1), options, row.first, cli_program(), options, row.second);
+    EXPECT(r.code == 2, "%s : %s: exit code %d, must be 2", row.first, row.second, r.code);
+    EXPECT(cli_count(r.text, row.line) == 1, "%s : %s: not exactly one line says\n      %s\n%.2000s", row.first, row.second, row.line, r.text);
+    EXPECT(cli_count(r.text, "rank 0 of 2") == 0, "%s : %s: rank 0 speaks too:\n%.2000s", row.first, row.second, r.text);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after the refusals");
+}
+
+// ---- ends ------------------------------------------------------------------------------------------------------------------
+// Starts a run that would not end by itself and waits until it has made some steps.
+static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, const char *options) {
+  char metrics[600];
+  snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", out);
+  remove(metrics);
+  cli_start(r, "exec %s %s --epochs 1000000 --eval_every 1000000000 --out %s %s", cli_ranks(ranks), cli_small(), out, options);
+  for (double start = now_ms(); now_ms() - start < CLI_LIMIT_S * 1e3; usleep(20000)) {
+    struct stat st;
+    if (!stat(metrics, &st) && st.st_size > 4096) return true;   // the first record has fewer bytes
+    if (waitpid(r->pid, NULL, WNOHANG)) break;
+  }
+  test_fail(__FILE__, __LINE__, "%d ranks %s: no step was made", ranks, options);
+  kill(-r->pid, SIGKILL);
+  cli_find_process(-1, true);
+  return false;
+}
+
+TEST(cli_a_dead_rank_ends_the_others, "a rank that is killed in a step: the others end within seconds, the rank is named, nothing stays") {
+  static const struct { int killed; const char *options, *says; } table[] = {
+      {1, "", "rank 1"}, {0, "", "rank 0"}, {2, "--shm off", "rank 2"}, {1, "--reduce_dtype bf16", "rank 1"}};
+  for (const auto &row : table) {
+    CliRun r;
+    const char *out = cli_path("out");
+    if (!cli_start_endless(&r, out, 3, row.options)) return;
+    const int pid = cli_find_process(row.killed, false);
+    REQUIRE(pid > 0, "rank %d is not found among the processes", row.killed);
+    kill(pid, SIGKILL);
+    r.ms = now_ms();
+    cli_wait(&r, CLI_LIMIT_S);
+    EXPECT(r.ms < 15e3, "%s: the others took %.1f s to end", row.options, r.ms / 1e3);
+    EXPECT(r.code != 0, "%s: exit code 0 though rank %d was killed", row.options, row.killed);
+    EXPECT(cli_count(r.text, row.says) >= 1, "%s: nothing names rank %d:\n%.3000s", row.options, row.killed, r.text);
+    cli_expect_nothing_left("after a rank was killed");
+    cli_free(&r);
+  }
+}
+
+TEST(cli_a_signal_ends_every_rank, "Ctrl-C or SIGTERM, to mpirun or to the program alone: the step ends, metrics.jsonl is whole and says so, nothing stays") {
+  static const struct { int ranks, signal; } table[] = {{0, SIGINT}, {0, SIGTERM}, {2, SIGINT}, {2, SIGTERM}};
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1);          // mpirun's patience, else 1 s: this machine may be busy
+  for (const auto &row : table) {
+    static CliMetrics m;
+    CliRun r;
+    char what[64];
+    const char *out = cli_path("out");
+    snprintf(what, sizeof what, "%d ranks, signal %d", row.ranks, row.signal);
+    if (!cli_start_endless(&r, out, row.ranks, "")) return;
+    kill(r.pid, row.signal);
+    r.ms = now_ms();
+    cli_wait(&r, CLI_LIMIT_S);
+    EXPECT(r.ms < 15e3, "%s: it took %.1f s to end", what, r.ms / 1e3);
+    EXPECT(row.ranks ? r.code != 0 : r.code == 130, "%s: exit code %d", what, r.code);
+    if (!row.ranks) EXPECT(cli_count(r.text, "stopped by signal after step ") == 1, "%s: it printed:\n%.2000s", what, r.text);
+    cli_metrics(&m, out);
+    EXPECT(m.lines > 3 && cli_is_kind(m.line[m.lines - 1], "end") && !strcmp(cli_string(m.line[m.lines - 1], "reason"), "signal"),
+           "%s: metrics.jsonl has %d lines and its last one does not say that a signal ended the run", what, m.lines);
+    cli_metrics_free(&m);
+    cli_expect_nothing_left(what);
+    cli_free(&r);
+  }
+}
+
+TEST(cli_a_full_disk_is_said, "--out on a full disk: a notice, training goes on; weights that cannot be saved: one line, exit code 3, no half file") {
+  cli_need_mount_namespace();
+  CliRun r;
+  const char *dir = cli_path("mnt");
+  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=32k tmpfs %s && %s %s --out %s --epochs 30 --save_model; code=$?; ls %s; tail -c 1 %s/metrics.jsonl | "
+          "od -An -tx1; exit $code'", dir, cli_ranks(2), cli_small(), dir, dir, dir);
+  EXPECT(r.code == 3, "exit code %d, must be 3; it printed:\n%.3000s", r.code, r.text);
+  EXPECT(cli_count(r.text, "metrics.jsonl cannot be written any more (No space left on device); training goes on without it") == 1,
+         "not exactly one notice:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, "valid: loss") == 30, "training did not go on to its end:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, ": --save_model: cannot write ") == 1, "not exactly one line on the weights:\n%.3000s", r.text);
+  EXPECT(!strstr(r.text, "\nmodel.safetensors"), "a half file is left:\n%.3000s", r.text);
+  EXPECT(strstr(r.text, "\n 0a\n"), "metrics.jsonl does not end with a whole line:\n%.3000s", r.text);
+  cli_free(&r);
+}
+
+// ---- what a run writes -----------------------------------------------------------------------------------------------------
+static inline void cli_expect_run_record(const cJSON *run) {
+  EXPECT(cli_is_kind(run, "run") && cli_string(run, "version")[0] && cli_string(run, "build")[0], "the first record has no version");
+  const cJSON *config = cJSON_GetObjectItemCaseSensitive(run, "config"), *plan = cJSON_GetObjectItemCaseSensitive(run, "memory_plan_bytes");
+  for (const OptionSpec &s : option_specs) EXPECT(cJSON_GetObjectItemCaseSensitive(config, s.name), "the first record has no option %s", s.name);
+  double sum = 0;
+  for (const char *words : memory_words) {
+    const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(plan, words);
+    EXPECT(cJSON_IsNumber(bytes), "the first record has no memory of '%s'", words);
+    sum += bytes ? bytes->valuedouble : 0;
+  }
+  const cJSON *total = cJSON_GetObjectItemCaseSensitive(plan, "total");
+  EXPECT(cJSON_IsNumber(total) && total->valuedouble == sum && sum > 0, "the memory plan's total is not the sum of its lines, %.0f", sum);
+  EXPECT(!strcmp(cli_string(cJSON_GetObjectItemCaseSensitive(run, "config"), "prompt"), "say \"\\\t\xef\xbf\xbd"), "the prompt is written as %s", cli_string(config, "prompt"));
+}
+
+TEST(cli_metrics_are_whole_and_equal, "metrics.jsonl: configuration and plan first, then every step with all its numbers; the same digits on 1 and 2 ranks, windows or messages") {
+  static CliMetrics m;
+  CliRun r;
+  const char *rows[][3] = {{"one", "", "--global_batch 8"}, {"two", "2", "--grad-accum=2"}, {"off", "2", "--global-batch 8 --shm off --comm mpi"},
+                           {"spelled", "", "--batch-size=2 --global-batch=8"}};
+  for (const auto &row : rows) {
+    CLI_RUN(&r, "%s %s --max_steps 6 --eval_every 4 --out %s --prompt \"$(printf 'say \"\\\\\\t\\377')\" %s", cli_ranks(row[1][0] ? 2 : 0), cli_small(), cli_path(row[0]), row[2]);
+    cli_expect_done(&r, row[0]);
+    cli_free(&r);
+  }
+  for (const char *other : {"two", "off", "spelled"}) cli_expect_same_series(other, cli_path("one"), cli_path(other), 6);
+  cli_metrics(&m, cli_path("two"));
+  REQUIRE(m.lines == 1 + 6 + 3 + 1, "%d records, must be the run's, 6 steps, 3 evaluations and the end", m.lines);
+  cli_expect_run_record(m.line[0]);
+  int step = 0;
+  for (int i = 1; i < m.lines; i++) {
+    if (!cli_is_kind(m.line[i], "step")) continue;
+    EXPECT(cJSON_GetObjectItemCaseSensitive(m.line[i], "step")->valueint == ++step, "step %d is not in its place", step);
+    for (const char *key : {"loss", "lr", "grad_norm", "tokens_per_s", "ms"})
+      EXPECT(cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(m.line[i], key)), "step %d has no %s", step, key);
+  }
+  EXPECT(step == 6, "%d steps, must be 6", step);
+  EXPECT(!strcmp(cli_string(m.line[m.lines - 1], "reason"), "done"), "the last record does not say that the run is done");
+  cli_metrics_free(&m);
+}
+
+TEST(cli_saved_weights_open, "--save_model: every parameter by name, shape and finite value; the same bytes from 1 and 2 ranks") {
+  for (const char *tied : {"on", "off"}) {
+    CliRun r;
+    for (int ranks : {0, 2}) {
+      CLI_RUN(&r, "%s %s --tie_head %s --max_steps 3 --global_batch 4 --save_model --out %s", cli_ranks(ranks), cli_small(), tied, cli_path(ranks ? "two" : "one"));
+      cli_expect_done(&r, tied);
+      cli_free(&r);
+    }
+    CLI_RUN(&r, "cmp %s/model.safetensors %s/model.safetensors", cli_path("one"), cli_path("two"));
+    EXPECT(r.code == 0, "tied %s: the weights of 1 and 2 ranks differ: %s", tied, r.text);
+    cli_free(&r);
+    SafetensorsFile s;
+    char path[600];
+    snprintf(path, sizeof path, "%s/model.safetensors", cli_path("two"));
+    REQUIRE(safetensors_open(&s, path), "%s", s.error);
+    Options o;
+    test_options(&o, 1, "--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --tie_head %s", tied);
+    const Model model = model_of(&o);
+    int count;
+    Param *p = model_params(&model, &count);
+    for (int i = 0; i < count; i++) {
+      Tensor t;
+      if (!safetensors_find(&s, p[i].name, F32, &t)) { test_fail(__FILE__, __LINE__, "%s", s.error); continue; }
+      EXPECT(t.ndim == p[i].ndim && t.shape[0] == p[i].shape[0] && (t.ndim == 1 || t.shape[1] == p[i].shape[1]), "%s has another shape", p[i].name);
+      double largest = 0;
+      for (int64_t k = 0; k < numel(t); k++) largest = fmax(largest, fabs((double)((const float *)t.data)[k]));
+      EXPECT(isfinite(largest) && largest > 0, "%s: its largest magnitude is %g", p[i].name, largest);
+    }
+    EXPECT(cJSON_GetArraySize(s.header) == count + 1, "%d entries in the header, must be %d parameters and the metadata", cJSON_GetArraySize(s.header), count);
+    free(p);
+    safetensors_close(&s);
+  }
+}
+
+TEST(cli_samples_are_equal, "a prompt is continued alike by 1 and 2 ranks, on the terminal and in sample.txt") {
+  static const char *const options[] = {"--temperature 0", "--temperature 0.9 --top_k 0 --seed 7"};
+  static const char prompt[] = "the fox follows";
+  for (const char *option : options) {
+    static char sample[2][4096];
+    for (int ranks : {0, 2}) {
+      CliRun r;
+      CLI_RUN(&r, "%s %s --max_steps 20 --global_batch 4 --sample_tokens 40 --prompt '%s' %s --out %s", cli_ranks(ranks), cli_small(), prompt, option, cli_path("out"));
+      cli_expect_done(&r, option);
+      char path[600];
+      snprintf(path, sizeof path, "%s/sample.txt", cli_path("out"));
+      FILE *f = fopen(path, "rb");
+      REQUIRE(f, "no sample.txt");
+      char *text = sample[ranks > 0];
+      text[fread(text, 1, sizeof sample[0] - 1, f)] = 0;
+      fclose(f);
+      EXPECT(!strncmp(text, prompt, strlen(prompt)) && strlen(text) > strlen(prompt) + 20, "%s: sample.txt holds '%s'", option, text);
+      EXPECT(strstr(r.text, text), "%s: sample.txt is not what was printed", option);
+      cli_free(&r);
+    }
+    EXPECT(!strcmp(sample[0], sample[1]), "%s: 1 rank wrote '%s', 2 ranks '%s'", option, sample[0], sample[1]);
+  }
+}
+
+TEST(cli_two_hosts_compute_the_same, "2 and 4 ranks on two hosts, fp32 and bf16 on the wire: every loss equal to one process's, digit by digit") {
+  for (const char *wire : {"fp32", "bf16"}) {
+    CliRun r;
+    CLI_RUN(&r, "%s %s --max_steps 4 --global_batch 8 --reduce_dtype %s --out %s", cli_ranks(0), cli_small(), wire, cli_path("one"));
+    cli_expect_done(&r, wire);
+    cli_free(&r);
+    for (int per : {1, 2}) {
+      char what[64];
+      snprintf(what, sizeof what, "%d ranks a host, %s wire", per, wire);
+      CLI_RUN(&r, "PER=%d dev/two_hosts.sh %s %s --max_steps 4 --global_batch 8 --reduce_dtype %s --out %s", per, cli_program(), cli_small(), wire, cli_path("hosts"));
+      if (r.code == 77) SKIP("%.*s", (int)strcspn(r.text, "\n"), r.text);
+      cli_expect_done(&r, what);
+      EXPECT(strstr(r.text, "on 2 hosts"), "%s: the ranks were not on two hosts:\n%.1000s", what, r.text);
+      cli_expect_same_series(what, cli_path("one"), cli_path("hosts"), 4);
+      cli_free(&r);
+    }
+  }
+  cli_expect_nothing_left("after the two hosts");
+}
+
+TEST(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the run on both") {
+  CliRun r;
+  char metrics[600];
+  snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", cli_path("out"));
+  cli_start(&r, "exec dev/two_hosts.sh %s %s --epochs 1000000 --eval_every 1000000000 --out %s", cli_program(), cli_small(), cli_path("out"));
+  struct stat st;
+  double start = now_ms();
+  while ((stat(metrics, &st) || st.st_size < 4096) && now_ms() - start < CLI_LIMIT_S * 1e3 && !kill(r.pid, 0)) {
+    int status;
+    if (waitpid(r.pid, &status, WNOHANG) && WIFEXITED(status) && WEXITSTATUS(status) == 77) SKIP("two hosts cannot be made here");
+    usleep(20000);
+  }
+  const int pid = cli_find_process(1, false);
+  REQUIRE(pid > 0, "rank 1 is not found among the processes");
+  kill(pid, SIGKILL);
+  r.ms = now_ms();
+  cli_wait(&r, CLI_LIMIT_S);
+  EXPECT(r.ms < 15e3 && r.code != 0, "it took %.1f s to end, exit code %d", r.ms / 1e3, r.code);
+  EXPECT(strstr(r.text, "rank 1"), "nothing names rank 1:\n%.3000s", r.text);
+  cli_free(&r);
+  cli_expect_nothing_left("after a rank was killed");
+}
+
+// ---- help and progress -----------------------------------------------------------------------------------------------------
+TEST(cli_help_is_complete, "--help lists every option with its group, once for all ranks; --version; exit code 0") {
+  for (int ranks : {0, 2}) {
+    CliRun r;
+    CLI_RUN(&r, "%s --help", cli_ranks(ranks));
+    cli_expect_done(&r, "--help");
+    for (const OptionSpec &s : option_specs) {
+      char want[160];
+      snprintf(want, sizeof want, "  --%s ", s.name);
+      EXPECT(cli_count(r.text, want) == 1, "--help has %d lines of --%s", cli_count(r.text, want), s.name);
+      EXPECT(cli_count(r.text, s.help) == 1, "--help has %d lines that say: %s", cli_count(r.text, s.help), s.help);
+      snprintf(want, sizeof want, "\n%s\n", s.group);
+      EXPECT(strstr(r.text, want), "--help has no group %s", s.group);
+    }
+    cli_free(&r);
+    CLI_RUN(&r, "%s --version", cli_ranks(ranks));
+    EXPECT(r.code == 0 && cli_count(r.text, "train_gpt_fsdp " PROGRAM_VERSION " (") == 1, "--version: exit code %d, %s", r.code, r.text);
+    cli_free(&r);
+  }
+}
+
+TEST(cli_progress_fits_where_it_goes, "in a pipe or file plain lines; on a terminal one line that is written over") {
+  CliRun r;
+  for (int ranks : {0, 2}) {
+    CLI_RUN(&r, "%s %s --max_steps 10 --log_every 4 --out %s | cat", cli_ranks(ranks), cli_small(), cli_path("out"));
+    cli_expect_done(&r, "in a pipe");
+    EXPECT(!strchr(r.text, '\r') && !strchr(r.text, '\033'), "%d ranks: control characters in a pipe:\n%.3000s", ranks, r.text);
+    EXPECT(cli_count(r.text, " tok/s  ETA ") == 4, "%d ranks: %d progress lines, must be those of steps 1, 4, 8 and 10", ranks, cli_count(r.text, " tok/s  ETA "));
+    for (const char *part : {"step 8/10  loss ", "  lr ", "  |g| ", " tok/s", "  ETA ", " MiB", "[####"}) EXPECT(strstr(r.text, part), "%d ranks: no '%s' in the progress", ranks, part);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "script -qec true /dev/null");
+  if (r.code) SKIP("no `script` (util-linux) here to make a terminal; plain lines were tested");
+  cli_free(&r);
+  for (int ranks : {0, 2}) {
+    CLI_RUN(&r, "script -qec \"%s %s --max_steps 10 --log_every 4 --out %s\" /dev/null", cli_ranks(ranks), cli_small(), cli_path("out"));
+    cli_expect_done(&r, "on a terminal");
+    int rewritten = 0;
+    for (const char *at = r.text; (at = strstr(at, "\r[#")); at++) rewritten++;
+    EXPECT(rewritten == 10, "%d ranks: %d steps were written over the line, must be 10:\n%.3000s", ranks, rewritten, r.text);
+    EXPECT(strstr(r.text, "\nvalid: loss"), "%d ranks: the evaluation does not start on a line of its own", ranks);
+    cli_free(&r);
+  }
+}

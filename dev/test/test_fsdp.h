@@ -129,7 +129,7 @@ TEST_MPI(memory_is_what_was_planned, 2, "each plan line equals its formula writt
   for (const char *extra : {"", "--param_dtype bf16 --reduce_dtype bf16", "--param_dtype fp16 --shm off --optimizer sgd --dropout 0.1", "--reduce_dtype bf16 --tie_head off"}) {
     test_corpus(&corpus, 997, 40000, 500);
     Options o;
-    test_options(&o, 2, "--n_layer 3 --n_head 4 --n_embd 192 --seq_len 64 --vocab_size 997 --batch_size 8 --grad_accum 2 --epochs 100 %s", extra);
+    test_options(&o, 2, "--n_layer 3 --n_head 4 --n_embd 192 --seq_len 64 --n_positions 64 --vocab_size 997 --batch_size 8 --grad_accum 2 --epochs 100 %s", extra);
     const size_t before = resident_bytes();
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, agree_on_ops(&o, MPI_COMM_WORLD), 1);
     const size_t C = 192, L = 3, T = 64, B = 8, H = 4, Vp = 1024, N = 2, b_p = strstr(extra, "param_dtype") ? 2 : 4, b_r = strstr(extra, "reduce_dtype bf16") ? 2 : 4;

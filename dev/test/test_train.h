@@ -195,7 +195,7 @@ TEST_MPI(half_gradients_follow_fp32, 1, "bf16 and fp16: every gradient tensor ha
   static Corpus corpus;
   test_corpus(&corpus, 500, 8 * 64 + 1, 100);
   float *want = first_gradients(&corpus, cpu_tables[0].ops, "fp32");
-  const Model m = {3, 4, 128, 64, 64, 500, 512, true, 0};
+  const Model m = {3, 4, 128, 64, 128, 500, 512, true, 0};   // positions: those of the preset
   int params;
   Param *param = model_params(&m, &params);
   for (const char *dtype : {"bf16", "fp16"}) for (int i = 0; i <= cpu_best_table(); i++) {
@@ -243,7 +243,7 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1, "a model trained on the genera
   static Trainer t;
   Options o;
   void *image;
-  test_options(&o, 1, "--cache= --data generated --n_layer 2 --n_head 2 --n_embd 64 --seq_len 64 --batch_size 32 --lr 0.003 --max_steps 300 --epochs 1000 --weight_decay 0.01");
+  test_options(&o, 1, "--cache= --data generated --n_layer 2 --n_head 4 --n_embd 64 --seq_len 32 --batch_size 32 --lr 0.005 --max_steps 1000 --epochs 1000 --weight_decay 0.01");
   load_corpus(&corpus, &image, &o, MPI_COMM_SELF, 2);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
   while (t.step < t.steps_total) train_step(&t, false);
