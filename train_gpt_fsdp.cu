@@ -49,7 +49,7 @@ void (*die_hook)(int code);
   INT(global_batch, 0, 0, 1 << 24, "training", "sequences a step over all ranks; batch_size x ranks must divide it") \
   INT(seed, 1, 0, INT64_MAX, "training", "of initialisation, order, dropout and sampling") \
   TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
-  NUM(lr, 0.001, 0.0, 1000.0, "optimizer", "peak learning rate") \
+  NUM(lr, 0.0, 0.0, 1000.0, "optimizer", "peak learning rate (0: the preset's)") \
   TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "learning rate after warm-up; step: StepLR, by --gamma") \
   NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up: below 1 a fraction of all steps, else steps") \
   NUM(min_lr_ratio, 0.1, 0.0, 1.0, "optimizer", "the schedule ends at this fraction of lr") \
@@ -262,11 +262,12 @@ static void options_help() {
 }
 
 // ================================================================================================ 2 model
-struct Preset { const char *name; int64_t n_layer, n_head, n_embd, seq_len, n_positions, vocab_size; };
+// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1.
+struct Preset { const char *name; int64_t n_layer, n_head, n_embd, seq_len, n_positions, vocab_size; double lr; };
 static const Preset presets[] = {
-    {"tiny", 4, 4, 128, 128, 128, 2048},          {"small", 6, 8, 512, 256, 256, 5000},
-    {"gpt2", 12, 12, 768, 1024, 1024, 50257},     {"gpt2-medium", 24, 16, 1024, 1024, 1024, 50257},
-    {"gpt2-large", 36, 20, 1280, 1024, 1024, 50257}, {"gpt2-xl", 48, 25, 1600, 1024, 1024, 50257}};
+    {"tiny", 4, 4, 128, 128, 128, 2048, 3e-3},              {"small", 6, 8, 512, 256, 256, 5000, 1e-3},
+    {"gpt2", 12, 12, 768, 1024, 1024, 50257, 6e-4},         {"gpt2-medium", 24, 16, 1024, 1024, 1024, 50257, 3e-4},
+    {"gpt2-large", 36, 20, 1280, 1024, 1024, 50257, 2.5e-4}, {"gpt2-xl", 48, 25, 1600, 1024, 1024, 50257, 2e-4}};
 
 // Shapes of one run. Vp: vocabulary padded so that the head's products are aligned; the padding rows of the embedding
 // are zero, get no gradient and reach neither loss nor file.
@@ -350,6 +351,7 @@ static bool options_resolve(Options *o, int world, char *error, size_t bytes) {
   if (!o->n_head) o->n_head = p->n_head;
   if (!o->n_embd) o->n_embd = p->n_embd;
   if (!o->vocab_size) o->vocab_size = p->vocab_size;
+  if (o->lr == 0) o->lr = p->lr;
   if (!o->seq_len) o->seq_len = o->n_positions ? min64(p->seq_len, o->n_positions) : p->seq_len;
   if (!o->n_positions) o->n_positions = max64(p->n_positions, o->seq_len);
   if (!o->test_batch_size) o->test_batch_size = o->batch_size;

@@ -4,7 +4,7 @@
 //   backward_input   din(M,K)     = dout(M,N) weight(N,K);  times GELU'(pre_gelu(M,K)) where given
 //   backward_weight  dweight(N,K) = or += dout(M,N)^T in(M,K);  dbias(N) = or += sum over rows of dout
 //
-// Weights are (out, in) as in nn.Linear. Activations and weights are of one dtype; out may be fp32 beside them (logits).
+// Weights are (out, in) as in nn.Linear. Activations and weights have one dtype; out may be fp32 beside them (logits).
 // dweight and dbias are of the gradients' dtype. GELU is the tanh form (Hendrycks and Gimpel, 2016), of the fp32 sum
 // before `out` is rounded; backward sees the rounded one. Sums are fp32 in the order given in gemm.h; row m of a result
 // depends on no other row, nor on M. ADD adds the finished fp32 sum once and is for fp32 gradients.

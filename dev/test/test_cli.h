@@ -6,8 +6,8 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-// ---- running a command -------------------------------------------------------------------------------------------------
-// What a command printed (stdout and stderr in order), how it ended (128 + signal; -1: the time limit), how long it took.
+// ---- running a command ----------------------------------------------------------------------------------------------
+// What a command printed (stdout and stderr in order), how it ended (128 + signal; -1: time limit), how long it ran.
 struct CliRun { pid_t pid; char *text; int code; double ms; char path[512]; };
 enum { CLI_TEXT_BYTES = 1 << 20, CLI_LIMIT_S = 60 };
 
@@ -103,7 +103,8 @@ static inline void cli_start(CliRun *r, const char *fmt, ...) {
   execl("/bin/sh", "sh", "-c", command, (char *)NULL);
   _exit(127);
 }
-// Waits for a started command, at most limit_s; then all it started is killed and the test has failed. Reads its output.
+// Waits for a started command, at most limit_s; then all it started is killed and the test has failed. Reads its
+// output.
 static inline void cli_wait(CliRun *r, double limit_s) {
   int status = 0;
   bool late = false;
@@ -153,14 +154,18 @@ static inline void cli_expect_refusal(const CliRun *r, const char *what, int cod
   const bool open_end = n > 3 && !strcmp(line + n - 3, "...");
   snprintf(want, sizeof want, "%.*s", (int)(open_end ? n - 3 : n), line);
   EXPECT(lines == 1, "%s: %d lines of the program, must be 1; all it printed:\n%.3000s", what, lines, r->text);
-  EXPECT(open_end ? !strncmp(said, want, n - 3) : !strcmp(said, want), "%s: it said\n      %s\n    must be\n      %s", what, said, line);
+  EXPECT(open_end ? !strncmp(said, want, n - 3) : !strcmp(said, want), "%s: it said\n      %s\n    must be\n      %s",
+         what, said, line);
   EXPECT(r->code == code, "%s: exit code %d, must be %d", what, r->code, code);
 }
 
-// ---- small things to train on -------------------------------------------------------------------------------------------
+// ---- small things to train on ---------------------------------------------------------------------------------------
 static inline void cli_write(const char *path, const void *bytes, size_t n) {
   FILE *f = fopen(path, "wb");
-  if (!f || fwrite(bytes, 1, n, f) != n || fclose(f)) { test_fail(__FILE__, __LINE__, "cannot write %s", path); exit(TEST_EXIT_FAILED); }
+  if (!f || fwrite(bytes, 1, n, f) != n || fclose(f)) {
+    test_fail(__FILE__, __LINE__, "cannot write %s", path);
+    exit(TEST_EXIT_FAILED);
+  }
 }
 // TEST_TMP/text: three files of simple sentences, `sentences` in train.txt. Returns the directory.
 static inline const char *cli_text(int sentences) {
@@ -173,7 +178,8 @@ static inline const char *cli_text(int sentences) {
   for (const char *split : {"train", "valid", "test"}) {
     size_t n = 0;
     for (int i = 0; i < (split[1] == 'r' ? sentences : 20); i++)
-      n += (size_t)snprintf(text + n, sizeof text - n, "%s %s %s by %d .\n", who[i % 5], does[i * i % 7 % 4], who[i * 3 % 11 % 5], i % 13);
+      n += (size_t)snprintf(text + n, sizeof text - n, "%s %s %s by %d .\n", who[i % 5], does[i * i % 7 % 4],
+                            who[i * 3 % 11 % 5], i % 13);
     char path[600];
     snprintf(path, sizeof path, "%s/%s.txt", dir, split);
     cli_write(path, text, n);
@@ -184,38 +190,45 @@ static inline const char *cli_text(int sentences) {
 static inline const char *cli_small() {
   static char text[2048];
   const char *device = getenv("DEVICE");
-  snprintf(text, sizeof text, "--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --batch_size 2 --threads 1 "
-           "--lr 0.01 --cache= --sample_tokens 4 --data %s %s %s", cli_text(60), device && *device ? "--device" : "", device ? device : "");
+  snprintf(
+      text, sizeof text,
+      "--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --batch_size 2 --threads 1 "
+      "--lr 0.01 --cache= --sample_tokens 4 --data %s %s %s",
+      cli_text(60), device && *device ? "--device" : "", device ? device : "");
   return text;
 }
 
 // A metrics.jsonl, each line parsed. A line that is no JSON object, or not ended, fails the test.
-struct CliMetrics { int lines; cJSON *line[4096]; };
+struct CliMetrics { int lines; cJSON **line; };
 static inline void cli_metrics(CliMetrics *m, const char *out) {
   char path[600];
   snprintf(path, sizeof path, "%s/metrics.jsonl", out);
   FILE *f = fopen(path, "r");
   char *text = NULL;
   size_t room = 0;
-  m->lines = 0;
+  *m = {};
   EXPECT(f, "no %s", path);
-  for (ssize_t n; f && (n = getline(&text, &room, f)) > 0 && m->lines < 4096;) {
+  for (ssize_t n; f && (n = getline(&text, &room, f)) > 0;) {
     cJSON *line = text[n - 1] == '\n' ? cJSON_Parse(text) : NULL;
     EXPECT(cJSON_IsObject(line), "%s: line %d is not a whole JSON object: %.200s", path, m->lines + 1, text);
+    m->line = (cJSON **)realloc(m->line, sizeof(cJSON *) * (size_t)(m->lines + 1));
     m->line[m->lines++] = line;
   }
   if (f) fclose(f);
   free(text);
 }
-static inline void cli_metrics_free(CliMetrics *m) { for (int i = 0; i < m->lines; i++) cJSON_Delete(m->line[i]); m->lines = 0; }
+static inline void cli_metrics_free(CliMetrics *m) {
+  for (int i = 0; i < m->lines; i++) cJSON_Delete(m->line[i]);
+  free(m->line);
+}
 static inline const char *cli_string(const cJSON *line, const char *key) {
   const cJSON *v = cJSON_GetObjectItemCaseSensitive(line, key);
   return cJSON_IsString(v) ? v->valuestring : "";
 }
 static inline bool cli_is_kind(const cJSON *line, const char *kind) { return !strcmp(cli_string(line, "kind"), kind); }
 
-// The losses, gradient norms, learning rates and accuracies of a run as they were written, digit by digit: what must not
-// depend on ranks. malloc'ed.
+// The losses, gradient norms, learning rates and accuracies of a run as they were written, digit by digit: what must
+// not depend on ranks. malloc'ed.
 static inline char *cli_series(const char *out) {
   char path[600];
   snprintf(path, sizeof path, "%s/metrics.jsonl", out);
@@ -238,12 +251,14 @@ static inline char *cli_series(const char *out) {
 // Both runs wrote the same series, and it has at least `steps` losses.
 static inline void cli_expect_same_series(const char *what, const char *out_a, const char *out_b, int steps) {
   char *a = cli_series(out_a), *b = cli_series(out_b);
-  EXPECT(cli_count(a, "\"grad_norm\":") >= steps, "%s: %d steps written, must be %d", what, cli_count(a, "\"grad_norm\":"), steps);
+  EXPECT(cli_count(a, "\"grad_norm\":") >= steps, "%s: %d steps written, must be %d", what,
+         cli_count(a, "\"grad_norm\":"), steps);
   size_t at = 0;
   while (a[at] && a[at] == b[at]) at++;
   size_t line = at;
   while (line && a[line - 1] != '\n') line--;
-  EXPECT(!strcmp(a, b), "%s: the runs differ:\n      %.*s\n      %.*s", what, (int)strcspn(a + line, "\n"), a + line, (int)strcspn(b + line, "\n"), b + line);
+  EXPECT(!strcmp(a, b), "%s: the runs differ:\n      %.*s\n      %.*s", what, (int)strcspn(a + line, "\n"), a + line,
+         (int)strcspn(b + line, "\n"), b + line);
   free(a);
   free(b);
 }
@@ -258,13 +273,14 @@ static inline void cli_need_mount_namespace() {
   cli_free(&r);
 }
 
-// ---- bad input -------------------------------------------------------------------------------------------------------------
+// ---- bad input ------------------------------------------------------------------------------------------------------
 struct CliRefusal { int ranks; const char *options; int code; const char *line; };
 
 static inline void cli_expect_refusals(const CliRefusal *table, int count) {
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1); // mpirun need not wait a second for ranks that have left
   for (int i = 0; i < count; i++) {
     CliRun r;
-    char what[600];
+    char what[1100];
     snprintf(what, sizeof what, "%d ranks, %s", table[i].ranks, table[i].options);
     CLI_RUN(&r, "%s %s --out %s %s", cli_ranks(table[i].ranks), cli_small(), cli_path("out"), table[i].options);
     cli_expect_refusal(&r, what, table[i].code, table[i].line);
@@ -296,7 +312,8 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {2, "--n_head 5", 2, "--n_head 5 does not divide --n_embd 24"},
       {0, "--seq_len 17", 2, "--seq_len 17 is longer than --n_positions 16"},
       {2, "--global_batch 6", 2, "--global_batch 6 is not divisible by batch_size 2 x 2 ranks"},
-      {2, "--global_batch 8 --grad_accum 3", 2, "--global_batch 8 is not batch_size 2 x 2 ranks x grad_accum 3: give one of the two"},
+      {2, "--global_batch 8 --grad_accum 3", 2,
+       "--global_batch 8 is not batch_size 2 x 2 ranks x grad_accum 3: give one of the two"},
       {2, "--gamma 0.5 --schedule cosine", 2, "--gamma belongs to --schedule step, not to cosine"},
       {2, "--no_cuda --device cuda", 2, "--no_cuda and --device cuda exclude each other"},
       {2, "--comm nccl --device cpu", 2, "--comm nccl needs --device cuda"},
@@ -325,51 +342,55 @@ static inline void cli_token_file(const char *path, int numel_, int vocab, size_
   cli_write(path, file, bytes ? bytes : 1024 + 2 * (size_t)numel_);
 }
 
-TEST(cli_refuses_bad_data, "missing, empty, cut, foreign or too short corpora: one clear line, once, exit code 2 or 3, no rank left") {
-  char line[2048], options[1024];
-  cli_text(60);
-  snprintf(options, sizeof options, "--data %s/none", test_tmp());
-  snprintf(line, sizeof line, "--data %s/none: No such file or directory; give a directory with train.txt, valid.txt and test.txt, a token FILE.bin, "
-           "random, or generated", test_tmp());
-  const CliRefusal missing = {2, options, 3, line};
-  cli_expect_refusals(&missing, 1);
-
-  CliRun r;
-  CLI_RUN(&r, "cp -r %s/text %s/empty && : > %s/empty/train.txt && cp -r %s/text %s/partial && rm %s/partial/valid.txt", test_tmp(), test_tmp(),
-          test_tmp(), test_tmp(), test_tmp(), test_tmp());
-  cli_free(&r);
-  snprintf(options, sizeof options, "--data %s/empty", test_tmp());
-  snprintf(line, sizeof line, "%s/empty/train.txt is empty: it was cut short or never written; fetch it again", test_tmp());
-  const CliRefusal empty = {2, options, 3, line};
-  cli_expect_refusals(&empty, 1);
-  snprintf(options, sizeof options, "--data %s/partial", test_tmp());
-  snprintf(line, sizeof line, "--data %s/partial has no valid.txt...", test_tmp());
-  const CliRefusal partial = {2, options, 3, line};
-  cli_expect_refusals(&partial, 1);
-
-  cli_token_file(cli_path("x_train.bin"), 2000, 290, 1024 + 3000);
-  cli_token_file(cli_path("x_val.bin"), 500, 290, 0);
-  snprintf(options, sizeof options, "--data %s/x_train.bin", test_tmp());
-  snprintf(line, sizeof line, "%s/x_train.bin is cut short: its header counts 2000 GPT-2 tokens of 2 bytes, so the file should have 5024 bytes, but it "
-           "has 4024; copy or write it again", test_tmp());
-  const CliRefusal cut = {2, options, 3, line};
-  cli_expect_refusals(&cut, 1);
-  cli_token_file(cli_path("x_train.bin"), 2000, 500, 0);
-  snprintf(line, sizeof line, "%s/x_train.bin: token 42 is 294, not below --vocab_size 290: the file has another vocabulary; its largest token is 499, "
-           "so --vocab_size must be at least 500 (GPT-2's is 50257)", test_tmp());
-  const CliRefusal foreign = {2, options, 2, line};
-  cli_expect_refusals(&foreign, 1);
-  cli_token_file(cli_path("x_train.bin"), 80, 290, 0);
-  const CliRefusal brief = {2, strcat(options, " --batch_size 5"), 2,
-                            "the corpus is shorter than one global batch: its 80 training tokens make 9 samples of --seq_len 8, and a step takes 10 "
-                            "(2 microbatches of --batch_size 5): use a larger corpus, or a smaller --seq_len, --batch_size, --global_batch or number of ranks"};
-  cli_expect_refusals(&brief, 1);
-  snprintf(options, sizeof options, "--data random --prompt hello");
-  const CliRefusal prompt = {2, options, 2, "--prompt needs text to train a tokenizer on; --data random holds tokens"};
-  cli_expect_refusals(&prompt, 1);
+// The same for --data TEST_TMP/`name` and more options. Every %s of `line` is TEST_TMP/name.
+static inline void cli_expect_bad_data(const char *name, const char *more, int code, const char *line) {
+  char options[1024], whole[2048], path[512];
+  snprintf(path, sizeof path, "%s", cli_path(name));
+  snprintf(options, sizeof options, "--data %s %s", path, more);
+  size_t n = 0;
+  for (; *line && n < sizeof whole - 1; line++) {
+    if (strncmp(line, "%s", 2)) { whole[n++] = *line; continue; }
+    n += (size_t)snprintf(whole + n, sizeof whole - n, "%s", path);
+    line++;
+  }
+  whole[n] = 0;
+  const CliRefusal refusal = {2, options, code, whole};
+  cli_expect_refusals(&refusal, 1);
 }
 
-TEST(cli_refuses_an_out_it_cannot_write, "--out that cannot be made or written: one line, exit code 3, before any training") {
+TEST(cli_refuses_bad_data, "missing, empty, cut, foreign or short corpora: one clear line, exit code 2 or 3") {
+  CliRun r;
+  cli_text(60);
+  CLI_RUN(&r, "cd %s && cp -r text empty && : > empty/train.txt && cp -r text partial && rm partial/valid.txt",
+          test_tmp());
+  cli_expect_done(&r, "copies of the text");
+  cli_free(&r);
+  cli_expect_bad_data("none", "", 3,
+                      "--data %s: No such file or directory; give a directory with train.txt, valid.txt and test.txt, "
+                      "a token FILE.bin, random, or generated");
+  cli_expect_bad_data("empty", "", 3, "%s/train.txt is empty: it was cut short or never written; fetch it again");
+  cli_expect_bad_data("partial", "", 3, "--data %s has no valid.txt...");
+  cli_token_file(cli_path("x_val.bin"), 500, 290, 0);
+  cli_token_file(cli_path("x_train.bin"), 2000, 290, 1024 + 3000);
+  cli_expect_bad_data("x_train.bin", "", 3,
+                      "%s is cut short: its header counts 2000 GPT-2 tokens of 2 bytes, so the file should have 5024 "
+                      "bytes, but it has 4024; copy or write it again");
+  cli_token_file(cli_path("x_train.bin"), 2000, 500, 0);
+  cli_expect_bad_data("x_train.bin", "", 2,
+                      "%s: token 42 is 294, not below --vocab_size 290: the file has another vocabulary; its largest "
+                      "token is 499, so --vocab_size must be at least 500 (GPT-2's is 50257)");
+  cli_token_file(cli_path("x_train.bin"), 80, 290, 0);
+  cli_expect_bad_data("x_train.bin", "--batch_size 5", 2,
+                      "the corpus is shorter than one global batch: its 80 training tokens make 9 samples of --seq_len "
+                      "8, and a step takes 10 (2 microbatches of --batch_size 5): use a larger corpus, or a smaller "
+                      "--seq_len, --batch_size, --global_batch or number of ranks");
+  cli_token_file(cli_path("x_train.bin"), 2000, 290, 0);
+  cli_expect_bad_data("x_train.bin", "--prompt hello", 2,
+                      "--prompt needs text to train a tokenizer on; --data %s holds tokens");
+}
+
+TEST(cli_refuses_an_out_it_cannot_write,
+     "--out that cannot be made or written: one line, exit code 3, before any training") {
   char line[1024], options[700];
   cli_write(cli_path("file"), "x", 1);
   snprintf(options, sizeof options, "--out %s", cli_path("file"));
@@ -384,57 +405,67 @@ TEST(cli_refuses_an_out_it_cannot_write, "--out that cannot be made or written: 
   cli_expect_refusals(&none, 1);
 }
 
-TEST(cli_refuses_a_plan_beyond_memory, "a memory plan that the host cannot hold: one line, exit code 3, nothing taken") {
+TEST(cli_refuses_a_plan_beyond_memory,
+     "a memory plan that the host cannot hold: one line, exit code 3, nothing taken") {
   CliRun r;
-  CLI_RUN(&r, "%s --model gpt2-xl --batch_size 2048 --data random --out %s", cli_ranks(2), cli_path("out"));
-  cli_expect_refusal(&r, "gpt2-xl, batch 2048", 3, "the memory plan of this host's 2 ranks is ...");
-  EXPECT(strstr(r.text, "GiB: lower --batch_size or --seq_len, choose a smaller --model, or use more hosts"), "no advice:\n%.2000s", r.text);
+  CLI_RUN(&r, "%s --model gpt2-xl --batch_size 1024 --data random --out %s", cli_ranks(2), cli_path("out"));
+  cli_expect_refusal(&r, "gpt2-xl, batch 1024", 3, "the memory plan of this host's 2 ranks is ...");
+  EXPECT(strstr(r.text, "GiB: lower --batch_size or --seq_len, choose a smaller --model, or use more hosts"),
+         "no advice:\n%.2000s", r.text);
   cli_free(&r);
   cli_expect_nothing_left("after the refusal");
 }
 
-TEST(cli_refuses_windows_beyond_dev_shm, "shared-memory windows that /dev/shm cannot hold: one line, exit code 3; --shm off, as it advises, then works") {
+TEST(cli_refuses_windows_beyond_dev_shm,
+     "shared-memory windows that /dev/shm cannot hold: one line, exit code 3; --shm off, as it advises, then works") {
   cli_need_mount_namespace();
-  const char *larger = "--n_embd 256 --n_head 2 --vocab_size 2048 --data random --max_steps 1 --sample_tokens 0 --test_batch_size 64";
+  const char *larger = "--n_embd 512 --max_steps 1 --sample_tokens 0 --test_batch_size 16";
   CliRun r;
-  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=12m tmpfs /dev/shm && exec %s %s --out %s %s'", cli_ranks(2), cli_small(), cli_path("out"), larger);
+  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=12m tmpfs /dev/shm && exec %s %s --out %s %s'", cli_ranks(2),
+          cli_small(), cli_path("out"), larger);
   cli_expect_refusal(&r, "/dev/shm of 12 MiB", 3, "shared-memory windows of this host's 2 ranks need ...");
   EXPECT(strstr(r.text, "or run with --shm off"), "no advice:\n%.2000s", r.text);
   cli_free(&r);
   cli_expect_nothing_left("after the refusal");
-  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=12m tmpfs /dev/shm && exec %s %s --out %s %s --shm off'", cli_ranks(2), cli_small(),
-          cli_path("out"), larger);
+  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=12m tmpfs /dev/shm && exec %s %s --out %s %s --shm off'",
+          cli_ranks(2), cli_small(), cli_path("out"), larger);
   cli_expect_done(&r, "/dev/shm of 12 MiB, --shm off");
   cli_free(&r);
 }
 
-TEST(cli_names_the_rank_that_differs, "ranks started with different options: the rank and the option are named, once, exit code 2") {
+TEST(cli_names_the_rank_that_differs,
+     "ranks started with different options: the rank and the option are named, once, exit code 2") {
   static const struct { const char *first, *second, *line; } table[] = {
       {"--lr 1", "--lr 2", "rank 1 of 2 on "},
-      {"--vocab_size 280", "--vocab_size 290", "this rank differs from rank 0: '--vocab_size 290' here, '--vocab_size 280' there"},
+      {"--vocab_size 280", "--vocab_size 290",
+       "this rank differs from rank 0: '--vocab_size 290' here, '--vocab_size 280' there"},
       {"--lr 1", "--lr 2", "this rank differs from rank 0: '--lr 2' here, '--lr 1' there"},
       {"", "--save_model", "this rank differs from rank 0: '--save_model on' here, '--save_model off' there"},
       {"", "--lrr 2", "unknown option --lrr: did you mean --lr? See --help"}};
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
   for (const auto &row : table) {
     CliRun r;
     char options[2600];
     snprintf(options, sizeof options, "%s --out %s", cli_small(), cli_path("out"));
     CLI_RUN(&r, "%s %s %s : -np 1 %s %s %s", cli_ranks(1), options, row.first, cli_program(), options, row.second);
     EXPECT(r.code == 2, "%s : %s: exit code %d, must be 2", row.first, row.second, r.code);
-    EXPECT(cli_count(r.text, row.line) == 1, "%s : %s: not exactly one line says\n      %s\n%.2000s", row.first, row.second, row.line, r.text);
-    EXPECT(cli_count(r.text, "rank 0 of 2") == 0, "%s : %s: rank 0 speaks too:\n%.2000s", row.first, row.second, r.text);
+    EXPECT(cli_count(r.text, row.line) == 1, "%s : %s: not exactly one line says\n      %s\n%.2000s", row.first,
+           row.second, row.line, r.text);
+    EXPECT(cli_count(r.text, "rank 0 of 2") == 0, "%s : %s: rank 0 speaks too:\n%.2000s", row.first, row.second,
+           r.text);
     cli_free(&r);
   }
   cli_expect_nothing_left("after the refusals");
 }
 
-// ---- ends ------------------------------------------------------------------------------------------------------------------
+// ---- ends -----------------------------------------------------------------------------------------------------------
 // Starts a run that would not end by itself and waits until it has made some steps.
 static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, const char *options) {
   char metrics[600];
   snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", out);
   remove(metrics);
-  cli_start(r, "exec %s %s --epochs 1000000 --eval_every 1000000000 --out %s %s", cli_ranks(ranks), cli_small(), out, options);
+  cli_start(r, "exec %s %s --epochs 1000000 --eval_every 1000000000 --out %s %s", cli_ranks(ranks), cli_small(), out,
+            options);
   for (double start = now_ms(); now_ms() - start < CLI_LIMIT_S * 1e3; usleep(20000)) {
     struct stat st;
     if (!stat(metrics, &st) && st.st_size > 4096) return true;   // the first record has fewer bytes
@@ -446,7 +477,8 @@ static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, cons
   return false;
 }
 
-TEST(cli_a_dead_rank_ends_the_others, "a rank that is killed in a step: the others end within seconds, the rank is named, nothing stays") {
+TEST(cli_a_dead_rank_ends_the_others,
+     "a rank that is killed in a step: the others end within seconds, the rank is named, nothing stays") {
   static const struct { int killed; const char *options, *says; } table[] = {
       {1, "", "rank 1"}, {0, "", "rank 0"}, {2, "--shm off", "rank 2"}, {1, "--reduce_dtype bf16", "rank 1"}};
   for (const auto &row : table) {
@@ -466,11 +498,12 @@ TEST(cli_a_dead_rank_ends_the_others, "a rank that is killed in a step: the othe
   }
 }
 
-TEST(cli_a_signal_ends_every_rank, "Ctrl-C or SIGTERM, to mpirun or to the program alone: the step ends, metrics.jsonl is whole and says so, nothing stays") {
+TEST(cli_a_signal_ends_every_rank,
+     "Ctrl-C or SIGTERM, to mpirun or the program alone: the step ends, metrics.jsonl is whole and says so") {
   static const struct { int ranks, signal; } table[] = {{0, SIGINT}, {0, SIGTERM}, {2, SIGINT}, {2, SIGTERM}};
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1);          // mpirun's patience, else 1 s: this machine may be busy
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1); // mpirun's patience, else 1 s: this machine may be busy
   for (const auto &row : table) {
-    static CliMetrics m;
+    CliMetrics m;
     CliRun r;
     char what[64];
     const char *out = cli_path("out");
@@ -481,9 +514,11 @@ TEST(cli_a_signal_ends_every_rank, "Ctrl-C or SIGTERM, to mpirun or to the progr
     cli_wait(&r, CLI_LIMIT_S);
     EXPECT(r.ms < 15e3, "%s: it took %.1f s to end", what, r.ms / 1e3);
     EXPECT(row.ranks ? r.code != 0 : r.code == 130, "%s: exit code %d", what, r.code);
-    if (!row.ranks) EXPECT(cli_count(r.text, "stopped by signal after step ") == 1, "%s: it printed:\n%.2000s", what, r.text);
+    if (!row.ranks)
+      EXPECT(cli_count(r.text, "stopped by signal after step ") == 1, "%s: it printed:\n%.2000s", what, r.text);
     cli_metrics(&m, out);
-    EXPECT(m.lines > 3 && cli_is_kind(m.line[m.lines - 1], "end") && !strcmp(cli_string(m.line[m.lines - 1], "reason"), "signal"),
+    EXPECT(m.lines > 3 && cli_is_kind(m.line[m.lines - 1], "end") &&
+               !strcmp(cli_string(m.line[m.lines - 1], "reason"), "signal"),
            "%s: metrics.jsonl has %d lines and its last one does not say that a signal ended the run", what, m.lines);
     cli_metrics_free(&m);
     cli_expect_nothing_left(what);
@@ -491,27 +526,76 @@ TEST(cli_a_signal_ends_every_rank, "Ctrl-C or SIGTERM, to mpirun or to the progr
   }
 }
 
-TEST(cli_a_full_disk_is_said, "--out on a full disk: a notice, training goes on; weights that cannot be saved: one line, exit code 3, no half file") {
+TEST(cli_a_signal_ends_a_sample, "Ctrl-C while text is sampled, after training, ends the program at once") {
+  for (int ranks : {0, 2}) {
+    CliRun r;
+    cli_start(&r, "exec %s %s --max_steps 1 --sample_tokens 1048576 --out %s", cli_ranks(ranks), cli_small(),
+              cli_path("out"));
+    char sample[600];
+    struct stat st;
+    snprintf(sample, sizeof sample, "%s/sample.txt", cli_path("out"));
+    for (double start = now_ms(); stat(sample, &st) && now_ms() - start < CLI_LIMIT_S * 1e3;) usleep(20000);
+    kill(r.pid, SIGINT);
+    r.ms = now_ms();
+    cli_wait(&r, CLI_LIMIT_S);
+    EXPECT(r.ms < 15e3 && (ranks ? r.code != 0 : r.code == 128 + SIGINT), "%d ranks: %.1f s to end, exit code %d",
+           ranks, r.ms / 1e3, r.code);
+    cli_expect_nothing_left("after the signal");
+    remove(sample);
+    cli_free(&r);
+  }
+}
+
+TEST(cli_a_loss_that_is_not_finite_ends_the_run,
+     "a learning rate far too high: one line with the step, exit code 1 from every rank, metrics.jsonl stays JSON") {
+  CliMetrics m;
+  CliRun r;
+  CLI_RUN(&r, "%s %s --optimizer sgd --lr 1000 --clip 0 --epochs 4 --out %s", cli_ranks(2), cli_small(),
+          cli_path("out"));
+  EXPECT(r.code == 1, "exit code %d, must be 1", r.code);
+  EXPECT(cli_count(r.text, "is not finite: lower --lr, or raise --warmup") == 1,
+         "not exactly one line says so:\n%.3000s", r.text);
+  cli_metrics(&m, cli_path("out"));
+  REQUIRE(m.lines >= 3, "%d lines of metrics", m.lines);
+  const cJSON *last = m.line[m.lines - 2];
+  EXPECT(cli_is_kind(last, "step") && (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(last, "loss")) ||
+                                       cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(last, "grad_norm"))),
+         "the last step has neither loss nor norm null");
+  EXPECT(!strcmp(cli_string(m.line[m.lines - 1], "reason"), "not finite"),
+         "the last record does not say why the run ended");
+  cli_metrics_free(&m);
+  cli_free(&r);
+  cli_expect_nothing_left("after the run");
+}
+
+TEST(cli_a_full_disk_is_said,
+     "a full disk: a notice, and training goes on; weights that cannot be saved: one line, exit code 3, no half file") {
   cli_need_mount_namespace();
   CliRun r;
   const char *dir = cli_path("mnt");
-  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=32k tmpfs %s && %s %s --out %s --epochs 30 --save_model; code=$?; ls %s; tail -c 1 %s/metrics.jsonl | "
-          "od -An -tx1; exit $code'", dir, cli_ranks(2), cli_small(), dir, dir, dir);
+  static const char notice[] =
+      "metrics.jsonl cannot be written any more (No space left on device); training goes on without it";
+  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=32k tmpfs %s && %s %s --out %s --epochs 30 --save_model; "
+          "code=$?; ls %s; tail -c 1 %s/metrics.jsonl | od -An -tx1; exit $code'", dir, cli_ranks(2), cli_small(), dir,
+          dir, dir);
   EXPECT(r.code == 3, "exit code %d, must be 3; it printed:\n%.3000s", r.code, r.text);
-  EXPECT(cli_count(r.text, "metrics.jsonl cannot be written any more (No space left on device); training goes on without it") == 1,
-         "not exactly one notice:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, notice) == 1, "not exactly one notice:\n%.3000s", r.text);
   EXPECT(cli_count(r.text, "valid: loss") == 30, "training did not go on to its end:\n%.3000s", r.text);
-  EXPECT(cli_count(r.text, ": --save_model: cannot write ") == 1, "not exactly one line on the weights:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, ": --save_model: cannot write ") == 1, "not exactly one line on the weights:\n%.3000s",
+         r.text);
   EXPECT(!strstr(r.text, "\nmodel.safetensors"), "a half file is left:\n%.3000s", r.text);
   EXPECT(strstr(r.text, "\n 0a\n"), "metrics.jsonl does not end with a whole line:\n%.3000s", r.text);
   cli_free(&r);
 }
 
-// ---- what a run writes -----------------------------------------------------------------------------------------------------
+// ---- what a run writes ----------------------------------------------------------------------------------------------
 static inline void cli_expect_run_record(const cJSON *run) {
-  EXPECT(cli_is_kind(run, "run") && cli_string(run, "version")[0] && cli_string(run, "build")[0], "the first record has no version");
-  const cJSON *config = cJSON_GetObjectItemCaseSensitive(run, "config"), *plan = cJSON_GetObjectItemCaseSensitive(run, "memory_plan_bytes");
-  for (const OptionSpec &s : option_specs) EXPECT(cJSON_GetObjectItemCaseSensitive(config, s.name), "the first record has no option %s", s.name);
+  EXPECT(cli_is_kind(run, "run") && cli_string(run, "version")[0] && cli_string(run, "build")[0],
+         "the first record has no version");
+  const cJSON *config = cJSON_GetObjectItemCaseSensitive(run, "config"),
+              *plan = cJSON_GetObjectItemCaseSensitive(run, "memory_plan_bytes");
+  for (const OptionSpec &s : option_specs)
+    EXPECT(cJSON_GetObjectItemCaseSensitive(config, s.name), "the first record has no option %s", s.name);
   double sum = 0;
   for (const char *words : memory_words) {
     const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(plan, words);
@@ -519,41 +603,52 @@ static inline void cli_expect_run_record(const cJSON *run) {
     sum += bytes ? bytes->valuedouble : 0;
   }
   const cJSON *total = cJSON_GetObjectItemCaseSensitive(plan, "total");
-  EXPECT(cJSON_IsNumber(total) && total->valuedouble == sum && sum > 0, "the memory plan's total is not the sum of its lines, %.0f", sum);
-  EXPECT(!strcmp(cli_string(cJSON_GetObjectItemCaseSensitive(run, "config"), "prompt"), "say \"\\\t\xef\xbf\xbd"), "the prompt is written as %s", cli_string(config, "prompt"));
+  EXPECT(cJSON_IsNumber(total) && total->valuedouble == sum && sum > 0,
+         "the memory plan's total is not the sum of its lines, %.0f", sum);
+  EXPECT(!strcmp(cli_string(cJSON_GetObjectItemCaseSensitive(run, "config"), "prompt"), "say \"\\\t\xef\xbf\xbd"),
+         "the prompt is written as %s", cli_string(config, "prompt"));
 }
 
-TEST(cli_metrics_are_whole_and_equal, "metrics.jsonl: configuration and plan first, then every step with all its numbers; the same digits on 1 and 2 ranks, windows or messages") {
-  static CliMetrics m;
+TEST(cli_metrics_are_whole_and_equal,
+     "metrics.jsonl: configuration and plan, then every step; the same digits on 1 and 2 ranks, windows or messages") {
+  CliMetrics m;
   CliRun r;
-  const char *rows[][3] = {{"one", "", "--global_batch 8"}, {"two", "2", "--grad-accum=2"}, {"off", "2", "--global-batch 8 --shm off --comm mpi"},
+  const char *rows[][3] = {{"one", "", "--global_batch 8"},
+                           {"two", "2", "--grad-accum=2"},
+                           {"off", "2", "--global-batch 8 --shm off --comm mpi"},
                            {"spelled", "", "--batch-size=2 --global-batch=8"}};
   for (const auto &row : rows) {
-    CLI_RUN(&r, "%s %s --max_steps 6 --eval_every 4 --out %s --prompt \"$(printf 'say \"\\\\\\t\\377')\" %s", cli_ranks(row[1][0] ? 2 : 0), cli_small(), cli_path(row[0]), row[2]);
+    CLI_RUN(&r, "%s %s --max_steps 6 --eval_every 4 --out %s --prompt \"$(printf 'say \"\\\\\\t\\377')\" %s",
+            cli_ranks(row[1][0] ? 2 : 0), cli_small(), cli_path(row[0]), row[2]);
     cli_expect_done(&r, row[0]);
     cli_free(&r);
   }
-  for (const char *other : {"two", "off", "spelled"}) cli_expect_same_series(other, cli_path("one"), cli_path(other), 6);
+  for (const char *other : {"two", "off", "spelled"})
+    cli_expect_same_series(other, cli_path("one"), cli_path(other), 6);
   cli_metrics(&m, cli_path("two"));
   REQUIRE(m.lines == 1 + 6 + 3 + 1, "%d records, must be the run's, 6 steps, 3 evaluations and the end", m.lines);
   cli_expect_run_record(m.line[0]);
   int step = 0;
   for (int i = 1; i < m.lines; i++) {
     if (!cli_is_kind(m.line[i], "step")) continue;
-    EXPECT(cJSON_GetObjectItemCaseSensitive(m.line[i], "step")->valueint == ++step, "step %d is not in its place", step);
+    EXPECT(cJSON_GetObjectItemCaseSensitive(m.line[i], "step")->valueint == ++step, "step %d is not in its place",
+           step);
     for (const char *key : {"loss", "lr", "grad_norm", "tokens_per_s", "ms"})
       EXPECT(cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(m.line[i], key)), "step %d has no %s", step, key);
   }
   EXPECT(step == 6, "%d steps, must be 6", step);
-  EXPECT(!strcmp(cli_string(m.line[m.lines - 1], "reason"), "done"), "the last record does not say that the run is done");
+  EXPECT(!strcmp(cli_string(m.line[m.lines - 1], "reason"), "done"),
+         "the last record does not say that the run is done");
   cli_metrics_free(&m);
 }
 
-TEST(cli_saved_weights_open, "--save_model: every parameter by name, shape and finite value; the same bytes from 1 and 2 ranks") {
+TEST(cli_saved_weights_open,
+     "--save_model: every parameter by name, shape and finite value; the same bytes from 1 and 2 ranks") {
   for (const char *tied : {"on", "off"}) {
     CliRun r;
     for (int ranks : {0, 2}) {
-      CLI_RUN(&r, "%s %s --tie_head %s --max_steps 3 --global_batch 4 --save_model --out %s", cli_ranks(ranks), cli_small(), tied, cli_path(ranks ? "two" : "one"));
+      CLI_RUN(&r, "%s %s --tie_head %s --max_steps 3 --global_batch 4 --save_model --out %s", cli_ranks(ranks),
+              cli_small(), tied, cli_path(ranks ? "two" : "one"));
       cli_expect_done(&r, tied);
       cli_free(&r);
     }
@@ -565,19 +660,22 @@ TEST(cli_saved_weights_open, "--save_model: every parameter by name, shape and f
     snprintf(path, sizeof path, "%s/model.safetensors", cli_path("two"));
     REQUIRE(safetensors_open(&s, path), "%s", s.error);
     Options o;
-    test_options(&o, 1, "--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --tie_head %s", tied);
+    test_options(&o, 1,
+                 "--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --tie_head %s", tied);
     const Model model = model_of(&o);
     int count;
     Param *p = model_params(&model, &count);
     for (int i = 0; i < count; i++) {
       Tensor t;
       if (!safetensors_find(&s, p[i].name, F32, &t)) { test_fail(__FILE__, __LINE__, "%s", s.error); continue; }
-      EXPECT(t.ndim == p[i].ndim && t.shape[0] == p[i].shape[0] && (t.ndim == 1 || t.shape[1] == p[i].shape[1]), "%s has another shape", p[i].name);
+      EXPECT(t.ndim == p[i].ndim && t.shape[0] == p[i].shape[0] && (t.ndim == 1 || t.shape[1] == p[i].shape[1]),
+             "%s has another shape", p[i].name);
       double largest = 0;
       for (int64_t k = 0; k < numel(t); k++) largest = fmax(largest, fabs((double)((const float *)t.data)[k]));
       EXPECT(isfinite(largest) && largest > 0, "%s: its largest magnitude is %g", p[i].name, largest);
     }
-    EXPECT(cJSON_GetArraySize(s.header) == count + 1, "%d entries in the header, must be %d parameters and the metadata", cJSON_GetArraySize(s.header), count);
+    EXPECT(cJSON_GetArraySize(s.header) == count + 1,
+           "%d entries in the header, must be %d parameters and the metadata", cJSON_GetArraySize(s.header), count);
     free(p);
     safetensors_close(&s);
   }
@@ -590,7 +688,8 @@ TEST(cli_samples_are_equal, "a prompt is continued alike by 1 and 2 ranks, on th
     static char sample[2][4096];
     for (int ranks : {0, 2}) {
       CliRun r;
-      CLI_RUN(&r, "%s %s --max_steps 20 --global_batch 4 --sample_tokens 40 --prompt '%s' %s --out %s", cli_ranks(ranks), cli_small(), prompt, option, cli_path("out"));
+      CLI_RUN(&r, "%s %s --max_steps 20 --global_batch 4 --sample_tokens 40 --prompt '%s' %s --out %s",
+              cli_ranks(ranks), cli_small(), prompt, option, cli_path("out"));
       cli_expect_done(&r, option);
       char path[600];
       snprintf(path, sizeof path, "%s/sample.txt", cli_path("out"));
@@ -599,7 +698,8 @@ TEST(cli_samples_are_equal, "a prompt is continued alike by 1 and 2 ranks, on th
       char *text = sample[ranks > 0];
       text[fread(text, 1, sizeof sample[0] - 1, f)] = 0;
       fclose(f);
-      EXPECT(!strncmp(text, prompt, strlen(prompt)) && strlen(text) > strlen(prompt) + 20, "%s: sample.txt holds '%s'", option, text);
+      EXPECT(!strncmp(text, prompt, strlen(prompt)) && strlen(text) > strlen(prompt) + 20, "%s: sample.txt holds '%s'",
+             option, text);
       EXPECT(strstr(r.text, text), "%s: sample.txt is not what was printed", option);
       cli_free(&r);
     }
@@ -607,16 +707,19 @@ TEST(cli_samples_are_equal, "a prompt is continued alike by 1 and 2 ranks, on th
   }
 }
 
-TEST(cli_two_hosts_compute_the_same, "2 and 4 ranks on two hosts, fp32 and bf16 on the wire: every loss equal to one process's, digit by digit") {
+TEST(cli_two_hosts_compute_the_same,
+     "2 and 4 ranks on two hosts, fp32 and bf16 on the wire: every loss equal to one process's, digit by digit") {
   for (const char *wire : {"fp32", "bf16"}) {
     CliRun r;
-    CLI_RUN(&r, "%s %s --max_steps 4 --global_batch 8 --reduce_dtype %s --out %s", cli_ranks(0), cli_small(), wire, cli_path("one"));
+    CLI_RUN(&r, "%s %s --max_steps 4 --global_batch 8 --reduce_dtype %s --out %s", cli_ranks(0), cli_small(), wire,
+            cli_path("one"));
     cli_expect_done(&r, wire);
     cli_free(&r);
     for (int per : {1, 2}) {
       char what[64];
       snprintf(what, sizeof what, "%d ranks a host, %s wire", per, wire);
-      CLI_RUN(&r, "PER=%d dev/two_hosts.sh %s %s --max_steps 4 --global_batch 8 --reduce_dtype %s --out %s", per, cli_program(), cli_small(), wire, cli_path("hosts"));
+      CLI_RUN(&r, "PER=%d dev/two_hosts.sh %s %s --max_steps 4 --global_batch 8 --reduce_dtype %s --out %s", per,
+              cli_program(), cli_small(), wire, cli_path("hosts"));
       if (r.code == 77) SKIP("%.*s", (int)strcspn(r.text, "\n"), r.text);
       cli_expect_done(&r, what);
       EXPECT(strstr(r.text, "on 2 hosts"), "%s: the ranks were not on two hosts:\n%.1000s", what, r.text);
@@ -631,12 +734,14 @@ TEST(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the
   CliRun r;
   char metrics[600];
   snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", cli_path("out"));
-  cli_start(&r, "exec dev/two_hosts.sh %s %s --epochs 1000000 --eval_every 1000000000 --out %s", cli_program(), cli_small(), cli_path("out"));
+  cli_start(&r, "exec dev/two_hosts.sh %s %s --epochs 1000000 --eval_every 1000000000 --out %s", cli_program(),
+            cli_small(), cli_path("out"));
   struct stat st;
   double start = now_ms();
   while ((stat(metrics, &st) || st.st_size < 4096) && now_ms() - start < CLI_LIMIT_S * 1e3 && !kill(r.pid, 0)) {
     int status;
-    if (waitpid(r.pid, &status, WNOHANG) && WIFEXITED(status) && WEXITSTATUS(status) == 77) SKIP("two hosts cannot be made here");
+    if (waitpid(r.pid, &status, WNOHANG) && WIFEXITED(status) && WEXITSTATUS(status) == 77)
+      SKIP("two hosts cannot be made here");
     usleep(20000);
   }
   const int pid = cli_find_process(1, false);
@@ -650,7 +755,7 @@ TEST(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the
   cli_expect_nothing_left("after a rank was killed");
 }
 
-// ---- help and progress -----------------------------------------------------------------------------------------------------
+// ---- help and progress ----------------------------------------------------------------------------------------------
 TEST(cli_help_is_complete, "--help lists every option with its group, once for all ranks; --version; exit code 0") {
   for (int ranks : {0, 2}) {
     CliRun r;
@@ -666,7 +771,8 @@ TEST(cli_help_is_complete, "--help lists every option with its group, once for a
     }
     cli_free(&r);
     CLI_RUN(&r, "%s --version", cli_ranks(ranks));
-    EXPECT(r.code == 0 && cli_count(r.text, "train_gpt_fsdp " PROGRAM_VERSION " (") == 1, "--version: exit code %d, %s", r.code, r.text);
+    EXPECT(r.code == 0 && cli_count(r.text, "train_gpt_fsdp " PROGRAM_VERSION " (") == 1, "--version: exit code %d, %s",
+           r.code, r.text);
     cli_free(&r);
   }
 }
@@ -676,20 +782,25 @@ TEST(cli_progress_fits_where_it_goes, "in a pipe or file plain lines; on a termi
   for (int ranks : {0, 2}) {
     CLI_RUN(&r, "%s %s --max_steps 10 --log_every 4 --out %s | cat", cli_ranks(ranks), cli_small(), cli_path("out"));
     cli_expect_done(&r, "in a pipe");
-    EXPECT(!strchr(r.text, '\r') && !strchr(r.text, '\033'), "%d ranks: control characters in a pipe:\n%.3000s", ranks, r.text);
-    EXPECT(cli_count(r.text, " tok/s  ETA ") == 4, "%d ranks: %d progress lines, must be those of steps 1, 4, 8 and 10", ranks, cli_count(r.text, " tok/s  ETA "));
-    for (const char *part : {"step 8/10  loss ", "  lr ", "  |g| ", " tok/s", "  ETA ", " MiB", "[####"}) EXPECT(strstr(r.text, part), "%d ranks: no '%s' in the progress", ranks, part);
+    EXPECT(!strchr(r.text, '\r') && !strchr(r.text, '\033'), "%d ranks: control characters in a pipe:\n%.3000s", ranks,
+           r.text);
+    EXPECT(cli_count(r.text, " tok/s  ETA ") == 4, "%d ranks: %d progress lines, must be those of steps 1, 4, 8 and 10",
+           ranks, cli_count(r.text, " tok/s  ETA "));
+    for (const char *part : {"step 8/10  loss ", "  lr ", "  |g| ", " tok/s", "  ETA ", " MiB", "[####"})
+      EXPECT(strstr(r.text, part), "%d ranks: no '%s' in the progress", ranks, part);
     cli_free(&r);
   }
   CLI_RUN(&r, "script -qec true /dev/null");
   if (r.code) SKIP("no `script` (util-linux) here to make a terminal; plain lines were tested");
   cli_free(&r);
   for (int ranks : {0, 2}) {
-    CLI_RUN(&r, "script -qec \"%s %s --max_steps 10 --log_every 4 --out %s\" /dev/null", cli_ranks(ranks), cli_small(), cli_path("out"));
+    CLI_RUN(&r, "script -qec \"%s %s --max_steps 10 --log_every 4 --out %s\" /dev/null", cli_ranks(ranks), cli_small(),
+            cli_path("out"));
     cli_expect_done(&r, "on a terminal");
     int rewritten = 0;
     for (const char *at = r.text; (at = strstr(at, "\r[#")); at++) rewritten++;
-    EXPECT(rewritten == 10, "%d ranks: %d steps were written over the line, must be 10:\n%.3000s", ranks, rewritten, r.text);
+    EXPECT(rewritten == 10, "%d ranks: %d steps were written over the line, must be 10:\n%.3000s", ranks, rewritten,
+           r.text);
     EXPECT(strstr(r.text, "\nvalid: loss"), "%d ranks: the evaluation does not start on a line of its own", ranks);
     cli_free(&r);
   }
