@@ -1038,6 +1038,9 @@ static void log_open(Log *log, const Trainer *t) {
   fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\",\"ranks\":%d,\"hosts\":%d,\"threads\":%d,\"ops\":\"%s\",\"corpus\":",
           PROGRAM_VERSION, BUILD_ID, t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->ctx.threads, t->ctx.ops->name);
   json_text(f, t->corpus->source);
+  int64_t text_bytes = 0;
+  for (const Split &split : t->corpus->split) text_bytes += split.text_bytes;
+  fprintf(f, ",\"text_bytes\":%lld,\"tokenizer_ms\":%.1f,\"encode_ms\":%.1f", (long long)text_bytes, t->corpus->tokenizer_ms, t->corpus->encode_ms);
   fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"config\":{", (unsigned long long)t->corpus->hash,
           (long long)model_numel(&t->model), (long long)t->steps_total);
   for (const OptionSpec &s : option_specs) {
@@ -1337,6 +1340,7 @@ static void print_start(const Trainer *t, bool cores_shared) {
          (long long)t->model.C, (long long)t->model.P, (long long)t->model.V, (long long)t->model.Vp, (long long)model_numel(&t->model));
   printf("data: %s: %lld training tokens, %lld steps an epoch of %lld sequences x %lld tokens\n", t->corpus->source, (long long)t->corpus->split[SPLIT_TRAIN].tokens_numel,
          (long long)t->steps_per_epoch, (long long)o->global_batch, (long long)t->model.T);
+  if (t->corpus->tokenizer_ms > 0) printf("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", t->corpus->vocab_size, t->corpus->tokenizer_ms, t->corpus->encode_ms);
   printf("configuration:");
   for (const OptionSpec &s : option_specs) {
     char value[OPTION_TEXT_BYTES];

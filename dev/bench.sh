@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Speed and quality of train_gpt_fsdp, beside PyTorch where there is one. `make bench` runs it from the repository root.
 #
-#   dev/bench.sh                speed and curve
+#   dev/bench.sh                tokenizer, speed and curve
+#   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2, and Hugging Face tokenizers on the same cores
 #   dev/bench.sh speed          tokens/s of the models, dtypes and numbers of ranks below
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
 #
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"), DTYPES
 # ("fp32 bf16"), RANKS ("1 2"), ROUNDS (3), STEPS (5 timed a round), CURVE_STEPS (300), CURVE_DTYPE (fp32),
-# PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), OUT (a directory to keep everything in).
+# CURVE_BATCH (32), PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), OUT (a directory to keep everything in).
 #
 # The machine's speed drifts and neighbours disturb it, so the two programs take turns, round by round, in one run: what
 # is printed is the median over rounds of the median over a round's steps, and the ratio of these. Both sides train the
@@ -75,13 +76,39 @@ speed() {
   done; done; done
 }
 
+# ---- tokenizer ------------------------------------------------------------------------------------------------------
+# One thread and all cores of the program; Hugging Face's library chooses its own. Medians of $ROUNDS runs.
+tokenizer() {
+  local dir=${WIKITEXT2_DIR:-$here/../data/wikitext-2} run=$out/tokenizer hf=""
+  [ -e "$dir/train.txt" ] || { echo "bench: no WikiText-2 (WIKITEXT2_DIR): the tokenizer is not measured"; return; }
+  hf=$("$PYTHON" -c 'import tokenizers; print(tokenizers.__version__)' 2>/dev/null) || hf=
+  echo
+  echo "tokenizer on WikiText-2: seconds to train, MB/s to encode; Hugging Face tokenizers ${hf:-not found}"
+  printf '%8s %10s %10s %10s %10s %12s\n' vocab 1-thread "MB/s" all-cores "MB/s" "HF s, MB/s"
+  for vocab in 5000 40000; do
+    for threads in 1 0; do
+      : >"$run.$threads"
+      for ((round = 0; round < ROUNDS; round++)); do
+        "$program" --device cpu --n_layer 1 --n_head 1 --n_embd 8 --seq_len 8 --batch_size 1 --data "$dir" --cache= --threads $threads \
+          --vocab_size $vocab --max_steps 1 --eval_every -1 --sample_tokens 0 --out "$run" >/dev/null
+        head -n 1 "$run/metrics.jsonl" >>"$run.$threads"
+      done
+    done
+    [ -z "$hf" ] || "$PYTHON" "$here/bench_tokenizers.py" "$dir" $vocab "$ROUNDS" >"$run.hf"
+    seconds() { field tokenizer_ms <"$run.$1" | awk '{ print $1 / 1e3 }' | median; }
+    speed_mb() { paste <(field text_bytes <"$run.$1") <(field encode_ms <"$run.$1") | awk '{ print $1 / $2 / 1e3 }' | median; }
+    printf '%8d %10s %10s %10s %10s %12s\n' $vocab "$(seconds 1)" "$(speed_mb 1)" "$(seconds 0)" "$(speed_mb 0)" \
+      "$([ -z "$hf" ] && echo - || cat "$run.hf")"
+  done
+}
+
 # ---- curve ----------------------------------------------------------------------------------------------------------
 # The program goes first: it trains the tokenizer and leaves the encoded corpus, which PyTorch then reads.
 curve() {
-  local steps=${CURVE_STEPS:-300} dtype=${CURVE_DTYPE:-fp32} run=$out/curve
+  local steps=${CURVE_STEPS:-300} batch=${CURVE_BATCH:-32} dtype=${CURVE_DTYPE:-fp32} run=$out/curve
   echo
-  echo "\`small\`, $steps steps of batch 32, $dtype: AdamW lr 1e-3, 5 % warm-up, cosine to 10 %, decay 0.1, clip 1"
-  ours 1 --device cpu --model small --seq_len 256 --vocab_size 5000 --batch_size 32 --max_steps "$steps" --epochs 1000 \
+  echo "\`small\`, $steps steps of batch $batch, $dtype: AdamW lr 1e-3, 5 % warm-up, cosine to 10 %, decay 0.1, clip 1"
+  ours 1 --device cpu --model small --seq_len 256 --vocab_size 5000 --batch_size "$batch" --max_steps "$steps" --epochs 1000 \
     --lr 1e-3 --schedule cosine --warmup 0.05 --min_lr_ratio 0.1 --weight_decay 0.1 --clip 1 --beta1 0.9 --beta2 0.95 \
     --param_dtype "$dtype" --sample_tokens 0 --cache "$out/cache" --out "$run" >"$run.log" 2>&1 ||
     { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
@@ -91,7 +118,7 @@ curve() {
   : >"$run.torch"
   if [ -n "$torch" ]; then
     "$PYTHON" "$here/bench_pytorch.py" --curve --model small --dtype "$dtype" --steps "$steps" --vocab_size 5000 \
-      --train "$out"/cache/*train*.bin --val "$out"/cache/*valid*.bin >"$run.json" 2>"$out/torch.log" ||
+      --global_batch "$batch" --cache "$out"/cache/tokens-*.bin >"$run.json" 2>"$out/torch.log" ||
       { tail -n 5 "$out/torch.log" >&2; return 1; }
     field loss <"$run.json" >"$run.torch"
     val_torch=$(field val_loss <"$run.json")
@@ -108,9 +135,9 @@ curve() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(speed curve)
+[ ${#parts[@]} -gt 0 ] || parts=(tokenizer speed curve)
 for part in "${parts[@]}"; do
-  case $part in speed | curve) ;; *) echo "bench: parts are speed and curve, not '$part'" >&2; exit 2 ;; esac
+  case $part in tokenizer | speed | curve) ;; *) echo "bench: parts are tokenizer, speed and curve, not '$part'" >&2; exit 2 ;; esac
 done
 header
 for part in "${parts[@]}"; do "$part"; done

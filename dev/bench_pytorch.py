@@ -7,11 +7,9 @@ Speed    python3 dev/bench_pytorch.py --model small --dtype fp32 --ranks 1 --ste
          --ranks 2 uses as many processes on gloo with FSDP2 (--parallel ddp: DDP), cores shared out evenly.
          --global_batch sequences a step (the model's own by default), --compile for torch.compile.
 
-Quality  python3 dev/bench_pytorch.py --curve --model small --train train.bin --val val.bin [--order order.bin]
-         300 steps of batch 32: AdamW lr 1e-3, betas .9 .95, decay .1 on matrices, 5 % warm-up, cosine to 10 %, clip 1.
-         Token files hold uint16 ids back to back, with llm.c's header or without. Sample s of T tokens starts at token
-         s*T and is predicted one ahead.
-         --order is a file of uint32 sample numbers, batch after batch; without it samples are shuffled by --seed.
+Quality  python3 dev/bench_pytorch.py --curve --model small --cache tokens-KEY.bin
+         300 steps of batch 32: AdamW lr 1e-3, betas .9 .95, decay .1 on matrices, 5 % warm-up, cosine to 10 %, clip 1,
+         on the ids that train_gpt_fsdp made. Samples are the same windows, in a random order by --seed.
          One JSON line a step and a last one with the mean validation loss, every validation token predicted once.
 Weights start as N(0, 0.02), projections into the residual stream scaled by 1/sqrt(2 layers), biases 0, norms 1.
 """
@@ -177,28 +175,28 @@ def validation_loss(model, ids, T):
     return total / count
 
 
-def read_tokens(path):
-    """uint16 ids; a leading header of llm.c (1024 bytes that start with its magic number) is skipped."""
-    raw = np.fromfile(path, "<u2")
-    if len(raw) >= 512 and raw[:2].view("<i4")[0] == 20240520:
-        raw = raw[512:]
-    return torch.from_numpy(raw.astype(np.int64))
+def read_cache(path):
+    """The train and valid ids of a token cache of train_gpt_fsdp (CacheHeader in data/dataloader.h)."""
+    with open(path, "rb") as f:
+        head = f.read(64)
+        if head[:8] != b"tokens01":
+            raise SystemExit(f"{path} is no token cache: it starts with {head[:8]!r}")
+        train, valid, _, token_bytes = np.frombuffer(head[32:64], "<i8")
+        ids = np.fromfile(f, "<u2" if token_bytes == 2 else "<u4", train + valid).astype(np.int64)
+    return torch.from_numpy(ids[:train]), torch.from_numpy(ids[train:])
 
 
 def curve(args):
     c = MODELS[args.model]
     T, B = c["seq_len"], args.global_batch
-    train, val = (read_tokens(path) for path in (args.train, args.val))
+    train, val = read_cache(args.cache)
     c = c | {"vocab_size": args.vocab_size or int(max(train.max(), val.max())) + 1}
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
     model = GPT(c)
     optimizer = make_optimizer(model)
     samples = (len(train) - 1) // T
-    if args.order:
-        order = torch.from_numpy(np.fromfile(args.order, "<u4").astype(np.int64))
-    else:
-        order = torch.cat([torch.randperm(samples) for _ in range(-(-args.steps * B // samples))])
+    order = torch.cat([torch.randperm(samples) for _ in range(-(-args.steps * B // samples))])
     for step in range(args.steps):
         at = order[step * B:(step + 1) * B, None] * T + torch.arange(T)
         lr = learning_rate(step, args.steps)
@@ -225,9 +223,7 @@ def main():
     p.add_argument("--compile", action="store_true")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--curve", action="store_true")
-    p.add_argument("--train")
-    p.add_argument("--val")
-    p.add_argument("--order")
+    p.add_argument("--cache", help="with --curve: the token cache that train_gpt_fsdp left")
     p.add_argument("--vocab_size", type=int, help="with --curve; otherwise the largest id decides")
     args = p.parse_args()
     args.global_batch = args.global_batch or MODELS[args.model]["batch"]
