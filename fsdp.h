@@ -143,7 +143,9 @@ static inline void mesh_open(Mesh *m, MPI_Comm comm, bool use_windows) {
   }
   free(all);
 }
-static inline bool mesh_shares_memory(const Mesh *m, int r) { return m->windows && m->peer[r].host == m->peer[m->rank].host; }
+static inline bool mesh_shares_memory(const Mesh *m, int r) {
+  return m->windows && m->peer[r].host == m->peer[m->rank].host;
+}
 
 static inline void mesh_close(Mesh *m) {
   free(m->peer);
@@ -232,7 +234,9 @@ struct Control {
 };
 // The control block takes one page, and OpenMPI may start a window anywhere in a page: one more to align it.
 enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
-static inline char *page_aligned(char *p) { return (char *)(((uintptr_t)p + CONTROL_PAGE_BYTES - 1) / CONTROL_PAGE_BYTES * CONTROL_PAGE_BYTES); }
+static inline char *page_aligned(char *p) {
+  return (char *)(((uintptr_t)p + CONTROL_PAGE_BYTES - 1) / CONTROL_PAGE_BYTES * CONTROL_PAGE_BYTES);
+}
 
 // Traffic as the transport saw it. Received bytes: what others sent equals it, by symmetry.
 struct Traffic { int64_t gathers, reductions, small, gather_bytes, reduce_bytes, small_bytes; };
@@ -266,7 +270,7 @@ struct Fsdp {
   int params, units;                             // unit 0 is the root, unit 1 + l is block l
   Param *param;
   Unit *unit;
-  char *window;                                  // [control | parameter shards | gradient slots | root gradient | staging]
+  char *window; // [control | parameter shards | gradient slots | root gradient | staging]
   size_t window_bytes;
   MPI_Win win;
   bool has_win;
@@ -359,7 +363,10 @@ static inline uint64_t counter_read(const uint64_t *c) { return __atomic_load_n(
 static inline void counter_publish(uint64_t *c, uint64_t value) { __atomic_store_n(c, value, __ATOMIC_RELEASE); }
 
 static inline MPI_Datatype fsdp_mpi_type(Dtype t) { return dtype_bytes(t) == 4 ? MPI_FLOAT : MPI_UINT16_T; }
-static inline int fsdp_mpi_count(int64_t n) { CHECK(n <= INT32_MAX, "message of %lld elements", (long long)n); return (int)n; }
+static inline int fsdp_mpi_count(int64_t n) {
+  CHECK(n <= INT32_MAX, "message of %lld elements", (long long)n);
+  return (int)n;
+}
 
 // Where peers' /dev/shm windows would lie, and whether they fit; called by one rank a host before allocating.
 static inline void fsdp_check_window_space(const Fsdp *f, size_t bytes_of_host) {
@@ -370,8 +377,9 @@ static inline void fsdp_check_window_space(const Fsdp *f, size_t bytes_of_host) 
   size_t available = (size_t)s.f_bavail * s.f_frsize;
   if (bytes_of_host > available)
     die_missing("shared-memory windows of this host's %d ranks need %.1f MiB in %s, %.1f MiB are free: give it more "
-                "(docker run --shm-size=%zum), or run with --shm off", f->mesh.node_world, (double)bytes_of_host / 1048576.0,
-                dir, (double)available / 1048576.0, bytes_of_host / 1048576 + 64);
+                "(docker run --shm-size=%zum), or run with --shm off",
+                f->mesh.node_world, (double)bytes_of_host / 1048576.0, dir, (double)available / 1048576.0,
+                bytes_of_host / 1048576 + 64);
 }
 
 // Takes the window: shared with the host's ranks when there are any, private otherwise.
@@ -425,7 +433,7 @@ static inline void fsdp_open_window(Fsdp *f) {
     int unit;
     char *start;
     MPI_Win_shared_query(f->win, r, &size, &unit, &start);
-    f->mesh.peer[world_rank[r]].window = page_aligned(start);    // segments map to whole pages: the same shift everywhere
+    f->mesh.peer[world_rank[r]].window = page_aligned(start); // segments map to whole pages: the same shift everywhere
   }
   free(world_rank);
   MPI_Barrier(f->mesh.node);
@@ -457,8 +465,12 @@ static inline void fsdp_barrier(Fsdp *f) {
 }
 
 // ================================================================================================ 5 gather
-static inline char *fsdp_param_shard(const Fsdp *f, int rank, int u) { return f->mesh.peer[rank].window + f->params_at[u]; }
-static inline GatherSlot *fsdp_slot(Fsdp *f, int u) { return &f->slot[u == 0 ? f->cfg.gather_slots : (u - 1) % f->cfg.gather_slots]; }
+static inline char *fsdp_param_shard(const Fsdp *f, int rank, int u) {
+  return f->mesh.peer[rank].window + f->params_at[u];
+}
+static inline GatherSlot *fsdp_slot(Fsdp *f, int u) {
+  return &f->slot[u == 0 ? f->cfg.gather_slots : (u - 1) % f->cfg.gather_slots];
+}
 
 // Starts gathering unit u, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
 // call it for the same units in the same order.
@@ -515,7 +527,8 @@ static inline void fsdp_release(Fsdp *f, int u) { if (!fsdp_in_place(f)) fsdp_sl
 // Parameter p of a gathered unit whose full buffer is `base`; rows include the padding rows.
 static inline Tensor fsdp_tensor(const Fsdp *f, void *base, int p, Dtype dtype) {
   const Param *q = &f->param[p];
-  return tensor_of((char *)base + (size_t)q->offset * dtype_bytes(dtype), dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+  return tensor_of((char *)base + (size_t)q->offset * dtype_bytes(dtype), dtype, q->padded_rows,
+                   q->ndim == 2 ? q->shape[1] : -1);
 }
 
 // ================================================================================================ 6 reduce
@@ -541,7 +554,8 @@ static inline char *fsdp_contribution(const Fsdp *f, char *window, int owner, in
 }
 static inline bool fsdp_peers_done(const Fsdp *f, uint64_t rounds) {
   for (int r = 0; r < f->mesh.world; r++)
-    if (r != f->mesh.rank && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->done) < rounds) return false;
+    if (r != f->mesh.rank && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->done) < rounds)
+      return false;
   return true;
 }
 
@@ -570,7 +584,8 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
     if (r == me || mesh_shares_memory(&f->mesh, r)) continue;
     char *in = f->staging_in + ((size_t)parity * (size_t)f->mesh.remote + (size_t)k++) * chunk_bytes;
     int tag = (int)(round & 0x3fff);
-    MPI_Irecv(in, fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm, &f->receives[parity][f->receives_pending[parity]++]);
+    MPI_Irecv(in, fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm,
+              &f->receives[parity][f->receives_pending[parity]++]);
     MPI_Isend(fsdp_contribution(f, f->window, r, j, first), fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm,
               &f->sends[parity][f->sends_pending[parity]++]);
   }
@@ -587,7 +602,8 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   const uint64_t round = job->round0 + (uint64_t)j;
   const int parity = (int)(round & 1);
   for (int r = 0; r < f->mesh.world; r++)
-    if (r != me && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->ready) < round + 1) return false;
+    if (r != me && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->ready) < round + 1)
+      return false;
   if (!requests_done(f->receives[parity], &f->receives_pending[parity])) return false;
   int64_t first, n;
   fsdp_round_span(f, job->unit, job->rounds, j, &first, &n);
@@ -625,14 +641,15 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
 
 static inline int fsdp_grad_slot(const Fsdp *f, int u) { return u == 0 ? 2 : (int)(f->block_reductions & 1); }
 
-// The whole gradient buffer of unit u, to be overwritten: blocks in the wire dtype (one of two slots), the root in fp32.
-// Waits until the reduction that used the memory before has been read by everybody.
+// The whole gradient buffer of unit u, to be overwritten: blocks in the wire dtype (one of two slots), the root in
+// fp32. Waits until the reduction that used the memory before has been read by everybody.
 static inline void *fsdp_grads(Fsdp *f, int u) {
   const int s = fsdp_grad_slot(f, u);
   if (f->job.active && f->job.slot == s) fsdp_reduce_finish(f);
   for (int spins = 0; !fsdp_peers_done(f, f->slot_rounds[s]); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
   for (int parity = 0; parity < 2; parity++)
-    for (int spins = 0; !requests_done(f->sends[parity], &f->sends_pending[parity]); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
+    for (int spins = 0; !requests_done(f->sends[parity], &f->sends_pending[parity]); fsdp_poll(f))
+      mesh_pause(&f->mesh, &spins);
   if (u == 0) return f->window + f->root_grads_at;
   return f->window + f->grad_slots_at + (size_t)s * (size_t)f->unit[1].full_numel * dtype_bytes(f->cfg.wire_dtype);
 }
@@ -643,10 +660,19 @@ static inline void fsdp_reduce(Fsdp *f, int u, int microbatch) {
   fsdp_reduce_finish(f);
   const int s = fsdp_grad_slot(f, u);
   ReduceJob *job = &f->job;
-  *job = ReduceJob{true, microbatch == 0, u, s, fsdp_rounds(f, u), 0, 0, f->rounds_started,
-                   (const char *)(u == 0 ? f->window + f->root_grads_at
-                                  : f->window + f->grad_slots_at + (size_t)s * (size_t)f->unit[1].full_numel * dtype_bytes(f->cfg.wire_dtype)),
-                   fsdp_grad_dtype(f, u)};
+  *job =
+      ReduceJob{true,
+                microbatch == 0,
+                u,
+                s,
+                fsdp_rounds(f, u),
+                0,
+                0,
+                f->rounds_started,
+                (const char *)(u == 0 ? f->window + f->root_grads_at
+                                      : f->window + f->grad_slots_at +
+                                            (size_t)s * (size_t)f->unit[1].full_numel * dtype_bytes(f->cfg.wire_dtype)),
+                fsdp_grad_dtype(f, u)};
   f->rounds_started += (uint64_t)job->rounds;
   f->slot_rounds[s] = f->rounds_started;
   f->block_reductions += u != 0;
@@ -732,7 +758,8 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
     if (a.kind == OPTIMIZER_ADAMW) {
       AdamwArgs args = a.adamw;
       if (!q->decay) args.weight_decay = 0;
-      adamw_update(f->ctx, param, master, m, tensor_of(fsdp_shard(f, STATE_V, u) + run.in_shard, F32, run.numel), grad, args);
+      adamw_update(f->ctx, param, master, m, tensor_of(fsdp_shard(f, STATE_V, u) + run.in_shard, F32, run.numel), grad,
+                   args);
     } else {
       SgdArgs args = a.sgd;
       if (!q->decay) args.weight_decay = 0;
@@ -777,7 +804,8 @@ static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full
   for (int r = 0; r < f->mesh.world; r++) {
     Run run;
     if (!shard_run(&f->unit[q->unit], q, r, &run)) continue;
-    if (r == f->mesh.rank) memcpy(full + run.in_param, fsdp_shard(f, state, q->unit) + run.in_shard, (size_t)run.numel * 4);
+    if (r == f->mesh.rank)
+      memcpy(full + run.in_param, fsdp_shard(f, state, q->unit) + run.in_shard, (size_t)run.numel * 4);
     if (f->mesh.world > 1) MPI_Bcast(full + run.in_param, fsdp_mpi_count(run.numel), MPI_FLOAT, r, f->mesh.comm);
   }
 }

@@ -3,8 +3,8 @@
 //   build/test_gpt_fsdp NAME...         the tests whose name contains one of NAME
 //   build/test_gpt_fsdp --all           also the wider products (names ending in _all)
 //   build/test_gpt_fsdp --list          names and statements
-// Each test runs in a process of its own: forked, or, when it needs ranks, under mpirun (which starts this program again
-// with --run NAME). What a test prints is shown only when it fails. The last line counts.
+// Each test runs in a process of its own: forked, or, when it needs ranks, under mpirun (which starts this program
+// again with --run NAME). What a test prints is shown only when it fails. The last line counts.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/test/harness.h"
@@ -73,7 +73,8 @@ static void test_skip_reason(int log, char *reason, size_t bytes) {
   ssize_t n = pread(log, text, sizeof text - 1, 0);
   text[n > 0 ? n : 0] = 0;
   const char *at = strstr(text, TEST_SKIP_PREFIX);
-  snprintf(reason, bytes, "%.*s", at ? (int)strcspn(at + strlen(TEST_SKIP_PREFIX), "\n") : 0, at ? at + strlen(TEST_SKIP_PREFIX) : "");
+  snprintf(reason, bytes, "%.*s", at ? (int)strcspn(at + strlen(TEST_SKIP_PREFIX), "\n") : 0,
+           at ? at + strlen(TEST_SKIP_PREFIX) : "");
 }
 static void test_show(int log) {
   static char text[1 << 16];
@@ -81,10 +82,10 @@ static void test_show(int log) {
   for (off_t at = 0; (n = pread(log, text, sizeof text, at)) > 0; at += n) fwrite(text, 1, (size_t)n, stdout);
 }
 
-static int test_order(const void *a, const void *b) {            // registration ran backwards within a file
+static int test_order(const void *a, const void *b) {            // as they stand in the files
   const TestCase *x = *(TestCase *const *)a, *y = *(TestCase *const *)b;
-  int by_file = strcmp(x->file, y->file);
-  return by_file ? by_file : x < y ? -1 : x > y;
+  const int by_file = strcmp(x->file, y->file);
+  return by_file ? by_file : x->line - y->line;
 }
 
 static int run_one_rank(int *argc, char ***argv, const char *name) {

@@ -1,5 +1,5 @@
-// train_gpt_fsdp: trains a GPT-2-style model on WikiText-2 (or your tokens), every parameter, gradient and optimizer state
-// sharded over the ranks.  mpirun -np N ./train_gpt_fsdp [options]     ./train_gpt_fsdp --help
+// train_gpt_fsdp: trains a GPT-2-style model on WikiText-2 (or your tokens), every parameter, gradient and optimizer
+// state sharded over the ranks.  mpirun -np N ./train_gpt_fsdp [options]     ./train_gpt_fsdp --help
 //
 //   1 options       one table makes the struct, the parser, --help and the printed configuration
 //   2 model         shapes, presets, the one table of parameters
@@ -17,12 +17,13 @@
 #include "data/tokenizer.h"
 #include "data/dataloader.h"
 #include "data/safetensors.h"
+#include "kernels/machine.h"
 #include <stddef.h>
 #include <strings.h>
 #include <sys/stat.h>
 
 #define PROGRAM_VERSION "0.1.0"
-#ifndef BUILD_ID                                  // the Makefile gives a checksum of the sources: all ranks must have the same
+#ifndef BUILD_ID // the Makefile gives a checksum of the sources: all ranks must have the same
 #define BUILD_ID "unknown"
 #endif
 
@@ -33,13 +34,13 @@ void (*die_hook)(int code);
 // INT, NUM (name, default, lowest, highest, group, help); TEXT (name, default, choices or NULL, group, help);
 // FLAG (name, group, help): off unless given; FLAG alone or =on / =off.
 #define OPTIONS(INT, NUM, TEXT, FLAG) \
-  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl", "model", "preset of shapes; the options below change single ones") \
+  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl", "model", "preset; those below change it") \
   INT(n_layer, 0, 0, 1000, "model", "blocks (0: the preset's)") \
   INT(n_head, 0, 0, 1000, "model", "attention heads; must divide n_embd (0: the preset's)") \
   INT(n_embd, 0, 0, 65536, "model", "width (0: the preset's)") \
   INT(seq_len, 0, 0, 1 << 20, "model", "tokens of a training sequence (0: the preset's)") \
   INT(n_positions, 0, 0, 1 << 20, "model", "learned positions, >= seq_len (0: the preset's, or seq_len if longer)") \
-  INT(vocab_size, 0, 0, 1 << 24, "model", "size the tokenizer is trained to; of token files: their vocabulary (0: the preset's)") \
+  INT(vocab_size, 0, 0, 1 << 24, "model", "the tokenizer's, or that of the token files (0: the preset's)") \
   NUM(dropout, 0.0, 0.0, 0.99, "model", "dropout on embeddings, attention and both residual branches") \
   TEXT(tie_head, "on", "on|off", "model", "LM head shares the token embedding") \
   INT(epochs, 1, 1, 1000000, "training", "passes over the training tokens") \
@@ -50,7 +51,7 @@ void (*die_hook)(int code);
   INT(seed, 1, 0, INT64_MAX, "training", "of initialisation, order, dropout and sampling") \
   TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
   NUM(lr, 0.0, 0.0, 1000.0, "optimizer", "peak learning rate (0: the preset's)") \
-  TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "learning rate after warm-up; step: StepLR, by --gamma") \
+  TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "after warm-up; step: StepLR, by --gamma") \
   NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up: below 1 a fraction of all steps, else steps") \
   NUM(min_lr_ratio, 0.1, 0.0, 1.0, "optimizer", "the schedule ends at this fraction of lr") \
   NUM(gamma, 0.7, 0.0, 1.0, "optimizer", "step: factor every --step_epochs; giving it alone chooses --schedule step") \
@@ -62,11 +63,11 @@ void (*die_hook)(int code);
   NUM(eps, 1e-8, 1e-20, 1.0, "optimizer", "AdamW: added to the root of the second moment") \
   NUM(momentum, 0.9, 0.0, 0.999999, "optimizer", "SGD: momentum") \
   NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: do not)") \
-  TEXT(data, "", NULL, "data", "directory of train/valid/test .txt, a token .bin, random, or generated (else WIKITEXT2_DIR, data/wikitext-2)") \
+  TEXT(data, "", NULL, "data", "directory, token .bin, random, generated (else WIKITEXT2_DIR, data/wikitext-2)") \
   TEXT(cache, "data/cache", NULL, "data", "where trained tokenizers and encoded tokens are kept") \
   TEXT(shuffle, "on", "on|off", "data", "a new order every epoch, the same for every number of ranks") \
-  TEXT(drop_last, "on", "on|off", "data", "drop the tokens that fill no global batch; off: wrap around to the epoch's first") \
-  TEXT(param_dtype, "fp32", "fp32|bf16|fp16", "precision", "gathered parameters, activations, matrix products; masters are fp32") \
+  TEXT(drop_last, "on", "on|off", "data", "drop what fills no global batch; off: wrap around to the epoch's first") \
+  TEXT(param_dtype, "fp32", "fp32|bf16|fp16", "precision", "gathered parameters and activations; masters are fp32") \
   TEXT(reduce_dtype, "fp32", "fp32|bf16|fp16", "precision", "gradients on the wire; they are added up in fp32") \
   NUM(loss_scale, 0.0, 0.0, 1e9, "precision", "fixed loss scale (0: 1, and dynamic from 65536 for fp16)") \
   INT(gather_slots, 2, 1, 1000, "sharding", "blocks held whole at once; all of them: gathered once a step") \
@@ -74,15 +75,15 @@ void (*die_hook)(int code);
   TEXT(shm, "on", "on|off", "sharding", "shared-memory windows inside a host; off: messages there too") \
   TEXT(device, "auto", "auto|cpu|cuda", "device", "where to compute") \
   FLAG(no_cuda, "device", "the same as --device cpu") \
-  TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "CPU instruction set; auto: the best one that every rank has") \
+  TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   INT(threads, 0, 0, 4096, "device", "threads a rank (0: its fair share of the host's cores)") \
-  INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "validate every so many steps, and at the end (0: after every epoch; -1: never)") \
-  INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences an evaluation batch, per rank (0: batch_size)") \
+  INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
+  INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences a batch, per rank (0: batch_size)") \
   TEXT(prompt, "", NULL, "evaluation and samples", "text to continue at the end (else a new line)") \
   INT(sample_tokens, 64, 0, 1 << 20, "evaluation and samples", "tokens to generate at the end (0: none)") \
   NUM(temperature, 0.8, 0.0, 100.0, "evaluation and samples", "divides the logits; 0: always the likeliest token") \
   INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
-  TEXT(out, "out", NULL, "output", "everything this run writes: metrics.jsonl, tokenizer.json, sample.txt, model.safetensors") \
+  TEXT(out, "out", NULL, "output", "directory for metrics.jsonl, tokenizer.json, sample.txt, model.safetensors") \
   INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
   FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32")
 
@@ -151,6 +152,9 @@ static bool choice_has(const char *choices, const char *value) {
   return false;
 }
 
+// In a function that returns false and one line in `error`: refuses when cond holds.
+#define REFUSE(cond, ...) do { if (cond) { snprintf(error, error_bytes, __VA_ARGS__); return false; } } while (0)
+
 // Stores `value` for option i. False with one line in `error` when it does not fit.
 static bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
   const OptionSpec *s = &option_specs[i];
@@ -159,25 +163,19 @@ static bool option_set(Options *o, int i, const char *value, char *error, size_t
   errno = 0;
   if (s->type == OPTION_FLAG) {
     bool on = !strcmp(value, "on");
-    if (!on && strcmp(value, "off")) { snprintf(error, error_bytes, "--%s is on or off, not '%s'", s->name, value); return false; }
+    REFUSE(!on && strcmp(value, "off"), "--%s is on or off, not '%s'", s->name, value);
     *(bool *)field = on;
   } else if (s->type == OPTION_TEXT) {
-    if (s->choices && !choice_has(s->choices, value)) {
-      snprintf(error, error_bytes, "--%s '%s' is not known: choose one of %s", s->name, value, s->choices);
-      return false;
-    }
-    if (strlen(value) >= OPTION_TEXT_BYTES) { snprintf(error, error_bytes, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1); return false; }
+    REFUSE(s->choices && !choice_has(s->choices, value), "--%s '%s' is not known: choose one of %s", s->name, value,
+           s->choices);
+    REFUSE(strlen(value) >= OPTION_TEXT_BYTES, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1);
     strcpy(field, value);
   } else {
     double x = s->type == OPTION_INT ? (double)strtoll(value, &end, 10) : strtod(value, &end);
-    if (end == value || *end || x != x) {
-      snprintf(error, error_bytes, "--%s needs %s, not '%s'", s->name, s->type == OPTION_INT ? "a whole number" : "a number", value);
-      return false;
-    }
-    if (x < s->lo || x > s->hi || (s->type == OPTION_INT && errno == ERANGE)) {
-      snprintf(error, error_bytes, "--%s %s is out of range: %.10g to %.10g", s->name, value, s->lo, s->hi);
-      return false;
-    }
+    REFUSE(end == value || *end || x != x, "--%s needs %s, not '%s'", s->name,
+           s->type == OPTION_INT ? "a whole number" : "a number", value);
+    REFUSE(x < s->lo || x > s->hi || (s->type == OPTION_INT && errno == ERANGE),
+           "--%s %s is out of range: %.10g to %.10g", s->name, value, s->lo, s->hi);
     if (s->type == OPTION_INT) *(int64_t *)field = strtoll(value, NULL, 10);
     else *(double *)field = x;
   }
@@ -208,10 +206,8 @@ static bool options_parse(Options *o, int argc, char **argv, char *error, size_t
   options_default(o);
   for (int a = 1; a < argc; a++) {
     char name[128];
-    if (strncmp(argv[a], "--", 2) || !argv[a][2]) {
-      snprintf(error, error_bytes, "'%s' is not an option: options start with --, see --help", argv[a]);
-      return false;
-    }
+    REFUSE(strncmp(argv[a], "--", 2) || !argv[a][2], "'%s' is not an option: options start with --, see --help",
+           argv[a]);
     snprintf(name, sizeof name, "%s", argv[a] + 2);
     const char *value = strchr(argv[a], '=');
     if (strchr(name, '=')) *strchr(name, '=') = 0;
@@ -233,7 +229,8 @@ static bool options_parse(Options *o, int argc, char **argv, char *error, size_t
     else if (a + 1 < argc && strncmp(argv[a + 1], "--", 2)) value = argv[++a];
     else {
       const bool refused = a + 1 < argc && option_specs[found].type == OPTION_TEXT;
-      snprintf(error, error_bytes, "--%s needs a value%s", name, refused ? " (one that starts with -- goes behind =)" : "");
+      snprintf(error, error_bytes, "--%s needs a value%s", name,
+               refused ? " (one that starts with -- goes behind =)" : "");
       return false;
     }
     if (!option_set(o, found, value, error, error_bytes)) return false;
@@ -253,7 +250,8 @@ static void options_help() {
     options_default(&o);
     option_print(def, sizeof def, &o, &s);
     if (s.type == OPTION_NUM) snprintf(def, sizeof def, "%g", s.def);
-    snprintf(left, sizeof left, "--%s %s", s.name, s.type == OPTION_INT ? "N" : s.type == OPTION_NUM ? "X" : s.type == OPTION_FLAG ? "" : s.choices ? s.choices : "TEXT");
+    const char *const value[] = {"N", "X", s.choices ? s.choices : "TEXT", ""};        // by OptionType
+    snprintf(left, sizeof left, "--%s %s", s.name, value[s.type]);
     printf("  %-34s %s", left, s.help);
     if (s.type != OPTION_FLAG && def[0]) printf(" [%s]", def);
     printf("\n");
@@ -281,7 +279,9 @@ enum Rows { ROWS_C, ROWS_3C, ROWS_4C, ROWS_V, ROWS_P };
 enum Cols { COLS_NONE, COLS_C, COLS_4C };
 struct ParamSpec { const char *name; Rows rows; Cols cols; Init init; bool residual, decay; };
 enum RootParam { WTE, WPE, LN_F_W, LN_F_B, LM_HEAD };
-enum BlockParam { LN_1_W, LN_1_B, ATTN_W, ATTN_B, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W, PROJ_B, BLOCK_PARAMS };
+enum BlockParam {
+  LN_1_W, LN_1_B, ATTN_W, ATTN_B, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W, PROJ_B, BLOCK_PARAMS
+};
 static const ParamSpec root_specs[] = {
     {"wte.weight", ROWS_V, COLS_C, INIT_NORMAL, false, true},
     {"wpe.weight", ROWS_P, COLS_C, INIT_NORMAL, false, true},
@@ -344,7 +344,7 @@ static int64_t model_numel(const Model *m) {
 
 // Fills what the preset leaves to it and refuses shapes that cannot work. vocab_size may still shrink to what the
 // tokenizer reaches. False with one line in `error`.
-static bool options_resolve(Options *o, int world, char *error, size_t bytes) {
+static bool options_resolve(Options *o, int world, char *error, size_t error_bytes) {
   const Preset *p = presets;
   for (const Preset &q : presets) if (!strcmp(q.name, o->model)) p = &q;
   if (!o->n_layer) o->n_layer = p->n_layer;
@@ -355,30 +355,27 @@ static bool options_resolve(Options *o, int world, char *error, size_t bytes) {
   if (!o->seq_len) o->seq_len = o->n_positions ? min64(p->seq_len, o->n_positions) : p->seq_len;
   if (!o->n_positions) o->n_positions = max64(p->n_positions, o->seq_len);
   if (!o->test_batch_size) o->test_batch_size = o->batch_size;
-  if (o->no_cuda && !strcmp(o->device, "cuda")) { snprintf(error, bytes, "--no_cuda and --device cuda exclude each other"); return false; }
+  REFUSE(o->no_cuda && !strcmp(o->device, "cuda"), "--no_cuda and --device cuda exclude each other");
   if (o->no_cuda) strcpy(o->device, "cpu");
   if (o->given[OPT_gamma] && !o->given[OPT_schedule]) strcpy(o->schedule, "step");
-  if (o->given[OPT_gamma] && strcmp(o->schedule, "step")) { snprintf(error, bytes, "--gamma belongs to --schedule step, not to %s", o->schedule); return false; }
-  if (o->n_embd % o->n_head) { snprintf(error, bytes, "--n_head %lld does not divide --n_embd %lld", (long long)o->n_head, (long long)o->n_embd); return false; }
-  if (o->seq_len > o->n_positions) { snprintf(error, bytes, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len, (long long)o->n_positions); return false; }
+  REFUSE(o->given[OPT_gamma] && strcmp(o->schedule, "step"), "--gamma belongs to --schedule step, not to %s",
+         o->schedule);
+  REFUSE(o->n_embd % o->n_head, "--n_head %lld does not divide --n_embd %lld", (long long)o->n_head,
+         (long long)o->n_embd);
+  REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
+         (long long)o->n_positions);
   const int64_t per_round = o->batch_size * world;
-  if (o->global_batch && o->global_batch % per_round) {
-    snprintf(error, bytes, "--global_batch %lld is not divisible by batch_size %lld x %d ranks", (long long)o->global_batch, (long long)o->batch_size, world);
-    return false;
-  }
-  if (o->global_batch && o->grad_accum && o->global_batch != per_round * o->grad_accum) {
-    snprintf(error, bytes, "--global_batch %lld is not batch_size %lld x %d ranks x grad_accum %lld: give one of the two",
-             (long long)o->global_batch, (long long)o->batch_size, world, (long long)o->grad_accum);
-    return false;
-  }
+  REFUSE(o->global_batch && o->global_batch % per_round,
+         "--global_batch %lld is not divisible by batch_size %lld x %d ranks", (long long)o->global_batch,
+         (long long)o->batch_size, world);
+  REFUSE(o->global_batch && o->grad_accum && o->global_batch != per_round * o->grad_accum,
+         "--global_batch %lld is not batch_size %lld x %d ranks x grad_accum %lld: give one of the two",
+         (long long)o->global_batch, (long long)o->batch_size, world, (long long)o->grad_accum);
   if (!o->grad_accum) o->grad_accum = o->global_batch ? o->global_batch / per_round : 1;
   o->global_batch = per_round * o->grad_accum;
-  if (!strcmp(o->comm, "self") && world > 1) { snprintf(error, bytes, "--comm self is for one rank, there are %d", world); return false; }
-  if (!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda")) { snprintf(error, bytes, "--comm nccl needs --device cuda"); return false; }
-  if (!strcmp(o->device, "cuda") && !&ops_cuda) {
-    snprintf(error, bytes, "--device cuda: this build has no CUDA kernels; use --device cpu");
-    return false;
-  }
+  REFUSE(!strcmp(o->comm, "self") && world > 1, "--comm self is for one rank, there are %d", world);
+  REFUSE(!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda"), "--comm nccl needs --device cuda");
+  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda, "--device cuda: this build has no CUDA kernels; use --device cpu");
   return true;
 }
 
@@ -452,7 +449,7 @@ static void acts_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int B, int T
   x->correct = arena_tensor(a, I32, (int64_t)B * T);
   if (!training) return;
   x->dresidual = arena_tensor(a, dt, B, T, C);
-  x->dbranch = m->dropout > 0 ? arena_tensor(a, dt, B, T, C) : x->dresidual;   // without dropout they are the same numbers
+  x->dbranch = m->dropout > 0 ? arena_tensor(a, dt, B, T, C) : x->dresidual;   // the same numbers without dropout
   x->dln = arena_tensor(a, dt, B, T, C);
   x->datt = arena_tensor(a, dt, B, T, C);
   x->dqkv = arena_tensor(a, dt, B, T, 3 * C);
@@ -497,8 +494,9 @@ static void trainer_carve(Trainer *t, int B, int T, bool training) {
   Arena a = {t->arena, 0}, h = {t->head_arena, 0};
   acts_carve(&t->acts, &a, &t->model, t->dtype, B, T, training ? t->model.L : eval_layers(&t->model), training);
   head_carve(&t->acts, &h, &t->model, t->dtype, head_rows(&t->model, (int64_t)B * T));
-  CHECK(a.at <= t->arena_bytes && h.at <= t->head_bytes, "activations of %d x %d need %zu + %zu bytes, planned are %zu + %zu",
-        B, T, a.at, h.at, t->arena_bytes, t->head_bytes);
+  CHECK(a.at <= t->arena_bytes && h.at <= t->head_bytes,
+        "activations of %d x %d need %zu + %zu bytes, planned are %zu + %zu", B, T, a.at, h.at, t->arena_bytes,
+        t->head_bytes);
   t->carved_for_training = training;
 }
 
@@ -522,7 +520,8 @@ static void trainer_plan(Trainer *t) {
   t->workspace_bytes = 0;
   const int64_t batches[] = {B, E, 1}, lengths[] = {T, T, m->P};
   for (int i = 0; i < 3; i++) {
-    WorkspaceQuery q = {t->dtype, t->fsdp.cfg.wire_dtype, batches[i], lengths[i], m->C, m->H, m->Vp, head_rows(m, batches[i] * lengths[i])};
+    WorkspaceQuery q = {t->dtype, t->fsdp.cfg.wire_dtype, batches[i], lengths[i], m->C, m->H, m->Vp, 0};
+    q.head_rows = head_rows(m, batches[i] * lengths[i]);
     size_t w;
     t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
     if (w > t->workspace_bytes) t->workspace_bytes = w;
@@ -580,7 +579,8 @@ static void trainer_print_plan(const Trainer *t, FILE *to) {
   fprintf(to, "memory plan, bytes per rank\n");
   for (int i = 0; i < MEM_COUNT; i++)
     if (t->plan.planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], t->plan.planned_bytes[i]);
-  fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", memory_planned_total(&t->plan, false), (double)memory_planned_total(&t->plan, false) / 0x1p20);
+  fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", memory_planned_total(&t->plan, false),
+          (double)memory_planned_total(&t->plan, false) / 0x1p20);
 }
 
 // ================================================================================================ 4 forward
@@ -598,14 +598,18 @@ static Tensor rows2d(Tensor t) { return reshaped(t, t.shape[0] * t.shape[1], t.s
 static Tensor block_weight(const Trainer *t, void *base, int l, BlockParam k) {
   return fsdp_tensor(&t->fsdp, base, block_param(&t->model, l, k), t->dtype);
 }
-static Tensor root_weight(const Trainer *t, void *base, RootParam k) { return fsdp_tensor(&t->fsdp, base, k, t->dtype); }
+static Tensor root_weight(const Trainer *t, void *base, RootParam k) {
+  return fsdp_tensor(&t->fsdp, base, k, t->dtype);
+}
 // The head's weight: its own, or the token embedding.
 static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_HEAD; }
 
-static BlockActs *acts_of(Trainer *t, int l) { return &t->acts.block[t->carved_for_training ? l : l % eval_layers(&t->model)]; }
+static BlockActs *acts_of(Trainer *t, int l) {
+  return &t->acts.block[t->carved_for_training ? l : l % eval_layers(&t->model)];
+}
 
-// residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up to
-// the branch of its MLP. The branch joins the stream in the next block's first LayerNorm, or in the final one.
+// residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up
+// to the branch of its MLP. The branch joins the stream in the next block's first LayerNorm, or in the final one.
 static void block_forward(Trainer *t, void *w, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
@@ -613,19 +617,25 @@ static void block_forward(Trainer *t, void *w, int l, Microbatch mb) {
   Fsdp *f = &t->fsdp;
   Tensor ln_1_w = block_weight(t, w, l, LN_1_W), ln_1_b = block_weight(t, w, l, LN_1_B);
   if (l == 0) layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, ln_1_w, ln_1_b);
-  else residual_layernorm_forward(c, b->residual, b->ln_1, b->mean_1, b->rstd_1, acts_of(t, l - 1)->residual_2, x->branch,
-                                  ln_1_w, ln_1_b, dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
-  matmul_forward(c, rows2d(b->qkv), rows2d(b->ln_1), block_weight(t, w, l, ATTN_W), MatmulEpilogue{block_weight(t, w, l, ATTN_B), {}});
+  else
+    residual_layernorm_forward(c, b->residual, b->ln_1, b->mean_1, b->rstd_1, acts_of(t, l - 1)->residual_2, x->branch,
+                               ln_1_w, ln_1_b, dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
+  matmul_forward(c, rows2d(b->qkv), rows2d(b->ln_1), block_weight(t, w, l, ATTN_W),
+                 MatmulEpilogue{block_weight(t, w, l, ATTN_B), {}});
   fsdp_poll(f);
   attention_forward(c, b->att, b->lse, b->qkv, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
   fsdp_poll(f);
-  matmul_forward(c, rows2d(x->branch), rows2d(b->att), block_weight(t, w, l, ATTN_PROJ_W), MatmulEpilogue{block_weight(t, w, l, ATTN_PROJ_B), {}});
+  matmul_forward(c, rows2d(x->branch), rows2d(b->att), block_weight(t, w, l, ATTN_PROJ_W),
+                 MatmulEpilogue{block_weight(t, w, l, ATTN_PROJ_B), {}});
   residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, x->branch,
-                             block_weight(t, w, l, LN_2_W), block_weight(t, w, l, LN_2_B), dropout_at(t, mb, l, DROP_ATTN_PROJ));
+                             block_weight(t, w, l, LN_2_W), block_weight(t, w, l, LN_2_B),
+                             dropout_at(t, mb, l, DROP_ATTN_PROJ));
   fsdp_poll(f);
-  matmul_forward(c, rows2d(b->fc), rows2d(b->ln_2), block_weight(t, w, l, FC_W), MatmulEpilogue{block_weight(t, w, l, FC_B), rows2d(b->gelu)});
+  matmul_forward(c, rows2d(b->fc), rows2d(b->ln_2), block_weight(t, w, l, FC_W),
+                 MatmulEpilogue{block_weight(t, w, l, FC_B), rows2d(b->gelu)});
   fsdp_poll(f);
-  matmul_forward(c, rows2d(x->branch), rows2d(b->gelu), block_weight(t, w, l, PROJ_W), MatmulEpilogue{block_weight(t, w, l, PROJ_B), {}});
+  matmul_forward(c, rows2d(x->branch), rows2d(b->gelu), block_weight(t, w, l, PROJ_W),
+                 MatmulEpilogue{block_weight(t, w, l, PROJ_B), {}});
   fsdp_poll(f);
 }
 
@@ -637,15 +647,17 @@ static void *gpt_forward(Trainer *t, Microbatch mb) {
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
   void *root = fsdp_wait(f, 0);
-  embedding_forward(&t->ctx, acts_of(t, 0)->residual, x->tokens, root_weight(t, root, WTE), root_weight(t, root, WPE), dropout_at(t, mb, 0, DROP_EMBEDDING));
+  embedding_forward(&t->ctx, acts_of(t, 0)->residual, x->tokens, root_weight(t, root, WTE), root_weight(t, root, WPE),
+                    dropout_at(t, mb, 0, DROP_EMBEDDING));
   for (int l = 0; l < L; l++) {
     void *w = fsdp_wait(f, 1 + l);
     if (l + 1 < L && f->cfg.gather_slots > 1) fsdp_gather(f, 2 + l);
     block_forward(t, w, l, mb);
     fsdp_release(f, 1 + l);
   }
-  residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, acts_of(t, L - 1)->residual_2, x->branch,
-                             root_weight(t, root, LN_F_W), root_weight(t, root, LN_F_B), dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
+  residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, acts_of(t, L - 1)->residual_2,
+                             x->branch, root_weight(t, root, LN_F_W), root_weight(t, root, LN_F_B),
+                             dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
   return root;
 }
 
@@ -690,8 +702,8 @@ static void block_backward(Trainer *t, void *w, void *g, int l, Microbatch mb) {
   fsdp_poll(f);
   matmul_backward_input(c, dln, dfc, block_weight(t, w, l, FC_W), none);
   fsdp_poll(f);
-  layernorm_backward(c, x->dresidual, x->dbranch, dw[LN_2_W], dw[LN_2_B], x->dln, b->residual_2, block_weight(t, w, l, LN_2_W),
-                     b->mean_2, b->rstd_2, dropout_at(t, mb, l, DROP_ATTN_PROJ));
+  layernorm_backward(c, x->dresidual, x->dbranch, dw[LN_2_W], dw[LN_2_B], x->dln, b->residual_2,
+                     block_weight(t, w, l, LN_2_W), b->mean_2, b->rstd_2, dropout_at(t, mb, l, DROP_ATTN_PROJ));
   matmul_backward_weight(c, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), OVERWRITE);
   matmul_backward_input(c, rows2d(x->datt), dbranch, block_weight(t, w, l, ATTN_PROJ_W), none);
   fsdp_poll(f);
@@ -700,7 +712,7 @@ static void block_backward(Trainer *t, void *w, void *g, int l, Microbatch mb) {
   matmul_backward_weight(c, dw[ATTN_W], dw[ATTN_B], dqkv, rows2d(b->ln_1), OVERWRITE);
   fsdp_poll(f);
   matmul_backward_input(c, dln, dqkv, block_weight(t, w, l, ATTN_W), none);
-  Dropout before = l ? dropout_at(t, mb, l - 1, DROP_MLP_PROJ) : Dropout{};    // block 0 follows the embeddings: no branch
+  Dropout before = l ? dropout_at(t, mb, l - 1, DROP_MLP_PROJ) : Dropout{}; // block 0 follows the embeddings: no branch
   layernorm_backward(c, x->dresidual, l ? x->dbranch : none, dw[LN_1_W], dw[LN_1_B], x->dln, b->residual,
                      block_weight(t, w, l, LN_1_W), b->mean_1, b->rstd_1, before);
 }
@@ -718,8 +730,9 @@ static double gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   if (!t->model.tied) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
   head_forward_backward(t, root, fsdp_tensor(f, g_root, head_param(t), F32), t->loss_scale / (float)R);
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
-  layernorm_backward(c, x->dresidual, x->dbranch, fsdp_tensor(f, g_root, LN_F_W, F32), fsdp_tensor(f, g_root, LN_F_B, F32), x->dln,
-                     x->residual_f, root_weight(t, root, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
+  layernorm_backward(c, x->dresidual, x->dbranch, fsdp_tensor(f, g_root, LN_F_W, F32),
+                     fsdp_tensor(f, g_root, LN_F_B, F32), x->dln, x->residual_f, root_weight(t, root, LN_F_W),
+                     x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
   for (int l = L - 1; l >= 0; l--) {
     void *w = fsdp_wait(f, 1 + l);
     if (l > 0 && f->cfg.gather_slots > 1) fsdp_gather(f, l);
@@ -727,7 +740,8 @@ static double gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_release(f, 1 + l);
     fsdp_reduce(f, 1 + l, a);
   }
-  embedding_backward(c, dwte, fsdp_tensor(f, g_root, WPE, F32), x->dresidual, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING));
+  embedding_backward(c, dwte, fsdp_tensor(f, g_root, WPE, F32), x->dresidual, x->tokens,
+                     dropout_at(t, mb, 0, DROP_EMBEDDING));
   fsdp_release(f, 0);
   fsdp_reduce(f, 0, a);
   c->ops->sync(c);
@@ -764,12 +778,15 @@ static OptimizerArgs optimizer_args(const Options *o, double lr, int64_t updates
   return a;
 }
 // Factor of torch.nn.utils.clip_grad_norm_.
-static double clip_factor(double norm, double clip) { return clip > 0 && clip / (norm + 1e-6) < 1 ? clip / (norm + 1e-6) : 1.0; }
+static double clip_factor(double norm, double clip) {
+  return clip > 0 && clip / (norm + 1e-6) < 1 ? clip / (norm + 1e-6) : 1.0;
+}
 
 struct StepResult { double loss, grad_norm, lr; bool skipped, stop; };
 
 // What every rank tells every other once a step, in one small all-gather.
-struct Exchange { int64_t limbs[NORM_LIMBS]; int64_t stop; };   // followed by this rank's losses, one double a microbatch
+// This rank's losses follow, one double a microbatch.
+struct Exchange { int64_t limbs[NORM_LIMBS], stop; };
 
 // fp16 (Micikevicius et al. 2018): halve on overflow and skip the step, double after 2000 good ones.
 static void loss_scale_follow(Trainer *t, bool finite) {
@@ -794,7 +811,8 @@ static StepResult trainer_update(Trainer *t, bool stop) {
     const Exchange *e = (const Exchange *)(t->exchange_all + (size_t)k * t->exchange_bytes);
     for (int i = 0; i < NORM_LIMBS; i++) limbs[i] += e->limbs[i];
     r.stop |= e->stop != 0;
-    for (int a = 0; a < A; a++) memcpy(&t->losses_all[a * N + k], (const char *)(e + 1) + sizeof(double) * (size_t)a, sizeof(double));
+    for (int a = 0; a < A; a++)
+      memcpy(&t->losses_all[a * N + k], (const char *)(e + 1) + sizeof(double) * (size_t)a, sizeof(double));
   }
   for (int m = 0; m < M; m++) r.loss += t->losses_all[m];
   r.loss /= M;
@@ -803,7 +821,8 @@ static StepResult trainer_update(Trainer *t, bool stop) {
   r.lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   const bool finite = isfinite(r.grad_norm);
   r.skipped = !finite;
-  if (finite) fsdp_update(f, optimizer_args(&t->opt, r.lr, t->updates++, unscale * clip_factor(r.grad_norm, t->opt.clip)));
+  if (finite)
+    fsdp_update(f, optimizer_args(&t->opt, r.lr, t->updates++, unscale * clip_factor(r.grad_norm, t->opt.clip)));
   loss_scale_follow(t, finite);
   fsdp_step_end(f);
   t->step++;
@@ -848,16 +867,19 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   Acts *x = &t->acts;
   for (int64_t round = 0; round < rounds; round++) {
     const int64_t batch = round * N + t->fsdp.mesh.rank;
-    for (int e = 0; e < E; e++) eval_window_fill(split, T, batch * E + e, t->host_inputs + e * T, t->host_targets + e * T);
+    for (int e = 0; e < E; e++)
+      eval_window_fill(split, T, batch * E + e, t->host_inputs + e * T, t->host_targets + e * T);
     trainer_load_batch(t, E, T);
     void *root = gpt_forward(t, Microbatch{0, 0, PASS_EVAL});
     const int64_t R = (int64_t)E * T, step = head_rows(&t->model, R);
     for (int64_t at = 0; at < R; at += step) {
       const int64_t n = min64(step, R - at);
       Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);
-      matmul_forward(&t->ctx, logits, rows_of(rows2d(x->ln_f), at, n), root_weight(t, root, head_param(t)), MatmulEpilogue{});
-      cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n), tensor_of((int32_t *)x->correct.data + at, I32, n),
-                            logits, tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
+      matmul_forward(&t->ctx, logits, rows_of(rows2d(x->ln_f), at, n), root_weight(t, root, head_param(t)),
+                     MatmulEpilogue{});
+      cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n),
+                            tensor_of((int32_t *)x->correct.data + at, I32, n), logits,
+                            tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
     }
     fsdp_release(&t->fsdp, 0);
     t->ctx.ops->sync(&t->ctx);
@@ -926,7 +948,8 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
     trainer_load_batch(t, 1, T);
     void *root = gpt_forward(t, Microbatch{0, 0, PASS_EVAL});
     Tensor last = tensor_of(x->logits.data, F32, 1, t->model.Vp);
-    matmul_forward(&t->ctx, last, rows_of(rows2d(x->ln_f), T - 1, 1), root_weight(t, root, head_param(t)), MatmulEpilogue{});
+    matmul_forward(&t->ctx, last, rows_of(rows2d(x->ln_f), T - 1, 1), root_weight(t, root, head_param(t)),
+                   MatmulEpilogue{});
     fsdp_release(&t->fsdp, 0);
     t->ctx.ops->copy(&t->ctx, logits, last.data, sizeof(float) * (size_t)t->model.V);
     t->ctx.ops->sync(&t->ctx);
@@ -1035,14 +1058,16 @@ static void log_open(Log *log, const Trainer *t) {
   snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
   if (!(log->metrics = fopen(path, "w"))) die_missing("cannot write %s: %s", path, strerror(errno));
   FILE *f = log->metrics;
-  fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\",\"ranks\":%d,\"hosts\":%d,\"threads\":%d,\"ops\":\"%s\",\"corpus\":",
-          PROGRAM_VERSION, BUILD_ID, t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->ctx.threads, t->ctx.ops->name);
+  fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, BUILD_ID);
+  fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->ctx.threads);
+  fprintf(f, ",\"ops\":\"%s\",\"corpus\":", t->ctx.ops->name);
   json_text(f, t->corpus->source);
   int64_t text_bytes = 0;
   for (const Split &split : t->corpus->split) text_bytes += split.text_bytes;
-  fprintf(f, ",\"text_bytes\":%lld,\"tokenizer_ms\":%.1f,\"encode_ms\":%.1f", (long long)text_bytes, t->corpus->tokenizer_ms, t->corpus->encode_ms);
-  fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"config\":{", (unsigned long long)t->corpus->hash,
-          (long long)model_numel(&t->model), (long long)t->steps_total);
+  fprintf(f, ",\"text_bytes\":%lld,\"tokenizer_ms\":%.1f,\"encode_ms\":%.1f", (long long)text_bytes,
+          t->corpus->tokenizer_ms, t->corpus->encode_ms);
+  fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"config\":{",
+          (unsigned long long)t->corpus->hash, (long long)model_numel(&t->model), (long long)t->steps_total);
   for (const OptionSpec &s : option_specs) {
     char value[OPTION_TEXT_BYTES];
     option_print(value, sizeof value, &t->opt, &s);
@@ -1051,7 +1076,8 @@ static void log_open(Log *log, const Trainer *t) {
     else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
   }
   fprintf(f, "},\"memory_plan_bytes\":{");
-  for (int i = 0; i < MEM_COUNT; i++) fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
+  for (int i = 0; i < MEM_COUNT; i++)
+    fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
   fprintf(f, ",\"total\":%zu}}\n", memory_planned_total(&t->plan, false));
   log_flush(log, t);
 }
@@ -1067,7 +1093,8 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
     json_number(log->metrics, "lr", r->lr);
     json_number(log->metrics, "grad_norm", r->grad_norm);
     fprintf(log->metrics, ",\"tokens_per_s\":%.1f,\"ms\":%.3f", tokens / ms * 1e3, ms);
-    if (t->dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", t->loss_scale, r->skipped ? "true" : "false");
+    if (t->dtype == F16)
+      fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", t->loss_scale, r->skipped ? "true" : "false");
     fprintf(log->metrics, "}\n");
     log_flush(log, t);
   }
@@ -1076,10 +1103,10 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
   const int64_t left_s = (int64_t)(log->step_ms * (double)(t->steps_total - t->step) / 1e3);
   char bar[21] = "....................";
   for (int i = 0; i < 20 && i * t->steps_total < t->step * 20; i++) bar[i] = '#';
-  printf("%s[%s] step %lld/%lld  loss %.4f  lr %.2e  |g| %.3f  %.0f tok/s  ETA %lld:%02lld  %.0f MiB%s", log->terminal ? "\r" : "", bar,
-         (long long)t->step, (long long)t->steps_total, r->loss, r->lr, r->grad_norm, tokens / log->step_ms * 1e3,
-         (long long)(left_s / 60), (long long)(left_s % 60), (double)memory_planned_total(&t->plan, false) / 0x1p20,
-         r->skipped ? "  skipped: overflow" : "");
+  printf("%s[%s] step %lld/%lld  loss %.4f  lr %.2e  |g| %.3f  %.0f tok/s  ETA %lld:%02lld  %.0f MiB%s",
+         log->terminal ? "\r" : "", bar, (long long)t->step, (long long)t->steps_total, r->loss, r->lr, r->grad_norm,
+         tokens / log->step_ms * 1e3, (long long)(left_s / 60), (long long)(left_s % 60),
+         (double)memory_planned_total(&t->plan, false) / 0x1p20, r->skipped ? "  skipped: overflow" : "");
   printf(log->terminal ? "\033[K" : "\n");
   log->line_open = log->terminal;
   fflush(stdout);
@@ -1091,7 +1118,8 @@ static void log_eval(Log *log, const Trainer *t, const char *name, const Split *
   printf("%s: loss %.4f over %lld tokens, token perplexity %.2f", name, e->loss, (long long)e->tokens, exp(e->loss));
   if (split->words) printf(", word perplexity %.2f", word_perplexity(e, split));
   printf(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
-  if (split->oracle_nats > 0) printf("  the source of this generated text itself would reach a loss of %.4f here\n", split->oracle_nats);
+  if (split->oracle_nats > 0)
+    printf("  the source of this generated text itself would reach a loss of %.4f here\n", split->oracle_nats);
   fflush(stdout);
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)t->step);
@@ -1146,26 +1174,7 @@ static bool save_model(Trainer *t) {
 }
 
 // ================================================================================================ 9 main
-// ---- the machine: instruction set and cores
-struct CpuTable { const char *name; const Ops *ops; };
-static const CpuTable cpu_tables[] = {{"avx2", &ops_avx2}, {"avx512", &ops_avx512}, {"avx512_bf16", &ops_avx512_bf16}, {"amx", &ops_amx}};
-enum { CPU_TABLES = 4 };
-
-// Index of the best table this machine can run; -1: none.
-static int cpu_best_table() {
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return -1;
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
-      !__builtin_cpu_supports("avx512vl")) return 0;
-  if (!__builtin_cpu_supports("avx512bf16")) return 1;
-  uint32_t a, b, c, d;
-  __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
-  const bool amx = (d >> 22 & 1) && (d >> 24 & 1);               // AMX-BF16, AMX-TILE; then: does the kernel save tiles?
-  uint32_t low = 0, high = 0;
-  if (amx) __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return amx && (low >> 17 & 3) == 3 ? 3 : 2;
-}
-
+// ---- agreement of the ranks
 // The table all ranks use: the one asked for, else the best that every rank has. Collective.
 static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
   int best = cpu_best_table(), common = 0, wanted = -1;
@@ -1179,36 +1188,6 @@ static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
   return cpu_tables[wanted >= 0 ? wanted : common].ops;
 }
 
-// mpirun binds each rank to one core for one or two ranks. Unless the user bound ranks himself, each takes its fair share
-// of the cores that mpirun (our parent) may use. Returns the cores of this rank; *shared: ranks outnumber cores.
-static int take_fair_share_of_cores(MPI_Comm comm, bool *shared) {
-  MPI_Comm node;
-  int rank, ranks;
-  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-  MPI_Comm_rank(node, &rank);
-  MPI_Comm_size(node, &ranks);
-  MPI_Comm_free(&node);
-  cpu_set_t host, mine;
-  *shared = false;
-  if (sched_getaffinity(0, sizeof mine, &mine)) return 1;
-  if (!getenv("OMPI_COMM_WORLD_LOCAL_RANK") || getenv("OMPI_MCA_hwloc_base_binding_policy")) {
-    int cores = CPU_COUNT(&mine);
-    *shared = ranks > 1 && cores < ranks && !getenv("OMPI_MCA_hwloc_base_binding_policy");
-    return *shared ? 1 : getenv("OMPI_MCA_orte_bound_at_launch") ? cores : (int)max64(1, cores / ranks);
-  }
-  if (sched_getaffinity(getppid(), sizeof host, &host)) host = mine;
-  const int cores = CPU_COUNT(&host);
-  *shared = cores < ranks;
-  int first = *shared ? rank % cores : rank * cores / ranks, last = *shared ? first + 1 : (rank + 1) * cores / ranks;
-  CPU_ZERO(&mine);
-  for (int cpu = 0, k = 0; cpu < CPU_SETSIZE; cpu++)
-    if (CPU_ISSET(cpu, &host)) { if (k >= first && k < last) CPU_SET(cpu, &mine); k++; }
-  if (*shared) mine = host;                      // let the kernel move them
-  sched_setaffinity(0, sizeof mine, &mine);
-  return last - first;
-}
-
-// ---- agreement of the ranks
 // All ranks must be the same program with the same options; names the first that is not. The corpus needs no such
 // check: every rank has it from rank 0 (corpus_share). Collective.
 static void agree_on_run(MPI_Comm comm, const Options *o) {
@@ -1223,7 +1202,8 @@ static void agree_on_run(MPI_Comm comm, const Options *o) {
   memcpy(first, text, (size_t)LINES * LINE);
   MPI_Bcast(first, LINES * LINE, MPI_CHAR, 0, comm);
   for (int i = LINES - 1; i >= 0; i--)
-    if (strcmp(text[i], first[i])) snprintf(error, sizeof error, "this rank differs from rank 0: '%s' here, '%s' there", text[i], first[i]);
+    if (strcmp(text[i], first[i]))
+      snprintf(error, sizeof error, "this rank differs from rank 0: '%s' here, '%s' there", text[i], first[i]);
   free(text);
   agree_no_error(comm, error, EXIT_USAGE);
 }
@@ -1261,7 +1241,8 @@ static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm 
 // ---- a trainer's life
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
-static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, const Ops *ops, int threads) {
+static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, const Ops *ops,
+                         int threads) {
   memset(t, 0, sizeof *t);
   t->opt = *o;
   t->model = model_of(o);
@@ -1274,7 +1255,8 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->order_bytes = sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
   t->order = malloc(t->order_bytes + 1);
   DataError e;
-  if (!sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e)) agree_no_error(comm, e.text, e.exit_code);
+  if (!sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e))
+    agree_no_error(comm, e.text, e.exit_code);
   t->corpus_bytes = corpus_image_bytes(corpus);
   t->steps_per_epoch = sampler_steps_per_epoch(&t->sampler);
   t->steps_total = t->steps_per_epoch * o->epochs;
@@ -1332,15 +1314,22 @@ static void catch_stop_signals() {
 static void print_start(const Trainer *t, bool cores_shared) {
   if (t->fsdp.mesh.rank) return;
   const Options *o = &t->opt;
-  printf("train_gpt_fsdp %s (%s): %s, %d rank%s on %d host%s, %d thread%s each, device cpu (%s), gradients %s\n", PROGRAM_VERSION, BUILD_ID, o->model,
-         t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", t->fsdp.mesh.hosts, t->fsdp.mesh.hosts > 1 ? "s" : "", t->ctx.threads,
-         t->ctx.threads > 1 ? "s" : "", t->ctx.ops->name, t->fsdp.mesh.world == 1 ? "stay here" : t->fsdp.mesh.remote ? "by messages" : "by shared memory");
+  printf("train_gpt_fsdp %s (%s): %s, %d rank%s on %d host%s, %d thread%s each, device cpu (%s), gradients %s\n",
+         PROGRAM_VERSION, BUILD_ID, o->model, t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", t->fsdp.mesh.hosts,
+         t->fsdp.mesh.hosts > 1 ? "s" : "", t->ctx.threads, t->ctx.threads > 1 ? "s" : "", t->ctx.ops->name,
+         t->fsdp.mesh.world == 1 ? "stay here"
+         : t->fsdp.mesh.remote   ? "by messages"
+                                 : "by shared memory");
   if (cores_shared) printf("notice: ranks outnumber cores on this host; they will wait for each other\n");
-  printf("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n", t->model.L, t->model.H,
-         (long long)t->model.C, (long long)t->model.P, (long long)t->model.V, (long long)t->model.Vp, (long long)model_numel(&t->model));
-  printf("data: %s: %lld training tokens, %lld steps an epoch of %lld sequences x %lld tokens\n", t->corpus->source, (long long)t->corpus->split[SPLIT_TRAIN].tokens_numel,
-         (long long)t->steps_per_epoch, (long long)o->global_batch, (long long)t->model.T);
-  if (t->corpus->tokenizer_ms > 0) printf("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", t->corpus->vocab_size, t->corpus->tokenizer_ms, t->corpus->encode_ms);
+  printf("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
+         t->model.L, t->model.H, (long long)t->model.C, (long long)t->model.P, (long long)t->model.V,
+         (long long)t->model.Vp, (long long)model_numel(&t->model));
+  printf("data: %s: %lld training tokens, %lld steps an epoch of %lld sequences x %lld tokens\n", t->corpus->source,
+         (long long)t->corpus->split[SPLIT_TRAIN].tokens_numel, (long long)t->steps_per_epoch,
+         (long long)o->global_batch, (long long)t->model.T);
+  if (t->corpus->tokenizer_ms > 0)
+    printf("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", t->corpus->vocab_size,
+           t->corpus->tokenizer_ms, t->corpus->encode_ms);
   printf("configuration:");
   for (const OptionSpec &s : option_specs) {
     char value[OPTION_TEXT_BYTES];
@@ -1366,7 +1355,8 @@ static bool print_sample(Trainer *t) {
   int32_t *ids = (int32_t *)malloc(sizeof(int32_t) * (prompt_bytes + 1 + (size_t)t->opt.sample_tokens)), count = 1;
   ids[0] = 0;
   const char *text = prompt_bytes ? t->opt.prompt : "\n";
-  if (first && t->corpus->has_tokenizer) count = (int32_t)tokenizer_encode(&t->corpus->tokenizer, (const uint8_t *)text, strlen(text), ids, 1);
+  if (first && t->corpus->has_tokenizer)
+    count = (int32_t)tokenizer_encode(&t->corpus->tokenizer, (const uint8_t *)text, strlen(text), ids, 1);
   MPI_Bcast(&count, 1, MPI_INT32_T, 0, t->fsdp.mesh.comm);
   MPI_Bcast(ids, count, MPI_INT32_T, 0, t->fsdp.mesh.comm);
   FILE *file = NULL;
@@ -1387,16 +1377,26 @@ static bool print_sample(Trainer *t) {
   return written;
 }
 
+// A dynamic scale finds its level within 24 halvings; what overflows longer does so for another reason.
+enum { MAX_SKIPPED_IN_A_ROW = 50 };
+
 // The training loop. Returns the exit code. Collective.
 static int trainer_run(Trainer *t, Log *log) {
   const Options *o = &t->opt;
   bool stopped = false;
+  int skipped_in_a_row = 0;
   while (t->step < t->steps_total && !stopped) {
     const double start = now_ms();
     const StepResult r = train_step(t, stop_signal != 0);
     log_step(log, t, &r, now_ms() - start);
-    if (!isfinite(r.loss) || (r.skipped && t->dtype != F16)) {
-      if (!t->fsdp.mesh.rank) { log_line_end(log); fprintf(stderr, "%s: the loss or the gradient of step %lld is not finite: lower --lr, or raise --warmup\n", who_am_i, (long long)t->step); }
+    skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
+    const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler's business, within reason
+    if (!isfinite(r.loss) || (r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
+      if (!t->fsdp.mesh.rank) {
+        log_line_end(log);
+        fprintf(stderr, "%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n",
+                who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "");
+      }
       log_close(log, t, "not finite");
       return EXIT_FAULT;
     }
@@ -1427,7 +1427,7 @@ static int trainer_run(Trainer *t, Log *log) {
   return saved ? 0 : EXIT_MISSING;
 }
 
-// Loads the corpus on rank 0, gives it to all, and lets the vocabulary shrink to what the tokenizer reached. Collective.
+// Loads the corpus on rank 0, gives it to all; the vocabulary may shrink to what the tokenizer reached. Collective.
 static void load_corpus(Corpus *corpus, void **image, Options *o, MPI_Comm comm, int threads) {
   const CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed};
   DataError e = {};
@@ -1454,7 +1454,10 @@ int train_main(int argc, char **argv) {
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
   for (int i = 1; i < argc; i++) {
     const bool help = !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"), version = !strcmp(argv[i], "--version");
-    if ((help || version) && (!launched_as || !strcmp(launched_as, "0"))) { if (help) options_help(); else printf("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID); }
+    if ((help || version) && (!launched_as || !strcmp(launched_as, "0"))) {
+      if (help) options_help();
+      else printf("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
+    }
     if (help || version) return 0;
   }
   options_parse(&o, argc, argv, error, sizeof error);
@@ -1473,8 +1476,14 @@ int train_main(int argc, char **argv) {
   agree_on_run(MPI_COMM_WORLD, &o);
   if (!rank) check_out(&o, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
+  MPI_Comm node;
+  int node_rank, node_ranks;
   bool cores_shared;
-  int threads = take_fair_share_of_cores(MPI_COMM_WORLD, &cores_shared);
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &node_rank);
+  MPI_Comm_size(node, &node_ranks);
+  MPI_Comm_free(&node);
+  int threads = take_fair_share_of_cores(node_rank, node_ranks, &cores_shared);
   if (o.threads) threads = (int)o.threads;
   void *image;
   load_corpus(&corpus, &image, &o, MPI_COMM_WORLD, threads);

@@ -1,5 +1,5 @@
-// safetensors.h: the safetensors file format: 8 bytes little-endian header length, a JSON header that names dtype, shape
-// and byte range of every tensor, then the bytes. https://github.com/huggingface/safetensors, "Format".
+// safetensors.h: the safetensors file format: 8 bytes little-endian header length, a JSON header that names dtype,
+// shape and byte range of every tensor, then the bytes. https://github.com/huggingface/safetensors, "Format".
 //
 //   SafetensorsWriter    names and shapes first, then the tensors in that order, as fp32; whole or absent: the file is
 //                        written under a temporary name, synced, and renamed at the end
@@ -18,7 +18,8 @@
 struct SafetensorsWriter { FILE *file; char path[1200], temporary[1300], error[1600]; };
 
 // Starts PATH. names[i] has shape shapes[2 i], shapes[2 i + 1] (second -1: one dimension).
-static inline bool safetensors_create(SafetensorsWriter *w, const char *path, int count, const char *const *names, const int64_t *shapes) {
+static inline bool safetensors_create(SafetensorsWriter *w, const char *path, int count, const char *const *names,
+                                      const int64_t *shapes) {
   memset(w, 0, sizeof *w);
   snprintf(w->path, sizeof w->path, "%s", path);
   snprintf(w->temporary, sizeof w->temporary, "%s.tmp%d", path, (int)getpid());
@@ -39,7 +40,8 @@ static inline bool safetensors_create(SafetensorsWriter *w, const char *path, in
   cJSON_Delete(header);
   const uint64_t length = (strlen(text) + 7) / 8 * 8;            // padded with spaces: tensors start on 8 bytes
   w->file = fopen(w->temporary, "wb");
-  bool ok = w->file && fwrite(&length, 8, 1, w->file) == 1 && fprintf(w->file, "%-*s", (int)length, text) == (int)length;
+  bool ok =
+      w->file && fwrite(&length, 8, 1, w->file) == 1 && fprintf(w->file, "%-*s", (int)length, text) == (int)length;
   if (!ok) snprintf(w->error, sizeof w->error, "cannot write %s: %s", w->temporary, strerror(errno));
   cJSON_free(text);
   return ok;
@@ -76,11 +78,17 @@ static inline bool safetensors_open(SafetensorsFile *s, const char *path) {
   s->bytes = (size_t)st.st_size;
   void *map = s->bytes >= 8 ? mmap(NULL, s->bytes, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
   close(fd);
-  if (map == MAP_FAILED) { snprintf(s->error, sizeof s->error, "%s is no safetensors file: %zu bytes", path, s->bytes); return false; }
+  if (map == MAP_FAILED) {
+    snprintf(s->error, sizeof s->error, "%s is no safetensors file: %zu bytes", path, s->bytes);
+    return false;
+  }
   s->map = (const uint8_t *)map;
   memcpy(&length, s->map, 8);
   if (length <= s->bytes - 8) s->header = cJSON_ParseWithLength((const char *)s->map + 8, (size_t)length);
-  if (!cJSON_IsObject(s->header)) { snprintf(s->error, sizeof s->error, "%s: the safetensors header is damaged", path); return false; }
+  if (!cJSON_IsObject(s->header)) {
+    snprintf(s->error, sizeof s->error, "%s: the safetensors header is damaged", path);
+    return false;
+  }
   s->data_at = 8 + (size_t)length;
   return true;
 }
@@ -92,21 +100,25 @@ static inline void safetensors_close(SafetensorsFile *s) {
 // The tensor `name` (dtype "F32" or "I32" as asked), as a Tensor over the mapped bytes. False: absent or inconsistent.
 static inline bool safetensors_find(SafetensorsFile *s, const char *name, Dtype dtype, Tensor *out) {
   const cJSON *t = cJSON_GetObjectItemCaseSensitive(s->header, name);
-  const cJSON *type = cJSON_GetObjectItemCaseSensitive(t, "dtype"), *shape = cJSON_GetObjectItemCaseSensitive(t, "shape");
+  const cJSON *type = cJSON_GetObjectItemCaseSensitive(t, "dtype"),
+              *shape = cJSON_GetObjectItemCaseSensitive(t, "shape");
   const cJSON *range = cJSON_GetObjectItemCaseSensitive(t, "data_offsets");
   if (!t) { snprintf(s->error, sizeof s->error, "no tensor %s", name); return false; }
   const char *want = dtype == I32 ? "I32" : "F32";
   const cJSON *from = cJSON_GetArrayItem(range, 0), *to = cJSON_GetArrayItem(range, 1);
-  if (!cJSON_IsString(type) || strcmp(type->valuestring, want) || cJSON_GetArraySize(shape) > 4 || !cJSON_IsNumber(from) || !cJSON_IsNumber(to)) {
+  if (!cJSON_IsString(type) || strcmp(type->valuestring, want) || cJSON_GetArraySize(shape) > 4 ||
+      !cJSON_IsNumber(from) || !cJSON_IsNumber(to)) {
     snprintf(s->error, sizeof s->error, "tensor %s: needs dtype %s, at most 4 dimensions and a byte range", name, want);
     return false;
   }
   *out = Tensor{NULL, dtype, cJSON_GetArraySize(shape), {}};
   double elements = 1;
-  for (int i = 0; i < out->ndim; i++) elements *= (double)(out->shape[i] = (int64_t)cJSON_GetArrayItem(shape, i)->valuedouble);
+  for (int i = 0; i < out->ndim; i++)
+    elements *= (double)(out->shape[i] = (int64_t)cJSON_GetArrayItem(shape, i)->valuedouble);
   const double a = from->valuedouble, b = to->valuedouble;
   if (!(a >= 0 && b >= a && b <= (double)(s->bytes - s->data_at) && b - a == elements * 4)) {
-    snprintf(s->error, sizeof s->error, "tensor %s: bytes %.0f to %.0f do not hold its %.0f elements", name, a, b, elements);
+    snprintf(s->error, sizeof s->error, "tensor %s: bytes %.0f to %.0f do not hold its %.0f elements", name, a, b,
+             elements);
     return false;
   }
   out->data = (void *)(s->map + s->data_at + (size_t)a);

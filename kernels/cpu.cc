@@ -1,5 +1,5 @@
-// cpu.cc: the CPU part of every op, compiled once per instruction set with -DISA=avx2|avx512|avx512_bf16|amx and explicit
-// -m flags. Each object exports exactly one symbol, the table ops_<ISA>; everything else is static.
+// cpu.cc: the CPU part of every op, compiled once per instruction set with -DISA=avx2|avx512|avx512_bf16|amx and
+// explicit -m flags. Each object exports exactly one symbol, the table ops_<ISA>; everything else is static.
 #define PART_CPU 1
 #include "ops.h"
 #include "vec.h"
@@ -14,8 +14,9 @@
 static void device_open_impl(Ctx *c) { matmul_open(c); }
 
 static void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
-  const size_t wanted[] = {embedding_workspace_bytes(c, q), layernorm_workspace_bytes(c, q), matmul_workspace_bytes(c, q),
-                           attention_workspace_bytes(c, q), cross_entropy_workspace_bytes(c, q)};
+  const size_t wanted[] = {embedding_workspace_bytes(c, q), layernorm_workspace_bytes(c, q),
+                           matmul_workspace_bytes(c, q), attention_workspace_bytes(c, q),
+                           cross_entropy_workspace_bytes(c, q)};
   *bytes = 0;
   for (size_t w : wanted) if (w > *bytes) *bytes = w;
 }

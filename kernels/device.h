@@ -25,7 +25,7 @@
 #endif
 
 // ---- errors --------------------------------------------------------------------------------------------------------
-// Exit codes: 2 the request is wrong (option, combination), 3 what it needs is not there (file, memory, peer), 1 a fault.
+// Exit codes: 2 the request is wrong (option, combination), 3 what it needs is missing (file, memory, peer), 1 a fault.
 enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3 };
 
 extern const char *who_am_i;                     // "rank 1/2 on host": the only global, for error prefixes
@@ -77,7 +77,8 @@ HD float to_f32(fp16 x) {                        // exact; subnormals by the exp
 HD void round_to(float *to, float x) { *to = x; }
 HD void round_to(bf16 *to, float x) {
   uint32_t u = f32_bits(x);
-  to->bits = (u & 0x7fffffffu) > 0x7f800000u ? (uint16_t)((u >> 16) | 64) : (uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+  to->bits =
+      (u & 0x7fffffffu) > 0x7f800000u ? (uint16_t)((u >> 16) | 64) : (uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
 }
 HD void round_to(fp16 *to, float x) {
   uint32_t u = f32_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
@@ -123,8 +124,10 @@ static inline void check_shape(const char *op, const char *what, Tensor t, int n
   if (ok) return;
   char got[96] = "", expected[96] = "";
   int g = 0, e = 0;
-  for (int i = 0; i < t.ndim; i++) g += snprintf(got + g, sizeof got - (size_t)g, "%s%lld", i ? "," : "", (long long)t.shape[i]);
-  for (int i = 0; i < ndim; i++) e += snprintf(expected + e, sizeof expected - (size_t)e, "%s%lld", i ? "," : "", (long long)want[i]);
+  for (int i = 0; i < t.ndim; i++)
+    g += snprintf(got + g, sizeof got - (size_t)g, "%s%lld", i ? "," : "", (long long)t.shape[i]);
+  for (int i = 0; i < ndim; i++)
+    e += snprintf(expected + e, sizeof expected - (size_t)e, "%s%lld", i ? "," : "", (long long)want[i]);
   CHECK(0, "%s: %s has shape (%s), needs (%s)", op, what, got, expected);
 }
 #define CHECK_SHAPE(t, ...) \

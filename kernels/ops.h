@@ -3,7 +3,7 @@
 //
 // Each op has a header kernels/<op>.cuh with its formula, shapes and order of sums, and three sections:
 //   PART_LAUNCH   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op>      (trainer, tests)
-//   PART_CPU      <op>_impl: plain reference beside the fast form                 (kernels/cpu.cc, once per instruction set)
+//   PART_CPU      <op>_impl                                                       (kernels/cpu.cc, per instruction set)
 //   PART_CUDA     <op>_impl: kernels and launch                                   (kernels/cuda.cu)
 //
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads, hs = C/H head size.
@@ -18,7 +18,7 @@ struct MatmulEpilogue {
 enum Accumulate { OVERWRITE, ADD };              // out = x, or out += x
 
 // Dropout by counter: element j of global sample s in tensor t at step i is kept iff Philox(seed; t, i, s, j) says so.
-// p == 0 turns it off. sample0: global index in this step of the batch's first sequence; it does not depend on the rank.
+// p == 0 turns it off. sample0: global index in this step of the batch's first sequence; it depends on no rank.
 struct Dropout { float p; uint64_t seed; uint32_t step, tensor; int64_t sample0; };
 
 struct AdamwArgs {
@@ -34,18 +34,22 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
 #define OPS(X) \
   X(embedding_forward,           (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop)) \
   X(embedding_backward,          (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop)) \
-  X(layernorm_forward,           (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, Tensor bias)) \
-  X(residual_layernorm_forward,  (Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor branch, \
-                                  Tensor weight, Tensor bias, Dropout drop)) \
+  X(layernorm_forward,           (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, \
+                                  Tensor bias)) \
+  X(residual_layernorm_forward,  (Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, \
+                                  Tensor branch, Tensor weight, Tensor bias, Dropout drop)) \
   X(layernorm_backward,          (Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout, \
                                   Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop)) \
   X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e)) \
   X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu)) \
   X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode)) \
   X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop)) \
-  X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, Dropout drop)) \
-  X(cross_entropy_forward,       (Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets, int64_t vocab)) \
-  X(cross_entropy_forward_backward, (Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int64_t vocab, float scale)) \
+  X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
+                                  Dropout drop)) \
+  X(cross_entropy_forward,       (Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets, \
+                                  int64_t vocab)) \
+  X(cross_entropy_forward_backward, (Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, \
+                                  int64_t vocab, float scale)) \
   X(adamw_update,                (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a)) \
   X(sgd_update,                  (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a)) \
   X(norm_accumulate,             (Ctx *c, int64_t *limbs, Tensor grad)) \

@@ -12,7 +12,7 @@
 // another at link time.
 #pragma once
 #include "device.h"
-#pragma GCC diagnostic push                      // gcc 12 sees its own _mm512_undefined_ps() as a mistake (GCC bug 105593)
+#pragma GCC diagnostic push // gcc 12 sees its own _mm512_undefined_ps() as a mistake (GCC bug 105593)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
@@ -62,9 +62,13 @@ INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 INLINE vf vf_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(vm_first(n), p); }
 INLINE void vf_store_n(float *p, vf a, int64_t n) { _mm512_mask_storeu_ps(p, vm_first(n), a); }
-INLINE vf vf_from_half_bits(__m256i h, bf16 *) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+INLINE vf vf_from_half_bits(__m256i h, bf16 *) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
 INLINE vf vf_from_half_bits(__m256i h, fp16 *) { return _mm512_cvtph_ps(h); }
-INLINE __m256i vf_to_half_bits(vf a, fp16 *) { return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE __m256i vf_to_half_bits(vf a, fp16 *) {
+  return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 INLINE __m256i vf_to_half_bits(vf a, bf16 *) {
   // Not vcvtneps2bf16: it flushes subnormals, and the other instruction sets do not.
   __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -78,7 +82,8 @@ struct vf { __m256 a, b; };
 struct vi { __m256i a, b; };
 struct vm { __m256 a, b; };
 INLINE vm vm_first(int64_t n) {
-  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), count = _mm256_set1_epi32(n >= 16 ? 16 : n <= 0 ? 0 : (int)n);
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i count = _mm256_set1_epi32(n >= 16 ? 16 : n <= 0 ? 0 : (int)n);
   vm m = {_mm256_castsi256_ps(_mm256_cmpgt_epi32(count, lane)),
           _mm256_castsi256_ps(_mm256_cmpgt_epi32(count, _mm256_add_epi32(lane, _mm256_set1_epi32(8))))};
   return m;
@@ -96,7 +101,9 @@ INLINE vf vf_min(vf x, vf y) { VF_BOTH(vf, _mm256_min_ps(x.a, y.a), _mm256_min_p
 #define VF_NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 INLINE vf vf_round(vf x) { VF_BOTH(vf, _mm256_round_ps(x.a, VF_NEAREST), _mm256_round_ps(x.b, VF_NEAREST)); }
 INLINE vm vf_lt(vf x, vf y) { VF_BOTH(vm, _mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)); }
-INLINE vf vf_select(vm m, vf yes, vf no) { VF_BOTH(vf, _mm256_blendv_ps(no.a, yes.a, m.a), _mm256_blendv_ps(no.b, yes.b, m.b)); }
+INLINE vf vf_select(vm m, vf yes, vf no) {
+  VF_BOTH(vf, _mm256_blendv_ps(no.a, yes.a, m.a), _mm256_blendv_ps(no.b, yes.b, m.b));
+}
 INLINE vi vf_to_int(vf x) { VF_BOTH(vi, _mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)); }
 INLINE vf vi_to_float(vi x) { VF_BOTH(vf, _mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)); }
 INLINE vi vf_bits(vf x) { VF_BOTH(vi, _mm256_castps_si256(x.a), _mm256_castps_si256(x.b)); }
@@ -116,7 +123,10 @@ INLINE vi vi_select(vm m, vi yes, vi no) { return vf_bits(vf_select(m, vi_as_flo
 INLINE vi vi_load(const void *p) {
   VF_BOTH(vi, _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1));
 }
-INLINE void vi_store(void *p, vi x) { _mm256_storeu_si256((__m256i *)p, x.a); _mm256_storeu_si256((__m256i *)p + 1, x.b); }
+INLINE void vi_store(void *p, vi x) {
+  _mm256_storeu_si256((__m256i *)p, x.a);
+  _mm256_storeu_si256((__m256i *)p + 1, x.b);
+}
 
 INLINE __m256 vf_low_half(vf x) { return x.a; }
 INLINE __m256 vf_high_half(vf x) { return x.b; }
@@ -134,7 +144,9 @@ INLINE void vf_store_n(float *p, vf x, int64_t n) {
   _mm256_maskstore_ps(p, _mm256_castps_si256(m.a), x.a);
   _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.b), x.b);
 }
-INLINE __m256 bf16_half_to_f32(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+INLINE __m256 bf16_half_to_f32(__m128i h) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
 INLINE __m256i f32_to_bf16_half(__m256 x) {      // results in the low 16 bits of each lane
   __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
@@ -158,7 +170,9 @@ INLINE __m256i vf_to_half_bits(vf x, bf16 *) {   // packus works within 128-bit 
 
 // ---- the rest is the same text for both ----------------------------------------------------------------------------
 INLINE vf vf_zero() { return vf_set1(0.0f); }
-template <class H> INLINE vf vf_load(const H *p) { return vf_from_half_bits(_mm256_loadu_si256((const __m256i *)p), (H *)0); }
+template <class H> INLINE vf vf_load(const H *p) {
+  return vf_from_half_bits(_mm256_loadu_si256((const __m256i *)p), (H *)0);
+}
 template <class H> INLINE void vf_store(H *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_half_bits(x, (H *)0)); }
 template <class H> INLINE vf vf_load_n(const H *p, int64_t n) {
   if (n >= VF) return vf_load(p);

@@ -15,14 +15,14 @@
 #include <string.h>
 #include <unistd.h>
 
-struct TestCase { const char *name, *statement, *file; int np; void (*run)(); TestCase *next; };
-static TestCase *test_cases;                     // in the order of their files, newest first; the runner sorts
+struct TestCase { const char *name, *statement, *file; int line, np; void (*run)(); TestCase *next; };
+static TestCase *test_cases;                     // in no order; the runner sorts
 static int test_failures;                        // of the running test, in this process
 static const int TEST_EXIT_FAILED = 1, TEST_EXIT_SKIPPED = 77;
 
 #define TEST_REGISTER(id, ranks, words) \
   static void test_##id(); \
-  static TestCase case_##id = {#id, words, __FILE__, ranks, test_##id, NULL}; \
+  static TestCase case_##id = {#id, words, __FILE__, __LINE__, ranks, test_##id, NULL}; \
   __attribute__((constructor)) static void register_##id() { case_##id.next = test_cases; test_cases = &case_##id; } \
   static void test_##id()
 #define TEST(id, words) TEST_REGISTER(id, 0, words)

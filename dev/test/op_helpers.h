@@ -10,29 +10,13 @@
 //
 // Memory belongs to the test process and is released by op_free_all (or at its end).
 #pragma once
-#include <cpuid.h>
-#include <sys/syscall.h>
 
 // ---- tables --------------------------------------------------------------------------------------------------------
-// AMX state must be asked for (arch_prctl, Linux 5.16) after CPUID leaf 7: EDX bits 24 tile, 22 bf16.
-static inline bool op_machine_has_amx() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 24 & 1) || !(d >> 22 & 1)) return false;
-  const long request_permission = 0x1023, tile_data = 18;
-  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-}
-// libgcc's cpu model counts AVX and AVX-512 only where the system saves their registers.
+// The tables this machine can run, and the emulated AMX one where its AVX-512 BF16 code can.
 static inline const Ops *op_table(int i) {
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const bool has_bf16 = has_avx512 && __builtin_cpu_supports("avx512bf16");
-  const bool has_emulated = has_bf16 && &ops_amx_emulated;
-  const Ops *const all[] = {has_avx2 ? &ops_avx2 : NULL, has_avx512 ? &ops_avx512 : NULL,
-                            has_bf16 ? &ops_avx512_bf16 : NULL, has_emulated ? &ops_amx_emulated : NULL,
-                            has_bf16 && op_machine_has_amx() ? &ops_amx : NULL};
-  for (const Ops *o : all) if (o && i-- == 0) return o;
-  return NULL;
+  const int best = cpu_best_table();
+  if (i <= best) return cpu_tables[i].ops;
+  return i == best + 1 && best >= 2 && &ops_amx_emulated ? &ops_amx_emulated : NULL;
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------------

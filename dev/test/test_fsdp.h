@@ -2,7 +2,7 @@
 // are taken bytes; counted traffic is the formula's. One launch of six ranks runs the smaller worlds on split
 // communicators.
 
-struct WorldResult { double loss[4], norm[4], eval_loss; uint64_t weights; };
+struct WorldResult { double loss[4], norm[4], eval_loss; int64_t eval_tokens; uint64_t weights; };
 
 static inline uint64_t fnv_bytes(uint64_t h, const void *data, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211ull;
@@ -11,7 +11,8 @@ static inline uint64_t fnv_bytes(uint64_t h, const void *data, size_t bytes) {
 static inline uint64_t weights_hash(Fsdp *f) {
   uint64_t h = 14695981039346656037ull;
   for (int p = 0; p < f->params; p++) {
-    const size_t bytes = sizeof(float) * (size_t)(f->param[p].shape[0] * max64(1, f->param[p].ndim == 2 ? f->param[p].shape[1] : 1));
+    const size_t bytes =
+        sizeof(float) * (size_t)(f->param[p].shape[0] * max64(1, f->param[p].ndim == 2 ? f->param[p].shape[1] : 1));
     float *full = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
     fsdp_read_param(f, STATE_MASTER, p, full);
     h = fnv_bytes(h, full, bytes);
@@ -20,10 +21,12 @@ static inline uint64_t weights_hash(Fsdp *f) {
   return h;
 }
 
-// Odd on purpose: vocabulary 5003, width 60 (no multiple of 128 or of most N), heads of 20, three blocks, sequences of 21
-// in 32 positions, dropout on. Every rank calls it; ranks at or beyond `world` only wait.
-static const char world_shapes[] = "--n_layer 3 --n_head 3 --n_embd 60 --seq_len 21 --n_positions 32 --vocab_size 5003 --dropout 0.1 --batch_size 1 --global_batch 12 --lr 0.01 --warmup 0 --clip 0.5";
-static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, int threads, int steps, const char *extra, bool check_traffic) {
+// Odd on purpose: vocabulary 5003, width 60 (no multiple of 128 or of most N), heads of 20, three blocks, sequences of
+// 21 in 32 positions, dropout on. Every rank calls it; ranks at or beyond `world` only wait.
+static const char world_shapes[] = "--n_layer 3 --n_head 3 --n_embd 60 --seq_len 21 --n_positions 32 --vocab_size 5003 "
+                                   "--dropout 0.1 --batch_size 1 --global_batch 12 --lr 0.01 --warmup 0 --clip 0.5";
+static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, int threads, int steps, const char *extra,
+                             bool check_traffic) {
   memset(r, 0, sizeof *r);
   int rank;
   MPI_Comm comm;
@@ -40,12 +43,17 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
     if (s < 4) { r->loss[s] = x.loss; r->norm[s] = x.grad_norm; }
     if (!check_traffic) continue;
     const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum, (int64_t)t.exchange_bytes), got = t.fsdp.traffic;
-    EXPECT(!memcmp(&want, &got, sizeof got), "N=%d %s rank %d step %d: gathers %lld (formula %lld), reductions %lld (%lld), small %lld (%lld), "
-           "gathered bytes %lld (%lld), reduced bytes %lld (%lld), small bytes %lld (%lld)", world, extra, rank, s, (long long)got.gathers, (long long)want.gathers,
-           (long long)got.reductions, (long long)want.reductions, (long long)got.small, (long long)want.small, (long long)got.gather_bytes, (long long)want.gather_bytes,
-           (long long)got.reduce_bytes, (long long)want.reduce_bytes, (long long)got.small_bytes, (long long)want.small_bytes);
+    EXPECT(!memcmp(&want, &got, sizeof got),
+           "N=%d %s rank %d step %d: gathers %lld (formula %lld), reductions %lld (%lld), small %lld (%lld), "
+           "gathered bytes %lld (%lld), reduced bytes %lld (%lld), small bytes %lld (%lld)",
+           world, extra, rank, s, (long long)got.gathers, (long long)want.gathers, (long long)got.reductions,
+           (long long)want.reductions, (long long)got.small, (long long)want.small, (long long)got.gather_bytes,
+           (long long)want.gather_bytes, (long long)got.reduce_bytes, (long long)want.reduce_bytes,
+           (long long)got.small_bytes, (long long)want.small_bytes);
   }
-  r->eval_loss = trainer_eval(&t, &corpus->split[SPLIT_VALID]).loss;
+  const EvalResult e = trainer_eval(&t, &corpus->split[SPLIT_VALID]);
+  r->eval_loss = e.loss;
+  r->eval_tokens = e.tokens;
   r->weights = weights_hash(&t.fsdp);
   trainer_close(&t);
   MPI_Comm_free(&comm);
@@ -61,12 +69,17 @@ static inline void worlds_equal(const char *extra, int steps) {
   EXPECT(one.loss[0] != one.loss[1], "%s: the second step's loss equals the first's", extra);
   for (int world : {1, 2, 3, 4, 6}) for (int threads = 1; threads <= 2; threads++)
     if (world_run(&r, &corpus, world, threads, steps, extra, true))
-      EXPECT(!memcmp(&one, &r, sizeof r), "%s: N=%d, %d threads differ from one rank: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g), eval %.17g (%.17g), weights %s",
-             extra, world, threads, r.loss[0], r.loss[1], one.loss[0], one.loss[1], r.norm[0], one.norm[0], r.eval_loss, one.eval_loss, r.weights == one.weights ? "equal" : "differ");
+      EXPECT(!memcmp(&one, &r, sizeof r),
+             "%s: N=%d, %d threads differ from one rank: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g), eval "
+             "%.17g (%.17g), weights %s",
+             extra, world, threads, r.loss[0], r.loss[1], one.loss[0], one.loss[1], r.norm[0], one.norm[0], r.eval_loss,
+             one.eval_loss, r.weights == one.weights ? "equal" : "differ");
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-TEST_MPI(ranks_and_threads_change_no_bit_fp32, 6, "12 microbatches on N = 1, 2, 3, 4, 6 ranks, 1 and 2 threads: losses, norms, weights equal to the bit (fp32; windows and messages)") {
+TEST_MPI(ranks_and_threads_change_no_bit_fp32, 6,
+         "12 microbatches on N = 1, 2, 3, 4, 6 ranks, 1 and 2 threads: losses, norms, weights equal to the bit (fp32; "
+         "windows and messages)") {
   worlds_equal("", 3);
   worlds_equal("--shm off", 3);
 }
@@ -74,13 +87,15 @@ TEST_MPI(ranks_and_threads_change_no_bit_bf16_wire, 6, "the same with bf16 on th
   worlds_equal("--reduce_dtype bf16", 3);
   worlds_equal("--reduce_dtype bf16 --shm off", 3);
 }
-TEST_MPI(ranks_and_threads_change_no_bit_half, 6, "the same with bf16 and fp16 parameters, untied head, SGD, other slot counts") {
+TEST_MPI(ranks_and_threads_change_no_bit_half, 6,
+         "the same with bf16 and fp16 parameters, untied head, SGD, other slot counts") {
   worlds_equal("--param_dtype bf16 --reduce_dtype bf16 --tie_head off", 2);
   worlds_equal("--param_dtype fp16 --reduce_dtype fp32 --optimizer sgd --gather_slots 1", 2);
   worlds_equal("--param_dtype bf16 --reduce_dtype fp32 --shm off --gather_slots 3", 2);
 }
 
-TEST_MPI(gather_slots_change_no_bit, 3, "1, 2, 3 and more gather slots give the same bits, and each the traffic of its formula") {
+TEST_MPI(gather_slots_change_no_bit, 3,
+         "1, 2, 3 and more gather slots give the same bits, and each the traffic of its formula") {
   static Corpus corpus;
   test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
   WorldResult first = {}, r;
@@ -102,11 +117,13 @@ TEST_MPI(isa_changes_no_bit_in_fp32, 1, "fp32 training gives the same bits on ev
     snprintf(extra, sizeof extra, "--isa %s", cpu_tables[i].name);
     world_run(&r, &corpus, 1, 2, 2, extra, false);
     if (i == 0) first = r;
-    EXPECT(!memcmp(&first, &r, sizeof r), "%s differs from avx2: losses %.17g and %.17g, norms %.17g and %.17g", cpu_tables[i].name, r.loss[1], first.loss[1], r.norm[0], first.norm[0]);
+    EXPECT(!memcmp(&first, &r, sizeof r), "%s differs from avx2: losses %.17g and %.17g, norms %.17g and %.17g",
+           cpu_tables[i].name, r.loss[1], first.loss[1], r.norm[0], first.norm[0]);
   }
 }
 
-TEST_MPI(eval_depends_on_no_batch_size, 2, "validation loss is the same for every test_batch_size and number of ranks") {
+TEST_MPI(eval_depends_on_no_batch_size, 2,
+         "validation loss is the same for every test_batch_size and number of ranks") {
   static Corpus corpus;
   test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
   WorldResult first = {}, r;
@@ -117,48 +134,74 @@ TEST_MPI(eval_depends_on_no_batch_size, 2, "validation loss is the same for ever
     snprintf(extra, sizeof extra, "--test_batch_size %d", batch);
     if (!world_run(&r, &corpus, world, 1, 1, extra, false)) continue;
     if (world == 1 && batch == 1) first = r;
-    if (rank == 0) EXPECT(r.eval_loss == first.eval_loss, "N=%d %s: %.17g, must be %.17g", world, extra, r.eval_loss, first.eval_loss);
+    if (rank == 0)
+      EXPECT(r.eval_loss == first.eval_loss, "N=%d %s: %.17g, must be %.17g", world, extra, r.eval_loss,
+             first.eval_loss);
+    EXPECT(r.eval_tokens == 499, "N=%d %s: %lld tokens were predicted, the split has 499 targets", world, extra,
+           (long long)r.eval_tokens);
   }
 }
 
 static inline size_t resident_bytes() { return file_number("/proc/self/status", "VmRSS:") * 1024; }
 
-TEST_MPI(memory_is_what_was_planned, 2, "each plan line equals its formula written out here; the process holds that much; nothing grows from step 2 to step 20") {
+TEST_MPI(memory_is_what_was_planned, 2,
+         "each plan line equals its formula written out here; the process holds that much; nothing grows from step 2 "
+         "to step 20") {
   static Corpus corpus;
   static Trainer t;
-  for (const char *extra : {"", "--param_dtype bf16 --reduce_dtype bf16", "--param_dtype fp16 --shm off --optimizer sgd --dropout 0.1", "--reduce_dtype bf16 --tie_head off"}) {
+  for (const char *extra :
+       {"", "--param_dtype bf16 --reduce_dtype bf16", "--param_dtype fp16 --shm off --optimizer sgd --dropout 0.1",
+        "--reduce_dtype bf16 --tie_head off"}) {
     test_corpus(&corpus, 997, 40000, 500);
     Options o;
-    test_options(&o, 2, "--n_layer 3 --n_head 4 --n_embd 192 --seq_len 64 --n_positions 64 --vocab_size 997 --batch_size 8 --grad_accum 2 --epochs 100 %s", extra);
+    test_options(&o, 2,
+                 "--n_layer 3 --n_head 4 --n_embd 192 --seq_len 64 --n_positions 64 --vocab_size 997 --batch_size 8 "
+                 "--grad_accum 2 --epochs 100 %s",
+                 extra);
     const size_t before = resident_bytes();
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, agree_on_ops(&o, MPI_COMM_WORLD), 1);
-    const size_t C = 192, L = 3, T = 64, B = 8, H = 4, Vp = 1024, N = 2, b_p = strstr(extra, "param_dtype") ? 2 : 4, b_r = strstr(extra, "reduce_dtype bf16") ? 2 : 4;
-    const bool dropout = strstr(extra, "dropout"), untied = strstr(extra, "tie_head off"), sgd = strstr(extra, "sgd"), messages = strstr(extra, "shm off");
-    const size_t up = 128, pad_c = (C + up - 1) / up * up;                       // parameters start on multiples of 128 elements
+    const size_t C = 192, L = 3, T = 64, B = 8, H = 4, Vp = 1024, N = 2, b_p = strstr(extra, "param_dtype") ? 2 : 4,
+                 b_r = strstr(extra, "reduce_dtype bf16") ? 2 : 4;
+    const bool dropout = strstr(extra, "dropout"), untied = strstr(extra, "tie_head off"), sgd = strstr(extra, "sgd"),
+               messages = strstr(extra, "shm off");
+    const size_t up = 128, pad_c = (C + up - 1) / up * up; // parameters start on multiples of 128 elements
     const size_t block_raw = 6 * pad_c + 12 * C * C + 3 * C + (4 * C + up - 1) / up * up;
     const size_t block_pad = block_raw + ((3 * C) % up ? up - (3 * C) % up : 0);
     const size_t root_raw = (1 + untied) * Vp * C + T * C + 2 * pad_c;
-    const size_t block = (block_pad + N * up - 1) / (N * up) * (N * up), root = (root_raw + N * up - 1) / (N * up) * (N * up), shards = (root + L * block) / N;
+    const size_t block = (block_pad + N * up - 1) / (N * up) * (N * up),
+                 root = (root_raw + N * up - 1) / (N * up) * (N * up), shards = (root + L * block) / N;
     const size_t R = B * T, chunk = (size_t)min64(1 << 18, (int64_t)(root > block ? root : block) / (int64_t)N);
     const bool staged = b_r == 2;
     const size_t stream = R * C * b_p;
-    const struct { MemoryName line; size_t bytes; } want[] = {
-        {MEM_PARAMS, shards * b_p}, {MEM_MASTER, b_p == 4 ? 0 : shards * 4}, {MEM_OPTIMIZER, shards * (sgd ? 4 : 8)}, {MEM_GRADS, shards * 4},
-        {MEM_GATHER_SLOTS, 2 * block * b_p}, {MEM_ROOT_PARAMS, root * b_p}, {MEM_GRAD_SLOTS, 2 * block * b_r}, {MEM_ROOT_GRADS, root * 4},
-        {MEM_STAGING_OUT, staged ? 2 * N * chunk * b_r : 0}, {MEM_STAGING_IN, messages ? 2 * chunk * b_r : 0},
-        {MEM_ACTIVATIONS, L * (16 * stream + 4 * R * 4 + H * R * 4) + (3 + 10 + dropout) * stream + (2 + 1 + 1 + 2) * R * 4},
-        {MEM_HEAD, R * Vp * (b_p == 4 ? 4 : 6)}};
+    const struct { MemoryName line; size_t bytes;
+    } want[] = {{MEM_PARAMS, shards * b_p},
+                {MEM_MASTER, b_p == 4 ? 0 : shards * 4},
+                {MEM_OPTIMIZER, shards * (sgd ? 4 : 8)},
+                {MEM_GRADS, shards * 4},
+                {MEM_GATHER_SLOTS, 2 * block * b_p},
+                {MEM_ROOT_PARAMS, root * b_p},
+                {MEM_GRAD_SLOTS, 2 * block * b_r},
+                {MEM_ROOT_GRADS, root * 4},
+                {MEM_STAGING_OUT, staged ? 2 * N * chunk * b_r : 0},
+                {MEM_STAGING_IN, messages ? 2 * chunk * b_r : 0},
+                {MEM_ACTIVATIONS,
+                 L * (16 * stream + 4 * R * 4 + H * R * 4) + (3 + 10 + dropout) * stream + (2 + 1 + 1 + 2) * R * 4},
+                {MEM_HEAD, R * Vp * (b_p == 4 ? 4 : 6)}};
     for (const auto &w : want) {
-      EXPECT(t.plan.planned_bytes[w.line] == w.bytes, "%s: planned %s %zu, the formula gives %zu", extra, memory_words[w.line], t.plan.planned_bytes[w.line], w.bytes);
-      EXPECT(t.plan.taken_bytes[w.line] == w.bytes, "%s: taken %s %zu, the formula gives %zu", extra, memory_words[w.line], t.plan.taken_bytes[w.line], w.bytes);
+      EXPECT(t.plan.planned_bytes[w.line] == w.bytes, "%s: planned %s %zu, the formula gives %zu", extra,
+             memory_words[w.line], t.plan.planned_bytes[w.line], w.bytes);
+      EXPECT(t.plan.taken_bytes[w.line] == w.bytes, "%s: taken %s %zu, the formula gives %zu", extra,
+             memory_words[w.line], t.plan.taken_bytes[w.line], w.bytes);
     }
     for (int s = 0; s < 2; s++) train_step(&t, false);
     const size_t after_2 = resident_bytes(), total = memory_planned_total(&t.plan, false);
     for (int s = 2; s < 20; s++) train_step(&t, false);
     const size_t after_20 = resident_bytes();
     // The allocator and MPI keep pools of their own, of a few MiB whatever the model; pages never touched do not count.
-    EXPECT(after_20 <= after_2 + (1 << 20), "%s: resident memory grew from %zu after step 2 to %zu after step 20", extra, after_2, after_20);
-    EXPECT(after_20 - before <= total + (12 << 20), "%s: the process grew by %zu bytes, the plan says %zu", extra, after_20 - before, total);
+    EXPECT(after_20 <= after_2 + (1 << 20), "%s: resident memory grew from %zu after step 2 to %zu after step 20",
+           extra, after_2, after_20);
+    EXPECT(after_20 - before <= total + (12 << 20), "%s: the process grew by %zu bytes, the plan says %zu", extra,
+           after_20 - before, total);
     trainer_close(&t);
     free((void *)corpus.split[SPLIT_TRAIN].tokens);
   }

@@ -47,7 +47,10 @@ static inline Tensor fixture_tensor(Fixture *x, const char *kind, const char *na
   char key[128];
   Tensor t = {};
   snprintf(key, sizeof key, "%s%s", kind, name);
-  if (!safetensors_find(&x->file, key, dtype, &t)) { test_fail(__FILE__, __LINE__, "fixture: %s", x->file.error); exit(TEST_EXIT_FAILED); }
+  if (!safetensors_find(&x->file, key, dtype, &t)) {
+    test_fail(__FILE__, __LINE__, "fixture: %s", x->file.error);
+    exit(TEST_EXIT_FAILED);
+  }
   return t;
 }
 // Opens dev/fixtures/gpt_NAME and a one-rank trainer of its shapes with its parameters, on `ops`.
@@ -56,10 +59,13 @@ static inline void fixture_open(Fixture *x, const char *name, const Ops *ops, co
   snprintf(path, sizeof path, "dev/fixtures/gpt_%s.safetensors", name);
   if (!safetensors_open(&x->file, path)) { test_fail(__FILE__, __LINE__, "%s", x->file.error); exit(TEST_EXIT_FAILED); }
   Options o;
-  test_options(&o, 1, "--n_layer %.0f --n_head %.0f --n_embd %.0f --n_positions %.0f --seq_len %.0f --vocab_size %.0f --batch_size %.0f "
-               "--tie_head %s --schedule constant --warmup 0 %s", fixture_number(x, "n_layer"), fixture_number(x, "n_head"),
-               fixture_number(x, "n_embd"), fixture_number(x, "n_positions"), fixture_number(x, "seq_len"),
-               fixture_number(x, "vocab_size"), fixture_number(x, "batch"), fixture_number(x, "tied") != 0 ? "on" : "off", extra);
+  test_options(&o, 1,
+               "--n_layer %.0f --n_head %.0f --n_embd %.0f --n_positions %.0f --seq_len %.0f --vocab_size %.0f "
+               "--batch_size %.0f "
+               "--tie_head %s --schedule constant --warmup 0 %s",
+               fixture_number(x, "n_layer"), fixture_number(x, "n_head"), fixture_number(x, "n_embd"),
+               fixture_number(x, "n_positions"), fixture_number(x, "seq_len"), fixture_number(x, "vocab_size"),
+               fixture_number(x, "batch"), fixture_number(x, "tied") != 0 ? "on" : "off", extra);
   test_corpus(&x->corpus, (int)o.vocab_size, 4000, 100);
   trainer_open(&x->trainer, &o, &x->corpus, MPI_COMM_SELF, ops, 2);
   Fsdp *f = &x->trainer.fsdp;
@@ -98,8 +104,8 @@ static inline void fixture_compare(Fixture *x, ShardState state, const char *kin
       largest = fmax(largest, fabs(w));
       if (got[i] != got[i]) worst = INFINITY;
     }
-    EXPECT(worst <= bound * largest, "%s %s%s: off by %.3g of its largest magnitude %.3g, bound %.0e", x->trainer.ctx.ops->name, kind,
-           f->param[p].name, worst / largest, largest, bound);
+    EXPECT(worst <= bound * largest, "%s %s%s: off by %.3g of its largest magnitude %.3g, bound %.0e",
+           x->trainer.ctx.ops->name, kind, f->param[p].name, worst / largest, largest, bound);
     for (int64_t i = numel(want); i < f->param[p].numel_padded; i++)
       EXPECT(got[i] == 0, "%s%s: padding element %lld is %g", kind, f->param[p].name, (long long)i, got[i]);
     free(got);
@@ -107,7 +113,8 @@ static inline void fixture_compare(Fixture *x, ShardState state, const char *kin
 }
 static const char *const fixture_names[] = {"tied", "untied", "head64"};
 
-TEST_MPI(gpt_gradients_equal_pytorch, 1, "fp32 loss within 1e-6 and every gradient within 1e-5 of PyTorch's, on each instruction set") {
+TEST_MPI(gpt_gradients_equal_pytorch, 1,
+         "fp32 loss within 1e-6 and every gradient within 1e-5 of PyTorch's, on each instruction set") {
   for (const char *name : fixture_names) for (int i = 0; i <= cpu_best_table(); i++) {
     static Fixture x;
     fixture_open(&x, name, cpu_tables[i].ops, "");
@@ -120,7 +127,8 @@ TEST_MPI(gpt_gradients_equal_pytorch, 1, "fp32 loss within 1e-6 and every gradie
   }
 }
 
-TEST_MPI(optimizers_equal_pytorch, 1, "AdamW, SGD and clipping on PyTorch's own gradients give its parameters within 1e-5") {
+TEST_MPI(optimizers_equal_pytorch, 1,
+         "AdamW, SGD and clipping on PyTorch's own gradients give its parameters within 1e-5") {
   for (const char *name : {"tied", "untied"}) for (const char *kind : {"adamw", "sgd"}) {
     static Fixture x;
     char extra[200], prefix[16];
@@ -133,7 +141,8 @@ TEST_MPI(optimizers_equal_pytorch, 1, "AdamW, SGD and clipping on PyTorch's own 
     o->eps = fixture_number(&x, "eps");
     o->momentum = fixture_number(&x, "momentum");
     o->weight_decay = fixture_number(&x, "weight_decay");
-    for (int p = 0; p < f->params; p++) fsdp_write_param(f, STATE_GRAD, p, (const float *)fixture_tensor(&x, "grad.", f->param[p].name, F32).data);
+    for (int p = 0; p < f->params; p++)
+      fsdp_write_param(f, STATE_GRAD, p, (const float *)fixture_tensor(&x, "grad.", f->param[p].name, F32).data);
     for (int step = 0; step < (int)fixture_number(&x, "opt_steps"); step++)
       fsdp_update(f, optimizer_args(o, fixture_number(&x, strcmp(kind, "sgd") ? "lr" : "sgd_lr"), step, 1.0));
     snprintf(prefix, sizeof prefix, "%s.", kind);
@@ -165,7 +174,8 @@ TEST_MPI(ten_steps_equal_pytorch, 1, "losses of ten AdamW steps with clipping st
     for (int step = 0; step < 10; step++) {
       t->losses_mine[0] = fixture_forward_backward(&x, inputs + step * n, targets + step * n);
       const StepResult r = trainer_update(t, false);
-      EXPECT(fabs(r.loss / want[step] - 1) <= 1e-5, "%s on %s, step %d: loss %.9g, PyTorch's %.9g", name, cpu_tables[i].name, step, r.loss, want[step]);
+      EXPECT(fabs(r.loss / want[step] - 1) <= 1e-5, "%s on %s, step %d: loss %.9g, PyTorch's %.9g", name,
+             cpu_tables[i].name, step, r.loss, want[step]);
     }
     fixture_close(&x);
   }
@@ -175,7 +185,10 @@ TEST_MPI(ten_steps_equal_pytorch, 1, "losses of ten AdamW steps with clipping st
 static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const char *dtype) {
   static Trainer t;
   Options o;
-  test_options(&o, 1, "--n_layer 3 --n_head 4 --n_embd 128 --seq_len 64 --vocab_size 500 --batch_size 8 --param_dtype %s --seed 3", dtype);
+  test_options(
+      &o, 1,
+      "--n_layer 3 --n_head 4 --n_embd 128 --seq_len 64 --vocab_size 500 --batch_size 8 --param_dtype %s --seed 3",
+      dtype);
   trainer_open(&t, &o, corpus, MPI_COMM_SELF, ops, 2);
   trainer_carve(&t, 8, 64, true);
   microbatch_fill(&t.sampler, 0, 0, t.host_inputs, t.host_targets);
@@ -191,7 +204,8 @@ static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const
   return all;
 }
 
-TEST_MPI(half_gradients_follow_fp32, 1, "bf16 and fp16: every gradient tensor has cosine >= 0.999 with fp32's, norm within 1 %") {
+TEST_MPI(half_gradients_follow_fp32, 1,
+         "bf16 and fp16: every gradient tensor has cosine >= 0.999 with fp32's, norm within 1 %") {
   static Corpus corpus;
   test_corpus(&corpus, 500, 8 * 64 + 1, 100);
   float *want = first_gradients(&corpus, cpu_tables[0].ops, "fp32");
@@ -210,7 +224,8 @@ TEST_MPI(half_gradients_follow_fp32, 1, "bf16 and fp16: every gradient tensor ha
       }
       at += n;
       const double cosine = gw / sqrt(gg * ww), ratio = sqrt(gg / ww);
-      EXPECT(cosine >= 0.999 && fabs(ratio - 1) <= 0.01, "%s on %s, %s: cosine %.6f, norm ratio %.4f", dtype, cpu_tables[i].name, param[p].name, cosine, ratio);
+      EXPECT(cosine >= 0.999 && fabs(ratio - 1) <= 0.01, "%s on %s, %s: cosine %.6f, norm ratio %.4f", dtype,
+             cpu_tables[i].name, param[p].name, cosine, ratio);
     }
     free(got);
   }
@@ -220,13 +235,17 @@ TEST_MPI(half_gradients_follow_fp32, 1, "bf16 and fp16: every gradient tensor ha
 }
 
 // ---- training as such ----------------------------------------------------------------------------------------------
-TEST_MPI(one_batch_is_overfitted, 1, "training on one batch of 64 random tokens drives the loss from ln V to nearly zero") {
+TEST_MPI(one_batch_is_overfitted, 1,
+         "training on one batch of 64 random tokens drives the loss from ln V to nearly zero") {
   static Corpus corpus;
   static Trainer t;
   Options o;
   for (const char *dtype : {"fp32", "bf16", "fp16"}) {
-    test_options(&o, 1, "--n_layer 2 --n_head 2 --n_embd 48 --seq_len 16 --vocab_size 97 --batch_size 4 --lr 0.01 --weight_decay 0 "
-                 "--schedule constant --warmup 10 --epochs 250 --param_dtype %s", dtype);
+    test_options(
+        &o, 1,
+        "--n_layer 2 --n_head 2 --n_embd 48 --seq_len 16 --vocab_size 97 --batch_size 4 --lr 0.01 --weight_decay 0 "
+        "--schedule constant --warmup 10 --epochs 250 --param_dtype %s",
+        dtype);
     test_corpus(&corpus, 97, 4 * 16 + 1, 32);
     trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
     double first = 0, last = 0;
@@ -238,32 +257,41 @@ TEST_MPI(one_batch_is_overfitted, 1, "training on one batch of 64 random tokens 
   }
 }
 
-TEST_MPI(generated_corpus_reaches_its_entropy, 1, "a model trained on the generated corpus comes within 0.05 nats of its entropy, not below") {
+TEST_MPI(generated_corpus_reaches_its_entropy, 1,
+         "a model trained on the generated corpus comes within 0.05 nats of its entropy, not below") {
   static Corpus corpus;
   static Trainer t;
   Options o;
   void *image;
-  test_options(&o, 1, "--cache= --data generated --n_layer 2 --n_head 4 --n_embd 64 --seq_len 32 --batch_size 32 --lr 0.005 --max_steps 1000 --epochs 1000 --weight_decay 0.01");
+  test_options(&o, 1,
+               "--cache= --data generated --n_layer 2 --n_head 4 --n_embd 64 --seq_len 32 --batch_size 32 --lr 0.005 "
+               "--max_steps 1000 --epochs 1000 --weight_decay 0.01");
   load_corpus(&corpus, &image, &o, MPI_COMM_SELF, 2);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
   while (t.step < t.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
   // What the source itself pays on this very split; a model beats it only by chance, by about 1 / sqrt(tokens).
   const double oracle = corpus.split[SPLIT_VALID].oracle_nats;
-  EXPECT(fabs(oracle - corpus.entropy_nats) < 0.05, "the source pays %.4f here, its entropy is %.4f", oracle, corpus.entropy_nats);
-  EXPECT(e.loss > oracle - 4 / sqrt((double)e.tokens), "validation loss %.4f lies below the source's own %.4f", e.loss, oracle);
-  EXPECT(e.loss < oracle + 0.05, "validation loss %.4f, the source's own %.4f, after %lld steps", e.loss, oracle, (long long)t.step);
+  EXPECT(fabs(oracle - corpus.entropy_nats) < 0.05, "the source pays %.4f here, its entropy is %.4f", oracle,
+         corpus.entropy_nats);
+  EXPECT(e.loss > oracle - 4 / sqrt((double)e.tokens), "validation loss %.4f lies below the source's own %.4f", e.loss,
+         oracle);
+  EXPECT(e.loss < oracle + 0.05, "validation loss %.4f, the source's own %.4f, after %lld steps", e.loss, oracle,
+         (long long)t.step);
   trainer_close(&t);
   corpus_free(&corpus);
   free(image);
 }
 
-TEST_MPI(random_data_stays_at_uniform, 1, "on random tokens the validation loss stays near ln V: nothing leaks from the future") {
+TEST_MPI(random_data_stays_at_uniform, 1,
+         "on random tokens the validation loss stays near ln V: nothing leaks from the future") {
   static Corpus corpus;
   static Trainer t;
   Options o;
   void *image;
-  test_options(&o, 1, "--cache= --data random --vocab_size 50 --n_layer 1 --n_head 2 --n_embd 32 --seq_len 32 --batch_size 16 --lr 0.003 --max_steps 60");
+  test_options(&o, 1,
+               "--cache= --data random --vocab_size 50 --n_layer 1 --n_head 2 --n_embd 32 --seq_len 32 --batch_size 16 "
+               "--lr 0.003 --max_steps 60");
   load_corpus(&corpus, &image, &o, MPI_COMM_SELF, 2);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
   while (t.step < t.steps_total) train_step(&t, false);
@@ -274,23 +302,37 @@ TEST_MPI(random_data_stays_at_uniform, 1, "on random tokens the validation loss 
   free(image);
 }
 
-TEST(learning_rate_schedules, "cosine, linear, constant, step and wsd take their defining values at start, middle and end") {
+TEST(learning_rate_schedules,
+     "cosine, linear, constant, step and wsd take their defining values at start, middle and end") {
   Options o;
   char error[256];
   char *argv[] = {(char *)"test", (char *)"--lr", (char *)"1", (char *)"--warmup", (char *)"10"};
   REQUIRE(options_parse(&o, 5, argv, error, sizeof error), "%s", error);
-  const struct { const char *schedule; int64_t step; double want; } cases[] = {
-      {"cosine", 0, 0.1}, {"cosine", 9, 1.0}, {"cosine", 10, 1.0}, {"cosine", 60, 0.55}, {"cosine", 110, 0.1},
-      {"linear", 60, 0.55}, {"linear", 110, 0.1}, {"constant", 109, 1.0}, {"step", 39, 0.7 * 0.7 * 0.7}, {"step", 40, 0.7 * 0.7 * 0.7 * 0.7},
-      {"wsd", 60, 1.0}, {"wsd", 88, 1.0}, {"wsd", 99, 0.55}, {"wsd", 110, 0.1}};
+  const struct { const char *schedule; int64_t step; double want;
+  } cases[] = {{"cosine", 0, 0.1},
+               {"cosine", 9, 1.0},
+               {"cosine", 10, 1.0},
+               {"cosine", 60, 0.55},
+               {"cosine", 110, 0.1},
+               {"linear", 60, 0.55},
+               {"linear", 110, 0.1},
+               {"constant", 109, 1.0},
+               {"step", 39, 0.7 * 0.7 * 0.7},
+               {"step", 40, 0.7 * 0.7 * 0.7 * 0.7},
+               {"wsd", 60, 1.0},
+               {"wsd", 88, 1.0},
+               {"wsd", 99, 0.55},
+               {"wsd", 110, 0.1}};
   for (const auto &c : cases) {
     strcpy(o.schedule, c.schedule);
     const double got = learning_rate(&o, c.step, 110, 10);
-    EXPECT(fabs(got - c.want) < 1e-12, "%s at step %lld: %.15g, must be %.15g", c.schedule, (long long)c.step, got, c.want);
+    EXPECT(fabs(got - c.want) < 1e-12, "%s at step %lld: %.15g, must be %.15g", c.schedule, (long long)c.step, got,
+           c.want);
   }
 }
 
-TEST(sampling_follows_its_distribution, "temperature 0 takes the likeliest; top-k never leaves the k; frequencies follow softmax(logit / temperature)") {
+TEST(sampling_follows_its_distribution,
+     "temperature 0 takes the likeliest; top-k never leaves the k; frequencies follow softmax(logit / temperature)") {
   const float logits[5] = {0.5f, 2.0f, -1.0f, 2.0f, 1.0f};
   EXPECT(sample_token(logits, 5, 0, 0, 0.9) == 1, "temperature 0 must take the first of the likeliest");
   int count[5] = {};
@@ -299,5 +341,6 @@ TEST(sampling_follows_its_distribution, "temperature 0 takes the likeliest; top-
   EXPECT(count[0] == 0 && count[2] == 0, "top-3 drew token 0 %d times and token 2 %d times", count[0], count[2]);
   const double z = 2 * exp(2 / 0.7) + exp(1 / 0.7);
   // The uniforms are a grid: each frequency is exact to one grid cell.
-  EXPECT(abs(count[4] - (int)(draws * exp(1 / 0.7) / z)) <= 1 && abs(count[1] - count[3]) <= 1, "frequencies %d %d %d", count[1], count[3], count[4]);
+  EXPECT(abs(count[4] - (int)(draws * exp(1 / 0.7) / z)) <= 1 && abs(count[1] - count[3]) <= 1, "frequencies %d %d %d",
+         count[1], count[3], count[4]);
 }

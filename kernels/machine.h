@@ -1,0 +1,61 @@
+// machine.h: what this machine can run, and which of its cores a rank takes.
+//
+// Defines: cpu_tables, cpu_best_table(), take_fair_share_of_cores().
+#pragma once
+#include "ops.h"
+#include <sched.h>
+#include <unistd.h>
+
+// Every table of CPU kernels, the plainest instruction set first; each machine runs a prefix of the list.
+struct CpuTable { const char *name; const Ops *ops; };
+static const CpuTable cpu_tables[] = {
+    {"avx2", &ops_avx2}, {"avx512", &ops_avx512}, {"avx512_bf16", &ops_avx512_bf16}, {"amx", &ops_amx}};
+enum { CPU_TABLES = sizeof cpu_tables / sizeof cpu_tables[0] };
+
+// CPUID leaf 7: EDX bit 22 AMX-BF16, bit 24 AMX-TILE; XCR0 bits 17 and 18: the operating system saves tiles.
+static inline bool cpu_has_amx() {
+  uint32_t a, b, c, d, low = 0, high = 0;
+  __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
+  if (!(d >> 22 & 1) || !(d >> 24 & 1)) return false;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low >> 17 & 3) == 3;
+}
+// Index in cpu_tables of the best one for this machine; -1: none. (libgcc's cpu model also asks whether the operating
+// system saves AVX registers.)
+static inline int cpu_best_table() {
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return -1;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (!avx512) return 0;
+  if (!__builtin_cpu_supports("avx512bf16")) return 1;
+  return cpu_has_amx() ? 3 : 2;
+}
+
+// mpirun binds each rank to one core for one or two ranks. Unless the user bound ranks himself (--bind-to), rank
+// node_rank of the host's node_ranks takes its fair share of the cores that mpirun, our parent, may use.
+// Returns the number of cores of this rank; *shared: ranks outnumber cores, all may use all of them.
+static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *shared) {
+  const bool launched = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  const bool bound_by_user = getenv("OMPI_MCA_hwloc_base_binding_policy");
+  cpu_set_t host, mine;
+  *shared = false;
+  if (sched_getaffinity(0, sizeof mine, &mine)) return 1;
+  if (launched && bound_by_user && getenv("OMPI_MCA_orte_bound_at_launch")) return CPU_COUNT(&mine);
+  if (!launched || bound_by_user || sched_getaffinity(getppid(), sizeof host, &host)) host = mine;
+  const int cores = CPU_COUNT(&host);
+  *shared = cores < node_ranks;
+  if (*shared || !launched || bound_by_user) {
+    if (!bound_by_user) sched_setaffinity(0, sizeof host, &host);
+    return *shared ? 1 : cores / node_ranks;
+  }
+  const int first = node_rank * cores / node_ranks, end = (node_rank + 1) * cores / node_ranks;
+  CPU_ZERO(&mine);
+  for (int cpu = 0, k = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (!CPU_ISSET(cpu, &host)) continue;
+    if (k >= first && k < end) CPU_SET(cpu, &mine);
+    k++;
+  }
+  sched_setaffinity(0, sizeof mine, &mine);
+  return end - first;
+}
