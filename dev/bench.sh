@@ -89,14 +89,16 @@ tokenizer() {
     for threads in 1 0; do
       : >"$run.$threads"
       for ((round = 0; round < ROUNDS; round++)); do
-        "$program" --device cpu --n_layer 1 --n_head 1 --n_embd 8 --seq_len 8 --batch_size 1 --data "$dir" --cache= --threads $threads \
-          --vocab_size $vocab --max_steps 1 --eval_every -1 --sample_tokens 0 --out "$run" >/dev/null
+        "$program" --device cpu --n_layer 1 --n_head 1 --n_embd 8 --seq_len 8 --batch_size 1 --data "$dir" --cache= \
+          --threads $threads --vocab_size $vocab --max_steps 1 --eval_every -1 --sample_tokens 0 --out "$run" >/dev/null
         head -n 1 "$run/metrics.jsonl" >>"$run.$threads"
       done
     done
     [ -z "$hf" ] || "$PYTHON" "$here/bench_tokenizers.py" "$dir" $vocab "$ROUNDS" >"$run.hf"
     seconds() { field tokenizer_ms <"$run.$1" | awk '{ print $1 / 1e3 }' | median; }
-    speed_mb() { paste <(field text_bytes <"$run.$1") <(field encode_ms <"$run.$1") | awk '{ print $1 / $2 / 1e3 }' | median; }
+    speed_mb() {
+      paste <(field text_bytes <"$run.$1") <(field encode_ms <"$run.$1") | awk '{ print $1 / $2 / 1e3 }' | median
+    }
     printf '%8d %10s %10s %10s %10s %12s\n' $vocab "$(seconds 1)" "$(speed_mb 1)" "$(seconds 0)" "$(speed_mb 0)" \
       "$([ -z "$hf" ] && echo - || cat "$run.hf")"
   done
@@ -108,8 +110,9 @@ curve() {
   local steps=${CURVE_STEPS:-300} batch=${CURVE_BATCH:-32} dtype=${CURVE_DTYPE:-fp32} run=$out/curve
   echo
   echo "\`small\`, $steps steps of batch $batch, $dtype: AdamW lr 1e-3, 5 % warm-up, cosine to 10 %, decay 0.1, clip 1"
-  ours 1 --device cpu --model small --seq_len 256 --vocab_size 5000 --batch_size "$batch" --max_steps "$steps" --epochs 1000 \
-    --lr 1e-3 --schedule cosine --warmup 0.05 --min_lr_ratio 0.1 --weight_decay 0.1 --clip 1 --beta1 0.9 --beta2 0.95 \
+  ours 1 --device cpu --model small --seq_len 256 --vocab_size 5000 --batch_size "$batch" --max_steps "$steps" \
+    --epochs 1000 --lr 1e-3 --schedule cosine --warmup 0.05 --min_lr_ratio 0.1 --weight_decay 0.1 --clip 1 --beta1 0.9 \
+    --beta2 0.95 \
     --param_dtype "$dtype" --sample_tokens 0 --cache "$out/cache" --out "$run" >"$run.log" 2>&1 ||
     { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
   grep '"kind":"step"' "$run/metrics.jsonl" | field loss >"$run.ours"
@@ -137,7 +140,10 @@ curve() {
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(tokenizer speed curve)
 for part in "${parts[@]}"; do
-  case $part in tokenizer | speed | curve) ;; *) echo "bench: parts are tokenizer, speed and curve, not '$part'" >&2; exit 2 ;; esac
+  case $part in
+    tokenizer | speed | curve) ;;
+    *) echo "bench: parts are tokenizer, speed and curve, not '$part'" >&2; exit 2 ;;
+  esac
 done
 header
 for part in "${parts[@]}"; do "$part"; done

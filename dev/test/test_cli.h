@@ -661,7 +661,8 @@ TEST(cli_saved_weights_open,
     REQUIRE(safetensors_open(&s, path), "%s", s.error);
     Options o;
     test_options(&o, 1,
-                 "--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --tie_head %s", tied);
+                 "--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --tie_head %s",
+                 tied);
     const Model model = model_of(&o);
     int count;
     Param *p = model_params(&model, &count);
