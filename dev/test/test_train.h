@@ -181,6 +181,42 @@ TEST_MPI(ten_steps_equal_pytorch, 1, "losses of ten AdamW steps with clipping st
   }
 }
 
+TEST_MPI(update_unscales_and_clips, 1,
+         "plain SGD moves each weight by lr x gradient / (microbatches x loss scale) x clip / norm, nothing else") {
+  static Corpus corpus;
+  static Trainer t;
+  test_corpus(&corpus, 97, 2000, 32);
+  for (const char *extra : {"--clip 0.01", "--clip 0", "--clip 0.01 --param_dtype fp16 --loss_scale 1024"}) {
+    Options o;
+    test_options(&o, 1, "--n_layer 1 --n_head 2 --n_embd 24 --seq_len 16 --vocab_size 97 --batch_size 2 --grad_accum 3 "
+                 "--optimizer sgd --momentum 0 --weight_decay 0 --lr 0.5 --schedule constant --warmup 0 %s", extra);
+    trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
+    Fsdp *f = &t.fsdp;
+    const int64_t n = f->shard_total;                              // one rank: its shards are everything
+    float *before = (float *)malloc(sizeof(float) * (size_t)n);
+    for (int u = 0; u < f->units; u++)
+      memcpy(before + f->shard_at[u], fsdp_shard(f, STATE_MASTER, u), sizeof(float) * (size_t)f->unit[u].shard_numel);
+    const double scale = 3 * (double)t.loss_scale;
+    const StepResult r = train_step(&t, false);
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += (double)f->grads[i] * f->grads[i];
+    const double norm = sqrt(squares) / scale, factor = (o.clip > 0 ? fmin(1, o.clip / (norm + 1e-6)) : 1) / scale;
+    EXPECT(fabs(r.grad_norm / norm - 1) < 1e-12, "%s: the norm is %.17g, must be %.17g", extra, r.grad_norm, norm);
+    for (int u = 0; u < f->units; u++)
+      for (int64_t i = 0; i < f->unit[u].shard_numel; i++) {
+        const double b = before[f->shard_at[u] + i], move = 0.5 * factor * f->grads[f->shard_at[u] + i];
+        // Roundings: factor to fp32, gradient times factor, and the fused subtraction: 2 of the move, 1 of the result.
+        const double bound = 0x1p-24 * (2.1 * fabs(move) + fabs(b) + fabs(move));
+        const double got = fsdp_shard(f, STATE_MASTER, u)[i];
+        EXPECT(fabs(got - (b - move)) <= bound, "%s: unit %d element %lld: %.9g, must be %.9g", extra, u, (long long)i,
+               got, b - move);
+      }
+    free(before);
+    trainer_close(&t);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
 // The gradients of the first microbatch of a fresh model, all parameters one after the other, unscaled. malloc'ed.
 static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const char *dtype) {
   static Trainer t;
