@@ -5,7 +5,8 @@
 //   1 memory     MemoryPlan: every byte is planned under a name, printed, then taken under that name
 //   2 mesh       who is where; cores; the shared window of the ranks of one host
 //   3 units      parameters -> units -> pieces: which rank owns which elements, as data
-//   4 transport  copies inside a host, nonblocking point-to-point between hosts; all traffic is counted here
+//   4 transport  the comm table: self, or mpi (copies inside a host, nonblocking point-to-point between hosts); all
+//                traffic is counted here
 //   5 gather     fsdp_gather / fsdp_wait / fsdp_release
 //   6 reduce     fsdp_grads / fsdp_reduce: ordered, so that N ranks give bit for bit what one rank gives
 //   7 optimizer  norm, update, initialisation, reading and writing of sharded state
@@ -251,19 +252,21 @@ struct FsdpConfig {
 };
 
 enum SlotState { SLOT_EMPTY, SLOT_PENDING, SLOT_WHOLE };
-struct GatherSlot { int unit; SlotState state; bool in_use; char *data; MPI_Request *requests; int pending; };
+// data: the slot's own memory; whole: where the gathered unit is to be read (at N = 1 the shard itself).
+struct GatherSlot { int unit; SlotState state; bool in_use; char *data, *whole; MPI_Request *requests; int pending; };
 
 // The one reduction in flight: rounds of at most chunk_numel elements of every owner's shard.
 struct ReduceJob {
   bool active, first;                            // first: microbatch 0 of the step, overwrites the shard
   int unit, slot, rounds, prepared, consumed;
   uint64_t round0;                               // global number of its first round
-  const char *full;
-  Dtype dtype;                                   // of `full`
+  const char *full;                              // the unit's gradient buffer
 };
 
+struct Comm;
 struct Fsdp {
   Ctx *ctx;
+  const Comm *comm;                              // transport, see part 4
   MemoryPlan *plan;
   FsdpConfig cfg;
   Mesh mesh;
@@ -292,7 +295,6 @@ struct Fsdp {
 };
 
 static inline size_t fsdp_param_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.param_dtype); }
-static inline bool fsdp_in_place(const Fsdp *f) { return f->mesh.world == 1; }
 static inline int64_t fsdp_block_numel(const Fsdp *f) { return f->units > 1 ? f->unit[1].full_numel : 0; }
 // The root's gradient is summed in fp32 over the head's chunks and rounded for the wire chunk by chunk.
 static inline bool fsdp_unit_staged(const Fsdp *f, int u) { return u == 0 && f->cfg.wire_dtype != F32; }
@@ -439,12 +441,51 @@ static inline void fsdp_open_window(Fsdp *f) {
   MPI_Barrier(f->mesh.node);
 }
 
-// Gives MPI a chance to move messages. OpenMPI progresses only inside its calls.
-static inline void fsdp_progress(Fsdp *f) {
-  if (!f->mesh.remote) return;
-  int flag;
-  MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, f->mesh.reduce_comm, &flag, MPI_STATUS_IGNORE);
+static inline char *fsdp_param_shard(const Fsdp *f, int rank, int u) {
+  return f->mesh.peer[rank].window + f->params_at[u];
 }
+// Where rank r (its window at `window`) lays out what it contributes to `owner` in a round, from shard element `first`.
+static inline char *fsdp_contribution(const Fsdp *f, char *window, int owner, uint64_t round, int64_t first) {
+  const ReduceJob *job = &f->job;
+  const size_t b_r = dtype_bytes(f->cfg.wire_dtype);
+  if (fsdp_unit_staged(f, job->unit)) {
+    size_t chunk = (size_t)f->chunk_numel * b_r, parity = round & 1;
+    return window + f->staging_at + (parity * (size_t)f->mesh.world + (size_t)owner) * chunk;
+  }
+  const Piece *c = &f->unit[job->unit].piece[0];
+  return window + (job->full - f->window) + (size_t)(c->full_offset + owner * c->numel + first) * b_r;
+}
+
+// ---- the comm table: what a transport does. Sections 5 and 6 know no other way to reach a peer.
+struct Comm {
+  const char *name;
+  void (*gather_start)(Fsdp *f, int u, GatherSlot *s);             // begins to make unit u whole
+  void (*gather_finish)(Fsdp *f, int u, GatherSlot *s);            // waits for it and sets s->whole
+  bool (*round_free)(Fsdp *f, uint64_t round);                     // may the memory of this round be written again?
+  void (*round_send)(Fsdp *f, uint64_t round, int64_t first, int64_t n);       // own contributions lie ready: give them
+  bool (*round_arrived)(Fsdp *f, uint64_t round);                  // are all contributions to the own shard here?
+  const char *(*round_input)(const Fsdp *f, uint64_t round, int r, int64_t first);     // rank r's, in the wire dtype
+  void (*round_done)(Fsdp *f, uint64_t round);                     // the own shard has them: peers may go on
+  bool (*grads_free)(Fsdp *f, int slot);                           // has everybody read this gradient slot?
+  void (*progress)(Fsdp *f);                                       // lets messages move
+};
+
+// ---- self: one rank. Units are read in place, contributions are the own ones.
+static inline void comm_self_gather_start(Fsdp *, int, GatherSlot *) {}
+static inline void comm_self_gather_finish(Fsdp *f, int u, GatherSlot *s) { s->whole = fsdp_param_shard(f, 0, u); }
+static inline bool comm_self_yes(Fsdp *, uint64_t) { return true; }
+static inline void comm_self_send(Fsdp *, uint64_t, int64_t, int64_t) {}
+static inline const char *comm_self_input(const Fsdp *f, uint64_t round, int, int64_t first) {
+  return fsdp_contribution(f, f->window, 0, round, first);
+}
+static inline void comm_self_done(Fsdp *, uint64_t) {}
+static inline bool comm_self_grads_free(Fsdp *, int) { return true; }
+static inline void comm_self_progress(Fsdp *) {}
+static const Comm comm_self = {
+    "self", comm_self_gather_start, comm_self_gather_finish, comm_self_yes, comm_self_send, comm_self_yes,
+    comm_self_input, comm_self_done, comm_self_grads_free, comm_self_progress};
+
+// ---- mpi: ranks of one host read each other's windows, ranks of different hosts exchange nonblocking messages.
 static inline bool requests_done(MPI_Request *r, int *pending) {
   if (!*pending) return true;
   int flag = 0;
@@ -452,35 +493,12 @@ static inline bool requests_done(MPI_Request *r, int *pending) {
   if (flag) *pending = 0;
   return flag;
 }
-
-// The step's small all-gather: `bytes` of every rank to every rank, in order of rank.
-static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  f->traffic.small++;
-  f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
-  MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, f->mesh.comm);
+// OpenMPI moves messages only inside its calls.
+static inline void comm_mpi_progress(Fsdp *f) {
+  int flag;
+  if (f->mesh.remote) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, f->mesh.reduce_comm, &flag, MPI_STATUS_IGNORE);
 }
-static inline void fsdp_barrier(Fsdp *f) {
-  f->traffic.small++;
-  MPI_Barrier(f->mesh.comm);
-}
-
-// ================================================================================================ 5 gather
-static inline char *fsdp_param_shard(const Fsdp *f, int rank, int u) {
-  return f->mesh.peer[rank].window + f->params_at[u];
-}
-static inline GatherSlot *fsdp_slot(Fsdp *f, int u) {
-  return &f->slot[u == 0 ? f->cfg.gather_slots : (u - 1) % f->cfg.gather_slots];
-}
-
-// Starts gathering unit u, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
-// call it for the same units in the same order.
-static inline void fsdp_gather(Fsdp *f, int u) {
-  if (fsdp_in_place(f)) return;
-  GatherSlot *s = fsdp_slot(f, u);
-  if (s->unit == u && s->state != SLOT_EMPTY) return;
-  CHECK(!s->in_use, "unit %s is gathered into a slot that %s still uses", f->unit[u].name, f->unit[s->unit].name);
-  s->unit = u;
-  s->state = SLOT_PENDING;
+static inline void comm_mpi_gather_start(Fsdp *f, int u, GatherSlot *s) {
   f->traffic.gathers++;
   const MPI_Datatype type = fsdp_mpi_type(f->cfg.param_dtype);
   const size_t b = fsdp_param_bytes(f);
@@ -496,15 +514,9 @@ static inline void fsdp_gather(Fsdp *f, int u) {
     }
   }
 }
-
-// Waits until unit u is whole and returns its full buffer, in the parameter dtype, valid until fsdp_release. Shards of
-// ranks on this host are copied here, by all threads: their owners change them only between two barriers.
-static inline void *fsdp_wait(Fsdp *f, int u) {
-  if (fsdp_in_place(f)) return fsdp_param_shard(f, 0, u);
-  fsdp_gather(f, u);
-  GatherSlot *s = fsdp_slot(f, u);
-  s->in_use = true;
-  if (s->state == SLOT_WHOLE) return s->data;
+static inline void fsdp_poll(Fsdp *f);
+// Shards of ranks on this host are copied here, by all threads: their owners change them only between two barriers.
+static inline void comm_mpi_gather_finish(Fsdp *f, int u, GatherSlot *s) {
   const size_t b = fsdp_param_bytes(f);
   for (int i = 0; i < f->unit[u].pieces; i++) {
     const Piece *c = &f->unit[u].piece[i];
@@ -516,13 +528,104 @@ static inline void *fsdp_wait(Fsdp *f, int u) {
       if (r != f->mesh.rank) f->traffic.gather_bytes += c->numel * (int64_t)b;
     }
   }
-  for (int spins = 0; !requests_done(s->requests, &s->pending);) mesh_pause(&f->mesh, &spins);
+  for (int spins = 0; !requests_done(s->requests, &s->pending); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
+  s->whole = s->data;
+}
+// Have the peers of this host added up everything before round `rounds`?
+static inline bool comm_mpi_peers_done(const Fsdp *f, uint64_t rounds) {
+  for (int r = 0; r < f->mesh.world; r++)
+    if (r != f->mesh.rank && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->done) < rounds)
+      return false;
+  return true;
+}
+// Two rounds are in flight: round - 2 used this memory. Only staging is written per round; slots are grads_free's.
+static inline bool comm_mpi_round_free(Fsdp *f, uint64_t round) {
+  if (!requests_done(f->sends[round & 1], &f->sends_pending[round & 1])) return false;
+  return !fsdp_unit_staged(f, f->job.unit) || round < 2 || comm_mpi_peers_done(f, round - 1);
+}
+static inline char *comm_mpi_staging_in(const Fsdp *f, uint64_t round, int remote_peer) {
+  const size_t chunk_bytes = (size_t)f->chunk_numel * dtype_bytes(f->cfg.wire_dtype);
+  return f->staging_in + ((round & 1) * (size_t)f->mesh.remote + (size_t)remote_peer) * chunk_bytes;
+}
+static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, int64_t first, int64_t n) {
+  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), me = f->mesh.rank;
+  const MPI_Datatype type = fsdp_mpi_type(f->cfg.wire_dtype);
+  // A slot is complete before its first round: all of its rounds can be read from then on.
+  const uint64_t ready = fsdp_unit_staged(f, f->job.unit) ? round + 1 : f->rounds_started;
+  counter_publish(&fsdp_control(f, me)->ready, ready);
+  for (int r = 0, k = 0; r < f->mesh.world && f->mesh.remote; r++) {
+    if (r == me || mesh_shares_memory(&f->mesh, r)) continue;
+    MPI_Irecv(comm_mpi_staging_in(f, round, k++), fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm,
+              &f->receives[parity][f->receives_pending[parity]++]);
+    MPI_Isend(fsdp_contribution(f, f->window, r, round, first), fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm,
+              &f->sends[parity][f->sends_pending[parity]++]);
+  }
+}
+static inline bool comm_mpi_round_arrived(Fsdp *f, uint64_t round) {
+  for (int r = 0; r < f->mesh.world; r++)
+    if (r != f->mesh.rank && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->ready) < round + 1)
+      return false;
+  return requests_done(f->receives[round & 1], &f->receives_pending[round & 1]);
+}
+static inline const char *comm_mpi_round_input(const Fsdp *f, uint64_t round, int r, int64_t first) {
+  const int me = f->mesh.rank;
+  if (r == me || mesh_shares_memory(&f->mesh, r))
+    return fsdp_contribution(f, f->mesh.peer[r].window, me, round, first);
+  int remote_peer = 0;
+  for (int q = 0; q < r; q++) remote_peer += q != me && !mesh_shares_memory(&f->mesh, q);
+  return comm_mpi_staging_in(f, round, remote_peer);
+}
+static inline void comm_mpi_round_done(Fsdp *f, uint64_t round) {
+  counter_publish(&fsdp_control(f, f->mesh.rank)->done, round + 1);
+}
+static inline bool comm_mpi_grads_free(Fsdp *f, int slot) {
+  return comm_mpi_peers_done(f, f->slot_rounds[slot]) && requests_done(f->sends[0], &f->sends_pending[0]) &&
+         requests_done(f->sends[1], &f->sends_pending[1]);
+}
+static const Comm comm_mpi = {
+    "mpi", comm_mpi_gather_start, comm_mpi_gather_finish, comm_mpi_round_free, comm_mpi_round_send,
+    comm_mpi_round_arrived, comm_mpi_round_input, comm_mpi_round_done, comm_mpi_grads_free, comm_mpi_progress};
+
+// ---- small exchanges, the same over every transport
+// `bytes` of every rank to every rank, in order of rank: once a step.
+static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  f->traffic.small++;
+  f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
+  MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, f->mesh.comm);
+}
+static inline void fsdp_barrier(Fsdp *f) {
+  f->traffic.small++;
+  MPI_Barrier(f->mesh.comm);
+}
+
+// ================================================================================================ 5 gather
+static inline GatherSlot *fsdp_slot(Fsdp *f, int u) {
+  return &f->slot[u == 0 ? f->cfg.gather_slots : (u - 1) % f->cfg.gather_slots];
+}
+
+// Starts gathering unit u, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
+// call it for the same units in the same order.
+static inline void fsdp_gather(Fsdp *f, int u) {
+  GatherSlot *s = fsdp_slot(f, u);
+  if (s->unit == u && s->state != SLOT_EMPTY) return;
+  CHECK(!s->in_use, "unit %s is gathered into a slot that %s still uses", f->unit[u].name, f->unit[s->unit].name);
+  s->unit = u;
+  s->state = SLOT_PENDING;
+  f->comm->gather_start(f, u, s);
+}
+
+// Waits until unit u is whole and returns its full buffer, in the parameter dtype, valid until fsdp_release.
+static inline void *fsdp_wait(Fsdp *f, int u) {
+  fsdp_gather(f, u);
+  GatherSlot *s = fsdp_slot(f, u);
+  s->in_use = true;
+  if (s->state != SLOT_WHOLE) f->comm->gather_finish(f, u, s);
   s->state = SLOT_WHOLE;
-  return s->data;
+  return s->whole;
 }
 
 // Unit u is not read any more; its slot may take another unit. What lies there stays whole until one does.
-static inline void fsdp_release(Fsdp *f, int u) { if (!fsdp_in_place(f)) fsdp_slot(f, u)->in_use = false; }
+static inline void fsdp_release(Fsdp *f, int u) { fsdp_slot(f, u)->in_use = false; }
 
 // Parameter p of a gathered unit whose full buffer is `base`; rows include the padding rows.
 static inline Tensor fsdp_tensor(const Fsdp *f, void *base, int p, Dtype dtype) {
@@ -541,54 +644,20 @@ static inline void fsdp_round_span(const Fsdp *f, int u, int rounds, int j, int6
   *first = rounds == 1 ? 0 : j * f->chunk_numel;
   *numel_ = rounds == 1 ? f->unit[u].shard_numel : min64(f->chunk_numel, f->unit[u].shard_numel - *first);
 }
-// Where rank r (its window at `window`) laid out what it contributes to `owner` in round j of the job.
-static inline char *fsdp_contribution(const Fsdp *f, char *window, int owner, int j, int64_t first) {
-  const ReduceJob *job = &f->job;
-  const size_t b_r = dtype_bytes(f->cfg.wire_dtype);
-  if (fsdp_unit_staged(f, job->unit)) {
-    size_t chunk = (size_t)f->chunk_numel * b_r, parity = (job->round0 + (uint64_t)j) & 1;
-    return window + f->staging_at + (parity * (size_t)f->mesh.world + (size_t)owner) * chunk;
-  }
-  const Piece *c = &f->unit[job->unit].piece[0];
-  return window + (job->full - f->window) + (size_t)(c->full_offset + owner * c->numel + first) * b_r;
-}
-static inline bool fsdp_peers_done(const Fsdp *f, uint64_t rounds) {
-  for (int r = 0; r < f->mesh.world; r++)
-    if (r != f->mesh.rank && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->done) < rounds)
-      return false;
-  return true;
-}
 
-// Lays out round job.prepared: rounds it for the wire where that is needed, posts its messages. False if it must wait.
+// Lays out round job.prepared, rounded for the wire where that is needed, and gives it away. False if it must wait.
 static inline bool fsdp_reduce_prepare(Fsdp *f) {
   ReduceJob *job = &f->job;
-  const int j = job->prepared, me = f->mesh.rank;
-  const uint64_t round = job->round0 + (uint64_t)j;
-  const int parity = (int)(round & 1);
-  const bool staged = fsdp_unit_staged(f, job->unit);
-  if (j == job->rounds || j >= job->consumed + 2) return false;
-  if (!requests_done(f->sends[parity], &f->sends_pending[parity])) return false;
-  if (staged && round >= 2 && !fsdp_peers_done(f, round - 1)) return false;   // staging of round-2 has been read
+  const uint64_t round = job->round0 + (uint64_t)job->prepared;
+  if (job->prepared == job->rounds || job->prepared >= job->consumed + 2) return false;
+  if (!f->comm->round_free(f, round)) return false;
   int64_t first, n;
-  fsdp_round_span(f, job->unit, job->rounds, j, &first, &n);
-  if (staged) {
-    const Piece *c = &f->unit[job->unit].piece[0];
-    for (int o = 0; o < f->mesh.world; o++)
-      convert(f->ctx, tensor_of(fsdp_contribution(f, f->window, o, j, first), f->cfg.wire_dtype, n),
-              tensor_of((char *)job->full + (size_t)(c->full_offset + o * c->numel + first) * 4, F32, n));
-    if (f->mesh.world > 1) counter_publish(&fsdp_control(f, me)->ready, round + 1);
-  }
-  const MPI_Datatype type = fsdp_mpi_type(f->cfg.wire_dtype);
-  const size_t chunk_bytes = (size_t)f->chunk_numel * dtype_bytes(f->cfg.wire_dtype);
-  for (int r = 0, k = 0; r < f->mesh.world && f->mesh.remote; r++) {
-    if (r == me || mesh_shares_memory(&f->mesh, r)) continue;
-    char *in = f->staging_in + ((size_t)parity * (size_t)f->mesh.remote + (size_t)k++) * chunk_bytes;
-    int tag = (int)(round & 0x3fff);
-    MPI_Irecv(in, fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm,
-              &f->receives[parity][f->receives_pending[parity]++]);
-    MPI_Isend(fsdp_contribution(f, f->window, r, j, first), fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm,
-              &f->sends[parity][f->sends_pending[parity]++]);
-  }
+  fsdp_round_span(f, job->unit, job->rounds, job->prepared, &first, &n);
+  const Piece *c = &f->unit[job->unit].piece[0];
+  for (int o = 0; o < f->mesh.world && fsdp_unit_staged(f, job->unit); o++)
+    convert(f->ctx, tensor_of(fsdp_contribution(f, f->window, o, round, first), f->cfg.wire_dtype, n),
+            tensor_of((char *)job->full + (size_t)(c->full_offset + o * c->numel + first) * 4, F32, n));
+  f->comm->round_send(f, round, first, n);
   job->prepared++;
   return true;
 }
@@ -597,61 +666,53 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
 // order. Returns whether it did.
 static inline bool fsdp_reduce_consume(Fsdp *f) {
   ReduceJob *job = &f->job;
-  const int j = job->consumed, me = f->mesh.rank;
-  if (j >= job->prepared) return false;
-  const uint64_t round = job->round0 + (uint64_t)j;
-  const int parity = (int)(round & 1);
-  for (int r = 0; r < f->mesh.world; r++)
-    if (r != me && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->ready) < round + 1)
-      return false;
-  if (!requests_done(f->receives[parity], &f->receives_pending[parity])) return false;
+  const uint64_t round = job->round0 + (uint64_t)job->consumed;
+  if (job->consumed >= job->prepared || !f->comm->round_arrived(f, round)) return false;
   int64_t first, n;
-  fsdp_round_span(f, job->unit, job->rounds, j, &first, &n);
-  const Dtype wire = f->cfg.wire_dtype;
-  const size_t b_r = dtype_bytes(wire), chunk_bytes = (size_t)f->chunk_numel * b_r;
+  fsdp_round_span(f, job->unit, job->rounds, job->consumed, &first, &n);
+  const size_t b_r = dtype_bytes(f->cfg.wire_dtype);
   float *sum = f->grads + f->shard_at[job->unit] + first;
   for (int64_t at = 0; at < n; at += STAGE_NUMEL) {            // all ranks' part of a block while the sum is in cache
     int64_t part = min64(STAGE_NUMEL, n - at);
-    for (int r = 0, k = 0; r < f->mesh.world; r++) {
-      const char *in;
-      if (r == me || mesh_shares_memory(&f->mesh, r)) in = fsdp_contribution(f, f->mesh.peer[r].window, me, j, first);
-      else in = f->staging_in + ((size_t)parity * (size_t)f->mesh.remote + (size_t)k++) * chunk_bytes;
-      accumulate(f->ctx, tensor_of(sum + at, F32, part), tensor_of((char *)in + (size_t)at * b_r, wire, part),
+    for (int r = 0; r < f->mesh.world; r++) {
+      const char *in = f->comm->round_input(f, round, r, first) + (size_t)at * b_r;
+      accumulate(f->ctx, tensor_of(sum + at, F32, part), tensor_of((void *)in, f->cfg.wire_dtype, part),
                  job->first && r == 0 ? OVERWRITE : ADD);
     }
   }
   f->traffic.reduce_bytes += (f->mesh.world - 1) * n * (int64_t)b_r;
-  if (f->mesh.world > 1) counter_publish(&fsdp_control(f, me)->done, round + 1);
+  f->comm->round_done(f, round);
   if (++job->consumed == job->rounds) job->active = false;
   return true;
 }
 
 // Moves the reduction in flight as far as it goes without waiting. Called between ops.
 static inline void fsdp_poll(Fsdp *f) {
-  fsdp_progress(f);
+  f->comm->progress(f);
   while (f->job.active && (fsdp_reduce_prepare(f) || fsdp_reduce_consume(f))) {}
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {
   for (int spins = 0; f->job.active;) {
-    uint64_t before = (uint64_t)f->job.prepared + (uint64_t)f->job.consumed;
+    const int before = f->job.prepared + f->job.consumed;
     fsdp_poll(f);
-    if (f->job.active && (uint64_t)f->job.prepared + (uint64_t)f->job.consumed == before) mesh_pause(&f->mesh, &spins);
+    if (f->job.active && f->job.prepared + f->job.consumed == before) mesh_pause(&f->mesh, &spins);
   }
 }
 
+// Gradient slots: 0 and 1 for blocks in turn, 2 is the root's.
 static inline int fsdp_grad_slot(const Fsdp *f, int u) { return u == 0 ? 2 : (int)(f->block_reductions & 1); }
+static inline char *fsdp_grad_slot_data(const Fsdp *f, int slot) {
+  if (slot == 2) return f->window + f->root_grads_at;
+  return f->window + f->grad_slots_at + (size_t)slot * (size_t)fsdp_block_numel(f) * dtype_bytes(f->cfg.wire_dtype);
+}
 
 // The whole gradient buffer of unit u, to be overwritten: blocks in the wire dtype (one of two slots), the root in
 // fp32. Waits until the reduction that used the memory before has been read by everybody.
 static inline void *fsdp_grads(Fsdp *f, int u) {
-  const int s = fsdp_grad_slot(f, u);
-  if (f->job.active && f->job.slot == s) fsdp_reduce_finish(f);
-  for (int spins = 0; !fsdp_peers_done(f, f->slot_rounds[s]); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
-  for (int parity = 0; parity < 2; parity++)
-    for (int spins = 0; !requests_done(f->sends[parity], &f->sends_pending[parity]); fsdp_poll(f))
-      mesh_pause(&f->mesh, &spins);
-  if (u == 0) return f->window + f->root_grads_at;
-  return f->window + f->grad_slots_at + (size_t)s * (size_t)f->unit[1].full_numel * dtype_bytes(f->cfg.wire_dtype);
+  const int slot = fsdp_grad_slot(f, u);
+  if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
+  for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
+  return fsdp_grad_slot_data(f, slot);
 }
 static inline Dtype fsdp_grad_dtype(const Fsdp *f, int u) { return u == 0 ? F32 : f->cfg.wire_dtype; }
 
@@ -660,25 +721,18 @@ static inline void fsdp_reduce(Fsdp *f, int u, int microbatch) {
   fsdp_reduce_finish(f);
   const int s = fsdp_grad_slot(f, u);
   ReduceJob *job = &f->job;
-  *job =
-      ReduceJob{true,
-                microbatch == 0,
-                u,
-                s,
-                fsdp_rounds(f, u),
-                0,
-                0,
-                f->rounds_started,
-                (const char *)(u == 0 ? f->window + f->root_grads_at
-                                      : f->window + f->grad_slots_at +
-                                            (size_t)s * (size_t)f->unit[1].full_numel * dtype_bytes(f->cfg.wire_dtype)),
-                fsdp_grad_dtype(f, u)};
+  *job = ReduceJob{};
+  job->active = true;
+  job->first = microbatch == 0;
+  job->unit = u;
+  job->slot = s;
+  job->rounds = fsdp_rounds(f, u);
+  job->round0 = f->rounds_started;
+  job->full = fsdp_grad_slot_data(f, s);
   f->rounds_started += (uint64_t)job->rounds;
   f->slot_rounds[s] = f->rounds_started;
   f->block_reductions += u != 0;
   f->traffic.reductions++;
-  if (!fsdp_unit_staged(f, u) && f->mesh.world > 1)             // nothing to round: all of it can be read from now on
-    counter_publish(&fsdp_control(f, f->mesh.rank)->ready, f->rounds_started);
   fsdp_poll(f);
 }
 
@@ -686,6 +740,7 @@ static inline void fsdp_reduce(Fsdp *f, int u, int microbatch) {
 // Takes all memory of the plan's sharding lines. Collective. f->plan must hold the plan.
 static inline void fsdp_open(Fsdp *f, MemoryPlan *plan) {
   f->plan = plan;
+  f->comm = f->mesh.world == 1 ? &comm_self : &comm_mpi;
   fsdp_open_window(f);
   const size_t shards = (size_t)f->shard_total, b_p = fsdp_param_bytes(f);
   if (f->cfg.param_dtype != F32) f->master = (float *)memory_take(plan, MEM_MASTER, shards * 4);
@@ -694,7 +749,7 @@ static inline void fsdp_open(Fsdp *f, MemoryPlan *plan) {
   f->grads = (float *)memory_take(plan, MEM_GRADS, shards * 4);
   const int K = f->cfg.gather_slots, remote = f->mesh.remote;
   f->slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
-  for (int k = 0; k <= K && !fsdp_in_place(f); k++) {
+  for (int k = 0; k <= K && f->mesh.world > 1; k++) {            // one rank reads its units in place
     f->slot[k].data = (char *)memory_take(plan, k == K ? MEM_ROOT_PARAMS : MEM_GATHER_SLOTS,
                                           (size_t)(k == K ? f->unit[0].full_numel : fsdp_block_numel(f)) * b_p);
     f->slot[k].requests = (MPI_Request *)calloc((size_t)(2 * remote * MAX_PIECES + 1), sizeof(MPI_Request));
