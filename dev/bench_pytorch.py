@@ -231,8 +231,8 @@ def main():
     if args.global_batch % args.ranks:
         p.error(f"--ranks {args.ranks} does not divide the batch of {args.global_batch}")
     if args.curve:
-        if not (args.train and args.val):
-            p.error("--curve needs --train and --val")
+        if not args.cache:
+            p.error("--curve needs --cache")
         curve(args)
     elif args.ranks == 1:
         measure(0, args, None)
