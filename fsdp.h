@@ -3,10 +3,9 @@
 // computes and its gradient is reduced just after. Rajbhandari et al. 2020 (ZeRO), Zhao et al. 2023 (PyTorch FSDP).
 //
 //   1 memory     MemoryPlan: every byte is planned under a name, printed, then taken under that name
-//   2 mesh       who is where; cores; the shared window of the ranks of one host
+//   2 mesh       who is where
 //   3 units      parameters -> units -> pieces: which rank owns which elements, as data
-//   4 transport  the comm table: self, or mpi (copies inside a host, nonblocking point-to-point between hosts); all
-//                traffic is counted here
+//   4 transport  the comm table: self, mpi or nccl (kernels/transport.h); all traffic is counted there
 //   5 gather     fsdp_gather / fsdp_wait / fsdp_release
 //   6 reduce     fsdp_grads / fsdp_reduce: ordered, so that N ranks give bit for bit what one rank gives
 //   7 optimizer  norm, update, initialisation, reading and writing of sharded state
@@ -16,18 +15,24 @@
 //   fsdp_grads(f,u) -> its gradient buffer, whole                        fsdp_reduce(f,u) start
 //   fsdp_poll(f) between ops, so that messages move while we compute
 //
+// Devices. Everything an op touches is device memory; on a CPU that is host memory. Three streams: the model's, one for
+// gathers, one for reductions, ordered by events and never by waiting on the host. On a CPU a call is done when it
+// returns, so streams and events are nothing there; the schedule is the same text. Whoever adds an access to memory
+// that another stream touches adds the wait that orders it: the tests remove each wait once and must then fail.
+//
 // Formulas, per rank and step, for N ranks, L blocks, K gather slots, A microbatches a rank. U: elements of a block
 // unit, P: of all units, both padded to N equal shards. b_p, b_r: bytes of a parameter and on the wire. f = (N-1)/N.
 //   gathers      1 + L + (2A-1) max(L-K, 0)            a block still whole in its slot is not gathered again
 //   reductions   A (L+1)
 //   wire bytes   f (root b_p + (L + (2A-1) max(L-K,0)) U b_p + A P b_r)
-//   small        one all-gather (norm, losses, stop flag) and one barrier
+//   small        one all-gather (norm, losses, stop flag); over mpi a barrier too
 //   memory       see fsdp_plan
-// At N = 1 nothing is gathered: units are read in place. fsdp_formula states this as code, a test compares it with the
-// counters of part 4.
+// With --comm self nothing is gathered: units are read in place. fsdp_formula states this as code, a test compares it
+// with the counters of part 4.
 //
 // Bit-identity: the owner adds contributions in order of the global microbatch m = a N + r, each first rounded to the
 // wire dtype (its own too, and at N = 1): one left fold, the same for every N that divides the number of microbatches.
+// Only --reduce native gives the order away, to NCCL.
 #pragma once
 #include "kernels/ops.h"
 #include "kernels/all.h"
@@ -49,23 +54,27 @@ static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // ================================================================================================ 1 memory
-// X(identifier, words). Lines marked "window" lie in memory that the other ranks of the host can read.
+// X(identifier, words). Lines of working memory lie on the device; on a CPU with --comm mpi those marked "shared" lie in
+// a window that the other ranks of the host read. "host" lines are host memory on every device.
 #define MEMORY_LINES(X) \
-  X(MEM_PARAMS,       "parameter shards (window)") \
+  X(MEM_PARAMS,       "parameter shards, shared") \
   X(MEM_MASTER,       "fp32 master shards") \
   X(MEM_OPTIMIZER,    "optimizer state shards") \
   X(MEM_GRADS,        "gradient shards, fp32") \
   X(MEM_GATHER_SLOTS, "gather slots, blocks") \
   X(MEM_ROOT_PARAMS,  "gathered root") \
-  X(MEM_GRAD_SLOTS,   "gradient slots, blocks (window)") \
-  X(MEM_ROOT_GRADS,   "root gradient, fp32 (window)") \
-  X(MEM_STAGING_OUT,  "reduction staging out (window)") \
+  X(MEM_GRAD_SLOTS,   "gradient slots, blocks, shared") \
+  X(MEM_ROOT_GRADS,   "root gradient, fp32, shared") \
+  X(MEM_STAGING_OUT,  "reduction staging out, shared") \
   X(MEM_STAGING_IN,   "reduction staging in") \
-  X(MEM_CONTROL,      "control block (window)") \
+  X(MEM_CONTROL,      "control block, shared") \
   X(MEM_ACTIVATIONS,  "activations and their gradients") \
   X(MEM_HEAD,         "head: logits of one chunk") \
   X(MEM_WORKSPACE,    "kernel workspace") \
-  X(MEM_DATA,         "tokens, batches, sample order")
+  X(MEM_STEP,         "step state and exchange") \
+  X(MEM_MIRROR,       "host: mirror of the shared lines") \
+  X(MEM_LANDING,      "host: landing of messages") \
+  X(MEM_DATA,         "host: tokens, batches, sample order")
 
 enum MemoryName {
 #define X(id, words) id,
@@ -78,27 +87,30 @@ static const char *const memory_words[] = {
   MEMORY_LINES(X)
 #undef X
 };
-static inline bool memory_in_window(int line) { return strstr(memory_words[line], "(window)") != NULL; }
+static inline bool memory_on_host(int line) { return !strncmp(memory_words[line], "host:", 5); }
 
 // planned: from the formulas, before anything is allocated. taken: added up by the allocator. They must be equal.
 struct MemoryPlan { size_t planned_bytes[MEM_COUNT], taken_bytes[MEM_COUNT]; };
 
-static inline size_t memory_planned_total(const MemoryPlan *m, bool window_only) {
+enum MemoryPart { MEMORY_ALL, MEMORY_ON_DEVICE, MEMORY_ON_HOST };
+static inline size_t memory_planned_total(const MemoryPlan *m, MemoryPart part) {
   size_t total = 0;
-  for (int i = 0; i < MEM_COUNT; i++) if (!window_only || memory_in_window(i)) total += m->planned_bytes[i];
+  for (int i = 0; i < MEM_COUNT; i++)
+    if (part == MEMORY_ALL || (part == MEMORY_ON_HOST) == memory_on_host(i)) total += m->planned_bytes[i];
   return total;
 }
 
-// Zeroed private memory of `bytes`, counted under `line`; page-aligned, huge pages where the kernel grants them.
-static inline void *memory_take(MemoryPlan *m, MemoryName line, size_t bytes) {
+// Zeroed memory of `bytes`, counted under `line`: of the device, or pinned host memory for host lines.
+static inline void *memory_take(Ctx *c, MemoryPlan *m, MemoryName line, size_t bytes) {
+  void *p = NULL;
   m->taken_bytes[line] += bytes;
-  if (!bytes) return NULL;
-  void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) die_missing("cannot allocate %zu bytes for %s: %s", bytes, memory_words[line], strerror(errno));
-  madvise(p, bytes, MADV_HUGEPAGE);
+  c->ops->memory_alloc(c, &p, bytes, memory_on_host(line) ? MEMORY_PINNED : MEMORY_DEVICE);
+  if (bytes && !p) die_missing("cannot allocate %zu bytes for %s: %s", bytes, memory_words[line], strerror(ENOMEM));
   return p;
 }
-static inline void memory_give_back(void *p, size_t bytes) { if (p) munmap(p, bytes); }
+static inline void memory_give_back(Ctx *c, MemoryName line, void *p, size_t bytes) {
+  if (p) c->ops->memory_free(c, p, bytes, memory_on_host(line) ? MEMORY_PINNED : MEMORY_DEVICE);
+}
 
 static inline void memory_check_taken(const MemoryPlan *m) {
   for (int i = 0; i < MEM_COUNT; i++)
@@ -228,44 +240,50 @@ static inline bool shard_run(const Unit *u, const Param *p, int rank, Run *run) 
 }
 
 // ================================================================================================ state
-// What the ranks of one host tell each other, at the start of each window. Counters only grow.
-struct Control {
-  alignas(64) uint64_t ready;                    // reduction rounds whose data this rank has laid out
-  alignas(64) uint64_t done;                     // reduction rounds this rank has added up
-};
-// The control block takes one page, and OpenMPI may start a window anywhere in a page: one more to align it.
-enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
-static inline char *page_aligned(char *p) {
-  return (char *)(((uintptr_t)p + CONTROL_PAGE_BYTES - 1) / CONTROL_PAGE_BYTES * CONTROL_PAGE_BYTES);
-}
-
-// Traffic as the transport saw it. Received bytes: what others sent equals it, by symmetry.
-struct Traffic { int64_t gathers, reductions, small, gather_bytes, reduce_bytes, small_bytes; };
-
 enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_SGD };
+enum CommKind { COMM_SELF, COMM_MPI, COMM_NCCL };
 
 struct FsdpConfig {
   Dtype param_dtype, wire_dtype;
   int gather_slots;                              // K
   OptimizerKind optimizer;
-  bool windows;
+  CommKind comm;
+  bool windows;                                  // COMM_MPI: ranks of one host read each other's memory
+  bool native_reduce;                            // COMM_NCCL: ncclReduceScatter instead of the ordered sum
+  size_t small_bytes;                            // what a small all-gather takes from each rank, at most
 };
 
+// Traffic as the transport saw it. Received bytes: what others sent equals it, by symmetry.
+struct Traffic { int64_t gathers, reductions, small, gather_bytes, reduce_bytes, small_bytes; };
+
+// An event and whether it was recorded since the step began: what was recorded earlier needs no wait, and a captured
+// step must not wait for what lies outside it.
+struct StepEvent { void *event; bool recorded; };
+
 enum SlotState { SLOT_EMPTY, SLOT_PENDING, SLOT_WHOLE };
-// data: the slot's own memory; whole: where the gathered unit is to be read (at N = 1 the shard itself).
-struct GatherSlot { int unit; SlotState state; bool in_use; char *data, *whole; MPI_Request *requests; int pending; };
+// data: the slot's own memory; whole: where the gathered unit is to be read (with COMM_SELF the shard itself); landing:
+// pinned host memory where messages arrive that the device must fetch.
+struct GatherSlot {
+  int unit;
+  SlotState state;
+  bool in_use;
+  char *data, *whole, *landing;
+  MPI_Request *requests;
+  int pending;
+  StepEvent arrived, released;                   // the gather is complete; the model has read it for the last time
+};
 
 // The one reduction in flight: rounds of at most chunk_numel elements of every owner's shard.
 struct ReduceJob {
   bool active, first;                            // first: microbatch 0 of the step, overwrites the shard
   int unit, slot, rounds, prepared, consumed;
   uint64_t round0;                               // global number of its first round
-  const char *full;                              // the unit's gradient buffer
+  size_t full_at;                                // the unit's gradient buffer, in working memory
 };
 
 struct Comm;
 struct Fsdp {
-  Ctx *ctx;
+  Ctx *ctx, gather_ctx, reduce_ctx;              // the model's stream, and those of gathers and reductions
   const Comm *comm;                              // transport, see part 4
   MemoryPlan *plan;
   FsdpConfig cfg;
@@ -273,63 +291,92 @@ struct Fsdp {
   int params, units;                             // unit 0 is the root, unit 1 + l is block l
   Param *param;
   Unit *unit;
-  char *window; // [control | parameter shards | gradient slots | root gradient | staging]
-  size_t window_bytes;
+  // Working memory: [control | parameter shards | gradient slots | root gradient | staging]. With COMM_MPI peers read
+  // it in a window of the same layout: on a CPU the window is the working memory, else its mirror in pinned memory.
+  char *work, *window;
+  size_t work_bytes, grad_slots_at, root_grads_at, staging_at;   // offsets in both
+  size_t *params_at;                                             // [units]
   MPI_Win win;
-  bool has_win;
-  size_t grad_slots_at, root_grads_at, staging_at;               // offsets in the window
-  size_t *params_at;                                             // [units] offsets in the window
+  bool has_win, mirrored;
   int64_t *shard_at, shard_total;                                // [units] elements before unit u's shard, all shards
   float *master, *m, *v, *grads;                                 // private shards of all units, in order of units
   GatherSlot *slot;                                              // [K] for blocks, [K] is the root's
   int64_t chunk_numel;
-  char *staging_in;                                              // [2][remote][chunk]
+  char *staging_in, *landing_in;                                 // contributions of others, on the device and on the host
+  char *small_host;                                              // pinned: the small all-gather of a mirrored device
   MPI_Request *sends[2], *receives[2];                           // of the reduction, by parity of the round
   int sends_pending[2], receives_pending[2];
   ReduceJob job;
   uint64_t rounds_started;                                       // global round counter, alike on all ranks
   int64_t block_reductions;
   uint64_t slot_rounds[3];                                       // rounds after which gradient slot s is free; [2] root
-  int microbatches_reduced;                                      // of the root, this step
+  StepEvent began, grads_ready, grads_free[3], reduced, exchange_ready, exchanged, mirror_filled;
+  void *nccl_gather, *nccl_reduce;                               // communicators
   Traffic traffic;
 };
 
 static inline size_t fsdp_param_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.param_dtype); }
+static inline size_t fsdp_wire_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.wire_dtype); }
 static inline int64_t fsdp_block_numel(const Fsdp *f) { return f->units > 1 ? f->unit[1].full_numel : 0; }
 // The root's gradient is summed in fp32 over the head's chunks and rounded for the wire chunk by chunk.
 static inline bool fsdp_unit_staged(const Fsdp *f, int u) { return u == 0 && f->cfg.wire_dtype != F32; }
-enum { STAGE_NUMEL = 1 << 18 };
+// Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache.
+enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL = 1 << 20 };
+static inline int64_t fsdp_largest_shard(const Fsdp *f) {
+  return max64(f->unit[0].shard_numel, f->units > 1 ? f->unit[1].shard_numel : 0);
+}
+// Elements that arrive and have not been added yet.
+static inline size_t fsdp_staging_in_numel(const Fsdp *f) {
+  const size_t chunk = (size_t)f->chunk_numel, N = (size_t)f->mesh.world;
+  if (f->cfg.comm == COMM_NCCL) return f->cfg.native_reduce ? (size_t)fsdp_largest_shard(f) : 2 * N * chunk;
+  return f->mirrored ? chunk : 2 * (size_t)f->mesh.remote * chunk;
+}
 
-// The formulas of memory, per rank. `staged` and remote peers cost two chunks in flight each way.
+// What the ranks of one host tell each other, at the start of each window. Counters only grow.
+struct Control {
+  alignas(64) uint64_t ready;                    // reduction rounds whose data this rank has laid out
+  alignas(64) uint64_t done;                     // reduction rounds this rank has added up
+};
+// The control block takes one page, and OpenMPI may start a window anywhere in a page: one more to align it.
+enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
+
+// The formulas of memory, per rank.
 static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
-  const size_t b_p = fsdp_param_bytes(f), b_r = dtype_bytes(f->cfg.wire_dtype);
+  const size_t b_p = fsdp_param_bytes(f), b_r = fsdp_wire_bytes(f);
   const size_t shards = (size_t)f->shard_total, U = (size_t)fsdp_block_numel(f), root = (size_t)f->unit[0].full_numel;
-  const size_t N = (size_t)f->mesh.world, K = (size_t)f->cfg.gather_slots;
+  const size_t N = (size_t)f->mesh.world, K = (size_t)f->cfg.gather_slots, chunk = (size_t)f->chunk_numel;
+  const bool whole = f->cfg.comm != COMM_SELF, mpi = f->cfg.comm == COMM_MPI, lands = f->mirrored && f->mesh.remote;
   m->planned_bytes[MEM_PARAMS] = shards * b_p;
   m->planned_bytes[MEM_MASTER] = f->cfg.param_dtype == F32 ? 0 : shards * 4;
   m->planned_bytes[MEM_OPTIMIZER] = shards * (f->cfg.optimizer == OPTIMIZER_ADAMW ? 8 : 4);
   m->planned_bytes[MEM_GRADS] = shards * 4;
-  m->planned_bytes[MEM_GATHER_SLOTS] = N == 1 ? 0 : K * U * b_p;
-  m->planned_bytes[MEM_ROOT_PARAMS] = N == 1 ? 0 : root * b_p;
+  m->planned_bytes[MEM_GATHER_SLOTS] = whole ? K * U * b_p : 0;
+  m->planned_bytes[MEM_ROOT_PARAMS] = whole ? root * b_p : 0;
   m->planned_bytes[MEM_GRAD_SLOTS] = 2 * U * b_r;
   m->planned_bytes[MEM_ROOT_GRADS] = root * 4;
-  m->planned_bytes[MEM_STAGING_OUT] = fsdp_unit_staged(f, 0) ? 2 * N * (size_t)f->chunk_numel * b_r : 0;
-  m->planned_bytes[MEM_STAGING_IN] = 2 * (size_t)f->mesh.remote * (size_t)f->chunk_numel * b_r;
-  m->planned_bytes[MEM_CONTROL] = CONTROL_BYTES;
+  m->planned_bytes[MEM_STAGING_OUT] = fsdp_unit_staged(f, 0) ? 2 * N * chunk * b_r : 0;
+  m->planned_bytes[MEM_STAGING_IN] = fsdp_staging_in_numel(f) * b_r;
+  m->planned_bytes[MEM_CONTROL] = mpi ? CONTROL_BYTES : 0;
+  static const MemoryName shared_lines[] = {MEM_PARAMS, MEM_GRAD_SLOTS, MEM_ROOT_GRADS, MEM_STAGING_OUT, MEM_CONTROL};
+  size_t shared = 0;
+  for (MemoryName line : shared_lines) shared += m->planned_bytes[line];
+  m->planned_bytes[MEM_MIRROR] = f->mirrored ? shared : 0;
+  m->planned_bytes[MEM_LANDING] = (lands ? (K * U + root) * b_p + 2 * (size_t)f->mesh.remote * chunk * b_r : 0) +
+                                  (f->mirrored ? (N + 1) * f->cfg.small_bytes : 0);
 }
 
 // The formulas of traffic, per rank and step of A microbatches a rank; small_bytes: of the step's one small all-gather.
 static inline Traffic fsdp_formula(const Fsdp *f, int A, int64_t small_bytes) {
   const int64_t N = f->mesh.world, L = f->units - 1, K = f->cfg.gather_slots;
-  const int64_t b_p = (int64_t)fsdp_param_bytes(f), b_r = (int64_t)dtype_bytes(f->cfg.wire_dtype);
+  const int64_t b_p = (int64_t)fsdp_param_bytes(f), b_r = (int64_t)fsdp_wire_bytes(f);
   const int64_t U = fsdp_block_numel(f), root = f->unit[0].full_numel, P = root + L * U;
   Traffic t = {};
   const int64_t block_gathers = L + (2 * A - 1) * max64(L - K, 0);
-  t.gathers = N == 1 ? 0 : 1 + block_gathers;
+  t.gathers = f->cfg.comm == COMM_SELF ? 0 : 1 + block_gathers;
   t.reductions = A * (L + 1);
   t.gather_bytes = (root * b_p + block_gathers * U * b_p) / N * (N - 1);
   t.reduce_bytes = A * (P * b_r / N) * (N - 1);
-  t.small = 2;
+  t.small = f->cfg.comm == COMM_MPI ? 2 : 1;
   t.small_bytes = (N - 1) * small_bytes;
   return t;
 }
@@ -342,261 +389,25 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg,
   f->param = param;
   f->params = params;
   f->units = units;
-  mesh_open(&f->mesh, comm, cfg.windows);
+  f->mirrored = cfg.comm == COMM_MPI && ctx->ops->nccl;
+  mesh_open(&f->mesh, comm, cfg.windows && cfg.comm == COMM_MPI);
+  if (cfg.comm != COMM_MPI) f->mesh.remote = 0;
   f->unit = (Unit *)calloc((size_t)units, sizeof(Unit));
   f->shard_at = (int64_t *)calloc((size_t)units, sizeof(int64_t));
   f->params_at = (size_t *)calloc((size_t)units, sizeof(size_t));
   for (int i = params - 1; i >= 0; i--) { f->unit[param[i].unit].first_param = i; f->unit[param[i].unit].params++; }
-  int64_t largest = 0;
   for (int u = 0; u < units; u++) {
     if (u == 0) snprintf(f->unit[u].name, sizeof f->unit[u].name, "root");
     else snprintf(f->unit[u].name, sizeof f->unit[u].name, "h.%d", u - 1);
     unit_layout(&f->unit[u], param, f->mesh.world);
     f->shard_at[u] = f->shard_total;
     f->shard_total += f->unit[u].shard_numel;
-    largest = max64(largest, f->unit[u].shard_numel);
   }
-  f->chunk_numel = min64(STAGE_NUMEL, largest);
+  f->chunk_numel = min64(cfg.comm == COMM_NCCL ? STAGE_NUMEL_NCCL : STAGE_NUMEL, fsdp_largest_shard(f));
 }
 
 // ================================================================================================ 4 transport
-static inline Control *fsdp_control(const Fsdp *f, int r) { return (Control *)f->mesh.peer[r].window; }
-static inline uint64_t counter_read(const uint64_t *c) { return __atomic_load_n(c, __ATOMIC_ACQUIRE); }
-static inline void counter_publish(uint64_t *c, uint64_t value) { __atomic_store_n(c, value, __ATOMIC_RELEASE); }
-
-static inline MPI_Datatype fsdp_mpi_type(Dtype t) { return dtype_bytes(t) == 4 ? MPI_FLOAT : MPI_UINT16_T; }
-static inline int fsdp_mpi_count(int64_t n) {
-  CHECK(n <= INT32_MAX, "message of %lld elements", (long long)n);
-  return (int)n;
-}
-
-// Where peers' /dev/shm windows would lie, and whether they fit; called by one rank a host before allocating.
-static inline void fsdp_check_window_space(const Fsdp *f, size_t bytes_of_host) {
-  const char *dir = getenv("OMPI_MCA_osc_sm_backing_directory");
-  if (!dir) dir = "/dev/shm";
-  struct statvfs s;
-  if (statvfs(dir, &s)) return;
-  size_t available = (size_t)s.f_bavail * s.f_frsize;
-  if (bytes_of_host > available)
-    die_missing("shared-memory windows of this host's %d ranks need %.1f MiB in %s, %.1f MiB are free: give it more "
-                "(docker run --shm-size=%zum), or run with --shm off",
-                f->mesh.node_world, (double)bytes_of_host / 1048576.0, dir, (double)available / 1048576.0,
-                bytes_of_host / 1048576 + 64);
-}
-
-// Takes the window: shared with the host's ranks when there are any, private otherwise.
-static inline void fsdp_open_window(Fsdp *f) {
-  const size_t b_p = fsdp_param_bytes(f), b_r = dtype_bytes(f->cfg.wire_dtype);
-  MemoryPlan *m = f->plan;
-  size_t at = CONTROL_PAGE_BYTES;
-  m->taken_bytes[MEM_CONTROL] += CONTROL_BYTES;
-  for (int u = 0; u < f->units; u++) {
-    f->params_at[u] = at;
-    at += (size_t)f->unit[u].shard_numel * b_p;
-    m->taken_bytes[MEM_PARAMS] += (size_t)f->unit[u].shard_numel * b_p;
-  }
-  f->grad_slots_at = at;
-  for (int s = 0; s < 2 && f->units > 1; s++) {
-    at += (size_t)f->unit[1].full_numel * b_r;
-    m->taken_bytes[MEM_GRAD_SLOTS] += (size_t)f->unit[1].full_numel * b_r;
-  }
-  f->root_grads_at = at;
-  at += (size_t)f->unit[0].full_numel * 4;
-  m->taken_bytes[MEM_ROOT_GRADS] += (size_t)f->unit[0].full_numel * 4;
-  f->staging_at = at;
-  if (fsdp_unit_staged(f, 0)) {
-    size_t staging = 2 * (size_t)f->mesh.world * (size_t)f->chunk_numel * b_r;
-    at += staging;
-    m->taken_bytes[MEM_STAGING_OUT] += staging;
-  }
-  f->window_bytes = at = at + CONTROL_BYTES - CONTROL_PAGE_BYTES;
-  f->has_win = f->mesh.windows && f->mesh.node_world > 1;
-  if (!f->has_win) {
-    f->window = (char *)mmap(NULL, at, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (f->window == MAP_FAILED) die_missing("cannot allocate %zu bytes of window: %s", at, strerror(errno));
-    madvise(f->window, at, MADV_HUGEPAGE);
-    f->mesh.peer[f->mesh.rank].window = f->window;
-    return;
-  }
-  if (f->mesh.node_rank == 0) fsdp_check_window_space(f, at * (size_t)f->mesh.node_world);
-  MPI_Barrier(f->mesh.node);                     // nobody allocates before the host's first rank has checked
-  MPI_Info info;
-  MPI_Info_create(&info);
-  MPI_Info_set(info, "alloc_shared_noncontig", "true");          // every rank's part lies the same way in its page
-  MPI_Win_allocate_shared((MPI_Aint)at, 1, info, f->mesh.node, &f->window, &f->win);
-  MPI_Info_free(&info);
-  MPI_Win_lock_all(MPI_MODE_NOCHECK, f->win);
-  f->window = page_aligned(f->window);
-  memset(f->window, 0, at - CONTROL_PAGE_BYTES);
-  int *world_rank = (int *)malloc(sizeof(int) * (size_t)f->mesh.node_world);
-  MPI_Allgather(&f->mesh.rank, 1, MPI_INT, world_rank, 1, MPI_INT, f->mesh.node);
-  for (int r = 0; r < f->mesh.node_world; r++) {
-    MPI_Aint size;
-    int unit;
-    char *start;
-    MPI_Win_shared_query(f->win, r, &size, &unit, &start);
-    f->mesh.peer[world_rank[r]].window = page_aligned(start); // segments map to whole pages: the same shift everywhere
-  }
-  free(world_rank);
-  MPI_Barrier(f->mesh.node);
-}
-
-static inline char *fsdp_param_shard(const Fsdp *f, int rank, int u) {
-  return f->mesh.peer[rank].window + f->params_at[u];
-}
-// Where rank r (its window at `window`) lays out what it contributes to `owner` in a round, from shard element `first`.
-static inline char *fsdp_contribution(const Fsdp *f, char *window, int owner, uint64_t round, int64_t first) {
-  const ReduceJob *job = &f->job;
-  const size_t b_r = dtype_bytes(f->cfg.wire_dtype);
-  if (fsdp_unit_staged(f, job->unit)) {
-    size_t chunk = (size_t)f->chunk_numel * b_r, parity = round & 1;
-    return window + f->staging_at + (parity * (size_t)f->mesh.world + (size_t)owner) * chunk;
-  }
-  const Piece *c = &f->unit[job->unit].piece[0];
-  return window + (job->full - f->window) + (size_t)(c->full_offset + owner * c->numel + first) * b_r;
-}
-
-// ---- the comm table: what a transport does. Sections 5 and 6 know no other way to reach a peer.
-struct Comm {
-  const char *name;
-  void (*gather_start)(Fsdp *f, int u, GatherSlot *s);             // begins to make unit u whole
-  void (*gather_finish)(Fsdp *f, int u, GatherSlot *s);            // waits for it and sets s->whole
-  bool (*round_free)(Fsdp *f, uint64_t round);                     // may the memory of this round be written again?
-  void (*round_send)(Fsdp *f, uint64_t round, int64_t first, int64_t n);       // own contributions lie ready: give them
-  bool (*round_arrived)(Fsdp *f, uint64_t round);                  // are all contributions to the own shard here?
-  const char *(*round_input)(const Fsdp *f, uint64_t round, int r, int64_t first);     // rank r's, in the wire dtype
-  void (*round_done)(Fsdp *f, uint64_t round);                     // the own shard has them: peers may go on
-  bool (*grads_free)(Fsdp *f, int slot);                           // has everybody read this gradient slot?
-  void (*progress)(Fsdp *f);                                       // lets messages move
-};
-
-// ---- self: one rank. Units are read in place, contributions are the own ones.
-static inline void comm_self_gather_start(Fsdp *, int, GatherSlot *) {}
-static inline void comm_self_gather_finish(Fsdp *f, int u, GatherSlot *s) { s->whole = fsdp_param_shard(f, 0, u); }
-static inline bool comm_self_yes(Fsdp *, uint64_t) { return true; }
-static inline void comm_self_send(Fsdp *, uint64_t, int64_t, int64_t) {}
-static inline const char *comm_self_input(const Fsdp *f, uint64_t round, int, int64_t first) {
-  return fsdp_contribution(f, f->window, 0, round, first);
-}
-static inline void comm_self_done(Fsdp *, uint64_t) {}
-static inline bool comm_self_grads_free(Fsdp *, int) { return true; }
-static inline void comm_self_progress(Fsdp *) {}
-static const Comm comm_self = {
-    "self", comm_self_gather_start, comm_self_gather_finish, comm_self_yes, comm_self_send, comm_self_yes,
-    comm_self_input, comm_self_done, comm_self_grads_free, comm_self_progress};
-
-// ---- mpi: ranks of one host read each other's windows, ranks of different hosts exchange nonblocking messages.
-static inline bool requests_done(MPI_Request *r, int *pending) {
-  if (!*pending) return true;
-  int flag = 0;
-  MPI_Testall(*pending, r, &flag, MPI_STATUSES_IGNORE);
-  if (flag) *pending = 0;
-  return flag;
-}
-// OpenMPI moves messages only inside its calls.
-static inline void comm_mpi_progress(Fsdp *f) {
-  int flag;
-  if (f->mesh.remote) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, f->mesh.reduce_comm, &flag, MPI_STATUS_IGNORE);
-}
-static inline void comm_mpi_gather_start(Fsdp *f, int u, GatherSlot *s) {
-  f->traffic.gathers++;
-  const MPI_Datatype type = fsdp_mpi_type(f->cfg.param_dtype);
-  const size_t b = fsdp_param_bytes(f);
-  for (int r = 0; r < f->mesh.world && f->mesh.remote; r++) {
-    if (r == f->mesh.rank || mesh_shares_memory(&f->mesh, r)) continue;
-    for (int i = 0; i < f->unit[u].pieces; i++) {
-      const Piece *c = &f->unit[u].piece[i];
-      char *to = s->data + (size_t)(c->full_offset + r * c->numel) * b;
-      char *from = fsdp_param_shard(f, f->mesh.rank, u) + (size_t)c->shard_offset * b;
-      MPI_Irecv(to, fsdp_mpi_count(c->numel), type, r, u, f->mesh.gather_comm, &s->requests[s->pending++]);
-      MPI_Isend(from, fsdp_mpi_count(c->numel), type, r, u, f->mesh.gather_comm, &s->requests[s->pending++]);
-      f->traffic.gather_bytes += c->numel * (int64_t)b;
-    }
-  }
-}
-static inline void fsdp_poll(Fsdp *f);
-// Shards of ranks on this host are copied here, by all threads: their owners change them only between two barriers.
-static inline void comm_mpi_gather_finish(Fsdp *f, int u, GatherSlot *s) {
-  const size_t b = fsdp_param_bytes(f);
-  for (int i = 0; i < f->unit[u].pieces; i++) {
-    const Piece *c = &f->unit[u].piece[i];
-    for (int k = 0; k < f->mesh.world; k++) {
-      int r = (f->mesh.rank + k) % f->mesh.world;              // start with the own shard: ranks do not all read one
-      if (r != f->mesh.rank && !mesh_shares_memory(&f->mesh, r)) continue;
-      f->ctx->ops->copy(f->ctx, s->data + (size_t)(c->full_offset + r * c->numel) * b,
-                        fsdp_param_shard(f, r, u) + (size_t)c->shard_offset * b, (size_t)c->numel * b);
-      if (r != f->mesh.rank) f->traffic.gather_bytes += c->numel * (int64_t)b;
-    }
-  }
-  for (int spins = 0; !requests_done(s->requests, &s->pending); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
-  s->whole = s->data;
-}
-// Have the peers of this host added up everything before round `rounds`?
-static inline bool comm_mpi_peers_done(const Fsdp *f, uint64_t rounds) {
-  for (int r = 0; r < f->mesh.world; r++)
-    if (r != f->mesh.rank && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->done) < rounds)
-      return false;
-  return true;
-}
-// Two rounds are in flight: round - 2 used this memory. Only staging is written per round; slots are grads_free's.
-static inline bool comm_mpi_round_free(Fsdp *f, uint64_t round) {
-  if (!requests_done(f->sends[round & 1], &f->sends_pending[round & 1])) return false;
-  return !fsdp_unit_staged(f, f->job.unit) || round < 2 || comm_mpi_peers_done(f, round - 1);
-}
-static inline char *comm_mpi_staging_in(const Fsdp *f, uint64_t round, int remote_peer) {
-  const size_t chunk_bytes = (size_t)f->chunk_numel * dtype_bytes(f->cfg.wire_dtype);
-  return f->staging_in + ((round & 1) * (size_t)f->mesh.remote + (size_t)remote_peer) * chunk_bytes;
-}
-static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, int64_t first, int64_t n) {
-  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), me = f->mesh.rank;
-  const MPI_Datatype type = fsdp_mpi_type(f->cfg.wire_dtype);
-  // A slot is complete before its first round: all of its rounds can be read from then on.
-  const uint64_t ready = fsdp_unit_staged(f, f->job.unit) ? round + 1 : f->rounds_started;
-  counter_publish(&fsdp_control(f, me)->ready, ready);
-  for (int r = 0, k = 0; r < f->mesh.world && f->mesh.remote; r++) {
-    if (r == me || mesh_shares_memory(&f->mesh, r)) continue;
-    MPI_Irecv(comm_mpi_staging_in(f, round, k++), fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm,
-              &f->receives[parity][f->receives_pending[parity]++]);
-    MPI_Isend(fsdp_contribution(f, f->window, r, round, first), fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm,
-              &f->sends[parity][f->sends_pending[parity]++]);
-  }
-}
-static inline bool comm_mpi_round_arrived(Fsdp *f, uint64_t round) {
-  for (int r = 0; r < f->mesh.world; r++)
-    if (r != f->mesh.rank && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->ready) < round + 1)
-      return false;
-  return requests_done(f->receives[round & 1], &f->receives_pending[round & 1]);
-}
-static inline const char *comm_mpi_round_input(const Fsdp *f, uint64_t round, int r, int64_t first) {
-  const int me = f->mesh.rank;
-  if (r == me || mesh_shares_memory(&f->mesh, r))
-    return fsdp_contribution(f, f->mesh.peer[r].window, me, round, first);
-  int remote_peer = 0;
-  for (int q = 0; q < r; q++) remote_peer += q != me && !mesh_shares_memory(&f->mesh, q);
-  return comm_mpi_staging_in(f, round, remote_peer);
-}
-static inline void comm_mpi_round_done(Fsdp *f, uint64_t round) {
-  counter_publish(&fsdp_control(f, f->mesh.rank)->done, round + 1);
-}
-static inline bool comm_mpi_grads_free(Fsdp *f, int slot) {
-  return comm_mpi_peers_done(f, f->slot_rounds[slot]) && requests_done(f->sends[0], &f->sends_pending[0]) &&
-         requests_done(f->sends[1], &f->sends_pending[1]);
-}
-static const Comm comm_mpi = {
-    "mpi", comm_mpi_gather_start, comm_mpi_gather_finish, comm_mpi_round_free, comm_mpi_round_send,
-    comm_mpi_round_arrived, comm_mpi_round_input, comm_mpi_round_done, comm_mpi_grads_free, comm_mpi_progress};
-
-// ---- small exchanges, the same over every transport
-// `bytes` of every rank to every rank, in order of rank: once a step.
-static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  f->traffic.small++;
-  f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
-  MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, f->mesh.comm);
-}
-static inline void fsdp_barrier(Fsdp *f) {
-  f->traffic.small++;
-  MPI_Barrier(f->mesh.comm);
-}
+#include "kernels/transport.h"
 
 // ================================================================================================ 5 gather
 static inline GatherSlot *fsdp_slot(Fsdp *f, int u) {
@@ -625,7 +436,19 @@ static inline void *fsdp_wait(Fsdp *f, int u) {
 }
 
 // Unit u is not read any more; its slot may take another unit. What lies there stays whole until one does.
-static inline void fsdp_release(Fsdp *f, int u) { fsdp_slot(f, u)->in_use = false; }
+static inline void fsdp_release(Fsdp *f, int u) {
+  GatherSlot *s = fsdp_slot(f, u);
+  s->in_use = false;
+  if (f->cfg.comm != COMM_SELF) step_event_record(f->ctx, &s->released);
+}
+
+// Begins a step, or any other pass over the model: what other streams do from here on comes after all that was asked of
+// the model's stream before. Collective.
+static inline void fsdp_step_begin(Fsdp *f) {
+  for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
+  for (StepEvent &e : f->grads_free) e.recorded = false;
+  f->comm->step_begin(f);
+}
 
 // Parameter p of a gathered unit whose full buffer is `base`; rows include the padding rows.
 static inline Tensor fsdp_tensor(const Fsdp *f, void *base, int p, Dtype dtype) {
@@ -636,7 +459,7 @@ static inline Tensor fsdp_tensor(const Fsdp *f, void *base, int p, Dtype dtype) 
 
 // ================================================================================================ 6 reduce
 static inline int fsdp_rounds(const Fsdp *f, int u) {
-  bool chunked = f->mesh.remote || fsdp_unit_staged(f, u);
+  const bool chunked = f->mesh.remote || fsdp_unit_staged(f, u) || (f->cfg.comm == COMM_NCCL && !f->cfg.native_reduce);
   return chunked ? (int)((f->unit[u].shard_numel + f->chunk_numel - 1) / f->chunk_numel) : 1;
 }
 // Round j covers shard elements [first, first + numel) of every owner.
@@ -655,8 +478,8 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
   fsdp_round_span(f, job->unit, job->rounds, job->prepared, &first, &n);
   const Piece *c = &f->unit[job->unit].piece[0];
   for (int o = 0; o < f->mesh.world && fsdp_unit_staged(f, job->unit); o++)
-    convert(f->ctx, tensor_of(fsdp_contribution(f, f->window, o, round, first), f->cfg.wire_dtype, n),
-            tensor_of((char *)job->full + (size_t)(c->full_offset + o * c->numel + first) * 4, F32, n));
+    convert(&f->reduce_ctx, tensor_of(f->work + fsdp_contribution_at(f, o, round, first), f->cfg.wire_dtype, n),
+            tensor_of(f->work + job->full_at + (size_t)(c->full_offset + o * c->numel + first) * 4, F32, n));
   f->comm->round_send(f, round, first, n);
   job->prepared++;
   return true;
@@ -670,19 +493,24 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   if (job->consumed >= job->prepared || !f->comm->round_arrived(f, round)) return false;
   int64_t first, n;
   fsdp_round_span(f, job->unit, job->rounds, job->consumed, &first, &n);
-  const size_t b_r = dtype_bytes(f->cfg.wire_dtype);
+  const size_t b_r = fsdp_wire_bytes(f);
   float *sum = f->grads + f->shard_at[job->unit] + first;
-  for (int64_t at = 0; at < n; at += STAGE_NUMEL) {            // all ranks' part of a block while the sum is in cache
-    int64_t part = min64(STAGE_NUMEL, n - at);
-    for (int r = 0; r < f->mesh.world; r++) {
+  const int inputs = f->cfg.native_reduce ? 1 : f->mesh.world;
+  for (int64_t at = 0; at < n; at += f->chunk_numel) {         // all ranks' part of a block while the sum is in cache
+    int64_t part = min64(f->chunk_numel, n - at);
+    for (int r = 0; r < inputs; r++) {
       const char *in = f->comm->round_input(f, round, r, first) + (size_t)at * b_r;
-      accumulate(f->ctx, tensor_of(sum + at, F32, part), tensor_of((void *)in, f->cfg.wire_dtype, part),
+      if (f->mirrored) f->ctx->ops->copy(&f->reduce_ctx, f->staging_in, in, (size_t)part * b_r);
+      if (f->mirrored) in = f->staging_in;
+      accumulate(&f->reduce_ctx, tensor_of(sum + at, F32, part), tensor_of((void *)in, f->cfg.wire_dtype, part),
                  job->first && r == 0 ? OVERWRITE : ADD);
     }
   }
   f->traffic.reduce_bytes += (f->mesh.world - 1) * n * (int64_t)b_r;
   f->comm->round_done(f, round);
-  if (++job->consumed == job->rounds) job->active = false;
+  if (++job->consumed < job->rounds) return true;
+  f->comm->reduce_end(f);
+  job->active = false;
   return true;
 }
 
@@ -701,9 +529,9 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
 
 // Gradient slots: 0 and 1 for blocks in turn, 2 is the root's.
 static inline int fsdp_grad_slot(const Fsdp *f, int u) { return u == 0 ? 2 : (int)(f->block_reductions & 1); }
-static inline char *fsdp_grad_slot_data(const Fsdp *f, int slot) {
-  if (slot == 2) return f->window + f->root_grads_at;
-  return f->window + f->grad_slots_at + (size_t)slot * (size_t)fsdp_block_numel(f) * dtype_bytes(f->cfg.wire_dtype);
+static inline size_t fsdp_grad_slot_at(const Fsdp *f, int slot) {        // in working memory
+  if (slot == 2) return f->root_grads_at;
+  return f->grad_slots_at + (size_t)slot * (size_t)fsdp_block_numel(f) * fsdp_wire_bytes(f);
 }
 
 // The whole gradient buffer of unit u, to be overwritten: blocks in the wire dtype (one of two slots), the root in
@@ -712,7 +540,7 @@ static inline void *fsdp_grads(Fsdp *f, int u) {
   const int slot = fsdp_grad_slot(f, u);
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
   for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
-  return fsdp_grad_slot_data(f, slot);
+  return f->work + fsdp_grad_slot_at(f, slot);
 }
 static inline Dtype fsdp_grad_dtype(const Fsdp *f, int u) { return u == 0 ? F32 : f->cfg.wire_dtype; }
 
@@ -728,55 +556,73 @@ static inline void fsdp_reduce(Fsdp *f, int u, int microbatch) {
   job->slot = s;
   job->rounds = fsdp_rounds(f, u);
   job->round0 = f->rounds_started;
-  job->full = fsdp_grad_slot_data(f, s);
+  job->full_at = fsdp_grad_slot_at(f, s);
   f->rounds_started += (uint64_t)job->rounds;
   f->slot_rounds[s] = f->rounds_started;
   f->block_reductions += u != 0;
   f->traffic.reductions++;
+  f->comm->reduce_start(f);
   fsdp_poll(f);
 }
 
 // ================================================================================================ 7 optimizer
+static inline void fsdp_open_events(Fsdp *f) {
+  Ctx *c = f->ctx;
+  for (int k = 0; k <= f->cfg.gather_slots; k++) {
+    step_event_open(c, &f->slot[k].arrived, "unit arrived");
+    step_event_open(c, &f->slot[k].released, "unit released");
+  }
+  step_event_open(c, &f->began, "step began");
+  step_event_open(c, &f->grads_ready, "gradients ready");
+  for (int s = 0; s < 3; s++) step_event_open(c, &f->grads_free[s], s < 2 ? "block slot free" : "root slot free");
+  step_event_open(c, &f->reduced, "reduced");
+  step_event_open(c, &f->exchange_ready, "exchange ready");
+  step_event_open(c, &f->exchanged, "exchanged");
+  step_event_open(c, &f->mirror_filled, "mirror filled");
+}
+
 // Takes all memory of the plan's sharding lines. Collective. f->plan must hold the plan.
 static inline void fsdp_open(Fsdp *f, MemoryPlan *plan) {
+  static const Comm *const comms[] = {&comm_self, &comm_mpi, &comm_nccl};      // by CommKind
   f->plan = plan;
-  f->comm = f->mesh.world == 1 ? &comm_self : &comm_mpi;
-  fsdp_open_window(f);
+  f->comm = comms[f->cfg.comm];
+  Ctx *c = f->ctx;
   const size_t shards = (size_t)f->shard_total, b_p = fsdp_param_bytes(f);
-  if (f->cfg.param_dtype != F32) f->master = (float *)memory_take(plan, MEM_MASTER, shards * 4);
-  f->m = (float *)memory_take(plan, MEM_OPTIMIZER, shards * 4);
-  if (f->cfg.optimizer == OPTIMIZER_ADAMW) f->v = (float *)memory_take(plan, MEM_OPTIMIZER, shards * 4);
-  f->grads = (float *)memory_take(plan, MEM_GRADS, shards * 4);
-  const int K = f->cfg.gather_slots, remote = f->mesh.remote;
+  const int K = f->cfg.gather_slots;
   f->slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
-  for (int k = 0; k <= K && f->mesh.world > 1; k++) {            // one rank reads its units in place
-    f->slot[k].data = (char *)memory_take(plan, k == K ? MEM_ROOT_PARAMS : MEM_GATHER_SLOTS,
+  f->comm->open(f);
+  if (f->cfg.param_dtype != F32) f->master = (float *)memory_take(c, plan, MEM_MASTER, shards * 4);
+  f->m = (float *)memory_take(c, plan, MEM_OPTIMIZER, shards * 4);
+  if (f->cfg.optimizer == OPTIMIZER_ADAMW) f->v = (float *)memory_take(c, plan, MEM_OPTIMIZER, shards * 4);
+  f->grads = (float *)memory_take(c, plan, MEM_GRADS, shards * 4);
+  for (int k = 0; k <= K && f->cfg.comm != COMM_SELF; k++)
+    f->slot[k].data = (char *)memory_take(c, plan, k == K ? MEM_ROOT_PARAMS : MEM_GATHER_SLOTS,
                                           (size_t)(k == K ? f->unit[0].full_numel : fsdp_block_numel(f)) * b_p);
-    f->slot[k].requests = (MPI_Request *)calloc((size_t)(2 * remote * MAX_PIECES + 1), sizeof(MPI_Request));
-  }
-  for (int parity = 0; parity < 2; parity++) {
-    f->sends[parity] = (MPI_Request *)calloc((size_t)remote + 1, sizeof(MPI_Request));
-    f->receives[parity] = (MPI_Request *)calloc((size_t)remote + 1, sizeof(MPI_Request));
-  }
-  f->staging_in = (char *)memory_take(plan, MEM_STAGING_IN,
-                                      2 * (size_t)remote * (size_t)f->chunk_numel * dtype_bytes(f->cfg.wire_dtype));
+  f->staging_in = (char *)memory_take(c, plan, MEM_STAGING_IN, fsdp_staging_in_numel(f) * fsdp_wire_bytes(f));
+  const size_t small_host_bytes = f->cfg.small_bytes * (size_t)(f->mesh.world + 1);
+  if (f->mirrored) f->small_host = (char *)memory_take(c, plan, MEM_LANDING, small_host_bytes);
+  fsdp_open_events(f);
 }
 
 static inline void fsdp_close(Fsdp *f) {
+  Ctx *c = f->ctx;
   const size_t shards = (size_t)f->shard_total * 4, b_p = fsdp_param_bytes(f);
-  memory_give_back(f->master, shards);
-  memory_give_back(f->m, shards);
-  memory_give_back(f->v, shards);
-  memory_give_back(f->grads, shards);
-  memory_give_back(f->staging_in, f->plan ? f->plan->taken_bytes[MEM_STAGING_IN] : 0);
-  for (int k = 0; f->slot && k <= f->cfg.gather_slots; k++) {
-    int64_t n = k == f->cfg.gather_slots ? f->unit[0].full_numel : fsdp_block_numel(f);
-    memory_give_back(f->slot[k].data, (size_t)n * b_p);
-    free(f->slot[k].requests);
+  memory_give_back(c, MEM_MASTER, f->master, shards);
+  memory_give_back(c, MEM_OPTIMIZER, f->m, shards);
+  memory_give_back(c, MEM_OPTIMIZER, f->v, shards);
+  memory_give_back(c, MEM_GRADS, f->grads, shards);
+  memory_give_back(c, MEM_STAGING_IN, f->staging_in, fsdp_staging_in_numel(f) * fsdp_wire_bytes(f));
+  memory_give_back(c, MEM_LANDING, f->small_host, f->cfg.small_bytes * (size_t)(f->mesh.world + 1));
+  for (int k = 0; k <= f->cfg.gather_slots; k++) {
+    const int64_t n = k == f->cfg.gather_slots ? f->unit[0].full_numel : fsdp_block_numel(f);
+    memory_give_back(c, MEM_GATHER_SLOTS, f->slot[k].data, (size_t)n * b_p);
+    c->ops->event_close(c, f->slot[k].arrived.event);
+    c->ops->event_close(c, f->slot[k].released.event);
   }
-  for (int parity = 0; parity < 2; parity++) { free(f->sends[parity]); free(f->receives[parity]); }
-  if (f->has_win) { MPI_Win_unlock_all(f->win); MPI_Win_free(&f->win); }
-  else memory_give_back(f->window, f->window_bytes);
+  StepEvent *const events[] = {&f->began, &f->grads_ready, &f->grads_free[0], &f->grads_free[1], &f->grads_free[2],
+                               &f->reduced, &f->exchange_ready, &f->exchanged, &f->mirror_filled};
+  for (StepEvent *e : events) c->ops->event_close(c, e->event);
+  f->comm->close(f);
   free(f->slot); free(f->unit); free(f->param); free(f->shard_at); free(f->params_at);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);
@@ -785,27 +631,36 @@ static inline void fsdp_close(Fsdp *f) {
 enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
 // The fp32 shard of unit u in a state. In fp32 the parameter shard itself is the master.
 static inline float *fsdp_shard(const Fsdp *f, ShardState state, int u) {
-  if (state == STATE_MASTER && f->cfg.param_dtype == F32) return (float *)fsdp_param_shard(f, f->mesh.rank, u);
+  if (state == STATE_MASTER && f->cfg.param_dtype == F32) return (float *)fsdp_own_params(f, u);
   float *base = state == STATE_MASTER ? f->master : state == STATE_M ? f->m : state == STATE_V ? f->v : f->grads;
   return base ? base + f->shard_at[u] : NULL;
 }
 
-// All reductions of the step are complete after this; adds the squares of the own gradient shards to limbs.
+// All reductions of the step are complete after this; adds the squares of the own gradient shards to limbs,
+// which lie in device memory.
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
+  f->comm->reduce_join(f);
   norm_accumulate(f->ctx, limbs, tensor_of(f->grads, F32, f->shard_total));
 }
 
 struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
 
-// One optimizer step on the own shards; gathered copies become stale. Ends with a barrier: from then on peers may read.
+// `bytes` of every rank to every rank, in order of rank: once a step. Device memory.
+static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  f->traffic.small++;
+  f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
+  f->comm->small_all_gather(f, mine, all, bytes);
+}
+
+// One optimizer step on the own shards, by what ctx->state says; gathered copies become stale.
 static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
   for (int p = 0; p < f->params; p++) {
     const Param *q = &f->param[p];
     Run run;
     if (!shard_run(&f->unit[q->unit], q, f->mesh.rank, &run)) continue;
     const int u = q->unit;
-    char *low = fsdp_param_shard(f, f->mesh.rank, u) + (size_t)run.in_shard * fsdp_param_bytes(f);
+    char *low = fsdp_own_params(f, u) + (size_t)run.in_shard * fsdp_param_bytes(f);
     Tensor param = tensor_of(f->cfg.param_dtype == F32 ? NULL : low, f->cfg.param_dtype, run.numel);
     Tensor master = tensor_of(fsdp_shard(f, STATE_MASTER, u) + run.in_shard, F32, run.numel);
     Tensor m = tensor_of(fsdp_shard(f, STATE_M, u) + run.in_shard, F32, run.numel);
@@ -826,13 +681,13 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
 // Ends a step: what was gathered is stale, and from here on peers may read the new shards. Collective.
 static inline void fsdp_step_end(Fsdp *f) {
   for (int k = 0; k <= f->cfg.gather_slots; k++) { f->slot[k].state = SLOT_EMPTY; f->slot[k].unit = -1; }
-  fsdp_barrier(f);
+  f->comm->step_end(f);
 }
 
 // Writes the compute-dtype copy of the own shard of unit u from its master.
 static inline void fsdp_refresh_params(Fsdp *f, int u) {
   if (f->cfg.param_dtype == F32) return;
-  convert(f->ctx, tensor_of(fsdp_param_shard(f, f->mesh.rank, u), f->cfg.param_dtype, f->unit[u].shard_numel),
+  convert(f->ctx, tensor_of(fsdp_own_params(f, u), f->cfg.param_dtype, f->unit[u].shard_numel),
           tensor_of(fsdp_shard(f, STATE_MASTER, u), F32, f->unit[u].shard_numel));
 }
 
@@ -847,7 +702,7 @@ static inline void fsdp_init_params(Fsdp *f, uint64_t seed) {
     float *to = fsdp_shard(f, STATE_MASTER, q->unit) + run.in_shard;
     if (n <= 0) continue;
     if (q->init == INIT_NORMAL) normal_fill(f->ctx, tensor_of(to, F32, n), seed, (uint32_t)p, run.in_param, q->std);
-    for (int64_t i = 0; i < n && q->init == INIT_ONE; i++) to[i] = 1.0f;
+    if (q->init == INIT_ONE) fill(f->ctx, tensor_of(to, F32, n), 1.0f);
   }
   for (int u = 0; u < f->units; u++) fsdp_refresh_params(f, u);
   fsdp_step_end(f);
@@ -859,12 +714,14 @@ static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full
   for (int r = 0; r < f->mesh.world; r++) {
     Run run;
     if (!shard_run(&f->unit[q->unit], q, r, &run)) continue;
-    if (r == f->mesh.rank)
-      memcpy(full + run.in_param, fsdp_shard(f, state, q->unit) + run.in_shard, (size_t)run.numel * 4);
+    if (r == f->mesh.rank) {
+      f->ctx->ops->copy(f->ctx, full + run.in_param, fsdp_shard(f, state, q->unit) + run.in_shard, (size_t)run.numel * 4);
+      f->ctx->ops->sync(f->ctx);
+    }
     if (f->mesh.world > 1) MPI_Bcast(full + run.in_param, fsdp_mpi_count(run.numel), MPI_FLOAT, r, f->mesh.comm);
   }
 }
-// Sets the own part of parameter p's state from `full` (logical rows; padding rows become zero). Follow a change of
+// Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are). Follow a change of
 // STATE_MASTER by fsdp_refresh_params and fsdp_step_end.
 static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const float *full) {
   const Param *q = &f->param[p];
@@ -872,5 +729,8 @@ static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const floa
   if (!shard_run(&f->unit[q->unit], q, f->mesh.rank, &run)) return;
   int64_t logical = q->shape[0] * (q->ndim == 2 ? q->shape[1] : 1);
   float *to = fsdp_shard(f, state, q->unit) + run.in_shard;
-  for (int64_t i = 0; i < run.numel; i++) to[i] = run.in_param + i < logical ? full[run.in_param + i] : 0.0f;
+  const int64_t n = min64(run.numel, logical - run.in_param);
+  if (n <= 0) return;
+  f->ctx->ops->copy(f->ctx, to, full + run.in_param, (size_t)n * 4);
+  f->ctx->ops->sync(f->ctx);
 }

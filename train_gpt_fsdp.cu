@@ -71,10 +71,14 @@ void (*die_hook)(int code);
   TEXT(reduce_dtype, "fp32", "fp32|bf16|fp16", "precision", "gradients on the wire; they are added up in fp32") \
   NUM(loss_scale, 0.0, 0.0, 1e9, "precision", "fixed loss scale (0: 1, and dynamic from 65536 for fp16)") \
   INT(gather_slots, 2, 1, 1000, "sharding", "blocks held whole at once; all of them: gathered once a step") \
-  TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: needs --device cuda") \
+  TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: one rank a GPU, on cuda") \
+  TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, not the same bits for every N") \
   TEXT(shm, "on", "on|off", "sharding", "shared-memory windows inside a host; off: messages there too") \
   TEXT(device, "auto", "auto|cpu|cuda", "device", "where to compute") \
   FLAG(no_cuda, "device", "the same as --device cpu") \
+  TEXT(graph, "auto", "auto|on|off", "device", "cuda: capture a step once, then replay it (not with --comm mpi)") \
+  FLAG(tune, "device", "cuda: time the matrix products' algorithms at the start, on rank 0, for all ranks") \
+  TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 products; high: TF32 tensor cores, on cuda") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   INT(threads, 0, 0, 4096, "device", "threads a rank (0: its fair share of the host's cores)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
@@ -342,6 +346,14 @@ static int64_t model_numel(const Model *m) {
   return n;
 }
 
+// Floating-point operations of a training step per token: 6 for each weight of a matrix product (two forward, four
+// backward; the head counts, embedding look-ups do not), and 12 L C T for attention, not halved for causality: what
+// PaLM (Chowdhery et al. 2022, appendix B) counts, so that figures compare.
+static double model_flops_per_token(const Model *m) {
+  const double C = (double)m->C;
+  return 6.0 * (12.0 * m->L * C * C + (double)m->V * C) + 12.0 * m->L * C * (double)m->T;
+}
+
 // Fills what the preset leaves to it and refuses shapes that cannot work. vocab_size may still shrink to what the
 // tokenizer reaches. False with one line in `error`.
 static bool options_resolve(Options *o, int world, char *error, size_t error_bytes) {
@@ -375,7 +387,15 @@ static bool options_resolve(Options *o, int world, char *error, size_t error_byt
   o->global_batch = per_round * o->grad_accum;
   REFUSE(!strcmp(o->comm, "self") && world > 1, "--comm self is for one rank, there are %d", world);
   REFUSE(!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda"), "--comm nccl needs --device cuda");
-  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda, "--device cuda: this build has no CUDA kernels; use --device cpu");
+  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda,
+         "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu");
+  REFUSE(!strcmp(o->reduce, "native") && strcmp(o->comm, "nccl"), "--reduce native needs --comm nccl");
+  const bool cpu = !strcmp(o->device, "cpu");
+  REFUSE(cpu && !strcmp(o->graph, "on"), "--graph on needs --device cuda: a CPU has nothing to capture");
+  REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
+         "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
+  REFUSE(cpu && o->tune, "--tune needs --device cuda");
+  REFUSE(cpu && !strcmp(o->matmul_precision, "high"), "--matmul_precision high needs --device cuda (TF32)");
   return true;
 }
 
@@ -413,6 +433,10 @@ static Tensor arena_tensor(Arena *a, Dtype dtype, int64_t d0, int64_t d1 = -1, i
   Tensor t = tensor_of(a->base ? a->base + a->at : NULL, dtype, d0, d1, d2);
   a->at += (size_t)round_up(numel(t) * (int64_t)dtype_bytes(dtype), 256);
   return t;
+}
+
+static char *arena_bytes(Arena *a, int64_t bytes) {
+  return (char *)arena_tensor(a, BF16, (bytes + 1) / 2).data;
 }
 
 // Rows of the head's logits that exist at once: about 64 MiB of them, so that the head's weight gradient is read and
@@ -462,6 +486,22 @@ static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows
 static int eval_layers(const Model *m) { return m->L < 2 ? m->L : 2; }
 
 // ---- the trainer's state
+// What a step leaves for the next or for the host, in device memory.
+struct StepBuffers {
+  StepState *state;
+  Exchange *exchange;                            // this rank's, its A losses behind it
+  char *exchange_all;                            // of all ranks
+  double *losses;                                // [M] in order of microbatches
+};
+// The host's side of it, pinned: what the device reads and writes on its own must not move.
+struct HostBuffers {
+  StepInput *input;
+  StepState *state;
+  double *losses;                                // [M]
+  int32_t *inputs, *targets;                     // [A][B][T] of a step, or one batch of evaluation
+  float *row_losses, *logits;                    // evaluation: per token; sampling: of one token
+  int32_t *row_correct;
+};
 struct Trainer {
   Options opt;
   Model model;
@@ -472,17 +512,17 @@ struct Trainer {
   const Corpus *corpus;                          // owned by the caller
   Sampler sampler;
   Acts acts;
-  char *arena, *head_arena;
-  size_t arena_bytes, head_bytes, workspace_bytes, data_bytes, order_bytes, corpus_bytes;
+  char *arena, *head_arena, *step_arena, *host_arena;
+  size_t arena_bytes, head_bytes, workspace_bytes, step_bytes, host_bytes, order_bytes, corpus_bytes;
   void *order;                                   // of the epoch's samples
-  int32_t *host_inputs, *host_targets;           // (B,T) as the loader fills them
+  StepBuffers buffers;
+  HostBuffers host;
   bool carved_for_training;
-  int64_t rows_max, step, steps_total, steps_per_epoch, updates;  // updates: steps not skipped by the loss scaler
-  float loss_scale;
-  int64_t good_steps;                            // since the scale last changed
-  double *losses_mine, *losses_all;              // [A] of this rank, [M] in order of microbatches, of the last step
-  char *exchange, *exchange_all;
-  size_t exchange_bytes;
+  int64_t rows_max, step, steps_total, steps_per_epoch;
+  float loss_scale;                              // after the last step
+  void *graph;                                   // the captured step; NULL before
+  Traffic graph_traffic;                         // of one replay
+  double peak_flops, device_other_bytes;         // 0: unknown; memory of the device beyond the plan (context, libraries)
 };
 
 static bool acts_are_carved(Trainer *t, int B, int T, bool training) {
@@ -498,6 +538,25 @@ static void trainer_carve(Trainer *t, int B, int T, bool training) {
         "activations of %d x %d need %zu + %zu bytes, planned are %zu + %zu", B, T, a.at, h.at, t->arena_bytes,
         t->head_bytes);
   t->carved_for_training = training;
+}
+
+static size_t trainer_exchange_bytes(const Trainer *t) { return step_exchange_bytes((int)t->opt.grad_accum); }
+// Lays out what a step leaves behind, on the device and on the host.
+static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
+  const int64_t A = t->opt.grad_accum, N = t->fsdp.mesh.world, T = t->model.T;
+  const int64_t tokens = max64(A * t->opt.batch_size * T, t->rows_max), exchange = (int64_t)trainer_exchange_bytes(t);
+  t->buffers.state = (StepState *)arena_bytes(device, sizeof(StepState));
+  t->buffers.exchange = (Exchange *)arena_bytes(device, exchange);
+  t->buffers.exchange_all = arena_bytes(device, exchange * N);
+  t->buffers.losses = (double *)arena_bytes(device, 8 * A * N);
+  t->host.input = (StepInput *)arena_bytes(host, sizeof(StepInput));
+  t->host.state = (StepState *)arena_bytes(host, sizeof(StepState));
+  t->host.losses = (double *)arena_bytes(host, 8 * A * N);
+  t->host.inputs = (int32_t *)arena_bytes(host, 4 * tokens);
+  t->host.targets = (int32_t *)arena_bytes(host, 4 * tokens);
+  t->host.row_losses = (float *)arena_bytes(host, 4 * t->rows_max);
+  t->host.row_correct = (int32_t *)arena_bytes(host, 4 * t->rows_max);
+  t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
 }
 
 // Every byte this rank will take, by line, from shapes alone.
@@ -526,11 +585,15 @@ static void trainer_plan(Trainer *t) {
     t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
     if (w > t->workspace_bytes) t->workspace_bytes = w;
   }
-  t->data_bytes = 2 * (size_t)t->rows_max * sizeof(int32_t);
+  Arena device = {}, host = {};
+  trainer_carve_buffers(t, &device, &host);
+  t->step_bytes = device.at;
+  t->host_bytes = host.at;
   t->plan.planned_bytes[MEM_ACTIVATIONS] = t->arena_bytes;
   t->plan.planned_bytes[MEM_HEAD] = t->head_bytes;
   t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
-  t->plan.planned_bytes[MEM_DATA] = t->data_bytes + t->order_bytes + t->corpus_bytes;
+  t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
+  t->plan.planned_bytes[MEM_DATA] = t->host_bytes + t->order_bytes + t->corpus_bytes;
 }
 
 // Every rank may have an error of its own: the lowest rank's is printed once, and all leave with `code`. Collective.
@@ -562,16 +625,24 @@ static size_t host_available_bytes() {
   if (limit != SIZE_MAX && used != SIZE_MAX && limit > used && limit - used < available) available = limit - used;
   return available;
 }
-// Refuses a plan that this host cannot hold, before anything is taken. Collective.
-static void trainer_check_memory(const Trainer *t) {
-  unsigned long long mine = memory_planned_total(&t->plan, false), host = 0;
+// Refuses a plan that this host or its devices cannot hold, before anything is taken. sharing: ranks on this rank's
+// device. Collective.
+static void trainer_check_memory(Trainer *t, int sharing) {
+  const bool gpu = t->ctx.ops->nccl;
+  unsigned long long mine = memory_planned_total(&t->plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
   MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, t->fsdp.mesh.node);
-  size_t available = host_available_bytes();
-  char error[256] = "";
+  size_t available = host_available_bytes(), device_free = 0, device_total = 0;
+  const size_t on_device = gpu ? memory_planned_total(&t->plan, MEMORY_ON_DEVICE) * (size_t)sharing : 0;
+  t->ctx.ops->memory_left(&t->ctx, &device_free, &device_total);
+  char error[384] = "";
   if (host > available)
     snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, available are %.2f GiB: lower "
              "--batch_size or --seq_len, choose a smaller --model, or use more hosts", t->fsdp.mesh.node_world,
              t->fsdp.mesh.node_world > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
+  if (on_device > device_free)
+    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB, free are %.2f of %.2f GiB: lower "
+             "--batch_size or --seq_len, choose a smaller --model, or use more GPUs", sharing, sharing > 1 ? "s" : "",
+             (double)on_device / 0x1p30, (double)device_free / 0x1p30, (double)device_total / 0x1p30);
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
 }
 
@@ -579,18 +650,25 @@ static void trainer_print_plan(const Trainer *t, FILE *to) {
   fprintf(to, "memory plan, bytes per rank\n");
   for (int i = 0; i < MEM_COUNT; i++)
     if (t->plan.planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], t->plan.planned_bytes[i]);
-  fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", memory_planned_total(&t->plan, false),
-          (double)memory_planned_total(&t->plan, false) / 0x1p20);
+  if (t->ctx.ops->nccl) {
+    const size_t device = memory_planned_total(&t->plan, MEMORY_ON_DEVICE);
+    fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
+    if (t->device_other_bytes > 0)
+      fprintf(to, "  %-34s %15.0f  (%.1f MiB)\n", "  beyond the plan: CUDA, NCCL", t->device_other_bytes,
+              t->device_other_bytes / 0x1p20);
+  }
+  fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", memory_planned_total(&t->plan, MEMORY_ALL),
+          (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20);
 }
 
 // ================================================================================================ 4 forward
 enum Pass { PASS_TRAIN, PASS_EVAL };
 // Dropout of one place in the network: places number 0 (embeddings), then three a block.
 enum DropoutPlace { DROP_EMBEDDING = 0, DROP_ATTENTION = 1, DROP_ATTN_PROJ = 2, DROP_MLP_PROJ = 3 };
-struct Microbatch { int64_t step, sample0; Pass pass; };   // sample0: global number in its step of the first sequence
+struct Microbatch { int64_t sample0; Pass pass; };         // sample0: global number in its step of the first sequence
 
 static Dropout dropout_at(const Trainer *t, Microbatch b, int layer, DropoutPlace place) {
-  Dropout d = {b.pass == PASS_TRAIN ? t->model.dropout : 0.0f, (uint64_t)t->opt.seed, (uint32_t)b.step,
+  Dropout d = {b.pass == PASS_TRAIN ? t->model.dropout : 0.0f, (uint64_t)t->opt.seed, 0,
                (uint32_t)(place == DROP_EMBEDDING ? 0 : 3 * layer + (int)place), b.sample0};
   return d;
 }
@@ -717,9 +795,9 @@ static void block_backward(Trainer *t, void *w, void *g, int l, Microbatch mb) {
                      block_weight(t, w, l, LN_1_W), b->mean_1, b->rstd_1, before);
 }
 
-// Forward and backward of the a-th microbatch of this rank; its gradients are on their way to their owners on return.
-// Returns the mean loss over the microbatch's tokens.
-static double gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
+// Forward and backward of the a-th microbatch of this rank; its gradients are on their way to their owners on return,
+// and the mean loss over its tokens to this rank's exchange record.
+static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
   Ctx *c = &t->ctx;
@@ -728,7 +806,8 @@ static double gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   void *root = gpt_forward(t, mb), *g_root = fsdp_grads(f, 0);
   Tensor dwte = fsdp_tensor(f, g_root, WTE, F32);
   if (!t->model.tied) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
-  head_forward_backward(t, root, fsdp_tensor(f, g_root, head_param(t), F32), t->loss_scale / (float)R);
+  head_forward_backward(t, root, fsdp_tensor(f, g_root, head_param(t), F32), 1.0f / (float)R);
+  loss_mean(c, (double *)(t->buffers.exchange + 1) + a, x->losses);
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
   layernorm_backward(c, x->dresidual, x->dbranch, fsdp_tensor(f, g_root, LN_F_W, F32),
                      fsdp_tensor(f, g_root, LN_F_B, F32), x->dln, x->residual_f, root_weight(t, root, LN_F_W),
@@ -744,10 +823,6 @@ static double gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
                      dropout_at(t, mb, 0, DROP_EMBEDDING));
   fsdp_release(f, 0);
   fsdp_reduce(f, 0, a);
-  c->ops->sync(c);
-  double sum = 0;
-  for (int64_t i = 0; i < R; i++) sum += ((const float *)x->losses.data)[i];
-  return sum / (double)R;
 }
 
 // ================================================================================================ 6 update
@@ -768,87 +843,107 @@ static double learning_rate(const Options *o, int64_t step, int64_t total, int64
   return low + (o->lr - low) * 0.5 * (1 + cos(M_PI * done));
 }
 
-static OptimizerArgs optimizer_args(const Options *o, double lr, int64_t updates_before, double grad_scale) {
+static OptimizerArgs optimizer_args(const Options *o) {
   OptimizerArgs a = {};
   a.kind = !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
-  const double t = (double)updates_before + 1;   // the corrections belong to the betas as the op sees them, in fp32
-  a.adamw = AdamwArgs{(float)lr, (float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay,
-                      (float)(1 - pow((float)o->beta1, t)), (float)(1 - pow((float)o->beta2, t)), (float)grad_scale};
-  a.sgd = SgdArgs{(float)lr, (float)o->momentum, (float)o->weight_decay, (float)grad_scale};
+  a.adamw = AdamwArgs{(float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay};
+  a.sgd = SgdArgs{(float)o->momentum, (float)o->weight_decay};
   return a;
-}
-// Factor of torch.nn.utils.clip_grad_norm_.
-static double clip_factor(double norm, double clip) {
-  return clip > 0 && clip / (norm + 1e-6) < 1 ? clip / (norm + 1e-6) : 1.0;
 }
 
 struct StepResult { double loss, grad_norm, lr; bool skipped, stop; };
 
-// What every rank tells every other once a step, in one small all-gather.
-// This rank's losses follow, one double a microbatch.
-struct Exchange { int64_t limbs[NORM_LIMBS], stop; };
-
-// fp16 (Micikevicius et al. 2018): halve on overflow and skip the step, double after 2000 good ones.
-static void loss_scale_follow(Trainer *t, bool finite) {
-  if (t->dtype != F16 || t->opt.loss_scale > 0) return;
-  if (!finite) { t->loss_scale = fmaxf(t->loss_scale * 0.5f, 1.0f); t->good_steps = 0; }
-  else if (++t->good_steps == 2000) { t->loss_scale = fminf(t->loss_scale * 2, 0x1p24f); t->good_steps = 0; }
-}
-
-// After all microbatches (their losses in t->losses_mine): norm, clip, update. stop: this rank was asked to stop.
-static StepResult trainer_update(Trainer *t, bool stop) {
+// After all microbatches: norm, losses and stop flags of all ranks, the decision, the update. Everything is enqueued;
+// what it comes to is in t->host once the stream is done. Collective.
+static void trainer_update(Trainer *t) {
   Fsdp *f = &t->fsdp;
-  const int A = (int)t->opt.grad_accum, N = f->mesh.world, M = A * N;
-  Exchange *mine = (Exchange *)t->exchange;
-  memset(t->exchange, 0, t->exchange_bytes);
-  fsdp_norm_accumulate(f, mine->limbs);
-  mine->stop = stop;
-  memcpy(mine + 1, t->losses_mine, sizeof(double) * (size_t)A);
-  fsdp_small_all_gather(f, t->exchange, t->exchange_all, t->exchange_bytes);
-  StepResult r = {};
-  int64_t limbs[NORM_LIMBS] = {};
-  for (int k = 0; k < N; k++) {
-    const Exchange *e = (const Exchange *)(t->exchange_all + (size_t)k * t->exchange_bytes);
-    for (int i = 0; i < NORM_LIMBS; i++) limbs[i] += e->limbs[i];
-    r.stop |= e->stop != 0;
-    for (int a = 0; a < A; a++)
-      memcpy(&t->losses_all[a * N + k], (const char *)(e + 1) + sizeof(double) * (size_t)a, sizeof(double));
-  }
-  for (int m = 0; m < M; m++) r.loss += t->losses_all[m];
-  r.loss /= M;
-  const double unscale = 1.0 / ((double)M * (double)t->loss_scale);
-  r.grad_norm = norm_finish(limbs) * unscale;
-  r.lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
-  const bool finite = isfinite(r.grad_norm);
-  r.skipped = !finite;
-  if (finite)
-    fsdp_update(f, optimizer_args(&t->opt, r.lr, t->updates++, unscale * clip_factor(r.grad_norm, t->opt.clip)));
-  loss_scale_follow(t, finite);
+  Ctx *c = &t->ctx;
+  StepBuffers *b = &t->buffers;
+  const int A = (int)t->opt.grad_accum, M = A * f->mesh.world;
+  const bool dynamic_scale = t->dtype == F16 && t->opt.loss_scale == 0;
+  c->ops->range_begin(c, "update");
+  fsdp_norm_accumulate(f, b->exchange->limbs);
+  c->ops->copy(c, &b->exchange->stop, &b->state->in.stop, sizeof b->state->in.stop);
+  fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
+  step_decide(c, b->state, b->losses, b->exchange_all,
+              StepRule{f->mesh.world, A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale});
+  fsdp_update(f, optimizer_args(&t->opt));
+  c->ops->copy(c, t->host.state, b->state, sizeof(StepState));
+  c->ops->copy(c, t->host.losses, b->losses, sizeof(double) * (size_t)M);
   fsdp_step_end(f);
-  t->step++;
-  return r;
+  c->ops->range_end(c);
 }
 
-// Hands host_inputs and host_targets, (B,T), to the device.
-static void trainer_load_batch(Trainer *t, int B, int T) {
-  const size_t bytes = sizeof(int32_t) * (size_t)B * (size_t)T;
-  t->ctx.ops->copy(&t->ctx, t->acts.tokens.data, t->host_inputs, bytes);
-  t->ctx.ops->copy(&t->ctx, t->acts.targets.data, t->host_targets, bytes);
+// Hands batch `a` of t->host, (B,T), to the device.
+static void trainer_load_batch(Trainer *t, int a, int B, int T) {
+  const size_t n = (size_t)B * (size_t)T;
+  t->ctx.ops->copy(&t->ctx, t->acts.tokens.data, t->host.inputs + (size_t)a * n, sizeof(int32_t) * n);
+  t->ctx.ops->copy(&t->ctx, t->acts.targets.data, t->host.targets + (size_t)a * n, sizeof(int32_t) * n);
 }
 
-// One step: A microbatches on this rank, number a N + rank of the step's M, then the update. Collective.
+// The first part of a step: the state of t->host goes to the device, the exchange record starts empty.
+static void trainer_step_begin(Trainer *t) {
+  fsdp_step_begin(&t->fsdp);
+  t->ctx.ops->copy(&t->ctx, &t->buffers.state->in, t->host.input, sizeof(StepInput));
+  t->ctx.ops->zero(&t->ctx, t->buffers.exchange, trainer_exchange_bytes(t));
+}
+
+// All of a step, from t->host to t->host, without waiting for the device: what a graph captures.
+static void trainer_enqueue_step(Trainer *t) {
+  const int A = (int)t->opt.grad_accum, N = t->fsdp.mesh.world, B = (int)t->opt.batch_size, T = (int)t->model.T;
+  trainer_step_begin(t);
+  for (int a = 0; a < A; a++) {
+    trainer_load_batch(t, a, B, T);
+    gpt_forward_backward(t, Microbatch{(int64_t)(a * N + t->fsdp.mesh.rank) * B, PASS_TRAIN}, a);
+  }
+  trainer_update(t);
+}
+
+static Traffic traffic_add(Traffic x, Traffic y, int sign) {
+  return Traffic{x.gathers + sign * y.gathers,           x.reductions + sign * y.reductions,
+                 x.small + sign * y.small,               x.gather_bytes + sign * y.gather_bytes,
+                 x.reduce_bytes + sign * y.reduce_bytes, x.small_bytes + sign * y.small_bytes};
+}
+static bool trainer_captures(const Trainer *t) {
+  return t->ctx.ops->nccl && t->fsdp.cfg.comm != COMM_MPI && strcmp(t->opt.graph, "off");
+}
+// Runs a step on the device: as a graph from the second one on. The first makes what a capture may not: matrix plans,
+// NCCL's connections, kernels' modules.
+static void trainer_run_step(Trainer *t) {
+  Ctx *c = &t->ctx;
+  if (t->step == 0 || !trainer_captures(t)) { trainer_enqueue_step(t); return; }
+  if (!t->graph) {
+    const Traffic before = t->fsdp.traffic;
+    c->ops->graph_begin(c);
+    trainer_enqueue_step(t);
+    c->ops->graph_end(c, &t->graph);
+    t->graph_traffic = traffic_add(t->fsdp.traffic, before, -1);
+    t->fsdp.traffic = before;
+  }
+  c->ops->graph_launch(c, t->graph);
+  t->fsdp.traffic = traffic_add(t->fsdp.traffic, t->graph_traffic, 1);
+}
+
+// One step: A microbatches on this rank, number a N + rank of the step's M, then the update. stop: this rank was asked
+// to stop. Collective.
 static StepResult train_step(Trainer *t, bool stop) {
   const int A = (int)t->opt.grad_accum, N = t->fsdp.mesh.world, B = (int)t->opt.batch_size, T = (int)t->model.T;
   const int64_t epoch = t->step / t->steps_per_epoch, in_epoch = t->step % t->steps_per_epoch;
   if (t->sampler.epoch != epoch) sampler_set_epoch(&t->sampler, epoch);
   trainer_carve(t, B, T, true);
-  for (int a = 0; a < A; a++) {
-    const int m = a * N + t->fsdp.mesh.rank;
-    microbatch_fill(&t->sampler, in_epoch, m, t->host_inputs, t->host_targets);
-    trainer_load_batch(t, B, T);
-    t->losses_mine[a] = gpt_forward_backward(t, Microbatch{t->step, (int64_t)m * B, PASS_TRAIN}, a);
-  }
-  return trainer_update(t, stop);
+  for (int a = 0; a < A; a++)
+    microbatch_fill(&t->sampler, in_epoch, a * N + t->fsdp.mesh.rank, t->host.inputs + (int64_t)a * B * T,
+                    t->host.targets + (int64_t)a * B * T);
+  const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
+  *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
+  t->ctx.ops->range_begin(&t->ctx, "step");
+  trainer_run_step(t);
+  t->ctx.ops->sync(&t->ctx);
+  t->ctx.ops->range_end(&t->ctx);
+  t->step++;
+  const StepState *s = t->host.state;
+  t->loss_scale = s->loss_scale;
+  return StepResult{s->loss, s->grad_norm, lr, s->skip != 0, s->stop != 0};
 }
 
 // ================================================================================================ 7 eval, sample
@@ -864,13 +959,14 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   double *mine = (double *)calloc((size_t)(rounds * E * 3), sizeof(double));   // loss, correct, tokens of each window
   double *all = (double *)calloc((size_t)(rounds * E * 3 * N), sizeof(double));
   trainer_carve(t, E, T, false);
+  fsdp_step_begin(&t->fsdp);
   Acts *x = &t->acts;
   for (int64_t round = 0; round < rounds; round++) {
     const int64_t batch = round * N + t->fsdp.mesh.rank;
     for (int e = 0; e < E; e++)
-      eval_window_fill(split, T, batch * E + e, t->host_inputs + e * T, t->host_targets + e * T);
-    trainer_load_batch(t, E, T);
-    void *root = gpt_forward(t, Microbatch{0, 0, PASS_EVAL});
+      eval_window_fill(split, T, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T);
+    trainer_load_batch(t, 0, E, T);
+    void *root = gpt_forward(t, Microbatch{0, PASS_EVAL});
     const int64_t R = (int64_t)E * T, step = head_rows(&t->model, R);
     for (int64_t at = 0; at < R; at += step) {
       const int64_t n = min64(step, R - at);
@@ -882,12 +978,14 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
                             tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
     }
     fsdp_release(&t->fsdp, 0);
+    t->ctx.ops->copy(&t->ctx, t->host.row_losses, x->losses.data, sizeof(float) * (size_t)R);
+    t->ctx.ops->copy(&t->ctx, t->host.row_correct, x->correct.data, sizeof(int32_t) * (size_t)R);
     t->ctx.ops->sync(&t->ctx);
     for (int64_t i = 0; i < R; i++) {
       double *w = mine + (round * E + i / T) * 3;
-      w[0] += ((const float *)x->losses.data)[i];
-      w[1] += ((const int32_t *)x->correct.data)[i];
-      w[2] += t->host_targets[i] >= 0;
+      w[0] += t->host.row_losses[i];
+      w[1] += t->host.row_correct[i];
+      w[2] += t->host.targets[i] >= 0;
     }
   }
   const int count = fsdp_mpi_count(rounds * E * 3);
@@ -939,24 +1037,24 @@ typedef void (*TokenSink)(void *to, const uint8_t *bytes, int length_bytes);
 // together (the model is sharded); rank 0 draws. Collective.
 static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more, TokenSink sink, void *to) {
   Acts *x = &t->acts;
-  float *logits = (float *)malloc(sizeof(float) * (size_t)t->model.Vp);
+  fsdp_step_begin(&t->fsdp);
   for (int64_t made = 0; made < more; made++, count++) {
     const int T = (int)min64(count, t->model.P);
     trainer_carve(t, 1, T, false);
-    memcpy(t->host_inputs, ids + count - T, sizeof(int32_t) * (size_t)T);
-    for (int i = 0; i < T; i++) t->host_targets[i] = -1;
-    trainer_load_batch(t, 1, T);
-    void *root = gpt_forward(t, Microbatch{0, 0, PASS_EVAL});
+    memcpy(t->host.inputs, ids + count - T, sizeof(int32_t) * (size_t)T);
+    for (int i = 0; i < T; i++) t->host.targets[i] = -1;
+    trainer_load_batch(t, 0, 1, T);
+    void *root = gpt_forward(t, Microbatch{0, PASS_EVAL});
     Tensor last = tensor_of(x->logits.data, F32, 1, t->model.Vp);
     matmul_forward(&t->ctx, last, rows_of(rows2d(x->ln_f), T - 1, 1), root_weight(t, root, head_param(t)),
                    MatmulEpilogue{});
     fsdp_release(&t->fsdp, 0);
-    t->ctx.ops->copy(&t->ctx, logits, last.data, sizeof(float) * (size_t)t->model.V);
+    t->ctx.ops->copy(&t->ctx, t->host.logits, last.data, sizeof(float) * (size_t)t->model.V);
     t->ctx.ops->sync(&t->ctx);
     if (t->fsdp.mesh.rank == 0) {
       const Philox r = philox4x32((uint64_t)t->opt.seed, Philox{(uint32_t)made, 0, 0, 0xfffffffeu});
       const double uniform = r.x * 0x1p-32;
-      ids[count] = sample_token(logits, t->model.V, t->opt.temperature, t->opt.top_k, uniform);
+      ids[count] = sample_token(t->host.logits, t->model.V, t->opt.temperature, t->opt.top_k, uniform);
     }
     MPI_Bcast(&ids[count], 1, MPI_INT32_T, 0, t->fsdp.mesh.comm);
     if (t->fsdp.mesh.rank || !sink) continue;
@@ -966,7 +1064,6 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
     if (t->corpus->has_tokenizer) bytes = tokenizer_token_bytes(&t->corpus->tokenizer, ids[count], &length);
     sink(to, bytes, length);
   }
-  free(logits);
 }
 
 // ================================================================================================ 8 logging
@@ -1078,7 +1175,7 @@ static void log_open(Log *log, const Trainer *t) {
   fprintf(f, "},\"memory_plan_bytes\":{");
   for (int i = 0; i < MEM_COUNT; i++)
     fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
-  fprintf(f, ",\"total\":%zu}}\n", memory_planned_total(&t->plan, false));
+  fprintf(f, ",\"total\":%zu}}\n", memory_planned_total(&t->plan, MEMORY_ALL));
   log_flush(log, t);
 }
 
@@ -1106,7 +1203,7 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
   printf("%s[%s] step %lld/%lld  loss %.4f  lr %.2e  |g| %.3f  %.0f tok/s  ETA %lld:%02lld  %.0f MiB%s",
          log->terminal ? "\r" : "", bar, (long long)t->step, (long long)t->steps_total, r->loss, r->lr, r->grad_norm,
          tokens / log->step_ms * 1e3, (long long)(left_s / 60), (long long)(left_s % 60),
-         (double)memory_planned_total(&t->plan, false) / 0x1p20, r->skipped ? "  skipped: overflow" : "");
+         (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20, r->skipped ? "  skipped: overflow" : "");
   printf(log->terminal ? "\033[K" : "\n");
   log->line_open = log->terminal;
   fflush(stdout);
@@ -1188,6 +1285,93 @@ static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
   return cpu_tables[wanted >= 0 ? wanted : common].ops;
 }
 
+// Where this run computes: the ops, which of the host's GPUs and how many ranks are on it, and a line that says so.
+struct Device { const Ops *ops; int index, sharing; double peak_flops; char words[256]; };
+
+static void device_describe(Device *d, const Options *o, const DeviceProbe *p) {
+  const DeviceInfo *i = &p->device[d->index];
+  const Dtype t = dtype_named(o->param_dtype);
+  d->peak_flops = t == F32 && !strcmp(o->matmul_precision, "high") ? i->peak_tf32_flops : i->peak_flops[t];
+  snprintf(d->words, sizeof d->words, "cuda (%s, sm_%d%d, %.0f GiB, driver %d.%d, runtime %d.%d, cuBLASLt %d, NCCL %d)",
+           i->name, i->major, i->minor, (double)i->memory_bytes / 0x1p30, p->driver / 1000, p->driver % 1000 / 10,
+           p->runtime / 1000, p->runtime % 1000 / 10, p->cublaslt, p->nccl);
+}
+// All ranks must compute with the same kind of GPU and the same libraries. One line in `error` where this one does not.
+static void agree_on_versions(const DeviceProbe *p, int index, MPI_Comm comm, char *error, size_t bytes) {
+  struct Versions { int driver, runtime, cublaslt, nccl; char name[sizeof p->device[0].name]; } mine = {}, first;
+  mine.driver = p->driver, mine.runtime = p->runtime, mine.cublaslt = p->cublaslt, mine.nccl = p->nccl;
+  memcpy(mine.name, p->device[index].name, sizeof mine.name);
+  first = mine;
+  MPI_Bcast(&first, (int)sizeof first, MPI_BYTE, 0, comm);
+  if (memcmp(&mine, &first, sizeof mine))
+    snprintf(error, bytes, "this rank has %s, driver %d, runtime %d, cuBLASLt %d, NCCL %d; rank 0 has %s, %d, %d, %d, "
+             "%d: all ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
+             first.driver, first.runtime, first.cublaslt, first.nccl);
+}
+// Whether the GPUs at hand can serve `comm` (auto is decided here, and then said by the printed configuration).
+static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, char *error, size_t bytes) {
+  const bool automatic = !strcmp(o->comm, "auto");
+  if (automatic) strcpy(o->comm, world == 1 ? "self" : g->crowded ? "mpi" : "nccl");
+  if (!strcmp(o->comm, "nccl") && g->crowded)
+    snprintf(error, bytes, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi", g->sharing,
+             p->device[g->index].bus_id);
+  else if (!strcmp(o->comm, "nccl") && p->nccl_missing[0])
+    snprintf(error, bytes, "--comm nccl: %s%s", p->nccl_missing, automatic ? " (or use --comm mpi)" : "");
+  if (!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"))
+    snprintf(error, bytes, "--graph on: %d ranks share a GPU, so gradients go through host memory (--comm mpi), which "
+             "cannot be captured", g->sharing);
+}
+// What only one kind of device has must not be asked of the other.
+static void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
+  const bool cuda = !strcmp(o->device, "cuda");
+  const char *only = cuda ? (o->given[OPT_isa] ? "isa" : NULL)
+                     : !strcmp(o->graph, "on") ? "graph on"
+                     : o->tune ? "tune"
+                     : !strcmp(o->matmul_precision, "high") ? "matmul_precision high"
+                     : !strcmp(o->comm, "nccl") ? "comm nccl" : NULL;
+  if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
+                     cuda ? "cuda" : "the CPU", why[0] ? ": " : "", why);
+}
+// Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
+static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
+  static DeviceProbe p;
+  Device d = {};
+  char error[1024] = "", why[512] = "";
+  int rank, world;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
+  if (strcmp(o->device, "cpu")) {
+    if (&ops_cuda) ops_cuda.device_probe(NULL, &p);
+    snprintf(why, sizeof why, "%s", &ops_cuda ? p.missing : "this build has no CUDA kernels");
+    if (!strcmp(o->device, "cuda") && why[0]) snprintf(error, sizeof error, "--device cuda: %s", why);
+    agree_no_error(comm, error, EXIT_MISSING);
+    int lacking = why[0] ? rank : world, lowest;
+    MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, comm);
+    strcpy(o->device, lowest < world ? "cpu" : "cuda");
+    if (lowest < world) MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
+  }
+  check_device_options(o, why, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  if (!strcmp(o->device, "cpu")) {
+    d.ops = agree_on_ops(o, comm);
+    d.sharing = 1;
+    snprintf(d.words, sizeof d.words, "cpu (%s)", d.ops->name);
+    return d;
+  }
+  const GpuChoice g = choose_gpu(&p, node, comm);
+  snprintf(error, sizeof error, "%s", g.error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  agree_on_versions(&p, g.index, comm, error, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  agree_on_comm(o, &p, &g, world, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  d.ops = &ops_cuda;
+  d.index = g.index;
+  d.sharing = g.sharing;
+  device_describe(&d, o, &p);
+  return d;
+}
+
 // All ranks must be the same program with the same options; names the first that is not. The corpus needs no such
 // check: every rank has it from rank 0 (corpus_share). Collective.
 static void agree_on_run(MPI_Comm comm, const Options *o) {
@@ -1239,17 +1423,40 @@ static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm 
 }
 
 // ---- a trainer's life
+static CommKind comm_kind(const Options *o, int world) {
+  if (!strcmp(o->comm, "nccl")) return COMM_NCCL;
+  return !strcmp(o->comm, "self") || (!strcmp(o->comm, "auto") && world == 1) ? COMM_SELF : COMM_MPI;
+}
+static void trainer_take_memory(Trainer *t) {
+  Ctx *c = &t->ctx;
+  fsdp_open(&t->fsdp, &t->plan);
+  t->arena = (char *)memory_take(c, &t->plan, MEM_ACTIVATIONS, t->arena_bytes);
+  t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
+  c->workspace = memory_take(c, &t->plan, MEM_WORKSPACE, t->workspace_bytes);
+  c->workspace_bytes = t->workspace_bytes;
+  t->step_arena = (char *)memory_take(c, &t->plan, MEM_STEP, t->step_bytes);
+  t->host_arena = (char *)memory_take(c, &t->plan, MEM_DATA, t->host_bytes);
+  t->plan.taken_bytes[MEM_DATA] += t->order_bytes + t->corpus_bytes;
+  memory_check_taken(&t->plan);
+  Arena device = {t->step_arena, 0}, host = {t->host_arena, 0};
+  trainer_carve_buffers(t, &device, &host);
+  c->state = t->buffers.state;
+}
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
-// Collective over comm; every failure ends all ranks with one line.
-static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, const Ops *ops,
-                         int threads) {
+// device: which of this host's devices, shared by `sharing` ranks. Collective over comm; every failure ends all ranks
+// with one line.
+static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, const Ops *ops, int threads,
+                         int device = 0, int sharing = 1) {
   memset(t, 0, sizeof *t);
   t->opt = *o;
   t->model = model_of(o);
   t->dtype = dtype_named(o->param_dtype);
   t->corpus = corpus;
-  t->ctx = Ctx{ops, NULL, NULL, threads, NULL, 0};
-  ops->device_open(&t->ctx);
+  t->ctx.ops = ops;
+  t->ctx.threads = threads;
+  t->ctx.tf32 = !strcmp(o->matmul_precision, "high");
+  size_t free_before = 0, free_after = 0, total;
+  ops->device_open(&t->ctx, device);
   const SamplerOptions so = {o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
                              !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
   t->order_bytes = sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
@@ -1262,42 +1469,70 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->steps_total = t->steps_per_epoch * o->epochs;
   if (o->max_steps) t->steps_total = min64(t->steps_total, o->max_steps);
   t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
-  int params;
+  int params, world;
+  MPI_Comm_size(comm, &world);
   Param *param = model_params(&t->model, &params);
   FsdpConfig cfg = {t->dtype, dtype_named(o->reduce_dtype), (int)min64(o->gather_slots, t->model.L),
-                    !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW, !strcmp(o->shm, "on")};
+                    !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW, comm_kind(o, world),
+                    !strcmp(o->shm, "on"), !strcmp(o->reduce, "native"), trainer_exchange_bytes(t)};
   fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params, 1 + t->model.L);
   trainer_plan(t);
-  trainer_check_memory(t);
-  fsdp_open(&t->fsdp, &t->plan);
-  t->arena = (char *)memory_take(&t->plan, MEM_ACTIVATIONS, t->arena_bytes);
-  t->head_arena = (char *)memory_take(&t->plan, MEM_HEAD, t->head_bytes);
-  t->ctx.workspace = memory_take(&t->plan, MEM_WORKSPACE, t->workspace_bytes);
-  t->ctx.workspace_bytes = t->workspace_bytes;
-  t->host_inputs = (int32_t *)memory_take(&t->plan, MEM_DATA, t->data_bytes);
-  t->host_targets = t->host_inputs + t->rows_max;
-  t->plan.taken_bytes[MEM_DATA] += t->order_bytes + t->corpus_bytes;
-  memory_check_taken(&t->plan);
-  const int A = (int)o->grad_accum, N = t->fsdp.mesh.world;
-  t->exchange_bytes = sizeof(Exchange) + sizeof(double) * (size_t)A;
-  t->exchange = (char *)calloc((size_t)N + 1, t->exchange_bytes);
-  t->exchange_all = t->exchange + t->exchange_bytes;
-  t->losses_mine = (double *)calloc((size_t)A, sizeof(double));
-  t->losses_all = (double *)calloc((size_t)(A * N), sizeof(double));
+  trainer_check_memory(t, sharing);
+  ops->memory_left(&t->ctx, &free_before, &total);
+  trainer_take_memory(t);
+  ops->memory_left(&t->ctx, &free_after, &total);
+  t->device_other_bytes =
+      (double)free_before - (double)free_after - (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE);
+  *t->host.state = StepState{};
+  t->host.state->loss_scale = t->loss_scale;
+  t->host.state->beta1_power = t->host.state->beta2_power = 1;
+  ops->copy(&t->ctx, t->buffers.state, t->host.state, sizeof(StepState));
   fsdp_init_params(&t->fsdp, (uint64_t)o->seed);
 }
 static void trainer_close(Trainer *t) {
-  memory_give_back(t->arena, t->arena_bytes);
-  memory_give_back(t->head_arena, t->head_bytes);
-  memory_give_back(t->ctx.workspace, t->workspace_bytes);
-  memory_give_back(t->host_inputs, t->data_bytes);
+  Ctx *c = &t->ctx;
+  c->ops->sync(c);
+  if (t->graph) c->ops->graph_close(c, t->graph);
+  memory_give_back(c, MEM_ACTIVATIONS, t->arena, t->arena_bytes);
+  memory_give_back(c, MEM_HEAD, t->head_arena, t->head_bytes);
+  memory_give_back(c, MEM_WORKSPACE, c->workspace, t->workspace_bytes);
+  memory_give_back(c, MEM_STEP, t->step_arena, t->step_bytes);
+  memory_give_back(c, MEM_DATA, t->host_arena, t->host_bytes);
   free(t->order);
   fsdp_close(&t->fsdp);
   free(t->acts.block);
-  free(t->exchange);
-  free(t->losses_mine);
-  free(t->losses_all);
+  c->ops->device_close(c);
   memset(t, 0, sizeof *t);
+}
+
+// Chooses the matrix products' algorithms by the clock: a microbatch whose results are dropped makes every shape of a
+// step known, rank 0 measures, and all ranks take its choice, so that no sum depends on who computed it. Collective.
+static void trainer_tune(Trainer *t) {
+  Ctx *c = &t->ctx;
+  const int B = (int)t->opt.batch_size, T = (int)t->model.T;
+  trainer_carve(t, B, T, true);
+  memset(t->host.inputs, 0, sizeof(int32_t) * (size_t)(B * T));
+  memset(t->host.targets, 0, sizeof(int32_t) * (size_t)(B * T));
+  *t->host.input = StepInput{};
+  trainer_step_begin(t);
+  trainer_load_batch(t, 0, B, T);
+  gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
+  fsdp_reduce_finish(&t->fsdp);
+  t->fsdp.comm->reduce_join(&t->fsdp);
+  c->ops->sync(c);
+  size_t bytes = 0;
+  if (!t->fsdp.mesh.rank) c->ops->plans_tune(c);
+  if (!t->fsdp.mesh.rank) c->ops->plans_export(c, NULL, &bytes);
+  unsigned long long n = bytes;
+  MPI_Bcast(&n, 1, MPI_UNSIGNED_LONG_LONG, 0, t->fsdp.mesh.comm);
+  void *plans = calloc(1, n + 1);
+  bytes = n;
+  if (!t->fsdp.mesh.rank) c->ops->plans_export(c, plans, &bytes);
+  MPI_Bcast(plans, fsdp_mpi_count((int64_t)n), MPI_BYTE, 0, t->fsdp.mesh.comm);
+  c->ops->plans_import(c, plans, n);
+  free(plans);
+  fsdp_step_end(&t->fsdp);
+  t->fsdp.traffic = Traffic{};
 }
 
 static volatile sig_atomic_t stop_signal;        // set by Ctrl-C; the ranks agree on it in the step's small all-gather
@@ -1311,15 +1546,21 @@ static void catch_stop_signals() {
   sigaction(SIGTERM, &a, NULL);
 }
 
-static void print_start(const Trainer *t, bool cores_shared) {
+static void print_start(const Trainer *t, const Device *d, bool cores_shared) {
   if (t->fsdp.mesh.rank) return;
   const Options *o = &t->opt;
-  printf("train_gpt_fsdp %s (%s): %s, %d rank%s on %d host%s, %d thread%s each, device cpu (%s), gradients %s\n",
+  const CommKind comm = t->fsdp.cfg.comm;
+  printf("train_gpt_fsdp %s (%s): %s, %d rank%s on %d host%s, %d thread%s each, device %s, gradients %s\n",
          PROGRAM_VERSION, BUILD_ID, o->model, t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", t->fsdp.mesh.hosts,
-         t->fsdp.mesh.hosts > 1 ? "s" : "", t->ctx.threads, t->ctx.threads > 1 ? "s" : "", t->ctx.ops->name,
-         t->fsdp.mesh.world == 1 ? "stay here"
-         : t->fsdp.mesh.remote   ? "by messages"
-                                 : "by shared memory");
+         t->fsdp.mesh.hosts > 1 ? "s" : "", t->ctx.threads, t->ctx.threads > 1 ? "s" : "", d->words,
+         comm == COMM_SELF ? "stay here" : comm == COMM_NCCL ? "by NCCL"
+         : t->fsdp.mesh.remote ? "by messages" : "by shared memory");
+  if (d->sharing > 1)
+    printf("notice: %d ranks share a GPU; gradients and parameters go through host memory\n", d->sharing);
+  if (t->ctx.ops->nccl && d->peak_flops > 0)
+    printf("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", d->peak_flops * 1e-12, o->param_dtype,
+           model_flops_per_token(&t->model));
+  else if (t->ctx.ops->nccl) printf("peak: not known for this GPU; MFU is n/a\n");
   if (cores_shared) printf("notice: ranks outnumber cores on this host; they will wait for each other\n");
   printf("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
          t->model.L, t->model.H, (long long)t->model.C, (long long)t->model.P, (long long)t->model.V,
@@ -1482,6 +1723,7 @@ int train_main(int argc, char **argv) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &node_rank);
   MPI_Comm_size(node, &node_ranks);
+  const Device device = agree_on_device(&o, MPI_COMM_WORLD, node);
   MPI_Comm_free(&node);
   int threads = take_fair_share_of_cores(node_rank, node_ranks, &cores_shared);
   if (o.threads) threads = (int)o.threads;
@@ -1490,8 +1732,10 @@ int train_main(int argc, char **argv) {
   if (!rank && o.prompt[0] && !corpus.has_tokenizer)
     snprintf(error, sizeof error, "--prompt needs text to train a tokenizer on; --data %.800s holds tokens", o.data);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
-  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, agree_on_ops(&o, MPI_COMM_WORLD), threads);
-  print_start(&t, cores_shared);
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device.ops, threads, device.index, device.sharing);
+  t.peak_flops = device.peak_flops;
+  if (o.tune) trainer_tune(&t);
+  print_start(&t, &device, cores_shared);
   catch_stop_signals();
   Log log;
   log_open(&log, &t);

@@ -6,4 +6,5 @@
 #include "attention.cuh"
 #include "cross_entropy.cuh"
 #include "optimizer.cuh"
+#include "step.cuh"
 #include "elementwise.cuh"

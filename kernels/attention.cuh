@@ -462,6 +462,7 @@ static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, 
   }
 }
 static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
+  if (drop.p > 0.0f) drop.step = c->state->in.step;
   const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
   const size_t need = attention_forward_bytes(&s) * (size_t)c->threads;
   CHECK(c->workspace_bytes >= need, "attention_forward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
@@ -618,6 +619,7 @@ static void attention_backward_typed(Ctx *c, Tensor dqkv, Tensor dout, Tensor qk
 }
 static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                     Dropout drop) {
+  if (drop.p > 0.0f) drop.step = c->state->in.step;
   const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
   const size_t need = attention_backward_bytes(&s) * (size_t)c->threads;
   CHECK(c->workspace_bytes >= need, "attention_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
@@ -630,4 +632,8 @@ static size_t attention_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   const size_t forward = attention_forward_bytes(&s), backward = attention_backward_bytes(&s);
   return (size_t)c->threads * (forward > backward ? forward : backward);
 }
+#endif
+
+#if PART_CUDA
+#include "attention_cuda.cuh"
 #endif

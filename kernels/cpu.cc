@@ -5,13 +5,12 @@
 #include "vec.h"
 #include "all.h"
 #include <omp.h>
+#include <sys/mman.h>
 
 #define CPU_TABLE_NAME_(isa) ops_##isa
 #define CPU_TABLE_NAME(isa) CPU_TABLE_NAME_(isa)
 #define CPU_STRING_(isa) #isa
 #define CPU_STRING(isa) CPU_STRING_(isa)
-
-static void device_open_impl(Ctx *c) { matmul_open(c); }
 
 static void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
   const size_t wanted[] = {embedding_workspace_bytes(c, q), layernorm_workspace_bytes(c, q),
@@ -34,6 +33,39 @@ static void zero_impl(Ctx *c, void *to, size_t bytes) {
 #pragma omp parallel for schedule(static) num_threads(c->threads) if (bytes > 2 * piece)
   for (size_t at = 0; at < bytes; at += piece) memset((char *)to + at, 0, bytes - at < piece ? bytes - at : piece);
 }
-static void sync_impl(Ctx *) {}
 
-const Ops CPU_TABLE_NAME(ISA) = OPS_TABLE(CPU_STRING(ISA));
+// ---- device calls: the host is the device, one rank is one of it, and every call is done when it returns
+static void device_open_impl(Ctx *c, int) { matmul_open(c); }
+static void device_close_impl(Ctx *) {}
+static void device_probe_impl(Ctx *, DeviceProbe *p) { memset(p, 0, sizeof *p); p->devices = 1; }
+// Page-aligned, huge pages where the kernel grants them. *p is NULL when there is no memory.
+static void memory_alloc_impl(Ctx *, void **p, size_t bytes, MemoryKind) {
+  *p = bytes ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : NULL;
+  if (*p == MAP_FAILED) *p = NULL;
+  if (*p) madvise(*p, bytes, MADV_HUGEPAGE);
+}
+static void memory_free_impl(Ctx *, void *p, size_t bytes, MemoryKind) { if (p) munmap(p, bytes); }
+static void memory_pin_impl(Ctx *, void *, size_t) {}
+static void memory_unpin_impl(Ctx *, void *) {}
+static void memory_left_impl(Ctx *, size_t *free_bytes, size_t *total_bytes) { *free_bytes = *total_bytes = 0; }
+static void sync_impl(Ctx *) {}
+static void side_open_impl(Ctx *c, Ctx *side, const char *) { *side = *c; }
+static void side_close_impl(Ctx *) {}
+static void event_open_impl(Ctx *, void **event, const char *) { *event = NULL; }
+static void event_close_impl(Ctx *, void *) {}
+static void event_record_impl(Ctx *, void *) {}
+static void event_wait_impl(Ctx *, void *) {}
+static void event_done_impl(Ctx *, void *, bool *done) { *done = true; }
+// Options refuse graphs on a CPU before any memory is taken.
+static void graph_begin_impl(Ctx *c) { CHECK(0, "%s captures no graphs", c->ops->name); }
+static void graph_end_impl(Ctx *c, void **) { CHECK(0, "%s captures no graphs", c->ops->name); }
+static void graph_launch_impl(Ctx *c, void *) { CHECK(0, "%s captures no graphs", c->ops->name); }
+static void graph_close_impl(Ctx *, void *) {}
+static void range_begin_impl(Ctx *, const char *) {}
+static void range_end_impl(Ctx *) {}
+static void plans_tune_impl(Ctx *) {}
+static void plans_export_impl(Ctx *, void *, size_t *bytes) { *bytes = 0; }
+static void plans_import_impl(Ctx *, const void *, size_t) {}
+static void plans_text_impl(Ctx *, char *to, size_t bytes) { if (bytes) *to = 0; }
+
+const Ops CPU_TABLE_NAME(ISA) = OPS_TABLE(CPU_STRING(ISA), NULL);

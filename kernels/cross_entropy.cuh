@@ -9,6 +9,7 @@
 //   when it is fp32.
 // One pass finds maximum and sum together (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax") by
 // pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree.
+#pragma once
 #include "ops.h"
 
 #if PART_LAUNCH
@@ -144,6 +145,168 @@ static void cross_entropy_backward_rows(Ctx *c, Tensor losses, T *dlogits, Tenso
 static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
                                                 int64_t vocab, float scale) {
   const int32_t *t = (const int32_t *)targets.data;
+  scale *= c->state->loss_scale;
   DISPATCH(dlogits.dtype, T, cross_entropy_backward_rows<T>(c, losses, (T *)dlogits.data, logits, t, vocab, scale));
+}
+#endif
+
+#if PART_CUDA
+#include "lane.cuh"
+
+static size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
+
+// A block takes a row. Every thread runs through its columns once with a maximum and a sum of its own (two groups of
+// eight in flight), the block joins them, and the second walk, which writes, goes backwards: what the first read last
+// is still in L1 and L2. Threads follow the number of columns alone, so sums have one order for every device.
+//
+// e^x is 2^(x log2 e) by the hardware's ex2 (PTX ISA: relative error below 2^-22): with the argument rounded twice,
+// a term's relative error is 2^-22 + |x - m| 2^-23, which its own smallness outweighs.
+static const int CROSS_ENTROPY_MAX_THREADS = 512;
+static const float CROSS_ENTROPY_LOG2E = 1.44269504f;
+
+struct CrossEntropySum { float max, sum; bool beaten; };         // beaten: a logit outdoes the target's, or ties before it
+
+static inline int cross_entropy_threads(int64_t columns, int width) {
+  const int64_t warps = (columns + 2 * width * WARP - 1) / (2 * width * WARP);
+  return (int)(warps * WARP < CROSS_ENTROPY_MAX_THREADS ? warps * WARP : CROSS_ENTROPY_MAX_THREADS);
+}
+__device__ static inline float cross_entropy_exp(float x, float max) {
+  return fast_exp2((x - max) * CROSS_ENTROPY_LOG2E);
+}
+// Columns from `at` on; those past the vocabulary are not looked at. Comparing so, a NaN before the target counts as the
+// CPU counts it.
+template <int W, bool CORRECT>
+__device__ static inline void cross_entropy_add(CrossEntropySum *s, Lanes<W> v, int64_t at, int64_t vocab,
+                                                int64_t target, float target_logit) {
+  float most = s->max;
+  UNROLL for (int i = 0; i < W; i++) {
+    if (at + i >= vocab) v.x[i] = -INFINITY;
+    most = fmaxf(most, v.x[i]);
+    if (CORRECT) s->beaten |= at + i < target ? !(v.x[i] < target_logit) : v.x[i] > target_logit;
+  }
+  if (most > s->max) {
+    s->sum *= cross_entropy_exp(s->max, most);
+    s->max = most;
+  }
+  UNROLL for (int i = 0; i < W; i++) s->sum += cross_entropy_exp(v.x[i], s->max);
+}
+// Maximum and sum of a row, the same in every thread. Starting from the lowest finite number, threads without columns
+// and logits of -Inf add 0; NaN and +Inf make the sum NaN.
+template <int W, bool CORRECT>
+__device__ static CrossEntropySum cross_entropy_row(const float *x, int64_t vocab, int64_t columns, int64_t target,
+                                                    float *scratch) {
+  CrossEntropySum s = {-3.40282347e38f, 0.0f, false};
+  const float target_logit = CORRECT ? x[target] : 0.0f;
+  const int64_t step = (int64_t)blockDim.x * W;
+  int64_t at = (int64_t)threadIdx.x * W;
+  for (; at + step + W <= columns && at + step < vocab; at += 2 * step) {
+    const Lanes<W> first = lanes_load<W>(x + at), second = lanes_load<W>(x + at + step);
+    cross_entropy_add<W, CORRECT>(&s, first, at, vocab, target, target_logit);
+    cross_entropy_add<W, CORRECT>(&s, second, at + step, vocab, target, target_logit);
+  }
+  if (at < vocab) cross_entropy_add<W, CORRECT>(&s, lanes_load<W>(x + at), at, vocab, target, target_logit);
+  const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
+  float most = warp_max(s.max);
+  if (lane == 0) scratch[warp] = most;
+  __syncthreads();
+  most = warp_max(scratch[lane < warps ? lane : 0]);
+  s.sum = block_sum(s.sum * cross_entropy_exp(s.max, most), scratch + WARP);
+  s.max = most;
+  return s;
+}
+__device__ static inline float cross_entropy_loss(CrossEntropySum s, float target_logit) {
+  return s.sum >= 1.0f ? lane_log(s.sum) - (target_logit - s.max) : NAN;
+}
+__device__ static inline void cross_entropy_check(int32_t target, int64_t vocab) {
+  DEVICE_CHECK(target >= -1 && target < vocab, "cross_entropy: a target outside the vocabulary");
+}
+
+template <int W>
+__global__ static void __launch_bounds__(CROSS_ENTROPY_MAX_THREADS)
+cross_entropy_forward_kernel(float *losses, int32_t *correct, const float *logits, const int32_t *targets, int64_t vocab,
+                             int64_t columns) {
+  SHARED(float, scratch, 2 * WARP);
+  SHARED(int32_t, beaten, 1);
+  const int64_t r = blockIdx.x, target = targets[r];
+  const float *x = logits + r * columns;
+  cross_entropy_check((int32_t)target, vocab);
+  if (target < 0) {
+    if (threadIdx.x == 0) losses[r] = 0.0f, correct[r] = 0;
+    return;
+  }
+  if (threadIdx.x == 0) *beaten = 0;
+  __syncthreads();
+  const CrossEntropySum s = cross_entropy_row<W, true>(x, vocab, columns, target, scratch);
+  if (s.beaten) *beaten = 1;
+  __syncthreads();
+  if (threadIdx.x) return;
+  losses[r] = cross_entropy_loss(s, x[target]);
+  correct[r] = !*beaten && x[target] == s.max;
+}
+static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
+                                       int64_t vocab) {
+  const int64_t R = logits.shape[0], Vp = logits.shape[1];
+  if (R == 0) return;
+  float *loss = (float *)losses.data;
+  const float *x = (const float *)logits.data;
+  const int32_t *t = (const int32_t *)targets.data;
+  CHECK(Vp % LANES || lanes_aligned(x), "cross_entropy_forward: logits begin at %p, not on 16 bytes", (const void *)x);
+  if (Vp % LANES == 0)
+    LAUNCH(cross_entropy_forward_kernel<LANES>, (unsigned)R, cross_entropy_threads(Vp, LANES), 0, STREAM(c), loss,
+           (int32_t *)correct.data, x, t, vocab, Vp);
+  else
+    LAUNCH(cross_entropy_forward_kernel<1>, (unsigned)R, cross_entropy_threads(Vp, 1), 0, STREAM(c), loss,
+           (int32_t *)correct.data, x, t, vocab, Vp);
+}
+
+// One group of columns of the gradient. In place a thread overwrites only what it alone reads.
+template <class T, int W>
+__device__ static inline void cross_entropy_write(T *to, const float *x, CrossEntropySum s, float inverse_sum,
+                                                  float scale, int64_t at, int64_t vocab, int64_t target) {
+  Lanes<W> v = lanes_load<W>(x + at);
+  UNROLL for (int i = 0; i < W; i++) {
+    const float p = cross_entropy_exp(v.x[i], s.max) * inverse_sum;
+    v.x[i] = at + i >= vocab ? 0.0f : (at + i == target ? p - 1.0f : p) * scale;
+  }
+  lanes_store<W>(to + at, v);
+}
+template <class T, int W>
+__global__ static void __launch_bounds__(CROSS_ENTROPY_MAX_THREADS)
+cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, const int32_t *targets, int64_t vocab,
+                              int64_t columns, float scale, const StepState *state) {
+  SHARED(float, scratch, 2 * WARP);
+  const int64_t r = blockIdx.x, target = targets[r], step = (int64_t)blockDim.x * W, first = (int64_t)threadIdx.x * W;
+  const float *x = logits + r * columns;
+  T *to = dlogits + r * columns;
+  cross_entropy_check((int32_t)target, vocab);
+  if (target < 0) {
+    if (threadIdx.x == 0) losses[r] = 0.0f;
+    for (int64_t at = first; at < columns; at += step) lanes_store<W>(to + at, lanes_of<W>(0.0f));
+    return;
+  }
+  const float target_logit = x[target];          // before anyone writes: block_sum's barrier lies in between
+  const CrossEntropySum s = cross_entropy_row<W, false>(x, vocab, columns, target, scratch);
+  if (threadIdx.x == 0) losses[r] = cross_entropy_loss(s, target_logit);
+  const float inverse_sum = 1.0f / s.sum, factor = scale * state->loss_scale;
+  if (first >= columns) return;
+  for (int64_t at = first + (columns - 1 - first) / step * step; at >= 0; at -= step)
+    cross_entropy_write<T, W>(to, x, s, inverse_sum, factor, at, vocab, target);
+}
+static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
+                                                int64_t vocab, float scale) {
+  const int64_t R = logits.shape[0], Vp = logits.shape[1];
+  if (R == 0) return;
+  float *loss = (float *)losses.data;
+  const float *x = (const float *)logits.data;
+  const int32_t *t = (const int32_t *)targets.data;
+  const bool wide = Vp % LANES == 0;
+  CHECK(!wide || lanes_aligned(x, dlogits.data),
+        "cross_entropy_forward_backward: logits begin at %p, dlogits at %p, not on 16 bytes", (const void *)x, dlogits.data);
+  DISPATCH(dlogits.dtype, T, {
+    if (wide) LAUNCH((cross_entropy_backward_kernel<T, LANES>), (unsigned)R, cross_entropy_threads(Vp, LANES), 0,
+                     STREAM(c), loss, (T *)dlogits.data, x, t, vocab, Vp, scale, c->state);
+    else LAUNCH((cross_entropy_backward_kernel<T, 1>), (unsigned)R, cross_entropy_threads(Vp, 1), 0, STREAM(c), loss,
+                (T *)dlogits.data, x, t, vocab, Vp, scale, c->state);
+  });
 }
 #endif

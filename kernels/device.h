@@ -2,6 +2,9 @@
 // #ifs distinguish compilers:
 //   DEVICE_COMPILER 0   plain g++: the trainer, the tests, the CPU tables
 //   DEVICE_COMPILER 1   nvcc: kernels/cuda.cu
+//   DEVICE_COMPILER 2   g++ with dev/cuda_emu in front of the include path: the same kernels/cuda.cu on emulated threads
+// What CUDA code may use of the machine (launches, shared memory, tensor cores, asynchronous copies) it takes from
+// kernels/gpu.h, which has both forms.
 //
 // Conventions
 //   - a Tensor carries no strides: it is dense and row-major. Ops alone look inside activations, so a device may lay
@@ -19,6 +22,9 @@
 #if defined(__CUDACC__)
 #define DEVICE_COMPILER 1
 #define HD __host__ __device__ static inline
+#elif defined(CUDA_EMULATED)
+#define DEVICE_COMPILER 2
+#define HD static inline
 #else
 #define DEVICE_COMPILER 0
 #define HD static inline
@@ -138,11 +144,14 @@ static inline void check_shape(const char *op, const char *what, Tensor t, int n
 // ---- context -------------------------------------------------------------------------------------------------------
 // What an op needs besides its tensors. One per device stream; never shared between host threads.
 struct Ops;
+struct StepState;
 struct Ctx {
   const Ops *ops;          // the table of this device and instruction set
+  const StepState *state;  // what changes from step to step, in device memory: ops read it when they run
   void *stream;            // CUDA stream; NULL on CPU
-  void *blas;              // cublasLt handle; NULL on CPU
+  void *device;            // what the device itself keeps (handles, matmul plans); NULL on CPU
   int threads;             // OpenMP threads of this rank; every parallel region says num_threads(c->threads)
   void *workspace;         // scratch of one op at a time, 256-byte aligned; contents undefined between ops
   size_t workspace_bytes;  // >= ops->workspace_bytes(...) of the largest shapes that will be asked
+  bool tf32;               // CUDA: fp32 matrix products may round their operands to TF32
 };

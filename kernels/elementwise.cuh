@@ -2,12 +2,14 @@
 //
 //   convert       out = in, rounded to out's dtype                        (float, bf16, fp16 in any pair)
 //   accumulate    sum = in (OVERWRITE) or sum += in (ADD), fp32 sum       (one rounding an element)
+//   fill          out = value, fp32
 //   normal_fill   out[i] = std N(0,1), a function of (seed, tensor, offset + i) alone: any split of a tensor into
 //                 ranges gives the same numbers
 //
 // The normals: Philox (random.h) at counter (offset + i) / 4 gives four words, each pair (w0, w1) two normals by Box &
 // Muller 1958: r = sqrt(-2 ln u), u = (w0 / 2^9 + 1/2) 2^-23, and r cos(2 pi t), r sin(2 pi t), t = (w1 / 2^8) 2^-24.
 // |z| <= sqrt(48 ln 2) = 5.77. fp32 and its own ln and sin: equal on every machine.
+#pragma once
 #include "ops.h"
 
 #if PART_LAUNCH
@@ -24,6 +26,12 @@ static inline void accumulate(Ctx *c, Tensor sum, Tensor in, Accumulate mode) {
   CHECK_DTYPE(sum, F32);
   CHECK(in.dtype != I32, "accumulate: in is %s", dtype_name(in.dtype));
   c->ops->accumulate(c, sum, in, mode);
+}
+
+// Overwrites out, fp32.
+static inline void fill(Ctx *c, Tensor out, float value) {
+  CHECK_DTYPE(out, F32);
+  c->ops->fill(c, out, value);
 }
 
 // Overwrites out (fp32) with elements offset .. offset + n - 1 of random tensor `tensor`.
@@ -71,6 +79,10 @@ static void accumulate_impl(Ctx *c, Tensor sum, Tensor in, Accumulate mode) {
   DISPATCH(in.dtype, T, accumulate_range<T>(c, (float *)sum.data, (const T *)in.data, numel(in)));
 }
 
+static void fill_impl(Ctx *, Tensor out, float value) {
+  for (int64_t i = 0; i < numel(out); i++) ((float *)out.data)[i] = value;
+}
+
 // sin(2 pi t) for 0 <= t < 5/4: t is folded to a quarter turn around 0 without error, then the Taylor polynomial of
 // degree 13 in 2 pi t, whose remainder (pi/2)^15 / 15! = 7e-10 is below fp32.
 INLINE vf normal_sin_turns(vf t) {
@@ -111,5 +123,104 @@ static void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor,
     vf_store(part, z);
     for (int i = 0; i < VF; i++) if (at + i >= 0 && at + i < end - offset) to[at + i] = part[i];
   }
+}
+#endif
+
+#if PART_CUDA
+#include "lane.cuh"
+
+// Flat ranges: eight elements a thread and turn, so that 16 to 64 bytes of each are in flight; one where a pointer is
+// not on 16 bytes.
+template <class O, class I, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS) convert_kernel(O *out, const I *in, int64_t n) {
+  FLAT_WALK(W, n, i, lanes_store<W>(out + i, lanes_load<W>(in + i)), lanes_store<1>(out + i, lanes_load<1>(in + i)));
+}
+static void convert_impl(Ctx *c, Tensor out, Tensor in) {
+  const int64_t n = numel(in);
+  if (out.dtype == in.dtype) {
+    if (out.data != in.data) copy_impl(c, out.data, in.data, (size_t)n * dtype_bytes(in.dtype));
+    return;
+  }
+  const bool aligned = lanes_aligned(out.data, in.data);
+  const unsigned blocks = flat_blocks(n, aligned ? LANES : 1);
+  DISPATCH(out.dtype, O, DISPATCH(in.dtype, I, {
+    if (aligned) LAUNCH((convert_kernel<O, I, LANES>), blocks, FLAT_THREADS, 0, STREAM(c), (O *)out.data,
+                        (const I *)in.data, n);
+    else LAUNCH((convert_kernel<O, I, 1>), blocks, FLAT_THREADS, 0, STREAM(c), (O *)out.data, (const I *)in.data, n);
+  }));
+}
+
+template <int W, class T> __device__ static inline void accumulate_lanes(float *sum, const T *in) {
+  Lanes<W> s = lanes_load<W>(sum);
+  const Lanes<W> x = lanes_load<W>(in);
+  UNROLL for (int k = 0; k < W; k++) s.x[k] += x.x[k];
+  lanes_store<W>(sum, s);
+}
+template <class T, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS) accumulate_kernel(float *sum, const T *in, int64_t n) {
+  FLAT_WALK(W, n, i, accumulate_lanes<W>(sum + i, in + i), accumulate_lanes<1>(sum + i, in + i));
+}
+static void accumulate_impl(Ctx *c, Tensor sum, Tensor in, Accumulate mode) {
+  if (mode == OVERWRITE) { convert_impl(c, sum, in); return; }
+  const int64_t n = numel(in);
+  const bool aligned = lanes_aligned(sum.data, in.data);
+  const unsigned blocks = flat_blocks(n, aligned ? LANES : 1);
+  float *s = (float *)sum.data;
+  DISPATCH(in.dtype, T, {
+    if (aligned) LAUNCH((accumulate_kernel<T, LANES>), blocks, FLAT_THREADS, 0, STREAM(c), s, (const T *)in.data, n);
+    else LAUNCH((accumulate_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), s, (const T *)in.data, n);
+  });
+}
+
+template <int W> __global__ static void __launch_bounds__(FLAT_THREADS) fill_kernel(float *out, float value, int64_t n) {
+  FLAT_WALK(W, n, i, lanes_store<W>(out + i, lanes_of<W>(value)), out[i] = value);
+}
+static void fill_impl(Ctx *c, Tensor out, float value) {
+  const int64_t n = numel(out);
+  float *to = (float *)out.data;
+  if (lanes_aligned(to)) LAUNCH(fill_kernel<LANES>, flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), to, value, n);
+  else LAUNCH(fill_kernel<1>, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), to, value, n);
+}
+
+// The CPU's normal_sin_turns and normal16 for one lane, operation by operation: the same bits.
+__device__ static inline float normal_sin_turns(float t) {
+  t -= rintf(t);
+  const uint32_t sign = f32_bits(t) & 0x80000000u;
+  float size = bits_f32(f32_bits(t) ^ sign);
+  size = fminf(size, 0.5f - size);
+  const float x = bits_f32(f32_bits(size * 6.28318531f) | sign), z = x * x;
+  float p = 1.60590438e-10f;
+  p = fmaf(p, z, -2.50521084e-8f);
+  p = fmaf(p, z, 2.75573192e-6f);
+  p = fmaf(p, z, -1.98412698e-4f);
+  p = fmaf(p, z, 8.33333333e-3f);
+  p = fmaf(p, z, -1.66666667e-1f);
+  return fmaf(p * z, x, x);
+}
+__device__ static inline void normal_pair(float *to, uint32_t first, uint32_t second, float std) {
+  const float u = ((float)(first >> 9) + 0.5f) * 0x1p-23f, t = (float)(second >> 8) * 0x1p-24f;
+  const float r = sqrtf(lane_log(u) * -2.0f);
+  to[0] = r * normal_sin_turns(t + 0.25f) * std;
+  to[1] = r * normal_sin_turns(t) * std;
+}
+// A thread makes the four normals of a counter, which begin at multiples of 4 of the tensor wherever the range starts.
+__global__ static void __launch_bounds__(FLAT_THREADS)
+normal_fill_kernel(float *to, int64_t n, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
+  const int64_t first = offset / 4, last = (offset + n + 3) / 4;
+  int64_t group = first + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  for (; group < last; group += (int64_t)gridDim.x * blockDim.x) {
+    const Philox w = philox4x32(seed, {(uint32_t)group, (uint32_t)((uint64_t)group >> 32), tensor, UINT32_MAX});
+    Pack<float> z;
+    normal_pair(z.x, w.x, w.y, std);
+    normal_pair(z.x + 2, w.z, w.w, std);
+    const int64_t at = group * 4 - offset;
+    if (at >= 0 && at + 4 <= n && ((uintptr_t)(to + at) & 15) == 0) { store_pack(to + at, z); continue; }
+    UNROLL for (int i = 0; i < 4; i++) if (at + i >= 0 && at + i < n) to[at + i] = z.x[i];
+  }
+}
+static void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
+  const int64_t n = numel(out);
+  LAUNCH(normal_fill_kernel, flat_blocks(n + 4, 4), FLAT_THREADS, 0, STREAM(c), (float *)out.data, n, seed, tensor,
+         offset, std);
 }
 #endif

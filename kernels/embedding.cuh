@@ -7,6 +7,7 @@
 //   out, dout (B,T,C)   tokens (B,T) int32   wte, dwte (Vp,C)   wpe, dwpe (n_positions,C), n_positions >= T
 // Dropout: sample drop.sample0 + b, element t C + c. out, wte, wpe share one dtype; dwte and dwpe are fp32.
 // Radford et al. 2019 (GPT-2); Srivastava et al. 2014 (dropout).
+#pragma once
 #include "ops.h"
 
 #if PART_LAUNCH
@@ -73,6 +74,7 @@ static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor
   }
 }
 static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop) {
+  if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t rows = numel(tokens), seq_len = tokens.shape[1];
   const int32_t *ids = (const int32_t *)tokens.data;
   if (drop.p > 0.0f)
@@ -110,6 +112,7 @@ static void embedding_backward_columns(float *dwte, float *dwpe, const T *dout, 
 }
 // Columns are what threads divide: a token that occurs often is then no bottleneck, and every sum keeps its order.
 static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop) {
+  if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t B = tokens.shape[0], seq_len = tokens.shape[1], C = dwte.shape[1], vectors = (C + VF - 1) / VF;
   const int32_t *ids = (const int32_t *)tokens.data;
   float *word = (float *)dwte.data, *position = (float *)dwpe.data;
@@ -131,4 +134,8 @@ static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dou
       if (to > from) memset(position + t * C + from, 0, (size_t)(to - from) * sizeof(float));
   }
 }
+#endif
+
+#if PART_CUDA
+#include "embedding_cuda.cuh"
 #endif

@@ -14,6 +14,7 @@
 // Order of sums: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64 rows
 // in order, then the blocks in order.
 // Ba, Kiros, Hinton 2016 (layer normalisation); Xiong et al. 2020 (its place before the branch).
+#pragma once
 #include "ops.h"
 
 static const float LAYERNORM_EPS = 1e-5f;
@@ -187,6 +188,7 @@ static void layernorm_residual_rows(Ctx *c, T *residual, T *out, float *mean, fl
 }
 static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
                                             Tensor branch, Tensor weight, Tensor bias, Dropout drop) {
+  if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t rows = numel(mean), T_ = in.shape[1];
   float *m = (float *)mean.data, *s = (float *)rstd.data;
   if (drop.p > 0.0f)
@@ -276,6 +278,7 @@ static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Te
   const int64_t rows = numel(mean), C = numel(weight), seq_len = dout.shape[1];
   CHECK(c->workspace_bytes >= layernorm_partials_bytes(rows, C),
         "layernorm_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, layernorm_partials_bytes(rows, C));
+  if (drop.p > 0.0f) drop.step = c->state->in.step;
   const bool branch = dbranch.data && dbranch.data != dresidual.data;
   DISPATCH(dout.dtype, T, {
     LayernormBackward<T> p = {(T *)dresidual.data,
@@ -294,4 +297,8 @@ static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Te
   });
   DISPATCH(dweight.dtype, T, layernorm_backward_fold<T>(c, (T *)dweight.data, (T *)dbias.data, rows, C));
 }
+#endif
+
+#if PART_CUDA
+#include "layernorm_cuda.cuh"
 #endif

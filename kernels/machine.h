@@ -1,8 +1,9 @@
-// machine.h: what this machine can run, and which of its cores a rank takes.
+// machine.h: what this machine can run, and which of its cores and GPUs a rank takes.
 //
-// Defines: cpu_tables, cpu_best_table(), take_fair_share_of_cores().
+// Defines: cpu_tables, cpu_best_table(), take_fair_share_of_cores(), choose_gpu().
 #pragma once
 #include "ops.h"
+#include <mpi.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -58,4 +59,40 @@ static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *
   }
   sched_setaffinity(0, sizeof mine, &mine);
   return end - first;
+}
+
+// Which of the GPUs this rank sees it takes. sharing: ranks of this host on the same one; crowded: some GPU of some
+// host has more than one rank. error: "" or one line.
+struct GpuChoice { int index, sharing; bool crowded; char error[256]; };
+
+// One rank a GPU, by rank on the host. Where a launcher shows each rank a single GPU of its own, that one. GPUs are told
+// apart by PCI bus id, so two ranks on one are always known. Collective over `comm`; `node` holds the ranks of a host.
+static inline GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm comm) {
+  struct Seen { int n; char bus[MAX_DEVICES][sizeof p->device[0].bus_id]; };
+  GpuChoice g = {};
+  int rank, ranks;
+  MPI_Comm_rank(node, &rank);
+  MPI_Comm_size(node, &ranks);
+  Seen *all = (Seen *)calloc((size_t)ranks + 1, sizeof(Seen)), *mine = all + ranks;
+  mine->n = p->devices;
+  for (int i = 0; i < p->devices; i++) memcpy(mine->bus[i], p->device[i].bus_id, sizeof mine->bus[i]);
+  MPI_Allgather(mine, (int)sizeof *mine, MPI_BYTE, all, (int)sizeof *mine, MPI_BYTE, node);
+  bool same = true, single = true;
+  for (int r = 0; r < ranks; r++) {
+    same = same && !memcmp(&all[r], mine, sizeof *mine);
+    single = single && all[r].n == 1;
+  }
+  if (same && mine->n) g.index = rank % mine->n;
+  else if (!single)
+    snprintf(g.error, sizeof g.error, "the ranks of this host see different GPUs: show all of them the same ones, or one "
+             "each (CUDA_VISIBLE_DEVICES)");
+  for (int r = 0; r < ranks && !g.error[0]; r++) {
+    const int theirs = same ? r % mine->n : 0;
+    g.sharing += !strcmp(all[r].bus[theirs], mine->bus[g.index]);
+  }
+  free(all);
+  int crowded = g.sharing > 1;
+  MPI_Allreduce(MPI_IN_PLACE, &crowded, 1, MPI_INT, MPI_MAX, comm);
+  g.crowded = crowded;
+  return g;
 }

@@ -19,14 +19,37 @@ enum Accumulate { OVERWRITE, ADD };              // out = x, or out += x
 
 // Dropout by counter: element j of global sample s in tensor t at step i is kept iff Philox(seed; t, i, s, j) says so.
 // p == 0 turns it off. sample0: global index in this step of the batch's first sequence; it depends on no rank.
+// step is not the caller's: the op fills it in from c->state when it runs.
 struct Dropout { float p; uint64_t seed; uint32_t step, tensor; int64_t sample0; };
 
-struct AdamwArgs {
-  float lr, beta1, beta2, eps, weight_decay;
-  float bias_correction1, bias_correction2;      // 1 - beta^t
-  float grad_scale;                              // multiplies the gradient first: unscale and clip in one factor
+// What changes from step to step lies in device memory, where ops read it when they run: a step that was captured once
+// (a CUDA graph) can be replayed, and the host need not wait for a norm to know how to update.
+struct StepInput {                               // uploaded by the host before each step
+  uint32_t step;                                 // keys dropout
+  float lr;
+  int64_t stop;                                  // this rank was asked to stop
 };
-struct SgdArgs { float lr, momentum, weight_decay, grad_scale; };
+struct StepState {
+  StepInput in;
+  float loss_scale;                              // multiplies the loss's gradient; powers of two
+  int32_t good_steps;                            // since loss_scale last changed
+  int64_t updates;                               // steps not skipped
+  double beta1_power, beta2_power;               // beta^updates, of the betas in fp32
+  int32_t skip, stop;                            // from here on: decided by step_decide, the same on every rank
+  float grad_scale;                              // multiplies the gradient first: unscale and clip in one factor
+  float bias_correction1, bias_correction2;      // 1 - beta^t of this update
+  double grad_norm, loss;
+};
+// What every rank tells every other once a step. This rank's losses follow, one double a microbatch.
+enum { NORM_LIMBS = 14 };                        // of the exact norm, optimizer.cuh
+struct Exchange { int64_t limbs[NORM_LIMBS], stop, reserved; };
+
+// How step_decide decides. clip: of the global norm, 0: never. dynamic_scale: follow overflows (fp16).
+struct StepRule { int world, microbatches; float beta1, beta2; double clip; bool dynamic_scale; };
+
+// lr, corrections, scale and skip are in c->state.
+struct AdamwArgs { float beta1, beta2, eps, weight_decay; };
+struct SgdArgs { float momentum, weight_decay; };
 
 // Shapes that decide the largest workspace any op of a training step asks for.
 struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd, n_head, vocab_padded, head_rows; };
@@ -53,20 +76,89 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
   X(adamw_update,                (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a)) \
   X(sgd_update,                  (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a)) \
   X(norm_accumulate,             (Ctx *c, int64_t *limbs, Tensor grad)) \
+  X(loss_mean,                   (Ctx *c, double *to, Tensor losses)) \
+  X(step_decide,                 (Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule)) \
+  X(fill,                        (Ctx *c, Tensor out, float value)) \
   X(convert,                     (Ctx *c, Tensor out, Tensor in)) \
   X(accumulate,                  (Ctx *c, Tensor sum, Tensor in, Accumulate mode)) \
   X(normal_fill,                 (Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std))
 
-// What a device offers besides ops.
+// ---- what a device offers besides ops
+// Private: memory of the device itself, zeroed. Pinned: host memory that the device can copy from and to on its own.
+enum MemoryKind { MEMORY_DEVICE, MEMORY_PINNED };
+
+struct DeviceInfo {
+  char name[64], bus_id[32];
+  int major, minor, multiprocessors;
+  size_t memory_bytes;
+  double peak_flops[3];                          // dense, by Dtype F32, BF16, F16; 0: unknown
+  double peak_tf32_flops;
+};
+enum { MAX_DEVICES = 64 };
+struct DeviceProbe {
+  int devices;
+  DeviceInfo device[MAX_DEVICES];
+  int driver, runtime, cublaslt, nccl;           // versions as the libraries state them; 0: not found
+  char missing[512];                             // "", or one line: what is missing or too old, and what was found
+  char nccl_missing[512];                        // the same of libnccl
+};
+
+// Events order streams and never the host. `side` is a Ctx with a stream of its own (high priority, no workspace);
+// its name and that of an event are for traces. On CPU everything is done when its call returns: streams and events
+// are nothing there.
 #define DEVICE_CALLS(X) \
-  X(device_open,     (Ctx *c)) \
+  X(device_probe,    (Ctx *c, DeviceProbe *p)) \
+  X(device_open,     (Ctx *c, int index)) \
+  X(device_close,    (Ctx *c)) \
   X(workspace_bytes, (Ctx *c, WorkspaceQuery q, size_t *bytes)) \
+  X(memory_alloc,    (Ctx *c, void **p, size_t bytes, MemoryKind kind)) \
+  X(memory_free,     (Ctx *c, void *p, size_t bytes, MemoryKind kind)) \
+  X(memory_pin,      (Ctx *c, void *p, size_t bytes)) \
+  X(memory_unpin,    (Ctx *c, void *p)) \
+  X(memory_left,     (Ctx *c, size_t *free_bytes, size_t *total_bytes)) \
   X(copy,            (Ctx *c, void *to, const void *from, size_t bytes)) \
   X(zero,            (Ctx *c, void *to, size_t bytes)) \
-  X(sync,            (Ctx *c))
+  X(sync,            (Ctx *c)) \
+  X(side_open,       (Ctx *c, Ctx *side, const char *name)) \
+  X(side_close,      (Ctx *side)) \
+  X(event_open,      (Ctx *c, void **event, const char *name)) \
+  X(event_close,     (Ctx *c, void *event)) \
+  X(event_record,    (Ctx *c, void *event)) \
+  X(event_wait,      (Ctx *c, void *event)) \
+  X(event_done,      (Ctx *c, void *event, bool *done)) \
+  X(graph_begin,     (Ctx *c)) \
+  X(graph_end,       (Ctx *c, void **graph)) \
+  X(graph_launch,    (Ctx *c, void *graph)) \
+  X(graph_close,     (Ctx *c, void *graph)) \
+  X(range_begin,     (Ctx *c, const char *name)) \
+  X(range_end,       (Ctx *c)) \
+  X(plans_tune,      (Ctx *c)) \
+  X(plans_export,    (Ctx *c, void *to, size_t *bytes)) \
+  X(plans_import,    (Ctx *c, const void *from, size_t bytes)) \
+  X(plans_text,      (Ctx *c, char *to, size_t bytes))
+
+// NCCL, where the device has it. Counts are bytes or elements of one rank; everything runs on c's stream.
+enum { NCCL_ID_BYTES = 128 };
+#define COLLECTIVES(X) \
+  X(id_make,        (Ctx *c, void *id)) \
+  X(comm_open,      (Ctx *c, void **comm, const void *id, int rank, int world)) \
+  X(comm_close,     (Ctx *c, void *comm)) \
+  X(group_begin,    (Ctx *c)) \
+  X(group_end,      (Ctx *c)) \
+  X(all_gather,     (Ctx *c, void *comm, void *to, const void *from, size_t bytes)) \
+  X(send,           (Ctx *c, void *comm, const void *from, size_t bytes, int to_rank)) \
+  X(receive,        (Ctx *c, void *comm, void *to, size_t bytes, int from_rank)) \
+  X(reduce_scatter, (Ctx *c, void *comm, Tensor to, const void *from))
+
+struct Collectives {
+#define X(call, args) void (*call) args;
+  COLLECTIVES(X)
+#undef X
+};
 
 struct Ops {
   const char *name;
+  const Collectives *nccl;                       // NULL on CPU
 #define X(op, args) void (*op) args;
   OPS(X) DEVICE_CALLS(X)
 #undef X
@@ -80,13 +172,14 @@ extern const Ops ops_avx2, ops_avx512, ops_avx512_bf16, ops_amx;
 #define MAYBE
 #endif
 extern MAYBE const Ops ops_cuda, ops_amx_emulated;
+extern MAYBE const Ops ops_cuda_emulated, ops_streams;           // tests only: dev/cuda_emu
 
 #if PART_CPU || PART_CUDA                        // implementations are private to their object
 #define X(op, args) static void op##_impl args;
 OPS(X) DEVICE_CALLS(X)
 #undef X
 #define OP_IMPL(op, args) op##_impl,
-#define OPS_TABLE(label) { label, OPS(OP_IMPL) DEVICE_CALLS(OP_IMPL) }
+#define OPS_TABLE(label, nccl) { label, nccl, OPS(OP_IMPL) DEVICE_CALLS(OP_IMPL) }
 #else                                            // the launchers: check, then dispatch
 #define X(op, args) static inline void op args;
 OPS(X)

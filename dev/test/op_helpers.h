@@ -59,11 +59,20 @@ static inline void op_free_all() {
 }
 
 // ---- contexts ------------------------------------------------------------------------------------------------------
+// What ops read of a step: a scale that changes nothing, step 0. Tests that need others write here first.
+static StepState op_state;
+static inline void op_state_reset() {
+  op_state = StepState{};
+  op_state.loss_scale = op_state.grad_scale = 1.0f;
+  op_state.beta1_power = op_state.beta2_power = 1.0;
+}
 static inline Ctx op_ctx(const Ops *ops, int threads, WorkspaceQuery q) {
   Ctx c = {};
   c.ops = ops;
   c.threads = threads;
-  ops->device_open(&c);
+  op_state_reset();
+  c.state = &op_state;
+  ops->device_open(&c, 0);
   ops->workspace_bytes(&c, q, &c.workspace_bytes);
   c.workspace = op_alloc(c.workspace_bytes);
   return c;

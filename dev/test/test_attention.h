@@ -135,7 +135,9 @@ static AttentionTensors attention_tensors(const AttentionCase *k, Dtype dtype) {
                           op_tensor(dtype, k->B, k->T, 3 * C)};
 }
 static Ctx attention_ctx(const Ops *ops, int threads, const AttentionCase *k, Dtype dtype) {
-  return op_ctx(ops, threads, WorkspaceQuery{dtype, dtype, k->B, k->T, k->H * k->hs, k->H, 64, 16});
+  Ctx c = op_ctx(ops, threads, WorkspaceQuery{dtype, dtype, k->B, k->T, k->H * k->hs, k->H, 64, 16});
+  op_state.in.step = attention_test_drop(k).step;
+  return c;
 }
 
 // Roundings (u = 2^-24 each). A score is a chain of hs multiply-adds on a q rounded twice (scaled), then loses a

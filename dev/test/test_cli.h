@@ -1,6 +1,7 @@
 // test_cli.h: the program as its users run it, alone and under mpirun: what it refuses and with which line, what it
 // writes, how it ends when it is stopped, killed, or out of disk, and that two hosts compute what one process does.
 // Every run has a time limit; one that hangs fails its test. Processes are told apart by TEST_TMP in their environment.
+#include <dlfcn.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <limits.h>
@@ -317,10 +318,25 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {2, "--gamma 0.5 --schedule cosine", 2, "--gamma belongs to --schedule step, not to cosine"},
       {2, "--no_cuda --device cuda", 2, "--no_cuda and --device cuda exclude each other"},
       {2, "--comm nccl --device cpu", 2, "--comm nccl needs --device cuda"},
+      {0, "--graph on --device cpu", 2, "--graph on needs --device cuda: a CPU has nothing to capture"},
+      {2, "--graph on --comm mpi", 2, "--graph on does not go with --comm mpi: the host waits for copies inside the step, "
+       "which cannot be captured"},
+      {0, "--tune --device cpu", 2, "--tune needs --device cuda"},
+      {0, "--matmul_precision high --device cpu", 2, "--matmul_precision high needs --device cuda (TF32)"},
+      {2, "--reduce native --device cpu", 2, "--reduce native needs --comm nccl"},
       {2, "--comm self", 2, "--comm self is for one rank, there are 2"}};
   cli_expect_refusals(table, (int)(sizeof table / sizeof *table));
-  const CliRefusal no_cuda = {2, "--device cuda", 2, "--device cuda: this build has no CUDA kernels; use --device cpu"};
-  if (!&ops_cuda) cli_expect_refusals(&no_cuda, 1);
+  const CliRefusal no_cuda[] = {
+      {2, "--device cuda", 2,
+       "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu"},
+      {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: this build has no CUDA kernels"}};
+  const CliRefusal no_driver[] = {
+      {2, "--device cuda", 3, "--device cuda: no NVIDIA driver..."},
+      {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: no NVIDIA driver..."}};
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!&ops_cuda) cli_expect_refusals(no_cuda, 2);
+  else if (!driver) cli_expect_refusals(no_driver, 2);
+  if (driver) dlclose(driver);
   char line[128], options[64];
   const int best = cpu_best_table();
   snprintf(line, sizeof line, "--isa amx: the best this CPU has is %s", cpu_tables[best].name);

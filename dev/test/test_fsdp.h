@@ -42,7 +42,7 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
     const StepResult x = train_step(&t, false);
     if (s < 4) { r->loss[s] = x.loss; r->norm[s] = x.grad_norm; }
     if (!check_traffic) continue;
-    const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum, (int64_t)t.exchange_bytes), got = t.fsdp.traffic;
+    const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum, (int64_t)trainer_exchange_bytes(&t)), got = t.fsdp.traffic;
     EXPECT(!memcmp(&want, &got, sizeof got),
            "N=%d %s rank %d step %d: gathers %lld (formula %lld), reductions %lld (%lld), small %lld (%lld), "
            "gathered bytes %lld (%lld), reduced bytes %lld (%lld), small bytes %lld (%lld)",
@@ -194,7 +194,7 @@ TEST_MPI(memory_is_what_was_planned, 2,
              memory_words[w.line], t.plan.taken_bytes[w.line], w.bytes);
     }
     for (int s = 0; s < 2; s++) train_step(&t, false);
-    const size_t after_2 = resident_bytes(), total = memory_planned_total(&t.plan, false);
+    const size_t after_2 = resident_bytes(), total = memory_planned_total(&t.plan, MEMORY_ALL);
     for (int s = 2; s < 20; s++) train_step(&t, false);
     const size_t after_20 = resident_bytes();
     // The allocator and MPI keep pools of their own, of a few MiB whatever the model; pages never touched do not count.

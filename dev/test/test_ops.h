@@ -42,6 +42,7 @@ TEST(dropout_vector_equals_scalar, "sixteen lanes of dropout at any alignment ar
   for (int64_t C : {1, 7, 16, 18, 33, 64}) {
     for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
       Ctx c = op_ctx(r.ops, r.threads, {F32, F32, 2, 5, C, 1, 1, 1});
+      op_state.in.step = d.step;
       Tensor mask = ops_dropout_mask(&c, 2, 5, C, d);
       for (int64_t i = 0; i < numel(mask); i++) {
         float want = dropout_scale(&d, d.sample0 + i / (5 * C), i % (5 * C));
@@ -121,6 +122,7 @@ static void ops_check_embedding(Dtype dtype, int64_t C, float p) {
   for (int64_t i = 0; i < numel(wte); i++) e.dwte[i] += op_get(before, i);
   for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
     Ctx c = op_ctx(r.ops, r.threads, {dtype, F32, e.B, e.T, C, 1, e.V, 1});
+    op_state.in.step = e.drop.step;
     Tensor out = op_tensor(dtype, e.B, e.T, C), dwte = op_copy(before), dwpe = op_tensor(F32, e.positions, C);
     embedding_forward(&c, out, tokens, wte, wpe, e.drop);
     embedding_backward(&c, dwte, dwpe, dout, tokens, e.drop);
@@ -207,6 +209,7 @@ static void ops_check_layernorm_forward(Dtype dtype, int64_t B, int64_t T, int64
   Tensor first[8] = {};
   for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
     Ctx c = op_ctx(r.ops, r.threads, {dtype, F32, B, T, C, 1, 1, 1});
+    op_state.in.step = drop.step;
     Tensor got[7] = {op_tensor(dtype, B, T, C), op_tensor(F32, B, T), op_tensor(F32, B, T), op_tensor(dtype, B, T, C),
                      op_tensor(dtype, B, T, C), op_tensor(F32, B, T), op_tensor(F32, B, T)};
     layernorm_forward(&c, got[0], got[1], got[2], in, weight, bias);
@@ -272,6 +275,7 @@ static void ops_check_layernorm_backward(Dtype dtype, Dtype grad, int64_t B, int
   dx_scale = ops_largest(total, numel(x)) + ops_largest(e.rstd, B * T) * g * (2.0 + x_hat * x_hat);
   for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
     Ctx c = op_ctx(r.ops, r.threads, {dtype, grad, B, T, C, 1, 1, 1});
+    op_state.in.step = drop.step;
     Tensor got[4] = {op_copy(above), op_tensor(dtype, B, T, C), op_tensor(grad, C), op_tensor(grad, C)};
     layernorm_backward(&c, got[0], got[1], got[2], got[3], dout, x, weight, mean, rstd, drop);
     if (op_run_is_first(r)) {
@@ -388,15 +392,23 @@ TEST(cross_entropy_extremes, "huge logits stay finite, the first of equal maxima
 }
 
 // ================================================================================================ optimizers
+static void ops_state_set(float lr, float grad_scale, float bias_correction1, float bias_correction2) {
+  op_state.in.lr = lr;
+  op_state.grad_scale = grad_scale;
+  op_state.bias_correction1 = bias_correction1;
+  op_state.bias_correction2 = bias_correction2;
+}
 struct OpsAdam { double *p, *m, *v; };
 // torch.optim.AdamW in fp64, on the factors the op is given.
 static void ops_adamw_reference(OpsAdam *s, const double *grad, int64_t n, AdamwArgs a) {
+  const double lr = op_state.in.lr;
   for (int64_t i = 0; i < n; i++) {
-    double g = grad[i] * a.grad_scale;
-    s->p[i] *= 1.0 - (double)a.lr * a.weight_decay;
+    double g = grad[i] * op_state.grad_scale;
+    s->p[i] *= 1.0 - lr * a.weight_decay;
     s->m[i] = (double)a.beta1 * s->m[i] + (1.0 - (double)a.beta1) * g;
     s->v[i] = (double)a.beta2 * s->v[i] + (1.0 - (double)a.beta2) * g * g;
-    s->p[i] -= a.lr / (double)a.bias_correction1 * s->m[i] / (sqrt(s->v[i]) / sqrt((double)a.bias_correction2) + a.eps);
+    s->p[i] -= lr / (double)op_state.bias_correction1 * s->m[i] /
+               (sqrt(s->v[i]) / sqrt((double)op_state.bias_correction2) + a.eps);
   }
 }
 static void ops_check_adamw(Dtype dtype, int64_t n, bool cast) {
@@ -409,8 +421,8 @@ static void ops_check_adamw(Dtype dtype, int64_t n, bool cast) {
     memset(m.data, 0, (size_t)n * 4), memset(v.data, 0, (size_t)n * 4);
     OpsAdam s = {op_fp64(start), op_zeros(n), op_zeros(n)};
     for (int step = 1; step <= steps; step++) {
-      AdamwArgs a = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1 - pow(0.9f, step)), (float)(1 - pow(0.95f, step)),
-                     0.7f};
+      const AdamwArgs a = {0.9f, 0.95f, 1e-8f, 0.1f};
+      ops_state_set(0.01f, 0.7f, (float)(1 - pow(0.9f, step)), (float)(1 - pow(0.95f, step)));
       Tensor grad = op_random_tensor((uint64_t)step, 1e-3, F32, n);
       if (n > 3) op_put(grad, 3, 0.0);
       adamw_update(&c, param, p, m, v, grad, a);
@@ -441,9 +453,10 @@ TEST(adamw_fp64, "five steps of adamw_update equal torch's formula in fp64; the 
 static void ops_check_sgd(Dtype dtype, int64_t n, float momentum, bool cast) {
   const int steps = 4;
   Tensor first[3] = {}, start = op_random_tensor(1, 0.1, F32, n);
-  const SgdArgs a = {0.05f, momentum, 0.01f, 0.7f};
+  const SgdArgs a = {momentum, 0.01f};
   for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
     Ctx c = op_ctx(r.ops, r.threads, {dtype, F32, 1, 1, 1, 1, 1, 1});
+    ops_state_set(0.05f, 0.7f, 0, 0);
     Tensor none = {}, p = op_copy(start), buffer = momentum > 0.0f ? op_tensor(F32, n) : none;
     Tensor param = cast ? op_tensor(dtype, n) : none;
     if (buffer.data) memset(buffer.data, 0, (size_t)n * 4);
@@ -452,9 +465,9 @@ static void ops_check_sgd(Dtype dtype, int64_t n, float momentum, bool cast) {
       Tensor grad = op_random_tensor((uint64_t)step, 1.0, F32, n);
       sgd_update(&c, param, p, buffer, grad, a);
       for (int64_t i = 0; i < n; i++) {
-        double g = op_get(grad, i) * a.grad_scale + (double)a.weight_decay * rp[i];
+        double g = op_get(grad, i) * op_state.grad_scale + (double)a.weight_decay * rp[i];
         rb[i] = step == 1 ? g : (double)momentum * rb[i] + g;                 // torch copies the first gradient
-        rp[i] -= (double)a.lr * rb[i];
+        rp[i] -= (double)op_state.in.lr * rb[i];
       }
     }
     if (op_run_is_first(r)) {
@@ -479,7 +492,8 @@ TEST(optimizer_shards, "an update does not depend on where a shard starts") {
   const int64_t n = 9001;
   for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
     Ctx c = op_ctx(r.ops, r.threads, {BF16, F32, 1, 1, 1, 1, 1, 1});
-    const AdamwArgs a = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.3f, 0.7f};
+    const AdamwArgs a = {0.9f, 0.95f, 1e-8f, 0.1f};
+    ops_state_set(0.01f, 0.7f, 0.5f, 0.3f);
     Tensor grad = op_random_tensor(1, 1e-2, F32, n), whole[4], parts[4];
     for (int i = 0; i < 4; i++) {
       whole[i] = i == 3 ? op_tensor(BF16, n) : op_random_tensor(2 + (uint64_t)i, 0.1, F32, n);

@@ -83,12 +83,16 @@ static inline double fixture_forward_backward(Fixture *x, const int32_t *inputs,
   Trainer *t = &x->trainer;
   const int B = (int)t->opt.batch_size, T = (int)t->model.T;
   trainer_carve(t, B, T, true);
-  memcpy(t->host_inputs, inputs, sizeof(int32_t) * (size_t)(B * T));
-  memcpy(t->host_targets, targets, sizeof(int32_t) * (size_t)(B * T));
-  trainer_load_batch(t, B, T);
-  const double loss = gpt_forward_backward(t, Microbatch{0, 0, PASS_TRAIN}, 0);
+  memcpy(t->host.inputs, inputs, sizeof(int32_t) * (size_t)(B * T));
+  memcpy(t->host.targets, targets, sizeof(int32_t) * (size_t)(B * T));
+  trainer_step_begin(t);
+  trainer_load_batch(t, 0, B, T);
+  gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
   fsdp_reduce_finish(&t->fsdp);
-  return loss;
+  t->fsdp.comm->reduce_join(&t->fsdp);
+  t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
+  t->ctx.ops->sync(&t->ctx);
+  return t->host.losses[0];
 }
 // Every parameter's `state` against the fixture's tensors of `kind`, relative to each tensor's largest magnitude.
 static inline void fixture_compare(Fixture *x, ShardState state, const char *kind, double scale, double bound) {
@@ -143,14 +147,27 @@ TEST_MPI(optimizers_equal_pytorch, 1,
     o->weight_decay = fixture_number(&x, "weight_decay");
     for (int p = 0; p < f->params; p++)
       fsdp_write_param(f, STATE_GRAD, p, (const float *)fixture_tensor(&x, "grad.", f->param[p].name, F32).data);
-    for (int step = 0; step < (int)fixture_number(&x, "opt_steps"); step++)
-      fsdp_update(f, optimizer_args(o, fixture_number(&x, strcmp(kind, "sgd") ? "lr" : "sgd_lr"), step, 1.0));
+    StepState *s = x.trainer.buffers.state;                        // one CPU rank: device memory is the host's
+    s->in.lr = (float)fixture_number(&x, strcmp(kind, "sgd") ? "lr" : "sgd_lr");
+    s->grad_scale = 1;
+    for (int step = 1; step <= (int)fixture_number(&x, "opt_steps"); step++) {
+      s->bias_correction1 = (float)(1 - pow((float)o->beta1, step));
+      s->bias_correction2 = (float)(1 - pow((float)o->beta2, step));
+      fsdp_update(f, optimizer_args(o));
+    }
     snprintf(prefix, sizeof prefix, "%s.", kind);
     fixture_compare(&x, STATE_MASTER, prefix, 1, 1e-5);
     if (safetensors_metadata(&x.file, "clip_norm")) {
       int64_t limbs[NORM_LIMBS] = {};
       fsdp_norm_accumulate(f, limbs);
-      fixture_compare(&x, STATE_GRAD, "clip.", clip_factor(norm_finish(limbs), fixture_number(&x, "clip_norm")), 1e-5);
+      // The clipped gradient is what step_decide's factor makes of it.
+      Exchange e = {};
+      double record[sizeof e / 8 + 1] = {}, losses[1];
+      memcpy(e.limbs, limbs, sizeof e.limbs);
+      memcpy(record, &e, sizeof e);
+      s->loss_scale = 1;
+      step_decide(&x.trainer.ctx, s, losses, record, StepRule{1, 1, 0.9f, 0.9f, fixture_number(&x, "clip_norm"), false});
+      fixture_compare(&x, STATE_GRAD, "clip.", s->grad_scale, 1e-5);
     }
     fixture_close(&x);
   }
@@ -172,10 +189,12 @@ TEST_MPI(ten_steps_equal_pytorch, 1, "losses of ten AdamW steps with clipping st
     const int32_t *targets = (const int32_t *)fixture_tensor(&x, "targets10", "", I32).data;
     const int64_t n = t->opt.batch_size * t->model.T;
     for (int step = 0; step < 10; step++) {
-      t->losses_mine[0] = fixture_forward_backward(&x, inputs + step * n, targets + step * n);
-      const StepResult r = trainer_update(t, false);
-      EXPECT(fabs(r.loss / want[step] - 1) <= 1e-5, "%s on %s, step %d: loss %.9g, PyTorch's %.9g", name,
-             cpu_tables[i].name, step, r.loss, want[step]);
+      *t->host.input = StepInput{(uint32_t)step, (float)t->opt.lr, 0};
+      fixture_forward_backward(&x, inputs + step * n, targets + step * n);
+      trainer_update(t);
+      const double loss = t->host.state->loss;
+      EXPECT(fabs(loss / want[step] - 1) <= 1e-5, "%s on %s, step %d: loss %.9g, PyTorch's %.9g", name,
+             cpu_tables[i].name, step, loss, want[step]);
     }
     fixture_close(&x);
   }
@@ -227,9 +246,10 @@ static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const
       dtype);
   trainer_open(&t, &o, corpus, MPI_COMM_SELF, ops, 2);
   trainer_carve(&t, 8, 64, true);
-  microbatch_fill(&t.sampler, 0, 0, t.host_inputs, t.host_targets);
-  trainer_load_batch(&t, 8, 64);
-  gpt_forward_backward(&t, Microbatch{0, 0, PASS_TRAIN}, 0);
+  microbatch_fill(&t.sampler, 0, 0, t.host.inputs, t.host.targets);
+  trainer_step_begin(&t);
+  trainer_load_batch(&t, 0, 8, 64);
+  gpt_forward_backward(&t, Microbatch{0, PASS_TRAIN}, 0);
   fsdp_reduce_finish(&t.fsdp);
   int64_t total = 0;
   for (int p = 0; p < t.fsdp.params; p++) total += t.fsdp.param[p].numel_padded;
