@@ -8,7 +8,7 @@
 //   5 backward      the same, in reverse
 //   6 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
 //   7 eval, sample  every token of a split once; text from a prompt
-//   8 logging       progress line, metrics.jsonl, saved weights
+//   8 logging       progress line and metrics.jsonl (data/report.h), saved weights
 //   9 main          start, agreement of the ranks, the loop
 //
 // The sharding is in fsdp.h, the arithmetic in kernels/, the text in data/. Nothing here asks which device it runs on.
@@ -486,6 +486,10 @@ static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows
 static int eval_layers(const Model *m) { return m->L < 2 ? m->L : 2; }
 
 // ---- the trainer's state
+// Where a rank computes: the ops, which of the host's GPUs and how many ranks are on it, its dense peak in the
+// parameters' dtype (0: unknown), and words that say so.
+struct Device { const Ops *ops; int index, sharing; double peak_flops; char words[256]; };
+
 // What a step leaves for the next or for the host, in device memory.
 struct StepBuffers {
   StepState *state;
@@ -522,8 +526,16 @@ struct Trainer {
   float loss_scale;                              // after the last step
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic;                         // of one replay
-  double peak_flops, device_other_bytes;         // 0: unknown; memory of the device beyond the plan (context, libraries)
+  Device device;
+  double device_other_bytes;                     // memory of the device beyond the plan: libraries, NCCL's buffers
 };
+
+// The device that needs no choice: a CPU's, or the only one.
+static Device device_of(const Ops *ops) {
+  Device d = {ops, 0, 1, 0, ""};
+  snprintf(d.words, sizeof d.words, "%s", ops->name);
+  return d;
+}
 
 static bool acts_are_carved(Trainer *t, int B, int T, bool training) {
   return t->acts.B == B && t->acts.T == T && t->carved_for_training == training;
@@ -625,10 +637,10 @@ static size_t host_available_bytes() {
   if (limit != SIZE_MAX && used != SIZE_MAX && limit > used && limit - used < available) available = limit - used;
   return available;
 }
-// Refuses a plan that this host or its devices cannot hold, before anything is taken. sharing: ranks on this rank's
-// device. Collective.
-static void trainer_check_memory(Trainer *t, int sharing) {
+// Refuses a plan that this host or its devices cannot hold, before anything is taken. Collective.
+static void trainer_check_memory(Trainer *t) {
   const bool gpu = t->ctx.ops->nccl;
+  const int sharing = t->device.sharing;
   unsigned long long mine = memory_planned_total(&t->plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
   MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, t->fsdp.mesh.node);
   size_t available = host_available_bytes(), device_free = 0, device_total = 0;
@@ -640,9 +652,10 @@ static void trainer_check_memory(Trainer *t, int sharing) {
              "--batch_size or --seq_len, choose a smaller --model, or use more hosts", t->fsdp.mesh.node_world,
              t->fsdp.mesh.node_world > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
   if (on_device > device_free)
-    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB, free are %.2f of %.2f GiB: lower "
-             "--batch_size or --seq_len, choose a smaller --model, or use more GPUs", sharing, sharing > 1 ? "s" : "",
-             (double)on_device / 0x1p30, (double)device_free / 0x1p30, (double)device_total / 0x1p30);
+    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB, free are %.2f of %.2f GiB: "
+             "lower --batch_size or --seq_len, choose a smaller --model, or use more GPUs", sharing,
+             sharing > 1 ? "s" : "", (double)on_device / 0x1p30, (double)device_free / 0x1p30,
+             (double)device_total / 0x1p30);
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
 }
 
@@ -803,7 +816,10 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   Ctx *c = &t->ctx;
   const int L = t->model.L;
   const int64_t R = (int64_t)x->B * x->T;
+  c->ops->range_begin(c, "forward");
   void *root = gpt_forward(t, mb), *g_root = fsdp_grads(f, 0);
+  c->ops->range_end(c);
+  c->ops->range_begin(c, "backward");
   Tensor dwte = fsdp_tensor(f, g_root, WTE, F32);
   if (!t->model.tied) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
   head_forward_backward(t, root, fsdp_tensor(f, g_root, head_param(t), F32), 1.0f / (float)R);
@@ -823,6 +839,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
                      dropout_at(t, mb, 0, DROP_EMBEDDING));
   fsdp_release(f, 0);
   fsdp_reduce(f, 0, a);
+  c->ops->range_end(c);
 }
 
 // ================================================================================================ 6 update
@@ -1067,176 +1084,7 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
 }
 
 // ================================================================================================ 8 logging
-struct Log {
-  FILE *metrics;                                 // rank 0 only, else NULL
-  off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
-  bool terminal, line_open, lost;                // lost: metrics.jsonl could not be written to its end
-  double start_ms, step_ms;                      // step_ms: smoothed
-  int64_t every;
-};
-
-// mpirun gives its ranks a pseudo-terminal whatever its own output is; then that of mpirun, our parent, decides.
-static bool stdout_is_terminal() {
-  char path[64];
-  if (!isatty(STDOUT_FILENO) || !getenv("OMPI_COMM_WORLD_RANK")) return isatty(STDOUT_FILENO);
-  snprintf(path, sizeof path, "/proc/%d/fd/1", (int)getppid());
-  int fd = open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
-  const bool terminal = fd >= 0 && isatty(fd);
-  if (fd >= 0) close(fd);
-  return terminal;
-}
-
-// Any bytes as a JSON string; what is not UTF-8 becomes U+FFFD.
-static void json_text(FILE *f, const char *s) {
-  fputc('"', f);
-  const uint8_t *p = (const uint8_t *)s, *end = p + strlen(s);
-  for (int bytes = 1; p < end; p += bytes) {
-    bpe_class_at(p, end, &bytes);
-    if (*p >= 128 && bytes == 1) fputs("\\ufffd", f);
-    else if (*p == '"' || *p == '\\') fprintf(f, "\\%c", *p);
-    else if (*p < 32) fprintf(f, "\\u%04x", *p);
-    else fwrite(p, 1, (size_t)bytes, f);
-  }
-  fputc('"', f);
-}
-// ,"name":x with all digits. JSON knows no infinity and no NaN: null.
-static void json_number(FILE *f, const char *name, double x) {
-  if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);
-  else fprintf(f, ",\"%s\":null", name);
-}
-
-// mkdir -p. False when a part cannot be made.
-static bool make_directories(const char *path) {
-  char part[OPTION_TEXT_BYTES];
-  snprintf(part, sizeof part, "%s", path);
-  for (char *c = part + 1; *c; c++)
-    if (*c == '/') { *c = 0; if (mkdir(part, 0777) && errno != EEXIST) return false; *c = '/'; }
-  return !mkdir(part, 0777) || errno == EEXIST;
-}
-
-// Ends the progress line, so that other text starts on a line of its own.
-static void log_line_end(Log *log) {
-  if (log->line_open) printf("\n");
-  log->line_open = false;
-}
-
-// A full disk must not end a run, nor pass in silence; the file keeps its whole lines.
-static void log_flush(Log *log, const Trainer *t) {
-  if (!fflush(log->metrics) && !ferror(log->metrics)) { log->whole_bytes = ftello(log->metrics); return; }
-  char path[OPTION_TEXT_BYTES + 32];
-  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
-  log_line_end(log);
-  fprintf(stderr, "notice: %s cannot be written any more (%s); training goes on without it\n", path, strerror(errno));
-  fclose(log->metrics);
-  log->metrics = NULL;
-  log->lost = true;
-  if (truncate(path, log->whole_bytes)) fprintf(stderr, "notice: the last line of %s may be incomplete\n", path);
-}
-
-// Makes OUT. Whether it can be written is known before the corpus is read and memory is taken. One line in `error`.
-static void check_out(const Options *o, char *error, size_t bytes) {
-  char inside[OPTION_TEXT_BYTES + 4];
-  snprintf(inside, sizeof inside, "%s/.", o->out);
-  if (!o->out[0]) snprintf(error, bytes, "--out needs the name of a directory");
-  else if (!make_directories(o->out))
-    snprintf(error, bytes, "--out %.800s cannot be made: %s", o->out, strerror(errno));
-  else if (access(inside, W_OK | X_OK))
-    snprintf(error, bytes, "--out %.800s cannot be written: %s", o->out, strerror(errno));
-}
-
-// Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
-static void log_open(Log *log, const Trainer *t) {
-  memset(log, 0, sizeof *log);
-  log->start_ms = now_ms();
-  log->terminal = stdout_is_terminal();
-  log->every = t->opt.log_every ? t->opt.log_every : max64(1, t->steps_total / 50);
-  if (t->fsdp.mesh.rank) return;
-  char path[OPTION_TEXT_BYTES + 32];
-  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
-  if (!(log->metrics = fopen(path, "w"))) die_missing("cannot write %s: %s", path, strerror(errno));
-  FILE *f = log->metrics;
-  fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, BUILD_ID);
-  fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->ctx.threads);
-  fprintf(f, ",\"ops\":\"%s\",\"corpus\":", t->ctx.ops->name);
-  json_text(f, t->corpus->source);
-  int64_t text_bytes = 0;
-  for (const Split &split : t->corpus->split) text_bytes += split.text_bytes;
-  fprintf(f, ",\"text_bytes\":%lld,\"tokenizer_ms\":%.1f,\"encode_ms\":%.1f", (long long)text_bytes,
-          t->corpus->tokenizer_ms, t->corpus->encode_ms);
-  fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"config\":{",
-          (unsigned long long)t->corpus->hash, (long long)model_numel(&t->model), (long long)t->steps_total);
-  for (const OptionSpec &s : option_specs) {
-    char value[OPTION_TEXT_BYTES];
-    option_print(value, sizeof value, &t->opt, &s);
-    fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
-    if (s.type == OPTION_TEXT) json_text(f, value);
-    else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
-  }
-  fprintf(f, "},\"memory_plan_bytes\":{");
-  for (int i = 0; i < MEM_COUNT; i++)
-    fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
-  fprintf(f, ",\"total\":%zu}}\n", memory_planned_total(&t->plan, MEMORY_ALL));
-  log_flush(log, t);
-}
-
-static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms) {
-  if (t->fsdp.mesh.rank) return;
-  const double tokens = (double)t->opt.global_batch * (double)t->model.T;
-  log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
-  if (log->metrics) {
-    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)t->step,
-            (long long)((t->step - 1) / t->steps_per_epoch));
-    json_number(log->metrics, "loss", r->loss);
-    json_number(log->metrics, "lr", r->lr);
-    json_number(log->metrics, "grad_norm", r->grad_norm);
-    fprintf(log->metrics, ",\"tokens_per_s\":%.1f,\"ms\":%.3f", tokens / ms * 1e3, ms);
-    if (t->dtype == F16)
-      fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", t->loss_scale, r->skipped ? "true" : "false");
-    fprintf(log->metrics, "}\n");
-    log_flush(log, t);
-  }
-  const bool last = t->step == t->steps_total;
-  if (!log->terminal && t->step % log->every && t->step != 1 && !last) return;
-  const int64_t left_s = (int64_t)(log->step_ms * (double)(t->steps_total - t->step) / 1e3);
-  char bar[21] = "....................";
-  for (int i = 0; i < 20 && i * t->steps_total < t->step * 20; i++) bar[i] = '#';
-  printf("%s[%s] step %lld/%lld  loss %.4f  lr %.2e  |g| %.3f  %.0f tok/s  ETA %lld:%02lld  %.0f MiB%s",
-         log->terminal ? "\r" : "", bar, (long long)t->step, (long long)t->steps_total, r->loss, r->lr, r->grad_norm,
-         tokens / log->step_ms * 1e3, (long long)(left_s / 60), (long long)(left_s % 60),
-         (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20, r->skipped ? "  skipped: overflow" : "");
-  printf(log->terminal ? "\033[K" : "\n");
-  log->line_open = log->terminal;
-  fflush(stdout);
-}
-
-static void log_eval(Log *log, const Trainer *t, const char *name, const Split *split, const EvalResult *e) {
-  if (t->fsdp.mesh.rank) return;
-  log_line_end(log);
-  printf("%s: loss %.4f over %lld tokens, token perplexity %.2f", name, e->loss, (long long)e->tokens, exp(e->loss));
-  if (split->words) printf(", word perplexity %.2f", word_perplexity(e, split));
-  printf(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
-  if (split->oracle_nats > 0)
-    printf("  the source of this generated text itself would reach a loss of %.4f here\n", split->oracle_nats);
-  fflush(stdout);
-  if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)t->step);
-  json_number(log->metrics, "loss", e->loss);
-  json_number(log->metrics, "perplexity", exp(e->loss));
-  if (split->words) json_number(log->metrics, "word_perplexity", word_perplexity(e, split));
-  json_number(log->metrics, "accuracy", e->accuracy);
-  fprintf(log->metrics, ",\"tokens\":%lld,\"ms\":%.3f}\n", (long long)e->tokens, e->ms);
-  log_flush(log, t);
-}
-
-// The last record: why the run ended ("done", "signal", "not finite", "not saved") and after how many steps.
-static void log_close(Log *log, const Trainer *t, const char *reason) {
-  if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f}\n", reason, (long long)t->step,
-          now_ms() - log->start_ms);
-  log_flush(log, t);
-  if (log->metrics) fclose(log->metrics);
-  log->metrics = NULL;
-}
+#include "data/report.h"
 
 // Writes the logical fp32 weights to OUT/model.safetensors, one parameter at a time through rank 0. Collective. Returns
 // whether it worked, on every rank.
@@ -1285,9 +1133,6 @@ static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
   return cpu_tables[wanted >= 0 ? wanted : common].ops;
 }
 
-// Where this run computes: the ops, which of the host's GPUs and how many ranks are on it, and a line that says so.
-struct Device { const Ops *ops; int index, sharing; double peak_flops; char words[256]; };
-
 static void device_describe(Device *d, const Options *o, const DeviceProbe *p) {
   const DeviceInfo *i = &p->device[d->index];
   const Dtype t = dtype_named(o->param_dtype);
@@ -1313,8 +1158,8 @@ static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, 
   const bool automatic = !strcmp(o->comm, "auto");
   if (automatic) strcpy(o->comm, world == 1 ? "self" : g->crowded ? "mpi" : "nccl");
   if (!strcmp(o->comm, "nccl") && g->crowded)
-    snprintf(error, bytes, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi", g->sharing,
-             p->device[g->index].bus_id);
+    snprintf(error, bytes, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi",
+             g->sharing, p->device[g->index].bus_id);
   else if (!strcmp(o->comm, "nccl") && p->nccl_missing[0])
     snprintf(error, bytes, "--comm nccl: %s%s", p->nccl_missing, automatic ? " (or use --comm mpi)" : "");
   if (!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"))
@@ -1353,8 +1198,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   check_device_options(o, why, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   if (!strcmp(o->device, "cpu")) {
-    d.ops = agree_on_ops(o, comm);
-    d.sharing = 1;
+    d = device_of(agree_on_ops(o, comm));
     snprintf(d.words, sizeof d.words, "cpu (%s)", d.ops->name);
     return d;
   }
@@ -1443,20 +1287,20 @@ static void trainer_take_memory(Trainer *t) {
   c->state = t->buffers.state;
 }
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
-// device: which of this host's devices, shared by `sharing` ranks. Collective over comm; every failure ends all ranks
-// with one line.
-static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, const Ops *ops, int threads,
-                         int device = 0, int sharing = 1) {
+// Collective over comm; every failure ends all ranks with one line.
+static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
+                         int threads) {
   memset(t, 0, sizeof *t);
   t->opt = *o;
   t->model = model_of(o);
   t->dtype = dtype_named(o->param_dtype);
   t->corpus = corpus;
-  t->ctx.ops = ops;
+  const Ops *ops = t->ctx.ops = device.ops;
+  t->device = device;
   t->ctx.threads = threads;
   t->ctx.tf32 = !strcmp(o->matmul_precision, "high");
   size_t free_before = 0, free_after = 0, total;
-  ops->device_open(&t->ctx, device);
+  ops->device_open(&t->ctx, device.index);
   const SamplerOptions so = {o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
                              !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
   t->order_bytes = sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
@@ -1477,7 +1321,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
                     !strcmp(o->shm, "on"), !strcmp(o->reduce, "native"), trainer_exchange_bytes(t)};
   fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params, 1 + t->model.L);
   trainer_plan(t);
-  trainer_check_memory(t, sharing);
+  trainer_check_memory(t);
   ops->memory_left(&t->ctx, &free_before, &total);
   trainer_take_memory(t);
   ops->memory_left(&t->ctx, &free_after, &total);
@@ -1546,10 +1390,11 @@ static void catch_stop_signals() {
   sigaction(SIGTERM, &a, NULL);
 }
 
-static void print_start(const Trainer *t, const Device *d, bool cores_shared) {
+static void print_start(const Trainer *t, bool cores_shared) {
   if (t->fsdp.mesh.rank) return;
   const Options *o = &t->opt;
   const CommKind comm = t->fsdp.cfg.comm;
+  const Device *d = &t->device;
   printf("train_gpt_fsdp %s (%s): %s, %d rank%s on %d host%s, %d thread%s each, device %s, gradients %s\n",
          PROGRAM_VERSION, BUILD_ID, o->model, t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", t->fsdp.mesh.hosts,
          t->fsdp.mesh.hosts > 1 ? "s" : "", t->ctx.threads, t->ctx.threads > 1 ? "s" : "", d->words,
@@ -1732,10 +1577,9 @@ int train_main(int argc, char **argv) {
   if (!rank && o.prompt[0] && !corpus.has_tokenizer)
     snprintf(error, sizeof error, "--prompt needs text to train a tokenizer on; --data %.800s holds tokens", o.data);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
-  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device.ops, threads, device.index, device.sharing);
-  t.peak_flops = device.peak_flops;
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
   if (o.tune) trainer_tune(&t);
-  print_start(&t, &device, cores_shared);
+  print_start(&t, cores_shared);
   catch_stop_signals();
   Log log;
   log_open(&log, &t);

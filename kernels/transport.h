@@ -224,10 +224,6 @@ static inline void comm_mpi_close(Fsdp *f) {
   else ops->memory_free(f->ctx, f->window, f->work_bytes, f->mirrored ? MEMORY_PINNED : MEMORY_DEVICE);
 }
 
-static inline void comm_mpi_step_begin(Fsdp *f) {
-  step_event_record(f->ctx, &f->began);
-  step_event_wait(&f->gather_ctx, &f->began);
-}
 // The barrier separates the writing of shards from their reading; the step's small all-gather, which comes after the
 // last gather of every rank, separates the reading from the next writing.
 static inline void comm_mpi_step_end(Fsdp *f) {
@@ -252,8 +248,18 @@ static inline void comm_mpi_progress(Fsdp *f) {
   int flag;
   if (f->mesh.remote) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, f->mesh.reduce_comm, &flag, MPI_STATUS_IGNORE);
 }
+static inline void fsdp_poll(Fsdp *f);
+// A device fetches from the landing on its own time: messages may arrive there again when it has done so.
+static inline void comm_mpi_landing_free(Fsdp *f, GatherSlot *s) {
+  bool done = !s->landing || !s->arrived.recorded;
+  for (int spins = 0; !done; fsdp_poll(f)) {
+    f->ctx->ops->event_done(f->ctx, s->arrived.event, &done);
+    if (!done) mesh_pause(&f->mesh, &spins);
+  }
+}
 static inline void comm_mpi_gather_start(Fsdp *f, int u, GatherSlot *s) {
   f->traffic.gathers++;
+  comm_mpi_landing_free(f, s);
   const MPI_Datatype type = fsdp_mpi_type(f->cfg.param_dtype);
   const size_t b = fsdp_param_bytes(f);
   char *landing = f->mirrored ? s->landing : s->data;
@@ -269,7 +275,6 @@ static inline void comm_mpi_gather_start(Fsdp *f, int u, GatherSlot *s) {
     }
   }
 }
-static inline void fsdp_poll(Fsdp *f);
 // Copies rank r's part of unit u to the slot; remote parts of a mirrored device come from their landing.
 static inline void comm_mpi_fetch(Fsdp *f, int u, GatherSlot *s, int r) {
   const size_t b = fsdp_param_bytes(f);
@@ -381,7 +386,7 @@ static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t b
   f->ctx->ops->copy(f->ctx, all, f->small_host + bytes, everything);
 }
 static const Comm comm_mpi = {
-    "mpi", comm_mpi_open, comm_mpi_close, comm_mpi_step_begin, comm_mpi_step_end, comm_mpi_gather_start,
+    "mpi", comm_mpi_open, comm_mpi_close, comm_self_nothing, comm_mpi_step_end, comm_mpi_gather_start,
     comm_mpi_gather_finish, comm_mpi_reduce_start, comm_mpi_round_free, comm_mpi_round_send, comm_mpi_round_arrived,
     comm_mpi_round_input, comm_mpi_round_done, comm_self_nothing, comm_mpi_grads_free, comm_self_nothing,
     comm_mpi_small, comm_mpi_progress};
@@ -408,6 +413,10 @@ static inline void comm_nccl_close(Fsdp *f) {
   ops->side_close(&f->gather_ctx);
   ops->side_close(&f->reduce_ctx);
   ops->memory_free(f->ctx, f->work, f->work_bytes, MEMORY_DEVICE);
+}
+static inline void comm_nccl_step_begin(Fsdp *f) {
+  step_event_record(f->ctx, &f->began);
+  step_event_wait(&f->gather_ctx, &f->began);
 }
 static inline void comm_nccl_gather_start(Fsdp *f, int u, GatherSlot *s) {
   const Collectives *nccl = f->ctx->ops->nccl;
@@ -473,7 +482,7 @@ static inline void comm_nccl_small(Fsdp *f, const void *mine, void *all, size_t 
   step_event_wait(f->ctx, &f->exchanged);
 }
 static const Comm comm_nccl = {
-    "nccl", comm_nccl_open, comm_nccl_close, comm_mpi_step_begin, comm_self_nothing, comm_nccl_gather_start,
+    "nccl", comm_nccl_open, comm_nccl_close, comm_nccl_step_begin, comm_self_nothing, comm_nccl_gather_start,
     comm_nccl_gather_finish, comm_nccl_reduce_start, comm_self_yes, comm_nccl_round_send, comm_self_yes,
     comm_nccl_round_input, comm_self_done, comm_nccl_reduce_end, comm_nccl_grads_free, comm_nccl_reduce_join,
     comm_nccl_small, comm_self_nothing};

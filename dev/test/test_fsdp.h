@@ -36,7 +36,7 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
   static Trainer t;
   Options o;
   test_options(&o, world, "%s %s", world_shapes, extra);
-  trainer_open(&t, &o, corpus, comm, agree_on_ops(&o, comm), threads);
+  trainer_open(&t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), threads);
   for (int s = 0; s < steps; s++) {
     t.fsdp.traffic = Traffic{};
     const StepResult x = train_step(&t, false);
@@ -159,7 +159,7 @@ TEST_MPI(memory_is_what_was_planned, 2,
                  "--grad_accum 2 --epochs 100 %s",
                  extra);
     const size_t before = resident_bytes();
-    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, agree_on_ops(&o, MPI_COMM_WORLD), 1);
+    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
     const size_t C = 192, L = 3, T = 64, B = 8, H = 4, Vp = 1024, N = 2, b_p = strstr(extra, "param_dtype") ? 2 : 4,
                  b_r = strstr(extra, "reduce_dtype bf16") ? 2 : 4;
     const bool dropout = strstr(extra, "dropout"), untied = strstr(extra, "tie_head off"), sgd = strstr(extra, "sgd"),

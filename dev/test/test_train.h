@@ -67,7 +67,7 @@ static inline void fixture_open(Fixture *x, const char *name, const Ops *ops, co
                fixture_number(x, "n_positions"), fixture_number(x, "seq_len"), fixture_number(x, "vocab_size"),
                fixture_number(x, "batch"), fixture_number(x, "tied") != 0 ? "on" : "off", extra);
   test_corpus(&x->corpus, (int)o.vocab_size, 4000, 100);
-  trainer_open(&x->trainer, &o, &x->corpus, MPI_COMM_SELF, ops, 2);
+  trainer_open(&x->trainer, &o, &x->corpus, MPI_COMM_SELF, device_of(ops), 2);
   Fsdp *f = &x->trainer.fsdp;
   for (int p = 0; p < f->params; p++)
     fsdp_write_param(f, STATE_MASTER, p, (const float *)fixture_tensor(x, "param.", f->param[p].name, F32).data);
@@ -209,7 +209,7 @@ TEST_MPI(update_unscales_and_clips, 1,
     Options o;
     test_options(&o, 1, "--n_layer 1 --n_head 2 --n_embd 24 --seq_len 16 --vocab_size 97 --batch_size 2 --grad_accum 3 "
                  "--optimizer sgd --momentum 0 --weight_decay 0 --lr 0.5 --schedule constant --warmup 0 %s", extra);
-    trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
+    trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
     Fsdp *f = &t.fsdp;
     const int64_t n = f->shard_total;                              // one rank: its shards are everything
     float *before = (float *)malloc(sizeof(float) * (size_t)n);
@@ -244,7 +244,7 @@ static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const
       &o, 1,
       "--n_layer 3 --n_head 4 --n_embd 128 --seq_len 64 --vocab_size 500 --batch_size 8 --param_dtype %s --seed 3",
       dtype);
-  trainer_open(&t, &o, corpus, MPI_COMM_SELF, ops, 2);
+  trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(ops), 2);
   trainer_carve(&t, 8, 64, true);
   microbatch_fill(&t.sampler, 0, 0, t.host.inputs, t.host.targets);
   trainer_step_begin(&t);
@@ -303,7 +303,7 @@ TEST_MPI(one_batch_is_overfitted, 1,
         "--schedule constant --warmup 10 --epochs 250 --param_dtype %s",
         dtype);
     test_corpus(&corpus, 97, 4 * 16 + 1, 32);
-    trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
+    trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
     double first = 0, last = 0;
     while (t.step < t.steps_total) { last = train_step(&t, false).loss; if (t.step == 1) first = last; }
     EXPECT(fabs(first - log(97.0)) < 0.2, "%s: the first loss is %g, ln V is %g", dtype, first, log(97.0));
@@ -323,7 +323,7 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1,
                "--cache= --data generated --n_layer 2 --n_head 4 --n_embd 64 --seq_len 32 --batch_size 32 --lr 0.005 "
                "--max_steps 1000 --epochs 1000 --weight_decay 0.01");
   load_corpus(&corpus, &image, &o, MPI_COMM_SELF, 2);
-  trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
+  trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
   while (t.step < t.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
   // What the source itself pays on this very split; a model beats it only by chance, by about 1 / sqrt(tokens).
@@ -349,7 +349,7 @@ TEST_MPI(random_data_stays_at_uniform, 1,
                "--cache= --data random --vocab_size 50 --n_layer 1 --n_head 2 --n_embd 32 --seq_len 32 --batch_size 16 "
                "--lr 0.003 --max_steps 60");
   load_corpus(&corpus, &image, &o, MPI_COMM_SELF, 2);
-  trainer_open(&t, &o, &corpus, MPI_COMM_SELF, agree_on_ops(&o, MPI_COMM_SELF), 2);
+  trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
   while (t.step < t.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
   EXPECT(e.loss > log(50.0) - 0.01 && e.loss < log(50.0) + 0.1, "validation loss %.4f, ln V %.4f", e.loss, log(50.0));

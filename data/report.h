@@ -1,0 +1,208 @@
+// report.h: what a run says while it runs: the progress line and OUT/metrics.jsonl, one JSON object a line. Part 8 of the
+// trainer, which includes it there: it reads the Trainer and nothing reads it.
+//
+//   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
+//   log_step, log_eval, log_close       a record each, and what the terminal shows
+//   check_out     whether OUT can be written, before memory is taken
+//
+// A disk that fills up ends neither the run nor the file's whole lines.
+#pragma once
+
+struct Log {
+  FILE *metrics;                                 // rank 0 only, else NULL
+  off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
+  bool terminal, line_open, lost;                // lost: metrics.jsonl could not be written to its end
+  double start_ms, step_ms;                      // step_ms: smoothed
+  int64_t every;
+};
+
+// mpirun gives its ranks a pseudo-terminal whatever its own output is; then that of mpirun, our parent, decides.
+static bool stdout_is_terminal() {
+  char path[64];
+  if (!isatty(STDOUT_FILENO) || !getenv("OMPI_COMM_WORLD_RANK")) return isatty(STDOUT_FILENO);
+  snprintf(path, sizeof path, "/proc/%d/fd/1", (int)getppid());
+  int fd = open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
+  const bool terminal = fd >= 0 && isatty(fd);
+  if (fd >= 0) close(fd);
+  return terminal;
+}
+
+// Any bytes as a JSON string; what is not UTF-8 becomes U+FFFD.
+static void json_text(FILE *f, const char *s) {
+  fputc('"', f);
+  const uint8_t *p = (const uint8_t *)s, *end = p + strlen(s);
+  for (int bytes = 1; p < end; p += bytes) {
+    bpe_class_at(p, end, &bytes);
+    if (*p >= 128 && bytes == 1) fputs("\\ufffd", f);
+    else if (*p == '"' || *p == '\\') fprintf(f, "\\%c", *p);
+    else if (*p < 32) fprintf(f, "\\u%04x", *p);
+    else fwrite(p, 1, (size_t)bytes, f);
+  }
+  fputc('"', f);
+}
+// ,"name":x with all digits. JSON knows no infinity and no NaN: null.
+static void json_number(FILE *f, const char *name, double x) {
+  if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);
+  else fprintf(f, ",\"%s\":null", name);
+}
+
+// mkdir -p. False when a part cannot be made.
+static bool make_directories(const char *path) {
+  char part[OPTION_TEXT_BYTES];
+  snprintf(part, sizeof part, "%s", path);
+  for (char *c = part + 1; *c; c++)
+    if (*c == '/') { *c = 0; if (mkdir(part, 0777) && errno != EEXIST) return false; *c = '/'; }
+  return !mkdir(part, 0777) || errno == EEXIST;
+}
+
+// Ends the progress line, so that other text starts on a line of its own.
+static void log_line_end(Log *log) {
+  if (log->line_open) printf("\n");
+  log->line_open = false;
+}
+
+// A full disk must not end a run, nor pass in silence; the file keeps its whole lines.
+static void log_flush(Log *log, const Trainer *t) {
+  if (!fflush(log->metrics) && !ferror(log->metrics)) { log->whole_bytes = ftello(log->metrics); return; }
+  char path[OPTION_TEXT_BYTES + 32];
+  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  log_line_end(log);
+  fprintf(stderr, "notice: %s cannot be written any more (%s); training goes on without it\n", path, strerror(errno));
+  fclose(log->metrics);
+  log->metrics = NULL;
+  log->lost = true;
+  if (truncate(path, log->whole_bytes)) fprintf(stderr, "notice: the last line of %s may be incomplete\n", path);
+}
+
+// Makes OUT. Whether it can be written is known before the corpus is read and memory is taken. One line in `error`.
+static void check_out(const Options *o, char *error, size_t bytes) {
+  char inside[OPTION_TEXT_BYTES + 4];
+  snprintf(inside, sizeof inside, "%s/.", o->out);
+  if (!o->out[0]) snprintf(error, bytes, "--out needs the name of a directory");
+  else if (!make_directories(o->out))
+    snprintf(error, bytes, "--out %.800s cannot be made: %s", o->out, strerror(errno));
+  else if (access(inside, W_OK | X_OK))
+    snprintf(error, bytes, "--out %.800s cannot be written: %s", o->out, strerror(errno));
+}
+
+// Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
+static void log_open(Log *log, const Trainer *t) {
+  memset(log, 0, sizeof *log);
+  log->start_ms = now_ms();
+  log->terminal = stdout_is_terminal();
+  log->every = t->opt.log_every ? t->opt.log_every : max64(1, t->steps_total / 50);
+  if (t->fsdp.mesh.rank) return;
+  char path[OPTION_TEXT_BYTES + 32];
+  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  if (!(log->metrics = fopen(path, "w"))) die_missing("cannot write %s: %s", path, strerror(errno));
+  FILE *f = log->metrics;
+  fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, BUILD_ID);
+  fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->ctx.threads);
+  fprintf(f, ",\"ops\":\"%s\",\"device\":", t->ctx.ops->name);
+  json_text(f, t->device.words);
+  fprintf(f, ",\"corpus\":");
+  json_text(f, t->corpus->source);
+  int64_t text_bytes = 0;
+  for (const Split &split : t->corpus->split) text_bytes += split.text_bytes;
+  fprintf(f, ",\"text_bytes\":%lld,\"tokenizer_ms\":%.1f,\"encode_ms\":%.1f", (long long)text_bytes,
+          t->corpus->tokenizer_ms, t->corpus->encode_ms);
+  fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"config\":{",
+          (unsigned long long)t->corpus->hash, (long long)model_numel(&t->model), (long long)t->steps_total);
+  for (const OptionSpec &s : option_specs) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, &t->opt, &s);
+    fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
+    if (s.type == OPTION_TEXT) json_text(f, value);
+    else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
+  }
+  fprintf(f, "},\"memory_plan_bytes\":{");
+  for (int i = 0; i < MEM_COUNT; i++)
+    fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
+  fprintf(f, ",\"total\":%zu}}\n", memory_planned_total(&t->plan, MEMORY_ALL));
+  log_flush(log, t);
+}
+
+// Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
+static double log_mfu(const Trainer *t, double tokens_per_s) {
+  return tokens_per_s * model_flops_per_token(&t->model) / (t->device.peak_flops * t->fsdp.mesh.world);
+}
+
+// How matrix products are computed: one string a shape. Known once a step has run; a resume by other algorithms would
+// not give the same bits.
+static void log_plans(Log *log, const Trainer *t) {
+  enum { PLANS_BYTES = 1 << 16 };
+  char *text = (char *)calloc(1, PLANS_BYTES), *save = NULL;
+  Ctx c = t->ctx;
+  c.ops->plans_text(&c, text, PLANS_BYTES);
+  if (text[0]) fprintf(log->metrics, "{\"kind\":\"matmul_plans\",\"plans\":[");
+  const bool any = text[0];
+  for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    if (line != text) fputc(',', log->metrics);
+    json_text(log->metrics, line);
+  }
+  if (any) fprintf(log->metrics, "]}\n");
+  free(text);
+}
+
+static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms) {
+  if (t->fsdp.mesh.rank) return;
+  const double tokens = (double)t->opt.global_batch * (double)t->model.T;
+  log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
+  if (log->metrics && t->step == 1) log_plans(log, t);
+  if (log->metrics) {
+    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)t->step,
+            (long long)((t->step - 1) / t->steps_per_epoch));
+    json_number(log->metrics, "loss", r->loss);
+    json_number(log->metrics, "lr", r->lr);
+    json_number(log->metrics, "grad_norm", r->grad_norm);
+    fprintf(log->metrics, ",\"tokens_per_s\":%.1f,\"ms\":%.3f", tokens / ms * 1e3, ms);
+    if (t->device.peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(t, tokens / ms * 1e3));
+    if (t->dtype == F16)
+      fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", t->loss_scale, r->skipped ? "true" : "false");
+    fprintf(log->metrics, "}\n");
+    log_flush(log, t);
+  }
+  const bool last = t->step == t->steps_total;
+  if (!log->terminal && t->step % log->every && t->step != 1 && !last) return;
+  const int64_t left_s = (int64_t)(log->step_ms * (double)(t->steps_total - t->step) / 1e3);
+  char bar[21] = "....................";
+  for (int i = 0; i < 20 && i * t->steps_total < t->step * 20; i++) bar[i] = '#';
+  char mfu[24] = "";
+  if (t->device.peak_flops > 0) snprintf(mfu, sizeof mfu, "  MFU %.1f %%", 100 * log_mfu(t, tokens / log->step_ms * 1e3));
+  printf("%s[%s] step %lld/%lld  loss %.4f  lr %.2e  |g| %.3f  %.0f tok/s%s  ETA %lld:%02lld  %.0f MiB%s",
+         log->terminal ? "\r" : "", bar, (long long)t->step, (long long)t->steps_total, r->loss, r->lr, r->grad_norm,
+         tokens / log->step_ms * 1e3, mfu, (long long)(left_s / 60), (long long)(left_s % 60),
+         (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20, r->skipped ? "  skipped: overflow" : "");
+  printf(log->terminal ? "\033[K" : "\n");
+  log->line_open = log->terminal;
+  fflush(stdout);
+}
+
+static void log_eval(Log *log, const Trainer *t, const char *name, const Split *split, const EvalResult *e) {
+  if (t->fsdp.mesh.rank) return;
+  log_line_end(log);
+  printf("%s: loss %.4f over %lld tokens, token perplexity %.2f", name, e->loss, (long long)e->tokens, exp(e->loss));
+  if (split->words) printf(", word perplexity %.2f", word_perplexity(e, split));
+  printf(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
+  if (split->oracle_nats > 0)
+    printf("  the source of this generated text itself would reach a loss of %.4f here\n", split->oracle_nats);
+  fflush(stdout);
+  if (!log->metrics) return;
+  fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)t->step);
+  json_number(log->metrics, "loss", e->loss);
+  json_number(log->metrics, "perplexity", exp(e->loss));
+  if (split->words) json_number(log->metrics, "word_perplexity", word_perplexity(e, split));
+  json_number(log->metrics, "accuracy", e->accuracy);
+  fprintf(log->metrics, ",\"tokens\":%lld,\"ms\":%.3f}\n", (long long)e->tokens, e->ms);
+  log_flush(log, t);
+}
+
+// The last record: why the run ended ("done", "signal", "not finite", "not saved") and after how many steps.
+static void log_close(Log *log, const Trainer *t, const char *reason) {
+  if (!log->metrics) return;
+  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f}\n", reason, (long long)t->step,
+          now_ms() - log->start_ms);
+  log_flush(log, t);
+  if (log->metrics) fclose(log->metrics);
+  log->metrics = NULL;
+}
