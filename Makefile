@@ -2,7 +2,10 @@
 #
 # Conventions
 #   - Libraries are found by compiling and linking a line against them, never by asking a package manager. MPI_HOME,
-#     CJSON_HOME and CUDA_HOME name installations elsewhere (environment modules).
+#     CJSON_HOME, CUDA_HOME and NCCL_HOME name installations elsewhere (environment modules).
+#   - The CUDA kernels are compiled where nvcc is; libcublasLt and libnccl are opened when they are used, so the same
+#     program starts on machines without them. The tests run the kernels emulated too: kernels/cuda.cu by the C++
+#     compiler behind dev/cuda_emu, which needs no toolkit.
 #   - An object is rebuilt when its source, a header or its own command line changes (build/<object>.cmd keeps the line).
 #   - kernels/cpu.cc is compiled once per instruction set with explicit -m flags, so one binary runs on every x86-64
 #     machine with AVX2; which table runs is decided at start-up.
@@ -21,6 +24,7 @@ make train        install what is missing, build, find or fetch WikiText-2, trai
 make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
 make test-all     the same with wider products of cases and more seeds
 make bench        speed and quality beside PyTorch, where PYTHON has torch (dev/bench.sh)
+make ptxas        registers, spills and shared memory of every CUDA kernel
 make setup        only install what is missing (dev/setup.sh)
 make check-style  tabs, trailing blanks, lines over 120 columns
 make clean        remove what was built
@@ -30,7 +34,8 @@ ARGS="..."        more options for the program         WERROR=1     warnings are
 T=name            `make test`: only this test          SAN=1        build and test with ASan and UBSan in build/san/
 DEVICE=cpu        device of `make train` and tests     CUDA=0       leave the CUDA kernels out
 WIKITEXT2_DIR=D   directory of WikiText-2's train.txt, valid.txt and test.txt
-CXX=clang++  MPI_HOME=D  CJSON_HOME=D  CUDA_HOME=D  MPICC=mpicc  MPIRUN=mpirun  PYTHON=python3
+ARCHS="..."       nvcc's -gencode options (this machine's GPUs; where there is none sm_80, sm_90a, sm_100 and PTX)
+CXX=clang++  MPI_HOME=D  CJSON_HOME=D  CUDA_HOME=D  NCCL_HOME=D  MPICC=mpicc  MPIRUN=mpirun  PYTHON=python3
 endef
 
 # ---- what to build with -------------------------------------------------------------------------------------------------
@@ -46,8 +51,8 @@ BUILDS := $(filter-out help clean setup check-style,$(or $(MAKECMDGOALS),all))
 HASH := \#
 comma := ,
 
-# $(call links,header,expression,flags) is `yes` when a program that includes the header and runs the expression links.
-links = $(shell d=$$(mktemp -d) && printf '%s\n' '$(HASH)include <$(1)>' 'int main() { $(2); }' > $$d/probe.cc && \
+# $(call links,headers,expression,flags) is `yes` when a program that includes them and runs the expression links.
+links = $(shell d=$$(mktemp -d) && printf '%s\n' $(1:%='$(HASH)include <%>') 'int main() { $(2); }' > $$d/probe.cc && \
   $(CXX) -std=c++17 $$d/probe.cc -o $$d/probe $(3) >/dev/null 2>&1 && echo yes; rm -rf $$d)
 
 ifneq ($(BUILDS),)
@@ -71,6 +76,35 @@ endif
 ifeq ($(call links,cjson/cJSON.h,cJSON_Delete(0),$(CJSON_CFLAGS) $(CJSON_LIBS)),)
 MISSING += cJSON
 endif
+
+# CUDA is optional: what is missing leaves it out, with a line that says so.
+NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(NVCC)),)
+CUDA_ROOT := $(NVCC:%/bin/nvcc=%)
+CUDA_FLAGS := $(NCCL_HOME:%=-I%/include) -I$(CUDA_ROOT)/include
+CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt -lpthread
+CUDA_HEADERS := cuda_runtime.h nvtx3/nvToolsExt.h cublasLt.h nccl.h
+ifneq ($(call links,$(CUDA_HEADERS),cudaRuntimeGetVersion(0),$(CUDA_FLAGS) $(CUDA_LIBS)),)
+WITH_CUDA := yes
+else
+CUDA_LACKS := $(or $(foreach h,$(CUDA_HEADERS),$(if $(call links,$(h),,$(CUDA_FLAGS)),,$(h))),libcudart_static.a)
+$(info CUDA kernels are left out: $(NVCC) is here, but not $(strip $(CUDA_LACKS)) (CUDA_HOME=, NCCL_HOME=; or CUDA=0))
+endif
+else ifeq ($(NVCC),)
+ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(shell nvidia-smi -L 2>/dev/null)),)
+$(info CUDA kernels are left out: a GPU is here, but no nvcc (CUDA_HOME=; or CUDA=0))
+endif
+endif
+endif
+ifneq ($(WITH_CUDA),)
+# For the GPUs of this machine if there are any, else what is common today; the last entry is PTX for what comes later.
+# Hopper's own instructions need its `a` name.
+NVCC_ARCHS := $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch))
+LOCAL_ARCHS := $(filter-out 5% 6% 7%,$(filter $(NVCC_ARCHS),\
+  $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -nu)))
+gencode = $(foreach a,$(1:90=90a),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
+ARCHS ?= $(or $(call gencode,$(LOCAL_ARCHS)),$(call gencode,$(filter $(NVCC_ARCHS),80 90 100)) \
+  -gencode arch=compute_90$(comma)code=compute_90)
 endif
 
 help:
@@ -86,7 +120,7 @@ check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
-.PHONY: all train test test-all bench help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all bench ptxas help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -113,7 +147,8 @@ SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=ad
 COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti -fopenmp $(WARNINGS) $(MPI_CFLAGS) $(CJSON_CFLAGS) -I.
 # What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
 BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu fsdp.h kernels/* data/*.h; $(CXX) --version; \
-  echo '$(SANITIZE) $(CXXFLAGS)'; } 2>/dev/null | sha256sum | cut -c 1-12)
+  $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
+  2>/dev/null | sha256sum | cut -c 1-12)
 
 ISAS := avx2 avx512 avx512_bf16 amx
 M_avx2 := -mavx2 -mfma -mf16c -mbmi2
@@ -133,19 +168,18 @@ src_test_gpt_fsdp := test_gpt_fsdp.cu
 LIBS := $(MPI_LIBS) $(CJSON_LIBS) -ldl -lrt -lpthread -lm
 OBJECTS := $(ISAS:%=$(B)/cpu_%.o)
 
-NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
-ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(wildcard kernels/cuda.cu),$(NVCC)),)
-# The GPU of this machine if there is one, else what is common today; the last entry is PTX for what comes later.
-LOCAL_GPU := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .))
-gencode = -gencode arch=compute_$(1),code=sm_$(1)
-ARCHS ?= $(if $(LOCAL_GPU),$(call gencode,$(LOCAL_GPU)),$(call gencode,80) $(call gencode,90a) $(call gencode,100) \
-  -gencode arch=compute_90$(comma)code=compute_90)
-cmd_cuda := $(NVCC) -std=c++17 -O2 --fmad=false $(ARCHS) -I. $(patsubst -isystem%,-I%,$(MPI_CFLAGS)) \
+ifneq ($(WITH_CUDA),)
+# -ccbin: a compiler named by the user compiles the host's part too. --fmad=false: as -ffp-contract=off on the host.
+NVCC_COMMAND := $(NVCC) $(if $(filter-out default,$(origin CXX)),$(if $(word 2,$(CXX)),,-ccbin $(CXX))) -std=c++17 -O2 \
+  --fmad=false -lineinfo $(ARCHS) -I. $(NCCL_HOME:%=-I%/include) \
   $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-ffp-contract=off
+cmd_cuda := $(NVCC_COMMAND) --threads 0 $(NVCCFLAGS)
 src_cuda := kernels/cuda.cu
-OBJECTS += $(B)/cuda.o
-LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+OBJECTS := $(B)/cuda.o $(OBJECTS)
+LIBS += $(CUDA_LIBS)
 endif
+cmd_cuda_emulated := $(COMMON) -O2 -mfma -mf16c -DCUDA_EMULATED -Idev/cuda_emu $(SANITIZE) $(CXXFLAGS)
+src_cuda_emulated := dev/cuda_emu/emu.cc
 cmd_link := $(CXX) -fopenmp $(SANITIZE) $(LDFLAGS)
 
 # ---- rules ----------------------------------------------------------------------------------------------------------
@@ -161,17 +195,39 @@ $(B)/%.o: $$(src_$$*) $(B)/%.cmd
 	$(call run,$(if $(filter cuda,$*),NVCC,CXX),$(cmd_$*) -MMD -MP -c $(src_$*) -o $@)
 $(TRAINER): $(B)/train_gpt_fsdp.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
-$(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(B)/cpu_amx_emulated.o $(B)/link.cmd
+$(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(B)/cpu_amx_emulated.o $(B)/cuda_emulated.o $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 -include $(wildcard $(B)/*.d)
 
 # A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
-# set would then run on a machine that lacks it. Each object exports its table and nothing else.
-check-symbols: $(ISAS:%=$(B)/cpu_%.o) $(B)/cpu_amx_emulated.o
+# set would then run on a machine that lacks it. Each object exports its table and nothing else; CUDA's also what the
+# tests ask of it, and the weak symbols of header-only libraries that no other object uses.
+CHECKED := $(ISAS:%=cpu_%) cpu_amx_emulated $(if $(WITH_CUDA),cuda) cuda_emulated
+$(foreach i,$(ISAS) amx_emulated,$(eval exports_cpu_$i := ops_$i))
+exports_cuda := ops_cuda|cuda_libraries_bind|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
+exports_cuda_emulated := ops_cuda_emulated|ops_streams|emu_.*|Queued<.*
+check-symbols: $(CHECKED:%=$(B)/%.o)
 ifneq ($(SAN),1)
-	@bad=$$(for i in $(ISAS) amx_emulated; do nm -gC --defined-only $(B)/cpu_$$i.o | \
-	  awk -v o=$(B)/cpu_$$i.o -v t=ops_$$i '$$3 != t { print o ": " $$0 }'; done); \
-	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: CPU objects may export only their table; make these static" >&2; exit 1; }
+	@bad=$$($(foreach o,$(CHECKED),nm -gC --defined-only $(B)/$(o).o | \
+	  awk -v o=$(B)/$(o).o '$(if $(filter cuda_emulated,$(o)),$$2 !~ /[VWu]/ && )$$3 !~ /^($(exports_$(o)))$$/ { \
+	    print o ": " $$0 }';)); \
+	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: objects export only their table; make these static" >&2; exit 1; }
+endif
+
+# One line a kernel and architecture, spilling ones first.
+ptxas:
+ifneq ($(WITH_CUDA),)
+	@mkdir -p $(B) && $(NVCC_COMMAND) $(NVCCFLAGS) -Xptxas -v -c $(src_cuda) -o $(B)/ptxas.o 2>&1 | c++filt | awk '\
+	  /error|warning/ { print } /error/ { bad = 1 } \
+	  /Compiling entry/ { arch = $$NF; name = $$0; gsub(/\047/, "", arch); \
+	    sub(/.*function ./, "", name); sub(/. for .*/, "", name) } \
+	  /stack frame/ { stack = $$1; spill = $$5 + $$9 } \
+	  /Used [0-9]+ registers/ { match($$0, /Used [0-9]+/); regs = substr($$0, RSTART + 5, RLENGTH - 5); smem = 0; \
+	    if (match($$0, /[0-9]+ bytes smem/)) smem = substr($$0, RSTART, RLENGTH) + 0; \
+	    printf "%6d %6d %6d %8d  %-8s %s\n", spill, stack, regs, smem, arch, name | "sort -k1,1nr -k5,5 -k6" } \
+	  BEGIN { print " spill  stack   regs   shared  arch     kernel" } END { exit bad }'; rm -f $(B)/ptxas.o
+else
+	@echo "ptxas: this needs nvcc, cublasLt.h and nccl.h" >&2; exit 1
 endif
 
 # ---- running --------------------------------------------------------------------------------------------------------
@@ -179,8 +235,9 @@ ifeq ($(shell id -u),0)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
-# OpenMPI never frees some of what it allocates; other libraries' leaks are not ours to report.
-export ASAN_OPTIONS ?= detect_leaks=0
+# OpenMPI never frees some of what it allocates; other libraries' leaks are not ours to report. The CUDA driver maps
+# memory where ASan keeps its gap.
+export ASAN_OPTIONS ?= detect_leaks=0:protect_shadow_gap=0
 # Slots are cores, not hardware threads, to OpenMPI.
 CORES = $(shell lscpu -p=Core,Socket 2>/dev/null | grep -v '^$(HASH)' | sort -u | wc -l)
 MPIRUN_FLAGS ?= $(shell [ $(CORES) -ge $(NP) ] && [ $$(nproc) -ge $(NP) ] || echo --oversubscribe)

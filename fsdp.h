@@ -54,8 +54,8 @@ static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // ================================================================================================ 1 memory
-// X(identifier, words). Lines of working memory lie on the device; on a CPU with --comm mpi those marked "shared" lie in
-// a window that the other ranks of the host read. "host" lines are host memory on every device.
+// X(identifier, words). Lines of working memory lie on the device; on a CPU with --comm mpi those marked "shared" lie
+// in a window that the other ranks of the host read. "host" lines are host memory on every device.
 #define MEMORY_LINES(X) \
   X(MEM_PARAMS,       "parameter shards, shared") \
   X(MEM_MASTER,       "fp32 master shards") \
@@ -302,7 +302,7 @@ struct Fsdp {
   float *master, *m, *v, *grads;                                 // private shards of all units, in order of units
   GatherSlot *slot;                                              // [K] for blocks, [K] is the root's
   int64_t chunk_numel;
-  char *staging_in, *landing_in;                                 // contributions of others, on the device and on the host
+  char *staging_in, *landing_in;                                 // others' contributions, on the device and on the host
   char *small_host;                                              // pinned: the small all-gather of a mirrored device
   MPI_Request *sends[2], *receives[2];                           // of the reduction, by parity of the round
   int sends_pending[2], receives_pending[2];
@@ -715,14 +715,15 @@ static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full
     Run run;
     if (!shard_run(&f->unit[q->unit], q, r, &run)) continue;
     if (r == f->mesh.rank) {
-      f->ctx->ops->copy(f->ctx, full + run.in_param, fsdp_shard(f, state, q->unit) + run.in_shard, (size_t)run.numel * 4);
+      const float *from = fsdp_shard(f, state, q->unit) + run.in_shard;
+      f->ctx->ops->copy(f->ctx, full + run.in_param, from, (size_t)run.numel * 4);
       f->ctx->ops->sync(f->ctx);
     }
     if (f->mesh.world > 1) MPI_Bcast(full + run.in_param, fsdp_mpi_count(run.numel), MPI_FLOAT, r, f->mesh.comm);
   }
 }
-// Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are). Follow a change of
-// STATE_MASTER by fsdp_refresh_params and fsdp_step_end.
+// Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are). Follow a change
+// of STATE_MASTER by fsdp_refresh_params and fsdp_step_end.
 static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const float *full) {
   const Param *q = &f->param[p];
   Run run;

@@ -18,6 +18,14 @@
 #include "dev/test/test_data.h"
 #include "dev/test/test_train.h"
 #include "dev/test/test_fsdp.h"
+#include "dev/test/cuda_helpers.h"
+#include "dev/test/test_emulation.h"
+#include "dev/test/test_cuda_runtime.h"
+#include "dev/test/test_cuda_matmul.h"
+#include "dev/test/test_cuda_attention.h"
+#include "dev/test/test_cuda_ops.h"
+#include "dev/test/test_schedule.h"
+#include "dev/test/test_cuda_train.h"
 #include "dev/test/test_cli.h"
 
 enum { TEST_TIMEOUT_S = 300 };

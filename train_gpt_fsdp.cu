@@ -1190,10 +1190,13 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
     snprintf(why, sizeof why, "%s", &ops_cuda ? p.missing : "this build has no CUDA kernels");
     if (!strcmp(o->device, "cuda") && why[0]) snprintf(error, sizeof error, "--device cuda: %s", why);
     agree_no_error(comm, error, EXIT_MISSING);
-    int lacking = why[0] ? rank : world, lowest;
+    int lacking = why[0] ? rank : world, lowest, driver = p.driver;
     MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, comm);
+    MPI_Allreduce(MPI_IN_PLACE, &driver, 1, MPI_INT, MPI_MAX, comm);
     strcpy(o->device, lowest < world ? "cpu" : "cuda");
     if (lowest < world) MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
+    if (lowest < world && driver && !rank)       // somebody has a GPU, and would wonder
+      printf("notice: --device auto takes the CPU, since rank %d lacks: %s\n", lowest, why);
   }
   check_device_options(o, why, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);

@@ -1,5 +1,5 @@
-// report.h: what a run says while it runs: the progress line and OUT/metrics.jsonl, one JSON object a line. Part 8 of the
-// trainer, which includes it there: it reads the Trainer and nothing reads it.
+// report.h: what a run says while it runs: the progress line and OUT/metrics.jsonl, one JSON object a line. Part 8 of
+// the trainer, which includes it there: it reads the Trainer and nothing reads it.
 //
 //   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
 //   log_step, log_eval, log_close       a record each, and what the terminal shows
@@ -168,7 +168,8 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
   char bar[21] = "....................";
   for (int i = 0; i < 20 && i * t->steps_total < t->step * 20; i++) bar[i] = '#';
   char mfu[24] = "";
-  if (t->device.peak_flops > 0) snprintf(mfu, sizeof mfu, "  MFU %.1f %%", 100 * log_mfu(t, tokens / log->step_ms * 1e3));
+  if (t->device.peak_flops > 0)
+    snprintf(mfu, sizeof mfu, "  MFU %.1f %%", 100 * log_mfu(t, tokens / log->step_ms * 1e3));
   printf("%s[%s] step %lld/%lld  loss %.4f  lr %.2e  |g| %.3f  %.0f tok/s%s  ETA %lld:%02lld  %.0f MiB%s",
          log->terminal ? "\r" : "", bar, (long long)t->step, (long long)t->steps_total, r->loss, r->lr, r->grad_norm,
          tokens / log->step_ms * 1e3, mfu, (long long)(left_s / 60), (long long)(left_s % 60),

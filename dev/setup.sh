@@ -7,6 +7,13 @@ set -eu
 compiles() { printf '%s\n' "$1" | "${CXX:-g++}" -x c++ -fsyntax-only ${2:-} - >/dev/null 2>&1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# CUDA is optional and never installed from here: a toolkit must fit the driver.
+gpu_is_here() { have nvidia-smi && nvidia-smi -L >/dev/null 2>&1; }
+if gpu_is_here && ! have nvcc && ! have "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; then
+  echo "setup: a GPU is here, but no nvcc: --device cuda needs the CUDA Toolkit (12.0 or later; Blackwell: 12.8) with"
+  echo "  cuBLAS, and NCCL (nccl.h, libnccl.so.2); CUDA_HOME and NCCL_HOME name them"
+fi
+
 missing=()
 have "${CXX:-g++}" || missing+=(compiler)
 have make || missing+=(make)

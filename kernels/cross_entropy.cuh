@@ -164,25 +164,30 @@ static size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { retur
 static const int CROSS_ENTROPY_MAX_THREADS = 512;
 static const float CROSS_ENTROPY_LOG2E = 1.44269504f;
 
-struct CrossEntropySum { float max, sum; bool beaten; };         // beaten: a logit outdoes the target's, or ties before it
+struct CrossEntropySum { float max, sum; bool beaten; };         // beaten: a logit exceeds the target's, or ties before
 
 static inline int cross_entropy_threads(int64_t columns, int width) {
   const int64_t warps = (columns + 2 * width * WARP - 1) / (2 * width * WARP);
   return (int)(warps * WARP < CROSS_ENTROPY_MAX_THREADS ? warps * WARP : CROSS_ENTROPY_MAX_THREADS);
 }
+// How many of W columns from `at` on come before `end`: 32-bit comparisons for what follows.
+template <int W> __device__ static inline int cross_entropy_before(int64_t at, int64_t end) {
+  return end - at >= W ? W : end > at ? (int)(end - at) : 0;
+}
 __device__ static inline float cross_entropy_exp(float x, float max) {
   return fast_exp2((x - max) * CROSS_ENTROPY_LOG2E);
 }
-// Columns from `at` on; those past the vocabulary are not looked at. Comparing so, a NaN before the target counts as the
-// CPU counts it.
+// Columns from `at` on; those past the vocabulary are not looked at. With these comparisons a NaN before the target
+// counts as the CPU counts it.
 template <int W, bool CORRECT>
 __device__ static inline void cross_entropy_add(CrossEntropySum *s, Lanes<W> v, int64_t at, int64_t vocab,
                                                 int64_t target, float target_logit) {
+  const int valid = cross_entropy_before<W>(at, vocab), before = CORRECT ? cross_entropy_before<W>(at, target) : 0;
   float most = s->max;
   UNROLL for (int i = 0; i < W; i++) {
-    if (at + i >= vocab) v.x[i] = -INFINITY;
+    if (i >= valid) v.x[i] = -INFINITY;
     most = fmaxf(most, v.x[i]);
-    if (CORRECT) s->beaten |= at + i < target ? !(v.x[i] < target_logit) : v.x[i] > target_logit;
+    if (CORRECT) s->beaten |= i < before ? !(v.x[i] < target_logit) : v.x[i] > target_logit;
   }
   if (most > s->max) {
     s->sum *= cross_entropy_exp(s->max, most);
@@ -223,8 +228,8 @@ __device__ static inline void cross_entropy_check(int32_t target, int64_t vocab)
 
 template <int W>
 __global__ static void __launch_bounds__(CROSS_ENTROPY_MAX_THREADS)
-cross_entropy_forward_kernel(float *losses, int32_t *correct, const float *logits, const int32_t *targets, int64_t vocab,
-                             int64_t columns) {
+cross_entropy_forward_kernel(float *losses, int32_t *correct, const float *logits, const int32_t *targets,
+                             int64_t vocab, int64_t columns) {
   SHARED(float, scratch, 2 * WARP);
   SHARED(int32_t, beaten, 1);
   const int64_t r = blockIdx.x, target = targets[r];
@@ -263,10 +268,11 @@ static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Te
 template <class T, int W>
 __device__ static inline void cross_entropy_write(T *to, const float *x, CrossEntropySum s, float inverse_sum,
                                                   float scale, int64_t at, int64_t vocab, int64_t target) {
+  const int valid = cross_entropy_before<W>(at, vocab), hit = target >= at && target < at + W ? (int)(target - at) : -1;
   Lanes<W> v = lanes_load<W>(x + at);
   UNROLL for (int i = 0; i < W; i++) {
     const float p = cross_entropy_exp(v.x[i], s.max) * inverse_sum;
-    v.x[i] = at + i >= vocab ? 0.0f : (at + i == target ? p - 1.0f : p) * scale;
+    v.x[i] = i >= valid ? 0.0f : (i == hit ? p - 1.0f : p) * scale;
   }
   lanes_store<W>(to + at, v);
 }
@@ -301,7 +307,8 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
   const int32_t *t = (const int32_t *)targets.data;
   const bool wide = Vp % LANES == 0;
   CHECK(!wide || lanes_aligned(x, dlogits.data),
-        "cross_entropy_forward_backward: logits begin at %p, dlogits at %p, not on 16 bytes", (const void *)x, dlogits.data);
+        "cross_entropy_forward_backward: logits begin at %p, dlogits at %p, not on 16 bytes", (const void *)x,
+        dlogits.data);
   DISPATCH(dlogits.dtype, T, {
     if (wide) LAUNCH((cross_entropy_backward_kernel<T, LANES>), (unsigned)R, cross_entropy_threads(Vp, LANES), 0,
                      STREAM(c), loss, (T *)dlogits.data, x, t, vocab, Vp, scale, c->state);

@@ -2,7 +2,7 @@
 // #ifs distinguish compilers:
 //   DEVICE_COMPILER 0   plain g++: the trainer, the tests, the CPU tables
 //   DEVICE_COMPILER 1   nvcc: kernels/cuda.cu
-//   DEVICE_COMPILER 2   g++ with dev/cuda_emu in front of the include path: the same kernels/cuda.cu on emulated threads
+//   DEVICE_COMPILER 2   g++ with dev/cuda_emu in front of the include path: kernels/cuda.cu on emulated threads
 // What CUDA code may use of the machine (launches, shared memory, tensor cores, asynchronous copies) it takes from
 // kernels/gpu.h, which has both forms.
 //

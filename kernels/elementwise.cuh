@@ -172,7 +172,8 @@ static void accumulate_impl(Ctx *c, Tensor sum, Tensor in, Accumulate mode) {
   });
 }
 
-template <int W> __global__ static void __launch_bounds__(FLAT_THREADS) fill_kernel(float *out, float value, int64_t n) {
+template <int W>
+__global__ static void __launch_bounds__(FLAT_THREADS) fill_kernel(float *out, float value, int64_t n) {
   FLAT_WALK(W, n, i, lanes_store<W>(out + i, lanes_of<W>(value)), out[i] = value);
 }
 static void fill_impl(Ctx *c, Tensor out, float value) {

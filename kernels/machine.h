@@ -65,8 +65,8 @@ static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *
 // host has more than one rank. error: "" or one line.
 struct GpuChoice { int index, sharing; bool crowded; char error[256]; };
 
-// One rank a GPU, by rank on the host. Where a launcher shows each rank a single GPU of its own, that one. GPUs are told
-// apart by PCI bus id, so two ranks on one are always known. Collective over `comm`; `node` holds the ranks of a host.
+// One rank a GPU, by rank on the host. Where a launcher shows each rank a single GPU of its own, that one. GPUs are
+// told apart by PCI bus id, so two ranks on one are always known. Collective over `comm`; `node`: the ranks of a host.
 static inline GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm comm) {
   struct Seen { int n; char bus[MAX_DEVICES][sizeof p->device[0].bus_id]; };
   GpuChoice g = {};
@@ -84,8 +84,8 @@ static inline GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm
   }
   if (same && mine->n) g.index = rank % mine->n;
   else if (!single)
-    snprintf(g.error, sizeof g.error, "the ranks of this host see different GPUs: show all of them the same ones, or one "
-             "each (CUDA_VISIBLE_DEVICES)");
+    snprintf(g.error, sizeof g.error, "the ranks of this host see different GPUs: show all of them the same ones, or "
+             "one each (CUDA_VISIBLE_DEVICES)");
   for (int r = 0; r < ranks && !g.error[0]; r++) {
     const int theirs = same ? r % mine->n : 0;
     g.sharing += !strcmp(all[r].bus[theirs], mine->bus[g.index]);

@@ -7,7 +7,8 @@
 // Weights are (out, in) as in nn.Linear. Activations and weights have one dtype; out may be fp32 beside them (logits).
 // dweight and dbias are of the gradients' dtype. GELU is the tanh form (Hendrycks and Gimpel, 2016), of the fp32 sum
 // before `out` is rounded; backward sees the rounded one. Sums are fp32 in the order given in gemm.h; row m of a result
-// depends on no other row, nor on M. ADD adds the finished fp32 sum once and is for fp32 gradients.
+// depends on no other row, nor on M. ADD adds the finished fp32 sum once and is for fp32 gradients. What differs on
+// CUDA is said in matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU).
 #pragma once
 #include "ops.h"
 
@@ -117,4 +118,8 @@ static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Te
 // threads x (packed a, packed b, fp32 partial sums of one block): about 1.4 MB a thread whatever the shapes.
 static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery) { return gemm_workspace_bytes(c); }
 static void matmul_open(Ctx *) { gemm_open(); }
+#endif
+
+#if PART_CUDA
+#include "matmul_cuda.cuh"
 #endif

@@ -1,9 +1,10 @@
 // transport.h: how ranks reach each other. Part 4 of fsdp.h, which includes it: the comm table and its three rows.
 //
 //   self   one rank: units are read in place, contributions are the own ones
-//   mpi    ranks of one host read each other's windows, ranks of different hosts exchange nonblocking messages. A device
-//          that the host cannot write has a mirror of its shared memory in a pinned window, and copies both ways; the
-//          host then waits for copies (so such a step cannot be captured), and any number of ranks can share a device
+//   mpi    ranks of one host read each other's windows, ranks of different hosts exchange nonblocking messages. A
+//          device that the host cannot write has a mirror of its shared memory in a pinned window, and copies both
+//          ways; the host then waits for copies (so such a step cannot be captured), and any number of ranks can share
+//          a device
 //   nccl   two communicators, one for gathers and one for reductions, each on its stream. Only events order them; the
 //          host enqueues alike on all ranks, which is the one launch order that keeps two communicators from deadlock
 //
@@ -129,7 +130,9 @@ static inline void counter_publish(uint64_t *c, uint64_t value) { __atomic_store
 static inline char *page_aligned(char *p) {
   return (char *)(((uintptr_t)p + CONTROL_PAGE_BYTES - 1) / CONTROL_PAGE_BYTES * CONTROL_PAGE_BYTES);
 }
-static inline size_t comm_mpi_shared_bytes(const Fsdp *f) { return f->work_bytes - (CONTROL_BYTES - CONTROL_PAGE_BYTES); }
+static inline size_t comm_mpi_shared_bytes(const Fsdp *f) {
+  return f->work_bytes - (CONTROL_BYTES - CONTROL_PAGE_BYTES);
+}
 
 // Where peers' /dev/shm windows would lie, and whether they fit; called by one rank a host before allocating.
 static inline void fsdp_check_window_space(const Fsdp *f, size_t bytes_of_host) {

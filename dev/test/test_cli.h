@@ -319,8 +319,8 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {2, "--no_cuda --device cuda", 2, "--no_cuda and --device cuda exclude each other"},
       {2, "--comm nccl --device cpu", 2, "--comm nccl needs --device cuda"},
       {0, "--graph on --device cpu", 2, "--graph on needs --device cuda: a CPU has nothing to capture"},
-      {2, "--graph on --comm mpi", 2, "--graph on does not go with --comm mpi: the host waits for copies inside the step, "
-       "which cannot be captured"},
+      {2, "--graph on --comm mpi", 2,
+       "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured"},
       {0, "--tune --device cpu", 2, "--tune needs --device cuda"},
       {0, "--matmul_precision high --device cpu", 2, "--matmul_precision high needs --device cuda (TF32)"},
       {2, "--reduce native --device cpu", 2, "--reduce native needs --comm nccl"},

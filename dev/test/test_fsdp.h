@@ -42,7 +42,8 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
     const StepResult x = train_step(&t, false);
     if (s < 4) { r->loss[s] = x.loss; r->norm[s] = x.grad_norm; }
     if (!check_traffic) continue;
-    const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum, (int64_t)trainer_exchange_bytes(&t)), got = t.fsdp.traffic;
+    const Traffic got = t.fsdp.traffic;
+    const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum, (int64_t)trainer_exchange_bytes(&t));
     EXPECT(!memcmp(&want, &got, sizeof got),
            "N=%d %s rank %d step %d: gathers %lld (formula %lld), reductions %lld (%lld), small %lld (%lld), "
            "gathered bytes %lld (%lld), reduced bytes %lld (%lld), small bytes %lld (%lld)",

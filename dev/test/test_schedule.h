@@ -22,8 +22,11 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   if (comm == MPI_COMM_NULL) return false;
   static Trainer t;
   Options o;
-  test_options(&o, world, "%s %s", schedule_shapes, extra);
+  const bool native =
+      !strcmp(extra, "native"); // refused beside --comm auto, so it is set like --comm, behind the parser
+  test_options(&o, world, "%s %s", schedule_shapes, native ? "" : extra);
   snprintf(o.comm, sizeof o.comm, "%s", comm_name);
+  if (native) strcpy(o.reduce, "native");
   trainer_open(&t, &o, corpus, comm, device_of(ops), 1);
   for (int s = 0; s < SCHEDULE_STEPS; s++) {
     t.fsdp.traffic = Traffic{};
@@ -50,9 +53,11 @@ static inline void schedule_expect(const WorldResult *got, const WorldResult *wa
   va_start(ap, fmt);
   vsnprintf(what, sizeof what, fmt, ap);
   va_end(ap);
-  EXPECT(!memcmp(got, want, sizeof *got), "%s: losses %.9g %.9g %.9g %.9g (%.9g %.9g %.9g %.9g), norm %.9g (%.9g), eval "
-         "%.9g (%.9g), weights %s", what, got->loss[0], got->loss[1], got->loss[2], got->loss[3], want->loss[0],
-         want->loss[1], want->loss[2], want->loss[3], got->norm[0], want->norm[0], got->eval_loss, want->eval_loss,
+  EXPECT(!memcmp(got, want, sizeof *got),
+         "%s: losses %.9g %.9g %.9g %.9g (%.9g %.9g %.9g %.9g), norm %.9g (%.9g), eval "
+         "%.9g (%.9g), weights %s",
+         what, got->loss[0], got->loss[1], got->loss[2], got->loss[3], want->loss[0], want->loss[1], want->loss[2],
+         want->loss[3], got->norm[0], want->norm[0], got->eval_loss, want->eval_loss,
          got->weights == want->weights ? "equal" : "differ");
 }
 static inline WorldResult schedule_reference(const Corpus *corpus, const char *extra) {
@@ -71,16 +76,18 @@ static inline void schedule_orders(const char *comm, const char *extra, int seed
   WorldResult r;
   schedule_corpus(&corpus);
   const WorldResult one = schedule_reference(&corpus, extra);
-  for (int seed = 0; seed < seeds; seed++) for (int world = 1; world <= 3; world++) {
-    emu_set_seed((uint64_t)seed);
-    if (schedule_run(&r, &corpus, &ops_streams, world, comm, extra))
-      schedule_expect(&r, &one, "--comm %s, N=%d, order %d, %s", comm, world, seed, extra);
-  }
+  for (int seed = 0; seed < seeds; seed++)
+    for (int world = 1; world <= 3; world++) {
+      emu_set_seed((uint64_t)seed);
+      if (schedule_run(&r, &corpus, &ops_streams, world, comm, extra))
+        schedule_expect(&r, &one, "--comm %s, N=%d, order %d, %s", comm, world, seed, extra);
+    }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
-TEST_MPI(schedule_nccl_in_any_order, 3,
-         "N = 1, 2, 3 over emulated streams and NCCL, captured as a graph, in 20 orders: the CPU's bits, the traffic of "
-         "the formula") {
+TEST_MPI(
+    schedule_nccl_in_any_order, 3,
+    "N = 1, 2, 3 over emulated streams and NCCL, captured as a graph, in 20 orders: the CPU's bits, the traffic of "
+    "the formula") {
   schedule_orders("nccl", "", 20);
 }
 TEST_MPI(schedule_nccl_without_graphs, 3, "the same without graphs") { schedule_orders("nccl", "--graph off", 20); }
@@ -89,7 +96,8 @@ TEST_MPI(schedule_mpi_in_any_order, 3, "the same over --comm mpi: a mirror in wi
   schedule_orders("mpi", "--shm off", 6);
 }
 TEST_MPI(schedule_dtypes_in_any_order, 3,
-         "half parameters, half wire (staged in rounds), untied head, other slot counts, fp16's loss scale: the CPU's bits") {
+         "half parameters, half wire (staged in rounds), untied head, other slot counts, fp16's loss scale: the CPU's "
+         "bits") {
   const char *const extras[] = {"--param_dtype bf16 --reduce_dtype bf16 --tie_head off", "--reduce_dtype bf16",
                                 "--param_dtype fp16 --gather_slots 1 --optimizer sgd", "--gather_slots 4"};
   for (const char *extra : extras) {
@@ -136,10 +144,11 @@ static inline int schedule_child(const char *comm, const char *extra, const char
   char self[512], command[1536];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   self[n > 0 ? n : 0] = 0;
-  snprintf(command, sizeof command,
-           "SCHEDULE_COMM='%s' SCHEDULE_EXTRA='%s' SCHEDULE_SKIP='%s' %s%s timeout 60 mpirun --oversubscribe --bind-to none "
-           "-np 2 '%s' --run schedule_once >'%s/child' 2>&1",
-           comm, extra, skip, waits ? "SCHEDULE_WAITS=" : "", waits ? waits : "", self, test_tmp());
+  snprintf(
+      command, sizeof command,
+      "SCHEDULE_COMM='%s' SCHEDULE_EXTRA='%s' SCHEDULE_SKIP='%s' %s%s timeout 60 mpirun --oversubscribe --bind-to none "
+      "-np 2 '%s' --run schedule_once >'%s/child' 2>&1",
+      comm, extra, skip, waits ? "SCHEDULE_WAITS=" : "", waits ? waits : "", self, test_tmp());
   const int status = system(command);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }

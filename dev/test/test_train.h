@@ -166,7 +166,8 @@ TEST_MPI(optimizers_equal_pytorch, 1,
       memcpy(e.limbs, limbs, sizeof e.limbs);
       memcpy(record, &e, sizeof e);
       s->loss_scale = 1;
-      step_decide(&x.trainer.ctx, s, losses, record, StepRule{1, 1, 0.9f, 0.9f, fixture_number(&x, "clip_norm"), false});
+      const StepRule rule = {1, 1, 0.9f, 0.9f, fixture_number(&x, "clip_norm"), false};
+      step_decide(&x.trainer.ctx, s, losses, record, rule);
       fixture_compare(&x, STATE_GRAD, "clip.", s->grad_scale, 1e-5);
     }
     fixture_close(&x);

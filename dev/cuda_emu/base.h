@@ -1,0 +1,46 @@
+// base.h: how the emulation fails, and where its adversary's random numbers come from.
+#pragma once
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EMU(T) __attribute__((unused)) static T
+
+// What runs: the op at the head of a stream, "" while the host does.
+static const char *emu_running = "";
+EMU(void) emu_print_thread();
+
+// What was done cannot be done on a GPU: says what and where, and ends the process by a signal.
+__attribute__((format(printf, 1, 2), noreturn, unused)) static void emu_fail(const char *fmt, ...);
+
+// ---- adversary
+// What CUDA leaves open (which stream goes on, where blocks start, which lane is first) follows from the seed.
+static uint64_t emu_seed_now = [] {
+  const char *s = getenv("EMU_SEED");
+  return s ? strtoull(s, NULL, 10) : 1ull;
+}();
+static uint64_t emu_random_state = emu_seed_now * 0x9e3779b97f4a7c15u + 1;
+
+EMU(uint64_t) emu_random64() {                   // xorshift64 (Marsaglia 2003)
+  emu_random_state ^= emu_random_state << 13;
+  emu_random_state ^= emu_random_state >> 7;
+  emu_random_state ^= emu_random_state << 17;
+  return emu_random_state;
+}
+EMU(unsigned) emu_random(unsigned n) { return (unsigned)((emu_random64() >> 33) % n); }
+
+static void emu_fail(const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  fflush(stdout);
+  fprintf(stderr, "cuda_emu: ");
+  vfprintf(stderr, fmt, ap);
+  va_end(ap);
+  if (*emu_running) fprintf(stderr, "; in %s", emu_running);
+  emu_print_thread();
+  fprintf(stderr, "; seed %llu\n", (unsigned long long)emu_seed_now);
+  fflush(stderr);
+  abort();
+}

@@ -1,0 +1,84 @@
+// emu.cc: the test program's CUDA: kernels/cuda.cu on emulated threads and streams, and what steers it. Tables:
+//   ops_cuda_emulated   the CUDA kernels, thread by thread: each is compared with the CPU's op once
+//   ops_streams         the CPU's AVX2 ops, queued on emulated streams as the kernels would be, with the emulated
+//                       device's memory, streams, events, graphs and collectives: fast, for whole training runs
+#define CUDA_TABLE ops_cuda_emulated
+#define CUDA_TABLE_NAME "cuda_emulated"
+#include "../../kernels/cuda.cu"
+#include "selftest.h"
+
+// ---- ops_streams
+template <class P> static void queued_check(P p, const char *op) { emu_check_argument(p, op); }
+static void queued_check(Tensor t, const char *op) { emu_device_pointer(t.data, op); }
+static void queued_check(MatmulEpilogue e, const char *op) {
+  emu_device_pointer(e.bias.data, op);
+  emu_device_pointer(e.gelu.data, op);
+}
+// The context the CPU's op sees when the stream comes to it; c->state stays what it is, device memory read then.
+static Ctx queued_ctx(const Ctx *c) {
+  Ctx copy = *c;
+  copy.ops = &ops_avx2;
+  copy.stream = copy.device = NULL;
+  return copy;
+}
+template <auto Op> struct Queued;
+template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Queued<Op> {
+  static const char *const name;
+  static void call(Ctx *c, P... p) {
+    (queued_check(p, name), ...);
+    emu_device_pointer(c->state, name);
+    emu_device_pointer(c->workspace, name);
+    const std::tuple<Ctx, P...> arguments(queued_ctx(c), p...);
+    emu_push(STREAM(c), name, [=] {
+      Ctx copy = std::get<0>(arguments);
+      emu_count.kernels++;
+      emu_open_arguments(&arguments, sizeof arguments);
+      (ops_avx2.*Op)(&copy, p...);
+      return true;
+    });
+  }
+};
+#define X(op, args) template <> const char *const Queued<&Ops::op>::name = #op;
+OPS(X)
+#undef X
+
+static void streams_device_open(Ctx *c, int index) {
+  Ctx cpu = queued_ctx(c);
+  ops_avx2.device_open(&cpu, 0);
+  device_open_impl(c, index);
+}
+static void streams_workspace_bytes(Ctx *c, WorkspaceQuery q, size_t *bytes) {
+  Ctx cpu = queued_ctx(c);
+  ops_avx2.workspace_bytes(&cpu, q, bytes);
+}
+static Ops streams_table() {
+  Ops t = ops_cuda_emulated;
+  t.name = "streams";
+  t.device_open = streams_device_open;
+  t.workspace_bytes = streams_workspace_bytes;
+#define X(op, args) t.op = Queued<&Ops::op>::call;
+  OPS(X)
+#undef X
+  return t;
+}
+const Ops ops_streams = streams_table();
+
+// ---- emu.h
+void emu_set_seed(uint64_t seed) {
+  emu_seed_now = seed;
+  emu_random_state = seed * 0x9e3779b97f4a7c15u + 1;
+  emu_order.clear();
+}
+int emu_waits(EmuWait *to, int most) {
+  const int n = (int)emu_wait_pairs.size();
+  for (int i = 0; i < n && i < most; i++) to[i] = emu_wait_pairs[(size_t)i];
+  return n;
+}
+void emu_skip_waits(const char *event, const char *stream) {
+  emu_skip_event = event ? event : "";
+  emu_skip_stream = stream ? stream : "";
+}
+void emu_set_device_bytes(size_t bytes) { emu_device_bytes_now = bytes; }
+void emu_set_shared_limit(size_t bytes) { emu_shared_limit_now = bytes; }
+void emu_set_devices(int count) { emu_devices_now = count; }
+EmuCounters emu_counters() { return emu_count; }

@@ -1,0 +1,44 @@
+// emu.h: how tests steer the emulation of CUDA. No CUDA header is needed: the test program links dev/cuda_emu/emu.cc,
+// whose table ops_cuda_emulated (kernels/ops.h) is NULL where it was not linked, and then none of these may be called.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(CUDA_EMULATED)
+#define EMU_CALL
+#else
+#define EMU_CALL __attribute__((weak))
+#endif
+
+// 0: the oldest stream that can go on does; 1: the newest; from 2 on: random orders. Also the order of blocks, warps
+// and lanes. Default: the environment's EMU_SEED, else 1.
+EMU_CALL void emu_set_seed(uint64_t seed);
+
+// Every distinct (event, waiting stream) for which a wait was asked that orders two streams, so far in this process.
+// Names are those given to event_open and side_open; the device's own stream is "compute".
+struct EmuWait { char event[64], stream[64]; int64_t count; };
+EMU_CALL int emu_waits(EmuWait *to, int most);            // how many there are, of which `most` are written
+// From now on no wait of this pair happens: the mutant. NULL, NULL: none is left out.
+EMU_CALL void emu_skip_waits(const char *event, const char *stream);
+
+// Limits of the device; what goes beyond is refused as a device would.
+EMU_CALL void emu_set_device_bytes(size_t bytes);         // memory (16 GiB)
+EMU_CALL void emu_set_shared_limit(size_t bytes);         // shared memory of a block, opted in for (99 KiB)
+EMU_CALL void emu_set_devices(int count);                 // 8
+
+struct EmuCounters { int64_t kernels, copies, graphs, waits, waits_skipped; };
+EMU_CALL EmuCounters emu_counters();                      // run so far; graphs and waits: asked for
+
+// Small programs, right and wrong, that show what the emulation sees: the i-th one's name, NULL after the last, and
+// what the process must say when it dies in it, NULL when it must not. emu_selftest_run: whether it went as it should.
+EMU_CALL const char *emu_selftest_name(int i);
+EMU_CALL const char *emu_selftest_dies(int i);
+EMU_CALL bool emu_selftest_run(int i);
+
+// What the emulated cuBLASLt does without from now on: GELU epilogues; operands or leading dimensions that are not
+// 16-byte aligned; everything. The program's own kernels then do that work. 0: it has all it can.
+enum { EMU_LT_WITHOUT_FUSED = 1, EMU_LT_WITHOUT_UNALIGNED = 2, EMU_LT_WITHOUT_ALL = 4 };
+EMU_CALL void emu_lt_without(unsigned what);
+// The i-th rule of the emulated cuBLASLt, NULL after the last, and whether it refuses, or allows, what it should.
+EMU_CALL const char *emu_lt_rule_name(int i);
+EMU_CALL bool emu_lt_rule_holds(int i);

@@ -1,0 +1,455 @@
+// selftest.h: small CUDA programs, most of them wrong, that show what the emulation sees. dev/test/test_emulation.h
+// runs them by number (emu.h), each in a process of its own, since the emulation ends the process where a GPU would go
+// on with wrong numbers.
+#pragma once
+#include "../../kernels/gpu.h"
+#include "emu.h"
+
+// ---- a device of one or two streams
+static const int SELF_N = 256;
+struct SelfTest {
+  cudaStream_t stream, side;
+  float *device, *other, host[SELF_N];
+};
+static SelfTest self_open() {
+  SelfTest t = {};
+  CUDA(cudaStreamCreateWithFlags(&t.stream, cudaStreamNonBlocking));
+  CUDA(cudaStreamCreateWithPriority(&t.side, cudaStreamNonBlocking, -5));
+  DEVICE_NAME_STREAM(t.stream, "compute");
+  DEVICE_NAME_STREAM(t.side, "side");
+  CUDA(cudaMalloc(&t.device, sizeof t.host));
+  CUDA(cudaMalloc(&t.other, sizeof t.host));
+  return t;
+}
+static const float *self_read(SelfTest *t, const float *from) {
+  CUDA(cudaMemcpyAsync(t->host, from, sizeof t->host, cudaMemcpyDeviceToHost, t->stream));
+  CUDA(cudaStreamSynchronize(t->stream));
+  return t->host;
+}
+static cudaEvent_t self_event(const char *name) {
+  cudaEvent_t e;
+  CUDA(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+  DEVICE_NAME_EVENT(e, name);
+  return e;
+}
+static bool self_all(SelfTest *t, const float *from, float want) {
+  const float *x = self_read(t, from);
+  for (int i = 0; i < SELF_N; i++) if (x[i] != want) return false;
+  return true;
+}
+
+// ---- threads of a block
+// Each thread writes one element and reads that of its neighbour in the block or, within == WARP, in the warp.
+__global__ static void self_neighbour_kernel(float *out, int within, bool barrier) {
+  SHARED(float, x, SELF_N);
+  const int i = (int)threadIdx.x, first = i / within * within;
+  x[i] = 1.0f;
+  if (barrier && within == WARP) __syncwarp();
+  if (barrier && within != WARP) __syncthreads();
+  out[i] = x[first + (i + 1) % within] + x[first + (i + within - 1) % within];
+}
+static bool self_neighbours(int within, bool barrier) {
+  SelfTest t = self_open();
+  LAUNCH(self_neighbour_kernel, 1, SELF_N, 0, t.stream, t.device, within, barrier);
+  return self_all(&t, t.device, 2.0f);
+}
+static bool self_barriers() { return self_neighbours(SELF_N, true) && self_neighbours(WARP, true); }
+static bool self_missing_syncthreads() { return !self_neighbours(SELF_N, false); }
+static bool self_missing_syncwarp() { return !self_neighbours(WARP, false); }
+
+__global__ static void self_sums_kernel(float *out) {
+  SHARED(float, scratch, WARP);
+  const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+  const float block = block_sum((float)(threadIdx.x + 1), scratch), most = warp_max((float)(threadIdx.x % WARP));
+  const double down = __shfl_down_sync(FULL_WARP, (double)threadIdx.x, 1);
+  const unsigned odd = __ballot_sync(FULL_WARP, threadIdx.x & 1);
+  int half = (int)threadIdx.x;                   // half warps shuffle apart
+  half = threadIdx.x & 16 ? __shfl_sync(0xffff0000u, half, 31) : __shfl_sync(0xffffu, half, 3);
+  bool right = block == (float)(blockDim.x * (blockDim.x + 1) / 2) && most == 31.0f && odd == 0xaaaaaaaau;
+  right = right && down == (double)(threadIdx.x % WARP == 31 ? threadIdx.x : threadIdx.x + 1);
+  right = right && half == (int)(threadIdx.x / WARP * WARP) + (threadIdx.x & 16 ? 31 : 3);
+  right = right && __any_sync(FULL_WARP, threadIdx.x % WARP == 7) && !__all_sync(FULL_WARP, threadIdx.x % WARP == 7);
+  right = right && __syncthreads_count(threadIdx.x < 5) == 5;
+  out[i] = right;
+}
+static bool self_sums() {
+  SelfTest t = self_open();
+  LAUNCH(self_sums_kernel, SELF_N / 64, 64, 0, t.stream, t.device);
+  return self_all(&t, t.device, 1.0f);
+}
+__global__ static void self_atomics_kernel(int *count, float *sum, unsigned *most, unsigned long long *bits) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  atomicAdd(count, 1);
+  atomicAdd(sum, 0.5f);
+  atomicMax(most, i);
+  atomicOr(bits, 1ull << i % 64);
+}
+static bool self_atomics() {
+  SelfTest t = self_open();
+  struct { unsigned long long bits; int count; float sum; unsigned most; } host = {}, *device;
+  CUDA(cudaMalloc(&device, sizeof host));
+  CUDA(cudaMemsetAsync(device, 0, sizeof host, t.stream));
+  LAUNCH(self_atomics_kernel, 7, 96, 0, t.stream, &device->count, &device->sum, &device->most, &device->bits);
+  CUDA(cudaMemcpyAsync(&host, device, sizeof host, cudaMemcpyDefault, t.stream));
+  return host.count == 672 && host.sum == 336.0f && host.most == 671 && host.bits == ~0ull;
+}
+__global__ static void self_barrier_divergence_kernel(float *out) {
+  if (threadIdx.x < 40) __syncthreads();
+  out[threadIdx.x] = 0.0f;
+}
+static bool self_barrier_divergence() {
+  SelfTest t = self_open();
+  LAUNCH(self_barrier_divergence_kernel, 1, 64, 0, t.stream, t.device);
+  return self_all(&t, t.device, 0.0f);
+}
+__global__ static void self_warp_divergence_kernel(float *out) {
+  float x = 1.0f;
+  if (threadIdx.x < 8) x = __shfl_xor_sync(FULL_WARP, x, 1);
+  else __syncwarp();
+  out[threadIdx.x] = x;
+}
+static bool self_warp_divergence() {
+  SelfTest t = self_open();
+  LAUNCH(self_warp_divergence_kernel, 1, 32, 0, t.stream, t.device);
+  return self_all(&t, t.device, 1.0f);
+}
+__global__ static void self_absent_lane_kernel(float *out) {
+  if (threadIdx.x < 16) out[threadIdx.x] = __shfl_sync(0xffffu, 1.0f, 20);
+}
+static bool self_absent_lane() {
+  SelfTest t = self_open();
+  LAUNCH(self_absent_lane_kernel, 1, 32, 0, t.stream, t.device);
+  return isnan(self_read(&t, t.device)[3]);
+}
+
+// ---- tensor cores and asynchronous copies
+// One 16x8 product from shared memory the way kernels do it: a by ldmatrix, b (k by n, row-major) by ldmatrix.trans.
+template <class T> __global__ static void self_mma_kernel(float *out, const T *a, const T *b, int shift) {
+  SHARED(T, s, 16 * 16 + 16 * 8 + 8);
+  const int lane = (int)threadIdx.x;
+  uint32_t fa[4], fb[4];
+  float d[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+  for (int i = lane; i < 16 * 16; i += WARP) s[i] = a[i];
+  for (int i = lane; i < 16 * 8; i += WARP) s[16 * 16 + i] = b[i];
+  __syncwarp();
+  ldmatrix_x4(fa, s + shift + lane % 16 * 16 + lane / 16 * 8);
+  ldmatrix_x4_trans(fb, s + 16 * 16 + lane % 16 * 8);              // tiles 2 and 3 repeat 0 and 1
+  mma_16816<T>(d, fa, fb);
+  for (int r = 0; r < 4; r++) out[(lane / 4 + r / 2 * 8) * 8 + lane % 4 * 2 + r % 2] = d[r];
+}
+template <class T> static bool self_mma_of(int shift) {
+  SelfTest t = self_open();
+  T a[16 * 16], b[16 * 8], *da, *db;
+  for (int i = 0; i < 16 * 16; i++) round_to(&a[i], (float)(i * 7 % 23 - 11) / 8.0f);
+  for (int i = 0; i < 16 * 8; i++) round_to(&b[i], (float)(i * 5 % 19 - 9) / 4.0f);
+  CUDA(cudaMalloc(&da, sizeof a));
+  CUDA(cudaMalloc(&db, sizeof b));
+  CUDA(cudaMemcpyAsync(da, a, sizeof a, cudaMemcpyHostToDevice, t.stream));
+  CUDA(cudaMemcpyAsync(db, b, sizeof b, cudaMemcpyHostToDevice, t.stream));
+  LAUNCH(self_mma_kernel<T>, 1, WARP, 0, t.stream, t.device, da, db, shift);
+  const float *d = self_read(&t, t.device);
+  bool right = true;
+  for (int i = 0; i < 16; i++)
+    for (int j = 0; j < 8; j++) {                // small multiples of 1/32: every order of additions is exact
+      float want = 1.0f;
+      for (int k = 0; k < 16; k++) want += to_f32(a[i * 16 + k]) * to_f32(b[k * 8 + j]);
+      right = right && d[i * 8 + j] == want;
+    }
+  return right;
+}
+static bool self_mma() { return self_mma_of<bf16>(0) && self_mma_of<fp16>(0); }
+static bool self_misaligned_ldmatrix() { return self_mma_of<bf16>(1); }
+
+// The block's threads copy 16 bytes each; out gets what another thread's copy brought. wait 0: nobody waits; 1: as it
+// must be; 2: each for its own copy, without a barrier.
+__global__ static void self_cp_async_kernel(float *out, const float *in, int wait) {
+  SHARED(float, x, SELF_N);
+  const int i = (int)threadIdx.x, n = (int)blockDim.x;
+  cp_async16(x + 4 * i, in + 4 * i, true);
+  cp_async_commit();
+  if (wait) cp_async_wait<0>();
+  if (wait == 1) __syncthreads();
+  for (int k = 0; k < 4; k++) out[4 * i + k] = x[4 * ((i + n / 2) % n) + k];
+}
+static bool self_cp_async(int wait) {
+  SelfTest t = self_open();
+  for (float &x : t.host) x = 3.0f;
+  CUDA(cudaMemcpyAsync(t.other, t.host, sizeof t.host, cudaMemcpyDefault, t.stream));
+  LAUNCH(self_cp_async_kernel, 1, SELF_N / 4, 0, t.stream, t.device, t.other, wait);
+  return self_all(&t, t.device, 3.0f);
+}
+static bool self_cp_async_right() { return self_cp_async(1); }
+static bool self_cp_async_unawaited() { return !self_cp_async(0); }
+static bool self_cp_async_no_barrier() { return !self_cp_async(2); }
+
+// ---- memory
+__global__ static void self_write_kernel(float *out, int64_t at, float value) { out[at + threadIdx.x] = value; }
+static bool self_write_at(int64_t at) {
+  SelfTest t = self_open();
+  float *small;
+  CUDA(cudaMalloc(&small, 100));
+  LAUNCH(self_write_kernel, 1, 1, 0, t.stream, small, at, 1.0f);
+  CUDA(cudaStreamSynchronize(t.stream));
+  return false;
+}
+static bool self_write_behind() { return self_write_at(25); }
+static bool self_write_before() { return self_write_at(-1); }
+static bool self_write_far() { return self_write_at(1000); }
+static bool self_fresh_memory() {
+  SelfTest t = self_open();
+  return isnan(self_read(&t, t.device)[0]);
+}
+static bool self_host_touches() {
+  SelfTest t = self_open();
+  CUDA(cudaMemsetAsync(t.device, 0, sizeof t.host, t.stream));
+  CUDA(cudaStreamSynchronize(t.stream));
+  return *(volatile float *)t.device == 0.0f;
+}
+static bool self_use_after_free() {
+  SelfTest t = self_open();
+  float *kept = t.other;
+  CUDA(cudaFree(t.other));
+  LAUNCH(self_write_kernel, 1, 1, 0, t.stream, kept, (int64_t)0, 1.0f);
+  return false;
+}
+static bool self_host_pointer() {
+  SelfTest t = self_open();
+  LAUNCH(self_write_kernel, 1, 1, 0, t.stream, t.host, (int64_t)0, 1.0f);
+  return false;
+}
+__global__ static void self_shared_overrun_kernel(float *out, int at) {
+  SHARED(float, x, 30);
+  x[at] = 1.0f;
+  out[threadIdx.x] = x[0];
+}
+static bool self_shared_overrun() {
+  SelfTest t = self_open();
+  LAUNCH(self_shared_overrun_kernel, 1, 1, 0, t.stream, t.device, 30);
+  CUDA(cudaStreamSynchronize(t.stream));
+  return false;
+}
+__global__ static void self_dynamic_kernel(float *out, int n) {
+  SHARED_DYNAMIC(float, x);
+  const int i = (int)threadIdx.x;
+  x[n - 1 - i] = 1.0f;
+  out[i] = x[n - 1 - i];
+}
+static bool self_dynamic_overrun() {
+  SelfTest t = self_open();
+  LAUNCH(self_dynamic_kernel, 1, 1, 40 * sizeof(float), t.stream, t.device, 41);
+  CUDA(cudaStreamSynchronize(t.stream));
+  return false;
+}
+__global__ static void self_static_limit_kernel(float *out) {
+  SHARED(float, x, 8192);
+  SHARED(float, y, 8192);
+  x[threadIdx.x] = y[threadIdx.x] = out[threadIdx.x] = 0.0f;
+}
+static bool self_static_limit() {
+  SelfTest t = self_open();
+  LAUNCH(self_static_limit_kernel, 1, 1, 0, t.stream, t.device);
+  CUDA(cudaStreamSynchronize(t.stream));
+  return false;
+}
+// What a launch and an allocation refuse, and that an error is told once.
+static bool self_limits() {
+  SelfTest t = self_open();
+  const int most = (99 << 10) / 4;
+  void *p;
+  emu_launch("dynamic", 1, 1, 64 << 10, t.stream, self_dynamic_kernel, t.device, 16 << 10);  // not asked for
+  bool right = cudaGetLastError() == cudaErrorInvalidConfiguration && cudaGetLastError() == cudaSuccess;
+  LAUNCH(self_dynamic_kernel, 1, SELF_N, 99 << 10, t.stream, t.device, most);
+  right = right && self_all(&t, t.device, 1.0f);
+  right = right && cudaFuncSetAttribute(self_dynamic_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10) ==
+                       cudaErrorInvalidValue;
+  emu_launch("write", 1, 1025, 0, t.stream, self_write_kernel, t.device, (int64_t)0, 0.0f);
+  right = right && cudaGetLastError() != cudaSuccess;
+  emu_set_device_bytes(1 << 20);
+  right = right && cudaMalloc(&p, 1 << 20) == cudaErrorMemoryAllocation && !p && cudaMalloc(&p, 1 << 19) == cudaSuccess;
+  return right;
+}
+
+// ---- streams
+// Copies read pinned memory when they run, pageable memory when they are called.
+static bool self_late_copy() {
+  SelfTest t = self_open();
+  float *pinned;
+  CUDA(cudaMallocHost((void **)&pinned, sizeof t.host));
+  for (int i = 0; i < SELF_N; i++) pinned[i] = t.host[i] = 1.0f;
+  CUDA(cudaMemcpyAsync(t.device, pinned, sizeof t.host, cudaMemcpyHostToDevice, t.stream));
+  CUDA(cudaMemcpyAsync(t.other, t.host, sizeof t.host, cudaMemcpyHostToDevice, t.stream));
+  for (int i = 0; i < SELF_N; i++) pinned[i] = t.host[i] = 2.0f;
+  const bool late = self_all(&t, t.device, 2.0f), early = self_all(&t, t.other, 1.0f);
+  CUDA(cudaMemcpyAsync(pinned, t.other, sizeof t.host, cudaMemcpyDeviceToHost, t.stream));
+  const bool before = pinned[0] == 2.0f;         // nothing has waited yet
+  CUDA(cudaStreamSynchronize(t.stream));
+  return late && early && before && pinned[0] == 1.0f;
+}
+// compute writes, side copies, compute overwrites: two events, "written" and "copied", or the result is wrong.
+static void self_two_streams(SelfTest *t, cudaEvent_t written, cudaEvent_t copied) {
+  LAUNCH(self_write_kernel, 1, SELF_N, 0, t->stream, t->device, (int64_t)0, 1.0f);
+  CUDA(cudaEventRecord(written, t->stream));
+  CUDA(cudaStreamWaitEvent(t->side, written, 0));
+  CUDA(cudaMemcpyAsync(t->other, t->device, sizeof t->host, cudaMemcpyDefault, t->side));
+  CUDA(cudaEventRecord(copied, t->side));
+  CUDA(cudaStreamWaitEvent(t->stream, copied, 0));
+  LAUNCH(self_write_kernel, 1, SELF_N, 0, t->stream, t->device, (int64_t)0, 2.0f);
+}
+static bool self_two_streams_right() {
+  SelfTest t = self_open();
+  self_two_streams(&t, self_event("written"), self_event("copied"));
+  return self_all(&t, t.device, 2.0f) && self_all(&t, t.other, 1.0f);
+}
+// Seeds 0 and 1 each leave out one of two waits unnoticed, together none.
+static bool self_missing_wait() {
+  EmuWait pair[8];
+  bool right = true;
+  for (uint64_t seed = 0; seed < 20; seed++) { emu_set_seed(seed); right = right && self_two_streams_right(); }
+  const int pairs = emu_waits(pair, 8);
+  right = right && pairs == 2 && !strcmp(pair[0].event, "written") && !strcmp(pair[0].stream, "side");
+  right = right && pair[0].count == 20;
+  for (int i = 0; i < pairs; i++) {
+    int seen = 0;
+    emu_skip_waits(pair[i].event, pair[i].stream);
+    for (uint64_t seed = 0; seed < 2; seed++) { emu_set_seed(seed); seen += !self_two_streams_right(); }
+    right = right && seen >= 1 && emu_counters().waits_skipped == 2 * (i + 1);
+  }
+  emu_skip_waits(NULL, NULL);
+  return right && emu_waits(pair, 8) == 2;
+}
+static bool self_polling() {
+  SelfTest t = self_open();
+  cudaEvent_t done = self_event("done");
+  int asked = 0;
+  for (int i = 0; i < 10; i++) LAUNCH(self_write_kernel, 1, SELF_N, 0, t.stream, t.device, (int64_t)0, (float)i);
+  CUDA(cudaEventRecord(done, t.stream));
+  while (cudaEventQuery(done) == cudaErrorNotReady && asked < 100) asked++;
+  return asked > 0 && asked < 100 && cudaEventQuery(done) == cudaSuccess && cudaGetLastError() == cudaErrorNotReady &&
+         self_all(&t, t.device, 9.0f);
+}
+
+// ---- capture
+// The two streams as a graph, replayed: kernels read device memory as it is then.
+static bool self_graph() {
+  bool right = true;
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    emu_set_seed(seed);
+    SelfTest t = self_open();
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(t.stream, cudaStreamCaptureModeThreadLocal));
+    self_two_streams(&t, self_event("written"), self_event("copied"));
+    CUDA(cudaStreamEndCapture(t.stream, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph));
+    CUDA(cudaGraphDestroy(graph));
+    right = right && isnan(self_read(&t, t.device)[0]);            // nothing has run
+    for (int launch = 0; launch < 3; launch++) {
+      CUDA(cudaMemsetAsync(t.other, 0, sizeof t.host, t.stream));
+      CUDA(cudaGraphLaunch(exec, t.stream));
+      right = right && self_all(&t, t.device, 2.0f) && self_all(&t, t.other, 1.0f);
+    }
+    CUDA(cudaGraphExecDestroy(exec));
+  }
+  return right;
+}
+// Two branches that no event orders must come in either order.
+static bool self_graph_race() {
+  int first = 0, second = 0;
+  for (uint64_t seed = 0; seed < 2; seed++) {
+    emu_set_seed(seed);
+    SelfTest t = self_open();
+    cudaEvent_t fork = self_event("fork"), join = self_event("join");
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(t.stream, cudaStreamCaptureModeThreadLocal));
+    CUDA(cudaEventRecord(fork, t.stream));
+    CUDA(cudaStreamWaitEvent(t.side, fork, 0));
+    LAUNCH(self_write_kernel, 1, SELF_N, 0, t.stream, t.device, (int64_t)0, 1.0f);
+    LAUNCH(self_write_kernel, 1, SELF_N, 0, t.side, t.device, (int64_t)0, 2.0f);
+    CUDA(cudaEventRecord(join, t.side));
+    CUDA(cudaStreamWaitEvent(t.stream, join, 0));
+    CUDA(cudaStreamEndCapture(t.stream, &graph));
+    CUDA(cudaGraphInstantiateWithFlags(&exec, graph, cudaGraphInstantiateFlagUseNodePriority));
+    CUDA(cudaGraphLaunch(exec, t.stream));
+    first += self_all(&t, t.device, 1.0f);
+    second += self_all(&t, t.device, 2.0f);
+  }
+  return first == 1 && second == 1;
+}
+// What breaks a rule is told, where it is broken and when the capture ends.
+static bool self_capture_rules() {
+  SelfTest t = self_open();
+  cudaEvent_t outside = self_event("outside"), inside = self_event("inside");
+  cudaGraph_t graph;
+  void *p;
+  bool right = true;
+  for (int rule = 0; rule < 6; rule++) {
+    cudaError_t e = cudaSuccess, want = cudaErrorStreamCaptureUnsupported;
+    CUDA(cudaEventRecord(outside, t.side));
+    CUDA(cudaStreamBeginCapture(t.stream, cudaStreamCaptureModeThreadLocal));
+    LAUNCH(self_write_kernel, 1, 1, 0, t.stream, t.device, (int64_t)0, 1.0f);
+    CUDA(cudaEventRecord(inside, t.stream));
+    if (rule == 0) { e = cudaStreamWaitEvent(t.stream, outside, 0); want = cudaErrorStreamCaptureIsolation; }
+    if (rule == 1) e = cudaStreamSynchronize(t.stream);
+    if (rule == 2) e = cudaMalloc(&p, 256);
+    if (rule == 3) { e = cudaEventQuery(inside); want = cudaErrorCapturedEvent; }
+    if (rule == 4) e = cudaMemcpyAsync(t.device, t.host, 4, cudaMemcpyHostToDevice, t.stream);
+    if (rule == 5) {
+      CUDA(cudaStreamWaitEvent(t.side, inside, 0));
+      e = cudaStreamEndCapture(t.side, &graph);
+      want = cudaErrorStreamCaptureUnmatched;
+    }
+    right = right && e == want && cudaStreamEndCapture(t.stream, &graph) == cudaErrorStreamCaptureInvalidated && !graph;
+    CUDA(cudaStreamSynchronize(t.side));
+    cudaGetLastError();
+  }
+  CUDA(cudaStreamBeginCapture(t.stream, cudaStreamCaptureModeThreadLocal));
+  CUDA(cudaEventRecord(inside, t.stream));
+  CUDA(cudaStreamWaitEvent(t.side, inside, 0));
+  LAUNCH(self_write_kernel, 1, 1, 0, t.side, t.device, (int64_t)0, 1.0f);
+  right = right && cudaStreamEndCapture(t.stream, &graph) == cudaErrorStreamCaptureUnjoined;
+  right = right && cudaStreamWaitEvent(t.side, inside, 0) == cudaErrorCapturedEvent;  // the capture is over
+  cudaGetLastError();
+  return right;
+}
+
+// ---- the list
+struct SelfCase { const char *name, *dies; bool (*run)(); };
+static const SelfCase self_cases[] = {
+    {"barriers", NULL, self_barriers},
+    {"missing __syncthreads", NULL, self_missing_syncthreads},
+    {"missing __syncwarp", NULL, self_missing_syncwarp},
+    {"shuffles, votes and sums", NULL, self_sums},
+    {"atomics", NULL, self_atomics},
+    {"threads that miss a barrier", "divergence: no thread of the block can go on", self_barrier_divergence},
+    {"lanes in different operations", "divergence: lanes of one warp meet in", self_warp_divergence},
+    {"a shuffle from an absent lane", NULL, self_absent_lane},
+    {"ldmatrix and mma", NULL, self_mma},
+    {"misaligned ldmatrix", "is not 16-byte aligned", self_misaligned_ldmatrix},
+    {"cp.async", NULL, self_cp_async_right},
+    {"cp.async that nobody waits for", NULL, self_cp_async_unawaited},
+    {"cp.async without a barrier", NULL, self_cp_async_no_barrier},
+    {"a write right behind device memory", "a write beside an allocation of 100 bytes; in self_", self_write_behind},
+    {"a write right before device memory", "a write beside an allocation of 100 bytes; in self_", self_write_before},
+    {"a write far outside", "an access outside every allocation of device memory", self_write_far},
+    {"fresh device memory", NULL, self_fresh_memory},
+    {"the host in device memory", "the host touches device memory", self_host_touches},
+    {"device memory after cudaFree", "an unallocated or freed device pointer", self_use_after_free},
+    {"a host pointer for a kernel", "a pageable host pointer", self_host_pointer},
+    {"behind a shared array", "wrote behind a shared array of 120 bytes", self_shared_overrun},
+    {"behind dynamic shared memory", "wrote behind 160 bytes of dynamic shared memory", self_dynamic_overrun},
+    {"too much static shared memory", "must be SHARED_DYNAMIC", self_static_limit},
+    {"limits of launches and memory", NULL, self_limits},
+    {"copies from pinned memory are late", NULL, self_late_copy},
+    {"two streams", NULL, self_two_streams_right},
+    {"a missing event wait", NULL, self_missing_wait},
+    {"polling an event", NULL, self_polling},
+    {"a graph of two streams", NULL, self_graph},
+    {"a graph without the order", NULL, self_graph_race},
+    {"rules of stream capture", NULL, self_capture_rules},
+};
+static const int SELF_CASES = (int)(sizeof self_cases / sizeof *self_cases);
+
+const char *emu_selftest_name(int i) { return i < SELF_CASES ? self_cases[i].name : NULL; }
+const char *emu_selftest_dies(int i) { return self_cases[i].dies; }
+bool emu_selftest_run(int i) { return self_cases[i].run(); }

@@ -1,0 +1,259 @@
+// test_cuda_attention.h: attention_forward and attention_backward on a device (kernels/attention_cuda.cuh) against the
+// fp64 formula of test_attention.h, which is included before; and that their bits are the same in every run and in
+// every batch.
+//
+// What is allowed beside the roundings that test_attention.h counts:
+//   - where the products run on tensor cores, the probabilities of a tile (at most about 1) and ds are rounded to the
+//     tensors' type before they weigh the rows of a sum: u of each term, so u of the sum of absolute terms; an fp16
+//     below 2^-14 is off by half of 2^-24 instead, times the sum of the rows' absolute values. All dtypes but fp32 get
+//     it, whichever kernel runs.
+//   - tensor cores cut off where others round, so that an addition counts twice (Fasi, Higham, Mikaitis, Pranesh 2021).
+//   - ex2.approx: relative error 2^-22, for 4 roundings (PTX ISA); it replaces test_attention.h's exponential.
+
+// Every instance of the kernels and the sizes between them, each with ends and odd ends of tiles.
+static const AttentionCase cuda_attention_cases[] = {
+  {2, 1, 2, 16, 0.0f},  {2, 5, 3, 8, 0.25f},   {1, 63, 2, 24, 0.0f},  {1, 64, 1, 32, 0.1f},   {2, 65, 1, 40, 0.0f},
+  {1, 130, 2, 64, 0.1f}, {1, 200, 1, 64, 0.0f}, {1, 130, 1, 80, 0.0f}, {1, 65, 1, 96, 0.2f},   {1, 130, 1, 96, 0.0f},
+  {1, 65, 2, 128, 0.1f}, {1, 131, 1, 128, 0.0f}, {1, 63, 1, 136, 0.2f}, {1, 65, 2, 20, 0.1f},  {2, 66, 1, 7, 0.0f}};
+static const int cuda_attention_case_count = (int)(sizeof cuda_attention_cases / sizeof cuda_attention_cases[0]);
+
+static Ctx cuda_attention_ctx(const Ops *ops, const AttentionCase *k, Dtype dtype) {
+  Ctx c = device_ctx(ops, WorkspaceQuery{dtype, dtype, k->B, k->T, k->H * k->hs, k->H, 64, 16});
+  StepState s = device_state(&c);
+  s.in.step = attention_test_drop(k).step;
+  device_set_state(&c, s);
+  return c;
+}
+// Dropout as the trainer hands it over: the step is not its to say.
+static Dropout cuda_attention_drop(const AttentionCase *k) {
+  Dropout drop = attention_test_drop(k);
+  drop.step = 0xdeadbeefu;
+  return drop;
+}
+
+// Roundings of 2^-24 that stand for rounding P or ds once, each up to `most`, over T terms of rows up to `largest`, in
+// units of `scale`.
+static double cuda_attention_packing(Dtype dtype, double T, double most, double largest, double scale) {
+  if (dtype == F32) return 0.0;
+  const double below_normal = dtype == F16 ? 0x1p-25 : 0.0;
+  return (op_unit_roundoff(dtype) + below_normal * T * most * largest / scale) * 0x1p24;
+}
+static double cuda_attention_largest(const double *x, int64_t n) {
+  double most = 0.0;
+  for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(x[i]));
+  return most;
+}
+
+static void cuda_attention_expect_forward(Ctx *c, const AttentionReference *r, Tensor out, Tensor lse) {
+  char what[128];
+  const AttentionCase k = r->k;
+  const double e = 2.0 * attention_exponent_roundings(r), T = 2.0 * (double)k.T;
+  const double largest = cuda_attention_largest(r->qkv, 3 * k.B * k.T * k.H * k.hs) / (1.0 - (double)k.p);
+  const double packing = cuda_attention_packing(out.dtype, (double)k.T, 1.0, largest, r->bound_out);
+  snprintf(what, sizeof what, "B %d T %d H %d hs %d p %g: out", (int)k.B, (int)k.T, (int)k.H, (int)k.hs, (double)k.p);
+  device_expect_close(what, c, out, r->out, packing + 2.0 * (e + T) + 6.0 * ((double)k.T / 32.0 + 1.0) + 6.0,
+                      r->bound_out);
+  strcpy(strrchr(what, ':'), ": lse");
+  device_expect_close(what, c, lse, r->lse, e + T + 6.0 * ((double)k.T / 32.0 + 1.0) + 4.0, 1.0);
+}
+static void cuda_attention_expect_backward(Ctx *c, const AttentionReference *r, Tensor device_dqkv) {
+  const AttentionCase k = r->k;
+  const int64_t C = k.H * k.hs, rows = k.B * k.T;
+  const double e = 2.0 * attention_exponent_roundings(r), T = 2.0 * (double)k.T, hs = 2.0 * (double)k.hs;
+  const double weight = 1.0 / (1.0 - (double)k.p), scale = 1.0 / sqrt((double)k.hs);
+  const double most_dout = cuda_attention_largest(r->dout, rows * C);
+  const double most_qkv = cuda_attention_largest(r->qkv, 3 * rows * C);
+  static const char *const names[] = {"dq", "dk", "dv"};
+  const Tensor dqkv = device_download(c, device_dqkv);
+  for (int third = 0; third < 3; third++) {
+    Tensor got = op_tensor(dqkv.dtype, rows, C);
+    double *want = op_zeros(rows * C);
+    for (int64_t i = 0; i < rows * C; i++) {
+      op_put(got, i, op_get(dqkv, i / C * 3 * C + third * C + i % C));
+      want[i] = r->dqkv[i / C * 3 * C + third * C + i % C];
+    }
+    char what[160];
+    snprintf(what, sizeof what, "%s %s B %d T %d H %d hs %d p %g: %s", c->ops->name, dtype_name(got.dtype), (int)k.B,
+             (int)k.T, (int)k.H, (int)k.hs, (double)k.p, names[third]);
+    const double bound = third == 2 ? r->bound_dv : r->bound_dqk;
+    const double packing = third == 2 ? cuda_attention_packing(got.dtype, (double)k.T, weight, most_dout, bound)
+                                      : cuda_attention_packing(got.dtype, (double)k.T, scale, most_qkv, bound);
+    op_expect_close(what, got, want, packing + e + T + (third == 2 ? 3.0 : hs + 8.0), bound);
+  }
+}
+// Forward, then backward of the reference's out and lse as they are stored, so that each is judged alone.
+static void cuda_attention_case(const Ops *ops, AttentionCase k, Dtype dtype) {
+  AttentionTensors t = attention_tensors(&k, dtype);
+  AttentionReference r = attention_reference(k);
+  for (int64_t j = 0; j < numel(t.qkv); j++) r.qkv[j] = op_get(t.qkv, j);
+  for (int64_t j = 0; j < numel(t.dout); j++) r.dout[j] = op_get(t.dout, j);
+  attention_reference_forward(&r);
+  Ctx c = cuda_attention_ctx(ops, &k, dtype);
+  Tensor qkv = device_upload(&c, t.qkv), dout = device_upload(&c, t.dout);
+  Tensor out = device_tensor(&c, dtype, k.B, k.T, k.H * k.hs), lse = device_tensor(&c, F32, k.B, k.H, k.T);
+  Tensor dqkv = device_tensor(&c, dtype, k.B, k.T, 3 * k.H * k.hs);
+  attention_forward(&c, out, lse, qkv, (int)k.H, cuda_attention_drop(&k));
+  cuda_attention_expect_forward(&c, &r, out, lse);
+  op_set(t.out, r.out);
+  op_set(t.lse, r.lse);
+  for (int64_t j = 0; j < numel(t.out); j++) r.out[j] = op_get(t.out, j);
+  for (int64_t j = 0; j < numel(t.lse); j++) r.lse[j] = op_get(t.lse, j);
+  attention_reference_backward(&r);
+  device_write(&c, out, t.out);
+  device_write(&c, lse, t.lse);
+  attention_backward(&c, dqkv, dout, qkv, out, lse, (int)k.H, cuda_attention_drop(&k));
+  cuda_attention_expect_backward(&c, &r, dqkv);
+  device_expect_same_bits("qkv, which is only read", &c, qkv, t.qkv);
+  device_done(&c);
+  op_free_all();
+}
+
+static void cuda_attention_test(Dtype dtype) {
+  for (int table = 0; const Ops *ops = device_table(table); table++)
+    for (int i = 0; i < cuda_attention_case_count; i++) cuda_attention_case(ops, cuda_attention_cases[i], dtype);
+}
+TEST(cuda_attention_fp32, "fp32 attention on a device equals the fp64 formula within rounding") {
+  cuda_attention_test(F32);
+}
+TEST(cuda_attention_bf16, "bf16 attention on a device equals the fp64 formula within rounding") {
+  cuda_attention_test(BF16);
+}
+TEST(cuda_attention_fp16, "fp16 attention on a device equals the fp64 formula within rounding") {
+  cuda_attention_test(F16);
+}
+TEST(cuda_attention_all, "every head size, length and dtype: attention on a device equals the fp64 formula") {
+  for (int table = 0; const Ops *ops = device_table(table); table++)
+    for (int64_t hs : {1, 7, 16, 24, 32, 40, 64, 72, 80, 96, 100, 120, 128, 136, 200})
+      for (int64_t T : {1, 5, 63, 64, 65, 127, 130, 200, 257})
+        for (float p : {0.0f, 0.15f})
+          for (Dtype dtype : {F32, BF16, F16})
+            cuda_attention_case(ops, AttentionCase{1 + T % 2, T, 1 + hs % 2, hs, p}, dtype);
+}
+
+// ---- bits ----------------------------------------------------------------------------------------------------------
+struct CudaAttentionRun { Tensor out, lse, dqkv; };              // host tensors
+static CudaAttentionRun cuda_attention_run(const Ops *ops, const AttentionCase *k, Tensor qkv_host, Tensor dout_host,
+                                           Dropout drop) {
+  const Dtype dtype = qkv_host.dtype;
+  Ctx c = cuda_attention_ctx(ops, k, dtype);
+  Tensor qkv = device_upload(&c, qkv_host), dout = device_upload(&c, dout_host);
+  Tensor out = device_tensor(&c, dtype, k->B, k->T, k->H * k->hs), lse = device_tensor(&c, F32, k->B, k->H, k->T);
+  Tensor dqkv = device_tensor(&c, dtype, k->B, k->T, 3 * k->H * k->hs);
+  attention_forward(&c, out, lse, qkv, (int)k->H, drop);
+  attention_backward(&c, dqkv, dout, qkv, out, lse, (int)k->H, drop);
+  CudaAttentionRun r = {device_download(&c, out), device_download(&c, lse), device_download(&c, dqkv)};
+  device_done(&c);
+  return r;
+}
+// Sequence b of a tensor over sequences.
+static Tensor cuda_attention_sequence(Tensor t, int64_t b) {
+  Tensor r = t;
+  r.shape[0] = 1;
+  r.data = (char *)t.data + (size_t)(b * numel(r)) * dtype_bytes(t.dtype);
+  return r;
+}
+TEST(cuda_attention_bits, "attention on a device: the same bits in every run, and for a sequence in every batch") {
+  const AttentionCase cases[] = {
+      {3, 131, 2, 64, 0.0f}, {2, 70, 2, 32, 0.3f}, {2, 67, 2, 80, 0.2f}, {2, 67, 1, 12, 0.2f}};
+  for (int table = 0; const Ops *ops = device_table(table); table++)
+    for (AttentionCase k : cases)
+      for (Dtype dtype : {F32, BF16}) {
+        const AttentionTensors t = attention_tensors(&k, dtype);
+        const CudaAttentionRun all = cuda_attention_run(ops, &k, t.qkv, t.dout, cuda_attention_drop(&k));
+        const CudaAttentionRun again = cuda_attention_run(ops, &k, t.qkv, t.dout, cuda_attention_drop(&k));
+        op_expect_same_bits("out of a second run", again.out, all.out);
+        op_expect_same_bits("lse of a second run", again.lse, all.lse);
+        op_expect_same_bits("dqkv of a second run", again.dqkv, all.dqkv);
+        for (int64_t b = 0; b < k.B; b++) {
+          AttentionCase one = k;
+          one.B = 1;
+          Dropout drop = cuda_attention_drop(&k);
+          drop.sample0 += b;
+          const CudaAttentionRun r = cuda_attention_run(ops, &one, cuda_attention_sequence(t.qkv, b),
+                                                        cuda_attention_sequence(t.dout, b), drop);
+          op_expect_same_bits("out of one sequence", r.out, cuda_attention_sequence(all.out, b));
+          op_expect_same_bits("lse of one sequence", r.lse, cuda_attention_sequence(all.lse, b));
+          op_expect_same_bits("dqkv of one sequence", r.dqkv, cuda_attention_sequence(all.dqkv, b));
+        }
+        op_free_all();
+      }
+}
+// With unit vectors as values, out holds the weights themselves: zero where the mask drops a key.
+TEST(cuda_attention_mask, "attention on a device drops exactly the probabilities that the CPU drops") {
+  const AttentionCase cases[] = {{2, 64, 2, 64, 0.3f}, {2, 61, 3, 80, 0.1f}, {1, 127, 2, 128, 0.5f}};
+  for (int table = 0; const Ops *ops = device_table(table); table++)
+    for (AttentionCase k : cases)
+      for (Dtype dtype : {F32, BF16, F16}) {
+        const AttentionTensors t = attention_tensors(&k, dtype);
+        const int64_t C = k.H * k.hs;
+        for (int64_t i = 0; i < numel(t.qkv); i++)
+          op_put(t.qkv, i, i % (3 * C) < 2 * C ? 0.25 * op_get(t.qkv, i) : i % k.hs == i / (3 * C) % k.T);
+        Ctx cpu = attention_ctx(op_table(0), 1, &k, dtype);
+        attention_forward(&cpu, t.out, t.lse, t.qkv, (int)k.H, attention_test_drop(&k));
+        const CudaAttentionRun r = cuda_attention_run(ops, &k, t.qkv, t.dout, cuda_attention_drop(&k));
+        int64_t differ = 0, dropped = 0;
+        for (int64_t i = 0; i < numel(t.out); i++) {
+          differ += (op_get(t.out, i) == 0.0) != (op_get(r.out, i) == 0.0);
+          dropped += i % k.hs <= i / C % k.T && op_get(r.out, i) == 0.0;
+        }
+        EXPECT(differ == 0, "%s T %d hs %d: %lld of the mask's elements differ", dtype_name(dtype), (int)k.T, (int)k.hs,
+               (long long)differ);
+        EXPECT(dropped > 0, "nothing was dropped");
+        op_free_all();
+      }
+}
+TEST(cuda_attention_is_causal, "attention on a device: no later position changes a bit; the first is the first value") {
+  const AttentionCase k = {1, 150, 1, 64, 0.0f};
+  const int64_t C = k.H * k.hs;
+  for (int table = 0; const Ops *ops = device_table(table); table++)
+    for (Dtype dtype : {F32, BF16, F16}) {
+      AttentionTensors t = attention_tensors(&k, dtype);
+      const CudaAttentionRun whole = cuda_attention_run(ops, &k, t.qkv, t.dout, cuda_attention_drop(&k));
+      for (int64_t i = 0; i < C; i++)
+        EXPECT(op_get(whole.out, i) == op_get(t.qkv, 2 * C + i),
+               "%s: out of the first position is %.9g, its value %.9g", dtype_name(dtype), op_get(whole.out, i),
+               op_get(t.qkv, 2 * C + i));
+      for (int64_t cut : {1, 17, 64, 100, 129}) {
+        Tensor qkv = op_copy(t.qkv);
+        for (int64_t i = cut * 3 * C; i < numel(qkv); i++) op_put(qkv, i, 3.0 * op_get(qkv, i) + 1.0);
+        const CudaAttentionRun r = cuda_attention_run(ops, &k, qkv, t.dout, cuda_attention_drop(&k));
+        op_expect_same_bits("out before the cut", tensor_of(r.out.data, dtype, cut, C),
+                            tensor_of(whole.out.data, dtype, cut, C));
+        op_expect_same_bits("lse before the cut", tensor_of(r.lse.data, F32, cut), tensor_of(whole.lse.data, F32, cut));
+      }
+      op_free_all();
+    }
+}
+TEST(cuda_attention_extreme_scores, "attention on a device: scores of thousands overflow nothing; a NaN is not lost") {
+  const AttentionCase k = {1, 150, 1, 32, 0.0f};
+  const int64_t hs = k.hs, winner = 70, poisoned = 100;
+  const double most = 64.0 * 64.0 * sqrt((double)hs);
+  for (int table = 0; const Ops *ops = device_table(table); table++)
+    for (Dtype dtype : {F32, BF16, F16}) {
+      AttentionTensors t = attention_tensors(&k, dtype);
+      for (int64_t i = 0; i < k.T * hs; i++) {   // scores of most, -most and 0
+        op_put(t.qkv, i / hs * 3 * hs + i % hs, 64.0);
+        op_put(t.qkv, i / hs * 3 * hs + hs + i % hs, i / hs == winner ? 64.0 : i / hs < winner ? -64.0 : 0.0);
+      }
+      CudaAttentionRun r = cuda_attention_run(ops, &k, t.qkv, t.dout, cuda_attention_drop(&k));
+      // A score and its lse in base 2, each a few roundings off, decide by how much the winner's weight misses 1.
+      const double off = most * 1.4427 * 8.0 * 0x1p-24;
+      for (int64_t i = winner; i < k.T; i++) {
+        EXPECT(fabs(op_get(r.lse, i) - most) <= most * (double)(hs + 6) * 0x1p-23,
+               "%s: lse of query %lld is %.9g, not %.9g", dtype_name(dtype), (long long)i, op_get(r.lse, i), most);
+        for (int64_t d = 0; d < hs; d++) {
+          const double got = op_get(r.out, i * hs + d), value = op_get(t.qkv, winner * 3 * hs + 2 * hs + d);
+          EXPECT(fabs(got - value) <= fabs(value) * (off + 2.0 * op_unit_roundoff(dtype)),
+                 "%s: out of query %lld is %.9g, not %.9g", dtype_name(dtype), (long long)i, got, value);
+        }
+      }
+      for (int64_t i = 0; i < numel(r.dqkv); i++)
+        EXPECT(isfinite(op_get(r.dqkv, i)), "%s: dqkv element %lld is not finite", dtype_name(dtype), (long long)i);
+      op_put(t.qkv, poisoned * 3 * hs + 3, NAN); // in one q
+      r = cuda_attention_run(ops, &k, t.qkv, t.dout, cuda_attention_drop(&k));
+      EXPECT(isnan(op_get(r.out, poisoned * hs)), "%s: NaN in q, but out is %.9g", dtype_name(dtype),
+             op_get(r.out, poisoned * hs));
+      EXPECT(isfinite(op_get(r.out, (poisoned - 1) * hs)), "%s: a NaN in q reached another query", dtype_name(dtype));
+      op_free_all();
+    }
+}

@@ -1,0 +1,638 @@
+// test_cuda_matmul.h: kernels/matmul_cuda.cuh on every device table: cuBLASLt's products and our own kernels against
+// fp64 and against the CPU, plans, tuning, the rules of the emulated cuBLASLt; and NCCL behind COLLECTIVES, which real
+// devices are tested for by training. Included after test_matmul.h (references, shapes) and cuda_helpers.h.
+#include "dev/cuda_emu/emu.h"
+#include <sys/wait.h>
+
+static Ctx matmul_device_ctx(const Ops *ops) { return device_ctx(ops, {F32, F32, 4, 512, 64, 2, 512, 512}); }
+// Dimensions that are no multiple of 8, some that are, tails of the 64 x 64 tile, more than one tile.
+static const MatmulShape matmul_device_shapes[] = {{1, 1, 1},    {7, 13, 5},   {37, 131, 53}, {65, 33, 97},
+                                                   {64, 96, 72}, {200, 40, 24}, {24, 136, 64}, {72, 64, 130}};
+enum { MATMUL_DEVICE_SHAPES = sizeof matmul_device_shapes / sizeof *matmul_device_shapes };
+
+// What the emulated cuBLASLt does without, so that everything else is used too. A real device has only the first.
+struct MatmulWithout { unsigned what; const char *words; };
+static const MatmulWithout matmul_without[] = {{0, "all of cuBLASLt"},
+                                               {EMU_LT_WITHOUT_FUSED, "no fused GELU"},
+                                               {EMU_LT_WITHOUT_UNALIGNED, "aligned products only"},
+                                               {EMU_LT_WITHOUT_ALL, "own kernels only"}};
+static bool matmul_set_without(const Ops *ops, unsigned what) {
+  if (ops == &ops_cuda_emulated) emu_lt_without(what);
+  return ops == &ops_cuda_emulated || what == 0;
+}
+
+// ---- against the reference -----------------------------------------------------------------------------------------
+struct MatmulDeviceCase { MatmulCase host; Tensor in, weight, bias, dout, pre; };
+static MatmulDeviceCase matmul_device_case(Ctx *c, MatmulCase x) {
+  return {x, device_upload(c, x.in), device_upload(c, x.weight), device_upload(c, x.bias), device_upload(c, x.dout),
+          device_upload(c, x.pre)};
+}
+// GELU of `pre` (want: gelu), computed from a sum with the roundings of a product of S terms. Where it is a kernel of
+// its own it sees `pre` rounded; a fused one may use tanh.approx, off by 2^-10.98 of tanh (PTX ISA). fp32 uses neither.
+static void matmul_expect_gelu(const char *what, Ctx *c, Tensor got, const double *pre, const double *gelu, int64_t S,
+                               double scale) {
+  const double u = op_unit_roundoff(got.dtype);
+  double *bound = op_zeros(numel(got));
+  for (int64_t i = 0; i < numel(got); i++) {
+    bound[i] = u * fabs(gelu[i]) * 1.01 + op_smallest(got.dtype) + matmul_gelu_roundings(S) * 0x1p-24 * scale;
+    if (got.dtype != F32) bound[i] += 1.13 * u * fabs(pre[i]) + 0x1p-11 * 1.02 * 0.5 * fabs(pre[i]);
+  }
+  device_expect_within(what, c, got, gelu, bound);
+}
+// product times GELU'(pre). A stored product is rounded before it meets the derivative, which is at most 1.13. With
+// t = tanh(u) GELU' is (1 + t)/2 + x/2 (1 - t^2) u', so an error of tanh.approx (above) moves it by (1/2 + |x t u'|) of
+// itself.
+static void matmul_expect_gelu_grad(const char *what, Ctx *c, Tensor got, const double *product, const double *pre,
+                                    const double *want, int64_t S, double scale) {
+  const double u = op_unit_roundoff(got.dtype);
+  double *bound = op_zeros(numel(got));
+  for (int64_t i = 0; i < numel(got); i++) {
+    const double x = fabs(pre[i]), slope = 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * x * x);
+    const double t = tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)), dt = 0x1p-11 * 1.02 * t;
+    bound[i] = u * fabs(want[i]) * 1.01 + op_smallest(got.dtype) + matmul_gelu_roundings(S) * 0x1p-24 * scale;
+    if (got.dtype != F32)
+      bound[i] += (1.13 * u + dt * (0.5 + x * t * slope)) * fabs(product[i]) + op_smallest(got.dtype);
+  }
+  device_expect_within(what, c, got, want, bound);
+}
+
+static void matmul_device_forward(Ctx *c, const MatmulDeviceCase *x, const char *words) {
+  const MatmulShape s = x->host.s;
+  const Dtype t = x->in.dtype;
+  double *in = op_fp64(x->host.in), *weight = op_fp64(x->host.weight), *bias = op_fp64(x->host.bias);
+  double *want = op_zeros(s.M * s.N), *gelu = op_zeros(s.M * s.N);
+  double scale = matmul_ref(want, s.M, s.N, s.K, in, s.K, 1, weight, s.K, 1);
+  char what[150];
+  snprintf(what, sizeof what, "%s, %s", matmul_label(c->ops, t, s, "forward"), words);
+  Tensor logits = device_tensor(c, F32, s.M, s.N), out = device_tensor(c, t, s.M, s.N),
+         act = device_tensor(c, t, s.M, s.N);
+  matmul_forward(c, logits, x->in, x->weight, MatmulEpilogue{});
+  device_expect_close(what, c, logits, want, matmul_roundings(s.K), scale);
+  for (int64_t i = 0; i < s.M * s.N; i++) gelu[i] = matmul_ref_gelu(want[i]);
+  matmul_forward(c, out, x->in, x->weight, MatmulEpilogue{{}, act});
+  device_expect_close(what, c, out, want, matmul_roundings(s.K), scale);
+  matmul_expect_gelu(what, c, act, want, gelu, s.K, scale);
+  for (int64_t i = 0; i < s.M * s.N; i++) { want[i] += bias[i % s.N]; gelu[i] = matmul_ref_gelu(want[i]); }
+  scale += 5.0;                                  // no bias is larger
+  matmul_forward(c, out, x->in, x->weight, MatmulEpilogue{x->bias, {}});
+  device_expect_close(what, c, out, want, matmul_roundings(s.K), scale);
+  matmul_forward(c, out, x->in, x->weight, MatmulEpilogue{x->bias, act});
+  device_expect_close(what, c, out, want, matmul_roundings(s.K), scale);
+  matmul_expect_gelu(what, c, act, want, gelu, s.K, scale);
+}
+static void matmul_device_backward_input(Ctx *c, const MatmulDeviceCase *x, const char *words) {
+  const MatmulShape s = x->host.s;
+  double *weight = op_fp64(x->host.weight), *dout = op_fp64(x->host.dout), *pre = op_fp64(x->host.pre);
+  double *product = op_zeros(s.M * s.K), *want = op_zeros(s.M * s.K);
+  const double scale = matmul_ref(product, s.M, s.K, s.N, dout, s.N, 1, weight, 1, s.K);
+  char what[150];
+  snprintf(what, sizeof what, "%s, %s", matmul_label(c->ops, x->in.dtype, s, "backward_input"), words);
+  Tensor din = device_tensor(c, x->in.dtype, s.M, s.K);
+  matmul_backward_input(c, din, x->dout, x->weight, Tensor{});
+  device_expect_close(what, c, din, product, matmul_roundings(s.N), scale);
+  for (int64_t i = 0; i < s.M * s.K; i++) want[i] = product[i] * matmul_ref_gelu_grad(pre[i]);
+  matmul_backward_input(c, din, x->dout, x->weight, x->pre);
+  matmul_expect_gelu_grad(what, c, din, product, pre, want, s.N, scale);
+}
+static void matmul_device_backward_weight(Ctx *c, const MatmulDeviceCase *x, const char *words) {
+  const MatmulShape s = x->host.s;
+  double *in = op_fp64(x->host.in), *dout = op_fp64(x->host.dout);
+  double *dweight = op_zeros(s.N * s.K), *dbias = op_zeros(s.N);
+  const double scale = matmul_ref(dweight, s.N, s.K, s.M, dout, 1, s.N, in, 1, s.K);
+  for (int64_t i = 0; i < s.M * s.N; i++) dbias[i % s.N] += dout[i];
+  char what[150];
+  snprintf(what, sizeof what, "%s, %s", matmul_label(c->ops, x->in.dtype, s, "backward_weight"), words);
+  for (Dtype g : matmul_dtypes) {                // gradients of any dtype beside activations of any other
+    Tensor dw = device_tensor(c, g, s.N, s.K), db = device_tensor(c, g, s.N);
+    matmul_backward_weight(c, dw, db, x->dout, x->in, OVERWRITE);
+    device_expect_close(what, c, dw, dweight, matmul_roundings(s.M), scale);
+    device_expect_close(what, c, db, dbias, (double)s.M, 3.0 * (double)s.M);
+  }
+  Tensor dw0 = op_random_tensor(21, 3.0, F32, s.N, s.K), db0 = op_random_tensor(22, 3.0, F32, s.N);
+  for (int64_t i = 0; i < s.N * s.K; i++) dweight[i] += op_get(dw0, i);
+  for (int64_t i = 0; i < s.N; i++) dbias[i] += op_get(db0, i);
+  Tensor dw = device_upload(c, dw0), db = device_upload(c, db0);
+  matmul_backward_weight(c, dw, db, x->dout, x->in, ADD);
+  device_expect_close(what, c, dw, dweight, matmul_roundings(s.M) + 1.0, scale + 15.0);
+  device_expect_close(what, c, db, dbias, (double)s.M + 1.0, 3.0 * (double)s.M + 15.0);
+}
+
+TEST(cuda_matmul_reference,
+     "matmul on CUDA is the fp64 reference within rounding: dtypes, shapes, epilogues, fallbacks") {
+  for (int i = 0; const Ops *ops = device_table(i); i++) for (const MatmulWithout &w : matmul_without) {
+    if (!matmul_set_without(ops, w.what)) continue;
+    for (Dtype t : matmul_dtypes) for (int k = 0; k < MATMUL_DEVICE_SHAPES; k++) {
+      if (w.what && k % 3 != 1) continue;        // an odd shape, an even one, one of several tiles
+      const MatmulShape s = matmul_device_shapes[k];
+      Ctx c = matmul_device_ctx(ops);
+      const MatmulDeviceCase x = matmul_device_case(&c, matmul_case(s, t));
+      matmul_device_forward(&c, &x, w.words);
+      matmul_device_backward_input(&c, &x, w.words);
+      matmul_device_backward_weight(&c, &x, w.words);
+      if (k % 3 == 1) {                          // the same plans with operands elsewhere
+        const MatmulDeviceCase y = matmul_device_case(&c, x.host);
+        device_write(&c, x.bias, op_tensor(t, s.N));
+        device_write(&c, x.pre, op_tensor(t, s.M, s.K));
+        matmul_device_forward(&c, &y, w.words);
+        matmul_device_backward_input(&c, &y, w.words);
+      }
+      device_done(&c);
+      op_free_all();
+    }
+  }
+}
+
+// Tensors that start one element into their memory: 2 or 4 bytes is all the alignment there is.
+static Tensor matmul_shifted(Ctx *c, Tensor host) {
+  const int64_t n = numel(host);
+  Tensor all = device_tensor(c, host.dtype, n + 1), t = host;
+  t.data = (char *)all.data + dtype_bytes(host.dtype);
+  if (host.data) device_write(c, t, host);
+  return t;
+}
+TEST(cuda_matmul_unaligned, "operands of a matmul on CUDA may lie anywhere") {
+  const MatmulShape s = {24, 40, 72};
+  for (int i = 0; const Ops *ops = device_table(i); i++) for (const MatmulWithout &w : matmul_without) {
+    if (!matmul_set_without(ops, w.what)) continue;
+    for (Dtype t : matmul_dtypes) {
+      Ctx c = matmul_device_ctx(ops);
+      MatmulCase h = matmul_case(s, t);
+      MatmulDeviceCase x = {h, matmul_shifted(&c, h.in), matmul_shifted(&c, h.weight), matmul_shifted(&c, h.bias),
+                            matmul_shifted(&c, h.dout), matmul_shifted(&c, h.pre)};
+      matmul_device_forward(&c, &x, w.words);
+      matmul_device_backward_input(&c, &x, w.words);
+      matmul_device_backward_weight(&c, &x, w.words);
+      double *want = op_zeros(s.M * s.N), *in = op_fp64(h.in), *weight = op_fp64(h.weight);
+      const double scale = matmul_ref(want, s.M, s.N, s.K, in, s.K, 1, weight, s.K, 1);
+      Tensor out = matmul_shifted(&c, tensor_of(NULL, t, s.M, s.N)),
+             act = matmul_shifted(&c, tensor_of(NULL, t, s.M, s.N));
+      matmul_forward(&c, out, x.in, x.weight, MatmulEpilogue{{}, act});
+      device_expect_close(matmul_label(ops, t, s, "shifted out"), &c, out, want, matmul_roundings(s.K), scale);
+      device_done(&c);
+      op_free_all();
+    }
+  }
+}
+
+// ---- equal bits ----------------------------------------------------------------------------------------------------
+// S stays below one block of gemm.h (384), so the CPU's order is one chain too. avx2 computes two-byte dtypes in fp32.
+TEST(cuda_matmul_own_bits, "our product kernel gives the bits of the CPU's fp32 arithmetic, epilogues included") {
+  if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
+  const MatmulShape shapes[] = {{7, 13, 5}, {67, 130, 70}, {129, 33, 97}};
+  emu_lt_without(EMU_LT_WITHOUT_ALL);
+  for (Dtype t : matmul_dtypes) for (MatmulShape s : shapes) {
+    const MatmulCase x = matmul_case(s, t);
+    const MatmulResults want = matmul_all(&ops_avx2, 1, x);
+    Ctx c = matmul_device_ctx(&ops_cuda_emulated);
+    const MatmulDeviceCase d = matmul_device_case(&c, x);
+    Tensor r[MATMUL_RESULTS];
+    for (int i = 0; i < MATMUL_RESULTS; i++) r[i] = device_tensor(&c, want.t[i].dtype, numel(want.t[i]));
+    for (int i = 0; i < MATMUL_RESULTS; i++)
+      r[i].ndim = want.t[i].ndim, memcpy(r[i].shape, want.t[i].shape, sizeof r[i].shape);
+    matmul_forward(&c, r[0], d.in, d.weight, MatmulEpilogue{d.bias, r[1]});
+    matmul_forward(&c, r[2], d.in, d.weight, MatmulEpilogue{});
+    matmul_backward_input(&c, r[3], d.dout, d.weight, Tensor{});
+    matmul_backward_input(&c, r[4], d.dout, d.weight, d.pre);
+    matmul_backward_weight(&c, r[5], r[6], d.dout, d.in, OVERWRITE);
+    for (int i = 0; i < MATMUL_RESULTS - 1; i++)   // dbias has an order of its own
+      device_expect_same_bits(matmul_label(c.ops, t, s, matmul_result_names[i]), &c, r[i], want.t[i]);
+    Tensor sum = device_upload(&c, op_random_tensor(21, 3.0, F32, s.N, s.K)), before = device_download(&c, sum);
+    matmul_backward_weight(&c, sum, Tensor{}, d.dout, d.in, ADD);
+    for (int64_t i = 0; i < s.N * s.K; i++) ((float *)before.data)[i] += ((float *)want.t[5].data)[i];
+    device_expect_same_bits(matmul_label(c.ops, t, s, "added"), &c, sum, before);
+    device_done(&c);
+    op_free_all();
+  }
+}
+// Products with 1.0 alone, so that GELU meets every value unchanged.
+TEST(cuda_matmul_gelu_bits, "GELU and its derivative on CUDA give the CPU's bits in fp32, over the whole range") {
+  const int64_t n = 6000;
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    Ctx c = matmul_device_ctx(ops), cpu = matmul_ctx(&ops_avx2, 1);
+    matmul_set_without(ops, 0);
+    Tensor x = op_tensor(F32, n, 1), ones = op_tensor(F32, n, 1), one = op_tensor(F32, 1, 1),
+           out = op_tensor(F32, n, 1);
+    Tensor gelu = op_tensor(F32, n, 1), grad = op_tensor(F32, n, 1);
+    const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, -1e-40f, 3e38f, -3e38f, -5.5f, -60.0f};
+    const int64_t specials = (int64_t)(sizeof special / sizeof *special);
+    for (int64_t k = 0; k < n; k++) {
+      op_put(x, k, k < specials ? special[k] : 12.0 * (2.0 * (double)k / (double)n - 1.0));
+      op_put(ones, k, 1.0);
+    }
+    op_put(one, 0, 1.0);
+    Tensor dx = device_upload(&c, x), dones = device_upload(&c, ones), done = device_upload(&c, one);
+    Tensor dout = device_tensor(&c, F32, n, 1), dgelu = device_tensor(&c, F32, n, 1),
+           dgrad = device_tensor(&c, F32, n, 1);
+    matmul_forward(&cpu, out, x, one, MatmulEpilogue{{}, gelu});
+    matmul_backward_input(&cpu, grad, ones, one, x);
+    matmul_forward(&c, dout, dx, done, MatmulEpilogue{{}, dgelu});
+    matmul_backward_input(&c, dgrad, dones, done, dx);
+    device_download(&c, dout);
+    Tensor got[] = {device_download(&c, dgelu), device_download(&c, dgrad)}, want[] = {gelu, grad};
+    for (int g = 0; g < 2; g++) for (int64_t k = 0; k < n; k++) {                // a NaN has no bits of its own
+      const double a = op_get(got[g], k), b = op_get(want[g], k);
+      EXPECT(a != a ? b != b : !memcmp((float *)got[g].data + k, (float *)want[g].data + k, 4),
+             "%s: GELU%s(%.9g) is %.9g, on CPU %.9g", ops->name, g ? "'" : "", op_get(x, k), a, b);
+    }
+    device_done(&c);
+    op_free_all();
+  }
+}
+TEST(cuda_matmul_not_a_number, "a NaN in one row of the input reaches that row's results on CUDA and no other row's") {
+  const MatmulShape s = {70, 24, 40};
+  for (int i = 0; const Ops *ops = device_table(i); i++) for (const MatmulWithout &w : matmul_without)
+    for (Dtype t : matmul_dtypes) {
+      if (!matmul_set_without(ops, w.what)) continue;
+      Ctx c = matmul_device_ctx(ops);
+      MatmulCase x = matmul_case(s, t);
+      op_put(x.in, 65 * s.K + 23, NAN);
+      const MatmulDeviceCase d = matmul_device_case(&c, x);
+      Tensor out = device_tensor(&c, t, s.M, s.N), gelu = device_tensor(&c, t, s.M, s.N);
+      matmul_forward(&c, out, d.in, d.weight, MatmulEpilogue{d.bias, gelu});
+      for (Tensor got : {device_download(&c, out), device_download(&c, gelu)}) {
+        int64_t wrong = 0;
+        for (int64_t k = 0; k < s.M * s.N; k++) wrong += (op_get(got, k) != op_get(got, k)) != (k / s.N == 65);
+        EXPECT(wrong == 0, "%s, %s: %lld elements", matmul_label(ops, t, s, "NaN"), w.words, (long long)wrong);
+      }
+      device_done(&c);
+      op_free_all();
+    }
+}
+// Integers whose sums fp32 holds exactly: any row left out or counted twice shows. ADD is the old value plus that sum.
+TEST(cuda_matmul_dbias_exact,
+     "the bias gradient on CUDA adds every row once, whatever the shape, and adds when asked") {
+  const int64_t shapes[][2] = {{1, 1},     {3, 7},     {63, 8},   {64, 40},  {65, 264},
+                               {1000, 24}, {8500, 16}, {700, 33}, {129, 600}};
+  for (int i = 0; const Ops *ops = device_table(i); i++) for (Dtype t : matmul_dtypes) {
+    Ctx c = matmul_device_ctx(ops);
+    matmul_set_without(ops, 0);
+    for (auto shape : shapes) {
+      const int64_t M = shape[0], N = shape[1];
+      Tensor dout = op_tensor(t, M, N), in = op_tensor(t, M, 1), old = op_tensor(F32, N), want = op_tensor(F32, N);
+      for (int64_t k = 0; k < M; k++) op_put(in, k, 0.0);
+      for (int64_t n = 0; n < N; n++) { op_put(old, n, 0.25 * (double)n); op_put(want, n, 0.0); }
+      for (int64_t k = 0; k < M * N; k++) {
+        const int v = (int)((k * 7919 + 13) % 15) - 7;
+        op_put(dout, k, v);
+        ((float *)want.data)[k % N] += (float)v;
+      }
+      Tensor x = device_upload(&c, dout), none = device_upload(&c, in), dw = device_tensor(&c, F32, N, 1);
+      Tensor set = device_tensor(&c, F32, N), add = device_upload(&c, old);
+      matmul_backward_weight(&c, dw, set, x, none, OVERWRITE);
+      device_expect_same_bits("dbias", &c, set, want);
+      device_write(&c, dw, op_random_tensor(1, 0.0, F32, N, 1));
+      matmul_backward_weight(&c, dw, add, x, none, ADD);
+      for (int64_t n = 0; n < N; n++) ((float *)want.data)[n] += ((float *)old.data)[n];
+      device_expect_same_bits("dbias added", &c, add, want);
+    }
+    device_done(&c);
+    op_free_all();
+  }
+}
+// TF32 rounds operands to 11 significant bits: each product is off by at most 2 * 2^-11 (1 + 2^-12) of its size.
+TEST(cuda_matmul_tf32, "fp32 matmuls use TF32 only when asked, and then stay within its rounding") {
+  const MatmulShape s = {48, 64, 40};
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    Ctx c = matmul_device_ctx(ops);
+    matmul_set_without(ops, 0);
+    const MatmulCase x = matmul_case(s, F32);
+    const MatmulDeviceCase d = matmul_device_case(&c, x);
+    double *want = op_zeros(s.M * s.N), *bound = op_zeros(s.M * s.N), *in = op_fp64(x.in), *weight = op_fp64(x.weight);
+    const double scale = matmul_ref(want, s.M, s.N, s.K, in, s.K, 1, weight, s.K, 1);
+    for (int64_t k = 0; k < s.M * s.N; k++) bound[k] = scale * (0x1p-10 * 1.001 + matmul_roundings(s.K) * 0x1p-24);
+    Tensor exact = device_tensor(&c, F32, s.M, s.N), fast = device_tensor(&c, F32, s.M, s.N);
+    matmul_forward(&c, exact, d.in, d.weight, MatmulEpilogue{});
+    c.tf32 = true;
+    matmul_forward(&c, fast, d.in, d.weight, MatmulEpilogue{});
+    device_expect_close("without tf32", &c, exact, want, matmul_roundings(s.K), scale);
+    device_expect_within("with tf32", &c, fast, want, bound);
+    EXPECT(op_first_difference(device_download(&c, exact), device_download(&c, fast)) >= 0, "%s: tf32 changed nothing",
+           ops->name);
+    device_done(&c);
+    op_free_all();
+  }
+}
+
+// ---- plans ---------------------------------------------------------------------------------------------------------
+static int matmul_lines(Ctx *c, char *text, size_t bytes) {
+  int n = 0;
+  c->ops->plans_text(c, text, bytes);
+  for (const char *p = text; *p; p++) n += *p == '\n';
+  return n;
+}
+static Tensor matmul_run_once(Ctx *c, const MatmulDeviceCase *d) {
+  Tensor out = device_tensor(c, d->in.dtype, d->host.s.M, d->host.s.N);
+  matmul_forward(c, out, d->in, d->weight, MatmulEpilogue{d->bias, {}});
+  return device_download(c, out);
+}
+TEST(cuda_matmul_plans,
+     "a shape is planned once; tuning changes algorithms; choices travel to another device, bit for bit") {
+  const MatmulShape s = {64, 96, 72};
+  static char text[4096], again[4096], before[4096];
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    const bool emulated = ops == &ops_cuda_emulated;
+    matmul_set_without(ops, 0);
+    Ctx c = matmul_device_ctx(ops);
+    const MatmulCase x = matmul_case(s, F32);
+    MatmulDeviceCase d = matmul_device_case(&c, x);
+    Tensor first = matmul_run_once(&c, &d);
+    op_expect_same_bits("the same product again", first, matmul_run_once(&c, &d));
+    EXPECT(matmul_lines(&c, before, sizeof before) == 1, "plans of one shape:\n%s", before);
+    EXPECT(strstr(before, "matmul_forward 64x72x96 fp32 to fp32, bias: algorithm "), "%s", before);
+    ops->plans_tune(&c);
+    EXPECT(matmul_lines(&c, text, sizeof text) == 1, "plans after tuning:\n%s", text);
+    Tensor tuned = matmul_run_once(&c, &d);
+    if (emulated)
+      EXPECT(strcmp(text, before) && op_first_difference(first, tuned) >= 0, "tuning chose nothing new: %s", text);
+    size_t bytes = 0;
+    ops->plans_export(&c, NULL, &bytes);
+    void *choice = malloc(bytes);
+    ops->plans_export(&c, choice, &bytes);
+    device_done(&c);
+
+    c = matmul_device_ctx(ops);                  // imported before the first use
+    d = matmul_device_case(&c, x);
+    ops->plans_import(&c, choice, bytes);
+    EXPECT(matmul_lines(&c, again, sizeof again) == 1 && strstr(again, "not used yet"), "imported:\n%s", again);
+    op_expect_same_bits("imported before use", tuned, matmul_run_once(&c, &d));
+    matmul_lines(&c, again, sizeof again);
+    EXPECT(!strcmp(again, text), "imported plan:\n%s differs from\n%s", again, text);
+    device_done(&c);
+
+    c = matmul_device_ctx(ops);                  // imported over a plan in use
+    d = matmul_device_case(&c, x);
+    op_expect_same_bits("the heuristic's first", first, matmul_run_once(&c, &d));
+    ops->plans_import(&c, choice, bytes);
+    op_expect_same_bits("imported over it", tuned, matmul_run_once(&c, &d));
+    size_t exported = 0;
+    ops->plans_export(&c, NULL, &exported);
+    EXPECT(exported == bytes, "%zu bytes exported, %zu imported", exported, bytes);
+    device_done(&c);
+
+    c = matmul_device_ctx(ops);                  // of another library: left aside
+    d = matmul_device_case(&c, x);
+    ((unsigned char *)choice)[8] ^= 1;
+    ops->plans_import(&c, choice, bytes);
+    op_expect_same_bits("foreign choices", first, matmul_run_once(&c, &d));
+    device_done(&c);
+    free(choice);
+    op_free_all();
+  }
+}
+TEST(cuda_matmul_plan_text,
+     "the list of plans names what is fused, what follows the product and what is our own kernel") {
+  if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
+  static char text[4096];
+  Ctx c = matmul_device_ctx(&ops_cuda_emulated);
+  emu_lt_without(0);
+  for (Dtype t : {BF16, F32}) {
+    const MatmulDeviceCase d = matmul_device_case(&c, matmul_case({16, 24, 40}, t));
+    Tensor out = device_tensor(&c, t, 16, 40), gelu = device_tensor(&c, t, 16, 40);
+    matmul_forward(&c, out, d.in, d.weight, MatmulEpilogue{d.bias, gelu});
+  }
+  const MatmulDeviceCase d = matmul_device_case(&c, matmul_case({16, 24, 40}, F32));
+  Tensor dw = device_tensor(&c, BF16, 40, 24);
+  matmul_backward_weight(&c, dw, Tensor{}, d.dout, d.in, OVERWRITE);
+  EXPECT(matmul_lines(&c, text, sizeof text) == 3, "%s", text);
+  EXPECT(strstr(text, "bf16 to bf16, bias, gelu in the product: algorithm"), "%s", text);
+  EXPECT(strstr(text, "fp32 to fp32, bias, gelu after the product: algorithm"), "%s", text);
+  EXPECT(strstr(text, "matmul_backward_weight 40x24x16 fp32 to bf16, own kernel\n"), "%s", text);
+  device_done(&c);
+  op_free_all();
+}
+TEST(cuda_matmul_graph, "a matmul captured in a graph computes anew from what its operands hold at each launch") {
+  const MatmulShape s = {24, 40, 16};
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    matmul_set_without(ops, 0);
+    Ctx c = matmul_device_ctx(ops);
+    MatmulCase x = matmul_case(s, BF16);
+    MatmulDeviceCase d = matmul_device_case(&c, x);
+    Tensor out = device_tensor(&c, BF16, s.M, s.N), gelu = device_tensor(&c, BF16, s.M, s.N),
+           db = device_tensor(&c, F32, s.N);
+    Tensor dw = device_tensor(&c, F32, s.N, s.K), want[4], *all[] = {&out, &gelu, &dw, &db};
+    void *graph;
+    for (int launch = -1; launch < 2; launch++) {
+      if (launch == 0) ops->graph_begin(&c);
+      if (launch < 1) {
+        matmul_forward(&c, out, d.in, d.weight, MatmulEpilogue{d.bias, gelu});
+        matmul_backward_weight(&c, dw, db, d.dout, d.in, OVERWRITE);
+      }
+      if (launch == 0) ops->graph_end(&c, &graph);
+      if (launch == -1) for (int k = 0; k < 4; k++) want[k] = device_download(&c, *all[k]);
+      if (launch >= 0) {                         // first with other operands, then with those of the direct call
+        device_write(&c, d.in, launch ? x.in : op_random_tensor(31, 1.0, BF16, s.M, s.K));
+        ops->graph_launch(&c, graph);
+        for (int k = 0; k < 3; k++)
+          EXPECT((op_first_difference(device_download(&c, *all[k]), want[k]) < 0) == (launch == 1),
+                 "%s: result %d of launch %d", ops->name, k, launch);
+      }
+    }
+    ops->graph_close(&c, graph);
+    device_done(&c);
+    op_free_all();
+  }
+}
+
+// ---- what must not pass --------------------------------------------------------------------------------------------
+// Runs f in a process of its own, which must die and say `words`.
+static void matmul_expect_death(const char *words, void (*f)()) {
+  char said[4096] = "";
+  FILE *log = tmpfile();
+  CHECK(log, "tmpfile: %s", strerror(errno));
+  fflush(NULL);
+  const pid_t child = fork();
+  if (!child) {
+    dup2(fileno(log), STDERR_FILENO);
+    f();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  const ssize_t n = pread(fileno(log), said, sizeof said - 1, 0);
+  said[n > 0 ? n : 0] = 0;
+  fclose(log);
+  EXPECT(status != 0 && strstr(said, words), "status %d, said \"%s\", not \"%s\"", status, said, words);
+}
+// A shape whose first algorithm splits the sum, so that it uses the workspace.
+static void matmul_bad(int fault) {
+  Ctx c = matmul_device_ctx(&ops_cuda_emulated);
+  const MatmulDeviceCase d = matmul_device_case(&c, matmul_case({64, 96, 72}, BF16));
+  Tensor out = device_tensor(&c, BF16, 64, 72), in = d.in;
+  if (fault == 0) c.workspace = (char *)c.workspace + 16;
+  if (fault == 1) in = d.host.in;
+  if (fault == 2) out.data = d.in.data;
+  if (fault == 3) c.workspace_bytes = 64;
+  matmul_forward(&c, out, in, d.weight, MatmulEpilogue{d.bias, {}});
+  c.ops->sync(&c);
+}
+TEST(cuda_cublaslt_rules,
+     "the emulated cuBLASLt ends a program that breaks one of the rules it checks, and says which") {
+  if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
+  emu_lt_without(0);
+  matmul_expect_death("the workspace is not 256-byte aligned", [] { matmul_bad(0); });
+  matmul_expect_death("host pointer", [] { matmul_bad(1); });
+  matmul_expect_death("overlaps", [] { matmul_bad(2); });
+  matmul_expect_death("bytes of workspace", [] { matmul_bad(3); });
+  for (int i = 0; const char *name = emu_lt_rule_name(i); i++) EXPECT(emu_lt_rule_holds(i), "not refused: %s", name);
+}
+
+extern "C" __attribute__((weak)) int cuda_libraries_bind(char *error, size_t bytes);
+TEST(cuda_libraries, "every call of the installed libcublasLt and libnccl that the program makes can be bound") {
+  if (!&cuda_libraries_bind) SKIP("built without nvcc's object");
+  char why[2048];
+  const int missing = cuda_libraries_bind(why, sizeof why);
+  if (missing && !strstr(why, " has no ")) SKIP("%s", why);
+  EXPECT(missing == 0, "%s", why);
+}
+
+// ---- NCCL ----------------------------------------------------------------------------------------------------------
+// A communicator of `world` ranks of MPI's: those of this rank's color, in order of rank.
+struct MatmulComm { Ctx c; MPI_Comm mpi; void *comm; int rank, world; };
+static MatmulComm matmul_comm(int color) {
+  MatmulComm m = {};
+  m.c = matmul_device_ctx(&ops_cuda_emulated);
+  MPI_Comm_split(MPI_COMM_WORLD, color, 0, &m.mpi);
+  MPI_Comm_rank(m.mpi, &m.rank);
+  MPI_Comm_size(m.mpi, &m.world);
+  char id[NCCL_ID_BYTES];
+  if (!m.rank) m.c.ops->nccl->id_make(&m.c, id);
+  MPI_Bcast(id, NCCL_ID_BYTES, MPI_BYTE, 0, m.mpi);
+  m.c.ops->nccl->comm_open(&m.c, &m.comm, id, m.rank, m.world);
+  return m;
+}
+static void matmul_comm_done(MatmulComm *m) {
+  m->c.ops->nccl->comm_close(&m->c, m->comm);
+  MPI_Comm_free(&m->mpi);
+  device_done(&m->c);
+  op_free_all();
+}
+// What rank r holds at i: small integers, whose sums every dtype holds exactly.
+static double matmul_term(int rank, int64_t i) { return (double)((rank * 5 + i * 3) % 7 - 3); }
+static Tensor matmul_terms(Dtype t, int rank, int64_t n) {
+  Tensor x = op_tensor(t, n);
+  for (int64_t i = 0; i < n; i++) op_put(x, i, matmul_term(rank, i));
+  return x;
+}
+
+static void matmul_check_collectives(MatmulComm *m, Dtype t) {
+  const Collectives *nccl = m->c.ops->nccl;
+  const int64_t n = 37;
+  const size_t bytes = (size_t)n * dtype_bytes(t);
+  Ctx *c = &m->c;
+  Tensor mine = device_upload(c, matmul_terms(t, m->rank, n)), all = device_tensor(c, t, n * m->world);
+  Tensor in_place = device_tensor(c, t, n * m->world), sum = device_tensor(c, t, n);
+  Tensor wide = device_upload(c, matmul_terms(t, m->rank, n * m->world)), swapped = device_tensor(c, t, n * m->world);
+  c->ops->copy(c, (char *)in_place.data + (size_t)m->rank * bytes, mine.data, bytes);
+  nccl->all_gather(c, m->comm, all.data, mine.data, bytes);
+  nccl->all_gather(c, m->comm, in_place.data, (char *)in_place.data + (size_t)m->rank * bytes, bytes);
+  nccl->reduce_scatter(c, m->comm, sum, wide.data);
+  nccl->group_begin(c);                          // all to all, to oneself included
+  for (int r = 0; r < m->world; r++) {
+    nccl->send(c, m->comm, (char *)wide.data + (size_t)r * bytes, bytes, r);
+    nccl->receive(c, m->comm, (char *)swapped.data + (size_t)r * bytes, bytes, r);
+  }
+  nccl->group_end(c);
+  Tensor gathered = device_download(c, all), again = device_download(c, in_place), summed = device_download(c, sum);
+  Tensor got = device_download(c, swapped);
+  for (int64_t i = 0; i < n * m->world; i++) {
+    const int r = (int)(i / n);
+    EXPECT(op_get(gathered, i) == matmul_term(r, i % n) && op_get(again, i) == op_get(gathered, i), "gathered %s %lld",
+           dtype_name(t), (long long)i);
+    EXPECT(op_get(got, i) == matmul_term(r, m->rank * n + i % n), "swapped %s %lld", dtype_name(t), (long long)i);
+  }
+  for (int64_t i = 0; i < n; i++) {
+    double want = 0.0;
+    for (int r = 0; r < m->world; r++) want += matmul_term(r, m->rank * n + i);
+    EXPECT(op_get(summed, i) == want, "summed %s %lld: %g, not %g", dtype_name(t), (long long)i, op_get(summed, i),
+           want);
+  }
+}
+TEST_MPI(cuda_collectives, 3, "NCCL's calls move and add what they should: every dtype, in place, in groups") {
+  if (!&ops_cuda_emulated) return;
+  MatmulComm m = matmul_comm(0);
+  for (Dtype t : matmul_dtypes) matmul_check_collectives(&m, t);
+  matmul_comm_done(&m);
+}
+TEST_MPI(cuda_collectives_split, 5,
+         "communicators of some of MPI's ranks find their own, several at a time, of one rank too") {
+  if (!&ops_cuda_emulated) return;
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MatmulComm m = matmul_comm(rank == 4 ? 2 : rank % 2);
+  for (Dtype t : matmul_dtypes) matmul_check_collectives(&m, t);
+  matmul_comm_done(&m);
+}
+TEST_MPI(cuda_collectives_graph, 2, "a gather captured in a graph gathers anew at each launch") {
+  if (!&ops_cuda_emulated) return;
+  MatmulComm m = matmul_comm(0);
+  Ctx *c = &m.c;
+  void *graph;
+  Tensor mine = device_tensor(c, F32, 8), all = device_tensor(c, F32, 16), next = device_tensor(c, F32, 16);
+  c->ops->graph_begin(c);
+  c->ops->nccl->all_gather(c, m.comm, all.data, mine.data, 32);
+  c->ops->nccl->reduce_scatter(c, m.comm, mine, all.data);         // mine = 2 * what this rank had gathered of itself
+  c->ops->copy(c, next.data, all.data, 64);
+  c->ops->graph_end(c, &graph);
+  Tensor host = matmul_terms(F32, m.rank, 8);
+  device_write(c, mine, host);
+  for (double factor = 1.0; factor < 9.0; factor *= 2.0) {
+    c->ops->graph_launch(c, graph);
+    Tensor got = device_download(c, next);
+    for (int64_t i = 0; i < 16; i++)
+      EXPECT(op_get(got, i) == factor * matmul_term((int)(i / 8), i % 8), "factor %g, element %lld: %g", factor,
+             (long long)i, op_get(got, i));
+  }
+  c->ops->graph_close(c, graph);
+  matmul_comm_done(&m);
+}
+
+// Started again under mpirun with MATMUL_FAULT, each must end with the line that names it.
+TEST_MPI(cuda_collectives_faulty, 2,
+         "calls that match on all ranks pass; cuda_collectives_rules breaks them on purpose") {
+  if (!&ops_cuda_emulated) return;
+  const char *fault = getenv("MATMUL_FAULT");
+  MatmulComm m = matmul_comm(0);
+  Ctx *c = &m.c;
+  Tensor x = device_upload(c, matmul_terms(F32, m.rank, 64)), y = device_tensor(c, F32, 64),
+         z = device_tensor(c, F32, 64);
+  const bool count = fault && !strcmp(fault, "count"), order = fault && !strcmp(fault, "order");
+  const bool changed = fault && !strcmp(fault, "changed");
+  for (int k = 0; k < 2; k++) {
+    if (k == (order && m.rank)) c->ops->nccl->all_gather(c, m.comm, y.data, x.data, count && m.rank ? 64 : 128);
+    else c->ops->nccl->reduce_scatter(c, m.comm, tensor_of(z.data, F32, 32), x.data);
+  }
+  if (changed) {
+    Ctx side = *c;
+    c->ops->side_open(c, &side, "side");
+    c->ops->nccl->all_gather(c, m.comm, y.data, x.data, 128);
+    c->ops->zero(&side, x.data, 256);            // nothing orders this after the gather
+    if (m.rank) usleep(300000);
+    c->ops->sync(&side);
+  }
+  c->ops->sync(c);
+  matmul_comm_done(&m);
+}
+TEST(cuda_collectives_rules,
+     "ranks that do not call NCCL alike, or change what is being sent, end with a line that says so") {
+  if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
+  const struct { const char *fault, *words; } faults[] = {{"count", "do different things"},
+                                                          {"order", "do different things"},
+                                                          {"changed", "was changed before the call was done"}};
+  char self[512];
+  const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  REQUIRE(n > 0, "readlink: %s", strerror(errno));
+  self[n] = 0;
+  for (auto f : faults) {
+    char command[1024], said[8192] = "";
+    snprintf(command, sizeof command,
+             "EMU_SEED=0 MATMUL_FAULT=%s mpirun --oversubscribe --bind-to none -np 2 '%s' --run "
+             "cuda_collectives_faulty 2>&1",
+             f.fault, self);
+    FILE *p = popen(command, "r");
+    REQUIRE(p, "popen: %s", strerror(errno));
+    size_t used = fread(said, 1, sizeof said - 1, p);
+    said[used] = 0;
+    const int status = pclose(p);
+    EXPECT(status != 0 && strstr(said, f.words), "%s: status %d, said:\n%s", f.fault, status, said);
+  }
+}

@@ -1,0 +1,513 @@
+// test_cuda_ops.h: every CUDA kernel but matrix products and attention, on every device table, against the CPU's op on
+// the same inputs: bit for bit where both do the same operations in the same order (embeddings, optimizers, norm,
+// conversions, random numbers, the residual sum), else against fp64 with a bound. Each op runs twice and must give the
+// same bits twice. Wider products of dtypes and shapes are in the tests named *_all.
+
+// A CPU and a device context with one workspace query and one state.
+struct CudaOps { Ctx cpu, gpu; };
+static CudaOps cuda_ops_open(const Ops *ops, WorkspaceQuery q, StepState s) {
+  CudaOps o = {op_ctx(op_table(0), 1, q), device_ctx(ops, q)};
+  op_state = s;
+  device_set_state(&o.gpu, s);
+  return o;
+}
+static StepState cuda_ops_state(uint32_t step) {
+  op_state_reset();
+  op_state.in.step = step;
+  return op_state;
+}
+static void cuda_ops_close(CudaOps *o) {
+  device_done(&o->gpu);
+  op_free_all();
+}
+static WorkspaceQuery cuda_ops_query(Dtype dtype, int64_t B, int64_t T, int64_t C) {
+  return {dtype, F32, B, T, C, 1, 1, 1};
+}
+
+// ================================================================================================ embedding
+struct CudaEmbedding { int64_t B, T, positions, C, vocab; };
+static void cuda_check_embedding(const Ops *ops, Dtype dtype, CudaEmbedding s, float p) {
+  const Dropout drop = {p, 7, 0, 2, 5};
+  CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, s.B, s.T, s.C), cuda_ops_state(3));
+  Tensor tokens = op_random_ids(1, s.vocab, s.B, s.T), wte = op_random_tensor(2, 1.0, dtype, s.vocab, s.C),
+         wpe = op_random_tensor(3, 1.0, dtype, s.positions, s.C), out = op_tensor(dtype, s.B, s.T, s.C),
+         dout = op_random_tensor(4, 1.0, dtype, s.B, s.T, s.C), before = op_random_tensor(5, 1.0, F32, s.vocab, s.C),
+         dwte = op_copy(before), dwpe = op_tensor(F32, s.positions, s.C);
+  embedding_forward(&o.cpu, out, tokens, wte, wpe, drop);
+  embedding_backward(&o.cpu, dwte, dwpe, dout, tokens, drop);
+  Tensor d_tokens = device_upload(&o.gpu, tokens), d_dout = device_upload(&o.gpu, dout),
+         d_wte = device_upload(&o.gpu, wte), d_wpe = device_upload(&o.gpu, wpe);
+  for (int twice = 0; twice < 2; twice++) {
+    Tensor d_out = device_tensor(&o.gpu, dtype, s.B, s.T, s.C), d_dwte = device_upload(&o.gpu, before),
+           d_dwpe = device_tensor(&o.gpu, F32, s.positions, s.C);
+    embedding_forward(&o.gpu, d_out, d_tokens, d_wte, d_wpe, drop);
+    embedding_backward(&o.gpu, d_dwte, d_dwpe, d_dout, d_tokens, drop);
+    device_expect_same_bits("embedding_forward", &o.gpu, d_out, out);
+    device_expect_same_bits("embedding_backward dwte", &o.gpu, d_dwte, dwte);
+    device_expect_same_bits("embedding_backward dwpe", &o.gpu, d_dwpe, dwpe);
+  }
+  cuda_ops_close(&o);
+}
+TEST(cuda_embedding, "CUDA embeddings have the CPU's bits, forward and backward, however often a token occurs") {
+  const CudaEmbedding shapes[] = {{1, 1, 1, 1, 3}, {2, 5, 7, 7, 4}, {3, 41, 43, 64, 11}, {1, 3, 4, 768, 5}};
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    for (Dtype dtype : {F32, BF16, F16})
+      for (auto s : shapes) cuda_check_embedding(ops, dtype, s, 0.25f);
+    cuda_check_embedding(ops, BF16, {5, 40, 40, 100, 3}, 0.0f);
+    cuda_check_embedding(ops, BF16, {1, 1400, 1400, 8, 90}, 0.0f);            // the sort joins two chunks
+    cuda_check_embedding(ops, F32, {2, 1030, 1031, 1, 1}, 0.25f);             // one token everywhere; three chunks
+  }
+}
+TEST(cuda_embedding_all, "CUDA embeddings have the CPU's bits: more shapes, with and without dropout") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (Dtype dtype : {F32, BF16, F16})
+      for (CudaEmbedding s : {CudaEmbedding{2, 3, 3, 1600, 4}, {4, 1024, 1024, 16, 5000}, {9, 300, 301, 33, 2},
+                              {3, 1024, 1025, 8, 50257}, {2, 6, 6, 2056, 3}, {2, 6, 6, 259, 3}})
+        for (float p : {0.0f, 0.1f}) cuda_check_embedding(ops, dtype, s, p);
+}
+
+// ================================================================================================ layer normalisation
+// Additions on the longest way of a row's sum: 32 columns a thread at most, two butterflies of five; and the product.
+static const double CUDA_ROW_ROUNDINGS = 32 + 10 + 1;
+
+static void cuda_expect_layernorm(Ctx *gpu, OpsLayernorm *e, Tensor out, Tensor mean, Tensor rstd) {
+  ops_layernorm_reference(e);
+  const double k = CUDA_ROW_ROUNDINGS, x = ops_largest(e->x, e->rows * e->C), s = ops_largest(e->rstd, e->rows);
+  device_expect_close("layernorm mean", gpu, mean, e->mean, k, x);
+  // As ops_expect_layernorm: rstd has half the relative error of the squares' sum and four operations of its own.
+  device_expect_close("layernorm rstd", gpu, rstd, e->rstd, k + 4, s);
+  device_expect_close("layernorm out", gpu, out, e->out, k + 8,
+                      3.0 * x * s * ops_largest(e->weight, e->C) + ops_largest(e->bias, e->C));
+}
+static void cuda_check_layernorm_forward(const Ops *ops, Dtype dtype, int64_t B, int64_t T, int64_t C, float p) {
+  const Dropout drop = {p, 7, 0, 2, 5};
+  CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, B, T, C), cuda_ops_state(3));
+  Tensor in = op_random_tensor(1, 1.0, dtype, B, T, C), branch = op_random_tensor(2, 1.0, dtype, B, T, C),
+         weight = op_random_tensor(3, 1.0, dtype, C), bias = op_random_tensor(4, 1.0, dtype, C),
+         want = op_tensor(dtype, B, T, C), unused = op_tensor(dtype, B, T, C), stat = op_tensor(F32, B, T);
+  residual_layernorm_forward(&o.cpu, want, unused, stat, op_copy(stat), in, branch, weight, bias, drop);
+  Tensor d_in = device_upload(&o.gpu, in), d_branch = device_upload(&o.gpu, branch),
+         d_weight = device_upload(&o.gpu, weight), d_bias = device_upload(&o.gpu, bias), first[7] = {};
+  for (int turn = 0; turn < 3; turn++) {         // residual in memory of its own, then in's, then branch's
+    Tensor got[7];
+    for (int i = 0; i < 7; i++)
+      got[i] = i == 1 || i == 2 || i > 4 ? device_tensor(&o.gpu, F32, B, T) : device_tensor(&o.gpu, dtype, B, T, C);
+    layernorm_forward(&o.gpu, got[0], got[1], got[2], d_in, d_weight, d_bias);
+    if (turn) got[3] = turn == 1 ? device_upload(&o.gpu, in) : device_upload(&o.gpu, branch);
+    residual_layernorm_forward(&o.gpu, got[3], got[4], got[5], got[6], turn == 1 ? got[3] : d_in,
+                               turn == 2 ? got[3] : d_branch, d_weight, d_bias, drop);
+    for (int i = 0; i < 7; i++) {
+      Tensor host = device_download(&o.gpu, got[i]);
+      if (turn == 0) first[i] = host;
+      op_expect_same_bits(device_where("layernorm again", &o.gpu, dtype), host, first[i]);
+    }
+    if (turn) continue;
+    OpsLayernorm e = ops_layernorm_of(in, weight, bias, in);
+    cuda_expect_layernorm(&o.gpu, &e, got[0], got[1], got[2]);
+    device_expect_same_bits("residual", &o.gpu, got[3], want);
+    e = ops_layernorm_of(want, weight, bias, in);
+    cuda_expect_layernorm(&o.gpu, &e, got[4], got[5], got[6]);
+  }
+  cuda_ops_close(&o);
+}
+static void cuda_check_layernorm_backward(const Ops *ops, Dtype dtype, Dtype grad, int64_t B, int64_t T, int64_t C,
+                                          float p) {
+  const Dropout drop = {p, 7, 0, 2, 5};
+  CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, B, T, C), cuda_ops_state(3));
+  const int64_t rows = B * T;
+  Tensor x = op_random_tensor(1, 1.0, dtype, B, T, C), dout = op_random_tensor(2, 1.0, dtype, B, T, C),
+         weight = op_random_tensor(3, 1.0, dtype, C), above = op_random_tensor(4, 1.0, dtype, B, T, C),
+         mean = op_tensor(F32, B, T), rstd = op_tensor(F32, B, T), unused = op_tensor(dtype, B, T, C);
+  layernorm_forward(&o.cpu, unused, mean, rstd, x, weight, weight);
+  OpsLayernorm e = ops_layernorm_of(x, weight, weight, dout);
+  e.mean = op_fp64(mean), e.rstd = op_fp64(rstd);
+  ops_layernorm_reference_backward(&e);
+  double x_hat = 0.0, *total = op_fp64(above), dw_scale = 0.0, db_scale = 0.0;
+  for (int64_t i = 0; i < C; i++) {
+    double dw = 0.0, db = 0.0;
+    for (int64_t r = 0; r < rows; r++) {
+      double h = fabs(e.x[r * C + i] - e.mean[r]) * e.rstd[r], d = fabs(e.dout[r * C + i]);
+      x_hat = fmax(x_hat, h), dw += d * h, db += d;
+    }
+    dw_scale = fmax(dw_scale, dw), db_scale = fmax(db_scale, db);
+  }
+  for (int64_t i = 0; i < rows * C; i++) total[i] += e.dx[i];
+  const double g = ops_largest(e.dout, rows * C) * ops_largest(e.weight, C),
+               dx_scale = ops_largest(total, rows * C) + ops_largest(e.rstd, rows) * g * (2.0 + x_hat * x_hat);
+  Tensor in[5] = {device_upload(&o.gpu, dout), device_upload(&o.gpu, x), device_upload(&o.gpu, weight),
+                  device_upload(&o.gpu, mean), device_upload(&o.gpu, rstd)};
+  Tensor first[4] = {};
+  for (int turn = 0; turn < (p > 0.0f ? 2 : 4); turn++) {        // twice; dbranch absent; dbranch in dresidual's memory
+    Tensor none = {}, d[4] = {device_upload(&o.gpu, above), device_tensor(&o.gpu, dtype, B, T, C),
+                              device_tensor(&o.gpu, grad, C), device_tensor(&o.gpu, grad, C)};
+    layernorm_backward(&o.gpu, d[0], turn < 2 ? d[1] : turn == 2 ? none : d[0], d[2], d[3], in[0], in[1], in[2], in[3],
+                       in[4], drop);
+    for (int i = 0; i < 4; i++) {
+      if (turn > 1 && i == 1) continue;
+      Tensor host = device_download(&o.gpu, d[i]);
+      if (turn == 0) first[i] = host;
+      op_expect_same_bits(device_where("layernorm_backward again", &o.gpu, dtype), host, first[i]);
+    }
+    if (turn) continue;
+    device_expect_close("layernorm dresidual", &o.gpu, d[0], total, CUDA_ROW_ROUNDINGS + 8, dx_scale);
+    // A column's sum adds every row once and then runs and parts, fewer than rows / 8 + 9; a term has three operations.
+    const double k = (double)rows + (double)(rows / 8 + 9) + 3;
+    device_expect_close("layernorm dweight", &o.gpu, d[2], e.dweight, k, dw_scale);
+    device_expect_close("layernorm dbias", &o.gpu, d[3], e.dbias, k, db_scale);
+    Tensor masked = op_tensor(dtype, B, T, C);   // exact products in fp64, rounded to fp32 as the op's
+    for (int64_t i = 0; i < rows * C; i++) {
+      double keep = 1.0;
+      Dropout now = drop;
+      now.step = 3;
+      if (p > 0.0f) keep = (double)dropout_scale(&now, drop.sample0 + i / (T * C), i % (T * C));
+      op_put(masked, i, keep * op_get(first[0], i));
+    }
+    device_expect_same_bits("layernorm dbranch", &o.gpu, d[1], masked);
+  }
+  cuda_ops_close(&o);
+}
+static const struct { int64_t B, T, C; } CUDA_LAYERNORM_SHAPES[] = {{1, 1, 1}, {2, 3, 7}, {3, 11, 64}, {2, 3, 100},
+                                                                     {1, 3, 768}, {1, 2, 1600}};
+static const struct { int64_t B, T, C; } CUDA_LAYERNORM_WIDE[] = {{1, 9, 4104}, {1, 2, 8200}, {2, 2, 1025},
+                                                                  {1, 2, 4091}, {5, 33, 40}, {3, 700, 8}};
+TEST(cuda_layernorm_forward, "CUDA layer normalisation equals fp64; the residual sum before it has the CPU's bits") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (auto s : CUDA_LAYERNORM_SHAPES) {
+      cuda_check_layernorm_forward(ops, BF16, s.B, s.T, s.C, 0.25f);
+      cuda_check_layernorm_forward(ops, F32, s.B, s.T, s.C, s.C & 1 ? 0.0f : 0.25f);
+      cuda_check_layernorm_forward(ops, F16, s.B, s.T, s.C, 0.0f);
+    }
+}
+TEST(cuda_layernorm_backward, "CUDA layernorm_backward equals fp64; dbranch is dresidual's exact dropout") {
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    for (auto s : CUDA_LAYERNORM_SHAPES) {
+      cuda_check_layernorm_backward(ops, BF16, F32, s.B, s.T, s.C, 0.25f);
+      cuda_check_layernorm_backward(ops, F32, F32, s.B, s.T, s.C, s.C & 1 ? 0.25f : 0.0f);
+      cuda_check_layernorm_backward(ops, F16, F16, s.B, s.T, s.C, 0.0f);
+    }
+    cuda_check_layernorm_backward(ops, BF16, BF16, 1, 531, 8, 0.0f);          // more runs than warps that add them
+    cuda_check_layernorm_backward(ops, F32, F32, 1, 9, 4104, 0.25f);          // two groups of columns a thread
+  }
+}
+TEST(cuda_layernorm_all, "CUDA layer normalisation: every dtype, wide and odd rows, with and without dropout") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (Dtype dtype : {F32, BF16, F16})
+      for (float p : {0.0f, 0.25f})
+        for (auto s : CUDA_LAYERNORM_WIDE) {
+          cuda_check_layernorm_forward(ops, dtype, s.B, s.T, s.C, p);
+          for (Dtype grad : {F32, BF16, F16}) cuda_check_layernorm_backward(ops, dtype, grad, s.B, s.T, s.C, p);
+        }
+}
+
+// ================================================================================================ cross-entropy
+struct CudaCrossEntropy { int64_t R, vocab, columns; double spread; float scale; };
+static void cuda_check_cross_entropy(const Ops *ops, Dtype dtype, CudaCrossEntropy s) {
+  const int64_t R = s.R, V = s.vocab, Vp = s.columns;
+  StepState state = cuda_ops_state(0);
+  state.loss_scale = 1024.0f;
+  CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, 1, R, 1), state);
+  Tensor logits = op_random_tensor(1, s.spread, F32, R, Vp), targets = op_random_ids(2, V, R),
+         correct = op_tensor(I32, R), unused = op_tensor(F32, R);
+  ((int32_t *)targets.data)[R - 1] = -1;
+  float *x = (float *)logits.data;
+  for (int64_t r = 0; r < R; r++)
+    for (int64_t j = V; j < Vp; j++) x[r * Vp + j] = j & 1 ? NAN : 1e38f;     // padded columns must not matter
+  if (R > 2) x[((int32_t *)targets.data)[0]] = 1e3f, x[Vp + ((int32_t *)targets.data)[1]] = x[Vp + V - 1] = 1e3f;
+  double *losses = op_zeros(R), *dx = op_zeros(R * Vp), *logits64 = op_fp64(logits);
+  for (int64_t r = 0; r + 1 < R; r++) {
+    OpsCrossEntropy e = {V, logits64 + r * Vp, ((int32_t *)targets.data)[r], dx + r * Vp};
+    losses[r] = ops_cross_entropy_reference(&e);
+  }
+  for (int64_t i = 0; i < R * Vp; i++) dx[i] *= (double)s.scale * 1024.0;
+  cross_entropy_forward(&o.cpu, unused, correct, logits, targets, V);
+  // A thread has at most 16 columns, or Vp / 512 and a group more; every group may rescale (an exponential and a
+  // product), ten additions in the block. e^x: 4 roundings for the hardware's 2^-22, and twice |x - m| e^-|x - m| < 1/e
+  // for the argument. The logarithm and two operations; three of dlogits.
+  const double columns = fmax(16.0, (double)(Vp / 512 + 8)), k = columns + columns / 8 * 7 + 10 + 6 + 6;
+  Tensor d_logits = device_upload(&o.gpu, logits), d_targets = device_upload(&o.gpu, targets), first[4] = {};
+  for (int turn = 0; turn < (dtype == F32 ? 3 : 2); turn++) {                 // the third in place
+    Tensor got[4] = {device_tensor(&o.gpu, F32, R), device_tensor(&o.gpu, F32, R), device_tensor(&o.gpu, dtype, R, Vp),
+                     device_tensor(&o.gpu, I32, R)};
+    if (turn == 2) got[2] = device_upload(&o.gpu, logits);
+    cross_entropy_forward(&o.gpu, got[0], got[3], d_logits, d_targets, V);
+    cross_entropy_forward_backward(&o.gpu, got[1], got[2], turn == 2 ? got[2] : d_logits, d_targets, V, s.scale);
+    device_expect_same_bits("cross_entropy correct", &o.gpu, got[3], correct);
+    for (int i = 0; i < 4; i++) {
+      Tensor host = device_download(&o.gpu, got[i]);
+      if (turn == 0) first[i] = host;
+      op_expect_same_bits(device_where("cross_entropy again", &o.gpu, dtype), host, first[i]);
+    }
+    op_expect_same_bits(device_where("cross_entropy losses of the two ops", &o.gpu, dtype), first[0], first[1]);
+    if (turn) continue;
+    device_expect_close("cross_entropy loss", &o.gpu, got[0], losses, k, 1.0 + ops_largest(losses, R));
+    device_expect_close("cross_entropy dlogits", &o.gpu, got[2], dx, k, fabs((double)s.scale) * 1024.0);
+  }
+  cuda_ops_close(&o);
+}
+TEST(cuda_cross_entropy, "both CUDA cross-entropy ops equal fp64; correct is the CPU's; ignored rows have gradient 0") {
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    for (Dtype dtype : {F32, BF16, F16})
+      for (CudaCrossEntropy s : {CudaCrossEntropy{4, 17, 32, 3.0, 1.0f}, {3, 1, 16, 1.0, 0.5f}, {5, 7, 7, 2.0, 1.0f},
+                                 {3, 1000, 1003, 4.0, 0.125f}, {3, 2048, 2048, 30.0, 0.25f}})
+        cuda_check_cross_entropy(ops, dtype, s);
+    cuda_check_cross_entropy(ops, BF16, {2, 50257, 50304, 4.0, 0.125f});
+  }
+}
+TEST(cuda_cross_entropy_all, "both CUDA cross-entropy ops equal fp64 over vocabularies of any size") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (Dtype dtype : {F32, BF16, F16})
+      for (int64_t V : {2, 8, 9, 255, 256, 257, 513, 4097, 8192, 8193, 50257})
+        for (int64_t pad : {1, 8, 64})
+          cuda_check_cross_entropy(ops, dtype, {4, V, (V + pad - 1) / pad * pad, 5.0, 0.5f});
+}
+TEST(cuda_cross_entropy_extremes, "CUDA: huge logits stay finite, the first of equal maxima wins, NaN and Inf show") {
+  const float x[7][4] = {{1e30f, -1e30f, 0, 0}, {5, 5, 1, 5}, {5, 5, 1, 5}, {0, NAN, 0, 0}, {0, INFINITY, 0, 0},
+                         {-INFINITY, 2, 2, -INFINITY}, {NAN, 1, 0, 0}};
+  const int32_t ids[7] = {1, 0, 1, 0, 0, 1, 1};
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    CudaOps o = cuda_ops_open(ops, cuda_ops_query(F32, 1, 7, 1), cuda_ops_state(0));
+    Tensor logits = op_tensor(F32, 7, 4), targets = op_tensor(I32, 7), correct = op_tensor(I32, 7),
+           unused = op_tensor(F32, 7);
+    memcpy(logits.data, x, sizeof x), memcpy(targets.data, ids, sizeof ids);
+    cross_entropy_forward(&o.cpu, unused, correct, logits, targets, 4);
+    Tensor d_logits = device_upload(&o.gpu, logits), d_targets = device_upload(&o.gpu, targets),
+           d_losses = device_tensor(&o.gpu, F32, 7), d_correct = device_tensor(&o.gpu, I32, 7);
+    cross_entropy_forward(&o.gpu, d_losses, d_correct, d_logits, d_targets, 4);
+    Tensor losses = device_download(&o.gpu, d_losses);
+    device_expect_same_bits("correct", &o.gpu, d_correct, correct);
+    EXPECT(op_get(losses, 0) == (double)(1e30f + 1e30f), "loss %g of logits +-1e30", op_get(losses, 0));
+    EXPECT(isnan(op_get(losses, 3)) && isnan(op_get(losses, 4)) && isnan(op_get(losses, 6)),
+           "losses %g %g %g of NaN and Inf", op_get(losses, 3), op_get(losses, 4), op_get(losses, 6));
+    EXPECT(fabs(op_get(losses, 5) - log(2.0)) < 1e-6, "loss %g beside -Inf", op_get(losses, 5));
+    cross_entropy_forward_backward(&o.gpu, d_losses, d_logits, d_logits, d_targets, 4, 2.0f);
+    Tensor dx = device_download(&o.gpu, d_logits);
+    EXPECT(op_get(dx, 0) == 2.0 && op_get(dx, 1) == -2.0, "gradient %g %g", op_get(dx, 0), op_get(dx, 1));
+    EXPECT(isnan(op_get(dx, 12)) && isnan(op_get(dx, 16)), "gradients %g %g of NaN and Inf", op_get(dx, 12),
+           op_get(dx, 16));
+    cuda_ops_close(&o);
+  }
+}
+
+// ================================================================================================ optimizers
+// A tensor of n elements that begins `shift` elements into its block.
+static Tensor cuda_shifted(Tensor whole, int64_t shift) {
+  return tensor_of((char *)whole.data + (size_t)shift * dtype_bytes(whole.dtype), whole.dtype, numel(whole) - shift);
+}
+// kind 0: AdamW; 1: SGD; 2: SGD with momentum. cast false: the master is the parameter.
+static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, bool cast, int64_t n, int64_t shift) {
+  StepState state = cuda_ops_state(0);
+  CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, 1, 1, 1), state);
+  const Tensor none = {};
+  const int64_t all = n + shift;
+  Tensor cpu[4] = {cast ? op_tensor(dtype, all) : none, op_random_tensor(1, 0.1, F32, all), op_tensor(F32, all),
+                   op_tensor(F32, all)}, gpu[4];
+  for (int i = 2; i < 4; i++) memset(cpu[i].data, 0, (size_t)all * 4);
+  for (int i = 0; i < 4; i++) {
+    gpu[i] = device_upload(&o.gpu, cpu[i]);
+    if (i == 0 && !cast) continue;
+    cpu[i] = cuda_shifted(cpu[i], shift), gpu[i] = cuda_shifted(gpu[i], shift);
+  }
+  for (int step = 1; step <= 4; step++) {        // the third is skipped
+    Tensor grad = op_random_tensor((uint64_t)step, 1e-3, F32, all), d_grad = device_upload(&o.gpu, grad);
+    grad = cuda_shifted(grad, shift), d_grad = cuda_shifted(d_grad, shift);
+    ops_state_set(0.01f / (float)step, 0.7f, (float)(1 - pow(0.9f, step)), (float)(1 - pow(0.95f, step)));
+    op_state.skip = step == 3;
+    device_set_state(&o.gpu, op_state);
+    for (int device = 0; device < 2; device++) {
+      Ctx *c = device ? &o.gpu : &o.cpu;
+      Tensor *t = device ? gpu : cpu, g = device ? d_grad : grad;
+      if (kind == 0) adamw_update(c, t[0], t[1], t[2], t[3], g, {0.9f, 0.95f, 1e-8f, 0.1f});
+      else if (kind == 1) sgd_update(c, t[0], t[1], none, g, {0.0f, 0.01f});
+      else sgd_update(c, t[0], t[1], t[2], g, {0.9f, 0.01f});
+    }
+    for (int i = !cast; i < 4; i++) device_expect_same_bits("optimizer", &o.gpu, gpu[i], cpu[i]);
+  }
+  cuda_ops_close(&o);
+}
+TEST(cuda_optimizers, "CUDA AdamW and SGD have the CPU's bits, aligned or not; a skipped step changes nothing") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (int kind = 0; kind < 3; kind++) {
+      for (Dtype dtype : {F32, BF16, F16}) cuda_check_optimizer(ops, kind, dtype, true, 2055, 0);
+      cuda_check_optimizer(ops, kind, F32, false, 1, 0);
+      cuda_check_optimizer(ops, kind, F32, false, 4099, 0);
+      cuda_check_optimizer(ops, kind, BF16, true, 700, 1);
+      cuda_check_optimizer(ops, kind, F32, false, 700, 3);
+    }
+}
+TEST(cuda_optimizers_all, "CUDA AdamW and SGD have the CPU's bits over more elements than one round of the grid") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (int kind = 0; kind < 3; kind++)
+      for (int64_t shift : {0, 1})
+        cuda_check_optimizer(ops, kind, BF16, true, (shift ? 1 : 8) * 2048 * 256 + 2077, shift);
+}
+
+// ================================================================================================ exact norm
+static void cuda_check_norm(const Ops *ops, const char *what, const float *g, int64_t n, int64_t shift) {
+  Ctx gpu = device_ctx(ops, cuda_ops_query(F32, 1, 1, 1));
+  Tensor host = op_tensor(F32, n);
+  memcpy(host.data, g, (size_t)n * 4);
+  Tensor device = cuda_shifted(device_upload(&gpu, host), shift);
+  int64_t want[NORM_LIMBS] = {}, got[NORM_LIMBS] = {}, *limbs = (int64_t *)device_block(&gpu, sizeof want);
+  gpu.ops->copy(&gpu, limbs, got, sizeof got);
+  for (int twice = 0; twice < 2; twice++) {
+    ops_norm_run(op_table(0), 1, want, g + shift, n - shift);
+    norm_accumulate(&gpu, limbs, device);
+    gpu.ops->copy(&gpu, got, limbs, sizeof got);
+    gpu.ops->sync(&gpu);
+    for (int j = 0; j < NORM_LIMBS; j++)
+      EXPECT(got[j] == want[j], "%s, %s, %lld elements: limb %d is %lld, the CPU's %lld", what, ops->name, (long long)n,
+             j, (long long)got[j], (long long)want[j]);
+  }
+  device_done(&gpu);
+}
+// Exponents from low to low + span - 1; every 1000th element 2^big when big is not 0.
+static float *cuda_norm_numbers(int64_t n, int low, int span, int big) {
+  float *g = (float *)op_alloc((size_t)n * 4);
+  uint64_t seed = (uint64_t)(low * 1000 + span);
+  for (int64_t i = 0; i < n; i++) {
+    const int e = big && i % 1000 == 7 ? big : low + (int)op_below(&seed, span);
+    g[i] = (float)ldexp(1.0 + op_uniform(&seed), e) * (op_random(&seed) & 1 ? -1.0f : 1.0f);
+  }
+  return g;
+}
+TEST(cuda_norm, "CUDA norm_accumulate leaves the CPU's limbs: every exponent, subnormals, Inf and NaN, any alignment") {
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    const int64_t n = 3001;
+    cuda_check_norm(ops, "ordinary", cuda_norm_numbers(n, -20, 16, 0), n, 0);
+    cuda_check_norm(ops, "ordinary, not aligned", cuda_norm_numbers(n, -20, 16, 0), n, 1);
+    cuda_check_norm(ops, "tiny", cuda_norm_numbers(n, -64, 34, 0), n, 0);
+    cuda_check_norm(ops, "every fp32", cuda_norm_numbers(n, -126, 254, 0), n, 3);
+    cuda_check_norm(ops, "around 2^28", cuda_norm_numbers(n, 25, 6, 0), n, 0);
+    cuda_check_norm(ops, "ordinary and huge", cuda_norm_numbers(n, -20, 16, 127), n, 0);
+    float *g = cuda_norm_numbers(n, -149, 24, 0);
+    cuda_check_norm(ops, "subnormal", g, n, 0);
+    for (int64_t j = 0; j < n; j++) g[j] = j % 3 ? 0.0f : 3.40282347e38f;
+    cuda_check_norm(ops, "FLT_MAX", g, n, 0);
+    for (int64_t j = 0; j < n; j++) g[j] = j % 3 == 0 ? 1.0f : j % 3 == 1 ? NAN : -INFINITY;
+    cuda_check_norm(ops, "not finite", g, n, 0);
+    cuda_check_norm(ops, "one", g, 1, 0);
+    op_free_all();
+  }
+}
+TEST(cuda_norm_all, "CUDA norm_accumulate leaves the CPU's limbs over more elements than one round of the grid") {
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    const int64_t n = 8 * 2048 * 256 + 2077;
+    cuda_check_norm(ops, "scaled by 65536", cuda_norm_numbers(n, -12, 24, 0), n, 0);
+    op_free_all();
+  }
+}
+
+// ================================================================================================ one step's decision
+TEST(cuda_loss_mean, "CUDA loss_mean has the CPU's bits for any number of losses") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (int64_t n : {1, 255, 256, 257, 5000}) {
+      CudaOps o = cuda_ops_open(ops, cuda_ops_query(F32, 1, 1, 1), cuda_ops_state(0));
+      Tensor losses = op_random_tensor((uint64_t)n, 3.0, F32, n), d_losses = device_upload(&o.gpu, losses);
+      double want = 0, got = 0, *to = (double *)device_block(&o.gpu, sizeof(double));
+      loss_mean(&o.cpu, &want, losses);
+      loss_mean(&o.gpu, to, d_losses);
+      o.gpu.ops->copy(&o.gpu, &got, to, sizeof got);
+      o.gpu.ops->sync(&o.gpu);
+      EXPECT(memcmp(&got, &want, sizeof got) == 0, "%s: mean of %lld losses %.17g, CPU %.17g", ops->name, (long long)n,
+             got, want);
+      cuda_ops_close(&o);
+    }
+}
+// Four steps, the second of which overflows.
+static void cuda_check_step_decide(const Ops *ops, StepRule rule) {
+  StepState state = cuda_ops_state(0);
+  state.loss_scale = 65536.0f;
+  CudaOps o = cuda_ops_open(ops, cuda_ops_query(F32, 1, 1, 1), state);
+  const size_t record = step_exchange_bytes(rule.microbatches), bytes = record * (size_t)rule.world,
+               losses_bytes = sizeof(double) * (size_t)(rule.world * rule.microbatches);
+  char *exchange = (char *)op_alloc(bytes), *d_exchange = (char *)device_block(&o.gpu, bytes);
+  double *want = (double *)op_alloc(losses_bytes), *got = (double *)op_alloc(losses_bytes),
+         *d_losses = (double *)device_block(&o.gpu, losses_bytes);
+  uint64_t seed = 1;
+  for (int step = 0; step < 4; step++) {
+    for (int r = 0; r < rule.world; r++) {
+      Exchange *e = (Exchange *)(exchange + (size_t)r * record);
+      memset((void *)e, 0, sizeof *e);
+      for (int j = 0; j < 5; j++) e->limbs[j] = (int64_t)(op_random(&seed) >> 32);
+      e->limbs[NORM_NONFINITE] = step == 1;
+      e->stop = step == 3 && r == rule.world - 1;
+      for (int a = 0; a < rule.microbatches; a++) ((double *)(e + 1))[a] = 10.0 * op_uniform(&seed);
+    }
+    o.gpu.ops->copy(&o.gpu, d_exchange, exchange, bytes);
+    step_decide(&o.cpu, &op_state, want, exchange, rule);
+    step_decide(&o.gpu, (StepState *)o.gpu.state, d_losses, d_exchange, rule);
+    o.gpu.ops->copy(&o.gpu, got, d_losses, losses_bytes);
+    const StepState s = device_state(&o.gpu);
+    EXPECT(memcmp(&s, &op_state, sizeof s) == 0,
+           "%s, step %d: norm %.17g, CPU %.17g, loss %.17g, CPU %.17g, grad_scale %.9g, CPU %.9g, skip %d, CPU %d",
+           ops->name, step, s.grad_norm, op_state.grad_norm, s.loss, op_state.loss, (double)s.grad_scale,
+           (double)op_state.grad_scale, s.skip, op_state.skip);
+    EXPECT(memcmp(got, want, losses_bytes) == 0, "%s, step %d: losses in another order", ops->name, step);
+  }
+  cuda_ops_close(&o);
+}
+TEST(cuda_step_decide, "CUDA step_decide writes the CPU's state, bit for bit, through an overflow") {
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    cuda_check_step_decide(ops, {1, 1, 0.9f, 0.95f, 0.0, false});
+    cuda_check_step_decide(ops, {3, 2, 0.9f, 0.999f, 1.0, true});
+  }
+}
+
+// ================================================================================================ conversions
+TEST(cuda_convert, "CUDA convert and accumulate equal the CPU's for every 16-bit pattern and fp32 of every kind") {
+  const int64_t n = 65536 + 13;
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (Dtype from : {F32, BF16, F16}) {
+      CudaOps o = cuda_ops_open(ops, cuda_ops_query(from, 1, 1, 1), cuda_ops_state(0));
+      Tensor in = op_tensor(from, n);
+      uint64_t seed = 3;
+      for (int64_t j = 0; j < n; j++) {
+        uint32_t bits = (uint32_t)op_random(&seed);
+        if (j & 1) bits = (bits & 0x8fffffffu) | 0x30000000u;                 // where fp16 is normal or subnormal
+        if (j % 16 == 3) bits = (bits & 0xffff0000u) | 0x8000u;               // ties
+        if (j % 16 == 5) bits = (bits & 0xffffe000u) | 0x1000u;
+        if (from == F32) ((uint32_t *)in.data)[j] = bits;
+        else ((uint16_t *)in.data)[j] = (uint16_t)j;
+      }
+      Tensor d_in = device_upload(&o.gpu, in), before = op_random_tensor(5, 1.0, F32, n);
+      for (int shift = 0; shift < 2; shift++) {
+        for (Dtype to : {F32, BF16, F16}) {
+          Tensor want = op_tensor(to, n), d_out = device_tensor(&o.gpu, to, n);
+          convert(&o.cpu, cuda_shifted(want, shift), cuda_shifted(in, shift));
+          convert(&o.gpu, cuda_shifted(d_out, shift), cuda_shifted(d_in, shift));
+          Tensor got = device_download(&o.gpu, d_out);
+          int64_t bad = -1;
+          for (int64_t j = shift; j < n && bad < 0; j++) if (!ops_same_number(got, want, j)) bad = j;
+          EXPECT(bad < 0, "%s to %s: element %lld is %.9g, CPU %.9g", dtype_name(from), dtype_name(to), (long long)bad,
+                 op_get(got, bad < 0 ? 0 : bad), op_get(want, bad < 0 ? 0 : bad));
+        }
+        for (Accumulate mode : {OVERWRITE, ADD}) {
+          Tensor want = op_copy(before), d_sum = device_upload(&o.gpu, before);
+          accumulate(&o.cpu, cuda_shifted(want, shift), cuda_shifted(in, shift), mode);
+          accumulate(&o.gpu, cuda_shifted(d_sum, shift), cuda_shifted(d_in, shift), mode);
+          Tensor got = device_download(&o.gpu, d_sum);
+          int64_t bad = -1;
+          for (int64_t j = 0; j < n && bad < 0; j++) if (!ops_same_number(got, want, j)) bad = j;
+          EXPECT(bad < 0, "accumulate %s: element %lld is %.9g, CPU %.9g", dtype_name(from), (long long)bad,
+                 op_get(got, bad < 0 ? 0 : bad), op_get(want, bad < 0 ? 0 : bad));
+        }
+      }
+      cuda_ops_close(&o);
+    }
+}
+TEST(cuda_fill, "CUDA fill and normal_fill have the CPU's bits at any offset and alignment, beyond 2^34 elements") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (int64_t n : {1, 6, 1027, 5000})
+      for (int64_t shift = 0; shift < 4; shift++) {
+        CudaOps o = cuda_ops_open(ops, cuda_ops_query(F32, 1, 1, 1), cuda_ops_state(0));
+        const int64_t offset = ((int64_t)1 << 34) - 600 + 3 * shift;          // the counter passes 2^32 on the way
+        Tensor want = op_tensor(F32, n + shift), got = device_tensor(&o.gpu, F32, n + shift);
+        normal_fill(&o.cpu, cuda_shifted(want, shift), 77, 3, offset, 0.02f);
+        normal_fill(&o.gpu, cuda_shifted(got, shift), 77, 3, offset, 0.02f);
+        device_expect_same_bits("normal_fill", &o.gpu, cuda_shifted(got, shift), cuda_shifted(want, shift));
+        fill(&o.cpu, cuda_shifted(want, shift), 1.5f);
+        fill(&o.gpu, cuda_shifted(got, shift), 1.5f);
+        device_expect_same_bits("fill", &o.gpu, cuda_shifted(got, shift), cuda_shifted(want, shift));
+        cuda_ops_close(&o);
+      }
+}

@@ -1,0 +1,243 @@
+// attention_cuda.cuh: the CUDA part of attention.cuh, whose formulas, shapes and names hold here too.
+//
+// Two families of kernels, each one launch per output, attention_tensorcore.cuh and attention_plain.cuh:
+//   tensor cores   bf16 and fp16, head sizes that are multiples of 8 up to 128. Instances for 32, 64, 80, 96 and 128; a
+//                  size between them runs the next larger one, its missing columns zero in shared memory.
+//   plain          fp32, and the two-byte types of every other head size: products of 64 x 64 tiles in fp32 FMA.
+// Both are FlashAttention-2 (Dao 2023): a block owns one tile of rows, streams the other operand tile by tile, and
+// never writes a (T,T) matrix. Softmax is online (Milakov & Gimelshein 2018) in base 2: exp2(s c - max), c =
+// log2(e)/sqrt(hs), one fused multiply-add an element. Tiles in the future are never visited, a warp skips those that
+// lie in the future of all of its own rows, and only tiles that the diagonal crosses are masked. lse is natural.
+//
+// Backward is three launches: D = dout . out; dk and dv, a block for each tile of keys, over the queries from the
+// diagonal on; dq, a block for each tile of queries, over the keys up to the diagonal. That is seven products of tiles
+// where one kernel with a shared dq needs five, but then dq is a sum over blocks: of atomic additions, in another order
+// each time, or of blocks that wait for each other. Here every sum has one owner and one order, tiles ascending, and
+// dk, dv and dq live in registers from the first tile to the last.
+//
+// Tensor cores: mma.sync.m16n8k16, fp32 sums (PTX ISA, "Matrix Fragments for mma.m16n8k16"). With g = lane / 4 and
+// t = lane % 4 a lane holds
+//   sums D (16x8)    d[e]   row g + 8 (e / 2), column 2t + e % 2
+//   A (16x16)        a[i]   row g + 8 (i % 2), columns 2t, 2t+1 (+ 8 for i >= 2)
+//   B (16x8)         b[i]   rows 2t, 2t+1 (+ 8 i), column g
+// so the sums of two neighbouring 8-column tiles, rounded and packed, are the A of the next product with nothing to
+// move: scores become probabilities and ds without leaving registers. dk and dv take S^T = K Q^T, keys as rows, for the
+// same reason. Only two products are needed, both with A's rows along the warp's own rows:
+//   attention_dot_rows     sums += A B^T   A and B row-major over the head, by ldmatrix    (S, dP)
+//   attention_weigh_rows   sums += P B     P from registers, B by ldmatrix.trans           (out, dv, dk, dq)
+// P and ds are rounded to the tensors' type for the second product; sums, softmax, lse and D stay fp32.
+//
+// Four warps, each with M blocks of 16 rows. With M = 1 an mma needs 256 new bytes of B: two cycles of shared memory,
+// as long as an sm_80's tensor cores take for it. M = 2, where registers allow it, uses each fragment of B twice.
+// Shared memory is in rows of HS + 8 elements: HS / 8 + 1 pieces of 16 bytes are an odd number, so that the 8 rows that
+// ldmatrix reads at a time begin in 8 different groups of 4 banks; no conflicts, no swizzle.
+//   forward   Q (64 M rows) | K, V (N rows each) of two tiles: one is computed on while cp.async brings the next
+//   dk, dv    K, V (64 M) | Q, dout (N) of two tiles | lse, D (N) of two tiles
+//   dq        Q, dout (64 M) | K, V (N) of two tiles
+// Finished tiles go out through the rows that the warp itself owns, so that global stores are 16 bytes too. M and N of
+// each head size are in ATTENTION_TILES; bytes are (KiB, forward | dk, dv | dq)
+//   32: 30 | 30.5 | 40    64: 54 | 55 | 54    80: 66 | 67 | 66    96: 52 | 52.5 | 78    128: 68 | 68.5 | 68
+// below the 99 KiB that a block may have on every machine since sm_80.
+//
+// Dropout: the mask's words run along the keys of a query. Each lane draws 16 or 32 neighbouring elements, one Philox
+// call for 4 of them, and shuffles hand the bits to the lanes that hold the scores. 1/(1-p) is applied to the finished
+// sums (out, dv) or to dout . v (ds).
+//
+// Padding rows (at or beyond T) are zero in shared memory: as queries they are never stored and give dk and dv nothing,
+// as keys they are in every real query's future.
+#pragma once
+#include <float.h>
+#include "gpu.h"
+#include "random.h"
+
+// step is not known before the kernel runs: it is read from state, and only where something is dropped.
+struct AttentionDrop { Dropout drop; uint32_t threshold; float factor; const StepState *state; };
+// len: T of the formulas. scale = 1/sqrt(hs), scale2 = scale log2(e).
+struct AttentionShape { int len, n_head, hs, C; float scale, scale2; };
+template <class T> struct AttentionForward {
+  T *out; float *lse; const T *qkv;
+  AttentionShape s; AttentionDrop d;
+};
+template <class T> struct AttentionBackward {
+  T *dqkv; const T *dout, *qkv; const float *lse, *dot;
+  AttentionShape s; AttentionDrop d;
+};
+
+// ---- what both families share ---------------------------------------------------------------------------------------
+// Which of `count` <= 32 neighbouring elements of a sample's mask are kept: bit i for element + i; others may follow.
+__device__ static inline uint32_t attention_keep(const AttentionDrop &d, uint32_t step, int64_t sample, int64_t element,
+                                                 int count) {
+  const int skip = (int)(element & 3);
+  uint32_t counter = (uint32_t)(element >> 2);
+  uint64_t bits = 0;
+  ROLLED for (int have = 0; have < skip + count; have += 4) {
+    const Philox r = philox4x32(d.drop.seed, Philox{counter++, (uint32_t)sample, step, d.drop.tensor});
+    const uint32_t kept = (uint32_t)(r.x >= d.threshold) | (uint32_t)(r.y >= d.threshold) << 1 |
+                          (uint32_t)(r.z >= d.threshold) << 2 | (uint32_t)(r.w >= d.threshold) << 3;
+    bits |= (uint64_t)kept << have;
+  }
+  return (uint32_t)(bits >> skip);
+}
+HD int attention_min(int a, int b) { return a < b ? a : b; }
+__device__ static inline uint32_t attention_step(const AttentionDrop &d) {
+  return d.drop.p > 0.0f ? d.state->in.step : 0;
+}
+// The element of the mask of (head, query, key).
+__device__ static inline int64_t attention_element(const AttentionShape &s, int head, int query, int key) {
+  return ((int64_t)head * s.len + query) * s.len + key;
+}
+
+// Where the head and sequence of a block begin: in qkv and dqkv (rows of ld elements; k and v lie C and 2C further on),
+// in out and dout (rows of C), in lse and dot.
+struct AttentionPlace { int ld; int64_t qkv, out, stat; };
+__device__ static inline AttentionPlace attention_place(const AttentionShape &s) {
+  const int64_t row = (int64_t)blockIdx.z * s.len, column = (int64_t)blockIdx.y * s.hs;
+  return AttentionPlace{3 * s.C, row * (3 * s.C) + column, row * s.C + column,
+                        ((int64_t)blockIdx.z * s.n_head + blockIdx.y) * s.len};
+}
+
+// dot (B,H,T) = dout . out over a head. Eight lanes a row; neighbouring rows of one head follow each other, so that
+// dot is written in whole sectors; 16-byte loads where the head size allows them.
+enum { ATTENTION_DOT_THREADS = 256, ATTENTION_DOT_LANES = 8 };
+template <class T>
+__global__ static void __launch_bounds__(ATTENTION_DOT_THREADS)
+    attention_dot_kernel(float *dot, const T *dout, const T *out, AttentionShape s, int64_t rows) {
+  const int lane = (int)threadIdx.x % ATTENTION_DOT_LANES;
+  const int64_t row = ((int64_t)blockIdx.x * ATTENTION_DOT_THREADS + threadIdx.x) / ATTENTION_DOT_LANES;
+  const int64_t in = row < rows ? row : 0, head = in / s.len % s.n_head, b = in / s.len / s.n_head;
+  const int64_t at = (b * s.len + in % s.len) * s.C + head * s.hs;
+  const int width = 16 / (int)sizeof(T);
+  float sum = 0.0f;
+  if (s.hs % width == 0) {
+    ROLLED for (int c = lane * width; c < s.hs; c += ATTENTION_DOT_LANES * width) {
+      const Pack<T> x = load_pack(dout + at + c), y = load_pack(out + at + c);
+      UNROLL for (int i = 0; i < width; i++) sum = fmaf(to_f32(x.x[i]), to_f32(y.x[i]), sum);
+    }
+  } else {
+    for (int c = lane; c < s.hs; c += ATTENTION_DOT_LANES) sum = fmaf(to_f32(dout[at + c]), to_f32(out[at + c]), sum);
+  }
+  UNROLL for (int x = ATTENTION_DOT_LANES / 2; x; x /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, x);
+  if (lane == 0 && row < rows) dot[row] = sum;
+}
+
+#include "attention_tensorcore.cuh"
+#include "attention_plain.cuh"
+
+// ---- launches -------------------------------------------------------------------------------------------------------
+// Head size, then M, N, KEEP and BLOCKS of forward, of dk and dv, and of dq. M and N are the largest that compile
+// without spills for every architecture and fit in shared memory, KEEP where registers are left. BLOCKS is what the
+// registers of a multiprocessor, 65536, hold: two blocks of 128 threads with up to 255 each.
+//   HS   forward            dk and dv         dq
+#define ATTENTION_TILES(X) \
+  X(32,  2, 64, true,  2,   2, 32, true,  2,  2, 64, true,  2) \
+  X(64,  2, 64, true,  2,   1, 64, true,  2,  2, 32, true,  2) \
+  X(80,  2, 64, false, 2,   1, 32, true,  2,  2, 32, false, 2) \
+  X(96,  2, 32, false, 2,   1, 32, true,  2,  2, 32, false, 2) \
+  X(128, 2, 32, false, 2,   1, 32, false, 2,  1, 32, true,  2)
+
+static AttentionShape attention_shape(Tensor out, int n_head) {
+  const int hs = (int)(out.shape[2] / n_head);
+  const float scale = 1.0f / sqrtf((float)hs);
+  return AttentionShape{(int)out.shape[1], n_head, hs, (int)out.shape[2], scale, scale * 1.44269504f};
+}
+static AttentionDrop attention_drop(const Ctx *c, Dropout drop) {
+  return AttentionDrop{drop, drop.p > 0.0f ? dropout_threshold(drop.p) : 0u, 1.0f / (1.0f - drop.p), c->state};
+}
+// Blocks for tiles of `rows` rows, each block `runs` times.
+static dim3 attention_grid(const AttentionShape &s, int64_t B, int rows, int runs = 1) {
+  return dim3((unsigned)((s.len + rows - 1) / rows * runs), (unsigned)s.n_head, (unsigned)B);
+}
+static void attention_check(const char *op, Tensor out, int n_head) {
+  CHECK(out.shape[0] < 65536 && n_head < 65536 && out.shape[1] < 1 << 30 && out.shape[2] < 1 << 29,
+        "%s: (%lld,%lld,%lld) on %d heads, needs fewer than 65536 sequences and heads, 2^30 tokens, 2^29 columns", op,
+        (long long)out.shape[0], (long long)out.shape[1], (long long)out.shape[2], n_head);
+}
+template <class T, int COLUMNS> static void attention_plain_forward(Ctx *c, AttentionForward<T> a, int64_t B) {
+  const dim3 grid = attention_grid(a.s, B, ATTENTION_EDGE, (a.s.hs + COLUMNS - 1) / COLUMNS);
+  LAUNCH((attention_plain_forward_kernel<T, COLUMNS>), grid, ATTENTION_PLAIN_THREADS, 0, STREAM(c), a);
+}
+template <class T, int COLUMNS> static void attention_plain_backward(Ctx *c, AttentionBackward<T> a, int64_t B) {
+  const dim3 grid = attention_grid(a.s, B, ATTENTION_EDGE, (a.s.hs + COLUMNS - 1) / COLUMNS);
+  LAUNCH((attention_plain_dkv_kernel<T, COLUMNS>), grid, ATTENTION_PLAIN_THREADS, 0, STREAM(c), a);
+  LAUNCH((attention_plain_dq_kernel<T, COLUMNS>), grid, ATTENTION_PLAIN_THREADS, 0, STREAM(c), a);
+}
+
+// Bytes of `rows` rows of two-byte elements.
+static constexpr size_t attention_row_bytes(int HS, int rows) { return (size_t)rows * (size_t)(HS + 8) * 2; }
+enum { ATTENTION_SHARED_MOST = 99 << 10 };
+
+template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<T> a, int64_t B) {
+  if constexpr (sizeof(T) == 4) {
+    if (a.s.hs > 64) attention_plain_forward<T, 128>(c, a, B);
+    else attention_plain_forward<T, 64>(c, a, B);
+  } else {
+#define X(HS, M, N, KEEP, BLOCKS, ...) \
+    if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
+      constexpr size_t bytes = attention_row_bytes(HS, 64 * M + 4 * N); \
+      static_assert(bytes <= ATTENTION_SHARED_MOST, "more shared memory than a block may have"); \
+      LAUNCH((attention_forward_kernel<T, HS, M, N, KEEP, BLOCKS>), attention_grid(a.s, B, 64 * M), ATTENTION_THREADS, \
+             bytes, STREAM(c), a); \
+      return; \
+    }
+    ATTENTION_TILES(X)
+#undef X
+    attention_plain_forward<T, 64>(c, a, B);
+  }
+}
+static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
+  attention_check("attention_forward", out, n_head);
+  if (numel(out) == 0) return;
+  const AttentionShape s = attention_shape(out, n_head);
+  const AttentionDrop d = attention_drop(c, drop);
+  float *stats = (float *)lse.data;
+  DISPATCH(out.dtype, T,
+           AttentionForward<T> a = {(T *)out.data, stats, (const T *)qkv.data, s, d};
+           attention_forward_typed(c, a, out.shape[0]));
+}
+
+template <class T> static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, int64_t B) {
+  if constexpr (sizeof(T) == 4) {
+    if (a.s.hs > 64) attention_plain_backward<T, 128>(c, a, B);
+    else attention_plain_backward<T, 64>(c, a, B);
+  } else {
+#define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \
+    if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
+      constexpr size_t kv_bytes = attention_row_bytes(HS, 2 * 64 * KV_M + 4 * KV_N) + 4 * KV_N * sizeof(float); \
+      constexpr size_t q_bytes = attention_row_bytes(HS, 2 * 64 * Q_M + 4 * Q_N); \
+      static_assert(kv_bytes <= ATTENTION_SHARED_MOST && q_bytes <= ATTENTION_SHARED_MOST, "too much shared memory"); \
+      LAUNCH((attention_dkv_kernel<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS>), attention_grid(a.s, B, 64 * KV_M), \
+             ATTENTION_THREADS, kv_bytes, STREAM(c), a); \
+      LAUNCH((attention_dq_kernel<T, HS, Q_M, Q_N, Q_KEEP, Q_BLOCKS>), attention_grid(a.s, B, 64 * Q_M), \
+             ATTENTION_THREADS, q_bytes, STREAM(c), a); \
+      return; \
+    }
+    ATTENTION_TILES(X)
+#undef X
+    attention_plain_backward<T, 64>(c, a, B);
+  }
+}
+template <class T>
+static void attention_dot(Ctx *c, float *dot, const T *dout, const T *out, AttentionShape s, int64_t rows) {
+  const int64_t blocks = (rows * ATTENTION_DOT_LANES + ATTENTION_DOT_THREADS - 1) / ATTENTION_DOT_THREADS;
+  LAUNCH(attention_dot_kernel<T>, dim3((unsigned)blocks), ATTENTION_DOT_THREADS, 0, STREAM(c), dot, dout, out, s, rows);
+}
+static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
+                                    Dropout drop) {
+  attention_check("attention_backward", out, n_head);
+  if (numel(out) == 0) return;
+  const size_t need = (size_t)numel(lse) * sizeof(float);
+  CHECK(c->workspace_bytes >= need, "attention_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
+  const AttentionShape s = attention_shape(out, n_head);
+  const AttentionDrop d = attention_drop(c, drop);
+  const float *stats = (const float *)lse.data;
+  float *dot = (float *)c->workspace;
+  DISPATCH(out.dtype, T,
+           attention_dot(c, dot, (const T *)dout.data, (const T *)out.data, s, numel(lse));
+           AttentionBackward<T> a = {(T *)dqkv.data, (const T *)dout.data, (const T *)qkv.data, stats, dot, s, d};
+           attention_backward_typed(c, a, out.shape[0]));
+}
+
+// D of every query: (B,H,T) fp32.
+static size_t attention_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+  return (size_t)(q.batch * q.n_head * q.seq_len) * sizeof(float);
+}

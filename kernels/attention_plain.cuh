@@ -1,0 +1,265 @@
+// attention_plain.cuh: the kernels of attention_cuda.cuh in fp32 FMA, for fp32 and for head sizes that the tensor
+// cores' kernels do not take. That file includes this one.
+#pragma once
+
+// ---- plain: pieces --------------------------------------------------------------------------------------------------
+// Tiles of 64 x 64 by 16 x 16 threads, each with 4 neighbouring rows and 4 neighbouring columns. Shared memory: 16
+// KiB for two operands over 32 of the head (or for 32 rows of one), 16 for each tile that is multiplied next. Any head
+// size: scores walk the head 32 columns at a time; of out, dk, dv and dq a block has COLUMNS, 64 or 128, and computes
+// the scores for itself.
+enum { ATTENTION_PLAIN_THREADS = 256, ATTENTION_EDGE = 64, ATTENTION_DEPTH = 32 };
+
+// Where row `row` of a tile stored by columns lies in column k. Groups of 4 rows are permuted by k / 4, so that neither
+// the stores along k nor the 16-byte loads along rows meet in a bank.
+__device__ static inline int attention_plain_at(int k, int row) {
+  return k * ATTENTION_EDGE + ((row / 4 ^ (k / 4 & 7)) * 4) + row % 4;
+}
+__device__ static inline int attention_plain_row() { return (int)threadIdx.x / 16 * 4; }
+__device__ static inline int attention_plain_column() { return (int)threadIdx.x % 16 * 4; }
+// Four neighbours, zero from the count-th on. whole: rows begin on 16 bytes.
+template <class T> __device__ static inline Pack<float> attention_plain_read(const T *from, int count, bool whole) {
+  Pack<float> x;
+  if constexpr (sizeof(T) == 4)
+    if (whole && count >= 4) return load_pack(from);
+  UNROLL for (int i = 0; i < 4; i++) x.x[i] = i < count ? to_f32(from[i]) : 0.0f;
+  return x;
+}
+// 64 rows of one head from row first on, 32 columns from column d on, stored by columns.
+template <class T>
+__device__ static inline void attention_plain_load(float *to, const T *from, int ld, int first, int d,
+                                                   const AttentionShape &s) {
+  const int column = (int)threadIdx.x % 8 * 4;
+  UNROLL for (int row = (int)threadIdx.x / 8; row < ATTENTION_EDGE; row += ATTENTION_PLAIN_THREADS / 8) {
+    const int count = first + row < s.len ? s.hs - d - column : 0;
+    const T *at = count > 0 ? from + (int64_t)(first + row) * ld + d + column : from;
+    const Pack<float> x = attention_plain_read(at, count, s.hs % 4 == 0);
+    UNROLL for (int i = 0; i < 4; i++) to[attention_plain_at(column + i, row)] = x.x[i];
+  }
+}
+// One operand of the product below: the rows of a tile, of one head.
+template <class T> struct AttentionOperand { const T *from; int ld, first; };
+// sums = a b^T over the whole head, ascending.
+template <class T>
+__device__ static inline void attention_plain_scores(float sums[4][4], float *shared, AttentionOperand<T> a,
+                                                     AttentionOperand<T> b, const AttentionShape &s) {
+  float *shared_b = shared + ATTENTION_DEPTH * ATTENTION_EDGE;
+  UNROLL for (int i = 0; i < 16; i++) sums[i / 4][i % 4] = 0.0f;
+  for (int d = 0; d < s.hs; d += ATTENTION_DEPTH) {
+    __syncthreads();
+    attention_plain_load(shared, a.from, a.ld, a.first, d, s);
+    attention_plain_load(shared_b, b.from, b.ld, b.first, d, s);
+    __syncthreads();
+    ROLLED for (int eight = 0; eight < ATTENTION_DEPTH; eight += 8) UNROLL for (int k = eight; k < eight + 8; k++) {
+      const Pack<float> x = load_pack(shared + attention_plain_at(k, attention_plain_row()));
+      const Pack<float> y = load_pack(shared_b + attention_plain_at(k, attention_plain_column()));
+      UNROLL for (int i = 0; i < 16; i++) sums[i / 4][i % 4] = fmaf(x.x[i / 4], y.x[i % 4], sums[i / 4][i % 4]);
+    }
+  }
+}
+// tile: p by columns; a column of p weighs one row of the product below.
+__device__ static inline void attention_plain_put(float *tile, const float p[4][4]) {
+  __syncthreads();                               // the product before has read it
+  UNROLL for (int j = 0; j < 4; j++) {
+    const Pack<float> x = {{p[0][j], p[1][j], p[2][j], p[3][j]}};
+    store_pack(tile + attention_plain_at(attention_plain_column() + j, attention_plain_row()), x);
+  }
+}
+// sums (64 x COLUMNS) += p b, over the 64 rows of b ascending; columns of b from `column` on.
+template <int COLUMNS, class T>
+__device__ static inline void attention_plain_weigh(float sums[4][COLUMNS / 16], float *shared, const float *tile,
+                                                    AttentionOperand<T> b, int column, const AttentionShape &s) {
+  for (int half = 0; half < ATTENTION_EDGE; half += ATTENTION_DEPTH) {
+    __syncthreads();
+    UNROLL for (int i = (int)threadIdx.x * 4; i < ATTENTION_DEPTH * COLUMNS; i += ATTENTION_PLAIN_THREADS * 4) {
+      const int row = b.first + half + i / COLUMNS, at = column + i % COLUMNS, count = row < s.len ? s.hs - at : 0;
+      const T *from = count > 0 ? b.from + (int64_t)row * b.ld + at : b.from;
+      store_pack(shared + i, attention_plain_read(from, count, s.hs % 4 == 0));
+    }
+    __syncthreads();
+    ROLLED for (int eight = 0; eight < ATTENTION_DEPTH; eight += 8) UNROLL for (int k = eight; k < eight + 8; k++) {
+      const Pack<float> x = load_pack(tile + attention_plain_at(half + k, attention_plain_row()));
+      UNROLL for (int j = 0; j < COLUMNS / 16; j += 4) {
+        const Pack<float> y = load_pack(shared + k * COLUMNS + j * 16 + attention_plain_column());
+        UNROLL for (int i = 0; i < 16; i++) {
+          float *sum = &sums[i / 4][j + i % 4];
+          *sum = fmaf(x.x[i / 4], y.x[i % 4], *sum);
+        }
+      }
+    }
+  }
+}
+template <int COLUMNS, class T>
+__device__ static inline void attention_plain_store(T *to, int ld, int first, int column,
+                                                    const float sums[4][COLUMNS / 16], const float factor[4],
+                                                    const AttentionShape &s) {
+  UNROLL for (int i = 0; i < 4; i++)
+    UNROLL for (int j = 0; j < COLUMNS / 16; j += 4) {
+      const int row = first + attention_plain_row() + i, at = column + j * 16 + attention_plain_column();
+      if (row >= s.len) continue;
+      Pack<float> x;
+      UNROLL for (int k = 0; k < 4; k++) x.x[k] = sums[i][j + k] * factor[i];
+      if constexpr (sizeof(T) == 4)
+        if (s.hs % 4 == 0) {
+          if (at < s.hs) store_pack(to + (int64_t)row * ld + at, x);
+          continue;
+        }
+      UNROLL for (int k = 0; k < 4; k++)
+        if (at + k < s.hs) round_to(&to[(int64_t)row * ld + at + k], x.x[k]);
+    }
+}
+// Which of 4 queries by 4 keys are kept: bit 4 i + j for query i and key j. All of them without dropout.
+__device__ static inline uint32_t attention_plain_keep(const AttentionDrop &d, uint32_t step, const AttentionShape &s,
+                                                       int query, int key) {
+  if (!(d.drop.p > 0.0f)) return 0xffff;
+  uint32_t keep = 0;
+  ROLLED for (int i = 0; i < 4; i++) {
+    const int64_t element = attention_element(s, (int)blockIdx.y, query + i, key);
+    keep |= (attention_keep(d, step, d.drop.sample0 + blockIdx.z, element, 4) & 15) << 4 * i;
+  }
+  return keep;
+}
+// Sum or maximum over the 16 threads of a row, the same in each.
+__device__ static inline float attention_plain_sum(float x) {
+  UNROLL for (int d = 8; d; d /= 2) x += __shfl_xor_sync(FULL_WARP, x, d);
+  return x;
+}
+__device__ static inline float attention_plain_max(float x) {
+  UNROLL for (int d = 8; d; d /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, d));
+  return x;
+}
+
+// ---- plain: kernels -------------------------------------------------------------------------------------------------
+// Grids: (tiles times runs of COLUMNS, heads, sequences), the tiles in the order of the kernels above.
+template <class T, int COLUMNS>
+__global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 ? 2 : 1)
+    attention_plain_forward_kernel(AttentionForward<T> a) {
+  SHARED(float, shared, 2 * ATTENTION_DEPTH * ATTENTION_EDGE);
+  SHARED(float, tile, ATTENTION_EDGE * ATTENTION_EDGE);
+  const AttentionShape &s = a.s;
+  const int runs = (s.hs + COLUMNS - 1) / COLUMNS, column = (int)blockIdx.x % runs * COLUMNS;
+  const int first = ((int)gridDim.x - 1 - (int)blockIdx.x) / runs * ATTENTION_EDGE;
+  const int my_query = first + attention_plain_row(), end = attention_min(first + ATTENTION_EDGE, s.len);
+  const AttentionPlace at = attention_place(s);
+  const T *q = a.qkv + at.qkv;
+  const uint32_t step = attention_step(a.d);
+  float out[4][COLUMNS / 16] = {}, top[4], sum[4];
+  UNROLL for (int i = 0; i < 4; i++) {
+    top[i] = -FLT_MAX;
+    sum[i] = 0.0f;
+  }
+  for (int key = 0; key < end; key += ATTENTION_EDGE) {
+    float p[4][4];
+    const AttentionOperand<T> of_q = {q, at.ld, first}, of_k = {q + s.C, at.ld, key}, of_v = {q + 2 * s.C, at.ld, key};
+    attention_plain_scores(p, shared, of_q, of_k, s);
+    const int my_key = key + attention_plain_column();
+    const uint32_t keep = attention_plain_keep(a.d, step, s, my_query, my_key);
+    UNROLL for (int i = 0; i < 4; i++) {
+      float most = -INFINITY, total = 0.0f;
+      UNROLL for (int j = 0; j < 4; j++) {
+        p[i][j] = my_key + j > my_query + i ? -INFINITY : p[i][j] * s.scale2;
+        most = fmaxf(most, p[i][j]);
+      }
+      most = fmaxf(top[i], attention_plain_max(most));
+      const float shrink = fast_exp2(top[i] - most);
+      UNROLL for (int j = 0; j < 4; j++) {
+        p[i][j] = fast_exp2(p[i][j] - most);
+        total += p[i][j];
+      }
+      top[i] = most;
+      sum[i] = fmaf(sum[i], shrink, attention_plain_sum(total));
+      UNROLL for (int j = 0; j < COLUMNS / 16; j++) out[i][j] *= shrink;
+      UNROLL for (int j = 0; j < 4; j++)
+        if (!(keep >> (4 * i + j) & 1)) p[i][j] = 0.0f;
+    }
+    attention_plain_put(tile, p);
+    attention_plain_weigh<COLUMNS>(out, shared, tile, of_v, column, s);
+  }
+  UNROLL for (int i = 0; i < 4; i++) {
+    if (column == 0 && threadIdx.x % 16 == 0 && my_query + i < s.len)
+      a.lse[at.stat + my_query + i] = fmaf(top[i], 0.693147181f, logf(sum[i]));
+    sum[i] = a.d.factor / sum[i];
+  }
+  attention_plain_store<COLUMNS>(a.out + at.out, s.C, first, column, out, sum, s);
+}
+
+// Rows are keys, columns are queries.
+template <class T, int COLUMNS>
+__global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 ? 2 : 1)
+    attention_plain_dkv_kernel(AttentionBackward<T> a) {
+  SHARED(float, shared, 2 * ATTENTION_DEPTH * ATTENTION_EDGE);
+  SHARED(float, tile, ATTENTION_EDGE * ATTENTION_EDGE);
+  SHARED(float, tile_ds, ATTENTION_EDGE * ATTENTION_EDGE);
+  const AttentionShape &s = a.s;
+  const int runs = (s.hs + COLUMNS - 1) / COLUMNS, column = (int)blockIdx.x % runs * COLUMNS;
+  const int first = (int)blockIdx.x / runs * ATTENTION_EDGE, my_key = first + attention_plain_row();
+  const AttentionPlace at = attention_place(s);
+  const T *q = a.qkv + at.qkv, *dout = a.dout + at.out;
+  const uint32_t step = attention_step(a.d);
+  float dk[4][COLUMNS / 16] = {}, dv[4][COLUMNS / 16] = {};
+  for (int query = first; query < s.len; query += ATTENTION_EDGE) {
+    float p[4][4], dp[4][4];
+    const AttentionOperand<T> of_q = {q, at.ld, query}, of_dout = {dout, s.C, query};
+    attention_plain_scores(p, shared, AttentionOperand<T>{q + s.C, at.ld, first}, of_q, s);
+    attention_plain_scores(dp, shared, AttentionOperand<T>{q + 2 * s.C, at.ld, first}, of_dout, s);
+    const uint32_t keep = attention_plain_keep(a.d, step, s, query + attention_plain_column(), my_key);
+    UNROLL for (int j = 0; j < 4; j++) {
+      const int my_query = query + attention_plain_column() + j;
+      const float lse = my_query < s.len ? a.lse[at.stat + my_query] * 1.44269504f : 0.0f;
+      const float dot = my_query < s.len ? a.dot[at.stat + my_query] : 0.0f;
+      UNROLL for (int i = 0; i < 4; i++) {
+        const float x = my_key + i > my_query ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
+        const bool kept = keep >> (4 * j + i) & 1;
+        p[i][j] = kept ? x : 0.0f;
+        dp[i][j] = x * ((kept ? dp[i][j] * a.d.factor : 0.0f) - dot);
+      }
+    }
+    attention_plain_put(tile, p);
+    attention_plain_put(tile_ds, dp);
+    attention_plain_weigh<COLUMNS>(dv, shared, tile, of_dout, column, s);
+    attention_plain_weigh<COLUMNS>(dk, shared, tile_ds, of_q, column, s);
+  }
+  float k_factor[4], v_factor[4];
+  UNROLL for (int i = 0; i < 4; i++) {
+    k_factor[i] = s.scale;
+    v_factor[i] = a.d.factor;
+  }
+  T *to = a.dqkv + at.qkv;
+  attention_plain_store<COLUMNS>(to + s.C, at.ld, first, column, dk, k_factor, s);
+  attention_plain_store<COLUMNS>(to + 2 * s.C, at.ld, first, column, dv, v_factor, s);
+}
+
+template <class T, int COLUMNS>
+__global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 ? 2 : 1)
+    attention_plain_dq_kernel(AttentionBackward<T> a) {
+  SHARED(float, shared, 2 * ATTENTION_DEPTH * ATTENTION_EDGE);
+  SHARED(float, tile, ATTENTION_EDGE * ATTENTION_EDGE);
+  const AttentionShape &s = a.s;
+  const int runs = (s.hs + COLUMNS - 1) / COLUMNS, column = (int)blockIdx.x % runs * COLUMNS;
+  const int first = ((int)gridDim.x - 1 - (int)blockIdx.x) / runs * ATTENTION_EDGE;
+  const int my_query = first + attention_plain_row(), end = attention_min(first + ATTENTION_EDGE, s.len);
+  const AttentionPlace at = attention_place(s);
+  const T *q = a.qkv + at.qkv, *dout = a.dout + at.out;
+  const uint32_t step = attention_step(a.d);
+  float dq[4][COLUMNS / 16] = {};
+  for (int key = 0; key < end; key += ATTENTION_EDGE) {
+    float p[4][4], dp[4][4];
+    const AttentionOperand<T> of_k = {q + s.C, at.ld, key};
+    attention_plain_scores(p, shared, AttentionOperand<T>{q, at.ld, first}, of_k, s);
+    const AttentionOperand<T> of_v = {q + 2 * s.C, at.ld, key};
+    attention_plain_scores(dp, shared, AttentionOperand<T>{dout, s.C, first}, of_v, s);
+    const int my_key = key + attention_plain_column();
+    const uint32_t keep = attention_plain_keep(a.d, step, s, my_query, my_key);
+    UNROLL for (int i = 0; i < 4; i++) {
+      const float lse = my_query + i < s.len ? a.lse[at.stat + my_query + i] * 1.44269504f : 0.0f;
+      const float dot = my_query + i < s.len ? a.dot[at.stat + my_query + i] : 0.0f;
+      UNROLL for (int j = 0; j < 4; j++) {
+        const float x = my_key + j > my_query + i ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
+        dp[i][j] = x * ((keep >> (4 * i + j) & 1 ? dp[i][j] * a.d.factor : 0.0f) - dot);
+      }
+    }
+    attention_plain_put(tile, dp);
+    attention_plain_weigh<COLUMNS>(dq, shared, tile, of_k, column, s);
+  }
+  const float factor[4] = {s.scale, s.scale, s.scale, s.scale};
+  attention_plain_store<COLUMNS>(a.dqkv + at.qkv, at.ld, first, column, dq, factor, s);
+}

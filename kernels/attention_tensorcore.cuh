@@ -1,0 +1,396 @@
+// attention_tensorcore.cuh: the kernels of attention_cuda.cuh for bf16 and fp16 on tensor cores; that file, which
+// includes this one, tells how they work.
+#pragma once
+
+// ---- tensor cores: pieces -------------------------------------------------------------------------------------------
+enum { ATTENTION_WARPS = 4, ATTENTION_THREADS = ATTENTION_WARPS * WARP };
+
+// Starts the copy of rows first .. first + ROWS of one head into shared memory; rows beyond T and columns beyond the
+// head size become zero.
+template <int ROWS, int HS, class T>
+__device__ static inline void attention_load(T *to, const T *from, int ld, int first, const AttentionShape &s) {
+  constexpr int PIECES = ROWS * HS / 8;
+  UNROLL for (int j = 0; j < (PIECES + ATTENTION_THREADS - 1) / ATTENTION_THREADS; j++) {
+    const int i = (int)threadIdx.x + j * ATTENTION_THREADS;
+    if (PIECES % ATTENTION_THREADS && i >= PIECES) break;
+    const int row = i / (HS / 8), column = i % (HS / 8) * 8;
+    const bool ok = first + row < s.len && column < s.hs;
+    cp_async16(to + row * (HS + 8) + column, ok ? from + (int64_t)(first + row) * ld + column : from, ok);
+  }
+}
+
+// The A operand of a warp: 16 M rows of a tile, kept in registers from the first tile on (KEEP) or read again for each.
+template <int M, int HS, bool KEEP> struct AttentionRows { uint32_t fragment[KEEP ? HS / 16 : 1][M][4]; };
+template <int M, int HS, class T>
+__device__ static inline void attention_read_rows(uint32_t a[M][4], const T *rows, int d) {
+  const int lane = (int)threadIdx.x % WARP;
+  UNROLL for (int m = 0; m < M; m++)
+    ldmatrix_x4(a[m], rows + (m * 16 + lane % 16) * (HS + 8) + d * 16 + lane / 16 * 8);
+}
+template <int M, int HS, bool KEEP, class T>
+__device__ static inline void attention_keep_rows(AttentionRows<M, HS, KEEP> *a, const T *rows) {
+  if constexpr (KEEP) UNROLL for (int d = 0; d < HS / 16; d++) attention_read_rows<M, HS>(a->fragment[d], rows, d);
+}
+// sums (16 M x N) += A B^T: dot products of the warp's rows with N rows of b, over the head ascending.
+template <int M, int N, int HS, bool KEEP, class T>
+__device__ static inline void attention_dot_rows(float (*sums)[N / 8][4], AttentionRows<M, HS, KEEP> *kept, const T *a,
+                                                 const T *b) {
+  const int lane = (int)threadIdx.x % WARP;
+  UNROLL for (int d = 0; d < HS / 16; d++) {
+    uint32_t (*f)[4] = kept->fragment[KEEP ? d : 0];
+    if (!KEEP) attention_read_rows<M, HS>(f, a, d);
+    UNROLL for (int n = 0; n < N / 8; n += 2) {
+      uint32_t r[4];                             // B of column tiles n and n + 1
+      ldmatrix_x4(r, b + (n * 8 + lane / 16 * 8 + lane % 8) * (HS + 8) + d * 16 + lane / 8 % 2 * 8);
+      UNROLL for (int m = 0; m < M; m++) {
+        mma_16816<T>(sums[m][n], f[m], r);
+        mma_16816<T>(sums[m][n + 1], f[m], r + 2);
+      }
+    }
+  }
+}
+// sums (16 M x HS) += P B: the rows of b weighed by P (16 M x N), over the rows of b ascending.
+template <int M, int N, int HS, class T>
+__device__ static inline void attention_weigh_rows(float (*sums)[HS / 8][4], const float (*p)[N / 8][4], const T *b) {
+  const int lane = (int)threadIdx.x % WARP;
+  UNROLL for (int k = 0; k < N / 16; k++) {
+    uint32_t a[M][4];
+    UNROLL for (int m = 0; m < M; m++)
+      UNROLL for (int i = 0; i < 4; i++) {
+        const float *pair = &p[m][2 * k + i / 2][i % 2 * 2];
+        a[m][i] = pack2<T>(pair[0], pair[1]);
+      }
+    UNROLL for (int n = 0; n < HS / 8; n += 2) {
+      uint32_t r[4];
+      ldmatrix_x4_trans(r, b + (k * 16 + lane % 16) * (HS + 8) + n * 8 + lane / 16 * 8);
+      UNROLL for (int m = 0; m < M; m++) {
+        mma_16816<T>(sums[m][n], a[m], r);
+        mma_16816<T>(sums[m][n + 1], a[m], r + 2);
+      }
+    }
+  }
+}
+// Rounds sums times the factor of their row and stores them, up to `rows` rows, through the warp's own rows of shared
+// memory, which no other warp reads.
+template <class T> struct alignas(4) AttentionPair { T x[2]; };
+template <int M, int HS, class T>
+__device__ static inline void attention_store(T *to, int ld, int rows, int hs, T *staged,
+                                              const float (*sums)[HS / 8][4], const float (*factor)[2]) {
+  const int lane = (int)threadIdx.x % WARP;
+  __syncwarp();
+  UNROLL for (int m = 0; m < M; m++)
+    UNROLL for (int n = 0; n < HS / 8; n++)
+      UNROLL for (int i = 0; i < 2; i++) {
+        const uint32_t bits = pack2<T>(sums[m][n][2 * i] * factor[m][i], sums[m][n][2 * i + 1] * factor[m][i]);
+        AttentionPair<T> pair;
+        memcpy(&pair, &bits, 4);
+        *(AttentionPair<T> *)(staged + (m * 16 + i * 8 + lane / 4) * (HS + 8) + n * 8 + lane % 4 * 2) = pair;
+      }
+  __syncwarp();
+  UNROLL for (int i = lane; i < 16 * M * HS / 8; i += WARP) {
+    const int row = i / (HS / 8), column = i % (HS / 8) * 8;
+    if (row < rows && column < hs)
+      store_pack(to + (int64_t)row * ld + column, load_pack(staged + row * (HS + 8) + column));
+  }
+}
+
+// The kept bits of the warp's 16 M queries (rows) by N keys, as this lane needs them: bit n * 8 % 32 + e of
+// keep[m][i][n / 4] belongs to sum [m][n][2 i + e], e < 2.
+template <int M, int N>
+__device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], const AttentionDrop &d, uint32_t step,
+                                                  const AttentionShape &s, int first_query, int first_key) {
+  const int lane = (int)threadIdx.x % WARP, head = (int)blockIdx.y;
+  uint32_t word[(M * N + 63) / 64];              // word i of 32 keys: query i / (N/32)
+  UNROLL for (int j = 0; j < (M * N + 63) / 64; j++) {
+    const int i = j * WARP + lane;
+    const int64_t element = attention_element(s, head, first_query + i / (N / 32), first_key + i % (N / 32) * 32);
+    word[j] = attention_keep(d, step, d.drop.sample0 + blockIdx.z, element, 32);
+  }
+  UNROLL for (int m = 0; m < M; m++)
+    UNROLL for (int i = 0; i < 2; i++)
+      UNROLL for (int k = 0; k < N / 32; k++) {
+        const int from = (m * 16 + i * 8 + lane / 4) * (N / 32) + k;
+        keep[m][i][k] = __shfl_sync(FULL_WARP, word[m * N / 64], from % WARP) >> lane % 4 * 2;
+      }
+}
+// The same of N queries by the warp's 16 M keys (rows): bit m * 16 + i * 8 of keep[n][e] belongs to sum
+// [m][n][2 i + e].
+template <int M, int N>
+__device__ static inline void attention_keep_queries(uint32_t keep[N / 8][2], const AttentionDrop &d, uint32_t step,
+                                                     const AttentionShape &s, int first_query, int first_key) {
+  const int lane = (int)threadIdx.x % WARP, head = (int)blockIdx.y;
+  uint32_t word[N / 32];                         // one for each query
+  UNROLL for (int j = 0; j < N / 32; j++) {
+    const int64_t element = attention_element(s, head, first_query + j * WARP + lane, first_key);
+    word[j] = attention_keep(d, step, d.drop.sample0 + blockIdx.z, element, 16 * M);
+  }
+  UNROLL for (int n = 0; n < N / 8; n++)
+    UNROLL for (int e = 0; e < 2; e++)
+      keep[n][e] = __shfl_sync(FULL_WARP, word[n / 4], n % 4 * 8 + lane % 4 * 2 + e) >> lane / 4;
+}
+
+// ---- tensor cores: forward ------------------------------------------------------------------------------------------
+// Running maximum (of scores times scale2) and this lane's part of the sum, of rows m * 16 + i * 8 + lane / 4.
+template <int M> struct AttentionSoftmax { float max[M][2], sum[M][2]; };
+
+// Scores become probabilities relative to the new maximum; the sums so far shrink to it.
+template <int M, int N, int HS>
+__device__ static inline void attention_softmax(AttentionSoftmax<M> *w, float (*p)[N / 8][4], float (*out)[HS / 8][4],
+                                                float scale2) {
+  UNROLL for (int m = 0; m < M; m++)
+    UNROLL for (int i = 0; i < 2; i++) {
+      float top = -INFINITY;
+      UNROLL for (int n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(p[m][n][2 * i], p[m][n][2 * i + 1]));
+      top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));      // the four lanes of a row
+      top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
+      top = fmaxf(w->max[m][i], top * scale2);
+      const float shrink = fast_exp2(w->max[m][i] - top);
+      float sum = w->sum[m][i] * shrink;
+      UNROLL for (int n = 0; n < N / 8; n++)
+        UNROLL for (int e = 2 * i; e < 2 * i + 2; e++) {
+          p[m][n][e] = fast_exp2(fmaf(p[m][n][e], scale2, -top));
+          sum += p[m][n][e];
+        }
+      w->max[m][i] = top;
+      w->sum[m][i] = sum;
+      UNROLL for (int n = 0; n < HS / 8; n++) {
+        out[m][n][2 * i] *= shrink;
+        out[m][n][2 * i + 1] *= shrink;
+      }
+    }
+}
+// Scores of keys in a row's future become -INFINITY. Rows are queries.
+template <int M, int N>
+__device__ static inline void attention_mask_keys(float (*p)[N / 8][4], int first_query, int first_key) {
+  const int ahead = first_query - first_key + (int)threadIdx.x % WARP / 4 - (int)threadIdx.x % 4 * 2;
+  UNROLL for (int m = 0; m < M; m++)
+    UNROLL for (int n = 0; n < N / 8; n++)
+      UNROLL for (int e = 0; e < 4; e++)
+        if (n * 8 + e % 2 > ahead + m * 16 + e / 2 * 8) p[m][n][e] = -INFINITY;
+}
+
+// Tiles of queries run from the last, the longest, to the first; grid (tiles, heads, sequences).
+template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
+__global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_forward_kernel(AttentionForward<T> a) {
+  SHARED_DYNAMIC(T, q);
+  constexpr int TILE = N * (HS + 8), ROWS = 16 * M;
+  T *kv = q + ATTENTION_WARPS * ROWS * (HS + 8); // K, V of the even tiles, K, V of the odd ones
+  const AttentionShape &s = a.s;
+  const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+  const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
+  const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
+  const AttentionPlace at = attention_place(s);
+  const T *in = a.qkv + at.qkv;
+  const uint32_t step = attention_step(a.d);
+  T *own = q + warp * ROWS * (HS + 8);
+  AttentionRows<M, HS, KEEP> rows;
+  AttentionSoftmax<M> w;
+  float out[M][HS / 8][4] = {};
+  UNROLL for (int i = 0; i < 2 * M; i++) {
+    w.max[i / 2][i % 2] = -FLT_MAX;
+    w.sum[i / 2][i % 2] = 0.0f;
+  }
+  attention_load<ATTENTION_WARPS * ROWS, HS>(q, in, at.ld, block, s);
+  attention_load<N, HS>(kv, in + s.C, at.ld, 0, s);
+  attention_load<N, HS>(kv + TILE, in + 2 * s.C, at.ld, 0, s);
+  cp_async_commit();
+  for (int key = 0, odd = 0; key < end; key += N, odd ^= 1) {
+    const T *k = kv + odd * 2 * TILE, *v = k + TILE;
+    cp_async_wait<0>();
+    __syncthreads();                             // this tile has landed for all, and all are done with the one before
+    if (key == 0) attention_keep_rows(&rows, own);
+    if (key + N < end) {
+      T *next = kv + (odd ^ 1) * 2 * TILE;
+      attention_load<N, HS>(next, in + s.C, at.ld, key + N, s);
+      attention_load<N, HS>(next + TILE, in + 2 * s.C, at.ld, key + N, s);
+      cp_async_commit();
+    }
+    if (key >= first + ROWS) continue;           // in the future of all of this warp's queries
+    float p[M][N / 8][4] = {};
+    attention_dot_rows<M, N, HS, KEEP>(p, &rows, own, k);
+    if (key + N > first) attention_mask_keys<M, N>(p, first, key);
+    attention_softmax<M, N, HS>(&w, p, out, s.scale2);
+    if (a.d.drop.p > 0.0f) {
+      uint32_t keep[M][2][N / 32];
+      attention_keep_keys<M, N>(keep, a.d, step, s, first, key);
+      UNROLL for (int i = 0; i < M * N / 2; i++) {
+        const int m = i / (N / 2), n = i / 4 % (N / 8), e = i % 4;
+        if (!(keep[m][e / 2][n / 4] >> (n % 4 * 8 + e % 2) & 1)) p[m][n][e] = 0.0f;
+      }
+    }
+    attention_weigh_rows<M, N, HS>(out, p, v);
+  }
+  float factor[M][2];
+  UNROLL for (int i = 0; i < 2 * M; i++) {
+    float sum = w.sum[i / 2][i % 2];
+    sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+    sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+    factor[i / 2][i % 2] = a.d.factor / sum;
+    const int query = first + i * 8 + lane / 4;
+    if (lane % 4 == 0 && query < s.len)
+      a.lse[at.stat + query] = fmaf(w.max[i / 2][i % 2], 0.693147181f, logf(sum));
+  }
+  attention_store<M, HS>(a.out + at.out + (int64_t)first * s.C, s.C, s.len - first, s.hs, own, out, factor);
+}
+
+// ---- tensor cores: backward -----------------------------------------------------------------------------------------
+// Scores of queries before a row's key become -INFINITY. Rows are keys.
+template <int M, int N>
+__device__ static inline void attention_mask_queries(float (*p)[N / 8][4], int first_key, int first_query) {
+  const int ahead = first_query - first_key + (int)threadIdx.x % 4 * 2 - (int)threadIdx.x % WARP / 4;
+  UNROLL for (int m = 0; m < M; m++)
+    UNROLL for (int n = 0; n < N / 8; n++)
+      UNROLL for (int e = 0; e < 4; e++)
+        if (m * 16 + e / 2 * 8 > ahead + n * 8 + e % 2) p[m][n][e] = -INFINITY;
+}
+// S^T becomes the dropped P^T, dP^T becomes ds^T. A lane's columns, the queries of lse and dot, come in pairs.
+template <int M, int N, bool DROP>
+__device__ static inline void attention_transposed_ds(float (*p)[N / 8][4], float (*dp)[N / 8][4], const float *lse,
+                                                      const float *dot, float scale2, float factor,
+                                                      const uint32_t (*keep)[2]) {
+  UNROLL for (int n = 0; n < N / 8; n++)
+    UNROLL for (int e = 0; e < 2; e++) {
+      const int column = n * 8 + (int)threadIdx.x % 4 * 2 + e;
+      const float log_sum = lse[column], d = dot[column];
+      UNROLL for (int i = 0; i < 2 * M; i++) {
+        float *score = &p[i / 2][n][i % 2 * 2 + e], *y = &dp[i / 2][n][i % 2 * 2 + e];
+        const bool kept = DROP ? keep[n][e] >> (i * 8) & 1 : true;
+        const float x = fast_exp2(fmaf(*score, scale2, -log_sum));
+        *y = x * ((DROP ? kept ? *y * factor : 0.0f : *y) - d);
+        *score = kept ? x : 0.0f;
+      }
+    }
+}
+
+// dk and dv of 64 M keys. Rows are keys: p holds S^T, then the dropped P^T; dp holds dP^T, then ds^T. Tiles of keys run
+// from the first, which all queries see, to the last.
+template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
+__global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dkv_kernel(AttentionBackward<T> a) {
+  SHARED_DYNAMIC(T, k);
+  constexpr int TILE = N * (HS + 8), ROWS = 16 * M, OWN = ATTENTION_WARPS * ROWS * (HS + 8);
+  T *v = k + OWN, *qd = v + OWN;                 // Q, dout of the even tiles, Q, dout of the odd ones
+  float *stats = (float *)(qd + 4 * TILE);       // lse (base 2), D of the even tiles, lse, D of the odd ones
+  const AttentionShape &s = a.s;
+  const int thread = (int)threadIdx.x, warp = thread / WARP;
+  const int block = (int)blockIdx.x * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
+  const AttentionPlace at = attention_place(s);
+  const T *in = a.qkv + at.qkv, *dout = a.dout + at.out;
+  const float *stat_in = (thread < N ? a.lse : a.dot) + at.stat;
+  const float stat_scale = thread < N ? 1.44269504f : 1.0f;
+  const uint32_t step = attention_step(a.d);
+  T *own_k = k + warp * ROWS * (HS + 8), *own_v = v + warp * ROWS * (HS + 8);
+  AttentionRows<M, HS, KEEP> rows_k, rows_v;
+  float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
+  const int begin = block / N * N;
+  attention_load<ATTENTION_WARPS * ROWS, HS>(k, in + s.C, at.ld, block, s);
+  attention_load<ATTENTION_WARPS * ROWS, HS>(v, in + 2 * s.C, at.ld, block, s);
+  attention_load<N, HS>(qd, in, at.ld, begin, s);
+  attention_load<N, HS>(qd + TILE, dout, s.C, begin, s);
+  cp_async_commit();
+  float stat = thread < 2 * N && begin + thread % N < s.len ? stat_in[begin + thread % N] : 0.0f;
+  for (int query = begin, odd = 0; query < s.len; query += N, odd ^= 1) {
+    const T *q = qd + odd * 2 * TILE, *d = q + TILE;
+    const float *lse = stats + odd * 2 * N, *dot = lse + N;
+    if (thread < 2 * N) stats[odd * 2 * N + thread] = stat * stat_scale;
+    cp_async_wait<0>();
+    __syncthreads();
+    if (query == begin) {
+      attention_keep_rows(&rows_k, own_k);
+      attention_keep_rows(&rows_v, own_v);
+    }
+    if (query + N < s.len) {
+      T *next = qd + (odd ^ 1) * 2 * TILE;
+      attention_load<N, HS>(next, in, at.ld, query + N, s);
+      attention_load<N, HS>(next + TILE, dout, s.C, query + N, s);
+      cp_async_commit();
+      const int mine = query + N + thread % N;   // arrives while this tile is computed
+      stat = thread < 2 * N && mine < s.len ? stat_in[mine] : 0.0f;
+    }
+    if (query + N <= first) continue;            // every query of the tile comes before this warp's keys
+    float p[M][N / 8][4] = {}, dp[M][N / 8][4] = {};
+    attention_dot_rows<M, N, HS, KEEP>(p, &rows_k, own_k, q);
+    attention_dot_rows<M, N, HS, KEEP>(dp, &rows_v, own_v, d);
+    if (query < first + ROWS) attention_mask_queries<M, N>(p, first, query);
+    if (a.d.drop.p > 0.0f) {
+      uint32_t keep[N / 8][2];
+      attention_keep_queries<M, N>(keep, a.d, step, s, query, first);
+      attention_transposed_ds<M, N, true>(p, dp, lse, dot, s.scale2, a.d.factor, keep);
+    } else {
+      attention_transposed_ds<M, N, false>(p, dp, lse, dot, s.scale2, 1.0f, NULL);
+    }
+    attention_weigh_rows<M, N, HS>(dv, p, d);
+    attention_weigh_rows<M, N, HS>(dk, dp, q);
+  }
+  float k_factor[M][2], v_factor[M][2];
+  UNROLL for (int i = 0; i < 2 * M; i++) {
+    k_factor[i / 2][i % 2] = s.scale;
+    v_factor[i / 2][i % 2] = a.d.factor;
+  }
+  T *to = a.dqkv + at.qkv + (int64_t)first * at.ld;
+  attention_store<M, HS>(to + s.C, at.ld, s.len - first, s.hs, own_k, dk, k_factor);
+  attention_store<M, HS>(to + 2 * s.C, at.ld, s.len - first, s.hs, own_v, dv, v_factor);
+}
+
+// dq of 64 M queries, tiles as in attention_forward_kernel. p holds S, then ds.
+template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
+__global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq_kernel(AttentionBackward<T> a) {
+  SHARED_DYNAMIC(T, q);
+  constexpr int TILE = N * (HS + 8), ROWS = 16 * M, OWN = ATTENTION_WARPS * ROWS * (HS + 8);
+  T *d = q + OWN, *kv = d + OWN;
+  const AttentionShape &s = a.s;
+  const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+  const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
+  const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
+  const AttentionPlace at = attention_place(s);
+  const T *in = a.qkv + at.qkv;
+  const uint32_t step = attention_step(a.d);
+  T *own_q = q + warp * ROWS * (HS + 8), *own_d = d + warp * ROWS * (HS + 8);
+  AttentionRows<M, HS, KEEP> rows_q, rows_d;
+  float dq[M][HS / 8][4] = {}, lse[M][2], dot[M][2], factor[M][2];
+  UNROLL for (int i = 0; i < 2 * M; i++) {
+    const int query = first + i * 8 + lane / 4;
+    lse[i / 2][i % 2] = query < s.len ? a.lse[at.stat + query] * 1.44269504f : 0.0f;
+    dot[i / 2][i % 2] = query < s.len ? a.dot[at.stat + query] : 0.0f;
+    factor[i / 2][i % 2] = s.scale;
+  }
+  attention_load<ATTENTION_WARPS * ROWS, HS>(q, in, at.ld, block, s);
+  attention_load<ATTENTION_WARPS * ROWS, HS>(d, a.dout + at.out, s.C, block, s);
+  attention_load<N, HS>(kv, in + s.C, at.ld, 0, s);
+  attention_load<N, HS>(kv + TILE, in + 2 * s.C, at.ld, 0, s);
+  cp_async_commit();
+  for (int key = 0, odd = 0; key < end; key += N, odd ^= 1) {
+    const T *k = kv + odd * 2 * TILE, *v = k + TILE;
+    cp_async_wait<0>();
+    __syncthreads();
+    if (key == 0) {
+      attention_keep_rows(&rows_q, own_q);
+      attention_keep_rows(&rows_d, own_d);
+    }
+    if (key + N < end) {
+      T *next = kv + (odd ^ 1) * 2 * TILE;
+      attention_load<N, HS>(next, in + s.C, at.ld, key + N, s);
+      attention_load<N, HS>(next + TILE, in + 2 * s.C, at.ld, key + N, s);
+      cp_async_commit();
+    }
+    if (key >= first + ROWS) continue;
+    float p[M][N / 8][4] = {}, dp[M][N / 8][4] = {};
+    attention_dot_rows<M, N, HS, KEEP>(p, &rows_q, own_q, k);
+    attention_dot_rows<M, N, HS, KEEP>(dp, &rows_d, own_d, v);
+    if (key + N > first) attention_mask_keys<M, N>(p, first, key);
+    if (a.d.drop.p > 0.0f) {
+      uint32_t keep[M][2][N / 32];
+      attention_keep_keys<M, N>(keep, a.d, step, s, first, key);
+      UNROLL for (int i = 0; i < M * N / 2; i++) {
+        const int m = i / (N / 2), n = i / 4 % (N / 8), e = i % 4;
+        const bool kept = keep[m][e / 2][n / 4] >> (n % 4 * 8 + e % 2) & 1;
+        dp[m][n][e] = kept ? dp[m][n][e] * a.d.factor : 0.0f;
+      }
+    }
+    UNROLL for (int i = 0; i < M * N / 2; i++) {
+      const int m = i / (N / 2), n = i / 4 % (N / 8), e = i % 4;
+      p[m][n][e] = fast_exp2(fmaf(p[m][n][e], s.scale2, -lse[m][e / 2])) * (dp[m][n][e] - dot[m][e / 2]);
+    }
+    attention_weigh_rows<M, N, HS>(dq, p, k);
+  }
+  attention_store<M, HS>(a.dqkv + at.qkv + (int64_t)first * at.ld, at.ld, s.len - first, s.hs, own_q, dq, factor);
+}

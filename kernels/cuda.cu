@@ -1,0 +1,264 @@
+// cuda.cu: the CUDA device: its calls (probe, memory, streams, events, graphs), the CUDA part of every op, and the
+// table of both. By nvcc it is the object of real GPUs; by g++ behind dev/cuda_emu the one of emulated ones.
+//
+// Conventions
+//   - everything is queued on the stream of the Ctx and nothing here waits, but sync, memory_alloc and what opens or
+//     closes something.
+//   - a failed call ends the program with one line. Errors of kernels appear at a later call: sync says how to find
+//     the kernel.
+#define PART_CUDA 1
+#include "ops.h"
+#include "gpu.h"
+#include "nvidia.h"
+#include "cuda_libraries.h"
+#include "cuda_device.h"
+#include "all.h"
+#include "collectives.cuh"
+
+#ifndef CUDA_TABLE
+#define CUDA_TABLE ops_cuda
+#define CUDA_TABLE_NAME "cuda"
+#endif
+
+// ---- what there is --------------------------------------------------------------------------------------------------
+__attribute__((format(printf, 3, 4))) static void probe_note(char *line, size_t bytes, const char *fmt, ...) {
+  const size_t used = strlen(line);
+  va_list ap;
+  va_start(ap, fmt);
+  if (used + 3 < bytes) {
+    if (used) strcat(line, "; ");
+    vsnprintf(line + strlen(line), bytes - strlen(line), fmt, ap);
+  }
+  va_end(ap);
+}
+
+static void probe_device(DeviceInfo *d, int index) {
+  cudaDeviceProp prop;
+  memset(&prop, 0, sizeof prop);
+  CUDA(cudaGetDeviceProperties(&prop, index));
+  snprintf(d->name, sizeof d->name, "%.*s", (int)sizeof d->name - 1, prop.name);
+  CUDA(cudaDeviceGetPCIBusId(d->bus_id, (int)sizeof d->bus_id, index));
+  d->major = prop.major;
+  d->minor = prop.minor;
+  d->multiprocessors = prop.multiProcessorCount;
+  d->memory_bytes = prop.totalGlobalMem;
+  const GpuPeak peak = gpu_peak(prop.name);
+  d->peak_flops[F32] = peak.fp32;
+  d->peak_flops[BF16] = d->peak_flops[F16] = peak.half;
+  d->peak_tf32_flops = peak.tf32;
+}
+
+// Fills p->device, or says in p->missing why no device can be used.
+static void probe_devices(DeviceProbe *p) {
+  char found[32], built[32];
+  const size_t room = sizeof p->missing;
+  int count = 0;                                 // cudaGetDeviceCount leaves it alone when it fails
+  const cudaError_t e = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  version_text(VERSION_CUDA, p->driver, found, sizeof found);
+  version_text(VERSION_CUDA, p->runtime, built, sizeof built);
+  if (!p->driver) {
+    probe_note(p->missing, room, "no NVIDIA driver (libcuda.so.1 was not found; nvidia-smi should list a GPU)");
+  } else if (e == cudaErrorInsufficientDriver) {
+    probe_note(p->missing, room, "the NVIDIA driver is too old: it serves CUDA %s, this program was built with %s",
+               found, built);
+  } else if (e == cudaErrorNoDevice || (e == cudaSuccess && !count)) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    probe_note(p->missing, room, "no GPU (the driver, for CUDA %s, shows none%s%.64s%s)", found,
+               visible ? "; CUDA_VISIBLE_DEVICES=\"" : "", visible ? visible : "", visible ? "\"" : "");
+  } else if (e != cudaSuccess) {
+    probe_note(p->missing, room, "no usable GPU (driver for CUDA %s: %s, %s)", found, cudaGetErrorName(e),
+               cudaGetErrorString(e));
+  }
+  if (p->missing[0]) return;
+  int fit = 0;
+  p->devices = count < MAX_DEVICES ? count : MAX_DEVICES;
+  for (int i = 0; i < p->devices; i++) {
+    probe_device(&p->device[i], i);
+    fit += p->device[i].major >= NEEDED_MAJOR;
+  }
+  const DeviceInfo *d = &p->device[0];
+  if (!fit)
+    probe_note(p->missing, room, "no GPU of compute capability %d.0 or later (%s has %d.%d)", NEEDED_MAJOR,
+               d->name, d->major, d->minor);
+}
+
+static void device_probe_impl(Ctx *, DeviceProbe *p) {
+  char text[4][32], why[256];
+  memset(p, 0, sizeof *p);
+  if (cudaDriverGetVersion(&p->driver) != cudaSuccess) p->driver = 0;
+  if (cudaRuntimeGetVersion(&p->runtime) != cudaSuccess) p->runtime = 0;
+  probe_devices(p);
+  if (const CublasLt *lt = cublaslt_open(why, sizeof why)) p->cublaslt = (int)lt->cublasLtGetVersion();
+  else probe_note(p->missing, sizeof p->missing, "libcublasLt: %s", why);
+  if (const Nccl *nc = nccl_open(why, sizeof why)) nc->ncclGetVersion(&p->nccl);
+  else probe_note(p->nccl_missing, sizeof p->nccl_missing, "libnccl: %s", why);
+  version_text(VERSION_CUDA, p->driver, text[0], sizeof text[0]);
+  version_text(VERSION_CUDA, p->runtime, text[1], sizeof text[1]);
+  version_text(VERSION_CUBLASLT, p->cublaslt, text[2], sizeof text[2]);
+  version_text(VERSION_NCCL, p->nccl, text[3], sizeof text[3]);
+  for (char *line : {p->missing, p->nccl_missing})
+    if (line[0])
+      probe_note(line, sizeof p->missing, "versions: driver %s, runtime %s, cublasLt %s, NCCL %s", text[0], text[1],
+                 text[2], text[3]);
+}
+
+// ---- the device and its memory --------------------------------------------------------------------------------------
+__global__ static void nothing_kernel() {}
+
+static void device_open_impl(Ctx *c, int index) {
+  cudaDeviceProp prop;
+  memset(&prop, 0, sizeof prop);
+  CUDA(cudaGetDeviceProperties(&prop, index));
+  if (prop.major < NEEDED_MAJOR)
+    die_missing("GPU %d, %s, has compute capability %d.%d; %d.0 or later is needed", index, prop.name, prop.major,
+                prop.minor, NEEDED_MAJOR);
+  cudaError_t e = cudaSetDevice(index);
+  if (e != cudaSuccess)
+    die_missing("GPU %d, %s, cannot be opened: %s, %s (in exclusive use by another process?)", index, prop.name,
+                cudaGetErrorName(e), cudaGetErrorString(e));
+  e = kernel_loads(nothing_kernel);
+  if (e != cudaSuccess)
+    die_missing("GPU %d, %s: %s, %s: this program was built for other GPUs; build it on this machine, or with "
+                "make ARCHS=\"-gencode arch=compute_%d%d,code=sm_%d%d\"", index, prop.name, cudaGetErrorName(e),
+                cudaGetErrorString(e), prop.major, prop.minor, prop.major, prop.minor);
+  CudaDevice *d = (CudaDevice *)calloc(1, sizeof(CudaDevice));
+  CHECK(d, "no memory for the handles of GPU %d", index);
+  d->index = index;
+  d->major = prop.major;
+  d->minor = prop.minor;
+  d->multiprocessors = prop.multiProcessorCount;
+  c->device = d;
+  cudaStream_t stream;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  c->stream = (void *)stream;
+  DEVICE_NAME_STREAM(stream, "compute");
+  matmul_open(c);
+}
+static void device_close_impl(Ctx *c) {
+  CUDA(cudaStreamSynchronize(STREAM(c)));
+  matmul_close(c);
+  CUDA(cudaStreamDestroy(STREAM(c)));
+  free(c->device);
+  c->stream = c->device = NULL;
+}
+
+static void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
+  const size_t wanted[] = {embedding_workspace_bytes(c, q), layernorm_workspace_bytes(c, q),
+                           matmul_workspace_bytes(c, q), attention_workspace_bytes(c, q),
+                           cross_entropy_workspace_bytes(c, q)};
+  *bytes = 0;
+  for (size_t w : wanted) if (w > *bytes) *bytes = w;
+}
+
+// *p is NULL when there is not that much. Zeroing is awaited, so that other streams may use the memory at once.
+static void memory_alloc_impl(Ctx *c, void **p, size_t bytes, MemoryKind kind) {
+  *p = NULL;
+  if (!bytes) return;
+  const cudaError_t e = kind == MEMORY_PINNED ? cudaMallocHost(p, bytes) : cudaMalloc(p, bytes);
+  if (e == cudaErrorMemoryAllocation) {
+    cudaGetLastError();                          // or the next launch would report it
+    *p = NULL;
+    return;
+  }
+  CHECK(e == cudaSuccess, "%zu bytes of %s memory: %s, %s", bytes, kind == MEMORY_PINNED ? "pinned" : "device",
+        cudaGetErrorName(e), cudaGetErrorString(e));
+  if (kind == MEMORY_PINNED) {
+    memset(*p, 0, bytes);
+  } else {
+    CUDA(cudaMemsetAsync(*p, 0, bytes, STREAM(c)));
+    CUDA(cudaStreamSynchronize(STREAM(c)));
+  }
+}
+static void memory_free_impl(Ctx *, void *p, size_t, MemoryKind kind) {
+  if (!p) return;
+  if (kind == MEMORY_PINNED) CUDA(cudaFreeHost(p));
+  else CUDA(cudaFree(p));
+}
+static void memory_pin_impl(Ctx *, void *p, size_t bytes) {
+  const cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterPortable);
+  if (e != cudaSuccess)
+    die_missing("%zu bytes of host memory cannot be pinned: %s, %s (see ulimit -l, and the container's memory limit)",
+                bytes, cudaGetErrorName(e), cudaGetErrorString(e));
+}
+static void memory_unpin_impl(Ctx *, void *p) { CUDA(cudaHostUnregister(p)); }
+static void memory_left_impl(Ctx *, size_t *free_bytes, size_t *total_bytes) {
+  CUDA(cudaMemGetInfo(free_bytes, total_bytes));
+}
+
+// Which side a pointer is on is known from its address. Host memory that is not pinned is copied through a buffer of
+// the driver: correct, and the host waits.
+static void copy_impl(Ctx *c, void *to, const void *from, size_t bytes) {
+  if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, STREAM(c)));
+}
+static void zero_impl(Ctx *c, void *to, size_t bytes) {
+  if (bytes) CUDA(cudaMemsetAsync(to, 0, bytes, STREAM(c)));
+}
+
+// ---- order ----------------------------------------------------------------------------------------------------------
+static void sync_impl(Ctx *c) {
+  const cudaError_t e = cudaStreamSynchronize(STREAM(c));
+  CHECK(e == cudaSuccess, "the GPU reports %s, %s, for work queued earlier. CUDA_LAUNCH_BLOCKING=1 reports it at the "
+        "kernel's launch, compute-sanitizer at the access", cudaGetErrorName(e), cudaGetErrorString(e));
+}
+
+// The highest priority: its copies and collectives are short, others wait for them, and they must not queue behind the
+// blocks of a long product.
+static void side_open_impl(Ctx *c, Ctx *side, const char *name) {
+  int lowest = 0, highest = 0;
+  cudaStream_t stream;
+  CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
+  DEVICE_NAME_STREAM(stream, name);
+  *side = *c;
+  side->stream = (void *)stream;
+  side->workspace = NULL;
+  side->workspace_bytes = 0;
+}
+static void side_close_impl(Ctx *side) {
+  CUDA(cudaStreamSynchronize(STREAM(side)));
+  CUDA(cudaStreamDestroy(STREAM(side)));
+  side->stream = NULL;
+}
+
+static void event_open_impl(Ctx *, void **event, const char *name) {
+  cudaEvent_t e;
+  CUDA(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+  DEVICE_NAME_EVENT(e, name);
+  *event = (void *)e;
+}
+static void event_close_impl(Ctx *, void *event) { CUDA(cudaEventDestroy((cudaEvent_t)event)); }
+static void event_record_impl(Ctx *c, void *event) { CUDA(cudaEventRecord((cudaEvent_t)event, STREAM(c))); }
+static void event_wait_impl(Ctx *c, void *event) { CUDA(cudaStreamWaitEvent(STREAM(c), (cudaEvent_t)event, 0)); }
+static void event_done_impl(Ctx *, void *event, bool *done) {
+  const cudaError_t e = cudaEventQuery((cudaEvent_t)event);
+  if (e == cudaErrorNotReady) cudaGetLastError();                // no error, but the next launch would report it
+  else CHECK(e == cudaSuccess, "the GPU reports %s, %s, for work queued earlier", cudaGetErrorName(e),
+             cudaGetErrorString(e));
+  *done = e == cudaSuccess;
+}
+
+// ---- graphs ---------------------------------------------------------------------------------------------------------
+// Thread-local capture: calls that cannot be captured are errors on this thread, where they would be ours, and remain
+// allowed on the threads of NCCL and MPI, which allocate and query events when they like.
+static void graph_begin_impl(Ctx *c) { CUDA(cudaStreamBeginCapture(STREAM(c), cudaStreamCaptureModeThreadLocal)); }
+// Node priorities: without the flag every node would get the priority of the stream the graph is launched into, and the
+// collectives of side streams would lose theirs.
+static void graph_end_impl(Ctx *c, void **to) {
+  cudaGraph_t graph = NULL;
+  cudaGraphExec_t graph_exec = NULL;
+  const cudaError_t e = cudaStreamEndCapture(STREAM(c), &graph);
+  CHECK(e == cudaSuccess, "the step cannot be captured as a graph: %s, %s; --graph off runs it without",
+        cudaGetErrorName(e), cudaGetErrorString(e));
+  CUDA(cudaGraphInstantiateWithFlags(&graph_exec, graph, cudaGraphInstantiateFlagUseNodePriority));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaGraphUpload(graph_exec, STREAM(c)));
+  *to = (void *)graph_exec;
+}
+static void graph_launch_impl(Ctx *c, void *graph) { CUDA(cudaGraphLaunch((cudaGraphExec_t)graph, STREAM(c))); }
+static void graph_close_impl(Ctx *, void *graph) { CUDA(cudaGraphExecDestroy((cudaGraphExec_t)graph)); }
+
+static void range_begin_impl(Ctx *, const char *name) { RANGE_BEGIN(name); }
+static void range_end_impl(Ctx *) { RANGE_END(); }
+
+const Ops CUDA_TABLE = OPS_TABLE(CUDA_TABLE_NAME, &collectives);

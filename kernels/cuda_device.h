@@ -1,0 +1,15 @@
+// cuda_device.h: what a CUDA device keeps between ops (Ctx.device): one per rank, shared by its streams, used by one
+// host thread. Opened and closed by device_open and device_close.
+#pragma once
+#include "gpu.h"
+#include <cublasLt.h>
+
+struct MatmulPlans;                              // matmul_plans.h: products already planned, by shape
+
+struct CudaDevice {
+  int index;                                     // of the device among those this process sees
+  int major, minor, multiprocessors;
+  cublasLtHandle_t blas;
+  MatmulPlans *plans;
+};
+#define DEVICE(c) ((CudaDevice *)(c)->device)

@@ -1,0 +1,117 @@
+// cuda_libraries.h: libcublasLt and libnccl, opened when they are first asked for, so that one binary starts on a
+// machine that has neither. Their headers are needed to compile, the libraries only to train on GPUs. cudart is linked
+// statically.
+//
+//   cublaslt(), nccl()               the tables of calls; a library that cannot be used ends the program by name
+//   cublaslt_open, nccl_open         the same for asking: NULL and one line of explanation
+//   BLAS(call), NCCL(call)           checked calls through the tables
+//   cuda_libraries_bind              binds every call of both: what a test can check without a GPU
+//
+// A library is looked for by its soname where the loader looks (LD_LIBRARY_PATH, its cache), then in CUDA_HOME and in
+// /usr/local/cuda. The soname's number is that of the headers: cuBLAS keeps its interface within a major version.
+#pragma once
+#include "gpu.h"
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#define CUBLASLT_CALLS(X) \
+  X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtGetStatusString) X(cublasLtMatmulDescCreate) \
+  X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) \
+  X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) \
+  X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck) \
+  X(cublasLtMatmulAlgoConfigGetAttribute) X(cublasLtMatmul)
+#define NCCL_CALLS(X) \
+  X(ncclGetVersion) X(ncclGetUniqueId) X(ncclCommInitRank) X(ncclCommDestroy) X(ncclCommGetAsyncError) \
+  X(ncclGetErrorString) X(ncclGetLastError) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllGather) X(ncclReduceScatter) \
+  X(ncclSend) X(ncclRecv)
+
+#define X(f) decltype(&::f) f;
+struct CublasLt { const char *file; CUBLASLT_CALLS(X) };
+struct Nccl { const char *file; NCCL_CALLS(X) };
+#undef X
+
+static void *library_in(const char *dir, const char *soname) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/lib64/%s", dir, soname);
+  return LIBRARY_OPEN(path);
+}
+// The library, or NULL with one line of what was tried.
+static void *library_open(const char *soname, char *why, size_t bytes) {
+  const char *set = getenv("CUDA_HOME"), *home = set && *set ? set : "/usr/local/cuda";
+  char first[256] = "";
+  void *library = LIBRARY_OPEN(soname);
+  if (!library)
+    if (const char *said = dlerror()) snprintf(first, sizeof first, "%s", said);
+  if (!library) library = library_in(home, soname);
+  if (!library) library = library_in("/usr/local/cuda", soname);
+  if (!library)
+    snprintf(why, bytes, "%s (also looked in %s/lib64; LD_LIBRARY_PATH names other places)", first, home);
+  return library;
+}
+
+#define LIBRARY_STRING_(x) #x
+#define LIBRARY_STRING(x) LIBRARY_STRING_(x)
+#define X(f) \
+  bound.f = LIBRARY_BIND(library, f); \
+  if (!bound.f) { snprintf(why, bytes, "%s has no %s: it is too old", soname, #f); return NULL; }
+static const CublasLt *cublaslt_open(char *why, size_t bytes) {
+  static CublasLt table;
+  if (table.file) return &table;
+  const char *soname = "libcublasLt.so." LIBRARY_STRING(CUBLAS_VER_MAJOR);
+  void *library = library_open(soname, why, bytes);
+  if (!library) return NULL;
+  CublasLt bound = {};
+  CUBLASLT_CALLS(X)
+  bound.file = soname;
+  table = bound;
+  return &table;
+}
+static const Nccl *nccl_open(char *why, size_t bytes) {
+  static Nccl table;
+  if (table.file) return &table;
+  const char *soname = "libnccl.so.2";
+  void *library = library_open(soname, why, bytes);
+  if (!library) return NULL;
+  Nccl bound = {};
+  NCCL_CALLS(X)
+  bound.file = soname;
+  table = bound;
+  return &table;
+}
+#undef X
+
+static inline const CublasLt *cublaslt() {
+  char why[768];
+  const CublasLt *t = cublaslt_open(why, sizeof why);
+  if (!t) die_missing("--device cuda needs libcublasLt for its matrix products: %s", why);
+  return t;
+}
+static inline const Nccl *nccl() {
+  char why[768];
+  const Nccl *t = nccl_open(why, sizeof why);
+  if (!t) die_missing("--comm nccl needs libnccl (--comm mpi does not): %s", why);
+  return t;
+}
+
+#define BLAS(call) \
+  do { \
+    cublasStatus_t s_ = cublaslt()->call; \
+    CHECK(s_ == CUBLAS_STATUS_SUCCESS, "%s: %s", #call, cublaslt()->cublasLtGetStatusString(s_)); \
+  } while (0)
+// NCCL keeps a line about what went wrong last, often more telling than the code.
+#define NCCL(call) \
+  do { \
+    ncclResult_t r_ = nccl()->call; \
+    CHECK(r_ == ncclSuccess, "%s: %s: %s; NCCL_DEBUG=INFO shows more", #call, nccl()->ncclGetErrorString(r_), \
+          nccl()->ncclGetLastError(NULL)); \
+  } while (0)
+
+// 0, or one bit for each library that is not whole here, and why.
+LIBRARY_EXPORT int cuda_libraries_bind(char *error, size_t bytes);
+LIBRARY_EXPORT int cuda_libraries_bind(char *error, size_t bytes) {
+  char lt[768] = "", nc[768] = "";
+  const int missing = (cublaslt_open(lt, sizeof lt) ? 0 : 1) | (nccl_open(nc, sizeof nc) ? 0 : 2);
+  snprintf(error, bytes, "%s%s%s", lt, *lt && *nc ? "; " : "", nc);
+  return missing;
+}

@@ -1,0 +1,214 @@
+// embedding_cuda.cuh: the CUDA part of embedding.cuh.
+//
+//   forward    a block walks the columns of one position
+//   backward   the positions are sorted by token (ties in order of position), so that the positions of one token are
+//              neighbours; then a block adds those of one token to its row of dwte in order of position, as the CPU
+//              does: the same bits, however many positions a token has. A second walk adds up dwpe.
+//
+// The sort: chunks of 1024 positions are ranked by counting, each within a block; then the place of a position among
+// all is its rank in its own chunk plus, for every other chunk, what a binary search finds there. Two launches, no
+// atomics, and every intermediate value is determined: 65536 positions need 64 searches of ten steps each.
+#pragma once
+#include "lane.cuh"
+
+// ---- forward -------------------------------------------------------------------------------------------------------
+template <class T, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS)
+embedding_forward_kernel(T *out, const int32_t *tokens, const T *wte, const T *wpe, int64_t vocab, int64_t seq_len,
+                         int64_t C, DropKey drop, const StepState *state) {
+  const int64_t r = blockIdx.x, t = r % seq_len, token = tokens[r];
+  const uint32_t step = drop_step(&drop, state);
+  DEVICE_CHECK(token >= 0 && token < vocab, "embedding: a token outside the table");
+  for (int64_t i = (int64_t)threadIdx.x * W; i < C; i += (int64_t)blockDim.x * W) {
+    Lanes<W> x = lanes_load<W>(wte + token * C + i);
+    const Lanes<W> position = lanes_load<W>(wpe + t * C + i);
+    UNROLL for (int k = 0; k < W; k++) x.x[k] += position.x[k];
+    if (drop.on) x = lanes_drop<W>(x, &drop, step, drop.sample0 + r / seq_len, t * C + i);
+    lanes_store<W>(out + r * C + i, x);
+  }
+}
+// Threads for a row of C columns taken W at a time.
+static inline unsigned embedding_threads(int64_t C, int W) {
+  const int64_t warps = (C + (int64_t)W * WARP - 1) / ((int64_t)W * WARP);
+  return (unsigned)(warps * WARP < FLAT_THREADS ? warps * WARP : FLAT_THREADS);
+}
+static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop) {
+  const int64_t rows = numel(tokens), seq_len = tokens.shape[1], C = wte.shape[1];
+  const bool wide = C % LANES == 0 && lanes_aligned(out.data, wte.data, wpe.data);
+  const int32_t *ids = (const int32_t *)tokens.data;
+  const DropKey key = drop_key(drop);
+  if (rows == 0) return;
+  DISPATCH(out.dtype, T, {
+    if (wide) LAUNCH((embedding_forward_kernel<T, LANES>), (unsigned)rows, embedding_threads(C, LANES), 0, STREAM(c),
+                     (T *)out.data, ids, (const T *)wte.data, (const T *)wpe.data, wte.shape[0], seq_len, C, key,
+                     c->state);
+    else LAUNCH((embedding_forward_kernel<T, 1>), (unsigned)rows, embedding_threads(C, 1), 0, STREAM(c), (T *)out.data,
+                ids, (const T *)wte.data, (const T *)wpe.data, wte.shape[0], seq_len, C, key, c->state);
+  });
+}
+
+// ---- backward: the sort --------------------------------------------------------------------------------------------
+enum { EMBEDDING_CHUNK = 1024, EMBEDDING_PLACES = 8 };
+// The workspace: positions with their tokens, sorted within chunks, then all.
+struct EmbeddingSort { int32_t *chunk_token, *chunk_position, *token, *position; };
+static inline size_t embedding_sort_bytes(int64_t positions) { return (size_t)positions * 4 * sizeof(int32_t); }
+static inline EmbeddingSort embedding_sort_in(void *workspace, int64_t positions) {
+  int32_t *p = (int32_t *)workspace;
+  EmbeddingSort s = {p, p + positions, p + 2 * positions, p + 3 * positions};
+  return s;
+}
+static size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+  return embedding_sort_bytes(q.batch * q.seq_len);
+}
+
+// Every thread ranks two positions of the chunk: how many of its tokens are smaller, or equal and before. Four tokens
+// come with one read of shared memory, the same address for the whole warp.
+__global__ static void __launch_bounds__(EMBEDDING_CHUNK / 2)
+embedding_chunk_kernel(EmbeddingSort s, const int32_t *tokens, int64_t positions, int64_t vocab) {
+  SHARED(int32_t, chunk, EMBEDDING_CHUNK);
+  const int64_t base = (int64_t)blockIdx.x * EMBEDDING_CHUNK;
+  const int here = positions - base < EMBEDDING_CHUNK ? (int)(positions - base) : (int)EMBEDDING_CHUNK;
+  const int a = (int)threadIdx.x, b = a + EMBEDDING_CHUNK / 2;
+  for (int i = a; i < EMBEDDING_CHUNK; i += EMBEDDING_CHUNK / 2) {            // what is not there is larger than all
+    chunk[i] = i < here ? tokens[base + i] : INT32_MAX;
+    DEVICE_CHECK(i >= here || (chunk[i] >= 0 && chunk[i] < vocab), "embedding: a token outside the table");
+  }
+  __syncthreads();
+  const int32_t token_a = chunk[a], token_b = chunk[b];
+  int rank_a = 0, rank_b = 0;
+  for (int i = 0; i < here; i += 4) {
+    const Pack<int32_t> x = load_pack(chunk + i);
+    UNROLL for (int k = 0; k < 4; k++) {
+      rank_a += x.x[k] < token_a || (x.x[k] == token_a && i + k < a);
+      rank_b += x.x[k] < token_b || (x.x[k] == token_b && i + k < b);
+    }
+  }
+  if (a < here) s.chunk_token[base + rank_a] = token_a, s.chunk_position[base + rank_a] = (int32_t)(base + a);
+  if (b < here) s.chunk_token[base + rank_b] = token_b, s.chunk_position[base + rank_b] = (int32_t)(base + b);
+}
+// Elements of sorted x[0..n) below `key`.
+__device__ static inline int embedding_below(const int32_t *x, int n, int64_t key) {
+  int low = 0;
+  while (n > 0) {
+    const int half = n / 2;
+    const bool right = x[low + half] < key;
+    low = right ? low + half + 1 : low;
+    n = right ? n - half - 1 : half;
+  }
+  return low;
+}
+__global__ static void __launch_bounds__(FLAT_THREADS) embedding_merge_kernel(EmbeddingSort s, int64_t positions) {
+  const int64_t i = (int64_t)blockIdx.x * FLAT_THREADS + threadIdx.x, own = i / EMBEDDING_CHUNK * EMBEDDING_CHUNK;
+  if (i >= positions) return;
+  const int64_t token = s.chunk_token[i];
+  int64_t place = i - own;
+  for (int64_t base = 0; base < positions; base += EMBEDDING_CHUNK) {         // equal tokens count in earlier chunks
+    const int here = positions - base < EMBEDDING_CHUNK ? (int)(positions - base) : (int)EMBEDDING_CHUNK;
+    if (base != own) place += embedding_below(s.chunk_token + base, here, base < own ? token + 1 : token);
+  }
+  s.token[place] = (int32_t)token;
+  s.position[place] = s.chunk_position[i];
+}
+
+// ---- backward: the sums --------------------------------------------------------------------------------------------
+template <class T> struct EmbeddingBackward {
+  float *dwte, *dwpe;
+  const T *dout;
+  int64_t batch, seq_len, positions, n_positions, C;
+  DropKey drop;
+  const StepState *state;
+};
+template <class T, int W>
+__device__ static inline Lanes<W> embedding_gradient(const EmbeddingBackward<T> *p, Lanes<W> g, int32_t r, int64_t i,
+                                                     uint32_t step) {
+  if (!p->drop.on) return g;
+  const uint32_t sample = (uint32_t)r / (uint32_t)p->seq_len, t = (uint32_t)r % (uint32_t)p->seq_len;
+  return lanes_drop<W>(g, &p->drop, step, p->drop.sample0 + sample, t * p->C + i);
+}
+// Adds the gradients at `place` of the sorted order and after it, as long as they are of one token, to columns
+// i .. i + W - 1 of its row. Several rows are on their way at a time; they are added in order.
+template <class T, int W>
+__device__ static inline void embedding_add_token(const EmbeddingBackward<T> *p, const EmbeddingSort *s, int32_t token,
+                                                  int64_t place, int64_t i, uint32_t step) {
+  constexpr int AHEAD = sizeof(T) == 4 ? 4 : 6;  // what 80 registers hold: three blocks a multiprocessor
+  Lanes<W> sum = lanes_load<W>(p->dwte + token * p->C + i);
+  for (int count = AHEAD; count == AHEAD; place += AHEAD) {
+    int32_t r[AHEAD] = {};
+    Lanes<W> g[AHEAD] = {};
+    count = 0;
+    UNROLL for (int k = 0; k < AHEAD; k++)       // they are neighbours: what follows another token is not the token's
+      if (place + k < p->positions && s->token[place + k] == token) r[k] = s->position[place + k], count = k + 1;
+    UNROLL for (int k = 0; k < AHEAD; k++) if (k < count) g[k] = lanes_load<W>(p->dout + r[k] * p->C + i);
+    UNROLL for (int k = 0; k < AHEAD; k++) {
+      if (k >= count) continue;
+      const Lanes<W> x = embedding_gradient<T, W>(p, g[k], r[k], i, step);
+      UNROLL for (int j = 0; j < W; j++) sum.x[j] += x.x[j];
+    }
+  }
+  lanes_store<W>(p->dwte + token * p->C + i, sum);
+}
+// Block (x, y): the tokens whose positions begin among eight places of the sorted order, and the y-th part of the
+// columns. Most places begin nothing; that is seen for all eight behind one wait for memory.
+template <class T, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS, 3)
+embedding_wte_kernel(EmbeddingBackward<T> p, EmbeddingSort s) {
+  const int64_t base = (int64_t)blockIdx.x * EMBEDDING_PLACES, i = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;
+  if (i >= p.C) return;
+  const uint32_t step = drop_step(&p.drop, p.state);
+  int32_t before = base ? s.token[base - 1] : -1;                             // tokens are not negative
+  unsigned begins = 0;
+  UNROLL for (int k = 0; k < EMBEDDING_PLACES; k++) {
+    const int32_t token = base + k < p.positions ? s.token[base + k] : before;
+    begins |= (unsigned)(token != before) << k;
+    before = token;
+  }
+  for (int k = 0; begins; k++, begins >>= 1)
+    if (begins & 1) embedding_add_token<T, W>(&p, &s, s.token[base + k], base + k, i, step);
+}
+// Block (x, y): row x of dwpe, the y-th part of the columns; four rows on their way at a time.
+template <class T, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS) embedding_wpe_kernel(EmbeddingBackward<T> p) {
+  const int64_t t = blockIdx.x, i = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;
+  if (i >= p.C) return;
+  const uint32_t step = drop_step(&p.drop, p.state);
+  Lanes<W> sum = lanes_of<W>(0.0f);
+  if (t < p.seq_len)
+    for (int64_t b = 0; b < p.batch; b += 4) {
+      Lanes<W> g[4] = {};
+      UNROLL for (int k = 0; k < 4; k++)
+        if (b + k < p.batch) g[k] = lanes_load<W>(p.dout + ((b + k) * p.seq_len + t) * p.C + i);
+      UNROLL for (int k = 0; k < 4; k++) {
+        if (b + k >= p.batch) continue;
+        const Lanes<W> x = embedding_gradient<T, W>(&p, g[k], (int32_t)((b + k) * p.seq_len + t), i, step);
+        UNROLL for (int j = 0; j < W; j++) sum.x[j] = b + k ? sum.x[j] + x.x[j] : x.x[j];
+      }
+    }
+  lanes_store<W>(p.dwpe + t * p.C + i, sum);
+}
+template <class T, int W> static void embedding_backward_sums(Ctx *c, EmbeddingBackward<T> p, EmbeddingSort s) {
+  const unsigned threads = embedding_threads(p.C, W);
+  const unsigned parts = (unsigned)((p.C + (int64_t)threads * W - 1) / ((int64_t)threads * W));
+  const unsigned eights = (unsigned)((p.positions + EMBEDDING_PLACES - 1) / EMBEDDING_PLACES);
+  if (eights) LAUNCH((embedding_wte_kernel<T, W>), dim3(eights, parts), threads, 0, STREAM(c), p, s);
+  if (p.n_positions)
+    LAUNCH((embedding_wpe_kernel<T, W>), dim3((unsigned)p.n_positions, parts), threads, 0, STREAM(c), p);
+}
+static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop) {
+  const int64_t n = numel(tokens), C = dwte.shape[1];
+  CHECK(c->workspace_bytes >= embedding_sort_bytes(n), "embedding_backward: workspace of %zu bytes, needs %zu",
+        c->workspace_bytes, embedding_sort_bytes(n));
+  CHECK(n < INT32_MAX, "embedding_backward: %lld positions", (long long)n);
+  const EmbeddingSort s = embedding_sort_in(c->workspace, n);
+  if (n) {
+    LAUNCH(embedding_chunk_kernel, (unsigned)((n + EMBEDDING_CHUNK - 1) / EMBEDDING_CHUNK), EMBEDDING_CHUNK / 2, 0,
+           STREAM(c), s, (const int32_t *)tokens.data, n, dwte.shape[0]);
+    LAUNCH(embedding_merge_kernel, (unsigned)((n + FLAT_THREADS - 1) / FLAT_THREADS), FLAT_THREADS, 0, STREAM(c), s, n);
+  }
+  const bool wide = C % LANES == 0 && lanes_aligned(dout.data, dwte.data, dwpe.data);
+  DISPATCH(dout.dtype, T, {
+    const EmbeddingBackward<T> p = {(float *)dwte.data, (float *)dwpe.data, (const T *)dout.data, tokens.shape[0],
+                                    tokens.shape[1], n, dwpe.shape[0], C, drop_key(drop), c->state};
+    if (wide) embedding_backward_sums<T, LANES>(c, p, s);
+    else embedding_backward_sums<T, 1>(c, p, s);
+  });
+}

@@ -1,0 +1,194 @@
+// gpu.h: what CUDA code may use of the machine, in two forms: nvcc's, and the one of dev/cuda_emu (g++, DEVICE_COMPILER
+// 2). Kernels use these names and plain CUDA C; no other file tells the two compilers apart.
+//
+//   CUDA, LAUNCH, STREAM        checked calls and launches
+//   SHARED, SHARED_DYNAMIC      shared memory of a block, 16-byte aligned; dynamic above 48 KiB is asked for by LAUNCH
+//   UNROLL, ROLLED              before a loop whose body should be repeated in the code, or must not be
+//   mma_16816, ldmatrix_x4, ldmatrix_x4_trans       tensor cores, sm_80 and later (PTX ISA, "Matrix fragments")
+//   cp_async16, cp_async_commit, cp_async_wait      16 bytes global -> shared, in the background
+//   Pack<T>, load_pack, store_pack                  16 bytes of T at once
+//   warp_sum, warp_max, block_sum                   fixed order of additions
+//   RANGE_BEGIN, RANGE_END, DEVICE_NAME_STREAM, DEVICE_NAME_EVENT                names for traces
+#pragma once
+#include "device.h"
+#include <assert.h>
+#include <cuda_runtime.h>
+
+#define CUDA(call) \
+  do { cudaError_t e_ = (call); CHECK(e_ == cudaSuccess, "%s: %s", #call, cudaGetErrorString(e_)); } while (0)
+#define STREAM(c) ((cudaStream_t)(c)->stream)
+enum : uint32_t { FULL_WARP = 0xffffffffu };
+enum { WARP = 32 };
+
+// More than 48 KiB of dynamic shared memory must be asked for. A function: a literal 0 compared would be a warning.
+static inline bool large_shared(size_t bytes) { return bytes > (48u << 10); }
+
+#if DEVICE_COMPILER == 1
+#define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
+// NVTX is headers only: a tool that profiles the program brings the library, without one a call returns at once.
+#include <nvtx3/nvToolsExt.h>
+#include <nvtx3/nvToolsExtCudaRt.h>
+#define RANGE_BEGIN(name) nvtxRangePushA(name)
+#define RANGE_END() nvtxRangePop()
+#define DEVICE_NAME_STREAM(stream, name) nvtxNameCudaStreamA(stream, name)
+#define DEVICE_NAME_EVENT(event, name) nvtxNameCudaEventA(event, name)
+// Whether this build has code for the current device.
+static inline cudaError_t kernel_loads(void (*kernel)()) {
+  cudaFuncAttributes a;
+  return cudaFuncGetAttributes(&a, kernel);
+}
+// More than 48 KiB of dynamic shared memory must be asked for, once a kernel; it costs nothing to ask again.
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+  do { \
+    if (large_shared(shared_bytes)) \
+      CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared_bytes))); \
+    kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__); \
+    CUDA(cudaGetLastError()); \
+  } while (0)
+#define SHARED(T, name, n) __shared__ __align__(16) T name[n]
+// One untyped array: a template's second T would declare the same extern with another type.
+#define SHARED_DYNAMIC(T, name) \
+  extern __shared__ __align__(16) unsigned char dynamic_shared_[]; \
+  T *name = (T *)dynamic_shared_
+
+#define MMA_16816(types) \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." types ".f32 " \
+               "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+// d (16x8) += a (16x16, row-major) b (16x8, column-major): two-byte operands of type T, fp32 sums.
+template <class T> __device__ static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2]);
+template <> __device__ inline void mma_16816<bf16>(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+  MMA_16816("bf16.bf16");
+}
+template <> __device__ inline void mma_16816<fp16>(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+  MMA_16816("f16.f16");
+}
+// Four 8x8 tiles of two-byte elements; lane l gives the address of row l % 8 of tile l / 8.
+__device__ static inline void ldmatrix_x4(uint32_t r[4], const void *row) {
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(row);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+}
+__device__ static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row) {
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(row);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+}
+// With ok == false zeros are written and nothing is read.
+__device__ static inline void cp_async16(void *to, const void *from, bool ok) {
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(to);
+  int bytes = ok ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(p), "l"(from), "r"(bytes) : "memory");
+}
+__device__ static inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until all but the N latest groups of this thread have landed.
+template <int N> __device__ static inline void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+// Two floats rounded to T and packed, `low` in the low half.
+template <class T> __device__ static inline uint32_t pack2(float low, float high);
+template <> __device__ inline uint32_t pack2<bf16>(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+template <> __device__ inline uint32_t pack2<fp16>(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+// And back, exact.
+template <class T> __device__ static inline void unpack2(uint32_t pair, float *low, float *high);
+template <> __device__ inline void unpack2<bf16>(uint32_t pair, float *low, float *high) {
+  *low = bits_f32(pair << 16);
+  *high = bits_f32(pair & 0xffff0000u);
+}
+template <> __device__ inline void unpack2<fp16>(uint32_t pair, float *low, float *high) {
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(*low), "=f"(*high) : "r"(pair));
+}
+// What the host would have checked, had it not been in device memory.
+#define DEVICE_CHECK(cond, what) assert((cond) && what)
+__device__ static inline float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Libraries that are opened at run time (cuda_libraries.h); the emulation binds its stand-ins at compile time.
+#define LIBRARY_OPEN(file) dlopen(file, RTLD_NOW | RTLD_LOCAL)
+#define LIBRARY_BIND(library, f) (decltype(&f))dlsym(library, #f)
+#define LIBRARY_EXPORT extern "C"
+#else
+#define UNROLL                                   // would change nothing but the time g++ takes, by a factor of six
+#define ROLLED _Pragma("GCC unroll 1")
+#define RANGE_BEGIN(name) (void)(name)
+#define RANGE_END() (void)0
+#define DEVICE_NAME_STREAM(stream, name) emu_name_stream((void *)(stream), name)
+#define DEVICE_NAME_EVENT(event, name) emu_name_event((void *)(event), name)
+static inline cudaError_t kernel_loads(void (*)()) { return cudaSuccess; }
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+  do { \
+    if (large_shared(shared_bytes)) \
+      CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared_bytes))); \
+    emu_launch(#kernel, grid, block, shared_bytes, stream, kernel, __VA_ARGS__); \
+    CUDA(cudaGetLastError()); \
+  } while (0)
+// One array for each place in the source, as there, whichever thread comes to it first.
+#define SHARED(T, name, n) \
+  static EmuShared name##_place_; \
+  T(&name)[n] = *(T(*)[n])emu_shared(&name##_place_, sizeof(T) * (n))
+#define SHARED_DYNAMIC(T, name) T *name = (T *)emu_shared_dynamic()
+template <class T> static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+  emu_mma_16816(d, a, b, (const T *)NULL);
+}
+static inline void ldmatrix_x4(uint32_t r[4], const void *row) { emu_ldmatrix_x4(r, row, false); }
+static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row) { emu_ldmatrix_x4(r, row, true); }
+static inline void cp_async16(void *to, const void *from, bool ok) { emu_cp_async16(to, from, ok); }
+static inline void cp_async_commit() { emu_cp_async_commit(); }
+template <int N> static inline void cp_async_wait() { emu_cp_async_wait<N>(); }
+template <class T> static inline uint32_t pack2(float low, float high) {
+  T l, h;
+  round_to(&l, low);
+  round_to(&h, high);
+  return (uint32_t)l.bits | (uint32_t)h.bits << 16;
+}
+template <class T> static inline void unpack2(uint32_t pair, float *low, float *high) {
+  const T l = {(uint16_t)pair}, h = {(uint16_t)(pair >> 16)};
+  *low = to_f32(l);
+  *high = to_f32(h);
+}
+#define DEVICE_CHECK(cond, what) CHECK(cond, "%s", what)
+static inline float fast_exp2(float x) { return exp2f(x); }
+
+#define LIBRARY_OPEN(file) ((void)(file), (void *)1)
+#define LIBRARY_BIND(library, f) (&f)
+#define LIBRARY_EXPORT __attribute__((unused)) static
+#endif
+
+// ---- both compilers from here on ------------------------------------------------------------------------------------
+template <class T> struct alignas(16) Pack { T x[16 / sizeof(T)]; };
+template <class T> __device__ static inline Pack<T> load_pack(const T *p) { return *(const Pack<T> *)p; }
+template <class T> __device__ static inline void store_pack(T *p, Pack<T> v) { *(Pack<T> *)p = v; }
+template <class T> static inline bool packs(int64_t columns) { return columns % (16 / (int64_t)sizeof(T)) == 0; }
+
+// Butterflies: every lane ends with the same sum, added in the same order whatever the lane.
+__device__ static inline float warp_sum(float x) {
+  UNROLL for (int d = WARP / 2; d; d /= 2) x += __shfl_xor_sync(FULL_WARP, x, d);
+  return x;
+}
+__device__ static inline float warp_max(float x) {
+  UNROLL for (int d = WARP / 2; d; d /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, d));
+  return x;
+}
+// Sum over all threads of a block of whole warps, the same in every thread. `scratch`: 32 floats of shared memory, free
+// to be written again after the next __syncthreads.
+__device__ static inline float block_sum(float x, float *scratch) {
+  const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
+  x = warp_sum(x);
+  if (lane == 0) scratch[warp] = x;
+  __syncthreads();
+  return warp_sum(lane < warps ? scratch[lane] : 0.0f);
+}

@@ -1,0 +1,135 @@
+// lane.cuh: what one CUDA thread holds of a row or of a flat range, as vec.h is what one CPU instruction holds.
+//
+//   Lanes<W>                       W neighbouring values in fp32: 8, read and written in 16-byte pieces, or 1 where a
+//                                  row's length or a pointer's alignment allows no more
+//   lanes_load, lanes_store        from and to float, bf16, fp16; lanes_store returns the values as stored
+//   DropKey, drop_key, lanes_drop  dropout of W neighbouring elements: two Philox calls for 8 of them
+//   lane_log                       vec.h's vf_log, the same operations: the same bits
+//   flat_blocks                    blocks of a kernel that walks a flat range with a stride of the whole grid
+#pragma once
+#include "gpu.h"
+#include "random.h"
+
+enum { LANES = 8 };
+template <int W> struct Lanes { float x[W]; };
+
+// Every pointer on 16 bytes (NULL counts): what LANES values at once need.
+static inline bool lanes_aligned(const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL,
+                                 const void *e = NULL) {
+  return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
+}
+
+template <int W, class T> __device__ static inline Lanes<W> lanes_load(const T *p) {
+  Lanes<W> r;
+  if constexpr (W == 1) {
+    r.x[0] = to_f32(*p);
+  } else if constexpr (sizeof(T) == 4) {
+    const Pack<T> low = load_pack(p), high = load_pack(p + 4);
+    UNROLL for (int i = 0; i < 4; i++) r.x[i] = low.x[i], r.x[4 + i] = high.x[i];
+  } else {
+    const Pack<T> v = load_pack(p);
+    uint32_t pair[4];
+    memcpy(pair, &v, sizeof pair);
+    UNROLL for (int i = 0; i < 4; i++) unpack2<T>(pair[i], &r.x[2 * i], &r.x[2 * i + 1]);
+  }
+  return r;
+}
+template <int W, class T> __device__ static inline Lanes<W> lanes_store(T *p, Lanes<W> v) {
+  if constexpr (W == 1) {
+    T stored;
+    round_to(&stored, v.x[0]);
+    *p = stored;
+    v.x[0] = to_f32(stored);
+  } else if constexpr (sizeof(T) == 4) {
+    Pack<T> low, high;
+    UNROLL for (int i = 0; i < 4; i++) low.x[i] = v.x[i], high.x[i] = v.x[4 + i];
+    store_pack(p, low);
+    store_pack(p + 4, high);
+  } else {
+    Pack<T> packed;
+    uint32_t pair[4];
+    UNROLL for (int i = 0; i < 4; i++) {
+      pair[i] = pack2<T>(v.x[2 * i], v.x[2 * i + 1]);
+      unpack2<T>(pair[i], &v.x[2 * i], &v.x[2 * i + 1]);
+    }
+    memcpy(&packed, pair, sizeof pair);
+    store_pack(p, packed);
+  }
+  return v;
+}
+template <int W> __device__ static inline Lanes<W> lanes_of(float x) {
+  Lanes<W> r;
+  UNROLL for (int i = 0; i < W; i++) r.x[i] = x;
+  return r;
+}
+
+// ---- dropout --------------------------------------------------------------------------------------------------------
+// A Dropout with what the host can compute ahead; the step is read where the kernel runs.
+struct DropKey { uint64_t seed; int64_t sample0; uint32_t tensor, threshold; float kept; bool on; };
+static inline DropKey drop_key(Dropout d) {
+  DropKey k = {d.seed, d.sample0, d.tensor, dropout_threshold(d.p), 1.0f / (1.0f - d.p), d.p > 0.0f};
+  return k;
+}
+__device__ static inline uint32_t drop_step(const DropKey *k, const StepState *state) {
+  return k->on ? state->in.step : 0;
+}
+// v times dropout_scale (random.h) of elements element .. element + W - 1; with W = 8 element is a multiple of 4.
+template <int W>
+__device__ static inline Lanes<W> lanes_drop(Lanes<W> v, const DropKey *k, uint32_t step, int64_t sample,
+                                             int64_t element) {
+  Philox counter = {(uint32_t)(element >> 2), (uint32_t)sample, step, k->tensor};
+  if constexpr (W == 1) {
+    const Philox r = philox4x32(k->seed, counter);
+    const int word = (int)(element & 3);
+    v.x[0] *= (word == 0 ? r.x : word == 1 ? r.y : word == 2 ? r.z : r.w) < k->threshold ? 0.0f : k->kept;
+  } else {
+    UNROLL for (int i = 0; i < W; i += 4, counter.x++) {
+      const Philox r = philox4x32(k->seed, counter);
+      v.x[i] *= r.x < k->threshold ? 0.0f : k->kept;
+      v.x[i + 1] *= r.y < k->threshold ? 0.0f : k->kept;
+      v.x[i + 2] *= r.z < k->threshold ? 0.0f : k->kept;
+      v.x[i + 3] *= r.w < k->threshold ? 0.0f : k->kept;
+    }
+  }
+  return v;
+}
+
+// ---- functions ------------------------------------------------------------------------------------------------------
+// ln x for normal positive x (Cephes logf), operation by operation as vf_log.
+__device__ static inline float lane_log(float x) {
+  const uint32_t u = f32_bits(x);
+  const float m = bits_f32((u & 0x007fffffu) | 0x3f000000u);                  // [0.5, 1)
+  const bool small = m < 0.707106781f;
+  const float fe = (float)((int32_t)(u >> 23) - 126) - (small ? 1.0f : 0.0f), t = (m + (small ? m : 0.0f)) - 1.0f;
+  const float z = t * t;
+  float p = 7.0376836292e-2f;
+  p = fmaf(p, t, -1.1514610310e-1f);
+  p = fmaf(p, t, 1.1676998740e-1f);
+  p = fmaf(p, t, -1.2420140846e-1f);
+  p = fmaf(p, t, 1.4249322787e-1f);
+  p = fmaf(p, t, -1.6668057665e-1f);
+  p = fmaf(p, t, 2.0000714765e-1f);
+  p = fmaf(p, t, -2.4999993993e-1f);
+  p = fmaf(p, t, 3.3333331174e-1f);
+  p = (p * t) * z;
+  p = fmaf(fe, -2.12194440e-4f, p);
+  p = fmaf(z, -0.5f, p);
+  return fmaf(fe, 0.693359375f, t + p);
+}
+
+// ---- flat ranges ----------------------------------------------------------------------------------------------------
+// At most 2048 blocks: two rounds of eight a multiprocessor on the largest GPUs, so that what a block prepares once is
+// paid seldom, and enough to fill them.
+static const int FLAT_THREADS = 256, FLAT_BLOCKS = 2048;
+static inline unsigned flat_blocks(int64_t n, int width) {
+  const int64_t each = (int64_t)FLAT_THREADS * width, blocks = (n + each - 1) / each;
+  return (unsigned)(blocks < 1 ? 1 : blocks < FLAT_BLOCKS ? blocks : FLAT_BLOCKS);
+}
+// FLAT_WALK(W, n, i, statement, tail): every group of W elements once, and the last n % W elements one by one.
+#define FLAT_WALK(W, n, i, group, single) \
+  do { \
+    const int64_t thread_ = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; \
+    const int64_t threads_ = (int64_t)gridDim.x * blockDim.x; \
+    for (int64_t i = thread_ * (W); i + (W) <= (n); i += threads_ * (W)) { group; } \
+    if ((W) > 1 && thread_ < (n) % (W)) { const int64_t i = (n) / (W) * (W) + thread_; single; } \
+  } while (0)

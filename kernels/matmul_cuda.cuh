@@ -1,0 +1,240 @@
+// matmul_cuda.cuh: the CUDA section of matmul.cuh; the products themselves are planned in matmul_plans.h.
+//
+//   1 gelu       GELU and its derivative as vec.h has them; kernels that apply them where no product's epilogue can
+//   2 own        matmul_any_kernel: any shape, dtype and alignment, for what cuBLASLt does not offer
+//   3 dbias      column sums in two phases
+//   4 ops
+//
+// GELU: two-byte dtypes use the epilogues of cuBLASLt where it has them. fp32 uses ours, since cuBLASLt does not state
+// the accuracy of its own. Applied after the product, GELU sees the stored `out`, and its derivative meets the stored
+// din: one more rounding than in an epilogue for two-byte dtypes, none for fp32.
+// The bias gradient is ours too: BGRAD epilogues leave order and dtype of their sums to cuBLASLt, and cannot add.
+#pragma once
+#include "lane.cuh"
+#include "matmul_plans.h"
+
+// ================================================================================================ 1 gelu
+// The operations of vec.h's vf_exp, vf_sigmoid and vf_gelu one by one: the same bits as on CPU.
+__device__ static inline float matmul_exp(float x) {
+  const float low = -87.336544f, high = 88.3762626f;
+  const bool tiny = x < low;
+  x = x < low ? low : x;                         // comparisons keep a NaN, fmaxf would not
+  x = x > high ? high : x;
+  const float n = rintf(x * 1.44269504f);
+  float r = fmaf(n, -0.693359375f, x);
+  r = fmaf(n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = fmaf(p, r, 1.3981999507e-3f);
+  p = fmaf(p, r, 8.3334519073e-3f);
+  p = fmaf(p, r, 4.1665795894e-2f);
+  p = fmaf(p, r, 1.6666665459e-1f);
+  p = fmaf(p, r, 5.0000001201e-1f);
+  p = fmaf(p, r * r, r) + 1.0f;
+  const float two_n = bits_f32((uint32_t)((int)fmaxf(n, -127.0f) + 127) << 23);
+  return tiny ? 0.0f : p * two_n;
+}
+__device__ static inline float matmul_sigmoid(float x) { return 1.0f / (1.0f + matmul_exp(0.0f - x)); }
+__device__ static inline float matmul_gelu(float x) {
+  return x * matmul_sigmoid(x * fmaf(x * x, 0.0713548162726f, 1.59576912161f));
+}
+__device__ static inline float matmul_gelu_grad(float x) {
+  const float x2 = x * x, s = matmul_sigmoid(x * fmaf(x2, 0.0713548162726f, 1.59576912161f));
+  return fmaf(x * (s * (1.0f - s)), fmaf(x2, 0.2140644488178f, 1.59576912161f), s);
+}
+
+// GRAD: y *= GELU'(x), else y = GELU(x). Bound by memory: 8 elements a thread and turn, in 16-byte pieces.
+template <bool GRAD, int W, class T> __device__ static inline void matmul_gelu_lanes(T *y, const T *x) {
+  Lanes<W> v = lanes_load<W>(x);
+  if constexpr (GRAD) {
+    const Lanes<W> d = lanes_load<W>((const T *)y);
+    UNROLL for (int i = 0; i < W; i++) v.x[i] = d.x[i] * matmul_gelu_grad(v.x[i]);
+  } else {
+    UNROLL for (int i = 0; i < W; i++) v.x[i] = matmul_gelu(v.x[i]);
+  }
+  lanes_store(y, v);
+}
+template <bool GRAD, int W, class T>
+__global__ static void __launch_bounds__(FLAT_THREADS) matmul_gelu_kernel(T *y, const T *x, int64_t n) {
+  FLAT_WALK(W, n, i, (matmul_gelu_lanes<GRAD, W>(y + i, x + i)), (matmul_gelu_lanes<GRAD, 1>(y + i, x + i)));
+}
+template <bool GRAD> static void matmul_after(Ctx *c, Tensor y, Tensor x) {
+  const int64_t n = numel(y);
+  DISPATCH(y.dtype, T, {
+    if (lanes_aligned(y.data, x.data))
+      LAUNCH((matmul_gelu_kernel<GRAD, LANES, T>), dim3(flat_blocks(n, LANES)), dim3(FLAT_THREADS), 0, STREAM(c),
+             (T *)y.data, (const T *)x.data, n);
+    else
+      LAUNCH((matmul_gelu_kernel<GRAD, 1, T>), dim3(flat_blocks(n, 1)), dim3(FLAT_THREADS), 0, STREAM(c), (T *)y.data,
+             (const T *)x.data, n);
+  });
+}
+
+// ================================================================================================ 2 own product
+enum { MATMUL_TILE = 64, MATMUL_DEPTH = 16, MATMUL_PITCH = MATMUL_TILE + 4 };
+
+// A tile of MATMUL_TILE rows x MATMUL_DEPTH of an operand, fp32, depth by depth; zeros outside. Neighbouring threads
+// read along whichever index is contiguous. The pitch keeps rows 16-byte aligned and spreads the column writes over the
+// banks.
+template <class T>
+__device__ static inline void matmul_any_load(float *tile, const T *from, bool rows, int64_t count, int64_t S,
+                                              int64_t row0, int64_t s0) {
+  const int t = (int)threadIdx.x;
+  float x[4];
+  UNROLL for (int k = 0; k < 4; k++) {
+    const int64_t i = row0 + (rows ? t / MATMUL_DEPTH + 16 * k : t % MATMUL_TILE);
+    const int64_t s = s0 + (rows ? t % MATMUL_DEPTH : t / MATMUL_TILE + 4 * k);
+    x[k] = i < count && s < S ? to_f32(from[rows ? i * S + s : s * count + i]) : 0.0f;
+  }
+  UNROLL for (int k = 0; k < 4; k++) {
+    const int i = rows ? t / MATMUL_DEPTH + 16 * k : t % MATMUL_TILE,
+              s = rows ? t % MATMUL_DEPTH : t / MATMUL_TILE + 4 * k;
+    tile[s * MATMUL_PITCH + i] = x[k];
+  }
+}
+template <class TO, class T> __device__ static inline void matmul_any_store(const MatmulProduct &p, float x, int64_t i,
+                                                                            int64_t j) {
+  const int64_t at = i * p.J + j;
+  TO *out = (TO *)p.out.data + at;
+  if (p.bias.data) x += to_f32(((const T *)p.bias.data)[j]);
+  if (p.pre_gelu.data) x *= matmul_gelu_grad(to_f32(((const T *)p.pre_gelu.data)[at]));
+  if (p.add) x = to_f32(*out) + x;
+  round_to(out, x);
+  if (p.gelu.data) round_to((T *)p.gelu.data + at, matmul_gelu(x));
+}
+// 256 threads compute a 64 x 64 tile, 4 x 4 each. Every element is one chain of fused multiply-adds in ascending s from
+// zero: for S up to one block of gemm.h the bits of the CPU's fp32 arithmetic. Shared memory: two tiles, 8.5 KiB; the
+// reads of 16 neighbouring threads are 256 contiguous bytes (b) or one address (a).
+template <class TO, class T> __global__ static void __launch_bounds__(256, 2) matmul_any_kernel(MatmulProduct p) {
+  SHARED(float, a, MATMUL_DEPTH * MATMUL_PITCH);
+  SHARED(float, b, MATMUL_DEPTH * MATMUL_PITCH);
+  const int64_t i0 = (int64_t)blockIdx.y * MATMUL_TILE, j0 = (int64_t)blockIdx.x * MATMUL_TILE;
+  const int ti = (int)threadIdx.x / 16 * 4, tj = (int)threadIdx.x % 16 * 4;
+  float sum[4][4] = {};
+  for (int64_t s0 = 0; s0 < p.S; s0 += MATMUL_DEPTH) {
+    matmul_any_load(a, (const T *)p.a.data, p.a_rows, p.I, p.S, i0, s0);
+    matmul_any_load(b, (const T *)p.b.data, p.b_rows, p.J, p.S, j0, s0);
+    __syncthreads();
+    UNROLL for (int s = 0; s < MATMUL_DEPTH; s++) {
+      const Pack<float> x = load_pack(a + s * MATMUL_PITCH + ti), y = load_pack(b + s * MATMUL_PITCH + tj);
+      UNROLL for (int i = 0; i < 4; i++)
+        UNROLL for (int j = 0; j < 4; j++) sum[i][j] = fmaf(x.x[i], y.x[j], sum[i][j]);
+    }
+    __syncthreads();
+  }
+  UNROLL for (int i = 0; i < 4; i++)
+    UNROLL for (int j = 0; j < 4; j++)
+      if (i0 + ti + i < p.I && j0 + tj + j < p.J) matmul_any_store<TO, T>(p, sum[i][j], i0 + ti + i, j0 + tj + j);
+}
+static void matmul_any(Ctx *c, const MatmulProduct *p) {
+  const int64_t tall = (p->I + MATMUL_TILE - 1) / MATMUL_TILE;
+  CHECK(tall <= 65535, "a product of %lld rows is too tall for matmul_any_kernel", (long long)p->I);
+  const dim3 grid((unsigned)((p->J + MATMUL_TILE - 1) / MATMUL_TILE), (unsigned)tall);
+  DISPATCH(p->out.dtype, TO, DISPATCH(p->a.dtype, T, {
+    LAUNCH((matmul_any_kernel<TO, T>), grid, dim3(256), 0, STREAM(c), *p);
+  }));
+}
+
+// ================================================================================================ 3 dbias
+// Sums of the columns of x (M,N). Phase 1: block (x,y) sums rows y*rows.. of 32*V columns into partial (y, N): its 8
+// warps take every 8th row, V elements a lane (8 in 16-byte pieces, or 1 where rows are not aligned), four rows in
+// flight; the warps' sums are added in order. Phase 2 adds the partials in order of y. Rows a block follow from M
+// alone.
+enum { DBIAS_WARPS = 8, DBIAS_BLOCKS = 128, DBIAS_MIN_ROWS = 64, DBIAS_PITCH = WARP + 4 };
+template <int V, class T>
+__global__ static void __launch_bounds__(256)
+    matmul_dbias_partial_kernel(float *partial, const T *x, int64_t M, int64_t N, int64_t rows) {
+  SHARED(float, sums, DBIAS_WARPS * V * DBIAS_PITCH);
+  const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+  const int64_t col0 = (int64_t)blockIdx.x * WARP * V, col = col0 + lane * V, row0 = (int64_t)blockIdx.y * rows;
+  const int64_t end = row0 + rows < M ? row0 + rows : M;
+  Lanes<V> sum = lanes_of<V>(0.0f), x4[4];
+  if (col < N) {
+    int64_t r = row0 + warp;
+    for (; r + 3 * DBIAS_WARPS < end; r += 4 * DBIAS_WARPS) {
+      UNROLL for (int k = 0; k < 4; k++) x4[k] = lanes_load<V>(x + (r + k * DBIAS_WARPS) * N + col);
+      UNROLL for (int k = 0; k < 4; k++)
+        UNROLL for (int v = 0; v < V; v++) sum.x[v] += x4[k].x[v];
+    }
+    for (; r < end; r += DBIAS_WARPS) {
+      x4[0] = lanes_load<V>(x + r * N + col);
+      UNROLL for (int v = 0; v < V; v++) sum.x[v] += x4[0].x[v];
+    }
+  }
+  // A row for each warp and v: lanes write neighbouring banks, and with the pitch read 4 (i % 8) + i / 8, all distinct.
+  UNROLL for (int v = 0; v < V; v++) sums[(warp * V + v) * DBIAS_PITCH + lane] = sum.x[v];
+  __syncthreads();
+  for (int i = (int)threadIdx.x; i < WARP * V; i += DBIAS_WARPS * WARP) {
+    if (col0 + i >= N) continue;
+    float s = 0.0f;
+    UNROLL for (int w = 0; w < DBIAS_WARPS; w++) s += sums[(w * V + i % V) * DBIAS_PITCH + i / V];
+    partial[(int64_t)blockIdx.y * N + col0 + i] = s;
+  }
+}
+template <class TO>
+__global__ static void __launch_bounds__(128)
+    matmul_dbias_fold_kernel(TO *out, const float *partial, int64_t N, int blocks, bool add) {
+  const int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (n >= N) return;
+  float s = 0.0f;
+  int b = 0;
+  for (; b + 8 <= blocks; b += 8) {
+    float x[8];
+    UNROLL for (int k = 0; k < 8; k++) x[k] = partial[(int64_t)(b + k) * N + n];
+    UNROLL for (int k = 0; k < 8; k++) s += x[k];
+  }
+  for (; b < blocks; b++) s += partial[(int64_t)b * N + n];
+  round_to(out + n, add ? to_f32(out[n]) + s : s);
+}
+static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
+  const int64_t M = dout.shape[0], N = dout.shape[1];
+  int64_t rows = (M + DBIAS_BLOCKS - 1) / DBIAS_BLOCKS;
+  rows = (rows + DBIAS_WARPS - 1) / DBIAS_WARPS * DBIAS_WARPS;
+  if (rows < DBIAS_MIN_ROWS) rows = DBIAS_MIN_ROWS;
+  const int64_t blocks = (M + rows - 1) / rows;
+  CHECK((size_t)(blocks * N) * 4 <= c->workspace_bytes, "dbias of %lld columns needs %lld bytes of workspace",
+        (long long)N, (long long)(blocks * N * 4));
+  float *partial = (float *)c->workspace;
+  DISPATCH(dout.dtype, T, {
+    const T *x = (const T *)dout.data;
+    const int V = N % LANES == 0 && lanes_aligned(x) ? (int)LANES : 1;
+    const dim3 grid((unsigned)((N + WARP * V - 1) / (WARP * V)), (unsigned)blocks);
+    if (V > 1) LAUNCH((matmul_dbias_partial_kernel<LANES, T>), grid, dim3(256), 0, STREAM(c), partial, x, M, N, rows);
+    else LAUNCH((matmul_dbias_partial_kernel<1, T>), grid, dim3(256), 0, STREAM(c), partial, x, M, N, rows);
+  });
+  DISPATCH(dbias.dtype, TO, {
+    LAUNCH((matmul_dbias_fold_kernel<TO>), dim3((unsigned)((N + 127) / 128)), dim3(128), 0, STREAM(c), (TO *)dbias.data,
+           (const float *)partial, N, (int)blocks, add);
+  });
+}
+
+// ================================================================================================ 4 ops
+static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+  const size_t library = matmul_library_workspace_bytes(c), dbias = (size_t)DBIAS_BLOCKS * (size_t)(4 * q.n_embd) * 4;
+  return library > dbias ? library : dbias;
+}
+
+static void matmul_product(Ctx *c, const MatmulProduct *p) {
+  MatmulPlan *plan = matmul_plan(c, p);
+  if (plan->r.way == MATMUL_OWN) { matmul_any(c, p); return; }
+  matmul_library(c, plan, p, &plan->r.algo, plan->r.workspace_bytes);
+  if (plan->r.way != MATMUL_AFTER) return;
+  if (p->gelu.data) matmul_after<false>(c, p->gelu, p->out);
+  if (p->pre_gelu.data) matmul_after<true>(c, p->out, p->pre_gelu);
+}
+static void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
+  const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
+                           true, true, false, e.bias, e.gelu, Tensor{}};
+  matmul_product(c, &p);
+}
+static void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
+  const MatmulProduct p = {MATMUL_BACKWARD_INPUT, dout.shape[0], weight.shape[1], dout.shape[1], din, dout, weight,
+                           true, false, false, Tensor{}, Tensor{}, pre_gelu};
+  matmul_product(c, &p);
+}
+// The product's destination is the gradient's own place: no copy between.
+static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
+  const MatmulProduct p = {MATMUL_BACKWARD_WEIGHT, dout.shape[1], in.shape[1], in.shape[0], dweight, dout, in,
+                           false, false, mode == ADD, Tensor{}, Tensor{}, Tensor{}};
+  matmul_product(c, &p);
+  if (dbias.data) matmul_dbias(c, dbias, dout, mode == ADD);
+}

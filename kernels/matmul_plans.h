@@ -1,0 +1,371 @@
+// matmul_plans.h: matrix products of cuBLASLt, set up once a shape and chosen once a run. CUDA section of matmul.cuh.
+//
+//   1 product    what the ops of matmul.cuh ask for, in one form
+//   2 plans      matmul_plan: the plan of a product, made at its first use; matmul_library: runs it
+//   3 choosing   plans_tune, plans_export, plans_import, plans_text
+//
+// Every product is out(i,j) = sum over s of a(i,s) b(j,s) with i < I, j < J, s < S. cuBLASLt thinks in columns: a
+// row-major (I,J) matrix is its J x I matrix with leading dimension J, so our b is its A and our a its B.
+//
+// Order of sums: cuBLASLt's, fixed by its version, the GPU model, the shape and the algorithm, which all ranks share
+// (its manual, "Results reproducibility": the same bits at every run where the workspace is the user's own). Two
+// schemes of splitting S are refused: in place and in the output's type, because both round partial sums to the dtype
+// of `out`. What is left adds fp32 partial sums in a fixed order. Unlike on CPU, a row may depend on M: M is a constant
+// of the run.
+#pragma once
+#include "cuda_device.h"
+#include "cuda_libraries.h"
+
+// ================================================================================================ 1 product
+// One product as its ops state it. data == NULL: absent. a_rows: a is stored (I,S), else (S,I); b_rows likewise.
+enum MatmulOp { MATMUL_FORWARD, MATMUL_BACKWARD_INPUT, MATMUL_BACKWARD_WEIGHT };
+struct MatmulProduct {
+  MatmulOp op;
+  int64_t I, J, S;
+  Tensor out, a, b;
+  bool a_rows, b_rows, add;
+  Tensor bias, gelu, pre_gelu;
+};
+
+// ================================================================================================ 2 plans
+// How a product is computed. EPILOGUE: everything in the product. AFTER: GELU (or its derivative) by a kernel of ours.
+enum MatmulWay { MATMUL_EPILOGUE, MATMUL_AFTER, MATMUL_OWN };
+static const char *const matmul_way_names[] = {"in the product", "after the product", "own kernel"};
+
+// What a plan depends on. No padding is left unset: keys are compared as bytes. Alignments are powers of two up to 256.
+struct MatmulKey {
+  int64_t I, J, S;
+  uint8_t op, dtype, out_dtype, bias, gelu, pre_gelu, add, tf32;
+  uint16_t align_out, align_a, align_b, align_bias, align_gelu, align_pre_gelu;
+  uint32_t reserved;
+};
+static_assert(sizeof(MatmulKey) == 48, "MatmulKey has no padding");
+struct MatmulRecord {                            // what travels between ranks and lies in checkpoints
+  MatmulKey key;
+  uint64_t way, workspace_bytes;
+  cublasLtMatmulAlgo_t algo;
+};
+struct MatmulPlan {
+  MatmulRecord r;
+  bool ready;                                    // descriptors exist; false: imported and not used yet
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatrixLayout_t a, b, out;              // a, b: ours; cuBLASLt's B and A
+  MatmulProduct last;                            // operands of the latest use: what plans_tune works on
+  MatmulPlan *next;
+};
+struct MatmulPlans { MatmulPlan *first, **end; };
+
+static void matmul_open(Ctx *c) {
+  MatmulPlans *plans = (MatmulPlans *)calloc(1, sizeof *plans);
+  CHECK(plans, "no memory for %zu bytes of matmul plans", sizeof *plans);
+  plans->end = &plans->first;
+  DEVICE(c)->plans = plans;
+  BLAS(cublasLtCreate(&DEVICE(c)->blas));
+}
+static void matmul_plan_unready(MatmulPlan *plan) {
+  if (plan->ready && plan->r.way != MATMUL_OWN) {
+    BLAS(cublasLtMatmulDescDestroy(plan->desc));
+    BLAS(cublasLtMatrixLayoutDestroy(plan->a));
+    BLAS(cublasLtMatrixLayoutDestroy(plan->b));
+    BLAS(cublasLtMatrixLayoutDestroy(plan->out));
+  }
+  plan->ready = false;
+}
+static void matmul_close(Ctx *c) {
+  MatmulPlans *plans = DEVICE(c)->plans;
+  for (MatmulPlan *plan = plans->first, *next; plan; plan = next) {
+    next = plan->next;
+    matmul_plan_unready(plan);
+    free(plan);
+  }
+  free(plans);
+  BLAS(cublasLtDestroy(DEVICE(c)->blas));
+}
+
+static uint16_t matmul_alignment(Tensor t) {
+  const uintptr_t p = (uintptr_t)t.data | 256;
+  return t.data ? (uint16_t)(p & (~p + 1)) : 0;
+}
+static MatmulKey matmul_key(const Ctx *c, const MatmulProduct *p) {
+  MatmulKey k = {};
+  k.I = p->I, k.J = p->J, k.S = p->S;
+  k.op = (uint8_t)p->op, k.dtype = (uint8_t)p->a.dtype, k.out_dtype = (uint8_t)p->out.dtype;
+  k.bias = p->bias.data != NULL, k.gelu = p->gelu.data != NULL, k.pre_gelu = p->pre_gelu.data != NULL;
+  k.add = p->add, k.tf32 = c->tf32 && p->a.dtype == F32;
+  k.align_out = matmul_alignment(p->out), k.align_a = matmul_alignment(p->a), k.align_b = matmul_alignment(p->b);
+  k.align_bias = matmul_alignment(p->bias), k.align_gelu = matmul_alignment(p->gelu);
+  k.align_pre_gelu = matmul_alignment(p->pre_gelu);
+  return k;
+}
+
+// What cuBLAS's manual advises for a workspace (cublasSetWorkspace): 32 MiB on Hopper and Blackwell data-centre parts,
+// 12 MiB on Blackwell's others, 4 MiB elsewhere. It follows from the GPU model alone, as the plans made with it must.
+static size_t matmul_library_workspace_bytes(const Ctx *c) {
+  const int major = DEVICE(c)->major;
+  return (size_t)(major == 9 || major == 10 || major == 11 ? 32 : major >= 12 ? 12 : 4) << 20;
+}
+static cudaDataType_t matmul_cuda_type(Dtype t) { return t == F32 ? CUDA_R_32F : t == BF16 ? CUDA_R_16BF : CUDA_R_16F; }
+#define MATMUL_SET(plan, attribute, type, value) \
+  do { type v_ = (value); BLAS(cublasLtMatmulDescSetAttribute((plan)->desc, attribute, &v_, sizeof v_)); } while (0)
+
+// The pointers of an epilogue belong to the descriptor. The heuristic looks at their alignment, the product at all.
+static void matmul_point(MatmulPlan *plan, const MatmulProduct *p) {
+  const bool fused = plan->r.way == MATMUL_EPILOGUE;
+  if (p->bias.data) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, const void *, p->bias.data);
+  if (fused && p->gelu.data) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, const void *, p->out.data);
+  if (fused && p->pre_gelu.data)
+    MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, const void *, p->pre_gelu.data);
+}
+// Makes the descriptors of plan->r.way.
+static void matmul_describe(MatmulPlan *plan, const MatmulProduct *p) {
+  const MatmulKey *k = &plan->r.key;
+  const bool fused = plan->r.way == MATMUL_EPILOGUE, gelu = fused && p->gelu.data, grad = fused && p->pre_gelu.data;
+  const cudaDataType_t type = matmul_cuda_type(p->a.dtype), out = matmul_cuda_type(p->out.dtype);
+  BLAS(cublasLtMatmulDescCreate(&plan->desc, k->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_TRANSA, cublasOperation_t, p->b_rows ? CUBLAS_OP_T : CUBLAS_OP_N);
+  MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_TRANSB, cublasOperation_t, p->a_rows ? CUBLAS_OP_N : CUBLAS_OP_T);
+  const cublasLtEpilogue_t epilogue =
+      grad ? CUBLASLT_EPILOGUE_DGELU
+      : gelu ? (p->bias.data ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX)
+      : p->bias.data ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t, epilogue);
+  if (gelu || grad) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t, p->J);
+  matmul_point(plan, p);
+  const uint64_t I = (uint64_t)p->I, J = (uint64_t)p->J, S = (uint64_t)p->S;
+  BLAS(cublasLtMatrixLayoutCreate(&plan->b, type, p->b_rows ? S : J, p->b_rows ? J : S, p->b_rows ? p->S : p->J));
+  BLAS(cublasLtMatrixLayoutCreate(&plan->a, type, p->a_rows ? S : I, p->a_rows ? I : S, p->a_rows ? p->S : p->I));
+  BLAS(cublasLtMatrixLayoutCreate(&plan->out, out, J, I, p->J));
+  plan->ready = true;
+}
+// The heuristic's algorithms for a described plan, best first; how many.
+enum { MATMUL_CANDIDATES = 8 };
+static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicResult_t *found, int wanted) {
+  const MatmulKey *k = &plan->r.key;
+  const bool swapped = plan->r.way == MATMUL_EPILOGUE && k->gelu;  // the product stores GELU, `out` is its auxiliary
+  cublasLtMatmulPreference_t pref;
+  BLAS(cublasLtMatmulPreferenceCreate(&pref));
+  uint64_t workspace = matmul_library_workspace_bytes(c);
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;       // or none at all
+  uint32_t align_a = k->align_b, align_b = k->align_a, align_out = swapped ? k->align_gelu : k->align_out;
+  const struct { cublasLtMatmulPreferenceAttributes_t attribute; const void *value; size_t bytes; } set[] = {
+      {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+      {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_a, sizeof align_a},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_b, sizeof align_b},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_out, sizeof align_out},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_out, sizeof align_out}};
+  for (auto s : set) BLAS(cublasLtMatmulPreferenceSetAttribute(pref, s.attribute, s.value, s.bytes));
+  int n = 0, usable = 0;
+  const cublasStatus_t status = cublaslt()->cublasLtMatmulAlgoGetHeuristic(
+      DEVICE(c)->blas, plan->desc, plan->b, plan->a, plan->out, plan->out, pref, wanted, found, &n);
+  BLAS(cublasLtMatmulPreferenceDestroy(pref));
+  // For an epilogue that does not suit its auxiliary matrix the manual leaves open which of the two is returned.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return 0;
+  CHECK(status == CUBLAS_STATUS_SUCCESS, "cublasLtMatmulAlgoGetHeuristic for %lldx%lldx%lld: %s", (long long)k->I,
+        (long long)k->J, (long long)k->S, cublaslt()->cublasLtGetStatusString(status));
+  for (int i = 0; i < n; i++)
+    if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize <= workspace) found[usable++] = found[i];
+  return usable;
+}
+
+// Which ways are worth asking for. cuBLASLt's table of types: out is of the operands' dtype or fp32; a bias and an
+// auxiliary matrix are of out's. An auxiliary matrix has a leading dimension that is a multiple of 8.
+static bool matmul_may(const MatmulProduct *p, MatmulWay way) {
+  const bool same = p->out.dtype == p->a.dtype, activated = p->gelu.data || p->pre_gelu.data;
+  if (way == MATMUL_OWN) return true;
+  if (!(same || p->out.dtype == F32) || (!same && (p->bias.data || activated))) return false;
+  if (way == MATMUL_AFTER) return activated;
+  return !activated || (p->a.dtype != F32 && p->J % 8 == 0);
+}
+static bool matmul_try(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, MatmulWay way) {
+  if (!matmul_may(p, way)) return false;
+  plan->r.way = way;
+  if (way == MATMUL_OWN) return plan->ready = true;
+  matmul_describe(plan, p);
+  cublasLtMatmulHeuristicResult_t found = {};
+  if (matmul_candidates(c, plan, &found, 1) == 0) { matmul_plan_unready(plan); return false; }
+  plan->r.algo = found.algo;
+  plan->r.workspace_bytes = found.workspaceSize;
+  return true;
+}
+// An imported choice becomes a plan here; an algorithm that cannot run here would make ranks differ.
+static void matmul_adopt(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
+  if (plan->r.way == MATMUL_OWN) { plan->ready = true; return; }
+  CHECK(matmul_may(p, (MatmulWay)plan->r.way), "an imported matmul plan (\"%s\") does not fit its product",
+        matmul_way_names[plan->r.way]);
+  matmul_describe(plan, p);
+  cublasLtMatmulHeuristicResult_t r = {};
+  const cublasStatus_t status = cublaslt()->cublasLtMatmulAlgoCheck(DEVICE(c)->blas, plan->desc, plan->b, plan->a,
+                                                                    plan->out, plan->out, &plan->r.algo, &r);
+  CHECK(status == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= matmul_library_workspace_bytes(c),
+        "the algorithm chosen elsewhere for %lldx%lldx%lld cannot run here (%s): train without the imported choice",
+        (long long)p->I, (long long)p->J, (long long)p->S, cublaslt()->cublasLtGetStatusString(status));
+  plan->r.workspace_bytes = r.workspaceSize;
+}
+static MatmulPlan *matmul_plan_of(MatmulPlans *plans, const MatmulKey *key) {
+  for (MatmulPlan *plan = plans->first; plan; plan = plan->next)
+    if (!memcmp(&plan->r.key, key, sizeof *key)) return plan;
+  return NULL;
+}
+static MatmulPlan *matmul_plan_new(MatmulPlans *plans, const MatmulKey *key) {
+  MatmulPlan *plan = (MatmulPlan *)calloc(1, sizeof *plan);
+  CHECK(plan, "no memory for %zu bytes of a matmul plan", sizeof *plan);
+  plan->r.key = *key;
+  *plans->end = plan;
+  plans->end = &plan->next;
+  return plan;
+}
+
+static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, const cublasLtMatmulAlgo_t *algo,
+                           size_t workspace_bytes) {
+  const float one = 1.0f, beta = p->add ? 1.0f : 0.0f;
+  void *out = plan->r.way == MATMUL_EPILOGUE && p->gelu.data ? p->gelu.data : p->out.data;
+  CHECK(workspace_bytes <= c->workspace_bytes, "a matrix product needs %zu bytes of workspace, has %zu",
+        workspace_bytes, c->workspace_bytes);
+  matmul_point(plan, p);
+  BLAS(cublasLtMatmul(DEVICE(c)->blas, plan->desc, &one, p->b.data, plan->b, p->a.data, plan->a, &beta, out, plan->out,
+                      out, plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes, STREAM(c)));
+}
+// The plan of a product, ready to run.
+static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
+  MatmulPlans *plans = DEVICE(c)->plans;
+  const MatmulKey key = matmul_key(c, p);
+  MatmulPlan *plan = matmul_plan_of(plans, &key);
+  if (!plan) {
+    plan = matmul_plan_new(plans, &key);
+    for (int way = MATMUL_EPILOGUE; !matmul_try(c, plan, p, (MatmulWay)way);) way++;
+  } else if (!plan->ready) {
+    matmul_adopt(c, plan, p);
+  }
+  plan->last = *p;
+  return plan;
+}
+
+// ================================================================================================ 3 choosing
+// Median time of one algorithm on the operands of the latest use. Four products a sample: an event's own cost is then
+// small beside them.
+static float matmul_time(Ctx *c, MatmulPlan *plan, const cublasLtMatmulHeuristicResult_t *f, cudaEvent_t from,
+                         cudaEvent_t to) {
+  enum { SAMPLES = 5, PRODUCTS = 4 };
+  float ms[SAMPLES];
+  matmul_library(c, plan, &plan->last, &f->algo, f->workspaceSize);
+  for (int i = 0; i < SAMPLES; i++) {
+    CUDA(cudaEventRecord(from, STREAM(c)));
+    for (int k = 0; k < PRODUCTS; k++) matmul_library(c, plan, &plan->last, &f->algo, f->workspaceSize);
+    CUDA(cudaEventRecord(to, STREAM(c)));
+    CUDA(cudaEventSynchronize(to));
+    CUDA(cudaEventElapsedTime(&ms[i], from, to));
+    for (int k = i; k > 0 && ms[k] < ms[k - 1]; k--) { const float t = ms[k]; ms[k] = ms[k - 1]; ms[k - 1] = t; }
+  }
+  return ms[SAMPLES / 2];
+}
+// Overwrites what the plans' latest operands point to: the caller has finished with them. A choice that gains less than
+// 1 % is noise: the heuristic's first stays.
+static void plans_tune_impl(Ctx *c) {
+  cudaEvent_t from, to;
+  CUDA(cudaEventCreate(&from));
+  CUDA(cudaEventCreate(&to));
+  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) {
+    if (!plan->ready || plan->r.way == MATMUL_OWN) continue;
+    cublasLtMatmulHeuristicResult_t found[MATMUL_CANDIDATES] = {};
+    matmul_point(plan, &plan->last);
+    const int n = matmul_candidates(c, plan, found, MATMUL_CANDIDATES);
+    int best = 0;
+    float first_ms = 0, best_ms = 0;
+    for (int i = 0; i < n; i++) {
+      const float ms = matmul_time(c, plan, &found[i], from, to);
+      if (i == 0) first_ms = best_ms = ms;
+      if (ms < best_ms && ms < 0.99f * first_ms) { best = i; best_ms = ms; }
+    }
+    if (n == 0) continue;
+    plan->r.algo = found[best].algo;
+    plan->r.workspace_bytes = found[best].workspaceSize;
+  }
+  CUDA(cudaEventDestroy(from));
+  CUDA(cudaEventDestroy(to));
+}
+
+// An algorithm is bytes that only the same cuBLASLt on the same GPU model understands.
+struct MatmulExport { char magic[8]; uint64_t library; int32_t major, minor, multiprocessors, count; };
+static MatmulExport matmul_export_head(Ctx *c, int count) {
+  const CudaDevice *d = DEVICE(c);
+  MatmulExport h = {"matmul1", cublaslt()->cublasLtGetVersion(), d->major, d->minor, d->multiprocessors, count};
+  return h;
+}
+// to == NULL: only how many bytes.
+static void plans_export_impl(Ctx *c, void *to, size_t *bytes) {
+  int count = 0;
+  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) count++;
+  const size_t need = sizeof(MatmulExport) + (size_t)count * sizeof(MatmulRecord);
+  if (to) {
+    CHECK(*bytes >= need, "matmul plans take %zu bytes, given %zu", need, *bytes);
+    const MatmulExport head = matmul_export_head(c, count);
+    char *at = (char *)to;
+    memcpy(at, &head, sizeof head);
+    at += sizeof head;
+    for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next, at += sizeof plan->r)
+      memcpy(at, &plan->r, sizeof plan->r);
+  }
+  *bytes = need;
+}
+// Choices of another library version or GPU model are left aside with a line that says so.
+static void plans_import_impl(Ctx *c, const void *from, size_t bytes) {
+  MatmulExport head = {};
+  CHECK(bytes >= sizeof head, "matmul plans of %zu bytes are too short", bytes);
+  memcpy(&head, from, sizeof head);
+  const MatmulExport mine = matmul_export_head(c, head.count);
+  CHECK(!memcmp(head.magic, mine.magic, sizeof head.magic) && head.count >= 0 &&
+            bytes == sizeof head + (size_t)head.count * sizeof(MatmulRecord),
+        "matmul plans of %zu bytes are damaged", bytes);
+  if (memcmp(&head, &mine, sizeof head)) {
+    fprintf(stderr,
+            "%s: matmul algorithms chosen with cuBLASLt %llu on sm_%d%d x %d are not used with %llu on sm_%d%d x "
+            "%d: results differ from that run in rounding\n",
+            who_am_i ? who_am_i : "", (unsigned long long)head.library, head.major, head.minor, head.multiprocessors,
+            (unsigned long long)mine.library, mine.major, mine.minor, mine.multiprocessors);
+    return;
+  }
+  for (int i = 0; i < head.count; i++) {
+    MatmulRecord r;
+    memcpy(&r, (const char *)from + sizeof head + (size_t)i * sizeof r, sizeof r);
+    CHECK(r.way <= MATMUL_OWN, "matmul plan %d is damaged", i);
+    MatmulPlan *plan = matmul_plan_of(DEVICE(c)->plans, &r.key);
+    if (!plan) plan = matmul_plan_new(DEVICE(c)->plans, &r.key);
+    matmul_plan_unready(plan);                   // made again, and checked, at its next use
+    plan->r = r;
+  }
+}
+
+static int matmul_config(const MatmulPlan *plan, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  uint32_t x = 0;
+  size_t written = 0;
+  const cublasStatus_t s =
+      cublaslt()->cublasLtMatmulAlgoConfigGetAttribute(&plan->r.algo, attribute, &x, sizeof x, &written);
+  return s == CUBLAS_STATUS_SUCCESS ? (int)x : -1;
+}
+// One line a plan, in order of first use; cut at a line's end where `bytes` do not suffice.
+static void plans_text_impl(Ctx *c, char *to, size_t bytes) {
+  static const char *const names[] = {"forward", "backward_input", "backward_weight"};
+  size_t used = 0;
+  if (bytes) *to = 0;
+  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) {
+    const MatmulKey *k = &plan->r.key;
+    char line[320], algo[128] = "";
+    if (plan->r.way != MATMUL_OWN)
+      snprintf(algo, sizeof algo, ": algorithm %d tile %d stages %d split-k %d reduction %d, workspace %llu",
+               matmul_config(plan, CUBLASLT_ALGO_CONFIG_ID), matmul_config(plan, CUBLASLT_ALGO_CONFIG_TILE_ID),
+               matmul_config(plan, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+               matmul_config(plan, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+               matmul_config(plan, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME), (unsigned long long)plan->r.workspace_bytes);
+    const int n = snprintf(
+        line, sizeof line, "matmul_%s %lldx%lldx%lld %s%s to %s%s%s%s%s%s%s\n", names[k->op % 3], (long long)k->I,
+        (long long)k->J, (long long)k->S, dtype_name((Dtype)k->dtype), k->tf32 ? " (tf32)" : "",
+        dtype_name((Dtype)k->out_dtype), k->bias ? ", bias" : "", k->add ? ", added" : "",
+        k->gelu ? ", gelu " : k->pre_gelu ? ", gelu' " : plan->r.way == MATMUL_OWN ? ", " : "",
+        k->gelu || k->pre_gelu || plan->r.way == MATMUL_OWN ? matmul_way_names[plan->r.way] : "", algo,
+        plan->ready ? "" : " (not used yet)");
+    if (n < 0 || used + (size_t)n >= bytes) return;
+    memcpy(to + used, line, (size_t)n + 1);
+    used += (size_t)n;
+  }
+}

@@ -1,0 +1,60 @@
+// nvidia.h: facts about NVIDIA's devices and libraries that no call tells.
+//
+// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR. Compiled by every compiler, so that tests reach it.
+//
+// Peaks are FLOP/s of dense products (data sheets quote twice as much, for 2:4 sparse ones) with fp32 sums, which
+// GeForce cards do at half the rate of fp16 sums. Sources: NVIDIA's data sheets of A100, A10, A30, A40, H100, H200,
+// GH200, L4, L40, L40S, RTX A6000, RTX 6000 Ada, HGX and GB200/GB300; whitepapers GA102 (RTX 30), Ada (RTX 40) and
+// RTX Blackwell (RTX 50), tables "Peak BF16 Tensor TFLOPS with FP32 Accumulate".
+#pragma once
+#include "device.h"
+
+enum { NEEDED_MAJOR = 8 };                       // compute capability 8.0: mma of bf16, cp.async
+
+// half: bf16 and fp16, which are the same on all of these. In TFLOP/s.
+struct GpuPeak { const char *name, *also; double half, tf32, fp32; };
+
+// `name` must be the device's name after "NVIDIA " up to a space, a dash or the end. `also`: a word that must follow
+// somewhere, "" for nothing may follow, NULL for anything. The first that fits counts.
+static const GpuPeak gpu_peaks[] = {
+    {"A100", NULL, 312, 156, 19.5},        {"A800", NULL, 312, 156, 19.5},
+    {"A30", NULL, 165, 82, 10.3},          {"A40", NULL, 149.7, 74.8, 37.4},
+    {"A10", NULL, 125, 62.5, 31.2},        {"RTX A6000", "", 154.8, 77.4, 38.7},
+    {"H100", "PCIe", 756, 378, 51},        {"H100", "NVL", 835, 417.5, 60},
+    {"H100", "HBM3", 989.4, 494.7, 67},    {"H800", "PCIe", 756, 378, 51},
+    {"H800", "", 989.4, 494.7, 67},        {"H200", "NVL", 835, 417.5, 60},
+    {"H200", "", 989.4, 494.7, 67},        {"GH200", NULL, 989.4, 494.7, 67},
+    {"B200", NULL, 2250, 1125, 75},        {"GB200", NULL, 2500, 1250, 80},
+    {"B300", NULL, 2250, 1125, 75},        {"GB300", NULL, 2500, 1250, 80},
+    {"L4", "", 121, 60, 30.3},             {"L40", "", 181, 90.5, 90.5},
+    {"L40S", "", 362, 183, 91.6},          {"RTX 6000 Ada Generation", "", 364.2, 182.1, 91.1},
+    {"GeForce RTX 3090", "", 71, 35.6, 35.6},     {"GeForce RTX 3090 Ti", "", 80, 40, 40},
+    {"GeForce RTX 4080", "", 97.5, 48.7, 48.7},   {"GeForce RTX 4090", "", 165.2, 82.6, 82.6},
+    {"GeForce RTX 5080", "", 112.6, 56.3, 56.3},  {"GeForce RTX 5090", "", 209.5, 104.8, 104.8},
+};
+
+// The peaks of a device by its name, in FLOP/s; zeros when it is not known, or is a slice of one (MIG).
+static inline GpuPeak gpu_peak(const char *device_name) {
+  const char *name = strncmp(device_name, "NVIDIA ", 7) ? device_name : device_name + 7;
+  const GpuPeak unknown = {device_name, NULL, 0, 0, 0};
+  if (strstr(name, " MIG ") || strstr(name, "Laptop")) return unknown;
+  for (const GpuPeak &p : gpu_peaks) {
+    const size_t length = strlen(p.name);
+    if (strncmp(name, p.name, length)) continue;
+    const char *rest = name + length;
+    if (*rest && *rest != ' ' && *rest != '-') continue;
+    if (p.also && (*p.also ? !strstr(rest, p.also) : *rest != 0)) continue;
+    return {p.name, p.also, p.half * 1e12, p.tf32 * 1e12, p.fp32 * 1e12};
+  }
+  return unknown;
+}
+
+// How each library packs its version into one number.
+enum VersionOf { VERSION_CUDA, VERSION_CUBLASLT, VERSION_NCCL };
+static inline const char *version_text(VersionOf of, int v, char *text, size_t bytes) {
+  if (!v) snprintf(text, bytes, "none");
+  else if (of == VERSION_CUDA) snprintf(text, bytes, "%d.%d", v / 1000, v % 1000 / 10);
+  else if (of == VERSION_NCCL && v < 10000) snprintf(text, bytes, "%d.%d.%d", v / 1000, v % 1000 / 100, v % 100);
+  else snprintf(text, bytes, "%d.%d.%d", v / 10000, v % 10000 / 100, v % 100);
+  return text;
+}

@@ -1,0 +1,176 @@
+// optimizer_cuda.cuh: the CUDA part of optimizer.cuh. All walk flat ranges, eight elements a thread and turn where
+// every pointer is on 16 bytes; lr, scales and skip are read from c->state by the kernels.
+#pragma once
+#include "lane.cuh"
+
+// ---- AdamW ---------------------------------------------------------------------------------------------------------
+// The operations of adamw_lanes above, in its order: host and device agree to the last bit.
+template <class T, bool CAST, int W>
+__device__ static inline void adamw_lanes(T *param, float *master, float *m, float *v, const float *grad,
+                                          const AdamwFactors *a) {
+  const Lanes<W> g0 = lanes_load<W>(grad);
+  Lanes<W> p = lanes_load<W>(master), pm = lanes_load<W>(m), pv = lanes_load<W>(v);
+  UNROLL for (int i = 0; i < W; i++) {
+    const float g = g0.x[i] * a->grad_scale;
+    pm.x[i] = fmaf(g - pm.x[i], a->one_minus_beta1, pm.x[i]);
+    pv.x[i] = fmaf(g * g, a->one_minus_beta2, pv.x[i] * a->beta2);
+    p.x[i] = fmaf(pm.x[i] / fmaf(sqrtf(pv.x[i]), a->root2, a->eps), a->step, p.x[i] * a->decay);
+  }
+  lanes_store<W>(m, pm);
+  lanes_store<W>(v, pv);
+  lanes_store<W>(master, p);
+  if (CAST) lanes_store<W>(param, p);
+}
+// The factors need fp64 divisions and a root: one thread of a block computes them.
+template <class T, bool CAST, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS)
+adamw_kernel(T *param, float *master, float *m, float *v, const float *grad, int64_t n, AdamwArgs args,
+             const StepState *state) {
+  SHARED(AdamwFactors, factors, 1);
+  if (state->skip) return;
+  if (threadIdx.x == 0) *factors = adamw_factors(state, args);
+  __syncthreads();
+  const AdamwFactors a = *factors;
+  FLAT_WALK(W, n, i, (adamw_lanes<T, CAST, W>(param + i, master + i, m + i, v + i, grad + i, &a)),
+            (adamw_lanes<T, CAST, 1>(param + i, master + i, m + i, v + i, grad + i, &a)));
+}
+template <class T, bool CAST>
+static void adamw_launch(Ctx *c, T *param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+  const int64_t n = numel(master);
+  float *p = (float *)master.data, *pm = (float *)m.data, *pv = (float *)v.data, *g = (float *)grad.data;
+  if (lanes_aligned(param, p, pm, pv, g))
+    LAUNCH((adamw_kernel<T, CAST, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, p, pm, pv, g, n, a,
+           c->state);
+  else
+    LAUNCH((adamw_kernel<T, CAST, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, p, pm, pv, g, n, a,
+           c->state);
+}
+static void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+  if (!param.data) adamw_launch<float, false>(c, (float *)master.data, master, m, v, grad, a);
+  else DISPATCH(param.dtype, T, adamw_launch<T, true>(c, (T *)param.data, master, m, v, grad, a));
+}
+
+// ---- SGD -----------------------------------------------------------------------------------------------------------
+template <class T, bool CAST, bool BUFFER, int W>
+__device__ static inline void sgd_lanes(T *param, float *master, float *buffer, const float *grad, SgdArgs a,
+                                        float grad_scale, float minus_lr) {
+  Lanes<W> p = lanes_load<W>(master), g = lanes_load<W>(grad), b = {};
+  if (BUFFER) b = lanes_load<W>(buffer);
+  UNROLL for (int i = 0; i < W; i++) {
+    g.x[i] = fmaf(p.x[i], a.weight_decay, g.x[i] * grad_scale);
+    if (BUFFER) g.x[i] = fmaf(b.x[i], a.momentum, g.x[i]);
+    p.x[i] = fmaf(g.x[i], minus_lr, p.x[i]);
+  }
+  if (BUFFER) lanes_store<W>(buffer, g);
+  lanes_store<W>(master, p);
+  if (CAST) lanes_store<W>(param, p);
+}
+template <class T, bool CAST, bool BUFFER, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS)
+sgd_kernel(T *param, float *master, float *buffer, const float *grad, int64_t n, SgdArgs a, const StepState *state) {
+  if (state->skip) return;
+  const float scale = state->grad_scale, minus_lr = -state->in.lr;
+  FLAT_WALK(W, n, i, (sgd_lanes<T, CAST, BUFFER, W>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)),
+            (sgd_lanes<T, CAST, BUFFER, 1>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)));
+}
+template <class T, bool CAST, bool BUFFER>
+static void sgd_launch(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+  const int64_t n = numel(master);
+  float *p = (float *)master.data, *b = BUFFER ? (float *)momentum.data : p, *g = (float *)grad.data;
+  if (lanes_aligned(param, p, b, g))
+    LAUNCH((sgd_kernel<T, CAST, BUFFER, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, p, b, g, n,
+           a, c->state);
+  else
+    LAUNCH((sgd_kernel<T, CAST, BUFFER, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, p, b, g, n, a,
+           c->state);
+}
+template <class T, bool CAST>
+static void sgd_choose(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+  if (momentum.data) sgd_launch<T, CAST, true>(c, param, master, momentum, grad, a);
+  else sgd_launch<T, CAST, false>(c, param, master, momentum, grad, a);
+}
+static void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+  if (!param.data) sgd_choose<float, false>(c, (float *)master.data, master, momentum, grad, a);
+  else DISPATCH(param.dtype, T, sgd_choose<T, true>(c, (T *)param.data, master, momentum, grad, a));
+}
+
+// ---- exact norm ----------------------------------------------------------------------------------------------------
+// A thread adds its squares to 192 bits in registers: those of |g| < 2^28 lie below bit 166, which leaves room for 2^26
+// of them. Larger ones go to the limbs at once, one by one: only a model that is lost has many. The threads' sums are
+// cut into digits of 32 bits, which a block adds in shared memory and then to the limbs; integer addition has no order.
+enum { NORM_DIGITS = 6, NORM_SUMS = NORM_DIGITS + 1 };           // and the count of elements that are not finite
+struct NormThread { uint64_t word[3], nonfinite; };
+
+__device__ static inline void norm_add_limb(int64_t *limbs, int j, uint64_t x) {
+  if (x) atomicAdd((unsigned long long *)limbs + j, (unsigned long long)x);
+}
+// square 2^(shift - 110), for the few.
+__device__ static inline void norm_add_large(int64_t *limbs, uint64_t square, int shift) {
+  const int j = shift / 32, bits = shift % 32;
+  const uint64_t low = (square & 0xffffffffu) << bits, high = (square >> 32) << bits;
+  norm_add_limb(limbs, j, low & 0xffffffffu);
+  norm_add_limb(limbs, j + 1, (low >> 32) + (high & 0xffffffffu));
+  norm_add_limb(limbs, j + 2, high >> 32);
+}
+__device__ static inline void norm_add(NormThread *sum, int64_t *limbs, float g) {
+  const uint32_t bits = f32_bits(g) & 0x7fffffffu;
+  if (bits >= 0x7f800000u) { sum->nonfinite++; return; }
+  const uint32_t exponent = bits >> 23, m = exponent ? (bits & 0x7fffffu) | 0x800000u : bits;
+  int shift = 2 * ((int)(exponent ? exponent : 1) - 150) - NORM_FLOOR_EXPONENT;        // g^2 = m^2 2^(shift - 110)
+  uint64_t square = (uint64_t)m * m;
+  if (shift < 0) {                               // to the nearest unit; below half a unit it is none
+    square = shift < -50 ? 0 : (square + ((uint64_t)1 << (-shift - 1))) >> -shift;
+    shift = 0;
+  } else if (shift > 118) {
+    norm_add_large(limbs, square, shift);
+    return;
+  }
+  const int within = shift & 63;
+  const uint64_t low = square << within, high = square >> 1 >> (63 - within);
+  const bool up = shift >= 64;
+  const uint64_t add[3] = {up ? 0 : low, up ? low : high, up ? high : 0};
+  sum->word[0] += add[0];
+  const uint64_t carry = sum->word[0] < add[0], one = add[1] + carry;        // never both large: no overflow
+  sum->word[1] += one;
+  sum->word[2] += add[2] + (sum->word[1] < one);
+}
+template <int W> __device__ static inline void norm_add_lanes(NormThread *sum, int64_t *limbs, const float *grad) {
+  const Lanes<W> g = lanes_load<W>(grad);
+  UNROLL for (int i = 0; i < W; i++) norm_add(sum, limbs, g.x[i]);
+}
+// Shared memory: part[digit][thread], 14 KiB; first every thread writes its own digits, then a warp adds each digit.
+template <int W>
+__global__ static void __launch_bounds__(FLAT_THREADS) norm_kernel(int64_t *limbs, const float *grad, int64_t n) {
+  SHARED(uint64_t, part, NORM_SUMS * FLAT_THREADS);
+  NormThread sum = {};
+  FLAT_WALK(W, n, i, norm_add_lanes<W>(&sum, limbs, grad + i), norm_add_lanes<1>(&sum, limbs, grad + i));
+  const int t = (int)threadIdx.x, digit = t / WARP, lane = t % WARP;
+  UNROLL for (int k = 0; k < NORM_DIGITS; k++)
+    part[k * FLAT_THREADS + t] = k & 1 ? sum.word[k / 2] >> 32 : sum.word[k / 2] & 0xffffffffu;
+  part[NORM_DIGITS * FLAT_THREADS + t] = sum.nonfinite;
+  __syncthreads();
+  uint64_t total = 0;
+  if (digit < NORM_SUMS)
+    for (int k = lane; k < FLAT_THREADS; k += WARP) total += part[digit * FLAT_THREADS + k];
+  __syncthreads();
+  part[t] = total;
+  __syncthreads();
+  if (t >= NORM_SUMS) return;
+  total = 0;
+  for (int k = 0; k < WARP; k++) total += part[t * WARP + k];
+  norm_add_limb(limbs, t < NORM_DIGITS ? t : NORM_NONFINITE, total);
+}
+// Every limb but the highest back below 2^32, as on the CPU: ranks and calls may then add for long.
+__global__ static void norm_carry_kernel(int64_t *limbs) {
+  for (int j = 0; j + 1 < NORM_NONFINITE; j++) {
+    limbs[j + 1] += limbs[j] >> 32;
+    limbs[j] &= 0xffffffff;
+  }
+}
+static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
+  const float *g = (const float *)grad.data;
+  const int64_t n = numel(grad);
+  if (lanes_aligned(g)) LAUNCH(norm_kernel<LANES>, flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
+  else LAUNCH(norm_kernel<1>, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
+  LAUNCH(norm_carry_kernel, 1, 1, 0, STREAM(c), limbs);
+}
