@@ -203,20 +203,26 @@ struct Unit {
   char name[32];
   int first_param, params, pieces;
   int64_t full_numel, shard_numel;               // full = world * shard
+  int64_t decay_numel;                           // of the full buffer, from its start, get weight decay; the rest none
   Piece piece[MAX_PIECES];
 };
 
 // 128 elements: parameters start on 256-byte boundaries in every dtype of two bytes or more.
 enum { PARAM_ALIGN_NUMEL = 128 };
 
-// Lays out the parameters of one unit (they are consecutive in `param`) over `world` ranks, flat.
+// Lays out the parameters of one unit (they are consecutive in `param`) over `world` ranks, flat. Those with weight
+// decay come first, so that an update is two long runs and not one for each bias.
 static inline void unit_layout(Unit *u, Param *param, int world) {
   int64_t at = 0;
-  for (int i = 0; i < u->params; i++) {
-    Param *p = &param[u->first_param + i];
-    p->numel_padded = p->padded_rows * (p->ndim == 2 ? p->shape[1] : 1);
-    p->offset = at;
-    at += round_up(p->numel_padded, PARAM_ALIGN_NUMEL);
+  for (int decay = 1; decay >= 0; decay--) {
+    for (int i = 0; i < u->params; i++) {
+      Param *p = &param[u->first_param + i];
+      if (p->decay != (bool)decay) continue;
+      p->numel_padded = p->padded_rows * (p->ndim == 2 ? p->shape[1] : 1);
+      p->offset = at;
+      at += round_up(p->numel_padded, PARAM_ALIGN_NUMEL);
+    }
+    if (decay) u->decay_numel = at;
   }
   u->shard_numel = round_up((at + world - 1) / world, PARAM_ALIGN_NUMEL);
   u->full_numel = u->shard_numel * world;
@@ -224,19 +230,23 @@ static inline void unit_layout(Unit *u, Param *param, int world) {
   u->piece[0] = Piece{0, 0, u->shard_numel};
 }
 
-// The part of parameter p that lies in rank's shard: a run of `numel` elements at `in_param` of the parameter and
-// `in_shard` of the shard. Returns false when there is none. (The flat layout has at most one run.)
-struct Run { int64_t in_param, in_shard, numel; };
-static inline bool shard_run(const Unit *u, const Param *p, int rank, Run *run) {
+// The part of elements [from, to) of unit u that lies in rank's shard: `numel` elements at in_range from `from` on and
+// at in_shard of the shard. Returns false when there is none. (The flat layout has at most one run.)
+struct Run { int64_t in_range, in_shard, numel; };
+static inline bool unit_run(const Unit *u, int64_t from, int64_t to, int rank, Run *run) {
   for (int i = 0; i < u->pieces; i++) {
     const Piece *c = &u->piece[i];
     int64_t first = c->full_offset + rank * c->numel;
-    int64_t a = max64(first, p->offset), b = min64(first + c->numel, p->offset + p->numel_padded);
+    int64_t a = max64(first, from), b = min64(first + c->numel, to);
     if (a >= b) continue;
-    *run = Run{a - p->offset, c->shard_offset + a - first, b - a};
+    *run = Run{a - from, c->shard_offset + a - first, b - a};
     return true;
   }
   return false;
+}
+// The same of parameter p: in_range counts from its first element.
+static inline bool shard_run(const Unit *u, const Param *p, int rank, Run *run) {
+  return unit_run(u, p->offset, p->offset + p->numel_padded, rank, run);
 }
 
 // ================================================================================================ state
@@ -653,28 +663,28 @@ static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, s
   f->comm->small_all_gather(f, mine, all, bytes);
 }
 
-// One optimizer step on the own shards, by what ctx->state says; gathered copies become stale.
-static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
-  for (int p = 0; p < f->params; p++) {
-    const Param *q = &f->param[p];
+// One optimizer step on a run of the own shard of unit u.
+static inline void fsdp_update_run(Fsdp *f, int u, Run run, OptimizerArgs a) {
+  char *low = fsdp_own_params(f, u) + (size_t)run.in_shard * fsdp_param_bytes(f);
+  Tensor param = tensor_of(f->cfg.param_dtype == F32 ? NULL : low, f->cfg.param_dtype, run.numel);
+  Tensor master = tensor_of(fsdp_shard(f, STATE_MASTER, u) + run.in_shard, F32, run.numel);
+  Tensor m = tensor_of(fsdp_shard(f, STATE_M, u) + run.in_shard, F32, run.numel);
+  Tensor grad = tensor_of(fsdp_shard(f, STATE_GRAD, u) + run.in_shard, F32, run.numel);
+  if (a.kind == OPTIMIZER_SGD) { sgd_update(f->ctx, param, master, m, grad, a.sgd); return; }
+  Tensor v = tensor_of(fsdp_shard(f, STATE_V, u) + run.in_shard, F32, run.numel);
+  adamw_update(f->ctx, param, master, m, v, grad, a.adamw);
+}
+
+// One optimizer step on the own shards, by what ctx->state says; gathered copies become stale. The gaps between
+// parameters are zero, have no gradient and stay zero.
+static inline void fsdp_update(Fsdp *f, OptimizerArgs decayed) {
+  OptimizerArgs plain = decayed;
+  plain.adamw.weight_decay = plain.sgd.weight_decay = 0;
+  for (int u = 0; u < f->units; u++) {
+    const Unit *q = &f->unit[u];
     Run run;
-    if (!shard_run(&f->unit[q->unit], q, f->mesh.rank, &run)) continue;
-    const int u = q->unit;
-    char *low = fsdp_own_params(f, u) + (size_t)run.in_shard * fsdp_param_bytes(f);
-    Tensor param = tensor_of(f->cfg.param_dtype == F32 ? NULL : low, f->cfg.param_dtype, run.numel);
-    Tensor master = tensor_of(fsdp_shard(f, STATE_MASTER, u) + run.in_shard, F32, run.numel);
-    Tensor m = tensor_of(fsdp_shard(f, STATE_M, u) + run.in_shard, F32, run.numel);
-    Tensor grad = tensor_of(fsdp_shard(f, STATE_GRAD, u) + run.in_shard, F32, run.numel);
-    if (a.kind == OPTIMIZER_ADAMW) {
-      AdamwArgs args = a.adamw;
-      if (!q->decay) args.weight_decay = 0;
-      adamw_update(f->ctx, param, master, m, tensor_of(fsdp_shard(f, STATE_V, u) + run.in_shard, F32, run.numel), grad,
-                   args);
-    } else {
-      SgdArgs args = a.sgd;
-      if (!q->decay) args.weight_decay = 0;
-      sgd_update(f->ctx, param, master, m, grad, args);
-    }
+    if (unit_run(q, 0, q->decay_numel, f->mesh.rank, &run)) fsdp_update_run(f, u, run, decayed);
+    if (unit_run(q, q->decay_numel, q->full_numel, f->mesh.rank, &run)) fsdp_update_run(f, u, run, plain);
   }
 }
 
@@ -698,10 +708,10 @@ static inline void fsdp_init_params(Fsdp *f, uint64_t seed) {
     Run run;
     if (!shard_run(&f->unit[q->unit], q, f->mesh.rank, &run)) continue;
     int64_t logical = q->shape[0] * (q->ndim == 2 ? q->shape[1] : 1);          // padding rows stay zero
-    int64_t n = min64(run.numel, logical - run.in_param);
+    int64_t n = min64(run.numel, logical - run.in_range);
     float *to = fsdp_shard(f, STATE_MASTER, q->unit) + run.in_shard;
     if (n <= 0) continue;
-    if (q->init == INIT_NORMAL) normal_fill(f->ctx, tensor_of(to, F32, n), seed, (uint32_t)p, run.in_param, q->std);
+    if (q->init == INIT_NORMAL) normal_fill(f->ctx, tensor_of(to, F32, n), seed, (uint32_t)p, run.in_range, q->std);
     if (q->init == INIT_ONE) fill(f->ctx, tensor_of(to, F32, n), 1.0f);
   }
   for (int u = 0; u < f->units; u++) fsdp_refresh_params(f, u);
@@ -716,10 +726,10 @@ static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full
     if (!shard_run(&f->unit[q->unit], q, r, &run)) continue;
     if (r == f->mesh.rank) {
       const float *from = fsdp_shard(f, state, q->unit) + run.in_shard;
-      f->ctx->ops->copy(f->ctx, full + run.in_param, from, (size_t)run.numel * 4);
+      f->ctx->ops->copy(f->ctx, full + run.in_range, from, (size_t)run.numel * 4);
       f->ctx->ops->sync(f->ctx);
     }
-    if (f->mesh.world > 1) MPI_Bcast(full + run.in_param, fsdp_mpi_count(run.numel), MPI_FLOAT, r, f->mesh.comm);
+    if (f->mesh.world > 1) MPI_Bcast(full + run.in_range, fsdp_mpi_count(run.numel), MPI_FLOAT, r, f->mesh.comm);
   }
 }
 // Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are). Follow a change
@@ -730,8 +740,8 @@ static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const floa
   if (!shard_run(&f->unit[q->unit], q, f->mesh.rank, &run)) return;
   int64_t logical = q->shape[0] * (q->ndim == 2 ? q->shape[1] : 1);
   float *to = fsdp_shard(f, state, q->unit) + run.in_shard;
-  const int64_t n = min64(run.numel, logical - run.in_param);
+  const int64_t n = min64(run.numel, logical - run.in_range);
   if (n <= 0) return;
-  f->ctx->ops->copy(f->ctx, to, full + run.in_param, (size_t)n * 4);
+  f->ctx->ops->copy(f->ctx, to, full + run.in_range, (size_t)n * 4);
   f->ctx->ops->sync(f->ctx);
 }

@@ -1176,6 +1176,12 @@ static void check_device_options(const Options *o, const char *why, char *error,
                      : !strcmp(o->comm, "nccl") ? "comm nccl" : NULL;
   if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
                      cuda ? "cuda" : "the CPU", why[0] ? ": " : "", why);
+  const int64_t widest = o->n_embd % 8 ? CUDA_MAX_ODD_COLUMNS : CUDA_MAX_COLUMNS;
+  if (cuda && o->n_embd > widest)
+    snprintf(error, bytes, "--n_embd %lld: the CUDA kernels take %lld columns at most%s", (long long)o->n_embd,
+             (long long)widest, o->n_embd % 8 ? ", more if 8 divides them" : "");
+  if (cuda && max64(o->batch_size, o->test_batch_size) > CUDA_MAX_BATCH)
+    snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most", CUDA_MAX_BATCH);
 }
 // Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
 static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {

@@ -21,7 +21,8 @@ static inline LayernormPlan layernorm_plan(int64_t C) {
   LayernormPlan p = {C % LANES ? 1 : LANES, C % LANES ? (int)LAYERNORM_NARROW_PIECES : 1, 0};
   const int64_t groups = C / p.width, most = p.width == 1 ? LAYERNORM_NARROW_THREADS : LAYERNORM_WIDE_THREADS;
   while (p.width > 1 && p.pieces < 4 && groups > most * p.pieces) p.pieces *= 2;
-  CHECK(groups <= most * p.pieces, "layernorm: %lld columns are more than the %lld a block holds", (long long)C,
+  CHECK(C <= (C % LANES ? CUDA_MAX_ODD_COLUMNS : CUDA_MAX_COLUMNS) && groups <= most * p.pieces,
+        "layernorm: %lld columns are more than the %lld a block holds", (long long)C,
         (long long)(most * p.pieces * p.width));
   p.threads = (int)((groups + (int64_t)p.pieces * WARP - 1) / ((int64_t)p.pieces * WARP) * WARP);
   return p;

@@ -17,17 +17,17 @@ EMU_CALL void emu_set_seed(uint64_t seed);
 // Every distinct (event, waiting stream) for which a wait was asked that orders two streams, so far in this process.
 // Names are those given to event_open and side_open; the device's own stream is "compute".
 struct EmuWait { char event[64], stream[64]; int64_t count; };
-EMU_CALL int emu_waits(EmuWait *to, int most);            // how many there are, of which `most` are written
+EMU_CALL int emu_waits(EmuWait *to, int most);   // how many there are, of which `most` are written
 // From now on no wait of this pair happens: the mutant. NULL, NULL: none is left out.
 EMU_CALL void emu_skip_waits(const char *event, const char *stream);
 
 // Limits of the device; what goes beyond is refused as a device would.
-EMU_CALL void emu_set_device_bytes(size_t bytes);         // memory (16 GiB)
-EMU_CALL void emu_set_shared_limit(size_t bytes);         // shared memory of a block, opted in for (99 KiB)
-EMU_CALL void emu_set_devices(int count);                 // 8
+EMU_CALL void emu_set_device_bytes(size_t bytes);                  // memory (16 GiB)
+EMU_CALL void emu_set_shared_limit(size_t bytes);                  // shared memory of a block, opted in for (99 KiB)
+EMU_CALL void emu_set_devices(int count);                          // 8
 
 struct EmuCounters { int64_t kernels, copies, graphs, waits, waits_skipped; };
-EMU_CALL EmuCounters emu_counters();                      // run so far; graphs and waits: asked for
+EMU_CALL EmuCounters emu_counters();             // run so far; graphs and waits: asked for
 
 // Small programs, right and wrong, that show what the emulation sees: the i-th one's name, NULL after the last, and
 // what the process must say when it dies in it, NULL when it must not. emu_selftest_run: whether it went as it should.

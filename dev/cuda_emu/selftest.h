@@ -39,19 +39,24 @@ static bool self_all(SelfTest *t, const float *from, float want) {
 }
 
 // ---- threads of a block
-// Each thread writes one element and reads that of its neighbour in the block or, within == WARP, in the warp.
+__global__ static void self_write_kernel(float *out, int64_t at, float value) { out[at + threadIdx.x] = value; }
+
+// Each thread writes one element and reads that of the thread before it, in the block or, within == WARP, in the warp.
+// Only blocks whose lanes run downwards show that a barrier is missing inside a warp; there are enough of them.
 __global__ static void self_neighbour_kernel(float *out, int within, bool barrier) {
   SHARED(float, x, SELF_N);
-  const int i = (int)threadIdx.x, first = i / within * within;
+  const int i = (int)threadIdx.x;
   x[i] = 1.0f;
   if (barrier && within == WARP) __syncwarp();
   if (barrier && within != WARP) __syncthreads();
-  out[i] = x[first + (i + 1) % within] + x[first + (i + within - 1) % within];
+  const float before = i % within ? x[i - 1] : 1.0f;
+  if (!(before == 1.0f)) out[i] = before;
 }
 static bool self_neighbours(int within, bool barrier) {
   SelfTest t = self_open();
-  LAUNCH(self_neighbour_kernel, 1, SELF_N, 0, t.stream, t.device, within, barrier);
-  return self_all(&t, t.device, 2.0f);
+  LAUNCH(self_write_kernel, 1, SELF_N, 0, t.stream, t.device, (int64_t)0, 1.0f);
+  LAUNCH(self_neighbour_kernel, 20, SELF_N, 0, t.stream, t.device, within, barrier);
+  return self_all(&t, t.device, 1.0f);
 }
 static bool self_barriers() { return self_neighbours(SELF_N, true) && self_neighbours(WARP, true); }
 static bool self_missing_syncthreads() { return !self_neighbours(SELF_N, false); }
@@ -160,30 +165,28 @@ template <class T> static bool self_mma_of(int shift) {
 static bool self_mma() { return self_mma_of<bf16>(0) && self_mma_of<fp16>(0); }
 static bool self_misaligned_ldmatrix() { return self_mma_of<bf16>(1); }
 
-// The block's threads copy 16 bytes each; out gets what another thread's copy brought. wait 0: nobody waits; 1: as it
-// must be; 2: each for its own copy, without a barrier.
-__global__ static void self_cp_async_kernel(float *out, const float *in, int wait) {
+// The block's threads copy 16 bytes each; out gets what another thread's copy brought.
+__global__ static void self_cp_async_kernel(float *out, const float *in, bool wait, bool barrier) {
   SHARED(float, x, SELF_N);
   const int i = (int)threadIdx.x, n = (int)blockDim.x;
   cp_async16(x + 4 * i, in + 4 * i, true);
   cp_async_commit();
   if (wait) cp_async_wait<0>();
-  if (wait == 1) __syncthreads();
+  if (barrier) __syncthreads();
   for (int k = 0; k < 4; k++) out[4 * i + k] = x[4 * ((i + n / 2) % n) + k];
 }
-static bool self_cp_async(int wait) {
+static bool self_cp_async(bool wait, bool barrier) {
   SelfTest t = self_open();
   for (float &x : t.host) x = 3.0f;
   CUDA(cudaMemcpyAsync(t.other, t.host, sizeof t.host, cudaMemcpyDefault, t.stream));
-  LAUNCH(self_cp_async_kernel, 1, SELF_N / 4, 0, t.stream, t.device, t.other, wait);
+  LAUNCH(self_cp_async_kernel, 1, SELF_N / 4, 0, t.stream, t.device, t.other, wait, barrier);
   return self_all(&t, t.device, 3.0f);
 }
-static bool self_cp_async_right() { return self_cp_async(1); }
-static bool self_cp_async_unawaited() { return !self_cp_async(0); }
-static bool self_cp_async_no_barrier() { return !self_cp_async(2); }
+static bool self_cp_async_right() { return self_cp_async(true, true); }
+static bool self_cp_async_unawaited() { return !self_cp_async(false, true); }
+static bool self_cp_async_no_barrier() { return !self_cp_async(true, false); }
 
 // ---- memory
-__global__ static void self_write_kernel(float *out, int64_t at, float value) { out[at + threadIdx.x] = value; }
 static bool self_write_at(int64_t at) {
   SelfTest t = self_open();
   float *small;
@@ -219,8 +222,9 @@ static bool self_host_pointer() {
 }
 __global__ static void self_shared_overrun_kernel(float *out, int at) {
   SHARED(float, x, 30);
-  x[at] = 1.0f;
-  out[threadIdx.x] = x[0];
+  float *p = x;                                  // UBSan knows where the array ends
+  p[at] = 1.0f;
+  out[threadIdx.x] = p[0];
 }
 static bool self_shared_overrun() {
   SelfTest t = self_open();

@@ -231,6 +231,33 @@ TEST_MPI(
   }
 }
 
+TEST(gpu_options_are_refused_by_name,
+     "what only one device has is refused on the other, and shapes beyond the kernels' too") {
+  const struct {
+    const char *device, *arguments, *said;
+  } cases[] = {
+      {"cuda", "", ""},
+      {"cuda", "--isa avx2", "--isa needs --device cpu; this run computes on cuda: w"},
+      {"cuda", "--n_embd 16392 --n_head 1", "--n_embd 16392: the CUDA kernels take 16384 columns at most"},
+      {"cuda", "--n_embd 16384 --n_head 1", ""},
+      {"cuda", "--n_embd 4098 --n_head 1",
+       "--n_embd 4098: the CUDA kernels take 4096 columns at most, more if 8 divides them"},
+      {"cuda", "--batch_size 65536", "--batch_size, --test_batch_size: the CUDA kernels take 65535 sequences at most"},
+      {"cpu", "--n_embd 16392 --n_head 1 --isa avx2", ""},
+      {"cpu", "--graph on", "--graph on needs --device cuda; this run computes on the CPU: w"},
+      {"cpu", "--tune", "--tune needs --device cuda; this run computes on the CPU: w"},
+      {"cpu", "--matmul_precision high",
+       "--matmul_precision high needs --device cuda; this run computes on the CPU: w"}};
+  for (const auto &k : cases) {
+    Options o;
+    char error[512] = "";
+    test_options(&o, 1, "%s", k.arguments);
+    strcpy(o.device, k.device);
+    check_device_options(&o, "w", error, sizeof error);
+    EXPECT(!strcmp(error, k.said), "%s %s: it said '%s', must be '%s'", k.device, k.arguments, error, k.said);
+  }
+}
+
 TEST_MPI(gpu_memory_is_what_was_planned, 2,
          "the device gave exactly the plan's bytes (rounded up to its 256-byte grain), and nothing grows in 6 steps") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
