@@ -22,7 +22,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#define PROGRAM_VERSION "0.1.0"
+#define PROGRAM_VERSION "0.2.0"
 #ifndef BUILD_ID // the Makefile gives a checksum of the sources: all ranks must have the same
 #define BUILD_ID "unknown"
 #endif
@@ -273,8 +273,10 @@ static const Preset presets[] = {
 
 // Shapes of one run. Vp: vocabulary padded so that the head's products are aligned; the padding rows of the embedding
 // are zero, get no gradient and reach neither loss nor file.
-struct Model { int L, H; int64_t C, T, P, V, Vp; bool tied; float dropout; };
+struct Model { int L, H; int64_t C, T, P, V, Vp; bool tied; float dropout; int64_t head_chunk_bytes; };
 enum { VOCAB_ALIGN = 64 };
+// fp32 logits that exist at once. A GPU has the memory, and a product of few rows would not fill it.
+enum { HEAD_CHUNK_BYTES = 64 << 20, HEAD_CHUNK_BYTES_CUDA = 512 << 20 };
 static const float INIT_STD = 0.02f;             // Radford et al. 2019; residual projections scaled by 1/sqrt(2L)
 
 // The one table of parameters: name, rows and columns, initialisation, decay. Rows and columns are written in units of
@@ -401,7 +403,7 @@ static bool options_resolve(Options *o, int world, char *error, size_t error_byt
 
 static Model model_of(const Options *o) {
   Model m = {(int)o->n_layer, (int)o->n_head, o->n_embd, o->seq_len, o->n_positions, o->vocab_size,
-             round_up(o->vocab_size, VOCAB_ALIGN), !strcmp(o->tie_head, "on"), (float)o->dropout};
+             round_up(o->vocab_size, VOCAB_ALIGN), !strcmp(o->tie_head, "on"), (float)o->dropout, HEAD_CHUNK_BYTES};
   return m;
 }
 static Dtype dtype_named(const char *name) { return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32; }
@@ -439,11 +441,11 @@ static char *arena_bytes(Arena *a, int64_t bytes) {
   return (char *)arena_tensor(a, BF16, (bytes + 1) / 2).data;
 }
 
-// Rows of the head's logits that exist at once: about 64 MiB of them, so that the head's weight gradient is read and
-// written only a few times, and never the whole (B T, V). Depends on the shapes only: it fixes an order of sums.
-enum { HEAD_CHUNK_BYTES = 64 << 20 };
+// Rows of the head's logits that exist at once: few enough that the whole (B T, V) never does, many enough that the
+// head's fp32 weight gradient is read and written only a few times. Depends on shapes and kind of device only: it fixes
+// an order of sums.
 static int64_t head_rows(const Model *m, int64_t rows) {
-  return min64(rows, max64(32, HEAD_CHUNK_BYTES / (4 * m->Vp) / 32 * 32));
+  return min64(rows, max64(32, m->head_chunk_bytes / (4 * m->Vp) / 32 * 32));
 }
 
 // Lays B x T activations of `layers` blocks into the arena. Without `training` no gradients are laid out, and two
@@ -527,7 +529,7 @@ struct Trainer {
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic;                         // of one replay
   Device device;
-  double device_other_bytes;                     // memory of the device beyond the plan: libraries, NCCL's buffers
+  size_t device_free_bytes;                      // before anything was taken; 0 on a CPU
 };
 
 // The device that needs no choice: a CPU's, or the only one.
@@ -539,6 +541,14 @@ static Device device_of(const Ops *ops) {
 
 static bool acts_are_carved(Trainer *t, int B, int T, bool training) {
   return t->acts.B == B && t->acts.T == T && t->carved_for_training == training;
+}
+// Device memory taken since the plan was made, by this rank if it is alone there: the plan, and what NCCL and CUDA took
+// for themselves. 0 on a CPU.
+static size_t trainer_device_bytes(const Trainer *t) {
+  size_t now = 0, total = 0;
+  Ctx c = t->ctx;
+  c.ops->memory_left(&c, &now, &total);
+  return t->device_free_bytes > now ? t->device_free_bytes - now : 0;
 }
 // Makes the activations fit a batch of B x T, for training or for evaluation. The arena itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, bool training) {
@@ -666,9 +676,6 @@ static void trainer_print_plan(const Trainer *t, FILE *to) {
   if (t->ctx.ops->nccl) {
     const size_t device = memory_planned_total(&t->plan, MEMORY_ON_DEVICE);
     fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
-    if (t->device_other_bytes > 0)
-      fprintf(to, "  %-34s %15.0f  (%.1f MiB)\n", "  beyond the plan: CUDA, NCCL", t->device_other_bytes,
-              t->device_other_bytes / 0x1p20);
   }
   fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", memory_planned_total(&t->plan, MEMORY_ALL),
           (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20);
@@ -1181,7 +1188,8 @@ static void check_device_options(const Options *o, const char *why, char *error,
     snprintf(error, bytes, "--n_embd %lld: the CUDA kernels take %lld columns at most%s", (long long)o->n_embd,
              (long long)widest, o->n_embd % 8 ? ", more if 8 divides them" : "");
   if (cuda && max64(o->batch_size, o->test_batch_size) > CUDA_MAX_BATCH)
-    snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most", CUDA_MAX_BATCH);
+    snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most",
+             CUDA_MAX_BATCH);
 }
 // Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
 static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
@@ -1302,13 +1310,14 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   memset(t, 0, sizeof *t);
   t->opt = *o;
   t->model = model_of(o);
+  if (device.ops->nccl) t->model.head_chunk_bytes = HEAD_CHUNK_BYTES_CUDA;
   t->dtype = dtype_named(o->param_dtype);
   t->corpus = corpus;
   const Ops *ops = t->ctx.ops = device.ops;
   t->device = device;
   t->ctx.threads = threads;
   t->ctx.tf32 = !strcmp(o->matmul_precision, "high");
-  size_t free_before = 0, free_after = 0, total;
+  size_t total;
   ops->device_open(&t->ctx, device.index);
   const SamplerOptions so = {o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
                              !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
@@ -1331,11 +1340,8 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params, 1 + t->model.L);
   trainer_plan(t);
   trainer_check_memory(t);
-  ops->memory_left(&t->ctx, &free_before, &total);
+  ops->memory_left(&t->ctx, &t->device_free_bytes, &total);
   trainer_take_memory(t);
-  ops->memory_left(&t->ctx, &free_after, &total);
-  t->device_other_bytes =
-      (double)free_before - (double)free_after - (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE);
   *t->host.state = StepState{};
   t->host.state->loss_scale = t->loss_scale;
   t->host.state->beta1_power = t->host.state->beta2_power = 1;
@@ -1514,6 +1520,10 @@ static int trainer_run(Trainer *t, Log *log) {
     log_eval(log, t, "test", &t->corpus->split[SPLIT_TEST], &e);
   }
   const bool sampled = print_sample(t);
+  const size_t taken = trainer_device_bytes(t);
+  if (taken && !t->fsdp.mesh.rank)
+    printf("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
+           (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
   catch_stop_signals();                          // a file that is being written is finished first
   const bool saved = !o->save_model || save_model(t);
   log_close(log, t, saved ? "done" : "not saved");

@@ -201,8 +201,10 @@ static void log_eval(Log *log, const Trainer *t, const char *name, const Split *
 // The last record: why the run ended ("done", "signal", "not finite", "not saved") and after how many steps.
 static void log_close(Log *log, const Trainer *t, const char *reason) {
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f}\n", reason, (long long)t->step,
+  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)t->step,
           now_ms() - log->start_ms);
+  if (const size_t taken = trainer_device_bytes(t)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
+  fprintf(log->metrics, "}\n");
   log_flush(log, t);
   if (log->metrics) fclose(log->metrics);
   log->metrics = NULL;

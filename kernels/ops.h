@@ -83,8 +83,8 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
   X(accumulate,                  (Ctx *c, Tensor sum, Tensor in, Accumulate mode)) \
   X(normal_fill,                 (Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std))
 
-// Limits of the CUDA kernels, refused at start-up: columns that a block's registers hold, odd (no multiple of 8) or not;
-// sequences that a grid numbers.
+// Limits of the CUDA kernels, refused at start-up: columns that a block's registers hold, odd (no multiple of 8) or
+// not; sequences that a grid numbers.
 enum { CUDA_MAX_COLUMNS = 16384, CUDA_MAX_ODD_COLUMNS = 4096, CUDA_MAX_BATCH = 65535 };
 
 // ---- what a device offers besides ops

@@ -17,9 +17,10 @@ TEST_MPI(cuda_gradients_equal_pytorch, 1,
 }
 
 // One step's gradients of a fresh model on `ops`, all parameters one after the other, unscaled, and its mean loss.
+// head_bytes: of logits that exist at once; 0: the device's.
 // malloc'ed.
 static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const char *extra, int64_t *count,
-                                    double *loss) {
+                                    double *loss, int64_t head_bytes = 0) {
   static Trainer t;
   Options o;
   test_options(&o, 1,
@@ -27,6 +28,7 @@ static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const 
                "--isa avx2 --seed 3 %s",
                extra);
   trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(ops), 2);
+  if (head_bytes) t.model.head_chunk_bytes = head_bytes;
   *loss = train_step(&t, false).loss;
   *count = 0;
   for (int p = 0; p < t.fsdp.params; p++) *count += t.fsdp.param[p].numel_padded;
@@ -37,6 +39,32 @@ static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const 
   trainer_close(&t);
   return all;
 }
+TEST_MPI(head_in_chunks_is_the_head, 1,
+         "loss and gradients do not depend on how many rows of logits exist at once, but for the order of one sum") {
+  static Corpus corpus;
+  test_corpus(&corpus, 131, 2 * 33 * 4 + 1, 50);
+  const Ops *const tables[] = {cpu_tables[cpu_best_table()].ops, &ops_cuda_emulated};
+  for (const Ops *ops : tables) for (const char *extra : {"", "--tie_head off --reduce_dtype bf16"}) {
+    if (!ops) continue;
+    int64_t n;
+    double loss, whole_loss, off = 0, all = 0;
+    float *whole = cuda_gradients(&corpus, ops, extra, &n, &whole_loss);
+    float *chunks = cuda_gradients(&corpus, ops, extra, &n, &loss, 4 * 192 * 32);  // 66 rows in 32, 32 and 2
+    for (int64_t i = 0; i < n; i++) {
+      off += ((double)chunks[i] - whole[i]) * ((double)chunks[i] - whole[i]);
+      all += (double)whole[i] * whole[i];
+    }
+    EXPECT(loss == whole_loss, "%s %s: loss %.17g in chunks, %.17g whole", ops->name, extra, loss, whole_loss);
+    // The head's gradient is a sum of 66 products in another order: below 66 roundings of 2^-24. A bf16 wire rounds
+    // once more, 2^-9, where a sum falls on the other side.
+    EXPECT(sqrt(off / all) <= (strstr(extra, "bf16") ? 1e-3 : 4e-6), "%s %s: gradients are off by %.3g of their norm",
+           ops->name, extra, sqrt(off / all));
+    free(whole);
+    free(chunks);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
 TEST_MPI(
     cuda_step_equals_cpu_step, 1,
     "one step on CUDA kernels and on the CPU: fp32 gradients within 1e-5 of their norm, halves within 1 %, with and "

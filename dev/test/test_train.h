@@ -266,7 +266,7 @@ TEST_MPI(half_gradients_follow_fp32, 1,
   static Corpus corpus;
   test_corpus(&corpus, 500, 8 * 64 + 1, 100);
   float *want = first_gradients(&corpus, cpu_tables[0].ops, "fp32");
-  const Model m = {3, 4, 128, 64, 128, 500, 512, true, 0};   // positions: those of the preset
+  const Model m = {3, 4, 128, 64, 128, 500, 512, true, 0, HEAD_CHUNK_BYTES};   // positions: those of the preset
   int params;
   Param *param = model_params(&m, &params);
   for (const char *dtype : {"bf16", "fp16"}) for (int i = 0; i <= cpu_best_table(); i++) {
