@@ -49,8 +49,9 @@ static void test_child(const TestCase *t, const char *self, int log) {
   if (t->np) {
     char np[16];
     snprintf(np, sizeof np, "%d", t->np);
-    execlp("mpirun", "mpirun", "--oversubscribe", "--bind-to", "none", "-np", np, self, "--run", t->name, (char *)NULL);
-    fprintf(stderr, "cannot start mpirun: %s\n", strerror(errno));
+    const char *mpirun = getenv("MPIRUN") ? getenv("MPIRUN") : "mpirun";
+    execlp(mpirun, mpirun, "--oversubscribe", "--bind-to", "none", "-np", np, self, "--run", t->name, (char *)NULL);
+    fprintf(stderr, "cannot start %s: %s\n", mpirun, strerror(errno));
     _exit(TEST_EXIT_FAILED);
   }
   t->run();
@@ -104,7 +105,10 @@ static int run_one_rank(int *argc, char ***argv, const char *name) {
   snprintf(who, sizeof who, "rank %d", rank);
   who_am_i = who;
   die_hook = die_everywhere;
-  for (TestCase *t = test_cases; t; t = t->next) if (!strcmp(t->name, name)) t->run();
+  TestCase *t = test_cases;
+  while (t && strcmp(t->name, name)) t = t->next;
+  EXPECT(t, "there is no test %s", name);
+  if (t) t->run();
   MPI_Allreduce(&test_failures, &failures, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   MPI_Finalize();
   return failures ? TEST_EXIT_FAILED : 0;

@@ -5,17 +5,23 @@
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2, and Hugging Face tokenizers on the same cores
 #   dev/bench.sh speed          tokens/s of the models, dtypes and numbers of ranks below
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
+#   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile and flash attention
 #
-# Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"), DTYPES
-# ("fp32 bf16"), RANKS ("1 2"), ROUNDS (3), STEPS (5 timed a round), CURVE_STEPS (300), CURVE_DTYPE (fp32),
-# CURVE_BATCH (32), PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), OUT (a directory to keep everything in).
+# Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
+# "gpt2 gpt2-xl"), DTYPES ("fp32 bf16"; cuda: bf16), RANKS ("1 2"; cuda: 1), ROUNDS (3), STEPS (5 timed a round; cuda:
+# 20), CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), OUT (a
+# directory to keep everything in). Of `speed` on cuda: BATCH (sequences of 1024 tokens a step; by model, for 141 GB),
+# PROGRAM_OPTIONS (more options for the program).
 #
 # The machine's speed drifts and neighbours disturb it, so the two programs take turns, round by round, in one run: what
 # is printed is the median over rounds of the median over a round's steps, and the ratio of these. Both sides train the
 # same shapes on random tokens, AdamW and clipping included, on every core this process may use.
 set -eu
 
-PYTHON=${PYTHON:-python3} MPIRUN=${MPIRUN:-mpirun} ROUNDS=${ROUNDS:-3} STEPS=${STEPS:-5} PARALLEL=${PARALLEL:-fsdp2}
+DEVICE=${DEVICE:-cpu}
+[ "$DEVICE" = cuda ] || DEVICE=cpu
+PYTHON=${PYTHON:-python3} MPIRUN=${MPIRUN:-mpirun} ROUNDS=${ROUNDS:-3} PARALLEL=${PARALLEL:-fsdp2}
+STEPS=${STEPS:-$([ "$DEVICE" = cuda ] && echo 20 || echo 5)}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 program=$here/../train_gpt_fsdp
 [ -x "$program" ] || { echo "bench: ./train_gpt_fsdp is not built: make" >&2; exit 1; }
@@ -29,10 +35,15 @@ torch=$("$PYTHON" -c 'import torch; print(torch.__version__)' 2>/dev/null) || to
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p"; }   # a field of one-line JSON objects
 median() { sort -g | awk '{ a[NR] = $1 } END { if (NR) print (a[int((NR + 1) / 2)] + a[int(NR / 2) + 1]) / 2 }'; }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
-ours() { "$MPIRUN" --oversubscribe -np "$1" "$program" "${@:2}"; }
+ours() {
+  if [ "$1" -eq 1 ] && ! command -v "$MPIRUN" >/dev/null 2>&1; then "$program" "${@:2}"   # one rank starts itself, too
+  else "$MPIRUN" --oversubscribe -np "$1" "$program" "${@:2}"; fi
+}
 
 header() {
   echo "machine   $(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1), $(nproc) cores"
+  [ "$DEVICE" = cpu ] ||
+    echo "GPU       $(nvidia-smi --query-gpu=name,driver_version,power.limit --format=csv,noheader | head -n 1)"
   echo "program   $(git -C "$here" describe --tags --always --dirty 2>/dev/null || echo unknown version)"
   echo "PyTorch   ${torch:-not found (PYTHON=$PYTHON): the program is measured alone}"
 }
@@ -50,29 +61,85 @@ ours_speed() {
 }
 torch_speed() {
   "$PYTHON" "$here/bench_pytorch.py" --model "$1" --dtype "$2" --ranks "$3" --steps "$STEPS" --parallel "$PARALLEL" \
-    ${4:+--form "$4"} 2>"$out/torch.log" || { tail -n 5 "$out/torch.log" >&2; return 1; }
+    ${4:+--form "$4"} "${@:5}" 2>"$out/torch.log" || { tail -n 5 "$out/torch.log" >&2; return 1; }
+}
+
+# On a GPU a batch is as large as keeps it busy: these need 60 to 100 GB of it on either side.
+cuda_batch() {
+  case ${BATCH:+given}-$1 in
+    given-*) echo "$BATCH" ;;
+    *-gpt2-xl | *-gpt2-large) echo 16 ;;
+    *-gpt2-medium) echo 32 ;;
+    *) echo 64 ;;
+  esac
+}
+cuda_ours_speed() {
+  local run=$out/ours-$1-$2-$3 options
+  read -ra options <<<"${PROGRAM_OPTIONS:-}"
+  ours "$3" --device cuda --model "$1" --seq_len 1024 --vocab_size 50257 --batch_size $(($(cuda_batch "$1") / $3)) \
+    --data random --max_steps $((STEPS + 5)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --out "$run" \
+    ${options[@]+"${options[@]}"} >"$run.log" 2>&1 ||
+    { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
+  # The first steps choose algorithms and capture the graph; PyTorch's compile. They are not counted on either side.
+  grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median
+}
+cuda_torch_speed() { torch_speed "$@" --device cuda --compile --seq_len 1024 --global_batch "$(cuda_batch "$1")"; }
+# mfu model dtype ranks tokens/s: in per cent. The program logs its own; at the same shape it goes with tokens/s.
+cuda_mfu() {
+  local last
+  last=$(grep '"kind":"step"' "$out/ours-$1-$2-$3/metrics.jsonl" | tail -n 1)
+  awk -v mfu="$(field mfu <<<"$last")" -v rate="$(field tokens_per_s <<<"$last")" -v tokens="$4" \
+    'BEGIN { if (mfu > 0 && tokens > 0) printf "%.1f", 100 * mfu / rate * tokens; else printf "-" }'
+}
+
+# rounds model dtype ranks: the two programs in turns; $rows.ours and $rows.torch get a number each, $form is PyTorch's.
+rounds() {
+  local chosen="" prefix=
+  [ "$DEVICE" = cpu ] || prefix=cuda_
+  form=""
+  : >"$rows.ours"; : >"$rows.torch"
+  for ((round = 0; round < ROUNDS; round++)); do
+    "${prefix}ours_speed" "$@" >>"$rows.ours"
+    [ -n "$torch" ] || continue
+    # Which form of bf16 is faster is decided in the first round.
+    "${prefix}torch_speed" "$@" "$chosen" >"$rows.json" || continue
+    form=$(field form <"$rows.json")
+    chosen=$(echo "$form" | grep -o 'bf16 [a-z]*' || true)
+    field tokens_per_s <"$rows.json" >>"$rows.torch"
+  done
 }
 
 speed() {
+  local a b rows form
+  [ "$DEVICE" = cpu ] || { cuda_speed; return; }
   echo
   echo "tokens/s, median of $ROUNDS rounds of $STEPS steps (sequence 256; small: batch 32 in all, gpt2: batch 4)"
   printf '%-6s %-5s %5s %14s %10s %7s   %s\n' model dtype ranks train_gpt_fsdp PyTorch ratio "PyTorch's form"
   for model in ${MODELS:-small gpt2}; do for dtype in ${DTYPES:-fp32 bf16}; do for ranks in ${RANKS:-1 2}; do
-    local rows=$out/speed-$model-$dtype-$ranks form="" chosen=""
-    : >"$rows.ours"; : >"$rows.torch"
-    for ((round = 0; round < ROUNDS; round++)); do
-      ours_speed "$model" "$dtype" "$ranks" >>"$rows.ours"
-      [ -n "$torch" ] || continue
-      # Which form of bf16 is faster is decided in the first round.
-      torch_speed "$model" "$dtype" "$ranks" "$chosen" >"$rows.json" || continue
-      form=$(field form <"$rows.json")
-      chosen=$(echo "$form" | grep -o 'bf16 [a-z]*' || true)
-      field tokens_per_s <"$rows.json" >>"$rows.torch"
-    done
-    local a b
+    rows=$out/speed-$model-$dtype-$ranks
+    rounds "$model" "$dtype" "$ranks"
     a=$(median <"$rows.ours"); b=$(median <"$rows.torch")
     printf '%-6s %-5s %5d %14s %10s %7s   %s\n' \
       "$model" "$dtype" "$ranks" "$a" "${b:--}" "$(ratio "$a" "${b:-0}")" "${form:--}"
+  done; done; done
+}
+cuda_speed() {
+  local plan peak log
+  echo
+  echo "tokens/s, median of $ROUNDS rounds of $STEPS steps (sequence 1024; batch: sequences in all; MFU: operations a"
+  echo "token are 6 (12 L C^2 + V C) + 12 L C T; GiB: the program's whole plan, PyTorch's most on the GPU)"
+  echo "the program's further options: ${PROGRAM_OPTIONS:-none}"
+  printf '%-11s %-5s %5s %5s  %14s %6s %6s  %8s %6s %6s %6s   %s\n' model dtype ranks batch train_gpt_fsdp "MFU %" GiB \
+    PyTorch "MFU %" GiB ratio "PyTorch's form"
+  for model in ${MODELS:-gpt2 gpt2-xl}; do for dtype in ${DTYPES:-bf16}; do for ranks in ${RANKS:-1}; do
+    rows=$out/speed-$model-$dtype-$ranks log=$out/ours-$model-$dtype-$ranks/metrics.jsonl peak=
+    rounds "$model" "$dtype" "$ranks"
+    a=$(median <"$rows.ours"); b=$(median <"$rows.torch")
+    plan=$(head -n 1 "$log" | field total | awk '{ printf "%.1f", $1 / 2 ^ 30 }')
+    [ -z "$b" ] || peak=$(field peak_gib <"$rows.json")
+    printf '%-11s %-5s %5d %5d  %14.0f %6s %6s  %8s %6s %6s %6s   %s\n' "$model" "$dtype" "$ranks" \
+      "$(cuda_batch "$model")" "$a" "$(cuda_mfu "$model" "$dtype" "$ranks" "$a")" "$plan" "${b:+$(printf %.0f "$b")}" \
+      "$(cuda_mfu "$model" "$dtype" "$ranks" "${b:-0}")" "${peak:--}" "$(ratio "$a" "${b:-0}")" "${form:--}"
   done; done; done
 }
 
@@ -139,6 +206,7 @@ curve() {
 
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(tokenizer speed curve)
+[ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
 for part in "${parts[@]}"; do
   case $part in
     tokenizer | speed | curve) ;;

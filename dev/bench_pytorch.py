@@ -5,7 +5,9 @@ Speed    python3 dev/bench_pytorch.py --model small --dtype fp32 --ranks 1 --ste
          One JSON line: median tokens/s over the timed steps, on random tokens. The best PyTorch form is used: fused
          AdamW, scaled_dot_product_attention, for bf16 the faster of autocast and bf16 parameters (the line says which).
          --ranks 2 uses as many processes on gloo with FSDP2 (--parallel ddp: DDP), cores shared out evenly.
-         --global_batch sequences a step (the model's own by default), --compile for torch.compile.
+         --global_batch sequences a step of --seq_len tokens (the model's own by default), --compile for torch.compile.
+         --device cuda: flash attention (bf16: nothing else is allowed), no TF32 unless --tf32, vocabulary padded to a
+         multiple of 64 as train_gpt_fsdp pads it, ranks on NCCL, one a GPU. Shapes are for CPUs unless given.
 
 Quality  python3 dev/bench_pytorch.py --curve --model small --cache tokens-KEY.bin
          300 steps of batch 32: AdamW lr 1e-3, betas .9 .95, decay .1 on matrices, 5 % warm-up, cosine to 10 %, clip 1,
@@ -15,6 +17,7 @@ Weights start as N(0, 0.02), projections into the residual stream scaled by 1/sq
 """
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -31,7 +34,11 @@ import torch.nn.functional as F
 MODELS = {
     "small": dict(n_layer=6, n_head=8, n_embd=512, vocab_size=5000, seq_len=256, batch=32),
     "gpt2": dict(n_layer=12, n_head=12, n_embd=768, vocab_size=50257, seq_len=256, batch=4),
+    "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024, vocab_size=50257, seq_len=256, batch=4),
+    "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280, vocab_size=50257, seq_len=256, batch=4),
+    "gpt2-xl": dict(n_layer=48, n_head=25, n_embd=1600, vocab_size=50257, seq_len=256, batch=4),
 }
+WARMUP_STEPS = {"cpu": 1, "cuda": 5}             # not counted: first use of memory, compilation, choice of algorithms
 LR, BETAS, DECAY, CLIP, WARMUP, LR_FLOOR = 1e-3, (0.9, 0.95), 0.1, 1.0, 0.05, 0.1
 
 
@@ -79,7 +86,7 @@ def make_optimizer(model):
 
 
 def train_step(model, optimizer, tokens, targets, autocast):
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    with torch.autocast(tokens.device.type, torch.bfloat16, enabled=autocast):
         loss = model(tokens, targets)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -95,16 +102,17 @@ def wrap(model, args, form):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if form == "bf16 params" else MixedPrecisionPolicy()
-    mesh = init_device_mesh("cpu", (args.ranks,))
+    mesh = init_device_mesh(args.device, (args.ranks,))
     for block in model.h:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     return fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
 def timed_steps(args, c, form, steps):
-    """Milliseconds of each of `steps` training steps in one form, after one that is not counted."""
+    """Milliseconds of each of `steps` training steps in one form, after those that are not counted."""
     torch.manual_seed(args.seed)
-    model = GPT(c)
+    with torch.device(args.device):
+        model = GPT(c)
     if form == "bf16 params" and (args.ranks == 1 or args.parallel == "ddp"):
         model = model.bfloat16()               # FSDP2 keeps fp32 shards and gathers in bf16 instead
     if args.ranks > 1:
@@ -112,22 +120,50 @@ def timed_steps(args, c, form, steps):
     optimizer = make_optimizer(model)
     run = torch.compile(model) if args.compile else model
     batch = args.global_batch // args.ranks
-    times = []
-    for i in range(steps + 1):
-        tokens = torch.randint(c["vocab_size"], (batch, c["seq_len"] + 1))
+    times, warmup = [], WARMUP_STEPS[args.device]
+    for i in range(warmup + steps):
+        tokens = torch.randint(c["vocab_size"], (batch, c["seq_len"] + 1)).to(args.device)
+        if args.device == "cuda":
+            torch.cuda.synchronize()
         if args.ranks > 1:
             dist.barrier()
         start = time.perf_counter()
         train_step(run, optimizer, tokens[:, :-1], tokens[:, 1:], form == "bf16 autocast")
-        if i:
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+        if i >= warmup:
             times.append((time.perf_counter() - start) * 1e3)
     return times
+
+
+def cuda_settings(args, rank):
+    """One GPU a process. In bf16 attention may use the flash kernels only: a slower one is an error, not a surprise."""
+    torch.cuda.set_device(rank)
+    torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = args.tf32
+    if args.dtype == "bf16":
+        torch.backends.cuda.enable_math_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def fastest_form(args, c, forms):
+    """On CUDA: the milliseconds of each step in the fastest of these forms, its name, the GiB it took at most."""
+    measured = []
+    for form in forms:
+        gc.collect()                           # the next form needs the memory of the last one's model
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        times = timed_steps(args, c, form, args.steps)
+        measured.append((times, form, torch.cuda.max_memory_allocated() / 2**30))
+    return min(measured, key=lambda m: slowest(args, statistics.median(m[0])))
 
 
 def slowest(args, ms):
     """The same number on every process: the slowest one's."""
     if args.ranks > 1:
-        t = torch.tensor([ms], dtype=torch.float64)
+        t = torch.tensor([ms], dtype=torch.float64, device=args.device)
         dist.all_reduce(t, dist.ReduceOp.MAX)
         ms = float(t)
     return ms
@@ -135,20 +171,32 @@ def slowest(args, ms):
 
 def measure(rank, args, rendezvous):
     torch.set_num_threads(max(1, (args.threads or len(os.sched_getaffinity(0))) // args.ranks))
+    if args.device == "cuda":
+        cuda_settings(args, rank)
     if args.ranks > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=args.ranks)
-    c = MODELS[args.model]
+        dist.init_process_group("gloo" if args.device == "cpu" else "nccl", init_method=f"file://{rendezvous}",
+                                rank=rank, world_size=args.ranks)
+    c = MODELS[args.model] | {"seq_len": args.seq_len}
+    if args.device == "cuda":
+        c["vocab_size"] = -(-c["vocab_size"] // 64) * 64
     forms = ["fp32"] if args.dtype == "fp32" else [args.form] if args.form else ["bf16 autocast", "bf16 params"]
-    if len(forms) > 1:                         # one timed step decides
-        forms.sort(key=lambda form: slowest(args, timed_steps(args, c, form, 1)[0]))
-    ms = slowest(args, statistics.median(timed_steps(args, c, forms[0], args.steps)))
+    if args.device == "cuda":
+        times, best, peak_gib = fastest_form(args, c, forms)
+    else:
+        if len(forms) > 1:                     # one timed step decides
+            forms.sort(key=lambda form: slowest(args, timed_steps(args, c, form, 1)[0]))
+        times, best = timed_steps(args, c, forms[0], args.steps), forms[0]
+    ms = slowest(args, statistics.median(times))
     if rank == 0:
         kind = "" if args.ranks == 1 else " " + args.parallel
-        form = forms[0] + kind + (" compiled" if args.compile else "")
+        form = best + kind + (" compiled" if args.compile else "")
         tokens_per_s = round(args.global_batch * c["seq_len"] / ms * 1e3, 1)
-        print(json.dumps({"model": args.model, "dtype": args.dtype, "ranks": args.ranks, "form": form,
-                          "ms": round(ms, 2), "tokens_per_s": tokens_per_s}), flush=True)
+        result = {"model": args.model, "dtype": args.dtype, "ranks": args.ranks, "form": form, "ms": round(ms, 2),
+                  "tokens_per_s": tokens_per_s}
+        if args.device == "cuda":
+            result["peak_gib"] = round(peak_gib, 1)
+        print(json.dumps(result), flush=True)
     if args.ranks > 1:
         dist.destroy_process_group()
 
@@ -215,9 +263,12 @@ def main():
     p.add_argument("--model", choices=MODELS, default="small")
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     p.add_argument("--form", choices=["bf16 autocast", "bf16 params"], help="measure this form of bf16 only")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--ranks", type=int, default=1)
     p.add_argument("--parallel", choices=["fsdp2", "ddp"], default="fsdp2")
     p.add_argument("--global_batch", type=int, help="sequences a step over all ranks")
+    p.add_argument("--seq_len", type=int, help="tokens of a sequence")
+    p.add_argument("--tf32", action="store_true", help="--device cuda: fp32 products may use TF32")
     p.add_argument("--steps", type=int)
     p.add_argument("--threads", type=int, default=0, help="of all ranks together; 0: every core of this machine")
     p.add_argument("--compile", action="store_true")
@@ -226,11 +277,17 @@ def main():
     p.add_argument("--cache", help="with --curve: the token cache that train_gpt_fsdp left")
     p.add_argument("--vocab_size", type=int, help="with --curve; otherwise the largest id decides")
     args = p.parse_args()
+    cuda = args.device == "cuda"
     args.global_batch = args.global_batch or MODELS[args.model]["batch"]
+    args.seq_len = args.seq_len or MODELS[args.model]["seq_len"]
     args.steps = args.steps or (300 if args.curve else 5)
     if args.global_batch % args.ranks:
         p.error(f"--ranks {args.ranks} does not divide the batch of {args.global_batch}")
+    if cuda and torch.cuda.device_count() < args.ranks:
+        p.error(f"--device cuda with {args.ranks} ranks: torch sees {torch.cuda.device_count()} GPUs")
     if args.curve:
+        if cuda:
+            p.error("--curve is measured on the CPU only")
         if not args.cache:
             p.error("--curve needs --cache")
         curve(args)

@@ -1,7 +1,8 @@
 // cuda_helpers.h: what a test of a CUDA kernel needs besides op_helpers.h, which is included before it.
 //
 //   device_table(i)                  the i-th device table to test, NULL after the last: the emulated one where it was
-//                                    linked, the real one when the environment says DEVICE=cuda
+//                                    linked, the real one when the environment says DEVICE=cuda (DEVICE_ONLY=1: the
+//                                    real one alone, for sanitizers and profilers)
 //   device_ctx, device_done          a Ctx on such a table, with the workspace a WorkspaceQuery asks for and a state
 //   device_set_state, device_state   writes and reads the StepState, which lies in device memory
 //   device_tensor, device_upload     tensors in device memory: never written (NaN), or with a host tensor's values
@@ -24,7 +25,7 @@ static inline const Ops *device_table(int i) {
   const char *device = getenv("DEVICE");
   const Ops *table[2];
   int n = 0;
-  if (&ops_cuda_emulated) table[n++] = &ops_cuda_emulated;
+  if (&ops_cuda_emulated && !getenv("DEVICE_ONLY")) table[n++] = &ops_cuda_emulated;
   if (device && !strcmp(device, "cuda")) {
     if (!&ops_cuda) SKIP("DEVICE=cuda, but this binary was built without the CUDA kernels");
     table[n++] = &ops_cuda;

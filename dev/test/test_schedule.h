@@ -146,7 +146,8 @@ static inline int schedule_child(const char *comm, const char *extra, const char
   self[n > 0 ? n : 0] = 0;
   snprintf(
       command, sizeof command,
-      "SCHEDULE_COMM='%s' SCHEDULE_EXTRA='%s' SCHEDULE_SKIP='%s' %s%s timeout 60 mpirun --oversubscribe --bind-to none "
+      "SCHEDULE_COMM='%s' SCHEDULE_EXTRA='%s' SCHEDULE_SKIP='%s' %s%s timeout 60 \"${MPIRUN:-mpirun}\" "
+      "--oversubscribe --bind-to none "
       "-np 2 '%s' --run schedule_once >'%s/child' 2>&1",
       comm, extra, skip, waits ? "SCHEDULE_WAITS=" : "", waits ? waits : "", self, test_tmp());
   const int status = system(command);
