@@ -79,6 +79,12 @@ endif
 
 # CUDA is optional: what is missing leaves it out, with a line that says so.
 NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+# An installation that was named and is not there must not be replaced in silence.
+ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(filter-out file,$(origin CUDA_HOME))),)
+ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
+$(info CUDA_HOME=$(CUDA_HOME) has no bin/nvcc: $(if $(NVCC),$(NVCC) is taken,CUDA kernels are left out))
+endif
+endif
 ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(NVCC)),)
 CUDA_ROOT := $(NVCC:%/bin/nvcc=%)
 CUDA_FLAGS := $(NCCL_HOME:%=-I%/include) -I$(CUDA_ROOT)/include

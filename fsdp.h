@@ -320,7 +320,7 @@ struct Fsdp {
   uint64_t rounds_started;                                       // global round counter, alike on all ranks
   int64_t block_reductions;
   uint64_t slot_rounds[3];                                       // rounds after which gradient slot s is free; [2] root
-  StepEvent began, grads_ready, grads_free[3], reduced, exchange_ready, exchanged, mirror_filled;
+  StepEvent began, grads_ready, grads_free[3], reduced, exchange_ready, exchanged, mirror_filled, drained;
   void *nccl_gather, *nccl_reduce;                               // communicators
   Traffic traffic;
 };
@@ -330,8 +330,13 @@ static inline size_t fsdp_wire_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.
 static inline int64_t fsdp_block_numel(const Fsdp *f) { return f->units > 1 ? f->unit[1].full_numel : 0; }
 // The root's gradient is summed in fp32 over the head's chunks and rounded for the wire chunk by chunk.
 static inline bool fsdp_unit_staged(const Fsdp *f, int u) { return u == 0 && f->cfg.wire_dtype != F32; }
-// Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache.
-enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL = 1 << 20 };
+// Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache; over NCCL what keeps
+// messages long and the staging of all ranks together below 2^23 elements.
+enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL_MOST = 1 << 20, STAGE_NUMEL_NCCL_LEAST = 1 << 16 };
+static inline int64_t fsdp_stage_numel(CommKind comm, int world) {
+  if (comm != COMM_NCCL) return STAGE_NUMEL;
+  return max64(STAGE_NUMEL_NCCL_LEAST, min64(STAGE_NUMEL_NCCL_MOST, (1 << 23) / world / 128 * 128));
+}
 static inline int64_t fsdp_largest_shard(const Fsdp *f) {
   return max64(f->unit[0].shard_numel, f->units > 1 ? f->unit[1].shard_numel : 0);
 }
@@ -413,7 +418,7 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg,
     f->shard_at[u] = f->shard_total;
     f->shard_total += f->unit[u].shard_numel;
   }
-  f->chunk_numel = min64(cfg.comm == COMM_NCCL ? STAGE_NUMEL_NCCL : STAGE_NUMEL, fsdp_largest_shard(f));
+  f->chunk_numel = min64(fsdp_stage_numel(cfg.comm, f->mesh.world), fsdp_largest_shard(f));
 }
 
 // ================================================================================================ 4 transport
@@ -452,12 +457,32 @@ static inline void fsdp_release(Fsdp *f, int u) {
   if (f->cfg.comm != COMM_SELF) step_event_record(f->ctx, &s->released);
 }
 
+// What was gathered is stale.
+static inline void fsdp_forget(Fsdp *f) {
+  for (int k = 0; k <= f->cfg.gather_slots; k++) { f->slot[k].state = SLOT_EMPTY; f->slot[k].unit = -1; }
+}
+
 // Begins a step, or any other pass over the model: what other streams do from here on comes after all that was asked of
-// the model's stream before. Collective.
+// the model's stream before. A pass takes nothing over from the one before: a replayed graph changes weights and slots
+// unseen by the host, and one that is captured must gather everything itself. Collective.
 static inline void fsdp_step_begin(Fsdp *f) {
+  fsdp_forget(f);
   for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
   for (StepEvent &e : f->grads_free) e.recorded = false;
   f->comm->step_begin(f);
+}
+
+// Waits for all that was asked of the model's stream, and meanwhile looks whether NCCL lost a peer: a stream that needs
+// it never ends.
+static inline void fsdp_sync(Fsdp *f) {
+  const Ops *ops = f->ctx->ops;
+  bool done = f->cfg.comm != COMM_NCCL;
+  if (!done) ops->event_record(f->ctx, f->drained.event);
+  for (int spins = 0; !done; f->comm->progress(f)) {
+    ops->event_done(f->ctx, f->drained.event, &done);
+    if (!done) mesh_pause(&f->mesh, &spins);
+  }
+  ops->sync(f->ctx);
 }
 
 // Parameter p of a gathered unit whose full buffer is `base`; rows include the padding rows.
@@ -589,6 +614,7 @@ static inline void fsdp_open_events(Fsdp *f) {
   step_event_open(c, &f->exchange_ready, "exchange ready");
   step_event_open(c, &f->exchanged, "exchanged");
   step_event_open(c, &f->mirror_filled, "mirror filled");
+  step_event_open(c, &f->drained, "drained");
 }
 
 // Takes all memory of the plan's sharding lines. Collective. f->plan must hold the plan.
@@ -630,7 +656,7 @@ static inline void fsdp_close(Fsdp *f) {
     c->ops->event_close(c, f->slot[k].released.event);
   }
   StepEvent *const events[] = {&f->began, &f->grads_ready, &f->grads_free[0], &f->grads_free[1], &f->grads_free[2],
-                               &f->reduced, &f->exchange_ready, &f->exchanged, &f->mirror_filled};
+                               &f->reduced, &f->exchange_ready, &f->exchanged, &f->mirror_filled, &f->drained};
   for (StepEvent *e : events) c->ops->event_close(c, e->event);
   f->comm->close(f);
   free(f->slot); free(f->unit); free(f->param); free(f->shard_at); free(f->params_at);
@@ -690,7 +716,7 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs decayed) {
 
 // Ends a step: what was gathered is stale, and from here on peers may read the new shards. Collective.
 static inline void fsdp_step_end(Fsdp *f) {
-  for (int k = 0; k <= f->cfg.gather_slots; k++) { f->slot[k].state = SLOT_EMPTY; f->slot[k].unit = -1; }
+  fsdp_forget(f);
   f->comm->step_end(f);
 }
 

@@ -46,6 +46,8 @@ static void test_child(const TestCase *t, const char *self, int log) {
   dup2(log, STDOUT_FILENO);
   dup2(log, STDERR_FILENO);
   setenv("OMP_WAIT_POLICY", "passive", 1);       // ranks outnumber cores in the tests
+  const char *device = getenv("DEVICE");
+  if (!device || strcmp(device, "cuda")) setenv("CUDA_VISIBLE_DEVICES", "", 1);        // GPUs are for DEVICE=cuda
   if (t->np) {
     char np[16];
     snprintf(np, sizeof np, "%d", t->np);

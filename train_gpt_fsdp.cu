@@ -489,8 +489,8 @@ static int eval_layers(const Model *m) { return m->L < 2 ? m->L : 2; }
 
 // ---- the trainer's state
 // Where a rank computes: the ops, which of the host's GPUs and how many ranks are on it, its dense peak in the
-// parameters' dtype (0: unknown), and words that say so.
-struct Device { const Ops *ops; int index, sharing; double peak_flops; char words[256]; };
+// parameters' dtype (0: unknown), words that say so, and how many GPUs all ranks have.
+struct Device { const Ops *ops; int index, sharing; double peak_flops; char words[256]; int gpus; };
 
 // What a step leaves for the next or for the host, in device memory.
 struct StepBuffers {
@@ -526,6 +526,7 @@ struct Trainer {
   bool carved_for_training;
   int64_t rows_max, step, steps_total, steps_per_epoch;
   float loss_scale;                              // after the last step
+  bool has_run;                                  // a step of this process
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic;                         // of one replay
   Device device;
@@ -534,7 +535,7 @@ struct Trainer {
 
 // The device that needs no choice: a CPU's, or the only one.
 static Device device_of(const Ops *ops) {
-  Device d = {ops, 0, 1, 0, ""};
+  Device d = {ops, 0, 1, 0, "", 1};
   snprintf(d.words, sizeof d.words, "%s", ops->name);
   return d;
 }
@@ -935,7 +936,9 @@ static bool trainer_captures(const Trainer *t) {
 // NCCL's connections, kernels' modules.
 static void trainer_run_step(Trainer *t) {
   Ctx *c = &t->ctx;
-  if (t->step == 0 || !trainer_captures(t)) { trainer_enqueue_step(t); return; }
+  const bool first = !t->has_run;
+  t->has_run = true;
+  if (first || !trainer_captures(t)) { trainer_enqueue_step(t); return; }
   if (!t->graph) {
     const Traffic before = t->fsdp.traffic;
     c->ops->graph_begin(c);
@@ -962,7 +965,7 @@ static StepResult train_step(Trainer *t, bool stop) {
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
   t->ctx.ops->range_begin(&t->ctx, "step");
   trainer_run_step(t);
-  t->ctx.ops->sync(&t->ctx);
+  fsdp_sync(&t->fsdp);
   t->ctx.ops->range_end(&t->ctx);
   t->step++;
   const StepState *s = t->host.state;
@@ -1004,7 +1007,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
     fsdp_release(&t->fsdp, 0);
     t->ctx.ops->copy(&t->ctx, t->host.row_losses, x->losses.data, sizeof(float) * (size_t)R);
     t->ctx.ops->copy(&t->ctx, t->host.row_correct, x->correct.data, sizeof(int32_t) * (size_t)R);
-    t->ctx.ops->sync(&t->ctx);
+    fsdp_sync(&t->fsdp);
     for (int64_t i = 0; i < R; i++) {
       double *w = mine + (round * E + i / T) * 3;
       w[0] += t->host.row_losses[i];
@@ -1074,7 +1077,7 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
                    MatmulEpilogue{});
     fsdp_release(&t->fsdp, 0);
     t->ctx.ops->copy(&t->ctx, t->host.logits, last.data, sizeof(float) * (size_t)t->model.V);
-    t->ctx.ops->sync(&t->ctx);
+    fsdp_sync(&t->fsdp);
     if (t->fsdp.mesh.rank == 0) {
       const Philox r = philox4x32((uint64_t)t->opt.seed, Philox{(uint32_t)made, 0, 0, 0xfffffffeu});
       const double uniform = r.x * 0x1p-32;
@@ -1148,10 +1151,13 @@ static void device_describe(Device *d, const Options *o, const DeviceProbe *p) {
            i->name, i->major, i->minor, (double)i->memory_bytes / 0x1p30, p->driver / 1000, p->driver % 1000 / 10,
            p->runtime / 1000, p->runtime % 1000 / 10, p->cublaslt, p->nccl);
 }
-// All ranks must compute with the same kind of GPU and the same libraries. One line in `error` where this one does not.
-static void agree_on_versions(const DeviceProbe *p, int index, MPI_Comm comm, char *error, size_t bytes) {
+// All ranks must compute with the same kind of GPU and the same libraries, NCCL included where they use it. One line in
+// `error` where this one does not.
+static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, MPI_Comm comm, char *error,
+                              size_t bytes) {
   struct Versions { int driver, runtime, cublaslt, nccl; char name[sizeof p->device[0].name]; } mine = {}, first;
-  mine.driver = p->driver, mine.runtime = p->runtime, mine.cublaslt = p->cublaslt, mine.nccl = p->nccl;
+  mine.driver = p->driver, mine.runtime = p->runtime, mine.cublaslt = p->cublaslt;
+  mine.nccl = with_nccl ? p->nccl : 0;
   memcpy(mine.name, p->device[index].name, sizeof mine.name);
   first = mine;
   MPI_Bcast(&first, (int)sizeof first, MPI_BYTE, 0, comm);
@@ -1160,16 +1166,21 @@ static void agree_on_versions(const DeviceProbe *p, int index, MPI_Comm comm, ch
              "%d: all ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
              first.driver, first.runtime, first.cublaslt, first.nccl);
 }
-// Whether the GPUs at hand can serve `comm` (auto is decided here, and then said by the printed configuration).
+enum { NCCL_NEEDED = 22600 };
+// Whether the GPUs at hand can serve `comm` (auto is decided here, by what all ranks know, and then said by the printed
+// configuration). Of ranks that crowd a GPU those speak, of libraries those that lack one.
 static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, char *error, size_t bytes) {
   const bool automatic = !strcmp(o->comm, "auto");
   if (automatic) strcpy(o->comm, world == 1 ? "self" : g->crowded ? "mpi" : "nccl");
-  if (!strcmp(o->comm, "nccl") && g->crowded)
+  if (!strcmp(o->comm, "nccl") && g->sharing > 1)
     snprintf(error, bytes, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi",
              g->sharing, p->device[g->index].bus_id);
   else if (!strcmp(o->comm, "nccl") && p->nccl_missing[0])
     snprintf(error, bytes, "--comm nccl: %s%s", p->nccl_missing, automatic ? " (or use --comm mpi)" : "");
-  if (!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"))
+  else if (!strcmp(o->comm, "nccl") && p->nccl < NCCL_NEEDED)
+    snprintf(error, bytes, "--comm nccl: NCCL %d.%d is too old; from 2.26 on it keeps two communicators in one order "
+             "(NCCL_LAUNCH_ORDER_IMPLICIT)", p->nccl / 10000, p->nccl / 100 % 100);
+  if (!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on") && g->sharing > 1)
     snprintf(error, bytes, "--graph on: %d ranks share a GPU, so gradients go through host memory (--comm mpi), which "
              "cannot be captured", g->sharing);
 }
@@ -1222,13 +1233,15 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   const GpuChoice g = choose_gpu(&p, node, comm);
   snprintf(error, sizeof error, "%s", g.error);
   agree_no_error(comm, error, EXIT_USAGE);
-  agree_on_versions(&p, g.index, comm, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
   agree_on_comm(o, &p, &g, world, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
+  const bool nccl = !strcmp(o->comm, "nccl");
+  agree_no_error(comm, error, nccl && !g.crowded ? EXIT_MISSING : EXIT_USAGE);
+  agree_on_versions(&p, g.index, nccl, comm, error, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
   d.ops = &ops_cuda;
   d.index = g.index;
   d.sharing = g.sharing;
+  d.gpus = g.gpus;
   device_describe(&d, o, &p);
   return d;
 }
@@ -1415,8 +1428,9 @@ static void print_start(const Trainer *t, bool cores_shared) {
          t->fsdp.mesh.hosts > 1 ? "s" : "", t->ctx.threads, t->ctx.threads > 1 ? "s" : "", d->words,
          comm == COMM_SELF ? "stay here" : comm == COMM_NCCL ? "by NCCL"
          : t->fsdp.mesh.remote ? "by messages" : "by shared memory");
-  if (d->sharing > 1)
-    printf("notice: %d ranks share a GPU; gradients and parameters go through host memory\n", d->sharing);
+  if (d->gpus < t->fsdp.mesh.world && t->ctx.ops->nccl)
+    printf("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world, d->gpus,
+           d->gpus > 1 ? "s" : "");
   if (t->ctx.ops->nccl && d->peak_flops > 0)
     printf("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", d->peak_flops * 1e-12, o->param_dtype,
            model_flops_per_token(&t->model));

@@ -124,7 +124,7 @@ static void log_open(Log *log, const Trainer *t) {
 
 // Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
 static double log_mfu(const Trainer *t, double tokens_per_s) {
-  return tokens_per_s * model_flops_per_token(&t->model) / (t->device.peak_flops * t->fsdp.mesh.world);
+  return tokens_per_s * model_flops_per_token(&t->model) / (t->device.peak_flops * t->device.gpus);
 }
 
 // How matrix products are computed: one string a shape. Known once a step has run; a resume by other algorithms would

@@ -47,8 +47,7 @@
 // as keys they are in every real query's future.
 #pragma once
 #include <float.h>
-#include "gpu.h"
-#include "random.h"
+#include "lane.cuh"
 
 // step is not known before the kernel runs: it is read from state, and only where something is dropped.
 struct AttentionDrop { Dropout drop; uint32_t threshold; float factor; const StepState *state; };
@@ -152,6 +151,13 @@ static void attention_check(const char *op, Tensor out, int n_head) {
         "%s: (%lld,%lld,%lld) on %d heads, needs fewer than 65536 sequences and heads, 2^30 tokens, 2^29 columns", op,
         (long long)out.shape[0], (long long)out.shape[1], (long long)out.shape[2], n_head);
 }
+// Heads of a multiple of 16 bytes are copied in such pieces: then all tensors must begin on one.
+static void attention_check_aligned(const char *op, Tensor out, int n_head, const void *qkv, const void *dout = NULL,
+                                    const void *dqkv = NULL) {
+  const size_t head_bytes = (size_t)(out.shape[2] / n_head) * dtype_bytes(out.dtype);
+  CHECK(head_bytes % 16 || lanes_aligned(out.data, qkv, dout, dqkv), "%s: a tensor of heads of %zu bytes is not on 16",
+        op, head_bytes);
+}
 template <class T, int COLUMNS> static void attention_plain_forward(Ctx *c, AttentionForward<T> a, int64_t B) {
   const dim3 grid = attention_grid(a.s, B, ATTENTION_EDGE, (a.s.hs + COLUMNS - 1) / COLUMNS);
   LAUNCH((attention_plain_forward_kernel<T, COLUMNS>), grid, ATTENTION_PLAIN_THREADS, 0, STREAM(c), a);
@@ -186,6 +192,7 @@ template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<
 }
 static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
   attention_check("attention_forward", out, n_head);
+  attention_check_aligned("attention_forward", out, n_head, qkv.data);
   if (numel(out) == 0) return;
   const AttentionShape s = attention_shape(out, n_head);
   const AttentionDrop d = attention_drop(c, drop);
@@ -224,6 +231,7 @@ static void attention_dot(Ctx *c, float *dot, const T *dout, const T *out, Atten
 static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                     Dropout drop) {
   attention_check("attention_backward", out, n_head);
+  attention_check_aligned("attention_backward", out, n_head, qkv.data, dout.data, dqkv.data);
   if (numel(out) == 0) return;
   const size_t need = (size_t)numel(lse) * sizeof(float);
   CHECK(c->workspace_bytes >= need, "attention_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);

@@ -2,6 +2,7 @@
 //
 //   id_make         one rank makes the name of a communicator and sends it to the others (over MPI)
 //   comm_open       every rank of it at once; world ranks, one GPU each
+//   comm_check      ends the program if NCCL met an error in the background: what waits on it would wait for ever
 //   group_begin/end calls between them start together and finish together: sends and receives that need each other
 //   all_gather      to (world x bytes) = every rank's `bytes`; in place where from = to + rank * bytes
 //   send, receive   `bytes` to or from one rank; a message to oneself needs its receive in the same group
@@ -42,6 +43,7 @@ static void comm_open_impl(Ctx *, void **comm, const void *id, int rank, int wor
   *comm = (void *)opened;
 }
 static void comm_close_impl(Ctx *, void *comm) { NCCL(ncclCommDestroy((ncclComm_t)comm)); }
+static void comm_check_impl(Ctx *, void *comm) { collectives_comm(comm); }
 static void group_begin_impl(Ctx *) { NCCL(ncclGroupStart()); }
 static void group_end_impl(Ctx *) { NCCL(ncclGroupEnd()); }
 

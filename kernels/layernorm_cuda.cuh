@@ -35,7 +35,8 @@ static inline LayernormPlan layernorm_plan(int64_t C) {
     else if ((plan).pieces == 2) { constexpr int W = LANES, N = 2; __VA_ARGS__; } \
     else { constexpr int W = LANES, N = 4; __VA_ARGS__; } \
   } while (0)
-#define LAYERNORM_BOUNDS(W) __launch_bounds__((W) == 1 ? LAYERNORM_NARROW_THREADS : LAYERNORM_WIDE_THREADS)
+// One block a multiprocessor is enough to ask for: without it ptxas gives rows beyond 8192 columns 32 registers.
+#define LAYERNORM_BOUNDS(W) __launch_bounds__((W) == 1 ? LAYERNORM_NARROW_THREADS : LAYERNORM_WIDE_THREADS, 1)
 
 // ---- forward -------------------------------------------------------------------------------------------------------
 template <class T> struct LayernormForward {     // residual and branch NULL: nothing is added

@@ -62,8 +62,8 @@ static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *
 }
 
 // Which of the GPUs this rank sees it takes. sharing: ranks of this host on the same one; crowded: some GPU of some
-// host has more than one rank. error: "" or one line.
-struct GpuChoice { int index, sharing; bool crowded; char error[256]; };
+// host has more than one rank; gpus: that all ranks together take. error: "" or one line.
+struct GpuChoice { int index, sharing; bool crowded; char error[256]; int gpus; };
 
 // One rank a GPU, by rank on the host. Where a launcher shows each rank a single GPU of its own, that one. GPUs are
 // told apart by PCI bus id, so two ranks on one are always known. Collective over `comm`; `node`: the ranks of a host.
@@ -86,11 +86,14 @@ static inline GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm
   else if (!single)
     snprintf(g.error, sizeof g.error, "the ranks of this host see different GPUs: show all of them the same ones, or "
              "one each (CUDA_VISIBLE_DEVICES)");
+  g.gpus = 1;                                    // counted by the first rank on it
   for (int r = 0; r < ranks && !g.error[0]; r++) {
-    const int theirs = same ? r % mine->n : 0;
-    g.sharing += !strcmp(all[r].bus[theirs], mine->bus[g.index]);
+    const bool shared = !strcmp(all[r].bus[same ? r % mine->n : 0], mine->bus[g.index]);
+    g.sharing += shared;
+    if (shared && r < rank) g.gpus = 0;
   }
   free(all);
+  MPI_Allreduce(MPI_IN_PLACE, &g.gpus, 1, MPI_INT, MPI_SUM, comm);
   int crowded = g.sharing > 1;
   MPI_Allreduce(MPI_IN_PLACE, &crowded, 1, MPI_INT, MPI_MAX, comm);
   g.crowded = crowded;

@@ -208,8 +208,13 @@ static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
 }
 
 // ================================================================================================ 4 ops
+// A gradient of neither fp32 nor its operands' dtype is not in cuBLASLt's table. The product is then made in fp32,
+// behind the library's workspace, and rounded once.
+static bool matmul_rounds_after(Dtype operands, Dtype gradient) { return gradient != F32 && gradient != operands; }
+
 static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
-  const size_t library = matmul_library_workspace_bytes(c), dbias = (size_t)DBIAS_BLOCKS * (size_t)(4 * q.n_embd) * 4;
+  size_t library = matmul_library_workspace_bytes(c), dbias = (size_t)DBIAS_BLOCKS * (size_t)(4 * q.n_embd) * 4;
+  if (matmul_rounds_after(q.dtype, q.grad_dtype)) library += (size_t)(4 * q.n_embd * q.n_embd) * 4;
   return library > dbias ? library : dbias;
 }
 
@@ -231,10 +236,16 @@ static void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor w
                            true, false, false, Tensor{}, Tensor{}, pre_gelu};
   matmul_product(c, &p);
 }
-// The product's destination is the gradient's own place: no copy between.
+// The product's destination is the gradient's own place, but for the pairs of matmul_rounds_after where the workspace
+// was asked for them; without it, matmul_any_kernel does those.
 static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
-  const MatmulProduct p = {MATMUL_BACKWARD_WEIGHT, dout.shape[1], in.shape[1], in.shape[0], dweight, dout, in,
+  const size_t library = matmul_library_workspace_bytes(c), bytes = (size_t)numel(dweight) * 4;
+  Tensor to = dweight;
+  if (matmul_rounds_after(dout.dtype, dweight.dtype) && c->workspace_bytes >= library + bytes)
+    to = tensor_of((char *)c->workspace + library, F32, dweight.shape[0], dweight.shape[1]);
+  const MatmulProduct p = {MATMUL_BACKWARD_WEIGHT, dout.shape[1], in.shape[1], in.shape[0], to, dout, in,
                            false, false, mode == ADD, Tensor{}, Tensor{}, Tensor{}};
   matmul_product(c, &p);
+  if (to.data != dweight.data) convert_impl(c, dweight, to);
   if (dbias.data) matmul_dbias(c, dbias, dout, mode == ADD);
 }

@@ -147,6 +147,7 @@ enum { NCCL_ID_BYTES = 128 };
   X(id_make,        (Ctx *c, void *id)) \
   X(comm_open,      (Ctx *c, void **comm, const void *id, int rank, int world)) \
   X(comm_close,     (Ctx *c, void *comm)) \
+  X(comm_check,     (Ctx *c, void *comm)) \
   X(group_begin,    (Ctx *c)) \
   X(group_end,      (Ctx *c)) \
   X(all_gather,     (Ctx *c, void *comm, void *to, const void *from, size_t bytes)) \

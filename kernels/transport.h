@@ -30,7 +30,7 @@ struct Comm {
   bool (*grads_free)(Fsdp *f, int slot);                           // has everybody read this gradient slot?
   void (*reduce_join)(Fsdp *f);                                    // the model may read the gradient shards
   void (*small_all_gather)(Fsdp *f, const void *mine, void *all, size_t bytes);        // device memory, order of ranks
-  void (*progress)(Fsdp *f);                                       // lets messages move
+  void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
 };
 
 static inline void step_event_open(Ctx *c, StepEvent *e, const char *name) {
@@ -444,6 +444,10 @@ static inline void comm_nccl_reduce_start(Fsdp *f) {
   step_event_record(f->ctx, &f->grads_ready);
   step_event_wait(&f->reduce_ctx, &f->grads_ready);
 }
+// NCCL's own sum arrives in one place, round after round.
+static inline bool comm_nccl_round_free(Fsdp *f, uint64_t) {
+  return !f->cfg.native_reduce || f->job.prepared == f->job.consumed;
+}
 static inline char *comm_nccl_staging_in(const Fsdp *f, uint64_t round, int r) {
   if (f->cfg.native_reduce) return f->staging_in;
   const size_t chunk_bytes = (size_t)f->chunk_numel * fsdp_wire_bytes(f);
@@ -484,8 +488,13 @@ static inline void comm_nccl_small(Fsdp *f, const void *mine, void *all, size_t 
   step_event_record(&f->reduce_ctx, &f->exchanged);
   step_event_wait(f->ctx, &f->exchanged);
 }
+// A peer or a link that was lost fails no call of ours: its kernels wait on the device.
+static inline void comm_nccl_progress(Fsdp *f) {
+  f->ctx->ops->nccl->comm_check(f->ctx, f->nccl_gather);
+  f->ctx->ops->nccl->comm_check(f->ctx, f->nccl_reduce);
+}
 static const Comm comm_nccl = {
     "nccl", comm_nccl_open, comm_nccl_close, comm_nccl_step_begin, comm_self_nothing, comm_nccl_gather_start,
-    comm_nccl_gather_finish, comm_nccl_reduce_start, comm_self_yes, comm_nccl_round_send, comm_self_yes,
+    comm_nccl_gather_finish, comm_nccl_reduce_start, comm_nccl_round_free, comm_nccl_round_send, comm_self_yes,
     comm_nccl_round_input, comm_self_done, comm_nccl_reduce_end, comm_nccl_grads_free, comm_nccl_reduce_join,
-    comm_nccl_small, comm_self_nothing};
+    comm_nccl_small, comm_nccl_progress};

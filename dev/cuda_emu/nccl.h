@@ -26,6 +26,7 @@ typedef enum {
   ncclSuccess = 0,
   ncclInvalidArgument = 4,
   ncclInvalidUsage = 5,
+  ncclRemoteError = 6,
   ncclInProgress = 7
 } ncclResult_t;
 typedef enum { ncclUint8 = 1, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
@@ -42,6 +43,7 @@ typedef EmuNcclComm *ncclComm_t;
 
 // ---- errors --------------------------------------------------------------------------------------------------------
 static std::string emu_nccl_error = "";
+static int emu_nccl_queries_to_loss;             // ncclCommGetAsyncError that many times from now reports it; 0: never
 EMU(ncclResult_t) emu_nccl_refuse(ncclResult_t r, const char *why) {
   emu_nccl_error = why;
   return r;
@@ -51,6 +53,7 @@ EMU(const char *) ncclGetErrorString(ncclResult_t r) {
   return r == ncclSuccess           ? "no error"
          : r == ncclInvalidArgument ? "invalid argument"
          : r == ncclInvalidUsage    ? "invalid usage"
+         : r == ncclRemoteError     ? "remote process exited or there was a network error"
                                     : "NCCL operation in progress";
 }
 EMU(const char *) ncclGetLastError(ncclComm_t) { return emu_nccl_error.c_str(); }
@@ -60,9 +63,10 @@ EMU(ncclResult_t) ncclGetVersion(int *version) {
 }
 EMU(ncclResult_t) ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *failed) {
   EMU_NCCL_NEED(comm && failed, Argument, "no communicator");
-  *failed = ncclSuccess;
+  *failed = emu_nccl_queries_to_loss > 0 && !--emu_nccl_queries_to_loss ? ncclRemoteError : ncclSuccess;
   return ncclSuccess;
 }
+void emu_nccl_lose(int queries) { emu_nccl_queries_to_loss = queries; }
 
 // ---- communicators -------------------------------------------------------------------------------------------------
 struct EmuNcclId { char magic[8]; uint64_t token; int32_t world_rank, reserved; };
@@ -318,6 +322,7 @@ EMU(void) emu_nccl_enqueue(ncclComm_t comm, cudaStream_t stream, const std::vect
   run->posted = false;
   emu_push(stream, "nccl", [run, comm, parts] {
     if (!run->posted) emu_nccl_post(run.get(), comm, parts);
+    if (emu_nccl_queries_to_loss) return false;
     if (!emu_nccl_done(run.get(), comm)) return false;
     emu_nccl_finish(run.get(), comm, parts);
     return true;

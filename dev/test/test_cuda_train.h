@@ -18,9 +18,10 @@ TEST_MPI(cuda_gradients_equal_pytorch, 1,
 
 // One step's gradients of a fresh model on `ops`, all parameters one after the other, unscaled, and its mean loss.
 // head_bytes: of logits that exist at once; 0: the device's.
+// plans: receives what plans_text says, if not NULL.
 // malloc'ed.
 static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const char *extra, int64_t *count,
-                                    double *loss, int64_t head_bytes = 0) {
+                                    double *loss, int64_t head_bytes = 0, char *plans = NULL, size_t plans_bytes = 0) {
   static Trainer t;
   Options o;
   test_options(&o, 1,
@@ -30,6 +31,7 @@ static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const 
   trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(ops), 2);
   if (head_bytes) t.model.head_chunk_bytes = head_bytes;
   *loss = train_step(&t, false).loss;
+  if (plans) ops->plans_text(&t.ctx, plans, plans_bytes);
   *count = 0;
   for (int p = 0; p < t.fsdp.params; p++) *count += t.fsdp.param[p].numel_padded;
   float *all = (float *)malloc(sizeof(float) * (size_t)*count), *at = all;
@@ -44,24 +46,25 @@ TEST_MPI(head_in_chunks_is_the_head, 1,
   static Corpus corpus;
   test_corpus(&corpus, 131, 2 * 33 * 4 + 1, 50);
   const Ops *const tables[] = {cpu_tables[cpu_best_table()].ops, &ops_cuda_emulated};
-  for (const Ops *ops : tables) for (const char *extra : {"", "--tie_head off --reduce_dtype bf16"}) {
-    if (!ops) continue;
-    int64_t n;
-    double loss, whole_loss, off = 0, all = 0;
-    float *whole = cuda_gradients(&corpus, ops, extra, &n, &whole_loss);
-    float *chunks = cuda_gradients(&corpus, ops, extra, &n, &loss, 4 * 192 * 32);  // 66 rows in 32, 32 and 2
-    for (int64_t i = 0; i < n; i++) {
-      off += ((double)chunks[i] - whole[i]) * ((double)chunks[i] - whole[i]);
-      all += (double)whole[i] * whole[i];
+  for (const Ops *ops : tables)
+    for (const char *extra : {"", "--tie_head off --reduce_dtype bf16"}) {
+      if (!ops) continue;
+      int64_t n;
+      double loss, whole_loss, off = 0, all = 0;
+      float *whole = cuda_gradients(&corpus, ops, extra, &n, &whole_loss);
+      float *chunks = cuda_gradients(&corpus, ops, extra, &n, &loss, 4 * 192 * 32); // 66 rows in 32, 32 and 2
+      for (int64_t i = 0; i < n; i++) {
+        off += ((double)chunks[i] - whole[i]) * ((double)chunks[i] - whole[i]);
+        all += (double)whole[i] * whole[i];
+      }
+      EXPECT(loss == whole_loss, "%s %s: loss %.17g in chunks, %.17g whole", ops->name, extra, loss, whole_loss);
+      // The head's gradient is a sum of 66 products in another order: below 66 roundings of 2^-24. A bf16 wire rounds
+      // once more, 2^-9, where a sum falls on the other side.
+      EXPECT(sqrt(off / all) <= (strstr(extra, "bf16") ? 1e-3 : 4e-6), "%s %s: gradients are off by %.3g of their norm",
+             ops->name, extra, sqrt(off / all));
+      free(whole);
+      free(chunks);
     }
-    EXPECT(loss == whole_loss, "%s %s: loss %.17g in chunks, %.17g whole", ops->name, extra, loss, whole_loss);
-    // The head's gradient is a sum of 66 products in another order: below 66 roundings of 2^-24. A bf16 wire rounds
-    // once more, 2^-9, where a sum falls on the other side.
-    EXPECT(sqrt(off / all) <= (strstr(extra, "bf16") ? 1e-3 : 4e-6), "%s %s: gradients are off by %.3g of their norm",
-           ops->name, extra, sqrt(off / all));
-    free(whole);
-    free(chunks);
-  }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
@@ -101,6 +104,37 @@ TEST_MPI(
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
+TEST_MPI(
+    cuda_wire_dtypes_use_the_library, 1,
+    "every pair of parameter and wire dtype: products by cuBLASLt, none by the kernel for odd shapes, gradients near "
+    "the CPU's") {
+  static Corpus corpus;
+  test_corpus(&corpus, 131, 2 * 33 * 4 + 1, 50);
+  const char *const dtypes[] = {"fp32", "bf16", "fp16"};
+  for (const char *param : dtypes)
+    for (const char *wire : dtypes)
+      for (int i = 0; const Ops *ops = device_table(i); i++) {
+        char extra[80];
+        static char plans[1 << 14];
+        int64_t n;
+        double loss, want_loss, off = 0, all = 0;
+        snprintf(extra, sizeof extra, "--param_dtype %s --reduce_dtype %s", param, wire);
+        float *want = cuda_gradients(&corpus, cpu_tables[0].ops, extra, &n, &want_loss);
+        float *got = cuda_gradients(&corpus, ops, extra, &n, &loss, 0, plans, sizeof plans);
+        for (int64_t j = 0; j < n; j++) {
+          off += ((double)got[j] - want[j]) * ((double)got[j] - want[j]);
+          all += (double)want[j] * want[j];
+        }
+        // As in cuda_step_equals_cpu_step; a half wire adds one rounding on each side.
+        EXPECT(sqrt(off / all) <= 0.02, "%s on %s: gradients are off by %.3g of their norm", extra, ops->name,
+               sqrt(off / all));
+        EXPECT(plans[0] && !strstr(plans, "own kernel"), "%s on %s:\n%s", extra, ops->name, plans);
+        free(want);
+        free(got);
+      }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
 // N ranks on one device: over --comm mpi, and over NCCL where it lets ranks share one (the emulated one does).
 static inline void cuda_worlds_equal(const char *extra) {
   static Corpus corpus;
@@ -132,7 +166,7 @@ TEST_MPI(cuda_native_reduce_is_close, 3,
   static Corpus corpus;
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   schedule_corpus(&corpus);
-  const WorldResult one = schedule_reference(&corpus, "");
+  WorldResult one = schedule_reference(&corpus, "");
   for (int world = 1; world <= 3; world++) {
     WorldResult r;
     // Asked for after --comm: on its own --reduce native is refused.
@@ -144,6 +178,19 @@ TEST_MPI(cuda_native_reduce_is_close, 3,
     EXPECT(fabs(r.norm[0] / one.norm[0] - 1) < 1e-6 && fabs(r.loss[3] / one.loss[3] - 1) < 1e-4,
            "N=%d, native: norm %.9g (%.9g), loss %.9g (%.9g)", world, r.norm[0], one.norm[0], r.loss[3], one.loss[3]);
   }
+  // The root in rounds of a two-byte wire, which all arrive in one place. The sum of N numbers is rounded once more
+  // each, 2^-9; a round that overwrites another's sum is wrong in half of the root.
+  schedule_variant.chunk_numel = 384;
+  one = schedule_reference(&corpus, "--reduce_dtype bf16");
+  for (int world = 2; world <= 3; world++) {
+    WorldResult r;
+    if (!schedule_run(&r, &corpus, &ops_streams, world, "nccl", "native --reduce_dtype bf16")) continue;
+    for (int s = 0; s < SCHEDULE_STEPS; s++)
+      EXPECT(fabs(r.norm[s] / one.norm[s] - 1) < 0.01 && fabs(r.loss[s] / one.loss[s] - 1) < 1e-3,
+             "N=%d, native in bf16, step %d: norm %.9g (%.9g), loss %.9g (%.9g)", world, s, r.norm[s], one.norm[s],
+             r.loss[s], one.loss[s]);
+  }
+  schedule_variant = ScheduleVariant{};
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
@@ -195,13 +242,14 @@ TEST_MPI(
     const char *what, *buses[3];
     int index[3], sharing[3];
     bool crowded, refused;
-  } cases[] = {{"four GPUs", {"abcd", "abcd", "abcd"}, {0, 1, 2}, {1, 1, 1}, false, false},
-               {"three GPUs", {"abc", "abc", "abc"}, {0, 1, 2}, {1, 1, 1}, false, false},
-               {"two GPUs", {"ab", "ab", "ab"}, {0, 1, 0}, {2, 1, 2}, true, false},
-               {"one GPU", {"a", "a", "a"}, {0, 0, 0}, {3, 3, 3}, true, false},
-               {"one each", {"a", "b", "c"}, {0, 0, 0}, {1, 1, 1}, false, false},
-               {"one each, twice the same", {"a", "b", "b"}, {0, 0, 0}, {1, 2, 2}, true, false},
-               {"mixed", {"ab", "ab", "a"}, {}, {}, false, true}};
+    int gpus;
+  } cases[] = {{"four GPUs", {"abcd", "abcd", "abcd"}, {0, 1, 2}, {1, 1, 1}, false, false, 3},
+               {"three GPUs", {"abc", "abc", "abc"}, {0, 1, 2}, {1, 1, 1}, false, false, 3},
+               {"two GPUs", {"ab", "ab", "ab"}, {0, 1, 0}, {2, 1, 2}, true, false, 2},
+               {"one GPU", {"a", "a", "a"}, {0, 0, 0}, {3, 3, 3}, true, false, 1},
+               {"one each", {"a", "b", "c"}, {0, 0, 0}, {1, 1, 1}, false, false, 3},
+               {"one each, twice the same", {"a", "b", "b"}, {0, 0, 0}, {1, 2, 2}, true, false, 2},
+               {"mixed", {"ab", "ab", "a"}, {}, {}, false, true, 0}};
   for (const auto &k : cases) {
     const DeviceProbe p = probe_seeing(k.buses[rank]);
     const GpuChoice g = choose_gpu(&p, MPI_COMM_WORLD, MPI_COMM_WORLD);
@@ -210,6 +258,7 @@ TEST_MPI(
     EXPECT(g.index == k.index[rank] && g.sharing == k.sharing[rank] && g.crowded == k.crowded,
            "%s, rank %d: GPU %d, %d ranks on it, crowded %d; must be %d, %d, %d", k.what, rank, g.index, g.sharing,
            g.crowded, k.index[rank], k.sharing[rank], k.crowded);
+    EXPECT(g.gpus == k.gpus, "%s, rank %d: %d GPUs in all, must be %d", k.what, rank, g.gpus, k.gpus);
   }
 }
 TEST_MPI(
@@ -220,15 +269,18 @@ TEST_MPI(
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   DeviceProbe p = probe_seeing("abc");
   int *const versions[] = {&p.driver, &p.runtime, &p.cublaslt, &p.nccl};
-  for (int *v : versions) *v = 1000;
-  agree_on_versions(&p, rank, MPI_COMM_WORLD, error, sizeof error);
+  for (int *v : versions) *v = 22809;
+  agree_on_versions(&p, rank, true, MPI_COMM_WORLD, error, sizeof error);
   EXPECT(!error[0], "equal versions are refused: %s", error);
   for (int *v : versions) {
     *v += rank == 2;
     error[0] = 0;
-    agree_on_versions(&p, rank, MPI_COMM_WORLD, error, sizeof error);
+    agree_on_versions(&p, rank, true, MPI_COMM_WORLD, error, sizeof error);
     EXPECT((error[0] != 0) == (rank == 2), "rank %d: '%s'", rank, error);
-    *v = 1000;
+    error[0] = 0;
+    agree_on_versions(&p, rank, false, MPI_COMM_WORLD, error, sizeof error);
+    EXPECT((error[0] != 0) == (rank == 2 && v != &p.nccl), "rank %d, without NCCL: '%s'", rank, error);
+    *v = 22809;
   }
   const struct {
     const char *comm, *graph;
@@ -248,7 +300,7 @@ TEST_MPI(
     options_default(&o);
     strcpy(o.comm, k.comm);
     strcpy(o.graph, k.graph);
-    GpuChoice g = {0, k.crowded ? 3 : 1, k.crowded, ""};
+    GpuChoice g = {0, k.crowded ? 3 : 1, k.crowded, "", k.crowded ? 1 : 3};
     snprintf(p.nccl_missing, sizeof p.nccl_missing, "%s", k.nccl ? "" : "libnccl is not here");
     error[0] = 0;
     agree_on_comm(&o, &p, &g, k.world, error, sizeof error);
@@ -256,6 +308,26 @@ TEST_MPI(
            o.comm, k.want);
     EXPECT(k.said[0] ? !strncmp(error, k.said, strlen(k.said)) : !error[0], "--comm %s: it said '%s', must be '%s'",
            k.comm, error, k.said);
+  }
+  Options o;
+  options_default(&o);
+  GpuChoice own = {0, 1, false, "", 3};
+  strcpy(o.comm, "nccl");
+  p.nccl = 22505;
+  error[0] = 0;
+  agree_on_comm(&o, &p, &own, 3, error, sizeof error);
+  EXPECT(strstr(error, "NCCL 2.25 is too old"), "it said '%s'", error);
+  p.nccl = 22809;
+  // Rank 0 has a GPU of its own: those that share one say so.
+  GpuChoice g = {0, rank ? 2 : 1, true, "", 2};
+  for (const char *comm : {"nccl", "auto"}) {
+    options_default(&o);
+    strcpy(o.comm, comm);
+    strcpy(o.graph, "on");
+    error[0] = 0;
+    agree_on_comm(&o, &p, &g, 3, error, sizeof error);
+    EXPECT(rank ? strstr(error, ": 2 ranks share") != NULL : !error[0], "--comm %s, rank %d: '%s'", comm, rank, error);
+    EXPECT(!strcmp(o.comm, !strcmp(comm, "auto") ? "mpi" : comm), "rank %d: %s", rank, o.comm);
   }
 }
 

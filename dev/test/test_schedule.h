@@ -11,6 +11,11 @@ static const char schedule_shapes[] = "--n_layer 4 --n_head 2 --n_embd 20 --seq_
                                       "--isa avx2";
 enum { SCHEDULE_STEPS = 4 };
 
+// What a run does beyond its options. chunk_numel: of a reduction's rounds, 0: the trainer's own, which these small
+// shapes never fill. eval_each_step: validates after every step, not only after the last.
+struct ScheduleVariant { int64_t chunk_numel; bool eval_each_step; };
+static ScheduleVariant schedule_variant;
+
 // Trains on `world` of this launch's ranks. False on the others, which only wait.
 static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops *ops, int world, const char *comm_name,
                                 const char *extra) {
@@ -22,25 +27,30 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   if (comm == MPI_COMM_NULL) return false;
   static Trainer t;
   Options o;
-  const bool native =
-      !strcmp(extra, "native"); // refused beside --comm auto, so it is set like --comm, behind the parser
-  test_options(&o, world, "%s %s", schedule_shapes, native ? "" : extra);
+  // "native": refused beside --comm auto, so it is set like --comm, behind the parser.
+  const bool native = !strncmp(extra, "native", 6);
+  test_options(&o, world, "%s %s", schedule_shapes, extra + (native ? 6 : 0));
   snprintf(o.comm, sizeof o.comm, "%s", comm_name);
   if (native) strcpy(o.reduce, "native");
   trainer_open(&t, &o, corpus, comm, device_of(ops), 1);
+  const int64_t own_chunk = t.fsdp.chunk_numel;
+  if (schedule_variant.chunk_numel) t.fsdp.chunk_numel = min64(own_chunk, schedule_variant.chunk_numel);
   for (int s = 0; s < SCHEDULE_STEPS; s++) {
     t.fsdp.traffic = Traffic{};
+    if (s + 1 == SCHEDULE_STEPS && getenv("SCHEDULE_LOSE") && world > 1) emu_nccl_lose(1000);
     const StepResult x = train_step(&t, false);
     r->loss[s] = x.loss;
     r->norm[s] = x.grad_norm;
     const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum, (int64_t)trainer_exchange_bytes(&t));
     EXPECT(!memcmp(&want, &t.fsdp.traffic, sizeof want), "N=%d %s %s step %d: traffic is not the formula's", world,
            comm_name, extra, s);
+    if (s + 1 < SCHEDULE_STEPS && !schedule_variant.eval_each_step) continue;
+    const EvalResult e = trainer_eval(&t, &corpus->split[SPLIT_VALID]);
+    r->eval_loss += e.loss;
+    r->eval_tokens += e.tokens;
   }
-  const EvalResult e = trainer_eval(&t, &corpus->split[SPLIT_VALID]);
-  r->eval_loss = e.loss;
-  r->eval_tokens = e.tokens;
   r->weights = weights_hash(&t.fsdp);
+  t.fsdp.chunk_numel = own_chunk;                // memory is given back as it was taken
   trainer_close(&t);
   MPI_Comm_free(&comm);
   return true;
@@ -77,7 +87,7 @@ static inline void schedule_orders(const char *comm, const char *extra, int seed
   schedule_corpus(&corpus);
   const WorldResult one = schedule_reference(&corpus, extra);
   for (int seed = 0; seed < seeds; seed++)
-    for (int world = 1; world <= 3; world++) {
+    for (int world = 1; world <= (strcmp(comm, "self") ? 3 : 1); world++) {
       emu_set_seed((uint64_t)seed);
       if (schedule_run(&r, &corpus, &ops_streams, world, comm, extra))
         schedule_expect(&r, &one, "--comm %s, N=%d, order %d, %s", comm, world, seed, extra);
@@ -106,14 +116,38 @@ TEST_MPI(schedule_dtypes_in_any_order, 3,
   }
   schedule_orders("mpi", "--param_dtype bf16 --reduce_dtype bf16 --shm off", 2);
 }
-TEST_MPI(schedule_in_many_orders_all, 3, "200 orders over NCCL, with and without graphs, and 60 over mpi") {
-  schedule_orders("nccl", "", 200);
+TEST_MPI(schedule_eval_between_steps, 3,
+         "validation between steps, eager and captured, reads the weights of its step and changes no step") {
+  schedule_variant.eval_each_step = true;
+  const char *const extras[] = {"", "--gather_slots 4", "--graph off"};
+  for (const char *extra : extras) schedule_orders("nccl", extra, 3);
+  schedule_orders("mpi", "", 2);
+  schedule_orders("self", "", 1);
+  schedule_variant = ScheduleVariant{};
+}
+TEST_MPI(schedule_rounds_in_any_order, 3,
+         "reductions of several rounds, the last one shorter, plain and staged: the CPU's bits") {
+  schedule_variant.chunk_numel = 384;
+  const char *const extras[] = {"", "--reduce_dtype bf16", "--graph off --reduce_dtype fp16"};
+  for (const char *extra : extras) {
+    schedule_orders("nccl", extra, 4);
+    schedule_orders("mpi", extra, 2);
+  }
+  schedule_orders("mpi", "--shm off", 2);
+  schedule_orders("mpi", "--shm off --reduce_dtype bf16", 2);
+  schedule_variant = ScheduleVariant{};
+}
+TEST_MPI(schedule_in_many_orders_all, 3, "200 orders over NCCL, captured") { schedule_orders("nccl", "", 200); }
+TEST_MPI(schedule_in_many_eager_orders_all, 3, "200 orders over NCCL without graphs") {
   schedule_orders("nccl", "--graph off", 200);
+}
+TEST_MPI(schedule_in_many_other_orders_all, 3, "60 orders over mpi, and of a staged half wire over NCCL") {
   schedule_orders("mpi", "", 60);
   schedule_orders("nccl", "--param_dtype bf16 --reduce_dtype bf16", 60);
 }
 
 // ---- mutants
+// SCHEDULE_LOSE: every rank loses its peers in the last step, which is a replay unless graphs are off.
 // SCHEDULE_COMM, SCHEDULE_EXTRA: what to run; SCHEDULE_SKIP=event|stream: the wait to leave out; SCHEDULE_WAITS: a file
 // to write the waits of this run to.
 TEST_MPI(schedule_once, 2, "two ranks in the orders that show a missing wait: the CPU's bits (also what mutants run)") {
@@ -169,6 +203,21 @@ static inline void schedule_mutants(const char *comm, const char *extra, int at_
   }
   fclose(f);
   EXPECT(count >= at_least, "--comm %s %s: %d different waits, %d are in the schedule", comm, extra, count, at_least);
+}
+TEST(schedule_a_lost_peer_ends_the_wait, "NCCL fails in the background of a step: one line, no endless wait") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  for (const char *extra : {"", "--graph off"}) {
+    setenv("SCHEDULE_LOSE", "1", 1);
+    const int code = schedule_child("nccl", extra, "", NULL);
+    unsetenv("SCHEDULE_LOSE");
+    char path[256], said[4096] = "";
+    snprintf(path, sizeof path, "%s/child", test_tmp());
+    FILE *f = fopen(path, "r");
+    if (f) said[fread(said, 1, sizeof said - 1, f)] = 0;
+    if (f) fclose(f);
+    EXPECT(code && code != 124 && strstr(said, "NCCL failed in the background"), "%s: exit %d, it said: %s", extra,
+           code, said);
+  }
 }
 TEST(schedule_needs_every_wait_nccl, "NCCL schedule, eager: leave out any one wait and the result is wrong") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
