@@ -1429,8 +1429,8 @@ static void print_start(const Trainer *t, bool cores_shared) {
          comm == COMM_SELF ? "stay here" : comm == COMM_NCCL ? "by NCCL"
          : t->fsdp.mesh.remote ? "by messages" : "by shared memory");
   if (d->gpus < t->fsdp.mesh.world && t->ctx.ops->nccl)
-    printf("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world, d->gpus,
-           d->gpus > 1 ? "s" : "");
+    printf("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world,
+           d->gpus, d->gpus > 1 ? "s" : "");
   if (t->ctx.ops->nccl && d->peak_flops > 0)
     printf("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", d->peak_flops * 1e-12, o->param_dtype,
            model_flops_per_token(&t->model));
