@@ -1,0 +1,124 @@
+// agree.h: where a run computes, decided by all ranks together before memory is taken: CPU table or CUDA, which GPU,
+// which transport. Part 9 of the trainer, which includes it there: it reads its options.
+//
+//   agree_on_ops       the CPU table asked for, else the best that every rank has
+//   agree_on_device    CPU or CUDA; on CUDA one GPU a rank (choose_gpu), equal libraries, self, mpi or nccl
+//
+// Whoever cannot go along says why; one line is printed for all ranks, and all leave.
+#pragma once
+
+// The table all ranks use: the one asked for, else the best that every rank has. Collective.
+static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
+  int best = cpu_best_table(), common = 0, wanted = -1;
+  char error[128] = "";
+  for (int i = 0; i < CPU_TABLES; i++) if (!strcmp(o->isa, cpu_tables[i].name)) wanted = i;
+  if (best < 0) snprintf(error, sizeof error, "this CPU has no AVX2 and FMA, which the program needs");
+  else if (wanted > best)
+    snprintf(error, sizeof error, "--isa %.16s: the best this CPU has is %s", o->isa, cpu_tables[best].name);
+  agree_no_error(comm, error, EXIT_MISSING);
+  MPI_Allreduce(&best, &common, 1, MPI_INT, MPI_MIN, comm);
+  return cpu_tables[wanted >= 0 ? wanted : common].ops;
+}
+
+static void device_describe(Device *d, const Options *o, const DeviceProbe *p) {
+  const DeviceInfo *i = &p->device[d->index];
+  const Dtype t = dtype_named(o->param_dtype);
+  d->peak_flops = t == F32 && !strcmp(o->matmul_precision, "high") ? i->peak_tf32_flops : i->peak_flops[t];
+  snprintf(d->words, sizeof d->words, "cuda (%s, sm_%d%d, %.0f GiB, driver %d.%d, runtime %d.%d, cuBLASLt %d, NCCL %d)",
+           i->name, i->major, i->minor, (double)i->memory_bytes / 0x1p30, p->driver / 1000, p->driver % 1000 / 10,
+           p->runtime / 1000, p->runtime % 1000 / 10, p->cublaslt, p->nccl);
+}
+// All ranks must compute with the same kind of GPU and the same libraries, NCCL included where they use it. One line in
+// `error` where this one does not.
+static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, MPI_Comm comm, char *error,
+                              size_t bytes) {
+  struct Versions { int driver, runtime, cublaslt, nccl; char name[sizeof p->device[0].name]; } mine = {}, first;
+  mine.driver = p->driver, mine.runtime = p->runtime, mine.cublaslt = p->cublaslt;
+  mine.nccl = with_nccl ? p->nccl : 0;
+  memcpy(mine.name, p->device[index].name, sizeof mine.name);
+  first = mine;
+  MPI_Bcast(&first, (int)sizeof first, MPI_BYTE, 0, comm);
+  if (memcmp(&mine, &first, sizeof mine))
+    snprintf(error, bytes, "this rank has %s, driver %d, runtime %d, cuBLASLt %d, NCCL %d; rank 0 has %s, %d, %d, %d, "
+             "%d: all ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
+             first.driver, first.runtime, first.cublaslt, first.nccl);
+}
+enum { NCCL_NEEDED = 22600 };
+// Whether the GPUs at hand can serve `comm` (auto is decided here, by what all ranks know, and then said by the printed
+// configuration). Of ranks that crowd a GPU those speak, of libraries those that lack one.
+static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, char *error, size_t bytes) {
+  const bool automatic = !strcmp(o->comm, "auto");
+  if (automatic) strcpy(o->comm, world == 1 ? "self" : g->crowded ? "mpi" : "nccl");
+  if (!strcmp(o->comm, "nccl") && g->sharing > 1)
+    snprintf(error, bytes, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi",
+             g->sharing, p->device[g->index].bus_id);
+  else if (!strcmp(o->comm, "nccl") && p->nccl_missing[0])
+    snprintf(error, bytes, "--comm nccl: %s%s", p->nccl_missing, automatic ? " (or use --comm mpi)" : "");
+  else if (!strcmp(o->comm, "nccl") && p->nccl < NCCL_NEEDED)
+    snprintf(error, bytes, "--comm nccl: NCCL %d.%d is too old; from 2.26 on it keeps two communicators in one order "
+             "(NCCL_LAUNCH_ORDER_IMPLICIT)", p->nccl / 10000, p->nccl / 100 % 100);
+  if (!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on") && g->sharing > 1)
+    snprintf(error, bytes, "--graph on: %d ranks share a GPU, so gradients go through host memory (--comm mpi), which "
+             "cannot be captured", g->sharing);
+}
+// What only one kind of device has must not be asked of the other.
+static void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
+  const bool cuda = !strcmp(o->device, "cuda");
+  const char *only = cuda ? (o->given[OPT_isa] ? "isa" : NULL)
+                     : !strcmp(o->graph, "on") ? "graph on"
+                     : o->tune ? "tune"
+                     : !strcmp(o->matmul_precision, "high") ? "matmul_precision high"
+                     : !strcmp(o->comm, "nccl") ? "comm nccl" : NULL;
+  if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
+                     cuda ? "cuda" : "the CPU", why[0] ? ": " : "", why);
+  const int64_t widest = o->n_embd % 8 ? CUDA_MAX_ODD_COLUMNS : CUDA_MAX_COLUMNS;
+  if (cuda && o->n_embd > widest)
+    snprintf(error, bytes, "--n_embd %lld: the CUDA kernels take %lld columns at most%s", (long long)o->n_embd,
+             (long long)widest, o->n_embd % 8 ? ", more if 8 divides them" : "");
+  if (cuda && max64(o->batch_size, o->test_batch_size) > CUDA_MAX_BATCH)
+    snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most",
+             CUDA_MAX_BATCH);
+}
+// Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
+static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
+  static DeviceProbe p;
+  Device d = {};
+  char error[1024] = "", why[512] = "";
+  int rank, world;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
+  if (strcmp(o->device, "cpu")) {
+    if (&ops_cuda) ops_cuda.device_probe(NULL, &p);
+    snprintf(why, sizeof why, "%s", &ops_cuda ? p.missing : "this build has no CUDA kernels");
+    if (!strcmp(o->device, "cuda") && why[0]) snprintf(error, sizeof error, "--device cuda: %s", why);
+    agree_no_error(comm, error, EXIT_MISSING);
+    int lacking = why[0] ? rank : world, lowest, driver = p.driver;
+    MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, comm);
+    MPI_Allreduce(MPI_IN_PLACE, &driver, 1, MPI_INT, MPI_MAX, comm);
+    strcpy(o->device, lowest < world ? "cpu" : "cuda");
+    if (lowest < world) MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
+    if (lowest < world && driver && !rank)       // somebody has a GPU, and would wonder
+      printf("notice: --device auto takes the CPU, since rank %d lacks: %s\n", lowest, why);
+  }
+  check_device_options(o, why, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  if (!strcmp(o->device, "cpu")) {
+    d = device_of(agree_on_ops(o, comm));
+    snprintf(d.words, sizeof d.words, "cpu (%s)", d.ops->name);
+    return d;
+  }
+  const GpuChoice g = choose_gpu(&p, node, comm);
+  snprintf(error, sizeof error, "%s", g.error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  agree_on_comm(o, &p, &g, world, error, sizeof error);
+  const bool nccl = !strcmp(o->comm, "nccl");
+  agree_no_error(comm, error, nccl && !g.crowded ? EXIT_MISSING : EXIT_USAGE);
+  agree_on_versions(&p, g.index, nccl, comm, error, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  d.ops = &ops_cuda;
+  d.index = g.index;
+  d.sharing = g.sharing;
+  d.gpus = g.gpus;
+  device_describe(&d, o, &p);
+  return d;
+}
