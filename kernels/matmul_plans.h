@@ -169,13 +169,16 @@ static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicRe
 }
 
 // Which ways are worth asking for. cuBLASLt's table of types: out is of the operands' dtype or fp32; a bias and an
-// auxiliary matrix are of out's. An auxiliary matrix has a leading dimension that is a multiple of 8.
+// auxiliary matrix are of out's. An auxiliary matrix has a leading dimension that is a multiple of 8. The preferences
+// tell cuBLASLt how far out, a and b are aligned, but not so of bias and auxiliary matrix: these must lie on 16 bytes.
+static bool matmul_on_16(Tensor t) { return (uintptr_t)t.data % 16 == 0; }
 static bool matmul_may(const MatmulProduct *p, MatmulWay way) {
   const bool same = p->out.dtype == p->a.dtype, activated = p->gelu.data || p->pre_gelu.data;
   if (way == MATMUL_OWN) return true;
   if (!(same || p->out.dtype == F32) || (!same && (p->bias.data || activated))) return false;
+  if (!matmul_on_16(p->bias)) return false;
   if (way == MATMUL_AFTER) return activated;
-  return !activated || (p->a.dtype != F32 && p->J % 8 == 0);
+  return !activated || (p->a.dtype != F32 && p->J % 8 == 0 && matmul_on_16(p->gelu.data ? p->out : p->pre_gelu));
 }
 static bool matmul_try(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, MatmulWay way) {
   if (!matmul_may(p, way)) return false;
