@@ -40,7 +40,6 @@
 #include <mpi.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <time.h>
 
@@ -265,6 +264,11 @@ struct FsdpConfig {
 
 // Traffic as the transport saw it. Received bytes: what others sent equals it, by symmetry.
 struct Traffic { int64_t gathers, reductions, small, gather_bytes, reduce_bytes, small_bytes; };
+static inline Traffic traffic_add(Traffic x, Traffic y, int sign) {
+  return Traffic{x.gathers + sign * y.gathers,           x.reductions + sign * y.reductions,
+                 x.small + sign * y.small,               x.gather_bytes + sign * y.gather_bytes,
+                 x.reduce_bytes + sign * y.reduce_bytes, x.small_bytes + sign * y.small_bytes};
+}
 
 // An event and whether it was recorded since the step began: what was recorded earlier needs no wait, and a captured
 // step must not wait for what lies outside it.

@@ -1,6 +1,7 @@
 // report.h: what a run says while it runs: the progress line and OUT/metrics.jsonl, one JSON object a line. Part 8 of
 // the trainer, which includes it there: it reads the Trainer and nothing reads it.
 //
+//   print_start   what is run on what: build, device, model, data, configuration, memory plan
 //   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
 //   log_step, log_eval, log_close       a record each, and what the terminal shows
 //   check_out     whether OUT can be written, before memory is taken
@@ -208,4 +209,44 @@ static void log_close(Log *log, const Trainer *t, const char *reason) {
   log_flush(log, t);
   if (log->metrics) fclose(log->metrics);
   log->metrics = NULL;
+}
+
+// The head of every run, on rank 0. cores_shared: ranks outnumber the cores of this host.
+static void print_start(const Trainer *t, bool cores_shared) {
+  if (t->fsdp.mesh.rank) return;
+  const Options *o = &t->opt;
+  const CommKind comm = t->fsdp.cfg.comm;
+  const Device *d = &t->device;
+  printf("train_gpt_fsdp %s (%s): %s, %d rank%s on %d host%s, %d thread%s each, device %s, gradients %s\n",
+         PROGRAM_VERSION, BUILD_ID, o->model, t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", t->fsdp.mesh.hosts,
+         t->fsdp.mesh.hosts > 1 ? "s" : "", t->ctx.threads, t->ctx.threads > 1 ? "s" : "", d->words,
+         comm == COMM_SELF ? "stay here" : comm == COMM_NCCL ? "by NCCL"
+         : t->fsdp.mesh.remote ? "by messages" : "by shared memory");
+  if (d->gpus < t->fsdp.mesh.world && t->ctx.ops->nccl)
+    printf("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world,
+           d->gpus, d->gpus > 1 ? "s" : "");
+  if (t->ctx.ops->nccl && d->peak_flops > 0)
+    printf("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", d->peak_flops * 1e-12, o->param_dtype,
+           model_flops_per_token(&t->model));
+  else if (t->ctx.ops->nccl) printf("peak: not known for this GPU; MFU is n/a\n");
+  if (cores_shared) printf("notice: ranks outnumber cores on this host; they will wait for each other\n");
+  printf("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
+         t->model.L, t->model.H, (long long)t->model.C, (long long)t->model.P, (long long)t->model.V,
+         (long long)t->model.Vp, (long long)model_numel(&t->model));
+  printf("data: %s: %lld training tokens, %lld steps an epoch of %lld sequences x %lld tokens\n", t->corpus->source,
+         (long long)t->corpus->split[SPLIT_TRAIN].tokens_numel, (long long)t->steps_per_epoch,
+         (long long)o->global_batch, (long long)t->model.T);
+  if (t->corpus->tokenizer_ms > 0)
+    printf("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", t->corpus->vocab_size,
+           t->corpus->tokenizer_ms, t->corpus->encode_ms);
+  printf("configuration:");
+  for (const OptionSpec &s : option_specs) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, o, &s);
+    if (s.type == OPTION_NUM) snprintf(value, sizeof value, "%.10g", *(const double *)((const char *)o + s.offset));
+    printf(" --%s=%s", s.name, s.type == OPTION_TEXT && strchr(value, ' ') ? "'...'" : value);
+  }
+  printf("\n");
+  trainer_print_plan(t, stdout);
+  fflush(stdout);
 }
