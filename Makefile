@@ -24,6 +24,7 @@ make train        install what is missing, build, find or fetch WikiText-2, trai
 make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
 make test-all     the same with wider products of cases and more seeds
 make bench        speed and quality beside PyTorch, where PYTHON has torch (dev/bench.sh)
+make fuzz         run the readers of files on damaged ones: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
 make ptxas        registers, spills and shared memory of every CUDA kernel
 make setup        only install what is missing (dev/setup.sh)
 make check-style  tabs, trailing blanks, lines over 120 columns
@@ -126,7 +127,7 @@ check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
-.PHONY: all train test test-all bench ptxas help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all bench fuzz ptxas help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -187,6 +188,12 @@ endif
 cmd_cuda_emulated := $(COMMON) -O2 -mfma -mf16c -DCUDA_EMULATED -Idev/cuda_emu $(SANITIZE) $(CXXFLAGS)
 src_cuda_emulated := dev/cuda_emu/emu.cc
 cmd_link := $(CXX) -fopenmp $(SANITIZE) $(LDFLAGS)
+# Without -fopenmp: one thread, so that an input that fails once fails always.
+FUZZ_CXX ?= clang++
+FUZZ_SANITIZE := -fsanitize=fuzzer,address,undefined,float-cast-overflow -fno-sanitize-recover=all
+cmd_fuzz := $(FUZZ_CXX) -std=c++17 -g -O1 -fno-exceptions -fno-rtti -fno-omit-frame-pointer $(FUZZ_SANITIZE) $(MPI_CFLAGS) \
+  $(CJSON_CFLAGS) -I.
+src_fuzz := dev/fuzz.cc
 
 # ---- rules ----------------------------------------------------------------------------------------------------------
 run = @$(if $(filter 1,$(V)),echo '$(2)';,printf '  %-5s %s\n' '$(1)' '$@';) $(2)
@@ -261,4 +268,30 @@ test test-all: $(TRAINER) $(TESTS) check-symbols
 
 bench: $(TRAINER)
 	@MPIRUN="$(MPIRUN)" dev/bench.sh $(ARGS)
+
+# Two targets side by side. What is found stays in build/fuzz/findings, is run first next time, and fails the goal.
+FUZZ_SECONDS ?= 30
+FUZZ := $(B)/fuzz
+FUZZ_FLAGS := -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=1024 -max_len=16384
+ifneq ($(filter fuzz,$(MAKECMDGOALS)),)
+ifeq ($(shell d=$$(mktemp -d) && echo 'extern "C" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' \
+  > $$d/probe.cc && $(FUZZ_CXX) $(FUZZ_SANITIZE) $$d/probe.cc -o $$d/probe >/dev/null 2>&1 && echo yes; rm -rf $$d),)
+fuzz:
+	@printf '%s\n' 'fuzz: $(FUZZ_CXX) with -fsanitize=fuzzer,address is missing. To install clang++ and its runtime libraries:' \
+	  '  Debian: apt-get install clang libclang-rt-dev; Ubuntu: apt-get install clang; Fedora: dnf install clang compiler-rt' \
+	  '  or name another clang++: FUZZ_CXX=clang++-18' >&2; exit 1
+else
+$(FUZZ)/fuzz: $(B)/fuzz.o
+	@mkdir -p $(FUZZ)/seeds
+	$(call run,LINK,$(FUZZ_CXX) $(FUZZ_SANITIZE) $< -o $@ $(LIBS))
+fuzz: $(FUZZ)/fuzz
+	@export FUZZ_DIR=$$(mktemp -d -p $$([ -w /dev/shm ] && echo /dev/shm || echo $(FUZZ))) ASAN_OPTIONS=; \
+	trap 'rm -rf "$$FUZZ_DIR"' EXIT; cd $(FUZZ) && ./fuzz seeds seeds || exit 1; \
+	printf '%s\n' $(or $(T),$$(./fuzz list)) | FUZZ_FLAGS='$(FUZZ_FLAGS)' xargs -P 2 -I{} sh -c ' \
+	  mkdir -p corpus/{} findings/{}; export FUZZ_TARGET={}; \
+	  if ./fuzz $$FUZZ_FLAGS -artifact_prefix=findings/{}/ corpus/{} seeds/{} findings/{} > {}.log 2>&1; \
+	  then sed -n "s/^#\([0-9]*\).*DONE *cov: \([0-9]*\).*/fuzz: {}: \1 inputs, \2 edges, nothing found/p" {}.log; \
+	  else tail -n 40 {}.log; echo "fuzz: {} failed; its whole log is $(FUZZ)/{}.log"; exit 1; fi'
+endif
+endif
 endif

@@ -73,6 +73,7 @@ static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to
   X(MEM_STEP,         "step state and exchange") \
   X(MEM_MIRROR,       "host: mirror of the shared lines") \
   X(MEM_LANDING,      "host: landing of messages") \
+  X(MEM_CHECKPOINT,   "host: checkpoint buffers") \
   X(MEM_DATA,         "host: tokens, batches, sample order")
 
 enum MemoryName {
@@ -326,6 +327,8 @@ struct Fsdp {
   uint64_t slot_rounds[3];                                       // rounds after which gradient slot s is free; [2] root
   StepEvent began, grads_ready, grads_free[3], reduced, exchange_ready, exchanged, mirror_filled, drained;
   void *nccl_gather, *nccl_reduce;                               // communicators
+  void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
+  void *background_to;
   Traffic traffic;
 };
 
@@ -484,6 +487,7 @@ static inline void fsdp_sync(Fsdp *f) {
   if (!done) ops->event_record(f->ctx, f->drained.event);
   for (int spins = 0; !done; f->comm->progress(f)) {
     ops->event_done(f->ctx, f->drained.event, &done);
+    if (f->background) f->background(f->background_to);
     if (!done) mesh_pause(&f->mesh, &spins);
   }
   ops->sync(f->ctx);
@@ -556,6 +560,7 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
 // Moves the reduction in flight as far as it goes without waiting. Called between ops.
 static inline void fsdp_poll(Fsdp *f) {
   f->comm->progress(f);
+  if (f->background) f->background(f->background_to);
   while (f->job.active && (fsdp_reduce_prepare(f) || fsdp_reduce_consume(f))) {}
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {

@@ -8,7 +8,7 @@
 //   5 backward      the same, in reverse
 //   6 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
 //   7 eval, sample  every token of a split once; text from a prompt
-//   8 logging       progress line and metrics.jsonl (data/report.h), saved weights
+//   8 logging       progress line and metrics.jsonl (data/report.h); checkpoints (data/checkpoint.h, data/start.h)
 //   9 main          start, agreement of the ranks, the loop
 //
 // The sharding is in fsdp.h, the arithmetic in kernels/, the text in data/. Nothing here asks which device it runs on.
@@ -17,12 +17,13 @@
 #include "data/tokenizer.h"
 #include "data/dataloader.h"
 #include "data/safetensors.h"
+#include "data/store.h"
 #include "kernels/machine.h"
 #include <stddef.h>
 #include <strings.h>
 #include <sys/stat.h>
 
-#define PROGRAM_VERSION "0.2.0"
+#define PROGRAM_VERSION "0.3.0"
 #ifndef BUILD_ID // the Makefile gives a checksum of the sources: all ranks must have the same
 #define BUILD_ID "unknown"
 #endif
@@ -64,6 +65,7 @@ void (*die_hook)(int code);
   NUM(momentum, 0.9, 0.0, 0.999999, "optimizer", "SGD: momentum") \
   NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: do not)") \
   TEXT(data, "", NULL, "data", "directory, token .bin, random, generated (else WIKITEXT2_DIR, data/wikitext-2)") \
+  TEXT(tokenizer, "", NULL, "data", "tokenizer.json, or directory of it or of vocab.json, merges.txt (else trained)") \
   TEXT(cache, "data/cache", NULL, "data", "where trained tokenizers and encoded tokens are kept") \
   TEXT(shuffle, "on", "on|off", "data", "a new order every epoch, the same for every number of ranks") \
   TEXT(drop_last, "on", "on|off", "data", "drop what fills no global batch; off: wrap around to the epoch's first") \
@@ -83,13 +85,22 @@ void (*die_hook)(int code);
   INT(threads, 0, 0, 4096, "device", "threads a rank (0: its fair share of the host's cores)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences a batch, per rank (0: batch_size)") \
+  FLAG(eval_only, "evaluation and samples", "evaluate --resume or --init_from on both splits; train nothing") \
+  FLAG(sample_only, "evaluation and samples", "sample from --resume or --init_from; needs no data, trains nothing") \
   TEXT(prompt, "", NULL, "evaluation and samples", "text to continue at the end (else a new line)") \
   INT(sample_tokens, 64, 0, 1 << 20, "evaluation and samples", "tokens to generate at the end (0: none)") \
   NUM(temperature, 0.8, 0.0, 100.0, "evaluation and samples", "divides the logits; 0: always the likeliest token") \
   INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
-  TEXT(out, "out", NULL, "output", "directory for metrics.jsonl, tokenizer.json, sample.txt, model.safetensors") \
+  TEXT(out, "out", NULL, "output", "directory for metrics.jsonl, tokenizer.json, sample.txt, ckpt/") \
   INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
-  FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32")
+  FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32") \
+  TEXT(export_hf, "", NULL, "output", "write the final weights as a directory for Hugging Face transformers") \
+  INT(save_every, 0, -1, INT64_MAX, "checkpoints", "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)") \
+  FLAG(save_async, "checkpoints", "write them in the background, from a snapshot in host memory") \
+  INT(keep, 2, 0, 1 << 20, "checkpoints", "keep the newest of them (0: all)") \
+  FLAG(keep_best, "checkpoints", "also save and keep the one of the lowest validation loss") \
+  TEXT(resume, "", NULL, "checkpoints", "go on from auto: the newest in OUT/ckpt if there is one; or from PATH") \
+  TEXT(init_from, "", NULL, "checkpoints", "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin")
 
 enum OptionType { OPTION_INT, OPTION_NUM, OPTION_TEXT, OPTION_FLAG };
 enum { OPTION_TEXT_BYTES = 1024 };
@@ -398,6 +409,9 @@ static bool options_resolve(Options *o, int world, char *error, size_t error_byt
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
   REFUSE(cpu && o->tune, "--tune needs --device cuda");
   REFUSE(cpu && !strcmp(o->matmul_precision, "high"), "--matmul_precision high needs --device cuda (TF32)");
+  REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
+  REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
+         "--resume goes on with a run, --init_from begins one: give one of them");
   return true;
 }
 
@@ -514,6 +528,7 @@ struct Trainer {
   Dtype dtype;
   Ctx ctx;
   Fsdp fsdp;
+  Store store;
   MemoryPlan plan;
   const Corpus *corpus;                          // owned by the caller
   Sampler sampler;
@@ -617,6 +632,7 @@ static void trainer_plan(Trainer *t) {
   t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
   t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
   t->plan.planned_bytes[MEM_DATA] = t->host_bytes + t->order_bytes + t->corpus_bytes;
+  t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async);
 }
 
 // Every rank may have an error of its own: the lowest rank's is printed once, and all leave with `code`. Collective.
@@ -876,7 +892,9 @@ static OptimizerArgs optimizer_args(const Options *o) {
   return a;
 }
 
-struct StepResult { double loss, grad_norm, lr; bool skipped, stop; };
+// What a signal asks for; the greatest that any rank was asked for counts.
+enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
+struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; };
 
 // After all microbatches: norm, losses and stop flags of all ranks, the decision, the update. Everything is enqueued;
 // what it comes to is in t->host once the stream is done. Collective.
@@ -946,9 +964,9 @@ static void trainer_run_step(Trainer *t) {
   t->fsdp.traffic = traffic_add(t->fsdp.traffic, t->graph_traffic, 1);
 }
 
-// One step: A microbatches on this rank, number a N + rank of the step's M, then the update. stop: this rank was asked
-// to stop. Collective.
-static StepResult train_step(Trainer *t, bool stop) {
+// One step: A microbatches on this rank, number a N + rank of the step's M, then the update. stop: what this rank was
+// asked for (enum Stop). Collective.
+static StepResult train_step(Trainer *t, int stop) {
   const int A = (int)t->opt.grad_accum, N = t->fsdp.mesh.world, B = (int)t->opt.batch_size, T = (int)t->model.T;
   const int64_t epoch = t->step / t->steps_per_epoch, in_epoch = t->step % t->steps_per_epoch;
   if (t->sampler.epoch != epoch) sampler_set_epoch(&t->sampler, epoch);
@@ -965,7 +983,7 @@ static StepResult train_step(Trainer *t, bool stop) {
   t->step++;
   const StepState *s = t->host.state;
   t->loss_scale = s->loss_scale;
-  return StepResult{s->loss, s->grad_norm, lr, s->skip != 0, s->stop != 0};
+  return StepResult{s->loss, s->grad_norm, lr, s->skip != 0, (Stop)s->stop};
 }
 
 // ================================================================================================ 7 eval, sample
@@ -1090,38 +1108,7 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
 
 // ================================================================================================ 8 logging
 #include "data/report.h"
-
-// Writes the logical fp32 weights to OUT/model.safetensors, one parameter at a time through rank 0. Collective. Returns
-// whether it worked, on every rank.
-static bool save_model(Trainer *t) {
-  Fsdp *f = &t->fsdp;
-  SafetensorsWriter w = {};
-  const char **names = (const char **)malloc(sizeof(char *) * (size_t)f->params);
-  int64_t *shapes = (int64_t *)malloc(sizeof(int64_t) * 2 * (size_t)f->params), largest = 0;
-  for (int p = 0; p < f->params; p++) {
-    const Param *q = &f->param[p];
-    names[p] = q->name;
-    shapes[2 * p] = q->shape[0];
-    shapes[2 * p + 1] = q->ndim == 2 ? q->shape[1] : -1;
-    largest = max64(largest, q->numel_padded);
-  }
-  char path[OPTION_TEXT_BYTES + 32];
-  snprintf(path, sizeof path, "%s/model.safetensors", t->opt.out);
-  if (!f->mesh.rank) safetensors_create(&w, path, f->params, names, shapes);
-  float *full = (float *)malloc(sizeof(float) * (size_t)largest);
-  for (int p = 0; p < f->params; p++) {
-    fsdp_read_param(f, STATE_MASTER, p, full);
-    if (!f->mesh.rank) safetensors_append(&w, full, shapes[2 * p] * max64(1, shapes[2 * p + 1]));
-  }
-  int ok = f->mesh.rank ? 1 : safetensors_finish(&w);
-  if (!ok) fprintf(stderr, "%s: --save_model: %s\n", who_am_i, w.error);
-  else if (!f->mesh.rank) printf("weights: %s\n", path);
-  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
-  free(full);
-  free(names);
-  free(shapes);
-  return ok;
-}
+#include "data/start.h"
 
 // ================================================================================================ 9 main
 // ---- agreement of the ranks
@@ -1147,36 +1134,6 @@ static void agree_on_run(MPI_Comm comm, const Options *o) {
   agree_no_error(comm, error, EXIT_USAGE);
 }
 
-// Gives every rank what rank 0 loaded. The tokens of all ranks lie in `image`, malloc'ed here; only rank 0 keeps the
-// tokenizer. Collective.
-static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm comm) {
-  int rank;
-  MPI_Comm_rank(comm, &rank);
-  unsigned long long n = rank ? 0 : corpus_image_bytes(c);
-  MPI_Bcast(&n, 1, MPI_UNSIGNED_LONG_LONG, 0, comm);
-  *image_bytes = n;
-  CHECK((*image = malloc(n)), "cannot allocate %llu bytes of tokens", n);
-  Tokenizer tokenizer = {};
-  bool has_tokenizer = false;
-  if (!rank) {
-    corpus_image(c, *image);
-    tokenizer = c->tokenizer;
-    has_tokenizer = c->has_tokenizer;
-    c->tokenizer = {};
-    c->has_tokenizer = false;
-    corpus_free(c);
-  }
-  const int64_t piece = 1 << 30;
-  for (int64_t at = 0; at < (int64_t)n; at += piece)
-    MPI_Bcast((char *)*image + at, (int)min64(piece, (int64_t)n - at), MPI_BYTE, 0, comm);
-  DataError e = {};
-  char error[sizeof e.text] = "";
-  if (!corpus_adopt(c, *image, n, &e)) memcpy(error, e.text, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
-  c->tokenizer = tokenizer;
-  c->has_tokenizer = has_tokenizer;
-}
-
 // ---- a trainer's life
 static CommKind comm_kind(const Options *o, int world) {
   if (!strcmp(o->comm, "nccl")) return COMM_NCCL;
@@ -1189,6 +1146,9 @@ static void trainer_take_memory(Trainer *t) {
   t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
   c->workspace = memory_take(c, &t->plan, MEM_WORKSPACE, t->workspace_bytes);
   c->workspace_bytes = t->workspace_bytes;
+  store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async);
+  t->fsdp.background = store_background;
+  t->fsdp.background_to = &t->store;
   t->step_arena = (char *)memory_take(c, &t->plan, MEM_STEP, t->step_bytes);
   t->host_arena = (char *)memory_take(c, &t->plan, MEM_DATA, t->host_bytes);
   t->plan.taken_bytes[MEM_DATA] += t->order_bytes + t->corpus_bytes;
@@ -1215,13 +1175,13 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   ops->device_open(&t->ctx, device.index);
   const SamplerOptions so = {o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
                              !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
-  t->order_bytes = sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
+  t->order_bytes = o->sample_only ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
   t->order = malloc(t->order_bytes + 1);
   DataError e;
-  if (!sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e))
+  if (!o->sample_only && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e))
     agree_no_error(comm, e.text, e.exit_code);
   t->corpus_bytes = corpus_image_bytes(corpus);
-  t->steps_per_epoch = sampler_steps_per_epoch(&t->sampler);
+  t->steps_per_epoch = o->sample_only ? 0 : sampler_steps_per_epoch(&t->sampler);
   t->steps_total = t->steps_per_epoch * o->epochs;
   if (o->max_steps) t->steps_total = min64(t->steps_total, o->max_steps);
   t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
@@ -1252,6 +1212,7 @@ static void trainer_close(Trainer *t) {
   memory_give_back(c, MEM_STEP, t->step_arena, t->step_bytes);
   memory_give_back(c, MEM_DATA, t->host_arena, t->host_bytes);
   free(t->order);
+  store_close(&t->store);
   fsdp_close(&t->fsdp);
   free(t->acts.block);
   c->ops->device_close(c);
@@ -1288,15 +1249,23 @@ static void trainer_tune(Trainer *t) {
   t->fsdp.traffic = Traffic{};
 }
 
-static volatile sig_atomic_t stop_signal;        // set by Ctrl-C; the ranks agree on it in the step's small all-gather
-static void on_stop_signal(int signal) { stop_signal = signal; }
-// The first signal asks the training loop to end after its step; a second one ends the process at once.
-static void catch_stop_signals() {
+static volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
+static bool under_mpirun;                        // it kills its ranks a second after SIGTERM: no time to save
+static void on_stop_signal(int signal) {
+  const int asked = signal == SIGUSR1 || (signal == SIGTERM && !under_mpirun) ? STOP_SAVE : STOP_END;
+  if (asked > stop_asked) stop_asked = asked;
+}
+// The first signal asks the training loop to end after its step; a second one ends the process at once, but SIGUSR1,
+// which asks for a checkpoint too, may come as often as it likes.
+static void catch_signal(int signal, int flags) {
   struct sigaction a = {};
   a.sa_handler = on_stop_signal;
-  a.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigaction(SIGINT, &a, NULL);
-  sigaction(SIGTERM, &a, NULL);
+  a.sa_flags = flags | SA_RESTART;
+  sigaction(signal, &a, NULL);
+}
+static void catch_stop_signals() {
+  catch_signal(SIGINT, (int)SA_RESETHAND);
+  catch_signal(SIGTERM, (int)SA_RESETHAND);
 }
 
 static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
@@ -1337,15 +1306,27 @@ static bool print_sample(Trainer *t) {
 // A dynamic scale finds its level within 24 halvings; what overflows longer does so for another reason.
 enum { MAX_SKIPPED_IN_A_ROW = 50 };
 
-// The training loop. Returns the exit code. Collective.
-static int trainer_run(Trainer *t, Log *log) {
+// Whether something that is done every `every` steps (0: every epoch; -1: never) and at the end is due after this step.
+static bool step_is_due(const Trainer *t, int64_t every) {
+  if (every < 0) return false;
+  return t->step == t->steps_total || t->step % (every ? every : t->steps_per_epoch) == 0;
+}
+static EvalResult evaluate(Trainer *t, Log *log, int split) {
+  const EvalResult e = trainer_eval(t, &t->corpus->split[split]);
+  log_eval(log, t, split_names[split], &t->corpus->split[split], &e);
+  return e;
+}
+
+// The steps. Returns the exit code of a run that ends here, -1 of one that goes on to its end. Collective.
+static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
-  bool stopped = false;
+  Stop stop = STOP_NOT;
   int skipped_in_a_row = 0;
-  while (t->step < t->steps_total && !stopped) {
+  while (t->step < t->steps_total && !stop) {
     const double start = now_ms();
-    const StepResult r = train_step(t, stop_signal != 0);
+    const StepResult r = train_step(t, stop_asked);
     log_step(log, t, &r, now_ms() - start);
+    saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
     const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler's business, within reason
     if (!isfinite(r.loss) || (r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
@@ -1354,73 +1335,101 @@ static int trainer_run(Trainer *t, Log *log) {
         fprintf(stderr, "%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n",
                 who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "");
       }
+      saver_finish(saver, log);
       log_close(log, t, "not finite");
       return EXIT_FAULT;
     }
-    stopped = r.stop;
-    const bool epoch_end = t->step % t->steps_per_epoch == 0, last = t->step == t->steps_total;
-    if (!stopped && o->eval_every >= 0 && (last || (o->eval_every ? t->step % o->eval_every == 0 : epoch_end))) {
-      const EvalResult e = trainer_eval(t, &t->corpus->split[SPLIT_VALID]);
-      log_eval(log, t, "valid", &t->corpus->split[SPLIT_VALID], &e);
-    }
+    stop = r.stop;
+    if (stop) break;
+    const bool best = step_is_due(t, o->eval_every) && saver_see(saver, evaluate(t, log, SPLIT_VALID).loss);
+    if (step_is_due(t, o->save_every) || (best && o->keep_best)) saver_save(saver, log, o->save_async, best);
   }
-  if (stopped) {
-    log_close(log, t, "signal");                 // first: mpirun may leave us little time
-    if (!t->fsdp.mesh.rank) { log_line_end(log); printf("stopped by signal after step %lld\n", (long long)t->step); }
-    return 130;
+  if (!stop) return -1;
+  if (stop == STOP_END) log_close(log, t, "signal");             // first: mpirun may leave us little time
+  const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
+  if (stop == STOP_SAVE) log_close(log, t, saved ? "saved" : "not saved");
+  if (!t->fsdp.mesh.rank) {
+    log_line_end(log);
+    printf("stopped by signal after step %lld%s\n", (long long)t->step,
+           saved ? "; --resume auto goes on from here" : "");
+  }
+  return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
+}
+
+// The run: training, evaluation, a sample, files. Returns the exit code. Collective.
+static int trainer_run(Trainer *t, Log *log, Saver *saver) {
+  const Options *o = &t->opt;
+  if (!o->eval_only && !o->sample_only) {
+    const int code = trainer_train(t, log, saver);
+    if (code >= 0) return code;
   }
   signal(SIGINT, SIG_DFL);                       // reading and talking may be cut short anywhere
   signal(SIGTERM, SIG_DFL);
-  if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && o->eval_every >= 0) {
-    const EvalResult e = trainer_eval(t, &t->corpus->split[SPLIT_TEST]);
-    log_eval(log, t, "test", &t->corpus->split[SPLIT_TEST], &e);
-  }
-  const bool sampled = print_sample(t);
+  if (o->eval_only) evaluate(t, log, SPLIT_VALID);
+  if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
+    evaluate(t, log, SPLIT_TEST);
+  const bool sampled = !o->eval_only && print_sample(t);
   const size_t taken = trainer_device_bytes(t);
   if (taken && !t->fsdp.mesh.rank)
     printf("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
            (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
   catch_stop_signals();                          // a file that is being written is finished first
-  const bool saved = !o->save_model || save_model(t);
+  bool saved = saver_finish(saver, log);
+  if (o->save_model) saved = save_model(t) && saved;
+  if (o->export_hf[0]) saved = export_hf(t, o->export_hf) && saved;
   log_close(log, t, saved ? "done" : "not saved");
+  const bool tokenizer = t->corpus->has_tokenizer && !o->eval_only && !o->sample_only;
   if (!t->fsdp.mesh.rank) printf("files: %s/metrics.jsonl%s%s%s\n", o->out, log->lost ? " (not to its end)" : "",
-                                 t->corpus->has_tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
+                                 tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
-}
-
-// Loads the corpus on rank 0, gives it to all; the vocabulary may shrink to what the tokenizer reached. Collective.
-static void load_corpus(Corpus *corpus, void **image, Options *o, MPI_Comm comm, int threads) {
-  const CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed};
-  DataError e = {};
-  int rank, code = 0;
-  size_t image_bytes;
-  MPI_Comm_rank(comm, &rank);
-  if (!rank && !corpus_load(corpus, c, &e)) code = e.exit_code;
-  MPI_Bcast(&code, 1, MPI_INT, 0, comm);
-  agree_no_error(comm, e.text, code);
-  corpus_share(corpus, image, &image_bytes, comm);
-  if (!rank && corpus->notices[0]) printf("notice: %s", corpus->notices);
-  o->vocab_size = corpus->vocab_size;
 }
 
 static void die_everywhere(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
-// The whole program; main, unless a test includes this file.
-int train_main(int argc, char **argv) {
-  static Options o;
-  static Trainer t;
-  static Corpus corpus;
-  static char who[128];
-  char error[1024] = "";
-  const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
+// --help and --version: answered by one process, before MPI. Returns whether that was asked.
+static bool answer_help(int argc, char **argv, const char *launched_as) {
   for (int i = 1; i < argc; i++) {
     const bool help = !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"), version = !strcmp(argv[i], "--version");
     if ((help || version) && (!launched_as || !strcmp(launched_as, "0"))) {
       if (help) options_help();
       else printf("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
     }
-    if (help || version) return 0;
+    if (help || version) return true;
   }
+  return false;
+}
+// Completes the options by what the run starts from and agrees on them. Collective.
+static void resolve_options(Options *o, Start *start, MPI_Comm comm, const char *parse_error) {
+  char error[2048];
+  int rank, world;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
+  agree_no_error(comm, parse_error, EXIT_USAGE);
+  error[0] = 0;
+  if (!rank) start_find(start, o, error, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  start_share(start, comm);
+  if (start_options(start, o, error, sizeof error)) options_resolve(o, world, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  agree_on_run(comm, o);
+  if (!rank) check_out(o, error, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  if (!rank && start->notices[0]) start_print_notices(start);
+}
+
+// The whole program; main, unless a test includes this file.
+int train_main(int argc, char **argv) {
+  static Options o;
+  static Start start;
+  static Trainer t;
+  static Corpus corpus;
+  static Saver saver;
+  static char who[128];
+  char error[2048] = "";
+  const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
+  under_mpirun = launched_as != NULL;
+  if (answer_help(argc, argv, launched_as)) return 0;
+  catch_signal(SIGUSR1, 0);                      // at once: unhandled it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
@@ -1432,11 +1441,7 @@ int train_main(int argc, char **argv) {
   snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);
   who_am_i = who;
   die_hook = die_everywhere;
-  if (!error[0]) options_resolve(&o, world, error, sizeof error);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
-  agree_on_run(MPI_COMM_WORLD, &o);
-  if (!rank) check_out(&o, error, sizeof error);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
+  resolve_options(&o, &start, MPI_COMM_WORLD, error);
   MPI_Comm node;
   int node_rank, node_ranks;
   bool cores_shared;
@@ -1448,23 +1453,28 @@ int train_main(int argc, char **argv) {
   int threads = take_fair_share_of_cores(node_rank, node_ranks, &cores_shared);
   if (o.threads) threads = (int)o.threads;
   void *image;
-  load_corpus(&corpus, &image, &o, MPI_COMM_WORLD, threads);
+  load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
   if (!rank && o.prompt[0] && !corpus.has_tokenizer)
     snprintf(error, sizeof error, "--prompt needs text to train a tokenizer on; --data %.800s holds tokens", o.data);
+  else start_check(&start, &o, &corpus, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
   if (o.tune) trainer_tune(&t);
   print_start(&t, cores_shared);
+  saver_init(&saver, &t);
+  saver_print_plan(&saver);
+  start_load(&start, &t, &saver);
   catch_stop_signals();
   Log log;
-  log_open(&log, &t);
-  if (!rank && corpus.has_tokenizer) {
+  log_open(&log, &t, start.here || o.eval_only || o.sample_only, start.path);
+  if (!rank && corpus.has_tokenizer && !o.eval_only && !o.sample_only) {
     char path[OPTION_TEXT_BYTES + 32];
     snprintf(path, sizeof path, "%s/tokenizer.json", o.out);
     if (!tokenizer_save(&corpus.tokenizer, path, error, sizeof error)) die_missing("%s", error);
   }
-  int code = trainer_run(&t, &log);
+  int code = trainer_run(&t, &log, &saver);
   trainer_close(&t);
+  start_free(&start);
   corpus_free(&corpus);
   free(image);
   MPI_Finalize();

@@ -16,13 +16,15 @@
 //   - A split is one stream of ids. Text is preceded by one newline as context, so each of its tokens has a token in
 //     front and is predicted exactly once; a token file has no such context and its first token is not predicted.
 //     Either way tokens 1 .. tokens_numel-1 are the targets.
+//   - A tokenizer is trained on the text, or given (CorpusOptions.tokenizer). To token files and random tokens a given
+//     one only serves prompts and samples.
 //   - Nothing is drawn from a library generator: all choices are functions of (seed, stream, counter).
 //   - A function that can fail for a reason of the user's returns false and one line in a DataError, with the exit code
 //     it deserves. It leaves nothing allocated.
 //
-// Defines: DataError, Split, Corpus, corpus_load, corpus_image_bytes, corpus_image, corpus_adopt, corpus_free, Sampler,
-// sampler_bytes, sampler_init, sampler_set_epoch, sampler_steps_per_epoch, microbatch_fill, eval_windows_numel,
-// eval_window_fill.
+// Defines: DataError, Split, Corpus, corpus_load, corpus_load_tokenizer, corpus_image_bytes, corpus_image,
+// corpus_adopt, corpus_free, Sampler, sampler_bytes, sampler_init, sampler_set_epoch, sampler_steps_per_epoch,
+// microbatch_fill, eval_windows_numel, eval_window_fill.
 #pragma once
 #include <errno.h>
 #include <fcntl.h>
@@ -334,8 +336,8 @@ static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, in
   *lines = l + (bytes && p[bytes - 1] != '\n');
 }
 
-// Encodes a text behind one newline of context into memory of the split's own. It goes in chunks of whole lines, so the
-// four-byte ids of the encoder exist for one chunk at a time.
+// Encodes a text behind one newline of context into memory of the split's own. It goes in chunks that end where the
+// tokenizer says that a text may be cut, so the four-byte ids of the encoder exist for one chunk at a time.
 static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, int threads) {
   const size_t chunk_bytes = 16 << 20;
   s->token_bytes = t->vocab_size <= 65536 ? 2 : 4;
@@ -349,10 +351,7 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
   do {
     const uint8_t *from = n < 0 ? (const uint8_t *)"\n" : text->bytes + at;
     size_t bytes = n < 0 ? 1 : text->numel - at;
-    if (n >= 0 && bytes > chunk_bytes) {
-      const void *end = memchr(from + chunk_bytes, '\n', bytes - chunk_bytes);
-      if (end) bytes = (size_t)((const uint8_t *)end - from) + 1;
-    }
+    if (n >= 0 && bytes > chunk_bytes) bytes = tokenizer_cut(t, text->bytes, text->numel, at + chunk_bytes) - at;
     if (bytes > room) { free(ids); ids = (int32_t *)data_alloc(room = bytes, sizeof *ids); }
     int64_t count = tokenizer_encode(t, from, bytes, ids, threads);
     if (n < 0) { CHECK(count == 1, "a newline is %lld tokens", (long long)count); n = 0; }
@@ -523,14 +522,15 @@ static inline Text gen_text(const GenSource *g, uint64_t key, int64_t sentences)
 
 // ================================================================================================ 5 cache
 // Two files for a text and a vocabulary size, named by the hash of both: tokenizer-KEY.json and tokens-KEY.bin, the ids
-// of all splits behind this header. Anything that does not fit together exactly is made again.
+// of all splits behind this header. With a given tokenizer KEY is the hash of the text and of it, and tokens-KEY.bin is
+// all. Anything that does not fit together exactly is made again.
 struct CacheHeader {
   char magic[8];
   uint64_t key, tokenizer_hash, payload_hash;
   int64_t tokens_numel[SPLIT_COUNT];
   int64_t token_bytes;
 };
-static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '1'};
+static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '2'};  // in every key too
 
 struct CorpusOptions {
   const char *data;            // directory, FILE.bin, "random" or "generated"; NULL or "": search (see corpus_load)
@@ -538,20 +538,22 @@ struct CorpusOptions {
   int vocab_size;              // text: at most this many tokens are made; else the ids lie below it
   int threads;
   uint64_t seed;               // of "random"
+  const char *tokenizer = NULL;  // tokenizer.json or its directory; NULL or "": text trains one. Text then ignores
+                               // vocab_size, and elsewhere the tokenizer may not have more tokens than that
 };
 
 struct Corpus {
-  Split split[SPLIT_COUNT];    // train and valid always hold tokens; test may be absent (tokens_numel 0)
+  Split split[SPLIT_COUNT];    // test may be absent (tokens_numel 0), all are after corpus_load_tokenizer
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
   char notices[2048];          // lines, each ended by '\n', that the user should see; often empty
   bool generated;              // made up here: the generated text
   double entropy_nats;         // entropy rate of the source, a token: generated text and random tokens; else 0
-  int vocab_size;              // text: the size that the tokenizer reached; else as asked
-  uint64_t hash;               // of all tokens and the vocabulary
+  int vocab_size;              // text: the tokenizer's; else as asked
+  uint64_t hash;               // of all tokens and the vocabulary, and of the tokenizer that made the tokens
   Tokenizer tokenizer;
-  bool has_tokenizer;          // text, and only in the process that loaded it
+  bool has_tokenizer;          // text, or one was given; and only in the process that loaded it
   bool cache_used;             // tokenizer and ids were read, not made
-  double tokenizer_ms, encode_ms;  // spent training the tokenizer and encoding; 0 if read
+  double tokenizer_ms, encode_ms;  // spent training the tokenizer and encoding; 0 if read or given
 };
 
 __attribute__((format(printf, 2, 3))) static inline void corpus_notice(Corpus *c, const char *fmt, ...) {
@@ -585,8 +587,8 @@ static inline bool cache_read_ids(Split *splits, const CacheHeader *h, FILE *f) 
   return ok && cache_payload_hash(splits) == h->payload_hash;
 }
 
-// Reads tokenizer and ids if both files are there, whole, and belong together. NULL: done. "": not there. Else: why
-// not.
+// Reads tokenizer and ids if both files are there, whole, and belong together; only the ids, which must be of it, when
+// the corpus has its tokenizer. NULL: done. "": not there. Else: why not.
 static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key) {
   static char why[512];
   FILE *f = fopen(bin, "rb");
@@ -605,12 +607,12 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
   if (!fault && st.st_size != (int64_t)sizeof h + payload) fault = "its size is not what its header says";
   if (!fault && !cache_read_ids(c->split, &h, f)) fault = "its checksum does not match";
   fclose(f);
-  if (!fault && !tokenizer_load(&c->tokenizer, json, why, sizeof why)) fault = why;
+  if (!fault && !c->has_tokenizer && !tokenizer_load(&c->tokenizer, json, why, sizeof why)) fault = why;
   else if (!fault && tokenizer_hash(&c->tokenizer) != h.tokenizer_hash)
     fault = "the tokenizer beside it is another one";
   if (!fault) return NULL;
   for (Split &s : c->split) split_free(&s);
-  tokenizer_free(&c->tokenizer);
+  if (!c->has_tokenizer) tokenizer_free(&c->tokenizer);
   return fault;
 }
 
@@ -618,7 +620,7 @@ static inline bool cache_write(const Corpus *c, const char *json, const char *bi
                                size_t why_bytes) {
   char temporary[PATH_MAX];
   CacheHeader h = {};
-  if (!tokenizer_save(&c->tokenizer, json, why, why_bytes)) return false;
+  if (!c->has_tokenizer && !tokenizer_save(&c->tokenizer, json, why, why_bytes)) return false;
   memcpy(h.magic, cache_magic, sizeof cache_magic);
   h.key = key;
   h.tokenizer_hash = tokenizer_hash(&c->tokenizer);
@@ -640,9 +642,20 @@ static inline bool cache_write(const Corpus *c, const char *json, const char *bi
   return false;
 }
 
-// Tokenizer and ids of the texts, from the cache or made. What the cache cannot do is a notice, never an error.
+// The given tokenizer, if any.
+static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, DataError *e) {
+  char why[1024];
+  if (!o->tokenizer || !*o->tokenizer) return true;
+  if (!tokenizer_load_any(&c->tokenizer, o->tokenizer, why, sizeof why))
+    return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
+  return c->has_tokenizer = true;
+}
+
+// Tokenizer, unless it was given, and ids of the texts, from the cache or made. What the cache cannot do is a notice,
+// never an error.
 static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOptions *o) {
-  uint64_t key = data_mix((uint64_t)o->vocab_size * 2 + 1);
+  uint64_t key = data_hash(c->has_tokenizer, cache_magic, sizeof cache_magic);
+  key = data_mix(key ^ (c->has_tokenizer ? tokenizer_hash(&c->tokenizer) : (uint64_t)o->vocab_size));
   for (int i = 0; i < SPLIT_COUNT; i++) key = data_hash(key, texts[i].bytes, texts[i].numel);
   char json[PATH_MAX] = "", bin[PATH_MAX] = "", why[1024];
   bool cached = o->cache_dir && *o->cache_dir;
@@ -657,11 +670,12 @@ static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOpt
   c->cache_used = !fault;
   if (!c->cache_used) {
     double start = data_now_ms();
-    tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads);
+    if (!c->has_tokenizer)
+      tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads);
     double trained = data_now_ms();
     for (int i = 0; i < SPLIT_COUNT; i++)
       if (texts[i].numel) split_encode(&c->split[i], &c->tokenizer, &texts[i], o->threads);
-    c->tokenizer_ms = trained - start;
+    c->tokenizer_ms = c->has_tokenizer ? 0 : trained - start;
     c->encode_ms = data_now_ms() - trained;
     if (cached && !cache_write(c, json, bin, key, why, sizeof why))
       corpus_notice(c, "tokenizer and tokens are not cached: %s", why);
@@ -688,12 +702,20 @@ static inline void corpus_free(Corpus *c) {
 static inline void corpus_hash(Corpus *c) {
   uint64_t h = data_mix((uint64_t)c->vocab_size);
   for (const Split &s : c->split) h = data_mix(h * 3 + s.hash + (uint64_t)s.tokens_numel);
-  c->hash = c->has_tokenizer ? data_mix(h ^ tokenizer_hash(&c->tokenizer)) : h;
+  const bool encoded = c->split[SPLIT_TRAIN].has_context || !c->split[SPLIT_TRAIN].tokens_numel;
+  c->hash = c->has_tokenizer && encoded ? data_mix(h ^ tokenizer_hash(&c->tokenizer)) : h;
 }
 
-static inline bool corpus_check_text_vocab(const CorpusOptions *o, DataError *e) {
-  if (o->vocab_size >= 256) return true;
+static inline bool corpus_check_text_vocab(const Corpus *c, const CorpusOptions *o, DataError *e) {
+  if (c->has_tokenizer || o->vocab_size >= 256) return true;
   return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least the 256 bytes", o->vocab_size);
+}
+
+// What holds ids has o->vocab_size of them; a tokenizer of more would show ids that are not in it.
+static inline bool corpus_check_tokenizer_fits(const Corpus *c, const CorpusOptions *o, DataError *e) {
+  if (!c->has_tokenizer || c->tokenizer.vocab_size <= o->vocab_size) return true;
+  return data_fail(e, EXIT_USAGE, "tokenizer %s has %d tokens, more than --vocab_size %d: it belongs to another model",
+                   o->tokenizer, c->tokenizer.vocab_size, o->vocab_size);
 }
 
 // The text files of a directory. asked: what named it (--data, WIKITEXT2_DIR, a directory that was found).
@@ -701,7 +723,7 @@ static inline bool corpus_load_directory(Corpus *c, const char *dir, const char 
                                          DataError *e) {
   Text texts[SPLIT_COUNT] = {};
   char path[DATA_PATH_BYTES];
-  bool ok = corpus_check_text_vocab(o, e);
+  bool ok = corpus_check_text_vocab(c, o, e);
   for (int i = 0; ok && i < SPLIT_COUNT; i++) {
     if (text_find(dir, i, path, sizeof path)) {
       texts[i].mapped = data_map(path, &texts[i].numel, e);
@@ -730,6 +752,7 @@ static inline bool corpus_load_directory(Corpus *c, const char *dir, const char 
 
 static inline bool corpus_load_token_file(Corpus *c, const char *path, const CorpusOptions *o, DataError *e) {
   Split *train = &c->split[SPLIT_TRAIN], *valid = &c->split[SPLIT_VALID];
+  if (!corpus_check_tokenizer_fits(c, o, e)) return false;
   if (strlen(path) >= sizeof train->path)
     return data_fail(e, EXIT_MISSING, "--data: the path has %zu bytes; at most %zu are possible", strlen(path),
                      sizeof train->path - 1);
@@ -744,8 +767,9 @@ static inline bool corpus_load_token_file(Corpus *c, const char *path, const Cor
 }
 
 // Independent uniform tokens: nothing can be learnt, and the loss stays at the entropy, ln(vocab_size).
-static inline void corpus_load_random(Corpus *c, const CorpusOptions *o) {
+static inline bool corpus_load_random(Corpus *c, const CorpusOptions *o, DataError *e) {
   const int64_t numel[SPLIT_COUNT] = {1 << 22, 1 << 16, 1 << 16};
+  if (!corpus_check_tokenizer_fits(c, o, e)) return false;
   for (int i = 0; i < SPLIT_COUNT; i++) {
     Split *s = &c->split[i];
     uint64_t key = data_key(o->seed, (uint64_t)i);
@@ -763,13 +787,14 @@ static inline void corpus_load_random(Corpus *c, const CorpusOptions *o) {
   c->vocab_size = o->vocab_size;
   c->entropy_nats = log((double)o->vocab_size);
   data_format(c->source, sizeof c->source, "random tokens, uniform over %d (--data random)", o->vocab_size);
+  return true;
 }
 
 // The same text on every machine and for every seed of training, so that losses on it compare.
 static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, DataError *e) {
   const int64_t sentences[SPLIT_COUNT] = {160000, 6000, 6000};
   const uint64_t seed = 20160926;
-  if (!corpus_check_text_vocab(o, e)) return false;
+  if (!corpus_check_text_vocab(c, o, e)) return false;
   GenSource g;
   Text texts[SPLIT_COUNT];
   double nats, tokens;
@@ -805,7 +830,7 @@ static inline bool corpus_find_fetched(char *dir, size_t dir_bytes) {
 
 static inline bool corpus_load_asked(Corpus *c, const CorpusOptions *o, DataError *e) {
   struct stat st;
-  if (!strcmp(o->data, "random")) { corpus_load_random(c, o); return true; }
+  if (!strcmp(o->data, "random")) return corpus_load_random(c, o, e);
   if (!strcmp(o->data, "generated")) return corpus_load_generated(c, o, e);
   if (stat(o->data, &st) != 0)
     return data_fail(e, EXIT_MISSING, "--data %s: %s; give a directory with train.txt, valid.txt and test.txt, a token "
@@ -830,8 +855,11 @@ static inline bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
   bool ok;
   *c = {};
   *e = {};
-  CHECK(o.threads >= 1 && o.vocab_size >= 1, "corpus_load: threads %d, vocab_size %d", o.threads, o.vocab_size);
-  if (o.data && *o.data) ok = corpus_load_asked(c, &o, e);
+  bool given = o.tokenizer && *o.tokenizer;
+  CHECK(o.threads >= 1 && (given || o.vocab_size >= 1), "corpus_load: threads %d, vocab_size %d", o.threads,
+        o.vocab_size);
+  if (!corpus_take_tokenizer(c, &o, e)) ok = false;
+  else if (o.data && *o.data) ok = corpus_load_asked(c, &o, e);
   else if (env && *env) {
     struct stat st;
     ok = stat(env, &st) == 0 && S_ISDIR(st.st_mode);
@@ -849,6 +877,21 @@ static inline bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
         "instead, of %.4f nats a token; data/get_wikitext2.sh fetches WikiText-2",
         c->entropy_nats);
   if (!ok) { corpus_free(c); return false; }
+  corpus_hash(c);
+  return true;
+}
+
+// A corpus without tokens: the given tokenizer alone, to sample with. o.data and the cache are ignored; o.vocab_size is
+// the model's, 0 for the tokenizer's. Overwrites c; false and one line in e when the tokenizer cannot be had.
+static inline bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *e) {
+  *c = {};
+  *e = {};
+  bool ok = o.tokenizer && *o.tokenizer ? corpus_take_tokenizer(c, &o, e)
+                                        : data_fail(e, EXIT_USAGE, "no data and no tokenizer: give one of them");
+  if (ok && o.vocab_size > 0) ok = corpus_check_tokenizer_fits(c, &o, e);
+  if (!ok) { corpus_free(c); return false; }
+  c->vocab_size = o.vocab_size > 0 ? o.vocab_size : c->tokenizer.vocab_size;
+  data_format(c->source, sizeof c->source, "no data, the tokenizer %s", o.tokenizer);
   corpus_hash(c);
   return true;
 }

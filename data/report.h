@@ -3,7 +3,8 @@
 //
 //   print_start   what is run on what: build, device, model, data, configuration, memory plan
 //   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
-//   log_step, log_eval, log_close       a record each, and what the terminal shows
+//   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
+//   log_save_progress, log_load_progress                for what takes more than a second
 //   check_out     whether OUT can be written, before memory is taken
 //
 // A disk that fills up ends neither the run nor the file's whole lines.
@@ -13,6 +14,7 @@ struct Log {
   FILE *metrics;                                 // rank 0 only, else NULL
   off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
   bool terminal, line_open, lost;                // lost: metrics.jsonl could not be written to its end
+  bool plans_known;
   double start_ms, step_ms;                      // step_ms: smoothed
   int64_t every;
 };
@@ -75,19 +77,47 @@ static void log_flush(Log *log, const Trainer *t) {
   if (truncate(path, log->whole_bytes)) fprintf(stderr, "notice: the last line of %s may be incomplete\n", path);
 }
 
-// Makes OUT. Whether it can be written is known before the corpus is read and memory is taken. One line in `error`.
+// Makes the directories OUT and that of --export_hf. Whether they can be written is known before the corpus is read and
+// memory is taken. One line in `error`.
 static void check_out(const Options *o, char *error, size_t bytes) {
-  char inside[OPTION_TEXT_BYTES + 4];
-  snprintf(inside, sizeof inside, "%s/.", o->out);
-  if (!o->out[0]) snprintf(error, bytes, "--out needs the name of a directory");
-  else if (!make_directories(o->out))
-    snprintf(error, bytes, "--out %.800s cannot be made: %s", o->out, strerror(errno));
-  else if (access(inside, W_OK | X_OK))
-    snprintf(error, bytes, "--out %.800s cannot be written: %s", o->out, strerror(errno));
+  const struct { const char *option, *path; bool wanted; } directories[] = {
+      {"--out", o->out, true}, {"--export_hf", o->export_hf, o->export_hf[0] != 0}};
+  for (const auto &d : directories) {
+    char inside[OPTION_TEXT_BYTES + 4];
+    snprintf(inside, sizeof inside, "%s/.", d.path);
+    if (!d.wanted || error[0]) continue;
+    if (!d.path[0]) snprintf(error, bytes, "%s needs the name of a directory", d.option);
+    else if (!make_directories(d.path))
+      snprintf(error, bytes, "%s %.800s cannot be made: %s", d.option, d.path, strerror(errno));
+    else if (access(inside, W_OK | X_OK))
+      snprintf(error, bytes, "%s %.800s cannot be written: %s", d.option, d.path, strerror(errno));
+  }
+}
+
+// Every option by name, inside an object.
+static void log_config(FILE *f, const Options *o) {
+  for (const OptionSpec &s : option_specs) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, o, &s);
+    fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
+    if (s.type == OPTION_TEXT) json_text(f, value);
+    else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
+  }
+}
+
+// Opens a file of whole lines to add to: a last line that a killed run left unfinished goes.
+static FILE *log_append(const char *path) {
+  FILE *f = fopen(path, "r+");
+  if (!f) return fopen(path, "w");
+  off_t whole = 0;
+  for (int c; (c = fgetc(f)) != EOF;) if (c == '\n') whole = ftello(f);
+  if (ftruncate(fileno(f), whole) || fseeko(f, whole, SEEK_SET)) { fclose(f); return NULL; }
+  return f;
 }
 
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
-static void log_open(Log *log, const Trainer *t) {
+// append: behind what an earlier run wrote. from: what the run starts from, or "".
+static void log_open(Log *log, const Trainer *t, bool append, const char *from) {
   memset(log, 0, sizeof *log);
   log->start_ms = now_ms();
   log->terminal = stdout_is_terminal();
@@ -95,7 +125,9 @@ static void log_open(Log *log, const Trainer *t) {
   if (t->fsdp.mesh.rank) return;
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
-  if (!(log->metrics = fopen(path, "w"))) die_missing("cannot write %s: %s", path, strerror(errno));
+  log->metrics = append ? log_append(path) : fopen(path, "w");
+  if (!log->metrics) die_missing("cannot write %s: %s", path, strerror(errno));
+  log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;
   fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, BUILD_ID);
   fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->ctx.threads);
@@ -109,14 +141,10 @@ static void log_open(Log *log, const Trainer *t) {
           t->corpus->tokenizer_ms, t->corpus->encode_ms);
   fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"config\":{",
           (unsigned long long)t->corpus->hash, (long long)model_numel(&t->model), (long long)t->steps_total);
-  for (const OptionSpec &s : option_specs) {
-    char value[OPTION_TEXT_BYTES];
-    option_print(value, sizeof value, &t->opt, &s);
-    fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
-    if (s.type == OPTION_TEXT) json_text(f, value);
-    else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
-  }
-  fprintf(f, "},\"memory_plan_bytes\":{");
+  log_config(f, &t->opt);
+  fprintf(f, "},\"starts_from\":");
+  json_text(f, from);
+  fprintf(f, ",\"first_step\":%lld,\"memory_plan_bytes\":{", (long long)t->step + 1);
   for (int i = 0; i < MEM_COUNT; i++)
     fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
   fprintf(f, ",\"total\":%zu}}\n", memory_planned_total(&t->plan, MEMORY_ALL));
@@ -149,7 +177,8 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
   if (t->fsdp.mesh.rank) return;
   const double tokens = (double)t->opt.global_batch * (double)t->model.T;
   log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
-  if (log->metrics && t->step == 1) log_plans(log, t);
+  if (log->metrics && !log->plans_known) log_plans(log, t);
+  log->plans_known = true;
   if (log->metrics) {
     fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)t->step,
             (long long)((t->step - 1) / t->steps_per_epoch));
@@ -175,6 +204,8 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
          log->terminal ? "\r" : "", bar, (long long)t->step, (long long)t->steps_total, r->loss, r->lr, r->grad_norm,
          tokens / log->step_ms * 1e3, mfu, (long long)(left_s / 60), (long long)(left_s % 60),
          (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20, r->skipped ? "  skipped: overflow" : "");
+  const int64_t saved = __atomic_load_n(&t->store.bytes_done, __ATOMIC_RELAXED);
+  if (t->store.phase != STORE_IDLE) printf("  saving %lld %%", (long long)(100 * saved / max64(1, t->store.bytes_total)));
   printf(log->terminal ? "\033[K" : "\n");
   log->line_open = log->terminal;
   fflush(stdout);
@@ -199,7 +230,53 @@ static void log_eval(Log *log, const Trainer *t, const char *name, const Split *
   log_flush(log, t);
 }
 
-// The last record: why the run ended ("done", "signal", "not finite", "not saved") and after how many steps.
+// What a checkpoint came to. bytes: of its tensors; pause_ms: training stood still; ms: until it had its name.
+struct SaveReport { int64_t step, bytes; double pause_ms, ms; bool best; const char *path, *error; };
+static void log_checkpoint(Log *log, const Trainer *t, const SaveReport *s) {
+  if (t->fsdp.mesh.rank) return;
+  const bool ok = !s->error[0];
+  log_line_end(log);
+  if (ok)
+    printf("checkpoint: %s%s, %.1f MB in %.2f s, training paused %.2f s\n", s->path, s->best ? " (best)" : "",
+           (double)s->bytes * 1e-6, s->ms * 1e-3, s->pause_ms * 1e-3);
+  else fprintf(stderr, "notice: the checkpoint of step %lld was not written: %s\n", (long long)s->step, s->error);
+  fflush(stdout);
+  if (!log->metrics) return;
+  fprintf(log->metrics, "{\"kind\":\"checkpoint\",\"step\":%lld,\"ok\":%s,\"best\":%s,\"bytes\":%lld,\"pause_ms\":%.3f,"
+          "\"ms\":%.3f,\"path\":", (long long)s->step, ok ? "true" : "false", s->best ? "true" : "false",
+          (long long)s->bytes, s->pause_ms, s->ms);
+  json_text(log->metrics, s->path);
+  fprintf(log->metrics, ",\"error\":");
+  json_text(log->metrics, s->error);
+  fprintf(log->metrics, "}\n");
+  log_flush(log, t);
+}
+
+// A line that counts up, once something has taken a second: overwritten on a terminal, else one every ten seconds.
+static void show_progress(const char *what, int64_t done, int64_t total) {
+  static double begun_ms, next_ms;
+  static int64_t before = INT64_MAX;
+  const double now = now_ms();
+  const bool terminal = stdout_is_terminal();
+  if (done < before) { begun_ms = now; next_ms = now + 1000; }   // something new has begun
+  before = done;
+  if (now < next_ms || !total) return;
+  next_ms = now + (terminal ? 200 : 10000);
+  printf("%s%s: %lld %% of %.2f GB, %.2f GB/s%s", terminal ? "\r" : "", what, (long long)(100 * done / total),
+         (double)total * 1e-9, (double)done * 1e-6 / (now - begun_ms), terminal ? "\033[K\r" : "\n");
+  fflush(stdout);
+}
+// What rank 0 has written or read of its share stands for all: shares are equal.
+static void log_save_progress(const Store *s, void *) {
+  if (!s->f->mesh.rank)
+    show_progress("saving", s->bytes_done * s->f->mesh.world, s->bytes_total * s->f->mesh.world);
+}
+static void log_load_progress(const StoreLoad *l, void *trainer) {
+  const Mesh *m = &((const Trainer *)trainer)->fsdp.mesh;
+  if (!m->rank) show_progress("loading", l->bytes_done * m->world, l->bytes_total * m->world);
+}
+
+// The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
 static void log_close(Log *log, const Trainer *t, const char *reason) {
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)t->step,
@@ -233,9 +310,12 @@ static void print_start(const Trainer *t, bool cores_shared) {
   printf("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
          t->model.L, t->model.H, (long long)t->model.C, (long long)t->model.P, (long long)t->model.V,
          (long long)t->model.Vp, (long long)model_numel(&t->model));
-  printf("data: %s: %lld training tokens, %lld steps an epoch of %lld sequences x %lld tokens\n", t->corpus->source,
-         (long long)t->corpus->split[SPLIT_TRAIN].tokens_numel, (long long)t->steps_per_epoch,
-         (long long)o->global_batch, (long long)t->model.T);
+  printf("data: %s", t->corpus->source);
+  if (t->steps_per_epoch)
+    printf(": %lld training tokens, %lld steps an epoch of %lld sequences x %lld tokens",
+           (long long)t->corpus->split[SPLIT_TRAIN].tokens_numel, (long long)t->steps_per_epoch,
+           (long long)o->global_batch, (long long)t->model.T);
+  printf("\n");
   if (t->corpus->tokenizer_ms > 0)
     printf("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", t->corpus->vocab_size,
            t->corpus->tokenizer_ms, t->corpus->encode_ms);

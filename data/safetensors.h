@@ -1,19 +1,579 @@
-// safetensors.h: the safetensors file format: 8 bytes little-endian header length, a JSON header that names dtype,
+// safetensors.h: the safetensors file format: 8 bytes little-endian header length, a JSON header that gives dtype,
 // shape and byte range of every tensor, then the bytes. https://github.com/huggingface/safetensors, "Format".
 //
-//   SafetensorsWriter    names and shapes first, then the tensors in that order, as fp32; whole or absent: the file is
-//                        written under a temporary name, synced, and renamed at the end
-//   SafetensorsFile      an open file, mapped; tensors are found by name and checked before they are handed out
+//   1 tensors   SafetensorsTensor: one entry of the header; dtypes; names for messages
+//   2 writing   safetensors_header: the bytes that stand in front of the data of given tensors
+//   3 JSON      strings, numbers and punctuation of the header
+//   4 header    the grammar: metadata and tensors
+//   5 layout    byte ranges fill the file: no overlap, no hole, nothing behind them
+//   6 files     SafetensorsFile: an open file, mapped, its whole header checked; tensors by name
 //
-// Every function that can fail returns false and leaves one line in `error`.
+// Conventions
+//   - Files come from strangers. Whatever their bytes, reading ends in a table in which every range lies inside the
+//     file, or in one line that names the file, the tensor and the reason. Memory is a small multiple of the
+//     header's bytes, time is O(n log n), and nothing recurses.
+//   - A header is UTF-8 JSON of one form: an object whose members are tensors {"dtype": string, "shape": [whole
+//     numbers], "data_offsets": [begin, end]} and "__metadata__": {string: string}. Anything else is refused: other
+//     members, a name twice, numbers with sign, fraction or exponent.
+//   - Every function that can fail returns false and leaves its line in SafetensorsFile.error.
 #pragma once
 #include "../kernels/device.h"
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+// The reference implementation refuses longer headers, too.
+enum { SAFETENSORS_MAX_HEADER_BYTES = 100000000, SAFETENSORS_MAX_DIMS = 8 };
+
+// ================================================================================================ 1 tensors
+// `at` counts from the start of the file, not of the data. Dtypes other than ours are legal and their sizes checked.
+struct SafetensorsTensor {
+  const char *name;
+  Dtype dtype;                                   // where known_dtype
+  bool known_dtype;                              // F32, BF16, F16, I32; false: dtype_text is all there is to it
+  char dtype_text[12];
+  int ndim;
+  int64_t shape[SAFETENSORS_MAX_DIMS];
+  int64_t at, bytes;
+};
+
+struct SafetensorsDtype { const char *text; int bits; Dtype dtype; };
+static const SafetensorsDtype safetensors_dtypes[] = {
+    {"F32", 32, F32},           {"BF16", 16, BF16},           {"F16", 16, F16},
+    {"I32", 32, I32},           {"BOOL", 8, DTYPE_COUNT},     {"U8", 8, DTYPE_COUNT},
+    {"I8", 8, DTYPE_COUNT},     {"I16", 16, DTYPE_COUNT},     {"U16", 16, DTYPE_COUNT},
+    {"U32", 32, DTYPE_COUNT},   {"I64", 64, DTYPE_COUNT},     {"U64", 64, DTYPE_COUNT},
+    {"F64", 64, DTYPE_COUNT},   {"C64", 64, DTYPE_COUNT},     {"F8_E4M3", 8, DTYPE_COUNT},
+    {"F8_E5M2", 8, DTYPE_COUNT}, {"F8_E8M0", 8, DTYPE_COUNT}, {"F8_E4M3FNUZ", 8, DTYPE_COUNT},
+    {"F4", 4, DTYPE_COUNT},     {"F6_E2M3", 6, DTYPE_COUNT},  {"F6_E3M2", 6, DTYPE_COUNT},
+    {"F8_E5M2FNUZ", 8, DTYPE_COUNT}};
+
+// NULL: no such dtype.
+static inline const SafetensorsDtype *safetensors_dtype(const char *text) {
+  for (const SafetensorsDtype &d : safetensors_dtypes) if (!strcmp(d.text, text)) return &d;
+  return NULL;
+}
+static inline const char *safetensors_dtype_text(Dtype dtype) {
+  for (const SafetensorsDtype &d : safetensors_dtypes) if (d.dtype == dtype) return d.text;
+  return "?";
+}
+
+// Bytes of a tensor of this shape (ndim numbers >= 0); -1: 2^60 or more, or (types below 8 bits) no whole number.
+static inline int64_t safetensors_bytes(const SafetensorsDtype *dtype, const int64_t *shape, int ndim) {
+  int64_t bits = dtype->bits;
+  for (int i = 0; i < ndim; i++) if (__builtin_mul_overflow(bits, shape[i], &bits)) return -1;
+  return bits % 8 ? -1 : bits / 8;
+}
+
+// A name from a file, fit to print on a terminal: in quotes, bytes outside printable ASCII as \xNN, a long one cut.
+struct SafetensorsQuoted { char text[200]; };
+static inline SafetensorsQuoted safetensors_quoted(const char *name) {
+  SafetensorsQuoted q = {{'"'}};
+  size_t n = 1;
+  for (; *name && n < sizeof q.text - 12; name++) {
+    const uint8_t c = (uint8_t)*name;
+    if (c < 0x20 || c > 0x7e || c == '"' || c == '\\') n += (size_t)snprintf(q.text + n, 5, "\\x%02x", c);
+    else q.text[n++] = *name;
+  }
+  snprintf(q.text + n, sizeof q.text - n, "%s\"", *name ? "..." : "");
+  return q;
+}
+
+// ================================================================================================ 2 writing
+struct SafetensorsOut { char *text; size_t bytes, room; };
+
+__attribute__((format(printf, 2, 3))) static inline void safetensors_print(SafetensorsOut *o, const char *fmt, ...) {
+  va_list ap, again;
+  va_start(ap, fmt);
+  va_copy(again, ap);
+  const size_t need = (size_t)vsnprintf(NULL, 0, fmt, ap) + 1;
+  va_end(ap);
+  if (o->bytes + need > o->room) {
+    o->room = 2 * (o->bytes + need) + 4096;
+    o->text = (char *)realloc(o->text, o->room);
+    if (!o->text) die_missing("safetensors: no memory for a header of %zu bytes", o->room);
+  }
+  vsnprintf(o->text + o->bytes, need, fmt, again);
+  va_end(again);
+  o->bytes += need - 1;
+}
+static inline void safetensors_print_string(SafetensorsOut *o, const char *s) {
+  safetensors_print(o, "\"");
+  for (; *s; s++) {
+    if (*s == '"' || *s == '\\') safetensors_print(o, "\\%c", *s);
+    else if ((uint8_t)*s < 0x20) safetensors_print(o, "\\u%04x", (unsigned)(uint8_t)*s);
+    else safetensors_print(o, "%c", *s);
+  }
+  safetensors_print(o, "\"");
+}
+
+// What stands in front of the data of `count` tensors that follow one another in this order: the length, the JSON, and
+// blanks, so that the data starts on a multiple of 8. Reads name, dtype (one of ours), ndim and shape; fills the rest.
+// metadata: key, value, ..., NULL, or NULL for none; all text is UTF-8. The same bytes for the same arguments.
+// To be freed by the caller.
+static inline char *safetensors_header(SafetensorsTensor *tensors, int count, const char *const *metadata,
+                                       int64_t *header_bytes) {
+  SafetensorsOut o = {};
+  int64_t end = 0;
+  safetensors_print(&o, "????????{");
+  if (metadata) {
+    safetensors_print(&o, "\"__metadata__\":{");
+    for (const char *const *m = metadata; *m; m += 2) {
+      if (m > metadata) safetensors_print(&o, ",");
+      safetensors_print_string(&o, m[0]);
+      safetensors_print(&o, ":");
+      safetensors_print_string(&o, m[1]);
+    }
+    safetensors_print(&o, "}%s", count ? "," : "");
+  }
+  for (int i = 0; i < count; i++) {
+    SafetensorsTensor *t = &tensors[i];
+    snprintf(t->dtype_text, sizeof t->dtype_text, "%s", safetensors_dtype_text(t->dtype));
+    t->known_dtype = true;
+    t->at = end;
+    t->bytes = safetensors_bytes(safetensors_dtype(t->dtype_text), t->shape, t->ndim);
+    CHECK(t->bytes >= 0 && !__builtin_add_overflow(end, t->bytes, &end), "tensor %s is too large", t->name);
+    safetensors_print_string(&o, t->name);
+    safetensors_print(&o, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype_text);
+    for (int d = 0; d < t->ndim; d++) safetensors_print(&o, "%s%lld", d ? "," : "", (long long)t->shape[d]);
+    safetensors_print(&o, "],\"data_offsets\":[%lld,%lld]}%s", (long long)t->at, (long long)end,
+                      i + 1 < count ? "," : "");
+  }
+  safetensors_print(&o, "}");
+  safetensors_print(&o, "%*s", (int)(-o.bytes % 8), "");
+  const uint64_t length = o.bytes - 8;
+  CHECK(length <= SAFETENSORS_MAX_HEADER_BYTES, "a safetensors header of %zu bytes: readers refuse it", o.bytes);
+  memcpy(o.text, &length, 8);
+  for (int i = 0; i < count; i++) tensors[i].at += (int64_t)o.bytes;
+  *header_bytes = (int64_t)o.bytes;
+  return o.text;
+}
+
+// ================================================================================================ 3 JSON
+struct SafetensorsPair { const char *key, *value; };
+
+// An open file. Zeroed, it is none. The tensors stand in the order of their bytes.
+struct SafetensorsFile {
+  const uint8_t *map;                            // the whole file
+  size_t bytes, data_at;
+  SafetensorsTensor *tensor;
+  int count;
+  SafetensorsTensor **by_name;                   // (count) sorted
+  SafetensorsPair *metadata;                     // (metadata_count) sorted by key
+  int metadata_count;
+  char *text;                                    // the header; its strings are unescaped in place
+  struct cJSON *header;                          // see "old writer"
+  char error[1400];
+};
+
+// Where reading is. `tensor` is named in errors.
+struct SafetensorsText { SafetensorsFile *file; const char *path, *tensor; char *start, *at, *end; };
+
+__attribute__((format(printf, 2, 3))) static inline bool safetensors_fail(SafetensorsText *t, const char *fmt, ...) {
+  char *error = t->file->error;
+  const size_t room = sizeof t->file->error;
+  int n = snprintf(error, room, "%.700s: ", t->path);
+  if (t->tensor) n += snprintf(error + n, room - (size_t)n, "tensor %s: ", safetensors_quoted(t->tensor).text);
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(error + n, room - (size_t)n, fmt, ap);
+  va_end(ap);
+  return false;
+}
+static inline bool safetensors_damaged(SafetensorsText *t, const char *expected) {
+  const char found[] = {t->at < t->end ? *t->at : '\0', '\0'};
+  return safetensors_fail(t, "its header is damaged at byte %lld of the file: expected %s, found %s; fetch or write it "
+                          "again", (long long)(t->at - t->start) + 8, expected,
+                          t->at == t->end ? "its end" : *found ? safetensors_quoted(found).text : "NUL");
+}
+static inline void safetensors_blanks(SafetensorsText *t) {
+  while (t->at < t->end && (*t->at == ' ' || *t->at == '\t' || *t->at == '\n' || *t->at == '\r')) t->at++;
+}
+// Steps over blanks, and over c if it stands there.
+static inline bool safetensors_take(SafetensorsText *t, char c) {
+  safetensors_blanks(t);
+  if (t->at == t->end || *t->at != c) return false;
+  t->at++;
+  return true;
+}
+static inline bool safetensors_expect(SafetensorsText *t, char c) {
+  const char expected[] = {'\'', c, '\'', '\0'};
+  return safetensors_take(t, c) || safetensors_damaged(t, expected);
+}
+
+// Bytes of the UTF-8 sequence at t->at (the Unicode Standard, table 3-7); 0: there is none.
+static inline int safetensors_utf8(const SafetensorsText *t) {
+  const uint8_t *p = (const uint8_t *)t->at;
+  const int n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+  if (n > t->end - t->at) return 0;
+  for (int i = 1; i < n; i++) if (p[i] >> 6 != 2) return 0;
+  const bool bad = n > 2 && ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
+                             (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f));
+  return bad ? 0 : n;
+}
+// Four hexadecimal digits at t->at; -1: something else.
+static inline int safetensors_hex(SafetensorsText *t) {
+  int value = 0;
+  if (t->end - t->at < 4) return -1;
+  for (int i = 0; i < 4; i++, t->at++) {
+    static const char digits[] = "0123456789abcdefABCDEF";
+    const char *at = *t->at ? strchr(digits, *t->at) : NULL;
+    if (!at) return -1;
+    value = value << 4 | (int)(at - digits < 16 ? at - digits : at - digits - 6);
+  }
+  return value;
+}
+// One escape sequence, behind its backslash, to *out.
+static inline bool safetensors_escape(SafetensorsText *t, char **out) {
+  const char *const from = "\"\\/bfnrt", *const to = "\"\\/\b\f\n\r\t";
+  const char c = t->at < t->end ? *t->at : 0, *at = c ? strchr(from, c) : NULL;
+  if (at) { *(*out)++ = to[at - from]; t->at++; return true; }
+  if (c != 'u') return safetensors_damaged(t, "an escape sequence of JSON");
+  t->at++;
+  uint32_t u = (uint32_t)safetensors_hex(t);
+  if (u >= 0xd800 && u < 0xdc00 && t->end - t->at > 6 && t->at[0] == '\\' && t->at[1] == 'u') {
+    t->at += 2;
+    const uint32_t low = (uint32_t)safetensors_hex(t);
+    u = low >= 0xdc00 && low < 0xe000 ? 0x10000 + ((u - 0xd800) << 10) + (low - 0xdc00) : 0;
+  }
+  if (u == 0 || u > 0x10ffff || (u >= 0xd800 && u < 0xe000))
+    return safetensors_damaged(t, "a character other than NUL behind \\u");
+  char *o = *out;
+  if (u < 0x80) *o++ = (char)u;
+  else if (u < 0x800) { *o++ = (char)(0xc0 | u >> 6); *o++ = (char)(0x80 | (u & 63)); }
+  else {
+    if (u < 0x10000) *o++ = (char)(0xe0 | u >> 12);
+    else { *o++ = (char)(0xf0 | u >> 18); *o++ = (char)(0x80 | (u >> 12 & 63)); }
+    *o++ = (char)(0x80 | (u >> 6 & 63));
+    *o++ = (char)(0x80 | (u & 63));
+  }
+  *out = o;
+  return true;
+}
+// A string, unescaped where it stands (it never grows) and closed by NUL in place of its quote; NULL: damaged.
+static inline char *safetensors_string(SafetensorsText *t, const char *expected) {
+  if (!safetensors_take(t, '"')) { safetensors_damaged(t, expected); return NULL; }
+  char *const string = t->at, *out = t->at;
+  while (t->at < t->end && *t->at != '"') {
+    const int n = safetensors_utf8(t);
+    if (*t->at == '\\') {
+      t->at++;
+      if (!safetensors_escape(t, &out)) return NULL;
+    } else if (!n || (uint8_t)*t->at < 0x20) {
+      safetensors_damaged(t, "UTF-8 without control characters");
+      return NULL;
+    } else for (int i = 0; i < n; i++) *out++ = *t->at++;
+  }
+  if (t->at == t->end) { safetensors_damaged(t, "the end of a string"); return NULL; }
+  t->at++;
+  *out = 0;
+  return string;
+}
+// A whole number from 0 to 2^53 - 1; above, other tools' doubles would read another one. `what` names it in errors.
+static inline bool safetensors_integer(SafetensorsText *t, const char *what, int64_t *out) {
+  safetensors_blanks(t);
+  const char *first = t->at;
+  int64_t n = 0;
+  for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++) {
+    n = n * 10 + (*t->at - '0');
+    if (n >= (int64_t)1 << 53) return safetensors_fail(t, "%s holds a number of 2^53 or more", what);
+  }
+  const char c = t->at < t->end ? *t->at : 0;
+  if (first == t->at && c == '-') return safetensors_fail(t, "%s holds a negative number", what);
+  if (first == t->at) return safetensors_fail(t, "%s holds something that is not a number", what);
+  if (c == '.' || c == 'e' || c == 'E') return safetensors_fail(t, "%s holds a number that is not whole", what);
+  if (*first == '0' && t->at > first + 1) return safetensors_damaged(t, "a number without leading zeros");
+  *out = n;
+  return true;
+}
+// [a, b, ...]: at most `most` numbers, their count to *count.
+static inline bool safetensors_integers(SafetensorsText *t, const char *what, int most, int64_t *out, int *count) {
+  *count = 0;
+  if (!safetensors_take(t, '[')) return safetensors_fail(t, "%s is not an array", what);
+  if (safetensors_take(t, ']')) return true;
+  do {
+    if (*count == most) return safetensors_fail(t, "%s has more than %d numbers", what, most);
+    if (!safetensors_integer(t, what, &out[(*count)++])) return false;
+  } while (safetensors_take(t, ','));
+  return safetensors_expect(t, ']');
+}
+
+// ================================================================================================ 4 header
+// Room for one more of `count` elements in an array whose room doubles; count is what it holds.
+static inline bool safetensors_grow(SafetensorsText *t, void **array, int count, size_t each_bytes) {
+  if (count & (count - 1)) return true;          // room is the next power of two
+  void *grown = realloc(*array, (count ? 2 * (size_t)count : 1) * each_bytes);
+  if (!grown) return safetensors_fail(t, "no memory for a header of more than %d entries", count);
+  *array = grown;
+  return true;
+}
+
+static inline int safetensors_order_pairs(const void *a, const void *b) {
+  return strcmp(((const SafetensorsPair *)a)->key, ((const SafetensorsPair *)b)->key);
+}
+// {"key": "value", ...}
+static inline bool safetensors_read_metadata(SafetensorsText *t) {
+  SafetensorsFile *s = t->file;
+  if (s->metadata) return safetensors_fail(t, "__metadata__ stands twice in the header");
+  if (!safetensors_grow(t, (void **)&s->metadata, 0, sizeof *s->metadata)) return false;
+  if (!safetensors_take(t, '{')) return safetensors_fail(t, "__metadata__ is not an object");
+  if (safetensors_take(t, '}')) return true;
+  do {
+    if (!safetensors_grow(t, (void **)&s->metadata, s->metadata_count, sizeof *s->metadata)) return false;
+    SafetensorsPair *pair = &s->metadata[s->metadata_count];
+    if (!(pair->key = safetensors_string(t, "a key of __metadata__")) || !safetensors_expect(t, ':') ||
+        !(pair->value = safetensors_string(t, "a string, as __metadata__ holds only"))) return false;
+    s->metadata_count++;
+  } while (safetensors_take(t, ','));
+  if (!safetensors_expect(t, '}')) return false;
+  qsort(s->metadata, (size_t)s->metadata_count, sizeof *s->metadata, safetensors_order_pairs);
+  for (int i = 1; i < s->metadata_count; i++)
+    if (!strcmp(s->metadata[i - 1].key, s->metadata[i].key))
+      return safetensors_fail(t, "__metadata__ holds %s twice", safetensors_quoted(s->metadata[i].key).text);
+  return true;
+}
+
+// One member of a tensor's object, behind its colon. *begin_end: what data_offsets says.
+static inline bool safetensors_read_member(SafetensorsText *t, const char *key, SafetensorsTensor *out,
+                                           int64_t *begin_end) {
+  int offsets;
+  if (!strcmp(key, "shape"))
+    return safetensors_integers(t, "its shape", SAFETENSORS_MAX_DIMS, out->shape, &out->ndim);
+  if (!strcmp(key, "data_offsets")) {
+    if (!safetensors_integers(t, "data_offsets", 2, begin_end, &offsets)) return false;
+    return offsets == 2 || safetensors_fail(t, "data_offsets has %d numbers, not 2", offsets);
+  }
+  const char *text = safetensors_string(t, "the name of a dtype");
+  if (!text) return false;
+  const SafetensorsDtype *dtype = safetensors_dtype(text);
+  if (!dtype) return safetensors_fail(t, "there is no dtype %s", safetensors_quoted(text).text);
+  snprintf(out->dtype_text, sizeof out->dtype_text, "%s", dtype->text);
+  out->known_dtype = dtype->dtype != DTYPE_COUNT;
+  out->dtype = out->known_dtype ? dtype->dtype : F32;
+  return true;
+}
+// The object of the tensor t->tensor.
+static inline bool safetensors_read_tensor(SafetensorsText *t, SafetensorsTensor *out) {
+  static const char *const members[] = {"dtype", "shape", "data_offsets"};
+  int64_t offset[2] = {};
+  unsigned seen = 0;
+  if (!safetensors_take(t, '{')) return safetensors_fail(t, "its entry in the header is not an object");
+  if (!safetensors_take(t, '}')) {
+    do {
+      const char *key = safetensors_string(t, "\"dtype\", \"shape\" or \"data_offsets\"");
+      if (!key || !safetensors_expect(t, ':')) return false;
+      int m = 0;
+      while (m < 3 && strcmp(key, members[m])) m++;
+      if (m == 3) return safetensors_fail(t, "its entry has a member %s, which the format lacks",
+                                          safetensors_quoted(key).text);
+      if (seen & 1u << m) return safetensors_fail(t, "its entry has %s twice", members[m]);
+      seen |= 1u << m;
+      if (!safetensors_read_member(t, key, out, offset)) return false;
+    } while (safetensors_take(t, ','));
+    if (!safetensors_expect(t, '}')) return false;
+  }
+  for (int m = 0; m < 3; m++) if (!(seen & 1u << m)) return safetensors_fail(t, "its entry lacks %s", members[m]);
+  const long long begin = offset[0], end = offset[1], data_bytes = (long long)(t->file->bytes - t->file->data_at);
+  if (begin > end) return safetensors_fail(t, "data_offsets end (%lld) before they begin (%lld)", end, begin);
+  if (end > data_bytes)
+    return safetensors_fail(t, "data_offsets end at byte %lld of the data, but the file holds %lld: it is cut short; "
+                            "fetch or write it again", end, data_bytes);
+  out->bytes = safetensors_bytes(safetensors_dtype(out->dtype_text), out->shape, out->ndim);
+  if (out->bytes < 0) return safetensors_fail(t, "its shape asks for no whole number of bytes below 2^60");
+  if (out->bytes != end - begin)
+    return safetensors_fail(t, "data_offsets span %lld bytes, but its shape and dtype %s need %lld", end - begin,
+                            out->dtype_text, (long long)out->bytes);
+  out->at = (int64_t)t->file->data_at + begin;
+  return true;
+}
+// Everything between the length and the data.
+static inline bool safetensors_read_header(SafetensorsText *t) {
+  SafetensorsFile *s = t->file;
+  if (t->at == t->end || *t->at != '{') return safetensors_damaged(t, "'{', with which every header starts");
+  t->at++;
+  if (!safetensors_take(t, '}')) {
+    do {
+      char *name = safetensors_string(t, "the name of a tensor");
+      if (!name || !safetensors_expect(t, ':')) return false;
+      if (!strcmp(name, "__metadata__")) {
+        if (!safetensors_read_metadata(t)) return false;
+        continue;
+      }
+      t->tensor = name;
+      for (const char *c = name; *c; c++)
+        if ((uint8_t)*c < 0x20 || *c == 0x7f) return safetensors_fail(t, "its name holds control characters");
+      if (!safetensors_grow(t, (void **)&s->tensor, s->count, sizeof *s->tensor)) return false;
+      s->tensor[s->count] = SafetensorsTensor{};
+      s->tensor[s->count].name = name;
+      if (!safetensors_read_tensor(t, &s->tensor[s->count++])) return false;
+      t->tensor = NULL;
+    } while (safetensors_take(t, ','));
+    if (!safetensors_expect(t, '}')) return false;
+  }
+  safetensors_blanks(t);
+  return t->at == t->end || safetensors_damaged(t, "nothing but blanks behind the header's last '}'");
+}
+
+// ================================================================================================ 5 layout
+static inline int safetensors_order_places(const void *a, const void *b) {
+  const SafetensorsTensor *x = (const SafetensorsTensor *)a, *y = (const SafetensorsTensor *)b;
+  if (x->at != y->at) return x->at < y->at ? -1 : 1;
+  if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;         // empty ones stand in front
+  return strcmp(x->name, y->name);
+}
+static inline int safetensors_order_names(const void *a, const void *b) {
+  return strcmp((*(SafetensorsTensor *const *)a)->name, (*(SafetensorsTensor *const *)b)->name);
+}
+// Sorts the tensors by place and by name; the file's data must be theirs, each byte of one of them.
+static inline bool safetensors_check_layout(SafetensorsText *t) {
+  SafetensorsFile *s = t->file;
+  int64_t end = (int64_t)s->data_at;
+  s->by_name = (SafetensorsTensor **)malloc(sizeof *s->by_name * (size_t)(s->count + 1));
+  if (!s->by_name) return safetensors_fail(t, "no memory for a header of %d entries", s->count);
+  if (s->count) qsort(s->tensor, (size_t)s->count, sizeof *s->tensor, safetensors_order_places);
+  for (int i = 0; i < s->count; i++) s->by_name[i] = &s->tensor[i];
+  qsort(s->by_name, (size_t)s->count, sizeof *s->by_name, safetensors_order_names);
+  for (int i = 1; i < s->count; i++) {
+    t->tensor = s->by_name[i]->name;
+    if (!strcmp(s->by_name[i - 1]->name, t->tensor)) return safetensors_fail(t, "it stands twice in the header");
+  }
+  for (int i = 0; i < s->count; i++) {
+    const SafetensorsTensor *x = &s->tensor[i];
+    t->tensor = x->name;
+    if (x->at < end)
+      return safetensors_fail(t, "its bytes overlap those of %s", safetensors_quoted(s->tensor[i - 1].name).text);
+    if (x->at > end)
+      return safetensors_fail(t, "%lld bytes in front of its own belong to no tensor", (long long)(x->at - end));
+    end += x->bytes;
+  }
+  t->tensor = NULL;
+  if (end == (int64_t)s->bytes) return true;
+  return safetensors_fail(t, "the last %lld bytes of the file belong to no tensor; fetch or write it again",
+                          (long long)((int64_t)s->bytes - end));
+}
+
+// ================================================================================================ 6 files
+static inline struct cJSON *safetensors_old_header(const SafetensorsFile *s);
+static inline void safetensors_old_header_free(struct cJSON *header);
+
+static inline void safetensors_close(SafetensorsFile *s) {
+  if (s->map) munmap((void *)s->map, s->bytes);
+  safetensors_old_header_free(s->header);
+  free(s->tensor);
+  free(s->by_name);
+  free(s->metadata);
+  free(s->text);
+  memset(s, 0, sizeof *s);
+}
+
+// `bytes` bytes from byte `at` on; false: an error (errno) or the file's end (errno 0).
+static inline bool safetensors_pread(int fd, void *out, size_t bytes, off_t at) {
+  while (bytes) {
+    const ssize_t n = pread(fd, out, bytes, at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) errno = 0;
+    if (n <= 0) return false;
+    out = (char *)out + n;
+    bytes -= (size_t)n;
+    at += n;
+  }
+  return true;
+}
+// Reads the header into s->text and maps the file. The header is read, not mapped: a file that another process cuts
+// short meanwhile makes an error of it, not a signal.
+static inline bool safetensors_load(SafetensorsText *t, int fd) {
+  SafetensorsFile *s = t->file;
+  struct stat st;
+  uint64_t length;
+  if (fd < 0 || fstat(fd, &st)) return safetensors_fail(t, "cannot open it: %s", strerror(errno));
+  if (!S_ISREG(st.st_mode)) return safetensors_fail(t, "not a regular file");
+  const uint64_t bytes = (uint64_t)st.st_size;
+  if (bytes < 10)
+    return safetensors_fail(t, "no safetensors file: %llu bytes; fetch or write it again", (unsigned long long)bytes);
+  if (!safetensors_pread(fd, &length, 8, 0)) return safetensors_fail(t, "cannot read it: %s", strerror(errno));
+  if (length > SAFETENSORS_MAX_HEADER_BYTES)
+    return safetensors_fail(t, "no safetensors file: the header length in its first 8 bytes is %llu, above %d",
+                            (unsigned long long)length, SAFETENSORS_MAX_HEADER_BYTES);
+  if (length > bytes - 8)
+    return safetensors_fail(t, "its header has %llu bytes, but the file ends after %llu of them: it is cut short; "
+                            "fetch or write it again", (unsigned long long)length, (unsigned long long)bytes - 8);
+  s->text = (char *)malloc((size_t)length + !length);
+  if (!s->text) return safetensors_fail(t, "no memory for its header of %llu bytes", (unsigned long long)length);
+  if (!safetensors_pread(fd, s->text, (size_t)length, 8))
+    return safetensors_fail(t, "cannot read it: %s", errno ? strerror(errno) : "it became shorter meanwhile");
+  t->start = t->at = s->text;
+  t->end = s->text + length;
+  s->data_at = 8 + (size_t)length;
+  s->bytes = (size_t)bytes;
+  void *map = mmap(NULL, s->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (map == MAP_FAILED)
+    return safetensors_fail(t, "cannot map its %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
+  s->map = (const uint8_t *)map;
+  return true;
+}
+// Opens and maps PATH and checks all of its header. No byte of the data is read. What fails leaves nothing but the
+// error; the rest is freed by safetensors_close.
+static inline bool safetensors_open(SafetensorsFile *s, const char *path) {
+  memset(s, 0, sizeof *s);
+  SafetensorsText t = {s, path, NULL, NULL, NULL, NULL};
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);        // a FIFO must not block
+  bool ok = safetensors_load(&t, fd) && safetensors_read_header(&t) && safetensors_check_layout(&t);
+  if (fd >= 0) close(fd);
+  if (ok) { s->header = safetensors_old_header(s); return true; }
+  char error[sizeof s->error];
+  memcpy(error, s->error, sizeof error);
+  safetensors_close(s);
+  memcpy(s->error, error, sizeof error);
+  return false;
+}
+
+// The entry of `name`, of whatever dtype; NULL: there is none.
+static inline const SafetensorsTensor *safetensors_entry(const SafetensorsFile *s, const char *name) {
+  SafetensorsTensor key = {}, *want = &key;
+  key.name = name;
+  void *at = s->count ? bsearch(&want, s->by_name, (size_t)s->count, sizeof want, safetensors_order_names) : NULL;
+  return at ? *(SafetensorsTensor **)at : NULL;
+}
+// The tensor `name` of `dtype`, as a Tensor over the mapped bytes. False: absent, of another dtype, of more than 4
+// dimensions, or not aligned in the file (headers of other writers have any length): such a one is read by its `at`.
+static inline bool safetensors_find(SafetensorsFile *s, const char *name, Dtype dtype, Tensor *out) {
+  const SafetensorsTensor *t = safetensors_entry(s, name);
+  const char *want = safetensors_dtype_text(dtype);
+  char fault[128] = "";
+  if (!t) snprintf(fault, sizeof fault, "it is not in the file");
+  else if (!t->known_dtype || t->dtype != dtype)
+    snprintf(fault, sizeof fault, "its dtype is %s, needed is %s", t->dtype_text, want);
+  else if (t->ndim > 4) snprintf(fault, sizeof fault, "it has %d dimensions, at most 4 are read", t->ndim);
+  else if (t->at % (int64_t)dtype_bytes(dtype))
+    snprintf(fault, sizeof fault, "its first byte, %lld of the file, is not aligned for %s", (long long)t->at, want);
+  if (*fault) {
+    snprintf(s->error, sizeof s->error, "tensor %s: %s", safetensors_quoted(name).text, fault);
+    return false;
+  }
+  *out = Tensor{(void *)(s->map + t->at), dtype, t->ndim, {}};
+  for (int i = 0; i < t->ndim; i++) out->shape[i] = t->shape[i];
+  return true;
+}
+// A string of the header's __metadata__, or NULL.
+static inline const char *safetensors_metadata(const SafetensorsFile *s, const char *key) {
+  const SafetensorsPair want = {key, NULL};
+  const size_t count = (size_t)s->metadata_count;
+  void *at = count ? bsearch(&want, s->metadata, count, sizeof want, safetensors_order_pairs) : NULL;
+  return at ? ((const SafetensorsPair *)at)->value : NULL;
+}
+
+// ================================================================================================ old writer
+#include <cjson/cJSON.h>
+// SafetensorsFile.header: an object with one member for every tensor and one for __metadata__.
+static inline struct cJSON *safetensors_old_header(const SafetensorsFile *s) {
+  cJSON *header = cJSON_CreateObject();
+  if (s->metadata) cJSON_AddObjectToObject(header, "__metadata__");
+  for (int i = 0; i < s->count; i++) cJSON_AddObjectToObject(header, s->tensor[i].name);
+  return header;
+}
+static inline void safetensors_old_header_free(struct cJSON *header) { cJSON_Delete(header); }
 
 struct SafetensorsWriter { FILE *file; char path[1200], temporary[1300], error[1600]; };
 
@@ -60,72 +620,4 @@ static inline bool safetensors_finish(SafetensorsWriter *w) {
   if (!ok && !w->error[0]) snprintf(w->error, sizeof w->error, "cannot write %s: %s", w->path, strerror(errno));
   if (!ok) unlink(w->temporary);
   return ok;
-}
-
-struct SafetensorsFile { const uint8_t *map; size_t bytes, data_at; cJSON *header; char error[1400]; };
-
-// Maps PATH and checks its header: length, JSON, and that every byte range lies inside the file and fits its shape.
-static inline bool safetensors_open(SafetensorsFile *s, const char *path) {
-  memset(s, 0, sizeof *s);
-  struct stat st;
-  uint64_t length = 0;
-  int fd = open(path, O_RDONLY);
-  if (fd < 0 || fstat(fd, &st)) {
-    snprintf(s->error, sizeof s->error, "cannot open %s: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
-    return false;
-  }
-  s->bytes = (size_t)st.st_size;
-  void *map = s->bytes >= 8 ? mmap(NULL, s->bytes, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-  close(fd);
-  if (map == MAP_FAILED) {
-    snprintf(s->error, sizeof s->error, "%s is no safetensors file: %zu bytes", path, s->bytes);
-    return false;
-  }
-  s->map = (const uint8_t *)map;
-  memcpy(&length, s->map, 8);
-  if (length <= s->bytes - 8) s->header = cJSON_ParseWithLength((const char *)s->map + 8, (size_t)length);
-  if (!cJSON_IsObject(s->header)) {
-    snprintf(s->error, sizeof s->error, "%s: the safetensors header is damaged", path);
-    return false;
-  }
-  s->data_at = 8 + (size_t)length;
-  return true;
-}
-static inline void safetensors_close(SafetensorsFile *s) {
-  cJSON_Delete(s->header);
-  if (s->map) munmap((void *)s->map, s->bytes);
-  memset(s, 0, sizeof *s);
-}
-// The tensor `name` (dtype "F32" or "I32" as asked), as a Tensor over the mapped bytes. False: absent or inconsistent.
-static inline bool safetensors_find(SafetensorsFile *s, const char *name, Dtype dtype, Tensor *out) {
-  const cJSON *t = cJSON_GetObjectItemCaseSensitive(s->header, name);
-  const cJSON *type = cJSON_GetObjectItemCaseSensitive(t, "dtype"),
-              *shape = cJSON_GetObjectItemCaseSensitive(t, "shape");
-  const cJSON *range = cJSON_GetObjectItemCaseSensitive(t, "data_offsets");
-  if (!t) { snprintf(s->error, sizeof s->error, "no tensor %s", name); return false; }
-  const char *want = dtype == I32 ? "I32" : "F32";
-  const cJSON *from = cJSON_GetArrayItem(range, 0), *to = cJSON_GetArrayItem(range, 1);
-  if (!cJSON_IsString(type) || strcmp(type->valuestring, want) || cJSON_GetArraySize(shape) > 4 ||
-      !cJSON_IsNumber(from) || !cJSON_IsNumber(to)) {
-    snprintf(s->error, sizeof s->error, "tensor %s: needs dtype %s, at most 4 dimensions and a byte range", name, want);
-    return false;
-  }
-  *out = Tensor{NULL, dtype, cJSON_GetArraySize(shape), {}};
-  double elements = 1;
-  for (int i = 0; i < out->ndim; i++)
-    elements *= (double)(out->shape[i] = (int64_t)cJSON_GetArrayItem(shape, i)->valuedouble);
-  const double a = from->valuedouble, b = to->valuedouble;
-  if (!(a >= 0 && b >= a && b <= (double)(s->bytes - s->data_at) && b - a == elements * 4)) {
-    snprintf(s->error, sizeof s->error, "tensor %s: bytes %.0f to %.0f do not hold its %.0f elements", name, a, b,
-             elements);
-    return false;
-  }
-  out->data = (void *)(s->map + s->data_at + (size_t)a);
-  return true;
-}
-// A string of the header's __metadata__, or NULL.
-static inline const char *safetensors_metadata(const SafetensorsFile *s, const char *key) {
-  const cJSON *v = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->header, "__metadata__"), key);
-  return cJSON_IsString(v) ? v->valuestring : NULL;
 }

@@ -1,19 +1,24 @@
 // tokenizer.h: byte-level BPE: trains, loads, saves, encodes and decodes the vocabulary of a GPT-2-style model.
 //
-// A text is cut into lines, a line into pieces (letters, numbers, punctuation, white space: the GPT-2 pattern), and
-// each piece, alone, into tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.
+// A text is cut into pieces (letters, numbers, punctuation, white space: the GPT-2 pattern); each piece, alone, becomes
+// tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.
 //
 // Conventions
-//   - A line ends behind its '\n' and nothing looks past it, so a text may be cut at line ends and the parts done
-//     apart: ids and merges are the same for every number of threads.
-//   - Ids and merges are those of Hugging Face tokenizers given the same lines (BPE model, trainer with its byte-level
-//     initial alphabet, ByteLevel pre-tokenizer without prefix space), and tokenizer.json is its file, byte for byte.
+//   - A tokenizer goes by line or not. By line, as training makes them, every line ends behind its '\n' and no piece
+//     holds or looks at what follows. Not by line, as GPT-2's published one, white space may run over line ends.
+//   - In front of white space that follows something else every piece ends, whatever stands around: texts are cut there
+//     (tokenizer_cut) and the parts done apart, so ids and merges are the same for every number of threads.
+//   - Ids and merges are those of Hugging Face tokenizers given the same whole text (BPE model, trainer with its
+//     byte-level initial alphabet, ByteLevel pre-tokenizer without prefix space; by line: behind a Split that ends each
+//     piece with its newline), and tokenizer.json is its file, byte for byte.
 //   - Any bytes round-trip. A byte that belongs to no well-formed UTF-8 sequence is one character of class "other".
-//   - Training adds no special tokens. Those of a loaded file are kept and matched as Hugging Face matches them.
+//   - Training adds no special tokens. Those of a loaded file are kept and matched as Hugging Face matches them: in the
+//     whole text, before lines and pieces.
 //
 // Parts: 1 characters and pieces   2 a table of words   3 a heap   4 merging one piece   5 encode, decode, hash
 //        6 train   (tokenizer_json.h: 7 save   8 load)
-// Defines: Tokenizer, tokenizer_train, _load, _save, _encode, _token_bytes, _hash, _free. Needs cJSON and OpenMP.
+// Defines: Tokenizer, tokenizer_train, _load, _load_any, _text, _save, _cut, _encode, _token_bytes, _hash, _free. Needs
+// cJSON and OpenMP.
 // Sources: Sennrich et al. 2016 (BPE); Radford et al. 2019 (bytes, pattern); Hugging Face tokenizers (counts and ties).
 #pragma once
 #include <cjson/cJSON.h>
@@ -45,6 +50,7 @@ struct Tokenizer {
   int merge_slot_bits;
   BpeAddedToken *added;
   int32_t byte_id[256];        // the token of one byte
+  bool by_line;                // pieces end behind '\n' and do not look past it
 };
 
 static inline void *bpe_resize(void *old, size_t count, size_t each_bytes) {
@@ -85,8 +91,9 @@ static inline const uint8_t *bpe_run_end(const uint8_t *p, const uint8_t *end, i
 
 // The end of the piece that starts at p < end:
 //   's|'t|'re|'ve|'m|'ll|'d | ?\p{L}+ | ?\p{N}+ | ?[^\s\p{L}\p{N}]+ | \s+(?!\S) | \s+
-// where the text ends behind each '\n'. The last two: white space in front of a word leaves it its last character.
-static inline const uint8_t *bpe_piece_end(const uint8_t *p, const uint8_t *end) {
+// where, by line, the text ends behind each '\n'. The last two: white space in front of a word leaves it its last
+// character.
+static inline const uint8_t *bpe_piece_end(const uint8_t *p, const uint8_t *end, bool by_line) {
   if (*p == '\'' && end - p >= 2) {
     uint8_t a = p[1], b = end - p >= 3 ? p[2] : 0;
     if (a == 's' || a == 't' || a == 'm' || a == 'd') return p + 2;
@@ -102,7 +109,7 @@ static inline const uint8_t *bpe_piece_end(const uint8_t *p, const uint8_t *end)
   while (q < end && bpe_class_at(q, end, &n) == UNICODE_SPACE) {
     last = q;
     q += n;
-    if (*last == '\n') return q;
+    if (by_line && *last == '\n') return q;
   }
   return q == end || last == p ? q : last;
 }
@@ -331,6 +338,7 @@ struct BpeEncoder {
   size_t cached_count, cached_capacity;
   const uint8_t *readable_end; // of the text
   int32_t *ids;                // where the next id goes
+  uint8_t added_first[256];    // bit `pass`: an added token of that pass starts with this byte
 };
 
 static inline void bpe_cache_clear(BpeEncoder *e) {
@@ -368,8 +376,9 @@ static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n
 }
 
 static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_t *end) {
+  const bool by_line = e->t->by_line;
   while (p < end) {
-    const uint8_t *q = bpe_piece_end(p, end);
+    const uint8_t *q = bpe_piece_end(p, end, by_line);
     size_t n = (size_t)(q - p);
     BpeWord w;
     uint64_t hash = bpe_word_key(&w, p, n, e->readable_end);
@@ -394,6 +403,7 @@ static inline void bpe_encode_added(BpeEncoder *e, const uint8_t *p, const uint8
   const Tokenizer *t = e->t;
   const uint8_t *rest = p;
   while (p < end) {
+    if (!(e->added_first[*p] >> pass & 1)) { p++; continue; }
     int32_t found = -1;
     size_t found_bytes = 0;
     for (int i = 0; i < t->added_count; i++) {
@@ -411,28 +421,48 @@ static inline void bpe_encode_added(BpeEncoder *e, const uint8_t *p, const uint8
   bpe_encode_added(e, rest, end, pass + 1);
 }
 
-static inline const uint8_t *bpe_line_end(const uint8_t *p, const uint8_t *end) {
-  const uint8_t *newline = p < end ? (const uint8_t *)memchr(p, '\n', (size_t)(end - p)) : NULL;
-  return newline ? newline + 1 : end;
+// Whether the character that ends in front of text[at], at > 0, is white space.
+static inline bool bpe_space_before(const uint8_t *text, size_t at) {
+  size_t first = at - 1;
+  while (first > 0 && at - first < 4 && (text[first] & 0xc0) == 0x80) first--;  // back over continuation bytes
+  int n, its_class = bpe_class_at(text + first, text + at, &n);
+  return first + (size_t)n == at && its_class == UNICODE_SPACE;
 }
 
-// The start of part i of n of a text: equal shares of bytes, moved on to a line's start. Part n starts at the end.
-static inline size_t bpe_part_start(const uint8_t *text, size_t bytes, int i, int n) {
-  if (i == 0 || i == n) return i == 0 ? 0 : bytes;
-  size_t at = bytes / (size_t)n * (size_t)i;
-  return at == 0 ? 0 : (size_t)(bpe_line_end(text + at - 1, text + bytes) - text);
+// Whether an added token may lie over the place in front of text[at].
+static inline bool bpe_added_across(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
+  for (int i = 0; i < t->added_count; i++) {
+    const uint8_t *content = t->bytes + t->byte_start[t->added[i].id];
+    size_t n = t->byte_start[t->added[i].id + 1] - t->byte_start[t->added[i].id];
+    for (size_t before = 1; before < n && before <= at; before++)
+      if (n - before <= bytes - at && memcmp(text + at - before, content, n) == 0) return true;
+  }
+  return false;
+}
+
+// The first place from `at` on where a text may be cut: the ids of the whole are those of both parts, one behind the
+// other. `bytes` when there is none. A place counts in front of a blank or newline that follows another character than
+// white space: no piece holds both, and none looks over it, for white space and the text's end end it alike.
+static inline size_t tokenizer_cut(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
+  if (at == 0) return 0;
+  for (; at < bytes; at++)
+    if ((text[at] == ' ' || text[at] == '\n') && !bpe_space_before(text, at) && !bpe_added_across(t, text, bytes, at))
+      return at;
+  return bytes;
+}
+
+// The start of part i of n of a text: equal shares of bytes, moved on to a cut. Part n starts at the end.
+static inline size_t bpe_part_start(const Tokenizer *t, const uint8_t *text, size_t bytes, int i, int n) {
+  return i == n ? bytes : tokenizer_cut(t, text, bytes, bytes / (size_t)n * (size_t)i);
 }
 
 // ids receives the ids of text[from..to); returns how many.
 static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, size_t from, size_t to, int32_t *ids) {
-  BpeEncoder e = {t, {NULL, 0, 0}, NULL, 0, 0, text + to, ids};
+  BpeEncoder e = {t, {NULL, 0, 0}, NULL, 0, 0, text + to, ids, {}};
   bpe_table_init(&e.cache, 10);
-  const uint8_t *p = text + from, *end = text + to;
-  if (t->added_count == 0) bpe_encode_span(&e, p, end);
-  for (const uint8_t *q; t->added_count && p < end; p = q) {
-    q = bpe_line_end(p, end);
-    bpe_encode_added(&e, p, q, 0);
-  }
+  for (int i = 0; i < t->added_count; i++)
+    e.added_first[t->bytes[t->byte_start[t->added[i].id]]] |= (uint8_t)(1 << t->added[i].normalized);
+  bpe_encode_added(&e, text + from, text + to, t->added_count ? 0 : 2);
   free(e.cache.slots);
   free(e.cached_ids);
   return e.ids - ids;
@@ -446,12 +476,12 @@ static inline int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, 
   int64_t *counts = (int64_t *)bpe_resize(NULL, (size_t)threads, sizeof *counts);
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int i = 0; i < threads; i++) {
-    size_t from = bpe_part_start(text, bytes, i, threads), to = bpe_part_start(text, bytes, i + 1, threads);
+    size_t from = bpe_part_start(t, text, bytes, i, threads), to = bpe_part_start(t, text, bytes, i + 1, threads);
     counts[i] = bpe_encode_part(t, text, from, to, ids + from);
   }
   int64_t count = counts[0];
   for (int i = 1; i < threads; i++) {
-    memmove(ids + count, ids + bpe_part_start(text, bytes, i, threads), (size_t)counts[i] * sizeof *ids);
+    memmove(ids + count, ids + bpe_part_start(t, text, bytes, i, threads), (size_t)counts[i] * sizeof *ids);
     count += counts[i];
   }
   free(counts);
@@ -470,7 +500,7 @@ static inline uint64_t bpe_fnv(uint64_t h, const void *data, size_t bytes) {  //
   return h;
 }
 
-// A hash of everything that decides ids: tokens, merges, added tokens.
+// A hash of everything that decides ids: tokens, merges, added tokens, whether it goes by line.
 static inline uint64_t tokenizer_hash(const Tokenizer *t) {
   uint64_t h = 0xcbf29ce484222325u;
   for (int id = 0; id < t->vocab_size; id++) {
@@ -484,7 +514,7 @@ static inline uint64_t tokenizer_hash(const Tokenizer *t) {
     int32_t fields[] = {a->id, a->special, a->normalized, a->in_vocab};
     h = bpe_fnv(h, fields, sizeof fields);
   }
-  return h;
+  return bpe_fnv(h, &t->by_line, sizeof t->by_line);
 }
 
 // Frees what train or load allocated and empties t.
@@ -532,7 +562,7 @@ static inline uint32_t bpe_new_pair(BpeTrainer *r, int32_t left, int32_t right) 
 static inline void bpe_count_words(BpeTable *words, const uint8_t *text, size_t from, size_t to) {
   const uint8_t *p = text + from, *end = text + to;
   for (const uint8_t *q; p < end; p = q) {
-    q = bpe_piece_end(p, end);
+    q = bpe_piece_end(p, end, true);
     BpeWord w;
     uint64_t hash = bpe_word_key(&w, p, (size_t)(q - p), end);
     BpeWord *slot = bpe_table_slot(words, &w, hash);
@@ -543,13 +573,13 @@ static inline void bpe_count_words(BpeTable *words, const uint8_t *text, size_t 
 }
 
 // The distinct words of a text with their counts, by all threads. The order in the table is of no consequence.
-static inline BpeTable bpe_words_of(const uint8_t *text, size_t bytes, int threads) {
+static inline BpeTable bpe_words_of(const Tokenizer *t, const uint8_t *text, size_t bytes, int threads) {
   BpeTable *tables = (BpeTable *)bpe_resize(NULL, (size_t)threads, sizeof *tables);
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int i = 0; i < threads; i++) {
     bpe_table_init(&tables[i], 12);
-    bpe_count_words(&tables[i], text, bpe_part_start(text, bytes, i, threads),
-                    bpe_part_start(text, bytes, i + 1, threads));
+    bpe_count_words(&tables[i], text, bpe_part_start(t, text, bytes, i, threads),
+                    bpe_part_start(t, text, bytes, i + 1, threads));
   }
   BpeTable all = tables[0];
   for (int i = 1; i < threads; i++) {
@@ -709,10 +739,12 @@ static inline void bpe_add_byte_tokens(Tokenizer *t) {
 }
 
 // Trains on a text: the 256 bytes, then merges until there are vocab_size tokens or no two tokens stand side by side
-// any more. vocab_size >= 256; t->vocab_size is what was reached. Overwrites t. The same for every number of threads.
+// any more. vocab_size >= 256; t->vocab_size is what was reached. By line. Overwrites t. The same for every number of
+// threads.
 static inline void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t bytes, int vocab_size, int threads) {
   CHECK(vocab_size >= 256 && threads >= 1, "tokenizer_train: vocabulary %d, threads %d", vocab_size, threads);
   *t = {};
+  t->by_line = true;
   size_t capacity = 65536;
   t->bytes = (uint8_t *)bpe_resize(NULL, capacity, 1);
   t->byte_start = (size_t *)bpe_resize(NULL, (size_t)vocab_size + 1, sizeof *t->byte_start);
@@ -720,7 +752,7 @@ static inline void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t byt
   t->byte_start[0] = 0;
   bpe_add_byte_tokens(t);
   BpeTrainer r = {};
-  BpeTable words = bpe_words_of(text, bytes, threads);
+  BpeTable words = bpe_words_of(t, text, bytes, threads);
   bpe_lay_out_words(&r, &words, t);
   free(words.slots);
   bpe_count_pairs(&r);

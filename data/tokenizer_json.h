@@ -1,10 +1,11 @@
-// tokenizer_json.h: saves and loads tokenizer.json, the file of Hugging Face tokenizers. Part of tokenizer.h, which
-// includes it.
+// tokenizer_json.h: saves and loads tokenizer.json, the file of Hugging Face tokenizers, and loads its forerunner,
+// vocab.json with merges.txt. Part of tokenizer.h, which includes it.
 //
 // What is written is byte for byte what Hugging Face writes for the same tokenizer. What is read is untrusted: a file
 // that is cut short, damaged, inconsistent, or asks for what this tokenizer does not do is refused with one line.
 //
-// Parts: 7 save   8 load.   Defines: tokenizer_save, tokenizer_load.
+// Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt
+// Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any.
 #pragma once
 #include "tokenizer.h"
 
@@ -38,8 +39,13 @@ static inline void bpe_write_string(FILE *f, const uint8_t *utf8, size_t bytes) 
 static inline void bpe_write_token(FILE *f, const Tokenizer *t, const uint16_t *char_of_byte, int32_t id) {
   const uint8_t *p = t->bytes + t->byte_start[id];
   size_t n = t->byte_start[id + 1] - t->byte_start[id];
-  for (int i = 0; i < t->added_count; i++)
-    if (t->added[i].id == id) { bpe_write_string(f, p, n); return; }
+  int from = 0, to = t->added_count;                       // added tokens are in the order of ids
+  while (from < to) {
+    int middle = from + (to - from) / 2;
+    if (t->added[middle].id < id) from = middle + 1;
+    else to = middle;
+  }
+  if (from < t->added_count && t->added[from].id == id) { bpe_write_string(f, p, n); return; }
   fputc('"', f);
   for (size_t i = 0; i < n; i++) {
     int c = char_of_byte[p[i]];
@@ -63,17 +69,25 @@ static inline void bpe_write_added(FILE *f, const Tokenizer *t) {
   fprintf(f, t->added_count ? "\n  ]" : "]");
 }
 
+// A ByteLevel component; `indent` is the line break in front of its fields.
+static inline void bpe_write_byte_level(FILE *f, const char *indent, bool add_prefix_space) {
+  fprintf(f, "{%s  \"type\": \"ByteLevel\",%s  \"add_prefix_space\": %s,%s  \"trim_offsets\": true,%s  \"use_regex\": "
+          "true%s}", indent, indent, add_prefix_space ? "true" : "false", indent, indent, indent);
+}
+
 static inline void bpe_write_json(FILE *f, const Tokenizer *t) {
   uint16_t char_of_byte[256];
   bpe_alphabet(char_of_byte);
   fprintf(f, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ");
   bpe_write_added(f, t);
-  const char *form = ",\n  \"%s\": {\n    \"type\": \"ByteLevel\",\n    \"add_prefix_space\": %s,\n"
-                     "    \"trim_offsets\": true,\n    \"use_regex\": true\n  }";
-  fprintf(f, ",\n  \"normalizer\": null");
-  fprintf(f, form, "pre_tokenizer", "false");
-  fprintf(f, ",\n  \"post_processor\": null");
-  fprintf(f, form, "decoder", "true");
+  fprintf(f, ",\n  \"normalizer\": null,\n  \"pre_tokenizer\": ");
+  if (t->by_line)
+    fprintf(f, "{\n    \"type\": \"Sequence\",\n    \"pretokenizers\": [\n      {\n        \"type\": \"Split\",\n"
+            "        \"pattern\": {\n          \"String\": \"\\n\"\n        },\n"
+            "        \"behavior\": \"MergedWithPrevious\",\n        \"invert\": false\n      },\n      ");
+  bpe_write_byte_level(f, t->by_line ? "\n      " : "\n  ", false);
+  fprintf(f, "%s,\n  \"post_processor\": null,\n  \"decoder\": ", t->by_line ? "\n    ]\n  }" : "");
+  bpe_write_byte_level(f, "\n  ", true);
   fprintf(f, ",\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
           "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
           "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": {");
@@ -96,6 +110,16 @@ static inline void bpe_write_json(FILE *f, const Tokenizer *t) {
   fprintf(f, t->merge_count ? "\n    ]\n  }\n}" : "]\n  }\n}");
 }
 
+// The bytes of tokenizer.json, *bytes of them and a NUL behind them, in memory that the caller frees.
+static inline char *tokenizer_text(const Tokenizer *t, size_t *bytes) {
+  char *text = NULL;
+  FILE *f = open_memstream(&text, bytes);
+  if (f) bpe_write_json(f, t);
+  if (!f || fclose(f) != 0)
+    die_missing("tokenizer: no memory for the tokenizer.json of %d tokens; use a smaller vocabulary", t->vocab_size);
+  return text;
+}
+
 // Writes tokenizer.json: under a temporary name beside it, then renamed, so `path` is never half a file. False, and one
 // line in error, when it cannot be written; what was at `path` is then still there.
 static inline bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t error_bytes) {
@@ -105,31 +129,33 @@ static inline bool tokenizer_save(const Tokenizer *t, const char *path, char *er
     return bpe_refuse(error, error_bytes, "tokenizer", "the path is too long");
   FILE *f = fopen(temporary, "wb");
   if (!f) return bpe_refuse(error, error_bytes, temporary, "cannot write the tokenizer here: %s", strerror(errno));
-  errno = 0;
-  bpe_write_json(f, t);
-  bool ok = fflush(f) == 0 && !ferror(f) && fsync(fileno(f)) == 0;
+  size_t bytes;
+  char *text = tokenizer_text(t, &bytes);
+  bool ok = fwrite(text, 1, bytes, f) == bytes && fflush(f) == 0 && fsync(fileno(f)) == 0;
   int why = errno;
   if (fclose(f) != 0 && ok) { ok = false; why = errno; }
+  free(text);
   if (ok && rename(temporary, path) != 0) { ok = false; why = errno; }
   if (ok) return true;
   remove(temporary);
   return bpe_refuse(error, error_bytes, path, "cannot write the tokenizer: %s", strerror(why));
 }
 
-// ---- 8 load --------------------------------------------------------------------------------------------------------
-// One tokenizer.json being read. Texts belong to `root`.
+// ---- 8 load tokenizer.json -----------------------------------------------------------------------------------------
+// One tokenizer being read. Texts belong to `root`.
 struct BpeLoad {
   Tokenizer *t;
-  const char *path;
+  const char *path;            // the file that is read now
+  const char *vocab_name;      // what errors call the vocabulary
   char *error;
   size_t error_bytes;
-  char *file;
+  char *file;                  // its bytes, a NUL behind them
   size_t file_bytes;
-  cJSON *root;
+  cJSON *root, *made;          // what the file says; an added token that no file lists
   const cJSON *vocab, *merges, *added;
   BpeTable id_of_text;         // of the vocab, as the file writes it
   const char **text_of_id;     // of every token; NULL while unknown
-  char *scratch;               // of the file's size
+  char *scratch;               // room for two texts of the file
 };
 #define BPE_REFUSE(l, ...) bpe_refuse((l)->error, (l)->error_bytes, (l)->path, __VA_ARGS__)
 
@@ -138,9 +164,12 @@ static inline bool bpe_read_file(BpeLoad *l) {
   if (stat(l->path, &s) != 0) return BPE_REFUSE(l, "cannot read the tokenizer: %s", strerror(errno));
   if (!S_ISREG(s.st_mode)) return BPE_REFUSE(l, "is not a file; give the path of a tokenizer.json");
   if (s.st_size > 1 << 30)
-    return BPE_REFUSE(l, "has %lld bytes; a tokenizer.json has less than 1 GiB", (long long)s.st_size);
+    return BPE_REFUSE(l, "has %lld bytes; a tokenizer has less than 1 GiB", (long long)s.st_size);
+  free(l->file);
   l->file_bytes = (size_t)s.st_size;
   l->file = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
+  free(l->scratch);
+  l->scratch = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
   FILE *f = fopen(l->path, "rb");
   if (!f) return BPE_REFUSE(l, "cannot read the tokenizer: %s", strerror(errno));
   size_t got = fread(l->file, 1, l->file_bytes, f);
@@ -171,6 +200,45 @@ static inline bool bpe_is_type(const cJSON *object, const char *type) {
   return x && cJSON_IsString(x) && strcmp(x->valuestring, type) == 0;
 }
 
+// A Split that ends every piece with its newline.
+static inline bool bpe_is_line_split(const cJSON *x) {
+  const cJSON *pattern = bpe_field(x, "pattern"), *behavior = bpe_field(x, "behavior");
+  const cJSON *plain = bpe_field(pattern, "String"), *regex = bpe_field(pattern, "Regex");
+  bool newline = cJSON_IsString(plain) ? !strcmp(plain->valuestring, "\n")
+                                       : cJSON_IsString(regex) && (!strcmp(regex->valuestring, "\n") ||
+                                                                   !strcmp(regex->valuestring, "\\n"));
+  return bpe_is_type(x, "Split") && newline && cJSON_IsString(behavior) &&
+         !strcmp(behavior->valuestring, "MergedWithPrevious") && cJSON_IsFalse(bpe_field(x, "invert"));
+}
+
+// The pre_tokenizer: ByteLevel, or by line a Sequence of a Split behind each newline and ByteLevel.
+static inline bool bpe_check_pre_tokenizer(const BpeLoad *l) {
+  const cJSON *x = bpe_field(l->root, "pre_tokenizer"), *type = bpe_field(x, "type");
+  const char *found = cJSON_IsString(type) ? type->valuestring : "none";
+  if (x && bpe_is_type(x, "Sequence")) {
+    const cJSON *list = bpe_field(x, "pretokenizers"), *split = cJSON_IsArray(list) ? list->child : NULL;
+    x = split && bpe_is_line_split(split) ? split->next : NULL;
+    if (!x || x->next) x = NULL;
+    found = "a Sequence of others";
+    l->t->by_line = true;
+  }
+  if (!x || !bpe_is_type(x, "ByteLevel"))
+    return BPE_REFUSE(l, "its pre_tokenizer is %.40s; supported are ByteLevel, and a Sequence of Split (\"\\n\", "
+                      "MergedWithPrevious) and ByteLevel", found);
+  if (!cJSON_IsFalse(bpe_field(x, "add_prefix_space")))
+    return BPE_REFUSE(l, "pre_tokenizer.add_prefix_space must be false");
+  if (bpe_field(x, "use_regex") && !cJSON_IsTrue(bpe_field(x, "use_regex")))
+    return BPE_REFUSE(l, "pre_tokenizer.use_regex must be true");
+  return true;
+}
+
+// Whether a post_processor adds no token: ByteLevel, or a template of the text alone.
+static inline bool bpe_adds_nothing(const cJSON *x) {
+  const cJSON *single = bpe_field(x, "single"), *first = cJSON_IsArray(single) ? single->child : NULL;
+  return bpe_is_type(x, "ByteLevel") ||
+         (bpe_is_type(x, "TemplateProcessing") && first && !first->next && bpe_field(first, "Sequence"));
+}
+
 // What this tokenizer does not do is refused by name: it would give other ids than the file's maker had.
 static inline bool bpe_check_settings(const BpeLoad *l) {
   const cJSON *root = l->root, *x = bpe_field(root, "version");
@@ -178,17 +246,12 @@ static inline bool bpe_check_settings(const BpeLoad *l) {
   static const char *const must_be_null[] = {"truncation", "padding", "normalizer"};
   for (const char *name : must_be_null)
     if (bpe_field(root, name)) return BPE_REFUSE(l, "has a %s; only tokenizers without one are supported", name);
-  if ((x = bpe_field(root, "post_processor")) && !bpe_is_type(x, "ByteLevel"))
-    return BPE_REFUSE(l, "has a post_processor other than ByteLevel; only none or ByteLevel is supported");
+  if ((x = bpe_field(root, "post_processor")) && !bpe_adds_nothing(x))
+    return BPE_REFUSE(l, "has a post_processor that may add tokens; only none, ByteLevel, or a TemplateProcessing of "
+                      "the text alone is supported");
   if ((x = bpe_field(root, "decoder")) && !bpe_is_type(x, "ByteLevel"))
     return BPE_REFUSE(l, "has a decoder other than ByteLevel; only byte-level BPE is supported");
-  x = bpe_field(root, "pre_tokenizer");
-  if (!x || !bpe_is_type(x, "ByteLevel"))
-    return BPE_REFUSE(l, "has no pre_tokenizer of type ByteLevel; only that is supported");
-  if (!cJSON_IsFalse(bpe_field(x, "add_prefix_space")))
-    return BPE_REFUSE(l, "pre_tokenizer.add_prefix_space must be false");
-  if (bpe_field(x, "use_regex") && !cJSON_IsTrue(bpe_field(x, "use_regex")))
-    return BPE_REFUSE(l, "pre_tokenizer.use_regex must be true");
+  if (!bpe_check_pre_tokenizer(l)) return false;
   const cJSON *model = bpe_field(root, "model");
   if (!cJSON_IsObject(model)) return BPE_REFUSE(l, "has no model; it is not a tokenizer.json");
   if (bpe_field(model, "type") && !bpe_is_type(model, "BPE")) return BPE_REFUSE(l, "model.type must be BPE");
@@ -203,14 +266,19 @@ static inline bool bpe_check_settings(const BpeLoad *l) {
   return true;
 }
 
-static inline bool bpe_find_parts(BpeLoad *l) {
+// Parses the file into l->root, an object.
+static inline bool bpe_parse(BpeLoad *l) {
   if (bpe_has_nul(l->file, l->file_bytes))
     return BPE_REFUSE(l, "has a NUL character, which no token of byte-level BPE has");
   const char *stopped = l->file;
   l->root = cJSON_ParseWithLengthOpts(l->file, l->file_bytes + 1, &stopped, true);
   if (!l->root)
     return BPE_REFUSE(l, "is not JSON from byte %td of %zu on; is it cut short?", stopped - l->file, l->file_bytes);
-  if (!cJSON_IsObject(l->root)) return BPE_REFUSE(l, "is not a tokenizer.json: its JSON is no object");
+  if (!cJSON_IsObject(l->root)) return BPE_REFUSE(l, "is not a tokenizer's: its JSON is no object");
+  return true;
+}
+
+static inline bool bpe_find_parts(BpeLoad *l) {
   if (!bpe_check_settings(l)) return false;
   const cJSON *model = bpe_field(l->root, "model");
   l->vocab = bpe_field(model, "vocab");
@@ -263,8 +331,8 @@ static inline bool bpe_read_added(const BpeLoad *l, const cJSON *x, BpeAddedToke
   }
   int32_t in_vocab = bpe_id_of_text(l, content->valuestring, strlen(content->valuestring));
   if (in_vocab >= 0 && in_vocab != id->valueint)
-    return BPE_REFUSE(l, "added token '%.40s' has id %d, and %d in model.vocab", content->valuestring, id->valueint,
-                      in_vocab);
+    return BPE_REFUSE(l, "added token '%.40s' has id %d, and %d in %s", content->valuestring, id->valueint, in_vocab,
+                      l->vocab_name);
   bool special = cJSON_IsTrue(bpe_field(x, "special"));
   bool normalized = bpe_field(x, "normalized") ? cJSON_IsTrue(bpe_field(x, "normalized")) : !special;
   *a = {id->valueint, special, normalized, in_vocab >= 0};
@@ -278,21 +346,28 @@ static inline bool bpe_read_texts(BpeLoad *l) {
   bpe_table_init(&l->id_of_text, 10);
   cJSON_ArrayForEach(x, l->vocab) {
     if (!x->string || !*x->string || !bpe_is_id(x))
-      return BPE_REFUSE(l, "model.vocab: '%.40s' has no id", x->string ? x->string : "");
+      return BPE_REFUSE(l, "%s: '%.40s' has no id", l->vocab_name, x->string ? x->string : "");
     BpeWord w;
     const uint8_t *p = (const uint8_t *)x->string;
     size_t n = strlen(x->string);
     uint64_t hash = bpe_word_key(&w, p, n, p + n);
     BpeWord *slot = bpe_table_slot(&l->id_of_text, &w, hash);
-    if (slot->length) return BPE_REFUSE(l, "model.vocab: '%.40s' is there twice", x->string);
+    if (slot->length) return BPE_REFUSE(l, "%s: '%.40s' is there twice", l->vocab_name, x->string);
     w.value = (uint64_t)x->valueint;
     bpe_table_add(&l->id_of_text, slot, &w, hash);
     t->vocab_size++;
   }
   t->added = (BpeAddedToken *)bpe_resize(NULL, (size_t)cJSON_GetArraySize(l->added), sizeof *t->added);
+  int32_t next = t->vocab_size;  // Hugging Face numbers added tokens that the vocabulary lacks itself, in this order
   cJSON_ArrayForEach(x, l->added) {
-    if (!bpe_read_added(l, x, &t->added[t->added_count])) return false;
-    t->vocab_size += !t->added[t->added_count++].in_vocab;
+    BpeAddedToken *a = &t->added[t->added_count];
+    if (!bpe_read_added(l, x, a)) return false;
+    if (!a->in_vocab && a->id != next)
+      return BPE_REFUSE(l, "added token '%.40s' has id %d; the next id behind %s is %d",
+                        bpe_field(x, "content")->valuestring, a->id, l->vocab_name, next);
+    if (a->id >= next) next = a->id + 1;
+    t->vocab_size += !a->in_vocab;
+    t->added_count++;
   }
   l->text_of_id = (const char **)calloc((size_t)t->vocab_size + 1, sizeof *l->text_of_id);
   if (!l->text_of_id) die_missing("tokenizer: no memory for %d tokens", t->vocab_size);
@@ -305,16 +380,17 @@ static inline bool bpe_read_texts(BpeLoad *l) {
   return true;
 }
 
+static inline int bpe_compare_added(const void *a, const void *b) {
+  int32_t x = ((const BpeAddedToken *)a)->id, y = ((const BpeAddedToken *)b)->id;
+  return (x > y) - (x < y);
+}
+
 // In the order of ids, each id once: saving writes them so, and a search may stop at the first.
 static inline bool bpe_sort_added(const BpeLoad *l) {
   BpeAddedToken *a = l->t->added;
+  qsort(a, (size_t)l->t->added_count, sizeof *a, bpe_compare_added);
   for (int i = 1; i < l->t->added_count; i++)
-    for (int j = i; j > 0 && a[j].id <= a[j - 1].id; j--) {
-      if (a[j].id == a[j - 1].id) return BPE_REFUSE(l, "added token %d is there twice", a[j].id);
-      BpeAddedToken swap = a[j];
-      a[j] = a[j - 1];
-      a[j - 1] = swap;
-    }
+    if (a[i].id == a[i - 1].id) return BPE_REFUSE(l, "added token %d is there twice", a[i].id);
   return true;
 }
 
@@ -331,7 +407,7 @@ static inline bool bpe_read_bytes(BpeLoad *l) {
     char text[2] = {(char)(c < 0x80 ? c : 0xc0 | c >> 6), (char)(0x80 | (c & 0x3f))};
     t->byte_id[b] = bpe_id_of_text(l, text, c < 0x80 ? 1 : 2);
     if (t->byte_id[b] < 0)
-      return BPE_REFUSE(l, "model.vocab has no token for byte 0x%02x; byte-level BPE has all 256", b);
+      return BPE_REFUSE(l, "%s has no token for byte 0x%02x; byte-level BPE has all 256", l->vocab_name, b);
   }
   t->bytes = (uint8_t *)bpe_resize(NULL, l->file_bytes, 1);  // a token has no more bytes than its text
   t->byte_start = (size_t *)bpe_resize(NULL, (size_t)t->vocab_size + 1, sizeof *t->byte_start);
@@ -354,55 +430,180 @@ static inline bool bpe_read_bytes(BpeLoad *l) {
   return true;
 }
 
+// Adds a merge: two texts, or one, "a b", with right NULL. `where` names it in errors.
+static inline bool bpe_add_merge(BpeLoad *l, const char *where, const char *left, const char *right) {
+  size_t left_bytes = left ? strlen(left) : 0;
+  if (left && !right && (right = strchr(left, ' '))) {
+    left_bytes = (size_t)(right++ - left);
+    if (strchr(right, ' ')) right = NULL;
+  }
+  if (!right) return BPE_REFUSE(l, "%s is not a pair of tokens", where);
+  size_t right_bytes = strlen(right);
+  memcpy(l->scratch, left, left_bytes);
+  memcpy(l->scratch + left_bytes, right, right_bytes);
+  BpeMerge m = {bpe_id_of_text(l, left, left_bytes), bpe_id_of_text(l, right, right_bytes),
+                bpe_id_of_text(l, l->scratch, left_bytes + right_bytes)};
+  if (m.left < 0 || m.right < 0 || m.result < 0)
+    return BPE_REFUSE(l, "%s: '%.40s' is not in %s", where,
+                      m.left < 0 ? left : m.right < 0 ? right : "their union", l->vocab_name);
+  l->t->merges[l->t->merge_count++] = m;
+  return true;
+}
+
 // Merges are pairs of texts, ["a", "b"] or "a b".
 static inline bool bpe_read_merges(BpeLoad *l) {
   Tokenizer *t = l->t;
   t->merges = (BpeMerge *)bpe_resize(NULL, (size_t)cJSON_GetArraySize(l->merges), sizeof *t->merges);
   const cJSON *x;
   cJSON_ArrayForEach(x, l->merges) {
+    char where[64];
+    snprintf(where, sizeof where, "model.merges[%d]", t->merge_count);
     const cJSON *a = cJSON_IsArray(x) ? x->child : NULL, *b = a ? a->next : NULL;
-    const char *left = NULL, *right = NULL;
-    size_t left_bytes = 0;
+    const char *left = cJSON_IsString(x) ? x->valuestring : NULL, *right = NULL;
     if (cJSON_IsString(a) && cJSON_IsString(b) && !b->next) {
       left = a->valuestring;
-      left_bytes = strlen(left);
       right = b->valuestring;
-    } else if (cJSON_IsString(x) && (right = strchr(x->valuestring, ' ')) && !strchr(right + 1, ' ')) {
-      left = x->valuestring;
-      left_bytes = (size_t)(right++ - left);
     }
-    if (!left) return BPE_REFUSE(l, "model.merges[%d] is not a pair of tokens", t->merge_count);
-    size_t right_bytes = strlen(right);
-    memcpy(l->scratch, left, left_bytes);
-    memcpy(l->scratch + left_bytes, right, right_bytes);
-    BpeMerge m = {bpe_id_of_text(l, left, left_bytes), bpe_id_of_text(l, right, right_bytes),
-                  bpe_id_of_text(l, l->scratch, left_bytes + right_bytes)};
-    if (m.left < 0 || m.right < 0 || m.result < 0)
-      return BPE_REFUSE(l, "model.merges[%d]: '%.40s' is not in model.vocab", t->merge_count,
-                        m.left < 0 ? left : m.right < 0 ? right : "their union");
-    t->merges[t->merge_count++] = m;
+    if (!bpe_add_merge(l, where, left, right)) return false;
   }
   bpe_index_merges(t);
   return true;
 }
 
-// Reads a byte-level BPE tokenizer.json, of tokenizer_save or of Hugging Face tokenizers. False, and one line in error,
-// when it cannot be read, is damaged, or asks for what this tokenizer does not do; t is then empty. Overwrites t.
-static inline bool tokenizer_load(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+static inline BpeLoad bpe_load_start(Tokenizer *t, const char *path, const char *vocab_name, char *error,
+                                     size_t error_bytes) {
   BpeLoad l = {};
   l.t = t;
   l.path = path;
+  l.vocab_name = vocab_name;
   l.error = error;
   l.error_bytes = error_bytes;
   *t = {};
-  bool ok = bpe_read_file(&l) && bpe_find_parts(&l);
-  if (ok) l.scratch = (char *)bpe_resize(NULL, l.file_bytes, 1);
-  ok = ok && bpe_read_texts(&l) && bpe_sort_added(&l) && bpe_read_bytes(&l) && bpe_read_merges(&l);
-  cJSON_Delete(l.root);
-  free(l.file);
-  free(l.scratch);
-  free(l.id_of_text.slots);
-  free(l.text_of_id);
-  if (!ok) tokenizer_free(t);
+  return l;
+}
+
+// Frees what reading took, and the tokenizer unless `ok`, which it returns.
+static inline bool bpe_load_end(BpeLoad *l, bool ok) {
+  cJSON_Delete(l->root);
+  cJSON_Delete(l->made);
+  free(l->file);
+  free(l->scratch);
+  free(l->id_of_text.slots);
+  free(l->text_of_id);
+  if (!ok) tokenizer_free(l->t);
   return ok;
+}
+
+// Reads a byte-level BPE tokenizer.json, of tokenizer_save or of Hugging Face tokenizers. False, and one line in error,
+// when it cannot be read, is damaged, or asks for what this tokenizer does not do; t is then empty. Overwrites t.
+static inline bool tokenizer_load(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+  BpeLoad l = bpe_load_start(t, path, "model.vocab", error, error_bytes);
+  return bpe_load_end(&l, bpe_read_file(&l) && bpe_parse(&l) && bpe_find_parts(&l) && bpe_read_texts(&l) &&
+                              bpe_sort_added(&l) && bpe_read_bytes(&l) && bpe_read_merges(&l));
+}
+
+// ---- 9 load vocab.json and merges.txt ------------------------------------------------------------------------------
+// The form of the published GPT-2: {"token": id, ...}, and behind an optional line "#version ..." a line "left right"
+// for each merge. Nothing says which tokens are special: as transformers has it for GPT-2, <|endoftext|> is, alone.
+static const char bpe_end_of_text[] = "<|endoftext|>";
+static const char bpe_use_json[] = "load and save it with transformers' AutoTokenizer, which writes a tokenizer.json";
+
+// Reads vocab.json at l->path: tokens, ids, and the special token where the vocabulary has it.
+static inline bool bpe_read_vocab_json(BpeLoad *l) {
+  if (!bpe_read_file(l) || !bpe_parse(l)) return false;
+  l->vocab = l->root;
+  const cJSON *special = bpe_field(l->root, bpe_end_of_text);
+  if (special && bpe_is_id(special)) {
+    l->added = l->made = cJSON_CreateArray();
+    cJSON *x = cJSON_CreateObject();
+    bool ok = l->made && x && cJSON_AddNumberToObject(x, "id", special->valueint) &&
+              cJSON_AddStringToObject(x, "content", bpe_end_of_text) && cJSON_AddBoolToObject(x, "special", true) &&
+              cJSON_AddItemToArray(l->made, x);
+    if (!ok) die_missing("tokenizer: no memory for %s", l->path);
+  }
+  return bpe_read_texts(l) && bpe_sort_added(l) && bpe_read_bytes(l);
+}
+
+// Reads merges.txt at l->path. An empty line is none but behind the last line's end.
+static inline bool bpe_read_merges_txt(BpeLoad *l) {
+  if (!bpe_read_file(l)) return false;
+  if (memchr(l->file, 0, l->file_bytes)) return BPE_REFUSE(l, "has a NUL character, which no token has");
+  size_t lines = 1;
+  for (const char *p = l->file; (p = strchr(p, '\n')); p++) lines++;
+  l->t->merges = (BpeMerge *)bpe_resize(NULL, lines, sizeof *l->t->merges);
+  int number = 1;
+  for (char *p = l->file, *next; *p; p = next, number++) {
+    char *newline = strchr(p, '\n'), where[64];
+    next = newline ? newline + 1 : p + strlen(p);
+    if (newline) newline[newline > p && newline[-1] == '\r' ? -1 : 0] = 0;
+    if (number == 1 && !strncmp(p, "#version", 8)) continue;
+    snprintf(where, sizeof where, "line %d", number);
+    if (!bpe_add_merge(l, where, p, NULL)) return false;
+  }
+  bpe_index_merges(l->t);
+  return true;
+}
+
+// Whether a file beside vocab.json names a special token that transformers would add to <|endoftext|>.
+static inline bool bpe_names_other_special(const cJSON *x) {
+  const cJSON *content = cJSON_IsObject(x) ? bpe_field(x, "content") : x;
+  return cJSON_IsString(content) && strcmp(content->valuestring, bpe_end_of_text) != 0;
+}
+
+// Refuses what the files that may stand beside vocab.json (`l->path`) ask for and this tokenizer would not do.
+static inline bool bpe_check_beside(BpeLoad *l) {
+  if (access(l->path, F_OK) != 0) return true;
+  if (!bpe_read_file(l) || !bpe_parse(l)) return false;
+  const cJSON *x, *y;
+  static const char *const must_be_false[] = {"add_prefix_space", "add_bos_token"};
+  for (const char *name : must_be_false)
+    if (cJSON_IsTrue(bpe_field(l->root, name))) return BPE_REFUSE(l, "%s must be false", name);
+  cJSON_ArrayForEach(x, l->root) {
+    size_t n = x->string ? strlen(x->string) : 0;
+    bool token = n > 6 && !strcmp(x->string + n - 6, "_token");
+    bool list = n && (!strcmp(x->string, "additional_special_tokens") || !strcmp(x->string, "added_tokens_decoder"));
+    bool other = token && bpe_names_other_special(x);
+    if (list) cJSON_ArrayForEach(y, x) other = other || bpe_names_other_special(y);
+    if (other) return BPE_REFUSE(l, "%s names a special token beside %s; %s", x->string, bpe_end_of_text,
+                                 bpe_use_json);
+  }
+  cJSON_Delete(l->root);
+  l->root = NULL;
+  return true;
+}
+
+// Reads the vocab.json and merges.txt of a directory.
+static inline bool bpe_load_pair(Tokenizer *t, const char *dir, char *error, size_t error_bytes) {
+  static const char *const names[] = {"added_tokens.json", "special_tokens_map.json", "tokenizer_config.json",
+                                      "vocab.json", "merges.txt"};
+  char paths[5][4096];
+  BpeLoad l = bpe_load_start(t, dir, "vocab.json", error, error_bytes);
+  for (int i = 0; i < 5; i++)
+    if ((size_t)snprintf(paths[i], sizeof paths[i], "%s/%s", dir, names[i]) >= sizeof paths[i])
+      return BPE_REFUSE(&l, "the path is too long");
+  if (access(paths[0], F_OK) == 0)
+    return bpe_refuse(error, error_bytes, paths[0], "adds tokens to vocab.json, which is not read; %s", bpe_use_json);
+  bool ok = true;
+  for (int i = 1; ok && i <= 2; i++) { l.path = paths[i]; ok = bpe_check_beside(&l); }
+  if (ok) { l.path = paths[3]; ok = bpe_read_vocab_json(&l); }
+  if (ok) { l.path = paths[4]; ok = bpe_read_merges_txt(&l); }
+  return bpe_load_end(&l, ok);
+}
+
+// Reads the tokenizer at `path`: a tokenizer.json, or a directory that holds one, or else vocab.json and merges.txt.
+// False, and one line in error, when there is none or it is refused; t is then empty. Overwrites t.
+static inline bool tokenizer_load_any(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+  char json[4096], vocab[4096], merges[4096];
+  struct stat s;
+  *t = {};
+  if (stat(path, &s) != 0 || !S_ISDIR(s.st_mode)) return tokenizer_load(t, path, error, error_bytes);
+  if ((size_t)snprintf(json, sizeof json, "%s/tokenizer.json", path) >= sizeof json - 16)
+    return bpe_refuse(error, error_bytes, "tokenizer", "the path is too long");
+  snprintf(vocab, sizeof vocab, "%s/vocab.json", path);
+  snprintf(merges, sizeof merges, "%s/merges.txt", path);
+  if (access(json, F_OK) == 0) return tokenizer_load(t, json, error, error_bytes);
+  bool has_vocab = access(vocab, F_OK) == 0, has_merges = access(merges, F_OK) == 0;
+  if (has_vocab && has_merges) return bpe_load_pair(t, path, error, error_bytes);
+  return bpe_refuse(error, error_bytes, path, "has no tokenizer: looked for tokenizer.json, and for vocab.json with "
+                    "merges.txt%s", has_vocab ? ", which is missing" : has_merges ? "; vocab.json is missing" : "");
 }

@@ -4,19 +4,25 @@
 Usage: make_tokenizer_fixture.py [--wikitext2 DIR] [--out DIR]      needs `pip install tokenizers==0.23.3 numpy`
 
   tokenizer_hostile.txt   hostile text, valid UTF-8, from a fixed seed
-  tokenizer_hostile.json  the tokenizer that Hugging Face trains on its lines
+  tokenizer_hostile.json  the tokenizer that Hugging Face trains on it, by line
   tokenizer_hostile.i32   the ids that it gives the text, int32 little-endian
-  tokenizer_added.*       the same for a loaded tokenizer with added tokens, in the older form of the file
+  tokenizer_added.*       the same for a loaded tokenizer with added tokens, in the older form of the file, not by line
+  tokenizer_gpt2/         vocab.json and merges.txt, the form of the published GPT-2, of a tokenizer not by line
+  tokenizer_gpt2.txt .i32 .json  text with much white space over line ends, its ids, the same tokenizer in one file
+  tokenizer_gpt2_lines.i32  the ids of that text when that tokenizer goes by line
   tokenizer_hashes.txt    `name value` lines: what is too large to keep (WikiText-2's part only with --wikitext2)
 
-"Line by line" means: every line, its newline included, is one sequence to the trainer and to encode.
+Every text is one sequence to the trainer and to encode. "By line" is the pre-tokenizer: a Split that ends every piece
+with its newline, then ByteLevel. Where transformers is installed, its AutoTokenizer must give tokenizer_gpt2.i32 too.
 hash(x) folds 64 bits: h = 0xcbf29ce484222325, then h = (h ^ x) * 0x100000001b3 for every x in turn (bytes or ids).
 """
 import argparse
 import json
 import os
 import random
+import shutil
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -25,6 +31,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 HOSTILE_VOCAB = 2000
 ADDED_VOCAB = 320
+GPT2_VOCAB = 700
 WIKITEXT2_VOCABS = (5000, 40000, 1000000)       # the last: until nothing is left to merge
 EVERYTHING = 1000000
 
@@ -36,26 +43,29 @@ def fold(values):
     return h
 
 
-def lines_of(text):
-    return [line + "\n" for line in text.split("\n")[:-1]] + ([text.split("\n")[-1]] if not text.endswith("\n") else [])
+BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+BY_LINE = pre_tokenizers.Sequence([pre_tokenizers.Split("\n", "merged_with_previous"), BYTE_LEVEL])
 
 
-def train(lines, vocab_size):
+def train(text, vocab_size, pre_tokenizer=BY_LINE):
     t = Tokenizer(models.BPE())
-    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    t.pre_tokenizer = pre_tokenizer
     t.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=0, show_progress=False, special_tokens=[],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    t.train_from_iterator(lines, trainer)
+    t.train_from_iterator([text], trainer)
     return t
 
 
-def encode(t, lines):
-    ids = []
-    for start in range(0, len(lines), 20000):
-        for e in t.encode_batch(lines[start:start + 20000], add_special_tokens=False):
-            ids += e.ids
-    return ids
+def encode(t, text):
+    return t.encode(text, add_special_tokens=False).ids
+
+
+def encode_by_line(t, text):
+    """The same tokenizer, by line."""
+    t = Tokenizer.from_str(t.to_str())
+    t.pre_tokenizer = BY_LINE
+    return encode(t, text)
 
 
 def merges_hash(t):
@@ -130,22 +140,70 @@ def every_code_point():
     return "".join(f"b{c}1{c}!{c} {c}\n" for c in points)
 
 
-def added_case(lines):
-    """A tokenizer with added tokens, overlapping ones too, one of them in the vocab, merges in the form "a b"."""
-    t = train(lines, ADDED_VOCAB)
-    t.add_special_tokens(["<|endoftext|>", "<a b>", "<a", "\n", "\t\"q\"\\"])
+def added_case(text):
+    """A tokenizer with added tokens, overlapping ones too, two of them in the vocab, merges in the form "a b"."""
+    t = train(text, ADDED_VOCAB, BYTE_LEVEL)
+    t.add_tokens(["é字"])
+    t.add_special_tokens(["<|endoftext|>", "<a b>", "<a", "\n\n\n", "!\n ?", "\t\"q\"\\"])
     t.add_tokens(["plain", "plainer", AddedToken("'s ", normalized=False),
-                  AddedToken("n t", normalized=False), "é字", "ab"])
+                  AddedToken("n t", normalized=False), "ab"])
     state = json.loads(t.to_str())
     state["model"]["merges"] = [f"{a} {b}" for a, b in state["model"]["merges"]]
     state["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
     in_vocab = max(state["model"]["vocab"], key=lambda s: (s.isascii() and s.isalpha()) * len(s))
+    state["model"]["vocab"]["é字"] = t.token_to_id("é字")    # as it is, not in the alphabet of bytes
     state["added_tokens"].insert(0, {"id": state["model"]["vocab"][in_vocab], "content": in_vocab, "normalized": False,
                                      "single_word": False, "lstrip": False, "rstrip": False, "special": True})
     text = ("plain text<|endoftext|>plainer <a b><a  b> it's  it's x<|endoftext|>  <|endoftext|> y\n  <|endoftext|>\n\n"
             f"<|endoftext|<|endoftext|>>\t\"q\"\\ é字é ababab {in_vocab}{in_vocab[:-1]} {in_vocab}x plaiplain<a\n"
-            "plain end ab's ab")
+            "plain end ab's ab\n\n \n\n\n\n  \n<a\n\n\n\n  x  <a \n \n<|endoftext|>\n \nab!\n ?!\n \n ?\n\nend \n")
     return json.dumps(state, ensure_ascii=True), text
+
+
+def gpt2_case():
+    """A tokenizer not by line, trained and tried on text whose white space runs over line ends."""
+    r = random.Random(20190214)
+    words = ["".join(r.choice("etaoin shrdlu") for _ in range(r.randrange(1, 7))).strip() for _ in range(60)]
+    words += ["x", "12", "'s", "don't", "é", "字符", "(", ");", "...", "{", "}", "\u3000", "\xa0", "👍", "return"]
+    spaces = [" "] * 12 + ["\n"] * 5 + ["", "", "  ", "   ", "\r", "\n\n", "\n\n\n", " \n", "  \n ", "\n  ", "\n    "]
+    spaces += ["\n\t", "\t\n\n\t\t", "\r\n", "\r\n\r\n", " \r\n ", "\n\r\n\r", "\n \n", " \n \n "]
+    spaces += ["\u3000\n", "\n\u3000", "\x85\n", "\n\u2028", "\xa0\n\xa0", "\x0b\n\x0c"]
+    text = "\n\n \n" + "".join(r.choice(words) + r.choice(spaces) for _ in range(2500))
+    text += "<|endoftext|>\n\n<|endoftext|>  \n  <|endoftext|>x\n<|endoftext|>\n <|endof\n\ntext|>  \n\n  "
+    t = train(text, GPT2_VOCAB - 1, BYTE_LEVEL)
+    t.add_special_tokens([AddedToken("<|endoftext|>", normalized=False)])
+    return t, text
+
+
+def write_gpt2(directory, t, text):
+    pair = os.path.join(directory, "tokenizer_gpt2")
+    os.makedirs(pair, exist_ok=True)
+    t.model.save(pair)
+    path = os.path.join(pair, "vocab.json")
+    with open(path, encoding="utf-8") as f:
+        vocab = json.load(f)
+    vocab["<|endoftext|>"] = len(vocab)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(vocab, f, ensure_ascii=False)
+    state = json.loads(t.to_str())
+    state["model"]["vocab"] = vocab
+    in_one = Tokenizer.from_str(json.dumps(state))
+    write(directory, "tokenizer_gpt2.json", in_one.to_str().encode())
+    write(directory, "tokenizer_gpt2.txt", text.encode())
+    ids, by_line = encode(in_one, text), encode_by_line(in_one, text)
+    assert ids != by_line
+    write(directory, "tokenizer_gpt2.i32", np.array(ids, "<i4").tobytes())
+    write(directory, "tokenizer_gpt2_lines.i32", np.array(by_line, "<i4").tobytes())
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        print("transformers is not installed: tokenizer_gpt2.i32 is not compared with AutoTokenizer's ids")
+        return
+    with tempfile.TemporaryDirectory() as d:
+        shutil.copytree(pair, d, dirs_exist_ok=True)
+        with open(os.path.join(d, "config.json"), "w") as f:
+            json.dump({"model_type": "gpt2"}, f)
+        assert AutoTokenizer.from_pretrained(d)(text)["input_ids"] == ids, "AutoTokenizer gives other ids"
 
 
 # ---- main ------------------------------------------------------------------------------------------------------------
@@ -163,7 +221,7 @@ def wikitext2_hashes(directory):
             data = f.read()
         hashes[f"wikitext2_{part}_bytes"] = len(data)
         hashes[f"wikitext2_{part}_hash"] = fold(data)
-        text[part] = lines_of(data.decode())
+        text[part] = data.decode()
     for vocab_size in WIKITEXT2_VOCABS:
         start = time.time()
         t = train(text["train"], vocab_size)
@@ -184,20 +242,23 @@ def main():
     p.add_argument("--out", default=here)
     a = p.parse_args()
     text = hostile_text()
-    lines = lines_of(text)
-    t = train(lines, HOSTILE_VOCAB)
+    t = train(text, HOSTILE_VOCAB)
     write(a.out, "tokenizer_hostile.txt", text.encode())
     write(a.out, "tokenizer_hostile.json", t.to_str(pretty=True).encode())
-    write(a.out, "tokenizer_hostile.i32", np.array(encode(t, lines), "<i4").tobytes())
-    added_json, added_text = added_case(lines)
+    write(a.out, "tokenizer_hostile.i32", np.array(encode(t, text), "<i4").tobytes())
+    added_json, added_text = added_case(text)
     write(a.out, "tokenizer_added.json", added_json.encode())
     write(a.out, "tokenizer_added.txt", added_text.encode())
-    added_ids = encode(Tokenizer.from_str(added_json), lines_of(added_text))
-    write(a.out, "tokenizer_added.i32", np.array(added_ids, "<i4").tobytes())
-    everything = train(lines, EVERYTHING)
-    ids = encode(t, lines_of(every_code_point()))
+    added = Tokenizer.from_str(added_json)
+    write(a.out, "tokenizer_added.i32", np.array(encode(added, added_text), "<i4").tobytes())
+    write_gpt2(a.out, *gpt2_case())
+    everything = train(text, EVERYTHING)
+    ids = encode(t, every_code_point())
+    t.pre_tokenizer = BYTE_LEVEL
+    whole = encode(t, text)
     hashes = {"hostile_all_vocab": everything.get_vocab_size(), "hostile_all_merges": merges_hash(everything),
-              "code_points_count": len(ids), "code_points_ids": fold(ids)}
+              "code_points_count": len(ids), "code_points_ids": fold(ids), "hostile_whole_count": len(whole),
+              "hostile_whole_ids": fold(whole)}
     if a.wikitext2:
         hashes.update(wikitext2_hashes(a.wikitext2))
     header = f"# written by dev/make_tokenizer_fixture.py with tokenizers {tokenizers.__version__}\n"

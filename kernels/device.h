@@ -31,8 +31,9 @@
 #endif
 
 // ---- errors --------------------------------------------------------------------------------------------------------
-// Exit codes: 2 the request is wrong (option, combination), 3 what it needs is missing (file, memory, peer), 1 a fault.
-enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3 };
+// Exit codes: 2 the request is wrong (option, combination), 3 what it needs is missing (file, memory, peer), 1 a fault;
+// 85: asked by a signal, the run has saved a checkpoint and ended; 130: asked by a signal, it has ended.
+enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3, EXIT_SAVED = 85, EXIT_STOPPED = 130 };
 
 extern const char *who_am_i;                     // "rank 1/2 on host": the only global, for error prefixes
 extern void (*die_hook)(int code);               // ends every rank (MPI_Abort) once MPI is up; NULL before

@@ -27,7 +27,7 @@ struct Dropout { float p; uint64_t seed; uint32_t step, tensor; int64_t sample0;
 struct StepInput {                               // uploaded by the host before each step
   uint32_t step;                                 // keys dropout
   float lr;
-  int64_t stop;                                  // this rank was asked to stop
+  int64_t stop;                                  // what this rank was asked for: 0 nothing; the greatest of all counts
 };
 struct StepState {
   StepInput in;

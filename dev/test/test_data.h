@@ -257,29 +257,168 @@ TEST(data_wikitext2_counts, "WikiText-2 has its published numbers of words and l
   corpus_free(&c);
 }
 
-TEST(data_encode_in_chunks, "a text longer than a chunk gets the ids it has when it is encoded at once") {
+TEST(data_encode_in_chunks, "a text longer than a chunk has the ids it gets when encoded at once, by line or not") {
   GenSource g;
   Tokenizer t;
   gen_source_init(&g, 3);
   Text text = gen_text(&g, 4, 420000);           // 18 MB: two chunks
   REQUIRE(text.numel > (17u << 20), "%zu bytes", text.numel);
-  // Blanks in front of a newline make one piece with it, so a cut anywhere but behind the newline changes ids.
-  for (size_t i = 0; i < text.numel; i++) if (((uint8_t *)text.owned)[i] == '.') ((uint8_t *)text.owned)[i] = ' ';
+  // Of every twelve bytes two stay letters and ten become white space: most places would change ids if cut there.
+  for (size_t i = 0; i < text.numel; i++)
+    if (i % 12 > 1) ((uint8_t *)text.owned)[i] = (uint8_t)"  \n \n\n"[data_mix(i) % 6];
+  const size_t chunk = 16 << 20;                 // a word over its end, of merges that the text's front teaches
+  for (size_t i = 0; i < text.numel; i++)
+    if (i < 65536 || (i >= chunk - 7 && i < chunk + 7)) ((uint8_t *)text.owned)[i] = (uint8_t)"ba"[i % 2];
   tokenizer_train(&t, text.bytes, 1 << 20, 320, 2);
-  Split s = {};
-  split_encode(&s, &t, &text, 2);
   int32_t *ids = (int32_t *)data_alloc(text.numel, 4), newline;
-  int64_t n = tokenizer_encode(&t, text.bytes, text.numel, ids, 1);
-  tokenizer_encode(&t, (const uint8_t *)"\n", 1, &newline, 1);
-  EXPECT(n == split_targets_numel(&s), "%lld ids, at once %lld", (long long)split_targets_numel(&s), (long long)n);
-  EXPECT(split_token(&s, 0) == newline, "the context is token %d", split_token(&s, 0));
-  int64_t differ = 0;
-  for (int64_t i = 0; i < n && i < split_targets_numel(&s); i++) differ += split_token(&s, i + 1) != ids[i];
-  EXPECT(differ == 0, "%lld ids differ", (long long)differ);
+  for (int by_line = 0; by_line < 2; by_line++) {
+    Split s = {};
+    t.by_line = by_line;
+    split_encode(&s, &t, &text, 2);
+    int64_t n = tokenizer_encode(&t, text.bytes, text.numel, ids, 1);
+    tokenizer_encode(&t, (const uint8_t *)"\n", 1, &newline, 1);
+    EXPECT(n == split_targets_numel(&s), "%lld ids, at once %lld", (long long)split_targets_numel(&s), (long long)n);
+    EXPECT(split_token(&s, 0) == newline, "the context is token %d", split_token(&s, 0));
+    int64_t differ = 0;
+    for (int64_t i = 0; i < n && i < split_targets_numel(&s); i++) differ += split_token(&s, i + 1) != ids[i];
+    EXPECT(differ == 0, "by line %d: %lld ids differ", by_line, (long long)differ);
+    split_free(&s);
+  }
   free(ids);
-  split_free(&s);
   text_free(&text);
   tokenizer_free(&t);
+}
+
+// ---- a given tokenizer ----------------------------------------------------------------------------------------------
+static int data_files_like(const char *pattern) {
+  glob_t found = {};
+  int n = glob(pattern, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+  globfree(&found);
+  return n;
+}
+
+TEST(data_given_tokenizer, "text encoded with the tokenizer that training would make is the same corpus, cached too") {
+  const char *names[] = {"train.txt", "valid.txt", "test.txt"};
+  char dir[1024], json[1024], cache[1024], error[512];
+  data_format(dir, 1024, "%s/text", test_tmp());
+  data_format(json, 1024, "%s/tokenizer.json", test_tmp());
+  data_format(cache, 1024, "%s/cache", test_tmp());
+  for (const char *name : names) data_write_text(dir, name, "to be or not to be\n\n  that is \n  the question\n");
+  Corpus c;
+  DataError e;
+  CorpusOptions o = data_options(dir);
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  const uint64_t hash = c.hash;
+  const int vocab_size = c.vocab_size;
+  EXPECT(c.tokenizer.by_line, "training makes a tokenizer that does not go by line");
+  REQUIRE(tokenizer_save(&c.tokenizer, json, error, sizeof error), "%s", error);
+  corpus_free(&c);
+  o.cache_dir = cache;
+  o.vocab_size = 1;                              // ignored
+  const char *ways[] = {json, test_tmp(), test_tmp()};
+  for (int i = 0; i < 3; i++) {
+    o.tokenizer = ways[i];
+    REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+    EXPECT(c.hash == hash && c.vocab_size == vocab_size && c.has_tokenizer, "load %d: another corpus", i);
+    EXPECT(c.cache_used == (i > 0) && !*c.notices && c.tokenizer_ms == 0, "load %d: cache_used %d, notices '%s'", i,
+           c.cache_used, c.notices);
+    corpus_free(&c);
+  }
+  EXPECT(data_files_like(data_path("cache/tokens-*.bin")) == 1 && !data_files_like(data_path("cache/tokenizer-*")),
+         "in the cache: %d and %d files", data_files_like(data_path("cache/tokens-*.bin")),
+         data_files_like(data_path("cache/tokenizer-*")));
+  // The same vocabulary not by line, in the same cache: another corpus, and no notice of the one that is there.
+  Tokenizer t;
+  REQUIRE(tokenizer_load_any(&t, json, error, sizeof error), "%s", error);
+  t.by_line = false;
+  REQUIRE(tokenizer_save(&t, json, error, sizeof error), "%s", error);
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  EXPECT(!c.cache_used && !*c.notices && c.hash != hash, "not by line: cache_used %d, '%s'", c.cache_used, c.notices);
+  const Split *s = &c.split[SPLIT_VALID];
+  const char *text = "to be or not to be\n\n  that is \n  the question\n";
+  int32_t ids[64];
+  int64_t n = tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids, 1);
+  EXPECT(n == split_targets_numel(s), "%lld ids, not %lld", (long long)split_targets_numel(s), (long long)n);
+  for (int64_t i = 0; i < n; i++) EXPECT(split_token(s, i + 1) == ids[i], "id %lld differs", (long long)i);
+  tokenizer_free(&t);
+  corpus_free(&c);
+  // Trained, in the same cache: neither is taken for the other.
+  o.tokenizer = "";
+  o.vocab_size = 300;
+  for (int i = 0; i < 2; i++) {
+    REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+    EXPECT(c.hash == hash && c.cache_used == (i > 0) && !*c.notices, "trained, load %d: cache_used %d", i,
+           c.cache_used);
+    corpus_free(&c);
+  }
+  o.tokenizer = data_path("nowhere");
+  data_expect_refused(o, 3, "tokenizer", "nowhere: cannot read");
+  o.tokenizer = dir;
+  data_expect_refused(o, 3, "/text: has no tokenizer", "merges.txt");
+}
+
+TEST(data_tokenizer_beside_ids, "with token files and random tokens a tokenizer changes no id, and may not be larger") {
+  const DataBin b = data_bin(20240520, 1, 2, false);
+  const char *train = data_path("x_train.bin");
+  data_write_bin(train, &b);
+  data_write_bin(data_path("x_val.bin"), &b);
+  const char *corpora[] = {train, "random"};
+  Corpus c;
+  DataError e;
+  for (const char *data : corpora) {
+    CorpusOptions o = data_options(data);
+    o.vocab_size = 700;
+    REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+    const uint64_t hash = c.hash;
+    EXPECT(!c.has_tokenizer, "%s: a tokenizer from nowhere", data);
+    corpus_free(&c);
+    o.tokenizer = "dev/fixtures/tokenizer_gpt2";
+    REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+    EXPECT(c.hash == hash && c.has_tokenizer && c.vocab_size == 700 && c.tokenizer.vocab_size < 700,
+           "%s: vocabulary %d, tokenizer %d", data, c.vocab_size, c.tokenizer.vocab_size);
+    o.vocab_size = c.tokenizer.vocab_size - 1;
+    corpus_free(&c);
+    data_expect_refused(o, 2, "dev/fixtures/tokenizer_gpt2 has", "more than --vocab_size");
+  }
+}
+
+TEST(data_tokenizer_alone, "a corpus of a tokenizer alone has no token, travels as others, and knows its vocabulary") {
+  Corpus c, d;
+  DataError e;
+  CorpusOptions o = data_options(NULL);
+  uint64_t hash[2];
+  char by_line[1024], error[512];
+  data_format(by_line, 1024, "%s/by_line.json", test_tmp());
+  Tokenizer t;
+  REQUIRE(tokenizer_load_any(&t, "dev/fixtures/tokenizer_gpt2", error, sizeof error), "%s", error);
+  t.by_line = true;
+  REQUIRE(tokenizer_save(&t, by_line, error, sizeof error), "%s", error);
+  tokenizer_free(&t);
+  const char *tokenizers[] = {"dev/fixtures/tokenizer_gpt2", by_line};
+  for (int i = 0; i < 2; i++) {
+    o.tokenizer = tokenizers[i];
+    o.vocab_size = 0;
+    REQUIRE(corpus_load_tokenizer(&c, o, &e), "%s", e.text);
+    EXPECT(c.has_tokenizer && c.vocab_size == c.tokenizer.vocab_size, "vocabulary %d", c.vocab_size);
+    hash[i] = c.hash;
+    const size_t bytes = corpus_image_bytes(&c);
+    void *image = data_alloc(bytes, 1);
+    corpus_image(&c, image);
+    REQUIRE(corpus_adopt(&d, image, bytes, &e), "%s", e.text);
+    EXPECT(d.hash == c.hash && d.vocab_size == c.vocab_size && !d.has_tokenizer, "another corpus arrived");
+    for (const Split &s : d.split)
+      EXPECT(!s.tokens && !s.tokens_numel && !split_targets_numel(&s) && !eval_windows_numel(&s, 8), "it has tokens");
+    corpus_free(&d);
+    corpus_free(&c);
+    free(image);
+  }
+  EXPECT(hash[0] != hash[1], "two tokenizers, one hash");
+  o.vocab_size = 100;
+  EXPECT(!corpus_load_tokenizer(&c, o, &e) && e.exit_code == 2 && strstr(e.text, "--vocab_size 100"), "%s", e.text);
+  o.tokenizer = NULL;
+  EXPECT(!corpus_load_tokenizer(&c, o, &e) && strstr(e.text, "no data and no tokenizer"), "%s", e.text);
+  o.tokenizer = "dev/nowhere";
+  EXPECT(!corpus_load_tokenizer(&c, o, &e) && e.exit_code == 3 && strstr(e.text, "dev/nowhere"), "%s", e.text);
 }
 
 // ---- cache ----------------------------------------------------------------------------------------------------------

@@ -98,16 +98,16 @@ static inline bool tok_round_trips(const Tokenizer *t, TokText text, const int32
   return at == text.count;
 }
 
-// The ids of `text` are those of the fixture `ids_name`, with 1 and with 3 threads.
+// The ids of `text` are those of the fixture `ids_name`, with 1 to 4 threads.
 static inline void tok_expect_ids(const Tokenizer *t, const char *text_name, const char *ids_name) {
   TokText text = tok_fixture(text_name), expected = tok_fixture(ids_name);
   int32_t *ids = (int32_t *)malloc((text.count + 1) * sizeof *ids), *want = (int32_t *)expected.bytes;
-  for (int threads = 1; threads <= 3; threads += 2) {
+  for (int threads = 1; threads <= 4; threads++) {
     int64_t count = tokenizer_encode(t, text.bytes, text.count, ids, threads), same = 0;
     while (same < count && same < (int64_t)(expected.count / 4) && ids[same] == want[same]) same++;
     EXPECT(count == (int64_t)(expected.count / 4) && same == count,
-           "%s: %lld ids of %zu, the first that differs is %lld", text_name, (long long)count, expected.count / 4,
-           (long long)same);
+           "%s, %d threads: %lld ids of %zu, the first that differs is %lld", text_name, threads, (long long)count,
+           expected.count / 4, (long long)same);
     EXPECT(tok_round_trips(t, text, ids, count), "%s does not round-trip", text_name);
   }
   free(ids);
@@ -118,8 +118,85 @@ static inline void tok_expect_ids(const Tokenizer *t, const char *text_name, con
 TEST(tokenizer_hostile_ids, "ids of hostile text equal Hugging Face's with the same tokenizer.json") {
   Tokenizer t;
   tok_load_fixture(&t, "tokenizer_hostile.json");
+  EXPECT(t.by_line, "what training makes does not go by line");
   tok_expect_ids(&t, "tokenizer_hostile.txt", "tokenizer_hostile.i32");
+  t.by_line = false;
+  TokText text = tok_fixture("tokenizer_hostile.txt");
+  int32_t *ids = (int32_t *)malloc(text.count * sizeof *ids);
+  for (int threads = 1; threads <= 4; threads++) {
+    int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, threads);
+    tok_expect_hash("hostile_whole_count", (uint64_t)count);
+    tok_expect_hash("hostile_whole_ids", tok_fold_ids(ids, count));
+  }
+  free(ids);
+  free(text.bytes);
   tokenizer_free(&t);
+}
+
+TEST(tokenizer_white_space, "white space over line ends gets Hugging Face's ids, by line and not, any threads") {
+  Tokenizer t;
+  tok_load_fixture(&t, "tokenizer_gpt2.json");
+  EXPECT(!t.by_line, "a plain ByteLevel file is taken to go by line");
+  tok_expect_ids(&t, "tokenizer_gpt2.txt", "tokenizer_gpt2.i32");
+  t.by_line = true;
+  tok_expect_ids(&t, "tokenizer_gpt2.txt", "tokenizer_gpt2_lines.i32");
+  tokenizer_free(&t);
+}
+
+static inline uint64_t tok_random(uint64_t *state) {  // splitmix64
+  uint64_t z = *state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+// Text of few characters that meet in many ways: blanks of one and more bytes, newlines, added tokens, damaged UTF-8.
+static inline TokText tok_patchwork(uint64_t *seed, size_t pieces) {
+  static const char *const patches[] = {
+      " ", " ", "\n", "\n", "\n\n", "\n\n\n", "\r\n", "\t", "a", "b", "'s", "'", "1", "!", "x y", "!\n ?",
+      "\xe3\x80\x80", "\xc2\xa0", "\xe2\x80\xa8", "\xe5\xad\x97", "\xe3\x80", "\xe3", "\x80", "\xc2", "\xa0", "<a",
+      "<a b>", "<|endoftext|>", "plain"};
+  TokText text = {(uint8_t *)malloc(pieces * 16 + 1), 0};
+  for (size_t i = 0; i < pieces; i++) {
+    const char *patch = patches[tok_random(seed) % (sizeof patches / sizeof *patches)];
+    memcpy(text.bytes + text.count, patch, strlen(patch));
+    text.count += strlen(patch);
+  }
+  return text;
+}
+
+TEST(tokenizer_cuts, "cut wherever tokenizer_cut allows, the ids of both parts are those of the whole; so in threads") {
+  static const char *const names[] = {"tokenizer_gpt2.json", "tokenizer_added.json", "tokenizer_hostile.json"};
+  uint64_t seed = 11;
+  int64_t cuts = 0;
+  for (int round = 0; round < 120; round++) {
+    Tokenizer t;
+    if (round % 40 == 0) seed++;
+    tok_load_fixture(&t, names[round % 3]);
+    t.by_line = round / 3 % 2;
+    for (int i = 0; i < t.added_count && round % 4 == 0; i++) {  // without "\n" itself those that span it can match
+      int n;
+      if (*tokenizer_token_bytes(&t, t.added[i].id, &n) == '\n' && n == 1) t.added[i] = t.added[--t.added_count];
+    }
+    TokText text = tok_patchwork(&seed, 150);
+    int32_t *ids = (int32_t *)malloc((text.count + 1) * sizeof *ids), *parts = (int32_t *)malloc((text.count + 1) * 4);
+    int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
+    for (size_t at = 1; (at = tokenizer_cut(&t, text.bytes, text.count, at)) < text.count; at++, cuts++) {
+      int64_t front = tokenizer_encode(&t, text.bytes, at, parts, 1);
+      int64_t all = front + tokenizer_encode(&t, text.bytes + at, text.count - at, parts + front, 1);
+      EXPECT(all == count && !memcmp(ids, parts, (size_t)count * 4), "round %d: cut at byte %zu, ids differ", round,
+             at);
+    }
+    for (int threads = 2; threads <= 4; threads++)
+      EXPECT(tokenizer_encode(&t, text.bytes, text.count, parts, threads) == count &&
+             !memcmp(ids, parts, (size_t)count * 4), "round %d: %d threads give other ids", round, threads);
+    EXPECT(tok_round_trips(&t, text, ids, count), "round %d does not round-trip", round);
+    free(ids);
+    free(parts);
+    free(text.bytes);
+    tokenizer_free(&t);
+  }
+  EXPECT(cuts > 120 * 8, "only %lld cuts", (long long)cuts);
 }
 
 TEST(tokenizer_added_tokens,
@@ -249,13 +326,6 @@ TEST(tokenizer_speed, "on one core, WikiText-2 trains to 5000 in under 3 s and i
   tokenizer_free(&t);
 }
 
-static inline uint64_t tok_random(uint64_t *state) {  // splitmix64
-  uint64_t z = *state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 // Bytes of many kinds: uniform; UTF-8 with single bytes damaged; lead bytes and continuations at random; few letters.
 static inline void tok_random_bytes(uint8_t *p, size_t n, uint64_t *seed, int kind, TokText hostile) {
   for (size_t i = 0; i < n; i++) {
@@ -316,7 +386,7 @@ TEST(tokenizer_invalid_utf8, "a byte of no well-formed sequence is a character o
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const uint8_t *p = (const uint8_t *)cases[i].text, *end = p + strlen(cases[i].text);
     for (int piece = 0; p < end; piece++) {
-      const uint8_t *q = bpe_piece_end(p, end);
+      const uint8_t *q = bpe_piece_end(p, end, true);
       EXPECT(q - p == cases[i].piece_bytes[piece], "case %zu, piece %d: %td bytes", i, piece, q - p);
       p = q;
     }
@@ -356,7 +426,8 @@ TEST(tokenizer_cache, "more distinct words than the encoder remembers get the sa
   int64_t count = tokenizer_encode(&t, text.bytes, n, ids, 1), at = 0;
   EXPECT(tok_round_trips(&t, text, ids, count), "does not round-trip");
   for (size_t from = 0, to; from < n; from = to) {  // line by line: each with an empty memory
-    to = (size_t)(bpe_line_end(text.bytes + from, text.bytes + n) - text.bytes);
+    const uint8_t *newline = (const uint8_t *)memchr(text.bytes + from, '\n', n - from);
+    to = newline ? (size_t)(newline - text.bytes) + 1 : n;
     int64_t line = tokenizer_encode(&t, text.bytes + from, to - from, line_ids, 1);
     if (at + line > count || memcmp(ids + at, line_ids, (size_t)line * sizeof *ids) != 0) { at = -1; break; }
     at += line;
@@ -438,6 +509,11 @@ TEST(tokenizer_refusals, "what a tokenizer.json asks for beyond byte-level BPE i
   tok_expect_refused("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
   tok_expect_refused("\"add_prefix_space\": false", "\"add_prefix_space\": true", "add_prefix_space");
   tok_expect_refused("\"use_regex\": true", "\"use_regex\": false", "use_regex");
+  tok_expect_refused("\"pre_tokenizer\": {", "\"pre_tokenizer\": null, \"other\": {", "pre_tokenizer is none");
+  const char *level = "\"post_processor\": {\"type\": \"ByteLevel\"";
+  tok_expect_refused(level, "\"post_processor\": {\"type\": \"BertProcessing\"", "post_processor");
+  tok_expect_refused(level, "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
+                     "{\"id\": \"a\"}}, {\"Sequence\": {\"id\": \"A\"}}]", "may add tokens");
   tok_expect_refused("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model.type");
   tok_expect_refused("\"dropout\": null", "\"dropout\": 0.1", "dropout");
   tok_expect_refused("\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", "end_of_word_suffix");
@@ -470,6 +546,254 @@ TEST(tokenizer_refusals, "what a tokenizer.json asks for beyond byte-level BPE i
          error);
   EXPECT(!tokenizer_load(&t, "/nowhere/t.json", error, sizeof error) && strstr(error, "/nowhere/t.json"), "'%s'",
          error);
+}
+
+// The fixture tokenizer_added.json with another pre_tokenizer; true when it loads.
+static inline bool tok_loads_with(const char *pre_tokenizer, Tokenizer *t, char error[512]) {
+  TokText json = tok_fixture("tokenizer_added.json");
+  char path[4096], *at = strstr((char *)json.bytes, "{\"type\": \"ByteLevel\""), *end = at ? strchr(at, '}') : NULL;
+  CHECK(end != NULL, "%s", "the fixture has no ByteLevel");
+  size_t before = (size_t)(at - (char *)json.bytes), n = strlen(pre_tokenizer), rest = strlen(end + 1);
+  char *changed = (char *)malloc(before + n + rest);
+  memcpy(changed, json.bytes, before);
+  memcpy(changed + before, pre_tokenizer, n);
+  memcpy(changed + before + n, end + 1, rest);
+  snprintf(path, sizeof path, "%s/changed.json", test_tmp());
+  tok_write(path, changed, before + n + rest);
+  free(changed);
+  free(json.bytes);
+  return tokenizer_load(t, path, error, 512);
+}
+
+TEST(tokenizer_by_line, "by line and not are told apart by the pre_tokenizer, kept when saved, and part of the hash") {
+#define TOK_LEVEL "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}"
+#define TOK_SPLIT(pattern, behavior, invert) "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", " \
+    "\"pattern\": {" pattern "}, \"behavior\": \"" behavior "\", \"invert\": " invert "}, " TOK_LEVEL "]}"
+  static const struct { const char *json; int by_line; } cases[] = {
+      {TOK_LEVEL, 0},
+      {TOK_SPLIT("\"String\": \"\\n\"", "MergedWithPrevious", "false"), 1},
+      {TOK_SPLIT("\"Regex\": \"\\\\n\"", "MergedWithPrevious", "false"), 1},
+      {TOK_SPLIT("\"Regex\": \"\\n\"", "MergedWithPrevious", "false"), 1},
+      {TOK_SPLIT("\"String\": \"\\\\n\"", "MergedWithPrevious", "false"), -1},  // a backslash and an n
+      {TOK_SPLIT("\"Regex\": \"\\\\n+\"", "MergedWithPrevious", "false"), -1},
+      {TOK_SPLIT("\"String\": \"\\n\"", "Isolated", "false"), -1},
+      {TOK_SPLIT("\"String\": \"\\n\"", "MergedWithPrevious", "true"), -1},
+      {TOK_SPLIT("", "MergedWithPrevious", "false"), -1},
+      {"{\"type\": \"Sequence\", \"pretokenizers\": [" TOK_LEVEL "]}", -1},
+      {"{\"type\": \"Sequence\", \"pretokenizers\": [" TOK_LEVEL ", " TOK_LEVEL "]}", -1},
+      {"{\"type\": \"Metaspace\", \"add_prefix_space\": false}", -1},
+      {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"String\": \"\\n\"}, \"behavior\": "
+       "\"MergedWithPrevious\", \"invert\": false}, " TOK_LEVEL ", " TOK_LEVEL "]}", -1},
+      {"{\"type\": \"Sequence\", \"pretokenizers\": []}", -1},
+      {"{\"type\": \"Sequence\", \"pretokenizers\": 7}", -1},
+      {"{\"type\": \"Sequence\"}", -1},
+  };
+  char error[512], path[4096];
+  uint64_t hash[2] = {};
+  snprintf(path, sizeof path, "%s/again.json", test_tmp());
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    Tokenizer t, again;
+    *error = 0;
+    bool ok = tok_loads_with(cases[i].json, &t, error);
+    EXPECT(ok == (cases[i].by_line >= 0), "case %zu: loaded %d, '%s'", i, ok, error);
+    if (!ok) EXPECT(strstr(error, "pre_tokenizer") && !t.by_line, "case %zu: '%s'", i, error);
+    if (!ok) continue;
+    EXPECT(t.by_line == cases[i].by_line, "case %zu: by line %d", i, t.by_line);
+    REQUIRE(tokenizer_save(&t, path, error, sizeof error) && tokenizer_load(&again, path, error, sizeof error), "%s",
+            error);
+    EXPECT(tokenizer_hash(&t) == tokenizer_hash(&again) && t.by_line == again.by_line, "case %zu: saved, another", i);
+    hash[t.by_line] = tokenizer_hash(&t);
+    tokenizer_free(&t);
+    tokenizer_free(&again);
+  }
+  EXPECT(hash[0] != hash[1], "the hash does not tell by line from not");
+#undef TOK_LEVEL
+#undef TOK_SPLIT
+  Tokenizer t;
+  tok_load_fixture(&t, "tokenizer_hostile.json");
+  TokText expected = tok_fixture("tokenizer_hostile.json");
+  size_t n = 0;
+  char *text = tokenizer_text(&t, &n);
+  EXPECT(n == expected.count && !memcmp(text, expected.bytes, n) && !text[n], "loaded, its text is not its file");
+  free(text);
+  free(expected.bytes);
+  tokenizer_free(&t);
+}
+
+// A directory of this test's own that holds these texts under vocab.json and merges.txt; NULL: not that file.
+static inline const char *tok_pair(const char *vocab, const char *merges) {
+  static char dir[4096];
+  char path[4200];
+  snprintf(dir, sizeof dir, "%s/pair", test_tmp());
+  mkdir(dir, 0777);
+  const char *names[] = {"vocab.json", "merges.txt"}, *texts[] = {vocab, merges};
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+    if (texts[i]) tok_write(path, texts[i], strlen(texts[i]));
+    else remove(path);
+  }
+  return dir;
+}
+
+TEST(tokenizer_pair, "vocab.json with merges.txt is the tokenizer of the tokenizer.json, which goes before them") {
+  Tokenizer one, pair;
+  char error[512], path[4096];
+  tok_load_fixture(&one, "tokenizer_gpt2.json");
+  snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
+  REQUIRE(tokenizer_load_any(&pair, path, error, sizeof error), "%s", error);
+  EXPECT(tokenizer_hash(&pair) == tokenizer_hash(&one) && !pair.by_line, "the pair is another tokenizer");
+  tok_expect_ids(&pair, "tokenizer_gpt2.txt", "tokenizer_gpt2.i32");
+  tokenizer_free(&pair);
+  // The same without the version line, with carriage returns, without a last newline.
+  TokText vocab = tok_read(path, "vocab.json"), merges = tok_read(path, "merges.txt");
+  REQUIRE(vocab.bytes && merges.bytes && !strncmp((char *)merges.bytes, "#version", 8), "%s: not what was made", path);
+  char *dos = (char *)calloc(2, merges.count), *to = dos;
+  for (const uint8_t *p = (uint8_t *)strchr((char *)merges.bytes, '\n') + 1; *p; p++) {
+    if (*p == '\n') *to++ = '\r';
+    *to++ = (char)*p;
+  }
+  to[-2] = 0;
+  const char *dir = tok_pair((char *)vocab.bytes, dos);
+  REQUIRE(tokenizer_load_any(&pair, dir, error, sizeof error), "%s", error);
+  EXPECT(tokenizer_hash(&pair) == tokenizer_hash(&one), "in another dress it is another tokenizer");
+  tokenizer_free(&pair);
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);  // beside the pair: goes before it
+  Tokenizer added;
+  tok_load_fixture(&added, "tokenizer_added.json");
+  REQUIRE(tokenizer_save(&added, path, error, sizeof error), "%s", error);
+  const char *ways[] = {dir, path};
+  for (const char *way : ways) {
+    REQUIRE(tokenizer_load_any(&pair, way, error, sizeof error), "%s", error);
+    EXPECT(tokenizer_hash(&pair) == tokenizer_hash(&added), "%s is another tokenizer", way);
+    tokenizer_free(&pair);
+  }
+  tokenizer_free(&added);
+  tokenizer_free(&one);
+  free(dos);
+  free(vocab.bytes);
+  free(merges.bytes);
+}
+
+// Loading the directory must fail with one line that holds both texts; the tokenizer is then empty.
+static inline void tok_expect_pair_refused(const char *dir, const char *has, const char *has_too) {
+  Tokenizer t;
+  char error[512] = "";
+  bool ok = tokenizer_load_any(&t, dir, error, sizeof error);
+  EXPECT(!ok && strstr(error, has) && strstr(error, has_too) && !strchr(error, '\n'), "'%s' lacks '%s' or '%s'", error,
+         has, has_too);
+  EXPECT(t.vocab_size == 0 && !t.bytes && !t.merges, "refused, but not empty");
+  if (ok) tokenizer_free(&t);
+}
+
+// `text` with the first `from` replaced by `to`, in memory that the caller frees.
+static inline char *tok_replaced(const char *text, const char *from, const char *to) {
+  const char *at = strstr(text, from);
+  CHECK(at != NULL, "there is no %s", from);
+  char *changed = (char *)malloc(strlen(text) + strlen(to) + 1);
+  sprintf(changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+  return changed;
+}
+
+TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damaged or inconsistent is named") {
+  char path[4096], file[4200];
+  snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
+  TokText v = tok_read(path, "vocab.json"), m = tok_read(path, "merges.txt");
+  REQUIRE(v.bytes && m.bytes, "%s is not there", path);
+  const char *vocab = (const char *)v.bytes, *merges = (const char *)m.bytes;
+  tok_expect_pair_refused(tok_pair(NULL, NULL), "looked for tokenizer.json", "vocab.json with merges.txt");
+  tok_expect_pair_refused(tok_pair(vocab, NULL), "merges.txt, which is missing", "/pair: ");
+  tok_expect_pair_refused(tok_pair(NULL, merges), "vocab.json is missing", "/pair: ");
+  static const struct { const char *from, *to, *says; } vocab_cases[] = {
+      {"\"!\": 0", "\"!\": 1", "same id"},          {"\"!\": 0", "\"!\": -1", "has no id"},
+      {"\"!\": 0", "\"!\": 0.5", "has no id"},      {"\"!\": 0", "\"!\": 100000", "ids must be"},
+      {"\"!\": 0", "\"!\": \"0\"", "has no id"},    {"\"!\": 0", "\"#\": 0", "is there twice"},
+      {"\"!\": 0", "\"!!\": 0", "byte 0x21"},       {"\"!\": 0", "\"\": 0", "has no id"},
+      {"\"!\": 0", "\"\\u0000\": 0", "NUL"},        {"{", "[", "is not JSON"},
+      {"{", "[{", "is not JSON"},                   {"\"!\": 0", "\"! !\": 0", "byte 0x21"},
+      {"\"<|endoftext|>\"", "\"<|end of text|>\"", "byte-level alphabet"},
+  };
+  for (auto &c : vocab_cases) {
+    char *changed = tok_replaced(vocab, c.from, c.to);
+    tok_expect_pair_refused(tok_pair(changed, merges), "vocab.json: ", c.says);
+    free(changed);
+  }
+  static const struct { const char *from, *to, *says; } merge_cases[] = {
+      {"\n", "\nnever here\n", "line 2: 'never"}, {"\n", "\na\n", "line 2 is not a pair"},
+      {"\n", "\n\n", "line 2 is not a pair"},     {"\n", "\na b c\n", "line 2 is not a pair"},
+      {"\n", "\na \n", "line 2: "},               {"\n", "\n a\n", "line 2: "},
+      {"\n", "\n#version\n", "line 2 is not a"},  {"\n", "\n! never\n", "'never' is not in vocab.json"},
+      {"\n", "\n! \"\n", "their union"},          {"\n", "\n\xff \xfe\n", "line 2: "},
+  };
+  for (auto &c : merge_cases) {
+    char *changed = tok_replaced(merges, c.from, c.to);
+    tok_expect_pair_refused(tok_pair(vocab, changed), "merges.txt: ", c.says);
+    free(changed);
+  }
+  const char *dir = tok_pair(vocab, merges);
+  snprintf(file, sizeof file, "%s/merges.txt", dir);
+  tok_write(file, "! \"\0\n", 5);
+  tok_expect_pair_refused(dir, "merges.txt: ", "NUL");
+  static const struct { const char *name, *text, *says; } beside[] = {
+      {"added_tokens.json", "{\"<|pad|>\": 700}", "AutoTokenizer"},
+      {"special_tokens_map.json", "{\"pad_token\": \"<|pad|>\"}", "pad_token"},
+      {"special_tokens_map.json", "{\"mask_token\": {\"content\": \"<mask>\"}}", "mask_token"},
+      {"special_tokens_map.json", "{\"additional_special_tokens\": [\"<x>\"]}", "additional_special_tokens"},
+      {"tokenizer_config.json", "{\"added_tokens_decoder\": {\"5\": {\"content\": \"<x>\"}}}", "added_tokens_decoder"},
+      {"tokenizer_config.json", "{\"add_prefix_space\": true}", "add_prefix_space"},
+      {"tokenizer_config.json", "{\"add_bos", "is not JSON"},
+  };
+  for (auto &b : beside) {
+    snprintf(file, sizeof file, "%s/%s", tok_pair(vocab, merges), b.name);
+    tok_write(file, b.text, strlen(b.text));
+    tok_expect_pair_refused(dir, b.name, b.says);
+    remove(file);
+  }
+  snprintf(file, sizeof file, "%s/tokenizer_config.json", dir);  // as transformers writes it for GPT-2
+  const char *plain = "{\"add_prefix_space\": false, \"eos_token\": \"<|endoftext|>\", \"unk_token\": {\"content\": "
+                      "\"<|endoftext|>\"}, \"pad_token\": null, \"model_max_length\": 1024}";
+  tok_write(file, plain, strlen(plain));
+  Tokenizer t;
+  char error[512];
+  EXPECT(tokenizer_load_any(&t, dir, error, sizeof error), "%s", error);
+  tokenizer_free(&t);
+  free(v.bytes);
+  free(m.bytes);
+}
+
+TEST(tokenizer_pair_damage, "a vocab.json or merges.txt cut short or damaged anywhere loads whole or is named") {
+  char path[4096], file[4200], error[512];
+  snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
+  TokText whole[] = {tok_read(path, "vocab.json"), tok_read(path, "merges.txt")};
+  TokText text = tok_fixture("tokenizer_gpt2.txt");
+  REQUIRE(whole[0].bytes && whole[1].bytes, "%s is not there", path);
+  int32_t *ids = (int32_t *)malloc(text.count * sizeof *ids);
+  uint64_t seed = 17;
+  for (int round = 0; round < 1200; round++) {
+    const char *dir = tok_pair((char *)whole[0].bytes, (char *)whole[1].bytes), *names[] = {"vocab.json", "merges.txt"};
+    TokText w = whole[round % 2];
+    uint8_t *damaged = (uint8_t *)malloc(w.count);
+    memcpy(damaged, w.bytes, w.count);
+    size_t n = round % 4 < 2 ? (size_t)(tok_random(&seed) % w.count) : w.count;
+    for (int k = 0; k < 3 && round % 4 >= 2; k++) {
+      uint64_t r = tok_random(&seed);
+      damaged[(r >> 16) % n] = (uint8_t)(r % 3 ? "\"\\{}:, 0\n\r\xff!"[(r >> 8) % 12] : (char)(r >> 8));
+    }
+    snprintf(file, sizeof file, "%s/%s", dir, names[round % 2]);
+    tok_write(file, damaged, n);
+    Tokenizer t;
+    *error = 0;
+    if (tokenizer_load_any(&t, dir, error, sizeof error)) {
+      int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
+      EXPECT(tok_round_trips(&t, text, ids, count), "round %d: loaded, but it does not round-trip", round);
+    } else {
+      EXPECT((strstr(error, "vocab.json: ") || strstr(error, "merges.txt: ")) && !strchr(error, '\n'), "'%s'", error);
+    }
+    tokenizer_free(&t);
+    free(damaged);
+  }
+  free(ids);
+  for (TokText &w : whole) free(w.bytes);
+  free(text.bytes);
 }
 
 TEST(tokenizer_save_fails, "a tokenizer that cannot be written is reported, and the file that was there stays whole") {

@@ -1,6 +1,8 @@
 // test_train.h: the model and its optimizer against PyTorch's numbers (dev/reference.py makes dev/fixtures/gpt_*), and
 // what training must do whatever the numbers: overfit a batch, approach a known entropy, not depend on the batch size.
 
+static const Start fresh = {};                   // of runs that start from nothing
+
 // ---- a trainer for tests -------------------------------------------------------------------------------------------
 // Options from one string of arguments; ends the test when they are refused.
 static inline void test_options(Options *o, int world, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -323,7 +325,7 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1,
   test_options(&o, 1,
                "--cache= --data generated --n_layer 2 --n_head 4 --n_embd 64 --seq_len 32 --batch_size 32 --lr 0.005 "
                "--max_steps 1000 --epochs 1000 --weight_decay 0.01");
-  load_corpus(&corpus, &image, &o, MPI_COMM_SELF, 2);
+  load_corpus(&corpus, &image, &o, &fresh, MPI_COMM_SELF, 2);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
   while (t.step < t.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
@@ -349,7 +351,7 @@ TEST_MPI(random_data_stays_at_uniform, 1,
   test_options(&o, 1,
                "--cache= --data random --vocab_size 50 --n_layer 1 --n_head 2 --n_embd 32 --seq_len 32 --batch_size 16 "
                "--lr 0.003 --max_steps 60");
-  load_corpus(&corpus, &image, &o, MPI_COMM_SELF, 2);
+  load_corpus(&corpus, &image, &o, &fresh, MPI_COMM_SELF, 2);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
   while (t.step < t.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);

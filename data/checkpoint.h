@@ -1,0 +1,739 @@
+// checkpoint.h: what is saved and how it becomes a checkpoint. Part 8 of the trainer, which includes it there.
+//
+//   OUT/ckpt/step_%08d/   model.safetensors   parameters, fp32, logical shapes, matrices as (out, in)
+//                         optim.safetensors   exp_avg.NAME and exp_avg_sq.NAME, or momentum_buffer.NAME
+//                         tokenizer.json      where the data is text
+//                         trainer.json        configuration, step, what changes from step to step, checksums
+//   OUT/ckpt/latest, best                     symbolic links
+//
+//   1 maps         which byte belongs to which tensor: from shapes alone, so it depends on no number of ranks
+//   2 trainer.json written last; its last line is the checksum of all before it
+//   3 directory    what is there, which is newest, what goes
+//   4 saving       saver_begin, saver_poll, saver_finish; save_model and export_hf write single files the same way
+//   5 loading      checkpoint_load
+//
+// A name that starts with step_ is given by rename, when every file below it is whole and on the disk; it is taken away
+// by rename before anything below it goes. So a process that is killed at any instant leaves whole checkpoints, and
+// names that start with a dot, which the next save removes. Newest is what was saved last (`serial`), not the highest
+// step: a run may go back.
+#pragma once
+#include "interchange.h"
+#include "store.h"
+
+enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MODEL = 0, CHECKPOINT_OPTIM = 1, CHECKPOINT_FILES = 2 };
+static const char *const checkpoint_files[] = {"model.safetensors", "optim.safetensors"};
+static_assert((int)CHECKPOINT_FILES == (int)MAP_MAX_FILES, "a checkpoint's map has both files");
+enum : unsigned { STATES_WEIGHTS = 1, STATES_ALL = (1 << MAP_STATES) - 1 };
+enum { TRAINER_JSON_MOST_BYTES = 1 << 28 };
+
+// ================================================================================================ 1 maps
+// Joins directory and name; a path that does not fit ends the program.
+static void path_join(char *to, size_t bytes, const char *directory, const char *name) {
+  const int n = snprintf(to, bytes, "%s/%s", directory, name);
+  if (n < 0 || (size_t)n >= bytes) die_user("the path %s/%s is too long", directory, name);
+}
+
+// Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
+static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m, char *header[MAP_MAX_FILES]) {
+  const Fsdp *f = &t->fsdp;
+  const bool adamw = f->cfg.optimizer == OPTIMIZER_ADAMW;
+  const char *const prefix[MAP_STATES] = {"", adamw ? "exp_avg." : "momentum_buffer.", "exp_avg_sq."};
+  typedef char Name[96];
+  Name *names = (Name *)malloc(sizeof(Name) * (size_t)(MAP_STATES * f->params));
+  SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * f->params), sizeof(SafetensorsTensor));
+  char heads[16];
+  snprintf(heads, sizeof heads, "%d", t->model.H);
+  const char *const metadata[] = {"format", "pt", "layout", "out,in", "n_head", heads, NULL};
+  tensor_map_open(m, f->params);
+  m->files = CHECKPOINT_FILES;
+  for (int file = 0; file < CHECKPOINT_FILES; file++) {
+    const int from = file == CHECKPOINT_MODEL ? 0 : 1, to = file == CHECKPOINT_MODEL ? 1 : adamw ? 3 : 2;
+    for (int i = 0; i < (to - from) * f->params; i++) {
+      const Param *p = &f->param[i % f->params];
+      snprintf(names[i], sizeof names[i], "%s%s", prefix[from + i / f->params], p->name);
+      list[i] = SafetensorsTensor{};
+      list[i].name = names[i];
+      list[i].dtype = F32;
+      list[i].ndim = p->ndim;
+      for (int d = 0; d < p->ndim; d++) list[i].shape[d] = p->shape[d];
+    }
+    const int count = (to - from) * f->params;
+    header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
+    for (int i = 0; i < count; i++) *tensor_place(m, from + i / f->params, i % f->params) = {file, F32, false, list[i].at};
+    m->file_bytes[file] = list[count - 1].at + list[count - 1].bytes;
+    path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);
+  }
+  free(names);
+  free(list);
+}
+static int64_t map_blocks(const TensorMap *m, int file) {
+  return (m->file_bytes[file] - m->data_at[file] + STORE_BLOCK_BYTES - 1) / STORE_BLOCK_BYTES;
+}
+
+// ================================================================================================ 2 trainer.json
+// What a checkpoint says of itself besides tensors.
+struct CheckpointState {
+  int64_t step, serial, updates;
+  int good_steps;
+  float loss_scale;
+  double beta1_power, beta2_power, best_loss;    // best_loss: lowest validation loss so far, INFINITY before one
+  uint64_t corpus_hash, tokenizer_hash;
+};
+
+// Its first part, made when the save begins. Ends inside the object.
+static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, double valid_loss, double best_loss) {
+  const StepState *s = t->host.state;
+  const time_t now = time(NULL);
+  char date[32];
+  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+  fprintf(f, "{\n\"format\":\"train_gpt_fsdp checkpoint\",\"format_version\":%d,\"program\":\"%s\",\"build\":\"%s\",\n",
+          CHECKPOINT_VERSION, PROGRAM_VERSION, BUILD_ID);
+  fprintf(f, "\"written\":\"%s\",\"serial\":%lld,\"ranks\":%d,\"ops\":\"%s\",\"device\":", date, (long long)serial,
+          t->fsdp.mesh.world, t->ctx.ops->name);
+  json_text(f, t->device.words);
+  fprintf(f, ",\n\"step\":%lld,\"steps_total\":%lld,\"epoch\":%lld,\"step_in_epoch\":%lld,\"samples\":%lld,\n",
+          (long long)t->step, (long long)t->steps_total, (long long)(t->step / max64(1, t->steps_per_epoch)),
+          (long long)(t->step % max64(1, t->steps_per_epoch)), (long long)(t->step * t->opt.global_batch));
+  fprintf(f, "\"state\":{\"updates\":%lld,\"good_steps\":%d", (long long)s->updates, s->good_steps);
+  json_number(f, "loss_scale", s->loss_scale);
+  json_number(f, "beta1_power", s->beta1_power);
+  json_number(f, "beta2_power", s->beta2_power);
+  fprintf(f, "},\n\"quality\":{\"loss\":%.17g", isfinite(s->loss) ? s->loss : 0);
+  json_number(f, "valid_loss", valid_loss);
+  json_number(f, "best_valid_loss", best_loss);
+  fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)t->corpus->hash);
+  json_text(f, t->corpus->source);
+  fprintf(f, "},\n\"config\":{");
+  log_config(f, &t->opt);
+  fprintf(f, "},\n\"matmul_plans\":\"");
+  size_t bytes = 0;
+  Ctx c = t->ctx;
+  c.ops->plans_export(&c, NULL, &bytes);
+  uint8_t *plans = (uint8_t *)calloc(1, bytes + 1);
+  c.ops->plans_export(&c, plans, &bytes);
+  for (size_t i = 0; i < bytes; i++) fprintf(f, "%02x", plans[i]);
+  free(plans);
+  fprintf(f, "\",\n");
+}
+// Its second part, when all tensors are written.
+static void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksums, const char *tokenizer,
+                                  int64_t tokenizer_bytes, uint64_t tokenizer_hash_) {
+  if (tokenizer)
+    fprintf(f, "\"tokenizer\":{\"bytes\":%lld,\"crc32c\":\"%08x\",\"hash\":\"%016llx\"},\n", (long long)tokenizer_bytes,
+            crc32c(0, tokenizer, (size_t)tokenizer_bytes), (unsigned long long)tokenizer_hash_);
+  fprintf(f, "\"files\":{");
+  for (int i = 0; i < CHECKPOINT_FILES; i++) {
+    fprintf(f, "%s\n\"%s\":{\"bytes\":%lld,\"header_bytes\":%lld,\"block_bytes\":%d,\"crc32c\":\"", i ? "," : "",
+            checkpoint_files[i], (long long)m->file_bytes[i], (long long)m->data_at[i], STORE_BLOCK_BYTES);
+    for (int64_t b = 0; b < map_blocks(m, i); b++) fprintf(f, "%08x", *checksums++);
+    fprintf(f, "\"}");
+  }
+  fprintf(f, "},\n");
+}
+static const char checkpoint_seal[] = "\"crc32c\":\"";
+// The last line: the checksum of all bytes before it. Returns malloc'ed text of *bytes.
+static char *checkpoint_sealed(const char *text, size_t text_bytes, size_t *bytes) {
+  char *all = (char *)malloc(text_bytes + 64);
+  memcpy(all, text, text_bytes);
+  *bytes = text_bytes + (size_t)snprintf(all + text_bytes, 64, "%s%08x\"}\n", checkpoint_seal,
+                                         crc32c(0, text, text_bytes));
+  return all;
+}
+
+static bool json_int(const cJSON *o, const char *key, double lo, double hi, int64_t *to) {
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+  if (!cJSON_IsNumber(v) || !(v->valuedouble >= lo && v->valuedouble <= hi) || v->valuedouble != floor(v->valuedouble))
+    return false;
+  *to = (int64_t)v->valuedouble;
+  return true;
+}
+// null: INFINITY.
+static bool json_real(const cJSON *o, const char *key, double *to) {
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+  if (!cJSON_IsNumber(v) && !cJSON_IsNull(v)) return false;
+  *to = cJSON_IsNull(v) ? INFINITY : v->valuedouble;
+  return true;
+}
+static bool json_hex(const cJSON *o, const char *key, uint64_t *to) {
+  const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, key));
+  char *end = NULL;
+  if (s) *to = strtoull(s, &end, 16);
+  return s && *s && !*end;
+}
+
+// Parses the text of PATH/trainer.json. NULL and one line in `error` when it is not whole or not ours.
+static cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes, char *error, size_t error_bytes) {
+  const size_t seal = sizeof checkpoint_seal - 1, last = seal + 8 + 3;         // "crc32c":"01234567"}\n
+  unsigned want = 0;
+  cJSON *json = NULL;
+  int64_t version = 0;
+  const char *line = bytes > last ? text + bytes - last : text;
+  const char *fault = NULL;
+  if (bytes <= last || memcmp(line, checkpoint_seal, seal) || sscanf(line + seal, "%8x\"}", &want) != 1 ||
+      memcmp(text + bytes - 3, "\"}\n", 3))
+    fault = "is cut short or no trainer.json of this program";
+  else if (crc32c(0, text, (size_t)(line - text)) != want) fault = "is damaged: its checksum does not match";
+  else if (!(json = cJSON_ParseWithLength(text, bytes))) fault = "is damaged: it is no JSON";
+  else if (!json_int(json, "format_version", 1, 1e9, &version)) fault = "has no format_version";
+  if (fault) snprintf(error, error_bytes, "%s/trainer.json %s", path, fault);
+  else if (version != CHECKPOINT_VERSION)
+    snprintf(error, error_bytes, "%s/trainer.json is of format %lld; this program reads %d: use a newer train_gpt_fsdp",
+             path, (long long)version, CHECKPOINT_VERSION);
+  else return json;
+  cJSON_Delete(json);
+  return NULL;
+}
+static bool checkpoint_state(const cJSON *json, CheckpointState *c, char *error, size_t error_bytes) {
+  const cJSON *s = cJSON_GetObjectItemCaseSensitive(json, "state");
+  double scale = 0;
+  int64_t good = 0;
+  uint64_t tokenizer = 0;
+  const char *bad = NULL;
+  if (!json_int(json, "step", 0, 0x1p53, &c->step)) bad = "step";
+  else if (!json_int(json, "serial", 0, 0x1p53, &c->serial)) bad = "serial";
+  else if (!json_int(s, "updates", 0, 0x1p53, &c->updates)) bad = "state.updates";
+  else if (!json_int(s, "good_steps", 0, 1e9, &good)) bad = "state.good_steps";
+  else if (!json_real(s, "loss_scale", &scale) || !(scale > 0 && scale < 1e30)) bad = "state.loss_scale";
+  else if (!json_real(s, "beta1_power", &c->beta1_power) || !(c->beta1_power >= 0 && c->beta1_power <= 1))
+    bad = "state.beta1_power";
+  else if (!json_real(s, "beta2_power", &c->beta2_power) || !(c->beta2_power >= 0 && c->beta2_power <= 1))
+    bad = "state.beta2_power";
+  else if (!json_real(cJSON_GetObjectItemCaseSensitive(json, "quality"), "best_valid_loss", &c->best_loss))
+    bad = "quality.best_valid_loss";
+  else if (!json_hex(cJSON_GetObjectItemCaseSensitive(json, "corpus"), "hash", &c->corpus_hash)) bad = "corpus.hash";
+  json_hex(cJSON_GetObjectItemCaseSensitive(json, "tokenizer"), "hash", &tokenizer);
+  c->good_steps = (int)good;
+  c->loss_scale = (float)scale;
+  c->tokenizer_hash = tokenizer;
+  REFUSE(bad, "trainer.json: %s is missing or out of range", bad);
+  return true;
+}
+// Fills checksums (map's blocks) from trainer.json; the sizes must be the map's.
+static bool checkpoint_checksums(const cJSON *json, const TensorMap *m, uint32_t *checksums, char *error,
+                                 size_t error_bytes) {
+  const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files");
+  for (int i = 0; i < CHECKPOINT_FILES; i++) {
+    const cJSON *file = cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]);
+    const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "crc32c"));
+    int64_t bytes = 0, header = 0, block = 0;
+    REFUSE(!json_int(file, "bytes", 0, 0x1p53, &bytes) || !json_int(file, "header_bytes", 0, 0x1p53, &header) ||
+           !json_int(file, "block_bytes", 0, 0x1p53, &block) || !hex, "trainer.json: files has nothing of %s",
+           checkpoint_files[i]);
+    REFUSE(bytes != m->file_bytes[i] || header != m->data_at[i] || block != STORE_BLOCK_BYTES ||
+           (int64_t)strlen(hex) != 8 * map_blocks(m, i),
+           "trainer.json: %s is %lld bytes with a header of %lld; this model's has %lld and %lld", checkpoint_files[i],
+           (long long)bytes, (long long)header, (long long)m->file_bytes[i], (long long)m->data_at[i]);
+    for (int64_t b = 0; b < map_blocks(m, i); b++) {
+      char digits[9] = "", *end;
+      memcpy(digits, hex + 8 * b, 8);
+      *checksums++ = (uint32_t)strtoul(digits, &end, 16);
+      REFUSE(*end, "trainer.json: '%s' is no checksum of %s", digits, checkpoint_files[i]);
+    }
+  }
+  return true;
+}
+
+// ================================================================================================ 3 directory
+// Reads DIR/trainer.json, malloc'ed. NULL and one line in `error`.
+static char *checkpoint_text(const char *directory, int64_t *bytes, char *error, size_t error_bytes) {
+  char path[MAP_PATH_BYTES];
+  path_join(path, sizeof path, directory, "trainer.json");
+  char *text = file_get(path, TRAINER_JSON_MOST_BYTES, bytes);
+  if (!text) snprintf(error, error_bytes, "cannot read %s: %s", path, strerror(errno));
+  return text;
+}
+// The serial of the checkpoint in `directory`; -1 and the reason when it is not whole: a file is missing or short.
+static int64_t checkpoint_serial(const char *directory, char *error, size_t error_bytes) {
+  int64_t bytes, serial = -1;
+  char *text = checkpoint_text(directory, &bytes, error, error_bytes), path[MAP_PATH_BYTES];
+  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, error, error_bytes) : NULL;
+  CheckpointState c;
+  if (json && checkpoint_state(json, &c, error, error_bytes)) serial = c.serial;
+  for (int i = 0; i < CHECKPOINT_FILES && serial >= 0; i++) {
+    struct stat st;
+    int64_t want = -1;
+    const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files");
+    json_int(cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]), "bytes", 0, 0x1p53, &want);
+    path_join(path, sizeof path, directory, checkpoint_files[i]);
+    if (!stat(path, &st) && st.st_size == want) continue;
+    snprintf(error, error_bytes, "%.900s is missing or has not its %lld bytes", path, (long long)want);
+    serial = -1;
+  }
+  cJSON_Delete(json);
+  free(text);
+  return serial;
+}
+
+struct Listed { char name[32]; int64_t serial; };
+static int listed_order(const void *a, const void *b) {          // newest first
+  const Listed *x = (const Listed *)a, *y = (const Listed *)b;
+  return x->serial < y->serial ? 1 : x->serial > y->serial ? -1 : strcmp(y->name, x->name);
+}
+// The names step_* of a directory of checkpoints, newest first; those that are not whole have serial -1 and come last;
+// `damaged` gets a line on the first of them. Returns a malloc'ed list.
+static Listed *checkpoint_list(const char *directory, int *count, char *damaged, size_t damaged_bytes) {
+  Listed *list = NULL;
+  DIR *dir = opendir(directory);
+  *count = 0;
+  damaged[0] = 0;
+  for (dirent *e; dir && (e = readdir(dir));) {
+    char path[MAP_PATH_BYTES], why[1024] = "";
+    int digits = 0;
+    if (sscanf(e->d_name, "step_%*[0-9]%n", &digits) != 0 || digits < 13 || e->d_name[digits] || digits > 31) continue;
+    list = (Listed *)realloc(list, sizeof(Listed) * (size_t)(*count + 1));
+    Listed *l = &list[(*count)++];
+    snprintf(l->name, sizeof l->name, "%.31s", e->d_name);
+    path_join(path, sizeof path, directory, e->d_name);
+    l->serial = checkpoint_serial(path, why, sizeof why);
+    if (l->serial < 0 && !damaged[0]) snprintf(damaged, damaged_bytes, "%s", why);
+  }
+  if (dir) closedir(dir);
+  if (*count) qsort(list, (size_t)*count, sizeof *list, listed_order);
+  return list;
+}
+
+// Takes a name away at once, then what is below it.
+static bool checkpoint_remove(const char *directory, const char *name) {
+  char from[MAP_PATH_BYTES], to[MAP_PATH_BYTES], hidden[64];
+  snprintf(hidden, sizeof hidden, ".removed_%.32s", name);
+  path_join(from, sizeof from, directory, name);
+  path_join(to, sizeof to, directory, hidden);
+  file_remove(to);
+  return file_rename(from, to) && file_remove(to);
+}
+// Removes what a save or a removal that was cut short left behind.
+static void checkpoint_sweep(const char *directory) {
+  DIR *dir = opendir(directory);
+  for (dirent *e; dir && (e = readdir(dir));) {
+    char path[MAP_PATH_BYTES];
+    if (strncmp(e->d_name, ".saving_", 8) && strncmp(e->d_name, ".removed_", 9)) continue;
+    path_join(path, sizeof path, directory, e->d_name);
+    file_remove(path);
+  }
+  if (dir) closedir(dir);
+}
+// Keeps the `keep` newest (0: all), and what `best` points to if keep_best.
+static void checkpoint_prune(const char *directory, int64_t keep, bool keep_best) {
+  char damaged[1024], best[64] = "", link[MAP_PATH_BYTES];
+  int count;
+  if (!keep) return;
+  path_join(link, sizeof link, directory, "best");
+  const ssize_t n = keep_best ? readlink(link, best, sizeof best - 1) : 0;
+  best[n > 0 ? n : 0] = 0;
+  Listed *list = checkpoint_list(directory, &count, damaged, sizeof damaged);
+  for (int i = 0; i < count; i++)
+    if (i >= keep && list[i].serial >= 0 && strcmp(list[i].name, best)) checkpoint_remove(directory, list[i].name);
+  free(list);
+}
+
+// ================================================================================================ 4 saving
+// What outlives a save, and the save in flight. Rank 0 has all of it; the others what they need to take part.
+struct Saver {
+  Trainer *t;
+  char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32];
+  bool continues;                                // this run was resumed from OUT/ckpt: what lies there is its own past
+  bool opened;                                   // the directory is ours
+  bool best;                                     // this save is the best so far
+  bool pending;                                  // a save has begun and its end was not told yet
+  bool whole;                                    // the last save made a whole checkpoint, or there was none
+  int64_t serial, saves, in_flight_step, saved_step;             // saved_step: of the newest whole one, -1: none
+  double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
+  double start_ms, pause_ms;
+  char *head, *tokenizer, *header[MAP_MAX_FILES];
+  size_t head_bytes, tokenizer_bytes;
+  uint64_t tokenizer_hash;
+};
+
+static void saver_init(Saver *s, Trainer *t) {
+  memset(s, 0, sizeof *s);
+  s->t = t;
+  s->saved_step = -1;
+  s->whole = true;
+  s->best_loss = s->valid_loss = INFINITY;
+  path_join(s->directory, sizeof s->directory, t->opt.out, "ckpt");
+}
+
+// Ranks whose host does not see OUT: their bytes will go through rank 0. Collective.
+static int saver_streaming_ranks(const Saver *s) {
+  const Mesh *m = &s->t->fsdp.mesh;
+  char probe[MAP_PATH_BYTES];
+  snprintf(probe, sizeof probe, "%.1200s/.seen_by_all_%d", s->t->opt.out, (int)getpid());
+  MPI_Bcast(probe, sizeof probe, MPI_CHAR, 0, m->comm);
+  const int fd = m->rank ? -1 : open(probe, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  MPI_Barrier(m->comm);
+  int blind = m->hosts > 1 && access(probe, F_OK), all = 0;
+  MPI_Allreduce(&blind, &all, 1, MPI_INT, MPI_SUM, m->comm);
+  if (fd >= 0) close(fd);
+  if (!m->rank) unlink(probe);
+  return all;
+}
+// Says what a checkpoint will be. Collective.
+static void saver_print_plan(Saver *s) {
+  const Trainer *t = s->t;
+  const Options *o = &t->opt;
+  TensorMap map;
+  char *header[MAP_MAX_FILES], when[64], keep[64], best[8] = "", streams[128] = "";
+  const int blind = saver_streaming_ranks(s);
+  if (t->fsdp.mesh.rank || o->eval_only || o->sample_only) return;
+  checkpoint_map(t, s->directory, &map, header);
+  if (o->save_every > 0) snprintf(when, sizeof when, "every %lld steps and at the end", (long long)o->save_every);
+  else snprintf(when, sizeof when, o->save_every ? "on SIGUSR1 only" : "every epoch and at the end");
+  snprintf(keep, sizeof keep, o->keep ? "newest %lld kept" : "all kept", (long long)o->keep);
+  if (o->keep_best) snprintf(best, sizeof best, ", best");
+  if (blind) snprintf(streams, sizeof streams, "; %d ranks stream theirs to rank 0: their hosts do not see it", blind);
+  printf("checkpoints: %s, %.1f MB each, %s%s, %s%s; rank 0 writes %.1f MB of it%s\n", s->directory,
+         (double)(map.file_bytes[0] + map.file_bytes[1]) * 1e-6, when, best, keep,
+         o->save_async ? ", in the background" : "", (double)store_own_bytes(&t->fsdp, &map, STATES_ALL) * 1e-6, streams);
+  for (char *h : header) free(h);
+  tensor_map_free(&map);
+}
+
+// Rank 0, at the first save: makes OUT/ckpt. Checkpoints of an earlier run that this one does not continue are moved
+// aside, never mixed with ours and never removed.
+static bool saver_open_directory(Saver *s, StoreRecord *r) {
+  char damaged[1024], aside[MAP_PATH_BYTES];
+  int count;
+  if (s->opened) return true;
+  Listed *list = checkpoint_list(s->directory, &count, damaged, sizeof damaged);
+  for (int i = 0; i < count; i++) s->serial = max64(s->serial, list[i].serial);
+  free(list);
+  if (count && !s->continues) {
+    for (int i = 1; i < 100000; i++) {
+      snprintf(aside, sizeof aside, "%.1200s.%d", s->directory, i);
+      if (access(aside, F_OK)) break;
+    }
+    if (!file_rename(s->directory, aside))
+      return store_fail(r, "cannot move %s of an earlier run to %s: %s", s->directory, aside, strerror(errno));
+    printf("notice: %s holds checkpoints of an earlier run; they are now in %s\n", s->directory, aside);
+  }
+  if (!file_make_directory(s->directory)) return store_fail(r, "cannot make %s: %s", s->directory, strerror(errno));
+  checkpoint_sweep(s->directory);
+  s->opened = true;
+  return true;
+}
+
+// Writes and syncs a small file of the checkpoint.
+static bool saver_put(Saver *s, const char *name, const char *text, size_t bytes, char *error, size_t error_bytes) {
+  char path[MAP_PATH_BYTES];
+  path_join(path, sizeof path, s->temporary, name);
+  const int fd = file_create(path, s->temporary);
+  bool ok = fd >= 0 && file_write(fd, path, text, (int64_t)bytes, 0) && file_sync(fd, path);
+  if (fd >= 0 && close(fd)) ok = false;
+  REFUSE(!ok, "cannot write %s: %s", path, strerror(errno));
+  return true;
+}
+// trainer.json: its head from the start of the save, its tail with the checksums, its seal.
+static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, char *error, size_t error_bytes) {
+  char *text = NULL;
+  size_t bytes = 0, sealed_bytes;
+  FILE *f = open_memstream(&text, &bytes);
+  fwrite(s->head, 1, s->head_bytes, f);
+  checkpoint_write_tail(f, &s->t->store.map, checksums, s->tokenizer, (int64_t)s->tokenizer_bytes, s->tokenizer_hash);
+  fclose(f);
+  char *sealed = checkpoint_sealed(text, bytes, &sealed_bytes);
+  const bool ok = saver_put(s, "trainer.json", sealed, sealed_bytes, error, error_bytes);
+  free(text);
+  free(sealed);
+  return ok;
+}
+// Rank 0, when all tensors are on the disk: the small files, the name, the links; then what is too old goes. A
+// checkpoint of that step that is there already changes places with ours in one instant.
+static bool saver_commit(void *to, const uint32_t *checksums, char *error, size_t error_bytes) {
+  Saver *s = (Saver *)to;
+  char final[MAP_PATH_BYTES], link[MAP_PATH_BYTES];
+  path_join(final, sizeof final, s->directory, s->name);
+  if (s->tokenizer && !saver_put(s, "tokenizer.json", s->tokenizer, s->tokenizer_bytes, error, error_bytes))
+    return false;
+  if (!saver_put_trainer_json(s, checksums, error, error_bytes)) return false;
+  REFUSE(!file_sync_directory(s->temporary), "cannot write %s: %s", s->temporary, strerror(errno));
+  bool named = access(final, F_OK) && file_rename(s->temporary, final);
+  if (!named && !access(final, F_OK)) {
+    named = file_exchange(s->temporary, final);
+    if (named) file_remove(s->temporary);
+    else if (errno == EINVAL || errno == ENOSYS)
+      named = checkpoint_remove(s->directory, s->name) && file_rename(s->temporary, final);
+  }
+  REFUSE(!named || !file_sync_directory(s->directory), "cannot rename %s to %s: %s", s->temporary, final,
+         strerror(errno));
+  path_join(link, sizeof link, s->directory, "latest");
+  file_link(s->name, link);                      // for people; the program looks at serials
+  path_join(link, sizeof link, s->directory, "best");
+  if (s->best) file_link(s->name, link);
+  checkpoint_prune(s->directory, s->t->opt.keep, s->t->opt.keep_best);
+  return true;
+}
+static void saver_discard(void *to) { file_remove(((Saver *)to)->temporary); }
+
+static void saver_free_texts(Saver *s) {
+  for (char *&h : s->header) { free(h); h = NULL; }
+  free(s->head);
+  free(s->tokenizer);
+  s->head = s->tokenizer = NULL;
+}
+// Starts a checkpoint of the state after the last step. Collective. False on every rank, with the reason in
+// t->store.result, when it cannot even begin. best: it has the lowest validation loss so far.
+static bool saver_begin(Saver *s, bool background, bool best) {
+  Trainer *t = s->t;
+  StoreRecord *r = t->store.result;
+  TensorMap map;
+  s->start_ms = now_ms();
+  s->best = best;
+  s->in_flight_step = t->step;
+  snprintf(s->name, sizeof s->name, "step_%08lld", (long long)t->step);
+  memset(r, 0, sizeof *r);
+  if (!t->fsdp.mesh.rank) {
+    char hidden[64];
+    snprintf(hidden, sizeof hidden, ".saving_%08lld_%d_%lld", (long long)t->step, (int)getpid(), (long long)s->saves++);
+    path_join(s->temporary, sizeof s->temporary, s->directory, hidden);
+    if (saver_open_directory(s, r) && !file_make_directory(s->temporary))
+      store_fail(r, "cannot make %s: %s", s->temporary, strerror(errno));
+    s->serial++;
+    FILE *f = open_memstream(&s->head, &s->head_bytes);
+    checkpoint_write_head(f, t, s->serial, s->valid_loss, s->best_loss);
+    fclose(f);
+    if (t->corpus->has_tokenizer) {
+      s->tokenizer = tokenizer_text(&t->corpus->tokenizer, &s->tokenizer_bytes);
+      s->tokenizer_hash = tokenizer_hash(&t->corpus->tokenizer);
+    }
+  }
+  MPI_Bcast(r, sizeof *r, MPI_BYTE, 0, t->store.comm);
+  MPI_Bcast(s->temporary, sizeof s->temporary, MPI_CHAR, 0, t->store.comm);
+  if (r->failed) { saver_free_texts(s); return false; }
+  checkpoint_map(t, s->temporary, &map, s->header);
+  const bool begun = store_save_begin(&t->store, &map, StoreRequest{STATES_ALL, background, true,
+                                      {s->header[0], s->header[1]}, {saver_commit, saver_discard, s}});
+  if (!begun) saver_free_texts(s);
+  s->pause_ms = background ? now_ms() - s->start_ms : 0;
+  return begun;
+}
+// Says how the save that began last has ended. Returns whether its checkpoint is whole; the same on every rank.
+static bool saver_report(Saver *s, Log *log) {
+  const StoreRecord *r = s->t->store.result;
+  char path[MAP_PATH_BYTES], error[STORE_ERROR_BYTES + 128] = "", last[64] = "there is none yet";
+  path_join(path, sizeof path, s->directory, s->name);
+  if (s->saved_step >= 0) snprintf(last, sizeof last, "the last whole one is step %lld", (long long)s->saved_step);
+  if (r->failed) snprintf(error, sizeof error, "%s; %s", r->error, last);
+  const TensorMap *m = &s->t->store.map;
+  const double ms = now_ms() - s->start_ms, pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
+  const int64_t bytes = m->file_bytes[0] + m->file_bytes[1];
+  s->pending = false;
+  if (!r->failed) s->saved_step = s->in_flight_step;
+  const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
+  log_checkpoint(log, s->t, &report);
+  saver_free_texts(s);
+  return !r->failed;
+}
+// A save in the background that has ended is told. Called after every step.
+static void saver_poll(Saver *s, Log *log) {
+  if (s->pending && store_poll(&s->t->store)) s->whole = saver_report(s, log);
+}
+// Waits for the save in flight, if there is one. Returns whether the last one made a whole checkpoint.
+static bool saver_finish(Saver *s, Log *log) {
+  if (!s->pending) return s->whole;
+  store_wait(&s->t->store, log_save_progress, NULL);
+  return s->whole = saver_report(s, log);
+}
+// Ends the save in flight without a checkpoint: there is no time to finish it.
+static void saver_give_up(Saver *s) {
+  if (!s->pending) return;
+  __atomic_store_n(&s->t->store.cancelled, true, __ATOMIC_RELAXED);
+  store_wait(&s->t->store, NULL, NULL);
+  saver_free_texts(s);
+  s->pending = false;
+}
+// Saves a checkpoint of the state after the last step: at once, or in the background. A save that is still in flight is
+// waited for. A failed one is told, and training goes on. Collective.
+static bool saver_save(Saver *s, Log *log, bool background, bool best) {
+  saver_finish(s, log);
+  s->pending = true;
+  if (!saver_begin(s, background, best)) return s->whole = saver_report(s, log);
+  if (background) return true;
+  saver_finish(s, log);
+  return s->whole;
+}
+// The same at once, unless the newest checkpoint already is of this step.
+static bool saver_save_now(Saver *s, Log *log) {
+  if (saver_finish(s, log) && s->saved_step == s->t->step) return true;
+  return saver_save(s, log, false, false);
+}
+// Takes note of a validation loss; returns whether it is the lowest so far.
+static bool saver_see(Saver *s, double loss) {
+  s->valid_loss = loss;
+  if (!(loss < s->best_loss)) return false;
+  s->best_loss = loss;
+  return true;
+}
+
+// Weights alone, in fp32, as one safetensors file that appears whole or not at all. `map` has the final path and is
+// taken over; header: malloc'ed, freed here; both rank 0's. Collective. Every rank returns the same; the reason is in
+// t->store.result.
+struct WeightsFile { char temporary[MAP_PATH_BYTES], path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES]; };
+static bool weights_commit(void *to, const uint32_t *, char *error, size_t error_bytes) {
+  WeightsFile *w = (WeightsFile *)to;
+  REFUSE(!file_rename(w->temporary, w->path) || !file_sync_directory(w->directory), "cannot rename %s to %s: %s",
+         w->temporary, w->path, strerror(errno));
+  return true;
+}
+static void weights_discard(void *to) { file_remove(((WeightsFile *)to)->temporary); }
+static bool save_weights(Trainer *t, TensorMap *map, char *header) {
+  WeightsFile w = {};
+  tensor_map_share(map, t->store.comm);
+  snprintf(w.path, sizeof w.path, "%s", map->path[0]);
+  snprintf(w.directory, sizeof w.directory, "%s", map->path[0]);
+  *strrchr(w.directory, '/') = 0;
+  int pid = (int)getpid();
+  MPI_Bcast(&pid, 1, MPI_INT, 0, t->store.comm);
+  snprintf(w.temporary, sizeof w.temporary, "%.1260s.tmp%d", w.path, pid);
+  snprintf(map->path[0], MAP_PATH_BYTES, "%s", w.temporary);
+  const bool begun = store_save_begin(&t->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
+                                                                   {weights_commit, weights_discard, &w}});
+  if (begun) store_wait(&t->store, log_save_progress, NULL);
+  free(header);
+  const StoreRecord *r = t->store.result;
+  if (!t->fsdp.mesh.rank && r->failed) fprintf(stderr, "%s: %s\n", who_am_i, r->error);
+  return !r->failed;
+}
+// OUT/model.safetensors: the same bytes as a checkpoint's. Collective.
+static bool save_model(Trainer *t) {
+  TensorMap map;
+  char *header[MAP_MAX_FILES];
+  checkpoint_map(t, t->opt.out, &map, header);
+  map.files = 1;
+  free(header[1]);
+  if (t->fsdp.mesh.rank) tensor_map_free(&map);
+  const bool saved = save_weights(t, &map, header[0]);
+  if (saved && !t->fsdp.mesh.rank) printf("weights: %s/model.safetensors\n", t->opt.out);
+  return saved;
+}
+
+// The first special token of a tokenizer, malloc'ed, and its id; NULL and -1 when it has none.
+static char *special_token(const Tokenizer *k, int32_t *id) {
+  for (int i = 0; i < k->added_count; i++) {
+    if (!k->added[i].special) continue;
+    int bytes;
+    const uint8_t *text = tokenizer_token_bytes(k, *id = k->added[i].id, &bytes);
+    return strndup((const char *)text, (size_t)bytes);
+  }
+  *id = -1;
+  return NULL;
+}
+// Rank 0: what stands beside the weights in a Hugging Face directory.
+static bool export_texts(const Trainer *t, const char *directory, char *error, size_t error_bytes) {
+  const Model *m = &t->model;
+  const bool has_tokenizer = t->corpus->has_tokenizer;
+  int32_t special_id = -1;
+  char *special = has_tokenizer ? special_token(&t->corpus->tokenizer, &special_id) : NULL;
+  size_t tokenizer_bytes = 0;
+  const ModelShape shape = {m->L, m->H, m->C, m->P, m->V, m->tied, (double)m->dropout};
+  const struct { const char *name; char *text; } files[] = {
+      {"config.json", export_config_text(shape, special_id, PROGRAM_VERSION)},
+      {"generation_config.json", export_generation_config_text(special_id)},
+      {"tokenizer.json", has_tokenizer ? tokenizer_text(&t->corpus->tokenizer, &tokenizer_bytes) : NULL},
+      {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(m->P, special) : NULL}};
+  error[0] = 0;
+  for (const auto &f : files) {
+    char path[MAP_PATH_BYTES];
+    path_join(path, sizeof path, directory, f.name);
+    const size_t bytes = !strcmp(f.name, "tokenizer.json") ? tokenizer_bytes : f.text ? strlen(f.text) : 0;
+    if (f.text && !error[0] && !file_put(path, directory, f.text, (int64_t)bytes))
+      snprintf(error, error_bytes, "cannot write %.900s: %s", path, strerror(errno));
+    free(f.text);
+  }
+  free(special);
+  return !error[0];
+}
+// Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
+// weights, turned as Conv1D has them. Collective. Every rank returns the same.
+static bool export_hf(Trainer *t, const char *directory) {
+  const Fsdp *f = &t->fsdp;
+  TensorMap map = {};
+  char *header = NULL, error[1024] = "";
+  int64_t header_bytes = 0;
+  int ok = 1;
+  if (!f->mesh.rank)
+    ok = export_map(&map, directory, f->param, f->params, t->model.tied, &header, &header_bytes, error, sizeof error);
+  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
+  if (ok && !save_weights(t, &map, header)) return false;
+  if (ok && !f->mesh.rank) ok = export_texts(t, directory, error, sizeof error);
+  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
+  if (!f->mesh.rank && !ok) fprintf(stderr, "%s: --export_hf: %s\n", who_am_i, error);
+  if (!f->mesh.rank && ok) printf("exported: %s\n", directory);
+  return ok;
+}
+
+// ================================================================================================ 5 loading
+// The first rank's reason why a header on the disk is not the one this model has; names the tensor.
+static bool checkpoint_check_header(const char *path, const char *want, int64_t header_bytes, char *error,
+                                    size_t error_bytes) {
+  char *got = (char *)malloc((size_t)header_bytes);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const bool same = fd >= 0 && file_read(fd, got, header_bytes, 0) && !memcmp(got, want, (size_t)header_bytes);
+  if (fd >= 0) close(fd);
+  free(got);
+  if (same) return true;
+  SafetensorsFile there;
+  if (!safetensors_open(&there, path)) { snprintf(error, error_bytes, "%s", there.error); return false; }
+  cJSON *here = cJSON_ParseWithLength(want + 8, (size_t)header_bytes - 8);
+  snprintf(error, error_bytes, "%s: its header is not the one that was written", path);
+  for (int i = 0; i < there.count; i++) {
+    const SafetensorsTensor *x = &there.tensor[i];
+    const cJSON *w = cJSON_GetObjectItemCaseSensitive(here, x->name);
+    const cJSON *begin = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(w, "data_offsets"), 0);
+    const cJSON *shape = cJSON_GetObjectItemCaseSensitive(w, "shape");
+    const char *fault = NULL;
+    if (!w) fault = "does not belong to this model";
+    else if (!x->known_dtype || x->dtype != F32) fault = "is not F32";
+    else if (cJSON_GetArraySize(shape) != x->ndim) fault = "has another shape";
+    else if (cJSON_GetNumberValue(begin) + (double)header_bytes != (double)x->at) fault = "is not where it was written";
+    for (int d = 0; !fault && d < x->ndim; d++)
+      if (cJSON_GetNumberValue(cJSON_GetArrayItem(shape, d)) != (double)x->shape[d]) fault = "has another shape";
+    if (!fault) continue;
+    snprintf(error, error_bytes, "%s: tensor %s %s", path, x->name, fault);
+    break;
+  }
+  const cJSON *w;
+  cJSON_ArrayForEach(w, here) {
+    bool found = !strcmp(w->string, "__metadata__");
+    for (int i = 0; i < there.count; i++) found = found || !strcmp(there.tensor[i].name, w->string);
+    if (!found) snprintf(error, error_bytes, "%s: tensor %s is missing", path, w->string);
+  }
+  cJSON_Delete(here);
+  safetensors_close(&there);
+  return false;
+}
+
+// Loads weights, and with `resume` optimizer, step and all that changes from step to step, from the checkpoint in
+// `directory`, whose trainer.json is `json` (rank 0's, given to all). Collective; ends all ranks with one line when
+// anything is missing, extra, of another shape, or damaged.
+static void checkpoint_load(Trainer *t, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume) {
+  char error[STORE_ERROR_BYTES + 1200] = "", *header[MAP_MAX_FILES];
+  TensorMap map;
+  CheckpointState c;
+  MPI_Comm comm = t->fsdp.mesh.comm;
+  checkpoint_map(t, directory, &map, header);
+  uint32_t *checksums = (uint32_t *)calloc((size_t)(map_blocks(&map, 0) + map_blocks(&map, 1)), sizeof(uint32_t));
+  if (checkpoint_state(json, &c, error, sizeof error)) checkpoint_checksums(json, &map, checksums, error, sizeof error);
+  if (!resume) map.files = 1;
+  for (int i = 0; i < map.files && !t->fsdp.mesh.rank && !error[0]; i++)
+    checkpoint_check_header(map.path[i], header[i], map.data_at[i], error, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  StoreLoad l = {};
+  l.map = &map;
+  l.checksums = checksums;
+  l.seen = json_checksum;
+  store_load(&t->store, l, resume ? STATES_ALL : STATES_WEIGHTS, error, sizeof error, log_load_progress, t);
+  agree_no_error(comm, error, EXIT_MISSING);
+  for (char *h : header) free(h);
+  free(checksums);
+  tensor_map_free(&map);
+  if (!resume) return;
+  StepState *s = t->host.state;
+  s->updates = c.updates;
+  s->good_steps = c.good_steps;
+  t->loss_scale = s->loss_scale = t->opt.loss_scale > 0 ? (float)t->opt.loss_scale : c.loss_scale;
+  s->beta1_power = c.beta1_power;
+  s->beta2_power = c.beta2_power;
+  t->ctx.ops->copy(&t->ctx, t->buffers.state, s, sizeof *s);
+  t->ctx.ops->sync(&t->ctx);
+  t->step = c.step;
+}

@@ -1,0 +1,160 @@
+// files.h: the system calls by which files are written and read. Each goes through one hook, so that a test can fail it
+// or end the process right there: what a save may leave behind is then known for every instant.
+//
+// Conventions
+//   - false (or -1): it did not work and errno says why.
+//   - a name that readers look for appears by rename only, when everything behind it has reached the disk.
+#pragma once
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+enum FileOp { FILE_MAKE_DIRECTORY, FILE_CREATE, FILE_WRITE, FILE_SYNC, FILE_RENAME, FILE_LINK, FILE_REMOVE };
+// NULL, except in tests: called before the system call, from any thread; what it returns is errno of a call that fails,
+// 0 lets it happen.
+static int (*file_hook)(FileOp op, const char *path);
+static inline bool file_allowed(FileOp op, const char *path) {
+  const int fault = file_hook ? file_hook(op, path) : 0;
+  if (fault) errno = fault;
+  return !fault;
+}
+
+// An existing directory is fine.
+static inline bool file_make_directory(const char *path) {
+  return file_allowed(FILE_MAKE_DIRECTORY, path) && (!mkdir(path, 0777) || errno == EEXIST);
+}
+
+// On NFS a write that fails may be told to whoever writes next, or to nobody: there each write waits for the server.
+static inline int file_sync_flag(const char *path) {
+  enum { NFS_MAGIC = 0x6969 };
+  struct statfs s;
+  return !statfs(path, &s) && s.f_type == NFS_MAGIC ? O_DSYNC : 0;
+}
+
+// Opens PATH for writing, made if absent; `directory` is where it lies. Returns the descriptor or -1.
+static inline int file_create(const char *path, const char *directory) {
+  if (!file_allowed(FILE_CREATE, path)) return -1;
+  return open(path, O_RDWR | O_CREAT | O_CLOEXEC | file_sync_flag(directory), 0666);
+}
+// Gives the file its size and, where the file system can, its blocks: a disk that is too full says so now.
+static inline bool file_reserve(int fd, const char *path, int64_t bytes) {
+  if (!file_allowed(FILE_WRITE, path)) return false;
+  int fault = 0;
+  do fault = bytes && fallocate(fd, 0, 0, bytes) ? errno : 0; while (fault == EINTR);
+  errno = fault;
+  if (fault && fault != EOPNOTSUPP && fault != ENOSYS && fault != EINVAL) return false;
+  return !ftruncate(fd, bytes);
+}
+// Writes all of it, and asks the kernel to start on the disk at once instead of when memory is full of it.
+static inline bool file_write(int fd, const char *path, const void *data, int64_t bytes, int64_t offset) {
+  if (!file_allowed(FILE_WRITE, path)) return false;
+  const int64_t first = offset, all = bytes;
+  while (bytes > 0) {
+    const ssize_t n = pwrite(fd, data, (size_t)bytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) { errno = n ? errno : ENOSPC; return false; }
+    data = (const char *)data + n;
+    bytes -= n;
+    offset += n;
+  }
+  enum { WORTH_STARTING_BYTES = 1 << 20 };
+  if (all >= WORTH_STARTING_BYTES) sync_file_range(fd, first, all, SYNC_FILE_RANGE_WRITE);
+  return true;
+}
+// Reads all of it; a file that ends before is ENODATA.
+static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) {
+  while (bytes > 0) {
+    const ssize_t n = pread(fd, data, (size_t)bytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) { errno = n ? errno : ENODATA; return false; }
+    data = (char *)data + n;
+    bytes -= n;
+    offset += n;
+  }
+  return true;
+}
+static inline bool file_sync(int fd, const char *path) { return file_allowed(FILE_SYNC, path) && !fsync(fd); }
+
+// Makes names that were given in a directory durable. File systems that cannot do it (EINVAL) need it not.
+static inline bool file_sync_directory(const char *path) {
+  if (!file_allowed(FILE_SYNC, path)) return false;
+  const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool ok = !fsync(fd) || errno == EINVAL;
+  const int fault = errno;
+  close(fd);
+  errno = fault;
+  return ok;
+}
+static inline bool file_rename(const char *from, const char *to) {
+  return file_allowed(FILE_RENAME, to) && !rename(from, to);
+}
+// Two names change places in one instant. False with EINVAL or ENOSYS where the file system cannot.
+static inline bool file_exchange(const char *a, const char *b) {
+  enum { EXCHANGE = 2 };                         // RENAME_EXCHANGE of linux/fs.h
+  return file_allowed(FILE_RENAME, b) && !syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, EXCHANGE);
+}
+// PATH becomes a symbolic link to `target`, in one instant, whatever it was before.
+static inline bool file_link(const char *target, const char *path) {
+  char temporary[4096];
+  snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
+  if (!file_allowed(FILE_LINK, path)) return false;
+  unlink(temporary);
+  return !symlink(target, temporary) && file_rename(temporary, path);
+}
+// Removes a file, or a directory and the files in it. What is not there is fine.
+static inline bool file_remove(const char *path) {
+  DIR *dir = opendir(path);
+  bool ok = true;
+  for (dirent *e; dir && (e = readdir(dir));) {
+    char inside[4096];
+    if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+    snprintf(inside, sizeof inside, "%s/%s", path, e->d_name);
+    ok = file_allowed(FILE_REMOVE, inside) && (!unlink(inside) || errno == ENOENT) && ok;
+  }
+  if (!dir) return file_allowed(FILE_REMOVE, path) && (!unlink(path) || errno == ENOENT);
+  closedir(dir);
+  return file_allowed(FILE_REMOVE, path) && (!rmdir(path) || errno == ENOENT) && ok;
+}
+
+// Writes a small file under a temporary name, syncs and renames it: PATH is whole or what it was. `directory` holds it.
+static inline bool file_put(const char *path, const char *directory, const void *data, int64_t bytes) {
+  char temporary[4096];
+  snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
+  const int fd = file_create(temporary, directory);
+  bool ok = fd >= 0 && !ftruncate(fd, 0) && file_write(fd, temporary, data, bytes, 0) && file_sync(fd, temporary);
+  if (fd >= 0 && close(fd)) ok = false;
+  ok = ok && file_rename(temporary, path) && file_sync_directory(directory);
+  const int fault = errno;
+  if (!ok && fd >= 0) unlink(temporary);
+  errno = fault;
+  return ok;
+}
+// The whole of a file of at most `most` bytes, malloc'ed, with a zero behind it. NULL with errno (EFBIG: it is larger).
+static inline char *file_get(const char *path, int64_t most, int64_t *bytes) {
+  struct stat st;
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return NULL;
+  char *text = NULL;
+  if (!fstat(fd, &st)) {
+    if (S_ISDIR(st.st_mode)) errno = EISDIR;
+    else if (st.st_size > most) errno = EFBIG;
+    else if ((text = (char *)calloc(1, (size_t)st.st_size + 1)) && !file_read(fd, text, st.st_size, 0)) {
+      free(text);
+      text = NULL;
+    }
+  }
+  const int fault = errno;
+  close(fd);
+  errno = fault;
+  *bytes = text ? st.st_size : 0;
+  return text;
+}

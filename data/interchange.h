@@ -1,0 +1,708 @@
+// interchange.h: models of other programs, and ours for other programs. What a file's tensors are called and where they
+// lie becomes a TensorMap, by which every rank reads or writes its own parts; nothing is converted beforehand.
+//
+//   1 names      the two layouts of GPT-2 in safetensors, complaints that name tensors
+//   2 config     config.json of Hugging Face's GPT-2 -> ModelShape
+//   3 llm.c      the .bin files of https://github.com/karpathy/llm.c, versions 3 (fp32) and 5 (bf16)
+//   4 import     import_open (what is it, which shape) -> import_map (where is which parameter) -> import_close
+//   5 export     export_map, export_*_text: what GPT2LMHeadModel.save_pretrained writes
+//
+// Layouts
+//   ours           wte.weight, h.0.attn.c_attn.weight, ...; matrices (out,in); n_head in the header's __metadata__
+//   Hugging Face   the same names, each but lm_head.weight behind "transformer." (the published files: without it); the
+//                  four matrices of a block (in,out), because they belong to its Conv1D; n_head in config.json
+//   llm.c          no names: 16 tensors of all blocks together, (out,in); the head is always tied
+//
+// All of it runs on one rank and reads untrusted files. Every function that can fail returns false and leaves one line
+// in `error`: file, tensor or field, what was expected, what was found.
+#pragma once
+#include "safetensors.h"
+#include "tensor_map.h"
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdarg.h>
+
+enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC };
+
+// dropout: 0 where the file does not tell.
+struct ModelShape { int64_t n_layer, n_head, n_embd, n_positions, vocab_size; bool tied; double dropout; };
+
+// An open model of another program. Ended by import_close.
+struct Import {
+  ImportKind kind;
+  ModelShape shape;
+  char path[MAP_PATH_BYTES];                     // of the file that has the weights
+  char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or ""
+  char notice[256];                              // what is taken otherwise than the file says, for the user; or ""
+  int64_t file_bytes;
+  bool prefixed;                                 // Hugging Face: names start with "transformer."
+  SafetensorsFile file;                          // not of llm.c
+  Dtype dtype;                                   // of llm.c
+  int64_t padded_vocab;                          // of llm.c: rows of wte in the file
+};
+
+#define IMPORT_REFUSE(cond, ...) \
+  do { \
+    if (cond) { \
+      snprintf(error, error_bytes, __VA_ARGS__); \
+      return false; \
+    } \
+  } while (0)
+
+// ================================================================================================ 1 names
+static const char import_hf_prefix[] = "transformer.";
+struct ImportText { char text[96]; };
+
+// "(300,32)".
+static inline ImportText import_shape_text(int ndim, const int64_t *shape) {
+  ImportText t = {"("};
+  size_t n = 1;
+  for (int i = 0; i < ndim && n < sizeof t.text; i++)
+    n += (size_t)snprintf(t.text + n, sizeof t.text - n, "%s%lld", i ? "," : "", (long long)shape[i]);
+  snprintf(t.text + min64((int64_t)n, sizeof t.text - 2), 2, ")");
+  return t;
+}
+
+// What is wrong with a file's tensors: the first three in words, the rest counted.
+struct ImportComplaints { char text[1024]; int count; };
+// Adds one: printf's arguments.
+__attribute__((format(printf, 2, 3))) static inline void import_complain(ImportComplaints *c, const char *fmt, ...) {
+  const size_t used = strlen(c->text);
+  if (++c->count > 3) return;
+  if (used) snprintf(c->text + used, sizeof c->text - used, "; ");
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(c->text + strlen(c->text), sizeof c->text - strlen(c->text), fmt, ap);
+  va_end(ap);
+}
+// Whether there were none; else they are in `error`.
+static inline bool import_settle(const ImportComplaints *c, const char *path, char *error, size_t error_bytes) {
+  if (!c->count) return true;
+  char more[32] = "";
+  if (c->count > 3) snprintf(more, sizeof more, "; and %d more", c->count - 3);
+  snprintf(error, error_bytes, "%.600s: %s%s", path, c->text, more);
+  return false;
+}
+
+static inline int import_compare(const void *a, const void *b) {
+  return strcmp((*(const Param *const *)a)->name, (*(const Param *const *)b)->name);
+}
+// Parameters by name: an index of `params` pointers, sorted, malloc'ed.
+static inline const Param **import_index(const Param *param, int params) {
+  const Param **index = (const Param **)malloc(sizeof *index * (size_t)params);
+  for (int i = 0; i < params; i++) index[i] = &param[i];
+  qsort(index, (size_t)params, sizeof *index, import_compare);
+  return index;
+}
+// The parameter called `name`, or NULL.
+static inline const Param *import_find(const Param *const *index, int params, const char *name) {
+  for (int low = 0, high = params; low < high;) {
+    const int middle = (low + high) / 2, order = strcmp(name, index[middle]->name);
+    if (!order) return index[middle];
+    if (order < 0) high = middle;
+    else low = middle + 1;
+  }
+  return NULL;
+}
+
+// The matrices that are Hugging Face's Conv1D, stored (in,out): all those of blocks.
+static inline bool import_is_conv1d(const Param *p) { return p->ndim == 2 && !strncmp(p->name, "h.", 2); }
+
+// The causal masks that older transformers stored beside the weights: h.N.attn.bias and h.N.attn.masked_bias.
+static inline bool import_is_mask(const char *name) {
+  if (strncmp(name, "h.", 2)) return false;
+  const size_t digits = strspn(name + 2, "0123456789");
+  const char *rest = name + 2 + digits;
+  return digits && (!strcmp(rest, ".attn.bias") || !strcmp(rest, ".attn.masked_bias"));
+}
+
+// ================================================================================================ 2 config
+// What this program can be told to build; larger numbers in a file are taken for damage.
+struct ImportField { const char *name; size_t offset; int64_t highest; };
+static const ImportField import_fields[] = {
+    {"n_layer", offsetof(ModelShape, n_layer), 1000},
+    {"n_head", offsetof(ModelShape, n_head), 1000},
+    {"n_embd", offsetof(ModelShape, n_embd), 65536},
+    {"n_positions", offsetof(ModelShape, n_positions), 1 << 20},
+    {"vocab_size", offsetof(ModelShape, vocab_size), 1 << 24}};
+
+// The numbers of a shape read from PATH, against what can be built.
+static inline bool import_check_shape(const ModelShape *m, const char *path, char *error, size_t error_bytes) {
+  for (const ImportField &f : import_fields) {
+    const int64_t value = *(const int64_t *)((const char *)m + f.offset);
+    IMPORT_REFUSE(value < 1 || value > f.highest, "%s: %s is %lld, expected 1 to %lld", path, f.name, (long long)value,
+                  (long long)f.highest);
+  }
+  IMPORT_REFUSE(m->n_embd % m->n_head, "%s: n_head %lld does not divide n_embd %lld", path, (long long)m->n_head,
+                (long long)m->n_embd);
+  return true;
+}
+
+// The whole of a small regular text file, ended by NUL, malloc'ed. NULL and `error` when it cannot be had.
+static inline char *import_read_text(const char *path, size_t *bytes, char *error, size_t error_bytes) {
+  enum { HIGHEST_BYTES = 1 << 20 };
+  struct stat st;
+  errno = EINVAL;                                // of what is there but no file
+  FILE *f = stat(path, &st) || !S_ISREG(st.st_mode) ? NULL : fopen(path, "rb");
+  if (!f) { snprintf(error, error_bytes, "%s: cannot read it: %s", path, strerror(errno)); return NULL; }
+  char *text = (char *)malloc(HIGHEST_BYTES + 1);
+  *bytes = fread(text, 1, HIGHEST_BYTES + 1, f);
+  fclose(f);
+  if (*bytes <= HIGHEST_BYTES) {
+    text[*bytes] = 0;
+    return text;
+  }
+  snprintf(error, error_bytes, "%s: has more than %d bytes, no config.json has", path, HIGHEST_BYTES);
+  free(text);
+  return NULL;
+}
+
+// A config.json being read.
+struct ImportConfig { const cJSON *root; const char *path; char *error; size_t error_bytes; };
+// Leaves the file's path and a reason in the error. Returns false.
+__attribute__((format(printf, 2, 3))) static inline bool import_config_refuse(const ImportConfig *c, const char *fmt,
+                                                                              ...) {
+  const int n = snprintf(c->error, c->error_bytes, "%s: ", c->path);
+  va_list ap;
+  va_start(ap, fmt);
+  if (n >= 0 && (size_t)n < c->error_bytes) vsnprintf(c->error + n, c->error_bytes - (size_t)n, fmt, ap);
+  va_end(ap);
+  return false;
+}
+
+// The value of a field, NULL when it is absent or null. False when it is there twice: readers differ in which counts.
+static inline bool import_config_get(const ImportConfig *c, const char *name, const cJSON **value) {
+  const cJSON *x;
+  *value = NULL;
+  bool found = false;
+  cJSON_ArrayForEach(x, c->root) {
+    if (!x->string || strcmp(x->string, name)) continue;
+    if (found) return import_config_refuse(c, "%s is there twice", name);
+    found = true;
+    *value = cJSON_IsNull(x) ? NULL : x;
+  }
+  return true;
+}
+// A number, or `absent` where there is none.
+static inline bool import_config_number(const ImportConfig *c, const char *name, double absent, double *value) {
+  const cJSON *x;
+  if (!import_config_get(c, name, &x)) return false;
+  if (x && !cJSON_IsNumber(x)) return import_config_refuse(c, "%s is not a number", name);
+  *value = x ? x->valuedouble : absent;
+  return true;
+}
+// true or false, or `absent` where there is none.
+static inline bool import_config_flag(const ImportConfig *c, const char *name, bool absent, bool *value) {
+  const cJSON *x;
+  if (!import_config_get(c, name, &x)) return false;
+  if (x && !cJSON_IsBool(x)) return import_config_refuse(c, "%s is neither true nor false", name);
+  *value = x ? cJSON_IsTrue(x) : absent;
+  return true;
+}
+// A text that must be one of `known`, two at most; `absent` says whether it may be missing.
+static inline bool import_config_text(const ImportConfig *c, const char *name, const char *known, const char *known_2,
+                                      bool absent) {
+  const cJSON *x;
+  if (!import_config_get(c, name, &x)) return false;
+  if (!x && absent) return true;
+  if (cJSON_IsString(x) && (!strcmp(x->valuestring, known) || !strcmp(x->valuestring, known_2))) return true;
+  return import_config_refuse(c, "%s is %s, expected %s: this is another model than GPT-2 as computed here", name,
+                              cJSON_IsString(x) ? safetensors_quoted(x->valuestring).text : x ? "no text" : "missing",
+                              known);
+}
+
+// Refuses whatever would change the function computed. Absent fields have the values of transformers' GPT2Config.
+static inline bool import_config_check(const ImportConfig *c, const ModelShape *m) {
+  static const struct { const char *name; bool value; } flags[] = {
+      {"scale_attn_weights", true}, {"scale_attn_by_inverse_layer_idx", false}, {"add_cross_attention", false}};
+  if (!import_config_text(c, "activation_function", "gelu_new", "gelu_pytorch_tanh", true)) return false;
+  for (const auto &f : flags) {
+    bool value = f.value;
+    if (!import_config_flag(c, f.name, f.value, &value)) return false;
+    if (value != f.value)
+      return import_config_refuse(c, "%s is %s, only %s is supported", f.name, value ? "true" : "false",
+                                  f.value ? "true" : "false");
+  }
+  double epsilon = 0, inner = 0;
+  if (!import_config_number(c, "layer_norm_epsilon", 1e-5, &epsilon)) return false;
+  if (!(fabs(epsilon - 1e-5) < 1e-10))           // an fp32 1e-5 written out is one
+    return import_config_refuse(c, "layer_norm_epsilon is %g, only 1e-5 is supported", epsilon);
+  const double wide = 4.0 * (double)m->n_embd;
+  if (!import_config_number(c, "n_inner", wide, &inner)) return false;
+  if (inner != wide)
+    return import_config_refuse(c, "n_inner is %.10g, only null or 4 n_embd = %.10g is supported", inner, wide);
+  const cJSON *quantized;
+  if (!import_config_get(c, "quantization_config", &quantized)) return false;
+  if (quantized) return import_config_refuse(c, "has a quantization_config: quantized weights are not supported");
+  return true;
+}
+
+// There is one dropout here, three in the file: says so in `notice` if they differ.
+static inline bool import_config_dropout(const ImportConfig *c, double *dropout, char *notice, size_t notice_bytes) {
+  static const char *const names[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
+  double p[3] = {};
+  for (int i = 0; i < 3; i++) {
+    if (!import_config_number(c, names[i], 0.1, &p[i])) return false;
+    if (!(p[i] >= 0 && p[i] <= 0.99)) return import_config_refuse(c, "%s is %g, expected 0 to 0.99", names[i], p[i]);
+  }
+  *dropout = p[0];
+  if (p[1] != p[0] || p[2] != p[0])
+    snprintf(notice, notice_bytes, "embd_pdrop %g and attn_pdrop %g are not resid_pdrop %g: dropout %g is used in all "
+             "three places", p[1], p[2], p[0], p[0]);
+  return true;
+}
+
+// Fills s->shape and s->notice from the fields, once the file is known to be an object.
+static inline bool import_config_read(const ImportConfig *c, Import *s) {
+  ModelShape *m = &s->shape;
+  if (!import_config_text(c, "model_type", "gpt2", "gpt2", false)) return false;
+  for (const ImportField &f : import_fields) {
+    double value = 0;
+    if (!import_config_number(c, f.name, 0, &value)) return false;
+    if (!(value >= 1 && value <= (double)f.highest && value == floor(value)))
+      return import_config_refuse(c, "%s is %s%.10g, expected a whole number from 1 to %lld", f.name,
+                                  value == 0 ? "missing or " : "", value, (long long)f.highest);
+    *(int64_t *)((char *)m + f.offset) = (int64_t)value;
+  }
+  return import_check_shape(m, c->path, c->error, c->error_bytes) && import_config_check(c, m) &&
+         import_config_flag(c, "tie_word_embeddings", true, &m->tied) &&
+         import_config_dropout(c, &m->dropout, s->notice, sizeof s->notice);
+}
+
+// Reads DIRECTORY/config.json into s->shape.
+static inline bool import_config(Import *s, const char *directory, char *error, size_t error_bytes) {
+  char path[MAP_PATH_BYTES + 32];
+  size_t bytes;
+  snprintf(path, sizeof path, "%s/config.json", directory);
+  char *text = import_read_text(path, &bytes, error, error_bytes);
+  if (!text) return false;
+  const char *stopped = text;                    // cJSON's nesting limit ends deep JSON here too
+  cJSON *root = memchr(text, 0, bytes) ? NULL : cJSON_ParseWithLengthOpts(text, bytes + 1, &stopped, true);
+  const ImportConfig c = {root, path, error, error_bytes};
+  bool ok = cJSON_IsObject(root);
+  if (!ok && root) import_config_refuse(&c, "is no JSON object");
+  if (!ok && !root) import_config_refuse(&c, "is not JSON from byte %td of %zu on", stopped - text, bytes);
+  ok = ok && import_config_read(&c, s);
+  cJSON_Delete(root);
+  free(text);
+  return ok;
+}
+
+// ================================================================================================ 3 llm.c
+// A header of 256 int32: magic, version, maxT, V, L, NH, C, padded V; then the tensors in this order, each of all
+// blocks together. Rows and columns in units of C; rows 0: the vocabulary or the positions.
+struct LlmcTensor { const char *name; bool block; int rows, cols; };
+static const LlmcTensor llmc_tensors[] = {
+    {"wte.weight", false, 0, 1},         {"wpe.weight", false, 0, 1},
+    {"ln_1.weight", true, 1, 0},         {"ln_1.bias", true, 1, 0},
+    {"attn.c_attn.weight", true, 3, 1},  {"attn.c_attn.bias", true, 3, 0},
+    {"attn.c_proj.weight", true, 1, 1},  {"attn.c_proj.bias", true, 1, 0},
+    {"ln_2.weight", true, 1, 0},         {"ln_2.bias", true, 1, 0},
+    {"mlp.c_fc.weight", true, 4, 1},     {"mlp.c_fc.bias", true, 4, 0},
+    {"mlp.c_proj.weight", true, 1, 4},   {"mlp.c_proj.bias", true, 1, 0},
+    {"ln_f.weight", false, 1, 0},        {"ln_f.bias", false, 1, 0}};
+enum { LLMC_MAGIC = 20240326, LLMC_HEADER_BYTES = 1024, LLMC_WTE = 0, LLMC_WPE = 1 };
+
+// Shape of the i-th tensor of one block as a parameter; columns -1: one dimension.
+static inline void llmc_shape(const ModelShape *m, int i, int64_t shape[2]) {
+  const LlmcTensor *t = &llmc_tensors[i];
+  shape[0] = i == LLMC_WTE ? m->vocab_size : i == LLMC_WPE ? m->n_positions : t->rows * m->n_embd;
+  shape[1] = t->cols ? t->cols * m->n_embd : -1;
+}
+// Bytes in the file of the i-th tensor of one block.
+static inline int64_t llmc_tensor_bytes(const Import *s, int i) {
+  int64_t shape[2];
+  llmc_shape(&s->shape, i, shape);
+  if (i == LLMC_WTE) shape[0] = s->padded_vocab;
+  return shape[0] * (shape[1] < 0 ? 1 : shape[1]) * (int64_t)dtype_bytes(s->dtype);
+}
+
+// Reads the header of an llm.c model. s->path and s->file_bytes are set.
+static inline bool llmc_open(Import *s, const int32_t header[256], char *error, size_t error_bytes) {
+  const int version = header[1];
+  IMPORT_REFUSE(s->file_bytes < LLMC_HEADER_BYTES, "%s: ends after %lld bytes, the header of an llm.c model has %d",
+                s->path, (long long)s->file_bytes, LLMC_HEADER_BYTES);
+  IMPORT_REFUSE(version != 3 && version != 5,
+                "%s: is an llm.c model of version %d; versions 3 (fp32) and 5 (bf16) are read: write it again with a "
+                "current llm.c", s->path, version);
+  s->kind = IMPORT_LLMC;
+  s->dtype = version == 3 ? F32 : BF16;
+  s->padded_vocab = header[7];
+  s->shape = ModelShape{header[4], header[5], header[6], header[2], header[3], true, 0};
+  if (!import_check_shape(&s->shape, s->path, error, error_bytes)) return false;
+  IMPORT_REFUSE(s->padded_vocab < s->shape.vocab_size || s->padded_vocab > 2 << 24,
+                "%s: the padded vocabulary has %lld tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab,
+                (long long)s->shape.vocab_size);
+  int64_t expected = LLMC_HEADER_BYTES;
+  for (int i = 0; i < (int)(sizeof llmc_tensors / sizeof *llmc_tensors); i++)
+    expected += llmc_tensor_bytes(s, i) * (llmc_tensors[i].block ? s->shape.n_layer : 1);
+  IMPORT_REFUSE(s->file_bytes != expected, "%s: has %lld bytes, its header asks for %lld; it is cut short or damaged",
+                s->path, (long long)s->file_bytes, (long long)expected);
+  return true;
+}
+
+// Places every tensor of an llm.c file, or complains that no parameter has its name and shape. Of wte only the rows of
+// the vocabulary are taken: the padding stands behind them.
+static inline void llmc_map(const Import *s, const Param *param, const Param *const *index, int params, TensorMap *map,
+                            ImportComplaints *complaints) {
+  int64_t at = LLMC_HEADER_BYTES;
+  for (int i = 0; i < (int)(sizeof llmc_tensors / sizeof *llmc_tensors); i++) {
+    const LlmcTensor *t = &llmc_tensors[i];
+    for (int l = 0; l < (t->block ? (int)s->shape.n_layer : 1); l++, at += llmc_tensor_bytes(s, i)) {
+      char name[64];
+      int64_t shape[2];
+      if (t->block) snprintf(name, sizeof name, "h.%d.%s", l, t->name);
+      else snprintf(name, sizeof name, "%s", t->name);
+      llmc_shape(&s->shape, i, shape);
+      const Param *p = import_find(index, params, name);
+      if (!p) import_complain(complaints, "tensor %s is not in the model asked for", name);
+      else if (p->shape[0] != shape[0] || (p->ndim == 2 ? p->shape[1] : -1) != shape[1])
+        import_complain(complaints, "tensor %s is %s, expected %s", name,
+                        import_shape_text(shape[1] < 0 ? 1 : 2, shape).text, import_shape_text(p->ndim, p->shape).text);
+      else *tensor_place(map, 0, (int)(p - param)) = TensorPlace{0, s->dtype, false, at};
+    }
+  }
+}
+
+// ================================================================================================ 4 import
+// Whether DIRECTORY/NAME is there.
+static inline bool import_exists(const char *directory, const char *name) {
+  char path[MAP_PATH_BYTES + 64];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  return !stat(path, &st);
+}
+// Remembers DIRECTORY where it has a tokenizer.
+static inline void import_find_tokenizer(Import *s, const char *directory) {
+  const bool there = import_exists(directory, "tokenizer.json") ||
+                     (import_exists(directory, "vocab.json") && import_exists(directory, "merges.txt"));
+  if (there) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", directory);
+}
+// Maps s->path and finds out under which names it has the weights.
+static inline bool import_open_safetensors(Import *s, char *error, size_t error_bytes) {
+  IMPORT_REFUSE(!safetensors_open(&s->file, s->path), "%s", s->file.error);
+  for (int i = 0; i < s->file.count && !s->prefixed; i++)
+    s->prefixed = !strncmp(s->file.tensor[i].name, import_hf_prefix, sizeof import_hf_prefix - 1);
+  return true;
+}
+
+// The shape of a file in our layout, from its tensors and __metadata__.
+static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, char *error, size_t error_bytes) {
+  const SafetensorsTensor *wpe = safetensors_entry(&s->file, "wpe.weight");
+  const char *heads = safetensors_metadata(&s->file, "n_head");
+  char name[64], *end = NULL;
+  IMPORT_REFUSE(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "no matrix" : "missing");
+  IMPORT_REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown; name the directory of the "
+                "checkpoint or export instead of this file", s->path);
+  ModelShape *m = &s->shape;
+  *m = ModelShape{0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
+                  !safetensors_entry(&s->file, "lm_head.weight"), 0};
+  if (end == heads || *end) m->n_head = 0;
+  for (; m->n_layer <= import_fields[0].highest; m->n_layer++) {
+    snprintf(name, sizeof name, "h.%lld.ln_1.weight", (long long)m->n_layer);
+    if (!safetensors_entry(&s->file, name)) break;
+  }
+  return import_check_shape(m, s->path, error, error_bytes);
+}
+
+// A .safetensors file by itself, in directory DIRECTORY: ours, or Hugging Face's with config.json beside it.
+static inline bool import_open_file(Import *s, const char *directory, char *error, size_t error_bytes) {
+  if (!import_open_safetensors(s, error, error_bytes)) return false;
+  import_find_tokenizer(s, directory);
+  if (!s->prefixed) {
+    static const char *const names[] = {"wte.weight", "h.0.attn.c_attn.weight"};
+    const SafetensorsTensor *t[2];
+    for (int i = 0; i < 2; i++) {
+      t[i] = safetensors_entry(&s->file, names[i]);
+      IMPORT_REFUSE(!t[i] || t[i]->ndim != 2, "%s: tensor %s is %s: this is no GPT-2 model", s->path, names[i],
+                    t[i] ? "no matrix" : "missing");
+    }
+    if (t[1]->shape[1] == t[0]->shape[1]) {      // (3C,C) and (V,C); Hugging Face has (C,3C)
+      s->kind = IMPORT_SAFETENSORS;
+      return import_own_shape(s, t[0], error, error_bytes);
+    }
+  }
+  s->kind = IMPORT_HF_DIRECTORY;
+  IMPORT_REFUSE(!import_exists(directory, "config.json"),
+                "%s: has Hugging Face's layout, which needs the config.json it was saved with beside it", s->path);
+  return import_config(s, directory, error, error_bytes);
+}
+
+// A directory that has config.json.
+static inline bool import_open_directory(Import *s, const char *directory, char *error, size_t error_bytes) {
+  static const char *const others[] = {"model.safetensors.index.json", "pytorch_model.bin",
+                                       "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"};
+  s->kind = IMPORT_HF_DIRECTORY;
+  if (!import_exists(directory, "model.safetensors")) {
+    for (const char *name : others)
+      IMPORT_REFUSE(import_exists(directory, name),
+                    "%s: has its weights in %s, only one whole model.safetensors is read; make one in Python: "
+                    "transformers.AutoModelForCausalLM.from_pretrained('%s').save_pretrained('NEW', "
+                    "max_shard_size='100GB')", directory, name, directory);
+    IMPORT_REFUSE(true, "%s: has config.json but no model.safetensors", directory);
+  }
+  import_find_tokenizer(s, directory);
+  return import_config(s, directory, error, error_bytes) && import_open_safetensors(s, error, error_bytes);
+}
+
+// A file by its first bytes: llm.c's, PyTorch's, or (so it is said) safetensors.
+static inline bool import_open_by_content(Import *s, char *error, size_t error_bytes) {
+  static const struct { int32_t magic; const char *what; } foreign[] = {
+      {20240327, "llm.c's debug state"}, {20240328, "llm.c's tokenizer"}, {20240520, "llm.c's tokens"},
+      {20240801, "llm.c's Llama 3 tokens"}, {20240803, "llm.c's Llama 3 model"}};
+  int32_t header[256] = {};
+  FILE *f = fopen(s->path, "rb");
+  const size_t got = f ? fread(header, 1, sizeof header, f) : 0;
+  IMPORT_REFUSE(!f, "%s: cannot read it: %s", s->path, strerror(errno));
+  fclose(f);
+  // In a safetensors file these are the high bytes of the header's length, which are zero.
+  const bool numbered = got >= 8 && header[1] != 0;
+  if (numbered && header[0] == LLMC_MAGIC) return llmc_open(s, header, error, error_bytes);
+  for (const auto &x : foreign)
+    IMPORT_REFUSE(numbered && header[0] == x.magic, "%s: is %s, not a GPT-2 model", s->path, x.what);
+  const bool zip = !memcmp(header, "PK\3\4", 4), pickle = !memcmp(header, "\x80\2", 2);
+  IMPORT_REFUSE(got >= 4 && (zip || pickle),
+                "%s: is PyTorch's own format, which is a program to run, not data; save it as safetensors "
+                "(transformers: save_pretrained)", s->path);
+  char directory[MAP_PATH_BYTES];
+  snprintf(directory, sizeof directory, "%s", s->path);
+  char *slash = strrchr(directory, '/');
+  if (slash) slash[slash == directory] = 0;
+  return import_open_file(s, slash ? directory : ".", error, error_bytes);
+}
+
+// Frees what an Import has; it is empty then, and may be closed again.
+static inline void import_close(Import *s) {
+  safetensors_close(&s->file);
+  memset(s, 0, sizeof *s);
+}
+
+// The work of import_open; what it opened is left open when it fails.
+static inline bool import_open_any(Import *s, const char *path, char *error, size_t error_bytes) {
+  struct stat st;
+  IMPORT_REFUSE(strlen(path) + 64 > sizeof s->path, "%.60s...: the path is too long", path);
+  IMPORT_REFUSE(stat(path, &st), "%s: cannot open it: %s; a model is a directory with config.json and "
+                "model.safetensors, a .safetensors file, or llm.c's .bin (nothing is downloaded)", path,
+                strerror(errno));
+  snprintf(s->path, sizeof s->path, "%s", path);
+  if (S_ISDIR(st.st_mode)) {
+    snprintf(s->path, sizeof s->path, "%s/model.safetensors", path);
+    if (import_exists(path, "config.json")) {
+      if (!import_open_directory(s, path, error, error_bytes)) return false;
+    } else {
+      IMPORT_REFUSE(!import_exists(path, "model.safetensors"),
+                    "%s: has no config.json and no model.safetensors; name a directory that save_pretrained or "
+                    "--export_hf wrote, a checkpoint, a .safetensors file, or llm.c's .bin", path);
+      if (!import_open_file(s, path, error, error_bytes)) return false;
+    }
+    s->file_bytes = (int64_t)s->file.bytes;
+    return true;
+  }
+  IMPORT_REFUSE(!S_ISREG(st.st_mode), "%s: is neither a directory nor a file", path);
+  s->file_bytes = (int64_t)st.st_size;
+  return import_open_by_content(s, error, error_bytes);
+}
+
+// Finds out what PATH is and which shape its model has. False: `error` says why, s is closed.
+static inline bool import_open(Import *s, const char *path, char *error, size_t error_bytes) {
+  memset(s, 0, sizeof *s);
+  const bool ok = import_open_any(s, path, error, error_bytes);
+  if (!ok) import_close(s);
+  return ok;
+}
+
+// A tied head that the file stores all the same must be the embedding, bit for bit.
+static inline void import_check_head(const Import *s, const SafetensorsTensor *head, const SafetensorsTensor *wte,
+                                     ImportComplaints *complaints) {
+  const bool same = head->dtype == wte->dtype && head->known_dtype && head->ndim == 2 && wte->ndim == 2 &&
+                    head->shape[0] == wte->shape[0] && head->bytes == wte->bytes &&
+                    !memcmp(s->file.map + head->at, s->file.map + wte->at, (size_t)wte->bytes);
+  if (!same)
+    import_complain(complaints, "tensor lm_head.weight is not wte.weight, though tie_word_embeddings says so: if the "
+                    "head is its own, set tie_word_embeddings to false in config.json");
+}
+
+// The parameter's name of a tensor of the file; NULL if no parameter is called so.
+static inline const char *import_local_name(const Import *s, const char *name) {
+  const size_t n = sizeof import_hf_prefix - 1;
+  if (!s->prefixed || !strcmp(name, "lm_head.weight")) return name;
+  return strncmp(name, import_hf_prefix, n) || !strcmp(name + n, "lm_head.weight") ? NULL : name + n;
+}
+
+// The place of parameter p, if tensor t has its shape (as this layout has it) and a dtype that is read.
+static inline void import_place(const Import *s, const Param *p, const SafetensorsTensor *t, TensorPlace *place,
+                                ImportComplaints *complaints) {
+  const bool transposed = s->kind == IMPORT_HF_DIRECTORY && import_is_conv1d(p);
+  const int64_t shape[2] = {p->shape[transposed ? 1 : 0], p->ndim == 2 ? p->shape[transposed ? 0 : 1] : 1};
+  const bool fits = t->ndim == p->ndim && t->shape[0] == shape[0] && (p->ndim == 1 || t->shape[1] == shape[1]);
+  const bool readable = t->known_dtype && (t->dtype == F32 || t->dtype == BF16 || t->dtype == F16);
+  if (!fits)
+    import_complain(complaints, "tensor %s is %s, expected %s", p->name, import_shape_text(t->ndim, t->shape).text,
+                    import_shape_text(p->ndim, shape).text);
+  else if (!readable)
+    import_complain(complaints, "tensor %s is %s, expected F32, BF16 or F16", p->name, t->dtype_text);
+  else *place = TensorPlace{0, t->dtype, transposed, t->at};
+}
+
+// Places every parameter in a safetensors file; complains of tensors that do not fit one to one.
+static inline void import_map_tensors(const Import *s, const Param *param, const Param *const *index, int params,
+                                      TensorMap *map, ImportComplaints *complaints) {
+  const SafetensorsTensor **found = (const SafetensorsTensor **)calloc((size_t)params, sizeof *found), *head = NULL;
+  const bool foreign = s->kind == IMPORT_HF_DIRECTORY;
+  for (int i = 0; i < s->file.count; i++) {
+    const SafetensorsTensor *t = &s->file.tensor[i];
+    const char *local = import_local_name(s, t->name);
+    const Param *p = local ? import_find(index, params, local) : NULL;
+    if (p) found[p - param] = t;
+    else if (local && foreign && s->shape.tied && !strcmp(local, "lm_head.weight")) head = t;
+    else if (!local || !foreign || !import_is_mask(local))
+      import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(t->name).text);
+  }
+  for (int p = 0; p < params; p++) {
+    if (!found[p]) import_complain(complaints, "tensor %s is missing", param[p].name);
+    else import_place(s, &param[p], found[p], tensor_place(map, 0, p), complaints);
+  }
+  const SafetensorsTensor *wte = safetensors_entry(&s->file, s->prefixed ? "transformer.wte.weight" : "wte.weight");
+  if (head && wte) import_check_head(s, head, wte, complaints);
+  free(found);
+}
+
+// The place of every parameter, as state 0 of an empty map. False: nothing is left in the map, and `error` names up to
+// three tensors that are missing, extra, of another shape or of a dtype that is not read.
+static inline bool import_map(Import *s, const Param *param, int params, TensorMap *map, char *error,
+                              size_t error_bytes) {
+  ImportComplaints complaints = {};
+  const Param **index = import_index(param, params);
+  tensor_map_open(map, params);
+  map->files = 1;
+  map->file_bytes[0] = s->file_bytes;
+  map->data_at[0] = s->kind == IMPORT_LLMC ? (int64_t)LLMC_HEADER_BYTES : (int64_t)s->file.data_at;
+  snprintf(map->path[0], sizeof map->path[0], "%s", s->path);
+  if (s->kind == IMPORT_LLMC) llmc_map(s, param, index, params, map, &complaints);
+  else import_map_tensors(s, param, index, params, map, &complaints);
+  for (int p = 0; p < params && s->kind == IMPORT_LLMC && !complaints.count; p++)
+    if (tensor_place(map, 0, p)->file < 0) import_complain(&complaints, "tensor %s is missing", param[p].name);
+  free(index);
+  if (import_settle(&complaints, s->path, error, error_bytes)) return true;
+  tensor_map_free(map);
+  return false;
+}
+
+// ================================================================================================ 5 export
+// One tensor of an exported file, before it is placed.
+struct ExportTensor { char name[sizeof import_hf_prefix + sizeof(Param::name)]; int param; };
+// Order of names, byte by byte: that of the safetensors library for tensors of one dtype.
+static inline int export_compare(const void *a, const void *b) {
+  return strcmp(((const ExportTensor *)a)->name, ((const ExportTensor *)b)->name);
+}
+
+// The places of all parameters in DIR/model.safetensors, as state 0 of an empty map, and the file's header (malloc'ed),
+// as GPT2LMHeadModel.save_pretrained writes them: fp32, by name, lm_head.weight only where the head is not tied.
+static inline bool export_map(TensorMap *map, const char *dir, const Param *param, int params, bool tied, char **header,
+                              int64_t *header_bytes, char *error, size_t error_bytes) {
+  static const char *const metadata[] = {"format", "pt", NULL};
+  IMPORT_REFUSE(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
+  ExportTensor *order = (ExportTensor *)calloc((size_t)params, sizeof *order);
+  SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)params, sizeof *tensor);
+  int count = 0;
+  for (int p = 0; p < params; p++) {
+    const bool head = !strcmp(param[p].name, "lm_head.weight");
+    if (head && tied) continue;
+    order[count].param = p;
+    snprintf(order[count++].name, sizeof order->name, "%s%s", head ? "" : import_hf_prefix, param[p].name);
+  }
+  qsort(order, (size_t)count, sizeof *order, export_compare);
+  for (int i = 0; i < count; i++) {
+    const Param *p = &param[order[i].param];
+    const bool transposed = import_is_conv1d(p);
+    tensor[i].name = order[i].name;
+    tensor[i].dtype = F32;
+    tensor[i].ndim = p->ndim;
+    tensor[i].shape[0] = p->shape[transposed ? 1 : 0];
+    tensor[i].shape[1] = p->shape[transposed ? 0 : 1];
+  }
+  *header = safetensors_header(tensor, count, metadata, header_bytes);
+  tensor_map_open(map, params);
+  map->files = 1;
+  snprintf(map->path[0], sizeof map->path[0], "%s/model.safetensors", dir);
+  map->data_at[0] = map->file_bytes[0] = *header_bytes;
+  for (int i = 0; i < count; i++) {
+    *tensor_place(map, 0, order[i].param) = TensorPlace{0, F32, import_is_conv1d(&param[order[i].param]), tensor[i].at};
+    map->file_bytes[0] = tensor[i].at + tensor[i].bytes;
+  }
+  free(order);
+  free(tensor);
+  return true;
+}
+
+// JSON text of an object, malloc'ed; the object is deleted.
+static inline char *export_text(cJSON *object) {
+  char *printed = cJSON_Print(object);
+  const size_t bytes = strlen(printed);
+  char *text = (char *)malloc(bytes + 2);
+  memcpy(text, printed, bytes);
+  memcpy(text + bytes, "\n", 2);
+  cJSON_free(printed);
+  cJSON_Delete(object);
+  return text;
+}
+// A token's id, null for -1.
+static inline void export_token(cJSON *object, const char *name, int32_t id) {
+  if (id < 0) cJSON_AddNullToObject(object, name);
+  else cJSON_AddNumberToObject(object, name, id);
+}
+
+// config.json. bos_eos_id: the token that begins and ends a text, -1: there is none (it must be said: where it is not,
+// transformers takes 50256). version: of this program. To be freed by the caller, as those below.
+static inline char *export_config_text(ModelShape shape, int32_t bos_eos_id, const char *version) {
+  char program[64];
+  cJSON *c = cJSON_CreateObject(), *architectures = cJSON_AddArrayToObject(c, "architectures");
+  cJSON_AddItemToArray(architectures, cJSON_CreateString("GPT2LMHeadModel"));
+  cJSON_AddStringToObject(c, "model_type", "gpt2");
+  cJSON_AddStringToObject(c, "activation_function", "gelu_new");
+  for (const ImportField &f : import_fields)
+    cJSON_AddNumberToObject(c, f.name, (double)*(const int64_t *)((const char *)&shape + f.offset));
+  cJSON_AddNumberToObject(c, "n_ctx", (double)shape.n_positions);
+  cJSON_AddNullToObject(c, "n_inner");
+  cJSON_AddNumberToObject(c, "layer_norm_epsilon", 1e-5);
+  cJSON_AddNumberToObject(c, "initializer_range", 0.02);
+  static const char *const dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
+  for (const char *name : dropouts) cJSON_AddNumberToObject(c, name, shape.dropout);
+  cJSON_AddTrueToObject(c, "scale_attn_weights");
+  cJSON_AddFalseToObject(c, "scale_attn_by_inverse_layer_idx");
+  cJSON_AddFalseToObject(c, "reorder_and_upcast_attn");
+  cJSON_AddBoolToObject(c, "tie_word_embeddings", shape.tied);
+  export_token(c, "bos_token_id", bos_eos_id);
+  export_token(c, "eos_token_id", bos_eos_id);
+  cJSON_AddTrueToObject(c, "use_cache");
+  cJSON_AddStringToObject(c, "dtype", "float32");
+  snprintf(program, sizeof program, "train_gpt_fsdp %s", version);
+  cJSON_AddStringToObject(c, "written_by", program);
+  return export_text(c);
+}
+
+// generation_config.json, what generate() starts from.
+static inline char *export_generation_config_text(int32_t bos_eos_id) {
+  cJSON *c = cJSON_CreateObject();
+  export_token(c, "bos_token_id", bos_eos_id);
+  export_token(c, "eos_token_id", bos_eos_id);
+  cJSON_AddTrueToObject(c, "use_cache");
+  return export_text(c);
+}
+
+// tokenizer_config.json, for the tokenizer.json beside it. special: text of the added token that begins and ends a
+// text, NULL: there is none. It is never added to a text by itself.
+static inline char *export_tokenizer_config_text(int64_t n_positions, const char *special) {
+  static const char *const uses[] = {"bos_token", "eos_token", "unk_token"};
+  cJSON *c = cJSON_CreateObject();
+  cJSON_AddStringToObject(c, "tokenizer_class", "PreTrainedTokenizerFast");
+  cJSON_AddNumberToObject(c, "model_max_length", (double)n_positions);
+  cJSON_AddFalseToObject(c, "add_prefix_space");
+  cJSON_AddFalseToObject(c, "add_bos_token");
+  cJSON_AddFalseToObject(c, "clean_up_tokenization_spaces");
+  for (const char *name : uses) {
+    if (special) cJSON_AddStringToObject(c, name, special);
+    else cJSON_AddNullToObject(c, name);
+  }
+  return export_text(c);
+}

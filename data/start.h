@@ -1,0 +1,374 @@
+// start.h: what a run starts from: its tokens, and nothing, a checkpoint to resume (--resume), or weights (--init_from).
+// Part 8 of the trainer, which includes it there.
+//
+//   start_find      rank 0 looks: which checkpoint, what kind of weights, their shapes
+//   start_share     every rank learns it
+//   start_options   options that were not given become the checkpoint's; what contradicts it is refused
+//   start_check     a resumed run must go on with the same tokens
+//   start_load      weights, optimizer, step into the sharded state
+//   load_corpus     the tokens, read on rank 0, given to all
+#pragma once
+#include "checkpoint.h"
+#include "interchange.h"
+
+enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
+struct Start {
+  int32_t kind;                                  // StartKind
+  bool resume;                                   // with optimizer and step; else only weights
+  bool here;                                     // the checkpoint lies in this run's OUT/ckpt
+  char path[MAP_PATH_BYTES - 64];                // of the checkpoint's directory, or of the weights
+  char tokenizer[MAP_PATH_BYTES];                // that comes with it, as rank 0 sees it; "": none
+  char notices[2048];                            // lines, each ended by '\n'
+  ModelShape shape;
+  int64_t text_bytes;                            // of trainer.json
+  uint32_t text_checksum;
+  char *text;                                    // every rank has them
+  cJSON *json;
+  Import import;                                 // rank 0's, open
+};
+
+__attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const char *fmt, ...) {
+  const size_t n = strlen(s->notices), room = sizeof s->notices - n;
+  va_list ap;
+  va_start(ap, fmt);
+  const int wrote = vsnprintf(s->notices + n, room, fmt, ap);
+  va_end(ap);
+  if (wrote < 0 || (size_t)wrote + 2 > room) { s->notices[n] = 0; return; }    // whole lines or nothing
+  memcpy(s->notices + n + wrote, "\n", 2);
+}
+
+// Says what has gathered since it was called last.
+static void start_print_notices(Start *s) {
+  for (const char *line = s->notices; *line; line = strchr(line, '\n') + 1)
+    printf("notice: %.*s\n", (int)strcspn(line, "\n"), line);
+  s->notices[0] = 0;
+}
+
+static bool is_checkpoint(const char *path) {
+  char inside[MAP_PATH_BYTES];
+  path_join(inside, sizeof inside, path, "trainer.json");
+  return !access(inside, F_OK);
+}
+// The newest whole checkpoint in PATH or PATH/ckpt. Returns how many names step_* there are; `found` is "" when none is
+// whole. Those that were passed over are told in a notice.
+static int start_newest(Start *s, const char *path, char *found, size_t bytes) {
+  char inside[MAP_PATH_BYTES - 64], damaged[1024];
+  int count = 0;
+  found[0] = 0;
+  static const char *const places[] = {"", "/ckpt"};
+  for (const char *below : places) {
+    snprintf(inside, sizeof inside, "%.1150s%s", path, below);
+    Listed *list = checkpoint_list(inside, &count, damaged, sizeof damaged);
+    if (count && list[0].serial >= 0) path_join(found, bytes, inside, list[0].name);
+    free(list);
+    if (!count) continue;
+    if (damaged[0]) start_notice(s, "%s is passed over: %s", found[0] ? "a checkpoint" : "every checkpoint", damaged);
+    break;
+  }
+  return count;
+}
+// Rank 0: opens the checkpoint in `path`, a directory with trainer.json.
+static bool start_open_checkpoint(Start *s, const char *path, char *error, size_t error_bytes) {
+  char file[MAP_PATH_BYTES];
+  s->kind = START_CHECKPOINT;
+  snprintf(s->path, sizeof s->path, "%.1200s", path);
+  if (!(s->text = checkpoint_text(path, &s->text_bytes, error, error_bytes))) return false;
+  cJSON *json = checkpoint_parse(path, s->text, (size_t)s->text_bytes, error, error_bytes);
+  if (!json) return false;
+  const cJSON *tokenizer = cJSON_GetObjectItemCaseSensitive(json, "tokenizer");
+  uint64_t want = 0;
+  int64_t bytes = 0;
+  const bool has = json_hex(tokenizer, "crc32c", &want);
+  cJSON_Delete(json);
+  if (!has) return true;
+  path_join(s->tokenizer, sizeof s->tokenizer, path, "tokenizer.json");
+  path_join(file, sizeof file, path, "tokenizer.json");
+  char *text = file_get(file, TRAINER_JSON_MOST_BYTES, &bytes);
+  REFUSE(!text, "cannot read %s: %s", file, strerror(errno));
+  const bool same = crc32c(0, text, (size_t)bytes) == want;
+  free(text);
+  REFUSE(!same, "%s is damaged: its checksum is not the one recorded in trainer.json", file);
+  return true;
+}
+
+// Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
+static bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
+  char found[MAP_PATH_BYTES - 64] = "";
+  const bool automatic = !strcmp(o->resume, "auto");
+  const char *path = automatic ? o->out : o->resume[0] ? o->resume : o->init_from;
+  s->resume = o->resume[0] != 0;
+  if (!path[0]) return true;
+  if (!automatic && is_checkpoint(path)) snprintf(found, sizeof found, "%s", path);
+  else {
+    const int count = start_newest(s, path, found, sizeof found);
+    REFUSE(count && !found[0], "no checkpoint in %s is whole: %.*s", path, (int)strcspn(s->notices, "\n"), s->notices);
+  }
+  if (found[0]) {
+    char ours[MAP_PATH_BYTES], here[PATH_MAX], there[PATH_MAX];
+    path_join(ours, sizeof ours, o->out, "ckpt");
+    s->here = s->resume && realpath(ours, here) && realpath(found, there) && !strncmp(here, there, strlen(here)) &&
+              there[strlen(here)] == '/';
+    return start_open_checkpoint(s, found, error, error_bytes);
+  }
+  if (automatic) {
+    s->resume = false;
+    start_notice(s, "--resume auto: no checkpoint in %s/ckpt; starting at the beginning", o->out);
+    if (!o->init_from[0]) return true;
+    path = o->init_from;
+  }
+  REFUSE(o->resume[0] && !automatic, "--resume %s: no checkpoint there (a directory with trainer.json, or one that holds "
+         "step_* directories)%s", path, access(path, F_OK) ? "; there is no such directory" : "");
+  s->kind = START_IMPORT;
+  snprintf(s->path, sizeof s->path, "%.1200s", path);
+  if (!import_open(&s->import, path, error, error_bytes)) return false;
+  s->shape = s->import.shape;
+  snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
+  if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
+  return true;
+}
+
+// Gives every rank what rank 0 found. Collective.
+static void start_share(Start *s, MPI_Comm comm) {
+  int rank;
+  MPI_Comm_rank(comm, &rank);
+  Start own = *s;
+  MPI_Bcast(s, sizeof *s, MPI_BYTE, 0, comm);
+  s->import = own.import;
+  s->text = rank ? (char *)calloc(1, (size_t)s->text_bytes + 1) : own.text;
+  if (s->text_bytes) MPI_Bcast(s->text, fsdp_mpi_count(s->text_bytes), MPI_BYTE, 0, comm);
+  char error[1024];
+  if (s->text_bytes) s->json = checkpoint_parse(s->path, s->text, (size_t)s->text_bytes, error, sizeof error);
+  // What this rank's own host has under that name: only the very same file makes it a reader of the others.
+  int64_t bytes = 0;
+  char *text = s->kind == START_CHECKPOINT ? checkpoint_text(s->path, &bytes, error, sizeof error) : NULL;
+  s->text_checksum = text ? crc32c(0, text, (size_t)bytes) : 0;
+  free(text);
+}
+
+// What a checkpoint says of an option. KEPT: another value would not continue the run; it is refused. DEFAULT: the
+// checkpoint's unless given. OWN: each run's own.
+enum OptionOrigin { ORIGIN_OWN, ORIGIN_DEFAULT, ORIGIN_KEPT };
+static bool is_one_of(const char *name, const char *const *names) {
+  while (*names && strcmp(*names, name)) names++;
+  return *names != NULL;
+}
+static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const Options *o) {
+  static const char *const shape[] = {"model", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "tie_head", 0};
+  static const char *const order[] = {"seq_len", "batch_size", "global_batch", "seed", "optimizer", "shuffle",
+                                      "drop_last", 0};
+  static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", 0};
+  static const char *const bits[] = {"reduce", "matmul_precision", 0};
+  static const char *const always[] = {"model", "data", "precision", "evaluation and samples", 0};
+  static const char *const in_training[] = {"training", "optimizer", 0};
+  const bool trains = start->resume && !o->eval_only && !o->sample_only;
+  if (is_one_of(s->name, shape) || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
+  if (!start->resume || is_one_of(s->name, own)) return ORIGIN_OWN;
+  if (is_one_of(s->name, bits) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
+  return trains && is_one_of(s->group, in_training) ? ORIGIN_DEFAULT : ORIGIN_OWN;
+}
+
+// Whether an option changes what is looked at, but not what is trained.
+static bool is_harmless(const OptionSpec *s) { return !strcmp(s->group, "evaluation and samples"); }
+
+// The checkpoint's value of an option as text; false when it has none (a checkpoint of an older program).
+static bool start_value(const Start *s, const OptionSpec *spec, char *to, size_t bytes) {
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "config"), spec->name);
+  if (cJSON_IsString(v)) snprintf(to, bytes, "%s", v->valuestring);
+  else if (cJSON_IsBool(v)) snprintf(to, bytes, "%s", cJSON_IsTrue(v) ? "on" : "off");
+  else if (cJSON_IsNumber(v) && spec->type == OPTION_INT) snprintf(to, bytes, "%.0f", v->valuedouble);
+  else if (cJSON_IsNumber(v)) snprintf(to, bytes, "%.17g", v->valuedouble);
+  else return false;
+  return true;
+}
+static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_t error_bytes) {
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    const OptionSpec *spec = &option_specs[i];
+    const OptionOrigin origin = option_origin(spec, s, o);
+    char theirs[OPTION_TEXT_BYTES], ours[OPTION_TEXT_BYTES];
+    if (origin == ORIGIN_OWN || !start_value(s, spec, theirs, sizeof theirs)) continue;
+    option_print(ours, sizeof ours, o, spec);
+    if (!o->given[i]) {
+      if (!option_set(o, i, theirs, error, error_bytes)) return false;
+      o->given[i] = false;
+    } else if (strcmp(ours, theirs) && (origin == ORIGIN_KEPT || !is_harmless(spec))) {
+      REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name, ours, s->path, theirs,
+             s->resume ? "leave it out, or start a new run from its weights by --init_from" : "leave it out");
+      start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues otherwise than it would have", spec->name,
+                   ours, theirs);
+    }
+  }
+  return true;
+}
+// Shapes of imported weights. The preset gives what they do not say: learning rate and sequence length.
+static bool start_options_of_import(const Start *s, Options *o, char *error, size_t error_bytes) {
+  const struct { OptionId id; int64_t *option, value; } shapes[] = {
+      {OPT_n_layer, &o->n_layer, s->shape.n_layer},
+      {OPT_n_head, &o->n_head, s->shape.n_head},
+      {OPT_n_embd, &o->n_embd, s->shape.n_embd},
+      {OPT_n_positions, &o->n_positions, s->shape.n_positions},
+      {OPT_vocab_size, &o->vocab_size, s->shape.vocab_size}};
+  const Preset *near = presets;
+  for (const Preset &p : presets) {
+    if (p.n_embd <= s->shape.n_embd) near = &p;
+    REFUSE(o->given[OPT_model] && !strcmp(p.name, o->model) &&
+           (p.n_layer != s->shape.n_layer || p.n_head != s->shape.n_head || p.n_embd != s->shape.n_embd),
+           "--model %s contradicts %.900s: %lld blocks, %lld heads, width %lld; leave it out", o->model, s->path,
+           (long long)s->shape.n_layer, (long long)s->shape.n_head, (long long)s->shape.n_embd);
+  }
+  if (!o->given[OPT_model]) strcpy(o->model, near->name);
+  for (const auto &x : shapes) {
+    REFUSE(o->given[x.id] && *x.option != x.value, "--%s %lld contradicts %.900s, which has %lld: leave it out",
+           option_specs[x.id].name, (long long)*x.option, s->path, (long long)x.value);
+    *x.option = x.value;
+  }
+  REFUSE(o->given[OPT_tie_head] && !strcmp(o->tie_head, "on") != s->shape.tied,
+         "--tie_head %s contradicts %.900s: leave it out", o->tie_head, s->path);
+  strcpy(o->tie_head, s->shape.tied ? "on" : "off");
+  if (!o->given[OPT_dropout]) o->dropout = s->shape.dropout;
+  return true;
+}
+// Completes the options by what the run starts from. The same on every rank. False and one line in `error`.
+static bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
+  REFUSE((o->eval_only || o->sample_only) && s->kind == START_FRESH,
+         "--%s needs weights: --resume CHECKPOINT or --init_from PATH", o->eval_only ? "eval_only" : "sample_only");
+  if (s->kind == START_CHECKPOINT) return start_options_of_checkpoint(s, o, error, error_bytes);
+  return s->kind == START_FRESH || start_options_of_import(s, o, error, error_bytes);
+}
+
+// A resumed run must go on with the tokens it began with. Every rank has the same answer.
+static bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
+  CheckpointState c = {};
+  if (s->kind != START_CHECKPOINT || !s->resume || o->eval_only || o->sample_only) return true;
+  if (!checkpoint_state(s->json, &c, error, error_bytes)) return false;
+  const cJSON *source =
+      cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
+  REFUSE(c.corpus_hash != corpus->hash, "the tokens of %.600s are not those that %.600s was trained on (%s): --data names them; "
+         "to train its weights on other data, --init_from %.300s", corpus->source, s->path,
+         cJSON_IsString(source) ? source->valuestring : "?", s->path);
+  return true;
+}
+
+// What may change bits although nothing was asked for: another instruction set or GPU.
+static void start_check_device(Start *s, const Trainer *t) {
+  const cJSON *ops = cJSON_GetObjectItemCaseSensitive(s->json, "ops");
+  const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
+  const bool cuda = t->ctx.ops->nccl;
+  if (!cJSON_IsString(ops) || !cJSON_IsString(device)) return;
+  if (strcmp(ops->valuestring, t->ctx.ops->name) || (cuda && strcmp(device->valuestring, t->device.words)))
+    start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but not to the last bit",
+                 device->valuestring, t->device.words);
+}
+// The matrix products' algorithms that the checkpoint's run had chosen.
+static void start_import_plans(const Start *s, Trainer *t) {
+  const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(s->json, "matmul_plans"));
+  const size_t bytes = hex ? strlen(hex) / 2 : 0;
+  const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
+  if (!bytes || !cJSON_IsString(device) || strcmp(device->valuestring, t->device.words) || t->opt.tune) return;
+  uint8_t *plans = (uint8_t *)malloc(bytes);
+  for (size_t i = 0; i < bytes; i++) {
+    unsigned x = 0;
+    if (sscanf(hex + 2 * i, "%2x", &x) != 1) { free(plans); return; }
+    plans[i] = (uint8_t)x;
+  }
+  t->ctx.ops->plans_import(&t->ctx, plans, bytes);
+  free(plans);
+}
+
+// Brings the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
+// they cannot be had.
+static void start_load(Start *s, Trainer *t, Saver *saver) {
+  Fsdp *f = &t->fsdp;
+  char error[2048] = "";
+  const double start = now_ms();
+  if (s->kind == START_FRESH) return;
+  if (s->kind == START_CHECKPOINT) {
+    const bool trains = s->resume && !t->opt.eval_only && !t->opt.sample_only;
+    checkpoint_load(t, s->path, s->json, s->text_checksum, trains);
+    CheckpointState c = {};
+    if (trains && checkpoint_state(s->json, &c, error, sizeof error)) saver->best_loss = c.best_loss;
+    if (trains) {
+      saver->continues = s->here;
+      saver->saved_step = s->here ? c.step : -1;
+      start_check_device(s, t);
+      start_import_plans(s, t);
+    }
+  } else {
+    TensorMap map = {};
+    if (!f->mesh.rank) import_map(&s->import, f->param, f->params, &map, error, sizeof error);
+    agree_no_error(f->mesh.comm, error, EXIT_MISSING);
+    tensor_map_share(&map, f->mesh.comm);
+    StoreLoad l = {};
+    l.map = &map;
+    store_load(&t->store, l, STATES_WEIGHTS, error, sizeof error, log_load_progress, t);
+    agree_no_error(f->mesh.comm, error, EXIT_MISSING);
+    tensor_map_free(&map);
+    if (!f->mesh.rank) import_close(&s->import);
+  }
+  for (int u = 0; u < f->units; u++) fsdp_refresh_params(f, u);
+  fsdp_step_end(f);
+  if (f->mesh.rank) return;
+  start_print_notices(s);
+  printf("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
+  if (s->kind == START_CHECKPOINT) printf(", step %lld", (long long)(t->step ? t->step : cJSON_GetNumberValue(
+                                          cJSON_GetObjectItemCaseSensitive(s->json, "step"))));
+  printf(", read in %.1f s\n", (now_ms() - start) / 1e3);
+}
+static void start_free(Start *s) {
+  free(s->text);
+  cJSON_Delete(s->json);
+  memset((void *)s, 0, sizeof *s);
+}
+
+// Gives every rank what rank 0 loaded. The tokens of all ranks lie in `image`, malloc'ed here; only rank 0 keeps the
+// tokenizer. Collective.
+static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm comm) {
+  int rank;
+  MPI_Comm_rank(comm, &rank);
+  unsigned long long n = rank ? 0 : corpus_image_bytes(c);
+  MPI_Bcast(&n, 1, MPI_UNSIGNED_LONG_LONG, 0, comm);
+  *image_bytes = n;
+  CHECK((*image = malloc(n)), "cannot allocate %llu bytes of tokens", n);
+  Tokenizer tokenizer = {};
+  bool has_tokenizer = false;
+  if (!rank) {
+    corpus_image(c, *image);
+    tokenizer = c->tokenizer;
+    has_tokenizer = c->has_tokenizer;
+    c->tokenizer = {};
+    c->has_tokenizer = false;
+    corpus_free(c);
+  }
+  const int64_t piece = 1 << 30;
+  for (int64_t at = 0; at < (int64_t)n; at += piece)
+    MPI_Bcast((char *)*image + at, (int)min64(piece, (int64_t)n - at), MPI_BYTE, 0, comm);
+  DataError e = {};
+  char error[sizeof e.text] = "";
+  if (!corpus_adopt(c, *image, n, &e)) memcpy(error, e.text, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  c->tokenizer = tokenizer;
+  c->has_tokenizer = has_tokenizer;
+}
+
+// Loads the corpus on rank 0, gives it to all; of a fresh model the vocabulary may shrink to what the tokenizer
+// reached. Collective.
+static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
+  const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
+  const CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer};
+  DataError e = {};
+  int rank, code = 0;
+  size_t image_bytes;
+  MPI_Comm_rank(comm, &rank);
+  if (!rank && o->sample_only && !tokenizer[0]) corpus->vocab_size = (int)o->vocab_size;       // sampled as numbers
+  else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e) : corpus_load(corpus, c, &e)))
+    code = e.exit_code;
+  if (!rank && !code && start->kind != START_FRESH && corpus->vocab_size > o->vocab_size) {
+    snprintf(e.text, sizeof e.text, "the tokenizer has %d tokens, the model of %.800s %lld: --tokenizer names another",
+             corpus->vocab_size, start->path, (long long)o->vocab_size);
+    code = EXIT_USAGE;
+  }
+  MPI_Bcast(&code, 1, MPI_INT, 0, comm);
+  agree_no_error(comm, e.text, code);
+  corpus_share(corpus, image, &image_bytes, comm);
+  if (!rank && corpus->notices[0]) printf("notice: %s", corpus->notices);
+  if (start->kind == START_FRESH) o->vocab_size = corpus->vocab_size;
+}

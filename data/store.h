@@ -1,0 +1,670 @@
+// store.h: moves the sharded state between memory and files by a TensorMap. Every rank writes and reads its own bytes;
+// nothing is gathered and no rank holds more than its shards.
+//
+//   1 chunks      the elements of this rank's shards, in pieces, and their bytes in a file
+//   2 memory      what all of it takes: planned before, taken once
+//   3 saving      store_save_begin, store_poll, store_wait: at once, or in the background from a snapshot
+//   4 loading     store_load
+//
+// Conventions
+//   - Files lie where rank 0 sees them. A rank whose host does not see them (no shared directory) streams its chunks
+//     to rank 0, or asks it for them: two bounded buffers each way.
+//   - No MPI outside the main thread: a background save has one thread that writes; the main thread moves messages and
+//     asks whether it is done, by store_poll, which fsdp_poll calls between ops.
+//   - Checksums are CRC-32C of blocks of STORE_BLOCK_BYTES of a file's tensors. Each rank knows what its bytes
+//     contribute to each block, and contributions are XORed: only checksums travel.
+//   - A save ends alike on all ranks: every rank tells how it went, rank 0 commits or discards, and tells.
+#pragma once
+#include "crc32c.h"
+#include "files.h"
+#include "tensor_map.h"
+#include <pthread.h>
+
+enum {
+  STORE_BLOCK_BYTES = 1 << 20,
+  STORE_CHUNK_BYTES = 2 << 20,                   // whole blocks, so that a reader can check what it reads
+  STORE_ERROR_BYTES = 508
+};
+
+// ================================================================================================ 1 chunks
+// Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows lie back to back.
+struct Span { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
+
+// Elements [first, first + numel) of a parameter's state, at in_shard of its unit's shard. If the file holds the matrix
+// transposed, they are whole rows of it, or a part of one row.
+struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_shard; };
+struct ChunkCursor { int state, param; int64_t done; };
+
+// How many of `left` elements from `first` on go in one chunk, and where they lie in the file.
+static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_t left) {
+  const TensorPlace *at = &k->place;
+  const int64_t b = (int64_t)dtype_bytes(at->dtype), most = STORE_CHUNK_BYTES / 4;
+  k->span = Span{at->file, 0, at->at + k->first * b, 1, 0, 0};
+  if (at->transposed) {
+    const int64_t out = p->shape[0], in = p->shape[1], o = k->first / in, i = k->first % in;
+    if (i || left < in) {
+      k->numel = min64(in - i, left);
+      k->span = Span{at->file, 0, at->at + (i * out + o) * b, k->numel, b, out * b};
+    } else {
+      const int64_t rows = min64(left / in, max64(1, most / in));
+      k->numel = rows * in;
+      k->span = Span{at->file, 0, at->at + o * b, in, rows * b, out * b};
+    }
+    return;
+  }
+  const int64_t in_data = k->span.offset - data_at, to_end = STORE_CHUNK_BYTES - in_data % STORE_CHUNK_BYTES;
+  k->numel = min64(min64(left, most), max64(1, to_end / b));
+  k->span.row_bytes = k->span.stride = k->numel * b;
+}
+
+// The next chunk of this rank's shards in the order of (state, parameter); states: a bit for each wanted. False: none.
+static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states, ChunkCursor *c, Chunk *k) {
+  for (; c->state < MAP_STATES; c->state++, c->param = 0) {
+    for (; c->param < m->params && states >> c->state & 1; c->param++, c->done = 0) {
+      const Param *p = &f->param[c->param];
+      const TensorPlace place = *tensor_place(m, c->state, c->param);
+      Run run;
+      if (place.file < 0 || !shard_run(&f->unit[p->unit], p, f->mesh.rank, &run)) continue;
+      const int64_t left = min64(run.numel, param_numel(p) - run.in_range) - c->done;
+      if (left <= 0) continue;
+      *k = Chunk{{}, place, c->state, c->param, run.in_range + c->done, 0, run.in_shard + c->done};
+      chunk_place(k, p, m->data_at[place.file], left);
+      c->done += k->numel;
+      return true;
+    }
+  }
+  return false;
+}
+static inline int64_t span_bytes(const Span *s) { return s->rows * s->row_bytes; }
+
+// Bytes that this rank writes or reads.
+static inline int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigned states) {
+  ChunkCursor c = {};
+  Chunk k;
+  int64_t bytes = 0;
+  while (chunk_next(f, m, states, &c, &k)) bytes += span_bytes(&k.span);
+  return bytes;
+}
+
+// (rows, cols) -> (cols, rows). Tiles of 16 x 16 keep both sides in cache.
+static inline void transpose_f32(float *to, const float *from, int64_t rows, int64_t cols) {
+  enum { TILE = 16 };
+  for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+    for (int64_t c0 = 0; c0 < cols; c0 += TILE)
+      for (int64_t c = c0; c < min64(c0 + TILE, cols); c++)
+        for (int64_t r = r0; r < min64(r0 + TILE, rows); r++) to[c * rows + r] = from[r * cols + c];
+}
+// Whether the bytes of the span stand in another order than the elements in memory.
+static inline bool chunk_is_turned(const Chunk *k) { return k->place.transposed && k->span.rows < k->numel; }
+
+// ================================================================================================ 2 memory
+struct StoreRecord { int32_t failed; char error[STORE_ERROR_BYTES]; };
+
+enum StorePhase { STORE_IDLE, STORE_WRITING, STORE_AGREEING, STORE_COMMITTING, STORE_TELLING };
+enum StreamState { STREAM_FREE, STREAM_MOVING, STREAM_FULL };      // MOVING: MPI has it. FULL: to be written.
+struct Stream { char *data; MPI_Request request; int state; };     // a Span, then its bytes
+
+// What a save does when all ranks are through with writing, on rank 0, perhaps in a thread: makes the files known, or
+// removes them. checksums: a CRC-32C a block, the files' blocks one after the other.
+struct StoreCommit {
+  bool (*commit)(void *to, const uint32_t *checksums, char *error, size_t error_bytes);
+  void (*discard)(void *to);
+  void *to;
+};
+struct StoreRequest {
+  unsigned states;                               // a bit each
+  bool background;                               // from a snapshot; else store_poll writes straight from the shards
+  bool checksums;
+  const char *header[MAP_MAX_FILES];             // rank 0: first bytes of each file, up to data_at
+  StoreCommit end;
+};
+
+struct Store {
+  Fsdp *f;
+  MPI_Comm comm;                                 // of checkpoints alone
+  size_t bytes;                                  // taken, from one block:
+  char *memory, *scratch[2], *snapshot;          // STORE_CHUNK_BYTES each; all shards of all states, or NULL
+  Stream stream[2];                              // several hosts only
+  uint32_t *parts, *checksums;                   // [blocks] this rank's contributions; of all ranks
+  StoreRecord *records;                          // [world + 1]; the last is the save's result
+  int64_t blocks;
+  // The save in flight.
+  StorePhase phase;
+  TensorMap map;
+  StoreRequest request;
+  ChunkCursor cursor;
+  int fd[MAP_MAX_FILES];
+  bool direct, own_done, cancelled;              // direct: this rank sees the files
+  int remote_left;                               // rank 0: ranks that still stream
+  pthread_t thread;
+  bool threaded;
+  int thread_done;                               // atomic
+  int64_t bytes_done, bytes_total;               // of this rank, atomic; written as planned
+  MPI_Request requests[2];
+  StoreRecord *result;                           // of the last save, on every rank
+};
+
+static inline int64_t store_snapshot_bytes(const Fsdp *f) {
+  return f->shard_total * 4 * (f->cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2);
+}
+// Blocks of all tensors of all states, over both files of a checkpoint.
+static inline int64_t store_blocks(const Fsdp *f) {
+  int64_t numel = 0;
+  for (int p = 0; p < f->params; p++) numel += param_numel(&f->param[p]);
+  const int64_t moments = f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1, block = STORE_BLOCK_BYTES;
+  return (numel * 4 + block - 1) / block + (numel * 4 * moments + block - 1) / block;
+}
+enum { STREAM_BYTES = STORE_CHUNK_BYTES + 256 };
+static inline size_t store_plan_bytes(const Fsdp *f, bool background) {
+  return (size_t)(2 * STORE_CHUNK_BYTES + (f->mesh.hosts > 1 ? 2 * STREAM_BYTES : 0) +
+                  (background ? store_snapshot_bytes(f) : 0) + round_up(store_blocks(f) * 8, 256) +
+                  round_up((int64_t)sizeof(StoreRecord) * (f->mesh.world + 1), 256));
+}
+
+// Takes the memory. Collective.
+static inline void store_open(Store *s, Fsdp *f, MemoryPlan *plan, bool background) {
+  memset(s, 0, sizeof *s);
+  s->f = f;
+  MPI_Comm_dup(f->mesh.comm, &s->comm);
+  s->blocks = store_blocks(f);
+  s->bytes = store_plan_bytes(f, background);
+  char *at = s->memory = (char *)memory_take(f->ctx, plan, MEM_CHECKPOINT, s->bytes);
+  for (int i = 0; i < 2; i++, at += STORE_CHUNK_BYTES) s->scratch[i] = at;
+  for (int i = 0; i < 2 && f->mesh.hosts > 1; i++, at += STREAM_BYTES) s->stream[i].data = at;
+  if (background) { s->snapshot = at; at += store_snapshot_bytes(f); }
+  s->records = (StoreRecord *)at;
+  s->result = s->records + f->mesh.world;
+  s->parts = (uint32_t *)(at + round_up((int64_t)sizeof(StoreRecord) * (f->mesh.world + 1), 256));
+  s->checksums = s->parts + s->blocks;
+}
+static inline void store_close(Store *s) {
+  if (!s->memory) return;
+  CHECK(s->phase == STORE_IDLE, "%s while a save is in flight", __func__);
+  memory_give_back(s->f->ctx, MEM_CHECKPOINT, s->memory, s->bytes);
+  tensor_map_free(&s->map);
+  MPI_Comm_free(&s->comm);
+  memset(s, 0, sizeof *s);
+}
+
+// ================================================================================================ 3 saving
+__attribute__((format(printf, 2, 3))) static inline bool store_fail(StoreRecord *r, const char *fmt, ...) {
+  if (r->failed) return false;                   // the first reason is the one that matters
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(r->error, sizeof r->error, fmt, ap);
+  va_end(ap);
+  r->failed = 1;
+  return false;
+}
+static inline StoreRecord *store_mine(Store *s) { return &s->records[s->f->mesh.rank]; }
+
+// Where unit u's shard of a state is read from: the snapshot, or the shard itself.
+static inline const float *store_source(const Store *s, int state, int u) {
+  if (!s->request.background) return fsdp_shard(s->f, (ShardState)state, u);
+  return (const float *)s->snapshot + state * s->f->shard_total + s->f->shard_at[u];
+}
+// Copies all shards into the snapshot: what training waits for.
+static inline void store_take_snapshot(Store *s) {
+  const Fsdp *f = s->f;
+  for (int state = 0; state < MAP_STATES; state++)
+    for (int u = 0; u < f->units; u++) {
+      const float *from = fsdp_shard(f, (ShardState)state, u);
+      float *to = (float *)s->snapshot + state * f->shard_total + f->shard_at[u];
+      if (from) f->ctx->ops->copy(f->ctx, to, from, (size_t)f->unit[u].shard_numel * 4);
+    }
+  f->ctx->ops->sync(f->ctx);
+}
+
+// The bytes of a chunk in the order of its span, valid until the next call. Only the main thread touches a device.
+static inline const char *store_chunk_data(Store *s, const Chunk *k) {
+  const Fsdp *f = s->f;
+  const float *from = store_source(s, k->state, f->param[k->param].unit) + k->in_shard;
+  if (!s->request.background && f->ctx->ops->nccl) {
+    f->ctx->ops->copy(f->ctx, s->scratch[0], from, (size_t)k->numel * 4);
+    f->ctx->ops->sync(f->ctx);
+    from = (const float *)s->scratch[0];
+  }
+  if (!chunk_is_turned(k)) return (const char *)from;
+  const int64_t in = f->param[k->param].shape[1];
+  transpose_f32((float *)s->scratch[1], from, k->numel / in, in);
+  return s->scratch[1];
+}
+
+// Adds a chunk's contribution to the checksums of the blocks it touches.
+static inline void store_add_checksums(Store *s, const Chunk *k, const char *data) {
+  const TensorMap *m = &s->map;
+  const int file = k->span.file;
+  const int64_t data_bytes = m->file_bytes[file] - m->data_at[file];
+  int64_t block0 = 0, at = k->span.offset - m->data_at[file];
+  for (int i = 0; i < file; i++) block0 += (m->file_bytes[i] - m->data_at[i] + STORE_BLOCK_BYTES - 1) / STORE_BLOCK_BYTES;
+  for (int64_t left = span_bytes(&k->span); left > 0;) {
+    const int64_t block = at / STORE_BLOCK_BYTES, end = min64((block + 1) * STORE_BLOCK_BYTES, data_bytes);
+    const int64_t n = min64(left, end - at);
+    s->parts[block0 + block] ^= crc32c_part(data, (size_t)n, (uint64_t)(end - at - n));
+    data += n;
+    at += n;
+    left -= n;
+  }
+}
+
+static inline bool store_write_span(Store *s, const Span *span, const char *data) {
+  const char *path = s->map.path[span->file];
+  for (int64_t r = 0; r < span->rows; r++)
+    if (!file_write(s->fd[span->file], path, data + r * span->row_bytes, span->row_bytes,
+                    span->offset + r * span->stride))
+      return store_fail(store_mine(s), "cannot write %s: %s", path, strerror(errno));
+  return true;
+}
+
+// Writes what has arrived from a rank that does not see the files. Returns whether there was something.
+static inline bool store_write_streamed(Store *s) {
+  for (Stream &m : s->stream) {
+    if (__atomic_load_n(&m.state, __ATOMIC_ACQUIRE) != STREAM_FULL) continue;
+    const Span *span = (const Span *)m.data;
+    if (!store_mine(s)->failed) store_write_span(s, span, m.data + sizeof(Span));
+    __atomic_store_n(&m.state, STREAM_FREE, __ATOMIC_RELEASE);
+    return true;
+  }
+  return false;
+}
+
+// One piece of work of a rank that sees the files. False: nothing to do just now.
+static inline bool store_work(Store *s) {
+  if (store_write_streamed(s)) return true;
+  Chunk k;
+  if (s->own_done) return false;
+  if (s->cancelled) store_fail(store_mine(s), "given up: the run ends");
+  if (store_mine(s)->failed || !chunk_next(s->f, &s->map, s->request.states, &s->cursor, &k)) {
+    s->own_done = true;
+    return true;
+  }
+  const char *data = store_chunk_data(s, &k);
+  if (s->request.checksums) store_add_checksums(s, &k, data);
+  if (store_write_span(s, &k.span, data)) __atomic_add_fetch(&s->bytes_done, span_bytes(&k.span), __ATOMIC_RELAXED);
+  return true;
+}
+static inline bool store_all_written(const Store *s) {
+  bool streams = __atomic_load_n(&s->remote_left, __ATOMIC_ACQUIRE) == 0;
+  for (const Stream &m : s->stream) streams = streams && __atomic_load_n(&m.state, __ATOMIC_ACQUIRE) == STREAM_FREE;
+  return s->own_done && streams;
+}
+static inline void store_sync_files(Store *s) {
+  for (int i = 0; i < s->map.files; i++) {
+    if (s->fd[i] >= 0 && !store_mine(s)->failed && !s->result->failed && !file_sync(s->fd[i], s->map.path[i]))
+      store_fail(store_mine(s), "cannot write %s: %s", s->map.path[i], strerror(errno));
+    if (s->fd[i] >= 0 && close(s->fd[i])) store_fail(store_mine(s), "%s: %s", s->map.path[i], strerror(errno));
+    s->fd[i] = -1;
+  }
+}
+static inline void *store_write_thread(void *to) {
+  Store *s = (Store *)to;
+  while (!store_all_written(s))
+    if (!store_work(s)) usleep(200);             // the others' chunks come at the pace of the network
+  store_sync_files(s);
+  __atomic_store_n(&s->thread_done, 1, __ATOMIC_RELEASE);
+  return NULL;
+}
+static inline void *store_commit_thread(void *to) {
+  Store *s = (Store *)to;
+  const StoreCommit *end = &s->request.end;
+  if (!s->result->failed) s->result->failed = !end->commit(end->to, s->checksums, s->result->error, STORE_ERROR_BYTES);
+  if (s->result->failed) end->discard(end->to);
+  __atomic_store_n(&s->thread_done, 1, __ATOMIC_RELEASE);
+  return NULL;
+}
+// Runs `work` in a thread, or now when the save is not in the background or no thread can be had.
+static inline void store_start(Store *s, void *(*work)(void *)) {
+  sigset_t all, before;
+  s->thread_done = 0;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);   // signals are the main thread's business
+  s->threaded = s->request.background && !pthread_create(&s->thread, NULL, work, s);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (!s->threaded && work == store_commit_thread) work(s);
+}
+
+// Rank 0: receives chunks into free buffers. Ranks that do not see the files: send theirs.
+enum { STORE_TAG_CHUNK = 1, STORE_TAG_ASK, STORE_TAG_ANSWER };
+static inline void store_receive(Store *s) {
+  for (Stream &m : s->stream) {
+    int arrived = 0;
+    if (m.state == STREAM_MOVING) MPI_Test(&m.request, &arrived, MPI_STATUS_IGNORE);
+    if (arrived && ((const Span *)m.data)->last) {
+      m.state = STREAM_FREE;
+      __atomic_sub_fetch(&s->remote_left, 1, __ATOMIC_RELEASE);
+    } else if (arrived) {
+      __atomic_store_n(&m.state, STREAM_FULL, __ATOMIC_RELEASE);
+    }
+  }
+  for (Stream &m : s->stream) {
+    if (s->remote_left && __atomic_load_n(&m.state, __ATOMIC_ACQUIRE) == STREAM_FREE) {
+      m.state = STREAM_MOVING;
+      MPI_Irecv(m.data, STREAM_BYTES, MPI_BYTE, MPI_ANY_SOURCE, STORE_TAG_CHUNK, s->comm, &m.request);
+    }
+    if (s->remote_left || m.state != STREAM_MOVING) continue;
+    MPI_Status status;                           // nobody sends any more: a receive that still waits is taken back
+    int taken_back;
+    MPI_Cancel(&m.request);
+    MPI_Wait(&m.request, &status);
+    MPI_Test_cancelled(&status, &taken_back);
+    __atomic_store_n(&m.state, taken_back ? STREAM_FREE : STREAM_FULL, __ATOMIC_RELEASE);
+  }
+}
+static inline void store_send(Store *s) {
+  for (Stream &m : s->stream) {
+    int sent = 1;
+    if (m.state == STREAM_MOVING) MPI_Test(&m.request, &sent, MPI_STATUS_IGNORE);
+    if (!sent) continue;
+    m.state = STREAM_FREE;
+    if (s->own_done) continue;
+    Chunk k = {};
+    Span *head = (Span *)m.data;
+    if (s->cancelled) store_fail(store_mine(s), "given up: the run ends");
+    if (s->cancelled || !chunk_next(s->f, &s->map, s->request.states, &s->cursor, &k)) {
+      s->own_done = true;
+      k.span = Span{};
+      k.span.last = 1;
+    } else {
+      const char *data = store_chunk_data(s, &k);
+      if (s->request.checksums) store_add_checksums(s, &k, data);
+      memcpy(m.data + sizeof(Span), data, (size_t)span_bytes(&k.span));
+      s->bytes_done += span_bytes(&k.span);
+    }
+    *head = k.span;
+    m.state = STREAM_MOVING;
+    MPI_Isend(m.data, (int)sizeof(Span) + (int)span_bytes(head), MPI_BYTE, 0, STORE_TAG_CHUNK, s->comm, &m.request);
+  }
+}
+
+// Rank 0 makes the files with their headers. One line in r when it cannot.
+static inline bool store_create_files(Store *s, StoreRecord *r) {
+  const TensorMap *m = &s->map;
+  for (int i = 0; i < m->files && !r->failed; i++) {
+    char directory[MAP_PATH_BYTES];
+    snprintf(directory, sizeof directory, "%s", m->path[i]);
+    *strrchr(directory, '/') = 0;
+    if ((s->fd[i] = file_create(m->path[i], directory)) < 0 || !file_reserve(s->fd[i], m->path[i], m->file_bytes[i]) ||
+        !file_write(s->fd[i], m->path[i], s->request.header[i], m->data_at[i], 0))
+      store_fail(r, "cannot write %s (%lld bytes): %s", m->path[i], (long long)m->file_bytes[i], strerror(errno));
+  }
+  return !r->failed;
+}
+
+// Starts writing the states of `map` (taken over) to its files. Collective. Returns false on every rank, with the
+// reason in s->result, when the files cannot be made; else the save is in flight until store_poll says otherwise.
+static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest request) {
+  CHECK(s->phase == STORE_IDLE, "%s while a save is in flight", __func__);
+  CHECK(!request.background || s->snapshot, "%s: no memory was taken for a snapshot", __func__);
+  tensor_map_free(&s->map);
+  s->map = *map;
+  *map = TensorMap{};
+  s->request = request;
+  s->cursor = ChunkCursor{};
+  s->own_done = s->cancelled = s->threaded = false;
+  s->bytes_done = 0;
+  s->bytes_total = store_own_bytes(s->f, &s->map, request.states);
+  memset(s->records, 0, sizeof(StoreRecord) * (size_t)(s->f->mesh.world + 1));
+  memset(s->parts, 0, sizeof(uint32_t) * (size_t)s->blocks);
+  for (int &fd : s->fd) fd = -1;
+  const int rank = s->f->mesh.rank;
+  if (!rank && !store_create_files(s, s->result)) request.end.discard(request.end.to);
+  MPI_Bcast(s->result, sizeof(StoreRecord), MPI_BYTE, 0, s->comm);
+  s->direct = !rank || s->f->mesh.hosts == 1 || !access(s->map.path[0], W_OK);
+  for (int i = 0; i < s->map.files && rank && s->direct && !s->result->failed; i++)
+    if ((s->fd[i] = file_create(s->map.path[i], ".")) < 0)
+      store_fail(store_mine(s), "cannot write %s: %s", s->map.path[i], strerror(errno));
+  int streams = !s->direct, all_streams = 0;
+  MPI_Allreduce(&streams, &all_streams, 1, MPI_INT, MPI_SUM, s->comm);
+  s->remote_left = rank ? 0 : all_streams;
+  if (s->result->failed) { store_sync_files(s); return false; }
+  if (request.background) store_take_snapshot(s);
+  s->phase = STORE_WRITING;
+  if (s->direct) store_start(s, store_write_thread);
+  return true;
+}
+
+static inline bool store_written(Store *s) {
+  if (!s->f->mesh.rank && s->stream[0].data) store_receive(s);
+  if (!s->direct) {
+    store_send(s);
+    return s->own_done && s->stream[0].state == STREAM_FREE && s->stream[1].state == STREAM_FREE;
+  }
+  if (s->threaded) {
+    if (!__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) return false;
+    pthread_join(s->thread, NULL);
+    s->threaded = false;
+    return true;
+  }
+  store_work(s);
+  if (!store_all_written(s)) return false;
+  store_sync_files(s);
+  return true;
+}
+// Finishes the checksums and finds the first rank whose part failed.
+static inline void store_conclude(Store *s) {
+  int64_t at = 0;
+  for (int i = 0; i < s->map.files && s->request.checksums; i++) {
+    const int64_t bytes = s->map.file_bytes[i] - s->map.data_at[i];
+    for (int64_t from = 0; from < bytes; from += STORE_BLOCK_BYTES, at++)
+      s->checksums[at] = crc32c_of_parts(s->checksums[at], (uint64_t)min64(STORE_BLOCK_BYTES, bytes - from));
+  }
+  for (int r = s->f->mesh.world - 1; r >= 0; r--)
+    if (s->records[r].failed) {
+      s->result->failed = 1;
+      const int most = STORE_ERROR_BYTES - 32;
+      snprintf(s->result->error, STORE_ERROR_BYTES, "rank %d: %.*s", r, most, s->records[r].error);
+    }
+}
+
+// Moves the save in flight on without waiting. Returns true once there is none; s->result then says how it went. Every
+// rank must keep calling it; it may be called at any time from the main thread.
+static inline bool store_poll(Store *s) {
+  int done = 0;
+  if (s->phase == STORE_WRITING && store_written(s)) {
+    const int blocks = s->request.checksums ? fsdp_mpi_count(s->blocks) : 0;
+    MPI_Iallreduce(s->parts, s->checksums, blocks, MPI_UINT32_T, MPI_BXOR, s->comm, &s->requests[0]);
+    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, s->records, sizeof(StoreRecord), MPI_BYTE, s->comm, &s->requests[1]);
+    s->phase = STORE_AGREEING;
+  }
+  if (s->phase == STORE_AGREEING) {
+    MPI_Testall(2, s->requests, &done, MPI_STATUSES_IGNORE);
+    if (!done) return false;
+    s->phase = STORE_COMMITTING;
+    store_conclude(s);
+    if (!s->f->mesh.rank) store_start(s, store_commit_thread);
+  }
+  if (s->phase == STORE_COMMITTING) {
+    if (!s->f->mesh.rank && !__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) return false;
+    if (s->threaded && !s->f->mesh.rank) pthread_join(s->thread, NULL);
+    s->threaded = false;
+    MPI_Ibcast(s->result, sizeof(StoreRecord), MPI_BYTE, 0, s->comm, &s->requests[0]);
+    s->phase = STORE_TELLING;
+  }
+  if (s->phase == STORE_TELLING) {
+    MPI_Test(&s->requests[0], &done, MPI_STATUS_IGNORE);
+    if (done) s->phase = STORE_IDLE;
+  }
+  return s->phase == STORE_IDLE;
+}
+static inline void store_background(void *to) { if (((Store *)to)->phase != STORE_IDLE) store_poll((Store *)to); }
+
+// Waits for the save in flight. progress: NULL, or called now and then.
+static inline void store_wait(Store *s, void (*progress)(const Store *s, void *to), void *to) {
+  for (int spins = 0; !store_poll(s);) {
+    if (progress) progress(s, to);
+    if (s->threaded || s->phase != STORE_WRITING || s->own_done) {
+      mesh_pause(&s->f->mesh, &spins);
+      if (spins > 1000) usleep(500);
+    }
+  }
+}
+
+// ================================================================================================ 4 loading
+// checksums: NULL, or a CRC-32C a block as store_conclude leaves them.
+// seen: what else tells that a rank sees rank 0's files: a checksum of something beside them.
+struct StoreLoad {
+  const TensorMap *map;
+  const uint32_t *checksums;
+  uint32_t seen;
+  bool direct;                                   // this rank sees the files
+  int fd[MAP_MAX_FILES];
+  int held_file;                                 // scratch[0] holds bytes [held_from, held_to) of this file's tensors
+  int64_t held_from, held_to;
+  int64_t bytes_done, bytes_total;
+};
+
+static inline bool store_open_files(StoreLoad *l, StoreRecord *r) {
+  const TensorMap *m = l->map;
+  for (int i = 0; i < m->files && !r->failed; i++) {
+    struct stat st;
+    if ((l->fd[i] = open(m->path[i], O_RDONLY | O_CLOEXEC)) < 0 || fstat(l->fd[i], &st))
+      return store_fail(r, "cannot open %s: %s", m->path[i], strerror(errno));
+    if (st.st_size != m->file_bytes[i])
+      return store_fail(r, "%s has %lld bytes, not the %lld it should have: it is not whole", m->path[i],
+                        (long long)st.st_size, (long long)m->file_bytes[i]);
+  }
+  return true;
+}
+
+// Reads whole blocks around [from, to) of a file's tensors into scratch[0] and checks them.
+static inline bool store_read_blocks(Store *s, StoreLoad *l, int file, int64_t from, int64_t to, StoreRecord *r) {
+  const TensorMap *m = l->map;
+  const int64_t data_bytes = m->file_bytes[file] - m->data_at[file], block = STORE_BLOCK_BYTES;
+  if (l->held_file == file && l->held_from <= from && to <= l->held_to) return true;
+  l->held_file = -1;
+  const int64_t a = from / block * block, b = min64((to + block - 1) / block * block, data_bytes);
+  if (!file_read(l->fd[file], s->scratch[0], b - a, m->data_at[file] + a))
+    return store_fail(r, "cannot read %s: %s", m->path[file], strerror(errno));
+  int64_t block0 = 0;
+  for (int i = 0; i < file; i++) block0 += (m->file_bytes[i] - m->data_at[i] + block - 1) / block;
+  for (int64_t at = a; at < b; at += block) {
+    const int64_t n = min64(block, b - at);
+    const uint32_t want = l->checksums[block0 + at / block], got = crc32c(0, s->scratch[0] + (at - a), (size_t)n);
+    if (want != got)
+      return store_fail(r, "bytes %lld to %lld of %s are damaged: their CRC-32C is %08x, recorded is %08x",
+                        (long long)(m->data_at[file] + at), (long long)(m->data_at[file] + at + n), m->path[file], got,
+                        want);
+  }
+  l->held_file = file;
+  l->held_from = a;
+  l->held_to = b;
+  return true;
+}
+// The bytes of a span, in scratch[0], or NULL and the reason in r.
+static inline const char *store_read_span(Store *s, StoreLoad *l, const Span *span, StoreRecord *r) {
+  if (l->checksums && span->rows == 1) {
+    const int64_t from = span->offset - l->map->data_at[span->file];
+    if (!store_read_blocks(s, l, span->file, from, from + span->row_bytes, r)) return NULL;
+    return s->scratch[0] + (from - l->held_from);
+  }
+  l->held_file = -1;
+  for (int64_t row = 0; row < span->rows; row++)
+    if (!file_read(l->fd[span->file], s->scratch[0] + row * span->row_bytes, span->row_bytes,
+                   span->offset + row * span->stride)) {
+      store_fail(r, "cannot read %s: %s", l->map->path[span->file], strerror(errno));
+      return NULL;
+    }
+  return s->scratch[0];
+}
+
+// The same through rank 0.
+static inline const char *store_ask(Store *s, const Span *span, StoreRecord *r) {
+  MPI_Send(span, sizeof *span, MPI_BYTE, 0, STORE_TAG_ASK, s->comm);
+  if (span->last) return NULL;
+  char *answer = s->stream[0].data;
+  MPI_Recv(answer, STREAM_BYTES, MPI_BYTE, 0, STORE_TAG_ANSWER, s->comm, MPI_STATUS_IGNORE);
+  if (*(int32_t *)answer) { store_fail(r, "%s", answer + 4); return NULL; }
+  return answer + 8;
+}
+// Rank 0: answers until every rank that asks has said that it is done.
+static inline void store_serve(Store *s, StoreLoad *l, int asking) {
+  while (asking) {
+    Span span;
+    MPI_Status from;
+    StoreRecord r = {};
+    MPI_Recv(&span, sizeof span, MPI_BYTE, MPI_ANY_SOURCE, STORE_TAG_ASK, s->comm, &from);
+    if (span.last) { asking--; continue; }
+    const char *data = store_read_span(s, l, &span, &r);
+    char *answer = s->stream[0].data;
+    *(int32_t *)answer = r.failed;
+    if (r.failed) snprintf(answer + 4, STORE_ERROR_BYTES, "%s", r.error);
+    else memcpy(answer + 8, data, (size_t)span_bytes(&span));
+    const int64_t bytes = r.failed ? 4 + STORE_ERROR_BYTES : 8 + span_bytes(&span);
+    MPI_Send(answer, (int)bytes, MPI_BYTE, from.MPI_SOURCE, STORE_TAG_ANSWER, s->comm);
+  }
+}
+
+// Puts a chunk that was read into its shard: to fp32, and turned if the file has it transposed.
+static inline void store_put_chunk(Store *s, const Chunk *k, const char *data) {
+  const Fsdp *f = s->f;
+  const Param *p = &f->param[k->param];
+  float *out = (float *)s->scratch[1];
+  const int64_t cols = chunk_is_turned(k) ? p->shape[1] : 1, rows = k->numel / cols;
+  DISPATCH(k->place.dtype, T, {
+    const T *in = (const T *)data;
+    for (int64_t c = 0; c < cols; c++)
+      for (int64_t q = 0; q < rows; q++) out[q * cols + c] = to_f32(in[c * rows + q]);
+  });
+  float *to = fsdp_shard(f, (ShardState)k->state, p->unit) + k->in_shard;
+  f->ctx->ops->copy(f->ctx, to, out, (size_t)k->numel * 4);
+  f->ctx->ops->sync(f->ctx);
+}
+
+// Whether this rank sees the very files that rank 0 sees: the same sizes, first and last bytes, and the same `mine`.
+// Collective.
+static inline bool store_sees(Store *s, const TensorMap *m, uint32_t mine) {
+  enum { LOOK_BYTES = 65536 };
+  uint32_t first;
+  for (int i = 0; i < m->files; i++) {
+    const int fd = open(m->path[i], O_RDONLY | O_CLOEXEC);
+    const int64_t n = min64(LOOK_BYTES, m->file_bytes[i]);
+    struct stat st = {};
+    bool ok = fd >= 0 && !fstat(fd, &st) && st.st_size == m->file_bytes[i];
+    const int64_t ends[] = {0, m->file_bytes[i] - n};
+    for (int64_t at : ends) {
+      ok = ok && file_read(fd, s->scratch[0], n, at);
+      mine = ok ? crc32c(mine, s->scratch[0], (size_t)n) : ~mine;
+    }
+    if (fd >= 0) close(fd);
+    mine = ok ? mine : mine ^ (uint32_t)(s->f->mesh.rank + 1);
+  }
+  first = mine;
+  MPI_Bcast(&first, 1, MPI_UINT32_T, 0, s->comm);
+  return first == mine;
+}
+
+// Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
+// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Follow it by
+// fsdp_refresh_params and fsdp_step_end.
+static inline void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
+                              void (*progress)(const StoreLoad *l, void *to), void *to) {
+  StoreRecord r = {};
+  const int rank = s->f->mesh.rank;
+  const TensorMap *map = l.map;
+  l.held_file = -1;
+  for (int &fd : l.fd) fd = -1;
+  l.direct = store_sees(s, map, l.seen) || !rank || s->f->mesh.hosts == 1;
+  int asks = !l.direct, asking = 0;
+  MPI_Allreduce(&asks, &asking, 1, MPI_INT, MPI_SUM, s->comm);
+  if (l.direct) store_open_files(&l, &r);
+  l.bytes_total = store_own_bytes(s->f, map, states);
+  ChunkCursor c = {};
+  for (Chunk k; !r.failed && chunk_next(s->f, map, states, &c, &k); l.bytes_done += span_bytes(&k.span)) {
+    const char *data = l.direct ? store_read_span(s, &l, &k.span, &r) : store_ask(s, &k.span, &r);
+    if (data) store_put_chunk(s, &k, data);
+    if (progress) progress(&l, to);
+    if (!data) {
+      const char *const of[] = {"tensor", "first moment of", "second moment of"};
+      char reason[STORE_ERROR_BYTES];
+      snprintf(reason, sizeof reason, "%s", r.error);
+      r.failed = 0;
+      store_fail(&r, "%s %s: %.300s", of[k.state], s->f->param[k.param].name, reason);
+    }
+  }
+  Span last = {};
+  last.last = 1;
+  if (asks) store_ask(s, &last, &r);
+  if (!rank) store_serve(s, &l, asking);
+  for (int fd : l.fd) if (fd >= 0) close(fd);
+  snprintf(error, error_bytes, "%s", r.failed ? r.error : "");
+}

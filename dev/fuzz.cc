@@ -1,0 +1,486 @@
+// fuzz.cc: libFuzzer targets (https://llvm.org/docs/LibFuzzer.html) for every reader of files that may come from
+// strangers. `make fuzz` builds this file with ASan and UBSan and runs each target for a while.
+//
+//   build/fuzz/fuzz list                          the targets
+//   build/fuzz/fuzz seeds DIR                     small whole files of every target to start from, in DIR/TARGET
+//   FUZZ_TARGET=NAME build/fuzz/fuzz [FILE...]    libFuzzer itself; with a FILE of findings, that input again
+//
+// A reader must come back with a result in which everything holds that its header promises, or with one printable line.
+// It may not crash, hang, leak, take memory far beyond the input, or end the program (libFuzzer reports exit, too).
+//
+// Readers take paths: inputs are written into a directory of this process, in $FUZZ_DIR or /dev/shm. Sizes and lengths
+// that a header must agree with are computed here where a target says so; a random change would almost never keep
+// them right, and nothing behind the size check would be reached.
+#define TRAINER_AS_LIBRARY 1
+#include "train_gpt_fsdp.cu"
+#include "data/interchange.h"
+#include <ftw.h>
+#include <initializer_list>                      // for (x : {a, b})
+
+const Ops ops_avx2 = {}, ops_avx512 = {}, ops_avx512_bf16 = {}, ops_amx = {};          // no arithmetic is done here
+
+// ---- files and checks ----------------------------------------------------------------------------------------------
+static char fuzz_dir[512], fuzz_seed_dir[512];
+static int fuzz_seed_count;
+static bool fuzz_accepted;                       // by the last reader that was asked
+static char fuzz_error[4096];
+struct FuzzTarget { const char *name; void (*run)(const uint8_t *, size_t); void (*seeds)(); size_t most_bytes; };
+static const FuzzTarget *fuzz_target;
+
+struct FuzzPath { char text[600]; };
+static FuzzPath fuzz_path(const char *name) {
+  FuzzPath p;
+  snprintf(p.text, sizeof p.text, "%s/%s", fuzz_dir, name);
+  return p;
+}
+static void fuzz_write_file(const char *path, const void *bytes, size_t count, int64_t size) {
+  const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  const bool longer = size > (int64_t)count;
+  if (fd < 0 || write(fd, bytes, count) != (ssize_t)count || (longer && ftruncate(fd, size)) || close(fd)) {
+    fprintf(stderr, "fuzz: cannot write %s: %s\n", path, strerror(errno));
+    abort();
+  }
+}
+static void fuzz_write(const char *name, const uint8_t *bytes, size_t count) {
+  fuzz_write_file(fuzz_path(name).text, bytes, count, 0);
+}
+static int fuzz_remove(const char *path, const struct stat *, int, struct FTW *) { return remove(path); }
+static void fuzz_clean() { nftw(fuzz_dir, fuzz_remove, 8, FTW_DEPTH | FTW_PHYS); }
+
+// What must hold whatever the input.
+#define HOLDS(cond) \
+  do { \
+    if (!(cond)) { fprintf(stderr, "fuzz: does not hold: %s (%s:%d)\n", #cond, __FILE__, __LINE__); abort(); } \
+  } while (0)
+
+// One line, not empty, without control characters.
+static void fuzz_check_error(const char *error) {
+  HOLDS(*error);
+  if (error != fuzz_error) snprintf(fuzz_error, sizeof fuzz_error, "%s", error);
+  for (const char *c = error; *c; c++) {
+    if ((uint8_t)*c < 0x20 || *c == 0x7f) fprintf(stderr, "fuzz: byte 0x%02x in the error: %s\n", *c, error);
+    HOLDS((uint8_t)*c >= 0x20 && *c != 0x7f);
+  }
+}
+
+// Inputs of several files are cut at the bytes 0x1e, the record separator, which no JSON holds.
+struct FuzzPart { const uint8_t *bytes; size_t count; };
+static FuzzPart fuzz_next_part(FuzzPart *rest) {
+  const uint8_t *end = rest->count ? (const uint8_t *)memchr(rest->bytes, 0x1e, rest->count) : NULL;
+  const FuzzPart part = {rest->bytes, end ? (size_t)(end - rest->bytes) : rest->count};
+  *rest = end ? FuzzPart{end + 1, rest->count - part.count - 1} : FuzzPart{rest->bytes + rest->count, 0};
+  return part;
+}
+
+// Writes a seed. The reader must take it: what it refuses leads nowhere.
+static void fuzz_seed(const void *bytes, size_t count) {
+  char path[600];
+  snprintf(path, sizeof path, "%s/%02d", fuzz_seed_dir, fuzz_seed_count++);
+  fuzz_write_file(path, bytes, count, 0);
+  fuzz_accepted = false;
+  fuzz_target->run((const uint8_t *)bytes, count);
+  if (fuzz_accepted && count <= fuzz_target->most_bytes) return;
+  fprintf(stderr, "fuzz: %s, a seed of %zu bytes, is refused: %s\n", path, count, fuzz_error);
+  abort();
+}
+static void fuzz_seed_text(const char *text) { fuzz_seed(text, strlen(text)); }
+// A seed of files written to fuzz_dir, parted by 0x1e.
+static void fuzz_seed_files(std::initializer_list<const char *> names) {
+  static uint8_t all[1 << 20];
+  size_t count = 0;
+  for (const char *name : names) {
+    FILE *f = fopen(fuzz_path(name).text, "rb");
+    if (count) all[count++] = 0x1e;
+    if (f) { count += fread(all + count, 1, sizeof all - 1 - count, f); fclose(f); }
+  }
+  fuzz_seed(all, count);
+}
+
+// ---- safetensors ---------------------------------------------------------------------------------------------------
+static void fuzz_safetensors_table(SafetensorsFile *s) {
+  int64_t end = (int64_t)s->data_at;
+  volatile uint8_t touched = 0;
+  for (int i = 0; i < s->count; i++) {
+    const SafetensorsTensor *t = &s->tensor[i];
+    HOLDS(t->at == end && t->bytes >= 0 && t->ndim >= 0 && t->ndim <= SAFETENSORS_MAX_DIMS);
+    HOLDS(safetensors_bytes(safetensors_dtype(t->dtype_text), t->shape, t->ndim) == t->bytes);
+    HOLDS(safetensors_entry(s, t->name) == t && (i == 0 || strcmp(s->by_name[i - 1]->name, s->by_name[i]->name) < 0));
+    Tensor x;
+    for (Dtype d : {F32, BF16, F16, I32}) {
+      if (!safetensors_find(s, t->name, d, &x)) { fuzz_check_error(s->error); continue; }
+      HOLDS(t->known_dtype && t->dtype == d && x.data == s->map + t->at);
+      HOLDS(numel(x) * (int64_t)dtype_bytes(d) == t->bytes && (uintptr_t)x.data % dtype_bytes(d) == 0);
+    }
+    if (t->bytes) touched = (uint8_t)(touched + s->map[t->at] + s->map[t->at + t->bytes - 1]);
+    end += t->bytes;
+  }
+  HOLDS(end == (int64_t)s->bytes);
+  fuzz_accepted = true;
+  for (int i = 0; i < s->metadata_count; i++)
+    HOLDS(safetensors_metadata(s, s->metadata[i].key) == s->metadata[i].value);
+}
+static void fuzz_safetensors_path(const char *path) {
+  SafetensorsFile s;
+  if (safetensors_open(&s, path)) fuzz_safetensors_table(&s);
+  else fuzz_check_error(s.error);
+  safetensors_close(&s);
+}
+static void fuzz_safetensors(const uint8_t *bytes, size_t count) {
+  fuzz_write("file", bytes, count);
+  fuzz_safetensors_path(fuzz_path("file").text);
+}
+
+// A file with this header, its length in front, and behind it as many zeros as the largest number up to 65536 that
+// stands in it between '[', ',' and ']': the end of the last tensor, if anything.
+static void fuzz_write_header(const char *name, FuzzPart json) {
+  static uint8_t file[8 + (1 << 16)];
+  uint64_t largest = 0, number = 0, length = json.count < sizeof file - 8 ? json.count : sizeof file - 8;
+  bool inside = false;
+  for (size_t i = 0; i < length; i++) {
+    const uint8_t c = json.bytes[i];
+    if (inside && c >= '0' && c <= '9' && number <= 65536) { number = number * 10 + (c - '0'); continue; }
+    if (inside && (c == ',' || c == ']') && number <= 65536 && number > largest) largest = number;
+    inside = c == '[' || c == ',';
+    number = 0;
+  }
+  memcpy(file, &length, 8);
+  if (length) memcpy(file + 8, json.bytes, length);
+  fuzz_write_file(fuzz_path(name).text, file, 8 + length, (int64_t)(8 + length + largest));
+}
+static void fuzz_safetensors_header(const uint8_t *bytes, size_t count) {
+  fuzz_write_header("file", FuzzPart{bytes, count});
+  fuzz_safetensors_path(fuzz_path("file").text);
+}
+
+// Two tensors, metadata; with_length: as a whole file of zeros.
+static void fuzz_seed_safetensors(bool with_length) {
+  static const char *const metadata[] = {"format", "pt", "note", "\"line\"\n", NULL};
+  SafetensorsTensor t[] = {{"wte.weight", F32, false, "", 2, {3, 2}, 0, 0}, {"ids", I32, false, "", 1, {4}, 0, 0},
+                           {"half", BF16, false, "", 0, {}, 0, 0}, {"none", F16, false, "", 2, {0, 5}, 0, 0}};
+  for (int tensors : {0, 1, 4}) {
+    int64_t bytes;
+    char *header = safetensors_header(t, tensors, tensors == 1 ? NULL : metadata, &bytes);
+    const int64_t data = tensors ? t[tensors - 1].at + t[tensors - 1].bytes - bytes : 0;
+    header = (char *)realloc(header, (size_t)(bytes + data));
+    memset(header + bytes, 0, (size_t)data);
+    if (with_length) fuzz_seed(header, (size_t)(bytes + data));
+    else fuzz_seed(header + 8, (size_t)bytes - 8);
+    free(header);
+  }
+}
+static void fuzz_seeds_safetensors() { fuzz_seed_safetensors(true); }
+static void fuzz_seeds_safetensors_header() {
+  fuzz_seed_safetensors(false);
+  fuzz_seed_text("{\"\\u00e9\\ud83d\\ude00\":{\"data_offsets\":[0,8],\"shape\":[1],\"dtype\":\"F64\"},"
+                 "\"b\":{\"dtype\":\"F8_E4M3\",\"shape\":[2,2,1],\"data_offsets\":[8,12]}}");
+}
+
+// ---- tokenizers ----------------------------------------------------------------------------------------------------
+static const char fuzz_text[] = "The miller's 12 bells rang, and rang;\n\n  don't we'll <|endoftext|> caf\xc3\xa9 "
+                                "\xf0\x9f\x98\x80 \xff\xfe\x80 1234\t x\n = Heading = \n";
+
+// What was read must encode and decode any bytes, and be the same after saving and loading.
+static void fuzz_tokenizer_use(Tokenizer *t) {
+  static int32_t ids[sizeof fuzz_text];
+  const int64_t n = tokenizer_encode(t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, ids, 1);
+  HOLDS(n > 0 && n < (int64_t)sizeof fuzz_text);
+  size_t at = 0;
+  for (int64_t i = 0; i < n; i++) {
+    int bytes;
+    HOLDS(ids[i] >= 0 && ids[i] < t->vocab_size);
+    const uint8_t *p = tokenizer_token_bytes(t, ids[i], &bytes);
+    HOLDS(at + (size_t)bytes <= sizeof fuzz_text - 1 && !memcmp(p, fuzz_text + at, (size_t)bytes));
+    at += (size_t)bytes;
+  }
+  HOLDS(at == sizeof fuzz_text - 1);
+  Tokenizer again;
+  HOLDS(tokenizer_save(t, fuzz_path("again.json").text, fuzz_error, sizeof fuzz_error));
+  HOLDS(tokenizer_load(&again, fuzz_path("again.json").text, fuzz_error, sizeof fuzz_error));
+  HOLDS(tokenizer_hash(&again) == tokenizer_hash(t));
+  tokenizer_free(&again);
+  fuzz_accepted = true;
+}
+static void fuzz_tokenizer_path(const char *path) {
+  Tokenizer t;
+  if (tokenizer_load_any(&t, path, fuzz_error, sizeof fuzz_error)) fuzz_tokenizer_use(&t);
+  else fuzz_check_error(fuzz_error);
+  tokenizer_free(&t);
+}
+static void fuzz_tokenizer_json(const uint8_t *bytes, size_t count) {
+  fuzz_write("tokenizer", bytes, count);
+  fuzz_tokenizer_path(fuzz_path("tokenizer").text);
+}
+// vocab.json, merges.txt, tokenizer_config.json
+static void fuzz_tokenizer_pair(const uint8_t *bytes, size_t count) {
+  FuzzPart rest = {bytes, count};
+  for (const char *name : {"vocab.json", "merges.txt", "tokenizer_config.json"}) {
+    const FuzzPart part = fuzz_next_part(&rest);
+    if (part.count) fuzz_write(name, part.bytes, part.count);
+    else remove(fuzz_path(name).text);
+  }
+  fuzz_tokenizer_path(fuzz_dir);
+}
+
+static void fuzz_seed_tokenizer(const char *name, int merges) {
+  Tokenizer t;
+  tokenizer_train(&t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, 256 + merges, 1);
+  HOLDS(tokenizer_save(&t, fuzz_path(name).text, fuzz_error, sizeof fuzz_error));
+  tokenizer_free(&t);
+}
+static void fuzz_seeds_tokenizer_json() {
+  for (int merges : {0, 5}) { fuzz_seed_tokenizer("tokenizer", merges); fuzz_seed_files({"tokenizer"}); }
+}
+// The vocabulary and the merges of a tokenizer.json, as the two files of the published GPT-2.
+static void fuzz_split_tokenizer(const char *json, bool end_of_text) {
+  FILE *f = fopen(fuzz_path(json).text, "rb"), *merges = fopen(fuzz_path("merges.txt").text, "wb");
+  static char text[1 << 18];
+  HOLDS(f && merges);
+  const size_t bytes = fread(text, 1, sizeof text - 1, f);
+  fclose(f);
+  cJSON *root = cJSON_ParseWithLength(text, bytes), *model = cJSON_GetObjectItem(root, "model"), *x;
+  cJSON *vocab = cJSON_GetObjectItem(model, "vocab");
+  HOLDS(vocab);
+  if (end_of_text) cJSON_AddNumberToObject(vocab, "<|endoftext|>", cJSON_GetArraySize(vocab));
+  char *printed = cJSON_PrintUnformatted(vocab);
+  fuzz_write("vocab.json", (const uint8_t *)printed, strlen(printed));
+  fprintf(merges, "#version: 0.2\n");
+  cJSON_ArrayForEach(x, cJSON_GetObjectItem(model, "merges")) {
+    if (cJSON_IsString(x)) fprintf(merges, "%s\n", x->valuestring);
+    else fprintf(merges, "%s %s\n", cJSON_GetArrayItem(x, 0)->valuestring, cJSON_GetArrayItem(x, 1)->valuestring);
+  }
+  fclose(merges);
+  cJSON_free(printed);
+  cJSON_Delete(root);
+}
+static void fuzz_seeds_tokenizer_pair() {
+  fuzz_seed_tokenizer("trained", 5);
+  for (bool end_of_text : {false, true}) {
+    fuzz_split_tokenizer("trained", end_of_text);
+    fuzz_seed_files({"vocab.json", "merges.txt"});
+  }
+  static const char config[] = "{\"add_prefix_space\":false,\"bos_token\":\"<|endoftext|>\"}";
+  fuzz_write("tokenizer_config.json", (const uint8_t *)config, sizeof config - 1);
+  fuzz_seed_files({"vocab.json", "merges.txt", "tokenizer_config.json"});
+}
+
+// ---- token files ---------------------------------------------------------------------------------------------------
+static void fuzz_token_file(const uint8_t *bytes, size_t count) {
+  enum { T = 3, B = 2, V = 300 };
+  fuzz_write("tokens.bin", bytes, count);
+  Split s = {};
+  DataError e = {};
+  snprintf(s.path, sizeof s.path, "%s", fuzz_path("tokens.bin").text);
+  if (!split_map(&s, &e)) { fuzz_check_error(e.text); return; }
+  HOLDS(s.tokens_numel >= 2 && s.offset_bytes + (size_t)(s.tokens_numel * s.token_bytes) <= s.file_bytes);
+  int32_t inputs[B * T], targets[B * T];
+  int64_t covered = 0;
+  for (int64_t w = 0; w < eval_windows_numel(&s, T); w++) covered += eval_window_fill(&s, T, w, inputs, targets);
+  HOLDS(covered == split_targets_numel(&s));
+  if (!split_check_ids(&s, V, 1, &e)) fuzz_check_error(e.text);
+  Sampler sampler;
+  const SamplerOptions o = {B, T, 1, true, false, 7};
+  void *memory = malloc(sampler_bytes(&s, o) + 1);
+  if (!sampler_init(&sampler, &s, o, memory, &e)) fuzz_check_error(e.text);
+  else {
+    for (int64_t step = 0; step < sampler_steps_per_epoch(&sampler); step++)
+      microbatch_fill(&sampler, step, 0, inputs, targets);
+    fuzz_accepted = true;
+  }
+  free(memory);
+  split_free(&s);
+}
+static void fuzz_seeds_token_file() {
+  static uint8_t file[TOKEN_FILE_HEADER_BYTES + 80];
+  for (const TokenFileKind &k : token_file_kinds) {
+    const int32_t tokens = 80 / k.token_bytes, header[3] = {k.magic, k.version, tokens};
+    memcpy(file, header, sizeof header);
+    for (int i = 0; i < 80; i++) file[TOKEN_FILE_HEADER_BYTES + i] = (uint8_t)(i % k.token_bytes ? 0 : i);
+    fuzz_seed(file, sizeof file);
+  }
+  fuzz_seed(file + TOKEN_FILE_HEADER_BYTES, 80);
+}
+
+// ---- models of other programs --------------------------------------------------------------------------------------
+// The files' own promise: every parameter of the shape has a place inside the file.
+static void fuzz_import_path(const char *path) {
+  Import s;
+  if (!import_open(&s, path, fuzz_error, sizeof fuzz_error)) { fuzz_check_error(fuzz_error); return; }
+  const ModelShape *m = &s.shape;
+  HOLDS(m->n_layer > 0 && m->n_head > 0 && m->n_embd > 0 && m->n_positions > 0 && m->vocab_size > 0);
+  if (m->n_layer <= 16) {
+    const Model model = {(int)m->n_layer, (int)m->n_head, m->n_embd, m->n_positions, m->n_positions, m->vocab_size,
+                         round_up(m->vocab_size, VOCAB_ALIGN), m->tied, 0, HEAD_CHUNK_BYTES};
+    int params;
+    Param *param = model_params(&model, &params);
+    TensorMap map;
+    if (import_map(&s, param, params, &map, fuzz_error, sizeof fuzz_error)) {
+      for (int p = 0; p < params; p++) {
+        const TensorPlace *x = tensor_place(&map, 0, p);
+        HOLDS(x->file == 0 && x->at >= map.data_at[0]);
+        HOLDS(x->at + param_numel(&param[p]) * (int64_t)dtype_bytes(x->dtype) <= map.file_bytes[0]);
+      }
+      tensor_map_free(&map);
+      fuzz_accepted = true;
+    } else fuzz_check_error(fuzz_error);
+    free(param);
+  }
+  import_close(&s);
+}
+
+// The first 1024 bytes of a .bin file; the rest are as many zeros as its shape asks for, if not too many.
+static void fuzz_llmc(const uint8_t *bytes, size_t count) {
+  int32_t h[256] = {};
+  memcpy(h, bytes, count < sizeof h ? count : sizeof h);
+  const double T = h[2], L = h[4], C = h[6], V = h[7];           // double: products of anything
+  const double numel_ = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C, size = numel_ * (h[1] == 5 ? 2 : 4);
+  const bool whole = count >= sizeof h && size > 0 && size < 1 << 24;
+  fuzz_write_file(fuzz_path("model.bin").text, bytes, count, whole ? (int64_t)size + (int64_t)sizeof h : 0);
+  fuzz_import_path(fuzz_path("model.bin").text);
+}
+static void fuzz_seeds_llmc() {
+  for (int version : {3, 5}) {
+    const int32_t header[256] = {20240326, version, 4, 200, 1, 2, 4, 256};
+    fuzz_seed(header, sizeof header);
+  }
+}
+
+// config.json, and the header of model.safetensors
+static void fuzz_hf(const uint8_t *bytes, size_t count) {
+  FuzzPart rest = {bytes, count};
+  const FuzzPart config = fuzz_next_part(&rest);
+  if (config.count) fuzz_write("config.json", config.bytes, config.count);
+  else remove(fuzz_path("config.json").text);
+  fuzz_write_header("model.safetensors", rest);
+  fuzz_import_path(fuzz_dir);
+}
+static void fuzz_seeds_hf() {
+  static const char *const config = "{\"model_type\":\"gpt2\",\"architectures\":[\"GPT2LMHeadModel\"],\"n_layer\":1,"
+      "\"n_head\":2,\"n_embd\":4,\"n_positions\":4,\"n_ctx\":4,\"vocab_size\":6,\"n_inner\":null,"
+      "\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05,\"tie_word_embeddings\":true,"
+      "\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1,\"torch_dtype\":\"float32\"}";
+  static const char *const own[] = {"n_head", "2", NULL};
+  const Model model = {1, 2, 4, 4, 4, 6, VOCAB_ALIGN, true, 0, HEAD_CHUNK_BYTES};
+  int params;
+  Param *param = model_params(&model, &params);
+  SafetensorsTensor *t = (SafetensorsTensor *)calloc((size_t)params, sizeof *t);
+  for (int hf = 0; hf < 2; hf++) {
+    static char seed[1 << 16];
+    int64_t bytes, n = 0;
+    for (int p = 0; p < params; p++) {
+      const bool transposed = hf && import_is_conv1d(&param[p]);
+      t[p] = SafetensorsTensor{param[p].name, F32, false, "", param[p].ndim, {param[p].shape[transposed ? 1 : 0],
+                               param[p].ndim == 2 ? param[p].shape[transposed ? 0 : 1] : 1}, 0, 0};
+    }
+    char *header = safetensors_header(t, params, hf ? NULL : own, &bytes);
+    if (hf) n = sprintf(seed, "%s", config);
+    seed[n++] = 0x1e;
+    memcpy(seed + n, header + 8, (size_t)bytes - 8);
+    fuzz_seed(seed, (size_t)(n + bytes - 8));
+    free(header);
+  }
+  free(t);
+  free(param);
+}
+
+// ---- checkpoints ---------------------------------------------------------------------------------------------------
+// The files of a checkpoint that the target asks for.
+static TensorMap fuzz_checkpoint_map() {
+  TensorMap m = {};
+  m.files = CHECKPOINT_FILES;
+  for (int i = 0; i < CHECKPOINT_FILES; i++) { m.data_at[i] = 800; m.file_bytes[i] = 800 + (3 << 20) * (1 + i); }
+  return m;
+}
+// trainer.json without its last line, the checksum of the rest, which is added: step, checksums and options from it.
+static void fuzz_checkpoint(const uint8_t *bytes, size_t count) {
+  char word[] = "fuzz", *argv[] = {word};
+  size_t sealed_bytes;
+  char *sealed = checkpoint_sealed((const char *)bytes, count, &sealed_bytes);
+  fuzz_write("trainer.json", (const uint8_t *)sealed, sealed_bytes);
+  free(sealed);
+  Start s = {};
+  Options o;
+  CheckpointState state;
+  const TensorMap map = fuzz_checkpoint_map();
+  uint32_t checksums[16];
+  HOLDS(map_blocks(&map, 0) + map_blocks(&map, 1) <= 16);
+  s.resume = true;
+  bool ok = options_parse(&o, 1, argv, fuzz_error, sizeof fuzz_error);
+  HOLDS(ok);
+  ok = start_open_checkpoint(&s, fuzz_dir, fuzz_error, sizeof fuzz_error);
+  if (ok) s.json = checkpoint_parse(fuzz_dir, s.text, (size_t)s.text_bytes, fuzz_error, sizeof fuzz_error);
+  HOLDS(!ok || s.json);
+  ok = ok && checkpoint_state(s.json, &state, fuzz_error, sizeof fuzz_error) &&
+       checkpoint_checksums(s.json, &map, checksums, fuzz_error, sizeof fuzz_error) &&
+       start_options_of_checkpoint(&s, &o, fuzz_error, sizeof fuzz_error) &&
+       options_resolve(&o, 1, fuzz_error, sizeof fuzz_error);
+  fuzz_accepted = ok;
+  if (!ok) fuzz_check_error(fuzz_error);
+  cJSON_Delete(s.json);
+  free(s.text);
+}
+static void fuzz_seeds_checkpoint() {
+  char word[] = "fuzz", *argv[] = {word}, *text;
+  size_t bytes;
+  Options o;
+  const TensorMap map = fuzz_checkpoint_map();
+  const uint32_t checksums[16] = {1, 2, 3};
+  HOLDS(options_parse(&o, 1, argv, fuzz_error, sizeof fuzz_error));
+  HOLDS(options_resolve(&o, 1, fuzz_error, sizeof fuzz_error));
+  FILE *f = open_memstream(&text, &bytes);
+  fprintf(f, "{\n\"format_version\":%d,\"serial\":3,\"step\":12,\"state\":{\"updates\":12,\"good_steps\":4,"
+          "\"loss_scale\":65536,\"beta1_power\":0.25,\"beta2_power\":0.5},\"quality\":{\"best_valid_loss\":null},"
+          "\"corpus\":{\"hash\":\"00112233445566aa\"},\"config\":{", CHECKPOINT_VERSION);
+  log_config(f, &o);
+  fprintf(f, "},\n");
+  checkpoint_write_tail(f, &map, checksums, NULL, 0, 0);
+  fclose(f);
+  fuzz_seed(text, bytes);
+  free(text);
+}
+
+// ---- libFuzzer -----------------------------------------------------------------------------------------------------
+static const FuzzTarget fuzz_targets[] = {
+    {"safetensors", fuzz_safetensors, fuzz_seeds_safetensors, 4096},
+    {"safetensors_header", fuzz_safetensors_header, fuzz_seeds_safetensors_header, 4096},
+    {"tokenizer_json", fuzz_tokenizer_json, fuzz_seeds_tokenizer_json, 16384},
+    {"tokenizer_pair", fuzz_tokenizer_pair, fuzz_seeds_tokenizer_pair, 16384},
+    {"token_file", fuzz_token_file, fuzz_seeds_token_file, 2048},
+    {"llmc", fuzz_llmc, fuzz_seeds_llmc, 2048},
+    {"hf", fuzz_hf, fuzz_seeds_hf, 8192},
+    {"checkpoint", fuzz_checkpoint, fuzz_seeds_checkpoint, 8192}};
+
+static void fuzz_make_seeds(const char *dir) {
+  for (const FuzzTarget &t : fuzz_targets) {
+    snprintf(fuzz_seed_dir, sizeof fuzz_seed_dir, "%s/%s", dir, t.name);
+    fuzz_seed_count = 0;
+    if (mkdir(fuzz_seed_dir, 0777) && errno != EEXIST) {
+      fprintf(stderr, "fuzz: cannot make %s: %s\n", fuzz_seed_dir, strerror(errno));
+      _exit(1);
+    }
+    fuzz_target = &t;
+    t.seeds();
+  }
+}
+
+extern "C" int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  const char *wanted = getenv("FUZZ_TARGET"), *mode = *argc > 1 ? (*argv)[1] : "", *dir = getenv("FUZZ_DIR");
+  const bool list = !strcmp(mode, "list"), seeds = !strcmp(mode, "seeds") && *argc == 3;
+  for (const FuzzTarget &t : fuzz_targets) {
+    if (list) printf("%s\n", t.name);
+    if (wanted && !strcmp(t.name, wanted)) fuzz_target = &t;
+  }
+  fflush(stdout);
+  if (list) _exit(0);
+  snprintf(fuzz_dir, sizeof fuzz_dir, "%s/fuzz_XXXXXX", dir ? dir : "/dev/shm");
+  if (!mkdtemp(fuzz_dir)) { fprintf(stderr, "fuzz: cannot make %s: %s\n", fuzz_dir, strerror(errno)); _exit(1); }
+  if (seeds) { fuzz_make_seeds((*argv)[2]); fuzz_clean(); _exit(0); }
+  atexit(fuzz_clean);
+  if (fuzz_target) return 0;
+  fprintf(stderr, "fuzz: FUZZ_TARGET names the target; `%s list` shows them\n", **argv);
+  _exit(2);
+}
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
+  *fuzz_error = 0;
+  if (count <= fuzz_target->most_bytes) fuzz_target->run(bytes, count);
+  return 0;
+}
