@@ -606,16 +606,24 @@ static bool save_model(Trainer *t) {
   return saved;
 }
 
-// The first special token of a tokenizer, malloc'ed, and its id; NULL and -1 when it has none.
+// The token that begins and ends a document, malloc'ed, and its id: GPT-2's <|endoftext|>, or the only special one. NULL
+// and -1 when there is none.
 static char *special_token(const Tokenizer *k, int32_t *id) {
-  for (int i = 0; i < k->added_count; i++) {
-    if (!k->added[i].special) continue;
-    int bytes;
-    const uint8_t *text = tokenizer_token_bytes(k, *id = k->added[i].id, &bytes);
-    return strndup((const char *)text, (size_t)bytes);
-  }
+  static const char gpt2[] = "<|endoftext|>";
+  int found = 0;
   *id = -1;
-  return NULL;
+  for (int i = 0; i < k->added_count; i++) {
+    int bytes;
+    const uint8_t *text = tokenizer_token_bytes(k, k->added[i].id, &bytes);
+    if (!k->added[i].special) continue;
+    found++;
+    *id = k->added[i].id;
+    if (bytes == (int)sizeof gpt2 - 1 && !memcmp(text, gpt2, sizeof gpt2 - 1)) { found = 1; break; }
+  }
+  if (found != 1) { *id = -1; return NULL; }
+  int bytes;
+  const uint8_t *text = tokenizer_token_bytes(k, *id, &bytes);
+  return strndup((const char *)text, (size_t)bytes);
 }
 // Rank 0: what stands beside the weights in a Hugging Face directory.
 static bool export_texts(const Trainer *t, const char *directory, char *error, size_t error_bytes) {
@@ -624,7 +632,7 @@ static bool export_texts(const Trainer *t, const char *directory, char *error, s
   int32_t special_id = -1;
   char *special = has_tokenizer ? special_token(&t->corpus->tokenizer, &special_id) : NULL;
   size_t tokenizer_bytes = 0;
-  const ModelShape shape = {m->L, m->H, m->C, m->P, m->V, m->tied, (double)m->dropout};
+  const ModelShape shape = {m->L, m->H, m->C, m->P, m->V, m->tied, t->opt.dropout};
   const struct { const char *name; char *text; } files[] = {
       {"config.json", export_config_text(shape, special_id, PROGRAM_VERSION)},
       {"generation_config.json", export_generation_config_text(special_id)},

@@ -9,6 +9,7 @@
 //
 // A disk that fills up ends neither the run nor the file's whole lines.
 #pragma once
+#include <sys/file.h>
 
 struct Log {
   FILE *metrics;                                 // rank 0 only, else NULL
@@ -77,6 +78,15 @@ static void log_flush(Log *log, const Trainer *t) {
   if (truncate(path, log->whole_bytes)) fprintf(stderr, "notice: the last line of %s may be incomplete\n", path);
 }
 
+// Keeps other runs from writing to the same OUT, until this process ends. One that is just being killed is waited for.
+static bool lock_out(const char *out) {
+  const int fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (int tries = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; tries++) {
+    if (tries == 50) { close(fd); return false; }
+    usleep(100000);
+  }
+  return true;                                   // a file system without locks has none to offer
+}
 // Makes the directories OUT and that of --export_hf. Whether they can be written is known before the corpus is read and
 // memory is taken. One line in `error`.
 static void check_out(const Options *o, char *error, size_t bytes) {
@@ -92,6 +102,8 @@ static void check_out(const Options *o, char *error, size_t bytes) {
     else if (access(inside, W_OK | X_OK))
       snprintf(error, bytes, "%s %.800s cannot be written: %s", d.option, d.path, strerror(errno));
   }
+  if (!error[0] && !o->eval_only && !o->sample_only && !lock_out(o->out))
+    snprintf(error, bytes, "--out %.800s: another run is writing there; give this one a directory of its own", o->out);
 }
 
 // Every option by name, inside an object.
@@ -100,7 +112,8 @@ static void log_config(FILE *f, const Options *o) {
     char value[OPTION_TEXT_BYTES];
     option_print(value, sizeof value, o, &s);
     fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
-    if (s.type == OPTION_TEXT) json_text(f, value);
+    const bool long_int = s.type == OPTION_INT && fabs(strtod(value, NULL)) > 0x1p53;          // a reader's double
+    if (s.type == OPTION_TEXT || long_int) json_text(f, value);
     else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
   }
 }

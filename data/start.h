@@ -91,6 +91,20 @@ static bool start_open_checkpoint(Start *s, const char *path, char *error, size_
   return true;
 }
 
+// Whether the weights have every tensor that their own configuration asks for: known before memory is taken.
+static bool start_check_import(Start *s, char *error, size_t error_bytes) {
+  const ModelShape *m = &s->import.shape;
+  const Model model = {(int)m->n_layer, (int)m->n_head, m->n_embd, m->n_positions, m->n_positions, m->vocab_size,
+                       round_up(m->vocab_size, VOCAB_ALIGN), m->tied, 0, 0};
+  int params;
+  Param *param = model_params(&model, &params);
+  TensorMap map = {};
+  const bool ok = import_map(&s->import, param, params, &map, error, error_bytes);
+  tensor_map_free(&map);
+  free(param);
+  return ok;
+}
+
 // Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
 static bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
   char found[MAP_PATH_BYTES - 64] = "";
@@ -120,7 +134,7 @@ static bool start_find(Start *s, const Options *o, char *error, size_t error_byt
          "step_* directories)%s", path, access(path, F_OK) ? "; there is no such directory" : "");
   s->kind = START_IMPORT;
   snprintf(s->path, sizeof s->path, "%.1200s", path);
-  if (!import_open(&s->import, path, error, error_bytes)) return false;
+  if (!import_open(&s->import, path, error, error_bytes) || !start_check_import(s, error, error_bytes)) return false;
   s->shape = s->import.shape;
   snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
   if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
@@ -156,9 +170,10 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   static const char *const shape[] = {"model", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "tie_head", 0};
   static const char *const order[] = {"seq_len", "batch_size", "global_batch", "seed", "optimizer", "shuffle",
                                       "drop_last", 0};
-  static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", 0};
+  static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", "resume",
+                                    "init_from", 0};
   static const char *const bits[] = {"reduce", "matmul_precision", 0};
-  static const char *const always[] = {"model", "data", "precision", "evaluation and samples", 0};
+  static const char *const always[] = {"model", "data", "precision", "evaluation and samples", "checkpoints", 0};
   static const char *const in_training[] = {"training", "optimizer", 0};
   const bool trains = start->resume && !o->eval_only && !o->sample_only;
   if (is_one_of(s->name, shape) || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
@@ -168,7 +183,9 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
 }
 
 // Whether an option changes what is looked at, but not what is trained.
-static bool is_harmless(const OptionSpec *s) { return !strcmp(s->group, "evaluation and samples"); }
+static bool is_harmless(const OptionSpec *s) {
+  return !strcmp(s->group, "evaluation and samples") || !strcmp(s->group, "checkpoints");
+}
 
 // The checkpoint's value of an option as text; false when it has none (a checkpoint of an older program).
 static bool start_value(const Start *s, const OptionSpec *spec, char *to, size_t bytes) {
@@ -286,6 +303,9 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
     checkpoint_load(t, s->path, s->json, s->text_checksum, trains);
     CheckpointState c = {};
     if (trains && checkpoint_state(s->json, &c, error, sizeof error)) saver->best_loss = c.best_loss;
+    if (trains && t->step >= t->steps_total)
+      start_notice(s, "the checkpoint is at step %lld of %lld: nothing is left to train; --epochs or --max_steps makes "
+                   "the run longer", (long long)t->step, (long long)t->steps_total);
     if (trains) {
       saver->continues = s->here;
       saver->saved_step = s->here ? c.step : -1;

@@ -415,14 +415,21 @@ TEST(import_names_wrong_tensors, "tensors that are missing, extra, misshapen or 
     free(changed);
     safetensors_close(&m.file);
   }
-  Import s;                                      // a tied head that is stored all the same
+}
+
+TEST(import_takes_a_tied_head_twice, "a tied head that is stored all the same is the embedding, and accepted") {
+  char dir[1024], path[1024];
+  static IxModel m;
+  Import s;
   TensorMap map;
   int params;
+  ix_directory(dir, "model");
   ix_load(&m, "dev/fixtures/hf_tiny/model.safetensors");
   ix_copy("dev/fixtures/hf_tiny", dir, "config.json");
   ix_add(&m, "lm_head.weight", ix_find(&m, "transformer.wte.weight"));
-  ix_save(&m, path, NULL);
+  ix_save(&m, ix_path(path, dir, "model.safetensors"), NULL);
   free(ix_import(dir, &s, &map, &params));
+  EXPECT(s.shape.tied, "the head is taken for its own");
   tensor_map_free(&map);
   import_close(&s);
   safetensors_close(&m.file);
@@ -602,6 +609,27 @@ TEST(import_survives_any_bytes,
   free(param);
   free(config.bytes);
   free(model.bytes);
+}
+
+TEST(import_tokenizers_agree, "the tokenizer of each fixture, in two forms of files, gives transformers' ids") {
+  TokText text = tok_fixture("hf_text.txt"), want = tok_fixture("hf_text.i32");
+  for (const char *path : {"dev/fixtures/hf_tiny", "dev/fixtures/hf_untied", "dev/fixtures/hf_published"}) {
+    Import s;
+    Tokenizer t;
+    char error[2048];
+    int32_t *ids = (int32_t *)malloc((text.count + 1) * sizeof *ids);
+    REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
+    REQUIRE(tokenizer_load_any(&t, s.tokenizer, error, sizeof error), "%s", error);
+    const int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
+    EXPECT(count * 4 == (int64_t)want.count && !memcmp(ids, want.bytes, want.count), "%s: %lld ids, or others", path,
+           (long long)count);
+    EXPECT(t.vocab_size == s.shape.vocab_size, "%s: %d tokens", path, t.vocab_size);
+    tokenizer_free(&t);
+    import_close(&s);
+    free(ids);
+  }
+  free(text.bytes);
+  free(want.bytes);
 }
 
 // ---- export --------------------------------------------------------------------------------------------------------
