@@ -261,6 +261,7 @@ struct FsdpConfig {
   bool windows;                                  // COMM_MPI: ranks of one host read each other's memory
   bool native_reduce;                            // COMM_NCCL: ncclReduceScatter instead of the ordered sum
   size_t small_bytes;                            // what a small all-gather takes from each rank, at most
+  bool weights_only;                             // to evaluate and sample: no gradients, no optimizer, no reductions
 };
 
 // Traffic as the transport saw it. Received bytes: what others sent equals it, by symmetry.
@@ -349,6 +350,7 @@ static inline int64_t fsdp_largest_shard(const Fsdp *f) {
 }
 // Elements that arrive and have not been added yet.
 static inline size_t fsdp_staging_in_numel(const Fsdp *f) {
+  if (f->cfg.weights_only) return 0;
   const size_t chunk = (size_t)f->chunk_numel, N = (size_t)f->mesh.world;
   if (f->cfg.comm == COMM_NCCL) return f->cfg.native_reduce ? (size_t)fsdp_largest_shard(f) : 2 * N * chunk;
   return f->mirrored ? chunk : 2 * (size_t)f->mesh.remote * chunk;
@@ -366,24 +368,25 @@ enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
 static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
   const size_t b_p = fsdp_param_bytes(f), b_r = fsdp_wire_bytes(f);
   const size_t shards = (size_t)f->shard_total, U = (size_t)fsdp_block_numel(f), root = (size_t)f->unit[0].full_numel;
+  const size_t trains = !f->cfg.weights_only;
   const size_t N = (size_t)f->mesh.world, K = (size_t)f->cfg.gather_slots, chunk = (size_t)f->chunk_numel;
   const bool whole = f->cfg.comm != COMM_SELF, mpi = f->cfg.comm == COMM_MPI, lands = f->mirrored && f->mesh.remote;
   m->planned_bytes[MEM_PARAMS] = shards * b_p;
   m->planned_bytes[MEM_MASTER] = f->cfg.param_dtype == F32 ? 0 : shards * 4;
-  m->planned_bytes[MEM_OPTIMIZER] = shards * (f->cfg.optimizer == OPTIMIZER_ADAMW ? 8 : 4);
-  m->planned_bytes[MEM_GRADS] = shards * 4;
+  m->planned_bytes[MEM_OPTIMIZER] = trains * shards * (f->cfg.optimizer == OPTIMIZER_ADAMW ? 8 : 4);
+  m->planned_bytes[MEM_GRADS] = trains * shards * 4;
   m->planned_bytes[MEM_GATHER_SLOTS] = whole ? K * U * b_p : 0;
   m->planned_bytes[MEM_ROOT_PARAMS] = whole ? root * b_p : 0;
-  m->planned_bytes[MEM_GRAD_SLOTS] = 2 * U * b_r;
-  m->planned_bytes[MEM_ROOT_GRADS] = root * 4;
-  m->planned_bytes[MEM_STAGING_OUT] = fsdp_unit_staged(f, 0) ? 2 * N * chunk * b_r : 0;
+  m->planned_bytes[MEM_GRAD_SLOTS] = trains * 2 * U * b_r;
+  m->planned_bytes[MEM_ROOT_GRADS] = trains * root * 4;
+  m->planned_bytes[MEM_STAGING_OUT] = fsdp_unit_staged(f, 0) ? trains * 2 * N * chunk * b_r : 0;
   m->planned_bytes[MEM_STAGING_IN] = fsdp_staging_in_numel(f) * b_r;
   m->planned_bytes[MEM_CONTROL] = mpi ? CONTROL_BYTES : 0;
   static const MemoryName shared_lines[] = {MEM_PARAMS, MEM_GRAD_SLOTS, MEM_ROOT_GRADS, MEM_STAGING_OUT, MEM_CONTROL};
   size_t shared = 0;
   for (MemoryName line : shared_lines) shared += m->planned_bytes[line];
   m->planned_bytes[MEM_MIRROR] = f->mirrored ? shared : 0;
-  m->planned_bytes[MEM_LANDING] = (lands ? (K * U + root) * b_p + 2 * (size_t)f->mesh.remote * chunk * b_r : 0) +
+  m->planned_bytes[MEM_LANDING] = (lands ? (K * U + root) * b_p + trains * 2 * (size_t)f->mesh.remote * chunk * b_r : 0) +
                                   (f->mirrored ? (N + 1) * f->cfg.small_bytes : 0);
 }
 
@@ -637,13 +640,14 @@ static inline void fsdp_open(Fsdp *f, MemoryPlan *plan) {
   f->slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
   f->comm->open(f);
   if (f->cfg.param_dtype != F32) f->master = (float *)memory_take(c, plan, MEM_MASTER, shards * 4);
-  f->m = (float *)memory_take(c, plan, MEM_OPTIMIZER, shards * 4);
-  if (f->cfg.optimizer == OPTIMIZER_ADAMW) f->v = (float *)memory_take(c, plan, MEM_OPTIMIZER, shards * 4);
-  f->grads = (float *)memory_take(c, plan, MEM_GRADS, shards * 4);
+  const bool trains = !f->cfg.weights_only;
+  if (trains) f->m = (float *)memory_take(c, plan, MEM_OPTIMIZER, shards * 4);
+  if (trains && f->cfg.optimizer == OPTIMIZER_ADAMW) f->v = (float *)memory_take(c, plan, MEM_OPTIMIZER, shards * 4);
+  if (trains) f->grads = (float *)memory_take(c, plan, MEM_GRADS, shards * 4);
   for (int k = 0; k <= K && f->cfg.comm != COMM_SELF; k++)
     f->slot[k].data = (char *)memory_take(c, plan, k == K ? MEM_ROOT_PARAMS : MEM_GATHER_SLOTS,
                                           (size_t)(k == K ? f->unit[0].full_numel : fsdp_block_numel(f)) * b_p);
-  f->staging_in = (char *)memory_take(c, plan, MEM_STAGING_IN, fsdp_staging_in_numel(f) * fsdp_wire_bytes(f));
+  if (trains) f->staging_in = (char *)memory_take(c, plan, MEM_STAGING_IN, fsdp_staging_in_numel(f) * fsdp_wire_bytes(f));
   const size_t small_host_bytes = f->cfg.small_bytes * (size_t)(f->mesh.world + 1);
   if (f->mirrored) f->small_host = (char *)memory_take(c, plan, MEM_LANDING, small_host_bytes);
   fsdp_open_events(f);

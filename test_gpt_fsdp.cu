@@ -28,7 +28,10 @@
 #include "dev/test/test_cuda_ops.h"
 #include "dev/test/test_schedule.h"
 #include "dev/test/test_cuda_train.h"
+#include "dev/test/test_checkpoint.h"
 #include "dev/test/test_cli.h"
+#include "dev/test/test_cli_checkpoint.h"
+#include "dev/test/test_kill.h"
 
 enum { TEST_TIMEOUT_S = 300 };
 

@@ -409,6 +409,12 @@ static bool options_resolve(Options *o, int world, char *error, size_t error_byt
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
   REFUSE(cpu && o->tune, "--tune needs --device cuda");
   REFUSE(cpu && !strcmp(o->matmul_precision, "high"), "--matmul_precision high needs --device cuda (TF32)");
+  static const OptionId paths[] = {OPT_resume, OPT_init_from, OPT_export_hf};
+  for (OptionId path : paths)
+    REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
+           option_specs[path].name);
+  REFUSE(o->tune && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
+         o->eval_only ? "eval_only" : "sample_only");
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
          "--resume goes on with a run, --init_from begins one: give one of them");
@@ -548,6 +554,8 @@ struct Trainer {
   size_t device_free_bytes;                      // before anything was taken; 0 on a CPU
 };
 
+static bool trainer_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
+
 // The device that needs no choice: a CPU's, or the only one.
 static Device device_of(const Ops *ops) {
   Device d = {ops, 0, 1, 0, "", 1};
@@ -601,14 +609,15 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
 static void trainer_plan(Trainer *t) {
   const Model *m = &t->model;
   const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
+  const bool trains = trainer_trains(&t->opt);
   fsdp_plan(&t->fsdp, &t->plan);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
   Arena train = {}, eval = {}, sample = {}, head = {}, head_eval = {};
-  acts_carve(&t->acts, &train, m, t->dtype, B, T, m->L, true);
+  if (trains) acts_carve(&t->acts, &train, m, t->dtype, B, T, m->L, true);
   acts_carve(&t->acts, &eval, m, t->dtype, E, T, eval_layers(m), false);
   acts_carve(&t->acts, &sample, m, t->dtype, 1, (int)m->P, eval_layers(m), false);
   const int64_t rows_eval = max64((int64_t)E * T, m->P);
-  head_carve(&t->acts, &head, m, t->dtype, head_rows(m, (int64_t)B * T));
+  if (trains) head_carve(&t->acts, &head, m, t->dtype, head_rows(m, (int64_t)B * T));
   head_carve(&t->acts, &head_eval, m, t->dtype, head_rows(m, rows_eval));
   t->acts.B = 0;
   t->arena_bytes = (size_t)max64((int64_t)train.at, max64((int64_t)eval.at, (int64_t)sample.at));
@@ -632,7 +641,7 @@ static void trainer_plan(Trainer *t) {
   t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
   t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
   t->plan.planned_bytes[MEM_DATA] = t->host_bytes + t->order_bytes + t->corpus_bytes;
-  t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async);
+  t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
 }
 
 // Every rank may have an error of its own: the lowest rank's is printed once, and all leave with `code`. Collective.
@@ -1146,7 +1155,7 @@ static void trainer_take_memory(Trainer *t) {
   t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
   c->workspace = memory_take(c, &t->plan, MEM_WORKSPACE, t->workspace_bytes);
   c->workspace_bytes = t->workspace_bytes;
-  store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async);
+  store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async && trainer_trains(&t->opt));
   t->fsdp.background = store_background;
   t->fsdp.background_to = &t->store;
   t->step_arena = (char *)memory_take(c, &t->plan, MEM_STEP, t->step_bytes);
@@ -1190,7 +1199,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   Param *param = model_params(&t->model, &params);
   FsdpConfig cfg = {t->dtype, dtype_named(o->reduce_dtype), (int)min64(o->gather_slots, t->model.L),
                     !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW, comm_kind(o, world),
-                    !strcmp(o->shm, "on"), !strcmp(o->reduce, "native"), trainer_exchange_bytes(t)};
+                    !strcmp(o->shm, "on"), !strcmp(o->reduce, "native"), trainer_exchange_bytes(t), !trainer_trains(o)};
   fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params, 1 + t->model.L);
   trainer_plan(t);
   trainer_check_memory(t);
@@ -1256,11 +1265,12 @@ static void on_stop_signal(int signal) {
   if (asked > stop_asked) stop_asked = asked;
 }
 // The first signal asks the training loop to end after its step; a second one ends the process at once, but SIGUSR1,
-// which asks for a checkpoint too, may come as often as it likes.
+// which asks for a checkpoint too, may come as often as it likes. The first two cut a write short that waits for a
+// terminal: mpirun has stopped reading what its ranks print before it passes them on.
 static void catch_signal(int signal, int flags) {
   struct sigaction a = {};
   a.sa_handler = on_stop_signal;
-  a.sa_flags = flags | SA_RESTART;
+  a.sa_flags = flags;
   sigaction(signal, &a, NULL);
 }
 static void catch_stop_signals() {
@@ -1359,7 +1369,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
 // The run: training, evaluation, a sample, files. Returns the exit code. Collective.
 static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
-  if (!o->eval_only && !o->sample_only) {
+  if (trainer_trains(o)) {
     const int code = trainer_train(t, log, saver);
     if (code >= 0) return code;
   }
@@ -1378,7 +1388,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   if (o->save_model) saved = save_model(t) && saved;
   if (o->export_hf[0]) saved = export_hf(t, o->export_hf) && saved;
   log_close(log, t, saved ? "done" : "not saved");
-  const bool tokenizer = t->corpus->has_tokenizer && !o->eval_only && !o->sample_only;
+  const bool tokenizer = t->corpus->has_tokenizer && trainer_trains(o);
   if (!t->fsdp.mesh.rank) printf("files: %s/metrics.jsonl%s%s%s\n", o->out, log->lost ? " (not to its end)" : "",
                                  tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
@@ -1429,7 +1439,7 @@ int train_main(int argc, char **argv) {
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
   under_mpirun = launched_as != NULL;
   if (answer_help(argc, argv, launched_as)) return 0;
-  catch_signal(SIGUSR1, 0);                      // at once: unhandled it would end the process
+  catch_signal(SIGUSR1, (int)SA_RESTART);        // at once: unhandled it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
@@ -1466,8 +1476,8 @@ int train_main(int argc, char **argv) {
   start_load(&start, &t, &saver);
   catch_stop_signals();
   Log log;
-  log_open(&log, &t, start.here || o.eval_only || o.sample_only, start.path);
-  if (!rank && corpus.has_tokenizer && !o.eval_only && !o.sample_only) {
+  log_open(&log, &t, start.here || !trainer_trains(&o), start.path);
+  if (!rank && corpus.has_tokenizer && trainer_trains(&o)) {
     char path[OPTION_TEXT_BYTES + 32];
     snprintf(path, sizeof path, "%s/tokenizer.json", o.out);
     if (!tokenizer_save(&corpus.tokenizer, path, error, sizeof error)) die_missing("%s", error);

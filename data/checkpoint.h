@@ -76,12 +76,15 @@ struct CheckpointState {
   int64_t step, serial, updates;
   int good_steps;
   float loss_scale;
-  double beta1_power, beta2_power, best_loss;    // best_loss: lowest validation loss so far, INFINITY before one
+  double beta1_power, beta2_power;
+  double loss, valid_loss, best_loss;            // of the step; last and lowest of validation, INFINITY before one
   uint64_t corpus_hash, tokenizer_hash;
 };
 
 // Its first part, made when the save begins. Ends inside the object.
-static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, double valid_loss, double best_loss) {
+// best: its validation loss is the lowest so far.
+static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, double valid_loss, double best_loss,
+                                  bool best) {
   const StepState *s = t->host.state;
   const time_t now = time(NULL);
   char date[32];
@@ -101,6 +104,7 @@ static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, dou
   fprintf(f, "},\n\"quality\":{\"loss\":%.17g", isfinite(s->loss) ? s->loss : 0);
   json_number(f, "valid_loss", valid_loss);
   json_number(f, "best_valid_loss", best_loss);
+  fprintf(f, ",\"best\":%s", best ? "true" : "false");
   fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)t->corpus->hash);
   json_text(f, t->corpus->source);
   fprintf(f, "},\n\"config\":{");
@@ -132,11 +136,15 @@ static void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *c
 }
 static const char checkpoint_seal[] = "\"crc32c\":\"";
 // The last line: the checksum of all bytes before it. Returns malloc'ed text of *bytes.
+enum { CHECKPOINT_SEAL_BYTES = sizeof checkpoint_seal - 1 + 8 + 3 };           // "crc32c":"01234567"}\n
+static void checkpoint_seal_of(const char *text, size_t text_bytes, char seal[CHECKPOINT_SEAL_BYTES + 1]) {
+  snprintf(seal, CHECKPOINT_SEAL_BYTES + 1, "%s%08x\"}\n", checkpoint_seal, crc32c(0, text, text_bytes));
+}
 static char *checkpoint_sealed(const char *text, size_t text_bytes, size_t *bytes) {
-  char *all = (char *)malloc(text_bytes + 64);
+  char *all = (char *)malloc(text_bytes + CHECKPOINT_SEAL_BYTES + 1);
   memcpy(all, text, text_bytes);
-  *bytes = text_bytes + (size_t)snprintf(all + text_bytes, 64, "%s%08x\"}\n", checkpoint_seal,
-                                         crc32c(0, text, text_bytes));
+  checkpoint_seal_of(text, text_bytes, all + text_bytes);
+  *bytes = text_bytes + CHECKPOINT_SEAL_BYTES;
   return all;
 }
 
@@ -154,6 +162,16 @@ static bool json_real(const cJSON *o, const char *key, double *to) {
   *to = cJSON_IsNull(v) ? INFINITY : v->valuedouble;
   return true;
 }
+// Digits as "%08x" writes them; another spelling of the same number is not ours.
+static bool hex_32(const char *digits, uint32_t *to) {
+  *to = 0;
+  for (int i = 0; i < 8; i++) {
+    const char c = digits[i];
+    if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f')) return false;
+    *to = *to << 4 | (uint32_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+  }
+  return true;
+}
 static bool json_hex(const cJSON *o, const char *key, uint64_t *to) {
   const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, key));
   char *end = NULL;
@@ -163,16 +181,15 @@ static bool json_hex(const cJSON *o, const char *key, uint64_t *to) {
 
 // Parses the text of PATH/trainer.json. NULL and one line in `error` when it is not whole or not ours.
 static cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes, char *error, size_t error_bytes) {
-  const size_t seal = sizeof checkpoint_seal - 1, last = seal + 8 + 3;         // "crc32c":"01234567"}\n
-  unsigned want = 0;
   cJSON *json = NULL;
   int64_t version = 0;
-  const char *line = bytes > last ? text + bytes - last : text;
+  const char *line = bytes > CHECKPOINT_SEAL_BYTES ? text + bytes - CHECKPOINT_SEAL_BYTES : text;
   const char *fault = NULL;
-  if (bytes <= last || memcmp(line, checkpoint_seal, seal) || sscanf(line + seal, "%8x\"}", &want) != 1 ||
-      memcmp(text + bytes - 3, "\"}\n", 3))
+  char seal[CHECKPOINT_SEAL_BYTES + 1];
+  checkpoint_seal_of(text, (size_t)(line - text), seal);
+  if (line == text || memcmp(line, checkpoint_seal, sizeof checkpoint_seal - 1))
     fault = "is cut short or no trainer.json of this program";
-  else if (crc32c(0, text, (size_t)(line - text)) != want) fault = "is damaged: its checksum does not match";
+  else if (memcmp(line, seal, CHECKPOINT_SEAL_BYTES)) fault = "is damaged: its checksum does not match";
   else if (!(json = cJSON_ParseWithLength(text, bytes))) fault = "is damaged: it is no JSON";
   else if (!json_int(json, "format_version", 1, 1e9, &version)) fault = "has no format_version";
   if (fault) snprintf(error, error_bytes, "%s/trainer.json %s", path, fault);
@@ -183,52 +200,57 @@ static cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes,
   cJSON_Delete(json);
   return NULL;
 }
-static bool checkpoint_state(const cJSON *json, CheckpointState *c, char *error, size_t error_bytes) {
+// What `json`, trainer.json of the checkpoint in `directory`, says that changes from step to step.
+static bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState *c, char *error,
+                             size_t error_bytes) {
+  const double most_steps = 0x1p40;              // times a global batch, still a number of samples
   const cJSON *s = cJSON_GetObjectItemCaseSensitive(json, "state");
+  const cJSON *quality = cJSON_GetObjectItemCaseSensitive(json, "quality");
   double scale = 0;
   int64_t good = 0;
   uint64_t tokenizer = 0;
   const char *bad = NULL;
-  if (!json_int(json, "step", 0, 0x1p53, &c->step)) bad = "step";
+  if (!json_int(json, "step", 0, most_steps, &c->step)) bad = "step";
   else if (!json_int(json, "serial", 0, 0x1p53, &c->serial)) bad = "serial";
-  else if (!json_int(s, "updates", 0, 0x1p53, &c->updates)) bad = "state.updates";
+  else if (!json_int(s, "updates", 0, (double)c->step, &c->updates)) bad = "state.updates";
   else if (!json_int(s, "good_steps", 0, 1e9, &good)) bad = "state.good_steps";
   else if (!json_real(s, "loss_scale", &scale) || !(scale > 0 && scale < 1e30)) bad = "state.loss_scale";
   else if (!json_real(s, "beta1_power", &c->beta1_power) || !(c->beta1_power >= 0 && c->beta1_power <= 1))
     bad = "state.beta1_power";
   else if (!json_real(s, "beta2_power", &c->beta2_power) || !(c->beta2_power >= 0 && c->beta2_power <= 1))
     bad = "state.beta2_power";
-  else if (!json_real(cJSON_GetObjectItemCaseSensitive(json, "quality"), "best_valid_loss", &c->best_loss))
-    bad = "quality.best_valid_loss";
+  else if (!json_real(quality, "loss", &c->loss)) bad = "quality.loss";
+  else if (!json_real(quality, "valid_loss", &c->valid_loss)) bad = "quality.valid_loss";
+  else if (!json_real(quality, "best_valid_loss", &c->best_loss)) bad = "quality.best_valid_loss";
   else if (!json_hex(cJSON_GetObjectItemCaseSensitive(json, "corpus"), "hash", &c->corpus_hash)) bad = "corpus.hash";
   json_hex(cJSON_GetObjectItemCaseSensitive(json, "tokenizer"), "hash", &tokenizer);
   c->good_steps = (int)good;
   c->loss_scale = (float)scale;
   c->tokenizer_hash = tokenizer;
-  REFUSE(bad, "trainer.json: %s is missing or out of range", bad);
+  REFUSE(bad, "%s/trainer.json: %s is missing or out of range", directory, bad);
   return true;
 }
-// Fills checksums (map's blocks) from trainer.json; the sizes must be the map's.
-static bool checkpoint_checksums(const cJSON *json, const TensorMap *m, uint32_t *checksums, char *error,
-                                 size_t error_bytes) {
+// Fills checksums (map's blocks) from trainer.json in `directory`; the sizes must be the map's.
+static bool checkpoint_checksums(const char *directory, const cJSON *json, const TensorMap *m, uint32_t *checksums,
+                                 char *error, size_t error_bytes) {
   const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files");
   for (int i = 0; i < CHECKPOINT_FILES; i++) {
     const cJSON *file = cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]);
     const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "crc32c"));
     int64_t bytes = 0, header = 0, block = 0;
     REFUSE(!json_int(file, "bytes", 0, 0x1p53, &bytes) || !json_int(file, "header_bytes", 0, 0x1p53, &header) ||
-           !json_int(file, "block_bytes", 0, 0x1p53, &block) || !hex, "trainer.json: files has nothing of %s",
-           checkpoint_files[i]);
-    REFUSE(bytes != m->file_bytes[i] || header != m->data_at[i] || block != STORE_BLOCK_BYTES ||
-           (int64_t)strlen(hex) != 8 * map_blocks(m, i),
-           "trainer.json: %s is %lld bytes with a header of %lld; this model's has %lld and %lld", checkpoint_files[i],
-           (long long)bytes, (long long)header, (long long)m->file_bytes[i], (long long)m->data_at[i]);
-    for (int64_t b = 0; b < map_blocks(m, i); b++) {
-      char digits[9] = "", *end;
-      memcpy(digits, hex + 8 * b, 8);
-      *checksums++ = (uint32_t)strtoul(digits, &end, 16);
-      REFUSE(*end, "trainer.json: '%s' is no checksum of %s", digits, checkpoint_files[i]);
-    }
+           !json_int(file, "block_bytes", 0, 0x1p53, &block) || !hex,
+           "%s/trainer.json: files says nothing of %s, or not all", directory, checkpoint_files[i]);
+    REFUSE(bytes != m->file_bytes[i] || header != m->data_at[i],
+           "%s/trainer.json: %s is %lld bytes with a header of %lld; this model's has %lld and %lld", directory,
+           checkpoint_files[i], (long long)bytes, (long long)header, (long long)m->file_bytes[i],
+           (long long)m->data_at[i]);
+    REFUSE(block != STORE_BLOCK_BYTES || (int64_t)strlen(hex) != 8 * map_blocks(m, i),
+           "%s/trainer.json: the checksums of %s are not 8 digits for each of its %lld blocks of %d bytes", directory,
+           checkpoint_files[i], (long long)map_blocks(m, i), STORE_BLOCK_BYTES);
+    for (int64_t b = 0; b < map_blocks(m, i); b++)
+      REFUSE(!hex_32(hex + 8 * b, checksums++), "%s/trainer.json: checksum %lld of %s is no hexadecimal number", directory,
+             (long long)b, checkpoint_files[i]);
   }
   return true;
 }
@@ -242,29 +264,40 @@ static char *checkpoint_text(const char *directory, int64_t *bytes, char *error,
   if (!text) snprintf(error, error_bytes, "cannot read %s: %s", path, strerror(errno));
   return text;
 }
+// Whether a file of a checkpoint has the bytes that trainer.json records in `file`.
+static bool checkpoint_has_file(const char *directory, const char *name, const cJSON *file, char *error,
+                                size_t error_bytes) {
+  char path[MAP_PATH_BYTES];
+  struct stat st;
+  int64_t want = -1;
+  json_int(file, "bytes", 0, 0x1p53, &want);
+  path_join(path, sizeof path, directory, name);
+  REFUSE(stat(path, &st) || st.st_size != want, "%.900s is missing or has not its %lld bytes", path, (long long)want);
+  return true;
+}
 // The serial of the checkpoint in `directory`; -1 and the reason when it is not whole: a file is missing or short.
-static int64_t checkpoint_serial(const char *directory, char *error, size_t error_bytes) {
+// best: whether it was the best so far when it was saved.
+static int64_t checkpoint_serial(const char *directory, bool *best, char *error, size_t error_bytes) {
   int64_t bytes, serial = -1;
-  char *text = checkpoint_text(directory, &bytes, error, error_bytes), path[MAP_PATH_BYTES];
+  char *text = checkpoint_text(directory, &bytes, error, error_bytes);
   cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, error, error_bytes) : NULL;
   CheckpointState c;
-  if (json && checkpoint_state(json, &c, error, error_bytes)) serial = c.serial;
+  if (json && checkpoint_state(directory, json, &c, error, error_bytes)) serial = c.serial;
   for (int i = 0; i < CHECKPOINT_FILES && serial >= 0; i++) {
-    struct stat st;
-    int64_t want = -1;
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files");
-    json_int(cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]), "bytes", 0, 0x1p53, &want);
-    path_join(path, sizeof path, directory, checkpoint_files[i]);
-    if (!stat(path, &st) && st.st_size == want) continue;
-    snprintf(error, error_bytes, "%.900s is missing or has not its %lld bytes", path, (long long)want);
-    serial = -1;
+    const cJSON *file = cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]);
+    if (!checkpoint_has_file(directory, checkpoint_files[i], file, error, error_bytes)) serial = -1;
   }
+  const cJSON *tokenizer = cJSON_GetObjectItemCaseSensitive(json, "tokenizer");
+  if (serial >= 0 && tokenizer && !checkpoint_has_file(directory, "tokenizer.json", tokenizer, error, error_bytes))
+    serial = -1;
+  *best = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "quality"), "best"));
   cJSON_Delete(json);
   free(text);
   return serial;
 }
 
-struct Listed { char name[32]; int64_t serial; };
+struct Listed { char name[32]; int64_t serial; bool best; };
 static int listed_order(const void *a, const void *b) {          // newest first
   const Listed *x = (const Listed *)a, *y = (const Listed *)b;
   return x->serial < y->serial ? 1 : x->serial > y->serial ? -1 : strcmp(y->name, x->name);
@@ -284,7 +317,7 @@ static Listed *checkpoint_list(const char *directory, int *count, char *damaged,
     Listed *l = &list[(*count)++];
     snprintf(l->name, sizeof l->name, "%.31s", e->d_name);
     path_join(path, sizeof path, directory, e->d_name);
-    l->serial = checkpoint_serial(path, why, sizeof why);
+    l->serial = checkpoint_serial(path, &l->best, why, sizeof why);
     if (l->serial < 0 && !damaged[0]) snprintf(damaged, damaged_bytes, "%s", why);
   }
   if (dir) closedir(dir);
@@ -306,24 +339,61 @@ static void checkpoint_sweep(const char *directory) {
   DIR *dir = opendir(directory);
   for (dirent *e; dir && (e = readdir(dir));) {
     char path[MAP_PATH_BYTES];
-    if (strncmp(e->d_name, ".saving_", 8) && strncmp(e->d_name, ".removed_", 9)) continue;
+    bool ours = false;
+    static const char *const starts[] = {".saving_", ".removed_", "latest.tmp", "best.tmp"};
+    for (const char *start : starts)
+      ours = ours || !strncmp(e->d_name, start, strlen(start));
+    if (!ours) continue;
     path_join(path, sizeof path, directory, e->d_name);
     file_remove(path);
   }
   if (dir) closedir(dir);
 }
-// Keeps the `keep` newest (0: all), and what `best` points to if keep_best.
+// A link of the directory, for people: to `name`, or gone if that is NULL. The program looks at serials.
+static void checkpoint_link(const char *directory, const char *link, const char *name) {
+  char path[MAP_PATH_BYTES], before[64] = "";
+  path_join(path, sizeof path, directory, link);
+  const ssize_t n = readlink(path, before, sizeof before - 1);
+  if (!name && n >= 0) file_remove(path);
+  if (name && (n < 0 || strcmp(before, name))) file_link(name, path);
+}
+// Keeps the `keep` newest (0: all), and the best if keep_best; the links show which these are. Which one is best stands
+// in the checkpoints: a process that was killed before it could set the link loses nothing.
 static void checkpoint_prune(const char *directory, int64_t keep, bool keep_best) {
-  char damaged[1024], best[64] = "", link[MAP_PATH_BYTES];
-  int count;
-  if (!keep) return;
-  path_join(link, sizeof link, directory, "best");
-  const ssize_t n = keep_best ? readlink(link, best, sizeof best - 1) : 0;
-  best[n > 0 ? n : 0] = 0;
+  char damaged[1024];
+  int count, best = 0;
   Listed *list = checkpoint_list(directory, &count, damaged, sizeof damaged);
+  while (best < count && !(list[best].serial >= 0 && list[best].best)) best++;
+  const bool has_best = best < count && (!keep || best < keep || keep_best);
+  if (count && list[0].serial >= 0) checkpoint_link(directory, "latest", list[0].name);
+  checkpoint_link(directory, "best", has_best ? list[best].name : NULL);
   for (int i = 0; i < count; i++)
-    if (i >= keep && list[i].serial >= 0 && strcmp(list[i].name, best)) checkpoint_remove(directory, list[i].name);
+    if (keep && i >= keep && list[i].serial >= 0 && !(keep_best && i == best))
+      checkpoint_remove(directory, list[i].name);
   free(list);
+}
+// The whole checkpoint that was saved before the one in `directory`, beside it; "" if there is none.
+static void checkpoint_before(const char *directory, char *before, size_t bytes) {
+  char parent[MAP_PATH_BYTES], damaged[1024];
+  int count = 0;
+  before[0] = 0;
+  snprintf(parent, sizeof parent, "%s", directory);
+  while (strlen(parent) > 1 && parent[strlen(parent) - 1] == '/') parent[strlen(parent) - 1] = 0;
+  char *slash = strrchr(parent, '/');
+  if (!slash || slash == parent) return;
+  *slash = 0;
+  Listed *list = checkpoint_list(parent, &count, damaged, sizeof damaged);
+  for (int i = 0; i + 1 < count; i++)
+    if (!strcmp(list[i].name, slash + 1) && list[i + 1].serial >= 0)
+      path_join(before, bytes, parent, list[i + 1].name);
+  free(list);
+}
+// Says in an error which checkpoint to take instead.
+static void checkpoint_hint(const char *directory, char *error, size_t error_bytes) {
+  char before[MAP_PATH_BYTES];
+  checkpoint_before(directory, before, sizeof before);
+  const size_t n = strlen(error);
+  if (before[0]) snprintf(error + n, error_bytes - n, "; --resume %s takes the one before", before);
 }
 
 // ================================================================================================ 4 saving
@@ -388,12 +458,12 @@ static void saver_print_plan(Saver *s) {
   tensor_map_free(&map);
 }
 
-// Rank 0, at the first save: makes OUT/ckpt. Checkpoints of an earlier run that this one does not continue are moved
-// aside, never mixed with ours and never removed.
+// Rank 0, at every save: removes what one that was cut short has left. At the first: makes OUT/ckpt; checkpoints of an
+// earlier run that this one does not continue are moved aside, never mixed with ours and never removed.
 static bool saver_open_directory(Saver *s, StoreRecord *r) {
   char damaged[1024], aside[MAP_PATH_BYTES];
   int count;
-  if (s->opened) return true;
+  if (s->opened) { checkpoint_sweep(s->directory); return true; }
   Listed *list = checkpoint_list(s->directory, &count, damaged, sizeof damaged);
   for (int i = 0; i < count; i++) s->serial = max64(s->serial, list[i].serial);
   free(list);
@@ -403,10 +473,11 @@ static bool saver_open_directory(Saver *s, StoreRecord *r) {
       if (access(aside, F_OK)) break;
     }
     if (!file_rename(s->directory, aside))
-      return store_fail(r, "cannot move %s of an earlier run to %s: %s", s->directory, aside, strerror(errno));
+      return store_fail(r, "rank 0: cannot move %s of an earlier run to %s: %s", s->directory, aside, strerror(errno));
     printf("notice: %s holds checkpoints of an earlier run; they are now in %s\n", s->directory, aside);
   }
-  if (!file_make_directory(s->directory)) return store_fail(r, "cannot make %s: %s", s->directory, strerror(errno));
+  if (!file_make_directory(s->directory) || !file_sync_directory(s->t->opt.out))
+    return store_fail(r, "rank 0: cannot make %s: %s", s->directory, strerror(errno));
   checkpoint_sweep(s->directory);
   s->opened = true;
   return true;
@@ -436,29 +507,42 @@ static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, char *er
   free(sealed);
   return ok;
 }
-// Rank 0, when all tensors are on the disk: the small files, the name, the links; then what is too old goes. A
-// checkpoint of that step that is there already changes places with ours in one instant.
+// Gives the finished checkpoint its name, durably. One of that step that is there already changes places with ours in
+// one instant. Where the file system cannot do that, ours first gets a name of the same step with more zeros, which
+// readers take as well: at every instant a whole checkpoint has a name. False: all names are as before.
+static bool saver_name(Saver *s, const char *final) {
+  char name[MAP_PATH_BYTES], longer[32];
+  const bool there = !access(final, F_OK), exchanged = there && file_exchange(s->temporary, final);
+  if (there && !exchanged && errno != EINVAL && errno != ENOSYS) return false;
+  snprintf(name, sizeof name, "%s", final);
+  for (int digits = 9; !exchanged && !access(name, F_OK); digits++) {
+    if (digits > 20) { errno = EEXIST; return false; }
+    snprintf(longer, sizeof longer, "step_%0*lld", digits, (long long)s->in_flight_step);
+    path_join(name, sizeof name, s->directory, longer);
+  }
+  if (!exchanged && !file_rename(s->temporary, name)) return false;
+  if (!file_sync_directory(s->directory)) {
+    const int fault = errno;                     // what is told as failed must not be found
+    if (exchanged) file_exchange(s->temporary, final);
+    else file_rename(name, s->temporary);
+    errno = fault;
+    return false;
+  }
+  if (exchanged) file_remove(s->temporary);
+  else if (there && checkpoint_remove(s->directory, s->name) && file_rename(name, final))
+    file_sync_directory(s->directory);
+  return true;
+}
+// Rank 0, when all tensors are on the disk: the small files, the name, the links; then what is too old goes.
 static bool saver_commit(void *to, const uint32_t *checksums, char *error, size_t error_bytes) {
   Saver *s = (Saver *)to;
-  char final[MAP_PATH_BYTES], link[MAP_PATH_BYTES];
+  char final[MAP_PATH_BYTES];
   path_join(final, sizeof final, s->directory, s->name);
   if (s->tokenizer && !saver_put(s, "tokenizer.json", s->tokenizer, s->tokenizer_bytes, error, error_bytes))
     return false;
   if (!saver_put_trainer_json(s, checksums, error, error_bytes)) return false;
   REFUSE(!file_sync_directory(s->temporary), "cannot write %s: %s", s->temporary, strerror(errno));
-  bool named = access(final, F_OK) && file_rename(s->temporary, final);
-  if (!named && !access(final, F_OK)) {
-    named = file_exchange(s->temporary, final);
-    if (named) file_remove(s->temporary);
-    else if (errno == EINVAL || errno == ENOSYS)
-      named = checkpoint_remove(s->directory, s->name) && file_rename(s->temporary, final);
-  }
-  REFUSE(!named || !file_sync_directory(s->directory), "cannot rename %s to %s: %s", s->temporary, final,
-         strerror(errno));
-  path_join(link, sizeof link, s->directory, "latest");
-  file_link(s->name, link);                      // for people; the program looks at serials
-  path_join(link, sizeof link, s->directory, "best");
-  if (s->best) file_link(s->name, link);
+  REFUSE(!saver_name(s, final), "cannot rename %s to %s: %s", s->temporary, final, strerror(errno));
   checkpoint_prune(s->directory, s->t->opt.keep, s->t->opt.keep_best);
   return true;
 }
@@ -486,10 +570,10 @@ static bool saver_begin(Saver *s, bool background, bool best) {
     snprintf(hidden, sizeof hidden, ".saving_%08lld_%d_%lld", (long long)t->step, (int)getpid(), (long long)s->saves++);
     path_join(s->temporary, sizeof s->temporary, s->directory, hidden);
     if (saver_open_directory(s, r) && !file_make_directory(s->temporary))
-      store_fail(r, "cannot make %s: %s", s->temporary, strerror(errno));
+      store_fail(r, "rank 0: cannot make %s: %s", s->temporary, strerror(errno));
     s->serial++;
     FILE *f = open_memstream(&s->head, &s->head_bytes);
-    checkpoint_write_head(f, t, s->serial, s->valid_loss, s->best_loss);
+    checkpoint_write_head(f, t, s->serial, s->valid_loss, s->best_loss, best);
     fclose(f);
     if (t->corpus->has_tokenizer) {
       s->tokenizer = tokenizer_text(&t->corpus->tokenizer, &s->tokenizer_bytes);
@@ -512,7 +596,8 @@ static bool saver_report(Saver *s, Log *log) {
   char path[MAP_PATH_BYTES], error[STORE_ERROR_BYTES + 128] = "", last[64] = "there is none yet";
   path_join(path, sizeof path, s->directory, s->name);
   if (s->saved_step >= 0) snprintf(last, sizeof last, "the last whole one is step %lld", (long long)s->saved_step);
-  if (r->failed) snprintf(error, sizeof error, "%s; %s", r->error, last);
+  const bool named = !strncmp(r->error, "rank ", 5);             // else it is rank 0's, which makes files and names
+  if (r->failed) snprintf(error, sizeof error, "%s%s; %s", named ? "" : "rank 0: ", r->error, last);
   const TensorMap *m = &s->t->store.map;
   const double ms = now_ms() - s->start_ms, pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
   const int64_t bytes = m->file_bytes[0] + m->file_bytes[1];
@@ -714,31 +799,39 @@ static bool checkpoint_check_header(const char *path, const char *want, int64_t 
 // `directory`, whose trainer.json is `json` (rank 0's, given to all). Collective; ends all ranks with one line when
 // anything is missing, extra, of another shape, or damaged.
 static void checkpoint_load(Trainer *t, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume) {
-  char error[STORE_ERROR_BYTES + 1200] = "", *header[MAP_MAX_FILES];
+  char error[STORE_ERROR_BYTES + 2 * MAP_PATH_BYTES] = "", *header[MAP_MAX_FILES];
   TensorMap map;
   CheckpointState c;
   MPI_Comm comm = t->fsdp.mesh.comm;
   checkpoint_map(t, directory, &map, header);
   uint32_t *checksums = (uint32_t *)calloc((size_t)(map_blocks(&map, 0) + map_blocks(&map, 1)), sizeof(uint32_t));
-  if (checkpoint_state(json, &c, error, sizeof error)) checkpoint_checksums(json, &map, checksums, error, sizeof error);
+  if (checkpoint_state(directory, json, &c, error, sizeof error))
+    checkpoint_checksums(directory, json, &map, checksums, error, sizeof error);
   if (!resume) map.files = 1;
   for (int i = 0; i < map.files && !t->fsdp.mesh.rank && !error[0]; i++)
     checkpoint_check_header(map.path[i], header[i], map.data_at[i], error, sizeof error);
+  if (error[0]) checkpoint_hint(directory, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   StoreLoad l = {};
   l.map = &map;
   l.checksums = checksums;
   l.seen = json_checksum;
   store_load(&t->store, l, resume ? STATES_ALL : STATES_WEIGHTS, error, sizeof error, log_load_progress, t);
+  if (error[0]) checkpoint_hint(directory, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   for (char *h : header) free(h);
   free(checksums);
   tensor_map_free(&map);
   if (!resume) return;
   StepState *s = t->host.state;
+  s->loss = c.loss;
   s->updates = c.updates;
-  s->good_steps = c.good_steps;
-  t->loss_scale = s->loss_scale = t->opt.loss_scale > 0 ? (float)t->opt.loss_scale : c.loss_scale;
+  const char *dtype = cJSON_GetStringValue(
+      cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "config"), "param_dtype"));
+  if (t->opt.loss_scale == 0 && dtype && !strcmp(dtype, t->opt.param_dtype)) {   // a scale is one of its dtype
+    s->good_steps = c.good_steps;
+    t->loss_scale = s->loss_scale = c.loss_scale;
+  }
   s->beta1_power = c.beta1_power;
   s->beta2_power = c.beta2_power;
   t->ctx.ops->copy(&t->ctx, t->buffers.state, s, sizeof *s);

@@ -108,11 +108,17 @@ static inline bool file_link(const char *target, const char *path) {
   snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
   if (!file_allowed(FILE_LINK, path)) return false;
   unlink(temporary);
-  return !symlink(target, temporary) && file_rename(temporary, path);
+  if (symlink(target, temporary)) return false;
+  if (file_rename(temporary, path)) return true;
+  const int fault = errno;
+  unlink(temporary);
+  errno = fault;
+  return false;
 }
-// Removes a file, or a directory and the files in it. What is not there is fine.
+// Removes a file, a link (never what it points to), or a directory and the files in it. What is not there is fine.
 static inline bool file_remove(const char *path) {
-  DIR *dir = opendir(path);
+  const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
   bool ok = true;
   for (dirent *e; dir && (e = readdir(dir));) {
     char inside[4096];

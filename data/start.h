@@ -84,11 +84,13 @@ static bool start_open_checkpoint(Start *s, const char *path, char *error, size_
   path_join(s->tokenizer, sizeof s->tokenizer, path, "tokenizer.json");
   path_join(file, sizeof file, path, "tokenizer.json");
   char *text = file_get(file, TRAINER_JSON_MOST_BYTES, &bytes);
-  REFUSE(!text, "cannot read %s: %s", file, strerror(errno));
-  const bool same = crc32c(0, text, (size_t)bytes) == want;
+  const bool same = text && crc32c(0, text, (size_t)bytes) == want;
+  if (!text) snprintf(error, error_bytes, "cannot read %s: %s", file, strerror(errno));
+  else if (!same)
+    snprintf(error, error_bytes, "%s is damaged: its checksum is not the one recorded in trainer.json", file);
+  if (!same) checkpoint_hint(path, error, error_bytes);
   free(text);
-  REFUSE(!same, "%s is damaged: its checksum is not the one recorded in trainer.json", file);
-  return true;
+  return same;
 }
 
 // Whether the weights have every tensor that their own configuration asks for: known before memory is taken.
@@ -175,7 +177,7 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   static const char *const bits[] = {"reduce", "matmul_precision", 0};
   static const char *const always[] = {"model", "data", "precision", "evaluation and samples", "checkpoints", 0};
   static const char *const in_training[] = {"training", "optimizer", 0};
-  const bool trains = start->resume && !o->eval_only && !o->sample_only;
+  const bool trains = start->resume && trainer_trains(o);
   if (is_one_of(s->name, shape) || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
   if (!start->resume || is_one_of(s->name, own)) return ORIGIN_OWN;
   if (is_one_of(s->name, bits) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
@@ -195,6 +197,8 @@ static bool start_value(const Start *s, const OptionSpec *spec, char *to, size_t
   else if (cJSON_IsNumber(v) && spec->type == OPTION_INT) snprintf(to, bytes, "%.0f", v->valuedouble);
   else if (cJSON_IsNumber(v)) snprintf(to, bytes, "%.17g", v->valuedouble);
   else return false;
+  for (char *c = to; *c; c++)                    // it may end in a message, which is one line
+    if ((unsigned char)*c < 32 || *c == 127) *c = '?';
   return true;
 }
 static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_t error_bytes) {
@@ -208,8 +212,12 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
       if (!option_set(o, i, theirs, error, error_bytes)) return false;
       o->given[i] = false;
     } else if (strcmp(ours, theirs) && (origin == ORIGIN_KEPT || !is_harmless(spec))) {
-      REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name, ours, s->path, theirs,
-             s->resume ? "leave it out, or start a new run from its weights by --init_from" : "leave it out");
+      if (spec->type == OPTION_NUM) {            // compared with all digits, said with those a person writes
+        snprintf(theirs, sizeof theirs, "%.10g", strtod(theirs, NULL));
+        snprintf(ours, sizeof ours, "%.10g", strtod(ours, NULL));
+      }
+      REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name, ours, s->path,
+             theirs, s->resume ? "leave it out, or start a new run from its weights by --init_from" : "leave it out");
       start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues otherwise than it would have", spec->name,
                    ours, theirs);
     }
@@ -256,7 +264,7 @@ static bool start_options(Start *s, Options *o, char *error, size_t error_bytes)
 static bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
   CheckpointState c = {};
   if (s->kind != START_CHECKPOINT || !s->resume || o->eval_only || o->sample_only) return true;
-  if (!checkpoint_state(s->json, &c, error, error_bytes)) return false;
+  if (!checkpoint_state(s->path, s->json, &c, error, error_bytes)) return false;
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
   REFUSE(c.corpus_hash != corpus->hash, "the tokens of %.600s are not those that %.600s was trained on (%s): --data names them; "
@@ -299,10 +307,13 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
   const double start = now_ms();
   if (s->kind == START_FRESH) return;
   if (s->kind == START_CHECKPOINT) {
-    const bool trains = s->resume && !t->opt.eval_only && !t->opt.sample_only;
+    const bool trains = s->resume && trainer_trains(&t->opt);
     checkpoint_load(t, s->path, s->json, s->text_checksum, trains);
     CheckpointState c = {};
-    if (trains && checkpoint_state(s->json, &c, error, sizeof error)) saver->best_loss = c.best_loss;
+    if (trains && checkpoint_state(s->path, s->json, &c, error, sizeof error)) {
+      saver->valid_loss = c.valid_loss;
+      saver->best_loss = c.best_loss;
+    }
     if (trains && t->step >= t->steps_total)
       start_notice(s, "the checkpoint is at step %lld of %lld: nothing is left to train; --epochs or --max_steps makes "
                    "the run longer", (long long)t->step, (long long)t->steps_total);
@@ -378,9 +389,12 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   int rank, code = 0;
   size_t image_bytes;
   MPI_Comm_rank(comm, &rank);
-  if (!rank && o->sample_only && !tokenizer[0]) corpus->vocab_size = (int)o->vocab_size;       // sampled as numbers
-  else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e) : corpus_load(corpus, c, &e)))
+  if (!rank && o->sample_only && !tokenizer[0]) {
+    corpus->vocab_size = (int)o->vocab_size;
+    snprintf(corpus->source, sizeof corpus->source, "no data and no tokenizer: tokens are numbers");
+  } else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e) : corpus_load(corpus, c, &e))) {
     code = e.exit_code;
+  }
   if (!rank && !code && start->kind != START_FRESH && corpus->vocab_size > o->vocab_size) {
     snprintf(e.text, sizeof e.text, "the tokenizer has %d tokens, the model of %.800s %lld: --tokenizer names another",
              corpus->vocab_size, start->path, (long long)o->vocab_size);

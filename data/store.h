@@ -19,6 +19,7 @@
 #include "files.h"
 #include "tensor_map.h"
 #include <pthread.h>
+#include <xmmintrin.h>
 
 enum {
   STORE_BLOCK_BYTES = 1 << 20,
@@ -86,13 +87,16 @@ static inline int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigne
   return bytes;
 }
 
-// (rows, cols) -> (cols, rows). Tiles of 16 x 16 keep both sides in cache.
-static inline void transpose_f32(float *to, const float *from, int64_t rows, int64_t cols) {
+// (rows, cols) of any floating dtype -> (cols, rows) fp32. Tiles of 16 x 16 keep both sides in cache.
+static inline void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, int64_t cols) {
   enum { TILE = 16 };
-  for (int64_t r0 = 0; r0 < rows; r0 += TILE)
-    for (int64_t c0 = 0; c0 < cols; c0 += TILE)
-      for (int64_t c = c0; c < min64(c0 + TILE, cols); c++)
-        for (int64_t r = r0; r < min64(r0 + TILE, rows); r++) to[c * rows + r] = from[r * cols + c];
+  DISPATCH(dtype, T, {
+    const T *in = (const T *)from;
+    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+      for (int64_t c0 = 0; c0 < cols; c0 += TILE)
+        for (int64_t c = c0; c < min64(c0 + TILE, cols); c++)
+          for (int64_t r = r0; r < min64(r0 + TILE, rows); r++) to[c * rows + r] = to_f32(in[r * cols + c]);
+  });
 }
 // Whether the bytes of the span stand in another order than the elements in memory.
 static inline bool chunk_is_turned(const Chunk *k) { return k->place.transposed && k->span.rows < k->numel; }
@@ -176,6 +180,8 @@ static inline void store_open(Store *s, Fsdp *f, MemoryPlan *plan, bool backgrou
   s->result = s->records + f->mesh.world;
   s->parts = (uint32_t *)(at + round_up((int64_t)sizeof(StoreRecord) * (f->mesh.world + 1), 256));
   s->checksums = s->parts + s->blocks;
+  // A page's first use costs more than a copy of it; training shall not wait for that at its first save.
+  for (int64_t i = 0; background && i < store_snapshot_bytes(f); i += 4096) s->snapshot[i] = 0;
 }
 static inline void store_close(Store *s) {
   if (!s->memory) return;
@@ -203,14 +209,29 @@ static inline const float *store_source(const Store *s, int state, int u) {
   if (!s->request.background) return fsdp_shard(s->f, (ShardState)state, u);
   return (const float *)s->snapshot + state * s->f->shard_total + s->f->shard_at[u];
 }
+// Copies host memory past the caches: nobody reads a snapshot soon, and lines that are written whole need not be read
+// first, which is a third of a copy's traffic. Shards are whole lines of 64 bytes.
+static inline void store_stream_copy(const Ctx *c, float *to, const float *from, int64_t numel) {
+  const int64_t piece = 1 << 18, line = 16, ahead = 256;
+#pragma omp parallel for schedule(static) num_threads(c->threads)
+  for (int64_t at = 0; at < numel; at += piece) {
+    for (int64_t i = at; i < min64(numel, at + piece); i += line) {
+      _mm_prefetch((const char *)(from + i + ahead), _MM_HINT_NTA);
+      for (int64_t k = i; k < i + line; k += 4) _mm_stream_ps(to + k, _mm_load_ps(from + k));
+    }
+    _mm_sfence();                                // the thread that writes the file must see them
+  }
+}
 // Copies all shards into the snapshot: what training waits for.
 static inline void store_take_snapshot(Store *s) {
   const Fsdp *f = s->f;
+  const bool on_host = !f->ctx->ops->nccl;
   for (int state = 0; state < MAP_STATES; state++)
     for (int u = 0; u < f->units; u++) {
       const float *from = fsdp_shard(f, (ShardState)state, u);
       float *to = (float *)s->snapshot + state * f->shard_total + f->shard_at[u];
-      if (from) f->ctx->ops->copy(f->ctx, to, from, (size_t)f->unit[u].shard_numel * 4);
+      if (from && on_host) store_stream_copy(f->ctx, to, from, f->unit[u].shard_numel);
+      else if (from) f->ctx->ops->copy(f->ctx, to, from, (size_t)f->unit[u].shard_numel * 4);
     }
   f->ctx->ops->sync(f->ctx);
 }
@@ -226,7 +247,7 @@ static inline const char *store_chunk_data(Store *s, const Chunk *k) {
   }
   if (!chunk_is_turned(k)) return (const char *)from;
   const int64_t in = f->param[k->param].shape[1];
-  transpose_f32((float *)s->scratch[1], from, k->numel / in, in);
+  transpose_to_f32((float *)s->scratch[1], from, F32, k->numel / in, in);
   return s->scratch[1];
 }
 
@@ -292,7 +313,8 @@ static inline void store_sync_files(Store *s) {
   for (int i = 0; i < s->map.files; i++) {
     if (s->fd[i] >= 0 && !store_mine(s)->failed && !s->result->failed && !file_sync(s->fd[i], s->map.path[i]))
       store_fail(store_mine(s), "cannot write %s: %s", s->map.path[i], strerror(errno));
-    if (s->fd[i] >= 0 && close(s->fd[i])) store_fail(store_mine(s), "%s: %s", s->map.path[i], strerror(errno));
+    if (s->fd[i] >= 0 && close(s->fd[i]))
+      store_fail(store_mine(s), "cannot write %s: %s", s->map.path[i], strerror(errno));
     s->fd[i] = -1;
   }
 }
@@ -307,7 +329,9 @@ static inline void *store_write_thread(void *to) {
 static inline void *store_commit_thread(void *to) {
   Store *s = (Store *)to;
   const StoreCommit *end = &s->request.end;
-  if (!s->result->failed) s->result->failed = !end->commit(end->to, s->checksums, s->result->error, STORE_ERROR_BYTES);
+  char error[STORE_ERROR_BYTES - 8];
+  if (!s->result->failed && !end->commit(end->to, s->checksums, error, sizeof error))
+    store_fail(s->result, "rank 0: %s", error);
   if (s->result->failed) end->discard(end->to);
   __atomic_store_n(&s->thread_done, 1, __ATOMIC_RELEASE);
   return NULL;
@@ -385,7 +409,7 @@ static inline bool store_create_files(Store *s, StoreRecord *r) {
     *strrchr(directory, '/') = 0;
     if ((s->fd[i] = file_create(m->path[i], directory)) < 0 || !file_reserve(s->fd[i], m->path[i], m->file_bytes[i]) ||
         !file_write(s->fd[i], m->path[i], s->request.header[i], m->data_at[i], 0))
-      store_fail(r, "cannot write %s (%lld bytes): %s", m->path[i], (long long)m->file_bytes[i], strerror(errno));
+      store_fail(r, "rank 0: cannot write %s (%lld bytes): %s", m->path[i], (long long)m->file_bytes[i], strerror(errno));
   }
   return !r->failed;
 }
@@ -598,15 +622,11 @@ static inline void store_serve(Store *s, StoreLoad *l, int asking) {
 static inline void store_put_chunk(Store *s, const Chunk *k, const char *data) {
   const Fsdp *f = s->f;
   const Param *p = &f->param[k->param];
-  float *out = (float *)s->scratch[1];
-  const int64_t cols = chunk_is_turned(k) ? p->shape[1] : 1, rows = k->numel / cols;
-  DISPATCH(k->place.dtype, T, {
-    const T *in = (const T *)data;
-    for (int64_t c = 0; c < cols; c++)
-      for (int64_t q = 0; q < rows; q++) out[q * cols + c] = to_f32(in[c * rows + q]);
-  });
+  const bool as_it_is = k->place.dtype == F32 && !chunk_is_turned(k);
+  const int64_t cols = chunk_is_turned(k) ? p->shape[1] : 1;
+  if (!as_it_is) transpose_to_f32((float *)s->scratch[1], data, k->place.dtype, cols, k->numel / cols);
   float *to = fsdp_shard(f, (ShardState)k->state, p->unit) + k->in_shard;
-  f->ctx->ops->copy(f->ctx, to, out, (size_t)k->numel * 4);
+  f->ctx->ops->copy(f->ctx, to, as_it_is ? data : s->scratch[1], (size_t)k->numel * 4);
   f->ctx->ops->sync(f->ctx);
 }
 

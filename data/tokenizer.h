@@ -339,6 +339,7 @@ struct BpeEncoder {
   const uint8_t *readable_end; // of the text
   int32_t *ids;                // where the next id goes
   uint8_t added_first[256];    // bit `pass`: an added token of that pass starts with this byte
+  uint8_t added_passes;        // the bits of all bytes
 };
 
 static inline void bpe_cache_clear(BpeEncoder *e) {
@@ -399,6 +400,7 @@ static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_
 // Added tokens in p..end, leftmost first and the longest of those; first those that match the raw text (pass 0), then,
 // in what is left, those that match the normalised one, which is the same here (pass 1).
 static inline void bpe_encode_added(BpeEncoder *e, const uint8_t *p, const uint8_t *end, int pass) {
+  while (pass < 2 && !(e->added_passes >> pass & 1)) pass++;
   if (pass == 2) { bpe_encode_span(e, p, end); return; }
   const Tokenizer *t = e->t;
   const uint8_t *rest = p;
@@ -458,11 +460,14 @@ static inline size_t bpe_part_start(const Tokenizer *t, const uint8_t *text, siz
 
 // ids receives the ids of text[from..to); returns how many.
 static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, size_t from, size_t to, int32_t *ids) {
-  BpeEncoder e = {t, {NULL, 0, 0}, NULL, 0, 0, text + to, ids, {}};
+  BpeEncoder e = {t, {NULL, 0, 0}, NULL, 0, 0, text + to, ids, {}, 0};
   bpe_table_init(&e.cache, 10);
-  for (int i = 0; i < t->added_count; i++)
-    e.added_first[t->bytes[t->byte_start[t->added[i].id]]] |= (uint8_t)(1 << t->added[i].normalized);
-  bpe_encode_added(&e, text + from, text + to, t->added_count ? 0 : 2);
+  for (int i = 0; i < t->added_count; i++) {
+    uint8_t pass = (uint8_t)(1 << t->added[i].normalized);
+    e.added_first[t->bytes[t->byte_start[t->added[i].id]]] |= pass;
+    e.added_passes |= pass;
+  }
+  bpe_encode_added(&e, text + from, text + to, 0);
   free(e.cache.slots);
   free(e.cached_ids);
   return e.ids - ids;

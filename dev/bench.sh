@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Speed and quality of train_gpt_fsdp, beside PyTorch where there is one. `make bench` runs it from the repository root.
 #
-#   dev/bench.sh                tokenizer, speed and curve
+#   dev/bench.sh                tokenizer, speed, checkpoint and curve
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2, and Hugging Face tokenizers on the same cores
 #   dev/bench.sh speed          tokens/s of the models, dtypes and numbers of ranks below
+#   dev/bench.sh checkpoint     saving and loading, beside dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
 #   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile and flash attention
 #
@@ -12,6 +13,9 @@
 # 20), CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), OUT (a
 # directory to keep everything in). Of `speed` on cuda: BATCH (sequences of 1024 tokens a step; by model, for 141 GB),
 # PROGRAM_OPTIONS (more options for the program).
+# Of `checkpoint`: MODELS (gpt2), RANKS, ROUNDS, BENCH_DIR (a directory on the disk to be measured, with room for three
+# checkpoints; without it one below build/, unless that is a tmpfs), BENCH_COLD=1 (as root: the page cache is dropped
+# before each load; without it files are loaded from what saving left in memory).
 #
 # The machine's speed drifts and neighbours disturb it, so the two programs take turns, round by round, in one run: what
 # is printed is the median over rounds of the median over a round's steps, and the ratio of these. Both sides train the
@@ -25,9 +29,13 @@ STEPS=${STEPS:-$([ "$DEVICE" = cuda ] && echo 20 || echo 5)}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 program=$here/../train_gpt_fsdp
 [ -x "$program" ] || { echo "bench: ./train_gpt_fsdp is not built: make" >&2; exit 1; }
-out=${OUT:-$(mktemp -d)}
+out=${OUT:-$(mktemp -d)} disk=
 mkdir -p "$out"
-[ -n "${OUT:-}" ] || trap 'rm -rf "$out"' EXIT
+clean_up() {
+  [ -n "${OUT:-}" ] || rm -rf "$out"
+  [ -z "$disk" ] || rm -rf "$disk"
+}
+trap clean_up EXIT
 if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 
 torch=$("$PYTHON" -c 'import torch; print(torch.__version__)' 2>/dev/null) || torch=
@@ -54,7 +62,8 @@ ours_speed() {
   local batch=32 vocab=5000 run=$out/ours-$1-$2-$3
   [ "$1" = small ] || batch=4 vocab=50257
   ours "$3" --device cpu --model "$1" --seq_len 256 --vocab_size $vocab --batch_size $((batch / $3)) --data random \
-    --max_steps $((STEPS + 1)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --out "$run" >"$run.log" 2>&1 ||
+    --max_steps $((STEPS + 1)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --save_every -1 --out "$run" \
+    >"$run.log" 2>&1 ||
     { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
   # The first step touches its memory for the first time; it is not counted on either side.
   grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median
@@ -77,8 +86,8 @@ cuda_ours_speed() {
   local run=$out/ours-$1-$2-$3 options
   read -ra options <<<"${PROGRAM_OPTIONS:-}"
   ours "$3" --device cuda --model "$1" --seq_len 1024 --vocab_size 50257 --batch_size $(($(cuda_batch "$1") / $3)) \
-    --data random --max_steps $((STEPS + 5)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --out "$run" \
-    ${options[@]+"${options[@]}"} >"$run.log" 2>&1 ||
+    --data random --max_steps $((STEPS + 5)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --save_every -1 \
+    --out "$run" ${options[@]+"${options[@]}"} >"$run.log" 2>&1 ||
     { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
   # The first steps choose algorithms and capture the graph; PyTorch's compile. They are not counted on either side.
   grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median
@@ -157,7 +166,8 @@ tokenizer() {
       : >"$run.$threads"
       for ((round = 0; round < ROUNDS; round++)); do
         "$program" --device cpu --n_layer 1 --n_head 1 --n_embd 8 --seq_len 8 --batch_size 1 --data "$dir" --cache= \
-          --threads $threads --vocab_size $vocab --max_steps 1 --eval_every -1 --sample_tokens 0 --out "$run" >/dev/null
+          --threads $threads --vocab_size $vocab --max_steps 1 --eval_every -1 --save_every -1 \
+          --sample_tokens 0 --out "$run" >/dev/null
         head -n 1 "$run/metrics.jsonl" >>"$run.$threads"
       done
     done
@@ -171,6 +181,103 @@ tokenizer() {
   done
 }
 
+# ---- checkpoint -----------------------------------------------------------------------------------------------------
+# Parameters and two moments in fp32, to the disk of $disk. Each round writes with dd, the program and PyTorch in turn;
+# before each the last one's files are removed and the disk has nothing left to write.
+CHECKPOINT_EVERY=4
+checkpoint_disk() {
+  local kind
+  mkdir -p "${BENCH_DIR:-$here/../build}"
+  disk=$(mktemp -d -p "${BENCH_DIR:-$here/../build}" bench.XXXXXX)
+  disk=$(cd "$disk" && pwd)
+  kind=$(stat -f -c %T "$disk")
+  case ${BENCH_DIR:+asked}-$kind in
+    -tmpfs | -ramfs)
+      echo "bench: build/ is on $kind, which is no disk: BENCH_DIR names a directory on one" >&2
+      return 1 ;;
+  esac
+  echo "disk      $(df --output=source,fstype,avail -h "$disk" | awk 'NR == 2 { print $1 ", " $2 ", " $3 " free" }')"
+}
+settle() { rm -rf "${disk:?}"/*; sync -f "$disk"; }
+# checkpoint_run ranks options...: a run that saves into $disk/run
+checkpoint_run() {
+  ours "$1" --device cpu --model "$model" --n_positions 1024 --seq_len 64 --batch_size 1 --data random \
+    --vocab_size "$vocab" --eval_every -1 --sample_tokens 0 --keep 0 --out "$disk/run" "${@:2}" >"$rows.log" 2>&1 ||
+    { echo "bench: the program failed:" >&2; tail -n 5 "$rows.log" >&2; return 1; }
+}
+# Appends this round's numbers to $rows.<what>.<whose>, in seconds.
+checkpoint_round() {
+  local ranks=$1 metrics=$disk/run/metrics.jsonl
+  settle
+  checkpoint_run "$ranks" --max_steps 2 --save_every 1
+  grep '"kind":"checkpoint"' "$metrics" >"$rows.records"
+  field ms <"$rows.records" | awk '{ print $1 / 1e3 }' >>"$rows.save.ours"
+  bytes=$(field bytes <"$rows.records" | head -n 1)
+  [ -z "${BENCH_COLD:-}" ] || { sync; echo 1 >/proc/sys/vm/drop_caches; }
+  checkpoint_run "$ranks" --max_steps 2 --save_every -1 --resume "$disk/run"
+  sed -n 's/^resumed from.*read in \([0-9.]*\) s.*/\1/p' "$rows.log" >>"$rows.load.ours"
+  settle
+  dd if=/dev/zero of="$disk/dd" bs=8M iflag=count_bytes count="$bytes" conv=fsync 2>&1 |
+    sed -n 's/.*copied, \([0-9.]*\) s.*/\1/p' >>"$rows.save.dd"
+  settle
+  checkpoint_run "$ranks" --max_steps $((2 * CHECKPOINT_EVERY)) --save_every $CHECKPOINT_EVERY --save_async
+  grep '"kind":"checkpoint"' "$metrics" >"$rows.records"
+  field pause_ms <"$rows.records" | awk '{ print $1 / 1e3 }' >>"$rows.pause.ours"
+  field ms <"$rows.records" | head -n 1 | awk '{ print $1 / 1e3 }' >>"$rows.named.ours"
+  # Steps while the first save was under way, and those before and after it; the first step of all touches its memory.
+  awk -v every=$CHECKPOINT_EVERY -v rows="$rows" '
+    /"kind":"checkpoint"/ { named = 1 }
+    /"kind":"step"/ { ms = $0; sub(/.*"ms":/, "", ms); n++
+      if (n > 1) print ms + 0 >>(rows (n > every && !named ? ".busy" : ".quiet")) }' "$metrics"
+  settle
+  [ -n "$torch" ] || return 0
+  "$PYTHON" "$here/bench_checkpoint.py" --directory "$disk" --model "$model" --ranks "$ranks" ${BENCH_COLD:+--cold} \
+    >"$rows.json" 2>"$rows.log" || { tail -n 5 "$rows.log" >&2; return 0; }
+  for what in save load pause; do
+    field ${what}_ms <"$rows.json" | awk '{ print $1 / 1e3 }' >>"$rows.$what.torch"
+  done
+  field async_ms <"$rows.json" | awk '{ print $1 / 1e3 }' >>"$rows.named.torch"
+}
+# checkpoint_row ranks name whose: one line of the table
+checkpoint_row() {
+  local save dd best slower=-
+  save=$(median <"$rows.save.$3"); dd=$(median <"$rows.save.dd")
+  best=$(sort -g "$rows.save.$3" | head -n 1)
+  [ "$3" != ours ] || slower=$(ratio "$(median <"$rows.busy")" "$(median <"$rows.quiet")")
+  awk -v ranks="$1" -v name="$2" -v save="$save" -v dd="$dd" -v best="$best" -v gb="${bytes}e-9" -v slower="$slower" \
+    -v pause="$(median <"$rows.pause.$3")" -v named="$(median <"$rows.named.$3")" -v load="$(median <"$rows.load.$3")" '
+    function or_not(x, form) { return x == "" ? "-" : sprintf(form, x) }
+    BEGIN { printf "%5d  %-14s %7.2f %7.2f %7.2f %7.2f   %7s %8s %7s %7s\n", ranks, name, save, gb / save, gb / best,
+      dd / save, or_not(pause, "%.3f"), or_not(named, "%.2f"), slower, or_not(load, "%.2f") }'
+}
+checkpoint() {
+  local rows bytes vocab pause
+  echo
+  checkpoint_disk || return 1
+  if [ -n "${BENCH_COLD:-}" ] && [ ! -w /proc/sys/vm/drop_caches ]; then
+    echo "bench: BENCH_COLD=1 needs root" >&2; return 1
+  fi
+  echo "seconds and GB/s, medians of $ROUNDS rounds (most: of the fastest one). save: synchronous, until all is on the"
+  echo "disk and has its name. pause, whole: in the background, until training goes on and until it has its name; steps:"
+  echo "the time of a step meanwhile, in those of a quiet one. load: $([ -n "${BENCH_COLD:-}" ] && echo from the disk ||
+    echo from the page cache)"
+  printf '%5s  %-14s %7s %7s %7s %7s   %7s %8s %7s %7s\n' ranks "" save GB/s most "of dd" pause whole steps load
+  for model in ${MODELS:-gpt2}; do for ranks in ${RANKS:-1 2}; do
+    rows=$out/checkpoint-$model-$ranks vocab=50257
+    [ "$model" != small ] || vocab=5000
+    rm -f "$rows".*
+    for what in save load pause named; do for whose in ours dd torch; do : >"$rows.$what.$whose"; done; done
+    : >"$rows.busy"; : >"$rows.quiet"
+    for ((round = 0; round < ROUNDS; round++)); do checkpoint_round "$ranks"; done
+    checkpoint_row "$ranks" train_gpt_fsdp ours
+    [ ! -s "$rows.save.torch" ] || checkpoint_row "$ranks" "PyTorch's DCP" torch
+    checkpoint_row "$ranks" dd dd
+    echo "       $model: $(awk -v b="$bytes" 'BEGIN { printf "%.1f", b * 1e-6 }') MB$(
+      [ ! -s "$rows.save.torch" ] || awk -v a="$(median <"$rows.pause.ours")" -v b="$(median <"$rows.save.torch")" \
+        'BEGIN { printf "; our pause is %.1f %% of DCP'\''s synchronous save", 100 * a / b }')"
+  done; done
+}
+
 # ---- curve ----------------------------------------------------------------------------------------------------------
 # The program goes first: it trains the tokenizer and leaves the encoded corpus, which PyTorch then reads.
 curve() {
@@ -180,7 +287,7 @@ curve() {
   ours 1 --device cpu --model small --seq_len 256 --vocab_size 5000 --batch_size "$batch" --max_steps "$steps" \
     --epochs 1000 --lr 1e-3 --schedule cosine --warmup 0.05 --min_lr_ratio 0.1 --weight_decay 0.1 --clip 1 --beta1 0.9 \
     --beta2 0.95 \
-    --param_dtype "$dtype" --sample_tokens 0 --cache "$out/cache" --out "$run" >"$run.log" 2>&1 ||
+    --param_dtype "$dtype" --sample_tokens 0 --save_every -1 --cache "$out/cache" --out "$run" >"$run.log" 2>&1 ||
     { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
   grep '"kind":"step"' "$run/metrics.jsonl" | field loss >"$run.ours"
   local val_ours val_torch=""
@@ -205,12 +312,12 @@ curve() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(tokenizer speed curve)
+[ ${#parts[@]} -gt 0 ] || parts=(tokenizer speed checkpoint curve)
 [ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
 for part in "${parts[@]}"; do
   case $part in
-    tokenizer | speed | curve) ;;
-    *) echo "bench: parts are tokenizer, speed and curve, not '$part'" >&2; exit 2 ;;
+    tokenizer | speed | checkpoint | curve) ;;
+    *) echo "bench: parts are tokenizer, speed, checkpoint and curve, not '$part'" >&2; exit 2 ;;
   esac
 done
 header

@@ -11,11 +11,11 @@
 // Readers take paths: inputs are written into a directory of this process, in $FUZZ_DIR or /dev/shm. Sizes and lengths
 // that a header must agree with are computed here where a target says so; a random change would almost never keep
 // them right, and nothing behind the size check would be reached.
+#include <initializer_list>                      // for (x : {a, b})
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "data/interchange.h"
 #include <ftw.h>
-#include <initializer_list>                      // for (x : {a, b})
 
 const Ops ops_avx2 = {}, ops_avx512 = {}, ops_avx512_bf16 = {}, ops_amx = {};          // no arithmetic is done here
 
@@ -84,17 +84,6 @@ static void fuzz_seed(const void *bytes, size_t count) {
   abort();
 }
 static void fuzz_seed_text(const char *text) { fuzz_seed(text, strlen(text)); }
-// A seed of files written to fuzz_dir, parted by 0x1e.
-static void fuzz_seed_files(std::initializer_list<const char *> names) {
-  static uint8_t all[1 << 20];
-  size_t count = 0;
-  for (const char *name : names) {
-    FILE *f = fopen(fuzz_path(name).text, "rb");
-    if (count) all[count++] = 0x1e;
-    if (f) { count += fread(all + count, 1, sizeof all - 1 - count, f); fclose(f); }
-  }
-  fuzz_seed(all, count);
-}
 
 // ---- safetensors ---------------------------------------------------------------------------------------------------
 static void fuzz_safetensors_table(SafetensorsFile *s) {
@@ -206,8 +195,35 @@ static void fuzz_tokenizer_path(const char *path) {
   else fuzz_check_error(fuzz_error);
   tokenizer_free(&t);
 }
+// A byte 0x01 of an input stands for the entries of all 256 bytes in a vocabulary, so that changes fall on the rest.
+static char fuzz_byte_entries[8192];
+static void fuzz_write_tokenizer(const char *name, FuzzPart part) {
+  FILE *f = fopen(fuzz_path(name).text, "wb");
+  HOLDS(f);
+  for (size_t i = 0, expanded = 0; i < part.count; i++) {
+    if (part.bytes[i] == 1 && expanded++ < 4) fputs(fuzz_byte_entries, f);
+    else fputc(part.bytes[i], f);
+  }
+  fclose(f);
+}
+static void fuzz_make_byte_entries() {
+  uint16_t char_of_byte[256];
+  size_t n = 0;
+  int id = 0;
+  bpe_alphabet(char_of_byte);
+  for (int c = 0; c < 0x144; c++) {              // in the order of a trained tokenizer
+    bool used = false;
+    for (int b = 0; b < 256; b++) used = used || char_of_byte[b] == c;
+    if (!used) continue;
+    const char *quote = c == '"' || c == '\\' ? "\\" : "", text[3] = {(char)(c < 0x80 ? c : 0xc0 | c >> 6),
+                                                                    (char)(c < 0x80 ? 0 : 0x80 | (c & 63)), 0};
+    n += (size_t)snprintf(fuzz_byte_entries + n, sizeof fuzz_byte_entries - n, "%s\"%s%s\":%d", id ? "," : "", quote,
+                          text, id);
+    id++;
+  }
+}
 static void fuzz_tokenizer_json(const uint8_t *bytes, size_t count) {
-  fuzz_write("tokenizer", bytes, count);
+  fuzz_write_tokenizer("tokenizer", FuzzPart{bytes, count});
   fuzz_tokenizer_path(fuzz_path("tokenizer").text);
 }
 // vocab.json, merges.txt, tokenizer_config.json
@@ -215,52 +231,73 @@ static void fuzz_tokenizer_pair(const uint8_t *bytes, size_t count) {
   FuzzPart rest = {bytes, count};
   for (const char *name : {"vocab.json", "merges.txt", "tokenizer_config.json"}) {
     const FuzzPart part = fuzz_next_part(&rest);
-    if (part.count) fuzz_write(name, part.bytes, part.count);
+    if (part.count) fuzz_write_tokenizer(name, part);
     else remove(fuzz_path(name).text);
   }
   fuzz_tokenizer_path(fuzz_dir);
 }
 
-static void fuzz_seed_tokenizer(const char *name, int merges) {
+// A trained tokenizer as tokenizer.json, parsed; 0x01 stands for its first 256 entries when it is printed.
+static cJSON *fuzz_trained(int merges) {
+  static char text[1 << 18];
   Tokenizer t;
   tokenizer_train(&t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, 256 + merges, 1);
-  HOLDS(tokenizer_save(&t, fuzz_path(name).text, fuzz_error, sizeof fuzz_error));
+  HOLDS(tokenizer_save(&t, fuzz_path("trained").text, fuzz_error, sizeof fuzz_error));
   tokenizer_free(&t);
+  FILE *f = fopen(fuzz_path("trained").text, "rb");
+  HOLDS(f);
+  const size_t bytes = fread(text, 1, sizeof text, f);
+  fclose(f);
+  cJSON *root = cJSON_ParseWithLength(text, bytes), *model = cJSON_GetObjectItem(root, "model");
+  cJSON *vocab = cJSON_GetObjectItem(model, "vocab");
+  HOLDS(cJSON_GetArraySize(vocab) == 256 + merges);
+  for (int i = 0; i < 256; i++) cJSON_DeleteItemFromArray(vocab, 0);
+  cJSON_InsertItemInArray(vocab, 0, cJSON_CreateNumber(0));
+  vocab->child->string = strdup("\1");
+  return root;
+}
+static char *fuzz_print(const cJSON *x) {
+  static const char stand_in[] = "\"\\u0001\":0";
+  char *text = cJSON_PrintUnformatted(x), *at = strstr(text, stand_in);
+  HOLDS(at);
+  *at = 1;
+  memmove(at + 1, at + sizeof stand_in - 1, strlen(at + sizeof stand_in - 1) + 1);
+  return text;
 }
 static void fuzz_seeds_tokenizer_json() {
-  for (int merges : {0, 5}) { fuzz_seed_tokenizer("tokenizer", merges); fuzz_seed_files({"tokenizer"}); }
-}
-// The vocabulary and the merges of a tokenizer.json, as the two files of the published GPT-2.
-static void fuzz_split_tokenizer(const char *json, bool end_of_text) {
-  FILE *f = fopen(fuzz_path(json).text, "rb"), *merges = fopen(fuzz_path("merges.txt").text, "wb");
-  static char text[1 << 18];
-  HOLDS(f && merges);
-  const size_t bytes = fread(text, 1, sizeof text - 1, f);
-  fclose(f);
-  cJSON *root = cJSON_ParseWithLength(text, bytes), *model = cJSON_GetObjectItem(root, "model"), *x;
-  cJSON *vocab = cJSON_GetObjectItem(model, "vocab");
-  HOLDS(vocab);
-  if (end_of_text) cJSON_AddNumberToObject(vocab, "<|endoftext|>", cJSON_GetArraySize(vocab));
-  char *printed = cJSON_PrintUnformatted(vocab);
-  fuzz_write("vocab.json", (const uint8_t *)printed, strlen(printed));
-  fprintf(merges, "#version: 0.2\n");
-  cJSON_ArrayForEach(x, cJSON_GetObjectItem(model, "merges")) {
-    if (cJSON_IsString(x)) fprintf(merges, "%s\n", x->valuestring);
-    else fprintf(merges, "%s %s\n", cJSON_GetArrayItem(x, 0)->valuestring, cJSON_GetArrayItem(x, 1)->valuestring);
+  for (int merges : {0, 5}) {
+    cJSON *root = fuzz_trained(merges), *pairs = cJSON_GetObjectItem(cJSON_GetObjectItem(root, "model"), "merges"), *x;
+    char *text = fuzz_print(root), word[64];
+    fuzz_seed_text(text);
+    cJSON_free(text);
+    cJSON *words = cJSON_CreateArray();          // the older form of merges: one text each
+    cJSON_ArrayForEach(x, pairs) {
+      snprintf(word, sizeof word, "%s %s", x->child->valuestring, x->child->next->valuestring);
+      cJSON_AddItemToArray(words, cJSON_CreateString(word));
+    }
+    cJSON_ReplaceItemInObject(cJSON_GetObjectItem(root, "model"), "merges", words);
+    text = fuzz_print(root);
+    fuzz_seed_text(text);
+    cJSON_free(text);
+    cJSON_Delete(root);
   }
-  fclose(merges);
-  cJSON_free(printed);
-  cJSON_Delete(root);
 }
+// The same as the two files of the published GPT-2.
 static void fuzz_seeds_tokenizer_pair() {
-  fuzz_seed_tokenizer("trained", 5);
-  for (bool end_of_text : {false, true}) {
-    fuzz_split_tokenizer("trained", end_of_text);
-    fuzz_seed_files({"vocab.json", "merges.txt"});
+  cJSON *root = fuzz_trained(5), *model = cJSON_GetObjectItem(root, "model"), *x;
+  cJSON *vocab = cJSON_GetObjectItem(model, "vocab");
+  char merges[256] = "\x1e#version: 0.2\n", seed[2048];
+  cJSON_ArrayForEach(x, cJSON_GetObjectItem(model, "merges"))
+    snprintf(merges + strlen(merges), sizeof merges - strlen(merges), "%s %s\n", x->child->valuestring,
+             x->child->next->valuestring);
+  for (const char *config : {"", "\x1e{\"add_prefix_space\":false,\"bos_token\":\"<|endoftext|>\"}"}) {
+    char *text = fuzz_print(vocab);
+    snprintf(seed, sizeof seed, "%s%s%s", text, merges, config);
+    fuzz_seed_text(seed);
+    cJSON_free(text);
+    if (!*config) cJSON_AddNumberToObject(vocab, "<|endoftext|>", 261);
   }
-  static const char config[] = "{\"add_prefix_space\":false,\"bos_token\":\"<|endoftext|>\"}";
-  fuzz_write("tokenizer_config.json", (const uint8_t *)config, sizeof config - 1);
-  fuzz_seed_files({"vocab.json", "merges.txt", "tokenizer_config.json"});
+  cJSON_Delete(root);
 }
 
 // ---- token files ---------------------------------------------------------------------------------------------------
@@ -317,7 +354,11 @@ static void fuzz_import_path(const char *path) {
       for (int p = 0; p < params; p++) {
         const TensorPlace *x = tensor_place(&map, 0, p);
         HOLDS(x->file == 0 && x->at >= map.data_at[0]);
-        HOLDS(x->at + param_numel(&param[p]) * (int64_t)dtype_bytes(x->dtype) <= map.file_bytes[0]);
+        const int64_t bytes = param_numel(&param[p]) * (int64_t)dtype_bytes(x->dtype);
+        HOLDS(x->at + bytes <= map.file_bytes[0]);
+        int same = s.kind == IMPORT_LLMC;
+        for (int i = 0; i < s.file.count; i++) same += s.file.tensor[i].at == x->at && s.file.tensor[i].bytes == bytes;
+        HOLDS(same == 1);
       }
       tensor_map_free(&map);
       fuzz_accepted = true;
@@ -409,8 +450,8 @@ static void fuzz_checkpoint(const uint8_t *bytes, size_t count) {
   ok = start_open_checkpoint(&s, fuzz_dir, fuzz_error, sizeof fuzz_error);
   if (ok) s.json = checkpoint_parse(fuzz_dir, s.text, (size_t)s.text_bytes, fuzz_error, sizeof fuzz_error);
   HOLDS(!ok || s.json);
-  ok = ok && checkpoint_state(s.json, &state, fuzz_error, sizeof fuzz_error) &&
-       checkpoint_checksums(s.json, &map, checksums, fuzz_error, sizeof fuzz_error) &&
+  ok = ok && checkpoint_state(fuzz_dir, s.json, &state, fuzz_error, sizeof fuzz_error) &&
+       checkpoint_checksums(fuzz_dir, s.json, &map, checksums, fuzz_error, sizeof fuzz_error) &&
        start_options_of_checkpoint(&s, &o, fuzz_error, sizeof fuzz_error) &&
        options_resolve(&o, 1, fuzz_error, sizeof fuzz_error);
   fuzz_accepted = ok;
@@ -428,8 +469,9 @@ static void fuzz_seeds_checkpoint() {
   HOLDS(options_resolve(&o, 1, fuzz_error, sizeof fuzz_error));
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\n\"format_version\":%d,\"serial\":3,\"step\":12,\"state\":{\"updates\":12,\"good_steps\":4,"
-          "\"loss_scale\":65536,\"beta1_power\":0.25,\"beta2_power\":0.5},\"quality\":{\"best_valid_loss\":null},"
-          "\"corpus\":{\"hash\":\"00112233445566aa\"},\"config\":{", CHECKPOINT_VERSION);
+          "\"loss_scale\":65536,\"beta1_power\":0.25,\"beta2_power\":0.5},\"quality\":{\"loss\":3.5,"
+          "\"valid_loss\":3.75,\"best_valid_loss\":null},\"corpus\":{\"hash\":\"00112233445566aa\"},\"config\":{",
+          CHECKPOINT_VERSION);
   log_config(f, &o);
   fprintf(f, "},\n");
   checkpoint_write_tail(f, &map, checksums, NULL, 0, 0);
@@ -472,12 +514,40 @@ extern "C" int LLVMFuzzerInitialize(int *argc, char ***argv) {
   fflush(stdout);
   if (list) _exit(0);
   snprintf(fuzz_dir, sizeof fuzz_dir, "%s/fuzz_XXXXXX", dir ? dir : "/dev/shm");
+  fuzz_make_byte_entries();
   if (!mkdtemp(fuzz_dir)) { fprintf(stderr, "fuzz: cannot make %s: %s\n", fuzz_dir, strerror(errno)); _exit(1); }
   if (seeds) { fuzz_make_seeds((*argv)[2]); fuzz_clean(); _exit(0); }
   atexit(fuzz_clean);
   if (fuzz_target) return 0;
   fprintf(stderr, "fuzz: FUZZ_TARGET names the target; `%s list` shows them\n", **argv);
   _exit(2);
+}
+// Every other change is to one decimal number: its neighbours, twice it, 0, 2^53, or another number of the input.
+// Random bytes would seldom leave the rest of a JSON text as it is.
+extern "C" size_t LLVMFuzzerMutate(uint8_t *bytes, size_t count, size_t most);
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t count, size_t most, unsigned seed) {
+  auto number = [&](uint64_t random, size_t *at) {               // the digits behind a random place; 0: there are none
+    size_t n = 0;
+    for (*at = count ? random % count : 0; *at < count && (bytes[*at] < '0' || bytes[*at] > '9'); ++*at) {}
+    while (*at + n < count && n < 19 && bytes[*at + n] >= '0' && bytes[*at + n] <= '9') n++;
+    return n;
+  };
+  auto value = [&](size_t at, size_t n) {
+    uint64_t v = 0;
+    for (size_t i = 0; i < n; i++) v = v * 10 + (uint64_t)(bytes[at + i] - '0');
+    return v;
+  };
+  size_t at, other;
+  const size_t n = number(data_random(seed, 1), &at), others = number(data_random(seed, 2), &other);
+  if (seed % 2 || !n) return LLVMFuzzerMutate(bytes, count, most);
+  const uint64_t v = value(at, n), choices[] = {v + 1, v - 1, v * 2, 0, 1ull << 53, value(other, others)};
+  char text[24];
+  const int digits = snprintf(text, sizeof text, "%llu", (unsigned long long)choices[data_random(seed, 3) % 6]);
+  const size_t changed = count - n + (size_t)digits;
+  if (changed > most) return LLVMFuzzerMutate(bytes, count, most);
+  memmove(bytes + at + digits, bytes + at + n, count - at - n);
+  memcpy(bytes + at, text, (size_t)digits);
+  return changed;
 }
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
   *fuzz_error = 0;

@@ -2,13 +2,19 @@
 # Two hosts on one machine: `mpirun` across two network namespaces joined by a virtual cable, so that ranks of different
 # "hosts" have different host names and reach each other by TCP only.
 #
-#   [PER=1] [RATE=1gbit] dev/two_hosts.sh PROGRAM [ARGS...]      PER ranks on each host; RATE limits the cable
+#   [PER=1] [RATE=1gbit] [PRIVATE=DIR[:FROM]] dev/two_hosts.sh PROGRAM [ARGS...]
+#
+#   PER=N              ranks on each host
+#   RATE=1gbit         limits the cable
+#   PRIVATE=DIR        the hosts do not share DIR: the second one has an empty directory there, gone afterwards; with
+#                      :FROM (not below DIR) a copy of FROM. Without PRIVATE both see the same files everywhere
 #
 # Needs root, iproute2 (ip, and tc for RATE), util-linux (unshare), OpenMPI. Exit status: mpirun's, or 77 with a reason
 # where the namespaces cannot be made. The namespaces and all that runs in them are removed, however it ends.
 set -u
 
 per=${PER:-1}
+private=${PRIVATE:-}                           # DIR or DIR:FROM
 tag=gpt$$                                      # names by process id: several of these can run side by side
 hosts=("${tag}a" "${tag}b")                    # namespace and host name in one; letters and digits only
 cables=("v${tag}a" "v${tag}b")                 # interface names have at most 15 characters
@@ -35,6 +41,10 @@ clean_up() {
 for tool in ip unshare "${MPIRUN:-mpirun}"; do
   command -v "$tool" >/dev/null 2>&1 || cannot "'$tool' is not installed"
 done
+[ -z "$private" ] || [ -d "${private%%:*}" ] || { echo "two_hosts: PRIVATE: no directory ${private%%:*}" >&2; exit 2; }
+if [ -n "$private" ]; then
+  reason=$(unshare --mount mount -t tmpfs tmpfs "${private%%:*}" 2>&1) || cannot "no private directory here: $reason"
+fi
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -63,7 +73,16 @@ case \$address in
   ${addresses[1]}) host=${hosts[1]} ;;
   *) echo "two_hosts: no host \$address" >&2; exit 1 ;;
 esac
-exec ip netns exec \$host unshare --uts bash -c "hostname \$host; \$*"
+private=
+[ \$host = ${hosts[0]} ] || private=${private@Q}
+exec ip netns exec \$host unshare --uts --mount bash -c '
+  hostname "\$1"
+  if [ -n "\$2" ]; then
+    mount -t tmpfs tmpfs "\${2%%:*}" || exit 1
+    [[ "\$2" != *:* ]] || cp -a "\${2#*:}/." "\${2%%:*}" || exit 1
+  fi
+  shift 2
+  eval "\$*"' _ \$host "\$private" "\$@"
 AGENT
 chmod +x "$agent"
 

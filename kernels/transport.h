@@ -62,16 +62,17 @@ static inline void fsdp_work_layout(Fsdp *f) {
     at += (size_t)f->unit[u].shard_numel * b_p;
     taken[MEM_PARAMS] += (size_t)f->unit[u].shard_numel * b_p;
   }
-  f->grad_slots_at = at;
-  for (int s = 0; s < 2 && f->units > 1; s++) {
+  f->grad_slots_at = f->root_grads_at = f->staging_at = at;
+  for (int s = 0; s < 2 && f->units > 1 && !f->cfg.weights_only; s++) {
     at += (size_t)f->unit[1].full_numel * b_r;
     taken[MEM_GRAD_SLOTS] += (size_t)f->unit[1].full_numel * b_r;
   }
   f->root_grads_at = at;
-  at += (size_t)f->unit[0].full_numel * 4;
-  taken[MEM_ROOT_GRADS] += (size_t)f->unit[0].full_numel * 4;
+  const size_t root_grads = f->cfg.weights_only ? 0 : (size_t)f->unit[0].full_numel * 4;
+  at += root_grads;
+  taken[MEM_ROOT_GRADS] += root_grads;
   f->staging_at = at;
-  if (fsdp_unit_staged(f, 0)) {
+  if (fsdp_unit_staged(f, 0) && !f->cfg.weights_only) {
     const size_t staging = 2 * (size_t)f->mesh.world * (size_t)f->chunk_numel * b_r;
     at += staging;
     taken[MEM_STAGING_OUT] += staging;
@@ -202,7 +203,7 @@ static inline void comm_mpi_open(Fsdp *f) {
     f->sends[parity] = (MPI_Request *)calloc((size_t)remote + 1, sizeof(MPI_Request));
     f->receives[parity] = (MPI_Request *)calloc((size_t)remote + 1, sizeof(MPI_Request));
   }
-  if (lands)
+  if (lands && !f->cfg.weights_only)
     f->landing_in = (char *)memory_take(f->ctx, f->plan, MEM_LANDING,
                                         2 * (size_t)remote * (size_t)f->chunk_numel * fsdp_wire_bytes(f));
 }

@@ -730,6 +730,16 @@ TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damag
   snprintf(file, sizeof file, "%s/merges.txt", dir);
   tok_write(file, "! \"\0\n", 5);
   tok_expect_pair_refused(dir, "merges.txt: ", "NUL");
+  free(v.bytes);
+  free(m.bytes);
+}
+
+TEST(tokenizer_pair_beside, "special tokens that files beside vocab.json add are refused by name, GPT-2's own are not") {
+  char path[4096], file[4200];
+  snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
+  TokText v = tok_read(path, "vocab.json"), m = tok_read(path, "merges.txt");
+  REQUIRE(v.bytes && m.bytes, "%s is not there", path);
+  const char *dir = tok_pair((char *)v.bytes, (char *)m.bytes);
   static const struct { const char *name, *text, *says; } beside[] = {
       {"added_tokens.json", "{\"<|pad|>\": 700}", "AutoTokenizer"},
       {"special_tokens_map.json", "{\"pad_token\": \"<|pad|>\"}", "pad_token"},
@@ -740,7 +750,7 @@ TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damag
       {"tokenizer_config.json", "{\"add_bos", "is not JSON"},
   };
   for (auto &b : beside) {
-    snprintf(file, sizeof file, "%s/%s", tok_pair(vocab, merges), b.name);
+    snprintf(file, sizeof file, "%s/%s", dir, b.name);
     tok_write(file, b.text, strlen(b.text));
     tok_expect_pair_refused(dir, b.name, b.says);
     remove(file);

@@ -1,0 +1,825 @@
+// test_cli_checkpoint.h: checkpoints as users of the program meet them: runs that are stopped and resumed, full disks,
+// directories that hold something already, evaluation and samples from what was saved, hosts that share no directory.
+// Helpers are those of test_cli.h. A resumed run is compared with one that was never stopped: every digit of every
+// loss, every byte of weights and moments.
+
+// ---- what a run left behind -----------------------------------------------------------------------------------------
+// The names step_* in `directory`, newest first, with a blank after each; "!" before those that are not whole.
+static inline const char *cli_checkpoints(const char *directory) {
+  static char names[2][4096];
+  static int turn;
+  char damaged[1024];
+  int count;
+  size_t n = 0;
+  turn = !turn;
+  names[turn][0] = 0;
+  Listed *list = checkpoint_list(directory, &count, damaged, sizeof damaged);
+  for (int i = 0; i < count && n < sizeof names[0] - 64; i++)
+    n += (size_t)snprintf(names[turn] + n, sizeof names[0] - n, "%s%s ", list[i].serial < 0 ? "!" : "", list[i].name);
+  free(list);
+  return names[turn];
+}
+// Names in a directory that start with `part`.
+static inline int cli_names(const char *directory, const char *part) {
+  int count = 0;
+  DIR *dir = opendir(directory);
+  for (dirent *e; dir && (e = readdir(dir));)
+    count += strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && !strncmp(e->d_name, part, strlen(part));
+  if (dir) closedir(dir);
+  return count;
+}
+static inline void cli_expect_same_file(const char *what, const char *a, const char *b) {
+  int64_t a_bytes = 0, b_bytes = 0;
+  char *x = file_get(a, 1 << 28, &a_bytes), *y = file_get(b, 1 << 28, &b_bytes);
+  EXPECT(x && y, "%s: %s or %s cannot be read", what, a, b);
+  EXPECT(!x || !y || (a_bytes == b_bytes && !memcmp(x, y, (size_t)a_bytes)), "%s: %s and %s differ", what, a, b);
+  free(x);
+  free(y);
+}
+// Two checkpoints have the same weights, moments and tokenizer.
+static inline void cli_expect_same_checkpoint(const char *what, const char *a, const char *b) {
+  for (const char *name : {"model.safetensors", "optim.safetensors", "tokenizer.json"}) {
+    char x[700], y[700];
+    snprintf(x, sizeof x, "%s/%s", a, name);
+    snprintf(y, sizeof y, "%s/%s", b, name);
+    cli_expect_same_file(what, x, y);
+  }
+}
+// Two runs came to the same end, by the same steps.
+static inline void cli_expect_same_end(const char *what, const char *out_a, const char *out_b, int steps) {
+  char a[600], b[600];
+  snprintf(a, sizeof a, "%s/ckpt/latest", out_a);
+  snprintf(b, sizeof b, "%s/ckpt/latest", out_b);
+  cli_expect_same_checkpoint(what, a, b);
+  cli_expect_same_series(what, out_a, out_b, steps);
+}
+// The last record of OUT/metrics.jsonl is the run's end, with this reason.
+static inline void cli_expect_end(const char *what, const char *out, const char *reason) {
+  CliMetrics m;
+  cli_metrics(&m, out);
+  const cJSON *last = m.lines ? m.line[m.lines - 1] : NULL;
+  EXPECT(last && cli_is_kind(last, "end") && !strcmp(cli_string(last, "reason"), reason),
+         "%s: the last record is of kind '%s' and says '%s', must say '%s'", what, cli_string(last, "kind"),
+         cli_string(last, "reason"), reason);
+  cli_metrics_free(&m);
+}
+// Waits until a running command has printed `count` lines with `part`. False, and a failed test, after the time limit.
+static inline bool cli_wait_for(CliRun *r, const char *part, int count) {
+  for (double start = now_ms(); now_ms() - start < CLI_LIMIT_S * 1e3; usleep(5000)) {
+    int64_t bytes;
+    char *text = file_get(r->path, CLI_TEXT_BYTES, &bytes);
+    const bool there = text && cli_count(text, part) >= count;
+    free(text);
+    if (there) return true;
+    if (kill(r->pid, 0)) break;
+  }
+  test_fail(__FILE__, __LINE__, "there are no %d lines that say '%s'", count, part);
+  kill(-r->pid, SIGKILL);
+  cli_find_process(-1, true);
+  return false;
+}
+// A process of this test with this variable in its environment; 0: none.
+static inline int cli_find_by(const char *variable) {
+  static char text[1 << 17];
+  DIR *dir = opendir("/proc");
+  int found = 0;
+  for (dirent *e; dir && !found && (e = readdir(dir));) {
+    char path[64];
+    const int pid = atoi(e->d_name);
+    if (pid <= 0 || pid == getpid() || !cli_is_ours(pid, -1)) continue;
+    snprintf(path, sizeof path, "/proc/%d/environ", pid);
+    FILE *f = fopen(path, "rb");
+    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    for (size_t at = 0; at < n; at += strlen(text + at) + 1) if (!strcmp(text + at, variable)) found = pid;
+  }
+  if (dir) closedir(dir);
+  return found;
+}
+// Waits until process `pid` has a handler for the signal.
+static inline bool cli_catches(int pid, int signal) {
+  char path[64], line[256];
+  snprintf(path, sizeof path, "/proc/%d/status", pid);
+  for (double start = now_ms(); now_ms() - start < 10e3; usleep(200)) {
+    unsigned long long caught = 0;
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) sscanf(line, "SigCgt: %llx", &caught);
+    if (f) fclose(f);
+    if (caught >> (signal - 1) & 1) return true;
+  }
+  return false;
+}
+
+// A run that is long enough to be stopped in the middle, and short enough to be finished.
+enum { CLI_LONG_STEPS = 1500 };
+static inline const char *cli_long() {
+  static char text[256];
+  snprintf(text, sizeof text, "--max_steps %d --global_batch 8 --dropout 0.1 --save_every 1000000 --epochs 1000000 "
+           "--eval_every 1000000000", CLI_LONG_STEPS);
+  return text;
+}
+// What a run that is resumed still needs to be told.
+static const char cli_resumes[] = "--threads 1 --cache= --sample_tokens 4";
+
+// ---- stopped and resumed --------------------------------------------------------------------------------------------
+TEST(cli_sigusr1_saves_and_another_number_of_ranks_goes_on,
+     "SIGUSR1: a checkpoint, exit code 85, last record \"saved\"; --resume auto at another N ends with the bytes of the "
+     "run that was never stopped") {
+  static const struct { int ranks; const char *options; int next; } table[] = {
+      {0, "", 2}, {2, "--save_async --save_every 100", 4}, {4, "--param_dtype fp32", 0}};
+  CliRun r;
+  CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(0), cli_small(), cli_long(), cli_path("never_stopped"));
+  cli_expect_done(&r, "never stopped");
+  cli_free(&r);
+  for (const auto &row : table) {
+    char what[128], options[512];
+    const char *out = cli_path("out");
+    snprintf(what, sizeof what, "%d ranks %s, then %d", row.ranks, row.options, row.next);
+    snprintf(options, sizeof options, "%s %s", cli_long(), row.options);
+    if (!cli_start_endless(&r, out, row.ranks, options)) return;
+    for (int times = 0; times < 3; times++, usleep(300)) kill(r.pid, SIGUSR1);
+    cli_wait(&r, CLI_LIMIT_S);
+    EXPECT(r.code == EXIT_SAVED, "%s: exit code %d, must be 85:\n%.3000s", what, r.code, r.text);
+    EXPECT(cli_count(r.text, "; --resume auto goes on from here") == 1, "%s: it does not say how to go on:\n%.3000s",
+           what, r.text);
+    cli_expect_end(what, out, "saved");
+    cli_free(&r);
+    CLI_RUN(&r, "%s %s --resume auto --out %s", cli_ranks(row.next), cli_resumes, out);
+    cli_expect_done(&r, what);
+    EXPECT(cli_count(r.text, "resumed from: ") == 1 && !strstr(r.text, "replaces"), "%s: it printed:\n%.3000s", what,
+           r.text);
+    cli_free(&r);
+    cli_expect_same_end(what, cli_path("never_stopped"), out, CLI_LONG_STEPS);
+    CLI_RUN(&r, "rm -r %s", out);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after SIGUSR1");
+}
+
+TEST(cli_sigusr1_before_the_first_step,
+     "SIGUSR1 as soon as the program can catch it, to one rank only: nobody dies, the first step is saved") {
+  for (int ranks : {0, 2}) {
+    const char *out = cli_path("out");
+    bool first = false;                          // a busy machine may let a step pass before we have looked
+    for (int attempt = 0; attempt < 3 && !first; attempt++) {
+      CliRun r;
+      char directory[600];
+      cli_start(&r, "exec %s %s --epochs 1000000 --eval_every 1000000000 --save_every -1 --out %s", cli_ranks(ranks),
+                cli_small(), out);
+      int pid = ranks ? 0 : r.pid;
+      for (double start = now_ms(); !pid && now_ms() - start < 10e3; usleep(500)) pid = cli_find_process(1, false);
+      EXPECT(cli_catches(pid, SIGUSR1), "%d ranks: process %d does not catch SIGUSR1", ranks, pid);
+      kill(pid, SIGUSR1);
+      cli_wait(&r, CLI_LIMIT_S);
+      EXPECT(r.code == EXIT_SAVED, "%d ranks: exit code %d, must be 85:\n%.3000s", ranks, r.code, r.text);
+      snprintf(directory, sizeof directory, "%s/ckpt", out);
+      first = !strcmp(cli_checkpoints(directory), "step_00000001 ");
+      cli_free(&r);
+    }
+    EXPECT(first, "%d ranks: the first step was not saved", ranks);
+  }
+  cli_expect_nothing_left("after SIGUSR1");
+}
+
+TEST(cli_sigterm_to_each_rank_saves_where_no_mpirun_counts_the_seconds,
+     "ranks that mpirun did not start, as under srun: SIGTERM saves, exit code 85, --resume auto goes on") {
+  CliRun r;
+  char metrics[600], mpirun[PATH_MAX + 256];
+  const char *out = cli_path("out");
+  snprintf(mpirun, sizeof mpirun, "%s", cli_ranks(2));
+  mpirun[strlen(mpirun) - strlen(cli_program())] = 0;
+  snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", out);
+  cli_start(&r, "exec %s env -u OMPI_COMM_WORLD_RANK OUR_RANKS=2 %s %s %s --out %s", mpirun, cli_program(), cli_small(),
+            cli_long(), out);
+  struct stat st;
+  for (double start = now_ms(); (stat(metrics, &st) || st.st_size < 4096) && now_ms() - start < 20e3;) usleep(5000);
+  int pids[2] = {cli_find_by("PMIX_RANK=0"), cli_find_by("PMIX_RANK=1")};
+  REQUIRE(pids[0] > 0 && pids[1] > 0, "the ranks are not found");
+  for (int pid : pids) kill(pid, SIGTERM);
+  cli_wait(&r, CLI_LIMIT_S);
+  EXPECT(r.code == EXIT_SAVED, "exit code %d, must be 85:\n%.3000s", r.code, r.text);
+  cli_expect_end("SIGTERM", out, "saved");
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(0), cli_small(), cli_long(), cli_path("never_stopped"));
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --resume auto --out %s", cli_ranks(0), cli_resumes, out);
+  cli_expect_done(&r, "resumed");
+  cli_free(&r);
+  cli_expect_same_end("SIGTERM", cli_path("never_stopped"), out, CLI_LONG_STEPS);
+}
+
+TEST(cli_sigterm_under_mpirun_leaves_whole_checkpoints,
+     "SIGTERM to mpirun while checkpoints are written, at once or in the background: record \"signal\" where training "
+     "goes on meanwhile, every step_* is whole, the newest can be resumed") {
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1); // mpirun's patience, else 1 s: this machine may be busy
+  static const char *const table[] = {"--save_every 1", "--save_every 50 --save_async"};
+  for (const char *options : table) {
+    CliRun r;
+    const char *out = cli_path("out"), *names;
+    char directory[600];
+    snprintf(directory, sizeof directory, "%s/ckpt", out);
+    if (!cli_start_endless(&r, out, 2, options)) return;
+    kill(r.pid, SIGTERM);
+    cli_wait(&r, CLI_LIMIT_S);
+    EXPECT(r.code != 0 && r.code != EXIT_SAVED, "%s: exit code %d", options, r.code);
+    if (options != table[0]) cli_expect_end(options, out, "signal");
+    names = cli_checkpoints(directory);
+    EXPECT(names[0] && !strchr(names, '!'), "%s: not all are whole, or there are none: %s", options, names);
+    cli_free(&r);
+    CLI_RUN(&r, "%s --max_steps 1 %s --resume auto --out %s", cli_ranks(0), cli_resumes, out);
+    cli_expect_done(&r, options);
+    EXPECT(cli_count(r.text, "resumed from: ") == 1, "%s: it printed:\n%.2000s", options, r.text);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after SIGTERM");
+}
+
+// ---- resuming -------------------------------------------------------------------------------------------------------
+// Six steps of a run that could be longer: warm-up in steps and no decay, so that its end changes nothing before it.
+static inline void cli_six_steps(const char *out, const char *more) {
+  CliRun r;
+  CLI_RUN(&r, "%s %s --global_batch 8 --schedule constant --warmup 2 --max_steps 6 --out %s %s", cli_ranks(0),
+          cli_small(), out, more);
+  cli_expect_done(&r, "six steps");
+  cli_free(&r);
+}
+
+TEST(cli_resume_auto_in_a_job_script,
+     "--resume auto: starts where there is no checkpoint and says so; after the end there is nothing to train, exit 0") {
+  CliRun r;
+  const char *out = cli_path("out");
+  char directory[600];
+  snprintf(directory, sizeof directory, "%s/ckpt", out);
+  for (int time = 0; time < 2; time++) {
+    CLI_RUN(&r, "%s %s --max_steps 6 --resume auto --out %s", cli_ranks(2), cli_small(), out);
+    cli_expect_done(&r, "--resume auto");
+    char notice[700];
+    snprintf(notice, sizeof notice, "notice: --resume auto: no checkpoint in %s/ckpt; starting at the beginning", out);
+    EXPECT(cli_count(r.text, notice) == !time, "run %d: the notice is there %d times:\n%.3000s", time + 1,
+           cli_count(r.text, notice), r.text);
+    EXPECT(cli_count(r.text, "resumed from: ") == time, "run %d: it printed:\n%.3000s", time + 1, r.text);
+    EXPECT(cli_count(r.text, "] step ") == (time ? 0 : 6), "run %d: %d steps", time + 1, cli_count(r.text, "] step "));
+    EXPECT(cli_count(r.text, "checkpoint: ") == !time, "run %d: %d checkpoints", time + 1,
+           cli_count(r.text, "checkpoint: "));
+    EXPECT(!strcmp(cli_checkpoints(directory), "step_00000006 "), "run %d left %s", time + 1,
+           cli_checkpoints(directory));
+    cli_free(&r);
+  }
+}
+
+TEST(cli_resume_takes_a_path,
+     "--resume OUT, OUT/ckpt, OUT/ckpt/latest, OUT/ckpt/step_N: the same checkpoint, and six more steps end like twelve") {
+  CliRun r;
+  cli_six_steps(cli_path("out"), "");
+  cli_six_steps(cli_path("twelve"), "--max_steps 12 --save_every 1000");
+  for (const char *below : {"", "/ckpt", "/ckpt/latest", "/ckpt/step_00000006"}) {
+    CLI_RUN(&r, "%s %s --max_steps 12 --resume %s%s --out %s", cli_ranks(below[0] ? 0 : 2), cli_resumes,
+            cli_path("out"), below, cli_path("more"));
+    cli_expect_done(&r, below);
+    EXPECT(cli_count(r.text, ", step 6, read in ") == 1, "OUT%s: it printed:\n%.3000s", below, r.text);
+    EXPECT(cli_count(r.text, "notice: --max_steps 12 replaces the checkpoint's 6: the run continues otherwise") == 1,
+           "OUT%s: not one notice:\n%.3000s", below, r.text);
+    char a[600], b[600];
+    snprintf(a, sizeof a, "%s/ckpt/latest", cli_path("twelve"));
+    snprintf(b, sizeof b, "%s/ckpt/latest", cli_path("more"));
+    cli_expect_same_checkpoint(below, a, b);
+    cli_free(&r);
+  }
+}
+
+TEST(cli_resume_refuses_what_is_no_continuation,
+     "--resume with no checkpoint there: exit 3; with another model, order, optimizer, data, or ranks that do not "
+     "divide: exit 2; another --lr is a notice") {
+  static const struct { int ranks; const char *options; int code; const char *line; } table[] = {
+      {2, "--resume auto --n_layer 3", 2, "--n_layer 3 contradicts @/out/ckpt/step_00000006, which has 2: #"},
+      {0, "--resume auto --batch_size 4", 2, "--batch_size 4 contradicts @/out/ckpt/step_00000006, which has 2: #"},
+      {0, "--resume auto --seed 2", 2, "--seed 2 contradicts @/out/ckpt/step_00000006, which has 1: #"},
+      {0, "--resume auto --optimizer sgd", 2,
+       "--optimizer sgd contradicts @/out/ckpt/step_00000006, which has adamw: #"},
+      {0, "--resume auto --tie_head off", 2, "--tie_head off contradicts @/out/ckpt/step_00000006, which has on: #"},
+      {0, "--resume auto --shuffle off", 2, "--shuffle off contradicts @/out/ckpt/step_00000006, which has on: #"},
+      {0, "--resume auto --global_batch 4", 2, "--global_batch 4 contradicts @/out/ckpt/step_00000006, which has 8: #"},
+      {2, "--resume auto --data @/other", 2,
+       "the tokens of text in @/other (--data) are not those that @/out/ckpt/step_00000006 was trained on (text in "
+       "@/text (--data)): --data names them; to train its weights on other data, --init_from "
+       "@/out/ckpt/step_00000006"},
+      {3, "--resume auto", 2, "--global_batch 8 is not divisible by batch_size 2 x 3 ranks"},
+      {2, "--resume @/none", 3,
+       "--resume @/none: no checkpoint there (a directory with trainer.json, or one that holds step_* directories); "
+       "there is no such directory"},
+      {0, "--resume @/text", 3,
+       "--resume @/text: no checkpoint there (a directory with trainer.json, or one that holds step_* directories)"},
+      {0, "--resume @/out --init_from @/out", 2,
+       "--resume goes on with a run, --init_from begins one: give one of them"},
+      {0, "--resume auto --eval_only --sample_only", 2, "--eval_only and --sample_only exclude each other"}};
+  static const char advice[] = "leave it out, or start a new run from its weights by --init_from";
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+  CliRun r;
+  cli_six_steps(cli_path("out"), "");
+  CLI_RUN(&r, "cp -r %s %s && echo 'the fox sleeps .' >>%s/train.txt", cli_text(60), cli_path("other"),
+          cli_path("other"));
+  cli_free(&r);
+  for (const auto &row : table) {
+    char text[2][2048];
+    for (int i = 0; i < 2; i++) {                // @: the test's directory; #: the advice
+      size_t n = 0;
+      for (const char *c = i ? row.line : row.options; *c && n < sizeof text[0] - 512; c++) {
+        if (*c == '@' || *c == '#') n += (size_t)snprintf(text[i] + n, 512, "%s", *c == '@' ? test_tmp() : advice);
+        else text[i][n++] = *c;
+      }
+      text[i][n] = 0;
+    }
+    CLI_RUN(&r, "%s %s --schedule constant --warmup 2 --max_steps 6 --out %s %s", cli_ranks(row.ranks), cli_small(),
+            cli_path("out"), text[0]);
+    cli_expect_refusal(&r, row.options, row.code, text[1]);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "%s %s --lr 0.02 --warmup 0.1 --max_steps 8 --resume auto --out %s", cli_ranks(0), cli_resumes,
+          cli_path("out"));
+  cli_expect_done(&r, "another --lr");
+  for (const char *line : {"notice: --lr 0.02 replaces the checkpoint's 0.01: the run continues otherwise than it would",
+                           "notice: --warmup 0.1 replaces the checkpoint's 2: the run continues otherwise"})
+    EXPECT(cli_count(r.text, line) == 1, "not one line says '%s':\n%.3000s", line, r.text);
+  cli_free(&r);
+  cli_expect_nothing_left("after the refusals");
+}
+
+TEST(cli_metrics_go_on_behind_a_torn_line,
+     "metrics.jsonl of a resumed run: what was there, without a line that was cut short, then the new steps") {
+  CliRun r;
+  cli_six_steps(cli_path("twelve"), "--max_steps 12 --eval_every 5");
+  cli_six_steps(cli_path("out"), "--max_steps 12 --eval_every 5 --save_every 5 --keep 0");
+  CLI_RUN(&r, "cd %s/out && rm -r ckpt/step_00000012 && "      // as killed in the sixth step, after that of step 5
+          "sed -i '/\"step\":[6-9]/,$d' metrics.jsonl && rm -r ckpt/step_00000010 && "
+          "printf '{\"kind\":\"step\",\"step\":6,\"lo' >>metrics.jsonl", test_tmp());
+  cli_expect_done(&r, "the cut");
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --resume auto --out %s", cli_ranks(2), cli_resumes, cli_path("out"));
+  cli_expect_done(&r, "resumed");
+  EXPECT(cli_count(r.text, ", step 5, read in ") == 1, "it printed:\n%.3000s", r.text);
+  cli_free(&r);
+  cli_expect_same_end("torn line", cli_path("twelve"), cli_path("out"), 12);
+  CliMetrics m;
+  cli_metrics(&m, cli_path("out"));              // every line whole
+  int runs = 0, first = 0;
+  for (int i = 0; i < m.lines; i++) {
+    if (!cli_is_kind(m.line[i], "run")) continue;
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(m.line[i], "first_step");
+    first = v ? v->valueint : 0;
+    runs++;
+  }
+  EXPECT(runs == 2 && first == 6, "%d records of runs, the last from step %d; must be 2, the last from step 6", runs,
+         first);
+  cli_metrics_free(&m);
+}
+
+// ---- which checkpoints there are ------------------------------------------------------------------------------------
+TEST(cli_a_fresh_run_moves_older_checkpoints_aside,
+     "a new run into an OUT with checkpoints: they are in ckpt.1, ckpt.2, whole, byte by byte; one notice") {
+  CliRun r;
+  const char *out = cli_path("out");
+  char directory[600];
+  cli_six_steps(out, "");
+  CLI_RUN(&r, "cp -r %s/ckpt %s", out, cli_path("first"));
+  cli_free(&r);
+  for (int ranks : {2, 0}) {
+    CLI_RUN(&r, "%s %s --max_steps 4 --seed 5 --out %s", cli_ranks(ranks), cli_small(), out);
+    cli_expect_done(&r, "a fresh run");
+    EXPECT(cli_count(r.text, "/ckpt holds checkpoints of an earlier run; they are now in ") == 1,
+           "not one notice:\n%.3000s", r.text);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "diff -r %s %s/ckpt.1", cli_path("first"), out);
+  EXPECT(r.code == 0, "the first run's checkpoints have changed: %.1000s", r.text);
+  cli_free(&r);
+  static const struct { const char *name, *holds; } table[] = {
+      {"ckpt", "step_00000004 "}, {"ckpt.1", "step_00000006 "}, {"ckpt.2", "step_00000004 "}};
+  for (const auto &row : table) {
+    snprintf(directory, sizeof directory, "%s/%s", out, row.name);
+    EXPECT(!strcmp(cli_checkpoints(directory), row.holds), "%s holds %s, must hold %s", row.name,
+           cli_checkpoints(directory), row.holds);
+  }
+}
+
+TEST(cli_keeps_what_it_was_told_to,
+     "--save_every, --keep: which checkpoints stay, newest last; -1: none; each is told in a line and a record") {
+  static const struct { const char *options, *holds; int saved; } table[] = {
+      {"--save_every 4 --keep 2", "step_00000010 step_00000008 ", 3},
+      {"--save_every 2 --keep 0", "step_00000010 step_00000008 step_00000006 step_00000004 step_00000002 ", 5},
+      {"--save_every 3 --keep 1 --save_async", "step_00000010 ", 4},
+      {"--save_every 1 --keep 3 --save_async", "step_00000010 step_00000009 step_00000008 ", 10},
+      {"--save_every 100", "step_00000010 ", 1},
+      {"", "step_00000010 ", 1},                 // an epoch has 12 steps
+      {"--save_every -1", "", 0}};
+  for (const auto &row : table) {
+    CliRun r;
+    const char *out = cli_path("out");
+    char directory[600], link[64] = "";
+    CLI_RUN(&r, "rm -rf %s; %s %s --global_batch 8 --max_steps 10 --out %s %s", out, cli_ranks(0), cli_small(), out,
+            row.options);
+    cli_expect_done(&r, row.options);
+    snprintf(directory, sizeof directory, "%s/ckpt", out);
+    EXPECT(!strcmp(cli_checkpoints(directory), row.holds), "%s: holds %s, must hold %s", row.options,
+           cli_checkpoints(directory), row.holds);
+    EXPECT(cli_count(r.text, "checkpoint: ") == row.saved, "%s: %d lines of checkpoints, must be %d:\n%.3000s",
+           row.options, cli_count(r.text, "checkpoint: "), row.saved, r.text);
+    EXPECT(cli_names(directory, ".") == 0, "%s: something temporary is left", row.options);
+    snprintf(directory, sizeof directory, "%s/ckpt/latest", out);
+    EXPECT(readlink(directory, link, sizeof link - 1) == (row.saved ? 13 : -1) && !strncmp(link, row.holds, 13),
+           "%s: latest is %s", row.options, link);
+    CliMetrics m;
+    int records = 0;
+    cli_metrics(&m, out);
+    for (int i = 0; i < m.lines; i++)
+      records += cli_is_kind(m.line[i], "checkpoint") && cJSON_IsTrue(cJSON_GetObjectItem(m.line[i], "ok"));
+    EXPECT(records == row.saved, "%s: %d records of checkpoints, must be %d", row.options, records, row.saved);
+    cli_metrics_free(&m);
+    cli_free(&r);
+  }
+}
+
+TEST(cli_keeps_the_best,
+     "--keep_best: of a run that learns and then diverges, the checkpoint of the lowest validation loss stays, also when "
+     "it is resumed") {
+  for (const char *more : {"", "--save_async"}) {
+    CliRun r;
+    const char *out = cli_path("out");
+    char link[700], best[64] = "", holds[128], want[32] = "none";
+    // A warm-up of 60 steps to a rate far too high: the loss falls, then rises.
+    CLI_RUN(&r, "rm -rf %s; %s %s --global_batch 8 --epochs 9 --max_steps 48 --warmup 60 --lr 8 --clip 0 --eval_every 4 "
+            "--save_every 12 --keep 1 --keep_best %s --out %s", out, cli_ranks(2), cli_small(), more, out);
+    cli_expect_done(&r, "a run that diverges");
+    CliMetrics m;
+    double lowest = INFINITY, last = 0;
+    cli_metrics(&m, out);
+    for (int i = 0; i < m.lines; i++) {
+      if (!cli_is_kind(m.line[i], "eval") || strcmp(cli_string(m.line[i], "split"), "valid")) continue;
+      last = cJSON_GetNumberValue(cJSON_GetObjectItem(m.line[i], "loss"));
+      if (!(last < lowest)) continue;
+      lowest = last;
+      snprintf(want, sizeof want, "step_%08d", cJSON_GetObjectItem(m.line[i], "step")->valueint);
+    }
+    cli_metrics_free(&m);
+    EXPECT(last > lowest + 0.1 && strcmp(want, "step_00000048"), "the run does not diverge: %g, at the end %g", lowest,
+           last);
+    snprintf(link, sizeof link, "%s/ckpt/best", out);
+    EXPECT(readlink(link, best, sizeof best - 1) > 0 && !strcmp(best, want), "%s: best is %s, must be %s", more, best,
+           want);
+    *strrchr(link, '/') = 0;
+    snprintf(holds, sizeof holds, "step_00000048 %s ", want);
+    EXPECT(!strcmp(cli_checkpoints(link), holds), "%s: holds %s, must hold %s", more, cli_checkpoints(link), holds);
+    EXPECT(cli_count(r.text, " (best), ") >= 1, "%s: no line says that it is the best:\n%.3000s", more, r.text);
+    cli_free(&r);
+    CLI_RUN(&r, "%s %s --max_steps 56 --keep 1 --keep_best --eval_every 4 --resume auto --out %s", cli_ranks(0),
+            cli_resumes, out);
+    cli_expect_done(&r, "resumed");
+    snprintf(holds, sizeof holds, "step_00000056 %s ", want);
+    EXPECT(!strcmp(cli_checkpoints(link), holds), "%s, resumed: holds %s, must hold %s", more, cli_checkpoints(link),
+           holds);
+    cli_free(&r);
+  }
+}
+
+// ---- weights without training ---------------------------------------------------------------------------------------
+// The evaluations of a run, digit by digit: those of its last step. malloc'ed.
+static inline char *cli_last_evals(const char *out) {
+  char *all = cli_series(out), *save = NULL, *evals = (char *)calloc(1, 4096);
+  for (char *line = strtok_r(all, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    const char *loss = strstr(line, "\"loss\":");
+    if (strstr(line, "\"accuracy\":") && loss && strlen(evals) < 3000) sprintf(evals + strlen(evals), "%.300s\n", loss);
+  }
+  free(all);
+  return evals;
+}
+
+TEST(cli_eval_only_gives_the_same_digits,
+     "--eval_only from a checkpoint, an export and model.safetensors, on 1 and 3 ranks: the run's own evaluation, digit "
+     "by digit") {
+  static const char *const sources[] = {"--resume @/out", "--init_from @/out/ckpt/latest",
+                                        "--init_from @/export --data @/text --seq_len 8 --batch_size 2",
+                                        "--init_from @/out/model.safetensors --data @/text --seq_len 8 --batch_size 2"};
+  CliRun r;
+  char export_to[700];
+  snprintf(export_to, sizeof export_to, "--eval_every 1000 --save_model --export_hf %s", cli_path("export"));
+  cli_six_steps(cli_path("out"), export_to);
+  char *own = cli_last_evals(cli_path("out"));
+  EXPECT(cli_count(own, "loss") == 2, "the run has other evaluations than valid and test:\n%s", own);
+  for (int ranks : {0, 3}) {
+    for (const char *source : sources) {
+      char options[1024] = "";
+      for (const char *c = source; *c; c++)
+        sprintf(options + strlen(options), *c == '@' ? "%s" : "%.1s", *c == '@' ? test_tmp() : c);
+      if (!strncmp(source, "--init_from @/out/ckpt", 22))
+        snprintf(options + strlen(options), 256, " --data %s --seq_len 8 --batch_size 2", cli_text(60));
+      CLI_RUN(&r, "rm -rf %s; %s --eval_only --threads 1 --cache= %s --out %s", cli_path("eval"), cli_ranks(ranks),
+              options, cli_path("eval"));
+      cli_expect_done(&r, source);
+      char *there = cli_last_evals(cli_path("eval"));
+      EXPECT(!strcmp(own, there), "%d ranks, %s:\n%s    must be\n%s", ranks, source, there, own);
+      EXPECT(!strstr(r.text, "] step ") && !strstr(r.text, "sample (") && !strstr(r.text, "checkpoints:"),
+             "%s: it does more than evaluate:\n%.3000s", source, r.text);
+      EXPECT(cli_names(cli_path("eval"), "ckpt") == 0, "%s: it saves", source);
+      free(there);
+      cli_free(&r);
+    }
+  }
+  free(own);
+}
+
+TEST(cli_sample_only_needs_no_data,
+     "--sample_only from a checkpoint, an export and model.safetensors, without any data directory: the run's own sample "
+     "at temperature 0") {
+  static const char *const sources[] = {"--resume %s/out", "--init_from %s/export", "--init_from %s/out/ckpt/latest",
+                                        "--init_from %s/out/model.safetensors"};
+  static const char sampling[] = "--prompt 'the fox' --temperature 0 --sample_tokens 30";
+  CliRun r;
+  char more[1024];
+  snprintf(more, sizeof more, "--save_model --export_hf %s %s", cli_path("export"), sampling);
+  cli_six_steps(cli_path("out"), more);
+  CLI_RUN(&r, "mv %s %s", cli_text(60), cli_path("gone"));
+  cli_free(&r);
+  for (int ranks : {0, 2}) {
+    for (const char *source : sources) {
+      char options[1024], a[600], b[600];
+      snprintf(options, sizeof options, source, test_tmp());
+      CLI_RUN(&r, "rm -rf %s; cd / && exec env -u WIKITEXT2_DIR %s --sample_only --threads 1 --cache= %s %s --out %s",
+              cli_path("sampled"), cli_ranks(ranks), sampling, options, cli_path("sampled"));
+      cli_expect_done(&r, source);
+      snprintf(a, sizeof a, "%s/sample.txt", cli_path("out"));
+      snprintf(b, sizeof b, "%s/sample.txt", cli_path("sampled"));
+      cli_expect_same_file(source, a, b);
+      EXPECT(!strstr(r.text, "] step ") && !strstr(r.text, "valid:"), "%s: it does more than sample:\n%.3000s", source,
+             r.text);
+      cli_free(&r);
+    }
+  }
+}
+
+TEST(cli_export_hf_is_whole_or_told,
+     "--export_hf into a directory with files: they stay; where none can be made: refused before training; full: one "
+     "line, exit code 3, no model.safetensors") {
+  CliRun r;
+  char options[700], line[900];
+  cli_write(cli_path("file"), "x", 1);
+  snprintf(options, sizeof options, "--export_hf %s/deeper", cli_path("file"));
+  snprintf(line, sizeof line, "--export_hf %s/deeper cannot be made: Not a directory", cli_path("file"));
+  const CliRefusal below = {2, options, 3, line};
+  cli_expect_refusals(&below, 1);
+  mkdir(cli_path("export"), 0777);
+  cli_write(cli_path("export/README.md"), "mine", 4);
+  cli_write(cli_path("export/config.json"), "{}", 2);
+  snprintf(options, sizeof options, "--export_hf %s", cli_path("export"));
+  for (int time = 0; time < 2; time++) cli_six_steps(cli_path("out"), options);
+  for (const char *name : {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json",
+                           "tokenizer_config.json", "README.md"}) {
+    struct stat st;
+    char path[700];
+    snprintf(path, sizeof path, "%s/%s", cli_path("export"), name);
+    EXPECT(!stat(path, &st) && st.st_size > 2, "%s is missing or what it was", name);
+  }
+  EXPECT(cli_names(cli_path("export"), "") == 6, "%d names in the export, must be 6", cli_names(cli_path("export"), ""));
+  cli_need_mount_namespace();
+  CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=64k tmpfs %s && %s %s --max_steps 2 --out %s --export_hf %s; "
+          "code=$?; ls -A %s | sed s/^/left:/; exit $code'", cli_path("mnt"), cli_ranks(2), cli_small(),
+          cli_path("full"), cli_path("mnt"), cli_path("mnt"));
+  EXPECT(r.code == EXIT_MISSING && cli_count(r.text, "No space left on device") == 1, "exit code %d:\n%.3000s", r.code,
+         r.text);
+  EXPECT(cli_count(r.text, "left:") == 0, "something is left in the export:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, "exported: ") == 0, "it says that it exported:\n%.3000s", r.text);
+  cli_expect_end("a full disk", cli_path("full"), "not saved");
+  cli_free(&r);
+}
+
+TEST(cli_init_from_takes_a_tokenizer,
+     "--init_from: with the weights' own tokenizer or one by --tokenizer; one with more tokens than the model has, and "
+     "paths without weights, are refused in one line") {
+  CliRun r;
+  char options[1024], path[700];
+  snprintf(options, sizeof options, "--export_hf %s", cli_path("export"));
+  cli_six_steps(cli_path("out"), options);
+  for (const char *vocab : {"280", "300"}) {
+    snprintf(options, sizeof options, "--vocab_size %s --save_every -1", vocab);
+    cli_six_steps(cli_path(vocab), options);
+  }
+  snprintf(options, sizeof options, "--threads 1 --cache= --seq_len 8 --batch_size 2 --max_steps 2 --sample_tokens 0");
+  for (const char *from : {"export", "280"}) {
+    snprintf(path, sizeof path, strcmp(from, "export") ? "--tokenizer %s/%s/tokenizer.json" : "", test_tmp(), from);
+    CLI_RUN(&r, "%s %s --data %s --init_from %s %s --out %s", cli_ranks(2), options, cli_text(60), cli_path("export"),
+            path, cli_path("trained"));
+    cli_expect_done(&r, from);
+    EXPECT(cli_count(r.text, "weights from: ") == 1, "%s: it printed:\n%.3000s", from, r.text);
+    cli_free(&r);
+    char a[600], b[600];
+    snprintf(a, sizeof a, "%s/tokenizer.json", cli_path(from));
+    snprintf(b, sizeof b, "%s/tokenizer.json", cli_path("trained"));
+    cli_expect_same_file(from, a, b);
+  }
+  mkdir(cli_path("empty"), 0777);
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+  const struct { const char *from, *more; int code; const char *line; } table[] = {
+      {"export", "--tokenizer @/300", 2, "the tokenizer has 300 tokens, the model of @/export 290: --tokenizer names "
+       "another"},
+      {"export", "--n_embd 32", 2, "--n_embd 32 contradicts @/export, which has 24: leave it out"},
+      {"none", "", 3, "..."}, {"empty", "", 3, "..."}, {"text/train.txt", "", 3, "..."}};
+  for (const auto &row : table) {
+    char text[2][1024];
+    for (int i = 0; i < 2; i++) {
+      size_t n = 0;
+      for (const char *c = i ? row.line : row.more; *c && n < sizeof text[0] - 512; c++) {
+        if (*c == '@') n += (size_t)snprintf(text[i] + n, 512, "%s", test_tmp());
+        else text[i][n++] = *c;
+      }
+      text[i][n] = 0;
+    }
+    CLI_RUN(&r, "%s %s --data %s --init_from %s %s --out %s", cli_ranks(2), options, cli_text(60), cli_path(row.from),
+            text[0], cli_path("refused"));
+    if (strcmp(row.line, "...")) cli_expect_refusal(&r, row.from, row.code, text[1]);
+    else EXPECT(r.code == row.code && cli_count(r.text, cli_path(row.from)) == 1 && !strstr(r.text, "step 1"),
+                "%s: exit code %d:\n%.2000s", row.from, r.code, r.text);
+    cli_free(&r);
+  }
+}
+
+// ---- a full disk ----------------------------------------------------------------------------------------------------
+// Fills the file system of `directory` with a file in it. Returns at once when it is full already.
+static inline void cli_fill(const char *directory) {
+  static const char zeros[4096] = "";
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/ballast", directory);
+  const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+  while (fd >= 0 && write(fd, zeros, sizeof zeros) > 0) {}
+  if (fd >= 0) close(fd);
+}
+
+TEST(cli_a_checkpoint_survives_a_full_disk,
+     "the disk fills up while it runs: a notice a save, the earlier checkpoint stays whole and newest, training goes on; "
+     "with space again it saves; exit code 85 or 3") {
+  static const struct { const char *options; bool freed; } table[] = {
+      {"--save_every 100", true}, {"--save_every 100 --save_async", true}, {"--save_every 100 --save_async", false}};
+  cli_need_mount_namespace();
+  for (const auto &row : table) {
+    CliRun r;
+    const char *out = cli_path("out");
+    char inside[700], ballast[720], says[256];
+    int64_t bytes;
+    cli_start(&r, "rm -rf %s; mkdir -p %s/ckpt; exec unshare -m sh -c 'mount -t tmpfs -o size=1m tmpfs %s/ckpt && exec "
+              "%s %s --epochs 1000000 --eval_every 1000000000 --out %s %s'", out, out, out, cli_ranks(2), cli_small(),
+              out, row.options);
+    if (!cli_wait_for(&r, "checkpoint: ", 1)) return;
+    snprintf(inside, sizeof inside, "/proc/%d/root%s/ckpt", r.pid, out);
+    const int fd = open(inside, O_RDONLY | O_DIRECTORY);         // keeps what is mounted there when the run has ended
+    REQUIRE(fd >= 0, "%s cannot be opened", inside);
+    snprintf(inside, sizeof inside, "/proc/self/fd/%d", fd);
+    snprintf(ballast, sizeof ballast, "%s/ballast", inside);
+    char *text = NULL;
+    for (double start = now_ms(); now_ms() - start < 20e3; usleep(5000)) {     // what a failed save gives back as well
+      cli_fill(inside);
+      free(text);
+      text = file_get(r.path, CLI_TEXT_BYTES, &bytes);
+      if (text && cli_count(text, "notice: the checkpoint of step ") >= 4) break;
+    }
+    const char *newest = cli_checkpoints(inside), *notice = text ? strstr(text, "notice: the checkpoint") : NULL;
+    EXPECT(notice, "%s: no notice", row.options);
+    EXPECT(newest[0] && newest[0] != '!', "%s: no whole checkpoint: %s", row.options, newest);
+    for (const char *last = notice; (last = last ? strstr(last + 1, "notice: the checkpoint") : NULL);) notice = last;
+    snprintf(says, sizeof says, "No space left on device; the last whole one is step %d", atoi(newest + 5));
+    EXPECT(notice && cli_count(notice, says) >= 1 && strstr(notice, ": rank ") && strstr(notice, "/ckpt/.saving_"),
+           "%s: the notice must name rank and path and say '%s':\n%.600s", row.options, says, notice);
+    const int before = text ? cli_count(text, "checkpoint: ") : 0;
+    free(text);
+    if (row.freed) {
+      unlink(ballast);
+      if (!cli_wait_for(&r, "checkpoint: ", before + 1)) return;
+    }
+    kill(r.pid, SIGUSR1);
+    cli_wait(&r, CLI_LIMIT_S);
+    const int code = row.freed ? EXIT_SAVED : EXIT_MISSING;
+    EXPECT(r.code == code, "%s: exit code %d, must be %d:\n%.3000s", row.options, r.code, code, r.text);
+    EXPECT(!strcmp(newest, cli_checkpoints(inside)) == !row.freed, "%s: the newest was %s and is %s", row.options, newest,
+           cli_checkpoints(inside));
+    EXPECT(!strchr(cli_checkpoints(inside), '!') && cli_names(inside, ".") == 0, "%s: half a checkpoint is left: %s",
+           row.options, cli_checkpoints(inside));
+    cli_expect_end(row.options, out, row.freed ? "saved" : "not saved");
+    close(fd);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after the full disk");
+}
+
+TEST(cli_a_last_checkpoint_that_fails_is_an_exit_code,
+     "no checkpoint fits: a notice each, training, evaluation and sample come to their end, exit code 3") {
+  cli_need_mount_namespace();
+  for (const char *options : {"", "--save_async", "--keep_best"}) {
+    CliRun r;
+    const char *out = cli_path("out");
+    CLI_RUN(&r, "rm -rf %s; mkdir -p %s/ckpt; unshare -m sh -c 'mount -t tmpfs -o size=200k tmpfs %s/ckpt && %s %s "
+            "--epochs 2 --out %s %s; code=$?; ls -A %s/ckpt | sed s/^/left:/; exit $code'", out, out, out,
+            cli_ranks(2), cli_small(), out, options, out);
+    EXPECT(r.code == EXIT_MISSING, "%s: exit code %d, must be 3:\n%.3000s", options, r.code, r.text);
+    EXPECT(cli_count(r.text, "No space left on device; there is none yet") == 2, "%s: not two notices:\n%.3000s",
+           options, r.text);
+    EXPECT(cli_count(r.text, "left:") == 0 && cli_count(r.text, "sample (") == 1, "%s: it printed:\n%.3000s", options,
+           r.text);
+    cli_expect_end(options, out, "not saved");
+    cli_free(&r);
+  }
+}
+
+// ---- two hosts ------------------------------------------------------------------------------------------------------
+// Runs the program on two hosts, `per` ranks each; hidden: PRIVATE of dev/two_hosts.sh, or "".
+static inline void cli_on_two_hosts(CliRun *r, int per, const char *hidden, const char *options) {
+  CLI_RUN(r, "PER=%d PRIVATE=%s dev/two_hosts.sh %s %s", per, hidden, cli_program(), options);
+  if (r->code == 77) SKIP("%.*s", (int)strcspn(r->text, "\n"), r->text);
+  cli_expect_done(r, options);
+  EXPECT(strstr(r->text, "on 2 hosts"), "%s: the ranks were not on two hosts:\n%.1000s", options, r->text);
+}
+// The run that is not spread over hosts: TEST_TMP/one, every checkpoint kept, exported to TEST_TMP/export.
+static inline const char *cli_reference() {
+  static char options[1024];
+  snprintf(options, sizeof options, "--max_steps 12 --save_every 3 --keep 0 --export_hf %s", cli_path("export"));
+  cli_six_steps(cli_path("one"), options);
+  snprintf(options, sizeof options, "%s --global_batch 8 --schedule constant --warmup 2 --max_steps 12 --save_every 3 "
+           "--keep 0", cli_small());
+  return options;
+}
+static inline void cli_expect_reference(const char *what, const char *out, int from) {
+  for (int step = from; step <= 12; step += 3) {
+    char a[600], b[600];
+    snprintf(a, sizeof a, "%s/ckpt/step_%08d", cli_path("one"), step);
+    snprintf(b, sizeof b, "%s/ckpt/step_%08d", out, step);
+    cli_expect_same_checkpoint(what, a, b);
+  }
+}
+
+TEST(cli_two_hosts_without_a_shared_directory_save,
+     "2 and 4 ranks, OUT on one host only: the plan says who streams; checkpoints and export equal one rank's, byte by "
+     "byte, saved at once or in the background") {
+  static const struct { int per; const char *options; } table[] = {{1, ""}, {2, "--save_async"}};
+  const char *base = cli_reference();
+  char dir[512], options[2600], streams[128];
+  snprintf(dir, sizeof dir, "%s", cli_path("private"));
+  mkdir(dir, 0777);
+  for (const auto &row : table) {
+    CliRun r;
+    snprintf(options, sizeof options, "%s %s --export_hf %s/export --out %s/out%d", base, row.options, dir, dir, row.per);
+    cli_on_two_hosts(&r, row.per, dir, options);
+    snprintf(streams, sizeof streams, "; %d ranks stream theirs to rank 0: their hosts do not see it", row.per);
+    EXPECT(cli_count(r.text, streams) == 1, "no line says '%s':\n%.3000s", streams, r.text);
+    snprintf(options, sizeof options, "%s/out%d", dir, row.per);
+    cli_expect_reference(row.options, options, 3);
+    cli_free(&r);
+    CLI_RUN(&r, "diff -r %s %s/export && rm -r %s/export", cli_path("export"), dir, dir);
+    EXPECT(r.code == 0, "%s: the exports differ: %.1000s", row.options, r.text);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after the two hosts");
+}
+
+TEST(cli_two_hosts_without_a_shared_directory_resume,
+     "the second host sees no checkpoint, or an older one of the same name and size: the run goes on like one that was "
+     "never stopped") {
+  static const struct { int per; const char *from, *options; } table[] = {{2, "", "--save_async"}, {1, ":%s", ""}};
+  CliRun r;
+  const char *base = cli_reference();
+  char dir[512], options[2600], hidden[1200];
+  snprintf(dir, sizeof dir, "%s", cli_path("private"));
+  // stale: the same names from another seed, so that sizes are the same and contents are not
+  snprintf(options, sizeof options, "--max_steps 6 --save_every 3 --keep 0 --seed 9");
+  cli_six_steps(cli_path("stale/out"), options);
+  for (const auto &row : table) {
+    CLI_RUN(&r, "rm -rf %s; mkdir -p %s/out/ckpt && cp -r %s/ckpt/step_00000003 %s/ckpt/step_00000006 %s/out/ckpt", dir,
+            dir, cli_path("one"), cli_path("one"), dir);
+    cli_expect_done(&r, "the copy");
+    cli_free(&r);
+    size_t n = (size_t)snprintf(hidden, sizeof hidden, "%s", dir);
+    if (row.from[0]) snprintf(hidden + n, sizeof hidden - n, ":%s", cli_path("stale"));
+    snprintf(options, sizeof options, "%s %s --resume auto --out %s/out", base, row.options, dir);
+    cli_on_two_hosts(&r, row.per, hidden, options);
+    EXPECT(cli_count(r.text, ", step 6, read in ") == 1, "it was not resumed from step 6:\n%.3000s", r.text);
+    snprintf(options, sizeof options, "%s/out", dir);
+    cli_expect_reference(row.from[0] ? "stale" : "nothing there", options, 9);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after the two hosts");
+}
+
+TEST(cli_two_hosts_with_a_shared_directory_save_and_resume,
+     "4 ranks on two hosts that share OUT: nobody streams, checkpoints equal one rank's; resumed by 2 ranks on two hosts") {
+  CliRun r;
+  const char *base = cli_reference();
+  char options[2048];
+  snprintf(options, sizeof options, "%s --out %s", base, cli_path("out"));
+  cli_on_two_hosts(&r, 2, "", options);
+  EXPECT(cli_count(r.text, "stream theirs") == 0, "they share the directory:\n%.3000s", r.text);
+  cli_expect_reference("shared", cli_path("out"), 3);
+  cli_free(&r);
+  CLI_RUN(&r, "cd %s/out/ckpt && rm -r step_00000009 step_00000012", test_tmp());
+  cli_free(&r);
+  snprintf(options, sizeof options, "%s --save_async --resume auto --out %s", base, cli_path("out"));
+  cli_on_two_hosts(&r, 1, "", options);
+  EXPECT(cli_count(r.text, ", step 6, read in ") == 1, "it was not resumed from step 6:\n%.3000s", r.text);
+  cli_expect_reference("shared, resumed", cli_path("out"), 3);
+  cli_free(&r);
+  cli_expect_nothing_left("after the two hosts");
+}
