@@ -386,8 +386,9 @@ static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
   size_t shared = 0;
   for (MemoryName line : shared_lines) shared += m->planned_bytes[line];
   m->planned_bytes[MEM_MIRROR] = f->mirrored ? shared : 0;
-  m->planned_bytes[MEM_LANDING] = (lands ? (K * U + root) * b_p + trains * 2 * (size_t)f->mesh.remote * chunk * b_r : 0) +
-                                  (f->mirrored ? (N + 1) * f->cfg.small_bytes : 0);
+  m->planned_bytes[MEM_LANDING] =
+      (lands ? (K * U + root) * b_p + trains * 2 * (size_t)f->mesh.remote * chunk * b_r : 0) +
+      (f->mirrored ? (N + 1) * f->cfg.small_bytes : 0);
 }
 
 // The formulas of traffic, per rank and step of A microbatches a rank; small_bytes: of the step's one small all-gather.
@@ -647,7 +648,8 @@ static inline void fsdp_open(Fsdp *f, MemoryPlan *plan) {
   for (int k = 0; k <= K && f->cfg.comm != COMM_SELF; k++)
     f->slot[k].data = (char *)memory_take(c, plan, k == K ? MEM_ROOT_PARAMS : MEM_GATHER_SLOTS,
                                           (size_t)(k == K ? f->unit[0].full_numel : fsdp_block_numel(f)) * b_p);
-  if (trains) f->staging_in = (char *)memory_take(c, plan, MEM_STAGING_IN, fsdp_staging_in_numel(f) * fsdp_wire_bytes(f));
+  const size_t staging_in_bytes = fsdp_staging_in_numel(f) * fsdp_wire_bytes(f);
+  if (trains) f->staging_in = (char *)memory_take(c, plan, MEM_STAGING_IN, staging_in_bytes);
   const size_t small_host_bytes = f->cfg.small_bytes * (size_t)(f->mesh.world + 1);
   if (f->mirrored) f->small_host = (char *)memory_take(c, plan, MEM_LANDING, small_host_bytes);
   fsdp_open_events(f);

@@ -59,15 +59,13 @@ static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m
     }
     const int count = (to - from) * f->params;
     header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
-    for (int i = 0; i < count; i++) *tensor_place(m, from + i / f->params, i % f->params) = {file, F32, false, list[i].at};
+    for (int i = 0; i < count; i++)
+      *tensor_place(m, from + i / f->params, i % f->params) = {file, F32, false, list[i].at};
     m->file_bytes[file] = list[count - 1].at + list[count - 1].bytes;
     path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);
   }
   free(names);
   free(list);
-}
-static int64_t map_blocks(const TensorMap *m, int file) {
-  return (m->file_bytes[file] - m->data_at[file] + STORE_BLOCK_BYTES - 1) / STORE_BLOCK_BYTES;
 }
 
 // ================================================================================================ 2 trainer.json
@@ -249,8 +247,8 @@ static bool checkpoint_checksums(const char *directory, const cJSON *json, const
            "%s/trainer.json: the checksums of %s are not 8 digits for each of its %lld blocks of %d bytes", directory,
            checkpoint_files[i], (long long)map_blocks(m, i), STORE_BLOCK_BYTES);
     for (int64_t b = 0; b < map_blocks(m, i); b++)
-      REFUSE(!hex_32(hex + 8 * b, checksums++), "%s/trainer.json: checksum %lld of %s is no hexadecimal number", directory,
-             (long long)b, checkpoint_files[i]);
+      REFUSE(!hex_32(hex + 8 * b, checksums++), "%s/trainer.json: checksum %lld of %s is no hexadecimal number",
+             directory, (long long)b, checkpoint_files[i]);
   }
   return true;
 }
@@ -334,16 +332,16 @@ static bool checkpoint_remove(const char *directory, const char *name) {
   file_remove(to);
   return file_rename(from, to) && file_remove(to);
 }
-// Removes what a save or a removal that was cut short left behind.
-static void checkpoint_sweep(const char *directory) {
+// Removes what a save or a removal that was cut short left behind: names that begin with one of `starts`.
+static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "latest.tmp", "best.tmp", NULL};
+static const char *const weights_leftovers[] = {"model.safetensors.tmp", NULL};
+static void directory_sweep(const char *directory, const char *const *starts) {
   DIR *dir = opendir(directory);
   for (dirent *e; dir && (e = readdir(dir));) {
     char path[MAP_PATH_BYTES];
-    bool ours = false;
-    static const char *const starts[] = {".saving_", ".removed_", "latest.tmp", "best.tmp"};
-    for (const char *start : starts)
-      ours = ours || !strncmp(e->d_name, start, strlen(start));
-    if (!ours) continue;
+    const char *const *start = starts;
+    while (*start && strncmp(e->d_name, *start, strlen(*start))) start++;
+    if (!*start) continue;
     path_join(path, sizeof path, directory, e->d_name);
     file_remove(path);
   }
@@ -453,7 +451,8 @@ static void saver_print_plan(Saver *s) {
   if (blind) snprintf(streams, sizeof streams, "; %d ranks stream theirs to rank 0: their hosts do not see it", blind);
   printf("checkpoints: %s, %.1f MB each, %s%s, %s%s; rank 0 writes %.1f MB of it%s\n", s->directory,
          (double)(map.file_bytes[0] + map.file_bytes[1]) * 1e-6, when, best, keep,
-         o->save_async ? ", in the background" : "", (double)store_own_bytes(&t->fsdp, &map, STATES_ALL) * 1e-6, streams);
+         o->save_async ? ", in the background" : "", (double)store_own_bytes(&t->fsdp, &map, STATES_ALL) * 1e-6,
+         streams);
   for (char *h : header) free(h);
   tensor_map_free(&map);
 }
@@ -463,7 +462,7 @@ static void saver_print_plan(Saver *s) {
 static bool saver_open_directory(Saver *s, StoreRecord *r) {
   char damaged[1024], aside[MAP_PATH_BYTES];
   int count;
-  if (s->opened) { checkpoint_sweep(s->directory); return true; }
+  if (s->opened) { directory_sweep(s->directory, checkpoint_leftovers); return true; }
   Listed *list = checkpoint_list(s->directory, &count, damaged, sizeof damaged);
   for (int i = 0; i < count; i++) s->serial = max64(s->serial, list[i].serial);
   free(list);
@@ -478,7 +477,7 @@ static bool saver_open_directory(Saver *s, StoreRecord *r) {
   }
   if (!file_make_directory(s->directory) || !file_sync_directory(s->t->opt.out))
     return store_fail(r, "rank 0: cannot make %s: %s", s->directory, strerror(errno));
-  checkpoint_sweep(s->directory);
+  directory_sweep(s->directory, checkpoint_leftovers);
   s->opened = true;
   return true;
 }
@@ -668,6 +667,7 @@ static bool save_weights(Trainer *t, TensorMap *map, char *header) {
   *strrchr(w.directory, '/') = 0;
   int pid = (int)getpid();
   MPI_Bcast(&pid, 1, MPI_INT, 0, t->store.comm);
+  if (!t->fsdp.mesh.rank) directory_sweep(w.directory, weights_leftovers);
   snprintf(w.temporary, sizeof w.temporary, "%.1260s.tmp%d", w.path, pid);
   snprintf(map->path[0], MAP_PATH_BYTES, "%s", w.temporary);
   const bool begun = store_save_begin(&t->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
@@ -691,8 +691,8 @@ static bool save_model(Trainer *t) {
   return saved;
 }
 
-// The token that begins and ends a document, malloc'ed, and its id: GPT-2's <|endoftext|>, or the only special one. NULL
-// and -1 when there is none.
+// The token that begins and ends a document, malloc'ed, and its id: GPT-2's <|endoftext|>, or the only special one.
+// NULL and -1 when there is none.
 static char *special_token(const Tokenizer *k, int32_t *id) {
   static const char gpt2[] = "<|endoftext|>";
   int found = 0;

@@ -218,7 +218,8 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
          tokens / log->step_ms * 1e3, mfu, (long long)(left_s / 60), (long long)(left_s % 60),
          (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20, r->skipped ? "  skipped: overflow" : "");
   const int64_t saved = __atomic_load_n(&t->store.bytes_done, __ATOMIC_RELAXED);
-  if (t->store.phase != STORE_IDLE) printf("  saving %lld %%", (long long)(100 * saved / max64(1, t->store.bytes_total)));
+  if (t->store.phase != STORE_IDLE)
+    printf("  saving %lld %%", (long long)(100 * saved / max64(1, t->store.bytes_total)));
   printf(log->terminal ? "\033[K" : "\n");
   log->line_open = log->terminal;
   fflush(stdout);
@@ -282,7 +283,8 @@ static void show_progress(const char *what, int64_t done, int64_t total) {
 // What rank 0 has written or read of its share stands for all: shares are equal.
 static void log_save_progress(const Store *s, void *) {
   if (!s->f->mesh.rank)
-    show_progress("saving", s->bytes_done * s->f->mesh.world, s->bytes_total * s->f->mesh.world);
+    show_progress("saving", __atomic_load_n(&s->bytes_done, __ATOMIC_RELAXED) * s->f->mesh.world,
+                  s->bytes_total * s->f->mesh.world);
 }
 static void log_load_progress(const StoreLoad *l, void *trainer) {
   const Mesh *m = &((const Trainer *)trainer)->fsdp.mesh;

@@ -1,5 +1,5 @@
-// start.h: what a run starts from: its tokens, and nothing, a checkpoint to resume (--resume), or weights (--init_from).
-// Part 8 of the trainer, which includes it there.
+// start.h: what a run starts from: its tokens; and nothing, a checkpoint to resume (--resume), or weights
+// (--init_from). Part 8 of the trainer, which includes it there.
 //
 //   start_find      rank 0 looks: which checkpoint, what kind of weights, their shapes
 //   start_share     every rank learns it
@@ -132,7 +132,8 @@ static bool start_find(Start *s, const Options *o, char *error, size_t error_byt
     if (!o->init_from[0]) return true;
     path = o->init_from;
   }
-  REFUSE(o->resume[0] && !automatic, "--resume %s: no checkpoint there (a directory with trainer.json, or one that holds "
+  REFUSE(o->resume[0] && !automatic,
+         "--resume %s: no checkpoint there (a directory with trainer.json, or one that holds "
          "step_* directories)%s", path, access(path, F_OK) ? "; there is no such directory" : "");
   s->kind = START_IMPORT;
   snprintf(s->path, sizeof s->path, "%.1200s", path);
@@ -169,7 +170,8 @@ static bool is_one_of(const char *name, const char *const *names) {
   return *names != NULL;
 }
 static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const Options *o) {
-  static const char *const shape[] = {"model", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "tie_head", 0};
+  static const char *const shape[] = {"model", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "tie_head",
+                                      0};
   static const char *const order[] = {"seq_len", "batch_size", "global_batch", "seed", "optimizer", "shuffle",
                                       "drop_last", 0};
   static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", "resume",
@@ -218,7 +220,8 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
       }
       REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name, ours, s->path,
              theirs, s->resume ? "leave it out, or start a new run from its weights by --init_from" : "leave it out");
-      start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues otherwise than it would have", spec->name,
+      start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues otherwise than it would have",
+                   spec->name,
                    ours, theirs);
     }
   }
@@ -267,7 +270,8 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
   if (!checkpoint_state(s->path, s->json, &c, error, error_bytes)) return false;
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
-  REFUSE(c.corpus_hash != corpus->hash, "the tokens of %.600s are not those that %.600s was trained on (%s): --data names them; "
+  REFUSE(c.corpus_hash != corpus->hash,
+         "the tokens of %.600s are not those that %.600s was trained on (%s): --data names them; "
          "to train its weights on other data, --init_from %.300s", corpus->source, s->path,
          cJSON_IsString(source) ? source->valuestring : "?", s->path);
   return true;

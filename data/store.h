@@ -76,6 +76,10 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
   }
   return false;
 }
+// Blocks with a checksum of a file's tensors.
+static inline int64_t map_blocks(const TensorMap *m, int file) {
+  return (m->file_bytes[file] - m->data_at[file] + STORE_BLOCK_BYTES - 1) / STORE_BLOCK_BYTES;
+}
 static inline int64_t span_bytes(const Span *s) { return s->rows * s->row_bytes; }
 
 // Bytes that this rank writes or reads.
@@ -257,7 +261,7 @@ static inline void store_add_checksums(Store *s, const Chunk *k, const char *dat
   const int file = k->span.file;
   const int64_t data_bytes = m->file_bytes[file] - m->data_at[file];
   int64_t block0 = 0, at = k->span.offset - m->data_at[file];
-  for (int i = 0; i < file; i++) block0 += (m->file_bytes[i] - m->data_at[i] + STORE_BLOCK_BYTES - 1) / STORE_BLOCK_BYTES;
+  for (int i = 0; i < file; i++) block0 += map_blocks(m, i);
   for (int64_t left = span_bytes(&k->span); left > 0;) {
     const int64_t block = at / STORE_BLOCK_BYTES, end = min64((block + 1) * STORE_BLOCK_BYTES, data_bytes);
     const int64_t n = min64(left, end - at);
@@ -294,7 +298,7 @@ static inline bool store_work(Store *s) {
   if (store_write_streamed(s)) return true;
   Chunk k;
   if (s->own_done) return false;
-  if (s->cancelled) store_fail(store_mine(s), "given up: the run ends");
+  if (__atomic_load_n(&s->cancelled, __ATOMIC_RELAXED)) store_fail(store_mine(s), "given up: the run ends");
   if (store_mine(s)->failed || !chunk_next(s->f, &s->map, s->request.states, &s->cursor, &k)) {
     s->own_done = true;
     return true;
@@ -352,20 +356,22 @@ enum { STORE_TAG_CHUNK = 1, STORE_TAG_ASK, STORE_TAG_ANSWER };
 static inline void store_receive(Store *s) {
   for (Stream &m : s->stream) {
     int arrived = 0;
-    if (m.state == STREAM_MOVING) MPI_Test(&m.request, &arrived, MPI_STATUS_IGNORE);
+    const bool moving = __atomic_load_n(&m.state, __ATOMIC_ACQUIRE) == STREAM_MOVING;
+    if (moving) MPI_Test(&m.request, &arrived, MPI_STATUS_IGNORE);
     if (arrived && ((const Span *)m.data)->last) {
-      m.state = STREAM_FREE;
+      __atomic_store_n(&m.state, STREAM_FREE, __ATOMIC_RELEASE);
       __atomic_sub_fetch(&s->remote_left, 1, __ATOMIC_RELEASE);
     } else if (arrived) {
       __atomic_store_n(&m.state, STREAM_FULL, __ATOMIC_RELEASE);
     }
   }
   for (Stream &m : s->stream) {
-    if (s->remote_left && __atomic_load_n(&m.state, __ATOMIC_ACQUIRE) == STREAM_FREE) {
-      m.state = STREAM_MOVING;
+    const int state = __atomic_load_n(&m.state, __ATOMIC_ACQUIRE);
+    if (s->remote_left && state == STREAM_FREE) {
+      __atomic_store_n(&m.state, STREAM_MOVING, __ATOMIC_RELEASE);
       MPI_Irecv(m.data, STREAM_BYTES, MPI_BYTE, MPI_ANY_SOURCE, STORE_TAG_CHUNK, s->comm, &m.request);
     }
-    if (s->remote_left || m.state != STREAM_MOVING) continue;
+    if (s->remote_left || state != STREAM_MOVING) continue;
     MPI_Status status;                           // nobody sends any more: a receive that still waits is taken back
     int taken_back;
     MPI_Cancel(&m.request);
@@ -409,7 +415,8 @@ static inline bool store_create_files(Store *s, StoreRecord *r) {
     *strrchr(directory, '/') = 0;
     if ((s->fd[i] = file_create(m->path[i], directory)) < 0 || !file_reserve(s->fd[i], m->path[i], m->file_bytes[i]) ||
         !file_write(s->fd[i], m->path[i], s->request.header[i], m->data_at[i], 0))
-      store_fail(r, "rank 0: cannot write %s (%lld bytes): %s", m->path[i], (long long)m->file_bytes[i], strerror(errno));
+      store_fail(r, "rank 0: cannot write %s (%lld bytes): %s", m->path[i], (long long)m->file_bytes[i],
+                 strerror(errno));
   }
   return !r->failed;
 }
@@ -560,7 +567,7 @@ static inline bool store_read_blocks(Store *s, StoreLoad *l, int file, int64_t f
   if (!file_read(l->fd[file], s->scratch[0], b - a, m->data_at[file] + a))
     return store_fail(r, "cannot read %s: %s", m->path[file], strerror(errno));
   int64_t block0 = 0;
-  for (int i = 0; i < file; i++) block0 += (m->file_bytes[i] - m->data_at[i] + block - 1) / block;
+  for (int i = 0; i < file; i++) block0 += map_blocks(m, i);
   for (int64_t at = a; at < b; at += block) {
     const int64_t n = min64(block, b - at);
     const uint32_t want = l->checksums[block0 + at / block], got = crc32c(0, s->scratch[0] + (at - a), (size_t)n);

@@ -182,8 +182,9 @@ tokenizer() {
 }
 
 # ---- checkpoint -----------------------------------------------------------------------------------------------------
-# Parameters and two moments in fp32, to the disk of $disk. Each round writes with dd, the program and PyTorch in turn;
-# before each the last one's files are removed and the disk has nothing left to write.
+# Parameters and two moments in fp32, to the disk of $disk. Each round writes with dd, the program and PyTorch in turn.
+# Before each the last one's files are removed, the disk has nothing left to write, and some seconds go by: many disks
+# lend speed, so that what is written at once after something else is slow whoever writes it.
 CHECKPOINT_EVERY=4
 checkpoint_disk() {
   local kind
@@ -197,8 +198,9 @@ checkpoint_disk() {
       return 1 ;;
   esac
   echo "disk      $(df --output=source,fstype,avail -h "$disk" | awk 'NR == 2 { print $1 ", " $2 ", " $3 " free" }')"
+  echo "load      $(cut -d ' ' -f 1-3 /proc/loadavg) before"
 }
-settle() { rm -rf "${disk:?}"/*; sync -f "$disk"; }
+settle() { rm -rf "${disk:?}"/*; sync -f "$disk"; sleep 5; }
 # checkpoint_run ranks options...: a run that saves into $disk/run
 checkpoint_run() {
   ours "$1" --device cpu --model "$model" --n_positions 1024 --seq_len 64 --batch_size 1 --data random \
@@ -209,7 +211,7 @@ checkpoint_run() {
 checkpoint_round() {
   local ranks=$1 metrics=$disk/run/metrics.jsonl
   settle
-  checkpoint_run "$ranks" --max_steps 2 --save_every 1
+  checkpoint_run "$ranks" --max_steps 2 --save_every 2
   grep '"kind":"checkpoint"' "$metrics" >"$rows.records"
   field ms <"$rows.records" | awk '{ print $1 / 1e3 }' >>"$rows.save.ours"
   bytes=$(field bytes <"$rows.records" | head -n 1)
@@ -257,10 +259,12 @@ checkpoint() {
   if [ -n "${BENCH_COLD:-}" ] && [ ! -w /proc/sys/vm/drop_caches ]; then
     echo "bench: BENCH_COLD=1 needs root" >&2; return 1
   fi
-  echo "seconds and GB/s, medians of $ROUNDS rounds (most: of the fastest one). save: synchronous, until all is on the"
-  echo "disk and has its name. pause, whole: in the background, until training goes on and until it has its name; steps:"
-  echo "the time of a step meanwhile, in those of a quiet one. load: $([ -n "${BENCH_COLD:-}" ] && echo from the disk ||
-    echo from the page cache)"
+  cat <<END
+seconds and GB/s, medians of $ROUNDS rounds (most: of the fastest one). save: synchronous, until all is on the disk and
+has its name. pause, whole: in the background, until training goes on and until it has its name (ours: seen at the end of
+a step); steps: the time of a step meanwhile, in those of a quiet one. load: $([ -n "${BENCH_COLD:-}" ] &&
+    echo from the disk || echo from the page cache)
+END
   printf '%5s  %-14s %7s %7s %7s %7s   %7s %8s %7s %7s\n' ranks "" save GB/s most "of dd" pause whole steps load
   for model in ${MODELS:-gpt2}; do for ranks in ${RANKS:-1 2}; do
     rows=$out/checkpoint-$model-$ranks vocab=50257
@@ -276,6 +280,7 @@ checkpoint() {
       [ ! -s "$rows.save.torch" ] || awk -v a="$(median <"$rows.pause.ours")" -v b="$(median <"$rows.save.torch")" \
         'BEGIN { printf "; our pause is %.1f %% of DCP'\''s synchronous save", 100 * a / b }')"
   done; done
+  echo "load      $(cut -d ' ' -f 1-3 /proc/loadavg) after"
 }
 
 # ---- curve ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,20 @@
 // Helpers are those of test_cli.h. A resumed run is compared with one that was never stopped: every digit of every
 // loss, every byte of weights and moments.
 
+// `text` with the test's directory for every @. Four can be in use.
+static inline const char *cli_expand(const char *text) {
+  static char whole[4][2048];
+  static int turn;
+  char *to = whole[turn = (turn + 1) % 4];
+  size_t n = 0;
+  for (; *text && n < sizeof whole[0] - 512; text++) {
+    if (*text == '@') n += (size_t)snprintf(to + n, 512, "%s", test_tmp());
+    else to[n++] = *text;
+  }
+  to[n] = 0;
+  return to;
+}
+
 // ---- what a run left behind -----------------------------------------------------------------------------------------
 // The names step_* in `directory`, newest first, with a blank after each; "!" before those that are not whole.
 static inline const char *cli_checkpoints(const char *directory) {
@@ -124,8 +138,8 @@ static const char cli_resumes[] = "--threads 1 --cache= --sample_tokens 4";
 
 // ---- stopped and resumed --------------------------------------------------------------------------------------------
 TEST(cli_sigusr1_saves_and_another_number_of_ranks_goes_on,
-     "SIGUSR1: a checkpoint, exit code 85, last record \"saved\"; --resume auto at another N ends with the bytes of the "
-     "run that was never stopped") {
+     "SIGUSR1: a checkpoint, exit code 85, last record \"saved\"; --resume auto at another N ends with the bytes of "
+     "the run that was never stopped") {
   static const struct { int ranks; const char *options; int next; } table[] = {
       {0, "", 2}, {2, "--save_async --save_every 100", 4}, {4, "--param_dtype fp32", 0}};
   CliRun r;
@@ -246,7 +260,7 @@ static inline void cli_six_steps(const char *out, const char *more) {
 }
 
 TEST(cli_resume_auto_in_a_job_script,
-     "--resume auto: starts where there is no checkpoint and says so; after the end there is nothing to train, exit 0") {
+     "--resume auto: starts where there is no checkpoint and says so; after the end nothing is left to train, exit 0") {
   CliRun r;
   const char *out = cli_path("out");
   char directory[600];
@@ -269,7 +283,7 @@ TEST(cli_resume_auto_in_a_job_script,
 }
 
 TEST(cli_resume_takes_a_path,
-     "--resume OUT, OUT/ckpt, OUT/ckpt/latest, OUT/ckpt/step_N: the same checkpoint, and six more steps end like twelve") {
+     "--resume OUT, OUT/ckpt, OUT/ckpt/latest, OUT/ckpt/step_N: one checkpoint, and six more steps end like twelve") {
   CliRun r;
   cli_six_steps(cli_path("out"), "");
   cli_six_steps(cli_path("twelve"), "--max_steps 12 --save_every 1000");
@@ -292,14 +306,16 @@ TEST(cli_resume_refuses_what_is_no_continuation,
      "--resume with no checkpoint there: exit 3; with another model, order, optimizer, data, or ranks that do not "
      "divide: exit 2; another --lr is a notice") {
   static const struct { int ranks; const char *options; int code; const char *line; } table[] = {
-      {2, "--resume auto --n_layer 3", 2, "--n_layer 3 contradicts @/out/ckpt/step_00000006, which has 2: #"},
-      {0, "--resume auto --batch_size 4", 2, "--batch_size 4 contradicts @/out/ckpt/step_00000006, which has 2: #"},
-      {0, "--resume auto --seed 2", 2, "--seed 2 contradicts @/out/ckpt/step_00000006, which has 1: #"},
+      {2, "--resume auto --n_layer 3", 2, 
+       "--n_layer 3 contradicts @/out/ckpt/step_00000006, which has 2: leave it out, or start a new run from its "
+       "weights by --init_from"},
+      {0, "--resume auto --batch_size 4", 2, "--batch_size 4 contradicts @/out/ckpt/step_00000006, which has 2..."},
+      {0, "--resume auto --seed 2", 2, "--seed 2 contradicts @/out/ckpt/step_00000006, which has 1..."},
       {0, "--resume auto --optimizer sgd", 2,
-       "--optimizer sgd contradicts @/out/ckpt/step_00000006, which has adamw: #"},
-      {0, "--resume auto --tie_head off", 2, "--tie_head off contradicts @/out/ckpt/step_00000006, which has on: #"},
-      {0, "--resume auto --shuffle off", 2, "--shuffle off contradicts @/out/ckpt/step_00000006, which has on: #"},
-      {0, "--resume auto --global_batch 4", 2, "--global_batch 4 contradicts @/out/ckpt/step_00000006, which has 8: #"},
+       "--optimizer sgd contradicts @/out/ckpt/step_00000006, which has adamw..."},
+      {0, "--resume auto --tie_head off", 2, "--tie_head off contradicts @/out/ckpt/step_00000006, which has on..."},
+      {0, "--resume auto --shuffle off", 2, "--shuffle off contradicts @/out/ckpt/step_00000006, which has on..."},
+      {0, "--resume auto --global_batch 4", 2, "--global_batch 4 contradicts @/out/ckpt/step_00000006, which has 8..."},
       {2, "--resume auto --data @/other", 2,
        "the tokens of text in @/other (--data) are not those that @/out/ckpt/step_00000006 was trained on (text in "
        "@/text (--data)): --data names them; to train its weights on other data, --init_from "
@@ -313,7 +329,6 @@ TEST(cli_resume_refuses_what_is_no_continuation,
       {0, "--resume @/out --init_from @/out", 2,
        "--resume goes on with a run, --init_from begins one: give one of them"},
       {0, "--resume auto --eval_only --sample_only", 2, "--eval_only and --sample_only exclude each other"}};
-  static const char advice[] = "leave it out, or start a new run from its weights by --init_from";
   setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
   CliRun r;
   cli_six_steps(cli_path("out"), "");
@@ -321,25 +336,16 @@ TEST(cli_resume_refuses_what_is_no_continuation,
           cli_path("other"));
   cli_free(&r);
   for (const auto &row : table) {
-    char text[2][2048];
-    for (int i = 0; i < 2; i++) {                // @: the test's directory; #: the advice
-      size_t n = 0;
-      for (const char *c = i ? row.line : row.options; *c && n < sizeof text[0] - 512; c++) {
-        if (*c == '@' || *c == '#') n += (size_t)snprintf(text[i] + n, 512, "%s", *c == '@' ? test_tmp() : advice);
-        else text[i][n++] = *c;
-      }
-      text[i][n] = 0;
-    }
     CLI_RUN(&r, "%s %s --schedule constant --warmup 2 --max_steps 6 --out %s %s", cli_ranks(row.ranks), cli_small(),
-            cli_path("out"), text[0]);
-    cli_expect_refusal(&r, row.options, row.code, text[1]);
+            cli_path("out"), cli_expand(row.options));
+    cli_expect_refusal(&r, row.options, row.code, cli_expand(row.line));
     cli_free(&r);
   }
   CLI_RUN(&r, "%s %s --lr 0.02 --warmup 0.1 --max_steps 8 --resume auto --out %s", cli_ranks(0), cli_resumes,
           cli_path("out"));
   cli_expect_done(&r, "another --lr");
-  for (const char *line : {"notice: --lr 0.02 replaces the checkpoint's 0.01: the run continues otherwise than it would",
-                           "notice: --warmup 0.1 replaces the checkpoint's 2: the run continues otherwise"})
+  for (const char *line : {"notice: --lr 0.02 replaces the checkpoint's 0.01: the run continues otherwise than",
+                           "notice: --warmup 0.1 replaces the checkpoint's 2: the run continues otherwise than"})
     EXPECT(cli_count(r.text, line) == 1, "not one line says '%s':\n%.3000s", line, r.text);
   cli_free(&r);
   cli_expect_nothing_left("after the refusals");
@@ -440,15 +446,16 @@ TEST(cli_keeps_what_it_was_told_to,
 }
 
 TEST(cli_keeps_the_best,
-     "--keep_best: of a run that learns and then diverges, the checkpoint of the lowest validation loss stays, also when "
-     "it is resumed") {
+     "--keep_best: of a run that learns and then diverges, the checkpoint of the lowest validation loss stays, also "
+     "when it is resumed") {
   for (const char *more : {"", "--save_async"}) {
     CliRun r;
     const char *out = cli_path("out");
     char link[700], best[64] = "", holds[128], want[32] = "none";
     // A warm-up of 60 steps to a rate far too high: the loss falls, then rises.
-    CLI_RUN(&r, "rm -rf %s; %s %s --global_batch 8 --epochs 9 --max_steps 48 --warmup 60 --lr 8 --clip 0 --eval_every 4 "
-            "--save_every 12 --keep 1 --keep_best %s --out %s", out, cli_ranks(2), cli_small(), more, out);
+    CLI_RUN(&r, "rm -rf %s; %s %s --global_batch 8 --epochs 9 --max_steps 48 --warmup 60 --lr 8 --clip 0 "
+            "--eval_every 4 --save_every 12 --keep 1 --keep_best %s --out %s", out, cli_ranks(2), cli_small(), more,
+            out);
     cli_expect_done(&r, "a run that diverges");
     CliMetrics m;
     double lowest = INFINITY, last = 0;
@@ -494,9 +501,10 @@ static inline char *cli_last_evals(const char *out) {
 }
 
 TEST(cli_eval_only_gives_the_same_digits,
-     "--eval_only from a checkpoint, an export and model.safetensors, on 1 and 3 ranks: the run's own evaluation, digit "
-     "by digit") {
-  static const char *const sources[] = {"--resume @/out", "--init_from @/out/ckpt/latest",
+     "--eval_only from a checkpoint, an export and model.safetensors, on 1 and 3 ranks: the run's own evaluation, "
+     "digit by digit") {
+  static const char *const sources[] = {"--resume @/out",
+                                        "--init_from @/out/ckpt/latest --data @/text --seq_len 8 --batch_size 2",
                                         "--init_from @/export --data @/text --seq_len 8 --batch_size 2",
                                         "--init_from @/out/model.safetensors --data @/text --seq_len 8 --batch_size 2"};
   CliRun r;
@@ -507,13 +515,8 @@ TEST(cli_eval_only_gives_the_same_digits,
   EXPECT(cli_count(own, "loss") == 2, "the run has other evaluations than valid and test:\n%s", own);
   for (int ranks : {0, 3}) {
     for (const char *source : sources) {
-      char options[1024] = "";
-      for (const char *c = source; *c; c++)
-        sprintf(options + strlen(options), *c == '@' ? "%s" : "%.1s", *c == '@' ? test_tmp() : c);
-      if (!strncmp(source, "--init_from @/out/ckpt", 22))
-        snprintf(options + strlen(options), 256, " --data %s --seq_len 8 --batch_size 2", cli_text(60));
       CLI_RUN(&r, "rm -rf %s; %s --eval_only --threads 1 --cache= %s --out %s", cli_path("eval"), cli_ranks(ranks),
-              options, cli_path("eval"));
+              cli_expand(source), cli_path("eval"));
       cli_expect_done(&r, source);
       char *there = cli_last_evals(cli_path("eval"));
       EXPECT(!strcmp(own, there), "%d ranks, %s:\n%s    must be\n%s", ranks, source, there, own);
@@ -528,10 +531,10 @@ TEST(cli_eval_only_gives_the_same_digits,
 }
 
 TEST(cli_sample_only_needs_no_data,
-     "--sample_only from a checkpoint, an export and model.safetensors, without any data directory: the run's own sample "
-     "at temperature 0") {
-  static const char *const sources[] = {"--resume %s/out", "--init_from %s/export", "--init_from %s/out/ckpt/latest",
-                                        "--init_from %s/out/model.safetensors"};
+     "--sample_only from a checkpoint, an export and model.safetensors, without any data directory: the run's own "
+     "sample at temperature 0") {
+  static const char *const sources[] = {"--resume @/out", "--init_from @/export", "--init_from @/out/ckpt/latest",
+                                        "--init_from @/out/model.safetensors"};
   static const char sampling[] = "--prompt 'the fox' --temperature 0 --sample_tokens 30";
   CliRun r;
   char more[1024];
@@ -541,10 +544,9 @@ TEST(cli_sample_only_needs_no_data,
   cli_free(&r);
   for (int ranks : {0, 2}) {
     for (const char *source : sources) {
-      char options[1024], a[600], b[600];
-      snprintf(options, sizeof options, source, test_tmp());
+      char a[600], b[600];
       CLI_RUN(&r, "rm -rf %s; cd / && exec env -u WIKITEXT2_DIR %s --sample_only --threads 1 --cache= %s %s --out %s",
-              cli_path("sampled"), cli_ranks(ranks), sampling, options, cli_path("sampled"));
+              cli_path("sampled"), cli_ranks(ranks), sampling, cli_expand(source), cli_path("sampled"));
       cli_expect_done(&r, source);
       snprintf(a, sizeof a, "%s/sample.txt", cli_path("out"));
       snprintf(b, sizeof b, "%s/sample.txt", cli_path("sampled"));
@@ -578,7 +580,8 @@ TEST(cli_export_hf_is_whole_or_told,
     snprintf(path, sizeof path, "%s/%s", cli_path("export"), name);
     EXPECT(!stat(path, &st) && st.st_size > 2, "%s is missing or what it was", name);
   }
-  EXPECT(cli_names(cli_path("export"), "") == 6, "%d names in the export, must be 6", cli_names(cli_path("export"), ""));
+  const int names = cli_names(cli_path("export"), "");
+  EXPECT(names == 6, "%d names in the export, must be 6", names);
   cli_need_mount_namespace();
   CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=64k tmpfs %s && %s %s --max_steps 2 --out %s --export_hf %s; "
           "code=$?; ls -A %s | sed s/^/left:/; exit $code'", cli_path("mnt"), cli_ranks(2), cli_small(),
@@ -623,18 +626,9 @@ TEST(cli_init_from_takes_a_tokenizer,
       {"export", "--n_embd 32", 2, "--n_embd 32 contradicts @/export, which has 24: leave it out"},
       {"none", "", 3, "..."}, {"empty", "", 3, "..."}, {"text/train.txt", "", 3, "..."}};
   for (const auto &row : table) {
-    char text[2][1024];
-    for (int i = 0; i < 2; i++) {
-      size_t n = 0;
-      for (const char *c = i ? row.line : row.more; *c && n < sizeof text[0] - 512; c++) {
-        if (*c == '@') n += (size_t)snprintf(text[i] + n, 512, "%s", test_tmp());
-        else text[i][n++] = *c;
-      }
-      text[i][n] = 0;
-    }
     CLI_RUN(&r, "%s %s --data %s --init_from %s %s --out %s", cli_ranks(2), options, cli_text(60), cli_path(row.from),
-            text[0], cli_path("refused"));
-    if (strcmp(row.line, "...")) cli_expect_refusal(&r, row.from, row.code, text[1]);
+            cli_expand(row.more), cli_path("refused"));
+    if (strcmp(row.line, "...")) cli_expect_refusal(&r, row.from, row.code, cli_expand(row.line));
     else EXPECT(r.code == row.code && cli_count(r.text, cli_path(row.from)) == 1 && !strstr(r.text, "step 1"),
                 "%s: exit code %d:\n%.2000s", row.from, r.code, r.text);
     cli_free(&r);
@@ -653,8 +647,8 @@ static inline void cli_fill(const char *directory) {
 }
 
 TEST(cli_a_checkpoint_survives_a_full_disk,
-     "the disk fills up while it runs: a notice a save, the earlier checkpoint stays whole and newest, training goes on; "
-     "with space again it saves; exit code 85 or 3") {
+     "the disk fills up while it runs: a notice a save, the earlier checkpoint stays whole and newest, training goes "
+     "on; with space again it saves; exit code 85 or 3") {
   static const struct { const char *options; bool freed; } table[] = {
       {"--save_every 100", true}, {"--save_every 100 --save_async", true}, {"--save_every 100 --save_async", false}};
   cli_need_mount_namespace();
@@ -696,10 +690,9 @@ TEST(cli_a_checkpoint_survives_a_full_disk,
     cli_wait(&r, CLI_LIMIT_S);
     const int code = row.freed ? EXIT_SAVED : EXIT_MISSING;
     EXPECT(r.code == code, "%s: exit code %d, must be %d:\n%.3000s", row.options, r.code, code, r.text);
-    EXPECT(!strcmp(newest, cli_checkpoints(inside)) == !row.freed, "%s: the newest was %s and is %s", row.options, newest,
-           cli_checkpoints(inside));
-    EXPECT(!strchr(cli_checkpoints(inside), '!') && cli_names(inside, ".") == 0, "%s: half a checkpoint is left: %s",
-           row.options, cli_checkpoints(inside));
+    const char *now = cli_checkpoints(inside);
+    EXPECT(!strcmp(newest, now) == !row.freed, "%s: there were %s, there are %s", row.options, newest, now);
+    EXPECT(!strchr(now, '!') && cli_names(inside, ".") == 0, "%s: half a checkpoint is left: %s", row.options, now);
     cli_expect_end(row.options, out, row.freed ? "saved" : "not saved");
     close(fd);
     cli_free(&r);
@@ -762,7 +755,8 @@ TEST(cli_two_hosts_without_a_shared_directory_save,
   mkdir(dir, 0777);
   for (const auto &row : table) {
     CliRun r;
-    snprintf(options, sizeof options, "%s %s --export_hf %s/export --out %s/out%d", base, row.options, dir, dir, row.per);
+    snprintf(options, sizeof options, "%s %s --export_hf %s/export --out %s/out%d", base, row.options, dir, dir,
+             row.per);
     cli_on_two_hosts(&r, row.per, dir, options);
     snprintf(streams, sizeof streams, "; %d ranks stream theirs to rank 0: their hosts do not see it", row.per);
     EXPECT(cli_count(r.text, streams) == 1, "no line says '%s':\n%.3000s", streams, r.text);
@@ -805,7 +799,7 @@ TEST(cli_two_hosts_without_a_shared_directory_resume,
 }
 
 TEST(cli_two_hosts_with_a_shared_directory_save_and_resume,
-     "4 ranks on two hosts that share OUT: nobody streams, checkpoints equal one rank's; resumed by 2 ranks on two hosts") {
+     "4 ranks on two hosts that share OUT: nobody streams, checkpoints equal one rank's; 2 ranks on two hosts go on") {
   CliRun r;
   const char *base = cli_reference();
   char options[2048];
