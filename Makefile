@@ -23,7 +23,7 @@ make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
 make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
 make test-all     the same with wider products of cases and more seeds
-make bench        speed and quality beside PyTorch, where PYTHON has torch (dev/bench.sh)
+make bench        speed, quality, checkpoints beside PyTorch, where PYTHON has torch (dev/bench.sh)
 make fuzz         run the readers of files on damaged ones: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
 make ptxas        registers, spills and shared memory of every CUDA kernel
 make setup        only install what is missing (dev/setup.sh)

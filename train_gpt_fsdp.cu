@@ -8,7 +8,7 @@
 //   5 backward      the same, in reverse
 //   6 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
 //   7 eval, sample  every token of a split once; text from a prompt
-//   8 logging       progress line and metrics.jsonl (data/report.h); checkpoints (data/checkpoint.h, data/start.h)
+//   8 logging       progress line and metrics.jsonl (data/report.h); checkpoints (data/saver.h, data/start.h)
 //   9 main          start, agreement of the ranks, the loop
 //
 // The sharding is in fsdp.h, the arithmetic in kernels/, the text in data/. Nothing here asks which device it runs on.
@@ -903,6 +903,8 @@ static OptimizerArgs optimizer_args(const Options *o) {
 
 // What a signal asks for; the greatest that any rank was asked for counts.
 enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
+static volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
+static bool under_mpirun;                        // it kills its ranks a second after SIGTERM: no time to save
 struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; };
 
 // After all microbatches: norm, losses and stop flags of all ranks, the decision, the update. Everything is enqueued;
@@ -1258,15 +1260,13 @@ static void trainer_tune(Trainer *t) {
   t->fsdp.traffic = Traffic{};
 }
 
-static volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
-static bool under_mpirun;                        // it kills its ranks a second after SIGTERM: no time to save
 static void on_stop_signal(int signal) {
   const int asked = signal == SIGUSR1 || (signal == SIGTERM && !under_mpirun) ? STOP_SAVE : STOP_END;
   if (asked > stop_asked) stop_asked = asked;
 }
-// The first signal asks the training loop to end after its step; a second one ends the process at once, but SIGUSR1,
-// which asks for a checkpoint too, may come as often as it likes. The first two cut a write short that waits for a
-// terminal: mpirun has stopped reading what its ranks print before it passes them on.
+// A signal asks the training loop to end after its step. A second SIGINT ends the process at once; what asks for a
+// checkpoint too may come as often as it likes. SIGINT and SIGTERM cut a write short that waits for a terminal: mpirun
+// has stopped reading what its ranks print before it passes them on.
 static void catch_signal(int signal, int flags) {
   struct sigaction a = {};
   a.sa_handler = on_stop_signal;
@@ -1275,7 +1275,7 @@ static void catch_signal(int signal, int flags) {
 }
 static void catch_stop_signals() {
   catch_signal(SIGINT, (int)SA_RESETHAND);
-  catch_signal(SIGTERM, (int)SA_RESETHAND);
+  catch_signal(SIGTERM, under_mpirun ? (int)SA_RESETHAND : 0); // schedulers send it twice while we save
 }
 
 static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
@@ -1332,6 +1332,10 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
   Stop stop = STOP_NOT;
   int skipped_in_a_row = 0;
+  // A run that a signal ended saves before it evaluates: that is made up for.
+  if (t->step && step_is_due(t, o->eval_every) && saver->evaluated_step != t->step &&
+      saver_see(saver, evaluate(t, log, SPLIT_VALID).loss) && o->keep_best)
+    saver_save(saver, log, o->save_async, true);
   while (t->step < t->steps_total && !stop) {
     const double start = now_ms();
     const StepResult r = train_step(t, stop_asked);

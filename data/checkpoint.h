@@ -9,16 +9,15 @@
 //   1 maps         which byte belongs to which tensor: from shapes alone, so it depends on no number of ranks
 //   2 trainer.json written last; its last line is the checksum of all before it
 //   3 directory    what is there, which is newest, what goes
-//   4 saving       saver_begin, saver_poll, saver_finish; save_model and export_hf write single files the same way
-//   5 loading      checkpoint_load
+//   4 loading      checkpoint_load          (saving: data/saver.h)
 //
 // A name that starts with step_ is given by rename, when every file below it is whole and on the disk; it is taken away
 // by rename before anything below it goes. So a process that is killed at any instant leaves whole checkpoints, and
 // names that start with a dot, which the next save removes. Newest is what was saved last (`serial`), not the highest
 // step: a run may go back.
 #pragma once
-#include "interchange.h"
 #include "store.h"
+#include <cjson/cJSON.h>
 
 enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MODEL = 0, CHECKPOINT_OPTIM = 1, CHECKPOINT_FILES = 2 };
 static const char *const checkpoint_files[] = {"model.safetensors", "optim.safetensors"};
@@ -76,13 +75,15 @@ struct CheckpointState {
   float loss_scale;
   double beta1_power, beta2_power;
   double loss, valid_loss, best_loss;            // of the step; last and lowest of validation, INFINITY before one
+  int64_t evaluated_step;                        // of the last validation; -1: none
   uint64_t corpus_hash, tokenizer_hash;
 };
 
+// How good it is. INFINITY, -1: not known. best: its validation loss is the lowest so far.
+struct CheckpointQuality { double valid_loss, best_loss; int64_t evaluated_step; bool best; };
+
 // Its first part, made when the save begins. Ends inside the object.
-// best: its validation loss is the lowest so far.
-static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, double valid_loss, double best_loss,
-                                  bool best) {
+static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, CheckpointQuality q) {
   const StepState *s = t->host.state;
   const time_t now = time(NULL);
   char date[32];
@@ -100,9 +101,9 @@ static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, dou
   json_number(f, "beta1_power", s->beta1_power);
   json_number(f, "beta2_power", s->beta2_power);
   fprintf(f, "},\n\"quality\":{\"loss\":%.17g", isfinite(s->loss) ? s->loss : 0);
-  json_number(f, "valid_loss", valid_loss);
-  json_number(f, "best_valid_loss", best_loss);
-  fprintf(f, ",\"best\":%s", best ? "true" : "false");
+  json_number(f, "valid_loss", q.valid_loss);
+  json_number(f, "best_valid_loss", q.best_loss);
+  fprintf(f, ",\"evaluated_step\":%lld,\"best\":%s", (long long)q.evaluated_step, q.best ? "true" : "false");
   fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)t->corpus->hash);
   json_text(f, t->corpus->source);
   fprintf(f, "},\n\"config\":{");
@@ -222,6 +223,7 @@ static bool checkpoint_state(const char *directory, const cJSON *json, Checkpoin
   else if (!json_real(quality, "best_valid_loss", &c->best_loss)) bad = "quality.best_valid_loss";
   else if (!json_hex(cJSON_GetObjectItemCaseSensitive(json, "corpus"), "hash", &c->corpus_hash)) bad = "corpus.hash";
   json_hex(cJSON_GetObjectItemCaseSensitive(json, "tokenizer"), "hash", &tokenizer);
+  if (!json_int(quality, "evaluated_step", 0, 0x1p40, &c->evaluated_step)) c->evaluated_step = -1;
   c->good_steps = (int)good;
   c->loss_scale = (float)scale;
   c->tokenizer_hash = tokenizer;
@@ -394,367 +396,7 @@ static void checkpoint_hint(const char *directory, char *error, size_t error_byt
   if (before[0]) snprintf(error + n, error_bytes - n, "; --resume %s takes the one before", before);
 }
 
-// ================================================================================================ 4 saving
-// What outlives a save, and the save in flight. Rank 0 has all of it; the others what they need to take part.
-struct Saver {
-  Trainer *t;
-  char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32];
-  bool continues;                                // this run was resumed from OUT/ckpt: what lies there is its own past
-  bool opened;                                   // the directory is ours
-  bool best;                                     // this save is the best so far
-  bool pending;                                  // a save has begun and its end was not told yet
-  bool whole;                                    // the last save made a whole checkpoint, or there was none
-  int64_t serial, saves, in_flight_step, saved_step;             // saved_step: of the newest whole one, -1: none
-  double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
-  double start_ms, pause_ms;
-  char *head, *tokenizer, *header[MAP_MAX_FILES];
-  size_t head_bytes, tokenizer_bytes;
-  uint64_t tokenizer_hash;
-};
-
-static void saver_init(Saver *s, Trainer *t) {
-  memset(s, 0, sizeof *s);
-  s->t = t;
-  s->saved_step = -1;
-  s->whole = true;
-  s->best_loss = s->valid_loss = INFINITY;
-  path_join(s->directory, sizeof s->directory, t->opt.out, "ckpt");
-}
-
-// Ranks whose host does not see OUT: their bytes will go through rank 0. Collective.
-static int saver_streaming_ranks(const Saver *s) {
-  const Mesh *m = &s->t->fsdp.mesh;
-  char probe[MAP_PATH_BYTES];
-  snprintf(probe, sizeof probe, "%.1200s/.seen_by_all_%d", s->t->opt.out, (int)getpid());
-  MPI_Bcast(probe, sizeof probe, MPI_CHAR, 0, m->comm);
-  const int fd = m->rank ? -1 : open(probe, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  MPI_Barrier(m->comm);
-  int blind = m->hosts > 1 && access(probe, F_OK), all = 0;
-  MPI_Allreduce(&blind, &all, 1, MPI_INT, MPI_SUM, m->comm);
-  if (fd >= 0) close(fd);
-  if (!m->rank) unlink(probe);
-  return all;
-}
-// Says what a checkpoint will be. Collective.
-static void saver_print_plan(Saver *s) {
-  const Trainer *t = s->t;
-  const Options *o = &t->opt;
-  TensorMap map;
-  char *header[MAP_MAX_FILES], when[64], keep[64], best[8] = "", streams[128] = "";
-  const int blind = saver_streaming_ranks(s);
-  if (t->fsdp.mesh.rank || o->eval_only || o->sample_only) return;
-  checkpoint_map(t, s->directory, &map, header);
-  if (o->save_every > 0) snprintf(when, sizeof when, "every %lld steps and at the end", (long long)o->save_every);
-  else snprintf(when, sizeof when, o->save_every ? "on SIGUSR1 only" : "every epoch and at the end");
-  snprintf(keep, sizeof keep, o->keep ? "newest %lld kept" : "all kept", (long long)o->keep);
-  if (o->keep_best) snprintf(best, sizeof best, ", best");
-  if (blind) snprintf(streams, sizeof streams, "; %d ranks stream theirs to rank 0: their hosts do not see it", blind);
-  printf("checkpoints: %s, %.1f MB each, %s%s, %s%s; rank 0 writes %.1f MB of it%s\n", s->directory,
-         (double)(map.file_bytes[0] + map.file_bytes[1]) * 1e-6, when, best, keep,
-         o->save_async ? ", in the background" : "", (double)store_own_bytes(&t->fsdp, &map, STATES_ALL) * 1e-6,
-         streams);
-  for (char *h : header) free(h);
-  tensor_map_free(&map);
-}
-
-// Rank 0, at every save: removes what one that was cut short has left. At the first: makes OUT/ckpt; checkpoints of an
-// earlier run that this one does not continue are moved aside, never mixed with ours and never removed.
-static bool saver_open_directory(Saver *s, StoreRecord *r) {
-  char damaged[1024], aside[MAP_PATH_BYTES];
-  int count;
-  if (s->opened) { directory_sweep(s->directory, checkpoint_leftovers); return true; }
-  Listed *list = checkpoint_list(s->directory, &count, damaged, sizeof damaged);
-  for (int i = 0; i < count; i++) s->serial = max64(s->serial, list[i].serial);
-  free(list);
-  if (count && !s->continues) {
-    for (int i = 1; i < 100000; i++) {
-      snprintf(aside, sizeof aside, "%.1200s.%d", s->directory, i);
-      if (access(aside, F_OK)) break;
-    }
-    if (!file_rename(s->directory, aside))
-      return store_fail(r, "rank 0: cannot move %s of an earlier run to %s: %s", s->directory, aside, strerror(errno));
-    printf("notice: %s holds checkpoints of an earlier run; they are now in %s\n", s->directory, aside);
-  }
-  if (!file_make_directory(s->directory) || !file_sync_directory(s->t->opt.out))
-    return store_fail(r, "rank 0: cannot make %s: %s", s->directory, strerror(errno));
-  directory_sweep(s->directory, checkpoint_leftovers);
-  s->opened = true;
-  return true;
-}
-
-// Writes and syncs a small file of the checkpoint.
-static bool saver_put(Saver *s, const char *name, const char *text, size_t bytes, char *error, size_t error_bytes) {
-  char path[MAP_PATH_BYTES];
-  path_join(path, sizeof path, s->temporary, name);
-  const int fd = file_create(path, s->temporary);
-  bool ok = fd >= 0 && file_write(fd, path, text, (int64_t)bytes, 0) && file_sync(fd, path);
-  if (fd >= 0 && close(fd)) ok = false;
-  REFUSE(!ok, "cannot write %s: %s", path, strerror(errno));
-  return true;
-}
-// trainer.json: its head from the start of the save, its tail with the checksums, its seal.
-static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, char *error, size_t error_bytes) {
-  char *text = NULL;
-  size_t bytes = 0, sealed_bytes;
-  FILE *f = open_memstream(&text, &bytes);
-  fwrite(s->head, 1, s->head_bytes, f);
-  checkpoint_write_tail(f, &s->t->store.map, checksums, s->tokenizer, (int64_t)s->tokenizer_bytes, s->tokenizer_hash);
-  fclose(f);
-  char *sealed = checkpoint_sealed(text, bytes, &sealed_bytes);
-  const bool ok = saver_put(s, "trainer.json", sealed, sealed_bytes, error, error_bytes);
-  free(text);
-  free(sealed);
-  return ok;
-}
-// Gives the finished checkpoint its name, durably. One of that step that is there already changes places with ours in
-// one instant. Where the file system cannot do that, ours first gets a name of the same step with more zeros, which
-// readers take as well: at every instant a whole checkpoint has a name. False: all names are as before.
-static bool saver_name(Saver *s, const char *final) {
-  char name[MAP_PATH_BYTES], longer[32];
-  const bool there = !access(final, F_OK), exchanged = there && file_exchange(s->temporary, final);
-  if (there && !exchanged && errno != EINVAL && errno != ENOSYS) return false;
-  snprintf(name, sizeof name, "%s", final);
-  for (int digits = 9; !exchanged && !access(name, F_OK); digits++) {
-    if (digits > 20) { errno = EEXIST; return false; }
-    snprintf(longer, sizeof longer, "step_%0*lld", digits, (long long)s->in_flight_step);
-    path_join(name, sizeof name, s->directory, longer);
-  }
-  if (!exchanged && !file_rename(s->temporary, name)) return false;
-  if (!file_sync_directory(s->directory)) {
-    const int fault = errno;                     // what is told as failed must not be found
-    if (exchanged) file_exchange(s->temporary, final);
-    else file_rename(name, s->temporary);
-    errno = fault;
-    return false;
-  }
-  if (exchanged) file_remove(s->temporary);
-  else if (there && checkpoint_remove(s->directory, s->name) && file_rename(name, final))
-    file_sync_directory(s->directory);
-  return true;
-}
-// Rank 0, when all tensors are on the disk: the small files, the name, the links; then what is too old goes.
-static bool saver_commit(void *to, const uint32_t *checksums, char *error, size_t error_bytes) {
-  Saver *s = (Saver *)to;
-  char final[MAP_PATH_BYTES];
-  path_join(final, sizeof final, s->directory, s->name);
-  if (s->tokenizer && !saver_put(s, "tokenizer.json", s->tokenizer, s->tokenizer_bytes, error, error_bytes))
-    return false;
-  if (!saver_put_trainer_json(s, checksums, error, error_bytes)) return false;
-  REFUSE(!file_sync_directory(s->temporary), "cannot write %s: %s", s->temporary, strerror(errno));
-  REFUSE(!saver_name(s, final), "cannot rename %s to %s: %s", s->temporary, final, strerror(errno));
-  checkpoint_prune(s->directory, s->t->opt.keep, s->t->opt.keep_best);
-  return true;
-}
-static void saver_discard(void *to) { file_remove(((Saver *)to)->temporary); }
-
-static void saver_free_texts(Saver *s) {
-  for (char *&h : s->header) { free(h); h = NULL; }
-  free(s->head);
-  free(s->tokenizer);
-  s->head = s->tokenizer = NULL;
-}
-// Starts a checkpoint of the state after the last step. Collective. False on every rank, with the reason in
-// t->store.result, when it cannot even begin. best: it has the lowest validation loss so far.
-static bool saver_begin(Saver *s, bool background, bool best) {
-  Trainer *t = s->t;
-  StoreRecord *r = t->store.result;
-  TensorMap map;
-  s->start_ms = now_ms();
-  s->best = best;
-  s->in_flight_step = t->step;
-  snprintf(s->name, sizeof s->name, "step_%08lld", (long long)t->step);
-  memset(r, 0, sizeof *r);
-  if (!t->fsdp.mesh.rank) {
-    char hidden[64];
-    snprintf(hidden, sizeof hidden, ".saving_%08lld_%d_%lld", (long long)t->step, (int)getpid(), (long long)s->saves++);
-    path_join(s->temporary, sizeof s->temporary, s->directory, hidden);
-    if (saver_open_directory(s, r) && !file_make_directory(s->temporary))
-      store_fail(r, "rank 0: cannot make %s: %s", s->temporary, strerror(errno));
-    s->serial++;
-    FILE *f = open_memstream(&s->head, &s->head_bytes);
-    checkpoint_write_head(f, t, s->serial, s->valid_loss, s->best_loss, best);
-    fclose(f);
-    if (t->corpus->has_tokenizer) {
-      s->tokenizer = tokenizer_text(&t->corpus->tokenizer, &s->tokenizer_bytes);
-      s->tokenizer_hash = tokenizer_hash(&t->corpus->tokenizer);
-    }
-  }
-  MPI_Bcast(r, sizeof *r, MPI_BYTE, 0, t->store.comm);
-  MPI_Bcast(s->temporary, sizeof s->temporary, MPI_CHAR, 0, t->store.comm);
-  if (r->failed) { saver_free_texts(s); return false; }
-  checkpoint_map(t, s->temporary, &map, s->header);
-  const bool begun = store_save_begin(&t->store, &map, StoreRequest{STATES_ALL, background, true,
-                                      {s->header[0], s->header[1]}, {saver_commit, saver_discard, s}});
-  if (!begun) saver_free_texts(s);
-  s->pause_ms = background ? now_ms() - s->start_ms : 0;
-  return begun;
-}
-// Says how the save that began last has ended. Returns whether its checkpoint is whole; the same on every rank.
-static bool saver_report(Saver *s, Log *log) {
-  const StoreRecord *r = s->t->store.result;
-  char path[MAP_PATH_BYTES], error[STORE_ERROR_BYTES + 128] = "", last[64] = "there is none yet";
-  path_join(path, sizeof path, s->directory, s->name);
-  if (s->saved_step >= 0) snprintf(last, sizeof last, "the last whole one is step %lld", (long long)s->saved_step);
-  const bool named = !strncmp(r->error, "rank ", 5);             // else it is rank 0's, which makes files and names
-  if (r->failed) snprintf(error, sizeof error, "%s%s; %s", named ? "" : "rank 0: ", r->error, last);
-  const TensorMap *m = &s->t->store.map;
-  const double ms = now_ms() - s->start_ms, pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
-  const int64_t bytes = m->file_bytes[0] + m->file_bytes[1];
-  s->pending = false;
-  if (!r->failed) s->saved_step = s->in_flight_step;
-  const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
-  log_checkpoint(log, s->t, &report);
-  saver_free_texts(s);
-  return !r->failed;
-}
-// A save in the background that has ended is told. Called after every step.
-static void saver_poll(Saver *s, Log *log) {
-  if (s->pending && store_poll(&s->t->store)) s->whole = saver_report(s, log);
-}
-// Waits for the save in flight, if there is one. Returns whether the last one made a whole checkpoint.
-static bool saver_finish(Saver *s, Log *log) {
-  if (!s->pending) return s->whole;
-  store_wait(&s->t->store, log_save_progress, NULL);
-  return s->whole = saver_report(s, log);
-}
-// Ends the save in flight without a checkpoint: there is no time to finish it.
-static void saver_give_up(Saver *s) {
-  if (!s->pending) return;
-  __atomic_store_n(&s->t->store.cancelled, true, __ATOMIC_RELAXED);
-  store_wait(&s->t->store, NULL, NULL);
-  saver_free_texts(s);
-  s->pending = false;
-}
-// Saves a checkpoint of the state after the last step: at once, or in the background. A save that is still in flight is
-// waited for. A failed one is told, and training goes on. Collective.
-static bool saver_save(Saver *s, Log *log, bool background, bool best) {
-  saver_finish(s, log);
-  s->pending = true;
-  if (!saver_begin(s, background, best)) return s->whole = saver_report(s, log);
-  if (background) return true;
-  saver_finish(s, log);
-  return s->whole;
-}
-// The same at once, unless the newest checkpoint already is of this step.
-static bool saver_save_now(Saver *s, Log *log) {
-  if (saver_finish(s, log) && s->saved_step == s->t->step) return true;
-  return saver_save(s, log, false, false);
-}
-// Takes note of a validation loss; returns whether it is the lowest so far.
-static bool saver_see(Saver *s, double loss) {
-  s->valid_loss = loss;
-  if (!(loss < s->best_loss)) return false;
-  s->best_loss = loss;
-  return true;
-}
-
-// Weights alone, in fp32, as one safetensors file that appears whole or not at all. `map` has the final path and is
-// taken over; header: malloc'ed, freed here; both rank 0's. Collective. Every rank returns the same; the reason is in
-// t->store.result.
-struct WeightsFile { char temporary[MAP_PATH_BYTES], path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES]; };
-static bool weights_commit(void *to, const uint32_t *, char *error, size_t error_bytes) {
-  WeightsFile *w = (WeightsFile *)to;
-  REFUSE(!file_rename(w->temporary, w->path) || !file_sync_directory(w->directory), "cannot rename %s to %s: %s",
-         w->temporary, w->path, strerror(errno));
-  return true;
-}
-static void weights_discard(void *to) { file_remove(((WeightsFile *)to)->temporary); }
-static bool save_weights(Trainer *t, TensorMap *map, char *header) {
-  WeightsFile w = {};
-  tensor_map_share(map, t->store.comm);
-  snprintf(w.path, sizeof w.path, "%s", map->path[0]);
-  snprintf(w.directory, sizeof w.directory, "%s", map->path[0]);
-  *strrchr(w.directory, '/') = 0;
-  int pid = (int)getpid();
-  MPI_Bcast(&pid, 1, MPI_INT, 0, t->store.comm);
-  if (!t->fsdp.mesh.rank) directory_sweep(w.directory, weights_leftovers);
-  snprintf(w.temporary, sizeof w.temporary, "%.1260s.tmp%d", w.path, pid);
-  snprintf(map->path[0], MAP_PATH_BYTES, "%s", w.temporary);
-  const bool begun = store_save_begin(&t->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
-                                                                   {weights_commit, weights_discard, &w}});
-  if (begun) store_wait(&t->store, log_save_progress, NULL);
-  free(header);
-  const StoreRecord *r = t->store.result;
-  if (!t->fsdp.mesh.rank && r->failed) fprintf(stderr, "%s: %s\n", who_am_i, r->error);
-  return !r->failed;
-}
-// OUT/model.safetensors: the same bytes as a checkpoint's. Collective.
-static bool save_model(Trainer *t) {
-  TensorMap map;
-  char *header[MAP_MAX_FILES];
-  checkpoint_map(t, t->opt.out, &map, header);
-  map.files = 1;
-  free(header[1]);
-  if (t->fsdp.mesh.rank) tensor_map_free(&map);
-  const bool saved = save_weights(t, &map, header[0]);
-  if (saved && !t->fsdp.mesh.rank) printf("weights: %s/model.safetensors\n", t->opt.out);
-  return saved;
-}
-
-// The token that begins and ends a document, malloc'ed, and its id: GPT-2's <|endoftext|>, or the only special one.
-// NULL and -1 when there is none.
-static char *special_token(const Tokenizer *k, int32_t *id) {
-  static const char gpt2[] = "<|endoftext|>";
-  int found = 0;
-  *id = -1;
-  for (int i = 0; i < k->added_count; i++) {
-    int bytes;
-    const uint8_t *text = tokenizer_token_bytes(k, k->added[i].id, &bytes);
-    if (!k->added[i].special) continue;
-    found++;
-    *id = k->added[i].id;
-    if (bytes == (int)sizeof gpt2 - 1 && !memcmp(text, gpt2, sizeof gpt2 - 1)) { found = 1; break; }
-  }
-  if (found != 1) { *id = -1; return NULL; }
-  int bytes;
-  const uint8_t *text = tokenizer_token_bytes(k, *id, &bytes);
-  return strndup((const char *)text, (size_t)bytes);
-}
-// Rank 0: what stands beside the weights in a Hugging Face directory.
-static bool export_texts(const Trainer *t, const char *directory, char *error, size_t error_bytes) {
-  const Model *m = &t->model;
-  const bool has_tokenizer = t->corpus->has_tokenizer;
-  int32_t special_id = -1;
-  char *special = has_tokenizer ? special_token(&t->corpus->tokenizer, &special_id) : NULL;
-  size_t tokenizer_bytes = 0;
-  const ModelShape shape = {m->L, m->H, m->C, m->P, m->V, m->tied, t->opt.dropout};
-  const struct { const char *name; char *text; } files[] = {
-      {"config.json", export_config_text(shape, special_id, PROGRAM_VERSION)},
-      {"generation_config.json", export_generation_config_text(special_id)},
-      {"tokenizer.json", has_tokenizer ? tokenizer_text(&t->corpus->tokenizer, &tokenizer_bytes) : NULL},
-      {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(m->P, special) : NULL}};
-  error[0] = 0;
-  for (const auto &f : files) {
-    char path[MAP_PATH_BYTES];
-    path_join(path, sizeof path, directory, f.name);
-    const size_t bytes = !strcmp(f.name, "tokenizer.json") ? tokenizer_bytes : f.text ? strlen(f.text) : 0;
-    if (f.text && !error[0] && !file_put(path, directory, f.text, (int64_t)bytes))
-      snprintf(error, error_bytes, "cannot write %.900s: %s", path, strerror(errno));
-    free(f.text);
-  }
-  free(special);
-  return !error[0];
-}
-// Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
-// weights, turned as Conv1D has them. Collective. Every rank returns the same.
-static bool export_hf(Trainer *t, const char *directory) {
-  const Fsdp *f = &t->fsdp;
-  TensorMap map = {};
-  char *header = NULL, error[1024] = "";
-  int64_t header_bytes = 0;
-  int ok = 1;
-  if (!f->mesh.rank)
-    ok = export_map(&map, directory, f->param, f->params, t->model.tied, &header, &header_bytes, error, sizeof error);
-  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
-  if (ok && !save_weights(t, &map, header)) return false;
-  if (ok && !f->mesh.rank) ok = export_texts(t, directory, error, sizeof error);
-  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
-  if (!f->mesh.rank && !ok) fprintf(stderr, "%s: --export_hf: %s\n", who_am_i, error);
-  if (!f->mesh.rank && ok) printf("exported: %s\n", directory);
-  return ok;
-}
-
-// ================================================================================================ 5 loading
+// ================================================================================================ 4 loading
 // The first rank's reason why a header on the disk is not the one this model has; names the tensor.
 static bool checkpoint_check_header(const char *path, const char *want, int64_t header_bytes, char *error,
                                     size_t error_bytes) {

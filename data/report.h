@@ -280,8 +280,10 @@ static void show_progress(const char *what, int64_t done, int64_t total) {
          (double)total * 1e-9, (double)done * 1e-6 / (now - begun_ms), terminal ? "\033[K\r" : "\n");
   fflush(stdout);
 }
-// What rank 0 has written or read of its share stands for all: shares are equal.
-static void log_save_progress(const Store *s, void *) {
+// What rank 0 has written or read of its share stands for all: shares are equal. Where a launcher is about to kill its
+// ranks the save is given up, so that the run can end as it should.
+static void log_save_progress(Store *s) {
+  if (under_mpirun && stop_asked == STOP_END) __atomic_store_n(&s->cancelled, true, __ATOMIC_RELAXED);
   if (!s->f->mesh.rank)
     show_progress("saving", __atomic_load_n(&s->bytes_done, __ATOMIC_RELAXED) * s->f->mesh.world,
                   s->bytes_total * s->f->mesh.world);

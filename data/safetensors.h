@@ -18,11 +18,8 @@
 //   - Every function that can fail returns false and leaves its line in SafetensorsFile.error.
 #pragma once
 #include "../kernels/device.h"
-#include <errno.h>
-#include <fcntl.h>
+#include "files.h"
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 // The reference implementation refuses longer headers, too.
 enum { SAFETENSORS_MAX_HEADER_BYTES = 100000000, SAFETENSORS_MAX_DIMS = 8 };
@@ -164,7 +161,6 @@ struct SafetensorsFile {
   SafetensorsPair *metadata;                     // (metadata_count) sorted by key
   int metadata_count;
   char *text;                                    // the header; its strings are unescaped in place
-  struct cJSON *header;                          // see "old writer"
   char error[1400];
 };
 
@@ -455,12 +451,8 @@ static inline bool safetensors_check_layout(SafetensorsText *t) {
 }
 
 // ================================================================================================ 6 files
-static inline struct cJSON *safetensors_old_header(const SafetensorsFile *s);
-static inline void safetensors_old_header_free(struct cJSON *header);
-
 static inline void safetensors_close(SafetensorsFile *s) {
   if (s->map) munmap((void *)s->map, s->bytes);
-  safetensors_old_header_free(s->header);
   free(s->tensor);
   free(s->by_name);
   free(s->metadata);
@@ -468,19 +460,6 @@ static inline void safetensors_close(SafetensorsFile *s) {
   memset(s, 0, sizeof *s);
 }
 
-// `bytes` bytes from byte `at` on; false: an error (errno) or the file's end (errno 0).
-static inline bool safetensors_pread(int fd, void *out, size_t bytes, off_t at) {
-  while (bytes) {
-    const ssize_t n = pread(fd, out, bytes, at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n == 0) errno = 0;
-    if (n <= 0) return false;
-    out = (char *)out + n;
-    bytes -= (size_t)n;
-    at += n;
-  }
-  return true;
-}
 // Reads the header into s->text and maps the file. The header is read, not mapped: a file that another process cuts
 // short meanwhile makes an error of it, not a signal.
 static inline bool safetensors_load(SafetensorsText *t, int fd) {
@@ -492,7 +471,7 @@ static inline bool safetensors_load(SafetensorsText *t, int fd) {
   const uint64_t bytes = (uint64_t)st.st_size;
   if (bytes < 10)
     return safetensors_fail(t, "no safetensors file: %llu bytes; fetch or write it again", (unsigned long long)bytes);
-  if (!safetensors_pread(fd, &length, 8, 0)) return safetensors_fail(t, "cannot read it: %s", strerror(errno));
+  if (!file_read(fd, &length, 8, 0)) return safetensors_fail(t, "cannot read it: %s", strerror(errno));
   if (length > SAFETENSORS_MAX_HEADER_BYTES)
     return safetensors_fail(t, "no safetensors file: the header length in its first 8 bytes is %llu, above %d",
                             (unsigned long long)length, SAFETENSORS_MAX_HEADER_BYTES);
@@ -501,8 +480,9 @@ static inline bool safetensors_load(SafetensorsText *t, int fd) {
                             "fetch or write it again", (unsigned long long)length, (unsigned long long)bytes - 8);
   s->text = (char *)malloc((size_t)length + !length);
   if (!s->text) return safetensors_fail(t, "no memory for its header of %llu bytes", (unsigned long long)length);
-  if (!safetensors_pread(fd, s->text, (size_t)length, 8))
-    return safetensors_fail(t, "cannot read it: %s", errno ? strerror(errno) : "it became shorter meanwhile");
+  if (!file_read(fd, s->text, (int64_t)length, 8))
+    return safetensors_fail(t, "cannot read it: %s",
+                            errno == ENODATA ? "it became shorter meanwhile" : strerror(errno));
   t->start = t->at = s->text;
   t->end = s->text + length;
   s->data_at = 8 + (size_t)length;
@@ -521,7 +501,7 @@ static inline bool safetensors_open(SafetensorsFile *s, const char *path) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);        // a FIFO must not block
   bool ok = safetensors_load(&t, fd) && safetensors_read_header(&t) && safetensors_check_layout(&t);
   if (fd >= 0) close(fd);
-  if (ok) { s->header = safetensors_old_header(s); return true; }
+  if (ok) return true;
   char error[sizeof s->error];
   memcpy(error, s->error, sizeof error);
   safetensors_close(s);
@@ -562,62 +542,4 @@ static inline const char *safetensors_metadata(const SafetensorsFile *s, const c
   const size_t count = (size_t)s->metadata_count;
   void *at = count ? bsearch(&want, s->metadata, count, sizeof want, safetensors_order_pairs) : NULL;
   return at ? ((const SafetensorsPair *)at)->value : NULL;
-}
-
-// ================================================================================================ old writer
-#include <cjson/cJSON.h>
-// SafetensorsFile.header: an object with one member for every tensor and one for __metadata__.
-static inline struct cJSON *safetensors_old_header(const SafetensorsFile *s) {
-  cJSON *header = cJSON_CreateObject();
-  if (s->metadata) cJSON_AddObjectToObject(header, "__metadata__");
-  for (int i = 0; i < s->count; i++) cJSON_AddObjectToObject(header, s->tensor[i].name);
-  return header;
-}
-static inline void safetensors_old_header_free(struct cJSON *header) { cJSON_Delete(header); }
-
-struct SafetensorsWriter { FILE *file; char path[1200], temporary[1300], error[1600]; };
-
-// Starts PATH. names[i] has shape shapes[2 i], shapes[2 i + 1] (second -1: one dimension).
-static inline bool safetensors_create(SafetensorsWriter *w, const char *path, int count, const char *const *names,
-                                      const int64_t *shapes) {
-  memset(w, 0, sizeof *w);
-  snprintf(w->path, sizeof w->path, "%s", path);
-  snprintf(w->temporary, sizeof w->temporary, "%s.tmp%d", path, (int)getpid());
-  cJSON *header = cJSON_CreateObject(), *meta = cJSON_AddObjectToObject(header, "__metadata__");
-  cJSON_AddStringToObject(meta, "format", "pt");
-  int64_t at = 0;
-  for (int i = 0; i < count; i++) {
-    const int64_t *d = shapes + 2 * i;
-    const int64_t bytes = d[0] * (d[1] < 0 ? 1 : d[1]) * 4;
-    const double shape[2] = {(double)d[0], (double)d[1]}, range[2] = {(double)at, (double)(at + bytes)};
-    cJSON *t = cJSON_AddObjectToObject(header, names[i]);
-    cJSON_AddStringToObject(t, "dtype", "F32");
-    cJSON_AddItemToObject(t, "shape", cJSON_CreateDoubleArray(shape, d[1] < 0 ? 1 : 2));
-    cJSON_AddItemToObject(t, "data_offsets", cJSON_CreateDoubleArray(range, 2));
-    at += bytes;
-  }
-  char *text = cJSON_PrintUnformatted(header);
-  cJSON_Delete(header);
-  const uint64_t length = (strlen(text) + 7) / 8 * 8;            // padded with spaces: tensors start on 8 bytes
-  w->file = fopen(w->temporary, "wb");
-  bool ok =
-      w->file && fwrite(&length, 8, 1, w->file) == 1 && fprintf(w->file, "%-*s", (int)length, text) == (int)length;
-  if (!ok) snprintf(w->error, sizeof w->error, "cannot write %s: %s", w->temporary, strerror(errno));
-  cJSON_free(text);
-  return ok;
-}
-static inline bool safetensors_append(SafetensorsWriter *w, const float *data, int64_t numel_) {
-  if (w->error[0]) return false;
-  if (fwrite(data, 4, (size_t)numel_, w->file) == (size_t)numel_) return true;
-  snprintf(w->error, sizeof w->error, "cannot write %s: %s", w->temporary, strerror(errno));
-  return false;
-}
-// Renames to PATH if everything was written; otherwise removes the temporary file, and PATH stays what it was.
-static inline bool safetensors_finish(SafetensorsWriter *w) {
-  bool ok = w->file && !w->error[0] && !fflush(w->file) && !fsync(fileno(w->file));
-  if (w->file && fclose(w->file)) ok = false;
-  if (ok && rename(w->temporary, w->path)) ok = false;
-  if (!ok && !w->error[0]) snprintf(w->error, sizeof w->error, "cannot write %s: %s", w->path, strerror(errno));
-  if (!ok) unlink(w->temporary);
-  return ok;
 }

@@ -8,8 +8,7 @@
 //   start_load      weights, optimizer, step into the sharded state
 //   load_corpus     the tokens, read on rank 0, given to all
 #pragma once
-#include "checkpoint.h"
-#include "interchange.h"
+#include "saver.h"
 
 enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
 struct Start {
@@ -39,8 +38,8 @@ __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const c
 
 // Says what has gathered since it was called last.
 static void start_print_notices(Start *s) {
-  for (const char *line = s->notices; *line; line = strchr(line, '\n') + 1)
-    printf("notice: %.*s\n", (int)strcspn(line, "\n"), line);
+  const char *line = s->notices;
+  for (const char *end; (end = strchr(line, '\n')); line = end + 1) printf("notice: %.*s\n", (int)(end - line), line);
   s->notices[0] = 0;
 }
 
@@ -316,6 +315,7 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
     CheckpointState c = {};
     if (trains && checkpoint_state(s->path, s->json, &c, error, sizeof error)) {
       saver->valid_loss = c.valid_loss;
+      saver->evaluated_step = c.evaluated_step;
       saver->best_loss = c.best_loss;
     }
     if (trains && t->step >= t->steps_total)
@@ -346,7 +346,7 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
   printf("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
   if (s->kind == START_CHECKPOINT) printf(", step %lld", (long long)(t->step ? t->step : cJSON_GetNumberValue(
                                           cJSON_GetObjectItemCaseSensitive(s->json, "step"))));
-  printf(", read in %.1f s\n", (now_ms() - start) / 1e3);
+  printf(", read in %.2f s\n", (now_ms() - start) / 1e3);
 }
 static void start_free(Start *s) {
   free(s->text);

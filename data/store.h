@@ -150,6 +150,7 @@ struct Store {
   int64_t bytes_done, bytes_total;               // of this rank, atomic; written as planned
   MPI_Request requests[2];
   StoreRecord *result;                           // of the last save, on every rank
+  double ended_ms;                               // when it was known
 };
 
 static inline int64_t store_snapshot_bytes(const Fsdp *f) {
@@ -437,6 +438,7 @@ static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest reque
   memset(s->records, 0, sizeof(StoreRecord) * (size_t)(s->f->mesh.world + 1));
   memset(s->parts, 0, sizeof(uint32_t) * (size_t)s->blocks);
   for (int &fd : s->fd) fd = -1;
+  s->ended_ms = now_ms();
   const int rank = s->f->mesh.rank;
   if (!rank && !store_create_files(s, s->result)) request.end.discard(request.end.to);
   MPI_Bcast(s->result, sizeof(StoreRecord), MPI_BYTE, 0, s->comm);
@@ -513,16 +515,16 @@ static inline bool store_poll(Store *s) {
   }
   if (s->phase == STORE_TELLING) {
     MPI_Test(&s->requests[0], &done, MPI_STATUS_IGNORE);
-    if (done) s->phase = STORE_IDLE;
+    if (done) { s->phase = STORE_IDLE; s->ended_ms = now_ms(); }
   }
   return s->phase == STORE_IDLE;
 }
 static inline void store_background(void *to) { if (((Store *)to)->phase != STORE_IDLE) store_poll((Store *)to); }
 
 // Waits for the save in flight. progress: NULL, or called now and then.
-static inline void store_wait(Store *s, void (*progress)(const Store *s, void *to), void *to) {
+static inline void store_wait(Store *s, void (*progress)(Store *s)) {
   for (int spins = 0; !store_poll(s);) {
-    if (progress) progress(s, to);
+    if (progress) progress(s);
     if (s->threaded || s->phase != STORE_WRITING || s->own_done) {
       mesh_pause(&s->f->mesh, &spins);
       if (spins > 1000) usleep(500);

@@ -183,9 +183,10 @@ tokenizer() {
 
 # ---- checkpoint -----------------------------------------------------------------------------------------------------
 # Parameters and two moments in fp32, to the disk of $disk. Each round writes with dd, the program and PyTorch in turn.
-# Before each the last one's files are removed, the disk has nothing left to write, and some seconds go by: many disks
-# lend speed, so that what is written at once after something else is slow whoever writes it.
-CHECKPOINT_EVERY=4
+# Before each the last one's files are removed and the disk has nothing left to write. Each writes once before it is
+# measured, and what it wrote is removed: a virtual machine gives idle memory back and pays to get it again, whoever
+# writes. So it is as in a long run, where a checkpoint takes the place of an older one.
+CHECKPOINT_EVERY=3                               # steps between two saves in the background
 checkpoint_disk() {
   local kind
   mkdir -p "${BENCH_DIR:-$here/../build}"
@@ -200,37 +201,40 @@ checkpoint_disk() {
   echo "disk      $(df --output=source,fstype,avail -h "$disk" | awk 'NR == 2 { print $1 ", " $2 ", " $3 " free" }')"
   echo "load      $(cut -d ' ' -f 1-3 /proc/loadavg) before"
 }
-settle() { rm -rf "${disk:?}"/*; sync -f "$disk"; sleep 5; }
+settle() { rm -rf "${disk:?}"/*; sync -f "$disk"; }
 # checkpoint_run ranks options...: a run that saves into $disk/run
 checkpoint_run() {
   ours "$1" --device cpu --model "$model" --n_positions 1024 --seq_len 64 --batch_size 1 --data random \
-    --vocab_size "$vocab" --eval_every -1 --sample_tokens 0 --keep 0 --out "$disk/run" "${@:2}" >"$rows.log" 2>&1 ||
+    --vocab_size "$vocab" --eval_every -1 --sample_tokens 0 --keep 1 --out "$disk/run" "${@:2}" >"$rows.log" 2>&1 ||
     { echo "bench: the program failed:" >&2; tail -n 5 "$rows.log" >&2; return 1; }
 }
 # Appends this round's numbers to $rows.<what>.<whose>, in seconds.
 checkpoint_round() {
-  local ranks=$1 metrics=$disk/run/metrics.jsonl
+  local ranks=$1 metrics=$disk/run/metrics.jsonl counted what
   settle
-  checkpoint_run "$ranks" --max_steps 2 --save_every 2
-  grep '"kind":"checkpoint"' "$metrics" >"$rows.records"
+  checkpoint_run "$ranks" --max_steps 3 --save_every 1
+  grep '"kind":"checkpoint"' "$metrics" | tail -n 1 >"$rows.records"          # the first that finds memory of another
   field ms <"$rows.records" | awk '{ print $1 / 1e3 }' >>"$rows.save.ours"
   bytes=$(field bytes <"$rows.records" | head -n 1)
   [ -z "${BENCH_COLD:-}" ] || { sync; echo 1 >/proc/sys/vm/drop_caches; }
-  checkpoint_run "$ranks" --max_steps 2 --save_every -1 --resume "$disk/run"
+  checkpoint_run "$ranks" --max_steps 3 --save_every -1 --resume "$disk/run"
   sed -n 's/^resumed from.*read in \([0-9.]*\) s.*/\1/p' "$rows.log" >>"$rows.load.ours"
+  for counted in no yes; do
+    settle
+    dd if=/dev/zero of="$disk/dd" bs=8M iflag=count_bytes count="$bytes" conv=fsync 2>"$rows.log"
+    [ $counted = no ] || sed -n 's/.*copied, \([0-9.]*\) s.*/\1/p' "$rows.log" >>"$rows.save.dd"
+  done
   settle
-  dd if=/dev/zero of="$disk/dd" bs=8M iflag=count_bytes count="$bytes" conv=fsync 2>&1 |
-    sed -n 's/.*copied, \([0-9.]*\) s.*/\1/p' >>"$rows.save.dd"
-  settle
-  checkpoint_run "$ranks" --max_steps $((2 * CHECKPOINT_EVERY)) --save_every $CHECKPOINT_EVERY --save_async
-  grep '"kind":"checkpoint"' "$metrics" >"$rows.records"
+  checkpoint_run "$ranks" --max_steps $((4 * CHECKPOINT_EVERY)) --save_every $CHECKPOINT_EVERY --save_async
+  # The last save has no steps meanwhile, the first two found no memory of another, and the first step touches its own.
+  grep '"kind":"checkpoint"' "$metrics" | sed -n 3p >"$rows.records"
   field pause_ms <"$rows.records" | awk '{ print $1 / 1e3 }' >>"$rows.pause.ours"
-  field ms <"$rows.records" | head -n 1 | awk '{ print $1 / 1e3 }' >>"$rows.named.ours"
-  # Steps while the first save was under way, and those before and after it; the first step of all touches its memory.
+  field ms <"$rows.records" | awk '{ print $1 / 1e3 }' >>"$rows.named.ours"
   awk -v every=$CHECKPOINT_EVERY -v rows="$rows" '
-    /"kind":"checkpoint"/ { named = 1 }
+    /"kind":"checkpoint"/ { saves++ }
     /"kind":"step"/ { ms = $0; sub(/.*"ms":/, "", ms); n++
-      if (n > 1) print ms + 0 >>(rows (n > every && !named ? ".busy" : ".quiet")) }' "$metrics"
+      busy = int((n - 1) / every) > saves
+      if (n > 1 && (!busy || saves == 2)) print ms + 0 >>(rows (busy ? ".busy" : ".quiet")) }' "$metrics"
   settle
   [ -n "$torch" ] || return 0
   "$PYTHON" "$here/bench_checkpoint.py" --directory "$disk" --model "$model" --ranks "$ranks" ${BENCH_COLD:+--cold} \
@@ -253,7 +257,7 @@ checkpoint_row() {
       dd / save, or_not(pause, "%.3f"), or_not(named, "%.2f"), slower, or_not(load, "%.2f") }'
 }
 checkpoint() {
-  local rows bytes vocab pause
+  local rows bytes vocab
   echo
   checkpoint_disk || return 1
   if [ -n "${BENCH_COLD:-}" ] && [ ! -w /proc/sys/vm/drop_caches ]; then
@@ -261,8 +265,8 @@ checkpoint() {
   fi
   cat <<END
 seconds and GB/s, medians of $ROUNDS rounds (most: of the fastest one). save: synchronous, until all is on the disk and
-has its name. pause, whole: in the background, until training goes on and until it has its name (ours: seen at the end of
-a step); steps: the time of a step meanwhile, in those of a quiet one. load: $([ -n "${BENCH_COLD:-}" ] &&
+has its name. pause, whole: in the background, until training goes on, and until it has its name (ours: seen when a step
+ends); steps: the time of a step meanwhile, in those of a quiet one. load: $([ -n "${BENCH_COLD:-}" ] &&
     echo from the disk || echo from the page cache)
 END
   printf '%5s  %-14s %7s %7s %7s %7s   %7s %8s %7s %7s\n' ranks "" save GB/s most "of dd" pause whole steps load

@@ -538,7 +538,8 @@ TEST(cli_sample_only_needs_no_data,
   static const char sampling[] = "--prompt 'the fox' --temperature 0 --sample_tokens 30";
   CliRun r;
   char more[1024];
-  snprintf(more, sizeof more, "--save_model --export_hf %s %s", cli_path("export"), sampling);
+  snprintf(more, sizeof more, "--epochs 9 --max_steps 80 --save_model --export_hf %s %s", cli_path("export"),
+           sampling);
   cli_six_steps(cli_path("out"), more);
   CLI_RUN(&r, "mv %s %s", cli_text(60), cli_path("gone"));
   cli_free(&r);
@@ -607,7 +608,8 @@ TEST(cli_init_from_takes_a_tokenizer,
   }
   snprintf(options, sizeof options, "--threads 1 --cache= --seq_len 8 --batch_size 2 --max_steps 2 --sample_tokens 0");
   for (const char *from : {"export", "280"}) {
-    snprintf(path, sizeof path, strcmp(from, "export") ? "--tokenizer %s/%s/tokenizer.json" : "", test_tmp(), from);
+    path[0] = 0;
+    if (strcmp(from, "export")) snprintf(path, sizeof path, "--tokenizer %s/%s/tokenizer.json", test_tmp(), from);
     CLI_RUN(&r, "%s %s --data %s --init_from %s %s --out %s", cli_ranks(2), options, cli_text(60), cli_path("export"),
             path, cli_path("trained"));
     cli_expect_done(&r, from);
