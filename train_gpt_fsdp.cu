@@ -1420,7 +1420,7 @@ static void resolve_options(Options *o, Start *start, MPI_Comm comm, const char 
   MPI_Comm_size(comm, &world);
   agree_no_error(comm, parse_error, EXIT_USAGE);
   error[0] = 0;
-  if (!rank) start_find(start, o, error, sizeof error);
+  if (!rank && lock_out(o, error, sizeof error)) start_find(start, o, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   start_share(start, comm);
   if (start_options(start, o, error, sizeof error)) options_resolve(o, world, error, sizeof error);

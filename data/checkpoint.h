@@ -230,11 +230,11 @@ static bool checkpoint_state(const char *directory, const cJSON *json, Checkpoin
   REFUSE(bad, "%s/trainer.json: %s is missing or out of range", directory, bad);
   return true;
 }
-// Fills checksums (map's blocks) from trainer.json in `directory`; the sizes must be the map's.
+// Fills checksums (of the blocks of the map's files) from trainer.json in `directory`; the sizes must be the map's.
 static bool checkpoint_checksums(const char *directory, const cJSON *json, const TensorMap *m, uint32_t *checksums,
                                  char *error, size_t error_bytes) {
   const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files");
-  for (int i = 0; i < CHECKPOINT_FILES; i++) {
+  for (int i = 0; i < m->files; i++) {
     const cJSON *file = cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]);
     const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "crc32c"));
     int64_t bytes = 0, header = 0, block = 0;
@@ -334,7 +334,7 @@ static bool checkpoint_remove(const char *directory, const char *name) {
   file_remove(to);
   return file_rename(from, to) && file_remove(to);
 }
-// Removes what a save or a removal that was cut short left behind: names that begin with one of `starts`.
+// Removes what a save or a removal that was cut short left behind: one of `starts`, then digits or a checkpoint's name.
 static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "latest.tmp", "best.tmp", NULL};
 static const char *const weights_leftovers[] = {"model.safetensors.tmp", NULL};
 static void directory_sweep(const char *directory, const char *const *starts) {
@@ -343,7 +343,7 @@ static void directory_sweep(const char *directory, const char *const *starts) {
     char path[MAP_PATH_BYTES];
     const char *const *start = starts;
     while (*start && strncmp(e->d_name, *start, strlen(*start))) start++;
-    if (!*start) continue;
+    if (!*start || e->d_name[strlen(*start) + strspn(e->d_name + strlen(*start), "0123456789_step")]) continue;
     path_join(path, sizeof path, directory, e->d_name);
     file_remove(path);
   }
@@ -447,9 +447,9 @@ static void checkpoint_load(Trainer *t, const char *directory, const cJSON *json
   MPI_Comm comm = t->fsdp.mesh.comm;
   checkpoint_map(t, directory, &map, header);
   uint32_t *checksums = (uint32_t *)calloc((size_t)(map_blocks(&map, 0) + map_blocks(&map, 1)), sizeof(uint32_t));
+  if (!resume) map.files = 1;                    // the optimizer's may be of another kind
   if (checkpoint_state(directory, json, &c, error, sizeof error))
     checkpoint_checksums(directory, json, &map, checksums, error, sizeof error);
-  if (!resume) map.files = 1;
   for (int i = 0; i < map.files && !t->fsdp.mesh.rank && !error[0]; i++)
     checkpoint_check_header(map.path[i], header[i], map.data_at[i], error, sizeof error);
   if (error[0]) checkpoint_hint(directory, error, sizeof error);

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 enum FileOp { FILE_MAKE_DIRECTORY, FILE_CREATE, FILE_WRITE, FILE_SYNC, FILE_RENAME, FILE_LINK, FILE_REMOVE };
@@ -32,17 +33,19 @@ static inline bool file_make_directory(const char *path) {
   return file_allowed(FILE_MAKE_DIRECTORY, path) && (!mkdir(path, 0777) || errno == EEXIST);
 }
 
-// On NFS a write that fails may be told to whoever writes next, or to nobody: there each write waits for the server.
+// On NFS a write that fails may be told to whoever writes next, or to nobody, and a client may write back all of a page
+// of which another host has written a part: there each write waits for the server, with its own bytes alone.
 static inline int file_sync_flag(const char *path) {
   enum { NFS_MAGIC = 0x6969 };
   struct statfs s;
   return !statfs(path, &s) && s.f_type == NFS_MAGIC ? O_DSYNC : 0;
 }
 
-// Opens PATH for writing, made if absent; `directory` is where it lies. Returns the descriptor or -1.
+// Opens PATH for writing, made if absent; `directory` is where it lies, or PATH if it is there. Returns the descriptor
+// or -1.
 static inline int file_create(const char *path, const char *directory) {
   if (!file_allowed(FILE_CREATE, path)) return -1;
-  return open(path, O_RDWR | O_CREAT | O_CLOEXEC | file_sync_flag(directory), 0666);
+  return open(path, O_WRONLY | O_CREAT | O_CLOEXEC | file_sync_flag(directory), 0666);
 }
 // Gives the file its size and, where the file system can, its blocks: a disk that is too full says so now.
 static inline bool file_reserve(int fd, const char *path, int64_t bytes) {
@@ -69,6 +72,13 @@ static inline bool file_write(int fd, const char *path, const void *data, int64_
   if (all >= WORTH_STARTING_BYTES) sync_file_range(fd, first, all, SYNC_FILE_RANGE_WRITE);
   return true;
 }
+// A number for a temporary name: nanoseconds. What another host sees under such a name is this very file, never its own
+// leftover of an earlier run, which a process number would not tell: they are few in containers.
+static inline unsigned long long file_nonce() {
+  timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return (unsigned long long)t.tv_sec * 1000000000ull + (unsigned long long)t.tv_nsec;
+}
 // Reads all of it; a file that ends before is ENODATA.
 static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) {
   while (bytes > 0) {
@@ -81,7 +91,12 @@ static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) 
   }
   return true;
 }
-static inline bool file_sync(int fd, const char *path) { return file_allowed(FILE_SYNC, path) && !fsync(fd); }
+static inline bool file_sync(int fd, const char *path) {
+  if (!file_allowed(FILE_SYNC, path)) return false;
+  int fault;
+  do fault = fsync(fd); while (fault && errno == EINTR);       // a signal that asks for the save may come twice
+  return !fault;
+}
 
 // Makes names that were given in a directory durable. File systems that cannot do it (EINVAL) need it not.
 static inline bool file_sync_directory(const char *path) {

@@ -5,6 +5,7 @@
 //   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
 //   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
 //   log_save_progress, log_load_progress                for what takes more than a second
+//   lock_out      OUT is one training run's; before its checkpoints are looked at
 //   check_out     whether OUT can be written, before memory is taken
 //
 // A disk that fills up ends neither the run nor the file's whole lines.
@@ -78,11 +79,14 @@ static void log_flush(Log *log, const Trainer *t) {
   if (truncate(path, log->whole_bytes)) fprintf(stderr, "notice: the last line of %s may be incomplete\n", path);
 }
 
-// Keeps other runs from writing to the same OUT, until this process ends. One that is just being killed is waited for.
-static bool lock_out(const char *out) {
-  const int fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  for (int tries = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; tries++) {
-    if (tries == 50) { close(fd); return false; }
+// Keeps other runs from training into the same OUT, until this process ends, if there is an OUT by now. One that is just
+// being killed is waited for: it may still finish a checkpoint. False and one line in `error`: another run has it.
+static bool lock_out(const Options *o, char *error, size_t error_bytes) {
+  static int held = -1;
+  if (held >= 0 || !trainer_trains(o)) return true;
+  held = open(o->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (int tries = 0; held >= 0 && flock(held, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; tries++) {
+    REFUSE(tries == 50, "--out %.800s: another run is writing there; give this one a directory of its own", o->out);
     usleep(100000);
   }
   return true;                                   // a file system without locks has none to offer
@@ -102,8 +106,7 @@ static void check_out(const Options *o, char *error, size_t bytes) {
     else if (access(inside, W_OK | X_OK))
       snprintf(error, bytes, "%s %.800s cannot be written: %s", d.option, d.path, strerror(errno));
   }
-  if (!error[0] && !o->eval_only && !o->sample_only && !lock_out(o->out))
-    snprintf(error, bytes, "--out %.800s: another run is writing there; give this one a directory of its own", o->out);
+  if (!error[0]) lock_out(o, error, bytes);
 }
 
 // Every option by name, inside an object.
@@ -118,14 +121,16 @@ static void log_config(FILE *f, const Options *o) {
   }
 }
 
-// Opens a file of whole lines to add to: a last line that a killed run left unfinished goes.
-static FILE *log_append(const char *path) {
-  FILE *f = fopen(path, "r+");
-  if (!f) return fopen(path, "w");
-  off_t whole = 0;
-  for (int c; (c = fgetc(f)) != EOF;) if (c == '\n') whole = ftello(f);
-  if (ftruncate(fileno(f), whole) || fseeko(f, whole, SEEK_SET)) { fclose(f); return NULL; }
-  return f;
+// Opens a file of lines: an empty one, or (append) to add to: a last line that a killed run left unfinished goes. What is
+// written goes to the end, wherever that is: while a run trains, another may evaluate its checkpoints into the same file.
+static FILE *log_file(const char *path, bool append) {
+  FILE *f = fopen(path, append ? "a+" : "w");
+  if (!f || !append) return f ? freopen(path, "a", f) : NULL;
+  off_t whole = 0, all = 0;
+  for (int c; (c = fgetc(f)) != EOF;) if (all++, c == '\n') whole = all;
+  if ((whole == all || !ftruncate(fileno(f), whole)) && !fseeko(f, 0, SEEK_END)) return f;
+  fclose(f);
+  return NULL;
 }
 
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
@@ -138,7 +143,7 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from) 
   if (t->fsdp.mesh.rank) return;
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
-  log->metrics = append ? log_append(path) : fopen(path, "w");
+  log->metrics = log_file(path, append);
   if (!log->metrics) die_missing("cannot write %s: %s", path, strerror(errno));
   log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;

@@ -1,5 +1,5 @@
-// saver.h: when and how a run saves: checkpoints, at once or in the background; weights alone; an export for Hugging Face.
-// Part 8 of the trainer, which includes it there.
+// saver.h: when and how a run saves: checkpoints, at once or in the background; weights alone; an export for Hugging
+// Face. Part 8 of the trainer, which includes it there.
 //
 //   saver_save, saver_save_now     a checkpoint of the state after the last step
 //   saver_poll, saver_finish       a save in the background: look, wait; its end is told and logged once
@@ -19,7 +19,7 @@ struct Saver {
   bool best;                                     // this save is the best so far
   bool pending;                                  // a save has begun and its end was not told yet
   bool whole;                                    // the last save made a whole checkpoint, or there was none
-  int64_t serial, saves, in_flight_step, saved_step;             // saved_step: of the newest whole one, -1: none
+  int64_t serial, in_flight_step, saved_step;    // saved_step: of the newest whole one, -1: none
   double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
   int64_t evaluated_step;                        // of the last one
   double start_ms, pause_ms;
@@ -182,7 +182,7 @@ static bool saver_begin(Saver *s, bool background, bool best) {
   memset(r, 0, sizeof *r);
   if (!t->fsdp.mesh.rank) {
     char hidden[64];
-    snprintf(hidden, sizeof hidden, ".saving_%08lld_%d_%lld", (long long)t->step, (int)getpid(), (long long)s->saves++);
+    snprintf(hidden, sizeof hidden, ".saving_%08lld_%llu", (long long)t->step, file_nonce());
     path_join(s->temporary, sizeof s->temporary, s->directory, hidden);
     if (saver_open_directory(s, r) && !file_make_directory(s->temporary))
       store_fail(r, "rank 0: cannot make %s: %s", s->temporary, strerror(errno));
@@ -283,10 +283,10 @@ static bool save_weights(Trainer *t, TensorMap *map, char *header) {
   snprintf(w.path, sizeof w.path, "%s", map->path[0]);
   snprintf(w.directory, sizeof w.directory, "%s", map->path[0]);
   *strrchr(w.directory, '/') = 0;
-  int pid = (int)getpid();
-  MPI_Bcast(&pid, 1, MPI_INT, 0, t->store.comm);
+  unsigned long long nonce = file_nonce();
+  MPI_Bcast(&nonce, 1, MPI_UNSIGNED_LONG_LONG, 0, t->store.comm);
   if (!t->fsdp.mesh.rank) directory_sweep(w.directory, weights_leftovers);
-  snprintf(w.temporary, sizeof w.temporary, "%.1260s.tmp%d", w.path, pid);
+  snprintf(w.temporary, sizeof w.temporary, "%.1255s.tmp%llu", w.path, nonce);
   snprintf(map->path[0], MAP_PATH_BYTES, "%s", w.temporary);
   const bool begun = store_save_begin(&t->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
                                                                    {weights_commit, weights_discard, &w}});

@@ -444,7 +444,7 @@ static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest reque
   MPI_Bcast(s->result, sizeof(StoreRecord), MPI_BYTE, 0, s->comm);
   s->direct = !rank || s->f->mesh.hosts == 1 || !access(s->map.path[0], W_OK);
   for (int i = 0; i < s->map.files && rank && s->direct && !s->result->failed; i++)
-    if ((s->fd[i] = file_create(s->map.path[i], ".")) < 0)
+    if ((s->fd[i] = file_create(s->map.path[i], s->map.path[i])) < 0)
       store_fail(store_mine(s), "cannot write %s: %s", s->map.path[i], strerror(errno));
   int streams = !s->direct, all_streams = 0;
   MPI_Allreduce(&streams, &all_streams, 1, MPI_INT, MPI_SUM, s->comm);

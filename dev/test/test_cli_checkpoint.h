@@ -306,7 +306,7 @@ TEST(cli_resume_refuses_what_is_no_continuation,
      "--resume with no checkpoint there: exit 3; with another model, order, optimizer, data, or ranks that do not "
      "divide: exit 2; another --lr is a notice") {
   static const struct { int ranks; const char *options; int code; const char *line; } table[] = {
-      {2, "--resume auto --n_layer 3", 2, 
+      {2, "--resume auto --n_layer 3", 2,
        "--n_layer 3 contradicts @/out/ckpt/step_00000006, which has 2: leave it out, or start a new run from its "
        "weights by --init_from"},
       {0, "--resume auto --batch_size 4", 2, "--batch_size 4 contradicts @/out/ckpt/step_00000006, which has 2..."},

@@ -579,7 +579,8 @@ TEST(tokenizer_by_line, "by line and not are told apart by the pre_tokenizer, ke
       {"{\"type\": \"Sequence\", \"pretokenizers\": [" TOK_LEVEL "]}", -1},
       {"{\"type\": \"Sequence\", \"pretokenizers\": [" TOK_LEVEL ", " TOK_LEVEL "]}", -1},
       {"{\"type\": \"Metaspace\", \"add_prefix_space\": false}", -1},
-      {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"String\": \"\\n\"}, \"behavior\": "
+      {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"String\": \"\\n\"}, "
+       "\"behavior\": "
        "\"MergedWithPrevious\", \"invert\": false}, " TOK_LEVEL ", " TOK_LEVEL "]}", -1},
       {"{\"type\": \"Sequence\", \"pretokenizers\": []}", -1},
       {"{\"type\": \"Sequence\", \"pretokenizers\": 7}", -1},
@@ -734,7 +735,8 @@ TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damag
   free(m.bytes);
 }
 
-TEST(tokenizer_pair_beside, "special tokens that files beside vocab.json add are refused by name, GPT-2's own are not") {
+TEST(tokenizer_pair_beside,
+     "special tokens that files beside vocab.json add are refused by name, GPT-2's own are not") {
   char path[4096], file[4200];
   snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
   TokText v = tok_read(path, "vocab.json"), m = tok_read(path, "merges.txt");
