@@ -119,7 +119,7 @@ struct Options {
 #define OPTION_FIELD_TEXT(name, def, choices, group, help) char name[OPTION_TEXT_BYTES];
 #define OPTION_FIELD_FLAG(name, group, help) bool name;
   OPTIONS(OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_FLAG)
-  bool given[OPTION_COUNT];
+  bool given[OPTION_COUNT]; int64_t vocab_size_asked;            // of a tokenizer that was trained and reached fewer
 };
 
 struct OptionSpec {

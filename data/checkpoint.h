@@ -106,7 +106,7 @@ static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, Che
   fprintf(f, ",\"evaluated_step\":%lld,\"best\":%s", (long long)q.evaluated_step, q.best ? "true" : "false");
   fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)t->corpus->hash);
   json_text(f, t->corpus->source);
-  fprintf(f, "},\n\"config\":{");
+  fprintf(f, ",\"vocab_size_asked\":%lld},\n\"config\":{", (long long)t->opt.vocab_size_asked);
   log_config(f, &t->opt);
   fprintf(f, "},\n\"matmul_plans\":\"");
   size_t bytes = 0;

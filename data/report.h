@@ -79,7 +79,7 @@ static void log_flush(Log *log, const Trainer *t) {
   if (truncate(path, log->whole_bytes)) fprintf(stderr, "notice: the last line of %s may be incomplete\n", path);
 }
 
-// Keeps other runs from training into the same OUT, until this process ends, if there is an OUT by now. One that is just
+// Keeps other runs from training into the same OUT, if there is one by now, until this process ends. One that is just
 // being killed is waited for: it may still finish a checkpoint. False and one line in `error`: another run has it.
 static bool lock_out(const Options *o, char *error, size_t error_bytes) {
   static int held = -1;
@@ -121,8 +121,8 @@ static void log_config(FILE *f, const Options *o) {
   }
 }
 
-// Opens a file of lines: an empty one, or (append) to add to: a last line that a killed run left unfinished goes. What is
-// written goes to the end, wherever that is: while a run trains, another may evaluate its checkpoints into the same file.
+// Opens a file of lines: empty, or (append) to add to: a last line that a killed run left unfinished goes. Writes at
+// the end, wherever that is: while a run trains, another may evaluate its checkpoints into the same file.
 static FILE *log_file(const char *path, bool append) {
   FILE *f = fopen(path, append ? "a+" : "w");
   if (!f || !append) return f ? freopen(path, "a", f) : NULL;

@@ -202,7 +202,11 @@ static bool start_value(const Start *s, const OptionSpec *spec, char *to, size_t
     if ((unsigned char)*c < 32 || *c == 127) *c = '?';
   return true;
 }
+// Options from the checkpoint. The command that began the run may be given again: the vocabulary that it asked for need
+// not be the one that its tokenizer reached.
 static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_t error_bytes) {
+  json_int(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "vocab_size_asked", 0, 1 << 24, &o->vocab_size_asked);
+  if (o->vocab_size == o->vocab_size_asked) o->given[OPT_vocab_size] = false;
   for (int i = 0; i < OPTION_COUNT; i++) {
     const OptionSpec *spec = &option_specs[i];
     const OptionOrigin origin = option_origin(spec, s, o);
@@ -408,5 +412,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   agree_no_error(comm, e.text, code);
   corpus_share(corpus, image, &image_bytes, comm);
   if (!rank && corpus->notices[0]) printf("notice: %s", corpus->notices);
-  if (start->kind == START_FRESH) o->vocab_size = corpus->vocab_size;
+  if (start->kind != START_FRESH) return;
+  o->vocab_size_asked = o->vocab_size;
+  o->vocab_size = corpus->vocab_size;
 }
