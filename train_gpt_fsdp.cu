@@ -1186,13 +1186,13 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   ops->device_open(&t->ctx, device.index);
   const SamplerOptions so = {o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
                              !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
-  t->order_bytes = o->sample_only ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
+  t->order_bytes = !trainer_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
   t->order = malloc(t->order_bytes + 1);
   DataError e;
-  if (!o->sample_only && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e))
+  if (trainer_trains(o) && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e))
     agree_no_error(comm, e.text, e.exit_code);
   t->corpus_bytes = corpus_image_bytes(corpus);
-  t->steps_per_epoch = o->sample_only ? 0 : sampler_steps_per_epoch(&t->sampler);
+  t->steps_per_epoch = !trainer_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
   t->steps_total = t->steps_per_epoch * o->epochs;
   if (o->max_steps) t->steps_total = min64(t->steps_total, o->max_steps);
   t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;

@@ -41,7 +41,7 @@ static void saver_init(Saver *s, Trainer *t) {
 static int saver_streaming_ranks(const Saver *s) {
   const Mesh *m = &s->t->fsdp.mesh;
   char probe[MAP_PATH_BYTES];
-  snprintf(probe, sizeof probe, "%.1200s/.seen_by_all_%d", s->t->opt.out, (int)getpid());
+  snprintf(probe, sizeof probe, "%.1200s/.seen_by_all_%llu", s->t->opt.out, file_nonce());
   MPI_Bcast(probe, sizeof probe, MPI_CHAR, 0, m->comm);
   const int fd = m->rank ? -1 : open(probe, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   MPI_Barrier(m->comm);

@@ -175,14 +175,15 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
                                       "drop_last", 0};
   static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", "resume",
                                     "init_from", 0};
-  static const char *const bits[] = {"reduce", "matmul_precision", 0};
   static const char *const always[] = {"model", "data", "precision", "evaluation and samples", "checkpoints", 0};
+  static const char *const seen[] = {"seed", "matmul_precision", 0};             // in samples, random tokens, digits
   static const char *const in_training[] = {"training", "optimizer", 0};
   const bool trains = start->resume && trainer_trains(o);
   if (is_one_of(s->name, shape) || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
   if (!start->resume || is_one_of(s->name, own)) return ORIGIN_OWN;
-  if (is_one_of(s->name, bits) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
-  return trains && is_one_of(s->group, in_training) ? ORIGIN_DEFAULT : ORIGIN_OWN;
+  if (is_one_of(s->name, seen) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
+  const bool in_step = !strcmp(s->name, "reduce") || is_one_of(s->group, in_training);
+  return trains && in_step ? ORIGIN_DEFAULT : ORIGIN_OWN;
 }
 
 // Whether an option changes what is looked at, but not what is trained.
@@ -224,10 +225,11 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
       REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name, ours, s->path,
              theirs, s->resume ? "leave it out, or start a new run from its weights by --init_from" : "leave it out");
       start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues otherwise than it would have",
-                   spec->name,
-                   ours, theirs);
+                   spec->name, ours, theirs);
     }
   }
+  const bool cpu = o->no_cuda || !strcmp(o->device, "cpu");      // --matmul_precision high is of GPUs
+  if (cpu && !o->given[OPT_matmul_precision]) strcpy(o->matmul_precision, "highest");
   return true;
 }
 // Shapes of imported weights. The preset gives what they do not say: learning rate and sequence length.
@@ -298,8 +300,9 @@ static void start_import_plans(const Start *s, Trainer *t) {
   if (!bytes || !cJSON_IsString(device) || strcmp(device->valuestring, t->device.words) || t->opt.tune) return;
   uint8_t *plans = (uint8_t *)malloc(bytes);
   for (size_t i = 0; i < bytes; i++) {
+    const char digits[] = {hex[2 * i], hex[2 * i + 1], 0};
     unsigned x = 0;
-    if (sscanf(hex + 2 * i, "%2x", &x) != 1) { free(plans); return; }
+    if (sscanf(digits, "%2x", &x) != 1) { free(plans); return; }
     plans[i] = (uint8_t)x;
   }
   t->ctx.ops->plans_import(&t->ctx, plans, bytes);

@@ -833,12 +833,12 @@ TEST_MPI(devices_resume_what_they_saved, 1,
 struct OptionClass { const char *letters, *names; };
 static const OptionClass option_classes[] = {
     {"KKK", "model n_layer n_head n_embd n_positions vocab_size tie_head"},
-    {"KDO", "seq_len shuffle drop_last"},
-    {"KOO", "batch_size global_batch seed optimizer"},
-    {"DDO", "dropout data param_dtype reduce_dtype loss_scale reduce matmul_precision eval_every test_batch_size "
+    {"KDO", "seq_len seed shuffle drop_last"},
+    {"KOO", "batch_size global_batch optimizer"},
+    {"DDO", "dropout data param_dtype reduce_dtype loss_scale matmul_precision eval_every test_batch_size "
             "sample_tokens temperature top_k save_every save_async keep keep_best"},
     {"DOO", "epochs max_steps lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction weight_decay beta1 "
-            "beta2 eps momentum clip"},
+            "beta2 eps momentum clip reduce"},
     {"OOO", "grad_accum tokenizer cache gather_slots comm shm device no_cuda graph tune isa threads eval_only "
             "sample_only prompt out log_every save_model export_hf resume init_from"}};
 // Of what is looked at and kept, not of what is trained: another value needs no notice.
