@@ -1334,7 +1334,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   int skipped_in_a_row = 0;
   // A run that a signal ended saves before it evaluates: that is made up for.
   if (t->step && step_is_due(t, o->eval_every) && saver->evaluated_step != t->step &&
-      saver_see(saver, evaluate(t, log, SPLIT_VALID).loss) && o->keep_best)
+      saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss) && o->keep_best)
     saver_save(saver, log, o->save_async, true);
   while (t->step < t->steps_total && !stop) {
     const double start = now_ms();
@@ -1355,7 +1355,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     }
     stop = r.stop;
     if (stop) break;
-    const bool best = step_is_due(t, o->eval_every) && saver_see(saver, evaluate(t, log, SPLIT_VALID).loss);
+    const bool best = step_is_due(t, o->eval_every) && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
     if (step_is_due(t, o->save_every) || (best && o->keep_best)) saver_save(saver, log, o->save_async, best);
   }
   if (!stop) return -1;
@@ -1377,8 +1377,8 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
     const int code = trainer_train(t, log, saver);
     if (code >= 0) return code;
   }
-  signal(SIGINT, SIG_DFL);                       // reading and talking may be cut short anywhere
-  signal(SIGTERM, SIG_DFL);
+  // Reading and talking may be cut short anywhere, a save may not.
+  if (!saver->pending) { signal(SIGINT, SIG_DFL); signal(SIGTERM, SIG_DFL); }
   if (o->eval_only) evaluate(t, log, SPLIT_VALID);
   if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);

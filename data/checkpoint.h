@@ -332,7 +332,11 @@ static bool checkpoint_remove(const char *directory, const char *name) {
   path_join(from, sizeof from, directory, name);
   path_join(to, sizeof to, directory, hidden);
   file_remove(to);
-  return file_rename(from, to) && file_remove(to);
+  if (file_rename(from, to)) return file_remove(to);
+  if (errno != EXDEV) return false;
+  // A directory of a lower layer of an overlay cannot be renamed: without its trainer.json it is no checkpoint.
+  path_join(to, sizeof to, from, "trainer.json");
+  return file_remove(to) && file_remove(from);
 }
 // Removes what a save or a removal that was cut short left behind: one of `starts`, then digits or a checkpoint's name.
 static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "latest.tmp", "best.tmp", NULL};
@@ -359,9 +363,11 @@ static void checkpoint_link(const char *directory, const char *link, const char 
 }
 // Keeps the `keep` newest (0: all), and the best if keep_best; the links show which these are. Which one is best stands
 // in the checkpoints: a process that was killed before it could set the link loses nothing.
-static void checkpoint_prune(const char *directory, int64_t keep, bool keep_best) {
+// Returns whether all that had to go is gone.
+static bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best) {
   char damaged[1024];
   int count, best = 0;
+  bool gone = true;
   Listed *list = checkpoint_list(directory, &count, damaged, sizeof damaged);
   while (best < count && !(list[best].serial >= 0 && list[best].best)) best++;
   const bool has_best = best < count && (!keep || best < keep || keep_best);
@@ -369,8 +375,9 @@ static void checkpoint_prune(const char *directory, int64_t keep, bool keep_best
   checkpoint_link(directory, "best", has_best ? list[best].name : NULL);
   for (int i = 0; i < count; i++)
     if (keep && i >= keep && list[i].serial >= 0 && !(keep_best && i == best))
-      checkpoint_remove(directory, list[i].name);
+      gone = checkpoint_remove(directory, list[i].name) && gone;
   free(list);
+  return gone;
 }
 // The whole checkpoint that was saved before the one in `directory`, beside it; "" if there is none.
 static void checkpoint_before(const char *directory, char *before, size_t bytes) {

@@ -19,8 +19,10 @@ struct Saver {
   bool best;                                     // this save is the best so far
   bool pending;                                  // a save has begun and its end was not told yet
   bool whole;                                    // the last save made a whole checkpoint, or there was none
+  bool pruned;                                   // rank 0: what had to go with it is gone
   int64_t serial, in_flight_step, saved_step;    // saved_step: of the newest whole one, -1: none
   double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
+  double best_before;                            // what best_loss was before the last one that was lower
   int64_t evaluated_step;                        // of the last one
   double start_ms, pause_ms;
   char *head, *tokenizer, *header[MAP_MAX_FILES];
@@ -128,7 +130,7 @@ static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, char *er
 static bool saver_name(Saver *s, const char *final) {
   char name[MAP_PATH_BYTES], longer[32];
   const bool there = !access(final, F_OK), exchanged = there && file_exchange(s->temporary, final);
-  if (there && !exchanged && errno != EINVAL && errno != ENOSYS) return false;
+  if (there && !exchanged && errno != EINVAL && errno != ENOSYS && errno != EXDEV) return false;
   snprintf(name, sizeof name, "%s", final);
   for (int digits = 9; !exchanged && !access(name, F_OK); digits++) {
     if (digits > 20) { errno = EEXIST; return false; }
@@ -158,7 +160,7 @@ static bool saver_commit(void *to, const uint32_t *checksums, char *error, size_
   if (!saver_put_trainer_json(s, checksums, error, error_bytes)) return false;
   REFUSE(!file_sync_directory(s->temporary), "cannot write %s: %s", s->temporary, strerror(errno));
   REFUSE(!saver_name(s, final), "cannot rename %s to %s: %s", s->temporary, final, strerror(errno));
-  checkpoint_prune(s->directory, s->t->opt.keep, s->t->opt.keep_best);
+  s->pruned = checkpoint_prune(s->directory, s->t->opt.keep, s->t->opt.keep_best);
   return true;
 }
 static void saver_discard(void *to) { file_remove(((Saver *)to)->temporary); }
@@ -220,6 +222,9 @@ static bool saver_report(Saver *s, Log *log) {
   if (!r->failed) s->saved_step = s->in_flight_step;
   const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
   log_checkpoint(log, s->t, &report);
+  if (!r->failed && !s->pruned && !s->t->fsdp.mesh.rank)
+    fprintf(stderr, "notice: what --keep %lld has no room for could not be removed from %s\n",
+            (long long)s->t->opt.keep, s->directory);
   saver_free_texts(s);
   return !r->failed;
 }
@@ -256,11 +261,16 @@ static bool saver_save_now(Saver *s, Log *log) {
   if (saver_finish(s, log) && s->saved_step == s->t->step) return true;
   return saver_save(s, log, false, false);
 }
-// Takes note of a validation loss; returns whether it is the lowest so far.
-static bool saver_see(Saver *s, double loss) {
+// Takes note of a validation loss; returns whether it is the lowest so far: of those that were saved, where the best are
+// kept, so that one whose save failed does not stand in the way of the next. Collective.
+static bool saver_see(Saver *s, Log *log, double loss) {
+  const bool keeps = s->t->opt.keep_best;
+  if (keeps && !saver_finish(s, log) && s->best) s->best_loss = s->best_before;
+  if (keeps) s->best = false;
   s->valid_loss = loss;
   s->evaluated_step = s->t->step;
   if (!(loss < s->best_loss)) return false;
+  s->best_before = s->best_loss;
   s->best_loss = loss;
   return true;
 }

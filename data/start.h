@@ -32,10 +32,10 @@ __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const c
   va_start(ap, fmt);
   const int wrote = vsnprintf(s->notices + n, room, fmt, ap);
   va_end(ap);
-  if (wrote < 0 || (size_t)wrote + 2 > room) { s->notices[n] = 0; return; }    // whole lines or nothing
-  memcpy(s->notices + n + wrote, "\n", 2);
+  if (wrote < 0 || room < 8) { s->notices[n] = 0; return; }
+  if ((size_t)wrote + 2 > room) memcpy(s->notices + sizeof s->notices - 5, "...", 3);          // cut, but still a line
+  memcpy(s->notices + ((size_t)wrote + 2 > room ? sizeof s->notices - 2 : n + (size_t)wrote), "\n", 2);
 }
-
 // Says what has gathered since it was called last.
 static void start_print_notices(Start *s) {
   const char *line = s->notices;
@@ -106,34 +106,50 @@ static bool start_check_import(Start *s, char *error, size_t error_bytes) {
   return ok;
 }
 
+// Rank 0: the checkpoint that PATH is, or the newest whole one in it; `found` is "" if there is none. False and one line
+// in `error` when there are only damaged ones.
+static bool start_locate(Start *s, const char *path, char *found, size_t bytes, char *error, size_t error_bytes) {
+  char link[64] = "", above[MAP_PATH_BYTES - 128];
+  found[0] = 0;
+  if (!is_checkpoint(path)) {
+    const int count = start_newest(s, path, found, bytes);
+    REFUSE(count && !found[0], "no checkpoint in %.600s is whole: %.*s", path, (int)strcspn(s->notices, "\n"),
+           s->notices);
+    return true;
+  }
+  // A link such as `latest` moves when its run saves: what it points to now is what all of it is read from.
+  snprintf(above, sizeof above, "%.1100s", path);
+  while (strlen(above) > 1 && above[strlen(above) - 1] == '/') above[strlen(above) - 1] = 0;
+  const ssize_t n = readlink(above, link, sizeof link - 1);
+  char *slash = strrchr(above, '/');
+  if (n <= 0 || strchr(link, '/')) { snprintf(found, bytes, "%s", path); return true; }
+  if (slash) slash[0] = 0;
+  snprintf(found, bytes, "%s%s%s", slash ? above : "", slash ? "/" : "", link);
+  return true;
+}
 // Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
 static bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
-  char found[MAP_PATH_BYTES - 64] = "";
+  char found[MAP_PATH_BYTES - 64] = "", ours[MAP_PATH_BYTES], here[PATH_MAX], there[PATH_MAX];
   const bool automatic = !strcmp(o->resume, "auto");
-  const char *path = automatic ? o->out : o->resume[0] ? o->resume : o->init_from;
-  s->resume = o->resume[0] != 0;
-  if (!path[0]) return true;
-  if (!automatic && is_checkpoint(path)) snprintf(found, sizeof found, "%s", path);
-  else {
-    const int count = start_newest(s, path, found, sizeof found);
-    REFUSE(count && !found[0], "no checkpoint in %s is whole: %.*s", path, (int)strcspn(s->notices, "\n"), s->notices);
-  }
+  const char *path = automatic ? o->out : o->resume;
+  s->resume = path[0] != 0;
+  if (s->resume && !start_locate(s, path, found, sizeof found, error, error_bytes)) return false;
+  REFUSE(s->resume && !automatic && !found[0],
+         "--resume %s: no checkpoint there (a directory with trainer.json, or one that holds "
+         "step_* directories)%s", path, access(path, F_OK) ? "; there is no such directory" : "");
   if (found[0]) {
-    char ours[MAP_PATH_BYTES], here[PATH_MAX], there[PATH_MAX];
     path_join(ours, sizeof ours, o->out, "ckpt");
-    s->here = s->resume && realpath(ours, here) && realpath(found, there) && !strncmp(here, there, strlen(here)) &&
+    s->here = realpath(ours, here) && realpath(found, there) && !strncmp(here, there, strlen(here)) &&
               there[strlen(here)] == '/';
     return start_open_checkpoint(s, found, error, error_bytes);
   }
-  if (automatic) {
-    s->resume = false;
+  if (s->resume)
     start_notice(s, "--resume auto: no checkpoint in %s/ckpt; starting at the beginning", o->out);
-    if (!o->init_from[0]) return true;
-    path = o->init_from;
-  }
-  REFUSE(o->resume[0] && !automatic,
-         "--resume %s: no checkpoint there (a directory with trainer.json, or one that holds "
-         "step_* directories)%s", path, access(path, F_OK) ? "; there is no such directory" : "");
+  s->resume = false;
+  path = o->init_from;
+  if (!path[0]) return true;
+  if (!start_locate(s, path, found, sizeof found, error, error_bytes)) return false;
+  if (found[0]) return start_open_checkpoint(s, found, error, error_bytes);
   s->kind = START_IMPORT;
   snprintf(s->path, sizeof s->path, "%.1200s", path);
   if (!import_open(&s->import, path, error, error_bytes) || !start_check_import(s, error, error_bytes)) return false;

@@ -278,7 +278,7 @@ static inline bool store_write_span(Store *s, const Span *span, const char *data
   for (int64_t r = 0; r < span->rows; r++)
     if (!file_write(s->fd[span->file], path, data + r * span->row_bytes, span->row_bytes,
                     span->offset + r * span->stride))
-      return store_fail(store_mine(s), "cannot write %s: %s", path, strerror(errno));
+      return store_fail(store_mine(s), "cannot write %.300s: %s", path, strerror(errno));
   return true;
 }
 
@@ -317,9 +317,9 @@ static inline bool store_all_written(const Store *s) {
 static inline void store_sync_files(Store *s) {
   for (int i = 0; i < s->map.files; i++) {
     if (s->fd[i] >= 0 && !store_mine(s)->failed && !s->result->failed && !file_sync(s->fd[i], s->map.path[i]))
-      store_fail(store_mine(s), "cannot write %s: %s", s->map.path[i], strerror(errno));
+      store_fail(store_mine(s), "cannot write %.300s: %s", s->map.path[i], strerror(errno));
     if (s->fd[i] >= 0 && close(s->fd[i]))
-      store_fail(store_mine(s), "cannot write %s: %s", s->map.path[i], strerror(errno));
+      store_fail(store_mine(s), "cannot write %.300s: %s", s->map.path[i], strerror(errno));
     s->fd[i] = -1;
   }
 }
@@ -416,7 +416,7 @@ static inline bool store_create_files(Store *s, StoreRecord *r) {
     *strrchr(directory, '/') = 0;
     if ((s->fd[i] = file_create(m->path[i], directory)) < 0 || !file_reserve(s->fd[i], m->path[i], m->file_bytes[i]) ||
         !file_write(s->fd[i], m->path[i], s->request.header[i], m->data_at[i], 0))
-      store_fail(r, "rank 0: cannot write %s (%lld bytes): %s", m->path[i], (long long)m->file_bytes[i],
+      store_fail(r, "rank 0: cannot write %.300s (%lld bytes): %s", m->path[i], (long long)m->file_bytes[i],
                  strerror(errno));
   }
   return !r->failed;
@@ -445,7 +445,7 @@ static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest reque
   s->direct = !rank || s->f->mesh.hosts == 1 || !access(s->map.path[0], W_OK);
   for (int i = 0; i < s->map.files && rank && s->direct && !s->result->failed; i++)
     if ((s->fd[i] = file_create(s->map.path[i], s->map.path[i])) < 0)
-      store_fail(store_mine(s), "cannot write %s: %s", s->map.path[i], strerror(errno));
+      store_fail(store_mine(s), "cannot write %.300s: %s", s->map.path[i], strerror(errno));
   int streams = !s->direct, all_streams = 0;
   MPI_Allreduce(&streams, &all_streams, 1, MPI_INT, MPI_SUM, s->comm);
   s->remote_left = rank ? 0 : all_streams;
@@ -551,9 +551,9 @@ static inline bool store_open_files(StoreLoad *l, StoreRecord *r) {
   for (int i = 0; i < m->files && !r->failed; i++) {
     struct stat st;
     if ((l->fd[i] = open(m->path[i], O_RDONLY | O_CLOEXEC)) < 0 || fstat(l->fd[i], &st))
-      return store_fail(r, "cannot open %s: %s", m->path[i], strerror(errno));
+      return store_fail(r, "cannot open %.300s: %s", m->path[i], strerror(errno));
     if (st.st_size != m->file_bytes[i])
-      return store_fail(r, "%s has %lld bytes, not the %lld it should have: it is not whole", m->path[i],
+      return store_fail(r, "%.300s has %lld bytes, not the %lld it should have: it is not whole", m->path[i],
                         (long long)st.st_size, (long long)m->file_bytes[i]);
   }
   return true;
@@ -567,7 +567,7 @@ static inline bool store_read_blocks(Store *s, StoreLoad *l, int file, int64_t f
   l->held_file = -1;
   const int64_t a = from / block * block, b = min64((to + block - 1) / block * block, data_bytes);
   if (!file_read(l->fd[file], s->scratch[0], b - a, m->data_at[file] + a))
-    return store_fail(r, "cannot read %s: %s", m->path[file], strerror(errno));
+    return store_fail(r, "cannot read %.300s: %s", m->path[file], strerror(errno));
   int64_t block0 = 0;
   for (int i = 0; i < file; i++) block0 += map_blocks(m, i);
   for (int64_t at = a; at < b; at += block) {
@@ -594,7 +594,7 @@ static inline const char *store_read_span(Store *s, StoreLoad *l, const Span *sp
   for (int64_t row = 0; row < span->rows; row++)
     if (!file_read(l->fd[span->file], s->scratch[0] + row * span->row_bytes, span->row_bytes,
                    span->offset + row * span->stride)) {
-      store_fail(r, "cannot read %s: %s", l->map->path[span->file], strerror(errno));
+      store_fail(r, "cannot read %.300s: %s", l->map->path[span->file], strerror(errno));
       return NULL;
     }
   return s->scratch[0];

@@ -189,7 +189,8 @@ static inline void resume_step(Trainer *t, Saver *saver, const ResumeVariant *v,
   if (t->step == 1) resume_poke(t, v->poke);
   if (t->step != 2 && t->step != 4) return;      // validated before the save, and between it and the end
   r->eval_loss = trainer_eval(t, &t->corpus->split[SPLIT_VALID]).loss;
-  saver_see(saver, r->eval_loss);
+  static Log quiet;
+  saver_see(saver, &quiet, r->eval_loss);
 }
 static inline void resume_steps(Trainer *t, Saver *saver, const ResumeVariant *v, ResumeTrace *r, int64_t until) {
   while (t->step < until) resume_step(t, saver, v, r);
@@ -1168,6 +1169,8 @@ static int dir_exchange_hook(FileOp op, const char *) {
   dir_no_exchange = false;
   return EINVAL;
 }
+static int resume_no_space(FileOp op, const char *) { return op == FILE_WRITE ? ENOSPC : 0; }
+
 TEST_MPI(checkpoints_rotate, 1,
          "saves rotate by --keep and --keep_best, links follow, a step saved again is replaced; a run that goes back "
          "goes on counting, one that begins anew moves the earlier run's aside and loses none") {
@@ -1185,7 +1188,7 @@ TEST_MPI(checkpoints_rotate, 1,
   const char *const directory = ckpt_path("out/ckpt");
   const double losses[] = {5, 6, 4, 4.5, 4.25};
   for (t.step = 1; t.step <= 5; t.step++)
-    EXPECT(saver_save(&saver, &log, false, saver_see(&saver, losses[t.step - 1])), "%s", t.store.result->error);
+    EXPECT(saver_save(&saver, &log, false, saver_see(&saver, &log, losses[t.step - 1])), "%s", t.store.result->error);
   dir_expect("five saves", dir_names(directory), "best latest step_00000003 step_00000004 step_00000005 ");
   dir_expect("latest", dir_link(ckpt_path("out/ckpt/latest")), "step_00000005");
   dir_expect("best", dir_link(ckpt_path("out/ckpt/best")), "step_00000003");
@@ -1224,6 +1227,13 @@ TEST_MPI(checkpoints_rotate, 1,
   dir_expect("the old run", dir_names(ckpt_path("out/ckpt.1")),
              "best latest step_00000002 step_00000003 step_00000005 ");
   EXPECT(saver.serial == 1 || saver.serial > serial, "serial %lld", (long long)saver.serial);
+
+  file_hook = resume_no_space;
+  EXPECT(!saver_save(&saver, &log, false, saver_see(&saver, &log, 3)), "saved on a disk without space");
+  file_hook = NULL;
+  EXPECT(saver_save(&saver, &log, false, saver_see(&saver, &log, 3.5)) && saver.best,
+         "a loss below all that were saved is not the best: a lower one was lost");
+  EXPECT(!saver_see(&saver, &log, 3.75), "3.75 is the best although 3.5 is saved");
   trainer_close(&t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }

@@ -282,6 +282,32 @@ TEST(cli_resume_auto_in_a_job_script,
   }
 }
 
+TEST(cli_resume_by_the_same_command,
+     "the command of a run, --resume auto and more steps: also when it asks for more vocabulary than the text has; and "
+     "a run with SGD is evaluated and sampled from") {
+  CliRun r;
+  char out[600];
+  const char *more = "--vocab_size 100000 --optimizer sgd --resume auto";
+  snprintf(out, sizeof out, "%s", cli_path("out"));
+  for (int steps = 3; steps <= 6; steps += 3) {
+    CLI_RUN(&r, "%s %s %s --max_steps %d --out %s", cli_ranks(0), cli_small(), more, steps, out);
+    cli_expect_done(&r, more);
+    EXPECT(cli_count(r.text, "resumed from: ") == (steps > 3), "%d steps:\n%.3000s", steps, r.text);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "%s %s --vocab_size 99999 --resume auto --out %s", cli_ranks(0), cli_small(), out);
+  EXPECT(r.code == 2 && strstr(r.text, "--vocab_size 99999 contradicts "), "exit code %d:\n%.3000s", r.code, r.text);
+  cli_free(&r);
+  const struct { const char *from, *what; } looks[] = {
+      {"--resume", "--eval_only"}, {"--resume", "--sample_only"}, {"--init_from", "--eval_only"}};
+  for (const auto &look : looks) {
+    CLI_RUN(&r, "%s %s %s %s --data %s --out %s", cli_ranks(2), look.from, out, look.what, cli_text(60),
+            cli_path("look"));
+    cli_expect_done(&r, look.what);
+    cli_free(&r);
+  }
+}
+
 TEST(cli_resume_takes_a_path,
      "--resume OUT, OUT/ckpt, OUT/ckpt/latest, OUT/ckpt/step_N: one checkpoint, and six more steps end like twelve") {
   CliRun r;
