@@ -1261,7 +1261,7 @@ static void trainer_tune(Trainer *t) {
 }
 
 static void on_stop_signal(int signal) {
-  const int asked = signal == SIGUSR1 || (signal == SIGTERM && !under_mpirun) ? STOP_SAVE : STOP_END;
+  const int asked = signal == SIGUSR1 || (signal != SIGINT && !under_mpirun) ? STOP_SAVE : STOP_END;
   if (asked > stop_asked) stop_asked = asked;
 }
 // A signal asks the training loop to end after its step. A second SIGINT ends the process at once; what asks for a
@@ -1276,6 +1276,7 @@ static void catch_signal(int signal, int flags) {
 static void catch_stop_signals() {
   catch_signal(SIGINT, (int)SA_RESETHAND);
   catch_signal(SIGTERM, under_mpirun ? (int)SA_RESETHAND : 0); // schedulers send it twice while we save
+  if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP, 0);               // nohup's wish is kept
 }
 
 static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
@@ -1362,11 +1363,8 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   if (stop == STOP_END) log_close(log, t, "signal");             // first: mpirun may leave us little time
   const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
   if (stop == STOP_SAVE) log_close(log, t, saved ? "saved" : "not saved");
-  if (!t->fsdp.mesh.rank) {
-    log_line_end(log);
-    printf("stopped by signal after step %lld%s\n", (long long)t->step,
-           saved ? "; --resume auto goes on from here" : "");
-  }
+  log_line_end(log);
+  saver_print_stop(saver);
   return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
 }
 
@@ -1423,10 +1421,11 @@ static void resolve_options(Options *o, Start *start, MPI_Comm comm, const char 
   if (!rank && lock_out(o, error, sizeof error)) start_find(start, o, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   start_share(start, comm);
-  if (start_options(start, o, error, sizeof error)) options_resolve(o, world, error, sizeof error);
+  if (start_options(start, o, error, sizeof error) && start_check_ranks(start, o, world, error, sizeof error))
+    options_resolve(o, world, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, o);
-  if (!rank) check_out(o, error, sizeof error);
+  if (!rank && saver_check(o, error, sizeof error)) check_out(o, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   if (!rank && start->notices[0]) start_print_notices(start);
 }
@@ -1481,7 +1480,7 @@ int train_main(int argc, char **argv) {
   catch_stop_signals();
   Log log;
   log_open(&log, &t, start.here || !trainer_trains(&o), start.path);
-  if (!rank && corpus.has_tokenizer && trainer_trains(&o)) {
+  if (!rank && corpus.has_tokenizer && trainer_trains(&o) && !start.here) {
     char path[OPTION_TEXT_BYTES + 32];
     snprintf(path, sizeof path, "%s/tokenizer.json", o.out);
     if (!tokenizer_save(&corpus.tokenizer, path, error, sizeof error)) die_missing("%s", error);

@@ -272,7 +272,9 @@ static bool checkpoint_has_file(const char *directory, const char *name, const c
   int64_t want = -1;
   json_int(file, "bytes", 0, 0x1p53, &want);
   path_join(path, sizeof path, directory, name);
-  REFUSE(stat(path, &st) || st.st_size != want, "%.900s is missing or has not its %lld bytes", path, (long long)want);
+  REFUSE(stat(path, &st), "%.900s cannot be found: %s", path, strerror(errno));
+  REFUSE(!S_ISREG(st.st_mode) || st.st_size != want, "%.900s has %lld bytes, not the %lld that were written", path,
+         (long long)st.st_size, (long long)want);
   return true;
 }
 // The serial of the checkpoint in `directory`; -1 and the reason when it is not whole: a file is missing or short.

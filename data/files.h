@@ -112,6 +112,15 @@ static inline bool file_sync_directory(const char *path) {
 static inline bool file_rename(const char *from, const char *to) {
   return file_allowed(FILE_RENAME, to) && !rename(from, to);
 }
+// Gives PATH the first free name of PATH.1, PATH.2, ..., which `aside` receives.
+static inline bool file_move_aside(const char *path, char *aside, size_t aside_bytes) {
+  for (int i = 1; i < 100000; i++) {
+    const int n = snprintf(aside, aside_bytes, "%s.%d", path, i);
+    if (n < 0 || (size_t)n >= aside_bytes) { errno = ENAMETOOLONG; return false; }
+    if (access(aside, F_OK)) break;
+  }
+  return file_rename(path, aside);
+}
 // Two names change places in one instant. False with EINVAL or ENOSYS where the file system cannot.
 static inline bool file_exchange(const char *a, const char *b) {
   enum { EXCHANGE = 2 };                         // RENAME_EXCHANGE of linux/fs.h
@@ -162,11 +171,11 @@ static inline bool file_put(const char *path, const char *directory, const void 
 // The whole of a file of at most `most` bytes, malloc'ed, with a zero behind it. NULL with errno (EFBIG: it is larger).
 static inline char *file_get(const char *path, int64_t most, int64_t *bytes) {
   struct stat st;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // a pipe would wait for its writer
   if (fd < 0) return NULL;
   char *text = NULL;
   if (!fstat(fd, &st)) {
-    if (S_ISDIR(st.st_mode)) errno = EISDIR;
+    if (!S_ISREG(st.st_mode)) errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
     else if (st.st_size > most) errno = EFBIG;
     else if ((text = (char *)calloc(1, (size_t)st.st_size + 1)) && !file_read(fd, text, st.st_size, 0)) {
       free(text);

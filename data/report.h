@@ -143,6 +143,10 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from) 
   if (t->fsdp.mesh.rank) return;
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  char aside[OPTION_TEXT_BYTES + 64];
+  struct stat st;
+  if (!append && !stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
+    printf("notice: %s is of an earlier run; it is now %s\n", path, aside);
   log->metrics = log_file(path, append);
   if (!log->metrics) die_missing("cannot write %s: %s", path, strerror(errno));
   log->whole_bytes = ftello(log->metrics);

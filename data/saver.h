@@ -30,6 +30,33 @@ struct Saver {
   uint64_t tokenizer_hash;
 };
 
+// Rank 0, before anything is taken: whether OUT/ckpt can be written if it is there, and that --export_hf does not
+// overwrite a checkpoint. One line in `error`.
+static bool saver_check(const Options *o, char *error, size_t error_bytes) {
+  char ckpt[MAP_PATH_BYTES], above[MAP_PATH_BYTES], damaged[1024];
+  struct stat st;
+  path_join(ckpt, sizeof ckpt, o->out, "ckpt");
+  const bool there = !lstat(ckpt, &st), saves = trainer_trains(o) && o->save_every >= 0;
+  REFUSE(saves && there && (stat(ckpt, &st) || !S_ISDIR(st.st_mode) || access(ckpt, R_OK | W_OK | X_OK)),
+         "%.900s cannot be written: %s; checkpoints go there (--save_every -1: none)", ckpt,
+         !stat(ckpt, &st) && !S_ISDIR(st.st_mode) ? "it is no directory" : strerror(errno));
+  if (!o->export_hf[0]) return true;
+  snprintf(above, sizeof above, "%s", o->export_hf);             // it need not be there yet
+  size_t n = strlen(above);
+  while (n && above[n - 1] == '/') n--;
+  while (n && above[n - 1] != '/') n--;
+  snprintf(above + n, sizeof above - n, ".");
+  const char *const places[] = {o->export_hf, above};
+  for (const char *place : places) {
+    int count;
+    free(checkpoint_list(place, &count, damaged, sizeof damaged));
+    path_join(ckpt, sizeof ckpt, place, "trainer.json");
+    REFUSE(count || !access(ckpt, F_OK),
+           "--export_hf %.900s would write among checkpoints: give it a directory of its own", o->export_hf);
+  }
+  return true;
+}
+
 static void saver_init(Saver *s, Trainer *t) {
   memset(s, 0, sizeof *s);
   s->t = t;
@@ -85,12 +112,12 @@ static bool saver_open_directory(Saver *s, StoreRecord *r) {
   for (int i = 0; i < count; i++) s->serial = max64(s->serial, list[i].serial);
   free(list);
   if (count && !s->continues) {
-    for (int i = 1; i < 100000; i++) {
-      snprintf(aside, sizeof aside, "%.1200s.%d", s->directory, i);
-      if (access(aside, F_OK)) break;
-    }
-    if (!file_rename(s->directory, aside))
-      return store_fail(r, "rank 0: cannot move %s of an earlier run to %s: %s", s->directory, aside, strerror(errno));
+    char real[PATH_MAX];
+    struct stat st;                              // a link to a larger disk stays what it is
+    const bool linked = !lstat(s->directory, &st) && S_ISLNK(st.st_mode) && realpath(s->directory, real);
+    const char *from = linked ? real : s->directory;
+    if (!file_move_aside(from, aside, sizeof aside) || !file_make_directory(from))
+      return store_fail(r, "rank 0: cannot move %.300s of an earlier run aside: %s", from, strerror(errno));
     printf("notice: %s holds checkpoints of an earlier run; they are now in %s\n", s->directory, aside);
   }
   if (!file_make_directory(s->directory) || !file_sync_directory(s->t->opt.out))
@@ -261,8 +288,15 @@ static bool saver_save_now(Saver *s, Log *log) {
   if (saver_finish(s, log) && s->saved_step == s->t->step) return true;
   return saver_save(s, log, false, false);
 }
-// Takes note of a validation loss; returns whether it is the lowest so far: of those that were saved, where the best are
-// kept, so that one whose save failed does not stand in the way of the next. Collective.
+// The last word of a run that a signal has ended, on rank 0.
+static void saver_print_stop(const Saver *s) {
+  if (s->t->fsdp.mesh.rank) return;
+  printf("stopped by signal after step %lld; ", (long long)s->t->step);
+  if (s->saved_step < 0) printf("there is no checkpoint\n");
+  else printf("--resume auto goes on from step %lld\n", (long long)s->saved_step);
+}
+// Takes note of a validation loss; returns whether it is the lowest so far: of those that were saved, where the best
+// are kept, so that one whose save failed does not stand in the way of the next. Collective.
 static bool saver_see(Saver *s, Log *log, double loss) {
   const bool keeps = s->t->opt.keep_best;
   if (keeps && !saver_finish(s, log) && s->best) s->best_loss = s->best_before;

@@ -106,13 +106,31 @@ static bool start_check_import(Start *s, char *error, size_t error_bytes) {
   return ok;
 }
 
-// Rank 0: the checkpoint that PATH is, or the newest whole one in it; `found` is "" if there is none. False and one line
-// in `error` when there are only damaged ones.
+// Whether a name is there but cannot be looked into: a disk that is not mounted, a directory of another user. What it
+// holds must not be taken for nothing.
+static bool start_is_hidden(const char *path) {
+  struct stat st;
+  DIR *dir = opendir(path);
+  const int fault = errno;
+  if (dir) closedir(dir);
+  errno = fault;
+  return !dir && (!lstat(path, &st) || (errno != ENOENT && errno != ENOTDIR));
+}
+// Rank 0: the checkpoint that PATH is, or the newest whole one in it; `found` is "" if there is none. False and one
+// line in `error` when there are only damaged ones, or it cannot be known.
 static bool start_locate(Start *s, const char *path, char *found, size_t bytes, char *error, size_t error_bytes) {
-  char link[64] = "", above[MAP_PATH_BYTES - 128];
+  char link[64] = "", above[MAP_PATH_BYTES - 128], inside[MAP_PATH_BYTES];
   found[0] = 0;
   if (!is_checkpoint(path)) {
     const int count = start_newest(s, path, found, bytes);
+    path_join(inside, sizeof inside, path, "ckpt");
+    const char *const names[] = {path, inside};
+    for (const char *hidden : names) {
+      struct stat st;
+      const bool is_file = !stat(hidden, &st) && S_ISREG(st.st_mode) && hidden == path;        // weights, perhaps
+      REFUSE(!count && !is_file && start_is_hidden(hidden), "%.900s is there, but cannot be read: %s", hidden,
+             strerror(errno));
+    }
     REFUSE(count && !found[0], "no checkpoint in %.600s is whole: %.*s", path, (int)strcspn(s->notices, "\n"),
            s->notices);
     return true;
@@ -156,6 +174,20 @@ static bool start_find(Start *s, const Options *o, char *error, size_t error_byt
   s->shape = s->import.shape;
   snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
   if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
+  if (!s->tokenizer[0] && !o->tokenizer[0])
+    start_notice(s, "%s comes without a tokenizer: text will be encoded by one that is trained on it, whose ids mean "
+                 "something else to these weights; --tokenizer names theirs", path);
+  return true;
+}
+// Whether `world` ranks can go on with a checkpoint's run: they must divide the microbatches of its step.
+static bool start_check_ranks(const Start *s, const Options *o, int world, char *error, size_t error_bytes) {
+  if (s->kind != START_CHECKPOINT || !s->resume || !trainer_trains(o)) return true;
+  const long long M = (long long)(o->global_batch / max64(1, o->batch_size));
+  REFUSE(o->given[OPT_grad_accum] && o->grad_accum * world != M,
+         "%.900s was trained with %lld microbatches a step: with %d ranks leave --grad_accum %lld out", s->path, M,
+         world, (long long)o->grad_accum);
+  REFUSE(M % world, "%.900s was trained with %lld microbatches of %lld sequences a step: %d ranks cannot share them, "
+         "any number that divides %lld can go on", s->path, M, (long long)o->batch_size, world, M);
   return true;
 }
 
@@ -278,8 +310,10 @@ static bool start_options_of_import(const Start *s, Options *o, char *error, siz
 }
 // Completes the options by what the run starts from. The same on every rank. False and one line in `error`.
 static bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
-  REFUSE((o->eval_only || o->sample_only) && s->kind == START_FRESH,
-         "--%s needs weights: --resume CHECKPOINT or --init_from PATH", o->eval_only ? "eval_only" : "sample_only");
+  const char *only = o->eval_only ? "eval_only" : "sample_only";
+  const bool nothing = !trainer_trains(o) && s->kind == START_FRESH;
+  REFUSE(nothing && o->resume[0], "--%s: there is no checkpoint in %.900s/ckpt", only, o->out);
+  REFUSE(nothing, "--%s needs weights: --resume CHECKPOINT or --init_from PATH", only);
   if (s->kind == START_CHECKPOINT) return start_options_of_checkpoint(s, o, error, error_bytes);
   return s->kind == START_FRESH || start_options_of_import(s, o, error, error_bytes);
 }
@@ -291,6 +325,9 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
   if (!checkpoint_state(s->path, s->json, &c, error, error_bytes)) return false;
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
+  REFUSE(c.corpus_hash != corpus->hash && cJSON_IsString(source) && !strcmp(source->valuestring, corpus->source),
+         "%.600s: its files are not those any more that %.600s was trained on; to train its weights on other data, "
+         "--init_from %.300s", corpus->source, s->path, s->path);
   REFUSE(c.corpus_hash != corpus->hash,
          "the tokens of %.600s are not those that %.600s was trained on (%s): --data names them; "
          "to train its weights on other data, --init_from %.300s", corpus->source, s->path,
@@ -342,8 +379,9 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
       saver->best_loss = c.best_loss;
     }
     if (trains && t->step >= t->steps_total)
-      start_notice(s, "the checkpoint is at step %lld of %lld: nothing is left to train; --epochs or --max_steps makes "
-                   "the run longer", (long long)t->step, (long long)t->steps_total);
+      start_notice(s, "the checkpoint is at step %lld of %lld: nothing is left to train; a larger %s makes the run "
+                   "longer", (long long)t->step, (long long)t->steps_total,
+                   t->opt.max_steps == t->steps_total ? "--max_steps" : "--epochs");
     if (trains) {
       saver->continues = s->here;
       saver->saved_step = s->here ? c.step : -1;

@@ -550,7 +550,7 @@ static inline bool store_open_files(StoreLoad *l, StoreRecord *r) {
   const TensorMap *m = l->map;
   for (int i = 0; i < m->files && !r->failed; i++) {
     struct stat st;
-    if ((l->fd[i] = open(m->path[i], O_RDONLY | O_CLOEXEC)) < 0 || fstat(l->fd[i], &st))
+    if ((l->fd[i] = open(m->path[i], O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0 || fstat(l->fd[i], &st))
       return store_fail(r, "cannot open %.300s: %s", m->path[i], strerror(errno));
     if (st.st_size != m->file_bytes[i])
       return store_fail(r, "%.300s has %lld bytes, not the %lld it should have: it is not whole", m->path[i],
@@ -645,7 +645,7 @@ static inline bool store_sees(Store *s, const TensorMap *m, uint32_t mine) {
   enum { LOOK_BYTES = 65536 };
   uint32_t first;
   for (int i = 0; i < m->files; i++) {
-    const int fd = open(m->path[i], O_RDONLY | O_CLOEXEC);
+    const int fd = open(m->path[i], O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     const int64_t n = min64(LOOK_BYTES, m->file_bytes[i]);
     struct stat st = {};
     bool ok = fd >= 0 && !fstat(fd, &st) && st.st_size == m->file_bytes[i];

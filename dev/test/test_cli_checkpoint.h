@@ -155,7 +155,7 @@ TEST(cli_sigusr1_saves_and_another_number_of_ranks_goes_on,
     for (int times = 0; times < 3; times++, usleep(300)) kill(r.pid, SIGUSR1);
     cli_wait(&r, CLI_LIMIT_S);
     EXPECT(r.code == EXIT_SAVED, "%s: exit code %d, must be 85:\n%.3000s", what, r.code, r.text);
-    EXPECT(cli_count(r.text, "; --resume auto goes on from here") == 1, "%s: it does not say how to go on:\n%.3000s",
+    EXPECT(cli_count(r.text, "; --resume auto goes on from step ") == 1, "%s: it does not say how to go on:\n%.3000s",
            what, r.text);
     cli_expect_end(what, out, "saved");
     cli_free(&r);
@@ -346,7 +346,10 @@ TEST(cli_resume_refuses_what_is_no_continuation,
        "the tokens of text in @/other (--data) are not those that @/out/ckpt/step_00000006 was trained on (text in "
        "@/text (--data)): --data names them; to train its weights on other data, --init_from "
        "@/out/ckpt/step_00000006"},
-      {3, "--resume auto", 2, "--global_batch 8 is not divisible by batch_size 2 x 3 ranks"},
+      {3, "--resume auto", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches of 2 sequences a step: 3 ranks "
+       "cannot share them, any number that divides 4 can go on"},
+      {2, "--resume auto --grad_accum 4", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches a step: with 2 "
+       "ranks leave --grad_accum 4 out"},
       {2, "--resume @/none", 3,
        "--resume @/none: no checkpoint there (a directory with trainer.json, or one that holds step_* directories); "
        "there is no such directory"},
@@ -432,6 +435,39 @@ TEST(cli_a_fresh_run_moves_older_checkpoints_aside,
     EXPECT(!strcmp(cli_checkpoints(directory), row.holds), "%s holds %s, must hold %s", row.name,
            cli_checkpoints(directory), row.holds);
   }
+}
+
+TEST(cli_nothing_of_an_earlier_run_is_lost,
+     "a fresh run keeps the earlier one's metrics aside; a ckpt that is a dangling link or a file is refused before "
+     "training; an export never goes among checkpoints") {
+  CliRun r;
+  char out[600];
+  snprintf(out, sizeof out, "%s", cli_path("out"));
+  cli_six_steps(out, "");
+  CLI_RUN(&r, "cp %s/metrics.jsonl %s/before && %s %s --max_steps 2 --save_every -1 --out %s && cmp %s/before "
+          "%s/metrics.jsonl.1", out, out, cli_ranks(0), cli_small(), out, out, out);
+  EXPECT(r.code == 0 && cli_count(r.text, "is of an earlier run; it is now ") == 1, "exit code %d:\n%.3000s", r.code,
+         r.text);
+  cli_free(&r);
+  for (const char *into : {"ckpt", "ckpt/latest", "ckpt/step_00000006", "ckpt/step_00000099"}) {
+    CLI_RUN(&r, "%s --resume %s --sample_only --export_hf %s/%s --out %s", cli_ranks(2), out, out, into, out);
+    EXPECT(r.code == 3 && strstr(r.text, "would write among checkpoints"), "into %s: exit code %d:\n%.2000s", into,
+           r.code, r.text);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "cd %s && mv ckpt away && ln -s nowhere ckpt", out);
+  cli_free(&r);
+  for (const char *resume : {"--resume auto", ""}) {
+    CLI_RUN(&r, "%s %s --max_steps 3 %s --out %s", cli_ranks(0), cli_small(), resume, out);
+    EXPECT(r.code == 3 && strstr(r.text, "/ckpt") && !strstr(r.text, "] step "), "'%s': exit code %d:\n%.2000s", resume,
+           r.code, r.text);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "cd %s && rm ckpt && mkdir real && mv away/* real && ln -s real ckpt && %s %s --max_steps 2 --out %s && "
+          "test -L ckpt && test -d real.1/step_00000006 && test -d real/step_00000002", out, cli_ranks(0), cli_small(),
+          out);
+  EXPECT(r.code == 0, "a linked ckpt: exit code %d:\n%.3000s", r.code, r.text);
+  cli_free(&r);
 }
 
 TEST(cli_keeps_what_it_was_told_to,
