@@ -141,20 +141,13 @@ static inline bool import_check_shape(const ModelShape *m, const char *path, cha
 // The whole of a small regular text file, ended by NUL, malloc'ed. NULL and `error` when it cannot be had.
 static inline char *import_read_text(const char *path, size_t *bytes, char *error, size_t error_bytes) {
   enum { HIGHEST_BYTES = 1 << 20 };
-  struct stat st;
-  errno = EINVAL;                                // of what is there but no file
-  FILE *f = stat(path, &st) || !S_ISREG(st.st_mode) ? NULL : fopen(path, "rb");
-  if (!f) { snprintf(error, error_bytes, "%s: cannot read it: %s", path, strerror(errno)); return NULL; }
-  char *text = (char *)malloc(HIGHEST_BYTES + 1);
-  *bytes = fread(text, 1, HIGHEST_BYTES + 1, f);
-  fclose(f);
-  if (*bytes <= HIGHEST_BYTES) {
-    text[*bytes] = 0;
-    return text;
-  }
-  snprintf(error, error_bytes, "%s: has more than %d bytes, no config.json has", path, HIGHEST_BYTES);
-  free(text);
-  return NULL;
+  int64_t n;
+  char *text = file_get(path, HIGHEST_BYTES, &n);
+  *bytes = (size_t)n;
+  if (!text && errno == EFBIG)
+    snprintf(error, error_bytes, "%s: has more than %d bytes, no config.json has", path, HIGHEST_BYTES);
+  else if (!text) snprintf(error, error_bytes, "%s: cannot read it: %s", path, strerror(errno));
+  return text;
 }
 
 // A config.json being read.

@@ -7,6 +7,7 @@
 // Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt
 // Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any.
 #pragma once
+#include "files.h"
 #include "tokenizer.h"
 
 // ---- 7 save --------------------------------------------------------------------------------------------------------
@@ -123,22 +124,18 @@ static inline char *tokenizer_text(const Tokenizer *t, size_t *bytes) {
 // Writes tokenizer.json: under a temporary name beside it, then renamed, so `path` is never half a file. False, and one
 // line in error, when it cannot be written; what was at `path` is then still there.
 static inline bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t error_bytes) {
-  char temporary[4096];
-  int n = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-  if (n < 0 || (size_t)n >= sizeof temporary)
+  char directory[4096];
+  const int n = snprintf(directory, sizeof directory, "%s", path);
+  if (n < 0 || (size_t)n >= sizeof directory)
     return bpe_refuse(error, error_bytes, "tokenizer", "the path is too long");
-  FILE *f = fopen(temporary, "wb");
-  if (!f) return bpe_refuse(error, error_bytes, temporary, "cannot write the tokenizer here: %s", strerror(errno));
+  char *slash = strrchr(directory, '/');
+  strcpy(slash ? slash + (slash == directory) : directory, slash ? "" : ".");
   size_t bytes;
   char *text = tokenizer_text(t, &bytes);
-  bool ok = fwrite(text, 1, bytes, f) == bytes && fflush(f) == 0 && fsync(fileno(f)) == 0;
-  int why = errno;
-  if (fclose(f) != 0 && ok) { ok = false; why = errno; }
+  const bool ok = file_put(path, directory, text, (int64_t)bytes);
+  const int why = errno;
   free(text);
-  if (ok && rename(temporary, path) != 0) { ok = false; why = errno; }
-  if (ok) return true;
-  remove(temporary);
-  return bpe_refuse(error, error_bytes, path, "cannot write the tokenizer: %s", strerror(why));
+  return ok || bpe_refuse(error, error_bytes, path, "cannot write the tokenizer: %s", strerror(why));
 }
 
 // ---- 8 load tokenizer.json -----------------------------------------------------------------------------------------
