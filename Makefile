@@ -23,7 +23,7 @@ make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
 make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
 make test-all     the same with wider products of cases and more seeds
-make bench        speed, quality, checkpoints beside PyTorch, where PYTHON has torch (dev/bench.sh)
+make bench        beside the fastest PyTorch (ARGS=ratios), op by op, checkpoints, quality; PYTHON has torch (dev/bench.sh)
 make fuzz         run the readers of files on damaged ones: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
 make ptxas        registers, spills and shared memory of every CUDA kernel
 make setup        only install what is missing (dev/setup.sh)
@@ -172,6 +172,8 @@ cmd_train_gpt_fsdp := $(COMMON) -O2 -DBUILD_ID=\"$(BUILD_ID)\" $(SANITIZE) $(CXX
 src_train_gpt_fsdp := train_gpt_fsdp.cu
 cmd_test_gpt_fsdp := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
 src_test_gpt_fsdp := test_gpt_fsdp.cu
+cmd_bench_ops := $(cmd_test_gpt_fsdp)
+src_bench_ops := dev/bench_ops.cu
 LIBS := $(MPI_LIBS) $(CJSON_LIBS) -ldl -lrt -lpthread -lm
 OBJECTS := $(ISAS:%=$(B)/cpu_%.o)
 
@@ -207,6 +209,8 @@ $(B)/%.cmd: FORCE
 $(B)/%.o: $$(src_$$*) $(B)/%.cmd
 	$(call run,$(if $(filter cuda,$*),NVCC,CXX),$(cmd_$*) -MMD -MP -c $(src_$*) -o $@)
 $(TRAINER): $(B)/train_gpt_fsdp.o $(OBJECTS) $(B)/link.cmd
+	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
+$(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 $(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(B)/cpu_amx_emulated.o $(B)/cuda_emulated.o $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
@@ -266,7 +270,7 @@ test test-all: $(TRAINER) $(TESTS) check-symbols
 	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" DEVICE="$(DEVICE)" ./$(TESTS) \
 	  $(if $(filter test-all,$@),--all) $(T)
 
-bench: $(TRAINER)
+bench: $(TRAINER) $(B)/bench_ops
 	@MPIRUN="$(MPIRUN)" dev/bench.sh $(ARGS)
 
 # Two targets side by side. What is found stays in build/fuzz/findings, is run first next time, and fails the goal.

@@ -1,42 +1,69 @@
-// fsdp.h: fully sharded data parallelism (ZeRO-3), inlined. Every parameter, gradient and optimizer state lives once,
-// cut over the ranks; a unit (one transformer block, or the root: embeddings and final norm) is gathered just before it
-// computes and its gradient is reduced just after. Rajbhandari et al. 2020 (ZeRO), Zhao et al. 2023 (PyTorch FSDP).
+// fsdp.h: fully sharded data parallelism (ZeRO-3) and every mode around it, inlined. Parameters, gradients and
+// optimizer state are cut over the ranks; what the model needs is gathered just before it computes and its gradient is
+// reduced just after. Rajbhandari et al. 2020 (ZeRO), Zhao et al. 2023 (PyTorch FSDP), Wang et al. 2024 (ZeRO++).
 //
-//   1 memory     MemoryPlan: every byte is planned under a name, printed, then taken under that name
-//   2 mesh       who is where
-//   3 units      parameters -> units -> pieces: which rank owns which elements, as data
+//   1 memory     MemoryPlan: every byte is planned under a name, printed, then taken under it (kernels/memory_plan.h)
+//   2 mesh       replicas x shards: who is where (kernels/mesh.h)
+//   3 units      parameters -> units -> pieces: which rank owns which elements, as data (kernels/units.h)
 //   4 transport  the comm table: self, mpi or nccl (kernels/transport.h); all traffic is counted there
-//   5 gather     fsdp_gather / fsdp_wait / fsdp_release
-//   6 reduce     fsdp_grads / fsdp_reduce: ordered, so that N ranks give bit for bit what one rank gives
-//   7 optimizer  norm, update, initialisation, reading and writing of sharded state
+//   5 gather     fsdp_gather / fsdp_wait / fsdp_weight / fsdp_release
+//   6 reduce     fsdp_grads / fsdp_grad / fsdp_reduce: ordered, so that N ranks give bit for bit what one rank gives
+//   7 state      norm, update, E4M3 scales, initialisation, reading and writing of shards (kernels/sharded_state.h)
 //
-// What the model code sees, for unit u:
-//   fsdp_gather(f,u) start    fsdp_wait(f,u) -> its parameters, whole    fsdp_release(f,u)
-//   fsdp_grads(f,u) -> its gradient buffer, whole                        fsdp_reduce(f,u) start
+// What the model code sees, for stage s (0: outside the blocks, 1 + l: block l) and parameter p:
+//   fsdp_gather(f,s) start   fsdp_wait(f,s)   fsdp_weight(f,p) -> whole, in the compute dtype   fsdp_release(f,s)
+//   fsdp_grads(f,s)          fsdp_grad(f,p) -> its gradient, whole; no data if frozen           fsdp_reduce(f,s) start
 //   fsdp_poll(f) between ops, so that messages move while we compute
 //
+// Modes. There is one schedule; a mode is numbers in it:
+//   full_shard (zero3)      mesh 1 x N; K gather slots: a block is gathered for its forward and again for its backward
+//   shard_grad_op (zero2)   K = L slots: every block is gathered once a step
+//   zero1                   that, and gradients are added up whole on each rank: one reduction and one gather a step
+//   hybrid_shard            mesh R x S: all of it inside a replica, and sums of shards passed along the replicas
+//   no_shard (ddp)          mesh N x 1: a shard is the whole, nothing is gathered
+//   reshard_after_forward   on: K slots, off: K = L, G: a block's first gather of a step leaves 1/G of it on every
+//                           rank, and later ones only ask the G neighbours that hold the rest
+//   dtypes                  stored and gathered in param_dtype (matrices in E4M3 with fp8), computed in compute_dtype,
+//                           reduced in wire_dtype; what is gathered in another dtype is expanded after its arrival
+//   offload                 masters, moments and gradient shards lie in host memory, and parameter shards if asked
+//   in place                where every shard group lies on one host and shares its memory (CPU, windows): the parts of
+//                           a unit lie there one behind the other, as a gather would lay them, so the unit is whole
+//                           already and weights are read from there. No gather, no slot; nothing needs to be kept.
+//                           Nobody writes there but each rank its part, in its update, when all have read.
+//                           One rank whose gradients need no rounding for the wire sums them in its shard
+//
 // Devices. Everything an op touches is device memory; on a CPU that is host memory. Three streams: the model's, one for
-// gathers, one for reductions, ordered by events and never by waiting on the host. On a CPU a call is done when it
-// returns, so streams and events are nothing there; the schedule is the same text. Whoever adds an access to memory
-// that another stream touches adds the wait that orders it: the tests remove each wait once and must then fail.
+// gathers, one for reductions, ordered by events; the host waits for them only where it takes part itself (messages,
+// windows, an offloaded optimizer). On a CPU a call is done when it returns, so streams and events are nothing there;
+// the schedule is the same text. Whoever adds an access to memory that another stream touches adds the wait that orders
+// it, and tells the schedule's log: the tests remove each wait once and must then fail.
 //
-// Formulas, per rank and step, for N ranks, L blocks, K gather slots, A microbatches a rank. U: elements of a block
-// unit, P: of all units, both padded to N equal shards. b_p, b_r: bytes of a parameter and on the wire. f = (N-1)/N.
-//   gathers      1 + L + (2A-1) max(L-K, 0)            a block still whole in its slot is not gathered again
-//   reductions   A (L+1)
-//   wire bytes   f (root b_p + (L + (2A-1) max(L-K,0)) U b_p + A P b_r)
-//   small        one all-gather (norm, losses, stop flag); over mpi a barrier too
-//   memory       see fsdp_plan
-// With --comm self nothing is gathered: units are read in place. fsdp_formula states this as code, a test compares it
-// with the counters of part 4.
+// Traffic, per rank and step, for a mesh of R x S, L blocks, K gather slots, A microbatches a rank, r this rank's
+// replica, F the lowest block whose backward is needed (0 unless the ones below and the embeddings are frozen).
+// |u|: what a rank's shard of unit u puts on the wire, padding between ranks included: elements e(u) of what trains,
+// bytes g(u) as gathered. b: bytes of the wire dtype. l' = min(F, L - K).
+//   gathers of block l      1 + A [l' <= l < L - K] + (A-1) [not l' <= l < K], of everything else 1
+//                           each (S-1) g(u); with reshard G all but the first (G-1) (S/G) g(u)
+//                           none where shards are read in place: nothing is moved
+//   reductions of u         A, or 1 if accumulated locally; each (S-1) e(u) b; none if all of u is frozen, or if one
+//                           rank sums its gradient in its shard
+//   along the replicas      fp32 partial sums of shards: 4 s(u) for each reduction, less the first of replica 0; the
+//                           whole once more to all but the last replica. native: 2 (R-1)/R of 4 s(u), once a step.
+//                           s(u): e(u) and the gaps that align pieces in a shard
+//   small                   one all-gather (norm, losses, stop flag); over mpi a barrier too; fp8: one of maxima
+// With L blocks in one unit each, A reductions, no freezing and R = 1 that is, in bytes, f = (N-1)/N, U a block, P all:
+//   f (root b_p + (L + (2A-1) max(L-K,0)) U b_p + A P b_r); in place f A P b_r
+// Memory: see fsdp_plan. fsdp_formula states the traffic as code, a test compares it with the counters of part 4.
 //
-// Bit-identity: the owner adds contributions in order of the global microbatch m = a N + r, each first rounded to the
-// wire dtype (its own too, and at N = 1): one left fold, the same for every N that divides the number of microbatches.
-// Only --reduce native gives the order away, to NCCL.
+// Bit-identity: the owner adds contributions in order of the global microbatch m = a N + rank, each first rounded to
+// the wire dtype (its own too, and at N = 1): one left fold, the same for every N that divides the number of
+// microbatches, every mesh, layout, wrap and slot count. Replicas pass the running sum on, in order. Only --reduce
+// native gives the order away, to NCCL, and --accumulate local adds a rank's own microbatches first.
 #pragma once
 #include "kernels/ops.h"
 #include "kernels/all.h"
 #include <errno.h>
+#include <fnmatch.h>
 #include <mpi.h>
 #include <sched.h>
 #include <signal.h>
@@ -53,433 +80,531 @@ static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // ================================================================================================ 1 memory
-// X(identifier, words). Lines of working memory lie on the device; on a CPU with --comm mpi those marked "shared" lie
-// in a window that the other ranks of the host read. "host" lines are host memory on every device.
-#define MEMORY_LINES(X) \
-  X(MEM_PARAMS,       "parameter shards, shared") \
-  X(MEM_MASTER,       "fp32 master shards") \
-  X(MEM_OPTIMIZER,    "optimizer state shards") \
-  X(MEM_GRADS,        "gradient shards, fp32") \
-  X(MEM_GATHER_SLOTS, "gather slots, blocks") \
-  X(MEM_ROOT_PARAMS,  "gathered root") \
-  X(MEM_GRAD_SLOTS,   "gradient slots, blocks, shared") \
-  X(MEM_ROOT_GRADS,   "root gradient, fp32, shared") \
-  X(MEM_STAGING_OUT,  "reduction staging out, shared") \
-  X(MEM_STAGING_IN,   "reduction staging in") \
-  X(MEM_CONTROL,      "control block, shared") \
-  X(MEM_ACTIVATIONS,  "activations and their gradients") \
-  X(MEM_HEAD,         "head: logits of one chunk") \
-  X(MEM_WORKSPACE,    "kernel workspace") \
-  X(MEM_STEP,         "step state and exchange") \
-  X(MEM_MIRROR,       "host: mirror of the shared lines") \
-  X(MEM_LANDING,      "host: landing of messages") \
-  X(MEM_CHECKPOINT,   "host: checkpoint buffers") \
-  X(MEM_DATA,         "host: tokens, batches, sample order")
-
-enum MemoryName {
-#define X(id, words) id,
-  MEMORY_LINES(X)
-#undef X
-  MEM_COUNT
-};
-static const char *const memory_words[] = {
-#define X(id, words) words,
-  MEMORY_LINES(X)
-#undef X
-};
-static inline bool memory_on_host(int line) { return !strncmp(memory_words[line], "host:", 5); }
-
-// planned: from the formulas, before anything is allocated. taken: added up by the allocator. They must be equal.
-struct MemoryPlan { size_t planned_bytes[MEM_COUNT], taken_bytes[MEM_COUNT]; };
-
-enum MemoryPart { MEMORY_ALL, MEMORY_ON_DEVICE, MEMORY_ON_HOST };
-static inline size_t memory_planned_total(const MemoryPlan *m, MemoryPart part) {
-  size_t total = 0;
-  for (int i = 0; i < MEM_COUNT; i++)
-    if (part == MEMORY_ALL || (part == MEMORY_ON_HOST) == memory_on_host(i)) total += m->planned_bytes[i];
-  return total;
-}
-
-// Zeroed memory of `bytes`, counted under `line`: of the device, or pinned host memory for host lines.
-static inline void *memory_take(Ctx *c, MemoryPlan *m, MemoryName line, size_t bytes) {
-  void *p = NULL;
-  m->taken_bytes[line] += bytes;
-  c->ops->memory_alloc(c, &p, bytes, memory_on_host(line) ? MEMORY_PINNED : MEMORY_DEVICE);
-  if (bytes && !p) die_missing("cannot allocate %zu bytes for %s: %s", bytes, memory_words[line], strerror(ENOMEM));
-  return p;
-}
-static inline void memory_give_back(Ctx *c, MemoryName line, void *p, size_t bytes) {
-  if (p) c->ops->memory_free(c, p, bytes, memory_on_host(line) ? MEMORY_PINNED : MEMORY_DEVICE);
-}
-
-static inline void memory_check_taken(const MemoryPlan *m) {
-  for (int i = 0; i < MEM_COUNT; i++)
-    CHECK(m->planned_bytes[i] == m->taken_bytes[i], "memory plan: %s was planned as %zu bytes and taken as %zu",
-          memory_words[i], m->planned_bytes[i], m->taken_bytes[i]);
-}
+#include "kernels/memory_plan.h"
 
 // ================================================================================================ 2 mesh
-struct Peer { int host, pid; char *window; };    // window: where this process sees the peer's window; NULL if remote
-
-struct Mesh {
-  MPI_Comm comm, gather_comm, reduce_comm, node; // one communicator a purpose: message order never mixes
-  int rank, world, node_rank, node_world, hosts;
-  bool windows;                                  // ranks of one host share memory; else messages inside a host too
-  int remote;                                    // peers reached by messages
-  char host[64];
-  Peer *peer;                                    // [world]
-};
-
-// Collective over `comm`. use_windows: shared memory inside a host (else point-to-point everywhere).
-static inline void mesh_open(Mesh *m, MPI_Comm comm, bool use_windows) {
-  memset(m, 0, sizeof *m);
-  MPI_Comm_dup(comm, &m->comm);
-  MPI_Comm_dup(comm, &m->gather_comm);
-  MPI_Comm_dup(comm, &m->reduce_comm);
-  MPI_Comm_rank(m->comm, &m->rank);
-  MPI_Comm_size(m->comm, &m->world);
-  MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, m->rank, MPI_INFO_NULL, &m->node);
-  MPI_Comm_rank(m->node, &m->node_rank);
-  MPI_Comm_size(m->node, &m->node_world);
-  gethostname(m->host, sizeof m->host - 1);
-  m->windows = use_windows;
-  int leader = m->rank;                          // a host is named by the world rank of its first rank
-  MPI_Bcast(&leader, 1, MPI_INT, 0, m->node);
-  int mine[2] = {leader, (int)getpid()}, *all = (int *)malloc(sizeof(int) * 2 * (size_t)m->world);
-  MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, m->comm);
-  m->peer = (Peer *)calloc((size_t)m->world, sizeof(Peer));
-  for (int r = 0; r < m->world; r++) {
-    m->peer[r].host = all[2 * r];
-    m->peer[r].pid = all[2 * r + 1];
-    m->hosts += all[2 * r] == r;
-    m->remote += r != m->rank && !(use_windows && all[2 * r] == leader);
-  }
-  free(all);
-}
-static inline bool mesh_shares_memory(const Mesh *m, int r) {
-  return m->windows && m->peer[r].host == m->peer[m->rank].host;
-}
-
-static inline void mesh_close(Mesh *m) {
-  free(m->peer);
-  MPI_Comm_free(&m->node);
-  MPI_Comm_free(&m->reduce_comm);
-  MPI_Comm_free(&m->gather_comm);
-  MPI_Comm_free(&m->comm);
-}
-
-// Between two looks at a peer's counter: lets another process run (ranks may outnumber cores), and now and then asks
-// whether the peers of this host still live, so that a dead rank is named instead of waited for.
-static inline void mesh_pause(const Mesh *m, int *spins) {
-  if (++*spins < 200) { __builtin_ia32_pause(); return; }
-  sched_yield();
-  if (*spins % 20000) return;
-  for (int r = 0; r < m->world; r++)
-    if (mesh_shares_memory(m, r) && kill(m->peer[r].pid, 0) && errno == ESRCH)
-      die_missing("rank %d (pid %d on %s) has died; this rank ends too", r, m->peer[r].pid, m->host);
-}
+#include "kernels/mesh.h"
 
 // ================================================================================================ 3 units
-enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
-
-struct Param {
-  char name[64];
-  int ndim;
-  int64_t shape[2];                              // as the user and every file see it
-  int64_t padded_rows;                           // rows in memory; the ones beyond shape[0] are zero and stay so
-  Init init;
-  float std;                                     // of INIT_NORMAL
-  bool decay;                                    // weight decay applies
-  int unit;
-  int64_t offset, numel_padded;                  // in the unit's full buffer
-};
-
-// Rank r holds full elements [full_offset + r numel, + numel) of a piece at [shard_offset, + numel) of its shard.
-// The flat layout has one piece a unit.
-struct Piece { int64_t full_offset, shard_offset, numel; };
-enum { MAX_PIECES = 1 };
-
-struct Unit {
-  char name[32];
-  int first_param, params, pieces;
-  int64_t full_numel, shard_numel;               // full = world * shard
-  int64_t decay_numel;                           // of the full buffer, from its start, get weight decay; the rest none
-  Piece piece[MAX_PIECES];
-};
-
-// 128 elements: parameters start on 256-byte boundaries in every dtype of two bytes or more.
-enum { PARAM_ALIGN_NUMEL = 128 };
-
-// Lays out the parameters of one unit (they are consecutive in `param`) over `world` ranks, flat. Those with weight
-// decay come first, so that an update is two long runs and not one for each bias.
-static inline void unit_layout(Unit *u, Param *param, int world) {
-  int64_t at = 0;
-  for (int decay = 1; decay >= 0; decay--) {
-    for (int i = 0; i < u->params; i++) {
-      Param *p = &param[u->first_param + i];
-      if (p->decay != (bool)decay) continue;
-      p->numel_padded = p->padded_rows * (p->ndim == 2 ? p->shape[1] : 1);
-      p->offset = at;
-      at += round_up(p->numel_padded, PARAM_ALIGN_NUMEL);
-    }
-    if (decay) u->decay_numel = at;
-  }
-  u->shard_numel = round_up((at + world - 1) / world, PARAM_ALIGN_NUMEL);
-  u->full_numel = u->shard_numel * world;
-  u->pieces = 1;
-  u->piece[0] = Piece{0, 0, u->shard_numel};
-}
-
-// The part of elements [from, to) of unit u that lies in rank's shard: `numel` elements at in_range from `from` on and
-// at in_shard of the shard. Returns false when there is none. (The flat layout has at most one run.)
-struct Run { int64_t in_range, in_shard, numel; };
-static inline bool unit_run(const Unit *u, int64_t from, int64_t to, int rank, Run *run) {
-  for (int i = 0; i < u->pieces; i++) {
-    const Piece *c = &u->piece[i];
-    int64_t first = c->full_offset + rank * c->numel;
-    int64_t a = max64(first, from), b = min64(first + c->numel, to);
-    if (a >= b) continue;
-    *run = Run{a - from, c->shard_offset + a - first, b - a};
-    return true;
-  }
-  return false;
-}
-// The same of parameter p: in_range counts from its first element.
-static inline bool shard_run(const Unit *u, const Param *p, int rank, Run *run) {
-  return unit_run(u, p->offset, p->offset + p->numel_padded, rank, run);
-}
+#include "kernels/units.h"
 
 // ================================================================================================ state
 enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_SGD };
 enum CommKind { COMM_SELF, COMM_MPI, COMM_NCCL };
+enum Fp8 { FP8_OFF, FP8_GATHER, FP8_MATMUL };    // matmul: the forward products take E4M3 weights too
+enum Offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };              // params: and the optimizer
 
 struct FsdpConfig {
-  Dtype param_dtype, wire_dtype;
-  int gather_slots;                              // K
+  Dtype param_dtype, compute_dtype, wire_dtype;
+  MeshShape mesh;
+  ShardLayout layout;
+  WrapPolicy wrap;
+  int64_t wrap_least;                            // of WRAP_MIN_PARAMS
+  int blocks, gather_slots;                      // L, K
+  int first_backward;                            // F: no block below it is visited by a backward
+  int64_t microbatches;                          // A, of a rank and step
+  bool local;                                    // gradients add up whole on each rank and are reduced once a step
+  Fp8 fp8;
+  Offload offload;
+  const Ops *host_ops;                           // of the host's optimizer when it is offloaded
   OptimizerKind optimizer;
   CommKind comm;
-  bool windows;                                  // COMM_MPI: ranks of one host read each other's memory
-  bool native_reduce;                            // COMM_NCCL: ncclReduceScatter instead of the ordered sum
-  size_t small_bytes;                            // what a small all-gather takes from each rank, at most
+  bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
+                                                 // parameters are copied from there, not read in place
+  bool native_reduce;                            // COMM_NCCL: NCCL's sums instead of the ordered ones
+  size_t small_bytes;                            // what the step's small all-gather takes from each rank
   bool weights_only;                             // to evaluate and sample: no gradients, no optimizer, no reductions
 };
 
-// Traffic as the transport saw it. Received bytes: what others sent equals it, by symmetry.
-struct Traffic { int64_t gathers, reductions, small, gather_bytes, reduce_bytes, small_bytes; };
+// Traffic as the transport saw it: what this rank received. All ranks together send as much.
+struct Traffic { int64_t gathers, reductions, small, gather_bytes, reduce_bytes, replicate_bytes, small_bytes; };
 static inline Traffic traffic_add(Traffic x, Traffic y, int sign) {
-  return Traffic{x.gathers + sign * y.gathers,           x.reductions + sign * y.reductions,
-                 x.small + sign * y.small,               x.gather_bytes + sign * y.gather_bytes,
-                 x.reduce_bytes + sign * y.reduce_bytes, x.small_bytes + sign * y.small_bytes};
+  return Traffic{x.gathers + sign * y.gathers,
+                 x.reductions + sign * y.reductions,
+                 x.small + sign * y.small,
+                 x.gather_bytes + sign * y.gather_bytes,
+                 x.reduce_bytes + sign * y.reduce_bytes,
+                 x.replicate_bytes + sign * y.replicate_bytes,
+                 x.small_bytes + sign * y.small_bytes};
 }
 
 // An event and whether it was recorded since the step began: what was recorded earlier needs no wait, and a captured
 // step must not wait for what lies outside it.
-struct StepEvent { void *event; bool recorded; };
+struct StepEvent { void *event; bool recorded; int number; };
 
 enum SlotState { SLOT_EMPTY, SLOT_PENDING, SLOT_WHOLE };
-// data: the slot's own memory; whole: where the gathered unit is to be read (with COMM_SELF the shard itself); landing:
-// pinned host memory where messages arrive that the device must fetch.
+// A stage's gathered units, one after the other. landing: pinned host memory where messages arrive that the device must
+// fetch. from_kept: the gather in flight asks the kept group.
 struct GatherSlot {
-  int unit;
+  int stage;
   SlotState state;
-  bool in_use;
-  char *data, *whole, *landing;
+  bool in_use, from_kept;
+  char *data, *landing;
+  size_t bytes;
   MPI_Request *requests;
   int pending;
   StepEvent arrived, released;                   // the gather is complete; the model has read it for the last time
 };
 
-// The one reduction in flight: rounds of at most chunk_numel elements of every owner's shard.
+// The one reduction in flight, of a stage: rounds of at most chunk_numel elements of every owner's shard, unit by unit.
 struct ReduceJob {
-  bool active, first;                            // first: microbatch 0 of the step, overwrites the shard
-  int unit, slot, rounds, prepared, consumed;
-  uint64_t round0;                               // global number of its first round
-  size_t full_at;                                // the unit's gradient buffer, in working memory
+  bool active, first;                            // first: of the step, overwrites the shard
+  int stage, slot, rounds, prepared, consumed;
+  uint64_t round0, last_round0;                  // global number of its first round; of the stage's reduction before
 };
+// Round j of a job: elements [first, first + numel) of unit u's shards.
+struct ReduceSpan { int unit; int64_t first, numel; };
 
 struct Comm;
+struct ScheduleLog;
 struct Fsdp {
   Ctx *ctx, gather_ctx, reduce_ctx;              // the model's stream, and those of gathers and reductions
+  Ctx host_ctx;                                  // of an offloaded optimizer
   const Comm *comm;                              // transport, see part 4
   MemoryPlan *plan;
   FsdpConfig cfg;
   Mesh mesh;
-  int params, units;                             // unit 0 is the root, unit 1 + l is block l
+  int params, units, stages;
   Param *param;
   Unit *unit;
-  // Working memory: [control | parameter shards | gradient slots | root gradient | staging]. With COMM_MPI peers read
-  // it in a window of the same layout: on a CPU the window is the working memory, else its mirror in pinned memory.
+  Stage *stage;
+  // Working memory: [control | gradient shards of replicas | parameter shards | kept blocks | gradient slots | whole
+  // gradients | staging]. With COMM_MPI peers read it in a window of the same layout: on a CPU the window is the
+  // working memory, else its mirror in pinned memory. Offsets hold in both. Parameter shards that are read in place
+  // come last: all of a group's lie in its first rank's window.
   char *work, *window;
-  size_t work_bytes, grad_slots_at, root_grads_at, staging_at;   // offsets in both
-  size_t *params_at;                                             // [units]
+  size_t work_bytes, work_on_host, params_at, kept_at, grads_at, grad_slots_at, grad_slot_bytes, staging_at;
+  char *params_home;                             // the working memory where parameter shards lie, at its offsets
   MPI_Win win;
   bool has_win, mirrored;
-  int64_t *shard_at, shard_total;                                // [units] elements before unit u's shard, all shards
-  float *master, *m, *v, *grads;                                 // private shards of all units, in order of units
-  GatherSlot *slot;                                              // [K] for blocks, [K] is the root's
+  bool in_place;                                 // units lie whole where shards do, which is decided when laying out
+  int64_t state_numel, master_numel;             // of all units: elements of moments and gradients; of masters
+  size_t params_bytes, kept_bytes;               // of all units
+  float *master, *m, *v, *grads;                 // shards of all units, in order of units
+  float *sum;                                    // offloaded: a round's sum, on the device
+  char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
+  int64_t *host_limbs;                           // offloaded: pinned, of the norm
+  size_t host_state_bytes, publish_bytes;
+  GatherSlot *slot;                              // [K] for blocks, [K] is stage 0's
+  char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
+  int expanded_stage, root_is_expanded;          // 0: none
+  bool expanded_matrices, training;
+  bool *kept_valid;                              // [stages] the kept parts are this step's
+  uint64_t kept_count, *kept_number;             // [stages]
   int64_t chunk_numel;
-  char *staging_in, *landing_in;                                 // others' contributions, on the device and on the host
-  char *small_host;                                              // pinned: the small all-gather of a mirrored device
-  MPI_Request *sends[2], *receives[2];                           // of the reduction, by parity of the round
-  int sends_pending[2], receives_pending[2];
+  char *staging_in, *landing_in;                 // others' contributions, on the device and on the host
+  char *small_host;                              // pinned: small collectives of a mirrored device
+  float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; of all ranks
+  int scales, scales_trained;                    // those that train come first
+  MPI_Request *sends[2], *receives[2], chain_send[2], chain_receive[2], chain_back[2];   // by parity of the round
+  MPI_Request *replicate_requests;               // [replicas]
+  int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];
   ReduceJob job;
-  uint64_t rounds_started;                                       // global round counter, alike on all ranks
+  uint64_t rounds_started;                       // global round counter, alike on all ranks
+  uint64_t *stage_round0;                        // [stages] of the last reduction
   int64_t block_reductions;
-  uint64_t slot_rounds[3];                                       // rounds after which gradient slot s is free; [2] root
-  StepEvent began, grads_ready, grads_free[3], reduced, exchange_ready, exchanged, mirror_filled, drained;
-  void *nccl_gather, *nccl_reduce;                               // communicators
+  bool blocks_alike;                             // all blocks lay out their gradients alike
+  int grad_slot;                                 // that the model writes
+  uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
+  StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
+  int events;
+  void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;   // communicators
   void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
   void *background_to;
+  ScheduleLog *log;                              // NULL, or where the schedule is recorded
   Traffic traffic;
 };
 
-static inline size_t fsdp_param_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.param_dtype); }
 static inline size_t fsdp_wire_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.wire_dtype); }
-static inline int64_t fsdp_block_numel(const Fsdp *f) { return f->units > 1 ? f->unit[1].full_numel : 0; }
-// The root's gradient is summed in fp32 over the head's chunks and rounded for the wire chunk by chunk.
-static inline bool fsdp_unit_staged(const Fsdp *f, int u) { return u == 0 && f->cfg.wire_dtype != F32; }
-// Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache; over NCCL what keeps
-// messages long and the staging of all ranks together below 2^23 elements.
-enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL_MOST = 1 << 20, STAGE_NUMEL_NCCL_LEAST = 1 << 16 };
-static inline int64_t fsdp_stage_numel(CommKind comm, int world) {
-  if (comm != COMM_NCCL) return STAGE_NUMEL;
-  return max64(STAGE_NUMEL_NCCL_LEAST, min64(STAGE_NUMEL_NCCL_MOST, (1 << 23) / world / 128 * 128));
+static inline bool fsdp_trains(const Fsdp *f) { return !f->cfg.weights_only; }
+static inline int fsdp_shards(const Fsdp *f) { return f->cfg.mesh.shards; }
+// Sums go along the replicas, in their order.
+static inline bool fsdp_chains(const Fsdp *f) { return f->cfg.mesh.replicas > 1 && !f->cfg.native_reduce; }
+static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLOAD_NONE; }
+// The sum over one rank is what it computes itself. Where nothing is to be rounded for the wire, its gradients are
+// written straight into the gradient shard and later microbatches are added to it there: no buffer, no reduction. Only
+// gradients that a microbatch adds up itself (stage 0: over the head's chunks) must be complete before they are added,
+// and so must those of a device whose sums depend on whether it adds.
+static inline bool fsdp_grads_in_place(const Fsdp *f, int s) {
+  const FsdpConfig *c = &f->cfg;
+  const bool one = f->mesh.world == 1 && c->wire_dtype == F32 && c->offload == OFFLOAD_NONE;
+  return one && (c->local || c->microbatches == 1 || (s && c->wrap == WRAP_BLOCK && !f->ctx->ops->nccl));
+}
+// Gradients that are added to, over the head's chunks or over microbatches, are fp32 and lie in a buffer of their own;
+// the others are written once, in the wire dtype, into one of two slots.
+static inline bool fsdp_stage_whole(const Fsdp *f, int s) { return s == 0 || f->cfg.local; }
+static inline bool fsdp_stage_staged(const Fsdp *f, int s) {
+  return fsdp_stage_whole(f, s) && f->cfg.wire_dtype != F32;
+}
+static inline size_t fsdp_largest_slot_bytes(const Fsdp *f) {
+  size_t most = 0;
+  for (int s = 1; s < f->stages; s++) if (f->stage[s].full_bytes > most) most = f->stage[s].full_bytes;
+  return most;
+}
+static inline int64_t fsdp_largest_expanded(const Fsdp *f) {
+  int64_t most = 0;
+  for (int s = 1; s < f->stages; s++) most = max64(most, f->stage[s].expand_numel);
+  return most;
+}
+static inline int64_t fsdp_largest_gradient(const Fsdp *f) {
+  int64_t most = 0;
+  for (int s = 1; s < f->stages; s++) if (!fsdp_grads_in_place(f, s)) most = max64(most, f->stage[s].grad_numel);
+  return most;
 }
 static inline int64_t fsdp_largest_shard(const Fsdp *f) {
-  return max64(f->unit[0].shard_numel, f->units > 1 ? f->unit[1].shard_numel : 0);
+  int64_t most = 0;
+  for (int u = 0; u < f->units; u++) most = max64(most, f->unit[u].state_numel);
+  return most;
+}
+// Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache; over NCCL what keeps
+// messages long and, up to 128 shards, the staging of all ranks together below 2^23 elements.
+enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL_MOST = 1 << 20, STAGE_NUMEL_NCCL_LEAST = 1 << 16 };
+static inline int64_t fsdp_stage_numel(CommKind comm, int shards) {
+  if (comm != COMM_NCCL) return STAGE_NUMEL;
+  return max64(STAGE_NUMEL_NCCL_LEAST, min64(STAGE_NUMEL_NCCL_MOST, (1 << 23) / shards / 128 * 128));
 }
 // Elements that arrive and have not been added yet.
 static inline size_t fsdp_staging_in_numel(const Fsdp *f) {
-  if (f->cfg.weights_only) return 0;
-  const size_t chunk = (size_t)f->chunk_numel, N = (size_t)f->mesh.world;
-  if (f->cfg.comm == COMM_NCCL) return f->cfg.native_reduce ? (size_t)fsdp_largest_shard(f) : 2 * N * chunk;
-  return f->mirrored ? chunk : 2 * (size_t)f->mesh.remote * chunk;
+  if (!fsdp_trains(f)) return 0;
+  const size_t chunk = (size_t)f->chunk_numel, S = (size_t)fsdp_shards(f);
+  const size_t nccl = f->cfg.native_reduce ? (size_t)fsdp_largest_shard(f) : 2 * S * chunk;
+  if (f->cfg.comm == COMM_NCCL) return S == 1 ? 0 : nccl;
+  return f->mirrored && S > 1 ? chunk : 2 * (size_t)f->mesh.remote * chunk;
 }
+// What an offloading device adds up before it goes to the host: a round. NCCL's own sum of a unit is one.
+static inline size_t fsdp_sum_bytes(const Fsdp *f) {
+  return 4 * (size_t)(f->cfg.native_reduce ? fsdp_largest_shard(f) : f->chunk_numel);
+}
+// Contributions are rounded for the wire into staging, two rounds of them.
+static inline size_t fsdp_staging_out_numel(const Fsdp *f) {
+  bool staged = false;
+  for (int s = 0; s < f->stages; s++) staged = staged || (f->stage[s].trains && fsdp_stage_staged(f, s));
+  return staged && fsdp_trains(f) ? 2 * (size_t)fsdp_shards(f) * (size_t)f->chunk_numel : 0;
+}
+// fp32 elements of the gradients that have a buffer of their own.
+static inline int64_t fsdp_whole_grads_numel(const Fsdp *f) {
+  int64_t n = 0;
+  for (int s = 0; s < f->stages; s++)
+    n += fsdp_stage_whole(f, s) && !fsdp_grads_in_place(f, s) ? f->stage[s].grad_numel : 0;
+  return fsdp_trains(f) ? n : 0;
+}
+// With windows, replicas read each other's gradient shards.
+static inline bool fsdp_grads_in_work(const Fsdp *f) {
+  return fsdp_chains(f) && f->cfg.comm == COMM_MPI && fsdp_trains(f);
+}
+// What a small all-gather takes from each rank, at most.
+static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
+  const size_t scales = (size_t)f->scales * sizeof(float);
+  return scales > f->cfg.small_bytes ? scales : f->cfg.small_bytes;
+}
+static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1; }
+
+#include "kernels/schedule_log.h"
 
 // What the ranks of one host tell each other, at the start of each window. Counters only grow.
 struct Control {
   alignas(64) uint64_t ready;                    // reduction rounds whose data this rank has laid out
   alignas(64) uint64_t done;                     // reduction rounds this rank has added up
+  alignas(64) uint64_t partial;                  // reduction rounds whose sum, so far, lies in this rank's shard
+  alignas(64) uint64_t kept;                     // blocks kept after forward, since the start
 };
 // The control block takes one page, and OpenMPI may start a window anywhere in a page: one more to align it.
 enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
 
 // The formulas of memory, per rank.
 static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
-  const size_t b_p = fsdp_param_bytes(f), b_r = fsdp_wire_bytes(f);
-  const size_t shards = (size_t)f->shard_total, U = (size_t)fsdp_block_numel(f), root = (size_t)f->unit[0].full_numel;
-  const size_t trains = !f->cfg.weights_only;
-  const size_t N = (size_t)f->mesh.world, K = (size_t)f->cfg.gather_slots, chunk = (size_t)f->chunk_numel;
-  const bool whole = f->cfg.comm != COMM_SELF, mpi = f->cfg.comm == COMM_MPI, lands = f->mirrored && f->mesh.remote;
-  m->planned_bytes[MEM_PARAMS] = shards * b_p;
-  m->planned_bytes[MEM_MASTER] = f->cfg.param_dtype == F32 ? 0 : shards * 4;
-  m->planned_bytes[MEM_OPTIMIZER] = trains * shards * (f->cfg.optimizer == OPTIMIZER_ADAMW ? 8 : 4);
-  m->planned_bytes[MEM_GRADS] = trains * shards * 4;
-  m->planned_bytes[MEM_GATHER_SLOTS] = whole ? K * U * b_p : 0;
-  m->planned_bytes[MEM_ROOT_PARAMS] = whole ? root * b_p : 0;
-  m->planned_bytes[MEM_GRAD_SLOTS] = trains * 2 * U * b_r;
-  m->planned_bytes[MEM_ROOT_GRADS] = trains * root * 4;
-  m->planned_bytes[MEM_STAGING_OUT] = fsdp_unit_staged(f, 0) ? trains * 2 * N * chunk * b_r : 0;
+  const size_t b_r = fsdp_wire_bytes(f), b_c = dtype_bytes(f->cfg.compute_dtype);
+  const size_t trains = fsdp_trains(f), off = fsdp_offloads(f), on = trains && !off;
+  const size_t K = (size_t)f->cfg.gather_slots, chunk = (size_t)f->chunk_numel;
+  const size_t slots = f->in_place ? 0 : K * fsdp_largest_slot_bytes(f) + f->stage[0].full_bytes;
+  const size_t state = (size_t)f->state_numel * 4, master = (size_t)f->master_numel * 4, moments = fsdp_moments(f);
+  const bool mpi = f->cfg.comm == COMM_MPI, lands = f->mirrored && f->mesh.remote;
+  const bool params_on_host = f->cfg.offload == OFFLOAD_PARAMS;
+  m->planned_bytes[MEM_PARAMS] = params_on_host ? 0 : f->params_bytes;
+  m->planned_bytes[MEM_HOST_PARAMS] = params_on_host && !f->mirrored ? f->params_bytes : 0;
+  m->planned_bytes[MEM_KEPT] = f->kept_bytes;
+  m->planned_bytes[MEM_MASTER] = off ? 0 : master;
+  m->planned_bytes[MEM_OPTIMIZER] = on * moments * state;
+  m->planned_bytes[MEM_GRADS] = on * state;
+  m->planned_bytes[MEM_HOST_STATE] = off ? f->host_state_bytes : 0;
+  m->planned_bytes[MEM_OFFLOAD] = off * fsdp_sum_bytes(f);
+  m->planned_bytes[MEM_GATHER_SLOTS] = slots ? slots - f->stage[0].full_bytes : 0;
+  m->planned_bytes[MEM_ROOT_PARAMS] = slots ? f->stage[0].full_bytes : 0;
+  m->planned_bytes[MEM_EXPANDED] = (size_t)(fsdp_largest_expanded(f) + f->stage[0].expand_numel) * b_c;
+  m->planned_bytes[MEM_GRAD_SLOTS] = trains && !f->cfg.local ? 2 * f->grad_slot_bytes : 0;
+  m->planned_bytes[MEM_ROOT_GRADS] = (size_t)fsdp_whole_grads_numel(f) * 4;
+  m->planned_bytes[MEM_STAGING_OUT] = fsdp_staging_out_numel(f) * b_r;
   m->planned_bytes[MEM_STAGING_IN] = fsdp_staging_in_numel(f) * b_r;
+  m->planned_bytes[MEM_SCALES] = (size_t)f->scales * 4 * (size_t)(2 + f->mesh.world);
   m->planned_bytes[MEM_CONTROL] = mpi ? CONTROL_BYTES : 0;
-  static const MemoryName shared_lines[] = {MEM_PARAMS, MEM_GRAD_SLOTS, MEM_ROOT_GRADS, MEM_STAGING_OUT, MEM_CONTROL};
-  size_t shared = 0;
+  static const MemoryName shared_lines[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_ROOT_GRADS, MEM_STAGING_OUT,
+                                            MEM_CONTROL};
+  size_t shared = params_on_host ? f->params_bytes : 0;
   for (MemoryName line : shared_lines) shared += m->planned_bytes[line];
+  if (fsdp_grads_in_work(f)) shared += state;
   m->planned_bytes[MEM_MIRROR] = f->mirrored ? shared : 0;
   m->planned_bytes[MEM_LANDING] =
-      (lands ? (K * U + root) * b_p + trains * 2 * (size_t)f->mesh.remote * chunk * b_r : 0) +
-      (f->mirrored ? (N + 1) * f->cfg.small_bytes : 0);
+      (lands ? slots + trains * 2 * (size_t)f->mesh.remote * chunk * b_r : 0) +
+      (f->mirrored ? (size_t)(f->mesh.world + 1) * fsdp_small_most_bytes(f) : 0);
 }
 
-// The formulas of traffic, per rank and step of A microbatches a rank; small_bytes: of the step's one small all-gather.
-static inline Traffic fsdp_formula(const Fsdp *f, int A, int64_t small_bytes) {
-  const int64_t N = f->mesh.world, L = f->units - 1, K = f->cfg.gather_slots;
-  const int64_t b_p = (int64_t)fsdp_param_bytes(f), b_r = (int64_t)fsdp_wire_bytes(f);
-  const int64_t U = fsdp_block_numel(f), root = f->unit[0].full_numel, P = root + L * U;
+// How often a step of A microbatches gathers block l: see the top.
+static inline int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
+  const int64_t L = c->blocks, K = c->gather_slots, low = min64(c->first_backward, L - K);
+  return 1 + (l >= low && l < L - K ? A : 0) + (l >= low && l < K ? 0 : A - 1);
+}
+// The formulas of traffic, per rank and step of A microbatches a rank.
+static inline Traffic fsdp_formula(const Fsdp *f, int A) {
+  const int64_t S = fsdp_shards(f), R = f->cfg.mesh.replicas, r = f->mesh.replicate.me, N = f->mesh.world;
+  const int64_t b_r = (int64_t)fsdp_wire_bytes(f), G = f->cfg.mesh.kept, reductions = f->cfg.local ? 1 : A;
   Traffic t = {};
-  const int64_t block_gathers = L + (2 * A - 1) * max64(L - K, 0);
-  t.gathers = f->cfg.comm == COMM_SELF ? 0 : 1 + block_gathers;
-  t.reductions = A * (L + 1);
-  t.gather_bytes = (root * b_p + block_gathers * U * b_p) / N * (N - 1);
-  t.reduce_bytes = A * (P * b_r / N) * (N - 1);
-  t.small = f->cfg.comm == COMM_MPI ? 2 : 1;
-  t.small_bytes = (N - 1) * small_bytes;
+  for (int i = 0; i < f->units; i++) {
+    const Unit *u = &f->unit[i];
+    const int64_t n = u->stage ? fsdp_block_gathers(&f->cfg, u->stage - 1, A) : 1, bytes = unit_wire_bytes(u);
+    const int64_t far = u->stage && G ? 1 : n;   // gathers that ask the whole shard group
+    if (S > 1 && !f->in_place) {
+      t.gathers += n;
+      t.gather_bytes += far * (S - 1) * bytes + (n - far) * (G - 1) * (G ? S / G : 0) * bytes;
+    }
+    if (!u->state_numel || fsdp_grads_in_place(f, u->stage)) continue;
+    t.reductions += reductions;
+    t.reduce_bytes += reductions * (S - 1) * unit_wire_numel(u) * b_r;
+    if (fsdp_chains(f)) t.replicate_bytes += (reductions - (r == 0)) * u->state_numel * 4;
+  }
+  if (fsdp_chains(f) && r < R - 1) t.replicate_bytes += f->state_numel * 4;
+  if (R > 1 && f->cfg.native_reduce) t.replicate_bytes += f->state_numel * 4 * 2 * (R - 1) / R;
+  t.small = (f->cfg.comm == COMM_MPI ? 2 : 1) + (f->scales_trained ? 1 : 0);
+  t.small_bytes = (N - 1) * ((int64_t)f->cfg.small_bytes + 4 * f->scales_trained);
   return t;
 }
 
-// Lays out units and decides chunks; allocates nothing big. `param` is owned by f from here on.
-static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg, Param *param, int params, int units) {
+// ---- layout
+static inline void fsdp_layout_stages(Fsdp *f) {
+  f->stages = 1 + f->cfg.blocks;
+  f->stage = (Stage *)calloc((size_t)f->stages, sizeof(Stage));
+  const int64_t S = fsdp_shards(f);
+  for (int i = f->units - 1; i >= 0; i--) f->stage[f->unit[i].stage].first_unit = i;
+  for (int i = 0; i < f->units; i++) {
+    Unit *u = &f->unit[i];
+    Stage *s = &f->stage[u->stage];
+    u->slot_at = s->full_bytes;
+    u->grad_slot_at = s->grad_numel;
+    u->expand_slot_at = s->expand_numel;
+    u->state_base = f->state_numel;
+    u->master_base = f->master_numel;
+    s->units++;
+    s->full_bytes += u->full_bytes;
+    s->grad_numel += u->grad_numel;
+    s->expand_numel += u->expand_numel;
+    s->trains = s->trains || u->state_numel;
+    f->state_numel += u->state_numel;
+    f->master_numel += u->master_numel;
+    f->params_bytes += u->shard_bytes;
+    const int64_t kept = f->in_place ? 0 : f->cfg.mesh.kept;
+    if (u->stage && kept && fsdp_trains(f)) f->kept_bytes += u->shard_bytes * (size_t)(S / kept);
+  }
+}
+// Whether parameter p's gradient lies at the same place of its block as parameter q's of another one.
+static inline bool fsdp_same_gradient(const Fsdp *f, int p, int q) {
+  const Param *const pair[2] = {&f->param[p], &f->param[q]};
+  int64_t at[2];
+  for (int i = 0; i < 2; i++) {
+    const Unit *u = &f->unit[pair[i]->unit];
+    at[i] = pair[i]->frozen ? -1 : u->grad_slot_at + u->piece[pair[i]->piece].grad_at + pair[i]->in_piece;
+  }
+  return at[0] == at[1] && pair[0]->numel_padded == pair[1]->numel_padded;
+}
+// Where all do as the first one, the gaps between parameters of a gradient slot, which reductions read too, stay zero.
+static inline bool fsdp_blocks_are_alike(const Fsdp *f) {
+  for (int s = 2, p, q; s < f->stages; s++)
+    for (p = q = 0;; p++, q++) {
+      while (p < f->params && f->unit[f->param[p].unit].stage != 1) p++;
+      while (q < f->params && f->unit[f->param[q].unit].stage != s) q++;
+      if ((p == f->params) != (q == f->params)) return false;
+      if (p == f->params) break;
+      if (!fsdp_same_gradient(f, p, q)) return false;
+    }
+  return true;
+}
+static inline bool param_is_e4m3(const Param *p, const FsdpConfig *cfg) { return p->linear && cfg->fp8 != FP8_OFF; }
+// Dtypes, and numbers of the E4M3 scales: those that train first.
+static inline void fsdp_layout_dtypes(Fsdp *f) {
+  for (int frozen = 0; frozen <= 1; frozen++) {
+    for (int i = 0; i < f->params; i++) {
+      Param *p = &f->param[i];
+      if (p->frozen != (bool)frozen) continue;
+      const bool e4m3 = param_is_e4m3(p, &f->cfg);
+      p->dtype = e4m3 ? F8 : f->cfg.param_dtype;
+      p->scale = e4m3 ? f->scales++ : -1;
+    }
+    if (!frozen) f->scales_trained = f->scales;
+  }
+}
+
+// Lays out units and decides chunks; allocates nothing big. `param` is owned by f from here on. Collective.
+static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg, Param *param, int params) {
   memset(f, 0, sizeof *f);
   f->ctx = ctx;
   f->cfg = cfg;
   f->param = param;
   f->params = params;
-  f->units = units;
   f->mirrored = cfg.comm == COMM_MPI && ctx->ops->nccl;
-  mesh_open(&f->mesh, comm, cfg.windows && cfg.comm == COMM_MPI);
+  mesh_open(&f->mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
   if (cfg.comm != COMM_MPI) f->mesh.remote = 0;
-  f->unit = (Unit *)calloc((size_t)units, sizeof(Unit));
-  f->shard_at = (int64_t *)calloc((size_t)units, sizeof(int64_t));
-  f->params_at = (size_t *)calloc((size_t)units, sizeof(size_t));
-  for (int i = params - 1; i >= 0; i--) { f->unit[param[i].unit].first_param = i; f->unit[param[i].unit].params++; }
-  for (int u = 0; u < units; u++) {
-    if (u == 0) snprintf(f->unit[u].name, sizeof f->unit[u].name, "root");
-    else snprintf(f->unit[u].name, sizeof f->unit[u].name, "h.%d", u - 1);
-    unit_layout(&f->unit[u], param, f->mesh.world);
-    f->shard_at[u] = f->shard_total;
-    f->shard_total += f->unit[u].shard_numel;
-  }
-  f->chunk_numel = min64(fsdp_stage_numel(cfg.comm, f->mesh.world), fsdp_largest_shard(f));
+  f->in_place = cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
+                                     : !cfg.copies && !f->mirrored && mesh_shards_share_memory(&f->mesh);
+  fsdp_layout_dtypes(f);
+  f->unit = units_wrap(param, params, cfg.wrap, cfg.wrap_least, &f->units);
+  const LayoutConfig k = {cfg.layout, cfg.compute_dtype, cfg.offload == OFFLOAD_OPTIMIZER, f->in_place,
+                          f->mesh.shard.me};
+  for (int u = 0; u < f->units; u++) unit_layout(&f->unit[u], u, param, params, k, cfg.mesh.shards);
+  fsdp_layout_stages(f);
+  f->blocks_alike = fsdp_blocks_are_alike(f);
+  f->grad_slot_bytes = align_bytes((size_t)fsdp_largest_gradient(f) * fsdp_wire_bytes(f));
+  f->chunk_numel = min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), fsdp_largest_shard(f));
+  f->publish_bytes = 0;
+  for (int u = 0; u < f->units; u++)
+    if (f->unit[u].shard_bytes > f->publish_bytes) f->publish_bytes = f->unit[u].shard_bytes;
+  if (cfg.offload != OFFLOAD_OPTIMIZER) f->publish_bytes = 0;
+  const size_t grads = fsdp_grads_in_work(f) && f->mirrored ? 0 : 1;           // else they lie in the mirror
+  f->host_state_bytes = (size_t)f->master_numel * 4 + (fsdp_moments(f) + grads) * (size_t)f->state_numel * 4 +
+                        2 * f->publish_bytes + NORM_LIMBS * sizeof(int64_t) +
+                        2 * (size_t)max64(f->scales, 1) * sizeof(float);
+  f->kept_valid = (bool *)calloc((size_t)f->stages, sizeof(bool));
+  f->kept_number = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
+  f->stage_round0 = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
+  f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->stages), sizeof(uint64_t));
+  f->grads_free = (StepEvent *)calloc((size_t)(2 + f->stages), sizeof(StepEvent));
 }
 
 // ================================================================================================ 4 transport
 #include "kernels/transport.h"
 
 // ================================================================================================ 5 gather
-static inline GatherSlot *fsdp_slot(Fsdp *f, int u) {
-  return &f->slot[u == 0 ? f->cfg.gather_slots : (u - 1) % f->cfg.gather_slots];
+static inline int fsdp_slot_number(const Fsdp *f, int s) {
+  return s == 0 ? f->cfg.gather_slots : (s - 1) % f->cfg.gather_slots;
+}
+static inline GatherSlot *fsdp_slot(Fsdp *f, int s) { return &f->slot[fsdp_slot_number(f, s)]; }
+
+// Starts gathering stage s, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
+// call it for the same stages in the same order.
+static inline void fsdp_gather(Fsdp *f, int s) {
+  GatherSlot *slot = fsdp_slot(f, s);
+  if (slot->stage == s && slot->state != SLOT_EMPTY) return;
+  CHECK(!slot->in_use, "stage %d is gathered into a slot that stage %d still uses", s, slot->stage);
+  slot->stage = s;
+  slot->state = SLOT_PENDING;
+  slot->from_kept = f->kept_valid[s];
+  if (!f->in_place && f->stage[s].units) f->comm->gather_start(f, s, slot);
+}
+// Starts gathering the stages that the model will need after s, as far as slots reach.
+static inline void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
+  for (int i = 1; i < f->cfg.gather_slots && s != last; i++) fsdp_gather(f, s += direction);
 }
 
-// Starts gathering unit u, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
-// call it for the same units in the same order.
-static inline void fsdp_gather(Fsdp *f, int u) {
-  GatherSlot *s = fsdp_slot(f, u);
-  if (s->unit == u && s->state != SLOT_EMPTY) return;
-  CHECK(!s->in_use, "unit %s is gathered into a slot that %s still uses", f->unit[u].name, f->unit[s->unit].name);
-  s->unit = u;
-  s->state = SLOT_PENDING;
-  f->comm->gather_start(f, u, s);
+// Where a gathered unit lies.
+static inline char *fsdp_gathered(const Fsdp *f, int u) {
+  const int s = f->unit[u].stage;
+  if (f->in_place) return f->params_home + f->unit[u].params_at;
+  return f->slot[fsdp_slot_number(f, s)].data + f->unit[u].slot_at;
+}
+static inline char *fsdp_expanded(const Fsdp *f, int s) { return s ? f->expanded : f->root_expanded; }
+// Parameter p in its gathered stage, as it is stored.
+static inline Tensor fsdp_stored(const Fsdp *f, int p) {
+  const Param *q = &f->param[p];
+  const Piece *c = &f->unit[q->unit].piece[q->piece];
+  return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(c->dtype), c->dtype,
+                   q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+}
+static inline Tensor fsdp_scale(const Fsdp *f, int p) { return tensor_of(f->scale + f->param[p].scale, F32, 1); }
+
+// Writes what stage s stores in another dtype once more, in the compute dtype. E4M3 matrices one by one, each has its
+// scale; what else there is, piece by piece.
+static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
+  const Dtype to = f->cfg.compute_dtype;
+  for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++) {
+    char *base = fsdp_expanded(f, s) + (size_t)f->unit[u].expand_slot_at * dtype_bytes(to);
+    for (int i = 0; i < f->unit[u].pieces; i++) {
+      const Piece *c = &f->unit[u].piece[i];
+      if (!c->expands || c->dtype == F8) continue;
+      const int64_t n = c->numel * fsdp_shards(f);
+      convert(f->ctx, tensor_of(base + (size_t)c->expand_at * dtype_bytes(to), to, n),
+              tensor_of(fsdp_gathered(f, u) + c->full_at, c->dtype, n));
+    }
+    for (int p = 0; p < f->params && matrices; p++) {
+      const Param *q = &f->param[p];
+      if (q->unit != u || q->dtype != F8) continue;
+      const Piece *c = &f->unit[u].piece[q->piece];
+      const int64_t n = q->numel_padded;
+      fp8_decode(f->ctx, tensor_of(base + (size_t)(c->expand_at + q->in_piece) * dtype_bytes(to), to, n),
+                 reshaped(fsdp_stored(f, p), n), fsdp_scale(f, p));
+    }
+  }
 }
 
-// Waits until unit u is whole and returns its full buffer, in the parameter dtype, valid until fsdp_release.
-static inline void *fsdp_wait(Fsdp *f, int u) {
-  fsdp_gather(f, u);
-  GatherSlot *s = fsdp_slot(f, u);
-  s->in_use = true;
-  if (s->state != SLOT_WHOLE) f->comm->gather_finish(f, u, s);
-  s->state = SLOT_WHOLE;
-  return s->whole;
+// Waits until stage s is whole: its weights may be read until fsdp_release. matrices: E4M3 ones are wanted in the
+// compute dtype.
+static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
+  fsdp_gather(f, s);
+  GatherSlot *slot = fsdp_slot(f, s);
+  slot->in_use = true;
+  if (slot->state != SLOT_WHOLE && !f->in_place && f->stage[s].units) f->comm->gather_finish(f, s, slot);
+  slot->state = SLOT_WHOLE;
+  const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
+  if (!f->stage[s].expand_numel || ready) return;
+  fsdp_log_read_stage(f, s);
+  fsdp_log_expanded(f, LOG_WRITE, s, matrices);
+  fsdp_expand(f, s, matrices || !s);
+  if (!s) { f->root_is_expanded = 1; return; }
+  f->expanded_stage = s;
+  f->expanded_matrices = matrices;
 }
 
-// Unit u is not read any more; its slot may take another unit. What lies there stays whole until one does.
-static inline void fsdp_release(Fsdp *f, int u) {
-  GatherSlot *s = fsdp_slot(f, u);
-  s->in_use = false;
-  if (f->cfg.comm != COMM_SELF) step_event_record(f->ctx, &s->released);
+// Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
+static inline Tensor fsdp_weight(Fsdp *f, int p) {
+  const Param *q = &f->param[p];
+  const Unit *u = &f->unit[q->unit];
+  const Piece *c = &u->piece[q->piece];
+  const GatherSlot *slot = fsdp_slot(f, u->stage);
+  CHECK(slot->stage == u->stage && slot->in_use, "%s is read while it is not gathered", q->name);
+  if (c->expands) fsdp_log_expanded(f, LOG_READ, u->stage, f->expanded_matrices || c->dtype == F8);
+  else fsdp_log_read_stage(f, u->stage);
+  if (!c->expands) return fsdp_stored(f, p);
+  const size_t b = dtype_bytes(f->cfg.compute_dtype);
+  return tensor_of(fsdp_expanded(f, u->stage) + (size_t)(u->expand_slot_at + c->expand_at + q->in_piece) * b,
+                   f->cfg.compute_dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+}
+// An E4M3 matrix as it is stored; its scale is fsdp_scale.
+static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) {
+  fsdp_log_read_stage(f, f->unit[f->param[p].unit].stage);
+  return fsdp_stored(f, p);
+}
+
+// Stage s is not read any more; its slot may take another stage. What lies there stays whole until one does.
+static inline void fsdp_release(Fsdp *f, int s) {
+  GatherSlot *slot = fsdp_slot(f, s);
+  slot->in_use = false;
+  fsdp_log_release(f, s, fsdp_slot_number(f, s));
+  if (!f->in_place) step_event_record(f, f->ctx, &slot->released);
 }
 
 // What was gathered is stale.
 static inline void fsdp_forget(Fsdp *f) {
-  for (int k = 0; k <= f->cfg.gather_slots; k++) { f->slot[k].state = SLOT_EMPTY; f->slot[k].unit = -1; }
+  for (int k = 0; k <= f->cfg.gather_slots; k++) { f->slot[k].state = SLOT_EMPTY; f->slot[k].stage = -1; }
+  for (int s = 0; s < f->stages; s++) f->kept_valid[s] = false;
+  f->expanded_stage = f->root_is_expanded = 0;
 }
 
 // Begins a step, or any other pass over the model: what other streams do from here on comes after all that was asked of
 // the model's stream before. A pass takes nothing over from the one before: a replayed graph changes weights and slots
-// unseen by the host, and one that is captured must gather everything itself. Collective.
-static inline void fsdp_step_begin(Fsdp *f) {
+// unseen by the host, and one that is captured must gather everything itself. training: a backward follows each
+// forward. Collective.
+static inline void fsdp_step_begin(Fsdp *f, bool training) {
   fsdp_forget(f);
+  f->training = training;
+  if (f->log) f->log->pass++;
   for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
-  for (StepEvent &e : f->grads_free) e.recorded = false;
+  for (int i = 0; i < 2 + f->stages; i++) f->grads_free[i].recorded = false;
   f->comm->step_begin(f);
 }
 
@@ -495,24 +620,33 @@ static inline void fsdp_sync(Fsdp *f) {
     if (!done) mesh_pause(&f->mesh, &spins);
   }
   ops->sync(f->ctx);
-}
-
-// Parameter p of a gathered unit whose full buffer is `base`; rows include the padding rows.
-static inline Tensor fsdp_tensor(const Fsdp *f, void *base, int p, Dtype dtype) {
-  const Param *q = &f->param[p];
-  return tensor_of((char *)base + (size_t)q->offset * dtype_bytes(dtype), dtype, q->padded_rows,
-                   q->ndim == 2 ? q->shape[1] : -1);
+  fsdp_log_sync(f, STREAM_MODEL);
+  fsdp_log_report(f);
 }
 
 // ================================================================================================ 6 reduce
-static inline int fsdp_rounds(const Fsdp *f, int u) {
-  const bool chunked = f->mesh.remote || fsdp_unit_staged(f, u) || (f->cfg.comm == COMM_NCCL && !f->cfg.native_reduce);
-  return chunked ? (int)((f->unit[u].shard_numel + f->chunk_numel - 1) / f->chunk_numel) : 1;
+static inline int fsdp_unit_rounds(const Fsdp *f, int u) {
+  const bool ordered_nccl = f->cfg.comm == COMM_NCCL && !f->cfg.native_reduce && fsdp_shards(f) > 1;
+  const bool chunked = f->mesh.remote || fsdp_stage_staged(f, f->unit[u].stage) || ordered_nccl || fsdp_chains(f) ||
+                       (fsdp_offloads(f) && !f->cfg.native_reduce);
+  const int64_t n = f->unit[u].state_numel;
+  return !n ? 0 : chunked ? (int)((n + f->chunk_numel - 1) / f->chunk_numel) : 1;
 }
-// Round j covers shard elements [first, first + numel) of every owner.
-static inline void fsdp_round_span(const Fsdp *f, int u, int rounds, int j, int64_t *first, int64_t *numel_) {
-  *first = rounds == 1 ? 0 : j * f->chunk_numel;
-  *numel_ = rounds == 1 ? f->unit[u].shard_numel : min64(f->chunk_numel, f->unit[u].shard_numel - *first);
+static inline int fsdp_stage_rounds(const Fsdp *f, int s) {
+  int rounds = 0;
+  for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++)
+    rounds += fsdp_unit_rounds(f, u);
+  return rounds;
+}
+static inline ReduceSpan fsdp_round_span(const Fsdp *f, int s, int j) {
+  int u = f->stage[s].first_unit;
+  for (; j >= fsdp_unit_rounds(f, u); u++) j -= fsdp_unit_rounds(f, u);
+  const int64_t n = f->unit[u].state_numel;
+  if (fsdp_unit_rounds(f, u) == 1) return ReduceSpan{u, 0, n};
+  return ReduceSpan{u, j * f->chunk_numel, min64(f->chunk_numel, n - j * f->chunk_numel)};
+}
+static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
+  return fsdp_round_span(f, f->job.stage, (int)(round - f->job.round0));
 }
 
 // Lays out round job.prepared, rounded for the wire where that is needed, and gives it away. False if it must wait.
@@ -521,39 +655,73 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
   const uint64_t round = job->round0 + (uint64_t)job->prepared;
   if (job->prepared == job->rounds || job->prepared >= job->consumed + 2) return false;
   if (!f->comm->round_free(f, round)) return false;
-  int64_t first, n;
-  fsdp_round_span(f, job->unit, job->rounds, job->prepared, &first, &n);
-  const Piece *c = &f->unit[job->unit].piece[0];
-  for (int o = 0; o < f->mesh.world && fsdp_unit_staged(f, job->unit); o++)
-    convert(&f->reduce_ctx, tensor_of(f->work + fsdp_contribution_at(f, o, round, first), f->cfg.wire_dtype, n),
-            tensor_of(f->work + job->full_at + (size_t)(c->full_offset + o * c->numel + first) * 4, F32, n));
-  f->comm->round_send(f, round, first, n);
+  const ReduceSpan x = fsdp_span_of(f, round);
+  const Unit *u = &f->unit[x.unit];
+  if (fsdp_stage_staged(f, job->stage)) {
+    fsdp_log_grads(f, LOG_READ, STREAM_REDUCE, LOG_GRADS, job->slot);
+    fsdp_log_access(f, LOG_WRITE, STREAM_REDUCE, LOG_STAGED, (int)(round & 1), f->mesh.rank, round);
+  }
+  PieceRun run;
+  for (int i = 0; i < u->pieces && fsdp_stage_staged(f, job->stage); i++) {
+    if (!piece_run(u, i, x.first, x.numel, &run)) continue;
+    for (int o = 0; o < fsdp_shards(f); o++)
+      convert(&f->reduce_ctx,
+              tensor_of(f->work + fsdp_contribution_at(f, o, round, x, run), f->cfg.wire_dtype, run.numel),
+              tensor_of(f->work + u->grads_at + (size_t)(run.grad_at + o * run.owner_stride) * 4, F32, run.numel));
+  }
+  f->comm->round_send(f, round, x);
   job->prepared++;
   return true;
 }
 
+// Adds all ranks' contributions to a run of the sum, in order of ranks and as many at once as accumulate takes; a
+// mirrored device has room for one. In parts that stay in cache where that is not all of them.
+static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan x, PieceRun run, bool overwrite) {
+  const size_t b_r = fsdp_wire_bytes(f);
+  const int inputs = f->cfg.native_reduce ? 1 : fsdp_shards(f);
+  for (int64_t at = 0; at < run.numel; at += f->chunk_numel) {
+    const int64_t n = min64(f->chunk_numel, run.numel - at);
+    Summands some = {f->cfg.wire_dtype, 0, {}};
+    bool begins = overwrite;
+    for (int i = 0; i < inputs; i++) {
+      const char *in = f->comm->round_input(f, round, i, x, run) + (size_t)at * b_r;
+      if (f->mirrored && i != f->mesh.shard.me) {
+        f->ctx->ops->copy(&f->reduce_ctx, f->staging_in, in, (size_t)n * b_r);
+        in = f->staging_in;
+      }
+      some.data[some.count++] = in;
+      if (!f->mirrored && i + 1 < inputs && some.count < SUMMANDS_MOST) continue;
+      accumulate(&f->reduce_ctx, tensor_of(sum + at, F32, n), some, begins ? OVERWRITE : ADD);
+      some.count = 0;
+      begins = false;
+    }
+  }
+}
 // Adds round job.consumed to the own shard if every contribution is there: over ranks in order, so over microbatches in
-// order. Returns whether it did.
+// order. Of several replicas each adds its own to the sum of those before. Returns whether it did.
 static inline bool fsdp_reduce_consume(Fsdp *f) {
   ReduceJob *job = &f->job;
   const uint64_t round = job->round0 + (uint64_t)job->consumed;
   if (job->consumed >= job->prepared || !f->comm->round_arrived(f, round)) return false;
-  int64_t first, n;
-  fsdp_round_span(f, job->unit, job->rounds, job->consumed, &first, &n);
-  const size_t b_r = fsdp_wire_bytes(f);
-  float *sum = f->grads + f->shard_at[job->unit] + first;
-  const int inputs = f->cfg.native_reduce ? 1 : f->mesh.world;
-  for (int64_t at = 0; at < n; at += f->chunk_numel) {         // all ranks' part of a block while the sum is in cache
-    int64_t part = min64(f->chunk_numel, n - at);
-    for (int r = 0; r < inputs; r++) {
-      const char *in = f->comm->round_input(f, round, r, first) + (size_t)at * b_r;
-      if (f->mirrored) f->ctx->ops->copy(&f->reduce_ctx, f->staging_in, in, (size_t)part * b_r);
-      if (f->mirrored) in = f->staging_in;
-      accumulate(&f->reduce_ctx, tensor_of(sum + at, F32, part), tensor_of((void *)in, f->cfg.wire_dtype, part),
-                 job->first && r == 0 ? OVERWRITE : ADD);
-    }
+  const ReduceSpan x = fsdp_span_of(f, round);
+  const Unit *u = &f->unit[x.unit];
+  const bool off = fsdp_offloads(f), chain = fsdp_chains(f);
+  const bool begins = job->first && (!chain || f->mesh.replicate.me == 0);     // nothing was added yet
+  float *own = f->grads + u->state_base + x.first, *sum = off ? f->sum : own;
+  const size_t bytes = (size_t)x.numel * sizeof(float);
+  if (!job->first && !chain) fsdp_log_partial_read(f, round, LOG_SUM, f->mesh.rank);
+  if (chain && !begins) f->comm->chain_take(f, round, x, sum);
+  else if (off && begins) f->ctx->ops->zero(&f->reduce_ctx, sum, bytes);       // the gaps between pieces
+  else if (off) f->ctx->ops->copy(&f->reduce_ctx, sum, own, bytes);
+  PieceRun run;
+  for (int i = 0; i < u->pieces; i++) {
+    if (!piece_run(u, i, x.first, x.numel, &run)) continue;
+    fsdp_add_run(f, sum + run.state_at - x.first, round, x, run, begins);
+    f->traffic.reduce_bytes += (fsdp_shards(f) - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
   }
-  f->traffic.reduce_bytes += (f->mesh.world - 1) * n * (int64_t)b_r;
+  fsdp_log_sum_write(f, round, fsdp_log_own_sum(f));
+  if (off && !(chain && f->mirrored)) f->ctx->ops->copy(&f->reduce_ctx, own, sum, bytes);      // else chain_give does
+  if (chain) f->comm->chain_give(f, round, x, sum);
   f->comm->round_done(f, round);
   if (++job->consumed < job->rounds) return true;
   f->comm->reduce_end(f);
@@ -575,214 +743,192 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
   }
 }
 
-// Gradient slots: 0 and 1 for blocks in turn, 2 is the root's.
-static inline int fsdp_grad_slot(const Fsdp *f, int u) { return u == 0 ? 2 : (int)(f->block_reductions & 1); }
-static inline size_t fsdp_grad_slot_at(const Fsdp *f, int slot) {        // in working memory
-  if (slot == 2) return f->root_grads_at;
-  return f->grad_slots_at + (size_t)slot * (size_t)fsdp_block_numel(f) * fsdp_wire_bytes(f);
+// Gradient slots: 0 and 1 for blocks in turn, 2 is stage 0's; whole gradients of block l have 2 + l for their own.
+static inline int fsdp_grad_slot(const Fsdp *f, int s) {
+  return fsdp_stage_whole(f, s) ? 2 + s : (int)(f->block_reductions & 1);
 }
-
-// The whole gradient buffer of unit u, to be overwritten: blocks in the wire dtype (one of two slots), the root in
-// fp32. Waits until the reduction that used the memory before has been read by everybody.
-static inline void *fsdp_grads(Fsdp *f, int u) {
-  const int slot = fsdp_grad_slot(f, u);
+// Makes stage s's gradient buffer ready to be written: waits until the reduction that used the memory before has been
+// read by everybody.
+static inline void fsdp_grads(Fsdp *f, int s) {
+  const int slot = f->grad_slot = fsdp_grad_slot(f, s);
+  if (!f->stage[s].trains || fsdp_grads_in_place(f, s)) return;
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
   for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
-  return f->work + fsdp_grad_slot_at(f, slot);
+  fsdp_log_grads_begin(f, slot);
+  if (f->blocks_alike || fsdp_stage_whole(f, s)) return;
+  fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
+  f->ctx->ops->zero(f->ctx, f->work + f->grad_slots_at + (size_t)slot * f->grad_slot_bytes,
+                    (size_t)f->stage[s].grad_numel * fsdp_wire_bytes(f));      // gaps hold another block's gradient
 }
-static inline Dtype fsdp_grad_dtype(const Fsdp *f, int u) { return u == 0 ? F32 : f->cfg.wire_dtype; }
+// The whole gradient of parameter p, in the buffer that fsdp_grads made ready: in the wire dtype, or fp32 where it is
+// added to, as it is in the gradient shard of one rank. data is NULL if p is frozen.
+static inline Tensor fsdp_grad(Fsdp *f, int p) {
+  const Param *q = &f->param[p];
+  const Unit *u = &f->unit[q->unit];
+  const bool whole = fsdp_stage_whole(f, u->stage);
+  const Dtype dtype = whole ? F32 : f->cfg.wire_dtype;
+  const int slot = whole ? fsdp_grad_slot(f, u->stage) : f->grad_slot;
+  const Piece *c = &u->piece[q->piece];
+  char *data = NULL;
+  if (fsdp_grads_in_place(f, u->stage)) data = (char *)(f->grads + u->state_base + c->state_at + q->in_piece);
+  else data = f->work + fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype);
+  if (!q->frozen && !fsdp_grads_in_place(f, u->stage)) fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
+  return tensor_of(q->frozen ? NULL : data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+}
+// Whether the a-th microbatch's gradients of stage s overwrite their buffer or are added to it.
+static inline Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {
+  return a && (f->cfg.local || fsdp_grads_in_place(f, s)) ? ADD : OVERWRITE;
+}
+// Stage s's gradient was summed in place: only the log takes notice.
+static inline void fsdp_reduced_in_place(Fsdp *f, int s, int a) {
+  const int rounds = fsdp_stage_rounds(f, s);
+  const bool adds = a && !f->cfg.local;
+  if (adds) fsdp_log_stage_sums(f, LOG_READ, s);
+  f->stage_round0[s] = f->rounds_started;
+  f->rounds_started += (uint64_t)rounds;
+  fsdp_log_stage_sums(f, LOG_WRITE, s);
+}
 
-// Starts reducing unit u's gradient buffer into the fp32 shards. microbatch: this rank's a-th of the step. Collective.
-static inline void fsdp_reduce(Fsdp *f, int u, int microbatch) {
+// Starts reducing stage s's gradient into the fp32 shards, if this is due. a: this rank's microbatch of `microbatches`
+// in the step. Collective.
+static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
+  if (!f->stage[s].trains || (f->cfg.local && a < microbatches - 1)) return;
+  if (fsdp_grads_in_place(f, s)) { fsdp_reduced_in_place(f, s, a); return; }
   fsdp_reduce_finish(f);
-  const int s = fsdp_grad_slot(f, u);
+  const int slot = fsdp_grad_slot(f, s);
+  fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);   // the last write was enqueued before this
   ReduceJob *job = &f->job;
   *job = ReduceJob{};
   job->active = true;
-  job->first = microbatch == 0;
-  job->unit = u;
-  job->slot = s;
-  job->rounds = fsdp_rounds(f, u);
+  job->first = a == 0 || f->cfg.local;
+  job->stage = s;
+  job->slot = slot;
+  job->rounds = fsdp_stage_rounds(f, s);
   job->round0 = f->rounds_started;
-  job->full_at = fsdp_grad_slot_at(f, s);
+  job->last_round0 = f->stage_round0[s];
+  f->stage_round0[s] = job->round0;
   f->rounds_started += (uint64_t)job->rounds;
-  f->slot_rounds[s] = f->rounds_started;
-  f->block_reductions += u != 0;
-  f->traffic.reductions++;
+  f->slot_rounds[slot] = f->rounds_started;
+  f->block_reductions += !fsdp_stage_whole(f, s);
+  for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++) {
+    if (!f->unit[u].state_numel) continue;
+    f->traffic.reductions++;
+    fsdp_log_collective(
+        f, STREAM_HOST, COLLECTIVE_REDUCE, s, LOG_COMM_NONE,
+        (uint64_t)(unit_wire_numel(&f->unit[u]) * (int64_t)fsdp_wire_bytes(f) * (fsdp_shards(f) - 1)));
+  }
   f->comm->reduce_start(f);
   fsdp_poll(f);
 }
 
-// ================================================================================================ 7 optimizer
+// ================================================================================================ open and close
 static inline void fsdp_open_events(Fsdp *f) {
   Ctx *c = f->ctx;
   for (int k = 0; k <= f->cfg.gather_slots; k++) {
-    step_event_open(c, &f->slot[k].arrived, "unit arrived");
-    step_event_open(c, &f->slot[k].released, "unit released");
+    step_event_open(f, c, &f->slot[k].arrived, "stage arrived");
+    step_event_open(f, c, &f->slot[k].released, "stage released");
   }
-  step_event_open(c, &f->began, "step began");
-  step_event_open(c, &f->grads_ready, "gradients ready");
-  for (int s = 0; s < 3; s++) step_event_open(c, &f->grads_free[s], s < 2 ? "block slot free" : "root slot free");
-  step_event_open(c, &f->reduced, "reduced");
-  step_event_open(c, &f->exchange_ready, "exchange ready");
-  step_event_open(c, &f->exchanged, "exchanged");
-  step_event_open(c, &f->mirror_filled, "mirror filled");
-  step_event_open(c, &f->drained, "drained");
+  for (int s = 0; s < 2 + f->stages; s++)
+    step_event_open(f, c, &f->grads_free[s], s < 2 ? "block slot free" : s == 2 ? "root slot free" : "gradient free");
+  step_event_open(f, c, &f->began, "step began");
+  step_event_open(f, c, &f->grads_ready, "gradients ready");
+  step_event_open(f, c, &f->reduced, "reduced");
+  step_event_open(f, c, &f->exchange_ready, "exchange ready");
+  step_event_open(f, c, &f->exchanged, "exchanged");
+  step_event_open(f, c, &f->mirror_filled, "mirror filled");
+  step_event_open(f, c, &f->drained, "drained");
+  for (StepEvent &e : f->published) step_event_open(f, c, &e, "parameters published");
 }
 
+// Where the optimizer's state lies and is computed with: the device, or the host.
+static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_ctx : f->ctx; }
+
+// Takes host memory for what is offloaded, under its lines.
+static inline void fsdp_open_offload(Fsdp *f) {
+  Ctx *c = f->ctx;
+  char *at = (char *)memory_take(c, f->plan, MEM_HOST_STATE, f->host_state_bytes);
+  const size_t state = (size_t)f->state_numel * 4;
+  f->master = f->master_numel ? (float *)at : NULL;
+  at += (size_t)f->master_numel * 4;
+  f->m = (float *)at;
+  if (fsdp_moments(f) == 2) f->v = (float *)(at + state);
+  at += fsdp_moments(f) * state;
+  if (fsdp_grads_in_work(f) && f->mirrored) f->grads = (float *)(f->window + f->grads_at);
+  else { f->grads = (float *)at; at += state; }
+  for (char *&p : f->publish) { p = at; at += f->publish_bytes; }
+  f->host_limbs = (int64_t *)at;
+  f->sum = (float *)memory_take(c, f->plan, MEM_OFFLOAD, fsdp_sum_bytes(f));
+  f->host_ctx = Ctx{};
+  f->host_ctx.ops = f->cfg.host_ops;
+  f->host_ctx.threads = c->threads;
+}
 // Takes all memory of the plan's sharding lines. Collective. f->plan must hold the plan.
 static inline void fsdp_open(Fsdp *f, MemoryPlan *plan) {
   static const Comm *const comms[] = {&comm_self, &comm_mpi, &comm_nccl};      // by CommKind
   f->plan = plan;
   f->comm = comms[f->cfg.comm];
   Ctx *c = f->ctx;
-  const size_t shards = (size_t)f->shard_total, b_p = fsdp_param_bytes(f);
+  const size_t state = (size_t)f->state_numel * 4, b_c = dtype_bytes(f->cfg.compute_dtype);
   const int K = f->cfg.gather_slots;
   f->slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
+  for (int k = 0; k <= K && !f->in_place; k++)
+    f->slot[k].bytes = k == K ? f->stage[0].full_bytes : fsdp_largest_slot_bytes(f);
   f->comm->open(f);
-  if (f->cfg.param_dtype != F32) f->master = (float *)memory_take(c, plan, MEM_MASTER, shards * 4);
-  const bool trains = !f->cfg.weights_only;
-  if (trains) f->m = (float *)memory_take(c, plan, MEM_OPTIMIZER, shards * 4);
-  if (trains && f->cfg.optimizer == OPTIMIZER_ADAMW) f->v = (float *)memory_take(c, plan, MEM_OPTIMIZER, shards * 4);
-  if (trains) f->grads = (float *)memory_take(c, plan, MEM_GRADS, shards * 4);
-  for (int k = 0; k <= K && f->cfg.comm != COMM_SELF; k++)
-    f->slot[k].data = (char *)memory_take(c, plan, k == K ? MEM_ROOT_PARAMS : MEM_GATHER_SLOTS,
-                                          (size_t)(k == K ? f->unit[0].full_numel : fsdp_block_numel(f)) * b_p);
-  const size_t staging_in_bytes = fsdp_staging_in_numel(f) * fsdp_wire_bytes(f);
-  if (trains) f->staging_in = (char *)memory_take(c, plan, MEM_STAGING_IN, staging_in_bytes);
-  const size_t small_host_bytes = f->cfg.small_bytes * (size_t)(f->mesh.world + 1);
+  if (fsdp_offloads(f)) fsdp_open_offload(f);
+  else {
+    if (f->master_numel) f->master = (float *)memory_take(c, plan, MEM_MASTER, (size_t)f->master_numel * 4);
+    if (fsdp_trains(f)) f->m = (float *)memory_take(c, plan, MEM_OPTIMIZER, state);
+    if (fsdp_trains(f) && fsdp_moments(f) == 2) f->v = (float *)memory_take(c, plan, MEM_OPTIMIZER, state);
+    if (fsdp_grads_in_work(f)) { f->grads = (float *)(f->work + f->grads_at); plan->taken_bytes[MEM_GRADS] += state; }
+    else if (fsdp_trains(f)) f->grads = (float *)memory_take(c, plan, MEM_GRADS, state);
+  }
+  for (int k = 0; k <= K; k++)
+    f->slot[k].data = (char *)memory_take(c, plan, k == K ? MEM_ROOT_PARAMS : MEM_GATHER_SLOTS, f->slot[k].bytes);
+  f->expanded = (char *)memory_take(c, plan, MEM_EXPANDED, (size_t)fsdp_largest_expanded(f) * b_c);
+  f->root_expanded = (char *)memory_take(c, plan, MEM_EXPANDED, (size_t)f->stage[0].expand_numel * b_c);
+  f->staging_in = (char *)memory_take(c, plan, MEM_STAGING_IN, fsdp_staging_in_numel(f) * fsdp_wire_bytes(f));
+  f->scale = (float *)memory_take(c, plan, MEM_SCALES, (size_t)f->scales * 4 * (size_t)(2 + f->mesh.world));
+  f->amax = f->scale + f->scales;
+  f->amax_all = f->amax + f->scales;
+  const size_t small_host_bytes = fsdp_small_most_bytes(f) * (size_t)(f->mesh.world + 1);
   if (f->mirrored) f->small_host = (char *)memory_take(c, plan, MEM_LANDING, small_host_bytes);
   fsdp_open_events(f);
 }
 
 static inline void fsdp_close(Fsdp *f) {
   Ctx *c = f->ctx;
-  const size_t shards = (size_t)f->shard_total * 4, b_p = fsdp_param_bytes(f);
-  memory_give_back(c, MEM_MASTER, f->master, shards);
-  memory_give_back(c, MEM_OPTIMIZER, f->m, shards);
-  memory_give_back(c, MEM_OPTIMIZER, f->v, shards);
-  memory_give_back(c, MEM_GRADS, f->grads, shards);
+  const size_t state = (size_t)f->state_numel * 4, b_c = dtype_bytes(f->cfg.compute_dtype);
+  if (fsdp_offloads(f)) {
+    memory_give_back(c, MEM_HOST_STATE, f->master ? f->master : f->m, f->host_state_bytes);
+    memory_give_back(c, MEM_OFFLOAD, f->sum, fsdp_sum_bytes(f));
+  } else {
+    memory_give_back(c, MEM_MASTER, f->master, (size_t)f->master_numel * 4);
+    memory_give_back(c, MEM_OPTIMIZER, f->m, state);
+    memory_give_back(c, MEM_OPTIMIZER, f->v, state);
+    if (!fsdp_grads_in_work(f)) memory_give_back(c, MEM_GRADS, f->grads, state);
+  }
+  memory_give_back(c, MEM_EXPANDED, f->expanded, (size_t)fsdp_largest_expanded(f) * b_c);
+  memory_give_back(c, MEM_EXPANDED, f->root_expanded, (size_t)f->stage[0].expand_numel * b_c);
   memory_give_back(c, MEM_STAGING_IN, f->staging_in, fsdp_staging_in_numel(f) * fsdp_wire_bytes(f));
-  memory_give_back(c, MEM_LANDING, f->small_host, f->cfg.small_bytes * (size_t)(f->mesh.world + 1));
+  memory_give_back(c, MEM_SCALES, f->scale, (size_t)f->scales * 4 * (size_t)(2 + f->mesh.world));
+  memory_give_back(c, MEM_LANDING, f->small_host, fsdp_small_most_bytes(f) * (size_t)(f->mesh.world + 1));
   for (int k = 0; k <= f->cfg.gather_slots; k++) {
-    const int64_t n = k == f->cfg.gather_slots ? f->unit[0].full_numel : fsdp_block_numel(f);
-    memory_give_back(c, MEM_GATHER_SLOTS, f->slot[k].data, (size_t)n * b_p);
+    memory_give_back(c, MEM_GATHER_SLOTS, f->slot[k].data, f->slot[k].bytes);
     c->ops->event_close(c, f->slot[k].arrived.event);
     c->ops->event_close(c, f->slot[k].released.event);
   }
-  StepEvent *const events[] = {&f->began, &f->grads_ready, &f->grads_free[0], &f->grads_free[1], &f->grads_free[2],
-                               &f->reduced, &f->exchange_ready, &f->exchanged, &f->mirror_filled, &f->drained};
+  StepEvent *const events[] = {&f->began, &f->grads_ready, &f->reduced, &f->exchange_ready, &f->exchanged,
+                               &f->mirror_filled, &f->drained, &f->published[0], &f->published[1]};
   for (StepEvent *e : events) c->ops->event_close(c, e->event);
+  for (int s = 0; s < 2 + f->stages; s++) c->ops->event_close(c, f->grads_free[s].event);
   f->comm->close(f);
-  free(f->slot); free(f->unit); free(f->param); free(f->shard_at); free(f->params_at);
+  for (int u = 0; u < f->units; u++) free(f->unit[u].piece);
+  void *const owned[] = {f->slot, f->unit, f->param, f->stage, f->kept_valid, f->kept_number, f->stage_round0,
+                         f->slot_rounds, f->grads_free};
+  for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);
 }
 
-enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
-// The fp32 shard of unit u in a state. In fp32 the parameter shard itself is the master.
-static inline float *fsdp_shard(const Fsdp *f, ShardState state, int u) {
-  if (state == STATE_MASTER && f->cfg.param_dtype == F32) return (float *)fsdp_own_params(f, u);
-  float *base = state == STATE_MASTER ? f->master : state == STATE_M ? f->m : state == STATE_V ? f->v : f->grads;
-  return base ? base + f->shard_at[u] : NULL;
-}
-
-// All reductions of the step are complete after this; adds the squares of the own gradient shards to limbs,
-// which lie in device memory.
-static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
-  fsdp_reduce_finish(f);
-  f->comm->reduce_join(f);
-  norm_accumulate(f->ctx, limbs, tensor_of(f->grads, F32, f->shard_total));
-}
-
-struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
-
-// `bytes` of every rank to every rank, in order of rank: once a step. Device memory.
-static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  f->traffic.small++;
-  f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
-  f->comm->small_all_gather(f, mine, all, bytes);
-}
-
-// One optimizer step on a run of the own shard of unit u.
-static inline void fsdp_update_run(Fsdp *f, int u, Run run, OptimizerArgs a) {
-  char *low = fsdp_own_params(f, u) + (size_t)run.in_shard * fsdp_param_bytes(f);
-  Tensor param = tensor_of(f->cfg.param_dtype == F32 ? NULL : low, f->cfg.param_dtype, run.numel);
-  Tensor master = tensor_of(fsdp_shard(f, STATE_MASTER, u) + run.in_shard, F32, run.numel);
-  Tensor m = tensor_of(fsdp_shard(f, STATE_M, u) + run.in_shard, F32, run.numel);
-  Tensor grad = tensor_of(fsdp_shard(f, STATE_GRAD, u) + run.in_shard, F32, run.numel);
-  if (a.kind == OPTIMIZER_SGD) { sgd_update(f->ctx, param, master, m, grad, a.sgd); return; }
-  Tensor v = tensor_of(fsdp_shard(f, STATE_V, u) + run.in_shard, F32, run.numel);
-  adamw_update(f->ctx, param, master, m, v, grad, a.adamw);
-}
-
-// One optimizer step on the own shards, by what ctx->state says; gathered copies become stale. The gaps between
-// parameters are zero, have no gradient and stay zero.
-static inline void fsdp_update(Fsdp *f, OptimizerArgs decayed) {
-  OptimizerArgs plain = decayed;
-  plain.adamw.weight_decay = plain.sgd.weight_decay = 0;
-  for (int u = 0; u < f->units; u++) {
-    const Unit *q = &f->unit[u];
-    Run run;
-    if (unit_run(q, 0, q->decay_numel, f->mesh.rank, &run)) fsdp_update_run(f, u, run, decayed);
-    if (unit_run(q, q->decay_numel, q->full_numel, f->mesh.rank, &run)) fsdp_update_run(f, u, run, plain);
-  }
-}
-
-// Ends a step: what was gathered is stale, and from here on peers may read the new shards. Collective.
-static inline void fsdp_step_end(Fsdp *f) {
-  fsdp_forget(f);
-  f->comm->step_end(f);
-}
-
-// Writes the compute-dtype copy of the own shard of unit u from its master.
-static inline void fsdp_refresh_params(Fsdp *f, int u) {
-  if (f->cfg.param_dtype == F32) return;
-  convert(f->ctx, tensor_of(fsdp_own_params(f, u), f->cfg.param_dtype, f->unit[u].shard_numel),
-          tensor_of(fsdp_shard(f, STATE_MASTER, u), F32, f->unit[u].shard_numel));
-}
-
-// Initialises the own shards by counter: element i of tensor t is the same for every N. Collective (ends in a barrier).
-static inline void fsdp_init_params(Fsdp *f, uint64_t seed) {
-  for (int p = 0; p < f->params; p++) {
-    const Param *q = &f->param[p];
-    Run run;
-    if (!shard_run(&f->unit[q->unit], q, f->mesh.rank, &run)) continue;
-    int64_t logical = q->shape[0] * (q->ndim == 2 ? q->shape[1] : 1);          // padding rows stay zero
-    int64_t n = min64(run.numel, logical - run.in_range);
-    float *to = fsdp_shard(f, STATE_MASTER, q->unit) + run.in_shard;
-    if (n <= 0) continue;
-    if (q->init == INIT_NORMAL) normal_fill(f->ctx, tensor_of(to, F32, n), seed, (uint32_t)p, run.in_range, q->std);
-    if (q->init == INIT_ONE) fill(f->ctx, tensor_of(to, F32, n), 1.0f);
-  }
-  for (int u = 0; u < f->units; u++) fsdp_refresh_params(f, u);
-  fsdp_step_end(f);
-}
-
-// Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. Collective. For tests and files.
-static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full) {
-  const Param *q = &f->param[p];
-  for (int r = 0; r < f->mesh.world; r++) {
-    Run run;
-    if (!shard_run(&f->unit[q->unit], q, r, &run)) continue;
-    if (r == f->mesh.rank) {
-      const float *from = fsdp_shard(f, state, q->unit) + run.in_shard;
-      f->ctx->ops->copy(f->ctx, full + run.in_range, from, (size_t)run.numel * 4);
-      f->ctx->ops->sync(f->ctx);
-    }
-    if (f->mesh.world > 1) MPI_Bcast(full + run.in_range, fsdp_mpi_count(run.numel), MPI_FLOAT, r, f->mesh.comm);
-  }
-}
-// Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are). Follow a change
-// of STATE_MASTER by fsdp_refresh_params and fsdp_step_end.
-static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const float *full) {
-  const Param *q = &f->param[p];
-  Run run;
-  if (!shard_run(&f->unit[q->unit], q, f->mesh.rank, &run)) return;
-  int64_t logical = q->shape[0] * (q->ndim == 2 ? q->shape[1] : 1);
-  float *to = fsdp_shard(f, state, q->unit) + run.in_shard;
-  const int64_t n = min64(run.numel, logical - run.in_range);
-  if (n <= 0) return;
-  f->ctx->ops->copy(f->ctx, to, full + run.in_range, (size_t)n * 4);
-  f->ctx->ops->sync(f->ctx);
-}
+// ================================================================================================ 7 state
+#include "kernels/sharded_state.h"

@@ -23,7 +23,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#define PROGRAM_VERSION "0.3.0"
+#define PROGRAM_VERSION "0.5.0"
 #ifndef BUILD_ID // the Makefile gives a checksum of the sources: all ranks must have the same
 #define BUILD_ID "unknown"
 #endif
@@ -64,23 +64,35 @@ void (*die_hook)(int code);
   NUM(eps, 1e-8, 1e-20, 1.0, "optimizer", "AdamW: added to the root of the second moment") \
   NUM(momentum, 0.9, 0.0, 0.999999, "optimizer", "SGD: momentum") \
   NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: do not)") \
+  TEXT(freeze, "", NULL, "optimizer", "parameters that are not trained: globs of names, wte,h.0.*,*.ln_*") \
   TEXT(data, "", NULL, "data", "directory, token .bin, random, generated (else WIKITEXT2_DIR, data/wikitext-2)") \
   TEXT(tokenizer, "", NULL, "data", "tokenizer.json, or directory of it or of vocab.json, merges.txt (else trained)") \
   TEXT(cache, "data/cache", NULL, "data", "where trained tokenizers and encoded tokens are kept") \
   TEXT(shuffle, "on", "on|off", "data", "a new order every epoch, the same for every number of ranks") \
   TEXT(drop_last, "on", "on|off", "data", "drop what fills no global batch; off: wrap around to the epoch's first") \
-  TEXT(param_dtype, "fp32", "fp32|bf16|fp16", "precision", "gathered parameters and activations; masters are fp32") \
+  TEXT(param_dtype, "fp32", "fp32|bf16|fp16", "precision", "stored and gathered parameters; masters are fp32") \
   TEXT(reduce_dtype, "fp32", "fp32|bf16|fp16", "precision", "gradients on the wire; they are added up in fp32") \
+  TEXT(buffer_dtype, "auto", "auto|fp32|bf16|fp16", "precision", "activations and products' inputs (auto: param's)") \
+  TEXT(fp8, "off", "off|gather|matmul", "precision", "blocks' matrices gathered in E4M3; matmul: multiplied so too") \
   NUM(loss_scale, 0.0, 0.0, 1e9, "precision", "fixed loss scale (0: 1, and dynamic from 65536 for fp16)") \
-  INT(gather_slots, 2, 1, 1000, "sharding", "blocks held whole at once; all of them: gathered once a step") \
+  TEXT(strategy, "full_shard", "full_shard|shard_grad_op|hybrid_shard|no_shard|zero3|zero2|zero1|ddp", "sharding", \
+       "what is cut over the ranks; zero1: the optimizer only") \
+  TEXT(mesh, "", NULL, "sharding", "RxS: R replicas of S shards (else 1xN; hybrid_shard: hosts x ranks of a host)") \
+  TEXT(reshard_after_forward, "auto", NULL, "sharding", "on, off, or K: keep blocks cut over groups of K ranks") \
+  INT(gather_slots, 2, 1, 1000, "sharding", "blocks held whole at once: how far ahead is gathered, plus one") \
+  TEXT(shard, "flat", "flat|dim0", "sharding", "how a unit is cut: as one range, or each parameter by rows") \
+  TEXT(wrap, "block", NULL, "sharding", "units: block; model (one); min_params:N (modules of N parameters or more)") \
+  TEXT(accumulate, "sharded", "sharded|local", "sharding", "reduce each microbatch; local: add up whole, reduce once") \
+  TEXT(offload, "none", "none|optimizer|params", "sharding", "cuda: optimizer, or parameter shards too, on the host") \
+  TEXT(recompute, "none", "none|gelu|block", "sharding", "what backward computes again, not kept: GELU, or a block") \
   TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: one rank a GPU, on cuda") \
   TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, not the same bits for every N") \
-  TEXT(shm, "on", "on|off", "sharding", "shared-memory windows inside a host; off: messages there too") \
+  TEXT(shm, "on", "on|copy|off", "sharding", "ranks of a host read shards in place; copy: gather them; off: messages") \
   TEXT(device, "auto", "auto|cpu|cuda", "device", "where to compute") \
   FLAG(no_cuda, "device", "the same as --device cpu") \
   TEXT(graph, "auto", "auto|on|off", "device", "cuda: capture a step once, then replay it (not with --comm mpi)") \
   FLAG(tune, "device", "cuda: time the matrix products' algorithms at the start, on rank 0, for all ranks") \
-  TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 products; high: TF32 tensor cores, on cuda") \
+  TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 products; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   INT(threads, 0, 0, 4096, "device", "threads a rank (0: its fair share of the host's cores)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
@@ -119,7 +131,9 @@ struct Options {
 #define OPTION_FIELD_TEXT(name, def, choices, group, help) char name[OPTION_TEXT_BYTES];
 #define OPTION_FIELD_FLAG(name, group, help) bool name;
   OPTIONS(OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_FLAG)
-  bool given[OPTION_COUNT]; int64_t vocab_size_asked;            // of a tokenizer that was trained and reached fewer
+  bool given[OPTION_COUNT];
+  int64_t vocab_size_asked;                      // of a tokenizer that was trained and reached fewer
+  int replicas, shards;                          // the mesh
 };
 
 struct OptionSpec {
@@ -141,138 +155,7 @@ static const OptionSpec option_specs[] = {
   OPTIONS(OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_FLAG)
 };
 
-static void options_default(Options *o) {
-  memset(o, 0, sizeof *o);
-  for (const OptionSpec &s : option_specs) {
-    char *field = (char *)o + s.offset;
-    if (s.type == OPTION_INT) *(int64_t *)field = (int64_t)s.def;
-    if (s.type == OPTION_NUM) *(double *)field = s.def;
-    if (s.type == OPTION_TEXT) snprintf(field, OPTION_TEXT_BYTES, "%s", s.text_def);
-  }
-}
-
-// One value as text; the same text gives the same value back.
-static void option_print(char *to, size_t bytes, const Options *o, const OptionSpec *s) {
-  const char *field = (const char *)o + s->offset;
-  if (s->type == OPTION_INT) snprintf(to, bytes, "%lld", (long long)*(const int64_t *)field);
-  if (s->type == OPTION_NUM) snprintf(to, bytes, "%.17g", *(const double *)field);
-  if (s->type == OPTION_TEXT) snprintf(to, bytes, "%s", field);
-  if (s->type == OPTION_FLAG) snprintf(to, bytes, "%s", *(const bool *)field ? "on" : "off");
-}
-
-static bool choice_has(const char *choices, const char *value) {
-  size_t n = strlen(value);
-  for (const char *c = choices; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL)
-    if (!strncmp(c, value, n) && (c[n] == '|' || !c[n]) && n) return true;
-  return false;
-}
-
-// In a function that returns false and one line in `error`: refuses when cond holds.
-#define REFUSE(cond, ...) do { if (cond) { snprintf(error, error_bytes, __VA_ARGS__); return false; } } while (0)
-
-// Stores `value` for option i. False with one line in `error` when it does not fit.
-static bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
-  const OptionSpec *s = &option_specs[i];
-  char *field = (char *)o + s->offset, *end;
-  o->given[i] = true;
-  errno = 0;
-  if (s->type == OPTION_FLAG) {
-    bool on = !strcmp(value, "on");
-    REFUSE(!on && strcmp(value, "off"), "--%s is on or off, not '%s'", s->name, value);
-    *(bool *)field = on;
-  } else if (s->type == OPTION_TEXT) {
-    REFUSE(s->choices && !choice_has(s->choices, value), "--%s '%s' is not known: choose one of %s", s->name, value,
-           s->choices);
-    REFUSE(strlen(value) >= OPTION_TEXT_BYTES, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1);
-    strcpy(field, value);
-  } else {
-    double x = s->type == OPTION_INT ? (double)strtoll(value, &end, 10) : strtod(value, &end);
-    REFUSE(end == value || *end || x != x, "--%s needs %s, not '%s'", s->name,
-           s->type == OPTION_INT ? "a whole number" : "a number", value);
-    REFUSE(x < s->lo || x > s->hi || (s->type == OPTION_INT && errno == ERANGE),
-           "--%s %s is out of range: %.10g to %.10g", s->name, value, s->lo, s->hi);
-    if (s->type == OPTION_INT) *(int64_t *)field = strtoll(value, NULL, 10);
-    else *(double *)field = x;
-  }
-  return true;
-}
-
-// Edit distance, for "did you mean"; 0 when `a` only stops too early.
-static int edit_distance(const char *a, const char *b) {
-  int row[64], n = (int)strlen(b);
-  if (n > 62) return 99;
-  if (*a && !strncmp(a, b, strlen(a))) return 0;
-  for (int j = 0; j <= n; j++) row[j] = j;
-  for (int i = 0; a[i]; i++) {
-    int diagonal = row[0];
-    row[0] = i + 1;
-    for (int j = 0; j < n; j++) {
-      int replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      int best = row[j] < diagonal ? row[j] + 1 : diagonal + 1;
-      row[j + 1] = replaced < best ? replaced : best;
-    }
-  }
-  return row[n];
-}
-
-// Reads argv. Hyphens and underscores in names are the same. False with one line in `error`.
-static bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
-  options_default(o);
-  for (int a = 1; a < argc; a++) {
-    char name[128];
-    REFUSE(strncmp(argv[a], "--", 2) || !argv[a][2], "'%s' is not an option: options start with --, see --help",
-           argv[a]);
-    snprintf(name, sizeof name, "%s", argv[a] + 2);
-    const char *value = strchr(argv[a], '=');
-    if (strchr(name, '=')) *strchr(name, '=') = 0;
-    for (char *c = name; *c; c++) if (*c == '-') *c = '_';
-    int found = -1, nearest = 0;
-    for (int i = 0; i < OPTION_COUNT; i++) {
-      if (!strcmp(option_specs[i].name, name)) found = i;
-      if (edit_distance(name, option_specs[i].name) < edit_distance(name, option_specs[nearest].name)) nearest = i;
-    }
-    if (found < 0) {
-      const char *like = option_specs[nearest].name;
-      const bool near = edit_distance(name, like) <= 1 + (int)strlen(like) / 4;
-      snprintf(error, error_bytes, "unknown option --%s: %s%s%s", name, near ? "did you mean --" : "", near ? like : "",
-               near ? "? See --help" : "see --help");
-      return false;
-    }
-    if (value) value++;
-    else if (option_specs[found].type == OPTION_FLAG) value = "on";
-    else if (a + 1 < argc && strncmp(argv[a + 1], "--", 2)) value = argv[++a];
-    else {
-      const bool refused = a + 1 < argc && option_specs[found].type == OPTION_TEXT;
-      snprintf(error, error_bytes, "--%s needs a value%s", name,
-               refused ? " (one that starts with -- goes behind =)" : "");
-      return false;
-    }
-    if (!option_set(o, found, value, error, error_bytes)) return false;
-  }
-  return true;
-}
-
-static void options_help() {
-  printf("train_gpt_fsdp %s: trains a GPT-2-style model, fully sharded over MPI ranks\n"
-         "usage: [mpirun -np N] ./train_gpt_fsdp [--option value]...      names take _ or -\n", PROGRAM_VERSION);
-  const char *group = "";
-  for (const OptionSpec &s : option_specs) {
-    if (strcmp(group, s.group)) printf("\n%s\n", s.group);
-    group = s.group;
-    char left[160], def[64] = "";
-    Options o;
-    options_default(&o);
-    option_print(def, sizeof def, &o, &s);
-    if (s.type == OPTION_NUM) snprintf(def, sizeof def, "%g", s.def);
-    const char *const value[] = {"N", "X", s.choices ? s.choices : "TEXT", ""};        // by OptionType
-    snprintf(left, sizeof left, "--%s %s", s.name, value[s.type]);
-    printf("  %-34s %s", left, s.help);
-    if (s.type != OPTION_FLAG && def[0]) printf(" [%s]", def);
-    printf("\n");
-  }
-  printf("\nother\n  %-34s this page\n  %-34s version\n", "--help", "--version");
-}
+#include "data/options.h"
 
 // ================================================================================================ 2 model
 // Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1.
@@ -284,7 +167,16 @@ static const Preset presets[] = {
 
 // Shapes of one run. Vp: vocabulary padded so that the head's products are aligned; the padding rows of the embedding
 // are zero, get no gradient and reach neither loss nor file.
-struct Model { int L, H; int64_t C, T, P, V, Vp; bool tied; float dropout; int64_t head_chunk_bytes; };
+enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_BLOCK };
+struct Model {
+  int L, H;
+  int64_t C, T, P, V, Vp;
+  bool tied;
+  float dropout;
+  int64_t head_chunk_bytes;
+  Recompute recompute;
+  bool e4m3_products;                            // the blocks' forward products take E4M3
+};
 enum { VOCAB_ALIGN = 64 };
 // fp32 logits that exist at once. A GPU has the memory, and a product of few rows would not fill it.
 enum { HEAD_CHUNK_BYTES = 64 << 20, HEAD_CHUNK_BYTES_CUDA = 512 << 20 };
@@ -322,14 +214,14 @@ static const ParamSpec block_specs[BLOCK_PARAMS] = {
 static int root_param_count(const Model *m) { return m->tied ? LM_HEAD : LM_HEAD + 1; }
 static int block_param(const Model *m, int l, BlockParam k) { return root_param_count(m) + l * BLOCK_PARAMS + k; }
 
-static Param param_make(const Model *m, const ParamSpec *s, int unit) {
+static Param param_make(const Model *m, const ParamSpec *s, int stage) {
   const int64_t rows[] = {m->C, 3 * m->C, 4 * m->C, m->V, m->P}, cols[] = {-1, m->C, 4 * m->C};
   Param p = {};
   char name[sizeof p.name];
   snprintf(name, sizeof name, "%s", s->name);
   char *layer = strstr(name, "%d");
   if (layer) *layer = 0;
-  snprintf(p.name, sizeof p.name, layer ? "%s%d%s" : "%s", name, unit - 1, layer ? layer + 2 : "");
+  snprintf(p.name, sizeof p.name, layer ? "%s%d%s" : "%s", name, stage - 1, layer ? layer + 2 : "");
   p.ndim = s->cols == COLS_NONE ? 1 : 2;
   p.shape[0] = rows[s->rows];
   p.shape[1] = cols[s->cols];
@@ -337,11 +229,12 @@ static Param param_make(const Model *m, const ParamSpec *s, int unit) {
   p.init = s->init;
   p.std = s->residual ? INIT_STD / sqrtf(2.0f * (float)m->L) : INIT_STD;
   p.decay = s->decay;
-  p.unit = unit;
+  p.linear = stage && p.ndim == 2;
+  p.stage = stage;
   return p;
 }
 
-// All parameters in order of units: root, then blocks. Returns a malloc'ed array.
+// All parameters in order of stages: outside the blocks, then block by block. Returns a malloc'ed array.
 static Param *model_params(const Model *m, int *count) {
   *count = root_param_count(m) + m->L * BLOCK_PARAMS;
   Param *p = (Param *)calloc((size_t)*count, sizeof(Param));
@@ -367,9 +260,12 @@ static double model_flops_per_token(const Model *m) {
   return 6.0 * (12.0 * m->L * C * C + (double)m->V * C) + 12.0 * m->L * C * (double)m->T;
 }
 
+static Dtype dtype_named(const char *name) { return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32; }
+#include "data/sharding.h"
+
 // Fills what the preset leaves to it and refuses shapes that cannot work. vocab_size may still shrink to what the
 // tokenizer reaches. False with one line in `error`.
-static bool options_resolve(Options *o, int world, char *error, size_t error_bytes) {
+static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
   const Preset *p = presets;
   for (const Preset &q : presets) if (!strcmp(q.name, o->model)) p = &q;
   if (!o->n_layer) o->n_layer = p->n_layer;
@@ -408,7 +304,6 @@ static bool options_resolve(Options *o, int world, char *error, size_t error_byt
   REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
   REFUSE(cpu && o->tune, "--tune needs --device cuda");
-  REFUSE(cpu && !strcmp(o->matmul_precision, "high"), "--matmul_precision high needs --device cuda (TF32)");
   static const OptionId paths[] = {OPT_resume, OPT_init_from, OPT_export_hf};
   for (OptionId path : paths)
     REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
@@ -418,18 +313,27 @@ static bool options_resolve(Options *o, int world, char *error, size_t error_byt
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
          "--resume goes on with a run, --init_from begins one: give one of them");
-  return true;
+  return sharding_resolve(o, world, ranks_per_host, error, error_bytes);
 }
 
 static Model model_of(const Options *o) {
-  Model m = {(int)o->n_layer, (int)o->n_head, o->n_embd, o->seq_len, o->n_positions, o->vocab_size,
-             round_up(o->vocab_size, VOCAB_ALIGN), !strcmp(o->tie_head, "on"), (float)o->dropout, HEAD_CHUNK_BYTES};
+  Model m = {};
+  m.L = (int)o->n_layer, m.H = (int)o->n_head;
+  m.C = o->n_embd, m.T = o->seq_len, m.P = o->n_positions;
+  m.V = o->vocab_size, m.Vp = round_up(o->vocab_size, VOCAB_ALIGN);
+  m.tied = !strcmp(o->tie_head, "on");
+  m.dropout = (float)o->dropout;
+  m.head_chunk_bytes = HEAD_CHUNK_BYTES;
+  m.recompute = !strcmp(o->recompute, "gelu") ? RECOMPUTE_GELU
+                : !strcmp(o->recompute, "block") ? RECOMPUTE_BLOCK : RECOMPUTE_NONE;
+  m.e4m3_products = !strcmp(o->fp8, "matmul");
   return m;
 }
-static Dtype dtype_named(const char *name) { return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32; }
 
 // ================================================================================================ 3 memory
 // What one block keeps from forward to backward. R = B T rows. Shapes in comments; F32 where said, else compute dtype.
+// With --recompute the blocks share one memory for what backward computes again: gelu, or all but the entering stream
+// (Chen et al. 2016). The ops are functions of what is stored, so the second time gives the same bits.
 struct BlockActs {
   Tensor residual;         // (B,T,C)  stream entering the block
   Tensor ln_1, qkv, att;   // (B,T,C) (B,T,3C) (B,T,C)
@@ -446,6 +350,7 @@ struct Acts {
   Tensor residual_f, ln_f, mean_f, rstd_f;
   Tensor dresidual, dbranch, dln, datt, dqkv, dfc;               // training only
   Tensor losses, correct;                        // F32, I32 (R)
+  Tensor in_e4m3, in_amax, in_scale;             // F8 (R,4C), F32 (1): a product's input, with --fp8 matmul
   Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp): in MEM_HEAD
 };
 
@@ -462,10 +367,11 @@ static char *arena_bytes(Arena *a, int64_t bytes) {
 }
 
 // Rows of the head's logits that exist at once: few enough that the whole (B T, V) never does, many enough that the
-// head's fp32 weight gradient is read and written only a few times. Depends on shapes and kind of device only: it fixes
-// an order of sums.
+// head's fp32 weight gradient is read and written only a few times, and about equal chunks: one of few rows would cost
+// much more a row. Depends on shapes and kind of device only: it fixes an order of sums.
 static int64_t head_rows(const Model *m, int64_t rows) {
-  return min64(rows, max64(32, m->head_chunk_bytes / (4 * m->Vp) / 32 * 32));
+  const int64_t most = max64(32, m->head_chunk_bytes / (4 * m->Vp) / 32 * 32), chunks = (rows + most - 1) / most;
+  return min64(rows, round_up((rows + chunks - 1) / chunks, 32));
 }
 
 // Lays B x T activations of `layers` blocks into the arena. Without `training` no gradients are laid out, and two
@@ -478,12 +384,17 @@ static void acts_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int B, int T
   x->targets = arena_tensor(a, I32, (int64_t)B * T);
   for (int l = 0; l < layers; l++) {
     BlockActs *b = &x->block[l];
-    Tensor *const streams[] = {&b->residual, &b->ln_1, &b->att, &b->residual_2, &b->ln_2};
+    const bool shares = training && l > 0;
+    Tensor residual = arena_tensor(a, dt, B, T, C);
+    if (shares && m->recompute == RECOMPUTE_BLOCK) *b = x->block[0];
+    b->residual = residual;
+    if (shares && m->recompute == RECOMPUTE_BLOCK) continue;
+    Tensor *const streams[] = {&b->ln_1, &b->att, &b->residual_2, &b->ln_2};
     Tensor *const statistics[] = {&b->mean_1, &b->rstd_1, &b->mean_2, &b->rstd_2};
     for (Tensor *t : streams) *t = arena_tensor(a, dt, B, T, C);
     b->qkv = arena_tensor(a, dt, B, T, 3 * C);
     b->fc = arena_tensor(a, dt, B, T, 4 * C);
-    b->gelu = arena_tensor(a, dt, B, T, 4 * C);
+    b->gelu = shares && m->recompute == RECOMPUTE_GELU ? x->block[0].gelu : arena_tensor(a, dt, B, T, 4 * C);
     for (Tensor *t : statistics) *t = arena_tensor(a, F32, B, T);
     b->lse = arena_tensor(a, F32, B, m->H, T);
   }
@@ -493,6 +404,11 @@ static void acts_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int B, int T
   x->rstd_f = arena_tensor(a, F32, B, T);
   x->losses = arena_tensor(a, F32, (int64_t)B * T);
   x->correct = arena_tensor(a, I32, (int64_t)B * T);
+  if (m->e4m3_products) {
+    x->in_e4m3 = arena_tensor(a, F8, (int64_t)B * T, 4 * C);
+    x->in_amax = arena_tensor(a, F32, 1, 1);
+    x->in_scale = arena_tensor(a, F32, 1);
+  }
   if (!training) return;
   x->dresidual = arena_tensor(a, dt, B, T, C);
   x->dbranch = m->dropout > 0 ? arena_tensor(a, dt, B, T, C) : x->dresidual;   // the same numbers without dropout
@@ -508,9 +424,10 @@ static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows
 static int eval_layers(const Model *m) { return m->L < 2 ? m->L : 2; }
 
 // ---- the trainer's state
-// Where a rank computes: the ops, which of the host's GPUs and how many ranks are on it, its dense peak in the
-// parameters' dtype (0: unknown), words that say so, and how many GPUs all ranks have.
-struct Device { const Ops *ops; int index, sharing; double peak_flops; char words[256]; int gpus; };
+// Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
+// ranks are on it, its dense peak in the compute dtype (0: unknown), words that say so, and how many GPUs all ranks
+// have.
+struct Device { const Ops *ops, *host_ops; int index, sharing; double peak_flops; char words[256]; int gpus; };
 
 // What a step leaves for the next or for the host, in device memory.
 struct StepBuffers {
@@ -544,12 +461,12 @@ struct Trainer {
   void *order;                                   // of the epoch's samples
   StepBuffers buffers;
   HostBuffers host;
-  bool carved_for_training;
-  int64_t rows_max, step, steps_total, steps_per_epoch;
+  bool carved_for_training, samples;             // samples: the pass at hand makes text
+  int64_t rows_max, head_rows, step, steps_total, steps_per_epoch;             // head_rows: that logits are held of
   float loss_scale;                              // after the last step
   bool has_run;                                  // a step of this process
   void *graph;                                   // the captured step; NULL before
-  Traffic graph_traffic;                         // of one replay
+  Traffic graph_traffic, step_traffic;           // of one replay; of the last step
   Device device;
   size_t device_free_bytes;                      // before anything was taken; 0 on a CPU
 };
@@ -558,7 +475,7 @@ static bool trainer_trains(const Options *o) { return !o->eval_only && !o->sampl
 
 // The device that needs no choice: a CPU's, or the only one.
 static Device device_of(const Ops *ops) {
-  Device d = {ops, 0, 1, 0, "", 1};
+  Device d = {ops, ops, 0, 1, 0, "", 1};
   snprintf(d.words, sizeof d.words, "%s", ops->name);
   return d;
 }
@@ -579,7 +496,7 @@ static void trainer_carve(Trainer *t, int B, int T, bool training) {
   if (acts_are_carved(t, B, T, training)) return;
   Arena a = {t->arena, 0}, h = {t->head_arena, 0};
   acts_carve(&t->acts, &a, &t->model, t->dtype, B, T, training ? t->model.L : eval_layers(&t->model), training);
-  head_carve(&t->acts, &h, &t->model, t->dtype, head_rows(&t->model, (int64_t)B * T));
+  head_carve(&t->acts, &h, &t->model, t->dtype, t->head_rows);
   CHECK(a.at <= t->arena_bytes && h.at <= t->head_bytes,
         "activations of %d x %d need %zu + %zu bytes, planned are %zu + %zu", B, T, a.at, h.at, t->arena_bytes,
         t->head_bytes);
@@ -612,22 +529,23 @@ static void trainer_plan(Trainer *t) {
   const bool trains = trainer_trains(&t->opt);
   fsdp_plan(&t->fsdp, &t->plan);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
-  Arena train = {}, eval = {}, sample = {}, head = {}, head_eval = {};
+  Arena train = {}, eval = {}, sample = {}, head = {};
   if (trains) acts_carve(&t->acts, &train, m, t->dtype, B, T, m->L, true);
   acts_carve(&t->acts, &eval, m, t->dtype, E, T, eval_layers(m), false);
   acts_carve(&t->acts, &sample, m, t->dtype, 1, (int)m->P, eval_layers(m), false);
   const int64_t rows_eval = max64((int64_t)E * T, m->P);
-  if (trains) head_carve(&t->acts, &head, m, t->dtype, head_rows(m, (int64_t)B * T));
-  head_carve(&t->acts, &head_eval, m, t->dtype, head_rows(m, rows_eval));
+  t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // what other passes take at once changes no digit
+  head_carve(&t->acts, &head, m, t->dtype, t->head_rows);
   t->acts.B = 0;
   t->arena_bytes = (size_t)max64((int64_t)train.at, max64((int64_t)eval.at, (int64_t)sample.at));
-  t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)head_eval.at);
+  t->head_bytes = head.at;
   t->rows_max = max64((int64_t)B * T, rows_eval);
   t->workspace_bytes = 0;
   const int64_t batches[] = {B, E, 1}, lengths[] = {T, T, m->P};
   for (int i = 0; i < 3; i++) {
-    WorkspaceQuery q = {t->dtype, t->fsdp.cfg.wire_dtype, batches[i], lengths[i], m->C, m->H, m->Vp, 0};
-    q.head_rows = head_rows(m, batches[i] * lengths[i]);
+    const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
+    WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, 0};
+    q.head_rows = t->head_rows;
     size_t w;
     t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
     if (w > t->workspace_bytes) t->workspace_bytes = w;
@@ -685,11 +603,13 @@ static void trainer_check_memory(Trainer *t) {
   char error[384] = "";
   if (host > available)
     snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, available are %.2f GiB: lower "
-             "--batch_size or --seq_len, choose a smaller --model, or use more hosts", t->fsdp.mesh.node_world,
+             "--batch_size or --seq_len, choose --recompute block, --strategy full_shard or a smaller --model, or use "
+             "more hosts", t->fsdp.mesh.node_world,
              t->fsdp.mesh.node_world > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
   if (on_device > device_free)
     snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB, free are %.2f of %.2f GiB: "
-             "lower --batch_size or --seq_len, choose a smaller --model, or use more GPUs", sharing,
+             "lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a smaller "
+             "--model, or use more GPUs", sharing,
              sharing > 1 ? "s" : "", (double)on_device / 0x1p30, (double)device_free / 0x1p30,
              (double)device_total / 0x1p30);
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
@@ -719,12 +639,10 @@ static Dropout dropout_at(const Trainer *t, Microbatch b, int layer, DropoutPlac
   return d;
 }
 static Tensor rows2d(Tensor t) { return reshaped(t, t.shape[0] * t.shape[1], t.shape[2]); }
-static Tensor block_weight(const Trainer *t, void *base, int l, BlockParam k) {
-  return fsdp_tensor(&t->fsdp, base, block_param(&t->model, l, k), t->dtype);
+static Tensor block_weight(Trainer *t, int l, BlockParam k) {
+  return fsdp_weight(&t->fsdp, block_param(&t->model, l, k));
 }
-static Tensor root_weight(const Trainer *t, void *base, RootParam k) {
-  return fsdp_tensor(&t->fsdp, base, k, t->dtype);
-}
+static Tensor root_weight(Trainer *t, RootParam k) { return fsdp_weight(&t->fsdp, k); }
 // The head's weight: its own, or the token embedding.
 static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_HEAD; }
 
@@ -732,67 +650,110 @@ static BlockActs *acts_of(Trainer *t, int l) {
   return &t->acts.block[t->carved_for_training ? l : l % eval_layers(&t->model)];
 }
 
-// residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up
-// to the branch of its MLP. The branch joins the stream in the next block's first LayerNorm, or in the final one.
-static void block_forward(Trainer *t, void *w, int l, Microbatch mb) {
+// Whether the blocks' forward products take E4M3 now: cuBLASLt wants a multiple of 16 rows. Training and evaluation
+// have such batches; a sample's growing text is multiplied in the compute dtype, with the same E4M3 weights.
+static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && !t->samples; }
+// out (R, rows of the weight) = in weight^T + bias, and gelu = GELU(out) where given: one of block l's four products.
+// With --fp8 matmul its input goes to E4M3 by its own largest magnitude, and meets the gathered E4M3 weight.
+static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam weight, BlockParam bias, Tensor gelu) {
+  Ctx *c = &t->ctx;
+  Acts *x = &t->acts;
+  if (!products_take_e4m3(t)) {
+    matmul_forward(c, out, in, block_weight(t, l, weight), MatmulEpilogue{block_weight(t, l, bias), gelu});
+    return;
+  }
+  const int p = block_param(&t->model, l, weight);
+  Tensor in_e4m3 = tensor_of(x->in_e4m3.data, F8, in.shape[0], in.shape[1]);
+  c->ops->zero(c, x->in_amax.data, sizeof(float));
+  absmax(c, reshaped(x->in_amax, 1), in);
+  fp8_scales(c, x->in_scale, x->in_amax);
+  fp8_encode(c, in_e4m3, in, x->in_scale);
+  matmul_forward_fp8(c, out, in_e4m3, x->in_scale, fsdp_weight_e4m3(&t->fsdp, p), fsdp_scale(&t->fsdp, p),
+                     block_weight(t, l, bias));
+  if (gelu.data) gelu_forward(c, gelu, out);
+}
+
+// A block from its first LayerNorm's output up to what its last product takes.
+static void block_inside(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
   BlockActs *b = acts_of(t, l);
   Fsdp *f = &t->fsdp;
-  Tensor ln_1_w = block_weight(t, w, l, LN_1_W), ln_1_b = block_weight(t, w, l, LN_1_B);
+  linear_forward(t, rows2d(b->qkv), rows2d(b->ln_1), l, ATTN_W, ATTN_B, Tensor{});
+  fsdp_poll(f);
+  attention_forward(c, b->att, b->lse, b->qkv, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
+  fsdp_poll(f);
+  linear_forward(t, rows2d(x->branch), rows2d(b->att), l, ATTN_PROJ_W, ATTN_PROJ_B, Tensor{});
+  residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, x->branch,
+                             block_weight(t, l, LN_2_W), block_weight(t, l, LN_2_B),
+                             dropout_at(t, mb, l, DROP_ATTN_PROJ));
+  fsdp_poll(f);
+  linear_forward(t, rows2d(b->fc), rows2d(b->ln_2), l, FC_W, FC_B, rows2d(b->gelu));
+  fsdp_poll(f);
+}
+
+// residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up
+// to the branch of its MLP. The branch joins the stream in the next block's first LayerNorm, or in the final one.
+static void block_forward(Trainer *t, int l, Microbatch mb) {
+  Ctx *c = &t->ctx;
+  Acts *x = &t->acts;
+  BlockActs *b = acts_of(t, l);
+  Tensor ln_1_w = block_weight(t, l, LN_1_W), ln_1_b = block_weight(t, l, LN_1_B);
   if (l == 0) layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, ln_1_w, ln_1_b);
   else
     residual_layernorm_forward(c, b->residual, b->ln_1, b->mean_1, b->rstd_1, acts_of(t, l - 1)->residual_2, x->branch,
                                ln_1_w, ln_1_b, dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
-  matmul_forward(c, rows2d(b->qkv), rows2d(b->ln_1), block_weight(t, w, l, ATTN_W),
-                 MatmulEpilogue{block_weight(t, w, l, ATTN_B), {}});
-  fsdp_poll(f);
-  attention_forward(c, b->att, b->lse, b->qkv, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
-  fsdp_poll(f);
-  matmul_forward(c, rows2d(x->branch), rows2d(b->att), block_weight(t, w, l, ATTN_PROJ_W),
-                 MatmulEpilogue{block_weight(t, w, l, ATTN_PROJ_B), {}});
-  residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, x->branch,
-                             block_weight(t, w, l, LN_2_W), block_weight(t, w, l, LN_2_B),
-                             dropout_at(t, mb, l, DROP_ATTN_PROJ));
-  fsdp_poll(f);
-  matmul_forward(c, rows2d(b->fc), rows2d(b->ln_2), block_weight(t, w, l, FC_W),
-                 MatmulEpilogue{block_weight(t, w, l, FC_B), rows2d(b->gelu)});
-  fsdp_poll(f);
-  matmul_forward(c, rows2d(x->branch), rows2d(b->gelu), block_weight(t, w, l, PROJ_W),
-                 MatmulEpilogue{block_weight(t, w, l, PROJ_B), {}});
-  fsdp_poll(f);
+  block_inside(t, l, mb);
+  linear_forward(t, rows2d(x->branch), rows2d(b->gelu), l, PROJ_W, PROJ_B, Tensor{});
+  fsdp_poll(&t->fsdp);
 }
 
-// Tokens to ln_f, the normalised stream that the head reads. Returns the root's parameters, which stay gathered.
-static void *gpt_forward(Trainer *t, Microbatch mb) {
+// Computes again what block l did not keep. What the last block left is still there.
+static void block_recompute(Trainer *t, int l, Microbatch mb) {
+  BlockActs *b = acts_of(t, l);
+  if (l == t->model.L - 1) return;
+  if (t->model.recompute == RECOMPUTE_GELU) gelu_forward(&t->ctx, b->gelu, b->fc);
+  if (t->model.recompute != RECOMPUTE_BLOCK) return;
+  layernorm_forward(&t->ctx, b->ln_1, b->mean_1, b->rstd_1, b->residual, block_weight(t, l, LN_1_W),
+                    block_weight(t, l, LN_1_B));
+  block_inside(t, l, mb);
+}
+
+// Tokens to ln_f, the normalised stream that the head reads. Stage 0 stays gathered, until the caller releases it.
+static void gpt_forward(Trainer *t, Microbatch mb) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
   const int L = t->model.L;
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
-  void *root = fsdp_wait(f, 0);
-  embedding_forward(&t->ctx, acts_of(t, 0)->residual, x->tokens, root_weight(t, root, WTE), root_weight(t, root, WPE),
+  fsdp_wait(f, 0, true);
+  embedding_forward(&t->ctx, acts_of(t, 0)->residual, x->tokens, root_weight(t, WTE), root_weight(t, WPE),
                     dropout_at(t, mb, 0, DROP_EMBEDDING));
   for (int l = 0; l < L; l++) {
-    void *w = fsdp_wait(f, 1 + l);
-    if (l + 1 < L && f->cfg.gather_slots > 1) fsdp_gather(f, 2 + l);
-    block_forward(t, w, l, mb);
+    fsdp_wait(f, 1 + l, !products_take_e4m3(t));
+    fsdp_prefetch(f, 1 + l, +1, L);
+    block_forward(t, l, mb);
     fsdp_release(f, 1 + l);
   }
   residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, acts_of(t, L - 1)->residual_2,
-                             x->branch, root_weight(t, root, LN_F_W), root_weight(t, root, LN_F_B),
+                             x->branch, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
-  return root;
 }
 
 // ================================================================================================ 5 backward
+// The gradient of a weight and of its bias (data NULL: frozen, or none), from the product's input and the gradient of
+// its output.
+static void linear_backward_weight(Trainer *t, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
+  if (dweight.data || dbias.data) matmul_backward_weight(&t->ctx, dweight, dbias, dout, in, mode);
+}
+
 // Head and loss, forward and backward, over chunks of rows: x->losses, the gradient of ln_f in x->dln, and the head's
-// weight gradient (overwritten by the first chunk, added to by the others). The full (B T, V) never exists.
-static void head_forward_backward(Trainer *t, void *root, Tensor dhead, float scale) {
+// weight gradient (written by the first chunk as `mode` says, added to by the others). The full (B T, V) never exists.
+static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, float scale) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
-  Tensor ln_f = rows2d(x->ln_f), dln_f = rows2d(x->dln), weight = root_weight(t, root, head_param(t)), none = {};
-  const int64_t R = ln_f.shape[0], step = head_rows(&t->model, R), Vp = t->model.Vp;
+  Tensor ln_f = rows2d(x->ln_f), dln_f = rows2d(x->dln), weight = root_weight(t, head_param(t)), none = {};
+  const int64_t R = ln_f.shape[0], step = t->head_rows, Vp = t->model.Vp;
   for (int64_t at = 0; at < R; at += step) {
     const int64_t n = min64(step, R - at);
     Tensor logits = tensor_of(x->logits.data, F32, n, Vp), dlogits = tensor_of(x->dlogits.data, t->dtype, n, Vp);
@@ -800,78 +761,81 @@ static void head_forward_backward(Trainer *t, void *root, Tensor dhead, float sc
     cross_entropy_forward_backward(c, tensor_of((float *)x->losses.data + at, F32, n), dlogits, logits,
                                    tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V, scale);
     matmul_backward_input(c, rows_of(dln_f, at, n), dlogits, weight, none);
-    matmul_backward_weight(c, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : OVERWRITE);
+    linear_backward_weight(t, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : mode);
     fsdp_poll(&t->fsdp);
   }
 }
 
 // One block: x->dresidual (gradient of the stream after it) becomes the gradient of the stream before it; x->dbranch
-// holds the gradient of this block's MLP branch on entry and of the previous block's on return. Weight gradients
-// overwrite the unit's gradient buffer g.
-static void block_backward(Trainer *t, void *w, void *g, int l, Microbatch mb) {
+// holds the gradient of this block's MLP branch on entry and of the previous block's on return. Weight gradients go to
+// the stage's gradient buffer, as `mode` says.
+static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
   BlockActs *b = acts_of(t, l);
   Fsdp *f = &t->fsdp;
-  const Dtype gt = fsdp_grad_dtype(f, 1 + l);
   Tensor dw[BLOCK_PARAMS], none = {};
-  for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = fsdp_tensor(f, g, block_param(&t->model, l, (BlockParam)k), gt);
+  for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = fsdp_grad(f, block_param(&t->model, l, (BlockParam)k));
   Tensor dbranch = rows2d(x->dbranch), dln = rows2d(x->dln), dfc = rows2d(x->dfc), dqkv = rows2d(x->dqkv);
 
-  matmul_backward_weight(c, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->gelu), OVERWRITE);
+  linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->gelu), mode);
   fsdp_poll(f);
-  matmul_backward_input(c, dfc, dbranch, block_weight(t, w, l, PROJ_W), rows2d(b->fc));
+  matmul_backward_input(c, dfc, dbranch, block_weight(t, l, PROJ_W), rows2d(b->fc));
   fsdp_poll(f);
-  matmul_backward_weight(c, dw[FC_W], dw[FC_B], dfc, rows2d(b->ln_2), OVERWRITE);
+  linear_backward_weight(t, dw[FC_W], dw[FC_B], dfc, rows2d(b->ln_2), mode);
   fsdp_poll(f);
-  matmul_backward_input(c, dln, dfc, block_weight(t, w, l, FC_W), none);
+  matmul_backward_input(c, dln, dfc, block_weight(t, l, FC_W), none);
   fsdp_poll(f);
   layernorm_backward(c, x->dresidual, x->dbranch, dw[LN_2_W], dw[LN_2_B], x->dln, b->residual_2,
-                     block_weight(t, w, l, LN_2_W), b->mean_2, b->rstd_2, dropout_at(t, mb, l, DROP_ATTN_PROJ));
-  matmul_backward_weight(c, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), OVERWRITE);
-  matmul_backward_input(c, rows2d(x->datt), dbranch, block_weight(t, w, l, ATTN_PROJ_W), none);
+                     block_weight(t, l, LN_2_W), b->mean_2, b->rstd_2, dropout_at(t, mb, l, DROP_ATTN_PROJ), mode);
+  linear_backward_weight(t, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), mode);
+  matmul_backward_input(c, rows2d(x->datt), dbranch, block_weight(t, l, ATTN_PROJ_W), none);
   fsdp_poll(f);
   attention_backward(c, x->dqkv, x->datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
   fsdp_poll(f);
-  matmul_backward_weight(c, dw[ATTN_W], dw[ATTN_B], dqkv, rows2d(b->ln_1), OVERWRITE);
+  linear_backward_weight(t, dw[ATTN_W], dw[ATTN_B], dqkv, rows2d(b->ln_1), mode);
   fsdp_poll(f);
-  matmul_backward_input(c, dln, dqkv, block_weight(t, w, l, ATTN_W), none);
+  matmul_backward_input(c, dln, dqkv, block_weight(t, l, ATTN_W), none);
   Dropout before = l ? dropout_at(t, mb, l - 1, DROP_MLP_PROJ) : Dropout{}; // block 0 follows the embeddings: no branch
   layernorm_backward(c, x->dresidual, l ? x->dbranch : none, dw[LN_1_W], dw[LN_1_B], x->dln, b->residual,
-                     block_weight(t, w, l, LN_1_W), b->mean_1, b->rstd_1, before);
+                     block_weight(t, l, LN_1_W), b->mean_1, b->rstd_1, before, mode);
 }
 
 // Forward and backward of the a-th microbatch of this rank; its gradients are on their way to their owners on return,
-// and the mean loss over its tokens to this rank's exchange record.
+// unless they wait for the step's other microbatches, and the mean loss over its tokens in this rank's exchange record.
+// Backward ends where nothing below is trained.
 static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
   Ctx *c = &t->ctx;
-  const int L = t->model.L;
+  const int L = t->model.L, A = (int)t->opt.grad_accum, lowest = f->cfg.first_backward;
   const int64_t R = (int64_t)x->B * x->T;
+  const Accumulate mode = fsdp_grad_mode(f, 0, a);
   c->ops->range_begin(c, "forward");
-  void *root = gpt_forward(t, mb), *g_root = fsdp_grads(f, 0);
+  gpt_forward(t, mb);
   c->ops->range_end(c);
   c->ops->range_begin(c, "backward");
-  Tensor dwte = fsdp_tensor(f, g_root, WTE, F32);
-  if (!t->model.tied) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
-  head_forward_backward(t, root, fsdp_tensor(f, g_root, head_param(t), F32), 1.0f / (float)R);
+  fsdp_grads(f, 0);
+  Tensor dwte = fsdp_grad(f, WTE), dwpe = fsdp_grad(f, WPE);
+  if (!t->model.tied && dwte.data && mode == OVERWRITE) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
+  head_forward_backward(t, fsdp_grad(f, head_param(t)), mode, 1.0f / (float)R);
   loss_mean(c, (double *)(t->buffers.exchange + 1) + a, x->losses);
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
-  layernorm_backward(c, x->dresidual, x->dbranch, fsdp_tensor(f, g_root, LN_F_W, F32),
-                     fsdp_tensor(f, g_root, LN_F_B, F32), x->dln, x->residual_f, root_weight(t, root, LN_F_W),
-                     x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
-  for (int l = L - 1; l >= 0; l--) {
-    void *w = fsdp_wait(f, 1 + l);
-    if (l > 0 && f->cfg.gather_slots > 1) fsdp_gather(f, l);
-    block_backward(t, w, fsdp_grads(f, 1 + l), l, mb);
+  layernorm_backward(c, x->dresidual, x->dbranch, fsdp_grad(f, LN_F_W), fsdp_grad(f, LN_F_B), x->dln, x->residual_f,
+                     root_weight(t, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ), mode);
+  for (int l = L - 1; l >= lowest; l--) {
+    fsdp_wait(f, 1 + l, true);
+    fsdp_prefetch(f, 1 + l, -1, 1 + lowest);
+    block_recompute(t, l, mb);
+    fsdp_grads(f, 1 + l);
+    block_backward(t, l, mb, fsdp_grad_mode(f, 1 + l, a));
     fsdp_release(f, 1 + l);
-    fsdp_reduce(f, 1 + l, a);
+    fsdp_reduce(f, 1 + l, a, A);
   }
-  embedding_backward(c, dwte, fsdp_tensor(f, g_root, WPE, F32), x->dresidual, x->tokens,
-                     dropout_at(t, mb, 0, DROP_EMBEDDING));
+  if (dwte.data || dwpe.data)
+    embedding_backward(c, dwte, dwpe, x->dresidual, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode);
   fsdp_release(f, 0);
-  fsdp_reduce(f, 0, a);
+  fsdp_reduce(f, 0, a, A);
   c->ops->range_end(c);
 }
 
@@ -908,7 +872,7 @@ static bool under_mpirun;                        // it kills its ranks a second 
 struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; };
 
 // After all microbatches: norm, losses and stop flags of all ranks, the decision, the update. Everything is enqueued;
-// what it comes to is in t->host once the stream is done. Collective.
+// what it comes to is in t->host once the stream is done (the host waits only for an offloaded optimizer). Collective.
 static void trainer_update(Trainer *t) {
   Fsdp *f = &t->fsdp;
   Ctx *c = &t->ctx;
@@ -921,8 +885,9 @@ static void trainer_update(Trainer *t) {
   fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
   step_decide(c, b->state, b->losses, b->exchange_all,
               StepRule{f->mesh.world, A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale});
-  fsdp_update(f, optimizer_args(&t->opt));
   c->ops->copy(c, t->host.state, b->state, sizeof(StepState));
+  if (fsdp_offloads(f)) fsdp_sync(f);            // the host's optimizer reads the decision
+  fsdp_update(f, optimizer_args(&t->opt));
   c->ops->copy(c, t->host.losses, b->losses, sizeof(double) * (size_t)M);
   fsdp_step_end(f);
   c->ops->range_end(c);
@@ -937,7 +902,7 @@ static void trainer_load_batch(Trainer *t, int a, int B, int T) {
 
 // The first part of a step: the state of t->host goes to the device, the exchange record starts empty.
 static void trainer_step_begin(Trainer *t) {
-  fsdp_step_begin(&t->fsdp);
+  fsdp_step_begin(&t->fsdp, true);
   t->ctx.ops->copy(&t->ctx, &t->buffers.state->in, t->host.input, sizeof(StepInput));
   t->ctx.ops->zero(&t->ctx, t->buffers.exchange, trainer_exchange_bytes(t));
 }
@@ -954,7 +919,7 @@ static void trainer_enqueue_step(Trainer *t) {
 }
 
 static bool trainer_captures(const Trainer *t) {
-  return t->ctx.ops->nccl && t->fsdp.cfg.comm != COMM_MPI && strcmp(t->opt.graph, "off");
+  return t->ctx.ops->nccl && t->fsdp.cfg.comm != COMM_MPI && !fsdp_offloads(&t->fsdp) && strcmp(t->opt.graph, "off");
 }
 // Runs a step on the device: as a graph from the second one on. The first makes what a capture may not: matrix plans,
 // NCCL's connections, kernels' modules.
@@ -987,11 +952,13 @@ static StepResult train_step(Trainer *t, int stop) {
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
+  const Traffic before = t->fsdp.traffic;
   t->ctx.ops->range_begin(&t->ctx, "step");
   trainer_run_step(t);
   fsdp_sync(&t->fsdp);
   t->ctx.ops->range_end(&t->ctx);
   t->step++;
+  t->step_traffic = traffic_add(t->fsdp.traffic, before, -1);
   const StepState *s = t->host.state;
   t->loss_scale = s->loss_scale;
   return StepResult{s->loss, s->grad_norm, lr, s->skip != 0, (Stop)s->stop};
@@ -1001,7 +968,8 @@ static StepResult train_step(Trainer *t, int stop) {
 struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
 
 // Mean loss and next-token accuracy over every token of a split. Windows of T tokens, E of them a batch, batches dealt
-// to the ranks in turn; per-window sums are added in order of windows, so the result depends on neither N nor E.
+// to the ranks in turn; per-window sums are added in order of windows, so the result depends on neither N nor E
+// (but for --fp8 matmul, which scales a batch's activations together).
 // Collective.
 static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
@@ -1010,19 +978,19 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   double *mine = (double *)calloc((size_t)(rounds * E * 3), sizeof(double));   // loss, correct, tokens of each window
   double *all = (double *)calloc((size_t)(rounds * E * 3 * N), sizeof(double));
   trainer_carve(t, E, T, false);
-  fsdp_step_begin(&t->fsdp);
+  fsdp_step_begin(&t->fsdp, false);
   Acts *x = &t->acts;
   for (int64_t round = 0; round < rounds; round++) {
     const int64_t batch = round * N + t->fsdp.mesh.rank;
     for (int e = 0; e < E; e++)
       eval_window_fill(split, T, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T);
     trainer_load_batch(t, 0, E, T);
-    void *root = gpt_forward(t, Microbatch{0, PASS_EVAL});
-    const int64_t R = (int64_t)E * T, step = head_rows(&t->model, R);
+    gpt_forward(t, Microbatch{0, PASS_EVAL});
+    const int64_t R = (int64_t)E * T, step = t->head_rows;
     for (int64_t at = 0; at < R; at += step) {
       const int64_t n = min64(step, R - at);
       Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);
-      matmul_forward(&t->ctx, logits, rows_of(rows2d(x->ln_f), at, n), root_weight(t, root, head_param(t)),
+      matmul_forward(&t->ctx, logits, rows_of(rows2d(x->ln_f), at, n), root_weight(t, head_param(t)),
                      MatmulEpilogue{});
       cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n),
                             tensor_of((int32_t *)x->correct.data + at, I32, n), logits,
@@ -1088,16 +1056,17 @@ typedef void (*TokenSink)(void *to, const uint8_t *bytes, int length_bytes);
 // together (the model is sharded); rank 0 draws. Collective.
 static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more, TokenSink sink, void *to) {
   Acts *x = &t->acts;
-  fsdp_step_begin(&t->fsdp);
+  t->samples = true;
+  fsdp_step_begin(&t->fsdp, false);
   for (int64_t made = 0; made < more; made++, count++) {
     const int T = (int)min64(count, t->model.P);
     trainer_carve(t, 1, T, false);
     memcpy(t->host.inputs, ids + count - T, sizeof(int32_t) * (size_t)T);
     for (int i = 0; i < T; i++) t->host.targets[i] = -1;
     trainer_load_batch(t, 0, 1, T);
-    void *root = gpt_forward(t, Microbatch{0, PASS_EVAL});
+    gpt_forward(t, Microbatch{0, PASS_EVAL});
     Tensor last = tensor_of(x->logits.data, F32, 1, t->model.Vp);
-    matmul_forward(&t->ctx, last, rows_of(rows2d(x->ln_f), T - 1, 1), root_weight(t, root, head_param(t)),
+    matmul_forward(&t->ctx, last, rows_of(rows2d(x->ln_f), T - 1, 1), root_weight(t, head_param(t)),
                    MatmulEpilogue{});
     fsdp_release(&t->fsdp, 0);
     t->ctx.ops->copy(&t->ctx, t->host.logits, last.data, sizeof(float) * (size_t)t->model.V);
@@ -1115,6 +1084,7 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
     if (t->corpus->has_tokenizer) bytes = tokenizer_token_bytes(&t->corpus->tokenizer, ids[count], &length);
     sink(to, bytes, length);
   }
+  t->samples = false;
 }
 
 // ================================================================================================ 8 logging
@@ -1167,6 +1137,7 @@ static void trainer_take_memory(Trainer *t) {
   Arena device = {t->step_arena, 0}, host = {t->host_arena, 0};
   trainer_carve_buffers(t, &device, &host);
   c->state = t->buffers.state;
+  t->fsdp.host_ctx.state = t->host.state;
 }
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
@@ -1176,12 +1147,12 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->opt = *o;
   t->model = model_of(o);
   if (device.ops->nccl) t->model.head_chunk_bytes = HEAD_CHUNK_BYTES_CUDA;
-  t->dtype = dtype_named(o->param_dtype);
+  t->dtype = dtype_named(o->buffer_dtype);
   t->corpus = corpus;
   const Ops *ops = t->ctx.ops = device.ops;
   t->device = device;
   t->ctx.threads = threads;
-  t->ctx.tf32 = !strcmp(o->matmul_precision, "high");
+  t->ctx.fast_fp32 = !strcmp(o->matmul_precision, "high");
   size_t total;
   ops->device_open(&t->ctx, device.index);
   const SamplerOptions so = {o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
@@ -1199,10 +1170,13 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   int params, world;
   MPI_Comm_size(comm, &world);
   Param *param = model_params(&t->model, &params);
-  FsdpConfig cfg = {t->dtype, dtype_named(o->reduce_dtype), (int)min64(o->gather_slots, t->model.L),
-                    !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW, comm_kind(o, world),
-                    !strcmp(o->shm, "on"), !strcmp(o->reduce, "native"), trainer_exchange_bytes(t), !trainer_trains(o)};
-  fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params, 1 + t->model.L);
+  char error[1536] = "";
+  sharding_freeze(o, param, params, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
+  cfg.host_ops = device.host_ops;
+  cfg.small_bytes = trainer_exchange_bytes(t);
+  fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params);
   trainer_plan(t);
   trainer_check_memory(t);
   ops->memory_left(&t->ctx, &t->device_free_bytes, &total);
@@ -1230,7 +1204,7 @@ static void trainer_close(Trainer *t) {
   memset(t, 0, sizeof *t);
 }
 
-// Chooses the matrix products' algorithms by the clock: a microbatch whose results are dropped makes every shape of a
+// Chooses the matrix products' algorithms by the clock: microbatches whose results are dropped make every shape of a
 // step known, rank 0 measures, and all ranks take its choice, so that no sum depends on who computed it. Collective.
 static void trainer_tune(Trainer *t) {
   Ctx *c = &t->ctx;
@@ -1242,6 +1216,8 @@ static void trainer_tune(Trainer *t) {
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
+  if (t->fsdp.cfg.local && t->opt.grad_accum > 1)                // products that add are others
+    gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, (int)t->opt.grad_accum - 1);
   fsdp_reduce_finish(&t->fsdp);
   t->fsdp.comm->reduce_join(&t->fsdp);
   c->ops->sync(c);
@@ -1410,6 +1386,18 @@ static bool answer_help(int argc, char **argv, const char *launched_as) {
   }
   return false;
 }
+// Ranks of each host if all have as many, else 0. Collective.
+static int ranks_per_host(MPI_Comm comm) {
+  MPI_Comm node;
+  int rank, mine, ends[2];
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  MPI_Comm_size(node, &mine);
+  MPI_Comm_free(&node);
+  const int both[2] = {mine, -mine};
+  MPI_Allreduce(both, ends, 2, MPI_INT, MPI_MAX, comm);
+  return ends[0] == -ends[1] ? mine : 0;
+}
 // Completes the options by what the run starts from and agrees on them. Collective.
 static void resolve_options(Options *o, Start *start, MPI_Comm comm, const char *parse_error) {
   char error[2048];
@@ -1422,7 +1410,7 @@ static void resolve_options(Options *o, Start *start, MPI_Comm comm, const char 
   agree_no_error(comm, error, EXIT_MISSING);
   start_share(start, comm);
   if (start_options(start, o, error, sizeof error) && start_check_ranks(start, o, world, error, sizeof error))
-    options_resolve(o, world, error, sizeof error);
+    options_resolve(o, world, ranks_per_host(comm), error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, o);
   if (!rank && saver_check(o, error, sizeof error)) check_out(o, error, sizeof error);

@@ -47,19 +47,22 @@ static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m
   m->files = CHECKPOINT_FILES;
   for (int file = 0; file < CHECKPOINT_FILES; file++) {
     const int from = file == CHECKPOINT_MODEL ? 0 : 1, to = file == CHECKPOINT_MODEL ? 1 : adamw ? 3 : 2;
+    int count = 0;
     for (int i = 0; i < (to - from) * f->params; i++) {
       const Param *p = &f->param[i % f->params];
-      snprintf(names[i], sizeof names[i], "%s%s", prefix[from + i / f->params], p->name);
-      list[i] = SafetensorsTensor{};
-      list[i].name = names[i];
-      list[i].dtype = F32;
-      list[i].ndim = p->ndim;
-      for (int d = 0; d < p->ndim; d++) list[i].shape[d] = p->shape[d];
+      if (from && p->frozen) continue;           // it has no moments
+      snprintf(names[count], sizeof names[count], "%s%s", prefix[from + i / f->params], p->name);
+      list[count] = SafetensorsTensor{};
+      list[count].name = names[count];
+      list[count].dtype = F32;
+      list[count].ndim = p->ndim;
+      for (int d = 0; d < p->ndim; d++) list[count].shape[d] = p->shape[d];
+      count++;
     }
-    const int count = (to - from) * f->params;
     header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
-    for (int i = 0; i < count; i++)
-      *tensor_place(m, from + i / f->params, i % f->params) = {file, F32, false, list[i].at};
+    for (int i = 0, at = 0; i < (to - from) * f->params; i++)
+      if (!from || !f->param[i % f->params].frozen)
+        *tensor_place(m, from + i / f->params, i % f->params) = {file, F32, false, list[at++].at};
     m->file_bytes[file] = list[count - 1].at + list[count - 1].bytes;
     path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);
   }
@@ -406,7 +409,19 @@ static void checkpoint_hint(const char *directory, char *error, size_t error_byt
 }
 
 // ================================================================================================ 4 loading
-// The first rank's reason why a header on the disk is not the one this model has; names the tensor.
+// What is wrong with tensor x of a file, or NULL; w: what the header that is wanted says of it, NULL if nothing.
+static const char *checkpoint_tensor_fault(const SafetensorsTensor *x, const cJSON *w, int64_t header_bytes) {
+  const cJSON *begin = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(w, "data_offsets"), 0);
+  const cJSON *shape = cJSON_GetObjectItemCaseSensitive(w, "shape");
+  if (!w) return "does not belong to this model, or is frozen";
+  if (!x->known_dtype || x->dtype != F32) return "is not F32";
+  if (cJSON_GetArraySize(shape) != x->ndim) return "has another shape";
+  for (int d = 0; d < x->ndim; d++)
+    if (cJSON_GetNumberValue(cJSON_GetArrayItem(shape, d)) != (double)x->shape[d]) return "has another shape";
+  return cJSON_GetNumberValue(begin) + (double)header_bytes != (double)x->at ? "is not where it was written" : NULL;
+}
+// The first rank's reason why a header on the disk is not the one this model has; names the tensor: one that is missing
+// or too many, and only then one that lies elsewhere, perhaps for that reason.
 static bool checkpoint_check_header(const char *path, const char *want, int64_t header_bytes, char *error,
                                     size_t error_bytes) {
   char *got = (char *)malloc((size_t)header_bytes);
@@ -419,27 +434,22 @@ static bool checkpoint_check_header(const char *path, const char *want, int64_t 
   if (!safetensors_open(&there, path)) { snprintf(error, error_bytes, "%s", there.error); return false; }
   cJSON *here = cJSON_ParseWithLength(want + 8, (size_t)header_bytes - 8);
   snprintf(error, error_bytes, "%s: its header is not the one that was written", path);
-  for (int i = 0; i < there.count; i++) {
+  for (int i = 0, told = 0; i < there.count; i++) {
     const SafetensorsTensor *x = &there.tensor[i];
     const cJSON *w = cJSON_GetObjectItemCaseSensitive(here, x->name);
-    const cJSON *begin = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(w, "data_offsets"), 0);
-    const cJSON *shape = cJSON_GetObjectItemCaseSensitive(w, "shape");
-    const char *fault = NULL;
-    if (!w) fault = "does not belong to this model";
-    else if (!x->known_dtype || x->dtype != F32) fault = "is not F32";
-    else if (cJSON_GetArraySize(shape) != x->ndim) fault = "has another shape";
-    else if (cJSON_GetNumberValue(begin) + (double)header_bytes != (double)x->at) fault = "is not where it was written";
-    for (int d = 0; !fault && d < x->ndim; d++)
-      if (cJSON_GetNumberValue(cJSON_GetArrayItem(shape, d)) != (double)x->shape[d]) fault = "has another shape";
-    if (!fault) continue;
+    const char *fault = checkpoint_tensor_fault(x, w, header_bytes);
+    if (!fault || (told && w)) continue;
     snprintf(error, error_bytes, "%s: tensor %s %s", path, x->name, fault);
-    break;
+    told = 1;
+    if (!w) break;
   }
   const cJSON *w;
   cJSON_ArrayForEach(w, here) {
     bool found = !strcmp(w->string, "__metadata__");
     for (int i = 0; i < there.count; i++) found = found || !strcmp(there.tensor[i].name, w->string);
-    if (!found) snprintf(error, error_bytes, "%s: tensor %s is missing", path, w->string);
+    if (found) continue;
+    snprintf(error, error_bytes, "%s: tensor %s is missing", path, w->string);
+    break;
   }
   cJSON_Delete(here);
   safetensors_close(&there);
@@ -457,10 +467,10 @@ static void checkpoint_load(Trainer *t, const char *directory, const cJSON *json
   checkpoint_map(t, directory, &map, header);
   uint32_t *checksums = (uint32_t *)calloc((size_t)(map_blocks(&map, 0) + map_blocks(&map, 1)), sizeof(uint32_t));
   if (!resume) map.files = 1;                    // the optimizer's may be of another kind
-  if (checkpoint_state(directory, json, &c, error, sizeof error))
-    checkpoint_checksums(directory, json, &map, checksums, error, sizeof error);
-  for (int i = 0; i < map.files && !t->fsdp.mesh.rank && !error[0]; i++)
+  checkpoint_state(directory, json, &c, error, sizeof error);
+  for (int i = 0; i < map.files && !t->fsdp.mesh.rank && !error[0]; i++)       // first: it names the tensor
     checkpoint_check_header(map.path[i], header[i], map.data_at[i], error, sizeof error);
+  if (!error[0]) checkpoint_checksums(directory, json, &map, checksums, error, sizeof error);
   if (error[0]) checkpoint_hint(directory, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   StoreLoad l = {};
@@ -477,9 +487,10 @@ static void checkpoint_load(Trainer *t, const char *directory, const cJSON *json
   StepState *s = t->host.state;
   s->loss = c.loss;
   s->updates = c.updates;
-  const char *dtype = cJSON_GetStringValue(
-      cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "config"), "param_dtype"));
-  if (t->opt.loss_scale == 0 && dtype && !strcmp(dtype, t->opt.param_dtype)) {   // a scale is one of its dtype
+  const cJSON *config = cJSON_GetObjectItemCaseSensitive(json, "config");
+  const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "buffer_dtype"));
+  if (!dtype) dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "param_dtype"));    // before 0.4
+  if (t->opt.loss_scale == 0 && dtype && !strcmp(dtype, t->opt.buffer_dtype)) {  // a scale is one of its dtype
     s->good_steps = c.good_steps;
     t->loss_scale = s->loss_scale = c.loss_scale;
   }

@@ -651,6 +651,15 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Data
   return c->has_tokenizer = true;
 }
 
+// mkdir -p. False when a part cannot be made; an existing one is fine.
+static inline bool make_directories(const char *path) {
+  char part[PATH_MAX];
+  snprintf(part, sizeof part, "%s", path);
+  for (char *c = part + 1; *c; c++)
+    if (*c == '/') { *c = 0; if (mkdir(part, 0777) && errno != EEXIST) return false; *c = '/'; }
+  return !mkdir(part, 0777) || errno == EEXIST;
+}
+
 // Tokenizer, unless it was given, and ids of the texts, from the cache or made. What the cache cannot do is a notice,
 // never an error.
 static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOptions *o) {
@@ -661,7 +670,7 @@ static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOpt
   bool cached = o->cache_dir && *o->cache_dir;
   const char *fault = "";
   if (cached) {
-    mkdir(o->cache_dir, 0777);                   // an existing one is fine; any other fault shows when writing
+    make_directories(o->cache_dir);              // a fault shows when writing
     data_format(json, sizeof json, "%s/tokenizer-%016llx.json", o->cache_dir, (unsigned long long)key);
     data_format(bin, sizeof bin, "%s/tokens-%016llx.bin", o->cache_dir, (unsigned long long)key);
     fault = cache_read(c, json, bin, key);

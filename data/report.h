@@ -1,7 +1,7 @@
 // report.h: what a run says while it runs: the progress line and OUT/metrics.jsonl, one JSON object a line. Part 8 of
 // the trainer, which includes it there: it reads the Trainer and nothing reads it.
 //
-//   print_start   what is run on what: build, device, model, data, configuration, memory plan
+//   print_start   what is run on what: build, device, model, data, configuration, sharding, units, memory plan
 //   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
 //   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
 //   log_save_progress, log_load_progress                for what takes more than a second
@@ -49,15 +49,6 @@ static void json_text(FILE *f, const char *s) {
 static void json_number(FILE *f, const char *name, double x) {
   if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);
   else fprintf(f, ",\"%s\":null", name);
-}
-
-// mkdir -p. False when a part cannot be made.
-static bool make_directories(const char *path) {
-  char part[OPTION_TEXT_BYTES];
-  snprintf(part, sizeof part, "%s", path);
-  for (char *c = part + 1; *c; c++)
-    if (*c == '/') { *c = 0; if (mkdir(part, 0777) && errno != EEXIST) return false; *c = '/'; }
-  return !mkdir(part, 0777) || errno == EEXIST;
 }
 
 // Ends the progress line, so that other text starts on a line of its own.
@@ -164,7 +155,10 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from) 
   fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"config\":{",
           (unsigned long long)t->corpus->hash, (long long)model_numel(&t->model), (long long)t->steps_total);
   log_config(f, &t->opt);
-  fprintf(f, "},\"starts_from\":");
+  const MeshShape mesh = t->fsdp.cfg.mesh;
+  fprintf(f, "},\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d},\"units\":%d", mesh.replicas, mesh.shards,
+          mesh.kept, t->fsdp.units);
+  fprintf(f, ",\"starts_from\":");
   json_text(f, from);
   fprintf(f, ",\"first_step\":%lld,\"memory_plan_bytes\":{", (long long)t->step + 1);
   for (int i = 0; i < MEM_COUNT; i++)
@@ -209,6 +203,10 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
     json_number(log->metrics, "grad_norm", r->grad_norm);
     fprintf(log->metrics, ",\"tokens_per_s\":%.1f,\"ms\":%.3f", tokens / ms * 1e3, ms);
     if (t->device.peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(t, tokens / ms * 1e3));
+    const Traffic *w = &t->step_traffic;
+    fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"
+            "\"replicate_bytes\":%lld", (long long)w->gathers, (long long)w->reductions, (long long)w->gather_bytes,
+            (long long)w->reduce_bytes, (long long)w->replicate_bytes);
     if (t->dtype == F16)
       fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", t->loss_scale, r->skipped ? "true" : "false");
     fprintf(log->metrics, "}\n");
@@ -314,6 +312,137 @@ static void log_close(Log *log, const Trainer *t, const char *reason) {
   log->metrics = NULL;
 }
 
+// ---- how the run is sharded
+struct UnitFigures { int64_t params, numel, trained; };
+static UnitFigures unit_figures(const Fsdp *f, int u) {
+  UnitFigures x = {f->unit[u].params, 0, 0};
+  for (int p = 0; p < f->params; p++) {
+    if (f->param[p].unit != u) continue;
+    x.numel += param_numel(&f->param[p]);
+    x.trained += f->param[p].frozen ? 0 : param_numel(&f->param[p]);
+  }
+  return x;
+}
+// A unit's name without its block's number: "h.12.attn" has the kind ".attn" and the block 12. Block -1: of no block.
+struct UnitName { const char *kind; int block; };
+static UnitName unit_name(const Unit *u) {
+  char *end;
+  if (strncmp(u->name, "h.", 2)) return UnitName{u->name, -1};
+  const long block = strtol(u->name + 2, &end, 10);
+  return UnitName{end, (int)block};
+}
+static bool units_are_alike(const Fsdp *f, int a, int b) {
+  const UnitFigures x = unit_figures(f, a), y = unit_figures(f, b);
+  const Unit *u = &f->unit[a], *v = &f->unit[b];
+  return !memcmp(&x, &y, sizeof x) && u->full_bytes == v->full_bytes && u->shard_bytes == v->shard_bytes;
+}
+// The table of units: what is gathered together, and how much of it a rank holds. Alike ones of blocks that follow each
+// other are one line, with the figures of one of them.
+static void print_units(const Fsdp *f, FILE *to) {
+  bool *told = (bool *)calloc((size_t)f->units, sizeof(bool));
+  fprintf(to, "units: %d, each moved by one collective where it is moved\n", f->units);
+  fprintf(to, "  %-34s %8s %12s %12s %14s %14s\n", "", "tensors", "parameters", "trained", "bytes, whole",
+          "bytes, a rank");
+  for (int u = 0; u < f->units; u++) {
+    if (told[u]) continue;
+    const UnitName first = unit_name(&f->unit[u]);
+    const UnitFigures x = unit_figures(f, u);
+    int last = u, block = first.block;
+    for (int v = u + 1; v < f->units && first.block >= 0; v++) {
+      const UnitName other = unit_name(&f->unit[v]);
+      if (strcmp(other.kind, first.kind) || other.block < 0) continue;
+      if (other.block != block + 1 || !units_are_alike(f, u, v)) break;
+      told[last = v] = true;
+      block++;
+    }
+    char name[160];
+    snprintf(name, sizeof name, last > u ? "%s .. %s" : "%s", f->unit[u].name, f->unit[last].name);
+    fprintf(to, "  %-34s %8lld %12lld %12lld %14zu %14zu%s\n", name, (long long)x.params, (long long)x.numel,
+            (long long)x.trained, f->unit[u].full_bytes, f->unit[u].shard_bytes, last > u ? "  each" : "");
+  }
+  free(told);
+}
+// One line: over how many ranks what is cut, and how long it stays whole.
+static void print_sharding(const Trainer *t) {
+  const FsdpConfig *c = &t->fsdp.cfg;
+  const MeshShape m = c->mesh;
+  bool in_blocks = false;
+  for (int u = 0; u < t->fsdp.units; u++) in_blocks = in_blocks || t->fsdp.unit[u].stage;
+  printf("sharding: %s, %d replica%s of %d shard%s, cut %s; ", strategy_of(&t->opt), m.replicas,
+         m.replicas > 1 ? "s" : "", m.shards, m.shards > 1 ? "s" : "",
+         c->layout == SHARD_DIM0 ? "by rows of each parameter" : "flat");
+  if (t->fsdp.in_place) printf(m.shards > 1 ? "shards read in place" : "parameters lie whole on each rank");
+  else if (!in_blocks || c->gather_slots == c->blocks) printf("gathered parameters stay whole for the step");
+  else printf("%d of %d blocks whole at once", c->gather_slots, c->blocks);
+  if (m.kept && !t->fsdp.in_place) printf(", the others cut over groups of %d ranks after their forward", m.kept);
+  if (trainer_trains(&t->opt) && t->opt.grad_accum > 1)
+    printf("; gradients reduced %s", c->local ? "once a step" : "every microbatch");
+  if (fsdp_offloads(&t->fsdp))
+    printf("; %s on the host", c->offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
+  printf("\n");
+}
+// Groups of `size` ranks that follow each other and lie on several hosts, although a host has room for one.
+static int groups_across_hosts(const Mesh *m, int size) {
+  int across = 0;
+  for (int first = 0; first < m->world && size <= m->node_world; first += size) {
+    bool one_host = true;
+    for (int i = 1; i < size; i++) one_host = one_host && m->peer[first + i].host == m->peer[first].host;
+    across += !one_host;
+  }
+  return across;
+}
+static void print_across_hosts(const Mesh *m, int size, const char *what, const char *option) {
+  const int across = groups_across_hosts(m, size);
+  if (!across) return;
+  printf("notice: %d of %d %s cross hosts although %d ranks fit on one: their gathers go over the network; ", across,
+         m->world / size, what, size);
+  if (m->node_world % size) printf("choose %s that divides the ranks of a host\n", option);
+  else printf("place ranks host by host (mpirun --map-by slot, srun --distribution=block)\n");
+}
+// What a user should know of these modes.
+static void print_sharding_notices(const Trainer *t) {
+  const Options *o = &t->opt;
+  const Mesh *m = &t->fsdp.mesh;
+  print_across_hosts(m, m->shape.shards, "shard groups", "--mesh RxS with an S");
+  if (m->shape.kept)
+    print_across_hosts(m, m->shape.kept, "groups that keep blocks", "a --reshard_after_forward");
+  const bool slots = o->given[OPT_gather_slots];
+  if (t->fsdp.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
+    printf("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
+           "--%s has nothing to hold; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
+  if (!trainer_trains(o)) return;
+  bool rounded = false;
+  for (int p = 0; p < t->fsdp.params; p++)
+    rounded = rounded || (t->fsdp.param[p].frozen && t->fsdp.param[p].dtype != F32);
+  if (rounded)
+    printf("notice: what --freeze names is kept in %s alone, rounded: checkpoints and exports hold it so\n",
+           strcmp(o->fp8, "off") ? "E4M3 or --param_dtype" : o->param_dtype);
+  if (t->fsdp.cfg.native_reduce && m->world > 1)
+    printf("notice: --reduce native adds in NCCL's order: other numbers of ranks give other last bits\n");
+  if (t->fsdp.cfg.local && o->grad_accum > 1)
+    printf("notice: --%s adds a rank's %lld microbatches before those of other ranks: other numbers of ranks give "
+           "other last bits\n", strategy_is(o, "zero1") ? "strategy zero1" : "accumulate local",
+           (long long)o->grad_accum);
+}
+
+// What a step of training moves, by the formula that the counters are held to.
+static void print_traffic(const Trainer *t) {
+  if (t->fsdp.mesh.world == 1 || !trainer_trains(&t->opt)) return;
+  const Traffic w = fsdp_formula(&t->fsdp, (int)t->opt.grad_accum);
+  printf("traffic of a step, received by rank 0: %lld gathers %.3f MB, %lld reductions %.3f MB", (long long)w.gathers,
+         (double)w.gather_bytes * 1e-6, (long long)w.reductions, (double)w.reduce_bytes * 1e-6);
+  if (w.replicate_bytes) printf(", along replicas %.3f MB", (double)w.replicate_bytes * 1e-6);
+  printf(", %lld small %lld bytes\n", (long long)w.small, (long long)w.small_bytes);
+}
+
+// What a CPU's matrix products are made of; attention's too, but for those of fp32, always fused multiply-adds.
+static const char *cpu_products(const Trainer *t) {
+  const Ops *ops = t->ctx.ops;
+  const bool tiles = ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_avx512_bf16;
+  if (t->dtype == F32) return t->ctx.fast_fp32 ? "fp32 as six bf16 tile products" : "fp32 fused multiply-adds";
+  if (t->dtype == BF16 && tiles) return "bf16 tile products";
+  return t->dtype == BF16 && ops == &ops_avx512_bf16 ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
+}
 // The head of every run, on rank 0. cores_shared: ranks outnumber the cores of this host.
 static void print_start(const Trainer *t, bool cores_shared) {
   if (t->fsdp.mesh.rank) return;
@@ -324,14 +453,16 @@ static void print_start(const Trainer *t, bool cores_shared) {
          PROGRAM_VERSION, BUILD_ID, o->model, t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", t->fsdp.mesh.hosts,
          t->fsdp.mesh.hosts > 1 ? "s" : "", t->ctx.threads, t->ctx.threads > 1 ? "s" : "", d->words,
          comm == COMM_SELF ? "stay here" : comm == COMM_NCCL ? "by NCCL"
-         : t->fsdp.mesh.remote ? "by messages" : "by shared memory");
+         : t->fsdp.mesh.remote || !t->fsdp.mesh.windows ? "by messages"
+         : t->fsdp.mesh.hosts > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory");
   if (d->gpus < t->fsdp.mesh.world && t->ctx.ops->nccl)
     printf("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world,
            d->gpus, d->gpus > 1 ? "s" : "");
   if (t->ctx.ops->nccl && d->peak_flops > 0)
-    printf("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", d->peak_flops * 1e-12, o->param_dtype,
+    printf("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", d->peak_flops * 1e-12, o->buffer_dtype,
            model_flops_per_token(&t->model));
   else if (t->ctx.ops->nccl) printf("peak: not known for this GPU; MFU is n/a\n");
+  if (!t->ctx.ops->nccl) printf("products: %s; sums fp32\n", cpu_products(t));
   if (cores_shared) printf("notice: ranks outnumber cores on this host; they will wait for each other\n");
   printf("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
          t->model.L, t->model.H, (long long)t->model.C, (long long)t->model.P, (long long)t->model.V,
@@ -353,6 +484,10 @@ static void print_start(const Trainer *t, bool cores_shared) {
     printf(" --%s=%s", s.name, s.type == OPTION_TEXT && strchr(value, ' ') ? "'...'" : value);
   }
   printf("\n");
+  print_sharding(t);
+  print_sharding_notices(t);
+  print_units(&t->fsdp, stdout);
   trainer_print_plan(t, stdout);
+  print_traffic(t);
   fflush(stdout);
 }

@@ -66,7 +66,7 @@ static void saver_init(Saver *s, Trainer *t) {
   path_join(s->directory, sizeof s->directory, t->opt.out, "ckpt");
 }
 
-// Ranks whose host does not see OUT: their bytes will go through rank 0. Collective.
+// Ranks that write and whose host does not see OUT: their bytes will go through rank 0. Collective.
 static int saver_streaming_ranks(const Saver *s) {
   const Mesh *m = &s->t->fsdp.mesh;
   char probe[MAP_PATH_BYTES];
@@ -74,7 +74,7 @@ static int saver_streaming_ranks(const Saver *s) {
   MPI_Bcast(probe, sizeof probe, MPI_CHAR, 0, m->comm);
   const int fd = m->rank ? -1 : open(probe, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   MPI_Barrier(m->comm);
-  int blind = m->hosts > 1 && access(probe, F_OK), all = 0;
+  int blind = m->hosts > 1 && !m->replicate.me && access(probe, F_OK), all = 0;
   MPI_Allreduce(&blind, &all, 1, MPI_INT, MPI_SUM, m->comm);
   if (fd >= 0) close(fd);
   if (!m->rank) unlink(probe);

@@ -95,8 +95,11 @@ static bool start_open_checkpoint(Start *s, const char *path, char *error, size_
 // Whether the weights have every tensor that their own configuration asks for: known before memory is taken.
 static bool start_check_import(Start *s, char *error, size_t error_bytes) {
   const ModelShape *m = &s->import.shape;
-  const Model model = {(int)m->n_layer, (int)m->n_head, m->n_embd, m->n_positions, m->n_positions, m->vocab_size,
-                       round_up(m->vocab_size, VOCAB_ALIGN), m->tied, 0, 0};
+  Model model = {};
+  model.L = (int)m->n_layer, model.H = (int)m->n_head;
+  model.C = m->n_embd, model.T = model.P = m->n_positions;
+  model.V = m->vocab_size, model.Vp = round_up(m->vocab_size, VOCAB_ALIGN);
+  model.tied = m->tied;
   int params;
   Param *param = model_params(&model, &params);
   TensorMap map = {};
@@ -220,17 +223,17 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   static const char *const shape[] = {"model", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "tie_head",
                                       0};
   static const char *const order[] = {"seq_len", "batch_size", "global_batch", "seed", "optimizer", "shuffle",
-                                      "drop_last", 0};
+                                      "drop_last", "freeze", 0};     // freeze: what has moments
   static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", "resume",
                                     "init_from", 0};
   static const char *const always[] = {"model", "data", "precision", "evaluation and samples", "checkpoints", 0};
   static const char *const seen[] = {"seed", "matmul_precision", 0};             // in samples, random tokens, digits
-  static const char *const in_training[] = {"training", "optimizer", 0};
+  static const char *const in_training[] = {"training", "optimizer", 0}, *const sums[] = {"reduce", "accumulate", 0};
   const bool trains = start->resume && trainer_trains(o);
   if (is_one_of(s->name, shape) || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
   if (!start->resume || is_one_of(s->name, own)) return ORIGIN_OWN;
   if (is_one_of(s->name, seen) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
-  const bool in_step = !strcmp(s->name, "reduce") || is_one_of(s->group, in_training);
+  const bool in_step = is_one_of(s->name, sums) || is_one_of(s->group, in_training);
   return trains && in_step ? ORIGIN_DEFAULT : ORIGIN_OWN;
 }
 
@@ -251,16 +254,40 @@ static bool start_value(const Start *s, const OptionSpec *spec, char *to, size_t
     if ((unsigned char)*c < 32 || *c == 127) *c = '?';
   return true;
 }
+// What follows from other options than the checkpoint's run had.
+static void start_adjust(Start *s, Options *o) {
+  char stored[OPTION_TEXT_BYTES], computed[OPTION_TEXT_BYTES];
+  const bool cpu = o->no_cuda || !strcmp(o->device, "cpu");
+  if (cpu && !o->given[OPT_fp8] && !strcmp(o->fp8, "matmul")) {
+    strcpy(o->fp8, "gather");
+    start_notice(s, "--fp8 gather replaces the checkpoint's matmul, which needs a GPU: weights are the same, "
+                 "products are not");
+  }
+  // Activations that were in the parameters' dtype follow it.
+  if (o->given[OPT_param_dtype] && !o->given[OPT_buffer_dtype] &&
+      start_value(s, &option_specs[OPT_param_dtype], stored, sizeof stored) &&
+      start_value(s, &option_specs[OPT_buffer_dtype], computed, sizeof computed) && !strcmp(stored, computed))
+    strcpy(o->buffer_dtype, "auto");
+  const bool trains = s->resume && trainer_trains(o);
+  if (trains && !strcmp(o->strategy, "zero1") && !o->given[OPT_accumulate] && strcmp(o->accumulate, "local"))
+    start_notice(s, "--strategy zero1 adds gradients up before it reduces them; the checkpoint's run had --accumulate "
+                 "%s: the run continues otherwise than it would have", o->accumulate);
+}
 // Options from the checkpoint. The command that began the run may be given again: the vocabulary that it asked for need
 // not be the one that its tokenizer reached.
 static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_t error_bytes) {
   json_int(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "vocab_size_asked", 0, 1 << 24, &o->vocab_size_asked);
   if (o->vocab_size == o->vocab_size_asked) o->given[OPT_vocab_size] = false;
+  freeze_trim(o->freeze);
   for (int i = 0; i < OPTION_COUNT; i++) {
     const OptionSpec *spec = &option_specs[i];
     const OptionOrigin origin = option_origin(spec, s, o);
     char theirs[OPTION_TEXT_BYTES], ours[OPTION_TEXT_BYTES];
-    if (origin == ORIGIN_OWN || !start_value(s, spec, theirs, sizeof theirs)) continue;
+    if (origin == ORIGIN_OWN) continue;
+    if (!start_value(s, spec, theirs, sizeof theirs)) {
+      if (i != OPT_freeze) continue;
+      theirs[0] = 0;                             // of a program that could not freeze
+    }
     option_print(ours, sizeof ours, o, spec);
     if (!o->given[i]) {
       if (!option_set(o, i, theirs, error, error_bytes)) return false;
@@ -270,14 +297,14 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
         snprintf(theirs, sizeof theirs, "%.10g", strtod(theirs, NULL));
         snprintf(ours, sizeof ours, "%.10g", strtod(ours, NULL));
       }
-      REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name, ours, s->path,
-             theirs, s->resume ? "leave it out, or start a new run from its weights by --init_from" : "leave it out");
+      REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name,
+             ours[0] ? ours : "''", s->path, theirs[0] ? theirs : "none",
+             s->resume ? "leave it out, or start a new run from its weights by --init_from" : "leave it out");
       start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues otherwise than it would have",
                    spec->name, ours, theirs);
     }
   }
-  const bool cpu = o->no_cuda || !strcmp(o->device, "cpu");      // --matmul_precision high is of GPUs
-  if (cpu && !o->given[OPT_matmul_precision]) strcpy(o->matmul_precision, "highest");
+  start_adjust(s, o);
   return true;
 }
 // Shapes of imported weights. The preset gives what they do not say: learning rate and sequence length.
@@ -400,7 +427,7 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
     tensor_map_free(&map);
     if (!f->mesh.rank) import_close(&s->import);
   }
-  for (int u = 0; u < f->units; u++) fsdp_refresh_params(f, u);
+  fsdp_publish(f);
   fsdp_step_end(f);
   if (f->mesh.rank) return;
   start_print_notices(s);

@@ -31,9 +31,9 @@ enum {
 // Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows lie back to back.
 struct Span { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
 
-// Elements [first, first + numel) of a parameter's state, at in_shard of its unit's shard. If the file holds the matrix
-// transposed, they are whole rows of it, or a part of one row.
-struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_shard; };
+// Elements [first, first + numel) of a parameter's state, at in_run of the run that this rank holds. If the file has
+// the matrix transposed, they are whole rows of it, or a part of one row.
+struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_run; };
 struct ChunkCursor { int state, param; int64_t done; };
 
 // How many of `left` elements from `first` on go in one chunk, and where they lie in the file.
@@ -65,10 +65,10 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
       const Param *p = &f->param[c->param];
       const TensorPlace place = *tensor_place(m, c->state, c->param);
       Run run;
-      if (place.file < 0 || !shard_run(&f->unit[p->unit], p, f->mesh.rank, &run)) continue;
+      if (place.file < 0 || !shard_run(&f->unit[p->unit], p, f->mesh.shard.me, &run)) continue;
       const int64_t left = min64(run.numel, param_numel(p) - run.in_range) - c->done;
       if (left <= 0) continue;
-      *k = Chunk{{}, place, c->state, c->param, run.in_range + c->done, 0, run.in_shard + c->done};
+      *k = Chunk{{}, place, c->state, c->param, run.in_range + c->done, 0, c->done};
       chunk_place(k, p, m->data_at[place.file], left);
       c->done += k->numel;
       return true;
@@ -131,7 +131,8 @@ struct Store {
   Fsdp *f;
   MPI_Comm comm;                                 // of checkpoints alone
   size_t bytes;                                  // taken, from one block:
-  char *memory, *scratch[2], *snapshot;          // STORE_CHUNK_BYTES each; all shards of all states, or NULL
+  char *memory, *scratch[2], *snapshot;          // STORE_CHUNK_BYTES each; all that is written, or NULL
+  int64_t *snapshot_at;                          // [states * params] elements
   Stream stream[2];                              // several hosts only
   uint32_t *parts, *checksums;                   // [blocks] this rank's contributions; of all ranks
   StoreRecord *records;                          // [world + 1]; the last is the save's result
@@ -153,15 +154,31 @@ struct Store {
   double ended_ms;                               // when it was known
 };
 
-static inline int64_t store_snapshot_bytes(const Fsdp *f) {
-  return f->shard_total * 4 * (f->cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2);
+// A snapshot holds the run of every parameter in every state that this rank writes, each in whole lines of memory.
+// Fills at[state * params + param] with where, if `at` is not NULL; returns all bytes. Replicas hold the same: the
+// first one writes.
+static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
+  int64_t numel = 0;
+  for (int i = 0; i < MAP_STATES * f->params && !f->mesh.replicate.me; i++) {
+    const Param *p = &f->param[i % f->params];
+    const int state = i / f->params;
+    Run run;
+    if (at) at[i] = numel;
+    if (state && (p->frozen || (size_t)state > fsdp_moments(f))) continue;
+    if (shard_run(&f->unit[p->unit], p, f->mesh.shard.me, &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
+  }
+  return numel * 4;
 }
+static inline int64_t store_snapshot_bytes(const Fsdp *f) { return store_snapshot_layout(f, NULL); }
 // Blocks of all tensors of all states, over both files of a checkpoint.
 static inline int64_t store_blocks(const Fsdp *f) {
-  int64_t numel = 0;
-  for (int p = 0; p < f->params; p++) numel += param_numel(&f->param[p]);
-  const int64_t moments = f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1, block = STORE_BLOCK_BYTES;
-  return (numel * 4 + block - 1) / block + (numel * 4 * moments + block - 1) / block;
+  int64_t numel = 0, trained = 0;
+  for (int p = 0; p < f->params; p++) {
+    numel += param_numel(&f->param[p]);
+    trained += f->param[p].frozen ? 0 : param_numel(&f->param[p]);
+  }
+  const int64_t moments = (int64_t)fsdp_moments(f), block = STORE_BLOCK_BYTES;
+  return (numel * 4 + block - 1) / block + (trained * 4 * moments + block - 1) / block;
 }
 enum { STREAM_BYTES = STORE_CHUNK_BYTES + 256 };
 static inline size_t store_plan_bytes(const Fsdp *f, bool background) {
@@ -180,7 +197,8 @@ static inline void store_open(Store *s, Fsdp *f, MemoryPlan *plan, bool backgrou
   char *at = s->memory = (char *)memory_take(f->ctx, plan, MEM_CHECKPOINT, s->bytes);
   for (int i = 0; i < 2; i++, at += STORE_CHUNK_BYTES) s->scratch[i] = at;
   for (int i = 0; i < 2 && f->mesh.hosts > 1; i++, at += STREAM_BYTES) s->stream[i].data = at;
-  if (background) { s->snapshot = at; at += store_snapshot_bytes(f); }
+  s->snapshot_at = (int64_t *)calloc((size_t)(MAP_STATES * f->params), sizeof(int64_t));
+  if (background) { s->snapshot = at; at += store_snapshot_layout(f, s->snapshot_at); }
   s->records = (StoreRecord *)at;
   s->result = s->records + f->mesh.world;
   s->parts = (uint32_t *)(at + round_up((int64_t)sizeof(StoreRecord) * (f->mesh.world + 1), 256));
@@ -193,6 +211,7 @@ static inline void store_close(Store *s) {
   CHECK(s->phase == STORE_IDLE, "%s while a save is in flight", __func__);
   memory_give_back(s->f->ctx, MEM_CHECKPOINT, s->memory, s->bytes);
   tensor_map_free(&s->map);
+  free(s->snapshot_at);
   MPI_Comm_free(&s->comm);
   memset(s, 0, sizeof *s);
 }
@@ -209,46 +228,47 @@ __attribute__((format(printf, 2, 3))) static inline bool store_fail(StoreRecord 
 }
 static inline StoreRecord *store_mine(Store *s) { return &s->records[s->f->mesh.rank]; }
 
-// Where unit u's shard of a state is read from: the snapshot, or the shard itself.
-static inline const float *store_source(const Store *s, int state, int u) {
-  if (!s->request.background) return fsdp_shard(s->f, (ShardState)state, u);
-  return (const float *)s->snapshot + state * s->f->shard_total + s->f->shard_at[u];
-}
 // Copies host memory past the caches: nobody reads a snapshot soon, and lines that are written whole need not be read
-// first, which is a third of a copy's traffic. Shards are whole lines of 64 bytes.
+// first, which is a third of a copy's traffic. `to` begins a line of 64 bytes; shards cut by rows may begin anywhere.
 static inline void store_stream_copy(const Ctx *c, float *to, const float *from, int64_t numel) {
   const int64_t piece = 1 << 18, line = 16, ahead = 256;
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t at = 0; at < numel; at += piece) {
     for (int64_t i = at; i < min64(numel, at + piece); i += line) {
       _mm_prefetch((const char *)(from + i + ahead), _MM_HINT_NTA);
-      for (int64_t k = i; k < i + line; k += 4) _mm_stream_ps(to + k, _mm_load_ps(from + k));
+      for (int64_t k = i; k < i + line; k += 4) _mm_stream_ps(to + k, _mm_loadu_ps(from + k));
     }
     _mm_sfence();                                // the thread that writes the file must see them
   }
 }
-// Copies all shards into the snapshot: what training waits for.
+// Copies what is written into the snapshot: what training waits for. Whole lines are copied: what follows a run is
+// padding, or the next rank's.
 static inline void store_take_snapshot(Store *s) {
-  const Fsdp *f = s->f;
+  Fsdp *f = s->f;
   const bool on_host = !f->ctx->ops->nccl;
-  for (int state = 0; state < MAP_STATES; state++)
-    for (int u = 0; u < f->units; u++) {
-      const float *from = fsdp_shard(f, (ShardState)state, u);
-      float *to = (float *)s->snapshot + state * f->shard_total + f->shard_at[u];
-      if (from && on_host) store_stream_copy(f->ctx, to, from, f->unit[u].shard_numel);
-      else if (from) f->ctx->ops->copy(f->ctx, to, from, (size_t)f->unit[u].shard_numel * 4);
-    }
+  for (int i = 0; i < MAP_STATES * f->params && !f->mesh.replicate.me; i++) {
+    const int state = i / f->params, p = i % f->params;
+    float *from, *to = (float *)s->snapshot + s->snapshot_at[i];
+    Run run;
+    if (!fsdp_own(f, (ShardState)state, p, &run, &from) || (!from && state)) continue;
+    if (!from) fsdp_get_own(f, STATE_MASTER, p, 0, to, run.numel);
+    else if (on_host) store_stream_copy(f->ctx, to, from, round_up(run.numel, 16));
+    else f->ctx->ops->copy(f->ctx, to, from, (size_t)run.numel * 4);
+  }
   f->ctx->ops->sync(f->ctx);
 }
 
 // The bytes of a chunk in the order of its span, valid until the next call. Only the main thread touches a device.
 static inline const char *store_chunk_data(Store *s, const Chunk *k) {
-  const Fsdp *f = s->f;
-  const float *from = store_source(s, k->state, f->param[k->param].unit) + k->in_shard;
-  if (!s->request.background && f->ctx->ops->nccl) {
-    f->ctx->ops->copy(f->ctx, s->scratch[0], from, (size_t)k->numel * 4);
-    f->ctx->ops->sync(f->ctx);
-    from = (const float *)s->scratch[0];
+  Fsdp *f = s->f;
+  float *from = (float *)s->scratch[0], *run = NULL;
+  Run unused;
+  if (s->request.background) {
+    from = (float *)s->snapshot + s->snapshot_at[k->state * f->params + k->param] + k->in_run;
+  } else {
+    fsdp_own(f, (ShardState)k->state, k->param, &unused, &run);
+    if (run && !f->ctx->ops->nccl) from = run + k->in_run;
+    else fsdp_get_own(f, (ShardState)k->state, k->param, k->in_run, from, k->numel);
   }
   if (!chunk_is_turned(k)) return (const char *)from;
   const int64_t in = f->param[k->param].shape[1];
@@ -431,10 +451,11 @@ static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest reque
   s->map = *map;
   *map = TensorMap{};
   s->request = request;
+  if (s->f->mesh.replicate.me) s->request.states = 0;            // the first replica has the same and writes it
   s->cursor = ChunkCursor{};
   s->own_done = s->cancelled = s->threaded = false;
   s->bytes_done = 0;
-  s->bytes_total = store_own_bytes(s->f, &s->map, request.states);
+  s->bytes_total = store_own_bytes(s->f, &s->map, s->request.states);
   memset(s->records, 0, sizeof(StoreRecord) * (size_t)(s->f->mesh.world + 1));
   memset(s->parts, 0, sizeof(uint32_t) * (size_t)s->blocks);
   for (int &fd : s->fd) fd = -1;
@@ -442,8 +463,9 @@ static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest reque
   const int rank = s->f->mesh.rank;
   if (!rank && !store_create_files(s, s->result)) request.end.discard(request.end.to);
   MPI_Bcast(s->result, sizeof(StoreRecord), MPI_BYTE, 0, s->comm);
-  s->direct = !rank || s->f->mesh.hosts == 1 || !access(s->map.path[0], W_OK);
-  for (int i = 0; i < s->map.files && rank && s->direct && !s->result->failed; i++)
+  const bool idle = rank && !s->bytes_total;     // it neither opens the files nor streams
+  s->direct = !rank || idle || s->f->mesh.hosts == 1 || !access(s->map.path[0], W_OK);
+  for (int i = 0; i < s->map.files && rank && !idle && s->direct && !s->result->failed; i++)
     if ((s->fd[i] = file_create(s->map.path[i], s->map.path[i])) < 0)
       store_fail(store_mine(s), "cannot write %.300s: %s", s->map.path[i], strerror(errno));
   int streams = !s->direct, all_streams = 0;
@@ -539,6 +561,7 @@ struct StoreLoad {
   const TensorMap *map;
   const uint32_t *checksums;
   uint32_t seen;
+  ValuePass pass;                                // the first of two where frozen matrices need their scales
   bool direct;                                   // this rank sees the files
   int fd[MAP_MAX_FILES];
   int held_file;                                 // scratch[0] holds bytes [held_from, held_to) of this file's tensors
@@ -628,15 +651,14 @@ static inline void store_serve(Store *s, StoreLoad *l, int asking) {
 }
 
 // Puts a chunk that was read into its shard: to fp32, and turned if the file has it transposed.
-static inline void store_put_chunk(Store *s, const Chunk *k, const char *data) {
-  const Fsdp *f = s->f;
+static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, ValuePass pass) {
+  Fsdp *f = s->f;
   const Param *p = &f->param[k->param];
   const bool as_it_is = k->place.dtype == F32 && !chunk_is_turned(k);
   const int64_t cols = chunk_is_turned(k) ? p->shape[1] : 1;
   if (!as_it_is) transpose_to_f32((float *)s->scratch[1], data, k->place.dtype, cols, k->numel / cols);
-  float *to = fsdp_shard(f, (ShardState)k->state, p->unit) + k->in_shard;
-  f->ctx->ops->copy(f->ctx, to, as_it_is ? data : s->scratch[1], (size_t)k->numel * 4);
-  f->ctx->ops->sync(f->ctx);
+  fsdp_set_own(f, (ShardState)k->state, k->param, k->in_run, (const float *)(as_it_is ? data : s->scratch[1]), k->numel,
+               pass);
 }
 
 // Whether this rank sees the very files that rank 0 sees: the same sizes, first and last bytes, and the same `mine`.
@@ -662,10 +684,13 @@ static inline bool store_sees(Store *s, const TensorMap *m, uint32_t mine) {
   return first == mine;
 }
 
-// Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
-// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Follow it by
-// fsdp_refresh_params and fsdp_step_end.
-static inline void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
+// Whether a pass needs a chunk: only frozen E4M3 matrices are measured.
+static inline bool store_pass_takes(const Fsdp *f, ValuePass pass, const Chunk *k) {
+  const Param *p = &f->param[k->param];
+  return pass == PASS_STORE || (p->frozen && p->dtype == F8);
+}
+// One pass of store_load, over the wanted states.
+static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
                               void (*progress)(const StoreLoad *l, void *to), void *to) {
   StoreRecord r = {};
   const int rank = s->f->mesh.rank;
@@ -679,8 +704,9 @@ static inline void store_load(Store *s, StoreLoad l, unsigned states, char *erro
   l.bytes_total = store_own_bytes(s->f, map, states);
   ChunkCursor c = {};
   for (Chunk k; !r.failed && chunk_next(s->f, map, states, &c, &k); l.bytes_done += span_bytes(&k.span)) {
+    if (!store_pass_takes(s->f, l.pass, &k)) continue;
     const char *data = l.direct ? store_read_span(s, &l, &k.span, &r) : store_ask(s, &k.span, &r);
-    if (data) store_put_chunk(s, &k, data);
+    if (data) store_put_chunk(s, &k, data, l.pass);
     if (progress) progress(&l, to);
     if (!data) {
       const char *const of[] = {"tensor", "first moment of", "second moment of"};
@@ -696,4 +722,22 @@ static inline void store_load(Store *s, StoreLoad l, unsigned states, char *erro
   if (!rank) store_serve(s, &l, asking);
   for (int fd : l.fd) if (fd >= 0) close(fd);
   snprintf(error, error_bytes, "%s", r.failed ? r.error : "");
+}
+
+// Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
+// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Follow it by
+// fsdp_publish and fsdp_step_end. Frozen E4M3 matrices are read twice: their scales come first.
+static inline void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
+                              void (*progress)(const StoreLoad *l, void *to), void *to) {
+  if (fsdp_needs_measure(s->f)) {
+    fsdp_forget_scales(s->f);
+    l.pass = PASS_MEASURE;
+    store_load_pass(s, l, 1u << STATE_MASTER, error, error_bytes, NULL, to);
+    int failed = error[0] != 0, any;
+    MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, s->comm);
+    if (any) return;
+    fsdp_frozen_scales(s->f);
+  }
+  l.pass = PASS_STORE;
+  store_load_pass(s, l, states, error, error_bytes, progress, to);
 }

@@ -46,5 +46,3 @@ static inline void tensor_map_share(TensorMap *m, MPI_Comm comm) {
   m->place = rank ? (TensorPlace *)malloc(bytes) : mine;
   MPI_Bcast(m->place, fsdp_mpi_count((int64_t)bytes), MPI_BYTE, 0, comm);
 }
-// Elements of a parameter as files see it: without padding rows.
-static inline int64_t param_numel(const Param *p) { return p->shape[0] * (p->ndim == 2 ? p->shape[1] : 1); }

@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
 # Speed and quality of train_gpt_fsdp, beside PyTorch where there is one. `make bench` runs it from the repository root.
 #
-#   dev/bench.sh                tokenizer, speed, checkpoint and curve
-#   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2, and Hugging Face tokenizers on the same cores
-#   dev/bench.sh speed          tokens/s of the models, dtypes and numbers of ranks below
+#   dev/bench.sh                ratios, ops, tokenizer, modes, checkpoint, curve and fp8
+#   dev/bench.sh ratios [NAME]  beside the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
+#   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
+#   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, beside dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
+#   dev/bench.sh modes          `small` on two ranks in every sharding mode: tokens/s, memory and wire bytes a rank
+#   dev/bench.sh fp8            `small`, 300 steps in bf16, then with --fp8 gather: validation losses within 1 %
 #   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile and flash attention
 #
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
-# "gpt2 gpt2-xl"), DTYPES ("fp32 bf16"; cuda: bf16), RANKS ("1 2"; cuda: 1), ROUNDS (3), STEPS (5 timed a round; cuda:
-# 20), CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), OUT (a
-# directory to keep everything in). Of `speed` on cuda: BATCH (sequences of 1024 tokens a step; by model, for 141 GB),
-# PROGRAM_OPTIONS (more options for the program).
-# Of `checkpoint`: MODELS (gpt2), RANKS, ROUNDS, BENCH_DIR (a directory on the disk to be measured, with room for three
-# checkpoints; without it one below build/, unless that is a tmpfs), BENCH_COLD=1 (as root: the page cache is dropped
-# before each load; without it files are loaded from what saving left in memory).
+# "gpt2 gpt2-xl"), DTYPES ("fp32 bf16"; cuda: bf16), RANKS (cuda: 1), ROUNDS (3), STEPS (5 timed a round; cuda: 20),
+# CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), FP8_BATCH (8), OUT (a directory to keep everything in).
+# Of `ratios`: what dev/bench_ratios.py says. Of DEVICE=cuda: PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), BATCH
+# (sequences of 1024 tokens a step; by model, for 141 GB), PROGRAM_OPTIONS (more options for the program).
+# Of `checkpoint`: MODELS (gpt2), RANKS (1 2), ROUNDS, BENCH_DIR (a directory on the disk to be measured, with room for
+# three checkpoints; without it one below build/, unless that is a tmpfs), BENCH_COLD=1 (as root: the page cache is
+# dropped before each load; without it files are loaded from what saving left in memory).
 #
-# The machine's speed drifts and neighbours disturb it, so the two programs take turns, round by round, in one run: what
-# is printed is the median over rounds of the median over a round's steps, and the ratio of these. Both sides train the
-# same shapes on random tokens, AdamW and clipping included, on every core this process may use.
+# The machine's speed drifts and neighbours disturb it, so programs that are compared take turns, round by round, in one
+# run: what is printed is the median over rounds of the median over a round's steps, and the ratio of these. Both sides
+# train the same shapes on random tokens, AdamW and clipping included, on every core this process may use.
 set -eu
 
 DEVICE=${DEVICE:-cpu}
@@ -56,23 +59,7 @@ header() {
   echo "PyTorch   ${torch:-not found (PYTHON=$PYTHON): the program is measured alone}"
 }
 
-# ---- speed ----------------------------------------------------------------------------------------------------------
-# ours_speed model dtype ranks: median tokens/s of the timed steps
-ours_speed() {
-  local batch=32 vocab=5000 run=$out/ours-$1-$2-$3
-  [ "$1" = small ] || batch=4 vocab=50257
-  ours "$3" --device cpu --model "$1" --seq_len 256 --vocab_size $vocab --batch_size $((batch / $3)) --data random \
-    --max_steps $((STEPS + 1)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --save_every -1 --out "$run" \
-    >"$run.log" 2>&1 ||
-    { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
-  # The first step touches its memory for the first time; it is not counted on either side.
-  grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median
-}
-torch_speed() {
-  "$PYTHON" "$here/bench_pytorch.py" --model "$1" --dtype "$2" --ranks "$3" --steps "$STEPS" --parallel "$PARALLEL" \
-    ${4:+--form "$4"} "${@:5}" 2>"$out/torch.log" || { tail -n 5 "$out/torch.log" >&2; return 1; }
-}
-
+# ---- speed on a GPU -------------------------------------------------------------------------------------------------
 # On a GPU a batch is as large as keeps it busy: these need 60 to 100 GB of it on either side.
 cuda_batch() {
   case ${BATCH:+given}-$1 in
@@ -82,7 +69,8 @@ cuda_batch() {
     *) echo 64 ;;
   esac
 }
-cuda_ours_speed() {
+# ours_speed model dtype ranks: median tokens/s of the timed steps
+ours_speed() {
   local run=$out/ours-$1-$2-$3 options
   read -ra options <<<"${PROGRAM_OPTIONS:-}"
   ours "$3" --device cuda --model "$1" --seq_len 1024 --vocab_size 50257 --batch_size $(($(cuda_batch "$1") / $3)) \
@@ -92,7 +80,12 @@ cuda_ours_speed() {
   # The first steps choose algorithms and capture the graph; PyTorch's compile. They are not counted on either side.
   grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median
 }
-cuda_torch_speed() { torch_speed "$@" --device cuda --compile --seq_len 1024 --global_batch "$(cuda_batch "$1")"; }
+# torch_speed model dtype ranks [form]
+torch_speed() {
+  "$PYTHON" "$here/bench_pytorch.py" --model "$1" --dtype "$2" --ranks "$3" --steps "$STEPS" --parallel "$PARALLEL" \
+    ${4:+--form "$4"} --device cuda --compile --seq_len 1024 --global_batch "$(cuda_batch "$1")" \
+    2>"$out/torch.log" || { tail -n 5 "$out/torch.log" >&2; return 1; }
+}
 # mfu model dtype ranks tokens/s: in per cent. The program logs its own; at the same shape it goes with tokens/s.
 cuda_mfu() {
   local last
@@ -103,15 +96,14 @@ cuda_mfu() {
 
 # rounds model dtype ranks: the two programs in turns; $rows.ours and $rows.torch get a number each, $form is PyTorch's.
 rounds() {
-  local chosen="" prefix=
-  [ "$DEVICE" = cpu ] || prefix=cuda_
+  local chosen=""
   form=""
   : >"$rows.ours"; : >"$rows.torch"
   for ((round = 0; round < ROUNDS; round++)); do
-    "${prefix}ours_speed" "$@" >>"$rows.ours"
+    ours_speed "$@" >>"$rows.ours"
     [ -n "$torch" ] || continue
     # Which form of bf16 is faster is decided in the first round.
-    "${prefix}torch_speed" "$@" "$chosen" >"$rows.json" || continue
+    torch_speed "$@" "$chosen" >"$rows.json" || continue
     form=$(field form <"$rows.json")
     chosen=$(echo "$form" | grep -o 'bf16 [a-z]*' || true)
     field tokens_per_s <"$rows.json" >>"$rows.torch"
@@ -119,21 +111,8 @@ rounds() {
 }
 
 speed() {
-  local a b rows form
-  [ "$DEVICE" = cpu ] || { cuda_speed; return; }
-  echo
-  echo "tokens/s, median of $ROUNDS rounds of $STEPS steps (sequence 256; small: batch 32 in all, gpt2: batch 4)"
-  printf '%-6s %-5s %5s %14s %10s %7s   %s\n' model dtype ranks train_gpt_fsdp PyTorch ratio "PyTorch's form"
-  for model in ${MODELS:-small gpt2}; do for dtype in ${DTYPES:-fp32 bf16}; do for ranks in ${RANKS:-1 2}; do
-    rows=$out/speed-$model-$dtype-$ranks
-    rounds "$model" "$dtype" "$ranks"
-    a=$(median <"$rows.ours"); b=$(median <"$rows.torch")
-    printf '%-6s %-5s %5d %14s %10s %7s   %s\n' \
-      "$model" "$dtype" "$ranks" "$a" "${b:--}" "$(ratio "$a" "${b:-0}")" "${form:--}"
-  done; done; done
-}
-cuda_speed() {
-  local plan peak log
+  local a b rows form plan peak log
+  [ "$DEVICE" = cuda ] || { echo "bench: speed is of DEVICE=cuda; on a CPU there is ratios" >&2; return 2; }
   echo
   echo "tokens/s, median of $ROUNDS rounds of $STEPS steps (sequence 1024; batch: sequences in all; MFU: operations a"
   echo "token are 6 (12 L C^2 + V C) + 12 L C T; GiB: the program's whole plan, PyTorch's most on the GPU)"
@@ -152,15 +131,27 @@ cuda_speed() {
   done; done; done
 }
 
+# ---- ratios and ops -------------------------------------------------------------------------------------------------
+ratios() { PYTHON=$PYTHON MPIRUN=$MPIRUN "$PYTHON" "$here/bench_ratios.py" "$@"; }
+ops() {
+  local program=$here/../build/bench_ops model dtype batch vocab
+  [ -x "$program" ] || { echo "bench: build/bench_ops is not built: make build/bench_ops" >&2; return 1; }
+  for model in ${MODELS:-small gpt2}; do for dtype in ${DTYPES:-fp32 bf16}; do
+    batch=32 vocab=5000
+    [ "$model" = small ] || batch=4 vocab=50257
+    "$program" --model "$model" --seq_len 256 --vocab_size $vocab --batch_size $batch --data random \
+      --param_dtype "$dtype" --out "$out/ops"
+  done; done
+}
+
 # ---- tokenizer ------------------------------------------------------------------------------------------------------
-# One thread and all cores of the program; Hugging Face's library chooses its own. Medians of $ROUNDS runs.
+# Medians of $ROUNDS runs. `ratios` has Hugging Face tokenizers beside it.
 tokenizer() {
-  local dir=${WIKITEXT2_DIR:-$here/../data/wikitext-2} run=$out/tokenizer hf=""
+  local dir=${WIKITEXT2_DIR:-$here/../data/wikitext-2} run=$out/tokenizer
   [ -e "$dir/train.txt" ] || { echo "bench: no WikiText-2 (WIKITEXT2_DIR): the tokenizer is not measured"; return; }
-  hf=$("$PYTHON" -c 'import tokenizers; print(tokenizers.__version__)' 2>/dev/null) || hf=
   echo
-  echo "tokenizer on WikiText-2: seconds to train, MB/s to encode; Hugging Face tokenizers ${hf:-not found}"
-  printf '%8s %10s %10s %10s %10s %12s\n' vocab 1-thread "MB/s" all-cores "MB/s" "HF s, MB/s"
+  echo "tokenizer on WikiText-2: seconds to train, MB/s to encode"
+  printf '%8s %10s %10s %10s %10s\n' vocab 1-thread "MB/s" all-cores "MB/s"
   for vocab in 5000 40000; do
     for threads in 1 0; do
       : >"$run.$threads"
@@ -171,13 +162,11 @@ tokenizer() {
         head -n 1 "$run/metrics.jsonl" >>"$run.$threads"
       done
     done
-    [ -z "$hf" ] || "$PYTHON" "$here/bench_tokenizers.py" "$dir" $vocab "$ROUNDS" >"$run.hf"
     seconds() { field tokenizer_ms <"$run.$1" | awk '{ print $1 / 1e3 }' | median; }
     speed_mb() {
       paste <(field text_bytes <"$run.$1") <(field encode_ms <"$run.$1") | awk '{ print $1 / $2 / 1e3 }' | median
     }
-    printf '%8d %10s %10s %10s %10s %12s\n' $vocab "$(seconds 1)" "$(speed_mb 1)" "$(seconds 0)" "$(speed_mb 0)" \
-      "$([ -z "$hf" ] && echo - || cat "$run.hf")"
+    printf '%8d %10s %10s %10s %10s\n' $vocab "$(seconds 1)" "$(speed_mb 1)" "$(seconds 0)" "$(speed_mb 0)"
   done
 }
 
@@ -320,13 +309,66 @@ curve() {
     printf "difference %+.4f: %s 0.03\n", a - b, (a - b <= 0.03 ? "not worse by more than" : "WORSE by more than") }'
 }
 
+# ---- modes ----------------------------------------------------------------------------------------------------------
+# One rank and step of `small`, bf16, two microbatches a rank. Wire bytes are counted where they arrive.
+modes() {
+  local run=$out/modes rows=$out/modes.rows mode i=0
+  local modes=("" "--reshard_after_forward off" "--strategy shard_grad_op" "--strategy zero1" "--strategy no_shard"
+    "--strategy no_shard --accumulate local" "--shard dim0" "--wrap model" "--wrap min_params:1000000"
+    "--shm copy" "--shm copy --gather_slots 1" "--shm copy --gather_slots 3" "--shm off" "--accumulate local"
+    "--fp8 gather" "--recompute gelu" "--recompute block"
+    "--freeze wte,wpe,h.0.*,h.1.*,h.2.*")
+  echo
+  echo "\`small\`, bf16, 2 ranks, 2 microbatches of 8 sequences a rank: medians of $ROUNDS rounds of $STEPS steps"
+  printf '%-42s %9s %7s %9s %9s %9s\n' mode tokens/s "of 1st" "MiB plan" "gath. MB" "red. MB"
+  for ((round = 0; round < ROUNDS; round++)); do
+    for i in "${!modes[@]}"; do
+      read -ra mode <<<"${modes[$i]}"
+      ours 2 --device cpu --model small --data random --batch_size 8 --grad_accum 2 --max_steps $((STEPS + 1)) \
+        --param_dtype bf16 --reduce_dtype bf16 --sample_tokens 0 --eval_every -1 --save_every -1 --out "$run" \
+        ${mode[@]+"${mode[@]}"} >"$run.log" 2>&1 || { tail -n 3 "$run.log" >&2; return 1; }
+      grep '"kind":"step"' "$run/metrics.jsonl" | tail -n "$STEPS" >"$run.steps"
+      field tokens_per_s <"$run.steps" | median >>"$rows.$i"
+      sed -n 's/^ *total *\([0-9]*\) .*/\1/p' "$run.log" >"$rows.$i.plan"
+      head -n 1 "$run.steps" >"$rows.$i.step"
+    done
+  done
+  for i in "${!modes[@]}"; do
+    printf '%-42s %9.0f %7s %9.1f %9.2f %9.2f\n' "${modes[$i]:-(full_shard, flat, block)}" "$(median <"$rows.$i")" \
+      "$(ratio "$(median <"$rows.$i")" "$(median <"$rows.0")")" "$(awk '{ print $1 / 1048576 }' "$rows.$i.plan")" \
+      "$(field gather_bytes <"$rows.$i.step" | awk '{ print $1 * 1e-6 }')" \
+      "$(awk -v a="$(field reduce_bytes <"$rows.$i.step")" -v b="$(field replicate_bytes <"$rows.$i.step")" \
+        'BEGIN { print (a + b) * 1e-6 }')"
+  done
+}
+
+# ---- fp8 ------------------------------------------------------------------------------------------------------------
+fp8() {
+  local steps=${CURVE_STEPS:-300} batch=${FP8_BATCH:-8} run=$out/fp8 loss mode
+  echo
+  echo "\`small\`, $steps steps of batch $batch on WikiText-2: validation loss, every token once"
+  for mode in off gather; do
+    ours 1 --device cpu --model small --batch_size "$batch" --max_steps "$steps" --epochs 1000 --param_dtype bf16 \
+      --fp8 $mode --sample_tokens 0 --save_every -1 --cache "$out/cache" --out "$run" >"$run.log" 2>&1 ||
+      { tail -n 5 "$run.log" >&2; return 1; }
+    loss=$(grep '"split":"valid"' "$run/metrics.jsonl" | field loss | tail -n 1)
+    echo "bf16, --fp8 $mode: $loss"
+    echo "$loss" >"$run.$mode"
+  done
+  awk -v a="$(cat "$run.gather")" -v b="$(cat "$run.off")" 'BEGIN { printf "difference %+.2f %%: %s 1 %%\n",
+    100 * (a / b - 1), (a / b - 1 <= 0.01 && a / b - 1 >= -0.01 ? "within" : "NOT within") }'
+}
+
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(tokenizer speed checkpoint curve)
+[ ${#parts[@]} -gt 0 ] || parts=(ratios ops tokenizer modes checkpoint curve fp8)
 [ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
+if [ "${parts[0]}" = ratios ] && [ $# -gt 1 ]; then ratios "${parts[@]:1}"; exit; fi   # the rest are names of its rows
 for part in "${parts[@]}"; do
   case $part in
-    tokenizer | speed | checkpoint | curve) ;;
-    *) echo "bench: parts are tokenizer, speed, checkpoint and curve, not '$part'" >&2; exit 2 ;;
+    ratios | ops | tokenizer | speed | modes | checkpoint | curve | fp8) ;;
+    *)
+      echo "bench: parts are ratios, ops, tokenizer, modes, checkpoint, curve, fp8; of cuda speed; not '$part'" >&2
+      exit 2 ;;
   esac
 done
 header

@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
 """The same GPT in PyTorch: what train_gpt_fsdp is compared with in `make bench`.
 
-Speed    python3 dev/bench_pytorch.py --model small --dtype fp32 --ranks 1 --steps 5
-         One JSON line: median tokens/s over the timed steps, on random tokens. The best PyTorch form is used: fused
-         AdamW, scaled_dot_product_attention, for bf16 the faster of autocast and bf16 parameters (the line says which).
-         --ranks 2 uses as many processes on gloo with FSDP2 (--parallel ddp: DDP), cores shared out evenly.
-         --global_batch sequences a step of --seq_len tokens (the model's own by default), --compile for torch.compile.
-         --device cuda: flash attention (bf16: nothing else is allowed), no TF32 unless --tf32, vocabulary padded to a
-         multiple of 64 as train_gpt_fsdp pads it, ranks on NCCL, one a GPU. Shapes are for CPUs unless given.
-
+CPU      python3 dev/bench_pytorch.py --serve --model small --form "bf16 params" --compile
+         One process of a variant, told what to do by its standard input, so that two programs can take turns: it makes
+         one step that is not counted and says ready, makes N steps for each line `N`, ends at the end of its input.
+         Answers are JSON lines: the milliseconds of the steps, and memory in bytes: `idle`, resident before the model
+         (torch imported, with --compile also a toy compiled, with ranks the group joined); `state`, of parameters,
+         gradients and optimizer; `peak`, the most that was resident in the steps after the first.
+         --ranks 2 --rank R --rendezvous FILE for each of two on gloo, --parallel fsdp1, fsdp2 or ddp. Cores are shared
+         out evenly. Forms: fp32, bf16 autocast, bf16 params (no fp32 copy on one process and DDP; FSDP keeps fp32
+         shards, gathers and reduces bf16), bf16 params, fp32 reduce (FSDP). dev/bench_ratios.py has the variants.
+CUDA     python3 dev/bench_pytorch.py --device cuda --model gpt2 --dtype bf16 --compile --seq_len 1024 --global_batch 64
+         One JSON line: median tokens/s over the timed steps, on random tokens, of the faster of autocast and bf16
+         parameters (the line says which). Flash attention (bf16: nothing else is allowed), no TF32 unless --tf32,
+         vocabulary padded to a multiple of 64 as train_gpt_fsdp pads it, ranks on NCCL, one a GPU, with FSDP2
+         (--parallel ddp: DDP).
 Quality  python3 dev/bench_pytorch.py --curve --model small --cache tokens-KEY.bin
          300 steps of batch 32: AdamW lr 1e-3, betas .9 .95, decay .1 on matrices, 5 % warm-up, cosine to 10 %, clip 1,
          on the ids that train_gpt_fsdp made. Samples are the same windows, in a random order by --seed.
          One JSON line a step and a last one with the mean validation loss, every validation token predicted once.
-Weights start as N(0, 0.02), projections into the residual stream scaled by 1/sqrt(2 layers), biases 0, norms 1.
+AdamW is the fused one, attention scaled_dot_product_attention. Weights start as N(0, 0.02), projections into the
+residual stream scaled by 1/sqrt(2 layers), biases 0, norms 1.
 """
 
 import argparse
@@ -22,8 +29,10 @@ import json
 import math
 import os
 import statistics
+import sys
 import tempfile
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -38,7 +47,7 @@ MODELS = {
     "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280, vocab_size=50257, seq_len=256, batch=4),
     "gpt2-xl": dict(n_layer=48, n_head=25, n_embd=1600, vocab_size=50257, seq_len=256, batch=4),
 }
-WARMUP_STEPS = {"cpu": 1, "cuda": 5}             # not counted: first use of memory, compilation, choice of algorithms
+CUDA_WARMUP_STEPS = 5                            # not counted: compilation, choice of algorithms
 LR, BETAS, DECAY, CLIP, WARMUP, LR_FLOOR = 1e-3, (0.9, 0.95), 0.1, 1.0, 0.05, 0.1
 
 
@@ -80,8 +89,11 @@ class GPT(nn.Module):
 
 
 def make_optimizer(model):
-    groups = [{"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": DECAY},
-              {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+    """Decay on matrices only. By name: FSDP1 has them as flat pieces."""
+    def decayed(name):
+        return name.endswith("weight") and "ln_" not in name
+    groups = [{"params": [p for name, p in model.named_parameters() if decayed(name)], "weight_decay": DECAY},
+              {"params": [p for name, p in model.named_parameters() if not decayed(name)], "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=LR, betas=BETAS, fused=True)
 
 
@@ -89,7 +101,8 @@ def train_step(model, optimizer, tokens, targets, autocast):
     with torch.autocast(tokens.device.type, torch.bfloat16, enabled=autocast):
         loss = model(tokens, targets)
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    clip = getattr(model, "clip_grad_norm_", None)       # FSDP1 has its own: its gradients are pieces
+    clip(CLIP) if clip else torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return loss.detach()
@@ -99,41 +112,59 @@ def wrap(model, args, form):
     """Shards or replicates the model over the processes of this run."""
     if args.parallel == "ddp":
         return nn.parallel.DistributedDataParallel(model)
+    low = {"param_dtype": torch.bfloat16} if form.startswith("bf16 params") else {}
+    if low:
+        low["reduce_dtype"] = torch.float32 if form.endswith("fp32 reduce") else torch.bfloat16
+    if args.parallel == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+        from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+        return FullyShardedDataParallel(
+            model, auto_wrap_policy=partial(transformer_auto_wrap_policy, transformer_layer_cls={Block}),
+            mixed_precision=MixedPrecision(**low) if low else None, use_orig_params=True,
+            device_id=torch.device(args.device))
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if form == "bf16 params" else MixedPrecisionPolicy()
-    mesh = init_device_mesh(args.device, (args.ranks,))
+    mesh, policy = init_device_mesh(args.device, (args.ranks,)), MixedPrecisionPolicy(**low)
     for block in model.h:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     return fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
-def timed_steps(args, c, form, steps):
-    """Milliseconds of each of `steps` training steps in one form, after those that are not counted."""
-    torch.manual_seed(args.seed)
-    with torch.device(args.device):
-        model = GPT(c)
-    if form == "bf16 params" and (args.ranks == 1 or args.parallel == "ddp"):
-        model = model.bfloat16()               # FSDP2 keeps fp32 shards and gathers in bf16 instead
-    if args.ranks > 1:
-        model = wrap(model, args, form)
-    optimizer = make_optimizer(model)
-    run = torch.compile(model) if args.compile else model
-    batch = args.global_batch // args.ranks
-    times, warmup = [], WARMUP_STEPS[args.device]
-    for i in range(warmup + steps):
-        tokens = torch.randint(c["vocab_size"], (batch, c["seq_len"] + 1)).to(args.device)
+class Trainer:
+    """One variant with its model and optimizer; step() makes one training step and returns its milliseconds."""
+
+    def __init__(self, args, c, form):
+        torch.manual_seed(args.seed)
+        self.args, self.c, self.form = args, c, form
+        with torch.device(args.device):
+            model = GPT(c)
+        if form.startswith("bf16 params") and (args.ranks == 1 or args.parallel == "ddp"):
+            model = model.bfloat16()           # FSDP keeps fp32 shards and gathers in bf16 instead
+        self.model = wrap(model, args, form) if args.ranks > 1 else model
+        self.optimizer = make_optimizer(self.model)
+        self.run = torch.compile(self.model) if args.compile else self.model
+
+    def step(self):
+        args, c = self.args, self.c
+        tokens = torch.randint(c["vocab_size"], (args.global_batch // args.ranks, c["seq_len"] + 1)).to(args.device)
         if args.device == "cuda":
             torch.cuda.synchronize()
         if args.ranks > 1:
             dist.barrier()
         start = time.perf_counter()
-        train_step(run, optimizer, tokens[:, :-1], tokens[:, 1:], form == "bf16 autocast")
+        train_step(self.run, self.optimizer, tokens[:, :-1], tokens[:, 1:], self.form == "bf16 autocast")
         if args.device == "cuda":
             torch.cuda.synchronize()
-        if i >= warmup:
-            times.append((time.perf_counter() - start) * 1e3)
-    return times
+        return (time.perf_counter() - start) * 1e3
+
+    def state_bytes(self):
+        """Of this process's parameters, their gradients (which a step frees) and the optimizer's state."""
+        def local_bytes(t):
+            t = t.to_local() if hasattr(t, "to_local") else t
+            return t.numel() * t.element_size()
+        parameters = sum(local_bytes(p) for p in self.model.parameters())
+        return 2 * parameters + sum(local_bytes(t) for state in self.optimizer.state.values()
+                                    for t in state.values() if torch.is_tensor(t))
 
 
 def cuda_settings(args, rank):
@@ -155,7 +186,9 @@ def fastest_form(args, c, forms):
         torch.compiler.reset()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        times = timed_steps(args, c, form, args.steps)
+        trainer = Trainer(args, c, form)
+        times = [trainer.step() for _ in range(CUDA_WARMUP_STEPS + args.steps)][CUDA_WARMUP_STEPS:]
+        del trainer
         measured.append((times, form, torch.cuda.max_memory_allocated() / 2**30))
     return min(measured, key=lambda m: slowest(args, statistics.median(m[0])))
 
@@ -169,36 +202,58 @@ def slowest(args, ms):
     return ms
 
 
-def measure(rank, args, rendezvous):
-    torch.set_num_threads(max(1, (args.threads or len(os.sched_getaffinity(0))) // args.ranks))
-    if args.device == "cuda":
-        cuda_settings(args, rank)
+def join(args, rank, rendezvous):
     if args.ranks > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group("gloo" if args.device == "cpu" else "nccl", init_method=f"file://{rendezvous}",
                                 rank=rank, world_size=args.ranks)
+
+
+def cuda_measure(rank, args, rendezvous):
+    cuda_settings(args, rank)
+    join(args, rank, rendezvous)
     c = MODELS[args.model] | {"seq_len": args.seq_len}
-    if args.device == "cuda":
-        c["vocab_size"] = -(-c["vocab_size"] // 64) * 64
+    c["vocab_size"] = -(-c["vocab_size"] // 64) * 64
     forms = ["fp32"] if args.dtype == "fp32" else [args.form] if args.form else ["bf16 autocast", "bf16 params"]
-    if args.device == "cuda":
-        times, best, peak_gib = fastest_form(args, c, forms)
-    else:
-        if len(forms) > 1:                     # one timed step decides
-            forms.sort(key=lambda form: slowest(args, timed_steps(args, c, form, 1)[0]))
-        times, best = timed_steps(args, c, forms[0], args.steps), forms[0]
+    times, best, peak_gib = fastest_form(args, c, forms)
     ms = slowest(args, statistics.median(times))
     if rank == 0:
         kind = "" if args.ranks == 1 else " " + args.parallel
         form = best + kind + (" compiled" if args.compile else "")
         tokens_per_s = round(args.global_batch * c["seq_len"] / ms * 1e3, 1)
         result = {"model": args.model, "dtype": args.dtype, "ranks": args.ranks, "form": form, "ms": round(ms, 2),
-                  "tokens_per_s": tokens_per_s}
-        if args.device == "cuda":
-            result["peak_gib"] = round(peak_gib, 1)
+                  "tokens_per_s": tokens_per_s, "peak_gib": round(peak_gib, 1)}
         print(json.dumps(result), flush=True)
     if args.ranks > 1:
         dist.destroy_process_group()
+
+
+def memory_bytes(key):
+    """VmRSS or VmHWM of this process."""
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(key + ":"))
+
+
+def serve(args):
+    """On the CPU, one process: steps as the standard input asks for them."""
+    torch.set_num_threads(max(1, (args.threads or len(os.sched_getaffinity(0))) // args.ranks))
+    torch.set_float32_matmul_precision(args.matmul_precision)
+    join(args, args.rank, args.rendezvous)
+    if args.compile:                           # loads the compiler, whose memory is not the model's
+        torch.compile(nn.Linear(8, 8))(torch.ones(8, 8)).sum().backward()
+    idle = memory_bytes("VmRSS")
+    trainer = Trainer(args, MODELS[args.model] | {"seq_len": args.seq_len}, args.form or args.dtype)
+    first = trainer.step()
+    gc.collect()
+    with open("/proc/self/clear_refs", "w") as f:
+        f.write("5")                           # VmHWM counts from here: compiling is not training
+    said = {"ready": True, "first_ms": round(first, 1), "isa": torch.backends.cpu.get_cpu_capability(), "idle": idle,
+            "state": trainer.state_bytes()}
+    print(json.dumps(said), flush=True)
+    for line in sys.stdin:
+        times = [round(trainer.step(), 2) for _ in range(int(line))]
+        print(json.dumps({"ms": times, "peak": memory_bytes("VmHWM")}), flush=True)
+    os._exit(0)                                # no farewell between ranks, one of which may be gone
 
 
 def learning_rate(step, steps):
@@ -262,10 +317,14 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", choices=MODELS, default="small")
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
-    p.add_argument("--form", choices=["bf16 autocast", "bf16 params"], help="measure this form of bf16 only")
+    p.add_argument("--form", choices=["fp32", "bf16 autocast", "bf16 params", "bf16 params, fp32 reduce"],
+                   help="else the faster of autocast and bf16 params (cuda)")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--ranks", type=int, default=1)
-    p.add_argument("--parallel", choices=["fsdp2", "ddp"], default="fsdp2")
+    p.add_argument("--rank", type=int, default=0, help="with --serve: which of them this process is")
+    p.add_argument("--rendezvous", help="with --serve: a file that does not exist yet, the same for all ranks")
+    p.add_argument("--parallel", choices=["fsdp1", "fsdp2", "ddp"], default="fsdp2")
+    p.add_argument("--matmul_precision", choices=["highest", "high", "medium"], default="highest", help="with --serve")
     p.add_argument("--global_batch", type=int, help="sequences a step over all ranks")
     p.add_argument("--seq_len", type=int, help="tokens of a sequence")
     p.add_argument("--tf32", action="store_true", help="--device cuda: fp32 products may use TF32")
@@ -273,6 +332,7 @@ def main():
     p.add_argument("--threads", type=int, default=0, help="of all ranks together; 0: every core of this machine")
     p.add_argument("--compile", action="store_true")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--serve", action="store_true", help="on the CPU: measure as the standard input says")
     p.add_argument("--curve", action="store_true")
     p.add_argument("--cache", help="with --curve: the token cache that train_gpt_fsdp left")
     p.add_argument("--vocab_size", type=int, help="with --curve; otherwise the largest id decides")
@@ -285,17 +345,23 @@ def main():
         p.error(f"--ranks {args.ranks} does not divide the batch of {args.global_batch}")
     if cuda and torch.cuda.device_count() < args.ranks:
         p.error(f"--device cuda with {args.ranks} ranks: torch sees {torch.cuda.device_count()} GPUs")
+    if args.serve and (cuda or args.ranks > 1 and not args.rendezvous):
+        p.error("--serve is for the CPU, and with several ranks needs --rendezvous")
     if args.curve:
         if cuda:
             p.error("--curve is measured on the CPU only")
         if not args.cache:
             p.error("--curve needs --cache")
         curve(args)
+    elif args.serve:
+        serve(args)
+    elif not cuda:
+        p.error("on the CPU: --serve or --curve")
     elif args.ranks == 1:
-        measure(0, args, None)
+        cuda_measure(0, args, None)
     else:
         with tempfile.TemporaryDirectory() as directory:
-            torch.multiprocessing.spawn(measure, (args, os.path.join(directory, "rendezvous")), nprocs=args.ranks)
+            torch.multiprocessing.spawn(cuda_measure, (args, os.path.join(directory, "rendezvous")), nprocs=args.ranks)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #     test       the CUDA tests on the GPU alone, then every test with DEVICE=cuda
 #     sanitize   the CUDA op tests under compute-sanitizer: memcheck and racecheck
 #     ranks      1, 2 and 4 ranks on one GPU over mpi, NCCL with one, graph on and off: equal losses, text by text
+#     modes      every sharding mode, offloading and recomputation included: the losses of the plain run, speed, memory
 #     profile    the GPU's measured peaks (dev/gpu_peaks.cu), and ncu: each kernel of a step against them
 #     bench      tokens/s and MFU of gpt2 and gpt2-xl in bf16, in turns with PyTorch (dev/bench.sh)
 #
@@ -264,6 +265,38 @@ part_ranks() {
   return $status
 }
 
+# ---- modes -----------------------------------------------------------------------------------------------------------
+# speed_and_memory NAME: median tokens/s of the last ten steps, planned and taken MiB of the GPU
+speed_and_memory() {
+  sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$work/$1/metrics.jsonl" 2>/dev/null | tail -n 10 | sort -g |
+    awk '{ a[NR] = $1 } END { printf "%9.0f tok/s", a[int((NR + 1) / 2)] }'
+  sed -n 's/^GPU memory: \([0-9.]*\) MiB planned, \([0-9.]*\) MiB taken.*/  MiB \1 planned \2 taken/p' "$work/$1.log"
+}
+part_modes() {
+  local status=0 i=0 mode same np words reference lines=""
+  local -A first=()
+  # A name before | must give the losses of the run it names; those without have an arithmetic of their own.
+  local modes=("plain|1|" "plain|1|--recompute gelu" "plain|1|--recompute block" "plain|1|--wrap model"
+    "plain|1|--shard dim0" "plain|1|--offload optimizer" "plain|1|--offload params" "plain|2|--strategy shard_grad_op"
+    "plain|2|--strategy no_shard" "plain|4|--mesh 2x2" "plain|4|--reshard_after_forward 2" "plain|4|--shard dim0"
+    "plain|2|--offload params --recompute block" "|1|--accumulate local" "|1|--buffer_dtype fp32"
+    "|1|--freeze wte,h.0.*,h.1.*" "fp8|1|--fp8 gather" "fp8|2|--fp8 gather" "fp8m|1|--fp8 matmul" "fp8m|2|--fp8 matmul")
+  need_program || return 1
+  say "\`./train_gpt_fsdp ${train_options[*]} --param_dtype bf16\`" "and what each line names." ""
+  for mode in "${modes[@]}"; do
+    i=$((i + 1))
+    IFS='|' read -r same np words <<<"$mode"
+    # shellcheck disable=SC2086  # words are options
+    train "mode-$i" "$np" --param_dtype bf16 $words || { [ "$np" -gt 1 ] && ! have mpirun || status=1; continue; }
+    reference=mode-$i
+    if [ -n "$same" ]; then reference=${first[$same]:=mode-$i}; fi
+    lines+=$(equal "mode-$i" "$reference")$'\n' || status=1
+    lines+="    $(speed_and_memory "mode-$i")"$'\n'
+  done
+  code "${lines%$'\n'}"
+  return $status
+}
+
 # ---- profile ---------------------------------------------------------------------------------------------------------
 measure_peaks() {
   local includes=(-I.)
@@ -391,11 +424,11 @@ part_bench() {
 
 # ---- one after the other ---------------------------------------------------------------------------------------------
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(build test sanitize ranks profile bench)
+[ ${#parts[@]} -gt 0 ] || parts=(build test sanitize ranks modes profile bench)
 for part in "${parts[@]}"; do
   case $part in
-    build | test | sanitize | ranks | profile | bench) ;;
-    *) echo "gpu_day: parts are build, test, sanitize, ranks, profile and bench, not '$part'" >&2; exit 2 ;;
+    build | test | sanitize | ranks | modes | profile | bench) ;;
+    *) echo "gpu_day: parts are build, test, sanitize, ranks, modes, profile and bench, not '$part'" >&2; exit 2 ;;
   esac
 done
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)

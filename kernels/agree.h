@@ -2,7 +2,9 @@
 // which transport. Part 9 of the trainer, which includes it there: it reads its options.
 //
 //   agree_on_ops       the CPU table asked for, else the best that every rank has
-//   agree_on_device    CPU or CUDA; on CUDA one GPU a rank (choose_gpu), equal libraries, self, mpi or nccl
+//   agree_on_precision whether --matmul_precision high can be had on a CPU
+//   agree_on_device    CPU or CUDA; on CUDA one GPU a rank (choose_gpu), equal libraries, self, mpi or nccl, and the
+//                      CPU table of an offloaded optimizer
 //
 // Whoever cannot go along says why; one line is printed for all ranks, and all leave.
 #pragma once
@@ -22,7 +24,7 @@ static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
 
 static void device_describe(Device *d, const Options *o, const DeviceProbe *p) {
   const DeviceInfo *i = &p->device[d->index];
-  const Dtype t = dtype_named(o->param_dtype);
+  const Dtype t = dtype_named(o->buffer_dtype);
   d->peak_flops = t == F32 && !strcmp(o->matmul_precision, "high") ? i->peak_tf32_flops : i->peak_flops[t];
   snprintf(d->words, sizeof d->words, "cuda (%s, sm_%d%d, %.0f GiB, driver %d.%d, runtime %d.%d, cuBLASLt %d, NCCL %d)",
            i->name, i->major, i->minor, (double)i->memory_bytes / 0x1p30, p->driver / 1000, p->driver % 1000 / 10,
@@ -61,13 +63,22 @@ static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, 
     snprintf(error, bytes, "--graph on: %d ranks share a GPU, so gradients go through host memory (--comm mpi), which "
              "cannot be captured", g->sharing);
 }
+// cuBLASLt multiplies E4M3 from compute capability 8.9 on (Ada, Hopper).
+enum { FP8_MATMUL_NEEDED = 89 };
+static void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes) {
+  if (!strcmp(o->fp8, "matmul") && 10 * d->major + d->minor < FP8_MATMUL_NEEDED)
+    snprintf(error, bytes, "--fp8 matmul needs compute capability 8.9 or later, %s has %d.%d: use --fp8 gather",
+             d->name, d->major, d->minor);
+}
 // What only one kind of device has must not be asked of the other.
 static void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
   const bool cuda = !strcmp(o->device, "cuda");
-  const char *only = cuda ? (o->given[OPT_isa] ? "isa" : NULL)
+  const bool offloads = strcmp(o->offload, "none");              // then the host computes too
+  const char *only = cuda ? (o->given[OPT_isa] && !offloads ? "isa" : NULL)
+                     : offloads ? (!strcmp(o->offload, "params") ? "offload params" : "offload optimizer")
+                     : !strcmp(o->fp8, "matmul") ? "fp8 matmul"
                      : !strcmp(o->graph, "on") ? "graph on"
                      : o->tune ? "tune"
-                     : !strcmp(o->matmul_precision, "high") ? "matmul_precision high"
                      : !strcmp(o->comm, "nccl") ? "comm nccl" : NULL;
   if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
                      cuda ? "cuda" : "the CPU", why[0] ? ": " : "", why);
@@ -78,6 +89,26 @@ static void check_device_options(const Options *o, const char *why, char *error,
   if (cuda && max64(o->batch_size, o->test_batch_size) > CUDA_MAX_BATCH)
     snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most",
              CUDA_MAX_BATCH);
+}
+// On a CPU `high` makes fp32 products of bf16 ones, which only tiles do fast enough (gemm_split.h). What a checkpoint's
+// run had and this one cannot have is left out. Collective; every rank has the same table.
+static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
+  const bool tiles = ops == &ops_amx || (&ops_amx_emulated && ops == &ops_amx_emulated);
+  const bool fp32 = !strcmp(o->buffer_dtype, "fp32");
+  char why[256], error[512] = "";
+  int rank;
+  MPI_Comm_rank(comm, &rank);
+  if (strcmp(o->matmul_precision, "high") || (fp32 && tiles)) return;
+  if (!fp32)
+    snprintf(why, sizeof why, "on a CPU it is about products of fp32, which --buffer_dtype %.8s has none of",
+             o->buffer_dtype);
+  else
+    snprintf(why, sizeof why, "on a CPU it needs tiles (AMX); with %s the six bf16 products that it makes of an fp32 "
+             "one would take longer than that one", ops->name);
+  if (o->given[OPT_matmul_precision]) snprintf(error, sizeof error, "--matmul_precision high: %s", why);
+  agree_no_error(comm, error, fp32 ? EXIT_MISSING : EXIT_USAGE);
+  strcpy(o->matmul_precision, "highest");
+  if (!rank) printf("notice: --matmul_precision highest replaces the checkpoint's high: %s\n", why);
 }
 // Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
 static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
@@ -104,6 +135,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   agree_no_error(comm, error, EXIT_USAGE);
   if (!strcmp(o->device, "cpu")) {
     d = device_of(agree_on_ops(o, comm));
+    agree_on_precision(o, d.ops, comm);
     snprintf(d.words, sizeof d.words, "cpu (%s)", d.ops->name);
     return d;
   }
@@ -115,7 +147,16 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   agree_no_error(comm, error, nccl && !g.crowded ? EXIT_MISSING : EXIT_USAGE);
   agree_on_versions(&p, g.index, nccl, comm, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
+  check_fp8(o, &p.device[g.index], error, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  const bool offloads = strcmp(o->offload, "none");
+  if (offloads && !strcmp(o->graph, "auto")) {
+    strcpy(o->graph, "off");
+    if (!rank) printf("notice: steps are not captured as a graph: --offload %s has work for the host in them\n",
+                      o->offload);
+  }
   d.ops = &ops_cuda;
+  d.host_ops = offloads ? agree_on_ops(o, comm) : NULL;          // the table of the offloaded optimizer
   d.index = g.index;
   d.sharing = g.sharing;
   d.gpus = g.gpus;

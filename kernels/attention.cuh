@@ -8,6 +8,8 @@
 // out, lse and dqkv are overwritten. Tiles, online softmax and the backward recomputation of p from lse are those of
 // Dao et al., FlashAttention (2022) and FlashAttention-2 (2023).
 //
+// On the CPU, in fp32 arithmetic (bf16 on AVX-512 BF16 and AMX goes to attention_bf16.cuh, with its own order of sums):
+//
 // Lanes are queries: a tile holds S^T, keys down and 32 queries across, so maximum and sum over the keys of a query are
 // plain vector operations and the two operands that the products broadcast from (K, V) need no transposition.
 // Scores are kept in base 2: q is scaled by log2(e)/sqrt(hs) when packed.
@@ -248,10 +250,10 @@ static void attention_unpack_transposed(T *out, int64_t ld, const float *from, i
 }
 
 // Rows of one head lie a whole token's row apart, which is no stream to the hardware: a thread asks for the rows of its
-// next head, some with every tile of this one. A head has about (T/64) (T/64 + 1) tiles.
+// next head, some with every tile of this one. A head has about (T/64) (T/64 + 1) tiles, or half of (T/32) (T/32 + 1).
 template <class T> struct AttentionAhead { const T *rows[5]; int64_t ld[5]; int arrays; int64_t row, end, columns; };
-template <class T> static void attention_ahead(AttentionAhead<T> *a) {
-  for (int64_t n = 64 / (a->end / 64 + 1) + 1; n > 0 && a->row < a->end; n--, a->row++)
+template <class T> static void attention_ahead(AttentionAhead<T> *a, int64_t tile_keys) {
+  for (int64_t n = 64 / (a->end / tile_keys + 1) + 1; n > 0 && a->row < a->end; n--, a->row++)
     for (int i = 0; i < a->arrays; i++)
       for (int64_t j = 0; j < a->columns; j += 64 / (int64_t)sizeof(T))
         __builtin_prefetch(a->rows[i] + a->row * a->ld[i] + j, 0, 2);
@@ -261,6 +263,12 @@ template <class T> static void attention_ahead(AttentionAhead<T> *a) {
 static int attention_chunk(int64_t items, int threads) {
   const int64_t n = items / (4 * threads);
   return n < 1 ? 1 : (int)n;
+}
+// Going forward, items are heads alone if there are several for each thread; else runs of a head's query tiles too,
+// each packing the keys it needs.
+static int64_t attention_runs(const Ctx *c, int64_t heads, int64_t tiles) {
+  const int64_t runs = (4 * c->threads + heads - 1) / heads;
+  return heads >= 4 * c->threads ? 1 : runs < tiles ? runs : tiles;
 }
 static void *attention_thread_memory(const Ctx *c, size_t bytes) {
   return (char *)c->workspace + (size_t)omp_get_thread_num() * bytes;
@@ -277,6 +285,25 @@ static AttentionShape attention_shape(int64_t T, int64_t C, int64_t n_head) {
   return AttentionShape{T, hs, (hs + VF - 1) / VF * VF, C, scale};
 }
 static int64_t attention_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// The columns of one head in the arrays of its sequence: rows of q, k, v and of dq, dk, dv are 3C apart, the others C.
+template <class T> struct AttentionHead { T *dq; const T *q, *dout, *out; const float *lse; };
+template <class T>
+static AttentionHead<T> attention_head(const AttentionShape *s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out,
+                                       Tensor lse, int64_t n_head, int64_t item) {
+  const int64_t at = item / n_head * s->T * s->C, column = item % n_head * s->hs;
+  return AttentionHead<T>{(T *)dqkv.data + 3 * at + column, (const T *)qkv.data + 3 * at + column,
+                          (const T *)dout.data + at + column, (const T *)out.data + at + column,
+                          (const float *)lse.data + item * s->T};
+}
+// What backward reads of the next head; nothing when this was the last.
+template <class T>
+static AttentionAhead<T> attention_ahead_of(const AttentionShape *s, const AttentionHead<T> *next, bool last) {
+  const T *q = next->q;
+  const int64_t C = s->C;
+  return AttentionAhead<T>{
+      {q, q + C, q + 2 * C, next->dout, next->out}, {3 * C, 3 * C, 3 * C, C, C}, 5, 0, last ? 0 : s->T, s->hs};
+}
 
 // Where keys first_key .. meet the queries first_query ..: how much of the tile lies on or below the diagonal. Rows
 // 0 .. rows[0] of S^T need every vector of queries; rows rows[0] .. rows[1] only the last (the block above the diagonal
@@ -422,7 +449,7 @@ static void attention_forward_queries(AttentionForward *f, const AttentionShape 
   for (int64_t key = 0; key < first_query + queries; key += ATTENTION_KEYS) {
     const AttentionTile t = attention_tile(s, key, first_query);
     attention_scores(f->p, &t, f->k + key * s->hs, f->q, s->hs);
-    attention_ahead(ahead);
+    attention_ahead(ahead, ATTENTION_KEYS);
     if (d.drop->p > 0.0f) attention_mask(f->mask, &t, s, d);
     for (int v = 0; v < t.vectors; v++) attention_softmax_step(f, &t, v, d.drop->p > 0.0f);
     const AttentionStart start = key == 0 ? START_ZERO : START_SCALED;
@@ -441,8 +468,7 @@ static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, 
   const int64_t B = out.shape[0], len = out.shape[1], C = out.shape[2];
   const AttentionShape s = attention_shape(len, C, n_head);
   const int64_t tiles = (len + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES, heads = B * n_head;
-  // Heads alone if there are several for each thread; else runs of query tiles too, each packing the keys it needs.
-  int64_t runs = heads >= 4 * c->threads ? 1 : attention_min(tiles, (4 * c->threads + heads - 1) / heads);
+  const int64_t runs = attention_runs(c, heads, tiles);
 #pragma omp parallel for schedule(dynamic, attention_chunk(heads * runs, c->threads)) num_threads(c->threads)
   for (int64_t item = 0; item < heads * runs; item++) {
     AttentionForward f = attention_forward_scratch(attention_thread_memory(c, attention_forward_bytes(&s)), &s);
@@ -460,13 +486,6 @@ static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, 
     for (int64_t query = first; query < end; query += ATTENTION_QUERIES)
       attention_forward_queries(&f, &s, to, to_lse, q, query, AttentionDrop{drop, drop->sample0 + b, h}, &ahead);
   }
-}
-static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
-  if (drop.p > 0.0f) drop.step = c->state->in.step;
-  const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
-  const size_t need = attention_forward_bytes(&s) * (size_t)c->threads;
-  CHECK(c->workspace_bytes >= need, "attention_forward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
-  DISPATCH(out.dtype, T, attention_forward_typed<T>(c, out, lse, qkv, n_head, &drop));
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
@@ -510,9 +529,6 @@ static AttentionBackward attention_backward_scratch(void *memory, const Attentio
   w.scale = attention_take(&at, ATTENTION_QUERIES);
   return w;
 }
-
-// The columns of one head in the arrays of its sequence: rows of q, k, v and of dq, dk, dv are 3C apart, the others C.
-template <class T> struct AttentionHead { T *dq; const T *q, *dout, *out; const float *lse; };
 
 // Everything of one head in fp32, and D = dout . out. Queries that pad the last tile get lse = D = 0; their
 // probabilities are never used.
@@ -574,7 +590,7 @@ static void attention_backward_head(AttentionBackward *w, const AttentionShape *
       const AttentionTile t = attention_tile(s, key, query);
       attention_scores(w->p, &t, w->k + key * s->hs, w->q_panels + query * s->width, s->hs);
       attention_scores(w->ds, &t, w->v + key * s->hs, w->dout_panels + query * s->width, s->hs);
-      attention_ahead(ahead);
+      attention_ahead(ahead, ATTENTION_KEYS);
       if (d.drop->p > 0.0f) attention_mask(w->mask, &t, s, d);
       for (int v = 0; v < t.vectors; v++) attention_softmax_backward(w, &t, v, d.drop->p > 0.0f);
       attention_over_queries(w->dv, &t, s, w->p, w->dout + query * s->width);
@@ -597,40 +613,58 @@ static void attention_backward_head(AttentionBackward *w, const AttentionShape *
 template <class T>
 static void attention_backward_typed(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                      const Dropout *drop) {
-  const int64_t B = out.shape[0], len = out.shape[1], C = out.shape[2], heads = B * n_head;
-  const AttentionShape s = attention_shape(len, C, n_head);
+  const int64_t heads = out.shape[0] * n_head;
+  const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
 #pragma omp parallel for schedule(dynamic, attention_chunk(heads, c->threads)) num_threads(c->threads)
   for (int64_t item = 0; item < heads; item++) {
     AttentionBackward w = attention_backward_scratch(attention_thread_memory(c, attention_backward_bytes(&s)), &s);
-    AttentionHead<T> head[2];                    // this one and the next
-    for (int i = 0; i < 2; i++) {
-      const int64_t at = (item + i) / n_head * len * C, column = (item + i) % n_head * s.hs;
-      head[i] = {(T *)dqkv.data + 3 * at + column, (const T *)qkv.data + 3 * at + column,
-                 (const T *)dout.data + at + column, (const T *)out.data + at + column,
-                 (const float *)lse.data + (item + i) * len};
-    }
-    const T *next = head[1].q;
-    AttentionAhead<T> ahead = {
-        {next, next + C, next + 2 * C, head[1].dout, head[1].out}, {3 * C, 3 * C, 3 * C, C, C}, 5, 0, len, s.hs};
-    if (item + 1 == heads) ahead.end = 0;
+    const AttentionHead<T> head = attention_head<T>(&s, dqkv, dout, qkv, out, lse, n_head, item);
+    const AttentionHead<T> next = attention_head<T>(&s, dqkv, dout, qkv, out, lse, n_head, item + 1);
+    AttentionAhead<T> ahead = attention_ahead_of(&s, &next, item + 1 == heads);
     const AttentionDrop d = {drop, drop->sample0 + item / n_head, item % n_head};
-    attention_backward_head(&w, &s, &head[0], d, &ahead);
+    attention_backward_head(&w, &s, &head, d, &ahead);
   }
+}
+#ifdef __AVX512BF16__
+#include "attention_bf16.cuh"
+#endif
+
+// ---- what the table calls ------------------------------------------------------------------------------------------
+// Scratch of a thread, proportional to seq_len: one head a few times over, in fp32 or in bf16 with its sums.
+static size_t attention_thread_bytes(const AttentionShape *s, Dtype dtype, bool backward) {
+#ifdef __AVX512BF16__
+  if (dtype == BF16) return backward ? attention_backward16_bytes(s) : attention_forward16_bytes(s);
+#endif
+  return (void)dtype, backward ? attention_backward_bytes(s) : attention_forward_bytes(s);
+}
+static void attention_check_workspace(const Ctx *c, Tensor out, int n_head, bool backward) {
+  const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
+  const size_t need = attention_thread_bytes(&s, out.dtype, backward) * (size_t)c->threads;
+  CHECK(c->workspace_bytes >= need, "attention_%s: workspace of %zu bytes, needs %zu",
+        backward ? "backward" : "forward", c->workspace_bytes, need);
+}
+static size_t attention_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+  const AttentionShape s = attention_shape(q.seq_len, q.n_embd, q.n_head);
+  const size_t forward = attention_thread_bytes(&s, q.dtype, false);
+  const size_t backward = attention_thread_bytes(&s, q.dtype, true);
+  return (size_t)c->threads * (forward > backward ? forward : backward);
+}
+static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
+  if (drop.p > 0.0f) drop.step = c->state->in.step;
+  attention_check_workspace(c, out, n_head, false);
+#ifdef __AVX512BF16__
+  if (out.dtype == BF16) { attention_forward16(c, out, lse, qkv, n_head, &drop); return; }
+#endif
+  DISPATCH(out.dtype, T, attention_forward_typed<T>(c, out, lse, qkv, n_head, &drop));
 }
 static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                     Dropout drop) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
-  const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
-  const size_t need = attention_backward_bytes(&s) * (size_t)c->threads;
-  CHECK(c->workspace_bytes >= need, "attention_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
+  attention_check_workspace(c, out, n_head, true);
+#ifdef __AVX512BF16__
+  if (out.dtype == BF16) { attention_backward16(c, dqkv, dout, qkv, out, lse, n_head, &drop); return; }
+#endif
   DISPATCH(out.dtype, T, attention_backward_typed<T>(c, dqkv, dout, qkv, out, lse, n_head, &drop));
-}
-
-// Scratch of the attention ops: for each thread, one head in fp32 a few times over; proportional to seq_len.
-static size_t attention_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
-  const AttentionShape s = attention_shape(q.seq_len, q.n_embd, q.n_head);
-  const size_t forward = attention_forward_bytes(&s), backward = attention_backward_bytes(&s);
-  return (size_t)c->threads * (forward > backward ? forward : backward);
 }
 #endif
 

@@ -3,10 +3,14 @@
 //   id_make         one rank makes the name of a communicator and sends it to the others (over MPI)
 //   comm_open       every rank of it at once; world ranks, one GPU each
 //   comm_check      ends the program if NCCL met an error in the background: what waits on it would wait for ever
-//   group_begin/end calls between them start together and finish together: sends and receives that need each other
+//   group_begin/end calls between them start together and finish together: sends and receives that need each other.
+//                   Of several communicators each one's calls do so, on one stream a communicator; one communicator
+//                   waits for another as it would without the group, so their order must be the same on all ranks
 //   all_gather      to (world x bytes) = every rank's `bytes`; in place where from = to + rank * bytes
 //   send, receive   `bytes` to or from one rank; a message to oneself needs its receive in the same group
 //   reduce_scatter  to = elements rank * n .. of the sum over ranks of from (world x n), in an order of NCCL's choice
+//   all_reduce      data (n) = its sum over ranks, in place, in an order of NCCL's choice; all ranks get the same bits
+//   broadcast       data = root's `bytes`, in place
 //
 // Everything is queued on c's stream and may be captured in a graph. Bytes travel as ncclUint8: what they mean is the
 // caller's concern. Two communicators in flight can wait for each other when their kernels start in another order on
@@ -56,10 +60,20 @@ static void send_impl(Ctx *c, void *comm, const void *from, size_t bytes, int to
 static void receive_impl(Ctx *c, void *comm, void *to, size_t bytes, int from_rank) {
   NCCL(ncclRecv(to, bytes, ncclUint8, from_rank, collectives_comm(comm), STREAM(c)));
 }
+static ncclDataType_t collectives_sum_type(const char *call, Dtype t) {
+  CHECK(dtype_floats(t), "%s: %s is not summed", call, dtype_name(t));
+  return t == F32 ? ncclFloat32 : t == BF16 ? ncclBfloat16 : ncclFloat16;
+}
 static void reduce_scatter_impl(Ctx *c, void *comm, Tensor to, const void *from) {
-  const ncclDataType_t type = to.dtype == F32 ? ncclFloat32 : to.dtype == BF16 ? ncclBfloat16 : ncclFloat16;
-  CHECK(to.dtype != I32, "reduce_scatter: %s is not summed", dtype_name(to.dtype));
+  const ncclDataType_t type = collectives_sum_type("reduce_scatter", to.dtype);
   NCCL(ncclReduceScatter(from, to.data, (size_t)numel(to), type, ncclSum, collectives_comm(comm), STREAM(c)));
+}
+static void all_reduce_impl(Ctx *c, void *comm, Tensor data) {
+  const ncclDataType_t type = collectives_sum_type("all_reduce", data.dtype);
+  NCCL(ncclAllReduce(data.data, data.data, (size_t)numel(data), type, ncclSum, collectives_comm(comm), STREAM(c)));
+}
+static void broadcast_impl(Ctx *c, void *comm, void *data, size_t bytes, int root) {
+  NCCL(ncclBroadcast(data, data, bytes, ncclUint8, root, collectives_comm(comm), STREAM(c)));
 }
 
 static const Collectives collectives = {

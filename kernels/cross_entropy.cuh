@@ -8,9 +8,12 @@
 //   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype; may be logits' memory
 //   when it is fp32.
 // One pass finds maximum and sum together (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax") by
-// pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree.
+// pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree; a
+// larger maximum, by pieces of 1024 columns, scales what was added before.
 #pragma once
 #include "ops.h"
+
+static const float CROSS_ENTROPY_LOG2E = 1.44269504f;
 
 #if PART_LAUNCH
 // Overwrites losses and correct. 0 < vocab <= Vp.
@@ -50,31 +53,56 @@ static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor 
 #endif
 
 #if PART_CPU
-static size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
-
 static const int64_t CROSS_ENTROPY_PIECE = 1024; // columns whose maximum is known before they are exponentiated
 
+// A thread keeps a row's exponentials for the second pass, and the maximum each piece of them was taken from: they stay
+// in L2, and taking them twice would cost more than half of the op.
+static int64_t cross_entropy_pieces(int64_t Vp) { return (Vp + CROSS_ENTROPY_PIECE - 1) / CROSS_ENTROPY_PIECE; }
+static int64_t cross_entropy_kept(int64_t Vp) { return (Vp + cross_entropy_pieces(Vp) + VF - 1) / VF * VF; }
+static size_t cross_entropy_kept_bytes(const Ctx *c, int64_t Vp) {
+  return (size_t)c->threads * (size_t)cross_entropy_kept(Vp) * sizeof(float);
+}
+static size_t cross_entropy_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+  return cross_entropy_kept_bytes(c, q.vocab_padded);
+}
+
 struct CrossEntropyRow { float max, sum; };      // m and sum of e^(x - m)
+
+// 2^((x - m) log2 e): the rounded product adds |x - m| 2^-24 of a term to its error, which the term's own smallness
+// outweighs.
+INLINE vf cross_entropy_exp(vf x, vf max) { return vf_exp2(vf_mul(vf_sub(x, max), vf_set1(CROSS_ENTROPY_LOG2E))); }
 
 INLINE vf cross_entropy_load(const float *x, int64_t n) {                     // missing lanes lose against everything
   return n >= VF ? vf_load(x) : vf_select(vm_first(n), vf_load_n(x, n), vf_set1(-INFINITY));
 }
+// The largest of n columns and `max`; a NaN is passed over. Four chains, because one would wait for its own latency.
+static float cross_entropy_max(const float *x, int64_t n, float max) {
+  vf most[4] = {vf_set1(max), vf_set1(max), vf_set1(max), vf_set1(max)};
+  int64_t i = 0;
+  for (; i + 4 * VF <= n; i += 4 * VF)
+    for (int k = 0; k < 4; k++) most[k] = vf_max(vf_load(x + i + k * VF), most[k]);
+  for (; i < n; i += VF) most[0] = vf_max(cross_entropy_load(x + i, n - i), most[0]);
+  return vf_max_of(vf_max(vf_max(most[0], most[1]), vf_max(most[2], most[3])));
+}
+// With KEEP, kept[j] = e^(x[j] - m) with m = maxima[j / CROSS_ENTROPY_PIECE], the maximum so far.
 // A NaN, or an infinite logit, makes the sum NaN: a loss that is not a number is not hidden.
-static CrossEntropyRow cross_entropy_row(const float *x, int64_t vocab) {
+template <bool KEEP>
+static CrossEntropyRow cross_entropy_row(const float *x, int64_t vocab, float *kept, float *maxima) {
   float max = -INFINITY;
   vf sum = vf_zero();
   for (int64_t at = 0; at < vocab; at += CROSS_ENTROPY_PIECE) {
     const int64_t end = at + CROSS_ENTROPY_PIECE < vocab ? at + CROSS_ENTROPY_PIECE : vocab;
-    vf piece_max = vf_set1(max);
-    int64_t i = at;
-    for (; i + VF <= end; i += VF) piece_max = vf_max(vf_load(x + i), piece_max);
-    if (i < end) piece_max = vf_max(cross_entropy_load(x + i, end - i), piece_max);
-    const float larger = vf_max_of(piece_max);
-    if (larger > max) sum = vf_mul(sum, vf_exp(vf_set1(max - larger)));
+    const float larger = cross_entropy_max(x + at, end - at, max);
+    if (larger > max) sum = vf_mul(sum, cross_entropy_exp(vf_set1(max), vf_set1(larger)));
     max = larger;
+    if (KEEP) maxima[at / CROSS_ENTROPY_PIECE] = max;
     const vf m = vf_set1(max);
-    for (i = at; i + VF <= end; i += VF) sum = vf_add(sum, vf_exp(vf_sub(vf_load(x + i), m)));
-    if (i < end) sum = vf_add(sum, vf_exp(vf_sub(cross_entropy_load(x + i, end - i), m)));
+    for (int64_t i = at; i < end; i += VF) {
+      const vf e = cross_entropy_exp(cross_entropy_load(x + i, end - i), m);
+      _mm_prefetch((const char *)(x + i + CROSS_ENTROPY_PIECE), _MM_HINT_T0); // memory brings the next piece meanwhile
+      if (KEEP) vf_store_n(kept + i, e, end - i);
+      sum = vf_add(sum, e);
+    }
   }
   CrossEntropyRow row = {max, vf_sum(sum)};
   return row;
@@ -98,7 +126,7 @@ static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Te
     float loss = 0.0f;
     int32_t first_max = 0;
     if (target >= 0) {
-      CrossEntropyRow row = cross_entropy_row(x, vocab);
+      CrossEntropyRow row = cross_entropy_row<false>(x, vocab, NULL, NULL);
       loss = cross_entropy_loss(row, x[target]);
       first_max = x[target] == row.max;          // only then is it worth looking for an equal one before it
       for (int64_t j = 0; first_max && j < target; j++) first_max = x[j] < row.max;
@@ -108,45 +136,55 @@ static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Te
   }
 }
 
-template <class T> INLINE void cross_entropy_write(T *to, const float *x, vf max, vf inverse_sum, vf scale, int64_t n) {
-  vf p = vf_mul(vf_exp(vf_sub(vf_load_n(x, n), max)), inverse_sum);
-  vf_store_n(to, vf_mul(p, scale), n);
-}
 template <class T>
-static void cross_entropy_gradient_row(T *to, const float *x, CrossEntropyRow row, int64_t target, int64_t vocab,
-                                       int64_t Vp, float scale) {
-  const vf max = vf_set1(row.max), inverse_sum = vf_set1(1.0f / row.sum), vscale = vf_set1(scale);
-  const float p_target = vf_first_lane(vf_mul(vf_exp(vf_sub(vf_set1(x[target]), max)), inverse_sum));
-  int64_t j = 0;
-  for (; j + VF <= vocab; j += VF) cross_entropy_write(to + j, x + j, max, inverse_sum, vscale, VF);
-  if (j < vocab) cross_entropy_write(to + j, x + j, max, inverse_sum, vscale, vocab - j);
+static void cross_entropy_gradient_row(T *to, const float *kept, const float *maxima, CrossEntropyRow row,
+                                       int64_t target, int64_t vocab, int64_t Vp, float scale) {
+  float p_target = 0.0f;
+  for (int64_t at = 0; at < vocab; at += CROSS_ENTROPY_PIECE) {
+    const int64_t end = at + CROSS_ENTROPY_PIECE < vocab ? at + CROSS_ENTROPY_PIECE : vocab;
+    const vf earlier = vf_set1(maxima[at / CROSS_ENTROPY_PIECE]);
+    const vf to_p = vf_mul(cross_entropy_exp(earlier, vf_set1(row.max)), vf_set1(1.0f / row.sum));
+    const vf factor = vf_mul(to_p, vf_set1(scale));
+    if (target >= at && target < end) p_target = kept[target] * vf_first_lane(to_p);
+    int64_t j = at;
+    for (; j + VF <= end; j += VF) vf_store(to + j, vf_mul(vf_load(kept + j), factor));
+    if (j < end) vf_store_n(to + j, vf_mul(vf_load_n(kept + j, end - j), factor), end - j);
+  }
   memset((void *)(to + vocab), 0, (size_t)(Vp - vocab) * sizeof(T));
   round_to(to + target, (p_target - 1.0f) * scale);
 }
+// One thread's rows [from, to).
 template <class T>
-static void cross_entropy_backward_rows(Ctx *c, Tensor losses, T *dlogits, Tensor logits, const int32_t *targets,
-                                        int64_t vocab, float scale) {
-  const int64_t R = logits.shape[0], Vp = logits.shape[1];
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int64_t r = 0; r < R; r++) {
-    const float *x = (const float *)logits.data + r * Vp;
+static void cross_entropy_backward_rows(float *losses, T *dlogits, const float *logits, const int32_t *targets,
+                                        int64_t vocab, int64_t Vp, float scale, float *kept, int64_t from, int64_t to) {
+  for (int64_t r = from; r < to; r++) {
+    const float *x = logits + r * Vp;
     cross_entropy_check(targets[r], r, vocab);
-    float loss = 0.0f;
+    losses[r] = 0.0f;
     if (targets[r] < 0) {
       memset((void *)(dlogits + r * Vp), 0, (size_t)Vp * sizeof(T));
-    } else {
-      CrossEntropyRow row = cross_entropy_row(x, vocab);
-      loss = cross_entropy_loss(row, x[targets[r]]);
-      cross_entropy_gradient_row(dlogits + r * Vp, x, row, targets[r], vocab, Vp, scale);
+      continue;
     }
-    ((float *)losses.data)[r] = loss;
+    const CrossEntropyRow row = cross_entropy_row<true>(x, vocab, kept, kept + Vp);
+    losses[r] = cross_entropy_loss(row, x[targets[r]]);
+    cross_entropy_gradient_row(dlogits + r * Vp, kept, kept + Vp, row, targets[r], vocab, Vp, scale);
   }
 }
 static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
                                                 int64_t vocab, float scale) {
-  const int32_t *t = (const int32_t *)targets.data;
+  const int64_t R = logits.shape[0], Vp = logits.shape[1];
+  CHECK(c->workspace_bytes >= cross_entropy_kept_bytes(c, Vp),
+        "cross_entropy_forward_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes,
+        cross_entropy_kept_bytes(c, Vp));
   scale *= c->state->loss_scale;
-  DISPATCH(dlogits.dtype, T, cross_entropy_backward_rows<T>(c, losses, (T *)dlogits.data, logits, t, vocab, scale));
+#pragma omp parallel for schedule(static) num_threads(c->threads)
+  for (int thread = 0; thread < c->threads; thread++) {
+    float *kept = (float *)c->workspace + thread * cross_entropy_kept(Vp);
+    DISPATCH(dlogits.dtype, T,
+             cross_entropy_backward_rows<T>((float *)losses.data, (T *)dlogits.data, (const float *)logits.data,
+                                            (const int32_t *)targets.data, vocab, Vp, scale, kept,
+                                            R * thread / c->threads, R * (thread + 1) / c->threads));
+  }
 }
 #endif
 
@@ -162,7 +200,6 @@ static size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { retur
 // e^x is 2^(x log2 e) by the hardware's ex2 (PTX ISA: relative error below 2^-22): with the argument rounded twice,
 // a term's relative error is 2^-22 + |x - m| 2^-23, which its own smallness outweighs.
 static const int CROSS_ENTROPY_MAX_THREADS = 512;
-static const float CROSS_ENTROPY_LOG2E = 1.44269504f;
 
 struct CrossEntropySum { float max, sum; bool beaten; };         // beaten: a logit exceeds the target's, or ties before
 

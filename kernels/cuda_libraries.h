@@ -24,7 +24,7 @@
 #define NCCL_CALLS(X) \
   X(ncclGetVersion) X(ncclGetUniqueId) X(ncclCommInitRank) X(ncclCommDestroy) X(ncclCommGetAsyncError) \
   X(ncclGetErrorString) X(ncclGetLastError) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllGather) X(ncclReduceScatter) \
-  X(ncclSend) X(ncclRecv)
+  X(ncclAllReduce) X(ncclBroadcast) X(ncclSend) X(ncclRecv)
 
 #define X(f) decltype(&::f) f;
 struct CublasLt { const char *file; CUBLASLT_CALLS(X) };

@@ -58,14 +58,18 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int 
 #define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
 
 // ---- dtypes --------------------------------------------------------------------------------------------------------
-// Two-byte types are ours: storage only; no compiler's half type stands in an interface or computes anything.
+// Types of two bytes and of one are ours: storage only; no compiler's type stands in an interface or computes anything.
+// fp8 is E4M3 (Micikevicius et al. 2022, arXiv 2209.05433): 1-4-3 bits, bias 7, no infinities, NaN S.1111.111, largest
+// 448, subnormals down to 2^-9. A number of it means something beside a scale only: fp8.cuh has its ops.
 struct bf16 { uint16_t bits; };
 struct fp16 { uint16_t bits; };
-enum Dtype { F32, BF16, F16, I32, DTYPE_COUNT };
+struct fp8 { uint8_t bits; };
+enum Dtype { F32, BF16, F16, I32, F8, DTYPE_COUNT };
 
-static inline size_t dtype_bytes(Dtype t) { return t == F32 || t == I32 ? 4 : 2; }
+static inline size_t dtype_bytes(Dtype t) { return t == F32 || t == I32 ? 4 : t == F8 ? 1 : 2; }
+static inline bool dtype_floats(Dtype t) { return t == F32 || t == BF16 || t == F16; }      // those with arithmetic
 static inline const char *dtype_name(Dtype t) {
-  static const char *const names[] = {"fp32", "bf16", "fp16", "int32"};
+  static const char *const names[] = {"fp32", "bf16", "fp16", "int32", "fp8"};
   return (unsigned)t < DTYPE_COUNT ? names[t] : "?";
 }
 
@@ -80,7 +84,13 @@ HD float to_f32(fp16 x) {                        // exact; subnormals by the exp
   float magnitude = bits_f32(rest) * 0x1p112f;
   return bits_f32(sign | f32_bits(magnitude));
 }
-// Round to nearest, ties to even. NaN stays a (quiet) NaN; fp16 overflows to Inf.
+HD float to_f32(fp8 x) {                         // exact; a subnormal is 2^-6 (1 + m/8) - 2^-6
+  const uint32_t sign = (uint32_t)(x.bits & 0x80u) << 24, rest = x.bits & 0x7fu;
+  if (rest == 0x7fu) return bits_f32(sign | 0x7fc00000u);
+  if (rest < 8) return bits_f32(sign | f32_bits(bits_f32(0x3c800000u | rest << 20) - 0x1p-6f));
+  return bits_f32(sign | ((rest << 20) + 0x3c000000u));
+}
+// Round to nearest, ties to even. NaN stays a (quiet) NaN; fp16 overflows to Inf, fp8 saturates at 448.
 HD void round_to(float *to, float x) { *to = x; }
 HD void round_to(bf16 *to, float x) {
   uint32_t u = f32_bits(x);
@@ -97,6 +107,17 @@ HD void round_to(fp16 *to, float x) {
     return;
   }
   to->bits = (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13));
+}
+// One NaN, 0x7f, as the conversion of sm_89 and later has it.
+HD void round_to(fp8 *to, float x) {
+  const uint32_t u = f32_bits(x), sign = (u >> 24) & 0x80u;
+  uint32_t a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) { to->bits = 0x7fu; return; }
+  if (a > 0x43e00000u) a = 0x43e00000u;          // 448
+  if (a < 0x3c800000u)                           // below 2^-6: let the fp32 adder round at 2^-9
+    to->bits = (uint8_t)(sign | (f32_bits(bits_f32(a) + 0x1p14f) - 0x46800000u));
+  else
+    to->bits = (uint8_t)(sign | ((a - 0x3c000000u + 0x7ffffu + ((a >> 20) & 1)) >> 20));
 }
 
 // DISPATCH(dtype, T, statement using T): one instantiation per floating dtype.
@@ -154,5 +175,5 @@ struct Ctx {
   int threads;             // OpenMP threads of this rank; every parallel region says num_threads(c->threads)
   void *workspace;         // scratch of one op at a time, 256-byte aligned; contents undefined between ops
   size_t workspace_bytes;  // >= ops->workspace_bytes(...) of the largest shapes that will be asked
-  bool tf32;               // CUDA: fp32 matrix products may round their operands to TF32
+  bool fast_fp32;          // --matmul_precision high: fp32 matrix products as TF32 (CUDA), as bf16 tile products (AMX)
 };

@@ -3,6 +3,7 @@
 //   forward    out[b,t,:] = dropout(wte[tokens[b,t],:] + wpe[t,:])            one rounding, when out is stored
 //   backward   dwte[tokens[b,t],:] += dropout(dout[b,t,:])                    fp32, added in the order of (b,t)
 //              dwpe[t,:] = sum over b of dropout(dout[b,t,:])    fp32, in the order of b; 0 for rows t >= T
+//                       or += that sum, finished first           rows t >= T stay
 //
 //   out, dout (B,T,C)   tokens (B,T) int32   wte, dwte (Vp,C)   wpe, dwpe (n_positions,C), n_positions >= T
 // Dropout: sample drop.sample0 + b, element t C + c. out, wte, wpe share one dtype; dwte and dwpe are fp32.
@@ -26,19 +27,25 @@ static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor w
   c->ops->embedding_forward(c, out, tokens, wte, wpe, drop);
 }
 
-// Adds to dwte, overwrites dwpe.
-static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop) {
-  int64_t B = tokens.shape[0], T = tokens.shape[1], C = dwte.shape[1];
+// Adds to dwte whatever `mode` says; overwrites dwpe or adds to it. dwte or dwpe may be absent (data NULL); a token
+// outside [0, Vp) ends the program where dwte is there, and means nothing to dwpe.
+static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
+                                      Accumulate mode) {
+  int64_t B = tokens.shape[0], T = tokens.shape[1], C = dout.shape[2];
   CHECK_SHAPE(tokens, B, T);
   CHECK_SHAPE(dout, B, T, C);
-  CHECK_SHAPE(dwte, dwte.shape[0], C);
-  CHECK_SHAPE(dwpe, dwpe.shape[0], C);
-  CHECK(dwpe.shape[0] >= T, "embedding_backward: %lld tokens a sequence, dwpe has %lld positions", (long long)T,
-        (long long)dwpe.shape[0]);
   CHECK_DTYPE(tokens, I32);
-  CHECK_DTYPE(dwte, F32);
-  CHECK_DTYPE(dwpe, F32);
-  c->ops->embedding_backward(c, dwte, dwpe, dout, tokens, drop);
+  if (dwte.data) {
+    CHECK_SHAPE(dwte, dwte.shape[0], C);
+    CHECK_DTYPE(dwte, F32);
+  }
+  if (dwpe.data) {
+    CHECK_SHAPE(dwpe, dwpe.shape[0], C);
+    CHECK_DTYPE(dwpe, F32);
+    CHECK(dwpe.shape[0] >= T, "embedding_backward: %lld tokens a sequence, dwpe has %lld positions", (long long)T,
+          (long long)dwpe.shape[0]);
+  }
+  c->ops->embedding_backward(c, dwte, dwpe, dout, tokens, drop, mode);
 }
 #endif
 
@@ -85,53 +92,86 @@ static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte
              embedding_forward_rows<T, false>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop));
 }
 
+struct EmbeddingBackward {                       // one call; dwte or dwpe NULL: absent
+  float *dwte, *dwpe;
+  const int32_t *tokens;
+  int64_t B, seq_len, n_positions, C;
+  bool add;                                      // to dwpe; dwte is always added to
+  Dropout drop;
+};
+// n <= 16 elements of dout after dropout.
 template <class T, bool DROP>
-INLINE void embedding_backward_lanes(float *dwte, float *dwpe, const T *dout, const Dropout *d, int64_t s, int64_t e,
-                                     bool first, int64_t n) {
+INLINE vf embedding_gradient(const T *dout, const Dropout *d, int64_t s, int64_t e, int64_t n) {
   vf g = vf_load_n(dout, n);
-  if (DROP) g = vf_mul(g, dropout_scale16(d, s, e));
-  vf_store_n(dwte, vf_add(vf_load_n(dwte, n), g), n);
-  vf_store_n(dwpe, first ? g : vf_add(vf_load_n(dwpe, n), g), n);
+  return DROP ? vf_mul(g, dropout_scale16(d, s, e)) : g;
 }
 
-// One thread's columns [from, to) of both gradients, walking all positions in order.
 template <class T, bool DROP>
-static void embedding_backward_columns(float *dwte, float *dwpe, const T *dout, const int32_t *tokens, int64_t B,
-                                       int64_t seq_len, int64_t C, int64_t from, int64_t to, Dropout drop) {
-  for (int64_t b = 0; b < B; b++)
-    for (int64_t t = 0; t < seq_len; t++) {
-      const Dropout d = drop;
-      const T *g = dout + (b * seq_len + t) * C;
-      float *word = dwte + tokens[b * seq_len + t] * C, *position = dwpe + t * C;
+INLINE void embedding_add_word(float *word, const T *dout, const Dropout *d, int64_t s, int64_t e, int64_t n) {
+  vf_store_n(word, vf_add(vf_load_n(word, n), embedding_gradient<T, DROP>(dout, d, s, e, n)), n);
+}
+// One thread's columns [from, to) of dwte: all positions in order.
+template <class T, bool DROP>
+static void embedding_backward_words(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
+  for (int64_t b = 0; b < p.B; b++)
+    for (int64_t t = 0; t < p.seq_len; t++) {
+      const T *g = dout + (b * p.seq_len + t) * p.C;
+      float *word = p.dwte + p.tokens[b * p.seq_len + t] * p.C;
       int64_t i = from;
       for (; i + VF <= to; i += VF)
-        embedding_backward_lanes<T, DROP>(word + i, position + i, g + i, &d, d.sample0 + b, t * C + i, b == 0, VF);
-      if (i < to)
-        embedding_backward_lanes<T, DROP>(word + i, position + i, g + i, &d, d.sample0 + b, t * C + i, b == 0, to - i);
+        embedding_add_word<T, DROP>(word + i, g + i, &p.drop, p.drop.sample0 + b, t * p.C + i, VF);
+      if (i < to) embedding_add_word<T, DROP>(word + i, g + i, &p.drop, p.drop.sample0 + b, t * p.C + i, to - i);
     }
 }
+// n <= 16 elements of dwpe, e the first of them: the sum is finished in registers before it meets what stands there.
+template <class T, bool DROP>
+INLINE void embedding_sum_position(const EmbeddingBackward *p, const T *dout, int64_t e, int64_t n) {
+  vf sum = embedding_gradient<T, DROP>(dout + e, &p->drop, p->drop.sample0, e, n);
+  for (int64_t b = 1; b < p->B; b++) {
+    const T *g = dout + b * p->seq_len * p->C + e;
+    sum = vf_add(sum, embedding_gradient<T, DROP>(g, &p->drop, p->drop.sample0 + b, e, n));
+  }
+  if (p->add) sum = vf_add(vf_load_n(p->dwpe + e, n), sum);
+  vf_store_n(p->dwpe + e, sum, n);
+}
+// One thread's columns [from, to) of dwpe. A walk of its own asks for dropout's numbers a second time, and saves
+// reading and writing dwpe once a sequence.
+template <class T, bool DROP>
+static void embedding_backward_positions(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
+  const int64_t rows = p.B ? p.seq_len : 0;
+  for (int64_t t = 0; t < rows; t++) {
+    int64_t i = from;
+    for (; i + VF <= to; i += VF) embedding_sum_position<T, DROP>(&p, dout, t * p.C + i, VF);
+    if (i < to) embedding_sum_position<T, DROP>(&p, dout, t * p.C + i, to - i);
+  }
+  if (!p.add && to > from)
+    for (int64_t t = rows; t < p.n_positions; t++)
+      memset(p.dwpe + t * p.C + from, 0, (size_t)(to - from) * sizeof(float));
+}
+template <class T, bool DROP>
+static void embedding_backward_columns(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
+  if (p.dwte) embedding_backward_words<T, DROP>(p, dout, from, to);
+  if (p.dwpe) embedding_backward_positions<T, DROP>(p, dout, from, to);
+}
 // Columns are what threads divide: a token that occurs often is then no bottleneck, and every sum keeps its order.
-static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop) {
+static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
+                                    Accumulate mode) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
-  const int64_t B = tokens.shape[0], seq_len = tokens.shape[1], C = dwte.shape[1], vectors = (C + VF - 1) / VF;
-  const int32_t *ids = (const int32_t *)tokens.data;
-  float *word = (float *)dwte.data, *position = (float *)dwpe.data;
-  for (int64_t r = 0; r < B * seq_len; r++)
-    CHECK(ids[r] >= 0 && ids[r] < dwte.shape[0], "embedding: token %d at position %lld, the table has %lld rows",
-          ids[r], (long long)r, (long long)dwte.shape[0]);
+  const int64_t C = dout.shape[2], vectors = (C + VF - 1) / VF;
+  const EmbeddingBackward p = {(float *)dwte.data, (float *)dwpe.data, (const int32_t *)tokens.data, tokens.shape[0],
+                               tokens.shape[1], dwpe.shape[0], C, mode == ADD, drop};
+  for (int64_t r = 0; p.dwte && r < p.B * p.seq_len; r++)
+    CHECK(p.tokens[r] >= 0 && p.tokens[r] < dwte.shape[0],
+          "embedding: token %d at position %lld, the table has %lld rows", p.tokens[r], (long long)r,
+          (long long)dwte.shape[0]);
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int thread = 0; thread < c->threads; thread++) {
     int64_t from = vectors * thread / c->threads * VF, to = vectors * (thread + 1) / c->threads * VF;
     if (to > C) to = C;
-    if (drop.p > 0.0f)
-      DISPATCH(dout.dtype, T,
-               embedding_backward_columns<T, true>(word, position, (T *)dout.data, ids, B, seq_len, C, from, to, drop));
-    else
-      DISPATCH(
-          dout.dtype, T,
-          embedding_backward_columns<T, false>(word, position, (T *)dout.data, ids, B, seq_len, C, from, to, drop));
-    for (int64_t t = B ? seq_len : 0; t < dwpe.shape[0]; t++)
-      if (to > from) memset(position + t * C + from, 0, (size_t)(to - from) * sizeof(float));
+    DISPATCH(dout.dtype, T, {
+      if (drop.p > 0.0f) embedding_backward_columns<T, true>(p, (const T *)dout.data, from, to);
+      else embedding_backward_columns<T, false>(p, (const T *)dout.data, from, to);
+    });
   }
 }
 #endif

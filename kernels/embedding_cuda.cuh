@@ -3,7 +3,8 @@
 //   forward    a block walks the columns of one position
 //   backward   the positions are sorted by token (ties in order of position), so that the positions of one token are
 //              neighbours; then a block adds those of one token to its row of dwte in order of position, as the CPU
-//              does: the same bits, however many positions a token has. A second walk adds up dwpe.
+//              does: the same bits, however many positions a token has. A second walk adds up dwpe. Where dwte is
+//              absent nothing is sorted.
 //
 // The sort: chunks of 1024 positions are ranked by counting, each within a block; then the place of a position among
 // all is its rank in its own chunk plus, for every other chunk, what a binary search finds there. Two launches, no
@@ -111,10 +112,11 @@ __global__ static void __launch_bounds__(FLAT_THREADS) embedding_merge_kernel(Em
 }
 
 // ---- backward: the sums --------------------------------------------------------------------------------------------
-template <class T> struct EmbeddingBackward {
+template <class T> struct EmbeddingBackward {    // dwte or dwpe NULL: absent; add: to dwpe, for dwte always is
   float *dwte, *dwpe;
   const T *dout;
-  int64_t batch, seq_len, positions, n_positions, C;
+  int64_t batch, seq_len, positions, C;
+  bool add;
   DropKey drop;
   const StepState *state;
 };
@@ -183,32 +185,44 @@ __global__ static void __launch_bounds__(FLAT_THREADS) embedding_wpe_kernel(Embe
         UNROLL for (int j = 0; j < W; j++) sum.x[j] = b + k ? sum.x[j] + x.x[j] : x.x[j];
       }
     }
+  if (p.add) {
+    const Lanes<W> old = lanes_load<W>(p.dwpe + t * p.C + i);
+    UNROLL for (int j = 0; j < W; j++) sum.x[j] = old.x[j] + sum.x[j];
+  }
   lanes_store<W>(p.dwpe + t * p.C + i, sum);
 }
-template <class T, int W> static void embedding_backward_sums(Ctx *c, EmbeddingBackward<T> p, EmbeddingSort s) {
+// rows: of dwpe that are written.
+template <class T, int W>
+static void embedding_backward_sums(Ctx *c, EmbeddingBackward<T> p, EmbeddingSort s, int64_t rows) {
   const unsigned threads = embedding_threads(p.C, W);
   const unsigned parts = (unsigned)((p.C + (int64_t)threads * W - 1) / ((int64_t)threads * W));
   const unsigned eights = (unsigned)((p.positions + EMBEDDING_PLACES - 1) / EMBEDDING_PLACES);
-  if (eights) LAUNCH((embedding_wte_kernel<T, W>), dim3(eights, parts), threads, 0, STREAM(c), p, s);
-  if (p.n_positions)
-    LAUNCH((embedding_wpe_kernel<T, W>), dim3((unsigned)p.n_positions, parts), threads, 0, STREAM(c), p);
+  if (p.dwte && eights) LAUNCH((embedding_wte_kernel<T, W>), dim3(eights, parts), threads, 0, STREAM(c), p, s);
+  if (p.dwpe && rows) LAUNCH((embedding_wpe_kernel<T, W>), dim3((unsigned)rows, parts), threads, 0, STREAM(c), p);
 }
-static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop) {
-  const int64_t n = numel(tokens), C = dwte.shape[1];
+// The positions sorted by token, in the workspace.
+static EmbeddingSort embedding_sort(Ctx *c, const int32_t *tokens, int64_t n, int64_t vocab) {
   CHECK(c->workspace_bytes >= embedding_sort_bytes(n), "embedding_backward: workspace of %zu bytes, needs %zu",
         c->workspace_bytes, embedding_sort_bytes(n));
-  CHECK(n < INT32_MAX, "embedding_backward: %lld positions", (long long)n);
   const EmbeddingSort s = embedding_sort_in(c->workspace, n);
-  if (n) {
-    LAUNCH(embedding_chunk_kernel, (unsigned)((n + EMBEDDING_CHUNK - 1) / EMBEDDING_CHUNK), EMBEDDING_CHUNK / 2, 0,
-           STREAM(c), s, (const int32_t *)tokens.data, n, dwte.shape[0]);
-    LAUNCH(embedding_merge_kernel, (unsigned)((n + FLAT_THREADS - 1) / FLAT_THREADS), FLAT_THREADS, 0, STREAM(c), s, n);
-  }
+  if (n == 0) return s;
+  LAUNCH(embedding_chunk_kernel, (unsigned)((n + EMBEDDING_CHUNK - 1) / EMBEDDING_CHUNK), EMBEDDING_CHUNK / 2, 0,
+         STREAM(c), s, tokens, n, vocab);
+  LAUNCH(embedding_merge_kernel, (unsigned)((n + FLAT_THREADS - 1) / FLAT_THREADS), FLAT_THREADS, 0, STREAM(c), s, n);
+  return s;
+}
+static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
+                                    Accumulate mode) {
+  const int64_t n = numel(tokens), C = dout.shape[2], B = tokens.shape[0], seq_len = tokens.shape[1];
+  const int64_t rows = mode == OVERWRITE ? dwpe.shape[0] : B ? seq_len : 0;
+  CHECK(n < INT32_MAX, "embedding_backward: %lld positions", (long long)n);
+  EmbeddingSort s = {};
+  if (dwte.data) s = embedding_sort(c, (const int32_t *)tokens.data, n, dwte.shape[0]);
   const bool wide = C % LANES == 0 && lanes_aligned(dout.data, dwte.data, dwpe.data);
   DISPATCH(dout.dtype, T, {
-    const EmbeddingBackward<T> p = {(float *)dwte.data, (float *)dwpe.data, (const T *)dout.data, tokens.shape[0],
-                                    tokens.shape[1], n, dwpe.shape[0], C, drop_key(drop), c->state};
-    if (wide) embedding_backward_sums<T, LANES>(c, p, s);
-    else embedding_backward_sums<T, 1>(c, p, s);
+    const EmbeddingBackward<T> p = {(float *)dwte.data, (float *)dwpe.data, (const T *)dout.data, B, seq_len, n, C,
+                                    mode == ADD, drop_key(drop), c->state};
+    if (wide) embedding_backward_sums<T, LANES>(c, p, s, rows);
+    else embedding_backward_sums<T, 1>(c, p, s, rows);
   });
 }

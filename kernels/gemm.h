@@ -2,25 +2,34 @@
 //
 // Conventions
 //   - An operand says where (i,k) lies: i is a's row or b's row, k the summed index; either may be the contiguous one.
-//   - Threads share nothing but the list of output blocks: each packs what it needs, so there is no barrier, and the
-//     result cannot depend on who did what. Packing the same rows more than once costs 2 to 4 %.
-//   - Order of sums: k is cut into equal blocks by K alone (gemm_plan). Inside a block each output element is one chain
-//     in ascending k from zero: of fused multiply-adds (fp32 arithmetic), of bf16 pairs (vdpbf16ps) or of groups of 32
-//     (AMX). The blocks' sums are then added in ascending order in fp32. Nothing else enters: not M, N, threads or
-//     place. fp32 arithmetic is therefore equal to the last bit on all instruction sets.
+//   - b is packed once into memory shared by the threads, in passes of what fits there; a barrier; then the threads
+//     take tasks (rows x columns), each packing its rows of a. Who does what enters no result.
+//   - Order of sums: k is cut into equal blocks by K and the kernel alone (gemm_block_k). Inside a block each output
+//     element is one chain in ascending k from zero: of fused multiply-adds (fp32 arithmetic), of bf16 pairs
+//     (vdpbf16ps) or of groups of 32 (AMX). The blocks' sums are then added in ascending order in fp32. Nothing else
+//     enters: not M, N, threads or place. fp32 arithmetic is therefore equal to the last bit on all instruction sets.
+//     fp32 products made of bf16 ones on AMX, where a run asks for them, have an order of their own: gemm_split.h.
 //   - Panels hold 32-bit words: one fp32, or a pair of bf16 with consecutive k ("VNNI" order). Two-byte operands
 //     without hardware for them are converted while packed: packing is the only code that knows storage types.
 //   - Edges are padded with zeros in the panels; every tile is whole, only the finish function sees the true extent.
 //
 // Method: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), with these loops:
-//   block of rows x cols (a task of one thread)
-//     k block                     pack b's rows of the block: they stay in L2
-//       4 panels of mr rows       pack a's panels
-//         panel, columns by nr    one register tile each
+//   pass: columns, rows, k blocks       all threads pack b's part of it: it stays in L3
+//     task: rows x columns              one thread; b's k block of its columns stays in L2
+//       k block
+//         group of GEMM_A_PANELS        packed while the group before it is multiplied
+//           panel of mr rows            in L1 (fp32, AMX)
+//             columns by GEMM_NR        one register tile each
+// A strip (the sums of a panel's rows and a task's columns) is finished row by row once it is complete: memory is then
+// written in runs of a kilobyte and more, not in 64 bytes of each row. Measured on Zen 4 against packing b again for
+// every 544 rows and finishing tile by tile: forward and dgrad 2 to 10 % faster, wgrad -3 to 5 %, with GELU 8 %.
+// A kernel whose products leave the vector units idle (AMX) has all the rest done beside them, a little after each step
+// (GemmSide): finishing, adding blocks of k, packing a, fetching b. A prototype on an AMX machine lost 53 % of forward
+// with GELU by finishing after the products and 13 % beside them; its wgrad was bound by transposing a before them.
 //
-// Defines: GemmOperand, GemmJob, gemm(), gemm_workspace_bytes(), gemm_open().
+// Defines: GemmOperand, GemmJob, gemm(), gemm_sums(), gemm_workspace_bytes().
 #pragma once
-#include "vec.h"
+#include "amx.h"
 #include <omp.h>
 
 // ---- interface -----------------------------------------------------------------------------------------------------
@@ -34,8 +43,10 @@ struct GemmOperand {
 struct GemmJob {
   GemmOperand a, b;
   int64_t K;
-  // Called once per tile, when its sums are complete: rows x cols of `tile` (row stride GEMM_NR) are out(row.., col..).
-  void (*finish)(const GemmJob *j, const float *tile, int64_t row, int64_t col, int64_t rows, int64_t cols);
+  // Called for parts of finished strips, each element once: rows x cols sums of out(row.., col..), col a multiple of
+  // GEMM_NR; those of the first GEMM_NR columns have row stride GEMM_NR, the next GEMM_NR lie `stride` floats behind.
+  void (*finish)(const GemmJob *j, const float *sums, int64_t stride, int64_t row, int64_t col, int64_t rows,
+                 int64_t cols);
   // If not NULL: receives the sums over k of a's rows row.. (a must not be k_contiguous).
   void (*finish_sums)(const GemmJob *j, const float *sums, int64_t row, int64_t rows);
   const void *arg;                               // theirs
@@ -46,157 +57,174 @@ enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a 
 #else
 enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm
 #endif
-// K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits L1. COLS: b's block (384 x 384 x 4 =
-// 576 KB) fits a 1 MB L2. ROWS: what packing b is spread over; above 512, so that widths of 512 and 1024 split well.
-// A_PANELS: packed at a time, so that memory is read in runs of some lines even where i is contiguous.
-enum { GEMM_K_WORDS = 384, GEMM_COLS = 384, GEMM_ROWS = 544, GEMM_MR_MAX = 32, GEMM_A_PANELS = 4 };
-
-struct GemmScratch { uint32_t *a, *b; float *tiles, *sums; };
-// Each panel has a gap of 16 words behind it (GEMM_GAP).
-static const size_t GEMM_A_BYTES = (GEMM_MR_MAX * GEMM_K_WORDS + 64) * 4 * GEMM_A_PANELS;
-static const size_t GEMM_B_BYTES = (GEMM_NR * GEMM_K_WORDS + 64) * 4 * (GEMM_COLS / GEMM_NR);
-static const size_t GEMM_TILE_BYTES = GEMM_ROWS * GEMM_COLS * 4, GEMM_SUM_BYTES = GEMM_ROWS * 4;
-
-// Scratch of all threads; the shapes do not matter.
-static size_t gemm_workspace_bytes(const Ctx *c) {
-  return (size_t)c->threads * (GEMM_A_BYTES + GEMM_B_BYTES + GEMM_TILE_BYTES + GEMM_SUM_BYTES);
-}
-static GemmScratch gemm_scratch(const Ctx *c, int thread) {
-  char *p = (char *)c->workspace + (size_t)thread * (gemm_workspace_bytes(c) / (size_t)c->threads);
-  GemmScratch s = {(uint32_t *)p, (uint32_t *)(p + GEMM_A_BYTES), (float *)(p + GEMM_A_BYTES + GEMM_B_BYTES),
-                   (float *)(p + GEMM_A_BYTES + GEMM_B_BYTES + GEMM_TILE_BYTES)};
-  return s;
-}
-
-INLINE int64_t gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t gemm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-INLINE int64_t gemm_round_up(int64_t a, int64_t to) { return gemm_ceil_div(a, to) * to; }
-
-// ---- packing -------------------------------------------------------------------------------------------------------
-// A panel is words x width: word w of row i at panel[w * width + i]. Rows beyond the operand and words beyond k are
-// zero. Stores are whole vectors: what hangs over into the next word is overwritten by it, because words ascend, and
-// what hangs over the end falls into the gap between panels. Memory is asked for some rows ahead (4 to 10 % faster).
-enum { GEMM_GAP = 16 };
-INLINE int64_t gemm_panel_words(int width, int64_t words) { return words * width + GEMM_GAP; }
-struct GemmPair { bf16 even_k, odd_k; };         // a word that is copied, not converted
-INLINE __m256 gemm_load8(const float *p) { return _mm256_loadu_ps(p); }
-INLINE __m256 gemm_load8(const GemmPair *p) { return _mm256_loadu_ps((const float *)p); }
-INLINE __m256 gemm_load8(const fp16 *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-INLINE __m256 gemm_load8(const bf16 *p) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
-}
-// The same where only `bytes` are there; zeros follow.
-template <class T> INLINE __m256 gemm_load8(const char *p, int64_t bytes) {
-  if (bytes >= (int64_t)(8 * sizeof(T))) return gemm_load8((const T *)p);
-  T part[8] = {};
-  if (bytes > 0) memcpy(part, p, (size_t)bytes);
-  return gemm_load8(part);
-}
-
-INLINE void gemm_transpose8(__m256 r[8]) {       // 24 shuffles for 64 words
-  __m256 t[8], u[8];
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    for (int h = 0; h < 2; h++) {
-      u[i + 2 * h] = _mm256_shuffle_ps(t[i + h], t[i + h + 2], 0x44);
-      u[i + 2 * h + 1] = _mm256_shuffle_ps(t[i + h], t[i + h + 2], 0xee);
-    }
-  }
-  for (int i = 0; i < 4; i++) {
-    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-  }
-}
-
-// Where a call's rows begin, and how much of them is there.
-struct GemmSource { const char *from; int64_t stride_bytes, rows, k_count; };
-static GemmSource gemm_source(const GemmOperand *x, int64_t i0, int64_t k0, int64_t k_count) {
-  const int64_t size = (int64_t)dtype_bytes(x->dtype), at = x->k_contiguous ? i0 * x->stride + k0 : k0 * x->stride + i0;
-  GemmSource s = {(const char *)x->data + at * size, x->stride * size, x->count - i0, k_count};
-  return s;
-}
-
-// k contiguous: 8 x 8 transposes. Groups of 8 rows go from last to first, so that a group's overhang into the next word
-// (width 14 or 6) is overwritten by the first group. T: the word as stored; k_bytes: of a row.
-template <class T>
-static void gemm_pack_rows(uint32_t *panel, int width, int64_t panels, GemmSource s, int64_t k_bytes, int64_t words) {
-  for (int64_t p = 0; p < panels; p++, panel += gemm_panel_words(width, words)) {
-    for (int64_t g = (width - 1) / 8 * 8; g >= 0; g -= 8) {
-      const int64_t first = p * width + g;
-      const char *from = s.from + first * s.stride_bytes;
-      for (int64_t w = 0; w < words; w += 8, from += 8 * sizeof(T)) {
-        __m256 r[8];
-        const int64_t left = k_bytes - w * (int64_t)sizeof(T);
-        for (int i = 0; i < 8; i++) {
-          r[i] = first + i < s.rows ? gemm_load8<T>(from + i * s.stride_bytes, left) : _mm256_setzero_ps();
-          _mm_prefetch(from + (width + i) * s.stride_bytes, _MM_HINT_T0);
-        }
-        gemm_transpose8(r);
-        for (int i = 0; i < 8; i++) _mm256_storeu_ps((float *)panel + (w + i) * width + g, r[i]);
-      }
-    }
-  }
-}
-// i contiguous: a copy with conversion, k outside, so that memory is read along its rows.
-template <class T>
-static void gemm_pack_columns(uint32_t *panel, int width, int64_t panels, GemmSource s, int64_t words) {
-  for (int64_t k = 0; k < words; k++) {
-    const T *row = (const T *)(s.from + k * s.stride_bytes);
-    for (int64_t p = 0; p < panels; p++) {
-      float *to = (float *)panel + p * gemm_panel_words(width, words) + k * width;
-      for (int64_t i = 0; i < width; i += VF) {
-        const int64_t at = p * width + i, left = s.rows - at;
-        vf_store(to + i, k >= s.k_count ? vf_zero() : left >= VF ? vf_load(row + at) : vf_load_n(row + at, left));
-        _mm_prefetch((const char *)(row + at) + 8 * s.stride_bytes, _MM_HINT_T0);
-      }
-    }
-  }
-}
-template <class T>
-static void gemm_pack_f32(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
-                          int64_t k_count, int64_t words) {
-  const GemmSource s = gemm_source(x, i0, k0, k_count);
-  if (x->k_contiguous) gemm_pack_rows<T>(panel, width, panels, s, k_count * (int64_t)sizeof(T), words);
-  else gemm_pack_columns<T>(panel, width, panels, s, words);
-}
-
-#ifdef __AVX512BF16__
-INLINE __m512i gemm_load16_bf16(const bf16 *p, int64_t n) {
-  if (n >= 16) return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-  return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p));
-}
-// i contiguous: words of two rows k, k+1 interleaved.
-static void gemm_pack_column_pairs(uint32_t *panel, int width, int64_t panels, GemmSource s, int64_t words) {
-  for (int64_t w = 0; w < words; w++) {
-    const bf16 *even = (const bf16 *)(s.from + 2 * w * s.stride_bytes);
-    const bf16 *odd = (const bf16 *)(s.from + (2 * w + 1) * s.stride_bytes);
-    for (int64_t p = 0; p < panels; p++) {
-      uint32_t *to = panel + p * gemm_panel_words(width, words) + w * width;
-      for (int64_t i = 0; i < width; i += 16) {
-        const int64_t at = p * width + i;
-        __m512i x = 2 * w < s.k_count ? gemm_load16_bf16(even + at, s.rows - at) : _mm512_setzero_si512();
-        __m512i y = 2 * w + 1 < s.k_count ? gemm_load16_bf16(odd + at, s.rows - at) : _mm512_setzero_si512();
-        _mm512_storeu_si512(to + i, _mm512_or_si512(x, _mm512_slli_epi32(y, 16)));
-        _mm_prefetch((const char *)(even + at) + 16 * s.stride_bytes, _MM_HINT_T0);
-        _mm_prefetch((const char *)(odd + at) + 16 * s.stride_bytes, _MM_HINT_T0);
-      }
-    }
-  }
-}
-// k contiguous: a pair already is a word of memory.
-static void gemm_pack_pairs(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
-                            int64_t k_count, int64_t words) {
-  const GemmSource s = gemm_source(x, i0, k0, k_count);
-  if (x->k_contiguous) gemm_pack_rows<GemmPair>(panel, width, panels, s, k_count * 2, words);
-  else gemm_pack_column_pairs(panel, width, panels, s, words);
-}
+#if defined(__AMX_BF16__) || AMX_EMULATED
+enum { GEMM_B_WORDS = 192 << 10 };               // more than half an L2 of 2 MB is for a, whose packing costs no time
+#else
+enum { GEMM_B_WORDS = 320 << 10 };
 #endif
+// K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits L1.
+// A task is at most ROWS x COLS where blocks of k are added: its sums are then half an L2 of 1 MB. With one block of k
+// it is as wide as B_WORDS of b allow, because a is packed once per task. ROWS_WAIT: where sums wait from pass to pass,
+// for which b is packed again every so many rows a thread. A_PANELS: packed at a time, so that memory is
+// read in runs of some lines even where i is contiguous.
+enum { GEMM_K_WORDS = 384, GEMM_ROWS = 256, GEMM_COLS = 512, GEMM_COLS_MAX = 1024, GEMM_ROWS_WAIT = 512,
+       GEMM_MR_MAX = 32, GEMM_A_PANELS = 4 };
+
+#include "gemm_pack.h"
+
+// ---- workspace -----------------------------------------------------------------------------------------------------
+// Of one thread: two groups of packed a, tiles not yet added, sums of a task, chains and sums of a's rows.
+enum { GEMM_GROUP_ROWS = GEMM_MR_MAX * GEMM_A_PANELS };
+static const size_t GEMM_GROUP_WORDS = GEMM_A_PANELS * (GEMM_MR_MAX * GEMM_K_WORDS + GEMM_GAP);
+static const size_t GEMM_TILE_FLOATS = GEMM_MR_MAX * GEMM_NR, GEMM_STRIP_FLOATS = GEMM_ROWS_WAIT * GEMM_COLS;
+static const size_t GEMM_THREAD_BYTES =
+    4 * (2 * GEMM_GROUP_WORDS + 2 * GEMM_TILE_FLOATS + GEMM_STRIP_FLOATS + 4 * GEMM_GROUP_ROWS + GEMM_ROWS_WAIT);
+// Of all: packed b. At least one k block of a task; at most 512 columns of 8192 k, which an L3 holds.
+static_assert(GEMM_B_WORDS >= GEMM_COLS * GEMM_K_WORDS, "a k block of a task");
+static const size_t GEMM_SHARED_MIN = (GEMM_B_WORDS + GEMM_COLS_MAX / GEMM_NR * GEMM_GAP) * 4;
+static const int64_t GEMM_SHARED_ELEMENTS = 512 * 8192;
+
+// For products whose packed b is largest_b elements of dtype or less; larger ones go in more passes.
+static size_t gemm_workspace_bytes(const Ctx *c, Dtype dtype, int64_t largest_b) {
+  const size_t bytes = dtype == BF16 ? 2 : c->fast_fp32 ? 6 : 4;               // of an element; 6: split in three
+  size_t shared = (size_t)gemm_min(largest_b, GEMM_SHARED_ELEMENTS) * bytes;
+  shared = (shared + shared / 16 + 255) / 256 * 256;         // gaps and padding
+  if (shared < GEMM_SHARED_MIN) shared = GEMM_SHARED_MIN;
+  return shared + (size_t)c->threads * GEMM_THREAD_BYTES;
+}
+struct GemmScratch { uint32_t *group[2]; float *tile[2], *strips, *chains, *sums; };
+static GemmScratch gemm_scratch(const Ctx *c, int thread) {
+  uint32_t *p = (uint32_t *)((char *)c->workspace + (size_t)thread * GEMM_THREAD_BYTES);
+  GemmScratch s;
+  for (int i = 0; i < 2; i++, p += GEMM_GROUP_WORDS) s.group[i] = p;
+  for (int i = 0; i < 2; i++, p += GEMM_TILE_FLOATS) s.tile[i] = (float *)p;
+  s.strips = (float *)p;
+  s.chains = s.strips + GEMM_STRIP_FLOATS;
+  s.sums = s.chains + 4 * GEMM_GROUP_ROWS;
+  return s;
+}
+
+// ---- one kernel per kind of arithmetic -----------------------------------------------------------------------------
+// Packs `panels` panels of rows i0.., k0 .. k0+k_count, padded to `words` words of k.
+typedef void GemmPack(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
+                      int64_t k_count, int64_t words);
+struct GemmSide;
+// tile(mr x GEMM_NR) = the product of two panels; calls gemm_side_step() every chunk_words words, unless that is 0.
+typedef void GemmTile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, GemmSide *side);
+struct GemmKernel {
+  int mr, step_k, step_words;                    // panels hold whole steps: step_k summed indices in step_words words
+  int one_block_words, block_words;              // K in one block up to the first, else in blocks of at most the second
+  int chunk_words;                               // a is packed in pieces of so many words beside products; 0: before
+  GemmPack *pack_a, *pack_b;
+  GemmTile *tile;
+  // If not NULL: is shown each tile of a strip whose sums are complete.
+  void (*mend)(const GemmJob *j, float *tile, int64_t row, int64_t col, int64_t rows, int64_t cols);
+};
+INLINE int64_t gemm_words(const GemmKernel *g, int64_t k_count) {
+  return gemm_ceil_div(k_count, g->step_k) * g->step_words;
+}
+INLINE int64_t gemm_words_k(const GemmKernel *g, int64_t words) { return words / g->step_words * g->step_k; }
+
+// ---- work beside the products --------------------------------------------------------------------------------------
+// sums of columns: chains[q] = or += the sum over k = q mod 4 of a(i0+i, k), k0 <= k < k0+k_count, i < rows. It reads
+// what packing is about to read, so it costs little memory traffic (1 to 3 % of the product).
+template <class T>
+static void gemm_sum_columns(float *chains, const GemmOperand *a, int64_t i0, int64_t rows, int64_t k0, int64_t k_count,
+                             bool add) {
+  for (int64_t i = 0; i < rows; i += VF) {
+    const T *from = (const T *)a->data + k0 * a->stride + i0 + i;
+    const int64_t readable = a->count - i0 - i;
+    vf chain[4];
+    for (int q = 0; q < 4; q++) chain[q] = add ? vf_load(chains + q * GEMM_GROUP_ROWS + i) : vf_zero();
+    for (int64_t k = 0; k < k_count; k += 4) {
+      for (int64_t q = 0; q < 4 && k + q < k_count; q++) {
+        const T *p = from + (k + q) * a->stride;
+        chain[q] = vf_add(chain[q], readable >= VF ? vf_load(p) : vf_load_n(p, readable));
+      }
+    }
+    for (int q = 0; q < 4; q++) vf_store(chains + q * GEMM_GROUP_ROWS + i, chain[q]);
+  }
+}
+// A k block's sum is (0+1)+(2+3) of its chains; blocks are added in ascending order.
+static void gemm_add_chains(float *sums, const float *chains, int64_t rows, bool add) {
+  for (int64_t i = 0; i < rows; i += VF) {
+    vf c[4];
+    for (int q = 0; q < 4; q++) c[q] = vf_load(chains + q * GEMM_GROUP_ROWS + i);
+    vf sum = vf_add(vf_add(c[0], c[1]), vf_add(c[2], c[3]));
+    if (add) sum = vf_add(vf_load_n(sums + i, rows - i), sum);
+    vf_store_n(sums + i, sum, rows - i);
+  }
+}
+
+// A group of a's panels being packed, piece by piece: k in chunks, in each the panels, so that where i is contiguous
+// memory's rows are read whole.
+struct GemmGroup {
+  const GemmJob *j;
+  const GemmKernel *g;
+  uint32_t *to;
+  int64_t row, rows, k0, k_count, words;
+  float *chains, *sums;                          // sums NULL: not asked for
+  bool first_k, last_k;
+  int64_t pieces, word, panel;                   // pieces left; where the next one is
+};
+static void gemm_pack_piece(GemmGroup *p) {
+  const GemmKernel *g = p->g;
+  const int64_t whole = !g->chunk_words, panels = whole ? gemm_ceil_div(p->rows, g->mr) : 1;
+  const int64_t words = whole ? p->words : g->chunk_words, k = gemm_words_k(g, p->word), at = p->panel * g->mr;
+  const int64_t k_count = gemm_min(gemm_words_k(g, words), p->k_count - k);
+  const int64_t rows = gemm_min(panels * g->mr, p->rows - at);
+  if (p->sums) {
+    float *chains = p->chains + at;
+    DISPATCH(p->j->a.dtype, T,
+             gemm_sum_columns<T>(chains, &p->j->a, p->row + at, rows, p->k0 + k, k_count, p->word > 0));
+    if (p->word + words >= p->words) gemm_add_chains(p->sums + at, chains, rows, !p->first_k);
+  }
+  uint32_t *to = p->to + p->panel * gemm_panel_words(g->mr, p->words) + p->word * g->mr;
+  g->pack_a(to, g->mr, panels, &p->j->a, p->row + at, p->k0 + k, k_count, words);
+  p->panel += panels;
+  if (p->panel * g->mr >= p->rows) { p->panel = 0; p->word += words; }
+  if (--p->pieces == 0 && p->sums && p->last_k) p->j->finish_sums(p->j, p->sums, p->row, p->rows);
+}
+
+// What a kernel that leaves the vector units idle (AMX) does between its steps; others do it all at once.
+enum { GEMM_UNIT_COLS = 2 * GEMM_NR };
+struct GemmSide {
+  const GemmJob *j;
+  const float *strip;                            // complete sums on their way to finish, part of a row at a time
+  int64_t stride, row, col, rows, cols, r, c, units_a_step;  // r == rows: nothing left
+  float *add_to;                                 // a tile on its way into a strip
+  const float *add_from;
+  int64_t add_left;                              // floats
+  GemmGroup ahead;
+  int64_t every, wait;                           // steps from one piece of `ahead` to the next
+  const char *fetch;                             // the k block of b that comes next: from L3 into L2
+  int64_t fetch_lines, fetch_lines_a_step;
+};
+INLINE void gemm_side_add(GemmSide *s, int64_t floats) {
+  for (; floats > 0 && s->add_left > 0; floats -= VF, s->add_left -= VF, s->add_to += VF, s->add_from += VF)
+    vf_store(s->add_to, vf_add(vf_load(s->add_to), vf_load(s->add_from)));
+}
+static void gemm_side_finish(GemmSide *s, int64_t units) {
+  for (; units > 0 && s->r < s->rows; units--) {
+    const float *from = s->strip + s->c / GEMM_NR * s->stride + s->r * GEMM_NR;
+    s->j->finish(s->j, from, s->stride, s->row + s->r, s->col + s->c, 1, gemm_min(GEMM_UNIT_COLS, s->cols - s->c));
+    s->c += GEMM_UNIT_COLS;
+    if (s->c >= s->cols) { s->c = 0; s->r++; }
+  }
+}
+static __attribute__((unused)) void gemm_side_step(GemmSide *s) {
+  gemm_side_add(s, 2 * GEMM_NR);
+  gemm_side_finish(s, s->units_a_step);
+  if (s->ahead.pieces > 0 && --s->wait <= 0) {
+    gemm_pack_piece(&s->ahead);
+    s->wait = s->every;
+  }
+  for (int64_t i = 0; i < s->fetch_lines_a_step && s->fetch_lines > 0; i++, s->fetch_lines--, s->fetch += 64)
+    _mm_prefetch(s->fetch, _MM_HINT_T1);
+}
 
 // ---- register tiles ------------------------------------------------------------------------------------------------
-// tile(ROWS x 16 VECS) = or += the product of two panels. DOT: a word is a bf16 pair, else an fp32.
+// DOT: a word is a bf16 pair, else an fp32.
 template <bool DOT> INLINE vf gemm_step(vf a, vf b, vf sum) {
 #ifdef __AVX512BF16__
   if (DOT) return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
@@ -204,10 +232,9 @@ template <bool DOT> INLINE vf gemm_step(vf a, vf b, vf sum) {
   return vf_fma(a, b, sum);
 }
 template <int ROWS, int VECS, bool DOT>
-static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, bool add) {
+static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, GemmSide *) {
   const float *a = (const float *)a_panel, *b = (const float *)b_panel;
   vf sum[ROWS][VECS];
-  if (add) for (int i = 0; i < ROWS * VECS; i++) _mm_prefetch(tile + i * VF, _MM_HINT_T0);
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; i++) for (int v = 0; v < VECS; v++) sum[i][v] = vf_zero();
 #pragma GCC unroll 4
@@ -223,224 +250,305 @@ static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t 
     b += VECS * VF;
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < ROWS; i++) {
-    for (int v = 0; v < VECS; v++) {
-      float *to = tile + (i * VECS + v) * VF;
-      vf_store(to, add ? vf_add(vf_load(to), sum[i][v]) : sum[i][v]);
-    }
-  }
+  for (int i = 0; i < ROWS; i++) for (int v = 0; v < VECS; v++) vf_store(tile + (i * VECS + v) * VF, sum[i][v]);
 }
 
-// ---- AMX: 2 x 2 tiles of 16 rows of 64 bytes -----------------------------------------------------------------------
-// Intel SDM, TDPBF16PS. a's panel: [k/32][32 rows][32 k]; b's: [k/2][32 columns][2]. What this leaves open: weights
-// packed once a step instead of in every product, activations kept in such blocks so that a needs no packing.
-#if AMX_EMULATED                                 // the same steps in C: proves the logic on machines without AMX
-static thread_local float amx_tiles[8][16][16];
-static void amx_zero(int t) { memset(amx_tiles[t], 0, sizeof amx_tiles[t]); }
-static void amx_load(int t, const void *from, int64_t stride) {
-  for (int i = 0; i < 16; i++) memcpy(amx_tiles[t][i], (const char *)from + i * stride, 64);
-}
-static void amx_store(int t, void *to, int64_t stride) {
-  for (int i = 0; i < 16; i++) memcpy((char *)to + i * stride, amx_tiles[t][i], 64);
-}
-static void amx_dot(int sum, int a, int b) {
-  for (int i = 0; i < 16; i++) {
-    vf s = vf_load(amx_tiles[sum][i]);
-    for (int k = 0; k < 16; k++) {
-      vi x = vf_bits(vf_set1(amx_tiles[a][i][k])), y = vf_bits(vf_load(amx_tiles[b][k])), high = vi_set1(-0x10000);
-      s = vf_fma(vi_as_float(vi_shl(x, 16)), vi_as_float(vi_shl(y, 16)), s);
-      s = vf_fma(vi_as_float(vi_and(x, high)), vi_as_float(vi_and(y, high)), s);
-    }
-    vf_store(amx_tiles[sum][i], s);
-  }
-}
-static void gemm_open() {}
-static void gemm_thread_begin() {}
-static void gemm_thread_end() {}
-#elif defined(__AMX_BF16__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#define amx_zero(t) _tile_zero(t)
-#define amx_load(t, from, stride) _tile_loadd(t, from, stride)
-#define amx_store(t, to, stride) _tile_stored(t, to, stride)
-#define amx_dot(sum, a, b) _tile_dpbf16ps(sum, a, b)
-static void gemm_open() {                        // Linux gives the 8 KB of tile state only to processes that ask
-  const long request_permission = 0x1023, tile_data = 18;
-  if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0)
-    die_missing("AMX: the system refuses tiles (arch_prctl); needs Linux 5.16 or later, or another instruction set");
-}
-struct AmxConfig { uint8_t palette, start_row, zero[14]; uint16_t row_bytes[16]; uint8_t rows[16]; };
-static void gemm_thread_begin() {                // tile shapes belong to the thread
-  AmxConfig config = {};
-  config.palette = 1;
-  for (int t = 0; t < 8; t++) { config.row_bytes[t] = 64; config.rows[t] = 16; }
-  __asm__ volatile("" : : "r"(&config) : "memory");   // gcc 12 does not see that the intrinsic reads it all
-  _tile_loadconfig(&config);
-}
-static void gemm_thread_end() { _tile_release(); }   // tiles in use make every context switch save 8 KB
-#else
-static void gemm_open() {}
-static void gemm_thread_begin() {}
-static void gemm_thread_end() {}
-#endif
+#include "gemm_amx.h"
 
+// Fused multiply-adds in fp32, of T converted. One or two rows (sampling) get a tile of two: a chain is the same in any
+// tile, and seven times less is computed.
+template <class T> static GemmKernel gemm_kernel_fma(bool few) {
+  return GemmKernel{few ? 2 : GEMM_MR, 16, 16, GEMM_K_WORDS, GEMM_K_WORDS, 0, gemm_pack_f32<T>, gemm_pack_f32<T>,
+                    few ? gemm_tile<2, GEMM_NR / VF, false> : gemm_tile<GEMM_MR, GEMM_NR / VF, false>, NULL};
+}
+// Summed indices in a block. By K and the kernel alone: this is what fixes the order of sums.
+static int64_t gemm_block_k(int64_t K, const GemmKernel *g) {
+  const int64_t one = gemm_words_k(g, g->one_block_words), most = gemm_words_k(g, g->block_words);
+  return gemm_round_up(gemm_ceil_div(K, K <= one ? 1 : gemm_ceil_div(K, most)), g->step_k);
+}
+#include "gemm_split.h"
+
+static GemmKernel gemm_kernel(const Ctx *c, Dtype dtype, int64_t rows) {
+  const bool split = c->fast_fp32 && dtype == F32, few = rows <= 2;
 #if defined(__AMX_BF16__) || AMX_EMULATED
-enum { AMX_STEP = 512 };                         // words of 32 rows x 32 k
-static void gemm_pack_amx_panel(uint32_t *panel, GemmSource s, bool k_contiguous, int64_t words) {
-  for (int64_t k = 0; k < 2 * words; k += 32, panel += AMX_STEP) {
-    const int64_t left = gemm_min(32, s.k_count - k);
-    if (k_contiguous) {
-      const __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
-      for (int64_t i = 0; i < 32; i++) {
-        const char *row = s.from + i * s.stride_bytes + 2 * k;
-        _mm512_storeu_si512(panel + i * 16, i < s.rows ? _mm512_maskz_loadu_epi16(there, row) : _mm512_setzero_si512());
-      }
-    } else {                                     // pairs first, then 8 x 8 transposes of them
-      alignas(64) uint32_t pairs[AMX_STEP];
-      gemm_pack_column_pairs(pairs, 32, 1, GemmSource{s.from + k * s.stride_bytes, s.stride_bytes, s.rows, left}, 16);
-      for (int i = 0; i < 32; i += 8) for (int w = 0; w < 16; w += 8) {
-        __m256 r[8];
-        for (int q = 0; q < 8; q++) r[q] = _mm256_load_ps((const float *)pairs + (w + q) * 32 + i);
-        gemm_transpose8(r);
-        for (int q = 0; q < 8; q++) _mm256_storeu_ps((float *)panel + (i + q) * 16 + w, r[q]);
-      }
-    }
-  }
-}
-static void gemm_pack_amx(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
-                          int64_t k_count, int64_t words) {
-  for (int64_t p = 0; p < panels; p++, panel += gemm_panel_words(width, words))
-    gemm_pack_amx_panel(panel, gemm_source(x, i0 + p * width, k0, k_count), x->k_contiguous, words);
-}
-static void gemm_tile_amx(const uint32_t *a, const uint32_t *b, int64_t words, float *tile, bool add) {
-  amx_zero(0); amx_zero(1); amx_zero(2); amx_zero(3);
-  for (int64_t w = 0; w < words; w += 16, a += AMX_STEP, b += AMX_STEP) {
-    amx_load(4, a, 64);
-    amx_load(6, b, 128);
-    amx_dot(0, 4, 6);
-    amx_load(7, b + 16, 128);
-    amx_dot(1, 4, 7);
-    amx_load(5, a + 256, 64);
-    amx_dot(2, 5, 6);
-    amx_dot(3, 5, 7);
-  }
-  // Sums start at zero and are added afterwards: loading them into the tiles first costs a third at K = 2048.
-  alignas(64) float sums[32 * 32];
-  float *to = add ? sums : tile;
-  amx_store(0, to, 128);
-  amx_store(1, to + 16, 128);
-  amx_store(2, to + 16 * 32, 128);
-  amx_store(3, to + 16 * 32 + 16, 128);
-  if (add) for (int i = 0; i < 32 * 32; i += VF) vf_store(tile + i, vf_add(vf_load(tile + i), vf_load(sums + i)));
-}
-#endif
-
-// ---- one kernel per kind of arithmetic -----------------------------------------------------------------------------
-// Packs `panels` panels of rows i0.., k0 .. k0+k_count, padded to `words` words of k.
-typedef void GemmPack(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
-                      int64_t k_count, int64_t words);
-struct GemmKernel {
-  int mr, k_per_word, word_multiple;             // panels are padded to word_multiple words
-  GemmPack *pack_a, *pack_b;
-  void (*tile)(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, bool add);
-};
-static GemmKernel gemm_kernel(Dtype dtype) {
-#if defined(__AMX_BF16__) || AMX_EMULATED
-  if (dtype == BF16) return GemmKernel{32, 2, 16, gemm_pack_amx, gemm_pack_pairs, gemm_tile_amx};
+  if (split) return gemm_kernel_split();
+  if (dtype == BF16)
+    return GemmKernel{32, 32, AMX_WORDS, GEMM_K_WORDS, 256, AMX_WORDS, gemm_pack_amx, gemm_pack_pairs, gemm_tile_amx,
+                      NULL};
 #elif defined(__AVX512BF16__)
   if (dtype == BF16)
-    return GemmKernel{GEMM_MR, 2, 8, gemm_pack_pairs, gemm_pack_pairs, gemm_tile<GEMM_MR, GEMM_NR / VF, true>};
+    return GemmKernel{few ? 2 : GEMM_MR, 32, 16, GEMM_K_WORDS, GEMM_K_WORDS, 0, gemm_pack_pairs, gemm_pack_pairs,
+                      few ? gemm_tile<2, GEMM_NR / VF, true> : gemm_tile<GEMM_MR, GEMM_NR / VF, true>, NULL};
 #endif
-  GemmPack *pack = NULL;
-  DISPATCH(dtype, T, pack = gemm_pack_f32<T>);
-  return GemmKernel{GEMM_MR, 1, 8, pack, pack, gemm_tile<GEMM_MR, GEMM_NR / VF, false>};
+  CHECK(!split, "matmul: %s has no tiles to split fp32 products into", c->ops->name);
+  DISPATCH(dtype, T, return gemm_kernel_fma<T>(few));
+  return GemmKernel{};
 }
 
-// ---- blocks --------------------------------------------------------------------------------------------------------
-struct GemmPlan { int64_t k, k_blocks, rows, row_blocks, cols, col_blocks; };
+// ---- plan ----------------------------------------------------------------------------------------------------------
+struct GemmPlan {
+  int64_t k, k_blocks, words;                    // of a block of k: summed indices, packed words (the last has fewer)
+  int64_t rows, cols;                            // of a task
+  int64_t pass_rows, pass_cols, pass_k_blocks;   // of a pass
+};
 
-static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads) {
+// Free choices: whole panels, about equal blocks, tasks small enough that the threads have about equal shares.
+static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, size_t shared_bytes) {
   GemmPlan p;
-  // By K alone: this is what fixes the order of sums.
-  p.k_blocks = gemm_ceil_div(j->K, (int64_t)GEMM_K_WORDS * g->k_per_word);
-  p.k = gemm_round_up(gemm_ceil_div(j->K, p.k_blocks), 16 * g->k_per_word);
+  const int64_t M = j->a.count, N = j->b.count;
+  p.k = gemm_block_k(j->K, g);
   p.k_blocks = gemm_ceil_div(j->K, p.k);
-  // Free choices: whole panels, about equal blocks, row blocks cut further until the threads have about equal shares.
-  const int64_t M = j->a.count, N = j->b.count, max_rows = GEMM_ROWS / g->mr * g->mr, most_blocks = M / (4 * g->mr);
-  p.col_blocks = gemm_ceil_div(N, GEMM_COLS);
-  p.cols = gemm_round_up(gemm_ceil_div(N, p.col_blocks), GEMM_NR);
-  p.col_blocks = gemm_ceil_div(N, p.cols);
-  p.row_blocks = gemm_ceil_div(M, max_rows);
-  for (int64_t n = p.row_blocks * p.col_blocks; n % threads && n < 4 * threads && p.row_blocks < most_blocks;
-       n += p.col_blocks)
-    p.row_blocks++;
-  p.rows = gemm_round_up(gemm_ceil_div(M, p.row_blocks), g->mr);
-  p.row_blocks = gemm_ceil_div(M, p.rows);
+  p.words = gemm_words(g, gemm_min(p.k, j->K));
+  const bool few = M <= GEMM_A_PANELS * g->mr;   // rows: b is used once, so in L2, where it was packed
+  int64_t most_cols = p.k_blocks > 1 ? (int64_t)GEMM_COLS : gemm_min(GEMM_COLS_MAX, GEMM_B_WORDS / p.words);
+  most_cols = few ? GEMM_COLS / 2 : most_cols / GEMM_NR * GEMM_NR;
+  p.cols = gemm_round_up(gemm_ceil_div(N, gemm_ceil_div(N, most_cols)), GEMM_NR);
+  // What fits of b: all of k of some tasks' columns, or some k blocks of one task's columns.
+  const int64_t fit = (int64_t)shared_bytes / 4 / gemm_panel_words(GEMM_NR, p.words) / (p.cols / GEMM_NR);
+  p.pass_k_blocks = fit >= p.k_blocks ? p.k_blocks : fit;
+  p.pass_cols = p.cols * (fit >= p.k_blocks ? fit / p.k_blocks : 1);
+  if (few) p.pass_cols = gemm_min(p.pass_cols, p.cols * threads);
+  const int64_t most_rows = GEMM_ROWS / g->mr * g->mr, col_tasks = gemm_ceil_div(gemm_min(N, p.pass_cols), p.cols);
+  int64_t row_tasks = gemm_ceil_div(M, most_rows);
+  const int64_t most_row_tasks = gemm_ceil_div(M, 4 * g->mr);
+  while (row_tasks < most_row_tasks && row_tasks * col_tasks % threads && row_tasks * col_tasks < 8 * threads)
+    row_tasks++;
+  p.rows = gemm_round_up(gemm_ceil_div(M, row_tasks), g->mr);
+  p.pass_rows = M;
+  if (p.pass_k_blocks < p.k_blocks) {            // sums wait in the threads' scratch from pass to pass: a task each
+    p.rows = gemm_min(GEMM_ROWS_WAIT / g->mr * g->mr, gemm_round_up(gemm_ceil_div(M, threads), g->mr));
+    p.pass_rows = p.rows * threads;
+  }
   return p;
 }
 
-// sums[i] = or += the sum over k0 .. k0+k_count of a(i0+i, k), i < rows: four chains by k mod 4, then (0+1)+(2+3).
-// It reads what packing is about to read, so it costs little memory traffic (1 to 3 % of the product).
-template <class T>
-static void gemm_sum_columns(float *sums, const GemmOperand *a, int64_t i0, int64_t rows, int64_t k0, int64_t k_count,
-                             bool add) {
-  for (int64_t i = 0; i < rows; i += VF) {
-    const T *from = (const T *)a->data + k0 * a->stride + i0 + i;
-    const int64_t readable = a->count - i0 - i;
-    vf chain[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
-    for (int64_t k = 0; k < k_count; k += 4) {
-      for (int64_t q = 0; q < 4 && k + q < k_count; q++) {
-        const T *p = from + (k + q) * a->stride;
-        chain[q] = vf_add(chain[q], readable >= VF ? vf_load(p) : vf_load_n(p, readable));
-      }
+// ---- tasks ---------------------------------------------------------------------------------------------------------
+struct GemmPass { int64_t row, row_end, col, col_end, k_block, k_block_end, tasks, row_tasks; };
+// What a thread works on and where it is: a group of a's panels times the task's columns.
+struct GemmPlace { int64_t task, k_block, row, rows, col, cols; };
+struct GemmWork {
+  const GemmJob *j;
+  const GemmKernel *g;
+  const GemmPlan *p;
+  GemmPass pass;
+  uint32_t *b;                                   // shared
+  int64_t *next_task;                            // shared
+  GemmScratch s;
+  GemmSide side;
+  int64_t strips;                                // begun so far
+};
+
+INLINE int64_t gemm_k_count(const GemmWork *w, int64_t k_block) {
+  return gemm_min(w->p->k, w->j->K - k_block * w->p->k);
+}
+INLINE int64_t gemm_words(const GemmWork *w, int64_t k_block) { return gemm_words(w->g, gemm_k_count(w, k_block)); }
+static int64_t gemm_take_task(GemmWork *w, bool first) {
+  if (w->p->pass_k_blocks < w->p->k_blocks) return first ? omp_get_thread_num() : w->pass.tasks;
+  int64_t task;
+#pragma omp atomic capture
+  task = (*w->next_task)++;
+  return task;
+}
+static GemmPlace gemm_task_begin(GemmWork *w, bool first) {
+  const GemmPass *s = &w->pass;
+  GemmPlace at = {gemm_take_task(w, first), s->k_block, 0, 0, 0, 0};
+  if (at.task >= s->tasks) return at;
+  at.row = s->row + at.task % s->row_tasks * w->p->rows;
+  at.col = s->col + at.task / s->row_tasks * w->p->cols;
+  at.cols = gemm_min(w->p->cols, s->col_end - at.col);
+  return at;
+}
+INLINE int64_t gemm_task_row(const GemmWork *w, GemmPlace at) {
+  return w->pass.row + at.task % w->pass.row_tasks * w->p->rows;
+}
+INLINE int64_t gemm_task_row_end(const GemmWork *w, GemmPlace at) {
+  return gemm_min(gemm_task_row(w, at) + w->p->rows, w->pass.row_end);
+}
+INLINE int64_t gemm_group_rows(const GemmWork *w, GemmPlace at) {
+  return gemm_min(w->g->mr * GEMM_A_PANELS, gemm_task_row_end(w, at) - at.row);
+}
+static GemmPlace gemm_next_place(GemmWork *w, GemmPlace at) {
+  at.row += at.rows;
+  if (at.row < gemm_task_row_end(w, at)) return at;
+  at.row = gemm_task_row(w, at);
+  return ++at.k_block < w->pass.k_block_end ? at : gemm_task_begin(w, false);
+}
+// Gets a group ready to be packed.
+static GemmGroup gemm_group(const GemmWork *w, GemmPlace at, int buffer) {
+  const GemmPlan *p = w->p;
+  GemmGroup x = {};
+  if (at.task >= w->pass.tasks) return x;
+  x.j = w->j;
+  x.g = w->g;
+  x.to = w->s.group[buffer];
+  x.row = at.row;
+  x.rows = at.rows;
+  x.k0 = at.k_block * p->k;
+  x.k_count = gemm_k_count(w, at.k_block);
+  x.words = gemm_words(w, at.k_block);
+  x.chains = w->s.chains;
+  x.sums = w->j->finish_sums && at.col == 0 ? w->s.sums + (at.row - gemm_task_row(w, at)) : NULL;
+  x.first_k = at.k_block == 0;
+  x.last_k = at.k_block + 1 == p->k_blocks;
+  x.pieces = w->g->chunk_words ? x.words / w->g->chunk_words * gemm_ceil_div(at.rows, w->g->mr) : 1;
+  return x;
+}
+// Where b's panels of a k block and of columns col.. lie.
+INLINE uint32_t *gemm_b_panels(const GemmWork *w, int64_t k_block, int64_t col) {
+  const int64_t panels = gemm_ceil_div(w->pass.col_end - w->pass.col, GEMM_NR);
+  return w->b + (k_block - w->pass.k_block) * panels * gemm_panel_words(GEMM_NR, w->p->words) +
+         (col - w->pass.col) / GEMM_NR * gemm_panel_words(GEMM_NR, gemm_words(w, k_block));
+}
+// Spreads what is to be done beside a group's products evenly over their steps.
+static void gemm_side_spread(GemmWork *w, GemmPlace at, int64_t words) {
+  GemmSide *s = &w->side;
+  if (!w->g->chunk_words) return;
+  const int64_t panels = gemm_ceil_div(at.rows, w->g->mr), col_panels = gemm_ceil_div(at.cols, GEMM_NR);
+  const int64_t steps = col_panels * (words / w->g->chunk_words), group_steps = steps * panels;
+  s->units_a_step = gemm_ceil_div(w->g->mr * gemm_ceil_div(at.cols, GEMM_UNIT_COLS), steps);
+  s->every = s->wait = s->ahead.pieces ? group_steps / s->ahead.pieces : 0;
+  if (w->pass.k_block_end - w->pass.k_block < 2) return;
+  const int64_t groups = gemm_ceil_div(w->p->rows, w->g->mr * GEMM_A_PANELS);
+  const int64_t group = (at.row - gemm_task_row(w, at)) / (w->g->mr * GEMM_A_PANELS);
+  const int64_t lines = col_panels * gemm_panel_words(GEMM_NR, w->p->words) / 16, share = gemm_ceil_div(lines, groups);
+  const int64_t k_block = at.k_block + 1 < w->pass.k_block_end ? at.k_block + 1 : w->pass.k_block;
+  s->fetch = (const char *)gemm_b_panels(w, k_block, at.col) + group * share * 64;
+  s->fetch_lines = gemm_min(share, lines - group * share);
+  s->fetch_lines_a_step = gemm_ceil_div(share, group_steps);
+}
+// A strip's sums are complete.
+static void gemm_strip_done(GemmWork *w, float *strip, int64_t stride, GemmPlace at, int64_t row) {
+  const int64_t rows = gemm_min(w->g->mr, at.row + at.rows - row);
+  GemmSide *s = &w->side;
+  if (w->g->mend)
+    for (int64_t col = 0; col < at.cols; col += GEMM_NR)
+      w->g->mend(w->j, strip + col / GEMM_NR * stride, row, at.col + col, rows, gemm_min(GEMM_NR, at.cols - col));
+  if (!w->g->chunk_words) { w->j->finish(w->j, strip, stride, row, at.col, rows, at.cols); return; }
+  gemm_side_finish(s, INT64_MAX);
+  s->strip = strip;
+  s->stride = stride;
+  s->row = row;
+  s->col = at.col;
+  s->rows = rows;
+  s->cols = at.cols;
+  s->r = s->c = 0;
+}
+static void gemm_multiply_group(GemmWork *w, GemmPlace at, const uint32_t *a) {
+  const GemmPlan *p = w->p;
+  const int64_t mr = w->g->mr, tile_floats = mr * GEMM_NR, words = gemm_words(w, at.k_block);
+  gemm_side_spread(w, at, words);
+  for (int64_t row = at.row; row < at.row + at.rows; row += mr, a += gemm_panel_words(mr, words)) {
+    // One block of k: two strips take turns. More: each panel's strip waits for the next block.
+    const int64_t n = p->k_blocks == 1 ? w->strips++ % 2 : (row - gemm_task_row(w, at)) / mr;
+    float *const strip = w->s.strips + n * p->cols * mr, *to = strip;
+    if (p->k_blocks > 1 && at.k_block == 0) gemm_side_finish(&w->side, INT64_MAX);
+    const uint32_t *b = gemm_b_panels(w, at.k_block, at.col);
+    for (int64_t col = 0; col < at.cols; col += GEMM_NR, b += gemm_panel_words(GEMM_NR, words), to += tile_floats) {
+      const bool add = at.k_block > 0;
+      float *tile = add ? w->s.tile[col / GEMM_NR % 2] : to;
+      if (add && !w->g->chunk_words)             // needed 10 000 cycles from here
+        for (int64_t i = 0; i < tile_floats; i += VF) _mm_prefetch(to + i, _MM_HINT_T0);
+      w->g->tile(a, b, words, tile, &w->side);
+      gemm_side_add(&w->side, INT64_MAX);
+      if (!add) continue;
+      w->side.add_to = to;
+      w->side.add_from = tile;
+      w->side.add_left = tile_floats;
+      if (!w->g->chunk_words) gemm_side_add(&w->side, INT64_MAX);
     }
-    vf sum = vf_add(vf_add(chain[0], chain[1]), vf_add(chain[2], chain[3]));
-    if (add) sum = vf_add(vf_load_n(sums + i, rows - i), sum);
-    vf_store_n(sums + i, sum, rows - i);
+    gemm_side_add(&w->side, INT64_MAX);
+    if (at.k_block + 1 == p->k_blocks) gemm_strip_done(w, strip, tile_floats, at, row);
+  }
+}
+// All tasks a thread gets of a pass.
+static void gemm_pass(GemmWork *w) {
+  int buffer = 0;
+  GemmPlace at = gemm_task_begin(w, true);
+  if (at.task < w->pass.tasks) at.rows = gemm_group_rows(w, at);
+  w->side.ahead = gemm_group(w, at, buffer);
+  while (w->side.ahead.pieces > 0) gemm_pack_piece(&w->side.ahead);
+  while (at.task < w->pass.tasks) {
+    GemmPlace next = gemm_next_place(w, at);
+    if (next.task < w->pass.tasks) next.rows = gemm_group_rows(w, next);
+    w->side.ahead = gemm_group(w, next, !buffer);
+    gemm_multiply_group(w, at, w->s.group[buffer]);
+    while (w->side.ahead.pieces > 0) gemm_pack_piece(&w->side.ahead);
+    buffer = !buffer;
+    at = next;
+  }
+  gemm_side_finish(&w->side, INT64_MAX);
+}
+// b's part of a pass, by all threads; returns when all of it is there.
+static void gemm_pack_pass(GemmWork *w, int threads) {
+  const GemmPlan *p = w->p;
+  const GemmPass *s = &w->pass;
+  const int64_t panels = gemm_ceil_div(s->col_end - s->col, GEMM_NR), k_blocks = s->k_block_end - s->k_block;
+  int64_t unit = gemm_ceil_div(panels * k_blocks, 4 * threads);          // panels: wide enough for runs of some lines
+  unit = unit > 8 ? 8 : unit;
+  const int64_t units = gemm_ceil_div(panels, unit);
+#pragma omp for schedule(dynamic)
+  for (int64_t t = 0; t < units * k_blocks; t++) {
+    const int64_t k_block = s->k_block + t / units, first = t % units * unit, col = s->col + first * GEMM_NR;
+    w->g->pack_b(gemm_b_panels(w, k_block, col), GEMM_NR, gemm_min(unit, panels - first), &w->j->b, col,
+                 k_block * p->k, gemm_k_count(w, k_block), gemm_words(w, k_block));
   }
 }
 
-static void gemm_block(const GemmJob *j, const GemmKernel *g, const GemmPlan *p, GemmScratch s, int64_t row0,
-                       int64_t col0) {
-  const int64_t row_end = gemm_min(row0 + p->rows, j->a.count), col_end = gemm_min(col0 + p->cols, j->b.count);
-  const bool want_sums = j->finish_sums && col0 == 0;
-  for (int64_t kb = 0; kb < p->k_blocks; kb++) {
-    const int64_t k0 = kb * p->k, k_count = gemm_min(p->k, j->K - k0);
-    const int64_t words = gemm_round_up(gemm_ceil_div(k_count, g->k_per_word), g->word_multiple);
-    g->pack_b(s.b, GEMM_NR, gemm_ceil_div(col_end - col0, GEMM_NR), &j->b, col0, k0, k_count, words);
-    for (int64_t row = row0; row < row_end; row += g->mr * GEMM_A_PANELS) {
-      const int64_t rows = gemm_min(g->mr * GEMM_A_PANELS, row_end - row);
-      if (want_sums)
-        DISPATCH(j->a.dtype, T, gemm_sum_columns<T>(s.sums + (row - row0), &j->a, row, rows, k0, k_count, kb > 0));
-      g->pack_a(s.a, g->mr, gemm_ceil_div(rows, g->mr), &j->a, row, k0, k_count, words);
-      for (int64_t r = 0; r < rows; r += g->mr) {
-        const uint32_t *a = s.a + r / g->mr * gemm_panel_words(g->mr, words), *b = s.b;
-        for (int64_t col = col0; col < col_end; col += GEMM_NR, b += gemm_panel_words(GEMM_NR, words)) {
-          // With one k block every tile can use the same memory, which then stays in L1.
-          float *tile = p->k_blocks == 1 ? s.tiles : s.tiles + (row + r - row0) * p->cols + (col - col0) * g->mr;
-          g->tile(a, b, words, tile, kb > 0);
-          if (kb + 1 < p->k_blocks) continue;
-          j->finish(j, tile, row + r, col, gemm_min(g->mr, rows - r), gemm_min(GEMM_NR, col_end - col));
+// Computes the job with c->threads threads, in gemm_workspace_bytes() of c->workspace.
+static void gemm(Ctx *c, const GemmJob *j) {
+  const size_t need = gemm_workspace_bytes(c, F32, 0), own = (size_t)c->threads * GEMM_THREAD_BYTES;
+  CHECK(c->workspace_bytes >= need, "matmul: needs a workspace of %zu bytes, has %zu", need, c->workspace_bytes);
+  CHECK(j->a.count > 0 && j->b.count > 0 && j->K > 0, "matmul: %lld x %lld of %lld, needs one of each at least",
+        (long long)j->a.count, (long long)j->b.count, (long long)j->K);
+  const GemmKernel g = gemm_kernel(c, j->a.dtype, j->a.count);
+  const size_t shared = c->workspace_bytes - own;
+  uint32_t *b = (uint32_t *)((char *)c->workspace + own);
+  int64_t next_task = 0;
+#pragma omp parallel num_threads(c->threads)
+  {
+    const int threads = omp_get_num_threads();
+    const GemmPlan p = gemm_plan(j, &g, threads, shared);
+    GemmWork w = {j, &g, &p, {}, b, &next_task, gemm_scratch(c, omp_get_thread_num()), {}, 0};
+    GemmPass *s = &w.pass;
+    w.side.j = j;
+    amx_thread_begin();
+    for (s->col = 0; s->col < j->b.count; s->col = s->col_end) {
+      s->col_end = gemm_min(s->col + p.pass_cols, j->b.count);
+      for (s->row = 0; s->row < j->a.count; s->row = s->row_end) {
+        s->row_end = gemm_min(s->row + p.pass_rows, j->a.count);
+        s->row_tasks = gemm_ceil_div(s->row_end - s->row, p.rows);
+        s->tasks = s->row_tasks * gemm_ceil_div(s->col_end - s->col, p.cols);
+        for (s->k_block = 0; s->k_block < p.k_blocks; s->k_block = s->k_block_end) {
+          s->k_block_end = gemm_min(s->k_block + p.pass_k_blocks, p.k_blocks);
+          const bool again = s->col || s->row || s->k_block;
+          if (again) {
+#pragma omp barrier
+          }
+#pragma omp single nowait
+          next_task = 0;
+          gemm_pack_pass(&w, threads);
+          gemm_pass(&w);
         }
       }
     }
+    amx_thread_end();
   }
-  if (want_sums) j->finish_sums(j, s.sums, row0, row_end - row0);
 }
-
-// Computes the job with c->threads threads; needs gemm_workspace_bytes(c) of c->workspace.
-static void gemm(Ctx *c, const GemmJob *j) {
-  CHECK(c->workspace_bytes >= gemm_workspace_bytes(c), "matmul: needs a workspace of %zu bytes, has %zu",
-        gemm_workspace_bytes(c), c->workspace_bytes);
-  const GemmKernel g = gemm_kernel(j->a.dtype);
-  const GemmPlan p = gemm_plan(j, &g, c->threads);
-#pragma omp parallel num_threads(c->threads)
-  {
-    gemm_thread_begin();
+// The job's finish_sums alone, with the bits gemm() gives it; b and finish are not looked at. As much workspace.
+static void gemm_sums(Ctx *c, const GemmJob *j) {
+  const size_t need = gemm_workspace_bytes(c, F32, 0);
+  CHECK(c->workspace_bytes >= need, "matmul: needs a workspace of %zu bytes, has %zu", need, c->workspace_bytes);
+  const GemmKernel g = gemm_kernel(c, j->a.dtype, j->a.count);
+  const int64_t M = j->a.count, k = gemm_block_k(j->K, &g);
+  const int64_t rows = gemm_min(GEMM_GROUP_ROWS, gemm_round_up(gemm_ceil_div(M, c->threads), VF));
+#pragma omp parallel for schedule(dynamic) num_threads(c->threads)
+  for (int64_t row = 0; row < M; row += rows) {
     const GemmScratch s = gemm_scratch(c, omp_get_thread_num());
-#pragma omp for schedule(dynamic) nowait
-    for (int64_t t = 0; t < p.row_blocks * p.col_blocks; t++)
-      gemm_block(j, &g, &p, s, t % p.row_blocks * p.rows, t / p.row_blocks * p.cols);
-    gemm_thread_end();
+    const int64_t n = gemm_min(rows, M - row);
+    for (int64_t k0 = 0; k0 < j->K; k0 += k) {
+      DISPATCH(j->a.dtype, T, gemm_sum_columns<T>(s.chains, &j->a, row, n, k0, gemm_min(k, j->K - k0), false));
+      gemm_add_chains(s.sums, s.chains, n, k0 > 0);
+    }
+    j->finish_sums(j, s.sums, row, n);
   }
 }

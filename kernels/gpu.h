@@ -7,6 +7,7 @@
 //   mma_16816, ldmatrix_x4, ldmatrix_x4_trans       tensor cores, sm_80 and later (PTX ISA, "Matrix fragments")
 //   cp_async16, cp_async_commit, cp_async_wait      16 bytes global -> shared, in the background
 //   Pack<T>, load_pack, store_pack                  16 bytes of T at once
+//   pack2, unpack2, pack4_fp8, unpack4_fp8          a register of two or four numbers from and to fp32
 //   warp_sum, warp_max, block_sum                   fixed order of additions
 //   RANGE_BEGIN, RANGE_END, DEVICE_NAME_STREAM, DEVICE_NAME_EVENT                names for traces
 #pragma once
@@ -22,6 +23,19 @@ enum { WARP = 32 };
 
 // More than 48 KiB of dynamic shared memory must be asked for. A function: a literal 0 compared would be a warning.
 static inline bool large_shared(size_t bytes) { return bytes > (48u << 10); }
+
+HD uint32_t pack4_fp8_plain(const float x[4]) {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; i++) {
+    fp8 byte;
+    round_to(&byte, x[i]);
+    word |= (uint32_t)byte.bits << 8 * i;
+  }
+  return word;
+}
+HD void unpack4_fp8_plain(uint32_t word, float x[4]) {
+  for (int i = 0; i < 4; i++) x[i] = to_f32(fp8{(uint8_t)(word >> 8 * i)});
+}
 
 #if DEVICE_COMPILER == 1
 #define UNROLL _Pragma("unroll")
@@ -109,6 +123,29 @@ template <> __device__ inline void unpack2<fp16>(uint32_t pair, float *low, floa
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
       : "=f"(*low), "=f"(*high) : "r"(pair));
 }
+// Four floats rounded to fp8 and packed, the first in the lowest byte, as round_to; and back, exact. sm_89 and later
+// have instructions for a pair; back they go by way of fp16, which holds every fp8.
+__device__ static inline uint32_t pack4_fp8(const float x[4]) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1]), "f"(x[0]));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x[3]), "f"(x[2]));
+  return (uint32_t)low | (uint32_t)high << 16;
+#else
+  return pack4_fp8_plain(x);
+#endif
+}
+__device__ static inline void unpack4_fp8(uint32_t word, float x[4]) {
+#if __CUDA_ARCH__ >= 890
+  UNROLL for (int i = 0; i < 4; i += 2) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((uint16_t)(word >> 8 * i)));
+    unpack2<fp16>(pair, &x[i], &x[i + 1]);
+  }
+#else
+  unpack4_fp8_plain(word, x);
+#endif
+}
 // What the host would have checked, had it not been in device memory.
 #define DEVICE_CHECK(cond, what) assert((cond) && what)
 __device__ static inline float fast_exp2(float x) {
@@ -160,6 +197,8 @@ template <class T> static inline void unpack2(uint32_t pair, float *low, float *
   *low = to_f32(l);
   *high = to_f32(h);
 }
+static inline uint32_t pack4_fp8(const float x[4]) { return pack4_fp8_plain(x); }
+static inline void unpack4_fp8(uint32_t word, float x[4]) { unpack4_fp8_plain(word, x); }
 #define DEVICE_CHECK(cond, what) CHECK(cond, "%s", what)
 static inline float fast_exp2(float x) { return exp2f(x); }
 

@@ -6,10 +6,10 @@
 //   backward           xhat = (residual - mean) rstd,  g = dout weight
 //                      dresidual += rstd (g - mean(g) - xhat mean(g xhat))      one rounding, when stored
 //                      dbranch    = dropout(dresidual as stored)
-//                      dweight    = sum over rows of dout xhat,  dbias = sum over rows of dout
+//                      dweight    = or += sum over rows of dout xhat,  dbias = or += sum over rows of dout
 //
 //   in, out, branch, residual and their gradients (B,T,C), weight, bias (C): one dtype
-//   mean, rstd (B,T) fp32   dweight, dbias (C) of any floating dtype
+//   mean, rstd (B,T) fp32   dweight, dbias (C) of any floating dtype, one for both; to be added to: fp32
 // Dropout: sample drop.sample0 + b, element t C + c.
 // Order of sums: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64 rows
 // in order, then the blocks in order.
@@ -61,18 +61,17 @@ static inline void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor ou
   c->ops->residual_layernorm_forward(c, residual, out, mean, rstd, in, branch, weight, bias, drop);
 }
 
-// Adds to dresidual; overwrites dbranch, dweight, dbias. Without dropout dbranch may be absent (data NULL) or dresidual
-// itself: both are the same numbers, and nothing more is written.
+// Adds to dresidual; overwrites dbranch; overwrites dweight and dbias or, with ADD, adds the finished fp32 sums.
+// dweight, dbias or both may be absent (data NULL). Without dropout dbranch may be
+// absent or dresidual itself: both are the same numbers, and nothing more is written.
 static inline void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias,
                                       Tensor dout, Tensor residual, Tensor weight, Tensor mean, Tensor rstd,
-                                      Dropout drop) {
+                                      Dropout drop, Accumulate mode) {
   int64_t B = dout.shape[0], T = dout.shape[1], C = dout.shape[2];
   CHECK_SHAPE(dout, B, T, C);
   CHECK_SHAPE(dresidual, B, T, C);
   CHECK_SHAPE(residual, B, T, C);
   CHECK_SHAPE(weight, C);
-  CHECK_SHAPE(dweight, C);
-  CHECK_SHAPE(dbias, C);
   CHECK_SHAPE(mean, B, T);
   CHECK_SHAPE(rstd, B, T);
   CHECK_DTYPE(mean, F32);
@@ -80,222 +79,240 @@ static inline void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, 
   CHECK_DTYPE(dresidual, dout.dtype);
   CHECK_DTYPE(residual, dout.dtype);
   CHECK_DTYPE(weight, dout.dtype);
-  CHECK_DTYPE(dbias, dweight.dtype);
+  if (dweight.data) { CHECK_SHAPE(dweight, C); if (mode == ADD) CHECK_DTYPE(dweight, F32); }
+  if (dbias.data) { CHECK_SHAPE(dbias, C); if (mode == ADD) CHECK_DTYPE(dbias, F32); }
+  if (dweight.data && dbias.data) CHECK_DTYPE(dbias, dweight.dtype);
   if (dbranch.data && dbranch.data != dresidual.data) {
     CHECK_SHAPE(dbranch, B, T, C);
     CHECK_DTYPE(dbranch, dout.dtype);
   } else {
     CHECK(drop.p == 0.0f, "layernorm_backward: dropout %g needs a dbranch of its own", (double)drop.p);
   }
-  c->ops->layernorm_backward(c, dresidual, dbranch, dweight, dbias, dout, residual, weight, mean, rstd, drop);
+  c->ops->layernorm_backward(c, dresidual, dbranch, dweight, dbias, dout, residual, weight, mean, rstd, drop, mode);
 }
 #endif
 
 #if PART_CPU
 #include "random.h"
 
-static size_t layernorm_partials_bytes(int64_t rows, int64_t C) {             // two sums a column and block of rows
+// The workspace holds weight and bias in fp32, then two sums a column and block of rows.
+static size_t layernorm_workspace_needed(int64_t rows, int64_t C) {
   int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
-  return (size_t)(blocks * 2 * C) * sizeof(float);
+  return (size_t)((blocks + 1) * 2 * C) * sizeof(float);
 }
 static size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
-  return layernorm_partials_bytes(q.batch * q.seq_len, q.n_embd);
+  return layernorm_workspace_needed(q.batch * q.seq_len, q.n_embd);
+}
+static inline void layernorm_check_workspace(const char *op, const Ctx *c, int64_t rows, int64_t C) {
+  CHECK(c->workspace_bytes >= layernorm_workspace_needed(rows, C), "%s: workspace of %zu bytes, needs %zu", op,
+        c->workspace_bytes, layernorm_workspace_needed(rows, C));
+}
+// A vector of C parameters in fp32: every row needs it, so it is widened once a call, into `room`.
+static inline const float *layernorm_widened(float *, const float *from, int64_t) { return from; }
+template <class T> static const float *layernorm_widened(float *room, const T *from, int64_t C) {
+  for (int64_t i = 0; i < C; i++) room[i] = to_f32(from[i]);
+  return room;
 }
 
 // ---- forward -------------------------------------------------------------------------------------------------------
-struct LayernormStats { float mean, rstd; };
+template <class T> struct LayernormForward {     // pointers of one call
+  T *out, *residual;
+  float *mean, *rstd;
+  const T *in, *branch;
+  const float *weight, *bias;
+  int64_t C, seq_len;
+  Dropout drop;
+};
 
 template <class T> INLINE vf layernorm_squares(vf sum, const T *x, vf mean, int64_t n) {
   vf d = vf_sub(vf_load_n(x, n), mean);
   if (n < VF) d = vf_select(vm_first(n), d, vf_zero());
   return vf_fma(d, d, sum);
 }
-// The second pass over a row that is in L1 costs little and has none of the cancellation of sum x^2 - mean^2.
-template <class T> static LayernormStats layernorm_stats(const T *x, vf sum, int64_t C) {
-  LayernormStats s;
-  s.mean = vf_sum(sum) / (float)C;
-  const vf mean = vf_set1(s.mean);
+template <class T> INLINE void layernorm_write(const LayernormForward<T> *p, T *out, const T *x, int64_t i, vf mean,
+                                               vf rstd, int64_t n) {
+  vf xhat = vf_mul(vf_sub(vf_load_n(x + i, n), mean), rstd);
+  vf_store_n(out + i, vf_fma(xhat, vf_load_n(p->weight + i, n), vf_load_n(p->bias + i, n)), n);
+}
+// Row r, which is x, and the sum of its elements. The second pass over a row that is in L1 costs little and has none of
+// the cancellation of sum x^2 - mean^2.
+template <class T> INLINE void layernorm_finish_row(const LayernormForward<T> *p, int64_t r, const T *x, vf sum) {
+  const int64_t C = p->C;
+  T *out = p->out + r * C;
+  p->mean[r] = vf_sum(sum) / (float)C;
+  const vf mean = vf_set1(p->mean[r]);
   vf squares = vf_zero();
   int64_t i = 0;
   for (; i + VF <= C; i += VF) squares = layernorm_squares(squares, x + i, mean, VF);
   if (i < C) squares = layernorm_squares(squares, x + i, mean, C - i);
-  s.rstd = 1.0f / sqrtf(vf_sum(squares) / (float)C + LAYERNORM_EPS);
-  return s;
+  p->rstd[r] = 1.0f / sqrtf(vf_sum(squares) / (float)C + LAYERNORM_EPS);
+  const vf rstd = vf_set1(p->rstd[r]);
+  for (i = 0; i + VF <= C; i += VF) layernorm_write(p, out, x, i, mean, rstd, VF);
+  if (i < C) layernorm_write(p, out, x, i, mean, rstd, C - i);
 }
-template <class T>
-INLINE void layernorm_write(T *out, const T *x, const T *weight, const T *bias, vf mean, vf rstd, int64_t n) {
-  vf xhat = vf_mul(vf_sub(vf_load_n(x, n), mean), rstd);
-  vf_store_n(out, vf_fma(xhat, vf_load_n(weight, n), vf_load_n(bias, n)), n);
-}
-template <class T>
-static void layernorm_finish_row(T *out, float *mean, float *rstd, const T *x, vf sum, const T *weight, const T *bias,
-                                 int64_t C) {
-  LayernormStats s = layernorm_stats(x, sum, C);
-  *mean = s.mean;
-  *rstd = s.rstd;
-  const vf vmean = vf_set1(s.mean), vrstd = vf_set1(s.rstd);
-  int64_t i = 0;
-  for (; i + VF <= C; i += VF) layernorm_write(out + i, x + i, weight + i, bias + i, vmean, vrstd, VF);
-  if (i < C) layernorm_write(out + i, x + i, weight + i, bias + i, vmean, vrstd, C - i);
-}
-template <class T>
-static void layernorm_forward_rows(Ctx *c, T *out, float *mean, float *rstd, const T *in, const T *weight,
-                                   const T *bias, int64_t rows, int64_t C) {
+template <class T> static void layernorm_forward_rows(Ctx *c, LayernormForward<T> call, int64_t rows) {
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t r = 0; r < rows; r++) {
-    const T *x = in + r * C;
+    const LayernormForward<T> p = call;          // a private copy stays in registers
+    const T *x = p.in + r * p.C;
     vf sum = vf_zero();
     int64_t i = 0;
-    for (; i + VF <= C; i += VF) sum = vf_add(sum, vf_load(x + i));
-    if (i < C) sum = vf_add(sum, vf_load_n(x + i, C - i));
-    layernorm_finish_row(out + r * C, mean + r, rstd + r, x, sum, weight, bias, C);
+    for (; i + VF <= p.C; i += VF) sum = vf_add(sum, vf_load(x + i));
+    if (i < p.C) sum = vf_add(sum, vf_load_n(x + i, p.C - i));
+    layernorm_finish_row(&p, r, x, sum);
   }
+}
+template <class T>
+static LayernormForward<T> layernorm_forward_call(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd,
+                                                  Tensor in, Tensor branch, Tensor weight, Tensor bias, Dropout drop) {
+  const int64_t C = numel(weight);
+  float *room = (float *)c->workspace;
+  return {(T *)out.data,    (T *)residual.data, (float *)mean.data, (float *)rstd.data,
+          (const T *)in.data, (const T *)branch.data, layernorm_widened(room, (const T *)weight.data, C),
+          layernorm_widened(room + C, (const T *)bias.data, C), C, in.shape[1], drop};
 }
 static void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
                                    Tensor bias) {
-  const int64_t rows = numel(mean), C = numel(weight);
+  layernorm_check_workspace("layernorm_forward", c, 0, numel(weight));
+  const Tensor none = {};
   DISPATCH(in.dtype, T,
-           layernorm_forward_rows<T>(c, (T *)out.data, (float *)mean.data, (float *)rstd.data, (T *)in.data,
-                                     (T *)weight.data, (T *)bias.data, rows, C));
+           layernorm_forward_rows(c, layernorm_forward_call<T>(c, none, out, mean, rstd, in, none, weight, bias, {}),
+                                  numel(mean)));
 }
 
 template <class T, bool DROP>
-INLINE vf layernorm_add(vf sum, T *residual, const T *in, const T *branch, const Dropout *d, int64_t s, int64_t e,
-                        int64_t n) {
-  vf x = vf_load_n(branch, n);
-  if (DROP) x = vf_mul(x, dropout_scale16(d, s, e));
-  vf_store_n(residual, vf_add(vf_load_n(in, n), x), n);
-  return vf_add(sum, vf_load_n(residual, n));    // what was stored, so that backward sees the same numbers
+INLINE vf layernorm_add(const LayernormForward<T> *p, vf sum, int64_t at, int64_t sample, int64_t element, int64_t n) {
+  vf x = vf_load_n(p->branch + at, n);
+  if (DROP) x = vf_mul(x, dropout_scale16(&p->drop, sample, element));
+  x = vf_add(vf_load_n(p->in + at, n), x);
+  return vf_add(sum, vf_keep_n(p->residual + at, x, n));         // as stored, so that backward sees the same numbers
 }
 template <class T, bool DROP>
-static void layernorm_residual_rows(Ctx *c, T *residual, T *out, float *mean, float *rstd, const T *in, const T *branch,
-                                    Tensor weight, Tensor bias, int64_t rows, int64_t seq_len, Dropout drop) {
-  const int64_t C = numel(weight);
+static void layernorm_residual_rows(Ctx *c, LayernormForward<T> call, int64_t rows) {
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t r = 0; r < rows; r++) {
-    const Dropout d = drop;                      // a private copy stays in registers
-    const int64_t at = r * C, sample = d.sample0 + r / seq_len, element = r % seq_len * C;
+    const LayernormForward<T> p = call;
+    const int64_t C = p.C, at = r * C, sample = p.drop.sample0 + r / p.seq_len, element = r % p.seq_len * C;
     vf sum = vf_zero();
     int64_t i = 0;
-    for (; i + VF <= C; i += VF)
-      sum = layernorm_add<T, DROP>(sum, residual + at + i, in + at + i, branch + at + i, &d, sample, element + i, VF);
-    if (i < C)
-      sum =
-          layernorm_add<T, DROP>(sum, residual + at + i, in + at + i, branch + at + i, &d, sample, element + i, C - i);
-    layernorm_finish_row(out + at, mean + r, rstd + r, residual + at, sum, (const T *)weight.data, (const T *)bias.data,
-                         C);
+    for (; i + VF <= C; i += VF) sum = layernorm_add<T, DROP>(&p, sum, at + i, sample, element + i, VF);
+    if (i < C) sum = layernorm_add<T, DROP>(&p, sum, at + i, sample, element + i, C - i);
+    layernorm_finish_row(&p, r, p.residual + at, sum);
   }
 }
 static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
                                             Tensor branch, Tensor weight, Tensor bias, Dropout drop) {
+  layernorm_check_workspace("residual_layernorm_forward", c, 0, numel(weight));
   if (drop.p > 0.0f) drop.step = c->state->in.step;
-  const int64_t rows = numel(mean), T_ = in.shape[1];
-  float *m = (float *)mean.data, *s = (float *)rstd.data;
-  if (drop.p > 0.0f)
-    DISPATCH(in.dtype, T, layernorm_residual_rows<T, true>(c, (T *)residual.data, (T *)out.data, m, s, (T *)in.data,
-                                                           (T *)branch.data, weight, bias, rows, T_, drop));
-  else
-    DISPATCH(in.dtype, T, layernorm_residual_rows<T, false>(c, (T *)residual.data, (T *)out.data, m, s, (T *)in.data,
-                                                            (T *)branch.data, weight, bias, rows, T_, drop));
+  DISPATCH(in.dtype, T, {
+    const LayernormForward<T> p =
+        layernorm_forward_call<T>(c, residual, out, mean, rstd, in, branch, weight, bias, drop);
+    if (drop.p > 0.0f) layernorm_residual_rows<T, true>(c, p, numel(mean));
+    else layernorm_residual_rows<T, false>(c, p, numel(mean));
+  });
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 template <class T> struct LayernormBackward {    // pointers of one call
   T *dresidual, *dbranch;
-  const T *dout, *residual, *weight;
-  const float *mean, *rstd;
+  const T *dout, *residual;
+  const float *weight, *mean, *rstd;
   int64_t C, seq_len;
   Dropout drop;
 };
+struct LayernormRow { vf mean, rstd, g_mean, gx_mean; };         // means of g and g xhat: sums, then divided
 
 template <class T>
-INLINE void layernorm_backward_sums(vf *g_sum, vf *gx_sum, const T *dout, const T *x, const T *weight, vf mean, vf rstd,
-                                    int64_t n) {
-  vf g = vf_mul(vf_load_n(dout, n), vf_load_n(weight, n));                    // missing lanes are 0
-  *g_sum = vf_add(*g_sum, g);
-  *gx_sum = vf_fma(g, vf_mul(vf_sub(vf_load_n(x, n), mean), rstd), *gx_sum);
+INLINE void layernorm_backward_sums(const LayernormBackward<T> *p, LayernormRow *s, int64_t at, int64_t i, int64_t n) {
+  const vf g = vf_mul(vf_load_n(p->dout + at + i, n), vf_load_n(p->weight + i, n));        // missing lanes are 0
+  s->g_mean = vf_add(s->g_mean, g);
+  s->gx_mean = vf_fma(g, vf_mul(vf_sub(vf_load_n(p->residual + at + i, n), s->mean), s->rstd), s->gx_mean);
 }
+// dweight, dbias: of this block of rows.
 template <class T, bool BRANCH, bool DROP>
-INLINE void layernorm_backward_write(const LayernormBackward<T> *p, float *dweight, float *dbias, int64_t at, int64_t i,
-                                     const vf *stats, int64_t sample, int64_t element, int64_t n) {
-  const vf mean = stats[0], rstd = stats[1], g_mean = stats[2], gx_mean = stats[3];
-  vf dout = vf_load_n(p->dout + at + i, n), g = vf_mul(dout, vf_load_n(p->weight + i, n));
-  vf xhat = vf_mul(vf_sub(vf_load_n(p->residual + at + i, n), mean), rstd);
+INLINE void layernorm_backward_write(const LayernormBackward<T> *p, const LayernormRow *s, float *dweight, float *dbias,
+                                     int64_t at, int64_t i, int64_t sample, int64_t element, int64_t n) {
+  const int64_t e = at + i;
+  const vf dout = vf_load_n(p->dout + e, n), g = vf_mul(dout, vf_load_n(p->weight + i, n));
+  const vf xhat = vf_mul(vf_sub(vf_load_n(p->residual + e, n), s->mean), s->rstd);
   vf_store_n(dweight + i, vf_fma(dout, xhat, vf_load_n(dweight + i, n)), n);
   vf_store_n(dbias + i, vf_add(dout, vf_load_n(dbias + i, n)), n);
-  vf dx = vf_sub(vf_sub(g, g_mean), vf_mul(xhat, gx_mean));
-  vf_store_n(p->dresidual + at + i, vf_fma(rstd, dx, vf_load_n(p->dresidual + at + i, n)), n);
-  if (!BRANCH) return;
-  vf stored = vf_load_n(p->dresidual + at + i, n);
+  const vf dx = vf_sub(vf_sub(g, s->g_mean), vf_mul(xhat, s->gx_mean));
+  vf stored = vf_keep_n(p->dresidual + e, vf_fma(s->rstd, dx, vf_load_n(p->dresidual + e, n)), n);
   if (DROP) stored = vf_mul(stored, dropout_scale16(&p->drop, sample, element + i));
-  vf_store_n(p->dbranch + at + i, stored, n);
+  if (BRANCH) vf_store_n(p->dbranch + e, stored, n);
 }
 template <class T, bool BRANCH, bool DROP>
 static void layernorm_backward_row(const LayernormBackward<T> *p, float *dweight, float *dbias, int64_t r) {
-  const int64_t C = p->C, at = r * C, sample = p->drop.sample0 + r / p->seq_len, element = r % p->seq_len * C;
-  const vf mean = vf_set1(p->mean[r]), rstd = vf_set1(p->rstd[r]);
-  vf g_sum = vf_zero(), gx_sum = vf_zero();
+  const int64_t C = p->C, sample = p->drop.sample0 + r / p->seq_len, element = r % p->seq_len * C;
+  LayernormRow s = {vf_set1(p->mean[r]), vf_set1(p->rstd[r]), vf_zero(), vf_zero()};
   int64_t i = 0;
-  for (; i + VF <= C; i += VF)
-    layernorm_backward_sums(&g_sum, &gx_sum, p->dout + at + i, p->residual + at + i, p->weight + i, mean, rstd, VF);
-  if (i < C)
-    layernorm_backward_sums(&g_sum, &gx_sum, p->dout + at + i, p->residual + at + i, p->weight + i, mean, rstd, C - i);
-  const vf stats[4] = {mean, rstd, vf_set1(vf_sum(g_sum) / (float)C), vf_set1(vf_sum(gx_sum) / (float)C)};
+  for (; i + VF <= C; i += VF) layernorm_backward_sums(p, &s, r * C, i, VF);
+  if (i < C) layernorm_backward_sums(p, &s, r * C, i, C - i);
+  s.g_mean = vf_set1(vf_sum(s.g_mean) / (float)C);
+  s.gx_mean = vf_set1(vf_sum(s.gx_mean) / (float)C);
   for (i = 0; i + VF <= C; i += VF)
-    layernorm_backward_write<T, BRANCH, DROP>(p, dweight, dbias, at, i, stats, sample, element, VF);
-  if (i < C) layernorm_backward_write<T, BRANCH, DROP>(p, dweight, dbias, at, i, stats, sample, element, C - i);
+    layernorm_backward_write<T, BRANCH, DROP>(p, &s, dweight, dbias, r * C, i, sample, element, VF);
+  if (i < C) layernorm_backward_write<T, BRANCH, DROP>(p, &s, dweight, dbias, r * C, i, sample, element, C - i);
 }
 template <class T, bool BRANCH, bool DROP>
-static void layernorm_backward_blocks(Ctx *c, LayernormBackward<T> call, int64_t rows) {
-  const int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS, C = call.C;
+static void layernorm_backward_blocks(Ctx *c, LayernormBackward<T> call, float *partials, int64_t rows) {
+  const int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t b = 0; b < blocks; b++) {
     const LayernormBackward<T> p = call;
-    float *dweight = (float *)c->workspace + b * 2 * C, *dbias = dweight + C;
-    memset(dweight, 0, (size_t)(2 * C) * sizeof(float));
+    float *dweight = partials + b * 2 * p.C, *dbias = dweight + p.C;
+    memset(dweight, 0, (size_t)(2 * p.C) * sizeof(float));
     const int64_t end = (b + 1) * LAYERNORM_BLOCK_ROWS < rows ? (b + 1) * LAYERNORM_BLOCK_ROWS : rows;
     for (int64_t r = b * LAYERNORM_BLOCK_ROWS; r < end; r++)
       layernorm_backward_row<T, BRANCH, DROP>(&p, dweight, dbias, r);
   }
 }
-// out[i] = sum over blocks of partial[block][i], i < n <= 16 columns, the blocks in order.
-template <class T> INLINE void layernorm_fold(T *out, const float *partial, int64_t blocks, int64_t stride, int64_t n) {
+// out[i] = or += sum over blocks of partial[block][i], i < n <= 16 columns, the blocks in order.
+template <class T>
+INLINE void layernorm_fold(T *out, const float *partial, int64_t blocks, int64_t stride, bool add, int64_t n) {
   vf sum = vf_zero();
   for (int64_t b = 0; b < blocks; b++) sum = vf_add(sum, vf_load_n(partial + b * stride, n));
+  if (add) sum = vf_add(vf_load_n(out, n), sum);
   vf_store_n(out, sum, n);
 }
-template <class T> static void layernorm_backward_fold(Ctx *c, T *dweight, T *dbias, int64_t rows, int64_t C) {
+template <class T>
+static void layernorm_backward_fold(Ctx *c, T *dweight, T *dbias, const float *partials, int64_t rows, int64_t C,
+                                    bool add) {
   const int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
-  const float *partial = (const float *)c->workspace;
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t i = 0; i < C; i += VF) {
-    layernorm_fold(dweight + i, partial + i, blocks, 2 * C, C - i < VF ? C - i : VF);
-    layernorm_fold(dbias + i, partial + C + i, blocks, 2 * C, C - i < VF ? C - i : VF);
+    const int64_t n = C - i < VF ? C - i : VF;
+    if (dweight) layernorm_fold(dweight + i, partials + i, blocks, 2 * C, add, n);
+    if (dbias) layernorm_fold(dbias + i, partials + C + i, blocks, 2 * C, add, n);
   }
 }
 static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
-                                    Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop) {
+                                    Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
+                                    Accumulate mode) {
   const int64_t rows = numel(mean), C = numel(weight), seq_len = dout.shape[1];
-  CHECK(c->workspace_bytes >= layernorm_partials_bytes(rows, C),
-        "layernorm_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, layernorm_partials_bytes(rows, C));
+  float *room = (float *)c->workspace, *partials = room + 2 * C;
+  layernorm_check_workspace("layernorm_backward", c, rows, C);
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   const bool branch = dbranch.data && dbranch.data != dresidual.data;
   DISPATCH(dout.dtype, T, {
     LayernormBackward<T> p = {(T *)dresidual.data,
                               (T *)dbranch.data,
-                              (T *)dout.data,
-                              (T *)residual.data,
-                              (T *)weight.data,
-                              (float *)mean.data,
-                              (float *)rstd.data,
+                              (const T *)dout.data,
+                              (const T *)residual.data,
+                              layernorm_widened(room, (const T *)weight.data, C),
+                              (const float *)mean.data,
+                              (const float *)rstd.data,
                               C,
                               seq_len,
                               drop};
-    if (drop.p > 0.0f) layernorm_backward_blocks<T, true, true>(c, p, rows);
-    else if (branch) layernorm_backward_blocks<T, true, false>(c, p, rows);
-    else layernorm_backward_blocks<T, false, false>(c, p, rows);
+    if (drop.p > 0.0f) layernorm_backward_blocks<T, true, true>(c, p, partials, rows);
+    else if (branch) layernorm_backward_blocks<T, true, false>(c, p, partials, rows);
+    else layernorm_backward_blocks<T, false, false>(c, p, partials, rows);
   });
-  DISPATCH(dweight.dtype, T, layernorm_backward_fold<T>(c, (T *)dweight.data, (T *)dbias.data, rows, C));
+  if (!dweight.data && !dbias.data) return;
+  DISPATCH(dweight.data ? dweight.dtype : dbias.dtype, T,
+           layernorm_backward_fold<T>(c, (T *)dweight.data, (T *)dbias.data, partials, rows, C, mode == ADD));
 }
 #endif
 

@@ -130,6 +130,7 @@ template <class T> struct LayernormBackward {    // dbranch NULL: nobody asks fo
   int64_t rows, run_rows, C, seq_len;
   DropKey drop;
   const StepState *state;
+  bool dweight, dbias;                           // which columns' sums are wanted
 };
 template <int W> struct LayernormRow { Lanes<W> dout, x, dresidual; };
 template <int W, int N> struct LayernormRows { LayernormRow<W> piece[N]; float mean, rstd; };
@@ -166,8 +167,8 @@ __device__ static inline void layernorm_write(const LayernormBackward<T> *p, con
   Lanes<W> d = row->dresidual;
   UNROLL for (int k = 0; k < W; k++) {
     const float dout = row->dout.x[k], xhat = (row->x.x[k] - mean) * rstd;
-    dweight->x[k] = fmaf(dout, xhat, dweight->x[k]);
-    dbias->x[k] += dout;
+    if (p->dweight) dweight->x[k] = fmaf(dout, xhat, dweight->x[k]);
+    if (p->dbias) dbias->x[k] += dout;
     d.x[k] = fmaf(rstd, (dout * weight.x[k] - g_mean) - xhat * gx_mean, d.x[k]);
   }
   d = lanes_store<W>(p->dresidual + r * p->C + i, d);
@@ -212,22 +213,25 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_backward_kernel(LayernormBa
   UNROLL for (int n = 0; n < N; n++) {
     const int64_t i = first + n * next;
     if (i >= p.C) break;
-    lanes_store<W>(partial + i, dweight[n]);
-    lanes_store<W>(partial + p.C + i, dbias[n]);
+    if (p.dweight) lanes_store<W>(partial + i, dweight[n]);
+    if (p.dbias) lanes_store<W>(partial + p.C + i, dbias[n]);
   }
 }
 
-// Columns of [dweight, dbias]: a warp's lanes are neighbouring columns, its eight warps an eighth of the runs each.
+// Columns from .. to of [dweight, dbias]: a warp's lanes are neighbouring columns, its eight warps take an eighth of
+// the runs each.
 enum { LAYERNORM_FOLD_WARPS = 8 };
 template <class G>
 __global__ static void __launch_bounds__(LAYERNORM_FOLD_WARPS *WARP)
-layernorm_fold_kernel(G *dweight, G *dbias, const float *partial, int64_t runs, int64_t C) {
+layernorm_fold_kernel(G *dweight, G *dbias, const float *partial, int64_t runs, int64_t C, int64_t from, int64_t to,
+                      bool add) {
   SHARED(float, part, LAYERNORM_FOLD_WARPS * WARP);
   const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-  const int64_t i = (int64_t)blockIdx.x * WARP + lane, each = (runs + LAYERNORM_FOLD_WARPS - 1) / LAYERNORM_FOLD_WARPS;
+  const int64_t i = from + (int64_t)blockIdx.x * WARP + lane;
+  const int64_t each = (runs + LAYERNORM_FOLD_WARPS - 1) / LAYERNORM_FOLD_WARPS;
   const int64_t end = (warp + 1) * each < runs ? (warp + 1) * each : runs;
   float sum = 0.0f;
-  if (i < 2 * C) {
+  if (i < to) {
     int64_t run = warp * each;
     for (; run + 8 <= end; run += 8) {           // eight loads in flight
       float x[8];
@@ -238,14 +242,24 @@ layernorm_fold_kernel(G *dweight, G *dbias, const float *partial, int64_t runs, 
   }
   part[threadIdx.x] = sum;
   __syncthreads();
-  if (warp || i >= 2 * C) return;
+  if (warp || i >= to) return;
   sum = 0.0f;
   for (int w = 0; w < LAYERNORM_FOLD_WARPS; w++) sum += part[w * WARP + lane];
-  round_to(i < C ? dweight + i : dbias + (i - C), sum);
+  G *out = i < C ? dweight + i : dbias + (i - C);
+  round_to(out, add ? to_f32(*out) + sum : sum);
+}
+// Adds up the runs for dweight and dbias, or for the one that is there.
+static void layernorm_backward_fold(Ctx *c, Tensor dweight, Tensor dbias, int64_t runs, int64_t C, bool add) {
+  const int64_t from = dweight.data ? 0 : C, to = dbias.data ? 2 * C : C;
+  if (from >= to) return;
+  DISPATCH(dweight.data ? dweight.dtype : dbias.dtype, G,
+           LAUNCH(layernorm_fold_kernel<G>, (unsigned)((to - from + WARP - 1) / WARP), LAYERNORM_FOLD_WARPS * WARP, 0,
+                  STREAM(c), (G *)dweight.data, (G *)dbias.data, (const float *)c->workspace, runs, C, from, to, add));
 }
 
 static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
-                                    Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop) {
+                                    Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
+                                    Accumulate mode) {
   const int64_t rows = numel(mean), C = numel(weight), run_rows = layernorm_run_rows(rows, C);
   const int64_t runs = (rows + run_rows - 1) / run_rows;
   const LayernormPlan plan = layernorm_plan(C);
@@ -257,11 +271,10 @@ static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Te
   if (runs) DISPATCH(dout.dtype, T, {
     LayernormBackward<T> p = {(T *)dresidual.data, (T *)branch, (float *)c->workspace, (const T *)dout.data,
                               (const T *)residual.data, (const T *)weight.data, (const float *)mean.data,
-                              (const float *)rstd.data, rows, run_rows, C, dout.shape[1], drop_key(drop), c->state};
+                              (const float *)rstd.data, rows, run_rows, C, dout.shape[1], drop_key(drop), c->state,
+                              dweight.data != NULL, dbias.data != NULL};
     LAYERNORM_BY_PLAN(plan, W, N, LAUNCH((layernorm_backward_kernel<T, W, N>), (unsigned)runs, (unsigned)plan.threads,
                                          0, STREAM(c), p));
   });
-  DISPATCH(dweight.dtype, G, LAUNCH(layernorm_fold_kernel<G>, (unsigned)((2 * C + WARP - 1) / WARP),
-                                    LAYERNORM_FOLD_WARPS * WARP, 0, STREAM(c), (G *)dweight.data, (G *)dbias.data,
-                                    (const float *)c->workspace, runs, C));
+  layernorm_backward_fold(c, dweight, dbias, runs, C, mode == ADD);
 }

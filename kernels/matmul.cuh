@@ -5,15 +5,16 @@
 //   backward_weight  dweight(N,K) = or += dout(M,N)^T in(M,K);  dbias(N) = or += sum over rows of dout
 //
 // Weights are (out, in) as in nn.Linear. Activations and weights have one dtype; out may be fp32 beside them (logits).
-// dweight and dbias are of the gradients' dtype. GELU is the tanh form (Hendrycks and Gimpel, 2016), of the fp32 sum
-// before `out` is rounded; backward sees the rounded one. Sums are fp32 in the order given in gemm.h; row m of a result
-// depends on no other row, nor on M. ADD adds the finished fp32 sum once and is for fp32 gradients. What differs on
-// CUDA is said in matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU).
+// dweight and dbias are of the gradients' dtype. GELU is that of gelu.cuh, of `out` as it is stored: the bits that
+// gelu_forward makes of `out` later, so that a pass that kept `out` alone can have them again. Sums are fp32 in the
+// order given in gemm.h; row m of a result depends on no other row, nor on M. ADD adds the finished fp32 sum once and
+// is for fp32 gradients. dbias has the same bits with dweight and without. What differs on CUDA is said in
+// matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU').
 #pragma once
 #include "ops.h"
 
 #if PART_LAUNCH
-// out (M,N) is overwritten, and e.gelu (M,N, dtype of `in`) if given.
+// out (M,N) is overwritten, and e.gelu (M,N, dtype of `out`) if given.
 static inline void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
   CHECK_SHAPE(in, out.shape[0], weight.shape[1]);
   CHECK_SHAPE(out, in.shape[0], weight.shape[0]);
@@ -21,7 +22,7 @@ static inline void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, 
   CHECK_DTYPE(weight, in.dtype);
   if (out.dtype != F32) CHECK_DTYPE(out, in.dtype);
   if (e.bias.data) { CHECK_SHAPE(e.bias, weight.shape[0]); CHECK_DTYPE(e.bias, in.dtype); }
-  if (e.gelu.data) { CHECK_SHAPE(e.gelu, out.shape[0], out.shape[1]); CHECK_DTYPE(e.gelu, in.dtype); }
+  if (e.gelu.data) { CHECK_SHAPE(e.gelu, out.shape[0], out.shape[1]); CHECK_DTYPE(e.gelu, out.dtype); }
   c->ops->matmul_forward(c, out, in, weight, e);
 }
 // din (M,K) is overwritten.
@@ -34,15 +35,18 @@ static inline void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor
   if (pre_gelu.data) { CHECK_SHAPE(pre_gelu, din.shape[0], din.shape[1]); CHECK_DTYPE(pre_gelu, dout.dtype); }
   c->ops->matmul_backward_input(c, din, dout, weight, pre_gelu);
 }
-// dweight (N,K), and dbias (N) if its data is not NULL, are overwritten or, if fp32, added to.
+// dweight (N,K) and dbias (N) are overwritten or, if fp32, added to. One of them may be absent (data NULL); without
+// dweight there is no product, and of `in` only the shape is looked at.
 static inline void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in,
                                           Accumulate mode) {
-  CHECK_SHAPE(dout, in.shape[0], dweight.shape[0]);
-  CHECK_SHAPE(in, dout.shape[0], dweight.shape[1]);
-  CHECK_SHAPE(dweight, dout.shape[1], in.shape[1]);
+  const int64_t M = dout.shape[0], N = dout.shape[1], K = in.shape[1];
+  CHECK(dweight.data || dbias.data, "%s: neither dweight nor dbias is asked for", __func__);
+  CHECK_SHAPE(dout, M, N);
+  CHECK_SHAPE(in, M, K);
   CHECK_DTYPE(in, dout.dtype);
-  if (mode == ADD) CHECK_DTYPE(dweight, F32);
-  if (dbias.data) { CHECK_SHAPE(dbias, dout.shape[1]); CHECK_DTYPE(dbias, dweight.dtype); }
+  if (dweight.data) { CHECK_SHAPE(dweight, N, K); if (mode == ADD) CHECK_DTYPE(dweight, F32); }
+  if (dbias.data) { CHECK_SHAPE(dbias, N); if (mode == ADD) CHECK_DTYPE(dbias, F32); }
+  if (dweight.data && dbias.data) CHECK_DTYPE(dbias, dweight.dtype);
   c->ops->matmul_backward_weight(c, dweight, dbias, dout, in, mode);
 }
 #endif
@@ -55,32 +59,44 @@ struct MatmulFinish {
   void *out;               // (M,N) of the product, with row stride N
   int64_t N;
   const void *bias;        // (N)   added
-  void *gelu;              // (M,N) receives GELU of the sum
+  void *gelu;              // (M,N) receives GELU of what out receives
   const void *pre_gelu;    // (M,N) its GELU' multiplies
   bool add;
   void *dbias;             // (M) of the product: sums over k of a
 };
 
-// TO: dtype of out. T: of bias, gelu and pre_gelu.
-template <class TO, class T>
-static void matmul_finish(const GemmJob *j, const float *tile, int64_t row, int64_t col, int64_t rows, int64_t cols) {
-  const MatmulFinish *f = (const MatmulFinish *)j->arg;
-  for (int64_t r = 0; r < rows; r++, tile += GEMM_NR) {
-    for (int64_t v = 0; v < cols; v += VF) {
-      const int64_t n = cols - v, at = (row + r) * f->N + col + v;
-      vf x = vf_load(tile + v);
-      if (f->bias) x = vf_add(x, vf_load_n((const T *)f->bias + col + v, n));
-      if (f->pre_gelu) x = vf_mul(x, vf_gelu_grad(vf_load_n((const T *)f->pre_gelu + at, n)));
-      TO *out = (TO *)f->out + at;
-      __builtin_prefetch(out + GEMM_NR, 1);      // of the next tile, 10 000 cycles ahead
-      if (f->gelu) __builtin_prefetch((T *)f->gelu + at + GEMM_NR, 1);
-      if (f->pre_gelu) __builtin_prefetch((const T *)f->pre_gelu + at + GEMM_NR);
-      if (f->add) x = vf_add(vf_load_n(out, n), x);
-      if (n >= VF) vf_store(out, x);
-      else vf_store_n(out, x, n);
-      if (f->gelu) vf_store_n((T *)f->gelu + at, vf_gelu(x), n);
-    }
+// TO: dtype of out and gelu. T: of bias and pre_gelu. KIND is known at compile time so that GELU's constants stay in
+// registers: its time is that of one long chain of operations, of which as many as possible should be under way.
+enum MatmulKind { MATMUL_STORE, MATMUL_GELU, MATMUL_GELU_GRAD, MATMUL_ADD };
+template <class TO, class T, MatmulKind KIND>
+INLINE void matmul_finish_vector(MatmulFinish f, vf x, int64_t row, int64_t col, int64_t n) {
+  const int64_t at = row * f.N + col;
+  TO *out = (TO *)f.out + at;
+  if (f.bias) x = vf_add(x, vf_load_n((const T *)f.bias + col, n));
+  if (KIND == MATMUL_GELU_GRAD) x = vf_mul(x, vf_gelu_grad(vf_load_n((const T *)f.pre_gelu + at, n)));
+  if (KIND == MATMUL_ADD) x = vf_add(vf_load_n(out, n), x);
+  if (KIND == MATMUL_GELU) vf_store_n((TO *)f.gelu + at, vf_gelu(vf_keep_n(out, x, n)), n);
+  else vf_store_n(out, x, n);
+}
+template <class TO, class T, MatmulKind KIND>
+static void matmul_finish(const GemmJob *j, const float *sums, int64_t stride, int64_t row, int64_t col, int64_t rows,
+                          int64_t cols) {
+  const MatmulFinish f = *(const MatmulFinish *)j->arg;
+  for (int64_t r = 0; r < rows; r++, sums += GEMM_NR) {
+    int64_t c = 0;
+    for (; c + GEMM_NR <= cols; c += GEMM_NR)
+      for (int64_t v = 0; v < GEMM_NR; v += VF)
+        matmul_finish_vector<TO, T, KIND>(f, vf_load(sums + c / GEMM_NR * stride + v), row + r, col + c + v, VF);
+    const float *last = sums + c / GEMM_NR * stride;
+    for (int64_t v = 0; c + v < cols; v += VF)
+      matmul_finish_vector<TO, T, KIND>(f, vf_load(last + v), row + r, col + c + v, cols - c - v);
   }
+}
+template <class TO, class T> static void matmul_choose_finish(GemmJob *j, const MatmulFinish *f) {
+  j->finish = f->gelu       ? matmul_finish<TO, T, MATMUL_GELU>
+              : f->pre_gelu ? matmul_finish<TO, T, MATMUL_GELU_GRAD>
+              : f->add      ? matmul_finish<TO, T, MATMUL_ADD>
+                            : matmul_finish<TO, T, MATMUL_STORE>;
 }
 template <class TO> static void matmul_finish_sums(const GemmJob *j, const float *sums, int64_t row, int64_t rows) {
   const MatmulFinish *f = (const MatmulFinish *)j->arg;
@@ -93,7 +109,7 @@ template <class TO> static void matmul_finish_sums(const GemmJob *j, const float
 }
 static void matmul_run(Ctx *c, GemmOperand a, GemmOperand b, int64_t K, MatmulFinish f, Dtype out_dtype) {
   GemmJob j = {a, b, K, NULL, NULL, &f};
-  DISPATCH(out_dtype, TO, DISPATCH(a.dtype, T, j.finish = matmul_finish<TO, T>));
+  DISPATCH(out_dtype, TO, DISPATCH(a.dtype, T, matmul_choose_finish<TO, T>(&j, &f)));
   if (f.dbias) DISPATCH(out_dtype, TO, j.finish_sums = matmul_finish_sums<TO>);
   gemm(c, &j);
 }
@@ -111,13 +127,24 @@ static void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor w
   matmul_run(c, matmul_rows(dout), matmul_columns(weight), dout.shape[1], f, din.dtype);
 }
 static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
-  MatmulFinish f = {dweight.data, dweight.shape[1], NULL, NULL, NULL, mode == ADD, dbias.data};
-  matmul_run(c, matmul_columns(dout), matmul_columns(in), in.shape[0], f, dweight.dtype);
+  MatmulFinish f = {dweight.data, in.shape[1], NULL, NULL, NULL, mode == ADD, dbias.data};
+  if (dweight.data) {
+    matmul_run(c, matmul_columns(dout), matmul_columns(in), in.shape[0], f, dweight.dtype);
+    return;
+  }
+  GemmJob j = {matmul_columns(dout), GemmOperand{}, dout.shape[0], NULL, NULL, &f};
+  DISPATCH(dbias.dtype, TO, j.finish_sums = matmul_finish_sums<TO>);
+  gemm_sums(c, &j);
 }
 
-// threads x (packed a, packed b, fp32 partial sums of one block): about 1.4 MB a thread whatever the shapes.
-static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery) { return gemm_workspace_bytes(c); }
-static void matmul_open(Ctx *) { gemm_open(); }
+// Packed b: weights of a block or of the head, activations of a batch. Beside it about 1.5 MB a thread.
+static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+  const int64_t rows[] = {4 * q.n_embd, q.batch * q.seq_len * 4, q.vocab_padded, q.head_rows};
+  int64_t largest = 0;
+  for (int64_t n : rows) if (n > largest) largest = n;
+  return gemm_workspace_bytes(c, q.dtype, largest * q.n_embd);
+}
+static void matmul_open(Ctx *) { amx_open(); }
 #endif
 
 #if PART_CUDA

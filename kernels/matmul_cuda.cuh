@@ -1,75 +1,21 @@
 // matmul_cuda.cuh: the CUDA section of matmul.cuh; the products themselves are planned in matmul_plans.h.
 //
-//   1 gelu       GELU and its derivative as vec.h has them; kernels that apply them where no product's epilogue can
-//   2 own        matmul_any_kernel: any shape, dtype and alignment, for what cuBLASLt does not offer
-//   3 dbias      column sums in two phases
-//   4 ops
+//   1 own        matmul_any_kernel: any shape, dtype and alignment, for what cuBLASLt does not offer
+//   2 dbias      column sums in two phases
+//   3 ops
 //
-// GELU: two-byte dtypes use the epilogues of cuBLASLt where it has them. fp32 uses ours, since cuBLASLt does not state
-// the accuracy of its own. Applied after the product, GELU sees the stored `out`, and its derivative meets the stored
-// din: one more rounding than in an epilogue for two-byte dtypes, none for fp32.
+// GELU follows the product, by gelu.cuh's kernel on the stored `out`: cuBLASLt's own epilogue would take it of sums
+// that are not stored, with a tanh that is not stated, and nobody could make it again from what is kept.
+// GELU', of the stored pre-activation in any case: two-byte dtypes use the epilogue of cuBLASLt where it has one. fp32
+// uses ours, since cuBLASLt does not state the accuracy of its own. Applied after the product, it meets the stored din:
+// one more rounding than in an epilogue for two-byte dtypes, none for fp32.
 // The bias gradient is ours too: BGRAD epilogues leave order and dtype of their sums to cuBLASLt, and cannot add.
 #pragma once
+#include "gelu.cuh"
 #include "lane.cuh"
 #include "matmul_plans.h"
 
-// ================================================================================================ 1 gelu
-// The operations of vec.h's vf_exp, vf_sigmoid and vf_gelu one by one: the same bits as on CPU.
-__device__ static inline float matmul_exp(float x) {
-  const float low = -87.336544f, high = 88.3762626f;
-  const bool tiny = x < low;
-  x = x < low ? low : x;                         // comparisons keep a NaN, fmaxf would not
-  x = x > high ? high : x;
-  const float n = rintf(x * 1.44269504f);
-  float r = fmaf(n, -0.693359375f, x);
-  r = fmaf(n, 2.12194440e-4f, r);
-  float p = 1.9875691500e-4f;
-  p = fmaf(p, r, 1.3981999507e-3f);
-  p = fmaf(p, r, 8.3334519073e-3f);
-  p = fmaf(p, r, 4.1665795894e-2f);
-  p = fmaf(p, r, 1.6666665459e-1f);
-  p = fmaf(p, r, 5.0000001201e-1f);
-  p = fmaf(p, r * r, r) + 1.0f;
-  const float two_n = bits_f32((uint32_t)((int)fmaxf(n, -127.0f) + 127) << 23);
-  return tiny ? 0.0f : p * two_n;
-}
-__device__ static inline float matmul_sigmoid(float x) { return 1.0f / (1.0f + matmul_exp(0.0f - x)); }
-__device__ static inline float matmul_gelu(float x) {
-  return x * matmul_sigmoid(x * fmaf(x * x, 0.0713548162726f, 1.59576912161f));
-}
-__device__ static inline float matmul_gelu_grad(float x) {
-  const float x2 = x * x, s = matmul_sigmoid(x * fmaf(x2, 0.0713548162726f, 1.59576912161f));
-  return fmaf(x * (s * (1.0f - s)), fmaf(x2, 0.2140644488178f, 1.59576912161f), s);
-}
-
-// GRAD: y *= GELU'(x), else y = GELU(x). Bound by memory: 8 elements a thread and turn, in 16-byte pieces.
-template <bool GRAD, int W, class T> __device__ static inline void matmul_gelu_lanes(T *y, const T *x) {
-  Lanes<W> v = lanes_load<W>(x);
-  if constexpr (GRAD) {
-    const Lanes<W> d = lanes_load<W>((const T *)y);
-    UNROLL for (int i = 0; i < W; i++) v.x[i] = d.x[i] * matmul_gelu_grad(v.x[i]);
-  } else {
-    UNROLL for (int i = 0; i < W; i++) v.x[i] = matmul_gelu(v.x[i]);
-  }
-  lanes_store(y, v);
-}
-template <bool GRAD, int W, class T>
-__global__ static void __launch_bounds__(FLAT_THREADS) matmul_gelu_kernel(T *y, const T *x, int64_t n) {
-  FLAT_WALK(W, n, i, (matmul_gelu_lanes<GRAD, W>(y + i, x + i)), (matmul_gelu_lanes<GRAD, 1>(y + i, x + i)));
-}
-template <bool GRAD> static void matmul_after(Ctx *c, Tensor y, Tensor x) {
-  const int64_t n = numel(y);
-  DISPATCH(y.dtype, T, {
-    if (lanes_aligned(y.data, x.data))
-      LAUNCH((matmul_gelu_kernel<GRAD, LANES, T>), dim3(flat_blocks(n, LANES)), dim3(FLAT_THREADS), 0, STREAM(c),
-             (T *)y.data, (const T *)x.data, n);
-    else
-      LAUNCH((matmul_gelu_kernel<GRAD, 1, T>), dim3(flat_blocks(n, 1)), dim3(FLAT_THREADS), 0, STREAM(c), (T *)y.data,
-             (const T *)x.data, n);
-  });
-}
-
-// ================================================================================================ 2 own product
+// ================================================================================================ 1 own product
 enum { MATMUL_TILE = 64, MATMUL_DEPTH = 16, MATMUL_PITCH = MATMUL_TILE + 4 };
 
 // A tile of MATMUL_TILE rows x MATMUL_DEPTH of an operand, fp32, depth by depth; zeros outside. Neighbouring threads
@@ -96,10 +42,9 @@ template <class TO, class T> __device__ static inline void matmul_any_store(cons
   const int64_t at = i * p.J + j;
   TO *out = (TO *)p.out.data + at;
   if (p.bias.data) x += to_f32(((const T *)p.bias.data)[j]);
-  if (p.pre_gelu.data) x *= matmul_gelu_grad(to_f32(((const T *)p.pre_gelu.data)[at]));
+  if (p.pre_gelu.data) x *= gelu_grad(to_f32(((const T *)p.pre_gelu.data)[at]));
   if (p.add) x = to_f32(*out) + x;
   round_to(out, x);
-  if (p.gelu.data) round_to((T *)p.gelu.data + at, matmul_gelu(x));
 }
 // 256 threads compute a 64 x 64 tile, 4 x 4 each. Every element is one chain of fused multiply-adds in ascending s from
 // zero: for S up to one block of gemm.h the bits of the CPU's fp32 arithmetic. Shared memory: two tiles, 8.5 KiB; the
@@ -134,7 +79,7 @@ static void matmul_any(Ctx *c, const MatmulProduct *p) {
   }));
 }
 
-// ================================================================================================ 3 dbias
+// ================================================================================================ 2 dbias
 // Sums of the columns of x (M,N). Phase 1: block (x,y) sums rows y*rows.. of 32*V columns into partial (y, N): its 8
 // warps take every 8th row, V elements a lane (8 in 16-byte pieces, or 1 where rows are not aligned), four rows in
 // flight; the warps' sums are added in order. Phase 2 adds the partials in order of y. Rows a block follow from M
@@ -207,7 +152,7 @@ static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
   });
 }
 
-// ================================================================================================ 4 ops
+// ================================================================================================ 3 ops
 // A gradient of neither fp32 nor its operands' dtype is not in cuBLASLt's table. The product is then made in fp32,
 // behind the library's workspace, and rounded once.
 static bool matmul_rounds_after(Dtype operands, Dtype gradient) { return gradient != F32 && gradient != operands; }
@@ -222,30 +167,43 @@ static void matmul_product(Ctx *c, const MatmulProduct *p) {
   MatmulPlan *plan = matmul_plan(c, p);
   if (plan->r.way == MATMUL_OWN) { matmul_any(c, p); return; }
   matmul_library(c, plan, p, &plan->r.algo, plan->r.workspace_bytes);
-  if (plan->r.way != MATMUL_AFTER) return;
-  if (p->gelu.data) matmul_after<false>(c, p->gelu, p->out);
-  if (p->pre_gelu.data) matmul_after<true>(c, p->out, p->pre_gelu);
+  if (plan->r.way == MATMUL_AFTER) gelu_launch<true>(c, p->out, p->pre_gelu);
 }
 static void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
-                           true, true, false, e.bias, e.gelu, Tensor{}};
+                           true, true, false, e.bias, Tensor{}, Tensor{}, Tensor{}};
   matmul_product(c, &p);
+  if (e.gelu.data) gelu_launch<false>(c, e.gelu, out);
 }
 static void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
   const MatmulProduct p = {MATMUL_BACKWARD_INPUT, dout.shape[0], weight.shape[1], dout.shape[1], din, dout, weight,
-                           true, false, false, Tensor{}, Tensor{}, pre_gelu};
+                           true, false, false, Tensor{}, pre_gelu, Tensor{}, Tensor{}};
   matmul_product(c, &p);
 }
 // The product's destination is the gradient's own place, but for the pairs of matmul_rounds_after where the workspace
 // was asked for them; without it, matmul_any_kernel does those.
-static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
+static void matmul_dweight(Ctx *c, Tensor dweight, Tensor dout, Tensor in, bool add) {
   const size_t library = matmul_library_workspace_bytes(c), bytes = (size_t)numel(dweight) * 4;
   Tensor to = dweight;
   if (matmul_rounds_after(dout.dtype, dweight.dtype) && c->workspace_bytes >= library + bytes)
     to = tensor_of((char *)c->workspace + library, F32, dweight.shape[0], dweight.shape[1]);
   const MatmulProduct p = {MATMUL_BACKWARD_WEIGHT, dout.shape[1], in.shape[1], in.shape[0], to, dout, in,
-                           false, false, mode == ADD, Tensor{}, Tensor{}, Tensor{}};
+                           false, false, add, Tensor{}, Tensor{}, Tensor{}, Tensor{}};
   matmul_product(c, &p);
   if (to.data != dweight.data) convert_impl(c, dweight, to);
+}
+static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
+  if (dweight.data) matmul_dweight(c, dweight, dout, in, mode == ADD);
   if (dbias.data) matmul_dbias(c, dbias, dout, mode == ADD);
+}
+// Both operands have k contiguous: the one layout that every generation's tensor cores take fp8 in. There is no kernel
+// of ours behind it, which would be slower than the bf16 product that fp8 is to be faster than.
+static void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale,
+                                    Tensor bias) {
+  const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
+                           true, true, false, bias, Tensor{}, in_scale, weight_scale};
+  CHECK(lanes_aligned(out.data, in.data, weight.data, bias.data),
+        "matmul_forward_fp8: out %p, in %p, weight %p and bias %p must lie on 16 bytes", out.data, in.data, weight.data,
+        bias.data);
+  matmul_product(c, &p);
 }

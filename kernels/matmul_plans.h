@@ -18,26 +18,27 @@
 
 // ================================================================================================ 1 product
 // One product as its ops state it. data == NULL: absent. a_rows: a is stored (I,S), else (S,I); b_rows likewise.
+// a_scale, b_scale: of fp8 operands, one fp32 number each, read when the product runs.
 enum MatmulOp { MATMUL_FORWARD, MATMUL_BACKWARD_INPUT, MATMUL_BACKWARD_WEIGHT };
 struct MatmulProduct {
   MatmulOp op;
   int64_t I, J, S;
   Tensor out, a, b;
   bool a_rows, b_rows, add;
-  Tensor bias, gelu, pre_gelu;
+  Tensor bias, pre_gelu, a_scale, b_scale;
 };
 
 // ================================================================================================ 2 plans
-// How a product is computed. EPILOGUE: everything in the product. AFTER: GELU (or its derivative) by a kernel of ours.
+// How a product is computed. EPILOGUE: everything in the product. AFTER: GELU' by a kernel of ours. GELU itself is no
+// part of a product (matmul_cuda.cuh).
 enum MatmulWay { MATMUL_EPILOGUE, MATMUL_AFTER, MATMUL_OWN };
 static const char *const matmul_way_names[] = {"in the product", "after the product", "own kernel"};
 
 // What a plan depends on. No padding is left unset: keys are compared as bytes. Alignments are powers of two up to 256.
 struct MatmulKey {
   int64_t I, J, S;
-  uint8_t op, dtype, out_dtype, bias, gelu, pre_gelu, add, tf32;
-  uint16_t align_out, align_a, align_b, align_bias, align_gelu, align_pre_gelu;
-  uint32_t reserved;
+  uint8_t op, dtype, out_dtype, bias, pre_gelu, add, tf32, reserved;
+  uint16_t align_out, align_a, align_b, align_bias, align_pre_gelu, reserved2[3];
 };
 static_assert(sizeof(MatmulKey) == 48, "MatmulKey has no padding");
 struct MatmulRecord {                            // what travels between ranks and lies in checkpoints
@@ -90,11 +91,10 @@ static MatmulKey matmul_key(const Ctx *c, const MatmulProduct *p) {
   MatmulKey k = {};
   k.I = p->I, k.J = p->J, k.S = p->S;
   k.op = (uint8_t)p->op, k.dtype = (uint8_t)p->a.dtype, k.out_dtype = (uint8_t)p->out.dtype;
-  k.bias = p->bias.data != NULL, k.gelu = p->gelu.data != NULL, k.pre_gelu = p->pre_gelu.data != NULL;
-  k.add = p->add, k.tf32 = c->tf32 && p->a.dtype == F32;
+  k.bias = p->bias.data != NULL, k.pre_gelu = p->pre_gelu.data != NULL;
+  k.add = p->add, k.tf32 = c->fast_fp32 && p->a.dtype == F32;
   k.align_out = matmul_alignment(p->out), k.align_a = matmul_alignment(p->a), k.align_b = matmul_alignment(p->b);
-  k.align_bias = matmul_alignment(p->bias), k.align_gelu = matmul_alignment(p->gelu);
-  k.align_pre_gelu = matmul_alignment(p->pre_gelu);
+  k.align_bias = matmul_alignment(p->bias), k.align_pre_gelu = matmul_alignment(p->pre_gelu);
   return k;
 }
 
@@ -104,32 +104,35 @@ static size_t matmul_library_workspace_bytes(const Ctx *c) {
   const int major = DEVICE(c)->major;
   return (size_t)(major == 9 || major == 10 || major == 11 ? 32 : major >= 12 ? 12 : 4) << 20;
 }
-static cudaDataType_t matmul_cuda_type(Dtype t) { return t == F32 ? CUDA_R_32F : t == BF16 ? CUDA_R_16BF : CUDA_R_16F; }
+static cudaDataType_t matmul_cuda_type(Dtype t) {
+  return t == F32 ? CUDA_R_32F : t == BF16 ? CUDA_R_16BF : t == F8 ? CUDA_R_8F_E4M3 : CUDA_R_16F;
+}
 #define MATMUL_SET(plan, attribute, type, value) \
   do { type v_ = (value); BLAS(cublasLtMatmulDescSetAttribute((plan)->desc, attribute, &v_, sizeof v_)); } while (0)
 
-// The pointers of an epilogue belong to the descriptor. The heuristic looks at their alignment, the product at all.
+// The pointers of an epilogue and of scales belong to the descriptor. The heuristic looks at the alignment of an
+// epilogue's, the product at all.
 static void matmul_point(MatmulPlan *plan, const MatmulProduct *p) {
-  const bool fused = plan->r.way == MATMUL_EPILOGUE;
   if (p->bias.data) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, const void *, p->bias.data);
-  if (fused && p->gelu.data) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, const void *, p->out.data);
-  if (fused && p->pre_gelu.data)
+  if (plan->r.way == MATMUL_EPILOGUE && p->pre_gelu.data)
     MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, const void *, p->pre_gelu.data);
+  if (p->a.dtype != F8) return;
+  MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, const void *, p->b_scale.data);
+  MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, const void *, p->a_scale.data);
 }
-// Makes the descriptors of plan->r.way.
+// Makes the descriptors of plan->r.way. Fast accumulation of fp8 products stays off, the default: partial sums of the
+// tensor cores, which keep fewer bits than fp32, are then added up in fp32 every few k.
 static void matmul_describe(MatmulPlan *plan, const MatmulProduct *p) {
   const MatmulKey *k = &plan->r.key;
-  const bool fused = plan->r.way == MATMUL_EPILOGUE, gelu = fused && p->gelu.data, grad = fused && p->pre_gelu.data;
+  const bool grad = plan->r.way == MATMUL_EPILOGUE && p->pre_gelu.data;
   const cudaDataType_t type = matmul_cuda_type(p->a.dtype), out = matmul_cuda_type(p->out.dtype);
   BLAS(cublasLtMatmulDescCreate(&plan->desc, k->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_TRANSA, cublasOperation_t, p->b_rows ? CUBLAS_OP_T : CUBLAS_OP_N);
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_TRANSB, cublasOperation_t, p->a_rows ? CUBLAS_OP_N : CUBLAS_OP_T);
   const cublasLtEpilogue_t epilogue =
-      grad ? CUBLASLT_EPILOGUE_DGELU
-      : gelu ? (p->bias.data ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX)
-      : p->bias.data ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+      grad ? CUBLASLT_EPILOGUE_DGELU : p->bias.data ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t, epilogue);
-  if (gelu || grad) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t, p->J);
+  if (grad) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t, p->J);
   matmul_point(plan, p);
   const uint64_t I = (uint64_t)p->I, J = (uint64_t)p->J, S = (uint64_t)p->S;
   BLAS(cublasLtMatrixLayoutCreate(&plan->b, type, p->b_rows ? S : J, p->b_rows ? J : S, p->b_rows ? p->S : p->J));
@@ -141,12 +144,11 @@ static void matmul_describe(MatmulPlan *plan, const MatmulProduct *p) {
 enum { MATMUL_CANDIDATES = 8 };
 static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicResult_t *found, int wanted) {
   const MatmulKey *k = &plan->r.key;
-  const bool swapped = plan->r.way == MATMUL_EPILOGUE && k->gelu;  // the product stores GELU, `out` is its auxiliary
   cublasLtMatmulPreference_t pref;
   BLAS(cublasLtMatmulPreferenceCreate(&pref));
   uint64_t workspace = matmul_library_workspace_bytes(c);
   uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;       // or none at all
-  uint32_t align_a = k->align_b, align_b = k->align_a, align_out = swapped ? k->align_gelu : k->align_out;
+  uint32_t align_a = k->align_b, align_b = k->align_a, align_out = k->align_out;
   const struct { cublasLtMatmulPreferenceAttributes_t attribute; const void *value; size_t bytes; } set[] = {
       {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
       {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
@@ -168,17 +170,19 @@ static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicRe
   return usable;
 }
 
-// Which ways are worth asking for. cuBLASLt's table of types: out is of the operands' dtype or fp32; a bias and an
-// auxiliary matrix are of out's. An auxiliary matrix has a leading dimension that is a multiple of 8. The preferences
-// tell cuBLASLt how far out, a and b are aligned, but not so of bias and auxiliary matrix: these must lie on 16 bytes.
+// Which ways are possible and worth asking for. cuBLASLt's table of types: out is of the operands' dtype or fp32 (bf16
+// beside fp8); a bias and an auxiliary matrix are of out's. An auxiliary matrix has a leading dimension that is a
+// multiple of 8. The preferences tell cuBLASLt how far out, a and b are aligned, but not so of bias and auxiliary
+// matrix: these must lie on 16 bytes.
 static bool matmul_on_16(Tensor t) { return (uintptr_t)t.data % 16 == 0; }
 static bool matmul_may(const MatmulProduct *p, MatmulWay way) {
-  const bool same = p->out.dtype == p->a.dtype, activated = p->gelu.data || p->pre_gelu.data;
+  const bool same = p->out.dtype == p->a.dtype, grad = p->pre_gelu.data != NULL;
+  if (p->a.dtype == F8) return way == MATMUL_EPILOGUE;             // matmul_forward_fp8 asks for nothing else
   if (way == MATMUL_OWN) return true;
-  if (!(same || p->out.dtype == F32) || (!same && (p->bias.data || activated))) return false;
+  if (!(same || p->out.dtype == F32) || (!same && (p->bias.data || grad))) return false;
   if (!matmul_on_16(p->bias)) return false;
-  if (way == MATMUL_AFTER) return activated;
-  return !activated || (p->a.dtype != F32 && p->J % 8 == 0 && matmul_on_16(p->gelu.data ? p->out : p->pre_gelu));
+  if (way == MATMUL_AFTER) return grad;
+  return !grad || (p->a.dtype != F32 && p->J % 8 == 0 && matmul_on_16(p->pre_gelu));
 }
 static bool matmul_try(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, MatmulWay way) {
   if (!matmul_may(p, way)) return false;
@@ -193,9 +197,9 @@ static bool matmul_try(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, MatmulW
 }
 // An imported choice becomes a plan here; an algorithm that cannot run here would make ranks differ.
 static void matmul_adopt(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
-  if (plan->r.way == MATMUL_OWN) { plan->ready = true; return; }
   CHECK(matmul_may(p, (MatmulWay)plan->r.way), "an imported matmul plan (\"%s\") does not fit its product",
         matmul_way_names[plan->r.way]);
+  if (plan->r.way == MATMUL_OWN) { plan->ready = true; return; }
   matmul_describe(plan, p);
   cublasLtMatmulHeuristicResult_t r = {};
   const cublasStatus_t status = cublaslt()->cublasLtMatmulAlgoCheck(DEVICE(c)->blas, plan->desc, plan->b, plan->a,
@@ -222,12 +226,19 @@ static MatmulPlan *matmul_plan_new(MatmulPlans *plans, const MatmulKey *key) {
 static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, const cublasLtMatmulAlgo_t *algo,
                            size_t workspace_bytes) {
   const float one = 1.0f, beta = p->add ? 1.0f : 0.0f;
-  void *out = plan->r.way == MATMUL_EPILOGUE && p->gelu.data ? p->gelu.data : p->out.data;
+  void *out = p->out.data;
   CHECK(workspace_bytes <= c->workspace_bytes, "a matrix product needs %zu bytes of workspace, has %zu",
         workspace_bytes, c->workspace_bytes);
   matmul_point(plan, p);
   BLAS(cublasLtMatmul(DEVICE(c)->blas, plan->desc, &one, p->b.data, plan->b, p->a.data, plan->a, &beta, out, plan->out,
                       out, plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes, STREAM(c)));
+}
+// Every product has MATMUL_OWN as its last way, but those of fp8.
+static void matmul_choose(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
+  for (int way = MATMUL_EPILOGUE; way <= MATMUL_OWN; way++) if (matmul_try(c, plan, p, (MatmulWay)way)) return;
+  die_missing("cuBLASLt offers no fp8 product of %lldx%lldx%lld on this GPU, compute capability %d.%d: 8.9 or later "
+              "is needed; train without fp8 products", (long long)p->I, (long long)p->J, (long long)p->S,
+              DEVICE(c)->major, DEVICE(c)->minor);
 }
 // The plan of a product, ready to run.
 static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
@@ -236,7 +247,7 @@ static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
   MatmulPlan *plan = matmul_plan_of(plans, &key);
   if (!plan) {
     plan = matmul_plan_new(plans, &key);
-    for (int way = MATMUL_EPILOGUE; !matmul_try(c, plan, p, (MatmulWay)way);) way++;
+    matmul_choose(c, plan, p);
   } else if (!plan->ready) {
     matmul_adopt(c, plan, p);
   }
@@ -288,11 +299,12 @@ static void plans_tune_impl(Ctx *c) {
   CUDA(cudaEventDestroy(to));
 }
 
-// An algorithm is bytes that only the same cuBLASLt on the same GPU model understands.
+// An algorithm is bytes that only the same cuBLASLt on the same GPU model understands. magic: "matmul" and the number
+// of MatmulRecord's form.
 struct MatmulExport { char magic[8]; uint64_t library; int32_t major, minor, multiprocessors, count; };
 static MatmulExport matmul_export_head(Ctx *c, int count) {
   const CudaDevice *d = DEVICE(c);
-  MatmulExport h = {"matmul1", cublaslt()->cublasLtGetVersion(), d->major, d->minor, d->multiprocessors, count};
+  MatmulExport h = {"matmul2", cublaslt()->cublasLtGetVersion(), d->major, d->minor, d->multiprocessors, count};
   return h;
 }
 // to == NULL: only how many bytes.
@@ -311,12 +323,17 @@ static void plans_export_impl(Ctx *c, void *to, size_t *bytes) {
   }
   *bytes = need;
 }
-// Choices of another library version or GPU model are left aside with a line that says so.
+// Choices of another form, library version or GPU model are left aside with a line that says so.
 static void plans_import_impl(Ctx *c, const void *from, size_t bytes) {
   MatmulExport head = {};
   CHECK(bytes >= sizeof head, "matmul plans of %zu bytes are too short", bytes);
   memcpy(&head, from, sizeof head);
   const MatmulExport mine = matmul_export_head(c, head.count);
+  if (!memcmp(head.magic, mine.magic, strlen("matmul")) && memcmp(head.magic, mine.magic, sizeof head.magic)) {
+    fprintf(stderr, "%s: matmul algorithms chosen by another version of this program are not used: results differ from "
+            "that run in rounding\n", who_am_i ? who_am_i : "");
+    return;
+  }
   CHECK(!memcmp(head.magic, mine.magic, sizeof head.magic) && head.count >= 0 &&
             bytes == sizeof head + (size_t)head.count * sizeof(MatmulRecord),
         "matmul plans of %zu bytes are damaged", bytes);
@@ -364,8 +381,8 @@ static void plans_text_impl(Ctx *c, char *to, size_t bytes) {
         line, sizeof line, "matmul_%s %lldx%lldx%lld %s%s to %s%s%s%s%s%s%s\n", names[k->op % 3], (long long)k->I,
         (long long)k->J, (long long)k->S, dtype_name((Dtype)k->dtype), k->tf32 ? " (tf32)" : "",
         dtype_name((Dtype)k->out_dtype), k->bias ? ", bias" : "", k->add ? ", added" : "",
-        k->gelu ? ", gelu " : k->pre_gelu ? ", gelu' " : plan->r.way == MATMUL_OWN ? ", " : "",
-        k->gelu || k->pre_gelu || plan->r.way == MATMUL_OWN ? matmul_way_names[plan->r.way] : "", algo,
+        k->pre_gelu ? ", gelu' " : plan->r.way == MATMUL_OWN ? ", " : "",
+        k->pre_gelu || plan->r.way == MATMUL_OWN ? matmul_way_names[plan->r.way] : "", algo,
         plan->ready ? "" : " (not used yet)");
     if (n < 0 || used + (size_t)n >= bytes) return;
     memcpy(to + used, line, (size_t)n + 1);

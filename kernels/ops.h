@@ -7,15 +7,22 @@
 //   PART_CUDA     <op>_impl: kernels and launch                                   (kernels/cuda.cu)
 //
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads, hs = C/H head size.
+// Floating tensors are fp32, bf16 or fp16; token ids int32; fp8 stands in the ops of fp8.cuh only, beside a scale.
 #pragma once
 #include "device.h"
+
+// The gradient of a frozen parameter is absent: its Tensor has data == NULL, and nothing is computed or written for it.
+// Those that are there have the same bits whatever else is absent.
 
 // A bias, a fused GELU: named extras of a matrix product. data == NULL means absent.
 struct MatmulEpilogue {
   Tensor bias;             // (N): added to every row
-  Tensor gelu;             // (M,N): receives gelu(out), out keeps the pre-activation for backward
+  Tensor gelu;             // (M,N): receives GELU of out as stored; out keeps the pre-activation for backward
 };
-enum Accumulate { OVERWRITE, ADD };              // out = x, or out += x
+enum Accumulate { OVERWRITE, ADD };              // out = x, or out += x: x is finished first, one rounding more
+// What is added up at once, from first to last. By value: an op may run after its caller has gone on.
+enum { SUMMANDS_MOST = 8 };
+struct Summands { Dtype dtype; int count; const void *data[SUMMANDS_MOST]; };
 
 // Dropout by counter: element j of global sample s in tensor t at step i is kept iff Philox(seed; t, i, s, j) says so.
 // p == 0 turns it off. sample0: global index in this step of the batch's first sequence; it depends on no rank.
@@ -56,16 +63,19 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
 
 #define OPS(X) \
   X(embedding_forward,           (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop)) \
-  X(embedding_backward,          (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop)) \
+  X(embedding_backward,          (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop, \
+                                  Accumulate mode)) \
   X(layernorm_forward,           (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, \
                                   Tensor bias)) \
   X(residual_layernorm_forward,  (Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, \
                                   Tensor branch, Tensor weight, Tensor bias, Dropout drop)) \
   X(layernorm_backward,          (Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout, \
-                                  Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop)) \
+                                  Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop, \
+                                  Accumulate mode)) \
   X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e)) \
   X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu)) \
   X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode)) \
+  X(gelu_forward,                (Ctx *c, Tensor out, Tensor in)) \
   X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop)) \
   X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
                                   Dropout drop)) \
@@ -80,8 +90,14 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
   X(step_decide,                 (Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule)) \
   X(fill,                        (Ctx *c, Tensor out, float value)) \
   X(convert,                     (Ctx *c, Tensor out, Tensor in)) \
-  X(accumulate,                  (Ctx *c, Tensor sum, Tensor in, Accumulate mode)) \
-  X(normal_fill,                 (Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std))
+  X(accumulate,                  (Ctx *c, Tensor sum, Summands in, Accumulate mode)) \
+  X(normal_fill,                 (Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std)) \
+  X(absmax,                      (Ctx *c, Tensor to, Tensor in)) \
+  X(fp8_scales,                  (Ctx *c, Tensor scale, Tensor amax)) \
+  X(fp8_encode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale)) \
+  X(fp8_decode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale)) \
+  X(matmul_forward_fp8,          (Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale, \
+                                  Tensor bias))
 
 // Limits of the CUDA kernels, refused at start-up: columns that a block's registers hold, odd (no multiple of 8) or
 // not; sequences that a grid numbers.
@@ -153,7 +169,9 @@ enum { NCCL_ID_BYTES = 128 };
   X(all_gather,     (Ctx *c, void *comm, void *to, const void *from, size_t bytes)) \
   X(send,           (Ctx *c, void *comm, const void *from, size_t bytes, int to_rank)) \
   X(receive,        (Ctx *c, void *comm, void *to, size_t bytes, int from_rank)) \
-  X(reduce_scatter, (Ctx *c, void *comm, Tensor to, const void *from))
+  X(reduce_scatter, (Ctx *c, void *comm, Tensor to, const void *from)) \
+  X(all_reduce,     (Ctx *c, void *comm, Tensor data)) \
+  X(broadcast,      (Ctx *c, void *comm, void *data, size_t bytes, int root))
 
 struct Collectives {
 #define X(call, args) void (*call) args;

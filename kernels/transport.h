@@ -1,12 +1,22 @@
 // transport.h: how ranks reach each other. Part 4 of fsdp.h, which includes it: the comm table and its three rows.
 //
-//   self   one rank: units are read in place, contributions are the own ones
-//   mpi    ranks of one host read each other's windows, ranks of different hosts exchange nonblocking messages. A
+//   self   one rank: contributions are the own ones; units are read in place, or fetched from the host
+//   mpi    ranks of one host read each other's windows: contributions in place, and parameters too where all of a shard
+//          group is on one host, so that nothing is gathered. Ranks of different hosts exchange nonblocking messages. A
 //          device that the host cannot write has a mirror of its shared memory in a pinned window, and copies both
 //          ways; the host then waits for copies (so such a step cannot be captured), and any number of ranks can share
 //          a device
-//   nccl   two communicators, one for gathers and one for reductions, each on its stream. Only events order them; the
-//          host enqueues alike on all ranks, which is the one launch order that keeps two communicators from deadlock
+//   nccl   a communicator a group and a stream: shard group for gathers, shard group for reductions, kept group,
+//          replicate group, all ranks. Only events order them; the host enqueues alike on all ranks, which is the one
+//          launch order that keeps several communicators from deadlock
+//
+// Replicas. After a round of a reduction, the sum so far lies in the shard of this rank; the next replica takes it from
+// there, adds its own contributions, and so on. The first replica's next reduction goes on from the last one's sum. No
+// rank overwrites a sum before its reader has it: what would be written is made from what the reader passes on; the
+// step's small all-gather orders the first reduction of the next step. (A message that cannot have been sent yet may so
+// be expected where another is still being sent from.) At the end of the step the last replica's sums go to all. Over
+// messages two rounds at a time go along the replicas, and so they do back to the first one: with many replicas and
+// microbatches --accumulate local saves that way.
 //
 // All traffic is counted here.
 #pragma once
@@ -17,14 +27,16 @@ struct Comm {
   void (*open)(Fsdp *f);                                           // takes working memory, windows, communicators
   void (*close)(Fsdp *f);
   void (*step_begin)(Fsdp *f);                                     // orders the side streams behind what came before
-  void (*step_end)(Fsdp *f);                                       // new shards are written: peers may gather them
-  void (*gather_start)(Fsdp *f, int u, GatherSlot *s);             // begins to make unit u whole
-  void (*gather_finish)(Fsdp *f, int u, GatherSlot *s);            // the model may read s->whole from here on
+  void (*step_end)(Fsdp *f);                                       // new shards are written: peers may read them
+  void (*gather_start)(Fsdp *f, int s, GatherSlot *slot);          // begins to make stage s whole
+  void (*gather_finish)(Fsdp *f, int s, GatherSlot *slot);         // the model may read the slot from here on
   void (*reduce_start)(Fsdp *f);                                   // the job's gradient buffer is complete
   bool (*round_free)(Fsdp *f, uint64_t round);                     // may the memory of this round be written again?
-  void (*round_send)(Fsdp *f, uint64_t round, int64_t first, int64_t n);       // own contributions lie ready: give them
-  bool (*round_arrived)(Fsdp *f, uint64_t round);                  // are all contributions to the own shard here?
-  const char *(*round_input)(const Fsdp *f, uint64_t round, int r, int64_t first);     // rank r's, in the wire dtype
+  void (*round_send)(Fsdp *f, uint64_t round, ReduceSpan x);       // own contributions lie ready: give them
+  bool (*round_arrived)(Fsdp *f, uint64_t round);                  // is all that the own shard takes here?
+  const char *(*round_input)(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run);    // of its rank i
+  void (*chain_take)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // sum = that of the replicas before
+  void (*chain_give)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // the next replica may have it
   void (*round_done)(Fsdp *f, uint64_t round);                     // the own shard has them: peers may go on
   void (*reduce_end)(Fsdp *f);                                     // all rounds of the job
   bool (*grads_free)(Fsdp *f, int slot);                           // has everybody read this gradient slot?
@@ -33,106 +45,266 @@ struct Comm {
   void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
 };
 
-static inline void step_event_open(Ctx *c, StepEvent *e, const char *name) {
+static inline void step_event_open(Fsdp *f, Ctx *c, StepEvent *e, const char *name) {
   c->ops->event_open(c, &e->event, name);
   e->recorded = false;
+  e->number = f->events++;
 }
-static inline void step_event_record(Ctx *c, StepEvent *e) {
+static inline void step_event_record(Fsdp *f, Ctx *c, StepEvent *e) {
+  fsdp_log_event(f, LOG_RECORD, log_stream(f, c), e->number);
   c->ops->event_record(c, e->event);
   e->recorded = true;
 }
-static inline void step_event_wait(Ctx *c, const StepEvent *e) {
-  if (e->recorded) c->ops->event_wait(c, e->event);
+static inline void step_event_wait(Fsdp *f, Ctx *c, const StepEvent *e) {
+  if (!e->recorded) return;
+  fsdp_log_event(f, LOG_WAIT, log_stream(f, c), e->number);
+  c->ops->event_wait(c, e->event);
 }
 
-static inline MPI_Datatype fsdp_mpi_type(Dtype t) { return dtype_bytes(t) == 4 ? MPI_FLOAT : MPI_UINT16_T; }
+enum : size_t { MESSAGE_MOST_BYTES = 1 << 30 };  // a count is an int, and some networks take less
 static inline int fsdp_mpi_count(int64_t n) {
   CHECK(n <= INT32_MAX, "message of %lld elements", (long long)n);
   return (int)n;
 }
 
 // ---- memory that is shared, or could be
+// Places of parameter shards: this rank's, or whole units, where they are read in place; of these it takes a share.
+static inline size_t fsdp_params_layout(Fsdp *f, size_t at) {
+  f->params_at = at;
+  for (int u = 0; u < f->units; u++) {
+    f->unit[u].params_at = at;
+    at += f->in_place ? f->unit[u].full_bytes : f->unit[u].shard_bytes;
+  }
+  if (f->cfg.offload != OFFLOAD_PARAMS) f->plan->taken_bytes[MEM_PARAMS] += f->params_bytes;
+  return f->params_at + f->params_bytes;
+}
 // Offsets of everything in working memory; counts it as taken.
 static inline void fsdp_work_layout(Fsdp *f) {
-  const size_t b_p = fsdp_param_bytes(f), b_r = fsdp_wire_bytes(f);
+  const size_t b_r = fsdp_wire_bytes(f), grads = fsdp_grads_in_work(f) ? (size_t)f->state_numel * 4 : 0;
+  const bool trains = fsdp_trains(f);
   size_t *taken = f->plan->taken_bytes, at = f->cfg.comm == COMM_MPI ? CONTROL_PAGE_BYTES : 0;
   taken[MEM_CONTROL] += f->cfg.comm == COMM_MPI ? CONTROL_BYTES : 0;
-  for (int u = 0; u < f->units; u++) {
-    f->params_at[u] = at;
-    at += (size_t)f->unit[u].shard_numel * b_p;
-    taken[MEM_PARAMS] += (size_t)f->unit[u].shard_numel * b_p;
+  f->grads_at = at;
+  at += grads;
+  if (!f->in_place) at = fsdp_params_layout(f, at);
+  f->work_on_host = (fsdp_offloads(f) ? grads : 0) + (f->cfg.offload == OFFLOAD_PARAMS ? f->params_bytes : 0);
+  f->kept_at = at;
+  for (int u = 0; u < f->units && f->kept_bytes; u++) {
+    f->unit[u].kept_at = at;
+    if (f->unit[u].stage) at += f->unit[u].shard_bytes * (size_t)(fsdp_shards(f) / f->cfg.mesh.kept);
   }
-  f->grad_slots_at = f->root_grads_at = f->staging_at = at;
-  for (int s = 0; s < 2 && f->units > 1 && !f->cfg.weights_only; s++) {
-    at += (size_t)f->unit[1].full_numel * b_r;
-    taken[MEM_GRAD_SLOTS] += (size_t)f->unit[1].full_numel * b_r;
+  taken[MEM_KEPT] += at - f->kept_at;
+  f->grad_slots_at = at;
+  if (trains && !f->cfg.local) at += 2 * f->grad_slot_bytes;
+  taken[MEM_GRAD_SLOTS] += at - f->grad_slots_at;
+  const size_t whole_at = at;
+  for (int u = 0; u < f->units && trains; u++) {
+    f->unit[u].grads_at = at;
+    if (fsdp_stage_whole(f, f->unit[u].stage) && !fsdp_grads_in_place(f, f->unit[u].stage))
+      at += (size_t)f->unit[u].grad_numel * 4;
   }
-  f->root_grads_at = at;
-  const size_t root_grads = f->cfg.weights_only ? 0 : (size_t)f->unit[0].full_numel * 4;
-  at += root_grads;
-  taken[MEM_ROOT_GRADS] += root_grads;
+  taken[MEM_ROOT_GRADS] += at - whole_at;
   f->staging_at = at;
-  if (fsdp_unit_staged(f, 0) && !f->cfg.weights_only) {
-    const size_t staging = 2 * (size_t)f->mesh.world * (size_t)f->chunk_numel * b_r;
-    at += staging;
-    taken[MEM_STAGING_OUT] += staging;
-  }
+  at += fsdp_staging_out_numel(f) * b_r;
+  taken[MEM_STAGING_OUT] += at - f->staging_at;
+  if (f->in_place) at = fsdp_params_layout(f, at);
   f->work_bytes = at + (f->cfg.comm == COMM_MPI ? CONTROL_BYTES - CONTROL_PAGE_BYTES : 0);
 }
 static inline char *fsdp_memory_or_die(Fsdp *f, size_t bytes, MemoryKind kind, const char *what) {
   void *p = NULL;
   f->ctx->ops->memory_alloc(f->ctx, &p, bytes, kind);
-  if (!p) die_missing("cannot allocate %zu bytes of %s: %s", bytes, what, strerror(ENOMEM));
+  if (bytes && !p) die_missing("cannot allocate %zu bytes of %s: %s", bytes, what, strerror(ENOMEM));
   return (char *)p;
 }
-static inline char *fsdp_own_params(const Fsdp *f, int u) { return f->work + f->params_at[u]; }
+// Device memory of the working layout, but for what comes first and lies on the host: parameter shards are taken apart,
+// gradient shards lie in the mirror.
+static inline void fsdp_open_work(Fsdp *f) {
+  const size_t skipped = f->work_on_host;
+  f->work = fsdp_memory_or_die(f, f->work_bytes - skipped, MEMORY_DEVICE, "shards and gradient slots") - skipped;
+  f->params_home = f->work;
+  if (f->cfg.offload != OFFLOAD_PARAMS) return;
+  if (f->mirrored) f->params_home = f->window;
+  else f->params_home = (char *)memory_take(f->ctx, f->plan, MEM_HOST_PARAMS, f->params_bytes) - f->params_at;
+}
+static inline void fsdp_close_work(Fsdp *f) {
+  f->ctx->ops->memory_free(f->ctx, f->work + f->work_on_host, f->work_bytes - f->work_on_host, MEMORY_DEVICE);
+  if (f->cfg.offload == OFFLOAD_PARAMS && !f->mirrored)
+    memory_give_back(f->ctx, MEM_HOST_PARAMS, f->params_home + f->params_at, f->params_bytes);
+}
 
-// Where a rank lays out what it contributes to `owner` in a round, from shard element `first`: an offset in working
-// memory and in windows alike.
-static inline size_t fsdp_contribution_at(const Fsdp *f, int owner, uint64_t round, int64_t first) {
-  const Unit *u = &f->unit[f->job.unit];
-  const size_t b_r = fsdp_wire_bytes(f), chunk = (size_t)f->chunk_numel;
-  if (fsdp_unit_staged(f, f->job.unit)) {        // ncclReduceScatter wants the owners' parts without gaps
-    const size_t stride = f->cfg.native_reduce ? (size_t)min64(f->chunk_numel, u->shard_numel - first) : chunk;
-    return f->staging_at + ((round & 1) * (size_t)f->mesh.world * chunk + (size_t)owner * stride) * b_r;
+// Where unit u's gradient lies, whole, if it is in gradient slot `slot`: an offset in working memory.
+static inline size_t fsdp_unit_grads_at(const Fsdp *f, int u, int slot) {
+  const Unit *q = &f->unit[u];
+  if (fsdp_stage_whole(f, q->stage)) return q->grads_at;
+  return f->grad_slots_at + (size_t)slot * f->grad_slot_bytes + (size_t)q->grad_slot_at * fsdp_wire_bytes(f);
+}
+static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
+  return f->params_home + f->unit[u].params_at + f->unit[u].piece[i].shard_at;
+}
+// Where a rank lays out what it contributes to the group's rank `owner` in a round: an offset in working memory and in
+// windows alike.
+static inline size_t fsdp_contribution_at(const Fsdp *f, int owner, uint64_t round, ReduceSpan x, PieceRun run) {
+  const size_t b_r = fsdp_wire_bytes(f), chunk = (size_t)f->chunk_numel, S = (size_t)fsdp_shards(f);
+  if (!fsdp_stage_staged(f, f->job.stage))
+    return fsdp_unit_grads_at(f, x.unit, f->job.slot) + (size_t)(run.grad_at + owner * run.owner_stride) * b_r;
+  const size_t half = f->staging_at + (round & 1) * S * chunk * b_r, in_round = (size_t)(run.state_at - x.first);
+  if (f->cfg.native_reduce)                      // ncclReduceScatter wants the owners' parts without gaps
+    return half + (S * in_round + (size_t)owner * (size_t)run.numel) * b_r;
+  return half + ((size_t)owner * chunk + in_round) * b_r;
+}
+
+// ---- gathering: from the shards of the group's ranks, or from what the kept group kept
+// A rank's part of a piece is `widen` of its shards there, at `at` of working memory.
+struct GatherSource { const RankGroup *group; size_t widen; bool kept; };
+static inline GatherSource fsdp_gather_source(const Fsdp *f, const GatherSlot *slot) {
+  if (!slot->from_kept) return GatherSource{&f->mesh.shard, 1, false};
+  return GatherSource{&f->mesh.kept, (size_t)(fsdp_shards(f) / f->cfg.mesh.kept), true};
+}
+// One piece of a gather: `bytes` of every rank of the source, from from_at of its working memory to to_at (of rank 0;
+// rank i's follow) of the slot.
+struct GatherPiece { size_t from_at, to_at, bytes; };
+static inline GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u, int i) {
+  const Unit *q = &f->unit[u];
+  const Piece *c = &q->piece[i];
+  return GatherPiece{(g.kept ? q->kept_at : q->params_at) + c->shard_at * g.widen, q->slot_at + c->full_at,
+                     (size_t)c->numel * g.widen * dtype_bytes(c->dtype)};
+}
+#define EACH_PIECE_OF_STAGE(f, s, u, i) \
+  for (int u = (f)->stage[s].first_unit; u < (f)->stage[s].first_unit + (f)->stage[s].units; u++) \
+    for (int i = 0; i < (f)->unit[u].pieces; i++)
+
+static inline void fsdp_count_gather(Fsdp *f, int s, const GatherSlot *slot) {
+  const GatherSource g = fsdp_gather_source(f, slot);
+  if (f->log) f->log->slot_gather[slot - f->slot] = ++f->log->gathers;
+  if (g.group->size == 1) return;
+  f->traffic.gathers += f->stage[s].units;
+  for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++)
+    fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_GATHER, s, LOG_COMM_NONE,
+                        (uint64_t)unit_wire_bytes(&f->unit[u]) * g.widen * (uint64_t)(g.group->size - 1));
+}
+// Whether this gather, which asked the whole shard group, leaves a part of the stage here.
+static inline bool fsdp_keeps(const Fsdp *f, int s, const GatherSlot *slot) {
+  return f->kept_bytes && f->training && s && !slot->from_kept;
+}
+// Copies this rank's part of the whole stage to where it is kept.
+static inline void fsdp_keep(Fsdp *f, int s, GatherSlot *slot) {
+  const GatherSource g = {&f->mesh.kept, (size_t)(fsdp_shards(f) / f->cfg.mesh.kept), true};
+  fsdp_log_keep(f, s, (int)(slot - f->slot));
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    f->ctx->ops->copy(&f->gather_ctx, f->work + p.from_at, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
+                      p.bytes);
   }
-  return f->job.full_at + (size_t)(u->piece[0].full_offset + owner * u->piece[0].numel + first) * b_r;
+  f->kept_valid[s] = true;
+  f->kept_number[s] = ++f->kept_count;
 }
 
 // ================================================================================================ self
+// What one device does with streams of its own, over NCCL or alone.
+static inline void streams_open(Fsdp *f) {
+  f->ctx->ops->side_open(f->ctx, &f->gather_ctx, "gather");
+  f->ctx->ops->side_open(f->ctx, &f->reduce_ctx, "reduce");
+}
+static inline void streams_close(Fsdp *f) {
+  f->ctx->ops->side_close(&f->gather_ctx);
+  f->ctx->ops->side_close(&f->reduce_ctx);
+}
+static inline void streams_step_begin(Fsdp *f) {
+  if (f->in_place) return;                       // nothing is gathered
+  step_event_record(f, f->ctx, &f->began);
+  step_event_wait(f, &f->gather_ctx, &f->began);
+}
+static inline void streams_gather_finish(Fsdp *f, int, GatherSlot *slot) {
+  step_event_wait(f, f->ctx, &slot->arrived);
+}
+static inline void streams_reduce_start(Fsdp *f) {
+  step_event_record(f, f->ctx, &f->grads_ready);
+  step_event_wait(f, &f->reduce_ctx, &f->grads_ready);
+}
+static inline void streams_reduce_end(Fsdp *f) { step_event_record(f, &f->reduce_ctx, &f->grads_free[f->job.slot]); }
+static inline bool streams_grads_free(Fsdp *f, int slot) {
+  step_event_wait(f, f->ctx, &f->grads_free[slot]);
+  return true;
+}
+static inline void streams_reduce_join(Fsdp *f) {
+  step_event_record(f, &f->reduce_ctx, &f->reduced);
+  step_event_wait(f, f->ctx, &f->reduced);
+}
+
 static inline void comm_self_open(Fsdp *f) {
   fsdp_work_layout(f);
-  f->work = fsdp_memory_or_die(f, f->work_bytes, MEMORY_DEVICE, "shards and gradient slots");
-  f->gather_ctx = f->reduce_ctx = *f->ctx;       // nothing to overlap: one stream
+  fsdp_open_work(f);
+  if (fsdp_offloads(f)) streams_open(f);         // copies overlap what is computed
+  else f->gather_ctx = f->reduce_ctx = *f->ctx;  // nothing to overlap: one stream
 }
-static inline void comm_self_close(Fsdp *f) { f->ctx->ops->memory_free(f->ctx, f->work, f->work_bytes, MEMORY_DEVICE); }
+static inline void comm_self_close(Fsdp *f) {
+  fsdp_close_work(f);
+  if (fsdp_offloads(f)) streams_close(f);
+}
 static inline void comm_self_nothing(Fsdp *) {}
-static inline void comm_self_gather_start(Fsdp *, int, GatherSlot *) {}
-static inline void comm_self_gather_finish(Fsdp *f, int u, GatherSlot *s) { s->whole = fsdp_own_params(f, u); }
-static inline bool comm_self_yes(Fsdp *, uint64_t) { return true; }
-static inline void comm_self_send(Fsdp *, uint64_t, int64_t, int64_t) {}
-static inline const char *comm_self_input(const Fsdp *f, uint64_t round, int, int64_t first) {
-  return f->work + fsdp_contribution_at(f, 0, round, first);
+// The shard is the whole; it comes from the host.
+static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  fsdp_count_gather(f, s, slot);
+  step_event_wait(f, &f->gather_ctx, &slot->released);
+  fsdp_log_gather_read(f, STREAM_GATHER, s, f->mesh.rank, false, false);
+  fsdp_log_gather_write(f, STREAM_GATHER, LOG_SLOT, s, (int)(slot - f->slot));
+  const GatherSource g = fsdp_gather_source(f, slot);
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at, f->params_home + p.from_at, p.bytes);
+  }
+  step_event_record(f, &f->gather_ctx, &slot->arrived);
 }
+static inline bool comm_self_yes(Fsdp *, uint64_t) { return true; }
+static inline void comm_self_send(Fsdp *, uint64_t, ReduceSpan) {}
+static inline const char *comm_self_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
+  fsdp_log_take(f, round, f->mesh.rank, false);
+  return f->work + fsdp_contribution_at(f, i, round, x, run);
+}
+static inline void comm_self_chain(Fsdp *, uint64_t, ReduceSpan, float *) {}
 static inline void comm_self_done(Fsdp *, uint64_t) {}
-static inline bool comm_self_grads_free(Fsdp *, int) { return true; }
 static inline void comm_self_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  fsdp_log_collective(f, STREAM_MODEL, COLLECTIVE_SMALL, 0, LOG_COMM_WORLD, 0);
+  fsdp_log_small(f, LOG_READ, STREAM_MODEL, LOG_EXCHANGE);
+  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_EXCHANGED);
   f->ctx->ops->copy(f->ctx, all, mine, bytes);
 }
 static const Comm comm_self = {
-    "self", comm_self_open, comm_self_close, comm_self_nothing, comm_self_nothing, comm_self_gather_start,
-    comm_self_gather_finish, comm_self_nothing, comm_self_yes, comm_self_send, comm_self_yes, comm_self_input,
-    comm_self_done, comm_self_nothing, comm_self_grads_free, comm_self_nothing, comm_self_small, comm_self_nothing};
+    "self", comm_self_open, comm_self_close, streams_step_begin, comm_self_nothing, comm_self_gather_start,
+    streams_gather_finish, streams_reduce_start, comm_self_yes, comm_self_send, comm_self_yes, comm_self_input,
+    comm_self_chain, comm_self_chain, comm_self_done, streams_reduce_end, streams_grads_free, streams_reduce_join,
+    comm_self_small, comm_self_nothing};
 
 // ================================================================================================ mpi
 static inline Control *fsdp_control(const Fsdp *f, int r) { return (Control *)f->mesh.peer[r].window; }
 static inline uint64_t counter_read(const uint64_t *c) { return __atomic_load_n(c, __ATOMIC_ACQUIRE); }
-static inline void counter_publish(uint64_t *c, uint64_t value) { __atomic_store_n(c, value, __ATOMIC_RELEASE); }
+static inline void counter_publish(Fsdp *f, uint64_t *c, LogCounter which, uint64_t value) {
+  fsdp_log_counter(f, LOG_PUBLISH, which, f->mesh.rank, value);
+  __atomic_store_n(c, value, __ATOMIC_RELEASE);
+}
+// Whether rank r's counter has reached value.
+static inline bool counter_reached(Fsdp *f, int r, const uint64_t *c, LogCounter which, uint64_t value) {
+  if (counter_read(c) < value) return false;
+  fsdp_log_counter(f, LOG_OBSERVE, which, r, value);
+  return true;
+}
 static inline char *page_aligned(char *p) {
   return (char *)(((uintptr_t)p + CONTROL_PAGE_BYTES - 1) / CONTROL_PAGE_BYTES * CONTROL_PAGE_BYTES);
 }
 static inline size_t comm_mpi_shared_bytes(const Fsdp *f) {
   return f->work_bytes - (CONTROL_BYTES - CONTROL_PAGE_BYTES);
+}
+// Where shards are read in place, all of a group's lie at the end of its first rank's window.
+static inline size_t comm_mpi_window_bytes(const Fsdp *f) {
+  if (!f->in_place) return f->work_bytes;
+  return f->work_bytes - f->params_bytes + (f->mesh.shard.me ? 0 : (size_t)fsdp_shards(f) * f->params_bytes);
+}
+// The i-th rank of the shard group, and whether messages reach it.
+static inline bool comm_mpi_is_remote(const Fsdp *f, int i) {
+  return i != f->mesh.shard.me && !mesh_shares_memory(&f->mesh, f->mesh.shard.rank[i]);
+}
+static inline bool comm_mpi_is_neighbour(const Fsdp *f, int i) {
+  return i != f->mesh.shard.me && mesh_shares_memory(&f->mesh, f->mesh.shard.rank[i]);
 }
 
 // Where peers' /dev/shm windows would lie, and whether they fit; called by one rank a host before allocating.
@@ -149,24 +321,32 @@ static inline void fsdp_check_window_space(const Fsdp *f, size_t bytes_of_host) 
                 bytes_of_host / 1048576 + 64);
 }
 
+// Zeroes what this rank owns of the windows: their memory is taken now, near the core that touches it first.
+static inline void comm_mpi_zero_windows(Fsdp *f) {
+  memset(f->window, 0, f->in_place ? f->params_at : comm_mpi_shared_bytes(f));
+  for (int u = 0; u < f->units && f->in_place; u++)
+    for (int i = 0; i < f->unit[u].pieces; i++) memset(fsdp_own_piece(f, u, i), 0, piece_bytes(&f->unit[u].piece[i]));
+}
 // Takes the window: shared with the host's ranks when there are any, private otherwise. Collective.
 static inline void comm_mpi_open_window(Fsdp *f) {
   f->has_win = f->mesh.windows && f->mesh.node_world > 1;
   if (!f->has_win) {
     f->window = fsdp_memory_or_die(f, f->work_bytes, f->mirrored ? MEMORY_PINNED : MEMORY_DEVICE, "window");
-    f->mesh.peer[f->mesh.rank].window = f->window;
+    f->mesh.peer[f->mesh.rank].window = f->params_home = f->window;
     return;
   }
-  if (f->mesh.node_rank == 0) fsdp_check_window_space(f, f->work_bytes * (size_t)f->mesh.node_world);
+  // Replicas differ in nothing that takes memory, but hosts may hold unlike shares of a shard group.
+  unsigned long long mine = comm_mpi_window_bytes(f), host = 0;
+  MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, f->mesh.node);
+  if (f->mesh.node_rank == 0) fsdp_check_window_space(f, host);
   MPI_Barrier(f->mesh.node);                     // nobody allocates before the host's first rank has checked
   MPI_Info info;
   MPI_Info_create(&info);
   MPI_Info_set(info, "alloc_shared_noncontig", "true");          // every rank's part lies the same way in its page
-  MPI_Win_allocate_shared((MPI_Aint)f->work_bytes, 1, info, f->mesh.node, &f->window, &f->win);
+  MPI_Win_allocate_shared((MPI_Aint)mine, 1, info, f->mesh.node, &f->window, &f->win);
   MPI_Info_free(&info);
   MPI_Win_lock_all(MPI_MODE_NOCHECK, f->win);
   f->window = page_aligned(f->window);
-  memset(f->window, 0, comm_mpi_shared_bytes(f));
   int *world_rank = (int *)malloc(sizeof(int) * (size_t)f->mesh.node_world);
   MPI_Allgather(&f->mesh.rank, 1, MPI_INT, world_rank, 1, MPI_INT, f->mesh.node);
   for (int r = 0; r < f->mesh.node_world; r++) {
@@ -177,50 +357,61 @@ static inline void comm_mpi_open_window(Fsdp *f) {
     f->mesh.peer[world_rank[r]].window = page_aligned(start); // segments map to whole pages: the same shift everywhere
   }
   free(world_rank);
+  f->params_home = f->mesh.peer[f->in_place ? f->mesh.shard.rank[0] : f->mesh.rank].window;
+  comm_mpi_zero_windows(f);
   for (int r = 0; r < f->mesh.world && f->mirrored; r++)
     if (mesh_shares_memory(&f->mesh, r))
       f->ctx->ops->memory_pin(f->ctx, f->mesh.peer[r].window, comm_mpi_shared_bytes(f));
   MPI_Barrier(f->mesh.node);
+}
+// Messages of a stage's gather with one peer, at most.
+static inline int fsdp_most_pieces(const Fsdp *f) {
+  int most = 1;
+  for (int s = 0; s < f->stages; s++) {
+    int messages = 0;
+    for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++)
+      messages += f->unit[u].pieces + (int)(f->unit[u].full_bytes / MESSAGE_MOST_BYTES);
+    most = messages > most ? messages : most;
+  }
+  return most;
 }
 static inline void comm_mpi_open(Fsdp *f) {
   fsdp_work_layout(f);
   comm_mpi_open_window(f);
   f->work = f->window;
   if (f->mirrored) {
-    f->work = fsdp_memory_or_die(f, f->work_bytes, MEMORY_DEVICE, "shards and gradient slots");
+    fsdp_open_work(f);
     f->plan->taken_bytes[MEM_MIRROR] += f->work_bytes;
-    f->ctx->ops->side_open(f->ctx, &f->gather_ctx, "gather");
-    f->ctx->ops->side_open(f->ctx, &f->reduce_ctx, "reduce");
+    streams_open(f);
   } else f->gather_ctx = f->reduce_ctx = *f->ctx;
-  const int remote = f->mesh.remote;
+  const size_t remote = (size_t)f->mesh.remote, requests = 2 * remote * (size_t)fsdp_most_pieces(f) + 1;
   const bool lands = f->mirrored && remote;
   for (int k = 0; k <= f->cfg.gather_slots; k++) {
-    f->slot[k].requests = (MPI_Request *)calloc((size_t)(2 * remote * MAX_PIECES + 1), sizeof(MPI_Request));
-    const int64_t n = k == f->cfg.gather_slots ? f->unit[0].full_numel : fsdp_block_numel(f);
-    if (lands) f->slot[k].landing = (char *)memory_take(f->ctx, f->plan, MEM_LANDING, (size_t)n * fsdp_param_bytes(f));
+    f->slot[k].requests = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
+    if (lands) f->slot[k].landing = (char *)memory_take(f->ctx, f->plan, MEM_LANDING, f->slot[k].bytes);
   }
   for (int parity = 0; parity < 2; parity++) {
-    f->sends[parity] = (MPI_Request *)calloc((size_t)remote + 1, sizeof(MPI_Request));
-    f->receives[parity] = (MPI_Request *)calloc((size_t)remote + 1, sizeof(MPI_Request));
+    f->sends[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
+    f->receives[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
   }
-  if (lands && !f->cfg.weights_only)
+  f->replicate_requests = (MPI_Request *)calloc((size_t)f->mesh.replicate.size, sizeof(MPI_Request));
+  if (lands && fsdp_trains(f))
     f->landing_in = (char *)memory_take(f->ctx, f->plan, MEM_LANDING,
-                                        2 * (size_t)remote * (size_t)f->chunk_numel * fsdp_wire_bytes(f));
+                                        2 * remote * (size_t)f->chunk_numel * fsdp_wire_bytes(f));
 }
 static inline void comm_mpi_close(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
   for (int k = 0; k <= f->cfg.gather_slots; k++) {
-    const int64_t n = k == f->cfg.gather_slots ? f->unit[0].full_numel : fsdp_block_numel(f);
-    memory_give_back(f->ctx, MEM_LANDING, f->slot[k].landing, (size_t)n * fsdp_param_bytes(f));
+    memory_give_back(f->ctx, MEM_LANDING, f->slot[k].landing, f->slot[k].bytes);
     free(f->slot[k].requests);
   }
   memory_give_back(f->ctx, MEM_LANDING, f->landing_in,
                    2 * (size_t)f->mesh.remote * (size_t)f->chunk_numel * fsdp_wire_bytes(f));
   for (int parity = 0; parity < 2; parity++) { free(f->sends[parity]); free(f->receives[parity]); }
+  free(f->replicate_requests);
   if (f->mirrored) {
-    ops->memory_free(f->ctx, f->work, f->work_bytes, MEMORY_DEVICE);
-    ops->side_close(&f->gather_ctx);
-    ops->side_close(&f->reduce_ctx);
+    fsdp_close_work(f);
+    streams_close(f);
   }
   for (int r = 0; r < f->mesh.world && f->mirrored && f->has_win; r++)
     if (mesh_shares_memory(&f->mesh, r)) ops->memory_unpin(f->ctx, f->mesh.peer[r].window);
@@ -228,15 +419,29 @@ static inline void comm_mpi_close(Fsdp *f) {
   else ops->memory_free(f->ctx, f->window, f->work_bytes, f->mirrored ? MEMORY_PINNED : MEMORY_DEVICE);
 }
 
-// The barrier separates the writing of shards from their reading; the step's small all-gather, which comes after the
-// last gather of every rank, separates the reading from the next writing.
+// A mirrored device is waited for: what lands and what is fetched overwrites what passes before have read.
+static inline void comm_mpi_step_begin(Fsdp *f) {
+  if (!f->mirrored) return;
+  f->ctx->ops->sync(f->ctx);
+  fsdp_log_sync(f, STREAM_MODEL);
+}
+// The barrier separates the writing of shards from their reading. The reading, in place or by gathers, is separated
+// from the next writing by the step's small all-gather, which no rank leaves before all have ended their passes and
+// which every update comes after.
+// What else writes shards, initialisation and loading, comes before all passes and ends here, too.
 static inline void comm_mpi_step_end(Fsdp *f) {
   if (f->mirrored) {
-    f->ctx->ops->copy(f->ctx, f->window + f->params_at[0], f->work + f->params_at[0],
-                      f->grad_slots_at - f->params_at[0]);
+    for (int st = 0; st < f->stages && f->params_home != f->window; st++) {
+      fsdp_log_params(f, LOG_READ, STREAM_MODEL, LOG_PARAMS, st);
+      if (f->stage[st].trains) fsdp_log_params(f, LOG_WRITE, STREAM_MODEL, LOG_PARAMS_WINDOW, st);
+    }
+    if (f->params_home != f->window)
+      f->ctx->ops->copy(f->ctx, f->window + f->params_at, f->work + f->params_at, f->params_bytes);
     f->ctx->ops->sync(f->ctx);
+    fsdp_log_sync(f, STREAM_MODEL);
   }
   f->traffic.small++;
+  fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_BARRIER, 0, LOG_COMM_WORLD, 0);
   MPI_Barrier(f->mesh.comm);
 }
 
@@ -250,84 +455,134 @@ static inline bool requests_done(MPI_Request *r, int *pending) {
 // OpenMPI moves messages only inside its calls.
 static inline void comm_mpi_progress(Fsdp *f) {
   int flag;
-  if (f->mesh.remote) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, f->mesh.reduce_comm, &flag, MPI_STATUS_IGNORE);
+  if (f->mesh.hosts > 1 || !f->mesh.windows)
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, f->mesh.reduce_comm, &flag, MPI_STATUS_IGNORE);
 }
 static inline void fsdp_poll(Fsdp *f);
 // A device fetches from the landing on its own time: messages may arrive there again when it has done so.
-static inline void comm_mpi_landing_free(Fsdp *f, GatherSlot *s) {
-  bool done = !s->landing || !s->arrived.recorded;
+static inline void comm_mpi_landing_free(Fsdp *f, GatherSlot *slot) {
+  bool done = !slot->landing || !slot->arrived.recorded;
   for (int spins = 0; !done; fsdp_poll(f)) {
-    f->ctx->ops->event_done(f->ctx, s->arrived.event, &done);
+    f->ctx->ops->event_done(f->ctx, slot->arrived.event, &done);
     if (!done) mesh_pause(&f->mesh, &spins);
   }
+  if (slot->landing && slot->arrived.recorded) fsdp_log_event(f, LOG_DONE, STREAM_HOST, slot->arrived.number);
 }
-static inline void comm_mpi_gather_start(Fsdp *f, int u, GatherSlot *s) {
-  f->traffic.gathers++;
-  comm_mpi_landing_free(f, s);
-  const MPI_Datatype type = fsdp_mpi_type(f->cfg.param_dtype);
-  const size_t b = fsdp_param_bytes(f);
-  char *landing = f->mirrored ? s->landing : s->data;
-  for (int r = 0; r < f->mesh.world && f->mesh.remote; r++) {
+static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  fsdp_count_gather(f, s, slot);
+  comm_mpi_landing_free(f, slot);
+  const GatherSource g = fsdp_gather_source(f, slot);
+  char *landing = f->mirrored ? slot->landing : slot->data;
+  for (int k = 0; k < g.group->size && f->mesh.remote; k++) {
+    const int r = g.group->rank[k];
     if (r == f->mesh.rank || mesh_shares_memory(&f->mesh, r)) continue;
-    for (int i = 0; i < f->unit[u].pieces; i++) {
-      const Piece *c = &f->unit[u].piece[i];
-      char *to = landing + (size_t)(c->full_offset + r * c->numel) * b;
-      char *from = f->window + f->params_at[u] + (size_t)c->shard_offset * b;
-      MPI_Irecv(to, fsdp_mpi_count(c->numel), type, r, u, f->mesh.gather_comm, &s->requests[s->pending++]);
-      MPI_Isend(from, fsdp_mpi_count(c->numel), type, r, u, f->mesh.gather_comm, &s->requests[s->pending++]);
-      f->traffic.gather_bytes += c->numel * (int64_t)b;
+    fsdp_log_gather_message(f, LOG_RECEIVE, s, (int)(slot - f->slot), r, g.kept);
+    fsdp_log_gather_message(f, LOG_SEND, s, (int)(slot - f->slot), r, g.kept);
+    EACH_PIECE_OF_STAGE(f, s, u, i) {
+      const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+      for (size_t at = 0; at < p.bytes; at += MESSAGE_MOST_BYTES) {
+        const int n = (int)(p.bytes - at < MESSAGE_MOST_BYTES ? p.bytes - at : MESSAGE_MOST_BYTES);
+        char *to = landing + p.to_at + (size_t)k * p.bytes + at;
+        MPI_Irecv(to, n, MPI_BYTE, r, s, f->mesh.gather_comm, &slot->requests[slot->pending++]);
+        MPI_Isend(f->window + p.from_at + at, n, MPI_BYTE, r, s, f->mesh.gather_comm,
+                  &slot->requests[slot->pending++]);
+      }
+      f->traffic.gather_bytes += (int64_t)p.bytes;
     }
   }
 }
-// Copies rank r's part of unit u to the slot; remote parts of a mirrored device come from their landing.
-static inline void comm_mpi_fetch(Fsdp *f, int u, GatherSlot *s, int r) {
-  const size_t b = fsdp_param_bytes(f);
-  const bool local = r == f->mesh.rank || mesh_shares_memory(&f->mesh, r);
-  for (int i = 0; i < f->unit[u].pieces; i++) {
-    const Piece *c = &f->unit[u].piece[i];
-    const size_t at = (size_t)(c->full_offset + r * c->numel) * b;
-    const char *shard = r == f->mesh.rank ? f->work : local ? f->mesh.peer[r].window : NULL;
-    const char *from = shard ? shard + f->params_at[u] + (size_t)c->shard_offset * b : s->landing + at;
-    f->ctx->ops->copy(&f->gather_ctx, s->data + at, from, (size_t)c->numel * b);
-    if (local && r != f->mesh.rank) f->traffic.gather_bytes += c->numel * (int64_t)b;
+// Copies the k-th rank's part of stage s to the slot; remote parts of a mirrored device come from their landing.
+static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource g, int k) {
+  const int r = g.group->rank[k];
+  const bool mine = r == f->mesh.rank, local = mine || mesh_shares_memory(&f->mesh, r);
+  const char *home = mine ? (g.kept ? f->work : f->params_home) : f->mesh.peer[r].window;
+  if (local) fsdp_log_gather_read(f, STREAM_GATHER, s, r, g.kept, !mine);
+  else fsdp_log_access(f, LOG_READ, STREAM_GATHER, LOG_LANDING, (int)(slot - f->slot), f->mesh.rank,
+                       fsdp_log_gathered_content(f, s));
+  fsdp_log_gather_write(f, STREAM_GATHER, LOG_SLOT, s, (int)(slot - f->slot));
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    const size_t to = p.to_at + (size_t)k * p.bytes;
+    f->ctx->ops->copy(&f->gather_ctx, slot->data + to, local ? home + p.from_at : slot->landing + to, p.bytes);
+    if (local && !mine) f->traffic.gather_bytes += (int64_t)p.bytes;
   }
 }
-// Shards of ranks on this host are copied here: their owners change them only between two barriers.
-static inline void comm_mpi_gather_finish(Fsdp *f, int u, GatherSlot *s) {
-  step_event_wait(&f->gather_ctx, &s->released);
-  for (int k = 0; k < f->mesh.world; k++) {
-    const int r = (f->mesh.rank + k) % f->mesh.world;          // start with the own shard: ranks do not all read one
-    if (r == f->mesh.rank || mesh_shares_memory(&f->mesh, r)) comm_mpi_fetch(f, u, s, r);
+// What was kept lies in this rank's window from here on, for its neighbours and for messages.
+static inline void comm_mpi_keep(Fsdp *f, int s, GatherSlot *slot) {
+  const GatherSource g = {&f->mesh.kept, (size_t)(fsdp_shards(f) / f->cfg.mesh.kept), true};
+  fsdp_keep(f, s, slot);
+  if (f->mirrored && f->log) {
+    fsdp_log_access(f, LOG_READ, STREAM_GATHER, LOG_KEPT, s, f->mesh.rank, f->log->pass);
+    fsdp_log_access(f, LOG_WRITE, STREAM_GATHER, LOG_KEPT_WINDOW, s, f->mesh.rank, f->log->pass);
   }
-  for (int spins = 0; !requests_done(s->requests, &s->pending); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
-  for (int r = 0; r < f->mesh.world && s->landing; r++)
-    if (r != f->mesh.rank && !mesh_shares_memory(&f->mesh, r)) comm_mpi_fetch(f, u, s, r);
-  step_event_record(&f->gather_ctx, &s->arrived);
-  step_event_wait(f->ctx, &s->arrived);
-  s->whole = s->data;
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    if (f->mirrored) f->ctx->ops->copy(&f->gather_ctx, f->window + p.from_at, f->work + p.from_at, p.bytes);
+  }
+  if (f->mirrored) f->ctx->ops->sync(&f->gather_ctx);
+  if (f->mirrored) fsdp_log_sync(f, STREAM_GATHER);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->kept, COUNTER_KEPT, f->kept_count);
 }
-// A mirrored device brings the complete buffer to the window; a staged unit does so round by round.
+// Shards of ranks on this host are copied here: their owners change them only between two barriers, and what they keep
+// after they have said so, only in the next step.
+static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
+  const GatherSource g = fsdp_gather_source(f, slot);
+  step_event_wait(f, &f->gather_ctx, &slot->released);
+  for (int i = 0; i < g.group->size; i++) {
+    const int k = (g.group->me + i) % g.group->size, r = g.group->rank[k];     // start with the own shard: ranks do not
+    if (r != f->mesh.rank && !mesh_shares_memory(&f->mesh, r)) continue;       // all read one
+    const bool asks = g.kept && r != f->mesh.rank;
+    const uint64_t *kept = &fsdp_control(f, r)->kept;
+    for (int spins = 0; asks && !counter_reached(f, r, kept, COUNTER_KEPT, f->kept_number[s]); fsdp_poll(f))
+      mesh_pause(&f->mesh, &spins);
+    comm_mpi_fetch(f, s, slot, g, k);
+  }
+  for (int spins = 0; !requests_done(slot->requests, &slot->pending); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
+  for (int k = 0; k < g.group->size && f->log; k++) {
+    if (k == g.group->me || mesh_shares_memory(&f->mesh, g.group->rank[k])) continue;
+    fsdp_log_gather_message(f, LOG_ARRIVED, s, (int)(slot - f->slot), g.group->rank[k], g.kept);
+    fsdp_log_gather_message(f, LOG_SENT, s, (int)(slot - f->slot), g.group->rank[k], g.kept);
+  }
+  for (int k = 0; k < g.group->size && slot->landing; k++)
+    if (!mesh_shares_memory(&f->mesh, g.group->rank[k]) && k != g.group->me) comm_mpi_fetch(f, s, slot, g, k);
+  if (fsdp_keeps(f, s, slot)) comm_mpi_keep(f, s, slot);
+  step_event_record(f, &f->gather_ctx, &slot->arrived);
+  step_event_wait(f, f->ctx, &slot->arrived);
+}
+// A mirrored device brings the complete gradient to the window; what is staged goes round by round.
 static inline void comm_mpi_reduce_start(Fsdp *f) {
-  step_event_record(f->ctx, &f->grads_ready);
-  step_event_wait(&f->reduce_ctx, &f->grads_ready);
-  if (!f->mirrored || fsdp_unit_staged(f, f->job.unit)) return;
-  f->ctx->ops->copy(&f->reduce_ctx, f->window + f->job.full_at, f->work + f->job.full_at,
-                    (size_t)f->unit[f->job.unit].full_numel * fsdp_wire_bytes(f));
-  step_event_record(&f->reduce_ctx, &f->mirror_filled);
+  streams_reduce_start(f);
+  if (!f->mirrored || fsdp_shards(f) == 1 || fsdp_stage_staged(f, f->job.stage)) return;       // nobody reads it
+  const Stage *s = &f->stage[f->job.stage];
+  for (int u = s->first_unit; u < s->first_unit + s->units; u++) {
+    const size_t at = fsdp_unit_grads_at(f, u, f->job.slot);
+    fsdp_log_grads(f, LOG_READ, STREAM_REDUCE, LOG_GRADS, f->job.slot);
+    fsdp_log_grads(f, LOG_WRITE, STREAM_REDUCE, LOG_GRADS_WINDOW, f->job.slot);
+    f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at, (size_t)f->unit[u].grad_numel * fsdp_wire_bytes(f));
+  }
+  step_event_record(f, &f->reduce_ctx, &f->mirror_filled);
 }
 // Have the peers of this host added up everything before round `rounds`?
-static inline bool comm_mpi_peers_done(const Fsdp *f, uint64_t rounds) {
-  for (int r = 0; r < f->mesh.world; r++)
-    if (r != f->mesh.rank && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->done) < rounds)
+static inline bool comm_mpi_peers_done(Fsdp *f, uint64_t rounds) {
+  for (int i = 0; i < fsdp_shards(f); i++)
+    if (comm_mpi_is_neighbour(f, i) &&
+        !counter_reached(f, f->mesh.shard.rank[i], &fsdp_control(f, f->mesh.shard.rank[i])->done, COUNTER_DONE, rounds))
       return false;
   return true;
 }
 // Two rounds are in flight: round - 2 used this memory. Only staging is written per round; slots are grads_free's.
 static inline bool comm_mpi_round_free(Fsdp *f, uint64_t round) {
+  const int parity = (int)(round & 1);
   bool filled = true;
-  if (!requests_done(f->sends[round & 1], &f->sends_pending[round & 1])) return false;
-  if (fsdp_unit_staged(f, f->job.unit)) return round < 2 || comm_mpi_peers_done(f, round - 1);
-  if (f->mirrored) f->ctx->ops->event_done(f->ctx, f->mirror_filled.event, &filled);
+  if (!requests_done(f->sends[parity], &f->sends_pending[parity])) return false;
+  if (!requests_done(&f->chain_send[parity], &f->chain_sends[parity])) return false;
+  if (!requests_done(&f->chain_back[parity], &f->chain_backs[parity])) return false;
+  if (round >= 2) fsdp_log_sent(f, MESSAGE_REDUCE, round - 2, false);
+  if (round >= 2) fsdp_log_sent(f, MESSAGE_CHAIN, round - 2, false);
+  if (fsdp_stage_staged(f, f->job.stage)) return round < 2 || comm_mpi_peers_done(f, round - 1);
+  const bool fills = f->mirrored && fsdp_shards(f) > 1;
+  if (fills) f->ctx->ops->event_done(f->ctx, f->mirror_filled.event, &filled);
+  if (fills && filled) fsdp_log_event(f, LOG_DONE, STREAM_HOST, f->mirror_filled.number);
   return filled;
 }
 static inline char *comm_mpi_landing_in(const Fsdp *f, uint64_t round, int remote_peer) {
@@ -335,51 +590,197 @@ static inline char *comm_mpi_landing_in(const Fsdp *f, uint64_t round, int remot
   char *base = f->mirrored ? f->landing_in : f->staging_in;
   return base + ((round & 1) * (size_t)f->mesh.remote + (size_t)remote_peer) * chunk_bytes;
 }
-static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, int64_t first, int64_t n) {
-  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), me = f->mesh.rank;
-  const MPI_Datatype type = fsdp_mpi_type(f->cfg.wire_dtype);
-  const bool staged = fsdp_unit_staged(f, f->job.unit);
-  if (f->mirrored && staged) {
-    const size_t at = fsdp_contribution_at(f, 0, round, first);
-    f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at,
-                      (size_t)f->mesh.world * (size_t)f->chunk_numel * fsdp_wire_bytes(f));
+
+// ---- sums along the replicas
+// The replica whose sum this one goes on from: the one before; for the first one the last, of the reduction before.
+static inline int chain_before(const Fsdp *f) {
+  const RankGroup *g = &f->mesh.replicate;
+  return g->rank[(g->me + g->size - 1) % g->size];
+}
+static inline bool chain_begins(const Fsdp *f) { return f->job.first && f->mesh.replicate.me == 0; }
+// Whether this rank's sum of the last reduction goes back to the first replica before this one overwrites it.
+static inline bool chain_returns(const Fsdp *f) {
+  return !f->job.first && f->mesh.replicate.me == f->mesh.replicate.size - 1;
+}
+static inline size_t chain_at(const Fsdp *f, ReduceSpan x) {                  // in working memory
+  return f->grads_at + (size_t)(f->unit[x.unit].state_base + x.first) * sizeof(float);
+}
+static inline void chain_count(Fsdp *f, int64_t n) {
+  f->traffic.replicate_bytes += n * 4;
+  fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_CHAIN, f->job.stage, LOG_COMM_NONE, (uint64_t)n * 4);
+}
+// Messages land in the own shard, or in its mirror. They can only come when it has been read: see the top.
+static inline void comm_mpi_chain_post(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), n = fsdp_mpi_count(x.numel);
+  const RankGroup *g = &f->mesh.replicate;
+  float *shard = (float *)(f->window + chain_at(f, x));
+  const LogMemory m = fsdp_log_shared(f, LOG_SUM);
+  const LogPartial last = {f->job.last_round0 + (round - f->job.round0), g->me};
+  if (chain_returns(f) && !mesh_shares_memory(&f->mesh, g->rank[0])) {
+    fsdp_log_chain_message(f, LOG_SEND, STREAM_HOST, m, round, g->rank[0], last);
+    MPI_Isend(shard, n, MPI_FLOAT, g->rank[0], tag, f->mesh.chain_comm, &f->chain_back[parity]);
+    f->chain_backs[parity] = 1;
+  }
+  if (!chain_begins(f) && !mesh_shares_memory(&f->mesh, chain_before(f))) {
+    fsdp_log_chain_message(f, LOG_RECEIVE, STREAM_HOST, m, round, chain_before(f), last);
+    MPI_Irecv(shard, n, MPI_FLOAT, chain_before(f), tag, f->mesh.chain_comm, &f->chain_receive[parity]);
+    f->chain_receives[parity] = 1;
+  }
+}
+static inline bool comm_mpi_chain_arrived(Fsdp *f, uint64_t round) {
+  if (!fsdp_chains(f) || chain_begins(f)) return true;
+  const int parity = (int)(round & 1), before = chain_before(f);
+  if (!mesh_shares_memory(&f->mesh, before))
+    return requests_done(&f->chain_receive[parity], &f->chain_receives[parity]);
+  const uint64_t wanted = f->mesh.replicate.me ? round : f->job.last_round0 + (round - f->job.round0);
+  return counter_reached(f, before, &fsdp_control(f, before)->partial, COUNTER_PARTIAL, wanted + 1);
+}
+static inline void comm_mpi_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+  const int before = chain_before(f);
+  const bool local = mesh_shares_memory(&f->mesh, before);
+  const char *from = (local ? f->mesh.peer[before].window : f->window) + chain_at(f, x);
+  chain_count(f, x.numel);
+  const LogMemory m = fsdp_log_shared(f, LOG_SUM);
+  if (!local) fsdp_log_chain_message(f, LOG_ARRIVED, STREAM_HOST, m, round, before, fsdp_log_partial(f, round));
+  fsdp_log_partial_read(f, round, m, local ? before : f->mesh.rank);
+  if (from != (const char *)sum) f->ctx->ops->copy(&f->reduce_ctx, sum, from, (size_t)x.numel * 4);
+}
+static inline void comm_mpi_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+  const RankGroup *g = &f->mesh.replicate;
+  const int parity = (int)(round & 1);
+  char *shard = f->window + chain_at(f, x);
+  if (shard != (char *)sum) {
+    f->ctx->ops->copy(&f->reduce_ctx, shard, sum, (size_t)x.numel * 4);
     f->ctx->ops->sync(&f->reduce_ctx);
+    fsdp_log_sum_write(f, round, LOG_SUM_WINDOW);
+    fsdp_log_sync(f, STREAM_REDUCE);
+  }
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->partial, COUNTER_PARTIAL, round + 1);
+  if (g->me == g->size - 1 || mesh_shares_memory(&f->mesh, g->rank[g->me + 1])) return;
+  fsdp_log_chain_message(f, LOG_SEND, STREAM_HOST, fsdp_log_shared(f, LOG_SUM), round, g->rank[g->me + 1],
+                         LogPartial{round, g->me});
+  MPI_Isend(shard, fsdp_mpi_count(x.numel), MPI_FLOAT, g->rank[g->me + 1], (int)(round & 0x3fff), f->mesh.chain_comm,
+            &f->chain_send[parity]);
+  f->chain_sends[parity] = 1;
+}
+// The last replica's sums to those that only messages reach, by messages from it: few, one replica a host.
+static inline void comm_mpi_replicate(Fsdp *f, bool sends, bool receives) {
+  const RankGroup *g = &f->mesh.replicate;
+  const int last = g->rank[g->size - 1], tag = 0x4000;
+  const size_t bytes = (size_t)f->state_numel * 4;
+  const LogMemory m = fsdp_log_shared(f, LOG_SUM);
+  for (int i = 0; i < g->size - 1 && f->log; i++)
+    if (sends && !mesh_shares_memory(&f->mesh, g->rank[i])) fsdp_log_sums_message(f, LOG_SEND, m, g->rank[i]);
+  if (receives) fsdp_log_sums_message(f, LOG_RECEIVE, m, last);
+  for (size_t at = 0; at < bytes; at += MESSAGE_MOST_BYTES) {
+    const int n = (int)(bytes - at < MESSAGE_MOST_BYTES ? bytes - at : MESSAGE_MOST_BYTES);
+    char *piece = f->window + f->grads_at + at;
+    int pending = 0;
+    for (int i = 0; i < g->size - 1 && sends; i++)
+      if (!mesh_shares_memory(&f->mesh, g->rank[i]))
+        MPI_Isend(piece, n, MPI_BYTE, g->rank[i], tag, f->mesh.chain_comm, &f->replicate_requests[pending++]);
+    if (receives) MPI_Irecv(piece, n, MPI_BYTE, last, tag, f->mesh.chain_comm, &f->replicate_requests[pending++]);
+    for (int spins = 0; !requests_done(f->replicate_requests, &pending); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
+  }
+  if (receives) fsdp_log_sums_message(f, LOG_ARRIVED, m, last);
+  for (int i = 0; i < g->size - 1 && f->log; i++)
+    if (sends && !mesh_shares_memory(&f->mesh, g->rank[i])) fsdp_log_sums_message(f, LOG_SENT, m, g->rank[i]);
+}
+// The last replica's sums to all of them: out of its window, or by messages.
+static inline void comm_mpi_reduce_join(Fsdp *f) {
+  if (!f->mirrored) streams_reduce_join(f);      // else the host has waited for every round
+  if (!fsdp_chains(f)) return;
+  const RankGroup *g = &f->mesh.replicate;
+  const int last = g->rank[g->size - 1];
+  const size_t bytes = (size_t)f->state_numel * 4;
+  const bool takes = g->me < g->size - 1, local = mesh_shares_memory(&f->mesh, last);
+  comm_mpi_replicate(f, !takes, takes && !local);
+  if (!takes) return;
+  for (int spins = 0; local && !counter_reached(f, last, &fsdp_control(f, last)->partial, COUNTER_PARTIAL,
+                                                f->rounds_started); fsdp_poll(f))
+    mesh_pause(&f->mesh, &spins);
+  const char *from = (local ? f->mesh.peer[last].window : f->window) + f->grads_at;
+  fsdp_log_sums(f, LOG_READ, STREAM_MODEL, fsdp_log_shared(f, LOG_SUM), local ? last : f->mesh.rank, g->size - 1);
+  f->traffic.replicate_bytes += (int64_t)bytes;
+  fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_REPLICATE, 0, LOG_COMM_NONE, bytes);
+  if (from == (const char *)f->grads) return;
+  fsdp_log_sums(f, LOG_WRITE, STREAM_MODEL, fsdp_log_own_sum(f), f->mesh.rank, g->size - 1);
+  f->ctx->ops->copy(f->ctx, f->grads, from, bytes);
+}
+
+static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), S = fsdp_shards(f);
+  const bool staged = fsdp_stage_staged(f, f->job.stage);
+  if (f->mirrored && staged) {
+    const size_t half = (size_t)S * (size_t)f->chunk_numel * fsdp_wire_bytes(f);
+    const size_t at = f->staging_at + (round & 1) * half;
+    f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at, half);
+    f->ctx->ops->sync(&f->reduce_ctx);
+    fsdp_log_take(f, round, f->mesh.rank, false);
+    fsdp_log_access(f, LOG_WRITE, STREAM_REDUCE, LOG_STAGED_WINDOW, parity, f->mesh.rank, round);
+    fsdp_log_sync(f, STREAM_REDUCE);
   }
   // A slot is complete before its first round: all of its rounds can be read from then on.
-  counter_publish(&fsdp_control(f, me)->ready, staged ? round + 1 : f->rounds_started);
-  for (int r = 0, k = 0; r < f->mesh.world && f->mesh.remote; r++) {
-    if (r == me || mesh_shares_memory(&f->mesh, r)) continue;
-    MPI_Irecv(comm_mpi_landing_in(f, round, k++), fsdp_mpi_count(n), type, r, tag, f->mesh.reduce_comm,
-              &f->receives[parity][f->receives_pending[parity]++]);
-    MPI_Isend(f->window + fsdp_contribution_at(f, r, round, first), fsdp_mpi_count(n), type, r, tag,
-              f->mesh.reduce_comm, &f->sends[parity][f->sends_pending[parity]++]);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->ready, COUNTER_READY, staged ? round + 1 : f->rounds_started);
+  if (fsdp_chains(f)) comm_mpi_chain_post(f, round, x);
+  PieceRun run;
+  for (int i = 0, k = 0; i < S && f->mesh.remote; i++) {
+    if (!comm_mpi_is_remote(f, i)) continue;
+    const int r = f->mesh.shard.rank[i];
+    fsdp_log_round_message(f, LOG_RECEIVE, round, r);
+    fsdp_log_round_message(f, LOG_SEND, round, r);
+    char *landing = comm_mpi_landing_in(f, round, k++);
+    for (int c = 0; c < f->unit[x.unit].pieces; c++) {
+      if (!piece_run(&f->unit[x.unit], c, x.first, x.numel, &run)) continue;
+      const int bytes = fsdp_mpi_count(run.numel * (int64_t)fsdp_wire_bytes(f));
+      MPI_Irecv(landing + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f), bytes, MPI_BYTE, r, tag,
+                f->mesh.reduce_comm, &f->receives[parity][f->receives_pending[parity]++]);
+      MPI_Isend(f->window + fsdp_contribution_at(f, i, round, x, run), bytes, MPI_BYTE, r, tag, f->mesh.reduce_comm,
+                &f->sends[parity][f->sends_pending[parity]++]);
+    }
   }
 }
 static inline bool comm_mpi_round_arrived(Fsdp *f, uint64_t round) {
-  for (int r = 0; r < f->mesh.world; r++)
-    if (r != f->mesh.rank && mesh_shares_memory(&f->mesh, r) && counter_read(&fsdp_control(f, r)->ready) < round + 1)
+  for (int i = 0; i < fsdp_shards(f); i++) {
+    const int r = f->mesh.shard.rank[i];
+    if (comm_mpi_is_neighbour(f, i) && !counter_reached(f, r, &fsdp_control(f, r)->ready, COUNTER_READY, round + 1))
       return false;
-  return requests_done(f->receives[round & 1], &f->receives_pending[round & 1]);
+  }
+  return requests_done(f->receives[round & 1], &f->receives_pending[round & 1]) && comm_mpi_chain_arrived(f, round);
 }
-static inline const char *comm_mpi_round_input(const Fsdp *f, uint64_t round, int r, int64_t first) {
-  const int me = f->mesh.rank;
-  if (r == me || mesh_shares_memory(&f->mesh, r))
-    return f->mesh.peer[r].window + fsdp_contribution_at(f, me, round, first);
+static inline const char *comm_mpi_round_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
+  const int me = f->mesh.shard.me;
+  if (!comm_mpi_is_remote(f, i)) fsdp_log_take(f, round, f->mesh.shard.rank[i], i != me);
+  else {
+    fsdp_log_round_message(f, LOG_ARRIVED, round, f->mesh.shard.rank[i]);
+    fsdp_log_input(f, LOG_READ, round, f->mesh.shard.rank[i]);
+  }
+  if (i == me) return f->work + fsdp_contribution_at(f, me, round, x, run);
+  if (comm_mpi_is_neighbour(f, i)) {
+    return f->mesh.peer[f->mesh.shard.rank[i]].window + fsdp_contribution_at(f, me, round, x, run);
+  }
   int remote_peer = 0;
-  for (int q = 0; q < r; q++) remote_peer += q != me && !mesh_shares_memory(&f->mesh, q);
-  return comm_mpi_landing_in(f, round, remote_peer);
+  for (int q = 0; q < i; q++) remote_peer += comm_mpi_is_remote(f, q);
+  return comm_mpi_landing_in(f, round, remote_peer) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }
 // Peers may write again what this rank has read: a device must have copied it by then.
 static inline void comm_mpi_round_done(Fsdp *f, uint64_t round) {
   if (f->mirrored) f->ctx->ops->sync(&f->reduce_ctx);
-  counter_publish(&fsdp_control(f, f->mesh.rank)->done, round + 1);
+  if (f->mirrored) fsdp_log_sync(f, STREAM_REDUCE);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->done, COUNTER_DONE, round + 1);
 }
 static inline bool comm_mpi_grads_free(Fsdp *f, int slot) {
-  return comm_mpi_peers_done(f, f->slot_rounds[slot]) && requests_done(f->sends[0], &f->sends_pending[0]) &&
-         requests_done(f->sends[1], &f->sends_pending[1]);
+  const bool free = comm_mpi_peers_done(f, f->slot_rounds[slot]) && requests_done(f->sends[0], &f->sends_pending[0]) &&
+                    requests_done(f->sends[1], &f->sends_pending[1]);
+  if (free && f->rounds_started) fsdp_log_sent(f, MESSAGE_REDUCE, f->rounds_started - 1, true);
+  return free;
 }
 static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   const size_t everything = bytes * (size_t)f->mesh.world;
+  fsdp_log_small(f, LOG_READ, STREAM_MODEL, LOG_EXCHANGE);
+  if (f->mirrored) fsdp_log_sync(f, STREAM_MODEL);
+  fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_SMALL, 0, LOG_COMM_WORLD, everything - bytes);
+  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_EXCHANGED);
   if (!f->mirrored) {
     MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, f->mesh.comm);
     return;
@@ -390,112 +791,202 @@ static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t b
   f->ctx->ops->copy(f->ctx, all, f->small_host + bytes, everything);
 }
 static const Comm comm_mpi = {
-    "mpi", comm_mpi_open, comm_mpi_close, comm_self_nothing, comm_mpi_step_end, comm_mpi_gather_start,
+    "mpi", comm_mpi_open, comm_mpi_close, comm_mpi_step_begin, comm_mpi_step_end, comm_mpi_gather_start,
     comm_mpi_gather_finish, comm_mpi_reduce_start, comm_mpi_round_free, comm_mpi_round_send, comm_mpi_round_arrived,
-    comm_mpi_round_input, comm_mpi_round_done, comm_self_nothing, comm_mpi_grads_free, comm_self_nothing,
-    comm_mpi_small, comm_mpi_progress};
+    comm_mpi_round_input, comm_mpi_chain_take, comm_mpi_chain_give, comm_mpi_round_done, comm_self_nothing,
+    comm_mpi_grads_free, comm_mpi_reduce_join, comm_mpi_small, comm_mpi_progress};
 
 // ================================================================================================ nccl
-static inline void comm_nccl_open(Fsdp *f) {
+// A communicator of the group whose first rank is `first`. Every rank makes an id; a group takes its first rank's.
+static inline void *comm_nccl_group(Fsdp *f, const RankGroup *g) {
   const Collectives *nccl = f->ctx->ops->nccl;
+  void *comm = NULL;
+  char id[NCCL_ID_BYTES] = {}, *ids = (char *)malloc((size_t)f->mesh.world * NCCL_ID_BYTES);
+  if (g->me == 0 && g->size > 1) nccl->id_make(f->ctx, id);
+  MPI_Allgather(id, NCCL_ID_BYTES, MPI_BYTE, ids, NCCL_ID_BYTES, MPI_BYTE, f->mesh.comm);
+  if (g->size > 1) nccl->comm_open(f->ctx, &comm, ids + (size_t)g->rank[0] * NCCL_ID_BYTES, g->me, g->size);
+  free(ids);
+  return comm;
+}
+static inline void comm_nccl_open(Fsdp *f) {
   fsdp_work_layout(f);
-  f->work = fsdp_memory_or_die(f, f->work_bytes, MEMORY_DEVICE, "shards and gradient slots");
-  f->ctx->ops->side_open(f->ctx, &f->gather_ctx, "gather");
-  f->ctx->ops->side_open(f->ctx, &f->reduce_ctx, "reduce");
-  void **const comms[] = {&f->nccl_gather, &f->nccl_reduce};
-  for (void **comm : comms) {
-    char id[NCCL_ID_BYTES] = {};
-    if (f->mesh.rank == 0) nccl->id_make(f->ctx, id);
-    MPI_Bcast(id, NCCL_ID_BYTES, MPI_BYTE, 0, f->mesh.comm);
-    nccl->comm_open(f->ctx, comm, id, f->mesh.rank, f->mesh.world);
+  fsdp_open_work(f);
+  streams_open(f);
+  RankGroup all = rank_group(0, 1, f->mesh.world, f->mesh.rank);
+  f->nccl_gather = comm_nccl_group(f, &f->mesh.shard);
+  f->nccl_reduce = comm_nccl_group(f, &f->mesh.shard);
+  if (f->kept_bytes) f->nccl_kept = comm_nccl_group(f, &f->mesh.kept);
+  if (f->cfg.mesh.replicas > 1) {
+    f->nccl_replicate = comm_nccl_group(f, &f->mesh.replicate);
+    f->nccl_world = comm_nccl_group(f, &all);
   }
+  free(all.rank);
 }
 static inline void comm_nccl_close(Fsdp *f) {
-  const Ops *ops = f->ctx->ops;
-  ops->nccl->comm_close(f->ctx, f->nccl_gather);
-  ops->nccl->comm_close(f->ctx, f->nccl_reduce);
-  ops->side_close(&f->gather_ctx);
-  ops->side_close(&f->reduce_ctx);
-  ops->memory_free(f->ctx, f->work, f->work_bytes, MEMORY_DEVICE);
+  void *const comms[] = {f->nccl_gather, f->nccl_reduce, f->nccl_kept, f->nccl_replicate, f->nccl_world};
+  for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_close(f->ctx, comm);
+  streams_close(f);
+  fsdp_close_work(f);
 }
-static inline void comm_nccl_step_begin(Fsdp *f) {
-  step_event_record(f->ctx, &f->began);
-  step_event_wait(&f->gather_ctx, &f->began);
-}
-static inline void comm_nccl_gather_start(Fsdp *f, int u, GatherSlot *s) {
+// An offloaded shard is copied to its place in the slot first, and gathered from there.
+static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const Collectives *nccl = f->ctx->ops->nccl;
-  const size_t b = fsdp_param_bytes(f);
-  f->traffic.gathers++;
-  step_event_wait(&f->gather_ctx, &s->released);
-  nccl->group_begin(&f->gather_ctx);
-  for (int i = 0; i < f->unit[u].pieces; i++) {
-    const Piece *c = &f->unit[u].piece[i];
-    nccl->all_gather(&f->gather_ctx, f->nccl_gather, s->data + (size_t)c->full_offset * b,
-                     fsdp_own_params(f, u) + (size_t)c->shard_offset * b, (size_t)c->numel * b);
-    f->traffic.gather_bytes += (f->mesh.world - 1) * c->numel * (int64_t)b;
+  const GatherSource g = fsdp_gather_source(f, slot);
+  const bool from_host = f->cfg.offload == OFFLOAD_PARAMS && !g.kept;
+  fsdp_count_gather(f, s, slot);
+  step_event_wait(f, &f->gather_ctx, &slot->released);
+  fsdp_log_gather_read(f, STREAM_GATHER, s, f->mesh.rank, g.kept, false);
+  fsdp_log_gather_write(f, STREAM_GATHER, LOG_SLOT, s, (int)(slot - f->slot));
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    if (from_host)
+      f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
+                        f->params_home + p.from_at, p.bytes);
   }
-  nccl->group_end(&f->gather_ctx);
-  step_event_record(&f->gather_ctx, &s->arrived);
-}
-static inline void comm_nccl_gather_finish(Fsdp *f, int, GatherSlot *s) {
-  step_event_wait(f->ctx, &s->arrived);
-  s->whole = s->data;
-}
-static inline void comm_nccl_reduce_start(Fsdp *f) {
-  step_event_record(f->ctx, &f->grads_ready);
-  step_event_wait(&f->reduce_ctx, &f->grads_ready);
+  if (g.group->size > 1)
+    fsdp_log_collective(f, STREAM_GATHER, COLLECTIVE_ROUND, s, g.kept ? LOG_COMM_KEPT : LOG_COMM_SHARD_GATHER, 0);
+  if (g.group->size > 1) nccl->group_begin(&f->gather_ctx);
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    if (g.group->size == 1) continue;
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    char *to = slot->data + p.to_at;
+    nccl->all_gather(&f->gather_ctx, g.kept ? f->nccl_kept : f->nccl_gather, to,
+                     from_host ? to + (size_t)g.group->me * p.bytes : f->work + p.from_at, p.bytes);
+    f->traffic.gather_bytes += (g.group->size - 1) * (int64_t)p.bytes;
+  }
+  if (g.group->size > 1) nccl->group_end(&f->gather_ctx);
+  if (fsdp_keeps(f, s, slot)) fsdp_keep(f, s, slot);
+  step_event_record(f, &f->gather_ctx, &slot->arrived);
 }
 // NCCL's own sum arrives in one place, round after round.
 static inline bool comm_nccl_round_free(Fsdp *f, uint64_t) {
   return !f->cfg.native_reduce || f->job.prepared == f->job.consumed;
 }
-static inline char *comm_nccl_staging_in(const Fsdp *f, uint64_t round, int r) {
+static inline char *comm_nccl_staging_in(const Fsdp *f, uint64_t round, int i) {
   if (f->cfg.native_reduce) return f->staging_in;
   const size_t chunk_bytes = (size_t)f->chunk_numel * fsdp_wire_bytes(f);
-  return f->staging_in + ((round & 1) * (size_t)f->mesh.world + (size_t)r) * chunk_bytes;
+  return f->staging_in + ((round & 1) * (size_t)fsdp_shards(f) + (size_t)i) * chunk_bytes;
 }
 // Ordered: all-to-all, each rank's part of the own shard into its own chunk; fsdp.h adds them in order of ranks.
-static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, int64_t first, int64_t n) {
+static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
-  const size_t bytes = (size_t)n * fsdp_wire_bytes(f);
-  if (f->cfg.native_reduce) {
-    nccl->reduce_scatter(&f->reduce_ctx, f->nccl_reduce, tensor_of(f->staging_in, f->cfg.wire_dtype, n),
-                         f->work + fsdp_contribution_at(f, 0, round, first));
-    return;
-  }
+  const size_t b_r = fsdp_wire_bytes(f);
+  const int S = fsdp_shards(f);
+  if (S == 1) return;
+  fsdp_log_take(f, round, f->mesh.rank, false);
+  for (int i = 0; i < (f->cfg.native_reduce ? 1 : S); i++) fsdp_log_input(f, LOG_WRITE, round, i);
+  fsdp_log_collective(f, STREAM_REDUCE, COLLECTIVE_ROUND, f->job.stage, LOG_COMM_SHARD_REDUCE, 0);
+  PieceRun run;
   nccl->group_begin(&f->reduce_ctx);
-  for (int r = 0; r < f->mesh.world; r++) {
-    nccl->send(&f->reduce_ctx, f->nccl_reduce, f->work + fsdp_contribution_at(f, r, round, first), bytes, r);
-    nccl->receive(&f->reduce_ctx, f->nccl_reduce, comm_nccl_staging_in(f, round, r), bytes, r);
+  for (int c = 0; c < f->unit[x.unit].pieces; c++) {
+    if (!piece_run(&f->unit[x.unit], c, x.first, x.numel, &run)) continue;
+    const size_t to = (size_t)(run.state_at - x.first) * b_r, bytes = (size_t)run.numel * b_r;
+    if (f->cfg.native_reduce)
+      nccl->reduce_scatter(&f->reduce_ctx, f->nccl_reduce,
+                           tensor_of(f->staging_in + to, f->cfg.wire_dtype, run.numel),
+                           f->work + fsdp_contribution_at(f, 0, round, x, run));
+    for (int i = 0; i < S && !f->cfg.native_reduce; i++) {
+      nccl->send(&f->reduce_ctx, f->nccl_reduce, f->work + fsdp_contribution_at(f, i, round, x, run), bytes, i);
+      nccl->receive(&f->reduce_ctx, f->nccl_reduce, comm_nccl_staging_in(f, round, i) + to, bytes, i);
+    }
   }
   nccl->group_end(&f->reduce_ctx);
 }
-static inline const char *comm_nccl_round_input(const Fsdp *f, uint64_t round, int r, int64_t) {
-  return comm_nccl_staging_in(f, round, r);
+static inline const char *comm_nccl_round_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
+  if (fsdp_shards(f) == 1) fsdp_log_take(f, round, f->mesh.rank, false);
+  else fsdp_log_input(f, LOG_READ, round, i);
+  if (fsdp_shards(f) == 1) return f->work + fsdp_contribution_at(f, i, round, x, run);
+  return comm_nccl_staging_in(f, round, i) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }
-static inline void comm_nccl_reduce_end(Fsdp *f) { step_event_record(&f->reduce_ctx, &f->grads_free[f->job.slot]); }
-static inline bool comm_nccl_grads_free(Fsdp *f, int slot) {
-  step_event_wait(f->ctx, &f->grads_free[slot]);
-  return true;
+static inline int fsdp_unit_rounds(const Fsdp *f, int u);
+// Between the last replica and the first one, at the same place of the order that all ranks enqueue in: the sums of the
+// reduction before go back, of `n` rounds from this one on, from `from` of the last to `to` of the first.
+static inline void comm_nccl_chain_back(Fsdp *f, uint64_t round, int n, const float *from, float *to, int64_t numel_) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const RankGroup *g = &f->mesh.replicate;
+  for (int i = 0; i < n; i++) {
+    const uint64_t r = round + (uint64_t)i;
+    if (!g->me)
+      fsdp_log_chain_message(f, LOG_ARRIVED, STREAM_REDUCE, LOG_SUM, r, chain_before(f), fsdp_log_partial(f, r));
+    else fsdp_log_chain_message(f, LOG_SEND, STREAM_REDUCE, LOG_SUM, r, g->rank[0],
+                                LogPartial{f->job.last_round0 + (r - f->job.round0), g->me});
+  }
+  if (g->me) nccl->send(&f->reduce_ctx, f->nccl_replicate, from, (size_t)numel_ * 4, 0);
+  else nccl->receive(&f->reduce_ctx, f->nccl_replicate, to, (size_t)numel_ * 4, g->size - 1);
 }
+// The sum comes straight to where it is added to. What goes back to the first replica lies in its own place, so that a
+// unit's go back at once and rounds follow each other along the replicas; offloaded, all rounds have but one place on
+// the device, and each goes round before the next.
+static inline void comm_nccl_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+  const RankGroup *g = &f->mesh.replicate;
+  const Unit *u = &f->unit[x.unit];
+  const bool off = fsdp_offloads(f), first = g->me == 0;
+  float *own = f->grads + u->state_base;
+  chain_count(f, x.numel);
+  if (off && chain_returns(f)) f->ctx->ops->copy(&f->reduce_ctx, sum, own + x.first, (size_t)x.numel * 4);
+  if (off && (first || chain_returns(f))) comm_nccl_chain_back(f, round, 1, sum, sum, x.numel);
+  else if (!x.first && (first || chain_returns(f)))
+    comm_nccl_chain_back(f, round, fsdp_unit_rounds(f, x.unit), own, own, u->state_numel);
+  if (!first) {
+    fsdp_log_chain_message(f, LOG_ARRIVED, STREAM_REDUCE, LOG_SUM, round, chain_before(f), fsdp_log_partial(f, round));
+    f->ctx->ops->nccl->receive(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)x.numel * 4, g->me - 1);
+  }
+  fsdp_log_partial_read(f, round, LOG_SUM, f->mesh.rank);
+}
+static inline void comm_nccl_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+  const RankGroup *g = &f->mesh.replicate;
+  if (g->me < g->size - 1)
+    fsdp_log_chain_message(f, LOG_SEND, STREAM_REDUCE, LOG_SUM, round, g->rank[g->me + 1], LogPartial{round, g->me});
+  if (g->me < g->size - 1)
+    f->ctx->ops->nccl->send(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)x.numel * 4, g->me + 1);
+}
+// The last replica's sums to all of them; or all replicas' sums, by NCCL.
 static inline void comm_nccl_reduce_join(Fsdp *f) {
-  step_event_record(&f->reduce_ctx, &f->reduced);
-  step_event_wait(f->ctx, &f->reduced);
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const RankGroup *g = &f->mesh.replicate;
+  const bool native = f->cfg.native_reduce, off = fsdp_offloads(f);
+  const int64_t n = f->state_numel, chunk = off ? f->chunk_numel : n;
+  if (g->size > 1) {
+    const int64_t takes = native ? n * 4 * 2 * (g->size - 1) / g->size : g->me < g->size - 1 ? n * 4 : 0;
+    if (takes) fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_REPLICATE, 0, LOG_COMM_NONE, (uint64_t)takes);
+    if (native || !takes)
+      fsdp_log_sums(f, LOG_READ, STREAM_REDUCE, LOG_SUM, f->mesh.rank, native ? 0 : g->size - 1);
+    if (takes) fsdp_log_sums(f, LOG_WRITE, STREAM_REDUCE, LOG_SUM, f->mesh.rank, fsdp_log_last_replica(f));
+    fsdp_log_collective(f, STREAM_REDUCE, native ? COLLECTIVE_ROUND : COLLECTIVE_BROADCAST, 0, LOG_COMM_REPLICATE, 0);
+    if (native) f->traffic.replicate_bytes += n * 4 * 2 * (g->size - 1) / g->size;
+    else f->traffic.replicate_bytes += g->me < g->size - 1 ? n * 4 : 0;
+  }
+  for (int64_t at = 0; at < n && g->size > 1; at += chunk) {
+    const int64_t k = min64(chunk, n - at);
+    float *own = f->grads + at, *sum = off ? f->sum : own;
+    if (off) f->ctx->ops->copy(&f->reduce_ctx, sum, own, (size_t)k * 4);
+    if (native) nccl->all_reduce(&f->reduce_ctx, f->nccl_replicate, tensor_of(sum, F32, k));
+    else nccl->broadcast(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)k * 4, g->size - 1);
+    if (off) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)k * 4);
+  }
+  streams_reduce_join(f);
 }
 static inline void comm_nccl_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  step_event_record(f->ctx, &f->exchange_ready);
-  step_event_wait(&f->reduce_ctx, &f->exchange_ready);
-  f->ctx->ops->nccl->all_gather(&f->reduce_ctx, f->nccl_reduce, all, mine, bytes);
-  step_event_record(&f->reduce_ctx, &f->exchanged);
-  step_event_wait(f->ctx, &f->exchanged);
+  void *world = f->cfg.mesh.replicas > 1 ? f->nccl_world : f->nccl_reduce;
+  if (!world) { comm_self_small(f, mine, all, bytes); return; }
+  step_event_record(f, f->ctx, &f->exchange_ready);
+  step_event_wait(f, &f->reduce_ctx, &f->exchange_ready);
+  fsdp_log_small(f, LOG_READ, STREAM_REDUCE, LOG_EXCHANGE);
+  fsdp_log_small(f, LOG_WRITE, STREAM_REDUCE, LOG_EXCHANGED);
+  fsdp_log_collective(f, STREAM_REDUCE, COLLECTIVE_SMALL, 0,
+                      world == f->nccl_reduce ? LOG_COMM_SHARD_REDUCE : LOG_COMM_WORLD,
+                      bytes * (size_t)(f->mesh.world - 1));
+  f->ctx->ops->nccl->all_gather(&f->reduce_ctx, world, all, mine, bytes);
+  step_event_record(f, &f->reduce_ctx, &f->exchanged);
+  step_event_wait(f, f->ctx, &f->exchanged);
 }
 // A peer or a link that was lost fails no call of ours: its kernels wait on the device.
 static inline void comm_nccl_progress(Fsdp *f) {
-  f->ctx->ops->nccl->comm_check(f->ctx, f->nccl_gather);
-  f->ctx->ops->nccl->comm_check(f->ctx, f->nccl_reduce);
+  void *const comms[] = {f->nccl_gather, f->nccl_reduce, f->nccl_kept, f->nccl_replicate, f->nccl_world};
+  for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_check(f->ctx, comm);
 }
 static const Comm comm_nccl = {
-    "nccl", comm_nccl_open, comm_nccl_close, comm_nccl_step_begin, comm_self_nothing, comm_nccl_gather_start,
-    comm_nccl_gather_finish, comm_nccl_reduce_start, comm_nccl_round_free, comm_nccl_round_send, comm_self_yes,
-    comm_nccl_round_input, comm_self_done, comm_nccl_reduce_end, comm_nccl_grads_free, comm_nccl_reduce_join,
-    comm_nccl_small, comm_nccl_progress};
+    "nccl", comm_nccl_open, comm_nccl_close, streams_step_begin, comm_self_nothing, comm_nccl_gather_start,
+    streams_gather_finish, streams_reduce_start, comm_nccl_round_free, comm_nccl_round_send, comm_self_yes,
+    comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
+    streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress};

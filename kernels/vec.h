@@ -2,10 +2,12 @@
 //
 //   vf       16 floats: one zmm with AVX-512, two ymm with AVX2
 //   vm       16 lane masks
-//   vf_load / vf_store            from and to float, bf16, fp16 (round to nearest even)
+//   vf_load / vf_store            from and to float, bf16, fp16, fp8 (round to nearest even; fp8 saturates)
 //   vf_load_n / vf_store_n        the first n <= 16 lanes; the others load as zero and are not stored
+//   vf_pass                       a store past the caches, p on 64 bytes; vf_passed() before others may read it
+//   vf_keep / vf_keep_n           the same stores, and return what a load of all 16 lanes would then give
 //   vf_fma(a, b, c) = a b + c     always fused; + and * are never contracted (-ffp-contract=off)
-//   vf_exp, vf_log, vf_sigmoid    own polynomials: libm differs between machines and takes 16 ns an element
+//   vf_exp2, vf_log, vf_gelu      own polynomials: libm differs between machines and takes 16 ns an element
 //   vf_sum, vf_max_of             over the lanes, in a fixed tree: 8, 4, 2, 1 apart
 //
 // All functions are static: one object is built per instruction set, and a shared inline would leak code of one into
@@ -38,6 +40,7 @@ INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INLINE vm vf_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 INLINE vf vf_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
+INLINE vf vf_zero_where(vm m, vf a) { return _mm512_maskz_mov_ps((vm)~m, a); }
 INLINE vi vf_to_int(vf a) { return _mm512_cvtps_epi32(a); }                 // nearest even
 INLINE vf vi_to_float(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vi vf_bits(vf a) { return _mm512_castps_si512(a); }
@@ -52,14 +55,19 @@ INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 #define vi_shr(a, n) _mm512_srli_epi32(a, n)
 INLINE vm vi_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }        // signed
 INLINE vi vi_select(vm m, vi yes, vi no) { return _mm512_mask_blend_epi32(m, no, yes); }
+INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }              // signed
+INLINE vi vi_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
 INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
+INLINE vi vi_load_bytes(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+INLINE void vi_store_bytes(void *p, vi a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }  // 0 .. 255
 
 INLINE __m256 vf_low_half(vf a) { return _mm512_castps512_ps256(a); }
 INLINE __m256 vf_high_half(vf a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)); }
 
 INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+INLINE void vf_pass(float *p, vf a) { _mm512_stream_ps(p, a); }
 INLINE vf vf_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(vm_first(n), p); }
 INLINE void vf_store_n(float *p, vf a, int64_t n) { _mm512_mask_storeu_ps(p, vm_first(n), a); }
 INLINE vf vf_from_half_bits(__m256i h, bf16 *) {
@@ -69,14 +77,26 @@ INLINE vf vf_from_half_bits(__m256i h, fp16 *) { return _mm512_cvtph_ps(h); }
 INLINE __m256i vf_to_half_bits(vf a, fp16 *) {
   return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-INLINE __m256i vf_to_half_bits(vf a, bf16 *) {
-  // Not vcvtneps2bf16: it flushes subnormals, and the other instruction sets do not.
-  __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-  __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+// In integers, the upper halves collected by one permutation (a narrowing move is two operations on Intel).
+INLINE __m256i vf_round_bf16(vf a) {
+  alignas(64) static const uint16_t upper[32] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  const __m512i u = _mm512_castps_si512(a), up = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+  const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+  const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+  __m512i r = _mm512_mask_add_epi32(up, odd, up, _mm512_set1_epi32(1));
   r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_load_si512(upper), r));
 }
+#ifdef __AVX512BF16__
+// vcvtneps2bf16 rounds alike in one operation, but takes subnormals for zero, which the other instruction sets do not:
+// where one stands, integers round. Saves 0.6 ns of 1.3 a vector on Zen 4, and more is stored in bf16 than anything.
+INLINE __m256i vf_to_half_bits(vf a, bf16 *) {
+  if (__builtin_expect(_mm512_fpclass_ps_mask(a, 0x20), 0)) return vf_round_bf16(a);
+  return (__m256i)_mm512_cvtneps_pbh(a);
+}
+#else
+INLINE __m256i vf_to_half_bits(vf a, bf16 *) { return vf_round_bf16(a); }
+#endif
 #else
 struct vf { __m256 a, b; };
 struct vi { __m256i a, b; };
@@ -104,6 +124,7 @@ INLINE vm vf_lt(vf x, vf y) { VF_BOTH(vm, _mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _
 INLINE vf vf_select(vm m, vf yes, vf no) {
   VF_BOTH(vf, _mm256_blendv_ps(no.a, yes.a, m.a), _mm256_blendv_ps(no.b, yes.b, m.b));
 }
+INLINE vf vf_zero_where(vm m, vf x) { VF_BOTH(vf, _mm256_andnot_ps(m.a, x.a), _mm256_andnot_ps(m.b, x.b)); }
 INLINE vi vf_to_int(vf x) { VF_BOTH(vi, _mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)); }
 INLINE vf vi_to_float(vi x) { VF_BOTH(vf, _mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)); }
 INLINE vi vf_bits(vf x) { VF_BOTH(vi, _mm256_castps_si256(x.a), _mm256_castps_si256(x.b)); }
@@ -120,6 +141,8 @@ INLINE vm vi_gt(vi x, vi y) {
   VF_BOTH(vm, _mm256_castsi256_ps(_mm256_cmpgt_epi32(x.a, y.a)), _mm256_castsi256_ps(_mm256_cmpgt_epi32(x.b, y.b)));
 }
 INLINE vi vi_select(vm m, vi yes, vi no) { return vf_bits(vf_select(m, vi_as_float(yes), vi_as_float(no))); }
+INLINE vi vi_max(vi x, vi y) { VF_BOTH(vi, _mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)); }
+INLINE vi vi_min(vi x, vi y) { VF_BOTH(vi, _mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)); }
 INLINE vi vi_load(const void *p) {
   VF_BOTH(vi, _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1));
 }
@@ -127,12 +150,22 @@ INLINE void vi_store(void *p, vi x) {
   _mm256_storeu_si256((__m256i *)p, x.a);
   _mm256_storeu_si256((__m256i *)p + 1, x.b);
 }
+INLINE vi vi_load_bytes(const void *p) {
+  const __m128i x = _mm_loadu_si128((const __m128i *)p);
+  VF_BOTH(vi, _mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(x, x)));
+}
+INLINE void vi_store_bytes(void *p, vi x) {      // lanes of 0 .. 255; packus works within 128-bit halves
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8);
+  const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128((__m128i *)p, bytes);
+}
 
 INLINE __m256 vf_low_half(vf x) { return x.a; }
 INLINE __m256 vf_high_half(vf x) { return x.b; }
 
 INLINE vf vf_load(const float *p) { VF_BOTH(vf, _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
 INLINE void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+INLINE void vf_pass(float *p, vf x) { _mm256_stream_ps(p, x.a); _mm256_stream_ps(p + 8, x.b); }
 INLINE vf vf_load_n(const float *p, int64_t n) {
   if (n >= VF) return vf_load(p);
   vm m = vm_first(n);
@@ -147,12 +180,13 @@ INLINE void vf_store_n(float *p, vf x, int64_t n) {
 INLINE __m256 bf16_half_to_f32(__m128i h) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
-INLINE __m256i f32_to_bf16_half(__m256 x) {      // results in the low 16 bits of each lane
+INLINE __m256i f32_to_bf16_half(__m256 x) {      // not for NaN; results in the low 16 bits of each lane
   __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-  __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-  __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-  r = _mm256_blendv_epi8(r, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
-  return _mm256_srli_epi32(r, 16);
+  return _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+}
+INLINE __m256i f32_nan_to_bf16_half(__m256 x) {  // any x; a NaN becomes quiet
+  __m256i quiet = _mm256_srli_epi32(_mm256_or_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x400000)), 16);
+  return _mm256_blendv_epi8(f32_to_bf16_half(x), quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
 }
 INLINE vf vf_from_half_bits(__m256i h, bf16 *) {
   VF_BOTH(vf, bf16_half_to_f32(_mm256_castsi256_si128(h)), bf16_half_to_f32(_mm256_extracti128_si256(h, 1)));
@@ -164,16 +198,36 @@ INLINE __m256i vf_to_half_bits(vf x, fp16 *) {
   return _mm256_set_m128i(_mm256_cvtps_ph(x.b, VF_NEAREST), _mm256_cvtps_ph(x.a, VF_NEAREST));
 }
 INLINE __m256i vf_to_half_bits(vf x, bf16 *) {   // packus works within 128-bit halves: put them in order afterwards
-  return _mm256_permute4x64_epi64(_mm256_packus_epi32(f32_to_bf16_half(x.a), f32_to_bf16_half(x.b)), 0xd8);
+  vi r = {f32_to_bf16_half(x.a), f32_to_bf16_half(x.b)};
+  if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(x.a, x.b, _CMP_UNORD_Q)), 0))      // a NaN in either
+    r = {f32_nan_to_bf16_half(x.a), f32_nan_to_bf16_half(x.b)};
+  return _mm256_permute4x64_epi64(_mm256_packus_epi32(r.a, r.b), 0xd8);
 }
 #endif
 
 // ---- the rest is the same text for both ----------------------------------------------------------------------------
 INLINE vf vf_zero() { return vf_set1(0.0f); }
+INLINE void vf_passed() { _mm_sfence(); }
 template <class H> INLINE vf vf_load(const H *p) {
   return vf_from_half_bits(_mm256_loadu_si256((const __m256i *)p), (H *)0);
 }
 template <class H> INLINE void vf_store(H *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_half_bits(x, (H *)0)); }
+INLINE vf vf_load(const fp8 *p) {                // to_f32, lane by lane
+  const vi x = vi_load_bytes(p), sign = vi_shl(vi_and(x, vi_set1(0x80)), 24), rest = vi_and(x, vi_set1(0x7f));
+  const vi high = vi_shl(rest, 20), normal = vi_add(high, vi_set1(0x3c000000));
+  const vi tiny = vf_bits(vf_sub(vi_as_float(vi_or(high, vi_set1(0x3c800000))), vf_set1(0x1p-6f)));
+  vi size = vi_select(vi_gt(rest, vi_set1(7)), normal, tiny);
+  size = vi_select(vi_gt(rest, vi_set1(0x7e)), vi_set1(0x7fc00000), size);
+  return vi_as_float(vi_or(size, sign));
+}
+INLINE void vf_store(fp8 *p, vf x) {             // round_to, lane by lane
+  const vi u = vf_bits(x), sign = vi_and(vi_shr(u, 24), vi_set1(0x80)), all = vi_and(u, vi_set1(0x7fffffff));
+  const vi a = vi_min(all, vi_set1(0x43e00000)), odd = vi_and(vi_shr(a, 20), vi_set1(1));
+  const vi normal = vi_shr(vi_add(vi_add(a, vi_set1(0x7ffff - 0x3c000000)), odd), 20);
+  const vi tiny = vi_sub(vf_bits(vf_add(vi_as_float(a), vf_set1(0x1p14f))), vi_set1(0x46800000));
+  const vi size = vi_or(vi_select(vi_gt(vi_set1(0x3c800000), a), tiny, normal), sign);
+  vi_store_bytes(p, vi_select(vi_gt(all, vi_set1(0x7f800000)), vi_set1(0x7f), size));
+}
 template <class H> INLINE vf vf_load_n(const H *p, int64_t n) {
   if (n >= VF) return vf_load(p);
   H part[VF] = {};
@@ -185,6 +239,19 @@ template <class H> INLINE void vf_store_n(H *p, vf x, int64_t n) {
   H part[VF];
   vf_store(part, x);
   if (n > 0) memcpy(p, part, (size_t)n * sizeof(H));
+}
+INLINE vf vf_keep(float *p, vf x) { vf_store(p, x); return x; }
+template <class H> INLINE vf vf_keep(H *p, vf x) {
+  const __m256i h = vf_to_half_bits(x, p);
+  _mm256_storeu_si256((__m256i *)p, h);
+  return vf_from_half_bits(h, p);
+}
+template <class T> INLINE vf vf_keep_n(T *p, vf x, int64_t n) {
+  if (n >= VF) return vf_keep(p, x);
+  T part[VF];
+  const vf kept = vf_keep(part, x);
+  vf_store_n(p, x, n);
+  return kept;
 }
 INLINE float vf_first_lane(vf x) { return _mm256_cvtss_f32(vf_low_half(x)); }
 INLINE float vf_sum(vf x) {
@@ -200,24 +267,23 @@ INLINE float vf_max_of(vf x) {
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
-// e^x: x = n ln2 + r with |r| <= ln2/2, a polynomial of degree 6 in r (Cephes expf coefficients), exponent by integer
-// add. Error below 1.5 ulp. Results below the smallest normal are 0 (so e^-inf = 0); above e^88.37 it saturates.
-INLINE vf vf_exp(vf x) {
-  const vf low = vf_set1(-87.336544f);
-  vm tiny = vf_lt(x, low);
-  x = vf_min(vf_set1(88.3762626f), vf_max(low, x));      // in this order a NaN stays a NaN
-  vf n = vf_round(vf_mul(x, vf_set1(1.44269504f)));
-  vf r = vf_fma(n, vf_set1(-0.693359375f), x);
-  r = vf_fma(n, vf_set1(2.12194440e-4f), r);
-  vf p = vf_set1(1.9875691500e-4f);
-  p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
-  p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
-  p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
-  p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
-  p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
-  p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
-  vf two_n = vi_as_float(vi_shl(vi_add(vf_to_int(n), vi_set1(127)), 23));
-  return vf_select(tiny, vf_zero(), vf_mul(p, two_n));
+// 2^x: x = n + f exactly, |f| <= 1/2, minimax polynomial of degree 6 in f with p(0) = 1 (relative error 2e-9). Adding
+// 1.5 2^23 + 127 rounds x and leaves n + 127 in the lowest bits, from where a shift puts it in an exponent's place.
+// Error below 1 ulp. Results below 2^-126 are 0 (so 2^-inf = 0), above 2^127.5 Inf. e^x is 2^(x log2 e), the factor
+// joined with whatever multiplies x: 8 operations of the multipliers, where splitting x by ln 2 takes 11, in 0.6 times
+// the time on Zen 4.
+INLINE vf vf_exp2(vf x) {
+  const vm tiny = vf_lt(x, vf_set1(-126.0f));
+  x = vf_min(vf_set1(128.0f), x);                // in this order a NaN stays a NaN
+  const vf shift = vf_set1(12582912.0f + 127.0f), t = vf_add(x, shift), f = vf_sub(x, vf_sub(t, shift));
+  vf p = vf_set1(0.0001535336196f);
+  p = vf_fma(p, f, vf_set1(0.001339887385f));
+  p = vf_fma(p, f, vf_set1(0.009618436918f));
+  p = vf_fma(p, f, vf_set1(0.05550332367f));
+  p = vf_fma(p, f, vf_set1(0.2402264774f));
+  p = vf_fma(p, f, vf_set1(0.6931471825f));
+  p = vf_fma(p, f, vf_set1(1.0f));
+  return vf_zero_where(tiny, vf_mul(p, vi_as_float(vi_shl(vf_bits(t), 23))));
 }
 
 // ln x for normal positive x: x = 2^e m with m in [sqrt(1/2), sqrt(2)), polynomial in m - 1 (Cephes logf coefficients).
@@ -245,19 +311,15 @@ INLINE vf vf_log(vf x) {
 }
 INLINE float scalar_log(float x) { return vf_first_lane(vf_log(vf_set1(x))); }
 
-INLINE vf vf_sigmoid(vf x) {                     // 1 / (1 + e^-x)
-  return vf_div(vf_set1(1.0f), vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x))));
+// GELU, tanh form (Hendrycks & Gimpel 2016): x/2 (1 + tanh u) = x sigmoid(2u) = x / (1 + e^-2u),
+// u = sqrt(2/pi) (x + 0.044715 x^3). The result is 1 + e^-2u, e^-2u = 2^(x (b + a x^2)) with log2 e in a and b.
+INLINE vf vf_gelu_divisor(vf x, vf x2) {
+  return vf_add(vf_set1(1.0f), vf_exp2(vf_mul(x, vf_fma(x2, vf_set1(-0.10294323958f), vf_set1(-2.30220819814f)))));
 }
-
-// GELU, tanh form (Hendrycks & Gimpel 2016): x/2 (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
-INLINE vf vf_gelu(vf x) {
-  vf u2 = vf_mul(x, vf_fma(vf_mul(x, x), vf_set1(0.0713548162726f), vf_set1(1.59576912161f)));
-  return vf_mul(x, vf_sigmoid(u2));
-}
+INLINE vf vf_gelu(vf x) { return vf_div(x, vf_gelu_divisor(x, vf_mul(x, x))); }
 // d gelu / dx = s + x s (1 - s) 2u', s = sigmoid(2u), 2u' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
 INLINE vf vf_gelu_grad(vf x) {
-  vf x2 = vf_mul(x, x);
-  vf s = vf_sigmoid(vf_mul(x, vf_fma(x2, vf_set1(0.0713548162726f), vf_set1(1.59576912161f))));
-  vf du2 = vf_fma(x2, vf_set1(0.2140644488178f), vf_set1(1.59576912161f));
+  const vf x2 = vf_mul(x, x), s = vf_div(vf_set1(1.0f), vf_gelu_divisor(x, x2));
+  const vf du2 = vf_fma(x2, vf_set1(0.2140644488178f), vf_set1(1.59576912161f));
   return vf_fma(vf_mul(x, vf_mul(s, vf_sub(vf_set1(1.0f), s))), du2, s);
 }

@@ -2,8 +2,10 @@
 // refused with the documented status, never guessed; GetStatusString adds which rule it was.
 //
 //   types        compute, scale, A, B, C, D and bias types: the manual's table for cublasLtMatmul()
+//   fp8          A (E4M3) transposed, B (E4M3) not; m, n, k multiples of 16; operands and leading dimensions on 16
+//                bytes; compute type fp32 with its scales of A and B; C, D and bias bf16
 //   layouts      column-major; ld >= rows; op(A) m x k, op(B) k x n, C and D m x n
-//   epilogues    DEFAULT, BIAS, GELU_AUX, GELU_AUX_BIAS, DGELU; auxiliary ld >= rows and a multiple of 8
+//   epilogues    DEFAULT, BIAS, DGELU; auxiliary ld >= rows and a multiple of 8
 //   preferences  workspace, reduction schemes, alignments; an algorithm that needs more is not offered
 //   workspace    device memory, 256-byte aligned, as large as the algorithm said
 //   pointers     device memory that does not overlap the result; read when the stream gets there, descriptors at the
@@ -28,8 +30,6 @@ typedef enum { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 } cubl
 typedef enum {
   CUBLASLT_EPILOGUE_DEFAULT = 1,
   CUBLASLT_EPILOGUE_BIAS = 4,
-  CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
-  CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
   CUBLASLT_EPILOGUE_DGELU = 64 | 128
 } cublasLtEpilogue_t;
 typedef enum {
@@ -38,7 +38,9 @@ typedef enum {
   CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
   CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
-  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
+  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
   CUBLASLT_REDUCTION_SCHEME_NONE = 0,
@@ -67,8 +69,9 @@ struct EmuLtMatmul {
   cublasOperation_t ta, tb;
   cublasLtEpilogue_t epilogue;
   const void *bias;
-  void *aux;
+  const void *aux;
   int64_t aux_ld;
+  const float *scale[2];                         // of A, B; NULL: 1
 };
 struct EmuLtLayout { cudaDataType_t type; uint64_t rows, cols; int64_t ld; };
 struct EmuLtPreference { uint64_t workspace; uint32_t schemes, align[4]; };      // of A, B, C, D
@@ -123,7 +126,7 @@ EMU(cublasStatus_t) emu_lt_set(void *to, size_t want, const void *from, size_t b
 EMU(cublasStatus_t)
 cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute, cudaDataType_t scale) {
   EMU_LT_NEED(scale == CUDA_R_32F, NOT_SUPPORTED, "scale type of fp32 sums is fp32");
-  *d = new EmuLtMatmul{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0};
+  *d = new EmuLtMatmul{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, {NULL, NULL}};
   return CUBLAS_STATUS_SUCCESS;
 }
 EMU(cublasStatus_t) cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
@@ -139,6 +142,8 @@ cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttribu
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return emu_lt_set(&d->bias, 8, p, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return emu_lt_set(&d->aux, 8, p, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return emu_lt_set(&d->aux_ld, 8, p, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return emu_lt_set(&d->scale[0], 8, p, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return emu_lt_set(&d->scale[1], 8, p, bytes);
   }
   return emu_lt_refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute of a product that is not emulated");
 }
@@ -175,10 +180,20 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmu
 }
 
 // ---- what is supported ---------------------------------------------------------------------------------------------
-EMU(size_t) emu_lt_bytes(cudaDataType_t t) { return t == CUDA_R_32F ? 4 : 2; }
+EMU(size_t) emu_lt_bytes(cudaDataType_t t) { return t == CUDA_R_32F ? 4 : t == CUDA_R_8F_E4M3 ? 1 : 2; }
 EMU(bool) emu_lt_uses_bias(cublasLtEpilogue_t e) { return (e & 4) != 0; }
 EMU(bool) emu_lt_uses_aux(cublasLtEpilogue_t e) { return (e & 128) != 0; }
 
+// What fp8 kernels need. Pointers and leading dimensions are looked at with the algorithm.
+EMU(cublasStatus_t)
+emu_lt_check_fp8(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &d) {
+  EMU_LT_NEED(o.ta == CUBLAS_OP_T && o.tb == CUBLAS_OP_N, NOT_SUPPORTED, "fp8: A is transposed and B is not");
+  EMU_LT_NEED(a.rows % 16 == 0 && d.rows % 16 == 0 && d.cols % 16 == 0, NOT_SUPPORTED, "fp8: multiples of 16");
+  EMU_LT_NEED(d.type == CUDA_R_16BF, NOT_SUPPORTED, "fp8: type of D");
+  EMU_LT_NEED(o.compute == CUBLAS_COMPUTE_32F, NOT_SUPPORTED, "compute type beside A's type");
+  EMU_LT_NEED(!emu_lt_uses_aux(o.epilogue), NOT_SUPPORTED, "fp8: epilogue");
+  return CUBLAS_STATUS_SUCCESS;
+}
 EMU(cublasStatus_t)
 emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, const EmuLtLayout &c,
              const EmuLtLayout &d) {
@@ -192,11 +207,17 @@ emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, c
     EMU_LT_NEED(l->ld >= (int64_t)l->rows, INVALID_VALUE, "a leading dimension is smaller than the rows");
   }
   EMU_LT_NEED(c.type == d.type, NOT_SUPPORTED, "C and D differ in type");
-  const bool two_bytes = a.type == CUDA_R_16BF || a.type == CUDA_R_16F;
-  EMU_LT_NEED(a.type == b.type && (two_bytes || a.type == CUDA_R_32F), NOT_SUPPORTED, "types of A and B");
-  EMU_LT_NEED(d.type == a.type || (two_bytes && d.type == CUDA_R_32F), NOT_SUPPORTED, "type of D beside A's");
-  EMU_LT_NEED(o.compute == CUBLAS_COMPUTE_32F || (o.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && !two_bytes),
-              NOT_SUPPORTED, "compute type beside A's type");
+  const bool two_bytes = a.type == CUDA_R_16BF || a.type == CUDA_R_16F, one_byte = a.type == CUDA_R_8F_E4M3;
+  EMU_LT_NEED(a.type == b.type && (one_byte || two_bytes || a.type == CUDA_R_32F), NOT_SUPPORTED, "types of A and B");
+  if (one_byte) {
+    const cublasStatus_t s = emu_lt_check_fp8(o, a, d);
+    if (s != CUBLAS_STATUS_SUCCESS) return s;
+  } else {
+    EMU_LT_NEED(d.type == a.type || (two_bytes && d.type == CUDA_R_32F), NOT_SUPPORTED, "type of D beside A's");
+    EMU_LT_NEED(o.compute == CUBLAS_COMPUTE_32F || (o.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && !two_bytes),
+                NOT_SUPPORTED, "compute type beside A's type");
+    EMU_LT_NEED(!o.scale[0] && !o.scale[1], INVALID_VALUE, "a scale of an operand that is not fp8");
+  }
   EMU_LT_NEED(!emu_lt_uses_bias(o.epilogue) || o.bias, INVALID_VALUE, "no bias pointer");
   if (emu_lt_uses_aux(o.epilogue)) {
     EMU_LT_NEED(o.aux, INVALID_VALUE, "no auxiliary pointer");
@@ -206,8 +227,6 @@ emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, c
   switch (o.epilogue) {
     case CUBLASLT_EPILOGUE_DEFAULT:
     case CUBLASLT_EPILOGUE_BIAS:
-    case CUBLASLT_EPILOGUE_GELU_AUX:
-    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
     case CUBLASLT_EPILOGUE_DGELU: return CUBLAS_STATUS_SUCCESS;
   }
   return emu_lt_refuse(CUBLAS_STATUS_NOT_SUPPORTED, "an epilogue that is not emulated");
@@ -243,7 +262,7 @@ emu_lt_runs(const EmuLtAlgo &g, const EmuLtMatmul &o, const EmuLtLayout &a, cons
               "epilogue of the algorithm");
   EMU_LT_NEED(!fused || (uintptr_t)o.aux % 16 == 0, NOT_SUPPORTED, "alignment of the auxiliary matrix");
   EMU_LT_NEED(!(emu_lt_refused & EMU_LT_WITHOUT_ALL), NOT_SUPPORTED, "a test refuses everything");
-  const uint32_t need = emu_lt_refused & EMU_LT_WITHOUT_UNALIGNED ? 16 : g.align;
+  const uint32_t need = emu_lt_refused & EMU_LT_WITHOUT_UNALIGNED || a.type == CUDA_R_8F_E4M3 ? 16 : g.align;
   const EmuLtLayout *l[] = {&a, &b, &c, &d};
   for (int i = 0; i < 4; i++)
     EMU_LT_NEED(align[i] >= need && (size_t)l[i]->ld * emu_lt_bytes(l[i]->type) % need == 0, NOT_SUPPORTED,
@@ -312,6 +331,7 @@ cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo, cublasLtM
 // ---- the product ---------------------------------------------------------------------------------------------------
 EMU(float) emu_lt_get(const void *p, cudaDataType_t t, int64_t i) {
   if (t == CUDA_R_32F) return ((const float *)p)[i];
+  if (t == CUDA_R_8F_E4M3) return to_f32(((const fp8 *)p)[i]);
   return t == CUDA_R_16BF ? to_f32(((const bf16 *)p)[i]) : to_f32(((const fp16 *)p)[i]);
 }
 EMU(void) emu_lt_put(void *p, cudaDataType_t t, int64_t i, float x) {
@@ -328,7 +348,6 @@ EMU(float) emu_lt_tf32(float x) {                // 10 bits behind the point, ti
   const uint32_t u = f32_bits(x);
   return (u & 0x7f800000u) == 0x7f800000u ? x : bits_f32((u + 0x1000u) & 0xffffe000u);
 }
-EMU(float) emu_lt_gelu(float x) { return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x))); }
 EMU(float) emu_lt_gelu_grad(float x) {
   const float t = tanhf(0.79788456f * (x + 0.044715f * x * x * x));
   return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.79788456f * (1.0f + 0.134145f * x * x);
@@ -378,16 +397,11 @@ EMU(void) emu_lt_sums(const EmuLtCall &q, float *acc, const float *a, const floa
   }
 }
 EMU(void) emu_lt_finish(const EmuLtCall &q, float x, int64_t i, int64_t j) {
+  for (const float *scale : q.o.scale) if (scale) x *= *scale;
   x *= q.alpha;
   if (q.beta != 0.0f) x += q.beta * emu_lt_get(q.C, q.c.type, i + j * q.c.ld);
   if (emu_lt_uses_bias(q.o.epilogue)) x += emu_lt_get(q.o.bias, q.d.type, i);
-  const int64_t at = i + j * q.o.aux_ld;
-  if (q.o.epilogue == CUBLASLT_EPILOGUE_DGELU) {
-    x *= emu_lt_gelu_grad(emu_lt_get(q.o.aux, q.d.type, at));
-  } else if (emu_lt_uses_aux(q.o.epilogue)) {
-    emu_lt_put(q.o.aux, q.d.type, at, x);
-    x = emu_lt_gelu(x);
-  }
+  if (emu_lt_uses_aux(q.o.epilogue)) x *= emu_lt_gelu_grad(emu_lt_get(q.o.aux, q.d.type, i + j * q.o.aux_ld));
   emu_lt_put(q.D, q.d.type, i + j * q.d.ld, x);
 }
 EMU(void) emu_lt_run(const EmuLtCall &q) {
@@ -439,8 +453,9 @@ EMU(cublasStatus_t) emu_lt_check_call(const EmuLtCall &q, size_t workspace_bytes
       (aux && emu_lt_overlap(q.D, d, q.o.aux, aux_bytes)))
     emu_fail("cublasLtMatmul: the result overlaps what it is computed from");
   for (const void *p : {q.A, q.B, q.beta != 0.0f ? q.C : q.D, (const void *)q.D, bias ? q.o.bias : q.D,
-                        aux ? (const void *)q.o.aux : q.D, need ? (const void *)q.workspace : q.D})
+                        aux ? q.o.aux : q.D, need ? (const void *)q.workspace : q.D})
     emu_device_pointer(p, "cublasLtMatmul");
+  for (const float *p : q.o.scale) if (p) emu_device_pointer(p, "cublasLtMatmul");
   return CUBLAS_STATUS_SUCCESS;
 }
 EMU(cublasStatus_t)
@@ -471,16 +486,27 @@ struct EmuLtProblem {
 };
 struct EmuLtRule { const char *name; void (*change)(EmuLtProblem *); cublasStatus_t want; };
 static void *emu_lt_somewhere() { return (void *)4096; }         // an aligned address; heuristics do not look behind it
-static void emu_lt_gelu_problem(EmuLtProblem *q, void *aux = emu_lt_somewhere(), int64_t aux_ld = 24) {
-  q->o.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
+static void emu_lt_gelu_problem(EmuLtProblem *q, const void *aux = emu_lt_somewhere(), int64_t aux_ld = 24) {
+  q->o.epilogue = CUBLASLT_EPILOGUE_DGELU;
   q->o.aux = aux;
   q->o.aux_ld = aux_ld;
 }
+static void emu_lt_fp8_problem(EmuLtProblem *q) {                // 32 x 16 x 32
+  static float scale;
+  *q = {{CUBLAS_COMPUTE_32F, CUBLAS_OP_T, CUBLAS_OP_N, CUBLASLT_EPILOGUE_BIAS, emu_lt_somewhere(), NULL, 0,
+         {&scale, &scale}},
+        {CUDA_R_8F_E4M3, 32, 32, 32},
+        {CUDA_R_8F_E4M3, 32, 16, 32},
+        {CUDA_R_16BF, 32, 16, 32},
+        {CUDA_R_16BF, 32, 16, 32},
+        q->p};
+}
+#define EMU_LT_FP8(change) [](EmuLtProblem *q) { emu_lt_fp8_problem(q); change; }
 static const EmuLtRule emu_lt_rule_list[] = {
     {"a product in order is accepted", [](EmuLtProblem *) {}, CUBLAS_STATUS_SUCCESS},
     {"fp32 results of bf16 operands", [](EmuLtProblem *q) { q->c.type = q->d.type = CUDA_R_32F; },
      CUBLAS_STATUS_SUCCESS},
-    {"GELU with an auxiliary matrix", [](EmuLtProblem *q) { emu_lt_gelu_problem(q); }, CUBLAS_STATUS_SUCCESS},
+    {"GELU' of an auxiliary matrix", [](EmuLtProblem *q) { emu_lt_gelu_problem(q); }, CUBLAS_STATUS_SUCCESS},
     {"leading dimension below the rows", [](EmuLtProblem *q) { q->a.ld--; }, CUBLAS_STATUS_INVALID_VALUE},
     {"k differs", [](EmuLtProblem *q) { q->b.rows--; }, CUBLAS_STATUS_INVALID_VALUE},
     {"D of another size", [](EmuLtProblem *q) { q->d.cols++; }, CUBLAS_STATUS_INVALID_VALUE},
@@ -502,6 +528,25 @@ static const EmuLtRule emu_lt_rule_list[] = {
      [](EmuLtProblem *q) { emu_lt_gelu_problem(q, emu_lt_somewhere(), 16); }, CUBLAS_STATUS_INVALID_VALUE},
     {"an unknown epilogue", [](EmuLtProblem *q) { q->o.epilogue = (cublasLtEpilogue_t)2; },
      CUBLAS_STATUS_NOT_SUPPORTED},
+    {"a scale of bf16", [](EmuLtProblem *q) { q->o.scale[1] = (const float *)emu_lt_somewhere(); },
+     CUBLAS_STATUS_INVALID_VALUE},
+    {"fp8 in order", EMU_LT_FP8((void)0), CUBLAS_STATUS_SUCCESS},
+    {"fp8 without scales", EMU_LT_FP8(q->o.scale[0] = q->o.scale[1] = NULL), CUBLAS_STATUS_SUCCESS},
+    {"fp8, A not transposed", EMU_LT_FP8(q->o.ta = CUBLAS_OP_N), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8, B transposed", EMU_LT_FP8((q->o.tb = CUBLAS_OP_T, q->b = {CUDA_R_8F_E4M3, 16, 32, 16})),
+     CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8, m no multiple of 16", EMU_LT_FP8(q->a.cols = q->c.rows = q->d.rows = 24), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8, n no multiple of 16", EMU_LT_FP8(q->b.cols = q->c.cols = q->d.cols = 8), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8, k no multiple of 16", EMU_LT_FP8(q->a.rows = q->b.rows = 24), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8, A not on 16 bytes", EMU_LT_FP8(q->p.align[0] = 8), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8, B not on 16 bytes", EMU_LT_FP8(q->p.align[1] = 8), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8, D not on 16 bytes", EMU_LT_FP8(q->p.align[3] = 8), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8, rows of A not on 16 bytes", EMU_LT_FP8(q->a.ld = 40), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8 to fp8", EMU_LT_FP8(q->c.type = q->d.type = CUDA_R_8F_E4M3), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"fp8 beside bf16", EMU_LT_FP8(q->b.type = CUDA_R_16BF), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"TF32 of fp8", EMU_LT_FP8(q->o.compute = CUBLAS_COMPUTE_32F_FAST_TF32), CUBLAS_STATUS_NOT_SUPPORTED},
+    {"GELU of fp8 with an auxiliary matrix", EMU_LT_FP8(emu_lt_gelu_problem(q, emu_lt_somewhere(), 32)),
+     CUBLAS_STATUS_NOT_SUPPORTED},
 };
 enum { EMU_LT_RULES = sizeof emu_lt_rule_list / sizeof *emu_lt_rule_list };
 
@@ -513,7 +558,7 @@ EMU(int) emu_lt_offered(EmuLtProblem *q, cublasLtMatmulHeuristicResult_t *r, cub
   return n;
 }
 EMU(EmuLtProblem) emu_lt_problem() {
-  return {{CUBLAS_COMPUTE_32F, CUBLAS_OP_T, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0},
+  return {{CUBLAS_COMPUTE_32F, CUBLAS_OP_T, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, {NULL, NULL}},
           {CUDA_R_16BF, 32, 24, 32},
           {CUDA_R_16BF, 32, 16, 32},
           {CUDA_R_16BF, 24, 16, 24},

@@ -38,7 +38,7 @@ EMU_CALL bool emu_selftest_run(int i);
 // From now on no NCCL call of this process ends, and the `queries`-th question for errors is told of a lost peer.
 EMU_CALL void emu_nccl_lose(int queries);
 
-// What the emulated cuBLASLt does without from now on: GELU epilogues; operands or leading dimensions that are not
+// What the emulated cuBLASLt does without from now on: GELU' epilogues; operands or leading dimensions that are not
 // 16-byte aligned; everything. The program's own kernels then do that work. 0: it has all it can.
 enum { EMU_LT_WITHOUT_FUSED = 1, EMU_LT_WITHOUT_UNALIGNED = 2, EMU_LT_WITHOUT_ALL = 4 };
 EMU_CALL void emu_lt_without(unsigned what);

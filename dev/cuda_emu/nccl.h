@@ -3,14 +3,20 @@
 //   - A call, or a whole group, is posted when its stream reaches it and done when all its parts are; until then the
 //     stream stands still and the host does not. Sends are synchronous: a message without its receive blocks, as on a
 //     GPU.
-//   - Every part is a set of messages, each behind a header (kind, sequence number of the communicator, bytes). What
-//     ranks do not do alike ends the program with both sides' headers.
+//   - Every part is a set of messages, each behind a header (kind, sequence number of the communicator, bytes, root).
+//     What ranks do not do alike ends the program with both sides' headers. In a collective every rank hears from every
+//     other, also where no data has to pass: nobody may count on the first being done before the last has come.
 //   - Data goes through buffers of this process, because emulated device memory is out of reach for other processes.
-//     What is being received reads as NaN until the part is done; what is being sent must not change until then.
-//   - ncclReduceScatter adds in an order that is not the ranks'.
-//   - A communicator's ranks find each other by its id: a random number and the world rank that drew it.
+//     What is being received reads as NaN until the part is done; what is being sent must not change until then. What
+//     is summed in place is both: NaN.
+//   - Sums are those of a ring: an order that is not the ranks', rounded to the dtype at every hop. All ranks of an
+//     ncclAllReduce get the same bits, as they do there.
+//   - A communicator's ranks find each other by its id: a random number and the world rank that drew it, which must be
+//     one of them (NCCL does not ask for that).
+//   - Communicators know nothing of each other. Within a group each one's calls are one operation on their stream, in
+//     the order in which the communicators first came; on one stream the second starts when the first is done.
 //
-// One process is one rank, and a group uses one communicator and one stream: what this program does.
+// One process is one rank, and in a group a communicator uses one stream: what this program does.
 #pragma once
 #include <cuda_runtime.h>
 #include <limits.h>
@@ -73,6 +79,8 @@ struct EmuNcclId { char magic[8]; uint64_t token; int32_t world_rank, reserved; 
 struct EmuNcclHello { uint64_t token; int32_t rank, world, world_rank; };
 enum { EMU_NCCL_HELLO = 21001, EMU_NCCL_WELCOME = 21002, EMU_NCCL_MAKE = 21003 };
 static int emu_nccl_depth;                       // of ncclGroupStart
+static std::vector<uint64_t> emu_nccl_drawn;     // tokens of the ids made here
+static std::vector<EmuNcclHello> emu_nccl_early; // who came for one of them while another was being opened
 
 EMU(int) emu_nccl_world_rank() {
   int up = 0, rank = 0;
@@ -81,15 +89,45 @@ EMU(int) emu_nccl_world_rank() {
   return rank;
 }
 EMU(ncclResult_t) ncclGetUniqueId(ncclUniqueId *id) {
-  static uint64_t drawn;
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
-  const EmuNcclId made = {"emuNccl",
-                          ((uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec << 16 ^ (uint64_t)getpid()) + ++drawn,
-                          emu_nccl_world_rank(), 0};
+  const uint64_t token = ((uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec << 16 ^ (uint64_t)getpid()) +
+                         emu_nccl_drawn.size();
+  const EmuNcclId made = {"emuNccl", token, emu_nccl_world_rank(), 0};
+  emu_nccl_drawn.push_back(token);
   memset(id, 0, sizeof *id);
   memcpy(id, &made, sizeof made);
   return ncclSuccess;
+}
+// MPI_Recv, but nobody waits for ever.
+EMU(void) emu_nccl_receive(void *to, size_t bytes, int source, int tag) {
+  MPI_Request request;
+  timespec start, now;
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  MPI_Irecv(to, (int)bytes, MPI_BYTE, source, tag, MPI_COMM_WORLD, &request);
+  for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), !done; usleep(20)) {
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (now.tv_sec - start.tv_sec > EMU_PATIENCE_S)
+      emu_fail("ncclCommInitRank: waits for %s; the rank that made the id must open the communicator too, and all "
+               "ranks must open theirs in one order", tag == EMU_NCCL_HELLO ? "other ranks" : "the maker of its id");
+  }
+}
+// The next rank that opens the communicator of this token. Ranks need not open their communicators at the same pace.
+EMU(EmuNcclHello) emu_nccl_hear(uint64_t token) {
+  for (size_t i = 0; i < emu_nccl_early.size(); i++) {
+    const EmuNcclHello h = emu_nccl_early[i];
+    if (h.token != token) continue;
+    emu_nccl_early.erase(emu_nccl_early.begin() + (long)i);
+    return h;
+  }
+  for (;;) {
+    EmuNcclHello h;
+    emu_nccl_receive(&h, sizeof h, MPI_ANY_SOURCE, EMU_NCCL_HELLO);
+    if (h.token == token) return h;
+    if (std::find(emu_nccl_drawn.begin(), emu_nccl_drawn.end(), h.token) == emu_nccl_drawn.end())
+      emu_fail("ncclCommInitRank: rank %d of MPI's brings an id that was not made here", h.world_rank);
+    emu_nccl_early.push_back(h);
+  }
 }
 // The rank that drew the id hears who the others are and tells all of them.
 EMU(void) emu_nccl_meet(ncclComm_t comm, const EmuNcclId *id) {
@@ -98,10 +136,8 @@ EMU(void) emu_nccl_meet(ncclComm_t comm, const EmuNcclId *id) {
   if (me.world_rank == id->world_rank) {
     ranks[(size_t)comm->rank] = me.world_rank;
     for (int i = 1; i < comm->world; i++) {
-      EmuNcclHello h;
-      MPI_Recv(&h, sizeof h, MPI_BYTE, MPI_ANY_SOURCE, EMU_NCCL_HELLO, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-      if (h.token != id->token || h.world != comm->world)
-        emu_fail("ncclCommInitRank: ranks disagree on the id or the world");
+      const EmuNcclHello h = emu_nccl_hear(id->token);
+      if (h.world != comm->world) emu_fail("ncclCommInitRank: ranks disagree on the world");
       if (h.rank < 0 || h.rank >= comm->world || ranks[(size_t)h.rank] >= 0)
         emu_fail("ncclCommInitRank: a rank came twice");
       ranks[(size_t)h.rank] = h.world_rank;
@@ -110,7 +146,7 @@ EMU(void) emu_nccl_meet(ncclComm_t comm, const EmuNcclId *id) {
       if (r != me.world_rank) MPI_Send(ranks.data(), comm->world, MPI_INT, r, EMU_NCCL_WELCOME, MPI_COMM_WORLD);
   } else {
     MPI_Send(&me, sizeof me, MPI_BYTE, id->world_rank, EMU_NCCL_HELLO, MPI_COMM_WORLD);
-    MPI_Recv(ranks.data(), comm->world, MPI_INT, id->world_rank, EMU_NCCL_WELCOME, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    emu_nccl_receive(ranks.data(), ranks.size() * sizeof(int), id->world_rank, EMU_NCCL_WELCOME);
   }
   MPI_Group world, group;
   MPI_Comm_group(MPI_COMM_WORLD, &world);
@@ -142,16 +178,19 @@ EMU(ncclResult_t) ncclCommDestroy(ncclComm_t comm) {
 }
 
 // ---- parts ---------------------------------------------------------------------------------------------------------
-enum EmuNcclKind { EMU_NCCL_ALL_GATHER, EMU_NCCL_REDUCE_SCATTER, EMU_NCCL_SEND, EMU_NCCL_RECEIVE };
+enum EmuNcclKind {
+  EMU_NCCL_ALL_GATHER, EMU_NCCL_REDUCE_SCATTER, EMU_NCCL_ALL_REDUCE, EMU_NCCL_BROADCAST, EMU_NCCL_SEND,
+  EMU_NCCL_RECEIVE
+};
 struct EmuNcclPart {
   EmuNcclKind kind;
   const char *from;
   char *to;
   size_t bytes;                                  // of one rank
   ncclDataType_t type;
-  int peer;
+  int peer;                                      // of a message; the root of a broadcast
 };
-struct EmuNcclHeader { uint64_t kind, sequence, bytes, type; };
+struct EmuNcclHeader { uint64_t kind, sequence, bytes, type, root; };
 struct EmuNcclMessage {
   EmuNcclHeader header, other;                   // what this side is doing, what the peer says it is doing
   int peer, tag;
@@ -170,13 +209,41 @@ EMU(size_t) emu_nccl_type_bytes(ncclDataType_t t) { return t == ncclUint8 ? 1 : 
 EMU(const char *) emu_nccl_kind_name(uint64_t kind) {
   return kind == EMU_NCCL_ALL_GATHER       ? "ncclAllGather"
          : kind == EMU_NCCL_REDUCE_SCATTER ? "ncclReduceScatter"
+         : kind == EMU_NCCL_ALL_REDUCE     ? "ncclAllReduce"
+         : kind == EMU_NCCL_BROADCAST      ? "ncclBroadcast"
                                            : "ncclSend/Recv";
 }
-EMU(size_t) emu_nccl_source_bytes(const EmuNcclPart &p, int world) {
-  return p.kind == EMU_NCCL_RECEIVE ? 0 : p.kind == EMU_NCCL_REDUCE_SCATTER ? p.bytes * (size_t)world : p.bytes;
+EMU(bool) emu_nccl_pair(const EmuNcclPart &p) { return p.kind == EMU_NCCL_SEND || p.kind == EMU_NCCL_RECEIVE; }
+EMU(bool) emu_nccl_sums(const EmuNcclPart &p) {
+  return p.kind == EMU_NCCL_REDUCE_SCATTER || p.kind == EMU_NCCL_ALL_REDUCE;
 }
-EMU(size_t) emu_nccl_result_bytes(const EmuNcclPart &p, int world) {
-  return p.kind == EMU_NCCL_SEND ? 0 : p.kind == EMU_NCCL_ALL_GATHER ? p.bytes * (size_t)world : p.bytes;
+// What a rank gives to each of the others.
+EMU(size_t) emu_nccl_given_bytes(const EmuNcclPart &p, int rank) {
+  return p.kind == EMU_NCCL_BROADCAST && rank != p.peer ? 0 : p.bytes;
+}
+EMU(size_t) emu_nccl_source_bytes(const EmuNcclPart &p, ncclComm_t comm) {
+  if (p.kind == EMU_NCCL_RECEIVE) return 0;
+  return p.kind == EMU_NCCL_REDUCE_SCATTER ? p.bytes * (size_t)comm->world : emu_nccl_given_bytes(p, comm->rank);
+}
+EMU(size_t) emu_nccl_result_bytes(const EmuNcclPart &p, ncclComm_t comm) {
+  return p.kind == EMU_NCCL_SEND ? 0 : p.kind == EMU_NCCL_ALL_GATHER ? p.bytes * (size_t)comm->world : p.bytes;
+}
+// `a` without `b`, which lies within it or outside: two ranges, of which either may be empty.
+struct EmuNcclRange { const char *data; size_t bytes; };
+struct EmuNcclRanges { EmuNcclRange part[2]; };
+EMU(EmuNcclRanges) emu_nccl_without(EmuNcclRange a, EmuNcclRange b) {
+  if (!b.bytes || b.data < a.data || b.data >= a.data + a.bytes) return {{a, {a.data, 0}}};
+  const char *behind = b.data + b.bytes;
+  return {{{a.data, (size_t)(b.data - a.data)}, {behind, (size_t)(a.data + a.bytes - behind)}}};
+}
+// In place, what others are only given stays where it lies; what is summed is overwritten on the way.
+EMU(EmuNcclRanges) emu_nccl_overwritten(const EmuNcclPart &p, ncclComm_t comm) {
+  return emu_nccl_without({p.to, emu_nccl_result_bytes(p, comm)},
+                          {p.from, emu_nccl_sums(p) ? 0 : emu_nccl_source_bytes(p, comm)});
+}
+EMU(EmuNcclRanges) emu_nccl_kept(const EmuNcclPart &p, ncclComm_t comm) {
+  return emu_nccl_without({p.from, emu_nccl_source_bytes(p, comm)},
+                          {p.to, emu_nccl_sums(p) ? emu_nccl_result_bytes(p, comm) : 0});
 }
 EMU(void)
 emu_nccl_message(EmuNcclRun *run, ncclComm_t comm, const EmuNcclPart &p, uint64_t sequence, int peer, bool sends,
@@ -184,21 +251,21 @@ emu_nccl_message(EmuNcclRun *run, ncclComm_t comm, const EmuNcclPart &p, uint64_
   uint32_t *count = sends ? &comm->sent[(size_t)peer] : &comm->received[(size_t)peer];
   EmuNcclMessage m = {};
   m.header = {p.kind == EMU_NCCL_RECEIVE ? (uint64_t)EMU_NCCL_SEND : (uint64_t)p.kind, sequence, p.bytes,
-              (uint64_t)p.type};
+              (uint64_t)p.type, p.kind == EMU_NCCL_BROADCAST ? (uint64_t)p.peer : 0};
   m.peer = peer;
   m.tag = (int)(2 * ((*count)++ % (1 << 14)));
   m.sends = sends;
   m.data_posted = sends;
   m.done = false;
   m.request[0] = m.request[1] = MPI_REQUEST_NULL;
-  if (sends) m.data.assign(data, data + p.bytes);
-  else m.data.resize(p.bytes);
+  if (sends) m.data.assign(data, data + emu_nccl_given_bytes(p, comm->rank));
+  else m.data.resize(emu_nccl_given_bytes(p, peer));
   run->messages.push_back(std::move(m));
 }
 // Starts one part: its messages are listed, what it will overwrite turns into NaN.
 EMU(void) emu_nccl_post_part(EmuNcclRun *run, ncclComm_t comm, const EmuNcclPart &p) {
-  const size_t source = emu_nccl_source_bytes(p, comm->world), result = emu_nccl_result_bytes(p, comm->world);
-  const bool pair = p.kind == EMU_NCCL_SEND || p.kind == EMU_NCCL_RECEIVE;
+  const size_t source = emu_nccl_source_bytes(p, comm);
+  const bool pair = emu_nccl_pair(p);
   const uint64_t sequence = pair ? 0 : comm->calls++;
   run->sequence.push_back(sequence);
   run->sources.push_back(std::vector<char>(p.from, p.from + source));
@@ -209,8 +276,7 @@ EMU(void) emu_nccl_post_part(EmuNcclRun *run, ncclComm_t comm, const EmuNcclPart
                        p.from + (p.kind == EMU_NCCL_REDUCE_SCATTER ? (size_t)peer * p.bytes : 0));
     if (p.kind != EMU_NCCL_SEND) emu_nccl_message(run, comm, p, sequence, peer, false, NULL);
   }
-  // In place, the part of the result that is also the source stays.
-  for (char *x = p.to; x < p.to + result; x++) if (!source || x < p.from || x >= p.from + source) *x = (char)0xff;
+  for (EmuNcclRange r : emu_nccl_overwritten(p, comm).part) if (r.bytes) memset((char *)r.data, 0xff, r.bytes);
 }
 EMU(void) emu_nccl_post(EmuNcclRun *run, ncclComm_t comm, const std::vector<EmuNcclPart> &parts) {
   run->messages.clear();
@@ -230,12 +296,13 @@ EMU(void) emu_nccl_post(EmuNcclRun *run, ncclComm_t comm, const std::vector<EmuN
 EMU(void) emu_nccl_compare(ncclComm_t comm, const EmuNcclMessage &m) {
   if (!memcmp(&m.header, &m.other, sizeof m.header)) return;
   fprintf(stderr,
-          "cuda_emu: nccl: rank %d is in %s, call %llu of its communicator, %llu bytes of type %llu; rank %d sent for "
-          "%s, call %llu, %llu bytes of type %llu\n",
+          "cuda_emu: nccl: rank %d is in %s, call %llu of its communicator, %llu bytes of type %llu, root %llu; rank "
+          "%d sent for %s, call %llu, %llu bytes of type %llu, root %llu\n",
           comm->rank, emu_nccl_kind_name(m.header.kind), (unsigned long long)m.header.sequence,
-          (unsigned long long)m.header.bytes, (unsigned long long)m.header.type, m.peer,
-          emu_nccl_kind_name(m.other.kind), (unsigned long long)m.other.sequence, (unsigned long long)m.other.bytes,
-          (unsigned long long)m.other.type);
+          (unsigned long long)m.header.bytes, (unsigned long long)m.header.type,
+          (unsigned long long)m.header.root, m.peer, emu_nccl_kind_name(m.other.kind),
+          (unsigned long long)m.other.sequence, (unsigned long long)m.other.bytes, (unsigned long long)m.other.type,
+          (unsigned long long)m.other.root);
   emu_fail("nccl: ranks of one communicator do different things");
 }
 EMU(bool) emu_nccl_done(EmuNcclRun *run, ncclComm_t comm) {
@@ -258,38 +325,56 @@ EMU(bool) emu_nccl_done(EmuNcclRun *run, ncclComm_t comm) {
 }
 
 // ---- results -------------------------------------------------------------------------------------------------------
-// to = from (the peer after this rank), then the others in turn, this rank's own last: an order of nobody's
-// expectation.
-template <class T> static void emu_nccl_sum(char *to, const std::vector<const char *> &terms, size_t bytes) {
-  for (size_t i = 0; i < bytes / sizeof(T); i++) {
-    float sum = 0.0f;
-    for (const char *term : terms) sum += to_f32(((const T *)term)[i]);
-    round_to((T *)to + i, sum);
+// The sum of a ring's chunk that ends at rank `last`: down from the rank before it, its own term at the end. A partial
+// sum travels in the dtype.
+template <class T>
+static void emu_nccl_sum(char *to, const std::vector<const char *> &from, int last, size_t first, size_t end) {
+  const int world = (int)from.size();
+  for (size_t i = first; i < end; i++) {
+    T sum = ((const T *)from[(size_t)((last + world - 1) % world)])[i];
+    for (int k = 2; k <= world; k++)
+      round_to(&sum, to_f32(sum) + to_f32(((const T *)from[(size_t)((last + world - k) % world)])[i]));
+    ((T *)to)[i - first] = sum;
   }
+}
+EMU(void) emu_nccl_ring(const EmuNcclPart &p, const std::vector<const char *> &from, int last, size_t first,
+                        size_t end) {
+  char *to = p.to + (p.kind == EMU_NCCL_ALL_REDUCE ? first * emu_nccl_type_bytes(p.type) : 0);
+  if (p.type == ncclFloat32) emu_nccl_sum<float>(to, from, last, first, end);
+  else if (p.type == ncclBfloat16) emu_nccl_sum<bf16>(to, from, last, first, end);
+  else emu_nccl_sum<fp16>(to, from, last, first, end);
+}
+// Nobody else may have written what is being sent or received.
+EMU(void) emu_nccl_check_memory(const EmuNcclPart &p, ncclComm_t comm, const std::vector<char> &source) {
+  for (EmuNcclRange r : emu_nccl_kept(p, comm).part)
+    if (r.bytes && memcmp(r.data, source.data() + (r.data - p.from), r.bytes))
+      emu_fail("nccl: what is being sent was changed before the call was done");
+  for (EmuNcclRange r : emu_nccl_overwritten(p, comm).part)
+    if (r.bytes && !emu_untouched(r.data, r.bytes))
+      emu_fail("nccl: what is being received was changed before the call was done");
 }
 EMU(void) emu_nccl_finish_part(EmuNcclRun *run, ncclComm_t comm, const EmuNcclPart &p, size_t index, size_t *message) {
   const std::vector<char> &source = run->sources[index];
-  if (!source.empty() && memcmp(source.data(), p.from, source.size()))
-    emu_fail("nccl: what is being sent was changed before the call was done");
-  std::vector<const char *> from((size_t)comm->world);
+  const size_t n = p.bytes / emu_nccl_type_bytes(p.type), world = (size_t)comm->world, rank = (size_t)comm->rank;
+  emu_nccl_check_memory(p, comm, source);
+  std::vector<const char *> from(world);
   for (int peer = 0; peer < comm->world; peer++) {
-    const bool pair = p.kind == EMU_NCCL_SEND || p.kind == EMU_NCCL_RECEIVE;
-    if (peer == comm->rank || (pair && peer != p.peer)) continue;
+    if (peer == comm->rank || (emu_nccl_pair(p) && peer != p.peer)) continue;
     if (p.kind != EMU_NCCL_RECEIVE) ++*message;
     if (p.kind != EMU_NCCL_SEND) from[(size_t)peer] = run->messages[(*message)++].data.data();
   }
-  if (p.kind == EMU_NCCL_RECEIVE && p.peer != comm->rank) memcpy(p.to, from[(size_t)p.peer], p.bytes);
-  if (p.kind == EMU_NCCL_ALL_GATHER) {
-    from[(size_t)comm->rank] = source.data();
-    for (int r = 0; r < comm->world; r++) memcpy(p.to + (size_t)r * p.bytes, from[(size_t)r], p.bytes);
+  from[rank] = source.data() + (p.kind == EMU_NCCL_REDUCE_SCATTER ? rank * p.bytes : 0);
+  if (!p.bytes) return;
+  switch (p.kind) {
+    case EMU_NCCL_ALL_GATHER: for (size_t r = 0; r < world; r++) memcpy(p.to + r * p.bytes, from[r], p.bytes); break;
+    case EMU_NCCL_REDUCE_SCATTER: emu_nccl_ring(p, from, comm->rank, 0, n); break;
+    case EMU_NCCL_ALL_REDUCE:
+      for (size_t r = 0; r < world; r++) emu_nccl_ring(p, from, (int)r, n * r / world, n * (r + 1) / world);
+      break;
+    case EMU_NCCL_BROADCAST: memcpy(p.to, from[(size_t)p.peer], p.bytes); break;
+    case EMU_NCCL_RECEIVE: if (p.peer != comm->rank) memcpy(p.to, from[(size_t)p.peer], p.bytes); break;
+    case EMU_NCCL_SEND: break;
   }
-  if (p.kind != EMU_NCCL_REDUCE_SCATTER) return;
-  from[(size_t)comm->rank] = source.data() + (size_t)comm->rank * p.bytes;
-  std::vector<const char *> terms;
-  for (int i = 1; i <= comm->world; i++) terms.push_back(from[(size_t)((comm->rank + i) % comm->world)]);
-  if (p.type == ncclFloat32) emu_nccl_sum<float>(p.to, terms, p.bytes);
-  else if (p.type == ncclBfloat16) emu_nccl_sum<bf16>(p.to, terms, p.bytes);
-  else emu_nccl_sum<fp16>(p.to, terms, p.bytes);
 }
 // Messages to oneself: the n-th send meets the n-th receive.
 EMU(void) emu_nccl_finish_self(EmuNcclRun *run, ncclComm_t comm, const std::vector<EmuNcclPart> &parts) {
@@ -313,9 +398,8 @@ EMU(void) emu_nccl_finish(EmuNcclRun *run, ncclComm_t comm, const std::vector<Em
 }
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
-static std::vector<EmuNcclPart> emu_nccl_group;
-static ncclComm_t emu_nccl_group_comm;
-static cudaStream_t emu_nccl_group_stream;
+struct EmuNcclGroup { ncclComm_t comm; cudaStream_t stream; std::vector<EmuNcclPart> parts; };
+static std::vector<EmuNcclGroup> emu_nccl_groups;                // of the open group, one a communicator
 
 EMU(void) emu_nccl_enqueue(ncclComm_t comm, cudaStream_t stream, const std::vector<EmuNcclPart> &parts) {
   const std::shared_ptr<EmuNcclRun> run = std::make_shared<EmuNcclRun>();
@@ -328,30 +412,32 @@ EMU(void) emu_nccl_enqueue(ncclComm_t comm, cudaStream_t stream, const std::vect
     return true;
   });
 }
+EMU(ncclResult_t) emu_nccl_add(ncclComm_t comm, cudaStream_t stream, const EmuNcclPart &p) {
+  for (EmuNcclGroup &g : emu_nccl_groups) {
+    if (g.comm != comm) continue;
+    if (g.stream != stream) emu_fail("nccl: a communicator on several streams within a group is not emulated");
+    g.parts.push_back(p);
+    return ncclSuccess;
+  }
+  emu_nccl_groups.push_back({comm, stream, {p}});
+  return ncclSuccess;
+}
 EMU(ncclResult_t) emu_nccl_call(ncclComm_t comm, cudaStream_t stream, EmuNcclPart p) {
   EMU_NCCL_NEED(comm, Argument, "no communicator");
   EMU_NCCL_NEED(p.peer >= 0 && p.peer < comm->world, Argument, "the peer is not a rank of the communicator");
   EMU_NCCL_NEED(p.bytes <= INT_MAX / 2, Argument, "more bytes than the emulation sends at once");
-  EMU_NCCL_NEED(p.bytes == 0 || ((p.from || p.kind == EMU_NCCL_RECEIVE) && (p.to || p.kind == EMU_NCCL_SEND)), Argument,
-                "a buffer is missing");
+  const size_t source = emu_nccl_source_bytes(p, comm), result = emu_nccl_result_bytes(p, comm);
+  EMU_NCCL_NEED((!source || p.from) && (!result || p.to), Argument, "a buffer is missing");
   emu_device_pointer(p.from, "nccl");
   emu_device_pointer(p.to, "nccl");
-  const size_t source = emu_nccl_source_bytes(p, comm->world), result = emu_nccl_result_bytes(p, comm->world);
   const char *in_place = p.kind == EMU_NCCL_ALL_GATHER ? p.to + (size_t)comm->rank * p.bytes
-                         : p.kind == EMU_NCCL_REDUCE_SCATTER ? p.to - (size_t)comm->rank * p.bytes : NULL;
+                         : p.kind == EMU_NCCL_REDUCE_SCATTER ? p.to - (size_t)comm->rank * p.bytes
+                         : emu_nccl_pair(p) ? NULL : p.to;
   if (source && result && p.from != in_place && p.from < p.to + result && p.to < p.from + source)
     emu_fail("nccl: source and result overlap, but not as in place is defined");
-  if (!emu_nccl_depth) {
-    if (p.kind == EMU_NCCL_SEND || p.kind == EMU_NCCL_RECEIVE)
-      EMU_NCCL_NEED(p.peer != comm->rank, Usage, "a message to oneself outside of a group");
-    emu_nccl_enqueue(comm, stream, {p});
-    return ncclSuccess;
-  }
-  if (!emu_nccl_group.empty() && (comm != emu_nccl_group_comm || stream != emu_nccl_group_stream))
-    emu_fail("nccl: a group of several communicators or streams is not emulated");
-  emu_nccl_group_comm = comm;
-  emu_nccl_group_stream = stream;
-  emu_nccl_group.push_back(p);
+  if (emu_nccl_depth) return emu_nccl_add(comm, stream, p);
+  EMU_NCCL_NEED(!emu_nccl_pair(p) || p.peer != comm->rank, Usage, "a message to oneself outside of a group");
+  emu_nccl_enqueue(comm, stream, {p});
   return ncclSuccess;
 }
 EMU(ncclResult_t) ncclGroupStart() {
@@ -360,9 +446,9 @@ EMU(ncclResult_t) ncclGroupStart() {
 }
 EMU(ncclResult_t) ncclGroupEnd() {
   EMU_NCCL_NEED(emu_nccl_depth > 0, Usage, "ncclGroupEnd without ncclGroupStart");
-  if (--emu_nccl_depth || emu_nccl_group.empty()) return ncclSuccess;
-  emu_nccl_enqueue(emu_nccl_group_comm, emu_nccl_group_stream, emu_nccl_group);
-  emu_nccl_group.clear();
+  if (--emu_nccl_depth) return ncclSuccess;
+  for (const EmuNcclGroup &g : emu_nccl_groups) emu_nccl_enqueue(g.comm, g.stream, g.parts);
+  emu_nccl_groups.clear();
   return ncclSuccess;
 }
 EMU(ncclResult_t)
@@ -376,6 +462,19 @@ ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
   EMU_NCCL_NEED(op == ncclSum && type != ncclUint8, Argument, "a reduction that is not emulated");
   return emu_nccl_call(comm, stream, {EMU_NCCL_REDUCE_SCATTER, (const char *)from, (char *)to,
                                       count * emu_nccl_type_bytes(type), type, 0});
+}
+EMU(ncclResult_t)
+ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+              cudaStream_t stream) {
+  EMU_NCCL_NEED(op == ncclSum && type != ncclUint8, Argument, "a reduction that is not emulated");
+  return emu_nccl_call(comm, stream, {EMU_NCCL_ALL_REDUCE, (const char *)from, (char *)to,
+                                      count * emu_nccl_type_bytes(type), type, 0});
+}
+EMU(ncclResult_t)
+ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+              cudaStream_t stream) {             // `from` is the root's affair
+  return emu_nccl_call(comm, stream, {EMU_NCCL_BROADCAST, comm && comm->rank == root ? (const char *)from : NULL,
+                                      (char *)to, count * emu_nccl_type_bytes(type), type, root});
 }
 EMU(ncclResult_t)
 ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {

@@ -2,10 +2,12 @@
 //
 //   op_table(i)                 the i-th CPU table this machine can run, NULL after the last
 //   op_ctx                      a Ctx with exactly the workspace that a WorkspaceQuery asks for, guarded
+//   op_forget_workspace         a workspace without the sums of earlier calls
 //   op_tensor, op_random_tensor tensors of any dtype; fresh memory reads as NaN, so that an element never written shows
 //   op_fp64, op_set             host copies in fp64, and back
 //   op_expect_close             every element within a bound derived from dtype and number of roundings
 //   op_expect_same_bits         every byte equal
+//   op_added                    what ADD must make of an fp32 tensor
 //   op_expect_gradient          an fp64 gradient against central differences of an fp64 forward
 //
 // Memory belongs to the test process and is released by op_free_all (or at its end).
@@ -78,6 +80,12 @@ static inline Ctx op_ctx(const Ops *ops, int threads, WorkspaceQuery q) {
   return c;
 }
 
+// Takes away what earlier ops left in the workspace, so that none lives on it: the first MiB, more than small shapes
+// use.
+static inline void op_forget_workspace(Ctx *c) {
+  c->ops->zero(c, c->workspace, c->workspace_bytes < 1 << 20 ? c->workspace_bytes : 1 << 20);
+}
+
 // ---- random numbers and tensors ------------------------------------------------------------------------------------
 // splitmix64 (Steele, Lea, Flood 2014): unrelated to the generator under test.
 static inline uint64_t op_random(uint64_t *state) {
@@ -96,11 +104,13 @@ static inline int64_t op_below(uint64_t *state, int64_t n) { return (int64_t)(op
 static inline double op_get(Tensor t, int64_t i) {
   if (t.dtype == I32) return ((int32_t *)t.data)[i];
   if (t.dtype == F32) return ((float *)t.data)[i];
+  if (t.dtype == F8) return to_f32(((fp8 *)t.data)[i]);
   return t.dtype == BF16 ? to_f32(((bf16 *)t.data)[i]) : to_f32(((fp16 *)t.data)[i]);
 }
 static inline void op_put(Tensor t, int64_t i, double x) {
   if (t.dtype == I32) ((int32_t *)t.data)[i] = (int32_t)x;
   else if (t.dtype == F32) ((float *)t.data)[i] = (float)x;
+  else if (t.dtype == F8) round_to((fp8 *)t.data + i, (float)x);
   else if (t.dtype == BF16) round_to((bf16 *)t.data + i, (float)x);
   else round_to((fp16 *)t.data + i, (float)x);
 }
@@ -128,6 +138,16 @@ static inline Tensor op_copy(Tensor t) {         // fresh memory with the same b
   r.data = op_alloc(bytes);
   memcpy(r.data, t.data, bytes);
   return r;
+}
+// All but the first `shift` elements, where they lie: a tensor that need not be aligned.
+static inline Tensor op_shifted(Tensor whole, int64_t shift) {
+  return tensor_of((char *)whole.data + (size_t)shift * dtype_bytes(whole.dtype), whole.dtype, numel(whole) - shift);
+}
+// The same tensor `count` times.
+static inline Summands op_summands(Tensor in, int count) {
+  Summands s = {in.dtype, count, {}};
+  for (int k = 0; k < count; k++) s.data[k] = in.data;
+  return s;
 }
 static inline double *op_zeros(int64_t n) {
   double *x = (double *)op_alloc((size_t)n * sizeof(double));
@@ -180,6 +200,16 @@ static inline void op_expect_same_bits(const char *what, Tensor a, Tensor b) {
   int64_t i = op_first_difference(a, b);
   if (i < 0) return;
   EXPECT(false, "%s: element %lld differs: %.9g and %.9g", what, (long long)i, op_get(a, i), op_get(b, i));
+}
+
+// Fresh memory with old + x, both fp32, every element rounded once: what ADD must leave where `old` stood and OVERWRITE
+// writes x.
+static inline Tensor op_added(Tensor old, Tensor x) {
+  CHECK(old.dtype == F32 && x.dtype == F32 && numel(old) == numel(x), "%s added to %s, or sizes differ",
+        dtype_name(x.dtype), dtype_name(old.dtype));
+  Tensor r = op_copy(old);
+  for (int64_t i = 0; i < numel(r); i++) ((float *)r.data)[i] += ((float *)x.data)[i];
+  return r;
 }
 
 // ---- finite differences --------------------------------------------------------------------------------------------

@@ -61,7 +61,9 @@ static inline void ckpt_expect_same_file(const char *what, const char *a, const 
 }
 // trainer.json without what may differ: when, by how many ranks, on what device, how the run itself was asked for.
 static inline char *ckpt_comparable_json(const char *directory) {
-  static const char *const own[] = {"out", "resume", "grad_accum", "gather_slots", "shm", "save_async"};
+  static const char *const own[] = {"out", "resume", "grad_accum", "gather_slots", "shm", "save_async", "strategy",
+                                    "mesh", "reshard_after_forward", "shard", "wrap", "accumulate", "offload",
+                                    "recompute"};
   char error[1024] = "";
   int64_t bytes;
   char *text = checkpoint_text(directory, &bytes, error, sizeof error);
@@ -92,14 +94,21 @@ static inline void ckpt_expect_same_checkpoint(const char *what, const char *a, 
   free(q);
 }
 
-// What was written is what was planned: every rank its own bytes, together the tensors of both files, each file as long
-// as its map says. Collective over the trainer's ranks.
+// Elements of all states that a checkpoint has: frozen parameters have no moments.
+static inline int64_t ckpt_numel(const Fsdp *f) {
+  int64_t numel = 0;
+  for (int p = 0; p < f->params; p++)
+    numel += param_numel(&f->param[p]) * (f->param[p].frozen ? 1 : f->cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2);
+  return numel;
+}
+// What was written is what was planned: every rank of the first replica its own bytes, together the tensors of both
+// files, each file as long as its map says. Collective over the trainer's ranks.
 static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *directory) {
   const Store *s = &t->store;
   TensorMap map;
   char *header[MAP_MAX_FILES];
   checkpoint_map(t, directory, &map, header);
-  long long own = store_own_bytes(&t->fsdp, &map, STATES_ALL), all = 0;
+  long long own = t->fsdp.mesh.replicate.me ? 0 : store_own_bytes(&t->fsdp, &map, STATES_ALL), all = 0;
   MPI_Allreduce(&own, &all, 1, MPI_LONG_LONG, MPI_SUM, t->fsdp.mesh.comm);
   int64_t tensors = 0;
   for (int i = 0; i < CHECKPOINT_FILES; i++) {
@@ -109,7 +118,7 @@ static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *d
            map.path[i], (long long)st.st_size, (long long)map.file_bytes[i]);
     free(header[i]);
   }
-  const int64_t numel = model_numel(&t->model) * (t->fsdp.cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2);
+  const int64_t numel = ckpt_numel(&t->fsdp);
   EXPECT(all == tensors && tensors == 4 * numel, "%s: the ranks' own bytes are %lld, the tensors %lld of %lld elements",
          what, all, (long long)tensors, (long long)numel);
   EXPECT(s->bytes_done == own && s->bytes_total == own, "%s: %lld bytes written, %lld announced, %lld are this rank's",
@@ -208,6 +217,25 @@ static inline void resume_begin(Trainer *t, Saver *saver, const Corpus *corpus, 
   trainer_open(t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
   saver_init(saver, t);
 }
+// Weights that no checkpoint has, so that nothing is right before it is loaded; E4M3 scales too. Collective.
+static inline void resume_spoil(Fsdp *f) {
+  enum { PIECE = 512 };
+  float wrong[PIECE];
+  for (float &x : wrong) x = 100.0f;
+  if (fsdp_needs_measure(f)) fsdp_forget_scales(f);
+  for (ValuePass pass : {PASS_MEASURE, PASS_STORE}) {
+    for (int p = 0; p < f->params; p++) {
+      Run run;
+      if (!shard_run(&f->unit[f->param[p].unit], &f->param[p], f->mesh.shard.me, &run)) continue;
+      const int64_t n = min64(run.numel, param_numel(&f->param[p]) - run.in_range);    // padding rows stay zero
+      for (int64_t at = 0; at < n; at += PIECE)
+        fsdp_set_own(f, STATE_MASTER, p, at, wrong, min64(PIECE, n - at), pass);
+    }
+    if (pass == PASS_MEASURE && fsdp_needs_measure(f)) fsdp_frozen_scales(f);
+  }
+  fsdp_publish(f);
+  fsdp_step_end(f);
+}
 // Goes on from a checkpoint as the program does, asked for nothing but where from, where to, and the run's own options.
 // On `ops` over `comm_name`, if these are not NULL, else on the CPU.
 static inline void resume_from(Trainer *t, Saver *saver, const Corpus *corpus, MPI_Comm comm, const char *arguments,
@@ -224,14 +252,15 @@ static inline void resume_from(Trainer *t, Saver *saver, const Corpus *corpus, M
   if (options_parse(&o, argc, argv, error, sizeof error) && !rank) start_find(&start, &o, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   start_share(&start, comm);
-  if (start_options(&start, &o, error, sizeof error) && options_resolve(&o, world, error, sizeof error))
+  if (start_options(&start, &o, error, sizeof error) && options_resolve(&o, world, world, error, sizeof error))
     start_check(&start, &o, corpus, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, &o);
   if (!rank) make_directories(o.out);            // not check_out: this process writes there several times
   if (comm_name) snprintf(o.comm, sizeof o.comm, "%s", comm_name);
-  trainer_open(t, &o, corpus, comm, device_of(ops ? ops : agree_on_ops(&o, comm)), 1);
+  trainer_open(t, &o, corpus, comm, schedule_device(ops ? ops : agree_on_ops(&o, comm)), 1);
   saver_init(saver, t);
+  resume_spoil(&t->fsdp);
   start_load(&start, t, saver);
   start_free(&start);
 }
@@ -456,8 +485,8 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
     saver_init(&saver, &t);
     const size_t numel = (size_t)model_numel(&t.model), MiB = 1 << 20, N = 2;
     const size_t blocks = (4 * numel + MiB - 1) / MiB + (8 * numel + MiB - 1) / MiB;
-    const size_t want = 4 * MiB + (extra[0] ? (size_t)t.fsdp.shard_total * 12 : 0) + (8 * blocks + 255) / 256 * 256 +
-                        512 * (N + 1);
+    const size_t snapshot = extra[0] ? (size_t)store_snapshot_bytes(&t.fsdp) : 0;
+    const size_t want = 4 * MiB + snapshot + (8 * blocks + 255) / 256 * 256 + 512 * (N + 1);
     EXPECT(t.plan.planned_bytes[MEM_CHECKPOINT] == want && t.plan.taken_bytes[MEM_CHECKPOINT] == want,
            "%s: %zu bytes of checkpoint buffers planned, %zu taken, the formula gives %zu", extra,
            t.plan.planned_bytes[MEM_CHECKPOINT], t.plan.taken_bytes[MEM_CHECKPOINT], want);
@@ -582,7 +611,7 @@ static inline void stream_load(Trainer *t, const char *directory, bool blind, ch
   l.map = &map;
   l.checksums = checksums;
   store_load(&t->store, l, STATES_ALL, error, error_bytes, NULL, NULL);
-  for (int u = 0; u < t->fsdp.units; u++) fsdp_refresh_params(&t->fsdp, u);
+  fsdp_publish(&t->fsdp);
   fsdp_step_end(&t->fsdp);
   tensor_map_free(&map);
   cJSON_Delete(json);
@@ -754,7 +783,7 @@ static inline void device_run(const Ops *ops, MPI_Comm comm, const char *comm_na
     test_options(&o, world, "%s --out %s %s", schedule_shapes, out, extra);
     make_directories(out);
     strcpy(o.comm, comm_name);
-    trainer_open(&t, &o, corpus, comm, device_of(ops), 1);
+    trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);
     saver_init(&saver, &t);
     while (t.step < DEVICE_SAVED_AFTER) train_step(&t, false);
   }
@@ -771,53 +800,68 @@ static inline void device_expect(const char *what, const char *a, const char *b)
       ckpt_expect_same_file(what, ckpt_path("%s/ckpt/step_%08d/%s", a, step, name),
                             ckpt_path("%s/ckpt/step_%08d/%s", b, step, name));
 }
+// kept: arithmetic, which checkpoints remember. The CPU's run on one rank is the one to equal.
+struct DeviceCase { const char *comm, *extra; int world; };
+static inline void device_cases(const char *kept, const DeviceCase *cases, int count) {
+  static Corpus corpus;
+  MPI_Comm comm;
+  schedule_corpus(&corpus);
+  if (ckpt_world(1, &comm)) {
+    ckpt_remove(ckpt_path("cpu"));
+    device_run(cpu_tables[0].ops, comm, "self", &corpus, kept, ckpt_path("cpu"), NULL);
+    MPI_Comm_free(&comm);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  for (const DeviceCase *k = cases; k < cases + count; k++) {
+    char extra[256], what[512];
+    snprintf(extra, sizeof extra, "%s %s", kept, k->extra);
+    snprintf(what, sizeof what, "--comm %s, N=%d, %s", k->comm, k->world, extra);
+    if (ckpt_world(k->world, &comm)) {
+      emu_set_seed((uint64_t)(k->world + (k->extra[0] != 0)));
+      device_run(&ops_streams, comm, k->comm, &corpus, extra, ckpt_path("device"), NULL);
+      device_run(&ops_streams, comm, k->comm, &corpus, k->extra, ckpt_path("again"),
+                 ckpt_path("cpu/ckpt/step_%08d", DEVICE_SAVED_AFTER));
+      MPI_Comm_free(&comm);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!ckpt_rank()) {
+      device_expect(what, "cpu", "device");
+      device_expect(what, "cpu", "again");
+      ckpt_remove(ckpt_path("device"));
+      ckpt_remove(ckpt_path("again"));
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
 TEST_MPI(devices_save_what_a_cpu_saves, 2,
          "the CPU's ops on emulated streams, one rank or two, over NCCL and over mpi, at once and in the background: "
          "what is saved, and what follows from the CPU's checkpoint, are the CPU's files byte for byte") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
-  static Corpus corpus;
-  schedule_corpus(&corpus);
-  const struct { const char *comm, *extra; int world; } cases[] = {
-      {"self", "", 1}, {"self", "--save_async", 1}, {"nccl", "", 2}, {"nccl", "--save_async", 2}, {"mpi", "", 2},
-      {"mpi", "--save_async --shm off", 2}};
-  MPI_Comm comm;
-  for (const char *kept : {"", "--param_dtype bf16 --reduce_dtype bf16 --optimizer sgd"}) {
-    if (ckpt_world(1, &comm)) {
-      ckpt_remove(ckpt_path("cpu"));
-      device_run(cpu_tables[0].ops, comm, "self", &corpus, kept, ckpt_path("cpu"), NULL);
-      MPI_Comm_free(&comm);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-    for (const auto &k : cases) {
-      char extra[128], what[256];
-      snprintf(extra, sizeof extra, "%s %s", kept, k.extra);
-      snprintf(what, sizeof what, "--comm %s, N=%d, %s", k.comm, k.world, extra);
-      if (ckpt_world(k.world, &comm)) {
-        emu_set_seed((uint64_t)(k.world + (k.extra[0] != 0)));
-        device_run(&ops_streams, comm, k.comm, &corpus, extra, ckpt_path("device"), NULL);
-        device_run(&ops_streams, comm, k.comm, &corpus, k.extra, ckpt_path("again"),
-                   ckpt_path("cpu/ckpt/step_%08d", DEVICE_SAVED_AFTER));
-        MPI_Comm_free(&comm);
-      }
-      MPI_Barrier(MPI_COMM_WORLD);
-      if (!ckpt_rank()) {
-        device_expect(what, "cpu", "device");
-        device_expect(what, "cpu", "again");
-        ckpt_remove(ckpt_path("device"));
-        ckpt_remove(ckpt_path("again"));
-      }
-      MPI_Barrier(MPI_COMM_WORLD);
-    }
-  }
-  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+  const DeviceCase cases[] = {{"self", "", 1}, {"self", "--save_async", 1}, {"nccl", "", 2},
+                              {"nccl", "--save_async", 2}, {"mpi", "", 2}, {"mpi", "--save_async --shm off", 2}};
+  for (const char *kept : {"", "--param_dtype bf16 --reduce_dtype bf16 --optimizer sgd"}) device_cases(kept, cases, 6);
+}
+TEST_MPI(devices_save_what_is_offloaded, 2,
+         "optimizer or parameters on the host, replicas, frozen and E4M3 matrices: saved and resumed as on the CPU, "
+         "byte for byte") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  const DeviceCase plain[] = {{"self", "--offload params", 1}, {"nccl", "--offload optimizer --save_async", 2},
+                              {"mpi", "--offload params --strategy no_shard", 2}};
+  device_cases("", plain, 3);
+  const DeviceCase mixed[] = {{"self", "--offload optimizer", 1}, {"nccl", "--offload params --save_async", 2},
+                              {"nccl", "--offload optimizer --strategy no_shard", 2},
+                              {"mpi", "--offload optimizer --save_async", 2}};
+  device_cases("--param_dtype bf16 --fp8 gather --freeze h.1.attn.*,*.bias", mixed, 4);
 }
 TEST_MPI(devices_resume_what_they_saved, 1,
-         "CUDA kernels: a run resumed in the middle, from a background's checkpoint too, ends as the one that was "
-         "not") {
+         "CUDA kernels: a run resumed in the middle, from a background's checkpoint too, with frozen and E4M3 "
+         "matrices, ends as the one that was not") {
   static Corpus corpus;
   schedule_corpus(&corpus);
   for (int i = 0; const Ops *ops = device_table(i); i++)
-    for (const char *extra : {"", "--save_async"}) {
+    for (const char *extra : {"", "--save_async",
+                              "--param_dtype bf16 --fp8 gather --freeze h.1.attn.*,*.bias --save_async"}) {
       device_run(ops, MPI_COMM_SELF, "self", &corpus, extra, ckpt_path("device"), NULL);
       device_run(ops, MPI_COMM_SELF, "self", &corpus, extra, ckpt_path("again"),
                  ckpt_path("device/ckpt/step_%08d", DEVICE_SAVED_AFTER));
@@ -835,12 +879,13 @@ struct OptionClass { const char *letters, *names; };
 static const OptionClass option_classes[] = {
     {"KKK", "model n_layer n_head n_embd n_positions vocab_size tie_head"},
     {"KDO", "seq_len seed shuffle drop_last"},
-    {"KOO", "batch_size global_batch optimizer"},
-    {"DDO", "dropout data param_dtype reduce_dtype loss_scale matmul_precision eval_every test_batch_size "
-            "sample_tokens temperature top_k save_every save_async keep keep_best"},
+    {"KOO", "batch_size global_batch optimizer freeze"},
+    {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision eval_every "
+            "test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best"},
     {"DOO", "epochs max_steps lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction weight_decay beta1 "
-            "beta2 eps momentum clip reduce"},
-    {"OOO", "grad_accum tokenizer cache gather_slots comm shm device no_cuda graph tune isa threads eval_only "
+            "beta2 eps momentum clip reduce accumulate"},
+    {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
+            "comm shm device no_cuda graph tune isa threads eval_only "
             "sample_only prompt out log_every save_model export_hf resume init_from"}};
 // Of what is looked at and kept, not of what is trained: another value needs no notice.
 static const char option_quiet[] =
@@ -948,7 +993,8 @@ TEST(resume_options_fit_the_run,
     option_start(&start, &saved, true);
     options_default(&o);
     error[0] = 0;
-    const bool ok = start_options(&start, &o, error, sizeof error) && options_resolve(&o, world, error, sizeof error);
+    const bool ok = start_options(&start, &o, error, sizeof error) &&
+                    options_resolve(&o, world, world, error, sizeof error);
     char want[128];
     snprintf(want, sizeof want, "--global_batch 12 is not divisible by batch_size 2 x %d ranks", world);
     EXPECT(ok == (6 % world == 0) && (ok || !strcmp(error, want)), "%d ranks: %s", world, ok ? "taken" : error);
@@ -978,6 +1024,69 @@ TEST(resume_options_fit_the_run,
   options_default(&o);
   EXPECT(start_options(&start, &o, error, sizeof error) && o.clip == 1.0, "%s; --clip %g", error, o.clip);
   start_free(&start);
+}
+TEST(resume_takes_the_modes_of_any_checkpoint,
+     "a checkpoint's mesh and slots bind no other number of ranks; one that knows no modes has the defaults; dtypes, "
+     "zero1, fp8 products and frozen parameters follow what is asked for, or are told") {
+  Options saved, o;
+  Start start;
+  char error[2048] = "";
+  static const char shapes[] = "--n_layer 4 --n_head 2 --n_embd 32 --seq_len 8 --vocab_size 290 --batch_size 1 "
+                               "--global_batch 12";
+  test_options(&saved, 4, "%s --mesh 2x2 --reshard_after_forward off --freeze h.0.*,wte --buffer_dtype bf16", shapes);
+  for (int world : {1, 2, 3, 6}) {
+    option_start(&start, &saved, true);
+    options_default(&o);
+    strcpy(o.freeze, "h.0.*, wte");
+    o.given[OPT_freeze] = true;
+    EXPECT(start_options(&start, &o, error, sizeof error) && options_resolve(&o, world, world, error, sizeof error),
+           "%d ranks: %s", world, error);
+    EXPECT(o.replicas == 1 && o.shards == world && !strcmp(o.strategy, "full_shard") && o.gather_slots == 2 &&
+               !strcmp(o.buffer_dtype, "bf16") && !start.notices[0],
+           "%d ranks: %s, mesh %dx%d, %lld slots, %s; %s", world, o.strategy, o.replicas, o.shards,
+           (long long)o.gather_slots, o.buffer_dtype, start.notices);
+    start_free(&start);
+  }
+
+  static const char *const modes[] = {"strategy", "mesh", "reshard_after_forward", "gather_slots", "shard", "wrap",
+                                      "accumulate", "offload", "recompute", "buffer_dtype", "fp8", "freeze"};
+  for (const char *freeze : {"", "wte"}) {
+    option_start(&start, &saved, true);
+    for (const char *name : modes)
+      cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItemCaseSensitive(start.json, "config"), name);
+    options_default(&o);
+    strcpy(o.freeze, freeze);
+    o.given[OPT_freeze] = freeze[0] != 0;
+    error[0] = 0;
+    const bool ok = start_options(&start, &o, error, sizeof error) && options_resolve(&o, 3, 3, error, sizeof error);
+    const char *want = "--freeze wte contradicts some/step_00000003, which has none: leave it out, or start a new run "
+                       "from its weights by --init_from";
+    EXPECT(ok == !freeze[0] && (ok ? !o.freeze[0] && !strcmp(o.fp8, "off") : !strcmp(error, want)), "'%s': %s", freeze,
+           error);
+    start_free(&start);
+  }
+
+  struct Asked { OptionId id; const char *value, *buffer_dtype, *fp8, *notice; };
+  static const Asked asked[] = {
+      {OPT_seed, "1", "bf16", "matmul", ""},
+      {OPT_device, "cpu", "bf16", "gather", "--fp8 gather replaces the checkpoint's matmul, which needs a GPU"},
+      {OPT_param_dtype, "fp16", "auto", "matmul", "--param_dtype fp16 replaces the checkpoint's bf16"},
+      {OPT_strategy, "zero1", "bf16", "matmul", "--strategy zero1 adds gradients up before it reduces them; the "
+       "checkpoint's run had --accumulate sharded"},
+      {OPT_strategy, "zero2", "bf16", "matmul", ""}};
+  test_options(&saved, 1, "%s --param_dtype bf16 --freeze wte", shapes);
+  strcpy(saved.fp8, "matmul");
+  for (const Asked &a : asked) {
+    option_start(&start, &saved, true);
+    options_default(&o);
+    EXPECT(option_set(&o, a.id, a.value, error, sizeof error) && start_options(&start, &o, error, sizeof error), "%s",
+           error);
+    EXPECT(!strcmp(o.buffer_dtype, a.buffer_dtype) && !strcmp(o.fp8, a.fp8), "%s: --buffer_dtype %s --fp8 %s", a.value,
+           o.buffer_dtype, o.fp8);
+    EXPECT(!strncmp(start.notices, a.notice, strlen(a.notice)) && (a.notice[0] || !start.notices[0]),
+           "%s: it says '%s', must say '%s'", a.value, start.notices, a.notice);
+    start_free(&start);
+  }
 }
 TEST(weights_decide_the_shapes,
      "imported weights give the shapes of the model; an option that contradicts them is refused by name, and "
@@ -1198,7 +1307,7 @@ TEST_MPI(checkpoints_rotate, 1,
   EXPECT(saver_save_now(&saver, &log) && saver.serial == serial, "the same step is saved twice, serial %lld of %lld",
          (long long)saver.serial, (long long)serial);
   for (float mark : {0.125f, 0.25f}) {            // the second time on a file system that cannot exchange names
-    fsdp_shard(&t.fsdp, STATE_MASTER, 0)[0] = mark;
+    fsdp_piece_state(&t.fsdp, STATE_MASTER, 0, 0)[0] = mark;
     dir_no_exchange = mark == 0.25f;
     file_hook = dir_exchange_hook;
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);

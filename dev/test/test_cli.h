@@ -333,7 +333,11 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {2, "--graph on --comm mpi", 2,
        "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured"},
       {0, "--tune --device cpu", 2, "--tune needs --device cuda"},
-      {0, "--matmul_precision high --device cpu", 2, "--matmul_precision high needs --device cuda (TF32)"},
+      {2, "--matmul_precision high --device cpu --isa avx2", 3,
+       "--matmul_precision high: on a CPU it needs tiles (AMX); with avx2 the six bf16 products that it makes of an "
+       "fp32 one would take longer than that one"},
+      {0, "--matmul_precision high --device cpu --param_dtype bf16", 2,
+       "--matmul_precision high: on a CPU it is about products of fp32, which --buffer_dtype bf16 has none of"},
       {2, "--reduce native --device cpu", 2, "--reduce native needs --comm nccl"},
       {2, "--comm self", 2, "--comm self is for one rank, there are 2"}};
   cli_expect_refusals(table, (int)(sizeof table / sizeof *table));
@@ -354,6 +358,238 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
   snprintf(options, sizeof options, "--isa amx --device cpu");
   const CliRefusal isa = {2, options, 3, line};
   if (best < CPU_TABLES - 1) cli_expect_refusals(&isa, 1);
+}
+
+// ---- modes that cannot work
+// Options as `world` ranks see them, `per_host` on each host (0: unlike numbers). What they are refused with goes to
+// `error`, "" if they are not.
+static inline void modes_resolve(Options *o, int world, int per_host, const char *options, char *error, size_t bytes) {
+  char text[1024], *argv[64] = {(char *)"test"}, *save = NULL;
+  int argc = 1;
+  snprintf(text, sizeof text, "--n_layer 4 --n_head 2 --n_embd 32 --seq_len 8 --n_positions 16 --vocab_size 290 "
+           "--batch_size 2 --threads 1 %s", options);
+  for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
+  error[0] = 0;
+  if (options_parse(o, argc, argv, error, bytes)) options_resolve(o, world, per_host, error, bytes);
+}
+
+TEST(modes_that_cannot_work_are_refused,
+     "each wrong or contradictory option of the modes, and each that would have no effect: refused by name, from "
+     "options and number of ranks alone") {
+  static const struct { int world, per_host; const char *options, *line; } table[] = {
+      {4, 4, "--strategy full-shard", "--strategy 'full-shard' is not known: choose one of full_shard|shard_grad_op|"
+       "hybrid_shard|no_shard|zero3|zero2|zero1|ddp"},
+      {4, 4, "--shard rows", "--shard 'rows' is not known: choose one of flat|dim0"},
+      {4, 4, "--accumulate once", "--accumulate 'once' is not known: choose one of sharded|local"},
+      {4, 4, "--offload disk", "--offload 'disk' is not known: choose one of none|optimizer|params"},
+      {4, 4, "--recompute all", "--recompute 'all' is not known: choose one of none|gelu|block"},
+      {4, 4, "--fp8 on", "--fp8 'on' is not known: choose one of off|gather|matmul"},
+      {4, 4, "--buffer_dtype float16", "--buffer_dtype 'float16' is not known: choose one of auto|fp32|bf16|fp16"},
+      {4, 4, "--mesh 3x1", "--mesh 3x1 has 3 ranks, there are 4"},
+      {1, 1, "--mesh 2x2", "--mesh 2x2 has 4 ranks, there is 1"},
+      {4, 4, "--mesh 999999999x999999999", "--mesh 999999999x999999999 has 999999998000000001 ranks, there are 4"},
+      {4, 4, "--strategy ddp --mesh 2x2", "--strategy ddp shards nothing: its mesh is 4x1, not 2x2"},
+      {4, 4, "--strategy zero3 --mesh 4x1", "--strategy zero3 has one replica: its mesh is 1x4, not 4x1; replicas of "
+       "shards are --strategy hybrid_shard"},
+      {4, 4, "--strategy zero2 --mesh 2x2", "--strategy zero2 has one replica: its mesh is 1x4, not 2x2; replicas of "
+       "shards are --strategy hybrid_shard, with --reshard_after_forward off to keep parameters whole"},
+      {4, 0, "--strategy hybrid_shard",
+       "--strategy hybrid_shard: hosts have unlike numbers of ranks: give --mesh RxS"},
+      {4, 4, "--strategy hybrid_shard", "--strategy hybrid_shard shards inside a host and replicates over hosts; here "
+       "is one host: give --mesh RxS, or choose full_shard"},
+      {4, 1, "--strategy hybrid_shard", "--strategy hybrid_shard shards inside a host; here each has one rank: give "
+       "--mesh RxS, or choose full_shard or no_shard"},
+      {4, 4, "--reshard_after_forward 3",
+       "--reshard_after_forward 3: a shard group has 4 ranks; the number must divide that and be less"},
+      {4, 4, "--reshard_after_forward 4",
+       "--reshard_after_forward 4: a shard group has 4 ranks; the number must divide that and be less"},
+      {4, 4, "--mesh 2x2 --reshard_after_forward 2",
+       "--reshard_after_forward 2: a shard group has 2 ranks; the number must divide that and be less"},
+      {1, 1, "--reshard_after_forward 2",
+       "--reshard_after_forward 2: a shard group has 1 rank; the number must divide that and be less"},
+      {4, 4, "--reshard_after_forward 2 --gather_slots 4",
+       "--reshard_after_forward 2 has nothing to do: 4 blocks stay whole in as many --gather_slots"},
+      {4, 4, "--reshard_after_forward 2 --n_layer 1",
+       "--reshard_after_forward 2 has nothing to do: 1 block stays whole in as many --gather_slots"},
+      {2, 2, "--strategy zero2 --reshard_after_forward on", "--strategy zero2 keeps parameters whole after forward: it "
+       "does not go with --reshard_after_forward on"},
+      {2, 2, "--strategy zero1 --gather_slots 3",
+       "--strategy zero1 keeps all 4 blocks whole: --gather_slots 3 does not go with it"},
+      {2, 2, "--reshard_after_forward off --gather_slots 1",
+       "--reshard_after_forward off keeps all 4 blocks whole: --gather_slots 1 does not go with it"},
+      {2, 2, "--strategy zero1 --accumulate sharded", "--strategy zero1 adds gradients up whole and reduces once a "
+       "step: it does not go with --accumulate sharded"},
+      {2, 2, "--strategy ddp --gather_slots 2",
+       "--strategy ddp has every parameter whole on each rank: --gather_slots has nothing to do"},
+      {1, 1, "--strategy no_shard --reshard_after_forward off",
+       "--strategy no_shard has every parameter whole on each rank: --reshard_after_forward has nothing to do"},
+      {4, 4, "--mesh 4x1 --gather_slots 2",
+       "--mesh 4x1 has every parameter whole on each rank: --gather_slots has nothing to do"},
+      {2, 2, "--wrap model --gather_slots 2", "--wrap model leaves no unit inside a block: all is gathered once a step "
+       "and stays whole, --gather_slots has nothing to do"},
+      {4, 4, "--wrap model --reshard_after_forward 2", "--wrap model leaves no unit inside a block: all is gathered "
+       "once a step and stays whole, --reshard_after_forward has nothing to do"},
+      {4, 4, "--wrap min_params:1e9 --reshard_after_forward on", "--wrap min_params:1e9 leaves no unit inside a block: "
+       "all is gathered once a step and stays whole, --reshard_after_forward has nothing to do"},
+      {2, 2, "--offload optimizer --device cpu",
+       "--offload optimizer needs --device cuda: a CPU's parameters lie in host memory already"},
+      {2, 2, "--offload params --graph on",
+       "--graph on does not go with --offload: the host's optimizer cannot be captured"},
+      {2, 2, "--offload params --eval_only", "--offload is for training: it does not go with --eval_only"},
+      {2, 2, "--fp8 matmul --param_dtype bf16 --device cpu",
+       "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here"},
+      {2, 2, "--fp8 matmul", "--fp8 matmul computes in bf16 beside it: it needs --buffer_dtype bf16 (or --param_dtype "
+       "bf16), not fp32"},
+      {2, 2, "--fp8 matmul --buffer_dtype bf16 --n_embd 24",
+       "--fp8 matmul needs an --n_embd that 16 divides, not 24"},
+      {2, 2, "--fp8 matmul --buffer_dtype bf16 --test_batch_size 3", "--fp8 matmul needs batches of a multiple of 16 "
+       "tokens, not of 24: change --seq_len, --batch_size or --test_batch_size"},
+      {2, 2, "--reduce native", "--reduce native needs --comm nccl"},
+      {2, 2, "--freeze nothing", "--freeze nothing matches no parameter; names are like wte.weight, "
+       "h.0.attn.c_attn.bias, ln_f.weight"},
+      {2, 2, "--freeze lm_head,wte", "--freeze lm_head matches no parameter; names are like wte.weight, "
+       "h.0.attn.c_attn.bias, ln_f.weight"},
+      {2, 2, "--freeze *", "--freeze * leaves nothing to train"},
+      {2, 2, "--freeze ,,", "--freeze ',,' names no parameter"}};
+  Options o;
+  char error[2048], want[256], options[128];
+  for (const auto &row : table) {
+    modes_resolve(&o, row.world, row.per_host, row.options, error, sizeof error);
+    EXPECT(!strcmp(error, row.line), "%d ranks, %s:\n      %s\n    must be\n      %s", row.world, row.options, error,
+           row.line);
+  }
+  for (const char *mesh : {"", "x", "4", "2x", "x2", "0x2", "4x0", "2X2", "2x2x1", "-1x4", "+2x2", "2*2",
+                           "99999999999x1"}) {
+    snprintf(options, sizeof options, "--mesh=%s", mesh);
+    snprintf(want, sizeof want, "--mesh '%s' is not RxS: R replicas of S shards, like 2x4", mesh);
+    modes_resolve(&o, 4, 4, options, error, sizeof error);
+    EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
+  }
+  for (const char *wrap : {"", "h", "min_params", "min_params:", "min_params:0", "min_params:-5", "min_params:abc",
+                           "min_params:1.5", "min_params:1e16", "min_params:5k", "MODEL"}) {
+    snprintf(options, sizeof options, "--wrap=%s", wrap);
+    snprintf(want, sizeof want, "--wrap '%s' is not block, model or min_params:N, N a whole number from 1 on", wrap);
+    modes_resolve(&o, 4, 4, options, error, sizeof error);
+    EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
+  }
+  for (const char *reshard : {"", "0", "1", "-2", "2.5", "On", "2x", "99999999999"}) {
+    snprintf(options, sizeof options, "--reshard_after_forward=%s", reshard);
+    snprintf(want, sizeof want, "--reshard_after_forward '%s' is not on, off or a number of ranks from 2 on", reshard);
+    modes_resolve(&o, 4, 4, options, error, sizeof error);
+    EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
+  }
+}
+
+TEST(modes_at_the_edge_resolve,
+     "what is legal, however rare: the mesh, slots, resharding and accumulation that follow") {
+  static const struct { int world, per_host; const char *options, *strategy, *mesh; int slots; const char *reshard; }
+  table[] = {{1, 1, "", "full_shard", "1x1", 2, "on"},
+             {3, 0, "", "full_shard", "1x3", 2, "on"},
+             {1, 1, "--strategy hybrid_shard", "hybrid_shard", "1x1", 2, "on"},
+             {8, 4, "--strategy hybrid_shard", "hybrid_shard", "2x4", 2, "on"},
+             {8, 4, "--strategy hybrid_shard --reshard_after_forward 2", "hybrid_shard", "2x4", 2, "2"},
+             {4, 4, "--mesh 2x2", "hybrid_shard", "2x2", 2, "on"},
+             {4, 4, "--mesh 4x1", "no_shard", "4x1", 2, "on"},
+             {4, 4, "--mesh 1x4", "full_shard", "1x4", 2, "on"},
+             {1, 1, "--mesh 1x1", "full_shard", "1x1", 2, "on"},
+             {2, 2, "--strategy ddp", "ddp", "2x1", 2, "on"},
+             {2, 2, "--strategy ddp --mesh 2x1 --wrap model", "ddp", "2x1", 2, "on"},
+             {2, 2, "--strategy ddp --offload params --gather_slots 1", "ddp", "2x1", 1, "on"},
+             {2, 2, "--strategy zero2", "zero2", "1x2", 4, "off"},
+             {2, 2, "--strategy zero2 --reshard_after_forward off", "zero2", "1x2", 4, "off"},
+             {2, 2, "--strategy zero1 --accumulate local --gather_slots 4", "zero1", "1x2", 4, "off"},
+             {2, 2, "--reshard_after_forward off", "full_shard", "1x2", 4, "off"},
+             {2, 2, "--gather_slots 9", "full_shard", "1x2", 4, "on"},
+             {1, 1, "--gather_slots 1", "full_shard", "1x1", 1, "on"},
+             {4, 4, "--reshard_after_forward 2 --gather_slots 3", "full_shard", "1x4", 3, "2"},
+             {2, 2, "--wrap model", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--wrap model --reshard_after_forward off", "full_shard", "1x2", 4, "off"},
+             {2, 2, "--wrap min_params:1e9", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--wrap min_params:4128 --gather_slots 1", "full_shard", "1x2", 1, "on"},
+             {2, 2, "--fp8 gather --freeze *.c_*", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--fp8 matmul --param_dtype bf16", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--accumulate local", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--freeze=", "full_shard", "1x2", 2, "on"}};
+  Options o;
+  char error[2048], mesh[32];
+  for (const auto &row : table) {
+    modes_resolve(&o, row.world, row.per_host, row.options, error, sizeof error);
+    EXPECT(!error[0], "%d ranks, %s: %s", row.world, row.options, error);
+    snprintf(mesh, sizeof mesh, "%dx%d", o.replicas, o.shards);
+    EXPECT(!strcmp(o.strategy, row.strategy) && !strcmp(mesh, row.mesh) && o.gather_slots == row.slots &&
+               !strcmp(o.reshard_after_forward, row.reshard),
+           "%d ranks, %s: %s, mesh %s, %lld slots, reshard %s; must be %s, %s, %d, %s", row.world, row.options,
+           o.strategy, mesh, (long long)o.gather_slots, o.reshard_after_forward, row.strategy, row.mesh, row.slots,
+           row.reshard);
+    const bool local = strstr(row.options, "zero1") || strstr(row.options, "local");
+    EXPECT(!strcmp(o.accumulate, local ? "local" : "sharded"), "%s: --accumulate %s", row.options, o.accumulate);
+    EXPECT(!strcmp(o.buffer_dtype, o.param_dtype), "%s: --buffer_dtype %s", row.options, o.buffer_dtype);
+  }
+  modes_resolve(&o, 2, 2, "--freeze=wte,h.0.*", error, sizeof error);
+  strcpy(o.freeze, " wte ,\th.0.* ");
+  EXPECT(sharding_check_freeze(&o, error, sizeof error) && !strcmp(o.freeze, "wte,h.0.*"), "--freeze '%s': %s",
+         o.freeze, error);
+}
+
+TEST(fp8_products_need_their_gpu,
+     "--fp8 matmul names the GPU and its compute capability below 8.9; gather asks nothing") {
+  Options o;
+  options_default(&o);
+  static const struct { int major, minor; bool ok; } gpus[] = {{8, 0, false}, {8, 6, false}, {8, 9, true}, {9, 0, true},
+                                                               {10, 0, true}, {12, 0, true}};
+  for (const char *fp8 : {"off", "gather", "matmul"}) for (const auto &g : gpus) {
+    DeviceInfo d = {};
+    char error[256] = "", want[256] = "";
+    snprintf(d.name, sizeof d.name, "NVIDIA X");
+    d.major = g.major, d.minor = g.minor;
+    strcpy(o.fp8, fp8);
+    check_fp8(&o, &d, error, sizeof error);
+    if (!strcmp(fp8, "matmul") && !g.ok)
+      snprintf(want, sizeof want, "--fp8 matmul needs compute capability 8.9 or later, NVIDIA X has %d.%d: use --fp8 "
+               "gather", g.major, g.minor);
+    EXPECT(!strcmp(error, want), "--fp8 %s on sm_%d%d: '%s', must be '%s'", fp8, g.major, g.minor, error, want);
+  }
+}
+
+TEST(cli_refuses_modes,
+     "wrong modes, from the program: one line for all ranks, exit code 2; legal ones at the edge run") {
+  const CliRefusal table[] = {
+      {4, "--mesh 0x2", 2, "--mesh '0x2' is not RxS: R replicas of S shards, like 2x4"},
+      {2, "--freeze 'zzz, wte'", 2,
+       "--freeze zzz matches no parameter; names are like wte.weight, h.0.attn.c_attn.bias, ln_f.weight"},
+      {0, "--strategy hybrid-shard", 2, "--strategy 'hybrid-shard' is not known: choose one of full_shard|"
+       "shard_grad_op|hybrid_shard|no_shard|zero3|zero2|zero1|ddp"}};
+  cli_expect_refusals(table, (int)(sizeof table / sizeof *table));
+  const CliRefusal on_cpu[] = {{2, "--offload params", 2, "--offload params needs --device cuda; this run computes on "
+                                "the CPU: ..."},
+                               {0, "--fp8 matmul --param_dtype bf16 --n_embd 32", 2,
+                                "--fp8 matmul needs --device cuda; this run computes on the CPU: ..."}};
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!driver && !getenv("DEVICE")) cli_expect_refusals(on_cpu, 2);
+  if (driver) dlclose(driver);
+  static const struct { int ranks; const char *options, *says; } legal[] = {
+      {0, "--strategy hybrid_shard --wrap min_params:1e9", "units: 1, "},
+      {2, "--freeze 'wte, h.0.*' --gather-slots 9", "\n  h.0 "},
+      {2, "--strategy zero1 --grad_accum 2", "notice: --strategy zero1 adds a rank's 2 microbatches before"}};
+  for (const auto &row : legal) {
+    CliRun r;
+    CLI_RUN(&r, "%s %s --max_steps 1 --eval_every -1 --save_every -1 --out %s %s", cli_ranks(row.ranks), cli_small(),
+            cli_path("out"), row.options);
+    cli_expect_done(&r, row.options);
+    EXPECT(strstr(r.text, row.says), "%s: nothing says '%s':\n%.3000s", row.options, row.says, r.text);
+    cli_free(&r);
+  }
+}
+
+TEST(cli_unit_table_is_short, "48 equal blocks are one line of the unit table, ones that differ have their own") {
+  CliRun r;
+  CLI_RUN(&r, "%s %s --n_layer 48 --freeze 'h.0.*,h.1.*,h.5.mlp.*' --max_steps 1 --eval_every -1 --save_every -1 --out "
+          "%s", cli_ranks(0), cli_small(), cli_path("out"));
+  cli_expect_done(&r, "48 blocks");
+  for (const char *line : {"units: 49, ", "  root  ", "  h.0 .. h.1  ", "  h.2 .. h.4  ", "  h.5  ", "  h.6 .. h.47  "})
+    EXPECT(cli_count(r.text, line) == 1, "%d lines say '%s':\n%.3000s", cli_count(r.text, line), line, r.text);
+  EXPECT(cli_count(r.text, "  h.") == 4, "other lines of blocks:\n%.3000s", r.text);
+  cli_free(&r);
 }
 
 // A token file in llm.c's format: `numel_` tokens that count up below `vocab`, cut after `bytes` (0: whole).
@@ -437,7 +673,7 @@ TEST(cli_refuses_a_plan_beyond_memory,
   CliRun r;
   CLI_RUN(&r, "%s --model gpt2-xl --batch_size 1024 --data random --out %s", cli_ranks(2), cli_path("out"));
   cli_expect_refusal(&r, "gpt2-xl, batch 1024", 3, "the memory plan of this host's 2 ranks is ...");
-  EXPECT(strstr(r.text, "GiB: lower --batch_size or --seq_len, choose a smaller --model, or use more hosts"),
+  EXPECT(strstr(r.text, "GiB: lower --batch_size or --seq_len, choose --recompute block"),
          "no advice:\n%.2000s", r.text);
   cli_free(&r);
   cli_expect_nothing_left("after the refusal");
@@ -622,6 +858,12 @@ TEST(cli_a_full_disk_is_said,
 static inline void cli_expect_run_record(const cJSON *run) {
   EXPECT(cli_is_kind(run, "run") && cli_string(run, "version")[0] && cli_string(run, "build")[0],
          "the first record has no version");
+  const cJSON *mesh = cJSON_GetObjectItemCaseSensitive(run, "mesh");
+  EXPECT(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(mesh, "replicas")) == 1 &&
+             cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(mesh, "shards")) == 2 &&
+             cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(mesh, "kept")) == 0 &&
+             cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(run, "units")) == 3,
+         "the first record has not the mesh 1x2 and three units");
   const cJSON *config = cJSON_GetObjectItemCaseSensitive(run, "config"),
               *plan = cJSON_GetObjectItemCaseSensitive(run, "memory_plan_bytes");
   for (const OptionSpec &s : option_specs)
@@ -759,6 +1001,32 @@ TEST(cli_two_hosts_compute_the_same,
     }
   }
   cli_expect_nothing_left("after the two hosts");
+}
+
+TEST(groups_across_hosts_are_counted, "groups of ranks that lie on several hosts though one has room, by placement") {
+  static const struct { int world, per, stride, size, across; } table[] = {
+      {4, 2, 1, 2, 0}, {4, 2, 2, 2, 2}, {4, 2, 2, 1, 0}, {4, 2, 1, 4, 0},
+      {6, 3, 1, 2, 1}, {6, 3, 1, 3, 0}, {8, 4, 2, 4, 2}};
+  for (const auto &row : table) {
+    Mesh m = {};
+    Peer peer[8] = {};
+    for (int r = 0; r < row.world; r++) peer[r].host = row.stride == 1 ? r / row.per : r % (row.world / row.per);
+    m.world = row.world, m.node_world = row.per, m.peer = peer;
+    const int across = groups_across_hosts(&m, row.size);
+    EXPECT(across == row.across, "%d ranks, %d a host, stride %d, groups of %d: %d, must be %d", row.world, row.per,
+           row.stride, row.size, across, row.across);
+  }
+}
+TEST(cli_notes_groups_across_hosts, "shard groups placed across two hosts: one notice says how many and what to do") {
+  CliRun r;
+  CLI_RUN(&r, "OMPI_MCA_rmaps_base_mapping_policy=node PER=2 dev/two_hosts.sh %s %s --mesh 2x2 --max_steps 1 "
+          "--eval_every -1 --save_every -1 --sample_tokens 0 --out %s", cli_program(), cli_small(), cli_path("out"));
+  if (r.code == 77) SKIP("%.*s", (int)strcspn(r.text, "\n"), r.text);
+  cli_expect_done(&r, "by node");
+  EXPECT(cli_count(r.text, "notice: 2 of 2 shard groups cross hosts although 2 ranks fit on one: their gathers go over "
+                   "the network; place ranks host by host") == 1 && cli_count(r.text, " cross hosts ") == 1,
+         "not one notice:\n%.3000s", r.text);
+  cli_free(&r);
 }
 
 TEST(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the run on both") {

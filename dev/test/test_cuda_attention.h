@@ -142,6 +142,10 @@ static CudaAttentionRun cuda_attention_run(const Ops *ops, const AttentionCase *
   attention_forward(&c, out, lse, qkv, (int)k->H, drop);
   attention_backward(&c, dqkv, dout, qkv, out, lse, (int)k->H, drop);
   CudaAttentionRun r = {device_download(&c, out), device_download(&c, lse), device_download(&c, dqkv)};
+  device_write(&c, out, dout_host);              // a backward pass that kept neither makes both again
+  attention_forward(&c, out, lse, qkv, (int)k->H, drop);
+  device_expect_same_bits("out again", &c, out, r.out);
+  device_expect_same_bits("lse again", &c, lse, r.lse);
   device_done(&c);
   return r;
 }

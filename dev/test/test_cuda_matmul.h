@@ -13,7 +13,7 @@ enum { MATMUL_DEVICE_SHAPES = sizeof matmul_device_shapes / sizeof *matmul_devic
 // What the emulated cuBLASLt does without, so that everything else is used too. A real device has only the first.
 struct MatmulWithout { unsigned what; const char *words; };
 static const MatmulWithout matmul_without[] = {{0, "all of cuBLASLt"},
-                                               {EMU_LT_WITHOUT_FUSED, "no fused GELU"},
+                                               {EMU_LT_WITHOUT_FUSED, "no fused GELU'"},
                                                {EMU_LT_WITHOUT_UNALIGNED, "aligned products only"},
                                                {EMU_LT_WITHOUT_ALL, "own kernels only"}};
 static bool matmul_set_without(const Ops *ops, unsigned what) {
@@ -27,21 +27,9 @@ static MatmulDeviceCase matmul_device_case(Ctx *c, MatmulCase x) {
   return {x, device_upload(c, x.in), device_upload(c, x.weight), device_upload(c, x.bias), device_upload(c, x.dout),
           device_upload(c, x.pre)};
 }
-// GELU of `pre` (want: gelu), computed from a sum with the roundings of a product of S terms. Where it is a kernel of
-// its own it sees `pre` rounded; a fused one may use tanh.approx, off by 2^-10.98 of tanh (PTX ISA). fp32 uses neither.
-static void matmul_expect_gelu(const char *what, Ctx *c, Tensor got, const double *pre, const double *gelu, int64_t S,
-                               double scale) {
-  const double u = op_unit_roundoff(got.dtype);
-  double *bound = op_zeros(numel(got));
-  for (int64_t i = 0; i < numel(got); i++) {
-    bound[i] = u * fabs(gelu[i]) * 1.01 + op_smallest(got.dtype) + matmul_gelu_roundings(S) * 0x1p-24 * scale;
-    if (got.dtype != F32) bound[i] += 1.13 * u * fabs(pre[i]) + 0x1p-11 * 1.02 * 0.5 * fabs(pre[i]);
-  }
-  device_expect_within(what, c, got, gelu, bound);
-}
-// product times GELU'(pre). A stored product is rounded before it meets the derivative, which is at most 1.13. With
-// t = tanh(u) GELU' is (1 + t)/2 + x/2 (1 - t^2) u', so an error of tanh.approx (above) moves it by (1/2 + |x t u'|) of
-// itself.
+// product times GELU'(pre). A stored product is rounded before it meets the derivative, which is at most 1.13. A fused
+// one may use tanh.approx, off by 2^-10.98 of tanh (PTX ISA); fp32 does not. With t = tanh(u) GELU' is
+// (1 + t)/2 + x/2 (1 - t^2) u', so an error of t moves it by (1/2 + |x t u'|) of itself.
 static void matmul_expect_gelu_grad(const char *what, Ctx *c, Tensor got, const double *product, const double *pre,
                                     const double *want, int64_t S, double scale) {
   const double u = op_unit_roundoff(got.dtype);
@@ -56,29 +44,37 @@ static void matmul_expect_gelu_grad(const char *what, Ctx *c, Tensor got, const 
   device_expect_within(what, c, got, want, bound);
 }
 
+// gelu has the CPU's bits of GELU of `out` as it is stored, and gelu_forward makes them again.
+static void matmul_device_expect_gelu(const char *what, Ctx *c, Tensor gelu, Tensor out) {
+  Ctx cpu = matmul_ctx(op_table(0), 1);
+  Tensor host = device_download(c, out), again = device_tensor(c, out.dtype, out.shape[0], out.shape[1]);
+  gelu_forward(c, again, out);
+  device_expect_same_bits(what, c, out, host);
+  gelu_forward(&cpu, host, host);
+  device_expect_same_bits(what, c, gelu, host);
+  device_expect_same_bits(what, c, again, host);
+}
 static void matmul_device_forward(Ctx *c, const MatmulDeviceCase *x, const char *words) {
   const MatmulShape s = x->host.s;
   const Dtype t = x->in.dtype;
   double *in = op_fp64(x->host.in), *weight = op_fp64(x->host.weight), *bias = op_fp64(x->host.bias);
-  double *want = op_zeros(s.M * s.N), *gelu = op_zeros(s.M * s.N);
-  double scale = matmul_ref(want, s.M, s.N, s.K, in, s.K, 1, weight, s.K, 1);
+  double *want = op_zeros(s.M * s.N), scale = matmul_ref(want, s.M, s.N, s.K, in, s.K, 1, weight, s.K, 1);
   char what[150];
   snprintf(what, sizeof what, "%s, %s", matmul_label(c->ops, t, s, "forward"), words);
   Tensor logits = device_tensor(c, F32, s.M, s.N), out = device_tensor(c, t, s.M, s.N),
          act = device_tensor(c, t, s.M, s.N);
   matmul_forward(c, logits, x->in, x->weight, MatmulEpilogue{});
   device_expect_close(what, c, logits, want, matmul_roundings(s.K), scale);
-  for (int64_t i = 0; i < s.M * s.N; i++) gelu[i] = matmul_ref_gelu(want[i]);
   matmul_forward(c, out, x->in, x->weight, MatmulEpilogue{{}, act});
   device_expect_close(what, c, out, want, matmul_roundings(s.K), scale);
-  matmul_expect_gelu(what, c, act, want, gelu, s.K, scale);
-  for (int64_t i = 0; i < s.M * s.N; i++) { want[i] += bias[i % s.N]; gelu[i] = matmul_ref_gelu(want[i]); }
+  matmul_device_expect_gelu(what, c, act, out);
+  for (int64_t i = 0; i < s.M * s.N; i++) want[i] += bias[i % s.N];
   scale += 5.0;                                  // no bias is larger
   matmul_forward(c, out, x->in, x->weight, MatmulEpilogue{x->bias, {}});
   device_expect_close(what, c, out, want, matmul_roundings(s.K), scale);
   matmul_forward(c, out, x->in, x->weight, MatmulEpilogue{x->bias, act});
   device_expect_close(what, c, out, want, matmul_roundings(s.K), scale);
-  matmul_expect_gelu(what, c, act, want, gelu, s.K, scale);
+  matmul_device_expect_gelu(what, c, act, out);
 }
 static void matmul_device_backward_input(Ctx *c, const MatmulDeviceCase *x, const char *words) {
   const MatmulShape s = x->host.s;
@@ -100,19 +96,29 @@ static void matmul_device_backward_weight(Ctx *c, const MatmulDeviceCase *x, con
   double *dweight = op_zeros(s.N * s.K), *dbias = op_zeros(s.N);
   const double scale = matmul_ref(dweight, s.N, s.K, s.M, dout, 1, s.N, in, 1, s.K);
   for (int64_t i = 0; i < s.M * s.N; i++) dbias[i % s.N] += dout[i];
-  char what[150];
+  char what[256];
   snprintf(what, sizeof what, "%s, %s", matmul_label(c->ops, x->in.dtype, s, "backward_weight"), words);
+  Tensor dw_sum = {}, db_sum = {};
   for (Dtype g : matmul_dtypes) {                // gradients of any dtype beside activations of any other
     Tensor dw = device_tensor(c, g, s.N, s.K), db = device_tensor(c, g, s.N);
     matmul_backward_weight(c, dw, db, x->dout, x->in, OVERWRITE);
     device_expect_close(what, c, dw, dweight, matmul_roundings(s.M), scale);
     device_expect_close(what, c, db, dbias, (double)s.M, 3.0 * (double)s.M);
+    Tensor db_alone = device_tensor(c, g, s.N);  // of `in` only the shape is looked at
+    matmul_backward_weight(c, Tensor{}, db_alone, x->dout, tensor_of(NULL, x->in.dtype, s.M, s.K), OVERWRITE);
+    device_expect_same_bits("dbias alone", c, db_alone, device_download(c, db));
+    if (g == F32) dw_sum = device_download(c, dw), db_sum = device_download(c, db);
   }
   Tensor dw0 = op_random_tensor(21, 3.0, F32, s.N, s.K), db0 = op_random_tensor(22, 3.0, F32, s.N);
   for (int64_t i = 0; i < s.N * s.K; i++) dweight[i] += op_get(dw0, i);
   for (int64_t i = 0; i < s.N; i++) dbias[i] += op_get(db0, i);
-  Tensor dw = device_upload(c, dw0), db = device_upload(c, db0);
+  Tensor dw = device_upload(c, dw0), db = device_upload(c, db0), db_alone = device_upload(c, db0);
   matmul_backward_weight(c, dw, db, x->dout, x->in, ADD);
+  matmul_backward_weight(c, Tensor{}, db_alone, x->dout, x->in, ADD);
+  device_expect_same_bits("dbias added", c, db, op_added(db0, db_sum));
+  device_expect_same_bits("dbias alone, added", c, db_alone, op_added(db0, db_sum));
+  if (c->ops == &ops_cuda_emulated)              // the real library may order a sum that it adds in another way
+    device_expect_same_bits("dweight added", c, dw, op_added(dw0, dw_sum));
   device_expect_close(what, c, dw, dweight, matmul_roundings(s.M) + 1.0, scale + 15.0);
   device_expect_close(what, c, db, dbias, (double)s.M + 1.0, 3.0 * (double)s.M + 15.0);
 }
@@ -238,6 +244,32 @@ TEST(cuda_matmul_gelu_bits, "GELU and its derivative on CUDA give the CPU's bits
     op_free_all();
   }
 }
+TEST(cuda_gelu, "gelu_forward on CUDA gives the CPU's bits for every value, aligned or not, in place or not") {
+  const int64_t n = 65536 + 13;
+  for (int i = 0; const Ops *ops = device_table(i); i++) for (Dtype t : matmul_dtypes) {
+    Ctx c = matmul_device_ctx(ops), cpu = matmul_ctx(op_table(0), 1);
+    Tensor x = matmul_gelu_values(t, n), want = op_tensor(t, n, 1);
+    gelu_forward(&cpu, want, x);
+    Tensor aligned = device_upload(&c, x), shifted = matmul_shifted(&c, x), out = device_tensor(&c, t, n, 1);
+    gelu_forward(&c, out, shifted);
+    Tensor first = device_download(&c, out);
+    gelu_forward(&c, out, aligned);
+    device_expect_same_bits("gelu of aligned memory", &c, out, first);
+    gelu_forward(&c, aligned, aligned);
+    gelu_forward(&c, shifted, shifted);
+    device_expect_same_bits("gelu in place", &c, aligned, first);
+    device_expect_same_bits("gelu in place, not aligned", &c, shifted, first);
+    for (int64_t k = 0; k < n; k++) {            // a NaN has no bits of its own
+      const double a = op_get(first, k), b = op_get(want, k);
+      if (a != a && b != b) continue;
+      const size_t w = dtype_bytes(t), at = (size_t)k * w;
+      EXPECT(!memcmp((char *)first.data + at, (char *)want.data + at, w), "%s %s: GELU(%.9g) is %.9g, on CPU %.9g",
+             ops->name, dtype_name(t), op_get(x, k), a, b);
+    }
+    device_done(&c);
+    op_free_all();
+  }
+}
 TEST(cuda_matmul_not_a_number, "a NaN in one row of the input reaches that row's results on CUDA and no other row's") {
   const MatmulShape s = {70, 24, 40};
   for (int i = 0; const Ops *ops = device_table(i); i++) for (const MatmulWithout &w : matmul_without)
@@ -302,7 +334,7 @@ TEST(cuda_matmul_tf32, "fp32 matmuls use TF32 only when asked, and then stay wit
     for (int64_t k = 0; k < s.M * s.N; k++) bound[k] = scale * (0x1p-10 * 1.001 + matmul_roundings(s.K) * 0x1p-24);
     Tensor exact = device_tensor(&c, F32, s.M, s.N), fast = device_tensor(&c, F32, s.M, s.N);
     matmul_forward(&c, exact, d.in, d.weight, MatmulEpilogue{});
-    c.tf32 = true;
+    c.fast_fp32 = true;
     matmul_forward(&c, fast, d.in, d.weight, MatmulEpilogue{});
     device_expect_close("without tf32", &c, exact, want, matmul_roundings(s.K), scale);
     device_expect_within("with tf32", &c, fast, want, bound);
@@ -375,6 +407,13 @@ TEST(cuda_matmul_plans,
     ops->plans_import(&c, choice, bytes);
     op_expect_same_bits("foreign choices", first, matmul_run_once(&c, &d));
     device_done(&c);
+
+    c = matmul_device_ctx(ops);                  // of another form: left aside too
+    d = matmul_device_case(&c, x);
+    memcpy(choice, "matmul1", 8);
+    ops->plans_import(&c, choice, bytes - 8);
+    op_expect_same_bits("choices of another form", first, matmul_run_once(&c, &d));
+    device_done(&c);
     free(choice);
     op_free_all();
   }
@@ -387,15 +426,18 @@ TEST(cuda_matmul_plan_text,
   emu_lt_without(0);
   for (Dtype t : {BF16, F32}) {
     const MatmulDeviceCase d = matmul_device_case(&c, matmul_case({16, 24, 40}, t));
-    Tensor out = device_tensor(&c, t, 16, 40), gelu = device_tensor(&c, t, 16, 40);
-    matmul_forward(&c, out, d.in, d.weight, MatmulEpilogue{d.bias, gelu});
+    Tensor out = device_tensor(&c, t, 16, 40), gelu = device_tensor(&c, t, 16, 40), din = device_tensor(&c, t, 16, 24);
+    matmul_forward(&c, out, d.in, d.weight, MatmulEpilogue{d.bias, {}});
+    matmul_forward(&c, out, d.in, d.weight, MatmulEpilogue{d.bias, gelu});    // the same plan
+    matmul_backward_input(&c, din, d.dout, d.weight, d.pre);
   }
   const MatmulDeviceCase d = matmul_device_case(&c, matmul_case({16, 24, 40}, F32));
   Tensor dw = device_tensor(&c, BF16, 40, 24);
   matmul_backward_weight(&c, dw, Tensor{}, d.dout, d.in, OVERWRITE);
-  EXPECT(matmul_lines(&c, text, sizeof text) == 3, "%s", text);
-  EXPECT(strstr(text, "bf16 to bf16, bias, gelu in the product: algorithm"), "%s", text);
-  EXPECT(strstr(text, "fp32 to fp32, bias, gelu after the product: algorithm"), "%s", text);
+  EXPECT(matmul_lines(&c, text, sizeof text) == 5, "%s", text);
+  EXPECT(strstr(text, "bf16 to bf16, bias: algorithm"), "%s", text);
+  EXPECT(strstr(text, "bf16 to bf16, gelu' in the product: algorithm"), "%s", text);
+  EXPECT(strstr(text, "fp32 to fp32, gelu' after the product: algorithm"), "%s", text);
   EXPECT(strstr(text, "matmul_backward_weight 40x24x16 fp32 to bf16, own kernel\n"), "%s", text);
   device_done(&c);
   op_free_all();
@@ -426,6 +468,116 @@ TEST(cuda_matmul_graph, "a matmul captured in a graph computes anew from what it
           EXPECT((op_first_difference(device_download(&c, *all[k]), want[k]) < 0) == (launch == 1),
                  "%s: result %d of launch %d", ops->name, k, launch);
       }
+    }
+    ops->graph_close(&c, graph);
+    device_done(&c);
+    op_free_all();
+  }
+}
+
+// ---- fp8 -----------------------------------------------------------------------------------------------------------
+struct MatmulFp8 { Tensor in, weight, bias, in_scale, weight_scale; };
+static MatmulFp8 matmul_fp8_upload(Ctx *c, const Fp8Case *x) {
+  return {device_upload(c, x->in), device_upload(c, x->weight), device_upload(c, x->bias),
+          device_upload(c, x->in_scale), device_upload(c, x->weight_scale)};
+}
+static Tensor matmul_fp8_run(Ctx *c, const MatmulFp8 *d, bool bias = true) {
+  Tensor out = device_tensor(c, BF16, d->in.shape[0], d->weight.shape[0]), none = {};
+  matmul_forward_fp8(c, out, d->in, d->in_scale, d->weight, d->weight_scale, bias ? d->bias : none);
+  return out;
+}
+// The emulated cuBLASLt adds in fp32. Tensor cores of real devices line 32 products and their sum up to the largest of
+// them and keep 13 bits behind its first (measured on Hopper: DeepSeek-V3, arXiv 2412.19437, 3.3.2), which loses up to
+// 33 2^-13 of the terms' sum a step; at most four steps pass before such a sum is added in fp32.
+static double matmul_fp8_roundings(const Ops *ops, int64_t S) {
+  return matmul_roundings(S) + (ops == &ops_cuda_emulated ? 0.0 : 4 * 33 * 0x1p-13 * 0x1p24);
+}
+TEST(cuda_matmul_fp8, "matmul_forward_fp8 on CUDA is the fp64 product within rounding, with and without a bias") {
+  for (int i = 0; const Ops *ops = device_table(i); i++) for (const MatmulWithout &w : matmul_without) {
+    if (!matmul_set_without(ops, w.what) || w.what == EMU_LT_WITHOUT_ALL) continue;
+    for (MatmulShape s : fp8_shapes) for (bool bias : {false, true}) {
+      Ctx c = matmul_device_ctx(ops);
+      const Fp8Case x = fp8_case(s);
+      const MatmulFp8 d = matmul_fp8_upload(&c, &x), elsewhere = matmul_fp8_upload(&c, &x);
+      double *want, scale = fp8_reference(&x, bias, &want);
+      for (const MatmulFp8 *at : {&d, &elsewhere})
+        device_expect_close(matmul_label(ops, F8, s, "forward"), &c, matmul_fp8_run(&c, at, bias), want,
+                            matmul_fp8_roundings(ops, s.K), scale);
+      device_done(&c);
+      op_free_all();
+    }
+  }
+}
+// Small integers, whose sums are exact in any order and in 13 bits: nothing but the rounding of `out` is left.
+TEST(cuda_matmul_fp8_exact, "where no sum rounds, matmul_forward_fp8 on CUDA has the CPU's bits, scales and bias too") {
+  for (int i = 0; const Ops *ops = device_table(i); i++) for (MatmulShape s : fp8_shapes) {
+    Ctx c = matmul_device_ctx(ops), cpu = matmul_ctx(&ops_avx2, 1);
+    matmul_set_without(ops, 0);
+    Fp8Case x = fp8_case(s);
+    for (Tensor t : {x.in, x.weight})
+      for (int64_t k = 0; k < numel(t); k++) op_put(t, k, (double)((k * 7919 + 13) % 7) - 3.0);
+    const MatmulFp8 d = matmul_fp8_upload(&c, &x);
+    Tensor want = op_tensor(BF16, s.M, s.N);
+    matmul_forward_fp8(&cpu, want, x.in, x.in_scale, x.weight, x.weight_scale, x.bias);
+    device_expect_same_bits("matmul_forward_fp8", &c, matmul_fp8_run(&c, &d), want);
+    device_done(&c);
+    op_free_all();
+  }
+}
+TEST(cuda_matmul_fp8_plans,
+     "fp8 products are planned once a shape, beside bf16's; tuned choices travel to another device, bit for bit") {
+  static char text[4096], again[4096];
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    matmul_set_without(ops, 0);
+    Ctx c = matmul_device_ctx(ops);
+    const MatmulShape s = {64, 96, 80};
+    const Fp8Case x = fp8_case(s);
+    MatmulFp8 d = matmul_fp8_upload(&c, &x);
+    const MatmulDeviceCase half = matmul_device_case(&c, matmul_case(s, BF16));
+    matmul_run_once(&c, &half);
+    Tensor first = device_download(&c, matmul_fp8_run(&c, &d));
+    device_expect_same_bits("the same product again", &c, matmul_fp8_run(&c, &d), first);
+    EXPECT(matmul_lines(&c, text, sizeof text) == 2, "plans of one shape and two dtypes:\n%s", text);
+    EXPECT(strstr(text, "matmul_forward 64x80x96 fp8 to bf16, bias: algorithm "), "%s", text);
+    ops->plans_tune(&c);
+    matmul_lines(&c, again, sizeof again);
+    Tensor tuned = device_download(&c, matmul_fp8_run(&c, &d));
+    if (ops == &ops_cuda_emulated) EXPECT(strcmp(strstr(text, " fp8 "), strstr(again, " fp8 ")), "not tuned: %s", text);
+    size_t bytes = 0;
+    ops->plans_export(&c, NULL, &bytes);
+    void *choice = malloc(bytes);
+    ops->plans_export(&c, choice, &bytes);
+    device_done(&c);
+    c = matmul_device_ctx(ops);
+    d = matmul_fp8_upload(&c, &x);
+    ops->plans_import(&c, choice, bytes);
+    EXPECT(matmul_lines(&c, text, sizeof text) == 2 && strstr(text, "not used yet"), "imported:\n%s", text);
+    device_expect_same_bits("imported before use", &c, matmul_fp8_run(&c, &d), tuned);
+    matmul_lines(&c, text, sizeof text);
+    EXPECT(!strcmp(strstr(text, " fp8 "), strstr(again, " fp8 ")), "imported plan:\n%s differs from\n%s", text, again);
+    device_done(&c);
+    free(choice);
+    op_free_all();
+  }
+}
+TEST(cuda_matmul_fp8_scales, "an fp8 product reads its scales when it runs, in a captured graph too") {
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    matmul_set_without(ops, 0);
+    Ctx c = matmul_device_ctx(ops);
+    const Fp8Case x = fp8_case({32, 48, 64});
+    const MatmulFp8 d = matmul_fp8_upload(&c, &x);
+    Tensor out = matmul_fp8_run(&c, &d, false), none = {}, host = device_download(&c, out);
+    void *graph;
+    ops->graph_begin(&c);
+    matmul_forward_fp8(&c, out, d.in, d.in_scale, d.weight, d.weight_scale, none);
+    ops->graph_end(&c, &graph);
+    for (int turn = 0; turn < 3; turn++) {       // both scales of their own, then each doubled
+      device_write(&c, turn == 2 ? d.weight_scale : d.in_scale,
+                   fp8_scale_tensor((turn ? 2.0 : 1.0) * op_get(turn == 2 ? x.weight_scale : x.in_scale, 0)));
+      ops->graph_launch(&c, graph);
+      Tensor got = device_download(&c, out), want = op_copy(host);
+      for (int64_t k = 0; k < numel(want); k++) op_put(want, k, (double)(1 << turn) * op_get(host, k));
+      op_expect_same_bits("scaled", got, want);
     }
     ops->graph_close(&c, graph);
     device_done(&c);
@@ -476,6 +628,29 @@ TEST(cuda_cublaslt_rules,
   for (int i = 0; const char *name = emu_lt_rule_name(i); i++) EXPECT(emu_lt_rule_holds(i), "not refused: %s", name);
 }
 
+// fault 0: M is 24; 1: `in` begins at its second byte; 2: cuBLASLt has nothing; 3: a scale in host memory.
+static void matmul_bad_fp8(int fault) {
+  Ctx c = matmul_device_ctx(&ops_cuda_emulated);
+  emu_lt_without(fault == 2 ? EMU_LT_WITHOUT_ALL : 0);
+  const Fp8Case x = fp8_case({fault == 0 ? 24 : 16, 32, 48});
+  MatmulFp8 d = matmul_fp8_upload(&c, &x);
+  if (fault == 1) d.in = device_tensor(&c, F8, 16 * 32 + 1), d.in = reshaped(op_shifted(d.in, 1), 16, 32);
+  if (fault == 3) d.in_scale = x.in_scale;
+  matmul_fp8_run(&c, &d);
+  c.ops->sync(&c);
+}
+TEST(cuda_matmul_fp8_refuses, "an fp8 product that tensor cores cannot do ends the program with what it needs") {
+  if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
+  matmul_expect_death("24x48x32, needs multiples of 16", [] { matmul_bad_fp8(0); });
+  matmul_expect_death("must lie on 16 bytes", [] { matmul_bad_fp8(1); });
+  matmul_expect_death("8.9 or later is needed", [] { matmul_bad_fp8(2); });
+  matmul_expect_death("host pointer", [] { matmul_bad_fp8(3); });
+  matmul_expect_death("convert: from fp8 to fp32", [] {
+    Ctx c = matmul_ctx(&ops_avx2, 1);
+    convert(&c, op_tensor(F32, 4), op_tensor(F8, 4));
+  });
+}
+
 extern "C" __attribute__((weak)) int cuda_libraries_bind(char *error, size_t bytes);
 TEST(cuda_libraries, "every call of the installed libcublasLt and libnccl that the program makes can be bound") {
   if (!&cuda_libraries_bind) SKIP("built without nvcc's object");
@@ -487,17 +662,19 @@ TEST(cuda_libraries, "every call of the installed libcublasLt and libnccl that t
 
 // ---- NCCL ----------------------------------------------------------------------------------------------------------
 // A communicator of `world` ranks of MPI's: those of this rank's color, in order of rank.
-struct MatmulComm { Ctx c; MPI_Comm mpi; void *comm; int rank, world; };
+struct MatmulComm { Ctx c; MPI_Comm mpi; void *comm; int rank, world; char id[NCCL_ID_BYTES]; };
+static void matmul_comm_name(MatmulComm *m, int color) {         // all but the communicator, which waits for the others
+  MPI_Comm_split(MPI_COMM_WORLD, color, 0, &m->mpi);
+  MPI_Comm_rank(m->mpi, &m->rank);
+  MPI_Comm_size(m->mpi, &m->world);
+  if (!m->rank) m->c.ops->nccl->id_make(&m->c, m->id);
+  MPI_Bcast(m->id, NCCL_ID_BYTES, MPI_BYTE, 0, m->mpi);
+}
 static MatmulComm matmul_comm(int color) {
   MatmulComm m = {};
   m.c = matmul_device_ctx(&ops_cuda_emulated);
-  MPI_Comm_split(MPI_COMM_WORLD, color, 0, &m.mpi);
-  MPI_Comm_rank(m.mpi, &m.rank);
-  MPI_Comm_size(m.mpi, &m.world);
-  char id[NCCL_ID_BYTES];
-  if (!m.rank) m.c.ops->nccl->id_make(&m.c, id);
-  MPI_Bcast(id, NCCL_ID_BYTES, MPI_BYTE, 0, m.mpi);
-  m.c.ops->nccl->comm_open(&m.c, &m.comm, id, m.rank, m.world);
+  matmul_comm_name(&m, color);
+  m.c.ops->nccl->comm_open(&m.c, &m.comm, m.id, m.rank, m.world);
   return m;
 }
 static void matmul_comm_done(MatmulComm *m) {
@@ -547,10 +724,36 @@ static void matmul_check_collectives(MatmulComm *m, Dtype t) {
            want);
   }
 }
+// What is there only in place: every rank's sum, and every rank as root. Nothing is too short to be divided by ranks.
+static void matmul_check_in_place(MatmulComm *m, Dtype t) {
+  Ctx *c = &m->c;
+  for (int64_t n : {1, 2, 37}) {
+    Tensor sum = device_upload(c, matmul_terms(t, m->rank, n));
+    c->ops->nccl->all_reduce(c, m->comm, sum);
+    Tensor summed = device_download(c, sum);
+    for (int64_t i = 0; i < n; i++) {
+      double want = 0.0;
+      for (int r = 0; r < m->world; r++) want += matmul_term(r, i);
+      EXPECT(op_get(summed, i) == want, "all_reduce %s %lld of %lld: %g, not %g", dtype_name(t), (long long)i,
+             (long long)n, op_get(summed, i), want);
+    }
+    for (int root = 0; root < m->world; root++) {
+      Tensor data = device_upload(c, matmul_terms(t, m->rank, n));
+      c->ops->nccl->broadcast(c, m->comm, data.data, (size_t)n * dtype_bytes(t), root);
+      Tensor got = device_download(c, data);
+      for (int64_t i = 0; i < n; i++)
+        EXPECT(op_get(got, i) == matmul_term(root, i), "broadcast by %d, %s %lld of %lld: %g", root, dtype_name(t),
+               (long long)i, (long long)n, op_get(got, i));
+    }
+  }
+}
 TEST_MPI(cuda_collectives, 3, "NCCL's calls move and add what they should: every dtype, in place, in groups") {
   if (!&ops_cuda_emulated) return;
   MatmulComm m = matmul_comm(0);
-  for (Dtype t : matmul_dtypes) matmul_check_collectives(&m, t);
+  for (Dtype t : matmul_dtypes) {
+    matmul_check_collectives(&m, t);
+    matmul_check_in_place(&m, t);
+  }
   matmul_comm_done(&m);
 }
 TEST_MPI(cuda_collectives_split, 5,
@@ -559,16 +762,141 @@ TEST_MPI(cuda_collectives_split, 5,
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MatmulComm m = matmul_comm(rank == 4 ? 2 : rank % 2);
-  for (Dtype t : matmul_dtypes) matmul_check_collectives(&m, t);
+  for (Dtype t : matmul_dtypes) {
+    matmul_check_collectives(&m, t);
+    matmul_check_in_place(&m, t);
+  }
   matmul_comm_done(&m);
 }
-TEST_MPI(cuda_collectives_graph, 2, "a gather captured in a graph gathers anew at each launch") {
+TEST_MPI(cuda_all_reduce_order, 3,
+         "all_reduce gives all ranks the same bits, of a sum in no order that anybody may count on") {
+  if (!&ops_cuda_emulated) return;
+  MatmulComm m = matmul_comm(0);
+  Ctx *c = &m.c;
+  const int64_t n = 1000;
+  for (Dtype t : matmul_dtypes) {
+    Tensor term[3];
+    for (int r = 0; r < 3; r++) term[r] = op_random_tensor(40 + (uint32_t)r, 1.0, t, n);
+    Tensor sum = device_upload(c, term[m.rank]), folded = op_tensor(t, n);
+    c->ops->nccl->all_reduce(c, m.comm, sum);
+    Tensor got = device_download(c, sum), first = op_tensor(t, n);
+    memcpy(first.data, got.data, (size_t)n * dtype_bytes(t));
+    MPI_Bcast(first.data, (int)(n * (int64_t)dtype_bytes(t)), MPI_BYTE, 0, m.mpi);
+    op_expect_same_bits("all_reduce here and on rank 0", got, first);
+    int64_t others = 0;
+    // Two additions, each rounded to fp32 and then to t: an error of at most ((1 + u)^2 (1 + 2^-24)^2 - 1) sum |term|.
+    const double error = 2.02 * (op_unit_roundoff(t) + 0x1p-24);
+    for (int64_t i = 0; i < n; i++) {
+      const double a = op_get(term[0], i), b = op_get(term[1], i), d = op_get(term[2], i);
+      const double bound = error * (fabs(a) + fabs(b) + fabs(d));
+      EXPECT(fabs(op_get(got, i) - (a + b + d)) <= bound, "%s %lld: %.9g, not %.9g", dtype_name(t), (long long)i,
+             op_get(got, i), a + b + d);
+      op_put(folded, i, a + b);
+      op_put(folded, i, op_get(folded, i) + d);
+      others += op_get(folded, i) != op_get(got, i);
+    }
+    EXPECT(others > n / 20, "%s: %lld of %lld sums differ from those in order of ranks", dtype_name(t),
+           (long long)others, (long long)n);
+  }
+  matmul_comm_done(&m);
+}
+
+// A 2 x 2 mesh as sharding with replicas has it: rows {0,1} and {2,3} hold a copy each, columns {0,2} and {1,3} the
+// same shard. Each communicator has a stream; all three are in flight together.
+struct MatmulMesh { MatmulComm row, column, all; Ctx gather, reduce; Tensor whole, sum, told; };
+static MatmulMesh matmul_mesh() {
+  MatmulMesh g = {};
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  g.row.c = g.column.c = g.all.c = matmul_device_ctx(&ops_cuda_emulated);
+  Ctx *c = &g.all.c;
+  MatmulComm *const comms[] = {&g.row, &g.column, &g.all};
+  const int color[] = {rank / 2, rank % 2, 0};
+  for (int k = 0; k < 3; k++) matmul_comm_name(comms[k], color[k]);
+  if (rank == 1) usleep(100000);                 // rank 2 is through with its row and comes to rank 0 for the column
+  for (MatmulComm *m : comms) c->ops->nccl->comm_open(c, &m->comm, m->id, m->rank, m->world);
+  c->ops->side_open(c, &g.gather, "gather");
+  c->ops->side_open(c, &g.reduce, "reduce");
+  g.whole = device_tensor(c, F32, 2 * 19);
+  g.sum = device_tensor(c, BF16, 23);
+  g.told = device_tensor(c, F32, 5);
+  return g;
+}
+static void matmul_mesh_done(MatmulMesh *g) {
+  Ctx *c = &g->all.c;
+  for (MatmulComm *m : {&g->row, &g->column}) {
+    c->ops->nccl->comm_close(c, m->comm);
+    MPI_Comm_free(&m->mpi);
+  }
+  c->ops->side_close(&g->gather);
+  c->ops->side_close(&g->reduce);
+  matmul_comm_done(&g->all);
+}
+// A gather in place along the row, a sum down the column, news from the last rank to all. `one` stream: all on it.
+static void matmul_mesh_calls(MatmulMesh *g, bool one) {
+  const Collectives *nccl = g->all.c.ops->nccl;
+  Ctx *c = &g->all.c;
+  nccl->all_gather(one ? c : &g->gather, g->row.comm, g->whole.data, (float *)g->whole.data + g->row.rank * 19, 76);
+  nccl->all_reduce(one ? c : &g->reduce, g->column.comm, g->sum);
+  nccl->broadcast(c, g->all.comm, g->told.data, 20, 3);
+}
+static void matmul_mesh_write(MatmulMesh *g, int round) {
+  Ctx *c = &g->all.c;
+  const int rank = g->all.rank + 4 * round;
+  Tensor whole = op_tensor(F32, 2 * 19), mine = matmul_terms(F32, rank, 19);
+  memcpy((float *)whole.data + g->row.rank * 19, mine.data, 76);
+  device_write(c, g->whole, whole);
+  device_write(c, g->sum, matmul_terms(BF16, rank, 23));
+  device_write(c, g->told, matmul_terms(F32, rank, 5));
+}
+static void matmul_mesh_expect(MatmulMesh *g, int round, const char *how) {
+  Ctx *c = &g->all.c;
+  const int rank0 = 4 * round, row0 = rank0 + g->all.rank / 2 * 2, column0 = rank0 + g->all.rank % 2;
+  c->ops->sync(&g->gather);
+  c->ops->sync(&g->reduce);
+  Tensor whole = device_download(c, g->whole), sum = device_download(c, g->sum), told = device_download(c, g->told);
+  for (int64_t i = 0; i < 2 * 19; i++)
+    EXPECT(op_get(whole, i) == matmul_term(row0 + (int)(i / 19), i % 19), "%s, round %d: gathered %lld: %g", how, round,
+           (long long)i, op_get(whole, i));
+  for (int64_t i = 0; i < 23; i++)
+    EXPECT(op_get(sum, i) == matmul_term(column0, i) + matmul_term(column0 + 2, i), "%s, round %d: summed %lld: %g",
+           how, round, (long long)i, op_get(sum, i));
+  for (int64_t i = 0; i < 5; i++)
+    EXPECT(op_get(told, i) == matmul_term(rank0 + 3, i), "%s, round %d: told %lld: %g", how, round, (long long)i,
+           op_get(told, i));
+}
+TEST_MPI(cuda_collectives_mesh, 4,
+         "communicators of rows, columns and all ranks of a mesh are in flight together, alone or in a group") {
+  if (!&ops_cuda_emulated) return;
+  MatmulMesh g = matmul_mesh();
+  const Collectives *nccl = g.all.c.ops->nccl;
+  for (int round = 0; round < 4; round++) {
+    emu_set_seed((uint64_t)(round + g.all.rank));                  // streams go on in another order on every rank
+    matmul_mesh_write(&g, round);
+    matmul_mesh_calls(&g, false);
+    matmul_mesh_expect(&g, round, "by themselves");
+    for (bool one : {false, true}) {
+      matmul_mesh_write(&g, round);
+      nccl->group_begin(&g.all.c);
+      matmul_mesh_calls(&g, one);
+      nccl->group_end(&g.all.c);
+      matmul_mesh_expect(&g, round, one ? "in a group on one stream" : "in a group");
+    }
+  }
+  matmul_mesh_done(&g);
+}
+TEST_MPI(cuda_collectives_graph, 2, "collectives captured in a graph read memory anew at each launch") {
   if (!&ops_cuda_emulated) return;
   MatmulComm m = matmul_comm(0);
   Ctx *c = &m.c;
   void *graph;
   Tensor mine = device_tensor(c, F32, 8), all = device_tensor(c, F32, 16), next = device_tensor(c, F32, 16);
+  Tensor sum = device_tensor(c, F32, 8), told = device_tensor(c, F32, 8);
   c->ops->graph_begin(c);
+  c->ops->copy(c, sum.data, mine.data, 32);
+  c->ops->nccl->all_reduce(c, m.comm, sum);
+  c->ops->copy(c, told.data, mine.data, 32);
+  c->ops->nccl->broadcast(c, m.comm, told.data, 32, 1);
   c->ops->nccl->all_gather(c, m.comm, all.data, mine.data, 32);
   c->ops->nccl->reduce_scatter(c, m.comm, mine, all.data);         // mine = 2 * what this rank had gathered of itself
   c->ops->copy(c, next.data, all.data, 64);
@@ -581,58 +909,88 @@ TEST_MPI(cuda_collectives_graph, 2, "a gather captured in a graph gathers anew a
     for (int64_t i = 0; i < 16; i++)
       EXPECT(op_get(got, i) == factor * matmul_term((int)(i / 8), i % 8), "factor %g, element %lld: %g", factor,
              (long long)i, op_get(got, i));
+    Tensor summed = device_download(c, sum), heard = device_download(c, told);
+    for (int64_t i = 0; i < 8; i++)
+      EXPECT(op_get(summed, i) == factor * (matmul_term(0, i) + matmul_term(1, i)) &&
+             op_get(heard, i) == factor * matmul_term(1, i), "factor %g, element %lld: sum %g, told %g", factor,
+             (long long)i, op_get(summed, i), op_get(heard, i));
   }
   c->ops->graph_close(c, graph);
   matmul_comm_done(&m);
 }
 
 // Started again under mpirun with MATMUL_FAULT, each must end with the line that names it.
+static bool matmul_fault(const char *name) {
+  const char *fault = getenv("MATMUL_FAULT");
+  return fault && !strcmp(fault, name);
+}
+// Zeroes x on a stream that nothing orders after the call just queued, before rank 1 has come to that call.
+static void matmul_write_during(MatmulComm *m, Tensor x) {
+  Ctx *c = &m->c, side = *c;
+  c->ops->side_open(c, &side, "side");
+  c->ops->zero(&side, x.data, 256);
+  if (m->rank) MPI_Barrier(m->mpi);
+  c->ops->sync(&side);
+  if (!m->rank) MPI_Barrier(m->mpi);
+}
 TEST_MPI(cuda_collectives_faulty, 2,
          "calls that match on all ranks pass; cuda_collectives_rules breaks them on purpose") {
   if (!&ops_cuda_emulated) return;
-  const char *fault = getenv("MATMUL_FAULT");
   MatmulComm m = matmul_comm(0);
   Ctx *c = &m.c;
+  const Collectives *nccl = c->ops->nccl;
+  const int other = m.rank;                      // rank 1 is the one that does something else
   Tensor x = device_upload(c, matmul_terms(F32, m.rank, 64)), y = device_tensor(c, F32, 64),
          z = device_tensor(c, F32, 64);
-  const bool count = fault && !strcmp(fault, "count"), order = fault && !strcmp(fault, "order");
-  const bool changed = fault && !strcmp(fault, "changed");
   for (int k = 0; k < 2; k++) {
-    if (k == (order && m.rank)) c->ops->nccl->all_gather(c, m.comm, y.data, x.data, count && m.rank ? 64 : 128);
-    else c->ops->nccl->reduce_scatter(c, m.comm, tensor_of(z.data, F32, 32), x.data);
+    if (k == (matmul_fault("order") && other))
+      nccl->all_gather(c, m.comm, y.data, x.data, matmul_fault("count") && other ? 64 : 128);
+    else nccl->reduce_scatter(c, m.comm, tensor_of(z.data, F32, 32), x.data);
   }
-  if (changed) {
-    Ctx side = *c;
-    c->ops->side_open(c, &side, "side");
-    c->ops->nccl->all_gather(c, m.comm, y.data, x.data, 128);
-    c->ops->zero(&side, x.data, 256);            // nothing orders this after the gather
-    if (m.rank) usleep(300000);
-    c->ops->sync(&side);
+  if (matmul_fault("dtype") && other) nccl->all_reduce(c, m.comm, tensor_of(z.data, BF16, 64));
+  else nccl->all_reduce(c, m.comm, tensor_of(z.data, F32, matmul_fault("numel") && other ? 16 : 32));
+  nccl->broadcast(c, m.comm, y.data, matmul_fault("bytes") && other ? 64 : 128, matmul_fault("root") && other);
+  c->ops->sync(c);
+  if (matmul_fault("sent")) {
+    nccl->all_gather(c, m.comm, y.data, x.data, 128);
+    matmul_write_during(&m, x);
+  }
+  if (matmul_fault("summed")) {
+    nccl->all_reduce(c, m.comm, z);
+    matmul_write_during(&m, z);
   }
   c->ops->sync(c);
   matmul_comm_done(&m);
 }
 TEST(cuda_collectives_rules,
-     "ranks that do not call NCCL alike, or change what is being sent, end with a line that says so") {
+     "ranks that do not call NCCL alike, or write what is being sent or received, end with a line that says so") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
-  const struct { const char *fault, *words; } faults[] = {{"count", "do different things"},
-                                                          {"order", "do different things"},
-                                                          {"changed", "was changed before the call was done"}};
+  enum { FAULTS = 8 };
+  const struct { const char *fault, *words; } faults[FAULTS] = {
+      {"count", "do different things"}, {"order", "do different things"}, {"numel", "do different things"},
+      {"dtype", "do different things"}, {"bytes", "do different things"}, {"root", "do different things"},
+      {"sent", "being sent was changed before the call was done"},
+      {"summed", "being received was changed before the call was done"}};
   char self[512];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   REQUIRE(n > 0, "readlink: %s", strerror(errno));
   self[n] = 0;
-  for (auto f : faults) {
-    char command[1024], said[8192] = "";
+  FILE *p[FAULTS];                               // all at once: mpirun takes a second to end what is left
+  for (int i = 0; i < FAULTS; i++) {
+    char command[1024];
     snprintf(command, sizeof command,
              "EMU_SEED=0 MATMUL_FAULT=%s mpirun --oversubscribe --bind-to none -np 2 '%s' --run "
              "cuda_collectives_faulty 2>&1",
-             f.fault, self);
-    FILE *p = popen(command, "r");
-    REQUIRE(p, "popen: %s", strerror(errno));
-    size_t used = fread(said, 1, sizeof said - 1, p);
+             faults[i].fault, self);
+    p[i] = popen(command, "r");
+    REQUIRE(p[i], "popen: %s", strerror(errno));
+  }
+  for (int i = 0; i < FAULTS; i++) {
+    char said[8192] = "", rest[4096];
+    const size_t used = fread(said, 1, sizeof said - 1, p[i]);
     said[used] = 0;
-    const int status = pclose(p);
-    EXPECT(status != 0 && strstr(said, f.words), "%s: status %d, said:\n%s", f.fault, status, said);
+    while (fread(rest, 1, sizeof rest, p[i])) {}
+    const int status = pclose(p[i]);
+    EXPECT(status != 0 && strstr(said, faults[i].words), "%s: status %d, said:\n%s", faults[i].fault, status, said);
   }
 }

@@ -34,21 +34,32 @@ static void cuda_check_embedding(const Ops *ops, Dtype dtype, CudaEmbedding s, f
          dout = op_random_tensor(4, 1.0, dtype, s.B, s.T, s.C), before = op_random_tensor(5, 1.0, F32, s.vocab, s.C),
          dwte = op_copy(before), dwpe = op_tensor(F32, s.positions, s.C);
   embedding_forward(&o.cpu, out, tokens, wte, wpe, drop);
-  embedding_backward(&o.cpu, dwte, dwpe, dout, tokens, drop);
+  embedding_backward(&o.cpu, dwte, dwpe, dout, tokens, drop, OVERWRITE);
   Tensor d_tokens = device_upload(&o.gpu, tokens), d_dout = device_upload(&o.gpu, dout),
          d_wte = device_upload(&o.gpu, wte), d_wpe = device_upload(&o.gpu, wpe);
   for (int twice = 0; twice < 2; twice++) {
     Tensor d_out = device_tensor(&o.gpu, dtype, s.B, s.T, s.C), d_dwte = device_upload(&o.gpu, before),
            d_dwpe = device_tensor(&o.gpu, F32, s.positions, s.C);
     embedding_forward(&o.gpu, d_out, d_tokens, d_wte, d_wpe, drop);
-    embedding_backward(&o.gpu, d_dwte, d_dwpe, d_dout, d_tokens, drop);
+    embedding_backward(&o.gpu, d_dwte, d_dwpe, d_dout, d_tokens, drop, OVERWRITE);
     device_expect_same_bits("embedding_forward", &o.gpu, d_out, out);
     device_expect_same_bits("embedding_backward dwte", &o.gpu, d_dwte, dwte);
     device_expect_same_bits("embedding_backward dwpe", &o.gpu, d_dwpe, dwpe);
   }
+  Tensor none = {}, old = ops_old_positions(s.positions, s.T, s.C), added = op_copy(old);
+  embedding_backward(&o.cpu, none, added, dout, tokens, drop, ADD);
+  for (Accumulate mode : {OVERWRITE, ADD}) for (int absent = 0; absent < 3; absent++) {
+    Tensor d_dwte = absent & 1 ? none : device_upload(&o.gpu, before),
+           d_dwpe = absent & 2 ? none : device_upload(&o.gpu, old);
+    embedding_backward(&o.gpu, d_dwte, d_dwpe, d_dout, d_tokens, drop, mode);
+    if (d_dwte.data) device_expect_same_bits("embedding_backward dwte, other modes", &o.gpu, d_dwte, dwte);
+    if (d_dwpe.data)
+      device_expect_same_bits(mode == ADD ? "embedding_backward dwpe added" : "embedding_backward dwpe alone", &o.gpu,
+                              d_dwpe, mode == ADD ? added : dwpe);
+  }
   cuda_ops_close(&o);
 }
-TEST(cuda_embedding, "CUDA embeddings have the CPU's bits, forward and backward, however often a token occurs") {
+TEST(cuda_embedding, "CUDA embeddings have the CPU's bits: any number of a token, overwritten, added to or absent") {
   const CudaEmbedding shapes[] = {{1, 1, 1, 1, 3}, {2, 5, 7, 7, 4}, {3, 41, 43, 64, 11}, {1, 3, 4, 768, 5}};
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     for (Dtype dtype : {F32, BF16, F16})
@@ -105,10 +116,39 @@ static void cuda_check_layernorm_forward(const Ops *ops, Dtype dtype, int64_t B,
     OpsLayernorm e = ops_layernorm_of(in, weight, bias, in);
     cuda_expect_layernorm(&o.gpu, &e, got[0], got[1], got[2]);
     device_expect_same_bits("residual", &o.gpu, got[3], want);
+    Tensor again[3] = {device_upload(&o.gpu, in), device_upload(&o.gpu, stat), device_upload(&o.gpu, stat)};
+    layernorm_forward(&o.gpu, again[0], again[1], again[2], got[3], d_weight, d_bias);       // from what was stored
+    for (int i = 0; i < 3; i++)
+      device_expect_same_bits("layernorm of what was stored", &o.gpu, again[i], device_download(&o.gpu, got[4 + i]));
     e = ops_layernorm_of(want, weight, bias, in);
     cuda_expect_layernorm(&o.gpu, &e, got[4], got[5], got[6]);
   }
   cuda_ops_close(&o);
+}
+// As ops_check_layernorm_modes, on the device; k's tensors lie there, `got` holds host copies of what OVERWRITE made.
+static void cuda_check_layernorm_modes(Ctx *c, const OpsLayernormCall *k) {
+  const Dtype dtype = k->dout.dtype;
+  const int64_t B = k->dout.shape[0], T = k->dout.shape[1], C = k->dout.shape[2];
+  Tensor none = {}, sums[2], old[2], want[2];
+  for (int i = 0; i < 2; i++) {
+    sums[i] = device_tensor(c, F32, C);
+    old[i] = op_random_tensor(31 + (uint64_t)i, 3.0, F32, C);
+  }
+  layernorm_backward(c, device_upload(c, k->above), device_tensor(c, dtype, B, T, C), sums[0], sums[1], k->dout, k->x,
+                     k->weight, k->mean, k->rstd, k->drop, OVERWRITE);
+  for (int i = 0; i < 2; i++) want[i] = op_added(old[i], device_download(c, sums[i]));
+  for (Accumulate mode : {OVERWRITE, ADD}) for (int absent = mode == ADD ? 0 : 1; absent < 4; absent++) {
+    Tensor d[4] = {device_upload(c, k->above), device_tensor(c, dtype, B, T, C), none, none};
+    for (int i = 0; i < 2; i++)
+      if (!(absent >> i & 1))
+        d[2 + i] = mode == ADD ? device_upload(c, old[i]) : device_tensor(c, k->got[2].dtype, C);
+    op_forget_workspace(c);
+    layernorm_backward(c, d[0], d[1], d[2], d[3], k->dout, k->x, k->weight, k->mean, k->rstd, k->drop, mode);
+    for (int i = 0; i < 4; i++)
+      if (d[i].data)
+        device_expect_same_bits(mode == ADD ? "layernorm_backward adding" : "with gradients absent", c, d[i],
+                                mode == ADD && i > 1 ? want[i - 2] : k->got[i]);
+  }
 }
 static void cuda_check_layernorm_backward(const Ops *ops, Dtype dtype, Dtype grad, int64_t B, int64_t T, int64_t C,
                                           float p) {
@@ -141,7 +181,7 @@ static void cuda_check_layernorm_backward(const Ops *ops, Dtype dtype, Dtype gra
     Tensor none = {}, d[4] = {device_upload(&o.gpu, above), device_tensor(&o.gpu, dtype, B, T, C),
                               device_tensor(&o.gpu, grad, C), device_tensor(&o.gpu, grad, C)};
     layernorm_backward(&o.gpu, d[0], turn < 2 ? d[1] : turn == 2 ? none : d[0], d[2], d[3], in[0], in[1], in[2], in[3],
-                       in[4], drop);
+                       in[4], drop, OVERWRITE);
     for (int i = 0; i < 4; i++) {
       if (turn > 1 && i == 1) continue;
       Tensor host = device_download(&o.gpu, d[i]);
@@ -164,6 +204,9 @@ static void cuda_check_layernorm_backward(const Ops *ops, Dtype dtype, Dtype gra
     }
     device_expect_same_bits("layernorm dbranch", &o.gpu, d[1], masked);
   }
+  const OpsLayernormCall call = {above, in[0], in[1], in[2], in[3], in[4], {first[0], first[1], first[2], first[3]},
+                                 drop};
+  cuda_check_layernorm_modes(&o.gpu, &call);
   cuda_ops_close(&o);
 }
 static const struct { int64_t B, T, C; } CUDA_LAYERNORM_SHAPES[] = {{1, 1, 1}, {2, 3, 7}, {3, 11, 64}, {2, 3, 100},
@@ -178,7 +221,8 @@ TEST(cuda_layernorm_forward, "CUDA layer normalisation equals fp64; the residual
       cuda_check_layernorm_forward(ops, F16, s.B, s.T, s.C, 0.0f);
     }
 }
-TEST(cuda_layernorm_backward, "CUDA layernorm_backward equals fp64; dbranch is dresidual's exact dropout") {
+TEST(cuda_layernorm_backward,
+     "CUDA layernorm_backward equals fp64; dbranch is exact; ADD is one addition; absent gradients change none") {
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     for (auto s : CUDA_LAYERNORM_SHAPES) {
       cuda_check_layernorm_backward(ops, BF16, F32, s.B, s.T, s.C, 0.25f);
@@ -289,10 +333,6 @@ TEST(cuda_cross_entropy_extremes, "CUDA: huge logits stay finite, the first of e
 }
 
 // ================================================================================================ optimizers
-// A tensor of n elements that begins `shift` elements into its block.
-static Tensor cuda_shifted(Tensor whole, int64_t shift) {
-  return tensor_of((char *)whole.data + (size_t)shift * dtype_bytes(whole.dtype), whole.dtype, numel(whole) - shift);
-}
 // kind 0: AdamW; 1: SGD; 2: SGD with momentum. cast false: the master is the parameter.
 static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, bool cast, int64_t n, int64_t shift) {
   StepState state = cuda_ops_state(0);
@@ -305,11 +345,11 @@ static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, bool cas
   for (int i = 0; i < 4; i++) {
     gpu[i] = device_upload(&o.gpu, cpu[i]);
     if (i == 0 && !cast) continue;
-    cpu[i] = cuda_shifted(cpu[i], shift), gpu[i] = cuda_shifted(gpu[i], shift);
+    cpu[i] = op_shifted(cpu[i], shift), gpu[i] = op_shifted(gpu[i], shift);
   }
   for (int step = 1; step <= 4; step++) {        // the third is skipped
     Tensor grad = op_random_tensor((uint64_t)step, 1e-3, F32, all), d_grad = device_upload(&o.gpu, grad);
-    grad = cuda_shifted(grad, shift), d_grad = cuda_shifted(d_grad, shift);
+    grad = op_shifted(grad, shift), d_grad = op_shifted(d_grad, shift);
     ops_state_set(0.01f / (float)step, 0.7f, (float)(1 - pow(0.9f, step)), (float)(1 - pow(0.95f, step)));
     op_state.skip = step == 3;
     device_set_state(&o.gpu, op_state);
@@ -346,7 +386,7 @@ static void cuda_check_norm(const Ops *ops, const char *what, const float *g, in
   Ctx gpu = device_ctx(ops, cuda_ops_query(F32, 1, 1, 1));
   Tensor host = op_tensor(F32, n);
   memcpy(host.data, g, (size_t)n * 4);
-  Tensor device = cuda_shifted(device_upload(&gpu, host), shift);
+  Tensor device = op_shifted(device_upload(&gpu, host), shift);
   int64_t want[NORM_LIMBS] = {}, got[NORM_LIMBS] = {}, *limbs = (int64_t *)device_block(&gpu, sizeof want);
   gpu.ops->copy(&gpu, limbs, got, sizeof got);
   for (int twice = 0; twice < 2; twice++) {
@@ -473,8 +513,8 @@ TEST(cuda_convert, "CUDA convert and accumulate equal the CPU's for every 16-bit
       for (int shift = 0; shift < 2; shift++) {
         for (Dtype to : {F32, BF16, F16}) {
           Tensor want = op_tensor(to, n), d_out = device_tensor(&o.gpu, to, n);
-          convert(&o.cpu, cuda_shifted(want, shift), cuda_shifted(in, shift));
-          convert(&o.gpu, cuda_shifted(d_out, shift), cuda_shifted(d_in, shift));
+          convert(&o.cpu, op_shifted(want, shift), op_shifted(in, shift));
+          convert(&o.gpu, op_shifted(d_out, shift), op_shifted(d_in, shift));
           Tensor got = device_download(&o.gpu, d_out);
           int64_t bad = -1;
           for (int64_t j = shift; j < n && bad < 0; j++) if (!ops_same_number(got, want, j)) bad = j;
@@ -483,8 +523,10 @@ TEST(cuda_convert, "CUDA convert and accumulate equal the CPU's for every 16-bit
         }
         for (Accumulate mode : {OVERWRITE, ADD}) {
           Tensor want = op_copy(before), d_sum = device_upload(&o.gpu, before);
-          accumulate(&o.cpu, cuda_shifted(want, shift), cuda_shifted(in, shift), mode);
-          accumulate(&o.gpu, cuda_shifted(d_sum, shift), cuda_shifted(d_in, shift), mode);
+          for (int count : {1, 3}) {
+            accumulate(&o.cpu, op_shifted(want, shift), op_summands(op_shifted(in, shift), count), mode);
+            accumulate(&o.gpu, op_shifted(d_sum, shift), op_summands(op_shifted(d_in, shift), count), mode);
+          }
           Tensor got = device_download(&o.gpu, d_sum);
           int64_t bad = -1;
           for (int64_t j = 0; j < n && bad < 0; j++) if (!ops_same_number(got, want, j)) bad = j;
@@ -502,12 +544,102 @@ TEST(cuda_fill, "CUDA fill and normal_fill have the CPU's bits at any offset and
         CudaOps o = cuda_ops_open(ops, cuda_ops_query(F32, 1, 1, 1), cuda_ops_state(0));
         const int64_t offset = ((int64_t)1 << 34) - 600 + 3 * shift;          // the counter passes 2^32 on the way
         Tensor want = op_tensor(F32, n + shift), got = device_tensor(&o.gpu, F32, n + shift);
-        normal_fill(&o.cpu, cuda_shifted(want, shift), 77, 3, offset, 0.02f);
-        normal_fill(&o.gpu, cuda_shifted(got, shift), 77, 3, offset, 0.02f);
-        device_expect_same_bits("normal_fill", &o.gpu, cuda_shifted(got, shift), cuda_shifted(want, shift));
-        fill(&o.cpu, cuda_shifted(want, shift), 1.5f);
-        fill(&o.gpu, cuda_shifted(got, shift), 1.5f);
-        device_expect_same_bits("fill", &o.gpu, cuda_shifted(got, shift), cuda_shifted(want, shift));
+        normal_fill(&o.cpu, op_shifted(want, shift), 77, 3, offset, 0.02f);
+        normal_fill(&o.gpu, op_shifted(got, shift), 77, 3, offset, 0.02f);
+        device_expect_same_bits("normal_fill", &o.gpu, op_shifted(got, shift), op_shifted(want, shift));
+        fill(&o.cpu, op_shifted(want, shift), 1.5f);
+        fill(&o.gpu, op_shifted(got, shift), 1.5f);
+        device_expect_same_bits("fill", &o.gpu, op_shifted(got, shift), op_shifted(want, shift));
         cuda_ops_close(&o);
       }
+}
+
+// ================================================================================================ fp8
+static void cuda_check_fp8(const Ops *ops, Dtype dtype, int64_t n, int64_t shift) {
+  CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, 1, 1, 1), cuda_ops_state(0));
+  Tensor in = fp8_numbers(dtype, n, 8.0), factor = fp8_scale_tensor(8.0), want = op_tensor(F8, n);
+  Tensor bytes = op_tensor(F8, n), back = op_tensor(dtype, n);
+  for (int64_t i = 0; i < n; i++) ((fp8 *)bytes.data)[i].bits = (uint8_t)(i * 37 + 11);
+  Tensor d_in = device_upload(&o.gpu, in), d_bytes = device_upload(&o.gpu, bytes),
+         d_factor = device_tensor(&o.gpu, F32, 1), d_out = device_tensor(&o.gpu, F8, n),
+         d_back = device_tensor(&o.gpu, dtype, n);
+  device_write(&o.gpu, d_factor, factor);
+  fp8_encode(&o.cpu, op_shifted(want, shift), op_shifted(in, shift), factor);
+  fp8_encode(&o.gpu, op_shifted(d_out, shift), op_shifted(d_in, shift), d_factor);
+  device_expect_same_bits("fp8_encode", &o.gpu, op_shifted(d_out, shift), op_shifted(want, shift));
+  fp8_decode(&o.cpu, op_shifted(back, shift), op_shifted(bytes, shift), factor);
+  fp8_decode(&o.gpu, op_shifted(d_back, shift), op_shifted(d_bytes, shift), d_factor);
+  Tensor got = device_download(&o.gpu, d_back);
+  int64_t bad = -1;                              // a NaN has no bits of its own
+  for (int64_t j = shift; j < n && bad < 0; j++) if (!ops_same_number(got, back, j)) bad = j;
+  EXPECT(bad < 0, "%s: element %lld is %.9g, CPU %.9g", device_where("fp8_decode", &o.gpu, dtype), (long long)bad,
+         op_get(got, bad < 0 ? 0 : bad), op_get(back, bad < 0 ? 0 : bad));
+  cuda_ops_close(&o);
+}
+TEST(cuda_fp8, "CUDA fp8_encode and fp8_decode have the CPU's bits at any length and start") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (Dtype dtype : {F32, BF16, F16})
+      for (int64_t n : {1, 15, 16, 33, 5003})
+        for (int64_t shift : {0, 1}) if (n > shift) cuda_check_fp8(ops, dtype, n, shift);
+}
+TEST(cuda_fp8_every_number, "CUDA fp8_encode of every 16-bit number, and of fp32 around every midpoint, is the CPU's") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (Dtype dtype : {F32, BF16, F16}) {
+      CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, 1, 1, 1), cuda_ops_state(0));
+      const int64_t n = 65536;
+      Tensor in = op_tensor(dtype, n), want = op_tensor(F8, n), one = fp8_scale_tensor(1.0);
+      for (int64_t j = 0; j < n; j++) {          // fp32: the top 16 bits are j's, the rest is below, at or above a tie
+        if (dtype == F32) ((uint32_t *)in.data)[j] = (uint32_t)j << 16 | (j % 3 ? j % 3 == 1 ? 1u : 0u : 0xffffu);
+        else ((uint16_t *)in.data)[j] = (uint16_t)j;
+      }
+      Tensor d_out = device_tensor(&o.gpu, F8, n);
+      fp8_encode(&o.cpu, want, in, one);
+      fp8_encode(&o.gpu, d_out, device_upload(&o.gpu, in), device_upload(&o.gpu, one));
+      device_expect_same_bits("fp8_encode", &o.gpu, d_out, want);
+      cuda_ops_close(&o);
+    }
+}
+static void cuda_check_absmax(const Ops *ops, Dtype dtype, int64_t n, int64_t shift, double peak) {
+  CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, 1, 1, 1), cuda_ops_state(0));
+  Tensor in = op_random_tensor((uint64_t)n, 1.0, dtype, n), zero = fp8_scale_tensor(0.0), want = fp8_scale_tensor(0.0);
+  if (peak != 0.0) op_put(in, shift + (n - shift) * 2 / 3, peak);
+  Tensor d_in = device_upload(&o.gpu, in), d_to = device_upload(&o.gpu, zero);
+  absmax(&o.cpu, want, op_shifted(in, shift));
+  for (int twice = 0; twice < 2; twice++) {
+    absmax(&o.gpu, d_to, op_shifted(d_in, shift));
+    device_expect_same_bits("absmax", &o.gpu, d_to, want);
+  }
+  device_write(&o.gpu, d_to, fp8_scale_tensor(1e30));
+  absmax(&o.gpu, d_to, op_shifted(d_in, shift));
+  EXPECT(op_get(device_download(&o.gpu, d_to), 0) == fmax(op_get(want, 0), (double)1e30f), "%s: absmax lost 1e30",
+         ops->name);
+  cuda_ops_close(&o);
+}
+TEST(cuda_absmax, "CUDA absmax has the CPU's bits at any length and start, NaN and Inf are Inf, and it collects") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (Dtype dtype : {F32, BF16, F16})
+      for (int64_t n : {2, 9, 255, 5003})
+        for (double peak : {0.0, -100.0, (double)NAN, (double)-INFINITY})
+          cuda_check_absmax(ops, dtype, n, n % 3 == 0, peak);
+}
+TEST(cuda_fp8_all, "CUDA absmax and fp8 codes are the CPU's over more elements than one round of the grid") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (int64_t shift : {0, 1}) {
+      cuda_check_absmax(ops, BF16, (shift ? 1 : 8) * 2048 * 256 + 2077, shift, -100.0);
+      cuda_check_fp8(ops, BF16, (shift ? 1 : 16) * 2048 * 256 + 2077, shift);
+    }
+}
+TEST(cuda_fp8_scales, "CUDA fp8_scales has the CPU's bits for every exponent, any number of ranks and columns") {
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (int64_t rows : {1, 3}) {
+      CudaOps o = cuda_ops_open(ops, cuda_ops_query(F32, 1, 1, 1), cuda_ops_state(0));
+      const int64_t n = 3 * 256;
+      Tensor amax = op_tensor(F32, rows, n), want = op_tensor(F32, n), got = device_tensor(&o.gpu, F32, n);
+      for (int64_t j = 0; j < rows * n; j++)     // 1.75, and one unit on both sides of it
+        ((uint32_t *)amax.data)[j] = ((uint32_t)(j % 256) << 23) + 0x5fffffu + (uint32_t)(j / 256 % 3);
+      fp8_scales(&o.cpu, want, amax);
+      fp8_scales(&o.gpu, got, device_upload(&o.gpu, amax));
+      device_expect_same_bits("fp8_scales", &o.gpu, got, want);
+      cuda_ops_close(&o);
+    }
 }

@@ -8,23 +8,38 @@ static inline uint64_t fnv_bytes(uint64_t h, const void *data, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211ull;
   return h;
 }
-static inline uint64_t weights_hash(Fsdp *f) {
+// Of the parameters' values, without padding rows: of all, or only of those that are frozen. Collective.
+static inline uint64_t params_hash(Fsdp *f, bool frozen_only) {
   uint64_t h = 14695981039346656037ull;
   for (int p = 0; p < f->params; p++) {
-    const size_t bytes =
-        sizeof(float) * (size_t)(f->param[p].shape[0] * max64(1, f->param[p].ndim == 2 ? f->param[p].shape[1] : 1));
+    if (frozen_only && !f->param[p].frozen) continue;
     float *full = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
     fsdp_read_param(f, STATE_MASTER, p, full);
-    h = fnv_bytes(h, full, bytes);
+    h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel(&f->param[p]));
     free(full);
   }
   return h;
+}
+static inline uint64_t weights_hash(Fsdp *f) { return params_hash(f, false); }
+
+// What the transport counted in a step of A microbatches a rank, against the formulas of fsdp.h.
+static inline void expect_traffic(const Fsdp *f, int A, int step, const char *what) {
+  const Traffic got = f->traffic, want = fsdp_formula(f, A);
+  EXPECT(!memcmp(&want, &got, sizeof got),
+         "N=%d %s rank %d step %d: gathers %lld (formula %lld), reductions %lld (%lld), small %lld (%lld), gathered "
+         "bytes %lld (%lld), reduced bytes %lld (%lld), bytes along the replicas %lld (%lld), small bytes %lld (%lld)",
+         f->mesh.world, what, f->mesh.rank, step, (long long)got.gathers, (long long)want.gathers,
+         (long long)got.reductions, (long long)want.reductions, (long long)got.small, (long long)want.small,
+         (long long)got.gather_bytes, (long long)want.gather_bytes, (long long)got.reduce_bytes,
+         (long long)want.reduce_bytes, (long long)got.replicate_bytes, (long long)want.replicate_bytes,
+         (long long)got.small_bytes, (long long)want.small_bytes);
 }
 
 // Odd on purpose: vocabulary 5003, width 60 (no multiple of 128 or of most N), heads of 20, three blocks, sequences of
 // 21 in 32 positions, dropout on. Every rank calls it; ranks at or beyond `world` only wait.
 static const char world_shapes[] = "--n_layer 3 --n_head 3 --n_embd 60 --seq_len 21 --n_positions 32 --vocab_size 5003 "
                                    "--dropout 0.1 --batch_size 1 --global_batch 12 --lr 0.01 --warmup 0 --clip 0.5";
+static const Ops *world_ops;                     // the table; NULL: what the ranks agree on
 static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, int threads, int steps, const char *extra,
                              bool check_traffic) {
   memset(r, 0, sizeof *r);
@@ -36,21 +51,12 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
   static Trainer t;
   Options o;
   test_options(&o, world, "%s %s", world_shapes, extra);
-  trainer_open(&t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), threads);
+  trainer_open(&t, &o, corpus, comm, device_of(world_ops ? world_ops : agree_on_ops(&o, comm)), threads);
   for (int s = 0; s < steps; s++) {
     t.fsdp.traffic = Traffic{};
     const StepResult x = train_step(&t, false);
     if (s < 4) { r->loss[s] = x.loss; r->norm[s] = x.grad_norm; }
-    if (!check_traffic) continue;
-    const Traffic got = t.fsdp.traffic;
-    const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum, (int64_t)trainer_exchange_bytes(&t));
-    EXPECT(!memcmp(&want, &got, sizeof got),
-           "N=%d %s rank %d step %d: gathers %lld (formula %lld), reductions %lld (%lld), small %lld (%lld), "
-           "gathered bytes %lld (%lld), reduced bytes %lld (%lld), small bytes %lld (%lld)",
-           world, extra, rank, s, (long long)got.gathers, (long long)want.gathers, (long long)got.reductions,
-           (long long)want.reductions, (long long)got.small, (long long)want.small, (long long)got.gather_bytes,
-           (long long)want.gather_bytes, (long long)got.reduce_bytes, (long long)want.reduce_bytes,
-           (long long)got.small_bytes, (long long)want.small_bytes);
+    if (check_traffic) expect_traffic(&t.fsdp, (int)o.grad_accum, s, extra);
   }
   const EvalResult e = trainer_eval(&t, &corpus->split[SPLIT_VALID]);
   r->eval_loss = e.loss;
@@ -80,32 +86,72 @@ static inline void worlds_equal(const char *extra, int steps) {
 
 TEST_MPI(ranks_and_threads_change_no_bit_fp32, 6,
          "12 microbatches on N = 1, 2, 3, 4, 6 ranks, 1 and 2 threads: losses, norms, weights equal to the bit (fp32; "
-         "windows and messages)") {
-  worlds_equal("", 3);
-  worlds_equal("--shm off", 3);
+         "shards read in place, gathered through windows, by messages)") {
+  for (const char *shm : {"", "--shm copy", "--shm off"}) worlds_equal(shm, 3);
 }
 TEST_MPI(ranks_and_threads_change_no_bit_bf16_wire, 6, "the same with bf16 on the wire") {
-  worlds_equal("--reduce_dtype bf16", 3);
-  worlds_equal("--reduce_dtype bf16 --shm off", 3);
+  for (const char *shm : {"--reduce_dtype bf16", "--reduce_dtype bf16 --shm copy", "--reduce_dtype bf16 --shm off"})
+    worlds_equal(shm, 3);
 }
 TEST_MPI(ranks_and_threads_change_no_bit_half, 6,
          "the same with bf16 and fp16 parameters, untied head, SGD, other slot counts") {
   worlds_equal("--param_dtype bf16 --reduce_dtype bf16 --tie_head off", 2);
-  worlds_equal("--param_dtype fp16 --reduce_dtype fp32 --optimizer sgd --gather_slots 1", 2);
+  worlds_equal("--param_dtype fp16 --reduce_dtype fp32 --optimizer sgd --gather_slots 1 --shm copy", 2);
   worlds_equal("--param_dtype bf16 --reduce_dtype fp32 --shm off --gather_slots 3", 2);
 }
 
+// blocks, root: whether blocks and stage 0 have a gradient buffer beside the shard, and are reduced from there.
+struct OneRankMode { const char *options; int microbatches; bool blocks, root; };
+TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
+         "one rank takes gradient buffers and counts reductions only where a gradient is rounded for the wire, or must "
+         "be complete before it is added") {
+  static const OneRankMode modes[] = {
+      {"--global_batch 1", 1, false, false},
+      {"--global_batch 1 --reduce_dtype bf16", 1, true, true},
+      {"--global_batch 1 --wrap model", 1, false, false},
+      {"--global_batch 3", 3, false, true},
+      {"--global_batch 3 --accumulate local", 3, false, false},
+      {"--global_batch 3 --wrap min_params:1000", 3, true, true},
+      {"--global_batch 3 --reduce_dtype bf16 --accumulate local", 3, true, true}};
+  static Corpus corpus;
+  static Trainer t;
+  test_corpus(&corpus, 503, 12 * 21 * 3 + 1, 500);
+  for (const OneRankMode &m : modes) {
+    Options o;
+    test_options(&o, 1, "--n_layer 3 --n_head 3 --n_embd 60 --seq_len 21 --vocab_size 503 --batch_size 1 %s",
+                 m.options);
+    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
+    const Fsdp *f = &t.fsdp;
+    const size_t *taken = t.plan.taken_bytes;
+    const size_t whole = (size_t)f->stage[0].grad_numel * 4, block = (size_t)f->stage[1].grad_numel * 4;
+    const size_t root = (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
+    EXPECT((taken[MEM_GRAD_SLOTS] > 0) == (m.blocks && !f->cfg.local) && taken[MEM_ROOT_GRADS] == root,
+           "%s: %zu and %zu bytes of gradient buffers", m.options, taken[MEM_GRAD_SLOTS], taken[MEM_ROOT_GRADS]);
+    EXPECT(!memcmp(taken, t.plan.planned_bytes, sizeof t.plan.taken_bytes), "%s: taken is not planned", m.options);
+    t.fsdp.traffic = Traffic{};
+    train_step(&t, 0);
+    expect_traffic(f, m.microbatches, 0, m.options);
+    const int64_t times = f->cfg.local ? 1 : m.microbatches;
+    int64_t units = 0;
+    for (int u = 0; u < f->units; u++) units += f->unit[u].stage ? m.blocks : m.root;
+    EXPECT(t.fsdp.traffic.reductions == times * units, "%s: %lld reductions, must be %lld", m.options,
+           (long long)t.fsdp.traffic.reductions, (long long)(times * units));
+    trainer_close(&t);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
 TEST_MPI(gather_slots_change_no_bit, 3,
-         "1, 2, 3 and more gather slots give the same bits, and each the traffic of its formula") {
+         "1, 2, 3 and more gather slots, and none, give the same bits, and each the traffic of its formula") {
   static Corpus corpus;
   test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
   WorldResult first = {}, r;
-  for (int slots = 1; slots <= 4; slots++) {
-    char extra[64];
-    snprintf(extra, sizeof extra, "--gather_slots %d", slots);
+  for (int slots = 0; slots <= 4; slots++) {
+    char extra[64] = "";                         // shards read in place
+    if (slots) snprintf(extra, sizeof extra, "--shm copy --gather_slots %d", slots);
     world_run(&r, &corpus, 3, 1, 2, extra, true);
-    if (slots == 1) first = r;
-    EXPECT(!memcmp(&first, &r, sizeof r), "%s differs from one slot", extra);
+    if (slots == 0) first = r;
+    EXPECT(!memcmp(&first, &r, sizeof r), "%s differs from shards read in place", extra);
   }
 }
 
@@ -143,7 +189,11 @@ TEST_MPI(eval_depends_on_no_batch_size, 2,
   }
 }
 
-static inline size_t resident_bytes() { return file_number("/proc/self/status", "VmRSS:") * 1024; }
+// What this process holds in memory that is no file's; of pages that several share its part.
+static inline size_t resident_bytes() {
+  static const char rollup[] = "/proc/self/smaps_rollup";
+  return (file_number(rollup, "Pss_Anon:") + file_number(rollup, "Pss_Shmem:")) * 1024;
+}
 
 TEST_MPI(memory_is_what_was_planned, 2,
          "each plan line equals its formula written out here; the process holds that much; nothing grows from step 2 "
@@ -152,25 +202,27 @@ TEST_MPI(memory_is_what_was_planned, 2,
   static Trainer t;
   for (const char *extra :
        {"", "--param_dtype bf16 --reduce_dtype bf16", "--param_dtype fp16 --shm off --optimizer sgd --dropout 0.1",
-        "--reduce_dtype bf16 --tie_head off"}) {
+        "--reduce_dtype bf16 --tie_head off --shm copy"}) {
     test_corpus(&corpus, 997, 40000, 500);
     Options o;
     test_options(&o, 2,
-                 "--n_layer 3 --n_head 4 --n_embd 192 --seq_len 64 --n_positions 64 --vocab_size 997 --batch_size 8 "
+                 "--n_layer 3 --n_head 4 --n_embd 192 --seq_len 64 --n_positions 64 --vocab_size 997 --batch_size 2 "
                  "--grad_accum 2 --epochs 100 %s",
                  extra);
     const size_t before = resident_bytes();
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    const size_t C = 192, L = 3, T = 64, B = 8, H = 4, Vp = 1024, N = 2, b_p = strstr(extra, "param_dtype") ? 2 : 4,
+    const size_t C = 192, L = 3, T = 64, B = 2, H = 4, Vp = 1024, N = 2, b_p = strstr(extra, "param_dtype") ? 2 : 4,
                  b_r = strstr(extra, "reduce_dtype bf16") ? 2 : 4;
     const bool dropout = strstr(extra, "dropout"), untied = strstr(extra, "tie_head off"), sgd = strstr(extra, "sgd"),
-               messages = strstr(extra, "shm off");
-    const size_t up = 128, pad_c = (C + up - 1) / up * up; // parameters start on multiples of 128 elements
-    const size_t block_raw = 6 * pad_c + 12 * C * C + 3 * C + (4 * C + up - 1) / up * up;
-    const size_t block_pad = block_raw + ((3 * C) % up ? up - (3 * C) % up : 0);
-    const size_t root_raw = (1 + untied) * Vp * C + T * C + 2 * pad_c;
-    const size_t block = (block_pad + N * up - 1) / (N * up) * (N * up),
-                 root = (root_raw + N * up - 1) / (N * up) * (N * up), shards = (root + L * block) / N;
+               messages = strstr(extra, "shm off"), gathers = strstr(extra, "shm");
+    // A unit is cut in two pieces, what decays and what does not; parameters start on multiples of 128 elements, and so
+    // does every rank's part.
+    const size_t up = 128, part = N * up, pad_c = (C + up - 1) / up * up, pad_3c = (3 * C + up - 1) / up * up;
+    const size_t vectors = (6 * pad_c + pad_3c + (4 * C + up - 1) / up * up + part - 1) / part * part;
+    const size_t matrices = (12 * C * C + part - 1) / part * part;
+    const size_t root_matrices = ((1 + untied) * Vp * C + T * C + part - 1) / part * part;
+    const size_t block = matrices + vectors, root = root_matrices + (2 * pad_c + part - 1) / part * part;
+    const size_t shards = (root + L * block) / N;
     const size_t R = B * T, chunk = (size_t)min64(1 << 18, (int64_t)(root > block ? root : block) / (int64_t)N);
     const bool staged = b_r == 2;
     const size_t stream = R * C * b_p;
@@ -179,8 +231,8 @@ TEST_MPI(memory_is_what_was_planned, 2,
                 {MEM_MASTER, b_p == 4 ? 0 : shards * 4},
                 {MEM_OPTIMIZER, shards * (sgd ? 4 : 8)},
                 {MEM_GRADS, shards * 4},
-                {MEM_GATHER_SLOTS, 2 * block * b_p},
-                {MEM_ROOT_PARAMS, root * b_p},
+                {MEM_GATHER_SLOTS, gathers * 2 * block * b_p},
+                {MEM_ROOT_PARAMS, gathers * root * b_p},
                 {MEM_GRAD_SLOTS, 2 * block * b_r},
                 {MEM_ROOT_GRADS, root * 4},
                 {MEM_STAGING_OUT, staged ? 2 * N * chunk * b_r : 0},

@@ -733,7 +733,7 @@ static inline void ix_run_open(IxRun *x, const char *path, MPI_Comm comm) {
   agree_no_error(comm, error, EXIT_MISSING);
   start_share(&x->start, comm);
   if (!start_options(&x->start, &x->o, error, sizeof error)) die_missing("%s", error);
-  if (!options_resolve(&x->o, world, error, sizeof error)) die_missing("%s", error);
+  if (!options_resolve(&x->o, world, world, error, sizeof error)) die_missing("%s", error);
   test_corpus(&x->corpus, (int)x->o.vocab_size, 4000, 100);
   trainer_open(&x->trainer, &x->o, &x->corpus, comm, device_of(cpu_tables[cpu_best_table()].ops), 1);
   saver_init(&x->saver, &x->trainer);
@@ -747,18 +747,18 @@ static inline void ix_run_close(IxRun *x) {
 // Logits (T,V) of one sequence, as evaluation computes them; malloc'ed. Collective.
 static inline float *ix_logits(Trainer *t, const int32_t *tokens, int T) {
   Acts *x = &t->acts;
-  const int64_t V = t->model.V, Vp = t->model.Vp, rows = head_rows(&t->model, T);
+  const int64_t V = t->model.V, Vp = t->model.Vp, rows = t->head_rows;
   float *logits = (float *)malloc(sizeof(float) * (size_t)(T * V));
   trainer_carve(t, 1, T, false);
-  fsdp_step_begin(&t->fsdp);
+  fsdp_step_begin(&t->fsdp, false);
   memcpy(t->host.inputs, tokens, sizeof(int32_t) * (size_t)T);
   for (int i = 0; i < T; i++) t->host.targets[i] = -1;
   trainer_load_batch(t, 0, 1, T);
-  void *root = gpt_forward(t, Microbatch{0, PASS_EVAL});
+  gpt_forward(t, Microbatch{0, PASS_EVAL});
   for (int64_t at = 0; at < T; at += rows) {
     const int64_t n = min64(rows, T - at);
     Tensor out = tensor_of(x->logits.data, F32, n, Vp);
-    matmul_forward(&t->ctx, out, rows_of(rows2d(x->ln_f), at, n), root_weight(t, root, head_param(t)),
+    matmul_forward(&t->ctx, out, rows_of(rows2d(x->ln_f), at, n), root_weight(t, head_param(t)),
                    MatmulEpilogue{});
     for (int64_t i = 0; i < n; i++)
       t->ctx.ops->copy(&t->ctx, logits + (at + i) * V, (const float *)out.data + i * Vp, sizeof(float) * (size_t)V);

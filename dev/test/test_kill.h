@@ -45,7 +45,7 @@ static inline uint64_t kill_state_hash(Trainer *t) {
   Fsdp *f = &t->fsdp;
   uint64_t h = 14695981039346656037ull;
   for (int state = 0; state < MAP_STATES; state++)
-    for (int p = 0; p < f->params && fsdp_shard(f, (ShardState)state, 0); p++) {
+    for (int p = 0; p < f->params && (state == 0 || (size_t)state <= fsdp_moments(f)); p++) {
       float *full = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
       fsdp_read_param(f, (ShardState)state, p, full);
       h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel(&f->param[p]));
@@ -64,7 +64,7 @@ static inline void kill_load(KillWorld *w, const char *directory) {
   agree_no_error(w->comm, error, TEST_EXIT_FAILED);
   start_share(&s, w->comm);
   checkpoint_load(&w->t, s.path, s.json, s.text_checksum, true);
-  for (int u = 0; u < w->t.fsdp.units; u++) fsdp_refresh_params(&w->t.fsdp, u);
+  fsdp_publish(&w->t.fsdp);
   fsdp_step_end(&w->t.fsdp);
   start_free(&s);
 }

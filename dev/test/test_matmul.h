@@ -1,8 +1,8 @@
 // test_matmul.h: kernels/matmul.cuh and gemm.h on every instruction set this machine has, AMX emulated included.
 
 struct MatmulShape { int64_t M, K, N; };
-// One element, primes, edges on either side of a tile, more than one k block (fp32 384, bf16 768 a block) along each of
-// the three summed indices, more than one block of rows (544) and of columns (384).
+// One element, primes, edges on either side of a tile, more than one k block (fp32 384, bf16 768 or 512 a block) along
+// each of the three summed indices, more than one task of rows (256) and of columns (512 to 1024).
 static const MatmulShape matmul_shapes[] = {
     {1, 1, 1},     {7, 13, 5},    {37, 131, 53},  {14, 64, 32},  {65, 33, 97},
     {3, 1601, 40}, {5, 29, 1601}, {1601, 21, 35}, {601, 40, 401}};
@@ -85,8 +85,7 @@ enum { MATMUL_RESULTS = 7 };
 struct MatmulResults { Tensor t[MATMUL_RESULTS]; };
 static const char *const matmul_result_names[] = {"out",     "gelu",  "fp32 out", "din", "din through gelu",
                                                   "dweight", "dbias"};
-static MatmulResults matmul_all(const Ops *ops, int threads, MatmulCase x) {
-  Ctx c = matmul_ctx(ops, threads);
+static MatmulResults matmul_all(Ctx c, MatmulCase x) {
   Dtype t = x.in.dtype;
   MatmulResults r = {{op_tensor(t, x.s.M, x.s.N), op_tensor(t, x.s.M, x.s.N), op_tensor(F32, x.s.M, x.s.N),
                       op_tensor(t, x.s.M, x.s.K), op_tensor(t, x.s.M, x.s.K), op_tensor(F32, x.s.N, x.s.K),
@@ -97,6 +96,9 @@ static MatmulResults matmul_all(const Ops *ops, int threads, MatmulCase x) {
   matmul_backward_input(&c, r.t[4], x.dout, x.weight, x.pre);
   matmul_backward_weight(&c, r.t[5], r.t[6], x.dout, x.in, OVERWRITE);
   return r;
+}
+static MatmulResults matmul_all(const Ops *ops, int threads, MatmulCase x) {
+  return matmul_all(matmul_ctx(ops, threads), x);
 }
 static void matmul_expect_same(const char *what, MatmulResults a, MatmulResults b) {
   for (int i = 0; i < MATMUL_RESULTS; i++) {
@@ -115,10 +117,11 @@ static const char *matmul_label(const Ops *ops, Dtype t, MatmulShape s, const ch
 // ---- against the reference -----------------------------------------------------------------------------------------
 // A sum of S products takes at most S roundings of additions (an FMA does not round its product, a bf16 product is
 // exact, and a step of vdpbf16ps or AMX rounds at most once per product), one per k block and one for the bias: 2 S + 2
-// bounds them. GELU and its derivative are at most 1.13 steep; their polynomial (exp below 2 ulp, a division, ten
-// operations) adds at most 24 roundings.
+// bounds them. GELU' is at most 1.13 steep; its polynomial (exp below 2 ulp, a division, ten operations) adds at most
+// 24 roundings, and so does GELU's, which is of the stored out.
+static const double MATMUL_GELU_ROUNDINGS = 24.0;
 static double matmul_roundings(int64_t S) { return 2.0 * (double)S + 2.0; }
-static double matmul_gelu_roundings(int64_t S) { return 1.13 * matmul_roundings(S) + 24.0; }
+static double matmul_gelu_roundings(int64_t S) { return 1.13 * matmul_roundings(S) + MATMUL_GELU_ROUNDINGS; }
 
 static void matmul_check_forward(const Ops *ops, MatmulCase x) {
   const MatmulShape s = x.s;
@@ -130,11 +133,12 @@ static void matmul_check_forward(const Ops *ops, MatmulCase x) {
   Tensor logits = op_tensor(F32, s.M, s.N), out = op_tensor(t, s.M, s.N), activated = op_tensor(t, s.M, s.N);
   matmul_forward(&c, logits, x.in, x.weight, MatmulEpilogue{});
   op_expect_close(matmul_label(ops, t, s, "fp32 out"), logits, want, matmul_roundings(s.K), scale);
-  for (int64_t i = 0; i < s.M * s.N; i++) { want[i] += bias[i % s.N]; gelu[i] = matmul_ref_gelu(want[i]); }
+  for (int64_t i = 0; i < s.M * s.N; i++) want[i] += bias[i % s.N];
   scale += 5.0;                                  // no bias is larger
   matmul_forward(&c, out, x.in, x.weight, MatmulEpilogue{x.bias, activated});
   op_expect_close(matmul_label(ops, t, s, "out"), out, want, matmul_roundings(s.K), scale);
-  op_expect_close(matmul_label(ops, t, s, "gelu"), activated, gelu, matmul_gelu_roundings(s.K), scale);
+  for (int64_t i = 0; i < s.M * s.N; i++) gelu[i] = matmul_ref_gelu(op_get(out, i));
+  op_expect_close(matmul_label(ops, t, s, "gelu"), activated, gelu, MATMUL_GELU_ROUNDINGS, scale);
 }
 static void matmul_check_backward(const Ops *ops, MatmulCase x) {
   const MatmulShape s = x.s;
@@ -183,6 +187,23 @@ TEST(matmul_threads, "matmul gives the same bits on 1, 2 and 3 threads") {
     op_free_all();
   }
 }
+// The least workspace takes the second operand in passes: some columns, or some blocks of k with the sums waiting,
+// which also cuts the rows. The largest holds it whole.
+static Ctx matmul_ctx_sized(const Ops *ops, int threads, bool large) {
+  const int64_t width = large ? 2048 : 1;
+  return op_ctx(ops, threads, WorkspaceQuery{F32, F32, 1, 1, width, 1, width, 1});
+}
+TEST(matmul_passes, "matmul gives the same bits whether its workspace holds a whole operand or forces it into passes") {
+  const MatmulShape shapes[] = {{530, 900, 300}, {1100, 40, 1700}};
+  for (int i = 0; const Ops *ops = op_table(i); i++) for (Dtype t : {F32, BF16}) for (MatmulShape s : shapes) {
+    MatmulCase x = matmul_case(s, t);
+    MatmulResults whole = matmul_all(matmul_ctx_sized(ops, 2, true), x);
+    for (int threads = 1; threads <= 3; threads += 2)
+      matmul_expect_same(matmul_label(ops, t, s, "in passes"), whole,
+                         matmul_all(matmul_ctx_sized(ops, threads, false), x));
+    op_free_all();
+  }
+}
 // bf16 has its own arithmetic where the hardware has it, so it is compared only where it is converted.
 TEST(matmul_instruction_sets, "fp32 arithmetic of matmul gives the same bits on every instruction set") {
   const Ops *first = op_table(0);
@@ -218,15 +239,34 @@ TEST(matmul_add, "dweight and dbias with ADD are the old values plus what OVERWR
     Ctx c = matmul_ctx(ops, 2);
     Tensor dw = op_tensor(F32, s.N, s.K), db = op_tensor(F32, s.N);
     Tensor dw_add = op_random_tensor(21, 3.0, F32, s.N, s.K), db_add = op_random_tensor(22, 3.0, F32, s.N);
-    Tensor dw_want = op_copy(dw_add), db_want = op_copy(db_add), dw_alone = op_tensor(F32, s.N, s.K);
+    Tensor dw_old = op_copy(dw_add), db_old = op_copy(db_add), dw_alone = op_tensor(F32, s.N, s.K);
     matmul_backward_weight(&c, dw, db, x.dout, x.in, OVERWRITE);
     matmul_backward_weight(&c, dw_alone, Tensor{}, x.dout, x.in, OVERWRITE);
     matmul_backward_weight(&c, dw_add, db_add, x.dout, x.in, ADD);
-    for (int64_t n = 0; n < s.N * s.K; n++) ((float *)dw_want.data)[n] += ((float *)dw.data)[n];
-    for (int64_t n = 0; n < s.N; n++) ((float *)db_want.data)[n] += ((float *)db.data)[n];
-    op_expect_same_bits(matmul_label(ops, t, s, "dweight added"), dw_add, dw_want);
-    op_expect_same_bits(matmul_label(ops, t, s, "dbias added"), db_add, db_want);
+    op_expect_same_bits(matmul_label(ops, t, s, "dweight added"), dw_add, op_added(dw_old, dw));
+    op_expect_same_bits(matmul_label(ops, t, s, "dbias added"), db_add, op_added(db_old, db));
     op_expect_same_bits(matmul_label(ops, t, s, "dweight without dbias"), dw_alone, dw);
+    op_free_all();
+  }
+}
+TEST(matmul_dbias_alone, "dbias has the same bits where dweight is absent, overwritten or added to") {
+  for (int i = 0; const Ops *ops = op_table(i); i++) for (Dtype t : matmul_dtypes) for (MatmulShape s : matmul_shapes) {
+    MatmulCase x = matmul_case(s, t);
+    Tensor old = op_random_tensor(22, 3.0, F32, s.N), none = {}, shape_of_in = tensor_of(NULL, t, s.M, s.K);
+    for (Dtype g : matmul_dtypes) {
+      Ctx c = matmul_ctx(ops, 2);
+      Tensor dw = op_tensor(g, s.N, s.K), db = op_tensor(g, s.N);
+      matmul_backward_weight(&c, dw, db, x.dout, x.in, OVERWRITE);
+      for (int threads = 1; threads <= (g == F32 ? 3 : 1); threads += 2) {
+        Ctx alone = matmul_ctx(ops, threads);
+        Tensor set = op_tensor(g, s.N), add = op_copy(old);
+        matmul_backward_weight(&alone, none, set, x.dout, shape_of_in, OVERWRITE);
+        op_expect_same_bits(matmul_label(ops, t, s, "dbias alone"), set, db);
+        if (g != F32) continue;
+        matmul_backward_weight(&alone, none, add, x.dout, shape_of_in, ADD);
+        op_expect_same_bits(matmul_label(ops, t, s, "dbias alone, added"), add, op_added(old, db));
+      }
+    }
     op_free_all();
   }
 }
@@ -239,6 +279,86 @@ TEST(matmul_not_a_number, "a NaN in one row of the input reaches all of that row
     int64_t wrong = 0;
     for (int64_t k = 0; k < s.M * s.N; k++) wrong += (op_get(out, k) != op_get(out, k)) != (k / s.N == row);
     EXPECT(wrong == 0, "%s: %lld elements", matmul_label(ops, t, s, "NaN"), (long long)wrong);
+    op_free_all();
+  }
+}
+
+// ---- made again ----------------------------------------------------------------------------------------------------
+// A backward pass that kept only a block's input runs its ops once more: into memory that holds something else by then.
+TEST(matmul_again, "matmul_forward gives the same bits again, and gelu_forward of the stored out those of its gelu") {
+  for (int i = 0; const Ops *ops = op_table(i); i++) for (Dtype t : matmul_dtypes) for (MatmulShape s : matmul_shapes) {
+    const MatmulCase x = matmul_case(s, t);
+    Ctx c = matmul_ctx(ops, 2), other = matmul_ctx(op_table(0), 1);
+    Tensor out = op_tensor(t, s.M, s.N), gelu = op_tensor(t, s.M, s.N), again = op_tensor(t, s.M, s.N);
+    matmul_forward(&c, out, x.in, x.weight, MatmulEpilogue{x.bias, gelu});
+    gelu_forward(&c, again, out);
+    op_expect_same_bits(matmul_label(ops, t, s, "gelu of the stored out"), again, gelu);
+    gelu_forward(&other, again, out);
+    op_expect_same_bits(matmul_label(ops, t, s, "avx2's gelu of the stored out"), again, gelu);
+    memset(c.workspace, 0x7f, c.workspace_bytes);
+    matmul_forward(&c, again, x.in, x.weight, MatmulEpilogue{x.bias, {}});
+    op_expect_same_bits(matmul_label(ops, t, s, "out without gelu"), again, out);
+    Tensor second = op_copy(out);
+    matmul_forward(&c, again, x.in, x.weight, MatmulEpilogue{x.bias, second});
+    op_expect_same_bits(matmul_label(ops, t, s, "out again"), again, out);
+    op_expect_same_bits(matmul_label(ops, t, s, "gelu again"), second, gelu);
+    gelu_forward(&c, second, out);
+    gelu_forward(&c, out, out);
+    op_expect_same_bits(matmul_label(ops, t, s, "gelu in place"), out, gelu);
+    op_free_all();
+  }
+}
+// Every 16-bit pattern; fp32 of every exponent, and the interval where GELU is neither 0 nor x.
+static Tensor matmul_gelu_values(Dtype t, int64_t n) {
+  Tensor x = op_tensor(t, n, 1);
+  uint64_t seed = 3;
+  for (int64_t i = 0; i < n; i++) {
+    if (t != F32) ((uint16_t *)x.data)[i] = (uint16_t)i;
+    else if (i & 1) op_put(x, i, 12.0 * (2.0 * (double)i / (double)n - 1.0));
+    else ((uint32_t *)x.data)[i] = (uint32_t)op_random(&seed);
+  }
+  return x;
+}
+// Roundings of 2u turn into |2u| as many of e^-2u, but where that is much GELU is small: |2u| e^-|2u| < 1/e.
+TEST(gelu_every_value, "gelu_forward is fp64's GELU of every 16-bit pattern, with the same bits everywhere") {
+  const int64_t n = 65536 + 13;
+  for (Dtype t : matmul_dtypes) {
+    Tensor x = matmul_gelu_values(t, n), first = {};
+    for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
+      Ctx c = op_ctx(r.ops, r.threads, {t, F32, 1, 1, 1, 1, 1, 1});
+      Tensor out = op_tensor(t, n, 1);
+      gelu_forward(&c, out, x);
+      if (op_run_is_first(r)) first = out;
+      op_expect_same_bits(op_where("gelu_forward", r, t), out, first);
+      for (int64_t at : {0, 1, 5}) for (int64_t len : {1, 15, 16, 17, 33}) {
+        Tensor part = op_tensor(t, len);
+        const size_t from = (size_t)(at + 20000) * dtype_bytes(t);
+        gelu_forward(&c, part, tensor_of((char *)x.data + from, t, len));
+        op_expect_same_bits(op_where("part", r, t), part, tensor_of((char *)first.data + from, t, len));
+      }
+    }
+    for (int64_t i = 0; i < n; i++) {
+      const double v = op_get(x, i), got = op_get(first, i), want = matmul_ref_gelu(v);
+      if (v != v) { EXPECT(got != got, "GELU(NaN) is %.9g", got); continue; }
+      if (fabs(v) > 1e30) continue;              // infinities, and x^3 beyond fp32
+      const double bound = op_unit_roundoff(t) * fabs(want) * 1.01 + op_smallest(t) +
+                           MATMUL_GELU_ROUNDINGS * 0x1p-24 * fabs(v);
+      EXPECT(fabs(got - want) <= bound, "%s: GELU(%.9g) is %.9g, not %.9g", dtype_name(t), v, got, want);
+    }
+    op_free_all();
+  }
+}
+// Products with 1.0 alone, so that the stored out takes (almost) every value there is.
+TEST(gelu_of_every_product, "matmul_forward's gelu is gelu_forward of its out, whatever value that has") {
+  const int64_t n = 65536;
+  for (int i = 0; const Ops *ops = op_table(i); i++) for (Dtype t : matmul_dtypes) {
+    Tensor x = matmul_gelu_values(t, n), one = op_tensor(t, 1, 1), out = op_tensor(t, n, 1), gelu = op_tensor(t, n, 1),
+           again = op_tensor(t, n, 1);
+    op_put(one, 0, 1.0);
+    Ctx c = matmul_ctx(ops, 2);
+    matmul_forward(&c, out, x, one, MatmulEpilogue{{}, gelu});
+    gelu_forward(&c, again, out);
+    op_expect_same_bits(matmul_label(ops, t, {n, 1, 1}, "gelu of every value"), again, gelu);
     op_free_all();
   }
 }

@@ -106,6 +106,33 @@ static void ops_embedding_reference_backward(OpsEmbedding *e) {
       e->dwpe[t * e->C + i] += keep * e->dout[r * e->C + i];
     }
 }
+// What is added to: random, with many -0 in the rows that must stay, where adding a 0 would show.
+static Tensor ops_old_positions(int64_t positions, int64_t T, int64_t C) {
+  Tensor old = op_random_tensor(6, 2.0, F32, positions, C);
+  for (int64_t i = T * C; i < positions * C; i += 2) op_put(old, i, -0.0);
+  return old;
+}
+// ADD to dwpe beside what OVERWRITE wrote, and either gradient absent. e: the reference.
+static void ops_check_embedding_modes(Ctx *c, OpRun r, OpsEmbedding *e, Tensor dout, Tensor tokens, Tensor before,
+                                      Tensor dwte, Tensor dwpe) {
+  const int64_t C = e->C;
+  Tensor none = {}, old = ops_old_positions(e->positions, e->T, C), want = op_copy(old);
+  Tensor seen = rows_of(old, 0, e->T), sum = op_added(seen, rows_of(dwpe, 0, e->T));
+  memcpy(want.data, sum.data, (size_t)numel(sum) * 4);             // rows from T on stay as they are
+  for (Accumulate mode : {OVERWRITE, ADD}) for (int absent = 0; absent < 4; absent++) {
+    Tensor word = absent & 1 ? none : op_copy(before), position = absent & 2 ? none : op_copy(old);
+    embedding_backward(c, word, position, dout, tokens, e->drop, mode);
+    if (word.data) op_expect_same_bits(op_where("embedding_backward dwte, other modes", r, dout.dtype), word, dwte);
+    if (position.data)
+      op_expect_same_bits(op_where(mode == ADD ? "embedding_backward dwpe added" : "dwpe without dwte", r, dout.dtype),
+                          position, mode == ADD ? want : dwpe);
+    if (!op_run_is_first(r) || mode == OVERWRITE || !position.data) continue;
+    double *reference = op_fp64(old);            // one rounding more than OVERWRITE, of a value below 12 + the sum
+    for (int64_t i = 0; i < numel(old); i++) reference[i] += e->dwpe[i];
+    op_expect_close(op_where("embedding_backward dwpe added", r, dout.dtype), position, reference, 5,
+                    3 * ops_largest(e->dout, numel(dout)) * 2 + 12.0);
+  }
+}
 static void ops_check_embedding(Dtype dtype, int64_t C, float p) {
   OpsEmbedding e = {3, 5, C, 11, 8, NULL, {p, 99, 4, 1, 12}, NULL, NULL, NULL, NULL, NULL, NULL};
   Tensor tokens = op_random_ids(1, e.V, e.B, e.T), wte = op_random_tensor(2, 1.0, dtype, e.V, C);
@@ -125,7 +152,7 @@ static void ops_check_embedding(Dtype dtype, int64_t C, float p) {
     op_state.in.step = e.drop.step;
     Tensor out = op_tensor(dtype, e.B, e.T, C), dwte = op_copy(before), dwpe = op_tensor(F32, e.positions, C);
     embedding_forward(&c, out, tokens, wte, wpe, e.drop);
-    embedding_backward(&c, dwte, dwpe, dout, tokens, e.drop);
+    embedding_backward(&c, dwte, dwpe, dout, tokens, e.drop, OVERWRITE);
     if (op_run_is_first(r)) {
       // forward: a sum and a product; backward: a product and at most B T + 1 additions, 15 |dout| 1/(1-p) in all
       op_expect_close(op_where("embedding_forward", r, dtype), out, e.out, 2);
@@ -138,10 +165,11 @@ static void ops_check_embedding(Dtype dtype, int64_t C, float p) {
     op_expect_same_bits(op_where("embedding_forward", r, dtype), out, first_out);
     op_expect_same_bits(op_where("embedding_backward dwte", r, dtype), dwte, first_dwte);
     op_expect_same_bits(op_where("embedding_backward dwpe", r, dtype), dwpe, first_dwpe);
+    if (r.threads != 2) ops_check_embedding_modes(&c, r, &e, dout, tokens, before, dwte, dwpe);
   }
   op_free_all();
 }
-TEST(embedding, "embedding forward and backward equal fp64, with the same bits on every table and thread count") {
+TEST(embedding, "embeddings equal fp64, the same bits everywhere; ADD is one addition; absent gradients change none") {
   for (Dtype dtype : {F32, BF16, F16})
     for (int64_t C : {1, 16, 31, 50, 64})
       for (float p : {0.0f, 0.4f}) ops_check_embedding(dtype, C, p);
@@ -240,6 +268,58 @@ TEST(layernorm_forward_fp64, "layernorm_forward and residual_layernorm_forward e
       for (float p : {0.0f, 0.25f}) ops_check_layernorm_forward(dtype, s.B, s.T, s.C, p);
 }
 
+// What a backward pass makes again from the residual it kept is what the forward pass had.
+TEST(layernorm_again, "layernorm_forward of a stored residual has the bits of the fused op that stored it") {
+  static const struct { int64_t B, T, C; } shapes[] = {{1, 1, 1}, {1, 5, 7}, {2, 3, 16}, {3, 7, 50}, {2, 2, 769},
+                                                       {1, 3, 1600}};
+  for (Dtype dtype : {F32, BF16, F16}) for (auto s : shapes) for (float p : {0.0f, 0.25f}) {
+    Tensor in = op_random_tensor(1, 1.0, dtype, s.B, s.T, s.C), branch = op_random_tensor(2, 1.0, dtype, s.B, s.T, s.C),
+           weight = op_random_tensor(3, 1.0, dtype, s.C), bias = op_random_tensor(4, 1.0, dtype, s.C);
+    for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
+      Ctx c = op_ctx(r.ops, r.threads, {dtype, F32, s.B, s.T, s.C, 1, 1, 1});
+      op_state.in.step = 3;
+      Tensor residual = op_tensor(dtype, s.B, s.T, s.C), out = op_tensor(dtype, s.B, s.T, s.C),
+             mean = op_tensor(F32, s.B, s.T), rstd = op_tensor(F32, s.B, s.T), out2 = op_copy(in),
+             mean2 = op_copy(rstd), rstd2 = op_copy(rstd);
+      residual_layernorm_forward(&c, residual, out, mean, rstd, in, branch, weight, bias, {p, 7, 1, 2, 5});
+      layernorm_forward(&c, out2, mean2, rstd2, residual, weight, bias);
+      op_expect_same_bits(op_where("layernorm out again", r, dtype), out2, out);
+      op_expect_same_bits(op_where("layernorm mean again", r, dtype), mean2, mean);
+      op_expect_same_bits(op_where("layernorm rstd again", r, dtype), rstd2, rstd);
+      Tensor sum = op_copy(branch);              // and the sum itself, from what it was made of
+      residual_layernorm_forward(&c, sum, out2, mean2, rstd2, in, sum, weight, bias, {p, 7, 1, 2, 5});
+      op_expect_same_bits(op_where("residual again", r, dtype), sum, residual);
+    }
+    op_free_all();
+  }
+}
+
+// One call's operands, and what OVERWRITE made of them with everything there: dresidual, dbranch, dweight, dbias.
+struct OpsLayernormCall { Tensor above, dout, x, weight, mean, rstd, got[4]; Dropout drop; };
+// Either gradient absent leaves the others' bits; ADD is the old value plus the fp32 sum.
+static void ops_check_layernorm_modes(Ctx *c, OpRun r, const OpsLayernormCall *k) {
+  const Dtype dtype = k->dout.dtype;
+  const int64_t B = k->dout.shape[0], T = k->dout.shape[1], C = k->dout.shape[2];
+  Tensor none = {}, sums[2], old[2], want[2];
+  for (int i = 0; i < 2; i++) {
+    sums[i] = op_tensor(F32, C);                 // of fp32 whatever dtype the gradients of `got` have
+    old[i] = op_random_tensor(31 + (uint64_t)i, 3.0, F32, C);
+  }
+  layernorm_backward(c, op_copy(k->above), op_tensor(dtype, B, T, C), sums[0], sums[1], k->dout, k->x, k->weight,
+                     k->mean, k->rstd, k->drop, OVERWRITE);
+  for (int i = 0; i < 2; i++) want[i] = op_added(old[i], sums[i]);
+  for (Accumulate mode : {OVERWRITE, ADD}) for (int absent = 0; absent < 4; absent++) {
+    Tensor d[4] = {op_copy(k->above), op_tensor(dtype, B, T, C), none, none};
+    op_forget_workspace(c);
+    for (int i = 0; i < 2; i++)
+      if (!(absent >> i & 1)) d[2 + i] = mode == ADD ? op_copy(old[i]) : op_tensor(k->got[2].dtype, C);
+    layernorm_backward(c, d[0], d[1], d[2], d[3], k->dout, k->x, k->weight, k->mean, k->rstd, k->drop, mode);
+    for (int i = 0; i < 4; i++)
+      if (d[i].data)
+        op_expect_same_bits(op_where(mode == ADD ? "layernorm_backward adding" : "with gradients absent", r, dtype),
+                            d[i], mode == ADD && i > 1 ? want[i - 2] : k->got[i]);
+  }
+}
 // dweight of dtype grad; reference from the same mean and rstd.
 static void ops_check_layernorm_backward(Dtype dtype, Dtype grad, int64_t B, int64_t T, int64_t C, float p) {
   Tensor x = op_random_tensor(1, 1.0, dtype, B, T, C), dout = op_random_tensor(2, 1.0, dtype, B, T, C);
@@ -277,7 +357,7 @@ static void ops_check_layernorm_backward(Dtype dtype, Dtype grad, int64_t B, int
     Ctx c = op_ctx(r.ops, r.threads, {dtype, grad, B, T, C, 1, 1, 1});
     op_state.in.step = drop.step;
     Tensor got[4] = {op_copy(above), op_tensor(dtype, B, T, C), op_tensor(grad, C), op_tensor(grad, C)};
-    layernorm_backward(&c, got[0], got[1], got[2], got[3], dout, x, weight, mean, rstd, drop);
+    layernorm_backward(&c, got[0], got[1], got[2], got[3], dout, x, weight, mean, rstd, drop, OVERWRITE);
     if (op_run_is_first(r)) {
       // A row's sums, then six operations; a column's sum has min(64, B T) + blocks additions, a term three operations.
       op_expect_close(op_where("layernorm dresidual", r, dtype), got[0], total, ops_roundings(C) + 8, dx_scale);
@@ -292,17 +372,19 @@ static void ops_check_layernorm_backward(Dtype dtype, Dtype grad, int64_t B, int
       memcpy(first, got, sizeof got);
     }
     for (int i = 0; i < 4; i++) op_expect_same_bits(op_where("layernorm_backward", r, dtype), got[i], first[i]);
+    const OpsLayernormCall call = {above, dout, x, weight, mean, rstd, {got[0], got[1], got[2], got[3]}, drop};
+    if (r.threads != 2) ops_check_layernorm_modes(&c, r, &call);
     if (p > 0.0f) continue;
     for (int same = 0; same < 2; same++) {       // without dropout, no branch or dresidual itself: the same numbers
       Tensor d = op_copy(above), none = {}, dw = op_tensor(grad, C), db = op_tensor(grad, C);
-      layernorm_backward(&c, d, same ? d : none, dw, db, dout, x, weight, mean, rstd, drop);
+      layernorm_backward(&c, d, same ? d : none, dw, db, dout, x, weight, mean, rstd, drop, OVERWRITE);
       op_expect_same_bits(op_where("layernorm_backward without branch", r, dtype), d, first[0]);
       op_expect_same_bits(op_where("layernorm_backward without branch", r, dtype), dw, first[2]);
     }
   }
   op_free_all();
 }
-TEST(layernorm_backward_fp64, "layernorm_backward equals fp64 and central differences, same bits everywhere") {
+TEST(layernorm_backward_fp64, "layernorm_backward equals fp64, same bits everywhere, whatever is added to or absent") {
   for (Dtype dtype : {F32, BF16, F16})
     for (auto s : OPS_LAYERNORM_SHAPES)
       for (float p : {0.0f, 0.25f}) ops_check_layernorm_backward(dtype, p > 0.0f ? F32 : dtype, s.B, s.T, s.C, p);
@@ -645,6 +727,7 @@ TEST(convert_every_value, "convert equals the scalar rounding for every 16-bit p
         if (i & 1) bits = (bits & 0x8fffffffu) | 0x30000000u; // exponents where fp16 is normal or subnormal
         if (i % 16 == 3) bits = (bits & 0xffff0000u) | 0x8000u;               // ties
         if (i % 16 == 5) bits = (bits & 0xffffe000u) | 0x1000u;
+        if (i % 16 == 7) bits &= 0x807fffffu;      // subnormal: alone in its vector, and (rarely) with a NaN
         if (from == F32) ((uint32_t *)in.data)[i] = bits;
         else ((uint16_t *)in.data)[i] = (uint16_t)i;
         op_put(want, i, op_get(in, i));
@@ -661,6 +744,29 @@ TEST(convert_every_value, "convert equals the scalar rounding for every 16-bit p
       op_free_all();
     }
 }
+TEST(accumulate_in_order, "accumulate of several is accumulate of each in order, however the sum is aligned") {
+  for (Dtype dtype : {F32, BF16, F16})
+    for (int64_t n : {33, 20011})
+      for (int count = 1; count <= SUMMANDS_MOST; count += count < 3 ? 2 : 5)
+        for (Accumulate mode : {OVERWRITE, ADD}) {
+          Summands in = {dtype, count, {}};
+          Tensor before = op_random_tensor(2, 1.0, F32, n), want = op_copy(before);
+          float *w = (float *)want.data;
+          for (int k = 0; k < count; k++) {
+            Tensor x = op_random_tensor(3 + (uint64_t)k, 1.0, dtype, n);
+            in.data[k] = x.data;
+            for (int64_t i = 0; i < n; i++) w[i] = (k == 0 && mode == OVERWRITE ? 0 : w[i]) + (float)op_get(x, i);
+          }
+          for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) for (int64_t shift : {0, 1, 8}) {
+            Ctx c = op_ctx(r.ops, r.threads, {dtype, F32, 1, 1, 1, 1, 1, 1});
+            Tensor sum = op_shifted(op_tensor(F32, n + shift), shift);
+            memcpy(sum.data, before.data, (size_t)n * sizeof(float));
+            accumulate(&c, sum, in, mode);
+            op_expect_same_bits(op_where(mode == ADD ? "accumulate ADD" : "accumulate OVERWRITE", r, dtype), sum, want);
+          }
+          op_free_all();
+        }
+}
 TEST(accumulate_every_dtype, "accumulate overwrites or adds, one fp32 rounding an element") {
   for (Dtype dtype : {F32, BF16, F16})
     for (int64_t n : {1, 15, 16, 33, 20011}) {
@@ -670,9 +776,9 @@ TEST(accumulate_every_dtype, "accumulate overwrites or adds, one fp32 rounding a
       for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
         Ctx c = op_ctx(r.ops, r.threads, {dtype, F32, 1, 1, 1, 1, 1, 1});
         Tensor sum = op_copy(before), over = op_tensor(F32, n);
-        accumulate(&c, sum, in, ADD);
+        accumulate(&c, sum, op_summands(in, 1), ADD);
         op_expect_same_bits(op_where("accumulate ADD", r, dtype), sum, want);
-        accumulate(&c, over, in, OVERWRITE);
+        accumulate(&c, over, op_summands(in, 1), OVERWRITE);
         for (int64_t i = 0; i < n; i++)
           if (op_get(over, i) != op_get(in, i)) {
             EXPECT(false, "OVERWRITE at %lld", (long long)i);

@@ -12,10 +12,33 @@ static const char schedule_shapes[] = "--n_layer 4 --n_head 2 --n_embd 20 --seq_
 enum { SCHEDULE_STEPS = 4 };
 
 // What a run does beyond its options. chunk_numel: of a reduction's rounds, 0: the trainer's own, which these small
-// shapes never fill. eval_each_step: validates after every step, not only after the last.
-struct ScheduleVariant { int64_t chunk_numel; bool eval_each_step; };
+// shapes never fill. eval_each_step: validates after every step, not only after the last. passes: runs two forward
+// passes that the host does not wait between.
+struct ScheduleVariant { int64_t chunk_numel; bool eval_each_step, passes; };
 static ScheduleVariant schedule_variant;
 
+// A device without a choice. What is offloaded is the CPU's: an emulated device's ops do not reach the host's memory.
+static inline Device schedule_device(const Ops *ops) {
+  Device d = device_of(ops);
+  if (ops->nccl) d.host_ops = cpu_tables[0].ops;
+  return d;
+}
+// Two passes in a row over the same tokens: the second one's gathers must not disturb the first.
+static inline void schedule_passes(Trainer *t) {
+  const int T = (int)t->model.T;
+  const size_t bytes = sizeof(float) * (size_t)t->model.Vp / 2;    // half of the host's buffer each
+  char *seen = (char *)t->host.logits;
+  trainer_carve(t, (int)t->opt.test_batch_size, T, false);
+  for (int i = 0; i < 2; i++) {
+    fsdp_step_begin(&t->fsdp, false);
+    trainer_load_batch(t, 0, (int)t->opt.test_batch_size, T);
+    gpt_forward(t, Microbatch{0, PASS_EVAL});
+    fsdp_release(&t->fsdp, 0);
+    t->ctx.ops->copy(&t->ctx, seen + (size_t)i * bytes, t->acts.ln_f.data, bytes);
+  }
+  fsdp_sync(&t->fsdp);
+  EXPECT(!memcmp(seen, seen + bytes, bytes), "one pass disturbs another");
+}
 // Trains on `world` of this launch's ranks. False on the others, which only wait.
 static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops *ops, int world, const char *comm_name,
                                 const char *extra) {
@@ -32,7 +55,7 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   test_options(&o, world, "%s %s", schedule_shapes, extra + (native ? 6 : 0));
   snprintf(o.comm, sizeof o.comm, "%s", comm_name);
   if (native) strcpy(o.reduce, "native");
-  trainer_open(&t, &o, corpus, comm, device_of(ops), 1);
+  trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);
   const int64_t own_chunk = t.fsdp.chunk_numel;
   if (schedule_variant.chunk_numel) t.fsdp.chunk_numel = min64(own_chunk, schedule_variant.chunk_numel);
   for (int s = 0; s < SCHEDULE_STEPS; s++) {
@@ -41,14 +64,22 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
     const StepResult x = train_step(&t, false);
     r->loss[s] = x.loss;
     r->norm[s] = x.grad_norm;
-    const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum, (int64_t)trainer_exchange_bytes(&t));
-    EXPECT(!memcmp(&want, &t.fsdp.traffic, sizeof want), "N=%d %s %s step %d: traffic is not the formula's", world,
-           comm_name, extra, s);
+    const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum);
+    const Traffic got = t.fsdp.traffic;
+    EXPECT(!memcmp(&want, &got, sizeof want),
+           "N=%d %s %s step %d: gathers %lld (formula %lld), reductions %lld (%lld), small %lld (%lld), gathered bytes "
+           "%lld (%lld), reduced %lld (%lld), along replicas %lld (%lld), small bytes %lld (%lld)", world, comm_name,
+           extra, s, (long long)got.gathers, (long long)want.gathers, (long long)got.reductions,
+           (long long)want.reductions, (long long)got.small, (long long)want.small, (long long)got.gather_bytes,
+           (long long)want.gather_bytes, (long long)got.reduce_bytes, (long long)want.reduce_bytes,
+           (long long)got.replicate_bytes, (long long)want.replicate_bytes, (long long)got.small_bytes,
+           (long long)want.small_bytes);
     if (s + 1 < SCHEDULE_STEPS && !schedule_variant.eval_each_step) continue;
     const EvalResult e = trainer_eval(&t, &corpus->split[SPLIT_VALID]);
     r->eval_loss += e.loss;
     r->eval_tokens += e.tokens;
   }
+  if (schedule_variant.passes) schedule_passes(&t);
   r->weights = weights_hash(&t.fsdp);
   t.fsdp.chunk_numel = own_chunk;                // memory is given back as it was taken
   trainer_close(&t);
@@ -146,26 +177,161 @@ TEST_MPI(schedule_in_many_other_orders_all, 3, "60 orders over mpi, and of a sta
   schedule_orders("nccl", "--param_dtype bf16 --reduce_dtype bf16", 60);
 }
 
+// ---- every mode
+// How runs on `worlds` (digits) ranks are sharded, and the arithmetic they do, which the reference does too, on one
+// rank of the CPU. Where ranks add their own gradients up first, the sum depends on N: there the reference is sharded
+// over as many of the CPU's ranks, without replicas. chunk_numel: of a round.
+struct ScheduleMode { const char *worlds, *sharding, *arithmetic; int64_t chunk_numel; };
+
+static inline void schedule_mode(const Corpus *corpus, const char *comm, const ScheduleMode *mode, int seeds) {
+  char extra[512];
+  const bool local = strstr(mode->sharding, "local") || strstr(mode->sharding, "zero1");
+  WorldResult want = {}, got;
+  schedule_variant.chunk_numel = mode->chunk_numel;
+  if (!local) want = schedule_reference(corpus, mode->arithmetic);
+  for (const char *w = mode->worlds; *w; w++) {
+    const int world = *w - '0';
+    snprintf(extra, sizeof extra, "%s --accumulate local", mode->arithmetic);
+    if (local) schedule_run(&want, corpus, cpu_tables[0].ops, world, "mpi", extra);
+    snprintf(extra, sizeof extra, "%s %s", mode->arithmetic, mode->sharding);
+    for (int seed = 0; seed < seeds; seed++) {
+      emu_set_seed((uint64_t)seed);
+      if (schedule_run(&got, corpus, &ops_streams, world, comm, extra))
+        schedule_expect(&got, &want, "--comm %s, N=%d, order %d, %s", comm, world, seed, extra);
+    }
+  }
+  schedule_variant.chunk_numel = 0;
+}
+// Every mode of the list over each of `comms`: "nccl", "mpi", both with a blank between, or "self".
+static inline void schedule_modes(const ScheduleMode *modes, int count, const char *comms, int seeds) {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  static Corpus corpus;
+  schedule_corpus(&corpus);
+  for (const char *comm : {"self", "nccl", "mpi"})
+    for (int i = 0; i < count && strstr(comms, comm); i++)         // over mpi the host waits: fewer orders
+      schedule_mode(&corpus, comm, &modes[i], strcmp(comm, "mpi") ? seeds : (seeds + 1) / 2);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+#define SCHEDULE_MODES(modes, comms, seeds) schedule_modes(modes, (int)(sizeof(modes) / sizeof *(modes)), comms, seeds)
+
+// Sums of at most 384 elements a round: several rounds a reduction, of which two are in flight.
+static const ScheduleMode schedule_meshes[] = {
+    {"4", "--mesh 2x2", "", 384},
+    {"4", "--mesh 2x2 --graph off", "--param_dtype bf16 --reduce_dtype bf16", 384},
+    {"24", "--strategy no_shard", "", 0},
+    {"3", "--strategy no_shard --graph off", "--reduce_dtype bf16", 384},
+    {"6", "--mesh 2x3", "--param_dtype fp16", 0},
+    {"6", "--mesh 3x2", "--reduce_dtype fp16", 384}};
+TEST_MPI(schedule_of_meshes, 6,
+         "replicas of shards, 2x2, 2x3, 3x2 and Nx1, over NCCL and mpi, in any order: the CPU's one-rank bits") {
+  SCHEDULE_MODES(schedule_meshes, "nccl mpi", 2);
+}
+TEST_MPI(schedule_of_meshes_by_messages, 4, "sums pass along replicas by messages as through windows") {
+  static const ScheduleMode modes[] = {{"4", "--mesh 2x2 --shm off", "", 384},
+                                       {"3", "--strategy no_shard --shm off", "--reduce_dtype bf16", 384},
+                                       {"4", "--mesh 2x2 --shm off --offload optimizer", "", 384},
+                                       {"4", "--reshard_after_forward 2 --shm off", "--param_dtype bf16", 0}};
+  SCHEDULE_MODES(modes, "mpi", 2);
+}
+
+static const ScheduleMode schedule_layouts[] = {
+    {"4", "--reshard_after_forward 2", "", 0},
+    {"4", "--reshard_after_forward 2 --gather_slots 1 --graph off", "--param_dtype bf16", 0},
+    {"6", "--reshard_after_forward 3 --shard dim0", "--fp8 gather", 0},
+    {"6", "--shard dim0", "", 0},                // n_positions 9: the last rank holds no row of wpe
+    {"3", "--shard dim0 --wrap min_params:600", "--param_dtype bf16 --fp8 gather", 384},
+    {"2", "--wrap model", "", 0},
+    {"4", "--wrap model --mesh 2x2 --shard dim0", "--reduce_dtype bf16", 384},
+    {"2", "--accumulate local", "", 0},
+    {"3", "--strategy zero1", "--reduce_dtype bf16", 384},
+    {"4", "--mesh 2x2 --accumulate local", "--param_dtype bf16", 384}};
+TEST_MPI(schedule_of_layouts, 6,
+         "blocks kept after forward, dim 0 with empty shards, other wraps, local accumulation: the CPU's bits") {
+  SCHEDULE_MODES(schedule_layouts, "nccl mpi", 2);
+}
+TEST_MPI(schedule_of_kept_blocks_between_evals, 4,
+         "a validation between steps neither keeps blocks nor reads those that a step kept") {
+  schedule_variant.eval_each_step = true;
+  static const ScheduleMode modes[] = {{"4", "--reshard_after_forward 2", "", 0}};
+  SCHEDULE_MODES(modes, "nccl mpi", 2);
+  schedule_variant = ScheduleVariant{};
+}
+
+// Of E4M3 products rows must be a multiple of 16: sequences of 16.
+#define SCHEDULE_OF_16 "--n_embd 32 --seq_len 16 --n_positions 17 --epochs 4 "
+static const ScheduleMode schedule_precisions[] = {
+    {"3", "", "--fp8 gather", 0},
+    {"3", "--graph off", "--param_dtype bf16 --reduce_dtype bf16 --fp8 gather --optimizer sgd", 0},
+    {"2", "", "--param_dtype bf16 --buffer_dtype fp32", 0},
+    {"2", "", "--buffer_dtype bf16 --reduce_dtype fp16", 0},
+    {"3", "", SCHEDULE_OF_16 "--param_dtype bf16 --fp8 matmul", 0},
+    {"4", "--mesh 2x2", SCHEDULE_OF_16 "--buffer_dtype bf16 --fp8 matmul --recompute block", 0},
+    {"3", "", "--recompute gelu", 0},
+    {"2", "", "--recompute block --param_dtype bf16", 0},
+    {"3", "", "--freeze wte,wpe,h.0.*,h.1.attn.*", 0},             // backward ends at block 1, whose layout is its own
+    {"2", "", "--freeze h.*", 0},
+    {"4", "--mesh 2x2", "--freeze h.1.attn.*,ln_f,*.bias --param_dtype bf16 --fp8 gather", 0}};
+TEST_MPI(schedule_of_precisions, 4,
+         "E4M3 gathered or multiplied, copies in another dtype, recomputed and frozen: the CPU's bits") {
+  SCHEDULE_MODES(schedule_precisions, "nccl mpi", 2);
+}
+
+TEST_MPI(schedule_of_offload_alone, 1, "one rank with optimizer or parameters on the host: the bits of one without") {
+  static const ScheduleMode modes[] = {
+      {"1", "--offload optimizer", "", 384},
+      {"1", "--offload optimizer", "--param_dtype bf16 --reduce_dtype bf16 --fp8 gather", 0},
+      {"1", "--offload params", "", 0},
+      {"1", "--offload params --gather_slots 1", "--param_dtype fp16 --optimizer sgd", 384},
+      {"1", "--offload params --accumulate local", "--param_dtype bf16 --fp8 gather", 0},
+      {"1", "--offload params", "--freeze h.1.attn.*,*.bias --param_dtype bf16 --fp8 gather", 0}};
+  SCHEDULE_MODES(modes, "self nccl mpi", 3);
+}
+static const ScheduleMode schedule_offloads[] = {
+    {"2", "--offload optimizer", "", 384},
+    {"3", "--offload optimizer --shard dim0 --wrap min_params:600", "--param_dtype bf16 --fp8 gather", 0},
+    {"4", "--offload optimizer --mesh 2x2", "--param_dtype bf16 --reduce_dtype bf16 --optimizer sgd", 384},
+    {"4", "--offload optimizer --reshard_after_forward 2", "--fp8 gather", 0},
+    {"2", "--offload params", "--param_dtype fp16", 0},
+    {"3", "--offload params --strategy no_shard", "", 384},
+    {"4", "--offload params --mesh 2x2 --accumulate local", "--reduce_dtype bf16", 384},
+    {"4", "--offload params --reshard_after_forward 2", "--param_dtype bf16 --optimizer sgd", 0},
+    {"4", "--offload params --mesh 2x2", "--freeze h.1.*,*.bias --param_dtype bf16 --fp8 gather", 0}};
+TEST_MPI(schedule_of_offload, 4,
+         "optimizer or parameters on the host, of shards, replicas, kept blocks, local sums: the bits of one without") {
+  SCHEDULE_MODES(schedule_offloads, "nccl mpi", 2);
+}
+TEST_MPI(schedule_of_every_mode_all, 6, "the same modes in 12 orders") {
+  SCHEDULE_MODES(schedule_meshes, "nccl mpi", 12);
+  SCHEDULE_MODES(schedule_layouts, "nccl mpi", 12);
+  SCHEDULE_MODES(schedule_precisions, "nccl mpi", 12);
+  SCHEDULE_MODES(schedule_offloads, "nccl mpi", 12);
+}
+
 // ---- mutants
 // SCHEDULE_LOSE: every rank loses its peers in the last step, which is a replay unless graphs are off.
-// SCHEDULE_COMM, SCHEDULE_EXTRA: what to run; SCHEDULE_SKIP=event|stream: the wait to leave out; SCHEDULE_WAITS: a file
-// to write the waits of this run to.
-TEST_MPI(schedule_once, 2, "two ranks in the orders that show a missing wait: the CPU's bits (also what mutants run)") {
+// SCHEDULE_COMM, SCHEDULE_SHARDING, SCHEDULE_ARITHMETIC: what to run; SCHEDULE_SKIP=event|stream: the wait to leave
+// out; SCHEDULE_WAITS: a file to write the waits of this run to.
+TEST_MPI(schedule_once, 2, "all ranks in the orders that show a missing wait: the CPU's bits (also what mutants run)") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   static Corpus corpus;
   WorldResult r;
-  const char *comm = getenv("SCHEDULE_COMM"), *extra = getenv("SCHEDULE_EXTRA"), *skip = getenv("SCHEDULE_SKIP");
+  const char *comm = getenv("SCHEDULE_COMM"), *skip = getenv("SCHEDULE_SKIP");
+  const char *sharding = getenv("SCHEDULE_SHARDING"), *arithmetic = getenv("SCHEDULE_ARITHMETIC");
+  char extra[512];
+  int rank, world;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
   schedule_corpus(&corpus);
-  const WorldResult one = schedule_reference(&corpus, extra ? extra : "");
+  const WorldResult one = schedule_reference(&corpus, arithmetic ? arithmetic : "");
+  snprintf(extra, sizeof extra, "%s %s", arithmetic ? arithmetic : "", sharding ? sharding : "");
   char event[64] = "", stream[64] = "";
   if (skip && sscanf(skip, "%63[^|]|%63[^|]", event, stream) == 2) emu_skip_waits(event, stream);
+  schedule_variant.passes = true;
   for (int seed = 0; seed < 6 && !test_failures; seed++) {
     emu_set_seed((uint64_t)seed);
-    schedule_run(&r, &corpus, &ops_streams, 2, comm ? comm : "nccl", extra ? extra : "");
+    schedule_run(&r, &corpus, &ops_streams, world, comm ? comm : "nccl", extra);
     schedule_expect(&r, &one, "order %d", seed);
   }
-  int rank;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (!getenv("SCHEDULE_WAITS") || rank) return;
   EmuWait waits[64];
   const int n = emu_waits(waits, 64);
@@ -173,42 +339,44 @@ TEST_MPI(schedule_once, 2, "two ranks in the orders that show a missing wait: th
   for (int i = 0; i < n && f; i++) fprintf(f, "%s|%s\n", waits[i].event, waits[i].stream);
   if (f) fclose(f);
 }
+struct ScheduleCase { int world; const char *comm, *sharding, *arithmetic; };
 // Runs schedule_once under mpirun; returns its exit code.
-static inline int schedule_child(const char *comm, const char *extra, const char *skip, const char *waits) {
+static inline int schedule_child(ScheduleCase k, const char *skip, const char *waits) {
   char self[512], command[1536];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   self[n > 0 ? n : 0] = 0;
-  snprintf(
-      command, sizeof command,
-      "SCHEDULE_COMM='%s' SCHEDULE_EXTRA='%s' SCHEDULE_SKIP='%s' %s%s timeout 60 \"${MPIRUN:-mpirun}\" "
-      "--oversubscribe --bind-to none "
-      "-np 2 '%s' --run schedule_once >'%s/child' 2>&1",
-      comm, extra, skip, waits ? "SCHEDULE_WAITS=" : "", waits ? waits : "", self, test_tmp());
+  snprintf(command, sizeof command,
+           "SCHEDULE_COMM='%s' SCHEDULE_SHARDING='%s' SCHEDULE_ARITHMETIC='%s' SCHEDULE_SKIP='%s' %s%s timeout 60 "
+           "\"${MPIRUN:-mpirun}\" --oversubscribe --bind-to none -np %d '%s' --run schedule_once >'%s/child' 2>&1",
+           k.comm, k.sharding, k.arithmetic, skip, waits ? "SCHEDULE_WAITS=" : "", waits ? waits : "", k.world, self,
+           test_tmp());
   const int status = system(command);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
-static inline void schedule_mutants(const char *comm, const char *extra, int at_least) {
-  char path[256], line[160];
+static inline void schedule_mutants(ScheduleCase k, int at_least) {
+  char path[256], line[160], what[256];
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  snprintf(what, sizeof what, "N=%d --comm %s %s %s", k.world, k.comm, k.sharding, k.arithmetic);
   snprintf(path, sizeof path, "%s/waits", test_tmp());
-  const int code = schedule_child(comm, extra, "", path);
+  const int code = schedule_child(k, "", path);
   FILE *f = fopen(path, "r");
-  REQUIRE(code == 0 && f, "--comm %s %s: the run without mutants fails (exit %d)", comm, extra, code);
+  REQUIRE(code == 0 && f, "%s: the run without mutants fails (exit %d)", what, code);
   int count = 0;
   while (fgets(line, sizeof line, f)) {
     line[strcspn(line, "\n")] = 0;
     count++;
-    const int mutant = schedule_child(comm, extra, line, NULL);
-    EXPECT(mutant != 0, "--comm %s %s: nothing shows that the wait %s is missing", comm, extra, line);
-    EXPECT(mutant != 124, "--comm %s %s: without the wait %s it hangs", comm, extra, line);
+    const int mutant = schedule_child(k, line, NULL);
+    EXPECT(mutant != 0, "%s: nothing shows that the wait %s is missing", what, line);
+    EXPECT(mutant != 124, "%s: without the wait %s it hangs", what, line);
   }
   fclose(f);
-  EXPECT(count >= at_least, "--comm %s %s: %d different waits, %d are in the schedule", comm, extra, count, at_least);
+  EXPECT(count >= at_least, "%s: %d different waits, %d are in the schedule", what, count, at_least);
 }
 TEST(schedule_a_lost_peer_ends_the_wait, "NCCL fails in the background of a step: one line, no endless wait") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   for (const char *extra : {"", "--graph off"}) {
     setenv("SCHEDULE_LOSE", "1", 1);
-    const int code = schedule_child("nccl", extra, "", NULL);
+    const int code = schedule_child(ScheduleCase{2, "nccl", extra, ""}, "", NULL);
     unsetenv("SCHEDULE_LOSE");
     char path[256], said[4096] = "";
     snprintf(path, sizeof path, "%s/child", test_tmp());
@@ -220,15 +388,24 @@ TEST(schedule_a_lost_peer_ends_the_wait, "NCCL fails in the background of a step
   }
 }
 TEST(schedule_needs_every_wait_nccl, "NCCL schedule, eager: leave out any one wait and the result is wrong") {
-  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
-  schedule_mutants("nccl", "--graph off", 9);
+  schedule_mutants(ScheduleCase{2, "nccl", "--graph off", ""}, 9);
 }
 TEST(schedule_needs_every_wait_graph, "NCCL schedule, captured: leave out any one wait and it is refused or wrong") {
-  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
-  schedule_mutants("nccl", "", 9);
+  schedule_mutants(ScheduleCase{2, "nccl", "", ""}, 9);
 }
 TEST(schedule_needs_every_wait_mpi, "staged schedule of --comm mpi: leave out any one wait and the result is wrong") {
-  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
-  schedule_mutants("mpi", "", 3);
-  schedule_mutants("mpi", "--shm off", 3);
+  schedule_mutants(ScheduleCase{2, "mpi", "", ""}, 3);
+  schedule_mutants(ScheduleCase{2, "mpi", "--shm off", ""}, 3);
+}
+TEST(schedule_needs_every_wait_offload, "the same with optimizer or parameters on the host, and of replicas") {
+  schedule_mutants(ScheduleCase{1, "self", "--offload params", ""}, 7);
+  schedule_mutants(ScheduleCase{2, "nccl", "--offload optimizer --strategy no_shard", "--param_dtype bf16"}, 6);
+  schedule_mutants(ScheduleCase{2, "mpi", "--offload params --strategy no_shard", ""}, 3);
+}
+TEST(schedule_needs_every_wait_modes_all, "the same with kept blocks, meshes, local sums") {
+  schedule_mutants(ScheduleCase{4, "nccl", "--reshard_after_forward 2 --graph off", ""}, 9);
+  schedule_mutants(ScheduleCase{4, "nccl", "--mesh 2x2", "--fp8 gather"}, 9);
+  schedule_mutants(ScheduleCase{4, "nccl", "--mesh 2x2 --offload params", "--param_dtype bf16"}, 9);
+  schedule_mutants(ScheduleCase{4, "mpi", "--reshard_after_forward 2", ""}, 3);
+  schedule_mutants(ScheduleCase{4, "mpi", "--mesh 2x2 --offload optimizer", ""}, 3);
 }

@@ -14,7 +14,7 @@ static inline void test_options(Options *o, int world, const char *fmt, ...) {
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  if (!options_parse(o, argc, argv, error, sizeof error) || !options_resolve(o, world, error, sizeof error)) {
+  if (!options_parse(o, argc, argv, error, sizeof error) || !options_resolve(o, world, world, error, sizeof error)) {
     test_fail(__FILE__, __LINE__, "options: %s", error);
     exit(TEST_EXIT_FAILED);
   }
@@ -73,7 +73,7 @@ static inline void fixture_open(Fixture *x, const char *name, const Ops *ops, co
   Fsdp *f = &x->trainer.fsdp;
   for (int p = 0; p < f->params; p++)
     fsdp_write_param(f, STATE_MASTER, p, (const float *)fixture_tensor(x, "param.", f->param[p].name, F32).data);
-  for (int u = 0; u < f->units; u++) fsdp_refresh_params(f, u);
+  fsdp_publish(f);
   fsdp_step_end(f);
 }
 static inline void fixture_close(Fixture *x) {
@@ -176,30 +176,37 @@ TEST_MPI(optimizers_equal_pytorch, 1,
   }
 }
 
+// Losses of ten AdamW steps with clipping, and those of PyTorch's fp64 run.
+static inline void ten_steps(const char *name, const Ops *ops, const char *extra, double loss[10], double want[10]) {
+  static Fixture x;
+  fixture_open(&x, name, ops, extra);
+  Trainer *t = &x.trainer;
+  t->opt.lr = fixture_number(&x, "lr");
+  t->opt.beta1 = fixture_number(&x, "beta1");
+  t->opt.beta2 = fixture_number(&x, "beta2");
+  t->opt.eps = fixture_number(&x, "eps");
+  t->opt.weight_decay = fixture_number(&x, "weight_decay");
+  t->opt.clip = fixture_number(&x, "train_clip");
+  const float *losses = (const float *)fixture_tensor(&x, "losses", "", F32).data;
+  const int32_t *inputs = (const int32_t *)fixture_tensor(&x, "inputs10", "", I32).data;
+  const int32_t *targets = (const int32_t *)fixture_tensor(&x, "targets10", "", I32).data;
+  const int64_t n = t->opt.batch_size * t->model.T;
+  for (int step = 0; step < 10; step++) {
+    *t->host.input = StepInput{(uint32_t)step, (float)t->opt.lr, 0};
+    fixture_forward_backward(&x, inputs + step * n, targets + step * n);
+    trainer_update(t);
+    loss[step] = t->host.state->loss;
+    want[step] = losses[step];
+  }
+  fixture_close(&x);
+}
 TEST_MPI(ten_steps_equal_pytorch, 1, "losses of ten AdamW steps with clipping stay within 1e-5 of PyTorch's fp64 run") {
   for (const char *name : {"tied", "untied"}) for (int i = 0; i <= cpu_best_table(); i++) {
-    static Fixture x;
-    fixture_open(&x, name, cpu_tables[i].ops, "");
-    Trainer *t = &x.trainer;
-    t->opt.lr = fixture_number(&x, "lr");
-    t->opt.beta1 = fixture_number(&x, "beta1");
-    t->opt.beta2 = fixture_number(&x, "beta2");
-    t->opt.eps = fixture_number(&x, "eps");
-    t->opt.weight_decay = fixture_number(&x, "weight_decay");
-    t->opt.clip = fixture_number(&x, "train_clip");
-    const float *want = (const float *)fixture_tensor(&x, "losses", "", F32).data;
-    const int32_t *inputs = (const int32_t *)fixture_tensor(&x, "inputs10", "", I32).data;
-    const int32_t *targets = (const int32_t *)fixture_tensor(&x, "targets10", "", I32).data;
-    const int64_t n = t->opt.batch_size * t->model.T;
-    for (int step = 0; step < 10; step++) {
-      *t->host.input = StepInput{(uint32_t)step, (float)t->opt.lr, 0};
-      fixture_forward_backward(&x, inputs + step * n, targets + step * n);
-      trainer_update(t);
-      const double loss = t->host.state->loss;
-      EXPECT(fabs(loss / want[step] - 1) <= 1e-5, "%s on %s, step %d: loss %.9g, PyTorch's %.9g", name,
-             cpu_tables[i].name, step, loss, want[step]);
-    }
-    fixture_close(&x);
+    double loss[10], want[10];
+    ten_steps(name, cpu_tables[i].ops, "", loss, want);
+    for (int step = 0; step < 10; step++)
+      EXPECT(fabs(loss[step] / want[step] - 1) <= 1e-5, "%s on %s, step %d: loss %.9g, PyTorch's %.9g", name,
+             cpu_tables[i].name, step, loss[step], want[step]);
   }
 }
 
@@ -214,22 +221,24 @@ TEST_MPI(update_unscales_and_clips, 1,
                  "--optimizer sgd --momentum 0 --weight_decay 0 --lr 0.5 --schedule constant --warmup 0 %s", extra);
     trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
     Fsdp *f = &t.fsdp;
-    const int64_t n = f->shard_total;                              // one rank: its shards are everything
+    const int64_t n = f->state_numel;                              // one rank: its shards are everything
     float *before = (float *)malloc(sizeof(float) * (size_t)n);
-    for (int u = 0; u < f->units; u++)
-      memcpy(before + f->shard_at[u], fsdp_shard(f, STATE_MASTER, u), sizeof(float) * (size_t)f->unit[u].shard_numel);
+    for (int u = 0; u < f->units; u++) for (int i = 0; i < f->unit[u].pieces; i++)
+      memcpy(before + f->unit[u].state_base + f->unit[u].piece[i].state_at, fsdp_piece_state(f, STATE_MASTER, u, i),
+             sizeof(float) * (size_t)f->unit[u].piece[i].numel);
     const double scale = 3 * (double)t.loss_scale;
     const StepResult r = train_step(&t, false);
     double squares = 0;
     for (int64_t i = 0; i < n; i++) squares += (double)f->grads[i] * f->grads[i];
     const double norm = sqrt(squares) / scale, factor = (o.clip > 0 ? fmin(1, o.clip / (norm + 1e-6)) : 1) / scale;
     EXPECT(fabs(r.grad_norm / norm - 1) < 1e-12, "%s: the norm is %.17g, must be %.17g", extra, r.grad_norm, norm);
-    for (int u = 0; u < f->units; u++)
-      for (int64_t i = 0; i < f->unit[u].shard_numel; i++) {
-        const double b = before[f->shard_at[u] + i], move = 0.5 * factor * f->grads[f->shard_at[u] + i];
+    for (int u = 0; u < f->units; u++) for (int p = 0; p < f->unit[u].pieces; p++)
+      for (int64_t i = 0; i < f->unit[u].piece[p].numel; i++) {
+        const int64_t at = f->unit[u].state_base + f->unit[u].piece[p].state_at + i;
+        const double b = before[at], move = 0.5 * factor * f->grads[at];
         // Roundings: factor to fp32, gradient times factor, and the fused subtraction: 2 of the move, 1 of the result.
         const double bound = 0x1p-24 * (2.1 * fabs(move) + fabs(b) + fabs(move));
-        const double got = fsdp_shard(f, STATE_MASTER, u)[i];
+        const double got = fsdp_piece_state(f, STATE_MASTER, u, p)[i];
         EXPECT(fabs(got - (b - move)) <= bound, "%s: unit %d element %lld: %.9g, must be %.9g", extra, u, (long long)i,
                got, b - move);
       }
@@ -268,7 +277,8 @@ TEST_MPI(half_gradients_follow_fp32, 1,
   static Corpus corpus;
   test_corpus(&corpus, 500, 8 * 64 + 1, 100);
   float *want = first_gradients(&corpus, cpu_tables[0].ops, "fp32");
-  const Model m = {3, 4, 128, 64, 128, 500, 512, true, 0, HEAD_CHUNK_BYTES};   // positions: those of the preset
+  Model m = {};
+  m.L = 3, m.H = 4, m.C = 128, m.T = 64, m.P = 128, m.V = 500, m.Vp = 512, m.tied = true;      // P: the preset's
   int params;
   Param *param = model_params(&m, &params);
   for (const char *dtype : {"bf16", "fp16"}) for (int i = 0; i <= cpu_best_table(); i++) {
@@ -402,4 +412,31 @@ TEST(sampling_follows_its_distribution,
   // The uniforms are a grid: each frequency is exact to one grid cell.
   EXPECT(abs(count[4] - (int)(draws * exp(1 / 0.7) / z)) <= 1 && abs(count[1] - count[3]) <= 1, "frequencies %d %d %d",
          count[1], count[3], count[4]);
+}
+
+static inline void count_bytes(void *to, const uint8_t *, int) { (*(int *)to)++; }
+TEST_MPI(head_serves_every_pass, 1,
+         "logits are held of as many rows as training needs: evaluation and samples of other shapes, longer and "
+         "shorter, need no more and give the same numbers") {
+  static Corpus corpus;
+  static Trainer t;
+  static int32_t ids[310];
+  test_corpus(&corpus, 50257, 4 * 64 * 2 + 1 + 700, 700);
+  EvalResult first = {};
+  for (const char *more : {"--test_batch_size 4", "--test_batch_size 5", "--test_batch_size 1", "--eval_only"}) {
+    Options o;
+    test_options(&o, 1, "--n_layer 1 --n_head 1 --n_embd 16 --seq_len 64 --n_positions 300 --vocab_size 50257 "
+                 "--batch_size 4 %s", more);
+    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
+    const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
+    if (!first.tokens) first = e;
+    EXPECT(e.loss == first.loss && e.tokens == first.tokens, "%s: loss %.17g over %lld, at first %.17g over %lld", more,
+           e.loss, (long long)e.tokens, first.loss, (long long)first.tokens);
+    int made = 0;
+    trainer_sample(&t, ids, 255, 6, count_bytes, &made);         // past 256 rows, a chunk of training's 256
+    trainer_sample(&t, ids, 299, 3, count_bytes, &made);
+    EXPECT(made == 9, "%s: %d tokens made", more, made);
+    trainer_close(&t);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }

@@ -1,0 +1,244 @@
+// sharding.h: from the options of the groups "sharding" and "precision" and --freeze to FsdpConfig: every mode under
+// the name it has in PyTorch FSDP and DeepSpeed, and a refusal by name of what cannot work or would have no effect.
+// Nothing is allocated before. What the device must be able to do is asked in kernels/agree.h.
+//
+//   sharding_resolve   strategies become a mesh, a number of gather slots and a way to accumulate; what contradicts
+//                      is told
+//   sharding_freeze    marks parameters
+//   sharding_config    the same as numbers
+#pragma once
+
+static Model model_of(const Options *o);         // of resolved shapes
+static bool sharding_freeze(const Options *o, Param *param, int params, char *error, size_t error_bytes);
+
+// Names of one thing. FSDP: torch.distributed.fsdp.ShardingStrategy; ZeRO: DeepSpeed's stages.
+struct StrategyName { const char *name, *is; };
+static const StrategyName strategy_names[] = {{"zero3", "full_shard"}, {"zero2", "shard_grad_op"}, {"ddp", "no_shard"}};
+
+static const char *strategy_of(const Options *o) {
+  for (const StrategyName &s : strategy_names) if (!strcmp(o->strategy, s.name)) return s.is;
+  return o->strategy;
+}
+static bool strategy_is(const Options *o, const char *name) { return !strcmp(strategy_of(o), name); }
+
+// The decimal digits at *text as a number, and *text behind them. False when there are none, or it is above `most`.
+static bool digits_parse(const char **text, int64_t most, int64_t *n) {
+  const char *c = *text;
+  for (*n = 0; *c >= '0' && *c <= '9' && *n <= most; c++) *n = 10 * *n + (*c - '0');
+  const bool any = c > *text;
+  *text = c;
+  return any && *n <= most;
+}
+// "RxS". False when it is none.
+static bool mesh_parse(const char *text, int *replicas, int *shards) {
+  int64_t R, S;
+  if (!digits_parse(&text, INT32_MAX, &R) || *text++ != 'x' || !digits_parse(&text, INT32_MAX, &S)) return false;
+  if (*text || !R || !S) return false;
+  *replicas = (int)R, *shards = (int)S;
+  return true;
+}
+// "min_params:N", N as 100000 or 1e5. False when it is none.
+static bool wrap_parse(const char *text, int64_t *least) {
+  static const char name[] = "min_params:";
+  if (strncmp(text, name, sizeof name - 1)) return false;
+  text += sizeof name - 1;
+  char *end;
+  const double n = *text >= '0' && *text <= '9' ? strtod(text, &end) : 0;
+  if (n < 1 || n > 1e15 || n != floor(n) || *end) return false;
+  *least = (int64_t)n;
+  return true;
+}
+// --reshard_after_forward as a number: 0 off, 1 on, else the ranks that keep a block together; -1: not one of these.
+static int reshard_of(const Options *o) {
+  const char *text = o->reshard_after_forward;
+  int64_t n;
+  if (!strcmp(text, "on") || !strcmp(text, "auto")) return 1;
+  if (!strcmp(text, "off")) return 0;
+  return digits_parse(&text, INT32_MAX, &n) && !*text && n > 1 ? (int)n : -1;
+}
+// Takes the blanks out of --freeze: no name has one, and a list is often written with them.
+static void freeze_trim(char *patterns) {
+  char *to = patterns;
+  for (const char *c = patterns; *c; c++) if (*c != ' ' && *c != '\t') *to++ = *c;
+  *to = 0;
+}
+
+// Mesh and strategy: one follows from the other. ranks_per_host: 0 where hosts differ; it only completes hybrid_shard.
+static bool sharding_resolve_mesh(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
+  int R = 1, S = world;
+  const bool asked = o->mesh[0] || o->given[OPT_mesh];
+  REFUSE(asked && !mesh_parse(o->mesh, &R, &S), "--mesh '%s' is not RxS: R replicas of S shards, like 2x4", o->mesh);
+  REFUSE(asked && R * (int64_t)S != world, "--mesh %s has %lld ranks, there %s %d", o->mesh, (long long)R * S,
+         world > 1 ? "are" : "is", world);
+  if (asked && !o->given[OPT_strategy])
+    strcpy(o->strategy, R == 1 ? "full_shard" : S == 1 ? "no_shard" : "hybrid_shard");
+  const bool hybrid = strategy_is(o, "hybrid_shard"), none = strategy_is(o, "no_shard");
+  REFUSE(asked && none && S != 1, "--strategy %s shards nothing: its mesh is %dx1, not %s", o->strategy, world,
+         o->mesh);
+  REFUSE(asked && !hybrid && !none && R != 1, "--strategy %s has one replica: its mesh is 1x%d, not %s; replicas of "
+         "shards are --strategy hybrid_shard%s", o->strategy, world, o->mesh,
+         strategy_is(o, "full_shard") ? "" : ", with --reshard_after_forward off to keep parameters whole");
+  if (hybrid && !asked) {
+    REFUSE(!ranks_per_host, "--strategy hybrid_shard: hosts have unlike numbers of ranks: give --mesh RxS");
+    REFUSE(ranks_per_host == world && world > 1, "--strategy hybrid_shard shards inside a host and replicates over "
+           "hosts; here is one host: give --mesh RxS, or choose full_shard");
+    REFUSE(ranks_per_host == 1 && world > 1, "--strategy hybrid_shard shards inside a host; here each has one rank: "
+           "give --mesh RxS, or choose full_shard or no_shard");
+    R = world / ranks_per_host, S = ranks_per_host;
+  }
+  if (none) R = world, S = 1;
+  o->replicas = R, o->shards = S;                // --mesh stays as it was given: a checkpoint says nothing of ranks
+  return true;
+}
+// Number of units that lie inside a block. 0: everything is gathered together, before the first block.
+static int sharding_block_units(const Options *o) {
+  int64_t least = 0;
+  if (!strcmp(o->wrap, "block")) return (int)o->n_layer;
+  if (!wrap_parse(o->wrap, &least)) return 0;
+  const Model m = model_of(o);
+  int params, units, inside = 0;
+  Param *param = model_params(&m, &params);
+  Unit *unit = units_wrap(param, params, WRAP_MIN_PARAMS, least, &units);
+  for (int u = 0; u < units; u++) inside += unit[u].stage != 0;
+  free(unit);
+  free(param);
+  return inside;
+}
+// What is asked of gathers although nothing is gathered block by block.
+static bool sharding_check_gathers(const Options *o, int world, char *error, size_t error_bytes) {
+  const int S = o->shards;
+  const bool none = strategy_is(o, "no_shard"), reshards = o->given[OPT_reshard_after_forward];
+  const char *asked = o->given[OPT_gather_slots] ? "gather_slots" : reshards ? "reshard_after_forward" : NULL;
+  const bool in_place = (none || (S == 1 && world > 1)) && strcmp(o->offload, "params");
+  REFUSE(in_place && asked, "--%s %s has every parameter whole on each rank: --%s has nothing to do",
+         o->given[OPT_mesh] && !o->given[OPT_strategy] ? "mesh" : "strategy",
+         o->given[OPT_mesh] && !o->given[OPT_strategy] ? o->mesh : o->strategy, asked);
+  const bool stays = o->given[OPT_gather_slots] || (reshards && reshard_of(o));
+  REFUSE(stays && !sharding_block_units(o), "--wrap %s leaves no unit inside a block: all is gathered once a step and "
+         "stays whole, --%s has nothing to do", o->wrap, asked);
+  return true;
+}
+// Gather slots, resharding, accumulation: what the strategy asks for, and what contradicts it.
+static bool sharding_resolve_slots(Options *o, int world, char *error, size_t error_bytes) {
+  const int S = o->shards;
+  int64_t least;
+  const bool zero1 = strategy_is(o, "zero1"), keeps = strategy_is(o, "shard_grad_op") || zero1;
+  const int reshard = reshard_of(o);
+  REFUSE(strcmp(o->wrap, "block") && strcmp(o->wrap, "model") && !wrap_parse(o->wrap, &least),
+         "--wrap '%s' is not block, model or min_params:N, N a whole number from 1 on", o->wrap);
+  REFUSE(reshard < 0, "--reshard_after_forward '%s' is not on, off or a number of ranks from 2 on",
+         o->reshard_after_forward);
+  REFUSE(keeps && o->given[OPT_reshard_after_forward] && reshard,
+         "--strategy %s keeps parameters whole after forward: it does not go with --reshard_after_forward %s",
+         o->strategy, o->reshard_after_forward);
+  if (!sharding_check_gathers(o, world, error, error_bytes)) return false;
+  REFUSE(reshard > 1 && (S % reshard || reshard == S), "--reshard_after_forward %d: a shard group has %d rank%s; the "
+         "number must divide that and be less", reshard, S, S > 1 ? "s" : "");
+  const bool whole = keeps || !reshard;
+  REFUSE(whole && o->given[OPT_gather_slots] && o->gather_slots < o->n_layer,
+         "--%s %s keeps all %lld blocks whole: --gather_slots %lld does not go with it", keeps ? "strategy" :
+         "reshard_after_forward", keeps ? o->strategy : "off", (long long)o->n_layer, (long long)o->gather_slots);
+  o->gather_slots = whole ? o->n_layer : min64(o->gather_slots, o->n_layer);
+  REFUSE(reshard > 1 && o->gather_slots == o->n_layer, "--reshard_after_forward %d has nothing to do: %lld block%s "
+         "stay%s whole in as many --gather_slots", reshard, (long long)o->n_layer,
+         o->n_layer > 1 ? "s" : "", o->n_layer > 1 ? "" : "s");
+  if (!strcmp(o->reshard_after_forward, "auto")) strcpy(o->reshard_after_forward, whole ? "off" : "on");
+  REFUSE(zero1 && o->given[OPT_accumulate] && strcmp(o->accumulate, "local"),
+         "--strategy zero1 adds gradients up whole and reduces once a step: it does not go with --accumulate %s",
+         o->accumulate);
+  if (zero1) strcpy(o->accumulate, "local");
+  return true;
+}
+// What needs the device's kind, as far as it was named, and what training only has.
+static bool sharding_check_device(const Options *o, char *error, size_t error_bytes) {
+  const bool trains = !o->eval_only && !o->sample_only, cpu = !strcmp(o->device, "cpu");
+  const bool offloads = strcmp(o->offload, "none"), matmul = !strcmp(o->fp8, "matmul");
+  REFUSE(cpu && offloads, "--offload %s needs --device cuda: a CPU's parameters lie in host memory already",
+         o->offload);
+  REFUSE(offloads && !trains, "--offload is for training: it does not go with --%s",
+         o->eval_only ? "eval_only" : "sample_only");
+  REFUSE(offloads && !strcmp(o->graph, "on"),
+         "--graph on does not go with --offload: the host's optimizer cannot be captured");
+  REFUSE(cpu && matmul, "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here");
+  REFUSE(matmul && strcmp(o->buffer_dtype, "bf16"), "--fp8 matmul computes in bf16 beside it: it needs --buffer_dtype "
+         "bf16 (or --param_dtype bf16), not %s", o->buffer_dtype);
+  const int64_t rows[] = {o->batch_size * o->seq_len, o->test_batch_size * o->seq_len};
+  for (int64_t r : rows)
+    REFUSE(matmul && !o->sample_only && r % 16, "--fp8 matmul needs batches of a multiple of 16 tokens, not of %lld: "
+           "change --seq_len, --batch_size or --test_batch_size", (long long)r);
+  REFUSE(matmul && o->n_embd % 16, "--fp8 matmul needs an --n_embd that 16 divides, not %lld", (long long)o->n_embd);
+  return true;
+}
+// Whether --freeze can be done.
+static bool sharding_check_freeze(Options *o, char *error, size_t error_bytes) {
+  const bool asked = o->freeze[0] != 0;
+  freeze_trim(o->freeze);
+  if (!asked) return true;
+  REFUSE(!o->freeze[strspn(o->freeze, ",")], "--freeze '%s' names no parameter", o->freeze);
+  const Model m = model_of(o);
+  int params;
+  Param *param = model_params(&m, &params);
+  const bool ok = sharding_freeze(o, param, params, error, error_bytes);
+  free(param);
+  return ok;
+}
+
+// Completes and checks what needs neither device nor data. ranks_per_host: 0 where hosts differ. False with one line in
+// `error`.
+static bool sharding_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
+  if (!strcmp(o->buffer_dtype, "auto")) strcpy(o->buffer_dtype, o->param_dtype);
+  return sharding_resolve_mesh(o, world, ranks_per_host, error, error_bytes) &&
+         sharding_resolve_slots(o, world, error, error_bytes) && sharding_check_device(o, error, error_bytes) &&
+         sharding_check_freeze(o, error, error_bytes);
+}
+
+static MeshShape mesh_shape_of(const Options *o) {
+  MeshShape m = {};
+  const int reshard = reshard_of(o);
+  m.replicas = o->replicas, m.shards = o->shards;
+  m.kept = reshard > 1 ? reshard : 0;
+  return m;
+}
+
+// The lowest block whose backward is needed: the lowest with something to train, 0 where embeddings train, L for none.
+static int first_backward_of(const Model *m, const Param *param, int params) {
+  int first = m->L;
+  for (int i = 0; i < params; i++) {
+    const bool embedding = i == WTE || i == WPE;
+    if (param[i].frozen || (!param[i].stage && !embedding)) continue;
+    first = (int)min64(first, embedding ? 0 : param[i].stage - 1);
+  }
+  return first;
+}
+
+// Marks what --freeze names. False with one line in `error`.
+static bool sharding_freeze(const Options *o, Param *param, int params, char *error, size_t error_bytes) {
+  return !o->freeze[0] || params_freeze(param, params, o->freeze, error, error_bytes);
+}
+
+// The resolved options as numbers. param: after sharding_freeze.
+static FsdpConfig sharding_config(const Options *o, const Model *m, const Param *param, int params, CommKind comm) {
+  FsdpConfig c = {};
+  c.param_dtype = dtype_named(o->param_dtype);
+  c.compute_dtype = dtype_named(o->buffer_dtype);
+  c.wire_dtype = dtype_named(o->reduce_dtype);
+  c.mesh = mesh_shape_of(o);
+  c.layout = !strcmp(o->shard, "dim0") ? SHARD_DIM0 : SHARD_FLAT;
+  c.wrap = !strcmp(o->wrap, "block") ? WRAP_BLOCK : !strcmp(o->wrap, "model") ? WRAP_MODEL : WRAP_MIN_PARAMS;
+  if (c.wrap == WRAP_MIN_PARAMS) wrap_parse(o->wrap, &c.wrap_least);
+  c.blocks = m->L;
+  c.gather_slots = (int)min64(o->gather_slots, m->L);
+  c.first_backward = first_backward_of(m, param, params);
+  c.local = !strcmp(o->accumulate, "local");
+  c.fp8 = !strcmp(o->fp8, "gather") ? FP8_GATHER : !strcmp(o->fp8, "matmul") ? FP8_MATMUL : FP8_OFF;
+  c.offload = !strcmp(o->offload, "optimizer") ? OFFLOAD_OPTIMIZER : !strcmp(o->offload, "params") ? OFFLOAD_PARAMS
+                                                                                                  : OFFLOAD_NONE;
+  c.microbatches = o->grad_accum;
+  c.optimizer = !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+  c.comm = comm;
+  c.windows = strcmp(o->shm, "off");
+  c.copies = !strcmp(o->shm, "copy");
+  c.native_reduce = !strcmp(o->reduce, "native");
+  c.weights_only = o->eval_only || o->sample_only;
+  return c;
+}

@@ -1,0 +1,203 @@
+// bench_ops: where the time of a training step goes, op by op, and how near each op comes to this machine's limits.
+//   build/bench_ops --model small --batch_size 32 --data random [any other option of train_gpt_fsdp]
+//
+// The trainer's own steps run with a table of ops whose entries note the time and call the real ones. Per op and shape:
+// calls and milliseconds a step, its share of the step, GFLOP/s (operations that the formula needs: the causal half of
+// attention), GB/s (every operand once), and the per cent of the limit: the time that the measured peaks of
+// dev/cpu_peaks.h would need for its operations or its bytes, whichever is longer, over the time it took. Operands that
+// still lie in a cache can exceed 100 % of the memory's. Of --max_steps (8) the step with the median time is shown; the
+// first one, which touches its memory, is left out. CPU only: on a GPU calls return before their work is done.
+#define TRAINER_AS_LIBRARY 1
+#include "train_gpt_fsdp.cu"
+#include "dev/cpu_peaks.h"
+
+struct OpWork { double flops, bytes; };
+struct OpRow { char name[64]; int calls; double ms, flops, bytes; bool half; };
+enum { MOST_ROWS = 96 };
+struct OpTable { OpRow row[MOST_ROWS]; int rows; double ms; };
+static const Ops *real_ops;
+static OpTable now_table;
+
+static double bytes_of(Tensor t) { return t.data ? (double)numel(t) * (double)dtype_bytes(t.dtype) : 0; }
+static void op_note(const char *op, Tensor shape, int64_t more, double start, OpWork w, bool half) {
+  const double ms = now_ms() - start;
+  char name[sizeof(OpRow::name)];
+  int n = snprintf(name, sizeof name, "%s", op);
+  for (int i = 0; i < shape.ndim; i++)
+    n += snprintf(name + n, sizeof name - (size_t)n, "%s%lld", i ? "," : " ", (long long)shape.shape[i]);
+  if (more) snprintf(name + n, sizeof name - (size_t)n, ",%lld", (long long)more);
+  OpTable *t = &now_table;
+  int i = 0;
+  while (i < t->rows && strcmp(t->row[i].name, name)) i++;
+  CHECK(i < MOST_ROWS, "more than %d ops and shapes", (int)MOST_ROWS);
+  OpRow *r = &t->row[i];
+  if (i == t->rows) { t->rows++; *r = OpRow{}; strcpy(r->name, name); }
+  r->calls++;
+  r->ms += ms;
+  r->flops += w.flops;
+  r->bytes += w.bytes;
+  r->half = half;
+}
+
+// TIMED(op, parameters, their names, the tensor whose shape names the row, one more dimension or 0, operations, bytes,
+// whether its products are of two-byte numbers): a function timed_<op> that calls the real op and notes it.
+#define TIMED(op, params, args, shape, more, flops, bytes, half) \
+  static void timed_##op params { \
+    const double start = now_ms(); \
+    real_ops->op args; \
+    op_note(#op, shape, more, start, OpWork{flops, bytes}, half); \
+  }
+static double product(Tensor a, int64_t k) { return 2.0 * (double)numel(a) * (double)k; }
+static double triangle(Tensor out) { return (double)numel(out) * (double)out.shape[1]; }      // B T^2 C
+static const Tensor any_shape = {};              // rows of ops whose pieces differ in size
+
+TIMED(matmul_forward, (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e), (c, out, in, weight, e), out,
+      in.shape[1], product(out, in.shape[1]), bytes_of(out) + bytes_of(in) + bytes_of(weight) + bytes_of(e.gelu),
+      in.dtype != F32)
+TIMED(matmul_backward_input, (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre), (c, din, dout, weight, pre),
+      din, dout.shape[1],
+      product(din, dout.shape[1]), bytes_of(din) + bytes_of(dout) + bytes_of(weight) + bytes_of(pre),
+      dout.dtype != F32)
+TIMED(matmul_backward_weight, (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode),
+      (c, dweight, dbias, dout, in, mode), dweight, dout.shape[0],
+      product(dweight, dout.shape[0]), bytes_of(dweight) * (mode == ADD ? 2 : 1) + bytes_of(dout) + bytes_of(in),
+      in.dtype != F32)
+TIMED(attention_forward, (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int H, Dropout d), (c, out, lse, qkv, H, d),
+      out, H, 2 * triangle(out), bytes_of(out) + bytes_of(lse) + bytes_of(qkv), qkv.dtype != F32)
+TIMED(attention_backward, (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int H, Dropout d),
+      (c, dqkv, dout, qkv, out, lse, H, d), out, H,
+      5 * triangle(out), bytes_of(dqkv) + bytes_of(dout) + bytes_of(qkv) + bytes_of(out) + bytes_of(lse),
+      qkv.dtype != F32)
+TIMED(embedding_forward, (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout d),
+      (c, out, tokens, wte, wpe, d), out, 0, 0, 2 * bytes_of(out), false)
+TIMED(embedding_backward, (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout d, Accumulate m),
+      (c, dwte, dwpe, dout, tokens, d, m), dout, 0, 0, bytes_of(dout) * 3, false)
+TIMED(layernorm_forward, (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor w, Tensor b),
+      (c, out, mean, rstd, in, w, b), out, 0, 0, 2 * bytes_of(out), false)
+TIMED(residual_layernorm_forward,
+      (Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor branch, Tensor w, Tensor b,
+       Dropout d), (c, residual, out, mean, rstd, in, branch, w, b, d), out, 0, 0, 4 * bytes_of(out), false)
+TIMED(layernorm_backward,
+      (Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dw, Tensor db, Tensor dout, Tensor residual, Tensor w,
+       Tensor mean, Tensor rstd, Dropout d, Accumulate m),
+      (c, dresidual, dbranch, dw, db, dout, residual, w, mean, rstd, d, m), dout, 0, 0,
+      bytes_of(dout) * (dbranch.data && dbranch.data != dresidual.data ? 5 : 4), false)
+TIMED(gelu_forward, (Ctx *c, Tensor out, Tensor in), (c, out, in), out, 0, 0, bytes_of(out) + bytes_of(in), false)
+TIMED(cross_entropy_forward_backward,
+      (Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int64_t vocab, float scale),
+      (c, losses, dlogits, logits, targets, vocab, scale), logits, 0, 0, bytes_of(logits) + bytes_of(dlogits), false)
+TIMED(adamw_update, (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a),
+      (c, param, master, m, v, grad, a), any_shape, 0,
+      0, 2 * (bytes_of(master) + bytes_of(m) + bytes_of(v)) + bytes_of(grad) +
+              (param.data != master.data ? bytes_of(param) : 0), false)
+TIMED(sgd_update, (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a),
+      (c, param, master, momentum, grad, a), any_shape, 0,
+      0, 2 * (bytes_of(master) + bytes_of(momentum)) + bytes_of(grad), false)
+TIMED(norm_accumulate, (Ctx *c, int64_t *limbs, Tensor grad), (c, limbs, grad), any_shape, 0, 0, bytes_of(grad), false)
+TIMED(convert, (Ctx *c, Tensor out, Tensor in), (c, out, in), any_shape, 0, 0, bytes_of(out) + bytes_of(in), false)
+TIMED(accumulate, (Ctx *c, Tensor sum, Summands in, Accumulate m), (c, sum, in, m), any_shape, 0, 0,
+      bytes_of(sum) * (m == ADD ? 2 : 1) + (double)numel(sum) * in.count * (double)dtype_bytes(in.dtype), false)
+TIMED(copy, (Ctx *c, void *to, const void *from, size_t n), (c, to, from, n), any_shape, 0, 0, 2.0 * (double)n, false)
+TIMED(zero, (Ctx *c, void *to, size_t n), (c, to, n), any_shape, 0, 0, (double)n, false)
+
+static Ops timed_table(const Ops *real) {
+  Ops t = *(real_ops = real);
+  t.matmul_forward = timed_matmul_forward;
+  t.matmul_backward_input = timed_matmul_backward_input;
+  t.matmul_backward_weight = timed_matmul_backward_weight;
+  t.attention_forward = timed_attention_forward;
+  t.attention_backward = timed_attention_backward;
+  t.embedding_forward = timed_embedding_forward;
+  t.embedding_backward = timed_embedding_backward;
+  t.layernorm_forward = timed_layernorm_forward;
+  t.residual_layernorm_forward = timed_residual_layernorm_forward;
+  t.layernorm_backward = timed_layernorm_backward;
+  t.gelu_forward = timed_gelu_forward;
+  t.cross_entropy_forward_backward = timed_cross_entropy_forward_backward;
+  t.adamw_update = timed_adamw_update;
+  t.sgd_update = timed_sgd_update;
+  t.norm_accumulate = timed_norm_accumulate;
+  t.convert = timed_convert;
+  t.accumulate = timed_accumulate;
+  t.copy = timed_copy;
+  t.zero = timed_zero;
+  return t;
+}
+
+static int longer_first(const void *a, const void *b) {
+  const double x = ((const OpRow *)a)->ms, y = ((const OpRow *)b)->ms;
+  return x < y ? 1 : x > y ? -1 : 0;
+}
+static void print_table(const OpTable *t, double fp32, double half, double memory, int64_t tokens) {
+  OpTable s = *t;
+  double ops = 0;
+  qsort(s.row, (size_t)s.rows, sizeof *s.row, longer_first);
+  printf("%-52s %5s %9s %6s %8s %7s %8s\n", "op and shape", "calls", "ms", "share", "GFLOP/s", "GB/s", "of limit");
+  for (int i = 0; i < s.rows; i++) {
+    const OpRow *r = &s.row[i];
+    const double by_flops = r->flops / (r->half ? half : fp32) * 1e-6, by_bytes = r->bytes / memory * 1e-6;
+    ops += r->ms;
+    if (r->ms < 1e-3 * s.ms) continue;           // a thousandth of the step
+    printf("%-52s %5d %9.2f %5.1f%% ", r->name, r->calls, r->ms, 100 * r->ms / s.ms);
+    if (r->flops > 0) printf("%8.1f ", r->flops / r->ms * 1e-6);
+    else printf("%8s ", "-");
+    printf("%7.1f %7.0f%%\n", r->bytes / r->ms * 1e-6, 100 * (by_flops > by_bytes ? by_flops : by_bytes) / r->ms);
+  }
+  printf("%-52s %5s %9.2f %5.1f%%\n", "outside ops", "", s.ms - ops, 100 * (s.ms - ops) / s.ms);
+  printf("%-52s %5s %9.2f         %.0f tokens/s of this rank\n", "step", "", s.ms, (double)tokens / s.ms * 1e3);
+}
+
+static int slower_last(const void *a, const void *b) {
+  const double x = ((const OpTable *)a)->ms, y = ((const OpTable *)b)->ms;
+  return x < y ? -1 : x > y ? 1 : 0;
+}
+int main(int argc, char **argv) {
+  static Options o;
+  static Start start;
+  static Trainer t;
+  static Corpus corpus;
+  static OpTable step[64];
+  char error[2048] = "";
+  int rank, world;
+  who_am_i = "bench_ops";
+  die_hook = die_everywhere;
+  options_parse(&o, argc, argv, error, sizeof error);
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  strcpy(o.device, "cpu");
+  const int steps = o.max_steps ? (int)min64(o.max_steps, 64) : 8;
+  o.max_steps = steps + 1;
+  if (!error[0]) options_resolve(&o, world, world, error, sizeof error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  Device device = agree_on_device(&o, MPI_COMM_WORLD, MPI_COMM_WORLD);
+  const Ops timed = timed_table(device.ops);
+  device.ops = &timed;
+  bool shared;
+  const int threads = o.threads ? (int)o.threads : take_fair_share_of_cores(rank, world, &shared);
+  void *image;
+  load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
+  const double fp32 = cpu_peak_fp32(timed.name, threads), half = cpu_peak_bf16(timed.name, threads);
+  const double memory = cpu_peak_memory(threads);
+  for (int s = -1; s < steps; s++) {
+    now_table = OpTable{};
+    const double begin = now_ms();
+    train_step(&t, 0);
+    now_table.ms = now_ms() - begin;
+    if (s >= 0) step[s] = now_table;
+  }
+  qsort(step, (size_t)steps, sizeof *step, slower_last);
+  if (!rank) {
+    printf("\n%s, %s, table %s, %d rank%s of %d threads, batch %lld x %lld x %lld\n", o.model, o.buffer_dtype,
+           timed.name, world, world > 1 ? "s" : "", threads, (long long)o.batch_size, (long long)o.seq_len,
+           (long long)o.grad_accum);
+    printf("limits of a rank, measured: fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, memory %.1f GB/s\n", fp32, half, memory);
+    print_table(&step[steps / 2], fp32, half, memory, o.batch_size * o.seq_len * o.grad_accum);
+  }
+  trainer_close(&t);
+  corpus_free(&corpus);
+  free(image);
+  MPI_Finalize();
+  return 0;
+}

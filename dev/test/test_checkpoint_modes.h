@@ -1,0 +1,411 @@
+// test_checkpoint_modes.h: a checkpoint knows no mode. What one mode saves is what one plain rank saves, byte for byte,
+// and any other mode goes on from it as the run that was never interrupted, bit for bit: meshes, layouts, wrapping,
+// slots, resharding, recomputation, messages, with every storage dtype and with frozen parameters. The first replica
+// writes, each byte is written once, and a snapshot takes what its formula says. Exports and imports know no modes
+// either.
+
+// kept: arithmetic, which the checkpoint remembers. Then the ranks and the options of the run that saves and of the one
+// that goes on.
+struct ResumeModes {
+  const char *kept;
+  int N;
+  const char *saving;
+  int M;
+  const char *loading;
+  int saved_after;
+  ResumePoke poke;
+};
+
+static inline void resume_mode(const Corpus *corpus, const ResumeModes *row) {
+  const ResumeVariant saving = {row->kept, row->saving, row->saved_after, row->poke};
+  const ResumeVariant loading = {row->kept, row->loading, row->saved_after, row->poke};
+  char what[512];
+  const ResumeTrace want = resume_reference(corpus, &saving);
+  snprintf(what, sizeof what, "%s: %d ranks %s, then %d ranks %s", row->kept, row->N, row->saving, row->M,
+           row->loading);
+  resume_save_at(row->N, corpus, &saving, &want, what);
+  MPI_Barrier(MPI_COMM_WORLD);
+  resume_load_at(row->M, corpus, &loading, &want, ckpt_path("saved"), what);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (!ckpt_rank()) { ckpt_remove(ckpt_path("saved")); ckpt_remove(ckpt_path("resumed")); }
+}
+static inline void resume_modes(std::initializer_list<ResumeModes> rows) {
+  static Corpus corpus;
+  resume_corpus(&corpus);
+  for (const ResumeModes &row : rows) resume_mode(&corpus, &row);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// A width of 15 over six ranks of dim 0: three rows each, none for the last one.
+TEST_MPI(checkpoints_know_no_layout, 6,
+         "saved flat and loaded by dim 0 with uneven and empty shards, and back; one unit, a unit a block, units by "
+         "size: files are one rank's, and the run goes on to the bit") {
+  resume_modes({{"--n_embd 15", 4, "", 6, "--shard dim0", 2, POKE_NONE},
+                {"--n_embd 15 --optimizer sgd --tie_head off", 6, "--shard dim0 --save_async", 1, "", 3, POKE_NONE},
+                {"", 3, "--wrap model --shard dim0", 4, "--wrap min_params:5000 --save_async", 2, POKE_NONE},
+                {"--param_dtype bf16 --reduce_dtype bf16", 2, "--wrap min_params:200 --save_async", 6,
+                 "--wrap model --shard dim0", 3, POKE_NONE}});
+}
+TEST_MPI(checkpoints_know_no_mesh, 6,
+         "full_shard, no_shard, hybrid 2 x 2, 2 x 3 and 3 x 2, zero1: saved under one, in the background or at once, "
+         "each goes on from another") {
+  resume_modes({{"", 6, "", 4, "--strategy no_shard --save_async", 2, POKE_NONE},
+                {"", 4, "--mesh 2x2 --save_async", 6, "--mesh 2x3 --shard dim0", 3, POKE_NONE},
+                {"--batch_size 2", 6, "--mesh 3x2", 6, "--strategy zero1 --accumulate local", 2, POKE_NONE},
+                {"--batch_size 4 --optimizer sgd", 3, "--strategy zero1 --save_async", 3, "--accumulate sharded", 3,
+                 POKE_NONE}});
+}
+TEST_MPI(checkpoints_know_no_schedule, 6,
+         "zero2, blocks kept by groups, one slot, GELU or blocks recomputed, by messages, around skipped steps: saved "
+         "under one, each goes on from another") {
+  resume_modes({{"--param_dtype fp16", 6, "--mesh 2x3 --shm off --recompute gelu", 3, "--strategy no_shard", 2,
+                 POKE_OVERFLOW},
+                {"--param_dtype bf16", 6, "--reshard_after_forward 2 --gather_slots 1 --shm copy", 4,
+                 "--reshard_after_forward 2 --shard dim0 --recompute block", 3, POKE_NONE},
+                {"--optimizer sgd", 3, "--strategy shard_grad_op --save_async", 6, "--mesh 3x2 --wrap model", 3,
+                 POKE_NONE}});
+}
+TEST_MPI(checkpoints_keep_every_dtype, 6,
+         "fp32 computed in bf16 or fp16, bf16 in fp32, matrices gathered in E4M3: masters are saved, whatever is "
+         "stored") {
+  resume_modes({{"--param_dtype fp32 --buffer_dtype bf16", 4, "--mesh 2x2", 3, "--shard dim0 --save_async", 2,
+                 POKE_NONE},
+                {"--param_dtype fp32 --buffer_dtype fp16 --optimizer sgd", 2, "--save_async", 4, "--mesh 2x2", 3,
+                 POKE_DOUBLE},
+                {"--param_dtype bf16 --buffer_dtype fp32 --reduce_dtype bf16", 2, "--save_async", 6, "--mesh 2x3", 3,
+                 POKE_NONE},
+                {"--param_dtype bf16 --reduce_dtype bf16 --fp8 gather", 4, "--mesh 2x2 --save_async", 6,
+                 "--shard dim0 --shm off", 2, POKE_NONE},
+                {"--fp8 gather --optimizer sgd", 3, "--wrap model", 2, "--strategy no_shard", 3, POKE_NONE}});
+}
+TEST_MPI(checkpoints_keep_what_is_frozen, 6,
+         "frozen bf16 and E4M3 without masters, all but biases, all blocks: values that they stand for are saved, are "
+         "loaded again as they were, and have no moments") {
+  resume_modes({{"--freeze wte,wpe,h.0.* --param_dtype bf16", 3, "--shard dim0", 4, "--mesh 2x2 --save_async", 2,
+                 POKE_NONE},
+                {"--freeze h.0.*,h.1.attn.* --param_dtype bf16 --fp8 gather", 2, "--save_async", 6,
+                 "--mesh 2x3 --shard dim0", 2, POKE_NONE},
+                {"--freeze *.weight", 6, "--strategy no_shard --save_async", 3, "--wrap model", 3, POKE_NONE},
+                {"--freeze h.* --fp8 gather --optimizer sgd --tie_head off", 4, "--mesh 2x2", 6,
+                 "--shard dim0 --save_async --wrap min_params:5000", 3, POKE_NONE}});
+}
+
+// ---- bytes ----------------------------------------------------------------------------------------------------------
+// A fresh run of any mode on `comm`, below TEST_TMP/NAME, after one step.
+static inline void ckpt_begin(Trainer *t, Saver *saver, const Corpus *corpus, MPI_Comm comm, const char *kept,
+                              const char *own, const char *name) {
+  const ResumeVariant v = {kept, own, 0, POKE_NONE};
+  resume_begin(t, saver, corpus, comm, &v, ckpt_path("%s", name));
+  train_step(t, false);
+}
+// Flat shards begin and end where parameters do or at multiples of 128 elements: together the ranks of a replica take
+// each state of each parameter in whole lines of that many, and the other replicas nothing.
+static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
+  const Fsdp *f = &t->fsdp;
+  const Store *s = &t->store;
+  const int64_t moments = f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1;
+  int64_t want = 0, last = -1;
+  long long own = store_snapshot_bytes(f), all = 0;
+  for (int p = 0; p < f->params; p++)
+    want += round_up(f->param[p].numel_padded, 128) * 4 * (f->param[p].frozen ? 1 : 1 + moments);
+  MPI_Allreduce(&own, &all, 1, MPI_LONG_LONG, MPI_SUM, f->mesh.comm);
+  EXPECT(all == want, "%s: the ranks' snapshots have %lld bytes, all states %lld", what, all, (long long)want);
+  EXPECT(!own == (f->mesh.replicate.me > 0), "%s: the snapshot of replica %d has %lld bytes", what,
+         f->mesh.replicate.me, own);
+  for (int i = 0; i < MAP_STATES * f->params && own; i++) {
+    EXPECT(s->snapshot_at[i] >= last && s->snapshot_at[i] % 128 == 0 && s->snapshot_at[i] * 4 <= own,
+           "%s: run %d of the snapshot is at %lld", what, i, (long long)s->snapshot_at[i]);
+    last = s->snapshot_at[i];
+  }
+  const char *end = s->memory + s->bytes;
+  EXPECT(s->snapshot + own <= (char *)s->records && (char *)(s->checksums + s->blocks) <= end &&
+             (char *)(s->checksums + s->blocks) > end - 256, "%s: the parts of the store's memory overlap", what);
+}
+// The tensors of a file are those of the wanted states; a frozen parameter is among the weights only.
+static inline void ckpt_expect_tensors(const Trainer *t, const char *directory, const char *what) {
+  const Fsdp *f = &t->fsdp;
+  for (int file = 0; file < CHECKPOINT_FILES; file++) {
+    SafetensorsFile there;
+    char path[MAP_PATH_BYTES], name[128];
+    int found = 0, want = 0;
+    path_join(path, sizeof path, directory, checkpoint_files[file]);
+    REQUIRE(safetensors_open(&there, path), "%s: %s", what, there.error);
+    for (int p = 0; p < f->params; p++) for (const char *prefix : {"", "exp_avg.", "exp_avg_sq.", "momentum_buffer."}) {
+      const bool sgd = f->cfg.optimizer == OPTIMIZER_SGD, mine = file == (prefix[0] != 0);
+      const bool due = mine && (!prefix[0] || (!f->param[p].frozen && sgd == !strcmp(prefix, "momentum_buffer.")));
+      bool has = false;
+      snprintf(name, sizeof name, "%s%s", prefix, f->param[p].name);
+      for (int i = 0; i < there.count; i++) has = has || !strcmp(there.tensor[i].name, name);
+      EXPECT(has == due, "%s: %s %s tensor %s", what, path, has ? "has" : "lacks", name);
+      found += has;
+      want += due;
+    }
+    EXPECT(there.count == want && found == want, "%s: %s has %d tensors, not %d", what, path, there.count, want);
+    safetensors_close(&there);
+  }
+}
+TEST_MPI(the_first_replica_writes_each_byte_once, 6,
+         "every mesh and freezing, in the background: planned memory is taken; snapshots are all states in whole lines "
+         "and none for other replicas; frozen parameters have no moments in the file") {
+  static Corpus corpus;
+  static Trainer t;
+  static Saver saver;
+  static Log log;
+  MPI_Comm comm;
+  resume_corpus(&corpus);
+  const struct { int N; const char *kept, *mesh; } rows[] = {
+      {6, "", ""}, {6, "--freeze wte,h.1.mlp.* --param_dtype bf16 --fp8 gather", "--mesh 2x3"},
+      {6, "--optimizer sgd --freeze *.bias,h.2.*", "--mesh 3x2"}, {4, "--freeze h.*", "--strategy no_shard"}};
+  for (const auto &row : rows) {
+    char what[256], own[128];
+    snprintf(what, sizeof what, "%d ranks %s %s", row.N, row.kept, row.mesh);
+    snprintf(own, sizeof own, "%s --save_async", row.mesh);
+    if (ckpt_world(row.N, &comm)) {
+      ckpt_begin(&t, &saver, &corpus, comm, row.kept, own, "out");
+      ckpt_expect_snapshot(&t, what);
+      EXPECT(saver_save(&saver, &log, true, false) && saver_finish(&saver, &log), "%s: %s", what,
+             t.store.result->error);
+      ckpt_expect_bytes(what, &t, saver_path(&saver));
+      EXPECT(!t.fsdp.mesh.replicate.me || !t.store.bytes_done, "%s: replica %d wrote %lld bytes", what,
+             t.fsdp.mesh.replicate.me, (long long)t.store.bytes_done);
+      if (!t.fsdp.mesh.rank) ckpt_expect_tensors(&t, saver_path(&saver), what);
+      trainer_close(&t);
+      MPI_Comm_free(&comm);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!ckpt_rank()) ckpt_remove(ckpt_path("out"));
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// ---- weights for other programs, and from them ----------------------------------------------------------------------
+// Makes the first element of every parameter far larger than the rest: shards of one matrix then have unlike maxima.
+// Collective.
+static inline void ckpt_plant(Fsdp *f) {
+  const float large = 2.0f;
+  Run run;
+  for (int p = 0; p < f->params; p++)
+    if (shard_run(&f->unit[f->param[p].unit], &f->param[p], f->mesh.shard.me, &run) && !run.in_range)
+      fsdp_set_own(f, STATE_MASTER, p, 0, &large, 1, PASS_STORE);
+  fsdp_publish(f);
+  fsdp_step_end(f);
+}
+// One step, then OUT/model.safetensors and the export for others, below TEST_TMP/NAME.
+static inline void ckpt_export(const Corpus *corpus, int N, const char *kept, const char *own, const char *name) {
+  static Trainer t;
+  static Saver saver;
+  MPI_Comm comm;
+  char directory[MAP_PATH_BYTES];
+  if (!ckpt_world(N, &comm)) return;
+  ckpt_begin(&t, &saver, corpus, comm, kept, own, name);
+  ckpt_plant(&t.fsdp);
+  snprintf(directory, sizeof directory, "%s", ckpt_path("%s/hf", name));
+  if (!t.fsdp.mesh.rank) make_directories(directory);
+  MPI_Barrier(comm);
+  EXPECT(save_model(&t) && export_hf(&t, directory), "%d ranks %s %s: %s", N, kept, own, t.store.result->error);
+  trainer_close(&t);
+  MPI_Comm_free(&comm);
+}
+TEST_MPI(exports_know_no_modes, 6,
+         "--save_model and --export_hf of hybrid, replicated, E4M3 and frozen runs are one plain rank's, byte for "
+         "byte") {
+  static Corpus corpus;
+  resume_corpus(&corpus);
+  const struct { const char *kept; int N; const char *own; } rows[] = {
+      {"--param_dtype bf16 --fp8 gather --freeze wpe,h.0.*", 6, "--mesh 2x3"},
+      {"--fp8 gather --tie_head off", 4, "--strategy no_shard --shard dim0"},
+      {"--freeze *.weight --param_dtype bf16 --buffer_dtype fp32", 6, "--mesh 3x2 --shard dim0 --wrap model"}};
+  for (const auto &row : rows) {
+    ckpt_export(&corpus, 1, row.kept, "", "one");
+    ckpt_export(&corpus, row.N, row.kept, row.own, "many");
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!ckpt_rank()) {
+      for (const char *file : {"model.safetensors", "hf/model.safetensors", "hf/config.json"})
+        ckpt_expect_same_file(row.kept, ckpt_path("one/%s", file), ckpt_path("many/%s", file));
+      ckpt_remove(ckpt_path("one"));
+      ckpt_remove(ckpt_path("many"));
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// What a run stores of n fp32 values of parameter p: masters as they are, the others rounded, E4M3 by one scale of all.
+static inline void ckpt_round_as_stored(const Param *p, float *x, int64_t n) {
+  float most = 0;
+  for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+  const float scale = fp8_scale_of(most);
+  for (int64_t i = 0; i < n && p->frozen; i++) {
+    fp8 e4m3;
+    bf16 half;
+    if (p->dtype == F8) { round_to(&e4m3, x[i] / scale); x[i] = to_f32(e4m3) * scale; }
+    if (p->dtype == BF16) { round_to(&half, x[i]); x[i] = to_f32(half); }
+  }
+}
+// A run that takes its weights from `from`, below TEST_TMP. to: NULL, or every parameter's values, malloc'ed. plain:
+// NULL, or the values from which the run's own must come by rounding them as they are stored. Collective over `comm`.
+static inline void ckpt_read_weights(const Corpus *corpus, MPI_Comm comm, const char *from, const char *own, float **to,
+                                     float *const *plain) {
+  static Trainer t;
+  static Saver saver;
+  char arguments[2048];
+  snprintf(arguments, sizeof arguments, "--init_from %s --seq_len 21 --batch_size 1 --out %s %s", ckpt_path("%s", from),
+           ckpt_path("fresh"), own);
+  resume_from(&t, &saver, corpus, comm, arguments);
+  for (int p = 0; p < t.fsdp.params; p++) {
+    const Param *q = &t.fsdp.param[p];
+    const int64_t n = param_numel(q);
+    float *x = (float *)malloc(sizeof(float) * (size_t)q->numel_padded), *want = (float *)malloc(4 * (size_t)n);
+    fsdp_read_param(&t.fsdp, STATE_MASTER, p, x);
+    if (plain) {
+      memcpy(want, plain[p], 4 * (size_t)n);
+      ckpt_round_as_stored(q, want, n);
+      int64_t at = 0;
+      while (at < n && f32_bits(x[at]) == f32_bits(want[at])) at++;
+      EXPECT(at == n, "%s from %s: %s (%s%s) element %lld is %.9g, %.9g rounded directly is %.9g", own, from, q->name,
+             q->frozen ? "frozen " : "", dtype_name(q->dtype), (long long)at, x[at], plain[p][at], want[at]);
+    }
+    free(want);
+    if (to) to[p] = x;
+    else free(x);
+  }
+  trainer_close(&t);
+}
+TEST_MPI(weights_are_rounded_as_they_come, 6,
+         "--init_from fp32 weights, ours or turned ones, into frozen E4M3 and bf16 parameters equals rounding them "
+         "directly, in every mode; what trains has them whole") {
+  static Corpus corpus;
+  static float *plain[256];
+  MPI_Comm comm;
+  resume_corpus(&corpus);
+  const struct { int N; const char *from, *own; } rows[] = {
+      {1, "one/hf", "--param_dtype bf16 --fp8 gather --freeze wte,h.*.weight"},
+      {6, "one/model.safetensors", "--fp8 gather --freeze h.* --mesh 2x3"},
+      {4, "one/hf", "--param_dtype bf16 --fp8 gather --freeze *.weight --shard dim0"},
+      {3, "one/model.safetensors", "--param_dtype bf16 --freeze h.0.*,ln_f --strategy no_shard"}};
+  ckpt_export(&corpus, 1, "", "", "one");
+  MPI_Barrier(MPI_COMM_WORLD);
+  ckpt_read_weights(&corpus, MPI_COMM_SELF, "one/model.safetensors", "", plain, NULL);
+  for (const auto &row : rows) {
+    if (!ckpt_world(row.N, &comm)) continue;
+    ckpt_read_weights(&corpus, comm, row.from, row.own, NULL, plain);
+    MPI_Comm_free(&comm);
+  }
+  for (float *x : plain) free(x);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// A checkpoint is evaluated without gradients and optimizer, by any number of ranks in any mesh; what was frozen while
+// it was trained is not then. Its E4M3 values are stored once more by a scale of their own, which may be half of the
+// first one, where every value of the first has its place.
+TEST_MPI(checkpoints_are_evaluated_in_any_mode, 6,
+         "--eval_only of a checkpoint gives the validation loss of the run that saved it, in every mode, with E4M3 and "
+         "frozen matrices too; --init_from it begins with the same") {
+  static Corpus corpus;
+  static Trainer t;
+  static Saver saver;
+  static Log log;
+  MPI_Comm comm;
+  resume_corpus(&corpus);
+  const struct { const char *kept; int N; const char *saving; int M; const char *evaluating; } rows[] = {
+      {"", 4, "--mesh 2x2", 3, "--shard dim0"},
+      {"--param_dtype bf16 --fp8 gather --freeze h.1.*", 6, "--mesh 2x3", 2, "--strategy no_shard"},
+      {"--param_dtype bf16 --buffer_dtype fp32 --freeze wte,h.0.* --optimizer sgd", 3, "--shard dim0", 6, "--mesh 3x2"},
+      {"--fp8 gather --freeze *.bias,h.*.attn.*", 1, "", 4, "--reshard_after_forward 2 --gather_slots 1"}};
+  for (const auto &row : rows) {
+    double want = 0;
+    if (ckpt_world(row.N, &comm)) {
+      ckpt_begin(&t, &saver, &corpus, comm, row.kept, row.saving, "out");
+      want = trainer_eval(&t, &corpus.split[SPLIT_VALID]).loss;
+      EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);
+      trainer_close(&t);
+      MPI_Comm_free(&comm);
+    }
+    MPI_Bcast(&want, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    for (const char *from : {"--eval_only --resume", "--seq_len 21 --batch_size 1 --init_from"}) {
+      char arguments[1024];
+      const bool again = strstr(from, "init_from");
+      if (!ckpt_world(row.M, &comm)) continue;
+      snprintf(arguments, sizeof arguments, "%s %s %s %s --out %s", from, ckpt_path("out"), row.evaluating,
+               again ? row.kept : "", ckpt_path("fresh"));
+      resume_from(&t, &saver, &corpus, comm, arguments);
+      const double loss = trainer_eval(&t, &corpus.split[SPLIT_VALID]).loss;
+      EXPECT(loss == want && loss > 7, "%s: %d ranks %s have %.17g, %d ranks %s %s have %.17g", row.kept, row.N,
+             row.saving, want, row.M, from, row.evaluating, loss);
+      trainer_close(&t);
+      MPI_Comm_free(&comm);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!ckpt_rank()) ckpt_remove(ckpt_path("out"));
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+TEST_MPI(storage_may_change_at_a_resume, 4,
+         "--fp8, --param_dtype and --buffer_dtype of a resumed run may be others: masters and moments stay, frozen "
+         "values too where the new dtype has them, and a step goes on from there") {
+  static Corpus corpus;
+  static Trainer t;
+  static Saver saver;
+  static Log log;
+  resume_corpus(&corpus);
+  const struct { const char *kept, *saving, *resumed; } rows[] = {
+      {"--param_dtype bf16 --freeze h.0.*", "--mesh 2x2", "--param_dtype fp32 --buffer_dtype bf16 --shard dim0"},
+      {"--param_dtype bf16 --fp8 gather --freeze h.0.*,wte", "--shard dim0", "--fp8 off --mesh 2x2"},
+      {"--fp8 gather", "", "--fp8 off --buffer_dtype bf16 --strategy no_shard"},
+      {"--optimizer sgd", "--strategy no_shard", "--fp8 gather --param_dtype bf16 --wrap model"}};
+  for (const auto &row : rows) {
+    char arguments[1024];
+    ckpt_begin(&t, &saver, &corpus, MPI_COMM_WORLD, row.kept, row.saving, "out");
+    const uint64_t saved = states_hash(&t.fsdp);
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);
+    trainer_close(&t);
+    snprintf(arguments, sizeof arguments, "--resume auto --out %s %s", ckpt_path("out"), row.resumed);
+    resume_from(&t, &saver, &corpus, MPI_COMM_WORLD, arguments);
+    EXPECT(t.step == 1 && states_hash(&t.fsdp) == saved, "%s, then %s: step %lld, or not the tensors that were saved",
+           row.kept, row.resumed, (long long)t.step);
+    const StepResult r = train_step(&t, false);
+    EXPECT(r.loss > 7 && r.loss < 9 && !r.skipped, "%s, then %s: the next loss is %g", row.kept, row.resumed, r.loss);
+    trainer_close(&t);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!ckpt_rank()) ckpt_remove(ckpt_path("out"));
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// ---- refusals -------------------------------------------------------------------------------------------------------
+TEST_MPI(moments_must_be_those_of_what_trains, 1,
+         "optim.safetensors of a run that trained fewer parameters, or more, is refused by the tensor's name") {
+  static Corpus corpus;
+  static Trainer t;
+  static Saver saver;
+  static Log log;
+  resume_corpus(&corpus);
+  const struct { const char *saved, *here, *said; } rows[] = {
+      {"", "--freeze h.1.mlp.c_fc", "tensor exp_avg.h.1.mlp.c_fc.weight does not belong to this model, or is frozen"},
+      {"--freeze wpe", "", "tensor exp_avg.wpe.weight is missing"},
+      {"--freeze wpe", "--freeze wpe", NULL},
+      {"--optimizer sgd", "", "tensor exp_avg.wte.weight is missing"}};
+  for (const auto &row : rows) {
+    char path[MAP_PATH_BYTES], error[1024] = "", *header[MAP_MAX_FILES];
+    TensorMap map;
+    ckpt_begin(&t, &saver, &corpus, MPI_COMM_SELF, row.saved, "", "out");
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);
+    path_join(path, sizeof path, saver_path(&saver), "optim.safetensors");
+    trainer_close(&t);
+    ckpt_begin(&t, &saver, &corpus, MPI_COMM_SELF, row.here, "", "other");
+    checkpoint_map(&t, ".", &map, header);
+    const bool same = checkpoint_check_header(path, header[CHECKPOINT_OPTIM], map.data_at[CHECKPOINT_OPTIM], error,
+                                              sizeof error);
+    EXPECT(same == !row.said && (same || strstr(error, row.said)), "saved %s, here %s: '%s'", row.saved, row.here,
+           error);
+    for (char *h : header) free(h);
+    tensor_map_free(&map);
+    trainer_close(&t);
+    ckpt_remove(ckpt_path("out"));
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}

@@ -1,0 +1,295 @@
+// fp8.cuh: numbers of one byte (device.h: E4M3) and the scales that bring a tensor into their range.
+//
+//   absmax              to = max(to, largest |in[i]|), NaN and Inf counted as +Inf
+//   fp8_scales          scale[j] = 2^-floor(log2(448 / a)), a = max over rows of amax[i,j]
+//   fp8_encode          out[i] = in[i] / scale, rounded to nearest even and saturated at +-448; NaN stays NaN
+//   fp8_decode          out[i] = in[i] scale, rounded to out's dtype
+//   matmul_forward_fp8  out(M,N) = (in_scale in(M,K)) (weight_scale weight(N,K))^T + bias(N) on every row
+//
+// A scale is the factor of decoding: what a stored 1.0 stands for. It is one number a tensor, a power of two, so that
+// encoding rounds once and decoding not at all (in fp32, and in bf16 while in its range); it is the smallest one that
+// keeps the tensor at or below 448, so that between half and all of the range is used. Every rank computes it from the
+// maxima of all ranks, one row a rank: equal maxima give equal scales, whatever the order of ranks.
+//
+// Scales and maxima are fp32 in device memory and are read when the op runs.
+#pragma once
+#include "ops.h"
+
+// The scale of a tensor whose largest magnitude is a = m 2^e, 1 <= m < 2: 448 = 1.75 2^8, hence 448 / a lies in
+// [2^(8-e), 2^(9-e)) for m <= 1.75, else in [2^(7-e), 2^(8-e)). At least 2^-126, so that it and 1 / scale are normal
+// numbers: for a below 2^-118 the range is not used up. 1 where there is nothing to scale: a is 0, Inf or NaN.
+HD float fp8_scale_of(float a) {
+  const uint32_t u = f32_bits(a);
+  if (u == 0 || u >= 0x7f800000u) return 1.0f;
+  const int32_t exponent = (int32_t)(u >> 23) - 8 + ((u & 0x7fffffu) > 0x600000u);
+  return bits_f32((uint32_t)(exponent < 1 ? 1 : exponent) << 23);
+}
+// The same of column j of amax (rows, n). Bits of magnitudes are ordered as their values are, NaN above Inf.
+HD float fp8_scale_of_column(const float *amax, int64_t rows, int64_t n, int64_t j) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    const uint32_t u = f32_bits(amax[i * n + j]) & 0x7fffffffu;
+    if (u > largest) largest = u;
+  }
+  return fp8_scale_of(bits_f32(largest));
+}
+
+#if PART_LAUNCH
+// to (1) fp32, not negative, is raised to the largest magnitude of `in` (n): zero it first, and it may collect several
+// tensors. The same result for any order of elements.
+static inline void absmax(Ctx *c, Tensor to, Tensor in) {
+  CHECK_DTYPE(to, F32);
+  CHECK_SHAPE(to, 1);
+  CHECK(dtype_floats(in.dtype), "absmax: in is %s", dtype_name(in.dtype));
+  c->ops->absmax(c, to, in);
+}
+// Overwrites scale (n) from amax (rows, n), both fp32.
+static inline void fp8_scales(Ctx *c, Tensor scale, Tensor amax) {
+  CHECK_DTYPE(scale, F32);
+  CHECK_DTYPE(amax, F32);
+  CHECK_SHAPE(amax, amax.shape[0], numel(scale));
+  CHECK_SHAPE(scale, amax.shape[1]);
+  c->ops->fp8_scales(c, scale, amax);
+}
+// Overwrites out (n) fp8 from in (n) of a floating dtype. scale (1) is a power of two.
+static inline void fp8_encode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+  CHECK(numel(out) == numel(in), "fp8_encode: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
+  CHECK(dtype_floats(in.dtype), "fp8_encode: in is %s", dtype_name(in.dtype));
+  CHECK_DTYPE(out, F8);
+  CHECK_DTYPE(scale, F32);
+  CHECK_SHAPE(scale, 1);
+  c->ops->fp8_encode(c, out, in, scale);
+}
+// Overwrites out (n) of a floating dtype from in (n) fp8.
+static inline void fp8_decode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+  CHECK(numel(out) == numel(in), "fp8_decode: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
+  CHECK(dtype_floats(out.dtype), "fp8_decode: out is %s", dtype_name(out.dtype));
+  CHECK_DTYPE(in, F8);
+  CHECK_DTYPE(scale, F32);
+  CHECK_SHAPE(scale, 1);
+  c->ops->fp8_decode(c, out, in, scale);
+}
+// Overwrites out (M,N) bf16. bias (N) bf16, or absent. M, N and K are multiples of 16: tensor cores take no others.
+static inline void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight,
+                                      Tensor weight_scale, Tensor bias) {
+  CHECK_SHAPE(in, out.shape[0], weight.shape[1]);
+  CHECK_SHAPE(out, in.shape[0], weight.shape[0]);
+  CHECK_SHAPE(weight, out.shape[1], in.shape[1]);
+  CHECK_DTYPE(out, BF16);
+  CHECK_DTYPE(in, F8);
+  CHECK_DTYPE(weight, F8);
+  CHECK_DTYPE(in_scale, F32);
+  CHECK_SHAPE(in_scale, 1);
+  CHECK_DTYPE(weight_scale, F32);
+  CHECK_SHAPE(weight_scale, 1);
+  if (bias.data) { CHECK_SHAPE(bias, weight.shape[0]); CHECK_DTYPE(bias, BF16); }
+  CHECK(in.shape[0] % 16 == 0 && weight.shape[0] % 16 == 0 && in.shape[1] % 16 == 0,
+        "matmul_forward_fp8: %lldx%lldx%lld, needs multiples of 16", (long long)in.shape[0],
+        (long long)weight.shape[0], (long long)in.shape[1]);
+  c->ops->matmul_forward_fp8(c, out, in, in_scale, weight, weight_scale, bias);
+}
+#endif
+
+#if PART_CPU
+// Largest bits of a magnitude among n elements.
+template <class T> static int32_t absmax_piece(const T *in, int64_t n) {
+  const vi magnitude = vi_set1(0x7fffffff);
+  vi most = vi_set1(0);
+  int64_t i = 0;
+  for (; i + VF <= n; i += VF) most = vi_max(most, vi_and(vf_bits(vf_load(in + i)), magnitude));
+  if (i < n) most = vi_max(most, vi_and(vf_bits(vf_load_n(in + i, n - i)), magnitude));
+  int32_t lane[VF], largest = 0;
+  vi_store(lane, most);
+  for (int k = 0; k < VF; k++) if (lane[k] > largest) largest = lane[k];
+  return largest;
+}
+template <class T> static int32_t absmax_range(Ctx *c, const T *in, int64_t n) {
+  int32_t most = 0;
+#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * ELEMENTWISE_PIECE) reduction(max : most)
+  for (int64_t at = 0; at < n; at += ELEMENTWISE_PIECE) {
+    const int32_t piece = absmax_piece(in + at, at + ELEMENTWISE_PIECE < n ? ELEMENTWISE_PIECE : n - at);
+    if (piece > most) most = piece;
+  }
+  return most;
+}
+static void absmax_impl(Ctx *c, Tensor to, Tensor in) {
+  int32_t most = 0;
+  DISPATCH(in.dtype, T, most = absmax_range<T>(c, (const T *)in.data, numel(in)));
+  if (most > 0x7f800000) most = 0x7f800000;
+  if ((uint32_t)most > f32_bits(*(float *)to.data)) *(float *)to.data = bits_f32((uint32_t)most);
+}
+
+static void fp8_scales_impl(Ctx *, Tensor scale, Tensor amax) {
+  for (int64_t j = 0; j < amax.shape[1]; j++)
+    ((float *)scale.data)[j] = fp8_scale_of_column((const float *)amax.data, amax.shape[0], amax.shape[1], j);
+}
+
+// out = in factor, each rounded to its own type: encoding and decoding are the same walk.
+template <class O, class I> static void fp8_walk(Ctx *c, O *out, const I *in, float factor, int64_t n) {
+#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * ELEMENTWISE_PIECE)
+  for (int64_t at = 0; at < n; at += ELEMENTWISE_PIECE) {
+    const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
+    const vf f = vf_set1(factor);
+    int64_t i = at;
+    for (; i + VF <= end; i += VF) vf_store(out + i, vf_mul(vf_load(in + i), f));
+    if (i < end) vf_store_n(out + i, vf_mul(vf_load_n(in + i, end - i), f), end - i);
+  }
+}
+// The reciprocal of a power of two is exact, and so is a product with it but for a magnitude that fp8 stores as 0.
+static void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+  const float inverse = 1.0f / *(const float *)scale.data;
+  DISPATCH(in.dtype, T, fp8_walk(c, (fp8 *)out.data, (const T *)in.data, inverse, numel(in)));
+}
+static void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+  const float factor = *(const float *)scale.data;
+  DISPATCH(out.dtype, T, fp8_walk(c, (T *)out.data, (const fp8 *)in.data, factor, numel(in)));
+}
+
+// The definition, for tests and emulated devices: every element is one chain of fused multiply-adds in ascending k from
+// zero, then both scales, then the bias. Eight columns at a time are eight independent chains.
+struct Fp8Product { const fp8 *in, *weight; const bf16 *bias; bf16 *out; float in_scale, weight_scale; int64_t N, K; };
+static void fp8_product_row(const Fp8Product *p, const float *value, int64_t m) {
+  enum { COLUMNS = 8 };
+  const fp8 *in = p->in + m * p->K;
+  for (int64_t n = 0; n < p->N; n += COLUMNS) {
+    const fp8 *weight = p->weight + n * p->K;
+    float sum[COLUMNS] = {};
+    for (int64_t k = 0; k < p->K; k++)
+      for (int i = 0; i < COLUMNS; i++)
+        sum[i] = fmaf(value[in[k].bits], value[weight[i * p->K + k].bits], sum[i]);
+    for (int i = 0; i < COLUMNS; i++) {
+      const float x = sum[i] * p->in_scale * p->weight_scale;
+      round_to(p->out + m * p->N + n + i, p->bias ? x + to_f32(p->bias[n + i]) : x);
+    }
+  }
+}
+static void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale,
+                                    Tensor bias) {
+  const Fp8Product p = {(const fp8 *)in.data, (const fp8 *)weight.data, (const bf16 *)bias.data, (bf16 *)out.data,
+                        *(const float *)in_scale.data, *(const float *)weight_scale.data, weight.shape[0],
+                        weight.shape[1]};
+  float value[256];
+  for (int i = 0; i < 256; i++) value[i] = to_f32(fp8{(uint8_t)i});
+#pragma omp parallel for schedule(static) num_threads(c->threads)
+  for (int64_t m = 0; m < out.shape[0]; m++) fp8_product_row(&p, value, m);
+}
+#endif
+
+#if PART_CUDA
+#include "lane.cuh"
+
+template <int W, class T> __device__ static inline int32_t absmax_lanes(const T *in, int32_t most) {
+  const Lanes<W> x = lanes_load<W>(in);
+  UNROLL for (int k = 0; k < W; k++) most = max(most, (int32_t)(f32_bits(x.x[k]) & 0x7fffffffu));
+  return most;
+}
+__device__ static inline int32_t absmax_warp(int32_t most) {
+  UNROLL for (int d = WARP / 2; d; d /= 2) most = max(most, __shfl_xor_sync(FULL_WARP, most, d));
+  return most;
+}
+// Non-negative floats are ordered as the integers of their bits: the largest is one integer maximum of any order.
+template <class T, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS) absmax_kernel(float *to, const T *in, int64_t n) {
+  SHARED(int32_t, warps, WARP);
+  const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+  int32_t most = 0;
+  FLAT_WALK(W, n, i, most = absmax_lanes<W>(in + i, most), most = absmax_lanes<1>(in + i, most));
+  most = absmax_warp(most);
+  if (lane == 0) warps[warp] = most;
+  __syncthreads();
+  if (warp) return;
+  most = absmax_warp(lane < FLAT_THREADS / WARP ? warps[lane] : 0);
+  if (lane == 0 && most) atomicMax((int *)to, min(most, 0x7f800000));
+}
+static void absmax_impl(Ctx *c, Tensor to, Tensor in) {
+  const int64_t n = numel(in);
+  float *t = (float *)to.data;
+  DISPATCH(in.dtype, T, {
+    const T *x = (const T *)in.data;
+    if (lanes_aligned(x)) LAUNCH((absmax_kernel<T, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), t, x, n);
+    else LAUNCH((absmax_kernel<T, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), t, x, n);
+  });
+}
+
+__global__ static void __launch_bounds__(FLAT_THREADS)
+fp8_scales_kernel(float *scale, const float *amax, int64_t rows, int64_t n) {
+  int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  for (; j < n; j += (int64_t)gridDim.x * blockDim.x) scale[j] = fp8_scale_of_column(amax, rows, n, j);
+}
+static void fp8_scales_impl(Ctx *c, Tensor scale, Tensor amax) {
+  const int64_t n = amax.shape[1];
+  LAUNCH(fp8_scales_kernel, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), (float *)scale.data,
+         (const float *)amax.data, amax.shape[0], n);
+}
+
+// Sixteen elements a thread and turn: one pack of bytes.
+enum { FP8_LANES = 16 };
+template <int W, class T> __device__ static inline void fp8_encode_lanes(fp8 *out, const T *in, float inverse) {
+  if constexpr (W == 1) {
+    round_to(out, to_f32(*in) * inverse);
+  } else {
+    Pack<fp8> packed;
+    uint32_t word[4];
+    UNROLL for (int half = 0; half < 2; half++) {
+      Lanes<LANES> v = lanes_load<LANES>(in + half * LANES);
+      UNROLL for (int k = 0; k < LANES; k++) v.x[k] *= inverse;
+      word[2 * half] = pack4_fp8(v.x);
+      word[2 * half + 1] = pack4_fp8(v.x + 4);
+    }
+    memcpy(&packed, word, sizeof word);
+    store_pack(out, packed);
+  }
+}
+template <int W, class T> __device__ static inline void fp8_decode_lanes(T *out, const fp8 *in, float scale) {
+  if constexpr (W == 1) {
+    round_to(out, to_f32(*in) * scale);
+  } else {
+    const Pack<fp8> packed = load_pack(in);
+    uint32_t word[4];
+    memcpy(word, &packed, sizeof word);
+    UNROLL for (int half = 0; half < 2; half++) {
+      Lanes<LANES> v;
+      unpack4_fp8(word[2 * half], v.x);
+      unpack4_fp8(word[2 * half + 1], v.x + 4);
+      UNROLL for (int k = 0; k < LANES; k++) v.x[k] *= scale;
+      lanes_store<LANES>(out + half * LANES, v);
+    }
+  }
+}
+template <class T, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS)
+fp8_encode_kernel(fp8 *out, const T *in, const float *scale, int64_t n) {
+  const float inverse = 1.0f / *scale;
+  FLAT_WALK(W, n, i, fp8_encode_lanes<W>(out + i, in + i, inverse), fp8_encode_lanes<1>(out + i, in + i, inverse));
+}
+template <class T, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS)
+fp8_decode_kernel(T *out, const fp8 *in, const float *scale, int64_t n) {
+  const float factor = *scale;
+  FLAT_WALK(W, n, i, fp8_decode_lanes<W>(out + i, in + i, factor), fp8_decode_lanes<1>(out + i, in + i, factor));
+}
+static void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+  const int64_t n = numel(in);
+  const bool aligned = lanes_aligned(out.data, in.data);
+  const unsigned blocks = flat_blocks(n, aligned ? FP8_LANES : 1);
+  fp8 *to = (fp8 *)out.data;
+  const float *s = (const float *)scale.data;
+  DISPATCH(in.dtype, T, {
+    const T *x = (const T *)in.data;
+    if (aligned) LAUNCH((fp8_encode_kernel<T, FP8_LANES>), blocks, FLAT_THREADS, 0, STREAM(c), to, x, s, n);
+    else LAUNCH((fp8_encode_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), to, x, s, n);
+  });
+}
+static void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+  const int64_t n = numel(in);
+  const bool aligned = lanes_aligned(out.data, in.data);
+  const unsigned blocks = flat_blocks(n, aligned ? FP8_LANES : 1);
+  const fp8 *x = (const fp8 *)in.data;
+  const float *s = (const float *)scale.data;
+  DISPATCH(out.dtype, T, {
+    T *to = (T *)out.data;
+    if (aligned) LAUNCH((fp8_decode_kernel<T, FP8_LANES>), blocks, FLAT_THREADS, 0, STREAM(c), to, x, s, n);
+    else LAUNCH((fp8_decode_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), to, x, s, n);
+  });
+}
+#endif

@@ -1,0 +1,94 @@
+// mesh.h: who is where. Part 2 of fsdp.h, which includes it: ranks, hosts, and the groups that parameters are cut over.
+//
+// N = R x S ranks: R replicas of S shards each. Rank r S + s is shard s of replica r, so that the ranks of a shard
+// group follow each other, as torch.distributed.init_device_mesh and mpirun place them.
+//   shard group       the S ranks of a replica: parameters, gradients and optimizer state are cut over them
+//   replicate group   the R ranks that hold the same shard
+//   kept group        K neighbours of a shard group that keep 1/K of a block after its forward
+// full_shard is 1 x N, no_shard (DDP) is N x 1, everything between them is hybrid.
+#pragma once
+
+struct Peer { int host, pid; char *window; };    // window: where this process sees the peer's window; NULL if remote
+
+// The ranks of a collective in its order: rank[i] of the mesh; me: which of them this rank is.
+struct RankGroup { int size, me; int *rank; };
+
+struct MeshShape { int replicas, shards, kept; };              // kept: 0 where nothing is kept after forward
+
+struct Mesh {
+  MPI_Comm comm, gather_comm, reduce_comm, chain_comm, node;   // one communicator a purpose: message order never mixes
+  int rank, world, node_rank, node_world, hosts;
+  MeshShape shape;
+  RankGroup shard, replicate, kept;
+  bool windows;                                  // ranks of one host share memory; else messages inside a host too
+  int remote;                                    // of the shard group: peers reached by messages
+  char host[64];
+  Peer *peer;                                    // [world]
+};
+
+static inline bool mesh_shares_memory(const Mesh *m, int r) {
+  return m->windows && m->peer[r].host == m->peer[m->rank].host;
+}
+// Whether every shard group lies on one host, where its ranks share memory.
+static inline bool mesh_shards_share_memory(const Mesh *m) {
+  const int S = m->shape.shards;
+  bool near = m->windows;
+  for (int r = 0; r < m->world; r++) near = near && m->peer[r].host == m->peer[r / S * S].host;
+  return near;
+}
+static inline RankGroup rank_group(int first, int stride, int size, int rank) {
+  RankGroup g = {size, (rank - first) / stride, (int *)malloc(sizeof(int) * (size_t)size)};
+  for (int i = 0; i < size; i++) g.rank[i] = first + i * stride;
+  return g;
+}
+
+// Collective over `comm`, whose size is shape.replicas x shape.shards. use_windows: shared memory inside a host (else
+// point-to-point everywhere).
+static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool use_windows) {
+  memset(m, 0, sizeof *m);
+  MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm};
+  for (MPI_Comm *c : comms) MPI_Comm_dup(comm, c);
+  MPI_Comm_rank(m->comm, &m->rank);
+  MPI_Comm_size(m->comm, &m->world);
+  MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, m->rank, MPI_INFO_NULL, &m->node);
+  MPI_Comm_rank(m->node, &m->node_rank);
+  MPI_Comm_size(m->node, &m->node_world);
+  gethostname(m->host, sizeof m->host - 1);
+  m->windows = use_windows;
+  m->shape = shape;
+  CHECK(shape.replicas * shape.shards == m->world, "mesh %d x %d of %d ranks", shape.replicas, shape.shards, m->world);
+  const int S = shape.shards, kept = shape.kept ? shape.kept : 1;
+  m->shard = rank_group(m->rank / S * S, 1, S, m->rank);
+  m->replicate = rank_group(m->rank % S, S, shape.replicas, m->rank);
+  m->kept = rank_group(m->rank / kept * kept, 1, kept, m->rank);
+  int leader = m->rank;                          // a host is named by the world rank of its first rank
+  MPI_Bcast(&leader, 1, MPI_INT, 0, m->node);
+  int mine[2] = {leader, (int)getpid()}, *all = (int *)malloc(sizeof(int) * 2 * (size_t)m->world);
+  MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, m->comm);
+  m->peer = (Peer *)calloc((size_t)m->world, sizeof(Peer));
+  for (int r = 0; r < m->world; r++) {
+    m->peer[r].host = all[2 * r];
+    m->peer[r].pid = all[2 * r + 1];
+    m->hosts += all[2 * r] == r;
+  }
+  free(all);
+  for (int i = 0; i < S; i++) m->remote += i != m->shard.me && !mesh_shares_memory(m, m->shard.rank[i]);
+}
+static inline void mesh_close(Mesh *m) {
+  RankGroup *const groups[] = {&m->shard, &m->replicate, &m->kept};
+  MPI_Comm *const comms[] = {&m->node, &m->chain_comm, &m->reduce_comm, &m->gather_comm, &m->comm};
+  for (RankGroup *g : groups) free(g->rank);
+  for (MPI_Comm *c : comms) MPI_Comm_free(c);
+  free(m->peer);
+}
+
+// Between two looks at a peer's counter: lets another process run (ranks may outnumber cores), and now and then asks
+// whether the peers of this host still live, so that a dead rank is named instead of waited for.
+static inline void mesh_pause(const Mesh *m, int *spins) {
+  if (++*spins < 200) { __builtin_ia32_pause(); return; }
+  sched_yield();
+  if (*spins % 20000) return;
+  for (int r = 0; r < m->world; r++)
+    if (mesh_shares_memory(m, r) && kill(m->peer[r].pid, 0) && errno == ESRCH)
+      die_missing("rank %d (pid %d on %s) has died; this rank ends too", r, m->peer[r].pid, m->host);
+}

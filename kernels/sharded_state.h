@@ -1,0 +1,340 @@
+// sharded_state.h: what every rank owns. Part 7 of fsdp.h, which includes it: the norm of the gradient shards, the
+// optimizer's step on them, the parameters that come of it (rounded, scaled to E4M3, sent to the device), and the ways
+// in and out of shards: initialisation, loading, saving, tests.
+//
+// A shard's state is fp32: masters, moments, gradients, on the device or, offloaded, on the host. What is stored for
+// gathering is made from the masters: fp32 parameters are their own masters, frozen ones need none.
+#pragma once
+
+enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
+// This rank's part of piece i of unit u in an fp32 state; NULL where there is none. The master of fp32 parameters is
+// the parameter shard itself, unless it is offloaded; one that is frozen in another dtype has none.
+static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i) {
+  const Unit *q = &f->unit[u];
+  const Piece *c = &q->piece[i];
+  if (state == STATE_MASTER && c->has_master) return f->master ? f->master + q->master_base + c->master_at : NULL;
+  if (state == STATE_MASTER) return c->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
+  float *base = state == STATE_M ? f->m : state == STATE_V ? f->v : f->grads;
+  return base && c->trains ? base + q->state_base + c->state_at : NULL;
+}
+// The run of parameter p's elements that this rank holds, and where: in an fp32 state (NULL: it has none there).
+// Returns false when it holds none.
+static inline bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at) {
+  const Param *q = &f->param[p];
+  if (!shard_run(&f->unit[q->unit], q, f->mesh.shard.me, run)) return false;
+  float *piece = fsdp_piece_state(f, state, q->unit, q->piece);
+  *at = piece ? piece + run->in_piece : NULL;
+  return true;
+}
+// That run as it is stored in the parameter shard.
+static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Run run) {
+  const Param *q = &f->param[p];
+  return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
+                   run.numel);
+}
+
+// All reductions of the step are complete after this; adds the squares of the own gradient shards to limbs, which lie
+// in device memory. Of the replicas only the last one's count: there the sum is complete.
+static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
+  fsdp_reduce_finish(f);
+  f->comm->reduce_join(f);
+  const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;
+  if (!fsdp_offloads(f)) {
+    fsdp_log_norm(f);
+    if (counts) norm_accumulate(f->ctx, limbs, tensor_of(f->grads, F32, f->state_numel));
+    return;
+  }
+  fsdp_sync(f);                                  // the host reads what the reductions' stream has copied to it
+  fsdp_log_norm(f);
+  memset(f->host_limbs, 0, NORM_LIMBS * sizeof(int64_t));
+  if (counts) norm_accumulate(&f->host_ctx, f->host_limbs, tensor_of(f->grads, F32, f->state_numel));
+  f->ctx->ops->copy(f->ctx, limbs, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
+}
+
+struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
+
+// `bytes` of every rank to every rank, in order of rank: once a step. Device memory.
+static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  f->traffic.small++;
+  f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
+  if (f->log) f->log->smalls++;
+  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_EXCHANGE);
+  f->comm->small_all_gather(f, mine, all, bytes);
+  fsdp_log_small(f, LOG_READ, STREAM_MODEL, LOG_EXCHANGED);
+  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_REPORT);
+}
+
+// ---- from masters to parameter shards
+// With an offloaded optimizer and parameters on the device, the host writes a unit's parameters into one of two
+// buffers, and they are copied while it works on the next unit. Returns where unit u's parameters are to be written
+// now.
+static inline char *fsdp_publish_begin(Fsdp *f, int u) {
+  if (!f->publish_bytes) return f->params_home + f->unit[u].params_at;
+  StepEvent *e = &f->published[u & 1];
+  bool done = !e->recorded;
+  for (int spins = 0; !done;) {
+    f->ctx->ops->event_done(f->ctx, e->event, &done);
+    if (!done) mesh_pause(&f->mesh, &spins);
+  }
+  if (e->recorded) fsdp_log_event(f, LOG_DONE, STREAM_HOST, e->number);
+  fsdp_log_access(f, LOG_WRITE, STREAM_HOST, LOG_PUBLISHED, u & 1, f->mesh.rank, (uint64_t)u);
+  return f->publish[u & 1];
+}
+static inline void fsdp_publish_piece(Fsdp *f, int u, int i) {
+  if (!f->publish_bytes) return;
+  const Piece *c = &f->unit[u].piece[i];
+  f->ctx->ops->copy(f->ctx, fsdp_own_piece(f, u, i), f->publish[u & 1] + c->shard_at, piece_bytes(c));
+}
+static inline void fsdp_publish_end(Fsdp *f, int u) {
+  if (!f->publish_bytes) return;
+  fsdp_log_access(f, LOG_READ, STREAM_MODEL, LOG_PUBLISHED, u & 1, f->mesh.rank, (uint64_t)u);
+  step_event_record(f, f->ctx, &f->published[u & 1]);
+}
+
+// Writes the stored copy of what has a master apart and is no E4M3 matrix, from its master.
+static inline void fsdp_publish_unit(Fsdp *f, int u) {
+  char *to = fsdp_publish_begin(f, u);
+  for (int i = 0; i < f->unit[u].pieces; i++) {
+    const Piece *c = &f->unit[u].piece[i];
+    float *master = fsdp_piece_state(f, STATE_MASTER, u, i);
+    if (!c->has_master || c->dtype == F8 || !master) continue;
+    convert(fsdp_state_ctx(f), tensor_of(to + c->shard_at, c->dtype, c->numel), tensor_of(master, F32, c->numel));
+    fsdp_publish_piece(f, u, i);
+  }
+  fsdp_publish_end(f, u);
+}
+// E4M3 matrices: the largest magnitude of each over all ranks gives its scale, then every rank encodes what it holds.
+// A frozen one keeps the scale it has. Collective.
+static inline void fsdp_publish_e4m3(Fsdp *f) {
+  if (!f->scales_trained) return;
+  const Ops *ops = f->ctx->ops;
+  Ctx *c = fsdp_state_ctx(f);
+  const bool off = fsdp_offloads(f);
+  float *host_amax = (float *)(f->host_limbs + NORM_LIMBS), *host_scale = host_amax + f->scales;
+  float *amax = off ? host_amax : f->amax, *scale = off ? host_scale : f->scale, *master;
+  Run run;
+  const int64_t n = f->scales_trained;
+  if (off) memset(amax, 0, (size_t)n * 4);
+  else ops->zero(f->ctx, amax, (size_t)n * 4);
+  for (int p = 0; p < f->params; p++)
+    if (f->param[p].dtype == F8 && !f->param[p].frozen && fsdp_own(f, STATE_MASTER, p, &run, &master) && master)
+      absmax(c, tensor_of(amax + f->param[p].scale, F32, 1), tensor_of(master, F32, run.numel));
+  if (off) ops->copy(f->ctx, f->amax, amax, (size_t)n * 4);
+  fsdp_small_all_gather(f, f->amax, f->amax_all, (size_t)n * 4);
+  fp8_scales(f->ctx, tensor_of(f->scale, F32, n), tensor_of(f->amax_all, F32, f->mesh.world, n));
+  if (off) {
+    ops->copy(f->ctx, scale, f->scale, (size_t)f->scales * 4);
+    fsdp_sync(f);
+  }
+  fsdp_log_update(f, false);
+  for (int u = 0; u < f->units; u++) {
+    char *to = fsdp_publish_begin(f, u);
+    for (int p = 0; p < f->params; p++) {
+      const Param *q = &f->param[p];
+      if (q->unit != u || q->dtype != F8 || !fsdp_own(f, STATE_MASTER, p, &run, &master) || !master) continue;
+      fp8_encode(c, tensor_of(to + f->unit[u].piece[q->piece].shard_at + (size_t)run.in_piece, F8, run.numel),
+                 tensor_of(master, F32, run.numel), tensor_of(scale + q->scale, F32, 1));
+    }
+    for (int i = 0; i < f->unit[u].pieces; i++)
+      if (f->unit[u].piece[i].dtype == F8 && f->unit[u].piece[i].trains) fsdp_publish_piece(f, u, i);
+    fsdp_publish_end(f, u);
+  }
+}
+// Writes every stored copy from its master: after a change of masters. Collective.
+static inline void fsdp_publish(Fsdp *f) {
+  for (int u = 0; u < f->units; u++) fsdp_publish_unit(f, u);
+  fsdp_publish_e4m3(f);
+}
+
+// One optimizer step on the own part of piece i of unit u, whose parameters are written to `params`.
+static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, OptimizerArgs a) {
+  Ctx *c = fsdp_state_ctx(f);
+  const Piece *q = &f->unit[u].piece[i];
+  const int64_t n = q->numel;
+  if (!q->decay) a.adamw.weight_decay = a.sgd.weight_decay = 0;
+  Tensor param = tensor_of(q->has_master && q->dtype != F8 ? params + q->shard_at : NULL, q->dtype, n);
+  Tensor master = tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
+  Tensor m = tensor_of(fsdp_piece_state(f, STATE_M, u, i), F32, n);
+  Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, u, i), F32, n);
+  if (a.kind == OPTIMIZER_SGD) { sgd_update(c, param, master, m, grad, a.sgd); return; }
+  adamw_update(c, param, master, m, tensor_of(fsdp_piece_state(f, STATE_V, u, i), F32, n), grad, a.adamw);
+}
+
+// One optimizer step on the own shards, by what ctx->state says (offloaded: host_ctx.state, which the caller has waited
+// for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes nothing
+// and publishes what was there. Collective with fp8.
+static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
+  fsdp_log_update(f, true);
+  const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;            // the buffers hold another unit's
+  for (int u = 0; u < f->units && !skipped; u++) {
+    char *params = fsdp_publish_begin(f, u);
+    for (int i = 0; i < f->unit[u].pieces; i++) {
+      if (!f->unit[u].piece[i].trains) continue;
+      fsdp_update_piece(f, u, i, params, a);
+      if (f->unit[u].piece[i].dtype != F8) fsdp_publish_piece(f, u, i);
+    }
+    fsdp_publish_end(f, u);
+  }
+  fsdp_publish_e4m3(f);
+}
+
+// Ends a step: what was gathered is stale, and from here on peers may read the new shards. Collective.
+static inline void fsdp_step_end(Fsdp *f) {
+  fsdp_forget(f);
+  f->comm->step_end(f);
+}
+
+// ---- values from and to the host
+// Where parameter p's values are computed with: an offloaded master's is the host's.
+static inline Ctx *fsdp_param_ctx(Fsdp *f, int p) {
+  const bool host = f->cfg.offload == OFFLOAD_PARAMS || (fsdp_offloads(f) && !f->param[p].frozen);
+  return host ? &f->host_ctx : f->ctx;
+}
+// A frozen parameter that is not fp32 has no master: its values are rounded as they come, through scratch. An E4M3 one
+// needs its largest magnitude first: PASS_MEASURE of all values, fsdp_frozen_scales, then PASS_STORE of all again.
+enum ValuePass { PASS_STORE, PASS_MEASURE };
+static inline bool fsdp_needs_measure(const Fsdp *f) { return f->scales > f->scales_trained; }
+// Before a PASS_MEASURE.
+static inline void fsdp_forget_scales(Fsdp *f) {
+  if (f->scales) f->ctx->ops->zero(f->ctx, f->amax, (size_t)f->scales * 4);
+  if (fsdp_offloads(f)) memset(f->host_limbs + NORM_LIMBS, 0, (size_t)f->scales * 4);
+}
+// Agrees on the scales of what was measured. Collective.
+static inline void fsdp_frozen_scales(Fsdp *f) {
+  fsdp_small_all_gather(f, f->amax, f->amax_all, (size_t)f->scales * 4);
+  fp8_scales(f->ctx, tensor_of(f->scale, F32, f->scales), tensor_of(f->amax_all, F32, f->mesh.world, f->scales));
+  fsdp_sync(f);
+}
+// Scratch of fp32 values for parameter p: where, and how many go in.
+enum { SCRATCH_NUMEL = 4096 };
+static inline float *fsdp_scratch(Fsdp *f, int p, int64_t *numel_) {
+  static float on_host[SCRATCH_NUMEL];
+  const bool host = fsdp_param_ctx(f, p) == &f->host_ctx;
+  *numel_ = host ? (int64_t)SCRATCH_NUMEL : (int64_t)(f->ctx->workspace_bytes / 4);
+  CHECK(*numel_ > 0, "%s: no scratch", __func__);
+  return host ? on_host : (float *)f->ctx->workspace;
+}
+// Rounds scratch into elements [at, at + n) of this rank's run of frozen parameter p, or measures it.
+static inline void fsdp_take_frozen(Fsdp *f, int p, Run run, int64_t at, const float *scratch, int64_t n,
+                                    ValuePass pass) {
+  Ctx *c = fsdp_param_ctx(f, p);
+  Tensor to = fsdp_own_stored(f, p, Run{run.in_range + at, run.in_piece + at, n});
+  const Tensor values = tensor_of((void *)scratch, F32, n);
+  float *amax = c == f->ctx ? f->amax : (float *)(f->host_limbs + NORM_LIMBS);
+  if (to.dtype != F8) { if (pass == PASS_STORE) convert(c, to, values); return; }
+  if (pass == PASS_MEASURE) {
+    absmax(c, tensor_of(amax + f->param[p].scale, F32, 1), values);
+    if (c != f->ctx) f->ctx->ops->copy(f->ctx, f->amax + f->param[p].scale, amax + f->param[p].scale, 4);
+    return;
+  }
+  float *scale = f->scale + f->param[p].scale, on_host;
+  if (c != f->ctx) { f->ctx->ops->copy(f->ctx, &on_host, scale, 4); f->ctx->ops->sync(f->ctx); scale = &on_host; }
+  fp8_encode(c, to, values, tensor_of(scale, F32, 1));
+}
+
+// Sets elements [at, at + n) of this rank's run of parameter p in a state to values of the host. Follow changes of
+// STATE_MASTER by fsdp_publish and fsdp_step_end.
+static inline void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *host, int64_t n,
+                                ValuePass pass) {
+  Run run;
+  float *to;
+  CHECK(fsdp_own(f, state, p, &run, &to) && at + n <= run.numel, "%s: %s", __func__, f->param[p].name);
+  CHECK(to || state == STATE_MASTER, "%s: %s has no such state", __func__, f->param[p].name);
+  if (to) {
+    if (pass == PASS_STORE) f->ctx->ops->copy(f->ctx, to + at, host, (size_t)n * 4);
+    f->ctx->ops->sync(f->ctx);
+    return;
+  }
+  int64_t room;
+  for (float *scratch = fsdp_scratch(f, p, &room); n > 0;) {
+    const int64_t k = min64(n, room);
+    f->ctx->ops->copy(f->ctx, scratch, host, (size_t)k * 4);
+    f->ctx->ops->sync(f->ctx);
+    fsdp_take_frozen(f, p, run, at, scratch, k, pass);
+    f->ctx->ops->sync(f->ctx);
+    host += k, at += k, n -= k;
+  }
+}
+// Copies elements [at, at + n) of this rank's run of parameter p in a state to the host; of a frozen one without a
+// master the values that it stands for. A state that it does not have reads as zero.
+static inline void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n) {
+  Run run;
+  float *from;
+  CHECK(fsdp_own(f, state, p, &run, &from) && at + n <= run.numel, "%s: %s", __func__, f->param[p].name);
+  if (!from && state != STATE_MASTER) { memset(host, 0, (size_t)n * 4); return; }
+  if (from) {
+    f->ctx->ops->copy(f->ctx, host, from + at, (size_t)n * 4);
+    f->ctx->ops->sync(f->ctx);
+    return;
+  }
+  const Tensor stored = fsdp_own_stored(f, p, Run{run.in_range + at, run.in_piece + at, n});
+  const size_t b = dtype_bytes(stored.dtype);
+  char *raw = (char *)host + (size_t)n * (4 - b);                // behind what is widened before it
+  float scale = 1;
+  f->ctx->ops->copy(f->ctx, raw, stored.data, (size_t)n * b);
+  if (stored.dtype == F8) f->ctx->ops->copy(f->ctx, &scale, f->scale + f->param[p].scale, 4);
+  f->ctx->ops->sync(f->ctx);
+  for (int64_t i = 0; i < n; i++) {
+    float x;
+    if (stored.dtype == F8) { fp8 v; memcpy(&v, raw + i, 1); x = to_f32(v) * scale; }
+    else if (stored.dtype == BF16) { bf16 v; memcpy(&v, raw + 2 * i, 2); x = to_f32(v); }
+    else { fp16 v; memcpy(&v, raw + 2 * i, 2); x = to_f32(v); }
+    memcpy(host + i, &x, 4);
+  }
+}
+
+// Fills `n` values of parameter p from in_range on, of its initialisation.
+static inline void fsdp_init_range(Ctx *c, const Param *q, int p, float *to, uint64_t seed, int64_t in_range,
+                                   int64_t n) {
+  if (q->init == INIT_NORMAL) normal_fill(c, tensor_of(to, F32, n), seed, (uint32_t)p, in_range, q->std);
+  else fill(c, tensor_of(to, F32, n), q->init == INIT_ONE ? 1.0f : 0.0f);
+}
+static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
+  for (int p = 0; p < f->params; p++) {
+    const Param *q = &f->param[p];
+    Run run;
+    float *to;
+    if (!fsdp_own(f, STATE_MASTER, p, &run, &to)) continue;
+    const int64_t n = min64(run.numel, param_numel(q) - run.in_range);         // padding rows stay zero
+    if (to && n > 0 && pass == PASS_STORE) fsdp_init_range(fsdp_param_ctx(f, p), q, p, to, seed, run.in_range, n);
+    int64_t room;
+    for (int64_t at = 0; at < n && !to;) {
+      float *scratch = fsdp_scratch(f, p, &room);
+      const int64_t k = min64(n - at, room);
+      fsdp_init_range(fsdp_param_ctx(f, p), q, p, scratch, seed, run.in_range + at, k);
+      fsdp_take_frozen(f, p, run, at, scratch, k, pass);
+      at += k;
+    }
+  }
+}
+// Initialises the own shards by counter: element i of tensor t is the same for every N. Collective (ends in a barrier).
+static inline void fsdp_init_params(Fsdp *f, uint64_t seed) {
+  if (fsdp_needs_measure(f)) {
+    fsdp_forget_scales(f);
+    fsdp_init_pass(f, seed, PASS_MEASURE);
+    fsdp_frozen_scales(f);
+  }
+  fsdp_init_pass(f, seed, PASS_STORE);
+  fsdp_publish(f);
+  fsdp_step_end(f);
+}
+
+// Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. Collective. For tests and files.
+static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full) {
+  const Param *q = &f->param[p];
+  for (int i = 0; i < fsdp_shards(f); i++) {
+    Run run;
+    if (!shard_run(&f->unit[q->unit], q, i, &run)) continue;
+    const int root = i;                          // of the first replica: all have the same
+    if (f->mesh.rank == root) fsdp_get_own(f, state, p, 0, full + run.in_range, run.numel);
+    if (f->mesh.world > 1) MPI_Bcast(full + run.in_range, fsdp_mpi_count(run.numel), MPI_FLOAT, root, f->mesh.comm);
+  }
+}
+// Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are).
+static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const float *full) {
+  const Param *q = &f->param[p];
+  Run run;
+  if (!shard_run(&f->unit[q->unit], q, f->mesh.shard.me, &run)) return;
+  const int64_t n = min64(run.numel, param_numel(q) - run.in_range);
+  if (n > 0) fsdp_set_own(f, state, p, 0, full + run.in_range, n, PASS_STORE);
+}

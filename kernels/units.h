@@ -1,0 +1,288 @@
+// units.h: parameters -> units -> pieces: what is gathered together, and which rank owns which elements. Part 3 of
+// fsdp.h, which includes it. Everything here is data made once; nothing else knows how a unit was laid out.
+//
+//   stage   when the model needs something: stage 1 + l is block l; stage 0 is all that is needed outside the blocks,
+//           or by several of them: it is gathered once a step and stays whole
+//   unit    what one collective gathers and one reduces. The wrap policy only chooses units
+//   piece   a run of elements cut into equal parts, one a rank of the shard group
+//             flat   a piece a segment (equal dtype, decay, frozen or not): FSDP's FlatParameter
+//             dim0   a piece a parameter, ceil(rows / S) rows a rank, the last ones padded or empty: FSDP2's layout
+//
+// A gathered unit has its pieces one after the other, each with the parts of ranks 0 .. S-1 in order, so a collective
+// for each piece leaves every parameter whole and dense: nothing is copied out. Parameters start on 256-byte
+// boundaries. Where ranks read each other's memory, shards may lie so from the start: a rank's part of a piece between
+// its neighbours', and the unit is whole without being gathered.
+#pragma once
+
+enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
+
+struct Param {
+  char name[64];
+  int ndim;
+  int64_t shape[2];                              // as the user and every file see it
+  int64_t padded_rows;                           // rows in memory; the ones beyond shape[0] are zero and stay so
+  Init init;
+  float std;                                     // of INIT_NORMAL
+  bool decay;                                    // weight decay applies
+  bool linear;                                   // a block's matrix: E4M3 under --fp8
+  bool frozen;                                   // no gradient, no optimizer state
+  int stage;                                     // in which the model needs it
+  // Filled here:
+  Dtype dtype;                                   // as it is stored in shards and gathered
+  int unit, piece, scale;                        // scale: its number among the E4M3 ones, or -1
+  int64_t in_piece, numel_padded;                // from the piece's first element
+};
+
+static inline int64_t param_cols(const Param *p) { return p->ndim == 2 ? p->shape[1] : 1; }
+// Elements as files see them: without padding rows.
+static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_cols(p); }
+
+// Rank i of the shard group holds elements [i numel, + numel) of a piece. A piece that is not trained has no gradient
+// and no optimizer state: trained pieces come first in a shard, so that theirs are dense.
+struct Piece {
+  Dtype dtype;
+  bool trains, decay;
+  int64_t numel;                                 // of one rank
+  size_t full_at, shard_at;                      // bytes: in the gathered unit, in a rank's shard
+  int64_t state_at;                              // elements: in a rank's shard; of moments and gradients too
+  int64_t master_at;                             // in a rank's fp32 masters, where it has one apart from the shard
+  int64_t grad_at, expand_at;                    // in the unit's whole gradient; in its copy of the compute dtype
+  bool has_master, expands;                      // expands: stored in another dtype than is computed with
+};
+
+// Of one rank.
+static inline size_t piece_bytes(const Piece *c) { return (size_t)c->numel * dtype_bytes(c->dtype); }
+
+struct Unit {
+  char name[64];
+  int stage, params, pieces;
+  Piece *piece;
+  size_t full_bytes, shard_bytes, slot_at;       // slot_at: in the gathered stage
+  int64_t shard_numel, state_numel;              // of a rank: all elements; those that train, which come first
+  int64_t master_numel, grad_numel, expand_numel;
+  int64_t grad_slot_at, expand_slot_at;          // elements: of the stage's gradient and of its expanded copy
+  // Of this rank, in what holds all units one after the other: elements, bytes, bytes, bytes.
+  int64_t state_base, master_base;
+  size_t params_at, kept_at, grads_at;
+};
+
+struct Stage { int first_unit, units; size_t full_bytes; int64_t grad_numel, expand_numel; bool trains; };
+
+enum WrapPolicy { WRAP_BLOCK, WRAP_MODEL, WRAP_MIN_PARAMS };
+enum ShardLayout { SHARD_FLAT, SHARD_DIM0 };
+
+enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements: 256 bytes in every dtype but E4M3
+static inline int64_t piece_align(Dtype dtype) { return dtype == F8 ? PARAM_ALIGN_BYTES : PARAM_ALIGN_NUMEL; }
+static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n, PARAM_ALIGN_BYTES); }
+
+// ---- freezing: which parameters a list of globs names
+// Marks parameters that one of the comma-separated globs of `patterns` matches, by their whole name or by the name
+// without ".weight" or ".bias". False with one line in `error` when a glob matches nothing, or all of them everything.
+static inline bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes) {
+  char text[1024], *save = NULL;
+  int frozen = 0;
+  snprintf(text, sizeof text, "%s", patterns);
+  for (char *glob = strtok_r(text, ",", &save); glob; glob = strtok_r(NULL, ",", &save)) {
+    int matched = 0;
+    for (int i = 0; i < params; i++) {
+      char module[64];
+      snprintf(module, sizeof module, "%s", param[i].name);
+      if (strrchr(module, '.')) *strrchr(module, '.') = 0;
+      if (fnmatch(glob, param[i].name, 0) && fnmatch(glob, module, 0)) continue;
+      param[i].frozen = true;
+      matched++;
+    }
+    if (!matched) {
+      snprintf(error, error_bytes, "--freeze %s matches no parameter; names are like wte.weight, h.0.attn.c_attn.bias, "
+               "ln_f.weight", glob);
+      return false;
+    }
+  }
+  for (int i = 0; i < params; i++) frozen += param[i].frozen;
+  if (frozen == params) snprintf(error, error_bytes, "--freeze %s leaves nothing to train", patterns);
+  return frozen < params;
+}
+
+// ---- wrapping: parameters -> units
+// Parameters of the module called `prefix` ("": the model) that no unit has yet: their number of elements.
+static inline bool param_is_under(const Param *p, const char *prefix) {
+  const size_t n = strlen(prefix);
+  return !n || (!strncmp(p->name, prefix, n) && p->name[n] == '.');
+}
+
+struct Wrapping { Param *param; int params, units; Unit *unit; };
+
+static inline int wrap_unit(Wrapping *w, const char *name) {
+  w->unit = (Unit *)realloc(w->unit, sizeof(Unit) * (size_t)(w->units + 1));
+  memset(&w->unit[w->units], 0, sizeof(Unit));
+  snprintf(w->unit[w->units].name, sizeof w->unit->name, "%s", name);
+  return w->units++;
+}
+// Gives what is free under `prefix` to unit u.
+static inline void wrap_take(Wrapping *w, const char *prefix, int u) {
+  for (int i = 0; i < w->params; i++)
+    if (w->param[i].unit < 0 && param_is_under(&w->param[i], prefix)) w->param[i].unit = u;
+}
+// torch.distributed.fsdp.wrap.size_based_auto_wrap_policy: children first; then a module is a unit if what they left of
+// it has `least` elements or more. The list of blocks, "h", is not one by itself. Returns the elements under `prefix`
+// that are in units now.
+static inline int64_t wrap_by_size(Wrapping *w, const char *prefix, int64_t least) {
+  int64_t total = 0, wrapped = 0;
+  for (int i = 0; i < w->params; i++)
+    if (param_is_under(&w->param[i], prefix)) total += param_numel(&w->param[i]);
+  if (total < least) return 0;
+  char last[64] = "";
+  for (int i = 0; i < w->params; i++) {
+    if (!param_is_under(&w->param[i], prefix)) continue;
+    char child[64];
+    snprintf(child, sizeof child, "%s", w->param[i].name);
+    char *end = strchr(child + strlen(prefix) + (prefix[0] != 0), '.');
+    if (!end) continue;                          // the module's own parameter
+    *end = 0;
+    if (!strcmp(child, last)) continue;
+    snprintf(last, sizeof last, "%s", child);
+    wrapped += wrap_by_size(w, child, least);
+  }
+  if (!prefix[0] || !strcmp(prefix, "h") || total - wrapped < least) return wrapped;
+  wrap_take(w, prefix, wrap_unit(w, prefix));
+  return total;
+}
+
+static inline int unit_order(const Unit *a, int first_a, const Unit *b, int first_b) {
+  return a->stage != b->stage ? a->stage - b->stage : first_a - first_b;
+}
+// Sorts units by stage, then by their first parameter, and drops a root that was left empty.
+static inline void wrap_sort(Wrapping *w) {
+  int *first = (int *)malloc(sizeof(int) * (size_t)w->units), *order = (int *)malloc(sizeof(int) * (size_t)w->units);
+  int kept = 0;
+  for (int u = 0; u < w->units; u++) {
+    first[u] = -1;
+    for (int i = w->params - 1; i >= 0; i--) {
+      if (w->param[i].unit != u) continue;
+      w->unit[u].stage = first[u] < 0 || w->unit[u].stage == w->param[i].stage ? w->param[i].stage : 0;
+      w->unit[u].params++;
+      first[u] = i;
+    }
+    if (first[u] < 0) continue;
+    int at = kept++;
+    for (; at > 0 && unit_order(&w->unit[u], first[u], &w->unit[order[at - 1]], first[order[at - 1]]) < 0; at--)
+      order[at] = order[at - 1];
+    order[at] = u;
+  }
+  Unit *sorted = (Unit *)calloc((size_t)kept, sizeof(Unit));
+  int *now = (int *)malloc(sizeof(int) * (size_t)w->units);
+  for (int i = 0; i < kept; i++) { sorted[i] = w->unit[order[i]]; now[order[i]] = i; }
+  for (int i = 0; i < w->params; i++) w->param[i].unit = now[w->param[i].unit];
+  free(w->unit); free(first); free(order); free(now);
+  w->unit = sorted;
+  w->units = kept;
+}
+
+// Chooses units. Returns a malloc'ed array in order of stages; param[].unit is filled.
+static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units) {
+  Wrapping w = {param, params, 0, NULL};
+  for (int i = 0; i < params; i++) param[i].unit = -1;
+  if (policy == WRAP_MIN_PARAMS) wrap_by_size(&w, "", least);
+  for (int i = 0; i < params && policy == WRAP_BLOCK; i++) {
+    char block[64];
+    snprintf(block, sizeof block, "h.%d", param[i].stage - 1);
+    if (param[i].stage && param[i].unit < 0) wrap_take(&w, block, wrap_unit(&w, block));
+  }
+  wrap_take(&w, "", wrap_unit(&w, policy == WRAP_MODEL ? "model" : "root"));
+  wrap_sort(&w);
+  *units = w.units;
+  return w.unit;
+}
+
+// ---- laying out
+// What a layout is made for. apart: masters lie elsewhere than fp32 parameters (offloaded). in_place: shards lie as the
+// parts of a gathered unit do, of which this rank's is number `me`; else each rank's lie one after the other.
+struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me; };
+
+static inline bool same_segment(const Piece *c, const Param *p) {
+  return c->dtype == p->dtype && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen);
+}
+// Puts the unit's parameters into pieces: order is trained before frozen, with decay before without. Fills numel.
+static inline void unit_pieces(Unit *u, int index, Param *param, int params, ShardLayout layout, int shards) {
+  u->piece = (Piece *)calloc((size_t)u->params, sizeof(Piece));
+  for (int order = 0; order < 3; order++) for (int i = 0; i < params; i++) {
+    Param *p = &param[i];
+    if (p->unit != index || order != (p->frozen ? 2 : p->decay ? 0 : 1)) continue;
+    p->numel_padded = p->padded_rows * param_cols(p);
+    int at = layout == SHARD_DIM0 ? u->pieces : 0;
+    while (at < u->pieces && !same_segment(&u->piece[at], p)) at++;
+    Piece *c = &u->piece[at];
+    if (at == u->pieces) {
+      *c = Piece{};
+      c->dtype = p->dtype, c->trains = !p->frozen, c->decay = p->decay && !p->frozen;
+      u->pieces++;
+    }
+    p->piece = at;
+    p->in_piece = c->numel;                      // so far that of all ranks together
+    if (layout == SHARD_DIM0) c->numel = (p->padded_rows + shards - 1) / shards * param_cols(p);
+    else c->numel += round_up(p->numel_padded, piece_align(p->dtype));
+  }
+  for (int i = 0; i < u->pieces && layout == SHARD_FLAT; i++)
+    u->piece[i].numel = round_up((u->piece[i].numel + shards - 1) / shards, piece_align(u->piece[i].dtype));
+}
+// Gives every piece its places. Flat pieces come in the order of their first parameter, which mixes dtypes within a
+// class: what trains still precedes what does not.
+static inline void unit_layout(Unit *u, int index, Param *param, int params, LayoutConfig k, int shards) {
+  unit_pieces(u, index, param, params, k.layout, shards);
+  const int64_t S = shards;
+  for (int i = 0; i < u->pieces; i++) {
+    Piece *c = &u->piece[i];
+    const size_t b = dtype_bytes(c->dtype);
+    const int64_t part = round_up(c->numel, PARAM_ALIGN_NUMEL), whole = round_up(S * c->numel, PARAM_ALIGN_NUMEL);
+    c->has_master = c->trains && (c->dtype != F32 || k.apart);
+    c->expands = c->dtype != k.compute_dtype;
+    c->full_at = u->full_bytes;
+    c->shard_at = k.in_place ? c->full_at + (size_t)(k.me * c->numel) * b : u->shard_bytes;
+    c->state_at = u->shard_numel;
+    c->master_at = u->master_numel;
+    c->grad_at = u->grad_numel;
+    c->expand_at = u->expand_numel;
+    u->full_bytes += align_bytes((size_t)(S * c->numel) * b);
+    u->shard_bytes += align_bytes((size_t)c->numel * b);
+    u->shard_numel += part;
+    if (c->trains) u->state_numel += part, u->grad_numel += whole;
+    if (c->has_master) u->master_numel += part;
+    if (c->expands) u->expand_numel += whole;
+  }
+}
+
+// The part of parameter p that lies in the shard of rank `i` of the group: `numel` elements, at in_range from p's
+// first, at in_piece of that rank's part of the piece. Returns false when there is none.
+struct Run { int64_t in_range, in_piece, numel; };
+static inline bool shard_run(const Unit *u, const Param *p, int i, Run *run) {
+  const Piece *c = &u->piece[p->piece];
+  const int64_t first = i * c->numel;
+  const int64_t a = max64(first, p->in_piece), b = min64(first + c->numel, p->in_piece + p->numel_padded);
+  if (a >= b) return false;
+  *run = Run{a - p->in_piece, a - first, b - a};
+  return true;
+}
+
+// Elements [first, first + n) of every owner's shard that are part of piece i: where they are in a shard (from its
+// first element), and in the unit's whole gradient for owner 0; owner o's are o piece.numel further. Returns false when
+// the piece has none there.
+struct PieceRun { int64_t state_at, grad_at, owner_stride, numel; };
+static inline bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {
+  const Piece *c = &u->piece[i];
+  const int64_t a = max64(first, c->state_at), b = min64(first + n, c->state_at + c->numel);
+  if (!c->trains || a >= b) return false;
+  *run = PieceRun{a, c->grad_at + a - c->state_at, c->numel, b - a};
+  return true;
+}
+
+// Elements of a rank's shard that go over the wire: without the gaps that align pieces.
+static inline int64_t unit_wire_numel(const Unit *u) {
+  int64_t n = 0;
+  for (int i = 0; i < u->pieces; i++) n += u->piece[i].trains ? u->piece[i].numel : 0;
+  return n;
+}
+static inline int64_t unit_wire_bytes(const Unit *u) {
+  int64_t n = 0;
+  for (int i = 0; i < u->pieces; i++) n += (int64_t)piece_bytes(&u->piece[i]);
+  return n;
+}
