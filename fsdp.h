@@ -24,7 +24,8 @@
 //   reshard_after_forward   on: K slots, off: K = L, G: a block's first gather of a step leaves 1/G of it on every
 //                           rank, and later ones only ask the G neighbours that hold the rest
 //   dtypes                  stored and gathered in param_dtype (matrices in E4M3 with fp8), computed in compute_dtype,
-//                           reduced in wire_dtype; what is gathered in another dtype is expanded after its arrival
+//                           reduced in wire_dtype; what is gathered in another dtype is expanded after its arrival.
+//                           Masters are fp32: the parameter itself, or kept beside it, or of bf16 what it lacks of them
 //   offload                 masters, moments and gradient shards lie in host memory, and parameter shards if asked
 //   in place                where every shard group lies on one host and shares its memory (CPU, windows): the parts of
 //                           a unit lie there one behind the other, as a gather would lay them, so the unit is whole
@@ -178,12 +179,15 @@ struct Fsdp {
   MPI_Win win;
   bool has_win, mirrored;
   bool in_place;                                 // units lie whole where shards do, which is decided when laying out
-  int64_t state_numel, master_numel;             // of all units: elements of moments and gradients; of masters
+  int64_t state_numel;                           // of all units: elements of moments and gradients
+  int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
   size_t params_bytes, kept_bytes;               // of all units
   float *master, *m, *v, *grads;                 // shards of all units, in order of units
+  low16 *low;                                    // of bf16 parameters: with them fp32 masters (kernels/master.cuh)
   float *sum;                                    // offloaded: a round's sum, on the device
   char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
   int64_t *host_limbs;                           // offloaded: pinned, of the norm
+  char *host_state;
   size_t host_state_bytes, publish_bytes;
   GatherSlot *slot;                              // [K] for blocks, [K] is stage 0's
   char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
@@ -324,6 +328,7 @@ static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
   m->planned_bytes[MEM_HOST_PARAMS] = params_on_host && !f->mirrored ? f->params_bytes : 0;
   m->planned_bytes[MEM_KEPT] = f->kept_bytes;
   m->planned_bytes[MEM_MASTER] = off ? 0 : master;
+  m->planned_bytes[MEM_MASTER_LOW] = off ? 0 : (size_t)f->low_numel * 2;
   m->planned_bytes[MEM_OPTIMIZER] = on * moments * state;
   m->planned_bytes[MEM_GRADS] = on * state;
   m->planned_bytes[MEM_HOST_STATE] = off ? f->host_state_bytes : 0;
@@ -392,6 +397,7 @@ static inline void fsdp_layout_stages(Fsdp *f) {
     u->expand_slot_at = s->expand_numel;
     u->state_base = f->state_numel;
     u->master_base = f->master_numel;
+    u->low_base = f->low_numel;
     s->units++;
     s->full_bytes += u->full_bytes;
     s->grad_numel += u->grad_numel;
@@ -399,6 +405,7 @@ static inline void fsdp_layout_stages(Fsdp *f) {
     s->trains = s->trains || u->state_numel;
     f->state_numel += u->state_numel;
     f->master_numel += u->master_numel;
+    f->low_numel += u->low_numel;
     f->params_bytes += u->shard_bytes;
     const int64_t kept = f->in_place ? 0 : f->cfg.mesh.kept;
     if (u->stage && kept && fsdp_trains(f)) f->kept_bytes += u->shard_bytes * (size_t)(S / kept);
@@ -467,9 +474,9 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg,
     if (f->unit[u].shard_bytes > f->publish_bytes) f->publish_bytes = f->unit[u].shard_bytes;
   if (cfg.offload != OFFLOAD_OPTIMIZER) f->publish_bytes = 0;
   const size_t grads = fsdp_grads_in_work(f) && f->mirrored ? 0 : 1;           // else they lie in the mirror
-  f->host_state_bytes = (size_t)f->master_numel * 4 + (fsdp_moments(f) + grads) * (size_t)f->state_numel * 4 +
-                        2 * f->publish_bytes + NORM_LIMBS * sizeof(int64_t) +
-                        2 * (size_t)max64(f->scales, 1) * sizeof(float);
+  f->host_state_bytes = (size_t)f->master_numel * 4 + (size_t)f->low_numel * 2 +
+                        (fsdp_moments(f) + grads) * (size_t)f->state_numel * 4 + 2 * f->publish_bytes +
+                        NORM_LIMBS * sizeof(int64_t) + 2 * (size_t)max64(f->scales, 1) * sizeof(float);
   f->kept_valid = (bool *)calloc((size_t)f->stages, sizeof(bool));
   f->kept_number = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
   f->stage_round0 = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
@@ -519,7 +526,7 @@ static inline Tensor fsdp_stored(const Fsdp *f, int p) {
 static inline Tensor fsdp_scale(const Fsdp *f, int p) { return tensor_of(f->scale + f->param[p].scale, F32, 1); }
 
 // Writes what stage s stores in another dtype once more, in the compute dtype. E4M3 matrices one by one, each has its
-// scale; what else there is, piece by piece.
+// scale; what else there is, piece by piece: fp32 parameters as if they were stored rounded.
 static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
   const Dtype to = f->cfg.compute_dtype;
   for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++) {
@@ -528,8 +535,10 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
       const Piece *c = &f->unit[u].piece[i];
       if (!c->expands || c->dtype == F8) continue;
       const int64_t n = c->numel * fsdp_shards(f);
-      convert(f->ctx, tensor_of(base + (size_t)c->expand_at * dtype_bytes(to), to, n),
-              tensor_of(fsdp_gathered(f, u) + c->full_at, c->dtype, n));
+      const Tensor out = tensor_of(base + (size_t)c->expand_at * dtype_bytes(to), to, n);
+      const Tensor in = tensor_of(fsdp_gathered(f, u) + c->full_at, c->dtype, n);
+      if (c->dtype == F32) param_from_master(f->ctx, out, Tensor{}, in);
+      else convert(f->ctx, out, in);
     }
     for (int p = 0; p < f->params && matrices; p++) {
       const Param *q = &f->param[p];
@@ -846,10 +855,12 @@ static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_
 // Takes host memory for what is offloaded, under its lines.
 static inline void fsdp_open_offload(Fsdp *f) {
   Ctx *c = f->ctx;
-  char *at = (char *)memory_take(c, f->plan, MEM_HOST_STATE, f->host_state_bytes);
+  char *at = f->host_state = (char *)memory_take(c, f->plan, MEM_HOST_STATE, f->host_state_bytes);
   const size_t state = (size_t)f->state_numel * 4;
   f->master = f->master_numel ? (float *)at : NULL;
   at += (size_t)f->master_numel * 4;
+  f->low = f->low_numel ? (low16 *)at : NULL;
+  at += (size_t)f->low_numel * 2;
   f->m = (float *)at;
   if (fsdp_moments(f) == 2) f->v = (float *)(at + state);
   at += fsdp_moments(f) * state;
@@ -877,6 +888,7 @@ static inline void fsdp_open(Fsdp *f, MemoryPlan *plan) {
   if (fsdp_offloads(f)) fsdp_open_offload(f);
   else {
     if (f->master_numel) f->master = (float *)memory_take(c, plan, MEM_MASTER, (size_t)f->master_numel * 4);
+    if (f->low_numel) f->low = (low16 *)memory_take(c, plan, MEM_MASTER_LOW, (size_t)f->low_numel * 2);
     if (fsdp_trains(f)) f->m = (float *)memory_take(c, plan, MEM_OPTIMIZER, state);
     if (fsdp_trains(f) && fsdp_moments(f) == 2) f->v = (float *)memory_take(c, plan, MEM_OPTIMIZER, state);
     if (fsdp_grads_in_work(f)) { f->grads = (float *)(f->work + f->grads_at); plan->taken_bytes[MEM_GRADS] += state; }
@@ -899,10 +911,11 @@ static inline void fsdp_close(Fsdp *f) {
   Ctx *c = f->ctx;
   const size_t state = (size_t)f->state_numel * 4, b_c = dtype_bytes(f->cfg.compute_dtype);
   if (fsdp_offloads(f)) {
-    memory_give_back(c, MEM_HOST_STATE, f->master ? f->master : f->m, f->host_state_bytes);
+    memory_give_back(c, MEM_HOST_STATE, f->host_state, f->host_state_bytes);
     memory_give_back(c, MEM_OFFLOAD, f->sum, fsdp_sum_bytes(f));
   } else {
     memory_give_back(c, MEM_MASTER, f->master, (size_t)f->master_numel * 4);
+    memory_give_back(c, MEM_MASTER_LOW, f->low, (size_t)f->low_numel * 2);
     memory_give_back(c, MEM_OPTIMIZER, f->m, state);
     memory_give_back(c, MEM_OPTIMIZER, f->v, state);
     if (!fsdp_grads_in_work(f)) memory_give_back(c, MEM_GRADS, f->grads, state);

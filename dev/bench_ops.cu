@@ -89,10 +89,13 @@ TIMED(cross_entropy_forward_backward,
 TIMED(adamw_update, (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a),
       (c, param, master, m, v, grad, a), any_shape, 0,
       0, 2 * (bytes_of(master) + bytes_of(m) + bytes_of(v)) + bytes_of(grad) +
-              (param.data != master.data ? bytes_of(param) : 0), false)
+              (master.dtype == LOW16 ? 2 : 1) * bytes_of(param), false)
 TIMED(sgd_update, (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a),
       (c, param, master, momentum, grad, a), any_shape, 0,
-      0, 2 * (bytes_of(master) + bytes_of(momentum)) + bytes_of(grad), false)
+      0, 2 * (bytes_of(master) + bytes_of(momentum)) + bytes_of(grad) +
+              (master.dtype == LOW16 ? 2 : 1) * bytes_of(param), false)
+TIMED(param_from_master, (Ctx *c, Tensor param, Tensor low, Tensor master), (c, param, low, master), any_shape, 0, 0,
+      bytes_of(param) + bytes_of(low) + bytes_of(master), false)
 TIMED(norm_accumulate, (Ctx *c, int64_t *limbs, Tensor grad), (c, limbs, grad), any_shape, 0, 0, bytes_of(grad), false)
 TIMED(convert, (Ctx *c, Tensor out, Tensor in), (c, out, in), any_shape, 0, 0, bytes_of(out) + bytes_of(in), false)
 TIMED(accumulate, (Ctx *c, Tensor sum, Summands in, Accumulate m), (c, sum, in, m), any_shape, 0, 0,
@@ -116,6 +119,7 @@ static Ops timed_table(const Ops *real) {
   t.cross_entropy_forward_backward = timed_cross_entropy_forward_backward;
   t.adamw_update = timed_adamw_update;
   t.sgd_update = timed_sgd_update;
+  t.param_from_master = timed_param_from_master;
   t.norm_accumulate = timed_norm_accumulate;
   t.convert = timed_convert;
   t.accumulate = timed_accumulate;

@@ -308,7 +308,8 @@ class Ours:
     def state(self):
         """Bytes of parameters, masters, gradients and optimizer state: what belongs to training itself."""
         return sum(self.plan[key] for key in ("parameter shards, shared", "fp32 master shards",
-                                              "optimizer state shards", "gradient shards, fp32, shared"))
+                                              "low halves of fp32 masters", "optimizer state shards",
+                                              "gradient shards, fp32, shared"))
 
 
 # ---- groups: what takes turns ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include "matmul.cuh"
 #include "attention.cuh"
 #include "cross_entropy.cuh"
+#include "master.cuh"
 #include "optimizer.cuh"
 #include "step.cuh"
 #include "elementwise.cuh"

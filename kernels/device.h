@@ -60,16 +60,18 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int 
 // ---- dtypes --------------------------------------------------------------------------------------------------------
 // Types of two bytes and of one are ours: storage only; no compiler's type stands in an interface or computes anything.
 // fp8 is E4M3 (Micikevicius et al. 2022, arXiv 2209.05433): 1-4-3 bits, bias 7, no infinities, NaN S.1111.111, largest
-// 448, subnormals down to 2^-9. A number of it means something beside a scale only: fp8.cuh has its ops.
+// 448, subnormals down to 2^-9. A number of it means something beside a scale only: fp8.cuh has its ops. low16 is what
+// a bf16 parameter lacks of its fp32 master, no number by itself: master.cuh.
 struct bf16 { uint16_t bits; };
 struct fp16 { uint16_t bits; };
 struct fp8 { uint8_t bits; };
-enum Dtype { F32, BF16, F16, I32, F8, DTYPE_COUNT };
+struct low16 { uint16_t bits; };
+enum Dtype { F32, BF16, F16, I32, F8, LOW16, DTYPE_COUNT };
 
 static inline size_t dtype_bytes(Dtype t) { return t == F32 || t == I32 ? 4 : t == F8 ? 1 : 2; }
 static inline bool dtype_floats(Dtype t) { return t == F32 || t == BF16 || t == F16; }      // those with arithmetic
 static inline const char *dtype_name(Dtype t) {
-  static const char *const names[] = {"fp32", "bf16", "fp16", "int32", "fp8"};
+  static const char *const names[] = {"fp32", "bf16", "fp16", "int32", "fp8", "low16"};
   return (unsigned)t < DTYPE_COUNT ? names[t] : "?";
 }
 

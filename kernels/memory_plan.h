@@ -8,6 +8,7 @@
   X(MEM_PARAMS,       "parameter shards, shared") \
   X(MEM_KEPT,         "blocks kept after forward, shared") \
   X(MEM_MASTER,       "fp32 master shards") \
+  X(MEM_MASTER_LOW,   "low halves of fp32 masters") \
   X(MEM_OPTIMIZER,    "optimizer state shards") \
   X(MEM_GRADS,        "gradient shards, fp32, shared") \
   X(MEM_GATHER_SLOTS, "gather slots, blocks") \

@@ -7,7 +7,8 @@
 //   PART_CUDA     <op>_impl: kernels and launch                                   (kernels/cuda.cu)
 //
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads, hs = C/H head size.
-// Floating tensors are fp32, bf16 or fp16; token ids int32; fp8 stands in the ops of fp8.cuh only, beside a scale.
+// Floating tensors are fp32, bf16 or fp16; token ids int32; fp8 stands in the ops of fp8.cuh only, beside a scale, and
+// low16 in those of optimizer.cuh and master.cuh, beside a bf16 parameter.
 #pragma once
 #include "device.h"
 
@@ -85,6 +86,8 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
                                   int64_t vocab, float scale)) \
   X(adamw_update,                (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a)) \
   X(sgd_update,                  (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a)) \
+  X(param_from_master,           (Ctx *c, Tensor param, Tensor low, Tensor master)) \
+  X(master_from_param,           (Ctx *c, Tensor master, Tensor param, Tensor low)) \
   X(norm_accumulate,             (Ctx *c, int64_t *limbs, Tensor grad)) \
   X(loss_mean,                   (Ctx *c, double *to, Tensor losses)) \
   X(step_decide,                 (Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule)) \

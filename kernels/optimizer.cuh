@@ -15,10 +15,12 @@
 //
 // lr, grad_scale, the bias corrections and skip (then nothing changes) are read from c->state when the op runs.
 //
-//   p master (n) fp32; param (n), any floating dtype, receives p rounded; param.data NULL: the master is the parameter
+//   p master (n) fp32; param (n), any floating dtype, receives p rounded (master.cuh); param.data NULL: the master is
+//                the parameter
+//     master (n) low16: p is what param, then bf16, and master make together
 //   m, v, momentum, grad (n) fp32
 #pragma once
-#include "ops.h"
+#include "master.cuh"
 
 // ---- exact norm ----------------------------------------------------------------------------------------------------
 // g is fp32, so g^2 (48 bits) is exact in fp64. Each square is rounded once, to the nearest multiple of 2^-110,
@@ -68,26 +70,26 @@ HD AdamwFactors adamw_factors(const StepState *s, AdamwArgs a) {
 }
 
 #if PART_LAUNCH
-// Updates master, m, v; overwrites param.
+// Updates master, m, v; overwrites param, and updates it where master is low16.
 static inline void adamw_update(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   const int64_t n = numel(master);
-  CHECK(numel(m) == n && numel(v) == n && numel(grad) == n && (!param.data || numel(param) == n),
+  master_check("adamw_update", param, master);
+  CHECK(numel(m) == n && numel(v) == n && numel(grad) == n,
         "adamw_update: master has %lld elements, m %lld, v %lld, grad %lld", (long long)n, (long long)numel(m),
         (long long)numel(v), (long long)numel(grad));
-  CHECK_DTYPE(master, F32);
   CHECK_DTYPE(m, F32);
   CHECK_DTYPE(v, F32);
   CHECK_DTYPE(grad, F32);
   c->ops->adamw_update(c, param, master, m, v, grad, a);
 }
 
-// Updates master and momentum; overwrites param. momentum.data may be NULL when a.momentum is 0.
+// Updates master and momentum, and param as adamw_update does. momentum.data may be NULL when a.momentum is 0.
 static inline void sgd_update(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
   const int64_t n = numel(master);
-  CHECK(numel(grad) == n && (!param.data || numel(param) == n) && (!momentum.data || numel(momentum) == n),
+  master_check("sgd_update", param, master);
+  CHECK(numel(grad) == n && (!momentum.data || numel(momentum) == n),
         "sgd_update: master has %lld elements, grad %lld", (long long)n, (long long)numel(grad));
   CHECK(momentum.data || a.momentum == 0.0f, "sgd_update: momentum %g without a buffer", (double)a.momentum);
-  CHECK_DTYPE(master, F32);
   CHECK_DTYPE(grad, F32);
   if (momentum.data) CHECK_DTYPE(momentum, F32);
   c->ops->sgd_update(c, param, master, momentum, grad, a);
@@ -106,21 +108,19 @@ static const int64_t OPTIMIZER_PIECE = 4096;     // what a thread takes at a tim
 // ---- AdamW ---------------------------------------------------------------------------------------------------------
 struct AdamwLanes { vf grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
 
-template <class T, bool CAST>
-INLINE void adamw_lanes(T *param, float *master, float *m, float *v, const float *grad, const AdamwLanes *a,
-                        int64_t n) {
+template <class T, class M, bool CAST>
+INLINE void adamw_lanes(T *param, M *master, float *m, float *v, const float *grad, const AdamwLanes *a, int64_t n) {
   const vf g = vf_mul(vf_load_n(grad, n), a->grad_scale), old_m = vf_load_n(m, n);
   const vf new_m = vf_fma(vf_sub(g, old_m), a->one_minus_beta1, old_m);
   const vf new_v = vf_fma(vf_mul(g, g), a->one_minus_beta2, vf_mul(vf_load_n(v, n), a->beta2));
   const vf denominator = vf_fma(vf_sqrt(new_v), a->root2, a->eps);
-  const vf p = vf_fma(vf_div(new_m, denominator), a->step, vf_mul(vf_load_n(master, n), a->decay));
+  const vf p = vf_fma(vf_div(new_m, denominator), a->step, vf_mul(masters_load(param, master, n), a->decay));
   vf_store_n(m, new_m, n);
   vf_store_n(v, new_v, n);
-  vf_store_n(master, p, n);
-  if (CAST) vf_store_n(param, p, n);
+  masters_store<CAST>(param, master, p, n);
 }
-template <class T, bool CAST>
-static void adamw_range(Ctx *c, T *param, float *master, float *m, float *v, const float *grad, int64_t n,
+template <class T, class M, bool CAST>
+static void adamw_range(Ctx *c, T *param, M *master, float *m, float *v, const float *grad, int64_t n,
                         AdamwArgs args) {
   const AdamwFactors k = adamw_factors(c->state, args);
   const AdamwLanes lanes = {vf_set1(k.grad_scale), vf_set1(k.decay), vf_set1(k.one_minus_beta1), vf_set1(k.beta2),
@@ -130,35 +130,35 @@ static void adamw_range(Ctx *c, T *param, float *master, float *m, float *v, con
     const AdamwLanes a = lanes;
     const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
     int64_t i = at;
-    for (; i + VF <= end; i += VF) adamw_lanes<T, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, VF);
-    if (i < end) adamw_lanes<T, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, end - i);
+    for (; i + VF <= end; i += VF) adamw_lanes<T, M, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, VF);
+    if (i < end) adamw_lanes<T, M, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, end - i);
   }
 }
 static void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   if (c->state->skip) return;
   float *p = (float *)master.data, *pm = (float *)m.data, *pv = (float *)v.data, *g = (float *)grad.data;
   const int64_t n = numel(master);
-  if (!param.data) adamw_range<float, false>(c, p, p, pm, pv, g, n, a);
-  else DISPATCH(param.dtype, T, adamw_range<T, true>(c, (T *)param.data, p, pm, pv, g, n, a));
+  if (master.dtype == LOW16)
+    adamw_range<bf16, low16, true>(c, (bf16 *)param.data, (low16 *)master.data, pm, pv, g, n, a);
+  else if (!param.data) adamw_range<float, float, false>(c, p, p, pm, pv, g, n, a);
+  else DISPATCH(param.dtype, T, adamw_range<T, float, true>(c, (T *)param.data, p, pm, pv, g, n, a));
 }
 
 // ---- SGD -----------------------------------------------------------------------------------------------------------
 struct SgdLanes { vf grad_scale, weight_decay, momentum, minus_lr; };
 
-template <class T, bool CAST, bool BUFFER>
-INLINE void sgd_lanes(T *param, float *master, float *buffer, const float *grad, const SgdLanes *a, int64_t n) {
-  const vf old = vf_load_n(master, n);
+template <class T, class M, bool CAST, bool BUFFER>
+INLINE void sgd_lanes(T *param, M *master, float *buffer, const float *grad, const SgdLanes *a, int64_t n) {
+  const vf old = masters_load(param, master, n);
   vf g = vf_fma(old, a->weight_decay, vf_mul(vf_load_n(grad, n), a->grad_scale));
   if (BUFFER) {
     g = vf_fma(vf_load_n(buffer, n), a->momentum, g);
     vf_store_n(buffer, g, n);
   }
-  const vf p = vf_fma(g, a->minus_lr, old);
-  vf_store_n(master, p, n);
-  if (CAST) vf_store_n(param, p, n);
+  masters_store<CAST>(param, master, vf_fma(g, a->minus_lr, old), n);
 }
-template <class T, bool CAST, bool BUFFER>
-static void sgd_range(Ctx *c, T *param, float *master, float *buffer, const float *grad, int64_t n, SgdArgs args) {
+template <class T, class M, bool CAST, bool BUFFER>
+static void sgd_range(Ctx *c, T *param, M *master, float *buffer, const float *grad, int64_t n, SgdArgs args) {
   const SgdLanes lanes = {vf_set1(c->state->grad_scale), vf_set1(args.weight_decay), vf_set1(args.momentum),
                           vf_set1(-c->state->in.lr)};
 #pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * OPTIMIZER_PIECE)
@@ -166,20 +166,22 @@ static void sgd_range(Ctx *c, T *param, float *master, float *buffer, const floa
     const SgdLanes a = lanes;
     const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
     int64_t i = at;
-    for (; i + VF <= end; i += VF) sgd_lanes<T, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, VF);
-    if (i < end) sgd_lanes<T, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, end - i);
+    for (; i + VF <= end; i += VF) sgd_lanes<T, M, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, VF);
+    if (i < end) sgd_lanes<T, M, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, end - i);
   }
 }
-template <class T, bool CAST>
+template <class T, class M, bool CAST>
 static void sgd_choose(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
-  float *p = (float *)master.data, *g = (float *)grad.data;
-  if (momentum.data) sgd_range<T, CAST, true>(c, param, p, (float *)momentum.data, g, numel(master), a);
-  else sgd_range<T, CAST, false>(c, param, p, p, g, numel(master), a);
+  M *p = (M *)master.data;
+  float *g = (float *)grad.data;
+  if (momentum.data) sgd_range<T, M, CAST, true>(c, param, p, (float *)momentum.data, g, numel(master), a);
+  else sgd_range<T, M, CAST, false>(c, param, p, g, g, numel(master), a);        // g: not read as a buffer
 }
 static void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
   if (c->state->skip) return;
-  if (!param.data) sgd_choose<float, false>(c, (float *)master.data, master, momentum, grad, a);
-  else DISPATCH(param.dtype, T, sgd_choose<T, true>(c, (T *)param.data, master, momentum, grad, a));
+  if (master.dtype == LOW16) sgd_choose<bf16, low16, true>(c, (bf16 *)param.data, master, momentum, grad, a);
+  else if (!param.data) sgd_choose<float, float, false>(c, (float *)master.data, master, momentum, grad, a);
+  else DISPATCH(param.dtype, T, sgd_choose<T, float, true>(c, (T *)param.data, master, momentum, grad, a));
 }
 
 // ---- exact norm ----------------------------------------------------------------------------------------------------

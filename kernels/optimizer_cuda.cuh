@@ -5,11 +5,11 @@
 
 // ---- AdamW ---------------------------------------------------------------------------------------------------------
 // The operations of adamw_lanes above, in its order: host and device agree to the last bit.
-template <class T, bool CAST, int W>
-__device__ static inline void adamw_lanes(T *param, float *master, float *m, float *v, const float *grad,
+template <class T, class M, bool CAST, int W>
+__device__ static inline void adamw_lanes(T *param, M *master, float *m, float *v, const float *grad,
                                           const AdamwFactors *a) {
   const Lanes<W> g0 = lanes_load<W>(grad);
-  Lanes<W> p = lanes_load<W>(master), pm = lanes_load<W>(m), pv = lanes_load<W>(v);
+  Lanes<W> p = masters_load<W>(param, master), pm = lanes_load<W>(m), pv = lanes_load<W>(v);
   UNROLL for (int i = 0; i < W; i++) {
     const float g = g0.x[i] * a->grad_scale;
     pm.x[i] = fmaf(g - pm.x[i], a->one_minus_beta1, pm.x[i]);
@@ -18,43 +18,44 @@ __device__ static inline void adamw_lanes(T *param, float *master, float *m, flo
   }
   lanes_store<W>(m, pm);
   lanes_store<W>(v, pv);
-  lanes_store<W>(master, p);
-  if (CAST) lanes_store<W>(param, p);
+  masters_store<W, CAST>(param, master, p);
 }
 // The factors need fp64 divisions and a root: one thread of a block computes them.
-template <class T, bool CAST, int W>
+template <class T, class M, bool CAST, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS)
-adamw_kernel(T *param, float *master, float *m, float *v, const float *grad, int64_t n, AdamwArgs args,
+adamw_kernel(T *param, M *master, float *m, float *v, const float *grad, int64_t n, AdamwArgs args,
              const StepState *state) {
   SHARED(AdamwFactors, factors, 1);
   if (state->skip) return;
   if (threadIdx.x == 0) *factors = adamw_factors(state, args);
   __syncthreads();
   const AdamwFactors a = *factors;
-  FLAT_WALK(W, n, i, (adamw_lanes<T, CAST, W>(param + i, master + i, m + i, v + i, grad + i, &a)),
-            (adamw_lanes<T, CAST, 1>(param + i, master + i, m + i, v + i, grad + i, &a)));
+  FLAT_WALK(W, n, i, (adamw_lanes<T, M, CAST, W>(param + i, master + i, m + i, v + i, grad + i, &a)),
+            (adamw_lanes<T, M, CAST, 1>(param + i, master + i, m + i, v + i, grad + i, &a)));
 }
-template <class T, bool CAST>
+template <class T, class M, bool CAST>
 static void adamw_launch(Ctx *c, T *param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   const int64_t n = numel(master);
-  float *p = (float *)master.data, *pm = (float *)m.data, *pv = (float *)v.data, *g = (float *)grad.data;
+  M *p = (M *)master.data;
+  float *pm = (float *)m.data, *pv = (float *)v.data, *g = (float *)grad.data;
   if (lanes_aligned(param, p, pm, pv, g))
-    LAUNCH((adamw_kernel<T, CAST, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, p, pm, pv, g, n, a,
-           c->state);
+    LAUNCH((adamw_kernel<T, M, CAST, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, p, pm, pv, g, n,
+           a, c->state);
   else
-    LAUNCH((adamw_kernel<T, CAST, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, p, pm, pv, g, n, a,
+    LAUNCH((adamw_kernel<T, M, CAST, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, p, pm, pv, g, n, a,
            c->state);
 }
 static void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
-  if (!param.data) adamw_launch<float, false>(c, (float *)master.data, master, m, v, grad, a);
-  else DISPATCH(param.dtype, T, adamw_launch<T, true>(c, (T *)param.data, master, m, v, grad, a));
+  if (master.dtype == LOW16) adamw_launch<bf16, low16, true>(c, (bf16 *)param.data, master, m, v, grad, a);
+  else if (!param.data) adamw_launch<float, float, false>(c, (float *)master.data, master, m, v, grad, a);
+  else DISPATCH(param.dtype, T, adamw_launch<T, float, true>(c, (T *)param.data, master, m, v, grad, a));
 }
 
 // ---- SGD -----------------------------------------------------------------------------------------------------------
-template <class T, bool CAST, bool BUFFER, int W>
-__device__ static inline void sgd_lanes(T *param, float *master, float *buffer, const float *grad, SgdArgs a,
+template <class T, class M, bool CAST, bool BUFFER, int W>
+__device__ static inline void sgd_lanes(T *param, M *master, float *buffer, const float *grad, SgdArgs a,
                                         float grad_scale, float minus_lr) {
-  Lanes<W> p = lanes_load<W>(master), g = lanes_load<W>(grad), b = {};
+  Lanes<W> p = masters_load<W>(param, master), g = lanes_load<W>(grad), b = {};
   if (BUFFER) b = lanes_load<W>(buffer);
   UNROLL for (int i = 0; i < W; i++) {
     g.x[i] = fmaf(p.x[i], a.weight_decay, g.x[i] * grad_scale);
@@ -62,36 +63,38 @@ __device__ static inline void sgd_lanes(T *param, float *master, float *buffer, 
     p.x[i] = fmaf(g.x[i], minus_lr, p.x[i]);
   }
   if (BUFFER) lanes_store<W>(buffer, g);
-  lanes_store<W>(master, p);
-  if (CAST) lanes_store<W>(param, p);
+  masters_store<W, CAST>(param, master, p);
 }
-template <class T, bool CAST, bool BUFFER, int W>
+template <class T, class M, bool CAST, bool BUFFER, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS)
-sgd_kernel(T *param, float *master, float *buffer, const float *grad, int64_t n, SgdArgs a, const StepState *state) {
+sgd_kernel(T *param, M *master, float *buffer, const float *grad, int64_t n, SgdArgs a, const StepState *state) {
   if (state->skip) return;
   const float scale = state->grad_scale, minus_lr = -state->in.lr;
-  FLAT_WALK(W, n, i, (sgd_lanes<T, CAST, BUFFER, W>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)),
-            (sgd_lanes<T, CAST, BUFFER, 1>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)));
+  FLAT_WALK(W, n, i,
+            (sgd_lanes<T, M, CAST, BUFFER, W>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)),
+            (sgd_lanes<T, M, CAST, BUFFER, 1>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)));
 }
-template <class T, bool CAST, bool BUFFER>
+template <class T, class M, bool CAST, bool BUFFER>
 static void sgd_launch(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
   const int64_t n = numel(master);
-  float *p = (float *)master.data, *b = BUFFER ? (float *)momentum.data : p, *g = (float *)grad.data;
+  M *p = (M *)master.data;
+  float *g = (float *)grad.data, *b = BUFFER ? (float *)momentum.data : g;     // g: not read as a buffer
   if (lanes_aligned(param, p, b, g))
-    LAUNCH((sgd_kernel<T, CAST, BUFFER, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, p, b, g, n,
-           a, c->state);
+    LAUNCH((sgd_kernel<T, M, CAST, BUFFER, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, p, b, g,
+           n, a, c->state);
   else
-    LAUNCH((sgd_kernel<T, CAST, BUFFER, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, p, b, g, n, a,
+    LAUNCH((sgd_kernel<T, M, CAST, BUFFER, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, p, b, g, n, a,
            c->state);
 }
-template <class T, bool CAST>
+template <class T, class M, bool CAST>
 static void sgd_choose(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
-  if (momentum.data) sgd_launch<T, CAST, true>(c, param, master, momentum, grad, a);
-  else sgd_launch<T, CAST, false>(c, param, master, momentum, grad, a);
+  if (momentum.data) sgd_launch<T, M, CAST, true>(c, param, master, momentum, grad, a);
+  else sgd_launch<T, M, CAST, false>(c, param, master, momentum, grad, a);
 }
 static void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
-  if (!param.data) sgd_choose<float, false>(c, (float *)master.data, master, momentum, grad, a);
-  else DISPATCH(param.dtype, T, sgd_choose<T, true>(c, (T *)param.data, master, momentum, grad, a));
+  if (master.dtype == LOW16) sgd_choose<bf16, low16, true>(c, (bf16 *)param.data, master, momentum, grad, a);
+  else if (!param.data) sgd_choose<float, float, false>(c, (float *)master.data, master, momentum, grad, a);
+  else DISPATCH(param.dtype, T, sgd_choose<T, float, true>(c, (T *)param.data, master, momentum, grad, a));
 }
 
 // ---- exact norm ----------------------------------------------------------------------------------------------------

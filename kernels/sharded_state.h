@@ -3,19 +3,28 @@
 // in and out of shards: initialisation, loading, saving, tests.
 //
 // A shard's state is fp32: masters, moments, gradients, on the device or, offloaded, on the host. What is stored for
-// gathering is made from the masters: fp32 parameters are their own masters, frozen ones need none.
+// gathering is made from the masters: fp32 parameters are their own masters, frozen ones need none, bf16 ones are one
+// half of theirs and the other lies beside (master.cuh). To files and tests all masters are fp32.
 #pragma once
 
 enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
 // This rank's part of piece i of unit u in an fp32 state; NULL where there is none. The master of fp32 parameters is
-// the parameter shard itself, unless it is offloaded; one that is frozen in another dtype has none.
+// the parameter shard itself, unless it is offloaded; one that is frozen in another dtype has none, and one in two
+// halves is nowhere in fp32.
 static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i) {
   const Unit *q = &f->unit[u];
   const Piece *c = &q->piece[i];
+  if (state == STATE_MASTER && c->split) return NULL;
   if (state == STATE_MASTER && c->has_master) return f->master ? f->master + q->master_base + c->master_at : NULL;
   if (state == STATE_MASTER) return c->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
   float *base = state == STATE_M ? f->m : state == STATE_V ? f->v : f->grads;
   return base && c->trains ? base + q->state_base + c->state_at : NULL;
+}
+// What the bf16 parameters of this rank's part of a piece lack of their masters; no data where masters are not split.
+static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
+  const Unit *q = &f->unit[u];
+  const Piece *c = &q->piece[i];
+  return tensor_of(c->split ? f->low + q->low_base + c->master_at : NULL, LOW16, c->numel);
 }
 // The run of parameter p's elements that this rank holds, and where: in an fp32 state (NULL: it has none there).
 // Returns false when it holds none.
@@ -31,6 +40,12 @@ static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Run run) {
   const Param *q = &f->param[p];
   return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
                    run.numel);
+}
+// And what it lacks of its masters; no data where they are not split.
+static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
+  const Param *q = &f->param[p];
+  low16 *piece = (low16 *)fsdp_piece_low(f, q->unit, q->piece).data;
+  return tensor_of(piece ? piece + run.in_piece : NULL, LOW16, run.numel);
 }
 
 // All reductions of the step are complete after this; adds the squares of the own gradient shards to limbs, which lie
@@ -91,14 +106,15 @@ static inline void fsdp_publish_end(Fsdp *f, int u) {
   step_event_record(f, f->ctx, &f->published[u & 1]);
 }
 
-// Writes the stored copy of what has a master apart and is no E4M3 matrix, from its master.
+// Writes the stored copy of what has an fp32 master apart and is no E4M3 matrix, from its master.
 static inline void fsdp_publish_unit(Fsdp *f, int u) {
   char *to = fsdp_publish_begin(f, u);
   for (int i = 0; i < f->unit[u].pieces; i++) {
     const Piece *c = &f->unit[u].piece[i];
     float *master = fsdp_piece_state(f, STATE_MASTER, u, i);
     if (!c->has_master || c->dtype == F8 || !master) continue;
-    convert(fsdp_state_ctx(f), tensor_of(to + c->shard_at, c->dtype, c->numel), tensor_of(master, F32, c->numel));
+    param_from_master(fsdp_state_ctx(f), tensor_of(to + c->shard_at, c->dtype, c->numel), Tensor{},
+                      tensor_of(master, F32, c->numel));
     fsdp_publish_piece(f, u, i);
   }
   fsdp_publish_end(f, u);
@@ -146,14 +162,15 @@ static inline void fsdp_publish(Fsdp *f) {
   fsdp_publish_e4m3(f);
 }
 
-// One optimizer step on the own part of piece i of unit u, whose parameters are written to `params`.
+// One optimizer step on the own part of piece i of unit u, whose parameters are written to `params`: where masters are
+// split, the shard itself, which has the other half.
 static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, OptimizerArgs a) {
   Ctx *c = fsdp_state_ctx(f);
   const Piece *q = &f->unit[u].piece[i];
   const int64_t n = q->numel;
   if (!q->decay) a.adamw.weight_decay = a.sgd.weight_decay = 0;
   Tensor param = tensor_of(q->has_master && q->dtype != F8 ? params + q->shard_at : NULL, q->dtype, n);
-  Tensor master = tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
+  Tensor master = q->split ? fsdp_piece_low(f, u, i) : tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
   Tensor m = tensor_of(fsdp_piece_state(f, STATE_M, u, i), F32, n);
   Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, u, i), F32, n);
   if (a.kind == OPTIMIZER_SGD) { sgd_update(c, param, master, m, grad, a.sgd); return; }
@@ -190,8 +207,9 @@ static inline Ctx *fsdp_param_ctx(Fsdp *f, int p) {
   const bool host = f->cfg.offload == OFFLOAD_PARAMS || (fsdp_offloads(f) && !f->param[p].frozen);
   return host ? &f->host_ctx : f->ctx;
 }
-// A frozen parameter that is not fp32 has no master: its values are rounded as they come, through scratch. An E4M3 one
-// needs its largest magnitude first: PASS_MEASURE of all values, fsdp_frozen_scales, then PASS_STORE of all again.
+// What has no fp32 master, frozen or split, takes values as they come, through scratch: rounded, and cut into halves. A
+// frozen E4M3 parameter needs its largest magnitude first: PASS_MEASURE of all values, fsdp_frozen_scales, then
+// PASS_STORE of all again.
 enum ValuePass { PASS_STORE, PASS_MEASURE };
 static inline bool fsdp_needs_measure(const Fsdp *f) { return f->scales > f->scales_trained; }
 // Before a PASS_MEASURE.
@@ -214,14 +232,18 @@ static inline float *fsdp_scratch(Fsdp *f, int p, int64_t *numel_) {
   CHECK(*numel_ > 0, "%s: no scratch", __func__);
   return host ? on_host : (float *)f->ctx->workspace;
 }
-// Rounds scratch into elements [at, at + n) of this rank's run of frozen parameter p, or measures it.
-static inline void fsdp_take_frozen(Fsdp *f, int p, Run run, int64_t at, const float *scratch, int64_t n,
+// Puts scratch into elements [at, at + n) of this rank's run of parameter p, which has no fp32 master, or measures it.
+static inline void fsdp_take_values(Fsdp *f, int p, Run run, int64_t at, const float *scratch, int64_t n,
                                     ValuePass pass) {
   Ctx *c = fsdp_param_ctx(f, p);
-  Tensor to = fsdp_own_stored(f, p, Run{run.in_range + at, run.in_piece + at, n});
+  const Run part = {run.in_range + at, run.in_piece + at, n};
+  Tensor to = fsdp_own_stored(f, p, part);
   const Tensor values = tensor_of((void *)scratch, F32, n);
   float *amax = c == f->ctx ? f->amax : (float *)(f->host_limbs + NORM_LIMBS);
-  if (to.dtype != F8) { if (pass == PASS_STORE) convert(c, to, values); return; }
+  if (to.dtype != F8) {
+    if (pass == PASS_STORE) param_from_master(c, to, fsdp_own_low(f, p, part), values);
+    return;
+  }
   if (pass == PASS_MEASURE) {
     absmax(c, tensor_of(amax + f->param[p].scale, F32, 1), values);
     if (c != f->ctx) f->ctx->ops->copy(f->ctx, f->amax + f->param[p].scale, amax + f->param[p].scale, 4);
@@ -250,9 +272,24 @@ static inline void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, co
     const int64_t k = min64(n, room);
     f->ctx->ops->copy(f->ctx, scratch, host, (size_t)k * 4);
     f->ctx->ops->sync(f->ctx);
-    fsdp_take_frozen(f, p, run, at, scratch, k, pass);
+    fsdp_take_values(f, p, run, at, scratch, k, pass);
     f->ctx->ops->sync(f->ctx);
     host += k, at += k, n -= k;
+  }
+}
+// Joins elements [at, at + n) of this rank's run of parameter p, whose masters are split, on the host: at once where
+// they lie there, else through scratch.
+static inline void fsdp_get_split(Fsdp *f, int p, Run run, int64_t at, float *host, int64_t n) {
+  Ctx *c = fsdp_param_ctx(f, p);
+  int64_t room = n;
+  float *scratch = c->ops->nccl ? fsdp_scratch(f, p, &room) : NULL;
+  for (int64_t k; n > 0; host += k, at += k, n -= k) {
+    k = min64(n, room);
+    const Run part = {run.in_range + at, run.in_piece + at, k};
+    master_from_param(c, tensor_of(scratch ? scratch : host, F32, k), fsdp_own_stored(f, p, part),
+                      fsdp_own_low(f, p, part));
+    if (scratch) c->ops->copy(c, host, scratch, (size_t)k * 4);
+    f->ctx->ops->sync(f->ctx);
   }
 }
 // Copies elements [at, at + n) of this rank's run of parameter p in a state to the host; of a frozen one without a
@@ -267,6 +304,7 @@ static inline void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, fl
     f->ctx->ops->sync(f->ctx);
     return;
   }
+  if (f->unit[f->param[p].unit].piece[f->param[p].piece].split) { fsdp_get_split(f, p, run, at, host, n); return; }
   const Tensor stored = fsdp_own_stored(f, p, Run{run.in_range + at, run.in_piece + at, n});
   const size_t b = dtype_bytes(stored.dtype);
   char *raw = (char *)host + (size_t)n * (4 - b);                // behind what is widened before it
@@ -302,7 +340,7 @@ static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
       float *scratch = fsdp_scratch(f, p, &room);
       const int64_t k = min64(n - at, room);
       fsdp_init_range(fsdp_param_ctx(f, p), q, p, scratch, seed, run.in_range + at, k);
-      fsdp_take_frozen(f, p, run, at, scratch, k, pass);
+      fsdp_take_values(f, p, run, at, scratch, k, pass);
       at += k;
     }
   }

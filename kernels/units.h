@@ -45,9 +45,10 @@ struct Piece {
   int64_t numel;                                 // of one rank
   size_t full_at, shard_at;                      // bytes: in the gathered unit, in a rank's shard
   int64_t state_at;                              // elements: in a rank's shard; of moments and gradients too
-  int64_t master_at;                             // in a rank's fp32 masters, where it has one apart from the shard
+  int64_t master_at;                             // in a rank's fp32 masters, or low halves of them, if it has some
   int64_t grad_at, expand_at;                    // in the unit's whole gradient; in its copy of the compute dtype
-  bool has_master, expands;                      // expands: stored in another dtype than is computed with
+  bool has_master, split, expands;               // has_master: there is more of it than the shard; split: low halves;
+                                                 // expands: stored in another dtype than is computed with
 };
 
 // Of one rank.
@@ -59,10 +60,11 @@ struct Unit {
   Piece *piece;
   size_t full_bytes, shard_bytes, slot_at;       // slot_at: in the gathered stage
   int64_t shard_numel, state_numel;              // of a rank: all elements; those that train, which come first
-  int64_t master_numel, grad_numel, expand_numel;
+  int64_t master_numel, low_numel;               // of a rank: fp32 masters; low halves of masters
+  int64_t grad_numel, expand_numel;
   int64_t grad_slot_at, expand_slot_at;          // elements: of the stage's gradient and of its expanded copy
   // Of this rank, in what holds all units one after the other: elements, bytes, bytes, bytes.
-  int64_t state_base, master_base;
+  int64_t state_base, master_base, low_base;
   size_t params_at, kept_at, grads_at;
 };
 
@@ -195,7 +197,7 @@ static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int6
 }
 
 // ---- laying out
-// What a layout is made for. apart: masters lie elsewhere than fp32 parameters (offloaded). in_place: shards lie as the
+// What a layout is made for. apart: masters lie in another memory than parameters (offloaded). in_place: shards lie as the
 // parts of a gathered unit do, of which this rank's is number `me`; else each rank's lie one after the other.
 struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me; };
 
@@ -225,6 +227,10 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
   for (int i = 0; i < u->pieces && layout == SHARD_FLAT; i++)
     u->piece[i].numel = round_up((u->piece[i].numel + shards - 1) / shards, piece_align(u->piece[i].dtype));
 }
+// A bf16 parameter is one half of its master where both lie in one memory, and the other half is what is kept. The rest
+// has fp32 masters: fp16 and E4M3 are no half of one (master.cuh), and what lies apart is read where the parameter is
+// not. fp32 parameters are their own masters unless they lie apart.
+//
 // Gives every piece its places. Flat pieces come in the order of their first parameter, which mixes dtypes within a
 // class: what trains still precedes what does not.
 static inline void unit_layout(Unit *u, int index, Param *param, int params, LayoutConfig k, int shards) {
@@ -235,18 +241,19 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
     const size_t b = dtype_bytes(c->dtype);
     const int64_t part = round_up(c->numel, PARAM_ALIGN_NUMEL), whole = round_up(S * c->numel, PARAM_ALIGN_NUMEL);
     c->has_master = c->trains && (c->dtype != F32 || k.apart);
+    c->split = c->has_master && c->dtype == BF16 && !k.apart;
     c->expands = c->dtype != k.compute_dtype;
     c->full_at = u->full_bytes;
     c->shard_at = k.in_place ? c->full_at + (size_t)(k.me * c->numel) * b : u->shard_bytes;
     c->state_at = u->shard_numel;
-    c->master_at = u->master_numel;
+    c->master_at = c->split ? u->low_numel : u->master_numel;
     c->grad_at = u->grad_numel;
     c->expand_at = u->expand_numel;
     u->full_bytes += align_bytes((size_t)(S * c->numel) * b);
     u->shard_bytes += align_bytes((size_t)c->numel * b);
     u->shard_numel += part;
     if (c->trains) u->state_numel += part, u->grad_numel += whole;
-    if (c->has_master) u->master_numel += part;
+    if (c->has_master) *(c->split ? &u->low_numel : &u->master_numel) += part;
     if (c->expands) u->expand_numel += whole;
   }
 }

@@ -77,15 +77,21 @@ INLINE vf vf_from_half_bits(__m256i h, fp16 *) { return _mm512_cvtph_ps(h); }
 INLINE __m256i vf_to_half_bits(vf a, fp16 *) {
   return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-// In integers, the upper halves collected by one permutation (a narrowing move is two operations on Intel).
-INLINE __m256i vf_round_bf16(vf a) {
+// The upper and the lower 16 bits of every lane; and back, the lower ones with their sign. The upper ones by one
+// permutation (a narrowing move is two operations on Intel).
+INLINE __m256i vi_upper_halves(vi a) {
   alignas(64) static const uint16_t upper[32] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_load_si512(upper), a));
+}
+INLINE __m256i vi_lower_halves(vi a) { return _mm512_cvtepi32_epi16(a); }
+INLINE vi vi_of_signed(__m256i h) { return _mm512_cvtepi16_epi32(h); }
+INLINE __m256i vf_round_bf16(vf a) {             // in integers
   const __m512i u = _mm512_castps_si512(a), up = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
   const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
   const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
   __m512i r = _mm512_mask_add_epi32(up, odd, up, _mm512_set1_epi32(1));
   r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
-  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_load_si512(upper), r));
+  return vi_upper_halves(r);
 }
 #ifdef __AVX512BF16__
 // vcvtneps2bf16 rounds alike in one operation, but takes subnormals for zero, which the other instruction sets do not:
@@ -177,6 +183,13 @@ INLINE void vf_store_n(float *p, vf x, int64_t n) {
   _mm256_maskstore_ps(p, _mm256_castps_si256(m.a), x.a);
   _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.b), x.b);
 }
+// Lanes that are below 2^16, as 16 bits each; packus works within 128-bit halves: put in order afterwards.
+INLINE __m256i vi_pack_halves(vi x) { return _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8); }
+INLINE __m256i vi_upper_halves(vi x) { return vi_pack_halves(vi_shr(x, 16)); }
+INLINE __m256i vi_lower_halves(vi x) { return vi_pack_halves(vi_and(x, vi_set1(0xffff))); }
+INLINE vi vi_of_signed(__m256i h) {
+  VF_BOTH(vi, _mm256_cvtepi16_epi32(_mm256_castsi256_si128(h)), _mm256_cvtepi16_epi32(_mm256_extracti128_si256(h, 1)));
+}
 INLINE __m256 bf16_half_to_f32(__m128i h) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
@@ -197,11 +210,11 @@ INLINE vf vf_from_half_bits(__m256i h, fp16 *) {
 INLINE __m256i vf_to_half_bits(vf x, fp16 *) {
   return _mm256_set_m128i(_mm256_cvtps_ph(x.b, VF_NEAREST), _mm256_cvtps_ph(x.a, VF_NEAREST));
 }
-INLINE __m256i vf_to_half_bits(vf x, bf16 *) {   // packus works within 128-bit halves: put them in order afterwards
+INLINE __m256i vf_to_half_bits(vf x, bf16 *) {
   vi r = {f32_to_bf16_half(x.a), f32_to_bf16_half(x.b)};
   if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(x.a, x.b, _CMP_UNORD_Q)), 0))      // a NaN in either
     r = {f32_nan_to_bf16_half(x.a), f32_nan_to_bf16_half(x.b)};
-  return _mm256_permute4x64_epi64(_mm256_packus_epi32(r.a, r.b), 0xd8);
+  return vi_pack_halves(r);
 }
 #endif
 

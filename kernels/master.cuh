@@ -1,0 +1,218 @@
+// master.cuh: fp32 masters, and the parameters that are made of them.
+//
+//   param_from_master   param = master rounded to param's dtype: to bf16 with ties away from zero, to any other as
+//                       convert does. low, where there is one, receives what the parameter lacks of its master
+//   master_from_param   master = the fp32 number whose halves param and low are
+//
+// A bf16 parameter is the upper half of its master, rounded; with the lower half kept beside it no master is stored:
+//   param = floor((bits + 2^15) / 2^16)        the master's bits rounded to their upper half, ties away from zero
+//   low   = bits mod 2^16                      read as a signed number, -2^15 .. 2^15 - 1
+//   bits  = 2^16 param + low   (mod 2^32)      always: bits + 2^15 is 2^16 param and a rest, which is low + 2^15
+// So every finite master comes back, subnormals, zeros of either sign and those that round to an infinite parameter
+// included; and infinities, whose low is 0. With ties to even it would not: low = 2^15 would stand for the tie above an
+// even parameter and for the one below it. Hence parameters are rounded so in every mode, whether their masters are
+// stored or not; activations and gradients are rounded to even, as everywhere.
+// A NaN whose upper half is all ones would carry into the sign and become 0, and one with nothing in its upper half
+// would be infinite. So a NaN first loses its lower half and becomes quiet, as in round_to: it stays a NaN in parameter
+// and master, with the upper half of its bits. (A NaN's lower half tells nothing, and no run goes on with one.)
+// Zero is zero in both halves: zeroed memory is zeros.
+//
+// Only bf16 has fp32's exponent: fp16 is infinite or 0 for most masters, E4M3 takes 8 bits of them by a scale that
+// changes from step to step. Beside these a master is stored whole.
+#pragma once
+#include "ops.h"
+
+// ---- one number, the same on every device
+HD uint32_t master_bits(float x) {               // without what no NaN keeps
+  const uint32_t u = f32_bits(x);
+  return (u & 0x7fffffffu) > 0x7f800000u ? (u & 0xffff0000u) | 0x400000u : u;
+}
+HD void round_param(float *to, float master) { *to = master; }
+HD void round_param(fp16 *to, float master) { round_to(to, master); }
+HD void round_param(bf16 *to, float master) { to->bits = (uint16_t)((master_bits(master) + 0x8000u) >> 16); }
+HD low16 master_low(float master) { return low16{(uint16_t)master_bits(master)}; }
+HD float master_join(bf16 param, low16 low) {
+  return bits_f32(((uint32_t)param.bits << 16) + (uint32_t)(int32_t)(int16_t)low.bits);
+}
+
+#if PART_LAUNCH
+// What stores masters beside parameters: their whole in fp32, or what bf16 parameters lack of them.
+static inline void master_check(const char *op, Tensor param, Tensor master) {
+  const bool low = master.dtype == LOW16;
+  CHECK(low || master.dtype == F32, "%s: master is %s", op, dtype_name(master.dtype));
+  CHECK(!low || (param.data && param.dtype == BF16), "%s: low halves of masters beside %s parameters, not bf16 ones", op,
+        param.data ? dtype_name(param.dtype) : "no");
+  CHECK(!param.data || dtype_floats(param.dtype), "%s: param is %s", op, dtype_name(param.dtype));
+  CHECK(!param.data || numel(param) == numel(master), "%s: %lld parameters of %lld masters", op,
+        (long long)numel(param), (long long)numel(master));
+}
+// Overwrites param (n), any floating dtype, and low (n) low16 if low.data is not NULL: then param must be bf16. master
+// (n) fp32 may be param where that is fp32.
+static inline void param_from_master(Ctx *c, Tensor param, Tensor low, Tensor master) {
+  CHECK_DTYPE(master, F32);
+  CHECK(param.data, "%s: no param", __func__);
+  master_check("param_from_master", param, master);
+  if (low.data) CHECK_DTYPE(low, LOW16);
+  if (low.data) master_check("param_from_master", param, low);
+  c->ops->param_from_master(c, param, low, master);
+}
+// Overwrites master (n) fp32 by what param (n) bf16 and low (n) low16 make.
+static inline void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor low) {
+  CHECK_DTYPE(master, F32);
+  CHECK_DTYPE(low, LOW16);
+  CHECK(numel(master) == numel(low), "master_from_param: %lld masters of %lld low halves", (long long)numel(master),
+        (long long)numel(low));
+  master_check("master_from_param", param, low);
+  c->ops->master_from_param(c, master, param, low);
+}
+#endif
+
+#if PART_CPU
+static const int64_t MASTER_PIECE = 4096;        // what a thread takes at a time; a multiple of VF
+
+INLINE vi master_lane_bits(vf x) {
+  const vi u = vf_bits(x), quiet = vi_or(vi_and(u, vi_set1((int32_t)0xffff0000u)), vi_set1(0x400000));
+  return vi_select(vi_gt(vi_and(u, vi_set1(0x7fffffff)), vi_set1(0x7f800000)), quiet, u);
+}
+INLINE __m256i param_lane_bits(vi master) { return vi_upper_halves(vi_add(master, vi_set1(0x8000))); }
+
+// The first n <= 16 lanes of masters that are stored whole, or beside bf16 parameters.
+template <class T> INLINE vf masters_load(const T *, const float *master, int64_t n) { return vf_load_n(master, n); }
+INLINE vf masters_load(const bf16 *param, const low16 *low, int64_t n) {
+  __m256i lower = _mm256_setzero_si256();
+  if (n >= VF) lower = _mm256_loadu_si256((const __m256i *)low);
+  else if (n > 0) memcpy(&lower, low, (size_t)n * 2);
+  return vi_as_float(vi_add(vf_bits(vf_load_n(param, n)), vi_of_signed(lower)));
+}
+INLINE void param_store(float *to, vf master, int64_t n) { vf_store_n(to, master, n); }
+INLINE void param_store(fp16 *to, vf master, int64_t n) { vf_store_n(to, master, n); }
+INLINE void param_store(bf16 *to, vf master, int64_t n) {
+  const __m256i bits = param_lane_bits(master_lane_bits(master));
+  if (n >= VF) _mm256_storeu_si256((__m256i *)to, bits);
+  else if (n > 0) memcpy(to, &bits, (size_t)n * 2);
+}
+// Stores the masters, and with CAST the parameters they make.
+template <bool CAST, class T> INLINE void masters_store(T *param, float *to, vf master, int64_t n) {
+  vf_store_n(to, master, n);
+  if (CAST) param_store(param, master, n);
+}
+template <bool CAST> INLINE void masters_store(bf16 *param, low16 *low, vf master, int64_t n) {
+  const vi u = master_lane_bits(master);
+  const __m256i upper = param_lane_bits(u), lower = vi_lower_halves(u);
+  if (n >= VF) _mm256_storeu_si256((__m256i *)param, upper), _mm256_storeu_si256((__m256i *)low, lower);
+  else if (n > 0) memcpy(param, &upper, (size_t)n * 2), memcpy(low, &lower, (size_t)n * 2);
+}
+
+// Which way a range goes is in its types: what is const is read. Without low halves `low` is the masters again.
+template <class T> INLINE void master_lanes(T *param, const float *, const float *master, int64_t n) {
+  param_store(param, vf_load_n(master, n), n);
+}
+INLINE void master_lanes(bf16 *param, low16 *low, const float *master, int64_t n) {
+  masters_store<true>(param, low, vf_load_n(master, n), n);
+}
+INLINE void master_lanes(const bf16 *param, const low16 *low, float *master, int64_t n) {
+  vf_store_n(master, masters_load(param, low, n), n);
+}
+template <class P, class L, class M> static void master_range(Ctx *c, P *param, L *low, M *master, int64_t n) {
+#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * MASTER_PIECE)
+  for (int64_t at = 0; at < n; at += MASTER_PIECE) {
+    const int64_t end = at + MASTER_PIECE < n ? at + MASTER_PIECE : n;
+    int64_t i = at;
+    for (; i + VF <= end; i += VF) master_lanes(param + i, low + i, master + i, VF);
+    if (i < end) master_lanes(param + i, low + i, master + i, end - i);
+  }
+}
+#endif
+
+#if PART_CUDA
+#include "lane.cuh"
+
+// W masters that are stored whole, or beside bf16 parameters: two of each a register.
+template <int W, class T> __device__ static inline Lanes<W> masters_load(const T *, const float *master) {
+  return lanes_load<W>(master);
+}
+template <int W> __device__ static inline Lanes<W> masters_load(const bf16 *param, const low16 *low) {
+  Lanes<W> r;
+  if constexpr (W == 1) {
+    r.x[0] = master_join(*param, *low);
+  } else {
+    const Pack<bf16> upper = load_pack(param);
+    const Pack<low16> lower = load_pack(low);
+    uint32_t u[4], l[4];
+    memcpy(u, &upper, sizeof u);
+    memcpy(l, &lower, sizeof l);
+    UNROLL for (int i = 0; i < 4; i++) {
+      r.x[2 * i] = bits_f32((u[i] << 16) + (uint32_t)(int32_t)(int16_t)(l[i] & 0xffffu));
+      r.x[2 * i + 1] = bits_f32((u[i] & 0xffff0000u) + (uint32_t)((int32_t)l[i] >> 16));
+    }
+  }
+  return r;
+}
+template <int W> __device__ static inline void param_store(float *to, Lanes<W> master) { lanes_store<W>(to, master); }
+template <int W> __device__ static inline void param_store(fp16 *to, Lanes<W> master) { lanes_store<W>(to, master); }
+template <int W> __device__ static inline void param_store(bf16 *to, Lanes<W> master) {
+  if constexpr (W == 1) {
+    round_param(to, master.x[0]);
+  } else {
+    Pack<bf16> packed;
+    uint32_t pair[4];
+    UNROLL for (int i = 0; i < 4; i++)
+      pair[i] = (master_bits(master.x[2 * i]) + 0x8000u) >> 16 |
+                ((master_bits(master.x[2 * i + 1]) + 0x8000u) & 0xffff0000u);
+    memcpy(&packed, pair, sizeof pair);
+    store_pack(to, packed);
+  }
+}
+// Stores the masters, and with CAST the parameters they make.
+template <int W, bool CAST, class T>
+__device__ static inline void masters_store(T *param, float *to, Lanes<W> master) {
+  lanes_store<W>(to, master);
+  if (CAST) param_store<W>(param, master);
+}
+template <int W, bool CAST>
+__device__ static inline void masters_store(bf16 *param, low16 *low, Lanes<W> master) {
+  param_store<W>(param, master);
+  if constexpr (W == 1) {
+    *low = master_low(master.x[0]);
+  } else {
+    Pack<low16> packed;
+    uint32_t pair[4];
+    UNROLL for (int i = 0; i < 4; i++)
+      pair[i] = (master_bits(master.x[2 * i]) & 0xffffu) | master_bits(master.x[2 * i + 1]) << 16;
+    memcpy(&packed, pair, sizeof pair);
+    store_pack(low, packed);
+  }
+}
+
+// As on the CPU: what is const is read; without low halves `low` is the masters again.
+template <int W, class T> __device__ static inline void master_lanes(T *param, const float *, const float *master) {
+  param_store<W>(param, lanes_load<W>(master));
+}
+template <int W> __device__ static inline void master_lanes(bf16 *param, low16 *low, const float *master) {
+  masters_store<W, true>(param, low, lanes_load<W>(master));
+}
+template <int W> __device__ static inline void master_lanes(const bf16 *param, const low16 *low, float *master) {
+  lanes_store<W>(master, masters_load<W>(param, low));
+}
+template <class P, class L, class M, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS) master_kernel(P *param, L *low, M *master, int64_t n) {
+  FLAT_WALK(W, n, i, master_lanes<W>(param + i, low + i, master + i), master_lanes<1>(param + i, low + i, master + i));
+}
+template <class P, class L, class M> static void master_range(Ctx *c, P *param, L *low, M *master, int64_t n) {
+  if (lanes_aligned(param, low, master))
+    LAUNCH((master_kernel<P, L, M, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, low, master, n);
+  else LAUNCH((master_kernel<P, L, M, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, low, master, n);
+}
+#endif
+
+#if PART_CPU || PART_CUDA
+static void param_from_master_impl(Ctx *c, Tensor param, Tensor low, Tensor master) {
+  const float *from = (const float *)master.data;
+  const int64_t n = numel(master);
+  if (low.data) master_range(c, (bf16 *)param.data, (low16 *)low.data, from, n);
+  else DISPATCH(param.dtype, T, master_range(c, (T *)param.data, from, from, n));
+}
+static void master_from_param_impl(Ctx *c, Tensor master, Tensor param, Tensor low) {
+  master_range(c, (const bf16 *)param.data, (const low16 *)low.data, (float *)master.data, numel(master));
+}
+#endif
