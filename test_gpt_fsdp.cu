@@ -34,6 +34,7 @@
 #include "dev/test/test_cuda_train.h"
 #include "dev/test/test_checkpoint.h"
 #include "dev/test/test_checkpoint_modes.h"
+#include "dev/test/test_master.h"
 #include "dev/test/test_cli.h"
 #include "dev/test/test_cli_checkpoint.h"
 #include "dev/test/test_cli_modes.h"

@@ -40,8 +40,8 @@ HD float master_join(bf16 param, low16 low) {
 static inline void master_check(const char *op, Tensor param, Tensor master) {
   const bool low = master.dtype == LOW16;
   CHECK(low || master.dtype == F32, "%s: master is %s", op, dtype_name(master.dtype));
-  CHECK(!low || (param.data && param.dtype == BF16), "%s: low halves of masters beside %s parameters, not bf16 ones", op,
-        param.data ? dtype_name(param.dtype) : "no");
+  CHECK(!low || (param.data && param.dtype == BF16), "%s: low halves of masters beside %s parameters, not bf16 ones",
+        op, param.data ? dtype_name(param.dtype) : "no");
   CHECK(!param.data || dtype_floats(param.dtype), "%s: param is %s", op, dtype_name(param.dtype));
   CHECK(!param.data || numel(param) == numel(master), "%s: %lld parameters of %lld masters", op,
         (long long)numel(param), (long long)numel(master));

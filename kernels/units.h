@@ -197,8 +197,8 @@ static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int6
 }
 
 // ---- laying out
-// What a layout is made for. apart: masters lie in another memory than parameters (offloaded). in_place: shards lie as the
-// parts of a gathered unit do, of which this rank's is number `me`; else each rank's lie one after the other.
+// What a layout is made for. apart: masters lie in another memory than parameters (offloaded). in_place: shards lie as
+// the parts of a gathered unit do, of which this rank's is number `me`; else each rank's lie one after the other.
 struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me; };
 
 static inline bool same_segment(const Piece *c, const Param *p) {

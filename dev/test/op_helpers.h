@@ -105,6 +105,7 @@ static inline double op_get(Tensor t, int64_t i) {
   if (t.dtype == I32) return ((int32_t *)t.data)[i];
   if (t.dtype == F32) return ((float *)t.data)[i];
   if (t.dtype == F8) return to_f32(((fp8 *)t.data)[i]);
+  if (t.dtype == LOW16) return ((low16 *)t.data)[i].bits;
   return t.dtype == BF16 ? to_f32(((bf16 *)t.data)[i]) : to_f32(((fp16 *)t.data)[i]);
 }
 static inline void op_put(Tensor t, int64_t i, double x) {

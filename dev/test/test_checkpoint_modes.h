@@ -240,7 +240,7 @@ static inline void ckpt_round_as_stored(const Param *p, float *x, int64_t n) {
     fp8 e4m3;
     bf16 half;
     if (p->dtype == F8) { round_to(&e4m3, x[i] / scale); x[i] = to_f32(e4m3) * scale; }
-    if (p->dtype == BF16) { round_to(&half, x[i]); x[i] = to_f32(half); }
+    if (p->dtype == BF16) { round_param(&half, x[i]); x[i] = to_f32(half); }
   }
 }
 // A run that takes its weights from `from`, below TEST_TMP. to: NULL, or every parameter's values, malloc'ed. plain:

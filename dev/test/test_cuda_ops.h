@@ -333,8 +333,10 @@ TEST(cuda_cross_entropy_extremes, "CUDA: huge logits stay finite, the first of e
 }
 
 // ================================================================================================ optimizers
-// kind 0: AdamW; 1: SGD; 2: SGD with momentum. cast false: the master is the parameter.
-static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, bool cast, int64_t n, int64_t shift) {
+// kind 0: AdamW; 1: SGD; 2: SGD with momentum. The master is the parameter, or beside it, or of a bf16 one in halves.
+enum CudaMaster { CUDA_MASTER_ITSELF, CUDA_MASTER_BESIDE, CUDA_MASTER_HALVES };
+static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMaster master, int64_t n, int64_t shift) {
+  const bool cast = master != CUDA_MASTER_ITSELF, halves = master == CUDA_MASTER_HALVES;
   StepState state = cuda_ops_state(0);
   CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, 1, 1, 1), state);
   const Tensor none = {};
@@ -342,6 +344,8 @@ static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, bool cas
   Tensor cpu[4] = {cast ? op_tensor(dtype, all) : none, op_random_tensor(1, 0.1, F32, all), op_tensor(F32, all),
                    op_tensor(F32, all)}, gpu[4];
   for (int i = 2; i < 4; i++) memset(cpu[i].data, 0, (size_t)all * 4);
+  const Tensor start = cpu[1];
+  if (halves) param_from_master(&o.cpu, cpu[0], cpu[1] = op_tensor(LOW16, all), start);
   for (int i = 0; i < 4; i++) {
     gpu[i] = device_upload(&o.gpu, cpu[i]);
     if (i == 0 && !cast) continue;
@@ -367,18 +371,21 @@ static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, bool cas
 TEST(cuda_optimizers, "CUDA AdamW and SGD have the CPU's bits, aligned or not; a skipped step changes nothing") {
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (int kind = 0; kind < 3; kind++) {
-      for (Dtype dtype : {F32, BF16, F16}) cuda_check_optimizer(ops, kind, dtype, true, 2055, 0);
-      cuda_check_optimizer(ops, kind, F32, false, 1, 0);
-      cuda_check_optimizer(ops, kind, F32, false, 4099, 0);
-      cuda_check_optimizer(ops, kind, BF16, true, 700, 1);
-      cuda_check_optimizer(ops, kind, F32, false, 700, 3);
+      for (Dtype dtype : {F32, BF16, F16}) cuda_check_optimizer(ops, kind, dtype, CUDA_MASTER_BESIDE, 2055, 0);
+      cuda_check_optimizer(ops, kind, F32, CUDA_MASTER_ITSELF, 1, 0);
+      cuda_check_optimizer(ops, kind, F32, CUDA_MASTER_ITSELF, 4099, 0);
+      cuda_check_optimizer(ops, kind, BF16, CUDA_MASTER_BESIDE, 700, 1);
+      cuda_check_optimizer(ops, kind, F32, CUDA_MASTER_ITSELF, 700, 3);
+      for (int64_t n : {1, 2055}) cuda_check_optimizer(ops, kind, BF16, CUDA_MASTER_HALVES, n, 0);
+      cuda_check_optimizer(ops, kind, BF16, CUDA_MASTER_HALVES, 700, 1);
     }
 }
 TEST(cuda_optimizers_all, "CUDA AdamW and SGD have the CPU's bits over more elements than one round of the grid") {
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (int kind = 0; kind < 3; kind++)
       for (int64_t shift : {0, 1})
-        cuda_check_optimizer(ops, kind, BF16, true, (shift ? 1 : 8) * 2048 * 256 + 2077, shift);
+        for (CudaMaster master : {CUDA_MASTER_BESIDE, CUDA_MASTER_HALVES})
+          cuda_check_optimizer(ops, kind, BF16, master, (shift ? 1 : 8) * 2048 * 256 + 2077, shift);
 }
 
 // ================================================================================================ exact norm

@@ -214,7 +214,8 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const size_t C = 192, L = 3, T = 64, B = 2, H = 4, Vp = 1024, N = 2, b_p = strstr(extra, "param_dtype") ? 2 : 4,
                  b_r = strstr(extra, "reduce_dtype bf16") ? 2 : 4;
     const bool dropout = strstr(extra, "dropout"), untied = strstr(extra, "tie_head off"), sgd = strstr(extra, "sgd"),
-               messages = strstr(extra, "shm off"), gathers = strstr(extra, "shm");
+               messages = strstr(extra, "shm off"), gathers = strstr(extra, "shm"),
+               half = strstr(extra, "param_dtype fp16"), brain = strstr(extra, "param_dtype bf16");
     // A unit is cut in two pieces, what decays and what does not; parameters start on multiples of 128 elements, and so
     // does every rank's part.
     const size_t up = 128, part = N * up, pad_c = (C + up - 1) / up * up, pad_3c = (3 * C + up - 1) / up * up;
@@ -228,7 +229,8 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const size_t stream = R * C * b_p;
     const struct { MemoryName line; size_t bytes;
     } want[] = {{MEM_PARAMS, shards * b_p},
-                {MEM_MASTER, b_p == 4 ? 0 : shards * 4},
+                {MEM_MASTER, half ? shards * 4 : 0},
+                {MEM_MASTER_LOW, brain ? shards * 2 : 0},
                 {MEM_OPTIMIZER, shards * (sgd ? 4 : 8)},
                 {MEM_GRADS, shards * 4},
                 {MEM_GATHER_SLOTS, gathers * 2 * block * b_p},
@@ -246,6 +248,12 @@ TEST_MPI(memory_is_what_was_planned, 2,
       EXPECT(t.plan.taken_bytes[w.line] == w.bytes, "%s: taken %s %zu, the formula gives %zu", extra,
              memory_words[w.line], t.plan.taken_bytes[w.line], w.bytes);
     }
+    // Parameter, master, gradient, moments: 16 bytes with AdamW in fp32 and in bf16, 18 in fp16; SGD has one moment.
+    size_t state = 0;
+    for (MemoryName line : {MEM_PARAMS, MEM_MASTER, MEM_MASTER_LOW, MEM_OPTIMIZER, MEM_GRADS})
+      state += t.plan.taken_bytes[line];
+    EXPECT(state == shards * (half ? 18 : 16) - (sgd ? shards * 4 : 0), "%s: %zu bytes of state for %zu parameters",
+           extra, state, shards);
     for (int s = 0; s < 2; s++) train_step(&t, false);
     const size_t after_2 = resident_bytes(), total = memory_planned_total(&t.plan, MEMORY_ALL);
     for (int s = 2; s < 20; s++) train_step(&t, false);

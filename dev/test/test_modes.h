@@ -658,10 +658,10 @@ static const char stated_shapes[] = "--n_layer 4 --n_head 2 --n_embd 20 --seq_le
 enum { STATED_L = 4, STATED_H = 2, STATED_C = 20, STATED_VP = 128, STATED_ROWS = 14, STATED_A = 2, STATED_N = 6 };
 
 // A stage's share of memory and wire. Of a rank's shard: bytes in memory, bytes gathered from it, elements that train
-// as sent and as they lie, elements of masters; of the whole: bytes gathered, elements of gradients and of copies in
-// the compute dtype; scales: E4M3 matrices that train.
+// as sent and as they lie, elements of fp32 masters and of low halves; of the whole: bytes gathered, elements of
+// gradients and of copies in the compute dtype; scales: E4M3 matrices that train.
 struct StatedStage {
-  int64_t shard_bytes, sent_bytes, sent_trained, trained, masters, whole_bytes, grads, expanded, scales;
+  int64_t shard_bytes, sent_bytes, sent_trained, trained, masters, lows, whole_bytes, grads, expanded, scales;
 };
 
 static inline int64_t stated_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -673,7 +673,8 @@ static inline void stated_cut(StatedStage *s, int64_t part, int S, bool trains, 
   s->whole_bytes += stated_up(S * part * b, 256);
   s->sent_trained += trains ? part : 0;
   s->trained += trains ? lies : 0;
-  s->masters += trains && stored != F32 ? lies : 0;
+  s->masters += trains && (stored == F16 || stored == F8) ? lies : 0;
+  s->lows += trains && stored == BF16 ? lies : 0;
   s->grads += trains ? whole : 0;
   s->expanded += stored != computed ? whole : 0;
 }
@@ -767,6 +768,7 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
     bytes[MEM_PARAMS] += x->shard_bytes;
     bytes[MEM_KEPT] += s && k->G && gathers ? x->shard_bytes * (S / k->G) : 0;
     bytes[MEM_MASTER] += x->masters * 4;
+    bytes[MEM_MASTER_LOW] += x->lows * 2;
     bytes[MEM_OPTIMIZER] += x->trained * 4 * moments;
     bytes[MEM_GRADS] += x->trained * 4;
     bytes[MEM_ROOT_GRADS] += whole ? x->grads * 4 : 0;

@@ -1,0 +1,440 @@
+// test_master.h: bf16 parameters and the low halves of their masters are fp32 masters. The pair comes back as the
+// number it was cut from, for every pattern; optimizers leave on it what a plain loop leaves on fp32 masters; whole
+// runs and their checkpoints are those of runs that keep fp32 masters.
+
+// The nearest bf16 of u's number, ties away from zero, by comparing distances in fp64, where all of it is exact: the
+// next bf16 above the largest finite one, at which infinity begins, is 2^128. A NaN keeps its upper half, quiet.
+static inline uint16_t master_nearest(uint32_t u) {
+  const uint32_t all = u & 0x7fffffffu, below = all & 0xffff0000u, above = below + 0x10000u;
+  if (all > 0x7f800000u) return (uint16_t)((u >> 16) | 64);
+  if (all == 0x7f800000u) return (uint16_t)(u >> 16);
+  const double x = bits_f32(all), low = bits_f32(below), high = above == 0x7f800000u ? 0x1p128 : bits_f32(above);
+  return (uint16_t)((u >> 16 & 0x8000u) | (high - x <= x - low ? above : below) >> 16);
+}
+static inline uint32_t master_bits_of(Tensor fp32, int64_t i) { return ((uint32_t *)fp32.data)[i]; }
+// Whether got is what must come back of u: itself, or of a NaN the quiet one with its upper half.
+static inline bool master_comes_back(uint32_t u, uint32_t got) {
+  const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+  return got == (nan ? (u & 0xffff0000u) | 0x400000u : u);
+}
+
+// Every upper half with lower halves on both sides of every border, and four that are drawn.
+enum { MASTER_LOWS = 16, MASTER_PATTERNS = 65536 * MASTER_LOWS };
+static inline Tensor master_patterns() {
+  static const uint16_t lows[] = {0, 1, 2, 0x3fff, 0x7ffe, 0x7fff, 0x8000, 0x8001, 0x8002, 0xc000, 0xfffe, 0xffff};
+  Tensor all = op_tensor(F32, MASTER_PATTERNS);
+  uint64_t seed = 11;
+  for (uint32_t i = 0; i < MASTER_PATTERNS; i++) {
+    const uint32_t k = i % MASTER_LOWS, low = k < 12 ? lows[k] : (uint16_t)op_random(&seed);
+    ((uint32_t *)all.data)[i] = i / MASTER_LOWS << 16 | low;
+  }
+  return all;
+}
+
+// ================================================================================================ one number
+TEST(master_halves_are_the_master,
+     "the nearest bf16, ties away from zero, and the lower 16 bits make every fp32 again: every upper half, "
+     "subnormals, both zeros, what rounds to infinity; a NaN stays one; zeros are zero bytes; on every table, at any "
+     "length") {
+  Tensor all = master_patterns();
+  for (int64_t i = 0; i < MASTER_PATTERNS; i++) {
+    const uint32_t u = master_bits_of(all, i);
+    const float x = bits_f32(u);
+    bf16 param;
+    round_param(&param, x);
+    const low16 low = master_low(x);
+    EXPECT(param.bits == master_nearest(u), "%08x is rounded to %04x, not to %04x", u, param.bits, master_nearest(u));
+    EXPECT(master_comes_back(u, f32_bits(master_join(param, low))), "%08x comes back as %08x", u,
+           f32_bits(master_join(param, low)));
+    if (x == 0) EXPECT(!low.bits && !(param.bits & 0x7fff), "a zero is %04x and %04x", param.bits, low.bits);
+  }
+  for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
+    Ctx c = op_ctx(r.ops, r.threads, {BF16, F32, 1, 1, 1, 1, 1, 1});
+    Tensor param = op_tensor(BF16, MASTER_PATTERNS), low = op_tensor(LOW16, MASTER_PATTERNS), none = {};
+    Tensor alone = op_tensor(BF16, MASTER_PATTERNS), back = op_tensor(F32, MASTER_PATTERNS);
+    uint64_t seed = 12;
+    for (int64_t at = 0, n; at < MASTER_PATTERNS; at += n) {       // short ranges anywhere, then long ones
+      n = min64(at < 4096 ? 1 + op_below(&seed, 40) : 100001, MASTER_PATTERNS - at);
+      const Tensor in = tensor_of((float *)all.data + at, F32, n), p = tensor_of((bf16 *)param.data + at, BF16, n);
+      const Tensor l = tensor_of((low16 *)low.data + at, LOW16, n);
+      param_from_master(&c, p, l, in);
+      param_from_master(&c, tensor_of((bf16 *)alone.data + at, BF16, n), none, in);
+      master_from_param(&c, tensor_of((float *)back.data + at, F32, n), p, l);
+    }
+    int64_t bad = -1;
+    for (int64_t i = 0; i < MASTER_PATTERNS && bad < 0; i++) {
+      const uint32_t u = master_bits_of(all, i);
+      if (((bf16 *)param.data)[i].bits != master_nearest(u) || !master_comes_back(u, master_bits_of(back, i))) bad = i;
+    }
+    EXPECT(bad < 0, "%s: %08x becomes %04x and comes back as %08x", op_where("halves", r, BF16),
+           master_bits_of(all, max64(bad, 0)), ((bf16 *)param.data)[max64(bad, 0)].bits,
+           master_bits_of(back, max64(bad, 0)));
+    op_expect_same_bits(op_where("without low halves", r, BF16), alone, param);
+    for (Dtype dtype : {F32, F16}) {             // ties only matter where the other half is kept
+      Tensor want = op_tensor(dtype, 65536), got = op_tensor(dtype, 65536);
+      const Tensor in = tensor_of((float *)all.data + MASTER_PATTERNS / 4, F32, 65536);
+      convert(&c, want, in);
+      param_from_master(&c, got, none, in);
+      op_expect_same_bits(op_where("as convert", r, dtype), got, want);
+    }
+    op_check_guards();
+  }
+  op_free_all();
+}
+TEST(master_pairs_that_cannot_be, "low halves beside what is not bf16, or beside nothing, end the program") {
+  static Tensor t[3];
+  static const AdamwArgs a = {};
+  static Ctx c = op_ctx(op_table(0), 1, {BF16, F32, 1, 1, 1, 1, 1, 1});
+  t[0] = op_tensor(LOW16, 4), t[1] = op_tensor(F16, 4), t[2] = op_tensor(F32, 4);
+  matmul_expect_death("low halves of masters beside fp16 parameters", [] {
+    adamw_update(&c, t[1], t[0], t[2], t[2], t[2], a);
+  });
+  matmul_expect_death("low halves of masters beside no parameters", [] {
+    sgd_update(&c, Tensor{}, t[0], Tensor{}, t[2], SgdArgs{});
+  });
+  matmul_expect_death("master is fp16", [] { adamw_update(&c, Tensor{}, t[1], t[2], t[2], t[2], a); });
+  matmul_expect_death("beside fp32 parameters", [] { param_from_master(&c, t[2], t[0], t[2]); });
+  matmul_expect_death("needs low16", [] { param_from_master(&c, op_tensor(BF16, 4), t[2], t[2]); });
+  matmul_expect_death("4 parameters of 3 masters", [] {
+    adamw_update(&c, op_tensor(BF16, 4), op_tensor(LOW16, 3), t[2], t[2], t[2], a);
+  });
+  op_free_all();
+}
+
+// ================================================================================================ optimizers
+// kind 0: AdamW; 1: SGD; 2: SGD with momentum. The ops' formulas in a plain loop over fp32 masters.
+static const AdamwArgs master_adamw = {0.9f, 0.95f, 1e-8f, 0.1f};
+static inline void master_plain(int kind, float *p, float *m, float *v, const float *grad, int64_t n) {
+  const AdamwFactors k = adamw_factors(&op_state, master_adamw);
+  for (int64_t i = 0; i < n && kind == 0; i++) {
+    const float g = grad[i] * k.grad_scale;
+    m[i] = fmaf(g - m[i], k.one_minus_beta1, m[i]);
+    v[i] = fmaf(g * g, k.one_minus_beta2, v[i] * k.beta2);
+    p[i] = fmaf(m[i] / fmaf(sqrtf(v[i]), k.root2, k.eps), k.step, p[i] * k.decay);
+  }
+  for (int64_t i = 0; i < n && kind != 0; i++) {
+    float g = fmaf(p[i], 0.01f, grad[i] * op_state.grad_scale);
+    if (kind == 2) m[i] = g = fmaf(m[i], 0.9f, g);
+    p[i] = fmaf(g, -op_state.in.lr, p[i]);
+  }
+}
+static inline void master_update(Ctx *c, int kind, Tensor param, Tensor low, Tensor m, Tensor v, Tensor grad) {
+  if (kind == 0) adamw_update(c, param, low, m, v, grad, master_adamw);
+  else sgd_update(c, param, low, kind == 2 ? m : Tensor{}, grad, SgdArgs{kind == 2 ? 0.9f : 0.0f, 0.01f});
+}
+// Ordinary weights, and among them what rounding could get wrong.
+static inline Tensor master_weights(int64_t n) {
+  static const uint32_t odd[] = {0x80000000u, 0x3f808000u, 0xbf818000u, 0x00008000u, 0x80017fffu, 0x7f7fffffu,
+                                 0xff7f8000u, 0x7f800000u, 0x7fffffffu, 0xffc00001u, 0x00000001u, 0x3f807fffu};
+  Tensor t = op_random_tensor(1, 0.1, F32, n);
+  for (int64_t i = 7; i < n; i += 29) ((uint32_t *)t.data)[i] = odd[i / 29 % 12];
+  return t;
+}
+// The same numbers; NaNs may differ in their lower halves.
+static inline void master_expect_same(const char *what, Tensor a, Tensor b) {
+  int64_t i = 0, n = numel(a);
+  while (i < n && ops_same_number(a, b, i)) i++;
+  EXPECT(i == n, "%s: element %lld differs: %.9g and %.9g", what, (long long)i, op_get(a, min64(i, n - 1)),
+         op_get(b, min64(i, n - 1)));
+}
+static inline void master_check_optimizer(OpRun r, int kind, int64_t n) {
+  Ctx c = op_ctx(r.ops, r.threads, {BF16, F32, 1, 1, 1, 1, 1, 1});
+  Tensor plain = master_weights(n), whole = op_copy(plain), param = op_tensor(BF16, n), low = op_tensor(LOW16, n);
+  Tensor back = op_tensor(F32, n), rounded = op_tensor(BF16, n), m[3], v[3];
+  for (Tensor *t : {m, v}) for (int i = 0; i < 3; i++) memset((t[i] = op_tensor(F32, n)).data, 0, (size_t)n * 4);
+  param_from_master(&c, param, low, plain);
+  for (int step = 1; step <= 5; step++) {        // the third is skipped
+    Tensor grad = op_random_tensor((uint64_t)step, 1e-3, F32, n);
+    ops_state_set(0.01f / (float)step, 0.7f, (float)(1 - pow(0.9f, step)), (float)(1 - pow(0.95f, step)));
+    op_state.skip = step == 3;
+    float *w = (float *)plain.data, *g = (float *)grad.data;
+    if (!op_state.skip) master_plain(kind, w, (float *)m[0].data, (float *)v[0].data, g, n);
+    master_update(&c, kind, rounded, whole, m[1], v[1], grad);
+    for (int64_t at = 0, k; at < n; at += k) {   // in parts that begin anywhere
+      k = min64(at % 2 ? 4111 : 1237, n - at);
+      const Tensor part[] = {param, low, m[2], v[2], grad};
+      Tensor s[5];
+      for (int i = 0; i < 5; i++)
+        s[i] = tensor_of((char *)part[i].data + (size_t)at * dtype_bytes(part[i].dtype), part[i].dtype, k);
+      master_update(&c, kind, s[0], s[1], s[2], s[3], s[4]);
+    }
+    master_from_param(&c, back, param, low);
+    int64_t bad = -1;
+    for (int64_t i = 0; i < n && bad < 0; i++) {
+      const uint32_t u = master_bits_of(plain, i), nearest = master_nearest(u);
+      const bool same = master_comes_back(u, master_bits_of(back, i)) && ((bf16 *)param.data)[i].bits == nearest;
+      if (!same || (step != 3 && ((bf16 *)rounded.data)[i].bits != nearest)) bad = i;
+    }
+    EXPECT(bad < 0, "%s, kind %d, step %d: master %lld of %lld is %08x and its parameter %04x, the plain loop's %08x",
+           op_where("halves", r, BF16), kind, step, (long long)bad, (long long)n, master_bits_of(back, max64(bad, 0)),
+           ((bf16 *)param.data)[max64(bad, 0)].bits, master_bits_of(plain, max64(bad, 0)));
+    for (int i = 1; i < 3; i++) {
+      master_expect_same(op_where("m", r, BF16), m[i], m[0]);
+      master_expect_same(op_where("v", r, BF16), v[i], v[0]);
+    }
+  }
+  op_free_all();
+}
+TEST(master_halves_are_updated_as_masters,
+     "AdamW and SGD on bf16 parameters and low halves: after each step the masters, parameters and moments of a plain "
+     "loop over fp32, and the parameters that fp32 masters get, on every table, wherever a range begins") {
+  for (OpRun r = op_run_first(); r.ops; r = op_run_next(r))
+    for (int kind = 0; kind < 3; kind++)
+      for (int64_t n : {1, 15, 1000, 20011}) master_check_optimizer(r, kind, n);
+}
+
+// ================================================================================================ CUDA
+static inline void master_check_device(const Ops *ops, int64_t first, int64_t n, int shift) {
+  CudaOps o = cuda_ops_open(ops, cuda_ops_query(BF16, 1, 1, 1), cuda_ops_state(0));
+  const Tensor all = master_patterns(), in = op_copy(tensor_of((float *)all.data + first, F32, n)), none = {};
+  Tensor param = op_tensor(BF16, n), low = op_tensor(LOW16, n), back = op_tensor(F32, n);
+  Tensor d_in = device_upload(&o.gpu, in), d_param = device_upload(&o.gpu, param), d_low = device_upload(&o.gpu, low);
+  Tensor d_alone = device_upload(&o.gpu, param), d_back = device_upload(&o.gpu, back);
+  for (int device = 0; device < 2; device++) {
+    Ctx *c = device ? &o.gpu : &o.cpu;
+    const Tensor p = op_shifted(device ? d_param : param, shift), l = op_shifted(device ? d_low : low, shift);
+    param_from_master(c, p, l, op_shifted(device ? d_in : in, shift));
+    if (device) param_from_master(c, op_shifted(d_alone, shift), none, op_shifted(d_in, shift));
+    master_from_param(c, op_shifted(device ? d_back : back, shift), p, l);
+  }
+  device_expect_same_bits("param_from_master", &o.gpu, d_param, param);
+  device_expect_same_bits("param_from_master, low halves", &o.gpu, d_low, low);
+  device_expect_same_bits("param_from_master without low halves", &o.gpu, d_alone, param);
+  device_expect_same_bits("master_from_param", &o.gpu, d_back, back);
+  for (Dtype dtype : {F32, F16}) {
+    Tensor want = op_tensor(dtype, n), d_got = device_upload(&o.gpu, want);
+    param_from_master(&o.cpu, op_shifted(want, shift), none, op_shifted(in, shift));
+    param_from_master(&o.gpu, op_shifted(d_got, shift), none, op_shifted(d_in, shift));
+    Tensor got = device_download(&o.gpu, d_got);
+    int64_t bad = -1;
+    for (int64_t i = shift; i < n && bad < 0; i++) if (!ops_same_number(got, want, i)) bad = i;
+    EXPECT(bad < 0, "%s: %s parameter %lld is %.9g, the CPU's %.9g", ops->name, dtype_name(dtype), (long long)bad,
+           op_get(got, max64(bad, 0)), op_get(want, max64(bad, 0)));
+  }
+  cuda_ops_close(&o);
+}
+TEST(cuda_master_halves, "CUDA param_from_master and master_from_param have the CPU's bits, aligned or not") {
+  // About zero and subnormals; about one; about infinity and NaN; the same below zero.
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (int64_t upper : {0x0000, 0x3f00, 0x7f00, 0x8000, 0xff00})
+      for (int shift = 0; shift < 2; shift++)
+        master_check_device(ops, upper * MASTER_LOWS, 256 * MASTER_LOWS - 3 * shift, shift);
+}
+
+// ================================================================================================ whole runs
+// Of what trains: masters and moments.
+static inline uint64_t master_states_hash(Fsdp *f) {
+  uint64_t h = 14695981039346656037ull;
+  for (int s = 0; s <= (int)fsdp_moments(f); s++) for (int p = 0; p < f->params; p++) {
+    if (f->param[p].frozen) continue;
+    float *full = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
+    fsdp_read_param(f, (ShardState)s, p, full);
+    h = fnv_bytes(h, full, sizeof(float) * (size_t)f->param[p].numel_padded);
+    free(full);
+  }
+  return h;
+}
+// Every bf16 parameter of this rank is its master rounded, on a device whose memory is the host's.
+static inline void master_expect_rounded(Fsdp *f, const char *what) {
+  Run run;
+  for (int p = 0; p < f->params; p++) {
+    const Param *q = &f->param[p];
+    if (q->dtype != BF16 || q->frozen || !shard_run(&f->unit[q->unit], q, f->mesh.shard.me, &run)) continue;
+    float *master = (float *)malloc(sizeof(float) * (size_t)run.numel);
+    const bf16 *param = (const bf16 *)fsdp_own_stored(f, p, run).data;
+    fsdp_get_own(f, STATE_MASTER, p, 0, master, run.numel);
+    int64_t i = 0;
+    while (i < run.numel && param[i].bits == master_nearest(f32_bits(master[i]))) i++;
+    EXPECT(i == run.numel, "%s: %s element %lld is %04x, its master %08x", what, q->name, (long long)i,
+           param[min64(i, run.numel - 1)].bits, f32_bits(master[min64(i, run.numel - 1)]));
+    free(master);
+  }
+}
+// What of the masters' memory there is: bf16 parameters have low halves, E4M3 ones whole masters.
+static inline void master_expect_memory(const Trainer *t, const char *what) {
+  const Fsdp *f = &t->fsdp;
+  const size_t *taken = t->plan.taken_bytes;
+  const bool bf16s = f->cfg.param_dtype == BF16, e4m3 = f->cfg.fp8 != FP8_OFF;
+  EXPECT((f->low_numel > 0) == bf16s && (f->master_numel > 0) == e4m3, "%s: %lld low halves, %lld fp32 masters", what,
+         (long long)f->low_numel, (long long)f->master_numel);
+  EXPECT(!bf16s || f->low_numel + f->master_numel == f->state_numel, "%s: %lld low halves, %lld fp32 masters of %lld",
+         what, (long long)f->low_numel, (long long)f->master_numel, (long long)f->state_numel);
+  EXPECT(taken[MEM_MASTER_LOW] == 2 * (size_t)f->low_numel && taken[MEM_MASTER] == 4 * (size_t)f->master_numel,
+         "%s: %zu and %zu bytes of masters", what, taken[MEM_MASTER_LOW], taken[MEM_MASTER]);
+}
+enum { MASTER_STEPS = 4 };
+struct MasterTrace { double loss[MASTER_STEPS], norm[MASTER_STEPS]; uint64_t states[MASTER_STEPS]; double eval_loss; };
+static inline void master_run(MasterTrace *r, const Corpus *corpus, MPI_Comm comm, const char *dtypes,
+                              const char *modes) {
+  static Trainer t;
+  static Options o;
+  char what[512];
+  int world;
+  MPI_Comm_size(comm, &world);
+  memset(r, 0, sizeof *r);
+  snprintf(what, sizeof what, "%d ranks %s %s", world, dtypes, modes);
+  test_options(&o, world, "%s %s %s", world_shapes, dtypes, modes);
+  trainer_open(&t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
+  master_expect_memory(&t, what);
+  for (int s = 0; s < MASTER_STEPS; s++) {
+    const StepResult x = train_step(&t, false);
+    r->loss[s] = x.loss;
+    r->norm[s] = x.grad_norm;
+    r->states[s] = master_states_hash(&t.fsdp);
+    master_expect_rounded(&t.fsdp, what);
+  }
+  r->eval_loss = trainer_eval(&t, &corpus->split[SPLIT_VALID]).loss;
+  trainer_close(&t);
+}
+// fp32 parameters are fp32 masters; computed in bf16, they are gathered whole and rounded after it.
+TEST_MPI(bf16_runs_are_those_of_fp32_masters, 4,
+         "--param_dtype bf16 gives step after step the losses, norms, masters and moments of fp32 parameters computed "
+         "in bf16, in every mode, and each of its parameters is its master rounded") {
+  static Corpus corpus;
+  static const struct { int N; const char *modes; } rows[] = {
+      {1, ""},
+      {4, "--mesh 2x2 --shard dim0 --optimizer sgd --reduce_dtype bf16"},
+      {3, "--shm copy --tie_head off --gather_slots 1"},
+      {3, "--shm off --wrap model --fp8 gather"},
+      {2, "--strategy no_shard --accumulate local --freeze wte,h.0.*,*.bias"},
+      {4, "--reshard_after_forward 2 --gather_slots 1 --shm copy --shard dim0 --fp8 gather --optimizer sgd"}};
+  MPI_Comm comm;
+  test_corpus(&corpus, 5003, 12 * 21 * (MASTER_STEPS + 1) + 1, 500);
+  for (const auto &row : rows) {
+    if (!ckpt_world(row.N, &comm)) continue;
+    MasterTrace halves, whole;
+    master_run(&whole, &corpus, comm, "--param_dtype fp32 --buffer_dtype bf16", row.modes);
+    master_run(&halves, &corpus, comm, "--param_dtype bf16", row.modes);
+    for (int s = 0; s < MASTER_STEPS; s++)
+      EXPECT(halves.loss[s] == whole.loss[s] && halves.norm[s] == whole.norm[s] && halves.states[s] == whole.states[s],
+             "%d ranks %s: step %d: loss %.17g and norm %.17g, of fp32 masters %.17g and %.17g; states %s", row.N,
+             row.modes, s, halves.loss[s], halves.norm[s], whole.loss[s], whole.norm[s],
+             halves.states[s] == whole.states[s] ? "equal" : "differ");
+    EXPECT(halves.eval_loss == whole.eval_loss && whole.loss[1] != whole.loss[0],
+           "%d ranks %s: validation %.17g, of fp32 masters %.17g", row.N, row.modes, halves.eval_loss, whole.eval_loss);
+    MPI_Comm_free(&comm);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// ================================================================================================ in and out of shards
+// Any number but a NaN: element i of parameter p.
+static inline float master_drawn(int p, int64_t i) {
+  uint64_t seed = (uint64_t)p << 40 | (uint64_t)i;
+  uint32_t u = (uint32_t)op_random(&seed);
+  if (i % 5 == 0) u = (u & 0xffff0000u) | 0x8000u;                 // a tie
+  if ((u & 0x7fffffffu) > 0x7f800000u) u &= 0xff7fffffu;
+  return bits_f32(u);
+}
+// scratch_bytes: of the device's workspace, so that values come and go in parts. 0: as it is.
+static inline void master_in_and_out(const Corpus *corpus, const Ops *ops, const char *options, size_t scratch_bytes) {
+  static Trainer t;
+  static Options o;
+  test_options(&o, 2, "%s --param_dtype bf16 %s", schedule_shapes, options);
+  strcpy(o.comm, "mpi");
+  trainer_open(&t, &o, corpus, MPI_COMM_WORLD, schedule_device(ops), 1);
+  Fsdp *f = &t.fsdp;
+  const size_t own_scratch = t.ctx.workspace_bytes;
+  if (scratch_bytes) t.ctx.workspace_bytes = scratch_bytes;
+  for (int p = 0; p < f->params; p++) {
+    const int64_t n = param_numel(&f->param[p]);
+    float *full = (float *)calloc((size_t)f->param[p].numel_padded, sizeof(float));
+    for (int64_t i = 0; i < n; i++) full[i] = master_drawn(p, i);
+    fsdp_write_param(f, STATE_MASTER, p, full);
+    free(full);
+  }
+  fsdp_publish(f);
+  fsdp_step_end(f);
+  for (int p = 0; p < f->params; p++) {
+    const int64_t n = param_numel(&f->param[p]);
+    float *full = (float *)calloc((size_t)f->param[p].numel_padded, sizeof(float)), some[3];
+    fsdp_read_param(f, STATE_MASTER, p, full);
+    int64_t at = 0;
+    while (at < n && f32_bits(full[at]) == f32_bits(master_drawn(p, at))) at++;
+    EXPECT(at == n, "%s %s: %s element %lld is %08x, not %08x", ops->name, options, f->param[p].name, (long long)at,
+           f32_bits(full[min64(at, n - 1)]), f32_bits(master_drawn(p, min64(at, n - 1))));
+    for (at = n; at < f->param[p].numel_padded; at++)
+      EXPECT(f32_bits(full[at]) == 0, "%s %s: padding of %s is not zero", ops->name, options, f->param[p].name);
+    Run run;
+    if (shard_run(&f->unit[f->param[p].unit], &f->param[p], f->mesh.shard.me, &run) && run.numel > 8 &&
+        run.in_range + 8 <= n) {
+      fsdp_get_own(f, STATE_MASTER, p, 5, some, 3);
+      for (int i = 0; i < 3; i++)
+        EXPECT(f32_bits(some[i]) == f32_bits(master_drawn(p, run.in_range + 5 + i)), "%s %s: %s, three from the sixth",
+               ops->name, options, f->param[p].name);
+    }
+    free(full);
+  }
+  if (!ops->nccl) master_expect_rounded(f, options);
+  t.ctx.workspace_bytes = own_scratch;
+  trainer_close(&t);
+}
+TEST_MPI(master_halves_come_back_from_shards, 2,
+         "any fp32 number that is put into a bf16 parameter's master comes back from it, padding stays zero: on the "
+         "CPU, on a device, offloaded, in whatever parts") {
+  static Corpus corpus;
+  schedule_corpus(&corpus);
+  for (const char *options : {"", "--shard dim0 --shm off", "--strategy no_shard", "--fp8 gather"})
+    master_in_and_out(&corpus, cpu_tables[cpu_best_table()].ops, options, 0);
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (const char *options : {"", "--shard dim0", "--offload optimizer", "--offload params", "--fp8 gather"})
+      for (size_t scratch : {(size_t)0, (size_t)1024}) master_in_and_out(&corpus, ops, options, scratch);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// ================================================================================================ checkpoints
+// A checkpoint's tensors say nothing of how masters are kept, so each run goes on from the other's: a version that kept
+// all masters in fp32 wrote the same files.
+TEST_MPI(checkpoints_have_whole_masters, 4,
+         "what bf16 parameters and low halves save, at once or in the background, on any ranks, are the files of fp32 "
+         "masters byte for byte; each goes on from the other's checkpoint to the same losses, norms and states") {
+  static Corpus corpus;
+  static Trainer t;
+  static Saver saver;
+  static Log log;
+  static const char whole[] = "--param_dtype fp32 --buffer_dtype bf16", halves[] = "--param_dtype bf16";
+  static const struct { const char *kept; int N; const char *saving; int M; const char *loading; } rows[] = {
+      {"", 4, "--mesh 2x2 --save_async", 3, "--shard dim0"},
+      {"--optimizer sgd", 3, "--shard dim0", 1, ""},
+      {"--fp8 gather --reduce_dtype bf16", 2, "--save_async --shm off", 4, "--strategy no_shard"}};
+  MPI_Comm comm;
+  resume_corpus(&corpus);
+  for (const auto &row : rows) {
+    char kept[256], arguments[1024];
+    double loss[2] = {}, norm[2] = {};
+    uint64_t states[2] = {};
+    for (int i = 0; i < 2; i++) {
+      snprintf(kept, sizeof kept, "%s %s", row.kept, i ? halves : whole);
+      if (!ckpt_world(i ? row.N : 1, &comm)) continue;
+      ckpt_begin(&t, &saver, &corpus, comm, kept, i ? row.saving : "", i ? "halves" : "whole");
+      saver_save(&saver, &log, t.opt.save_async, false);
+      if (t.opt.save_async) train_step(&t, false);                 // a snapshot is of the step before
+      EXPECT(saver_finish(&saver, &log), "%s: %s", kept, t.store.result->error);
+      trainer_close(&t);
+      MPI_Comm_free(&comm);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (const char *name : checkpoint_files)
+      if (!ckpt_rank())
+        ckpt_expect_same_file(row.kept, ckpt_path("whole/ckpt/latest/%s", name), ckpt_path("halves/ckpt/latest/%s",
+                                                                                           name));
+    for (int i = 0; i < 2; i++) {                // each from the other's
+      if (!ckpt_world(row.M, &comm)) continue;
+      snprintf(arguments, sizeof arguments, "--resume %s --out %s %s %s", ckpt_path(i ? "whole" : "halves"),
+               ckpt_path("resumed"), i ? halves : whole, row.loading);
+      resume_from(&t, &saver, &corpus, comm, arguments);
+      EXPECT((t.fsdp.low_numel > 0) == i, "%s: %lld low halves", arguments, (long long)t.fsdp.low_numel);
+      const StepResult r = train_step(&t, false);
+      loss[i] = r.loss, norm[i] = r.grad_norm, states[i] = master_states_hash(&t.fsdp);
+      trainer_close(&t);
+      MPI_Comm_free(&comm);
+    }
+    EXPECT(loss[0] == loss[1] && norm[0] == norm[1] && states[0] == states[1],
+           "%s, %d ranks, then %d: loss %.17g and norm %.17g, with fp32 masters %.17g and %.17g; states %s", row.kept,
+           row.N, row.M, loss[1], norm[1], loss[0], norm[0], states[0] == states[1] ? "equal" : "differ");
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!ckpt_rank()) for (const char *name : {"whole", "halves", "resumed"}) ckpt_remove(ckpt_path("%s", name));
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
