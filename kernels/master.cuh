@@ -71,7 +71,9 @@ static inline void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor
 static const int64_t MASTER_PIECE = 4096;        // what a thread takes at a time; a multiple of VF
 
 INLINE vi master_lane_bits(vf x) {
-  const vi u = vf_bits(x), quiet = vi_or(vi_and(u, vi_set1((int32_t)0xffff0000u)), vi_set1(0x400000));
+  const vi u = vf_bits(x);
+  if (!__builtin_expect(vf_any_nan(x), 0)) return u;
+  const vi quiet = vi_or(vi_and(u, vi_set1((int32_t)0xffff0000u)), vi_set1(0x400000));
   return vi_select(vi_gt(vi_and(u, vi_set1(0x7fffffff)), vi_set1(0x7f800000)), quiet, u);
 }
 INLINE __m256i param_lane_bits(vi master) { return vi_upper_halves(vi_add(master, vi_set1(0x8000))); }

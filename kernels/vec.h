@@ -39,6 +39,7 @@ INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INLINE vm vf_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+INLINE bool vf_any_nan(vf a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
 INLINE vf vf_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
 INLINE vf vf_zero_where(vm m, vf a) { return _mm512_maskz_mov_ps((vm)~m, a); }
 INLINE vi vf_to_int(vf a) { return _mm512_cvtps_epi32(a); }                 // nearest even
@@ -127,6 +128,7 @@ INLINE vf vf_min(vf x, vf y) { VF_BOTH(vf, _mm256_min_ps(x.a, y.a), _mm256_min_p
 #define VF_NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 INLINE vf vf_round(vf x) { VF_BOTH(vf, _mm256_round_ps(x.a, VF_NEAREST), _mm256_round_ps(x.b, VF_NEAREST)); }
 INLINE vm vf_lt(vf x, vf y) { VF_BOTH(vm, _mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)); }
+INLINE bool vf_any_nan(vf x) { return _mm256_movemask_ps(_mm256_cmp_ps(x.a, x.b, _CMP_UNORD_Q)) != 0; }    // in either
 INLINE vf vf_select(vm m, vf yes, vf no) {
   VF_BOTH(vf, _mm256_blendv_ps(no.a, yes.a, m.a), _mm256_blendv_ps(no.b, yes.b, m.b));
 }
@@ -212,7 +214,7 @@ INLINE __m256i vf_to_half_bits(vf x, fp16 *) {
 }
 INLINE __m256i vf_to_half_bits(vf x, bf16 *) {
   vi r = {f32_to_bf16_half(x.a), f32_to_bf16_half(x.b)};
-  if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(x.a, x.b, _CMP_UNORD_Q)), 0))      // a NaN in either
+  if (__builtin_expect(vf_any_nan(x), 0))
     r = {f32_nan_to_bf16_half(x.a), f32_nan_to_bf16_half(x.b)};
   return vi_pack_halves(r);
 }
