@@ -68,6 +68,7 @@
 #include <mpi.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <time.h>
 

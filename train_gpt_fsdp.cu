@@ -285,6 +285,9 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
          (long long)o->n_embd);
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
+  REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,
+         "--dropout with --n_head %lld and --seq_len %lld: attention has more weights than its random numbers are for; "
+         "shorten the sequences, or leave --dropout out", (long long)o->n_head, (long long)o->seq_len);
   const int64_t per_round = o->batch_size * world;
   REFUSE(o->global_batch && o->global_batch % per_round,
          "--global_batch %lld is not divisible by batch_size %lld x %d ranks", (long long)o->global_batch,
@@ -304,7 +307,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
   REFUSE(cpu && o->tune, "--tune needs --device cuda");
-  static const OptionId paths[] = {OPT_resume, OPT_init_from, OPT_export_hf};
+  static const OptionId paths[] = {OPT_out, OPT_resume, OPT_init_from, OPT_export_hf};
   for (OptionId path : paths)
     REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
            option_specs[path].name);
@@ -588,8 +591,10 @@ static size_t host_available_bytes() {
   size_t kb = file_number("/proc/meminfo", "MemAvailable:");
   size_t available = kb == SIZE_MAX ? SIZE_MAX : kb * 1024;
   size_t limit = file_number("/sys/fs/cgroup/memory.max", ""), used = file_number("/sys/fs/cgroup/memory.current", "");
-  if (limit != SIZE_MAX && used != SIZE_MAX && limit > used && limit - used < available) available = limit - used;
-  return available;
+  const size_t cached = file_number("/sys/fs/cgroup/memory.stat", "inactive_file ");      // given back when asked for
+  if (limit == SIZE_MAX || used == SIZE_MAX) return available;
+  if (cached != SIZE_MAX) used -= cached < used ? cached : used;
+  return limit <= used ? 0 : limit - used < available ? limit - used : available;
 }
 // Refuses a plan that this host or its devices cannot hold, before anything is taken. Collective.
 static void trainer_check_memory(Trainer *t) {
@@ -1409,8 +1414,9 @@ static void resolve_options(Options *o, Start *start, MPI_Comm comm, const char 
   if (!rank && lock_out(o, error, sizeof error)) start_find(start, o, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   start_share(start, comm);
+  const int per_host = ranks_per_host(comm);     // by all ranks, before one may have an error
   if (start_options(start, o, error, sizeof error) && start_check_ranks(start, o, world, error, sizeof error))
-    options_resolve(o, world, ranks_per_host(comm), error, sizeof error);
+    options_resolve(o, world, per_host, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, o);
   if (!rank && saver_check(o, error, sizeof error)) check_out(o, error, sizeof error);

@@ -25,7 +25,7 @@ struct Log {
 static bool stdout_is_terminal() {
   char path[64];
   if (!isatty(STDOUT_FILENO) || !getenv("OMPI_COMM_WORLD_RANK")) return isatty(STDOUT_FILENO);
-  snprintf(path, sizeof path, "/proc/%d/fd/1", (int)getppid());
+  snprintf(path, sizeof path, "/proc/%d/fd/1", launcher_pid());
   int fd = open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
   const bool terminal = fd >= 0 && isatty(fd);
   if (fd >= 0) close(fd);
@@ -91,8 +91,7 @@ static void check_out(const Options *o, char *error, size_t bytes) {
     char inside[OPTION_TEXT_BYTES + 4];
     snprintf(inside, sizeof inside, "%s/.", d.path);
     if (!d.wanted || error[0]) continue;
-    if (!d.path[0]) snprintf(error, bytes, "%s needs the name of a directory", d.option);
-    else if (!make_directories(d.path))
+    if (!make_directories(d.path))
       snprintf(error, bytes, "%s %.800s cannot be made: %s", d.option, d.path, strerror(errno));
     else if (access(inside, W_OK | X_OK))
       snprintf(error, bytes, "%s %.800s cannot be written: %s", d.option, d.path, strerror(errno));
@@ -464,6 +463,13 @@ static void print_start(const Trainer *t, bool cores_shared) {
   else if (t->ctx.ops->nccl) printf("peak: not known for this GPU; MFU is n/a\n");
   if (!t->ctx.ops->nccl) printf("products: %s; sums fp32\n", cpu_products(t));
   if (cores_shared) printf("notice: ranks outnumber cores on this host; they will wait for each other\n");
+  cpu_set_t cores;
+  if (!cores_shared && !sched_getaffinity(0, sizeof cores, &cores) && t->ctx.threads > CPU_COUNT(&cores))
+    printf("notice: --threads %d on %d core%s of this rank; they will wait for each other\n", t->ctx.threads,
+           CPU_COUNT(&cores), CPU_COUNT(&cores) > 1 ? "s" : "");
+  const char *omp = getenv("OMP_NUM_THREADS");
+  if (omp && !o->threads && atoi(omp) != t->ctx.threads)
+    printf("notice: OMP_NUM_THREADS=%.20s is not looked at: --threads says how many, else all cores are taken\n", omp);
   printf("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
          t->model.L, t->model.H, (long long)t->model.C, (long long)t->model.P, (long long)t->model.V,
          (long long)t->model.Vp, (long long)model_numel(&t->model));

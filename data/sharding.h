@@ -43,6 +43,7 @@ static bool wrap_parse(const char *text, int64_t *least) {
   if (strncmp(text, name, sizeof name - 1)) return false;
   text += sizeof name - 1;
   char *end;
+  if (text[strspn(text, "0123456789.eE+")]) return false;        // strtod takes more: 0x10
   const double n = *text >= '0' && *text <= '9' ? strtod(text, &end) : 0;
   if (n < 1 || n > 1e15 || n != floor(n) || *end) return false;
   *least = (int64_t)n;

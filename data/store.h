@@ -234,15 +234,16 @@ static inline void store_stream_copy(const Ctx *c, float *to, const float *from,
   const int64_t piece = 1 << 18, line = 16, ahead = 256;
 #pragma omp parallel for schedule(static) num_threads(c->threads)
   for (int64_t at = 0; at < numel; at += piece) {
-    for (int64_t i = at; i < min64(numel, at + piece); i += line) {
+    const int64_t end = min64(numel, at + piece), whole = at + (end - at) / line * line;
+    for (int64_t i = at; i < whole; i += line) {
       _mm_prefetch((const char *)(from + i + ahead), _MM_HINT_NTA);
       for (int64_t k = i; k < i + line; k += 4) _mm_stream_ps(to + k, _mm_loadu_ps(from + k));
     }
+    memcpy(to + whole, from + whole, (size_t)(end - whole) * 4);
     _mm_sfence();                                // the thread that writes the file must see them
   }
 }
-// Copies what is written into the snapshot: what training waits for. Whole lines are copied: what follows a run is
-// padding, or the next rank's.
+// Copies what is written into the snapshot: what training waits for.
 static inline void store_take_snapshot(Store *s) {
   Fsdp *f = s->f;
   const bool on_host = !f->ctx->ops->nccl;
@@ -252,7 +253,7 @@ static inline void store_take_snapshot(Store *s) {
     Run run;
     if (!fsdp_own(f, (ShardState)state, p, &run, &from) || (!from && state)) continue;
     if (!from) fsdp_get_own(f, STATE_MASTER, p, 0, to, run.numel);
-    else if (on_host) store_stream_copy(f->ctx, to, from, round_up(run.numel, 16));
+    else if (on_host) store_stream_copy(f->ctx, to, from, run.numel);
     else f->ctx->ops->copy(f->ctx, to, from, (size_t)run.numel * 4);
   }
   f->ctx->ops->sync(f->ctx);

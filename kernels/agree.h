@@ -104,7 +104,7 @@ static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
              o->buffer_dtype);
   else
     snprintf(why, sizeof why, "on a CPU it needs tiles (AMX); with %s the six bf16 products that it makes of an fp32 "
-             "one would take longer than that one", ops->name);
+             "one would take longer than that one; leave it out", ops->name);
   if (o->given[OPT_matmul_precision]) snprintf(error, sizeof error, "--matmul_precision high: %s", why);
   agree_no_error(comm, error, fp32 ? EXIT_MISSING : EXIT_USAGE);
   strcpy(o->matmul_precision, "highest");

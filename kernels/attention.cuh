@@ -23,6 +23,7 @@
 #include "ops.h"
 
 #if PART_LAUNCH
+static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;      // of a sample's attention: n_head T T
 // qkv (B,T,3C), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element of the dropout
 // mask: (head*T + query)*T + key of sample drop.sample0 + b. Dies if n_head does not divide C.
 static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
@@ -31,7 +32,7 @@ static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv,
   CHECK(n_head > 0 && C % n_head == 0, "attention_forward: %d heads, which must divide the width %lld", n_head,
         (long long)C);
   CHECK(drop.p >= 0.0f && drop.p < 1.0f, "attention_forward: dropout of %g, needs 0 <= p < 1", (double)drop.p);
-  CHECK(drop.p == 0.0f || n_head * T * T <= (int64_t)1 << 34,
+  CHECK(drop.p == 0.0f || n_head * T * T <= DROPOUT_MOST_WEIGHTS,
         "attention_forward: dropout on %d heads of %lld tokens, needs n_head * T * T <= 2^34", n_head, (long long)T);
   CHECK_SHAPE(qkv, B, T, 3 * C);
   CHECK_SHAPE(lse, B, n_head, T);
@@ -48,7 +49,7 @@ static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor q
   CHECK(n_head > 0 && C % n_head == 0, "attention_backward: %d heads, which must divide the width %lld", n_head,
         (long long)C);
   CHECK(drop.p >= 0.0f && drop.p < 1.0f, "attention_backward: dropout of %g, needs 0 <= p < 1", (double)drop.p);
-  CHECK(drop.p == 0.0f || n_head * T * T <= (int64_t)1 << 34,
+  CHECK(drop.p == 0.0f || n_head * T * T <= DROPOUT_MOST_WEIGHTS,
         "attention_backward: dropout on %d heads of %lld tokens, needs n_head * T * T <= 2^34", n_head, (long long)T);
   CHECK_SHAPE(dqkv, B, T, 3 * C);
   CHECK_SHAPE(dout, B, T, C);

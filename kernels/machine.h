@@ -1,6 +1,6 @@
 // machine.h: what this machine can run, and which of its cores and GPUs a rank takes.
 //
-// Defines: cpu_tables, cpu_best_table(), take_fair_share_of_cores(), choose_gpu().
+// Defines: cpu_tables, cpu_best_table(), launcher_pid(), take_fair_share_of_cores(), choose_gpu().
 #pragma once
 #include "ops.h"
 #include <mpi.h>
@@ -33,8 +33,29 @@ static inline int cpu_best_table() {
   return cpu_has_amx() ? 3 : 2;
 }
 
+// The process that started this one: mpirun or its daemon on this host, a shell or debugger between them passed over.
+// The parent where there is none of these among its ancestors.
+static inline int launcher_pid() {
+  static const char *const launchers[] = {"mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "slurmstepd"};
+  int pid = (int)getppid();
+  for (int generation = 0; generation < 16 && pid > 1; generation++) {
+    char path[64], text[256], name[17] = "";     // pid (name) state parent ...; a name may hold anything
+    int parent = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    const char *open = strchr(text, '('), *close = strrchr(text, ')');
+    if (!open || !close || close < open || sscanf(close + 1, " %*c %d", &parent) != 1) break;
+    snprintf(name, sizeof name, "%.*s", (int)(close - open - 1), open + 1);
+    for (const char *l : launchers) if (!strcmp(name, l)) return pid;
+    pid = parent;
+  }
+  return (int)getppid();
+}
 // mpirun binds each rank to one core for one or two ranks. Unless the user bound ranks himself (--bind-to), rank
-// node_rank of the host's node_ranks takes its fair share of the cores that mpirun, our parent, may use.
+// node_rank of the host's node_ranks takes its fair share of the cores that mpirun may use.
 // Returns the number of cores of this rank; *shared: ranks outnumber cores, all may use all of them.
 static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *shared) {
   const bool launched = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
@@ -43,7 +64,7 @@ static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *
   *shared = false;
   if (sched_getaffinity(0, sizeof mine, &mine)) return 1;
   if (launched && bound_by_user && getenv("OMPI_MCA_orte_bound_at_launch")) return CPU_COUNT(&mine);
-  if (!launched || bound_by_user || sched_getaffinity(getppid(), sizeof host, &host)) host = mine;
+  if (!launched || bound_by_user || sched_getaffinity(launcher_pid(), sizeof host, &host)) host = mine;
   const int cores = CPU_COUNT(&host);
   *shared = cores < node_ranks;
   if (*shared || !launched || bound_by_user) {

@@ -312,20 +312,36 @@ static inline void fsdp_check_window_space(const Fsdp *f, size_t bytes_of_host) 
   const char *dir = getenv("OMPI_MCA_osc_sm_backing_directory");
   if (!dir) dir = "/dev/shm";
   struct statvfs s;
-  if (statvfs(dir, &s)) return;
-  size_t available = (size_t)s.f_bavail * s.f_frsize;
-  if (bytes_of_host > available)
+  if (statvfs(dir, &s))
+    die_missing("%s, where shared-memory windows would lie: %s; make it, or run with --shm off", dir, strerror(errno));
+  const size_t available = (size_t)s.f_bavail * s.f_frsize, wanted = bytes_of_host + bytes_of_host / 20;
+  if (wanted > available)                        // a twentieth more: OpenMPI asks for so much
     die_missing("shared-memory windows of this host's %d ranks need %.1f MiB in %s, %.1f MiB are free: give it more "
                 "(docker run --shm-size=%zum), or run with --shm off",
-                f->mesh.node_world, (double)bytes_of_host / 1048576.0, dir, (double)available / 1048576.0,
-                bytes_of_host / 1048576 + 64);
+                f->mesh.node_world, (double)wanted / 1048576.0, dir, (double)available / 1048576.0,
+                wanted / 1048576 + 64);
+}
+enum { WINDOW_POPULATE_WRITE = 23 };             // MADV_POPULATE_WRITE, which older headers lack
+// Makes the kernel give the pages of [p, p + bytes) now, by a call that can fail: a first touch of a page that a full
+// /dev/shm no longer has ends the process. True also where the kernel is too old for the call (Linux 5.14).
+static inline bool window_take_pages(const void *p, size_t bytes) {
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)p / page * page;
+  return !bytes || !madvise((void *)first, (uintptr_t)p + bytes - first, WINDOW_POPULATE_WRITE) || errno == EINVAL;
 }
 
 // Zeroes what this rank owns of the windows: their memory is taken now, near the core that touches it first.
+static inline void comm_mpi_zero(const Fsdp *f, void *p, size_t bytes) {
+  if (!window_take_pages(p, bytes))
+    die_missing("shared memory is full: the window of this rank, %.1f MiB, was not to be had (%s); other runs may have "
+                "taken it meanwhile: try again, or run with --shm off", (double)comm_mpi_window_bytes(f) / 1048576.0,
+                strerror(errno));
+  memset(p, 0, bytes);
+}
 static inline void comm_mpi_zero_windows(Fsdp *f) {
-  memset(f->window, 0, f->in_place ? f->params_at : comm_mpi_shared_bytes(f));
+  comm_mpi_zero(f, f->window, f->in_place ? f->params_at : comm_mpi_shared_bytes(f));
   for (int u = 0; u < f->units && f->in_place; u++)
-    for (int i = 0; i < f->unit[u].pieces; i++) memset(fsdp_own_piece(f, u, i), 0, piece_bytes(&f->unit[u].piece[i]));
+    for (int i = 0; i < f->unit[u].pieces; i++)
+      comm_mpi_zero(f, fsdp_own_piece(f, u, i), piece_bytes(&f->unit[u].piece[i]));
 }
 // Takes the window: shared with the host's ranks when there are any, private otherwise. Collective.
 static inline void comm_mpi_open_window(Fsdp *f) {
@@ -343,8 +359,13 @@ static inline void comm_mpi_open_window(Fsdp *f) {
   MPI_Info info;
   MPI_Info_create(&info);
   MPI_Info_set(info, "alloc_shared_noncontig", "true");          // every rank's part lies the same way in its page
-  MPI_Win_allocate_shared((MPI_Aint)mine, 1, info, f->mesh.node, &f->window, &f->win);
+  MPI_Comm_set_errhandler(f->mesh.node, MPI_ERRORS_RETURN);
+  const int failed = MPI_Win_allocate_shared((MPI_Aint)mine, 1, info, f->mesh.node, &f->window, &f->win);
+  MPI_Comm_set_errhandler(f->mesh.node, MPI_ERRORS_ARE_FATAL);
   MPI_Info_free(&info);
+  if (failed)
+    die_missing("OpenMPI cannot make this rank's shared-memory window of %.1f MiB: see its message above, or run with "
+                "--shm off", (double)mine / 1048576.0);
   MPI_Win_lock_all(MPI_MODE_NOCHECK, f->win);
   f->window = page_aligned(f->window);
   int *world_rank = (int *)malloc(sizeof(int) * (size_t)f->mesh.node_world);

@@ -315,7 +315,13 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {0, "--save_every -2", 2, "--save_every -2 is out of range: -1 to 9.223372037e+18"},
       {0, "--save_async=maybe", 2, "--save_async is on or off, not 'maybe'"},
       {0, "--resume", 2, "--resume needs a value"},
+      {2, "--out=", 2, "--out needs a path"},
       {2, "--resume=", 2, "--resume needs a path"},
+      {0, "--wrap min_params:0x10", 2,
+       "--wrap 'min_params:0x10' is not block, model or min_params:N, N a whole number from 1 on"},
+      {0, "--seq_len 66000 --n_positions 66000 --n_head 4 --n_embd 4 --dropout 0.1", 2,
+       "--dropout with --n_head 4 and --seq_len 66000: attention has more weights than its random numbers are for; "
+       "shorten the sequences, or leave --dropout out"},
       {0, "--init_from=", 2, "--init_from needs a path"},
       {0, "--export_hf=", 2, "--export_hf needs a path"},
       {2, "--eval_only", 2, "--eval_only needs weights: --resume CHECKPOINT or --init_from PATH"},
@@ -335,7 +341,7 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {0, "--tune --device cpu", 2, "--tune needs --device cuda"},
       {2, "--matmul_precision high --device cpu --isa avx2", 3,
        "--matmul_precision high: on a CPU it needs tiles (AMX); with avx2 the six bf16 products that it makes of an "
-       "fp32 one would take longer than that one"},
+       "fp32 one would take longer than that one; leave it out"},
       {0, "--matmul_precision high --device cpu --param_dtype bf16", 2,
        "--matmul_precision high: on a CPU it is about products of fp32, which --buffer_dtype bf16 has none of"},
       {2, "--reduce native --device cpu", 2, "--reduce native needs --comm nccl"},
@@ -664,8 +670,6 @@ TEST(cli_refuses_an_out_it_cannot_write,
   snprintf(line, sizeof line, "--out %s/deeper cannot be made: Not a directory", cli_path("file"));
   const CliRefusal below = {2, options, 3, line};
   cli_expect_refusals(&below, 1);
-  const CliRefusal none = {0, "--out=", 3, "--out needs the name of a directory"};
-  cli_expect_refusals(&none, 1);
 }
 
 TEST(cli_refuses_a_plan_beyond_memory,
@@ -677,6 +681,59 @@ TEST(cli_refuses_a_plan_beyond_memory,
          "no advice:\n%.2000s", r.text);
   cli_free(&r);
   cli_expect_nothing_left("after the refusal");
+}
+
+TEST(cli_windows_take_their_pages,
+     "pages that are not to be had are told by a call, where a first touch would end the process") {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  FILE *file = tmpfile();                        // of one page, mapped as two: the second is as one of a full /dev/shm
+  EXPECT(file && !ftruncate(fileno(file), (off_t)page), "no temporary file");
+  char *p = (char *)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+  EXPECT(p != MAP_FAILED, "no mapping: %s", strerror(errno));
+  if (madvise(p, page, WINDOW_POPULATE_WRITE)) SKIP("this kernel cannot be asked for pages (Linux 5.14 can)");
+  EXPECT(window_take_pages(p, page) && window_take_pages(p + 100, page - 100) && window_take_pages(p, 0),
+         "pages that are there: %s", strerror(errno));
+  EXPECT(!window_take_pages(p, 2 * page) && !window_take_pages(p + page, 1), "a page that is not there was given");
+  munmap(p, 2 * page);
+  fclose(file);
+}
+
+TEST(cli_refuses_windows_that_cannot_be,
+     "windows that OpenMPI is told not to make, or to make nowhere: one line, exit code 3") {
+  CliRun r;
+  char line[512];
+  snprintf(line, sizeof line, "%s, where shared-memory windows would lie: No such file or directory; make it, or ...",
+           cli_path("nowhere"));
+  setenv("OMPI_MCA_osc_sm_backing_directory", cli_path("nowhere"), 1);
+  CLI_RUN(&r, "%s %s --out %s", cli_ranks(2), cli_small(), cli_path("out"));
+  unsetenv("OMPI_MCA_osc_sm_backing_directory");
+  cli_expect_refusal(&r, "no directory for windows", 3, line);
+  cli_free(&r);
+  setenv("OMPI_MCA_osc", "^sm", 1);
+  CLI_RUN(&r, "%s %s --out %s", cli_ranks(2), cli_small(), cli_path("out"));
+  unsetenv("OMPI_MCA_osc");
+  EXPECT(r.code == 3 && strstr(r.text, "OpenMPI cannot make this rank's shared-memory window of "),
+         "no windows: exit code %d\n%.2000s", r.code, r.text);
+  cli_free(&r);
+  cli_expect_nothing_left("after the refusals");
+}
+
+TEST(cli_cores_under_a_shell, "a shell between mpirun and the program changes neither threads nor notices") {
+  for (int ranks = 1; ranks <= 2; ranks++) {
+    CliRun plain, shell;
+    const char *mpirun = getenv("MPIRUN") && *getenv("MPIRUN") ? getenv("MPIRUN") : "mpirun";
+    CLI_RUN(&plain, "%s --oversubscribe -np %d %s %s --threads 0 --max_steps 1 --out %s", mpirun, ranks, cli_program(),
+            cli_small(), cli_path("out"));
+    CLI_RUN(&shell, "%s --oversubscribe -np %d sh -c '%s %s --threads 0 --max_steps 1 --out %s; exit $?'", mpirun,
+            ranks, cli_program(), cli_small(), cli_path("out2"));
+    const char *at[] = {strstr(plain.text, " on 1 host, "), strstr(shell.text, " on 1 host, ")};
+    EXPECT(at[0] && at[1] && !strncmp(at[0], at[1], 24), "%d ranks: %.24s, under a shell %.24s", ranks,
+           at[0] ? at[0] : "?", at[1] ? at[1] : "?");
+    EXPECT(cli_count(plain.text, "outnumber cores") == cli_count(shell.text, "outnumber cores"), "%d ranks: notices",
+           ranks);
+    cli_free(&plain);
+    cli_free(&shell);
+  }
 }
 
 TEST(cli_refuses_windows_beyond_dev_shm,
@@ -704,7 +761,9 @@ TEST(cli_names_the_rank_that_differs,
        "this rank differs from rank 0: '--vocab_size 290' here, '--vocab_size 280' there"},
       {"--lr 1", "--lr 2", "this rank differs from rank 0: '--lr 2' here, '--lr 1' there"},
       {"", "--save_model", "this rank differs from rank 0: '--save_model on' here, '--save_model off' there"},
-      {"", "--lrr 2", "unknown option --lrr: did you mean --lr? See --help"}};
+      {"", "--lrr 2", "unknown option --lrr: did you mean --lr? See --help"},
+      {"", "--eval_only", "rank 1 of 2 on "},
+      {"", "--eval_only", "--eval_only needs weights: --resume CHECKPOINT or --init_from PATH"}};
   setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
   for (const auto &row : table) {
     CliRun r;
