@@ -360,7 +360,7 @@ struct Acts {
   Tensor dresidual, dbranch;                     // training only: in MEM_HEAD
   Tensor losses, correct;                        // F32, I32 (R)
   Tensor in_e4m3, in_amax, in_scale;             // F8 (R,4C), F32 (1): a product's input, with --fp8 matmul
-  Tensor logits, dlogits;                        // F32 (head_rows or half, Vp), compute dtype (head_rows, Vp): MEM_HEAD
+  Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp): in MEM_HEAD
 };
 
 struct Arena { char *base; size_t at; };
@@ -422,11 +422,11 @@ static void acts_carve(Acts *x, Arena *a, Arena *turns, const Model *m, Dtype dt
   x->dresidual = arena_tensor(turns, dt, B, T, C);
   x->dbranch = m->dropout > 0 ? arena_tensor(turns, dt, B, T, C) : x->dresidual; // the same numbers without dropout
 }
-// The fp32 logits of a chunk become its gradient in place; in 16 bits they are made one half of the chunk after the
-// other, so that it takes as many bytes. More and smaller parts would read the head's weight too often.
+// The gradient lies on the logits; in 16 bits from one of its rows before them (cross_entropy.cuh).
 static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows) {
-  x->logits = arena_tensor(a, F32, dt == F32 ? rows : min64(rows, round_up((rows + 1) / 2, 32)), m->Vp);
-  x->dlogits = dt == F32 ? x->logits : arena_tensor(a, dt, rows, m->Vp);
+  char *before = arena_bytes(a, dt == F32 ? 0 : 2 * m->Vp);
+  x->logits = arena_tensor(a, F32, rows, m->Vp);
+  x->dlogits = tensor_of(before, dt, rows, m->Vp);
 }
 
 // ---- the trainer's state
@@ -759,18 +759,13 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
   Tensor ln_f = rows2d(x->ln_f), weight = root_weight(t, head_param(t)), none = {};
-  const int64_t R = ln_f.shape[0], step = t->head_rows, part = x->logits.shape[0], Vp = t->model.Vp;
+  const int64_t R = ln_f.shape[0], step = t->head_rows, Vp = t->model.Vp;
   for (int64_t at = 0; at < R; at += step) {
     const int64_t n = min64(step, R - at);
-    Tensor dlogits = tensor_of(x->dlogits.data, t->dtype, n, Vp);
-    for (int64_t i = 0; i < n; i += part) {
-      const int64_t rows = min64(part, n - i);
-      Tensor logits = tensor_of(x->logits.data, F32, rows, Vp);
-      matmul_forward(c, logits, rows_of(ln_f, at + i, rows), weight, MatmulEpilogue{});
-      cross_entropy_forward_backward(c, tensor_of((float *)x->losses.data + at + i, F32, rows),
-                                     rows_of(dlogits, i, rows), logits,
-                                     tensor_of((int32_t *)x->targets.data + at + i, I32, rows), t->model.V, scale);
-    }
+    Tensor logits = tensor_of(x->logits.data, F32, n, Vp), dlogits = tensor_of(x->dlogits.data, t->dtype, n, Vp);
+    matmul_forward(c, logits, rows_of(ln_f, at, n), weight, MatmulEpilogue{});
+    cross_entropy_forward_backward(c, tensor_of((float *)x->losses.data + at, F32, n), dlogits, logits,
+                                   tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V, scale);
     linear_backward_weight(t, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : mode);
     matmul_backward_input(c, rows_of(ln_f, at, n), dlogits, weight, none);
     fsdp_poll(&t->fsdp);
@@ -999,7 +994,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
       eval_window_fill(split, T, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T);
     trainer_load_batch(t, 0, E, T);
     gpt_forward(t, Microbatch{0, PASS_EVAL});
-    const int64_t R = (int64_t)E * T, step = x->logits.shape[0];
+    const int64_t R = (int64_t)E * T, step = t->head_rows;
     for (int64_t at = 0; at < R; at += step) {
       const int64_t n = min64(step, R - at);
       Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);

@@ -779,7 +779,7 @@ static inline void stated_activations(const Options *o, int64_t *bytes) {
     }
   EXPECT(kept, "--recompute %s is not in the table", o->recompute);
   bytes[MEM_ACTIVATIONS] = max64(kept + stated_beside(R, b), stated_kept(P, b, 0) + stated_beside(P, b));
-  bytes[MEM_HEAD] = max64(R * STATED_VP * (b == 4 ? 4 : 4 + b),
+  bytes[MEM_HEAD] = max64((b == 4 ? 0 : STATED_VP * b) + R * STATED_VP * 4,
                           again + (1 + (o->dropout > 0)) * stated_up(R * STATED_C * b, 256));
 }
 static inline void stated_memory(const StatedMode *k, const StatedStage *stage, const Options *o, int scales,
