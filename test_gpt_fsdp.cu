@@ -23,6 +23,7 @@
 #include "dev/test/test_fsdp.h"
 #include "dev/test/test_matmul_split.h"
 #include "dev/test/test_modes.h"
+#include "dev/test/test_recompute.h"
 #include "dev/test/cuda_helpers.h"
 #include "dev/test/test_emulation.h"
 #include "dev/test/test_cuda_runtime.h"

@@ -34,9 +34,10 @@ void (*die_hook)(int code);
 // ================================================================================================ 1 options
 // INT, NUM (name, default, lowest, highest, group, help); TEXT (name, default, choices or NULL, group, help);
 // FLAG (name, group, help): off unless given; FLAG alone or =on / =off.
+enum { LAYERS_MOST = 1000 };
 #define OPTIONS(INT, NUM, TEXT, FLAG) \
   TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl", "model", "preset; those below change it") \
-  INT(n_layer, 0, 0, 1000, "model", "blocks (0: the preset's)") \
+  INT(n_layer, 0, 0, LAYERS_MOST, "model", "blocks (0: the preset's)") \
   INT(n_head, 0, 0, 1000, "model", "attention heads; must divide n_embd (0: the preset's)") \
   INT(n_embd, 0, 0, 65536, "model", "width (0: the preset's)") \
   INT(seq_len, 0, 0, 1 << 20, "model", "tokens of a training sequence (0: the preset's)") \
@@ -84,7 +85,7 @@ void (*die_hook)(int code);
   TEXT(wrap, "block", NULL, "sharding", "units: block; model (one); min_params:N (modules of N parameters or more)") \
   TEXT(accumulate, "sharded", "sharded|local", "sharding", "reduce each microbatch; local: add up whole, reduce once") \
   TEXT(offload, "none", "none|optimizer|params", "sharding", "cuda: optimizer, or parameter shards too, on the host") \
-  TEXT(recompute, "none", "none|gelu|block", "sharding", "what backward computes again, not kept: GELU, or a block") \
+  TEXT(recompute, "none", NULL, "sharding", "none|gelu|norm|mlp|block, or by blocks: block:5,mlp (see README)") \
   TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: one rank a GPU, on cuda") \
   TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, not the same bits for every N") \
   TEXT(shm, "on", "on|copy|off", "sharding", "ranks of a host read shards in place; copy: gather them; off: messages") \
@@ -167,14 +168,17 @@ static const Preset presets[] = {
 
 // Shapes of one run. Vp: vocabulary padded so that the head's products are aligned; the padding rows of the embedding
 // are zero, get no gradient and reach neither loss nor file.
-enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_BLOCK };
+// What backward computes again of a block, each level what the one before does and more: GELU; both LayerNorms; the
+// MLP's first product; the rest, of which only the entering stream is kept (Chen et al. 2016).
+enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
+static const char *const recompute_names[RECOMPUTE_LEVELS] = {"none", "gelu", "norm", "mlp", "block"};
 struct Model {
   int L, H;
   int64_t C, T, P, V, Vp;
   bool tied;
   float dropout;
   int64_t head_chunk_bytes;
-  Recompute recompute;
+  Recompute recompute[LAYERS_MOST];
   bool e4m3_products;                            // the blocks' forward products take E4M3
 };
 enum { VOCAB_ALIGN = 64 };
@@ -327,31 +331,36 @@ static Model model_of(const Options *o) {
   m.tied = !strcmp(o->tie_head, "on");
   m.dropout = (float)o->dropout;
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
-  m.recompute = !strcmp(o->recompute, "gelu") ? RECOMPUTE_GELU
-                : !strcmp(o->recompute, "block") ? RECOMPUTE_BLOCK : RECOMPUTE_NONE;
+  recompute_parse(o, m.recompute, NULL, 0);
   m.e4m3_products = !strcmp(o->fp8, "matmul");
   return m;
 }
 
 // ================================================================================================ 3 memory
-// What one block keeps from forward to backward. R = B T rows. Shapes in comments; F32 where said, else compute dtype.
-// With --recompute the blocks share one memory for what backward computes again: gelu, or all but the entering stream
-// (Chen et al. 2016). The ops are functions of what is stored, so the second time gives the same bits.
+// What one block makes in forward. R = B T rows. Shapes in comments; F32 where said, else compute dtype. Backward finds
+// a block's tensors kept, or computes them again (--recompute): in memory that all blocks use in turn. The ops are
+// functions of what is stored, so the second time gives the same bits.
 struct BlockActs {
-  Tensor residual;         // (B,T,C)  stream entering the block
+  Tensor residual;         // (B,T,C)  stream entering the block; before, the branch that joins it
   Tensor ln_1, qkv, att;   // (B,T,C) (B,T,3C) (B,T,C)
-  Tensor residual_2, ln_2; // (B,T,C)  stream after attention
+  Tensor residual_2, ln_2; // (B,T,C)  stream after attention; before, the branch that joins it
   Tensor fc, gelu;         // (B,T,4C) before and after GELU
   Tensor mean_1, rstd_1, mean_2, rstd_2;         // F32 (B,T)
   Tensor lse;              // F32 (B,H,T)
 };
+// What is never alive at once shares memory:
+//   a block's gradients   lie where what they are the gradients of, or what was read before them, is no longer needed:
+//                         dfc on gelu, dln_2 on ln_2, datt on residual_2, dqkv on fc, dln_1 on ln_1 (block_backward)
+//   a branch              lies where its sum with the stream will (residual_layernorm_forward takes it there)
+//   dln_f                 on ln_f, chunk by chunk
+//   the head's arena      holds logits between forward and backward, and in both what blocks use in turn: what is
+//                         computed again, and the gradients of the stream
 struct Acts {
   int B, T;
   Tensor tokens, targets;                        // I32 (B,T), (B T)
   BlockActs *block;
-  Tensor branch;                                 // (B,T,C)  output of a projection before it joins the stream
   Tensor residual_f, ln_f, mean_f, rstd_f;
-  Tensor dresidual, dbranch, dln, datt, dqkv, dfc;               // training only
+  Tensor dresidual, dbranch;                     // training only: in MEM_HEAD
   Tensor losses, correct;                        // F32, I32 (R)
   Tensor in_e4m3, in_amax, in_scale;             // F8 (R,4C), F32 (1): a product's input, with --fp8 matmul
   Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp): in MEM_HEAD
@@ -377,54 +386,51 @@ static int64_t head_rows(const Model *m, int64_t rows) {
   return min64(rows, round_up((rows + chunks - 1) / chunks, 32));
 }
 
-// Lays B x T activations of `layers` blocks into the arena. Without `training` no gradients are laid out, and two
-// layers serve all blocks in turn.
-static void acts_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int B, int T, int layers, bool training) {
+// Lays those tensors of a block into the arena that `level` keeps, or, with again, those that it computes again.
+static void block_carve(BlockActs *b, Arena *a, const Model *m, Dtype dt, int B, int T, Recompute level, bool again) {
+  const struct { Tensor *to; Recompute from; int64_t width; } streams[] = {      // from: the first level to compute it
+      {&b->residual, RECOMPUTE_LEVELS, 1}, {&b->ln_1, RECOMPUTE_NORM, 1}, {&b->att, RECOMPUTE_BLOCK, 1},
+      {&b->residual_2, RECOMPUTE_BLOCK, 1}, {&b->ln_2, RECOMPUTE_NORM, 1}, {&b->qkv, RECOMPUTE_BLOCK, 3},
+      {&b->fc, RECOMPUTE_MLP, 4}, {&b->gelu, RECOMPUTE_GELU, 4}};
+  for (const auto &s : streams)
+    if ((level >= s.from) == again) *s.to = arena_tensor(a, dt, B, T, s.width * m->C);
+  if ((level >= RECOMPUTE_BLOCK) != again) return;
+  Tensor *const statistics[] = {&b->mean_1, &b->rstd_1, &b->mean_2, &b->rstd_2};
+  for (Tensor *t : statistics) *t = arena_tensor(a, F32, B, T);
+  b->lse = arena_tensor(a, F32, B, m->H, T);
+}
+// Lays B x T activations into arena a, and into `turns` what the blocks use in turn. Without `training` there are no
+// gradients, and one memory serves all blocks.
+static void acts_carve(Acts *x, Arena *a, Arena *turns, const Model *m, Dtype dt, int B, int T, bool training) {
   const int64_t C = m->C;
-  x->B = B;
-  x->T = T;
+  BlockActs shared = {};
+  Recompute most = training ? RECOMPUTE_NONE : RECOMPUTE_BLOCK;
+  x->B = B, x->T = T;
   x->tokens = arena_tensor(a, I32, B, T);
   x->targets = arena_tensor(a, I32, (int64_t)B * T);
-  for (int l = 0; l < layers; l++) {
-    BlockActs *b = &x->block[l];
-    const bool shares = training && l > 0;
-    Tensor residual = arena_tensor(a, dt, B, T, C);
-    if (shares && m->recompute == RECOMPUTE_BLOCK) *b = x->block[0];
-    b->residual = residual;
-    if (shares && m->recompute == RECOMPUTE_BLOCK) continue;
-    Tensor *const streams[] = {&b->ln_1, &b->att, &b->residual_2, &b->ln_2};
-    Tensor *const statistics[] = {&b->mean_1, &b->rstd_1, &b->mean_2, &b->rstd_2};
-    for (Tensor *t : streams) *t = arena_tensor(a, dt, B, T, C);
-    b->qkv = arena_tensor(a, dt, B, T, 3 * C);
-    b->fc = arena_tensor(a, dt, B, T, 4 * C);
-    b->gelu = shares && m->recompute == RECOMPUTE_GELU ? x->block[0].gelu : arena_tensor(a, dt, B, T, 4 * C);
-    for (Tensor *t : statistics) *t = arena_tensor(a, F32, B, T);
-    b->lse = arena_tensor(a, F32, B, m->H, T);
+  for (int l = 0; l < m->L && training; l++) if (m->recompute[l] > most) most = m->recompute[l];
+  block_carve(&shared, turns, m, dt, B, T, most, true);
+  for (int l = 0; l < m->L; l++) {
+    x->block[l] = training || !l ? shared : x->block[0];
+    if (training || !l) block_carve(&x->block[l], a, m, dt, B, T, training ? m->recompute[l] : most, false);
   }
-  Tensor *const streams[] = {&x->branch, &x->residual_f, &x->ln_f};
-  for (Tensor *t : streams) *t = arena_tensor(a, dt, B, T, C);
-  x->mean_f = arena_tensor(a, F32, B, T);
-  x->rstd_f = arena_tensor(a, F32, B, T);
-  x->losses = arena_tensor(a, F32, (int64_t)B * T);
-  x->correct = arena_tensor(a, I32, (int64_t)B * T);
+  x->residual_f = arena_tensor(a, dt, B, T, C), x->ln_f = arena_tensor(a, dt, B, T, C);
+  x->mean_f = arena_tensor(a, F32, B, T), x->rstd_f = arena_tensor(a, F32, B, T);
+  x->losses = arena_tensor(a, F32, (int64_t)B * T), x->correct = arena_tensor(a, I32, (int64_t)B * T);
   if (m->e4m3_products) {
     x->in_e4m3 = arena_tensor(a, F8, (int64_t)B * T, 4 * C);
-    x->in_amax = arena_tensor(a, F32, 1, 1);
-    x->in_scale = arena_tensor(a, F32, 1);
+    x->in_amax = arena_tensor(a, F32, 1, 1), x->in_scale = arena_tensor(a, F32, 1);
   }
   if (!training) return;
-  x->dresidual = arena_tensor(a, dt, B, T, C);
-  x->dbranch = m->dropout > 0 ? arena_tensor(a, dt, B, T, C) : x->dresidual;   // the same numbers without dropout
-  x->dln = arena_tensor(a, dt, B, T, C);
-  x->datt = arena_tensor(a, dt, B, T, C);
-  x->dqkv = arena_tensor(a, dt, B, T, 3 * C);
-  x->dfc = arena_tensor(a, dt, B, T, 4 * C);
+  x->dresidual = arena_tensor(turns, dt, B, T, C);
+  x->dbranch = m->dropout > 0 ? arena_tensor(turns, dt, B, T, C) : x->dresidual; // the same numbers without dropout
 }
+// The gradient lies on the logits; in 16 bits from one of its rows before them (cross_entropy.cuh).
 static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows) {
+  char *before = arena_bytes(a, dt == F32 ? 0 : 2 * m->Vp);
   x->logits = arena_tensor(a, F32, rows, m->Vp);
-  x->dlogits = dt == F32 ? x->logits : arena_tensor(a, dt, rows, m->Vp);
+  x->dlogits = tensor_of(before, dt, rows, m->Vp);
 }
-static int eval_layers(const Model *m) { return m->L < 2 ? m->L : 2; }
 
 // ---- the trainer's state
 // Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
@@ -497,12 +503,12 @@ static size_t trainer_device_bytes(const Trainer *t) {
 // Makes the activations fit a batch of B x T, for training or for evaluation. The arena itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, bool training) {
   if (acts_are_carved(t, B, T, training)) return;
-  Arena a = {t->arena, 0}, h = {t->head_arena, 0};
-  acts_carve(&t->acts, &a, &t->model, t->dtype, B, T, training ? t->model.L : eval_layers(&t->model), training);
-  head_carve(&t->acts, &h, &t->model, t->dtype, t->head_rows);
-  CHECK(a.at <= t->arena_bytes && h.at <= t->head_bytes,
-        "activations of %d x %d need %zu + %zu bytes, planned are %zu + %zu", B, T, a.at, h.at, t->arena_bytes,
-        t->head_bytes);
+  Arena a = {t->arena, 0}, head = {t->head_arena, 0}, turns = {t->head_arena, 0};
+  acts_carve(&t->acts, &a, training ? &turns : &a, &t->model, t->dtype, B, T, training);
+  head_carve(&t->acts, &head, &t->model, t->dtype, t->head_rows);
+  CHECK(a.at <= t->arena_bytes && head.at <= t->head_bytes && turns.at <= t->head_bytes,
+        "activations of %d x %d need %zu + %zu or %zu bytes, planned are %zu + %zu", B, T, a.at, head.at, turns.at,
+        t->arena_bytes, t->head_bytes);
   t->carved_for_training = training;
 }
 
@@ -532,16 +538,16 @@ static void trainer_plan(Trainer *t) {
   const bool trains = trainer_trains(&t->opt);
   fsdp_plan(&t->fsdp, &t->plan);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
-  Arena train = {}, eval = {}, sample = {}, head = {};
-  if (trains) acts_carve(&t->acts, &train, m, t->dtype, B, T, m->L, true);
-  acts_carve(&t->acts, &eval, m, t->dtype, E, T, eval_layers(m), false);
-  acts_carve(&t->acts, &sample, m, t->dtype, 1, (int)m->P, eval_layers(m), false);
+  Arena train = {}, turns = {}, eval = {}, sample = {}, head = {};
+  if (trains) acts_carve(&t->acts, &train, &turns, m, t->dtype, B, T, true);
+  acts_carve(&t->acts, &eval, &eval, m, t->dtype, E, T, false);
+  acts_carve(&t->acts, &sample, &sample, m, t->dtype, 1, (int)m->P, false);
   const int64_t rows_eval = max64((int64_t)E * T, m->P);
   t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // what other passes take at once changes no digit
   head_carve(&t->acts, &head, m, t->dtype, t->head_rows);
   t->acts.B = 0;
   t->arena_bytes = (size_t)max64((int64_t)train.at, max64((int64_t)eval.at, (int64_t)sample.at));
-  t->head_bytes = head.at;
+  t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);
   t->rows_max = max64((int64_t)B * T, rows_eval);
   t->workspace_bytes = 0;
   const int64_t batches[] = {B, E, 1}, lengths[] = {T, T, m->P};
@@ -577,25 +583,6 @@ static void agree_no_error(MPI_Comm comm, const char *error, int code) {
   exit(code);
 }
 
-static size_t file_number(const char *path, const char *key) {
-  FILE *f = fopen(path, "r");
-  char line[256];
-  size_t value = SIZE_MAX;
-  while (f && fgets(line, sizeof line, f))
-    if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), "%zu", &value) != 1) value = SIZE_MAX;
-  if (f) fclose(f);
-  return value;
-}
-// Memory this host can still give: the kernel's estimate, or what the control group leaves.
-static size_t host_available_bytes() {
-  size_t kb = file_number("/proc/meminfo", "MemAvailable:");
-  size_t available = kb == SIZE_MAX ? SIZE_MAX : kb * 1024;
-  size_t limit = file_number("/sys/fs/cgroup/memory.max", ""), used = file_number("/sys/fs/cgroup/memory.current", "");
-  const size_t cached = file_number("/sys/fs/cgroup/memory.stat", "inactive_file ");      // given back when asked for
-  if (limit == SIZE_MAX || used == SIZE_MAX) return available;
-  if (cached != SIZE_MAX) used -= cached < used ? cached : used;
-  return limit <= used ? 0 : limit - used < available ? limit - used : available;
-}
 // Refuses a plan that this host or its devices cannot hold, before anything is taken. Collective.
 static void trainer_check_memory(Trainer *t) {
   const bool gpu = t->ctx.ops->nccl;
@@ -621,7 +608,7 @@ static void trainer_check_memory(Trainer *t) {
 }
 
 static void trainer_print_plan(const Trainer *t, FILE *to) {
-  fprintf(to, "memory plan, bytes per rank\n");
+  fprintf(to, "memory plan, bytes per rank, --recompute %s\n", t->opt.recompute);
   for (int i = 0; i < MEM_COUNT; i++)
     if (t->plan.planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], t->plan.planned_bytes[i]);
   if (t->ctx.ops->nccl) {
@@ -651,10 +638,6 @@ static Tensor root_weight(Trainer *t, RootParam k) { return fsdp_weight(&t->fsdp
 // The head's weight: its own, or the token embedding.
 static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_HEAD; }
 
-static BlockActs *acts_of(Trainer *t, int l) {
-  return &t->acts.block[t->carved_for_training ? l : l % eval_layers(&t->model)];
-}
-
 // Whether the blocks' forward products take E4M3 now: cuBLASLt wants a multiple of 16 rows. Training and evaluation
 // have such batches; a sample's growing text is multiplied in the compute dtype, with the same E4M3 weights.
 static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && !t->samples; }
@@ -678,50 +661,54 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   if (gelu.data) gelu_forward(c, gelu, out);
 }
 
-// A block from its first LayerNorm's output up to what its last product takes.
-static void block_inside(Trainer *t, int l, Microbatch mb) {
+// A block from its first LayerNorm's output to its second's.
+static void block_attention(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
-  Acts *x = &t->acts;
-  BlockActs *b = acts_of(t, l);
-  Fsdp *f = &t->fsdp;
+  BlockActs *b = &t->acts.block[l];
   linear_forward(t, rows2d(b->qkv), rows2d(b->ln_1), l, ATTN_W, ATTN_B, Tensor{});
-  fsdp_poll(f);
+  fsdp_poll(&t->fsdp);
   attention_forward(c, b->att, b->lse, b->qkv, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
-  fsdp_poll(f);
-  linear_forward(t, rows2d(x->branch), rows2d(b->att), l, ATTN_PROJ_W, ATTN_PROJ_B, Tensor{});
-  residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, x->branch,
+  fsdp_poll(&t->fsdp);
+  linear_forward(t, rows2d(b->residual_2), rows2d(b->att), l, ATTN_PROJ_W, ATTN_PROJ_B, Tensor{});
+  residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, b->residual_2,
                              block_weight(t, l, LN_2_W), block_weight(t, l, LN_2_B),
                              dropout_at(t, mb, l, DROP_ATTN_PROJ));
-  fsdp_poll(f);
-  linear_forward(t, rows2d(b->fc), rows2d(b->ln_2), l, FC_W, FC_B, rows2d(b->gelu));
-  fsdp_poll(f);
+  fsdp_poll(&t->fsdp);
 }
 
 // residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up
 // to the branch of its MLP. The branch joins the stream in the next block's first LayerNorm, or in the final one.
 static void block_forward(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
-  Acts *x = &t->acts;
-  BlockActs *b = acts_of(t, l);
+  BlockActs *b = &t->acts.block[l];
   Tensor ln_1_w = block_weight(t, l, LN_1_W), ln_1_b = block_weight(t, l, LN_1_B);
+  Tensor branch = l + 1 < t->model.L ? b[1].residual : t->acts.residual_f;
   if (l == 0) layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, ln_1_w, ln_1_b);
   else
-    residual_layernorm_forward(c, b->residual, b->ln_1, b->mean_1, b->rstd_1, acts_of(t, l - 1)->residual_2, x->branch,
-                               ln_1_w, ln_1_b, dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
-  block_inside(t, l, mb);
-  linear_forward(t, rows2d(x->branch), rows2d(b->gelu), l, PROJ_W, PROJ_B, Tensor{});
+    residual_layernorm_forward(c, b->residual, b->ln_1, b->mean_1, b->rstd_1, b[-1].residual_2, b->residual, ln_1_w,
+                               ln_1_b, dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
+  block_attention(t, l, mb);
+  linear_forward(t, rows2d(b->fc), rows2d(b->ln_2), l, FC_W, FC_B, rows2d(b->gelu));
+  fsdp_poll(&t->fsdp);
+  linear_forward(t, rows2d(branch), rows2d(b->gelu), l, PROJ_W, PROJ_B, Tensor{});
   fsdp_poll(&t->fsdp);
 }
 
-// Computes again what block l did not keep. What the last block left is still there.
+// Computes again what block l did not keep, from what it did.
 static void block_recompute(Trainer *t, int l, Microbatch mb) {
-  BlockActs *b = acts_of(t, l);
-  if (l == t->model.L - 1) return;
-  if (t->model.recompute == RECOMPUTE_GELU) gelu_forward(&t->ctx, b->gelu, b->fc);
-  if (t->model.recompute != RECOMPUTE_BLOCK) return;
-  layernorm_forward(&t->ctx, b->ln_1, b->mean_1, b->rstd_1, b->residual, block_weight(t, l, LN_1_W),
-                    block_weight(t, l, LN_1_B));
-  block_inside(t, l, mb);
+  Ctx *c = &t->ctx;
+  BlockActs *b = &t->acts.block[l];
+  const Recompute level = t->model.recompute[l];
+  if (level >= RECOMPUTE_NORM)
+    layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, block_weight(t, l, LN_1_W),
+                      block_weight(t, l, LN_1_B));
+  if (level == RECOMPUTE_BLOCK) block_attention(t, l, mb);
+  else if (level >= RECOMPUTE_NORM)
+    layernorm_forward(c, b->ln_2, b->mean_2, b->rstd_2, b->residual_2, block_weight(t, l, LN_2_W),
+                      block_weight(t, l, LN_2_B));
+  if (level >= RECOMPUTE_MLP) linear_forward(t, rows2d(b->fc), rows2d(b->ln_2), l, FC_W, FC_B, rows2d(b->gelu));
+  else if (level >= RECOMPUTE_GELU) gelu_forward(c, b->gelu, b->fc);
+  fsdp_poll(&t->fsdp);
 }
 
 // Tokens to ln_f, the normalised stream that the head reads. Stage 0 stays gathered, until the caller releases it.
@@ -732,7 +719,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
   fsdp_wait(f, 0, true);
-  embedding_forward(&t->ctx, acts_of(t, 0)->residual, x->tokens, root_weight(t, WTE), root_weight(t, WPE),
+  embedding_forward(&t->ctx, x->block[0].residual, x->tokens, root_weight(t, WTE), root_weight(t, WPE),
                     dropout_at(t, mb, 0, DROP_EMBEDDING));
   for (int l = 0; l < L; l++) {
     fsdp_wait(f, 1 + l, !products_take_e4m3(t));
@@ -740,8 +727,8 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
     block_forward(t, l, mb);
     fsdp_release(f, 1 + l);
   }
-  residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, acts_of(t, L - 1)->residual_2,
-                             x->branch, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
+  residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, x->block[L - 1].residual_2,
+                             x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
 }
 
@@ -752,12 +739,12 @@ static void linear_backward_weight(Trainer *t, Tensor dweight, Tensor dbias, Ten
   if (dweight.data || dbias.data) matmul_backward_weight(&t->ctx, dweight, dbias, dout, in, mode);
 }
 
-// Head and loss, forward and backward, over chunks of rows: x->losses, the gradient of ln_f in x->dln, and the head's
+// Head and loss, forward and backward, over chunks of rows: x->losses, the gradient of ln_f in its memory, the head's
 // weight gradient (written by the first chunk as `mode` says, added to by the others). The full (B T, V) never exists.
 static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, float scale) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
-  Tensor ln_f = rows2d(x->ln_f), dln_f = rows2d(x->dln), weight = root_weight(t, head_param(t)), none = {};
+  Tensor ln_f = rows2d(x->ln_f), weight = root_weight(t, head_param(t)), none = {};
   const int64_t R = ln_f.shape[0], step = t->head_rows, Vp = t->model.Vp;
   for (int64_t at = 0; at < R; at += step) {
     const int64_t n = min64(step, R - at);
@@ -765,23 +752,25 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
     matmul_forward(c, logits, rows_of(ln_f, at, n), weight, MatmulEpilogue{});
     cross_entropy_forward_backward(c, tensor_of((float *)x->losses.data + at, F32, n), dlogits, logits,
                                    tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V, scale);
-    matmul_backward_input(c, rows_of(dln_f, at, n), dlogits, weight, none);
     linear_backward_weight(t, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : mode);
+    matmul_backward_input(c, rows_of(ln_f, at, n), dlogits, weight, none);
     fsdp_poll(&t->fsdp);
   }
 }
 
 // One block: x->dresidual (gradient of the stream after it) becomes the gradient of the stream before it; x->dbranch
 // holds the gradient of this block's MLP branch on entry and of the previous block's on return. Weight gradients go to
-// the stage's gradient buffer, as `mode` says.
+// the stage's gradient buffer, as `mode` says. What backward reads of the block is overwritten by its gradients, each
+// where the line above it has just read for the last time.
 static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
-  BlockActs *b = acts_of(t, l);
+  BlockActs *b = &x->block[l];
   Fsdp *f = &t->fsdp;
   Tensor dw[BLOCK_PARAMS], none = {};
   for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = fsdp_grad(f, block_param(&t->model, l, (BlockParam)k));
-  Tensor dbranch = rows2d(x->dbranch), dln = rows2d(x->dln), dfc = rows2d(x->dfc), dqkv = rows2d(x->dqkv);
+  Tensor dbranch = rows2d(x->dbranch), dln_1 = b->ln_1, dln_2 = b->ln_2, datt = b->residual_2, dfc = rows2d(b->gelu);
+  Tensor dqkv = tensor_of(b->fc.data, t->dtype, x->B, x->T, 3 * t->model.C);
 
   linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->gelu), mode);
   fsdp_poll(f);
@@ -789,20 +778,20 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   fsdp_poll(f);
   linear_backward_weight(t, dw[FC_W], dw[FC_B], dfc, rows2d(b->ln_2), mode);
   fsdp_poll(f);
-  matmul_backward_input(c, dln, dfc, block_weight(t, l, FC_W), none);
+  matmul_backward_input(c, rows2d(dln_2), dfc, block_weight(t, l, FC_W), none);
   fsdp_poll(f);
-  layernorm_backward(c, x->dresidual, x->dbranch, dw[LN_2_W], dw[LN_2_B], x->dln, b->residual_2,
+  layernorm_backward(c, x->dresidual, x->dbranch, dw[LN_2_W], dw[LN_2_B], dln_2, b->residual_2,
                      block_weight(t, l, LN_2_W), b->mean_2, b->rstd_2, dropout_at(t, mb, l, DROP_ATTN_PROJ), mode);
   linear_backward_weight(t, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), mode);
-  matmul_backward_input(c, rows2d(x->datt), dbranch, block_weight(t, l, ATTN_PROJ_W), none);
+  matmul_backward_input(c, rows2d(datt), dbranch, block_weight(t, l, ATTN_PROJ_W), none);
   fsdp_poll(f);
-  attention_backward(c, x->dqkv, x->datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
+  attention_backward(c, dqkv, datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
   fsdp_poll(f);
-  linear_backward_weight(t, dw[ATTN_W], dw[ATTN_B], dqkv, rows2d(b->ln_1), mode);
+  linear_backward_weight(t, dw[ATTN_W], dw[ATTN_B], rows2d(dqkv), rows2d(b->ln_1), mode);
   fsdp_poll(f);
-  matmul_backward_input(c, dln, dqkv, block_weight(t, l, ATTN_W), none);
+  matmul_backward_input(c, rows2d(dln_1), rows2d(dqkv), block_weight(t, l, ATTN_W), none);
   Dropout before = l ? dropout_at(t, mb, l - 1, DROP_MLP_PROJ) : Dropout{}; // block 0 follows the embeddings: no branch
-  layernorm_backward(c, x->dresidual, l ? x->dbranch : none, dw[LN_1_W], dw[LN_1_B], x->dln, b->residual,
+  layernorm_backward(c, x->dresidual, l ? x->dbranch : none, dw[LN_1_W], dw[LN_1_B], dln_1, b->residual,
                      block_weight(t, l, LN_1_W), b->mean_1, b->rstd_1, before, mode);
 }
 
@@ -826,7 +815,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   head_forward_backward(t, fsdp_grad(f, head_param(t)), mode, 1.0f / (float)R);
   loss_mean(c, (double *)(t->buffers.exchange + 1) + a, x->losses);
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
-  layernorm_backward(c, x->dresidual, x->dbranch, fsdp_grad(f, LN_F_W), fsdp_grad(f, LN_F_B), x->dln, x->residual_f,
+  layernorm_backward(c, x->dresidual, x->dbranch, fsdp_grad(f, LN_F_W), fsdp_grad(f, LN_F_B), x->ln_f, x->residual_f,
                      root_weight(t, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ), mode);
   for (int l = L - 1; l >= lowest; l--) {
     fsdp_wait(f, 1 + l, true);

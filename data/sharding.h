@@ -57,6 +57,33 @@ static int reshard_of(const Options *o) {
   if (!strcmp(text, "off")) return 0;
   return digits_parse(&text, INT32_MAX, &n) && !*text && n > 1 ? (int)n : -1;
 }
+// --recompute, LEVEL[:COUNT],...: a level of `level` (n_layer of them) for each block from the first on; the last may
+// leave out how many, for all that are left. Blocks that the counts do not reach keep everything. False with one line
+// in `error`.
+static bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes) {
+  int64_t at = 0, count;
+  for (const char *c = o->recompute, *end; ; c = end + 1) {
+    const size_t n = strcspn(c, ":,");
+    int k = 0;
+    while (k < RECOMPUTE_LEVELS && (strlen(recompute_names[k]) != n || strncmp(recompute_names[k], c, n))) k++;
+    REFUSE(k == RECOMPUTE_LEVELS, "--recompute '%s' is not known: choose one of none|gelu|norm|mlp|block, or for the "
+           "blocks from the first on LEVEL:COUNT,... like block:5,mlp", o->recompute);
+    count = o->n_layer - at;
+    end = c + n;
+    if (*end == ':') {
+      end++;
+      REFUSE(!digits_parse(&end, LAYERS_MOST, &count) || !count || (*end && *end != ','),
+             "--recompute '%s': '%.*s:' needs a number of blocks from 1 on", o->recompute, (int)n, c);
+    } else REFUSE(*end, "--recompute '%s': only the last level may stand without a number of blocks, not '%.*s'",
+                  o->recompute, (int)n, c);
+    REFUSE(at + count > o->n_layer, "--recompute '%s' names more blocks than the %lld there are", o->recompute,
+           (long long)o->n_layer);
+    for (; count; count--) level[at++] = (Recompute)k;
+    if (!*end) break;
+  }
+  for (; at < o->n_layer; at++) level[at] = RECOMPUTE_NONE;
+  return true;
+}
 // Takes the blanks out of --freeze: no name has one, and a list is often written with them.
 static void freeze_trim(char *patterns) {
   char *to = patterns;
@@ -187,8 +214,10 @@ static bool sharding_check_freeze(Options *o, char *error, size_t error_bytes) {
 // Completes and checks what needs neither device nor data. ranks_per_host: 0 where hosts differ. False with one line in
 // `error`.
 static bool sharding_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
+  Recompute level[LAYERS_MOST];
   if (!strcmp(o->buffer_dtype, "auto")) strcpy(o->buffer_dtype, o->param_dtype);
-  return sharding_resolve_mesh(o, world, ranks_per_host, error, error_bytes) &&
+  return recompute_parse(o, level, error, error_bytes) &&
+         sharding_resolve_mesh(o, world, ranks_per_host, error, error_bytes) &&
          sharding_resolve_slots(o, world, error, error_bytes) && sharding_check_device(o, error, error_bytes) &&
          sharding_check_freeze(o, error, error_bytes);
 }

@@ -5,8 +5,9 @@
 //   dlogits[r,j] = scale (softmax(x[r,:])[j] - [j == target])                      0 for columns vocab <= j < Vp
 //   target -1    = ignore the row: loss 0, correct 0, gradient 0
 //
-//   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype; may be logits' memory
-//   when it is fp32.
+//   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype; may lie on logits:
+//   in fp32 at the same place, in 16 bits from one of its own rows or more before it. Its row r then ends before row
+//   (r + 1) / 2 of logits, so rows at .. 2 at may be done together when those below `at` are.
 // One pass finds maximum and sum together (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax") by
 // pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree; a
 // larger maximum, by pieces of 1024 columns, scales what was added before.
@@ -46,9 +47,17 @@ static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor 
   CHECK_DTYPE(targets, I32);
   CHECK(vocab > 0 && vocab <= Vp, "cross_entropy_forward_backward: vocabulary %lld of %lld columns", (long long)vocab,
         (long long)Vp);
-  CHECK(dlogits.data != logits.data || dlogits.dtype == F32, "cross_entropy_forward_backward: dlogits in %s in place",
-        dtype_name(dlogits.dtype));
-  c->ops->cross_entropy_forward_backward(c, losses, dlogits, logits, targets, vocab, scale);
+  const int64_t row_bytes = Vp * (int64_t)dtype_bytes(dlogits.dtype);
+  const int64_t before = (int64_t)((intptr_t)logits.data - (intptr_t)dlogits.data);      // bytes
+  const bool in_turn = dlogits.dtype != F32 && before < R * row_bytes && -before < 4 * R * Vp;
+  CHECK(!in_turn || before >= row_bytes, "cross_entropy_forward_backward: dlogits in %s %lld bytes before logits",
+        dtype_name(dlogits.dtype), (long long)before);
+  for (int64_t at = 0, n = R; at < R; at += n) {
+    n = in_turn && at + 1 < R - at ? at + 1 : R - at;
+    c->ops->cross_entropy_forward_backward(c, tensor_of((float *)losses.data + at, F32, n), rows_of(dlogits, at, n),
+                                           rows_of(logits, at, n), tensor_of((int32_t *)targets.data + at, I32, n),
+                                           vocab, scale);
+  }
 }
 #endif
 

@@ -1,6 +1,7 @@
 // machine.h: what this machine can run, and which of its cores and GPUs a rank takes.
 //
-// Defines: cpu_tables, cpu_best_table(), launcher_pid(), take_fair_share_of_cores(), choose_gpu().
+// Defines: cpu_tables, cpu_best_table(), launcher_pid(), take_fair_share_of_cores(), host_available_bytes(),
+//   choose_gpu().
 #pragma once
 #include "ops.h"
 #include <mpi.h>
@@ -80,6 +81,27 @@ static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *
   }
   sched_setaffinity(0, sizeof mine, &mine);
   return end - first;
+}
+
+// The number behind `key` at the beginning of a line of a small file; SIZE_MAX: there is none.
+static inline size_t file_number(const char *path, const char *key) {
+  FILE *f = fopen(path, "r");
+  char line[256];
+  size_t value = SIZE_MAX;
+  while (f && fgets(line, sizeof line, f))
+    if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), "%zu", &value) != 1) value = SIZE_MAX;
+  if (f) fclose(f);
+  return value;
+}
+// Memory this host can still give: the kernel's estimate, or what the control group leaves.
+static inline size_t host_available_bytes() {
+  size_t kb = file_number("/proc/meminfo", "MemAvailable:");
+  size_t available = kb == SIZE_MAX ? SIZE_MAX : kb * 1024;
+  size_t limit = file_number("/sys/fs/cgroup/memory.max", ""), used = file_number("/sys/fs/cgroup/memory.current", "");
+  const size_t cached = file_number("/sys/fs/cgroup/memory.stat", "inactive_file ");      // given back when asked for
+  if (limit == SIZE_MAX || used == SIZE_MAX) return available;
+  if (cached != SIZE_MAX) used -= cached < used ? cached : used;
+  return limit <= used ? 0 : limit - used < available ? limit - used : available;
 }
 
 // Which of the GPUs this rank sees it takes. sharing: ranks of this host on the same one; crowded: some GPU of some

@@ -21,8 +21,8 @@
   X(MEM_SCALES,       "E4M3 scales") \
   X(MEM_OFFLOAD,      "offloading: sums of a round") \
   X(MEM_CONTROL,      "control block, shared") \
-  X(MEM_ACTIVATIONS,  "activations and their gradients") \
-  X(MEM_HEAD,         "head: logits of one chunk") \
+  X(MEM_ACTIVATIONS,  "activations") \
+  X(MEM_HEAD,         "logits, or what blocks reuse") \
   X(MEM_WORKSPACE,    "kernel workspace") \
   X(MEM_STEP,         "step state and exchange") \
   X(MEM_MIRROR,       "host: mirror of the shared lines") \

@@ -56,12 +56,12 @@ TEST_MPI(checkpoints_know_no_mesh, 6,
                  POKE_NONE}});
 }
 TEST_MPI(checkpoints_know_no_schedule, 6,
-         "zero2, blocks kept by groups, one slot, GELU or blocks recomputed, by messages, around skipped steps: saved "
-         "under one, each goes on from another") {
+         "zero2, blocks kept by groups, one slot, GELU, blocks or MLPs recomputed, by messages, around skipped steps: "
+         "saved under one, each goes on from another") {
   resume_modes({{"--param_dtype fp16", 6, "--mesh 2x3 --shm off --recompute gelu", 3, "--strategy no_shard", 2,
                  POKE_OVERFLOW},
                 {"--param_dtype bf16", 6, "--reshard_after_forward 2 --gather_slots 1 --shm copy", 4,
-                 "--reshard_after_forward 2 --shard dim0 --recompute block", 3, POKE_NONE},
+                 "--reshard_after_forward 2 --shard dim0 --recompute block:1,mlp", 3, POKE_NONE},
                 {"--optimizer sgd", 3, "--strategy shard_grad_op --save_async", 6, "--mesh 3x2 --wrap model", 3,
                  POKE_NONE}});
 }

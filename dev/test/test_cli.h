@@ -388,7 +388,23 @@ TEST(modes_that_cannot_work_are_refused,
       {4, 4, "--shard rows", "--shard 'rows' is not known: choose one of flat|dim0"},
       {4, 4, "--accumulate once", "--accumulate 'once' is not known: choose one of sharded|local"},
       {4, 4, "--offload disk", "--offload 'disk' is not known: choose one of none|optimizer|params"},
-      {4, 4, "--recompute all", "--recompute 'all' is not known: choose one of none|gelu|block"},
+      {4, 4, "--recompute all", "--recompute 'all' is not known: choose one of none|gelu|norm|mlp|block, or for the "
+       "blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute mlps:2", "--recompute 'mlps:2' is not known: choose one of none|gelu|norm|mlp|block, or for "
+       "the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute=", "--recompute '' is not known: choose one of none|gelu|norm|mlp|block, or for the blocks "
+       "from the first on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute block:2,", "--recompute 'block:2,' is not known: choose one of none|gelu|norm|mlp|block, or "
+       "for the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute mlp:0,block", "--recompute 'mlp:0,block': 'mlp:' needs a number of blocks from 1 on"},
+      {4, 4, "--recompute block,mlp:", "--recompute 'block,mlp:': only the last level may stand without a number of "
+       "blocks, not 'block'"},
+      {4, 4, "--recompute gelu:1,mlp:", "--recompute 'gelu:1,mlp:': 'mlp:' needs a number of blocks from 1 on"},
+      {4, 4, "--recompute mlp:2x", "--recompute 'mlp:2x': 'mlp:' needs a number of blocks from 1 on"},
+      {4, 4, "--recompute mlp:-1", "--recompute 'mlp:-1': 'mlp:' needs a number of blocks from 1 on"},
+      {4, 4, "--recompute mlp:99999999999999999999", "--recompute 'mlp:99999999999999999999': 'mlp:' needs a number of "
+       "blocks from 1 on"},
+      {4, 4, "--recompute block:3,mlp:2", "--recompute 'block:3,mlp:2' names more blocks than the 4 there are"},
       {4, 4, "--fp8 on", "--fp8 'on' is not known: choose one of off|gather|matmul"},
       {4, 4, "--buffer_dtype float16", "--buffer_dtype 'float16' is not known: choose one of auto|fp32|bf16|fp16"},
       {4, 4, "--mesh 3x1", "--mesh 3x1 has 3 ranks, there are 4"},

@@ -56,6 +56,7 @@ TEST(modes_print_the_same_losses, "what only moves things elsewhere changes no d
       {2, "--strategy zero1 --recompute block"},
       {2, "--wrap min_params:2000 --shm off"},
       {4, "--mesh 2x2 --recompute gelu"},
+      {2, "--recompute block:1,mlp"},
       {4, "--reshard-after-forward 2 --gather-slots 1"},
       {4, "--reshard-after-forward 2 --gather-slots 1 --shm copy"}};
   CliRun r;

@@ -29,7 +29,10 @@ static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const 
                "--isa avx2 --seed 3 %s",
                extra);
   trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(ops), 2);
-  if (head_bytes) t.model.head_chunk_bytes = head_bytes;
+  if (head_bytes) {
+    t.model.head_chunk_bytes = head_bytes;
+    t.head_rows = head_rows(&t.model, 2 * t.model.T);
+  }
   *loss = train_step(&t, false).loss;
   if (plans) ops->plans_text(&t.ctx, plans, plans_bytes);
   *count = 0;
@@ -47,7 +50,7 @@ TEST_MPI(head_in_chunks_is_the_head, 1,
   test_corpus(&corpus, 131, 2 * 33 * 4 + 1, 50);
   const Ops *const tables[] = {cpu_tables[cpu_best_table()].ops, &ops_cuda_emulated};
   for (const Ops *ops : tables)
-    for (const char *extra : {"", "--tie_head off --reduce_dtype bf16"}) {
+    for (const char *extra : {"", "--tie_head off --reduce_dtype bf16", "--param_dtype bf16"}) {
       if (!ops) continue;
       int64_t n;
       double loss, whole_loss, off = 0, all = 0;
@@ -89,6 +92,8 @@ TEST_MPI(
                {"--freeze wte,wpe,h.0.*,h.1.mlp.c_fc", 1e-5},
                {"--recompute block --dropout 0.2", 1e-5},
                {"--recompute gelu --tie_head off", 1e-5},
+               {"--recompute block:1,mlp --dropout 0.2", 1e-5},
+               {"--recompute norm --param_dtype bf16", 0.02},
                {"--accumulate local --global_batch 6", 1e-5},
                // E4M3 products: where one bf16 rounding differs, 2^-9, an activation now and then, one in 2^5, goes to
                // the E4M3 number beside, 2^-4 away: 2^-4 2^-2.5 of each product's norm, of which there are eight.

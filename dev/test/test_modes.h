@@ -37,7 +37,7 @@ static const ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_reduce_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_fp8, 2, {"off", "gather"}},
     {OPT_freeze, 5, {"", "wte,h.0.*,*.ln_*", "wte,wpe,h.0.*,h.1.*", "*.weight", "h.2.*"}},
-    {OPT_recompute, 3, {"none", "gelu", "block"}},
+    {OPT_recompute, 6, {"none", "gelu", "norm", "mlp", "block", "block:1,mlp:2"}},
     {OPT_shm, 3, {"on", "copy", "off"}},
     {OPT_tie_head, 2, {"on", "off"}},
     {OPT_dropout, 2, {"0", "0.1"}},
@@ -430,7 +430,7 @@ TEST_MPI(modes_of_small_models, 6,
 
 // The product has some 10^9 rows. A test ending in _all walks through it for four minutes, always in this order: run j
 // of N ranks takes the legal core number 7919 j of those of N ranks, arithmetic number 1663 (j / 24), so that 24 runs
-// share a reference, and number 29 j + j / 72 of what is left, each modulo how many there are; digits are the factors'
+// share a reference, and number 29 j + j / 144 of what is left, each modulo how many there are; digits are the factors'
 // values in order. These multipliers have no factor in common with the numbers of combinations.
 enum { MODE_WALK_MS = 240000, MODE_WALK_SHARE = 24 };
 static inline void mode_digits(CoverRow *r, const ModeFactor *factor, int factors, int64_t number) {
@@ -446,7 +446,7 @@ static inline CoverRow mode_walk_row(const ModeSet *s, int64_t j) {
   static const ModeFactor others[] = {MODE_SHARD, MODE_RECOMPUTE, MODE_SHM, MODE_ROUNDS, MODE_THREADS};
   CoverRow r = s->core[j * 7919 % s->cores];
   mode_digits(&r, arithmetic, 9, j / MODE_WALK_SHARE * 1663 % 4320);
-  mode_digits(&r, others, 5, (29 * j + j / 72) % 72);
+  mode_digits(&r, others, 5, (29 * j + j / 144) % 144);
   return r;
 }
 static inline void modes_walk() {
@@ -635,6 +635,10 @@ static const StatedMode stated_modes[] = {
     {"--strategy full_shard --gather_slots 3 --reduce_dtype bf16 --shm off",             1, 6, 3, 0, 0, false, false},
     {"--strategy shard_grad_op --param_dtype bf16 --recompute gelu --shm copy",          1, 6, 4, 0, 0, false, false},
     {"--strategy zero1 --param_dtype bf16 --reduce_dtype bf16 --recompute block",        1, 6, 4, 0, 0, true,  false},
+    {"--recompute norm --dropout 0.1",                                                   1, 6, 2, 0, 0, false, false},
+    {"--recompute mlp --param_dtype bf16 --shm copy",                                    1, 6, 2, 0, 0, false, false},
+    {"--recompute block:1,gelu:1,none:1 --param_dtype fp16 --dropout 0.1",               1, 6, 2, 0, 0, false, false},
+    {"--recompute block:2,mlp --shm off",                                                1, 6, 2, 0, 0, false, false},
     {"--strategy no_shard --optimizer sgd",                                              6, 1, 2, 0, 0, false, false},
     {"--strategy hybrid_shard --mesh 2x3",                                               2, 3, 2, 0, 0, false, false},
     {"--strategy hybrid_shard --mesh 3x2 --reduce_dtype fp16 --shm off --dropout 0.1",   3, 2, 2, 0, 0, false, false},
@@ -655,7 +659,8 @@ static const StatedMode stated_modes[] = {
 
 static const char stated_shapes[] = "--n_layer 4 --n_head 2 --n_embd 20 --seq_len 7 --n_positions 9 --vocab_size 101 "
                                     "--batch_size 2 --test_batch_size 1 --global_batch 24 --epochs 9";
-enum { STATED_L = 4, STATED_H = 2, STATED_C = 20, STATED_VP = 128, STATED_ROWS = 14, STATED_A = 2, STATED_N = 6 };
+enum { STATED_L = 4, STATED_H = 2, STATED_C = 20, STATED_P = 9, STATED_VP = 128, STATED_ROWS = 14 };
+enum { STATED_A = 2, STATED_N = 6 };
 
 // A stage's share of memory and wire. Of a rank's shard: bytes in memory, bytes gathered from it, elements that train
 // as sent and as they lie, elements of fp32 masters and of low halves; of the whole: bytes gathered, elements of
@@ -743,16 +748,40 @@ static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *sta
   return t;
 }
 
-// Activations and the head's logits: every tensor begins on 256 bytes.
-static inline void stated_activations(const Options *o, int64_t *bytes) {
-  const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, L = STATED_L;
+// What a block of R rows keeps under --recompute none (level 0), gelu, norm, mlp, block (4); tensors begin on 256
+// bytes.
+static inline int64_t stated_kept(int64_t R, int64_t b, int level) {
   const int64_t stream = stated_up(R * STATED_C * b, 256), qkv = stated_up(3 * R * STATED_C * b, 256);
   const int64_t wide = stated_up(4 * R * STATED_C * b, 256), row = stated_up(R * 4, 256);
-  const int64_t block = 5 * stream + qkv + 2 * wide + 4 * row + stated_up(STATED_H * R * 4, 256);
-  const int64_t spared = !strcmp(o->recompute, "block") ? block - stream : !strcmp(o->recompute, "gelu") ? wide : 0;
-  bytes[MEM_ACTIVATIONS] = 2 * row + L * block - (L - 1) * spared + 3 * stream + 4 * row +         // tokens, targets
-                           (3 + (o->dropout > 0)) * stream + qkv + wide;
-  bytes[MEM_HEAD] = R * STATED_VP * (b == 4 ? 4 : 4 + b);
+  return stream + (level < 4) * (2 * stream + qkv + 4 * row + stated_up(STATED_H * R * 4, 256)) + (level < 3) * wide +
+         (level < 2) * 2 * stream + (level < 1) * wide;
+}
+// Tokens, targets, losses, correct, and the last LayerNorm: stream, output, two statistics.
+static inline int64_t stated_beside(int64_t R, int64_t b) {
+  return 6 * stated_up(R * 4, 256) + 2 * stated_up(R * STATED_C * b, 256);
+}
+// Activations and the head's logits. What blocks compute again lies once, for the highest level, in the head's memory,
+// as do the stream's gradients. Evaluation keeps one block, of the longest sample's rows.
+static inline void stated_activations(const Options *o, int64_t *bytes) {
+  const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
+  const struct { const char *recompute; int level[STATED_L], most; } table[] = {
+      {"none", {0, 0, 0, 0}, 0},
+      {"gelu", {1, 1, 1, 1}, 1},
+      {"norm", {2, 2, 2, 2}, 2},
+      {"mlp", {3, 3, 3, 3}, 3},
+      {"block", {4, 4, 4, 4}, 4},
+      {"block:1,gelu:1,none:1", {4, 1, 0, 0}, 4},
+      {"block:2,mlp", {4, 4, 3, 3}, 4}};
+  int64_t kept = 0, again = 0;
+  for (const auto &k : table)
+    for (int l = 0; l < STATED_L && !strcmp(o->recompute, k.recompute); l++) {
+      kept += stated_kept(R, b, k.level[l]);
+      again = stated_kept(R, b, 0) - stated_kept(R, b, k.most);
+    }
+  EXPECT(kept, "--recompute %s is not in the table", o->recompute);
+  bytes[MEM_ACTIVATIONS] = max64(kept + stated_beside(R, b), stated_kept(P, b, 0) + stated_beside(P, b));
+  bytes[MEM_HEAD] = max64((b == 4 ? 0 : STATED_VP * b) + R * STATED_VP * 4,
+                          again + (1 + (o->dropout > 0)) * stated_up(R * STATED_C * b, 256));
 }
 static inline void stated_memory(const StatedMode *k, const StatedStage *stage, const Options *o, int scales,
                                  int64_t *bytes) {

@@ -434,6 +434,13 @@ static void ops_check_cross_entropy(Dtype dtype, int64_t R, int64_t vocab, int64
     }
     op_expect_same_bits(op_where("cross_entropy losses of the two ops", r, dtype), got[2], got[0]);
     for (int i = 0; i < 3; i++) op_expect_same_bits(op_where("cross_entropy", r, dtype), got[i], first[i]);
+    if (dtype != F32) {                          // on the logits, from one row before them
+      Tensor room = op_tensor(dtype, 2 * R + 1, Vp), on = tensor_of(rows_of(room, 1, 1).data, F32, R, Vp);
+      memcpy(on.data, logits.data, sizeof(float) * (size_t)(R * Vp));
+      cross_entropy_forward_backward(&c, got[2], rows_of(room, 0, R), on, targets, vocab, scale);
+      op_expect_same_bits(op_where("cross_entropy on the logits", r, dtype), got[2], first[0]);
+      op_expect_same_bits(op_where("cross_entropy on the logits", r, dtype), rows_of(room, 0, R), first[1]);
+    }
     for (int64_t row = 0; row < R; row++) {
       int64_t target = ((int32_t *)targets.data)[row], best = 0;
       for (int64_t j = 1; j < vocab; j++) if (x[row * Vp + j] > x[row * Vp + best]) best = j;
@@ -447,6 +454,7 @@ TEST(cross_entropy_fp64, "both cross-entropy ops equal fp64; padded columns and 
     ops_check_cross_entropy(dtype, 4, 17, 32, 3.0, 1.0f);
     ops_check_cross_entropy(dtype, 3, 1, 16, 1.0, 0.5f);
     ops_check_cross_entropy(dtype, 5, 5003, 5056, 4.0, 0.125f);
+    ops_check_cross_entropy(dtype, 37, 300, 320, 4.0, 0.125f);
     ops_check_cross_entropy(dtype, 3, 2048, 2048, 30.0, 64.0f);
   }
 }

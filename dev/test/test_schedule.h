@@ -267,6 +267,7 @@ static const ScheduleMode schedule_precisions[] = {
     {"3", "", SCHEDULE_OF_16 "--param_dtype bf16 --fp8 matmul", 0},
     {"4", "--mesh 2x2", SCHEDULE_OF_16 "--buffer_dtype bf16 --fp8 matmul --recompute block", 0},
     {"3", "", "--recompute gelu", 0},
+    {"2", "", SCHEDULE_OF_16 "--param_dtype bf16 --fp8 matmul --recompute norm:1,mlp", 0},
     {"2", "", "--recompute block --param_dtype bf16", 0},
     {"3", "", "--freeze wte,wpe,h.0.*,h.1.attn.*", 0},             // backward ends at block 1, whose layout is its own
     {"2", "", "--freeze h.*", 0},

@@ -1,0 +1,64 @@
+// test_recompute.h: --recompute changes no result. What it spares is stated in test_modes.h, part 5; what it refuses
+// in test_cli.h.
+
+TEST(recompute_levels_of_blocks,
+     "--recompute LEVEL[:COUNT],... gives levels to blocks from the first on; the last takes what is left if it has no "
+     "count; what the counts do not reach keeps everything") {
+  static const struct { const char *text, *levels; } table[] = {      // n none, g gelu, o norm, m mlp, b block
+      {"none", "nnnnnn"},           {"gelu", "gggggg"},         {"norm", "oooooo"},
+      {"mlp", "mmmmmm"},            {"block", "bbbbbb"},        {"block:2,mlp", "bbmmmm"},
+      {"block:2", "bbnnnn"},        {"none:5,block", "nnnnnb"}, {"block:6,mlp", "bbbbbb"},
+      {"gelu:1,norm:2,mlp:1,block:1,none:1", "goombn"},         {"mlp:1,block:1,mlp", "mbmmmm"}};
+  static const char letters[] = "ngomb";
+  for (const auto &k : table) {
+    Options o;
+    test_options(&o, 1, "--n_layer 6 --recompute %s", k.text);
+    const Model m = model_of(&o);
+    for (int l = 0; l < 6; l++)
+      EXPECT(letters[m.recompute[l]] == k.levels[l], "--recompute %s: block %d is %s", k.text, l,
+             recompute_names[m.recompute[l]]);
+    EXPECT(!strcmp(o.recompute, k.text), "--recompute %s is printed as %s", k.text, o.recompute);
+  }
+}
+
+TEST_MPI(recompute_changes_no_bit, 2,
+         "each level and mixes of them, with dropout, two microbatches a rank, on one rank and two, in fp32, bf16 and "
+         "E4M3, blocks frozen: losses, norms, weights and evaluation are those of keeping everything; memory is as "
+         "planned, and each level takes less than the one before") {
+  static const char *const arithmetic[] = {"", "--param_dtype bf16 --fp8 gather", "--dropout 0",
+                                           "--param_dtype bf16 --freeze wte,wpe,h.0.*,h.2.mlp.c_fc"};
+  static const char *const levels[] = {"none", "gelu", "norm", "mlp", "block"};
+  static const char *const mixes[] = {"block:2,mlp", "mlp:1,block:2", "block:1,none:2,gelu:1", "norm:4,mlp",
+                                      "none:4,block"};
+  static Corpus corpus;
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
+  for (const char *a : arithmetic) {
+    WorldResult kept, r;
+    char extra[256];
+    const char *shapes = "--n_layer 5 --batch_size 3";
+    snprintf(extra, sizeof extra, "%s %s", shapes, a);
+    if (!world_run(&kept, &corpus, 1, 2, 2, extra, true)) memset(&kept, 0, sizeof kept);
+    MPI_Bcast(&kept, sizeof kept, MPI_BYTE, 0, MPI_COMM_WORLD);
+    for (int i = 1; i < 10; i++) {
+      snprintf(extra, sizeof extra, "%s %s --recompute %s", shapes, a, i < 5 ? levels[i] : mixes[i - 5]);
+      if (!world_run(&r, &corpus, 1 + i % 2, 2, 2, extra, true)) continue;
+      EXPECT(!memcmp(&kept, &r, sizeof r), "%s: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g), eval %.17g "
+             "(%.17g), weights %s", extra, r.loss[0], r.loss[1], kept.loss[0], kept.loss[1], r.norm[0], kept.norm[0],
+             r.eval_loss, kept.eval_loss, r.weights == kept.weights ? "equal" : "differ");
+    }
+  }
+  size_t before = SIZE_MAX;
+  for (const char *level : levels) {
+    static Trainer t;
+    Options o;
+    test_options(&o, 2, "%s --n_layer 12 --recompute %s", world_shapes, level);
+    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
+    const size_t now = t.plan.taken_bytes[MEM_ACTIVATIONS] + t.plan.taken_bytes[MEM_HEAD];
+    EXPECT(now < before, "--recompute %s takes %zu bytes, the level before %zu", level, now, before);
+    before = now;
+    trainer_close(&t);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
