@@ -57,18 +57,19 @@ enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a 
 #else
 enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm
 #endif
+// A task is at most ROWS x COLS where blocks of k are added (its sums wait in L2), with one block of k as wide as
+// B_WORDS of b allow: a is packed once per task. On AMX that costs no time, and more than half an L2 of 2 MB is for a.
+// Elsewhere b's block may exceed an L2 of 1 MB: on Zen 5 tiles fed from L3 lose 1 %, 768 columns for 512 gain 1 to 8 %.
 #if defined(__AMX_BF16__) || AMX_EMULATED
-enum { GEMM_B_WORDS = 192 << 10 };               // more than half an L2 of 2 MB is for a, whose packing costs no time
+enum { GEMM_B_WORDS = 192 << 10, GEMM_COLS = 512, GEMM_ROWS_WAIT = 512 };
 #else
-enum { GEMM_B_WORDS = 320 << 10 };
+enum { GEMM_B_WORDS = 320 << 10, GEMM_COLS = 768, GEMM_ROWS_WAIT = 336 };
 #endif
-// K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits L1.
-// A task is at most ROWS x COLS where blocks of k are added: its sums are then half an L2 of 1 MB. With one block of k
-// it is as wide as B_WORDS of b allow, because a is packed once per task. ROWS_WAIT: where sums wait from pass to pass,
-// for which b is packed again every so many rows a thread. A_PANELS: packed at a time, so that memory is
+// K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits L1. ROWS_WAIT: where sums wait from
+// pass to pass, for which b is packed again every so many rows a thread. A_PANELS: packed at a time, so that memory is
 // read in runs of some lines even where i is contiguous.
-enum { GEMM_K_WORDS = 384, GEMM_ROWS = 256, GEMM_COLS = 512, GEMM_COLS_MAX = 1024, GEMM_ROWS_WAIT = 512,
-       GEMM_MR_MAX = 32, GEMM_A_PANELS = 4 };
+enum { GEMM_K_WORDS = 384, GEMM_ROWS = 256, GEMM_COLS_MAX = 1024, GEMM_COLS_FEW = 256, GEMM_MR_MAX = 32,
+       GEMM_A_PANELS = 4 };
 
 #include "gemm_pack.h"
 
@@ -112,11 +113,12 @@ struct GemmSide;
 // tile(mr x GEMM_NR) = the product of two panels; calls gemm_side_step() every chunk_words words, unless that is 0.
 typedef void GemmTile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, GemmSide *side);
 struct GemmKernel {
-  int mr, step_k, step_words;                    // panels hold whole steps: step_k summed indices in step_words words
+  int mr, share_mr;                              // rows of a panel; a task has a multiple of share_mr rows
+  int step_k, step_words;                        // panels hold whole steps: step_k summed indices in step_words words
   int one_block_words, block_words;              // K in one block up to the first, else in blocks of at most the second
   int chunk_words;                               // a is packed in pieces of so many words beside products; 0: before
   GemmPack *pack_a, *pack_b;
-  GemmTile *tile;
+  GemmTile *(*tile_of)(int64_t rows);            // for panels in which so many of the mr rows are there
   // If not NULL: is shown each tile of a strip whose sums are complete.
   void (*mend)(const GemmJob *j, float *tile, int64_t row, int64_t col, int64_t rows, int64_t cols);
 };
@@ -231,7 +233,7 @@ template <bool DOT> INLINE vf gemm_step(vf a, vf b, vf sum) {
 #endif
   return vf_fma(a, b, sum);
 }
-template <int ROWS, int VECS, bool DOT>
+template <int ROWS, int MR, int VECS, bool DOT>
 static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, GemmSide *) {
   const float *a = (const float *)a_panel, *b = (const float *)b_panel;
   vf sum[ROWS][VECS];
@@ -246,20 +248,34 @@ static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t 
       vf x = vf_set1(a[i]);
       for (int v = 0; v < VECS; v++) sum[i][v] = gemm_step<DOT>(x, row[v], sum[i][v]);
     }
-    a += ROWS;
+    a += MR;
     b += VECS * VF;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; i++) for (int v = 0; v < VECS; v++) vf_store(tile + (i * VECS + v) * VF, sum[i][v]);
 }
 
+// Where a panel has fewer rows, fewer are computed: a chain is the same in any tile. A part of a panel then costs what
+// it is, and rows are shared evenly: 1024 of them are 73 panels and 2 rows, the 128 of a thread in the head 9 and 2.
+template <bool DOT> static GemmTile *gemm_tile_of(int64_t rows) {
+  enum { VECS = GEMM_NR / VF };
+  if (rows <= 2) return gemm_tile<2, GEMM_MR, VECS, DOT>;
+  if (rows <= 4) return gemm_tile<4, GEMM_MR, VECS, DOT>;
+#ifdef __AVX512F__
+  if (rows <= 6) return gemm_tile<6, GEMM_MR, VECS, DOT>;
+  if (rows <= 8) return gemm_tile<8, GEMM_MR, VECS, DOT>;
+  if (rows <= 10) return gemm_tile<10, GEMM_MR, VECS, DOT>;
+  if (rows <= 12) return gemm_tile<12, GEMM_MR, VECS, DOT>;
+#endif
+  return gemm_tile<GEMM_MR, GEMM_MR, VECS, DOT>;
+}
+
 #include "gemm_amx.h"
 
-// Fused multiply-adds in fp32, of T converted. One or two rows (sampling) get a tile of two: a chain is the same in any
-// tile, and seven times less is computed.
-template <class T> static GemmKernel gemm_kernel_fma(bool few) {
-  return GemmKernel{few ? 2 : GEMM_MR, 16, 16, GEMM_K_WORDS, GEMM_K_WORDS, 0, gemm_pack_f32<T>, gemm_pack_f32<T>,
-                    few ? gemm_tile<2, GEMM_NR / VF, false> : gemm_tile<GEMM_MR, GEMM_NR / VF, false>, NULL};
+// Fused multiply-adds in fp32, of T converted.
+template <class T> static GemmKernel gemm_kernel_fma() {
+  return GemmKernel{GEMM_MR, 2, 16, 16, GEMM_K_WORDS, GEMM_K_WORDS, 0, gemm_pack_f32<T>, gemm_pack_f32<T>,
+                    gemm_tile_of<false>, NULL};
 }
 // Summed indices in a block. By K and the kernel alone: this is what fixes the order of sums.
 static int64_t gemm_block_k(int64_t K, const GemmKernel *g) {
@@ -268,20 +284,20 @@ static int64_t gemm_block_k(int64_t K, const GemmKernel *g) {
 }
 #include "gemm_split.h"
 
-static GemmKernel gemm_kernel(const Ctx *c, Dtype dtype, int64_t rows) {
-  const bool split = c->fast_fp32 && dtype == F32, few = rows <= 2;
+static GemmKernel gemm_kernel(const Ctx *c, Dtype dtype) {
+  const bool split = c->fast_fp32 && dtype == F32;
 #if defined(__AMX_BF16__) || AMX_EMULATED
   if (split) return gemm_kernel_split();
   if (dtype == BF16)
-    return GemmKernel{32, 32, AMX_WORDS, GEMM_K_WORDS, 256, AMX_WORDS, gemm_pack_amx, gemm_pack_pairs, gemm_tile_amx,
-                      NULL};
+    return GemmKernel{32, 32, 32, AMX_WORDS, GEMM_K_WORDS, 256, AMX_WORDS, gemm_pack_amx, gemm_pack_pairs,
+                      gemm_tile_amx_of, NULL};
 #elif defined(__AVX512BF16__)
   if (dtype == BF16)
-    return GemmKernel{few ? 2 : GEMM_MR, 32, 16, GEMM_K_WORDS, GEMM_K_WORDS, 0, gemm_pack_pairs, gemm_pack_pairs,
-                      few ? gemm_tile<2, GEMM_NR / VF, true> : gemm_tile<GEMM_MR, GEMM_NR / VF, true>, NULL};
+    return GemmKernel{GEMM_MR, 2, 32, 16, GEMM_K_WORDS, GEMM_K_WORDS, 0, gemm_pack_pairs, gemm_pack_pairs,
+                      gemm_tile_of<true>, NULL};
 #endif
   CHECK(!split, "matmul: %s has no tiles to split fp32 products into", c->ops->name);
-  DISPATCH(dtype, T, return gemm_kernel_fma<T>(few));
+  DISPATCH(dtype, T, return gemm_kernel_fma<T>());
   return GemmKernel{};
 }
 
@@ -301,7 +317,7 @@ static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, si
   p.words = gemm_words(g, gemm_min(p.k, j->K));
   const bool few = M <= GEMM_A_PANELS * g->mr;   // rows: b is used once, so in L2, where it was packed
   int64_t most_cols = p.k_blocks > 1 ? (int64_t)GEMM_COLS : gemm_min(GEMM_COLS_MAX, GEMM_B_WORDS / p.words);
-  most_cols = few ? GEMM_COLS / 2 : most_cols / GEMM_NR * GEMM_NR;
+  most_cols = few ? (int64_t)GEMM_COLS_FEW : most_cols / GEMM_NR * GEMM_NR;
   p.cols = gemm_round_up(gemm_ceil_div(N, gemm_ceil_div(N, most_cols)), GEMM_NR);
   // What fits of b: all of k of some tasks' columns, or some k blocks of one task's columns.
   const int64_t fit = (int64_t)shared_bytes / 4 / gemm_panel_words(GEMM_NR, p.words) / (p.cols / GEMM_NR);
@@ -313,10 +329,10 @@ static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, si
   const int64_t most_row_tasks = gemm_ceil_div(M, 4 * g->mr);
   while (row_tasks < most_row_tasks && row_tasks * col_tasks % threads && row_tasks * col_tasks < 8 * threads)
     row_tasks++;
-  p.rows = gemm_round_up(gemm_ceil_div(M, row_tasks), g->mr);
+  p.rows = gemm_round_up(gemm_ceil_div(M, row_tasks), g->share_mr);
   p.pass_rows = M;
   if (p.pass_k_blocks < p.k_blocks) {            // sums wait in the threads' scratch from pass to pass: a task each
-    p.rows = gemm_min(GEMM_ROWS_WAIT / g->mr * g->mr, gemm_round_up(gemm_ceil_div(M, threads), g->mr));
+    p.rows = gemm_min(GEMM_ROWS_WAIT / g->mr * g->mr, gemm_round_up(gemm_ceil_div(M, threads), g->share_mr));
     p.pass_rows = p.rows * threads;
   }
   return p;
@@ -443,12 +459,13 @@ static void gemm_multiply_group(GemmWork *w, GemmPlace at, const uint32_t *a) {
     float *const strip = w->s.strips + n * p->cols * mr, *to = strip;
     if (p->k_blocks > 1 && at.k_block == 0) gemm_side_finish(&w->side, INT64_MAX);
     const uint32_t *b = gemm_b_panels(w, at.k_block, at.col);
+    GemmTile *const multiply = w->g->tile_of(at.row + at.rows - row);
     for (int64_t col = 0; col < at.cols; col += GEMM_NR, b += gemm_panel_words(GEMM_NR, words), to += tile_floats) {
       const bool add = at.k_block > 0;
       float *tile = add ? w->s.tile[col / GEMM_NR % 2] : to;
       if (add && !w->g->chunk_words)             // needed 10 000 cycles from here
         for (int64_t i = 0; i < tile_floats; i += VF) _mm_prefetch(to + i, _MM_HINT_T0);
-      w->g->tile(a, b, words, tile, &w->side);
+      multiply(a, b, words, tile, &w->side);
       gemm_side_add(&w->side, INT64_MAX);
       if (!add) continue;
       w->side.add_to = to;
@@ -500,7 +517,7 @@ static void gemm(Ctx *c, const GemmJob *j) {
   CHECK(c->workspace_bytes >= need, "matmul: needs a workspace of %zu bytes, has %zu", need, c->workspace_bytes);
   CHECK(j->a.count > 0 && j->b.count > 0 && j->K > 0, "matmul: %lld x %lld of %lld, needs one of each at least",
         (long long)j->a.count, (long long)j->b.count, (long long)j->K);
-  const GemmKernel g = gemm_kernel(c, j->a.dtype, j->a.count);
+  const GemmKernel g = gemm_kernel(c, j->a.dtype);
   const size_t shared = c->workspace_bytes - own;
   uint32_t *b = (uint32_t *)((char *)c->workspace + own);
   int64_t next_task = 0;
@@ -538,7 +555,7 @@ static void gemm(Ctx *c, const GemmJob *j) {
 static void gemm_sums(Ctx *c, const GemmJob *j) {
   const size_t need = gemm_workspace_bytes(c, F32, 0);
   CHECK(c->workspace_bytes >= need, "matmul: needs a workspace of %zu bytes, has %zu", need, c->workspace_bytes);
-  const GemmKernel g = gemm_kernel(c, j->a.dtype, j->a.count);
+  const GemmKernel g = gemm_kernel(c, j->a.dtype);
   const int64_t M = j->a.count, k = gemm_block_k(j->K, &g);
   const int64_t rows = gemm_min(GEMM_GROUP_ROWS, gemm_round_up(gemm_ceil_div(M, c->threads), VF));
 #pragma omp parallel for schedule(dynamic) num_threads(c->threads)

@@ -175,13 +175,13 @@ __attribute__((noinline, cold)) static void split_mend_rows(const GemmJob *j, fl
                                                             int64_t rows, int64_t cols) {
   alignas(64) uint32_t a[GEMM_MR * GEMM_K_WORDS + GEMM_GAP], b[GEMM_NR * GEMM_K_WORDS + GEMM_GAP];
   alignas(64) float chain[GEMM_MR * GEMM_NR], block[GEMM_MR * GEMM_NR];
-  const GemmKernel g = gemm_kernel_fma<float>(false);
+  const GemmKernel g = gemm_kernel_fma<float>();
   const int64_t k_block = gemm_block_k(j->K, &g);
   for (int64_t k = 0; k < j->K; k += k_block) {
     const int64_t k_count = gemm_min(k_block, j->K - k), words = gemm_words(&g, k_count);
     g.pack_a(a, GEMM_MR, 1, &j->a, row, k, k_count, words);
     g.pack_b(b, GEMM_NR, 1, &j->b, col, k, k_count, words);
-    g.tile(a, b, words, k ? block : chain, NULL);
+    g.tile_of(GEMM_MR)(a, b, words, k ? block : chain, NULL);
     for (int i = 0; k && i < GEMM_MR * GEMM_NR; i += VF)
       vf_store(chain + i, vf_add(vf_load(chain + i), vf_load(block + i)));
   }
@@ -211,9 +211,10 @@ static void gemm_mend_split(const GemmJob *j, float *tile, int64_t row, int64_t 
   }
 }
 
+static GemmTile *gemm_tile_split_of(int64_t) { return gemm_tile_split; }
 static GemmKernel gemm_kernel_split() {
   const int step_words = SPLIT_STEP / 32, most_words = SPLIT_K / 32 * step_words;
-  return GemmKernel{32, 32, step_words, most_words, most_words, step_words, gemm_pack_split_a, gemm_pack_split_b,
-                    gemm_tile_split, gemm_mend_split};
+  return GemmKernel{32, 32, 32, step_words, most_words, most_words, step_words, gemm_pack_split_a, gemm_pack_split_b,
+                    gemm_tile_split_of, gemm_mend_split};
 }
 #endif

@@ -221,8 +221,9 @@ TEST(matmul_rows, "a row of a matmul's result does not depend on the other rows 
     MatmulCase x = matmul_case(s, t);
     MatmulResults all = matmul_all(ops, 2, x);
     Ctx c = matmul_ctx(ops, 1);
-    for (int64_t first : {0, 13, 500, 520}) {
-      const int64_t rows = first == 500 ? 20 : 1;
+    // 1 .. 33 rows: every part of a panel, alone and behind a whole one
+    for (int64_t n = 0; n < 35; n++) {
+      const int64_t first = n == 33 ? 13 : n == 34 ? 560 : 500, rows = n < 33 ? n + 1 : 1;
       Tensor out = op_tensor(t, rows, s.N), din = op_tensor(t, rows, s.K);
       matmul_forward(&c, out, rows_of(x.in, first, rows), x.weight, MatmulEpilogue{x.bias, {}});
       matmul_backward_input(&c, din, rows_of(x.dout, first, rows), x.weight, Tensor{});
