@@ -69,8 +69,7 @@ struct MatmulFinish {
 // registers: its time is that of one long chain of operations, of which as many as possible should be under way.
 enum MatmulKind { MATMUL_STORE, MATMUL_GELU, MATMUL_GELU_GRAD, MATMUL_ADD };
 template <class TO, class T, MatmulKind KIND>
-INLINE void matmul_finish_vector(MatmulFinish f, vf x, int64_t row, int64_t col, int64_t n) {
-  const int64_t at = row * f.N + col;
+INLINE void matmul_finish_vector(MatmulFinish f, vf x, int64_t at, int64_t col, int64_t n) {
   TO *out = (TO *)f.out + at;
   if (f.bias) x = vf_add(x, vf_load_n((const T *)f.bias + col, n));
   if (KIND == MATMUL_GELU_GRAD) x = vf_mul(x, vf_gelu_grad(vf_load_n((const T *)f.pre_gelu + at, n)));
@@ -78,18 +77,29 @@ INLINE void matmul_finish_vector(MatmulFinish f, vf x, int64_t row, int64_t col,
   if (KIND == MATMUL_GELU) vf_store_n((TO *)f.gelu + at, vf_gelu(vf_keep_n(out, x, n)), n);
   else vf_store_n(out, x, n);
 }
+// GEMM_UNIT_COLS of a row: what is done beside tiles, so that nothing here may depend on how many columns there are.
+template <class TO, class T, MatmulKind KIND>
+INLINE void matmul_finish_unit(MatmulFinish f, const float *sums, int64_t stride, int64_t at, int64_t col) {
+#pragma GCC unroll 4
+  for (int64_t v = 0; v < GEMM_UNIT_COLS; v += VF)
+    matmul_finish_vector<TO, T, KIND>(f, vf_load(sums + v / GEMM_NR * stride + v % GEMM_NR), at + v, col + v, VF);
+}
 template <class TO, class T, MatmulKind KIND>
 static void matmul_finish(const GemmJob *j, const float *sums, int64_t stride, int64_t row, int64_t col, int64_t rows,
                           int64_t cols) {
   const MatmulFinish f = *(const MatmulFinish *)j->arg;
+  if (rows == 1 && cols == GEMM_UNIT_COLS) {
+    matmul_finish_unit<TO, T, KIND>(f, sums, stride, row * f.N + col, col);
+    return;
+  }
   for (int64_t r = 0; r < rows; r++, sums += GEMM_NR) {
+    const int64_t at = (row + r) * f.N + col;
     int64_t c = 0;
-    for (; c + GEMM_NR <= cols; c += GEMM_NR)
-      for (int64_t v = 0; v < GEMM_NR; v += VF)
-        matmul_finish_vector<TO, T, KIND>(f, vf_load(sums + c / GEMM_NR * stride + v), row + r, col + c + v, VF);
-    const float *last = sums + c / GEMM_NR * stride;
-    for (int64_t v = 0; c + v < cols; v += VF)
-      matmul_finish_vector<TO, T, KIND>(f, vf_load(last + v), row + r, col + c + v, cols - c - v);
+    for (; c + GEMM_UNIT_COLS <= cols; c += GEMM_UNIT_COLS)
+      matmul_finish_unit<TO, T, KIND>(f, sums + c / GEMM_NR * stride, stride, at + c, col + c);
+    for (; c < cols; c += VF)
+      matmul_finish_vector<TO, T, KIND>(f, vf_load(sums + c / GEMM_NR * stride + c % GEMM_NR), at + c, col + c,
+                                        gemm_min(VF, cols - c));
   }
 }
 template <class TO, class T> static void matmul_choose_finish(GemmJob *j, const MatmulFinish *f) {
