@@ -85,7 +85,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(wrap, "block", NULL, "sharding", "units: block; model (one); min_params:N (modules of N parameters or more)") \
   TEXT(accumulate, "sharded", "sharded|local", "sharding", "reduce each microbatch; local: add up whole, reduce once") \
   TEXT(offload, "none", "none|optimizer|params", "sharding", "cuda: optimizer, or parameter shards too, on the host") \
-  TEXT(recompute, "none", NULL, "sharding", "none|gelu|norm|mlp|block, or by blocks: block:5,mlp (see README)") \
+  TEXT(recompute, "auto", NULL, "sharding", "none|gelu|norm|mlp|block or block:5,mlp; auto: norm, on cuda none") \
   TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: one rank a GPU, on cuda") \
   TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, not the same bits for every N") \
   TEXT(shm, "on", "on|copy|off", "sharding", "ranks of a host read shards in place; copy: gather them; off: messages") \
@@ -135,6 +135,7 @@ struct Options {
   bool given[OPTION_COUNT];
   int64_t vocab_size_asked;                      // of a tokenizer that was trained and reached fewer
   int replicas, shards;                          // the mesh
+  bool recompute_auto;                           // the level was chosen for the device
 };
 
 struct OptionSpec {
@@ -608,7 +609,8 @@ static void trainer_check_memory(Trainer *t) {
 }
 
 static void trainer_print_plan(const Trainer *t, FILE *to) {
-  fprintf(to, "memory plan, bytes per rank, --recompute %s\n", t->opt.recompute);
+  fprintf(to, "memory plan, bytes per rank, --recompute %s%s\n", t->opt.recompute,
+          t->opt.recompute_auto ? " (auto)" : "");
   for (int i = 0; i < MEM_COUNT; i++)
     if (t->plan.planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], t->plan.planned_bytes[i]);
   if (t->ctx.ops->nccl) {
@@ -1139,7 +1141,8 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
                          int threads) {
   memset(t, 0, sizeof *t);
   t->opt = *o;
-  t->model = model_of(o);
+  recompute_choose(&t->opt, device.ops);
+  t->model = model_of(&t->opt);
   if (device.ops->nccl) t->model.head_chunk_bytes = HEAD_CHUNK_BYTES_CUDA;
   t->dtype = dtype_named(o->buffer_dtype);
   t->corpus = corpus;

@@ -766,6 +766,7 @@ static inline void stated_activations(const Options *o, int64_t *bytes) {
   const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
   const struct { const char *recompute; int level[STATED_L], most; } table[] = {
       {"none", {0, 0, 0, 0}, 0},
+      {"auto", {2, 2, 2, 2}, 2},
       {"gelu", {1, 1, 1, 1}, 1},
       {"norm", {2, 2, 2, 2}, 2},
       {"mlp", {3, 3, 3, 3}, 3},
