@@ -16,6 +16,7 @@
   X(MEM_EXPANDED,     "weights in the compute dtype") \
   X(MEM_GRAD_SLOTS,   "gradient slots, blocks, shared") \
   X(MEM_ROOT_GRADS,   "whole gradients, fp32, shared") \
+  X(MEM_PEERS_GRADS,  "peers' parts of gradients, shared") \
   X(MEM_STAGING_OUT,  "reduction staging out, shared") \
   X(MEM_STAGING_IN,   "reduction staging in") \
   X(MEM_SCALES,       "E4M3 scales") \

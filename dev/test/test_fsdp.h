@@ -66,6 +66,33 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
   MPI_Comm_free(&comm);
   return true;
 }
+// What a mode takes, and of what: bytes of gradients that are made whole, of this rank's part of them, of the shard's
+// memory for those (own, with gaps) and for the others. Ranks at or beyond `world` only wait.
+struct WorldBuffers { size_t whole, own, in_whole, apart; };
+static inline WorldBuffers world_buffers(MemoryPlan *plan, const Corpus *corpus, int world, const char *extra) {
+  int rank;
+  MPI_Comm comm;
+  WorldBuffers b = {};
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
+  if (comm == MPI_COMM_NULL) return b;
+  static Trainer t;
+  Options o;
+  test_options(&o, world, "%s %s", world_shapes, extra);
+  trainer_open(&t, &o, corpus, comm, device_of(world_ops ? world_ops : agree_on_ops(&o, comm)), 1);
+  *plan = t.plan;
+  for (int u = 0; u < t.fsdp.units; u++) {
+    const Unit *q = &t.fsdp.unit[u];
+    if (q->stage && strcmp(o.accumulate, "local")) b.apart += (size_t)q->state_numel * 4;
+    else {
+      b.whole += (size_t)q->grad_numel * 4, b.in_whole += (size_t)q->state_numel * 4;
+      for (int i = 0; i < q->pieces; i++) b.own += q->piece[i].trains ? (size_t)q->piece[i].numel * 4 : 0;
+    }
+  }
+  trainer_close(&t);
+  MPI_Comm_free(&comm);
+  return b;
+}
 static inline void worlds_equal(const char *extra, int steps) {
   static Corpus corpus;
   test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
@@ -100,19 +127,21 @@ TEST_MPI(ranks_and_threads_change_no_bit_half, 6,
   worlds_equal("--param_dtype bf16 --reduce_dtype fp32 --shm off --gather_slots 3", 2);
 }
 
-// blocks, root: whether blocks and stage 0 have a gradient buffer beside the shard, and are reduced from there.
-struct OneRankMode { const char *options; int microbatches; bool blocks, root; };
+// blocks, root: whether blocks and stage 0 are reduced from a gradient buffer; in_whole: the shard of a whole one lies
+// in it, so that nothing is beside the shard.
+struct OneRankMode { const char *options; int microbatches; bool blocks, root, in_whole; };
 TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
-         "one rank takes gradient buffers and counts reductions only where a gradient is rounded for the wire, or must "
-         "be complete before it is added") {
+         "one rank counts reductions only where a gradient is rounded for the wire, or must be complete before it is "
+         "added, and takes buffers only for those that are reduced more than once a step or slot by slot") {
   static const OneRankMode modes[] = {
-      {"--global_batch 1", 1, false, false},
-      {"--global_batch 1 --reduce_dtype bf16", 1, true, true},
-      {"--global_batch 1 --wrap model", 1, false, false},
-      {"--global_batch 3", 3, false, true},
-      {"--global_batch 3 --accumulate local", 3, false, false},
-      {"--global_batch 3 --wrap min_params:1000", 3, true, true},
-      {"--global_batch 3 --reduce_dtype bf16 --accumulate local", 3, true, true}};
+      {"--global_batch 1", 1, false, false, false},
+      {"--global_batch 1 --reduce_dtype bf16", 1, true, true, true},
+      {"--global_batch 1 --wrap model", 1, false, false, false},
+      {"--global_batch 3", 3, false, true, false},
+      {"--global_batch 3 --accumulate local", 3, false, false, false},
+      {"--global_batch 3 --wrap min_params:1000", 3, true, true, false},
+      {"--global_batch 3 --reduce_dtype bf16", 3, true, true, false},
+      {"--global_batch 3 --reduce_dtype bf16 --accumulate local", 3, true, true, true}};
   static Corpus corpus;
   static Trainer t;
   test_corpus(&corpus, 503, 12 * 21 * 3 + 1, 500);
@@ -124,7 +153,8 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     const Fsdp *f = &t.fsdp;
     const size_t *taken = t.plan.taken_bytes;
     const size_t whole = (size_t)f->stage[0].grad_numel * 4, block = (size_t)f->stage[1].grad_numel * 4;
-    const size_t root = (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
+    const size_t root = m.in_whole ? 0 : (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
+    EXPECT(!taken[MEM_PEERS_GRADS], "%s: parts of peers, of which there are none", m.options);
     EXPECT((taken[MEM_GRAD_SLOTS] > 0) == (m.blocks && !f->cfg.local) && taken[MEM_ROOT_GRADS] == root,
            "%s: %zu and %zu bytes of gradient buffers", m.options, taken[MEM_GRAD_SLOTS], taken[MEM_ROOT_GRADS]);
     EXPECT(!memcmp(taken, t.plan.planned_bytes, sizeof t.plan.taken_bytes), "%s: taken is not planned", m.options);
@@ -137,6 +167,59 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     EXPECT(t.fsdp.traffic.reductions == times * units, "%s: %lld reductions, must be %lld", m.options,
            (long long)t.fsdp.traffic.reductions, (long long)(times * units));
     trainer_close(&t);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// in_whole: the shards of whole gradients are the own parts of these. exact: the bits of one rank.
+struct SumsMode { const char *options; int world, microbatches; bool in_whole, exact; };
+TEST_MPI(sums_in_whole_gradients_change_no_bit, 4,
+         "gradient shards lie in whole gradients where these are reduced once a step, but not along replicas: the bits "
+         "of one rank, which has them apart; and no byte is left out or taken twice") {
+  static const SumsMode modes[] = {
+      {"", 2, 1, true, true},
+      {"", 4, 1, true, true},
+      {"", 2, 2, false, true},
+      {"--shm off", 3, 1, true, true},
+      {"--reduce_dtype bf16", 2, 1, true, true},
+      {"--reduce_dtype bf16 --shm off", 4, 1, true, true},
+      {"--reduce_dtype bf16", 2, 2, false, true},
+      {"--shard dim0 --tie_head off --shm copy", 3, 1, true, true},
+      {"--wrap model --param_dtype bf16 --reduce_dtype bf16", 3, 1, true, true},
+      {"--freeze wte,ln_f,h.1.* --clip 0.1", 2, 1, true, true},
+      {"--optimizer sgd --param_dtype fp16 --loss_scale 1024", 3, 1, true, true},
+      {"--mesh 2x2", 4, 1, false, true},
+      {"--strategy ddp", 3, 1, false, true},
+      {"--strategy zero1", 3, 1, true, true},
+      {"--accumulate local", 2, 2, true, false},
+      {"--accumulate local --mesh 2x2", 4, 2, false, false}};
+  static Corpus corpus;
+  static MemoryPlan plan;
+  test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
+  for (const SumsMode &m : modes) {
+    WorldResult one = {}, r;
+    char alone[256], extra[256], text[128];
+    snprintf(text, sizeof text, "%s", m.options);
+    char *of_ranks = strstr(text, "--mesh") ? strstr(text, "--mesh") : strstr(text, "--strategy");
+    if (of_ranks) *of_ranks = 0;                 // the last option of its line
+    snprintf(alone, sizeof alone, "%s --global_batch %d", text, m.world * m.microbatches);
+    snprintf(extra, sizeof extra, "%s --global_batch %d", m.options, m.world * m.microbatches);
+    world_run(&one, &corpus, 1, 1, 3, alone, true);
+    MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+    const bool here = world_run(&r, &corpus, m.world, 1, 3, extra, true);
+    if (here && m.exact)
+      EXPECT(!memcmp(&one, &r, sizeof r), "N=%d %s: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g), weights %s",
+             m.world, extra, r.loss[1], r.loss[2], one.loss[1], one.loss[2], r.norm[0], one.norm[0],
+             r.weights == one.weights ? "equal" : "differ");
+    const WorldBuffers b = world_buffers(&plan, &corpus, m.world, extra);
+    if (!here) continue;
+    const size_t *taken = plan.taken_bytes;
+    EXPECT((taken[MEM_ROOT_GRADS] == 0) == m.in_whole && taken[MEM_PEERS_GRADS] == (m.in_whole ? b.whole - b.own : 0),
+           "N=%d %s: %zu bytes of whole gradients, %zu of peers' parts; whole are %zu, the own part %zu", m.world,
+           extra, taken[MEM_ROOT_GRADS], taken[MEM_PEERS_GRADS], b.whole, b.own);
+    EXPECT(taken[MEM_GRADS] == b.apart + (m.in_whole ? b.own : b.in_whole),
+           "N=%d %s: %zu bytes of gradient shards, of which %zu belong apart, %zu to whole gradients", m.world, extra,
+           taken[MEM_GRADS], b.apart, b.own);
   }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
