@@ -109,6 +109,8 @@ struct FsdpConfig {
   Fp8 fp8;
   Offload offload;
   const Ops *host_ops;                           // of the host's optimizer when it is offloaded
+  size_t logits_bytes, turns_bytes;              // of the model, in one place: logits, needed between forward and
+                                                 // backward; what blocks use in turn, in both
   OptimizerKind optimizer;
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
@@ -170,12 +172,13 @@ struct Fsdp {
   Param *param;
   Unit *unit;
   Stage *stage;
-  // Working memory: [control | gradient shards of replicas | parameter shards | kept blocks | gradient slots | whole
-  // gradients | staging]. With COMM_MPI peers read it in a window of the same layout: on a CPU the window is the
-  // working memory, else its mirror in pinned memory. Offsets hold in both. Parameter shards that are read in place
-  // come last: all of a group's lie in its first rank's window.
+  // Working memory: [control | gradient shards of replicas | parameter shards | kept blocks | gradient slots, and with
+  // them the logits | whole gradients | staging]. With COMM_MPI peers read it in a window of the same layout: on a CPU
+  // the window is the working memory, else its mirror in pinned memory. Offsets hold in both. Parameter shards that are
+  // read in place come last: all of a group's lie in its first rank's window.
   char *work, *window;
-  size_t work_bytes, work_on_host, params_at, kept_at, grads_at, grad_slots_at, grad_slot_bytes, staging_at;
+  size_t work_bytes, work_on_host, params_at, kept_at, grads_at, logits_at, grad_slots_at, grad_slot_bytes;
+  size_t staging_at;
   char *params_home;                             // the working memory where parameter shards lie, at its offsets
   MPI_Win win;
   bool has_win, mirrored;
@@ -286,6 +289,22 @@ static inline size_t fsdp_staging_out_numel(const Fsdp *f) {
   for (int s = 0; s < f->stages; s++) staged = staged || (f->stage[s].trains && fsdp_stage_staged(f, s));
   return staged && fsdp_trains(f) ? 2 * (size_t)fsdp_shards(f) * (size_t)f->chunk_numel : 0;
 }
+// Logits are needed between forward and backward, gradients of blocks in backward: where the model lends the logits'
+// memory, both slots lie in it and beyond, behind what blocks use in turn, which is less. The next microbatch's logits
+// then wait until everybody has read the slots. Not on a mirrored device: all of it would have a mirror.
+static inline bool fsdp_slots_in_logits(const Fsdp *f) {
+  return fsdp_trains(f) && !f->cfg.local && f->grad_slot_bytes && f->cfg.logits_bytes > f->cfg.turns_bytes &&
+         !f->mirrored;
+}
+static inline size_t fsdp_logits_and_slots_bytes(const Fsdp *f) {
+  const size_t backward = f->cfg.turns_bytes + 2 * f->grad_slot_bytes;
+  return f->cfg.logits_bytes > backward ? f->cfg.logits_bytes : backward;
+}
+// Whether logits overwrite this gradient slot.
+static inline bool fsdp_slot_in_logits(const Fsdp *f, int slot) {
+  return fsdp_slots_in_logits(f) && slot < 2 &&
+         f->cfg.turns_bytes + (size_t)slot * f->grad_slot_bytes < f->cfg.logits_bytes;
+}
 // The part of a whole gradient that its owner has, and the shard that its sum makes, are the same elements. So the sum
 // is written there, and the shard has no memory of its own, where a step reduces the gradient once and every element of
 // the own contribution has been read when its sum is written: what is rounded for the wire, or sent by NCCL, is read in
@@ -358,7 +377,9 @@ static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
   m->planned_bytes[MEM_GATHER_SLOTS] = slots ? slots - f->stage[0].full_bytes : 0;
   m->planned_bytes[MEM_ROOT_PARAMS] = slots ? f->stage[0].full_bytes : 0;
   m->planned_bytes[MEM_EXPANDED] = (size_t)(fsdp_largest_expanded(f) + f->stage[0].expand_numel) * b_c;
-  m->planned_bytes[MEM_GRAD_SLOTS] = trains && !f->cfg.local ? 2 * f->grad_slot_bytes : 0;
+  const bool in_logits = fsdp_slots_in_logits(f);
+  m->planned_bytes[MEM_GRAD_SLOTS] = trains && !f->cfg.local && !in_logits ? 2 * f->grad_slot_bytes : 0;
+  m->planned_bytes[MEM_HEAD_SLOTS] = in_logits ? fsdp_logits_and_slots_bytes(f) : 0;
   m->planned_bytes[in_whole ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] = whole - in_whole;    // alike for all stages
   m->planned_bytes[MEM_STAGING_OUT] = fsdp_staging_out_numel(f) * b_r;
   m->planned_bytes[MEM_STAGING_IN] = fsdp_staging_in_numel(f) * b_r;
@@ -783,18 +804,46 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
 static inline int fsdp_grad_slot(const Fsdp *f, int s) {
   return fsdp_stage_whole(f, s) ? 2 + s : (int)(f->block_reductions & 1);
 }
-// Makes stage s's gradient buffer ready to be written: waits until the reduction that used the memory before has been
-// read by everybody.
-static inline void fsdp_grads(Fsdp *f, int s) {
-  const int slot = f->grad_slot = fsdp_grad_slot(f, s);
-  if (!f->stage[s].trains || fsdp_grads_in_place(f, s)) return;
+// Waits until a gradient slot's memory may be written: everybody has read what lay there.
+static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
   for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
   fsdp_log_grads_begin(f, slot);
-  if (f->blocks_alike || fsdp_stage_whole(f, s)) return;
+}
+// The model may write logits from here on.
+static inline void fsdp_logits(Fsdp *f) {
+  for (int slot = 0; slot < 2; slot++) {
+    if (!fsdp_slot_in_logits(f, slot)) continue;
+    fsdp_grads_wait(f, slot);
+    fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
+  }
+}
+// Zeroes what lies between the parameters of stage s's gradient in a slot.
+static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
+  const int64_t b = (int64_t)fsdp_wire_bytes(f);
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const Piece *c = &f->unit[u].piece[i];
+    char *piece = f->work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
+    int64_t at = 0;                              // parameters lie in a piece in their order
+    for (int p = 0; p < f->params && c->trains; p++) {
+      const Param *q = &f->param[p];
+      if (q->unit != u || q->piece != i) continue;
+      if (q->in_piece > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((q->in_piece - at) * b));
+      at = q->in_piece + q->numel_padded;
+    }
+    const int64_t end = round_up(fsdp_shards(f) * c->numel, PARAM_ALIGN_NUMEL);
+    if (c->trains && end > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((end - at) * b));
+  }
+}
+// Makes stage s's gradient buffer ready to be written: waits until the reduction that used the memory before has been
+// read by everybody. Gaps, which reductions read too, may hold logits or another block's gradient.
+static inline void fsdp_grads(Fsdp *f, int s) {
+  const int slot = f->grad_slot = fsdp_grad_slot(f, s);
+  if (!f->stage[s].trains || fsdp_grads_in_place(f, s)) return;
+  fsdp_grads_wait(f, slot);
+  if (fsdp_stage_whole(f, s) || (f->blocks_alike && !fsdp_slot_in_logits(f, slot))) return;
   fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
-  f->ctx->ops->zero(f->ctx, f->work + f->grad_slots_at + (size_t)slot * f->grad_slot_bytes,
-                    (size_t)f->stage[s].grad_numel * fsdp_wire_bytes(f));      // gaps hold another block's gradient
+  fsdp_zero_gaps(f, s, slot);
 }
 // The whole gradient of parameter p, in the buffer that fsdp_grads made ready: in the wire dtype, or fp32 where it is
 // added to, as it is in the gradient shard of one rank. data is NULL if p is frozen.

@@ -355,7 +355,7 @@ struct BlockActs {
 //   a branch              lies where its sum with the stream will (residual_layernorm_forward takes it there)
 //   dln_f                 on ln_f, chunk by chunk
 //   the head's arena      holds logits between forward and backward, and in both what blocks use in turn: what is
-//                         computed again, and the gradients of the stream
+//                         computed again, and the gradients of the stream; behind these, gradient slots (fsdp.h)
 struct Acts {
   int B, T;
   Tensor tokens, targets;                        // I32 (B,T), (B T)
@@ -532,12 +532,11 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
 }
 
-// Every byte this rank will take, by line, from shapes alone.
-static void trainer_plan(Trainer *t) {
+// Sizes of the arenas that activations and logits lie in, from shapes alone; cfg learns what the latter may lend.
+static void trainer_plan_arenas(Trainer *t, FsdpConfig *cfg) {
   const Model *m = &t->model;
   const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
   const bool trains = trainer_trains(&t->opt);
-  fsdp_plan(&t->fsdp, &t->plan);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
   Arena train = {}, turns = {}, eval = {}, sample = {}, head = {};
   if (trains) acts_carve(&t->acts, &train, &turns, m, t->dtype, B, T, true);
@@ -550,6 +549,14 @@ static void trainer_plan(Trainer *t) {
   t->arena_bytes = (size_t)max64((int64_t)train.at, max64((int64_t)eval.at, (int64_t)sample.at));
   t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);
   t->rows_max = max64((int64_t)B * T, rows_eval);
+  cfg->logits_bytes = trains ? head.at : 0;
+  cfg->turns_bytes = turns.at;
+}
+// Every byte this rank will take, by line, from shapes alone.
+static void trainer_plan(Trainer *t) {
+  const Model *m = &t->model;
+  const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
+  fsdp_plan(&t->fsdp, &t->plan);
   t->workspace_bytes = 0;
   const int64_t batches[] = {B, E, 1}, lengths[] = {T, T, m->P};
   for (int i = 0; i < 3; i++) {
@@ -565,7 +572,7 @@ static void trainer_plan(Trainer *t) {
   t->step_bytes = device.at;
   t->host_bytes = host.at;
   t->plan.planned_bytes[MEM_ACTIVATIONS] = t->arena_bytes;
-  t->plan.planned_bytes[MEM_HEAD] = t->head_bytes;
+  t->plan.planned_bytes[MEM_HEAD] = fsdp_slots_in_logits(&t->fsdp) ? 0 : t->head_bytes;
   t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
   t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
   t->plan.planned_bytes[MEM_DATA] = t->host_bytes + t->order_bytes + t->corpus_bytes;
@@ -713,7 +720,8 @@ static void block_recompute(Trainer *t, int l, Microbatch mb) {
   fsdp_poll(&t->fsdp);
 }
 
-// Tokens to ln_f, the normalised stream that the head reads. Stage 0 stays gathered, until the caller releases it.
+// Tokens to ln_f, the normalised stream that the head reads; logits may be written then. Stage 0 stays gathered until
+// the caller releases it.
 static void gpt_forward(Trainer *t, Microbatch mb) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
@@ -732,6 +740,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, x->block[L - 1].residual_2,
                              x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
+  fsdp_logits(f);
 }
 
 // ================================================================================================ 5 backward
@@ -1120,7 +1129,8 @@ static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp, &t->plan);
   t->arena = (char *)memory_take(c, &t->plan, MEM_ACTIVATIONS, t->arena_bytes);
-  t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
+  if (fsdp_slots_in_logits(&t->fsdp)) t->head_arena = t->fsdp.work + t->fsdp.logits_at;
+  else t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
   c->workspace = memory_take(c, &t->plan, MEM_WORKSPACE, t->workspace_bytes);
   c->workspace_bytes = t->workspace_bytes;
   store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async && trainer_trains(&t->opt));
@@ -1173,6 +1183,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
   cfg.host_ops = device.host_ops;
   cfg.small_bytes = trainer_exchange_bytes(t);
+  trainer_plan_arenas(t, &cfg);
   fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params);
   trainer_plan(t);
   trainer_check_memory(t);
@@ -1189,7 +1200,7 @@ static void trainer_close(Trainer *t) {
   c->ops->sync(c);
   if (t->graph) c->ops->graph_close(c, t->graph);
   memory_give_back(c, MEM_ACTIVATIONS, t->arena, t->arena_bytes);
-  memory_give_back(c, MEM_HEAD, t->head_arena, t->head_bytes);
+  if (!fsdp_slots_in_logits(&t->fsdp)) memory_give_back(c, MEM_HEAD, t->head_arena, t->head_bytes);
   memory_give_back(c, MEM_WORKSPACE, c->workspace, t->workspace_bytes);
   memory_give_back(c, MEM_STEP, t->step_arena, t->step_bytes);
   memory_give_back(c, MEM_DATA, t->host_arena, t->host_bytes);

@@ -24,6 +24,7 @@
   X(MEM_CONTROL,      "control block, shared") \
   X(MEM_ACTIVATIONS,  "activations") \
   X(MEM_HEAD,         "logits, or what blocks reuse") \
+  X(MEM_HEAD_SLOTS,   "logits, or gradient slots, shared") \
   X(MEM_WORKSPACE,    "kernel workspace") \
   X(MEM_STEP,         "step state and exchange") \
   X(MEM_MIRROR,       "host: mirror of the shared lines") \

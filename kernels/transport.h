@@ -94,9 +94,11 @@ static inline void fsdp_work_layout(Fsdp *f) {
     if (f->unit[u].stage) at += f->unit[u].shard_bytes * (size_t)(fsdp_shards(f) / f->cfg.mesh.kept);
   }
   taken[MEM_KEPT] += at - f->kept_at;
-  f->grad_slots_at = at;
-  if (trains && !f->cfg.local) at += 2 * f->grad_slot_bytes;
-  taken[MEM_GRAD_SLOTS] += at - f->grad_slots_at;
+  const bool in_logits = fsdp_slots_in_logits(f);
+  f->logits_at = at;
+  f->grad_slots_at = at + (in_logits ? f->cfg.turns_bytes : 0);
+  if (trains && !f->cfg.local) at += in_logits ? fsdp_logits_and_slots_bytes(f) : 2 * f->grad_slot_bytes;
+  taken[in_logits ? MEM_HEAD_SLOTS : MEM_GRAD_SLOTS] += at - f->logits_at;
   const size_t whole_at = at;
   for (int u = 0; u < f->units && trains; u++) {
     f->unit[u].grads_at = at;

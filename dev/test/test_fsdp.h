@@ -155,8 +155,9 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     const size_t whole = (size_t)f->stage[0].grad_numel * 4, block = (size_t)f->stage[1].grad_numel * 4;
     const size_t root = m.in_whole ? 0 : (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
     EXPECT(!taken[MEM_PEERS_GRADS], "%s: parts of peers, of which there are none", m.options);
-    EXPECT((taken[MEM_GRAD_SLOTS] > 0) == (m.blocks && !f->cfg.local) && taken[MEM_ROOT_GRADS] == root,
-           "%s: %zu and %zu bytes of gradient buffers", m.options, taken[MEM_GRAD_SLOTS], taken[MEM_ROOT_GRADS]);
+    const size_t slots = taken[MEM_GRAD_SLOTS] + taken[MEM_HEAD_SLOTS];
+    EXPECT((slots > 0) == (m.blocks && !f->cfg.local) && taken[MEM_ROOT_GRADS] == root,
+           "%s: %zu and %zu bytes of gradient buffers", m.options, slots, taken[MEM_ROOT_GRADS]);
     EXPECT(!memcmp(taken, t.plan.planned_bytes, sizeof t.plan.taken_bytes), "%s: taken is not planned", m.options);
     t.fsdp.traffic = Traffic{};
     train_step(&t, 0);
@@ -220,6 +221,37 @@ TEST_MPI(sums_in_whole_gradients_change_no_bit, 4,
     EXPECT(taken[MEM_GRADS] == b.apart + (m.in_whole ? b.own : b.in_whole),
            "N=%d %s: %zu bytes of gradient shards, of which %zu belong apart, %zu to whole gradients", m.world, extra,
            taken[MEM_GRADS], b.apart, b.own);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// A rank that looks after its messages late reads its peers' gradient slots late.
+static void late(void *) { usleep(1500); }
+TEST_MPI(logits_wait_for_late_readers, 3,
+         "logits lie where gradient slots do: they wait until the rank that comes last has read these, whichever it "
+         "is, over windows and messages, where backward ends with a block, too") {
+  static const char *const modes[] = {"--freeze wte,wpe,ln_f", "--freeze wte,wpe,ln_f --reduce_dtype bf16 --shm copy",
+                                      "--freeze wte,wpe,ln_f,h.0.*,h.1.attn.* --shm off", "--param_dtype bf16"};
+  static Corpus corpus;
+  static Trainer t;
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
+  for (const char *mode : modes) for (int last = 0; last < 3; last++) {
+    WorldResult one, r;
+    Options o;
+    double loss[2];
+    world_run(&one, &corpus, 1, 1, 2, mode, true);
+    MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+    test_options(&o, 3, "%s %s", world_shapes, mode);
+    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
+    EXPECT(fsdp_slot_in_logits(&t.fsdp, 0) && fsdp_slot_in_logits(&t.fsdp, 1), "%s: logits and slots lie apart", mode);
+    if (rank == last) t.fsdp.background = late;
+    for (double &l : loss) l = train_step(&t, false).loss;
+    r.weights = weights_hash(&t.fsdp);
+    EXPECT(loss[1] == one.loss[1] && r.weights == one.weights, "%s, rank %d late: loss %.17g (%.17g), weights %s", mode,
+           last, loss[1], one.loss[1], r.weights == one.weights ? "equal" : "differ");
+    trainer_close(&t);
   }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
@@ -309,7 +341,11 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const size_t shards = (root + L * block) / N;
     const size_t R = B * T, chunk = (size_t)min64(1 << 18, (int64_t)(root > block ? root : block) / (int64_t)N);
     const bool staged = b_r == 2;
-    const size_t stream = R * C * b_p;
+    const size_t stream = R * C * b_p, slots = 2 * block * b_r;
+    // Logits; what a block computes again, and the stream's gradients, in the same memory. Slots lie behind the latter
+    // if these take less.
+    const size_t logits = (b_p == 4 ? 0 : Vp * 2) + R * Vp * 4, turns = (6 + 1 + (half ? 1 : 0)) * stream;
+    const bool lends = logits > turns;
     const struct { MemoryName line; size_t bytes;
     } want[] = {{MEM_PARAMS, shards * b_p},
                 {MEM_MASTER, half ? shards * 4 : 0},
@@ -318,12 +354,13 @@ TEST_MPI(memory_is_what_was_planned, 2,
                 {MEM_GRADS, shards * 4},
                 {MEM_GATHER_SLOTS, gathers * 2 * block * b_p},
                 {MEM_ROOT_PARAMS, gathers * root * b_p},
-                {MEM_GRAD_SLOTS, 2 * block * b_r},
+                {MEM_GRAD_SLOTS, lends ? 0 : slots},
+                {MEM_HEAD_SLOTS, lends ? (size_t)max64((int64_t)logits, (int64_t)(turns + slots)) : 0},
                 {MEM_ROOT_GRADS, root * 4},
                 {MEM_STAGING_OUT, staged ? 2 * N * chunk * b_r : 0},
                 {MEM_STAGING_IN, messages ? 2 * chunk * b_r : 0},
                 {MEM_ACTIVATIONS, L * (10 * stream + 4 * R * 4 + H * R * 4) + 2 * stream + (2 + 1 + 1 + 2) * R * 4},
-                {MEM_HEAD, (size_t)max64((b_p == 4 ? 0 : Vp * 2) + R * Vp * 4, (6 + 1 + (half ? 1 : 0)) * stream)}};
+                {MEM_HEAD, lends ? 0 : turns}};
     for (const auto &w : want) {
       EXPECT(t.plan.planned_bytes[w.line] == w.bytes, "%s: planned %s %zu, the formula gives %zu", extra,
              memory_words[w.line], t.plan.planned_bytes[w.line], w.bytes);

@@ -766,8 +766,9 @@ static inline int64_t stated_beside(int64_t R, int64_t b) {
   return 6 * stated_up(R * 4, 256) + 2 * stated_up(R * STATED_C * b, 256);
 }
 // Activations and the head's logits. What blocks compute again lies once, for the highest level, in the head's memory,
-// as do the stream's gradients. Evaluation keeps one block, of the longest sample's rows.
-static inline void stated_activations(const Options *o, int64_t *bytes) {
+// as do the stream's gradients, and behind them `slots` bytes of gradient slots where logits take more. Evaluation
+// keeps one block, of the longest sample's rows.
+static inline void stated_activations(const Options *o, int64_t slots, int64_t *bytes) {
   const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
   const struct { const char *recompute; int level[STATED_L], most; } table[] = {
       {"none", {0, 0, 0, 0}, 0},
@@ -786,8 +787,12 @@ static inline void stated_activations(const Options *o, int64_t *bytes) {
     }
   EXPECT(kept, "--recompute %s is not in the table", o->recompute);
   bytes[MEM_ACTIVATIONS] = max64(kept + stated_beside(R, b), stated_kept(P, b, 0) + stated_beside(P, b));
-  bytes[MEM_HEAD] = max64((b == 4 ? 0 : STATED_VP * b) + R * STATED_VP * 4,
-                          again + (1 + (o->dropout > 0)) * stated_up(R * STATED_C * b, 256));
+  const int64_t logits = (b == 4 ? 0 : STATED_VP * b) + R * STATED_VP * 4;
+  const int64_t turns = again + (1 + (o->dropout > 0)) * stated_up(R * STATED_C * b, 256);
+  const bool lends = slots && logits > turns;
+  bytes[MEM_HEAD] = lends ? 0 : max64(logits, turns);
+  bytes[MEM_HEAD_SLOTS] = lends ? max64(logits, turns + slots) : 0;
+  bytes[MEM_GRAD_SLOTS] = lends ? 0 : slots;
 }
 static inline void stated_memory(const StatedMode *k, const StatedStage *stage, const Options *o, int scales,
                                  int64_t *bytes) {
@@ -817,12 +822,11 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
   bytes[MEM_GATHER_SLOTS] = gathers ? k->K * slot : 0;
   bytes[MEM_ROOT_PARAMS] = gathers ? stage[0].whole_bytes : 0;
   bytes[MEM_EXPANDED] = (expanded + stage[0].expanded) * b_c;
-  bytes[MEM_GRAD_SLOTS] = k->local ? 0 : 2 * stated_up(grads * b_r, 256);
   bytes[MEM_STAGING_OUT] = staged ? 2 * S * chunk * b_r : 0;
   bytes[MEM_STAGING_IN] = !strcmp(o->shm, "off") ? 2 * (S - 1) * chunk * b_r : 0;
   bytes[MEM_SCALES] = scales * 4 * (2 + STATED_N);
   bytes[MEM_CONTROL] = 8192;
-  stated_activations(o, bytes);
+  stated_activations(o, k->local ? 0 : 2 * stated_up(grads * b_r, 256), bytes);
 }
 
 // One mode on all ranks: memory after opening, then two steps.
