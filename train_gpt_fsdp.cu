@@ -355,7 +355,8 @@ struct BlockActs {
 //   a branch              lies where its sum with the stream will (residual_layernorm_forward takes it there)
 //   dln_f                 on ln_f, chunk by chunk
 //   the head's arena      holds logits between forward and backward, and in both what blocks use in turn: what is
-//                         computed again, and the gradients of the stream; behind these, gradient slots (fsdp.h)
+//                         computed again, and the gradients of the stream; behind these, gradient slots (fsdp.h).
+//                         In evaluation the block that is at work
 struct Acts {
   int B, T;
   Tensor tokens, targets;                        // I32 (B,T), (B T)
@@ -401,8 +402,9 @@ static void block_carve(BlockActs *b, Arena *a, const Model *m, Dtype dt, int B,
   b->lse = arena_tensor(a, F32, B, m->H, T);
 }
 // Lays B x T activations into arena a, and into `turns` what the blocks use in turn. Without `training` there are no
-// gradients, and one memory serves all blocks.
-static void acts_carve(Acts *x, Arena *a, Arena *turns, const Model *m, Dtype dt, int B, int T, bool training) {
+// gradients, one memory serves all blocks, and it lies in a, too, if `turns` has not as many bytes.
+static void acts_carve(Acts *x, Arena *a, Arena *turns, size_t turns_bytes, const Model *m, Dtype dt, int B, int T,
+                       bool training) {
   const int64_t C = m->C;
   BlockActs shared = {};
   Recompute most = training ? RECOMPUTE_NONE : RECOMPUTE_BLOCK;
@@ -411,6 +413,7 @@ static void acts_carve(Acts *x, Arena *a, Arena *turns, const Model *m, Dtype dt
   x->targets = arena_tensor(a, I32, (int64_t)B * T);
   for (int l = 0; l < m->L && training; l++) if (m->recompute[l] > most) most = m->recompute[l];
   block_carve(&shared, turns, m, dt, B, T, most, true);
+  if (!training && turns->at > turns_bytes) turns->at = 0, block_carve(&shared, a, m, dt, B, T, most, true);
   for (int l = 0; l < m->L; l++) {
     x->block[l] = training || !l ? shared : x->block[0];
     if (training || !l) block_carve(&x->block[l], a, m, dt, B, T, training ? m->recompute[l] : most, false);
@@ -505,7 +508,7 @@ static size_t trainer_device_bytes(const Trainer *t) {
 static void trainer_carve(Trainer *t, int B, int T, bool training) {
   if (acts_are_carved(t, B, T, training)) return;
   Arena a = {t->arena, 0}, head = {t->head_arena, 0}, turns = {t->head_arena, 0};
-  acts_carve(&t->acts, &a, training ? &turns : &a, &t->model, t->dtype, B, T, training);
+  acts_carve(&t->acts, &a, &turns, t->head_bytes, &t->model, t->dtype, B, T, training);
   head_carve(&t->acts, &head, &t->model, t->dtype, t->head_rows);
   CHECK(a.at <= t->arena_bytes && head.at <= t->head_bytes && turns.at <= t->head_bytes,
         "activations of %d x %d need %zu + %zu or %zu bytes, planned are %zu + %zu", B, T, a.at, head.at, turns.at,
@@ -538,17 +541,16 @@ static void trainer_plan_arenas(Trainer *t, FsdpConfig *cfg) {
   const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
   const bool trains = trainer_trains(&t->opt);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
-  Arena train = {}, turns = {}, eval = {}, sample = {}, head = {};
-  if (trains) acts_carve(&t->acts, &train, &turns, m, t->dtype, B, T, true);
-  acts_carve(&t->acts, &eval, &eval, m, t->dtype, E, T, false);
-  acts_carve(&t->acts, &sample, &sample, m, t->dtype, 1, (int)m->P, false);
-  const int64_t rows_eval = max64((int64_t)E * T, m->P);
+  Arena train = {}, turns = {}, eval = {}, sample = {}, head = {}, with_logits[2] = {};
+  if (trains) acts_carve(&t->acts, &train, &turns, 0, m, t->dtype, B, T, true);
   t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // what other passes take at once changes no digit
   head_carve(&t->acts, &head, m, t->dtype, t->head_rows);
+  t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);
+  acts_carve(&t->acts, &eval, &with_logits[0], t->head_bytes, m, t->dtype, E, T, false);
+  acts_carve(&t->acts, &sample, &with_logits[1], t->head_bytes, m, t->dtype, 1, (int)m->P, false);
   t->acts.B = 0;
   t->arena_bytes = (size_t)max64((int64_t)train.at, max64((int64_t)eval.at, (int64_t)sample.at));
-  t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);
-  t->rows_max = max64((int64_t)B * T, rows_eval);
+  t->rows_max = max64((int64_t)B * T, max64((int64_t)E * T, m->P));
   cfg->logits_bytes = trains ? head.at : 0;
   cfg->turns_bytes = turns.at;
 }
@@ -726,6 +728,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
   const int L = t->model.L;
+  if (mb.pass == PASS_EVAL) fsdp_logits(f);      // its blocks lie there, too
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
   fsdp_wait(f, 0, true);
@@ -740,7 +743,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, x->block[L - 1].residual_2,
                              x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
-  fsdp_logits(f);
+  if (mb.pass == PASS_TRAIN) fsdp_logits(f);
 }
 
 // ================================================================================================ 5 backward

@@ -767,7 +767,7 @@ static inline int64_t stated_beside(int64_t R, int64_t b) {
 }
 // Activations and the head's logits. What blocks compute again lies once, for the highest level, in the head's memory,
 // as do the stream's gradients, and behind them `slots` bytes of gradient slots where logits take more. Evaluation
-// keeps one block, of the longest sample's rows.
+// has one block, of the longest sample's rows, and all but what enters it in the head's memory where it fits.
 static inline void stated_activations(const Options *o, int64_t slots, int64_t *bytes) {
   const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
   const struct { const char *recompute; int level[STATED_L], most; } table[] = {
@@ -786,10 +786,11 @@ static inline void stated_activations(const Options *o, int64_t slots, int64_t *
       again = stated_kept(R, b, 0) - stated_kept(R, b, k.most);
     }
   EXPECT(kept, "--recompute %s is not in the table", o->recompute);
-  bytes[MEM_ACTIVATIONS] = max64(kept + stated_beside(R, b), stated_kept(P, b, 0) + stated_beside(P, b));
   const int64_t logits = (b == 4 ? 0 : STATED_VP * b) + R * STATED_VP * 4;
   const int64_t turns = again + (1 + (o->dropout > 0)) * stated_up(R * STATED_C * b, 256);
-  const bool lends = slots && logits > turns;
+  const int64_t eval = stated_kept(P, b, 0), enters = stated_kept(P, b, 4);
+  const bool fits = eval - enters <= max64(logits, turns), lends = slots && logits > turns;
+  bytes[MEM_ACTIVATIONS] = max64(kept + stated_beside(R, b), (fits ? enters : eval) + stated_beside(P, b));
   bytes[MEM_HEAD] = lends ? 0 : max64(logits, turns);
   bytes[MEM_HEAD_SLOTS] = lends ? max64(logits, turns + slots) : 0;
   bytes[MEM_GRAD_SLOTS] = lends ? 0 : slots;
