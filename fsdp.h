@@ -109,6 +109,8 @@ struct FsdpConfig {
   Fp8 fp8;
   Offload offload;
   const Ops *host_ops;                           // of the host's optimizer when it is offloaded
+  size_t logits_bytes, turns_bytes;              // of the model, in one place: logits, needed between forward and
+                                                 // backward; what blocks use in turn, in both
   OptimizerKind optimizer;
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
@@ -170,17 +172,18 @@ struct Fsdp {
   Param *param;
   Unit *unit;
   Stage *stage;
-  // Working memory: [control | gradient shards of replicas | parameter shards | kept blocks | gradient slots | whole
-  // gradients | staging]. With COMM_MPI peers read it in a window of the same layout: on a CPU the window is the
-  // working memory, else its mirror in pinned memory. Offsets hold in both. Parameter shards that are read in place
-  // come last: all of a group's lie in its first rank's window.
+  // Working memory: [control | gradient shards of replicas | parameter shards | kept blocks | gradient slots, and with
+  // them the logits | whole gradients | staging]. With COMM_MPI peers read it in a window of the same layout: on a CPU
+  // the window is the working memory, else its mirror in pinned memory. Offsets hold in both. Parameter shards that are
+  // read in place come last: all of a group's lie in its first rank's window.
   char *work, *window;
-  size_t work_bytes, work_on_host, params_at, kept_at, grads_at, grad_slots_at, grad_slot_bytes, staging_at;
+  size_t work_bytes, work_on_host, params_at, kept_at, grads_at, logits_at, grad_slots_at, grad_slot_bytes;
+  size_t staging_at;
   char *params_home;                             // the working memory where parameter shards lie, at its offsets
   MPI_Win win;
   bool has_win, mirrored;
   bool in_place;                                 // units lie whole where shards do, which is decided when laying out
-  int64_t state_numel;                           // of all units: elements of moments and gradients
+  int64_t state_numel, sum_numel;                // of all units: elements of moments; of gradient shards apart
   int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
   size_t params_bytes, kept_bytes;               // of all units
   float *master, *m, *v, *grads;                 // shards of all units, in order of units
@@ -286,6 +289,41 @@ static inline size_t fsdp_staging_out_numel(const Fsdp *f) {
   for (int s = 0; s < f->stages; s++) staged = staged || (f->stage[s].trains && fsdp_stage_staged(f, s));
   return staged && fsdp_trains(f) ? 2 * (size_t)fsdp_shards(f) * (size_t)f->chunk_numel : 0;
 }
+// Logits are needed between forward and backward, gradients of blocks in backward: where the model lends the logits'
+// memory, both slots lie in it and beyond, behind what blocks use in turn, which is less. The next microbatch's logits
+// then wait until everybody has read the slots. Not on a mirrored device: all of it would have a mirror.
+static inline bool fsdp_slots_in_logits(const Fsdp *f) {
+  return fsdp_trains(f) && !f->cfg.local && f->grad_slot_bytes && f->cfg.logits_bytes > f->cfg.turns_bytes &&
+         !f->mirrored;
+}
+static inline size_t fsdp_logits_and_slots_bytes(const Fsdp *f) {
+  const size_t backward = f->cfg.turns_bytes + 2 * f->grad_slot_bytes;
+  return f->cfg.logits_bytes > backward ? f->cfg.logits_bytes : backward;
+}
+// Whether logits overwrite this gradient slot.
+static inline bool fsdp_slot_in_logits(const Fsdp *f, int slot) {
+  return fsdp_slots_in_logits(f) && slot < 2 &&
+         f->cfg.turns_bytes + (size_t)slot * f->grad_slot_bytes < f->cfg.logits_bytes;
+}
+// The part of a whole gradient that its owner has, and the shard that its sum makes, are the same elements. So the sum
+// is written there, and the shard has no memory of its own, where a step reduces the gradient once and every element of
+// the own contribution has been read when its sum is written: what is rounded for the wire, or sent by NCCL, is read in
+// a round before; else accumulate reads those of all ranks at once. Nobody else reads that part. It does not go along
+// replicas, whose sums come to the shard before the own contribution is added, nor on a mirrored device, which adds one
+// rank after the other, nor where shards lie on the host.
+static inline bool fsdp_sums_in_whole(const Fsdp *f, int s) {
+  const FsdpConfig *c = &f->cfg;
+  const bool once = c->local || c->microbatches == 1, apart = c->mesh.replicas > 1 || c->offload != OFFLOAD_NONE;
+  const bool read_before = fsdp_stage_staged(f, s) || c->comm == COMM_NCCL;
+  return fsdp_trains(f) && fsdp_stage_whole(f, s) && !fsdp_grads_in_place(f, s) && once && !apart &&
+         (read_before || (!f->mirrored && c->mesh.shards <= SUMMANDS_MOST));
+}
+// Elements of shards that lie so.
+static inline int64_t fsdp_sums_in_whole_numel(const Fsdp *f) {
+  int64_t n = 0;
+  for (int u = 0; u < f->units; u++) n += fsdp_sums_in_whole(f, f->unit[u].stage) ? unit_wire_numel(&f->unit[u]) : 0;
+  return n;
+}
 // fp32 elements of the gradients that have a buffer of their own.
 static inline int64_t fsdp_whole_grads_numel(const Fsdp *f) {
   int64_t n = 0;
@@ -323,6 +361,8 @@ static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
   const size_t K = (size_t)f->cfg.gather_slots, chunk = (size_t)f->chunk_numel;
   const size_t slots = f->in_place ? 0 : K * fsdp_largest_slot_bytes(f) + f->stage[0].full_bytes;
   const size_t state = (size_t)f->state_numel * 4, master = (size_t)f->master_numel * 4, moments = fsdp_moments(f);
+  const size_t sums = (size_t)f->sum_numel * 4, in_whole = (size_t)fsdp_sums_in_whole_numel(f) * 4;
+  const size_t whole = (size_t)fsdp_whole_grads_numel(f) * 4;
   const bool mpi = f->cfg.comm == COMM_MPI, lands = f->mirrored && f->mesh.remote;
   const bool params_on_host = f->cfg.offload == OFFLOAD_PARAMS;
   m->planned_bytes[MEM_PARAMS] = params_on_host ? 0 : f->params_bytes;
@@ -331,21 +371,22 @@ static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
   m->planned_bytes[MEM_MASTER] = off ? 0 : master;
   m->planned_bytes[MEM_MASTER_LOW] = off ? 0 : (size_t)f->low_numel * 2;
   m->planned_bytes[MEM_OPTIMIZER] = on * moments * state;
-  m->planned_bytes[MEM_GRADS] = on * state;
+  m->planned_bytes[MEM_GRADS] = on * (sums + in_whole);
   m->planned_bytes[MEM_HOST_STATE] = off ? f->host_state_bytes : 0;
   m->planned_bytes[MEM_OFFLOAD] = off * fsdp_sum_bytes(f);
   m->planned_bytes[MEM_GATHER_SLOTS] = slots ? slots - f->stage[0].full_bytes : 0;
   m->planned_bytes[MEM_ROOT_PARAMS] = slots ? f->stage[0].full_bytes : 0;
   m->planned_bytes[MEM_EXPANDED] = (size_t)(fsdp_largest_expanded(f) + f->stage[0].expand_numel) * b_c;
-  m->planned_bytes[MEM_GRAD_SLOTS] = trains && !f->cfg.local ? 2 * f->grad_slot_bytes : 0;
-  m->planned_bytes[MEM_ROOT_GRADS] = (size_t)fsdp_whole_grads_numel(f) * 4;
+  const bool in_logits = fsdp_slots_in_logits(f);
+  m->planned_bytes[MEM_GRAD_SLOTS] = trains && !f->cfg.local && !in_logits ? 2 * f->grad_slot_bytes : 0;
+  m->planned_bytes[MEM_HEAD_SLOTS] = in_logits ? fsdp_logits_and_slots_bytes(f) : 0;
+  m->planned_bytes[in_whole ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] = whole - in_whole;    // alike for all stages
   m->planned_bytes[MEM_STAGING_OUT] = fsdp_staging_out_numel(f) * b_r;
   m->planned_bytes[MEM_STAGING_IN] = fsdp_staging_in_numel(f) * b_r;
   m->planned_bytes[MEM_SCALES] = (size_t)f->scales * 4 * (size_t)(2 + f->mesh.world);
   m->planned_bytes[MEM_CONTROL] = mpi ? CONTROL_BYTES : 0;
-  static const MemoryName shared_lines[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_ROOT_GRADS, MEM_STAGING_OUT,
-                                            MEM_CONTROL};
-  size_t shared = params_on_host ? f->params_bytes : 0;
+  static const MemoryName shared_lines[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
+  size_t shared = (params_on_host ? f->params_bytes : 0) + whole;
   for (MemoryName line : shared_lines) shared += m->planned_bytes[line];
   if (fsdp_grads_in_work(f)) shared += state;
   m->planned_bytes[MEM_MIRROR] = f->mirrored ? shared : 0;
@@ -399,12 +440,14 @@ static inline void fsdp_layout_stages(Fsdp *f) {
     u->state_base = f->state_numel;
     u->master_base = f->master_numel;
     u->low_base = f->low_numel;
+    u->sum_base = f->sum_numel;
     s->units++;
     s->full_bytes += u->full_bytes;
     s->grad_numel += u->grad_numel;
     s->expand_numel += u->expand_numel;
     s->trains = s->trains || u->state_numel;
     f->state_numel += u->state_numel;
+    f->sum_numel += fsdp_sums_in_whole(f, u->stage) ? 0 : u->state_numel;
     f->master_numel += u->master_numel;
     f->low_numel += u->low_numel;
     f->params_bytes += u->shard_bytes;
@@ -669,6 +712,7 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
   const Unit *u = &f->unit[x.unit];
   if (fsdp_stage_staged(f, job->stage)) {
     fsdp_log_grads(f, LOG_READ, STREAM_REDUCE, LOG_GRADS, job->slot);
+    fsdp_log_own_part_read(f, round);
     fsdp_log_access(f, LOG_WRITE, STREAM_REDUCE, LOG_STAGED, (int)(round & 1), f->mesh.rank, round);
   }
   PieceRun run;
@@ -717,7 +761,8 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   const Unit *u = &f->unit[x.unit];
   const bool off = fsdp_offloads(f), chain = fsdp_chains(f);
   const bool begins = job->first && (!chain || f->mesh.replicate.me == 0);     // nothing was added yet
-  float *own = f->grads + u->state_base + x.first, *sum = off ? f->sum : own;
+  const bool in_whole = fsdp_sums_in_whole(f, job->stage);
+  float *own = in_whole ? NULL : f->grads + u->sum_base + x.first, *sum = off ? f->sum : own;
   const size_t bytes = (size_t)x.numel * sizeof(float);
   if (!job->first && !chain) fsdp_log_partial_read(f, round, LOG_SUM, f->mesh.rank);
   if (chain && !begins) f->comm->chain_take(f, round, x, sum);
@@ -726,7 +771,9 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   PieceRun run;
   for (int i = 0; i < u->pieces; i++) {
     if (!piece_run(u, i, x.first, x.numel, &run)) continue;
-    fsdp_add_run(f, sum + run.state_at - x.first, round, x, run, begins);
+    float *to = in_whole ? fsdp_own_gradient(f, x.unit, i) + run.state_at - u->piece[i].state_at
+                         : sum + run.state_at - x.first;
+    fsdp_add_run(f, to, round, x, run, begins);
     f->traffic.reduce_bytes += (fsdp_shards(f) - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
   }
   fsdp_log_sum_write(f, round, fsdp_log_own_sum(f));
@@ -757,18 +804,46 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
 static inline int fsdp_grad_slot(const Fsdp *f, int s) {
   return fsdp_stage_whole(f, s) ? 2 + s : (int)(f->block_reductions & 1);
 }
-// Makes stage s's gradient buffer ready to be written: waits until the reduction that used the memory before has been
-// read by everybody.
-static inline void fsdp_grads(Fsdp *f, int s) {
-  const int slot = f->grad_slot = fsdp_grad_slot(f, s);
-  if (!f->stage[s].trains || fsdp_grads_in_place(f, s)) return;
+// Waits until a gradient slot's memory may be written: everybody has read what lay there.
+static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
   for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
   fsdp_log_grads_begin(f, slot);
-  if (f->blocks_alike || fsdp_stage_whole(f, s)) return;
+}
+// The model may write logits from here on.
+static inline void fsdp_logits(Fsdp *f) {
+  for (int slot = 0; slot < 2; slot++) {
+    if (!fsdp_slot_in_logits(f, slot)) continue;
+    fsdp_grads_wait(f, slot);
+    fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
+  }
+}
+// Zeroes what lies between the parameters of stage s's gradient in a slot.
+static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
+  const int64_t b = (int64_t)fsdp_wire_bytes(f);
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const Piece *c = &f->unit[u].piece[i];
+    char *piece = f->work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
+    int64_t at = 0;                              // parameters lie in a piece in their order
+    for (int p = 0; p < f->params && c->trains; p++) {
+      const Param *q = &f->param[p];
+      if (q->unit != u || q->piece != i) continue;
+      if (q->in_piece > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((q->in_piece - at) * b));
+      at = q->in_piece + q->numel_padded;
+    }
+    const int64_t end = round_up(fsdp_shards(f) * c->numel, PARAM_ALIGN_NUMEL);
+    if (c->trains && end > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((end - at) * b));
+  }
+}
+// Makes stage s's gradient buffer ready to be written: waits until the reduction that used the memory before has been
+// read by everybody. Gaps, which reductions read too, may hold logits or another block's gradient.
+static inline void fsdp_grads(Fsdp *f, int s) {
+  const int slot = f->grad_slot = fsdp_grad_slot(f, s);
+  if (!f->stage[s].trains || fsdp_grads_in_place(f, s)) return;
+  fsdp_grads_wait(f, slot);
+  if (fsdp_stage_whole(f, s) || (f->blocks_alike && !fsdp_slot_in_logits(f, slot))) return;
   fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
-  f->ctx->ops->zero(f->ctx, f->work + f->grad_slots_at + (size_t)slot * f->grad_slot_bytes,
-                    (size_t)f->stage[s].grad_numel * fsdp_wire_bytes(f));      // gaps hold another block's gradient
+  fsdp_zero_gaps(f, s, slot);
 }
 // The whole gradient of parameter p, in the buffer that fsdp_grads made ready: in the wire dtype, or fp32 where it is
 // added to, as it is in the gradient shard of one rank. data is NULL if p is frozen.
@@ -780,9 +855,9 @@ static inline Tensor fsdp_grad(Fsdp *f, int p) {
   const int slot = whole ? fsdp_grad_slot(f, u->stage) : f->grad_slot;
   const Piece *c = &u->piece[q->piece];
   char *data = NULL;
-  if (fsdp_grads_in_place(f, u->stage)) data = (char *)(f->grads + u->state_base + c->state_at + q->in_piece);
+  if (fsdp_grads_in_place(f, u->stage)) data = (char *)(f->grads + u->sum_base + c->state_at + q->in_piece);
   else data = f->work + fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype);
-  if (!q->frozen && !fsdp_grads_in_place(f, u->stage)) fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
+  if (!q->frozen && !fsdp_grads_in_place(f, u->stage)) fsdp_log_gradient(f, u->stage, slot);
   return tensor_of(q->frozen ? NULL : data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
 // Whether the a-th microbatch's gradients of stage s overwrite their buffer or are added to it.
@@ -806,7 +881,7 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   if (fsdp_grads_in_place(f, s)) { fsdp_reduced_in_place(f, s, a); return; }
   fsdp_reduce_finish(f);
   const int slot = fsdp_grad_slot(f, s);
-  fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);   // the last write was enqueued before this
+  fsdp_log_gradient(f, s, slot);                 // the last write was enqueued before this
   ReduceJob *job = &f->job;
   *job = ReduceJob{};
   job->active = true;
@@ -893,7 +968,7 @@ static inline void fsdp_open(Fsdp *f, MemoryPlan *plan) {
     if (fsdp_trains(f)) f->m = (float *)memory_take(c, plan, MEM_OPTIMIZER, state);
     if (fsdp_trains(f) && fsdp_moments(f) == 2) f->v = (float *)memory_take(c, plan, MEM_OPTIMIZER, state);
     if (fsdp_grads_in_work(f)) { f->grads = (float *)(f->work + f->grads_at); plan->taken_bytes[MEM_GRADS] += state; }
-    else if (fsdp_trains(f)) f->grads = (float *)memory_take(c, plan, MEM_GRADS, state);
+    else if (fsdp_trains(f)) f->grads = (float *)memory_take(c, plan, MEM_GRADS, (size_t)f->sum_numel * 4);
   }
   for (int k = 0; k <= K; k++)
     f->slot[k].data = (char *)memory_take(c, plan, k == K ? MEM_ROOT_PARAMS : MEM_GATHER_SLOTS, f->slot[k].bytes);
@@ -919,7 +994,7 @@ static inline void fsdp_close(Fsdp *f) {
     memory_give_back(c, MEM_MASTER_LOW, f->low, (size_t)f->low_numel * 2);
     memory_give_back(c, MEM_OPTIMIZER, f->m, state);
     memory_give_back(c, MEM_OPTIMIZER, f->v, state);
-    if (!fsdp_grads_in_work(f)) memory_give_back(c, MEM_GRADS, f->grads, state);
+    if (!fsdp_grads_in_work(f)) memory_give_back(c, MEM_GRADS, f->grads, (size_t)f->sum_numel * 4);
   }
   memory_give_back(c, MEM_EXPANDED, f->expanded, (size_t)fsdp_largest_expanded(f) * b_c);
   memory_give_back(c, MEM_EXPANDED, f->root_expanded, (size_t)f->stage[0].expand_numel * b_c);

@@ -85,7 +85,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(wrap, "block", NULL, "sharding", "units: block; model (one); min_params:N (modules of N parameters or more)") \
   TEXT(accumulate, "sharded", "sharded|local", "sharding", "reduce each microbatch; local: add up whole, reduce once") \
   TEXT(offload, "none", "none|optimizer|params", "sharding", "cuda: optimizer, or parameter shards too, on the host") \
-  TEXT(recompute, "none", NULL, "sharding", "none|gelu|norm|mlp|block, or by blocks: block:5,mlp (see README)") \
+  TEXT(recompute, "auto", NULL, "sharding", "none|gelu|norm|mlp|block or block:5,mlp; auto: norm, on cuda none") \
   TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: one rank a GPU, on cuda") \
   TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, not the same bits for every N") \
   TEXT(shm, "on", "on|copy|off", "sharding", "ranks of a host read shards in place; copy: gather them; off: messages") \
@@ -135,6 +135,7 @@ struct Options {
   bool given[OPTION_COUNT];
   int64_t vocab_size_asked;                      // of a tokenizer that was trained and reached fewer
   int replicas, shards;                          // the mesh
+  bool recompute_auto;                           // the level was chosen for the device
 };
 
 struct OptionSpec {
@@ -354,7 +355,8 @@ struct BlockActs {
 //   a branch              lies where its sum with the stream will (residual_layernorm_forward takes it there)
 //   dln_f                 on ln_f, chunk by chunk
 //   the head's arena      holds logits between forward and backward, and in both what blocks use in turn: what is
-//                         computed again, and the gradients of the stream
+//                         computed again, and the gradients of the stream; behind these, gradient slots (fsdp.h).
+//                         In evaluation the block that is at work
 struct Acts {
   int B, T;
   Tensor tokens, targets;                        // I32 (B,T), (B T)
@@ -400,8 +402,9 @@ static void block_carve(BlockActs *b, Arena *a, const Model *m, Dtype dt, int B,
   b->lse = arena_tensor(a, F32, B, m->H, T);
 }
 // Lays B x T activations into arena a, and into `turns` what the blocks use in turn. Without `training` there are no
-// gradients, and one memory serves all blocks.
-static void acts_carve(Acts *x, Arena *a, Arena *turns, const Model *m, Dtype dt, int B, int T, bool training) {
+// gradients, one memory serves all blocks, and it lies in a, too, if `turns` has not as many bytes.
+static void acts_carve(Acts *x, Arena *a, Arena *turns, size_t turns_bytes, const Model *m, Dtype dt, int B, int T,
+                       bool training) {
   const int64_t C = m->C;
   BlockActs shared = {};
   Recompute most = training ? RECOMPUTE_NONE : RECOMPUTE_BLOCK;
@@ -410,6 +413,7 @@ static void acts_carve(Acts *x, Arena *a, Arena *turns, const Model *m, Dtype dt
   x->targets = arena_tensor(a, I32, (int64_t)B * T);
   for (int l = 0; l < m->L && training; l++) if (m->recompute[l] > most) most = m->recompute[l];
   block_carve(&shared, turns, m, dt, B, T, most, true);
+  if (!training && turns->at > turns_bytes) turns->at = 0, block_carve(&shared, a, m, dt, B, T, most, true);
   for (int l = 0; l < m->L; l++) {
     x->block[l] = training || !l ? shared : x->block[0];
     if (training || !l) block_carve(&x->block[l], a, m, dt, B, T, training ? m->recompute[l] : most, false);
@@ -504,7 +508,7 @@ static size_t trainer_device_bytes(const Trainer *t) {
 static void trainer_carve(Trainer *t, int B, int T, bool training) {
   if (acts_are_carved(t, B, T, training)) return;
   Arena a = {t->arena, 0}, head = {t->head_arena, 0}, turns = {t->head_arena, 0};
-  acts_carve(&t->acts, &a, training ? &turns : &a, &t->model, t->dtype, B, T, training);
+  acts_carve(&t->acts, &a, &turns, t->head_bytes, &t->model, t->dtype, B, T, training);
   head_carve(&t->acts, &head, &t->model, t->dtype, t->head_rows);
   CHECK(a.at <= t->arena_bytes && head.at <= t->head_bytes && turns.at <= t->head_bytes,
         "activations of %d x %d need %zu + %zu or %zu bytes, planned are %zu + %zu", B, T, a.at, head.at, turns.at,
@@ -531,24 +535,30 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
 }
 
+// Sizes of the arenas that activations and logits lie in, from shapes alone; cfg learns what the latter may lend.
+static void trainer_plan_arenas(Trainer *t, FsdpConfig *cfg) {
+  const Model *m = &t->model;
+  const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
+  const bool trains = trainer_trains(&t->opt);
+  t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
+  Arena train = {}, turns = {}, eval = {}, sample = {}, head = {}, with_logits[2] = {};
+  if (trains) acts_carve(&t->acts, &train, &turns, 0, m, t->dtype, B, T, true);
+  t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // what other passes take at once changes no digit
+  head_carve(&t->acts, &head, m, t->dtype, t->head_rows);
+  t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);
+  acts_carve(&t->acts, &eval, &with_logits[0], t->head_bytes, m, t->dtype, E, T, false);
+  acts_carve(&t->acts, &sample, &with_logits[1], t->head_bytes, m, t->dtype, 1, (int)m->P, false);
+  t->acts.B = 0;
+  t->arena_bytes = (size_t)max64((int64_t)train.at, max64((int64_t)eval.at, (int64_t)sample.at));
+  t->rows_max = max64((int64_t)B * T, max64((int64_t)E * T, m->P));
+  cfg->logits_bytes = trains ? head.at : 0;
+  cfg->turns_bytes = turns.at;
+}
 // Every byte this rank will take, by line, from shapes alone.
 static void trainer_plan(Trainer *t) {
   const Model *m = &t->model;
   const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
-  const bool trains = trainer_trains(&t->opt);
   fsdp_plan(&t->fsdp, &t->plan);
-  t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
-  Arena train = {}, turns = {}, eval = {}, sample = {}, head = {};
-  if (trains) acts_carve(&t->acts, &train, &turns, m, t->dtype, B, T, true);
-  acts_carve(&t->acts, &eval, &eval, m, t->dtype, E, T, false);
-  acts_carve(&t->acts, &sample, &sample, m, t->dtype, 1, (int)m->P, false);
-  const int64_t rows_eval = max64((int64_t)E * T, m->P);
-  t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // what other passes take at once changes no digit
-  head_carve(&t->acts, &head, m, t->dtype, t->head_rows);
-  t->acts.B = 0;
-  t->arena_bytes = (size_t)max64((int64_t)train.at, max64((int64_t)eval.at, (int64_t)sample.at));
-  t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);
-  t->rows_max = max64((int64_t)B * T, rows_eval);
   t->workspace_bytes = 0;
   const int64_t batches[] = {B, E, 1}, lengths[] = {T, T, m->P};
   for (int i = 0; i < 3; i++) {
@@ -564,7 +574,7 @@ static void trainer_plan(Trainer *t) {
   t->step_bytes = device.at;
   t->host_bytes = host.at;
   t->plan.planned_bytes[MEM_ACTIVATIONS] = t->arena_bytes;
-  t->plan.planned_bytes[MEM_HEAD] = t->head_bytes;
+  t->plan.planned_bytes[MEM_HEAD] = fsdp_slots_in_logits(&t->fsdp) ? 0 : t->head_bytes;
   t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
   t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
   t->plan.planned_bytes[MEM_DATA] = t->host_bytes + t->order_bytes + t->corpus_bytes;
@@ -608,7 +618,8 @@ static void trainer_check_memory(Trainer *t) {
 }
 
 static void trainer_print_plan(const Trainer *t, FILE *to) {
-  fprintf(to, "memory plan, bytes per rank, --recompute %s\n", t->opt.recompute);
+  fprintf(to, "memory plan, bytes per rank, --recompute %s%s\n", t->opt.recompute,
+          t->opt.recompute_auto ? " (auto)" : "");
   for (int i = 0; i < MEM_COUNT; i++)
     if (t->plan.planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], t->plan.planned_bytes[i]);
   if (t->ctx.ops->nccl) {
@@ -711,11 +722,13 @@ static void block_recompute(Trainer *t, int l, Microbatch mb) {
   fsdp_poll(&t->fsdp);
 }
 
-// Tokens to ln_f, the normalised stream that the head reads. Stage 0 stays gathered, until the caller releases it.
+// Tokens to ln_f, the normalised stream that the head reads; logits may be written then. Stage 0 stays gathered until
+// the caller releases it.
 static void gpt_forward(Trainer *t, Microbatch mb) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
   const int L = t->model.L;
+  if (mb.pass == PASS_EVAL) fsdp_logits(f);      // its blocks lie there, too
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
   fsdp_wait(f, 0, true);
@@ -730,6 +743,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, x->block[L - 1].residual_2,
                              x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
+  if (mb.pass == PASS_TRAIN) fsdp_logits(f);
 }
 
 // ================================================================================================ 5 backward
@@ -1118,7 +1132,8 @@ static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp, &t->plan);
   t->arena = (char *)memory_take(c, &t->plan, MEM_ACTIVATIONS, t->arena_bytes);
-  t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
+  if (fsdp_slots_in_logits(&t->fsdp)) t->head_arena = t->fsdp.work + t->fsdp.logits_at;
+  else t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
   c->workspace = memory_take(c, &t->plan, MEM_WORKSPACE, t->workspace_bytes);
   c->workspace_bytes = t->workspace_bytes;
   store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async && trainer_trains(&t->opt));
@@ -1139,7 +1154,8 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
                          int threads) {
   memset(t, 0, sizeof *t);
   t->opt = *o;
-  t->model = model_of(o);
+  recompute_choose(&t->opt, device.ops);
+  t->model = model_of(&t->opt);
   if (device.ops->nccl) t->model.head_chunk_bytes = HEAD_CHUNK_BYTES_CUDA;
   t->dtype = dtype_named(o->buffer_dtype);
   t->corpus = corpus;
@@ -1170,6 +1186,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
   cfg.host_ops = device.host_ops;
   cfg.small_bytes = trainer_exchange_bytes(t);
+  trainer_plan_arenas(t, &cfg);
   fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params);
   trainer_plan(t);
   trainer_check_memory(t);
@@ -1186,7 +1203,7 @@ static void trainer_close(Trainer *t) {
   c->ops->sync(c);
   if (t->graph) c->ops->graph_close(c, t->graph);
   memory_give_back(c, MEM_ACTIVATIONS, t->arena, t->arena_bytes);
-  memory_give_back(c, MEM_HEAD, t->head_arena, t->head_bytes);
+  if (!fsdp_slots_in_logits(&t->fsdp)) memory_give_back(c, MEM_HEAD, t->head_arena, t->head_bytes);
   memory_give_back(c, MEM_WORKSPACE, c->workspace, t->workspace_bytes);
   memory_give_back(c, MEM_STEP, t->step_arena, t->step_bytes);
   memory_give_back(c, MEM_DATA, t->host_arena, t->host_bytes);

@@ -57,17 +57,24 @@ static int reshard_of(const Options *o) {
   if (!strcmp(text, "off")) return 0;
   return digits_parse(&text, INT32_MAX, &n) && !*text && n > 1 ? (int)n : -1;
 }
+// --recompute auto becomes a level. Computing LayerNorms and GELUs again takes a CPU no longer than fetching what they
+// made from memory (dev/results/2026-11-22-recompute.md); no GPU has been measured.
+static void recompute_choose(Options *o, const Ops *ops) {
+  o->recompute_auto = !strcmp(o->recompute, "auto");
+  if (o->recompute_auto) strcpy(o->recompute, recompute_names[ops->nccl ? RECOMPUTE_NONE : RECOMPUTE_NORM]);
+}
 // --recompute, LEVEL[:COUNT],...: a level of `level` (n_layer of them) for each block from the first on; the last may
-// leave out how many, for all that are left. Blocks that the counts do not reach keep everything. False with one line
-// in `error`.
+// leave out how many, for all that are left. Blocks that the counts do not reach keep everything, and so do all while
+// `auto` has not become a level. False with one line in `error`.
 static bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes) {
   int64_t at = 0, count;
-  for (const char *c = o->recompute, *end; ; c = end + 1) {
+  for (const char *c = strcmp(o->recompute, "auto") ? o->recompute : recompute_names[RECOMPUTE_NONE], *end; ;
+       c = end + 1) {
     const size_t n = strcspn(c, ":,");
     int k = 0;
     while (k < RECOMPUTE_LEVELS && (strlen(recompute_names[k]) != n || strncmp(recompute_names[k], c, n))) k++;
-    REFUSE(k == RECOMPUTE_LEVELS, "--recompute '%s' is not known: choose one of none|gelu|norm|mlp|block, or for the "
-           "blocks from the first on LEVEL:COUNT,... like block:5,mlp", o->recompute);
+    REFUSE(k == RECOMPUTE_LEVELS, "--recompute '%s' is not known: choose one of auto|none|gelu|norm|mlp|block, or for "
+           "the blocks from the first on LEVEL:COUNT,... like block:5,mlp", o->recompute);
     count = o->n_layer - at;
     end = c + n;
     if (*end == ':') {

@@ -22,8 +22,8 @@ static inline void convert(Ctx *c, Tensor out, Tensor in) {
   c->ops->convert(c, out, in);
 }
 
-// sum fp32; mode says whether it is overwritten or added to. Each summand has as many elements as it. A sum that is
-// overwritten should not be needed soon: on a CPU it does not stay in cache.
+// sum fp32; mode says whether it is overwritten or added to. Each summand has as many elements as it, and on a CPU one
+// may be the sum itself. A sum that is overwritten should not be needed soon: on a CPU it does not stay in cache.
 static inline void accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   CHECK(in.count > 0 && in.count <= SUMMANDS_MOST, "accumulate: %d summands", in.count);
   CHECK_DTYPE(sum, F32);
@@ -76,9 +76,10 @@ template <class T, bool ADDS> INLINE vf accumulate_lanes(const float *sum, const
 }
 // A gradient shard is overwritten once and not read before the step's end, when it has left every cache: stores that
 // pass by the caches spare reading it from memory first. On Zen 4 that halves the op (0.42-0.54 of its time for one
-// summand, 0.47-0.69 for two).
+// summand, 0.47-0.69 for two). A sum that is one of the summands has been read already.
 template <class T, bool ADDS> static void accumulate_range(Ctx *c, float *sum, Summands summands, int64_t n) {
-  const bool passes = !ADDS && (uintptr_t)sum % 64 == 0;
+  bool passes = !ADDS && (uintptr_t)sum % 64 == 0;
+  for (int k = 0; k < summands.count; k++) passes = passes && summands.data[k] != sum;
 #pragma omp parallel num_threads(c->threads) if (n > 4 * ELEMENTWISE_PIECE)
   {
     const Summands in = summands;

@@ -16,6 +16,7 @@
   X(MEM_EXPANDED,     "weights in the compute dtype") \
   X(MEM_GRAD_SLOTS,   "gradient slots, blocks, shared") \
   X(MEM_ROOT_GRADS,   "whole gradients, fp32, shared") \
+  X(MEM_PEERS_GRADS,  "peers' parts of gradients, shared") \
   X(MEM_STAGING_OUT,  "reduction staging out, shared") \
   X(MEM_STAGING_IN,   "reduction staging in") \
   X(MEM_SCALES,       "E4M3 scales") \
@@ -23,6 +24,7 @@
   X(MEM_CONTROL,      "control block, shared") \
   X(MEM_ACTIVATIONS,  "activations") \
   X(MEM_HEAD,         "logits, or what blocks reuse") \
+  X(MEM_HEAD_SLOTS,   "logits, or gradient slots, shared") \
   X(MEM_WORKSPACE,    "kernel workspace") \
   X(MEM_STEP,         "step state and exchange") \
   X(MEM_MIRROR,       "host: mirror of the shared lines") \

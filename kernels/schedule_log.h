@@ -13,7 +13,8 @@
 // Contents. A WRITE says what lies in the memory from then on, a READ what must lie there:
 //   parameter shards   how often they were updated         gather slots, expanded copies   the pass and the stage
 //   kept shards        the pass                            gradient buffers                how often one was begun
-//   staging, inputs    the round                           gradient shards                 the last round, and replica
+//   staging, inputs    the round                           gradient shards                 the last round, and replica;
+//                      before, in a whole gradient: how often one was begun
 #pragma once
 
 enum LogStream { STREAM_HOST, STREAM_MODEL, STREAM_GATHER, STREAM_REDUCE, STREAM_COUNT };
@@ -188,6 +189,22 @@ static inline void fsdp_log_grads_begin(const Fsdp *f, int slot) { if (f->log) f
 static inline void fsdp_log_grads(const Fsdp *f, LogOp op, LogStream stream, LogMemory m, int slot) {
   if (f->log) fsdp_log_access(f, op, stream, m, slot, f->mesh.rank, f->log->grads[slot]);
 }
+// Gradient shards whose memory is the own part of a whole gradient: first that part lies there.
+static inline uint64_t fsdp_log_own_part_content(const Fsdp *f, int slot) { return 1ull << 63 | f->log->grads[slot]; }
+static inline int fsdp_stage_rounds(const Fsdp *f, int s);
+// The model's stream writes stage s's gradient.
+static inline void fsdp_log_gradient(const Fsdp *f, int s, int slot) {
+  fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
+  for (int j = 0; f->log && fsdp_sums_in_whole(f, s) && j < fsdp_stage_rounds(f, s); j++)
+    fsdp_log_access(f, LOG_WRITE, STREAM_MODEL, LOG_SUM, s << 16 | j, f->mesh.rank, fsdp_log_own_part_content(f, slot));
+}
+// Of a round the own part is read.
+static inline int fsdp_log_sum_slot(const Fsdp *f, uint64_t round);
+static inline void fsdp_log_own_part_read(const Fsdp *f, uint64_t round) {
+  if (f->log && fsdp_sums_in_whole(f, f->job.stage))
+    fsdp_log_access(f, LOG_READ, STREAM_REDUCE, LOG_SUM, fsdp_log_sum_slot(f, round), f->mesh.rank,
+                    fsdp_log_own_part_content(f, f->job.slot));
+}
 // A rank's contribution to a round: staged, or the gradient itself.
 struct LogContribution { LogMemory memory; int slot; uint64_t content; };
 static inline LogContribution fsdp_log_contribution(const Fsdp *f, uint64_t round, bool shared) {
@@ -200,6 +217,7 @@ static inline void fsdp_log_take(const Fsdp *f, uint64_t round, int rank, bool s
   if (!f->log) return;
   const LogContribution c = fsdp_log_contribution(f, round, shared);
   fsdp_log_access(f, LOG_READ, STREAM_REDUCE, c.memory, c.slot, rank, c.content);
+  if (c.memory == LOG_GRADS && rank == f->mesh.rank) fsdp_log_own_part_read(f, round);
 }
 static inline int fsdp_log_input_slot(const Fsdp *f, uint64_t round, int rank) {
   return (int)(round & 1) * f->mesh.world + rank;
@@ -234,7 +252,6 @@ static inline LogMemory fsdp_log_own_sum(const Fsdp *f) {
 static inline void fsdp_log_sum(const Fsdp *f, LogOp op, LogMemory m, int slot, int rank, uint64_t round, int replica) {
   fsdp_log_access(f, op, STREAM_REDUCE, m, slot, rank, fsdp_log_sum_content(round, replica));
 }
-static inline int fsdp_stage_rounds(const Fsdp *f, int s);
 // The own gradient shards of stage s, which the model's stream adds up.
 static inline void fsdp_log_stage_sums(const Fsdp *f, LogOp op, int s) {
   for (int j = 0; j < fsdp_stage_rounds(f, s) && f->log; j++)

@@ -17,7 +17,10 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   if (state == STATE_MASTER && c->split) return NULL;
   if (state == STATE_MASTER && c->has_master) return f->master ? f->master + q->master_base + c->master_at : NULL;
   if (state == STATE_MASTER) return c->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
-  float *base = state == STATE_M ? f->m : state == STATE_V ? f->v : f->grads;
+  if (state == STATE_GRAD && !c->trains) return NULL;
+  if (state == STATE_GRAD && fsdp_sums_in_whole(f, q->stage)) return fsdp_own_gradient(f, u, i);
+  if (state == STATE_GRAD) return f->grads ? f->grads + q->sum_base + c->state_at : NULL;
+  float *base = state == STATE_M ? f->m : f->v;
   return base && c->trains ? base + q->state_base + c->state_at : NULL;
 }
 // What the bf16 parameters of this rank's part of a piece lack of their masters; no data where masters are not split.
@@ -48,6 +51,14 @@ static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
   return tensor_of(piece ? piece + run.in_piece : NULL, LOW16, run.numel);
 }
 
+// Adds the squares of the own gradient shards to limbs: of those that lie apart, and of those in whole gradients.
+static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
+  if (f->sum_numel) norm_accumulate(c, limbs, tensor_of(f->grads, F32, f->sum_numel));
+  for (int u = 0; u < f->units; u++)
+    for (int i = 0; i < f->unit[u].pieces && fsdp_sums_in_whole(f, f->unit[u].stage); i++)
+      if (f->unit[u].piece[i].trains)
+        norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->unit[u].piece[i].numel));
+}
 // All reductions of the step are complete after this; adds the squares of the own gradient shards to limbs, which lie
 // in device memory. Of the replicas only the last one's count: there the sum is complete.
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
@@ -56,13 +67,13 @@ static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;
   if (!fsdp_offloads(f)) {
     fsdp_log_norm(f);
-    if (counts) norm_accumulate(f->ctx, limbs, tensor_of(f->grads, F32, f->state_numel));
+    if (counts) fsdp_norm_shards(f, f->ctx, limbs);
     return;
   }
   fsdp_sync(f);                                  // the host reads what the reductions' stream has copied to it
   fsdp_log_norm(f);
   memset(f->host_limbs, 0, NORM_LIMBS * sizeof(int64_t));
-  if (counts) norm_accumulate(&f->host_ctx, f->host_limbs, tensor_of(f->grads, F32, f->state_numel));
+  if (counts) fsdp_norm_shards(f, &f->host_ctx, f->host_limbs);
   f->ctx->ops->copy(f->ctx, limbs, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
 }
 

@@ -94,16 +94,20 @@ static inline void fsdp_work_layout(Fsdp *f) {
     if (f->unit[u].stage) at += f->unit[u].shard_bytes * (size_t)(fsdp_shards(f) / f->cfg.mesh.kept);
   }
   taken[MEM_KEPT] += at - f->kept_at;
-  f->grad_slots_at = at;
-  if (trains && !f->cfg.local) at += 2 * f->grad_slot_bytes;
-  taken[MEM_GRAD_SLOTS] += at - f->grad_slots_at;
+  const bool in_logits = fsdp_slots_in_logits(f);
+  f->logits_at = at;
+  f->grad_slots_at = at + (in_logits ? f->cfg.turns_bytes : 0);
+  if (trains && !f->cfg.local) at += in_logits ? fsdp_logits_and_slots_bytes(f) : 2 * f->grad_slot_bytes;
+  taken[in_logits ? MEM_HEAD_SLOTS : MEM_GRAD_SLOTS] += at - f->logits_at;
   const size_t whole_at = at;
   for (int u = 0; u < f->units && trains; u++) {
     f->unit[u].grads_at = at;
     if (fsdp_stage_whole(f, f->unit[u].stage) && !fsdp_grads_in_place(f, f->unit[u].stage))
       at += (size_t)f->unit[u].grad_numel * 4;
   }
-  taken[MEM_ROOT_GRADS] += at - whole_at;
+  const size_t own = (size_t)fsdp_sums_in_whole_numel(f) * 4;
+  taken[MEM_GRADS] += own;
+  taken[own ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] += at - whole_at - own;
   f->staging_at = at;
   at += fsdp_staging_out_numel(f) * b_r;
   taken[MEM_STAGING_OUT] += at - f->staging_at;
@@ -137,6 +141,11 @@ static inline size_t fsdp_unit_grads_at(const Fsdp *f, int u, int slot) {
   const Unit *q = &f->unit[u];
   if (fsdp_stage_whole(f, q->stage)) return q->grads_at;
   return f->grad_slots_at + (size_t)slot * f->grad_slot_bytes + (size_t)q->grad_slot_at * fsdp_wire_bytes(f);
+}
+// The part of unit u's whole gradient that this rank's part of piece i owns.
+static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
+  const Piece *c = &f->unit[u].piece[i];
+  return (float *)(f->work + f->unit[u].grads_at) + c->grad_at + f->mesh.shard.me * c->numel;
 }
 static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
   return f->params_home + f->unit[u].params_at + f->unit[u].piece[i].shard_at;
@@ -624,7 +633,7 @@ static inline bool chain_returns(const Fsdp *f) {
   return !f->job.first && f->mesh.replicate.me == f->mesh.replicate.size - 1;
 }
 static inline size_t chain_at(const Fsdp *f, ReduceSpan x) {                  // in working memory
-  return f->grads_at + (size_t)(f->unit[x.unit].state_base + x.first) * sizeof(float);
+  return f->grads_at + (size_t)(f->unit[x.unit].sum_base + x.first) * sizeof(float);
 }
 static inline void chain_count(Fsdp *f, int64_t n) {
   f->traffic.replicate_bytes += n * 4;
@@ -942,7 +951,7 @@ static inline void comm_nccl_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, f
   const RankGroup *g = &f->mesh.replicate;
   const Unit *u = &f->unit[x.unit];
   const bool off = fsdp_offloads(f), first = g->me == 0;
-  float *own = f->grads + u->state_base;
+  float *own = f->grads + u->sum_base;
   chain_count(f, x.numel);
   if (off && chain_returns(f)) f->ctx->ops->copy(&f->reduce_ctx, sum, own + x.first, (size_t)x.numel * 4);
   if (off && (first || chain_returns(f))) comm_nccl_chain_back(f, round, 1, sum, sum, x.numel);

@@ -64,7 +64,7 @@ struct Unit {
   int64_t grad_numel, expand_numel;
   int64_t grad_slot_at, expand_slot_at;          // elements: of the stage's gradient and of its expanded copy
   // Of this rank, in what holds all units one after the other: elements, bytes, bytes, bytes.
-  int64_t state_base, master_base, low_base;
+  int64_t state_base, master_base, low_base, sum_base;             // sum_base: of gradient shards apart
   size_t params_at, kept_at, grads_at;
 };
 

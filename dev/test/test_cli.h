@@ -388,14 +388,16 @@ TEST(modes_that_cannot_work_are_refused,
       {4, 4, "--shard rows", "--shard 'rows' is not known: choose one of flat|dim0"},
       {4, 4, "--accumulate once", "--accumulate 'once' is not known: choose one of sharded|local"},
       {4, 4, "--offload disk", "--offload 'disk' is not known: choose one of none|optimizer|params"},
-      {4, 4, "--recompute all", "--recompute 'all' is not known: choose one of none|gelu|norm|mlp|block, or for the "
-       "blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
-      {4, 4, "--recompute mlps:2", "--recompute 'mlps:2' is not known: choose one of none|gelu|norm|mlp|block, or for "
-       "the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
-      {4, 4, "--recompute=", "--recompute '' is not known: choose one of none|gelu|norm|mlp|block, or for the blocks "
-       "from the first on LEVEL:COUNT,... like block:5,mlp"},
-      {4, 4, "--recompute block:2,", "--recompute 'block:2,' is not known: choose one of none|gelu|norm|mlp|block, or "
+      {4, 4, "--recompute all", "--recompute 'all' is not known: choose one of auto|none|gelu|norm|mlp|block, or "
        "for the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute mlps:2", "--recompute 'mlps:2' is not known: choose one of auto|none|gelu|norm|mlp|block, or "
+       "for the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute auto:1,mlp", "--recompute 'auto:1,mlp' is not known: choose one of auto|none|gelu|norm|mlp|"
+       "block, or for the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute=", "--recompute '' is not known: choose one of auto|none|gelu|norm|mlp|block, or for the "
+       "blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute block:2,", "--recompute 'block:2,' is not known: choose one of auto|none|gelu|norm|mlp|block"
+       ", or for the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
       {4, 4, "--recompute mlp:0,block", "--recompute 'mlp:0,block': 'mlp:' needs a number of blocks from 1 on"},
       {4, 4, "--recompute block,mlp:", "--recompute 'block,mlp:': only the last level may stand without a number of "
        "blocks, not 'block'"},

@@ -66,6 +66,33 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
   MPI_Comm_free(&comm);
   return true;
 }
+// What a mode takes, and of what: bytes of gradients that are made whole, of this rank's part of them, of the shard's
+// memory for those (own, with gaps) and for the others. Ranks at or beyond `world` only wait.
+struct WorldBuffers { size_t whole, own, in_whole, apart; };
+static inline WorldBuffers world_buffers(MemoryPlan *plan, const Corpus *corpus, int world, const char *extra) {
+  int rank;
+  MPI_Comm comm;
+  WorldBuffers b = {};
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
+  if (comm == MPI_COMM_NULL) return b;
+  static Trainer t;
+  Options o;
+  test_options(&o, world, "%s %s", world_shapes, extra);
+  trainer_open(&t, &o, corpus, comm, device_of(world_ops ? world_ops : agree_on_ops(&o, comm)), 1);
+  *plan = t.plan;
+  for (int u = 0; u < t.fsdp.units; u++) {
+    const Unit *q = &t.fsdp.unit[u];
+    if (q->stage && strcmp(o.accumulate, "local")) b.apart += (size_t)q->state_numel * 4;
+    else {
+      b.whole += (size_t)q->grad_numel * 4, b.in_whole += (size_t)q->state_numel * 4;
+      for (int i = 0; i < q->pieces; i++) b.own += q->piece[i].trains ? (size_t)q->piece[i].numel * 4 : 0;
+    }
+  }
+  trainer_close(&t);
+  MPI_Comm_free(&comm);
+  return b;
+}
 static inline void worlds_equal(const char *extra, int steps) {
   static Corpus corpus;
   test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
@@ -100,19 +127,21 @@ TEST_MPI(ranks_and_threads_change_no_bit_half, 6,
   worlds_equal("--param_dtype bf16 --reduce_dtype fp32 --shm off --gather_slots 3", 2);
 }
 
-// blocks, root: whether blocks and stage 0 have a gradient buffer beside the shard, and are reduced from there.
-struct OneRankMode { const char *options; int microbatches; bool blocks, root; };
+// blocks, root: whether blocks and stage 0 are reduced from a gradient buffer; in_whole: the shard of a whole one lies
+// in it, so that nothing is beside the shard.
+struct OneRankMode { const char *options; int microbatches; bool blocks, root, in_whole; };
 TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
-         "one rank takes gradient buffers and counts reductions only where a gradient is rounded for the wire, or must "
-         "be complete before it is added") {
+         "one rank counts reductions only where a gradient is rounded for the wire, or must be complete before it is "
+         "added, and takes buffers only for those that are reduced more than once a step or slot by slot") {
   static const OneRankMode modes[] = {
-      {"--global_batch 1", 1, false, false},
-      {"--global_batch 1 --reduce_dtype bf16", 1, true, true},
-      {"--global_batch 1 --wrap model", 1, false, false},
-      {"--global_batch 3", 3, false, true},
-      {"--global_batch 3 --accumulate local", 3, false, false},
-      {"--global_batch 3 --wrap min_params:1000", 3, true, true},
-      {"--global_batch 3 --reduce_dtype bf16 --accumulate local", 3, true, true}};
+      {"--global_batch 1", 1, false, false, false},
+      {"--global_batch 1 --reduce_dtype bf16", 1, true, true, true},
+      {"--global_batch 1 --wrap model", 1, false, false, false},
+      {"--global_batch 3", 3, false, true, false},
+      {"--global_batch 3 --accumulate local", 3, false, false, false},
+      {"--global_batch 3 --wrap min_params:1000", 3, true, true, false},
+      {"--global_batch 3 --reduce_dtype bf16", 3, true, true, false},
+      {"--global_batch 3 --reduce_dtype bf16 --accumulate local", 3, true, true, true}};
   static Corpus corpus;
   static Trainer t;
   test_corpus(&corpus, 503, 12 * 21 * 3 + 1, 500);
@@ -124,9 +153,11 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     const Fsdp *f = &t.fsdp;
     const size_t *taken = t.plan.taken_bytes;
     const size_t whole = (size_t)f->stage[0].grad_numel * 4, block = (size_t)f->stage[1].grad_numel * 4;
-    const size_t root = (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
-    EXPECT((taken[MEM_GRAD_SLOTS] > 0) == (m.blocks && !f->cfg.local) && taken[MEM_ROOT_GRADS] == root,
-           "%s: %zu and %zu bytes of gradient buffers", m.options, taken[MEM_GRAD_SLOTS], taken[MEM_ROOT_GRADS]);
+    const size_t root = m.in_whole ? 0 : (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
+    EXPECT(!taken[MEM_PEERS_GRADS], "%s: parts of peers, of which there are none", m.options);
+    const size_t slots = taken[MEM_GRAD_SLOTS] + taken[MEM_HEAD_SLOTS];
+    EXPECT((slots > 0) == (m.blocks && !f->cfg.local) && taken[MEM_ROOT_GRADS] == root,
+           "%s: %zu and %zu bytes of gradient buffers", m.options, slots, taken[MEM_ROOT_GRADS]);
     EXPECT(!memcmp(taken, t.plan.planned_bytes, sizeof t.plan.taken_bytes), "%s: taken is not planned", m.options);
     t.fsdp.traffic = Traffic{};
     train_step(&t, 0);
@@ -136,6 +167,90 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     for (int u = 0; u < f->units; u++) units += f->unit[u].stage ? m.blocks : m.root;
     EXPECT(t.fsdp.traffic.reductions == times * units, "%s: %lld reductions, must be %lld", m.options,
            (long long)t.fsdp.traffic.reductions, (long long)(times * units));
+    trainer_close(&t);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// in_whole: the shards of whole gradients are the own parts of these. exact: the bits of one rank.
+struct SumsMode { const char *options; int world, microbatches; bool in_whole, exact; };
+TEST_MPI(sums_in_whole_gradients_change_no_bit, 4,
+         "gradient shards lie in whole gradients where these are reduced once a step, but not along replicas: the bits "
+         "of one rank, which has them apart; and no byte is left out or taken twice") {
+  static const SumsMode modes[] = {
+      {"", 2, 1, true, true},
+      {"", 4, 1, true, true},
+      {"", 2, 2, false, true},
+      {"--shm off", 3, 1, true, true},
+      {"--reduce_dtype bf16", 2, 1, true, true},
+      {"--reduce_dtype bf16 --shm off", 4, 1, true, true},
+      {"--reduce_dtype bf16", 2, 2, false, true},
+      {"--shard dim0 --tie_head off --shm copy", 3, 1, true, true},
+      {"--wrap model --param_dtype bf16 --reduce_dtype bf16", 3, 1, true, true},
+      {"--freeze wte,ln_f,h.1.* --clip 0.1", 2, 1, true, true},
+      {"--optimizer sgd --param_dtype fp16 --loss_scale 1024", 3, 1, true, true},
+      {"--mesh 2x2", 4, 1, false, true},
+      {"--strategy ddp", 3, 1, false, true},
+      {"--strategy zero1", 3, 1, true, true},
+      {"--accumulate local", 2, 2, true, false},
+      {"--accumulate local --mesh 2x2", 4, 2, false, false}};
+  static Corpus corpus;
+  static MemoryPlan plan;
+  test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
+  for (const SumsMode &m : modes) {
+    WorldResult one = {}, r;
+    char alone[256], extra[256], text[128];
+    snprintf(text, sizeof text, "%s", m.options);
+    char *of_ranks = strstr(text, "--mesh") ? strstr(text, "--mesh") : strstr(text, "--strategy");
+    if (of_ranks) *of_ranks = 0;                 // the last option of its line
+    snprintf(alone, sizeof alone, "%s --global_batch %d", text, m.world * m.microbatches);
+    snprintf(extra, sizeof extra, "%s --global_batch %d", m.options, m.world * m.microbatches);
+    world_run(&one, &corpus, 1, 1, 3, alone, true);
+    MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+    const bool here = world_run(&r, &corpus, m.world, 1, 3, extra, true);
+    if (here && m.exact)
+      EXPECT(!memcmp(&one, &r, sizeof r), "N=%d %s: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g), weights %s",
+             m.world, extra, r.loss[1], r.loss[2], one.loss[1], one.loss[2], r.norm[0], one.norm[0],
+             r.weights == one.weights ? "equal" : "differ");
+    const WorldBuffers b = world_buffers(&plan, &corpus, m.world, extra);
+    if (!here) continue;
+    const size_t *taken = plan.taken_bytes;
+    EXPECT((taken[MEM_ROOT_GRADS] == 0) == m.in_whole && taken[MEM_PEERS_GRADS] == (m.in_whole ? b.whole - b.own : 0),
+           "N=%d %s: %zu bytes of whole gradients, %zu of peers' parts; whole are %zu, the own part %zu", m.world,
+           extra, taken[MEM_ROOT_GRADS], taken[MEM_PEERS_GRADS], b.whole, b.own);
+    EXPECT(taken[MEM_GRADS] == b.apart + (m.in_whole ? b.own : b.in_whole),
+           "N=%d %s: %zu bytes of gradient shards, of which %zu belong apart, %zu to whole gradients", m.world, extra,
+           taken[MEM_GRADS], b.apart, b.own);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// A rank that looks after its messages late reads its peers' gradient slots late.
+static void late(void *) { usleep(1500); }
+TEST_MPI(logits_wait_for_late_readers, 3,
+         "logits lie where gradient slots do: they wait until the rank that comes last has read these, whichever it "
+         "is, over windows and messages, where backward ends with a block, too") {
+  static const char *const modes[] = {"--freeze wte,wpe,ln_f", "--freeze wte,wpe,ln_f --reduce_dtype bf16 --shm copy",
+                                      "--freeze wte,wpe,ln_f,h.0.*,h.1.attn.* --shm off", "--param_dtype bf16"};
+  static Corpus corpus;
+  static Trainer t;
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
+  for (const char *mode : modes) for (int last = 0; last < 3; last++) {
+    WorldResult one, r;
+    Options o;
+    double loss[2];
+    world_run(&one, &corpus, 1, 1, 2, mode, true);
+    MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+    test_options(&o, 3, "%s %s", world_shapes, mode);
+    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
+    EXPECT(fsdp_slot_in_logits(&t.fsdp, 0) && fsdp_slot_in_logits(&t.fsdp, 1), "%s: logits and slots lie apart", mode);
+    if (rank == last) t.fsdp.background = late;
+    for (double &l : loss) l = train_step(&t, false).loss;
+    r.weights = weights_hash(&t.fsdp);
+    EXPECT(loss[1] == one.loss[1] && r.weights == one.weights, "%s, rank %d late: loss %.17g (%.17g), weights %s", mode,
+           last, loss[1], one.loss[1], r.weights == one.weights ? "equal" : "differ");
     trainer_close(&t);
   }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
@@ -226,7 +341,11 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const size_t shards = (root + L * block) / N;
     const size_t R = B * T, chunk = (size_t)min64(1 << 18, (int64_t)(root > block ? root : block) / (int64_t)N);
     const bool staged = b_r == 2;
-    const size_t stream = R * C * b_p;
+    const size_t stream = R * C * b_p, slots = 2 * block * b_r;
+    // Logits; what a block computes again, and the stream's gradients, in the same memory. Slots lie behind the latter
+    // if these take less.
+    const size_t logits = (b_p == 4 ? 0 : Vp * 2) + R * Vp * 4, turns = (6 + 1 + (half ? 1 : 0)) * stream;
+    const bool lends = logits > turns;
     const struct { MemoryName line; size_t bytes;
     } want[] = {{MEM_PARAMS, shards * b_p},
                 {MEM_MASTER, half ? shards * 4 : 0},
@@ -235,12 +354,13 @@ TEST_MPI(memory_is_what_was_planned, 2,
                 {MEM_GRADS, shards * 4},
                 {MEM_GATHER_SLOTS, gathers * 2 * block * b_p},
                 {MEM_ROOT_PARAMS, gathers * root * b_p},
-                {MEM_GRAD_SLOTS, 2 * block * b_r},
+                {MEM_GRAD_SLOTS, lends ? 0 : slots},
+                {MEM_HEAD_SLOTS, lends ? (size_t)max64((int64_t)logits, (int64_t)(turns + slots)) : 0},
                 {MEM_ROOT_GRADS, root * 4},
                 {MEM_STAGING_OUT, staged ? 2 * N * chunk * b_r : 0},
                 {MEM_STAGING_IN, messages ? 2 * chunk * b_r : 0},
-                {MEM_ACTIVATIONS, L * (16 * stream + 4 * R * 4 + H * R * 4) + 2 * stream + (2 + 1 + 1 + 2) * R * 4},
-                {MEM_HEAD, (b_p == 4 ? 0 : Vp * 2) + R * Vp * 4}};     // the gradients of the stream lie there too
+                {MEM_ACTIVATIONS, L * (10 * stream + 4 * R * 4 + H * R * 4) + 2 * stream + (2 + 1 + 1 + 2) * R * 4},
+                {MEM_HEAD, lends ? 0 : turns}};
     for (const auto &w : want) {
       EXPECT(t.plan.planned_bytes[w.line] == w.bytes, "%s: planned %s %zu, the formula gives %zu", extra,
              memory_words[w.line], t.plan.planned_bytes[w.line], w.bytes);

@@ -655,12 +655,16 @@ static const StatedMode stated_modes[] = {
     {"--freeze wte,wpe,h.0.*,h.1.* --gather_slots 1 --tie_head off --shm copy",          1, 6, 1, 0, 2, false, false},
     {"--freeze wte,wpe,h.0.*,h.1.* --accumulate local --mesh 2x3",                       2, 3, 2, 0, 2, true,  false},
     {"--freeze *.weight --shard dim0 --reduce_dtype bf16 --shm copy",                    1, 6, 2, 0, 0, false, true},
-    {"--freeze wte,wpe,lm_head,ln_f,h.0.*,h.1.*,h.2.* --tie_head off",                   1, 6, 2, 0, 3, false, false}};
+    {"--freeze wte,wpe,lm_head,ln_f,h.0.*,h.1.*,h.2.* --tie_head off",                   1, 6, 2, 0, 3, false, false},
+    {"--global_batch 12",                                                                1, 6, 2, 0, 0, false, false},
+    {"--global_batch 12 --shard dim0 --shm off",                                         1, 6, 2, 0, 0, false, true},
+    {"--global_batch 12 --mesh 2x3 --reduce_dtype bf16",                                 2, 3, 2, 0, 0, false, false},
+    {"--global_batch 12 --reduce_dtype bf16 --param_dtype bf16 --tie_head off",          1, 6, 2, 0, 0, false, false}};
 
 static const char stated_shapes[] = "--n_layer 4 --n_head 2 --n_embd 20 --seq_len 7 --n_positions 9 --vocab_size 101 "
                                     "--batch_size 2 --test_batch_size 1 --global_batch 24 --epochs 9";
 enum { STATED_L = 4, STATED_H = 2, STATED_C = 20, STATED_P = 9, STATED_VP = 128, STATED_ROWS = 14 };
-enum { STATED_A = 2, STATED_N = 6 };
+enum { STATED_N = 6 };
 
 // A stage's share of memory and wire. Of a rank's shard: bytes in memory, bytes gathered from it, elements that train
 // as sent and as they lie, elements of fp32 masters and of low halves; of the whole: bytes gathered, elements of
@@ -711,11 +715,11 @@ static inline StatedStage stated_stage(const Fsdp *f, const Options *o, const St
 static inline bool stated_in_place(const Options *o) { return !strcmp(o->shm, "on"); }
 
 // How often each block is asked for while its slot holds another: forward from 0, backward from the top.
-static inline void stated_gathers(const StatedMode *k, int64_t *gathers) {
+static inline void stated_gathers(const StatedMode *k, int A, int64_t *gathers) {
   int slot[STATED_L];
   for (int &s : slot) s = -1;
   memset(gathers, 0, sizeof(int64_t) * STATED_L);
-  for (int a = 0; a < STATED_A; a++)
+  for (int a = 0; a < A; a++)
     for (int i = 0; i < 2 * STATED_L - k->lowest; i++) {
       const int l = i < STATED_L ? i : 2 * STATED_L - 1 - i;
       gathers[l] += slot[l % k->K] != l;
@@ -727,10 +731,11 @@ static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *sta
   const int64_t b_r = (int64_t)dtype_bytes(dtype_named(o->reduce_dtype)), S = k->S;
   int64_t gathers[STATED_L], scales = 0;
   Traffic t = {};
-  stated_gathers(k, gathers);
+  const int A = (int)o->grad_accum;
+  stated_gathers(k, A, gathers);
   for (int s = 0; s <= STATED_L; s++) {
     scales += stage[s].scales;
-    const int64_t n = s ? gathers[s - 1] : 1, reductions = !stage[s].trained ? 0 : k->local ? 1 : STATED_A;
+    const int64_t n = s ? gathers[s - 1] : 1, reductions = !stage[s].trained ? 0 : k->local ? 1 : A;
     for (int64_t i = 0; i < n && S > 1 && !stated_in_place(o); i++) {
       const bool neighbours = s && k->G && i > 0;
       t.gathers++;
@@ -744,7 +749,7 @@ static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *sta
     if (k->R > 1 && r < k->R - 1) t.replicate_bytes += stage[s].trained * 4;           // the sum
   }
   t.small = scales ? 3 : 2;                      // norm and losses, barrier; the matrices' largest magnitudes
-  t.small_bytes = (STATED_N - 1) * (4 * scales + (int64_t)step_exchange_bytes(STATED_A));
+  t.small_bytes = (STATED_N - 1) * (4 * scales + (int64_t)step_exchange_bytes(A));
   return t;
 }
 
@@ -761,11 +766,13 @@ static inline int64_t stated_beside(int64_t R, int64_t b) {
   return 6 * stated_up(R * 4, 256) + 2 * stated_up(R * STATED_C * b, 256);
 }
 // Activations and the head's logits. What blocks compute again lies once, for the highest level, in the head's memory,
-// as do the stream's gradients. Evaluation keeps one block, of the longest sample's rows.
-static inline void stated_activations(const Options *o, int64_t *bytes) {
+// as do the stream's gradients, and behind them `slots` bytes of gradient slots where logits take more. Evaluation
+// has one block, of the longest sample's rows, and all but what enters it in the head's memory where it fits.
+static inline void stated_activations(const Options *o, int64_t slots, int64_t *bytes) {
   const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
   const struct { const char *recompute; int level[STATED_L], most; } table[] = {
       {"none", {0, 0, 0, 0}, 0},
+      {"auto", {2, 2, 2, 2}, 2},
       {"gelu", {1, 1, 1, 1}, 1},
       {"norm", {2, 2, 2, 2}, 2},
       {"mlp", {3, 3, 3, 3}, 3},
@@ -779,9 +786,14 @@ static inline void stated_activations(const Options *o, int64_t *bytes) {
       again = stated_kept(R, b, 0) - stated_kept(R, b, k.most);
     }
   EXPECT(kept, "--recompute %s is not in the table", o->recompute);
-  bytes[MEM_ACTIVATIONS] = max64(kept + stated_beside(R, b), stated_kept(P, b, 0) + stated_beside(P, b));
-  bytes[MEM_HEAD] = max64((b == 4 ? 0 : STATED_VP * b) + R * STATED_VP * 4,
-                          again + (1 + (o->dropout > 0)) * stated_up(R * STATED_C * b, 256));
+  const int64_t logits = (b == 4 ? 0 : STATED_VP * b) + R * STATED_VP * 4;
+  const int64_t turns = again + (1 + (o->dropout > 0)) * stated_up(R * STATED_C * b, 256);
+  const int64_t eval = stated_kept(P, b, 0), enters = stated_kept(P, b, 4);
+  const bool fits = eval - enters <= max64(logits, turns), lends = slots && logits > turns;
+  bytes[MEM_ACTIVATIONS] = max64(kept + stated_beside(R, b), (fits ? enters : eval) + stated_beside(P, b));
+  bytes[MEM_HEAD] = lends ? 0 : max64(logits, turns);
+  bytes[MEM_HEAD_SLOTS] = lends ? max64(logits, turns + slots) : 0;
+  bytes[MEM_GRAD_SLOTS] = lends ? 0 : slots;
 }
 static inline void stated_memory(const StatedMode *k, const StatedStage *stage, const Options *o, int scales,
                                  int64_t *bytes) {
@@ -789,6 +801,7 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
   const int64_t b_c = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), moments = strcmp(o->optimizer, "sgd") ? 2 : 1;
   int64_t slot = 0, grads = 0, expanded = 0, chunk = 0;
   const bool gathers = S > 1 && !stated_in_place(o);
+  const bool once = k->local || o->grad_accum == 1, in_whole = once && k->R == 1;        // S is 8 at most
   bool staged = false;
   memset(bytes, 0, sizeof(int64_t) * MEM_COUNT);
   for (int s = 0; s <= STATED_L; s++) {
@@ -799,8 +812,10 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
     bytes[MEM_MASTER] += x->masters * 4;
     bytes[MEM_MASTER_LOW] += x->lows * 2;
     bytes[MEM_OPTIMIZER] += x->trained * 4 * moments;
-    bytes[MEM_GRADS] += x->trained * 4;
-    bytes[MEM_ROOT_GRADS] += whole ? x->grads * 4 : 0;
+    // A whole gradient that is reduced once a step has the shard in it.
+    bytes[MEM_GRADS] += (whole && in_whole ? x->sent_trained : x->trained) * 4;
+    bytes[in_whole ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] += !whole ? 0 : in_whole ? (x->grads - x->sent_trained) * 4
+                                                                                 : x->grads * 4;
     if (s) slot = max64(slot, x->whole_bytes), grads = max64(grads, x->grads), expanded = max64(expanded, x->expanded);
     chunk = max64(chunk, x->trained);
     staged = staged || (whole && x->trained && b_r != 4);
@@ -808,12 +823,11 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
   bytes[MEM_GATHER_SLOTS] = gathers ? k->K * slot : 0;
   bytes[MEM_ROOT_PARAMS] = gathers ? stage[0].whole_bytes : 0;
   bytes[MEM_EXPANDED] = (expanded + stage[0].expanded) * b_c;
-  bytes[MEM_GRAD_SLOTS] = k->local ? 0 : 2 * stated_up(grads * b_r, 256);
   bytes[MEM_STAGING_OUT] = staged ? 2 * S * chunk * b_r : 0;
   bytes[MEM_STAGING_IN] = !strcmp(o->shm, "off") ? 2 * (S - 1) * chunk * b_r : 0;
   bytes[MEM_SCALES] = scales * 4 * (2 + STATED_N);
   bytes[MEM_CONTROL] = 8192;
-  stated_activations(o, bytes);
+  stated_activations(o, k->local ? 0 : 2 * stated_up(grads * b_r, 256), bytes);
 }
 
 // One mode on all ranks: memory after opening, then two steps.

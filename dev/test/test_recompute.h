@@ -21,6 +21,26 @@ TEST(recompute_levels_of_blocks,
   }
 }
 
+TEST(recompute_auto_depends_on_the_device,
+     "auto, which is the default, becomes norm on a CPU and none on a GPU; what was asked for stays") {
+  Ops gpu = *cpu_tables[0].ops;
+  Collectives nccl = {};
+  gpu.nccl = &nccl;
+  static const struct { const char *text, *cpu, *gpu; } table[] = {
+      {"", "norm", "none"}, {"--recompute auto", "norm", "none"}, {"--recompute mlp", "mlp", "mlp"}};
+  for (const auto &k : table) for (int on_gpu = 0; on_gpu < 2; on_gpu++) {
+    Options o;
+    test_options(&o, 1, "--n_layer 3 %s", k.text);
+    recompute_choose(&o, on_gpu ? &gpu : cpu_tables[0].ops);
+    const char *want = on_gpu ? k.gpu : k.cpu;
+    const Model m = model_of(&o);
+    EXPECT(!strcmp(o.recompute, want) && !strcmp(recompute_names[m.recompute[2]], want), "'%s' becomes %s, not %s",
+           k.text, o.recompute, want);
+    EXPECT(o.recompute_auto == (strcmp(want, "mlp") != 0), "'%s' is%s said to have been chosen", k.text,
+           o.recompute_auto ? "" : " not");
+  }
+}
+
 TEST_MPI(recompute_changes_no_bit, 2,
          "each level and mixes of them, with dropout, two microbatches a rank, on one rank and two, in fp32, bf16 and "
          "E4M3, blocks frozen: losses, norms, weights and evaluation are those of keeping everything; memory is as "
@@ -55,7 +75,8 @@ TEST_MPI(recompute_changes_no_bit, 2,
     Options o;
     test_options(&o, 2, "%s --n_layer 12 --recompute %s", world_shapes, level);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    const size_t now = t.plan.taken_bytes[MEM_ACTIVATIONS] + t.plan.taken_bytes[MEM_HEAD];
+    const size_t now = t.plan.taken_bytes[MEM_ACTIVATIONS] + t.plan.taken_bytes[MEM_HEAD] +
+                       t.plan.taken_bytes[MEM_HEAD_SLOTS];
     EXPECT(now < before, "--recompute %s takes %zu bytes, the level before %zu", level, now, before);
     before = now;
     trainer_close(&t);

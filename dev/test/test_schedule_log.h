@@ -430,6 +430,12 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
     want = traffic_add(want, fsdp_formula(f, (int)o.grad_accum), 1);
   }
   f->log = NULL;
+  // Every microbatch begins the gradient of each stage in a buffer of its own, and logits in those that they overwrite.
+  int64_t buffers = fsdp_slot_in_logits(f, 0) + fsdp_slot_in_logits(f, 1);
+  for (int s = 0; s < f->stages; s++) buffers += f->stage[s].trains && !fsdp_grads_in_place(f, s);
+  const int64_t begun = v.steps * o.grad_accum * buffers;
+  EXPECT((int64_t)log.begun == begun, "N=%d %s: gradient buffers were begun %lld times, must be %lld", world, extra,
+         (long long)log.begun, (long long)begun);
   for (int i = 0; i < log.count; i++) {
     const LogEntry *e = &log.entry[i];
     if (e->op != LOG_COLLECTIVE) continue;
@@ -746,6 +752,12 @@ TEST_MPI(schedule_log_is_proven_cpu, 6,
       {2, "mpi", "", 0},
       {2, "mpi", "--shm copy", 0},
       {2, "mpi", "--shm off", 384},
+      {2, "mpi", "--global_batch 2", 0},
+      {3, "mpi", "--global_batch 3 --shm off", 384},
+      {2, "mpi", "--global_batch 2 --reduce_dtype bf16 --shard dim0", 384},
+      {2, "mpi", "--recompute none", 0},         // so little that logits have room for slots
+      {2, "mpi", "--recompute none --freeze wte,wpe,ln_f --dropout 0", 0},     // backward ends with a block
+      {3, "mpi", "--recompute none --freeze wte,wpe,ln_f --reduce_dtype bf16 --shm off", 384},
       {3, "mpi", "--gather_slots 1 --reduce_dtype bf16", 384},
       {3, "mpi", "--gather_slots 1 --reduce_dtype bf16 --shm copy", 384},
       {3, "mpi", "--gather_slots 3 --reduce_dtype bf16 --param_dtype bf16 --buffer_dtype fp32 --shm off", 384},
@@ -778,6 +790,9 @@ TEST_MPI(schedule_log_is_proven_nccl, 4,
       {1, "self", "--offload optimizer --param_dtype bf16", 0},
       {1, "self", "--offload params", 0},
       {2, "nccl", "--graph off", 0},
+      {3, "nccl", "--global_batch 3", 384},
+      {2, "nccl", "--freeze wte,wpe,ln_f --graph off", 0},
+      {2, "nccl", "--global_batch 2 --reduce_dtype bf16", 384},
       {2, "nccl", "--graph on --reduce_dtype bf16 --gather_slots 1", 384},
       {3, "nccl", "--gather_slots 4 --fp8 gather --param_dtype bf16", 0},
       {2, "nccl", "--strategy zero1 --reduce_dtype bf16", 384},
@@ -799,6 +814,7 @@ TEST_MPI(schedule_log_is_proven_mpi, 4,
       {3, "mpi", "--reduce_dtype bf16 --param_dtype bf16 --buffer_dtype fp32", 384},
       {3, "mpi", "--reduce_dtype bf16 --shm off --fp8 gather", 384},
       {2, "mpi", "--strategy zero1 --reduce_dtype bf16 --shm off", 384},
+      {2, "mpi", "--global_batch 2", 0},
       {2, "mpi", "--offload optimizer", 0},
       {2, "mpi", "--offload params --shm off", 0},
       {4, "mpi", "--mesh 2x2", 384},
