@@ -354,6 +354,15 @@ struct Control {
 // The control block takes one page, and OpenMPI may start a window anywhere in a page: one more to align it.
 enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
 
+// Of a plan: the working memory, which the host's other ranks see in a window.
+static inline size_t fsdp_shared_bytes(const Fsdp *f, const MemoryPlan *m) {
+  static const MemoryName lines[] = {MEM_PARAMS,     MEM_KEPT,        MEM_GRAD_SLOTS,
+                                     MEM_HEAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
+  size_t bytes = f->cfg.offload == OFFLOAD_PARAMS ? f->params_bytes : 0;
+  for (MemoryName line : lines) bytes += m->planned_bytes[line];
+  if (fsdp_grads_in_work(f)) bytes += (size_t)f->state_numel * 4;
+  return bytes + (size_t)fsdp_whole_grads_numel(f) * 4;
+}
 // The formulas of memory, per rank.
 static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
   const size_t b_r = fsdp_wire_bytes(f), b_c = dtype_bytes(f->cfg.compute_dtype);
@@ -385,11 +394,7 @@ static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
   m->planned_bytes[MEM_STAGING_IN] = fsdp_staging_in_numel(f) * b_r;
   m->planned_bytes[MEM_SCALES] = (size_t)f->scales * 4 * (size_t)(2 + f->mesh.world);
   m->planned_bytes[MEM_CONTROL] = mpi ? CONTROL_BYTES : 0;
-  static const MemoryName shared_lines[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
-  size_t shared = (params_on_host ? f->params_bytes : 0) + whole;
-  for (MemoryName line : shared_lines) shared += m->planned_bytes[line];
-  if (fsdp_grads_in_work(f)) shared += state;
-  m->planned_bytes[MEM_MIRROR] = f->mirrored ? shared : 0;
+  m->planned_bytes[MEM_MIRROR] = f->mirrored ? fsdp_shared_bytes(f, m) : 0;
   m->planned_bytes[MEM_LANDING] =
       (lands ? slots + trains * 2 * (size_t)f->mesh.remote * chunk * b_r : 0) +
       (f->mirrored ? (size_t)(f->mesh.world + 1) * fsdp_small_most_bytes(f) : 0);
@@ -492,6 +497,28 @@ static inline void fsdp_layout_dtypes(Fsdp *f) {
   }
 }
 
+// Where shared-memory windows would lie, and how many bytes are free there; 0 and errno where that cannot be asked.
+static inline size_t windows_room(const char **dir) {
+  *dir = getenv("OMPI_MCA_osc_sm_backing_directory");
+  if (!*dir) *dir = "/dev/shm";
+  struct statvfs s;
+  return statvfs(*dir, &s) ? 0 : (size_t)s.f_bavail * s.f_frsize;
+}
+static inline size_t windows_need(size_t bytes) { return bytes + bytes / 20; } // OpenMPI asks for a twentieth more
+// Logits that lend their memory to gradient slots lie in a window. Where a host has no room for that (a container's
+// /dev/shm may be 64 MiB), they stay apart, on all ranks alike. Collective.
+static inline void fsdp_lend_logits_where_they_fit(Fsdp *f) {
+  if (!fsdp_slots_in_logits(f) || f->cfg.comm != COMM_MPI) return;
+  MemoryPlan plan = {};
+  fsdp_plan(f, &plan);
+  unsigned long long mine = fsdp_shared_bytes(f, &plan), host = 0;
+  MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, f->mesh.node);
+  const char *dir;
+  int here = !f->mesh.windows || f->mesh.node_world == 1 || windows_need((size_t)host) <= windows_room(&dir), all = 0;
+  MPI_Allreduce(&here, &all, 1, MPI_INT, MPI_MIN, f->mesh.comm);
+  if (!all) f->cfg.logits_bytes = 0;
+}
+
 // Lays out units and decides chunks; allocates nothing big. `param` is owned by f from here on. Collective.
 static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg, Param *param, int params) {
   memset(f, 0, sizeof *f);
@@ -526,6 +553,7 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg,
   f->stage_round0 = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
   f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->stages), sizeof(uint64_t));
   f->grads_free = (StepEvent *)calloc((size_t)(2 + f->stages), sizeof(StepEvent));
+  fsdp_lend_logits_where_they_fit(f);
 }
 
 // ================================================================================================ 4 transport

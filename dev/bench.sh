@@ -316,7 +316,7 @@ modes() {
   local modes=("" "--reshard_after_forward off" "--strategy shard_grad_op" "--strategy zero1" "--strategy no_shard"
     "--strategy no_shard --accumulate local" "--shard dim0" "--wrap model" "--wrap min_params:1000000"
     "--shm copy" "--shm copy --gather_slots 1" "--shm copy --gather_slots 3" "--shm off" "--accumulate local"
-    "--fp8 gather" "--recompute norm" "--recompute mlp" "--recompute block"
+    "--fp8 gather" "--recompute none" "--recompute mlp" "--recompute block"
     "--freeze wte,wpe,h.0.*,h.1.*,h.2.*")
   echo
   echo "\`small\`, bf16, 2 ranks, 2 microbatches of 8 sequences a rank: medians of $ROUNDS rounds of $STEPS steps"

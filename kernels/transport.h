@@ -318,13 +318,12 @@ static inline bool comm_mpi_is_neighbour(const Fsdp *f, int i) {
 
 // Where peers' /dev/shm windows would lie, and whether they fit; called by one rank a host before allocating.
 static inline void fsdp_check_window_space(const Fsdp *f, size_t bytes_of_host) {
-  const char *dir = getenv("OMPI_MCA_osc_sm_backing_directory");
-  if (!dir) dir = "/dev/shm";
-  struct statvfs s;
-  if (statvfs(dir, &s))
+  const char *dir;
+  errno = 0;
+  const size_t available = windows_room(&dir), wanted = windows_need(bytes_of_host);
+  if (!available && errno)
     die_missing("%s, where shared-memory windows would lie: %s; make it, or run with --shm off", dir, strerror(errno));
-  const size_t available = (size_t)s.f_bavail * s.f_frsize, wanted = bytes_of_host + bytes_of_host / 20;
-  if (wanted > available)                        // a twentieth more: OpenMPI asks for so much
+  if (wanted > available)
     die_missing("shared-memory windows of this host's %d ranks need %.1f MiB in %s, %.1f MiB are free: give it more "
                 "(docker run --shm-size=%zum), or run with --shm off",
                 f->mesh.node_world, (double)wanted / 1048576.0, dir, (double)available / 1048576.0,

@@ -771,6 +771,27 @@ TEST(cli_refuses_windows_beyond_dev_shm,
   cli_free(&r);
 }
 
+TEST(cli_logits_lend_where_windows_hold,
+     "a /dev/shm with no room for logits but for all else: gradient slots lie apart, losses are the same") {
+  cli_need_mount_namespace();
+  const char *options = "--model tiny --data random --vocab_size 3000 --max_steps 3 --sample_tokens 0 --eval_every -1 "
+                        "--save_every -1 --log_every 1";
+  CliRun lent, apart;
+  CLI_RUN(&lent, "%s %s --out %s", cli_ranks(2), options, cli_path("out"));
+  CLI_RUN(&apart, "unshare -m sh -c 'mount -t tmpfs -o size=16m tmpfs /dev/shm && exec %s %s --out %s'", cli_ranks(2),
+          options, cli_path("out2"));
+  cli_expect_done(&lent, "/dev/shm as it is");
+  cli_expect_done(&apart, "/dev/shm of 16 MiB");
+  EXPECT(strstr(lent.text, "logits, or gradient slots, shared") && !strstr(lent.text, "gradient slots, blocks, shared"),
+         "logits lend nothing:\n%.3000s", lent.text);
+  EXPECT(strstr(apart.text, "gradient slots, blocks, shared") && !strstr(apart.text, "gradient slots, shared"),
+         "slots do not lie apart:\n%.3000s", apart.text);
+  const char *a = strstr(lent.text, "step 3/3  loss "), *b = strstr(apart.text, "step 3/3  loss ");
+  EXPECT(a && b && !strncmp(a, b, 22), "losses differ: %.22s, %.22s", a ? a : "none", b ? b : "none");
+  cli_free(&lent);
+  cli_free(&apart);
+}
+
 TEST(cli_names_the_rank_that_differs,
      "ranks started with different options: the rank and the option are named, once, exit code 2") {
   static const struct { const char *first, *second, *line; } table[] = {
