@@ -335,6 +335,27 @@ static inline int64_t fsdp_whole_grads_numel(const Fsdp *f) {
 static inline bool fsdp_grads_in_work(const Fsdp *f) {
   return fsdp_chains(f) && f->cfg.comm == COMM_MPI && fsdp_trains(f);
 }
+// Gradient shards of blocks are written in backward, the last block's first. Where a step writes them once, and their
+// owner alone, they lend their memory until then to what blocks keep for their backward: each block the shards of those
+// below it, which are written after its own backward.
+static inline bool fsdp_lends_sums(const Fsdp *f) {
+  return fsdp_trains(f) && f->cfg.microbatches == 1 && !fsdp_offloads(f) && !fsdp_chains(f);
+}
+// Elements of f->grads before those of stage s.
+static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
+  int64_t n = 0;
+  for (int u = 0; u < f->units && f->unit[u].stage < s; u++)
+    n += fsdp_sums_in_whole(f, f->unit[u].stage) ? 0 : f->unit[u].state_numel;
+  return n;
+}
+// Where that memory is, and how much of it holds what is needed until the backward of block l has ended (blocks: until
+// that of the head has). NULL and 0 where nothing is lent.
+static inline char *fsdp_lent(const Fsdp *f) {
+  return fsdp_lends_sums(f) && f->grads ? (char *)(f->grads + fsdp_sums_before(f, 1)) : NULL;
+}
+static inline size_t fsdp_lent_bytes(const Fsdp *f, int l) {
+  return fsdp_lends_sums(f) ? (size_t)(fsdp_sums_before(f, 1 + l) - fsdp_sums_before(f, 1)) * sizeof(float) : 0;
+}
 // What a small all-gather takes from each rank, at most.
 static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
   const size_t scales = (size_t)f->scales * sizeof(float);
@@ -687,6 +708,7 @@ static inline void fsdp_step_begin(Fsdp *f, bool training) {
   for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
   for (int i = 0; i < 2 + f->stages; i++) f->grads_free[i].recorded = false;
   f->comm->step_begin(f);
+  if (training) fsdp_log_lent(f, LOG_WRITE, f->stages);
 }
 
 // Waits for all that was asked of the model's stream, and meanwhile looks whether NCCL lost a peer: a stream that needs
@@ -846,12 +868,13 @@ static inline void fsdp_logits(Fsdp *f) {
     fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
   }
 }
-// Zeroes what lies between the parameters of stage s's gradient in a slot.
+// Zeroes what lies between the parameters of stage s's gradient in a slot, or in the shard it is summed in.
 static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
   const int64_t b = (int64_t)fsdp_wire_bytes(f);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const Piece *c = &f->unit[u].piece[i];
-    char *piece = f->work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
+    char *piece = fsdp_grads_in_place(f, s) ? (char *)(f->grads + f->unit[u].sum_base + c->state_at)
+                                            : f->work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
     int64_t at = 0;                              // parameters lie in a piece in their order
     for (int p = 0; p < f->params && c->trains; p++) {
       const Param *q = &f->param[p];
@@ -863,11 +886,25 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
     if (c->trains && end > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((end - at) * b));
   }
 }
+// Zeroes what aligns pieces in the shards of stage s: reductions write all else.
+static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const Piece *c = &f->unit[u].piece[i];
+    float *const end = f->grads + f->unit[u].sum_base + c->state_at + c->numel;
+    const int64_t gap = round_up(c->numel, PARAM_ALIGN_NUMEL) - c->numel;
+    if (c->trains && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
+  }
+}
 // Makes stage s's gradient buffer ready to be written: waits until the reduction that used the memory before has been
-// read by everybody. Gaps, which reductions read too, may hold logits or another block's gradient.
+// read by everybody. Gaps, which reductions or the norm read too, may hold logits, activations or another block's
+// gradient.
 static inline void fsdp_grads(Fsdp *f, int s) {
   const int slot = f->grad_slot = fsdp_grad_slot(f, s);
-  if (!f->stage[s].trains || fsdp_grads_in_place(f, s)) return;
+  const bool in_place = fsdp_grads_in_place(f, s), lent = s && fsdp_lends_sums(f) && !fsdp_sums_in_whole(f, s);
+  if (!f->stage[s].trains) return;
+  if (lent && in_place) fsdp_zero_gaps(f, s, slot);
+  if (lent && !in_place) fsdp_zero_shard_gaps(f, s);
+  if (in_place) return;
   fsdp_grads_wait(f, slot);
   if (fsdp_stage_whole(f, s) || (f->blocks_alike && !fsdp_slot_in_logits(f, slot))) return;
   fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
@@ -905,6 +942,7 @@ static inline void fsdp_reduced_in_place(Fsdp *f, int s, int a) {
 // Starts reducing stage s's gradient into the fp32 shards, if this is due. a: this rank's microbatch of `microbatches`
 // in the step. Collective.
 static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
+  fsdp_log_lent(f, LOG_READ, s);
   if (!f->stage[s].trains || (f->cfg.local && a < microbatches - 1)) return;
   if (fsdp_grads_in_place(f, s)) { fsdp_reduced_in_place(f, s, a); return; }
   fsdp_reduce_finish(f);

@@ -354,6 +354,7 @@ struct BlockActs {
 //                         dfc on gelu, dln_2 on ln_2, datt on residual_2, dqkv on fc, dln_1 on ln_1 (block_backward)
 //   a branch              lies where its sum with the stream will (residual_layernorm_forward takes it there)
 //   dln_f                 on ln_f, chunk by chunk
+//   what a block keeps    in gradient shards of the blocks below it, while nothing is there yet (fsdp_lent)
 //   the head's arena      holds logits between forward and backward, and in both what blocks use in turn: what is
 //                         computed again, and the gradients of the stream; behind these, gradient slots (fsdp.h).
 //                         In evaluation the block that is at work
@@ -368,12 +369,15 @@ struct Acts {
   Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp): in MEM_HEAD
 };
 
-struct Arena { char *base; size_t at; };
+// What ends beyond `end` lies in `more` instead, if that is given.
+struct Arena { char *base; size_t at, end; Arena *more; };
+static Arena arena_of(char *base) { return Arena{base, 0, 0, NULL}; }
 // The next tensor of an arena; with base == NULL only the size is counted. 256-byte steps.
 static Tensor arena_tensor(Arena *a, Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t d2 = -1) {
-  Tensor t = tensor_of(a->base ? a->base + a->at : NULL, dtype, d0, d1, d2);
-  a->at += (size_t)round_up(numel(t) * (int64_t)dtype_bytes(dtype), 256);
-  return t;
+  const size_t bytes = (size_t)round_up(numel(tensor_of(NULL, dtype, d0, d1, d2)) * (int64_t)dtype_bytes(dtype), 256);
+  if (a->more && a->at + bytes > a->end) return arena_tensor(a->more, dtype, d0, d1, d2);
+  a->at += bytes;
+  return tensor_of(a->base ? a->base + a->at - bytes : NULL, dtype, d0, d1, d2);
 }
 
 static char *arena_bytes(Arena *a, int64_t bytes) {
@@ -401,11 +405,13 @@ static void block_carve(BlockActs *b, Arena *a, const Model *m, Dtype dt, int B,
   for (Tensor *t : statistics) *t = arena_tensor(a, F32, B, T);
   b->lse = arena_tensor(a, F32, B, m->H, T);
 }
-// Lays B x T activations into arena a, and into `turns` what the blocks use in turn. Without `training` there are no
-// gradients, one memory serves all blocks, and it lies in a, too, if `turns` has not as many bytes.
-static void acts_carve(Acts *x, Arena *a, Arena *turns, size_t turns_bytes, const Model *m, Dtype dt, int B, int T,
-                       bool training) {
+// Lays B x T activations into what f lends and into arena a, and into `turns` what the blocks use in turn. Without
+// `training` there are no gradients, one memory serves all blocks, and it lies in a, too, if `turns` has not as many
+// bytes; f lends nothing then.
+static void acts_carve(Acts *x, Arena *a, Arena *turns, size_t turns_bytes, const Fsdp *f, const Model *m, Dtype dt,
+                       int B, int T, bool training) {
   const int64_t C = m->C;
+  Arena lent = {training ? fsdp_lent(f) : NULL, 0, 0, a};
   BlockActs shared = {};
   Recompute most = training ? RECOMPUTE_NONE : RECOMPUTE_BLOCK;
   x->B = B, x->T = T;
@@ -415,11 +421,13 @@ static void acts_carve(Acts *x, Arena *a, Arena *turns, size_t turns_bytes, cons
   block_carve(&shared, turns, m, dt, B, T, most, true);
   if (!training && turns->at > turns_bytes) turns->at = 0, block_carve(&shared, a, m, dt, B, T, most, true);
   for (int l = 0; l < m->L; l++) {
+    if (training) lent.end = fsdp_lent_bytes(f, l);
     x->block[l] = training || !l ? shared : x->block[0];
-    if (training || !l) block_carve(&x->block[l], a, m, dt, B, T, training ? m->recompute[l] : most, false);
+    if (training || !l) block_carve(&x->block[l], &lent, m, dt, B, T, training ? m->recompute[l] : most, false);
   }
-  x->residual_f = arena_tensor(a, dt, B, T, C), x->ln_f = arena_tensor(a, dt, B, T, C);
-  x->mean_f = arena_tensor(a, F32, B, T), x->rstd_f = arena_tensor(a, F32, B, T);
+  if (training) lent.end = fsdp_lent_bytes(f, m->L);
+  x->residual_f = arena_tensor(&lent, dt, B, T, C), x->ln_f = arena_tensor(&lent, dt, B, T, C);
+  x->mean_f = arena_tensor(&lent, F32, B, T), x->rstd_f = arena_tensor(&lent, F32, B, T);
   x->losses = arena_tensor(a, F32, (int64_t)B * T), x->correct = arena_tensor(a, I32, (int64_t)B * T);
   if (m->e4m3_products) {
     x->in_e4m3 = arena_tensor(a, F8, (int64_t)B * T, 4 * C);
@@ -507,8 +515,8 @@ static size_t trainer_device_bytes(const Trainer *t) {
 // Makes the activations fit a batch of B x T, for training or for evaluation. The arena itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, bool training) {
   if (acts_are_carved(t, B, T, training)) return;
-  Arena a = {t->arena, 0}, head = {t->head_arena, 0}, turns = {t->head_arena, 0};
-  acts_carve(&t->acts, &a, &turns, t->head_bytes, &t->model, t->dtype, B, T, training);
+  Arena a = arena_of(t->arena), head = arena_of(t->head_arena), turns = head;
+  acts_carve(&t->acts, &a, &turns, t->head_bytes, &t->fsdp, &t->model, t->dtype, B, T, training);
   head_carve(&t->acts, &head, &t->model, t->dtype, t->head_rows);
   CHECK(a.at <= t->arena_bytes && head.at <= t->head_bytes && turns.at <= t->head_bytes,
         "activations of %d x %d need %zu + %zu or %zu bytes, planned are %zu + %zu", B, T, a.at, head.at, turns.at,
@@ -535,33 +543,36 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
 }
 
-// Sizes of the arenas that activations and logits lie in, from shapes alone; cfg learns what the latter may lend.
-static void trainer_plan_arenas(Trainer *t, FsdpConfig *cfg) {
+// The size of the arena that logits lie in, from shapes alone; cfg learns what it may lend, and from when.
+static void trainer_plan_head(Trainer *t, FsdpConfig *cfg) {
   const Model *m = &t->model;
   const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
   const bool trains = trainer_trains(&t->opt);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
-  Arena train = {}, turns = {}, eval = {}, sample = {}, head = {}, with_logits[2] = {};
-  if (trains) acts_carve(&t->acts, &train, &turns, 0, m, t->dtype, B, T, true);
+  Arena train = {}, turns = {}, head = {};
+  if (trains) acts_carve(&t->acts, &train, &turns, 0, &t->fsdp, m, t->dtype, B, T, true);
   t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // what other passes take at once changes no digit
   head_carve(&t->acts, &head, m, t->dtype, t->head_rows);
   t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);
-  acts_carve(&t->acts, &eval, &with_logits[0], t->head_bytes, m, t->dtype, E, T, false);
-  acts_carve(&t->acts, &sample, &with_logits[1], t->head_bytes, m, t->dtype, 1, (int)m->P, false);
-  t->acts.B = 0;
-  t->arena_bytes = (size_t)max64((int64_t)train.at, max64((int64_t)eval.at, (int64_t)sample.at));
-  t->rows_max = max64((int64_t)B * T, max64((int64_t)E * T, m->P));
   cfg->logits_bytes = trains ? head.at : 0;
   cfg->turns_bytes = turns.at;
+}
+// Where gradient shards hold activations, the arena holds the others.
+static MemoryName trainer_acts_line(const Trainer *t) {
+  return fsdp_lent_bytes(&t->fsdp, t->model.L) ? MEM_ACTS_APART : MEM_ACTIVATIONS;
 }
 // Every byte this rank will take, by line, from shapes alone.
 static void trainer_plan(Trainer *t) {
   const Model *m = &t->model;
   const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
   fsdp_plan(&t->fsdp, &t->plan);
-  t->workspace_bytes = 0;
-  const int64_t batches[] = {B, E, 1}, lengths[] = {T, T, m->P};
+  const int64_t batches[] = {B, E, 1}, lengths[] = {T, T, m->P};               // of training, evaluation, a sample
   for (int i = 0; i < 3; i++) {
+    Arena acts = {}, turns = {};
+    if (i || trainer_trains(&t->opt))
+      acts_carve(&t->acts, &acts, &turns, t->head_bytes, &t->fsdp, m, t->dtype, (int)batches[i], (int)lengths[i], !i);
+    t->arena_bytes = (size_t)max64((int64_t)t->arena_bytes, (int64_t)acts.at);
+    t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
     const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
     WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, 0};
     q.head_rows = t->head_rows;
@@ -569,11 +580,12 @@ static void trainer_plan(Trainer *t) {
     t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
     if (w > t->workspace_bytes) t->workspace_bytes = w;
   }
+  t->acts.B = 0;
   Arena device = {}, host = {};
   trainer_carve_buffers(t, &device, &host);
   t->step_bytes = device.at;
   t->host_bytes = host.at;
-  t->plan.planned_bytes[MEM_ACTIVATIONS] = t->arena_bytes;
+  t->plan.planned_bytes[trainer_acts_line(t)] = t->arena_bytes;
   t->plan.planned_bytes[MEM_HEAD] = fsdp_slots_in_logits(&t->fsdp) ? 0 : t->head_bytes;
   t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
   t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
@@ -615,19 +627,6 @@ static void trainer_check_memory(Trainer *t) {
              sharing > 1 ? "s" : "", (double)on_device / 0x1p30, (double)device_free / 0x1p30,
              (double)device_total / 0x1p30);
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
-}
-
-static void trainer_print_plan(const Trainer *t, FILE *to) {
-  fprintf(to, "memory plan, bytes per rank, --recompute %s%s\n", t->opt.recompute,
-          t->opt.recompute_auto ? " (auto)" : "");
-  for (int i = 0; i < MEM_COUNT; i++)
-    if (t->plan.planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], t->plan.planned_bytes[i]);
-  if (t->ctx.ops->nccl) {
-    const size_t device = memory_planned_total(&t->plan, MEMORY_ON_DEVICE);
-    fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
-  }
-  fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", memory_planned_total(&t->plan, MEMORY_ALL),
-          (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20);
 }
 
 // ================================================================================================ 4 forward
@@ -1131,7 +1130,7 @@ static CommKind comm_kind(const Options *o, int world) {
 static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp, &t->plan);
-  t->arena = (char *)memory_take(c, &t->plan, MEM_ACTIVATIONS, t->arena_bytes);
+  t->arena = (char *)memory_take(c, &t->plan, trainer_acts_line(t), t->arena_bytes);
   if (fsdp_slots_in_logits(&t->fsdp)) t->head_arena = t->fsdp.work + t->fsdp.logits_at;
   else t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
   c->workspace = memory_take(c, &t->plan, MEM_WORKSPACE, t->workspace_bytes);
@@ -1143,7 +1142,7 @@ static void trainer_take_memory(Trainer *t) {
   t->host_arena = (char *)memory_take(c, &t->plan, MEM_DATA, t->host_bytes);
   t->plan.taken_bytes[MEM_DATA] += t->order_bytes + t->corpus_bytes;
   memory_check_taken(&t->plan);
-  Arena device = {t->step_arena, 0}, host = {t->host_arena, 0};
+  Arena device = arena_of(t->step_arena), host = arena_of(t->host_arena);
   trainer_carve_buffers(t, &device, &host);
   c->state = t->buffers.state;
   t->fsdp.host_ctx.state = t->host.state;
@@ -1186,7 +1185,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
   cfg.host_ops = device.host_ops;
   cfg.small_bytes = trainer_exchange_bytes(t);
-  trainer_plan_arenas(t, &cfg);
+  trainer_plan_head(t, &cfg);
   fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params);
   trainer_plan(t);
   trainer_check_memory(t);
@@ -1202,7 +1201,7 @@ static void trainer_close(Trainer *t) {
   Ctx *c = &t->ctx;
   c->ops->sync(c);
   if (t->graph) c->ops->graph_close(c, t->graph);
-  memory_give_back(c, MEM_ACTIVATIONS, t->arena, t->arena_bytes);
+  memory_give_back(c, trainer_acts_line(t), t->arena, t->arena_bytes);
   if (!fsdp_slots_in_logits(&t->fsdp)) memory_give_back(c, MEM_HEAD, t->head_arena, t->head_bytes);
   memory_give_back(c, MEM_WORKSPACE, c->workspace, t->workspace_bytes);
   memory_give_back(c, MEM_STEP, t->step_arena, t->step_bytes);

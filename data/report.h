@@ -361,6 +361,17 @@ static void print_units(const Fsdp *f, FILE *to) {
   }
   free(told);
 }
+static void print_plan(const Trainer *t) {
+  printf("memory plan, bytes per rank, --recompute %s%s\n", t->opt.recompute, t->opt.recompute_auto ? " (auto)" : "");
+  for (int i = 0; i < MEM_COUNT; i++)
+    if (t->plan.planned_bytes[i]) printf("  %-34s %15zu\n", memory_words[i], t->plan.planned_bytes[i]);
+  if (t->ctx.ops->nccl) {
+    const size_t device = memory_planned_total(&t->plan, MEMORY_ON_DEVICE);
+    printf("  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
+  }
+  printf("  %-34s %15zu  (%.1f MiB)\n", "total", memory_planned_total(&t->plan, MEMORY_ALL),
+         (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20);
+}
 // One line: over how many ranks what is cut, and how long it stays whole.
 static void print_sharding(const Trainer *t) {
   const FsdpConfig *c = &t->fsdp.cfg;
@@ -493,7 +504,7 @@ static void print_start(const Trainer *t, bool cores_shared) {
   print_sharding(t);
   print_sharding_notices(t);
   print_units(&t->fsdp, stdout);
-  trainer_print_plan(t, stdout);
+  print_plan(t);
   print_traffic(t);
   fflush(stdout);
 }

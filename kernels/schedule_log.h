@@ -14,7 +14,7 @@
 //   parameter shards   how often they were updated         gather slots, expanded copies   the pass and the stage
 //   kept shards        the pass                            gradient buffers                how often one was begun
 //   staging, inputs    the round                           gradient shards                 the last round, and replica;
-//                      before, in a whole gradient: how often one was begun
+//                      before, in a whole gradient: how often one was begun; lent: the pass
 #pragma once
 
 enum LogStream { STREAM_HOST, STREAM_MODEL, STREAM_GATHER, STREAM_REDUCE, STREAM_COUNT };
@@ -257,6 +257,12 @@ static inline void fsdp_log_stage_sums(const Fsdp *f, LogOp op, int s) {
   for (int j = 0; j < fsdp_stage_rounds(f, s) && f->log; j++)
     fsdp_log_access(f, op, STREAM_MODEL, LOG_SUM, s << 16 | j, f->mesh.rank,
                     fsdp_log_sum_content(f->stage_round0[s] + (uint64_t)j, 0));
+}
+// What the model keeps for backward in gradient shards of the blocks of stages below s (fsdp_lends_sums).
+static inline void fsdp_log_lent(const Fsdp *f, LogOp op, int s) {
+  for (int i = 1; i < s && f->log && fsdp_lends_sums(f); i++)
+    for (int j = 0; j < fsdp_stage_rounds(f, i) && !fsdp_sums_in_whole(f, i); j++)
+      fsdp_log_access(f, op, STREAM_MODEL, LOG_SUM, i << 16 | j, f->mesh.rank, 1ull << 62 | f->log->pass);
 }
 // All gradient shards of `rank`, as they are after the step's last reductions, summed up to replica `replica`.
 static inline void fsdp_log_sums(const Fsdp *f, LogOp op, LogStream stream, LogMemory m, int rank, int replica) {

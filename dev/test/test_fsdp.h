@@ -225,6 +225,70 @@ TEST_MPI(sums_in_whole_gradients_change_no_bit, 4,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
+// lends: gradient shards hold activations. exact: the bits of one rank with as many microbatches, which has them apart
+// if these are several; one rank with one of them meets one that offloads in test_schedule.h.
+struct LendMode { const char *options; int world, microbatches; bool lends, exact; };
+static inline size_t lend_activations(const Corpus *corpus, int world, const char *extra, bool *lends) {
+  MemoryPlan plan = {};
+  world_buffers(&plan, corpus, world, extra);
+  *lends = plan.taken_bytes[MEM_ACTS_APART] > 0;
+  return plan.taken_bytes[MEM_ACTS_APART] + plan.taken_bytes[MEM_ACTIVATIONS];
+}
+TEST_MPI(gradient_shards_lend_their_memory, 4,
+         "where a step writes a block's gradient shard once, it holds what the blocks above it keep, until then: the "
+         "bits of one rank that has all of it apart, also in what aligns pieces, which the norm reads; not along "
+         "replicas, nor where shards are added to or lie in whole gradients") {
+  static const LendMode modes[] = {
+      {"", 1, 1, true, true},
+      {"", 2, 1, true, true},
+      {"", 4, 1, true, true},
+      {"--shm off", 3, 1, true, true},
+      {"--recompute none --clip 0.1", 2, 1, true, true},
+      {"--recompute none:1,block --param_dtype bf16", 2, 1, true, true},
+      {"--recompute block:1,gelu --reduce_dtype bf16", 3, 1, true, true},
+      {"--shard dim0 --tie_head off --shm copy", 3, 1, true, true},
+      {"--shard dim0 --param_dtype bf16 --reduce_dtype bf16", 1, 1, true, true},
+      {"--freeze h.1.*,*.bias", 2, 1, true, true},
+      {"--freeze wte,wpe,h.0.*,h.1.attn.*", 1, 1, true, true},
+      {"--wrap min_params:20000 --fp8 gather", 3, 1, true, true},
+      {"--optimizer sgd --param_dtype fp16 --loss_scale 1024 --strategy zero2", 2, 1, true, true},
+      {"", 2, 2, false, true},
+      {"", 1, 2, false, true},
+      {"--wrap model", 2, 1, false, true},
+      {"--mesh 2x2", 4, 1, false, true},
+      {"--strategy ddp", 3, 1, false, true},
+      {"--strategy zero1", 3, 1, false, true},
+      {"--accumulate local", 2, 2, false, false}};
+  static Corpus corpus;
+  test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
+  for (const LendMode &m : modes) {
+    WorldResult one = {}, r;
+    char alone[256], extra[256], apart[256], text[128];
+    snprintf(text, sizeof text, "%s", m.options);
+    for (const char *name : {"--mesh", "--strategy"})              // the last option of its line
+      if (strstr(text, name)) *strstr(text, name) = 0;
+    snprintf(alone, sizeof alone, "%s --global_batch %d", text, m.world * m.microbatches);
+    snprintf(extra, sizeof extra, "%s --global_batch %d", m.options, m.world * m.microbatches);
+    snprintf(apart, sizeof apart, "%s --global_batch %d", m.options, 2 * m.world * m.microbatches);
+    world_run(&one, &corpus, 1, 1, 3, alone, true);
+    MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+    const bool here = world_run(&r, &corpus, m.world, 2, 3, extra, true);
+    if (here && m.exact)
+      EXPECT(!memcmp(&one, &r, sizeof r), "N=%d %s: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g), weights %s",
+             m.world, extra, r.loss[1], r.loss[2], one.loss[1], one.loss[2], r.norm[2], one.norm[2],
+             r.weights == one.weights ? "equal" : "differ");
+    bool lends = false, lends_apart = false;
+    const size_t bytes = lend_activations(&corpus, m.world, extra, &lends);
+    const size_t most = lend_activations(&corpus, m.world, apart, &lends_apart);
+    if (!here) continue;
+    EXPECT(lends == m.lends && !lends_apart, "N=%d %s: gradient shards %s activations", m.world, extra,
+           lends ? "hold" : "hold no");
+    EXPECT(m.lends ? bytes < most : bytes == most, "N=%d %s: activations take %zu bytes, apart %zu", m.world, extra,
+           bytes, most);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
 // A rank that looks after its messages late reads its peers' gradient slots late.
 static void late(void *) { usleep(1500); }
 TEST_MPI(logits_wait_for_late_readers, 3,

@@ -657,6 +657,9 @@ static const StatedMode stated_modes[] = {
     {"--freeze *.weight --shard dim0 --reduce_dtype bf16 --shm copy",                    1, 6, 2, 0, 0, false, true},
     {"--freeze wte,wpe,lm_head,ln_f,h.0.*,h.1.*,h.2.* --tie_head off",                   1, 6, 2, 0, 3, false, false},
     {"--global_batch 12",                                                                1, 6, 2, 0, 0, false, false},
+    {"--global_batch 12 --recompute block:1,gelu:1,none:1 --reduce_dtype bf16",          1, 6, 2, 0, 0, false, false},
+    {"--global_batch 12 --freeze wte,h.1.*,*.ln_* --param_dtype bf16 --shard dim0",      1, 6, 2, 0, 0, false, true},
+    {"--global_batch 12 --accumulate local",                                             1, 6, 2, 0, 0, true,  false},
     {"--global_batch 12 --shard dim0 --shm off",                                         1, 6, 2, 0, 0, false, true},
     {"--global_batch 12 --mesh 2x3 --reduce_dtype bf16",                                 2, 3, 2, 0, 0, false, false},
     {"--global_batch 12 --reduce_dtype bf16 --param_dtype bf16 --tie_head off",          1, 6, 2, 0, 0, false, false}};
@@ -753,13 +756,37 @@ static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *sta
   return t;
 }
 
-// What a block of R rows keeps under --recompute none (level 0), gelu, norm, mlp, block (4); tensors begin on 256
-// bytes.
-static inline int64_t stated_kept(int64_t R, int64_t b, int level) {
+// The tensors of a block of R rows, each with the level of --recompute (none 0, gelu, norm, mlp, block 4) from which on it
+// is computed again; they begin on 256 bytes.
+enum { STATED_TENSORS = 13 };
+struct StatedTensor { int64_t bytes; int from; };
+static inline void stated_tensors(int64_t R, int64_t b, StatedTensor *t) {
   const int64_t stream = stated_up(R * STATED_C * b, 256), qkv = stated_up(3 * R * STATED_C * b, 256);
   const int64_t wide = stated_up(4 * R * STATED_C * b, 256), row = stated_up(R * 4, 256);
-  return stream + (level < 4) * (2 * stream + qkv + 4 * row + stated_up(STATED_H * R * 4, 256)) + (level < 3) * wide +
-         (level < 2) * 2 * stream + (level < 1) * wide;
+  const StatedTensor all[STATED_TENSORS] = {
+      {stream, 5}, {stream, 2}, {stream, 4}, {stream, 4}, {stream, 2}, {qkv, 4}, {wide, 3}, {wide, 1}, {row, 4}, {row, 4},
+      {row, 4},    {row, 4},    {stated_up(STATED_H * R * 4, 256), 4}};
+  memcpy(t, all, sizeof all);
+}
+static inline int64_t stated_kept(int64_t R, int64_t b, int level) {
+  StatedTensor t[STATED_TENSORS];
+  int64_t bytes = 0;
+  stated_tensors(R, b, t);
+  for (const StatedTensor &x : t) bytes += level < x.from ? x.bytes : 0;
+  return bytes;
+}
+// Of what blocks keep and of the last LayerNorm's stream, output and statistics: what lies in gradient shards that
+// are written later, which have lent[l] bytes for block l and lent[L] for the last LayerNorm. One tensor after the
+// other, those that end beyond lie elsewhere.
+static inline int64_t stated_lent(int64_t R, int64_t b, const int *level, const int64_t *lent) {
+  StatedTensor t[STATED_TENSORS];
+  const int64_t stream = stated_up(R * STATED_C * b, 256), row = stated_up(R * 4, 256), last[] = {stream, stream, row, row};
+  int64_t at = 0;
+  stated_tensors(R, b, t);
+  for (int l = 0; l < STATED_L; l++)
+    for (const StatedTensor &x : t) at += level[l] < x.from && at + x.bytes <= lent[l] ? x.bytes : 0;
+  for (int64_t bytes : last) at += at + bytes <= lent[STATED_L] ? bytes : 0;
+  return at;
 }
 // Tokens, targets, losses, correct, and the last LayerNorm: stream, output, two statistics.
 static inline int64_t stated_beside(int64_t R, int64_t b) {
@@ -767,8 +794,9 @@ static inline int64_t stated_beside(int64_t R, int64_t b) {
 }
 // Activations and the head's logits. What blocks compute again lies once, for the highest level, in the head's memory,
 // as do the stream's gradients, and behind them `slots` bytes of gradient slots where logits take more. Evaluation
-// has one block, of the longest sample's rows, and all but what enters it in the head's memory where it fits.
-static inline void stated_activations(const Options *o, int64_t slots, int64_t *bytes) {
+// has one block, of the longest sample's rows, and all but what enters it in the head's memory where it fits. lent: what
+// gradient shards hold, see stated_lent.
+static inline void stated_activations(const Options *o, int64_t slots, const int64_t *lent, int64_t *bytes) {
   const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
   const struct { const char *recompute; int level[STATED_L], most; } table[] = {
       {"none", {0, 0, 0, 0}, 0},
@@ -782,7 +810,7 @@ static inline void stated_activations(const Options *o, int64_t slots, int64_t *
   int64_t kept = 0, again = 0;
   for (const auto &k : table)
     for (int l = 0; l < STATED_L && !strcmp(o->recompute, k.recompute); l++) {
-      kept += stated_kept(R, b, k.level[l]);
+      kept += stated_kept(R, b, k.level[l]) - (l ? 0 : stated_lent(R, b, k.level, lent));
       again = stated_kept(R, b, 0) - stated_kept(R, b, k.most);
     }
   EXPECT(kept, "--recompute %s is not in the table", o->recompute);
@@ -790,7 +818,8 @@ static inline void stated_activations(const Options *o, int64_t slots, int64_t *
   const int64_t turns = again + (1 + (o->dropout > 0)) * stated_up(R * STATED_C * b, 256);
   const int64_t eval = stated_kept(P, b, 0), enters = stated_kept(P, b, 4);
   const bool fits = eval - enters <= max64(logits, turns), lends = slots && logits > turns;
-  bytes[MEM_ACTIVATIONS] = max64(kept + stated_beside(R, b), (fits ? enters : eval) + stated_beside(P, b));
+  bytes[lent[STATED_L] ? MEM_ACTS_APART : MEM_ACTIVATIONS] =
+      max64(kept + stated_beside(R, b), (fits ? enters : eval) + stated_beside(P, b));
   bytes[MEM_HEAD] = lends ? 0 : max64(logits, turns);
   bytes[MEM_HEAD_SLOTS] = lends ? max64(logits, turns + slots) : 0;
   bytes[MEM_GRAD_SLOTS] = lends ? 0 : slots;
@@ -799,7 +828,7 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
                                  int64_t *bytes) {
   const int64_t b_r = (int64_t)dtype_bytes(dtype_named(o->reduce_dtype)), S = k->S;
   const int64_t b_c = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), moments = strcmp(o->optimizer, "sgd") ? 2 : 1;
-  int64_t slot = 0, grads = 0, expanded = 0, chunk = 0;
+  int64_t slot = 0, grads = 0, expanded = 0, chunk = 0, lent[1 + STATED_L] = {};
   const bool gathers = S > 1 && !stated_in_place(o);
   const bool once = k->local || o->grad_accum == 1, in_whole = once && k->R == 1;        // S is 8 at most
   bool staged = false;
@@ -816,6 +845,8 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
     bytes[MEM_GRADS] += (whole && in_whole ? x->sent_trained : x->trained) * 4;
     bytes[in_whole ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] += !whole ? 0 : in_whole ? (x->grads - x->sent_trained) * 4
                                                                                  : x->grads * 4;
+    // The shard of a block that is reduced once a step, apart from its whole gradient, is free until then.
+    if (s) lent[s] = lent[s - 1] + (!k->local && in_whole ? x->trained * 4 : 0);
     if (s) slot = max64(slot, x->whole_bytes), grads = max64(grads, x->grads), expanded = max64(expanded, x->expanded);
     chunk = max64(chunk, x->trained);
     staged = staged || (whole && x->trained && b_r != 4);
@@ -827,7 +858,7 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
   bytes[MEM_STAGING_IN] = !strcmp(o->shm, "off") ? 2 * (S - 1) * chunk * b_r : 0;
   bytes[MEM_SCALES] = scales * 4 * (2 + STATED_N);
   bytes[MEM_CONTROL] = 8192;
-  stated_activations(o, k->local ? 0 : 2 * stated_up(grads * b_r, 256), bytes);
+  stated_activations(o, k->local ? 0 : 2 * stated_up(grads * b_r, 256), lent, bytes);
 }
 
 // One mode on all ranks: memory after opening, then two steps.

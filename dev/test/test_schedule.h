@@ -240,6 +240,8 @@ static const ScheduleMode schedule_layouts[] = {
     {"6", "--reshard_after_forward 3 --shard dim0", "--fp8 gather", 0},
     {"6", "--shard dim0", "", 0},                // n_positions 9: the last rank holds no row of wpe
     {"3", "--shard dim0 --wrap min_params:600", "--param_dtype bf16 --fp8 gather", 384},
+    {"6", "", "--global_batch 6", 0},           // one microbatch a rank: gradient shards lend their memory
+    {"3", "--shard dim0", "--global_batch 3 --param_dtype bf16", 384},
     {"2", "--wrap model", "", 0},
     {"4", "--wrap model --mesh 2x2 --shard dim0", "--reduce_dtype bf16", 384},
     {"2", "--accumulate local", "", 0},
@@ -250,9 +252,12 @@ TEST_MPI(schedule_of_layouts, 6,
   SCHEDULE_MODES(schedule_layouts, "nccl mpi", 2);
 }
 TEST_MPI(schedule_of_kept_blocks_between_evals, 4,
-         "a validation between steps neither keeps blocks nor reads those that a step kept") {
+         "a validation between steps neither keeps blocks nor reads those that a step kept, nor what gradient shards "
+         "hold meanwhile") {
   schedule_variant.eval_each_step = true;
-  static const ScheduleMode modes[] = {{"4", "--reshard_after_forward 2", "", 0}};
+  static const ScheduleMode modes[] = {{"4", "--reshard_after_forward 2", "", 0},
+                                       {"4", "", "--global_batch 4", 0},
+                                       {"3", "--graph off --shard dim0", "--global_batch 3 --reduce_dtype bf16", 384}};
   SCHEDULE_MODES(modes, "nccl mpi", 2);
   schedule_variant = ScheduleVariant{};
 }
@@ -280,6 +285,8 @@ TEST_MPI(schedule_of_precisions, 4,
 TEST_MPI(schedule_of_offload_alone, 1, "one rank with optimizer or parameters on the host: the bits of one without") {
   static const ScheduleMode modes[] = {
       {"1", "--offload optimizer", "", 384},
+      {"1", "--offload optimizer", "--global_batch 1", 384},       // without, gradient shards lend their memory
+      {"1", "--offload optimizer", "--global_batch 1 --shard dim0 --reduce_dtype bf16 --recompute none", 0},
       {"1", "--offload optimizer", "--param_dtype bf16 --reduce_dtype bf16 --fp8 gather", 0},
       {"1", "--offload params", "", 0},
       {"1", "--offload params --gather_slots 1", "--param_dtype fp16 --optimizer sgd", 384},
