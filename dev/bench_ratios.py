@@ -41,9 +41,6 @@ PROGRAM = os.path.join(HERE, "..", "train_gpt_fsdp")
 PYTHON, MPIRUN = os.environ.get("PYTHON", sys.executable), os.environ.get("MPIRUN", "mpirun")
 ROUNDS, STEPS, ROUND_SECONDS = int(os.environ.get("ROUNDS", 3)), int(os.environ.get("STEPS", 5)), 4.0
 MODELS = {"small": ("5000", 32), "gpt2": ("50257", 4)}               # vocabulary, sequences of 256 tokens a step
-# What computes again just as much as brings the bytes beyond the state under a third of PyTorch's, where keeping all
-# activations does not: raced beside the program as it comes.
-LEAN = {"gpt2 fp32": {1: "block:1,mlp", 2: "mlp:3,norm"}, "gpt2 bf16": {1: "block:7,mlp", 2: "block"}}
 # By instruction set. PyTorch emulates bf16 in products at 1 GFLOP/s where it must: one step of gpt2 takes it minutes on
 # AVX2, where `small` alone is compared.
 ISA_BATCH = {"fp32": 8, "bf16": 2}
@@ -383,9 +380,6 @@ def group(table, choices, out, model, dtype, isa, with_torch):
             contestants[key] = Torch(out, model, batch, int(key[-1]), variant, isa)
     for ranks in kinds:
         contestants[f"ours {ranks}"] = Ours(out, model, dtype, batch, ranks, isa)
-        if name in LEAN and not isa:
-            contestants[f"lean {ranks}"] = Ours(out, model, dtype, batch, ranks,
-                                                options=("--recompute", LEAN[name][ranks]))
     if AMX and dtype == "fp32" and not isa:
         contestants["ours high"] = Ours(out, model, dtype, batch, 1, options=("--matmul_precision", "high"))
     say(f"{title}: turns")
@@ -402,13 +396,8 @@ def group(table, choices, out, model, dtype, isa, with_torch):
         row(f"{title}, two processes, tokens/s", "ours 2", "torch 2", goal_of("two", name))
         row(f"{title}, {CORES // 2} + {CORES // 2} threads / {CORES} of one", "ours 2", "ours 1", SHARDING_GOAL)
     for ranks in kinds if not isa else ():
-        processes = f"{title}, {PROCESSES[ranks]}"
         if f"torch {ranks}" in rate and f"ours {ranks}" in rate:
-            memory_rows(table, processes, everyone[f"ours {ranks}"], everyone[f"torch {ranks}"])
-        if f"torch {ranks}" in rate and f"lean {ranks}" in rate:
-            lean = f"{processes}, --recompute {LEAN[name][ranks]}"
-            row(f"{lean}, tokens/s", f"lean {ranks}", f"torch {ranks}", goal_of("one" if ranks == 1 else "two", name))
-            memory_rows(table, lean, everyone[f"lean {ranks}"], everyone[f"torch {ranks}"])
+            memory_rows(table, f"{title}, {PROCESSES[ranks]}", everyone[f"ours {ranks}"], everyone[f"torch {ranks}"])
     for contestant in everyone.values():
         contestant.close() if isinstance(contestant, Torch) else None
 
