@@ -794,8 +794,8 @@ static inline int64_t stated_beside(int64_t R, int64_t b) {
 }
 // Activations and the head's logits. What blocks compute again lies once, for the highest level, in the head's memory,
 // as do the stream's gradients, and behind them `slots` bytes of gradient slots where logits take more. Evaluation
-// has one block, of the longest sample's rows, and all but what enters it in the head's memory where it fits. lent: what
-// gradient shards hold, see stated_lent.
+// has one block, of the longest sample's rows, and all but what enters it in the head's memory where it fits. lent: of
+// gradient shards, see stated_lent.
 static inline void stated_activations(const Options *o, int64_t slots, const int64_t *lent, int64_t *bytes) {
   const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
   const struct { const char *recompute; int level[STATED_L], most; } table[] = {
