@@ -756,16 +756,16 @@ static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *sta
   return t;
 }
 
-// The tensors of a block of R rows, each with the level of --recompute (none 0, gelu, norm, mlp, block 4) from which on it
-// is computed again; they begin on 256 bytes.
+// The tensors of a block of R rows, each with the level of --recompute (none 0, gelu, norm, mlp, block 4) from which on
+// it is computed again; they begin on 256 bytes.
 enum { STATED_TENSORS = 13 };
 struct StatedTensor { int64_t bytes; int from; };
 static inline void stated_tensors(int64_t R, int64_t b, StatedTensor *t) {
   const int64_t stream = stated_up(R * STATED_C * b, 256), qkv = stated_up(3 * R * STATED_C * b, 256);
   const int64_t wide = stated_up(4 * R * STATED_C * b, 256), row = stated_up(R * 4, 256);
   const StatedTensor all[STATED_TENSORS] = {
-      {stream, 5}, {stream, 2}, {stream, 4}, {stream, 4}, {stream, 2}, {qkv, 4}, {wide, 3}, {wide, 1}, {row, 4}, {row, 4},
-      {row, 4},    {row, 4},    {stated_up(STATED_H * R * 4, 256), 4}};
+      {stream, 5}, {stream, 2}, {stream, 4}, {stream, 4}, {stream, 2}, {qkv, 4}, {wide, 3}, {wide, 1},
+      {row, 4},    {row, 4},    {row, 4},    {row, 4},    {stated_up(STATED_H * R * 4, 256), 4}};
   memcpy(t, all, sizeof all);
 }
 static inline int64_t stated_kept(int64_t R, int64_t b, int level) {
@@ -780,7 +780,8 @@ static inline int64_t stated_kept(int64_t R, int64_t b, int level) {
 // other, those that end beyond lie elsewhere.
 static inline int64_t stated_lent(int64_t R, int64_t b, const int *level, const int64_t *lent) {
   StatedTensor t[STATED_TENSORS];
-  const int64_t stream = stated_up(R * STATED_C * b, 256), row = stated_up(R * 4, 256), last[] = {stream, stream, row, row};
+  const int64_t stream = stated_up(R * STATED_C * b, 256), row = stated_up(R * 4, 256);
+  const int64_t last[] = {stream, stream, row, row};
   int64_t at = 0;
   stated_tensors(R, b, t);
   for (int l = 0; l < STATED_L; l++)
