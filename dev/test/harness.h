@@ -15,6 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#if defined(__SANITIZE_ADDRESS__)                // of this program; it is built like the trainer
+static const bool TEST_SANITIZED = true;
+#else
+static const bool TEST_SANITIZED = false;
+#endif
 struct TestCase { const char *name, *statement, *file; int line, np; void (*run)(); TestCase *next; };
 static TestCase *test_cases;                     // in no order; the runner sorts
 static int test_failures;                        // of the running test, in this process

@@ -474,6 +474,7 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
   static Saver saver;
   static Log log;
   test_corpus(&corpus, 5000, 12 * 16 * 4 + 1, 50);
+  if (TEST_SANITIZED) SKIP("the address sanitizer keeps freed memory");
   if (!peak_reset()) SKIP("this kernel does not let a process reset its peak memory");
   if (!ckpt_rank()) make_directories(ckpt_path("saved"));
   for (const char *extra : {"", "--save_async"}) {

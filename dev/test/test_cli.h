@@ -107,6 +107,7 @@ static inline void cli_start(CliRun *r, const char *fmt, ...) {
 // Waits for a started command, at most limit_s; then all it started is killed and the test has failed. Reads its
 // output.
 static inline void cli_wait(CliRun *r, double limit_s) {
+  if (TEST_SANITIZED) limit_s *= 4;              // which takes some times as long
   int status = 0;
   bool late = false;
   while (waitpid(r->pid, &status, WNOHANG) == 0) {
