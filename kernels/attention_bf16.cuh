@@ -207,6 +207,7 @@ struct AttentionBackward16 {
   float *dqt, *dk, *dv;                          // sums: dq^T [rows][columns], dk and dv of a group of keys
   float *lse, *dot;                              // of each query: -lse in base 2; dot = dout . out
   float *s, *dp, *mask;                          // a block each
+  float scale[32], one[32];                      // what multiplies rows of dq and dk, of dv
 };
 static size_t attention_backward16_bytes(const AttentionShape *s) {
   const AttentionBlocks n = attention_count(s);
@@ -218,6 +219,7 @@ static AttentionBackward16 attention_backward16_scratch(void *memory, const Atte
   float *at = (float *)memory;
   const AttentionBlocks n = attention_count(s);
   AttentionBackward16 w;
+  for (int i = 0; i < 32; i++) w.scale[i] = s->scale, w.one[i] = 1.0f;
   uint32_t **const forms[] = {&w.k, &w.v, &w.kt, &w.qt, &w.doutt, &w.q, &w.dout};
   for (uint32_t **form : forms) *form = attention_take_words(&at, n.all);
   w.p = attention_take_words(&at, ATTENTION_GROUP);
@@ -238,32 +240,105 @@ static AttentionSource attention_source(const AttentionShape *s, const bf16 *fro
   return AttentionSource{from + i * 32 * ld + j * 32, ld, s->T - i * 32, s->hs - j * 32};
 }
 
+// Blocks of rows are packed when they are needed for the first time. With requests spread evenly until then, this many
+// rows are needed sooner than their turn comes: they are asked for beside the head before. More are too many for L2,
+// where rows a power of two apart share few sets.
+static int64_t attention_first_rows(const AttentionShape *s) { return s->T / 4 + 32; }
+// Rows of blocks until all are packed: of every block of queries, against `keys` blocks of keys at most.
+static int64_t attention_units(const AttentionShape *s, int64_t keys) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < s->T; i += 32) n += 32 * attention_min(i / 32 + 1, keys);
+  return n;
+}
+
 // ---- forward -------------------------------------------------------------------------------------------------------
-// The scores of query `row` of block i become its (dropped) probabilities times their sum, which goes to total.
-static void attention_softmax_row(AttentionForward16 *f, const AttentionShape *s, int64_t i, int64_t row,
-                                  AttentionDrop d) {
-  float *from = f->s + row * 32, *own = from + i * ATTENTION_SUMS;
-  for (int v = 0; v < 2; v++)
-    vf_store(own + v * VF, vf_select(vm_first(row + 1 - v * VF), vf_load(own + v * VF), vf_set1(ATTENTION_NEVER)));
-  vf most = vf_max(vf_load(from), vf_load(from + VF));
-  for (int64_t j = 1; j <= i; j++)
-    most = vf_max(most, vf_max(vf_load(from + j * ATTENTION_SUMS), vf_load(from + j * ATTENTION_SUMS + VF)));
-  const float scale = s->scale * 1.44269504f, max = vf_max_of(most) * scale;
-  const vf factor = vf_set1(scale), shift = vf_set1(-max);
-  const int64_t element = (d.head * s->T + i * 32 + row) * s->T;
-  const bool dropped = d.drop->p > 0.0f;
-  vf total[2] = {vf_zero(), vf_zero()};
-  for (int64_t j = 0; j <= i; j++) {
-    vf e[2];
-    for (int v = 0; v < 2; v++) {
-      e[v] = attention_exp2_short(vf_fma(vf_load(from + j * ATTENTION_SUMS + v * VF), factor, shift));
-      total[v] = vf_add(total[v], e[v]);
-      if (dropped) e[v] = vf_mul(e[v], dropout_scale16(d.drop, d.sample, element + j * 32 + v * VF));
-    }
-    vi_store(f->p + j * ATTENTION_WORDS + row * 16, attention_round(e[0], e[1]));
+// Lane i of the result is OP over the lanes of r[i], in the tree of vf_sum and vf_max_of, with a third of their steps.
+template <vf (*OP)(vf, vf)> INLINE vf attention_over_lanes(const vf r[16]) {
+  vf eight[8], four[4], two[2];
+  for (int i = 0; i < 8; i++) {
+    const vf a = r[i % 4 + i / 4 * 8], b = r[i % 4 + i / 4 * 8 + 4];
+    eight[i] = OP(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
   }
-  f->max[row] = max;
-  f->total[row] = vf_sum(vf_add(total[0], total[1]));
+  for (int i = 0; i < 4; i++)
+    four[i] = OP(_mm512_shuffle_f32x4(eight[i], eight[i + 4], 0x88),
+                 _mm512_shuffle_f32x4(eight[i], eight[i + 4], 0xdd));
+  for (int i = 0; i < 2; i++) {
+    const __m512d a = _mm512_castps_pd(four[2 * i]), b = _mm512_castps_pd(four[2 * i + 1]);
+    two[i] = OP(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  return OP(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));
+}
+// Masks the scores of queries row .. row+15 of block i and leaves the largest of each, scaled.
+static void attention_softmax_max(AttentionForward16 *f, const AttentionShape *s, int64_t i, int64_t row) {
+  float *const from = f->s + row * 32, *const own = from + i * ATTENTION_SUMS;
+  vf most[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; r++) {
+    vf x[2];
+    for (int v = 0; v < 2; v++) {
+      float *const at = own + r * 32 + v * VF;
+      x[v] = vf_select(vm_first(row + r + 1 - v * VF), vf_load(at), vf_set1(ATTENTION_NEVER));
+      vf_store(at, x[v]);
+    }
+    most[r] = vf_max(x[0], x[1]);
+  }
+  for (const float *at = from; at < own; at += ATTENTION_SUMS)
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; r++) most[r] = vf_max(most[r], vf_max(vf_load(at + r * 32), vf_load(at + r * 32 + VF)));
+  vf_store(f->max + row, vf_mul(attention_over_lanes<vf_max>(most), vf_set1(s->scale * 1.44269504f)));
+}
+// The scores of ROWS queries of block i, from `row` on, become their (dropped) probabilities times their sum, whose
+// lanes `sum` receives: so many rows as hide each other's latencies with all their sums in registers.
+enum { ATTENTION_SOFTMAX_ROWS = 4 };
+template <bool DROPPED>
+INLINE void attention_softmax_rows(vf *sum, AttentionForward16 *f, const AttentionShape *s, int64_t i, int64_t row,
+                                   AttentionDrop d, AttentionAhead<bf16> *ahead) {
+  enum { ROWS = ATTENTION_SOFTMAX_ROWS };
+  const vf factor = vf_set1(s->scale * 1.44269504f);
+  const int64_t element = (d.head * s->T + i * 32 + row) * s->T;
+  vf shift[ROWS], total[ROWS][2];
+#pragma GCC unroll 4
+  for (int r = 0; r < ROWS; r++) {
+    shift[r] = vf_set1(-f->max[row + r]);
+    total[r][0] = total[r][1] = vf_zero();
+  }
+  for (int64_t j = 0; j <= i; j++) {
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; r++) {
+      const float *const from = f->s + j * ATTENTION_SUMS + (row + r) * 32;
+      vf e[2];
+      for (int v = 0; v < 2; v++) {
+        e[v] = attention_exp2_short(vf_fma(vf_load(from + v * VF), factor, shift[r]));
+        total[r][v] = vf_add(total[r][v], e[v]);
+        if (DROPPED) e[v] = vf_mul(e[v], dropout_scale16(d.drop, d.sample, element + r * s->T + j * 32 + v * VF));
+      }
+      vi_store(f->p + j * ATTENTION_WORDS + (row + r) * 16, attention_round(e[0], e[1]));
+    }
+    attention_ahead(ahead, ROWS);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < ROWS; r++) sum[r] = vf_add(total[r][0], total[r][1]);
+}
+template <bool DROPPED>
+static void attention_softmax(AttentionForward16 *f, const AttentionShape *s, int64_t i, AttentionDrop d,
+                              AttentionAhead<bf16> *ahead) {
+  for (int64_t half = 0; half < 32; half += 16) {
+    vf sum[16];
+    attention_softmax_max(f, s, i, half);
+    for (int r = 0; r < 16; r += ATTENTION_SOFTMAX_ROWS)
+      attention_softmax_rows<DROPPED>(sum + r, f, s, i, half + r, d, ahead);
+    vf_store(f->total + half, attention_over_lanes<vf_add>(sum));
+  }
+}
+// What block j of keys is to all queries.
+static void attention_forward16_pack(AttentionForward16 *f, const AttentionShape *s, const bf16 *q, int64_t j) {
+  const AttentionBlocks n = attention_count(s);
+  for (int64_t c = 0; c < n.columns; c++) {
+    alignas(64) uint32_t left[ATTENTION_WORDS];
+    attention_left(left, attention_source(s, q + s->C, 3 * s->C, j, c));
+    attention_left_to_right(f->k + (j * n.columns + c) * ATTENTION_WORDS, left);
+    attention_right(f->v + (c * n.rows + j) * ATTENTION_WORDS, attention_source(s, q + 2 * s->C, 3 * s->C, j, c));
+  }
 }
 // Block i of queries against all keys up to its last.
 static void attention_forward16_block(AttentionForward16 *f, const AttentionShape *s, bf16 *out, float *lse,
@@ -274,9 +349,9 @@ static void attention_forward16_block(AttentionForward16 *f, const AttentionShap
     attention_left(f->q + c * ATTENTION_WORDS, attention_source(s, q, 3 * s->C, i, c));
   for (int64_t j = 0; j <= i; j++) {
     attention_blocks(f->s + j * ATTENTION_SUMS, f->q, f->k + j * n.columns * ATTENTION_WORDS, n.columns, false);
-    attention_ahead(ahead, ATTENTION_BLOCK);
   }
-  for (int64_t row = 0; row < 32; row++) attention_softmax_row(f, s, i, row, d);
+  if (d.drop->p > 0.0f) attention_softmax<true>(f, s, i, d, ahead);
+  else attention_softmax<false>(f, s, i, d, ahead);
   for (int64_t row = 0; row < queries; row += VF) {  // the largest term of a total is 1
     const vf total = vf_load(f->total + row);
     vf_store_n(lse + i * 32 + row, vf_fma(vf_load(f->max + row), vf_set1(0.693147181f), vf_log(total)), queries - row);
@@ -287,17 +362,6 @@ static void attention_forward16_block(AttentionForward16 *f, const AttentionShap
     attention_put(out + i * 32 * s->C + c * 32, s->C, f->out, f->total, queries, s->hs - c * 32);
   }
 }
-// What the blocks of queries before `end` need of K and V.
-static void attention_forward16_pack(AttentionForward16 *f, const AttentionShape *s, const bf16 *q, int64_t end) {
-  const AttentionBlocks n = attention_count(s);
-  for (int64_t j = 0; j < end; j++)
-    for (int64_t c = 0; c < n.columns; c++) {
-      alignas(64) uint32_t left[ATTENTION_WORDS];
-      attention_left(left, attention_source(s, q + s->C, 3 * s->C, j, c));
-      attention_left_to_right(f->k + (j * n.columns + c) * ATTENTION_WORDS, left);
-      attention_right(f->v + (c * n.rows + j) * ATTENTION_WORDS, attention_source(s, q + 2 * s->C, 3 * s->C, j, c));
-    }
-}
 static void attention_forward16_item(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop,
                                      int64_t item, int64_t runs) {
   const int64_t len = out.shape[1], C = out.shape[2], heads = out.shape[0] * n_head;
@@ -305,15 +369,19 @@ static void attention_forward16_item(Ctx *c, Tensor out, Tensor lse, Tensor qkv,
   AttentionForward16 f = attention_forward16_scratch(attention_thread_memory(c, attention_forward16_bytes(&s)), &s);
   const int64_t rows = attention_count(&s).rows;
   const int64_t b = item / runs / n_head, h = item / runs % n_head, run = runs - 1 - item % runs;  // longest first
-  const bf16 *q = (const bf16 *)qkv.data + b * len * 3 * C + h * s.hs;
-  const bf16 *next = (const bf16 *)qkv.data + (item + 1) / n_head * len * 3 * C + (item + 1) % n_head * s.hs;
-  AttentionAhead<bf16> ahead = {{next, next + C, next + 2 * C}, {3 * C, 3 * C, 3 * C}, 3, 0, len, s.hs};
-  if (runs > 1 || item + 1 == heads) ahead.end = 0;
+  const AttentionHead<bf16> head = attention_head<bf16>(&s, qkv, out, qkv, out, lse, n_head, item / runs);
+  const AttentionHead<bf16> next = attention_head<bf16>(&s, qkv, out, qkv, out, lse, n_head, item + 1);
+  const bool last = runs > 1 || item + 1 == heads;
+  AttentionAhead<bf16> ahead = attention_ahead_of(&s, &head, &next, false, attention_first_rows(&s),
+                                                  attention_units(&s, rows), last);
   bf16 *to = (bf16 *)out.data + b * len * C + h * s.hs;
   float *to_lse = (float *)lse.data + (b * n_head + h) * len;
-  attention_forward16_pack(&f, &s, q, (run + 1) * rows / runs);
-  for (int64_t i = run * rows / runs; i < (run + 1) * rows / runs; i++)
-    attention_forward16_block(&f, &s, to, to_lse, q, i, AttentionDrop{drop, drop->sample0 + b, h}, &ahead);
+  const int64_t first = run * rows / runs;
+  for (int64_t j = 0; j < first; j++) attention_forward16_pack(&f, &s, head.q, j);
+  for (int64_t i = first; i < (run + 1) * rows / runs; i++) {
+    attention_forward16_pack(&f, &s, head.q, i);
+    attention_forward16_block(&f, &s, to, to_lse, head.q, i, AttentionDrop{drop, drop->sample0 + b, h}, &ahead);
+  }
 }
 static void attention_forward16(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop) {
   const int64_t heads = out.shape[0] * n_head, blocks = (out.shape[1] + 31) / 32;
@@ -331,41 +399,40 @@ static void attention_forward16(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int 
 // ---- backward ------------------------------------------------------------------------------------------------------
 // All forms of one head, and D = dout . out. Queries that pad the last block get lse = D = 0 and count for nothing,
 // because their q and dout are zero.
-static void attention_backward16_pack(AttentionBackward16 *w, const AttentionShape *s,
-                                      const AttentionHead<bf16> *head) {
+static void attention_backward16_pack(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
+                                      int64_t i) {
   const AttentionBlocks n = attention_count(s);
   const int64_t C = s->C, ld = 3 * C;
-  for (int64_t i = 0; i < n.rows; i++) {
-    for (int64_t c = 0; c < n.columns; c++) {
-      const int64_t at = (i * n.columns + c) * ATTENTION_WORDS, across = (c * n.rows + i) * ATTENTION_WORDS;
-      alignas(64) uint32_t part[ATTENTION_WORDS];
-      const AttentionSource q = attention_source(s, head->q, ld, i, c), k = attention_source(s, head->q + C, ld, i, c);
-      const AttentionSource v = attention_source(s, head->q + 2 * C, ld, i, c);
-      const AttentionSource dout = attention_source(s, head->dout, C, i, c);
-      attention_left(w->k + at, k);
-      attention_left(w->v + at, v);
-      attention_right(part, k);
-      attention_right_to_left(w->kt + across, part);
-      attention_left(part, q);
-      attention_left_to_right(w->qt + at, part);
-      attention_left(part, dout);
-      attention_left_to_right(w->doutt + at, part);
-      attention_right(w->q + across, q);
-      attention_right(w->dout + across, dout);
-    }
-    for (int64_t row = i * 32; row < i * 32 + 32; row++) {
-      vf sum = vf_zero();
-      for (int64_t d = 0; row < s->T && d < s->hs; d += VF)
-        sum = vf_fma(vf_load_n(head->dout + row * C + d, s->hs - d), vf_load_n(head->out + row * C + d, s->hs - d),
-                     sum);
-      w->dot[row] = vf_sum(sum);
-      w->lse[row] = row < s->T ? head->lse[row] * -1.44269504f : 0.0f;
-    }
+  for (int64_t c = 0; c < n.columns; c++) {
+    const int64_t at = (i * n.columns + c) * ATTENTION_WORDS, across = (c * n.rows + i) * ATTENTION_WORDS;
+    alignas(64) uint32_t part[ATTENTION_WORDS];
+    const AttentionSource q = attention_source(s, head->q, ld, i, c), k = attention_source(s, head->q + C, ld, i, c);
+    const AttentionSource v = attention_source(s, head->q + 2 * C, ld, i, c);
+    const AttentionSource dout = attention_source(s, head->dout, C, i, c);
+    attention_left(w->k + at, k);
+    attention_left(w->v + at, v);
+    attention_right(part, k);
+    attention_right_to_left(w->kt + across, part);
+    attention_left(part, q);
+    attention_left_to_right(w->qt + at, part);
+    attention_left(part, dout);
+    attention_left_to_right(w->doutt + at, part);
+    attention_right(w->q + across, q);
+    attention_right(w->dout + across, dout);
+  }
+  for (int64_t row = i * 32; row < i * 32 + 32; row++) {
+    vf sum = vf_zero();
+    for (int64_t d = 0; row < s->T && d < s->hs; d += VF)
+      sum = vf_fma(vf_load_n(head->dout + row * C + d, s->hs - d), vf_load_n(head->out + row * C + d, s->hs - d),
+                   sum);
+    w->dot[row] = vf_sum(sum);
+    w->lse[row] = row < s->T ? head->lse[row] * -1.44269504f : 0.0f;
   }
 }
 // Block (keys j, queries i) of S^T and dP^T becomes p^T, ds^T and ds^T in right form; D as attention.cuh has it.
 static void attention_softmax16_backward(AttentionBackward16 *w, const AttentionShape *s, int64_t j, int64_t i,
-                                         uint32_t *p_left, uint32_t *ds_left, uint32_t *ds_right, AttentionDrop d) {
+                                         uint32_t *p_left, uint32_t *ds_left, uint32_t *ds_right, AttentionDrop d,
+                                         AttentionAhead<bf16> *ahead) {
   const bool dropped = d.drop->p > 0.0f;
   const AttentionTile tile = {j * 32, i * 32, 2, {32, 32}};
   if (dropped) attention_mask(w->mask, &tile, s, d);
@@ -388,53 +455,54 @@ static void attention_softmax16_backward(AttentionBackward16 *w, const Attention
     vi_store(ds_left + row * 16, ds_row);
     if (row % 2) attention_interleave(ds_right + row / 2 * 32, even, ds_row);
     even = ds_row;
+    attention_ahead(ahead, 1);
   }
 }
 // Keys of block j against the blocks of queries first .. end of one group: p and ds of all, then their share of dk, dv.
-static void attention_backward16_keys(AttentionBackward16 *w, const AttentionShape *s, int64_t j, int64_t first,
-                                      int64_t end, AttentionDrop d, AttentionAhead<bf16> *ahead) {
+// The first group's keys come from the last to the first, so that each meets one block that is not packed yet.
+static void attention_backward16_keys(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
+                                      int64_t j, int64_t first, int64_t end, AttentionDrop d,
+                                      AttentionAhead<bf16> *ahead) {
   const AttentionBlocks n = attention_count(s);
   const int64_t across = n.columns * ATTENTION_WORDS, group = j / ATTENTION_GROUP, key = j % ATTENTION_GROUP;
   const bool add = first / ATTENTION_GROUP > group;
   for (int64_t i = first; i < end; i++) {
+    if (j == attention_min(i, attention_min(ATTENTION_GROUP, n.rows) - 1)) attention_backward16_pack(w, s, head, i);
     attention_blocks(w->s, w->k + j * across, w->qt + i * across, n.columns, false);
     attention_blocks(w->dp, w->v + j * across, w->doutt + i * across, n.columns, false);
-    attention_ahead(ahead, ATTENTION_BLOCK);
     const int64_t at = (i - first) * ATTENTION_WORDS, in_group = i % ATTENTION_GROUP * ATTENTION_GROUP + key;
-    attention_softmax16_backward(w, s, j, i, w->p + at, w->ds + at, w->ds_right + in_group * ATTENTION_WORDS, d);
+    attention_softmax16_backward(w, s, j, i, w->p + at, w->ds + at, w->ds_right + in_group * ATTENTION_WORDS, d, ahead);
   }
   for (int64_t c = 0; c < n.columns; c++) {
     const int64_t at = (c * n.rows + first) * ATTENTION_WORDS, to = (key * n.columns + c) * ATTENTION_SUMS;
     attention_blocks(w->dv + to, w->p, w->dout + at, end - first, add);
     attention_blocks(w->dk + to, w->ds, w->q + at, end - first, add);
+    if (end < n.rows) continue;
+    const int64_t ld = 3 * s->C, rows = s->T - j * 32, columns = s->hs - c * 32;
+    bf16 *dk = head->dq + s->C + j * 32 * ld + c * 32;
+    attention_put(dk, ld, w->dk + to, w->scale, rows, columns);
+    attention_put(dk + s->C, ld, w->dv + to, w->one, rows, columns);
   }
 }
 static void attention_backward16_head(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
                                       AttentionDrop d, AttentionAhead<bf16> *ahead) {
   const AttentionBlocks n = attention_count(s);
   const int64_t ld = 3 * s->C, G = ATTENTION_GROUP;
-  alignas(64) float scale[32], one[32];
-  for (int i = 0; i < 32; i++) scale[i] = s->scale, one[i] = 1.0f;
-  attention_backward16_pack(w, s, head);
   for (int64_t keys = 0; keys < n.rows; keys += G) {
     const int64_t keys_end = attention_min(keys + G, n.rows);
     for (int64_t queries = keys; queries < n.rows; queries += G) {
       const int64_t end = attention_min(queries + G, n.rows);
-      for (int64_t j = keys; j < keys_end; j++)
-        attention_backward16_keys(w, s, j, queries > j ? queries : j, end, d, ahead);
+      for (int64_t j = keys_end - 1; j >= keys; j--)
+        attention_backward16_keys(w, s, head, j, queries > j ? queries : j, end, d, ahead);
       for (int64_t i = queries; i < end; i++) for (int64_t c = 0; c < n.columns; c++) {
         const uint32_t *kt = w->kt + (c * n.rows + keys) * ATTENTION_WORDS;
         attention_blocks(w->dqt + (i * n.columns + c) * ATTENTION_SUMS, kt, w->ds_right + i % G * G * ATTENTION_WORDS,
                          attention_min(i + 1, keys_end) - keys, keys > 0);
       }
     }
-    for (int64_t i = keys; i < keys_end; i++) for (int64_t c = 0; c < n.columns; c++) {
-      bf16 *to = head->dq + i * 32 * ld + c * 32;
-      const int64_t at = ((i - keys) * n.columns + c) * ATTENTION_SUMS, rows = s->T - i * 32, columns = s->hs - c * 32;
-      attention_put_transposed(to, ld, w->dqt + (i * n.columns + c) * ATTENTION_SUMS, scale, rows, columns);
-      attention_put(to + s->C, ld, w->dk + at, scale, rows, columns);
-      attention_put(to + 2 * s->C, ld, w->dv + at, one, rows, columns);
-    }
+    for (int64_t i = keys; i < keys_end; i++) for (int64_t c = 0; c < n.columns; c++)
+      attention_put_transposed(head->dq + i * 32 * ld + c * 32, ld, w->dqt + (i * n.columns + c) * ATTENTION_SUMS,
+                               w->scale, s->T - i * 32, s->hs - c * 32);
   }
 }
 static void attention_backward16(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
@@ -450,7 +518,9 @@ static void attention_backward16(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, T
     for (int64_t item = 0; item < heads; item++) {
       const AttentionHead<bf16> head = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, n_head, item);
       const AttentionHead<bf16> next = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, n_head, item + 1);
-      AttentionAhead<bf16> ahead = attention_ahead_of(&s, &next, item + 1 == heads);
+      AttentionAhead<bf16> ahead = attention_ahead_of(&s, &head, &next, true, attention_first_rows(&s),
+                                                      attention_units(&s, ATTENTION_GROUP), item + 1 == heads);
+      ahead.turned = attention_min(ATTENTION_GROUP * 32, s.T);
       const AttentionDrop d = {drop, drop->sample0 + item / n_head, item % n_head};
       attention_backward16_head(&w, &s, &head, d, &ahead);
     }

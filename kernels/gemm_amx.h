@@ -28,7 +28,9 @@ static void amx_transpose_32x8(const char *from, int64_t stride, uint32_t *to) {
     _mm512_storeu_si512(to + (2 * i + 1) * 16, _mm512_unpackhi_epi64(r[i], r[i + 4]));
   }
 }
-// 32 rows x 32 k of an operand. The next 32 k of the rows are asked for: the caller comes for them some blocks later.
+// 32 rows x 32 k of an operand. The next 32 k of the rows are asked for, into L2: the caller comes for them some blocks
+// later, and where rows lie a multiple of 4 KB apart, all of them would fall into one set of L1 and evict what is being
+// read (weight gradients of 2048 and of 3072 outputs without their tiles: 0.8 of the time; others 0.95 to 1.04).
 static void amx_pack_block(uint32_t *to, GemmSource s, bool k_contiguous) {
   const int64_t left = gemm_min(32, s.k_count);
   if (k_contiguous) {
@@ -36,10 +38,10 @@ static void amx_pack_block(uint32_t *to, GemmSource s, bool k_contiguous) {
     for (int64_t i = 0; i < 32; i++) {
       const char *row = s.from + i * s.stride_bytes;
       _mm512_storeu_si512(to + i * 16, i < s.rows ? _mm512_maskz_loadu_epi16(there, row) : _mm512_setzero_si512());
-      _mm_prefetch(row + 64, _MM_HINT_T0);
+      _mm_prefetch(row + 64, _MM_HINT_T1);
     }
   } else if (left == 32 && s.rows >= 32) {
-    for (int64_t k = 32; k < 64; k++) _mm_prefetch(s.from + k * s.stride_bytes, _MM_HINT_T0);
+    for (int64_t k = 32; k < 64; k++) _mm_prefetch(s.from + k * s.stride_bytes, _MM_HINT_T1);
     for (int i = 0; i < 32; i += 8) amx_transpose_32x8(s.from + 2 * i, s.stride_bytes, to + i * 16);
   } else {                                       // edges: pairs first, then 8 x 8 transposes of them
     alignas(64) uint32_t pairs[AMX_STEP];
