@@ -348,8 +348,8 @@ static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
     n += fsdp_sums_in_whole(f, f->unit[u].stage) ? 0 : f->unit[u].state_numel;
   return n;
 }
-// Where that memory is, and how much of it holds what is needed until the backward of block l has ended (blocks: until
-// that of the head has). NULL and 0 where nothing is lent.
+// Where that memory is, and how much of it may hold what is needed until the backward of block l has ended (l = number
+// of blocks: until those of the head and the last LayerNorm have). NULL and 0 where nothing is lent.
 static inline char *fsdp_lent(const Fsdp *f) {
   return fsdp_lends_sums(f) && f->grads ? (char *)(f->grads + fsdp_sums_before(f, 1)) : NULL;
 }

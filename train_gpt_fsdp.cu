@@ -354,7 +354,8 @@ struct BlockActs {
 //                         dfc on gelu, dln_2 on ln_2, datt on residual_2, dqkv on fc, dln_1 on ln_1 (block_backward)
 //   a branch              lies where its sum with the stream will (residual_layernorm_forward takes it there)
 //   dln_f                 on ln_f, chunk by chunk
-//   what a block keeps    in gradient shards of the blocks below it, while nothing is there yet (fsdp_lent)
+//   what a block keeps    in gradient shards of the blocks below it, while nothing is there yet (fsdp_lent); what the
+//                         last LayerNorm keeps, in all of them
 //   the head's arena      holds logits between forward and backward, and in both what blocks use in turn: what is
 //                         computed again, and the gradients of the stream; behind these, gradient slots (fsdp.h).
 //                         In evaluation the block that is at work
@@ -543,14 +544,14 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
 }
 
-// The size of the arena that logits lie in, from shapes alone; cfg learns what it may lend, and from when.
+// The size of the arena that logits lie in, from shapes alone; cfg learns of it and how much of it blocks use in turn.
 static void trainer_plan_head(Trainer *t, FsdpConfig *cfg) {
   const Model *m = &t->model;
   const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
   const bool trains = trainer_trains(&t->opt);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
   Arena train = {}, turns = {}, head = {};
-  if (trains) acts_carve(&t->acts, &train, &turns, 0, &t->fsdp, m, t->dtype, B, T, true);
+  if (trains) acts_carve(&t->acts, &train, &turns, 0, &t->fsdp, m, t->dtype, B, T, true);      // for turns alone
   t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // what other passes take at once changes no digit
   head_carve(&t->acts, &head, m, t->dtype, t->head_rows);
   t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);

@@ -23,7 +23,7 @@
   X(MEM_OFFLOAD,      "offloading: sums of a round") \
   X(MEM_CONTROL,      "control block, shared") \
   X(MEM_ACTIVATIONS,  "activations") \
-  X(MEM_ACTS_APART,   "activations not in gradients") \
+  X(MEM_ACTS_APART,   "activations not in gradient shards") \
   X(MEM_HEAD,         "logits, or what blocks reuse") \
   X(MEM_HEAD_SLOTS,   "logits, or gradient slots, shared") \
   X(MEM_WORKSPACE,    "kernel workspace") \

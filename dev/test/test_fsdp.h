@@ -226,7 +226,8 @@ TEST_MPI(sums_in_whole_gradients_change_no_bit, 4,
 }
 
 // lends: gradient shards hold activations. exact: the bits of one rank with as many microbatches, which has them apart
-// if these are several; one rank with one of them meets one that offloads in test_schedule.h.
+// if these are several. One rank with one of them has no other to be compared with here, only its bytes: it meets one
+// that offloads in test_schedule.h, schedule_of_offload_alone.
 struct LendMode { const char *options; int world, microbatches; bool lends, exact; };
 static inline size_t lend_activations(const Corpus *corpus, int world, const char *extra, bool *lends) {
   MemoryPlan plan = {};
