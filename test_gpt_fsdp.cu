@@ -41,7 +41,7 @@
 #include "dev/test/test_cli_modes.h"
 #include "dev/test/test_kill.h"
 
-enum { TEST_TIMEOUT_S = 300 };
+enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };
 
 static bool test_is_wide(const TestCase *t) {
   size_t n = strlen(t->name);
