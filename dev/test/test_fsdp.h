@@ -444,8 +444,8 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const size_t after_20 = resident_bytes();
     // The allocator and MPI keep pools of their own, of a few MiB whatever the model; pages never touched do not count.
     // The address sanitizer keeps what is freed.
-    EXPECT(TEST_SANITIZED || after_20 <= after_2 + (1 << 20), "%s: resident memory grew from %zu after step 2 to %zu after step 20",
-           extra, after_2, after_20);
+    EXPECT(TEST_SANITIZED || after_20 <= after_2 + (1 << 20),
+           "%s: resident memory grew from %zu after step 2 to %zu after step 20", extra, after_2, after_20);
     EXPECT(after_20 - before <= total + (12 << 20), "%s: the process grew by %zu bytes, the plan says %zu", extra,
            after_20 - before, total);
     trainer_close(&t);
