@@ -57,7 +57,7 @@ links = $(shell d=$$(mktemp -d) && printf '%s\n' $(1:%='$(HASH)include <%>') 'in
   $(CXX) -std=c++17 $$d/probe.cc -o $$d/probe $(3) >/dev/null 2>&1 && echo yes; rm -rf $$d)
 
 ifneq ($(BUILDS),)
-AMX_PROBE := -fopenmp -mavx512f -mavx512bf16 -mamx-tile -mamx-bf16
+AMX_PROBE := -mavx512f -mavx512bf16 -mamx-tile -mamx-bf16
 # mpi.h's C++ bindings are deprecated and full of warnings; the C interface is all that is used.
 MPI_CFLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem%,$(shell $(MPICC) --showme:compile 2>/dev/null || \
   $(if $(MPI_HOME),echo -I$(MPI_HOME)/include,pkg-config --cflags ompi-c 2>/dev/null)))
@@ -66,7 +66,7 @@ MPI_LIBS := $(shell $(MPICC) --showme:link 2>/dev/null || \
   $(MPI_HOME:%=-Wl,-rpath,%/lib)
 CJSON_CFLAGS := $(CJSON_HOME:%=-isystem%/include)
 CJSON_LIBS := $(CJSON_HOME:%=-L%/lib -L%/lib64 -Wl,-rpath,%/lib -Wl,-rpath,%/lib64) -lcjson
-ifeq ($(call links,omp.h,__builtin_cpu_supports("avx512bf16"),$(AMX_PROBE)),)
+ifeq ($(call links,immintrin.h,__builtin_cpu_supports("avx512bf16"),$(AMX_PROBE)),)
 MISSING += compiler
 endif
 ifeq ($(call links,mpi.h,MPI_Init(0$(comma) 0),$(MPI_CFLAGS) $(MPI_LIBS)),)
@@ -138,7 +138,7 @@ train test test-all:
 	@dev/setup.sh
 	@$(MAKE) SETUP_DONE=1 $@
 endif
-FIX_compiler := a C++17 compiler for x86-64 with OpenMP and AMX flags (g++ >= 11, or clang++ >= 12): CXX=...
+FIX_compiler := a C++17 compiler for x86-64 with AMX flags (g++ >= 11, or clang++ >= 12): CXX=...
 FIX_OpenMPI := headers and library of OpenMPI: MPI_HOME=... (the directory that holds include/ and lib/)
 FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (libraries alone were found)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
@@ -151,7 +151,7 @@ else
 WARNINGS := -Wall -Wextra -Wpedantic $(if $(filter 1 true,$(WERROR) $(CI)),-Werror)
 SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=address$(comma)undefined \
   -fno-sanitize-recover=undefined)
-COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti -fopenmp $(WARNINGS) $(MPI_CFLAGS) $(CJSON_CFLAGS) -I.
+COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNINGS) $(MPI_CFLAGS) $(CJSON_CFLAGS) -I.
 # What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
 BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu fsdp.h kernels/* data/*.h; $(CXX) --version; \
   $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
@@ -189,8 +189,7 @@ LIBS += $(CUDA_LIBS)
 endif
 cmd_cuda_emulated := $(COMMON) -O2 -mfma -mf16c -DCUDA_EMULATED -Idev/cuda_emu $(SANITIZE) $(CXXFLAGS)
 src_cuda_emulated := dev/cuda_emu/emu.cc
-cmd_link := $(CXX) -fopenmp $(SANITIZE) $(LDFLAGS)
-# Without -fopenmp: one thread, so that an input that fails once fails always.
+cmd_link := $(CXX) $(SANITIZE) $(LDFLAGS)
 FUZZ_CXX ?= clang++
 FUZZ_SANITIZE := -fsanitize=fuzzer,address,undefined,float-cast-overflow -fno-sanitize-recover=all
 cmd_fuzz := $(FUZZ_CXX) -std=c++17 -g -O1 -fno-exceptions -fno-rtti -fno-omit-frame-pointer $(FUZZ_SANITIZE) $(MPI_CFLAGS) \

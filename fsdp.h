@@ -63,6 +63,7 @@
 #pragma once
 #include "kernels/ops.h"
 #include "kernels/all.h"
+#include "kernels/threads.h"
 #include <errno.h>
 #include <fnmatch.h>
 #include <mpi.h>

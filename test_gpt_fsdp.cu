@@ -10,6 +10,7 @@
 #include "dev/test/harness.h"
 #include <sys/wait.h>
 
+#include "dev/test/test_threads.h"
 #include "dev/test/op_helpers.h"
 #include "dev/test/test_matmul.h"
 #include "dev/test/test_attention.h"
@@ -58,7 +59,6 @@ static void test_child(const TestCase *t, const char *self, int log) {
   setpgid(0, 0);
   dup2(log, STDOUT_FILENO);
   dup2(log, STDERR_FILENO);
-  setenv("OMP_WAIT_POLICY", "passive", 1);       // ranks outnumber cores in the tests
   const char *device = getenv("DEVICE");
   if (!device || strcmp(device, "cuda")) setenv("CUDA_VISIBLE_DEVICES", "", 1);        // GPUs are for DEVICE=cuda
   if (t->np) {

@@ -240,13 +240,16 @@ static inline bool token_file_layout(Split *s, DataError *e) {
 // Reads every token once: the largest, and the first that is not below vocab_size.
 static inline bool split_check_ids(const Split *s, int vocab_size, int threads, DataError *e) {
   if (s->token_bytes == 2 && vocab_size > 65535) return true;
-  uint32_t largest = 0;
-  const int64_t n = s->tokens_numel;
-#pragma omp parallel for num_threads(threads) reduction(max : largest) schedule(static)
-  for (int64_t i = 0; i < n; i++) {
-    uint32_t id = (uint32_t)split_token(s, i);
-    largest = id > largest ? id : largest;
-  }
+  uint32_t largest = 0, *const of_all = &largest;
+  parallel(threads, [=](int thread, int all) {
+    const ThreadShare share = thread_share(s->tokens_numel, 1, thread, all);
+    uint32_t mine = 0;
+    for (int64_t i = share.begin; i < share.end; i++) {
+      const uint32_t id = (uint32_t)split_token(s, i);
+      mine = id > mine ? id : mine;
+    }
+    thread_max(of_all, mine);
+  });
   if (largest < (uint32_t)vocab_size) return true;
   int64_t at = 0;
   while ((uint32_t)split_token(s, at) < (uint32_t)vocab_size) at++;

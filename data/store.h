@@ -232,8 +232,7 @@ static inline StoreRecord *store_mine(Store *s) { return &s->records[s->f->mesh.
 // first, which is a third of a copy's traffic. `to` begins a line of 64 bytes; shards cut by rows may begin anywhere.
 static inline void store_stream_copy(const Ctx *c, float *to, const float *from, int64_t numel) {
   const int64_t piece = 1 << 18, line = 16, ahead = 256;
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int64_t at = 0; at < numel; at += piece) {
+  parallel_for(c->threads, 0, numel, piece, [=](int64_t at) {
     const int64_t end = min64(numel, at + piece), whole = at + (end - at) / line * line;
     for (int64_t i = at; i < whole; i += line) {
       _mm_prefetch((const char *)(from + i + ahead), _MM_HINT_NTA);
@@ -241,7 +240,7 @@ static inline void store_stream_copy(const Ctx *c, float *to, const float *from,
     }
     memcpy(to + whole, from + whole, (size_t)(end - whole) * 4);
     _mm_sfence();                                // the thread that writes the file must see them
-  }
+  });
 }
 // Copies what is written into the snapshot: what training waits for.
 static inline void store_take_snapshot(Store *s) {

@@ -18,7 +18,7 @@
 // Parts: 1 characters and pieces   2 a table of words   3 a heap   4 merging one piece   5 encode, decode, hash
 //        6 train   (tokenizer_json.h: 7 save   8 load)
 // Defines: Tokenizer, tokenizer_train, _load, _load_any, _text, _save, _cut, _encode, _token_bytes, _hash, _free. Needs
-// cJSON and OpenMP.
+// cJSON and threads.h.
 // Sources: Sennrich et al. 2016 (BPE); Radford et al. 2019 (bytes, pattern); Hugging Face tokenizers (counts and ties).
 #pragma once
 #include <cjson/cJSON.h>
@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "../kernels/device.h"
+#include "../kernels/threads.h"
 #include "unicode_classes.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are compared eight bytes at a time, lowest byte first");
@@ -479,11 +480,11 @@ static inline int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, 
                                        int threads) {
   CHECK(t->vocab_size >= 256 && threads >= 1, "tokenizer_encode: vocabulary %d, threads %d", t->vocab_size, threads);
   int64_t *counts = (int64_t *)bpe_resize(NULL, (size_t)threads, sizeof *counts);
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int i = 0; i < threads; i++) {
+  parallel_for(threads, 0, threads, 1, [=](int64_t part) {
+    const int i = (int)part;
     size_t from = bpe_part_start(t, text, bytes, i, threads), to = bpe_part_start(t, text, bytes, i + 1, threads);
     counts[i] = bpe_encode_part(t, text, from, to, ids + from);
-  }
+  });
   int64_t count = counts[0];
   for (int i = 1; i < threads; i++) {
     memmove(ids + count, ids + bpe_part_start(t, text, bytes, i, threads), (size_t)counts[i] * sizeof *ids);
@@ -580,12 +581,12 @@ static inline void bpe_count_words(BpeTable *words, const uint8_t *text, size_t 
 // The distinct words of a text with their counts, by all threads. The order in the table is of no consequence.
 static inline BpeTable bpe_words_of(const Tokenizer *t, const uint8_t *text, size_t bytes, int threads) {
   BpeTable *tables = (BpeTable *)bpe_resize(NULL, (size_t)threads, sizeof *tables);
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int i = 0; i < threads; i++) {
+  parallel_for(threads, 0, threads, 1, [=](int64_t part) {
+    const int i = (int)part;
     bpe_table_init(&tables[i], 12);
     bpe_count_words(&tables[i], text, bpe_part_start(t, text, bytes, i, threads),
                     bpe_part_start(t, text, bytes, i + 1, threads));
-  }
+  });
   BpeTable all = tables[0];
   for (int i = 1; i < threads; i++) {
     for (size_t s = 0; s < (size_t)1 << tables[i].bits; s++) {

@@ -9,7 +9,6 @@
 // runs. Units: GFLOP/s and GB/s.
 #pragma once
 #include <immintrin.h>
-#include <omp.h>
 #include <sys/mman.h>
 
 enum { PEAK_ROUNDS = 7, PEAK_TURNS = 200000, PEAK_CHAINS = 12 };
@@ -70,19 +69,18 @@ __attribute__((target("amx-tile,amx-bf16"))) static float peak_dot_amx(double *f
 static double peak_gflops(float (*body)(double *flops), int threads) {
   double best = 0;
   for (int round = 0; round < PEAK_ROUNDS; round++) {
-    double start = 0, flops = 0;
-    float keep = 0;
-#pragma omp parallel num_threads(threads) reduction(+ : flops, keep)
-    {
-#pragma omp barrier
-#pragma omp master
-      start = now_ms();
-      double mine = 0;
-      keep += body(&mine);
-      flops += mine;
-    }
-    const double rate = flops / (now_ms() - start) * 1e-6;
-    if (keep == 12345.0f) fprintf(stderr, "\n"); // never: the sums are used
+    double begun = 0, flops = 0, *const start = &begun;
+    double *const parts = (double *)calloc((size_t)threads, sizeof *parts);
+    parallel(threads, [=](int thread, int) {
+      threads_barrier();
+      if (!thread) *start = now_ms();
+      const float kept = body(&parts[thread]);
+      if (kept == 12345.0f) fprintf(stderr, "\n");             // never: the sums are used
+    });
+    const double ms = now_ms() - begun;
+    for (int i = 0; i < threads; i++) flops += parts[i];
+    free(parts);
+    const double rate = flops / ms * 1e-6;
     if (rate > best) best = rate;
   }
   return best;
@@ -111,11 +109,10 @@ static double cpu_peak_memory(int threads) {
   double best = 0;
   for (int round = 0; round < PEAK_ROUNDS; round++) {
     const double start = now_ms();
-#pragma omp parallel num_threads(threads)
-    {
-      float *mine = a + part * omp_get_thread_num();
+    parallel(threads, [=](int thread, int) {
+      float *mine = a + part * thread;
       peak_triad(mine, mine + n, mine + 2 * n, part);
-    }
+    });
     const double rate = 3.0 * sizeof(float) * (double)part * threads / (now_ms() - start) * 1e-6;
     if (rate > best) best = rate;
   }

@@ -65,7 +65,6 @@ static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor q
 
 #if PART_CPU
 #include <float.h>
-#include <omp.h>
 #include "random.h"
 #include "vec.h"
 
@@ -285,7 +284,7 @@ static int64_t attention_runs(const Ctx *c, int64_t heads, int64_t tiles) {
   return heads >= 4 * c->threads ? 1 : runs < tiles ? runs : tiles;
 }
 static void *attention_thread_memory(const Ctx *c, size_t bytes) {
-  return (char *)c->workspace + (size_t)omp_get_thread_num() * bytes;
+  return (char *)c->workspace + (size_t)thread_number * bytes;
 }
 
 // ---- a tile --------------------------------------------------------------------------------------------------------
@@ -503,8 +502,7 @@ static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, 
   const AttentionShape s = attention_shape(len, C, n_head);
   const int64_t tiles = (len + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES, heads = B * n_head;
   const int64_t runs = attention_runs(c, heads, tiles);
-#pragma omp parallel for schedule(dynamic, attention_chunk(heads * runs, c->threads)) num_threads(c->threads)
-  for (int64_t item = 0; item < heads * runs; item++) {
+  parallel_tasks(c->threads, heads * runs, attention_chunk(heads * runs, c->threads), [=](int64_t item) {
     AttentionForward f = attention_forward_scratch(attention_thread_memory(c, attention_forward_bytes(&s)), &s);
     const int64_t b = item / runs / n_head, h = item / runs % n_head, run = runs - 1 - item % runs;  // longest first
     const int64_t first = run * tiles / runs * ATTENTION_QUERIES;
@@ -519,7 +517,7 @@ static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, 
     float *to_lse = (float *)lse.data + (b * n_head + h) * len;
     for (int64_t query = first; query < end; query += ATTENTION_QUERIES)
       attention_forward_queries(&f, &s, to, to_lse, head.q, query, AttentionDrop{drop, drop->sample0 + b, h}, &ahead);
-  }
+  });
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
@@ -649,15 +647,14 @@ static void attention_backward_typed(Ctx *c, Tensor dqkv, Tensor dout, Tensor qk
                                      const Dropout *drop) {
   const int64_t heads = out.shape[0] * n_head;
   const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
-#pragma omp parallel for schedule(dynamic, attention_chunk(heads, c->threads)) num_threads(c->threads)
-  for (int64_t item = 0; item < heads; item++) {
+  parallel_tasks(c->threads, heads, attention_chunk(heads, c->threads), [=](int64_t item) {
     AttentionBackward w = attention_backward_scratch(attention_thread_memory(c, attention_backward_bytes(&s)), &s);
     const AttentionHead<T> head = attention_head<T>(&s, dqkv, dout, qkv, out, lse, n_head, item);
     const AttentionHead<T> next = attention_head<T>(&s, dqkv, dout, qkv, out, lse, n_head, item + 1);
     AttentionAhead<T> ahead = attention_ahead_of(&s, &head, &next, true, s.T, attention_tiles(&s), item + 1 == heads);
     const AttentionDrop d = {drop, drop->sample0 + item / n_head, item % n_head};
     attention_backward_head(&w, &s, &head, d, &ahead);
-  }
+  });
 }
 #ifdef __AVX512BF16__
 #include "attention_bf16.cuh"

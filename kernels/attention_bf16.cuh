@@ -386,14 +386,15 @@ static void attention_forward16_item(Ctx *c, Tensor out, Tensor lse, Tensor qkv,
 static void attention_forward16(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop) {
   const int64_t heads = out.shape[0] * n_head, blocks = (out.shape[1] + 31) / 32;
   const int64_t runs = attention_runs(c, heads, blocks);
-#pragma omp parallel num_threads(c->threads)
-  {
+  const int64_t chunk = attention_chunk(heads * runs, c->threads);
+  int64_t counter = 0, *const taken = &counter;
+  parallel(c->threads, [=](int, int) {
     amx_thread_begin();
-#pragma omp for schedule(dynamic, attention_chunk(heads * runs, c->threads)) nowait
-    for (int64_t item = 0; item < heads * runs; item++)
+    thread_tasks(taken, heads * runs, chunk, [=](int64_t item) {
       attention_forward16_item(c, out, lse, qkv, n_head, drop, item, runs);
+    });
     amx_thread_end();
-  }
+  });
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
@@ -509,13 +510,13 @@ static void attention_backward16(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, T
                                  const Dropout *drop) {
   const int64_t heads = out.shape[0] * n_head;
   const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
-#pragma omp parallel num_threads(c->threads)
-  {
+  const int64_t chunk = attention_chunk(heads, c->threads);
+  int64_t counter = 0, *const taken = &counter;
+  parallel(c->threads, [=](int, int) {
     amx_thread_begin();
     AttentionBackward16 w =
         attention_backward16_scratch(attention_thread_memory(c, attention_backward16_bytes(&s)), &s);
-#pragma omp for schedule(dynamic, attention_chunk(heads, c->threads)) nowait
-    for (int64_t item = 0; item < heads; item++) {
+    thread_tasks(taken, heads, chunk, [&](int64_t item) {
       const AttentionHead<bf16> head = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, n_head, item);
       const AttentionHead<bf16> next = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, n_head, item + 1);
       AttentionAhead<bf16> ahead = attention_ahead_of(&s, &head, &next, true, attention_first_rows(&s),
@@ -523,7 +524,7 @@ static void attention_backward16(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, T
       ahead.turned = attention_min(ATTENTION_GROUP * 32, s.T);
       const AttentionDrop d = {drop, drop->sample0 + item / n_head, item % n_head};
       attention_backward16_head(&w, &s, &head, d, &ahead);
-    }
+    });
     amx_thread_end();
-  }
+  });
 }

@@ -4,7 +4,6 @@
 #include "ops.h"
 #include "vec.h"
 #include "all.h"
-#include <omp.h>
 #include <sys/mman.h>
 
 #define CPU_TABLE_NAME_(isa) ops_##isa
@@ -24,14 +23,15 @@ static void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
 static void copy_impl(Ctx *c, void *to, const void *from, size_t bytes) {
   const size_t piece = 1 << 20;
   if (bytes < 2 * piece || c->threads == 1) { memcpy(to, from, bytes); return; }
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (size_t at = 0; at < bytes; at += piece)
+  parallel_for(c->threads, 0, bytes, piece, [=](int64_t at) {
     memcpy((char *)to + at, (const char *)from + at, bytes - at < piece ? bytes - at : piece);
+  });
 }
 static void zero_impl(Ctx *c, void *to, size_t bytes) {
   const size_t piece = 1 << 20;
-#pragma omp parallel for schedule(static) num_threads(c->threads) if (bytes > 2 * piece)
-  for (size_t at = 0; at < bytes; at += piece) memset((char *)to + at, 0, bytes - at < piece ? bytes - at : piece);
+  parallel_for(bytes > 2 * piece ? c->threads : 1, 0, bytes, piece, [=](int64_t at) {
+    memset((char *)to + at, 0, bytes - at < piece ? bytes - at : piece);
+  });
 }
 
 // ---- device calls: the host is the device, one rank is one of it, and every call is done when it returns

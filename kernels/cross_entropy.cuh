@@ -127,8 +127,7 @@ INLINE void cross_entropy_check(int32_t target, int64_t row, int64_t vocab) {
 static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
                                        int64_t vocab) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int64_t r = 0; r < R; r++) {
+  parallel_for(c->threads, 0, R, 1, [=](int64_t r) {
     const int32_t target = ((const int32_t *)targets.data)[r];
     const float *x = (const float *)logits.data + r * Vp;
     cross_entropy_check(target, r, vocab);
@@ -142,7 +141,7 @@ static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Te
     }
     ((float *)losses.data)[r] = loss;
     ((int32_t *)correct.data)[r] = first_max;
-  }
+  });
 }
 
 template <class T>
@@ -186,14 +185,13 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
         "cross_entropy_forward_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes,
         cross_entropy_kept_bytes(c, Vp));
   scale *= c->state->loss_scale;
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int thread = 0; thread < c->threads; thread++) {
+  parallel_for(c->threads, 0, c->threads, 1, [=](int64_t thread) {
     float *kept = (float *)c->workspace + thread * cross_entropy_kept(Vp);
     DISPATCH(dlogits.dtype, T,
              cross_entropy_backward_rows<T>((float *)losses.data, (T *)dlogits.data, (const float *)logits.data,
                                             (const int32_t *)targets.data, vocab, Vp, scale, kept,
                                             R * thread / c->threads, R * (thread + 1) / c->threads));
-  }
+  });
 }
 #endif
 

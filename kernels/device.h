@@ -174,7 +174,7 @@ struct Ctx {
   const StepState *state;  // what changes from step to step, in device memory: ops read it when they run
   void *stream;            // CUDA stream; NULL on CPU
   void *device;            // what the device itself keeps (handles, matmul plans); NULL on CPU
-  int threads;             // OpenMP threads of this rank; every parallel region says num_threads(c->threads)
+  int threads;             // CPU threads of this rank (threads.h)
   void *workspace;         // scratch of one op at a time, 256-byte aligned; contents undefined between ops
   size_t workspace_bytes;  // >= ops->workspace_bytes(...) of the largest shapes that will be asked
   bool fast_fp32;          // --matmul_precision high: fp32 matrix products as TF32 (CUDA), as bf16 tile products (AMX)

@@ -51,13 +51,12 @@ static inline void normal_fill(Ctx *c, Tensor out, uint64_t seed, uint32_t tenso
 static const int64_t ELEMENTWISE_PIECE = 4096;   // what a thread takes at a time; a multiple of VF
 
 template <class O, class I> static void convert_range(Ctx *c, O *out, const I *in, int64_t n) {
-#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * ELEMENTWISE_PIECE)
-  for (int64_t at = 0; at < n; at += ELEMENTWISE_PIECE) {
+  parallel_for(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, 0, n, ELEMENTWISE_PIECE, [=](int64_t at) {
     const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
     int64_t i = at;
     for (; i + VF <= end; i += VF) vf_store(out + i, vf_load(in + i));
     if (i < end) vf_store_n(out + i, vf_load_n(in + i, end - i), end - i);
-  }
+  });
 }
 static void convert_impl(Ctx *c, Tensor out, Tensor in) {
   const int64_t n = numel(in);
@@ -80,11 +79,10 @@ template <class T, bool ADDS> INLINE vf accumulate_lanes(const float *sum, const
 template <class T, bool ADDS> static void accumulate_range(Ctx *c, float *sum, Summands summands, int64_t n) {
   bool passes = !ADDS && (uintptr_t)sum % 64 == 0;
   for (int k = 0; k < summands.count; k++) passes = passes && summands.data[k] != sum;
-#pragma omp parallel num_threads(c->threads) if (n > 4 * ELEMENTWISE_PIECE)
-  {
+  parallel(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, [=](int thread, int threads) {
     const Summands in = summands;
-#pragma omp for schedule(static) nowait
-    for (int64_t at = 0; at < n; at += ELEMENTWISE_PIECE) {
+    const ThreadShare mine = thread_share(n, ELEMENTWISE_PIECE, thread, threads);
+    for (int64_t at = mine.begin; at < mine.end; at += ELEMENTWISE_PIECE) {
       const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
       int64_t i = at;
       for (; passes && i + VF <= end; i += VF) vf_pass(sum + i, accumulate_lanes<T, ADDS>(sum, &in, i, VF));
@@ -92,7 +90,7 @@ template <class T, bool ADDS> static void accumulate_range(Ctx *c, float *sum, S
       if (i < end) vf_store_n(sum + i, accumulate_lanes<T, ADDS>(sum, &in, i, end - i), end - i);
     }
     if (passes) vf_passed();
-  }
+  });
 }
 static void accumulate_impl(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   DISPATCH(in.dtype, T, {
@@ -136,15 +134,14 @@ INLINE vf normal16(uint64_t seed, uint32_t tensor, int64_t counter) {
 static void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
   float *to = (float *)out.data;
   const int64_t end = offset + numel(out), first = offset / VF, last = (end + VF - 1) / VF;
-#pragma omp parallel for schedule(static) num_threads(c->threads) if (last - first > 1024)
-  for (int64_t group = first; group < last; group++) {
+  parallel_for(last - first > 1024 ? c->threads : 1, first, last, 1, [=](int64_t group) {
     const vf z = vf_mul(normal16(seed, tensor, group * 4), vf_set1(std));
     const int64_t at = group * VF - offset;
-    if (at >= 0 && at + VF <= end - offset) { vf_store(to + at, z); continue; }
+    if (at >= 0 && at + VF <= end - offset) { vf_store(to + at, z); return; }
     float part[VF];
     vf_store(part, z);
     for (int i = 0; i < VF; i++) if (at + i >= 0 && at + i < end - offset) to[at + i] = part[i];
-  }
+  });
 }
 #endif
 

@@ -66,8 +66,7 @@ template <class T, bool DROP>
 static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor wte, const T *wpe, int64_t rows,
                                    int64_t seq_len, Dropout drop) {
   const int64_t C = wte.shape[1], vocab = wte.shape[0];
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int64_t r = 0; r < rows; r++) {
+  parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
     const int64_t t = r % seq_len, sample = drop.sample0 + r / seq_len, token = tokens[r];
     CHECK(token >= 0 && token < vocab, "embedding: token %lld at position %lld, the table has %lld rows",
           (long long)token, (long long)r, (long long)vocab);
@@ -78,7 +77,7 @@ static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor
     for (; i + VF <= C; i += VF)
       embedding_forward_lanes<T, DROP>(to + i, row + i, position + i, &d, sample, t * C + i, VF);
     if (i < C) embedding_forward_lanes<T, DROP>(to + i, row + i, position + i, &d, sample, t * C + i, C - i);
-  }
+  });
 }
 static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
@@ -164,15 +163,14 @@ static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dou
     CHECK(p.tokens[r] >= 0 && p.tokens[r] < dwte.shape[0],
           "embedding: token %d at position %lld, the table has %lld rows", p.tokens[r], (long long)r,
           (long long)dwte.shape[0]);
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int thread = 0; thread < c->threads; thread++) {
+  parallel_for(c->threads, 0, c->threads, 1, [=](int64_t thread) {
     int64_t from = vectors * thread / c->threads * VF, to = vectors * (thread + 1) / c->threads * VF;
     if (to > C) to = C;
     DISPATCH(dout.dtype, T, {
       if (drop.p > 0.0f) embedding_backward_columns<T, true>(p, (const T *)dout.data, from, to);
       else embedding_backward_columns<T, false>(p, (const T *)dout.data, from, to);
     });
-  }
+  });
 }
 #endif
 

@@ -104,12 +104,16 @@ template <class T> static int32_t absmax_piece(const T *in, int64_t n) {
   return largest;
 }
 template <class T> static int32_t absmax_range(Ctx *c, const T *in, int64_t n) {
-  int32_t most = 0;
-#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * ELEMENTWISE_PIECE) reduction(max : most)
-  for (int64_t at = 0; at < n; at += ELEMENTWISE_PIECE) {
-    const int32_t piece = absmax_piece(in + at, at + ELEMENTWISE_PIECE < n ? ELEMENTWISE_PIECE : n - at);
-    if (piece > most) most = piece;
-  }
+  int32_t most = 0, *const of_all = &most;
+  parallel(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, [=](int thread, int threads) {
+    const ThreadShare share = thread_share(n, ELEMENTWISE_PIECE, thread, threads);
+    int32_t mine = 0;
+    for (int64_t at = share.begin; at < share.end; at += ELEMENTWISE_PIECE) {
+      const int32_t piece = absmax_piece(in + at, at + ELEMENTWISE_PIECE < n ? ELEMENTWISE_PIECE : n - at);
+      if (piece > mine) mine = piece;
+    }
+    thread_max(of_all, mine);
+  });
   return most;
 }
 static void absmax_impl(Ctx *c, Tensor to, Tensor in) {
@@ -126,14 +130,13 @@ static void fp8_scales_impl(Ctx *, Tensor scale, Tensor amax) {
 
 // out = in factor, each rounded to its own type: encoding and decoding are the same walk.
 template <class O, class I> static void fp8_walk(Ctx *c, O *out, const I *in, float factor, int64_t n) {
-#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * ELEMENTWISE_PIECE)
-  for (int64_t at = 0; at < n; at += ELEMENTWISE_PIECE) {
+  parallel_for(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, 0, n, ELEMENTWISE_PIECE, [=](int64_t at) {
     const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
     const vf f = vf_set1(factor);
     int64_t i = at;
     for (; i + VF <= end; i += VF) vf_store(out + i, vf_mul(vf_load(in + i), f));
     if (i < end) vf_store_n(out + i, vf_mul(vf_load_n(in + i, end - i), f), end - i);
-  }
+  });
 }
 // The reciprocal of a power of two is exact, and so is a product with it but for a magnitude that fp8 stores as 0.
 static void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
@@ -170,8 +173,7 @@ static void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_sca
                         weight.shape[1]};
   float value[256];
   for (int i = 0; i < 256; i++) value[i] = to_f32(fp8{(uint8_t)i});
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int64_t m = 0; m < out.shape[0]; m++) fp8_product_row(&p, value, m);
+  parallel_for(c->threads, 0, out.shape[0], 1, [=](int64_t m) { fp8_product_row(&p, value, m); });
 }
 #endif
 

@@ -25,13 +25,12 @@ static inline void gelu_forward(Ctx *c, Tensor out, Tensor in) {
 static const int64_t GELU_PIECE = 2048;          // what a thread takes at a time, about 2 us; a multiple of VF
 
 template <class T> static void gelu_range(Ctx *c, T *out, const T *in, int64_t n) {
-#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * GELU_PIECE)
-  for (int64_t at = 0; at < n; at += GELU_PIECE) {
+  parallel_for(n > 4 * GELU_PIECE ? c->threads : 1, 0, n, GELU_PIECE, [=](int64_t at) {
     const int64_t end = at + GELU_PIECE < n ? at + GELU_PIECE : n;
     int64_t i = at;
     for (; i + VF <= end; i += VF) vf_store(out + i, vf_gelu(vf_load(in + i)));
     if (i < end) vf_store_n(out + i, vf_gelu(vf_load_n(in + i, end - i)), end - i);
-  }
+  });
 }
 static void gelu_forward_impl(Ctx *c, Tensor out, Tensor in) {
   DISPATCH(in.dtype, T, gelu_range<T>(c, (T *)out.data, (const T *)in.data, numel(in)));

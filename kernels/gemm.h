@@ -30,7 +30,6 @@
 // Defines: GemmOperand, GemmJob, gemm(), gemm_sums(), gemm_workspace_bytes().
 #pragma once
 #include "amx.h"
-#include <omp.h>
 
 // ---- interface -----------------------------------------------------------------------------------------------------
 struct GemmOperand {
@@ -352,13 +351,14 @@ static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, si
 struct GemmPass { int64_t row, row_end, col, col_end, k_block, k_block_end, tasks, row_tasks; };
 // What a thread works on and where it is: a group of a's panels times the task's columns.
 struct GemmPlace { int64_t task, k_block, row, rows, col, cols; };
+struct GemmShared { int64_t next_task, next_pack; };         // of a pass
 struct GemmWork {
   const GemmJob *j;
   const GemmKernel *g;
   const GemmPlan *p;
   GemmPass pass;
   uint32_t *b;                                   // shared
-  int64_t *next_task;                            // shared
+  GemmShared *shared;
   GemmScratch s;
   GemmSide side;
   int64_t strips;                                // begun so far
@@ -369,11 +369,8 @@ INLINE int64_t gemm_k_count(const GemmWork *w, int64_t k_block) {
 }
 INLINE int64_t gemm_words(const GemmWork *w, int64_t k_block) { return gemm_words(w->g, gemm_k_count(w, k_block)); }
 static int64_t gemm_take_task(GemmWork *w, bool first) {
-  if (w->p->pass_k_blocks < w->p->k_blocks) return first ? omp_get_thread_num() : w->pass.tasks;
-  int64_t task;
-#pragma omp atomic capture
-  task = (*w->next_task)++;
-  return task;
+  if (w->p->pass_k_blocks < w->p->k_blocks) return first ? thread_number : w->pass.tasks;
+  return __atomic_fetch_add(&w->shared->next_task, 1, __ATOMIC_RELAXED);
 }
 static GemmPlace gemm_task_begin(GemmWork *w, bool first) {
   const GemmPass *s = &w->pass;
@@ -513,12 +510,13 @@ static void gemm_pack_pass(GemmWork *w, int threads) {
   int64_t unit = gemm_ceil_div(panels * k_blocks, 4 * threads);          // panels: wide enough for runs of some lines
   unit = unit > 8 ? 8 : unit;
   const int64_t units = gemm_ceil_div(panels, unit);
-#pragma omp for schedule(dynamic)
-  for (int64_t t = 0; t < units * k_blocks; t++) {
+  thread_tasks(&w->shared->next_pack, units * k_blocks, 1, [=](int64_t t) {
     const int64_t k_block = s->k_block + t / units, first = t % units * unit, col = s->col + first * GEMM_NR;
     w->g->pack_b(gemm_b_panels(w, k_block, col), GEMM_NR, gemm_min(unit, panels - first), &w->j->b, col,
                  k_block * p->k, gemm_k_count(w, k_block), gemm_words(w, k_block));
-  }
+  });
+  threads_barrier();
+  if (!thread_number) w->shared->next_pack = 0;  // for the next pass, which another barrier precedes
 }
 
 // Computes the job with c->threads threads, in gemm_workspace_bytes() of c->workspace.
@@ -530,12 +528,10 @@ static void gemm(Ctx *c, const GemmJob *j) {
   const GemmKernel g = gemm_kernel(c, j->a.dtype);
   const size_t shared = c->workspace_bytes - own;
   uint32_t *b = (uint32_t *)((char *)c->workspace + own);
-  int64_t next_task = 0;
-#pragma omp parallel num_threads(c->threads)
-  {
-    const int threads = omp_get_num_threads();
+  GemmShared counters = {}, *const all = &counters;
+  parallel(c->threads, [=](int thread, int threads) {
     const GemmPlan p = gemm_plan(j, &g, threads, shared);
-    GemmWork w = {j, &g, &p, {}, b, &next_task, gemm_scratch(c, omp_get_thread_num()), {}, 0};
+    GemmWork w = {j, &g, &p, {}, b, all, gemm_scratch(c, thread), {}, 0};
     GemmPass *s = &w.pass;
     w.side.j = j;
     amx_thread_begin();
@@ -548,18 +544,15 @@ static void gemm(Ctx *c, const GemmJob *j) {
         for (s->k_block = 0; s->k_block < p.k_blocks; s->k_block = s->k_block_end) {
           s->k_block_end = gemm_min(s->k_block + p.pass_k_blocks, p.k_blocks);
           const bool again = s->col || s->row || s->k_block;
-          if (again) {
-#pragma omp barrier
-          }
-#pragma omp single nowait
-          next_task = 0;
+          if (again) threads_barrier();
+          if (again && !thread) all->next_task = 0;
           gemm_pack_pass(&w, threads);
           gemm_pass(&w);
         }
       }
     }
     amx_thread_end();
-  }
+  });
 }
 // The job's finish_sums alone, with the bits gemm() gives it; b and finish are not looked at. As much workspace.
 static void gemm_sums(Ctx *c, const GemmJob *j) {
@@ -568,14 +561,13 @@ static void gemm_sums(Ctx *c, const GemmJob *j) {
   const GemmKernel g = gemm_kernel(c, j->a.dtype);
   const int64_t M = j->a.count, k = gemm_block_k(j->K, &g);
   const int64_t rows = gemm_min(GEMM_GROUP_ROWS, gemm_round_up(gemm_ceil_div(M, c->threads), VF));
-#pragma omp parallel for schedule(dynamic) num_threads(c->threads)
-  for (int64_t row = 0; row < M; row += rows) {
-    const GemmScratch s = gemm_scratch(c, omp_get_thread_num());
-    const int64_t n = gemm_min(rows, M - row);
+  parallel_tasks(c->threads, gemm_ceil_div(M, rows), 1, [=](int64_t task) {
+    const GemmScratch s = gemm_scratch(c, thread_number);
+    const int64_t row = task * rows, n = gemm_min(rows, M - row);
     for (int64_t k0 = 0; k0 < j->K; k0 += k) {
       DISPATCH(j->a.dtype, T, gemm_sum_columns<T>(s.chains, &j->a, row, n, k0, gemm_min(k, j->K - k0), false));
       gemm_add_chains(s.sums, s.chains, n, k0 > 0);
     }
     j->finish_sums(j, s.sums, row, n);
-  }
+  });
 }

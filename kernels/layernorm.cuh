@@ -151,8 +151,7 @@ template <class T> INLINE void layernorm_finish_row(const LayernormForward<T> *p
   if (i < C) layernorm_write(p, out, x, i, mean, rstd, C - i);
 }
 template <class T> static void layernorm_forward_rows(Ctx *c, LayernormForward<T> call, int64_t rows) {
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int64_t r = 0; r < rows; r++) {
+  parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
     const LayernormForward<T> p = call;          // a private copy stays in registers
     const T *x = p.in + r * p.C;
     vf sum = vf_zero();
@@ -160,7 +159,7 @@ template <class T> static void layernorm_forward_rows(Ctx *c, LayernormForward<T
     for (; i + VF <= p.C; i += VF) sum = vf_add(sum, vf_load(x + i));
     if (i < p.C) sum = vf_add(sum, vf_load_n(x + i, p.C - i));
     layernorm_finish_row(&p, r, x, sum);
-  }
+  });
 }
 template <class T>
 static LayernormForward<T> layernorm_forward_call(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd,
@@ -189,8 +188,7 @@ INLINE vf layernorm_add(const LayernormForward<T> *p, vf sum, int64_t at, int64_
 }
 template <class T, bool DROP>
 static void layernorm_residual_rows(Ctx *c, LayernormForward<T> call, int64_t rows) {
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int64_t r = 0; r < rows; r++) {
+  parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
     const LayernormForward<T> p = call;
     const int64_t C = p.C, at = r * C, sample = p.drop.sample0 + r / p.seq_len, element = r % p.seq_len * C;
     vf sum = vf_zero();
@@ -198,7 +196,7 @@ static void layernorm_residual_rows(Ctx *c, LayernormForward<T> call, int64_t ro
     for (; i + VF <= C; i += VF) sum = layernorm_add<T, DROP>(&p, sum, at + i, sample, element + i, VF);
     if (i < C) sum = layernorm_add<T, DROP>(&p, sum, at + i, sample, element + i, C - i);
     layernorm_finish_row(&p, r, p.residual + at, sum);
-  }
+  });
 }
 static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
                                             Tensor branch, Tensor weight, Tensor bias, Dropout drop) {
@@ -258,15 +256,14 @@ static void layernorm_backward_row(const LayernormBackward<T> *p, float *dweight
 template <class T, bool BRANCH, bool DROP>
 static void layernorm_backward_blocks(Ctx *c, LayernormBackward<T> call, float *partials, int64_t rows) {
   const int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int64_t b = 0; b < blocks; b++) {
+  parallel_for(c->threads, 0, blocks, 1, [=](int64_t b) {
     const LayernormBackward<T> p = call;
     float *dweight = partials + b * 2 * p.C, *dbias = dweight + p.C;
     memset(dweight, 0, (size_t)(2 * p.C) * sizeof(float));
     const int64_t end = (b + 1) * LAYERNORM_BLOCK_ROWS < rows ? (b + 1) * LAYERNORM_BLOCK_ROWS : rows;
     for (int64_t r = b * LAYERNORM_BLOCK_ROWS; r < end; r++)
       layernorm_backward_row<T, BRANCH, DROP>(&p, dweight, dbias, r);
-  }
+  });
 }
 // out[i] = or += sum over blocks of partial[block][i], i < n <= 16 columns, the blocks in order.
 template <class T>
@@ -280,12 +277,11 @@ template <class T>
 static void layernorm_backward_fold(Ctx *c, T *dweight, T *dbias, const float *partials, int64_t rows, int64_t C,
                                     bool add) {
   const int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
-#pragma omp parallel for schedule(static) num_threads(c->threads)
-  for (int64_t i = 0; i < C; i += VF) {
+  parallel_for(c->threads, 0, C, VF, [=](int64_t i) {
     const int64_t n = C - i < VF ? C - i : VF;
     if (dweight) layernorm_fold(dweight + i, partials + i, blocks, 2 * C, add, n);
     if (dbias) layernorm_fold(dbias + i, partials + C + i, blocks, 2 * C, add, n);
-  }
+  });
 }
 static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
                                     Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,

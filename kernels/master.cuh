@@ -116,13 +116,12 @@ INLINE void master_lanes(const bf16 *param, const low16 *low, float *master, int
   vf_store_n(master, masters_load(param, low, n), n);
 }
 template <class P, class L, class M> static void master_range(Ctx *c, P *param, L *low, M *master, int64_t n) {
-#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * MASTER_PIECE)
-  for (int64_t at = 0; at < n; at += MASTER_PIECE) {
+  parallel_for(n > 4 * MASTER_PIECE ? c->threads : 1, 0, n, MASTER_PIECE, [=](int64_t at) {
     const int64_t end = at + MASTER_PIECE < n ? at + MASTER_PIECE : n;
     int64_t i = at;
     for (; i + VF <= end; i += VF) master_lanes(param + i, low + i, master + i, VF);
     if (i < end) master_lanes(param + i, low + i, master + i, end - i);
-  }
+  });
 }
 #endif
 

@@ -125,14 +125,13 @@ static void adamw_range(Ctx *c, T *param, M *master, float *m, float *v, const f
   const AdamwFactors k = adamw_factors(c->state, args);
   const AdamwLanes lanes = {vf_set1(k.grad_scale), vf_set1(k.decay), vf_set1(k.one_minus_beta1), vf_set1(k.beta2),
                             vf_set1(k.one_minus_beta2), vf_set1(k.root2), vf_set1(k.eps), vf_set1(k.step)};
-#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * OPTIMIZER_PIECE)
-  for (int64_t at = 0; at < n; at += OPTIMIZER_PIECE) {
+  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
     const AdamwLanes a = lanes;
     const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
     int64_t i = at;
     for (; i + VF <= end; i += VF) adamw_lanes<T, M, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, VF);
     if (i < end) adamw_lanes<T, M, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, end - i);
-  }
+  });
 }
 static void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   if (c->state->skip) return;
@@ -161,14 +160,13 @@ template <class T, class M, bool CAST, bool BUFFER>
 static void sgd_range(Ctx *c, T *param, M *master, float *buffer, const float *grad, int64_t n, SgdArgs args) {
   const SgdLanes lanes = {vf_set1(c->state->grad_scale), vf_set1(args.weight_decay), vf_set1(args.momentum),
                           vf_set1(-c->state->in.lr)};
-#pragma omp parallel for schedule(static) num_threads(c->threads) if (n > 4 * OPTIMIZER_PIECE)
-  for (int64_t at = 0; at < n; at += OPTIMIZER_PIECE) {
+  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
     const SgdLanes a = lanes;
     const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
     int64_t i = at;
     for (; i + VF <= end; i += VF) sgd_lanes<T, M, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, VF);
     if (i < end) sgd_lanes<T, M, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, end - i);
-  }
+  });
 }
 template <class T, class M, bool CAST>
 static void sgd_choose(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
@@ -319,18 +317,14 @@ static void norm_add_block(int64_t *limbs, const float *g, int64_t n) {
 static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
   const float *g = (const float *)grad.data;
   const int64_t n = numel(grad);
-#pragma omp parallel num_threads(c->threads) if (n > 8 * NORM_BLOCK)
-  {
+  parallel(n > 8 * NORM_BLOCK ? c->threads : 1, [=](int thread, int threads) {
     int64_t mine[NORM_LIMBS] = {};
-#pragma omp for schedule(static) nowait
-    for (int64_t at = 0; at < n; at += NORM_BLOCK)
+    const ThreadShare share = thread_share(n, NORM_BLOCK, thread, threads);
+    for (int64_t at = share.begin; at < share.end; at += NORM_BLOCK)
       norm_add_block(mine, g + at, n - at < NORM_BLOCK ? n - at : NORM_BLOCK);
     norm_carry(mine);
-    for (int j = 0; j < NORM_LIMBS; j++) {
-#pragma omp atomic
-      limbs[j] += mine[j];
-    }
-  }
+    for (int j = 0; j < NORM_LIMBS; j++) __atomic_fetch_add(&limbs[j], mine[j], __ATOMIC_RELAXED);
+  });
   norm_carry(limbs);
 }
 #endif

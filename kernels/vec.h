@@ -14,6 +14,7 @@
 // another at link time.
 #pragma once
 #include "device.h"
+#include "threads.h"
 #pragma GCC diagnostic push // gcc 12 sees its own _mm512_undefined_ps() as a mistake (GCC bug 105593)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
