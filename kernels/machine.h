@@ -1,9 +1,11 @@
 // machine.h: what this machine can run, and which of its cores and GPUs a rank takes.
 //
 // Defines: cpu_tables, cpu_best_table(), launcher_pid(), take_fair_share_of_cores(), host_available_bytes(),
-//   choose_gpu().
+//   core_watch(), choose_gpu().
 #pragma once
+#include "cgroup.h"
 #include "ops.h"
+#include <dirent.h>
 #include <mpi.h>
 #include <sched.h>
 #include <unistd.h>
@@ -55,22 +57,33 @@ static inline int launcher_pid() {
   }
   return (int)getppid();
 }
+// Threads of rank `rank` of `ranks` on `cores`, of which control groups leave `quota`: `docker --cpus=1.5` has time for
+// two threads, which stand still together at times; one would leave a quarter of it. `ranks` of a host share the quota.
+static inline int threads_of_quota(int cores, double quota, int rank, int ranks) {
+  const int usable = quota < cores ? (int)ceil(quota) : cores;
+  return (rank + 1) * usable / ranks - rank * usable / ranks;
+}
 // mpirun binds each rank to one core for one or two ranks. Unless the user bound ranks himself (--bind-to), rank
 // node_rank of the host's node_ranks takes its fair share of the cores that mpirun may use.
-// Returns the number of cores of this rank; *shared: ranks outnumber cores, all may use all of them.
+// Returns the number of threads this rank has cores for; *shared: ranks outnumber cores, all may use all of them.
 static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *shared) {
   const bool launched = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
   const bool bound_by_user = getenv("OMPI_MCA_hwloc_base_binding_policy");
   cpu_set_t host, mine;
   *shared = false;
   if (sched_getaffinity(0, sizeof mine, &mine)) return 1;
-  if (launched && bound_by_user && getenv("OMPI_MCA_orte_bound_at_launch")) return CPU_COUNT(&mine);
+  const double quota = cgroup_cores("");
+  if (launched && bound_by_user && getenv("OMPI_MCA_orte_bound_at_launch")) {
+    const int bound = CPU_COUNT(&mine), timed = threads_of_quota(bound * node_ranks, quota, node_rank, node_ranks);
+    *shared = !timed;
+    return timed ? timed : 1;
+  }
   if (!launched || bound_by_user || sched_getaffinity(launcher_pid(), sizeof host, &host)) host = mine;
-  const int cores = CPU_COUNT(&host);
-  *shared = cores < node_ranks;
+  const int cores = CPU_COUNT(&host), threads = threads_of_quota(cores, quota, node_rank, node_ranks);
+  *shared = fmin(cores, ceil(quota)) < node_ranks;
   if (*shared || !launched || bound_by_user) {
     if (!bound_by_user) sched_setaffinity(0, sizeof host, &host);
-    return *shared ? 1 : cores / node_ranks;
+    return *shared ? 1 : threads;
   }
   const int first = node_rank * cores / node_ranks, end = (node_rank + 1) * cores / node_ranks;
   CPU_ZERO(&mine);
@@ -80,28 +93,38 @@ static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *
     k++;
   }
   sched_setaffinity(0, sizeof mine, &mine);
-  return end - first;
+  return threads;
 }
 
-// The number behind `key` at the beginning of a line of a small file; SIZE_MAX: there is none.
-static inline size_t file_number(const char *path, const char *key) {
-  FILE *f = fopen(path, "r");
-  char line[256];
-  size_t value = SIZE_MAX;
-  while (f && fgets(line, sizeof line, f))
-    if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), "%zu", &value) != 1) value = SIZE_MAX;
-  if (f) fclose(f);
-  return value;
-}
-// Memory this host can still give: the kernel's estimate, or what the control group leaves.
+// Memory this host can still give: the kernel's estimate, or what control groups leave.
 static inline size_t host_available_bytes() {
-  size_t kb = file_number("/proc/meminfo", "MemAvailable:");
-  size_t available = kb == SIZE_MAX ? SIZE_MAX : kb * 1024;
-  size_t limit = file_number("/sys/fs/cgroup/memory.max", ""), used = file_number("/sys/fs/cgroup/memory.current", "");
-  const size_t cached = file_number("/sys/fs/cgroup/memory.stat", "inactive_file ");      // given back when asked for
-  if (limit == SIZE_MAX || used == SIZE_MAX) return available;
-  if (cached != SIZE_MAX) used -= cached < used ? cached : used;
-  return limit <= used ? 0 : limit - used < available ? limit - used : available;
+  const size_t kb = file_number("/proc/meminfo", "MemAvailable:"), left = cgroup_memory_left("");
+  return kb == SIZE_MAX || left < kb * 1024 ? left : kb * 1024;
+}
+
+// Watches whether this rank's threads get the cores they want: the kernel counts how long a thread ran and how long it
+// waited for a core (Documentation/scheduler/sched-stats.rst).
+struct CoreWatch { double since_ms; uint64_t ran_ns, waited_ns; };
+enum { CORE_WATCH_MS = 5000 };
+// At most every CORE_WATCH_MS: the share of their time since then, 0 to 1, that the threads stood in line for a core;
+// else, and where the kernel does not count, -1.
+static inline double core_watch(CoreWatch *w, double now_ms) {
+  if (w->since_ms > 0 && now_ms - w->since_ms < CORE_WATCH_MS) return -1;
+  uint64_t ran = 0, waited = 0;
+  DIR *tasks = opendir("/proc/self/task");
+  for (dirent *e; tasks && (e = readdir(tasks));) {
+    char path[300];
+    unsigned long long on, off;
+    snprintf(path, sizeof path, "/proc/self/task/%.255s/schedstat", e->d_name);
+    FILE *f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
+    if (f && fscanf(f, "%llu %llu", &on, &off) == 2) ran += on, waited += off;
+    if (f) fclose(f);
+  }
+  if (tasks) closedir(tasks);
+  const double on = (double)(ran - w->ran_ns), off = (double)(waited - w->waited_ns);
+  const bool first = w->since_ms == 0;
+  *w = CoreWatch{now_ms, ran, waited};
+  return first || on + off <= 0 ? -1 : off / (on + off);
 }
 
 // Which of the GPUs this rank sees it takes. sharing: ranks of this host on the same one; crowded: some GPU of some

@@ -1,0 +1,135 @@
+// test_machine.h: what a rank takes of its host: limits of control groups, read from made-up /proc and /sys trees of
+// both versions, and the share of cores and memory that follows from them.
+#include <sys/stat.h>
+
+// Writes `text` to `path` below the test's directory, with the directories above it.
+static void machine_file(const char *path, const char *text) {
+  char at[1024];
+  snprintf(at, sizeof at, "%s%s", test_tmp(), path);
+  char *name = strrchr(at, '/');
+  *name = 0;
+  REQUIRE(make_directories(at), "%s cannot be made", at);
+  *name = '/';
+  FILE *f = fopen(at, "w");
+  REQUIRE(f && fputs(text, f) >= 0 && !fclose(f), "%s cannot be written", at);
+}
+static void machine_proc(const char *groups, const char *mounts) {
+  machine_file("/proc/self/cgroup", groups);
+  machine_file("/proc/self/mountinfo", mounts);
+}
+#define MACHINE_MOUNT_V2 "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+#define MACHINE_MOUNTS_V1 \
+  "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" \
+  "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" \
+  "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+
+TEST(machine_cgroup_v2, "version 2: the least quota of the group and those above; memory without idle page cache") {
+  EXPECT(isinf(cgroup_cores(test_tmp())) && cgroup_memory_left(test_tmp()) == SIZE_MAX, "no files, and yet a limit");
+  machine_proc("0::/work.slice/run\n", MACHINE_MOUNT_V2);
+  EXPECT(isinf(cgroup_cores(test_tmp())), "no controller, and yet a limit");
+  machine_file("/sys/fs/cgroup/work.slice/run/cpu.max", "max 100000\n");
+  EXPECT(isinf(cgroup_cores(test_tmp())), "`max` limits to %g", cgroup_cores(test_tmp()));
+  machine_file("/sys/fs/cgroup/work.slice/cpu.max", "250000 100000\n");
+  EXPECT(cgroup_cores(test_tmp()) == 2.5, "%g cores, not the 2.5 of the group above", cgroup_cores(test_tmp()));
+  machine_file("/sys/fs/cgroup/work.slice/run/cpu.max", "50000 100000\n");
+  EXPECT(cgroup_cores(test_tmp()) == 0.5, "%g cores, not the own 0.5", cgroup_cores(test_tmp()));
+  machine_file("/sys/fs/cgroup/work.slice/memory.max", "1000\n");
+  machine_file("/sys/fs/cgroup/work.slice/memory.current", "900\n");
+  machine_file("/sys/fs/cgroup/work.slice/memory.stat", "anon 600\ninactive_file 250\nactive_file 50\n");
+  EXPECT(cgroup_memory_left(test_tmp()) == 350, "%zu bytes left, not 350", cgroup_memory_left(test_tmp()));
+  machine_file("/sys/fs/cgroup/work.slice/run/memory.max", "300\n");
+  machine_file("/sys/fs/cgroup/work.slice/run/memory.current", "310\n");
+  EXPECT(cgroup_memory_left(test_tmp()) == 0, "%zu bytes left of a full group", cgroup_memory_left(test_tmp()));
+  machine_file("/sys/fs/cgroup/work.slice/run/memory.max", "max\n");
+  EXPECT(cgroup_memory_left(test_tmp()) == 350, "%zu bytes left, not 350", cgroup_memory_left(test_tmp()));
+}
+
+TEST(machine_cgroup_v1, "version 1, version 2 mounted beside it: cpu.cfs_quota_us, memory.limit_in_bytes; -1 is none") {
+  machine_proc("4:memory:/docker/c1\n3:cpuset:/\n2:cpu,cpuacct:/docker/c1\n0::/\n", MACHINE_MOUNTS_V1);
+  machine_file("/sys/fs/cgroup/cpu,cpuacct/docker/c1/cpu.cfs_quota_us", "-1\n");
+  machine_file("/sys/fs/cgroup/cpu,cpuacct/docker/c1/cpu.cfs_period_us", "100000\n");
+  EXPECT(isinf(cgroup_cores(test_tmp())), "-1 limits to %g cores", cgroup_cores(test_tmp()));
+  machine_file("/sys/fs/cgroup/cpu,cpuacct/docker/c1/cpu.cfs_quota_us", "200000\n");
+  EXPECT(cgroup_cores(test_tmp()) == 2, "%g cores, not 2", cgroup_cores(test_tmp()));
+  machine_file("/sys/fs/cgroup/memory/docker/c1/memory.limit_in_bytes", "5000\n");
+  machine_file("/sys/fs/cgroup/memory/docker/c1/memory.usage_in_bytes", "3000\n");
+  machine_file("/sys/fs/cgroup/memory/docker/c1/memory.stat", "inactive_file 7\ntotal_inactive_file 500\n");
+  machine_file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  machine_file("/sys/fs/cgroup/memory/memory.usage_in_bytes", "9000\n");
+  EXPECT(cgroup_memory_left(test_tmp()) == 2500, "%zu bytes left, not 2500", cgroup_memory_left(test_tmp()));
+}
+
+TEST(machine_cgroup_in_a_container, "a container that is shown its own group only, by the host's path or by its own") {
+  machine_proc("2:cpu:/docker/c1\n", "32 31 0:29 /docker/c1 /sys/fs/cgroup/cpu ro master:9 - cgroup cgroup rw,cpu\n");
+  machine_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000\n");
+  machine_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT(cgroup_cores(test_tmp()) == 1.5, "%g cores, not 1.5", cgroup_cores(test_tmp()));
+  machine_proc("0::/\n", MACHINE_MOUNT_V2);
+  machine_file("/sys/fs/cgroup/cpu.max", "300000 100000\n");
+  EXPECT(cgroup_cores(test_tmp()) == 3, "%g cores, not 3", cgroup_cores(test_tmp()));
+  machine_proc("garbage\n:\n0:\n", "x y z\n - \n1 2 3 / /nowhere - cgroup2 a b\n");
+  EXPECT(isinf(cgroup_cores(test_tmp())), "damaged files limit to %g cores", cgroup_cores(test_tmp()));
+}
+
+TEST(machine_threads_of_quota,
+     "ranks of a host share its quota, rounded up; together they have neither more nor less") {
+  const struct { int cores; double quota; int ranks, together; } hosts[] = {
+      {64, 2, 1, 2}, {64, 2, 2, 2}, {64, 1.5, 1, 2}, {64, 0.2, 1, 1}, {64, INFINITY, 3, 64}, {2, 8, 1, 2},
+      {64, 2, 4, 2}, {7, 5.5, 4, 6}};
+  for (const auto &h : hosts) {
+    int sum = 0;
+    for (int rank = 0; rank < h.ranks; rank++) sum += threads_of_quota(h.cores, h.quota, rank, h.ranks);
+    EXPECT(sum == h.together, "%d cores, quota %g, %d ranks: %d threads", h.cores, h.quota, h.ranks, sum);
+  }
+}
+
+// A control group of cpu with a quota of half a core, made for this process; "" where that is not allowed.
+static void machine_make_group(char *dir, size_t bytes) {
+  CgroupPlace p;
+  char file[2400];
+  dir[0] = 0;
+  if (!cgroup_find("", "cpu", &p)) return;
+  snprintf(dir, bytes, "%.1500s/test_gpt_fsdp_%d", p.dir, (int)getpid());
+  if (mkdir(dir, 0755)) { dir[0] = 0; return; }
+  snprintf(file, sizeof file, "%s/%s", dir, p.v2 ? "cpu.max" : "cpu.cfs_quota_us");
+  FILE *f = fopen(file, "w");
+  const bool wrote = f && fprintf(f, p.v2 ? "50000 100000" : "50000") > 0 && !fflush(f);
+  if (f) fclose(f);
+  if (!wrote) rmdir(dir), dir[0] = 0;
+}
+TEST(machine_a_real_quota_counts, "inside a control group with half a core's time the program takes one thread") {
+  char dir[2048], join[2200];
+  machine_make_group(dir, sizeof dir);
+  if (!dir[0]) SKIP("no control group can be made here: this needs root and a writable /sys/fs/cgroup");
+  snprintf(join, sizeof join, "echo $$ > %s/cgroup.procs", dir);
+  CliRun r;
+  cli_start(&r, "%s && %s --data generated --n_layer 1 --n_embd 16 --n_head 1 --seq_len 8 --vocab_size 260 "
+            "--max_steps 1 --sample_tokens 0 --eval_every -1 --save_every -1 --out %s", join, cli_program(),
+            cli_path("out"));
+  cli_wait(&r, CLI_LIMIT_S);
+  EXPECT(r.code == 0, "exit %d: %s", r.code, r.text);
+  static char metrics[1 << 16];
+  FILE *f = fopen(cli_path("out/metrics.jsonl"), "r");
+  REQUIRE(f, "no metrics.jsonl");
+  metrics[fread(metrics, 1, sizeof metrics - 1, f)] = 0;
+  fclose(f);
+  EXPECT(strstr(metrics, "\"threads\":1,"), "not one thread: %.300s", metrics);
+  for (int tries = 0; rmdir(dir) && tries < 100; tries++) usleep(20000);         // its processes are gone, or soon
+}
+
+TEST(machine_watches_its_cores, "threads that stand in line for a core are counted; a look too soon says nothing") {
+  CoreWatch w = {};
+  EXPECT(core_watch(&w, 1000) == -1, "the first look has nothing to compare with");
+  EXPECT(core_watch(&w, 1000 + CORE_WATCH_MS - 1) == -1, "a look too soon");
+  if (access("/proc/self/schedstat", R_OK)) SKIP("this kernel counts no waiting for cores (/proc/self/schedstat)");
+  cpu_set_t one;
+  sched_getaffinity(0, sizeof one, &one);
+  for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; cpu++)
+    if (CPU_ISSET(cpu, &one) && kept++) CPU_CLR(cpu, &one);
+  sched_setaffinity(0, sizeof one, &one);
+  parallel(4, [=](int, int) {                    // four on one core
+    for (const double start = now_ms(); now_ms() - start < 400;) {}
+  });
+  const double share = core_watch(&w, 1000 + 2 * CORE_WATCH_MS);
+  EXPECT(share > 0.5 && share < 1, "four busy threads on one core waited %g of their time", share);
+}
