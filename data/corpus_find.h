@@ -194,10 +194,13 @@ static inline bool text_check(const char *path, const uint8_t *p, size_t n, Data
   if (encoding)
     return data_fail(e, EXIT_MISSING, "%s is text in %s; needed is UTF-8: iconv -f %s -t UTF-8 %s > NEW.txt", path,
                      encoding, encoding, path);
-  const size_t looked = n < 65536 ? n : 65536, controls = text_controls(p, looked);
-  if (controls >= 16 && controls > looked / 32)
-    return data_fail(e, EXIT_MISSING, "%s is no text: %zu of its first %zu bytes are control characters; tokens are "
-                     "read from FILE.bin, text must be UTF-8", path, controls, looked);
+  const size_t looked = n < 65536 ? n : 65536, places[] = {0, (n - looked) / 2, n - looked};
+  for (size_t at : places) {                     // a file of weights may begin with much text
+    const size_t controls = text_controls(p + at, looked);
+    if (controls >= 16 && controls > looked / 32)
+      return data_fail(e, EXIT_MISSING, "%s is no text: %zu of %zu bytes from byte %zu on are control characters; "
+                       "tokens are read from FILE.bin, text must be UTF-8", path, controls, looked, at);
+  }
   if (json && named_json)
     return data_fail(e, EXIT_MISSING, "%s is JSON lines: a model would learn JSON's syntax; take the texts out first, "
                      "such as by jq -r .text %s > NEW.txt", path, path);
@@ -215,6 +218,7 @@ static inline bool text_open(Text *t, const char *path, DataNotices *notices, Da
 
 // One text of several files of a directory, in their order; one that does not end its last line gets a newline.
 static inline bool text_join(Text *all, const char *dir, const DataNames *names, DataNotices *notices, DataError *e) {
+  const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
   uint8_t *out = NULL;
   size_t n = 0, capacity = 0;
   for (int i = 0; i < names->count; i++) {
@@ -223,6 +227,12 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
     const bool fits = data_format(path, sizeof path, "%s/%s", dir, names->name[i]);
     if (!fits) data_fail(e, EXIT_MISSING, "--data %.200s...: the path is too long", dir);
     if (!fits || !text_open(&t, path, notices, e)) { free(out); return false; }
+    if (n + t.numel > memory) {
+      free(out);
+      text_free(&t);
+      return data_fail(e, EXIT_MISSING, "--data %s: its .txt files have more bytes than this machine has memory (%zu): "
+                       "encode them to a token FILE.bin, or give fewer", dir, memory);
+    }
     if (t.numel + 1 > capacity - n) {
       capacity = n + t.numel + 1 + (n + t.numel) / 2;
       if (!(out = (uint8_t *)realloc(out, capacity))) die_missing("data: no memory for %zu bytes of text", capacity);

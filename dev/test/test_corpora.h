@@ -185,6 +185,12 @@ TEST(corpora_refuse_what_is_no_text,
   for (int i = 0; i < 1024; i++) text[i] = (char)data_random(7, (uint64_t)i);
   cli_write(o.data, text, sizeof text);
   data_expect_refused(o, 3, "is no text", "control characters");
+  char *model = (char *)calloc(1, 1 << 18);      // as weights: text in front, bytes behind
+  memset(model, 'a', 1 << 17);
+  for (int i = 1 << 17; i < 1 << 18; i++) model[i] = (char)data_random(7, (uint64_t)i);
+  cli_write(o.data, model, 1 << 18);
+  free(model);
+  data_expect_refused(o, 3, "is no text", "control characters");
   size_t n = 0;
   while (n < sizeof text - 40) n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"a %zu\"}\n", n);
   cli_write(o.data = cli_path("kind.jsonl"), text, n);
