@@ -66,7 +66,7 @@ enum { LAYERS_MOST = 1000 };
   NUM(momentum, 0.9, 0.0, 0.999999, "optimizer", "SGD: momentum") \
   NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: do not)") \
   TEXT(freeze, "", NULL, "optimizer", "parameters that are not trained: globs of names, wte,h.0.*,*.ln_*") \
-  TEXT(data, "", NULL, "data", "directory, token .bin, random, generated (else WIKITEXT2_DIR, data/wikitext-2)") \
+  TEXT(data, "", NULL, "data", "text or directory, .bin, random, generated (else WIKITEXT2_DIR, data/wikitext-2)") \
   TEXT(tokenizer, "", NULL, "data", "tokenizer.json, or directory of it or of vocab.json, merges.txt (else trained)") \
   TEXT(cache, "data/cache", NULL, "data", "where trained tokenizers and encoded tokens are kept") \
   TEXT(shuffle, "on", "on|off", "data", "a new order every epoch, the same for every number of ranks") \

@@ -21,7 +21,7 @@
 
 enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MODEL = 0, CHECKPOINT_OPTIM = 1, CHECKPOINT_FILES = 2 };
 static const char *const checkpoint_files[] = {"model.safetensors", "optim.safetensors"};
-static_assert((int)CHECKPOINT_FILES == (int)MAP_MAX_FILES, "a checkpoint's map has both files");
+static_assert((int)CHECKPOINT_FILES <= (int)MAP_MAX_FILES, "a checkpoint's map has both files");
 enum : unsigned { STATES_WEIGHTS = 1, STATES_ALL = (1 << MAP_STATES) - 1 };
 enum { TRAINER_JSON_MOST_BYTES = 1 << 28 };
 
@@ -33,7 +33,7 @@ static void path_join(char *to, size_t bytes, const char *directory, const char 
 }
 
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
-static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m, char *header[MAP_MAX_FILES]) {
+static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]) {
   const Fsdp *f = &t->fsdp;
   const bool adamw = f->cfg.optimizer == OPTIMIZER_ADAMW;
   const char *const prefix[MAP_STATES] = {"", adamw ? "exp_avg." : "momentum_buffer.", "exp_avg_sq."};
@@ -460,7 +460,7 @@ static bool checkpoint_check_header(const char *path, const char *want, int64_t 
 // `directory`, whose trainer.json is `json` (rank 0's, given to all). Collective; ends all ranks with one line when
 // anything is missing, extra, of another shape, or damaged.
 static void checkpoint_load(Trainer *t, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume) {
-  char error[STORE_ERROR_BYTES + 2 * MAP_PATH_BYTES] = "", *header[MAP_MAX_FILES];
+  char error[STORE_ERROR_BYTES + 2 * MAP_PATH_BYTES] = "", *header[CHECKPOINT_FILES];
   TensorMap map;
   CheckpointState c;
   MPI_Comm comm = t->fsdp.mesh.comm;

@@ -1,9 +1,9 @@
-// dataloader.h: what the model trains on: finds and reads a corpus, turns text into tokens, cuts the tokens into
-// samples and validation windows.
+// dataloader.h: what the model trains on: reads a corpus that corpus_find.h has found, turns text into tokens, cuts the
+// tokens into samples and validation windows.
 //
-//   1 errors, random numbers, hashes
+//   1 random numbers, hashes
 //   2 token files       llm.c and nanoGPT .bin, mapped, every fault named
-//   3 text              the three files of a directory, words and lines
+//   3 text              words and lines, encoding
 //   4 generated text    a source of sentences whose entropy is known exactly
 //   5 cache             tokenizer and ids of a text, found again by its hash
 //   6 corpus            the order of the search; hashing, handing to other processes
@@ -22,51 +22,17 @@
 //   - A function that can fail for a reason of the user's returns false and one line in a DataError, with the exit code
 //     it deserves. It leaves nothing allocated.
 //
-// Defines: DataError, Split, Corpus, corpus_load, corpus_load_tokenizer, corpus_image_bytes, corpus_image,
+// Defines: Split, Corpus, corpus_load, corpus_load_tokenizer, corpus_image_bytes, corpus_image,
 // corpus_adopt, corpus_free, Sampler, sampler_bytes, sampler_init, sampler_set_epoch, sampler_steps_per_epoch,
 // microbatch_fill, eval_windows_numel, eval_window_fill.
 #pragma once
-#include <errno.h>
-#include <fcntl.h>
-#include <glob.h>
-#include <limits.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "../kernels/device.h"
+#include "corpus_find.h"
+#include "files.h"
 #include "tokenizer.h"
 
-// ================================================================================================ 1 errors, hashes
-struct DataError { int exit_code; char text[1536]; };  // EXIT_USAGE or EXIT_MISSING, and one line
-
-__attribute__((format(printf, 3, 4))) static inline bool data_fail(DataError *e, int exit_code, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(e->text, sizeof e->text, fmt, ap);
-  va_end(ap);
-  e->exit_code = exit_code;
-  return false;
-}
-
-// Prints into out; false when it does not fit.
-__attribute__((format(printf, 3, 4))) static inline bool data_format(char *out, size_t out_bytes, const char *fmt,
-                                                                     ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  int n = vsnprintf(out, out_bytes, fmt, ap);
-  va_end(ap);
-  return n >= 0 && (size_t)n < out_bytes;
-}
-
-static inline void *data_alloc(size_t count, size_t each_bytes) {
-  void *p = count <= SIZE_MAX / 2 / each_bytes ? malloc(count ? count * each_bytes : 1) : NULL;
-  if (!p)
-    die_missing("data: no memory for %zu x %zu bytes; use a smaller corpus or a token .bin file", count, each_bytes);
-  return p;
-}
-
+// ================================================================================================ 1 random, hashes
 static inline double data_now_ms() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -112,17 +78,14 @@ static inline uint64_t data_hash(uint64_t seed, const void *data, size_t bytes) 
 }
 
 // ================================================================================================ 2 token files
-enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
-static const char *const split_names[] = {"train", "valid", "test"};
-enum { DATA_PATH_BYTES = 1024 };
-
 // One stream of tokens. Zeroed, it is an absent split.
 struct Split {
   const void *tokens;          // (tokens_numel) uint16_t or uint32_t
   int token_bytes;             // 2 or 4
   int64_t tokens_numel;        // context token included
   bool has_context;            // token 0 is a newline that the text does not hold
-  int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files)
+  int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files, or
+                               // no blanks between words)
   int64_t text_bytes;          // 0 where unknown
   double oracle_nats;          // generated text: mean nats a target costs the source itself on this split; else 0
   uint64_t hash;               // of the tokens (sampled, see split_hash)
@@ -156,23 +119,6 @@ static inline uint64_t split_hash(const Split *s) {
   return h;
 }
 
-// Maps a whole file read-only. *bytes > 0 on success.
-static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  struct stat st;
-  void *p = NULL;
-  if (fd < 0 || fstat(fd, &st) != 0) data_fail(e, EXIT_MISSING, "cannot read %s: %s", path, strerror(errno));
-  else if (!S_ISREG(st.st_mode)) data_fail(e, EXIT_MISSING, "%s is not a regular file", path);
-  else if (st.st_size == 0)
-    data_fail(e, EXIT_MISSING, "%s is empty: it was cut short or never written; fetch it again", path);
-  else if ((p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) {
-    data_fail(e, EXIT_MISSING, "cannot map %s (%lld bytes): %s", path, (long long)st.st_size, strerror(errno));
-    p = NULL;
-  } else *bytes = (size_t)st.st_size;
-  if (fd >= 0) close(fd);
-  return p;
-}
-
 // The llm.c token file: 256 int32 (magic, version, count, zeros), then the tokens.
 struct TokenFileKind { int32_t magic, version; int token_bytes; const char *name; };
 static const TokenFileKind token_file_kinds[] = {{20240520, 1, 2, "GPT-2"}, {20240801, 7, 4, "Llama 3"}};
@@ -188,11 +134,19 @@ static inline const char *token_file_misnomer(const uint8_t *p, size_t bytes) {
   if (first / 10000 == 2024) return "an llm.c file of another kind (model, tokenizer or activations)";
   for (const TokenFileKind &k : token_file_kinds)
     if (__builtin_bswap32(first) == (uint32_t)k.magic) return "an llm.c token file in big-endian byte order";
-  if (!memcmp(p, "\x93NUMPY", 6)) return "a NumPy .npy file; write the bare array with array.tofile()";
-  if (!memcmp(p, "PK\3\4", 4)) return "a zip archive (torch.save or .npz)";
-  if (p[0] == 0x1f && p[1] == 0x8b) return "gzip-compressed; unpack it";
-  if (!memcmp(p, "\x28\xb5\x2f\xfd", 4)) return "zstd-compressed; unpack it";
+  const char *foreign = file_foreign(p, bytes);
+  if (foreign) return foreign;
+  size_t text = 0;
+  while (text < bytes && text < 4096 && ((p[text] >= ' ' && p[text] < 127) || (p[text] >= '\t' && p[text] <= '\r')))
+    text++;
+  if (bytes >= 64 && text == (bytes < 4096 ? bytes : 4096)) return "plain text; give it a name that ends in .txt";
   return NULL;
+}
+
+// Whether magic, version and count stand in front of just as many tokens: chance does not make that of bare ones.
+static inline bool token_file_has_layout(const int32_t header[3], long long bytes) {
+  const long long rest = bytes - TOKEN_FILE_HEADER_BYTES, count = header[2];
+  return header[1] > 0 && header[1] < 1000 && count > 0 && (rest == 2 * count || rest == 4 * count);
 }
 
 // Fills token_bytes, offset_bytes, tokens_numel from the first bytes and the size of a mapped file.
@@ -225,6 +179,10 @@ static inline bool token_file_layout(Split *s, DataError *e) {
   if (misnomer)
     return data_fail(e, EXIT_MISSING, "%s is %s; needed: an llm.c token file (magic %d or %d) or bare uint16 tokens "
                      "(nanoGPT)", s->path, misnomer, token_file_kinds[0].magic, token_file_kinds[1].magic);
+  if (token_file_has_layout(header, bytes))
+    return data_fail(e, EXIT_MISSING, "%s has the header of an llm.c token file, version %d, %d tokens, but the "
+                     "unknown magic %d; known are %d (GPT-2) and %d (Llama 3)", s->path, header[1], header[2],
+                     header[0], token_file_kinds[0].magic, token_file_kinds[1].magic);
   if (bytes % 2)
     return data_fail(e, EXIT_MISSING,
                      "%s is cut short: %lld bytes is not a whole number of uint16 tokens (and there is no "
@@ -269,62 +227,7 @@ static inline bool split_map(Split *s, DataError *e) {
   return true;
 }
 
-// The validation file of a training file: the same name with `val`, `valid` or `validation` for the last `train`; of a
-// numbered shard (x_train_000001.bin) any shard of that name.
-static inline bool token_file_partner(const char *train, char *out, size_t out_bytes, DataError *e) {
-  const char *base = strrchr(train, '/'), *at = NULL;
-  base = base ? base + 1 : train;
-  for (const char *p = base; (p = strstr(p, "train")); p++) at = p;
-  if (!at)
-    return data_fail(
-        e, EXIT_MISSING,
-        "--data %s: no validation tokens: they are looked for under the same name with `val` "
-        "in place of `train`, and this name has no `train` in it; rename the pair, such as x_train.bin and "
-        "x_val.bin",
-        train);
-  const char *tail = at + 5;
-  static const char *const words[] = {"val", "valid", "validation"};
-  for (const char *word : words) {
-    if (data_format(out, out_bytes, "%.*s%s%s", (int)(at - train), train, word, tail) && access(out, F_OK) == 0)
-      return true;
-  }
-  if (tail[strspn(tail, "_-0123456789")] == '.') {
-    glob_t found = {};
-    bool ok = data_format(out, out_bytes, "%.*sval[_-][0-9]*.bin", (int)(at - train), train) &&
-              glob(out, 0, NULL, &found) == 0 && found.gl_pathc > 0;
-    ok = ok && data_format(out, out_bytes, "%s", found.gl_pathv[0]);
-    globfree(&found);
-    if (ok) return true;
-  }
-  return data_fail(e, EXIT_MISSING,
-                   "--data %s: no validation tokens beside it: looked for %.*sval%s (and valid, validation "
-                   "for val); put that file there",
-                   train, (int)(at - train), train, tail);
-}
-
 // ================================================================================================ 3 text
-struct Text { const uint8_t *bytes; size_t numel; void *mapped, *owned; double nats; };  // nats: of generated text
-
-static inline void text_free(Text *t) {
-  free(t->owned);
-  if (t->mapped) munmap(t->mapped, t->numel);
-  *t = {};
-}
-
-// Names a split's text goes by, ours first.
-static const char *const text_names[SPLIT_COUNT][5] = {
-  {"train.txt", "wiki.train.tokens", "wiki.train.raw"},
-  {"valid.txt", "validation.txt", "val.txt", "wiki.valid.tokens", "wiki.valid.raw"},
-  {"test.txt", "wiki.test.tokens", "wiki.test.raw"}};
-
-static inline bool text_find(const char *dir, int split, char *path, size_t path_bytes) {
-  for (const char *name : text_names[split]) {
-    if (!name) break;
-    if (data_format(path, path_bytes, "%s/%s", dir, name) && access(path, F_OK) == 0) return true;
-  }
-  return false;
-}
-
 // Words as wc counts them, and lines; a last line without '\n' counts.
 static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, int64_t *lines) {
   int64_t w = 0, l = 0;
@@ -338,6 +241,9 @@ static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, in
   *words = w;
   *lines = l + (bytes && p[bytes - 1] != '\n');
 }
+
+// Of a text with longer words on average it is not blanks that part them (Chinese, genomes): they are not counted.
+enum { MOST_BYTES_A_WORD = 32 };
 
 // Encodes a text behind one newline of context into memory of the split's own. It goes in chunks that end where the
 // tokenizer says that a text may be cut, so the four-byte ids of the encoder exist for one chunk at a time.
@@ -536,7 +442,7 @@ struct CacheHeader {
 static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '2'};  // in every key too
 
 struct CorpusOptions {
-  const char *data;            // directory, FILE.bin, "random" or "generated"; NULL or "": search (see corpus_load)
+  const char *data;            // path, pattern, "random" or "generated"; NULL or "": search (see corpus_load)
   const char *cache_dir;       // where tokenizer and ids of a text are kept; made if absent; NULL or "": nowhere
   int vocab_size;              // text: at most this many tokens are made; else the ids lie below it
   int threads;
@@ -548,7 +454,7 @@ struct CorpusOptions {
 struct Corpus {
   Split split[SPLIT_COUNT];    // test may be absent (tokens_numel 0), all are after corpus_load_tokenizer
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
-  char notices[2048];          // lines, each ended by '\n', that the user should see; often empty
+  DataNotices notices;
   bool generated;              // made up here: the generated text
   double entropy_nats;         // entropy rate of the source, a token: generated text and random tokens; else 0
   int vocab_size;              // text: the tokenizer's; else as asked
@@ -558,16 +464,6 @@ struct Corpus {
   bool cache_used;             // tokenizer and ids were read, not made
   double tokenizer_ms, encode_ms;  // spent training the tokenizer and encoding; 0 if read or given
 };
-
-__attribute__((format(printf, 2, 3))) static inline void corpus_notice(Corpus *c, const char *fmt, ...) {
-  size_t n = strlen(c->notices), room = sizeof c->notices - n;
-  va_list ap;
-  va_start(ap, fmt);
-  int wrote = vsnprintf(c->notices + n, room, fmt, ap);
-  va_end(ap);
-  if (wrote < 0 || (size_t)wrote + 2 > room) { c->notices[n] = 0; return; }  // whole lines or nothing
-  memcpy(c->notices + n + wrote, "\n", 2);
-}
 
 static inline uint64_t cache_payload_hash(const Split *splits) {
   uint64_t h = 0;
@@ -594,13 +490,15 @@ static inline bool cache_read_ids(Split *splits, const CacheHeader *h, FILE *f) 
 // the corpus has its tokenizer. NULL: done. "": not there. Else: why not.
 static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key) {
   static char why[512];
-  FILE *f = fopen(bin, "rb");
+  const int fd = open(bin, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  FILE *f = fd >= 0 ? fdopen(fd, "rb") : NULL;
   if (!f) return "";
   struct stat st;
   CacheHeader h;
   int64_t payload = 0;
   const char *fault = NULL;
-  if (fstat(fileno(f), &st) != 0 || fread(&h, sizeof h, 1, f) != 1) fault = "it is cut short";
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) fault = "it is no regular file";
+  else if (fread(&h, sizeof h, 1, f) != 1) fault = "it is cut short";
   else if (memcmp(h.magic, cache_magic, sizeof cache_magic) || h.key != key) fault = "it belongs to something else";
   else if (h.token_bytes != 2 && h.token_bytes != 4) fault = "its header is damaged";
   for (int i = 0; !fault && i < SPLIT_COUNT; i++) {
@@ -619,30 +517,42 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
   return fault;
 }
 
-static inline bool cache_write(const Corpus *c, const char *json, const char *bin, uint64_t key, char *why,
-                               size_t why_bytes) {
-  char temporary[PATH_MAX];
+// The files that are being written, under names that no reader takes; "": none. A signal that ends the process removes
+// them (corpus_abandon, which may be called from a handler).
+static char cache_temporary[2][PATH_MAX + 64];
+static inline void corpus_abandon() {
+  for (const char *path : cache_temporary) if (path[0]) unlink(path);
+}
+static inline bool cache_write(const Corpus *c, const char *dir, const char *json, const char *bin, uint64_t key,
+                               char *why, size_t why_bytes) {
+  char *temporary = cache_temporary[1];
   CacheHeader h = {};
-  if (!c->has_tokenizer && !tokenizer_save(&c->tokenizer, json, why, why_bytes)) return false;
+  data_format(cache_temporary[0], sizeof cache_temporary[0], "%s.tmp%d", json, (int)getpid());         // file_put's
+  const bool has_json = c->has_tokenizer || tokenizer_save(&c->tokenizer, json, why, why_bytes);
+  cache_temporary[0][0] = 0;
+  if (!has_json) return false;
   memcpy(h.magic, cache_magic, sizeof cache_magic);
   h.key = key;
   h.tokenizer_hash = tokenizer_hash(&c->tokenizer);
   h.payload_hash = cache_payload_hash(c->split);
   h.token_bytes = c->split[SPLIT_TRAIN].token_bytes;
   for (int i = 0; i < SPLIT_COUNT; i++) h.tokens_numel[i] = c->split[i].tokens_numel;
-  data_format(temporary, sizeof temporary, "%s.%ld.tmp", bin, (long)getpid());
-  FILE *f = fopen(temporary, "wb");
-  bool ok = f && fwrite(&h, sizeof h, 1, f) == 1;
+  data_format(temporary, sizeof cache_temporary[1], "%s.%llu.tmp", bin, file_nonce());
+  const int fd = file_create(temporary, dir);
+  int64_t at = sizeof h;
+  bool ok = fd >= 0 && file_write(fd, temporary, &h, at, 0);
   for (int i = 0; ok && i < SPLIT_COUNT; i++) {
-    size_t n = (size_t)c->split[i].tokens_numel;
-    ok = !n || fwrite(c->split[i].tokens, (size_t)h.token_bytes, n, f) == n;
+    const int64_t bytes = h.tokens_numel[i] * h.token_bytes;
+    ok = file_write(fd, temporary, c->split[i].tokens, bytes, at);
+    at += bytes;
   }
-  if (f) ok = (fclose(f) == 0) && ok;
-  ok = ok && rename(temporary, bin) == 0;
-  if (ok) return true;
-  data_format(why, why_bytes, "%s: %s", bin, strerror(errno));
-  if (f) remove(temporary);
-  return false;
+  int fault = errno;
+  if (fd >= 0 && close(fd) && ok) { ok = false; fault = errno; }
+  if (ok && !(ok = file_rename(temporary, bin))) fault = errno;
+  if (!ok) data_format(why, why_bytes, "%s: %s", bin, strerror(fault));
+  if (!ok && fd >= 0) unlink(temporary);
+  temporary[0] = 0;
+  return ok;
 }
 
 // The given tokenizer, if any.
@@ -672,12 +582,17 @@ static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOpt
   char json[PATH_MAX] = "", bin[PATH_MAX] = "", why[1024];
   bool cached = o->cache_dir && *o->cache_dir;
   const char *fault = "";
+  if (cached && !make_directories(o->cache_dir)) {
+    data_notice(&c->notices, "tokenizer and tokens are not cached: --cache %s cannot be made: %s", o->cache_dir,
+                strerror(errno));
+    cached = false;
+  }
   if (cached) {
-    make_directories(o->cache_dir);              // a fault shows when writing
     data_format(json, sizeof json, "%s/tokenizer-%016llx.json", o->cache_dir, (unsigned long long)key);
     data_format(bin, sizeof bin, "%s/tokens-%016llx.bin", o->cache_dir, (unsigned long long)key);
     fault = cache_read(c, json, bin, key);
-    if (fault && *fault) corpus_notice(c, "cache file %s is of no use (%s): made again", bin, fault);
+    if (fault && *fault)
+      data_notice(&c->notices, "cache file %s is of no use (%s): made again", bin, fault);
   }
   c->cache_used = !fault;
   if (!c->cache_used) {
@@ -689,8 +604,8 @@ static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOpt
       if (texts[i].numel) split_encode(&c->split[i], &c->tokenizer, &texts[i], o->threads);
     c->tokenizer_ms = c->has_tokenizer ? 0 : trained - start;
     c->encode_ms = data_now_ms() - trained;
-    if (cached && !cache_write(c, json, bin, key, why, sizeof why))
-      corpus_notice(c, "tokenizer and tokens are not cached: %s", why);
+    if (cached && !cache_write(c, o->cache_dir, json, bin, key, why, sizeof why))
+      data_notice(&c->notices, "tokenizer and tokens are not cached: %s", why);
   }
   c->has_tokenizer = true;
   c->vocab_size = c->tokenizer.vocab_size;
@@ -700,6 +615,7 @@ static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOpt
     s->has_context = true;
     s->text_bytes = (int64_t)texts[i].numel;
     text_count(texts[i].bytes, texts[i].numel, &s->words, &s->lines);
+    if (s->text_bytes > MOST_BYTES_A_WORD * s->words) s->words = 0;
     s->hash = split_hash(s);
   }
 }
@@ -730,52 +646,25 @@ static inline bool corpus_check_tokenizer_fits(const Corpus *c, const CorpusOpti
                    o->tokenizer, c->tokenizer.vocab_size, o->vocab_size);
 }
 
-// The text files of a directory. asked: what named it (--data, WIKITEXT2_DIR, a directory that was found).
-static inline bool corpus_load_directory(Corpus *c, const char *dir, const char *asked, const CorpusOptions *o,
-                                         DataError *e) {
-  Text texts[SPLIT_COUNT] = {};
-  char path[DATA_PATH_BYTES];
-  bool ok = corpus_check_text_vocab(c, o, e);
-  for (int i = 0; ok && i < SPLIT_COUNT; i++) {
-    if (text_find(dir, i, path, sizeof path)) {
-      texts[i].mapped = data_map(path, &texts[i].numel, e);
-      texts[i].bytes = (const uint8_t *)texts[i].mapped;
-      ok = texts[i].mapped != NULL;
-    } else if (i == SPLIT_TEST) {
-      corpus_notice(c, "%s %s has no test.txt: nothing is reported for the test split", asked, dir);
-    } else {
-      char bins[DATA_PATH_BYTES];
-      data_format(bins, sizeof bins, "%s/train.bin", dir);
-      ok = data_fail(e, EXIT_MISSING,
-                     "%s %s has no %s (or %s): a text corpus is train.txt, valid.txt and test.txt in one "
-                     "directory%s",
-                     asked, dir, text_names[i][0], i ? "validation.txt, wiki.valid.tokens" : "wiki.train.tokens",
-                     access(bins, F_OK) == 0 ? "; for the token files here give --data DIR/train.bin"
-                                             : "; data/get_wikitext2.sh fetches WikiText-2");
-    }
-  }
-  if (ok) {
-    corpus_tokenize(c, texts, o);
-    data_format(c->source, sizeof c->source, "text in %s (%s)", dir, asked);
-  }
-  for (Text &t : texts) text_free(&t);
-  return ok;
-}
-
-static inline bool corpus_load_token_file(Corpus *c, const char *path, const CorpusOptions *o, DataError *e) {
+static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
   Split *train = &c->split[SPLIT_TRAIN], *valid = &c->split[SPLIT_VALID];
   if (!corpus_check_tokenizer_fits(c, o, e)) return false;
-  if (strlen(path) >= sizeof train->path)
-    return data_fail(e, EXIT_MISSING, "--data: the path has %zu bytes; at most %zu are possible", strlen(path),
-                     sizeof train->path - 1);
-  snprintf(train->path, sizeof train->path, "%s", path);
-  if (!split_map(train, e)) return false;
-  if (!token_file_partner(path, valid->path, sizeof valid->path, e) || !split_map(valid, e)) return false;
+  memcpy(train->path, f->train, sizeof train->path);
+  if (!split_map(train, e) || !find_tokens_beside(f, e)) return false;
+  memcpy(valid->path, f->valid, sizeof valid->path);
+  if (!split_map(valid, e)) return false;
   if (!split_check_ids(train, o->vocab_size, o->threads, e) || !split_check_ids(valid, o->vocab_size, o->threads, e))
     return false;
   c->vocab_size = o->vocab_size;
-  data_format(c->source, sizeof c->source, "tokens in %s", path);
   return true;
+}
+// What was found: texts or token files. They are freed.
+static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
+  bool ok = f->train[0] ? corpus_load_token_files(c, f, o, e) : corpus_check_text_vocab(c, o, e);
+  if (ok && !f->train[0]) corpus_tokenize(c, f->text, o);
+  memcpy(c->source, f->source, sizeof c->source);
+  found_free(f);
+  return ok;
 }
 
 // Independent uniform tokens: nothing can be learnt, and the loss stays at the entropy, ln(vocab_size).
@@ -840,21 +729,17 @@ static inline bool corpus_find_fetched(char *dir, size_t dir_bytes) {
   return false;
 }
 
-static inline bool corpus_load_asked(Corpus *c, const CorpusOptions *o, DataError *e) {
-  struct stat st;
-  if (!strcmp(o->data, "random")) return corpus_load_random(c, o, e);
-  if (!strcmp(o->data, "generated")) return corpus_load_generated(c, o, e);
-  if (stat(o->data, &st) != 0)
-    return data_fail(e, EXIT_MISSING, "--data %s: %s; give a directory with train.txt, valid.txt and test.txt, a token "
-                     "FILE.bin, random, or generated", o->data, strerror(errno));
-  if (S_ISDIR(st.st_mode)) return corpus_load_directory(c, o->data, "--data", o, e);
-  size_t n = strlen(o->data);
-  if (n < 4 || strcmp(o->data + n - 4, ".bin"))
-    return data_fail(e, EXIT_MISSING,
-                     "--data %s is a file that is not called .bin; text is given by its directory (train.txt, "
-                     "valid.txt, test.txt), tokens as FILE.bin",
-                     o->data);
-  return corpus_load_token_file(c, o->data, o, e);
+// What --data says; `directory`, where given, is taken in place of it, as `asked` names it.
+static inline bool corpus_load_asked(Corpus *c, const char *directory, const char *asked, const CorpusOptions *o,
+                                     DataError *e) {
+  Found f = {};
+  f.notices = &c->notices;
+  if (!directory && !strcmp(o->data, "random")) return corpus_load_random(c, o, e);
+  if (!directory && !strcmp(o->data, "generated")) return corpus_load_generated(c, o, e);
+  if (directory ? find_directory(&f, directory, asked, e) : corpus_find(&f, o->data, e))
+    return corpus_load_found(c, &f, o, e);
+  found_free(&f);
+  return false;
 }
 
 // Finds and reads a corpus. Overwrites c; false and one line in e (exit code 2 or 3) when what was asked cannot be had.
@@ -871,20 +756,20 @@ static inline bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
   CHECK(o.threads >= 1 && (given || o.vocab_size >= 1), "corpus_load: threads %d, vocab_size %d", o.threads,
         o.vocab_size);
   if (!corpus_take_tokenizer(c, &o, e)) ok = false;
-  else if (o.data && *o.data) ok = corpus_load_asked(c, &o, e);
+  else if (o.data && *o.data) ok = corpus_load_asked(c, NULL, NULL, &o, e);
   else if (env && *env) {
     struct stat st;
     ok = stat(env, &st) == 0 && S_ISDIR(st.st_mode);
-    if (ok) ok = corpus_load_directory(c, env, "WIKITEXT2_DIR", &o, e);
+    if (ok) ok = corpus_load_asked(c, env, "WIKITEXT2_DIR", &o, e);
     else
       data_fail(e, EXIT_MISSING,
                 "WIKITEXT2_DIR=%s is not a directory; it names the one that holds WikiText-2's train.txt, "
                 "valid.txt and test.txt",
                 env);
-  } else if (corpus_find_fetched(dir, sizeof dir)) ok = corpus_load_directory(c, dir, "fetched WikiText-2", &o, e);
+  } else if (corpus_find_fetched(dir, sizeof dir)) ok = corpus_load_asked(c, dir, "fetched WikiText-2", &o, e);
   else if ((ok = corpus_load_generated(c, &o, e)))
-    corpus_notice(
-        c,
+    data_notice(
+        &c->notices,
         "no WikiText-2 here (no --data, no WIKITEXT2_DIR, no data/wikitext-2): training on generated sentences "
         "instead, of %.4f nats a token; data/get_wikitext2.sh fetches WikiText-2",
         c->entropy_nats);

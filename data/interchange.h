@@ -16,9 +16,7 @@
 // All of it runs on one rank and reads untrusted files. Every function that can fail returns false and leaves one line
 // in `error`: file, tensor or field, what was expected, what was found.
 #pragma once
-#include "safetensors.h"
-#include "tensor_map.h"
-#include <cjson/cJSON.h>
+#include "safetensors_set.h"
 #include <math.h>
 #include <stdarg.h>
 
@@ -31,23 +29,15 @@ struct ModelShape { int64_t n_layer, n_head, n_embd, n_positions, vocab_size; bo
 struct Import {
   ImportKind kind;
   ModelShape shape;
-  char path[MAP_PATH_BYTES];                     // of the file that has the weights
+  char path[MAP_PATH_BYTES];                     // of the file that has the weights, or of the index of several
   char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or ""
   char notice[256];                              // what is taken otherwise than the file says, for the user; or ""
-  int64_t file_bytes;
+  int64_t file_bytes;                            // of llm.c
   bool prefixed;                                 // Hugging Face: names start with "transformer."
-  SafetensorsFile file;                          // not of llm.c
+  SafetensorsSet set;                            // not of llm.c
   Dtype dtype;                                   // of llm.c
   int64_t padded_vocab;                          // of llm.c: rows of wte in the file
 };
-
-#define IMPORT_REFUSE(cond, ...) \
-  do { \
-    if (cond) { \
-      snprintf(error, error_bytes, __VA_ARGS__); \
-      return false; \
-    } \
-  } while (0)
 
 // ================================================================================================ 1 names
 static const char import_hf_prefix[] = "transformer.";
@@ -136,18 +126,6 @@ static inline bool import_check_shape(const ModelShape *m, const char *path, cha
   IMPORT_REFUSE(m->n_embd % m->n_head, "%s: n_head %lld does not divide n_embd %lld", path, (long long)m->n_head,
                 (long long)m->n_embd);
   return true;
-}
-
-// The whole of a small regular text file, ended by NUL, malloc'ed. NULL and `error` when it cannot be had.
-static inline char *import_read_text(const char *path, size_t *bytes, char *error, size_t error_bytes) {
-  enum { HIGHEST_BYTES = 1 << 20 };
-  int64_t n;
-  char *text = file_get(path, HIGHEST_BYTES, &n);
-  *bytes = (size_t)n;
-  if (!text && errno == EFBIG)
-    snprintf(error, error_bytes, "%s: has more than %d bytes, no config.json has", path, HIGHEST_BYTES);
-  else if (!text) snprintf(error, error_bytes, "%s: cannot read it: %s", path, strerror(errno));
-  return text;
 }
 
 // A config.json being read.
@@ -265,19 +243,12 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
 // Reads DIRECTORY/config.json into s->shape.
 static inline bool import_config(Import *s, const char *directory, char *error, size_t error_bytes) {
   char path[MAP_PATH_BYTES + 32];
-  size_t bytes;
+  enum { HIGHEST_BYTES = 1 << 20 };
   snprintf(path, sizeof path, "%s/config.json", directory);
-  char *text = import_read_text(path, &bytes, error, error_bytes);
-  if (!text) return false;
-  const char *stopped = text;                    // cJSON's nesting limit ends deep JSON here too
-  cJSON *root = memchr(text, 0, bytes) ? NULL : cJSON_ParseWithLengthOpts(text, bytes + 1, &stopped, true);
+  cJSON *root = import_read_json(path, HIGHEST_BYTES, error, error_bytes);
   const ImportConfig c = {root, path, error, error_bytes};
-  bool ok = cJSON_IsObject(root);
-  if (!ok && root) import_config_refuse(&c, "is no JSON object");
-  if (!ok && !root) import_config_refuse(&c, "is not JSON from byte %td of %zu on", stopped - text, bytes);
-  ok = ok && import_config_read(&c, s);
+  const bool ok = root && import_config_read(&c, s);
   cJSON_Delete(root);
-  free(text);
   return ok;
 }
 
@@ -371,71 +342,81 @@ static inline void import_find_tokenizer(Import *s, const char *directory) {
                      (import_exists(directory, "vocab.json") && import_exists(directory, "merges.txt"));
   if (there) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", directory);
 }
-// Maps s->path and finds out under which names it has the weights.
-static inline bool import_open_safetensors(Import *s, char *error, size_t error_bytes) {
-  IMPORT_REFUSE(!safetensors_open(&s->file, s->path), "%s", s->file.error);
-  for (int i = 0; i < s->file.count && !s->prefixed; i++)
-    s->prefixed = !strncmp(s->file.tensor[i].name, import_hf_prefix, sizeof import_hf_prefix - 1);
+// Maps s->path, or the files of the index in directory `index_in`, and finds out under which names the weights are.
+static inline bool import_open_safetensors(Import *s, const char *index_in, char *error, size_t error_bytes) {
+  const bool open = index_in ? set_open_index(&s->set, index_in, error, error_bytes)
+                             : set_open(&s->set, s->path, error, error_bytes);
+  if (!open) return false;
+  for (int k = 0; k < s->set.count; k++)
+    for (int i = 0; i < s->set.shard[k].file.count && !s->prefixed; i++)
+      s->prefixed = !strncmp(s->set.shard[k].file.tensor[i].name, import_hf_prefix, sizeof import_hf_prefix - 1);
   return true;
 }
 
 // The shape of a file in our layout, from its tensors and __metadata__.
 static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, char *error, size_t error_bytes) {
-  const SafetensorsTensor *wpe = safetensors_entry(&s->file, "wpe.weight");
-  const char *heads = safetensors_metadata(&s->file, "n_head");
+  const SafetensorsTensor *wpe = set_entry(&s->set, "wpe.weight", NULL);
+  const char *heads = safetensors_metadata(&s->set.shard[0].file, "n_head");
   char name[64], *end = NULL;
   IMPORT_REFUSE(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "no matrix" : "missing");
   IMPORT_REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown; name the directory of the "
                 "checkpoint or export instead of this file", s->path);
   ModelShape *m = &s->shape;
   *m = ModelShape{0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
-                  !safetensors_entry(&s->file, "lm_head.weight"), 0};
+                  !set_entry(&s->set, "lm_head.weight", NULL), 0};
   if (end == heads || *end) m->n_head = 0;
   for (; m->n_layer <= import_fields[0].highest; m->n_layer++) {
     snprintf(name, sizeof name, "h.%lld.ln_1.weight", (long long)m->n_layer);
-    if (!safetensors_entry(&s->file, name)) break;
+    if (!set_entry(&s->set, name, NULL)) break;
   }
   return import_check_shape(m, s->path, error, error_bytes);
 }
 
 // A .safetensors file by itself, in directory DIRECTORY: ours, or Hugging Face's with config.json beside it.
 static inline bool import_open_file(Import *s, const char *directory, char *error, size_t error_bytes) {
-  if (!import_open_safetensors(s, error, error_bytes)) return false;
+  static const char *const names[] = {"wte.weight", "h.0.attn.c_attn.weight"};
+  const SafetensorsTensor *t[2];
+  if (!import_open_safetensors(s, NULL, error, error_bytes)) return false;
   import_find_tokenizer(s, directory);
-  if (!s->prefixed) {
-    static const char *const names[] = {"wte.weight", "h.0.attn.c_attn.weight"};
-    const SafetensorsTensor *t[2];
-    for (int i = 0; i < 2; i++) {
-      t[i] = safetensors_entry(&s->file, names[i]);
-      IMPORT_REFUSE(!t[i] || t[i]->ndim != 2, "%s: tensor %s is %s: this is no GPT-2 model", s->path, names[i],
-                    t[i] ? "no matrix" : "missing");
-    }
-    if (t[1]->shape[1] == t[0]->shape[1]) {      // (3C,C) and (V,C); Hugging Face has (C,3C)
-      s->kind = IMPORT_SAFETENSORS;
-      return import_own_shape(s, t[0], error, error_bytes);
-    }
+  bool matrices = true;
+  for (int i = 0; i < 2; i++) {
+    t[i] = set_entry(&s->set, names[i], NULL);
+    matrices = matrices && t[i] && t[i]->ndim == 2;
+  }
+  if (!s->prefixed && matrices && t[1]->shape[1] == t[0]->shape[1]) {          // (3C,C) and (V,C); Hugging Face: (C,3C)
+    s->kind = IMPORT_SAFETENSORS;
+    return import_own_shape(s, t[0], error, error_bytes);
   }
   s->kind = IMPORT_HF_DIRECTORY;
-  IMPORT_REFUSE(!import_exists(directory, "config.json"),
-                "%s: has Hugging Face's layout, which needs the config.json it was saved with beside it", s->path);
-  return import_config(s, directory, error, error_bytes);
+  const bool has_config = import_exists(directory, "config.json");             // which says what else it may be
+  if (has_config && !import_config(s, directory, error, error_bytes)) return false;
+  for (int i = 0; i < 2; i++)
+    IMPORT_REFUSE(!s->prefixed && (!t[i] || t[i]->ndim != 2), "%s: tensor %s is %s: this is no GPT-2 model", s->path,
+                  names[i], t[i] ? "no matrix" : "missing");
+  IMPORT_REFUSE(!has_config, "%s: has Hugging Face's layout, which needs the config.json it was saved with beside it",
+                s->path);
+  return true;
 }
 
-// A directory that has config.json.
+// A directory that has config.json, which is read first: what is no GPT-2 is said by its name.
 static inline bool import_open_directory(Import *s, const char *directory, char *error, size_t error_bytes) {
-  static const char *const others[] = {"model.safetensors.index.json", "pytorch_model.bin",
-                                       "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"};
+  static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+                                       "flax_model.msgpack"};
   s->kind = IMPORT_HF_DIRECTORY;
-  if (!import_exists(directory, "model.safetensors")) {
-    for (const char *name : others)
-      IMPORT_REFUSE(import_exists(directory, name),
-                    "%s: has its weights in %s, only one whole model.safetensors is read; make one in Python: "
-                    "transformers.AutoModelForCausalLM.from_pretrained('%s').save_pretrained('NEW', "
-                    "max_shard_size='100GB')", directory, name, directory);
-    IMPORT_REFUSE(true, "%s: has config.json but no model.safetensors", directory);
-  }
+  if (!import_config(s, directory, error, error_bytes)) return false;
   import_find_tokenizer(s, directory);
-  return import_config(s, directory, error, error_bytes) && import_open_safetensors(s, error, error_bytes);
+  if (import_exists(directory, "model.safetensors")) return import_open_safetensors(s, NULL, error, error_bytes);
+  if (import_exists(directory, set_index_name)) {
+    snprintf(s->path, sizeof s->path, "%s/%s", directory, set_index_name);
+    return import_open_safetensors(s, directory, error, error_bytes);
+  }
+  for (const char *name : others)
+    IMPORT_REFUSE(import_exists(directory, name),
+                  "%s: has its weights in %s, only safetensors are read; make them in Python: "
+                  "transformers.AutoModelForCausalLM.from_pretrained('%s').save_pretrained('NEW')", directory, name,
+                  directory);
+  IMPORT_REFUSE(true, "%s: has config.json but no model.safetensors, nor %s with its shards", directory,
+                set_index_name);
 }
 
 // A file by its first bytes: llm.c's, PyTorch's, or (so it is said) safetensors.
@@ -466,7 +447,7 @@ static inline bool import_open_by_content(Import *s, char *error, size_t error_b
 
 // Frees what an Import has; it is empty then, and may be closed again.
 static inline void import_close(Import *s) {
-  safetensors_close(&s->file);
+  set_close(&s->set);
   memset(s, 0, sizeof *s);
 }
 
@@ -488,10 +469,11 @@ static inline bool import_open_any(Import *s, const char *path, char *error, siz
                     "--export_hf wrote, a checkpoint, a .safetensors file, or llm.c's .bin", path);
       if (!import_open_file(s, path, error, error_bytes)) return false;
     }
-    s->file_bytes = (int64_t)s->file.bytes;
     return true;
   }
-  IMPORT_REFUSE(!S_ISREG(st.st_mode), "%s: is neither a directory nor a file", path);
+  IMPORT_REFUSE(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
+  IMPORT_REFUSE(strlen(path) > 11 && !strcmp(path + strlen(path) - 11, ".index.json"),
+                "%s: is the index of a directory of weights; name the directory", path);
   s->file_bytes = (int64_t)st.st_size;
   return import_open_by_content(s, error, error_bytes);
 }
@@ -505,11 +487,15 @@ static inline bool import_open(Import *s, const char *path, char *error, size_t 
 }
 
 // A tied head that the file stores all the same must be the embedding, bit for bit.
-static inline void import_check_head(const Import *s, const SafetensorsTensor *head, const SafetensorsTensor *wte,
+static inline void import_check_head(const Import *s, const SafetensorsTensor *head, int head_file,
                                      ImportComplaints *complaints) {
+  int file = 0;
+  const SafetensorsTensor *wte = set_entry(&s->set, s->prefixed ? "transformer.wte.weight" : "wte.weight", &file);
+  if (!wte) return;                              // which is complained of already
   const bool same = head->dtype == wte->dtype && head->known_dtype && head->ndim == 2 && wte->ndim == 2 &&
                     head->shape[0] == wte->shape[0] && head->bytes == wte->bytes &&
-                    !memcmp(s->file.map + head->at, s->file.map + wte->at, (size_t)wte->bytes);
+                    !memcmp(s->set.shard[head_file].file.map + head->at, s->set.shard[file].file.map + wte->at,
+                            (size_t)wte->bytes);
   if (!same)
     import_complain(complaints, "tensor lm_head.weight is not wte.weight, though tie_word_embeddings says so: if the "
                     "head is its own, set tie_word_embeddings to false in config.json");
@@ -523,8 +509,8 @@ static inline const char *import_local_name(const Import *s, const char *name) {
 }
 
 // The place of parameter p, if tensor t has its shape (as this layout has it) and a dtype that is read.
-static inline void import_place(const Import *s, const Param *p, const SafetensorsTensor *t, TensorPlace *place,
-                                ImportComplaints *complaints) {
+static inline void import_place(const Import *s, const Param *p, const SafetensorsTensor *t, int file,
+                                TensorPlace *place, ImportComplaints *complaints) {
   const bool transposed = s->kind == IMPORT_HF_DIRECTORY && import_is_conv1d(p);
   const int64_t shape[2] = {p->shape[transposed ? 1 : 0], p->ndim == 2 ? p->shape[transposed ? 0 : 1] : 1};
   const bool fits = t->ndim == p->ndim && t->shape[0] == shape[0] && (p->ndim == 1 || t->shape[1] == shape[1]);
@@ -534,30 +520,32 @@ static inline void import_place(const Import *s, const Param *p, const Safetenso
                     import_shape_text(p->ndim, shape).text);
   else if (!readable)
     import_complain(complaints, "tensor %s is %s, expected F32, BF16 or F16", p->name, t->dtype_text);
-  else *place = TensorPlace{0, t->dtype, transposed, t->at};
+  else *place = TensorPlace{file, t->dtype, transposed, t->at};
 }
 
 // Places every parameter in a safetensors file; complains of tensors that do not fit one to one.
 static inline void import_map_tensors(const Import *s, const Param *param, const Param *const *index, int params,
                                       TensorMap *map, ImportComplaints *complaints) {
   const SafetensorsTensor **found = (const SafetensorsTensor **)calloc((size_t)params, sizeof *found), *head = NULL;
+  int *file = (int *)calloc((size_t)params, sizeof *file), head_file = 0;
   const bool foreign = s->kind == IMPORT_HF_DIRECTORY;
-  for (int i = 0; i < s->file.count; i++) {
-    const SafetensorsTensor *t = &s->file.tensor[i];
-    const char *local = import_local_name(s, t->name);
-    const Param *p = local ? import_find(index, params, local) : NULL;
-    if (p) found[p - param] = t;
-    else if (local && foreign && s->shape.tied && !strcmp(local, "lm_head.weight")) head = t;
-    else if (!local || !foreign || !import_is_mask(local))
-      import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(t->name).text);
-  }
+  for (int k = 0; k < s->set.count; k++)
+    for (int i = 0; i < s->set.shard[k].file.count; i++) {
+      const SafetensorsTensor *t = &s->set.shard[k].file.tensor[i];
+      const char *local = import_local_name(s, t->name);
+      const Param *p = local ? import_find(index, params, local) : NULL;
+      if (p) { found[p - param] = t; file[p - param] = k; }
+      else if (local && foreign && s->shape.tied && !strcmp(local, "lm_head.weight")) { head = t; head_file = k; }
+      else if (!local || !foreign || !import_is_mask(local))
+        import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(t->name).text);
+    }
   for (int p = 0; p < params; p++) {
     if (!found[p]) import_complain(complaints, "tensor %s is missing", param[p].name);
-    else import_place(s, &param[p], found[p], tensor_place(map, 0, p), complaints);
+    else import_place(s, &param[p], found[p], file[p], tensor_place(map, 0, p), complaints);
   }
-  const SafetensorsTensor *wte = safetensors_entry(&s->file, s->prefixed ? "transformer.wte.weight" : "wte.weight");
-  if (head && wte) import_check_head(s, head, wte, complaints);
+  if (head) import_check_head(s, head, head_file, complaints);
   free(found);
+  free(file);
 }
 
 // The place of every parameter, as state 0 of an empty map. False: nothing is left in the map, and `error` names up to
@@ -567,10 +555,13 @@ static inline bool import_map(Import *s, const Param *param, int params, TensorM
   ImportComplaints complaints = {};
   const Param **index = import_index(param, params);
   tensor_map_open(map, params);
-  map->files = 1;
-  map->file_bytes[0] = s->file_bytes;
-  map->data_at[0] = s->kind == IMPORT_LLMC ? (int64_t)LLMC_HEADER_BYTES : (int64_t)s->file.data_at;
-  snprintf(map->path[0], sizeof map->path[0], "%s", s->path);
+  map->files = s->kind == IMPORT_LLMC ? 1 : s->set.count;
+  for (int i = 0; i < map->files; i++) {
+    const SafetensorsShard *x = s->kind == IMPORT_LLMC ? NULL : &s->set.shard[i];
+    map->file_bytes[i] = x ? (int64_t)x->file.bytes : s->file_bytes;
+    map->data_at[i] = x ? (int64_t)x->file.data_at : (int64_t)LLMC_HEADER_BYTES;
+    snprintf(map->path[i], sizeof map->path[i], "%s", x ? x->path : s->path);
+  }
   if (s->kind == IMPORT_LLMC) llmc_map(s, param, index, params, map, &complaints);
   else import_map_tensors(s, param, index, params, map, &complaints);
   for (int p = 0; p < params && s->kind == IMPORT_LLMC && !complaints.count; p++)

@@ -18,6 +18,7 @@
 //   - Every function that can fail returns false and leaves its line in SafetensorsFile.error.
 #pragma once
 #include "../kernels/device.h"
+#include "file_kinds.h"
 #include "files.h"
 #include <sys/mman.h>
 
@@ -467,8 +468,13 @@ static inline bool safetensors_load(SafetensorsText *t, int fd) {
   struct stat st;
   uint64_t length;
   if (fd < 0 || fstat(fd, &st)) return safetensors_fail(t, "cannot open it: %s", strerror(errno));
-  if (!S_ISREG(st.st_mode)) return safetensors_fail(t, "not a regular file");
+  if (!S_ISREG(st.st_mode)) return safetensors_fail(t, "it is %s, not a regular file", file_type_words(st.st_mode));
   const uint64_t bytes = (uint64_t)st.st_size;
+  char first[FILE_FOREIGN_BYTES];
+  const size_t look = bytes < sizeof first ? (size_t)bytes : sizeof first;
+  const bool is_other = look > 8 && file_read(fd, first, (int64_t)look, 0) && first[8] != '{';      // a header's first
+  const char *foreign = is_other ? file_foreign(first, look) : NULL;
+  if (foreign) return safetensors_fail(t, "no safetensors file: it is %s", foreign);
   if (bytes < 10)
     return safetensors_fail(t, "no safetensors file: %llu bytes; fetch or write it again", (unsigned long long)bytes);
   if (!file_read(fd, &length, 8, 0)) return safetensors_fail(t, "cannot read it: %s", strerror(errno));

@@ -25,7 +25,7 @@ struct Saver {
   double best_before;                            // what best_loss was before the last one that was lower
   int64_t evaluated_step;                        // of the last one
   double start_ms, pause_ms;
-  char *head, *tokenizer, *header[MAP_MAX_FILES];
+  char *head, *tokenizer, *header[CHECKPOINT_FILES];
   size_t head_bytes, tokenizer_bytes;
   uint64_t tokenizer_hash;
 };
@@ -85,7 +85,7 @@ static void saver_print_plan(Saver *s) {
   const Trainer *t = s->t;
   const Options *o = &t->opt;
   TensorMap map;
-  char *header[MAP_MAX_FILES], when[64], keep[64], best[8] = "", streams[128] = "";
+  char *header[CHECKPOINT_FILES], when[64], keep[64], best[8] = "", streams[128] = "";
   const int blind = saver_streaming_ranks(s);
   if (t->fsdp.mesh.rank || !trainer_trains(o)) return;
   checkpoint_map(t, s->directory, &map, header);
@@ -343,7 +343,7 @@ static bool save_weights(Trainer *t, TensorMap *map, char *header) {
 // OUT/model.safetensors: the same bytes as a checkpoint's. Collective.
 static bool save_model(Trainer *t) {
   TensorMap map;
-  char *header[MAP_MAX_FILES];
+  char *header[CHECKPOINT_FILES];
   checkpoint_map(t, t->opt.out, &map, header);
   map.files = 1;
   free(header[1]);

@@ -123,7 +123,10 @@ static bool start_is_hidden(const char *path) {
 // line in `error` when there are only damaged ones, or it cannot be known.
 static bool start_locate(Start *s, const char *path, char *found, size_t bytes, char *error, size_t error_bytes) {
   char link[64] = "", above[MAP_PATH_BYTES - 128], inside[MAP_PATH_BYTES];
+  struct stat at;
   found[0] = 0;
+  REFUSE(!stat(path, &at) && !S_ISDIR(at.st_mode) && !S_ISREG(at.st_mode), "%.900s is %s: a checkpoint is a directory, "
+         "weights are a directory or a file", path, file_type_words(at.st_mode));
   if (!is_checkpoint(path)) {
     const int count = start_newest(s, path, found, bytes);
     path_join(inside, sizeof inside, path, "ckpt");
@@ -472,6 +475,31 @@ static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm 
   c->has_tokenizer = has_tokenizer;
 }
 
+// While the corpus is read and a tokenizer trained, a signal ends the rank at once: there is nothing to save yet.
+static const struct { int signal; const char *name; } loading_signals[] = {
+    {SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}};
+enum { LOADING_SIGNALS = sizeof loading_signals / sizeof *loading_signals };
+static char loading_words[LOADING_SIGNALS][256];           // on rank 0; a handler may not make them
+static void on_signal_while_loading(int signal) {
+  corpus_abandon();
+  for (int i = 0; i < LOADING_SIGNALS; i++)
+    if (loading_signals[i].signal == signal && write(STDERR_FILENO, loading_words[i], strlen(loading_words[i])) < 0) {}
+  _exit(EXIT_STOPPED);
+}
+// Takes the signals, whose handlers `before` receives. One that is ignored stays so (nohup).
+static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGNALS]) {
+  struct sigaction ours = {};
+  ours.sa_handler = on_signal_while_loading;
+  fflush(stdout);
+  for (int i = 0; i < LOADING_SIGNALS; i++) {
+    if (!rank)
+      snprintf(loading_words[i], sizeof loading_words[i], "%s: stopped by %s while the corpus was read; nothing was "
+               "trained\n", who_am_i, loading_signals[i].name);
+    sigaction(loading_signals[i].signal, NULL, &before[i]);
+    if (before[i].sa_handler != SIG_IGN) sigaction(loading_signals[i].signal, &ours, NULL);
+  }
+}
+
 // Loads the corpus on rank 0, gives it to all; of a fresh model the vocabulary may shrink to what the tokenizer
 // reached. Collective.
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
@@ -481,6 +509,8 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   int rank, code = 0;
   size_t image_bytes;
   MPI_Comm_rank(comm, &rank);
+  struct sigaction before[LOADING_SIGNALS];
+  loading_catch_signals(rank, before);
   if (!rank && o->sample_only && !tokenizer[0]) {
     corpus->vocab_size = (int)o->vocab_size;
     snprintf(corpus->source, sizeof corpus->source, "no data and no tokenizer: tokens are numbers");
@@ -495,8 +525,14 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, e.text, code);
   corpus_share(corpus, image, &image_bytes, comm);
-  if (!rank && corpus->notices[0]) printf("notice: %s", corpus->notices);
+  for (int i = 0; i < LOADING_SIGNALS; i++) sigaction(loading_signals[i].signal, &before[i], NULL);
+  const char *line = corpus->notices.text;
+  for (const char *end; !rank && (end = strchr(line, '\n')); line = end + 1)
+    printf("notice: %.*s\n", (int)(end - line), line);
   if (start->kind != START_FRESH) return;
+  if (!rank && !tokenizer[0] && corpus->vocab_size < o->vocab_size)
+    printf("notice: --vocab_size %lld: the training text has words for a vocabulary of %d only, which the model "
+           "takes\n", (long long)o->vocab_size, corpus->vocab_size);
   o->vocab_size_asked = o->vocab_size;
   o->vocab_size = corpus->vocab_size;
 }

@@ -6,7 +6,7 @@
 #pragma once
 #include "../fsdp.h"
 
-enum { MAP_MAX_FILES = 2, MAP_PATH_BYTES = 1280 };
+enum { MAP_MAX_FILES = 64, MAP_PATH_BYTES = 1280 };
 // By ShardState: parameters, first moment (SGD: momentum), second moment.
 enum { MAP_STATES = 3 };
 

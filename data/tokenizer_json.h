@@ -7,6 +7,7 @@
 // Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt
 // Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any.
 #pragma once
+#include "file_kinds.h"
 #include "files.h"
 #include "tokenizer.h"
 
@@ -159,7 +160,7 @@ struct BpeLoad {
 static inline bool bpe_read_file(BpeLoad *l) {
   struct stat s;
   if (stat(l->path, &s) != 0) return BPE_REFUSE(l, "cannot read the tokenizer: %s", strerror(errno));
-  if (!S_ISREG(s.st_mode)) return BPE_REFUSE(l, "is not a file; give the path of a tokenizer.json");
+  if (!S_ISREG(s.st_mode)) return BPE_REFUSE(l, "is %s; give the path of a tokenizer.json", file_type_words(s.st_mode));
   if (s.st_size > 1 << 30)
     return BPE_REFUSE(l, "has %lld bytes; a tokenizer has less than 1 GiB", (long long)s.st_size);
   free(l->file);
@@ -173,7 +174,8 @@ static inline bool bpe_read_file(BpeLoad *l) {
   fclose(f);
   if (got != l->file_bytes) return BPE_REFUSE(l, "%zu of %zu bytes could be read", got, l->file_bytes);
   l->file[got] = 0;
-  return true;
+  const char *foreign = file_foreign(l->file, got);
+  return !foreign || BPE_REFUSE(l, "is %s", foreign);
 }
 
 // cJSON ends a string at a NUL, so a file that has one, plain or as \u0000, would be read as another than it is.

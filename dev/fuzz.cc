@@ -353,11 +353,13 @@ static void fuzz_import_path(const char *path) {
     if (import_map(&s, param, params, &map, fuzz_error, sizeof fuzz_error)) {
       for (int p = 0; p < params; p++) {
         const TensorPlace *x = tensor_place(&map, 0, p);
-        HOLDS(x->file == 0 && x->at >= map.data_at[0]);
+        HOLDS(x->file >= 0 && x->file < map.files && x->at >= map.data_at[x->file]);
         const int64_t bytes = param_numel(&param[p]) * (int64_t)dtype_bytes(x->dtype);
-        HOLDS(x->at + bytes <= map.file_bytes[0]);
+        HOLDS(x->at + bytes <= map.file_bytes[x->file]);
         int same = s.kind == IMPORT_LLMC;
-        for (int i = 0; i < s.file.count; i++) same += s.file.tensor[i].at == x->at && s.file.tensor[i].bytes == bytes;
+        const SafetensorsFile *file = s.kind == IMPORT_LLMC ? NULL : &s.set.shard[x->file].file;
+        for (int i = 0; file && i < file->count; i++)
+          same += file->tensor[i].at == x->at && file->tensor[i].bytes == bytes;
         HOLDS(same == 1);
       }
       tensor_map_free(&map);

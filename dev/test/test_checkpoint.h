@@ -106,7 +106,7 @@ static inline int64_t ckpt_numel(const Fsdp *f) {
 static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *directory) {
   const Store *s = &t->store;
   TensorMap map;
-  char *header[MAP_MAX_FILES];
+  char *header[CHECKPOINT_FILES];
   checkpoint_map(t, directory, &map, header);
   long long own = t->fsdp.mesh.replicate.me ? 0 : store_own_bytes(&t->fsdp, &map, STATES_ALL), all = 0;
   MPI_Allreduce(&own, &all, 1, MPI_LONG_LONG, MPI_SUM, t->fsdp.mesh.comm);
@@ -533,7 +533,7 @@ static inline void stream_reopen(Trainer *t, bool background) {
 // Two files written by a StoreRequest of the test's own, and how it ended, on rank 0.
 enum { STREAM_MOST_BLOCKS = 64 };
 struct StreamFiles {
-  char directory[MAP_PATH_BYTES], *header[MAP_MAX_FILES];
+  char directory[MAP_PATH_BYTES], *header[CHECKPOINT_FILES];
   uint32_t checksums[STREAM_MOST_BLOCKS];
   int64_t blocks;
   int commits, discards;
@@ -600,7 +600,7 @@ static inline void stream_save(Trainer *t, bool background, bool blind, const ch
 // Loads the checkpoint in `directory`; "" or this rank's error.
 static inline void stream_load(Trainer *t, const char *directory, bool blind, char *error, size_t error_bytes) {
   TensorMap map;
-  char *header[MAP_MAX_FILES], why[1024] = "";
+  char *header[CHECKPOINT_FILES], why[1024] = "";
   int64_t bytes;
   checkpoint_map(t, directory, &map, header);
   uint32_t checksums[STREAM_MOST_BLOCKS] = {};

@@ -390,7 +390,7 @@ TEST_MPI(moments_must_be_those_of_what_trains, 1,
       {"--freeze wpe", "--freeze wpe", NULL},
       {"--optimizer sgd", "", "tensor exp_avg.wte.weight is missing"}};
   for (const auto &row : rows) {
-    char path[MAP_PATH_BYTES], error[1024] = "", *header[MAP_MAX_FILES];
+    char path[MAP_PATH_BYTES], error[1024] = "", *header[CHECKPOINT_FILES];
     TensorMap map;
     ckpt_begin(&t, &saver, &corpus, MPI_COMM_SELF, row.saved, "", "out");
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);

@@ -649,15 +649,15 @@ static inline void cli_expect_bad_data(const char *name, const char *more, int c
 TEST(cli_refuses_bad_data, "missing, empty, cut, foreign or short corpora: one clear line, exit code 2 or 3") {
   CliRun r;
   cli_text(60);
-  CLI_RUN(&r, "cd %s && cp -r text empty && : > empty/train.txt && cp -r text partial && rm partial/valid.txt",
+  CLI_RUN(&r, "cd %s && cp -r text empty && : > empty/train.txt && cp -r text partial && rm partial/train.txt",
           test_tmp());
   cli_expect_done(&r, "copies of the text");
   cli_free(&r);
   cli_expect_bad_data("none", "", 3,
                       "--data %s: No such file or directory; give a directory with train.txt, valid.txt and test.txt, "
-                      "a token FILE.bin, random, or generated");
+                      "a text file, a token FILE.bin, random, or generated");
   cli_expect_bad_data("empty", "", 3, "%s/train.txt is empty: it was cut short or never written; fetch it again");
-  cli_expect_bad_data("partial", "", 3, "--data %s has no valid.txt...");
+  cli_expect_bad_data("partial", "", 3, "--data %s has no train.txt (or wiki.train.tokens), but valid.txt: ...");
   cli_token_file(cli_path("x_val.bin"), 500, 290, 0);
   cli_token_file(cli_path("x_train.bin"), 2000, 290, 1024 + 3000);
   cli_expect_bad_data("x_train.bin", "", 3,

@@ -112,6 +112,7 @@ TEST(data_token_file_faults,
   uint8_t buffer[4096];
   data_write_bin(valid, &good);
 #define REFUSED(code, has, too) data_expect_refused(o, code, has, too)
+  b = good; b.header[0] = 20770707; data_write_bin(train, &b); REFUSED(3, "unknown magic 20770707", "50 tokens");
   b = good; b.numel = 49; data_write_bin(train, &b); REFUSED(3, "cut short", "1124 bytes, but it has 1122");
   b = good; b.numel = 0; data_write_bin(train, &b); REFUSED(3, "cut short", "it has 1024");
   data_write(train, &good, 500); REFUSED(3, "cut short", "it has 500");
@@ -151,7 +152,7 @@ TEST(data_token_file_faults,
   data_expect_refused(data_options(nameless), 3, "no `train` in it", "x_val.bin");
   const char *text = data_path("some.txt");
   data_write(text, "text", 4);
-  data_expect_refused(data_options(text), 3, "not called .bin", "directory");
+  data_expect_refused(data_options(text), 2, "4 bytes", "train.txt and valid.txt");
 #undef REFUSED
 }
 
@@ -174,14 +175,14 @@ TEST(data_text_directory, "text is found under either naming; what is missing or
       EXPECT(c.split[i].words == words[i] && c.split[i].lines == lines[i] && c.split[i].has_context,
              "%s: %lld words, %lld lines", split_names[i], (long long)c.split[i].words, (long long)c.split[i].lines);
     EXPECT(k == 0 || c.hash == hash, "the same text under other names is another corpus");
-    EXPECT(!*c.notices && !c.generated, "notices: %s", c.notices);
+    EXPECT(!c.notices.text[0] && !c.generated, "notices: %s", c.notices.text);
     hash = c.hash;
     corpus_free(&c);
   }
   const char *dir = data_path("dir0");
   remove(data_path("dir0/test.txt"));
   REQUIRE(corpus_load(&c, data_options(dir), &e), "%s", e.text);
-  EXPECT(strstr(c.notices, "no test.txt") && c.split[SPLIT_TEST].tokens_numel == 0, "notices: %s", c.notices);
+  EXPECT(strstr(c.notices.text, "no test.txt") && c.split[SPLIT_TEST].tokens_numel == 0, "notices: %s", c.notices.text);
   corpus_free(&c);
   data_write(data_path("dir0/test.txt"), "", 0);
   data_expect_refused(data_options(dir), 3, "test.txt is empty", "fetch it again");
@@ -189,12 +190,14 @@ TEST(data_text_directory, "text is found under either naming; what is missing or
   data_write(data_path("dir0/train.txt"), "", 0);
   data_expect_refused(data_options(dir), 3, "train.txt is empty", dir);
   remove(data_path("dir0/train.txt"));
+  data_expect_refused(data_options(dir), 3, "has no train.txt (or wiki.train.tokens), but valid.txt", dir);
+  remove(data_path("dir0/valid.txt"));
   data_expect_refused(data_options(dir), 3, "has no train.txt", "wiki.train.tokens");
-  const DataBin bare = data_bin(0, 0, 2, true);
-  data_write_bin(data_path("dir0/train.bin"), &bare);
-  data_expect_refused(data_options(dir), 3, "has no train.txt", "--data DIR/train.bin");
   remove(data_path("dir1/wiki.valid.tokens"));
-  data_expect_refused(data_options(data_path("dir1")), 3, "has no valid.txt", "validation.txt");
+  data_expect_refused(data_options(data_path("dir1")), 2, "too few to hold some out", "dir1");
+  setenv("WIKITEXT2_DIR", data_path("dir1"), 1);  // it names WikiText-2, whose splits are known
+  data_expect_refused(data_options(NULL), 3, "has no valid.txt", "validation.txt");
+  unsetenv("WIKITEXT2_DIR");
   CorpusOptions small = data_options(data_path("dir2"));
   small.vocab_size = 255;
   data_expect_refused(small, 2, "--vocab_size 255", "256 bytes");
@@ -216,12 +219,13 @@ TEST(data_search_order, "--data, then WIKITEXT2_DIR, then data/wikitext-2, then 
   for (int i = 0; i < 3; i++) {
     if (i == 2) unsetenv("WIKITEXT2_DIR");
     REQUIRE(corpus_load(&c, data_options(i == 0 ? "asked" : NULL), &e), "%s", e.text);
-    EXPECT(strstr(c.source, found[i]) && !*c.notices, "source %s, notices %s", c.source, c.notices);
+    EXPECT(strstr(c.source, found[i]) && !c.notices.text[0], "source %s, notices %s", c.source, c.notices.text);
     corpus_free(&c);
   }
   remove("data/wikitext-2/valid.txt");           // an unfinished download is no corpus
   REQUIRE(corpus_load(&c, data_options(""), &e), "%s", e.text);
-  EXPECT(c.generated && strstr(c.notices, "generated sentences"), "source %s, notices '%s'", c.source, c.notices);
+  EXPECT(c.generated && strstr(c.notices.text, "generated sentences"), "source %s, notices '%s'", c.source,
+         c.notices.text);
   corpus_free(&c);
   setenv("WIKITEXT2_DIR", "nowhere", 1);         // what was named is not replaced
   data_expect_refused(data_options(NULL), 3, "WIKITEXT2_DIR=nowhere", "not a directory");
@@ -320,8 +324,8 @@ TEST(data_given_tokenizer, "text encoded with the tokenizer that training would 
     o.tokenizer = ways[i];
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
     EXPECT(c.hash == hash && c.vocab_size == vocab_size && c.has_tokenizer, "load %d: another corpus", i);
-    EXPECT(c.cache_used == (i > 0) && !*c.notices && c.tokenizer_ms == 0, "load %d: cache_used %d, notices '%s'", i,
-           c.cache_used, c.notices);
+    EXPECT(c.cache_used == (i > 0) && !c.notices.text[0] && c.tokenizer_ms == 0, "load %d: cache_used %d, notices '%s'",
+           i, c.cache_used, c.notices.text);
     corpus_free(&c);
   }
   const int token_files = data_files_like(data_path("made/for/cache/tokens-*.bin"));
@@ -333,7 +337,8 @@ TEST(data_given_tokenizer, "text encoded with the tokenizer that training would 
   t.by_line = false;
   REQUIRE(tokenizer_save(&t, json, error, sizeof error), "%s", error);
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(!c.cache_used && !*c.notices && c.hash != hash, "not by line: cache_used %d, '%s'", c.cache_used, c.notices);
+  EXPECT(!c.cache_used && !c.notices.text[0] && c.hash != hash, "not by line: cache_used %d, '%s'", c.cache_used,
+         c.notices.text);
   const Split *s = &c.split[SPLIT_VALID];
   const char *text = "to be or not to be\n\n  that is \n  the question\n";
   int32_t ids[64];
@@ -347,7 +352,7 @@ TEST(data_given_tokenizer, "text encoded with the tokenizer that training would 
   o.vocab_size = 300;
   for (int i = 0; i < 2; i++) {
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-    EXPECT(c.hash == hash && c.cache_used == (i > 0) && !*c.notices, "trained, load %d: cache_used %d", i,
+    EXPECT(c.hash == hash && c.cache_used == (i > 0) && !c.notices.text[0], "trained, load %d: cache_used %d", i,
            c.cache_used);
     corpus_free(&c);
   }
@@ -433,7 +438,7 @@ TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritabl
   Corpus c;
   DataError e;
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(!c.cache_used && !*c.notices, "first load: cache_used %d, notices %s", c.cache_used, c.notices);
+  EXPECT(!c.cache_used && !c.notices.text[0], "first load: cache_used %d, notices %s", c.cache_used, c.notices.text);
   const uint64_t hash = c.hash;
   corpus_free(&c);
   glob_t found;
@@ -454,7 +459,7 @@ TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritabl
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
     EXPECT(c.hash == hash, "damage %d: another corpus came out", d);
     EXPECT(c.cache_used == (d < 0), "damage %d: cache_used %d", d, c.cache_used);
-    EXPECT((d < 0) == !strstr(c.notices, "made again"), "damage %d: notices '%s'", d, c.notices);
+    EXPECT((d < 0) == !strstr(c.notices.text, "made again"), "damage %d: notices '%s'", d, c.notices.text);
     EXPECT(c.split[0].words == 10 && c.split[0].lines == 2 && c.split[0].has_context, "damage %d: %lld words", d,
            (long long)c.split[0].words);
     corpus_free(&c);
@@ -462,11 +467,12 @@ TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritabl
   // Another text: neither hit nor notice.
   data_write_text(dir, "valid.txt", "to be or not to be\nthat was the question\n");
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(!c.cache_used && !*c.notices && c.hash != hash, "changed text: cache_used %d, '%s'", c.cache_used, c.notices);
+  EXPECT(!c.cache_used && !c.notices.text[0] && c.hash != hash, "changed text: cache_used %d, '%s'", c.cache_used,
+         c.notices.text);
   corpus_free(&c);
   o.cache_dir = data_path("text/train.txt");     // a file: nothing can be made in it, by root neither
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(strstr(c.notices, "not cached"), "unwritable: notices '%s'", c.notices);
+  EXPECT(strstr(c.notices.text, "not cached"), "unwritable: notices '%s'", c.notices.text);
   corpus_free(&c);
 }
 

@@ -746,7 +746,7 @@ static const char kill_wide[] = "--n_layer 1 --n_head 1 --n_embd 64 --seq_len 8 
 struct KillDamage {
   KillWorld w;
   KillPath checkpoint, file[4];                  // by kill_files
-  char *text, *header[MAP_MAX_FILES];            // trainer.json
+  char *text, *header[CHECKPOINT_FILES];            // trainer.json
   int64_t text_bytes;
   cJSON *json;
   TensorMap map;

@@ -1,0 +1,513 @@
+// corpus_find.h: from what --data names to texts and token files: which files there are, which of them or which part of
+// one is trained on and which is held out. Part of dataloader.h, which includes it.
+//
+//   1 errors, files   DataError, notices, mapped files, the sorted names in a directory
+//   2 text            what is text and what only looks like it; one text of several files; the end that is held out
+//   3 token files     one shard of several, and its validation file
+//   4 the search      a file, a directory, a pattern
+//
+// Conventions
+//   - What is found follows from names and bytes alone, in the order of strcmp: the same on every run and machine.
+//   - No choice is silent: where several things could be meant, a notice says which is taken, or a line refuses and
+//     says what to type.
+//   - Only regular files are opened, and none of them so that it could block.
+#pragma once
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../kernels/device.h"
+#include "file_kinds.h"
+
+// ================================================================================================ 1 errors, files
+struct DataError { int exit_code; char text[1536]; };  // EXIT_USAGE or EXIT_MISSING, and one line
+
+__attribute__((format(printf, 3, 4))) static inline bool data_fail(DataError *e, int exit_code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(e->text, sizeof e->text, fmt, ap);
+  va_end(ap);
+  e->exit_code = exit_code;
+  return false;
+}
+
+// Prints into out; false when it does not fit.
+__attribute__((format(printf, 3, 4))) static inline bool data_format(char *out, size_t out_bytes, const char *fmt,
+                                                                     ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(out, out_bytes, fmt, ap);
+  va_end(ap);
+  return n >= 0 && (size_t)n < out_bytes;
+}
+
+// Lines, each ended by '\n', that the user should see; often none.
+struct DataNotices { char text[4096]; };
+__attribute__((format(printf, 2, 3))) static inline void data_notice(DataNotices *d, const char *fmt, ...) {
+  size_t n = strlen(d->text), room = sizeof d->text - n;
+  va_list ap;
+  va_start(ap, fmt);
+  int wrote = vsnprintf(d->text + n, room, fmt, ap);
+  va_end(ap);
+  if (wrote < 0 || (size_t)wrote + 2 > room) { d->text[n] = 0; return; }  // whole lines or nothing
+  memcpy(d->text + n + wrote, "\n", 2);
+}
+
+static inline void *data_alloc(size_t count, size_t each_bytes) {
+  void *p = count <= SIZE_MAX / 2 / each_bytes ? malloc(count ? count * each_bytes : 1) : NULL;
+  if (!p)
+    die_missing("data: no memory for %zu x %zu bytes; use a smaller corpus or a token .bin file", count, each_bytes);
+  return p;
+}
+
+enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
+static const char *const split_names[] = {"train", "valid", "test"};
+enum { DATA_PATH_BYTES = 1024 };
+
+// Maps a whole regular file read-only. *bytes > 0 on success.
+static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
+  struct stat st;
+  void *p = NULL;
+  const bool regular = stat(path, &st) == 0 && S_ISREG(st.st_mode);            // before it is opened: a device may act
+  const int fd = regular ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+  if (!regular && stat(path, &st) == 0)
+    data_fail(e, EXIT_MISSING, "%s is %s, not a regular file", path, file_type_words(st.st_mode));
+  else if (fd < 0 || fstat(fd, &st) != 0) data_fail(e, EXIT_MISSING, "cannot read %s: %s", path, strerror(errno));
+  else if (!S_ISREG(st.st_mode)) data_fail(e, EXIT_MISSING, "%s is not a regular file", path);
+  else if (st.st_size == 0)
+    data_fail(e, EXIT_MISSING, "%s is empty: it was cut short or never written; fetch it again", path);
+  else if ((p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) {
+    data_fail(e, EXIT_MISSING, "cannot map %s (%lld bytes): %s", path, (long long)st.st_size, strerror(errno));
+    p = NULL;
+  } else *bytes = (size_t)st.st_size;
+  if (fd >= 0) close(fd);
+  return p;
+}
+
+static inline bool name_ends(const char *name, const char *end) {
+  const size_t n = strlen(name), m = strlen(end);
+  return n > m && !strcmp(name + n - m, end);
+}
+static inline int name_order(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+static inline const char *path_base(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+// Names of regular files, sorted. Freed by data_names_free.
+struct DataNames { char **name; int count; };
+static inline void data_names_free(DataNames *n) {
+  for (int i = 0; i < n->count; i++) free(n->name[i]);
+  free(n->name);
+  *n = {};
+}
+static inline void data_names_add(DataNames *n, const char *name) {
+  if (!(n->count & (n->count - 1)))              // room for a power of two
+    n->name = (char **)realloc(n->name, sizeof(char *) * (size_t)(n->count ? 2 * n->count : 1));
+  if (!n->name || !(n->name[n->count++] = strdup(name))) die_missing("data: no memory for the names of files");
+}
+// The regular files in a directory whose names end in `end` and are not hidden. None where it cannot be read.
+static inline DataNames data_names(const char *dir, const char *end) {
+  DataNames n = {};
+  char path[PATH_MAX];
+  struct stat st;
+  DIR *d = opendir(dir);
+  for (dirent *x; d && (x = readdir(d));)
+    if (x->d_name[0] != '.' && name_ends(x->d_name, end) &&
+        data_format(path, sizeof path, "%s/%s", dir, x->d_name) && !stat(path, &st) && S_ISREG(st.st_mode))
+      data_names_add(&n, x->d_name);
+  if (d) closedir(d);
+  if (n.count) qsort(n.name, (size_t)n.count, sizeof *n.name, name_order);
+  return n;
+}
+
+// What --data came to: texts, or token files by their paths.
+struct Text { const uint8_t *bytes; size_t numel, mapped_bytes; void *mapped, *owned; double nats; };
+struct Found {
+  Text text[SPLIT_COUNT];      // nats: of generated text
+  char train[DATA_PATH_BYTES], valid[DATA_PATH_BYTES];  // token files; "": it is text, or not looked for yet
+  char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
+  DataNotices *notices;
+};
+static inline void text_free(Text *t) {
+  free(t->owned);
+  if (t->mapped) munmap(t->mapped, t->mapped_bytes);
+  *t = {};
+}
+static inline void found_free(Found *f) {
+  for (Text &t : f->text) text_free(&t);
+}
+
+// ================================================================================================ 2 text
+// Names a split's text goes by, ours first.
+static const char *const text_names[SPLIT_COUNT][5] = {
+  {"train.txt", "wiki.train.tokens", "wiki.train.raw"},
+  {"valid.txt", "validation.txt", "val.txt", "wiki.valid.tokens", "wiki.valid.raw"},
+  {"test.txt", "wiki.test.tokens", "wiki.test.raw"}};
+
+static inline bool text_find(const char *dir, int split, char *path, size_t path_bytes) {
+  for (const char *name : text_names[split]) {
+    if (!name) break;
+    if (data_format(path, path_bytes, "%s/%s", dir, name) && access(path, F_OK) == 0) return true;
+  }
+  return false;
+}
+
+// The encoding other than UTF-8 that a text is plainly in, as iconv calls it; NULL: none.
+static inline const char *text_encoding(const uint8_t *p, size_t n) {
+  if (n >= 4 && (!memcmp(p, "\xff\xfe\0\0", 4) || !memcmp(p, "\0\0\xfe\xff", 4))) return "UTF-32";
+  if (n >= 2 && (!memcmp(p, "\xff\xfe", 2) || !memcmp(p, "\xfe\xff", 2))) return "UTF-16";
+  size_t zeros[4] = {}, all = 0;
+  n = n < 65536 ? n / 4 * 4 : 65536;
+  for (size_t i = 0; i < n; i++) zeros[i % 4] += !p[i];
+  for (size_t x : zeros) all += x;
+  if (n < 16 || all < n / 8) return NULL;
+  if (all > n * 5 / 8) return zeros[0] < zeros[3] ? "UTF-32LE" : "UTF-32BE";
+  const size_t even = zeros[0] + zeros[2], odd = zeros[1] + zeros[3];
+  return odd > 4 * even ? "UTF-16LE" : even > 4 * odd ? "UTF-16BE" : NULL;
+}
+// Control characters that no text has, among the first `n` bytes.
+static inline size_t text_controls(const uint8_t *p, size_t n) {
+  size_t count = 0;
+  for (size_t i = 0; i < n; i++) count += (p[i] < 32 && !(p[i] >= '\t' && p[i] <= '\r') && p[i] != 27) || p[i] == 127;
+  return count;
+}
+// Whether the first line is a JSON object.
+static inline bool text_is_json_lines(const uint8_t *p, size_t n) {
+  const uint8_t *end = (const uint8_t *)memchr(p, '\n', n);
+  size_t line = end ? (size_t)(end - p) : n;
+  while (line && (p[line - 1] == '\r' || p[line - 1] == ' ')) line--;
+  return line > 4 && p[0] == '{' && p[1] == '"' && p[line - 1] == '}';
+}
+// Refuses what is no text; says what it would be a pity to train on. Bytes that are no UTF-8 are fine: they are bytes.
+static inline bool text_check(const char *path, const uint8_t *p, size_t n, DataNotices *notices, DataError *e) {
+  const char *foreign = file_foreign(p, n), *encoding = text_encoding(p, n);
+  const bool json = text_is_json_lines(p, n), named_json = name_ends(path, ".jsonl") || name_ends(path, ".ndjson");
+  if (foreign) return data_fail(e, EXIT_MISSING, "%s is %s; needed: text", path, foreign);
+  if (encoding)
+    return data_fail(e, EXIT_MISSING, "%s is text in %s; needed is UTF-8: iconv -f %s -t UTF-8 %s > NEW.txt", path,
+                     encoding, encoding, path);
+  const size_t looked = n < 65536 ? n : 65536, places[] = {0, (n - looked) / 2, n - looked};
+  for (size_t at : places) {                     // a file of weights may begin with much text
+    const size_t controls = text_controls(p + at, looked);
+    if (controls >= 16 && controls > looked / 32)
+      return data_fail(e, EXIT_MISSING, "%s is no text: %zu of %zu bytes from byte %zu on are control characters; "
+                       "tokens are read from FILE.bin, text must be UTF-8", path, controls, looked, at);
+  }
+  if (json && named_json)
+    return data_fail(e, EXIT_MISSING, "%s is JSON lines: a model would learn JSON's syntax; take the texts out first, "
+                     "such as by jq -r .text %s > NEW.txt", path, path);
+  if (json) data_notice(notices, "%s is JSON lines: braces and keys are trained on like text", path);
+  return true;
+}
+static inline bool text_open(Text *t, const char *path, DataNotices *notices, DataError *e) {
+  t->mapped = data_map(path, &t->mapped_bytes, e);
+  t->bytes = (const uint8_t *)t->mapped;
+  t->numel = t->mapped_bytes;
+  if (t->mapped && text_check(path, t->bytes, t->numel, notices, e)) return true;
+  text_free(t);
+  return false;
+}
+
+// One text of several files of a directory, in their order; one that does not end its last line gets a newline.
+static inline bool text_join(Text *all, const char *dir, const DataNames *names, DataNotices *notices, DataError *e) {
+  const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+  uint8_t *out = NULL;
+  size_t n = 0, capacity = 0;
+  for (int i = 0; i < names->count; i++) {
+    char path[PATH_MAX];
+    Text t = {};
+    const bool fits = data_format(path, sizeof path, "%s/%s", dir, names->name[i]);
+    if (!fits) data_fail(e, EXIT_MISSING, "--data %.200s...: the path is too long", dir);
+    if (!fits || !text_open(&t, path, notices, e)) { free(out); return false; }
+    if (n + t.numel > memory) {
+      free(out);
+      text_free(&t);
+      return data_fail(e, EXIT_MISSING, "--data %s: its .txt files have more bytes than this machine has memory (%zu): "
+                       "encode them to a token FILE.bin, or give fewer", dir, memory);
+    }
+    if (t.numel + 1 > capacity - n) {
+      capacity = n + t.numel + 1 + (n + t.numel) / 2;
+      if (!(out = (uint8_t *)realloc(out, capacity))) die_missing("data: no memory for %zu bytes of text", capacity);
+    }
+    memcpy(out + n, t.bytes, t.numel);
+    n += t.numel;
+    if (out[n - 1] != '\n' && i + 1 < names->count) out[n++] = '\n';
+    text_free(&t);
+  }
+  all->bytes = (const uint8_t *)(all->owned = out);
+  all->numel = n;
+  return true;
+}
+
+// Where the last twentieth of a text begins: at a line's start near there; else at a word's; else at a character's.
+// `how` says which.
+enum { TEXT_LEAST_BYTES = 200 };
+static inline size_t text_cut(const uint8_t *p, size_t n, const char **how) {
+  const size_t want = n - n / 20, low = want - n / 20, high = n - n / 50;
+  const size_t early = n < 65536 ? n / 2 : low;  // of a short text some lines more or less
+  *how = "from the start of a line on";
+  for (size_t at = want; at > early; at--) if (p[at - 1] == '\n') return at;
+  for (size_t at = want; at < high; at++) if (p[at - 1] == '\n') return at;
+  *how = "from the start of a word on, for no line ends near there";
+  for (size_t at = want; at > low; at--) if (p[at - 1] == ' ' || p[at - 1] == '\t') return at;
+  *how = "from the middle of a line on, for no line or word ends near there";
+  size_t at = want;
+  while (at > want - 4 && (p[at] & 0xc0) == 0x80) at--;
+  return at;
+}
+// Splits the training text: its end becomes the validation text. what: "--data PATH: " and, perhaps, words on it.
+static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
+  Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
+  const char *how;
+  if (t->numel < TEXT_LEAST_BYTES)
+    return data_fail(e, EXIT_USAGE, "%sthe text has %zu bytes: too few to hold some out for validation; use at least "
+                     "%d, or give a directory with train.txt and valid.txt", what, t->numel, TEXT_LEAST_BYTES);
+  const size_t cut = text_cut(t->bytes, t->numel, &how);
+  v->bytes = t->bytes + cut;                     // the memory stays the training text's
+  v->numel = t->numel - cut;
+  t->numel = cut;
+  data_notice(f->notices, "%sthere is no validation text: the last %.1f %% of the text (%zu bytes), %s, is held out "
+              "for it and not trained on%s", what, 100.0 * (double)v->numel / (double)(cut + v->numel), v->numel, how,
+              f->text[SPLIT_TEST].numel ? "" : "; there is no test text");
+  return true;
+}
+
+// A text by itself.
+static inline bool find_text_file(Found *f, const char *path, DataError *e) {
+  char what[DATA_PATH_BYTES + 64], beside[DATA_PATH_BYTES];
+  const char *base = path_base(path);
+  if (!text_open(&f->text[SPLIT_TRAIN], path, f->notices, e)) return false;
+  data_format(what, sizeof what, "--data %s: ", path);
+  if (!text_hold_out(f, what, e)) return false;
+  data_format(f->source, sizeof f->source, "text in %s (--data)", path);
+  char dir[DATA_PATH_BYTES];
+  data_format(dir, sizeof dir, "%.*s", (int)(base == path ? 1 : base - path), base == path ? "." : path);
+  for (const char *name : text_names[SPLIT_TRAIN])
+    if (name && !strcmp(name, base) && text_find(dir, SPLIT_VALID, beside, sizeof beside))
+      data_notice(f->notices, "%s beside it is not looked at: --data %s takes both", path_base(beside), dir);
+  return true;
+}
+
+// The texts of a directory under the names of splits. asked: what named it (--data, WIKITEXT2_DIR, a directory that was
+// found); only by --data may the validation text be missing.
+static inline bool find_splits(Found *f, const char *dir, const char *asked, DataError *e) {
+  char path[SPLIT_COUNT][DATA_PATH_BYTES], what[DATA_PATH_BYTES + 64];
+  bool there[SPLIT_COUNT];
+  const bool data = !strcmp(asked, "--data");
+  for (int i = 0; i < SPLIT_COUNT; i++) there[i] = text_find(dir, i, path[i], sizeof path[i]);
+  if (data && !there[SPLIT_TRAIN])
+    return data_fail(e, EXIT_MISSING, "--data %s has no train.txt (or wiki.train.tokens), but %s: a text corpus is "
+                     "train.txt, valid.txt and test.txt in one directory", dir,
+                     path_base(path[there[SPLIT_VALID] ? SPLIT_VALID : SPLIT_TEST]));
+  for (int i = SPLIT_TRAIN; i <= SPLIT_VALID && !data; i++)
+    if (!there[i])
+      return data_fail(e, EXIT_MISSING, "%s %s has no %s (or %s): a text corpus is train.txt, valid.txt and test.txt "
+                       "in one directory; data/get_wikitext2.sh fetches WikiText-2", asked, dir, text_names[i][0],
+                       i ? "validation.txt, wiki.valid.tokens" : "wiki.train.tokens");
+  for (int i = 0; i < SPLIT_COUNT; i++)
+    if (there[i] && !text_open(&f->text[i], path[i], f->notices, e)) return false;
+  data_format(f->source, sizeof f->source, "text in %s (%s)", dir, asked);
+  data_format(what, sizeof what, "--data %s: ", dir);
+  if (!there[SPLIT_VALID]) return text_hold_out(f, what, e);
+  if (!there[SPLIT_TEST])
+    data_notice(f->notices, "%s %s has no test.txt: nothing is reported for the test split", asked, dir);
+  return true;
+}
+
+// ================================================================================================ 3 token files
+// Whether a file is PREFIXtrain.bin or a numbered shard of it, PREFIXtrain_000001.bin; *stem: bytes of the path up to
+// and with `train`.
+static inline bool token_shard(const char *path, size_t *stem) {
+  const char *base = path_base(path), *at = NULL;
+  for (const char *p = base; (p = strstr(p, "train")); p++) at = p;
+  if (!at || !name_ends(path, ".bin")) return false;
+  *stem = (size_t)(at + 5 - path);
+  return !strcmp(at + 5 + strspn(at + 5, "_-0123456789"), ".bin");
+}
+
+// The validation file of a training file: the same name with `val`, `valid` or `validation` for the last `train`; of a
+// numbered shard (x_train_000001.bin) the first shard of that name. *several: how many of those there are.
+static inline bool token_file_partner(const char *train, char *out, size_t out_bytes, int *several, DataError *e) {
+  const char *base = path_base(train), *at = NULL;
+  for (const char *p = base; (p = strstr(p, "train")); p++) at = p;
+  *several = 1;
+  if (!at)
+    return data_fail(
+        e, EXIT_MISSING,
+        "--data %s: no validation tokens: they are looked for under the same name with `val` "
+        "in place of `train`, and this name has no `train` in it; rename the pair, such as x_train.bin and "
+        "x_val.bin",
+        train);
+  const char *tail = at + 5;
+  static const char *const words[] = {"val", "valid", "validation"};
+  for (const char *word : words) {
+    if (data_format(out, out_bytes, "%.*s%s%s", (int)(at - train), train, word, tail) && access(out, F_OK) == 0)
+      return true;
+  }
+  char dir[DATA_PATH_BYTES], start[DATA_PATH_BYTES];
+  data_format(dir, sizeof dir, "%.*s", (int)(base == train ? 1 : base - train), base == train ? "." : train);
+  data_format(start, sizeof start, "%.*sval", (int)(at - base), base);
+  const size_t n = strlen(start);
+  DataNames names = data_names(dir, ".bin");
+  const char *first = NULL;
+  for (int i = 0; tail[strspn(tail, "_-0123456789")] == '.' && i < names.count; i++) {
+    const char *name = names.name[i];
+    if (strncmp(name, start, n) || strcmp(name + n + strspn(name + n, "_-0123456789"), ".bin")) continue;
+    if (first) ++*several;
+    else first = name;
+  }
+  const bool ok = first && data_format(out, out_bytes, "%.*s%s", (int)(base - train), train, first);
+  data_names_free(&names);
+  return ok || data_fail(e, EXIT_MISSING, "--data %s: no validation tokens beside it: looked for %.*sval%s (and valid, "
+                         "validation for val); put that file there", train, (int)(at - train), train, tail);
+}
+
+// A token file by itself.
+static inline bool find_tokens(Found *f, const char *path, DataError *e) {
+  data_format(f->source, sizeof f->source, "tokens in %s", path);
+  return data_format(f->train, sizeof f->train, "%s", path) ||
+         data_fail(e, EXIT_MISSING, "--data: the path has %zu bytes; at most %zu are possible", strlen(path),
+                   sizeof f->train - 1);
+}
+// The validation file of f->train. Of several shards one is taken, and a notice says so.
+static inline bool find_tokens_beside(Found *f, DataError *e) {
+  const char *path = f->train;
+  size_t stem = 0;
+  int shards = 0, several = 1;
+  if (!token_file_partner(path, f->valid, sizeof f->valid, &several, e)) return false;
+  if (!token_shard(path, &stem)) return true;
+  const char *base = path_base(path);
+  char dir[DATA_PATH_BYTES];
+  data_format(dir, sizeof dir, "%.*s", (int)(base == path ? 1 : base - path), base == path ? "." : path);
+  DataNames names = data_names(dir, ".bin");
+  for (int i = 0; i < names.count; i++) {
+    size_t theirs;
+    shards += token_shard(names.name[i], &theirs) && theirs == stem - (size_t)(base - path) &&
+              !strncmp(names.name[i], base, theirs);
+  }
+  data_names_free(&names);
+  char of[64] = "";
+  if (several > 1) data_format(of, sizeof of, ", one of %d,", several);
+  if (shards > 1)
+    data_notice(f->notices, "%s holds %d shards of tokens, %.*s*.bin; only %s is trained on, and %s%s is for "
+                "validation: shards together are not read yet", dir, shards, (int)(stem - (size_t)(base - path)), base,
+                base, path_base(f->valid), of);
+  else if (several > 1)
+    data_notice(f->notices, "%s holds %d shards of validation tokens; only %s is read: shards together are not read "
+                "yet", dir, several, path_base(f->valid));
+  return true;
+}
+
+// The first training shard of a list of paths that may hold other files; all must be of one set.
+static inline bool find_first_shard(Found *f, const char *asked, const DataNames *paths, DataError *e) {
+  const char *first = NULL;
+  size_t stem = 0, theirs;
+  for (int i = 0; i < paths->count; i++) {
+    if (!token_shard(paths->name[i], &theirs)) continue;
+    if (!first) { first = paths->name[i]; stem = theirs; }
+    else if (theirs != stem || strncmp(first, paths->name[i], stem))
+      return data_fail(e, EXIT_MISSING, "--data %s: there are token files of several sets (%s, %s): name the one to "
+                       "train on", asked, path_base(first), path_base(paths->name[i]));
+  }
+  if (first) return find_tokens(f, first, e);
+  return data_fail(e, EXIT_MISSING, "--data %s: no token file there is called *train.bin or *train_NUMBER.bin (there "
+                   "is %s): name the one to train on", asked, paths->count ? path_base(paths->name[0]) : "none");
+}
+
+// ================================================================================================ 4 the search
+// What else a directory may hold that people have corpora in; "": none of it.
+static inline void find_other_files(const char *dir, char *found, size_t bytes) {
+  static const char *const ends[] = {".jsonl", ".parquet", ".arrow", ".zip", ".gz", ".zst", ".xz", ".bz2", ".json",
+                                     ".csv", ".npy", ".raw", ".tokens", ".md"};
+  found[0] = 0;
+  for (const char *end : ends) {
+    DataNames names = data_names(dir, end);
+    if (names.count) data_format(found, bytes, " (but %.100s)", names.name[0]);
+    data_names_free(&names);
+    if (found[0]) return;
+  }
+}
+// A directory without the names of splits: its texts together, or the first of its shards.
+static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
+  DataNames texts = data_names(dir, ".txt"), bins = data_names(dir, ".bin"), paths = {};
+  char what[DATA_PATH_BYTES + 128], other[128], path[PATH_MAX];
+  bool ok = false;
+  if (texts.count && bins.count)
+    data_fail(e, EXIT_MISSING, "--data %s: there is text (%s) and there are token files (%s): name one of them, or "
+              "give a directory with train.txt and valid.txt", dir, texts.name[0], bins.name[0]);
+  else if (bins.count) {
+    for (int i = 0; i < bins.count; i++)
+      if (data_format(path, sizeof path, "%s%s%s", dir, name_ends(dir, "/") ? "" : "/", bins.name[i]))
+        data_names_add(&paths, path);
+    ok = find_first_shard(f, dir, &paths, e);
+  } else if (texts.count) {
+    data_format(what, sizeof what, texts.count > 1 ? "--data %s: its %d .txt files, in the order of their names, are "
+                "one text; " : "--data %s: ", dir, texts.count);
+    data_format(f->source, sizeof f->source, "%d .txt file%s in %s (--data)", texts.count, texts.count > 1 ? "s" : "",
+                dir);
+    ok = text_join(&f->text[SPLIT_TRAIN], dir, &texts, f->notices, e) && text_hold_out(f, what, e);
+  } else {
+    find_other_files(dir, other, sizeof other);
+    data_fail(e, EXIT_MISSING, "--data %s has no train.txt (or wiki.train.tokens), no other .txt file and no token "
+              "file x_train.bin%s: a text corpus is train.txt, valid.txt and test.txt in one directory%s", dir, other,
+              other[0] ? "" : "; data/get_wikitext2.sh fetches WikiText-2");
+  }
+  data_names_free(&texts);
+  data_names_free(&bins);
+  data_names_free(&paths);
+  return ok;
+}
+// A directory. asked: what named it.
+static inline bool find_directory(Found *f, const char *dir, const char *asked, DataError *e) {
+  char path[DATA_PATH_BYTES];
+  bool any = strcmp(asked, "--data") != 0;
+  for (int i = 0; i < SPLIT_COUNT; i++) any = any || text_find(dir, i, path, sizeof path);
+  return any ? find_splits(f, dir, asked, e) : find_unnamed(f, dir, e);
+}
+// A pattern that the shell did not see: of token files the first shard.
+static inline bool find_pattern(Found *f, const char *pattern, DataError *e) {
+  glob_t g = {};
+  DataNames paths = {};
+  const bool matched = glob(pattern, 0, NULL, &g) == 0;
+  for (size_t i = 0; matched && i < g.gl_pathc; i++)
+    if (name_ends(g.gl_pathv[i], ".bin")) data_names_add(&paths, g.gl_pathv[i]);
+  const size_t others = matched ? g.gl_pathc - (size_t)paths.count : 0;
+  globfree(&g);
+  bool ok = false;
+  if (paths.count) {
+    qsort(paths.name, (size_t)paths.count, sizeof *paths.name, name_order);
+    ok = find_first_shard(f, pattern, &paths, e);
+  } else if (others)
+    data_fail(e, EXIT_MISSING, "--data %s: a pattern may name token files, .bin; of texts give one file, or the "
+              "directory whose .txt files are taken together", pattern);
+  else data_fail(e, EXIT_MISSING, "--data %s: no file has such a name", pattern);
+  data_names_free(&paths);
+  return ok;
+}
+// Finds what --data PATH names; f has only its notices before. False: one line in e. found_free in either case.
+static inline bool corpus_find(Found *f, const char *path, DataError *e) {
+  static const char *const pipes[] = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"};
+  struct stat st;
+  for (const char *pipe : pipes)
+    if (!strcmp(path, pipe))
+      return data_fail(e, EXIT_USAGE, "--data %s: text is not read from standard input, for every epoch and every rank "
+                       "needs it again; write it to a file and name that", path);
+  if (stat(path, &st) != 0) {
+    if (errno == ENOENT && strpbrk(path, "*?[")) return find_pattern(f, path, e);
+    return data_fail(e, EXIT_MISSING, "--data %s: %s; give a directory with train.txt, valid.txt and test.txt, a text "
+                     "file, a token FILE.bin, random, or generated", path, strerror(errno));
+  }
+  if (S_ISDIR(st.st_mode)) return find_directory(f, path, "--data", e);
+  if (!S_ISREG(st.st_mode))
+    return data_fail(e, EXIT_MISSING, "--data %s is %s; needed: a directory with train.txt and valid.txt, a text file, "
+                     "or a token FILE.bin", path, file_type_words(st.st_mode));
+  return name_ends(path, ".bin") ? find_tokens(f, path, e) : find_text_file(f, path, e);
+}

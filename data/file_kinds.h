@@ -1,0 +1,48 @@
+// file_kinds.h: what a file plainly is when it is not what a reader needs, by its type and its first bytes. Readers of
+// corpora, tokenizers and weights ask here before they say that a file is damaged: the line then says what to do.
+//
+// Defines: file_type_words, file_foreign, FILE_FOREIGN_BYTES.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+// What a path leads to that is no regular file; NULL: a regular file.
+static inline const char *file_type_words(mode_t mode) {
+  if (S_ISREG(mode)) return NULL;
+  return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a named pipe" : S_ISSOCK(mode) ? "a socket" :
+         S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "no regular file";
+}
+
+// First bytes that no text, token file, tokenizer or model of ours begins with.
+struct FileKind { int at, bytes; const char *magic, *words; };
+static const FileKind file_kinds[] = {
+    {0, 23, "version https://git-lfs", "a Git LFS pointer, which stands for a file that was not fetched; run git lfs "
+     "pull in its repository"},
+    {0, 2, "\x1f\x8b", "gzip-compressed; unpack it (gunzip)"},
+    {0, 4, "PK\3\4", "a zip archive (torch.save, .npz, or a packed corpus); unpack it"},
+    {0, 4, "\x28\xb5\x2f\xfd", "zstd-compressed; unpack it (zstd -d)"},
+    {0, 6, "\xfd" "7zXZ\0", "xz-compressed; unpack it (unxz)"},
+    {4, 6, "1AY&SY", "bzip2-compressed; unpack it (bunzip2)"},
+    {257, 5, "ustar", "a tar archive; unpack it (tar -xf)"},
+    {0, 5, "PAR1\x15", "a Parquet table; write its column of text into a .txt file"},
+    {0, 8, "ARROW1\0\0", "an Arrow table; write its column of text into a .txt file"},
+    {0, 6, "\x93NUMPY", "a NumPy .npy file; write the bare array with array.tofile()"},
+    {0, 5, "%PDF-", "a PDF document; take its text out (pdftotext)"}};
+enum { FILE_FOREIGN_BYTES = 512 };                // of a file's beginning are enough for file_foreign
+
+// What a file that begins with the `n` bytes at `p` plainly is, and what to do, as the end of a sentence "FILE is ...".
+// NULL: nothing is known against it.
+static inline const char *file_foreign(const void *p, size_t n) {
+  const char *text = (const char *)p;
+  for (const FileKind &k : file_kinds)
+    if (n >= (size_t)(k.at + k.bytes) && !memcmp(text + k.at, k.magic, (size_t)k.bytes)) return k.words;
+  size_t at = n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
+  while (at < n && at < 64 && (text[at] == ' ' || (text[at] >= '\t' && text[at] <= '\r'))) at++;
+  static const char *const tags[] = {"<!doctype html", "<html"};
+  for (const char *tag : tags)
+    if (n - at >= strlen(tag) && !strncasecmp(text + at, tag, strlen(tag)))
+      return "an HTML page, perhaps a server's answer in place of the file; fetch it again";
+  return NULL;
+}

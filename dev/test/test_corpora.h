@@ -1,0 +1,418 @@
+// test_corpora.h: corpora and weights as people have them: a text by itself, a directory of texts, shards of tokens,
+// files that are something else, weights in shards; and a signal while they are read. Follows test_cli_checkpoint.h.
+
+// ---- texts and tokens ----------------------------------------------------------------------------------------------
+// TEST_TMP/NAME: `lines` lines of simple sentences with `end` behind each.
+static inline size_t corpora_text(const char *name, int lines, const char *end) {
+  static char text[1 << 16];
+  size_t n = 0;
+  for (int i = 0; i < lines && n < sizeof text - 64; i++)
+    n += (size_t)snprintf(text + n, sizeof text - n, "the fox %d sees one crow by %d .%s", i * 7 % 13, i * i % 11, end);
+  cli_write(cli_path(name), text, n);
+  return n;
+}
+// Runs two steps on --data TEST_TMP/`data`. Its text is the caller's.
+static inline void corpora_run(CliRun *r, const char *data, const char *more) {
+  CLI_RUN(r, "%s %s --max_steps 2 --save_every -1 --sample_tokens 0 --data '%s' %s --out %s", cli_program(),
+          cli_small(), cli_path(data), cli_expand(more), cli_path("out"));
+}
+static inline void corpora_expect(const CliRun *r, const char *what, const char *line) {
+  cli_expect_done(r, what);
+  EXPECT(cli_count(r->text, cli_expand(line)) == 1, "%s: not one line says '%s':\n%.3000s", what, cli_expand(line),
+         r->text);
+}
+// --data TEST_TMP/`data` must be refused with this line (see cli_expect_refusal); @ is TEST_TMP.
+static inline void corpora_refused(const char *data, int code, const char *line) {
+  CliRun r;
+  CLI_RUN(&r, "%s %s --data '%s' --out %s", cli_program(), cli_small(), data[0] == '-' ? data : cli_expand(data),
+          cli_path("out"));
+  cli_expect_refusal(&r, data, code, cli_expand(line));
+  cli_free(&r);
+}
+
+TEST(corpora_hold_out,
+     "text without validation text: its last twentieth is held out, at a line; every byte is in one part") {
+  Corpus c;
+  DataError e;
+  const size_t n = corpora_text("a.txt", 400, "\n");
+  REQUIRE(corpus_load(&c, data_options(cli_path("a.txt")), &e), "%s", e.text);
+  const int64_t train = c.split[SPLIT_TRAIN].text_bytes, valid = c.split[SPLIT_VALID].text_bytes;
+  EXPECT(train + valid == (int64_t)n && c.split[SPLIT_TRAIN].lines + c.split[SPLIT_VALID].lines == 400, "%lld + %lld",
+         (long long)train, (long long)valid);
+  EXPECT(valid >= (int64_t)n / 20 && valid < (int64_t)n / 20 + 40, "%lld of %zu bytes are held out",
+         (long long)valid, n);
+  EXPECT(strstr(c.notices.text, "from the start of a line on, is held out"), "%s", c.notices.text);
+  const uint64_t hash = c.hash;
+  corpus_free(&c);
+  // The same text as train.txt, as several files, or as any other: the same corpus.
+  CliRun r;
+  CLI_RUN(&r, "cd %s && mkdir one many three && cp a.txt one/train.txt && head -150 a.txt > many/x.txt && head -250 "
+          "a.txt | tail -100 > many/y.txt && tail -150 a.txt | head -c -1 > many/z.txt && mkdir many/not.txt && mkfifo "
+          "many/n.bin && touch many/.hidden.txt && cp one/train.txt three/val.txt && cp one/train.txt three/train.txt",
+          test_tmp());
+  cli_expect_done(&r, "copies");
+  cli_free(&r);
+  for (const char *dir : {"one", "many"}) {
+    REQUIRE(corpus_load(&c, data_options(cli_path(dir)), &e), "%s", e.text);
+    EXPECT(dir[0] == 'm' || c.hash == hash, "%s is another corpus", dir);
+    EXPECT(dir[0] == 'o' || strstr(c.notices.text, "its 3 .txt files, in the order of their names"), "%s",
+           c.notices.text);
+    EXPECT(c.split[SPLIT_TRAIN].lines + c.split[SPLIT_VALID].lines == 400, "%s: other lines", dir);
+    corpus_free(&c);
+  }
+  REQUIRE(corpus_load(&c, data_options(cli_path("three")), &e), "%s", e.text);
+  EXPECT(c.split[SPLIT_TRAIN].text_bytes == (int64_t)n && !strstr(c.notices.text, "held out"), "val.txt is not taken");
+  corpus_free(&c);
+}
+
+TEST(corpora_cut_falls_in_the_text,
+     "the held out end is a whole number of characters, whatever the text, and never empty") {
+  static char text[5000];
+  for (int kind = 0; kind < 4; kind++)
+    for (size_t n = TEXT_LEAST_BYTES; n < sizeof text; n += 37) {
+      const char *how = NULL;
+      for (size_t i = 0; i < n; i++)
+        text[i] = kind == 0 ? 'a' : kind == 1 ? (char)(i % 2 ? 0xa9 : 0xc3) : i % 9 ? 'b' : kind == 2 ? ' ' : '\n';
+      const size_t cut = text_cut((const uint8_t *)text, n, &how);
+      EXPECT(cut >= n / 2 - 1 && cut < n, "kind %d, %zu bytes: cut at %zu", kind, n, cut);
+      EXPECT(kind != 1 || cut % 2 == 0, "%zu bytes: cut at %zu, inside a character", n, cut);
+      EXPECT(kind < 2 || (text[cut - 1] == (kind == 2 ? ' ' : '\n')), "kind %d, %zu bytes: cut at %zu", kind, n, cut);
+      EXPECT(strstr(how, kind == 3 ? "line on" : kind == 2 ? "word on" : "middle"), "kind %d: %s", kind, how);
+    }
+}
+
+TEST(corpora_of_text_train, "--data FILE.txt and a directory of texts train; ranks and --resume see the same corpus") {
+  CliRun r;
+  corpora_text("a.txt", 300, "\n");
+  corpora_text("words.txt", 300, " ");
+  corpora_run(&r, "a.txt", "--vocab_size 2000");
+  corpora_expect(&r, "a file", "notice: --data @/a.txt: there is no validation text: the last 5.");
+  corpora_expect(&r, "a file", "notice: --vocab_size 2000: the training text has words for a vocabulary of ");
+  corpora_expect(&r, "a file", "valid: loss");
+  EXPECT(cli_count(r.text, "word perplexity") == 1, "no word perplexity:\n%.2000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "tr -d ' \\n' < %s > %s", cli_path("a.txt"), cli_path("solid.txt"));
+  cli_free(&r);
+  corpora_run(&r, "solid.txt", "");
+  corpora_expect(&r, "no blanks", "from the middle of a line on");
+  EXPECT(!strstr(r.text, "word perplexity"), "a word perplexity of a text without words");
+  cli_free(&r);
+  corpora_run(&r, "words.txt", "");
+  corpora_expect(&r, "one line", "from the start of a word on");
+  cli_free(&r);
+  const char *same = "--epochs 1 --save_every 2 --sample_tokens 0 --max_steps";
+  CLI_RUN(&r, "%s %s --data %s %s 4 --out %s", cli_ranks(2), cli_small(), cli_path("a.txt"), same, cli_path("two"));
+  cli_expect_done(&r, "2 ranks");
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --data %s %s 4 --global_batch 4 --out %s", cli_program(), cli_small(), cli_path("a.txt"), same,
+          cli_path("one"));
+  cli_expect_done(&r, "1 rank");
+  cli_free(&r);
+  cli_expect_same_series("1 and 2 ranks", cli_path("one"), cli_path("two"), 4);
+  CLI_RUN(&r, "%s --resume %s --max_steps 6 --cache= --out %s && cd %s && echo more >> a.txt && %s --resume one "
+          "--max_steps 8 --cache= --out two", cli_program(), cli_path("one"), cli_path("one"), test_tmp(),
+          cli_program());
+  cli_expect_refusal(&r, "a text that has changed", EXIT_USAGE, cli_expand("text in @/a.txt (--data): its files are "
+                     "not those any more that ..."));
+  EXPECT(strstr(r.text, "resumed from"), "it did not go on:\n%.2000s", r.text);
+  cli_free(&r);
+}
+
+TEST(corpora_shards, "one of many token shards is trained on with a word about the rest: by name, directory, pattern") {
+  CliRun r;
+  const char *line = "/set holds 3 shards of tokens, f_train*.bin; only f_train_000001.bin is trained on, and "
+                     "f_val_000000.bin is for validation: shards together are not read yet";
+  mkdir(cli_path("set"), 0777);
+  for (const char *name : {"set/f_train_000001.bin", "set/f_train_000002.bin", "set/f_train_000003.bin",
+                           "set/f_val_000000.bin"})
+    cli_token_file(cli_path(name), 600, 290, 0);
+  cli_write(cli_path("set/f_train_notes.md"), "x", 1);
+  for (const char *data : {"set/f_train_000001.bin", "set", "set/f_train_*.bin", "set/f_*.bin"}) {
+    corpora_run(&r, data, "");
+    cli_expect_done(&r, data);
+    char *at = strstr(r.text, line);             // the directory may end in a slash
+    if (!at && (at = strstr(r.text, "/set/ holds 3 shards"))) at = strstr(r.text, line + 6);
+    EXPECT(at && cli_count(r.text, "data: tokens in ") == 1, "%s: it printed:\n%.3000s", data, r.text);
+    cli_free(&r);
+  }
+  corpora_refused("@/set/g_*.bin", 3, "--data @/set/g_*.bin: no file has such a name");
+  cli_token_file(cli_path("set/g_train.bin"), 600, 290, 0);
+  corpora_refused("@/set", 3, "--data @/set: there are token files of several sets (f_train_000001.bin, g_train.bin): "
+                  "name the one to train on");
+  corpora_text("set/a.txt", 20, "\n");
+  corpora_refused("@/set", 3, "--data @/set: there is text (a.txt) and there are token files (f_train_000001.bin): "
+                  "name one of them, or give a directory with train.txt and valid.txt");
+  mkdir(cli_path("none"), 0777);
+  cli_write(cli_path("none/x.parquet"), "x", 1);
+  corpora_refused("@/none", 3, "--data @/none has no train.txt (or wiki.train.tokens), no other .txt file and no token "
+                  "file x_train.bin (but x.parquet): ...");
+}
+
+// ---- what is no corpus ---------------------------------------------------------------------------------------------
+static const char corpora_pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n";
+static const char corpora_is_pointer[] = "a Git LFS pointer, which stands for a file that was not fetched; run git lfs "
+                                         "pull in its repository";
+
+TEST(corpora_refuse_what_is_no_text,
+     "pipes, devices, packed files, pointers, other encodings, noise: named, in one line") {
+  char text[1024], line[1024];
+  mkfifo(cli_path("pipe"), 0666);
+  const char *types = "; needed: a directory with train.txt and valid.txt, a text file, or a token FILE.bin";
+  snprintf(line, sizeof line, "--data @/pipe is a named pipe%s", types);
+  corpora_refused("@/pipe", 3, line);
+  corpora_refused("-", 2, "--data -: text is not read from standard input, ...");
+  mkdir(cli_path("d"), 0777);
+  mkfifo(cli_path("d/train.txt"), 0666);
+  corpora_refused("@/d", 3, "@/d/train.txt is a named pipe, not a regular file");
+  cli_write(cli_path("lfs.txt"), corpora_pointer, strlen(corpora_pointer));
+  snprintf(line, sizeof line, "@/lfs.txt is %s; needed: text", corpora_is_pointer);
+  corpora_refused("@/lfs.txt", 3, line);
+  CorpusOptions o = data_options(NULL);
+  const struct { const char *bytes; size_t count; const char *says; } kinds[] = {
+      {"\x1f\x8b\x08", 3, "gzip"}, {"PK\3\4", 4, "zip archive"}, {"\x28\xb5\x2f\xfd", 4, "zstd"},
+      {"PAR1\x15", 5, "Parquet"}, {"BZh91AY&SY", 10, "bzip2"}, {"\n <!DOCTYPE HTML>", 17, "HTML page"},
+      {"\xff\xfe" "a", 3, "iconv -f UTF-16 "}, {"\0\0\xfe\xff", 4, "iconv -f UTF-32 "}, {"%PDF-1.4", 8, "PDF"}};
+  for (const auto &k : kinds) {
+    memset(text, 'a', sizeof text);
+    memcpy(text, k.bytes, k.count);
+    cli_write(cli_path("kind.txt"), text, sizeof text);
+    o.data = cli_path("kind.txt");
+    data_expect_refused(o, 3, k.says, "kind.txt");
+  }
+  for (int i = 0; i < 1024; i++) text[i] = i % 2 ? 0 : (char)('a' + i % 26);
+  cli_write(o.data, text, sizeof text);
+  data_expect_refused(o, 3, "iconv -f UTF-16LE -t UTF-8", "kind.txt");
+  for (int i = 0; i < 1024; i++) text[i] = (char)data_random(7, (uint64_t)i);
+  cli_write(o.data, text, sizeof text);
+  data_expect_refused(o, 3, "is no text", "control characters");
+  char *model = (char *)calloc(1, 1 << 18);      // as weights: text in front, bytes behind
+  memset(model, 'a', 1 << 17);
+  for (int i = 1 << 17; i < 1 << 18; i++) model[i] = (char)data_random(7, (uint64_t)i);
+  cli_write(o.data, model, 1 << 18);
+  free(model);
+  data_expect_refused(o, 3, "is no text", "control characters");
+  size_t n = 0;
+  while (n < sizeof text - 40) n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"a %zu\"}\n", n);
+  cli_write(o.data = cli_path("kind.jsonl"), text, n);
+  data_expect_refused(o, 3, "is JSON lines", "jq -r .text");
+  for (int i = 0; i < 1000; i++) text[i] = i % 20 == 19 ? '\n' : i % 5 == 4 ? (char)0xe9 : 'a';          // Latin-1
+  cli_write(o.data = cli_path("kind.txt"), text, 1000);
+  Corpus c;
+  DataError e;
+  EXPECT(corpus_load(&c, o, &e), "bytes that are no UTF-8: %s", e.text);
+  corpus_free(&c);
+  cli_write(o.data = cli_path("text_train.bin"), corpora_pointer, strlen(corpora_pointer));
+  data_expect_refused(o, 3, "Git LFS pointer", "git lfs pull");
+  memset(text, 'a', sizeof text);
+  cli_write(o.data, text, sizeof text);
+  data_expect_refused(o, 3, "is plain text", ".txt");
+}
+
+// ---- weights -------------------------------------------------------------------------------------------------------
+// Writes the tensors of hf_tiny as DIR/model-0000K-of-00002.safetensors, those with odd numbers in the second, and
+// `index`, in which %s takes the weight_map, as DIR/model.safetensors.index.json.
+static inline void corpora_write_shards(const char *dir, const char *index) {
+  static IxModel whole, part;
+  static char map[1 << 15], text[1 << 16];
+  char path[1024], name[64];
+  size_t n = 0;
+  ix_load(&whole, "dev/fixtures/hf_tiny/model.safetensors");
+  for (int k = 0; k < 2; k++) {
+    part.count = 0;
+    snprintf(name, sizeof name, "model-0000%d-of-00002.safetensors", k + 1);
+    for (int i = k; i < whole.count; i += 2) {
+      part.tensor[part.count] = whole.tensor[i];
+      part.data[part.count++] = whole.data[i];
+      n += (size_t)snprintf(map + n, sizeof map - n, "%s\"%s\": \"%s\"", n ? ", " : "", whole.tensor[i].name, name);
+    }
+    ix_save(&part, ix_path(path, dir, name), NULL);
+  }
+  safetensors_close(&whole.file);
+  const char *at = strstr(index, "%s");
+  n = at ? (size_t)snprintf(text, sizeof text, "%.*s%s%s", (int)(at - index), index, map, at + 2)
+         : (size_t)snprintf(text, sizeof text, "%s", index);
+  tok_write(ix_path(path, dir, set_index_name), text, n);
+}
+// Elements of a parameter as a map of several files finds them, all parameters one after the other.
+static inline uint32_t *corpora_values(const TensorMap *map, const Param *param, int params, int64_t *numel_) {
+  TokText file[4] = {};
+  for (int i = 0; i < map->files; i++) file[i] = tok_read(map->path[i][0] == '/' ? "/" : ".", map->path[i]);
+  *numel_ = 0;
+  for (int p = 0; p < params; p++) *numel_ += param_numel(&param[p]);
+  uint32_t *values = (uint32_t *)malloc(sizeof(uint32_t) * (size_t)*numel_), *to = values;
+  for (int p = 0; p < params; p++)
+    for (int64_t o = 0; o < param[p].shape[0]; o++)
+      for (int64_t i = 0; i < (param[p].ndim == 2 ? param[p].shape[1] : 1); i++) {
+        const TensorPlace *at = tensor_place(map, 0, p);
+        *to++ = ix_element(file[at->file].bytes, *at, &param[p], o, i);
+      }
+  for (TokText &f : file) free(f.bytes);
+  return values;
+}
+
+TEST(corpora_sharded_weights, "a checkpoint in two safetensors shards loads bit for bit as the whole, also in a run") {
+  char dir[1024], path[1024];
+  Import whole, split;
+  TensorMap a, b;
+  int params;
+  int64_t n, m;
+  ix_directory(dir, "sharded");
+  for (const char *name : {"config.json", "vocab.json", "merges.txt"}) ix_copy("dev/fixtures/hf_tiny", dir, name);
+  corpora_write_shards(dir, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {%s}}");
+  Param *param = ix_import("dev/fixtures/hf_tiny", &whole, &a, &params), *other = ix_import(dir, &split, &b, &params);
+  EXPECT(b.files == 2 && a.files == 1, "%d files", b.files);
+  uint32_t *x = corpora_values(&a, param, params, &n), *y = corpora_values(&b, other, params, &m);
+  EXPECT(n == m && !memcmp(x, y, sizeof *x * (size_t)n), "other weights");
+  free(x), free(y), free(param), free(other);
+  tensor_map_free(&a), tensor_map_free(&b);
+  import_close(&whole), import_close(&split);
+  CliRun r;
+  const char *const from[] = {"dev/fixtures/hf_tiny", dir}, *const to[] = {"whole", "parts"};
+  for (int i = 0; i < 2; i++) {
+    CLI_RUN(&r, "%s --init_from %s --data %s --seq_len 8 --batch_size 2 --threads 1 --cache= --max_steps 2 "
+            "--save_every -1 --sample_tokens 0 --export_hf %s --out %s", cli_ranks(2), from[i], cli_text(60),
+            cli_path(to[i]), cli_path(i ? "out1" : "out0"));
+    cli_expect_done(&r, from[i]);
+    cli_free(&r);
+  }
+  cli_expect_same_series("whole and in shards", cli_path("out0"), cli_path("out1"), 2);
+  cli_expect_same_file("whole and in shards", cli_path("whole/model.safetensors"), cli_path("parts/model.safetensors"));
+  unlink(ix_path(path, dir, "model-00002-of-00002.safetensors"));
+  ix_refused(dir, "model-00002-of-00002.safetensors: this shard", "No such file", "fetch it");
+  tok_write(path, corpora_pointer, strlen(corpora_pointer));
+  ix_refused(dir, "model-00002-of-00002.safetensors", "Git LFS pointer", "git lfs pull");
+  mkfifo(ix_path(path, dir, "pipe.safetensors"), 0666);
+  ix_refused(path, "is a named pipe", NULL, NULL);
+}
+
+TEST(corpora_hostile_index, "an index that is cut, names other places, tensors twice or wrongly: refused by name") {
+  static const struct { const char *index, *says; } cases[] = {
+      {"", "is not JSON"}, {"{\"weight_map\": {%s}", "is not JSON"}, {"[]", "no JSON object"},
+      {"{\"weight_map\": {}}", "has no weight_map"}, {"{\"weight_map\": [1]}", "has no weight_map"},
+      {"{}", "has no weight_map"}, {"{\"weight_map\": {%s, \"x\": 3}}", "the name of a file for tensor \"x\""},
+      {"{\"weight_map\": {%s, \"x\": \"../../etc/passwd\"}}", "\"../../etc/passwd\", which is not the plain name"},
+      {"{\"weight_map\": {%s, \"x\": \"/etc/passwd.safetensors\"}}", "not the plain name"},
+      {"{\"weight_map\": {%s, \"x\": \"./model-00001-of-00002.safetensors\"}}", "not the plain name"},
+      {"{\"weight_map\": {%s, \"x\": \"\"}}", "not the plain name"},
+      {"{\"weight_map\": {%s, \"x\": \"none.safetensors\"}}", "none.safetensors: this shard"},
+      {"{\"weight_map\": {%s, \"x\": \"pipe.safetensors\"}}", "is a named pipe"},
+      {"{\"weight_map\": {%s, \"x\": \"again.safetensors\"}}", "is in again.safetensors, but weight_map says"},
+      {"{\"weight_map\": {%s, \"x\": \"model-00001-of-00002.safetensors\"}}", "which has no such tensor"},
+      {"{\"weight_map\": {%s, \"transformer.wpe.weight\": \"model-00001-of-00002.safetensors\"}}",
+       "names tensor \"transformer.wpe.weight\" twice"},
+      {"{\"weight_map\": {\"transformer.wpe.weight\": \"model-00001-of-00002.safetensors\"}}", "does not name tensor"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer"}};
+  char dir[1024], path[1024], again[1024];
+  ix_directory(dir, "hostile");
+  ix_copy("dev/fixtures/hf_tiny", dir, "config.json");
+  mkfifo(ix_path(path, dir, "pipe.safetensors"), 0666);
+  if (symlink("model-00001-of-00002.safetensors", ix_path(again, dir, "again.safetensors"))) die_missing("no link");
+  for (const auto &c : cases) {
+    corpora_write_shards(dir, c.index);
+    ix_refused(dir, c.says, NULL, NULL);
+  }
+  ix_refused(ix_path(path, dir, set_index_name), "name the directory", NULL, NULL);
+  ix_config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"llama\"");
+  ix_refused(dir, "model_type is \"llama\"", "config.json", NULL);             // before any shard is looked at
+}
+
+TEST(corpora_targets_never_block, "a pipe or a pointer as --resume, --init_from or --tokenizer: named at once") {
+  CliRun r;
+  mkfifo(cli_path("pipe"), 0666);
+  cli_write(cli_path("p.json"), corpora_pointer, strlen(corpora_pointer));
+  const struct { const char *options, *line; } table[] = {
+      {"--resume @/pipe", "@/pipe is a named pipe: a checkpoint is a directory, weights are a directory or a file"},
+      {"--init_from @/pipe", "@/pipe is a named pipe: a checkpoint is a directory, weights are a directory or a file"},
+      {"--init_from /dev/null",
+       "/dev/null is a device: a checkpoint is a directory, weights are a directory or a file"},
+      {"--tokenizer @/pipe", "tokenizer @/pipe: is a named pipe; give the path of a tokenizer.json"},
+      {"--tokenizer @/p.json", "tokenizer @/p.json: is a Git LFS pointer, ..."},
+      {"--init_from @/p.json", "@/p.json: no safetensors file: it is a Git LFS pointer, ..."}};
+  for (const auto &row : table) {
+    CLI_RUN(&r, "%s %s %s --out %s", cli_program(), cli_small(), cli_expand(row.options), cli_path("out"));
+    cli_expect_refusal(&r, row.options, EXIT_MISSING, cli_expand(row.line));
+    cli_free(&r);
+  }
+}
+
+// ---- the cache, signals --------------------------------------------------------------------------------------------
+TEST(corpora_cache_that_cannot_be,
+     "a cache that cannot be made or written: one notice with the reason, training goes on") {
+  CliRun r;
+  corpora_text("a.txt", 300, "\n");
+  corpora_run(&r, "a.txt", "--cache @/a.txt/cache");
+  corpora_expect(&r, "below a file", "notice: tokenizer and tokens are not cached: --cache @/a.txt/cache cannot be "
+                 "made: Not a directory");
+  cli_free(&r);
+  corpora_run(&r, "a.txt", "--cache /proc/nowhere/cache");
+  corpora_expect(&r, "in /proc", "notice: tokenizer and tokens are not cached: --cache /proc/nowhere/cache cannot be "
+                 "made: No such file or directory");           // what /proc itself says
+  cli_free(&r);
+  cli_need_mount_namespace();
+  char command[2048];
+  const char *const mounts[] = {"mount -t tmpfs -o ro tmpfs", "mount -t tmpfs -o size=4k tmpfs"};
+  const char *const says[] = {"Read-only file system", "No space left on device"};
+  for (int i = 0; i < 2; i++) {
+    mkdir(cli_path("mnt"), 0777);
+    snprintf(command, sizeof command, "%s %s --max_steps 2 --save_every -1 --sample_tokens 0 --data %s --cache %s%s "
+             "--out %s", cli_program(), cli_small(), cli_path("a.txt"), cli_path("mnt"), i ? "" : "/cache",
+             cli_path("out"));
+    CLI_RUN(&r, "unshare -m sh -c '%s %s && %s && find %s -name \"*tmp*\" | sed s/^/left:/'", mounts[i],
+            cli_path("mnt"), command, cli_path("mnt"));
+    cli_expect_done(&r, says[i]);
+    EXPECT(cli_count(r.text, "notice: tokenizer and tokens are not cached: ") == 1 && cli_count(r.text, says[i]) == 1,
+           "no notice of %s:\n%.3000s", says[i], r.text);
+    EXPECT(!strstr(r.text, "left:"), "%s: half a file is left:\n%.3000s", says[i], r.text);
+    cli_free(&r);
+  }
+}
+
+// Whether process `pid` has mapped a file: the corpus is being read.
+static inline bool corpora_has_mapped(int pid, const char *path) {
+  char name[64], line[1024];
+  bool found = false;
+  snprintf(name, sizeof name, "/proc/%d/maps", pid);
+  FILE *f = fopen(name, "r");
+  while (f && fgets(line, sizeof line, f)) found = found || strstr(line, path);
+  if (f) fclose(f);
+  return found;
+}
+
+TEST(corpora_a_signal_while_reading,
+     "SIGTERM or Ctrl-C while the tokenizer is trained: one word, exit code, nothing left") {
+  enum { BYTES = 24 << 20 };                     // takes seconds; the signal comes as soon as it is mapped
+  char *text = (char *)malloc(BYTES);
+  for (size_t i = 0; i < BYTES; i++) {
+    const uint64_t x = data_random(3, i);
+    text[i] = x % 8 == 0 ? ' ' : x % 61 == 0 ? '\n' : (char)('a' + (x >> 32) % 26);
+  }
+  cli_write(cli_path("long.txt"), text, BYTES);
+  free(text);
+  static const struct { int ranks, signal; bool to_mpirun; } table[] = {
+      {0, SIGTERM, false}, {0, SIGINT, false}, {2, SIGTERM, false}, {2, SIGTERM, true}};
+  for (const auto &row : table) {
+    CliRun r;
+    char line[128], what[64];
+    int pid = 0;
+    snprintf(what, sizeof what, "%d ranks, signal %d%s", row.ranks, row.signal, row.to_mpirun ? " to mpirun" : "");
+    cli_start(&r, "exec %s %s --data %s --vocab_size 60000 --cache %s --out %s", cli_ranks(row.ranks), cli_small(),
+              cli_path("long.txt"), cli_path("cache"), cli_path("out"));
+    for (double start = now_ms(); now_ms() - start < CLI_LIMIT_S * 1e3; usleep(2000)) {
+      pid = row.ranks ? cli_find_process(0, false) : r.pid;
+      if (pid > 0 && corpora_has_mapped(pid, "long.txt")) break;
+    }
+    kill(row.to_mpirun ? r.pid : pid, row.signal);
+    r.ms = now_ms();
+    cli_wait(&r, CLI_LIMIT_S);
+    EXPECT(r.ms < 20e3 && (row.ranks ? r.code != 0 : r.code == EXIT_STOPPED), "%s: %.1f s to end, exit code %d", what,
+           r.ms / 1e3, r.code);
+    snprintf(line, sizeof line, "stopped by %s while the corpus was read; nothing was trained",
+             row.signal == SIGINT ? "SIGINT" : "SIGTERM");
+    EXPECT(row.to_mpirun || cli_count(r.text, line) == 1, "%s: it printed:\n%.2000s", what, r.text);
+    DIR *dir = opendir(cli_path("cache"));
+    for (dirent *e; dir && (e = readdir(dir));) EXPECT(e->d_name[0] == '.', "%s: %s is left", what, e->d_name);
+    if (dir) closedir(dir);
+    cli_expect_nothing_left(what);
+    cli_free(&r);
+  }
+}
