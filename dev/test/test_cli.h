@@ -155,6 +155,7 @@ static inline void cli_expect_refusal(const CliRun *r, const char *what, int cod
   const size_t n = strlen(line);
   const bool open_end = n > 3 && !strcmp(line + n - 3, "...");
   snprintf(want, sizeof want, "%.*s", (int)(open_end ? n - 3 : n), line);
+  EXPECT(!strstr(r->text, "MPI_ABORT"), "%s: OpenMPI's banner stands behind the line:\n%.3000s", what, r->text);
   EXPECT(lines == 1, "%s: %d lines of the program, must be 1; all it printed:\n%.3000s", what, lines, r->text);
   EXPECT(open_end ? !strncmp(said, want, n - 3) : !strcmp(said, want), "%s: it said\n      %s\n    must be\n      %s",
          what, said, line);

@@ -198,6 +198,9 @@ TEST(first_a_second_ctrl_c_ends_at_once,
   CliRun r;
   cli_start(&r, "exec %s %s --data generated --grad_accum 20000 --save_every -1 --out %s", cli_ranks(0), cli_small(),
             cli_path("out"));                    // a step of seconds
+  struct stat st;                                // its first record is written when signals are caught
+  const char *metrics = cli_path("out/metrics.jsonl");
+  for (double start = now_ms(); (stat(metrics, &st) || !st.st_size) && now_ms() - start < 30e3;) usleep(2000);
   REQUIRE(cli_catches(r.pid, SIGINT), "SIGINT is not caught");
   kill(r.pid, SIGINT);
   char path[64], text[256];
@@ -244,8 +247,8 @@ TEST(first_not_finite_is_no_overflow, "a gradient that is not finite in fp32: no
 }
 
 // ---- what rots unseen -----------------------------------------------------------------------------------------------
-// Nothing here is listed by hand: goals come from the Makefile's .PHONY, sources and scripts from the directories. These
-// tests run in the repository's root, as `make test` does. Make forgets that a make runs it.
+// Nothing here is listed by hand: goals come from the Makefile's .PHONY, sources and scripts from the directories.
+// These tests run in the repository's root, as `make test` does. Make forgets that a make runs it.
 static const char plain_make[] = "env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make";
 static inline void first_need_repository() {
   if (access("Makefile", R_OK) || access("dev/fuzz.cc", R_OK)) SKIP("this is not the root of the repository");
@@ -265,8 +268,8 @@ static inline int first_words(CliRun *r, const char *command, char **word, int m
 }
 
 TEST(first_every_goal_of_make_works,
-     "each goal of the Makefile: named by make help, its recipe found and expanded; help, clean, setup where nothing is "
-     "missing, check-style: run") {
+     "each goal of the Makefile: named by make help, its recipe found and expanded; help, clean, setup where nothing "
+     "is missing, check-style: run") {
   first_need_repository();
   static char goals[2048], line[128];
   char *word[64];
@@ -292,10 +295,10 @@ TEST(first_every_goal_of_make_works,
   cli_expect_done(&r, "make clean");
   cli_free(&r);
   // No package manager is really asked, whatever is missing here.
-  CLI_RUN(&r, "mkdir %s && cd %s && for tool in apt-get dnf zypper pacman sudo; do printf '#!/bin/sh\nexit 1\n' >$tool; "
-          "chmod +x $tool; done; cd $OLDPWD && PATH=%s:$PATH %s setup", cli_path("no_tools"), cli_path("no_tools"),
-          cli_path("no_tools"), plain_make);
-  EXPECT(r.code == 0 ? cli_count(r.text, "setup: nothing to install: ") == 1 : cli_count(r.text, "setup: missing: ") == 1,
+  CLI_RUN(&r, "mkdir %s && cd %s && for tool in apt-get dnf zypper pacman sudo; do printf '#!/bin/sh\nexit 1\n' "
+          ">$tool; chmod +x $tool; done; cd $OLDPWD && PATH=%s:$PATH %s setup", cli_path("no_tools"),
+          cli_path("no_tools"), cli_path("no_tools"), plain_make);
+  EXPECT(cli_count(r.text, r.code ? "setup: missing: " : "setup: nothing to install: ") == 1,
          "make setup: exit code %d:\n%.2000s", r.code, r.text);
   cli_free(&r);
   CLI_RUN(&r, "git ls-files --error-unmatch Makefile >/dev/null 2>&1 || exit 0; %s check-style", plain_make);
@@ -319,23 +322,25 @@ TEST(first_another_machine_is_refused, "a compiler for aarch64 or macOS: make an
 }
 
 TEST(first_every_script_is_read_by_its_shell,
-     "each .sh and .py of data/, dev/ and .ci/: its language takes it; what README names is there; bench.sh, gpu_day.sh, "
-     "two_hosts.sh, get_wikitext2.sh refuse a wrong argument with exit code 2") {
+     "each .sh and .py of data/, dev/ and .ci/: its language takes it; what README names is there; bench.sh, "
+     "gpu_day.sh, two_hosts.sh, get_wikitext2.sh refuse a wrong argument with exit code 2") {
   first_need_repository();
   CliRun r;
-  CLI_RUN(&r, "for f in .ci/run data/*.sh dev/*.sh; do bash -n $f || exit 1; [ -x $f ] || { echo $f cannot be run; exit 1; "
-          "}; done");
+  CLI_RUN(&r, "for f in .ci/run data/*.sh dev/*.sh; do bash -n $f || exit 1; "
+          "[ -x $f ] || { echo $f cannot be run; exit 1; }; done");
   cli_expect_done(&r, "bash -n");
   cli_free(&r);
   CLI_RUN(&r, "command -v python3 >/dev/null || exit 0; PYTHONPYCACHEPREFIX=%s python3 -m py_compile dev/*.py",
           cli_path("cache"));
   cli_expect_done(&r, "py_compile");
   cli_free(&r);
-  CLI_RUN(&r, "for f in $(grep -oE '\\b(dev|data|kernels)/[A-Za-z0-9_./-]+[.](sh|py|cc|cu|cuh|h|md)\\b' README.md Makefile | "
-          "sed 's/.*://' | sort -u); do [ -e $f ] || { echo $f is named and not there; bad=1; }; done; exit ${bad:-0}");
+  CLI_RUN(&r, "for f in $(grep -hoE '\\b(dev|data|kernels)/[A-Za-z0-9_./-]+[.](sh|py|cc|cu|cuh|h|md)\\b' README.md "
+          "Makefile | sort -u); do [ -e $f ] || { echo $f is named and not there; bad=1; }; done; exit ${bad:-0}");
   cli_expect_done(&r, "names of files");
   cli_free(&r);
-  for (const char *command : {"dev/bench.sh none", "dev/gpu_day.sh none", "dev/two_hosts.sh", "data/get_wikitext2.sh -x"}) {
+  const char *const wrong[] = {"dev/bench.sh none", "dev/gpu_day.sh none", "dev/two_hosts.sh",
+                               "data/get_wikitext2.sh -x"};
+  for (const char *command : wrong) {
     CLI_RUN(&r, "%s", command);
     EXPECT(r.code == 2 && cli_count(r.text, "") == 1, "%s: exit code %d:\n%.2000s", command, r.code, r.text);
     cli_free(&r);
@@ -367,8 +372,8 @@ TEST(first_every_laboratory_source_compiles,
 TEST(first_fuzzers_run, "make fuzz with clang++: built, its seeds are taken, every target runs for a second") {
   first_need_repository();
   CliRun r;
-  CLI_RUN(&r, "cd %s && echo 'extern \"C\" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' >p.cc && "
-          "clang++ -fsanitize=fuzzer,address,undefined p.cc -o p", test_tmp());
+  CLI_RUN(&r, "cd %s && echo 'extern \"C\" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' "
+          ">p.cc && clang++ -fsanitize=fuzzer,address,undefined p.cc -o p", test_tmp());
   if (r.code) SKIP("no clang++ with libFuzzer and its sanitizers");
   cli_free(&r);
   cli_start(&r, "%s fuzz B=%s FUZZ_SECONDS=1 FUZZ_SANITIZE=-fsanitize=fuzzer CXXFLAGS= 2>&1", plain_make,
