@@ -57,6 +57,11 @@ links = $(shell d=$$(mktemp -d) && printf '%s\n' $(1:%='$(HASH)include <%>') 'in
   $(CXX) -std=c++17 $$d/probe.cc -o $$d/probe $(3) >/dev/null 2>&1 && echo yes; rm -rf $$d)
 
 ifneq ($(BUILDS),)
+# The vectors, tiles and spin loops are those of x86-64, the windows and /proc those of Linux: nothing else can be built.
+TARGET := $(or $(shell $(CXX) -dumpmachine 2>/dev/null),$(shell uname -m)-$(shell uname -s))
+ifeq ($(and $(filter x86_64-% amd64-%,$(TARGET)),$(findstring inux,$(TARGET))),)
+$(error train_gpt_fsdp needs x86-64 with AVX2 and Linux; this is $(TARGET), by $(CXX) -dumpmachine or uname)
+endif
 AMX_PROBE := -mavx512f -mavx512bf16 -mamx-tile -mamx-bf16
 # mpi.h's C++ bindings are deprecated and full of warnings; the C interface is all that is used.
 MPI_CFLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem%,$(shell $(MPICC) --showme:compile 2>/dev/null || \

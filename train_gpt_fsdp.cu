@@ -45,8 +45,8 @@ enum { LAYERS_MOST = 1000 };
   INT(vocab_size, 0, 0, 1 << 24, "model", "the tokenizer's, or that of the token files (0: the preset's)") \
   NUM(dropout, 0.0, 0.0, 0.99, "model", "dropout on embeddings, attention and both residual branches") \
   TEXT(tie_head, "on", "on|off", "model", "LM head shares the token embedding") \
-  INT(epochs, 1, 1, 1000000, "training", "passes over the training tokens") \
-  INT(max_steps, 0, 0, INT64_MAX, "training", "stop after this many steps (0: by epochs only)") \
+  INT(epochs, 0, 0, 1000000, "training", "passes over the training tokens (0: 1, or as many as --max_steps takes)") \
+  INT(max_steps, 0, 0, INT64_MAX, "training", "stop after this many steps, however many epochs (0: by --epochs)") \
   INT(batch_size, 8, 1, 1 << 20, "training", "sequences a microbatch, per rank") \
   INT(grad_accum, 0, 0, 1 << 20, "training", "microbatches a step, per rank (0: 1, or what --global_batch asks for)") \
   INT(global_batch, 0, 0, 1 << 24, "training", "sequences a step over all ranks; batch_size x ranks must divide it") \
@@ -95,6 +95,7 @@ enum { LAYERS_MOST = 1000 };
   FLAG(tune, "device", "cuda: time the matrix products' algorithms at the start, on rank 0, for all ranks") \
   TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 products; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
+  TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
   INT(threads, 0, 0, 4096, "device", "threads a rank (0: its fair share of the host's cores)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences a batch, per rank (0: batch_size)") \
@@ -594,18 +595,6 @@ static void trainer_plan(Trainer *t) {
   t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
 }
 
-// Every rank may have an error of its own: the lowest rank's is printed once, and all leave with `code`. Collective.
-static void agree_no_error(MPI_Comm comm, const char *error, int code) {
-  int rank, mine, lowest;
-  MPI_Comm_rank(comm, &rank);
-  mine = error[0] ? rank : INT32_MAX;
-  MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, comm);
-  if (lowest == INT32_MAX) return;
-  if (rank == lowest) fprintf(stderr, "%s: %s\n", who_am_i, error);
-  MPI_Finalize();
-  exit(code);
-}
-
 // Refuses a plan that this host or its devices cannot hold, before anything is taken. Collective.
 static void trainer_check_memory(Trainer *t) {
   const bool gpu = t->ctx.ops->nccl;
@@ -877,6 +866,7 @@ static OptimizerArgs optimizer_args(const Options *o) {
 enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
 static volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
 static bool under_mpirun;                        // it kills its ranks a second after SIGTERM: no time to save
+static bool alone;                               // one rank that no launcher started: Ctrl-C is for it, and it may save
 struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; };
 
 // After all microbatches: norm, losses and stop flags of all ranks, the decision, the update. Everything is enqueued;
@@ -1100,8 +1090,9 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
 #include "data/start.h"
 
 // ================================================================================================ 9 main
-// ---- agreement of the ranks
+// ---- how the ranks were started, and what they agree on
 #include "kernels/agree.h"
+#include "kernels/launch.h"
 
 // All ranks must be the same program with the same options; names the first that is not. The corpus needs no such
 // check: every rank has it from rank 0 (corpus_share). Collective.
@@ -1148,6 +1139,13 @@ static void trainer_take_memory(Trainer *t) {
   c->state = t->buffers.state;
   t->fsdp.host_ctx.state = t->host.state;
 }
+// Steps of the whole run: --max_steps or --epochs, the earlier end where both are given. Programs before 0.6 stopped at
+// --max_steps within --epochs, 1 unless given; their checkpoints say so, by an --epochs of at least 1.
+static int64_t trainer_steps_total(const Options *o, int64_t steps_per_epoch) {
+  const int64_t by_epochs = steps_per_epoch * max64(1, o->epochs);
+  if (!o->max_steps) return by_epochs;
+  return o->epochs ? min64(by_epochs, o->max_steps) : min64(o->max_steps, CHECKPOINT_MOST_STEPS);
+}
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
@@ -1174,8 +1172,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
     agree_no_error(comm, e.text, e.exit_code);
   t->corpus_bytes = corpus_image_bytes(corpus);
   t->steps_per_epoch = !trainer_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
-  t->steps_total = t->steps_per_epoch * o->epochs;
-  if (o->max_steps) t->steps_total = min64(t->steps_total, o->max_steps);
+  t->steps_total = trainer_steps_total(o, t->steps_per_epoch);
   t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
   int params, world;
   MPI_Comm_size(comm, &world);
@@ -1245,25 +1242,6 @@ static void trainer_tune(Trainer *t) {
   free(plans);
   fsdp_step_end(&t->fsdp);
   t->fsdp.traffic = Traffic{};
-}
-
-static void on_stop_signal(int signal) {
-  const int asked = signal == SIGUSR1 || (signal != SIGINT && !under_mpirun) ? STOP_SAVE : STOP_END;
-  if (asked > stop_asked) stop_asked = asked;
-}
-// A signal asks the training loop to end after its step. A second SIGINT ends the process at once; what asks for a
-// checkpoint too may come as often as it likes. SIGINT and SIGTERM cut a write short that waits for a terminal: mpirun
-// has stopped reading what its ranks print before it passes them on.
-static void catch_signal(int signal, int flags) {
-  struct sigaction a = {};
-  a.sa_handler = on_stop_signal;
-  a.sa_flags = flags;
-  sigaction(signal, &a, NULL);
-}
-static void catch_stop_signals() {
-  catch_signal(SIGINT, (int)SA_RESETHAND);
-  catch_signal(SIGTERM, under_mpirun ? (int)SA_RESETHAND : 0); // schedulers send it twice while we save
-  if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP, 0);               // nohup's wish is kept
 }
 
 static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
@@ -1430,6 +1408,18 @@ static void resolve_options(Options *o, Start *start, MPI_Comm comm, const char 
   if (!rank && start->notices[0]) start_print_notices(start);
 }
 
+// What a run writes from its start on: OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends
+// all ranks with one line where it cannot be written.
+static void open_files(Log *log, const Trainer *t, const Start *start) {
+  char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
+  const bool trains = trainer_trains(&t->opt), append = start->here || !trains;
+  snprintf(path, sizeof path, "%s/tokenizer.json", t->opt.out);
+  if (!t->fsdp.mesh.rank && t->corpus->has_tokenizer && trains && !start->here)
+    tokenizer_save(&t->corpus->tokenizer, path, error, sizeof error);
+  if (!error[0]) log_open(log, t, append, start->path, error, sizeof error);
+  agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
+}
+
 // The whole program; main, unless a test includes this file.
 int train_main(int argc, char **argv) {
   static Options o;
@@ -1446,9 +1436,12 @@ int train_main(int argc, char **argv) {
   options_parse(&o, argc, argv, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
+  launch_refuse_alone(&o, true);
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
+  alone = !launched_as && world == 1;
+  if (alone) launch_refuse_alone(&o, false);
   char host[64] = "";
   gethostname(host, sizeof host - 1);
   snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);
@@ -1479,12 +1472,7 @@ int train_main(int argc, char **argv) {
   start_load(&start, &t, &saver);
   catch_stop_signals();
   Log log;
-  log_open(&log, &t, start.here || !trainer_trains(&o), start.path);
-  if (!rank && corpus.has_tokenizer && trainer_trains(&o) && !start.here) {
-    char path[OPTION_TEXT_BYTES + 32];
-    snprintf(path, sizeof path, "%s/tokenizer.json", o.out);
-    if (!tokenizer_save(&corpus.tokenizer, path, error, sizeof error)) die_missing("%s", error);
-  }
+  open_files(&log, &t, &start);
   int code = trainer_run(&t, &log, &saver);
   trainer_close(&t);
   start_free(&start);

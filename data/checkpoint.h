@@ -24,6 +24,7 @@ static const char *const checkpoint_files[] = {"model.safetensors", "optim.safet
 static_assert((int)CHECKPOINT_FILES <= (int)MAP_MAX_FILES, "a checkpoint's map has both files");
 enum : unsigned { STATES_WEIGHTS = 1, STATES_ALL = (1 << MAP_STATES) - 1 };
 enum { TRAINER_JSON_MOST_BYTES = 1 << 28 };
+static const int64_t CHECKPOINT_MOST_STEPS = (int64_t)1 << 40;   // times a global batch still a number of samples
 
 // ================================================================================================ 1 maps
 // Joins directory and name; a path that does not fit ends the program.
@@ -205,14 +206,13 @@ static cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes,
 // What `json`, trainer.json of the checkpoint in `directory`, says that changes from step to step.
 static bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState *c, char *error,
                              size_t error_bytes) {
-  const double most_steps = 0x1p40;              // times a global batch, still a number of samples
   const cJSON *s = cJSON_GetObjectItemCaseSensitive(json, "state");
   const cJSON *quality = cJSON_GetObjectItemCaseSensitive(json, "quality");
   double scale = 0;
   int64_t good = 0;
   uint64_t tokenizer = 0;
   const char *bad = NULL;
-  if (!json_int(json, "step", 0, most_steps, &c->step)) bad = "step";
+  if (!json_int(json, "step", 0, (double)CHECKPOINT_MOST_STEPS, &c->step)) bad = "step";
   else if (!json_int(json, "serial", 0, 0x1p53, &c->serial)) bad = "serial";
   else if (!json_int(s, "updates", 0, (double)c->step, &c->updates)) bad = "state.updates";
   else if (!json_int(s, "good_steps", 0, 1e9, &good)) bad = "state.good_steps";
@@ -303,6 +303,7 @@ static int64_t checkpoint_serial(const char *directory, bool *best, char *error,
 }
 
 struct Listed { char name[32]; int64_t serial; bool best; };
+static int64_t checkpoint_step(const char *name) { return strtoll(name + strcspn(name, "0123456789"), NULL, 10); }
 static int listed_order(const void *a, const void *b) {          // newest first
   const Listed *x = (const Listed *)a, *y = (const Listed *)b;
   return x->serial < y->serial ? 1 : x->serial > y->serial ? -1 : strcmp(y->name, x->name);
@@ -384,7 +385,8 @@ static bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best
   free(list);
   return gone;
 }
-// The whole checkpoint that was saved before the one in `directory`, beside it; "" if there is none.
+// The whole checkpoint that was saved before the one in `directory`, beside it; "" if there is none. When one that is
+// damaged was saved cannot be read: then by the steps in their names.
 static void checkpoint_before(const char *directory, char *before, size_t bytes) {
   char parent[MAP_PATH_BYTES], damaged[1024];
   int count = 0;
@@ -395,9 +397,12 @@ static void checkpoint_before(const char *directory, char *before, size_t bytes)
   if (!slash || slash == parent) return;
   *slash = 0;
   Listed *list = checkpoint_list(parent, &count, damaged, sizeof damaged);
-  for (int i = 0; i + 1 < count; i++)
-    if (!strcmp(list[i].name, slash + 1) && list[i + 1].serial >= 0)
-      path_join(before, bytes, parent, list[i + 1].name);
+  int ours = 0, found = 0;
+  while (ours < count && strcmp(list[ours].name, slash + 1)) ours++;
+  const bool listed = ours < count && list[ours].serial >= 0;
+  if (listed) found = ours + 1;
+  while (!listed && found < count && checkpoint_step(list[found].name) >= checkpoint_step(slash + 1)) found++;
+  if (found < count && ours < count && list[found].serial >= 0) path_join(before, bytes, parent, list[found].name);
   free(list);
 }
 // Says in an error which checkpoint to take instead.

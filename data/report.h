@@ -125,7 +125,8 @@ static FILE *log_file(const char *path, bool append) {
 
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
 // append: behind what an earlier run wrote. from: what the run starts from, or "".
-static void log_open(Log *log, const Trainer *t, bool append, const char *from) {
+// One line in `error` when it cannot be written; --eval_only and --sample_only have a terminal, too, and go on.
+static void log_open(Log *log, const Trainer *t, bool append, const char *from, char *error, size_t error_bytes) {
   memset(log, 0, sizeof *log);
   log->start_ms = now_ms();
   log->terminal = stdout_is_terminal();
@@ -138,7 +139,7 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from) 
   if (!append && !stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
     printf("notice: %s is of an earlier run; it is now %s\n", path, aside);
   log->metrics = log_file(path, append);
-  if (!log->metrics) die_missing("cannot write %s: %s", path, strerror(errno));
+  if (!log->metrics) { snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno)); return; }
   log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;
   fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, BUILD_ID);
@@ -163,7 +164,9 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from) 
   for (int i = 0; i < MEM_COUNT; i++)
     fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
   fprintf(f, ",\"total\":%zu}}\n", memory_planned_total(&t->plan, MEMORY_ALL));
-  log_flush(log, t);
+  if (trainer_trains(&t->opt) && (fflush(f) || ferror(f)))
+    snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
+  else log_flush(log, t);
 }
 
 // Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
@@ -219,10 +222,11 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
   char mfu[24] = "";
   if (t->device.peak_flops > 0)
     snprintf(mfu, sizeof mfu, "  MFU %.1f %%", 100 * log_mfu(t, tokens / log->step_ms * 1e3));
+  const char *fault = !r->skipped ? "" : t->dtype == F16 && isfinite(r->loss) ? "  skipped: overflow" : "  not finite";
   printf("%s[%s] step %lld/%lld  loss %.4f  lr %.2e  |g| %.3f  %.0f tok/s%s  ETA %lld:%02lld  %.0f MiB%s",
          log->terminal ? "\r" : "", bar, (long long)t->step, (long long)t->steps_total, r->loss, r->lr, r->grad_norm,
          tokens / log->step_ms * 1e3, mfu, (long long)(left_s / 60), (long long)(left_s % 60),
-         (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20, r->skipped ? "  skipped: overflow" : "");
+         (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20, fault);
   const int64_t saved = __atomic_load_n(&t->store.bytes_done, __ATOMIC_RELAXED);
   if (t->store.phase != STORE_IDLE)
     printf("  saving %lld %%", (long long)(100 * saved / max64(1, t->store.bytes_total)));

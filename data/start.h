@@ -69,11 +69,16 @@ static int start_newest(Start *s, const char *path, char *found, size_t bytes) {
 // Rank 0: opens the checkpoint in `path`, a directory with trainer.json.
 static bool start_open_checkpoint(Start *s, const char *path, char *error, size_t error_bytes) {
   char file[MAP_PATH_BYTES];
+  CheckpointState state;
   s->kind = START_CHECKPOINT;
   snprintf(s->path, sizeof s->path, "%.1200s", path);
-  if (!(s->text = checkpoint_text(path, &s->text_bytes, error, error_bytes))) return false;
-  cJSON *json = checkpoint_parse(path, s->text, (size_t)s->text_bytes, error, error_bytes);
-  if (!json) return false;
+  s->text = checkpoint_text(path, &s->text_bytes, error, error_bytes);
+  cJSON *json = s->text ? checkpoint_parse(path, s->text, (size_t)s->text_bytes, error, error_bytes) : NULL;
+  if (!json || !checkpoint_state(path, json, &state, error, error_bytes)) {
+    checkpoint_hint(path, error, error_bytes);
+    cJSON_Delete(json);
+    return false;
+  }
   const cJSON *tokenizer = cJSON_GetObjectItemCaseSensitive(json, "tokenizer");
   uint64_t want = 0;
   int64_t bytes = 0;
@@ -151,6 +156,20 @@ static bool start_locate(Start *s, const char *path, char *found, size_t bytes, 
   snprintf(found, bytes, "%s%s%s", slash ? above : "", slash ? "/" : "", link);
   return true;
 }
+// Rank 0: says in an error that PATH is no checkpoint which one lies beside it: `best` may be gone, or never have been.
+static void start_hint_beside(const char *path, const char *option, char *error, size_t error_bytes) {
+  static Start beside;                           // of which only the notices are used
+  char parent[MAP_PATH_BYTES - 64], newest[MAP_PATH_BYTES - 64];
+  snprintf(parent, sizeof parent, "%.1100s", path);
+  size_t n = strlen(parent);
+  while (n && parent[n - 1] == '/') n--;
+  while (n && parent[n - 1] != '/') n--;
+  while (n > 1 && parent[n - 1] == '/') n--;
+  snprintf(parent + n, sizeof parent - n, "%s", n ? "" : ".");
+  start_newest(&beside, parent, newest, sizeof newest);
+  n = strlen(error);
+  if (newest[0]) snprintf(error + n, error_bytes - n, "; the newest one beside it: %s %s", option, newest);
+}
 // Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
 static bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
   char found[MAP_PATH_BYTES - 64] = "", ours[MAP_PATH_BYTES], here[PATH_MAX], there[PATH_MAX];
@@ -158,9 +177,12 @@ static bool start_find(Start *s, const Options *o, char *error, size_t error_byt
   const char *path = automatic ? o->out : o->resume;
   s->resume = path[0] != 0;
   if (s->resume && !start_locate(s, path, found, sizeof found, error, error_bytes)) return false;
-  REFUSE(s->resume && !automatic && !found[0],
-         "--resume %s: no checkpoint there (a directory with trainer.json, or one that holds "
-         "step_* directories)%s", path, access(path, F_OK) ? "; there is no such directory" : "");
+  if (s->resume && !automatic && !found[0]) {
+    snprintf(error, error_bytes, "--resume %.900s: no checkpoint there (a directory with trainer.json, or one that "
+             "holds step_* directories)%s", path, access(path, F_OK) ? "; there is no such directory" : "");
+    start_hint_beside(path, "--resume", error, error_bytes);
+    return false;
+  }
   if (found[0]) {
     path_join(ours, sizeof ours, o->out, "ckpt");
     s->here = realpath(ours, here) && realpath(found, there) && !strncmp(here, there, strlen(here)) &&
@@ -176,7 +198,11 @@ static bool start_find(Start *s, const Options *o, char *error, size_t error_byt
   if (found[0]) return start_open_checkpoint(s, found, error, error_bytes);
   s->kind = START_IMPORT;
   snprintf(s->path, sizeof s->path, "%.1200s", path);
-  if (!import_open(&s->import, path, error, error_bytes) || !start_check_import(s, error, error_bytes)) return false;
+  if (!import_open(&s->import, path, error, error_bytes)) {
+    if (access(path, F_OK)) start_hint_beside(path, "--init_from", error, error_bytes);
+    return false;
+  }
+  if (!start_check_import(s, error, error_bytes)) return false;
   s->shape = s->import.shape;
   snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
   if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
@@ -185,15 +211,27 @@ static bool start_find(Start *s, const Options *o, char *error, size_t error_byt
                  "something else to these weights; --tokenizer names theirs", path);
   return true;
 }
-// Whether `world` ranks can go on with a checkpoint's run: they must divide the microbatches of its step.
+// Whether `world` ranks can go on with a checkpoint's run: they must divide the microbatches of its step. Where they do
+// not, a smaller --batch_size cuts the same sequences into more of them.
 static bool start_check_ranks(const Start *s, const Options *o, int world, char *error, size_t error_bytes) {
   if (s->kind != START_CHECKPOINT || !s->resume || !trainer_trains(o)) return true;
-  const long long M = (long long)(o->global_batch / max64(1, o->batch_size));
+  const int64_t G = o->global_batch;
+  int64_t B = max64(1, o->batch_size);
+  REFUSE(G % B, "--batch_size %lld does not divide the %lld sequences a step that %.900s was trained with",
+         (long long)B, (long long)G, s->path);
+  const long long M = (long long)(G / B);
   REFUSE(o->given[OPT_grad_accum] && o->grad_accum * world != M,
          "%.900s was trained with %lld microbatches a step: with %d ranks leave --grad_accum %lld out", s->path, M,
          world, (long long)o->grad_accum);
-  REFUSE(M % world, "%.900s was trained with %lld microbatches of %lld sequences a step: %d ranks cannot share them, "
-         "any number that divides %lld can go on", s->path, M, (long long)o->batch_size, world, M);
+  if (!(M % world)) return true;
+  char smaller[192] = "";
+  while (B > 1 && G % (B * world)) B--;
+  if (!(G % (B * world)))
+    snprintf(smaller, sizeof smaller, "--batch_size %lld goes on with the same %lld sequences a step, summed in "
+             "another order: other last digits from there on; ", (long long)B, (long long)G);
+  REFUSE(true, "%.600s was trained with %lld microbatch%s of %lld sequences a step: %d ranks cannot share %s, any "
+         "number that divides %lld can go on; %s--init_from %.600s begins a new run from its weights", s->path, M,
+         M > 1 ? "es" : "", (long long)(G / M), world, M > 1 ? "them" : "it", M, smaller, s->path);
   return true;
 }
 
@@ -225,7 +263,7 @@ static bool is_one_of(const char *name, const char *const *names) {
 static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const Options *o) {
   static const char *const shape[] = {"model", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "tie_head",
                                       0};
-  static const char *const order[] = {"seq_len", "batch_size", "global_batch", "seed", "optimizer", "shuffle",
+  static const char *const order[] = {"seq_len", "global_batch", "seed", "optimizer", "shuffle",
                                       "drop_last", "freeze", 0};     // freeze: what has moments
   static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", "resume",
                                     "init_from", 0};
@@ -256,6 +294,17 @@ static bool start_value(const Start *s, const OptionSpec *spec, char *to, size_t
   for (char *c = to; *c; c++)                    // it may end in a message, which is one line
     if ((unsigned char)*c < 32 || *c == 127) *c = '?';
   return true;
+}
+// What replacing the checkpoint's value of an option does to the run.
+static void start_notice_replaced(Start *s, const OptionSpec *spec, const char *ours, const char *theirs) {
+  char sequences[OPTION_TEXT_BYTES] = "";
+  start_value(s, &option_specs[OPT_global_batch], sequences, sizeof sequences);
+  if (strcmp(spec->name, "batch_size"))
+    start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues otherwise than it would have", spec->name,
+                 ours, theirs);
+  else
+    start_notice(s, "--batch_size %s replaces the checkpoint's %s: a step has the same %.20s sequences, but sums are "
+                 "by microbatch: other last digits from here on", ours, theirs, sequences);
 }
 // What follows from other options than the checkpoint's run had.
 static void start_adjust(Start *s, Options *o) {
@@ -303,8 +352,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
       REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name,
              ours[0] ? ours : "''", s->path, theirs[0] ? theirs : "none",
              s->resume ? "leave it out, or start a new run from its weights by --init_from" : "leave it out");
-      start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues otherwise than it would have",
-                   spec->name, ours, theirs);
+      start_notice_replaced(s, spec, ours, theirs);
     }
   }
   start_adjust(s, o);

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Speed and quality of train_gpt_fsdp, beside PyTorch where there is one. `make bench` runs it from the repository root.
 #
-#   dev/bench.sh                ratios, ops, tokenizer, modes, checkpoint, curve and fp8
+#   dev/bench.sh                ratios, ops, tokenizer, modes, checkpoint, beside, curve and fp8
 #   dev/bench.sh ratios [NAME]  beside the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, beside dd to the same disk and torch.distributed.checkpoint
+#   dev/bench.sh beside         `tiny` alone, and two runs side by side on the same cores; OTHER names a second build
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
 #   dev/bench.sh modes          `small` on two ranks in every sharding mode: tokens/s, memory and wire bytes a rank
 #   dev/bench.sh fp8            `small`, 300 steps in bf16, then with --fp8 gather: validation losses within 1 %
@@ -342,6 +343,39 @@ modes() {
   done
 }
 
+# ---- runs beside each other -----------------------------------------------------------------------------------------
+# beside_run program name launcher...: tokens/s over the run's steps, its first ten left out
+beside_run() {
+  local run=$out/beside-$2
+  "${@:3}" "$1" --device cpu --model tiny --data random --max_steps "${BESIDE_STEPS:-300}" --sample_tokens 0 \
+    --eval_every -1 --save_every -1 --out "$run" >"$run.log" 2>&1 || { tail -n 3 "$run.log" >&2; return 1; }
+  grep '"kind":"step"' "$run/metrics.jsonl" | tail -n +11 | field tokens_per_s |
+    awk '{ ms += 1 / $1 } END { print NR / ms }'
+}
+beside() {
+  local programs=("$program" ${OTHER:+"$OTHER"}) round i launcher rows=$out/beside
+  local mpi=("$MPIRUN" --oversubscribe -np 2)
+  for round in $(seq "$ROUNDS"); do
+    for i in "${!programs[@]}"; do
+      for launcher in one two; do
+        local start=()
+        [ $launcher = one ] || start=("${mpi[@]}")
+        beside_run "${programs[$i]}" a "${start[@]}" >>"$rows.$i.$launcher.alone" || return 1
+        beside_run "${programs[$i]}" a "${start[@]}" >>"$rows.$i.$launcher.pair" &
+        beside_run "${programs[$i]}" b "${start[@]}" >>"$rows.$i.$launcher.pair" || return 1
+        wait $! || return 1
+      done
+    done
+  done
+  echo
+  echo "\`tiny\`, fp32, random tokens, tokens/s a run: medians over $ROUNDS rounds"
+  printf '%-44s %10s %14s %10s %14s\n' program alone "side by side" "2 ranks" "side by side"
+  for i in "${!programs[@]}"; do
+    printf '%-44s %10.0f %14.0f %10.0f %14.0f\n' "${programs[$i]}" "$(median <"$rows.$i.one.alone")" \
+      "$(median <"$rows.$i.one.pair")" "$(median <"$rows.$i.two.alone")" "$(median <"$rows.$i.two.pair")"
+  done
+}
+
 # ---- fp8 ------------------------------------------------------------------------------------------------------------
 fp8() {
   local steps=${CURVE_STEPS:-300} batch=${FP8_BATCH:-8} run=$out/fp8 loss mode
@@ -360,14 +394,14 @@ fp8() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(ratios ops tokenizer modes checkpoint curve fp8)
+[ ${#parts[@]} -gt 0 ] || parts=(ratios ops tokenizer modes checkpoint beside curve fp8)
 [ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
 if [ "${parts[0]}" = ratios ] && [ $# -gt 1 ]; then ratios "${parts[@]:1}"; exit; fi   # the rest are names of its rows
 for part in "${parts[@]}"; do
   case $part in
-    ratios | ops | tokenizer | speed | modes | checkpoint | curve | fp8) ;;
+    ratios | ops | tokenizer | speed | modes | checkpoint | beside | curve | fp8) ;;
     *)
-      echo "bench: parts are ratios, ops, tokenizer, modes, checkpoint, curve, fp8; of cuda speed; not '$part'" >&2
+      echo "bench: a part is ratios, ops, tokenizer, modes, checkpoint, beside, curve, fp8 or speed, not '$part'" >&2
       exit 2 ;;
   esac
 done

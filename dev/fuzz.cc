@@ -455,7 +455,7 @@ static void fuzz_checkpoint(const uint8_t *bytes, size_t count) {
   ok = ok && checkpoint_state(fuzz_dir, s.json, &state, fuzz_error, sizeof fuzz_error) &&
        checkpoint_checksums(fuzz_dir, s.json, &map, checksums, fuzz_error, sizeof fuzz_error) &&
        start_options_of_checkpoint(&s, &o, fuzz_error, sizeof fuzz_error) &&
-       options_resolve(&o, 1, fuzz_error, sizeof fuzz_error);
+       options_resolve(&o, 1, 1, fuzz_error, sizeof fuzz_error);
   fuzz_accepted = ok;
   if (!ok) fuzz_check_error(fuzz_error);
   cJSON_Delete(s.json);
@@ -468,7 +468,7 @@ static void fuzz_seeds_checkpoint() {
   const TensorMap map = fuzz_checkpoint_map();
   const uint32_t checksums[16] = {1, 2, 3};
   HOLDS(options_parse(&o, 1, argv, fuzz_error, sizeof fuzz_error));
-  HOLDS(options_resolve(&o, 1, fuzz_error, sizeof fuzz_error));
+  HOLDS(options_resolve(&o, 1, 1, fuzz_error, sizeof fuzz_error));
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\n\"format_version\":%d,\"serial\":3,\"step\":12,\"state\":{\"updates\":12,\"good_steps\":4,"
           "\"loss_scale\":65536,\"beta1_power\":0.25,\"beta2_power\":0.5},\"quality\":{\"loss\":3.5,"

@@ -4,6 +4,13 @@
 # to run, or the paths to set, and exits with 1. Where nothing is missing it does nothing and says so.
 set -eu
 
+target=$("${CXX:-g++}" -dumpmachine 2>/dev/null) || target=$(uname -m)-$(uname -s)
+case $target in
+  x86_64-*[Ll]inux* | amd64-*[Ll]inux*) ;;
+  *) echo "setup: train_gpt_fsdp needs x86-64 with AVX2 and Linux; this is $target, by ${CXX:-g++} -dumpmachine or" \
+       "uname" >&2; exit 1 ;;
+esac
+
 compiles() { printf '%s\n' "$1" | "${CXX:-g++}" -x c++ -fsyntax-only ${2:-} - >/dev/null 2>&1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 

@@ -8,6 +8,18 @@
 // full_shard is 1 x N, no_shard (DDP) is N x 1, everything between them is hybrid.
 #pragma once
 
+// Every rank may have an error of its own: the lowest rank's is printed once, and all leave with `code`. Collective.
+static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {
+  int rank, mine, lowest;
+  MPI_Comm_rank(comm, &rank);
+  mine = error[0] ? rank : INT32_MAX;
+  MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, comm);
+  if (lowest == INT32_MAX) return;
+  if (rank == lowest) fprintf(stderr, "%s: %s\n", who_am_i, error);
+  MPI_Finalize();
+  exit(code);
+}
+
 struct Peer { int host, pid; char *window; };    // window: where this process sees the peer's window; NULL if remote
 
 // The ranks of a collective in its order: rank[i] of the mesh; me: which of them this rank is.

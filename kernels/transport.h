@@ -316,18 +316,25 @@ static inline bool comm_mpi_is_neighbour(const Fsdp *f, int i) {
   return i != f->mesh.shard.me && mesh_shares_memory(&f->mesh, f->mesh.shard.rank[i]);
 }
 
-// Where peers' /dev/shm windows would lie, and whether they fit; called by one rank a host before allocating.
-static inline void fsdp_check_window_space(const Fsdp *f, size_t bytes_of_host) {
+// Where peers' /dev/shm windows would lie, and whether they fit: known by one rank a host before anything is allocated.
+// Collective, also over hosts that have no windows; ends all ranks with one line.
+static inline void fsdp_check_window_space(const Fsdp *f) {
+  // Replicas differ in nothing that takes memory, but hosts may hold unlike shares of a shard group.
+  unsigned long long mine = comm_mpi_window_bytes(f), bytes_of_host = 0;
+  MPI_Allreduce(&mine, &bytes_of_host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, f->mesh.node);
+  const bool asks = f->has_win && !f->mesh.node_rank;
   const char *dir;
+  char error[512] = "";
   errno = 0;
   const size_t available = windows_room(&dir), wanted = windows_need(bytes_of_host);
-  if (!available && errno)
-    die_missing("%s, where shared-memory windows would lie: %s; make it, or run with --shm off", dir, strerror(errno));
-  if (wanted > available)
-    die_missing("shared-memory windows of this host's %d ranks need %.1f MiB in %s, %.1f MiB are free: give it more "
-                "(docker run --shm-size=%zum), or run with --shm off",
-                f->mesh.node_world, (double)wanted / 1048576.0, dir, (double)available / 1048576.0,
-                wanted / 1048576 + 64);
+  if (asks && !available && errno)
+    snprintf(error, sizeof error, "%.200s, where shared-memory windows would lie: %s; make it, or run with --shm off",
+             dir, strerror(errno));
+  else if (asks && wanted > available)
+    snprintf(error, sizeof error, "shared-memory windows of this host's %d ranks need %.1f MiB in %.200s, %.1f MiB are "
+             "free: give it more (docker run --shm-size=%zum), or run with --shm off", f->mesh.node_world,
+             (double)wanted / 1048576.0, dir, (double)available / 1048576.0, wanted / 1048576 + 64);
+  agree_no_error(f->mesh.comm, error, EXIT_MISSING);
 }
 enum { WINDOW_POPULATE_WRITE = 23 };             // MADV_POPULATE_WRITE, which older headers lack
 // Makes the kernel give the pages of [p, p + bytes) now, by a call that can fail: a first touch of a page that a full
@@ -354,16 +361,13 @@ static inline void comm_mpi_zero_windows(Fsdp *f) {
 // Takes the window: shared with the host's ranks when there are any, private otherwise. Collective.
 static inline void comm_mpi_open_window(Fsdp *f) {
   f->has_win = f->mesh.windows && f->mesh.node_world > 1;
+  fsdp_check_window_space(f);
   if (!f->has_win) {
     f->window = fsdp_memory_or_die(f, f->work_bytes, f->mirrored ? MEMORY_PINNED : MEMORY_DEVICE, "window");
     f->mesh.peer[f->mesh.rank].window = f->params_home = f->window;
     return;
   }
-  // Replicas differ in nothing that takes memory, but hosts may hold unlike shares of a shard group.
-  unsigned long long mine = comm_mpi_window_bytes(f), host = 0;
-  MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, f->mesh.node);
-  if (f->mesh.node_rank == 0) fsdp_check_window_space(f, host);
-  MPI_Barrier(f->mesh.node);                     // nobody allocates before the host's first rank has checked
+  const unsigned long long mine = comm_mpi_window_bytes(f);
   MPI_Info info;
   MPI_Info_create(&info);
   MPI_Info_set(info, "alloc_shared_noncontig", "true");          // every rank's part lies the same way in its page

@@ -880,13 +880,13 @@ struct OptionClass { const char *letters, *names; };
 static const OptionClass option_classes[] = {
     {"KKK", "model n_layer n_head n_embd n_positions vocab_size tie_head"},
     {"KDO", "seq_len seed shuffle drop_last"},
-    {"KOO", "batch_size global_batch optimizer freeze"},
+    {"KOO", "global_batch optimizer freeze"},
     {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision eval_every "
             "test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best"},
-    {"DOO", "epochs max_steps lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction weight_decay beta1 "
-            "beta2 eps momentum clip reduce accumulate"},
+    {"DOO", "batch_size epochs max_steps lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction weight_decay "
+            "beta1 beta2 eps momentum clip reduce accumulate"},
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
-            "comm shm device no_cuda graph tune isa threads eval_only "
+            "comm shm device no_cuda graph tune isa rdzv threads eval_only "
             "sample_only prompt out log_every save_model export_hf resume init_from"}};
 // Of what is looked at and kept, not of what is trained: another value needs no notice.
 static const char option_quiet[] =

@@ -335,7 +335,8 @@ TEST(cli_resume_refuses_what_is_no_continuation,
       {2, "--resume auto --n_layer 3", 2,
        "--n_layer 3 contradicts @/out/ckpt/step_00000006, which has 2: leave it out, or start a new run from its "
        "weights by --init_from"},
-      {0, "--resume auto --batch_size 4", 2, "--batch_size 4 contradicts @/out/ckpt/step_00000006, which has 2..."},
+      {0, "--resume auto --batch_size 3", 2,
+       "--batch_size 3 does not divide the 8 sequences a step that @/out/ckpt/step_00000006 was trained with"},
       {0, "--resume auto --seed 2", 2, "--seed 2 contradicts @/out/ckpt/step_00000006, which has 1..."},
       {0, "--resume auto --optimizer sgd", 2,
        "--optimizer sgd contradicts @/out/ckpt/step_00000006, which has adamw..."},
@@ -347,7 +348,8 @@ TEST(cli_resume_refuses_what_is_no_continuation,
        "@/text (--data)): --data names them; to train its weights on other data, --init_from "
        "@/out/ckpt/step_00000006"},
       {3, "--resume auto", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches of 2 sequences a step: 3 ranks "
-       "cannot share them, any number that divides 4 can go on"},
+       "cannot share them, any number that divides 4 can go on; --init_from @/out/ckpt/step_00000006 begins a new run "
+       "from its weights"},
       {2, "--resume auto --grad_accum 4", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches a step: with 2 "
        "ranks leave --grad_accum 4 out"},
       {2, "--resume @/none", 3,

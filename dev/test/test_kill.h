@@ -25,7 +25,8 @@ static inline void kill_world_open(KillWorld *w, MPI_Comm comm, const char *out,
   w->corpus.has_tokenizer = !w->rank;
   trainer_open(&w->t, &o, &w->corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
   saver_init(&w->saver, &w->t);
-  log_open(&w->log, &w->t, false, "");
+  char error[256] = "";
+  log_open(&w->log, &w->t, false, "", error, sizeof error);
 }
 static inline void kill_world_close(KillWorld *w) {
   log_close(&w->log, &w->t, "done");

@@ -1,0 +1,385 @@
+// test_first_hour.h: what a user meets in the first hour: a start that is not what was meant, a run that goes on where
+// and how it was asked to, the line that says what to type; and that no goal of the Makefile and no script rots unseen.
+// Helpers are those of test_cli.h and test_cli_checkpoint.h.
+
+// ---- how a run starts -----------------------------------------------------------------------------------------------
+TEST(first_a_launcher_that_makes_no_ranks_is_refused,
+     "srun without PMIx, another MPI's mpiexec, torchrun: exit code 2, the first process says what to type, the others "
+     "nothing, OUT is not made; not for ranks that mpirun started, for one process, --help, or with --rdzv none") {
+  static const struct { const char *environment, *line; } table[] = {
+      {"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0",
+       "srun started 4 programs that do not know of each other (SLURM_STEP_NUM_TASKS=4, but MPI has one rank): start "
+       "them by srun --mpi=pmix -n 4 ./train_gpt_fsdp ...; --rdzv none starts each alone"},
+      {"PMI_SIZE=3 PMI_RANK=0",
+       "another MPI's mpiexec (MPICH, Intel MPI) started 3 programs that do not know of each other (PMI_SIZE=3, but "
+       "MPI has one rank): start them by Open MPI's mpirun -np 3 ./train_gpt_fsdp ...; --rdzv none starts each alone"},
+      {"WORLD_SIZE=2 RANK=0",
+       "torchrun or another launcher of PyTorch started 2 programs that do not know of each other (WORLD_SIZE=2, but "
+       "MPI has one rank): start them by mpirun -np 2 ./train_gpt_fsdp ...; --rdzv none starts each alone"}};
+  CliRun r;
+  const char *out = cli_path("out");
+  for (const auto &row : table) {
+    CLI_RUN(&r, "env %s %s %s --max_steps 1 --out %s", row.environment, cli_ranks(0), cli_small(), out);
+    cli_expect_refusal(&r, row.environment, 2, row.line);
+    EXPECT(access(out, F_OK), "%s: OUT was made", row.environment);
+    cli_free(&r);
+    CLI_RUN(&r, "env %s %s --version", row.environment, cli_ranks(0));
+    cli_expect_done(&r, "--version");
+    cli_free(&r);
+  }
+  for (const char *other : {"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3", "PMI_SIZE=3 PMI_RANK=1", "WORLD_SIZE=2 RANK=1"}) {
+    CLI_RUN(&r, "env %s %s %s --max_steps 1 --out %s", other, cli_ranks(0), cli_small(), out);
+    EXPECT(r.code == 2 && !r.text[0] && access(out, F_OK), "%s: exit code %d, it printed:\n%.2000s", other, r.code,
+           r.text);
+    cli_free(&r);
+  }
+  static const struct { const char *environment; int ranks; const char *options; } taken[] = {
+      {"SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=8 PMI_SIZE=1 WORLD_SIZE=4", 0, ""}, {"WORLD_SIZE=2 RANK=0", 2, ""},
+      {"WORLD_SIZE=2 RANK=1", 0, "--rdzv none"}, {"PMI_SIZE=3", 0, "--rdzv none"}};
+  for (const auto &row : taken) {
+    CLI_RUN(&r, "env %s %s %s --max_steps 1 --sample_tokens 0 --out %s %s", row.environment, cli_ranks(row.ranks),
+            cli_small(), out, row.options);
+    cli_expect_done(&r, row.environment);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after the refusals");
+}
+
+// ---- how long a run is ----------------------------------------------------------------------------------------------
+TEST(first_max_steps_goes_beyond_an_epoch,
+     "--max_steps alone trains as many steps, epoch after epoch, with the learning rate of so many; --epochs ends it "
+     "earlier; a checkpoint of a program that had --epochs 1 by default keeps its end") {
+  CliRun r;
+  char all[600], config[600];
+  snprintf(all, sizeof all, "%s", cli_path("all"));
+  const char *epoch = "--global_batch 16 --sample_tokens 0 --eval_every -1 --log_every 1";
+  CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(0), cli_small(), epoch, cli_path("one"));
+  cli_expect_done(&r, "an epoch");
+  const int steps = cli_count(r.text, "] step ");
+  REQUIRE(steps >= 2 && steps < 20, "an epoch has %d steps", steps);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s %s --max_steps %d --out %s", cli_ranks(2), cli_small(), epoch, 2 * steps + 1, all);
+  cli_expect_done(&r, "beyond two epochs");
+  EXPECT(cli_count(r.text, "] step ") == 2 * steps + 1, "%d steps, must be %d", cli_count(r.text, "] step "),
+         2 * steps + 1);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s %s --max_steps %d --epochs 3 --out %s", cli_ranks(0), cli_small(), epoch, 2 * steps + 1,
+          cli_path("said"));
+  cli_expect_done(&r, "with enough epochs");
+  cli_free(&r);
+  cli_expect_same_series("max_steps alone, and within --epochs", all, cli_path("said"), 2 * steps + 1);
+  CLI_RUN(&r, "%s %s %s --max_steps %d --epochs 1 --out %s", cli_ranks(0), cli_small(), epoch, 2 * steps + 1,
+          cli_path("ends"));
+  cli_expect_done(&r, "--epochs 1");
+  EXPECT(cli_count(r.text, "] step ") == steps, "%d steps, an epoch has %d", cli_count(r.text, "] step "), steps);
+  cli_free(&r);
+  // Its trainer.json has --epochs 1, as that of every older program: also when the run was stopped before.
+  CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(0), cli_resumes, cli_path("ends"), cli_path("older"));
+  cli_expect_done(&r, "resumed");
+  snprintf(config, sizeof config, "the checkpoint is at step %d of %d: nothing is left to train", steps, steps);
+  EXPECT(strstr(r.text, config), "not at its end:\n%.3000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --resume %s --max_steps %d --log_every 1 --out %s", cli_ranks(0), cli_resumes, cli_path("one"),
+          steps + 2, cli_path("longer"));
+  cli_expect_done(&r, "longer");
+  EXPECT(cli_count(r.text, "] step ") == 2, "%d more steps, must be 2:\n%.3000s", cli_count(r.text, "] step "), r.text);
+  cli_free(&r);
+}
+
+// ---- more ranks than microbatches -----------------------------------------------------------------------------------
+TEST(first_a_batch_is_split_on_resume,
+     "a run whose step is one microbatch, on two ranks: the refusal says --batch_size and --init_from; --batch_size "
+     "goes on with the same sequences and dropout a step, with one notice, and gives the same bits on 1 and 2 ranks") {
+  CliRun r;
+  char line[2048], one[600], two[600];
+  snprintf(one, sizeof one, "%s", cli_path("one"));
+  snprintf(two, sizeof two, "%s", cli_path("two"));
+  const char *run = "--batch_size 4 --dropout 0.1 --schedule constant --warmup 0 --lr 1e-30 --weight_decay 0";
+  CLI_RUN(&r, "%s %s %s --max_steps 100 --save_every 10 --keep 0 --sample_tokens 0 --out %s", cli_ranks(0), cli_small(),
+          run, cli_path("whole"));
+  cli_expect_done(&r, "never stopped");
+  cli_free(&r);
+  const char *from = cli_path("whole/ckpt/step_00000010");
+  CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(2), cli_resumes, from, two);
+  snprintf(line, sizeof line, "%s was trained with 1 microbatch of 4 sequences a step: 2 ranks cannot share it, any "
+           "number that divides 1 can go on; --batch_size 2 goes on with the same 4 sequences a step, summed in "
+           "another order: other last digits from there on; --init_from %s begins a new run from its weights", from,
+           from);
+  cli_expect_refusal(&r, "2 ranks", 2, line);
+  cli_free(&r);
+  for (int ranks : {0, 2}) {
+    CLI_RUN(&r, "%s %s --resume %s --batch_size 2 --out %s", cli_ranks(ranks), cli_resumes, from, ranks ? two : one);
+    cli_expect_done(&r, "split");
+    EXPECT(cli_count(r.text, "notice: ") == 1 &&
+           cli_count(r.text, "notice: --batch_size 2 replaces the checkpoint's 4: a step has the same 4 sequences, "
+                     "but sums are by microbatch: other last digits from here on") == 1, "not one notice:\n%.3000s",
+           r.text);
+    EXPECT(strstr(r.text, ", step 10, read in ") && strstr(r.text, " step 100/100 "), "it printed:\n%.3000s", r.text);
+    cli_free(&r);
+  }
+  cli_expect_same_end("split on 1 and 2 ranks", one, two, 90);
+  // No weight moves at such a learning rate: a step's loss is a mean over its sequences, under its dropout, and only
+  // the order of its sums differs. Other sequences or masks move it by per cents.
+  CliMetrics a, b;
+  cli_metrics(&a, cli_path("whole"));
+  cli_metrics(&b, one);
+  int same = 0;
+  for (int i = 0, j = 0; i < a.lines; i++) {
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(a.line[i], "step");
+    if (!cli_is_kind(a.line[i], "step") || step->valueint <= 10) continue;
+    while (j < b.lines && !(cli_is_kind(b.line[j], "step") &&
+                            cJSON_GetObjectItemCaseSensitive(b.line[j], "step")->valueint == step->valueint)) j++;
+    REQUIRE(j < b.lines, "step %d is not there", step->valueint);
+    for (const char *key : {"loss", "epoch"}) {
+      const double x = cJSON_GetObjectItemCaseSensitive(a.line[i], key)->valuedouble;
+      const double y = cJSON_GetObjectItemCaseSensitive(b.line[j], key)->valuedouble;
+      EXPECT(fabs(x - y) <= 1e-6 * x, "step %d: %s is %.9g, whole it was %.9g", step->valueint, key, y, x);
+    }
+    same++;
+  }
+  EXPECT(same == 90, "%d steps compared", same);
+  cli_metrics_free(&a);
+  cli_metrics_free(&b);
+  CLI_RUN(&r, "%s %s --resume %s --batch_size 3 --out %s", cli_ranks(0), cli_resumes, from, cli_path("three"));
+  snprintf(line, sizeof line, "--batch_size 3 does not divide the 4 sequences a step that %s was trained with", from);
+  cli_expect_refusal(&r, "--batch_size 3", 2, line);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(3), cli_resumes, from, two);
+  snprintf(line, sizeof line, "%s was trained with 1 microbatch of 4 sequences a step: 3 ranks cannot share it, any "
+           "number that divides 1 can go on; --init_from %s begins a new run from its weights", from, from);
+  cli_expect_refusal(&r, "3 ranks", 2, line);
+  cli_free(&r);
+}
+
+// ---- what to resume from --------------------------------------------------------------------------------------------
+TEST(first_what_is_not_there_names_what_is,
+     "--resume or --init_from of a checkpoint that is not there: the newest beside it is named; any damaged file of "
+     "one: the one before it is named") {
+  CliRun r;
+  char line[2048], newest[600];
+  cli_six_steps(cli_path("out"), "--save_every 2 --keep 0 --eval_every -1");
+  snprintf(newest, sizeof newest, "%s", cli_path("out/ckpt/step_00000006"));
+  for (const char *path : {"out/ckpt/best", "out/best/", "out/ckpt/step_00000005"}) {
+    CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(path[4] == 'b' ? 2 : 0), cli_resumes, cli_path(path),
+            cli_path("more"));
+    snprintf(line, sizeof line, "--resume %s: no checkpoint there (a directory with trainer.json, or one that holds "
+             "step_* directories); there is no such directory; the newest one beside it: --resume %s", cli_path(path),
+             newest);
+    cli_expect_refusal(&r, path, 3, line);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "%s %s --init_from %s --out %s", cli_ranks(0), cli_resumes, cli_path("out/ckpt/best"), cli_path("more"));
+  snprintf(line, sizeof line, "; the newest one beside it: --init_from %s", newest);
+  EXPECT(r.code == 3 && cli_count(r.text, line) == 1, "exit code %d:\n%.2000s", r.code, r.text);
+  cli_free(&r);
+  snprintf(line, sizeof line, "; --resume %s takes the one before", cli_path("out/ckpt/step_00000004"));
+  for (const char *name : {"trainer.json", "tokenizer.json", "model.safetensors", "optim.safetensors"}) {
+    for (const char *damage : {"printf x | dd bs=1 seek=60 conv=notrunc", "truncate -s 50"}) {
+      const bool cut = damage[0] == 't';
+      char file[700], kept[700];
+      snprintf(file, sizeof file, "%s/%s", newest, name);
+      snprintf(kept, sizeof kept, "%s", cli_path("kept"));
+      CLI_RUN(&r, "cp %s %s && %s %s%s 2>/dev/null", file, kept, damage, cut ? "" : "of=", file);
+      cli_expect_done(&r, damage);
+      cli_free(&r);
+      CLI_RUN(&r, "%s %s --resume %s --max_steps 8 --out %s", cli_ranks(0), cli_resumes, newest, cli_path("more"));
+      EXPECT(r.code == 3 && cli_count(r.text, line) == 1, "%s, %s: exit code %d, no hint:\n%.2000s", name, damage,
+             r.code, r.text);
+      cli_free(&r);
+      CLI_RUN(&r, "cp %s %s", kept, file);
+      cli_free(&r);
+    }
+  }
+}
+
+// ---- how a run ends -------------------------------------------------------------------------------------------------
+TEST(first_a_second_ctrl_c_ends_at_once,
+     "a rank alone: Ctrl-C asks for a checkpoint after the step; a second one does not wait for it") {
+  CliRun r;
+  cli_start(&r, "exec %s %s --data generated --grad_accum 20000 --save_every -1 --out %s", cli_ranks(0), cli_small(),
+            cli_path("out"));                    // a step of seconds
+  struct stat st;                                // its first record is written when signals are caught
+  const char *metrics = cli_path("out/metrics.jsonl");
+  for (double start = now_ms(); (stat(metrics, &st) || !st.st_size) && now_ms() - start < 30e3;) usleep(2000);
+  REQUIRE(cli_catches(r.pid, SIGINT), "SIGINT is not caught");
+  kill(r.pid, SIGINT);
+  char path[64], text[256];
+  unsigned long long caught = 1ull << (SIGINT - 1);
+  snprintf(path, sizeof path, "/proc/%d/status", (int)r.pid);
+  for (double start = now_ms(); caught >> (SIGINT - 1) & 1 && now_ms() - start < 10e3; usleep(500)) {
+    FILE *f = fopen(path, "r");
+    while (f && fgets(text, sizeof text, f)) sscanf(text, "SigCgt: %llx", &caught);
+    if (f) fclose(f);
+  }
+  kill(r.pid, SIGINT);
+  cli_wait(&r, CLI_LIMIT_S);
+  EXPECT(r.code == 128 + SIGINT, "exit code %d, must be %d:\n%.2000s", r.code, 128 + SIGINT, r.text);
+  cli_free(&r);
+}
+
+TEST(first_a_disk_that_is_full_at_the_start_is_said,
+     "an OUT that takes no byte: one line that names the file, exit code 3 on every rank, no banner of MPI") {
+  cli_need_mount_namespace();
+  CliRun r;
+  const char *dir = cli_path("mnt"), *file[] = {"tokenizer.json", "metrics.jsonl"};
+  for (int ranks : {0, 2}) for (const char *name : file) {
+    const bool tokens = name == file[1];
+    char line[700];
+    if (tokens) snprintf(line, sizeof line, "cannot write %s/%s: No space left on device", dir, name);
+    else snprintf(line, sizeof line, "%s/%s: cannot write the tokenizer: No space left on device", dir, name);
+    CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=64k tmpfs %s && (cat /dev/zero >%s/filled; exec %s %s %s "
+            "--out %s --max_steps 2)'", dir, dir, cli_ranks(ranks), cli_small(), tokens ? "--data random" : "", dir);
+    cli_expect_refusal(&r, name, 3, line);
+    EXPECT(!strstr(r.text, "MPI_ABORT") && !strstr(r.text, "notice: "), "%d ranks: more than a line:\n%.3000s", ranks,
+           r.text);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after the full disk");
+}
+
+TEST(first_not_finite_is_no_overflow, "a gradient that is not finite in fp32: nothing says overflow or skipped") {
+  CliRun r;
+  CLI_RUN(&r, "%s %s --optimizer sgd --lr 1000 --clip 0 --epochs 4 --log_every 1 --out %s", cli_ranks(0), cli_small(),
+          cli_path("out"));
+  EXPECT(r.code == 1 && cli_count(r.text, "MiB  not finite") == 1, "exit code %d:\n%.3000s", r.code, r.text);
+  EXPECT(!strstr(r.text, "overflow") && !strstr(r.text, "skipped"), "fp32 skips nothing:\n%.3000s", r.text);
+  cli_free(&r);
+}
+
+// ---- what rots unseen -----------------------------------------------------------------------------------------------
+// Nothing here is listed by hand: goals come from the Makefile's .PHONY, sources and scripts from the directories.
+// These tests run in the repository's root, as `make test` does. Make forgets that a make runs it.
+static const char plain_make[] = "env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make";
+static inline void first_need_repository() {
+  if (access("Makefile", R_OK) || access("dev/fuzz.cc", R_OK)) SKIP("this is not the root of the repository");
+}
+// Words on stdout of a command, at most `most`, each once; the text stays with the caller.
+static inline int first_words(CliRun *r, const char *command, char **word, int most) {
+  int count = 0;
+  char *save = NULL;
+  CLI_RUN(r, "%s", command);
+  for (char *w = strtok_r(r->text, " \t\n", &save); w && count < most; w = strtok_r(NULL, " \t\n", &save)) {
+    bool known = false;
+    for (int i = 0; i < count; i++) known = known || !strcmp(word[i], w);
+    if (!known) word[count++] = w;
+  }
+  EXPECT(count > 0 && count < most, "%s: %d words", command, count);
+  return count;
+}
+
+TEST(first_every_goal_of_make_works,
+     "each goal of the Makefile: named by make help, its recipe found and expanded; help, clean, setup where nothing "
+     "is missing, check-style: run") {
+  first_need_repository();
+  static char goals[2048], line[128];
+  char *word[64];
+  CliRun r, help;
+  CLI_RUN(&help, "%s help", plain_make);
+  cli_expect_done(&help, "make help");
+  const int count = first_words(&r, "sed -n 's/^[.]PHONY: *//p' Makefile", word, 64);
+  for (int i = 0; i < count; i++) {
+    if (!strcmp(word[i], "FORCE")) continue;
+    snprintf(goals + strlen(goals), sizeof goals - strlen(goals), " %s", word[i]);
+    if (!strcmp(word[i], "all") || !strcmp(word[i], "help") || !strcmp(word[i], "check-symbols")) continue;
+    snprintf(line, sizeof line, "make %s ", word[i]);
+    EXPECT(cli_count(help.text, line) == 1, "make help does not say `make %s`", word[i]);
+  }
+  cli_free(&r);
+  cli_free(&help);
+  CLI_RUN(&r, "%s -n %s", plain_make, goals);
+  cli_expect_done(&r, goals);
+  cli_free(&r);
+  CLI_RUN(&r, "mkdir -p %s/build && cd %s && touch train_gpt_fsdp build/object && cp $OLDPWD/Makefile . && %s clean && "
+          "[ ! -e build ] && [ ! -e train_gpt_fsdp ] && [ -e Makefile ]", cli_path("clean"), cli_path("clean"),
+          plain_make);
+  cli_expect_done(&r, "make clean");
+  cli_free(&r);
+  // No package manager is really asked, whatever is missing here.
+  CLI_RUN(&r, "mkdir %s && cd %s && for tool in apt-get dnf zypper pacman sudo; do printf '#!/bin/sh\nexit 1\n' "
+          ">$tool; chmod +x $tool; done; cd $OLDPWD && PATH=%s:$PATH %s setup", cli_path("no_tools"),
+          cli_path("no_tools"), cli_path("no_tools"), plain_make);
+  EXPECT(cli_count(r.text, r.code ? "setup: missing: " : "setup: nothing to install: ") == 1,
+         "make setup: exit code %d:\n%.2000s", r.code, r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "git ls-files --error-unmatch Makefile >/dev/null 2>&1 || exit 0; %s check-style", plain_make);
+  cli_expect_done(&r, "make check-style");
+  cli_free(&r);
+}
+
+TEST(first_another_machine_is_refused, "a compiler for aarch64 or macOS: make and dev/setup.sh say so in one line") {
+  first_need_repository();
+  for (const char *target : {"aarch64-linux-gnu", "arm64-apple-darwin23.0"}) {
+    CliRun r;
+    char line[256];
+    CLI_RUN(&r, "printf '#!/bin/sh\necho %s\n' >%s; chmod +x %s; for goal in all train test; do %s CXX=%s $goal; "
+            "[ $? -eq 2 ] || echo not refused; done; CXX=%s dev/setup.sh; [ $? -eq 1 ] || echo not refused", target,
+            cli_path("cxx"), cli_path("cxx"), plain_make, cli_path("cxx"), cli_path("cxx"));
+    snprintf(line, sizeof line, "train_gpt_fsdp needs x86-64 with AVX2 and Linux; this is %s, by %s", target,
+             cli_path("cxx"));
+    EXPECT(cli_count(r.text, line) == 4 && cli_count(r.text, "") == 4, "not four lines:\n%.3000s", r.text);
+    cli_free(&r);
+  }
+}
+
+TEST(first_every_script_is_read_by_its_shell,
+     "each .sh and .py of data/, dev/ and .ci/: its language takes it; what README names is there; bench.sh, "
+     "gpu_day.sh, two_hosts.sh, get_wikitext2.sh refuse a wrong argument with exit code 2") {
+  first_need_repository();
+  CliRun r;
+  CLI_RUN(&r, "for f in .ci/run data/*.sh dev/*.sh; do bash -n $f || exit 1; "
+          "[ -x $f ] || { echo $f cannot be run; exit 1; }; done");
+  cli_expect_done(&r, "bash -n");
+  cli_free(&r);
+  CLI_RUN(&r, "command -v python3 >/dev/null || exit 0; PYTHONPYCACHEPREFIX=%s python3 -m py_compile dev/*.py",
+          cli_path("cache"));
+  cli_expect_done(&r, "py_compile");
+  cli_free(&r);
+  CLI_RUN(&r, "for f in $(grep -hoE '\\b(dev|data|kernels)/[A-Za-z0-9_./-]+[.](sh|py|cc|cu|cuh|h|md)\\b' README.md "
+          "Makefile | sort -u); do [ -e $f ] || { echo $f is named and not there; bad=1; }; done; exit ${bad:-0}");
+  cli_expect_done(&r, "names of files");
+  cli_free(&r);
+  const char *const wrong[] = {"dev/bench.sh none", "dev/gpu_day.sh none", "dev/two_hosts.sh",
+                               "data/get_wikitext2.sh -x"};
+  for (const char *command : wrong) {
+    CLI_RUN(&r, "%s", command);
+    EXPECT(r.code == 2 && cli_count(r.text, "") == 1, "%s: exit code %d:\n%.2000s", command, r.code, r.text);
+    cli_free(&r);
+  }
+}
+
+TEST(first_every_laboratory_source_compiles,
+     "each .cc and .cu of dev/ with the flags that the Makefile compiles it with, but for sanitizers; what needs nvcc, "
+     "where it is") {
+  first_need_repository();
+  char *word[64];
+  CliRun r, files;
+  const int count = first_words(&files, "ls dev/*.cc dev/*.cu", word, 64);
+  for (int i = 0; i < count; i++) {
+    const char *name = strrchr(word[i], '/') + 1;
+    const int stem = (int)strcspn(name, ".");
+    CLI_RUN(&r, "line=$(%s -n build/%.*s.o 2>/dev/null | sed -n \"s/.*'; \\(.*\\) -MMD -MP -c \\(.*\\) -o .*/"
+            "\\1 -fsyntax-only \\2/p\" | sed 's/^clang++[^ ]*/g++/; s/ -f\\(no-\\)\\?sanitize[^ ]*//g; s/ -O[0-9]//'); "
+            "case $line in *%s*) echo \"$line\"; eval \"$line\"; exit ;; esac; command -v nvcc >/dev/null || "
+            "{ echo needs nvcc; exit 77; }; grep -q 'nvcc .*%s' %s && exec nvcc -std=c++17 -O0 -arch=sm_80 -I. -ptx "
+            "-o /dev/null %s", plain_make, stem, name, word[i], word[i], word[i], word[i]);
+    if (r.code == 77) fprintf(stderr, "%s is not compiled: no nvcc here\n", word[i]);
+    else cli_expect_done(&r, word[i]);
+    cli_free(&r);
+  }
+  cli_free(&files);
+}
+
+TEST(first_fuzzers_run, "make fuzz with clang++: built, its seeds are taken, every target runs for a second") {
+  first_need_repository();
+  CliRun r;
+  CLI_RUN(&r, "cd %s && echo 'extern \"C\" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' "
+          ">p.cc && clang++ -fsanitize=fuzzer,address,undefined p.cc -o p", test_tmp());
+  if (r.code) SKIP("no clang++ with libFuzzer and its sanitizers");
+  cli_free(&r);
+  cli_start(&r, "%s fuzz B=%s FUZZ_SECONDS=1 FUZZ_SANITIZE=-fsanitize=fuzzer CXXFLAGS= 2>&1", plain_make,
+            cli_path("build"));
+  cli_wait(&r, 4 * CLI_LIMIT_S);
+  cli_expect_done(&r, "make fuzz");
+  EXPECT(cli_count(r.text, " edges, nothing found") >= 8, "not every target was run:\n%.3000s", r.text);
+  cli_free(&r);
+}
