@@ -39,6 +39,7 @@
 #include "dev/test/test_cli.h"
 #include "dev/test/test_cli_checkpoint.h"
 #include "dev/test/test_cli_modes.h"
+#include "dev/test/test_report.h"
 #include "dev/test/test_kill.h"
 
 enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };

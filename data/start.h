@@ -39,7 +39,7 @@ __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const c
 // Says what has gathered since it was called last.
 static void start_print_notices(Start *s) {
   const char *line = s->notices;
-  for (const char *end; (end = strchr(line, '\n')); line = end + 1) printf("notice: %.*s\n", (int)(end - line), line);
+  for (const char *end; (end = strchr(line, '\n')); line = end + 1) say("notice: %.*s\n", (int)(end - line), line);
   s->notices[0] = 0;
 }
 
@@ -431,10 +431,10 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
   fsdp_step_end(f);
   if (f->mesh.rank) return;
   start_print_notices(s);
-  printf("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
-  if (s->kind == START_CHECKPOINT) printf(", step %lld", (long long)(t->step ? t->step : cJSON_GetNumberValue(
+  say("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
+  if (s->kind == START_CHECKPOINT) say(", step %lld", (long long)(t->step ? t->step : cJSON_GetNumberValue(
                                           cJSON_GetObjectItemCaseSensitive(s->json, "step"))));
-  printf(", read in %.2f s\n", (now_ms() - start) / 1e3);
+  say(", read in %.2f s\n", (now_ms() - start) / 1e3);
 }
 static void start_free(Start *s) {
   free(s->text);
@@ -495,7 +495,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, e.text, code);
   corpus_share(corpus, image, &image_bytes, comm);
-  if (!rank && corpus->notices[0]) printf("notice: %s", corpus->notices);
+  if (!rank && corpus->notices[0]) say("notice: %s", corpus->notices);
   if (start->kind != START_FRESH) return;
   o->vocab_size_asked = o->vocab_size;
   o->vocab_size = corpus->vocab_size;
