@@ -180,6 +180,7 @@ static bool process_is_mpirun(int pid) {
   return false;
 }
 // mpirun was asked to do more with what ranks print than to pass it on: --tag-output, --output-filename, --xml ...
+// Open MPI 4 says so in the environment, 5 on its command line alone.
 static bool mpirun_edits_output(int pid) {
   char path[64], text[1 << 16];
   static const char *const variables[] = {"OMPI_MCA_orte_tag_output", "OMPI_MCA_orte_timestamp_output",
