@@ -43,6 +43,7 @@
 #include "dev/test/test_corpora.h"
 #include "dev/test/test_cli_modes.h"
 #include "dev/test/test_first_hour.h"
+#include "dev/test/test_report.h"
 #include "dev/test/test_kill.h"
 
 enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };

@@ -8,17 +8,18 @@
 //   5 backward      the same, in reverse
 //   6 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
 //   7 eval, sample  every token of a split once; text from a prompt
-//   8 logging       progress line and metrics.jsonl (data/report.h); checkpoints (data/saver.h, data/start.h)
+//   8 logging       the start (data/start_report.h), progress line (data/progress.h), metrics.jsonl (data/report.h);
+//                   checkpoints (data/saver.h, data/start.h)
 //   9 main          start, agreement of the ranks, the loop
 //
 // The sharding is in fsdp.h, the arithmetic in kernels/, the text in data/. Nothing here asks which device it runs on.
 #define PART_LAUNCH 1
 #include "fsdp.h"
+#include "data/terminal.h"
 #include "data/tokenizer.h"
 #include "data/dataloader.h"
 #include "data/safetensors.h"
 #include "data/store.h"
-#include "kernels/machine.h"
 #include <stddef.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -29,6 +30,7 @@
 #endif
 
 const char *who_am_i;
+void (*error_hook)(const char *line);
 void (*die_hook)(int code);
 
 // ================================================================================================ 1 options
@@ -107,6 +109,7 @@ enum { LAYERS_MOST = 1000 };
   INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
   TEXT(out, "out", NULL, "output", "directory for metrics.jsonl, tokenizer.json, sample.txt, ckpt/") \
   INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
+  FLAG(verbose, "output", "print configuration, units, memory plan and traffic; metrics.jsonl always has them") \
   FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32") \
   TEXT(export_hf, "", NULL, "output", "write the final weights as a directory for Hugging Face transformers") \
   INT(save_every, 0, -1, INT64_MAX, "checkpoints", "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)") \
@@ -1086,6 +1089,8 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
 }
 
 // ================================================================================================ 8 logging
+#include "data/progress.h"
+#include "data/start_report.h"
 #include "data/report.h"
 #include "data/start.h"
 
@@ -1245,8 +1250,7 @@ static void trainer_tune(Trainer *t) {
 }
 
 static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
-  fwrite(bytes, 1, (size_t)length, stdout);
-  fflush(stdout);
+  say_bytes(bytes, length);
   if (to) fwrite(bytes, 1, (size_t)length, (FILE *)to);
 }
 // Streams a sample to the terminal and OUT/sample.txt. Returns, on rank 0, whether the file was written. Collective.
@@ -1266,16 +1270,16 @@ static bool print_sample(Trainer *t) {
   snprintf(path, sizeof path, "%s/sample.txt", t->opt.out);
   if (first) {
     file = fopen(path, "w");
-    printf("sample (temperature %g, top-k %lld):\n", t->opt.temperature, (long long)t->opt.top_k);
+    say("sample (temperature %g, top-k %lld):\n", t->opt.temperature, (long long)t->opt.top_k);
     sink_stdout_and_file(file, (const uint8_t *)t->opt.prompt, (int)prompt_bytes);
   }
   trainer_sample(t, ids, count, t->opt.sample_tokens, sink_stdout_and_file, file);
   free(ids);
   if (!first) return false;
-  printf("\n");
+  say_bytes(NULL, 0);
   bool written = file && !fflush(file) && !ferror(file);
   if (file && fclose(file)) written = false;
-  if (!written) fprintf(stderr, "notice: %s cannot be written: %s\n", path, strerror(errno));
+  if (!written) say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
   return written;
 }
 
@@ -1310,11 +1314,9 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
     const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler's business, within reason
     if (!isfinite(r.loss) || (r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
-      if (!t->fsdp.mesh.rank) {
-        log_line_end(log);
-        fprintf(stderr, "%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n",
-                who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "");
-      }
+      if (!t->fsdp.mesh.rank)
+        say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n",
+                  who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "");
       saver_finish(saver, log);
       log_close(log, t, "not finite");
       return EXIT_FAULT;
@@ -1328,7 +1330,6 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   if (stop == STOP_END) log_close(log, t, "signal");             // first: mpirun may leave us little time
   const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
   if (stop == STOP_SAVE) log_close(log, t, saved ? "saved" : "not saved");
-  log_line_end(log);
   saver_print_stop(saver);
   return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
 }
@@ -1341,14 +1342,14 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
     if (code >= 0) return code;
   }
   // Reading and talking may be cut short anywhere, a save may not.
-  if (!saver->pending) { signal(SIGINT, SIG_DFL); signal(SIGTERM, SIG_DFL); }
+  if (!saver->pending) { terminal_last_signal(SIGINT); terminal_last_signal(SIGTERM); }
   if (o->eval_only) evaluate(t, log, SPLIT_VALID);
   if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);
   const bool sampled = !o->eval_only && print_sample(t);
   const size_t taken = trainer_device_bytes(t);
   if (taken && !t->fsdp.mesh.rank)
-    printf("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
+    say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
            (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
   catch_stop_signals();                          // a file that is being written is finished first
   bool saved = saver_finish(saver, log);
@@ -1356,8 +1357,8 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   if (o->export_hf[0]) saved = export_hf(t, o->export_hf) && saved;
   log_close(log, t, saved ? "done" : "not saved");
   const bool tokenizer = t->corpus->has_tokenizer && trainer_trains(o);
-  if (!t->fsdp.mesh.rank) printf("files: %s/metrics.jsonl%s%s%s\n", o->out, log->lost ? " (not to its end)" : "",
-                                 tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
+  if (!t->fsdp.mesh.rank) say("files: %s/metrics.jsonl%s%s%s\n", o->out, log->lost ? " (not to its end)" : "",
+                              tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
 }
 
@@ -1431,6 +1432,7 @@ int train_main(int argc, char **argv) {
   char error[2048] = "";
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
   under_mpirun = launched_as != NULL;
+  terminal_open();
   if (answer_help(argc, argv, launched_as)) return 0;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // at once: unhandled it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
@@ -1466,14 +1468,18 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
   if (o.tune) trainer_tune(&t);
-  print_start(&t, cores_shared);
   saver_init(&saver, &t);
+  print_start(&t);
   saver_print_plan(&saver);
+  print_details(&t);
+  print_start_notices(&t, cores_shared);
   start_load(&start, &t, &saver);
   catch_stop_signals();
   Log log;
   open_files(&log, &t, &start);
-  int code = trainer_run(&t, &log, &saver);
+  print_old_runs(&t);
+  const int code = trainer_run(&t, &log, &saver);
+  line_end();
   trainer_close(&t);
   start_free(&start);
   corpus_free(&corpus);

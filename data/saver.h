@@ -80,12 +80,12 @@ static int saver_streaming_ranks(const Saver *s) {
   if (!m->rank) unlink(probe);
   return all;
 }
-// Says what a checkpoint will be. Collective.
+// Says what a checkpoint will be: a line of the start. Collective.
 static void saver_print_plan(Saver *s) {
   const Trainer *t = s->t;
   const Options *o = &t->opt;
   TensorMap map;
-  char *header[CHECKPOINT_FILES], when[64], keep[64], best[8] = "", streams[128] = "";
+  char *header[CHECKPOINT_FILES], when[64], keep[64], best[8] = "";
   const int blind = saver_streaming_ranks(s);
   if (t->fsdp.mesh.rank || !trainer_trains(o)) return;
   checkpoint_map(t, s->directory, &map, header);
@@ -93,11 +93,14 @@ static void saver_print_plan(Saver *s) {
   else snprintf(when, sizeof when, o->save_every ? "on SIGUSR1 only" : "every epoch and at the end");
   snprintf(keep, sizeof keep, o->keep ? "newest %lld kept" : "all kept", (long long)o->keep);
   if (o->keep_best) snprintf(best, sizeof best, ", best");
-  if (blind) snprintf(streams, sizeof streams, "; %d ranks stream theirs to rank 0: their hosts do not see it", blind);
-  printf("checkpoints: %s, %.1f MB each, %s%s, %s%s; rank 0 writes %.1f MB of it%s\n", s->directory,
-         (double)(map.file_bytes[0] + map.file_bytes[1]) * 1e-6, when, best, keep,
-         o->save_async ? ", in the background" : "", (double)store_own_bytes(&t->fsdp, &map, STATES_ALL) * 1e-6,
-         streams);
+  start_line("saves", "%s, %.1f MB each, %s%s, %s%s", s->directory,
+             (double)(map.file_bytes[0] + map.file_bytes[1]) * 1e-6, when, best, keep,
+             o->save_async ? ", in the background" : "");
+  if (blind)
+    say("notice: %d ranks stream their part of checkpoints to rank 0: their hosts do not see %s\n", blind,
+        s->directory);
+  if (o->verbose)
+    say("checkpoints: rank 0 writes %.1f MB of each\n", (double)store_own_bytes(&t->fsdp, &map, STATES_ALL) * 1e-6);
   for (char *h : header) free(h);
   tensor_map_free(&map);
 }
@@ -118,7 +121,7 @@ static bool saver_open_directory(Saver *s, StoreRecord *r) {
     const char *from = linked ? real : s->directory;
     if (!file_move_aside(from, aside, sizeof aside) || !file_make_directory(from))
       return store_fail(r, "rank 0: cannot move %.300s of an earlier run aside: %s", from, strerror(errno));
-    printf("notice: %s holds checkpoints of an earlier run; they are now in %s\n", s->directory, aside);
+    say("notice: %s holds checkpoints of an earlier run; they are now in %s\n", s->directory, aside);
   }
   if (!file_make_directory(s->directory) || !file_sync_directory(s->t->opt.out))
     return store_fail(r, "rank 0: cannot make %s: %s", s->directory, strerror(errno));
@@ -250,7 +253,7 @@ static bool saver_report(Saver *s, Log *log) {
   const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
   log_checkpoint(log, s->t, &report);
   if (!r->failed && !s->pruned && !s->t->fsdp.mesh.rank)
-    fprintf(stderr, "notice: what --keep %lld has no room for could not be removed from %s\n",
+    say_error("notice: what --keep %lld has no room for could not be removed from %s\n",
             (long long)s->t->opt.keep, s->directory);
   saver_free_texts(s);
   return !r->failed;
@@ -291,9 +294,9 @@ static bool saver_save_now(Saver *s, Log *log) {
 // The last word of a run that a signal has ended, on rank 0.
 static void saver_print_stop(const Saver *s) {
   if (s->t->fsdp.mesh.rank) return;
-  printf("stopped by signal after step %lld; ", (long long)s->t->step);
-  if (s->saved_step < 0) printf("there is no checkpoint\n");
-  else printf("--resume auto goes on from step %lld\n", (long long)s->saved_step);
+  say("stopped by signal after step %lld; ", (long long)s->t->step);
+  if (s->saved_step < 0) say("there is no checkpoint\n");
+  else say("--resume auto goes on from step %lld\n", (long long)s->saved_step);
 }
 // Takes note of a validation loss; returns whether it is the lowest so far: of those that were saved, where the best
 // are kept, so that one whose save failed does not stand in the way of the next. Collective.
@@ -337,7 +340,7 @@ static bool save_weights(Trainer *t, TensorMap *map, char *header) {
   if (begun) store_wait(&t->store, log_save_progress);
   free(header);
   const StoreRecord *r = t->store.result;
-  if (!t->fsdp.mesh.rank && r->failed) fprintf(stderr, "%s: %s\n", who_am_i, r->error);
+  if (!t->fsdp.mesh.rank && r->failed) say_error("%s: %s\n", who_am_i, r->error);
   return !r->failed;
 }
 // OUT/model.safetensors: the same bytes as a checkpoint's. Collective.
@@ -349,7 +352,7 @@ static bool save_model(Trainer *t) {
   free(header[1]);
   if (t->fsdp.mesh.rank) tensor_map_free(&map);
   const bool saved = save_weights(t, &map, header[0]);
-  if (saved && !t->fsdp.mesh.rank) printf("weights: %s/model.safetensors\n", t->opt.out);
+  if (saved && !t->fsdp.mesh.rank) say("weights: %s/model.safetensors\n", t->opt.out);
   return saved;
 }
 
@@ -411,7 +414,7 @@ static bool export_hf(Trainer *t, const char *directory) {
   if (ok && !save_weights(t, &map, header)) return false;
   if (ok && !f->mesh.rank) ok = export_texts(t, directory, error, sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
-  if (!f->mesh.rank && !ok) fprintf(stderr, "%s: --export_hf: %s\n", who_am_i, error);
-  if (!f->mesh.rank && ok) printf("exported: %s\n", directory);
+  if (!f->mesh.rank && !ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
+  if (!f->mesh.rank && ok) say("exported: %s\n", directory);
   return ok;
 }

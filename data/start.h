@@ -39,7 +39,7 @@ __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const c
 // Says what has gathered since it was called last.
 static void start_print_notices(Start *s) {
   const char *line = s->notices;
-  for (const char *end; (end = strchr(line, '\n')); line = end + 1) printf("notice: %.*s\n", (int)(end - line), line);
+  for (const char *end; (end = strchr(line, '\n')); line = end + 1) say("notice: %.*s\n", (int)(end - line), line);
   s->notices[0] = 0;
 }
 
@@ -482,10 +482,10 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
   fsdp_step_end(f);
   if (f->mesh.rank) return;
   start_print_notices(s);
-  printf("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
-  if (s->kind == START_CHECKPOINT) printf(", step %lld", (long long)(t->step ? t->step : cJSON_GetNumberValue(
+  say("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
+  if (s->kind == START_CHECKPOINT) say(", step %lld", (long long)(t->step ? t->step : cJSON_GetNumberValue(
                                           cJSON_GetObjectItemCaseSensitive(s->json, "step"))));
-  printf(", read in %.2f s\n", (now_ms() - start) / 1e3);
+  say(", read in %.2f s\n", (now_ms() - start) / 1e3);
 }
 static void start_free(Start *s) {
   free(s->text);
@@ -576,11 +576,11 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   for (int i = 0; i < LOADING_SIGNALS; i++) sigaction(loading_signals[i].signal, &before[i], NULL);
   const char *line = corpus->notices.text;
   for (const char *end; !rank && (end = strchr(line, '\n')); line = end + 1)
-    printf("notice: %.*s\n", (int)(end - line), line);
+    say("notice: %.*s\n", (int)(end - line), line);
   if (start->kind != START_FRESH) return;
   if (!rank && !tokenizer[0] && corpus->vocab_size < o->vocab_size)
-    printf("notice: --vocab_size %lld: the training text has words for a vocabulary of %d only, which the model "
-           "takes\n", (long long)o->vocab_size, corpus->vocab_size);
+    say("notice: --vocab_size %lld: the training text has words for a vocabulary of %d only, which the model "
+        "takes\n", (long long)o->vocab_size, corpus->vocab_size);
   o->vocab_size_asked = o->vocab_size;
   o->vocab_size = corpus->vocab_size;
 }

@@ -330,7 +330,7 @@ modes() {
         ${mode[@]+"${mode[@]}"} >"$run.log" 2>&1 || { tail -n 3 "$run.log" >&2; return 1; }
       grep '"kind":"step"' "$run/metrics.jsonl" | tail -n "$STEPS" >"$run.steps"
       field tokens_per_s <"$run.steps" | median >>"$rows.$i"
-      sed -n 's/^ *total *\([0-9]*\) .*/\1/p' "$run.log" >"$rows.$i.plan"
+      head -n 1 "$run/metrics.jsonl" | field total >"$rows.$i.plan"
       head -n 1 "$run.steps" >"$rows.$i.step"
     done
   done

@@ -12,6 +12,7 @@
 #include "kernels/cuda_libraries.h"
 
 const char *who_am_i = "gpu_peaks";
+void (*error_hook)(const char *line);
 void (*die_hook)(int code);
 
 enum { REPEATS = 7, EDGE = 8192 };

@@ -108,7 +108,7 @@ static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   if (o->given[OPT_matmul_precision]) snprintf(error, sizeof error, "--matmul_precision high: %s", why);
   agree_no_error(comm, error, fp32 ? EXIT_MISSING : EXIT_USAGE);
   strcpy(o->matmul_precision, "highest");
-  if (!rank) printf("notice: --matmul_precision highest replaces the checkpoint's high: %s\n", why);
+  if (!rank) say("notice: --matmul_precision highest replaces the checkpoint's high: %s\n", why);
 }
 // Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
 static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
@@ -129,7 +129,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
     strcpy(o->device, lowest < world ? "cpu" : "cuda");
     if (lowest < world) MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
     if (lowest < world && driver && !rank)       // somebody has a GPU, and would wonder
-      printf("notice: --device auto takes the CPU, since rank %d lacks: %s\n", lowest, why);
+      say("notice: --device auto takes the CPU, since rank %d lacks: %s\n", lowest, why);
   }
   check_device_options(o, why, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
@@ -152,7 +152,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   const bool offloads = strcmp(o->offload, "none");
   if (offloads && !strcmp(o->graph, "auto")) {
     strcpy(o->graph, "off");
-    if (!rank) printf("notice: steps are not captured as a graph: --offload %s has work for the host in them\n",
+    if (!rank) say("notice: steps are not captured as a graph: --offload %s has work for the host in them\n",
                       o->offload);
   }
   d.ops = &ops_cuda;

@@ -35,18 +35,31 @@
 // 85: asked by a signal, the run has saved a checkpoint and ended; 130: asked by a signal, it has ended.
 enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3, EXIT_SAVED = 85, EXIT_STOPPED = 130 };
 
-extern const char *who_am_i;                     // "rank 1/2 on host": the only global, for error prefixes
+extern const char *who_am_i;                     // "rank 1/2 on host": for error prefixes
+extern void (*error_hook)(const char *line);     // prints the line of an error where other text may stand; NULL: stderr
 extern void (*die_hook)(int code);               // ends every rank (MPI_Abort) once MPI is up; NULL before
 
-__attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int code, const char *fmt, ...) {
-  char line[2048];
+__attribute__((format(printf, 1, 0))) static inline void error_line(const char *fmt, va_list ap) {
+  char line[2048 + 128];
+  const int n = snprintf(line, 128, "%s%s", who_am_i ? who_am_i : "", who_am_i ? ": " : "");
+  vsnprintf(line + n, 2048, fmt, ap);
+  fflush(stdout);
+  if (error_hook) error_hook(line);
+  else fprintf(stderr, "%s\n", line);
+  fflush(stderr);
+}
+// One line on stderr about what goes on all the same.
+__attribute__((format(printf, 1, 2))) static inline void warn(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(line, sizeof line, fmt, ap);
+  error_line(fmt, ap);
   va_end(ap);
-  fflush(stdout);
-  fprintf(stderr, "%s%s%s\n", who_am_i ? who_am_i : "", who_am_i ? ": " : "", line);
-  fflush(stderr);
+}
+__attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  error_line(fmt, ap);
+  va_end(ap);
   if (die_hook) die_hook(code);
   exit(code);
 }

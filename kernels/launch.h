@@ -39,6 +39,7 @@ static void on_stop_signal(int signal) {
   const bool has_time = signal == SIGINT ? alone : !under_mpirun;
   const int asked = signal == SIGUSR1 || has_time ? STOP_SAVE : STOP_END;
   if (asked > stop_asked) stop_asked = asked;
+  if (signal == SIGINT || (signal == SIGTERM && under_mpirun)) terminal_last_signal(signal);
 }
 // A signal asks the training loop to end after its step. A second SIGINT ends the process at once; what else asks for a
 // checkpoint may come as often as it likes. SIGINT and SIGTERM cut a write short that waits for a terminal: mpirun
@@ -50,7 +51,7 @@ static void catch_signal(int signal, int flags) {
   sigaction(signal, &a, NULL);
 }
 static void catch_stop_signals() {
-  catch_signal(SIGINT, (int)SA_RESETHAND);
-  catch_signal(SIGTERM, under_mpirun ? (int)SA_RESETHAND : 0); // schedulers send it twice while we save
+  catch_signal(SIGINT, 0);
+  catch_signal(SIGTERM, 0);                      // schedulers send it twice while we save
   if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP, 0);               // nohup's wish is kept
 }

@@ -330,19 +330,17 @@ static void plans_import_impl(Ctx *c, const void *from, size_t bytes) {
   memcpy(&head, from, sizeof head);
   const MatmulExport mine = matmul_export_head(c, head.count);
   if (!memcmp(head.magic, mine.magic, strlen("matmul")) && memcmp(head.magic, mine.magic, sizeof head.magic)) {
-    fprintf(stderr, "%s: matmul algorithms chosen by another version of this program are not used: results differ from "
-            "that run in rounding\n", who_am_i ? who_am_i : "");
+    warn("matmul algorithms chosen by another version of this program are not used: results differ from that run in "
+         "rounding");
     return;
   }
   CHECK(!memcmp(head.magic, mine.magic, sizeof head.magic) && head.count >= 0 &&
             bytes == sizeof head + (size_t)head.count * sizeof(MatmulRecord),
         "matmul plans of %zu bytes are damaged", bytes);
   if (memcmp(&head, &mine, sizeof head)) {
-    fprintf(stderr,
-            "%s: matmul algorithms chosen with cuBLASLt %llu on sm_%d%d x %d are not used with %llu on sm_%d%d x "
-            "%d: results differ from that run in rounding\n",
-            who_am_i ? who_am_i : "", (unsigned long long)head.library, head.major, head.minor, head.multiprocessors,
-            (unsigned long long)mine.library, mine.major, mine.minor, mine.multiprocessors);
+    warn("matmul algorithms chosen with cuBLASLt %llu on sm_%d%d x %d are not used with %llu on sm_%d%d x %d: results "
+         "differ from that run in rounding", (unsigned long long)head.library, head.major, head.minor,
+         head.multiprocessors, (unsigned long long)mine.library, mine.major, mine.minor, mine.multiprocessors);
     return;
   }
   for (int i = 0; i < head.count; i++) {

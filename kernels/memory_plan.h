@@ -1,48 +1,58 @@
-// memory_plan.h: every byte is planned under a name, printed, then taken under that name. Part 1 of fsdp.h, which
-// includes it.
+// memory_plan.h: every byte is planned under a name, told, then taken under that name. Part 1 of fsdp.h, which includes
+// it.
 #pragma once
 
-// X(identifier, words). Lines of working memory lie on the device; on a CPU with --comm mpi those marked "shared" lie
-// in a window that the other ranks of the host read. "host" lines are host memory on every device.
+// X(identifier, use, words). Lines of working memory lie on the device; on a CPU with --comm mpi those marked "shared"
+// lie in a window that the other ranks of the host read. "host" lines are host memory on every device. The use is
+// what the start of a run adds lines up to.
 #define MEMORY_LINES(X) \
-  X(MEM_PARAMS,       "parameter shards, shared") \
-  X(MEM_KEPT,         "blocks kept after forward, shared") \
-  X(MEM_MASTER,       "fp32 master shards") \
-  X(MEM_MASTER_LOW,   "low halves of fp32 masters") \
-  X(MEM_OPTIMIZER,    "optimizer state shards") \
-  X(MEM_GRADS,        "gradient shards, fp32, shared") \
-  X(MEM_GATHER_SLOTS, "gather slots, blocks") \
-  X(MEM_ROOT_PARAMS,  "gathered outside the blocks") \
-  X(MEM_EXPANDED,     "weights in the compute dtype") \
-  X(MEM_GRAD_SLOTS,   "gradient slots, blocks, shared") \
-  X(MEM_ROOT_GRADS,   "whole gradients, fp32, shared") \
-  X(MEM_PEERS_GRADS,  "peers' parts of gradients, shared") \
-  X(MEM_STAGING_OUT,  "reduction staging out, shared") \
-  X(MEM_STAGING_IN,   "reduction staging in") \
-  X(MEM_SCALES,       "E4M3 scales") \
-  X(MEM_OFFLOAD,      "offloading: sums of a round") \
-  X(MEM_CONTROL,      "control block, shared") \
-  X(MEM_ACTIVATIONS,  "activations") \
-  X(MEM_ACTS_APART,   "activations not in gradient shards") \
-  X(MEM_HEAD,         "logits, or what blocks reuse") \
-  X(MEM_HEAD_SLOTS,   "logits, or gradient slots, shared") \
-  X(MEM_WORKSPACE,    "kernel workspace") \
-  X(MEM_STEP,         "step state and exchange") \
-  X(MEM_MIRROR,       "host: mirror of the shared lines") \
-  X(MEM_LANDING,      "host: landing of messages") \
-  X(MEM_HOST_PARAMS,  "host: offloaded parameter shards") \
-  X(MEM_HOST_STATE,   "host: offloaded optimizer") \
-  X(MEM_CHECKPOINT,   "host: checkpoint buffers") \
-  X(MEM_DATA,         "host: tokens, batches, sample order")
+  X(MEM_PARAMS,       MEMORY_PARAMETERS,  "parameter shards, shared") \
+  X(MEM_KEPT,         MEMORY_PARAMETERS,  "blocks kept after forward, shared") \
+  X(MEM_MASTER,       MEMORY_PARAMETERS,  "fp32 master shards") \
+  X(MEM_MASTER_LOW,   MEMORY_PARAMETERS,  "low halves of fp32 masters") \
+  X(MEM_OPTIMIZER,    MEMORY_OPTIMIZER,   "optimizer state shards") \
+  X(MEM_GRADS,        MEMORY_GRADIENTS,   "gradient shards, fp32, shared") \
+  X(MEM_GATHER_SLOTS, MEMORY_PARAMETERS,  "gather slots, blocks") \
+  X(MEM_ROOT_PARAMS,  MEMORY_PARAMETERS,  "gathered outside the blocks") \
+  X(MEM_EXPANDED,     MEMORY_PARAMETERS,  "weights in the compute dtype") \
+  X(MEM_GRAD_SLOTS,   MEMORY_GRADIENTS,   "gradient slots, blocks, shared") \
+  X(MEM_ROOT_GRADS,   MEMORY_GRADIENTS,   "whole gradients, fp32, shared") \
+  X(MEM_PEERS_GRADS,  MEMORY_GRADIENTS,   "peers' parts of gradients, shared") \
+  X(MEM_STAGING_OUT,  MEMORY_BUFFERS,     "reduction staging out, shared") \
+  X(MEM_STAGING_IN,   MEMORY_BUFFERS,     "reduction staging in") \
+  X(MEM_SCALES,       MEMORY_PARAMETERS,  "E4M3 scales") \
+  X(MEM_OFFLOAD,      MEMORY_BUFFERS,     "offloading: sums of a round") \
+  X(MEM_CONTROL,      MEMORY_BUFFERS,     "control block, shared") \
+  X(MEM_ACTIVATIONS,  MEMORY_ACTIVATIONS, "activations") \
+  X(MEM_ACTS_APART,   MEMORY_ACTIVATIONS, "activations not in gradient shards") \
+  X(MEM_HEAD,         MEMORY_BUFFERS,     "logits, or what blocks reuse") \
+  X(MEM_HEAD_SLOTS,   MEMORY_BUFFERS,     "logits, or gradient slots, shared") \
+  X(MEM_WORKSPACE,    MEMORY_BUFFERS,     "kernel workspace") \
+  X(MEM_STEP,         MEMORY_BUFFERS,     "step state and exchange") \
+  X(MEM_MIRROR,       MEMORY_BUFFERS,     "host: mirror of the shared lines") \
+  X(MEM_LANDING,      MEMORY_BUFFERS,     "host: landing of messages") \
+  X(MEM_HOST_PARAMS,  MEMORY_OFFLOADED,   "host: offloaded parameter shards") \
+  X(MEM_HOST_STATE,   MEMORY_OFFLOADED,   "host: offloaded optimizer") \
+  X(MEM_CHECKPOINT,   MEMORY_SAVING,      "host: checkpoint buffers") \
+  X(MEM_DATA,         MEMORY_DATA,        "host: tokens, batches, sample order")
 
 enum MemoryName {
-#define X(id, words) id,
+#define X(id, use, words) id,
   MEMORY_LINES(X)
 #undef X
   MEM_COUNT
 };
 static const char *const memory_words[] = {
-#define X(id, words) words,
+#define X(id, use, words) words,
+  MEMORY_LINES(X)
+#undef X
+};
+enum MemoryUse { MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_ACTIVATIONS, MEMORY_BUFFERS,
+                  MEMORY_OFFLOADED, MEMORY_SAVING, MEMORY_DATA, MEMORY_USES };
+static const char *const memory_use_words[] = {"parameters", "gradients", "optimizer", "activations", "buffers",
+                                                "offloaded", "saving", "data"};
+static const MemoryUse memory_uses[] = {
+#define X(id, use, words) use,
   MEMORY_LINES(X)
 #undef X
 };
@@ -56,6 +66,11 @@ static inline size_t memory_planned_total(const MemoryPlan *m, MemoryPart part) 
   size_t total = 0;
   for (int i = 0; i < MEM_COUNT; i++)
     if (part == MEMORY_ALL || (part == MEMORY_ON_HOST) == memory_on_host(i)) total += m->planned_bytes[i];
+  return total;
+}
+static inline size_t memory_planned_use(const MemoryPlan *m, MemoryUse use) {
+  size_t total = 0;
+  for (int i = 0; i < MEM_COUNT; i++) if (memory_uses[i] == use) total += m->planned_bytes[i];
   return total;
 }
 

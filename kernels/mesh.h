@@ -15,7 +15,7 @@ static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {
   mine = error[0] ? rank : INT32_MAX;
   MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, comm);
   if (lowest == INT32_MAX) return;
-  if (rank == lowest) fprintf(stderr, "%s: %s\n", who_am_i, error);
+  if (rank == lowest) warn("%s", error);
   MPI_Finalize();
   exit(code);
 }

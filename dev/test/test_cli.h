@@ -599,8 +599,8 @@ TEST(cli_refuses_modes,
       {2, "--strategy zero1 --grad_accum 2", "notice: --strategy zero1 adds a rank's 2 microbatches before"}};
   for (const auto &row : legal) {
     CliRun r;
-    CLI_RUN(&r, "%s %s --max_steps 1 --eval_every -1 --save_every -1 --out %s %s", cli_ranks(row.ranks), cli_small(),
-            cli_path("out"), row.options);
+    CLI_RUN(&r, "%s %s --verbose --max_steps 1 --eval_every -1 --save_every -1 --out %s %s", cli_ranks(row.ranks),
+            cli_small(), cli_path("out"), row.options);
     cli_expect_done(&r, row.options);
     EXPECT(strstr(r.text, row.says), "%s: nothing says '%s':\n%.3000s", row.options, row.says, r.text);
     cli_free(&r);
@@ -609,8 +609,8 @@ TEST(cli_refuses_modes,
 
 TEST(cli_unit_table_is_short, "48 equal blocks are one line of the unit table, ones that differ have their own") {
   CliRun r;
-  CLI_RUN(&r, "%s %s --n_layer 48 --freeze 'h.0.*,h.1.*,h.5.mlp.*' --max_steps 1 --eval_every -1 --save_every -1 --out "
-          "%s", cli_ranks(0), cli_small(), cli_path("out"));
+  CLI_RUN(&r, "%s %s --verbose --n_layer 48 --freeze 'h.0.*,h.1.*,h.5.mlp.*' --max_steps 1 --eval_every -1 "
+          "--save_every -1 --out %s", cli_ranks(0), cli_small(), cli_path("out"));
   cli_expect_done(&r, "48 blocks");
   for (const char *line : {"units: 49, ", "  root  ", "  h.0 .. h.1  ", "  h.2 .. h.4  ", "  h.5  ", "  h.6 .. h.47  "})
     EXPECT(cli_count(r.text, line) == 1, "%d lines say '%s':\n%.3000s", cli_count(r.text, line), line, r.text);

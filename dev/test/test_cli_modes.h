@@ -70,7 +70,7 @@ TEST(modes_print_the_same_losses, "what only moves things elsewhere changes no d
     char out[600];
     snprintf(out, sizeof out, "%s", cli_path("mode"));
     // zero1 adds gradients up first: with one microbatch a rank that is the same sum.
-    CLI_RUN(&r, "%s %s %s %s%s --out %s", cli_ranks(m.ranks), cli_small(), steps, m.options,
+    CLI_RUN(&r, "%s %s %s --verbose %s%s --out %s", cli_ranks(m.ranks), cli_small(), steps, m.options,
             strstr(m.options, "zero1") ? " --batch_size 2 --global_batch 4" : "", out);
     cli_expect_done(&r, m.options);
     EXPECT(strstr(r.text, "units: ") && strstr(r.text, "traffic of a step"), "%s: no unit table, no traffic:\n%s",
@@ -100,8 +100,8 @@ TEST(modes_say_what_lies_in_place,
       {2, "--strategy ddp", "parameters lie whole on each rank", NULL, false}};
   CliRun r;
   for (const auto &m : modes) {
-    CLI_RUN(&r, "%s %s --global_batch 8 --max_steps 1 --eval_every -1 --save_every -1 %s --out %s", cli_ranks(m.ranks),
-            cli_small(), m.options, cli_path("in_place"));
+    CLI_RUN(&r, "%s %s --verbose --global_batch 8 --max_steps 1 --eval_every -1 --save_every -1 %s --out %s",
+            cli_ranks(m.ranks), cli_small(), m.options, cli_path("in_place"));
     cli_expect_done(&r, m.options);
     EXPECT(strstr(r.text, m.says), "%s: it does not say %s:\n%.2000s", m.options, m.says, r.text);
     EXPECT(m.notice ? strstr(r.text, m.notice) != NULL : !strstr(r.text, "nothing to hold"), "%s:\n%.2000s", m.options,
@@ -128,7 +128,7 @@ TEST(two_hosts_print_the_same_losses_in_every_mesh,
   cli_expect_done(&r, "one rank");
   cli_free(&r);
   for (const auto &m : meshes) {
-    snprintf(options, sizeof options, "%s %s %s --out %s", cli_small(), steps, m.options, cli_path("hosts"));
+    snprintf(options, sizeof options, "%s %s %s --verbose --out %s", cli_small(), steps, m.options, cli_path("hosts"));
     cli_on_two_hosts(&r, 2, "", options);
     EXPECT(strstr(r.text, m.mesh), "%s: it does not say %s:\n%.2000s", m.options, m.mesh, r.text);
     cli_expect_same_series(m.options, cli_path("one"), cli_path("hosts"), 4);
@@ -153,8 +153,8 @@ TEST(two_hosts_save_and_resume_replicas,
     setenv("OMPI_MCA_rmaps_base_mapping_policy", row.map, 1);
     snprintf(options, sizeof options, "%s %s --out %s", base, row.options, out);
     cli_on_two_hosts(&r, 2, dir, options);
-    snprintf(streams, sizeof streams, "; %d ranks stream theirs to rank 0", row.streaming);
-    EXPECT(cli_count(r.text, "stream theirs") == (row.streaming > 0) && (!row.streaming || strstr(r.text, streams)),
+    snprintf(streams, sizeof streams, "notice: %d ranks stream their part of checkpoints to rank 0", row.streaming);
+    EXPECT(cli_count(r.text, "stream their part") == (row.streaming > 0) && (!row.streaming || strstr(r.text, streams)),
            "%s, by %s: %d ranks stream:\n%.3000s", row.options, row.map, row.streaming, r.text);
     cli_expect_reference(row.options, out, 3);
     cli_free(&r);

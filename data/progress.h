@@ -1,0 +1,78 @@
+// progress.h: the line that says how far training is, and the one that says how far a save or a load is. Part 8 of the
+// trainer, which includes it there.
+//
+//   progress_line      from its fields, as many as fit
+//   show_progress      what takes more than a second
+#pragma once
+
+// What a progress line can say, in this order. Each is text; "" is left out.
+enum ProgressField { PROGRESS_BAR, PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_LR, PROGRESS_NORM, PROGRESS_RATE,
+                     PROGRESS_MFU, PROGRESS_ETA, PROGRESS_MEMORY, PROGRESS_SKIPPED, PROGRESS_SAVING, PROGRESS_FIELDS };
+// In this order fields get room; the first that has none ends it. The first three are always there.
+static const ProgressField progress_priority[] = {
+    PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_ETA, PROGRESS_BAR, PROGRESS_SKIPPED, PROGRESS_SAVING, PROGRESS_RATE,
+    PROGRESS_NORM, PROGRESS_LR, PROGRESS_MFU, PROGRESS_MEMORY};
+enum { PROGRESS_ALWAYS = 3, PROGRESS_BAR_MOST = 20, PROGRESS_BAR_LEAST = 5, PROGRESS_BYTES = 48 };
+struct Progress { int64_t step, steps; char text[PROGRESS_FIELDS][PROGRESS_BYTES]; };      // text of the bar: not ""
+
+// 9:59, 1:00:00.
+static void eta_text(char *to, size_t bytes, int64_t seconds) {
+  const long long h = seconds / 3600, m = seconds / 60 % 60, s = seconds % 60;
+  if (h) snprintf(to, bytes, "%lld:%02lld:%02lld", h, m, s);
+  else snprintf(to, bytes, "%lld:%02lld", m, s);
+}
+// The line, on a terminal of `columns` (0: anywhere else, all of it). One column stays free, so that nothing wraps. The
+// bar takes what room the fields leave it. Narrower than the first three fields, the line is the caller's to cut.
+static void progress_line(char *to, size_t bytes, const Progress *p, int columns) {
+  bool there[PROGRESS_FIELDS] = {};
+  const int room = columns ? columns - 1 : INT32_MAX;
+  int used = -2, bar = PROGRESS_BAR_MOST, n = 0;
+  for (int i = 0; i < PROGRESS_FIELDS; i++) {
+    const ProgressField f = progress_priority[i];
+    if (!p->text[f][0]) continue;
+    const int more = f == PROGRESS_BAR ? PROGRESS_BAR_LEAST + 3 : 2 + (int)strlen(p->text[f]);
+    if (i >= PROGRESS_ALWAYS && used + more > room) break;
+    there[f] = true;
+    used += more;
+  }
+  const bool tight = used > room;                // then without the number of all steps
+  if (columns && there[PROGRESS_BAR]) bar = (int)min64(bar, PROGRESS_BAR_LEAST + room - used);
+  if (there[PROGRESS_BAR]) {
+    char text[PROGRESS_BAR_MOST + 1] = "";
+    for (int i = 0; i < bar; i++) text[i] = i * p->steps < p->step * bar ? '#' : '.';
+    n = snprintf(to, bytes, "[%s] ", text);
+  }
+  const int first = n;
+  for (int f = PROGRESS_STEP; f < PROGRESS_FIELDS; f++) {
+    const int length = f == PROGRESS_STEP && tight ? (int)strcspn(p->text[f], "/") : (int)strlen(p->text[f]);
+    if (there[f]) n += snprintf(to + n, bytes - (size_t)n, "%s%.*s", n > first ? "  " : "", length, p->text[f]);
+  }
+}
+
+// A line that counts up, once something has taken a second: written over on a terminal, else one every ten seconds.
+static void show_progress(const char *what, int64_t done, int64_t total) {
+  static double begun_ms, next_ms;
+  static int64_t before = INT64_MAX;
+  const double now = now_ms();
+  if (done < before) { begun_ms = now; next_ms = now + 1000; }   // something new has begun
+  before = done;
+  if (now < next_ms || !total) return;
+  next_ms = now + (terminal.out ? 200 : 10000);
+  char line[128];
+  snprintf(line, sizeof line, "%s: %lld %% of %.2f GB, %.2f GB/s", what, (long long)(100 * done / total),
+           (double)total * 1e-9, (double)done * 1e-6 / (now - begun_ms));
+  if (terminal.out) line_draw(line, true);
+  else say("%s\n", line);
+}
+// What rank 0 has written or read of its share stands for all: shares are equal. Where a launcher is about to kill its
+// ranks the save is given up, so that the run can end as it should.
+static void log_save_progress(Store *s) {
+  if (under_mpirun && stop_asked == STOP_END) __atomic_store_n(&s->cancelled, true, __ATOMIC_RELAXED);
+  if (!s->f->mesh.rank)
+    show_progress("saving", __atomic_load_n(&s->bytes_done, __ATOMIC_RELAXED) * s->f->mesh.world,
+                  s->bytes_total * s->f->mesh.world);
+}
+static void log_load_progress(const StoreLoad *l, void *trainer) {
+  const Mesh *m = &((const Trainer *)trainer)->fsdp.mesh;
+  if (!m->rank) show_progress("loading", l->bytes_done * m->world, l->bytes_total * m->world);
+}

@@ -1,0 +1,535 @@
+// start_report.h: what is run on what: a dozen lines that a newcomer understands, notices, and with --verbose every
+// figure. The same figures, exact, for the first record of metrics.jsonl. Part 8 of the trainer, which includes it
+// there.
+//
+//   print_start, print_start_notices     the head of every run, on rank 0 (data/saver.h prints its line `saves`)
+//   print_details                        --verbose: configuration, sharding, units, memory plan, traffic
+//   start_record                         all of it as members of a JSON object
+//   print_old_runs                       what earlier runs left in OUT, and how to remove it
+#pragma once
+#include "files.h"
+
+// ---- JSON -----------------------------------------------------------------------------------------------------------
+// Any bytes as a JSON string; what is not UTF-8 becomes U+FFFD.
+static void json_text(FILE *f, const char *s) {
+  fputc('"', f);
+  const uint8_t *p = (const uint8_t *)s, *end = p + strlen(s);
+  for (int bytes = 1; p < end; p += bytes) {
+    bpe_class_at(p, end, &bytes);
+    if (*p >= 128 && bytes == 1) fputs("\\ufffd", f);
+    else if (*p == '"' || *p == '\\') fprintf(f, "\\%c", *p);
+    else if (*p < 32) fprintf(f, "\\u%04x", *p);
+    else fwrite(p, 1, (size_t)bytes, f);
+  }
+  fputc('"', f);
+}
+// ,"name":x with all digits. JSON knows no infinity and no NaN: null.
+static void json_number(FILE *f, const char *name, double x) {
+  if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);
+  else fprintf(f, ",\"%s\":null", name);
+}
+
+// ---- words ----------------------------------------------------------------------------------------------------------
+// What `write` says of the run, malloc'ed.
+static char *words_of(const Trainer *t, void (*write)(FILE *to, const Trainer *t)) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  write(f, t);
+  fclose(f);
+  return text;
+}
+// 3531519 as 3.53 M, for reading; exact below 10000.
+static const char *count_words(int64_t n) {
+  static char text[4][24];
+  static int turn;
+  static const struct {
+    double unit;
+    const char *name;
+  } units[] = {{1e12, " T"}, {1e9, " B"}, {1e6, " M"}, {1e3, " K"}};
+  turn = (turn + 1) % 4;
+  snprintf(text[turn], sizeof text[0], "%lld", (long long)n);
+  for (const auto &u : units) {
+    if (n < 10000 || (double)n < u.unit * 0.9995) continue;
+    const double x = (double)n / u.unit;
+    snprintf(text[turn], sizeof text[0], "%.*f%s", x < 9.995 ? 2 : x < 99.95 ? 1 : 0, x, u.name);
+    break;
+  }
+  return text[turn];
+}
+static const char *transport_words(const Trainer *t) {
+  const CommKind comm = t->fsdp.cfg.comm;
+  if (comm == COMM_SELF) return "stay here";
+  if (comm == COMM_NCCL) return "by NCCL";
+  if (t->fsdp.mesh.remote || !t->fsdp.mesh.windows) return "by messages";
+  return t->fsdp.mesh.hosts > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
+}
+// What a CPU's matrix products are made of; attention's too, but for those of fp32, always fused multiply-adds.
+static const char *cpu_products(const Trainer *t) {
+  const Ops *ops = t->ctx.ops;
+  const bool tiles = ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_avx512_bf16;
+  if (t->dtype == F32) return t->ctx.fast_fp32 ? "fp32 as six bf16 tile products" : "fp32 fused multiply-adds";
+  if (t->dtype == BF16 && tiles) return "bf16 tile products";
+  return t->dtype == BF16 && ops == &ops_avx512_bf16 ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
+}
+// How long what is cut stays whole.
+static void whole_words(FILE *to, const Trainer *t) {
+  const FsdpConfig *c = &t->fsdp.cfg;
+  bool in_blocks = false;
+  for (int u = 0; u < t->fsdp.units; u++) in_blocks = in_blocks || t->fsdp.unit[u].stage;
+  if (t->fsdp.in_place)
+    fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters lie whole on each rank");
+  else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
+  else fprintf(to, "%d of %d blocks whole at once", c->gather_slots, c->blocks);
+  if (c->mesh.kept && !t->fsdp.in_place)
+    fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.kept);
+}
+// One line: over how many ranks what is cut, and how long it stays whole.
+static void sharding_words(FILE *to, const Trainer *t) {
+  const FsdpConfig *c = &t->fsdp.cfg;
+  const MeshShape m = c->mesh;
+  fprintf(to, "%s, %d replica%s of %d shard%s, cut %s; ", strategy_of(&t->opt), m.replicas, m.replicas > 1 ? "s" : "",
+          m.shards, m.shards > 1 ? "s" : "", c->layout == SHARD_DIM0 ? "by rows of each parameter" : "flat");
+  whole_words(to, t);
+  if (trainer_trains(&t->opt) && t->opt.grad_accum > 1)
+    fprintf(to, "; gradients reduced %s", c->local ? "once a step" : "every microbatch");
+  if (fsdp_offloads(&t->fsdp))
+    fprintf(to, "; %s on the host", c->offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
+}
+
+// ---- units ----------------------------------------------------------------------------------------------------------
+struct UnitFigures { int64_t params, numel, trained; };
+static UnitFigures unit_figures(const Fsdp *f, int u) {
+  UnitFigures x = {f->unit[u].params, 0, 0};
+  for (int p = 0; p < f->params; p++) {
+    if (f->param[p].unit != u) continue;
+    x.numel += param_numel(&f->param[p]);
+    x.trained += f->param[p].frozen ? 0 : param_numel(&f->param[p]);
+  }
+  return x;
+}
+// A unit's name without its block's number: "h.12.attn" has the kind ".attn" and the block 12. Block -1: of no block.
+struct UnitName { const char *kind; int block; };
+static UnitName unit_name(const Unit *u) {
+  char *end;
+  if (strncmp(u->name, "h.", 2)) return UnitName{u->name, -1};
+  const long block = strtol(u->name + 2, &end, 10);
+  return UnitName{end, (int)block};
+}
+static bool units_are_alike(const Fsdp *f, int a, int b) {
+  const UnitFigures x = unit_figures(f, a), y = unit_figures(f, b);
+  const Unit *u = &f->unit[a], *v = &f->unit[b];
+  return !memcmp(&x, &y, sizeof x) && u->full_bytes == v->full_bytes && u->shard_bytes == v->shard_bytes;
+}
+// A row of the table of units: what is gathered together, and how much of it a rank holds. Alike ones of blocks that
+// follow each other are one row, with the figures of one of them. Returns the rows, malloc'ed.
+struct UnitRow { int first, last, alike; UnitFigures x; };
+static UnitRow *unit_rows(const Fsdp *f, int *rows) {
+  bool *told = (bool *)calloc((size_t)f->units, sizeof(bool));
+  UnitRow *row = (UnitRow *)calloc((size_t)f->units, sizeof(UnitRow));
+  *rows = 0;
+  for (int u = 0; u < f->units; u++) {
+    if (told[u]) continue;
+    const UnitName first = unit_name(&f->unit[u]);
+    int last = u, block = first.block;
+    for (int v = u + 1; v < f->units && first.block >= 0; v++) {
+      const UnitName other = unit_name(&f->unit[v]);
+      if (strcmp(other.kind, first.kind) || other.block < 0) continue;
+      if (other.block != block + 1 || !units_are_alike(f, u, v)) break;
+      told[last = v] = true;
+      block++;
+    }
+    row[(*rows)++] = UnitRow{u, last, 1 + block - first.block, unit_figures(f, u)};
+  }
+  free(told);
+  return row;
+}
+static void units_words(FILE *to, const Trainer *t) {
+  const Fsdp *f = &t->fsdp;
+  int rows;
+  UnitRow *row = unit_rows(f, &rows);
+  fprintf(to, "units: %d, each moved by one collective where it is moved\n", f->units);
+  fprintf(to, "  %-34s %8s %12s %12s %14s %14s\n", "", "tensors", "parameters", "trained", "bytes, whole",
+          "bytes, a rank");
+  for (int i = 0; i < rows; i++) {
+    const UnitRow *r = &row[i];
+    char name[160];
+    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", f->unit[r->first].name, f->unit[r->last].name);
+    fprintf(to, "  %-34s %8lld %12lld %12lld %14zu %14zu%s\n", name, (long long)r->x.params, (long long)r->x.numel,
+            (long long)r->x.trained, f->unit[r->first].full_bytes, f->unit[r->first].shard_bytes,
+            r->alike > 1 ? "  each" : "");
+  }
+  free(row);
+}
+
+// ---- the first record -----------------------------------------------------------------------------------------------
+// Every option by name, inside an object.
+static void log_config(FILE *f, const Options *o) {
+  for (const OptionSpec &s : option_specs) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, o, &s);
+    fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
+    const bool long_int = s.type == OPTION_INT && fabs(strtod(value, NULL)) > 0x1p53;          // a reader's double
+    if (s.type == OPTION_TEXT || long_int) json_text(f, value);
+    else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
+  }
+}
+static void record_units(FILE *f, const Trainer *t) {
+  int rows;
+  UnitRow *row = unit_rows(&t->fsdp, &rows);
+  for (int i = 0; i < rows; i++) {
+    const Unit *first = &t->fsdp.unit[row[i].first];
+    fprintf(f, "%s{\"first\":", i ? "," : "");
+    json_text(f, first->name);
+    fprintf(f, ",\"last\":");
+    json_text(f, t->fsdp.unit[row[i].last].name);
+    fprintf(f, ",\"alike\":%d,\"tensors\":%lld,\"parameters\":%lld,\"trained\":%lld,\"whole_bytes\":%zu,"
+            "\"rank_bytes\":%zu}", row[i].alike, (long long)row[i].x.params, (long long)row[i].x.numel,
+            (long long)row[i].x.trained, first->full_bytes, first->shard_bytes);
+  }
+  free(row);
+}
+static void record_traffic(FILE *f, const Trainer *t) {
+  if (!trainer_trains(&t->opt)) return;
+  const Traffic w = fsdp_formula(&t->fsdp, (int)t->opt.grad_accum);
+  fprintf(f, ",\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
+          "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
+          (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
+          (long long)w.replicate_bytes, (long long)w.small_bytes);
+}
+// What makes the run repeatable and what it will take: configuration, ranks, sharding, units, memory plan, traffic. All
+// that --verbose prints, as members of an object that has begun.
+static void start_record(FILE *f, const Trainer *t) {
+  const MeshShape mesh = t->fsdp.cfg.mesh;
+  char *sharding = words_of(t, sharding_words);
+  fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"
+          "\"vocabulary_in_memory\":%lld,\"flops_per_token\":%.17g}", t->model.L, t->model.H, (long long)t->model.C,
+          (long long)t->model.P, (long long)t->model.V, (long long)t->model.Vp, model_flops_per_token(&t->model));
+  fprintf(f, ",\"config\":{");
+  log_config(f, &t->opt);
+  fprintf(f, "},\"recompute_auto\":%s", t->opt.recompute_auto ? "true" : "false");
+  if (!t->ctx.ops->nccl) fprintf(f, ",\"products\":\"%s; sums fp32\"", cpu_products(t));
+  if (t->device.peak_flops > 0) json_number(f, "peak_flops", t->device.peak_flops);
+  fprintf(f, ",\"gradients\":\"%s\",\"sharding\":", transport_words(t));
+  json_text(f, sharding);
+  fprintf(f, ",\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d},\"units\":%d,\"unit_table\":[", mesh.replicas,
+          mesh.shards, mesh.kept, t->fsdp.units);
+  record_units(f, t);
+  fprintf(f, "],\"memory_plan_bytes\":{");
+  for (int i = 0; i < MEM_COUNT; i++)
+    fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
+  fprintf(f, ",\"total\":%zu},\"memory_use_bytes\":{", memory_planned_total(&t->plan, MEMORY_ALL));
+  for (int k = 0; k < MEMORY_USES; k++)
+    fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(&t->plan, (MemoryUse)k));
+  fprintf(f, "}");
+  record_traffic(f, t);
+  free(sharding);
+}
+
+// ---- the start ------------------------------------------------------------------------------------------------------
+enum { START_COLUMNS = 80, START_INDENT = 12 };
+// "  name      text", in lines of at most 80 columns: broken at spaces, and only there.
+__attribute__((format(printf, 2, 3))) static void start_line(const char *name, const char *fmt, ...) {
+  char *text = NULL, *lines = NULL;
+  size_t bytes = 0;
+  va_list ap;
+  va_start(ap, fmt);
+  const int n = vasprintf(&text, fmt, ap);
+  va_end(ap);
+  if (n < 0) return;
+  FILE *f = open_memstream(&lines, &bytes);
+  fprintf(f, "  %-*s", START_INDENT - 2, name);
+  int column = START_INDENT;
+  for (const char *word = text; *word;) {
+    const size_t length = strcspn(word, " ");
+    int columns = 0;                             // of characters, not of bytes
+    for (size_t i = 0; i < length; i++) columns += (word[i] & 0xc0) != 0x80;
+    if (column > START_INDENT && column + 1 + columns > START_COLUMNS) {
+      fprintf(f, "\n%*s", START_INDENT, "");
+      column = START_INDENT;
+    }
+    column += fprintf(f, column > START_INDENT ? " " : "") + columns;
+    fwrite(word, 1, length, f);
+    word += length + (word[length] == ' ');
+  }
+  fclose(f);
+  say("%s\n", lines);
+  free(lines);
+  free(text);
+}
+static void ranks_words(FILE *to, const Trainer *t) {
+  const Options *o = &t->opt;
+  const bool gpu = t->ctx.ops->nccl, one = !strcmp(o->param_dtype, o->buffer_dtype);
+  fprintf(to, "%d on %d host%s, ", t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->fsdp.mesh.hosts > 1 ? "s" : "");
+  if (!gpu) fprintf(to, "%d thread%s each, ", t->ctx.threads, t->ctx.threads > 1 ? "s" : "");
+  fprintf(to, "%s, ", t->device.words);
+  if (one) fprintf(to, "%s", o->param_dtype);
+  else fprintf(to, "parameters %s, activations %s", o->param_dtype, o->buffer_dtype);
+  if (strcmp(o->fp8, "off")) fprintf(to, ", blocks %s in E4M3", strcmp(o->fp8, "gather") ? "multiplied" : "gathered");
+}
+static void shards_words(FILE *to, const Trainer *t) {
+  const MeshShape m = t->fsdp.cfg.mesh;
+  fprintf(to, "%s", strategy_of(&t->opt));
+  if (t->fsdp.mesh.world == 1) fprintf(to, " over 1 rank: it holds everything");
+  else {
+    if (m.replicas > 1) fprintf(to, ", %d replicas of %d shard%s; ", m.replicas, m.shards, m.shards > 1 ? "s" : "");
+    else fprintf(to, " over %d ranks; ", m.shards);
+    whole_words(to, t);
+    if (trainer_trains(&t->opt)) fprintf(to, "; gradients %s", transport_words(t));
+  }
+  if (fsdp_offloads(&t->fsdp))
+    fprintf(to, "; %s on the host", t->fsdp.cfg.offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
+}
+static void memory_short_words(FILE *to, const Trainer *t) {
+  const MemoryPlan *m = &t->plan;
+  fprintf(to, "%.1f MiB a rank", (double)memory_planned_total(m, MEMORY_ALL) / 0x1p20);
+  if (t->ctx.ops->nccl)
+    fprintf(to, ", %.1f of them on the GPU", (double)memory_planned_total(m, MEMORY_ON_DEVICE) / 0x1p20);
+  for (int k = 0, any = 0; k < MEMORY_USES; k++)
+    if (const size_t bytes = memory_planned_use(m, (MemoryUse)k))
+      fprintf(to, "%s%s %.1f", any++ ? ", " : ": ", memory_use_words[k], (double)bytes / 0x1p20);
+}
+// What a step of training moves, by the formula that the counters are held to.
+static void moved_words(FILE *to, const Trainer *t) {
+  const Traffic w = fsdp_formula(&t->fsdp, (int)t->opt.grad_accum);
+  const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.small_bytes;
+  fprintf(to, "%.3f MB a step to a rank: gradients %.3f (%lld reductions)", (double)bytes * 1e-6,
+          (double)w.reduce_bytes * 1e-6, (long long)w.reductions);
+  if (w.gathers)
+    fprintf(to, ", parameters %.3f (%lld gathers)", (double)w.gather_bytes * 1e-6, (long long)w.gathers);
+  if (w.replicate_bytes) fprintf(to, ", between replicas %.3f", (double)w.replicate_bytes * 1e-6);
+}
+static void files_words(FILE *to, const Trainer *t) {
+  const Options *o = &t->opt;
+  fprintf(to, "%s/metrics.jsonl", o->out);
+  if (t->corpus->has_tokenizer && trainer_trains(o)) fprintf(to, ", tokenizer.json");
+  if (o->sample_tokens && !o->eval_only) fprintf(to, ", sample.txt");
+  if (o->save_model) fprintf(to, ", model.safetensors");
+  if (o->export_hf[0]) fprintf(to, ", %s", o->export_hf);
+}
+static void data_words(FILE *to, const Trainer *t) {
+  fprintf(to, "%s", t->corpus->source);
+  if (t->steps_per_epoch)
+    fprintf(to, ": %s tokens to train on, %lld steps an epoch",
+            count_words(t->corpus->split[SPLIT_TRAIN].tokens_numel), (long long)t->steps_per_epoch);
+}
+static void training_words(FILE *to, const Trainer *t) {
+  const Options *o = &t->opt;
+  fprintf(to, "%lld step%s of %lld sequences of %lld tokens, %s, learning rate %g, %s", (long long)t->steps_total,
+          t->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)t->model.T, o->optimizer, o->lr,
+          o->schedule);
+}
+static void start_words(const char *name, const Trainer *t, void (*write)(FILE *to, const Trainer *t)) {
+  char *text = words_of(t, write);
+  start_line(name, "%s", text);
+  free(text);
+}
+// The head of every run, on rank 0.
+static void print_start(const Trainer *t) {
+  if (t->fsdp.mesh.rank) return;
+  const Model *m = &t->model;
+  say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
+  start_line("model", "%s, %s parameters: %d blocks, %d heads, width %lld, vocabulary %lld", t->opt.model,
+             count_words(model_numel(m)), m->L, m->H, (long long)m->C, (long long)m->V);
+  start_words("data", t, data_words);
+  if (trainer_trains(&t->opt)) start_words("training", t, training_words);
+  start_words("ranks", t, ranks_words);
+  start_words("sharding", t, shards_words);
+  start_words("memory", t, memory_short_words);
+  if (t->fsdp.mesh.world > 1 && trainer_trains(&t->opt)) start_words("moved", t, moved_words);
+  start_words("files", t, files_words);
+}
+
+// ---- --verbose ------------------------------------------------------------------------------------------------------
+static void plan_words(FILE *to, const Trainer *t) {
+  const MemoryPlan *m = &t->plan;
+  const size_t total = memory_planned_total(m, MEMORY_ALL), device = memory_planned_total(m, MEMORY_ON_DEVICE);
+  fprintf(to, "memory plan, bytes per rank, --recompute %s%s\n", t->opt.recompute,
+          t->opt.recompute_auto ? " (auto)" : "");
+  for (int i = 0; i < MEM_COUNT; i++)
+    if (m->planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], m->planned_bytes[i]);
+  if (t->ctx.ops->nccl) fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
+  fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", total, (double)total / 0x1p20);
+}
+static void traffic_words(FILE *to, const Trainer *t) {
+  if (t->fsdp.mesh.world == 1 || !trainer_trains(&t->opt)) return;
+  const Traffic w = fsdp_formula(&t->fsdp, (int)t->opt.grad_accum);
+  fprintf(to, "traffic of a step, received by rank 0: %lld gathers %.3f MB, %lld reductions %.3f MB",
+          (long long)w.gathers, (double)w.gather_bytes * 1e-6, (long long)w.reductions, (double)w.reduce_bytes * 1e-6);
+  if (w.replicate_bytes) fprintf(to, ", along replicas %.3f MB", (double)w.replicate_bytes * 1e-6);
+  fprintf(to, ", %lld small %lld bytes\n", (long long)w.small, (long long)w.small_bytes);
+}
+static void configuration_words(FILE *to, const Trainer *t) {
+  fprintf(to, "configuration:");
+  for (const OptionSpec &s : option_specs) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, &t->opt, &s);
+    if (s.type == OPTION_NUM)
+      snprintf(value, sizeof value, "%.10g", *(const double *)((const char *)&t->opt + s.offset));
+    fprintf(to, " --%s=%s", s.name, s.type == OPTION_TEXT && strchr(value, ' ') ? "'...'" : value);
+  }
+  fprintf(to, "\n");
+}
+static void sharding_line(FILE *to, const Trainer *t) {
+  fprintf(to, "sharding: ");
+  sharding_words(to, t);
+  fprintf(to, "\n");
+}
+// --verbose: every figure, on rank 0.
+static void print_details(const Trainer *t) {
+  if (t->fsdp.mesh.rank || !t->opt.verbose) return;
+  if (!t->ctx.ops->nccl) say("products: %s; sums fp32\n", cpu_products(t));
+  else if (t->device.peak_flops > 0)
+    say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", t->device.peak_flops * 1e-12,
+        t->opt.buffer_dtype, model_flops_per_token(&t->model));
+  else say("peak: not known for this GPU; MFU is n/a\n");
+  say("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
+      t->model.L, t->model.H, (long long)t->model.C, (long long)t->model.P, (long long)t->model.V,
+      (long long)t->model.Vp, (long long)model_numel(&t->model));
+  if (t->corpus->tokenizer_ms > 0)
+    say("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", t->corpus->vocab_size,
+        t->corpus->tokenizer_ms, t->corpus->encode_ms);
+  void (*const parts[])(FILE *to, const Trainer *t) = {configuration_words, sharding_line, units_words, plan_words,
+                                                       traffic_words};
+  for (const auto part : parts) {
+    char *text = words_of(t, part);
+    say("%s", text);
+    free(text);
+  }
+}
+
+// ---- notices --------------------------------------------------------------------------------------------------------
+// Groups of `size` ranks that follow each other and lie on several hosts, although a host has room for one.
+static int groups_across_hosts(const Mesh *m, int size) {
+  int across = 0;
+  for (int first = 0; first < m->world && size <= m->node_world; first += size) {
+    bool one_host = true;
+    for (int i = 1; i < size; i++) one_host = one_host && m->peer[first + i].host == m->peer[first].host;
+    across += !one_host;
+  }
+  return across;
+}
+static void print_across_hosts(const Mesh *m, int size, const char *what, const char *option) {
+  const int across = groups_across_hosts(m, size);
+  if (!across) return;
+  say("notice: %d of %d %s cross hosts although %d ranks fit on one: their gathers go over the network; ", across,
+         m->world / size, what, size);
+  if (m->node_world % size) say("choose %s that divides the ranks of a host\n", option);
+  else say("place ranks host by host (mpirun --map-by slot, srun --distribution=block)\n");
+}
+// What a user should know of these modes.
+static void print_sharding_notices(const Trainer *t) {
+  const Options *o = &t->opt;
+  const Mesh *m = &t->fsdp.mesh;
+  print_across_hosts(m, m->shape.shards, "shard groups", "--mesh RxS with an S");
+  if (m->shape.kept)
+    print_across_hosts(m, m->shape.kept, "groups that keep blocks", "a --reshard_after_forward");
+  const bool slots = o->given[OPT_gather_slots];
+  if (t->fsdp.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
+    say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
+           "--%s has nothing to hold; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
+  if (!trainer_trains(o)) return;
+  bool rounded = false;
+  for (int p = 0; p < t->fsdp.params; p++)
+    rounded = rounded || (t->fsdp.param[p].frozen && t->fsdp.param[p].dtype != F32);
+  if (rounded)
+    say("notice: what --freeze names is kept in %s alone, rounded: checkpoints and exports hold it so\n",
+           strcmp(o->fp8, "off") ? "E4M3 or --param_dtype" : o->param_dtype);
+  if (t->fsdp.cfg.native_reduce && m->world > 1)
+    say("notice: --reduce native adds in NCCL's order: other numbers of ranks give other last bits\n");
+  if (t->fsdp.cfg.local && o->grad_accum > 1)
+    say("notice: --%s adds a rank's %lld microbatches before those of other ranks: other numbers of ranks give "
+           "other last bits\n", strategy_is(o, "zero1") ? "strategy zero1" : "accumulate local",
+           (long long)o->grad_accum);
+}
+// What a user should know of this start. cores_shared: ranks outnumber the cores of this host.
+static void print_start_notices(const Trainer *t, bool cores_shared) {
+  if (t->fsdp.mesh.rank) return;
+  const Device *d = &t->device;
+  if (d->gpus < t->fsdp.mesh.world && t->ctx.ops->nccl)
+    say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world, d->gpus,
+        d->gpus > 1 ? "s" : "");
+  if (cores_shared) say("notice: ranks outnumber cores on this host; they will wait for each other\n");
+  cpu_set_t cores;
+  if (!cores_shared && !sched_getaffinity(0, sizeof cores, &cores) && t->ctx.threads > CPU_COUNT(&cores))
+    say("notice: --threads %d on %d core%s of this rank; they will wait for each other\n", t->ctx.threads,
+        CPU_COUNT(&cores), CPU_COUNT(&cores) > 1 ? "s" : "");
+  const char *omp = getenv("OMP_NUM_THREADS");
+  if (omp && !t->opt.threads && atoi(omp) != t->ctx.threads)
+    say("notice: OMP_NUM_THREADS=%.20s is not looked at: --threads says how many, else all cores are taken\n", omp);
+  print_sharding_notices(t);
+}
+
+// ---- earlier runs ---------------------------------------------------------------------------------------------------
+// Bytes of the files in and below PATH; links count nothing.
+static int64_t path_bytes(const char *path, int depth) {
+  struct stat st;
+  if (lstat(path, &st) || depth > 8) return 0;
+  if (!S_ISDIR(st.st_mode)) return S_ISREG(st.st_mode) ? st.st_size : 0;
+  int64_t bytes = 0;
+  DIR *dir = opendir(path);
+  for (dirent *e; dir && (e = readdir(dir));) {
+    char inside[PATH_MAX];
+    if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+    const int n = snprintf(inside, sizeof inside, "%s/%s", path, e->d_name);
+    if (n > 0 && n < (int)sizeof inside) bytes += path_bytes(inside, depth + 1);
+  }
+  if (dir) closedir(dir);
+  return bytes;
+}
+// PATH as a word of a shell's command line.
+static void shell_word(FILE *to, const char *path) {
+  const char *before = *path == '-' ? "./" : "";
+  const bool plain = *path && strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%") ==
+                                  strlen(path);
+  if (plain) { fprintf(to, " %s%s", before, path); return; }
+  fprintf(to, " %s'", before);
+  for (const char *c = path; *c; c++) {
+    if (*c == '\'') fprintf(to, "'\\''");
+    else fputc(*c, to);
+  }
+  fputc('\'', to);
+}
+// Adds PATH.1, PATH.2, ... to the words at `rm`; what file_move_aside has made. Returns how many there are.
+static int old_of(const char *path, FILE *rm, int64_t *bytes) {
+  char above[PATH_MAX], name[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  snprintf(above, sizeof above, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
+  const char *base = slash ? slash + 1 : path;
+  const size_t n = strlen(base);
+  int count = 0, most = 0, number;
+  DIR *dir = opendir(above);
+  for (dirent *e; dir && (e = readdir(dir));)
+    if (!strncmp(e->d_name, base, n) && sscanf(e->d_name + n, ".%d", &number) == 1 && number > most && number < 100000)
+      most = number;
+  if (dir) closedir(dir);
+  for (int i = 1; i <= most; i++) {
+    struct stat st;
+    const int length = snprintf(name, sizeof name, "%s.%d", path, i);
+    if (length < 0 || length >= (int)sizeof name || lstat(name, &st)) continue;
+    *bytes += path_bytes(name, 0);
+    shell_word(rm, name);
+    count++;
+  }
+  return count;
+}
+// What earlier runs left in OUT under names of their own is never removed by itself: says how much that is, and how to.
+static void print_old_runs(const Trainer *t) {
+  if (t->fsdp.mesh.rank || !trainer_trains(&t->opt)) return;
+  char path[OPTION_TEXT_BYTES + 32], real[PATH_MAX], *words = NULL;
+  size_t words_bytes = 0;
+  struct stat st;
+  int64_t bytes = 0;
+  FILE *rm = open_memstream(&words, &words_bytes);
+  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  int count = old_of(path, rm, &bytes);
+  snprintf(path, sizeof path, "%s/ckpt", t->opt.out);
+  count += old_of(path, rm, &bytes);             // a link leads to others of its own
+  if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, rm, &bytes);
+  fclose(rm);
+  if (count)
+    say("notice: %d file%s or director%s of earlier runs, %.1f %cB, kept in %s; to remove: rm -r%s\n", count,
+        count > 1 ? "s" : "", count > 1 ? "ies" : "y", (double)bytes * (bytes < 1000000 ? 1e-3 : 1e-6),
+        bytes < 1000000 ? 'k' : 'M', t->opt.out, words);
+  free(words);
+}

@@ -1,0 +1,246 @@
+// terminal.h: what the program prints, wherever it goes: a terminal, a file, a pipe, or through mpirun. Part 1 of the
+// trainer, which includes it there; metrics.jsonl is not its business.
+//
+//   terminal_open          once, at the start: who reads, and that a reader who goes away does not end the run
+//   say, say_error         text on lines of its own: a line that is being written over is ended first
+//   say_bytes              a sample, piece by piece
+//   line_draw, line_end    the one line that is written over, and its end
+//   terminal_last_signal   a signal that ends the process leaves the cursor at the start of a line
+//
+// Conventions
+//   - on a terminal, control bytes and what is not UTF-8 appear as \x1b; files and pipes get the bytes as they are.
+//   - a reader that has gone (EPIPE) makes printing quiet. Training, metrics.jsonl and checkpoints go on.
+//   - mpirun does not survive it when nobody reads its stdout. So ranks on its host write into its pipe themselves; a
+//     rank on another host cannot, but only rank 0 says anything that is no error.
+#pragma once
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "../kernels/device.h"
+#include "../kernels/machine.h"
+
+static struct {
+  bool out, err;                                 // stdout, stderr end on a terminal, mpirun's if there is one
+  bool launched;                                 // mpirun passes on what we print: stdout and stderr in no order
+  bool transient;                                // the open line is erased, not kept, when something else is said
+  int width_fd;                                  // the terminal that is asked for its width
+  volatile sig_atomic_t shown;                   // columns of the line that is being written over; 0: none is open
+} terminal = {false, false, false, false, STDOUT_FILENO, 0};
+
+// ---- characters -----------------------------------------------------------------------------------------------------
+// Bytes of the UTF-8 character at p, of n bytes; 0: none starts here; -1: these n may begin one.
+static int utf8_bytes(const uint8_t *p, size_t n) {
+  const uint8_t c = *p;
+  const int need = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : (c & 0xf0) == 0xe0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+  for (int i = 1; i < need; i++) {
+    const int low = i > 1 ? 0x80 : *p == 0xe0 ? 0xa0 : *p == 0xf0 ? 0x90 : 0x80;
+    const int high = i > 1 ? 0xbf : *p == 0xed ? 0x9f : *p == 0xf4 ? 0x8f : 0xbf;     // surrogates, above U+10FFFF
+    if ((size_t)i >= n) return -1;
+    if (p[i] < low || p[i] > high) return 0;
+  }
+  return need;
+}
+// What a terminal shows of `from`: control bytes but newline and tab, C1 controls and what is not UTF-8 as \xNN. `to`
+// has room for 4 n bytes and a zero. Returns how many bytes of `from` that was: all, but (more: others follow) for a
+// character that begins at the end.
+static size_t text_escape(char *to, const uint8_t *from, size_t n, bool more) {
+  size_t at = 0;
+  while (at < n) {
+    const uint8_t *p = from + at;
+    int bytes = utf8_bytes(p, n - at);
+    if (bytes < 0 && more) break;
+    const bool c0 = (*p < 32 && *p != '\n' && *p != '\t') || *p == 127, c1 = bytes == 2 && *p == 0xc2 && p[1] < 0xa0;
+    const bool escaped = bytes <= 0 || c0 || c1;
+    if (bytes <= 0) bytes = 1;
+    for (int i = 0; i < bytes; i++)
+      if (escaped) to += sprintf(to, "\\x%02x", p[i]);
+      else *to++ = (char)p[i];
+    at += (size_t)bytes;
+  }
+  *to = 0;
+  return at;
+}
+
+// ---- text and the line that is written over -------------------------------------------------------------------------
+// Columns of the terminal; 80 where it does not say. Asked for each time, since it may have changed.
+static int terminal_columns() {
+  struct winsize w = {};
+  return !ioctl(terminal.width_fd, TIOCGWINSZ, &w) && w.ws_col ? w.ws_col : 80;
+}
+// What goes in front of text on stdout, or on stderr: it ends the open line.
+static const char *line_end_text() {
+  static const char *const text[] = {"", "\n", "\r\033[K"};
+  const int which = !terminal.shown ? 0 : terminal.transient ? 2 : 1;
+  terminal.shown = 0;
+  return text[which];
+}
+// Ends the line that is written over, so that what comes next stands on a line of its own.
+static void line_end() {
+  fputs(line_end_text(), stdout);
+  fflush(stdout);
+}
+// Draws the line that is written over again, cut to the terminal's width. transient: it has no worth once done.
+static void line_draw(const char *text, bool transient) {
+  const int columns = terminal_columns(), n = (int)strlen(text), most = columns > 1 ? columns - 1 : 1;
+  if (terminal.shown && terminal.transient != transient) line_end();
+  const bool wrapped = terminal.shown >= columns;                // the terminal became narrower than what stands there
+  terminal.transient = transient;
+  terminal.shown = n < most ? n : most;
+  printf("%s\r%.*s\033[K", wrapped ? "\n" : "", most, text);
+  fflush(stdout);
+}
+
+static void say_to(FILE *to, const char *before, const char *fmt, va_list ap) {
+  char *text = NULL;
+  const int n = vasprintf(&text, fmt, ap);
+  if (n < 0) return;
+  const bool shows = to == stdout ? terminal.out : terminal.err;
+  const size_t head = strlen(before);
+  char *all = (char *)malloc(head + 4 * (size_t)n + 1);
+  if (!all) { free(text); return; }
+  memcpy(all, before, head + 1);
+  if (shows) text_escape(all + head, (const uint8_t *)text, (size_t)n, false);
+  else memcpy(all + head, text, (size_t)n + 1);
+  fflush(stdout);
+  fwrite(all, 1, strlen(all), to);               // in one piece: other ranks write as well
+  fflush(to);
+  free(all);
+  free(text);
+}
+// printf for text of its own lines.
+__attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  say_to(stdout, line_end_text(), fmt, ap);
+  va_end(ap);
+}
+// The same on stderr. mpirun may pass it on before what rank 0 printed earlier, and the line of rank 0 may stand there
+// when another rank speaks: then it is erased.
+__attribute__((format(printf, 1, 2))) static void say_error(const char *fmt, ...) {
+  const bool both = terminal.out && terminal.err;
+  const char *before = both && terminal.shown ? line_end_text() : both && terminal.launched ? "\r\033[K" : "";
+  va_list ap;
+  va_start(ap, fmt);
+  say_to(stderr, before, fmt, ap);
+  va_end(ap);
+}
+static void say_error_line(const char *line) { say_error("%s\n", line); }
+
+// A text that comes in pieces, which may end inside a character. bytes NULL: that was all of it.
+static void say_bytes(const uint8_t *bytes, int n) {
+  static uint8_t kept[4];                        // the beginning of a character
+  static int kept_count;
+  if (!terminal.out && bytes) fwrite(bytes, 1, (size_t)n, stdout);
+  if (terminal.out) {
+    const size_t all = (size_t)(kept_count + (bytes ? n : 0));
+    uint8_t *from = (uint8_t *)malloc(all + 1);
+    char *to = (char *)malloc(4 * all + 1);
+    memcpy(from, kept, (size_t)kept_count);
+    if (bytes) memcpy(from + kept_count, bytes, (size_t)n);
+    const size_t used = text_escape(to, from, all, bytes != NULL);
+    kept_count = (int)(all - used);
+    memcpy(kept, from + used, (size_t)kept_count);
+    fputs(to, stdout);
+    free(from);
+    free(to);
+    terminal.transient = false;
+    terminal.shown = bytes != NULL;              // a signal that ends us here ends the line, too
+  }
+  if (!bytes) fputs("\n", stdout);
+  fflush(stdout);
+}
+
+// ---- signals that end the process -----------------------------------------------------------------------------------
+static void on_last_signal(int signal_) {
+  static const char newline[] = "\n";
+  if (terminal.shown && write(STDOUT_FILENO, newline, 1) < 0) terminal.shown = 0;
+  signal(signal_, SIG_DFL);
+  raise(signal_);
+}
+// From now on this signal ends the process, with the cursor at the start of a line. May be called in a handler.
+static void terminal_last_signal(int signal_) {
+  struct sigaction a = {};
+  a.sa_handler = on_last_signal;
+  sigaction(signal_, &a, NULL);
+}
+
+// ---- who reads ------------------------------------------------------------------------------------------------------
+static bool process_is_mpirun(int pid) {
+  char path[64], name[32] = "";
+  snprintf(path, sizeof path, "/proc/%d/comm", pid);
+  FILE *f = fopen(path, "r");
+  if (f && fscanf(f, "%31s", name) != 1) name[0] = 0;
+  if (f) fclose(f);
+  static const char *const known[] = {"mpirun", "mpiexec", "orterun", "prterun"};
+  for (const char *k : known) if (!strcmp(name, k)) return true;
+  return false;
+}
+// mpirun was asked to do more with what ranks print than to pass it on: --tag-output, --output-filename, --xml ...
+// Open MPI 4 says so in the environment, 5 on its command line alone.
+static bool mpirun_edits_output(int pid) {
+  char path[64], text[1 << 16];
+  static const char *const variables[] = {"OMPI_MCA_orte_tag_output", "OMPI_MCA_orte_timestamp_output",
+                                          "OMPI_MCA_orte_xml_output", "OMPI_MCA_orte_output_filename"};
+  for (const char *v : variables) if (getenv(v)) return true;
+  snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+  FILE *f = fopen(path, "r");
+  const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+  if (f) fclose(f);
+  text[n] = 0;
+  for (size_t at = 0; at < n; at += strlen(text + at) + 1) {
+    const char *word = text + at;
+    const bool option = word[0] == '-' || strstr(word, "orte_") || strstr(word, "prte_");
+    if (option && (strstr(word, "output") || strstr(word, "xml") || strstr(word, "xterm"))) return true;
+  }
+  return false;
+}
+// Whether process `pid` has this pipe open.
+static bool process_has_pipe(int pid, const struct stat *pipe) {
+  char path[64], inside[384];
+  snprintf(path, sizeof path, "/proc/%d/fd", pid);
+  DIR *dir = opendir(path);
+  bool found = false;
+  for (dirent *e; dir && !found && (e = readdir(dir));) {
+    struct stat st;
+    snprintf(inside, sizeof inside, "%s/%s", path, e->d_name);
+    found = e->d_name[0] != '.' && !stat(inside, &st) && st.st_dev == pipe->st_dev && st.st_ino == pipe->st_ino;
+  }
+  if (dir) closedir(dir);
+  return found;
+}
+// What mpirun passes on from our `fd`, as if we wrote it to mpirun's own. A terminal: true, and its width is asked for
+// there. A pipe: from here on ours, so that mpirun, which a pipe without reader would end, writes nothing into it.
+static bool terminal_through(int pid, int fd) {
+  char path[64];
+  struct stat st;
+  const bool ours = fd == STDOUT_FILENO ? isatty(fd)
+                                        : !fstat(fd, &st) && S_ISFIFO(st.st_mode) && process_has_pipe(pid, &st);
+  if (!ours) return fd != STDOUT_FILENO && isatty(fd);           // redirected between mpirun and us
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+  int theirs = open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+  if (theirs >= 0 && isatty(theirs)) {
+    if (fd == STDOUT_FILENO) terminal.width_fd = theirs;
+    else close(theirs);
+    return true;
+  }
+  const bool reads = !stat(path, &st) && S_ISFIFO(st.st_mode) && process_is_mpirun(pid) && !mpirun_edits_output(pid);
+  if (theirs < 0 && errno == ENXIO && reads) theirs = open("/dev/null", O_WRONLY | O_CLOEXEC);   // the reader has gone
+  if (theirs >= 0 && reads) {
+    fcntl(theirs, F_SETFL, 0);                   // a reader that is slow is waited for
+    dup2(theirs, fd);
+  }
+  if (theirs >= 0) close(theirs);
+  return false;
+}
+static void terminal_open() {
+  signal(SIGPIPE, SIG_IGN);
+  error_hook = say_error_line;
+  terminal.launched = getenv("OMPI_COMM_WORLD_RANK") != NULL;
+  const int pid = terminal.launched ? launcher_pid() : 0;
+  terminal.out = pid ? terminal_through(pid, STDOUT_FILENO) : isatty(STDOUT_FILENO);
+  terminal.err = pid ? terminal_through(pid, STDERR_FILENO) : isatty(STDERR_FILENO);
+}

@@ -1,0 +1,491 @@
+// test_report.h: what the program prints: a start that fits 80 columns, a line that fits any terminal and follows its
+// size, nothing written across it, readers that go away, bytes that a terminal would obey, and that the first record of
+// metrics.jsonl has every figure that --verbose prints. Terminals are real pseudo terminals; what they show is worked
+// out by the screen below.
+#include <sys/ioctl.h>
+#include <poll.h>
+
+// ---- a terminal -----------------------------------------------------------------------------------------------------
+// What a terminal of `columns` shows, row by row, and how often a row was full and went on in the next.
+enum { SCREEN_ROWS = 4000, SCREEN_COLUMNS = 240 };
+struct Screen { int columns, row, column, wraps, escapes; char text[SCREEN_ROWS][SCREEN_COLUMNS + 1]; };
+static void screen_open(Screen *s, int columns) {
+  memset(s, 0, sizeof *s);
+  s->columns = columns;
+}
+// Takes bytes up to the last whole one of the three things the program does: text, \r \n, erasing to the end of line.
+static void screen_put(Screen *s, const char *p, size_t n) {
+  for (const char *end = p + n; p < end && s->row < SCREEN_ROWS - 1; p++) {
+    char *row = s->text[s->row];
+    if (*p == '\r') s->column = 0;
+    else if (*p == '\n') s->row++;
+    else if (!strncmp(p, "\033[K", 3)) { row[s->column] = 0; p += 2; }
+    else if (*p == '\033' || (*p & 0x80) == 0x80) s->escapes += *p == '\033';
+    else {
+      if (s->column == s->columns) { s->wraps++; row = s->text[++s->row]; s->column = 0; }
+      for (size_t length = strlen(row); length < (size_t)s->column; length++) row[length] = ' ', row[length + 1] = 0;
+      const bool last = !row[s->column];
+      row[s->column] = *p;
+      if (last) row[s->column + 1] = 0;
+      s->column++;
+    }
+  }
+}
+// A pseudo terminal of `columns`. Returns its master; *slave is the other end's name.
+static int pty_open(int columns, char *slave, size_t bytes) {
+  const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  const struct winsize w = {24, (unsigned short)columns, 0, 0};
+  if (master < 0 || grantpt(master) || unlockpt(master) || ioctl(master, TIOCSWINSZ, &w))
+    SKIP("no pseudo terminals here");
+  snprintf(slave, bytes, "%s", ptsname(master));
+  return master;
+}
+// `sh -c command` on a terminal of its own; its output is r's text. at, told: what to do when the output holds `at`:
+// the terminal becomes `columns_then` wide, and when a row drawn for that width was seen, `key` is typed.
+struct PtyRun { pid_t pid; char *text; size_t bytes; int code; bool typed; };
+static void pty_run(PtyRun *r, int columns, const char *at, int columns_then, char key, const char *fmt, ...)
+    __attribute__((format(printf, 6, 7)));
+static void pty_run(PtyRun *r, int columns, const char *at, int columns_then, char key, const char *fmt, ...) {
+  static char command[16384];
+  char slave[128];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(command, sizeof command, fmt, ap);
+  va_end(ap);
+  memset(r, 0, sizeof *r);
+  r->text = (char *)calloc(1, 4 * CLI_TEXT_BYTES + 1);
+  const int master = pty_open(columns, slave, sizeof slave);
+  fflush(NULL);
+  r->pid = fork();
+  if (!r->pid) {
+    setsid();
+    const int fd = open(slave, O_RDWR);          // the first terminal a session opens is its own
+    ioctl(fd, TIOCSCTTY, 0);
+    for (int i = 0; i < 3; i++) dup2(fd, i);
+    if (fd > 2) close(fd);
+    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(127);
+  }
+  const double start = now_ms();
+  size_t resized = 0;
+  while (r->bytes < 4 * CLI_TEXT_BYTES) {
+    struct pollfd p = {master, POLLIN, 0};
+    if (now_ms() - start > 2.5 * CLI_LIMIT_S * 1e3 * (TEST_SANITIZED ? 4 : 1)) {
+      kill(-r->pid, SIGKILL);
+      cli_find_process(-1, true);
+      break;
+    }
+    if (poll(&p, 1, 100) <= 0) continue;
+    const ssize_t n = read(master, r->text + r->bytes, 4 * CLI_TEXT_BYTES - r->bytes);
+    if (n <= 0) break;                           // EIO: nobody has the terminal open any more
+    r->bytes += (size_t)n;
+    if (at && !resized && strstr(r->text, at)) {
+      const struct winsize w = {24, (unsigned short)columns_then, 0, 0};
+      ioctl(master, TIOCSWINSZ, &w);
+      resized = r->bytes;
+    }
+    // A row for the new width begins anew at its column 0 and is short.
+    for (const char *c = resized ? strchr(r->text + resized, '\r') : NULL; c && key && !r->typed;
+         c = strchr(c + 1, '\r')) {
+      const char *end = strstr(c, "\033[K");
+      if (!end || strncmp(c + 1, "step ", 5) || end - c > columns_then) continue;
+      r->typed = write(master, &key, 1) == 1;
+    }
+  }
+  int status = 0;
+  waitpid(r->pid, &status, 0);
+  close(master);
+  r->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// ---- the line -------------------------------------------------------------------------------------------------------
+TEST(report_line_fits_any_width,
+     "the progress line at every width from 1 to 200: never wider than its terminal; from 40 on it has step, loss and "
+     "ETA, "
+     "from the most important field to the least, in their order; anywhere else all of it") {
+  Progress p = {1234,
+                17240,
+                {"bar", "step 1234/17240", "loss 10.4182", "lr 3.00e-04", "|g| 0.890", "146152 tok/s", "MFU 41.0 %",
+                 "ETA 12:34:56", "1253 MiB", "", "saving 99 %"}};
+  char line[1024], before[1024] = "";
+  for (int columns = 0; columns <= 200; columns++) {
+    progress_line(line, sizeof line, &p, columns);
+    const int n = (int)strlen(line);
+    EXPECT(columns < 40 || n < columns, "%d columns: %d characters: %s", columns, n, line);
+    EXPECT(!strncmp(line, "step 1234", 9) || !strncmp(line, "[##", 3) || !strncmp(line, "[#.", 3), "%d columns: %s",
+           columns, line);
+    for (const char *part : {"step 1234", "loss 10.4182", "ETA 12:34:56"})
+      EXPECT(strstr(line, part), "%d columns: no %s: %s", columns, part, line);
+    if (columns > 40)                            // what was there at a column less is there now
+      for (int f = 1; f < PROGRESS_FIELDS; f++)
+        EXPECT(!p.text[f][0] || !strstr(before, p.text[f]) || strstr(line, p.text[f]), "%d columns: %s went", columns,
+               p.text[f]);
+    int at = -1;
+    for (int f = 1; f < PROGRESS_FIELDS; f++) {
+      const char *there = p.text[f][0] ? strstr(line, p.text[f]) : NULL;
+      EXPECT(!there || there - line > at, "%d columns: %s is not in its place: %s", columns, p.text[f], line);
+      if (there) at = (int)(there - line);
+      EXPECT(columns && columns < 200 ? true : !p.text[f][0] || there, "%d columns: no %s: %s", columns, p.text[f],
+             line);
+    }
+    if (columns == 80) EXPECT(strstr(line, "146152 tok/s") && !strstr(line, "MiB"), "80 columns: %s", line);
+    snprintf(before, sizeof before, "%s", line);
+  }
+  const struct { int64_t s; const char *text; } times[] = {{0, "0:00"}, {59, "0:59"}, {600, "10:00"}, {3599, "59:59"},
+                                                           {3600, "1:00:00"}, {360061, "100:01:01"}};
+  for (const auto &t : times) {
+    char text[32];
+    eta_text(text, sizeof text, t.s);
+    EXPECT(!strcmp(text, t.text), "%lld s is %s, must be %s", (long long)t.s, text, t.text);
+  }
+}
+
+TEST(report_line_on_terminals,
+     "on terminals of 200, 80, 60, 40, 20 columns no row goes on in the next, and the last is ended") {
+  static Screen s;
+  for (int columns : {200, 80, 60, 40, 20}) {
+    PtyRun r;
+    pty_run(&r, columns, NULL, 0, 0,
+            "%s %s --max_steps 12 --eval_every -1 --save_every -1 --sample_tokens 0 --out %s", cli_ranks(0),
+            cli_small(), cli_path("out"));
+    EXPECT(r.code == 0, "%d columns: exit code %d:\n%.2000s", columns, r.code, r.text);
+    const char *bars = r.text, *files = NULL;  // the start is of 80 columns whatever the terminal is
+    int drawn = 0;
+    for (const char *c = r.text; (c = strstr(c, "\033[K")); c++) {
+      const char *from = c;
+      while (from > r.text && from[-1] != '\r') from--;
+      EXPECT(c - from < columns, "%d columns: a row of %d: %.*s", columns, (int)(c - from), (int)(c - from), from);
+      EXPECT(columns < 40 ||
+                 (memmem(from, (size_t)(c - from), "loss ", 5) && memmem(from, (size_t)(c - from), "ETA ", 4)),
+             "%d columns: no loss, no ETA: %.*s", columns, (int)(c - from), from);
+      if (!drawn++) bars = from - 1;
+      files = c + 3;
+    }
+    REQUIRE(drawn == 12 && files, "%d columns: %d rows drawn, must be 12:\n%.3000s", columns, drawn,
+            r.text);
+    screen_open(&s, columns);
+    screen_put(&s, bars, (size_t)(files - bars));
+    EXPECT(s.wraps == 0 && s.row == 0, "%d columns: the line took %d rows", columns, s.row + 1);
+    EXPECT(!strncmp(files, "\r\nfiles: ", 9), "%d columns: the line is not ended before %.60s", columns, files);
+    free(r.text);
+  }
+}
+
+TEST(report_line_follows_a_resize_and_ends_at_ctrl_c,
+     "a terminal that becomes 40 columns wide while training: so does the line, alone and under mpirun; Ctrl-C "
+     "there ends the line, says its word on a row of its own and leaves the cursor at the start of a row") {
+  for (int ranks : {0, 2}) {
+    PtyRun r;
+    pty_run(&r, 100, "] step 3/", 40, 3, "%s %s --epochs 100000 --eval_every -1 --save_every -1 --out %s",
+            cli_ranks(ranks), cli_small(), cli_path("out"));
+    EXPECT(r.typed, "%d ranks: no row for 40 columns", ranks);
+    EXPECT(ranks || r.code == EXIT_STOPPED, "exit code %d", r.code);
+    const char *said = strstr(r.text, "\nstopped by signal after step ");
+    EXPECT(ranks || said, "%d ranks: no word on a row of its own:\n%.500s", ranks,
+           r.text + (r.bytes > 500 ? r.bytes - 500 : 0));
+    EXPECT(r.bytes && r.text[r.bytes - 1] == '\n', "%d ranks: the cursor is left behind '%.80s'", ranks,
+           r.text + (r.bytes > 80 ? r.bytes - 80 : 0));
+    free(r.text);
+    cli_expect_nothing_left("after Ctrl-C");
+  }
+}
+
+// The child of the test below: what may be said while a line stands there.
+static void say_across_the_line(bool launched) {
+  terminal.out = terminal.err = true;
+  terminal.launched = launched;
+  line_draw("[###...] step 1/9  loss 1", false);
+  say_error("notice: one\n");
+  line_draw("[####..] step 2/9  loss 2", false);
+  say("notice: two %s\n", "\033[31mred");
+  line_draw("saving: 50 % of 3 GB", true);
+  say_error("notice: three\n");
+  line_draw("saving: 70 % of 3 GB and more", true);
+  line_draw("saving: 71 %", true);
+  line_draw("[#####.] step 3/9  loss 3", false);
+  error_hook = say_error_line;
+  warn("notice: four");
+  line_draw("[######] step 4/9  loss 4", false);
+  const struct winsize narrow = {24, 10, 0, 0};
+  ioctl(STDOUT_FILENO, TIOCSWINSZ, &narrow);
+  line_draw("[######] step 5/9  loss 5", false);
+  terminal_last_signal(SIGTERM);
+  raise(SIGTERM);
+}
+TEST(report_nothing_is_written_across_the_line, "what is said on stdout and stderr while the line stands there begins "
+                                                "a row; a line of passing worth leaves nothing; a "
+                                                "signal that ends the process ends the line") {
+  static Screen s;
+  for (bool launched : {false, true}) {
+    char slave[128], text[8192];
+    const int master = pty_open(80, slave, sizeof slave);
+    const pid_t pid = fork();
+    if (!pid) {
+      const int fd = open(slave, O_RDWR | O_NOCTTY);
+      dup2(fd, 1);
+      dup2(fd, 2);
+      close(fd);
+      say_across_the_line(launched);
+      _exit(1);
+    }
+    size_t n = 0;
+    int status = 0;
+    for (ssize_t got; n < sizeof text && (got = read(master, text + n, sizeof text - n)) > 0;) n += (size_t)got;
+    waitpid(pid, &status, 0);
+    close(master);
+    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "it did not end by its signal");
+    screen_open(&s, 80);
+    screen_put(&s, text, n);
+    static const char *const rows[] = {"[###...] step 1/9  loss 1", "notice: one", "[####..] step 2/9  loss 2",
+                                       "notice: two \\x1b[31mred", "notice: three", "[#####.] step 3/9  loss 3",
+                                       "notice: four", "[######] step 4/9  loss 4", "[######] ", ""};
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++)
+      EXPECT(!strcmp(s.text[i], rows[i]), "row %d: '%s', must be '%s'", i, s.text[i], rows[i]);
+    EXPECT(s.escapes == 0 && s.column == 0, "the cursor is left in column %d, %d escapes", s.column, s.escapes);
+  }
+}
+
+// ---- readers that go away -------------------------------------------------------------------------------------------
+TEST(report_readers_may_go,
+     "PROGRAM | head -1, | true, 2>&1 | head -1, alone and under mpirun: it trains to its end, exit code 0, whole "
+     "metrics.jsonl, checkpoint and sample") {
+  static const struct { int ranks; const char *pipe; } rows[] = {
+      {0, "| head -1"}, {0, "2>&1 | true"}, {2, "| head -1"}, {2, "2>&1 | head -3"}, {2, "2>&1 | true"}};
+  for (const auto &row : rows) {
+    CliRun r;
+    CliMetrics m;
+    CLI_RUN(&r,
+            "rm -rf %s; { %s %s --epochs 4 --max_steps 40 --log_every 1 --eval_every 1000 --save_every 1000 --out %s; "
+            "echo $? >%s; } %s; cat %s",
+            cli_path("out"), cli_ranks(row.ranks), cli_small(), cli_path("out"), cli_path("code"), row.pipe,
+            cli_path("code"));
+    const size_t n = strlen(r.text);
+    EXPECT(n >= 2 && !strcmp(r.text + n - 2, "0\n"), "%d ranks %s: exit code %s", row.ranks, row.pipe, r.text);
+    EXPECT(!strchr(row.pipe, 'h') || strstr(r.text, "train_gpt_fsdp " PROGRAM_VERSION), "%d ranks %s: %s", row.ranks,
+           row.pipe, r.text);
+    cli_metrics(&m, cli_path("out"));
+    EXPECT(m.lines == 1 + 40 + 2 + 1 + 1, "%d ranks %s: %d records", row.ranks, row.pipe, m.lines);
+    EXPECT(m.lines && !strcmp(cli_string(m.line[m.lines - 1], "reason"), "done"), "%d ranks %s: not done", row.ranks,
+           row.pipe);
+    EXPECT(!access(cli_path("out/ckpt/step_00000040/trainer.json"), F_OK) && !access(cli_path("out/sample.txt"), F_OK),
+           "%d ranks %s: no checkpoint, no sample", row.ranks, row.pipe);
+    cli_metrics_free(&m);
+    cli_free(&r);
+  }
+}
+
+TEST(report_mpirun_edits_are_kept, "mpirun --tag-output still tags what it is asked to tag, in a pipe") {
+  CliRun r;
+  CLI_RUN(
+      &r,
+      "mpirun --tag-output --oversubscribe --bind-to none -np 2 %s %s --max_steps 2 --eval_every -1 --save_every -1 "
+      "--out %s | cat",
+      cli_program(), cli_small(), cli_path("out"));
+  cli_expect_done(&r, "--tag-output");
+  EXPECT(cli_count(r.text, "[1,0]<stdout>:train_gpt_fsdp ") == 1, "it is not tagged:\n%.2000s", r.text);
+  cli_free(&r);
+}
+
+// ---- bytes that a terminal would obey -------------------------------------------------------------------------------
+TEST(report_text_is_escaped,
+     "control bytes, C1 controls and what is not UTF-8 become \\xNN, all else stays, cut anywhere between two pieces") {
+  static const struct { const char *from, *to;
+  } rows[] = {{"a\tb\nc", "a\tb\nc"},
+              {"\033[31m", "\\x1b[31m"},
+              {"\r\a\b\177", "\\x0d\\x07\\x08\\x7f"},
+              {"\302\205\302\240", "\\xc2\\x85\302\240"},
+              {"Za\305\274\303\263\305\202\304\207 \346\235\261 \360\237\245\220",
+               "Za\305\274\303\263\305\202\304\207 \346\235\261 \360\237\245\220"},
+              {"\377\200x\300\257", "\\xff\\x80x\\xc0\\xaf"},
+              {"\355\240\200", "\\xed\\xa0\\x80"},
+              {"\364\220\200\200", "\\xf4\\x90\\x80\\x80"},
+              {"ab\346\235", "ab\\xe6\\x9d"},
+              {"\340\237\277", "\\xe0\\x9f\\xbf"},
+              {"\346x", "\\xe6x"}};
+  for (const auto &row : rows) {
+    const size_t n = strlen(row.from);
+    for (size_t cut = 0; cut <= n; cut++) {
+      char first[256], second[256], all[512];
+      const size_t used = text_escape(first, (const uint8_t *)row.from, cut, true);
+      text_escape(second, (const uint8_t *)row.from + used, n - used, false);
+      snprintf(all, sizeof all, "%s%s", first, second);
+      EXPECT(used <= cut && cut - used < 4 && !strcmp(all, row.to), "cut at %zu: '%s', must be '%s'", cut, all, row.to);
+    }
+  }
+}
+
+TEST(report_samples_are_escaped_on_a_terminal,
+     "a prompt and a path with control bytes: visible text on a terminal, raw in sample.txt and in a pipe") {
+  static const char prompt[] = "a\033[31mb\377\302\205\303\251z";
+  char out[600], quoted[700];
+  snprintf(out, sizeof out, "%s", cli_path("o\033[32mut"));
+  snprintf(quoted, sizeof quoted, "'%s'", out);
+  const char *tail = "--max_steps 1 --eval_every -1 --save_every -1 --temperature 0 --sample_tokens 8";
+  CliRun p;
+  PtyRun r;
+  CLI_RUN(&p, "%s %s %s --out %s --prompt '%s' | cat", cli_ranks(0), cli_small(), tail, quoted, prompt);
+  cli_expect_done(&p, "in a pipe");
+  EXPECT(strstr(p.text, prompt), "the prompt in a pipe is not raw");
+  pty_run(&r, 80, NULL, 0, 0, "%s %s %s --out %s --prompt '%s'", cli_ranks(0), cli_small(), tail, quoted, prompt);
+  EXPECT(r.code == 0 && strstr(r.text, "a\\x1b[31mb\\xff\\xc2\\x85\303\251z"),
+         "exit code %d, the prompt is not visible:\n%.3000s", r.code, r.text);
+  EXPECT(strstr(r.text, "metrics.jsonl is of an earlier run") && strstr(r.text, "/o\\x1b[32mut/"),
+         "no escaped path:\n%.3000s", r.text);
+  for (const char *c = r.text; (c = strchr(c, '\033')); c++)
+    EXPECT(!strncmp(c, "\033[K", 3), "an escape reached the terminal: %.20s", c + 1);
+  char path[700], text[4096] = "";
+  snprintf(path, sizeof path, "%s/sample.txt", out);
+  FILE *f = fopen(path, "rb");
+  REQUIRE(f, "no sample.txt");
+  EXPECT(fread(text, 1, sizeof text - 1, f) > sizeof prompt && !strncmp(text, prompt, strlen(prompt)),
+         "sample.txt is not raw");
+  EXPECT(strstr(p.text, text), "sample.txt is not what a pipe gets");
+  fclose(f);
+  free(r.text);
+  cli_free(&p);
+}
+
+// ---- the start and its record ---------------------------------------------------------------------------------------
+TEST(
+    report_start_is_short,
+    "the start of several modes: at most 16 lines of at most 80 columns, each with its name; the uses of memory add up "
+    "to the total; the size of a checkpoint is its files'") {
+  static const struct { int ranks; const char *options;
+  } rows[] = {{0, ""},
+              {2, ""},
+              {2, "--strategy ddp --param_dtype bf16 --save_async"},
+              {4, "--strategy hybrid_shard --mesh 2x2 --shm off --wrap model"},
+              {2, "--fp8 gather --n_embd 32 --param_dtype bf16 --grad_accum 2 --keep_best --save_every 1"}};
+  for (const auto &row : rows) {
+    CliRun r;
+    CLI_RUN(&r, "%s %s --max_steps 1 --out %s %s", cli_ranks(row.ranks), cli_small(), cli_path("out"), row.options);
+    cli_expect_done(&r, row.options);
+    int lines = 0;
+    for (const char *line = r.text; *line && strncmp(line, "[#", 2); line += strcspn(line, "\n") + 1) {
+      if (!strncmp(line, "notice: ", 8)) continue;
+      lines++;
+      EXPECT(strcspn(line, "\n") <= 80, "%s: %d columns: %.*s", row.options, (int)strcspn(line, "\n"),
+             (int)strcspn(line, "\n"), line);
+    }
+    EXPECT(lines >= 9 && lines <= 16, "%s: %d lines:\n%.3000s", row.options, lines, r.text);
+    for (const char *name : {"train_gpt_fsdp " PROGRAM_VERSION, "  model  ", "  data  ", "  training  ", "  ranks  ",
+                             "  sharding  ", "  memory  ", "  saves  ", "  files  "})
+      EXPECT(cli_count(r.text, name) == 1, "%s: %d lines of '%s':\n%.3000s", row.options, cli_count(r.text, name), name,
+             r.text);
+    EXPECT(cli_count(r.text, "  moved  ") == (row.ranks > 0), "%s: what moves:\n%.3000s", row.options, r.text);
+    for (const char *part : {"configuration:", "memory plan", "units:", "traffic of a step"})
+      EXPECT(!strstr(r.text, part), "%s: it says '%s' without --verbose", row.options, part);
+    const char *memory = strstr(r.text, "\n  memory ") + 11;
+    const double total = atof(memory);
+    double sum = 0;
+    int uses = 0;
+    for (const char *use : memory_use_words) {
+      const char *at = strstr(memory, use);
+      if (!at || at > strstr(memory, "\n  files ")) continue;
+      sum += atof(at + strlen(use) + strspn(at + strlen(use), " \n"));
+      uses++;
+    }
+    EXPECT(uses >= 4 && fabs(sum - total) <= 0.05 * (uses + 1),
+           "%s: uses add up to %.1f MiB, the total is %.1f:\n%.2000s", row.options, sum, total, r.text);
+    cli_free(&r);
+  }
+}
+
+// The number behind `name` at the start of a row of `text`; -1: none.
+static double row_number(const char *text, const char *name) {
+  char want[128];
+  snprintf(want, sizeof want, "\n  %s ", name);
+  const char *at = strstr(text, want);
+  return at ? atof(at + strlen(want)) : -1;
+}
+TEST(report_record_has_what_verbose_prints,
+     "metrics.jsonl's first record has every figure of --verbose: memory by line and use, units, traffic, sharding, "
+     "configuration; the traffic is what a step then counts") {
+  CliRun r;
+  CliMetrics m;
+  CLI_RUN(
+      &r,
+      "%s %s --verbose --n_layer 4 --freeze 'h.0.*' --max_steps 2 --eval_every -1 --save_every -1 --shm off --out %s",
+      cli_ranks(2), cli_small(), cli_path("out"));
+  cli_expect_done(&r, "--verbose");
+  cli_metrics(&m, cli_path("out"));
+  REQUIRE(m.lines == 4, "%d records", m.lines);
+  const cJSON *run = m.line[0], *plan = cJSON_GetObjectItemCaseSensitive(run, "memory_plan_bytes"),
+              *uses = cJSON_GetObjectItemCaseSensitive(run, "memory_use_bytes"),
+              *traffic = cJSON_GetObjectItemCaseSensitive(run, "step_traffic");
+  double sum = 0;
+  for (const char *words : memory_words) {
+    const double bytes = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(plan, words));
+    EXPECT(bytes == fmax(0, row_number(r.text, words)), "%s: %.0f, printed %.0f", words, bytes,
+           row_number(r.text, words));
+  }
+  for (const char *words : memory_use_words) sum += cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(uses, words));
+  const double total = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(plan, "total"));
+  EXPECT(total > 0 && total == row_number(r.text, "total") && total == sum, "total %.0f, printed %.0f, uses %.0f",
+         total, row_number(r.text, "total"), sum);
+  const cJSON *units = cJSON_GetObjectItemCaseSensitive(run, "unit_table"), *unit;
+  int all = 0;
+  cJSON_ArrayForEach(unit, units) {
+    char row[256], name[128];
+    const auto number = [&](const char *key) {
+      return (long long)cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(unit, key));
+    };
+    all += (int)number("alike");
+    snprintf(name, sizeof name, number("alike") > 1 ? "%s .. %s" : "%s", cli_string(unit, "first"),
+             cli_string(unit, "last"));
+    snprintf(row, sizeof row, "\n  %-34s %8lld %12lld %12lld %14lld %14lld%s\n", name, number("tensors"),
+             number("parameters"), number("trained"), number("whole_bytes"), number("rank_bytes"),
+             number("alike") > 1 ? "  each" : "");
+    EXPECT(strstr(r.text, row), "no row is%s:\n%.4000s", row, r.text);
+  }
+  EXPECT(all == 5 && cJSON_GetArraySize(units) == 3, "%d units in %d rows", all, cJSON_GetArraySize(units));
+  char line[512];
+  const auto moved = [&](const char *key) {
+    return cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(traffic, key));
+  };
+  snprintf(
+      line, sizeof line,
+      "traffic of a step, received by rank 0: %.0f gathers %.3f MB, %.0f reductions %.3f MB, %.0f small %.0f bytes\n",
+      moved("gathers"), moved("gather_bytes") * 1e-6, moved("reductions"), moved("reduce_bytes") * 1e-6, moved("small"),
+      moved("small_bytes"));
+  EXPECT(strstr(r.text, line), "no line is %s:\n%.4000s", line, r.text);
+  for (const char *key : {"gathers", "reductions", "gather_bytes", "reduce_bytes"})
+    EXPECT(moved(key) > 0 && moved(key) == cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(m.line[2], key)),
+           "%s: %.0f, not what step 2 counts", key, moved(key));
+  snprintf(line, sizeof line, "\nsharding: %s\n", cli_string(run, "sharding"));
+  EXPECT(strstr(r.text, line), "no line is%s", line);
+  snprintf(line, sizeof line, "\nproducts: %s\n", cli_string(run, "products"));
+  EXPECT(!cli_string(run, "products")[0] || strstr(r.text, line), "no line is%s", line);
+  for (const OptionSpec &o : option_specs) {
+    snprintf(line, sizeof line, " --%s=", o.name);
+    EXPECT(cli_count(r.text, line) == 1, "--verbose does not print --%s", o.name);
+  }
+  cli_metrics_free(&m);
+  cli_free(&r);
+}
+
+TEST(report_earlier_runs_are_counted, "an OUT with spaces and quotes in its name, after three runs: one notice counts "
+                                      "what lies there and its rm line, run "
+                                      "by a shell, removes just that") {
+  CliRun r;
+  char out[600], quoted[700], line[4096];
+  snprintf(out, sizeof out, "%s", cli_path("it's $HOME"));
+  snprintf(quoted, sizeof quoted, "\"%s/it's \\$HOME\"", test_tmp());
+  for (int i = 0; i < 4; i++) {
+    CLI_RUN(&r,
+            "%s %s --max_steps 1 --eval_every -1 --sample_tokens 0 --out %s; echo mine >%s/ckpt.mine; echo mine "
+            ">%s/ckpt.1x",
+            cli_ranks(0), cli_small(), quoted, quoted, quoted);
+    EXPECT(cli_count(r.text, "of earlier runs, ") == (i > 0), "run %d: notices:\n%.3000s", i + 1, r.text);
+    if (i < 3) cli_free(&r);
+  }
+  const char *notice = strstr(r.text, "notice: 5 files or directories of earlier runs, "),
+             *rm = notice ? strstr(notice, "to remove: ") : NULL;
+  REQUIRE(rm, "run 4: no notice of metrics.jsonl.1 to .3, ckpt.1 and .2:\n%.3000s", r.text);
+  snprintf(line, sizeof line, "%.*s", (int)strcspn(rm + 11, "\n"), rm + 11);
+  cli_free(&r);
+  CLI_RUN(&r, "cd / && %s && cd %s && ls -d ckpt* metrics*", line, quoted);
+  EXPECT(r.code == 0 && !strcmp(r.text, "ckpt\nckpt.1x\nckpt.3\nckpt.mine\nmetrics.jsonl\n"), "after %s there are:\n%s",
+         line, r.text);
+  cli_free(&r);
+}
