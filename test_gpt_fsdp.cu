@@ -37,6 +37,7 @@
 #include "dev/test/test_checkpoint_modes.h"
 #include "dev/test/test_master.h"
 #include "dev/test/test_cli.h"
+#include "dev/test/test_options.h"
 #include "dev/test/test_cli_checkpoint.h"
 #include "dev/test/test_cli_modes.h"
 #include "dev/test/test_kill.h"

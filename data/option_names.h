@@ -147,7 +147,7 @@ static const OptionName option_names[] = {
     {"-w", 0, "has no like: optimizer and masters are always fp32"}, {"-f", 0, "is --matmul_precision high for 1"},
     {"-a", 0, "has no like: --data names a small text"},
     {"-lg", 0, "has no like"}, {"-sl", 0, "has no like; --clip bounds the gradient"},
-    {"-sg", 0, "has no like; --clip bounds the gradient"}, {"-ge", 0, "has no like: GELU is always fused"},
+    {"-sg", 0, "has no like; --clip bounds the gradient"}, {"-ge", 0, "has no like"},
     {"-pn", 0, "is mpirun's -np"}, {"-pr", 0, "is mpirun's business"}, {"-pg", 0, "is mpirun's business"},
     {"-pm", 0, "is mpirun's business"}};
 
