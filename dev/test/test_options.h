@@ -241,7 +241,7 @@ TEST(cli_options_txt_repeats_a_run,
   snprintf(again, sizeof again, "%s", cli_path("again"));
   snprintf(file, sizeof file, "%s/options.txt", one);
   CLI_RUN(&r, "%s %s --batch_size 2 --grad_accum 2 --max_iters 4 --dtype FP32 --dropout 0.1 --lr 0.03 --recompute auto "
-          "--schedule Constant --warmup 0 --eval_interval 2 --prompt 'a #\"\\ ' --out %s", cli_ranks(0), cli_small(), one);
+          "--schedule Constant --warmup 0 --eval_interval -1 --prompt 'a #\"\\ ' --out %s", cli_ranks(0), cli_small(), one);
   cli_expect_done(&r, "one");
   cli_free(&r);
   CLI_RUN(&r, "%s --out %s --config %s", cli_ranks(0), again, file);
