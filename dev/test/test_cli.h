@@ -801,6 +801,7 @@ TEST(cli_names_the_rank_that_differs,
       {"--lr 1", "--lr 2", "this rank differs from rank 0: '--lr 2' here, '--lr 1' there"},
       {"", "--save_model", "this rank differs from rank 0: '--save_model on' here, '--save_model off' there"},
       {"", "--lrr 2", "unknown option --lrr: did you mean --lr? See --help"},
+      {"", "--config x", "this rank differs from rank 0: '--config x' here, '--config ' there"},
       {"", "--eval_only", "rank 1 of 2 on "},
       {"", "--eval_only", "--eval_only needs weights: --resume CHECKPOINT or --init_from PATH"}};
   setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);

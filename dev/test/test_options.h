@@ -121,6 +121,24 @@ TEST(option_names_are_of_options, "each other name stands once, is no option its
   }
 }
 
+// What options_write says of these options reads back as them.
+static inline void options_expect_written(const Options *o) {
+  char *file = NULL, error[2048] = "", value[2][OPTION_TEXT_BYTES], *argv[] = {(char *)"test"};
+  size_t bytes;
+  Options again;
+  FILE *f = open_memstream(&file, &bytes);
+  options_write(f, o, o, 1);
+  fclose(f);
+  EXPECT(options_parse_config(&again, "f", file, 1, argv, error, sizeof error), "%s:\n%s", error, file);
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    option_print(value[0], sizeof value[0], o, &option_specs[i]);
+    option_print(value[1], sizeof value[1], &again, &option_specs[i]);
+    EXPECT(!strcmp(value[0], value[1]) || i == OPT_config || i == OPT_data || i == OPT_grad_accum,
+           "--%s '%s' became '%s'", option_specs[i].name, value[0], value[1]);
+  }
+  free(file);
+}
+
 TEST(options_bear_hostile_input,
      "random words and random files of options are taken, or refused with one line; what was taken reads the same "
      "from options.txt") {
@@ -128,8 +146,8 @@ TEST(options_bear_hostile_input,
                                       "'", "\"", "\\x", "#", ":", "\n", "\t", " ", "\xc3\xa4", "\xff", "on", "-1", "_",
                                       "data", "prompt", "config", "%s%n", "strategy", "ZeRO-3", "max_iters"};
   uint64_t state = 12345;
-  Options o, again;
-  char error[2048], value[2][OPTION_TEXT_BYTES];
+  Options o;
+  char error[2048];
   for (int round = 0; round < 20000; round++) {
     char word[6][256], *argv[7] = {(char *)"test"}, text[2048] = "";
     for (int w = 0; w < 6; w++) {
@@ -146,19 +164,17 @@ TEST(options_bear_hostile_input,
                               : options_parse_config(&o, "f", text, 1, argv, error, sizeof error);
     EXPECT(ok == !error[0] && !strpbrk(error, "\n\t\r"), "%s: '%s'", text, error);
     if (!ok) continue;
-    char *file = NULL;
-    size_t bytes;
-    FILE *f = open_memstream(&file, &bytes);
-    options_write(f, &o, &o, 1);
-    fclose(f);
-    EXPECT(options_parse_config(&again, "f", file, 1, argv, error, sizeof error), "%s:\n%s", error, file);
-    for (int i = 0; i < OPTION_COUNT; i++) {
-      option_print(value[0], sizeof value[0], &o, &option_specs[i]);
-      option_print(value[1], sizeof value[1], &again, &option_specs[i]);
-      EXPECT(!strcmp(value[0], value[1]) || i == OPT_config || i == OPT_data, "--%s '%s' became '%s'",
-             option_specs[i].name, value[0], value[1]);
+    options_expect_written(&o);
+  }
+  for (int round = 0; round < 2000; round++) {   // any bytes in a value
+    options_default(&o);
+    char prompt[8] = "";
+    for (int i = 0; i < 7; i++) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      prompt[i] = "\\\"'#\n\t\x01\x7f\xff\xc3 =:nrx0a"[(state >> 33) % 19];
     }
-    free(file);
+    EXPECT(option_set(&o, OPT_prompt, prompt, error, sizeof error), "%s", error);
+    options_expect_written(&o);
   }
   char *long_text = (char *)malloc(1 << 17);
   memset(long_text, 'x', (1 << 17) - 1);
@@ -241,7 +257,8 @@ TEST(cli_options_txt_repeats_a_run,
   snprintf(again, sizeof again, "%s", cli_path("again"));
   snprintf(file, sizeof file, "%s/options.txt", one);
   CLI_RUN(&r, "%s %s --batch_size 2 --grad_accum 2 --max_iters 4 --dtype FP32 --dropout 0.1 --lr 0.03 --recompute auto "
-          "--schedule Constant --warmup 0 --eval_interval -1 --prompt 'a #\"\\ ' --out %s", cli_ranks(0), cli_small(), one);
+          "--schedule Constant --warmup 0 --eval_interval -1 --prompt 'a #\"\\ ' --out %s", cli_ranks(0), cli_small(),
+          one);
   cli_expect_done(&r, "one");
   cli_free(&r);
   CLI_RUN(&r, "%s --out %s --config %s", cli_ranks(0), again, file);
