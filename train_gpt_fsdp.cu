@@ -1,7 +1,7 @@
 // train_gpt_fsdp: trains a GPT-2-style model on WikiText-2 (or your tokens), every parameter, gradient and optimizer
 // state sharded over the ranks.  mpirun -np N ./train_gpt_fsdp [options]     ./train_gpt_fsdp --help
 //
-//   1 options       one table makes the struct, the parser, --help and the printed configuration
+//   1 options       one table makes the struct, the parser, --help and the printed configuration (data/options.h)
 //   2 model         shapes, presets, the one table of parameters
 //   3 memory        activations; the plan of every byte, before any is taken
 //   4 forward       embeddings, blocks, head in chunks of rows
@@ -35,16 +35,17 @@ void (*die_hook)(int code);
 
 // ================================================================================================ 1 options
 // INT, NUM (name, default, lowest, highest, group, help); TEXT (name, default, choices or NULL, group, help);
-// FLAG (name, group, help): off unless given; FLAG alone or =on / =off.
+// FLAG (name, group, help): off unless given. Choices that end in ... are not
+// all. A default below the lowest value stands for the preset's.
 enum { LAYERS_MOST = 1000 };
 #define OPTIONS(INT, NUM, TEXT, FLAG) \
   TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl", "model", "preset; those below change it") \
-  INT(n_layer, 0, 0, LAYERS_MOST, "model", "blocks (0: the preset's)") \
-  INT(n_head, 0, 0, 1000, "model", "attention heads; must divide n_embd (0: the preset's)") \
-  INT(n_embd, 0, 0, 65536, "model", "width (0: the preset's)") \
-  INT(seq_len, 0, 0, 1 << 20, "model", "tokens of a training sequence (0: the preset's)") \
-  INT(n_positions, 0, 0, 1 << 20, "model", "learned positions, >= seq_len (0: the preset's, or seq_len if longer)") \
-  INT(vocab_size, 0, 0, 1 << 24, "model", "the tokenizer's, or that of the token files (0: the preset's)") \
+  INT(n_layer, 0, 1, LAYERS_MOST, "model", "blocks (else the preset's)") \
+  INT(n_head, 0, 1, 1000, "model", "attention heads; must divide n_embd (else the preset's)") \
+  INT(n_embd, 0, 1, 65536, "model", "width (else the preset's)") \
+  INT(seq_len, 0, 1, 1 << 20, "model", "tokens of a training sequence (else the preset's)") \
+  INT(n_positions, 0, 1, 1 << 20, "model", "learned positions, >= seq_len (else the preset's, or seq_len if longer)") \
+  INT(vocab_size, 0, 1, 1 << 24, "model", "the tokenizer's, or that of the token files (else the preset's)") \
   NUM(dropout, 0.0, 0.0, 0.99, "model", "dropout on embeddings, attention and both residual branches") \
   TEXT(tie_head, "on", "on|off", "model", "LM head shares the token embedding") \
   INT(epochs, 0, 0, 1000000, "training", "passes over the training tokens (0: 1, or as many as --max_steps takes)") \
@@ -54,7 +55,7 @@ enum { LAYERS_MOST = 1000 };
   INT(global_batch, 0, 0, 1 << 24, "training", "sequences a step over all ranks; batch_size x ranks must divide it") \
   INT(seed, 1, 0, INT64_MAX, "training", "of initialisation, order, dropout and sampling") \
   TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
-  NUM(lr, 0.0, 0.0, 1000.0, "optimizer", "peak learning rate (0: the preset's)") \
+  NUM(lr, 0.0, 1e-20, 1000.0, "optimizer", "peak learning rate (else the preset's)") \
   TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "after warm-up; step: StepLR, by --gamma") \
   NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up: below 1 a fraction of all steps, else steps") \
   NUM(min_lr_ratio, 0.1, 0.0, 1.0, "optimizer", "the schedule ends at this fraction of lr") \
@@ -81,13 +82,15 @@ enum { LAYERS_MOST = 1000 };
   TEXT(strategy, "full_shard", "full_shard|shard_grad_op|hybrid_shard|no_shard|zero3|zero2|zero1|ddp", "sharding", \
        "what is cut over the ranks; zero1: the optimizer only") \
   TEXT(mesh, "", NULL, "sharding", "RxS: R replicas of S shards (else 1xN; hybrid_shard: hosts x ranks of a host)") \
-  TEXT(reshard_after_forward, "auto", NULL, "sharding", "on, off, or K: keep blocks cut over groups of K ranks") \
+  TEXT(reshard_after_forward, "auto", "auto|on|off|...", "sharding", \
+       "or a number K: keep blocks cut over groups of K ranks") \
   INT(gather_slots, 2, 1, 1000, "sharding", "blocks held whole at once: how far ahead is gathered, plus one") \
   TEXT(shard, "flat", "flat|dim0", "sharding", "how a unit is cut: as one range, or each parameter by rows") \
-  TEXT(wrap, "block", NULL, "sharding", "units: block; model (one); min_params:N (modules of N parameters or more)") \
+  TEXT(wrap, "block", "block|model|...", "sharding", \
+       "units: block; model (one); min_params:N (modules of N parameters or more)") \
   TEXT(accumulate, "sharded", "sharded|local", "sharding", "reduce each microbatch; local: add up whole, reduce once") \
   TEXT(offload, "none", "none|optimizer|params", "sharding", "cuda: optimizer, or parameter shards too, on the host") \
-  TEXT(recompute, "auto", NULL, "sharding", "none|gelu|norm|mlp|block or block:5,mlp; auto: norm, on cuda none") \
+  TEXT(recompute, "auto", "auto|none|gelu|norm|mlp|block|...", "sharding", "or block:5,mlp; auto: norm, on cuda none") \
   TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: one rank a GPU, on cuda") \
   TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, not the same bits for every N") \
   TEXT(shm, "on", "on|copy|off", "sharding", "ranks of a host read shards in place; copy: gather them; off: messages") \
@@ -107,7 +110,7 @@ enum { LAYERS_MOST = 1000 };
   INT(sample_tokens, 64, 0, 1 << 20, "evaluation and samples", "tokens to generate at the end (0: none)") \
   NUM(temperature, 0.8, 0.0, 100.0, "evaluation and samples", "divides the logits; 0: always the likeliest token") \
   INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
-  TEXT(out, "out", NULL, "output", "directory for metrics.jsonl, tokenizer.json, sample.txt, ckpt/") \
+  TEXT(out, "out", NULL, "output", "directory for metrics.jsonl, options.txt, tokenizer.json, sample.txt, ckpt/") \
   INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
   FLAG(verbose, "output", "print configuration, units, memory plan and traffic; metrics.jsonl always has them") \
   FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32") \
@@ -116,52 +119,13 @@ enum { LAYERS_MOST = 1000 };
   FLAG(save_async, "checkpoints", "write them in the background, from a snapshot in host memory") \
   INT(keep, 2, 0, 1 << 20, "checkpoints", "keep the newest of them (0: all)") \
   FLAG(keep_best, "checkpoints", "also save and keep the one of the lowest validation loss") \
-  TEXT(resume, "", NULL, "checkpoints", "go on from auto: the newest in OUT/ckpt if there is one; or from PATH") \
-  TEXT(init_from, "", NULL, "checkpoints", "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin")
-
-enum OptionType { OPTION_INT, OPTION_NUM, OPTION_TEXT, OPTION_FLAG };
-enum { OPTION_TEXT_BYTES = 1024 };
-
-enum OptionId {
-#define OPTION_ID_INT(name, def, lo, hi, group, help) OPT_##name,
-#define OPTION_ID_TEXT(name, def, choices, group, help) OPT_##name,
-#define OPTION_ID_FLAG(name, group, help) OPT_##name,
-  OPTIONS(OPTION_ID_INT, OPTION_ID_INT, OPTION_ID_TEXT, OPTION_ID_FLAG)
-  OPTION_COUNT
-};
-
-struct Options {
-#define OPTION_FIELD_INT(name, def, lo, hi, group, help) int64_t name;
-#define OPTION_FIELD_NUM(name, def, lo, hi, group, help) double name;
-#define OPTION_FIELD_TEXT(name, def, choices, group, help) char name[OPTION_TEXT_BYTES];
-#define OPTION_FIELD_FLAG(name, group, help) bool name;
-  OPTIONS(OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_FLAG)
-  bool given[OPTION_COUNT];
-  int64_t vocab_size_asked;                      // of a tokenizer that was trained and reached fewer
-  int replicas, shards;                          // the mesh
-  bool recompute_auto;                           // the level was chosen for the device
-};
-
-struct OptionSpec {
-  const char *name;
-  OptionType type;
-  size_t offset;
-  double def, lo, hi;
-  const char *text_def, *choices, *group, *help;
-};
-static const OptionSpec option_specs[] = {
-#define OPTION_SPEC_INT(name, def, lo, hi, group, help) \
-  {#name, OPTION_INT, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), NULL, NULL, group, help},
-#define OPTION_SPEC_NUM(name, def, lo, hi, group, help) \
-  {#name, OPTION_NUM, offsetof(Options, name), def, lo, hi, NULL, NULL, group, help},
-#define OPTION_SPEC_TEXT(name, def, choices, group, help) \
-  {#name, OPTION_TEXT, offsetof(Options, name), 0, 0, 0, def, choices, group, help},
-#define OPTION_SPEC_FLAG(name, group, help) \
-  {#name, OPTION_FLAG, offsetof(Options, name), 0, 0, 0, NULL, NULL, group, help},
-  OPTIONS(OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_FLAG)
-};
+  TEXT(resume, "", NULL, "checkpoints", "go on from auto (or nothing): the newest in OUT/ckpt, if any; or from PATH") \
+  TEXT(init_from, "", NULL, "checkpoints", "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin") \
+  TEXT(config, "", NULL, "other", "file of options, one a line: key = value; the command line wins (OUT/options.txt)")
 
 #include "data/options.h"
+#include "data/option_file.h"
+#include "data/option_help.h"
 
 // ================================================================================================ 2 model
 // Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1.
@@ -316,7 +280,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
   REFUSE(cpu && o->tune, "--tune needs --device cuda");
-  static const OptionId paths[] = {OPT_out, OPT_resume, OPT_init_from, OPT_export_hf};
+  static const OptionId paths[] = {OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
   for (OptionId path : paths)
     REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
            option_specs[path].name);
@@ -1364,18 +1328,6 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
 
 static void die_everywhere(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
-// --help and --version: answered by one process, before MPI. Returns whether that was asked.
-static bool answer_help(int argc, char **argv, const char *launched_as) {
-  for (int i = 1; i < argc; i++) {
-    const bool help = !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"), version = !strcmp(argv[i], "--version");
-    if ((help || version) && (!launched_as || !strcmp(launched_as, "0"))) {
-      if (help) options_help();
-      else printf("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
-    }
-    if (help || version) return true;
-  }
-  return false;
-}
 // Ranks of each host if all have as many, else 0. Collective.
 static int ranks_per_host(MPI_Comm comm) {
   MPI_Comm node;
@@ -1388,19 +1340,38 @@ static int ranks_per_host(MPI_Comm comm) {
   MPI_Allreduce(both, ends, 2, MPI_INT, MPI_MAX, comm);
   return ends[0] == -ends[1] ? mine : 0;
 }
-// Completes the options by what the run starts from and agrees on them. Collective.
-static void resolve_options(Options *o, Start *start, MPI_Comm comm, const char *parse_error) {
-  char error[2048];
+// Options of the file of --config, which rank 0 reads for all: other hosts need not have it. Collective.
+static void take_config(Options *o, int argc, char **argv, MPI_Comm comm) {
+  char error[2048] = "", *text = NULL;
+  int64_t bytes = -1;
+  int rank;
+  MPI_Comm_rank(comm, &rank);
+  if (!rank && o->config[0]) text = config_read(o->config, &bytes, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  MPI_Bcast(&bytes, 1, MPI_INT64_T, 0, comm);
+  if (bytes < 0) return;                         // a rank with a --config of its own differs: agree_on_run tells
+  if (rank) text = (char *)calloc(1, (size_t)bytes + 1);
+  MPI_Bcast(text, (int)bytes, MPI_CHAR, 0, comm);
+  char path[OPTION_TEXT_BYTES];
+  snprintf(path, sizeof path, "%s", o->config);
+  options_parse_config(o, path, text, argc, argv, error, sizeof error);
+  free(text);
+  agree_no_error(comm, error, EXIT_USAGE);
+}
+// Completes the options by what the run starts from and agrees on them; `asked` gets them before they were resolved.
+// Collective.
+static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
+  char error[2048] = "";
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
-  agree_no_error(comm, parse_error, EXIT_USAGE);
-  error[0] = 0;
   if (!rank && lock_out(o, error, sizeof error)) start_find(start, o, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   start_share(start, comm);
   const int per_host = ranks_per_host(comm);     // by all ranks, before one may have an error
-  if (start_options(start, o, error, sizeof error) && start_check_ranks(start, o, world, error, sizeof error))
+  const bool started = start_options(start, o, error, sizeof error);
+  *asked = *o;
+  if (started && start_check_ranks(start, o, world, error, sizeof error))
     options_resolve(o, world, per_host, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, o);
@@ -1423,7 +1394,7 @@ static void open_files(Log *log, const Trainer *t, const Start *start) {
 
 // The whole program; main, unless a test includes this file.
 int train_main(int argc, char **argv) {
-  static Options o;
+  static Options o, asked;
   static Start start;
   static Trainer t;
   static Corpus corpus;
@@ -1433,7 +1404,8 @@ int train_main(int argc, char **argv) {
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
   under_mpirun = launched_as != NULL;
   terminal_open();
-  if (answer_help(argc, argv, launched_as)) return 0;
+  const int answered = options_answer(argc, argv, !launched_as || !strcmp(launched_as, "0"));
+  if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // at once: unhandled it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
@@ -1449,7 +1421,9 @@ int train_main(int argc, char **argv) {
   snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);
   who_am_i = who;
   die_hook = die_everywhere;
-  resolve_options(&o, &start, MPI_COMM_WORLD, error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  take_config(&o, argc, argv, MPI_COMM_WORLD);
+  resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
   MPI_Comm node;
   int node_rank, node_ranks;
   bool cores_shared;
@@ -1477,6 +1451,7 @@ int train_main(int argc, char **argv) {
   catch_stop_signals();
   Log log;
   open_files(&log, &t, &start);
+  if (!rank && trainer_trains(&o)) options_save(&asked, &o, world);
   print_old_runs(&t);
   const int code = trainer_run(&t, &log, &saver);
   line_end();

@@ -1,11 +1,70 @@
-// options.h: from argv to struct Options, and to --help. The trainer's OPTIONS table, from which all of it is made,
-// comes before this file.
+// options.h: from the command line to struct Options. The trainer's OPTIONS table, from which all of it is made, comes
+// before this file. Other programs' names are in option_names.h, --config in option_file.h, --help in option_help.h.
 //
 //   options_default, options_parse    values; every error is one line
 //   option_print, option_set          one value as text and back
-//   options_help                      the page
+//   option_find                       what a name stands for
+//
+// Values are stored as the table spells them, however they were typed: what is printed, saved in a checkpoint and
+// compared between ranks has one spelling.
 #pragma once
+#include "option_names.h"
+#include <ctype.h>
 
+enum OptionType { OPTION_INT, OPTION_NUM, OPTION_TEXT, OPTION_FLAG };
+enum { OPTION_TEXT_BYTES = 1024 };
+
+enum OptionId {
+#define OPTION_ID_INT(name, def, lo, hi, group, help) OPT_##name,
+#define OPTION_ID_TEXT(name, def, choices, group, help) OPT_##name,
+#define OPTION_ID_FLAG(name, group, help) OPT_##name,
+  OPTIONS(OPTION_ID_INT, OPTION_ID_INT, OPTION_ID_TEXT, OPTION_ID_FLAG)
+  OPTION_COUNT
+};
+
+struct Options {
+#define OPTION_FIELD_INT(name, def, lo, hi, group, help) int64_t name;
+#define OPTION_FIELD_NUM(name, def, lo, hi, group, help) double name;
+#define OPTION_FIELD_TEXT(name, def, choices, group, help) char name[OPTION_TEXT_BYTES];
+#define OPTION_FIELD_FLAG(name, group, help) bool name;
+  OPTIONS(OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_FLAG)
+  bool given[OPTION_COUNT];
+  int64_t vocab_size_asked;                      // of a tokenizer that was trained and reached fewer
+  int replicas, shards;                          // the mesh
+  bool recompute_auto;                           // the level was chosen for the device
+};
+
+struct OptionSpec {
+  const char *name;
+  OptionType type;
+  size_t offset;
+  double def, lo, hi;
+  const char *text_def, *choices, *group, *help;
+};
+static const OptionSpec option_specs[] = {
+#define OPTION_SPEC_INT(name, def, lo, hi, group, help) \
+  {#name, OPTION_INT, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), NULL, NULL, group, help},
+#define OPTION_SPEC_NUM(name, def, lo, hi, group, help) \
+  {#name, OPTION_NUM, offsetof(Options, name), def, lo, hi, NULL, NULL, group, help},
+#define OPTION_SPEC_TEXT(name, def, choices, group, help) \
+  {#name, OPTION_TEXT, offsetof(Options, name), 0, 0, 0, def, choices, group, help},
+#define OPTION_SPEC_FLAG(name, group, help) \
+  {#name, OPTION_FLAG, offsetof(Options, name), 0, 0, 0, NULL, NULL, group, help},
+  OPTIONS(OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_FLAG)
+};
+
+
+// --dtype is no option of its own: it sets these, unless they are given beside it.
+static const OptionSpec dtype_spec = {"dtype", OPTION_TEXT, 0, 0, 0, 0, "", "fp32|bf16|fp16", "precision",
+                                      "param_, reduce_ and buffer_dtype at once; those that are given too win"};
+static const OptionId dtype_options[] = {OPT_param_dtype, OPT_reduce_dtype, OPT_buffer_dtype};
+enum { OPTION_DTYPE = OPTION_COUNT };
+static const OptionSpec *option_spec(int id) { return id == OPTION_DTYPE ? &dtype_spec : &option_specs[id]; }
+
+// In a function that returns false and one line in `error`: refuses when cond holds. A longer line is cut.
+#define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
+
+// ---- values ---------------------------------------------------------------------------------------------------------
 static void options_default(Options *o) {
   memset(o, 0, sizeof *o);
   for (const OptionSpec &s : option_specs) {
@@ -25,43 +84,123 @@ static void option_print(char *to, size_t bytes, const Options *o, const OptionS
   if (s->type == OPTION_FLAG) snprintf(to, bytes, "%s", *(const bool *)field ? "on" : "off");
 }
 
-static bool choice_has(const char *choices, const char *value) {
-  size_t n = strlen(value);
-  for (const char *c = choices; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL)
-    if (!strncmp(c, value, n) && (c[n] == '|' || !c[n]) && n) return true;
-  return false;
+// Whether a word is the choice of n bytes, whatever its case, hyphens and underscores.
+static bool choice_is(const char *choice, size_t n, const char *word) {
+  const char *c = choice, *end = choice + n;
+  for (;; c++, word++) {
+    while (c < end && (*c == '-' || *c == '_')) c++;
+    while (*word == '-' || *word == '_') word++;
+    if (c == end || !*word) return c == end && !*word;
+    if (tolower((unsigned char)*c) != tolower((unsigned char)*word)) return false;
+  }
+}
+// The choice that a word means, n bytes of `choices`; NULL: none. "..." is no choice.
+static const char *choice_find(const char *choices, const char *word, size_t *n) {
+  for (const char *c = choices; c; c = c[*n] ? c + *n + 1 : NULL) {
+    *n = strcspn(c, "|");
+    if (strncmp(c, "...", 3) && *n && choice_is(c, *n, word)) return c;
+  }
+  return NULL;
+}
+static bool choices_open(const char *choices) { return !choices || strstr(choices, "..."); }
+// A word as the table spells it, in `to`; true if it is one of the choices by any name. Where other values are possible
+// too a digit is one of those.
+static bool choice_take(const char *choices, const char *word, char *to, size_t bytes) {
+  size_t n;
+  const char *found = choice_find(choices, word, &n);
+  const bool other = choices_open(choices) && isdigit((unsigned char)word[0]);
+  for (const OptionValue &v : option_values)
+    if (!found && !other && choice_is(v.value, strlen(v.value), word)) found = choice_find(choices, v.is, &n);
+  if (found) snprintf(to, bytes, "%.*s", (int)n, found);
+  return found != NULL;
+}
+// Whether a word stands for on or off.
+static bool word_is_bool(const char *word) {
+  char is[8];
+  return choice_take("on|off", word, is, sizeof is);
+}
+static bool option_has(const OptionSpec *s, const char *choice) {
+  size_t n;
+  return s->type == OPTION_FLAG || (s->choices && choice_find(s->choices, choice, &n));
 }
 
-// In a function that returns false and one line in `error`: refuses when cond holds. A longer line is cut.
-#define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
+// A whole number: digits, with _ between them if one likes, or as 1e6. False: it is none. *fits: int64_t holds it.
+static bool whole_number(const char *text, int64_t *n, bool *fits) {
+  char plain[512], *end;
+  size_t length = 0;
+  for (const char *c = text; *c && length < sizeof plain - 1; c++) {
+    const bool joins = *c == '_' && c > text && isdigit((unsigned char)c[-1]) && isdigit((unsigned char)c[1]);
+    if (!joins) plain[length++] = *c;
+  }
+  plain[length] = 0;
+  if (length == sizeof plain - 1 || !length || plain[strspn(plain, "0123456789+-.eE")]) return false;
+  errno = 0;
+  *n = strtoll(plain, &end, 10);
+  *fits = errno != ERANGE;
+  if (!*end) return end > plain && isdigit(end[-1]);
+  const double x = strtod(plain, &end);
+  *fits = fabs(x) < 0x1p63;
+  if (*fits) *n = (int64_t)x;
+  return !*end && strpbrk(plain, "eE") && x == floor(x);
+}
+// What an option's number may be, as a person says it.
+static void option_range(const OptionSpec *s, bool below, char *to, size_t bytes) {
+  const bool whole = s->type == OPTION_INT, open = s->hi >= (whole ? 0x1p63 : 1e30);
+  if (whole && open && below) snprintf(to, bytes, "from %lld on", (long long)s->lo);
+  else if (whole) snprintf(to, bytes, "%lld to %lld", (long long)s->lo, open ? INT64_MAX : (long long)s->hi);
+  else if (open && below) snprintf(to, bytes, "from %.10g on", s->lo);
+  else snprintf(to, bytes, "%.10g to %.10g", s->lo, s->hi);
+}
 
+static bool option_set_number(char *field, const OptionSpec *s, const char *value, char *error, size_t error_bytes) {
+  const bool whole = s->type == OPTION_INT;
+  int64_t n = 0;
+  double x = 0;
+  bool fits = true, is;
+  char range[96], *end;
+  if (whole) {
+    is = whole_number(value, &n, &fits);
+    x = fits ? (double)n : *value == '-' ? -HUGE_VAL : HUGE_VAL;
+  } else {
+    x = strtod(value, &end);
+    is = *value && !value[strspn(value, "0123456789+-.eE")] && !*end;
+  }
+  REFUSE(!is, "--%s needs %s, not '%.200s'", s->name, whole ? "a whole number" : "a number", value);
+  option_range(s, x < s->lo, range, sizeof range);
+  REFUSE(x < s->lo || x > s->hi || !fits, "--%s %.200s is out of range: %s%s", s->name, value, range,
+         x < s->lo && s->def < s->lo ? "; leave it out for the preset's" : "");
+  if (whole) *(int64_t *)field = n;
+  else *(double *)field = x;
+  return true;
+}
+static bool option_set_text(char *field, const OptionSpec *s, const char *value, char *error, size_t error_bytes) {
+  REFUSE(strlen(value) >= OPTION_TEXT_BYTES, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1);
+  const bool known = s->choices && choice_take(s->choices, value, field, OPTION_TEXT_BYTES);
+  const bool nth = !strcmp(s->name, "device") && !strncasecmp(value, "cuda:", 5) && isdigit((unsigned char)value[5]);
+  REFUSE(!known && nth, "--device %.40s: ranks take a host's GPUs in order; CUDA_VISIBLE_DEVICES=%.40s --device cuda "
+         "computes on this one", value, value + 5);
+  REFUSE(!known && !choices_open(s->choices), "--%s '%.200s' is not known: choose one of %s", s->name, value,
+         s->choices);
+  if (known) return true;
+  for (const char *c = value; *c && strcmp(s->name, "prompt"); c++)      // it may end in a message, which is one line
+    REFUSE((unsigned char)*c < 32 || *c == 127, "--%s '%.200s': byte 0x%02x is no character of a name", s->name, value,
+           (unsigned char)*c);
+  strcpy(field, value);
+  return true;
+}
 // Stores `value` for option i. False with one line in `error` when it does not fit.
 static bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
   const OptionSpec *s = &option_specs[i];
-  char *field = (char *)o + s->offset, *end;
+  char *field = (char *)o + s->offset, is[8];
   o->given[i] = true;
-  errno = 0;
-  if (s->type == OPTION_FLAG) {
-    bool on = !strcmp(value, "on");
-    REFUSE(!on && strcmp(value, "off"), "--%s is on or off, not '%s'", s->name, value);
-    *(bool *)field = on;
-  } else if (s->type == OPTION_TEXT) {
-    REFUSE(s->choices && !choice_has(s->choices, value), "--%s '%s' is not known: choose one of %s", s->name, value,
-           s->choices);
-    REFUSE(strlen(value) >= OPTION_TEXT_BYTES, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1);
-    strcpy(field, value);
-  } else {
-    double x = s->type == OPTION_INT ? (double)strtoll(value, &end, 10) : strtod(value, &end);
-    REFUSE(end == value || *end || x != x, "--%s needs %s, not '%s'", s->name,
-           s->type == OPTION_INT ? "a whole number" : "a number", value);
-    REFUSE(x < s->lo || x > s->hi || (s->type == OPTION_INT && errno == ERANGE),
-           "--%s %s is out of range: %.10g to %.10g", s->name, value, s->lo, s->hi);
-    if (s->type == OPTION_INT) *(int64_t *)field = strtoll(value, NULL, 10);
-    else *(double *)field = x;
-  }
+  if (s->type == OPTION_TEXT) return option_set_text(field, s, value, error, error_bytes);
+  if (s->type != OPTION_FLAG) return option_set_number(field, s, value, error, error_bytes);
+  REFUSE(!choice_take("on|off", value, is, sizeof is), "--%s is on or off, not '%.200s'", s->name, value);
+  *(bool *)field = !strcmp(is, "on");
   return true;
 }
 
+// ---- names ----------------------------------------------------------------------------------------------------------
 // Edit distance, for "did you mean"; 0 when `a` only stops too early.
 static int edit_distance(const char *a, const char *b) {
   int row[64], n = (int)strlen(b);
@@ -81,61 +220,151 @@ static int edit_distance(const char *a, const char *b) {
   return row[n];
 }
 
-// Reads argv. Hyphens and underscores in names are the same. False with one line in `error`.
-static bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
-  options_default(o);
-  for (int a = 1; a < argc; a++) {
-    char name[128];
-    REFUSE(strncmp(argv[a], "--", 2) || !argv[a][2], "'%s' is not an option: options start with --, see --help",
-           argv[a]);
-    snprintf(name, sizeof name, "%s", argv[a] + 2);
-    const char *value = strchr(argv[a], '=');
-    if (strchr(name, '=')) *strchr(name, '=') = 0;
-    for (char *c = name; *c; c++) if (*c == '-') *c = '_';
-    int found = -1, nearest = 0;
-    for (int i = 0; i < OPTION_COUNT; i++) {
-      if (!strcmp(option_specs[i].name, name)) found = i;
-      if (edit_distance(name, option_specs[i].name) < edit_distance(name, option_specs[nearest].name)) nearest = i;
-    }
-    if (found < 0) {
-      const char *like = option_specs[nearest].name;
-      const bool near = edit_distance(name, like) <= 1 + (int)strlen(like) / 4;
-      snprintf(error, error_bytes, "unknown option --%s: %s%s%s", name, near ? "did you mean --" : "", near ? like : "",
-               near ? "? See --help" : "see --help");
-      return false;
-    }
-    if (value) value++;
-    else if (option_specs[found].type == OPTION_FLAG) value = "on";
-    else if (a + 1 < argc && strncmp(argv[a + 1], "--", 2)) value = argv[++a];
-    else {
-      const bool refused = a + 1 < argc && option_specs[found].type == OPTION_TEXT;
-      snprintf(error, error_bytes, "--%s needs a value%s", name,
-               refused ? " (one that starts with -- goes behind =)" : "");
-      return false;
-    }
-    if (!option_set(o, found, value, error, error_bytes)) return false;
+enum { OPTION_NAME_BYTES = 128 };
+// What a name on the command line stands for; off: it was --no_NAME.
+struct OptionUse { int id; bool off; };
+
+// The row of another program's name, with * at its end or not; NULL: none.
+static const OptionName *option_name_find(const char *name) {
+  for (const OptionName &n : option_names) {
+    const size_t length = strlen(n.name);
+    const bool begins = n.name[length - 1] == '*';
+    if (begins ? !strncmp(n.name, name, length - 1) : !strcmp(n.name, name)) return &n;
   }
+  return NULL;
+}
+// The option of this name, or of the one that another program gives it; -1: none.
+static int option_index(const char *name) {
+  const OptionName *other = option_name_find(name);
+  if (other && other->is && *name != '-') name = other->is;
+  for (int i = 0; i <= OPTION_COUNT; i++) if (!strcmp(option_spec(i)->name, name)) return i;
+  return -1;
+}
+// The option whose name, or other name, is nearest in spelling; NULL: none is near.
+static const char *option_nearest(const char *name) {
+  const char *like = NULL;
+  int least = 99;
+  for (int i = 0; i <= OPTION_COUNT; i++) {
+    const char *ours = option_spec(i)->name;
+    const int d = edit_distance(name, ours);
+    if (d < least && d <= 1 + (int)strlen(ours) / 4) like = ours, least = d;
+  }
+  for (const OptionName &n : option_names) {
+    const int d = edit_distance(name, n.name);
+    if (d < least && d <= 1 + (int)strlen(n.name) / 4 && *n.name != '-' && n.is) like = n.is, least = d;
+  }
+  return like;
+}
+// A name as it is compared: hyphens are underscores; up to a '='.
+static void option_name_plain(char to[OPTION_NAME_BYTES], const char *typed) {
+  snprintf(to, OPTION_NAME_BYTES, "%.*s", (int)strcspn(typed, "="), typed);
+  for (char *c = to; *c; c++) if (*c == '-') *c = '_';
+}
+// What `name` stands for: an option, another program's name of it, or --no_OPTION. False with one line in `error` that
+// proposes what is meant: by meaning first, then by spelling.
+static bool option_find(const char *name, OptionUse *use, char *error, size_t error_bytes) {
+  *use = OptionUse{option_index(name), false};
+  if (use->id >= 0) return true;
+  const OptionName *other = option_name_find(name);
+  REFUSE(other, "unknown option --%s: %s", name, other->say);
+  if (!strncmp(name, "no_", 3)) {
+    *use = OptionUse{option_index(name + 3), true};
+    if (use->id >= 0 && option_has(option_spec(use->id), "off")) return true;
+    REFUSE(use->id >= 0, "unknown option --%s: --%s is not on or off; see --help %s", name, option_spec(use->id)->name,
+           option_spec(use->id)->name);
+  }
+  const char *like = option_nearest(name);
+  REFUSE(like, "unknown option --%s: did you mean --%s? See --help", name, like);
+  REFUSE(true, "unknown option --%s: see --help", name);
+}
+
+// ---- the command line -----------------------------------------------------------------------------------------------
+// What one command line, or one file, has set so far.
+struct OptionSource { bool here[OPTION_COUNT]; char dtype[OPTION_TEXT_BYTES]; };
+
+// Takes an option from a source. value: NULL when it stands alone; next: what follows it then, or NULL.
+static bool source_take(Options *o, OptionSource *from, OptionUse use, const char *value, const char *next,
+                        char *error, size_t error_bytes) {
+  const OptionSpec *s = option_spec(use.id);
+  REFUSE(use.off && value, "--no_%s takes no value, not '%.200s'", s->name, value);
+  if (use.off) value = "off";
+  else if (!value && option_has(s, "on")) value = "on";
+  else if (!value && use.id == OPT_resume) value = "auto";
+  REFUSE(!value, "--%s needs a value%s", s->name,
+         next && s->type == OPTION_TEXT ? " (one that starts with -- goes behind =)" : "");
+  if (use.id == OPTION_DTYPE) return option_set_text(from->dtype, s, value, error, error_bytes);
+  REFUSE(use.id == OPT_config && from->here[OPT_config], "--config is given twice: give one file of options");
+  from->here[use.id] = true;
+  return option_set(o, use.id, value, error, error_bytes);
+}
+// The end of a source: --dtype sets what the source has not set.
+static bool source_end(Options *o, const OptionSource *from, char *error, size_t error_bytes) {
+  int set = 0;
+  if (!from->dtype[0]) return true;
+  for (OptionId i : dtype_options)
+    if (!from->here[i]) set += option_set(o, i, from->dtype, error, error_bytes);
+  REFUSE(!set, "--dtype %s has nothing to set beside --param_dtype, --reduce_dtype and --buffer_dtype: leave it out",
+         from->dtype);
   return true;
 }
 
-static void options_help() {
-  printf("train_gpt_fsdp %s: trains a GPT-2-style model, fully sharded over MPI ranks\n"
-         "usage: [mpirun -np N] ./train_gpt_fsdp [--option value]...      names take _ or -\n", PROGRAM_VERSION);
-  const char *group = "";
-  for (const OptionSpec &s : option_specs) {
-    if (strcmp(group, s.group)) printf("\n%s\n", s.group);
-    group = s.group;
-    char left[160], def[64] = "";
-    Options o;
-    options_default(&o);
-    option_print(def, sizeof def, &o, &s);
-    if (s.type == OPTION_NUM) snprintf(def, sizeof def, "%g", s.def);
-    const char *const value[] = {"N", "X", s.choices ? s.choices : "TEXT", ""};        // by OptionType
-    snprintf(left, sizeof left, "--%s %s", s.name, value[s.type]);
-    if (strlen(left) <= 34) printf("  %-34s %s", left, s.help);
-    else printf("  %s\n  %-34s %s", left, "", s.help);
-    if (s.type != OPTION_FLAG && def[0]) printf(" [%s]", def);
-    printf("\n");
+// The line for an argument that is no option.
+static void refuse_word(const char *word, const char *next, char *error, size_t error_bytes) {
+  char name[OPTION_NAME_BYTES];
+  const bool dashes = !strncmp(word, "--", 2), dash = word[0] == '-' && !dashes;
+  const OptionName *letter = dash ? option_name_find(word) : NULL;
+  option_name_plain(name, word + (dash ? 1 : 0));
+  const int meant = name[0] ? option_index(name) : -1;
+  const char *begin = "is not an option: ", *const equals = strchr(word, '=');
+  if (dashes)
+    snprintf(error, error_bytes, "'%.200s' names no option: options are like --lr 0.001, see --help", word);
+  else if (letter && letter->is)
+    snprintf(error, error_bytes, "'%s' %sllm.c's %s is --%s%s%.100s here", word, begin, word, letter->is,
+             next ? " " : "", next ? next : "");
+  else if (letter) snprintf(error, error_bytes, "'%s' %sllm.c's %s %s", word, begin, word, letter->say);
+  else if (meant >= 0)
+    snprintf(error, error_bytes, "'%.200s' %sdid you mean --%s%.100s? See --help", word, begin,
+             option_spec(meant)->name, equals ? equals : "");
+  else if (!strncmp(word, "\xe2\x80\x93", 3) || !strncmp(word, "\xe2\x80\x94", 3) || !strncmp(word, "\xe2\x88\x92", 3))
+    snprintf(error, error_bytes, "'%.200s' %sits dash is a longer character than -; type it anew", word, begin);
+  else if (!dash && !access(word, R_OK))
+    snprintf(error, error_bytes, "'%.200s' %sa file of options goes behind --config, see --help", word, begin);
+  else snprintf(error, error_bytes, "'%.200s' %soptions start with --, see --help", word, begin);
+}
+// Whether the argument behind an option is its value. Flags take only words like true.
+static bool value_follows(OptionUse use, const char *next) {
+  if (!next || use.off) return false;
+  return option_spec(use.id)->type == OPTION_FLAG ? word_is_bool(next) : strncmp(next, "--", 2) != 0;
+}
+// Takes what the command line gives.
+static bool options_take(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
+  OptionSource from = {};
+  for (int a = 1; a < argc; a++) {
+    const char *next = a + 1 < argc ? argv[a + 1] : NULL, *value = strchr(argv[a], '=');
+    char name[OPTION_NAME_BYTES];
+    OptionUse use;
+    if (strncmp(argv[a], "--", 2) || !argv[a][2] || argv[a][2] == '=') {
+      refuse_word(argv[a], next, error, error_bytes);
+      return false;
+    }
+    option_name_plain(name, argv[a] + 2);
+    if (!option_find(name, &use, error, error_bytes)) return false;
+    if (value) value++;
+    else if (value_follows(use, next)) value = next, a++;
+    if (!source_take(o, &from, use, value, next, error, error_bytes)) return false;
   }
-  printf("\nother\n  %-34s this page\n  %-34s version\n", "--help", "--version");
+  return source_end(o, &from, error, error_bytes);
+}
+
+// A message is one line, whatever was typed.
+static void one_line(char *text) {
+  for (char *c = text; *c; c++) if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+}
+// Reads the command line; what is in the file of --config comes later (options_parse_config). False with one line in
+// `error`.
+static bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
+  options_default(o);
+  if (options_take(o, argc, argv, error, error_bytes)) return true;
+  one_line(error);
+  return false;
 }

@@ -886,8 +886,8 @@ static const OptionClass option_classes[] = {
     {"DOO", "batch_size epochs max_steps lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction weight_decay "
             "beta1 beta2 eps momentum clip reduce accumulate"},
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
-            "comm shm device no_cuda graph tune isa rdzv threads eval_only "
-            "sample_only prompt out log_every save_model export_hf resume init_from"}};
+             "comm shm device no_cuda graph tune isa rdzv threads eval_only verbose "
+             "sample_only prompt out log_every save_model export_hf resume init_from config"}};
 // Of what is looked at and kept, not of what is trained: another value needs no notice.
 static const char option_quiet[] =
     "eval_every test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best";

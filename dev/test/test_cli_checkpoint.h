@@ -61,7 +61,7 @@ static inline void cli_expect_same_checkpoint(const char *what, const char *a, c
 }
 // Two runs came to the same end, by the same steps.
 static inline void cli_expect_same_end(const char *what, const char *out_a, const char *out_b, int steps) {
-  char a[600], b[600];
+  char a[640], b[640];
   snprintf(a, sizeof a, "%s/ckpt/latest", out_a);
   snprintf(b, sizeof b, "%s/ckpt/latest", out_b);
   cli_expect_same_checkpoint(what, a, b);

@@ -1,0 +1,197 @@
+// option_file.h: options in a file. --config FILE reads them; every run that trains writes its own to OUT/options.txt,
+// from which it can be repeated. One option a line:
+//
+//   lr = 0.001             # also: lr 0.001, lr: 0.001, --lr 0.001, --lr=0.001
+//   save_model             # alone, as on the command line
+//   prompt = "a #, a \"quote\",\n and \x01"     or 'as it is'
+//
+//   config_read             the text of a file, checked
+//   options_parse_config    options of that text, then of the command line, which wins
+//   options_save            OUT/options.txt
+#pragma once
+#include "files.h"
+
+enum { CONFIG_MOST_BYTES = 1 << 20 };
+
+// The text of the file of --config, malloc'ed. NULL and one line in `error`.
+static char *config_read(const char *path, int64_t *bytes, char *error, size_t error_bytes) {
+  char *text = file_get(path, CONFIG_MOST_BYTES, bytes);
+  const char *why = errno == EISDIR ? "it is a directory" : errno == EINVAL ? "it is not a regular file"
+                    : errno == EFBIG ? "it is larger than 1 MiB" : strerror(errno);
+  if (!text) {
+    snprintf(error, error_bytes, "--config %.800s cannot be read: %s", path, why);
+    return NULL;
+  }
+  int line = 1;
+  for (int64_t i = 0; i < *bytes; i++) {
+    const unsigned char c = (unsigned char)text[i];
+    line += c == '\n';
+    if ((c >= 32 && c != 127) || c == '\n' || c == '\r' || c == '\t') continue;
+    snprintf(error, error_bytes, "--config %.800s is not text: byte 0x%02x in line %d", path, c, line);
+    free(text);
+    return NULL;
+  }
+  return text;
+}
+
+// ---- one line -------------------------------------------------------------------------------------------------------
+static char *config_skip_blanks(char *c) { return c + strspn(c, " \t\r"); }
+
+// A value in quotes, in place: `from` is at the first quote. Returns what is behind the last, NULL if there is none.
+// Double quotes know \\, \", \n, \t, \r and \xHH; in single quotes all is as it is.
+static char *config_unquote(char *from, char **value) {
+  const char quote = *from;
+  char *to = *value = ++from;
+  for (; *from && *from != quote; from++) {
+    if (quote == '\'' || *from != '\\') { *to++ = *from; continue; }
+    const char *const escapes = "\\\"ntr", *const means = "\\\"\n\t\r";
+    const char *at = *++from ? strchr(escapes, *from) : NULL;
+    if (at) *to++ = means[at - escapes];
+    else if (*from == 'x' && isxdigit((unsigned char)from[1]) && isxdigit((unsigned char)from[2])) {
+      const char digits[] = {from[1], from[2], 0};
+      *to = (char)strtol(digits, NULL, 16);
+      if (!*to++) return NULL;
+      from += 2;
+    } else return NULL;
+  }
+  if (!*from) return NULL;
+  *to = 0;
+  return from + 1;
+}
+// Splits a line, in place. name: NULL if there is nothing on it; value: NULL if the name stands alone. False with what
+// is wrong.
+static bool config_split(char *line, char **name, char **value, char *error, size_t error_bytes) {
+  char *c = config_skip_blanks(line), *end;
+  *name = *value = NULL;
+  if (!*c || *c == '#') return true;
+  if (!strncmp(c, "--", 2)) c += 2;
+  *name = c;
+  end = c + strcspn(c, " \t\r=:");
+  REFUSE(end == c, "there is no name of an option: lines are like lr = 0.001");
+  c = config_skip_blanks(end);
+  const bool separated = *c == '=' || *c == ':';
+  if (separated) c = config_skip_blanks(c + 1);
+  const bool nothing = !*c || *c == '#';
+  *end = 0;
+  if (nothing) {
+    if (separated) *value = end;                 // an empty value
+    return true;
+  }
+  if (*c == '"' || *c == '\'') {
+    REFUSE(!(end = config_unquote(c, value)), "the value of %.100s has no closing quote, or an escape other than \\\\, "
+           "\\\", \\n, \\t, \\r, \\xHH", *name);
+    end = config_skip_blanks(end);
+    REFUSE(*end && *end != '#', "'%.100s' stands behind the closing quote", end);
+    return true;
+  }
+  *value = c;
+  for (end = c; *end && !(*end == '#' && (end[-1] == ' ' || end[-1] == '\t'));) end++;
+  while (strchr(" \t\r", end[-1])) end--;
+  *end = 0;
+  return true;
+}
+// Takes the option of one line.
+static bool config_take(Options *o, OptionSource *from, char *line, char *error, size_t error_bytes) {
+  char *typed, *value, name[OPTION_NAME_BYTES];
+  OptionUse use;
+  if (!config_split(line, &typed, &value, error, error_bytes)) return false;
+  if (!typed) return true;
+  option_name_plain(name, typed);
+  if (!option_find(name, &use, error, error_bytes)) return false;
+  REFUSE(use.id == OPT_config, "a file of options cannot name another: --config is for the command line");
+  return source_take(o, from, use, value, NULL, error, error_bytes);
+}
+
+// ---- a whole file ---------------------------------------------------------------------------------------------------
+// Options of a file's text. False with one line in `error`, which begins with PATH:LINE.
+static bool config_take_all(Options *o, const char *path, const char *text, char *error, size_t error_bytes) {
+  OptionSource from = {};
+  char why[1024] = "", *copy = strdup(text), *line = copy;
+  int number = 0;
+  bool ok = true;
+  if (!strncmp(line, "\xef\xbb\xbf", 3)) line += 3;              // a byte order mark
+  for (char *end; ok && line; line = end) {
+    end = strchr(line, '\n');
+    if (end) *end++ = 0;
+    number++;
+    ok = config_take(o, &from, line, why, sizeof why);
+  }
+  if (!ok) snprintf(error, error_bytes, "%.800s:%d: %s", path, number, why);
+  else if (!(ok = source_end(o, &from, why, sizeof why))) snprintf(error, error_bytes, "%.800s: %s", path, why);
+  free(copy);
+  return ok;
+}
+// Options of the file's text, then of the command line: what is given there wins, wherever --config stands. False with
+// one line in `error`.
+static bool options_parse_config(Options *o, const char *path, const char *text, int argc, char **argv, char *error,
+                                 size_t error_bytes) {
+  options_default(o);
+  if (config_take_all(o, path, text, error, error_bytes) && options_take(o, argc, argv, error, error_bytes))
+    return true;
+  one_line(error);
+  return false;
+}
+
+// ---- OUT/options.txt ------------------------------------------------------------------------------------------------
+// A value as config_split reads it back.
+static void config_write_value(FILE *f, const char *value) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,*+@%~^|-";
+  if (*value && !value[strspn(value, plain)]) { fputs(value, f); return; }
+  fputc('"', f);
+  for (const char *c = value; *c; c++) {
+    if (*c == '"' || *c == '\\') fprintf(f, "\\%c", *c);
+    else if (*c == '\n') fputs("\\n", f);
+    else if ((unsigned char)*c < 32 || *c == 127) fprintf(f, "\\x%02x", (unsigned char)*c);
+    else fputc(*c, f);
+  }
+  fputc('"', f);
+}
+// One value, numbers with as many digits as give the same number back.
+static void option_print_short(char *to, size_t bytes, const Options *o, const OptionSpec *s) {
+  option_print(to, bytes, o, s);
+  if (s->type != OPTION_NUM) return;
+  const double x = strtod(to, NULL);
+  for (int digits = 1; digits <= 17; digits++) {
+    snprintf(to, bytes, "%.*g", digits, x);
+    if (strtod(to, NULL) == x) return;
+  }
+}
+// The options that make the run: those that were given, and of a resumed run those of its checkpoint. `asked` has them
+// before they were resolved: what was auto is auto again, on whatever machine. The batch is said for all ranks
+// together, so that another number of them takes the same steps.
+static void options_write(FILE *f, const Options *asked, const Options *o, int ranks) {
+  static Options plain;
+  char value[OPTION_TEXT_BYTES], is_default[OPTION_TEXT_BYTES];
+  options_default(&plain);
+  fprintf(f, "# Options of a run of train_gpt_fsdp %s (%s) on %d rank%s; all others have their defaults. The same "
+          "run,\n# into another directory: mpirun -np %d ./train_gpt_fsdp --config %s/options.txt --out DIRECTORY\n",
+          PROGRAM_VERSION, BUILD_ID, ranks, ranks > 1 ? "s" : "", ranks, o->out);
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    const OptionSpec *s = &option_specs[i];
+    option_print_short(value, sizeof value, asked, s);
+    option_print_short(is_default, sizeof is_default, &plain, s);
+    bool wanted = asked->given[i] || (asked->resume[0] && strcmp(value, is_default));
+    if (i == OPT_config || i == OPT_grad_accum) continue;
+    if (i == OPT_global_batch) option_print_short(value, sizeof value, o, s), wanted = true;
+    if (i == OPT_vocab_size && o->vocab_size_asked > 0)          // of a tokenizer that may have reached fewer
+      snprintf(value, sizeof value, "%lld", (long long)o->vocab_size_asked);
+    const char *directory = i == OPT_data && !value[0] ? getenv("WIKITEXT2_DIR") : NULL;
+    if (directory && *directory) snprintf(value, sizeof value, "%s", directory), wanted = true;
+    if (!wanted) continue;
+    fprintf(f, "%s = ", s->name);
+    config_write_value(f, value);
+    fputc('\n', f);
+  }
+}
+// Writes OUT/options.txt. What a disk that is full or fails cannot take is told in a notice.
+static void options_save(const Options *asked, const Options *o, int ranks) {
+  char path[OPTION_TEXT_BYTES + 32], *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  if (f) options_write(f, asked, o, ranks);
+  const bool made = f && !fclose(f);
+  snprintf(path, sizeof path, "%s/options.txt", o->out);
+  if (!made || !file_put(path, o->out, text, (int64_t)bytes))
+    say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
+  free(text);
+}

@@ -1,0 +1,324 @@
+// test_options.h: what people type first works, or is answered with the right line: other programs' names and values,
+// --config, OUT/options.txt, --help.
+
+// Options as a command line of these words gives them; the refusal in `error`, "" if there is none.
+static inline void options_typed(Options *o, const char *words, char *error, size_t bytes) {
+  char text[1024], *argv[64] = {(char *)"test"}, *save = NULL;
+  int argc = 1;
+  snprintf(text, sizeof text, "%s", words);
+  for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
+  error[0] = 0;
+  EXPECT(options_parse(o, argc, argv, error, bytes) == !error[0], "%s: a refusal without a line, or both", words);
+}
+
+TEST(options_are_taken_as_they_are_typed,
+     "values and names of other programs, in any case, with - or _, are stored as the table spells them; --dtype sets "
+     "three, less what is given beside it; --resume and on|off options stand alone; --no_NAME is off") {
+  static const struct { const char *typed, *is; } table[] = {
+      {"--param_dtype bfloat16 --reduce-dtype FLOAT16 --buffer_dtype=float32",
+       "param_dtype=bf16 reduce_dtype=fp16 buffer_dtype=fp32"},
+      {"--dtype bf16", "param_dtype=bf16 reduce_dtype=bf16 buffer_dtype=bf16"},
+      {"--reduce_dtype fp32 --dtype torch.bfloat16", "param_dtype=bf16 reduce_dtype=fp32 buffer_dtype=bf16"},
+      {"--dtype bf16 --buffer_dtype auto", "param_dtype=bf16 reduce_dtype=bf16 buffer_dtype=auto"},
+      {"--device gpu", "device=cuda"}, {"--device CUDA:0", "device=cuda"}, {"--device CPU", "device=cpu"},
+      {"--strategy FULL_SHARD", "strategy=full_shard"}, {"--strategy Shard-Grad-Op", "strategy=shard_grad_op"},
+      {"--sharding_strategy HYBRID_SHARD", "strategy=hybrid_shard"}, {"--strategy NO_SHARD", "strategy=no_shard"},
+      {"--strategy zero-3", "strategy=zero3"}, {"--strategy zero_2", "strategy=zero2"},
+      {"--strategy ZeRO1", "strategy=zero1"}, {"--strategy DDP", "strategy=ddp"},
+      {"--wrap MODEL --reshard_after_forward True --recompute Block", "wrap=model reshard_after_forward=on "
+       "recompute=block"},
+      {"--reshard_after_forward 2", "reshard_after_forward=2"}, {"--model GPT2_Medium", "model=gpt2-medium"},
+      {"--save_model yes --keep_best=True --tune 1 --eval_only FALSE", "save_model=on keep_best=on tune=on "
+       "eval_only=off"},
+      {"--save_model --no_shuffle --no-graph --no_save_async", "save_model=on shuffle=off graph=off save_async=off"},
+      {"--no_shuffle --shuffle --tie_head False --drop_last 0", "shuffle=on tie_head=off drop_last=off"},
+      {"--no_cuda", "no_cuda=on"}, {"--resume --lr 1e-3", "resume=auto lr=0.001"}, {"--resume", "resume=auto"},
+      {"--resume x --resume_from_checkpoint y", "resume=y"},
+      {"--max_iters 1e6 --batch_size 1_0 --save_every -1", "max_steps=1000000 batch_size=10 save_every=-1"},
+      {"--block_size 64 --d_model 48 --num-layers 3 --n_heads 4", "seq_len=64 n_embd=48 n_layer=3 n_head=4"},
+      {"--prompt=a=b --seed 9223372036854775807", "prompt=a=b seed=9223372036854775807"}};
+  Options o;
+  char error[2048], is[512], got[OPTION_TEXT_BYTES], *save = NULL;
+  for (const auto &row : table) {
+    options_typed(&o, row.typed, error, sizeof error);
+    EXPECT(!error[0], "%s: %s", row.typed, error);
+    snprintf(is, sizeof is, "%s", row.is);
+    for (char *one = strtok_r(is, " ", &save); one; one = strtok_r(NULL, " ", &save)) {
+      char *value = strchr(one, '=');
+      *value++ = 0;
+      const int i = option_index(one);
+      REQUIRE(i >= 0, "no option %s", one);
+      option_print_short(got, sizeof got, &o, &option_specs[i]);
+      EXPECT(!strcmp(got, value) && o.given[i], "%s: --%s is '%s'%s, must be %s", row.typed, one, got,
+             o.given[i] ? "" : ", not given", value);
+    }
+  }
+}
+
+TEST(options_are_refused_with_the_right_line,
+     "what is no option, or no value, is answered with what to type: by meaning first, then by spelling") {
+  static const struct { const char *typed, *line; } table[] = {
+      {"--", "'--' names no option: options are like --lr 0.001, see --help"},
+      {"--=3", "'--=3' names no option: options are like --lr 0.001, see --help"},
+      {"-b 4", "'-b' is not an option: llm.c's -b is --batch_size 4 here"},
+      {"-z 1", "'-z' is not an option: llm.c's -z is --strategy: zero1, zero2 or zero3; ddp for 0"},
+      {"-lr 4", "'-lr' is not an option: did you mean --lr? See --help"},
+      {"lr=4", "'lr=4' is not an option: did you mean --lr=4? See --help"},
+      {"-1", "'-1' is not an option: options start with --, see --help"},
+      {"README.md", "'README.md' is not an option: a file of options goes behind --config, see --help"},
+      {"\xe2\x80\x93lr 4", "'\xe2\x80\x93lr' is not an option: its dash is a longer character than -; type it anew"},
+      {"--blok_size 4", "unknown option --blok_size: did you mean --seq_len? See --help"},
+      {"--lrr 4", "unknown option --lrr: did you mean --lr? See --help"},
+      {"--warmup-steps 9", "unknown option --warmup_steps: --warmup takes both: below 1 a fraction of all steps "
+       "(0.05), else steps (2000)"},
+      {"--gradient_accumulation_steps 4", "unknown option --gradient_accumulation_steps: --grad_accum N counts "
+       "microbatches of each rank, --global_batch N sequences of a step over all ranks"},
+      {"--bf16", "unknown option --bf16: type --dtype bf16; --param_dtype, --reduce_dtype, --buffer_dtype set "
+       "its parts"},
+      {"--wandb_log=True", "unknown option --wandb_log: every step is a line of JSON in OUT/metrics.jsonl; --out names "
+       "the directory"},
+      {"--compile=False", "unknown option --compile: there is nothing to compile: leave it out"},
+      {"--no_dropout", "unknown option --no_dropout: --dropout is not on or off; see --help dropout"},
+      {"--no_shuffle=on", "--no_shuffle takes no value, not 'on'"},
+      {"--dtype bf16 --param_dtype fp32 --reduce_dtype fp32 --buffer_dtype fp32",
+       "--dtype bf16 has nothing to set beside --param_dtype, --reduce_dtype and --buffer_dtype: leave it out"},
+      {"--dtype int8", "--dtype 'int8' is not known: choose one of fp32|bf16|fp16"},
+      {"--device cuda:1", "--device cuda:1: ranks take a host's GPUs in order; CUDA_VISIBLE_DEVICES=1 --device cuda "
+       "computes on this one"},
+      {"--learning_rate 0", "--lr 0 is out of range: 1e-20 to 1000; leave it out for the preset's"},
+      {"--lr -1", "--lr -1 is out of range: 1e-20 to 1000; leave it out for the preset's"},
+      {"--lr inf", "--lr needs a number, not 'inf'"}, {"--lr 0x1", "--lr needs a number, not '0x1'"},
+      {"--n_layer 0", "--n_layer 0 is out of range: 1 to 1000; leave it out for the preset's"},
+      {"--seed -1", "--seed -1 is out of range: from 0 on"},
+      {"--seed 1e19", "--seed 1e19 is out of range: 0 to 9223372036854775807"},
+      {"--clip -1", "--clip -1 is out of range: from 0 on"},
+      {"--batch_size 10k", "--batch_size needs a whole number, not '10k'"},
+      {"--batch_size 1.5e0", "--batch_size needs a whole number, not '1.5e0'"},
+      {"--batch_size 1__0", "--batch_size needs a whole number, not '1__0'"},
+      {"--config a --config b", "--config is given twice: give one file of options"},
+      {"--out a\nb", "--out 'a?b': byte 0x0a is no character of a name"}};
+  Options o;
+  char error[2048];
+  for (const auto &row : table) {
+    options_typed(&o, row.typed, error, sizeof error);
+    EXPECT(!strcmp(error, row.line), "%s:\n      %s\n    must be\n      %s", row.typed, error, row.line);
+  }
+}
+
+TEST(option_names_are_of_options, "each other name stands once, is no option itself, and is one or says what to type") {
+  for (const OptionName &n : option_names) {
+    bool ours = false;
+    for (int i = 0; i <= OPTION_COUNT; i++) ours = ours || !strcmp(option_spec(i)->name, n.name);
+    EXPECT(!ours, "%s is an option of ours", n.name);
+    EXPECT(!n.is == (n.say != NULL), "%s: an option or a line, not both", n.name);
+    EXPECT(!n.is || (option_index(n.is) >= 0 && !option_name_find(n.is)), "%s is %s, which is none", n.name, n.is);
+    if (!strchr(n.name, '*')) EXPECT(option_name_find(n.name) == &n, "%s is there twice", n.name);
+    for (const char *at = n.say; at && (at = strstr(at, "--")); at++) {
+      char name[OPTION_NAME_BYTES];
+      snprintf(name, sizeof name, "%.*s", (int)strspn(at + 2, "abcdefghijklmnopqrstuvwxyz_0123456789"), at + 2);
+      EXPECT(option_index(name) >= 0, "%s: it says --%s, which is no option", n.name, name);
+    }
+  }
+}
+
+// What options_write says of these options reads back as them.
+static inline void options_expect_written(const Options *o) {
+  char *file = NULL, error[2048] = "", value[2][OPTION_TEXT_BYTES], *argv[] = {(char *)"test"};
+  size_t bytes;
+  Options again;
+  FILE *f = open_memstream(&file, &bytes);
+  options_write(f, o, o, 1);
+  fclose(f);
+  EXPECT(options_parse_config(&again, "f", file, 1, argv, error, sizeof error), "%s:\n%s", error, file);
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    option_print(value[0], sizeof value[0], o, &option_specs[i]);
+    option_print(value[1], sizeof value[1], &again, &option_specs[i]);
+    EXPECT(!strcmp(value[0], value[1]) || i == OPT_config || i == OPT_data || i == OPT_grad_accum,
+           "--%s '%s' became '%s'", option_specs[i].name, value[0], value[1]);
+  }
+  free(file);
+}
+
+TEST(options_bear_hostile_input,
+     "random words and random files of options are taken, or refused with one line; what was taken reads the same "
+     "from options.txt") {
+  static const char *const parts[] = {"--", "-", "=", "lr", "dtype", "bf16", "no_", "shuffle", "resume", "1e6", "0",
+                                      "'", "\"", "\\x", "#", ":", "\n", "\t", " ", "\xc3\xa4", "\xff", "on", "-1", "_",
+                                      "data", "prompt", "config", "%s%n", "strategy", "ZeRO-3", "max_iters"};
+  uint64_t state = 12345;
+  Options o;
+  char error[2048];
+  for (int round = 0; round < 20000; round++) {
+    char word[6][256], *argv[7] = {(char *)"test"}, text[2048] = "";
+    for (int w = 0; w < 6; w++) {
+      word[w][0] = 0;
+      for (int p = 0; p < 5; p++) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        if (state >> 63 || !p) strcat(word[w], parts[(state >> 33) % (sizeof parts / sizeof *parts)]);
+      }
+      strcat(strcat(text, word[w]), round % 2 ? " " : "\n");
+      argv[w + 1] = word[w];
+    }
+    error[0] = 0;
+    const bool ok = round & 1 ? options_parse(&o, 1 + round % 7, argv, error, sizeof error)
+                              : options_parse_config(&o, "f", text, 1, argv, error, sizeof error);
+    EXPECT(ok == !error[0] && !strpbrk(error, "\n\t\r"), "%s: '%s'", text, error);
+    if (!ok) continue;
+    options_expect_written(&o);
+  }
+  for (int round = 0; round < 2000; round++) {   // any bytes in a value
+    options_default(&o);
+    char prompt[8] = "";
+    for (int i = 0; i < 7; i++) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      prompt[i] = "\\\"'#\n\t\x01\x7f\xff\xc3 =:nrx0a"[(state >> 33) % 19];
+    }
+    EXPECT(option_set(&o, OPT_prompt, prompt, error, sizeof error), "%s", error);
+    options_expect_written(&o);
+  }
+  char *long_text = (char *)malloc(1 << 17);
+  memset(long_text, 'x', (1 << 17) - 1);
+  long_text[(1 << 17) - 1] = 0;
+  for (const char *name : {"--lr", "--device", "--wrap", "--prompt", "--save_model"}) {
+    char *argv[] = {(char *)"test", (char *)name, long_text};
+    EXPECT(!options_parse(&o, 3, argv, error, sizeof error) && strlen(error) < 400, "%s: %s", name, error);
+  }
+  memcpy(long_text, "--x", 3);
+  char *argv[] = {(char *)"test", long_text};
+  EXPECT(!options_parse(&o, 2, argv, error, sizeof error) && strlen(error) < 400, "%s", error);
+  free(long_text);
+}
+
+static inline void options_write_text(const char *path, const char *text) { cli_write(path, text, strlen(text)); }
+
+TEST(config_lines_are_read,
+     "--config: =, :, blanks or -- before a name, quotes, comments; the command line wins wherever it stands, over "
+     "--dtype's parts too; a refusal says FILE:LINE") {
+  static const char text[] = "\xef\xbb\xbf# options\r\n\n  --lr 0.5 # peak\nseq_len: 64\r\nn_layer=2\nsave_model\n"
+                             "resume\n"
+                             "no_shuffle # alone\nprompt = \"a # \\\"b\\\"\\n\\x01\" # told\ncache = ''\ndata = a#b\n"
+                             "learning_rate 0.25\nparam_dtype = fp32\nfreeze = 'h.0.*'";
+  Options o;
+  char error[2048] = "", *argv[] = {(char *)"test", (char *)"--dtype", (char *)"bf16", (char *)"--n_layer=3"};
+  EXPECT(options_parse_config(&o, "f", text, 4, argv, error, sizeof error), "%s", error);
+  EXPECT(o.lr == 0.25 && o.seq_len == 64 && o.n_layer == 3 && o.save_model && !strcmp(o.resume, "auto") &&
+             !strcmp(o.shuffle, "off") && !strcmp(o.prompt, "a # \"b\"\n\x01") && !o.cache[0] &&
+             !strcmp(o.data, "a#b") && !strcmp(o.freeze, "h.0.*") && o.given[OPT_lr] && !o.given[OPT_epochs],
+         "lr %g, seq_len %lld, n_layer %lld, prompt '%s', data '%s'", o.lr, (long long)o.seq_len, (long long)o.n_layer,
+         o.prompt, o.data);
+  EXPECT(!strcmp(o.param_dtype, "bf16") && !strcmp(o.buffer_dtype, "bf16"), "--param_dtype %s", o.param_dtype);
+  static const struct { const char *text, *line; } refused[] = {
+      {"lr = 1\n\nlrr = 2\n", "f:3: unknown option --lrr: did you mean --lr? See --help"},
+      {"out = \"a", "f:1: the value of out has no closing quote, or an escape other than \\\\, \\\", \\n, \\t, "
+       "\\r, \\xHH"},
+      {"out = 'a' b", "f:1: 'b' stands behind the closing quote"},
+      {"= 3", "f:1: there is no name of an option: lines are like lr = 0.001"},
+      {"lr", "f:1: --lr needs a value"},
+      {"config = g", "f:1: a file of options cannot name another: --config is for the command line"},
+      {"warmup_iters = 100 # nanoGPT", "f:1: unknown option --warmup_iters: --warmup takes both: below 1 a fraction of "
+       "all steps (0.05), else steps (2000)"},
+      {"max_steps = many", "f:1: --max_steps needs a whole number, not 'many'"}};
+  for (const auto &row : refused) {
+    EXPECT(!options_parse_config(&o, "f", row.text, 1, argv, error, sizeof error) && !strcmp(error, row.line),
+           "%s:\n      %s\n    must be\n      %s", row.text, error, row.line);
+  }
+}
+
+TEST(cli_config_files_that_cannot_be_read, "--config: one line, exit code 2, alone and under mpirun, no rank left") {
+  char path[8][512], options[8][600], line[8][800];
+  static const char *const says[] = {" cannot be read: No such file or directory", " cannot be read: it is a directory",
+                                     " cannot be read: it is not a regular file", " cannot be read: it is larger than "
+                                     "1 MiB", " is not text: byte 0x00 in line 2", ":2: unknown option --lrr: did you "
+                                     "mean --lr? See --help"};
+  static const char *const names[] = {"missing", "directory", "fifo", "large", "binary", "wrong"};
+  CliRefusal table[7];
+  for (int i = 0; i < 6; i++) {
+    snprintf(path[i], sizeof path[i], "%s", cli_path(names[i]));
+    snprintf(options[i], sizeof options[i], "--config %s", path[i]);
+    snprintf(line[i], sizeof line[i], "%s%s%s", i < 5 ? "--config " : "", path[i], says[i]);
+    table[i] = CliRefusal{i == 5 || !i ? 2 : 0, options[i], 2, line[i]};
+  }
+  table[6] = CliRefusal{2, "--config=", 2, "--config needs a path"};
+  mkdir(path[1], 0777);
+  EXPECT(!mkfifo(path[2], 0666), "no FIFO");
+  cli_write(path[3], "", 0);
+  EXPECT(!truncate(path[3], (1 << 20) + 1), "no large file");
+  cli_write(path[4], "lr = 1\n\0", 8);
+  options_write_text(path[5], "lr = 1\nlrr = 2\n");
+  cli_expect_refusals(table, 7);
+}
+
+TEST(cli_options_txt_repeats_a_run,
+     "--config OUT/options.txt makes the same losses, on 2 ranks too; what is resumed with it goes on; where it cannot "
+     "be written a notice says so") {
+  CliRun r;
+  char one[600], again[600], file[700];
+  snprintf(one, sizeof one, "%s", cli_path("one"));
+  snprintf(again, sizeof again, "%s", cli_path("again"));
+  snprintf(file, sizeof file, "%s/options.txt", one);
+  CLI_RUN(&r, "%s %s --batch_size 2 --grad_accum 2 --max_iters 4 --dtype FP32 --dropout 0.1 --lr 0.03 --recompute auto "
+          "--schedule Constant --warmup 0 --eval_interval -1 --prompt 'a #\"\\ ' --out %s", cli_ranks(0), cli_small(),
+          one);
+  cli_expect_done(&r, "one");
+  cli_free(&r);
+  CLI_RUN(&r, "%s --out %s --config %s", cli_ranks(0), again, file);
+  cli_expect_done(&r, "again");
+  cli_free(&r);
+  cli_expect_same_series("again", one, again, 4);
+  CLI_RUN(&r, "grep -v -e '^#' -e '^out = ' %s > %s.a && grep -v -e '^#' -e '^out = ' %s/options.txt | cmp - %s.a && "
+          "grep -qx 'global_batch = 4' %s && ! grep -q -e grad_accum -e device %s && grep -qx 'recompute = auto' %s && "
+          "grep -qx 'lr = 0.03' %s", file, file, again, file, file, file, file, file);
+  EXPECT(getenv("DEVICE") || !r.code, "options.txt is not as it must be: %s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s --config %s --out %s --max_steps 8 --resume", cli_ranks(2), file, one);
+  cli_expect_done(&r, "resumed");
+  EXPECT(strstr(r.text, ", step 4, read in"), "it was not resumed:\n%.2000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "rm -r %s && mkdir -p %s/options.txt && %s --config %s --out %s", again, again, cli_ranks(2), file,
+          again);
+  cli_expect_done(&r, "a directory is in the way");
+  EXPECT(cli_count(r.text, "again/options.txt cannot be written: Is a directory") == 1, "no notice:\n%.2000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s --config %s --max_steps 8 --resume= --out %s", cli_ranks(0), file, one);
+  cli_expect_refusal(&r, "--resume=", 2, "--resume needs a path");
+  cli_free(&r);
+  snprintf(file, sizeof file, "%s/options.txt", again);
+  CLI_RUN(&r, "rmdir %s; %s --config %s/options.txt --resume=auto --out %s && %s --config %s", file, cli_ranks(2), one,
+          again, cli_ranks(0), file);
+  cli_expect_done(&r, "from the beginning by what a resumed run wrote");
+  EXPECT(strstr(r.text, ", step 8, read in"), "it was not resumed:\n%.3000s", r.text);
+  cli_free(&r);
+  cli_expect_same_series("as it was resumed", one, again, 8);
+}
+
+TEST(cli_help_is_short_and_true,
+     "--help is 50 lines of 80 columns at most, of options that are there; --help all 120 columns; --help NAME, --NAME "
+     "--help show one; a wrong name is refused") {
+  CliRun r;
+  for (const char *asked : {"--help", "--help all"}) {
+    CLI_RUN(&r, "%s %s", cli_ranks(0), asked);
+    cli_expect_done(&r, asked);
+    const int most = strstr(asked, "all") ? 120 : 80;
+    int lines = 0;
+    for (const char *c = r.text; *c; c += strcspn(c, "\n") + 1, lines++)
+      EXPECT((int)strcspn(c, "\n") <= most, "%s: a line of %d columns: %.130s", asked, (int)strcspn(c, "\n"), c);
+    EXPECT(most == 120 || lines <= 50, "%d lines", lines);
+    for (const char *at = r.text; (at = strstr(at, "--")); at += 2) {
+      char name[OPTION_NAME_BYTES];
+      snprintf(name, sizeof name, "%.*s", (int)strspn(at + 2, "abcdefghijklmnopqrstuvwxyz_0123456789"), at + 2);
+      if (name[0] && strcmp(name, "help") && strcmp(name, "version") && strcmp(name, "option"))
+        EXPECT(option_index(name) >= 0 || !strcmp(name, "no_"), "%s: no option --%s", asked, name);
+    }
+    EXPECT(cli_count(r.text, "  --dtype ") == 1, "%s: no --dtype", asked);
+    cli_free(&r);
+  }
+  for (const char *asked : {"--help seq-len", "--help=block_size", "--seq_len --help"}) {
+    CLI_RUN(&r, "%s %s", cli_ranks(0), asked);
+    EXPECT(!r.code && cli_count(r.text, "  --seq_len N") == 1 && strstr(r.text, "1 to 1048576") &&
+               cli_count(r.text, "--") == 1, "%s: exit code %d:\n%s", asked, r.code, r.text);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "%s --help quux", cli_ranks(2));
+  cli_expect_refusal(&r, "--help quux", 2, "unknown option --quux: see --help");
+  cli_free(&r);
+}
