@@ -458,6 +458,7 @@ struct Trainer {
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
   Device device;
+  bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
   size_t device_free_bytes;                      // before anything was taken; 0 on a CPU
 };
 
@@ -1446,7 +1447,7 @@ int train_main(int argc, char **argv) {
   print_start(&t);
   saver_print_plan(&saver);
   print_details(&t);
-  print_start_notices(&t, cores_shared);
+  t.crowded = print_start_notices(&t, cores_shared);
   start_load(&start, &t, &saver);
   catch_stop_signals();
   Log log;

@@ -10,11 +10,16 @@
 #pragma once
 #include <sys/file.h>
 
+// Threads that wait for a core for more than this share of their time are told: two runs on the same cores wait half.
+static const double CORES_BUSY = 0.25;
+
 struct Log {
   FILE *metrics;                                 // rank 0 only, else NULL
   off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
   bool lost;                                     // metrics.jsonl could not be written to its end
   bool plans_known;
+  CoreWatch cores;
+  bool cores_told;                               // or not to be told: the run itself has more threads than cores
   double start_ms, step_ms;                      // step_ms: smoothed
   int64_t every;
 };
@@ -77,6 +82,7 @@ static FILE *log_file(const char *path, bool append) {
 // One line in `error` when it cannot be written; --eval_only and --sample_only have a terminal, too, and go on.
 static void log_open(Log *log, const Trainer *t, bool append, const char *from, char *error, size_t error_bytes) {
   memset(log, 0, sizeof *log);
+  log->cores_told = t->crowded;
   log->start_ms = now_ms();
   log->every = t->opt.log_every ? t->opt.log_every : max64(1, t->steps_total / 50);
   if (t->fsdp.mesh.rank) return;
@@ -159,6 +165,15 @@ static void log_draw(const Log *log, const Trainer *t, const StepResult *r) {
   if (terminal.out) line_draw(line, false);
   else say("%s\n", line);
 }
+// Says once that other programs take the cores this rank computes on.
+static void log_watch_cores(Log *log) {
+  const double waited = log->cores_told ? -1 : core_watch(&log->cores, now_ms());
+  if (waited < CORES_BUSY) return;
+  log->cores_told = true;
+  say("notice: the cores are busy with other programs: this rank's threads waited %.0f %% of their time for one\n",
+      100 * waited);
+}
+
 static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms) {
   if (t->fsdp.mesh.rank) return;
   const double tokens = (double)t->opt.global_batch * (double)t->model.T;
@@ -184,6 +199,7 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
   }
   const bool last = t->step == t->steps_total;
   if (terminal.out || t->step % log->every == 0 || t->step == 1 || last) log_draw(log, t, r);
+  log_watch_cores(log);
 }
 
 static void log_eval(Log *log, const Trainer *t, const char *name, const Split *split, const EvalResult *e) {

@@ -442,22 +442,26 @@ static void print_sharding_notices(const Trainer *t) {
            "other last bits\n", strategy_is(o, "zero1") ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);
 }
-// What a user should know of this start. cores_shared: ranks outnumber the cores of this host.
-static void print_start_notices(const Trainer *t, bool cores_shared) {
-  if (t->fsdp.mesh.rank) return;
+// What a user should know of this start. cores_shared: ranks outnumber the cores of this host. Returns whether ranks or
+// threads have to wait for each other's cores.
+static bool print_start_notices(const Trainer *t, bool cores_shared) {
+  cpu_set_t cores;
+  const bool known = !cores_shared && !sched_getaffinity(0, sizeof cores, &cores);
+  const bool threads_share = known && t->ctx.threads > CPU_COUNT(&cores);
+  if (t->fsdp.mesh.rank) return cores_shared || threads_share;
   const Device *d = &t->device;
   if (d->gpus < t->fsdp.mesh.world && t->ctx.ops->nccl)
     say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world, d->gpus,
         d->gpus > 1 ? "s" : "");
   if (cores_shared) say("notice: ranks outnumber cores on this host; they will wait for each other\n");
-  cpu_set_t cores;
-  if (!cores_shared && !sched_getaffinity(0, sizeof cores, &cores) && t->ctx.threads > CPU_COUNT(&cores))
+  if (threads_share)
     say("notice: --threads %d on %d core%s of this rank; they will wait for each other\n", t->ctx.threads,
         CPU_COUNT(&cores), CPU_COUNT(&cores) > 1 ? "s" : "");
   const char *omp = getenv("OMP_NUM_THREADS");
   if (omp && !t->opt.threads && atoi(omp) != t->ctx.threads)
     say("notice: OMP_NUM_THREADS=%.20s is not looked at: --threads says how many, else all cores are taken\n", omp);
   print_sharding_notices(t);
+  return cores_shared || threads_share;
 }
 
 // ---- earlier runs ---------------------------------------------------------------------------------------------------

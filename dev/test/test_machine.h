@@ -83,6 +83,45 @@ TEST(machine_threads_of_quota,
   }
 }
 
+// Leaves the test, and what it starts from here on, one core.
+static void machine_keep_one_core() {
+  cpu_set_t one;
+  sched_getaffinity(0, sizeof one, &one);
+  for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; cpu++)
+    if (CPU_ISSET(cpu, &one) && kept++) CPU_CLR(cpu, &one);
+  sched_setaffinity(0, sizeof one, &one);
+}
+// Trains beside two programs that never rest, until the run has printed `text` or `limit_s` are over; stops them all.
+static void machine_train_beside(const char *threads, const char *text, double limit_s) {
+  CliRun busy[2], r, grep;
+  machine_keep_one_core();
+  for (CliRun &b : busy) cli_start(&b, "while :; do :; done");
+  cli_start(&r, "exec %s --data random --threads %s --max_steps 1000000000 --sample_tokens 0 --eval_every -1 "
+            "--save_every -1 --out %s", cli_program(), threads, cli_path(threads));
+  bool found = false;
+  for (const double start = now_ms(); !found && now_ms() - start < limit_s * 1e3; usleep(200000)) {
+    cli_start(&grep, "grep -q '%s' %s", text, r.path);
+    cli_wait(&grep, CLI_LIMIT_S);
+    found = grep.code == 0;
+    cli_free(&grep);
+  }
+  kill(-r.pid, SIGUSR1);                         // ends it after its step
+  for (CliRun &b : busy) kill(-b.pid, SIGKILL);
+  cli_wait(&r, CLI_LIMIT_S);
+  for (CliRun &b : busy) cli_wait(&b, CLI_LIMIT_S), cli_free(&b);
+  const bool own = !strcmp(threads, "2");
+  EXPECT(cli_count(r.text, text) == !own, "%s threads on one core: said %d times: %s", threads, cli_count(r.text, text),
+         r.text);
+  EXPECT(r.code == EXIT_SAVED, "it ended with %d: %s", r.code, r.text);
+  cli_free(&r);
+}
+TEST(machine_busy_cores_are_told,
+     "a run whose core others take says so once; one with more threads than cores does not") {
+  if (access("/proc/self/schedstat", R_OK)) SKIP("this kernel counts no waiting for cores (/proc/self/schedstat)");
+  machine_train_beside("1", "notice: the cores are busy with other programs", CLI_LIMIT_S);
+  machine_train_beside("2", "notice: the cores are busy with other programs", 7);
+}
+
 // A control group of cpu with a quota of half a core, made for this process; "" where that is not allowed.
 static void machine_make_group(char *dir, size_t bytes) {
   CgroupPlace p;
