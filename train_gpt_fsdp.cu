@@ -1321,9 +1321,10 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   if (o->save_model) saved = save_model(t) && saved;
   if (o->export_hf[0]) saved = export_hf(t, o->export_hf) && saved;
   log_close(log, t, saved ? "done" : "not saved");
-  const bool tokenizer = t->corpus->has_tokenizer && trainer_trains(o);
-  if (!t->fsdp.mesh.rank) say("files: %s/metrics.jsonl%s%s%s\n", o->out, log->lost ? " (not to its end)" : "",
-                              tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
+  const bool trained = trainer_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
+  if (!t->fsdp.mesh.rank)
+    say("files: %s/metrics.jsonl%s%s%s%s\n", o->out, log->lost ? " (not to its end)" : "",
+        trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
 }
 

@@ -302,6 +302,7 @@ static void moved_words(FILE *to, const Trainer *t) {
 static void files_words(FILE *to, const Trainer *t) {
   const Options *o = &t->opt;
   fprintf(to, "%s/metrics.jsonl", o->out);
+  if (trainer_trains(o)) fprintf(to, ", options.txt");
   if (t->corpus->has_tokenizer && trainer_trains(o)) fprintf(to, ", tokenizer.json");
   if (o->sample_tokens && !o->eval_only) fprintf(to, ", sample.txt");
   if (o->save_model) fprintf(to, ", model.safetensors");
@@ -315,7 +316,7 @@ static void data_words(FILE *to, const Trainer *t) {
 }
 static void training_words(FILE *to, const Trainer *t) {
   const Options *o = &t->opt;
-  fprintf(to, "%lld step%s of %lld sequences of %lld tokens, %s, learning rate %g, %s", (long long)t->steps_total,
+  fprintf(to, "%lld step%s of %lld x %lld tokens; %s, learning rate %g, %s", (long long)t->steps_total,
           t->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)t->model.T, o->optimizer, o->lr,
           o->schedule);
 }
@@ -329,7 +330,7 @@ static void print_start(const Trainer *t) {
   if (t->fsdp.mesh.rank) return;
   const Model *m = &t->model;
   say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
-  start_line("model", "%s, %s parameters: %d blocks, %d heads, width %lld, vocabulary %lld", t->opt.model,
+  start_line("model", "%s, %s parameters: %d blocks, %d heads, width %lld, vocab %lld", t->opt.model,
              count_words(model_numel(m)), m->L, m->H, (long long)m->C, (long long)m->V);
   start_words("data", t, data_words);
   if (trainer_trains(&t->opt)) start_words("training", t, training_words);

@@ -776,7 +776,7 @@ TEST(cli_logits_lend_where_windows_hold,
      "a /dev/shm with no room for logits but for all else: gradient slots lie apart, losses are the same") {
   cli_need_mount_namespace();
   const char *options = "--model tiny --data random --vocab_size 3000 --max_steps 3 --sample_tokens 0 --eval_every -1 "
-                        "--save_every -1 --log_every 1";
+                        "--save_every -1 --log_every 1 --verbose";
   CliRun lent, apart;
   CLI_RUN(&lent, "%s %s --out %s", cli_ranks(2), options, cli_path("out"));
   CLI_RUN(&apart, "unshare -m sh -c 'mount -t tmpfs -o size=16m tmpfs /dev/shm && exec %s %s --out %s'", cli_ranks(2),
