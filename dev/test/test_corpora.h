@@ -132,7 +132,7 @@ TEST(corpora_shards, "one of many token shards is trained on with a word about t
     cli_expect_done(&r, data);
     char *at = strstr(r.text, line);             // the directory may end in a slash
     if (!at && (at = strstr(r.text, "/set/ holds 3 shards"))) at = strstr(r.text, line + 6);
-    EXPECT(at && cli_count(r.text, "data: tokens in ") == 1, "%s: it printed:\n%.3000s", data, r.text);
+    EXPECT(at && cli_count(r.text, "  data      tokens in ") == 1, "%s: it printed:\n%.3000s", data, r.text);
     cli_free(&r);
   }
   corpora_refused("@/set/g_*.bin", 3, "--data @/set/g_*.bin: no file has such a name");
