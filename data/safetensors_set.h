@@ -80,7 +80,8 @@ static inline int set_order(const void *a, const void *b) {
 // A file beside the index and no other: what is named there is opened.
 static inline bool set_is_plain_name(const char *name) {
   const size_t n = strlen(name), end = sizeof ".safetensors" - 1;
-  return n > end && n < 200 && name[0] != '.' && !strchr(name, '/') && !strcmp(name + n - end, ".safetensors");
+  for (const char *c = name; *c; c++) if ((unsigned char)*c < 32 || *c == 127 || *c == '/') return false;
+  return n > end && n < 200 && name[0] != '.' && !strcmp(name + n - end, ".safetensors");
 }
 static inline const char *set_base(const SafetensorsShard *x) { return strrchr(x->path, '/') + 1; }
 

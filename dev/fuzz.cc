@@ -425,6 +425,63 @@ static void fuzz_seeds_hf() {
   free(param);
 }
 
+// model.safetensors.index.json, and the headers of two shards
+static void fuzz_index(const uint8_t *bytes, size_t count) {
+  FuzzPart rest = {bytes, count};
+  const FuzzPart index = fuzz_next_part(&rest), a = fuzz_next_part(&rest);
+  fuzz_write("model.safetensors.index.json", index.bytes, index.count);
+  fuzz_write_header("a.safetensors", a);
+  fuzz_write_header("b.safetensors", rest);
+  SafetensorsSet set = {};
+  fuzz_accepted = set_open_index(&set, fuzz_dir, fuzz_error, sizeof fuzz_error);
+  if (!fuzz_accepted) fuzz_check_error(fuzz_error);
+  for (int i = 0; fuzz_accepted && i < set.count; i++)
+    for (int k = 0, in = -1; k < set.shard[i].file.count; k++) {
+      const SafetensorsTensor *t = &set.shard[i].file.tensor[k];
+      HOLDS(set_entry(&set, t->name, &in) == t && in == i);
+    }
+  set_close(&set);
+}
+static void fuzz_seeds_index() {
+  fuzz_seed_text("{\"metadata\":{\"total_size\":40},"
+                 "\"weight_map\":{\"x\":\"a.safetensors\",\"y\":\"b.safetensors\"}}\x1e"
+                 "{\"x\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}\x1e"
+                 "{\"y\":{\"dtype\":\"I32\",\"shape\":[4],\"data_offsets\":[0,16]}}");
+  fuzz_seed_text("{\"weight_map\":{\"x\":\"a.safetensors\"}}\x1e"
+                 "{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}\x1e");
+}
+
+// ---- options in a file
+// A file of --config. What it gives, written as OUT/options.txt, gives the same again.
+static void fuzz_config(const uint8_t *bytes, size_t count) {
+  static Options asked, again;
+  char word[] = "fuzz", *argv[] = {word}, *written = NULL;
+  size_t written_bytes;
+  int64_t n;
+  fuzz_write("options.txt", bytes, count);
+  const FuzzPath path = fuzz_path("options.txt");
+  char *text = config_read(path.text, &n, fuzz_error, sizeof fuzz_error);
+  fuzz_accepted = text && options_parse_config(&asked, path.text, text, 1, argv, fuzz_error, sizeof fuzz_error);
+  free(text);
+  if (!fuzz_accepted) { fuzz_check_error(fuzz_error); return; }
+  FILE *f = open_memstream(&written, &written_bytes);
+  options_write(f, &asked, &asked, 1);
+  fclose(f);
+  HOLDS(options_parse_config(&again, path.text, written, 1, argv, fuzz_error, sizeof fuzz_error));
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    char is[OPTION_TEXT_BYTES], was[OPTION_TEXT_BYTES];
+    option_print(was, sizeof was, &asked, &option_specs[i]);
+    option_print(is, sizeof is, &again, &option_specs[i]);
+    HOLDS(!asked.given[i] || i == OPT_grad_accum || i == OPT_config || !strcmp(is, was));
+  }
+  free(written);
+}
+static void fuzz_seeds_config() {
+  fuzz_seed_text("# a run\nlr = 0.001\nmax_steps: 1e3  # comment\n--model=small\nsave_model\n\n"
+                 "prompt = \"a \\\"b\\\" \\n\"\n");
+  fuzz_seed_text("dtype = bf16\nstrategy FULL_SHARD\nblock_size = 64\nmesh = 1x1\nout = 'a b'\nno-shuffle\nresume\n");
+}
+
 // ---- checkpoints ---------------------------------------------------------------------------------------------------
 // The files of a checkpoint that the target asks for.
 static TensorMap fuzz_checkpoint_map() {
@@ -491,6 +548,8 @@ static const FuzzTarget fuzz_targets[] = {
     {"token_file", fuzz_token_file, fuzz_seeds_token_file, 2048},
     {"llmc", fuzz_llmc, fuzz_seeds_llmc, 2048},
     {"hf", fuzz_hf, fuzz_seeds_hf, 8192},
+    {"index", fuzz_index, fuzz_seeds_index, 4096},
+    {"config", fuzz_config, fuzz_seeds_config, 2048},
     {"checkpoint", fuzz_checkpoint, fuzz_seeds_checkpoint, 8192}};
 
 static void fuzz_make_seeds(const char *dir) {
