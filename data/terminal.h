@@ -155,9 +155,13 @@ static void say_bytes(const uint8_t *bytes, int n) {
 }
 
 // ---- signals that end the process -----------------------------------------------------------------------------------
-static void on_last_signal(int signal_) {
+// Ends the open line. May be called in a handler.
+static void terminal_end_line_at_once() {
   static const char newline[] = "\n";
-  if (terminal.shown && write(STDOUT_FILENO, newline, 1) < 0) terminal.shown = 0;
+  if (terminal.shown && write(STDOUT_FILENO, newline, 1) == 1) terminal.shown = 0;
+}
+static void on_last_signal(int signal_) {
+  terminal_end_line_at_once();
   signal(signal_, SIG_DFL);
   raise(signal_);
 }
@@ -192,7 +196,8 @@ static bool mpirun_edits_output(int pid) {
   if (f) fclose(f);
   text[n] = 0;
   for (size_t at = 0; at < n; at += strlen(text + at) + 1) {
-    const char *word = text + at;
+    const char *word = text + at, *name = strrchr(word, '/');
+    if (!strcmp(name ? name + 1 : word, program_invocation_short_name)) break;   // what follows is ours
     const bool option = word[0] == '-' || strstr(word, "orte_") || strstr(word, "prte_");
     if (option && (strstr(word, "output") || strstr(word, "xml") || strstr(word, "xterm"))) return true;
   }
@@ -212,8 +217,9 @@ static bool process_has_pipe(int pid, const struct stat *pipe) {
   if (dir) closedir(dir);
   return found;
 }
-// What mpirun passes on from our `fd`, as if we wrote it to mpirun's own. A terminal: true, and its width is asked for
-// there. A pipe: from here on ours, so that mpirun, which a pipe without reader would end, writes nothing into it.
+// What mpirun passes on from our `fd`: from here on we write to its terminal or pipe ourselves. A pipe without reader
+// would end mpirun, and of what it was to pass on when it is told to end it drops some. Returns whether that is a
+// terminal. Where mpirun edits what ranks print, only the terminal's width is asked for there.
 static bool terminal_through(int pid, int fd) {
   char path[64];
   struct stat st;
@@ -222,19 +228,19 @@ static bool terminal_through(int pid, int fd) {
   if (!ours) return fd != STDOUT_FILENO && isatty(fd);           // redirected between mpirun and us
   snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
   int theirs = open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-  if (theirs >= 0 && isatty(theirs)) {
-    if (fd == STDOUT_FILENO) terminal.width_fd = theirs;
-    else close(theirs);
-    return true;
-  }
-  const bool reads = !stat(path, &st) && S_ISFIFO(st.st_mode) && process_is_mpirun(pid) && !mpirun_edits_output(pid);
-  if (theirs < 0 && errno == ENXIO && reads) theirs = open("/dev/null", O_WRONLY | O_CLOEXEC);   // the reader has gone
-  if (theirs >= 0 && reads) {
+  const bool gone = theirs < 0 && errno == ENXIO, shows = theirs >= 0 && isatty(theirs);
+  const bool pipe = !stat(path, &st) && S_ISFIFO(st.st_mode);
+  const bool plain = process_is_mpirun(pid) && !mpirun_edits_output(pid);
+  if (gone && pipe && plain) theirs = open("/dev/null", O_WRONLY | O_CLOEXEC);               // the reader has gone
+  if (theirs >= 0 && (pipe || shows) && plain) {
     fcntl(theirs, F_SETFL, 0);                   // a reader that is slow is waited for
     dup2(theirs, fd);
+  } else if (shows && fd == STDOUT_FILENO) {
+    terminal.width_fd = theirs;
+    return true;
   }
   if (theirs >= 0) close(theirs);
-  return false;
+  return shows;
 }
 static void terminal_open() {
   signal(SIGPIPE, SIG_IGN);

@@ -39,7 +39,10 @@ static void on_stop_signal(int signal) {
   const bool has_time = signal == SIGINT ? alone : !under_mpirun;
   const int asked = signal == SIGUSR1 || has_time ? STOP_SAVE : STOP_END;
   if (asked > stop_asked) stop_asked = asked;
-  if (signal == SIGINT || (signal == SIGTERM && under_mpirun)) terminal_last_signal(signal);
+  if (signal == SIGINT || (signal == SIGTERM && under_mpirun)) {
+    if (under_mpirun) terminal_end_line_at_once();               // it may end us any moment
+    terminal_last_signal(signal);
+  }
 }
 // A signal asks the training loop to end after its step. A second SIGINT ends the process at once; what else asks for a
 // checkpoint may come as often as it likes. SIGINT and SIGTERM cut a write short that waits for a terminal: mpirun

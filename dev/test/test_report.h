@@ -176,7 +176,7 @@ TEST(report_line_follows_a_resize_and_ends_at_ctrl_c,
      "there ends the line, says its word on a row of its own and leaves the cursor at the start of a row") {
   for (int ranks : {0, 2}) {
     PtyRun r;
-    pty_run(&r, 100, "] step 3/", 40, 3, "%s %s --epochs 100000 --eval_every -1 --save_every -1 --out %s",
+    pty_run(&r, 100, "] step 3/", 40, 3, "exec %s %s --epochs 100000 --eval_every -1 --save_every -1 --out %s",
             cli_ranks(ranks), cli_small(), cli_path("out"));
     EXPECT(r.typed, "%d ranks: no row for 40 columns", ranks);
     EXPECT(ranks || r.code == EXIT_SAVED, "exit code %d", r.code);
