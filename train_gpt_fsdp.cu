@@ -24,7 +24,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#define PROGRAM_VERSION "0.5.0"
+#define PROGRAM_VERSION "0.6.0"
 #ifndef BUILD_ID // the Makefile gives a checksum of the sources: all ranks must have the same
 #define BUILD_ID "unknown"
 #endif
@@ -49,7 +49,7 @@ enum { LAYERS_MOST = 1000 };
   NUM(dropout, 0.0, 0.0, 0.99, "model", "dropout on embeddings, attention and both residual branches") \
   TEXT(tie_head, "on", "on|off", "model", "LM head shares the token embedding") \
   INT(epochs, 0, 0, 1000000, "training", "passes over the training tokens (0: 1, or as many as --max_steps takes)") \
-  INT(max_steps, 0, 0, INT64_MAX, "training", "stop after this many steps, however many epochs (0: by --epochs)") \
+  INT(max_steps, 0, 0, 1LL << 40, "training", "stop after this many steps, however many epochs (0: by --epochs)") \
   INT(batch_size, 8, 1, 1 << 20, "training", "sequences a microbatch, per rank") \
   INT(grad_accum, 0, 0, 1 << 20, "training", "microbatches a step, per rank (0: 1, or what --global_batch asks for)") \
   INT(global_batch, 0, 0, 1 << 24, "training", "sequences a step over all ranks; batch_size x ranks must divide it") \
@@ -1114,7 +1114,7 @@ static void trainer_take_memory(Trainer *t) {
 static int64_t trainer_steps_total(const Options *o, int64_t steps_per_epoch) {
   const int64_t by_epochs = steps_per_epoch * max64(1, o->epochs);
   if (!o->max_steps) return by_epochs;
-  return o->epochs ? min64(by_epochs, o->max_steps) : min64(o->max_steps, CHECKPOINT_MOST_STEPS);
+  return o->epochs ? min64(by_epochs, o->max_steps) : o->max_steps;
 }
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
@@ -1262,6 +1262,12 @@ static EvalResult evaluate(Trainer *t, Log *log, int split) {
   return e;
 }
 
+// What any rank was asked for since the last step. Collective.
+static Stop agree_on_stop(MPI_Comm comm) {
+  int asked = stop_asked;
+  MPI_Allreduce(MPI_IN_PLACE, &asked, 1, MPI_INT, MPI_MAX, comm);
+  return (Stop)asked;
+}
 // The steps. Returns the exit code of a run that ends here, -1 of one that goes on to its end. Collective.
 static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
@@ -1291,6 +1297,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     const bool best = step_is_due(t, o->eval_every) && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
     if (step_is_due(t, o->save_every) || (best && o->keep_best)) saver_save(saver, log, o->save_async, best);
   }
+  if (!stop) stop = agree_on_stop(t->fsdp.mesh.comm);            // asked for while the end was evaluated or saved
   if (!stop) return -1;
   if (stop == STOP_END) log_close(log, t, "signal");             // first: mpirun may leave us little time
   const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
@@ -1307,7 +1314,11 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
     if (code >= 0) return code;
   }
   // Reading and talking may be cut short anywhere, a save may not.
-  if (!saver->pending) { terminal_last_signal(SIGINT); terminal_last_signal(SIGTERM); }
+  if (!saver->pending) {
+    terminal_last_signal(SIGINT);
+    terminal_last_signal(SIGTERM);
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);        // nohup's wish is kept
+  }
   if (o->eval_only) evaluate(t, log, SPLIT_VALID);
   if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);
@@ -1412,12 +1423,12 @@ int train_main(int argc, char **argv) {
   options_parse(&o, argc, argv, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
-  launch_refuse_alone(&o, true);
+  if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
   alone = !launched_as && world == 1;
-  if (alone) launch_refuse_alone(&o, false);
+  if (alone && !o.config[0]) launch_refuse_alone(&o, false);
   char host[64] = "";
   gethostname(host, sizeof host - 1);
   snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);
@@ -1425,6 +1436,7 @@ int train_main(int argc, char **argv) {
   die_hook = die_everywhere;
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(&o, argc, argv, MPI_COMM_WORLD);
+  if (alone) launch_refuse_alone(&o, false);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
   MPI_Comm node;
   int node_rank, node_ranks;
@@ -1454,7 +1466,7 @@ int train_main(int argc, char **argv) {
   Log log;
   open_files(&log, &t, &start);
   if (!rank && trainer_trains(&o)) options_save(&asked, &o, world);
-  print_old_runs(&t);
+  print_old_runs(&t, start.path);
   const int code = trainer_run(&t, &log, &saver);
   line_end();
   trainer_close(&t);

@@ -221,12 +221,15 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
   const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
   uint8_t *out = NULL;
   size_t n = 0, capacity = 0;
+  int json = 0, first_json = 0;
   for (int i = 0; i < names->count; i++) {
     char path[PATH_MAX];
     Text t = {};
+    DataNotices of_file = {};
     const bool fits = data_format(path, sizeof path, "%s/%s", dir, names->name[i]);
     if (!fits) data_fail(e, EXIT_MISSING, "--data %.200s...: the path is too long", dir);
-    if (!fits || !text_open(&t, path, notices, e)) { free(out); return false; }
+    if (!fits || !text_open(&t, path, &of_file, e)) { free(out); return false; }
+    if (of_file.text[0] && !json++) first_json = i;
     if (n + t.numel > memory) {
       free(out);
       text_free(&t);
@@ -242,6 +245,9 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
     if (out[n - 1] != '\n' && i + 1 < names->count) out[n++] = '\n';
     text_free(&t);
   }
+  if (json)
+    data_notice(notices, "%d of %d .txt files in %s are JSON lines, such as %s: braces and keys are trained on like "
+                "text", json, names->count, dir, names->name[first_json]);
   all->bytes = (const uint8_t *)(all->owned = out);
   all->numel = n;
   return true;

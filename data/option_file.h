@@ -71,6 +71,7 @@ static bool config_split(char *line, char **name, char **value, char *error, siz
   c = config_skip_blanks(end);
   const bool separated = *c == '=' || *c == ':';
   if (separated) c = config_skip_blanks(c + 1);
+  REFUSE(separated && *c == '#', "a value that begins with # stands in quotes, and an empty one is \"\"");
   const bool nothing = !*c || *c == '#';
   *end = 0;
   if (nothing) {
@@ -121,16 +122,37 @@ static bool config_take_all(Options *o, const char *path, const char *text, char
   free(copy);
   return ok;
 }
+// Gives an option its default, as if it had not been given.
+static void option_forget(Options *o, OptionId i) {
+  char value[OPTION_TEXT_BYTES];
+  static Options plain;
+  const OptionSpec *s = &option_specs[i];
+  options_default(&plain);
+  option_print(value, sizeof value, &plain, s);
+  if (s->type == OPTION_TEXT) strcpy((char *)o + s->offset, value);
+  if (s->type == OPTION_INT) *(int64_t *)((char *)o + s->offset) = strtoll(value, NULL, 10);
+  o->given[i] = false;
+}
 // Options of the file's text, then of the command line: what is given there wins, wherever --config stands. False with
 // one line in `error`.
 static bool options_parse_config(Options *o, const char *path, const char *text, int argc, char **argv, char *error,
                                  size_t error_bytes) {
+  // Of these pairs one is meant: the command line's replaces the other of the file.
+  static const OptionId pairs[][2] = {{OPT_resume, OPT_init_from}, {OPT_grad_accum, OPT_global_batch}};
+  static Options typed;
   options_default(o);
-  if (config_take_all(o, path, text, error, error_bytes) && options_take(o, argc, argv, error, error_bytes))
-    return true;
+  options_default(&typed);
+  const bool ok = config_take_all(o, path, text, error, error_bytes) &&
+                  options_take(&typed, argc, argv, error, error_bytes);
+  for (const auto &pair : pairs)
+    for (int i = 0; ok && i < 2; i++)
+      if (typed.given[pair[i]] && !typed.given[pair[!i]]) option_forget(o, pair[!i]);
+  if (ok && options_take(o, argc, argv, error, error_bytes)) return true;
   one_line(error);
   return false;
 }
+
+static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);
 
 // ---- OUT/options.txt ------------------------------------------------------------------------------------------------
 // A value as config_split reads it back.
@@ -160,9 +182,14 @@ static void option_print_short(char *to, size_t bytes, const Options *o, const O
 // before they were resolved: what was auto is auto again, on whatever machine. The batch is said for all ranks
 // together, so that another number of them takes the same steps.
 static void options_write(FILE *f, const Options *asked, const Options *o, int ranks) {
-  static Options plain;
-  char value[OPTION_TEXT_BYTES], is_default[OPTION_TEXT_BYTES];
+  static Options plain, resolved;
+  char value[OPTION_TEXT_BYTES], is_default[OPTION_TEXT_BYTES], follows[OPTION_TEXT_BYTES], error[1024];
   options_default(&plain);
+  resolved = plain;                              // what follows from others was not asked for
+  strcpy(resolved.model, asked->model);
+  strcpy(resolved.param_dtype, asked->param_dtype);
+  resolved.batch_size = asked->batch_size, resolved.seq_len = asked->seq_len;
+  options_resolve(&resolved, 1, 1, error, sizeof error);
   fprintf(f, "# Options of a run of train_gpt_fsdp %s (%s) on %d rank%s; all others have their defaults. The same "
           "run,\n# into another directory: mpirun -np %d ./train_gpt_fsdp --config %s/options.txt --out DIRECTORY\n",
           PROGRAM_VERSION, BUILD_ID, ranks, ranks > 1 ? "s" : "", ranks, o->out);
@@ -170,7 +197,8 @@ static void options_write(FILE *f, const Options *asked, const Options *o, int r
     const OptionSpec *s = &option_specs[i];
     option_print_short(value, sizeof value, asked, s);
     option_print_short(is_default, sizeof is_default, &plain, s);
-    bool wanted = asked->given[i] || (asked->resume[0] && strcmp(value, is_default));
+    option_print_short(follows, sizeof follows, &resolved, s);
+    bool wanted = asked->given[i] || (asked->resume[0] && strcmp(value, is_default) && strcmp(value, follows));
     if (i == OPT_config || i == OPT_grad_accum) continue;
     if (i == OPT_global_batch) option_print_short(value, sizeof value, o, s), wanted = true;
     if (i == OPT_vocab_size && o->vocab_size_asked > 0)          // of a tokenizer that may have reached fewer

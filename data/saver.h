@@ -90,7 +90,7 @@ static void saver_print_plan(Saver *s) {
   if (t->fsdp.mesh.rank || !trainer_trains(o)) return;
   checkpoint_map(t, s->directory, &map, header);
   if (o->save_every > 0) snprintf(when, sizeof when, "every %lld steps and at the end", (long long)o->save_every);
-  else snprintf(when, sizeof when, o->save_every ? "on SIGUSR1 only" : "every epoch and at the end");
+  else snprintf(when, sizeof when, o->save_every ? "only when a signal asks" : "every epoch and at the end");
   snprintf(keep, sizeof keep, o->keep ? "newest %lld kept" : "all kept", (long long)o->keep);
   if (o->keep_best) snprintf(best, sizeof best, ", best");
   start_line("saves", "%s, %.1f MB each, %s%s, %s%s", s->directory,

@@ -399,7 +399,9 @@ static bool start_options(Start *s, Options *o, char *error, size_t error_bytes)
 // A resumed run must go on with the tokens it began with. Every rank has the same answer.
 static bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
   CheckpointState c = {};
-  if (s->kind != START_CHECKPOINT || !s->resume || o->eval_only || o->sample_only) return true;
+  if (s->kind != START_CHECKPOINT || !s->resume || o->sample_only) return true;
+  const bool fallback = !o->data[0] && !strncmp(corpus->source, "generated", 9);
+  if (o->eval_only && !fallback) return true;    // on other data, if it was named
   if (!checkpoint_state(s->path, s->json, &c, error, error_bytes)) return false;
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");

@@ -330,8 +330,9 @@ static void print_start(const Trainer *t) {
   if (t->fsdp.mesh.rank) return;
   const Model *m = &t->model;
   say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
-  start_line("model", "%s, %s parameters: %d blocks, %d heads, width %lld, vocab %lld", t->opt.model,
-             count_words(model_numel(m)), m->L, m->H, (long long)m->C, (long long)m->V);
+  start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", t->opt.model,
+             count_words(model_numel(m)), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
+             (long long)m->V);
   start_words("data", t, data_words);
   if (trainer_trains(&t->opt)) start_words("training", t, training_words);
   start_words("ranks", t, ranks_words);
@@ -495,9 +496,10 @@ static void shell_word(FILE *to, const char *path) {
   }
   fputc('\'', to);
 }
-// Adds PATH.1, PATH.2, ... to the words at `rm`; what file_move_aside has made. Returns how many there are.
-static int old_of(const char *path, FILE *rm, int64_t *bytes) {
-  char above[PATH_MAX], name[PATH_MAX];
+// Adds PATH.1, PATH.2, ... to the words at `rm`: what file_move_aside has made, but for what `from` lies in. Returns
+// how many there are.
+static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) {
+  char above[PATH_MAX], name[PATH_MAX], here[PATH_MAX], there[PATH_MAX];
   const char *slash = strrchr(path, '/');
   snprintf(above, sizeof above, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
   const char *base = slash ? slash + 1 : path;
@@ -512,6 +514,8 @@ static int old_of(const char *path, FILE *rm, int64_t *bytes) {
     struct stat st;
     const int length = snprintf(name, sizeof name, "%s.%d", path, i);
     if (length < 0 || length >= (int)sizeof name || lstat(name, &st)) continue;
+    const bool used = realpath(name, here) && realpath(from, there) && !strncmp(there, here, strlen(here));
+    if (used) continue;
     *bytes += path_bytes(name, 0);
     shell_word(rm, name);
     count++;
@@ -519,7 +523,7 @@ static int old_of(const char *path, FILE *rm, int64_t *bytes) {
   return count;
 }
 // What earlier runs left in OUT under names of their own is never removed by itself: says how much that is, and how to.
-static void print_old_runs(const Trainer *t) {
+static void print_old_runs(const Trainer *t, const char *from) {
   if (t->fsdp.mesh.rank || !trainer_trains(&t->opt)) return;
   char path[OPTION_TEXT_BYTES + 32], real[PATH_MAX], *words = NULL;
   size_t words_bytes = 0;
@@ -527,10 +531,10 @@ static void print_old_runs(const Trainer *t) {
   int64_t bytes = 0;
   FILE *rm = open_memstream(&words, &words_bytes);
   snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
-  int count = old_of(path, rm, &bytes);
+  int count = old_of(path, from, rm, &bytes);
   snprintf(path, sizeof path, "%s/ckpt", t->opt.out);
-  count += old_of(path, rm, &bytes);             // a link leads to others of its own
-  if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, rm, &bytes);
+  count += old_of(path, from, rm, &bytes);             // a link leads to others of its own
+  if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, from, rm, &bytes);
   fclose(rm);
   if (count)
     say("notice: %d file%s or director%s of earlier runs, %.1f %cB, kept in %s; to remove: rm -r%s\n", count,

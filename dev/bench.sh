@@ -133,7 +133,11 @@ speed() {
 }
 
 # ---- ratios and ops -------------------------------------------------------------------------------------------------
-ratios() { PYTHON=$PYTHON MPIRUN=$MPIRUN "$PYTHON" "$here/bench_ratios.py" "$@"; }
+ratios() {
+  "$PYTHON" -c 'import dataclasses, json, statistics' 2>/dev/null ||
+    { echo "bench: ratios needs python3 (PYTHON=$PYTHON has not all of it); ARGS=ops needs none" >&2; return 2; }
+  PYTHON=$PYTHON MPIRUN=$MPIRUN "$PYTHON" "$here/bench_ratios.py" "$@"
+}
 ops() {
   local program=$here/../build/bench_ops model dtype batch vocab
   [ -x "$program" ] || { echo "bench: build/bench_ops is not built: make build/bench_ops" >&2; return 1; }

@@ -21,6 +21,13 @@ if gpu_is_here && ! have nvcc && ! have "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"
   echo "  cuBLAS, and NCCL (nccl.h, libnccl.so.2); CUDA_HOME and NCCL_HOME name them"
 fi
 
+# A compiler that is here and too old is not mended by installing what this distribution has.
+if have "${CXX:-g++}" && ! "${CXX:-g++}" -mavx512bf16 -mamx-tile -mamx-bf16 -x c++ -std=c++17 -fsyntax-only /dev/null \
+    >/dev/null 2>&1; then
+  echo "setup: $("${CXX:-g++}" --version | head -n 1) does not know AMX: g++ 11 or later is needed, or clang++ 12 or" \
+    "later, such as make CXX=clang++-13" >&2
+  exit 1
+fi
 missing=()
 have "${CXX:-g++}" || missing+=(compiler)
 have make || missing+=(make)
@@ -36,7 +43,7 @@ echo "setup: missing: ${missing[*]}"
 
 # Package names by package manager.
 apt_packages="g++ make openmpi-bin libopenmpi-dev libcjson-dev curl ca-certificates"
-if have apt-get; then install="apt-get install -y --no-install-recommends $apt_packages"
+if have apt-get; then install="apt-get update && apt-get install -y --no-install-recommends $apt_packages"
 elif have dnf; then install="dnf install gcc-c++ make openmpi-devel cjson-devel curl && module load mpi/openmpi-x86_64"
 elif have zypper; then install="zypper install gcc-c++ make openmpi4-devel cJSON-devel curl"
 elif have pacman; then install="pacman -S --needed gcc make openmpi cjson curl"
@@ -69,5 +76,6 @@ echo "setup: ${as_root[*]:+${as_root[*]} }$install"
 # A failed update is no reason to stop: the lists may be fresh enough, and install reports what it cannot find.
 "${apt[@]}" update >/dev/null || echo "setup: apt-get update failed; trying with the package lists that are here" >&2
 # shellcheck disable=SC2086
-"${apt[@]}" install -y --no-install-recommends $apt_packages >/dev/null || cannot "apt-get could not install"
+"${apt[@]}" install -y --no-install-recommends $apt_packages >/dev/null ||
+  cannot "apt-get could not install; on Ubuntu openmpi and cjson are in universe: add-apt-repository universe"
 echo "setup: done. Optional: iproute2, for the test that trains on two hosts made of network namespaces"

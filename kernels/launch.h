@@ -43,6 +43,10 @@ static void on_stop_signal(int signal) {
     if (under_mpirun) terminal_end_line_at_once();               // it may end us any moment
     terminal_last_signal(signal);
   }
+  static const char word[] = "stopping after this step, with a checkpoint; Ctrl-C again ends at once\n";
+  if (signal != SIGINT || !alone || !terminal.out) return;
+  terminal_end_line_at_once();
+  if (write(STDOUT_FILENO, word, sizeof word - 1) < 0) stop_asked = asked;     // nobody reads it
 }
 // A signal asks the training loop to end after its step. A second SIGINT ends the process at once; what else asks for a
 // checkpoint may come as often as it likes. SIGINT and SIGTERM cut a write short that waits for a terminal: mpirun

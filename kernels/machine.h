@@ -75,7 +75,7 @@ static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *
   const double quota = cgroup_cores("");
   if (launched && bound_by_user && getenv("OMPI_MCA_orte_bound_at_launch")) {
     const int bound = CPU_COUNT(&mine), timed = threads_of_quota(bound * node_ranks, quota, node_rank, node_ranks);
-    *shared = !timed;
+    *shared = ceil(quota) < node_ranks;
     return timed ? timed : 1;
   }
   if (!launched || bound_by_user || sched_getaffinity(launcher_pid(), sizeof host, &host)) host = mine;
@@ -122,7 +122,7 @@ static inline double core_watch(CoreWatch *w, double now_ms) {
   }
   if (tasks) closedir(tasks);
   const double on = (double)(ran - w->ran_ns), off = (double)(waited - w->waited_ns);
-  const bool first = w->since_ms == 0;
+  const bool first = w->since_ms == 0 || ran < w->ran_ns || waited < w->waited_ns;     // then a thread has ended
   *w = CoreWatch{now_ms, ran, waited};
   return first || on + off <= 0 ? -1 : off / (on + off);
 }

@@ -83,6 +83,12 @@ TEST(machine_threads_of_quota,
   }
 }
 
+TEST(machine_watch_bears_threads_that_end, "a look after a thread has ended, whose time is gone, tells nothing") {
+  CoreWatch w = {1000, UINT64_MAX / 2, UINT64_MAX / 2};          // as if threads that are gone had run for years
+  EXPECT(core_watch(&w, 1000 + 2 * CORE_WATCH_MS) == -1, "a share of time that went backwards");
+  EXPECT(w.ran_ns < UINT64_MAX / 2, "the sums do not begin anew");
+}
+
 // Leaves the test, and what it starts from here on, one core.
 static void machine_keep_one_core() {
   cpu_set_t one;

@@ -217,6 +217,7 @@ TEST(config_lines_are_read,
       {"config = g", "f:1: a file of options cannot name another: --config is for the command line"},
       {"warmup_iters = 100 # nanoGPT", "f:1: unknown option --warmup_iters: --warmup takes both: below 1 a fraction of "
        "all steps (0.05), else steps (2000)"},
+      {"prompt = #x", "f:1: a value that begins with # stands in quotes, and an empty one is \"\""},
       {"max_steps = many", "f:1: --max_steps needs a whole number, not 'many'"}};
   for (const auto &row : refused) {
     EXPECT(!options_parse_config(&o, "f", row.text, 1, argv, error, sizeof error) && !strcmp(error, row.line),
@@ -246,6 +247,23 @@ TEST(cli_config_files_that_cannot_be_read, "--config: one line, exit code 2, alo
   cli_write(path[4], "lr = 1\n\0", 8);
   options_write_text(path[5], "lr = 1\nlrr = 2\n");
   cli_expect_refusals(table, 7);
+}
+
+TEST(config_pairs_are_replaced,
+     "of --resume and --init_from, --grad_accum and --global_batch one is meant: the command line's, whatever the "
+     "file has; two in one place are both there") {
+  static const char text[] = "init_from = w\nglobal_batch = 8\n";
+  Options o;
+  char error[2048] = "", *none[] = {(char *)"test"};
+  char *other[] = {(char *)"test", (char *)"--resume", (char *)"c", (char *)"--grad_accum", (char *)"4"};
+  char *both[] = {(char *)"test", (char *)"--resume", (char *)"c", (char *)"--init_from", (char *)"v"};
+  EXPECT(options_parse_config(&o, "f", text, 1, none, error, sizeof error), "%s", error);
+  EXPECT(!strcmp(o.init_from, "w") && o.global_batch == 8, "the file is not read");
+  EXPECT(options_parse_config(&o, "f", text, 5, other, error, sizeof error), "%s", error);
+  EXPECT(!o.init_from[0] && !o.given[OPT_init_from] && !strcmp(o.resume, "c"), "init_from '%s' stays", o.init_from);
+  EXPECT(!o.global_batch && !o.given[OPT_global_batch] && o.grad_accum == 4, "global_batch stays");
+  EXPECT(options_parse_config(&o, "f", text, 5, both, error, sizeof error), "%s", error);
+  EXPECT(!strcmp(o.init_from, "v") && !strcmp(o.resume, "c"), "two on the command line are one");
 }
 
 TEST(cli_options_txt_repeats_a_run,
@@ -289,6 +307,10 @@ TEST(cli_options_txt_repeats_a_run,
   EXPECT(strstr(r.text, ", step 8, read in"), "it was not resumed:\n%.3000s", r.text);
   cli_free(&r);
   cli_expect_same_series("as it was resumed", one, again, 8);
+  CLI_RUN(&r, "%s --resume %s/ckpt/latest --max_steps 9 --out %s && ! grep -e test_batch_size "
+          "%s/options.txt", cli_ranks(0), one, cli_path("third"), cli_path("third"));
+  EXPECT(!r.code, "what followed from other options is written as if it had been asked for:\n%.3000s", r.text);
+  cli_free(&r);
 }
 
 TEST(cli_help_is_short_and_true,

@@ -539,7 +539,7 @@ TEST(tokenizer_refusals, "what a tokenizer.json asks for beyond byte-level BPE i
          error);
   free(deep);
   Tokenizer t;
-  EXPECT(!tokenizer_load(&t, test_tmp(), error, sizeof error) && strstr(error, "is not a file"), "a directory: '%s'",
+  EXPECT(!tokenizer_load(&t, test_tmp(), error, sizeof error) && strstr(error, "is a directory"), "a directory: '%s'",
          error);
   EXPECT(!tokenizer_load(&t, "/nowhere/t.json", error, sizeof error) && strstr(error, "/nowhere/t.json"), "'%s'",
          error);
