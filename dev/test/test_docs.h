@@ -139,7 +139,7 @@ TEST(docs_readme_is_short, "README.md has at most 170 lines of at most 120 colum
 // ---- options --------------------------------------------------------------------------------------------------------
 // Options of other programs that the pages name.
 static const struct { const char *program, *name; } docs_others[] = {
-    {"mpirun", "oversubscribe"}, {"mpirun", "host"}, {"mpirun", "mca"}, {"mpirun", "hostfile"}, {"srun", "mpi"},
+    {"mpirun", "oversubscribe"}, {"mpirun", "host"}, {"mpirun", "mca"}, {"srun", "mpi"},
     {"sbatch", "signal"}, {"sbatch", "requeue"}, {"hf", "local_dir"}, {"docker", "shm_size"}, {"docker", "cpus"},
     {"docker", "memory"}, {"build/test_gpt_fsdp", "list"}};
 // The name of an option that begins at `c` (its first hyphen), plainly written; false where none does.
