@@ -1,5 +1,5 @@
 // test_docs.h: what README.md, CONTRIBUTING.md and docs/*.md say is there is there: links and their anchors, options,
-// files. Pure reading, in the repository's root, as test_first_hour.h does it.
+// files, tests. Pure reading, in the repository's root, as test_first_hour.h does it.
 #include <glob.h>
 
 enum { DOCS_MOST = 32, DOCS_README_LINES = 170, DOCS_README_COLUMNS = 120 };
@@ -226,4 +226,28 @@ TEST(docs_files_are_there, "each path in backticks is in the repository, or in t
     }
   }
   EXPECT(paths > 50, "only %d paths were found", paths);
+}
+
+// ---- tests ----------------------------------------------------------------------------------------------------------
+static bool docs_is_test(const char *part) {
+  for (const TestCase *t = test_cases; t; t = t->next) if (strstr(t->name, part)) return true;
+  return false;
+}
+TEST(docs_claims_have_tests, "docs/tests.md: each name behind a claim is part of a test's name") {
+  const Docs *d = docs_read();
+  int names = 0;
+  for (int i = 0; i < d->count; i++) {
+    if (strcmp(d->doc[i].path, "docs/tests.md")) continue;
+    DocLines l = docs_lines(&d->doc[i]);
+    while (docs_next(&l)) {
+      char *end = strrchr(l.line, '|'), *save = NULL;
+      if (l.fenced || *l.line != '|' || end == l.line || strstr(l.line, "`make test T=")) continue;
+      *end = 0;                                  // the last column of the row
+      char *column = strrchr(l.line, '|');
+      if (!strchr(column, '`')) continue;
+      for (char *name = strtok_r(column + 1, "`, ", &save); name; name = strtok_r(NULL, "`, ", &save), names++)
+        EXPECT(docs_is_test(name), "docs/tests.md:%d: no test has %s in its name", l.number, name);
+    }
+  }
+  EXPECT(names > 40, "only %d names were found", names);
 }
