@@ -105,8 +105,9 @@ static void docs_check_link(const Doc *doc, int line, const char *target) {
            path);
 }
 
-TEST(docs_links_lead_somewhere, "README.md, CONTRIBUTING.md, docs/*.md: each link's file is there, its anchor is one of "
-                                "its headings by GitHub's rule; README links every page of docs/") {
+TEST(docs_links_lead_somewhere,
+     "README.md, CONTRIBUTING.md, docs/*.md: each link's file is there, its anchor is one of its headings by GitHub's "
+     "rule; README links every page of docs/") {
   const Docs *d = docs_read();
   char target[512], page[300];
   int links = 0;
@@ -153,8 +154,8 @@ static bool docs_option_at(const char *text, const char *c, char name[OPTION_NAM
   return true;
 }
 
-TEST(docs_options_are_there, "each --option that a page names is one, by its own or another program's name; each option "
-                             "is named in docs/") {
+TEST(docs_options_are_there,
+     "each --option that a page names is one, by its own or another program's name; each option is named in docs/") {
   const Docs *d = docs_read();
   enum { OTHERS = sizeof docs_others / sizeof *docs_others };
   bool named[OPTION_COUNT + 1] = {}, other[OTHERS] = {};
@@ -180,8 +181,8 @@ TEST(docs_options_are_there, "each --option that a page names is one, by its own
 // What a run, make or another program makes, and what has a slash without being a file. With a slash at its end it
 // stands for all that begin so.
 static const char *const docs_not_here[] = {
-    "out/", "OUT/", "DIR/", "build/", "data/cache/", "data/wikitext-2/", "exported/", "train_gpt_fsdp", "ckpt/", "step_",
-    "openai-community/gpt2", "tokens/s"};
+    "out/", "OUT/", "DIR/", "build/", "data/cache/", "data/wikitext-2/", "exported/", "train_gpt_fsdp", "ckpt/",
+    "step_", "openai-community/gpt2", "tokens/s"};
 static bool docs_is_listed(const char *word) {
   for (const char *listed : docs_not_here) {
     const size_t n = strlen(listed);
