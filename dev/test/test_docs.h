@@ -1,0 +1,254 @@
+// test_docs.h: what README.md, CONTRIBUTING.md and docs/*.md say is there is there: links and their anchors, options,
+// files, tests. Pure reading, in the repository's root, as test_first_hour.h does it.
+#include <glob.h>
+
+enum { DOCS_MOST = 32, DOCS_README_LINES = 170, DOCS_README_COLUMNS = 120 };
+struct Doc { char path[256]; char *text; };
+struct Docs { Doc doc[DOCS_MOST]; int count; };
+
+static void docs_add(Docs *d, const char *path) {
+  Doc *doc = &d->doc[d->count];
+  int64_t bytes;
+  REQUIRE(d->count < DOCS_MOST, "more than %d pages", DOCS_MOST);
+  snprintf(doc->path, sizeof doc->path, "%s", path);
+  doc->text = file_get(path, 1 << 20, &bytes);
+  REQUIRE(doc->text, "%s cannot be read: %s", path, strerror(errno));
+  d->count++;
+}
+static const Docs *docs_read() {
+  static Docs d;
+  glob_t pages;
+  first_need_repository();
+  if (d.count) return &d;
+  docs_add(&d, "README.md");
+  docs_add(&d, "CONTRIBUTING.md");
+  EXPECT(!glob("docs/*.md", 0, NULL, &pages) && pages.gl_pathc > 5, "no pages in docs/");
+  for (size_t i = 0; i < pages.gl_pathc; i++) docs_add(&d, pages.gl_pathv[i]);
+  globfree(&pages);
+  return &d;
+}
+
+// ---- lines ----------------------------------------------------------------------------------------------------------
+// The next line of a text, without its end; false behind the last. fenced: it is in a block of code, or begins or ends
+// one.
+struct DocLines { const char *at; int number; bool in_fence, fenced; char line[4096]; };
+static DocLines docs_lines(const Doc *doc) {
+  DocLines l = {};
+  l.at = doc->text;
+  return l;
+}
+static bool docs_next(DocLines *l) {
+  if (!*l->at) return false;
+  const size_t n = strcspn(l->at, "\n");
+  snprintf(l->line, sizeof l->line, "%.*s", (int)n, l->at);
+  l->at += n + (l->at[n] == '\n');
+  l->number++;
+  const bool fence = !strncmp(l->line, "```", 3);
+  l->fenced = l->in_fence || fence;
+  if (fence) l->in_fence = !l->in_fence;
+  return true;
+}
+// Blanks what stands between backticks.
+static void docs_without_code(char *line) {
+  bool code = false;
+  for (char *c = line; *c; c++) {
+    if (*c == '`') code = !code;
+    else if (code) *c = ' ';
+  }
+}
+
+// ---- links ----------------------------------------------------------------------------------------------------------
+// GitHub's anchor of a heading: lower case, blanks become hyphens, of all else letters, digits, _ and - stay.
+static void docs_anchor(char *to, const char *heading) {
+  for (const uint8_t *c = (const uint8_t *)heading; *c; c++) {
+    if (*c == ' ') *to++ = '-';
+    else if (isalnum(*c) || *c == '_' || *c == '-' || *c >= 0x80) *to++ = (char)tolower(*c);
+  }
+  *to = 0;
+}
+// Whether a page has a heading of that anchor; of like headings the second has -1, the third -2.
+static bool docs_has_anchor(const char *path, const char *wanted) {
+  enum { HEADINGS = 200 };
+  static char seen[HEADINGS][256];
+  char anchor[4200];
+  Docs one = {};
+  int count = 0;
+  bool found = false;
+  docs_add(&one, path);
+  if (!one.count) return false;
+  DocLines l = docs_lines(&one.doc[0]);
+  while (docs_next(&l) && count < HEADINGS) {
+    const size_t level = strspn(l.line, "#");
+    if (l.fenced || !level || level > 6 || l.line[level] != ' ') continue;
+    docs_anchor(anchor, l.line + level + 1);
+    snprintf(seen[count], sizeof seen[count], "%.255s", anchor);
+    int before = 0;
+    for (int i = 0; i < count; i++) before += !strcmp(seen[i], seen[count]);
+    if (before) snprintf(anchor + strlen(anchor), 12, "-%d", before);
+    found = found || !strcmp(anchor, wanted);
+    count++;
+  }
+  free(one.doc[0].text);
+  return found;
+}
+static void docs_check_link(const Doc *doc, int line, const char *target) {
+  char path[1024];
+  const char *anchor = strchr(target, '#'), *slash = strrchr(doc->path, '/');
+  if (!strncmp(target, "https://", 8)) return;
+  EXPECT(!strstr(target, "://"), "%s:%d: %s", doc->path, line, target);
+  const int n = anchor ? (int)(anchor - target) : (int)strlen(target);
+  if (!n) snprintf(path, sizeof path, "%s", doc->path);
+  else snprintf(path, sizeof path, "%.*s%.*s", slash ? (int)(slash + 1 - doc->path) : 0, doc->path, n, target);
+  if (access(path, R_OK)) EXPECT(false, "%s:%d: link to %s: there is no %s", doc->path, line, target, path);
+  else if (anchor)
+    EXPECT(docs_has_anchor(path, anchor + 1), "%s:%d: link to %s: %s has no such heading", doc->path, line, target,
+           path);
+}
+
+TEST(docs_links_lead_somewhere,
+     "README.md, CONTRIBUTING.md, docs/*.md: each link's file is there, its anchor is one of its headings by GitHub's "
+     "rule; README links every page of docs/") {
+  const Docs *d = docs_read();
+  char target[512], page[300];
+  int links = 0;
+  for (int i = 0; i < d->count; i++) {
+    DocLines l = docs_lines(&d->doc[i]);
+    while (docs_next(&l)) {
+      if (l.fenced) continue;
+      docs_without_code(l.line);
+      for (const char *c = l.line; (c = strstr(c, "](")); links++) {
+        c += 2;
+        snprintf(target, sizeof target, "%.*s", (int)strcspn(c, ")"), c);
+        docs_check_link(&d->doc[i], l.number, target);
+      }
+    }
+    snprintf(page, sizeof page, "](%s)", d->doc[i].path);
+    EXPECT(!i || strstr(d->doc[0].text, page), "README.md has no link to %s", d->doc[i].path);
+  }
+  EXPECT(links > 30, "only %d links were found", links);
+}
+
+// ---- README's size --------------------------------------------------------------------------------------------------
+TEST(docs_readme_is_short, "README.md has at most 170 lines of at most 120 columns") {
+  const Docs *d = docs_read();
+  DocLines l = docs_lines(&d->doc[0]);
+  while (docs_next(&l))
+    EXPECT(strlen(l.line) <= DOCS_README_COLUMNS, "README.md:%d has %zu columns", l.number, strlen(l.line));
+  EXPECT(l.number > 50 && l.number <= DOCS_README_LINES, "README.md has %d lines", l.number);
+}
+
+// ---- options --------------------------------------------------------------------------------------------------------
+// Options of other programs that the pages name.
+static const struct { const char *program, *name; } docs_others[] = {
+    {"mpirun", "oversubscribe"}, {"mpirun", "host"}, {"mpirun", "mca"}, {"srun", "mpi"},
+    {"sbatch", "signal"}, {"sbatch", "requeue"}, {"hf", "local_dir"}, {"docker", "shm_size"}, {"docker", "cpus"},
+    {"docker", "memory"}, {"build/test_gpt_fsdp", "list"}};
+// The name of an option that begins at `c` (its first hyphen), plainly written; false where none does.
+static bool docs_option_at(const char *text, const char *c, char name[OPTION_NAME_BYTES]) {
+  if (c > text && (isalnum((uint8_t)c[-1]) || strchr("-_", c[-1]))) return false;
+  if (strncmp(c, "--", 2) || !islower((uint8_t)c[2])) return false;
+  const size_t n = strspn(c + 2, "abcdefghijklmnopqrstuvwxyz0123456789_-");
+  if (n >= OPTION_NAME_BYTES) return false;
+  snprintf(name, OPTION_NAME_BYTES, "%.*s", (int)n, c + 2);
+  for (char *x = name; *x; x++) if (*x == '-') *x = '_';
+  return true;
+}
+
+TEST(docs_options_are_there,
+     "each --option that a page names is one, by its own or another program's name; each option is named in docs/") {
+  const Docs *d = docs_read();
+  enum { OTHERS = sizeof docs_others / sizeof *docs_others };
+  bool named[OPTION_COUNT + 1] = {}, other[OTHERS] = {};
+  char name[OPTION_NAME_BYTES], error[512];
+  for (int i = 0; i < d->count; i++) {
+    DocLines l = docs_lines(&d->doc[i]);
+    while (docs_next(&l)) for (const char *c = l.line; *c; c++) {
+      OptionUse use;
+      if (!docs_option_at(l.line, c, name) || !strcmp(name, "help") || !strcmp(name, "version")) continue;
+      bool known = option_find(name, &use, error, sizeof error);
+      if (known) named[use.id] = named[use.id] || !strncmp(d->doc[i].path, "docs/", 5);
+      for (int k = 0; k < OTHERS; k++)
+        if (!strcmp(name, docs_others[k].name)) known = other[k] = true;
+      EXPECT(known, "%s:%d: there is no option --%s", d->doc[i].path, l.number, name);
+    }
+  }
+  for (int i = 0; i <= OPTION_COUNT; i++) EXPECT(named[i], "docs/ never names --%s", option_spec(i)->name);
+  for (int k = 0; k < OTHERS; k++)
+    EXPECT(other[k], "no page names %s's --%s any more", docs_others[k].program, docs_others[k].name);
+}
+
+// ---- files ----------------------------------------------------------------------------------------------------------
+// What a run, make or another program makes, and what has a slash without being a file. With a slash at its end it
+// stands for all that begin so.
+static const char *const docs_not_here[] = {
+    "out/", "OUT/", "DIR/", "build/", "data/cache/", "data/wikitext-2/", "exported/", "train_gpt_fsdp", "ckpt/",
+    "step_", "openai-community/gpt2", "tokens/s"};
+static bool docs_is_listed(const char *word) {
+  for (const char *listed : docs_not_here) {
+    const size_t n = strlen(listed);
+    const bool begins = listed[n - 1] == '/' || listed[n - 1] == '_';
+    if (!strcmp(word, listed) || (begins && !strncmp(word, listed, n))) return true;
+    if (begins && strlen(word) == n - 1 && !strncmp(word, listed, n - 1)) return true;
+  }
+  return false;
+}
+// Whether a word in backticks is a path within the repository: a slash, nothing but the characters of names.
+static bool docs_is_path(const char *word) {
+  const size_t n = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./*-");
+  return strchr(word, '/') && !word[n] && *word != '/' && *word != '-' && *word != '*';
+}
+// Looks at the words of one stretch of code. Returns how many were paths.
+static int docs_check_paths(const Doc *doc, int line, char *code) {
+  int paths = 0;
+  char *save = NULL;
+  for (char *word = strtok_r(code, " ,;", &save); word; word = strtok_r(NULL, " ,;", &save)) {
+    if (!strncmp(word, "./", 2)) word += 2;
+    if (!docs_is_path(word) && strcmp(word, "train_gpt_fsdp")) continue;
+    paths++;
+    glob_t found;
+    const bool there = !glob(word, 0, NULL, &found);
+    if (there) globfree(&found);
+    EXPECT(there || docs_is_listed(word), "%s:%d: there is no %s", doc->path, line, word);
+  }
+  return paths;
+}
+
+TEST(docs_files_are_there, "each path in backticks is in the repository, or in the list of what runs make") {
+  const Docs *d = docs_read();
+  int paths = 0;
+  for (int i = 0; i < d->count; i++) {
+    DocLines l = docs_lines(&d->doc[i]);
+    while (docs_next(&l)) {
+      char *begin = l.fenced ? NULL : strchr(l.line, '`'), *end;
+      for (; begin && (end = strchr(begin + 1, '`')); begin = strchr(end + 1, '`')) {
+        *end = 0;
+        paths += docs_check_paths(&d->doc[i], l.number, begin + 1);
+      }
+    }
+  }
+  EXPECT(paths > 50, "only %d paths were found", paths);
+}
+
+// ---- tests ----------------------------------------------------------------------------------------------------------
+static bool docs_is_test(const char *part) {
+  for (const TestCase *t = test_cases; t; t = t->next) if (strstr(t->name, part)) return true;
+  return false;
+}
+TEST(docs_claims_have_tests, "docs/tests.md: each name behind a claim is part of a test's name") {
+  const Docs *d = docs_read();
+  int names = 0;
+  for (int i = 0; i < d->count; i++) {
+    if (strcmp(d->doc[i].path, "docs/tests.md")) continue;
+    DocLines l = docs_lines(&d->doc[i]);
+    while (docs_next(&l)) {
+      char *end = strrchr(l.line, '|'), *save = NULL;
+      if (l.fenced || *l.line != '|' || end == l.line || strstr(l.line, "`make test T=")) continue;
+      *end = 0;                                  // the last column of the row
+      char *column = strrchr(l.line, '|');
+      if (!strchr(column, '`')) continue;
+      for (char *name = strtok_r(column + 1, "`, ", &save); name; name = strtok_r(NULL, "`, ", &save), names++)
+        EXPECT(docs_is_test(name), "docs/tests.md:%d: no test has %s in its name", l.number, name);
+    }
+  }
+  EXPECT(names > 40, "only %d names were found", names);
+}
