@@ -22,6 +22,7 @@ define HELP
 make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
 make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
+make prove        one run whole, the same killed twice and gone on with on other numbers of ranks: equal weights
 make test-all     the same with wider products of cases and more seeds
 make bench        beside the fastest PyTorch (ARGS=ratios), op by op, checkpoints, quality; PYTHON has torch (dev/bench.sh)
 make fuzz         run the readers of files on damaged ones: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
@@ -132,7 +133,7 @@ check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
-.PHONY: all train test test-all bench fuzz ptxas help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -274,6 +275,9 @@ train: $(TRAINER)
 test test-all: $(TRAINER) $(TESTS) check-symbols
 	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" DEVICE="$(DEVICE)" ./$(TESTS) \
 	  $(if $(filter test-all,$@),--all) $(T)
+
+prove: $(TRAINER)
+	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" dev/prove.sh
 
 bench: $(TRAINER) $(B)/bench_ops
 	@MPIRUN="$(MPIRUN)" dev/bench.sh $(ARGS)

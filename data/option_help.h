@@ -16,7 +16,7 @@ static const char help_short[] =
     "  --model gpt2              tiny, small, gpt2, gpt2-medium, -large, -xl [tiny]\n"
     "  --n_layer 6               blocks; also --n_head, --n_embd, --vocab_size\n"
     "  --seq_len 256             tokens of a training sequence\n"
-    "  --data DIR                train.txt, valid.txt, test.txt; or tokens FILE.bin\n"
+    "  --data PATH               a text file, a directory of texts, or tokens .bin\n"
     "  --init_from DIR           weights of Hugging Face, llm.c or a checkpoint\n"
     "how long, how fast\n"
     "  --epochs 3                passes over the training tokens [1]\n"
