@@ -46,7 +46,7 @@ static void on_stop_signal(int signal) {
   static const char word[] = "stopping after this step, with a checkpoint; Ctrl-C again ends at once\n";
   if (signal != SIGINT || !alone || !terminal.out) return;
   terminal_end_line_at_once();
-  if (write(STDOUT_FILENO, word, sizeof word - 1) < 0) stop_asked = asked;     // nobody reads it
+  if (write(STDOUT_FILENO, word, sizeof word - 1) < 0) return;   // nobody reads it
 }
 // A signal asks the training loop to end after its step. A second SIGINT ends the process at once; what else asks for a
 // checkpoint may come as often as it likes. SIGINT and SIGTERM cut a write short that waits for a terminal: mpirun
