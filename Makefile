@@ -23,7 +23,8 @@ make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
 make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
 make prove        one run whole, the same killed twice and gone on with on other numbers of ranks: equal weights
-make test-all     the same with wider products of cases and more seeds
+make check        build and the most telling tests: about a minute on 2 cores after an edit of the trainer
+make test-all     the tests with wider products of cases and more seeds
 make bench        beside the fastest PyTorch (ARGS=ratios), op by op, checkpoints, quality; PYTHON has torch (dev/bench.sh)
 make fuzz         run the readers of files on damaged ones: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
 make ptxas        registers, spills and shared memory of every CUDA kernel
@@ -32,6 +33,7 @@ make check-style  tabs, trailing blanks, lines over 120 columns
 make clean        remove what was built
 
 NP=4              ranks of `make train` (2)            V=1          show whole command lines
+TEST_JOBS=N       tests that run at a time (one a core)
 ARGS="..."        more options for the program         WERROR=1     warnings are errors (also when CI=true)
 T=name            `make test`: only this test          SAN=1        build and test with ASan and UBSan in build/san/
 DEVICE=cpu        device of `make train` and tests     CUDA=0       leave the CUDA kernels out
@@ -133,13 +135,13 @@ check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
-.PHONY: all train test test-all prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all check prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
 .NOTPARALLEL:
 ifeq ($(SETUP_DONE),)
-train test test-all:
+train test test-all check:
 	@echo "missing: $(strip $(MISSING))"
 	@dev/setup.sh
 	@$(MAKE) SETUP_DONE=1 $@
@@ -148,7 +150,7 @@ FIX_compiler := a C++17 compiler for x86-64 with AMX flags (g++ >= 11, or clang+
 FIX_OpenMPI := headers and library of OpenMPI: MPI_HOME=... (the directory that holds include/ and lib/)
 FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (libraries alone were found)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
-$(if $(SETUP_DONE),$(BUILDS),$(filter-out train test test-all,$(BUILDS))):
+$(if $(SETUP_DONE),$(BUILDS),$(filter-out train test test-all check,$(BUILDS))):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
 else
@@ -272,9 +274,17 @@ train: $(TRAINER)
 	  set -x; $(MPIRUN) $(MPIRUN_FLAGS) -np $(NP) ./$(TRAINER) $(if $(findstring --model,$(ARGS)),,--model tiny) \
 	  $(DEVICE:%=--device %) $(ARGS)
 
+TEST_ENVIRONMENT = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" DEVICE="$(DEVICE)" TEST_JOBS="$(TEST_JOBS)"
 test test-all: $(TRAINER) $(TESTS) check-symbols
-	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" DEVICE="$(DEVICE)" ./$(TESTS) \
-	  $(if $(filter test-all,$@),--all) $(T)
+	@$(TEST_ENVIRONMENT) ./$(TESTS) $(if $(filter test-all,$@),--all) $(T)
+
+# What an edit of the trainer breaks first: gradients and steps beside PyTorch's, bits over ranks and threads, the plan
+# of memory and traffic, steps on CUDA kernels and over NCCL (emulated), a run resumed on other ranks.
+CHECKED_FIRST := gpt_gradients_equal_pytorch ten_steps_equal_pytorch ranks_and_threads_change_no_bit_fp32 \
+  memory_is_what_was_planned gather_slots_change_no_bit cuda_gradients_equal_pytorch cuda_step_equals_cpu_step \
+  gpu_memory_is_what_was_planned cli_resume_by_the_same_command
+check: $(TRAINER) $(TESTS)
+	@$(TEST_ENVIRONMENT) ./$(TESTS) $(CHECKED_FIRST)
 
 prove: $(TRAINER)
 	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" dev/prove.sh

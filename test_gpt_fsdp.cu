@@ -4,10 +4,12 @@
 //   build/test_gpt_fsdp --all           also the wider products (names ending in _all)
 //   build/test_gpt_fsdp --list          names and statements
 // Each test runs in a process of its own: forked, or, when it needs ranks, under mpirun (which starts this program
-// again with --run NAME). What a test prints is shown only when it fails. The last line counts.
+// again with --run NAME). As many run at a time as there are cores (TEST_JOBS=N: N). What a test prints is shown only
+// when it fails. The last line counts.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/test/harness.h"
+#include <sched.h>
 #include <sys/wait.h>
 
 #include "dev/test/test_threads.h"
@@ -60,9 +62,19 @@ static bool test_wanted(const TestCase *t, int names, char **name, bool all) {
   return false;
 }
 
+// ---- running tests, several at a time ---------------------------------------------------------------------------------
+// A test that runs: its process, where its output goes, its directory.
+struct TestJob { const TestCase *test; pid_t child; int log; double start; char dir[64]; };
+enum { TEST_MOST_JOBS = 64 };
+struct TestTally { int passed, failed, skipped; char reasons[1 << 16]; };
+static volatile sig_atomic_t test_interrupted;
+static void on_test_interrupt(int signal) { test_interrupted = signal; }
+
 // In the child: everything it prints goes to `log`; the test's own process group makes a timeout reach mpirun's ranks.
 static void test_child(const TestCase *t, const char *self, int log) {
   setpgid(0, 0);
+  signal(SIGINT, SIG_DFL);
+  signal(SIGTERM, SIG_DFL);
   dup2(log, STDOUT_FILENO);
   dup2(log, STDERR_FILENO);
   const char *device = getenv("DEVICE");
@@ -79,22 +91,29 @@ static void test_child(const TestCase *t, const char *self, int log) {
   fflush(NULL);
   _exit(test_failures ? TEST_EXIT_FAILED : 0);
 }
-
-// Runs one test; returns its exit status, or -1 after a timeout. Its output is left in `log`.
-static int test_execute(const TestCase *t, const char *self, int log) {
+static void test_start(TestJob *job, const TestCase *t, const char *self) {
+  char log_path[] = "/tmp/test_gpt_fsdp_log_XXXXXX";
+  snprintf(job->dir, sizeof job->dir, "/tmp/test_gpt_fsdp_XXXXXX");
+  job->test = t;
+  job->log = mkstemp(log_path);
+  if (!mkdtemp(job->dir) || job->log < 0) { perror("/tmp"); exit(1); }
+  unlink(log_path);
+  setenv("TEST_TMP", job->dir, 1);
+  job->start = now_ms();
   fflush(NULL);
-  pid_t child = fork();
-  if (!child) test_child(t, self, log);
-  setpgid(child, child);
+  job->child = fork();
+  if (!job->child) test_child(t, self, job->log);
+  setpgid(job->child, job->child);
+}
+// Whether the test has ended, or had to be: then `code` is its exit status, or -1 after a timeout.
+static bool test_ended(TestJob *job, int *code) {
   int status;
-  for (double start = now_ms(); waitpid(child, &status, WNOHANG) == 0; usleep(2000)) {
-    if (now_ms() - start < TEST_TIMEOUT_S * 1e3) continue;
-    kill(-child, SIGKILL);
-    waitpid(child, &status, 0);
-    return -1;
-  }
-  kill(-child, SIGKILL);                         // whatever the test left running
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  const bool late = now_ms() - job->start > TEST_TIMEOUT_S * 1e3;
+  if (late || test_interrupted) kill(-job->child, SIGKILL);
+  if (!waitpid(job->child, &status, late || test_interrupted ? 0 : WNOHANG)) return false;
+  kill(-job->child, SIGKILL);                    // whatever the test left running
+  *code = late ? -1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return true;
 }
 
 // The reason a test gave for skipping, from its output.
@@ -112,6 +131,61 @@ static void test_show(int log) {
   for (off_t at = 0; (n = pread(log, text, sizeof text, at)) > 0; at += n) fwrite(text, 1, (size_t)n, stdout);
 }
 
+// Says how a test ended, and takes away what it leaves.
+static void test_report(TestJob *job, int code, TestTally *tally) {
+  const TestCase *t = job->test;
+  char command[128], reason[512];
+  const bool skip = code == TEST_EXIT_SKIPPED, failed = code && !skip;
+  if (!test_interrupted)
+    printf("%-7s %s (%.1f s)\n", failed ? "FAILED" : skip ? "skipped" : "ok", t->name, (now_ms() - job->start) / 1e3);
+  if (failed && !test_interrupted) {
+    printf("    must hold: %s\n    %s %d\n", t->statement, code < 0 ? "timed out" : "exit", code);
+    test_show(job->log);
+  }
+  if (skip) {
+    const size_t n = strlen(tally->reasons);
+    test_skip_reason(job->log, reason, sizeof reason);
+    snprintf(tally->reasons + n, sizeof tally->reasons - n, "skipped %s: %s\n", t->name, reason);
+  }
+  fflush(stdout);
+  tally->passed += !code;
+  tally->failed += failed;
+  tally->skipped += skip;
+  close(job->log);
+  snprintf(command, sizeof command, "rm -rf '%s'", job->dir);
+  if (system(command)) printf("    cannot remove %s\n", job->dir);
+  job->child = 0;
+}
+// Runs tests[0 to count), at most `jobs` at a time, in their order; reports each as it ends.
+static void test_run_all(TestCase **tests, int count, int jobs, const char *self, TestTally *tally) {
+  static TestJob job[TEST_MOST_JOBS];
+  for (int next = 0, running = 0; next < count || running; usleep(2000)) {
+    for (int j = 0, code; j < jobs; j++) {
+      if (job[j].child && test_ended(&job[j], &code)) test_report(&job[j], code, tally), running--;
+      if (!job[j].child && next < count && !test_interrupted) test_start(&job[j], tests[next++], self), running++;
+    }
+    if (test_interrupted && !running) break;
+  }
+}
+// How many at a time: TEST_JOBS, else one a core this process may use. A GPU has memory for one.
+static int test_jobs() {
+  const char *asked = getenv("TEST_JOBS"), *device = getenv("DEVICE");
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof cores, &cores);
+  const int jobs = asked && *asked ? atoi(asked) : device && !strcmp(device, "cuda") ? 1 : CPU_COUNT(&cores);
+  return jobs < 1 ? 1 : jobs > TEST_MOST_JOBS ? TEST_MOST_JOBS : jobs;
+}
+
+// A name that no test has would run nothing and pass.
+static const char *test_unknown(int names, char **name) {
+  for (int i = 0; i < names; i++) {
+    const TestCase *t = test_cases;
+    while (t && !strstr(t->name, name[i])) t = t->next;
+    if (!t) return name[i];
+  }
+  return NULL;
+}
 static int test_order(const void *a, const void *b) {            // as they stand in the files
   const TestCase *x = *(TestCase *const *)a, *y = *(TestCase *const *)b;
   const int by_file = strcmp(x->file, y->file);
@@ -140,46 +214,24 @@ int main(int argc, char **argv) {
   const bool all = argc > 1 && !strcmp(argv[1], "--all"), list = argc > 1 && !strcmp(argv[1], "--list");
   const int names = argc - 1 - (all || list);
   char **name = argv + 1 + (all || list);
-  int count = 0, passed = 0, failed = 0, skipped = 0;
+  static TestTally tally;
+  int count = 0, wanted = 0;
   for (TestCase *t = test_cases; t; t = t->next) count++;
   TestCase **tests = (TestCase **)malloc(sizeof(TestCase *) * (size_t)count);
-  count = 0;
-  for (TestCase *t = test_cases; t; t = t->next) tests[count++] = t;
-  qsort(tests, (size_t)count, sizeof *tests, test_order);
-  if (!geteuid()) { setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1); }
-  static char reasons[1 << 16];
-  for (int i = 0; i < count; i++) {
-    TestCase *t = tests[i];
-    if (!test_wanted(t, names, name, all)) continue;
-    if (list) { printf("%-44s %s\n", t->name, t->statement); continue; }
-    char dir[64] = "/tmp/test_gpt_fsdp_XXXXXX", log_path[] = "/tmp/test_gpt_fsdp_log_XXXXXX", command[128], reason[512];
-    if (!mkdtemp(dir)) { perror("mkdtemp"); return 1; }
-    setenv("TEST_TMP", dir, 1);
-    int log = mkstemp(log_path);
-    unlink(log_path);
-    const double start = now_ms();
-    int code = test_execute(t, argv[0], log);
-    const bool skip = code == TEST_EXIT_SKIPPED;
-    printf("%-7s %s (%.1f s)\n", code == 0 ? "ok" : skip ? "skipped" : "FAILED", t->name, (now_ms() - start) / 1e3);
-    if (code && !skip) {
-      printf("    must hold: %s\n    %s %d\n", t->statement, code < 0 ? "timed out" : "exit", code);
-      test_show(log);
-    }
-    if (skip) {
-      test_skip_reason(log, reason, sizeof reason);
-      snprintf(reasons + strlen(reasons), sizeof reasons - strlen(reasons), "skipped %s: %s\n", t->name, reason);
-    }
-    fflush(stdout);
-    passed += code == 0;
-    failed += code && !skip;
-    skipped += skip;
-    close(log);
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    if (system(command)) printf("    cannot remove %s\n", dir);
-  }
-  free(tests);
+  for (TestCase *t = test_cases; t; t = t->next) if (test_wanted(t, names, name, all)) tests[wanted++] = t;
+  qsort(tests, (size_t)wanted, sizeof *tests, test_order);
+  for (int i = 0; i < wanted && list; i++) printf("%-44s %s\n", tests[i]->name, tests[i]->statement);
   if (list) return 0;
-  if (!passed && !failed && !skipped) { fprintf(stderr, "no test has such a name; --list shows them\n"); return 2; }
-  printf("%s%d passed, %d failed, %d skipped\n", reasons, passed, failed, skipped);
-  return failed ? 1 : 0;
+  if (const char *unknown = test_unknown(names, name)) {
+    fprintf(stderr, "no test's name contains '%s'; --list shows them\n", unknown);
+    return 2;
+  }
+  if (!geteuid()) { setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1); }
+  signal(SIGINT, on_test_interrupt);
+  signal(SIGTERM, on_test_interrupt);
+  test_run_all(tests, wanted, test_jobs(), argv[0], &tally);
+  free(tests);
+  if (test_interrupted) { fprintf(stderr, "stopped by signal %d\n", (int)test_interrupted); return 128 + test_interrupted; }
+  printf("%s%d passed, %d failed, %d skipped\n", tally.reasons, tally.passed, tally.failed, tally.skipped);
+  return tally.failed ? 1 : 0;
 }
