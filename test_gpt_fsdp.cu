@@ -1,10 +1,10 @@
-// test_gpt_fsdp: every test of the program, by name. It includes the trainer, so it sees all of it.
+// test_gpt_fsdp: every test of the program, by name. It includes the trainer, so it can test all of it.
 //   build/test_gpt_fsdp                 all tests of `make test`
 //   build/test_gpt_fsdp NAME...         the tests whose name contains one of NAME
-//   build/test_gpt_fsdp --all           also the wider products (names ending in _all)
+//   build/test_gpt_fsdp --all           also the larger combinations (names ending in _all)
 //   build/test_gpt_fsdp --list          names and statements
-// Each test runs in a process of its own: forked, or, when it needs ranks, under mpirun (which starts this program
-// again with --run NAME). What a test prints is shown only when it fails. The last line counts.
+// Each test runs in a separate process: forked, or, if it needs ranks, under mpirun (which starts this program again
+// with --run NAME). A test's output is shown only if it fails. The last line has the counts.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/test/harness.h"
@@ -60,7 +60,7 @@ static bool test_wanted(const TestCase *t, int names, char **name, bool all) {
   return false;
 }
 
-// In the child: everything it prints goes to `log`; the test's own process group makes a timeout reach mpirun's ranks.
+// In the child: all output goes to `log`; a separate process group lets a timeout reach mpirun's ranks.
 static void test_child(const TestCase *t, const char *self, int log) {
   setpgid(0, 0);
   dup2(log, STDOUT_FILENO);
@@ -93,7 +93,7 @@ static int test_execute(const TestCase *t, const char *self, int log) {
     waitpid(child, &status, 0);
     return -1;
   }
-  kill(-child, SIGKILL);                         // whatever the test left running
+  kill(-child, SIGKILL);                         // processes that the test left running
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -112,7 +112,7 @@ static void test_show(int log) {
   for (off_t at = 0; (n = pread(log, text, sizeof text, at)) > 0; at += n) fwrite(text, 1, (size_t)n, stdout);
 }
 
-static int test_order(const void *a, const void *b) {            // as they stand in the files
+static int test_order(const void *a, const void *b) {            // in file order
   const TestCase *x = *(TestCase *const *)a, *y = *(TestCase *const *)b;
   const int by_file = strcmp(x->file, y->file);
   return by_file ? by_file : x->line - y->line;
