@@ -1,11 +1,11 @@
-// test_gpt_fsdp: every test of the program, by name. It includes the trainer, so it sees all of it.
+// test_gpt_fsdp: every test of the program, by name. It includes the trainer, so it can test all of it.
 //   build/test_gpt_fsdp                 all tests of `make test`
 //   build/test_gpt_fsdp NAME...         the tests whose name contains one of NAME
-//   build/test_gpt_fsdp --all           also the wider products (names ending in _all)
+//   build/test_gpt_fsdp --all           also the larger combinations (names ending in _all)
 //   build/test_gpt_fsdp --list          names and statements
-// Each test runs in a process of its own: forked, or, when it needs ranks, under mpirun (which starts this program
-// again with --run NAME). As many run at a time as there are cores (TEST_JOBS=N: N). What a test prints is shown only
-// when it fails. The last line counts.
+// Each test runs in a separate process: forked, or, if it needs ranks, under mpirun (which starts this program again
+// with --run NAME). One test per core runs at a time (TEST_JOBS=N: N tests). A test's output is shown only if it fails.
+// The last line has the counts.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/test/harness.h"
@@ -63,14 +63,14 @@ static bool test_wanted(const TestCase *t, int names, char **name, bool all) {
 }
 
 // ---- running tests, several at a time ---------------------------------------------------------------------------------
-// A test that runs: its process, where its output goes, its directory.
+// A running test: its process, the file of its output, its directory.
 struct TestJob { const TestCase *test; pid_t child; int log; double start; char dir[64]; };
 enum { TEST_MOST_JOBS = 64 };
 struct TestTally { int passed, failed, skipped; char reasons[1 << 16]; };
 static volatile sig_atomic_t test_interrupted;
 static void on_test_interrupt(int signal) { test_interrupted = signal; }
 
-// In the child: everything it prints goes to `log`; the test's own process group makes a timeout reach mpirun's ranks.
+// In the child: all output goes to `log`; a separate process group lets a timeout reach mpirun's ranks.
 static void test_child(const TestCase *t, const char *self, int log) {
   setpgid(0, 0);
   signal(SIGINT, SIG_DFL);
@@ -105,13 +105,13 @@ static void test_start(TestJob *job, const TestCase *t, const char *self) {
   if (!job->child) test_child(t, self, job->log);
   setpgid(job->child, job->child);
 }
-// Whether the test has ended, or had to be: then `code` is its exit status, or -1 after a timeout.
+// Whether the test has ended; one that is too late is killed. `code`: its exit status, or -1 after a timeout.
 static bool test_ended(TestJob *job, int *code) {
   int status;
   const bool late = now_ms() - job->start > TEST_TIMEOUT_S * 1e3;
   if (late || test_interrupted) kill(-job->child, SIGKILL);
   if (!waitpid(job->child, &status, late || test_interrupted ? 0 : WNOHANG)) return false;
-  kill(-job->child, SIGKILL);                    // whatever the test left running
+  kill(-job->child, SIGKILL);                    // anything that the test left running
   *code = late ? -1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return true;
 }
@@ -131,7 +131,7 @@ static void test_show(int log) {
   for (off_t at = 0; (n = pread(log, text, sizeof text, at)) > 0; at += n) fwrite(text, 1, (size_t)n, stdout);
 }
 
-// Says how a test ended, and takes away what it leaves.
+// Prints how a test ended and removes its files.
 static void test_report(TestJob *job, int code, TestTally *tally) {
   const TestCase *t = job->test;
   char command[128], reason[512];
@@ -167,7 +167,7 @@ static void test_run_all(TestCase **tests, int count, int jobs, const char *self
     if (test_interrupted && !running) break;
   }
 }
-// How many at a time: TEST_JOBS, else one a core this process may use. A GPU has memory for one.
+// Tests at a time: TEST_JOBS, else one per core that this process may use. A GPU has memory for one.
 static int test_jobs() {
   const char *asked = getenv("TEST_JOBS"), *device = getenv("DEVICE");
   cpu_set_t cores;

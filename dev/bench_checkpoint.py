@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""torch.distributed.checkpoint of the same tensors: what checkpoints are compared with in `make bench ARGS=checkpoint`.
+"""torch.distributed.checkpoint of the same tensors: the comparison for checkpoints in `make bench ARGS=checkpoint`.
 
     python3 dev/bench_checkpoint.py --directory DIR --ranks 2 --rounds 1
 
 The GPT of bench_pytorch.py with the shapes of --model, sharded by FSDP2 over as many processes on gloo, with AdamW's
 exp_avg and exp_avg_sq, all fp32. Its sharded state dict (get_model_state_dict, get_optimizer_state_dict) is saved,
-loaded in place and saved by async_save, with FileSystemWriter's defaults, which sync every file. One JSON line a round:
-bytes on the disk, ms of the slowest process for each, and of async_save its pause until it returns and its ms until
-the future is done. The files are removed after each; a first save is not counted. --cold drops the page cache before
-loading (root).
+loaded in place and saved by async_save, with FileSystemWriter's defaults, which sync every file. One JSON line per
+round: bytes on the disk, ms of the slowest process for each, and for async_save the pause until it returns and the ms
+until the future is done. The files are removed after each round; a first save is not counted. --cold drops the page
+cache before loading (root).
 """
 
 import argparse
@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_op
 
 
 def sharded_state(args):
-    """The state dict of this process: DTensors of its own shards, every one of them touched."""
+    """The state dict of this process: DTensors of its own shards, all touched in memory."""
     torch.manual_seed(1)
     model = wrap(GPT(MODELS[args.model] | {"seq_len": args.n_positions}), args, "fp32")
     optimizer = make_optimizer(model)
@@ -42,7 +42,7 @@ def bytes_below(directory):
 
 
 def settle(rank, directory):
-    """Nothing of what was written before is left to be written while the next thing is timed."""
+    """Flushes earlier writes, so that no write-back runs while the next operation is timed."""
     if rank == 0:
         shutil.rmtree(directory, ignore_errors=True)
         os.sync()
@@ -58,7 +58,7 @@ def drop_caches(rank):
 
 
 def timed(args, work):
-    """Milliseconds of work() on the slowest process, and what it returned here."""
+    """Milliseconds of work() on the slowest process, and the value that it returned here."""
     dist.barrier()
     start = time.perf_counter()
     result = work()
@@ -75,7 +75,7 @@ def measure(rank, args, rendezvous):
     for _ in range(args.rounds):
         result = {}
         settle(rank, path)
-        dcp.save(state, checkpoint_id=path)    # the page cache has its memory now, for whoever writes next
+        dcp.save(state, checkpoint_id=path)    # so that the page cache has its memory before any timed save
         settle(rank, path)
         result["save_ms"], _ = timed(args, lambda: dcp.save(state, checkpoint_id=path))
         result["bytes"] = bytes_below(path)

@@ -1,12 +1,13 @@
-// bench_ops: where the time of a training step goes, op by op, and how near each op comes to this machine's limits.
+// bench_ops: the time of a training step, op by op, and how close each op comes to this machine's limits.
 //   build/bench_ops --model small --batch_size 32 --data random [any other option of train_gpt_fsdp]
 //
-// The trainer's own steps run with a table of ops whose entries note the time and call the real ones. Per op and shape:
-// calls and milliseconds a step, its share of the step, GFLOP/s (operations that the formula needs: the causal half of
-// attention), GB/s (every operand once), and the per cent of the limit: the time that the measured peaks of
-// dev/cpu_peaks.h would need for its operations or its bytes, whichever is longer, over the time it took. Operands that
-// still lie in a cache can exceed 100 % of the memory's. Of --max_steps (8) the step with the median time is shown; the
-// first one, which touches its memory, is left out. CPU only: on a GPU calls return before their work is done.
+// The trainer's own steps run with a table of ops whose entries record the time and call the real ones. Per op and
+// shape: calls and milliseconds per step, its share of the step, GFLOP/s (operations that the formula needs: the causal
+// half of attention), GB/s (every operand once), and the percentage of the limit: the time that the measured peaks of
+// dev/cpu_peaks.h would need for its operations or its bytes, whichever is longer, divided by the time it took.
+// Operands that are still in a cache can exceed 100 % of the memory limit. Of --max_steps (8) steps the one with the
+// median time is shown; the first one, which touches its memory, is left out. CPU only: on a GPU calls return before
+// their work is done.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/cpu_peaks.h"
@@ -40,7 +41,7 @@ static void op_note(const char *op, Tensor shape, int64_t more, double start, Op
 }
 
 // TIMED(op, parameters, their names, the tensor whose shape names the row, one more dimension or 0, operations, bytes,
-// whether its products are of two-byte numbers): a function timed_<op> that calls the real op and notes it.
+// whether it multiplies two-byte numbers): a function timed_<op> that calls the real op and records it.
 #define TIMED(op, params, args, shape, more, flops, bytes, half) \
   static void timed_##op params { \
     const double start = now_ms(); \
@@ -141,7 +142,7 @@ static void print_table(const OpTable *t, double fp32, double half, double memor
     const OpRow *r = &s.row[i];
     const double by_flops = r->flops / (r->half ? half : fp32) * 1e-6, by_bytes = r->bytes / memory * 1e-6;
     ops += r->ms;
-    if (r->ms < 1e-3 * s.ms) continue;           // a thousandth of the step
+    if (r->ms < 1e-3 * s.ms) continue;           // below a thousandth of the step
     printf("%-52s %5d %9.2f %5.1f%% ", r->name, r->calls, r->ms, 100 * r->ms / s.ms);
     if (r->flops > 0) printf("%8.1f ", r->flops / r->ms * 1e-6);
     else printf("%8s ", "-");

@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""The same GPT in PyTorch: what train_gpt_fsdp is compared with in `make bench`.
+"""The same GPT in PyTorch, for comparison with train_gpt_fsdp in `make bench`.
 
 CPU      python3 dev/bench_pytorch.py --serve --model small --form "bf16 params" --compile
-         One process of a variant, told what to do by its standard input, so that two programs can take turns: it makes
-         one step that is not counted and says ready, makes N steps for each line `N`, ends at the end of its input.
+         One process of a variant, controlled by its standard input, so that two programs can take turns. It makes one
+         step that is not counted and says ready, makes N steps for each line `N`, and ends at the end of its input.
          Answers are JSON lines: the milliseconds of the steps, and memory in bytes: `idle`, resident before the model
          (torch imported, with --compile also a toy compiled, with ranks the group joined); `state`, of parameters,
          gradients and optimizer; `peak`, the most that was resident in the steps after the first.
-         --ranks 2 --rank R --rendezvous FILE for each of two on gloo, --parallel fsdp1, fsdp2 or ddp. Cores are shared
-         out evenly. Forms: fp32, bf16 autocast, bf16 params (no fp32 copy on one process and DDP; FSDP keeps fp32
-         shards, gathers and reduces bf16), bf16 params, fp32 reduce (FSDP). dev/bench_ratios.py has the variants.
+         --ranks 2 --rank R --rendezvous FILE for each of two on gloo, --parallel fsdp1, fsdp2 or ddp. Cores are
+         divided evenly. Forms: fp32, bf16 autocast, bf16 params (no fp32 copy on one process and DDP; FSDP keeps fp32
+         shards, gathers and reduces bf16), bf16 params, fp32 reduce (FSDP). dev/bench_ratios.py lists the variants.
 CUDA     python3 dev/bench_pytorch.py --device cuda --model gpt2 --dtype bf16 --compile --seq_len 1024 --global_batch 64
          One JSON line: median tokens/s over the timed steps, on random tokens, of the faster of autocast and bf16
          parameters (the line says which). Flash attention (bf16: nothing else is allowed), no TF32 unless --tf32,
-         vocabulary padded to a multiple of 64 as train_gpt_fsdp pads it, ranks on NCCL, one a GPU, with FSDP2
+         vocabulary padded to a multiple of 64 as in train_gpt_fsdp, ranks on NCCL, one per GPU, with FSDP2
          (--parallel ddp: DDP).
 Quality  python3 dev/bench_pytorch.py --curve --model small --cache tokens-KEY.bin
          300 steps of batch 32: AdamW lr 1e-3, betas .9 .95, decay .1 on matrices, 5 % warm-up, cosine to 10 %, clip 1,
          on the ids that train_gpt_fsdp made. Samples are the same windows, in a random order by --seed.
-         One JSON line a step and a last one with the mean validation loss, every validation token predicted once.
+         One JSON line per step and a last one with the mean validation loss, every validation token predicted once.
 AdamW is the fused one, attention scaled_dot_product_attention. Weights start as N(0, 0.02), projections into the
 residual stream scaled by 1/sqrt(2 layers), biases 0, norms 1.
 """
@@ -168,7 +168,7 @@ class Trainer:
 
 
 def cuda_settings(args, rank):
-    """One GPU a process. In bf16 attention may use the flash kernels only: a slower one is an error, not a surprise."""
+    """One GPU per process. bf16 attention may use only the flash kernels: a slower one is an error, not a surprise."""
     torch.cuda.set_device(rank)
     torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = args.tf32
@@ -179,7 +179,7 @@ def cuda_settings(args, rank):
 
 
 def fastest_form(args, c, forms):
-    """On CUDA: the milliseconds of each step in the fastest of these forms, its name, the GiB it took at most."""
+    """On CUDA: the milliseconds of each step in the fastest of these forms, its name, its peak GiB."""
     measured = []
     for form in forms:
         gc.collect()                           # the next form needs the memory of the last one's model
@@ -235,25 +235,25 @@ def memory_bytes(key):
 
 
 def serve(args):
-    """On the CPU, one process: steps as the standard input asks for them."""
+    """On the CPU, one process: runs the steps that the standard input requests."""
     torch.set_num_threads(max(1, (args.threads or len(os.sched_getaffinity(0))) // args.ranks))
     torch.set_float32_matmul_precision(args.matmul_precision)
     join(args, args.rank, args.rendezvous)
-    if args.compile:                           # loads the compiler, whose memory is not the model's
+    if args.compile:                           # loads the compiler, whose memory is not part of the model's
         torch.compile(nn.Linear(8, 8))(torch.ones(8, 8)).sum().backward()
     idle = memory_bytes("VmRSS")
     trainer = Trainer(args, MODELS[args.model] | {"seq_len": args.seq_len}, args.form or args.dtype)
     first = trainer.step()
     gc.collect()
     with open("/proc/self/clear_refs", "w") as f:
-        f.write("5")                           # VmHWM counts from here: compiling is not training
+        f.write("5")                           # VmHWM counts from here, without the memory of compiling
     said = {"ready": True, "first_ms": round(first, 1), "isa": torch.backends.cpu.get_cpu_capability(), "idle": idle,
             "state": trainer.state_bytes()}
     print(json.dumps(said), flush=True)
     for line in sys.stdin:
         times = [round(trainer.step(), 2) for _ in range(int(line))]
         print(json.dumps({"ms": times, "peak": memory_bytes("VmHWM")}), flush=True)
-    os._exit(0)                                # no farewell between ranks, one of which may be gone
+    os._exit(0)                                # no goodbye between ranks: the other may be gone
 
 
 def learning_rate(step, steps):

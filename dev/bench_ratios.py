@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""train_gpt_fsdp beside the fastest PyTorch on this CPU, and beside Hugging Face tokenizers: one table of ratios.
+"""train_gpt_fsdp against the fastest PyTorch on this CPU, and against Hugging Face tokenizers: one table of ratios.
 
     PYTHON=venv/bin/python make bench ARGS=ratios          # every row, and a file dev/results/DATE-ratios.md
     PYTHON=venv/bin/python make bench ARGS="ratios 'small bf16'"   # groups whose names match one of these; no file
 
-A group is a model in a dtype. What is compared in it takes turns, round by round, because a machine's speed drifts and
+A group is a model in a dtype. Its contestants take turns, round by round, because a machine's speed drifts and
 neighbours disturb it: the program on one rank and on two, PyTorch in one process and in two. A number is the median
 over rounds of the median over a round's steps; the first step of either side (memory touched for the first time,
 compilation) is not counted. Both train the same shapes on random tokens, clipping and AdamW included, on all cores.
 
-PyTorch is its fastest variant of that dtype. Each stage of a search changes one thing and keeps what was faster: the
-library of the products, eager or compiled in each form of bf16 (two processes: FSDP1 and FSDP2 too), the allocator, how
-threads wait and where they are bound. Two processes start from the environment that was fastest for one. DDP is told,
-not compared with: it shards nothing. A variant that fails is named in the file.
+PyTorch runs in its fastest variant of that dtype. Each stage of a search changes one thing and keeps the faster: the
+GEMM library, eager or compiled in each form of bf16 (two processes: FSDP1 and FSDP2 too), the allocator, how threads
+wait and where they are bound. Two processes start from the environment that was fastest for one. DDP is reported but
+not compared: it shards nothing. A variant that fails is named in the file.
 
-Environment: PYTHON with torch and tokenizers, MPIRUN, ROUNDS (3), STEPS (at most 5 timed a round, fewer if they take
-more than 4 s), MODELS ("small gpt2"), DTYPES ("fp32 bf16"), MICROBATCH ("small:8 gpt2:4": sequences the program takes
-at once, on all ranks together; the rest of the global batch accumulates), OUT (a directory to keep logs, compiled code
-and the choice of variants in, which a later run with the same OUT takes over), LIBIOMP5 (Intel's OpenMP runtime, to be
-tried in PyTorch), RESULTS (the file to write).
+Environment: PYTHON with torch and tokenizers, MPIRUN, ROUNDS (3), STEPS (at most 5 timed per round, fewer if they take
+more than 4 s), MODELS ("small gpt2"), DTYPES ("fp32 bf16"), MICROBATCH ("small:8 gpt2:4": sequences that the program
+takes at once, on all ranks together; the rest of the global batch accumulates), OUT (a directory that keeps logs,
+compiled code and the choice of variants, which a later run with the same OUT reuses), LIBIOMP5 (Intel's OpenMP runtime,
+to be tried in PyTorch), RESULTS (the file to write).
 """
 
 import dataclasses
@@ -41,19 +41,19 @@ PROGRAM = os.path.join(HERE, "..", "train_gpt_fsdp")
 PYTHON, MPIRUN = os.environ.get("PYTHON", sys.executable), os.environ.get("MPIRUN", "mpirun")
 ROUNDS, STEPS, ROUND_SECONDS = int(os.environ.get("ROUNDS", 3)), int(os.environ.get("STEPS", 5)), 4.0
 MODELS = {"small": ("5000", 32), "gpt2": ("50257", 4)}               # vocabulary, sequences of 256 tokens a step
-# By instruction set. PyTorch emulates bf16 in products at 1 GFLOP/s where it must: one step of gpt2 takes it minutes on
-# AVX2, where `small` alone is compared.
+# By instruction set. PyTorch emulates bf16 GEMMs at 1 GFLOP/s where it must: one step of gpt2 takes minutes on AVX2, so
+# only `small` is compared there.
 ISA_BATCH = {"fp32": 8, "bf16": 2}
 SEARCH_BATCH = 8                     # for the search among variants
-GIVE_UP = 1.3                        # a variant that is so much slower than the best is not measured again
+GIVE_UP = 1.3                        # a variant this much slower than the best is not measured again
 TOKENS = 256
 MICROBATCH = dict(pair.split(":") for pair in os.environ.get("MICROBATCH", "small:8 gpt2:4").split())
 CORES = len(os.sched_getaffinity(0))
 FLAGS = set(re.search(r"^flags\s*:(.*)$", open("/proc/cpuinfo").read(), re.M)[1].split())
 AMX = "amx_bf16" in FLAGS
-LIMIT_S = 600                                                        # for one answer of PyTorch
+LIMIT_S = 600                                                        # for one answer from PyTorch
 
-# What this program / the other must be at least, on a machine with AMX and on others.
+# The least ratios for this program / PyTorch, on a machine with AMX and on others.
 GOALS = {"one": {"small fp32": (1.1, 1.0), "gpt2 fp32": (1.0, 1.0), "small bf16": (2.5, 1.0), "gpt2 bf16": (2.0, 1.0)},
          "two": {"small fp32": (1.1, 1.0), "gpt2 fp32": (1.5, 1.0), "small bf16": (2.2, 1.0), "gpt2 bf16": (3.0, 1.0)},
          "high": {"small fp32": (1.6, 1.6), "gpt2 fp32": (1.4, 1.4)}}
@@ -61,7 +61,7 @@ SHARDING_GOAL, BPE_GOAL, ENCODE_GOAL, MEMORY_GOAL, EXTRA_GOAL, START_GOAL_S = 0.
 
 
 
-# PyTorch held to an instruction set: its own and compiled kernels, oneDNN's and MKL's have a variable each.
+# Restricts PyTorch to an instruction set: its own and compiled kernels, oneDNN and MKL have one variable each.
 def torch_isa(aten, onednn):
     return {"ATEN_CPU_CAPABILITY": aten, "ONEDNN_MAX_CPU_ISA": onednn, "MKL_ENABLE_INSTRUCTIONS": aten.upper()}
 
@@ -131,7 +131,7 @@ LIBIOMP5 = os.environ.get("LIBIOMP5", "")
 
 
 def intel_dispatch(out):
-    """MKL takes its slow kernels where the CPU is not Intel's, unless a function that is preloaded says that it is."""
+    """MKL uses its slow kernels on a CPU that is not Intel's, unless a preloaded function reports an Intel CPU."""
     path = os.path.join(out, "intel_dispatch.so")
     if not os.path.exists(path):
         subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", path], text=True, check=True,
@@ -166,7 +166,7 @@ class Torch:
                                                 for key in ("idle", "state", "first_ms"))
 
     def answers(self):
-        """One JSON line of each process. One that ended or is silent too long ends them all."""
+        """One JSON line from each process. If one ended or stays silent too long, all are ended."""
         deadline, lines = time.time() + LIMIT_S, [None] * len(self.processes)
         while None in lines:
             waiting = [p.stdout for p, line in zip(self.processes, lines) if line is None]
@@ -191,7 +191,7 @@ class Torch:
         raise Failed(f"{why}: {''.join(last)[:160]}" if last else why)
 
     def steps(self, count):
-        """Milliseconds of each of `count` steps: the slowest process's."""
+        """Milliseconds of each of `count` steps, of the slowest process."""
         try:
             for process in self.processes:
                 process.stdin.write(f"{count}\n".encode())
@@ -240,9 +240,9 @@ def challengers(best, dtype, ranks, isa, stage):
 
 
 def fastest_variant(report, out, model, dtype, batch, ranks, isa, start):
-    """Searches stage by stage; what was tried goes to the report. None if nothing runs."""
+    """Searches stage by stage; the report lists every trial. None if nothing runs."""
     def measure(variant, best_ms=None):
-        """Milliseconds of a step: the better of two, after the first. One that is far behind gets fewer."""
+        """Milliseconds per step: the better of two, after the first. One that is far behind gets fewer steps."""
         limit = GIVE_UP * best_ms if best_ms else float("inf")
         try:
             torch = Torch(out, model, batch, ranks, variant, isa)
@@ -280,7 +280,7 @@ QUIET = ["--sample_tokens", "0", "--eval_every", "-1", "--save_every", "-1"]
 
 
 class Ours:
-    """This program with given options: a turn is a whole run of it."""
+    """This program with given options: each turn is a whole run."""
 
     def __init__(self, out, model, dtype, batch, ranks, isa="", options=()):
         microbatch = max(1, min(int(MICROBATCH.get(model, batch)), batch) // ranks)
@@ -297,7 +297,7 @@ class Ours:
         shutil.rmtree(self.run, ignore_errors=True)
         with open(self.run + ".log", "w") as log:
             process = subprocess.Popen(self.command + ["--max_steps", str(steps + 1)], stdout=log, stderr=log)
-            _, status, usage = os.wait4(process.pid, 0)              # ru_maxrss: the largest of it and its children
+            _, status, usage = os.wait4(process.pid, 0)              # ru_maxrss: maximum over it and its children
             process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise Failed("".join(open(self.run + ".log").readlines()[-3:]))
@@ -308,13 +308,13 @@ class Ours:
         return self.batch * TOKENS / self.step_ms * 1e3
 
     def state(self):
-        """Bytes of parameters, masters, gradients and optimizer state: what belongs to training itself."""
+        """Bytes of parameters, masters, gradients and optimizer state: the part that training itself needs."""
         return sum(self.plan[key] for key in ("parameter shards, shared", "fp32 master shards",
                                               "low halves of fp32 masters", "optimizer state shards",
                                               "gradient shards, fp32, shared"))
 
 
-# ---- groups: what takes turns ---------------------------------------------------------------------------------------
+# ---- groups: the contestants -----------------------------------------------------------------------------------------
 PROCESSES = {1: "one process", 2: "two processes"}
 
 
@@ -323,7 +323,7 @@ def goal_of(kind, name):
 
 
 def take_turns(contestants):
-    """Median tokens/s of each over the rounds. One that fails has none, and says why."""
+    """Median tokens/s of each over the rounds. One that fails has none; the reason is reported."""
     rates = {name: [] for name in contestants}
     for number in range(ROUNDS):
         for name in list(contestants):
@@ -338,7 +338,7 @@ def take_turns(contestants):
 
 
 def memory_rows(table, title, ours, torch):
-    """Two rows: the most a process takes, and what of it is neither state nor the idle library."""
+    """Two rows: the peak of a process, and the part of it that is neither state nor the idle library."""
     mib = 2 ** 20
     extra_ours, extra_torch = ours.plan["total"] - ours.state(), torch.peak - torch.idle - torch.state
     peak = max(ours.peak, ours.plan["total"])
@@ -430,7 +430,8 @@ def tokenizer(table, out, directory):
 
 
 def start_up(table, out, directory):
-    """From exec to the first step's line of what `make train` starts, less that step. The first run fills the cache."""
+    """From exec to the first step's line of the run that `make train` starts, minus that step. The first run fills the
+    cache."""
     ranks = [MPIRUN, "--oversubscribe", "-np", "2"]
     command = ranks + [PROGRAM, "--model", "tiny", "--data", directory, "--cache", os.path.join(out, "cache"),
                        "--max_steps", "1", "--log_every", "1", "--out", os.path.join(out, "start"), *QUIET]

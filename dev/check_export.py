@@ -6,8 +6,8 @@
 DIR loads by AutoModelForCausalLM and AutoTokenizer without a warning; its logits are those of a GPT-2 in plain PyTorch
 (dev/reference.py, fp64) within 1e-5 of the largest; AutoTokenizer gives the ids of tokenizer.json used directly, and
 decodes them to the text; greedy generation runs; save_pretrained writes the same tensors again.
-WEIGHTS: what was exported, a checkpoint's directory or a model.safetensors of the trainer. Without it the plain model
-takes DIR's own tensors, which checks configuration and layout but not that they are the checkpoint's.
+WEIGHTS: the source of the export, a checkpoint directory or a model.safetensors of the trainer. Without it the plain
+model uses DIR's own tensors, which checks configuration and layout but not that they are the checkpoint's.
 Prints a line for each check; exit status 1 if one failed.
 """
 import argparse
@@ -44,7 +44,7 @@ class Report:
 
 
 class Complaints(logging.Handler):
-    """Everything that transformers logs from warnings upwards."""
+    """Everything that transformers logs at level warning or above."""
     def __init__(self):
         super().__init__(logging.WARNING)
         self.lines = []
@@ -59,7 +59,7 @@ def read_tensors(path):
 
 
 def plain_weights(directory, weights):
-    """Parameters of the trainer's names, (out,in), and the number of heads, from WEIGHTS or from the export itself."""
+    """Parameters under the trainer's names, (out,in), and the number of heads, from WEIGHTS or from the export."""
     with open(os.path.join(directory, "config.json")) as f:
         heads = json.load(f)["n_head"]
     if weights:

@@ -1,16 +1,16 @@
-// fuzz.cc: libFuzzer targets (https://llvm.org/docs/LibFuzzer.html) for every reader of files that may come from
-// strangers. `make fuzz` builds this file with ASan and UBSan and runs each target for a while.
+// fuzz.cc: libFuzzer targets (https://llvm.org/docs/LibFuzzer.html) for every reader of files from untrusted sources.
+// `make fuzz` builds this file with ASan and UBSan and runs each target for a while.
 //
 //   build/fuzz/fuzz list                          the targets
-//   build/fuzz/fuzz seeds DIR                     small whole files of every target to start from, in DIR/TARGET
-//   FUZZ_TARGET=NAME build/fuzz/fuzz [FILE...]    libFuzzer itself; with a FILE of findings, that input again
+//   build/fuzz/fuzz seeds DIR                     small valid files of every target as seeds, in DIR/TARGET
+//   FUZZ_TARGET=NAME build/fuzz/fuzz [FILE...]    libFuzzer itself; with the FILE of a finding, that input again
 //
-// A reader must come back with a result in which everything holds that its header promises, or with one printable line.
-// It may not crash, hang, leak, take memory far beyond the input, or end the program (libFuzzer reports exit, too).
+// A reader must return either a result that fulfils every promise of its header, or one printable line. It may not
+// crash, hang, leak, use memory far beyond the input, or end the program (libFuzzer reports exit, too).
 //
-// Readers take paths: inputs are written into a directory of this process, in $FUZZ_DIR or /dev/shm. Sizes and lengths
-// that a header must agree with are computed here where a target says so; a random change would almost never keep
-// them right, and nothing behind the size check would be reached.
+// Readers take paths: inputs are written into a directory of this process, in $FUZZ_DIR or /dev/shm. A target may
+// compute the sizes and lengths that a header must agree with: random changes would almost never keep them right, and
+// no code after the size check would be reached.
 #include <initializer_list>                      // for (x : {a, b})
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
@@ -22,7 +22,7 @@ const Ops ops_avx2 = {}, ops_avx512 = {}, ops_avx512_bf16 = {}, ops_amx = {};   
 // ---- files and checks ----------------------------------------------------------------------------------------------
 static char fuzz_dir[512], fuzz_seed_dir[512];
 static int fuzz_seed_count;
-static bool fuzz_accepted;                       // by the last reader that was asked
+static bool fuzz_accepted;                       // of the last reader that was called
 static char fuzz_error[4096];
 struct FuzzTarget { const char *name; void (*run)(const uint8_t *, size_t); void (*seeds)(); size_t most_bytes; };
 static const FuzzTarget *fuzz_target;
@@ -47,7 +47,7 @@ static void fuzz_write(const char *name, const uint8_t *bytes, size_t count) {
 static int fuzz_remove(const char *path, const struct stat *, int, struct FTW *) { return remove(path); }
 static void fuzz_clean() { nftw(fuzz_dir, fuzz_remove, 8, FTW_DEPTH | FTW_PHYS); }
 
-// What must hold whatever the input.
+// A condition that must hold for every input.
 #define HOLDS(cond) \
   do { \
     if (!(cond)) { fprintf(stderr, "fuzz: does not hold: %s (%s:%d)\n", #cond, __FILE__, __LINE__); abort(); } \
@@ -63,7 +63,7 @@ static void fuzz_check_error(const char *error) {
   }
 }
 
-// Inputs of several files are cut at the bytes 0x1e, the record separator, which no JSON holds.
+// Inputs of several files are split at the bytes 0x1e, the record separator, which no JSON contains.
 struct FuzzPart { const uint8_t *bytes; size_t count; };
 static FuzzPart fuzz_next_part(FuzzPart *rest) {
   const uint8_t *end = rest->count ? (const uint8_t *)memchr(rest->bytes, 0x1e, rest->count) : NULL;
@@ -72,7 +72,7 @@ static FuzzPart fuzz_next_part(FuzzPart *rest) {
   return part;
 }
 
-// Writes a seed. The reader must take it: what it refuses leads nowhere.
+// Writes a seed. The reader must accept it: a refused seed leads nowhere.
 static void fuzz_seed(const void *bytes, size_t count) {
   char path[600];
   snprintf(path, sizeof path, "%s/%02d", fuzz_seed_dir, fuzz_seed_count++);
@@ -119,8 +119,8 @@ static void fuzz_safetensors(const uint8_t *bytes, size_t count) {
   fuzz_safetensors_path(fuzz_path("file").text);
 }
 
-// A file with this header, its length in front, and behind it as many zeros as the largest number up to 65536 that
-// stands in it between '[', ',' and ']': the end of the last tensor, if anything.
+// Writes a file with this header, its length before it, and zeros after it: as many as the largest number up to 65536
+// that appears in the header between '[', ',' and ']', which is the end of the last tensor if there is one.
 static void fuzz_write_header(const char *name, FuzzPart json) {
   static uint8_t file[8 + (1 << 16)];
   uint64_t largest = 0, number = 0, length = json.count < sizeof file - 8 ? json.count : sizeof file - 8;
@@ -141,7 +141,7 @@ static void fuzz_safetensors_header(const uint8_t *bytes, size_t count) {
   fuzz_safetensors_path(fuzz_path("file").text);
 }
 
-// Two tensors, metadata; with_length: as a whole file of zeros.
+// Two tensors and metadata; with_length: as a whole file with zeros as data.
 static void fuzz_seed_safetensors(bool with_length) {
   static const char *const metadata[] = {"format", "pt", "note", "\"line\"\n", NULL};
   SafetensorsTensor t[] = {{"wte.weight", F32, false, "", 2, {3, 2}, 0, 0}, {"ids", I32, false, "", 1, {4}, 0, 0},
@@ -168,7 +168,7 @@ static void fuzz_seeds_safetensors_header() {
 static const char fuzz_text[] = "The miller's 12 bells rang, and rang;\n\n  don't we'll <|endoftext|> caf\xc3\xa9 "
                                 "\xf0\x9f\x98\x80 \xff\xfe\x80 1234\t x\n = Heading = \n";
 
-// What was read must encode and decode any bytes, and be the same after saving and loading.
+// A tokenizer that was read must encode and decode any bytes, and be the same after saving and loading.
 static void fuzz_tokenizer_use(Tokenizer *t) {
   static int32_t ids[sizeof fuzz_text];
   const int64_t n = tokenizer_encode(t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, ids, 1);
@@ -195,7 +195,7 @@ static void fuzz_tokenizer_path(const char *path) {
   else fuzz_check_error(fuzz_error);
   tokenizer_free(&t);
 }
-// A byte 0x01 of an input stands for the entries of all 256 bytes in a vocabulary, so that changes fall on the rest.
+// A byte 0x01 of an input stands for the entries of all 256 bytes in a vocabulary, so that mutations hit the rest.
 static char fuzz_byte_entries[8192];
 static void fuzz_write_tokenizer(const char *name, FuzzPart part) {
   FILE *f = fopen(fuzz_path(name).text, "wb");
@@ -270,7 +270,7 @@ static void fuzz_seeds_tokenizer_json() {
     char *text = fuzz_print(root), word[64];
     fuzz_seed_text(text);
     cJSON_free(text);
-    cJSON *words = cJSON_CreateArray();          // the older form of merges: one text each
+    cJSON *words = cJSON_CreateArray();          // the older form of merges: one string each
     cJSON_ArrayForEach(x, pairs) {
       snprintf(word, sizeof word, "%s %s", x->child->valuestring, x->child->next->valuestring);
       cJSON_AddItemToArray(words, cJSON_CreateString(word));
@@ -282,7 +282,7 @@ static void fuzz_seeds_tokenizer_json() {
     cJSON_Delete(root);
   }
 }
-// The same as the two files of the published GPT-2.
+// The same as the two files in the form of the published GPT-2.
 static void fuzz_seeds_tokenizer_pair() {
   cJSON *root = fuzz_trained(5), *model = cJSON_GetObjectItem(root, "model"), *x;
   cJSON *vocab = cJSON_GetObjectItem(model, "vocab");
@@ -338,7 +338,7 @@ static void fuzz_seeds_token_file() {
 }
 
 // ---- models of other programs --------------------------------------------------------------------------------------
-// The files' own promise: every parameter of the shape has a place inside the file.
+// The condition: every parameter of the shape has a place inside the file.
 static void fuzz_import_path(const char *path) {
   Import s;
   if (!import_open(&s, path, fuzz_error, sizeof fuzz_error)) { fuzz_check_error(fuzz_error); return; }
@@ -370,11 +370,11 @@ static void fuzz_import_path(const char *path) {
   import_close(&s);
 }
 
-// The first 1024 bytes of a .bin file; the rest are as many zeros as its shape asks for, if not too many.
+// The first 1024 bytes of a .bin file; zeros follow, as many as its shape needs, if not too many.
 static void fuzz_llmc(const uint8_t *bytes, size_t count) {
   int32_t h[256] = {};
   memcpy(h, bytes, count < sizeof h ? count : sizeof h);
-  const double T = h[2], L = h[4], C = h[6], V = h[7];           // double: products of anything
+  const double T = h[2], L = h[4], C = h[6], V = h[7];           // double: the shape may be anything
   const double numel_ = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C, size = numel_ * (h[1] == 5 ? 2 : 4);
   const bool whole = count >= sizeof h && size > 0 && size < 1 << 24;
   fuzz_write_file(fuzz_path("model.bin").text, bytes, count, whole ? (int64_t)size + (int64_t)sizeof h : 0);
@@ -452,7 +452,7 @@ static void fuzz_seeds_index() {
 }
 
 // ---- options in a file
-// A file of --config. What it gives, written as OUT/options.txt, gives the same again.
+// A --config file. Its options, written as OUT/options.txt, must give the same options again.
 static void fuzz_config(const uint8_t *bytes, size_t count) {
   static Options asked, again;
   char word[] = "fuzz", *argv[] = {word}, *written = NULL;
@@ -483,14 +483,15 @@ static void fuzz_seeds_config() {
 }
 
 // ---- checkpoints ---------------------------------------------------------------------------------------------------
-// The files of a checkpoint that the target asks for.
+// The files of a checkpoint that the target needs.
 static TensorMap fuzz_checkpoint_map() {
   TensorMap m = {};
   m.files = CHECKPOINT_FILES;
   for (int i = 0; i < CHECKPOINT_FILES; i++) { m.data_at[i] = 800; m.file_bytes[i] = 800 + (3 << 20) * (1 + i); }
   return m;
 }
-// trainer.json without its last line, the checksum of the rest, which is added: step, checksums and options from it.
+// trainer.json without its last line, the checksum of the rest, which is added here: step, checksums and options from
+// it.
 static void fuzz_checkpoint(const uint8_t *bytes, size_t count) {
   char word[] = "fuzz", *argv[] = {word};
   size_t sealed_bytes;
@@ -583,11 +584,11 @@ extern "C" int LLVMFuzzerInitialize(int *argc, char ***argv) {
   fprintf(stderr, "fuzz: FUZZ_TARGET names the target; `%s list` shows them\n", **argv);
   _exit(2);
 }
-// Every other change is to one decimal number: its neighbours, twice it, 0, 2^53, or another number of the input.
-// Random bytes would seldom leave the rest of a JSON text as it is.
+// Every other mutation changes one decimal number: to a neighbour, to twice it, to 0, to 2^53, or to another number of
+// the input. Random bytes would rarely keep a JSON text valid.
 extern "C" size_t LLVMFuzzerMutate(uint8_t *bytes, size_t count, size_t most);
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t count, size_t most, unsigned seed) {
-  auto number = [&](uint64_t random, size_t *at) {               // the digits behind a random place; 0: there are none
+  auto number = [&](uint64_t random, size_t *at) {               // the digits near a random place; 0: there are none
     size_t n = 0;
     for (*at = count ? random % count : 0; *at < count && (bytes[*at] < '0' || bytes[*at] > '9'); ++*at) {}
     while (*at + n < count && n < 19 && bytes[*at + n] >= '0' && bytes[*at + n] <= '9') n++;

@@ -1,13 +1,13 @@
-// gpu_peaks.cu: what this GPU reaches at most, which is what the bandwidth and throughput of kernels are compared with,
-// not a data sheet. One line each: name, value, unit. A laboratory program, built and run by dev/gpu_day.sh.
+// gpu_peaks.cu: the peak rates of this GPU. Kernels' bandwidth and throughput are compared with these, not with a data
+// sheet. One line each: name, value, unit. A laboratory program, built and run by dev/gpu_day.sh.
 //   nvcc -std=c++17 -O3 -arch=native -I. dev/gpu_peaks.cu -o build/gpu_peaks -ldl && build/gpu_peaks
 //
-//   memory_copy, memory_read, memory_write      buffers far beyond the L2 cache; a copy counts what it reads and writes
+//   memory_copy, memory_read, memory_write      buffers far larger than the L2 cache; a copy counts reads and writes
 //   gemm_bf16, gemm_fp16, gemm_tf32, gemm_fp32  cuBLASLt, 8192 cubed, fp32 sums, the fastest of its heuristic's first
-//   mma_bf16                                    mma.sync alone, operands in registers: what a kernel of ours can reach
+//   mma_bf16                                    mma.sync alone, operands in registers: the limit of our own kernels
 //
 // Operands are random: zeros switch fewer transistors, so the clock would stay higher. Each value is the best of
-// several timed repetitions: a peak, not what a run under load sustains.
+// several timed repetitions: a peak, not a rate that a long run sustains.
 #include "kernels/gpu.h"
 #include "kernels/cuda_libraries.h"
 
@@ -19,7 +19,7 @@ enum { REPEATS = 7, EDGE = 8192 };
 static const size_t BUFFER_BYTES = (size_t)2 << 30;
 
 // ---- timing -------------------------------------------------------------------------------------------------------
-// Milliseconds of one of `calls` calls, the best of REPEATS; `body` queues one call on the default stream.
+// Milliseconds per call, over `calls` calls, the best of REPEATS; `body` queues one call on the default stream.
 #define TIME_MS(best, calls, body) \
   do { \
     cudaEvent_t start_, end_; \
@@ -45,7 +45,7 @@ static void print_value(const char *name, double value, const char *unit) {
 }
 
 // ---- memory -------------------------------------------------------------------------------------------------------
-// Numbers in (-1, 1) without any pattern (the finaliser of MurmurHash3), of the dtype the products will read.
+// Numbers in (-1, 1) without any pattern (the finaliser of MurmurHash3), of the dtype that the GEMMs read.
 template <class T> __global__ static void peak_fill_kernel(T *to, size_t n) {
   for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
     uint32_t h = (uint32_t)i + 0x9e3779b9u;
@@ -55,7 +55,7 @@ template <class T> __global__ static void peak_fill_kernel(T *to, size_t n) {
   }
 }
 
-// Four independent 16-byte accesses a thread and turn. READ alone keeps the loads by a store that never happens.
+// Four independent 16-byte accesses per thread and iteration. READ alone keeps the loads by a store that never happens.
 enum PeakMemory { PEAK_COPY, PEAK_READ, PEAK_WRITE };
 template <PeakMemory KIND> __global__ static void __launch_bounds__(512)
 peak_memory_kernel(uint4 *to, const uint4 *from, size_t packs) {
@@ -88,7 +88,7 @@ static void peaks_of_memory(void *to, const void *from, int multiprocessors) {
   print_value("memory_write", gb / ms * 1e3, "GB/s");
 }
 
-// ---- matrix products ----------------------------------------------------------------------------------------------
+// ---- matrix multiplies ---------------------------------------------------------------------------------------------
 // c (EDGE, EDGE) = a b, rows of a and columns of b contiguous, as activations and weights are.
 struct PeakGemm { const char *name; cudaDataType_t type; cublasComputeType_t compute; };
 
@@ -144,7 +144,7 @@ static void peaks_of_gemm(void *c, void *a, void *b) {
 }
 
 // ---- mma.sync -----------------------------------------------------------------------------------------------------
-// Eight independent sums a warp hide the latency of each; the operands are random and stay in registers.
+// Eight independent sums per warp hide each other's latency; the operands are random and stay in registers.
 enum { MMA_SUMS = 8, MMA_TURNS = 4096, MMA_THREADS = 256 };
 __global__ static void __launch_bounds__(MMA_THREADS) peak_mma_kernel(float *out, const uint32_t *random) {
   uint32_t a[4], b[MMA_SUMS][2];

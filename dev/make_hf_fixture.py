@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Writes dev/fixtures/hf_*: GPT-2 directories as Hugging Face transformers saves them, and what it computes with them.
+"""Writes dev/fixtures/hf_*: GPT-2 directories as Hugging Face transformers saves them, and its results with them.
 
 Usage: make_hf_fixture.py [--out DIR]      needs `pip install transformers==5.23.0 tokenizers==0.23.3 torch`
 
   hf_tiny/         GPT2LMHeadModel.save_pretrained, tied head, fp32, with vocab.json and merges.txt
-  hf_untied/       the same with a head of its own, other shapes, with tokenizer.json and tokenizer_config.json
-  hf_published/    as the published GPT-2 files: names without "transformer.", causal masks stored beside the weights,
+  hf_untied/       the same with an untied head, other shapes, with tokenizer.json and tokenizer_config.json
+  hf_published/    as the published GPT-2 files: names without "transformer.", causal masks stored with the weights,
                    a config.json without tie_word_embeddings; the weights in bf16
-  hf_expected.safetensors   of each: NAME.tokens (T) I32, NAME.logits (T,V) F32 of GPT2LMHeadModel in fp32
-  hf_text.txt, hf_text.i32  a text, and the ids that the tokenizer (the same in all three) gives it
+  hf_expected.safetensors   for each: NAME.tokens (T) I32, NAME.logits (T,V) F32 of GPT2LMHeadModel in fp32
+  hf_text.txt, hf_text.i32  a text, and its ids from the tokenizer (the same in all three)
 
-Random weights from a fixed seed, all parameters random: nothing is hidden by a bias of zero or a norm of one.
+Random weights from a fixed seed, all parameters random, so no bias of zero or norm of one can hide an error.
 """
 import argparse
 import json
@@ -51,7 +51,7 @@ def make_tokenizer():
 
 
 def save_pair(t, directory):
-    """vocab.json and merges.txt, the special token in the vocabulary, as the published ones have it."""
+    """vocab.json and merges.txt, with the special token in the vocabulary, as in the published ones."""
     t.model.save(directory)
     path = os.path.join(directory, "vocab.json")
     with open(path) as f:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes dev/fixtures/tokenizer_*: what Hugging Face tokenizers makes of hostile text and of WikiText-2.
+"""Writes dev/fixtures/tokenizer_*: results of Hugging Face tokenizers on hostile text and on WikiText-2.
 
 Usage: make_tokenizer_fixture.py [--wikitext2 DIR] [--out DIR]      needs `pip install tokenizers==0.23.3 numpy`
 
@@ -7,10 +7,10 @@ Usage: make_tokenizer_fixture.py [--wikitext2 DIR] [--out DIR]      needs `pip i
   tokenizer_hostile.json  the tokenizer that Hugging Face trains on it, by line
   tokenizer_hostile.i32   the ids that it gives the text, int32 little-endian
   tokenizer_added.*       the same for a loaded tokenizer with added tokens, in the older form of the file, not by line
-  tokenizer_gpt2/         vocab.json and merges.txt, the form of the published GPT-2, of a tokenizer not by line
-  tokenizer_gpt2.txt .i32 .json  text with much white space over line ends, its ids, the same tokenizer in one file
+  tokenizer_gpt2/         vocab.json and merges.txt, in the form of the published GPT-2, of a tokenizer not by line
+  tokenizer_gpt2.txt .i32 .json  text with much white space across line ends, its ids, the same tokenizer in one file
   tokenizer_gpt2_lines.i32  the ids of that text when that tokenizer goes by line
-  tokenizer_hashes.txt    `name value` lines: what is too large to keep (WikiText-2's part only with --wikitext2)
+  tokenizer_hashes.txt    `name value` lines: hashes of data too large to keep (WikiText-2 only with --wikitext2)
 
 Every text is one sequence to the trainer and to encode. "By line" is the pre-tokenizer: a Split that ends every piece
 with its newline, then ByteLevel. Where transformers is installed, its AutoTokenizer must give tokenizer_gpt2.i32 too.
@@ -135,13 +135,13 @@ def hostile_text():
 
 
 def every_code_point():
-    """A line for each code point: with a letter, a number and punctuation in front of it, and a space."""
+    """One line per code point: after a letter, a number and punctuation, and before a space."""
     points = (chr(c) for c in range(0x110000) if not 0xd800 <= c < 0xe000)
     return "".join(f"b{c}1{c}!{c} {c}\n" for c in points)
 
 
 def added_case(text):
-    """A tokenizer with added tokens, overlapping ones too, two of them in the vocab, merges in the form "a b"."""
+    """A tokenizer with added tokens, some overlapping, two of them in the vocab, merges in the form "a b"."""
     t = train(text, ADDED_VOCAB, BYTE_LEVEL)
     t.add_tokens(["é字"])
     t.add_special_tokens(["<|endoftext|>", "<a b>", "<a", "\n\n\n", "!\n ?", "\t\"q\"\\"])
@@ -151,7 +151,7 @@ def added_case(text):
     state["model"]["merges"] = [f"{a} {b}" for a, b in state["model"]["merges"]]
     state["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
     in_vocab = max(state["model"]["vocab"], key=lambda s: (s.isascii() and s.isalpha()) * len(s))
-    state["model"]["vocab"]["é字"] = t.token_to_id("é字")    # as it is, not in the alphabet of bytes
+    state["model"]["vocab"]["é字"] = t.token_to_id("é字")    # stored directly, not in the alphabet of bytes
     state["added_tokens"].insert(0, {"id": state["model"]["vocab"][in_vocab], "content": in_vocab, "normalized": False,
                                      "single_word": False, "lstrip": False, "rstrip": False, "special": True})
     text = ("plain text<|endoftext|>plainer <a b><a  b> it's  it's x<|endoftext|>  <|endoftext|> y\n  <|endoftext|>\n\n"
@@ -161,7 +161,7 @@ def added_case(text):
 
 
 def gpt2_case():
-    """A tokenizer not by line, trained and tried on text whose white space runs over line ends."""
+    """A tokenizer not by line, trained and tested on text whose white space runs across line ends."""
     r = random.Random(20190214)
     words = ["".join(r.choice("etaoin shrdlu") for _ in range(r.randrange(1, 7))).strip() for _ in range(60)]
     words += ["x", "12", "'s", "don't", "é", "字符", "(", ");", "...", "{", "}", "\u3000", "\xa0", "👍", "return"]

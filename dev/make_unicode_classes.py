@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes data/unicode_classes.h: the class (letter, number, space, other) of every Unicode code point.
 
-The GPT-2 pre-tokenizer asks three questions of a character: \\p{L}, \\p{N}, \\s. Their answers change with the Unicode
-version, and a tokenizer that answers them differently cuts words differently. The version is pinned here to the one
-that Hugging Face tokenizers uses (tokenizers 0.23 carries the tables of Unicode 16.0.0).
+The GPT-2 pre-tokenizer uses three classes of characters: \\p{L}, \\p{N}, \\s. They change with the Unicode version, and
+a tokenizer with other classes splits words differently. The version is pinned here to the one that Hugging Face
+tokenizers uses (tokenizers 0.23 has the tables of Unicode 16.0.0).
 
 Usage: make_unicode_classes.py OUTPUT.h [--ucd DerivedGeneralCategory.txt]
 Source of the categories: the given file of the Unicode Character Database (its first line must name the version),
@@ -15,7 +15,7 @@ import textwrap
 
 VERSION = "16.0.0"
 CODE_POINTS = 0x110000
-BLOCK = 256                                     # code points a block; two bits a code point
+BLOCK = 256                                     # code points per block; two bits per code point
 OTHER, LETTER, NUMBER, SPACE = range(4)
 WHITE_SPACE_CONTROLS = (9, 10, 11, 12, 13, 0x85)  # the White_Space property beyond the categories Zs, Zl, Zp
 
@@ -55,7 +55,7 @@ def class_of(c, category):
 
 
 def check_against_tokenizers(classes):
-    """In front of c, a character of c's own class makes one piece with it; a space never does, whatever is in front."""
+    """A character of c's own class before c forms one piece with it; a space never does, whatever comes before it."""
     try:
         import tokenizers
     except ImportError:

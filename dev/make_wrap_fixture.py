@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Units of torch.distributed.fsdp.wrap.size_based_auto_wrap_policy for GPT-2's module tree.
 
-Prints the rows of wrap_cases in dev/test/test_modes.h: shapes, tied or not, the least number of parameters, and the
-modules that PyTorch would wrap, children first. Needs torch; nothing is trained and no memory is taken.
+Prints the rows of wrap_cases in dev/test/test_modes.h: shapes, tied or not, the minimum number of parameters, and the
+modules that PyTorch would wrap, children first. Needs torch; nothing is trained and no memory is allocated.
 
     python dev/make_wrap_fixture.py
 """
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp.wrap import _recursive_wrap, size_based_auto_wrap_policy
 
-# layers, width, vocabulary, positions, tied, and the least sizes to try: on both sides of what modules add up to.
+# layers, width, vocabulary, positions, tied, and the minimum sizes to try: on both sides of the modules' sums.
 CASES = [
     (2, 20, 101, 9, True, [1, 41, 180, 181, 420, 421, 1260, 1261, 1680, 1681, 2020, 3300, 3301, 5060, 5061]),
     (2, 20, 101, 9, False, [1000, 2021, 5060]),
@@ -23,7 +23,7 @@ CASES = [
 
 
 class Affine(nn.Module):
-    """Weight and bias, as a linear layer or a LayerNorm holds them."""
+    """Weight and bias of a linear layer or a LayerNorm."""
 
     def __init__(self, *shape):
         super().__init__()
@@ -60,7 +60,7 @@ class Gpt(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """Stands where a module was wrapped."""
+    """Marks a wrapped module."""
 
     order = []
 

@@ -4,8 +4,8 @@
     python3 dev/reference.py [DIRECTORY]          writes gpt_{tied,untied,head64}.safetensors (dev/fixtures)
 
 Everything is computed in fp64 from parameters that are exact in fp32, then rounded once to fp32, so a stored number is
-the true value. The same is computed in fp32 as well: how far PyTorch's own fp32 is from the truth is stored in the
-metadata as `fp32_error.*`, evidence for the tolerances of the tests.
+the true value. The same is computed in fp32 as well: the error of PyTorch's own fp32 is stored in the metadata as
+`fp32_error.*`, as evidence for the tolerances of the tests.
 
 A file holds (L layers, C width, V vocabulary, B batch, T tokens; weights are (out,in) as in nn.Linear)
   param.<name>   parameters; grad.<name>: gradient of the mean loss; names as in Hugging Face's GPT-2
@@ -55,7 +55,7 @@ def write_safetensors(path, tensors, metadata):
 
 
 def make_params(c, generator):
-    """Parameters in the order of the model; every one random, none so small that its gradient would be noise."""
+    """Parameters in the order of the model; all random, none so small that its gradient would be noise."""
     C, V, P = c["n_embd"], c["vocab_size"], c["n_positions"]
 
     def normal(*shape, std, mean=0.0):
@@ -123,7 +123,7 @@ def sgd(p):
 
 
 def stepped(make_optimizer, params, grads, dtype):
-    """Parameters after STEPS steps with the same gradients in each."""
+    """Parameters after STEPS steps with the same gradients each time."""
     p = leaves(params, dtype)
     optimizer = make_optimizer(p)
     for _ in range(STEPS):

@@ -1,4 +1,4 @@
-// all.h: every op. The order matters only for what one op borrows from another (random.h before its users).
+// all.h: every op. Order matters only where one op uses another's functions (random.h before its users).
 #include "random.h"
 #include "embedding.cuh"
 #include "layernorm.cuh"

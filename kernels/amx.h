@@ -1,14 +1,14 @@
 // amx.h: the eight tile registers of AMX, 16 rows of 64 bytes each. CPU sections only.
 //
 //   amx_zero(t), amx_load(t, from, stride), amx_store(t, to, stride)   stride in bytes from row to row
-//   amx_stream_load(t, from, stride)   for what is read once: leaves L1 to the other operand
+//   amx_stream_load(t, from, stride)   for data that is read once: leaves L1 to the other operand
 //   amx_dot(sum, a, b)     sum[i][j] += sum over k < 16 of the pair a[i][k] with the pair b[k][j] (bf16 pairs; Intel
-//                          SDM, TDPBF16PS): a chain of the even ones and a chain of the odd ones, both from zero
-//   amx_store_sums(to)     tiles 0 to 3, two by two, to a block of 32 x 32
-//   amx_open()             asks the system for tiles, once a process; dies where it refuses
+//                          SDM, TDPBF16PS): one chain for the even elements, one for the odd, both starting at zero
+//   amx_store_sums(to)     stores tiles 0 to 3, two by two, as a block of 32 x 32
+//   amx_open()             asks Linux for the tile state, once per process; dies if Linux refuses
 //   amx_thread_begin(), amx_thread_end()   around a thread's use of tiles
-// With AMX_EMULATED the same steps in C, which prove the logic on machines without AMX; elsewhere only the last three,
-// which do nothing.
+// With AMX_EMULATED the same steps run in C, which tests the logic on machines without AMX. Other builds have only the
+// last three functions, and these do nothing.
 #pragma once
 #include "vec.h"
 
@@ -23,8 +23,8 @@ static void amx_stream_load(int t, const void *from, int64_t stride) { amx_load(
 static void amx_store(int t, void *to, int64_t stride) {
   for (int i = 0; i < 16; i++) memcpy((char *)to + i * stride, amx_tiles[t][i], 64);
 }
-// As the manual has it: even and odd k are two chains from zero, whose sum is added to what the tile holds; denormals
-// count as zero everywhere. The barriers keep the arithmetic between the two changes of MXCSR.
+// As in the manual: the even and the odd elements form two chains that start at zero, and their sum is added to the
+// tile. Denormals count as zero everywhere. The barriers keep the arithmetic between the two changes of MXCSR.
 static void amx_dot(int sum, int a, int b) {
   const unsigned mxcsr = _mm_getcsr();
   _mm_setcsr(mxcsr | AMX_FLUSH);

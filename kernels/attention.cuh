@@ -8,24 +8,25 @@
 // out, lse and dqkv are overwritten. Tiles, online softmax and the backward recomputation of p from lse are those of
 // Dao et al., FlashAttention (2022) and FlashAttention-2 (2023).
 //
-// On the CPU, in fp32 arithmetic (bf16 on AVX-512 BF16 and AMX goes to attention_bf16.cuh, with its own order of sums):
+// On the CPU in fp32 arithmetic (on AVX-512 BF16 and AMX, bf16 uses attention_bf16.cuh, which has another order of
+// sums):
 //
-// Lanes are queries: a tile holds S^T, keys down and 32 queries across, so maximum and sum over the keys of a query are
-// plain vector operations and the two operands that the products broadcast from (K, V) need no transposition.
+// Lanes are queries: a tile holds S^T, keys down and 32 queries across. The maximum and the sum over the keys of a
+// query are then plain vector operations, and the two operands that are broadcast (K, V) need no transposition.
 // Scores are kept in base 2: q is scaled by log2(e)/sqrt(hs) when packed.
 //
-// Order of sums, for every instruction set and thread count: each element of a product is one chain of fused
-// multiply-adds, over d ascending (S^T, dP^T), over keys ascending (out, dq, the softmax sum), over queries ascending
-// (dk, dv). Blocks of 16 keys by 16 queries above the diagonal are left out, in all of them alike. D_q is summed in 16
-// lanes, then over the lanes in vf_sum's tree. Threads share out (sequence, head, run of query tiles) going forward and
-// (sequence, head) going backward: whole outputs, never parts of a sum.
+// The order of sums is the same for every instruction set and thread count. Each element of a matrix multiply is one
+// chain of fused multiply-adds: over d ascending (S^T, dP^T), over keys ascending (out, dq, the softmax sum), over
+// queries ascending (dk, dv). Every instruction set skips the blocks of 16 keys by 16 queries above the diagonal. D_q
+// is summed in 16 lanes, then over the lanes in vf_sum's tree. Threads divide the work into whole outputs, never into
+// parts of a sum: (sequence, head, run of query tiles) in forward, (sequence, head) in backward.
 #pragma once
 #include "ops.h"
 
 #if PART_LAUNCH
-static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;      // of a sample's attention: n_head T T
-// qkv (B,T,3C), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element of the dropout
-// mask: (head*T + query)*T + key of sample drop.sample0 + b. Dies if n_head does not divide C.
+static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;      // of one sample's attention: n_head T T
+// qkv (B,T,3C), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element (head, query,
+// key) of the dropout mask of sample drop.sample0 + b is (head*T + query)*T + key. Dies if n_head does not divide C.
 static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
   CHECK(out.ndim == 3, "attention_forward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1], C = out.shape[2];
@@ -41,7 +42,7 @@ static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv,
   c->ops->attention_forward(c, out, lse, qkv, n_head, drop);
 }
 
-// dqkv (B,T,3C) is overwritten; out and lse are what attention_forward made of qkv under the same drop; dout (B,T,C).
+// dqkv (B,T,3C) is overwritten; out and lse are attention_forward's results for qkv and the same drop; dout (B,T,C).
 static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                       Dropout drop) {
   CHECK(out.ndim == 3, "attention_backward: out has %d dimensions, needs (B,T,C)", out.ndim);
@@ -68,12 +69,13 @@ static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor q
 #include "random.h"
 #include "vec.h"
 
-static const int ATTENTION_QUERIES = 2 * VF, ATTENTION_KEYS = 64;  // a tile; keys a multiple of queries, both of VF
+static const int ATTENTION_QUERIES = 2 * VF, ATTENTION_KEYS = 64;  // one tile; keys a multiple of queries, both of VF
 
-// ---- the product of a tile -----------------------------------------------------------------------------------------
-// c[i][j] = start + sum over k < n, ascending, of a(i,k) b[k][j]; rows and n any, columns whole vectors.
-// a(i,k) is a[i + k*lda] where A_ADJACENT (the rows of the product lie side by side), else a[i*lda + k].
-// START_ZERO: 0, START_C: c itself, START_SCALED: c times scale, a factor for each column.
+// ---- matrix multiply of a tile --------------------------------------------------------------------------------------
+// c[i][j] = start + sum over k < n, ascending, of a(i,k) b[k][j]. Any number of rows and any n; columns in whole
+// vectors.
+// a(i,k) is a[i + k*lda] with A_ADJACENT (the rows of c are adjacent in a), else a[i*lda + k].
+// START_ZERO: 0, START_C: c itself, START_SCALED: c times scale, one factor per column.
 enum AttentionStart { START_ZERO, START_C, START_SCALED };
 struct AttentionProduct {
   float *c; int64_t ldc;
@@ -84,15 +86,15 @@ struct AttentionProduct {
   const float *scale;
 };
 
-// Rows and vectors of c held in registers: 16 of 32 with AVX-512, 12 of 16 with AVX2, where a vf takes two.
+// Rows and vectors of c held in registers: 16 of 32 with AVX-512, 12 of 16 with AVX2, where a vf takes two registers.
 #ifdef __AVX512F__
 static const int ATTENTION_ROWS = 8, ATTENTION_VECTORS = 2;
 #else
 static const int ATTENTION_ROWS = 6, ATTENTION_VECTORS = 1;
 #endif
 
-// Single loops over all registers, and the whole inlined in the loop below: gcc unrolls only innermost loops inside
-// other loops before it decides what lives in registers.
+// Single loops over all registers, and the function inlined into the loop below: inside other loops gcc unrolls only
+// the innermost loops before it allocates registers.
 template <int ROWS, int VECTORS, bool A_ADJACENT> INLINE void attention_product_block(const AttentionProduct *p) {
   const int N = ROWS * VECTORS;
   const int64_t lda = p->lda, ldb = p->ldb, ldc = p->ldc;
@@ -116,7 +118,7 @@ template <int ROWS, int VECTORS, bool A_ADJACENT> INLINE void attention_product_
   }
   for (int i = 0; i < N; i++) vf_store(c + i / VECTORS * ldc + i % VECTORS * VF, acc[i]);
 }
-// Rows in blocks of ROWS, what remains in one smaller block.
+// Rows in blocks of ROWS; the remaining rows in one smaller block.
 template <int ROWS, int VECTORS, bool A_ADJACENT> static void attention_product_rows(AttentionProduct p, int64_t rows) {
   for (; rows >= ROWS; rows -= ROWS) {
     attention_product_block<ROWS, VECTORS, A_ADJACENT>(&p);
@@ -139,10 +141,10 @@ template <bool A_ADJACENT> static void attention_product(AttentionProduct p, int
 
 // ---- small parts ---------------------------------------------------------------------------------------------------
 // 2^x for x <= 0: x = n + f with |f| <= 1/2, minimax polynomial of degree 6 in f with p(0) = 1 (relative error 2e-9
-// before rounding), exponent by integer add. It stays at 2^-125 below that, clear of subnormals: nothing beside the
-// largest term, which is 1.
+// before rounding), exponent by integer add. x is clamped at -125, which avoids subnormals; 2^-125 is negligible beside
+// the largest term, which is 1.
 INLINE vf attention_exp2(vf x) {
-  x = vf_max(vf_set1(-125.0f), x);               // in this order a NaN in x goes through
+  x = vf_max(vf_set1(-125.0f), x);               // in this order a NaN in x survives
   vf n = vf_round(x), f = vf_sub(x, n), p = vf_set1(0.0001535336196f);
   p = vf_fma(p, f, vf_set1(0.001339887385f));
   p = vf_fma(p, f, vf_set1(0.009618436918f));
@@ -166,7 +168,7 @@ INLINE void attention_transpose(vf r[16]) {      // r[i] lane j <-> r[j] lane i
     r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
     r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
   }
-  for (int i = 0; i < 4; i++) {                  // now whole 128-bit quarters move
+  for (int i = 0; i < 4; i++) {                  // now move whole 128-bit quarters
     t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
     t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
     t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
@@ -213,15 +215,15 @@ INLINE void attention_transpose(vf r[16]) {      // r[i] lane j <-> r[j] lane i
 }
 #endif
 
-// rows x columns of in, as fp32: to[row][column]. Columns beyond `columns` up to a whole vector are written as zero
-// when ldto has the room for them.
+// Copies rows x columns of in as fp32: to[row][column]. If ldto has room, columns from `columns` up to a whole vector
+// are written as zero.
 template <class T>
 static void attention_pack(float *to, int64_t ldto, const T *in, int64_t ld, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j += VF)
       vf_store_n(to + i * ldto + j, vf_load_n(in + i * ld + j, columns - j), ldto - j);
 }
-// The same transposed and scaled, a panel of queries: to[column][ATTENTION_QUERIES]. Rows not there become zero.
+// The same, transposed and scaled, for a panel of queries: to[column][ATTENTION_QUERIES]. Missing rows become zero.
 template <class T>
 static void attention_pack_transposed(float *to, const T *in, int64_t ld, int64_t rows, int64_t columns, float scale) {
   const vf s = vf_set1(scale);
@@ -234,7 +236,7 @@ static void attention_pack_transposed(float *to, const T *in, int64_t ld, int64_
       for (int l = 0; l < VF; l++) vf_store(to + (j + l) * ATTENTION_QUERIES + i, r[l]);
     }
 }
-// And back: out[query][column] = from[column][query] * scale[query] for the first `rows` queries.
+// The inverse: out[query][column] = from[column][query] * scale[query] for the first `rows` queries.
 template <class T>
 static void attention_unpack_transposed(T *out, int64_t ld, const float *from, int64_t rows, int64_t columns,
                                         const float *scale) {
@@ -249,17 +251,18 @@ static void attention_unpack_transposed(T *out, int64_t ld, const float *from, i
   }
 }
 
-// Rows of one head lie a whole token's row apart, which is no stream to the hardware: a thread asks for the rows that
-// it will read and write, those of this head from `row` on, then of the next up to `end` - len; of the first `turned`
-// the last comes first. A row at a time, spread over a head's units of work: runs of requests take all of a core's
-// places for lines on their way, and then loads from L2 wait too. Against runs for 32 keys at a time, and stores not
-// asked for, attention of bf16 without its products takes 0.7 times as long, with them 0.9 (Zen 5, B 32, T 256).
+// Rows of one head are a whole token's row apart, a stride that the hardware prefetcher does not follow. A thread
+// therefore prefetches the rows that it will read and write: those of this head from `row` on, then those of the next
+// head up to `end` - len. The first `turned` rows of a head are prefetched last row first. Prefetches are one row at a
+// time, spread over a head's units of work: a burst would fill all of a core's line fill buffers, and loads from L2
+// would wait too. Against bursts for 32 keys at a time and no prefetch for stores, bf16 attention without its matrix
+// multiplies takes 0.7 times as long, with them 0.9 (Zen 5, B 32, T 256).
 template <class T> struct AttentionAhead {
   const T *rows[2][8];                           // of this head and the next
   int64_t ld[8];
   int arrays;
   int64_t row, end, len, turned, columns;        // len: rows of a head
-  int64_t units, due;                            // of a head; done since the last row, times len
+  int64_t units, due;                            // units of a head; units done since the last row, times len
 };
 template <class T> INLINE void attention_ahead_row(AttentionAhead<T> *a) {
   const int64_t next = a->row >= a->len, at = a->row - next * a->len, row = at < a->turned ? a->turned - 1 - at : at;
@@ -271,14 +274,14 @@ template <class T> INLINE void attention_ahead_row(AttentionAhead<T> *a) {
 template <class T> INLINE void attention_ahead(AttentionAhead<T> *a, int64_t units) {
   for (a->due += units * a->len; a->due >= a->units && a->row < a->end; a->due -= a->units) attention_ahead_row(a);
 }
-// Items that a thread takes at a time: several, so that the next head is its own; a quarter of its share, so that all
-// end together.
+// Items that a thread takes at a time: several, so that the next head is usually its own; at most a quarter of its
+// share, so that all threads end together.
 static int attention_chunk(int64_t items, int threads) {
   const int64_t n = items / (4 * threads);
   return n < 1 ? 1 : (int)n;
 }
-// Going forward, items are heads alone if there are several for each thread; else runs of a head's query tiles too,
-// each packing the keys it needs.
+// In forward an item is a whole head if there are several heads per thread. Otherwise a head is also split into runs of
+// query tiles, and each run packs the keys that it needs.
 static int64_t attention_runs(const Ctx *c, int64_t heads, int64_t tiles) {
   const int64_t runs = (4 * c->threads + heads - 1) / heads;
   return heads >= 4 * c->threads ? 1 : runs < tiles ? runs : tiles;
@@ -287,7 +290,7 @@ static void *attention_thread_memory(const Ctx *c, size_t bytes) {
   return (char *)c->workspace + (size_t)thread_number * bytes;
 }
 
-// ---- a tile --------------------------------------------------------------------------------------------------------
+// ---- one tile -------------------------------------------------------------------------------------------------------
 struct AttentionShape {
   int64_t T, hs, width, C;                       // width: hs rounded up to whole vectors
   float scale;                                   // 1/sqrt(hs)
@@ -309,7 +312,7 @@ static AttentionHead<T> attention_head(const AttentionShape *s, Tensor dqkv, Ten
                           (const T *)dout.data + at + column, (const T *)out.data + at + column,
                           (const float *)lse.data + item * s->T};
 }
-// What a pass reads and writes of a head and the next. first: rows of a head that are asked for before it begins.
+// What a pass reads and writes of this head and the next. first: rows of a head that are prefetched before it begins.
 template <class T>
 static AttentionAhead<T> attention_ahead_of(const AttentionShape *s, const AttentionHead<T> *head,
                                             const AttentionHead<T> *next, bool backward, int64_t first, int64_t units,
@@ -332,9 +335,9 @@ static AttentionAhead<T> attention_ahead_of(const AttentionShape *s, const Atten
   return a;
 }
 
-// Where keys first_key .. meet the queries first_query ..: how much of the tile lies on or below the diagonal. Rows
-// 0 .. rows[0] of S^T need every vector of queries; rows rows[0] .. rows[1] only the last (the block above the diagonal
-// is skipped). first_key <= first_query, so neither is empty.
+// The tile where keys first_key .. meet queries first_query ..: how much of it lies on or below the diagonal. Rows
+// 0 .. rows[0] of S^T need every vector of queries; rows rows[0] .. rows[1] only the last vector (the block above the
+// diagonal is skipped). first_key <= first_query, so neither range is empty.
 struct AttentionTile { int64_t first_key, first_query, vectors, rows[2]; };
 static AttentionTile attention_tile(const AttentionShape *s, int64_t first_key, int64_t first_query) {
   AttentionTile t = {first_key, first_query, attention_min(2, (s->T - first_query + VF - 1) / VF), {0, 0}};
@@ -351,7 +354,7 @@ static int64_t attention_tiles(const AttentionShape *s) {
   return n;
 }
 
-// out^T[key][query] = a[key] . panel^T[][query] over the head, for what the tile needs.
+// out^T[key][query] = a[key] . panel^T[][query] over the head, for the needed part of the tile.
 static void attention_scores(float *out, const AttentionTile *t, const float *a, const float *panel, int64_t hs) {
   AttentionProduct p = {out, ATTENTION_QUERIES, a, hs, panel, ATTENTION_QUERIES, hs, START_ZERO, NULL};
   attention_product<false>(p, t->rows[0], t->vectors);
@@ -386,17 +389,17 @@ static void attention_over_queries(float *sum, const AttentionTile *t, const Att
   attention_product<false>(p, t->rows[1] - t->rows[0], s->width / VF);
 }
 
-// The first row of vector v that lies in the future of some of its queries.
+// The first row of vector v that is in the future of some of its queries.
 static int64_t attention_first_masked(const AttentionTile *t, int v) {
   int64_t row = t->first_query + v * VF + 1 - t->first_key;
   return row < 0 ? 0 : attention_min(row, t->rows[v]);
 }
-// x where the key of this row is not in the future of the lane's query, else other.
+// x where this row's key is not in the future of the lane's query, else other.
 INLINE vf attention_causal(const AttentionTile *t, int v, int64_t row, vf x, vf other) {
   return vf_select(vm_first(t->first_key + row - t->first_query - v * VF), other, x);
 }
 
-// The dropout factors of a tile, transposed to its layout. The mask's elements run along the keys of one query.
+// The dropout factors of a tile, transposed to its layout. The mask's elements follow the keys of one query.
 struct AttentionDrop { const Dropout *drop; int64_t sample, head; };
 static void attention_mask(float *mask, const AttentionTile *t, const AttentionShape *s, AttentionDrop d) {
   for (int v = 0; v < t->vectors; v++)
@@ -423,7 +426,7 @@ static size_t attention_forward_bytes(const AttentionShape *s) {
   const int64_t numel = 2 * (s->T * s->hs + VF) + 2 * panel + 2 * tile + 3 * ATTENTION_QUERIES;
   return ((size_t)numel * sizeof(float) + 255) / 256 * 256;
 }
-// Takes numel floats off the front of *at; every array begins on a cache line.
+// Takes numel floats from the front of *at; every array begins on a cache line.
 static float *attention_take(float **at, int64_t numel) {
   float *p = *at;
   *at += (numel + VF - 1) / VF * VF;
@@ -445,8 +448,8 @@ static AttentionForward attention_forward_scratch(void *memory, const AttentionS
   return f;
 }
 
-// One step of the online softmax on vector v of the tile: scores become probabilities relative to the new maximum, and
-// correction says by how much what was summed before shrinks.
+// One step of the online softmax on vector v of the tile: scores become probabilities relative to the new maximum.
+// correction is the factor that rescales the earlier sums to it.
 static void attention_softmax_step(AttentionForward *f, const AttentionTile *t, int v, bool dropped) {
   const int64_t rows = t->rows[v], diagonal = attention_first_masked(t, v);
   float *p = f->p + v * VF;
@@ -562,7 +565,7 @@ static AttentionBackward attention_backward_scratch(void *memory, const Attentio
   return w;
 }
 
-// Everything of one head in fp32, and D = dout . out. Queries that pad the last tile get lse = D = 0; their
+// All arrays of one head in fp32, and D = dout . out. Queries that pad the last tile get lse = D = 0; their
 // probabilities are never used.
 template <class T>
 static void attention_backward_pack(AttentionBackward *w, const AttentionShape *s, const AttentionHead<T> *head) {
@@ -660,8 +663,8 @@ static void attention_backward_typed(Ctx *c, Tensor dqkv, Tensor dout, Tensor qk
 #include "attention_bf16.cuh"
 #endif
 
-// ---- what the table calls ------------------------------------------------------------------------------------------
-// Scratch of a thread, proportional to seq_len: one head a few times over, in fp32 or in bf16 with its sums.
+// ---- entry points for the table -------------------------------------------------------------------------------------
+// Scratch of one thread, proportional to seq_len: a few copies of one head, in fp32 or in bf16 with fp32 sums.
 static size_t attention_thread_bytes(const AttentionShape *s, Dtype dtype, bool backward) {
 #ifdef __AVX512BF16__
   if (dtype == BF16) return backward ? attention_backward16_bytes(s) : attention_forward16_bytes(s);

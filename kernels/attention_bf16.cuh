@@ -1,41 +1,42 @@
-// attention_bf16.cuh: attention of bf16 on the CPU in bf16 arithmetic, on AVX-512 BF16 (vdpbf16ps) and AMX tiles. The
-// formula, the interface and what both forms share stand in attention.cuh, which includes this. Plain loops with the
-// same bits stand in dev/test/test_attention.h.
+// attention_bf16.cuh: bf16 attention on the CPU in bf16 arithmetic, on AVX-512 BF16 (vdpbf16ps) and AMX tiles. The
+// formulas, the interface and the parts shared with the fp32 form are in attention.cuh, which includes this file.
+// dev/test/test_attention.h has plain loops that give the same bits.
 //
-// Arithmetic: products of bf16 pairs are summed in fp32; probabilities (dropped and scaled) and ds are rounded to bf16
-// before they are multiplied, as attention_tensorcore.cuh does; everything else is fp32. 1/sqrt(hs) multiplies the fp32
+// Arithmetic: products of bf16 pairs are summed in fp32. Probabilities (dropped and scaled) and ds are rounded to bf16
+// before they are multiplied, as in attention_tensorcore.cuh; everything else is fp32. 1/sqrt(hs) multiplies the fp32
 // scores, dq and dk. Subnormals of bf16 count as zero in products.
 //
-// Everything is cut into blocks of 32 x 32, in the two forms that tiles take and that suit vdpbf16ps as well:
-//   left    [32 rows][16 words]        a word holds two neighbours along the summed index: its even one is the low half
+// Everything is cut into blocks of 32 x 32, in the two layouts that tiles take and that suit vdpbf16ps as well:
+//   left    [32 rows][16 words]        a word holds two neighbours along the summed index, the even one in the low half
 //   right   [16 words][32 columns]
-// Blocks that follow each other along the summed index lie side by side in memory, so every product is one call
-// (attention_blocks). T and hs are padded to 32 with zeros; of keys in the future only those of a query's own block are
-// computed, and masked.
+// Blocks that follow each other along the summed index are adjacent in memory, so every matrix multiply is one call
+// (attention_blocks). T and hs are padded to 32 with zeros. Blocks of future keys are skipped; the block on the
+// diagonal is computed and masked.
 //   forward, 32 queries     S = Q K^T        all scores of a row at once: one maximum, no running correction
-//                           out = P V        P is stored by the softmax as a left form, V interleaved by pairs of keys
+//                           out = P V        softmax stores P as a left form; V is interleaved by pairs of keys
 //   backward, 32 keys       S^T = K Q^T, dP^T = V dO^T       P^T and dS^T come out as left forms, of
 //                           dV = P^T dO, dK = dS^T Q         with dO, Q interleaved by pairs of queries
-//                           dQ^T = K^T dS^T                  dS^T once more, as a right form
-// So what is quadratic in T is never transposed, only what is linear.
+//                           dQ^T = K^T dS^T                  dS^T a second time, as a right form
+// So only arrays linear in T are ever transposed, none that is quadratic in T.
 //
-// Order of sums: within a block product one chain of pairs, over the head, over keys or over queries ascending; forward
-// it spans all keys, backward 256 keys or queries (ATTENTION_GROUP blocks), whose sums are added ascending in fp32. The
-// softmax sum: lanes are keys mod 32, ascending, then halves, then vf_sum's tree. Shapes alone decide all of it. The
-// two instruction sets may round the sum of a pair differently, so bits are those of the instruction set.
+// Order of sums: within a block multiply, one chain of pairs over the head, over keys or over queries, ascending. In
+// forward the chain spans all keys; in backward 256 keys or queries (ATTENTION_GROUP blocks), and the groups' sums are
+// added ascending in fp32. The softmax sum: lanes are keys mod 32, ascending, then halves, then vf_sum's tree. Shapes
+// alone decide all of this. The two instruction sets may round the sum of a pair differently, so each has its own bits.
 //
-// What it gains over fp32 arithmetic on the same data (B 32, H 8, T 256, hs 64; one Zen 4 core, AVX-512 BF16): forward
-// 1.75 times as fast, backward 1.73; products are 70 % of the time and run at 95 % of the peak of vdpbf16ps.
+// Speed against fp32 arithmetic on the same data (B 32, H 8, T 256, hs 64; one Zen 4 core, AVX-512 BF16): forward is
+// 1.75 times as fast, backward 1.73; matrix multiplies are 70 % of the time and run at 95 % of the peak of vdpbf16ps.
 #pragma once
 #include "amx.h"
 
 // A block's edge, its words as an operand, its sums as a result. GROUP: blocks of keys (or queries) that backward sums
-// in one chain: enough that sums are seldom loaded and stored, so few that ds of a group stays in L2 (128 KB).
+// in one chain. It is large enough that sums are seldom loaded and stored, and small enough that ds of a group stays in
+// L2 (128 KB).
 enum { ATTENTION_BLOCK = 32, ATTENTION_WORDS = 512, ATTENTION_SUMS = 1024, ATTENTION_GROUP = 8 };
 
-// ---- the product ---------------------------------------------------------------------------------------------------
+// ---- matrix multiply ------------------------------------------------------------------------------------------------
 // c (32 x 32) = or += the sum over n left blocks a and n right blocks b.
-// AMX: 2 x 2 tiles; sums start at zero and are added afterwards, as loading tiles of sums costs more (gemm.h).
+// AMX: 2 x 2 tiles. Sums start at zero and are added afterwards, because loading tiles of sums costs more (gemm.h).
 #if defined(__AMX_BF16__) || AMX_EMULATED
 static void attention_blocks(float *c, const uint32_t *a, const uint32_t *b, int64_t n, bool add) {
   alignas(64) float sums[ATTENTION_SUMS];
@@ -55,7 +56,8 @@ static void attention_blocks(float *c, const uint32_t *a, const uint32_t *b, int
   if (add) for (int i = 0; i < ATTENTION_SUMS; i += VF) vf_store(c + i, vf_add(vf_load(c + i), vf_load(sums + i)));
 }
 #else
-// ROWS rows of c: 2 ROWS of 32 registers hold sums, enough to hide the latency; b is read again for each run of rows.
+// ROWS rows of c: 2 ROWS of the 32 registers hold sums, enough to hide the latency. b is read again for each run of
+// rows.
 template <int ROWS>
 INLINE void attention_block_rows(float *c, const uint32_t *a, const uint32_t *b, int64_t n, bool add) {
   vf sum[ROWS][2];
@@ -96,7 +98,7 @@ INLINE void attention_interleave(uint32_t *to, __m512i even, __m512i odd) {
   vi_store(to, _mm512_permutex2var_epi16(even, low, odd));
   vi_store(to + 16, _mm512_permutex2var_epi16(even, high, odd));
 }
-// Where 32 rows of a head lie: the first `rows` and, of each, `columns` are there; the others count as zero.
+// Where 32 rows of a head are: the first `rows` rows and their first `columns` columns exist, the rest counts as zero.
 struct AttentionSource { const bf16 *from; int64_t ld, rows, columns; };
 INLINE __m512i attention_row32(AttentionSource s, int64_t row) {
   if (row >= s.rows) return _mm512_setzero_si512();
@@ -128,7 +130,7 @@ static void attention_right_to_left(uint32_t *to, const uint32_t *from) {
     for (int i = 0; i < 16; i++) vf_store((float *)to + (half * 16 + i) * 16, r[i]);
   }
 }
-// Rows of c, each times its factor, as bf16 where they belong.
+// Writes the rows of c, each times its factor, as bf16.
 static void attention_put(bf16 *to, int64_t ld, const float *c, const float *factor, int64_t rows, int64_t columns) {
   const __mmask32 there = columns >= 32 ? ~0u : (1u << columns) - 1;
   for (int64_t i = 0; i < attention_min(rows, 32); i++) {
@@ -137,7 +139,7 @@ static void attention_put(bf16 *to, int64_t ld, const float *c, const float *fac
                                                                 vf_mul(vf_load(c + i * 32 + VF), f)));
   }
 }
-// The same of c^T.
+// The same for c^T.
 static void attention_put_transposed(bf16 *to, int64_t ld, const float *c, const float *factor, int64_t rows,
                                      int64_t columns) {
   alignas(64) float t[ATTENTION_SUMS];
@@ -151,9 +153,10 @@ static void attention_put_transposed(bf16 *to, int64_t ld, const float *c, const
   attention_put(to, ld, t, factor, rows, columns);
 }
 
-// 2^x: n + f = x with |f| <= 1/2, minimax polynomial of degree 4 in f with p(0) = 1 (relative error 2.9e-6: p is about
-// to be rounded to 2^-9), times 2^n, which becomes 0 far below. Of x = -inf it makes NaN. Four instructions of thirteen
-// less than attention_exp2: 3 % of the forward pass where products are vdpbf16ps, more where tiles make them cheaper.
+// 2^x: n + f = x with |f| <= 1/2, minimax polynomial of degree 4 in f with p(0) = 1, times 2^n, which becomes 0 for
+// very negative x. The relative error is 2.9e-6, enough because p is then rounded to 2^-9. x = -inf gives NaN. It takes
+// four instructions fewer than the thirteen of attention_exp2: 3 % of the forward pass with vdpbf16ps, more with AMX
+// tiles, whose matrix multiplies are cheaper.
 INLINE vf attention_exp2_short(vf x) {
   const vf n = vf_round(x), f = vf_sub(x, n);
   vf p = vf_fma(vf_set1(0.009582852945f), f, vf_set1(0.05590642616f));
@@ -161,11 +164,11 @@ INLINE vf attention_exp2_short(vf x) {
   p = vf_fma(p, f, vf_set1(0.6931241751f));
   return _mm512_scalef_ps(vf_fma(p, f, vf_set1(1.0f)), n);
 }
-// The score of a key in the future: 2^ of it is exactly zero, and it is finite.
+// The score of a future key: finite, and 2^ of it is exactly zero.
 static const float ATTENTION_NEVER = -0x1p126f;
 
 // ---- scratch -------------------------------------------------------------------------------------------------------
-// Blocks of T and of hs. Each array below is a number of blocks, of words or of sums.
+// Blocks of T and of hs. Sizes of the arrays below are in blocks, words or sums.
 struct AttentionBlocks { int64_t rows, columns, all; };
 static AttentionBlocks attention_count(const AttentionShape *s) {
   const int64_t rows = (s->T + 31) / 32, columns = (s->hs + 31) / 32;
@@ -175,7 +178,7 @@ static size_t attention_bytes_of(int64_t words) { return ((size_t)words * 4 + 25
 
 struct AttentionForward16 {
   uint32_t *k, *v, *q, *p;                       // k^T, v: right forms; q, p: left, of one block of queries
-  float *s, *out;                                // scores of one block of queries; out of 32 columns
+  float *s, *out;                                // scores of one block of queries; 32 columns of out
   float max[32], total[32];                      // of its queries; scores in base 2
 };
 static size_t attention_forward16_bytes(const AttentionShape *s) {
@@ -207,7 +210,7 @@ struct AttentionBackward16 {
   float *dqt, *dk, *dv;                          // sums: dq^T [rows][columns], dk and dv of a group of keys
   float *lse, *dot;                              // of each query: -lse in base 2; dot = dout . out
   float *s, *dp, *mask;                          // a block each
-  float scale[32], one[32];                      // what multiplies rows of dq and dk, of dv
+  float scale[32], one[32];                      // factors for the rows of dq and dk; of dv
 };
 static size_t attention_backward16_bytes(const AttentionShape *s) {
   const AttentionBlocks n = attention_count(s);
@@ -240,11 +243,11 @@ static AttentionSource attention_source(const AttentionShape *s, const bf16 *fro
   return AttentionSource{from + i * 32 * ld + j * 32, ld, s->T - i * 32, s->hs - j * 32};
 }
 
-// Blocks of rows are packed when they are needed for the first time. With requests spread evenly until then, this many
-// rows are needed sooner than their turn comes: they are asked for beside the head before. More are too many for L2,
-// where rows a power of two apart share few sets.
+// Blocks of rows are packed at their first use. With prefetches spread evenly over a head, this many rows would come
+// too late, so they are prefetched during the previous head. More would not fit in L2, where rows a power of two apart
+// share few sets.
 static int64_t attention_first_rows(const AttentionShape *s) { return s->T / 4 + 32; }
-// Rows of blocks until all are packed: of every block of queries, against `keys` blocks of keys at most.
+// Units of work until all rows are packed: every block of queries, against at most `keys` blocks of keys.
 static int64_t attention_units(const AttentionShape *s, int64_t keys) {
   int64_t n = 0;
   for (int64_t i = 0; i < s->T; i += 32) n += 32 * attention_min(i / 32 + 1, keys);
@@ -252,7 +255,7 @@ static int64_t attention_units(const AttentionShape *s, int64_t keys) {
 }
 
 // ---- forward -------------------------------------------------------------------------------------------------------
-// Lane i of the result is OP over the lanes of r[i], in the tree of vf_sum and vf_max_of, with a third of their steps.
+// Lane i of the result is OP over the lanes of r[i], in the tree of vf_sum and vf_max_of, in a third of the steps.
 template <vf (*OP)(vf, vf)> INLINE vf attention_over_lanes(const vf r[16]) {
   vf eight[8], four[4], two[2];
   for (int i = 0; i < 8; i++) {
@@ -268,7 +271,7 @@ template <vf (*OP)(vf, vf)> INLINE vf attention_over_lanes(const vf r[16]) {
   }
   return OP(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));
 }
-// Masks the scores of queries row .. row+15 of block i and leaves the largest of each, scaled.
+// Masks the scores of queries row .. row+15 of block i and stores the largest of each, scaled.
 static void attention_softmax_max(AttentionForward16 *f, const AttentionShape *s, int64_t i, int64_t row) {
   float *const from = f->s + row * 32, *const own = from + i * ATTENTION_SUMS;
   vf most[16];
@@ -287,8 +290,8 @@ static void attention_softmax_max(AttentionForward16 *f, const AttentionShape *s
     for (int r = 0; r < 16; r++) most[r] = vf_max(most[r], vf_max(vf_load(at + r * 32), vf_load(at + r * 32 + VF)));
   vf_store(f->max + row, vf_mul(attention_over_lanes<vf_max>(most), vf_set1(s->scale * 1.44269504f)));
 }
-// The scores of ROWS queries of block i, from `row` on, become their (dropped) probabilities times their sum, whose
-// lanes `sum` receives: so many rows as hide each other's latencies with all their sums in registers.
+// The scores of ROWS queries of block i, from `row` on, become their (dropped) probabilities times their sum, which is
+// returned per lane in `sum`. ROWS is large enough to hide latencies and small enough to keep all sums in registers.
 enum { ATTENTION_SOFTMAX_ROWS = 4 };
 template <bool DROPPED>
 INLINE void attention_softmax_rows(vf *sum, AttentionForward16 *f, const AttentionShape *s, int64_t i, int64_t row,
@@ -330,7 +333,7 @@ static void attention_softmax(AttentionForward16 *f, const AttentionShape *s, in
     vf_store(f->total + half, attention_over_lanes<vf_add>(sum));
   }
 }
-// What block j of keys is to all queries.
+// Packs block j of keys for all queries.
 static void attention_forward16_pack(AttentionForward16 *f, const AttentionShape *s, const bf16 *q, int64_t j) {
   const AttentionBlocks n = attention_count(s);
   for (int64_t c = 0; c < n.columns; c++) {
@@ -398,7 +401,7 @@ static void attention_forward16(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int 
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
-// All forms of one head, and D = dout . out. Queries that pad the last block get lse = D = 0 and count for nothing,
+// All forms of one head, and D = dout . out. Queries that pad the last block get lse = D = 0 and contribute nothing,
 // because their q and dout are zero.
 static void attention_backward16_pack(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
                                       int64_t i) {
@@ -430,7 +433,7 @@ static void attention_backward16_pack(AttentionBackward16 *w, const AttentionSha
     w->lse[row] = row < s->T ? head->lse[row] * -1.44269504f : 0.0f;
   }
 }
-// Block (keys j, queries i) of S^T and dP^T becomes p^T, ds^T and ds^T in right form; D as attention.cuh has it.
+// Block (keys j, queries i) of S^T and dP^T becomes p^T, ds^T and ds^T in right form; D as in attention.cuh.
 static void attention_softmax16_backward(AttentionBackward16 *w, const AttentionShape *s, int64_t j, int64_t i,
                                          uint32_t *p_left, uint32_t *ds_left, uint32_t *ds_right, AttentionDrop d,
                                          AttentionAhead<bf16> *ahead) {
@@ -459,8 +462,8 @@ static void attention_softmax16_backward(AttentionBackward16 *w, const Attention
     attention_ahead(ahead, 1);
   }
 }
-// Keys of block j against the blocks of queries first .. end of one group: p and ds of all, then their share of dk, dv.
-// The first group's keys come from the last to the first, so that each meets one block that is not packed yet.
+// Keys of block j against the blocks of queries first .. end of one group: p and ds of all, then the group's part of dk
+// and dv. The first group's keys run from last to first, so that each of them meets one block that is not packed yet.
 static void attention_backward16_keys(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
                                       int64_t j, int64_t first, int64_t end, AttentionDrop d,
                                       AttentionAhead<bf16> *ahead) {

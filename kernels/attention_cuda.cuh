@@ -1,55 +1,56 @@
-// attention_cuda.cuh: the CUDA part of attention.cuh, whose formulas, shapes and names hold here too.
+// attention_cuda.cuh: the CUDA part of attention.cuh, with the same formulas, shapes and names.
 //
-// Two families of kernels, each one launch per output, attention_tensorcore.cuh and attention_plain.cuh:
+// Two families of kernels, each with one launch per output, attention_tensorcore.cuh and attention_plain.cuh:
 //   tensor cores   bf16 and fp16, head sizes that are multiples of 8 up to 128. Instances for 32, 64, 80, 96 and 128; a
-//                  size between them runs the next larger one, its missing columns zero in shared memory.
-//   plain          fp32, and the two-byte types of every other head size: products of 64 x 64 tiles in fp32 FMA.
+//                  size in between runs the next larger instance, its missing columns zero in shared memory.
+//   plain          fp32, and the two-byte types at every other head size: tiles of 64 x 64 in fp32 FMA.
 // Both are FlashAttention-2 (Dao 2023): a block owns one tile of rows, streams the other operand tile by tile, and
 // never writes a (T,T) matrix. Softmax is online (Milakov & Gimelshein 2018) in base 2: exp2(s c - max), c =
-// log2(e)/sqrt(hs), one fused multiply-add an element. Tiles in the future are never visited, a warp skips those that
-// lie in the future of all of its own rows, and only tiles that the diagonal crosses are masked. lse is natural.
+// log2(e)/sqrt(hs), one fused multiply-add per element. Future tiles are never visited; a warp skips the tiles that are
+// in the future of all its own rows; only tiles on the diagonal are masked. lse is natural.
 //
-// Backward is three launches: D = dout . out; dk and dv, a block for each tile of keys, over the queries from the
-// diagonal on; dq, a block for each tile of queries, over the keys up to the diagonal. That is seven products of tiles
-// where one kernel with a shared dq needs five, but then dq is a sum over blocks: of atomic additions, in another order
-// each time, or of blocks that wait for each other. Here every sum has one owner and one order, tiles ascending, and
-// dk, dv and dq live in registers from the first tile to the last.
+// Backward is three launches: D = dout . out; dk and dv, one block per tile of keys, over the queries from the diagonal
+// on; dq, one block per tile of queries, over the keys up to the diagonal. That is seven matrix multiplies per tile.
+// One kernel with a shared dq needs five, but there dq is a sum over blocks: either by atomic additions, in another
+// order each time, or by blocks that wait for each other. Here every sum has one owner and one order, tiles ascending,
+// and dk, dv and dq stay in registers from the first tile to the last.
 //
 // Tensor cores: mma.sync.m16n8k16, fp32 sums (PTX ISA, "Matrix Fragments for mma.m16n8k16"). With g = lane / 4 and
 // t = lane % 4 a lane holds
 //   sums D (16x8)    d[e]   row g + 8 (e / 2), column 2t + e % 2
 //   A (16x16)        a[i]   row g + 8 (i % 2), columns 2t, 2t+1 (+ 8 for i >= 2)
 //   B (16x8)         b[i]   rows 2t, 2t+1 (+ 8 i), column g
-// so the sums of two neighbouring 8-column tiles, rounded and packed, are the A of the next product with nothing to
-// move: scores become probabilities and ds without leaving registers. dk and dv take S^T = K Q^T, keys as rows, for the
-// same reason. Only two products are needed, both with A's rows along the warp's own rows:
+// so the sums of two neighbouring 8-column tiles, rounded and packed, are the A operand of the next multiply without
+// any data movement: scores become probabilities and ds in registers. dk and dv use S^T = K Q^T, with keys as rows, for
+// the same reason. Only two kinds of multiply are needed, both with A's rows along the warp's own rows:
 //   attention_dot_rows     sums += A B^T   A and B row-major over the head, by ldmatrix    (S, dP)
 //   attention_weigh_rows   sums += P B     P from registers, B by ldmatrix.trans           (out, dv, dk, dq)
-// P and ds are rounded to the tensors' type for the second product; sums, softmax, lse and D stay fp32.
+// P and ds are rounded to the tensors' type for the second multiply; sums, softmax, lse and D stay fp32.
 //
-// Four warps, each with M blocks of 16 rows. With M = 1 an mma needs 256 new bytes of B: two cycles of shared memory,
-// as long as an sm_80's tensor cores take for it. M = 2, where registers allow it, uses each fragment of B twice.
+// Four warps, each with M blocks of 16 rows. With M = 1 an mma needs 256 new bytes of B, two cycles of shared memory:
+// as long as the tensor cores of sm_80 take for the mma. M = 2, where registers allow it, uses each fragment of B
+// twice.
 // Shared memory is in rows of HS + 8 elements: HS / 8 + 1 pieces of 16 bytes are an odd number, so that the 8 rows that
-// ldmatrix reads at a time begin in 8 different groups of 4 banks; no conflicts, no swizzle.
-//   forward   Q (64 M rows) | K, V (N rows each) of two tiles: one is computed on while cp.async brings the next
+// ldmatrix reads at a time begin in 8 different groups of 4 banks: no bank conflicts without a swizzle.
+//   forward   Q (64 M rows) | K, V (N rows each) of two tiles: one is computed while cp.async loads the next
 //   dk, dv    K, V (64 M) | Q, dout (N) of two tiles | lse, D (N) of two tiles
 //   dq        Q, dout (64 M) | K, V (N) of two tiles
-// Finished tiles go out through the rows that the warp itself owns, so that global stores are 16 bytes too. M and N of
-// each head size are in ATTENTION_TILES; bytes are (KiB, forward | dk, dv | dq)
+// Finished tiles are stored through the warp's own rows of shared memory, so that global stores are 16 bytes too. M and
+// N of each head size are in ATTENTION_TILES; sizes in KiB (forward | dk, dv | dq) are
 //   32: 30 | 30.5 | 40    64: 54 | 55 | 54    80: 66 | 67 | 66    96: 52 | 52.5 | 78    128: 68 | 68.5 | 68
-// below the 99 KiB that a block may have on every machine since sm_80.
+// below the 99 KiB that a block may use on every GPU since sm_80.
 //
-// Dropout: the mask's words run along the keys of a query. Each lane draws 16 or 32 neighbouring elements, one Philox
-// call for 4 of them, and shuffles hand the bits to the lanes that hold the scores. 1/(1-p) is applied to the finished
-// sums (out, dv) or to dout . v (ds).
+// Dropout: the mask's words follow the keys of a query. Each lane draws 16 or 32 neighbouring elements, one Philox call
+// per 4 elements, and shuffles move the bits to the lanes that hold the scores. 1/(1-p) is applied to the finished sums
+// (out, dv) or to dout . v (ds).
 //
-// Padding rows (at or beyond T) are zero in shared memory: as queries they are never stored and give dk and dv nothing,
-// as keys they are in every real query's future.
+// Padding rows (at or beyond T) are zero in shared memory. As queries they are never stored and add nothing to dk and
+// dv; as keys they are in the future of every real query.
 #pragma once
 #include <float.h>
 #include "lane.cuh"
 
-// step is not known before the kernel runs: it is read from state, and only where something is dropped.
+// The kernel reads step from state when it runs, because the host may not know it at launch; only with dropout.
 struct AttentionDrop { Dropout drop; uint32_t threshold; float factor; const StepState *state; };
 // len: T of the formulas. scale = 1/sqrt(hs), scale2 = scale log2(e).
 struct AttentionShape { int len, n_head, hs, C; float scale, scale2; };
@@ -63,7 +64,8 @@ template <class T> struct AttentionBackward {
 };
 
 // ---- what both families share ---------------------------------------------------------------------------------------
-// Which of `count` <= 32 neighbouring elements of a sample's mask are kept: bit i for element + i; others may follow.
+// Which of `count` <= 32 neighbouring elements of a sample's mask are kept: bit i for element + i. Higher bits are
+// undefined.
 __device__ static inline uint32_t attention_keep(const AttentionDrop &d, uint32_t step, int64_t sample, int64_t element,
                                                  int count) {
   const int skip = (int)(element & 3);
@@ -81,13 +83,13 @@ HD int attention_min(int a, int b) { return a < b ? a : b; }
 __device__ static inline uint32_t attention_step(const AttentionDrop &d) {
   return d.drop.p > 0.0f ? d.state->in.step : 0;
 }
-// The element of the mask of (head, query, key).
+// Index of (head, query, key) in the mask.
 __device__ static inline int64_t attention_element(const AttentionShape &s, int head, int query, int key) {
   return ((int64_t)head * s.len + query) * s.len + key;
 }
 
-// Where the head and sequence of a block begin: in qkv and dqkv (rows of ld elements; k and v lie C and 2C further on),
-// in out and dout (rows of C), in lse and dot.
+// Where a block's head and sequence begin: in qkv and dqkv (rows of ld elements; k and v are C and 2C further on), in
+// out and dout (rows of C), in lse and dot.
 struct AttentionPlace { int ld; int64_t qkv, out, stat; };
 __device__ static inline AttentionPlace attention_place(const AttentionShape &s) {
   const int64_t row = (int64_t)blockIdx.z * s.len, column = (int64_t)blockIdx.y * s.hs;
@@ -95,8 +97,8 @@ __device__ static inline AttentionPlace attention_place(const AttentionShape &s)
                         ((int64_t)blockIdx.z * s.n_head + blockIdx.y) * s.len};
 }
 
-// dot (B,H,T) = dout . out over a head. Eight lanes a row; neighbouring rows of one head follow each other, so that
-// dot is written in whole sectors; 16-byte loads where the head size allows them.
+// dot (B,H,T) = dout . out over a head. Eight lanes per row. Neighbouring groups take neighbouring rows of one head, so
+// that dot is written in whole sectors. 16-byte loads where the head size allows them.
 enum { ATTENTION_DOT_THREADS = 256, ATTENTION_DOT_LANES = 8 };
 template <class T>
 __global__ static void __launch_bounds__(ATTENTION_DOT_THREADS)
@@ -124,8 +126,8 @@ __global__ static void __launch_bounds__(ATTENTION_DOT_THREADS)
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 // Head size, then M, N, KEEP and BLOCKS of forward, of dk and dv, and of dq. M and N are the largest that compile
-// without spills for every architecture and fit in shared memory, KEEP where registers are left. BLOCKS is what the
-// registers of a multiprocessor, 65536, hold: two blocks of 128 threads with up to 255 each.
+// without spills for every architecture and fit in shared memory; KEEP is set where registers are left. BLOCKS is the
+// number of blocks that the 65536 registers of a multiprocessor hold: two blocks of 128 threads with up to 255 each.
 //   HS   forward            dk and dv         dq
 #define ATTENTION_TILES(X) \
   X(32,  2, 64, true,  2,   2, 32, true,  2,  2, 64, true,  2) \
@@ -142,7 +144,7 @@ static AttentionShape attention_shape(Tensor out, int n_head) {
 static AttentionDrop attention_drop(const Ctx *c, Dropout drop) {
   return AttentionDrop{drop, drop.p > 0.0f ? dropout_threshold(drop.p) : 0u, 1.0f / (1.0f - drop.p), c->state};
 }
-// Blocks for tiles of `rows` rows, each block `runs` times.
+// Grid for tiles of `rows` rows; each tile has `runs` blocks.
 static dim3 attention_grid(const AttentionShape &s, int64_t B, int rows, int runs = 1) {
   return dim3((unsigned)((s.len + rows - 1) / rows * runs), (unsigned)s.n_head, (unsigned)B);
 }
@@ -151,7 +153,7 @@ static void attention_check(const char *op, Tensor out, int n_head) {
         "%s: (%lld,%lld,%lld) on %d heads, needs fewer than 65536 sequences and heads, 2^30 tokens, 2^29 columns", op,
         (long long)out.shape[0], (long long)out.shape[1], (long long)out.shape[2], n_head);
 }
-// Heads of a multiple of 16 bytes are copied in such pieces: then all tensors must begin on one.
+// Head rows of a multiple of 16 bytes are copied in 16-byte pieces, which needs tensors that begin on 16 bytes.
 static void attention_check_aligned(const char *op, Tensor out, int n_head, const void *qkv, const void *dout = NULL,
                                     const void *dqkv = NULL) {
   const size_t head_bytes = (size_t)(out.shape[2] / n_head) * dtype_bytes(out.dtype);

@@ -1,22 +1,22 @@
-// attention_plain.cuh: the kernels of attention_cuda.cuh in fp32 FMA, for fp32 and for head sizes that the tensor
-// cores' kernels do not take. That file includes this one.
+// attention_plain.cuh: the kernels of attention_cuda.cuh in fp32 FMA, for fp32 and for head sizes that the tensor-core
+// kernels do not support. Included by attention_cuda.cuh.
 #pragma once
 
 // ---- plain: pieces --------------------------------------------------------------------------------------------------
-// Tiles of 64 x 64 by 16 x 16 threads, each with 4 neighbouring rows and 4 neighbouring columns. Shared memory: 16
-// KiB for two operands over 32 of the head (or for 32 rows of one), 16 for each tile that is multiplied next. Any head
-// size: scores walk the head 32 columns at a time; of out, dk, dv and dq a block has COLUMNS, 64 or 128, and computes
-// the scores for itself.
+// Tiles of 64 x 64 by 16 x 16 threads, each with 4 neighbouring rows and 4 neighbouring columns. Shared memory: 16 KiB
+// for two operands over 32 columns of the head (or for 32 rows of one operand), and 16 KiB for each tile that is an
+// operand of the next multiply. Any head size: scores walk the head 32 columns at a time. A block computes COLUMNS, 64
+// or 128, of the columns of out, dk, dv and dq, and computes the scores itself.
 enum { ATTENTION_PLAIN_THREADS = 256, ATTENTION_EDGE = 64, ATTENTION_DEPTH = 32 };
 
-// Where row `row` of a tile stored by columns lies in column k. Groups of 4 rows are permuted by k / 4, so that neither
-// the stores along k nor the 16-byte loads along rows meet in a bank.
+// Where row `row` of a tile stored by columns is in column k. Groups of 4 rows are permuted by k / 4, so that neither
+// the stores along k nor the 16-byte loads along rows have bank conflicts.
 __device__ static inline int attention_plain_at(int k, int row) {
   return k * ATTENTION_EDGE + ((row / 4 ^ (k / 4 & 7)) * 4) + row % 4;
 }
 __device__ static inline int attention_plain_row() { return (int)threadIdx.x / 16 * 4; }
 __device__ static inline int attention_plain_column() { return (int)threadIdx.x % 16 * 4; }
-// Four neighbours, zero from the count-th on. whole: rows begin on 16 bytes.
+// Four neighbours; those from the count-th on are zero. whole: rows begin on 16 bytes.
 template <class T> __device__ static inline Pack<float> attention_plain_read(const T *from, int count, bool whole) {
   Pack<float> x;
   if constexpr (sizeof(T) == 4)
@@ -24,7 +24,7 @@ template <class T> __device__ static inline Pack<float> attention_plain_read(con
   UNROLL for (int i = 0; i < 4; i++) x.x[i] = i < count ? to_f32(from[i]) : 0.0f;
   return x;
 }
-// 64 rows of one head from row first on, 32 columns from column d on, stored by columns.
+// Reads 64 rows of one head from row first on, 32 columns from column d on; stores them by columns.
 template <class T>
 __device__ static inline void attention_plain_load(float *to, const T *from, int ld, int first, int d,
                                                    const AttentionShape &s) {
@@ -36,7 +36,7 @@ __device__ static inline void attention_plain_load(float *to, const T *from, int
     UNROLL for (int i = 0; i < 4; i++) to[attention_plain_at(column + i, row)] = x.x[i];
   }
 }
-// One operand of the product below: the rows of a tile, of one head.
+// One operand of the multiply below: the rows of a tile, of one head.
 template <class T> struct AttentionOperand { const T *from; int ld, first; };
 // sums = a b^T over the whole head, ascending.
 template <class T>
@@ -56,9 +56,9 @@ __device__ static inline void attention_plain_scores(float sums[4][4], float *sh
     }
   }
 }
-// tile: p by columns; a column of p weighs one row of the product below.
+// Writes p to tile by columns; a column of p weights one row of b in the multiply below.
 __device__ static inline void attention_plain_put(float *tile, const float p[4][4]) {
-  __syncthreads();                               // the product before has read it
+  __syncthreads();                               // the previous multiply has read it
   UNROLL for (int j = 0; j < 4; j++) {
     const Pack<float> x = {{p[0][j], p[1][j], p[2][j], p[3][j]}};
     store_pack(tile + attention_plain_at(attention_plain_column() + j, attention_plain_row()), x);

@@ -1,5 +1,5 @@
-// attention_tensorcore.cuh: the kernels of attention_cuda.cuh for bf16 and fp16 on tensor cores; that file, which
-// includes this one, tells how they work.
+// attention_tensorcore.cuh: the kernels of attention_cuda.cuh for bf16 and fp16 on tensor cores. That file includes
+// this one and explains how they work.
 #pragma once
 
 // ---- tensor cores: pieces -------------------------------------------------------------------------------------------
@@ -19,7 +19,7 @@ __device__ static inline void attention_load(T *to, const T *from, int ld, int f
   }
 }
 
-// The A operand of a warp: 16 M rows of a tile, kept in registers from the first tile on (KEEP) or read again for each.
+// The A operand of a warp: 16 M rows of a tile, kept in registers for all tiles (KEEP) or read again for each tile.
 template <int M, int HS, bool KEEP> struct AttentionRows { uint32_t fragment[KEEP ? HS / 16 : 1][M][4]; };
 template <int M, int HS, class T>
 __device__ static inline void attention_read_rows(uint32_t a[M][4], const T *rows, int d) {
@@ -49,7 +49,7 @@ __device__ static inline void attention_dot_rows(float (*sums)[N / 8][4], Attent
     }
   }
 }
-// sums (16 M x HS) += P B: the rows of b weighed by P (16 M x N), over the rows of b ascending.
+// sums (16 M x HS) += P B: the rows of b weighted by P (16 M x N), over the rows of b ascending.
 template <int M, int N, int HS, class T>
 __device__ static inline void attention_weigh_rows(float (*sums)[HS / 8][4], const float (*p)[N / 8][4], const T *b) {
   const int lane = (int)threadIdx.x % WARP;
@@ -70,8 +70,8 @@ __device__ static inline void attention_weigh_rows(float (*sums)[HS / 8][4], con
     }
   }
 }
-// Rounds sums times the factor of their row and stores them, up to `rows` rows, through the warp's own rows of shared
-// memory, which no other warp reads.
+// Multiplies each row of sums by its factor, rounds, and stores up to `rows` rows. They pass through the warp's own
+// rows of shared memory, which no other warp reads.
 template <class T> struct alignas(4) AttentionPair { T x[2]; };
 template <int M, int HS, class T>
 __device__ static inline void attention_store(T *to, int ld, int rows, int hs, T *staged,
@@ -94,7 +94,7 @@ __device__ static inline void attention_store(T *to, int ld, int rows, int hs, T
   }
 }
 
-// The kept bits of the warp's 16 M queries (rows) by N keys, as this lane needs them: bit n * 8 % 32 + e of
+// The kept bits of the warp's 16 M queries (rows) by N keys, in this lane's layout: bit n * 8 % 32 + e of
 // keep[m][i][n / 4] belongs to sum [m][n][2 i + e], e < 2.
 template <int M, int N>
 __device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], const AttentionDrop &d, uint32_t step,
@@ -113,7 +113,7 @@ __device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], c
         keep[m][i][k] = __shfl_sync(FULL_WARP, word[m * N / 64], from % WARP) >> lane % 4 * 2;
       }
 }
-// The same of N queries by the warp's 16 M keys (rows): bit m * 16 + i * 8 of keep[n][e] belongs to sum
+// The same for N queries by the warp's 16 M keys (rows): bit m * 16 + i * 8 of keep[n][e] belongs to sum
 // [m][n][2 i + e].
 template <int M, int N>
 __device__ static inline void attention_keep_queries(uint32_t keep[N / 8][2], const AttentionDrop &d, uint32_t step,
@@ -130,10 +130,10 @@ __device__ static inline void attention_keep_queries(uint32_t keep[N / 8][2], co
 }
 
 // ---- tensor cores: forward ------------------------------------------------------------------------------------------
-// Running maximum (of scores times scale2) and this lane's part of the sum, of rows m * 16 + i * 8 + lane / 4.
+// Running maximum (of scores times scale2) and this lane's part of the sum, for rows m * 16 + i * 8 + lane / 4.
 template <int M> struct AttentionSoftmax { float max[M][2], sum[M][2]; };
 
-// Scores become probabilities relative to the new maximum; the sums so far shrink to it.
+// Scores become probabilities relative to the new maximum; earlier sums are rescaled to it.
 template <int M, int N, int HS>
 __device__ static inline void attention_softmax(AttentionSoftmax<M> *w, float (*p)[N / 8][4], float (*out)[HS / 8][4],
                                                 float scale2) {
@@ -159,7 +159,7 @@ __device__ static inline void attention_softmax(AttentionSoftmax<M> *w, float (*
       }
     }
 }
-// Scores of keys in a row's future become -INFINITY. Rows are queries.
+// Scores of keys in the row's future become -INFINITY. Rows are queries.
 template <int M, int N>
 __device__ static inline void attention_mask_keys(float (*p)[N / 8][4], int first_query, int first_key) {
   const int ahead = first_query - first_key + (int)threadIdx.x % WARP / 4 - (int)threadIdx.x % 4 * 2;
@@ -169,7 +169,7 @@ __device__ static inline void attention_mask_keys(float (*p)[N / 8][4], int firs
         if (n * 8 + e % 2 > ahead + m * 16 + e / 2 * 8) p[m][n][e] = -INFINITY;
 }
 
-// Tiles of queries run from the last, the longest, to the first; grid (tiles, heads, sequences).
+// Tiles of queries run from the last, which is the longest, to the first; grid (tiles, heads, sequences).
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
 __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_forward_kernel(AttentionForward<T> a) {
   SHARED_DYNAMIC(T, q);
@@ -197,7 +197,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
   for (int key = 0, odd = 0; key < end; key += N, odd ^= 1) {
     const T *k = kv + odd * 2 * TILE, *v = k + TILE;
     cp_async_wait<0>();
-    __syncthreads();                             // this tile has landed for all, and all are done with the one before
+    __syncthreads();                             // every thread sees this tile, and no thread reads the previous one
     if (key == 0) attention_keep_rows(&rows, own);
     if (key + N < end) {
       T *next = kv + (odd ^ 1) * 2 * TILE;

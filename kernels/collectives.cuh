@@ -1,27 +1,26 @@
-// collectives.cuh: NCCL behind the list COLLECTIVES of ops.h. CUDA section only.
+// collectives.cuh: the COLLECTIVES of ops.h through NCCL. CUDA section only.
 //
-//   id_make         one rank makes the name of a communicator and sends it to the others (over MPI)
-//   comm_open       every rank of it at once; world ranks, one GPU each
-//   comm_check      ends the program if NCCL met an error in the background: what waits on it would wait for ever
+//   id_make         one rank makes the id of a communicator; the caller sends it to the others (over MPI)
+//   comm_open       called by every rank of the communicator at once; world ranks, one GPU each
+//   comm_check      ends the program if NCCL met an error in the background: waiting calls would never return
 //   group_begin/end calls between them start together and finish together: sends and receives that need each other.
-//                   Of several communicators each one's calls do so, on one stream a communicator; one communicator
-//                   waits for another as it would without the group, so their order must be the same on all ranks
+//                   With several communicators this holds for the calls of each, on one stream per communicator. One
+//                   communicator still waits for another as without the group: all ranks need the same order of calls
 //   all_gather      to (world x bytes) = every rank's `bytes`; in place where from = to + rank * bytes
-//   send, receive   `bytes` to or from one rank; a message to oneself needs its receive in the same group
-//   reduce_scatter  to = elements rank * n .. of the sum over ranks of from (world x n), in an order of NCCL's choice
-//   all_reduce      data (n) = its sum over ranks, in place, in an order of NCCL's choice; all ranks get the same bits
+//   send, receive   `bytes` to or from one rank; a message to the own rank needs its receive in the same group
+//   reduce_scatter  to = elements rank * n .. of the sum over ranks of from (world x n); NCCL chooses the order
+//   all_reduce      data (n) = its sum over ranks, in place; NCCL chooses the order; all ranks get the same bits
 //   broadcast       data = root's `bytes`, in place
 //
-// Everything is queued on c's stream and may be captured in a graph. Bytes travel as ncclUint8: what they mean is the
-// caller's concern. Two communicators in flight can wait for each other when their kernels start in another order on
-// another rank; NCCL_LAUNCH_ORDER_IMPLICIT (2.26 and later) makes NCCL keep the order of the calls, the same
-// everywhere.
+// Everything is queued on c's stream and may be captured in a graph. Bytes travel as ncclUint8; the caller knows what
+// they mean. Two communicators in flight can deadlock if their kernels start in different orders on two ranks.
+// NCCL_LAUNCH_ORDER_IMPLICIT (2.26 and later) makes NCCL keep the order of the calls, which is the same on all ranks.
 #pragma once
 #include "cuda_libraries.h"
 
 static void collectives_environment() { setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); }
 
-// An error that NCCL met in the background (a peer that died, a network that failed) belongs to no call of ours.
+// An error that NCCL met in the background (a dead peer, a failed network) is not reported by the call that met it.
 static ncclComm_t collectives_comm(void *comm) {
   ncclResult_t failed = ncclSuccess;
   NCCL(ncclCommGetAsyncError((ncclComm_t)comm, &failed));

@@ -19,7 +19,7 @@ static void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
   for (size_t w : wanted) if (w > *bytes) *bytes = w;
 }
 
-// Large copies are split over the threads: one core cannot draw all the memory bandwidth.
+// Large copies are split over the threads: one core cannot use all of the memory bandwidth.
 static void copy_impl(Ctx *c, void *to, const void *from, size_t bytes) {
   const size_t piece = 1 << 20;
   if (bytes < 2 * piece || c->threads == 1) { memcpy(to, from, bytes); return; }
@@ -34,11 +34,11 @@ static void zero_impl(Ctx *c, void *to, size_t bytes) {
   });
 }
 
-// ---- device calls: the host is the device, one rank is one of it, and every call is done when it returns
+// ---- device calls: the host is the device, each rank is one device, and every call is done when it returns
 static void device_open_impl(Ctx *c, int) { matmul_open(c); }
 static void device_close_impl(Ctx *) {}
 static void device_probe_impl(Ctx *, DeviceProbe *p) { memset(p, 0, sizeof *p); p->devices = 1; }
-// Page-aligned, huge pages where the kernel grants them. *p is NULL when there is no memory.
+// Page-aligned, huge pages where the kernel grants them. *p is NULL if there is no memory.
 static void memory_alloc_impl(Ctx *, void **p, size_t bytes, MemoryKind) {
   *p = bytes ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : NULL;
   if (*p == MAP_FAILED) *p = NULL;
@@ -56,7 +56,7 @@ static void event_close_impl(Ctx *, void *) {}
 static void event_record_impl(Ctx *, void *) {}
 static void event_wait_impl(Ctx *, void *) {}
 static void event_done_impl(Ctx *, void *, bool *done) { *done = true; }
-// Options refuse graphs on a CPU before any memory is taken.
+// The options refuse graphs on a CPU before any memory is allocated.
 static void graph_begin_impl(Ctx *c) { CHECK(0, "%s captures no graphs", c->ops->name); }
 static void graph_end_impl(Ctx *c, void **) { CHECK(0, "%s captures no graphs", c->ops->name); }
 static void graph_launch_impl(Ctx *c, void *) { CHECK(0, "%s captures no graphs", c->ops->name); }

@@ -5,12 +5,13 @@
 //   dlogits[r,j] = scale (softmax(x[r,:])[j] - [j == target])                      0 for columns vocab <= j < Vp
 //   target -1    = ignore the row: loss 0, correct 0, gradient 0
 //
-//   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype; may lie on logits:
-//   in fp32 at the same place, in 16 bits from one of its own rows or more before it. Its row r then ends before row
-//   (r + 1) / 2 of logits, so rows at .. 2 at may be done together when those below `at` are.
-// One pass finds maximum and sum together (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax") by
-// pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree; a
-// larger maximum, by pieces of 1024 columns, scales what was added before.
+//   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype
+// dlogits may overlap logits: in fp32 at the same address, in 16 bits when it starts at least one of its own rows
+// before logits. Row r of dlogits then ends before row (r + 1) / 2 of logits, so once the rows below `at` are done,
+// rows at .. 2 at may be done in parallel.
+// One pass finds maximum and sum together (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax") in
+// pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree.
+// When a piece of 1024 columns has a larger maximum, the earlier sum is rescaled.
 #pragma once
 #include "ops.h"
 
@@ -34,7 +35,7 @@ static inline void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, 
   c->ops->cross_entropy_forward(c, losses, correct, logits, targets, vocab);
 }
 
-// Overwrites losses and dlogits. scale is what the caller divides by and multiplies with: 1/tokens, loss scaling.
+// Overwrites losses and dlogits. scale holds the caller's factors: 1/tokens, loss scaling.
 static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
                                                   int64_t vocab, float scale) {
   int64_t R = logits.shape[0], Vp = logits.shape[1];
@@ -62,10 +63,10 @@ static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor 
 #endif
 
 #if PART_CPU
-static const int64_t CROSS_ENTROPY_PIECE = 1024; // columns whose maximum is known before they are exponentiated
+static const int64_t CROSS_ENTROPY_PIECE = 1024; // columns whose maximum is taken before they are exponentiated
 
-// A thread keeps a row's exponentials for the second pass, and the maximum each piece of them was taken from: they stay
-// in L2, and taking them twice would cost more than half of the op.
+// A thread keeps a row's exponentials for the second pass, and the maximum that each piece was taken relative to. They
+// stay in L2; computing them twice would cost more than half of the op.
 static int64_t cross_entropy_pieces(int64_t Vp) { return (Vp + CROSS_ENTROPY_PIECE - 1) / CROSS_ENTROPY_PIECE; }
 static int64_t cross_entropy_kept(int64_t Vp) { return (Vp + cross_entropy_pieces(Vp) + VF - 1) / VF * VF; }
 static size_t cross_entropy_kept_bytes(const Ctx *c, int64_t Vp) {
@@ -77,14 +78,14 @@ static size_t cross_entropy_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
 
 struct CrossEntropyRow { float max, sum; };      // m and sum of e^(x - m)
 
-// 2^((x - m) log2 e): the rounded product adds |x - m| 2^-24 of a term to its error, which the term's own smallness
-// outweighs.
+// 2^((x - m) log2 e): rounding the factor adds |x - m| 2^-24 to a term's relative error, which does not matter because
+// the term itself is small then.
 INLINE vf cross_entropy_exp(vf x, vf max) { return vf_exp2(vf_mul(vf_sub(x, max), vf_set1(CROSS_ENTROPY_LOG2E))); }
 
-INLINE vf cross_entropy_load(const float *x, int64_t n) {                     // missing lanes lose against everything
+INLINE vf cross_entropy_load(const float *x, int64_t n) {                     // missing lanes are the smallest
   return n >= VF ? vf_load(x) : vf_select(vm_first(n), vf_load_n(x, n), vf_set1(-INFINITY));
 }
-// The largest of n columns and `max`; a NaN is passed over. Four chains, because one would wait for its own latency.
+// The largest of n columns and `max`; NaN is skipped. Four chains, because one would wait for its own latency.
 static float cross_entropy_max(const float *x, int64_t n, float max) {
   vf most[4] = {vf_set1(max), vf_set1(max), vf_set1(max), vf_set1(max)};
   int64_t i = 0;
@@ -94,7 +95,7 @@ static float cross_entropy_max(const float *x, int64_t n, float max) {
   return vf_max_of(vf_max(vf_max(most[0], most[1]), vf_max(most[2], most[3])));
 }
 // With KEEP, kept[j] = e^(x[j] - m) with m = maxima[j / CROSS_ENTROPY_PIECE], the maximum so far.
-// A NaN, or an infinite logit, makes the sum NaN: a loss that is not a number is not hidden.
+// A NaN or an infinite logit makes the sum NaN, so the loss shows it.
 template <bool KEEP>
 static CrossEntropyRow cross_entropy_row(const float *x, int64_t vocab, float *kept, float *maxima) {
   float max = -INFINITY;
@@ -108,7 +109,7 @@ static CrossEntropyRow cross_entropy_row(const float *x, int64_t vocab, float *k
     const vf m = vf_set1(max);
     for (int64_t i = at; i < end; i += VF) {
       const vf e = cross_entropy_exp(cross_entropy_load(x + i, end - i), m);
-      _mm_prefetch((const char *)(x + i + CROSS_ENTROPY_PIECE), _MM_HINT_T0); // memory brings the next piece meanwhile
+      _mm_prefetch((const char *)(x + i + CROSS_ENTROPY_PIECE), _MM_HINT_T0); // loads the next piece meanwhile
       if (KEEP) vf_store_n(kept + i, e, end - i);
       sum = vf_add(sum, e);
     }
@@ -136,7 +137,7 @@ static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Te
     if (target >= 0) {
       CrossEntropyRow row = cross_entropy_row<false>(x, vocab, NULL, NULL);
       loss = cross_entropy_loss(row, x[target]);
-      first_max = x[target] == row.max;          // only then is it worth looking for an equal one before it
+      first_max = x[target] == row.max;          // only then look for an equal one before it
       for (int64_t j = 0; first_max && j < target; j++) first_max = x[j] < row.max;
     }
     ((float *)losses.data)[r] = loss;
@@ -200,12 +201,13 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
 
 static size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
 
-// A block takes a row. Every thread runs through its columns once with a maximum and a sum of its own (two groups of
-// eight in flight), the block joins them, and the second walk, which writes, goes backwards: what the first read last
-// is still in L1 and L2. Threads follow the number of columns alone, so sums have one order for every device.
+// A block takes a row. Every thread runs through its columns once with its own maximum and sum (two groups of eight in
+// flight), and the block joins them. The second pass, which writes, runs backwards: the columns that the first pass
+// read last are still in L1 and L2. The number of threads depends on the columns alone, so sums have one order on every
+// device.
 //
-// e^x is 2^(x log2 e) by the hardware's ex2 (PTX ISA: relative error below 2^-22): with the argument rounded twice,
-// a term's relative error is 2^-22 + |x - m| 2^-23, which its own smallness outweighs.
+// e^x is 2^(x log2 e) by the hardware's ex2 (PTX ISA: relative error below 2^-22). With the argument rounded twice, a
+// term's relative error is 2^-22 + |x - m| 2^-23; where |x - m| is large the term itself is small.
 static const int CROSS_ENTROPY_MAX_THREADS = 512;
 
 struct CrossEntropySum { float max, sum; bool beaten; };         // beaten: a logit exceeds the target's, or ties before
@@ -214,15 +216,15 @@ static inline int cross_entropy_threads(int64_t columns, int width) {
   const int64_t warps = (columns + 2 * width * WARP - 1) / (2 * width * WARP);
   return (int)(warps * WARP < CROSS_ENTROPY_MAX_THREADS ? warps * WARP : CROSS_ENTROPY_MAX_THREADS);
 }
-// How many of W columns from `at` on come before `end`: 32-bit comparisons for what follows.
+// How many of W columns from `at` on come before `end`, so that later comparisons need 32 bits only.
 template <int W> __device__ static inline int cross_entropy_before(int64_t at, int64_t end) {
   return end - at >= W ? W : end > at ? (int)(end - at) : 0;
 }
 __device__ static inline float cross_entropy_exp(float x, float max) {
   return fast_exp2((x - max) * CROSS_ENTROPY_LOG2E);
 }
-// Columns from `at` on; those past the vocabulary are not looked at. With these comparisons a NaN before the target
-// counts as the CPU counts it.
+// Columns from `at` on; those past the vocabulary are ignored. These comparisons treat a NaN before the target as the
+// CPU does.
 template <int W, bool CORRECT>
 __device__ static inline void cross_entropy_add(CrossEntropySum *s, Lanes<W> v, int64_t at, int64_t vocab,
                                                 int64_t target, float target_logit) {
@@ -239,8 +241,8 @@ __device__ static inline void cross_entropy_add(CrossEntropySum *s, Lanes<W> v, 
   }
   UNROLL for (int i = 0; i < W; i++) s->sum += cross_entropy_exp(v.x[i], s->max);
 }
-// Maximum and sum of a row, the same in every thread. Starting from the lowest finite number, threads without columns
-// and logits of -Inf add 0; NaN and +Inf make the sum NaN.
+// Maximum and sum of a row, the same in every thread. The maximum starts at the lowest finite number, so threads
+// without columns and logits of -Inf add 0; NaN and +Inf make the sum NaN.
 template <int W, bool CORRECT>
 __device__ static CrossEntropySum cross_entropy_row(const float *x, int64_t vocab, int64_t columns, int64_t target,
                                                     float *scratch) {
@@ -308,7 +310,7 @@ static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Te
            (int32_t *)correct.data, x, t, vocab, Vp);
 }
 
-// One group of columns of the gradient. In place a thread overwrites only what it alone reads.
+// One group of columns of the gradient. In place, a thread overwrites only columns that no other thread reads.
 template <class T, int W>
 __device__ static inline void cross_entropy_write(T *to, const float *x, CrossEntropySum s, float inverse_sum,
                                                   float scale, int64_t at, int64_t vocab, int64_t target) {
@@ -334,7 +336,7 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, co
     for (int64_t at = first; at < columns; at += step) lanes_store<W>(to + at, lanes_of<W>(0.0f));
     return;
   }
-  const float target_logit = x[target];          // before anyone writes: block_sum's barrier lies in between
+  const float target_logit = x[target];          // before any thread writes: block_sum's barrier is in between
   const CrossEntropySum s = cross_entropy_row<W, false>(x, vocab, columns, target, scratch);
   if (threadIdx.x == 0) losses[r] = cross_entropy_loss(s, target_logit);
   const float inverse_sum = 1.0f / s.sum, factor = scale * state->loss_scale;

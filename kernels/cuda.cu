@@ -1,11 +1,11 @@
 // cuda.cu: the CUDA device: its calls (probe, memory, streams, events, graphs), the CUDA part of every op, and the
-// table of both. By nvcc it is the object of real GPUs; by g++ behind dev/cuda_emu the one of emulated ones.
+// table of both. nvcc compiles it for real GPUs, g++ with dev/cuda_emu for emulated ones.
 //
 // Conventions
-//   - everything is queued on the stream of the Ctx and nothing here waits, but sync, memory_alloc and what opens or
-//     closes something.
-//   - a failed call ends the program with one line. Errors of kernels appear at a later call: sync says how to find
-//     the kernel.
+//   - everything is queued on the stream of the Ctx and nothing here waits, except sync, memory_alloc and the calls
+//     that open or close something.
+//   - a failed call ends the program with one line. Kernel errors appear at a later call: the message of sync says how
+//     to find the kernel.
 #define PART_CUDA 1
 #include "ops.h"
 #include "gpu.h"
@@ -20,7 +20,7 @@
 #define CUDA_TABLE_NAME "cuda"
 #endif
 
-// ---- what there is --------------------------------------------------------------------------------------------------
+// ---- probe ----------------------------------------------------------------------------------------------------------
 __attribute__((format(printf, 3, 4))) static void probe_note(char *line, size_t bytes, const char *fmt, ...) {
   const size_t used = strlen(line);
   va_list ap;
@@ -52,7 +52,7 @@ static void probe_device(DeviceInfo *d, int index) {
 static void probe_devices(DeviceProbe *p) {
   char found[32], built[32];
   const size_t room = sizeof p->missing;
-  int count = 0;                                 // cudaGetDeviceCount leaves it alone when it fails
+  int count = 0;                                 // cudaGetDeviceCount does not set it when it fails
   const cudaError_t e = cudaGetDeviceCount(&count);
   cudaGetLastError();
   version_text(VERSION_CUDA, p->driver, found, sizeof found);
@@ -151,7 +151,8 @@ static void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
   for (size_t w : wanted) if (w > *bytes) *bytes = w;
 }
 
-// *p is NULL when there is not that much. Zeroing is awaited, so that other streams may use the memory at once.
+// *p is NULL if there is not enough memory. The host waits for the zeroing, so that other streams may use the memory at
+// once.
 static void memory_alloc_impl(Ctx *c, void **p, size_t bytes, MemoryKind kind) {
   *p = NULL;
   if (!bytes) return;
@@ -186,8 +187,8 @@ static void memory_left_impl(Ctx *, size_t *free_bytes, size_t *total_bytes) {
   CUDA(cudaMemGetInfo(free_bytes, total_bytes));
 }
 
-// Which side a pointer is on is known from its address. Host memory that is not pinned is copied through a buffer of
-// the driver: correct, and the host waits.
+// The pointer's address tells which side it is on. Host memory that is not pinned is copied through a buffer of the
+// driver: correct, but the host waits.
 static void copy_impl(Ctx *c, void *to, const void *from, size_t bytes) {
   if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, STREAM(c)));
 }
@@ -195,15 +196,15 @@ static void zero_impl(Ctx *c, void *to, size_t bytes) {
   if (bytes) CUDA(cudaMemsetAsync(to, 0, bytes, STREAM(c)));
 }
 
-// ---- order ----------------------------------------------------------------------------------------------------------
+// ---- streams and events ---------------------------------------------------------------------------------------------
 static void sync_impl(Ctx *c) {
   const cudaError_t e = cudaStreamSynchronize(STREAM(c));
   CHECK(e == cudaSuccess, "the GPU reports %s, %s, for work queued earlier. CUDA_LAUNCH_BLOCKING=1 reports it at the "
         "kernel's launch, compute-sanitizer at the access", cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
-// The highest priority: its copies and collectives are short, others wait for them, and they must not queue behind the
-// blocks of a long product.
+// The highest priority: its copies and collectives are short and others wait for them, so they must not queue behind
+// the blocks of a long GEMM.
 static void side_open_impl(Ctx *c, Ctx *side, const char *name) {
   int lowest = 0, highest = 0;
   cudaStream_t stream;
@@ -239,11 +240,11 @@ static void event_done_impl(Ctx *, void *event, bool *done) {
 }
 
 // ---- graphs ---------------------------------------------------------------------------------------------------------
-// Thread-local capture: calls that cannot be captured are errors on this thread, where they would be ours, and remain
-// allowed on the threads of NCCL and MPI, which allocate and query events when they like.
+// Thread-local capture: calls that cannot be captured are errors on this thread, where they would be our bug. They
+// remain allowed on the threads of NCCL and MPI, which allocate and query events at any time.
 static void graph_begin_impl(Ctx *c) { CUDA(cudaStreamBeginCapture(STREAM(c), cudaStreamCaptureModeThreadLocal)); }
-// Node priorities: without the flag every node would get the priority of the stream the graph is launched into, and the
-// collectives of side streams would lose theirs.
+// Node priorities: without the flag every node would get the priority of the stream that the graph is launched into,
+// and the collectives of side streams would lose theirs.
 static void graph_end_impl(Ctx *c, void **to) {
   cudaGraph_t graph = NULL;
   cudaGraphExec_t graph_exec = NULL;

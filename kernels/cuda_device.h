@@ -4,7 +4,7 @@
 #include "gpu.h"
 #include <cublasLt.h>
 
-struct MatmulPlans;                              // matmul_plans.h: products already planned, by shape
+struct MatmulPlans;                              // matmul_plans.h: GEMMs already planned, by shape
 
 struct CudaDevice {
   int index;                                     // of the device among those this process sees

@@ -1,13 +1,12 @@
-// cuda_libraries.h: libcublasLt and libnccl, opened when they are first asked for, so that one binary starts on a
-// machine that has neither. Their headers are needed to compile, the libraries only to train on GPUs. cudart is linked
-// statically.
+// cuda_libraries.h: libcublasLt and libnccl, loaded at first use, so that one binary starts on machines without them.
+// Their headers are needed to compile, the libraries only to train on GPUs. cudart is linked statically.
 //
-//   cublaslt(), nccl()               the tables of calls; a library that cannot be used ends the program by name
-//   cublaslt_open, nccl_open         the same for asking: NULL and one line of explanation
+//   cublaslt(), nccl()               the tables of calls; ends the program, naming the library, if it cannot be used
+//   cublaslt_open, nccl_open         the same as a query: NULL and one line of explanation
 //   BLAS(call), NCCL(call)           checked calls through the tables
-//   cuda_libraries_bind              binds every call of both: what a test can check without a GPU
+//   cuda_libraries_bind              binds every call of both: a test can check this without a GPU
 //
-// A library is looked for by its soname where the loader looks (LD_LIBRARY_PATH, its cache), then in CUDA_HOME and in
+// A library is searched by its soname where the loader looks (LD_LIBRARY_PATH, its cache), then in CUDA_HOME and in
 // /usr/local/cuda. The soname's number is that of the headers: cuBLAS keeps its interface within a major version.
 #pragma once
 #include "gpu.h"
@@ -36,7 +35,7 @@ static void *library_in(const char *dir, const char *soname) {
   snprintf(path, sizeof path, "%s/lib64/%s", dir, soname);
   return LIBRARY_OPEN(path);
 }
-// The library, or NULL with one line of what was tried.
+// The library, or NULL with one line that lists the places tried.
 static void *library_open(const char *soname, char *why, size_t bytes) {
   const char *set = getenv("CUDA_HOME"), *home = set && *set ? set : "/usr/local/cuda";
   char first[256] = "";
@@ -84,7 +83,7 @@ static const Nccl *nccl_open(char *why, size_t bytes) {
 static inline const CublasLt *cublaslt() {
   char why[768];
   const CublasLt *t = cublaslt_open(why, sizeof why);
-  if (!t) die_missing("--device cuda needs libcublasLt for its matrix products: %s", why);
+  if (!t) die_missing("--device cuda needs libcublasLt for matrix multiplies: %s", why);
   return t;
 }
 static inline const Nccl *nccl() {
@@ -99,7 +98,7 @@ static inline const Nccl *nccl() {
     cublasStatus_t s_ = cublaslt()->call; \
     CHECK(s_ == CUBLAS_STATUS_SUCCESS, "%s: %s", #call, cublaslt()->cublasLtGetStatusString(s_)); \
   } while (0)
-// NCCL keeps a line about what went wrong last, often more telling than the code.
+// NCCL keeps a line about its last error, which often says more than the code.
 #define NCCL(call) \
   do { \
     ncclResult_t r_ = nccl()->call; \
@@ -107,7 +106,7 @@ static inline const Nccl *nccl() {
           nccl()->ncclGetLastError(NULL)); \
   } while (0)
 
-// 0, or one bit for each library that is not whole here, and why.
+// 0, or one bit for each library that is incomplete here, with the reason in error.
 LIBRARY_EXPORT int cuda_libraries_bind(char *error, size_t bytes);
 LIBRARY_EXPORT int cuda_libraries_bind(char *error, size_t bytes) {
   char lt[768] = "", nc[768] = "";

@@ -1,15 +1,15 @@
 // elementwise.cuh: conversions, sums and random numbers over flat ranges. All tensors are (n), any shape of n elements.
 //
 //   convert       out = in, rounded to out's dtype                        (float, bf16, fp16 in any pair)
-//   accumulate    sum = in[0] + in[1] + ... (OVERWRITE) or ((sum + in[0]) + in[1]) + ... (ADD), fp32, one rounding an
-//                 addition: the same bits as one call for each of them, OVERWRITE first
+//   accumulate    sum = in[0] + in[1] + ... (OVERWRITE) or ((sum + in[0]) + in[1]) + ... (ADD), fp32, rounded at each
+//                 addition: the same bits as one call per summand, OVERWRITE first
 //   fill          out = value, fp32
 //   normal_fill   out[i] = std N(0,1), a function of (seed, tensor, offset + i) alone: any split of a tensor into
 //                 ranges gives the same numbers
 //
 // The normals: Philox (random.h) at counter (offset + i) / 4 gives four words, each pair (w0, w1) two normals by Box &
 // Muller 1958: r = sqrt(-2 ln u), u = (w0 / 2^9 + 1/2) 2^-23, and r cos(2 pi t), r sin(2 pi t), t = (w1 / 2^8) 2^-24.
-// |z| <= sqrt(48 ln 2) = 5.77. fp32 and its own ln and sin: equal on every machine.
+// |z| <= sqrt(48 ln 2) = 5.77. fp32 with our own ln and sin: the same bits on every machine.
 #pragma once
 #include "ops.h"
 
@@ -22,8 +22,8 @@ static inline void convert(Ctx *c, Tensor out, Tensor in) {
   c->ops->convert(c, out, in);
 }
 
-// sum fp32; mode says whether it is overwritten or added to. Each summand has as many elements as it, and on a CPU one
-// may be the sum itself. A sum that is overwritten should not be needed soon: on a CPU it does not stay in cache.
+// sum fp32; mode says whether it is overwritten or added to. Each summand has sum's number of elements; on a CPU a
+// summand may be sum itself. On a CPU an overwritten sum does not stay in cache, so the caller should not need it soon.
 static inline void accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   CHECK(in.count > 0 && in.count <= SUMMANDS_MOST, "accumulate: %d summands", in.count);
   CHECK_DTYPE(sum, F32);
@@ -48,7 +48,7 @@ static inline void normal_fill(Ctx *c, Tensor out, uint64_t seed, uint32_t tenso
 #if PART_CPU
 #include "random.h"
 
-static const int64_t ELEMENTWISE_PIECE = 4096;   // what a thread takes at a time; a multiple of VF
+static const int64_t ELEMENTWISE_PIECE = 4096;   // elements that a thread takes at a time; a multiple of VF
 
 template <class O, class I> static void convert_range(Ctx *c, O *out, const I *in, int64_t n) {
   parallel_for(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, 0, n, ELEMENTWISE_PIECE, [=](int64_t at) {
@@ -73,9 +73,9 @@ template <class T, bool ADDS> INLINE vf accumulate_lanes(const float *sum, const
   for (int k = 1; k < in->count; k++) s = vf_add(s, vf_load_n((const T *)in->data[k] + i, n));
   return s;
 }
-// A gradient shard is overwritten once and not read before the step's end, when it has left every cache: stores that
-// pass by the caches spare reading it from memory first. On Zen 4 that halves the op (0.42-0.54 of its time for one
-// summand, 0.47-0.69 for two). A sum that is one of the summands has been read already.
+// A gradient shard is overwritten once and not read before the end of the step, when it has left every cache.
+// Non-temporal stores avoid reading it from memory first. On Zen 4 this halves the op's time (0.42-0.54 of its time for
+// one summand, 0.47-0.69 for two). If the sum is also a summand, it has been read already.
 template <class T, bool ADDS> static void accumulate_range(Ctx *c, float *sum, Summands summands, int64_t n) {
   bool passes = !ADDS && (uintptr_t)sum % 64 == 0;
   for (int k = 0; k < summands.count; k++) passes = passes && summands.data[k] != sum;
@@ -103,8 +103,8 @@ static void fill_impl(Ctx *, Tensor out, float value) {
   for (int64_t i = 0; i < numel(out); i++) ((float *)out.data)[i] = value;
 }
 
-// sin(2 pi t) for 0 <= t < 5/4: t is folded to a quarter turn around 0 without error, then the Taylor polynomial of
-// degree 13 in 2 pi t, whose remainder (pi/2)^15 / 15! = 7e-10 is below fp32.
+// sin(2 pi t) for 0 <= t < 5/4: t is reduced to a quarter turn around 0 without error; then the Taylor polynomial of
+// degree 13 in 2 pi t, whose remainder (pi/2)^15 / 15! = 7e-10 is below fp32 precision.
 INLINE vf normal_sin_turns(vf t) {
   t = vf_sub(t, vf_round(t));                                                 // [-1/2, 1/2]
   const vi sign = vi_and(vf_bits(t), vi_set1(INT32_MIN));
@@ -148,8 +148,8 @@ static void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor,
 #if PART_CUDA
 #include "lane.cuh"
 
-// Flat ranges: eight elements a thread and turn, so that 16 to 64 bytes of each are in flight; one where a pointer is
-// not on 16 bytes.
+// Flat ranges: eight elements per thread and iteration, so that 16 to 64 bytes of each tensor are in flight; one
+// element if a pointer is not aligned to 16 bytes.
 template <class O, class I, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS) convert_kernel(O *out, const I *in, int64_t n) {
   FLAT_WALK(W, n, i, lanes_store<W>(out + i, lanes_load<W>(in + i)), lanes_store<1>(out + i, lanes_load<1>(in + i)));
@@ -229,7 +229,8 @@ __device__ static inline void normal_pair(float *to, uint32_t first, uint32_t se
   to[0] = r * normal_sin_turns(t + 0.25f) * std;
   to[1] = r * normal_sin_turns(t) * std;
 }
-// A thread makes the four normals of a counter, which begin at multiples of 4 of the tensor wherever the range starts.
+// A thread makes the four normals of a counter; counters begin at multiples of 4 of the tensor, wherever the range
+// starts.
 __global__ static void __launch_bounds__(FLAT_THREADS)
 normal_fill_kernel(float *to, int64_t n, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
   const int64_t first = offset / 4, last = (offset + n + 3) / 4;

@@ -1,9 +1,9 @@
 // embedding.cuh: token plus position embedding, with dropout.
 //
-//   forward    out[b,t,:] = dropout(wte[tokens[b,t],:] + wpe[t,:])            one rounding, when out is stored
+//   forward    out[b,t,:] = dropout(wte[tokens[b,t],:] + wpe[t,:])            rounded once, when out is stored
 //   backward   dwte[tokens[b,t],:] += dropout(dout[b,t,:])                    fp32, added in the order of (b,t)
 //              dwpe[t,:] = sum over b of dropout(dout[b,t,:])    fp32, in the order of b; 0 for rows t >= T
-//                       or += that sum, finished first           rows t >= T stay
+//                       or += that sum, computed first           rows t >= T unchanged
 //
 //   out, dout (B,T,C)   tokens (B,T) int32   wte, dwte (Vp,C)   wpe, dwpe (n_positions,C), n_positions >= T
 // Dropout: sample drop.sample0 + b, element t C + c. out, wte, wpe share one dtype; dwte and dwpe are fp32.
@@ -27,8 +27,8 @@ static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor w
   c->ops->embedding_forward(c, out, tokens, wte, wpe, drop);
 }
 
-// Adds to dwte whatever `mode` says; overwrites dwpe or adds to it. dwte or dwpe may be absent (data NULL); a token
-// outside [0, Vp) ends the program where dwte is there, and means nothing to dwpe.
+// Adds to dwte in both modes; overwrites dwpe or adds to it, as mode says. dwte or dwpe may be absent (data NULL). A
+// token outside [0, Vp) ends the program if dwte is present; dwpe does not depend on tokens.
 static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
                                       Accumulate mode) {
   int64_t B = tokens.shape[0], T = tokens.shape[1], C = dout.shape[2];
@@ -122,7 +122,7 @@ static void embedding_backward_words(EmbeddingBackward p, const T *dout, int64_t
       if (i < to) embedding_add_word<T, DROP>(word + i, g + i, &p.drop, p.drop.sample0 + b, t * p.C + i, to - i);
     }
 }
-// n <= 16 elements of dwpe, e the first of them: the sum is finished in registers before it meets what stands there.
+// n <= 16 elements of dwpe, e the first of them: the sum is finished in registers before it is added to dwpe.
 template <class T, bool DROP>
 INLINE void embedding_sum_position(const EmbeddingBackward *p, const T *dout, int64_t e, int64_t n) {
   vf sum = embedding_gradient<T, DROP>(dout + e, &p->drop, p->drop.sample0, e, n);
@@ -133,8 +133,8 @@ INLINE void embedding_sum_position(const EmbeddingBackward *p, const T *dout, in
   if (p->add) sum = vf_add(vf_load_n(p->dwpe + e, n), sum);
   vf_store_n(p->dwpe + e, sum, n);
 }
-// One thread's columns [from, to) of dwpe. A walk of its own asks for dropout's numbers a second time, and saves
-// reading and writing dwpe once a sequence.
+// One thread's columns [from, to) of dwpe. A separate pass draws dropout's numbers a second time, but saves reading and
+// writing dwpe once per sequence.
 template <class T, bool DROP>
 static void embedding_backward_positions(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
   const int64_t rows = p.B ? p.seq_len : 0;
@@ -152,7 +152,7 @@ static void embedding_backward_columns(EmbeddingBackward p, const T *dout, int64
   if (p.dwte) embedding_backward_words<T, DROP>(p, dout, from, to);
   if (p.dwpe) embedding_backward_positions<T, DROP>(p, dout, from, to);
 }
-// Columns are what threads divide: a token that occurs often is then no bottleneck, and every sum keeps its order.
+// Threads divide the columns: a frequent token is then no bottleneck, and every sum keeps its order.
 static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
                                     Accumulate mode) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;

@@ -2,13 +2,13 @@
 //
 //   forward    a block walks the columns of one position
 //   backward   the positions are sorted by token (ties in order of position), so that the positions of one token are
-//              neighbours; then a block adds those of one token to its row of dwte in order of position, as the CPU
-//              does: the same bits, however many positions a token has. A second walk adds up dwpe. Where dwte is
+//              neighbours. Then a block adds the gradients of one token to its row of dwte in order of position, as
+//              the CPU does: the same bits, however many positions a token has. A second kernel sums dwpe. If dwte is
 //              absent nothing is sorted.
 //
-// The sort: chunks of 1024 positions are ranked by counting, each within a block; then the place of a position among
-// all is its rank in its own chunk plus, for every other chunk, what a binary search finds there. Two launches, no
-// atomics, and every intermediate value is determined: 65536 positions need 64 searches of ten steps each.
+// The sort: chunks of 1024 positions are ranked by counting, each within a block. The place of a position among all is
+// its rank in its own chunk plus, for every other chunk, the result of a binary search there. Two launches, no atomics,
+// and every intermediate value is deterministic: 65536 positions need 64 searches of ten steps each.
 #pragma once
 #include "lane.cuh"
 
@@ -50,7 +50,7 @@ static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte
 
 // ---- backward: the sort --------------------------------------------------------------------------------------------
 enum { EMBEDDING_CHUNK = 1024, EMBEDDING_PLACES = 8 };
-// The workspace: positions with their tokens, sorted within chunks, then all.
+// The workspace: positions with their tokens, first sorted within chunks, then all sorted.
 struct EmbeddingSort { int32_t *chunk_token, *chunk_position, *token, *position; };
 static inline size_t embedding_sort_bytes(int64_t positions) { return (size_t)positions * 4 * sizeof(int32_t); }
 static inline EmbeddingSort embedding_sort_in(void *workspace, int64_t positions) {
@@ -62,15 +62,15 @@ static size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return embedding_sort_bytes(q.batch * q.seq_len);
 }
 
-// Every thread ranks two positions of the chunk: how many of its tokens are smaller, or equal and before. Four tokens
-// come with one read of shared memory, the same address for the whole warp.
+// Every thread ranks two positions of the chunk: how many tokens are smaller, or equal and earlier. One read of shared
+// memory gives four tokens, at the same address for the whole warp.
 __global__ static void __launch_bounds__(EMBEDDING_CHUNK / 2)
 embedding_chunk_kernel(EmbeddingSort s, const int32_t *tokens, int64_t positions, int64_t vocab) {
   SHARED(int32_t, chunk, EMBEDDING_CHUNK);
   const int64_t base = (int64_t)blockIdx.x * EMBEDDING_CHUNK;
   const int here = positions - base < EMBEDDING_CHUNK ? (int)(positions - base) : (int)EMBEDDING_CHUNK;
   const int a = (int)threadIdx.x, b = a + EMBEDDING_CHUNK / 2;
-  for (int i = a; i < EMBEDDING_CHUNK; i += EMBEDDING_CHUNK / 2) {            // what is not there is larger than all
+  for (int i = a; i < EMBEDDING_CHUNK; i += EMBEDDING_CHUNK / 2) {            // missing tokens are larger than all
     chunk[i] = i < here ? tokens[base + i] : INT32_MAX;
     DEVICE_CHECK(i >= here || (chunk[i] >= 0 && chunk[i] < vocab), "embedding: a token outside the table");
   }
@@ -112,7 +112,7 @@ __global__ static void __launch_bounds__(FLAT_THREADS) embedding_merge_kernel(Em
 }
 
 // ---- backward: the sums --------------------------------------------------------------------------------------------
-template <class T> struct EmbeddingBackward {    // dwte or dwpe NULL: absent; add: to dwpe, for dwte always is
+template <class T> struct EmbeddingBackward {    // dwte or dwpe NULL: absent; add: to dwpe; dwte is always added to
   float *dwte, *dwpe;
   const T *dout;
   int64_t batch, seq_len, positions, C;
@@ -127,18 +127,18 @@ __device__ static inline Lanes<W> embedding_gradient(const EmbeddingBackward<T> 
   const uint32_t sample = (uint32_t)r / (uint32_t)p->seq_len, t = (uint32_t)r % (uint32_t)p->seq_len;
   return lanes_drop<W>(g, &p->drop, step, p->drop.sample0 + sample, t * p->C + i);
 }
-// Adds the gradients at `place` of the sorted order and after it, as long as they are of one token, to columns
-// i .. i + W - 1 of its row. Several rows are on their way at a time; they are added in order.
+// Adds the gradients from `place` of the sorted order on, as long as they belong to one token, to columns
+// i .. i + W - 1 of its row. Several rows are in flight at a time; they are added in order.
 template <class T, int W>
 __device__ static inline void embedding_add_token(const EmbeddingBackward<T> *p, const EmbeddingSort *s, int32_t token,
                                                   int64_t place, int64_t i, uint32_t step) {
-  constexpr int AHEAD = sizeof(T) == 4 ? 4 : 6;  // what 80 registers hold: three blocks a multiprocessor
+  constexpr int AHEAD = sizeof(T) == 4 ? 4 : 6;  // fits in 80 registers: three blocks per multiprocessor
   Lanes<W> sum = lanes_load<W>(p->dwte + token * p->C + i);
   for (int count = AHEAD; count == AHEAD; place += AHEAD) {
     int32_t r[AHEAD] = {};
     Lanes<W> g[AHEAD] = {};
     count = 0;
-    UNROLL for (int k = 0; k < AHEAD; k++)       // they are neighbours: what follows another token is not the token's
+    UNROLL for (int k = 0; k < AHEAD; k++)       // sorted: after another token none is ours
       if (place + k < p->positions && s->token[place + k] == token) r[k] = s->position[place + k], count = k + 1;
     UNROLL for (int k = 0; k < AHEAD; k++) if (k < count) g[k] = lanes_load<W>(p->dout + r[k] * p->C + i);
     UNROLL for (int k = 0; k < AHEAD; k++) {
@@ -150,7 +150,7 @@ __device__ static inline void embedding_add_token(const EmbeddingBackward<T> *p,
   lanes_store<W>(p->dwte + token * p->C + i, sum);
 }
 // Block (x, y): the tokens whose positions begin among eight places of the sorted order, and the y-th part of the
-// columns. Most places begin nothing; that is seen for all eight behind one wait for memory.
+// columns. Most places do not begin a token; one wait for memory shows that for all eight.
 template <class T, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS, 3)
 embedding_wte_kernel(EmbeddingBackward<T> p, EmbeddingSort s) {
@@ -167,7 +167,7 @@ embedding_wte_kernel(EmbeddingBackward<T> p, EmbeddingSort s) {
   for (int k = 0; begins; k++, begins >>= 1)
     if (begins & 1) embedding_add_token<T, W>(&p, &s, s.token[base + k], base + k, i, step);
 }
-// Block (x, y): row x of dwpe, the y-th part of the columns; four rows on their way at a time.
+// Block (x, y): row x of dwpe, the y-th part of the columns; four rows in flight at a time.
 template <class T, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS) embedding_wpe_kernel(EmbeddingBackward<T> p) {
   const int64_t t = blockIdx.x, i = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;

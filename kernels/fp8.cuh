@@ -1,4 +1,4 @@
-// fp8.cuh: numbers of one byte (device.h: E4M3) and the scales that bring a tensor into their range.
+// fp8.cuh: one-byte numbers (device.h: E4M3) and the scales that bring a tensor into their range.
 //
 //   absmax              to = max(to, largest |in[i]|), NaN and Inf counted as +Inf
 //   fp8_scales          scale[j] = 2^-floor(log2(448 / a)), a = max over rows of amax[i,j]
@@ -6,25 +6,26 @@
 //   fp8_decode          out[i] = in[i] scale, rounded to out's dtype
 //   matmul_forward_fp8  out(M,N) = (in_scale in(M,K)) (weight_scale weight(N,K))^T + bias(N) on every row
 //
-// A scale is the factor of decoding: what a stored 1.0 stands for. It is one number a tensor, a power of two, so that
-// encoding rounds once and decoding not at all (in fp32, and in bf16 while in its range); it is the smallest one that
-// keeps the tensor at or below 448, so that between half and all of the range is used. Every rank computes it from the
-// maxima of all ranks, one row a rank: equal maxima give equal scales, whatever the order of ranks.
+// A scale is the factor for decoding: the value of a stored 1.0. There is one scale per tensor. It is a power of two,
+// so encoding rounds once and decoding is exact (in fp32, and in bf16 while in its range). It is the smallest power of
+// two that keeps the tensor at or below 448, so between half and all of the range is used. Every rank computes it from
+// the maxima of all ranks, one row per rank: equal maxima give equal scales, whatever the order of ranks.
 //
 // Scales and maxima are fp32 in device memory and are read when the op runs.
 #pragma once
 #include "ops.h"
 
-// The scale of a tensor whose largest magnitude is a = m 2^e, 1 <= m < 2: 448 = 1.75 2^8, hence 448 / a lies in
-// [2^(8-e), 2^(9-e)) for m <= 1.75, else in [2^(7-e), 2^(8-e)). At least 2^-126, so that it and 1 / scale are normal
-// numbers: for a below 2^-118 the range is not used up. 1 where there is nothing to scale: a is 0, Inf or NaN.
+// The scale of a tensor whose largest magnitude is a = m 2^e, 1 <= m < 2: 448 = 1.75 2^8, hence 448 / a is in
+// [2^(8-e), 2^(9-e)) for m <= 1.75, else in [2^(7-e), 2^(8-e)). The scale is at least 2^-126, so that it and 1 / scale
+// are normal numbers; for a below 2^-118 part of the range stays unused. It is 1 if there is nothing to scale: a is 0,
+// Inf or NaN.
 HD float fp8_scale_of(float a) {
   const uint32_t u = f32_bits(a);
   if (u == 0 || u >= 0x7f800000u) return 1.0f;
   const int32_t exponent = (int32_t)(u >> 23) - 8 + ((u & 0x7fffffu) > 0x600000u);
   return bits_f32((uint32_t)(exponent < 1 ? 1 : exponent) << 23);
 }
-// The same of column j of amax (rows, n). Bits of magnitudes are ordered as their values are, NaN above Inf.
+// The same for column j of amax (rows, n). The bits of magnitudes sort as their values do, NaN above Inf.
 HD float fp8_scale_of_column(const float *amax, int64_t rows, int64_t n, int64_t j) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < rows; i++) {
@@ -35,8 +36,8 @@ HD float fp8_scale_of_column(const float *amax, int64_t rows, int64_t n, int64_t
 }
 
 #if PART_LAUNCH
-// to (1) fp32, not negative, is raised to the largest magnitude of `in` (n): zero it first, and it may collect several
-// tensors. The same result for any order of elements.
+// Raises `to` (1), fp32 and not negative, to the largest magnitude of `in` (n). Zero it first; several calls may
+// collect several tensors. The result does not depend on the order of elements.
 static inline void absmax(Ctx *c, Tensor to, Tensor in) {
   CHECK_DTYPE(to, F32);
   CHECK_SHAPE(to, 1);
@@ -69,7 +70,7 @@ static inline void fp8_decode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   CHECK_SHAPE(scale, 1);
   c->ops->fp8_decode(c, out, in, scale);
 }
-// Overwrites out (M,N) bf16. bias (N) bf16, or absent. M, N and K are multiples of 16: tensor cores take no others.
+// Overwrites out (M,N) bf16. bias (N) bf16, or absent. M, N and K must be multiples of 16, as tensor cores require.
 static inline void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight,
                                       Tensor weight_scale, Tensor bias) {
   CHECK_SHAPE(in, out.shape[0], weight.shape[1]);
@@ -91,7 +92,7 @@ static inline void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_s
 #endif
 
 #if PART_CPU
-// Largest bits of a magnitude among n elements.
+// The bits of the largest magnitude among n elements.
 template <class T> static int32_t absmax_piece(const T *in, int64_t n) {
   const vi magnitude = vi_set1(0x7fffffff);
   vi most = vi_set1(0);
@@ -128,7 +129,7 @@ static void fp8_scales_impl(Ctx *, Tensor scale, Tensor amax) {
     ((float *)scale.data)[j] = fp8_scale_of_column((const float *)amax.data, amax.shape[0], amax.shape[1], j);
 }
 
-// out = in factor, each rounded to its own type: encoding and decoding are the same walk.
+// out = in factor, each rounded to its own type: encoding and decoding use the same loop.
 template <class O, class I> static void fp8_walk(Ctx *c, O *out, const I *in, float factor, int64_t n) {
   parallel_for(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, 0, n, ELEMENTWISE_PIECE, [=](int64_t at) {
     const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
@@ -138,7 +139,7 @@ template <class O, class I> static void fp8_walk(Ctx *c, O *out, const I *in, fl
     if (i < end) vf_store_n(out + i, vf_mul(vf_load_n(in + i, end - i), f), end - i);
   });
 }
-// The reciprocal of a power of two is exact, and so is a product with it but for a magnitude that fp8 stores as 0.
+// The reciprocal of a power of two is exact. So is multiplying by it, except where fp8 stores the magnitude as 0.
 static void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   const float inverse = 1.0f / *(const float *)scale.data;
   DISPATCH(in.dtype, T, fp8_walk(c, (fp8 *)out.data, (const T *)in.data, inverse, numel(in)));
@@ -148,8 +149,8 @@ static void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   DISPATCH(out.dtype, T, fp8_walk(c, (T *)out.data, (const fp8 *)in.data, factor, numel(in)));
 }
 
-// The definition, for tests and emulated devices: every element is one chain of fused multiply-adds in ascending k from
-// zero, then both scales, then the bias. Eight columns at a time are eight independent chains.
+// The definition, for tests and emulated devices: every element is one chain of fused multiply-adds from zero, k
+// ascending; then both scales, then the bias. Eight columns at a time are eight independent chains.
 struct Fp8Product { const fp8 *in, *weight; const bf16 *bias; bf16 *out; float in_scale, weight_scale; int64_t N, K; };
 static void fp8_product_row(const Fp8Product *p, const float *value, int64_t m) {
   enum { COLUMNS = 8 };
@@ -189,7 +190,7 @@ __device__ static inline int32_t absmax_warp(int32_t most) {
   UNROLL for (int d = WARP / 2; d; d /= 2) most = max(most, __shfl_xor_sync(FULL_WARP, most, d));
   return most;
 }
-// Non-negative floats are ordered as the integers of their bits: the largest is one integer maximum of any order.
+// Non-negative floats sort as the integers of their bits: the largest is an integer maximum, in any order.
 template <class T, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS) absmax_kernel(float *to, const T *in, int64_t n) {
   SHARED(int32_t, warps, WARP);
@@ -224,7 +225,7 @@ static void fp8_scales_impl(Ctx *c, Tensor scale, Tensor amax) {
          (const float *)amax.data, amax.shape[0], n);
 }
 
-// Sixteen elements a thread and turn: one pack of bytes.
+// Sixteen elements per thread and iteration: one pack of bytes.
 enum { FP8_LANES = 16 };
 template <int W, class T> __device__ static inline void fp8_encode_lanes(fp8 *out, const T *in, float inverse) {
   if constexpr (W == 1) {

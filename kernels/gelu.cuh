@@ -2,10 +2,10 @@
 //
 //   forward   out = x/2 (1 + tanh u) = x / (1 + e^-2u),  u = sqrt(2/pi) (x + 0.044715 x^3),  x = in
 //
-// in and out: one dtype, any shape, element by element; fp32 arithmetic (vec.h), one rounding when stored. A function
-// of in's bits alone: matmul_forward leaves the same bits in its e.gelu beside the `out` it stores, on every device, so
-// a backward pass may make again what the forward pass did not keep. A NaN stays a NaN.
-// The derivative has no op of its own: matmul_backward_input multiplies by it.
+// in and out: one dtype, any shape, element by element; fp32 arithmetic (vec.h), rounded once when stored. The result
+// depends on in's bits alone: matmul_forward stores the same bits in e.gelu beside its `out`, on every device, so a
+// backward pass can recompute a GELU that the forward pass did not keep. A NaN stays a NaN.
+// The derivative has no separate op: matmul_backward_input multiplies by it.
 #pragma once
 #include "ops.h"
 
@@ -22,7 +22,7 @@ static inline void gelu_forward(Ctx *c, Tensor out, Tensor in) {
 #if PART_CPU
 #include "vec.h"
 
-static const int64_t GELU_PIECE = 2048;          // what a thread takes at a time, about 2 us; a multiple of VF
+static const int64_t GELU_PIECE = 2048;          // elements that a thread takes at a time, about 2 us; a multiple of VF
 
 template <class T> static void gelu_range(Ctx *c, T *out, const T *in, int64_t n) {
   parallel_for(n > 4 * GELU_PIECE ? c->threads : 1, 0, n, GELU_PIECE, [=](int64_t at) {
@@ -40,10 +40,10 @@ static void gelu_forward_impl(Ctx *c, Tensor out, Tensor in) {
 #if PART_CUDA
 #include "lane.cuh"
 
-// The operations of vec.h's vf_exp2, vf_gelu and vf_gelu_grad one by one: the same bits as on CPU.
+// The operations of vec.h's vf_exp2, vf_gelu and vf_gelu_grad one by one: the same bits as on the CPU.
 __device__ static inline float gelu_exp2(float x) {
   const bool tiny = x < -126.0f;
-  x = x > 128.0f ? 128.0f : x;                   // a comparison keeps a NaN, fminf would not
+  x = x > 128.0f ? 128.0f : x;                   // a comparison keeps a NaN; fminf would not
   const float shift = 12582912.0f + 127.0f, t = x + shift, f = x - (t - shift);
   float p = 0.0001535336196f;
   p = fmaf(p, f, 0.001339887385f);
@@ -63,7 +63,7 @@ __device__ static inline float gelu_grad(float x) {
   return fmaf(x * (s * (1.0f - s)), fmaf(x2, 0.2140644488178f, 1.59576912161f), s);
 }
 
-// GRAD: y *= GELU'(x), else y = GELU(x). Bound by memory: 8 elements a thread and turn, in 16-byte pieces.
+// GRAD: y *= GELU'(x), else y = GELU(x). Memory-bound: 8 elements per thread and iteration, in 16-byte pieces.
 template <bool GRAD, int W, class T> __device__ static inline void gelu_lanes(T *y, const T *x) {
   Lanes<W> v = lanes_load<W>(x);
   if constexpr (GRAD) {

@@ -1,31 +1,32 @@
-// gemm.h: the CPU's one matrix product, out(M,N) = sum over k of a(m,k) b(n,k). CPU sections only.
+// gemm.h: the CPU's only matrix multiply, out(M,N) = sum over k of a(m,k) b(n,k). CPU sections only.
 //
 // Conventions
-//   - An operand says where (i,k) lies: i is a's row or b's row, k the summed index; either may be the contiguous one.
-//   - b is packed once into memory shared by the threads, in passes of what fits there; a barrier; then the threads
-//     take tasks (rows x columns), each packing its rows of a. Who does what enters no result.
-//   - Order of sums: k is cut into equal blocks by K and the kernel alone (gemm_block_k). Inside a block each output
-//     element is one chain in ascending k from zero: of fused multiply-adds (fp32 arithmetic), of bf16 pairs
-//     (vdpbf16ps) or of groups of 32 (AMX). The blocks' sums are then added in ascending order in fp32. Nothing else
-//     enters: not M, N, threads or place. fp32 arithmetic is therefore equal to the last bit on all instruction sets.
-//     fp32 products made of bf16 ones on AMX, where a run asks for them, have an order of their own: gemm_split.h.
+//   - An operand says where (i,k) is stored: i is a's row or b's row, k the summed index; either may be contiguous.
+//   - b is packed once into memory shared by the threads, in passes that fill that memory; a barrier; then the threads
+//     take tasks (rows x columns), and each packs its rows of a. No result depends on which thread does what.
+//   - Order of sums: k is cut into equal blocks that depend on K and the kernel alone (gemm_block_k). Inside a block
+//     each output element is one chain in ascending k from zero: of fused multiply-adds (fp32 arithmetic), of bf16
+//     pairs (vdpbf16ps) or of groups of 32 (AMX). The blocks' sums are then added in ascending order in fp32. Nothing
+//     else matters: not M, N, threads or addresses. fp32 arithmetic therefore gives the same bits on all instruction
+//     sets. --matmul_precision high on AMX builds fp32 GEMMs from bf16 ones, with a different order: gemm_split.h.
 //   - Panels hold 32-bit words: one fp32, or a pair of bf16 with consecutive k ("VNNI" order). Two-byte operands
-//     without hardware for them are converted while packed: packing is the only code that knows storage types.
-//   - Edges are padded with zeros in the panels; every tile is whole, only the finish function sees the true extent.
+//     without hardware support are converted while packed: packing is the only code that knows storage types.
+//   - Edges are padded with zeros in the panels; every tile is whole; only the finish function sees the true extent.
 //
 // Method: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), with these loops:
-//   pass: columns, rows, k blocks       all threads pack b's part of it: it stays in L3
+//   pass: columns, rows, k blocks       all threads pack their share of b; it stays in L3
 //     task: rows x columns              one thread; b's k block of its columns stays in L2
 //       k block
-//         group of GEMM_A_PANELS        packed while the group before it is multiplied
+//         group of GEMM_A_PANELS        packed while the previous group is multiplied
 //           panel of mr rows            in L1 (fp32, AMX)
 //             columns by GEMM_NR        one register tile each
-// A strip (the sums of a panel's rows and a task's columns) is finished row by row once it is complete: memory is then
-// written in runs of a kilobyte and more, not in 64 bytes of each row. Measured on Zen 4 against packing b again for
-// every 544 rows and finishing tile by tile: forward and dgrad 2 to 10 % faster, wgrad -3 to 5 %, with GELU 8 %.
-// A kernel whose products leave the vector units idle (AMX) has all the rest done beside them, a little after each step
-// (GemmSide): finishing, adding blocks of k, packing a, fetching b. A prototype on an AMX machine lost 53 % of forward
-// with GELU by finishing after the products and 13 % beside them; its wgrad was bound by transposing a before them.
+// A strip (the sums of a panel's rows and a task's columns) is finished row by row when it is complete: memory is then
+// written in runs of a kilobyte or more, not 64 bytes of each row. Measured on Zen 4 against packing b again for every
+// 544 rows and finishing tile by tile: forward and dgrad 2 to 10 % faster, wgrad -3 to 5 %, with GELU 8 %.
+// A kernel that leaves the vector units idle (AMX) does all other work between its multiply steps, a little after each
+// (GemmSide): finishing, adding blocks of k, packing a, prefetching b. On an AMX machine a prototype's forward with
+// GELU lost 53 % when it finished after the multiplies and 13 % when it finished between them; its wgrad was bound by
+// transposing a before the multiplies.
 //
 // Defines: GemmOperand, GemmJob, gemm(), gemm_sums(), gemm_workspace_bytes().
 #pragma once
@@ -34,7 +35,7 @@
 // ---- interface -----------------------------------------------------------------------------------------------------
 struct GemmOperand {
   const void *data;
-  Dtype dtype;                                   // of both operands alike
+  Dtype dtype;                                   // of both operands
   int64_t count;                                 // rows i
   int64_t stride;                                // elements from i to i+1 (k_contiguous) or from k to k+1
   bool k_contiguous;
@@ -43,50 +44,51 @@ struct GemmJob {
   GemmOperand a, b;
   int64_t K;
   // Called for parts of finished strips, each element once: rows x cols sums of out(row.., col..), col a multiple of
-  // GEMM_NR; those of the first GEMM_NR columns have row stride GEMM_NR, the next GEMM_NR lie `stride` floats behind.
+  // GEMM_NR. The first GEMM_NR columns have row stride GEMM_NR; the next GEMM_NR columns begin `stride` floats later.
   void (*finish)(const GemmJob *j, const float *sums, int64_t stride, int64_t row, int64_t col, int64_t rows,
                  int64_t cols);
   // If not NULL: receives the sums over k of a's rows row.. (a must not be k_contiguous).
   void (*finish_sums)(const GemmJob *j, const float *sums, int64_t row, int64_t rows);
-  const void *arg;                               // theirs
+  const void *arg;                               // for the two functions
 };
 
 #ifdef __AVX512F__
-enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a row of b, 1 the broadcast of a
+enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a row of b, 1 the broadcast a
 #else
 enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm
 #endif
-// A task is at most ROWS x COLS where blocks of k are added (its sums wait in L2), with one block of k as wide as
-// B_WORDS of b allow: a is packed once per task. On AMX that costs no time, and more than half an L2 of 2 MB is for a.
-// Elsewhere b's block may exceed an L2 of 1 MB: on Zen 5 tiles fed from L3 lose 1 %, 768 columns for 512 gain 1 to 8 %.
+// If K has several blocks, a task is at most ROWS x COLS (its sums wait in L2). With one block of k it is as wide as
+// B_WORDS of b allow, so that a is packed once per task. On AMX packing costs no time, and more than half of a 2 MB L2
+// is for a. Elsewhere b's block may exceed a 1 MB L2: on Zen 5 tiles fed from L3 lose 1 %, while 768 columns instead of
+// 512 gain 1 to 8 %.
 #if defined(__AMX_BF16__) || AMX_EMULATED
 enum { GEMM_B_WORDS = 192 << 10, GEMM_COLS = 512, GEMM_ROWS_WAIT = 512 };
 #else
 enum { GEMM_B_WORDS = 320 << 10, GEMM_COLS = 768, GEMM_ROWS_WAIT = 336 };
 #endif
-// K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits L1. ROWS_WAIT: where sums wait from
-// pass to pass, for which b is packed again every so many rows a thread. A_PANELS: packed at a time, so that memory is
-// read in runs of some lines even where i is contiguous.
+// K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits in L1. ROWS_WAIT: rows per thread
+// when sums wait from pass to pass; b is packed again for each such run of rows. A_PANELS: panels packed at a time, so
+// that memory is read in runs of several lines even if i is contiguous.
 enum { GEMM_K_WORDS = 384, GEMM_ROWS = 256, GEMM_COLS_MAX = 1024, GEMM_COLS_FEW = 256, GEMM_MR_MAX = 32,
        GEMM_A_PANELS = 4 };
 
 #include "gemm_pack.h"
 
 // ---- workspace -----------------------------------------------------------------------------------------------------
-// Of one thread: two groups of packed a, tiles not yet added, sums of a task, chains and sums of a's rows.
+// For one thread: two groups of packed a, tiles not yet added, sums of a task, chains and sums of a's rows.
 enum { GEMM_GROUP_ROWS = GEMM_MR_MAX * GEMM_A_PANELS };
 static const size_t GEMM_GROUP_WORDS = GEMM_A_PANELS * (GEMM_MR_MAX * GEMM_K_WORDS + GEMM_GAP);
 static const size_t GEMM_TILE_FLOATS = GEMM_MR_MAX * GEMM_NR, GEMM_STRIP_FLOATS = GEMM_ROWS_WAIT * GEMM_COLS;
 static const size_t GEMM_THREAD_BYTES =
     4 * (2 * GEMM_GROUP_WORDS + 2 * GEMM_TILE_FLOATS + GEMM_STRIP_FLOATS + 4 * GEMM_GROUP_ROWS + GEMM_ROWS_WAIT);
-// Of all: packed b. At least one k block of a task; at most 512 columns of 8192 k, which an L3 holds.
+// For all threads: packed b. At least one k block of a task; at most 512 columns of 8192 k, which fit in an L3.
 static_assert(GEMM_B_WORDS >= GEMM_COLS * GEMM_K_WORDS, "a k block of a task");
 static const size_t GEMM_SHARED_MIN = (GEMM_B_WORDS + GEMM_COLS_MAX / GEMM_NR * GEMM_GAP) * 4;
 static const int64_t GEMM_SHARED_ELEMENTS = 512 * 8192;
 
-// For products whose packed b is largest_b elements of dtype or less; larger ones go in more passes.
+// For GEMMs whose packed b has at most largest_b elements of dtype; larger ones take more passes.
 static size_t gemm_workspace_bytes(const Ctx *c, Dtype dtype, int64_t largest_b) {
-  const size_t bytes = dtype == BF16 ? 2 : c->fast_fp32 ? 6 : 4;               // of an element; 6: split in three
+  const size_t bytes = dtype == BF16 ? 2 : c->fast_fp32 ? 6 : 4;               // per element; 6: split in three
   size_t shared = (size_t)gemm_min(largest_b, GEMM_SHARED_ELEMENTS) * bytes;
   shared = (shared + shared / 16 + 255) / 256 * 256;         // gaps and padding
   if (shared < GEMM_SHARED_MIN) shared = GEMM_SHARED_MIN;
@@ -109,16 +111,16 @@ static GemmScratch gemm_scratch(const Ctx *c, int thread) {
 typedef void GemmPack(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
                       int64_t k_count, int64_t words);
 struct GemmSide;
-// tile(mr x GEMM_NR) = the product of two panels; calls gemm_side_step() every chunk_words words, unless that is 0.
+// tile(mr x GEMM_NR) = a_panel times b_panel; calls gemm_side_step() every chunk_words words, unless that is 0.
 typedef void GemmTile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, GemmSide *side);
 struct GemmKernel {
   int mr, share_mr;                              // rows of a panel; a task has a multiple of share_mr rows
   int step_k, step_words;                        // panels hold whole steps: step_k summed indices in step_words words
-  int one_block_words, block_words;              // K in one block up to the first, else in blocks of at most the second
-  int chunk_words;                               // a is packed in pieces of so many words beside products; 0: before
+  int one_block_words, block_words;              // K is one block up to the first, else blocks of at most the second
+  int chunk_words;                               // a is packed in pieces of this many words between steps; 0: before
   GemmPack *pack_a, *pack_b;
-  GemmTile *(*tile_of)(int64_t rows);            // for panels in which so many of the mr rows are there
-  // If not NULL: is shown each tile of a strip whose sums are complete.
+  GemmTile *(*tile_of)(int64_t rows);            // for panels that have only this many of the mr rows
+  // If not NULL: receives each tile of a strip whose sums are complete.
   void (*mend)(const GemmJob *j, float *tile, int64_t row, int64_t col, int64_t rows, int64_t cols);
 };
 INLINE int64_t gemm_words(const GemmKernel *g, int64_t k_count) {
@@ -126,9 +128,9 @@ INLINE int64_t gemm_words(const GemmKernel *g, int64_t k_count) {
 }
 INLINE int64_t gemm_words_k(const GemmKernel *g, int64_t words) { return words / g->step_words * g->step_k; }
 
-// ---- work beside the products --------------------------------------------------------------------------------------
-// sums of columns: chains[q] = or += the sum over k = q mod 4 of a(i0+i, k), k0 <= k < k0+k_count, i < rows. It reads
-// what packing is about to read, so it costs little memory traffic (1 to 3 % of the product).
+// ---- work between the multiply steps --------------------------------------------------------------------------------
+// Sums along k: chains[q] = or += the sum over k = q mod 4 of a(i0+i, k), k0 <= k < k0+k_count, i < rows. It reads what
+// is packed next, so it costs little memory traffic (1 to 3 % of the GEMM).
 template <class T>
 static void gemm_sum_columns(float *chains, const GemmOperand *a, int64_t i0, int64_t rows, int64_t k0, int64_t k_count,
                              bool add) {
@@ -146,7 +148,7 @@ static void gemm_sum_columns(float *chains, const GemmOperand *a, int64_t i0, in
     for (int q = 0; q < 4; q++) vf_store(chains + q * GEMM_GROUP_ROWS + i, chain[q]);
   }
 }
-// A k block's sum is (0+1)+(2+3) of its chains; blocks are added in ascending order.
+// The sum of a k block is (0+1)+(2+3) of its chains; blocks are added in ascending order.
 static void gemm_add_chains(float *sums, const float *chains, int64_t rows, bool add) {
   for (int64_t i = 0; i < rows; i += VF) {
     vf c[4];
@@ -157,14 +159,14 @@ static void gemm_add_chains(float *sums, const float *chains, int64_t rows, bool
   }
 }
 
-// A group of a's panels being packed, piece by piece: k in chunks, in each the panels, so that where i is contiguous
-// memory's rows are read whole.
+// A group of a's panels that is packed piece by piece: k in chunks, all panels within each chunk, so that whole rows of
+// memory are read if i is contiguous.
 struct GemmGroup {
   const GemmJob *j;
   const GemmKernel *g;
   uint32_t *to;
   int64_t row, rows, k0, k_count, words;
-  float *chains, *sums;                          // sums NULL: not asked for
+  float *chains, *sums;                          // sums NULL: not needed
   bool first_k, last_k;
   int64_t pieces, word, panel;                   // pieces left; where the next one is
 };
@@ -187,25 +189,25 @@ static void gemm_pack_piece(GemmGroup *p) {
   if (--p->pieces == 0 && p->sums && p->last_k) p->j->finish_sums(p->j, p->sums, p->row, p->rows);
 }
 
-// What a kernel that leaves the vector units idle (AMX) does between its steps; others do it all at once.
+// Work that a kernel with idle vector units (AMX) does between its steps; other kernels do it all at once.
 enum { GEMM_UNIT_COLS = 2 * GEMM_NR };
 struct GemmSide {
   const GemmJob *j;
-  const float *strip;                            // complete sums on their way to finish, part of a row at a time
+  const float *strip;                            // complete sums that go to finish, part of a row at a time
   int64_t stride, row, col, rows, cols, r, c, units_a_step;  // r == rows: nothing left
-  float *add_to;                                 // a tile on its way into a strip
+  float *add_to;                                 // a tile that is being added to a strip
   const float *add_from;
   int64_t add_left;                              // floats
   GemmGroup ahead;
   int64_t every, wait;                           // steps from one piece of `ahead` to the next
-  const char *fetch;                             // the k block of b that comes next: from L3 into L2
+  const char *fetch;                             // the next k block of b: from L3 into L2
   int64_t fetch_lines, fetch_lines_a_step;
 };
 INLINE void gemm_side_add(GemmSide *s, int64_t floats) {
   if (s->add_left <= 0) return;
   const int64_t n = gemm_min(floats, s->add_left);
   float *const to = s->add_to;
-  const float *const from = s->add_from;         // in registers: kept in *s they cost 10 cycles a vector
+  const float *const from = s->add_from;         // in registers: kept in *s it costs 10 cycles per vector
   for (int64_t i = 0; i < n; i += VF) vf_store(to + i, vf_add(vf_load(to + i), vf_load(from + i)));
   s->add_to += n;
   s->add_from += n;
@@ -264,8 +266,8 @@ static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t 
   for (int i = 0; i < ROWS; i++) for (int v = 0; v < VECS; v++) vf_store(tile + (i * VECS + v) * VF, sum[i][v]);
 }
 
-// Where a panel has fewer rows, fewer are computed: a chain is the same in any tile. A part of a panel then costs what
-// it is, and rows are shared evenly: 1024 of them are 73 panels and 2 rows, the 128 of a thread in the head 9 and 2.
+// If a panel has fewer rows, fewer are computed; a chain is the same in any tile. A partial panel then costs only its
+// own rows, and rows are divided evenly: 1024 rows are 73 panels and 2 rows, the 128 of a thread in the head 9 and 2.
 template <bool DOT> static GemmTile *gemm_tile_of(int64_t rows) {
   enum { VECS = GEMM_NR / VF };
   if (rows <= 2) return gemm_tile<2, GEMM_MR, VECS, DOT>;
@@ -281,12 +283,12 @@ template <bool DOT> static GemmTile *gemm_tile_of(int64_t rows) {
 
 #include "gemm_amx.h"
 
-// Fused multiply-adds in fp32, of T converted.
+// Fused multiply-adds in fp32; T is converted first.
 template <class T> static GemmKernel gemm_kernel_fma() {
   return GemmKernel{GEMM_MR, 2, 16, 16, GEMM_K_WORDS, GEMM_K_WORDS, 0, gemm_pack_f32<T>, gemm_pack_f32<T>,
                     gemm_tile_of<false>, NULL};
 }
-// Summed indices in a block. By K and the kernel alone: this is what fixes the order of sums.
+// Summed indices in a block. They depend on K and the kernel alone, because they fix the order of sums.
 static int64_t gemm_block_k(int64_t K, const GemmKernel *g) {
   const int64_t one = gemm_words_k(g, g->one_block_words), most = gemm_words_k(g, g->block_words);
   return gemm_round_up(gemm_ceil_div(K, K <= one ? 1 : gemm_ceil_div(K, most)), g->step_k);
@@ -317,18 +319,18 @@ struct GemmPlan {
   int64_t pass_rows, pass_cols, pass_k_blocks;   // of a pass
 };
 
-// Free choices: whole panels, about equal blocks, tasks small enough that the threads have about equal shares.
+// Free choices: whole panels, blocks of about equal size, tasks small enough that threads have about equal shares.
 static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, size_t shared_bytes) {
   GemmPlan p;
   const int64_t M = j->a.count, N = j->b.count;
   p.k = gemm_block_k(j->K, g);
   p.k_blocks = gemm_ceil_div(j->K, p.k);
   p.words = gemm_words(g, gemm_min(p.k, j->K));
-  const bool few = M <= GEMM_A_PANELS * g->mr;   // rows: b is used once, so in L2, where it was packed
+  const bool few = M <= GEMM_A_PANELS * g->mr;   // few rows: b is used once, so keep it in L2, where it was packed
   int64_t most_cols = p.k_blocks > 1 ? (int64_t)GEMM_COLS : gemm_min(GEMM_COLS_MAX, GEMM_B_WORDS / p.words);
   most_cols = few ? (int64_t)GEMM_COLS_FEW : most_cols / GEMM_NR * GEMM_NR;
   p.cols = gemm_round_up(gemm_ceil_div(N, gemm_ceil_div(N, most_cols)), GEMM_NR);
-  // What fits of b: all of k of some tasks' columns, or some k blocks of one task's columns.
+  // How much of b fits: all of k of some tasks' columns, or some k blocks of one task's columns.
   const int64_t fit = (int64_t)shared_bytes / 4 / gemm_panel_words(GEMM_NR, p.words) / (p.cols / GEMM_NR);
   p.pass_k_blocks = fit >= p.k_blocks ? p.k_blocks : fit;
   p.pass_cols = p.cols * (fit >= p.k_blocks ? fit / p.k_blocks : 1);
@@ -340,7 +342,7 @@ static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, si
     row_tasks++;
   p.rows = gemm_round_up(gemm_ceil_div(M, row_tasks), g->share_mr);
   p.pass_rows = M;
-  if (p.pass_k_blocks < p.k_blocks) {            // sums wait in the threads' scratch from pass to pass: a task each
+  if (p.pass_k_blocks < p.k_blocks) {            // sums wait in the threads' scratch from pass to pass: one task each
     p.rows = gemm_min(GEMM_ROWS_WAIT / g->mr * g->mr, gemm_round_up(gemm_ceil_div(M, threads), g->share_mr));
     p.pass_rows = p.rows * threads;
   }
@@ -349,7 +351,7 @@ static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, si
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------
 struct GemmPass { int64_t row, row_end, col, col_end, k_block, k_block_end, tasks, row_tasks; };
-// What a thread works on and where it is: a group of a's panels times the task's columns.
+// What a thread works on: a group of a's panels times the task's columns.
 struct GemmPlace { int64_t task, k_block, row, rows, col, cols; };
 struct GemmShared { int64_t next_task, next_pack; };         // of a pass
 struct GemmWork {
@@ -396,7 +398,7 @@ static GemmPlace gemm_next_place(GemmWork *w, GemmPlace at) {
   at.row = gemm_task_row(w, at);
   return ++at.k_block < w->pass.k_block_end ? at : gemm_task_begin(w, false);
 }
-// Gets a group ready to be packed.
+// Prepares a group for packing.
 static GemmGroup gemm_group(const GemmWork *w, GemmPlace at, int buffer) {
   const GemmPlan *p = w->p;
   GemmGroup x = {};
@@ -416,13 +418,13 @@ static GemmGroup gemm_group(const GemmWork *w, GemmPlace at, int buffer) {
   x.pieces = w->g->chunk_words ? x.words / w->g->chunk_words * gemm_ceil_div(at.rows, w->g->mr) : 1;
   return x;
 }
-// Where b's panels of a k block and of columns col.. lie.
+// Address of b's panels for a k block and columns col.. .
 INLINE uint32_t *gemm_b_panels(const GemmWork *w, int64_t k_block, int64_t col) {
   const int64_t panels = gemm_ceil_div(w->pass.col_end - w->pass.col, GEMM_NR);
   return w->b + (k_block - w->pass.k_block) * panels * gemm_panel_words(GEMM_NR, w->p->words) +
          (col - w->pass.col) / GEMM_NR * gemm_panel_words(GEMM_NR, gemm_words(w, k_block));
 }
-// Spreads what is to be done beside a group's products evenly over their steps.
+// Spreads the work beside a group's multiplies evenly over their steps.
 static void gemm_side_spread(GemmWork *w, GemmPlace at, int64_t words) {
   GemmSide *s = &w->side;
   if (!w->g->chunk_words) return;
@@ -470,7 +472,7 @@ static void gemm_multiply_group(GemmWork *w, GemmPlace at, const uint32_t *a) {
     for (int64_t col = 0; col < at.cols; col += GEMM_NR, b += gemm_panel_words(GEMM_NR, words), to += tile_floats) {
       const bool add = at.k_block > 0;
       float *tile = add ? w->s.tile[col / GEMM_NR % 2] : to;
-      if (add && !w->g->chunk_words)             // needed 10 000 cycles from here
+      if (add && !w->g->chunk_words)             // needed in 10 000 cycles
         for (int64_t i = 0; i < tile_floats; i += VF) _mm_prefetch(to + i, _MM_HINT_T0);
       multiply(a, b, words, tile, &w->side);
       gemm_side_add(&w->side, INT64_MAX);
@@ -484,7 +486,7 @@ static void gemm_multiply_group(GemmWork *w, GemmPlace at, const uint32_t *a) {
     if (at.k_block + 1 == p->k_blocks) gemm_strip_done(w, strip, tile_floats, at, row);
   }
 }
-// All tasks a thread gets of a pass.
+// All tasks that a thread gets in a pass.
 static void gemm_pass(GemmWork *w) {
   int buffer = 0;
   GemmPlace at = gemm_task_begin(w, true);
@@ -502,12 +504,12 @@ static void gemm_pass(GemmWork *w) {
   }
   gemm_side_finish(&w->side, INT64_MAX);
 }
-// b's part of a pass, by all threads; returns when all of it is there.
+// Packs b's part of a pass with all threads; returns when all of it is packed.
 static void gemm_pack_pass(GemmWork *w, int threads) {
   const GemmPlan *p = w->p;
   const GemmPass *s = &w->pass;
   const int64_t panels = gemm_ceil_div(s->col_end - s->col, GEMM_NR), k_blocks = s->k_block_end - s->k_block;
-  int64_t unit = gemm_ceil_div(panels * k_blocks, 4 * threads);          // panels: wide enough for runs of some lines
+  int64_t unit = gemm_ceil_div(panels * k_blocks, 4 * threads);          // panels; runs of several lines
   unit = unit > 8 ? 8 : unit;
   const int64_t units = gemm_ceil_div(panels, unit);
   thread_tasks(&w->shared->next_pack, units * k_blocks, 1, [=](int64_t t) {
@@ -516,7 +518,7 @@ static void gemm_pack_pass(GemmWork *w, int threads) {
                  k_block * p->k, gemm_k_count(w, k_block), gemm_words(w, k_block));
   });
   threads_barrier();
-  if (!thread_number) w->shared->next_pack = 0;  // for the next pass, which another barrier precedes
+  if (!thread_number) w->shared->next_pack = 0;  // for the next pass, which follows another barrier
 }
 
 // Computes the job with c->threads threads, in gemm_workspace_bytes() of c->workspace.
@@ -554,7 +556,7 @@ static void gemm(Ctx *c, const GemmJob *j) {
     amx_thread_end();
   });
 }
-// The job's finish_sums alone, with the bits gemm() gives it; b and finish are not looked at. As much workspace.
+// The job's finish_sums alone, with the same bits as in gemm(). b and finish are ignored. Needs the same workspace.
 static void gemm_sums(Ctx *c, const GemmJob *j) {
   const size_t need = gemm_workspace_bytes(c, F32, 0);
   CHECK(c->workspace_bytes >= need, "matmul: needs a workspace of %zu bytes, has %zu", need, c->workspace_bytes);

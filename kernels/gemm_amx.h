@@ -1,11 +1,12 @@
-// gemm_amx.h: the bf16 kernel of gemm.h on AMX: 2 x 2 tiles of 16 rows of 64 bytes. Included by it.
+// gemm_amx.h: the bf16 kernel of gemm.h on AMX: 2 x 2 tiles of 16 rows of 64 bytes. Included by gemm.h.
 // Intel SDM, TDPBF16PS. a's panel: [k/32][32 rows][32 k]; b's: [k/2][32 columns][2].
 #pragma once
 
 #if defined(__AMX_BF16__) || AMX_EMULATED
 enum { AMX_STEP = 512, AMX_WORDS = 16 };         // words of 32 rows x 32 k, and of k in it
-// 32 k x 8 i, k along memory's rows, to 8 rows of 32 k: lane q of each vector holds k = 8q .. 8q+7, and three rounds of
-// interleaving transpose the lanes' 8 x 8 elements. Half the instructions of pairing k and transposing the pairs.
+// Turns 32 k x 8 i, k along memory's rows, into 8 rows of 32 k. Lane q of each vector holds k = 8q .. 8q+7, and three
+// rounds of interleaving transpose the lanes' 8 x 8 elements. It takes half the instructions of pairing k and then
+// transposing the pairs.
 static void amx_transpose_32x8(const char *from, int64_t stride, uint32_t *to) {
   __m512i r[8], s[8];
   for (int k = 0; k < 8; k++) {
@@ -28,9 +29,10 @@ static void amx_transpose_32x8(const char *from, int64_t stride, uint32_t *to) {
     _mm512_storeu_si512(to + (2 * i + 1) * 16, _mm512_unpackhi_epi64(r[i], r[i + 4]));
   }
 }
-// 32 rows x 32 k of an operand. The next 32 k of the rows are asked for, into L2: the caller comes for them some blocks
-// later, and where rows lie a multiple of 4 KB apart, all of them would fall into one set of L1 and evict what is being
-// read (weight gradients of 2048 and of 3072 outputs without their tiles: 0.8 of the time; others 0.95 to 1.04).
+// Packs 32 rows x 32 k of an operand, and prefetches the next 32 k of the rows into L2, because the caller reads them
+// some blocks later. If rows are a multiple of 4 KB apart, all of them would map to one set of L1 and evict lines in
+// use (weight gradients of 2048 and of 3072 outputs, without their tile multiplies: 0.8 of the time; others 0.95 to
+// 1.04).
 static void amx_pack_block(uint32_t *to, GemmSource s, bool k_contiguous) {
   const int64_t left = gemm_min(32, s.k_count);
   if (k_contiguous) {
@@ -60,8 +62,8 @@ static void gemm_pack_amx(uint32_t *panel, int width, int64_t panels, const Gemm
     for (int64_t k = 0; k < 2 * words; k += 32)
       amx_pack_block(panel + k * 16, gemm_source(x, i0 + p * width, k0 + k, k_count - k), x->k_contiguous);
 }
-// Tiles of a stay in L1 from one column panel to the next if those of b, used once, pass it by (stream load: a quarter
-// faster). The vector units have nothing to do in a step's 64 cycles but what gemm_side_step() finds for them.
+// Tiles of a stay in L1 from one column panel to the next if tiles of b, which are used once, bypass it (stream load: a
+// quarter faster). During the 64 cycles of a step the vector units are free for gemm_side_step().
 static void gemm_tile_amx(const uint32_t *a, const uint32_t *b, int64_t words, float *tile, GemmSide *side) {
   amx_zero(0); amx_zero(1); amx_zero(2); amx_zero(3);
   for (int64_t w = 0; w < words; w += AMX_WORDS, a += AMX_STEP, b += AMX_STEP) {

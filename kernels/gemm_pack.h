@@ -1,24 +1,25 @@
-// gemm_pack.h: operands of gemm.h into panels. Included by it.
+// gemm_pack.h: packs operands of gemm.h into panels. Included by gemm.h.
 //
-// A panel is words x width: word w of row i at panel[w * width + i]. Rows beyond the operand and words beyond k are
-// zero. Stores are whole vectors: what hangs over into the next word is overwritten by it, because words ascend, and
-// what hangs over the end falls into the gap between panels. Memory is asked for some rows ahead (4 to 10 % faster).
+// A panel is words x width: word w of row i is panel[w * width + i]. Rows beyond the operand and words beyond k are
+// zero. Stores are whole vectors. The part that reaches into the next word is overwritten by that word, because words
+// ascend; the part beyond the last word goes into the gap between panels. Rows are prefetched a few ahead (4 to 10 %
+// faster).
 #pragma once
 
 INLINE int64_t gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t gemm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 INLINE int64_t gemm_round_up(int64_t a, int64_t to) { return gemm_ceil_div(a, to) * to; }
 
-enum { GEMM_GAP = 16 };                          // words behind each panel
+enum { GEMM_GAP = 16 };                          // words after each panel
 INLINE int64_t gemm_panel_words(int width, int64_t words) { return words * width + GEMM_GAP; }
-struct GemmPair { bf16 even_k, odd_k; };         // a word that is copied, not converted
+struct GemmPair { bf16 even_k, odd_k; };         // a word that is copied without conversion
 INLINE __m256 gemm_load8(const float *p) { return _mm256_loadu_ps(p); }
 INLINE __m256 gemm_load8(const GemmPair *p) { return _mm256_loadu_ps((const float *)p); }
 INLINE __m256 gemm_load8(const fp16 *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 INLINE __m256 gemm_load8(const bf16 *p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
-// The same where only `bytes` are there; zeros follow.
+// The same if only `bytes` bytes exist; zeros follow.
 template <class T> INLINE __m256 gemm_load8(const char *p, int64_t bytes) {
   if (bytes >= (int64_t)(8 * sizeof(T))) return gemm_load8((const T *)p);
   T part[8] = {};
@@ -44,7 +45,7 @@ INLINE void gemm_transpose8(__m256 r[8]) {       // 24 shuffles for 64 words
   }
 }
 
-// Where a call's rows begin, and how much of them is there.
+// Where a call's rows begin, and how many rows and k exist.
 struct GemmSource { const char *from; int64_t stride_bytes, rows, k_count; };
 static GemmSource gemm_source(const GemmOperand *x, int64_t i0, int64_t k0, int64_t k_count) {
   const int64_t size = (int64_t)dtype_bytes(x->dtype), at = x->k_contiguous ? i0 * x->stride + k0 : k0 * x->stride + i0;
@@ -52,8 +53,9 @@ static GemmSource gemm_source(const GemmOperand *x, int64_t i0, int64_t k0, int6
   return s;
 }
 
-// k contiguous: 8 x 8 transposes. Groups of 8 rows go from last to first, so that a group's overhang into the next word
-// (width 14 or 6) is overwritten by the first group. T: the word as stored; k_bytes: of a row.
+// k contiguous: 8 x 8 transposes. Groups of 8 rows go from last to first, so that the part of a group's store that
+// reaches into the next word (width 14 or 6) is overwritten by the first group. T: the word as stored; k_bytes: of a
+// row.
 template <class T>
 static void gemm_pack_rows(uint32_t *panel, int width, int64_t panels, GemmSource s, int64_t k_bytes, int64_t words) {
   for (int64_t p = 0; p < panels; p++, panel += gemm_panel_words(width, words)) {
@@ -73,7 +75,7 @@ static void gemm_pack_rows(uint32_t *panel, int width, int64_t panels, GemmSourc
     }
   }
 }
-// i contiguous: a copy with conversion, k outside, so that memory is read along its rows.
+// i contiguous: a copy with conversion. k is the outer loop, so that memory is read along its rows.
 template <class T>
 static void gemm_pack_columns(uint32_t *panel, int width, int64_t panels, GemmSource s, int64_t words) {
   for (int64_t k = 0; k < words; k++) {

@@ -1,48 +1,51 @@
-// gemm_split.h: fp32 products on AMX tiles, which multiply bf16 only (--matmul_precision high on a CPU). Part of
-// gemm.h in the tables with tiles: one more GemmKernel. Other instruction sets refuse it: six products on vdpbf16ps,
-// which does twice the work of an fp32 multiply-add, would take three times as long as the plain one. Tiles do some
-// seventeen times the work.
+// gemm_split.h: fp32 GEMMs on AMX tiles, which multiply bf16 only (--matmul_precision high on a CPU). Part of gemm.h in
+// the tables with tiles: one more GemmKernel. Other instruction sets refuse the option: six multiplies on vdpbf16ps,
+// which has twice the throughput of fp32 multiply-adds, would take three times as long as plain fp32. Tiles have about
+// seventeen times the throughput.
 //
 // Method: an fp32 number is the sum of three bf16 (Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
-// intelligence datatype for higher-precision computations", 2019), and of the nine products of parts the six largest
-// are made:
+// intelligence datatype for higher-precision computations", 2019). Of the nine products of parts the six largest are
+// computed:
 //   x0 = x to 8 bits, x1 = x - x0 to 8 bits, x2 = x - x0 - x1; to nearest, ties away from zero: an addition and a mask
 //   a b ~ a0 b2 + a0 b1 + a1 b1 + a1 b0 + a2 b0 + a0 b0, all into the same fp32 sums
 //
-// Order of sums: k is cut into blocks (gemm_block_k: at most 192, so that 36 KB of a stay in an L1 of 48 KB while b
-// streams by) and these into steps of 32. A step makes the six products in the order above, in which each shares a
-// factor with the one before it and only a0 is loaded twice: 14 tile loads for 24 dot products of tiles. Ascending
-// order takes 22 and gains nothing after the first step, whose sums are there already. One dot product is two chains of
+// Order of sums: k is cut into blocks (gemm_block_k: at most 192, so that 36 KB of a stay in a 48 KB L1 while b streams
+// through), and blocks into steps of 32. A step computes the six products in the order above. Each shares a factor with
+// the previous one and only a0 is loaded twice: 14 tile loads for 24 tile dot products. Ascending order takes 22 loads
+// and gains no accuracy after the first step, because the sums are then already large. One dot product is two chains of
 // 16 fused multiply-adds from zero, over k = 0..15 and 16..31 of the step; their sum is added to the tile. Blocks are
-// added in fp32. With as many loads a prototype had 450 to 566 GFLOP/s a core, on a Xeon whose fp32 products reach 180.
+// added in fp32. With as many loads a prototype reached 450 to 566 GFLOP/s per core, on a Xeon whose fp32 GEMMs reach
+// 180.
 //
 // Error. u = 2^-24, 2^e <= |x| < 2^(e+1). Both remainders are exact in fp32, |x1| <= 2^(e-8), |x2| <= 2^(e-17), and x2
 // has at most 8 bits, x being a multiple of 2^(e-23): the split is exact. |x0| + |x1| + |x2| <= |x| (1 + 2^-7 + 2^-17).
-// The products left out are at most (2^-25 + 2^-25 + 2^-34) |a b| < 1.001 u |a b|. Those made are together at most
-// 1.016 |a b|, and each passes at most 15 roundings in its chain, one where the two chains meet, 6 s - 1 in the tile (s
-// steps a block; the first addition is to zero) and B - 1 between B blocks. So
+// The products left out are at most (2^-25 + 2^-25 + 2^-34) |a b| < 1.001 u |a b|. The computed ones are together at
+// most 1.016 |a b|. Each passes at most 15 roundings in its chain, one where the two chains meet, 6 s - 1 in the tile
+// (s steps per block; the first addition is to zero) and B - 1 between B blocks. So
 //   |error| <= 1.02 (6 s + B + 15) u sum |a b|  +  K 2^-104,      B = ceil(K / 192), s = ceil(K / (32 B))
-// against (K' + B' - 1) u sum |a b| of B' chains of K' fused multiply-adds: 55 against 257 for K = 512, and the smaller
-// one for K from 23 to 100 000.
-// The absolute term: tiles take denormals for zero and make none. That loses less than 2^-126 in each of 6.4 operations
-// a product, and of an operand with denormal parts, which none has from 2^-103 on, less than 1.01 2^-126 times the
-// other.
+// against (K' + B' - 1) u sum |a b| for B' chains of K' fused multiply-adds: 55 against 257 for K = 512, and the
+// smaller one for K from 23 to 100 000.
+// The absolute term: tiles read denormals as zero and flush denormal results. That loses less than 2^-126 in each of
+// 6.4 operations per product. An operand with denormal parts (only below 2^-103) loses less than 1.01 2^-126 times the
+// other operand.
 //
-// What tiles cannot do the plain kernel does: fused multiply-adds in gemm.h's order, with the bits they have without
-// the option. It is decided for each element of the result by its own row of a and its own row of b, and concerns
-//   - sums that are not finite. An infinity, a NaN, or what bf16 rounds to infinity (from 2^128 - 2^119 on) has NaN for
-//     x2, and so for every product it is in.
-//   - rows that meet an element of 2^20 or more while they have one below 2^-102 (a zero, too), in the same block of k:
-//     gemm_tile_split turns these sums into NaN. Beside smaller numbers nothing is lost but the absolute term, and
-//     nothing must be: GELU makes such numbers from -9.3 on.
+// The plain kernel computes what tiles cannot: fused multiply-adds in gemm.h's order, with the same bits as without the
+// option. The decision is made for each element of the result, from its own row of a and its own row of b. The plain
+// kernel computes
+//   - sums that are not finite. An infinity, a NaN, or a number that bf16 rounds to infinity (from 2^128 - 2^119 on)
+//     has NaN as x2, which makes every product with it NaN.
+//   - sums where, in one block of k, one row has an element of 2^20 or more and the other an element below 2^-102
+//     (zero included): gemm_tile_split turns these sums into NaN. If all elements are below 2^20, small elements lose
+//     no more than the absolute term and need no repair. They are common: GELU makes them from -9.3 on.
 //
 // Defines: gemm_kernel_split().
 #pragma once
 #if defined(__AMX_BF16__) || AMX_EMULATED
 
-// Panels of both operands: steps of 32 rows x 32 k, [part][half][16 lines][16 words], tile by tile as they are loaded.
-// A word holds k and k + 16, so that rows need no shuffle. a: lines are 16 rows, words the pairs of k; b: the reverse.
-// The word behind the parts says whether the step has an element of 2^20 or more; 31 unused ones align the next step.
+// Panels of both operands: steps of 32 rows x 32 k, [part][half][16 lines][16 words], in the order in which tiles load
+// them. A word holds k and k + 16, so that rows need no shuffle. a: lines are 16 rows, words the pairs of k; b: the
+// reverse. The word after the parts says whether the step has an element of 2^20 or more; 31 unused words align the
+// next step.
 enum { SPLIT_TILE = 256, SPLIT_PART = 512, SPLIT_LARGE_HERE = 3 * SPLIT_PART, SPLIT_STEP = 49 * 32 };      // words
 
 // ---- packing: 32 x 32 numbers at a time ----------------------------------------------------------------------------
@@ -54,7 +57,7 @@ INLINE vi split_magnitude(vi word) { return vi_and(word, vi_set1(0x7fff7fff)); }
 enum { SPLIT_K = 192 };                          // in a block
 static const int16_t SPLIT_LARGE = 0x4980, SPLIT_SMALL = 0x0c80;                // 2^20, 2^-102
 
-// Splits block(32 x 32) into a step. lines_are_rows: block[row][k], of a; else block[k][row], of b.
+// Splits block (32 x 32) into a step. lines_are_rows: block[row][k], for a; else block[k][row], for b.
 INLINE void split_block(uint32_t *step, const float *block, bool lines_are_rows) {
   vi largest = vi_set1(0);
   uint32_t *to = step;
@@ -103,12 +106,12 @@ INLINE void split_load_b(const uint32_t *part) {
   amx_stream_load(6, part, 64);
   amx_stream_load(7, part + SPLIT_TILE, 64);
 }
-INLINE void split_dots(GemmSide *side) {         // and a sixteenth of the tile before into its strip
+INLINE void split_dots(GemmSide *side) {         // and adds a sixteenth of the previous tile to its strip
   amx_dot(0, 4, 6); amx_dot(1, 4, 7); amx_dot(2, 5, 6); amx_dot(3, 5, 7);
   gemm_side_add(side, 2 * GEMM_NR);
 }
 
-// Which of a panel's 32 rows have an element below 2^-102, and which one of 2^20 or more.
+// Which of a panel's 32 rows have an element below 2^-102, and which have one of 2^20 or more.
 struct SplitRows { uint32_t small, large; };
 static SplitRows split_rows(const uint32_t *panel, int64_t words, bool lines_are_rows) {
   const vi small = _mm512_set1_epi16(SPLIT_SMALL), large = _mm512_set1_epi16(SPLIT_LARGE);
@@ -120,7 +123,7 @@ static SplitRows split_rows(const uint32_t *panel, int64_t words, bool lines_are
       if (lines_are_rows) {
         r.small |= (uint32_t)(is_small != 0) << line;
         r.large |= (uint32_t)(is_large != 0) << line;
-      } else {                                   // two bits a row
+      } else {                                   // two bits per row
         r.small |= _pext_u32(is_small | is_small >> 1, 0x55555555) << line / 16 * 16;
         r.large |= _pext_u32(is_large | is_large >> 1, 0x55555555) << line / 16 * 16;
       }
@@ -128,7 +131,8 @@ static SplitRows split_rows(const uint32_t *panel, int64_t words, bool lines_are
   }
   return r;
 }
-// Makes NaN of the elements where small and large operands meet. Rare: called where a panel has an element of 2^20.
+// Sets to NaN the elements where small and large operands meet. Rare: called when a panel has an element of 2^20 or
+// more.
 __attribute__((noinline, cold)) static void split_spoil(const uint32_t *a, const uint32_t *b, int64_t words,
                                                         float *tile) {
   const SplitRows x = split_rows(a, words, true), y = split_rows(b, words, false);
@@ -165,12 +169,13 @@ static void gemm_tile_split(const uint32_t *a, const uint32_t *b, int64_t words,
   if (large) split_spoil(a, b, words, tile);
 }
 
-// ---- what the plain kernel computes again --------------------------------------------------------------------------
+// ---- what the plain kernel computes again ---------------------------------------------------------------------------
 // Which of the first `cols` lanes are not finite.
 INLINE vm split_not_finite(vf x, int64_t cols) {
   return vm_first(cols) & _mm512_fpclass_ps_mask(x, 0x99);       // NaN (0x81), infinity (0x18)
 }
-// The rows of a panel of the plain kernel, all of K. Not the path of healthy numbers; it costs 7 times the tiles.
+// The rows of a panel by the plain kernel, all of K. Ordinary numbers do not take this path, which costs 7 times the
+// tiles.
 __attribute__((noinline, cold)) static void split_mend_rows(const GemmJob *j, float *tile, int64_t row, int64_t col,
                                                             int64_t rows, int64_t cols) {
   alignas(64) uint32_t a[GEMM_MR * GEMM_K_WORDS + GEMM_GAP], b[GEMM_NR * GEMM_K_WORDS + GEMM_GAP];
@@ -191,8 +196,9 @@ __attribute__((noinline, cold)) static void split_mend_rows(const GemmJob *j, fl
       vf_store(to, vf_select(split_not_finite(vf_load(to), cols - v), vf_load(chain + r * GEMM_NR + v), vf_load(to)));
     }
 }
-// Zero times a number is zero: where it is not, something is to be done (or padding is not finite). Half the time of
-// comparisons: 34 against 71 ns a tile on Zen 4, where the tile of K = 512 takes AMX about 1800.
+// Zero times a finite number is zero. If the result is not zero, the tile needs mending (or its padding is not finite).
+// This takes half the time of comparisons: 34 against 71 ns per tile on Zen 4; AMX computes the tile of K = 512 in
+// about 1800.
 INLINE bool split_all_finite(const float *tile) {
   vf zeros[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
   for (int i = 0; i < 32 * 32; i += 4 * VF)

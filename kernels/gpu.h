@@ -1,13 +1,13 @@
-// gpu.h: what CUDA code may use of the machine, in two forms: nvcc's, and the one of dev/cuda_emu (g++, DEVICE_COMPILER
-// 2). Kernels use these names and plain CUDA C; no other file tells the two compilers apart.
+// gpu.h: the names that CUDA code may use, in two forms: for nvcc, and for dev/cuda_emu (g++, DEVICE_COMPILER 2).
+// Kernels use these names and plain CUDA C; no other file distinguishes the two compilers.
 //
 //   CUDA, LAUNCH, STREAM        checked calls and launches
-//   SHARED, SHARED_DYNAMIC      shared memory of a block, 16-byte aligned; dynamic above 48 KiB is asked for by LAUNCH
-//   UNROLL, ROLLED              before a loop whose body should be repeated in the code, or must not be
+//   SHARED, SHARED_DYNAMIC      shared memory of a block, 16-byte aligned; LAUNCH requests dynamic sizes above 48 KiB
+//   UNROLL, ROLLED              before a loop that should be unrolled, or must not be
 //   mma_16816, ldmatrix_x4, ldmatrix_x4_trans       tensor cores, sm_80 and later (PTX ISA, "Matrix fragments")
 //   cp_async16, cp_async_commit, cp_async_wait      16 bytes global -> shared, in the background
 //   Pack<T>, load_pack, store_pack                  16 bytes of T at once
-//   pack2, unpack2, pack4_fp8, unpack4_fp8          a register of two or four numbers from and to fp32
+//   pack2, unpack2, pack4_fp8, unpack4_fp8          a register of two or four numbers, from and to fp32
 //   warp_sum, warp_max, block_sum                   fixed order of additions
 //   RANGE_BEGIN, RANGE_END, DEVICE_NAME_STREAM, DEVICE_NAME_EVENT                names for traces
 #pragma once
@@ -21,7 +21,7 @@
 enum : uint32_t { FULL_WARP = 0xffffffffu };
 enum { WARP = 32 };
 
-// More than 48 KiB of dynamic shared memory must be asked for. A function: a literal 0 compared would be a warning.
+// More than 48 KiB of dynamic shared memory must be requested. A function, because comparing a literal 0 is a warning.
 static inline bool large_shared(size_t bytes) { return bytes > (48u << 10); }
 
 HD uint32_t pack4_fp8_plain(const float x[4]) {
@@ -40,7 +40,7 @@ HD void unpack4_fp8_plain(uint32_t word, float x[4]) {
 #if DEVICE_COMPILER == 1
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
-// NVTX is headers only: a tool that profiles the program brings the library, without one a call returns at once.
+// NVTX is headers only: a profiler provides the library; without one a call returns at once.
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtCudaRt.h>
 #define RANGE_BEGIN(name) nvtxRangePushA(name)
@@ -52,7 +52,7 @@ static inline cudaError_t kernel_loads(void (*kernel)()) {
   cudaFuncAttributes a;
   return cudaFuncGetAttributes(&a, kernel);
 }
-// More than 48 KiB of dynamic shared memory must be asked for, once a kernel; it costs nothing to ask again.
+// More than 48 KiB of dynamic shared memory must be requested once per kernel; repeating the request costs nothing.
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   do { \
     if (large_shared(shared_bytes)) \
@@ -101,7 +101,7 @@ __device__ static inline void cp_async_commit() { asm volatile("cp.async.commit_
 template <int N> __device__ static inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-// Two floats rounded to T and packed, `low` in the low half.
+// Two floats rounded to T and packed, with `low` in the low half.
 template <class T> __device__ static inline uint32_t pack2(float low, float high);
 template <> __device__ inline uint32_t pack2<bf16>(float low, float high) {
   uint32_t r;
@@ -113,7 +113,7 @@ template <> __device__ inline uint32_t pack2<fp16>(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
-// And back, exact.
+// The inverse, exact.
 template <class T> __device__ static inline void unpack2(uint32_t pair, float *low, float *high);
 template <> __device__ inline void unpack2<bf16>(uint32_t pair, float *low, float *high) {
   *low = bits_f32(pair << 16);
@@ -123,8 +123,8 @@ template <> __device__ inline void unpack2<fp16>(uint32_t pair, float *low, floa
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
       : "=f"(*low), "=f"(*high) : "r"(pair));
 }
-// Four floats rounded to fp8 and packed, the first in the lowest byte, as round_to; and back, exact. sm_89 and later
-// have instructions for a pair; back they go by way of fp16, which holds every fp8.
+// Four floats rounded to fp8 and packed, the first in the lowest byte, as round_to does; and the inverse, exact. sm_89
+// and later have instructions for a pair; unpacking goes through fp16, which holds every fp8.
 __device__ static inline uint32_t pack4_fp8(const float x[4]) {
 #if __CUDA_ARCH__ >= 890
   uint16_t low, high;
@@ -146,7 +146,7 @@ __device__ static inline void unpack4_fp8(uint32_t word, float x[4]) {
   unpack4_fp8_plain(word, x);
 #endif
 }
-// What the host would have checked, had it not been in device memory.
+// A check that the host would do, if the value were not in device memory.
 #define DEVICE_CHECK(cond, what) assert((cond) && what)
 __device__ static inline float fast_exp2(float x) {
   float y;
@@ -154,12 +154,12 @@ __device__ static inline float fast_exp2(float x) {
   return y;
 }
 
-// Libraries that are opened at run time (cuda_libraries.h); the emulation binds its stand-ins at compile time.
+// Libraries that are loaded at run time (cuda_libraries.h); the emulation binds its stand-ins at compile time.
 #define LIBRARY_OPEN(file) dlopen(file, RTLD_NOW | RTLD_LOCAL)
 #define LIBRARY_BIND(library, f) (decltype(&f))dlsym(library, #f)
 #define LIBRARY_EXPORT extern "C"
 #else
-#define UNROLL                                   // would change nothing but the time g++ takes, by a factor of six
+#define UNROLL                                   // would only make g++ six times slower
 #define ROLLED _Pragma("GCC unroll 1")
 #define RANGE_BEGIN(name) (void)(name)
 #define RANGE_END() (void)0
@@ -173,7 +173,7 @@ static inline cudaError_t kernel_loads(void (*)()) { return cudaSuccess; }
     emu_launch(#kernel, grid, block, shared_bytes, stream, kernel, __VA_ARGS__); \
     CUDA(cudaGetLastError()); \
   } while (0)
-// One array for each place in the source, as there, whichever thread comes to it first.
+// One array per place in the source, as with nvcc, whichever thread reaches it first.
 #define SHARED(T, name, n) \
   static EmuShared name##_place_; \
   T(&name)[n] = *(T(*)[n])emu_shared(&name##_place_, sizeof(T) * (n))
@@ -213,7 +213,7 @@ template <class T> __device__ static inline Pack<T> load_pack(const T *p) { retu
 template <class T> __device__ static inline void store_pack(T *p, Pack<T> v) { *(Pack<T> *)p = v; }
 template <class T> static inline bool packs(int64_t columns) { return columns % (16 / (int64_t)sizeof(T)) == 0; }
 
-// Butterflies: every lane ends with the same sum, added in the same order whatever the lane.
+// Butterflies: every lane gets the same sum, added in the same order.
 __device__ static inline float warp_sum(float x) {
   UNROLL for (int d = WARP / 2; d; d /= 2) x += __shfl_xor_sync(FULL_WARP, x, d);
   return x;
@@ -222,8 +222,8 @@ __device__ static inline float warp_max(float x) {
   UNROLL for (int d = WARP / 2; d; d /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, d));
   return x;
 }
-// Sum over all threads of a block of whole warps, the same in every thread. `scratch`: 32 floats of shared memory, free
-// to be written again after the next __syncthreads.
+// Sum over all threads of a block of whole warps, the same in every thread. `scratch`: 32 floats of shared memory,
+// which may be overwritten after the next __syncthreads.
 __device__ static inline float block_sum(float x, float *scratch) {
   const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
   x = warp_sum(x);

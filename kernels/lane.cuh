@@ -1,10 +1,10 @@
-// lane.cuh: what one CUDA thread holds of a row or of a flat range, as vec.h is what one CPU instruction holds.
+// lane.cuh: the part of a row or a flat range that one CUDA thread holds, as vec.h is the part in one CPU vector.
 //
 //   Lanes<W>                       W neighbouring values in fp32: 8, read and written in 16-byte pieces, or 1 where a
 //                                  row's length or a pointer's alignment allows no more
 //   lanes_load, lanes_store        from and to float, bf16, fp16; lanes_store returns the values as stored
 //   DropKey, drop_key, lanes_drop  dropout of W neighbouring elements: two Philox calls for 8 of them
-//   lane_log                       vec.h's vf_log, the same operations: the same bits
+//   lane_log                       the operations of vec.h's vf_log: the same bits
 //   flat_blocks                    blocks of a kernel that walks a flat range with a stride of the whole grid
 #pragma once
 #include "gpu.h"
@@ -13,7 +13,7 @@
 enum { LANES = 8 };
 template <int W> struct Lanes { float x[W]; };
 
-// Every pointer on 16 bytes (NULL counts): what LANES values at once need.
+// Every pointer on 16 bytes (NULL counts as aligned), which access to LANES values at once requires.
 static inline bool lanes_aligned(const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL,
                                  const void *e = NULL) {
   return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
@@ -64,7 +64,7 @@ template <int W> __device__ static inline Lanes<W> lanes_of(float x) {
 }
 
 // ---- dropout --------------------------------------------------------------------------------------------------------
-// A Dropout with what the host can compute ahead; the step is read where the kernel runs.
+// A Dropout with the terms that the host can compute ahead; the kernel reads the step.
 struct DropKey { uint64_t seed; int64_t sample0; uint32_t tensor, threshold; float kept; bool on; };
 static inline DropKey drop_key(Dropout d) {
   DropKey k = {d.seed, d.sample0, d.tensor, dropout_threshold(d.p), 1.0f / (1.0f - d.p), d.p > 0.0f};
@@ -95,7 +95,7 @@ __device__ static inline Lanes<W> lanes_drop(Lanes<W> v, const DropKey *k, uint3
 }
 
 // ---- functions ------------------------------------------------------------------------------------------------------
-// ln x for normal positive x (Cephes logf), operation by operation as vf_log.
+// ln x for normal positive x (Cephes logf), operation by operation like vf_log.
 __device__ static inline float lane_log(float x) {
   const uint32_t u = f32_bits(x);
   const float m = bits_f32((u & 0x007fffffu) | 0x3f000000u);                  // [0.5, 1)
@@ -118,14 +118,14 @@ __device__ static inline float lane_log(float x) {
 }
 
 // ---- flat ranges ----------------------------------------------------------------------------------------------------
-// At most 2048 blocks: two rounds of eight a multiprocessor on the largest GPUs, so that what a block prepares once is
-// paid seldom, and enough to fill them.
+// At most 2048 blocks: two rounds of eight per multiprocessor on the largest GPUs. That is enough to fill them, and few
+// enough that a block's preparation costs little.
 static const int FLAT_THREADS = 256, FLAT_BLOCKS = 2048;
 static inline unsigned flat_blocks(int64_t n, int width) {
   const int64_t each = (int64_t)FLAT_THREADS * width, blocks = (n + each - 1) / each;
   return (unsigned)(blocks < 1 ? 1 : blocks < FLAT_BLOCKS ? blocks : FLAT_BLOCKS);
 }
-// FLAT_WALK(W, n, i, statement, tail): every group of W elements once, and the last n % W elements one by one.
+// FLAT_WALK(W, n, i, group, single): every group of W elements once, then the last n % W elements one by one.
 #define FLAT_WALK(W, n, i, group, single) \
   do { \
     const int64_t thread_ = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; \

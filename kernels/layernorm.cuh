@@ -2,14 +2,14 @@
 //
 //   forward            mean = sum x / C,  rstd = 1 / sqrt(sum (x - mean)^2 / C + 1e-5)
 //                      out = (x - mean) rstd weight + bias
-//   residual_forward   residual = in + dropout(branch), rounded when stored; then forward of what was stored
+//   residual_forward   residual = in + dropout(branch), rounded when stored; then forward of the stored value
 //   backward           xhat = (residual - mean) rstd,  g = dout weight
-//                      dresidual += rstd (g - mean(g) - xhat mean(g xhat))      one rounding, when stored
+//                      dresidual += rstd (g - mean(g) - xhat mean(g xhat))      rounded once, when stored
 //                      dbranch    = dropout(dresidual as stored)
 //                      dweight    = or += sum over rows of dout xhat,  dbias = or += sum over rows of dout
 //
 //   in, out, branch, residual and their gradients (B,T,C), weight, bias (C): one dtype
-//   mean, rstd (B,T) fp32   dweight, dbias (C) of any floating dtype, one for both; to be added to: fp32
+//   mean, rstd (B,T) fp32   dweight, dbias (C) of one floating dtype; fp32 for ADD
 // Dropout: sample drop.sample0 + b, element t C + c.
 // Order of sums: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64 rows
 // in order, then the blocks in order.
@@ -62,8 +62,8 @@ static inline void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor ou
 }
 
 // Adds to dresidual; overwrites dbranch; overwrites dweight and dbias or, with ADD, adds the finished fp32 sums.
-// dweight, dbias or both may be absent (data NULL). Without dropout dbranch may be
-// absent or dresidual itself: both are the same numbers, and nothing more is written.
+// dweight, dbias or both may be absent (data NULL). Without dropout dbranch may be absent or be dresidual itself: both
+// have the same values, and nothing more is written.
 static inline void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias,
                                       Tensor dout, Tensor residual, Tensor weight, Tensor mean, Tensor rstd,
                                       Dropout drop, Accumulate mode) {
@@ -95,7 +95,7 @@ static inline void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, 
 #if PART_CPU
 #include "random.h"
 
-// The workspace holds weight and bias in fp32, then two sums a column and block of rows.
+// The workspace holds weight and bias in fp32, then two sums per column and block of rows.
 static size_t layernorm_workspace_needed(int64_t rows, int64_t C) {
   int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
   return (size_t)((blocks + 1) * 2 * C) * sizeof(float);
@@ -107,7 +107,7 @@ static inline void layernorm_check_workspace(const char *op, const Ctx *c, int64
   CHECK(c->workspace_bytes >= layernorm_workspace_needed(rows, C), "%s: workspace of %zu bytes, needs %zu", op,
         c->workspace_bytes, layernorm_workspace_needed(rows, C));
 }
-// A vector of C parameters in fp32: every row needs it, so it is widened once a call, into `room`.
+// A vector of C parameters in fp32: every row needs it, so each call converts it once, into `room`.
 static inline const float *layernorm_widened(float *, const float *from, int64_t) { return from; }
 template <class T> static const float *layernorm_widened(float *room, const T *from, int64_t C) {
   for (int64_t i = 0; i < C; i++) room[i] = to_f32(from[i]);
@@ -134,8 +134,8 @@ template <class T> INLINE void layernorm_write(const LayernormForward<T> *p, T *
   vf xhat = vf_mul(vf_sub(vf_load_n(x + i, n), mean), rstd);
   vf_store_n(out + i, vf_fma(xhat, vf_load_n(p->weight + i, n), vf_load_n(p->bias + i, n)), n);
 }
-// Row r, which is x, and the sum of its elements. The second pass over a row that is in L1 costs little and has none of
-// the cancellation of sum x^2 - mean^2.
+// Row r, which is x, and the sum of its elements. The second pass over a row in L1 costs little and avoids the
+// cancellation of sum x^2 - mean^2.
 template <class T> INLINE void layernorm_finish_row(const LayernormForward<T> *p, int64_t r, const T *x, vf sum) {
   const int64_t C = p->C;
   T *out = p->out + r * C;
@@ -226,7 +226,7 @@ INLINE void layernorm_backward_sums(const LayernormBackward<T> *p, LayernormRow 
   s->g_mean = vf_add(s->g_mean, g);
   s->gx_mean = vf_fma(g, vf_mul(vf_sub(vf_load_n(p->residual + at + i, n), s->mean), s->rstd), s->gx_mean);
 }
-// dweight, dbias: of this block of rows.
+// dweight, dbias of this block of rows.
 template <class T, bool BRANCH, bool DROP>
 INLINE void layernorm_backward_write(const LayernormBackward<T> *p, const LayernormRow *s, float *dweight, float *dbias,
                                      int64_t at, int64_t i, int64_t sample, int64_t element, int64_t n) {

@@ -1,19 +1,19 @@
 // layernorm_cuda.cuh: the CUDA part of layernorm.cuh. A block takes a row; a thread keeps its columns in registers from
 // the only read to the last write.
 //
-//   forward    one block a row: mean, then squares around it (two barriers), then out
-//   backward   one block a run of neighbouring rows: weight, and the columns' sums of dweight and dbias, stay in
-//              registers for all of them, and the next row is on its way while this one's two sums are made. Each run
-//              leaves its sums in the workspace; a second kernel adds the runs in order.
+//   forward    one block per row: mean, then squares around it (two barriers), then out
+//   backward   one block per run of neighbouring rows: weight, and the column sums of dweight and dbias, stay in
+//              registers for the whole run, and the next row is loaded while this row's two sums are computed. Each run
+//              stores its sums in the workspace; a second kernel adds the runs in order.
 //
-// Order of sums: along a row a thread's columns in order, then a butterfly over a warp, then over the warps; down the
-// columns the rows of a run in order, then the runs in eight parts in order. How many rows make a run follows from the
-// shape alone.
+// Order of sums: along a row, a thread's columns in order, then a butterfly over a warp, then over the warps. Down the
+// columns, the rows of a run in order, then the runs in eight parts in order. The number of rows in a run depends on
+// the shape alone.
 #pragma once
 #include "lane.cuh"
 
-// ---- how a row is dealt out -----------------------------------------------------------------------------------------
-// Thread t of `threads` has the groups of `width` columns t, t + threads, ...: `pieces` of them.
+// ---- how columns are divided ----------------------------------------------------------------------------------------
+// Thread t of `threads` has the groups of `width` columns t, t + threads, ...: `pieces` groups.
 struct LayernormPlan { int width, pieces, threads; };
 enum { LAYERNORM_WIDE_THREADS = 512, LAYERNORM_NARROW_THREADS = 1024, LAYERNORM_NARROW_PIECES = 4 };
 
@@ -27,7 +27,7 @@ static inline LayernormPlan layernorm_plan(int64_t C) {
   p.threads = (int)((groups + (int64_t)p.pieces * WARP - 1) / ((int64_t)p.pieces * WARP) * WARP);
   return p;
 }
-// statement with W and N constants of the plan.
+// The statement, with W and N constants from the plan.
 #define LAYERNORM_BY_PLAN(plan, W, N, ...) \
   do { \
     if ((plan).width == 1) { constexpr int W = 1, N = LAYERNORM_NARROW_PIECES; __VA_ARGS__; } \
@@ -35,7 +35,7 @@ static inline LayernormPlan layernorm_plan(int64_t C) {
     else if ((plan).pieces == 2) { constexpr int W = LANES, N = 2; __VA_ARGS__; } \
     else { constexpr int W = LANES, N = 4; __VA_ARGS__; } \
   } while (0)
-// One block a multiprocessor is enough to ask for: without it ptxas gives rows beyond 8192 columns 32 registers.
+// At least one block per multiprocessor: without this ptxas gives rows beyond 8192 columns only 32 registers.
 #define LAYERNORM_BOUNDS(W) __launch_bounds__((W) == 1 ? LAYERNORM_NARROW_THREADS : LAYERNORM_WIDE_THREADS, 1)
 
 // ---- forward -------------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ template <class T> struct LayernormForward {     // residual and branch NULL: no
   const StepState *state;
 };
 
-// The columns of this thread, after the addition where there is one: as stored, so that backward sees the same numbers.
+// The columns of this thread, after the addition if there is one: as stored, so that backward sees the same numbers.
 template <class T, int W>
 __device__ static inline Lanes<W> layernorm_input(const LayernormForward<T> *p, int64_t r, int64_t i, uint32_t step) {
   Lanes<W> x = lanes_load<W>(p->in + r * p->C + i);
@@ -58,7 +58,7 @@ __device__ static inline Lanes<W> layernorm_input(const LayernormForward<T> *p, 
   UNROLL for (int k = 0; k < W; k++) x.x[k] += b.x[k];
   return lanes_store<W>(p->residual + r * p->C + i, x);
 }
-// Shared memory: one float a warp for each of the two sums.
+// Shared memory: one float per warp for each of the two sums.
 template <class T, int W, int N>
 __global__ static void LAYERNORM_BOUNDS(W) layernorm_forward_kernel(LayernormForward<T> p) {
   SHARED(float, scratch, 2 * WARP);
@@ -108,13 +108,13 @@ static void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd,
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
-// Runs of rows: as many as keep about 2^17 threads busy, but eight rows at least, so that what they leave behind stays
+// Rows in a run: enough runs to keep about 2^17 threads busy, but at least eight rows, so that the stored sums stay
 // small beside the rows.
 static inline int64_t layernorm_run_rows(int64_t rows, int64_t C) {
   const int64_t runs = (1 << 17) / layernorm_plan(C).threads, each = (rows + runs - 1) / runs;
   return each < 8 ? 8 : each;
 }
-static inline size_t layernorm_partials_bytes(int64_t rows, int64_t C) {      // two sums a column and run
+static inline size_t layernorm_partials_bytes(int64_t rows, int64_t C) {      // two sums per column and run
   const int64_t each = layernorm_run_rows(rows, C);
   return (size_t)((rows + each - 1) / each * 2 * C) * sizeof(float);
 }
@@ -122,7 +122,7 @@ static size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return layernorm_partials_bytes(q.batch * q.seq_len, q.n_embd);
 }
 
-template <class T> struct LayernormBackward {    // dbranch NULL: nobody asks for it
+template <class T> struct LayernormBackward {    // dbranch NULL: not needed
   T *dresidual, *dbranch;
   float *partial;
   const T *dout, *residual, *weight;
@@ -130,7 +130,7 @@ template <class T> struct LayernormBackward {    // dbranch NULL: nobody asks fo
   int64_t rows, run_rows, C, seq_len;
   DropKey drop;
   const StepState *state;
-  bool dweight, dbias;                           // which columns' sums are wanted
+  bool dweight, dbias;                           // which column sums are needed
 };
 template <int W> struct LayernormRow { Lanes<W> dout, x, dresidual; };
 template <int W, int N> struct LayernormRows { LayernormRow<W> piece[N]; float mean, rstd; };
@@ -158,7 +158,7 @@ __device__ static inline void layernorm_two_sums(float *a, float *b, float *scra
   *a = warp_sum(lane < warps ? scratch[lane] : 0.0f);
   *b = warp_sum(lane < warps ? scratch[WARP + lane] : 0.0f);
 }
-// One group of columns of one row, its sums known.
+// One group of columns of one row, after its sums are known.
 template <class T, int W>
 __device__ static inline void layernorm_write(const LayernormBackward<T> *p, const LayernormRow<W> *row,
                                               Lanes<W> weight, Lanes<W> *dweight, Lanes<W> *dbias, float mean,
@@ -176,10 +176,10 @@ __device__ static inline void layernorm_write(const LayernormBackward<T> *p, con
   if (p->drop.on) d = lanes_drop<W>(d, &p->drop, step, p->drop.sample0 + r / p->seq_len, r % p->seq_len * p->C + i);
   lanes_store<W>(p->dbranch + r * p->C + i, d);
 }
-// Shared memory: two floats a warp, twice: while slow warps still read the sums of one row, fast ones write the next's.
+// Shared memory: two floats per warp, twice: while slow warps read the sums of one row, fast ones write the next row's.
 template <class T, int W, int N>
 __global__ static void LAYERNORM_BOUNDS(W) layernorm_backward_kernel(LayernormBackward<T> p) {
-  constexpr bool AHEAD = N == 1;                 // more columns a thread leave no registers for a second row
+  constexpr bool AHEAD = N == 1;                 // with more columns per thread no registers are left for a second row
   SHARED(float, scratch, 4 * WARP);
   const int64_t first = (int64_t)threadIdx.x * W, next = (int64_t)blockDim.x * W;
   const int64_t begin = blockIdx.x * p.run_rows, end = begin + p.run_rows < p.rows ? begin + p.run_rows : p.rows;
@@ -197,7 +197,7 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_backward_kernel(LayernormBa
     if (AHEAD && r + 1 < end) layernorm_read<T, W, N>(&ahead, &p, r + 1);
     float g_sum = 0.0f, gx_sum = 0.0f;
     UNROLL for (int n = 0; n < N; n++) {
-      UNROLL for (int k = 0; k < W; k++) {       // columns that are not there have weight 0
+      UNROLL for (int k = 0; k < W; k++) {       // missing columns have weight 0
         const float g = row.piece[n].dout.x[k] * weight[n].x[k];
         g_sum += g;
         gx_sum = fmaf(g, (row.piece[n].x.x[k] - row.mean) * row.rstd, gx_sum);
@@ -218,8 +218,8 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_backward_kernel(LayernormBa
   }
 }
 
-// Columns from .. to of [dweight, dbias]: a warp's lanes are neighbouring columns, its eight warps take an eighth of
-// the runs each.
+// Columns from .. to of [dweight, dbias]: the lanes of a warp are neighbouring columns; each of the eight warps adds an
+// eighth of the runs.
 enum { LAYERNORM_FOLD_WARPS = 8 };
 template <class G>
 __global__ static void __launch_bounds__(LAYERNORM_FOLD_WARPS *WARP)
@@ -248,7 +248,7 @@ layernorm_fold_kernel(G *dweight, G *dbias, const float *partial, int64_t runs, 
   G *out = i < C ? dweight + i : dbias + (i - C);
   round_to(out, add ? to_f32(*out) + sum : sum);
 }
-// Adds up the runs for dweight and dbias, or for the one that is there.
+// Adds the runs for dweight and dbias, or for the one that is present.
 static void layernorm_backward_fold(Ctx *c, Tensor dweight, Tensor dbias, int64_t runs, int64_t C, bool add) {
   const int64_t from = dweight.data ? 0 : C, to = dbias.data ? 2 * C : C;
   if (from >= to) return;

@@ -1,29 +1,30 @@
-// master.cuh: fp32 masters, and the parameters that are made of them.
+// master.cuh: fp32 masters, and the parameters rounded from them.
 //
 //   param_from_master   param = master rounded to param's dtype: to bf16 with ties away from zero, to any other as
-//                       convert does. low, where there is one, receives what the parameter lacks of its master
-//   master_from_param   master = the fp32 number whose halves param and low are
+//                       convert does. low, if present, receives the lower half that the parameter lacks
+//   master_from_param   master = the fp32 number whose halves are param and low
 //
-// A bf16 parameter is the upper half of its master, rounded; with the lower half kept beside it no master is stored:
+// A bf16 parameter is the rounded upper half of its master. With the lower half beside it no master needs to be stored:
 //   param = floor((bits + 2^15) / 2^16)        the master's bits rounded to their upper half, ties away from zero
 //   low   = bits mod 2^16                      read as a signed number, -2^15 .. 2^15 - 1
-//   bits  = 2^16 param + low   (mod 2^32)      always: bits + 2^15 is 2^16 param and a rest, which is low + 2^15
-// So every finite master comes back, subnormals, zeros of either sign and those that round to an infinite parameter
-// included; and infinities, whose low is 0. With ties to even it would not: low = 2^15 would stand for the tie above an
-// even parameter and for the one below it. Hence parameters are rounded so in every mode, whether their masters are
+//   bits  = 2^16 param + low   (mod 2^32)      always: bits + 2^15 is 2^16 param plus a remainder, which is low + 2^15
+// So every finite master is recovered, including subnormals, zeros of either sign and masters that round to an infinite
+// parameter; and infinities, whose low is 0. With ties to even this fails: low = 2^15 would stand for the tie above an
+// even parameter and for the tie below it. Hence parameters are rounded this way in every mode, whether masters are
 // stored or not; activations and gradients are rounded to even, as everywhere.
-// A NaN whose upper half is all ones would carry into the sign and become 0, and one with nothing in its upper half
-// would be infinite. So a NaN first loses its lower half and becomes quiet, as in round_to: it stays a NaN in parameter
-// and master, with the upper half of its bits. (A NaN's lower half tells nothing, and no run goes on with one.)
+// A NaN whose upper half is all ones would carry into the sign and become 0, and one with an empty mantissa in the
+// upper half would become infinite. So a NaN first loses its lower half and becomes quiet, as in round_to: it stays a
+// NaN in parameter and master, with the upper half of its bits. (A NaN's lower half carries no information, and no run
+// continues with a NaN.)
 // Zero is zero in both halves: zeroed memory is zeros.
 //
-// Only bf16 has fp32's exponent: fp16 is infinite or 0 for most masters, E4M3 takes 8 bits of them by a scale that
-// changes from step to step. Beside these a master is stored whole.
+// Only bf16 has fp32's exponent. fp16 is infinite or 0 for most masters; E4M3 represents 8 bits of them with a scale
+// that changes from step to step. With these dtypes the whole master is stored.
 #pragma once
 #include "ops.h"
 
 // ---- one number, the same on every device
-HD uint32_t master_bits(float x) {               // without what no NaN keeps
+HD uint32_t master_bits(float x) {               // without the bits that no NaN keeps
   const uint32_t u = f32_bits(x);
   return (u & 0x7fffffffu) > 0x7f800000u ? (u & 0xffff0000u) | 0x400000u : u;
 }
@@ -36,7 +37,7 @@ HD float master_join(bf16 param, low16 low) {
 }
 
 #if PART_LAUNCH
-// What stores masters beside parameters: their whole in fp32, or what bf16 parameters lack of them.
+// Checks the storage of masters beside parameters: whole in fp32, or the lower halves of bf16 parameters.
 static inline void master_check(const char *op, Tensor param, Tensor master) {
   const bool low = master.dtype == LOW16;
   CHECK(low || master.dtype == F32, "%s: master is %s", op, dtype_name(master.dtype));
@@ -47,7 +48,7 @@ static inline void master_check(const char *op, Tensor param, Tensor master) {
         (long long)numel(param), (long long)numel(master));
 }
 // Overwrites param (n), any floating dtype, and low (n) low16 if low.data is not NULL: then param must be bf16. master
-// (n) fp32 may be param where that is fp32.
+// (n) fp32 may be param itself if that is fp32.
 static inline void param_from_master(Ctx *c, Tensor param, Tensor low, Tensor master) {
   CHECK_DTYPE(master, F32);
   CHECK(param.data, "%s: no param", __func__);
@@ -56,7 +57,7 @@ static inline void param_from_master(Ctx *c, Tensor param, Tensor low, Tensor ma
   if (low.data) master_check("param_from_master", param, low);
   c->ops->param_from_master(c, param, low, master);
 }
-// Overwrites master (n) fp32 by what param (n) bf16 and low (n) low16 make.
+// Overwrites master (n) fp32 with the numbers whose halves are param (n) bf16 and low (n) low16.
 static inline void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor low) {
   CHECK_DTYPE(master, F32);
   CHECK_DTYPE(low, LOW16);
@@ -68,7 +69,7 @@ static inline void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor
 #endif
 
 #if PART_CPU
-static const int64_t MASTER_PIECE = 4096;        // what a thread takes at a time; a multiple of VF
+static const int64_t MASTER_PIECE = 4096;        // elements that a thread takes at a time; a multiple of VF
 
 INLINE vi master_lane_bits(vf x) {
   const vi u = vf_bits(x);
@@ -78,7 +79,7 @@ INLINE vi master_lane_bits(vf x) {
 }
 INLINE __m256i param_lane_bits(vi master) { return vi_upper_halves(vi_add(master, vi_set1(0x8000))); }
 
-// The first n <= 16 lanes of masters that are stored whole, or beside bf16 parameters.
+// The first n <= 16 lanes of masters, stored whole or as low halves beside bf16 parameters.
 template <class T> INLINE vf masters_load(const T *, const float *master, int64_t n) { return vf_load_n(master, n); }
 INLINE vf masters_load(const bf16 *param, const low16 *low, int64_t n) {
   __m256i lower = _mm256_setzero_si256();
@@ -93,7 +94,7 @@ INLINE void param_store(bf16 *to, vf master, int64_t n) {
   if (n >= VF) _mm256_storeu_si256((__m256i *)to, bits);
   else if (n > 0) memcpy(to, &bits, (size_t)n * 2);
 }
-// Stores the masters, and with CAST the parameters they make.
+// Stores the masters, and with CAST the parameters rounded from them.
 template <bool CAST, class T> INLINE void masters_store(T *param, float *to, vf master, int64_t n) {
   vf_store_n(to, master, n);
   if (CAST) param_store(param, master, n);
@@ -105,7 +106,7 @@ template <bool CAST> INLINE void masters_store(bf16 *param, low16 *low, vf maste
   else if (n > 0) memcpy(param, &upper, (size_t)n * 2), memcpy(low, &lower, (size_t)n * 2);
 }
 
-// Which way a range goes is in its types: what is const is read. Without low halves `low` is the masters again.
+// The types say the direction: the const side is read. Without low halves `low` is the masters again.
 template <class T> INLINE void master_lanes(T *param, const float *, const float *master, int64_t n) {
   param_store(param, vf_load_n(master, n), n);
 }
@@ -128,7 +129,7 @@ template <class P, class L, class M> static void master_range(Ctx *c, P *param, 
 #if PART_CUDA
 #include "lane.cuh"
 
-// W masters that are stored whole, or beside bf16 parameters: two of each a register.
+// W masters, stored whole or as low halves beside bf16 parameters: two of each per register.
 template <int W, class T> __device__ static inline Lanes<W> masters_load(const T *, const float *master) {
   return lanes_load<W>(master);
 }
@@ -164,7 +165,7 @@ template <int W> __device__ static inline void param_store(bf16 *to, Lanes<W> ma
     store_pack(to, packed);
   }
 }
-// Stores the masters, and with CAST the parameters they make.
+// Stores the masters, and with CAST the parameters rounded from them.
 template <int W, bool CAST, class T>
 __device__ static inline void masters_store(T *param, float *to, Lanes<W> master) {
   lanes_store<W>(to, master);
@@ -185,7 +186,7 @@ __device__ static inline void masters_store(bf16 *param, low16 *low, Lanes<W> ma
   }
 }
 
-// As on the CPU: what is const is read; without low halves `low` is the masters again.
+// As on the CPU: the const side is read; without low halves `low` is the masters again.
 template <int W, class T> __device__ static inline void master_lanes(T *param, const float *, const float *master) {
   param_store<W>(param, lanes_load<W>(master));
 }

@@ -1,14 +1,14 @@
 // matmul.cuh: the linear layer and its two gradients.
 //
 //   forward          out(M,N)     = in(M,K) weight(N,K)^T + bias(N) on every row;  gelu(M,N) = GELU(out)
-//   backward_input   din(M,K)     = dout(M,N) weight(N,K);  times GELU'(pre_gelu(M,K)) where given
+//   backward_input   din(M,K)     = dout(M,N) weight(N,K);  times GELU'(pre_gelu(M,K)) if given
 //   backward_weight  dweight(N,K) = or += dout(M,N)^T in(M,K);  dbias(N) = or += sum over rows of dout
 //
-// Weights are (out, in) as in nn.Linear. Activations and weights have one dtype; out may be fp32 beside them (logits).
-// dweight and dbias are of the gradients' dtype. GELU is that of gelu.cuh, of `out` as it is stored: the bits that
-// gelu_forward makes of `out` later, so that a pass that kept `out` alone can have them again. Sums are fp32 in the
-// order given in gemm.h; row m of a result depends on no other row, nor on M. ADD adds the finished fp32 sum once and
-// is for fp32 gradients. dbias has the same bits with dweight and without. What differs on CUDA is said in
+// Weights are (out, in) as in nn.Linear. Activations and weights have one dtype; out may be fp32 with other operands
+// (logits). dweight and dbias have the gradients' dtype. GELU is that of gelu.cuh, applied to the stored `out`:
+// gelu_forward makes the same bits from `out` later, so a pass that kept only `out` can recompute it. Sums are fp32 in
+// the order given in gemm.h; row m of a result depends on no other row, nor on M. ADD adds the finished fp32 sum once
+// and is for fp32 gradients. dbias has the same bits with and without dweight. For differences on CUDA see
 // matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU').
 #pragma once
 #include "ops.h"
@@ -36,7 +36,7 @@ static inline void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor
   c->ops->matmul_backward_input(c, din, dout, weight, pre_gelu);
 }
 // dweight (N,K) and dbias (N) are overwritten or, if fp32, added to. One of them may be absent (data NULL); without
-// dweight there is no product, and of `in` only the shape is looked at.
+// dweight there is no matrix multiply, and only the shape of `in` is used.
 static inline void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in,
                                           Accumulate mode) {
   const int64_t M = dout.shape[0], N = dout.shape[1], K = in.shape[1];
@@ -54,19 +54,19 @@ static inline void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, 
 #if PART_CPU
 #include "gemm.h"
 
-// What happens to a finished tile. At most one of bias/gelu, pre_gelu and add is in use; NULL and false mean absent.
+// How a finished tile is stored. At most one of bias/gelu, pre_gelu and add is in use; NULL and false mean absent.
 struct MatmulFinish {
-  void *out;               // (M,N) of the product, with row stride N
+  void *out;               // (M,N) of the GEMM, with row stride N
   int64_t N;
   const void *bias;        // (N)   added
   void *gelu;              // (M,N) receives GELU of what out receives
-  const void *pre_gelu;    // (M,N) its GELU' multiplies
+  const void *pre_gelu;    // (M,N) the result is multiplied by its GELU'
   bool add;
-  void *dbias;             // (M) of the product: sums over k of a
+  void *dbias;             // (M) of the GEMM: sums over k of a
 };
 
-// TO: dtype of out and gelu. T: of bias and pre_gelu. KIND is known at compile time so that GELU's constants stay in
-// registers: its time is that of one long chain of operations, of which as many as possible should be under way.
+// TO: dtype of out and gelu. T: of bias and pre_gelu. KIND is a template parameter so that GELU's constants stay in
+// registers: GELU is one long chain of operations, so as many chains as possible should be in flight.
 enum MatmulKind { MATMUL_STORE, MATMUL_GELU, MATMUL_GELU_GRAD, MATMUL_ADD };
 template <class TO, class T, MatmulKind KIND>
 INLINE void matmul_finish_vector(MatmulFinish f, vf x, int64_t at, int64_t col, int64_t n) {
@@ -77,10 +77,11 @@ INLINE void matmul_finish_vector(MatmulFinish f, vf x, int64_t at, int64_t col, 
   if (KIND == MATMUL_GELU) vf_store_n((TO *)f.gelu + at, vf_gelu(vf_keep_n(out, x, n)), n);
   else vf_store_n(out, x, n);
 }
-// GEMM_UNIT_COLS of a row: what is done beside tiles, so that nothing here may depend on how many columns there are.
+// GEMM_UNIT_COLS of a row: the unit of work done between tiles. The result must not depend on how many columns there
+// are.
 template <class TO, class T, MatmulKind KIND>
 INLINE void matmul_finish_unit(MatmulFinish f, const float *sums, int64_t stride, int64_t at, int64_t col) {
-  if (KIND == MATMUL_GELU_GRAD)                  // the next row's, 6 % of the product; rows stored gain nothing so
+  if (KIND == MATMUL_GELU_GRAD)                  // prefetch the next row: 6 % of the GEMM; stores gain nothing
     for (int64_t i = 0; i < GEMM_UNIT_COLS; i += 64 / (int64_t)sizeof(T))
       __builtin_prefetch((const T *)f.pre_gelu + at + f.N + i);
 #pragma GCC unroll 4
@@ -150,7 +151,7 @@ static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Te
   gemm_sums(c, &j);
 }
 
-// Packed b: weights of a block or of the head, activations of a batch. Beside it about 1.5 MB a thread.
+// Packed b: weights of a block or of the head, activations of a batch. In addition about 1.5 MB per thread.
 static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   const int64_t rows[] = {4 * q.n_embd, q.batch * q.seq_len * 4, q.vocab_padded, q.head_rows};
   int64_t largest = 0;

@@ -1,25 +1,25 @@
-// matmul_cuda.cuh: the CUDA section of matmul.cuh; the products themselves are planned in matmul_plans.h.
+// matmul_cuda.cuh: the CUDA section of matmul.cuh; matmul_plans.h plans the GEMMs.
 //
-//   1 own        matmul_any_kernel: any shape, dtype and alignment, for what cuBLASLt does not offer
+//   1 own GEMM   matmul_any_kernel: any shape, dtype and alignment, for cases that cuBLASLt does not support
 //   2 dbias      column sums in two phases
 //   3 ops
 //
-// GELU follows the product, by gelu.cuh's kernel on the stored `out`: cuBLASLt's own epilogue would take it of sums
-// that are not stored, with a tanh that is not stated, and nobody could make it again from what is kept.
-// GELU', of the stored pre-activation in any case: two-byte dtypes use the epilogue of cuBLASLt where it has one. fp32
-// uses ours, since cuBLASLt does not state the accuracy of its own. Applied after the product, it meets the stored din:
-// one more rounding than in an epilogue for two-byte dtypes, none for fp32.
-// The bias gradient is ours too: BGRAD epilogues leave order and dtype of their sums to cuBLASLt, and cannot add.
+// GELU runs after the GEMM, by gelu.cuh's kernel on the stored `out`. cuBLASLt's epilogue would apply an undocumented
+// tanh to sums that are not stored, so a backward pass could not recompute it.
+// GELU' always uses the stored pre-activation. Two-byte dtypes use cuBLASLt's epilogue where it has one; fp32 uses our
+// kernel, since cuBLASLt does not state the accuracy of its own. Our kernel runs on the stored din after the GEMM: for
+// two-byte dtypes that is one more rounding than an epilogue, for fp32 none.
+// The bias gradient is also ours: BGRAD epilogues leave order and dtype of their sums to cuBLASLt, and cannot add.
 #pragma once
 #include "gelu.cuh"
 #include "lane.cuh"
 #include "matmul_plans.h"
 
-// ================================================================================================ 1 own product
+// =================================================================================================== 1 own GEMM
 enum { MATMUL_TILE = 64, MATMUL_DEPTH = 16, MATMUL_PITCH = MATMUL_TILE + 4 };
 
-// A tile of MATMUL_TILE rows x MATMUL_DEPTH of an operand, fp32, depth by depth; zeros outside. Neighbouring threads
-// read along whichever index is contiguous. The pitch keeps rows 16-byte aligned and spreads the column writes over the
+// A tile of MATMUL_TILE rows x MATMUL_DEPTH of an operand, fp32, stored depth by depth; zeros outside. Neighbouring
+// threads read along the contiguous index. The pitch keeps rows 16-byte aligned and spreads the column writes over the
 // banks.
 template <class T>
 __device__ static inline void matmul_any_load(float *tile, const T *from, bool rows, int64_t count, int64_t S,
@@ -46,9 +46,9 @@ template <class TO, class T> __device__ static inline void matmul_any_store(cons
   if (p.add) x = to_f32(*out) + x;
   round_to(out, x);
 }
-// 256 threads compute a 64 x 64 tile, 4 x 4 each. Every element is one chain of fused multiply-adds in ascending s from
-// zero: for S up to one block of gemm.h the bits of the CPU's fp32 arithmetic. Shared memory: two tiles, 8.5 KiB; the
-// reads of 16 neighbouring threads are 256 contiguous bytes (b) or one address (a).
+// 256 threads compute a 64 x 64 tile, 4 x 4 each. Every element is one chain of fused multiply-adds from zero, s
+// ascending; for S up to one block of gemm.h these are the bits of the CPU's fp32 arithmetic. Shared memory: two tiles,
+// 8.5 KiB; the reads of 16 neighbouring threads are 256 contiguous bytes (b) or one address (a).
 template <class TO, class T> __global__ static void __launch_bounds__(256, 2) matmul_any_kernel(MatmulProduct p) {
   SHARED(float, a, MATMUL_DEPTH * MATMUL_PITCH);
   SHARED(float, b, MATMUL_DEPTH * MATMUL_PITCH);
@@ -72,7 +72,7 @@ template <class TO, class T> __global__ static void __launch_bounds__(256, 2) ma
 }
 static void matmul_any(Ctx *c, const MatmulProduct *p) {
   const int64_t tall = (p->I + MATMUL_TILE - 1) / MATMUL_TILE;
-  CHECK(tall <= 65535, "a product of %lld rows is too tall for matmul_any_kernel", (long long)p->I);
+  CHECK(tall <= 65535, "a GEMM of %lld rows is too tall for matmul_any_kernel", (long long)p->I);
   const dim3 grid((unsigned)((p->J + MATMUL_TILE - 1) / MATMUL_TILE), (unsigned)tall);
   DISPATCH(p->out.dtype, TO, DISPATCH(p->a.dtype, T, {
     LAUNCH((matmul_any_kernel<TO, T>), grid, dim3(256), 0, STREAM(c), *p);
@@ -80,10 +80,9 @@ static void matmul_any(Ctx *c, const MatmulProduct *p) {
 }
 
 // ================================================================================================ 2 dbias
-// Sums of the columns of x (M,N). Phase 1: block (x,y) sums rows y*rows.. of 32*V columns into partial (y, N): its 8
-// warps take every 8th row, V elements a lane (8 in 16-byte pieces, or 1 where rows are not aligned), four rows in
-// flight; the warps' sums are added in order. Phase 2 adds the partials in order of y. Rows a block follow from M
-// alone.
+// Column sums of x (M,N). Phase 1: block (x,y) sums rows y*rows.. of 32*V columns into partial (y, N). Its 8 warps take
+// every 8th row, V elements per lane (8 in 16-byte pieces, or 1 if rows are not aligned), four rows in flight; the
+// warps' sums are added in order. Phase 2 adds the partials in order of y. Rows per block depend on M alone.
 enum { DBIAS_WARPS = 8, DBIAS_BLOCKS = 128, DBIAS_MIN_ROWS = 64, DBIAS_PITCH = WARP + 4 };
 template <int V, class T>
 __global__ static void __launch_bounds__(256)
@@ -105,7 +104,7 @@ __global__ static void __launch_bounds__(256)
       UNROLL for (int v = 0; v < V; v++) sum.x[v] += x4[0].x[v];
     }
   }
-  // A row for each warp and v: lanes write neighbouring banks, and with the pitch read 4 (i % 8) + i / 8, all distinct.
+  // One row per warp and v: lanes write neighbouring banks and, with the pitch, read 4 (i % 8) + i / 8, all distinct.
   UNROLL for (int v = 0; v < V; v++) sums[(warp * V + v) * DBIAS_PITCH + lane] = sum.x[v];
   __syncthreads();
   for (int i = (int)threadIdx.x; i < WARP * V; i += DBIAS_WARPS * WARP) {
@@ -153,8 +152,8 @@ static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
 }
 
 // ================================================================================================ 3 ops
-// A gradient of neither fp32 nor its operands' dtype is not in cuBLASLt's table. The product is then made in fp32,
-// behind the library's workspace, and rounded once.
+// cuBLASLt does not support a gradient dtype that is neither fp32 nor the operands' dtype. The GEMM then writes fp32,
+// in the workspace after the library's part, and is rounded once.
 static bool matmul_rounds_after(Dtype operands, Dtype gradient) { return gradient != F32 && gradient != operands; }
 
 static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
@@ -180,8 +179,8 @@ static void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor w
                            true, false, false, Tensor{}, pre_gelu, Tensor{}, Tensor{}};
   matmul_product(c, &p);
 }
-// The product's destination is the gradient's own place, but for the pairs of matmul_rounds_after where the workspace
-// was asked for them; without it, matmul_any_kernel does those.
+// The GEMM writes the gradient directly, except for the pairs of matmul_rounds_after when the workspace has room for
+// them. Without that room matmul_any_kernel computes those pairs.
 static void matmul_dweight(Ctx *c, Tensor dweight, Tensor dout, Tensor in, bool add) {
   const size_t library = matmul_library_workspace_bytes(c), bytes = (size_t)numel(dweight) * 4;
   Tensor to = dweight;
@@ -196,8 +195,8 @@ static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Te
   if (dweight.data) matmul_dweight(c, dweight, dout, in, mode == ADD);
   if (dbias.data) matmul_dbias(c, dbias, dout, mode == ADD);
 }
-// Both operands have k contiguous: the one layout that every generation's tensor cores take fp8 in. There is no kernel
-// of ours behind it, which would be slower than the bf16 product that fp8 is to be faster than.
+// Both operands have k contiguous: the one fp8 layout that tensor cores of every generation take. There is no fallback
+// kernel: it would be slower than the bf16 GEMM, and speed is the reason for fp8.
 static void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale,
                                     Tensor bias) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,

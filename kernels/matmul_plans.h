@@ -1,24 +1,24 @@
-// matmul_plans.h: matrix products of cuBLASLt, set up once a shape and chosen once a run. CUDA section of matmul.cuh.
+// matmul_plans.h: cuBLASLt GEMMs, set up once per shape and chosen once per run. CUDA section of matmul.cuh.
 //
-//   1 product    what the ops of matmul.cuh ask for, in one form
-//   2 plans      matmul_plan: the plan of a product, made at its first use; matmul_library: runs it
+//   1 GEMM       what the ops of matmul.cuh ask for, in one form
+//   2 plans      matmul_plan: the plan of a GEMM, made at its first use; matmul_library: runs it
 //   3 choosing   plans_tune, plans_export, plans_import, plans_text
 //
-// Every product is out(i,j) = sum over s of a(i,s) b(j,s) with i < I, j < J, s < S. cuBLASLt thinks in columns: a
-// row-major (I,J) matrix is its J x I matrix with leading dimension J, so our b is its A and our a its B.
+// Every GEMM is out(i,j) = sum over s of a(i,s) b(j,s) with i < I, j < J, s < S. cuBLASLt is column-major: a row-major
+// (I,J) matrix is its J x I matrix with leading dimension J, so our b is its A and our a its B.
 //
 // Order of sums: cuBLASLt's, fixed by its version, the GPU model, the shape and the algorithm, which all ranks share
-// (its manual, "Results reproducibility": the same bits at every run where the workspace is the user's own). Two
-// schemes of splitting S are refused: in place and in the output's type, because both round partial sums to the dtype
-// of `out`. What is left adds fp32 partial sums in a fixed order. Unlike on CPU, a row may depend on M: M is a constant
-// of the run.
+// (its manual, "Results reproducibility": the same bits in every run if the user provides the workspace). Two schemes
+// of splitting S are refused, in place and in the output's type, because both round partial sums to the dtype of `out`.
+// The remaining schemes add fp32 partial sums in a fixed order. Unlike on the CPU, a row may depend on M; M is constant
+// within a run.
 #pragma once
 #include "cuda_device.h"
 #include "cuda_libraries.h"
 
-// ================================================================================================ 1 product
-// One product as its ops state it. data == NULL: absent. a_rows: a is stored (I,S), else (S,I); b_rows likewise.
-// a_scale, b_scale: of fp8 operands, one fp32 number each, read when the product runs.
+// =================================================================================================== 1 GEMM
+// One GEMM as its op describes it. data == NULL: absent. a_rows: a is stored (I,S), else (S,I); b_rows likewise.
+// a_scale, b_scale: of fp8 operands, one fp32 number each, read when the GEMM runs.
 enum MatmulOp { MATMUL_FORWARD, MATMUL_BACKWARD_INPUT, MATMUL_BACKWARD_WEIGHT };
 struct MatmulProduct {
   MatmulOp op;
@@ -29,19 +29,20 @@ struct MatmulProduct {
 };
 
 // ================================================================================================ 2 plans
-// How a product is computed. EPILOGUE: everything in the product. AFTER: GELU' by a kernel of ours. GELU itself is no
-// part of a product (matmul_cuda.cuh).
+// How a GEMM is computed. EPILOGUE: everything in the GEMM. AFTER: GELU' by our kernel after it. OWN:
+// matmul_any_kernel. GELU itself is not part of a GEMM (matmul_cuda.cuh).
 enum MatmulWay { MATMUL_EPILOGUE, MATMUL_AFTER, MATMUL_OWN };
 static const char *const matmul_way_names[] = {"in the product", "after the product", "own kernel"};
 
-// What a plan depends on. No padding is left unset: keys are compared as bytes. Alignments are powers of two up to 256.
+// What a plan depends on. All padding is set, because keys are compared as bytes. Alignments are powers of two up to
+// 256.
 struct MatmulKey {
   int64_t I, J, S;
   uint8_t op, dtype, out_dtype, bias, pre_gelu, add, tf32, reserved;
   uint16_t align_out, align_a, align_b, align_bias, align_pre_gelu, reserved2[3];
 };
 static_assert(sizeof(MatmulKey) == 48, "MatmulKey has no padding");
-struct MatmulRecord {                            // what travels between ranks and lies in checkpoints
+struct MatmulRecord {                            // sent between ranks and stored in checkpoints
   MatmulKey key;
   uint64_t way, workspace_bytes;
   cublasLtMatmulAlgo_t algo;
@@ -50,8 +51,8 @@ struct MatmulPlan {
   MatmulRecord r;
   bool ready;                                    // descriptors exist; false: imported and not used yet
   cublasLtMatmulDesc_t desc;
-  cublasLtMatrixLayout_t a, b, out;              // a, b: ours; cuBLASLt's B and A
-  MatmulProduct last;                            // operands of the latest use: what plans_tune works on
+  cublasLtMatrixLayout_t a, b, out;              // a, b: our names; cuBLASLt's B and A
+  MatmulProduct last;                            // operands of the latest use, for plans_tune
   MatmulPlan *next;
 };
 struct MatmulPlans { MatmulPlan *first, **end; };
@@ -98,8 +99,9 @@ static MatmulKey matmul_key(const Ctx *c, const MatmulProduct *p) {
   return k;
 }
 
-// What cuBLAS's manual advises for a workspace (cublasSetWorkspace): 32 MiB on Hopper and Blackwell data-centre parts,
-// 12 MiB on Blackwell's others, 4 MiB elsewhere. It follows from the GPU model alone, as the plans made with it must.
+// The workspace that cuBLAS's manual recommends (cublasSetWorkspace): 32 MiB on Hopper and Blackwell data-centre GPUs,
+// 12 MiB on other Blackwell GPUs, 4 MiB elsewhere. It depends on the GPU model alone, because the plans made with it
+// must.
 static size_t matmul_library_workspace_bytes(const Ctx *c) {
   const int major = DEVICE(c)->major;
   return (size_t)(major == 9 || major == 10 || major == 11 ? 32 : major >= 12 ? 12 : 4) << 20;
@@ -110,8 +112,8 @@ static cudaDataType_t matmul_cuda_type(Dtype t) {
 #define MATMUL_SET(plan, attribute, type, value) \
   do { type v_ = (value); BLAS(cublasLtMatmulDescSetAttribute((plan)->desc, attribute, &v_, sizeof v_)); } while (0)
 
-// The pointers of an epilogue and of scales belong to the descriptor. The heuristic looks at the alignment of an
-// epilogue's, the product at all.
+// The descriptor holds the pointers of the epilogue and of the scales. The heuristic looks at the alignment of the
+// epilogue's pointer; the GEMM uses all of them.
 static void matmul_point(MatmulPlan *plan, const MatmulProduct *p) {
   if (p->bias.data) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, const void *, p->bias.data);
   if (plan->r.way == MATMUL_EPILOGUE && p->pre_gelu.data)
@@ -120,8 +122,8 @@ static void matmul_point(MatmulPlan *plan, const MatmulProduct *p) {
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, const void *, p->b_scale.data);
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, const void *, p->a_scale.data);
 }
-// Makes the descriptors of plan->r.way. Fast accumulation of fp8 products stays off, the default: partial sums of the
-// tensor cores, which keep fewer bits than fp32, are then added up in fp32 every few k.
+// Makes the descriptors of plan->r.way. Fast accumulation of fp8 GEMMs stays off (the default): partial sums of the
+// tensor cores, which keep fewer bits than fp32, are then added in fp32 every few k.
 static void matmul_describe(MatmulPlan *plan, const MatmulProduct *p) {
   const MatmulKey *k = &plan->r.key;
   const bool grad = plan->r.way == MATMUL_EPILOGUE && p->pre_gelu.data;
@@ -140,14 +142,14 @@ static void matmul_describe(MatmulPlan *plan, const MatmulProduct *p) {
   BLAS(cublasLtMatrixLayoutCreate(&plan->out, out, J, I, p->J));
   plan->ready = true;
 }
-// The heuristic's algorithms for a described plan, best first; how many.
+// The heuristic's algorithms for a described plan, best first; returns their number.
 enum { MATMUL_CANDIDATES = 8 };
 static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicResult_t *found, int wanted) {
   const MatmulKey *k = &plan->r.key;
   cublasLtMatmulPreference_t pref;
   BLAS(cublasLtMatmulPreferenceCreate(&pref));
   uint64_t workspace = matmul_library_workspace_bytes(c);
-  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;       // or none at all
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;       // or no splitting at all
   uint32_t align_a = k->align_b, align_b = k->align_a, align_out = k->align_out;
   const struct { cublasLtMatmulPreferenceAttributes_t attribute; const void *value; size_t bytes; } set[] = {
       {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
@@ -161,7 +163,7 @@ static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicRe
   const cublasStatus_t status = cublaslt()->cublasLtMatmulAlgoGetHeuristic(
       DEVICE(c)->blas, plan->desc, plan->b, plan->a, plan->out, plan->out, pref, wanted, found, &n);
   BLAS(cublasLtMatmulPreferenceDestroy(pref));
-  // For an epilogue that does not suit its auxiliary matrix the manual leaves open which of the two is returned.
+  // If an epilogue does not suit its auxiliary matrix, the manual does not say which of the two is returned.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return 0;
   CHECK(status == CUBLAS_STATUS_SUCCESS, "cublasLtMatmulAlgoGetHeuristic for %lldx%lldx%lld: %s", (long long)k->I,
         (long long)k->J, (long long)k->S, cublaslt()->cublasLtGetStatusString(status));
@@ -170,14 +172,14 @@ static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicRe
   return usable;
 }
 
-// Which ways are possible and worth asking for. cuBLASLt's table of types: out is of the operands' dtype or fp32 (bf16
-// beside fp8); a bias and an auxiliary matrix are of out's. An auxiliary matrix has a leading dimension that is a
-// multiple of 8. The preferences tell cuBLASLt how far out, a and b are aligned, but not so of bias and auxiliary
-// matrix: these must lie on 16 bytes.
+// Which ways are possible and worth trying. cuBLASLt's table of types: out has the operands' dtype or fp32 (bf16 with
+// fp8); a bias and an auxiliary matrix have out's dtype. An auxiliary matrix has a leading dimension that is a multiple
+// of 8. The preferences tell cuBLASLt the alignment of out, a and b, but not of bias and auxiliary matrix: these must
+// be aligned to 16 bytes.
 static bool matmul_on_16(Tensor t) { return (uintptr_t)t.data % 16 == 0; }
 static bool matmul_may(const MatmulProduct *p, MatmulWay way) {
   const bool same = p->out.dtype == p->a.dtype, grad = p->pre_gelu.data != NULL;
-  if (p->a.dtype == F8) return way == MATMUL_EPILOGUE;             // matmul_forward_fp8 asks for nothing else
+  if (p->a.dtype == F8) return way == MATMUL_EPILOGUE;             // matmul_forward_fp8 needs nothing else
   if (way == MATMUL_OWN) return true;
   if (!(same || p->out.dtype == F32) || (!same && (p->bias.data || grad))) return false;
   if (!matmul_on_16(p->bias)) return false;
@@ -195,9 +197,9 @@ static bool matmul_try(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, MatmulW
   plan->r.workspace_bytes = found.workspaceSize;
   return true;
 }
-// An imported choice becomes a plan here; an algorithm that cannot run here would make ranks differ.
+// Makes a plan from an imported choice. It dies if the algorithm cannot run here, because ranks would then differ.
 static void matmul_adopt(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
-  CHECK(matmul_may(p, (MatmulWay)plan->r.way), "an imported matmul plan (\"%s\") does not fit its product",
+  CHECK(matmul_may(p, (MatmulWay)plan->r.way), "an imported matmul plan (\"%s\") does not fit its GEMM",
         matmul_way_names[plan->r.way]);
   if (plan->r.way == MATMUL_OWN) { plan->ready = true; return; }
   matmul_describe(plan, p);
@@ -227,20 +229,20 @@ static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, con
                            size_t workspace_bytes) {
   const float one = 1.0f, beta = p->add ? 1.0f : 0.0f;
   void *out = p->out.data;
-  CHECK(workspace_bytes <= c->workspace_bytes, "a matrix product needs %zu bytes of workspace, has %zu",
+  CHECK(workspace_bytes <= c->workspace_bytes, "a GEMM needs %zu bytes of workspace, has %zu",
         workspace_bytes, c->workspace_bytes);
   matmul_point(plan, p);
   BLAS(cublasLtMatmul(DEVICE(c)->blas, plan->desc, &one, p->b.data, plan->b, p->a.data, plan->a, &beta, out, plan->out,
                       out, plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes, STREAM(c)));
 }
-// Every product has MATMUL_OWN as its last way, but those of fp8.
+// The last way of every GEMM is MATMUL_OWN, except with fp8.
 static void matmul_choose(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
   for (int way = MATMUL_EPILOGUE; way <= MATMUL_OWN; way++) if (matmul_try(c, plan, p, (MatmulWay)way)) return;
-  die_missing("cuBLASLt offers no fp8 product of %lldx%lldx%lld on this GPU, compute capability %d.%d: 8.9 or later "
-              "is needed; train without fp8 products", (long long)p->I, (long long)p->J, (long long)p->S,
+  die_missing("cuBLASLt offers no fp8 GEMM of %lldx%lldx%lld on this GPU, compute capability %d.%d: 8.9 or later "
+              "is needed; train without fp8 GEMMs", (long long)p->I, (long long)p->J, (long long)p->S,
               DEVICE(c)->major, DEVICE(c)->minor);
 }
-// The plan of a product, ready to run.
+// The plan of a GEMM, ready to run.
 static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
   MatmulPlans *plans = DEVICE(c)->plans;
   const MatmulKey key = matmul_key(c, p);
@@ -256,7 +258,7 @@ static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
 }
 
 // ================================================================================================ 3 choosing
-// Median time of one algorithm on the operands of the latest use. Four products a sample: an event's own cost is then
+// Median time of one algorithm on the operands of the latest use. Four GEMMs per sample, so that an event's own cost is
 // small beside them.
 static float matmul_time(Ctx *c, MatmulPlan *plan, const cublasLtMatmulHeuristicResult_t *f, cudaEvent_t from,
                          cudaEvent_t to) {
@@ -273,8 +275,8 @@ static float matmul_time(Ctx *c, MatmulPlan *plan, const cublasLtMatmulHeuristic
   }
   return ms[SAMPLES / 2];
 }
-// Overwrites what the plans' latest operands point to: the caller has finished with them. A choice that gains less than
-// 1 % is noise: the heuristic's first stays.
+// Overwrites the memory of the plans' latest operands, which the caller no longer needs. A gain below 1 % is noise: the
+// heuristic's first choice stays.
 static void plans_tune_impl(Ctx *c) {
   cudaEvent_t from, to;
   CUDA(cudaEventCreate(&from));
@@ -299,15 +301,15 @@ static void plans_tune_impl(Ctx *c) {
   CUDA(cudaEventDestroy(to));
 }
 
-// An algorithm is bytes that only the same cuBLASLt on the same GPU model understands. magic: "matmul" and the number
-// of MatmulRecord's form.
+// An algorithm is an opaque byte string, valid only for the same cuBLASLt on the same GPU model. magic: "matmul" and
+// the version of MatmulRecord's layout.
 struct MatmulExport { char magic[8]; uint64_t library; int32_t major, minor, multiprocessors, count; };
 static MatmulExport matmul_export_head(Ctx *c, int count) {
   const CudaDevice *d = DEVICE(c);
   MatmulExport h = {"matmul2", cublaslt()->cublasLtGetVersion(), d->major, d->minor, d->multiprocessors, count};
   return h;
 }
-// to == NULL: only how many bytes.
+// to == NULL: only the number of bytes.
 static void plans_export_impl(Ctx *c, void *to, size_t *bytes) {
   int count = 0;
   for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) count++;
@@ -323,7 +325,7 @@ static void plans_export_impl(Ctx *c, void *to, size_t *bytes) {
   }
   *bytes = need;
 }
-// Choices of another form, library version or GPU model are left aside with a line that says so.
+// Choices of another layout, library version or GPU model are ignored, with a line that says so.
 static void plans_import_impl(Ctx *c, const void *from, size_t bytes) {
   MatmulExport head = {};
   CHECK(bytes >= sizeof head, "matmul plans of %zu bytes are too short", bytes);
@@ -349,7 +351,7 @@ static void plans_import_impl(Ctx *c, const void *from, size_t bytes) {
     CHECK(r.way <= MATMUL_OWN, "matmul plan %d is damaged", i);
     MatmulPlan *plan = matmul_plan_of(DEVICE(c)->plans, &r.key);
     if (!plan) plan = matmul_plan_new(DEVICE(c)->plans, &r.key);
-    matmul_plan_unready(plan);                   // made again, and checked, at its next use
+    matmul_plan_unready(plan);                   // made and checked again at its next use
     plan->r = r;
   }
 }
@@ -361,7 +363,7 @@ static int matmul_config(const MatmulPlan *plan, cublasLtMatmulAlgoConfigAttribu
       cublaslt()->cublasLtMatmulAlgoConfigGetAttribute(&plan->r.algo, attribute, &x, sizeof x, &written);
   return s == CUBLAS_STATUS_SUCCESS ? (int)x : -1;
 }
-// One line a plan, in order of first use; cut at a line's end where `bytes` do not suffice.
+// One line per plan, in order of first use; cut at the end of a line if `bytes` is too small.
 static void plans_text_impl(Ctx *c, char *to, size_t bytes) {
   static const char *const names[] = {"forward", "backward_input", "backward_weight"};
   size_t used = 0;

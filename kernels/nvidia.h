@@ -1,9 +1,9 @@
-// nvidia.h: facts about NVIDIA's devices and libraries that no call tells.
+// nvidia.h: facts about NVIDIA devices and libraries that no call returns.
 //
-// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR. Compiled by every compiler, so that tests reach it.
+// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR. Every compiler compiles it, so that tests can use it.
 //
-// Peaks are FLOP/s of dense products (data sheets quote twice as much, for 2:4 sparse ones) with fp32 sums, which
-// GeForce cards do at half the rate of fp16 sums. Sources: NVIDIA's data sheets of A100, A10, A30, A40, H100, H200,
+// Peaks are FLOP/s of dense GEMMs (data sheets quote twice as much, for 2:4 sparsity) with fp32 sums, which GeForce
+// cards run at half the rate of fp16 sums. Sources: NVIDIA's data sheets of A100, A10, A30, A40, H100, H200,
 // GH200, L4, L40, L40S, RTX A6000, RTX 6000 Ada, HGX and GB200/GB300; whitepapers GA102 (RTX 30), Ada (RTX 40) and
 // RTX Blackwell (RTX 50), tables "Peak BF16 Tensor TFLOPS with FP32 Accumulate".
 #pragma once
@@ -11,11 +11,11 @@
 
 enum { NEEDED_MAJOR = 8 };                       // compute capability 8.0: mma of bf16, cp.async
 
-// half: bf16 and fp16, which are the same on all of these. In TFLOP/s.
+// half: bf16 and fp16, which are equal on all of these GPUs. In TFLOP/s.
 struct GpuPeak { const char *name, *also; double half, tf32, fp32; };
 
-// `name` must be the device's name after "NVIDIA " up to a space, a dash or the end. `also`: a word that must follow
-// somewhere, "" for nothing may follow, NULL for anything. The first that fits counts.
+// `name` must match the device's name after "NVIDIA " up to a space, a dash or the end. `also`: a word that must follow
+// somewhere; "" allows nothing to follow, NULL allows anything. The first match counts.
 static const GpuPeak gpu_peaks[] = {
     {"A100", NULL, 312, 156, 19.5},        {"A800", NULL, 312, 156, 19.5},
     {"A30", NULL, 165, 82, 10.3},          {"A40", NULL, 149.7, 74.8, 37.4},
@@ -33,7 +33,7 @@ static const GpuPeak gpu_peaks[] = {
     {"GeForce RTX 5080", "", 112.6, 56.3, 56.3},  {"GeForce RTX 5090", "", 209.5, 104.8, 104.8},
 };
 
-// The peaks of a device by its name, in FLOP/s; zeros when it is not known, or is a slice of one (MIG).
+// The peaks of a device by its name, in FLOP/s; zeros if the name is unknown or the device is a slice of a GPU (MIG).
 static inline GpuPeak gpu_peak(const char *device_name) {
   const char *name = strncmp(device_name, "NVIDIA ", 7) ? device_name : device_name + 7;
   const GpuPeak unknown = {device_name, NULL, 0, 0, 0};
@@ -49,7 +49,7 @@ static inline GpuPeak gpu_peak(const char *device_name) {
   return unknown;
 }
 
-// How each library packs its version into one number.
+// How each library encodes its version in one number.
 enum VersionOf { VERSION_CUDA, VERSION_CUBLASLT, VERSION_NCCL };
 static inline const char *version_text(VersionOf of, int v, char *text, size_t bytes) {
   if (!v) snprintf(text, bytes, "none");

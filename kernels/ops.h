@@ -1,5 +1,5 @@
-// ops.h: the one list of ops and the one list of device calls. Declarations, the table struct and the tables are
-// generated from them; an op that lacks an implementation on some device does not compile.
+// ops.h: the only list of ops and the only list of device calls. Declarations, the table struct and the tables are
+// generated from them; an op without an implementation on some device does not compile.
 //
 // Each op has a header kernels/<op>.cuh with its formula, shapes and order of sums, and three sections:
 //   PART_LAUNCH   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op>      (trainer, tests)
@@ -7,35 +7,35 @@
 //   PART_CUDA     <op>_impl: kernels and launch                                   (kernels/cuda.cu)
 //
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads, hs = C/H head size.
-// Floating tensors are fp32, bf16 or fp16; token ids int32; fp8 stands in the ops of fp8.cuh only, beside a scale, and
-// low16 in those of optimizer.cuh and master.cuh, beside a bf16 parameter.
+// Floating tensors are fp32, bf16 or fp16; token ids int32. fp8 appears only in the ops of fp8.cuh, with a scale; low16
+// only in those of optimizer.cuh and master.cuh, with a bf16 parameter.
 #pragma once
 #include "device.h"
 
 // The gradient of a frozen parameter is absent: its Tensor has data == NULL, and nothing is computed or written for it.
-// Those that are there have the same bits whatever else is absent.
+// The bits of the other gradients do not depend on which gradients are absent.
 
-// A bias, a fused GELU: named extras of a matrix product. data == NULL means absent.
+// A bias, a fused GELU: named extras of a GEMM. data == NULL means absent.
 struct MatmulEpilogue {
   Tensor bias;             // (N): added to every row
   Tensor gelu;             // (M,N): receives GELU of out as stored; out keeps the pre-activation for backward
 };
-enum Accumulate { OVERWRITE, ADD };              // out = x, or out += x: x is finished first, one rounding more
-// What is added up at once, from first to last. By value: an op may run after its caller has gone on.
+enum Accumulate { OVERWRITE, ADD };              // out = x, or out += x: x is finished first, which adds one rounding
+// Tensors that are added in one call, from first to last. By value: an op may run after its caller has returned.
 enum { SUMMANDS_MOST = 8 };
 struct Summands { Dtype dtype; int count; const void *data[SUMMANDS_MOST]; };
 
 // Dropout by counter: element j of global sample s in tensor t at step i is kept iff Philox(seed; t, i, s, j) says so.
-// p == 0 turns it off. sample0: global index in this step of the batch's first sequence; it depends on no rank.
-// step is not the caller's: the op fills it in from c->state when it runs.
+// p == 0 turns it off. sample0: global index, within this step, of the batch's first sequence; the same for every
+// sharding. The caller does not set step: the op reads it from c->state when it runs.
 struct Dropout { float p; uint64_t seed; uint32_t step, tensor; int64_t sample0; };
 
-// What changes from step to step lies in device memory, where ops read it when they run: a step that was captured once
-// (a CUDA graph) can be replayed, and the host need not wait for a norm to know how to update.
+// Values that change from step to step are in device memory, where ops read them when they run. A step that was
+// captured once (a CUDA graph) can then be replayed, and the host need not wait for a norm to know how to update.
 struct StepInput {                               // uploaded by the host before each step
   uint32_t step;                                 // keys dropout
   float lr;
-  int64_t stop;                                  // what this rank was asked for: 0 nothing; the greatest of all counts
+  int64_t stop;                                  // this rank's stop request: 0 none; the greatest of all ranks counts
 };
 struct StepState {
   StepInput in;
@@ -43,23 +43,23 @@ struct StepState {
   int32_t good_steps;                            // since loss_scale last changed
   int64_t updates;                               // steps not skipped
   double beta1_power, beta2_power;               // beta^updates, of the betas in fp32
-  int32_t skip, stop;                            // from here on: decided by step_decide, the same on every rank
+  int32_t skip, stop;                            // from here on: set by step_decide, the same on every rank
   float grad_scale;                              // multiplies the gradient first: unscale and clip in one factor
   float bias_correction1, bias_correction2;      // 1 - beta^t of this update
   double grad_norm, loss;
 };
-// What every rank tells every other once a step. This rank's losses follow, one double a microbatch.
+// What every rank sends to every other once per step. This rank's losses follow, one double per microbatch.
 enum { NORM_LIMBS = 14 };                        // of the exact norm, optimizer.cuh
 struct Exchange { int64_t limbs[NORM_LIMBS], stop, reserved; };
 
-// How step_decide decides. clip: of the global norm, 0: never. dynamic_scale: follow overflows (fp16).
+// Rules for step_decide. clip: bound of the global norm, 0: no clipping. dynamic_scale: adapt to overflows (fp16).
 struct StepRule { int world, microbatches; float beta1, beta2; double clip; bool dynamic_scale; };
 
 // lr, corrections, scale and skip are in c->state.
 struct AdamwArgs { float beta1, beta2, eps, weight_decay; };
 struct SgdArgs { float momentum, weight_decay; };
 
-// Shapes that decide the largest workspace any op of a training step asks for.
+// Shapes that determine the largest workspace of any op in a training step.
 struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd, n_head, vocab_padded, head_rows; };
 
 #define OPS(X) \
@@ -102,12 +102,12 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
   X(matmul_forward_fp8,          (Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale, \
                                   Tensor bias))
 
-// Limits of the CUDA kernels, refused at start-up: columns that a block's registers hold, odd (no multiple of 8) or
-// not; sequences that a grid numbers.
+// Limits of the CUDA kernels, checked at start-up: columns that fit in a block's registers, for odd widths (not a
+// multiple of 8) and others; sequences that a grid can number.
 enum { CUDA_MAX_COLUMNS = 16384, CUDA_MAX_ODD_COLUMNS = 4096, CUDA_MAX_BATCH = 65535 };
 
 // ---- what a device offers besides ops
-// Private: memory of the device itself, zeroed. Pinned: host memory that the device can copy from and to on its own.
+// Device: the device's own memory, zeroed. Pinned: host memory that the device can copy from and to directly.
 enum MemoryKind { MEMORY_DEVICE, MEMORY_PINNED };
 
 struct DeviceInfo {
@@ -121,14 +121,13 @@ enum { MAX_DEVICES = 64 };
 struct DeviceProbe {
   int devices;
   DeviceInfo device[MAX_DEVICES];
-  int driver, runtime, cublaslt, nccl;           // versions as the libraries state them; 0: not found
+  int driver, runtime, cublaslt, nccl;           // versions as the libraries report them; 0: not found
   char missing[512];                             // "", or one line: what is missing or too old, and what was found
-  char nccl_missing[512];                        // the same of libnccl
+  char nccl_missing[512];                        // the same for libnccl
 };
 
-// Events order streams and never the host. `side` is a Ctx with a stream of its own (high priority, no workspace);
-// its name and that of an event are for traces. On CPU everything is done when its call returns: streams and events
-// are nothing there.
+// Events order streams, never the host. `side` is a Ctx with its own stream (high priority, no workspace); its name and
+// an event's name are for traces. On a CPU every call is done when it returns, so streams and events do nothing.
 #define DEVICE_CALLS(X) \
   X(device_probe,    (Ctx *c, DeviceProbe *p)) \
   X(device_open,     (Ctx *c, int index)) \
@@ -160,7 +159,7 @@ struct DeviceProbe {
   X(plans_import,    (Ctx *c, const void *from, size_t bytes)) \
   X(plans_text,      (Ctx *c, char *to, size_t bytes))
 
-// NCCL, where the device has it. Counts are bytes or elements of one rank; everything runs on c's stream.
+// NCCL, if the device has it. Counts are bytes or elements of one rank; everything runs on c's stream.
 enum { NCCL_ID_BYTES = 128 };
 #define COLLECTIVES(X) \
   X(id_make,        (Ctx *c, void *id)) \
@@ -190,7 +189,7 @@ struct Ops {
 #undef X
 };
 
-// Strong where defined, weak where asked for: whether a table was linked is an address test, no #ifdef anywhere.
+// Strong where defined, weak where used: an address test tells whether a table was linked, without an #ifdef.
 extern const Ops ops_avx2, ops_avx512, ops_avx512_bf16, ops_amx;
 #if PART_LAUNCH
 #define MAYBE __attribute__((weak))
@@ -206,7 +205,7 @@ OPS(X) DEVICE_CALLS(X)
 #undef X
 #define OP_IMPL(op, args) op##_impl,
 #define OPS_TABLE(label, nccl) { label, nccl, OPS(OP_IMPL) DEVICE_CALLS(OP_IMPL) }
-#else                                            // the launchers: check, then dispatch
+#else                                            // the launchers: check, then call
 #define X(op, args) static inline void op args;
 OPS(X)
 #undef X

@@ -1,5 +1,5 @@
-// optimizer.cuh: AdamW, SGD with momentum, and the exact sum of squares behind gradient clipping. Ranges are flat;
-// every element is a function of its own inputs, so no result depends on where a shard starts.
+// optimizer.cuh: AdamW, SGD with momentum, and the exact sum of squares for gradient clipping. Ranges are flat, and
+// every element depends on its own inputs only, so no result depends on where a shard starts.
 //
 //   adamw_update   Loshchilov & Hutter 2019, in the order of torch.optim.AdamW:
 //                    g = grad_scale grad
@@ -7,43 +7,45 @@
 //                    m += (1 - beta1) (g - m)
 //                    v  = beta2 v + (1 - beta2) g^2
 //                    p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
-//   sgd_update     torch.optim.SGD with dampening 0; decay is added to the gradient (L2), unlike AdamW's:
+//   sgd_update     torch.optim.SGD with dampening 0; decay is added to the gradient (L2), unlike in AdamW:
 //                    g = grad_scale grad + weight_decay p
 //                    b = momentum b + g        a zero b makes the first step b = g, as torch does
 //                    p -= lr b
-//   norm_accumulate, norm_finish   sqrt(sum of squares) without rounding on the way: the same bits for every partition
+//   norm_accumulate, norm_finish   sqrt(sum of squares) without intermediate rounding: same bits for every partition
 //
-// lr, grad_scale, the bias corrections and skip (then nothing changes) are read from c->state when the op runs.
+// lr, grad_scale, the bias corrections and skip (which leaves everything unchanged) are read from c->state when the op
+// runs.
 //
-//   p master (n) fp32; param (n), any floating dtype, receives p rounded (master.cuh); param.data NULL: the master is
-//                the parameter
-//     master (n) low16: p is what param, then bf16, and master make together
+//   p master (n) fp32; param (n), any floating dtype, is overwritten with p rounded (master.cuh); param.data NULL: the
+//                master is the parameter
+//     master (n) low16: param, then bf16, and master together hold p
 //   m, v, momentum, grad (n) fp32
 #pragma once
 #include "master.cuh"
 
 // ---- exact norm ----------------------------------------------------------------------------------------------------
 // g is fp32, so g^2 (48 bits) is exact in fp64. Each square is rounded once, to the nearest multiple of 2^-110,
-// whatever it is added to; it is never halfway, being an odd number times an even power of two. From there on all is
-// integer: limb j counts units of 2^(32 j - 110), so the order of additions, threads and ranks cannot matter. 13 limbs
-// reach 2^306, past FLT_MAX^2 (2^256) times 2^49 elements; the last limb counts elements that are infinite or NaN.
-// Squares up to 2^-111 (|g| <= 2^-55.5) count as 0: a billion of them would have added 2^-81 to a sum of squares.
-// norm_accumulate leaves every limb but the highest below 2^32, so an int64 sum of 2^31 ranks' limbs cannot overflow.
+// independent of what it is added to. It is never halfway, because it is an odd number times an even power of two. The
+// rest is integer arithmetic: limb j counts units of 2^(32 j - 110), so the order of additions, threads and ranks
+// cannot matter. 13 limbs reach 2^306, past FLT_MAX^2 (2^256) times 2^49 elements; the last limb counts elements that
+// are infinite or NaN. Squares up to 2^-111 (|g| <= 2^-55.5) count as 0: a billion of them would have added 2^-81 to a
+// sum of squares. norm_accumulate leaves every limb but the highest below 2^32, so an int64 sum of 2^31 ranks' limbs
+// cannot overflow.
 enum { NORM_FLOOR_EXPONENT = -110, NORM_NONFINITE = 13 };       // NORM_LIMBS is in ops.h
 
-// sqrt of the total; NaN if any element was not finite. Limbs of several ranks are added element by element before.
+// sqrt of the total; NaN if any element was not finite. Limbs of several ranks are first added element by element.
 HD double norm_finish(const int64_t *limbs) {
   if (limbs[NORM_NONFINITE] != 0) return NAN;
   uint32_t digit[NORM_LIMBS + 2] = {};
   int64_t carry = 0;
   int top = 0;
-  for (int j = 0; j < NORM_NONFINITE + 2; j++) { // carries leave one digit of 32 bits a place
+  for (int j = 0; j < NORM_NONFINITE + 2; j++) { // carries leave one 32-bit digit per limb
     carry += j < NORM_NONFINITE ? limbs[j] : 0;
     digit[j] = (uint32_t)carry;
     carry >>= 32;
     if (digit[j]) top = j;
   }
-  // The three leading digits and whether anything follows decide the nearest fp64.
+  // The three leading digits and a sticky bit for the rest determine the nearest fp64.
   uint64_t high = (uint64_t)digit[top] << 32 | (top >= 1 ? digit[top - 1] : 0), low = top >= 2 ? digit[top - 2] : 0;
   bool rest = false;
   for (int j = 0; j < top - 2; j++) rest |= digit[j] != 0;
@@ -103,7 +105,7 @@ static inline void norm_accumulate(Ctx *c, int64_t *limbs, Tensor grad) {
 #endif
 
 #if PART_CPU
-static const int64_t OPTIMIZER_PIECE = 4096;     // what a thread takes at a time; a multiple of VF
+static const int64_t OPTIMIZER_PIECE = 4096;     // elements that a thread takes at a time; a multiple of VF
 
 // ---- AdamW ---------------------------------------------------------------------------------------------------------
 struct AdamwLanes { vf grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
@@ -173,7 +175,7 @@ static void sgd_choose(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor 
   M *p = (M *)master.data;
   float *g = (float *)grad.data;
   if (momentum.data) sgd_range<T, M, CAST, true>(c, param, p, (float *)momentum.data, g, numel(master), a);
-  else sgd_range<T, M, CAST, false>(c, param, p, g, g, numel(master), a);        // g: not read as a buffer
+  else sgd_range<T, M, CAST, false>(c, param, p, g, g, numel(master), a);        // g: a dummy, never read as a buffer
 }
 static void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
   if (c->state->skip) return;
@@ -192,7 +194,7 @@ static void norm_add_limbs(int64_t *limbs, int64_t sum, int shift) {
   limbs[j + 1] += (int64_t)(low >> 32) + (high & 0xffffffff);
   limbs[j + 2] += high >> 32;
 }
-// Any value, one at a time, in integers: the definition of what the fast form computes.
+// Any value, one at a time, in integers: the definition that the fast form must match.
 static void norm_add_one(int64_t *limbs, float g) {
   const uint32_t bits = f32_bits(g) & 0x7fffffffu;
   if (bits >= 0x7f800000u) { limbs[NORM_NONFINITE]++; return; }
@@ -205,7 +207,7 @@ static void norm_add_one(int64_t *limbs, float g) {
   const uint64_t half = (uint64_t)1 << (-shift - 1);
   norm_add_limbs(limbs, (int64_t)((square + half) >> -shift), 0);
 }
-static void norm_carry(int64_t *limbs) {         // every limb back below 2^32
+static void norm_carry(int64_t *limbs) {         // brings every limb below 2^32
   for (int j = 0; j + 1 < NORM_NONFINITE; j++) {
     limbs[j + 1] += limbs[j] >> 32;
     limbs[j] &= 0xffffffff;
@@ -247,16 +249,16 @@ INLINE norm_vi norm_add_bits(norm_vi s, norm_vd x) {
 INLINE vi norm_max(vi x, vi y) { VF_BOTH(vi, _mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)); }
 #endif
 
-// Level k rounds to multiples of 2^(51 k - 110): adding M = 1.5 2^(52 + 51 k - 110) leaves no room for anything finer.
-// The multiple then stands in the low bits of the sum, so multiples are added as integers, and what M made fall off,
-// exact in fp64, goes to the level below. (Demmel & Nguyen 2015 bin the same way and add in floating point.)
+// Level k rounds to multiples of 2^(51 k - 110): adding M = 1.5 2^(52 + 51 k - 110) rounds off all finer bits. The
+// multiple is then in the low bits of the sum, so multiples are added as integers. The part that was rounded off, exact
+// in fp64, goes to the level below. (Demmel & Nguyen 2015 bin the same way and add in floating point.)
 static const int NORM_LEVEL_BITS = 51;
 static const int64_t NORM_BLOCK = 2048;          // 2048 2^51 < 2^63: a block's sum fits
 static inline double norm_level_magic(int level) {
   return ldexp(1.5, 52 + NORM_FLOOR_EXPONENT + NORM_LEVEL_BITS * level);
 }
 
-// x^2 is exact in fp64, so the fused operations round no differently; they spare a multiplication.
+// x^2 is exact in fp64, so the fused operations round no differently; they save a multiplication.
 template <int LEVELS> INLINE void norm_lanes(norm_vi *sum, norm_vd x, const norm_vd *magic) {
   norm_vd t = norm_square_add(x, magic[LEVELS - 1]), rest;
   sum[LEVELS - 1] = norm_add_bits(sum[LEVELS - 1], t);
@@ -278,13 +280,13 @@ template <int LEVELS> static void norm_block(int64_t *limbs, const float *g, int
   norm_vd magic[LEVELS];
   for (int k = 0; k < LEVELS; k++) low[k] = high[k] = norm_zero(), magic[k] = norm_set1(norm_level_magic(k));
   int64_t i = 0;
-  for (; i + VF <= n; i += VF) {                 // memory brings the next block meanwhile
+  for (; i + VF <= n; i += VF) {                 // loads the next block meanwhile
     _mm_prefetch((const char *)(g + i) + NORM_BLOCK * sizeof(float), _MM_HINT_T0);
     norm_lanes<LEVELS>(low, high, vf_load(g + i), magic);
   }
   if (i < n) norm_lanes<LEVELS>(low, high, vf_load_n(g + i, n - i), magic);
   const uint64_t lanes = (uint64_t)((n + VF - 1) / VF * VF);
-  for (int k = 0; k < LEVELS; k++) {             // modulo 2^64, in which the bits of M were added once a lane
+  for (int k = 0; k < LEVELS; k++) {             // modulo 2^64, to which the bits of M were added once per lane
     const double m = norm_level_magic(k);
     uint64_t bits, part[16], total = 0;
     memcpy(&bits, &m, 8);
@@ -305,7 +307,7 @@ static float norm_largest(const float *g, int64_t n) {                        //
   for (int j = 0; j < VF; j++) if (lane[j] > m) m = lane[j];
   return bits_f32((uint32_t)m);
 }
-// Gradients of ordinary size need two levels, converged or unused parts of the model one or none.
+// Gradients of ordinary size need two levels; converged or unused parts of the model need one or none.
 static void norm_add_block(int64_t *limbs, const float *g, int64_t n) {
   const float largest = norm_largest(g, n);
   if (largest == 0.0f) return;

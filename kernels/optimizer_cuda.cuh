@@ -1,10 +1,10 @@
-// optimizer_cuda.cuh: the CUDA part of optimizer.cuh. All walk flat ranges, eight elements a thread and turn where
-// every pointer is on 16 bytes; lr, scales and skip are read from c->state by the kernels.
+// optimizer_cuda.cuh: the CUDA part of optimizer.cuh. All kernels walk flat ranges, eight elements per thread and
+// iteration if every pointer is aligned to 16 bytes; they read lr, scales and skip from c->state.
 #pragma once
 #include "lane.cuh"
 
 // ---- AdamW ---------------------------------------------------------------------------------------------------------
-// The operations of adamw_lanes above, in its order: host and device agree to the last bit.
+// The operations of adamw_lanes in optimizer.cuh, in the same order: host and device agree to the last bit.
 template <class T, class M, bool CAST, int W>
 __device__ static inline void adamw_lanes(T *param, M *master, float *m, float *v, const float *grad,
                                           const AdamwFactors *a) {
@@ -20,7 +20,7 @@ __device__ static inline void adamw_lanes(T *param, M *master, float *m, float *
   lanes_store<W>(v, pv);
   masters_store<W, CAST>(param, master, p);
 }
-// The factors need fp64 divisions and a root: one thread of a block computes them.
+// The factors need fp64 divisions and a square root: one thread of a block computes them.
 template <class T, class M, bool CAST, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS)
 adamw_kernel(T *param, M *master, float *m, float *v, const float *grad, int64_t n, AdamwArgs args,
@@ -78,7 +78,7 @@ template <class T, class M, bool CAST, bool BUFFER>
 static void sgd_launch(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
   const int64_t n = numel(master);
   M *p = (M *)master.data;
-  float *g = (float *)grad.data, *b = BUFFER ? (float *)momentum.data : g;     // g: not read as a buffer
+  float *g = (float *)grad.data, *b = BUFFER ? (float *)momentum.data : g;     // g: a dummy, never read as a buffer
   if (lanes_aligned(param, p, b, g))
     LAUNCH((sgd_kernel<T, M, CAST, BUFFER, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, p, b, g,
            n, a, c->state);
@@ -98,16 +98,16 @@ static void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum
 }
 
 // ---- exact norm ----------------------------------------------------------------------------------------------------
-// A thread adds its squares to 192 bits in registers: those of |g| < 2^28 lie below bit 166, which leaves room for 2^26
-// of them. Larger ones go to the limbs at once, one by one: only a model that is lost has many. The threads' sums are
-// cut into digits of 32 bits, which a block adds in shared memory and then to the limbs; integer addition has no order.
-enum { NORM_DIGITS = 6, NORM_SUMS = NORM_DIGITS + 1 };           // and the count of elements that are not finite
+// A thread adds its squares to 192 bits in registers. Squares of |g| < 2^28 are below bit 166, which leaves room for
+// 2^26 of them. Larger ones are added to the limbs one by one: only a diverged model has many. The threads' sums are
+// cut into 32-bit digits, which a block adds in shared memory and then to the limbs; integer addition has no order.
+enum { NORM_DIGITS = 6, NORM_SUMS = NORM_DIGITS + 1 };           // plus the count of elements that are not finite
 struct NormThread { uint64_t word[3], nonfinite; };
 
 __device__ static inline void norm_add_limb(int64_t *limbs, int j, uint64_t x) {
   if (x) atomicAdd((unsigned long long *)limbs + j, (unsigned long long)x);
 }
-// square 2^(shift - 110), for the few.
+// Adds square 2^(shift - 110), for the few large squares.
 __device__ static inline void norm_add_large(int64_t *limbs, uint64_t square, int shift) {
   const int j = shift / 32, bits = shift % 32;
   const uint64_t low = (square & 0xffffffffu) << bits, high = (square >> 32) << bits;
@@ -121,7 +121,7 @@ __device__ static inline void norm_add(NormThread *sum, int64_t *limbs, float g)
   const uint32_t exponent = bits >> 23, m = exponent ? (bits & 0x7fffffu) | 0x800000u : bits;
   int shift = 2 * ((int)(exponent ? exponent : 1) - 150) - NORM_FLOOR_EXPONENT;        // g^2 = m^2 2^(shift - 110)
   uint64_t square = (uint64_t)m * m;
-  if (shift < 0) {                               // to the nearest unit; below half a unit it is none
+  if (shift < 0) {                               // to the nearest unit; below half a unit: 0
     square = shift < -50 ? 0 : (square + ((uint64_t)1 << (-shift - 1))) >> -shift;
     shift = 0;
   } else if (shift > 118) {
@@ -163,7 +163,7 @@ __global__ static void __launch_bounds__(FLAT_THREADS) norm_kernel(int64_t *limb
   for (int k = 0; k < WARP; k++) total += part[t * WARP + k];
   norm_add_limb(limbs, t < NORM_DIGITS ? t : NORM_NONFINITE, total);
 }
-// Every limb but the highest back below 2^32, as on the CPU: ranks and calls may then add for long.
+// Brings every limb but the highest below 2^32, as on the CPU, so that many calls and ranks can be added.
 __global__ static void norm_carry_kernel(int64_t *limbs) {
   for (int j = 0; j + 1 < NORM_NONFINITE; j++) {
     limbs[j + 1] += limbs[j] >> 32;

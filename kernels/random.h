@@ -1,7 +1,7 @@
-// random.h: randomness that is a function of where a number is used, never of rank, thread or order.
+// random.h: random numbers that depend only on where they are used, never on rank, thread or order.
 //
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"): ten rounds of two
-// 32x32->64 bit products turn a 128-bit counter under a 64-bit key into four independent 32-bit words.
+// 32x32->64 bit multiplications turn a 128-bit counter under a 64-bit key into four independent 32-bit words.
 //
 //   philox4x32        four words of one counter                                          (everywhere)
 //   dropout_scale     1/(1-p) where element j of a sample is kept, else 0                (everywhere)
@@ -30,7 +30,7 @@ HD Philox philox4x32(uint64_t seed, Philox c) {
   return c;
 }
 
-// An element is dropped iff its word is below p 2^32, so p is met to 2^-32; p < 1.
+// An element is dropped iff its word is below p 2^32, so the probability is exact to 2^-32; p < 1.
 HD uint32_t dropout_threshold(float p) { return (uint32_t)((double)p * 4294967296.0); }
 
 // The factor of element `element` of global sample `sample` (see Dropout in ops.h): 1/(1-p) if kept, 0 if dropped.
@@ -44,17 +44,17 @@ HD float dropout_scale(const Dropout *d, int64_t sample, int64_t element) {
 #if PART_CPU
 #include "vec.h"
 
-// Four counters side by side, each as four neighbouring 32-bit lanes x y z w. Its even lanes are what a round
-// multiplies, so one widening product, a reversal within the counter and two xors are the whole round of four counters.
+// Four counters side by side, each as four neighbouring 32-bit lanes x y z w. A round multiplies the even lanes, so one
+// widening multiplication, a reversal within the counter and two xors are the whole round of four counters.
 #ifdef __AVX512F__
-INLINE vi philox_lanes(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {      // the same in each of the four
+INLINE vi philox_lanes(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {      // the same in each of the four counters
   return _mm512_set4_epi32((int)w, (int)z, (int)y, (int)x);
 }
 INLINE vi philox_round(vi s, vi factors, vi key) {
   vi product = _mm512_shuffle_epi32(_mm512_mul_epu32(s, factors), (_MM_PERM_ENUM)0x1B);
   return vi_xor(product, vi_xor(_mm512_srli_epi64(s, 32), key));
 }
-INLINE vi philox_firsts(vi w) { return _mm512_shuffle_epi32(w, (_MM_PERM_ENUM)0xA0); }   // of pairs, into both lanes
+INLINE vi philox_firsts(vi w) { return _mm512_shuffle_epi32(w, (_MM_PERM_ENUM)0xA0); }   // of each pair, to both lanes
 INLINE vi philox_seconds(vi w) { return _mm512_shuffle_epi32(w, (_MM_PERM_ENUM)0xF5); }
 INLINE vm philox_below(vi words, uint32_t threshold) { return _mm512_cmplt_epu32_mask(words, vi_set1((int)threshold)); }
 #else
@@ -71,7 +71,7 @@ INLINE vi philox_round(vi s, vi factors, vi key) {
 }
 INLINE vi philox_firsts(vi w) { VF_BOTH(vi, _mm256_shuffle_epi32(w.a, 0xA0), _mm256_shuffle_epi32(w.b, 0xA0)); }
 INLINE vi philox_seconds(vi w) { VF_BOTH(vi, _mm256_shuffle_epi32(w.a, 0xF5), _mm256_shuffle_epi32(w.b, 0xF5)); }
-INLINE vm philox_below(vi words, uint32_t threshold) {                        // unsigned, through the signed comparison
+INLINE vm philox_below(vi words, uint32_t threshold) {                        // unsigned, by the signed comparison
   const vi flip = vi_set1(INT32_MIN);
   return vi_gt(vi_xor(vi_set1((int)threshold), flip), vi_xor(words, flip));
 }
@@ -87,7 +87,7 @@ INLINE vi philox16(uint64_t seed, Philox c) {
   return s;
 }
 
-// dropout_scale of elements element .. element+15 of a sample. Elements at multiples of 4 cost half of the others.
+// dropout_scale of elements element .. element+15 of a sample. An element that is a multiple of 4 costs half the time.
 INLINE vf dropout_scale16(const Dropout *d, int64_t sample, int64_t element) {
   Philox c = {(uint32_t)(element >> 2), (uint32_t)sample, d->step, d->tensor};
   vi words = philox16(d->seed, c);

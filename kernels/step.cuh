@@ -1,19 +1,19 @@
-// step.cuh: what one optimizer step decides from what all ranks measured. It is an op because the norm and the losses
-// lie in device memory: the host neither waits for them nor passes them on.
+// step.cuh: what one optimizer step decides from the measurements of all ranks. It is an op because the norm and the
+// losses are in device memory: the host neither waits for them nor copies them.
 //
 //   loss_mean     to = mean of losses (n) fp32, in fp64: partial k adds elements k, k + 256, ... in order, then the
 //                 partials are added in order of k
-//   step_decide   reads `exchange`, one record a rank (struct Exchange, then `microbatches` losses, fp64) in order of
-//                 ranks, and decides, on every rank alike:
+//   step_decide   reads `exchange`, one record per rank (struct Exchange, then `microbatches` losses, fp64) in rank
+//                 order, and decides the same on every rank:
 //                   losses[a world + r]   rank r's a-th loss: the order of the step's microbatches; state->loss is
 //                                         their mean, added in that order
-//                   grad_norm             of the mean gradient, exact until its one rounding (optimizer.cuh)
+//                   grad_norm             of the mean gradient, exact until one final rounding (optimizer.cuh)
 //                   grad_scale            1 / (microbatches world loss_scale), times the factor of
-//                                         torch.nn.utils.clip_grad_norm_, clip / (norm + 1e-6), where it is below 1
+//                                         torch.nn.utils.clip_grad_norm_, clip / (norm + 1e-6), if that is below 1
 //                   skip                  the norm is not finite: no update
-//                   bias_correction1, 2   1 - beta^t, t counting updates that were not skipped
+//                   bias_correction1, 2   1 - beta^t, with t counting the updates that were not skipped
 //                   loss_scale            dynamic (Micikevicius et al. 2018): halved by a skip, doubled by 2000 good
-//                                         steps in a row; grad_scale still belongs to the old one
+//                                         steps in a row; grad_scale still uses the old value
 #pragma once
 #include "optimizer.cuh"
 
@@ -36,7 +36,7 @@ static inline void step_decide(Ctx *c, StepState *state, double *losses, const v
 
 HD size_t step_exchange_bytes(int microbatches) { return sizeof(Exchange) + sizeof(double) * (size_t)microbatches; }
 
-// The decision itself, the same code on every device.
+// The decision, the same code on every device.
 HD void step_decide_now(StepState *s, double *losses, const void *exchange, StepRule rule) {
   int64_t limbs[NORM_LIMBS] = {};
   const int M = rule.world * rule.microbatches;
@@ -104,7 +104,7 @@ static void loss_mean_impl(Ctx *c, double *to, Tensor losses) {
 __global__ static void step_decide_kernel(StepState *state, double *losses, const void *exchange, StepRule rule) {
   step_decide_now(state, losses, exchange, rule);
 }
-// One thread: some hundred operations, and every rank must do them in one order.
+// One thread: about a hundred operations, and every rank must do them in one order.
 static void step_decide_impl(Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule) {
   LAUNCH(step_decide_kernel, 1, 1, 0, STREAM(c), state, losses, exchange, rule);
 }

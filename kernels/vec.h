@@ -4,18 +4,18 @@
 //   vm       16 lane masks
 //   vf_load / vf_store            from and to float, bf16, fp16, fp8 (round to nearest even; fp8 saturates)
 //   vf_load_n / vf_store_n        the first n <= 16 lanes; the others load as zero and are not stored
-//   vf_pass                       a store past the caches, p on 64 bytes; vf_passed() before others may read it
-//   vf_keep / vf_keep_n           the same stores, and return what a load of all 16 lanes would then give
+//   vf_pass                       a non-temporal store, p on 64 bytes; vf_passed() before other threads may read it
+//   vf_keep / vf_keep_n           the same stores; they return what a load of all 16 lanes would give afterwards
 //   vf_fma(a, b, c) = a b + c     always fused; + and * are never contracted (-ffp-contract=off)
-//   vf_exp2, vf_log, vf_gelu      own polynomials: libm differs between machines and takes 16 ns an element
+//   vf_exp2, vf_log, vf_gelu      own polynomials: libm differs between machines and takes 16 ns per element
 //   vf_sum, vf_max_of             over the lanes, in a fixed tree: 8, 4, 2, 1 apart
 //
-// All functions are static: one object is built per instruction set, and a shared inline would leak code of one into
-// another at link time.
+// All functions are static: one object is built per instruction set, and the linker could replace one object's copy of
+// a shared inline function by another's.
 #pragma once
 #include "device.h"
 #include "threads.h"
-#pragma GCC diagnostic push // gcc 12 sees its own _mm512_undefined_ps() as a mistake (GCC bug 105593)
+#pragma GCC diagnostic push // gcc 12 warns about its own _mm512_undefined_ps() (GCC bug 105593)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
@@ -79,8 +79,8 @@ INLINE vf vf_from_half_bits(__m256i h, fp16 *) { return _mm512_cvtph_ps(h); }
 INLINE __m256i vf_to_half_bits(vf a, fp16 *) {
   return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-// The upper and the lower 16 bits of every lane; and back, the lower ones with their sign. The upper ones by one
-// permutation (a narrowing move is two operations on Intel).
+// The upper and the lower 16 bits of every lane, and the inverse, which sign-extends the lower ones. The upper bits
+// take one permutation (a narrowing move is two operations on Intel).
 INLINE __m256i vi_upper_halves(vi a) {
   alignas(64) static const uint16_t upper[32] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
   return _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_load_si512(upper), a));
@@ -96,8 +96,9 @@ INLINE __m256i vf_round_bf16(vf a) {             // in integers
   return vi_upper_halves(r);
 }
 #ifdef __AVX512BF16__
-// vcvtneps2bf16 rounds alike in one operation, but takes subnormals for zero, which the other instruction sets do not:
-// where one stands, integers round. Saves 0.6 ns of 1.3 a vector on Zen 4, and more is stored in bf16 than anything.
+// vcvtneps2bf16 rounds the same way in one operation, but reads subnormals as zero, which the other instruction sets do
+// not. If there is a subnormal, integers round instead. Saves 0.6 ns of 1.3 per vector on Zen 4, and bf16 stores are
+// the most frequent ones.
 INLINE __m256i vf_to_half_bits(vf a, bf16 *) {
   if (__builtin_expect(_mm512_fpclass_ps_mask(a, 0x20), 0)) return vf_round_bf16(a);
   return (__m256i)_mm512_cvtneps_pbh(a);
@@ -186,7 +187,7 @@ INLINE void vf_store_n(float *p, vf x, int64_t n) {
   _mm256_maskstore_ps(p, _mm256_castps_si256(m.a), x.a);
   _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.b), x.b);
 }
-// Lanes that are below 2^16, as 16 bits each; packus works within 128-bit halves: put in order afterwards.
+// Lanes below 2^16 as 16 bits each. packus works within 128-bit halves, so the result is permuted afterwards.
 INLINE __m256i vi_pack_halves(vi x) { return _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8); }
 INLINE __m256i vi_upper_halves(vi x) { return vi_pack_halves(vi_shr(x, 16)); }
 INLINE __m256i vi_lower_halves(vi x) { return vi_pack_halves(vi_and(x, vi_set1(0xffff))); }
@@ -221,14 +222,14 @@ INLINE __m256i vf_to_half_bits(vf x, bf16 *) {
 }
 #endif
 
-// ---- the rest is the same text for both ----------------------------------------------------------------------------
+// ---- the same code for both instruction sets ------------------------------------------------------------------------
 INLINE vf vf_zero() { return vf_set1(0.0f); }
 INLINE void vf_passed() { _mm_sfence(); }
 template <class H> INLINE vf vf_load(const H *p) {
   return vf_from_half_bits(_mm256_loadu_si256((const __m256i *)p), (H *)0);
 }
 template <class H> INLINE void vf_store(H *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_half_bits(x, (H *)0)); }
-INLINE vf vf_load(const fp8 *p) {                // to_f32, lane by lane
+INLINE vf vf_load(const fp8 *p) {                // as to_f32, lane by lane
   const vi x = vi_load_bytes(p), sign = vi_shl(vi_and(x, vi_set1(0x80)), 24), rest = vi_and(x, vi_set1(0x7f));
   const vi high = vi_shl(rest, 20), normal = vi_add(high, vi_set1(0x3c000000));
   const vi tiny = vf_bits(vf_sub(vi_as_float(vi_or(high, vi_set1(0x3c800000))), vf_set1(0x1p-6f)));
@@ -236,7 +237,7 @@ INLINE vf vf_load(const fp8 *p) {                // to_f32, lane by lane
   size = vi_select(vi_gt(rest, vi_set1(0x7e)), vi_set1(0x7fc00000), size);
   return vi_as_float(vi_or(size, sign));
 }
-INLINE void vf_store(fp8 *p, vf x) {             // round_to, lane by lane
+INLINE void vf_store(fp8 *p, vf x) {             // as round_to, lane by lane
   const vi u = vf_bits(x), sign = vi_and(vi_shr(u, 24), vi_set1(0x80)), all = vi_and(u, vi_set1(0x7fffffff));
   const vi a = vi_min(all, vi_set1(0x43e00000)), odd = vi_and(vi_shr(a, 20), vi_set1(1));
   const vi normal = vi_shr(vi_add(vi_add(a, vi_set1(0x7ffff - 0x3c000000)), odd), 20);
@@ -284,10 +285,10 @@ INLINE float vf_max_of(vf x) {
 }
 
 // 2^x: x = n + f exactly, |f| <= 1/2, minimax polynomial of degree 6 in f with p(0) = 1 (relative error 2e-9). Adding
-// 1.5 2^23 + 127 rounds x and leaves n + 127 in the lowest bits, from where a shift puts it in an exponent's place.
-// Error below 1 ulp. Results below 2^-126 are 0 (so 2^-inf = 0), above 2^127.5 Inf. e^x is 2^(x log2 e), the factor
-// joined with whatever multiplies x: 8 operations of the multipliers, where splitting x by ln 2 takes 11, in 0.6 times
-// the time on Zen 4.
+// 1.5 2^23 + 127 rounds x and leaves n + 127 in the lowest bits; a shift then puts it in the exponent's place. Error
+// below 1 ulp. Results below 2^-126 are 0 (so 2^-inf = 0), above 2^127.5 Inf. e^x is 2^(x log2 e), with log2 e merged
+// into the factor of x: 8 operations of the multipliers instead of the 11 of splitting x by ln 2, in 0.6 times the time
+// on Zen 4.
 INLINE vf vf_exp2(vf x) {
   const vm tiny = vf_lt(x, vf_set1(-126.0f));
   x = vf_min(vf_set1(128.0f), x);                // in this order a NaN stays a NaN
@@ -303,7 +304,7 @@ INLINE vf vf_exp2(vf x) {
 }
 
 // ln x for normal positive x: x = 2^e m with m in [sqrt(1/2), sqrt(2)), polynomial in m - 1 (Cephes logf coefficients).
-// Other arguments are the caller's to avoid.
+// The caller must avoid other arguments.
 INLINE vf vf_log(vf x) {
   vi u = vf_bits(x);
   vi e = vi_sub(vi_shr(u, 23), vi_set1(126));

@@ -1,4 +1,4 @@
-// base.h: how the emulation fails, and where its adversary's random numbers come from.
+// base.h: how the emulation reports failures, and the source of the adversary's random numbers.
 #pragma once
 #include <stdarg.h>
 #include <stdint.h>
@@ -8,15 +8,15 @@
 
 #define EMU(T) __attribute__((unused)) static T
 
-// What runs: the op at the head of a stream, "" while the host does.
+// What is running: the op at the head of a stream, "" for the host.
 static const char *emu_running = "";
 EMU(void) emu_print_thread();
 
-// What was done cannot be done on a GPU: says what and where, and ends the process by a signal.
+// Reports an operation that is impossible on a GPU (what and where), and ends the process with a signal.
 __attribute__((format(printf, 1, 2), noreturn, unused)) static void emu_fail(const char *fmt, ...);
 
 // ---- adversary
-// What CUDA leaves open (which stream goes on, where blocks start, which lane is first) follows from the seed.
+// The seed determines what CUDA leaves open: which stream runs next, where blocks start, which lane is first.
 static uint64_t emu_seed_now = [] {
   const char *s = getenv("EMU_SEED");
   return s ? strtoull(s, NULL, 10) : 1ull;

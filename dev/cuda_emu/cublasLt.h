@@ -1,5 +1,5 @@
-// cublasLt.h of the emulation: what the program asks of cuBLASLt, with the rules its manual states. Anything else is
-// refused with the documented status, never guessed; GetStatusString adds which rule it was.
+// cublasLt.h of the emulation: the part of cuBLASLt that the program uses, with the rules of its manual. Anything else
+// is refused with the documented status, never guessed; GetStatusString adds the rule that was broken.
 //
 //   types        compute, scale, A, B, C, D and bias types: the manual's table for cublasLtMatmul()
 //   fp8          A (E4M3) transposed, B (E4M3) not; m, n, k multiples of 16; operands and leading dimensions on 16
@@ -8,11 +8,11 @@
 //   epilogues    DEFAULT, BIAS, DGELU; auxiliary ld >= rows and a multiple of 8
 //   preferences  workspace, reduction schemes, alignments; an algorithm that needs more is not offered
 //   workspace    device memory, 256-byte aligned, as large as the algorithm said
-//   pointers     device memory that does not overlap the result; read when the stream gets there, descriptors at the
-//   call
+//   pointers     device memory that does not overlap the result; read when the stream reaches the call, descriptors at
+//   the call
 //
-// Algorithms differ in their order of sums, so ranks that do not choose alike get other bits. One that sums in place
-// adds in random order: whoever allows that scheme loses reproducibility, here at once.
+// Algorithms differ in their order of sums, so ranks with different choices get different bits. An in-place reduction
+// adds in random order: a program that allows that scheme loses reproducibility at once.
 #pragma once
 #include <cuda_runtime.h>
 #include <string>
@@ -89,7 +89,7 @@ typedef struct {
   int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
 
-// ---- refusing ------------------------------------------------------------------------------------------------------
+// ---- refusals -------------------------------------------------------------------------------------------------------
 static std::string emu_lt_reason;
 EMU(cublasStatus_t) emu_lt_refuse(cublasStatus_t status, const char *why) {
   emu_lt_reason = why;
@@ -184,7 +184,7 @@ EMU(size_t) emu_lt_bytes(cudaDataType_t t) { return t == CUDA_R_32F ? 4 : t == C
 EMU(bool) emu_lt_uses_bias(cublasLtEpilogue_t e) { return (e & 4) != 0; }
 EMU(bool) emu_lt_uses_aux(cublasLtEpilogue_t e) { return (e & 128) != 0; }
 
-// What fp8 kernels need. Pointers and leading dimensions are looked at with the algorithm.
+// What fp8 kernels need. Pointers and leading dimensions are checked with the algorithm.
 EMU(cublasStatus_t)
 emu_lt_check_fp8(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &d) {
   EMU_LT_NEED(o.ta == CUBLAS_OP_T && o.tb == CUBLAS_OP_N, NOT_SUPPORTED, "fp8: A is transposed and B is not");
@@ -234,8 +234,8 @@ emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, c
 
 // ---- algorithms ----------------------------------------------------------------------------------------------------
 enum EmuLtOrder { EMU_LT_ASCENDING, EMU_LT_DESCENDING, EMU_LT_EVEN_ODD, EMU_LT_SPLIT };
-// align: of pointers and leading dimensions, in bytes. steps: operations of the stream that one product takes, which is
-// what events measure here: the heuristic's first is not the fastest, so that tuning has something to find.
+// align: of pointers and leading dimensions, in bytes. steps: stream operations per GEMM, which is what events measure
+// here. The heuristic's first algorithm is not the fastest, so that tuning has something to find.
 struct EmuLtAlgo { uint32_t magic, id, tile, stages, splits, scheme, align, order, fused, steps; };
 enum : uint32_t { EMU_LT_MAGIC = 0x654c7421 };
 static const EmuLtAlgo emu_lt_algos[] = {
@@ -252,7 +252,7 @@ void emu_lt_without(unsigned what) { emu_lt_refused = what; }
 EMU(size_t) emu_lt_workspace(const EmuLtAlgo &g, const EmuLtLayout &d) {
   return g.splits > 1 ? g.splits * d.rows * d.cols * 4 : 0;
 }
-// align: of A, B, C, D as promised (heuristic) or as they are (call).
+// align: of A, B, C, D, as promised (heuristic) or actual (call).
 EMU(cublasStatus_t)
 emu_lt_runs(const EmuLtAlgo &g, const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, const EmuLtLayout &c,
             const EmuLtLayout &d, const uint32_t *align) {
@@ -269,7 +269,7 @@ emu_lt_runs(const EmuLtAlgo &g, const EmuLtMatmul &o, const EmuLtLayout &a, cons
                 "alignment of a pointer or a leading dimension");
   return CUBLAS_STATUS_SUCCESS;
 }
-// The heuristic prefers one or the other of its two fast algorithms by shape.
+// The heuristic prefers one of its two fast algorithms, depending on the shape.
 EMU(cublasStatus_t)
 cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cublasLtMatrixLayout_t a,
                                cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -328,7 +328,7 @@ cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// ---- the product ---------------------------------------------------------------------------------------------------
+// ---- matrix multiply ------------------------------------------------------------------------------------------------
 EMU(float) emu_lt_get(const void *p, cudaDataType_t t, int64_t i) {
   if (t == CUDA_R_32F) return ((const float *)p)[i];
   if (t == CUDA_R_8F_E4M3) return to_f32(((const fp8 *)p)[i]);
@@ -344,7 +344,7 @@ EMU(float) emu_lt_rounded(cudaDataType_t t, float x) {
   emu_lt_put(&word, t, 0, x);
   return emu_lt_get(&word, t, 0);
 }
-EMU(float) emu_lt_tf32(float x) {                // 10 bits behind the point, ties away from zero; Inf and NaN stay
+EMU(float) emu_lt_tf32(float x) {                // 10 bits of mantissa, ties away from zero; Inf and NaN stay
   const uint32_t u = f32_bits(x);
   return (u & 0x7f800000u) == 0x7f800000u ? x : bits_f32((u + 0x1000u) & 0xffffe000u);
 }
@@ -362,7 +362,7 @@ struct EmuLtCall {
   float alpha, beta;
   float *workspace;
 };
-// acc[i] += a(i,l) b(l) for l = from, from + step, ... until `to` is passed; eight i at a time: compilers see vectors.
+// acc[i] += a(i,l) b(l) for l = from, from + step, ... up to `to`; eight i at a time, so that the compiler vectorizes.
 EMU(void) emu_lt_chain(float *__restrict acc, const float *__restrict a, const float *b, int64_t m, int64_t from,
                        int64_t to, int64_t step) {
   for (int64_t l = from; step > 0 ? l < to : l > to; l += step) {
@@ -389,7 +389,7 @@ EMU(void) emu_lt_sums(const EmuLtCall &q, float *acc, const float *a, const floa
   const int64_t first = q.g.scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE ? (int64_t)emu_random((unsigned)splits) : 0;
   for (int64_t s = 0; s < splits; s++) {
     const int64_t part = (first + s) % splits;
-    float *sum = q.workspace + (part * (int64_t)q.d.cols + j) * m;       // as the scheme says: partial sums lie there
+    float *sum = q.workspace + (part * (int64_t)q.d.cols + j) * m;       // where the scheme keeps partial sums
     for (int64_t i = 0; i < m; i++) sum[i] = 0.0f;
     emu_lt_chain(sum, a, b, m, part * k / splits, (part + 1) * k / splits, 1);
     for (int64_t i = 0; i < m; i++)
@@ -432,7 +432,7 @@ EMU(uint32_t) emu_lt_alignment(const void *p) {
   const uintptr_t u = (uintptr_t)p | 256;
   return (uint32_t)(u & (~u + 1));
 }
-// What the call adds to the checks of the heuristic.
+// Checks of a call, in addition to those of the heuristic.
 EMU(cublasStatus_t) emu_lt_check_call(const EmuLtCall &q, size_t workspace_bytes) {
   cublasStatus_t s = emu_lt_check(q.o, q.a, q.b, q.c, q.d);
   if (s != CUBLAS_STATUS_SUCCESS) return s;
@@ -477,15 +477,15 @@ cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t o, const void *alpha, co
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// ---- the rules, tested ---------------------------------------------------------------------------------------------
-// A product of 24 x 16 x 32 in bf16 with everything in order, and one thing changed at a time.
+// ---- tests of the rules ---------------------------------------------------------------------------------------------
+// A valid bf16 GEMM of 24 x 16 x 32; each rule changes one thing.
 struct EmuLtProblem {
   EmuLtMatmul o;
   EmuLtLayout a, b, c, d;
   EmuLtPreference p;
 };
 struct EmuLtRule { const char *name; void (*change)(EmuLtProblem *); cublasStatus_t want; };
-static void *emu_lt_somewhere() { return (void *)4096; }         // an aligned address; heuristics do not look behind it
+static void *emu_lt_somewhere() { return (void *)4096; }         // an aligned address; heuristics do not dereference it
 static void emu_lt_gelu_problem(EmuLtProblem *q, const void *aux = emu_lt_somewhere(), int64_t aux_ld = 24) {
   q->o.epilogue = CUBLASLT_EPILOGUE_DGELU;
   q->o.aux = aux;
@@ -503,7 +503,7 @@ static void emu_lt_fp8_problem(EmuLtProblem *q) {                // 32 x 16 x 32
 }
 #define EMU_LT_FP8(change) [](EmuLtProblem *q) { emu_lt_fp8_problem(q); change; }
 static const EmuLtRule emu_lt_rule_list[] = {
-    {"a product in order is accepted", [](EmuLtProblem *) {}, CUBLAS_STATUS_SUCCESS},
+    {"a valid GEMM is accepted", [](EmuLtProblem *) {}, CUBLAS_STATUS_SUCCESS},
     {"fp32 results of bf16 operands", [](EmuLtProblem *q) { q->c.type = q->d.type = CUDA_R_32F; },
      CUBLAS_STATUS_SUCCESS},
     {"GELU' of an auxiliary matrix", [](EmuLtProblem *q) { emu_lt_gelu_problem(q); }, CUBLAS_STATUS_SUCCESS},
@@ -550,7 +550,7 @@ static const EmuLtRule emu_lt_rule_list[] = {
 };
 enum { EMU_LT_RULES = sizeof emu_lt_rule_list / sizeof *emu_lt_rule_list };
 
-// Algorithms the heuristic offers for a problem.
+// The number of algorithms that the heuristic offers for a problem.
 EMU(int) emu_lt_offered(EmuLtProblem *q, cublasLtMatmulHeuristicResult_t *r, cublasStatus_t *status) {
   int n = 0;
   EmuLtHandle h = {true};
@@ -565,7 +565,7 @@ EMU(EmuLtProblem) emu_lt_problem() {
           {CUDA_R_16BF, 24, 16, 24},
           {1 << 20, 7, {256, 256, 256, 256}}};
 }
-// No algorithm offered breaks a preference.
+// No offered algorithm breaks a preference.
 EMU(bool) emu_lt_preferences_hold() {
   cublasLtMatmulHeuristicResult_t r[8];
   cublasStatus_t status;

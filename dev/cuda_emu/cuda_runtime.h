@@ -1,19 +1,19 @@
 // cuda_runtime.h: CUDA without a GPU, on one CPU thread, for tests. g++ with this directory first in its include path
-// compiles kernels/cuda.cu as it stands; exactly one translation unit, emu.cc, includes it.
+// compiles kernels/cuda.cu unchanged; exactly one translation unit, emu.cc, includes it.
 //
-//   base.h        failing, and the adversary's random numbers
+//   base.h        failures, and the adversary's random numbers
 //   intrinsics.h  types of CUDA C and its device functions
-//   fibres.h      threads of a block: a fibre each; barriers, warp meetings, shared memory
+//   fibres.h      threads of a block, one fibre each; barriers, warp meetings, shared memory
 //   warp.h        shuffles, votes; tensor core fragments; asynchronous copies
 //   memory.h      device memory the host cannot touch, pinned memory, guards
-//   streams.h     streams and events: queues, run in any order that events allow, only when the host must wait
+//   streams.h     streams and events: queues, run in any order that events allow, and only when the host must wait
 //   graph.h       stream capture and graphs
-//   runtime.h     launches, copies, devices: what is left of the runtime's interface
+//   runtime.h     launches, copies, devices: the rest of the runtime's interface
 //
-// It proves logic, layouts and the order of streams; nothing about speed, and of races only those that one of its
-// orders shows. What the documentation leaves undefined is made to hurt: memory never written is NaN, a copy in flight
-// leaves NaN behind, a lane that takes no part in a shuffle hands over NaN.
-// Under ASan and UBSan it works (frames on fibres are checked too), with larger stacks.
+// It tests logic, layouts and the order of streams. It says nothing about speed, and finds only the races that one of
+// its orders exposes. Behaviour that the documentation leaves undefined is made visible: unwritten memory is NaN, the
+// target of a copy in flight is NaN, a lane that takes no part in a shuffle gives NaN.
+// It works under ASan and UBSan (frames on fibres are checked too), with larger stacks.
 #pragma once
 #include "base.h"
 #include "intrinsics.h"

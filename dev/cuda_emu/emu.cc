@@ -1,7 +1,7 @@
-// emu.cc: the test program's CUDA: kernels/cuda.cu on emulated threads and streams, and what steers it. Tables:
-//   ops_cuda_emulated   the CUDA kernels, thread by thread: each is compared with the CPU's op once
-//   ops_streams         the CPU's AVX2 ops, queued on emulated streams as the kernels would be, with the emulated
-//                       device's memory, streams, events, graphs and collectives: fast, for whole training runs
+// emu.cc: the test program's CUDA: kernels/cuda.cu on emulated threads and streams, and its controls. Tables:
+//   ops_cuda_emulated   the CUDA kernels, thread by thread: each is compared once with the CPU's op
+//   ops_streams         the CPU's AVX2 ops, queued on emulated streams like kernels, with the emulated device's memory,
+//                       streams, events, graphs and collectives: fast, for whole training runs
 #define CUDA_TABLE ops_cuda_emulated
 #define CUDA_TABLE_NAME "cuda_emulated"
 #include "../../kernels/cuda.cu"
@@ -14,7 +14,7 @@ static void queued_check(MatmulEpilogue e, const char *op) {
   emu_device_pointer(e.bias.data, op);
   emu_device_pointer(e.gelu.data, op);
 }
-// The context the CPU's op sees when the stream comes to it; c->state stays what it is, device memory read then.
+// The context that the CPU's op sees when the stream runs it. c->state stays device memory, read at that time.
 static Ctx queued_ctx(const Ctx *c) {
   Ctx copy = *c;
   copy.ops = &ops_avx2;

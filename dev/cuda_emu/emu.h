@@ -1,5 +1,5 @@
-// emu.h: how tests steer the emulation of CUDA. No CUDA header is needed: the test program links dev/cuda_emu/emu.cc,
-// whose table ops_cuda_emulated (kernels/ops.h) is NULL where it was not linked, and then none of these may be called.
+// emu.h: how tests control the emulation of CUDA. No CUDA header is needed. The test program links dev/cuda_emu/emu.cc;
+// if it was not linked, its table ops_cuda_emulated (kernels/ops.h) is NULL, and none of these functions may be called.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -10,38 +10,38 @@
 #define EMU_CALL __attribute__((weak))
 #endif
 
-// 0: the oldest stream that can go on does; 1: the newest; from 2 on: random orders. Also the order of blocks, warps
-// and lanes. Default: the environment's EMU_SEED, else 1.
+// 0: the oldest stream that can run goes first; 1: the newest; from 2 on: random orders. Also sets the order of blocks,
+// warps and lanes. Default: the environment's EMU_SEED, else 1.
 EMU_CALL void emu_set_seed(uint64_t seed);
 
-// Every distinct (event, waiting stream) for which a wait was asked that orders two streams, so far in this process.
-// Names are those given to event_open and side_open; the device's own stream is "compute".
+// Every distinct pair (event, waiting stream) of the waits so far that order two streams, in this process. Names are
+// those given to event_open and side_open; the device's own stream is "compute".
 struct EmuWait { char event[64], stream[64]; int64_t count; };
-EMU_CALL int emu_waits(EmuWait *to, int most);   // how many there are, of which `most` are written
-// From now on no wait of this pair happens: the mutant. NULL, NULL: none is left out.
+EMU_CALL int emu_waits(EmuWait *to, int most);   // returns their number; writes at most `most`
+// From now on waits of this pair are skipped: the mutant. NULL, NULL: none is skipped.
 EMU_CALL void emu_skip_waits(const char *event, const char *stream);
 
-// Limits of the device; what goes beyond is refused as a device would.
+// Limits of the device; requests beyond them are refused as by a real device.
 EMU_CALL void emu_set_device_bytes(size_t bytes);                  // memory (16 GiB)
-EMU_CALL void emu_set_shared_limit(size_t bytes);                  // shared memory of a block, opted in for (99 KiB)
+EMU_CALL void emu_set_shared_limit(size_t bytes);                  // shared memory of a block after opt-in (99 KiB)
 EMU_CALL void emu_set_devices(int count);                          // 8
 
 struct EmuCounters { int64_t kernels, copies, graphs, waits, waits_skipped; };
-EMU_CALL EmuCounters emu_counters();             // run so far; graphs and waits: asked for
+EMU_CALL EmuCounters emu_counters();             // run so far; for graphs and waits: requested so far
 
-// Small programs, right and wrong, that show what the emulation sees: the i-th one's name, NULL after the last, and
-// what the process must say when it dies in it, NULL when it must not. emu_selftest_run: whether it went as it should.
+// Small programs, right and wrong, that show what the emulation detects: the name of the i-th, NULL after the last; and
+// the message with which the process must die, NULL if it must not. emu_selftest_run: whether it went as expected.
 EMU_CALL const char *emu_selftest_name(int i);
 EMU_CALL const char *emu_selftest_dies(int i);
 EMU_CALL bool emu_selftest_run(int i);
 
-// From now on no NCCL call of this process ends, and the `queries`-th question for errors is told of a lost peer.
+// From now on no NCCL call of this process finishes, and the `queries`-th query for errors reports a lost peer.
 EMU_CALL void emu_nccl_lose(int queries);
 
-// What the emulated cuBLASLt does without from now on: GELU' epilogues; operands or leading dimensions that are not
-// 16-byte aligned; everything. The program's own kernels then do that work. 0: it has all it can.
+// What the emulated cuBLASLt refuses from now on: GELU' epilogues; operands or leading dimensions that are not 16-byte
+// aligned; everything. The program's own kernels then do that work. 0: it refuses nothing.
 enum { EMU_LT_WITHOUT_FUSED = 1, EMU_LT_WITHOUT_UNALIGNED = 2, EMU_LT_WITHOUT_ALL = 4 };
 EMU_CALL void emu_lt_without(unsigned what);
-// The i-th rule of the emulated cuBLASLt, NULL after the last, and whether it refuses, or allows, what it should.
+// The i-th rule of the emulated cuBLASLt, NULL after the last; and whether it refuses or allows what it should.
 EMU_CALL const char *emu_lt_rule_name(int i);
 EMU_CALL bool emu_lt_rule_holds(int i);

@@ -1,12 +1,12 @@
-// fibres.h: the threads of one block. Each is a fibre (a stack and a saved stack pointer); it runs until it must wait
-// for others, then the next one that can run does. Blocks run one after the other.
+// fibres.h: the threads of one block. Each is a fibre (a stack and a saved stack pointer). It runs until it must wait
+// for others; then the next fibre that can run does. Blocks run one after the other.
 //
-// Speed: a thread that never waits needs no switch at all, the stack goes on to the next thread. A waiting one switches
-// straight to its successor. Which threads can run is a bit mask a warp.
-// Adversary: which warp goes on is random at every wait; whether lanes run upwards or downwards, at every block. So a
-// missing __syncthreads or __syncwarp shows as NaN or as an old value in one order or the other.
-// Divergence: when nobody can run and somebody waits, the block is stuck and the process ends, saying who waits where.
-// A thread that has ended does not count as arrived anywhere, which is stricter than sm_70 and later are.
+// Speed: a thread that never waits needs no switch, because the stack continues with the next thread. A waiting thread
+// switches straight to its successor. A bit mask per warp says which threads can run.
+// Adversary: at every wait the next warp is random; at every block the lane direction (up or down) is random. So a
+// missing __syncthreads or __syncwarp shows as NaN or as an old value in one order or another.
+// Divergence: when no thread can run and some thread waits, the block is stuck. The process ends and reports who waits
+// where. A thread that has ended does not count as arrived anywhere, which is stricter than sm_70 and later.
 #pragma once
 #include "intrinsics.h"
 #include <sys/mman.h>
@@ -14,13 +14,13 @@
 #if !defined(__x86_64__)
 #error "the emulation switches stacks in x86-64 assembly"
 #endif
-// emu_switch(save, to): pushes the callee-saved registers, stores the stack pointer, takes over another.
+// emu_switch(save, to): pushes the callee-saved registers, stores the stack pointer, loads another.
 extern "C" void emu_switch(void **save, void *to);
 __asm__(".text\n.globl emu_switch\n.type emu_switch,@function\nemu_switch:\n"
         "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
         "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
         "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\n"
-        "popq %rcx\njmp *%rcx\n.size emu_switch,.-emu_switch\n");  // a jump: a ret here would be mispredicted always
+        "popq %rcx\njmp *%rcx\n.size emu_switch,.-emu_switch\n");  // a jump: a ret here would always be mispredicted
 
 enum : size_t {
 #if defined(__SANITIZE_ADDRESS__)
@@ -39,7 +39,7 @@ typedef void (*EmuWarpOp)(void **operands, uint32_t lanes);
 struct EmuMeeting { uint32_t mask, here; EmuWarpOp op; const char *what; void *operands[32]; };
 struct EmuWarp {
   uint32_t live, ready, started;                 // lanes that exist, can run, have a stack
-  uint32_t meeting_count;                        // that somebody waits in; each has another mask
+  uint32_t meeting_count;                        // meetings with a waiting thread; each has another mask
   EmuMeeting meeting[32];
 };
 struct EmuThread { void *sp; char *stack; uint3 id; unsigned index; const char *waits_in; };
@@ -69,14 +69,14 @@ EMU(void) emu_print_thread() {
 }
 
 // ---- shared memory
-// Static arrays lie one after the other, each followed by a guard; the dynamic one ends where the next page faults.
-struct EmuShared { uint64_t block; char *data; size_t bytes; };  // one for each place in the source: its array
+// Static arrays follow each other, each with a guard after it; the dynamic array ends where the next page faults.
+struct EmuShared { uint64_t block; char *data; size_t bytes; };  // one per place in the source: its array
 static EmuShared *emu_arrays[EMU_MAX_ARRAYS];    // of the running block
 static unsigned emu_array_count;
 static uint64_t emu_block_serial;
 static char *emu_static, *emu_dynamic_end;
 static size_t emu_static_used, emu_static_bytes, emu_dynamic_bytes;
-static size_t emu_shared_limit_now = 99 << 10;   // what every architecture since sm_80 has, by opting in
+static size_t emu_shared_limit_now = 99 << 10;   // the limit of every architecture since sm_80, by opting in
 
 EMU(size_t) emu_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
 EMU(bool) emu_is_shared(const void *p) {
@@ -84,7 +84,7 @@ EMU(bool) emu_is_shared(const void *p) {
   return (c >= emu_static && c < emu_static + EMU_SHARED_REGION) ||
          (c >= emu_dynamic_end - EMU_SHARED_REGION && c < emu_dynamic_end);
 }
-// The array of this place in the running block, with NaN in it for whoever comes first.
+// The array of this place in the running block, filled with NaN at its first use.
 EMU(void *) emu_shared(EmuShared *place, size_t bytes) {
   if (place->block == emu_block_serial) return place->data;
   if (emu_array_count == EMU_MAX_ARRAYS) emu_fail("more than %d shared arrays", EMU_MAX_ARRAYS);
@@ -137,7 +137,7 @@ EMU(void) emu_check_shared() {
 }
 static inline EmuThread *emu_next() {
   if (!emu_ready_warps) return NULL;
-  unsigned turn = 0;                             // one warp alone needs no choice
+  unsigned turn = 0;                             // a single ready warp needs no choice
   if (emu_ready_warps & (emu_ready_warps - 1)) turn = (unsigned)(emu_random64() >> 40) & 31;
   const uint32_t turned = turn ? emu_ready_warps >> turn | emu_ready_warps << (32 - turn) : emu_ready_warps;
   const unsigned warp = ((unsigned)__builtin_ctz(turned) + turn) & 31;
@@ -167,7 +167,7 @@ static inline void emu_switch_to(void **save, EmuThread *t) {
   }
   emu_switch(save, t->sp);
 }
-// The running thread waits until somebody makes it ready again.
+// The running thread waits until another thread makes it ready again.
 static inline void emu_wait(const char *what) {
   EmuThread *self = emu_thread;
   self->waits_in = what;
@@ -178,7 +178,7 @@ static inline void emu_wait(const char *what) {
   self->waits_in = NULL;
 }
 
-// What every stack runs: one thread to its end, then the next one that has not begun.
+// The function that every stack runs: one thread to its end, then the next one that has not begun.
 __attribute__((no_sanitize("address"))) static void emu_thread_main() {
   void *dead;
   for (;;) {
@@ -250,7 +250,7 @@ EMU(void) emu_run_block() {
   emu_check_shared();
 }
 EMU(unsigned) emu_gcd(unsigned a, unsigned b) { return b ? emu_gcd(b, a % b) : a; }
-// Blocks in an order of the adversary's: a random start and stride.
+// Runs the blocks in the adversary's order: a random start and stride.
 EMU(void) emu_run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, EmuBody body) {
   emu_grid_dim = grid;
   emu_dynamic_bytes = dynamic_bytes;
@@ -283,7 +283,7 @@ EMU(int) __syncthreads_count(int p) { return (int)emu_barrier(p != 0, "__syncthr
 EMU(int) __syncthreads_or(int p) { return emu_barrier(p != 0, "__syncthreads_or") != 0; }
 EMU(int) __syncthreads_and(int p) { return emu_barrier(p != 0, "__syncthreads_and") == emu_thread_count; }
 
-// Every lane of `mask` hands in a pointer to its operands; the last to come works for all.
+// Every lane of `mask` gives a pointer to its operands; the last to arrive computes for all.
 static inline void emu_meet(uint32_t mask, void *operands, EmuWarpOp op, const char *what) {
   EmuThread *t = emu_thread;
   EmuWarp *w = emu_warp_of(t);

@@ -2,10 +2,10 @@
 // Capture", "Cross-stream dependencies and events", "Prohibited and unhandled operations"):
 //   - a stream joins a capture by waiting for an event recorded in it, and leaves when the capture ends
 //   - every stream that joined must have been joined again to the first one, by events, when the capture ends
-//   - inside, nothing may wait for work outside, nor the other way round
-//   - nothing may be synchronised or queried, no memory allocated; whoever tries spoils the capture. This holds for
-//     every stream and event, not only for captured ones: stricter than the documentation
-// A graph keeps its operations and who depends on whom; at every launch the adversary runs them in another order.
+//   - inside, nothing may wait for work outside, and nothing outside for work inside
+//   - nothing may be synchronised or queried and no memory allocated; a call that does so invalidates the capture. This
+//     holds for every stream and event, not only for captured ones: stricter than the documentation
+// A graph keeps its operations and their dependencies; at every launch the adversary runs them in another order.
 #pragma once
 #include "streams.h"
 #include <algorithm>
@@ -28,7 +28,7 @@ struct EmuCapture {
   uint64_t serial;
   cudaStreamCaptureMode mode;
   EmuStream *origin;
-  std::vector<EmuStream *> streams;              // origin and all that joined
+  std::vector<EmuStream *> streams;              // origin and all streams that joined
   std::vector<EmuNode> nodes;
   bool spoilt;
 };
@@ -62,7 +62,7 @@ EMU(cudaError_t) emu_capture_record(EmuEvent *e, EmuStream *s) {
   e->tail = s->tail;
   return cudaSuccess;
 }
-// The waiting stream, the event's last record or both are captured.
+// The waiting stream is captured, or the event's last record, or both.
 EMU(cudaError_t) emu_capture_wait(EmuStream *s, EmuEvent *e) {
   const bool lives = emu_capture && e->capture == emu_capture->serial;
   if (s->capture && !e->capture) return emu_spoil(cudaErrorStreamCaptureIsolation);
@@ -135,7 +135,7 @@ EMU(cudaError_t) cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
 EMU(cudaError_t) cudaGraphDestroy(cudaGraph_t graph) { delete graph; return cudaSuccess; }
 EMU(cudaError_t) cudaGraphExecDestroy(cudaGraphExec_t exec) { delete exec; return cudaSuccess; }
 
-// One launch: which nodes are done, and a fresh copy of each one's closure.
+// One launch: which nodes are done, and a fresh copy of each node's closure.
 struct EmuGraphRun {
   std::vector<EmuNode> nodes;
   std::vector<bool> done;
@@ -146,7 +146,7 @@ EMU(bool) emu_node_ready(const EmuGraphRun *r, size_t i) {
   for (int before : r->nodes[i].after) if (!r->done[(size_t)before]) return false;
   return true;
 }
-// Runs one node, as streams are chosen: by age of the stream it was captured from, or at random.
+// Runs one node, chosen as streams are: by age of the stream that it was captured from, or at random.
 EMU(void) emu_graph_step(EmuGraphRun *r) {
   std::vector<size_t> ready;
   for (size_t i = 0; i < r->nodes.size(); i++) if (emu_node_ready(r, i)) ready.push_back(i);

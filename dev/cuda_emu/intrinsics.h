@@ -37,7 +37,7 @@ EMU(double2) make_double2(double x, double y) { return {x, y}; }
 EMU(longlong2) make_longlong2(long long x, long long y) { return {x, y}; }
 EMU(ulonglong2) make_ulonglong2(unsigned long long x, unsigned long long y) { return {x, y}; }
 
-// ---- memory: cache hints mean nothing here
+// ---- memory: cache hints are ignored
 template <class T> static inline T __ldg(const T *p) { return *p; }
 template <class T> static inline T __ldcs(const T *p) { return *p; }
 template <class T> static inline T __ldcg(const T *p) { return *p; }

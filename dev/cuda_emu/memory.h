@@ -1,12 +1,12 @@
-// memory.h: where device memory is. It lies in one reserved range of addresses in which every allocation has pages of
-// its own, unreadable while the host runs; the page behind it is never readable, and addresses are not used twice. So
-// an access of the host, one far outside an allocation and one after cudaFree are faults, which the handler explains.
-// What lies beside an allocation within its pages is checked after every operation that a stream runs.
+// memory.h: device memory. It is one reserved range of addresses in which every allocation has its own pages,
+// unreadable while the host runs. The page after an allocation is never readable, and addresses are not reused. So an
+// access by the host, an access far outside an allocation, and one after cudaFree all fault, and the handler explains
+// the fault. The bytes around an allocation within its pages are checked after every stream operation.
 //
 // While streams run, allocations are opened one by one: those that an operation's arguments point to, any other at its
-// first fault. Page tables are slow to change, and most operations touch little of what there is.
+// first fault. Changing page tables is slow, and most operations touch only few allocations.
 //
-// Pinned memory is the host's; the device may use it, and copies from and to it happen when the stream comes to them.
+// Pinned memory is the host's; the device may use it, and its copies run when the stream reaches them.
 #pragma once
 #include "fibres.h"
 #include <map>
@@ -28,7 +28,7 @@ EMU(EmuAllocation *) emu_find(std::map<const char *, EmuAllocation> &all, const 
 }
 static inline bool emu_in_heap(const void *p) { return (const char *)p >= emu_heap && (const char *)p < emu_heap_end; }
 
-// ---- whose turn it is: between enter and leave device memory can be opened
+// ---- protection: between enter and leave device memory can be opened
 EMU(void) emu_protect(const EmuAllocation &a, int how) {
   if (mprotect(a.pages, a.page_bytes, how)) emu_fail("mprotect of %zu bytes failed", a.page_bytes);
 }
@@ -37,7 +37,7 @@ EMU(void) emu_open(EmuAllocation *a) {
   emu_protect(*a, PROT_READ | PROT_WRITE);
   a->open = true;
 }
-// Opens what any 8 bytes of `arguments` point to.
+// Opens every allocation that any 8 bytes of `arguments` point to.
 EMU(void) emu_open_arguments(const void *arguments, size_t bytes) {
   for (size_t at = 0; at + sizeof(void *) <= bytes; at += sizeof(void *)) {
     const void *p;
@@ -55,7 +55,7 @@ EMU(void) emu_leave() {
 }
 
 // ---- faults
-// The allocation on whose pages p is.
+// The allocation that owns the page of p.
 EMU(EmuAllocation *) emu_owner(const void *p) {
   auto next = emu_device_memory.upper_bound((const char *)p);
   if (next != emu_device_memory.end() && next->second.pages <= (const char *)p) return &next->second;
@@ -103,7 +103,7 @@ EMU(void) emu_memory_init() {
 }
 
 // ---- allocations
-// The data ends less than 256 bytes before its last page does. Large ones get huge pages: quicker to open and close.
+// The data ends less than 256 bytes before its last page ends. Large ones get huge pages: faster to open and close.
 EMU(bool) emu_device_alloc(void **p, size_t bytes) {
   emu_memory_init();
   if (bytes > emu_device_bytes_now || emu_device_bytes_used + bytes > emu_device_bytes_now) return false;
@@ -126,7 +126,7 @@ static inline bool emu_guards_hold(const EmuAllocation &a) {
   return emu_untouched(a.data - EMU_BEFORE, EMU_BEFORE) &&
          emu_untouched(a.data + a.bytes, emu_round(a.bytes, 256) - a.bytes);
 }
-EMU(void) emu_check_guards() {                   // what is not open was not written
+EMU(void) emu_check_guards() {                   // an unopened one was not written
   for (auto &entry : emu_device_memory)
     if (entry.second.open && !emu_guards_hold(entry.second))
       emu_fail("a write beside an allocation of %zu bytes", entry.second.bytes);
@@ -149,14 +149,14 @@ EMU(bool) emu_pin(void *p, size_t bytes) {
   return true;
 }
 
-// ---- pointers handed to the device
-// Device memory or pinned memory, allocated and not freed; NULL passes, for what is optional.
+// ---- pointers passed to the device
+// Device memory or pinned memory, allocated and not freed; NULL passes, for optional arguments.
 EMU(void) emu_device_pointer(const void *p, const char *who) {
   if (!p || emu_find(emu_device_memory, p) || emu_find(emu_pinned_memory, p)) return;
   emu_fail("%s is given %s pointer %p", who, emu_in_heap(p) ? "an unallocated or freed device" : "a pageable host", p);
 }
 enum EmuPlace { EMU_ON_DEVICE, EMU_PINNED, EMU_PAGEABLE };
-// Where [p, p + bytes) is; it must be wholly there.
+// Where [p, p + bytes) is; the whole range must be there.
 EMU(EmuPlace) emu_place(const void *p, size_t bytes, const char *who) {
   const EmuAllocation *a = emu_find(emu_device_memory, p), *pinned = emu_find(emu_pinned_memory, p);
   if (!a && emu_in_heap(p)) emu_fail("%s: %p is device memory that is not allocated", who, p);

@@ -1,22 +1,22 @@
 // nccl.h of the emulation: NCCL between the ranks of mpirun, as adversarial as its manual allows.
 //
-//   - A call, or a whole group, is posted when its stream reaches it and done when all its parts are; until then the
-//     stream stands still and the host does not. Sends are synchronous: a message without its receive blocks, as on a
-//     GPU.
-//   - Every part is a set of messages, each behind a header (kind, sequence number of the communicator, bytes, root).
-//     What ranks do not do alike ends the program with both sides' headers. In a collective every rank hears from every
-//     other, also where no data has to pass: nobody may count on the first being done before the last has come.
-//   - Data goes through buffers of this process, because emulated device memory is out of reach for other processes.
-//     What is being received reads as NaN until the part is done; what is being sent must not change until then. What
-//     is summed in place is both: NaN.
-//   - Sums are those of a ring: an order that is not the ranks', rounded to the dtype at every hop. All ranks of an
-//     ncclAllReduce get the same bits, as they do there.
+//   - A call, or a whole group, is posted when its stream reaches it and done when all its parts are. Until then the
+//     stream waits and the host does not. Sends are synchronous: a message without its receive blocks, as on a GPU.
+//   - Every part is a set of messages, each after a header (kind, sequence number of the communicator, bytes, root). If
+//     ranks make different calls, the program ends with both sides' headers. In a collective every rank waits for a
+//     message from every other, even if no data has to pass: no caller may rely on the first rank being done before the
+//     last has arrived.
+//   - Data goes through buffers of this process, because other processes cannot read emulated device memory. A receive
+//     buffer reads as NaN until the part is done; a send buffer must not change until then. A buffer summed in place is
+//     both, and NaN.
+//   - Sums are those of a ring: not in rank order, and rounded to the dtype at every hop. All ranks of an ncclAllReduce
+//     get the same bits, as in NCCL.
 //   - A communicator's ranks find each other by its id: a random number and the world rank that drew it, which must be
-//     one of them (NCCL does not ask for that).
-//   - Communicators know nothing of each other. Within a group each one's calls are one operation on their stream, in
-//     the order in which the communicators first came; on one stream the second starts when the first is done.
+//     a member (NCCL does not require that).
+//   - Communicators are independent. Within a group the calls of each are one operation on their stream, in the order
+//     in which the communicators first appeared; on one stream the second starts when the first is done.
 //
-// One process is one rank, and in a group a communicator uses one stream: what this program does.
+// One process is one rank, and in a group a communicator uses one stream, as in this program.
 #pragma once
 #include <cuda_runtime.h>
 #include <limits.h>
@@ -49,7 +49,7 @@ typedef EmuNcclComm *ncclComm_t;
 
 // ---- errors --------------------------------------------------------------------------------------------------------
 static std::string emu_nccl_error = "";
-static int emu_nccl_queries_to_loss;             // ncclCommGetAsyncError that many times from now reports it; 0: never
+static int emu_nccl_queries_to_loss;             // the ncclCommGetAsyncError that reports it, counted down; 0: none
 EMU(ncclResult_t) emu_nccl_refuse(ncclResult_t r, const char *why) {
   emu_nccl_error = why;
   return r;
@@ -80,7 +80,7 @@ struct EmuNcclHello { uint64_t token; int32_t rank, world, world_rank; };
 enum { EMU_NCCL_HELLO = 21001, EMU_NCCL_WELCOME = 21002, EMU_NCCL_MAKE = 21003 };
 static int emu_nccl_depth;                       // of ncclGroupStart
 static std::vector<uint64_t> emu_nccl_drawn;     // tokens of the ids made here
-static std::vector<EmuNcclHello> emu_nccl_early; // who came for one of them while another was being opened
+static std::vector<EmuNcclHello> emu_nccl_early; // ranks that came for one of them while another was being opened
 
 EMU(int) emu_nccl_world_rank() {
   int up = 0, rank = 0;
@@ -99,7 +99,7 @@ EMU(ncclResult_t) ncclGetUniqueId(ncclUniqueId *id) {
   memcpy(id, &made, sizeof made);
   return ncclSuccess;
 }
-// MPI_Recv, but nobody waits for ever.
+// MPI_Recv with a time limit.
 EMU(void) emu_nccl_receive(void *to, size_t bytes, int source, int tag) {
   MPI_Request request;
   timespec start, now;
@@ -112,7 +112,7 @@ EMU(void) emu_nccl_receive(void *to, size_t bytes, int source, int tag) {
                "ranks must open theirs in one order", tag == EMU_NCCL_HELLO ? "other ranks" : "the maker of its id");
   }
 }
-// The next rank that opens the communicator of this token. Ranks need not open their communicators at the same pace.
+// The next rank that opens the communicator of this token. Ranks may open their communicators at different times.
 EMU(EmuNcclHello) emu_nccl_hear(uint64_t token) {
   for (size_t i = 0; i < emu_nccl_early.size(); i++) {
     const EmuNcclHello h = emu_nccl_early[i];
@@ -129,7 +129,7 @@ EMU(EmuNcclHello) emu_nccl_hear(uint64_t token) {
     emu_nccl_early.push_back(h);
   }
 }
-// The rank that drew the id hears who the others are and tells all of them.
+// The rank that drew the id learns the members and tells all of them.
 EMU(void) emu_nccl_meet(ncclComm_t comm, const EmuNcclId *id) {
   const EmuNcclHello me = {id->token, comm->rank, comm->world, emu_nccl_world_rank()};
   std::vector<int> ranks((size_t)comm->world, -1);
@@ -192,16 +192,16 @@ struct EmuNcclPart {
 };
 struct EmuNcclHeader { uint64_t kind, sequence, bytes, type, root; };
 struct EmuNcclMessage {
-  EmuNcclHeader header, other;                   // what this side is doing, what the peer says it is doing
+  EmuNcclHeader header, other;                   // what this side does, what the peer says it does
   int peer, tag;
   bool sends, data_posted, done;
   MPI_Request request[2];                        // header, data
   std::vector<char> data;
 };
-struct EmuNcclRun {                              // one call or group, while its stream stands at it
+struct EmuNcclRun {                              // one call or group, while its stream waits at it
   bool posted;
   std::vector<EmuNcclMessage> messages;
-  std::vector<std::vector<char>> sources;        // as they were when posted
+  std::vector<std::vector<char>> sources;        // contents when posted
   std::vector<uint64_t> sequence;                // by part
 };
 
@@ -217,7 +217,7 @@ EMU(bool) emu_nccl_pair(const EmuNcclPart &p) { return p.kind == EMU_NCCL_SEND |
 EMU(bool) emu_nccl_sums(const EmuNcclPart &p) {
   return p.kind == EMU_NCCL_REDUCE_SCATTER || p.kind == EMU_NCCL_ALL_REDUCE;
 }
-// What a rank gives to each of the others.
+// Bytes that a rank gives to each of the others.
 EMU(size_t) emu_nccl_given_bytes(const EmuNcclPart &p, int rank) {
   return p.kind == EMU_NCCL_BROADCAST && rank != p.peer ? 0 : p.bytes;
 }
@@ -228,7 +228,7 @@ EMU(size_t) emu_nccl_source_bytes(const EmuNcclPart &p, ncclComm_t comm) {
 EMU(size_t) emu_nccl_result_bytes(const EmuNcclPart &p, ncclComm_t comm) {
   return p.kind == EMU_NCCL_SEND ? 0 : p.kind == EMU_NCCL_ALL_GATHER ? p.bytes * (size_t)comm->world : p.bytes;
 }
-// `a` without `b`, which lies within it or outside: two ranges, of which either may be empty.
+// `a` without `b`, which is inside it or outside: two ranges, of which either may be empty.
 struct EmuNcclRange { const char *data; size_t bytes; };
 struct EmuNcclRanges { EmuNcclRange part[2]; };
 EMU(EmuNcclRanges) emu_nccl_without(EmuNcclRange a, EmuNcclRange b) {
@@ -236,7 +236,7 @@ EMU(EmuNcclRanges) emu_nccl_without(EmuNcclRange a, EmuNcclRange b) {
   const char *behind = b.data + b.bytes;
   return {{{a.data, (size_t)(b.data - a.data)}, {behind, (size_t)(a.data + a.bytes - behind)}}};
 }
-// In place, what others are only given stays where it lies; what is summed is overwritten on the way.
+// In place, data that is only sent stays in place; data that is summed is overwritten on the way.
 EMU(EmuNcclRanges) emu_nccl_overwritten(const EmuNcclPart &p, ncclComm_t comm) {
   return emu_nccl_without({p.to, emu_nccl_result_bytes(p, comm)},
                           {p.from, emu_nccl_sums(p) ? 0 : emu_nccl_source_bytes(p, comm)});
@@ -262,7 +262,7 @@ emu_nccl_message(EmuNcclRun *run, ncclComm_t comm, const EmuNcclPart &p, uint64_
   else m.data.resize(emu_nccl_given_bytes(p, peer));
   run->messages.push_back(std::move(m));
 }
-// Starts one part: its messages are listed, what it will overwrite turns into NaN.
+// Starts one part: lists its messages and fills the memory that it will overwrite with NaN.
 EMU(void) emu_nccl_post_part(EmuNcclRun *run, ncclComm_t comm, const EmuNcclPart &p) {
   const size_t source = emu_nccl_source_bytes(p, comm);
   const bool pair = emu_nccl_pair(p);
@@ -283,7 +283,7 @@ EMU(void) emu_nccl_post(EmuNcclRun *run, ncclComm_t comm, const std::vector<EmuN
   run->sources.clear();
   run->sequence.clear();
   for (const EmuNcclPart &p : parts) emu_nccl_post_part(run, comm, p);
-  for (EmuNcclMessage &m : run->messages) {      // no message moves any more: MPI keeps their addresses
+  for (EmuNcclMessage &m : run->messages) {      // from here no message moves: MPI keeps their addresses
     if (m.sends) {
       MPI_Issend(&m.header, sizeof m.header, MPI_BYTE, m.peer, m.tag, comm->mpi, &m.request[0]);
       MPI_Issend(m.data.data(), (int)m.data.size(), MPI_BYTE, m.peer, m.tag + 1, comm->mpi, &m.request[1]);
@@ -325,8 +325,8 @@ EMU(bool) emu_nccl_done(EmuNcclRun *run, ncclComm_t comm) {
 }
 
 // ---- results -------------------------------------------------------------------------------------------------------
-// The sum of a ring's chunk that ends at rank `last`: down from the rank before it, its own term at the end. A partial
-// sum travels in the dtype.
+// The sum of a ring's chunk that ends at rank `last`: it starts at the rank before, goes down, and adds its own term at
+// the end. A partial sum is rounded to the dtype.
 template <class T>
 static void emu_nccl_sum(char *to, const std::vector<const char *> &from, int last, size_t first, size_t end) {
   const int world = (int)from.size();
@@ -344,7 +344,7 @@ EMU(void) emu_nccl_ring(const EmuNcclPart &p, const std::vector<const char *> &f
   else if (p.type == ncclBfloat16) emu_nccl_sum<bf16>(to, from, last, first, end);
   else emu_nccl_sum<fp16>(to, from, last, first, end);
 }
-// Nobody else may have written what is being sent or received.
+// Checks that no one else wrote the memory that is being sent or received.
 EMU(void) emu_nccl_check_memory(const EmuNcclPart &p, ncclComm_t comm, const std::vector<char> &source) {
   for (EmuNcclRange r : emu_nccl_kept(p, comm).part)
     if (r.bytes && memcmp(r.data, source.data() + (r.data - p.from), r.bytes))
@@ -376,7 +376,7 @@ EMU(void) emu_nccl_finish_part(EmuNcclRun *run, ncclComm_t comm, const EmuNcclPa
     case EMU_NCCL_SEND: break;
   }
 }
-// Messages to oneself: the n-th send meets the n-th receive.
+// Messages to the own rank: the n-th send matches the n-th receive.
 EMU(void) emu_nccl_finish_self(EmuNcclRun *run, ncclComm_t comm, const std::vector<EmuNcclPart> &parts) {
   std::vector<size_t> sends;
   size_t next = 0;
@@ -394,12 +394,12 @@ EMU(void) emu_nccl_finish(EmuNcclRun *run, ncclComm_t comm, const std::vector<Em
   size_t message = 0;
   for (size_t i = 0; i < parts.size(); i++) emu_nccl_finish_part(run, comm, parts[i], i, &message);
   emu_nccl_finish_self(run, comm, parts);
-  run->posted = false;                           // a graph may come here again
+  run->posted = false;                           // a graph may run this again
 }
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
 struct EmuNcclGroup { ncclComm_t comm; cudaStream_t stream; std::vector<EmuNcclPart> parts; };
-static std::vector<EmuNcclGroup> emu_nccl_groups;                // of the open group, one a communicator
+static std::vector<EmuNcclGroup> emu_nccl_groups;                // of the open group, one per communicator
 
 EMU(void) emu_nccl_enqueue(ncclComm_t comm, cudaStream_t stream, const std::vector<EmuNcclPart> &parts) {
   const std::shared_ptr<EmuNcclRun> run = std::make_shared<EmuNcclRun>();
@@ -472,7 +472,7 @@ ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncc
 }
 EMU(ncclResult_t)
 ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-              cudaStream_t stream) {             // `from` is the root's affair
+              cudaStream_t stream) {             // `from` matters on the root only
   return emu_nccl_call(comm, stream, {EMU_NCCL_BROADCAST, comm && comm->rank == root ? (const char *)from : NULL,
                                       (char *)to, count * emu_nccl_type_bytes(type), type, root});
 }

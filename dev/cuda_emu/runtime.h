@@ -1,4 +1,4 @@
-// runtime.h: launches, copies, and what the emulated devices say about themselves.
+// runtime.h: launches, copies, and what the emulated devices report about themselves.
 #pragma once
 #include "graph.h"
 #include <tuple>
@@ -35,7 +35,7 @@ EMU(const char *) cudaGetErrorName(cudaError_t e) {
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
-static std::map<void (*)(), size_t> emu_dynamic_allowed;         // by kernel, where more than 48 KiB
+static std::map<void (*)(), size_t> emu_dynamic_allowed;         // by kernel, if above 48 KiB
 template <class F> static void (*emu_kernel_key(F *kernel))() { return (void (*)())kernel; }
 
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute attribute, int value) {
@@ -67,7 +67,7 @@ EMU(bool) emu_launchable(void (*key)(), dim3 grid, dim3 block, size_t dynamic_by
   auto allowed = emu_dynamic_allowed.find(key);
   return dynamic_bytes <= (allowed == emu_dynamic_allowed.end() ? EMU_STATIC_LIMIT : allowed->second);
 }
-// kernel<<<grid, block, dynamic_bytes, stream>>>(args...); a launch that cannot be is an error as it is there.
+// kernel<<<grid, block, dynamic_bytes, stream>>>(args...); an impossible launch is an error as in CUDA.
 template <class... P, class... A>
 static inline void emu_launch(const char *name, dim3 grid, dim3 block, size_t dynamic_bytes, cudaStream_t stream,
                               void (*kernel)(P...), A... args) {
@@ -94,7 +94,7 @@ EMU(cudaError_t) cudaMalloc(void **p, size_t bytes) {
   return emu_error(!bytes || emu_device_alloc(p, bytes) ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) { return cudaMalloc((void **)p, bytes); }
-EMU(cudaError_t) cudaFree(void *p) {             // waits for everything, as it does there
+EMU(cudaError_t) cudaFree(void *p) {             // waits for everything, as in CUDA
   if (emu_capture_forbids()) return emu_error(cudaErrorStreamCaptureUnsupported);
   emu_drain(emu_all_empty);
   return emu_error(!p || emu_device_free(p) ? cudaSuccess : cudaErrorInvalidValue);
@@ -150,8 +150,8 @@ EMU(void) emu_copy(void *to, const void *from, size_t bytes) {
   emu_open_arguments(arguments, sizeof arguments);
   memmove(to, from, bytes);
 }
-// Pinned memory is read and written when the stream comes to the copy. Pageable memory is read before the call
-// returns, and written too ("API synchronization behavior").
+// Pinned memory is read and written when the stream reaches the copy. Pageable memory is read, and written, before the
+// call returns ("API synchronization behavior").
 EMU(cudaError_t) cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   EmuStream *s = emu_stream(stream);
   if (!bytes) return cudaSuccess;

@@ -1,5 +1,5 @@
-// selftest.h: small CUDA programs, most of them wrong, that show what the emulation sees. dev/test/test_emulation.h
-// runs them by number (emu.h), each in a process of its own, since the emulation ends the process where a GPU would go
+// selftest.h: small CUDA programs, most of them wrong, that show what the emulation detects. dev/test/test_emulation.h
+// runs them by number (emu.h), each in a separate process, because the emulation ends the process where a GPU would go
 // on with wrong numbers.
 #pragma once
 #include "../../kernels/gpu.h"
@@ -41,8 +41,9 @@ static bool self_all(SelfTest *t, const float *from, float want) {
 // ---- threads of a block
 __global__ static void self_write_kernel(float *out, int64_t at, float value) { out[at + threadIdx.x] = value; }
 
-// Each thread writes one element and reads that of the thread before it, in the block or, within == WARP, in the warp.
-// Only blocks whose lanes run downwards show that a barrier is missing inside a warp; there are enough of them.
+// Each thread writes one element and reads that of the thread before it, in the block or, with within == WARP, in the
+// warp. Only blocks whose lanes run downwards show that a barrier is missing inside a warp; there are enough such
+// blocks.
 __global__ static void self_neighbour_kernel(float *out, int within, bool barrier) {
   SHARED(float, x, SELF_N);
   const int i = (int)threadIdx.x;
@@ -68,7 +69,7 @@ __global__ static void self_sums_kernel(float *out) {
   const float block = block_sum((float)(threadIdx.x + 1), scratch), most = warp_max((float)(threadIdx.x % WARP));
   const double down = __shfl_down_sync(FULL_WARP, (double)threadIdx.x, 1);
   const unsigned odd = __ballot_sync(FULL_WARP, threadIdx.x & 1);
-  int half = (int)threadIdx.x;                   // half warps shuffle apart
+  int half = (int)threadIdx.x;                   // half warps shuffle separately
   half = threadIdx.x & 16 ? __shfl_sync(0xffff0000u, half, 31) : __shfl_sync(0xffffu, half, 3);
   bool right = block == (float)(blockDim.x * (blockDim.x + 1) / 2) && most == 31.0f && odd == 0xaaaaaaaau;
   right = right && down == (double)(threadIdx.x % WARP == 31 ? threadIdx.x : threadIdx.x + 1);
@@ -128,7 +129,7 @@ static bool self_absent_lane() {
 }
 
 // ---- tensor cores and asynchronous copies
-// One 16x8 product from shared memory the way kernels do it: a by ldmatrix, b (k by n, row-major) by ldmatrix.trans.
+// One 16x8 multiply from shared memory, as in kernels: a by ldmatrix, b (k by n, row-major) by ldmatrix.trans.
 template <class T> __global__ static void self_mma_kernel(float *out, const T *a, const T *b, int shift) {
   SHARED(T, s, 16 * 16 + 16 * 8 + 8);
   const int lane = (int)threadIdx.x;
@@ -165,7 +166,7 @@ template <class T> static bool self_mma_of(int shift) {
 static bool self_mma() { return self_mma_of<bf16>(0) && self_mma_of<fp16>(0); }
 static bool self_misaligned_ldmatrix() { return self_mma_of<bf16>(1); }
 
-// The block's threads copy 16 bytes each; out gets what another thread's copy brought.
+// The block's threads copy 16 bytes each; out gets the bytes that another thread's copy loaded.
 __global__ static void self_cp_async_kernel(float *out, const float *in, bool wait, bool barrier) {
   SHARED(float, x, SELF_N);
   const int i = (int)threadIdx.x, n = (int)blockDim.x;
@@ -222,7 +223,7 @@ static bool self_host_pointer() {
 }
 __global__ static void self_shared_overrun_kernel(float *out, int at) {
   SHARED(float, x, 30);
-  float *p = x;                                  // UBSan knows where the array ends
+  float *p = x;                                  // UBSan knows the size of the array
   p[at] = 1.0f;
   out[threadIdx.x] = p[0];
 }
@@ -255,12 +256,12 @@ static bool self_static_limit() {
   CUDA(cudaStreamSynchronize(t.stream));
   return false;
 }
-// What a launch and an allocation refuse, and that an error is told once.
+// What a launch and an allocation refuse, and that an error is reported once.
 static bool self_limits() {
   SelfTest t = self_open();
   const int most = (99 << 10) / 4;
   void *p;
-  emu_launch("dynamic", 1, 1, 64 << 10, t.stream, self_dynamic_kernel, t.device, 16 << 10);  // not asked for
+  emu_launch("dynamic", 1, 1, 64 << 10, t.stream, self_dynamic_kernel, t.device, 16 << 10);  // without opt-in
   bool right = cudaGetLastError() == cudaErrorInvalidConfiguration && cudaGetLastError() == cudaSuccess;
   LAUNCH(self_dynamic_kernel, 1, SELF_N, 99 << 10, t.stream, t.device, most);
   right = right && self_all(&t, t.device, 1.0f);
@@ -289,7 +290,7 @@ static bool self_late_copy() {
   CUDA(cudaStreamSynchronize(t.stream));
   return late && early && before && pinned[0] == 1.0f;
 }
-// compute writes, side copies, compute overwrites: two events, "written" and "copied", or the result is wrong.
+// compute writes, side copies, compute overwrites: without the two events "written" and "copied" the result is wrong.
 static void self_two_streams(SelfTest *t, cudaEvent_t written, cudaEvent_t copied) {
   LAUNCH(self_write_kernel, 1, SELF_N, 0, t->stream, t->device, (int64_t)0, 1.0f);
   CUDA(cudaEventRecord(written, t->stream));
@@ -304,7 +305,7 @@ static bool self_two_streams_right() {
   self_two_streams(&t, self_event("written"), self_event("copied"));
   return self_all(&t, t.device, 2.0f) && self_all(&t, t.other, 1.0f);
 }
-// Seeds 0 and 1 each leave out one of two waits unnoticed, together none.
+// Seeds 0 and 1 each miss one of two skipped waits; together they find both.
 static bool self_missing_wait() {
   EmuWait pair[8];
   bool right = true;
@@ -333,7 +334,7 @@ static bool self_polling() {
 }
 
 // ---- capture
-// The two streams as a graph, replayed: kernels read device memory as it is then.
+// The two streams as a graph, replayed: kernels read device memory as it is at the replay.
 static bool self_graph() {
   bool right = true;
   for (uint64_t seed = 0; seed < 20; seed++) {
@@ -356,7 +357,7 @@ static bool self_graph() {
   }
   return right;
 }
-// Two branches that no event orders must come in either order.
+// Two branches that no event orders must run in either order.
 static bool self_graph_race() {
   int first = 0, second = 0;
   for (uint64_t seed = 0; seed < 2; seed++) {
@@ -380,7 +381,7 @@ static bool self_graph_race() {
   }
   return first == 1 && second == 1;
 }
-// What breaks a rule is told, where it is broken and when the capture ends.
+// A broken rule is reported, both where it is broken and when the capture ends.
 static bool self_capture_rules() {
   SelfTest t = self_open();
   cudaEvent_t outside = self_event("outside"), inside = self_event("inside");

@@ -1,12 +1,12 @@
-// streams.h: streams are queues of closures; nothing runs before the host waits or asks. Then the adversary picks,
-// again and again, one stream whose first operation can go on:
-//   seed 0       the oldest stream that can: side streams lag as far as events let them
-//   seed 1       the newest that can: side streams hurry
+// streams.h: streams are queues of closures; nothing runs before the host waits or queries. Then the adversary
+// repeatedly picks one stream whose first operation can run:
+//   seed 0       the oldest such stream: side streams lag as far as events let them
+//   seed 1       the newest such stream: side streams run ahead
 //   from 2 on    an order that changes at random
-// 0 and 1 together show any missing wait between two streams; the others add combinations of more.
+// 0 and 1 together show any missing wait between two streams; the others add combinations of more streams.
 //
 //   emu_push(stream, name, f)     queues f, which returns false while it has not finished (messages of other ranks).
-//                                 State that f keeps between calls it must hold by value (a mutable lambda): a
+//                                 State that f keeps between calls must be held by value (a mutable lambda), because a
 //                                 captured f is copied for every launch of the graph
 #pragma once
 #include "memory.h"
@@ -60,11 +60,11 @@ struct EmuStream {
 };
 struct EmuEvent {
   std::string name;
-  uint64_t recorded, reached;                    // records queued, and run
+  uint64_t recorded, reached;                    // records queued, and records run
   const EmuStream *stream;                       // of the last record; NULL: never recorded
   uint64_t capture;                              // serial number of the capture it was last recorded in; 0: none
   std::vector<int> tail;
-  uint64_t time;                                 // operations finished in all when it was reached
+  uint64_t time;                                 // total operations finished when it was reached
   bool timing, destroyed;
 };
 typedef EmuStream *cudaStream_t;
@@ -72,7 +72,7 @@ typedef EmuEvent *cudaEvent_t;
 
 static std::vector<EmuStream *> emu_streams;     // open, or destroyed and not yet empty; by age
 static unsigned emu_streams_made;
-static std::vector<unsigned> emu_order;          // positions in emu_streams, the first that can go on does
+static std::vector<unsigned> emu_order;          // positions in emu_streams; the first that can run goes next
 static cudaError_t emu_last_error;
 static EmuCounters emu_count;
 static uint64_t emu_progress;                    // operations and graph nodes finished
@@ -95,7 +95,7 @@ EMU(void) emu_set_order() {
   if (emu_seed_now < 2) return;
   for (unsigned i = n; i > 1; i--) std::swap(emu_order[i - 1], emu_order[emu_random(i)]);
 }
-// The first operation of a stream: true if anything was done.
+// Runs the first operation of a stream: true if anything was done.
 EMU(bool) emu_step(EmuStream *s) {
   EmuOp *op = &s->queue.front();
   const uint64_t before = emu_progress;
@@ -113,14 +113,14 @@ EMU(void) emu_forget_destroyed() {
       emu_order.clear();
     }
 }
-// One operation of some stream; false: none can go on.
+// Runs one operation of some stream; false: none can run.
 EMU(bool) emu_move() {
   if (emu_order.size() != emu_streams.size() || (emu_seed_now >= 2 && !emu_random(4))) emu_set_order();
   for (unsigned i : emu_order) if (!emu_streams[i]->queue.empty() && emu_step(emu_streams[i])) return true;
   return false;
 }
-// Nothing moves. Waits on events alone never will: say so. Otherwise other ranks must come, if they do; after a while
-// they get the core.
+// Nothing can run. If every stream waits for an event, that is a deadlock, and it is reported. Otherwise the streams
+// wait for other ranks, which after a while get the core.
 struct EmuPatience { timespec since; unsigned idle; };
 EMU(void) emu_idle(EmuPatience *p) {
   if (++p->idle % 256) { sched_yield(); return; }
@@ -188,7 +188,7 @@ EMU(cudaError_t) cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
   *greatest = -5;
   return cudaSuccess;
 }
-// Work that is queued still runs.
+// Queued work still runs.
 EMU(cudaError_t) cudaStreamDestroy(cudaStream_t s) {
   if (emu_stream(s)->capture) return emu_capture_forbids(), emu_error(cudaErrorStreamCaptureUnsupported);
   s->destroyed = true;
@@ -206,7 +206,7 @@ EMU(cudaError_t) cudaDeviceSynchronize() {
   emu_drain(emu_all_empty);
   return cudaSuccess;
 }
-// Whoever asks again and again must be answered at last: each question lets some work be done.
+// A caller that polls must get its answer in the end: each query lets some work run.
 template <class Done> static cudaError_t emu_query(Done done) {
   if (emu_capture_forbids()) return emu_error(cudaErrorStreamCaptureUnsupported);
   if (done()) return cudaSuccess;
@@ -249,7 +249,7 @@ EMU(cudaError_t) cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   s->queue.push_back({[=] { e->reached = record; e->time = emu_progress; return true; }, "cudaEventRecord", NULL});
   return cudaSuccess;
 }
-// Notes the pair for the tests that leave one out, and says whether this one is.
+// Records the pair for the tests that skip one, and says whether this one is skipped.
 EMU(bool) emu_skipped(const EmuEvent *e, const EmuStream *s) {
   if (!e->stream || e->stream == s) return false;                // no-ops: nothing to order
   emu_count.waits++;
@@ -266,7 +266,7 @@ EMU(bool) emu_skipped(const EmuEvent *e, const EmuStream *s) {
   emu_count.waits_skipped++;
   return true;
 }
-// Waits for the latest record known now; one made later changes nothing.
+// Waits for the latest record known now; a later record changes nothing.
 EMU(cudaError_t) cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0) {
   EmuEvent *e = emu_event(event);
   EmuStream *s = emu_stream(stream);
@@ -289,7 +289,7 @@ EMU(cudaError_t) cudaEventSynchronize(cudaEvent_t event) {
   emu_drain([=] { return e->reached >= e->recorded; });
   return cudaSuccess;
 }
-// A microsecond for every operation finished between the two.
+// One microsecond per operation finished between the two.
 EMU(cudaError_t) cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
   if (!start->timing || !end->timing || !start->recorded || !end->recorded)
     return emu_error(cudaErrorInvalidResourceHandle);

@@ -1,11 +1,11 @@
-// warp.h: what the lanes of a warp do together: shuffles, votes, tensor core products, and copies that land late.
+// warp.h: what the lanes of a warp do together: shuffles, votes, tensor core multiplies, and copies that land late.
 // Fragment layouts are those of the PTX ISA ("Matrix fragments for mma.m16n8k16", "ldmatrix").
 #pragma once
 #include "fibres.h"
 #include <vector>
 
 // ---- shuffles
-// source < 0: the lane keeps its own value. A lane outside the mask hands over NaN.
+// source < 0: the lane keeps its own value. A lane outside the mask gives NaN.
 struct EmuShuffle { uint64_t in, out; int source; };
 EMU(void) emu_shuffle_op(void **operands, uint32_t lanes) {
   for (uint32_t left = lanes; left; left &= left - 1) {
@@ -123,7 +123,7 @@ static inline void emu_ldmatrix_x4(uint32_t r[4], const void *row, bool trans) {
 static inline void emu_ldmatrix_x2(uint32_t r[2], const void *row, bool trans) { emu_ldmatrix(r, row, 2, trans); }
 
 // ---- cp.async
-// Between issue and wait the destination may hold anything: it holds NaN. The data lands at the thread's own wait.
+// Between issue and wait the destination is undefined: it holds NaN. The data lands at the thread's own wait.
 struct EmuCopy { void *to; const void *from; int group; };
 static std::vector<EmuCopy> emu_copies[EMU_MAX_THREADS];
 static int emu_copy_group[EMU_MAX_THREADS];
@@ -146,7 +146,7 @@ template <int N> static inline void emu_cp_async_wait() {
   }
   copies.erase(copies.begin(), copies.begin() + (long)landed);
 }
-EMU(void) emu_cp_async_end() {                   // of a thread: what was not waited for never lands
+EMU(void) emu_cp_async_end() {                   // ends a thread: copies without a wait never land
   emu_copies[emu_thread->index].clear();
   emu_copy_group[emu_thread->index] = 0;
 }

@@ -1,10 +1,10 @@
 // cuda_helpers.h: what a test of a CUDA kernel needs besides op_helpers.h, which is included before it.
 //
-//   device_table(i)                  the i-th device table to test, NULL after the last: the emulated one where it was
-//                                    linked, the real one when the environment says DEVICE=cuda (DEVICE_ONLY=1: the
-//                                    real one alone, for sanitizers and profilers)
+//   device_table(i)                  the i-th device table to test, NULL after the last: the emulated one if it was
+//                                    linked, the real one if the environment has DEVICE=cuda (DEVICE_ONLY=1: only the
+//                                    real one, for sanitizers and profilers)
 //   device_ctx, device_done          a Ctx on such a table, with the workspace a WorkspaceQuery asks for and a state
-//   device_set_state, device_state   writes and reads the StepState, which lies in device memory
+//   device_set_state, device_state   writes and reads the StepState, which is in device memory
 //   device_tensor, device_upload     tensors in device memory: never written (NaN), or with a host tensor's values
 //   device_download                  the same tensor in host memory
 //   device_expect_same_bits, device_expect_close, device_expect_within      a device tensor against host values
@@ -17,8 +17,8 @@
 //     device_expect_close("gelu", &c, out, want, 4);
 //     device_done(&c);
 //   }
-// Every block of device memory lies between two guards, checked by device_done: a kernel that writes outside its
-// tensor fails the test on real devices too.
+// Every block of device memory is between two guards, which device_done checks: a kernel that writes outside its tensor
+// fails the test on real devices too.
 #pragma once
 
 static inline const Ops *device_table(int i) {
@@ -39,7 +39,7 @@ static const size_t DEVICE_GUARD_BYTES = 256;    // keeps the alignment that cud
 struct DeviceBlock { unsigned char *data; size_t bytes; const Ops *ops; DeviceBlock *next; };
 static DeviceBlock *device_blocks;
 
-// Everything here is done when it returns, for every stream.
+// Every function here waits until its work is done, for every stream.
 static inline size_t device_whole_bytes(size_t bytes) { return (bytes + 255) / 256 * 256 + 2 * DEVICE_GUARD_BYTES; }
 
 // Device memory filled with 0xff: NaN in every floating dtype, -1 as an integer.
@@ -159,7 +159,7 @@ static inline void device_expect_close(const char *what, Ctx *c, Tensor device, 
                                        double scale = -1.0) {
   op_expect_close(device_where(what, c, device.dtype), device_download(c, device), want, roundings, scale);
 }
-// |got - want| <= bound, element by element, where every element has a bound of its own.
+// |got - want| <= bound, element by element, with a separate bound for every element.
 static inline void device_expect_within(const char *what, Ctx *c, Tensor device, const double *want,
                                         const double *bound) {
   Tensor got = device_download(c, device);

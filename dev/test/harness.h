@@ -4,9 +4,9 @@
 //   TEST_MPI(name, np, "what must be true") { ... }   every one of np ranks under mpirun runs the body
 //   EXPECT(cond, "format", ...)   records a failure and goes on;  REQUIRE(...) records it and leaves the test
 //   SKIP("format", ...)           ends the test as skipped; the reason is printed in the closing lines
-//   test_tmp()                    a directory of this test's own, removed after it
+//   test_tmp()                    a directory for this test alone, removed after it
 //
-// A test is an equivalence between two ways to the same value. Tolerances are derived where they stand.
+// A test is an equivalence between two ways to the same value. Tolerances are derived next to their use.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b}) in test bodies
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)                // of this program; it is built like the trainer
+#if defined(__SANITIZE_ADDRESS__)                // of this binary; the trainer is built the same way
 static const bool TEST_SANITIZED = true;
 #else
 static const bool TEST_SANITIZED = false;
@@ -45,7 +45,7 @@ __attribute__((format(printf, 3, 4))) static inline void test_fail(const char *f
 #define EXPECT(cond, ...) do { if (!(cond)) test_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
 #define REQUIRE(cond, ...) do { if (!(cond)) { test_fail(__FILE__, __LINE__, __VA_ARGS__); return; } } while (0)
 
-// The reason of a skip travels to the runner through this file descriptor-free convention: a line with this prefix.
+// The reason of a skip reaches the runner through the output: a line with this prefix.
 #define TEST_SKIP_PREFIX "SKIP: "
 __attribute__((format(printf, 1, 2), noreturn)) static inline void test_skip(const char *fmt, ...) {
   va_list ap;
@@ -58,7 +58,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static inline void test_skip(con
 }
 #define SKIP(...) test_skip(__VA_ARGS__)
 
-// The running test's own directory; made by the runner, which removes it afterwards.
+// The running test's own directory; the runner makes it and removes it afterwards.
 static inline const char *test_tmp() {
   const char *dir = getenv("TEST_TMP");
   return dir ? dir : "/tmp";

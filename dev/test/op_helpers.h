@@ -3,11 +3,11 @@
 //   op_table(i)                 the i-th CPU table this machine can run, NULL after the last
 //   op_ctx                      a Ctx with exactly the workspace that a WorkspaceQuery asks for, guarded
 //   op_forget_workspace         a workspace without the sums of earlier calls
-//   op_tensor, op_random_tensor tensors of any dtype; fresh memory reads as NaN, so that an element never written shows
+//   op_tensor, op_random_tensor tensors of any dtype; fresh memory reads as NaN, so that an unwritten element shows
 //   op_fp64, op_set             host copies in fp64, and back
 //   op_expect_close             every element within a bound derived from dtype and number of roundings
 //   op_expect_same_bits         every byte equal
-//   op_added                    what ADD must make of an fp32 tensor
+//   op_added                    the expected result of ADD to an fp32 tensor
 //   op_expect_gradient          an fp64 gradient against central differences of an fp64 forward
 //
 // Memory belongs to the test process and is released by op_free_all (or at its end).
@@ -61,7 +61,7 @@ static inline void op_free_all() {
 }
 
 // ---- contexts ------------------------------------------------------------------------------------------------------
-// What ops read of a step: a scale that changes nothing, step 0. Tests that need others write here first.
+// The state that ops read of a step: a scale of one, step 0. Tests that need other values write here first.
 static StepState op_state;
 static inline void op_state_reset() {
   op_state = StepState{};
@@ -80,8 +80,8 @@ static inline Ctx op_ctx(const Ops *ops, int threads, WorkspaceQuery q) {
   return c;
 }
 
-// Takes away what earlier ops left in the workspace, so that none lives on it: the first MiB, more than small shapes
-// use.
+// Overwrites the sums that earlier ops left in the workspace, so that no op can use them: the first MiB, more than
+// small shapes use.
 static inline void op_forget_workspace(Ctx *c) {
   c->ops->zero(c, c->workspace, c->workspace_bytes < 1 << 20 ? c->workspace_bytes : 1 << 20);
 }
@@ -140,7 +140,7 @@ static inline Tensor op_copy(Tensor t) {         // fresh memory with the same b
   memcpy(r.data, t.data, bytes);
   return r;
 }
-// All but the first `shift` elements, where they lie: a tensor that need not be aligned.
+// All but the first `shift` elements, in place: a tensor that may be unaligned.
 static inline Tensor op_shifted(Tensor whole, int64_t shift) {
   return tensor_of((char *)whole.data + (size_t)shift * dtype_bytes(whole.dtype), whole.dtype, numel(whole) - shift);
 }
@@ -170,7 +170,7 @@ static inline double op_smallest(Dtype t) { return t == BF16 ? 0x1p-133 : t == F
 
 // |got - want| <= u(dtype) |want| + smallest(dtype) + roundings 2^-24 scale, element by element.
 //   u, smallest   one rounding when the result is stored, to a normal or a subnormal number
-//   roundings     fp32 roundings on the longest way to an element: a sum of n terms has at most n (Higham 2002, ch. 4:
+//   roundings     fp32 roundings on the longest path to an element: a sum of n terms has at most n (Higham 2002, ch. 4:
 //                 |error| <= n u sum |terms| in any order), plus those of computing a term
 //   scale         a bound of sum |terms| of one element; below 0: the largest |want| of the tensor
 static inline void op_expect_close(const char *what, Tensor got, const double *want, double roundings,
@@ -203,8 +203,8 @@ static inline void op_expect_same_bits(const char *what, Tensor a, Tensor b) {
   EXPECT(false, "%s: element %lld differs: %.9g and %.9g", what, (long long)i, op_get(a, i), op_get(b, i));
 }
 
-// Fresh memory with old + x, both fp32, every element rounded once: what ADD must leave where `old` stood and OVERWRITE
-// writes x.
+// Fresh memory with old + x, both fp32, every element rounded once: the expected result of ADD onto `old` when
+// OVERWRITE gives x.
 static inline Tensor op_added(Tensor old, Tensor x) {
   CHECK(old.dtype == F32 && x.dtype == F32 && numel(old) == numel(x), "%s added to %s, or sizes differ",
         dtype_name(x.dtype), dtype_name(old.dtype));
@@ -214,9 +214,9 @@ static inline Tensor op_added(Tensor old, Tensor x) {
 }
 
 // ---- finite differences --------------------------------------------------------------------------------------------
-// loss(env) reads x, which is changed one element at a time; dx is the gradient to be checked. Central differences with
-// h = 2^-16 max(1, |x|) are off by h^2 f'''/6 < 2^-34 f''' and by 2^-52 |f| / h = 2^-36 |f| of rounding; `scale` bounds
-// |f| and its third derivatives, so 2^-32 scale holds both. At most `most` elements are tried, evenly spread.
+// loss(env) reads x, which is changed one element at a time; dx is the gradient under test. Central differences with h
+// = 2^-16 max(1, |x|) have an error of h^2 f'''/6 < 2^-34 f''' plus 2^-52 |f| / h = 2^-36 |f| of rounding. `scale`
+// bounds |f| and its third derivatives, so 2^-32 scale bounds both. At most `most` elements are tried, evenly spread.
 static inline void op_expect_gradient(const char *what, double (*loss)(void *env), void *env, double *x,
                                       const double *dx, int64_t n, int64_t most, double scale) {
   int64_t stride = n > most ? n / most | 1 : 1;

@@ -1,6 +1,6 @@
 // test_attention.h: attention_forward and attention_backward (kernels/attention.cuh) against the plain formula in fp64,
-// whose gradients are themselves checked by finite differences; that bits depend on neither threads, instruction set
-// (in fp32) nor batch; and that bf16 arithmetic has those of plain loops.
+// whose gradients are themselves checked by finite differences. Bits do not depend on threads, instruction set (in
+// fp32) or batch, and bf16 arithmetic has the bits of plain loops.
 
 struct AttentionCase { int64_t B, T, H, hs; float p; };
 static const AttentionCase attention_cases[] = {
@@ -125,7 +125,8 @@ TEST(attention_reference_gradient, "attention reference: gradients equal central
 }
 
 // ---- the ops against it --------------------------------------------------------------------------------------------
-// What the ops take and give for one case. qkv and dout are rounded to the dtype, and the reference sees them rounded.
+// Inputs and outputs of the ops for one case. qkv and dout are rounded to the dtype, and the reference sees them
+// rounded.
 struct AttentionTensors { Tensor qkv, out, lse, dout, dqkv; };
 static AttentionTensors attention_tensors(const AttentionCase *k, Dtype dtype) {
   const int64_t C = k->H * k->hs;
@@ -146,9 +147,9 @@ static Ctx attention_ctx(const Ops *ops, int threads, const AttentionCase *k, Dt
 static double attention_exponent_roundings(const AttentionReference *r) {
   return ((double)r->k.hs + 4.0) * r->bound_score + 3.0 * r->bound_lse + 4.0;
 }
-// kernels/attention_bf16.cuh: bf16 data on tables with bf16 arithmetic. Its products of pairs add as many roundings as
-// multiply-adds. Its e^x is off by 2.9e-6 = 49 u; p and ds lose half a unit of bf16 (2^-9 = 2^15 u) where they are
-// multiplied, and less than 2^-125 of it, in which nothing here lies, where a subnormal becomes zero.
+// kernels/attention_bf16.cuh: bf16 data on tables with bf16 arithmetic. Products of pairs have as many roundings as
+// multiply-adds. e^x has an error of 2.9e-6 = 49 u. p and ds lose half a unit of bf16 (2^-9 = 2^15 u) before they are
+// multiplied, and less than 2^-125 of it (negligible here) where a subnormal becomes zero.
 static bool attention_in_bf16(const Ops *ops, Dtype dtype) {
   return dtype == BF16 && (ops == &ops_avx512_bf16 || ops == &ops_amx || ops == &ops_amx_emulated);
 }
@@ -202,7 +203,7 @@ TEST(attention_matches_reference, "attention forward and backward equal the fp64
         attention_forward(&c, t.out, t.lse, t.qkv, (int)k.H, attention_test_drop(&k));
         attention_expect_forward(ops, &r, t);
       }
-      // backward is given the reference's out and lse as they are stored, and so is the reference's backward
+      // backward gets the reference's out and lse as they are stored, and so does the reference's backward
       op_set(t.out, r.out);
       op_set(t.lse, r.lse);
       for (int64_t j = 0; j < numel(t.out); j++) r.out[j] = op_get(t.out, j);
@@ -219,7 +220,7 @@ TEST(attention_matches_reference, "attention forward and backward equal the fp64
 }
 
 // ---- bits ----------------------------------------------------------------------------------------------------------
-// Forward, then backward of what it gave, into fresh tensors.
+// Forward, then backward of its results, into fresh tensors.
 static AttentionTensors attention_run(const Ops *ops, int threads, const AttentionCase *k, Dtype dtype) {
   AttentionTensors t = attention_tensors(k, dtype);
   Ctx c = attention_ctx(ops, threads, k, dtype);
@@ -242,7 +243,7 @@ TEST(attention_bits_of_threads, "attention gives the same bits on 1, 2, 3 and 7 
         op_free_all();
       }
 }
-// A backward pass that did not keep them makes out and lse again, in memory that holds something else by then.
+// A backward pass that did not keep out and lse recomputes them in memory that by then holds other data.
 TEST(attention_again, "attention_forward gives the same bits a second time, dropout included") {
   for (int table = 0; const Ops *ops = op_table(table); table++)
     for (int i = 0; i < attention_case_count; i++)
@@ -310,7 +311,7 @@ TEST(attention_is_causal, "no later position changes a bit of an earlier output;
     op_free_all();
   }
 }
-TEST(attention_extreme_scores, "scores of thousands overflow nothing: the largest wins exactly; a NaN is not lost") {
+TEST(attention_extreme_scores, "scores of thousands do not overflow: the largest wins exactly; a NaN is not lost") {
   const AttentionCase k = {1, 150, 1, 16, 0.0f};
   const int64_t hs = k.hs, winner = 70;
   for (int table = 0; const Ops *ops = op_table(table); table++) for (Dtype dtype : {F32, BF16}) {
@@ -342,8 +343,8 @@ TEST(attention_extreme_scores, "scores of thousands overflow nothing: the larges
 }
 
 // ---- bf16 arithmetic, one number after the other ------------------------------------------------------------------
-// The plain version of kernels/attention_bf16.cuh: what it rounds and in which order it adds, tiles of AMX as emulated,
-// so their bits must come out; vdpbf16ps differs in its products only.
+// The plain version of kernels/attention_bf16.cuh: the same roundings and order of sums, with AMX tiles as emulated, so
+// it must give the same bits. vdpbf16ps differs only in its products.
 static float attention_plain_exp2(float x) {
   const float n = nearbyintf(x), f = x - n;
   float p = fmaf(0.009582852945f, f, 0.05590642616f);
@@ -359,7 +360,7 @@ static float attention_plain_tree(float lane[16]) {
   for (int n = 8; n > 0; n /= 2) for (int i = 0; i < n; i++) lane[i] += lane[i + n];
   return lane[0];
 }
-// A sum of products as a tile makes it: of each 32 neighbours, the even ones and the odd ones are a chain each.
+// A sum of products as a tile computes it: in each group of 32 neighbours the even and the odd ones are one chain each.
 struct AttentionPlainSum { float sum, even, odd; };
 static float attention_plain_total(AttentionPlainSum s) { return s.sum + (s.even + s.odd); }
 static void attention_plain_add(AttentionPlainSum *s, float a, float b, int64_t i) {
@@ -372,7 +373,8 @@ static float attention_plain_dot(const float *a, const float *b, int64_t n) {
   for (int64_t i = 0; i < n; i++) attention_plain_add(&s, a[i], b[i], i);
   return attention_plain_total(s);
 }
-// One head. Arrays of its rows in fp32, hs apart; p, ds: (T,T), key after key. Gradients are written, out is.
+// One head. Arrays of its rows in fp32, hs apart; p, ds: (T,T), key after key. Gradients are overwritten, and so is
+// out.
 struct AttentionPlain {
   int64_t T, hs, b, h;
   const Dropout *drop;
@@ -473,7 +475,7 @@ TEST(attention_bf16_is_the_plain_loop, "bf16 attention by tiles has the bits of 
       attention_plain_read(a.dout, &a, t.dout, C, column);
       attention_plain_forward(&a);
       attention_plain_expect("out", &a, a.out, t.out, C, column);
-      for (int64_t q = 0; q < k.T; q++) {        // a logarithm of its own: an ulp or two of each part
+      for (int64_t q = 0; q < k.T; q++) {        // a separate logarithm: an ulp or two from each part
         const double lse = op_get(t.lse, at * k.T + q);
         EXPECT(fabs(lse - (double)a.lse[q]) <= (fabs(lse) + 8.0) * 0x1p-22, "lse of query %d is %.9g, plainly %.9g",
                (int)q, lse, (double)a.lse[q]);

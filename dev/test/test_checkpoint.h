@@ -1,8 +1,8 @@
-// test_checkpoint.h: a checkpoint knows nothing of who wrote it. Saved on N ranks and loaded on M it is the same state,
-// and what follows is the run that was never interrupted, bit for bit; files are equal byte for byte whoever wrote
-// them, on whichever device, by one host or through another; bytes and memory are those of the plan. Then the options
-// of a resumed run, and what becomes of a directory of checkpoints. One launch of six ranks runs the smaller worlds on
-// split communicators. What interrupted saves leave is in test_kill.h.
+// test_checkpoint.h: a checkpoint does not depend on the ranks that wrote it. Saved on N ranks and loaded on M it is
+// the same state, and the resumed run equals the uninterrupted one bit for bit. Files are equal byte for byte for all
+// writers, on every device, whether one host writes them or streams through another; bytes and memory are as planned.
+// Then the options of a resumed run, and the rotation of checkpoint directories. One launch of six ranks runs the
+// smaller worlds on split communicators. For what interrupted saves leave see test_kill.h.
 #include <malloc.h>
 
 // ---- helpers --------------------------------------------------------------------------------------------------------
@@ -59,7 +59,8 @@ static inline void ckpt_expect_same_file(const char *what, const char *a, const 
   free(x);
   free(y);
 }
-// trainer.json without what may differ: when, by how many ranks, on what device, how the run itself was asked for.
+// trainer.json without the fields that may differ: time, number of ranks, device, the options that each run sets
+// itself.
 static inline char *ckpt_comparable_json(const char *directory) {
   static const char *const own[] = {"out", "resume", "grad_accum", "gather_slots", "shm", "save_async", "strategy",
                                     "mesh", "reshard_after_forward", "shard", "wrap", "accumulate", "offload",
@@ -101,8 +102,8 @@ static inline int64_t ckpt_numel(const Fsdp *f) {
     numel += param_numel(&f->param[p]) * (f->param[p].frozen ? 1 : f->cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2);
   return numel;
 }
-// What was written is what was planned: every rank of the first replica its own bytes, together the tensors of both
-// files, each file as long as its map says. Collective over the trainer's ranks.
+// The bytes written are the bytes planned: each rank of the first replica writes its own, together they are the tensors
+// of both files, and each file is as long as its map says. Collective over the trainer's ranks.
 static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *directory) {
   const Store *s = &t->store;
   TensorMap map;
@@ -129,8 +130,8 @@ static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *d
   tensor_map_free(&map);
 }
 
-// Lets no thread but this one write a file until hold_end: what a background save writes is then written after all that
-// this thread does meanwhile.
+// Until hold_end no thread but this one writes a file: a background save then writes after everything that this thread
+// does meanwhile.
 static pthread_t hold_except;
 static int hold_on;                              // atomic
 static int hold_hook(FileOp, const char *) {
@@ -144,7 +145,7 @@ static inline void hold_begin() {
 }
 static inline void hold_end() { __atomic_store_n(&hold_on, 0, __ATOMIC_RELEASE); }
 
-// Whether this rank can be told how many bytes it has written, and how many.
+// Whether the system can report the bytes that this rank has written, and how many.
 static inline int64_t ckpt_written_bytes() {
   const size_t n = file_number("/proc/self/io", "wchar:");
   return n == SIZE_MAX ? -1 : (int64_t)n;
@@ -159,7 +160,7 @@ static inline void resume_corpus(Corpus *c) {
   c->hash = 0x123456789abcdef0ull;
 }
 
-// kept: what a checkpoint remembers; own: what each run is asked anew. saved_after: steps; 3 is the end of an epoch.
+// kept: options that a checkpoint keeps; own: options that each run sets. saved_after: steps; 3 is the end of an epoch.
 // Pokes of fp16's loss scale after the first step: too high, so that steps on both sides of the save are skipped; or
 // near enough to its next doubling that this comes with the first step after the save.
 enum ResumePoke { POKE_NONE, POKE_OVERFLOW, POKE_DOUBLE };
@@ -175,7 +176,7 @@ static const ResumeVariant resume_variants[] = {
     {"--param_dtype bf16 --reduce_dtype bf16", "--gather_slots 3 --shm off --save_async", 3, POKE_NONE}};
 enum { RESUME_VARIANTS = sizeof resume_variants / sizeof *resume_variants };
 
-// What a run came to, by step from 0, and every state at the save and at the end.
+// The results of a run by step from 0, and every state at the save and at the end.
 struct ResumeTrace {
   double loss[RESUME_STEPS], norm[RESUME_STEPS], scale[RESUME_STEPS], skipped[RESUME_STEPS], eval_loss;
   uint64_t saved, last;
@@ -217,7 +218,7 @@ static inline void resume_begin(Trainer *t, Saver *saver, const Corpus *corpus, 
   trainer_open(t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
   saver_init(saver, t);
 }
-// Weights that no checkpoint has, so that nothing is right before it is loaded; E4M3 scales too. Collective.
+// Weights that no checkpoint has, so that nothing is right before the load; E4M3 scales too. Collective.
 static inline void resume_spoil(Fsdp *f) {
   enum { PIECE = 512 };
   float wrong[PIECE];
@@ -236,8 +237,8 @@ static inline void resume_spoil(Fsdp *f) {
   fsdp_publish(f);
   fsdp_step_end(f);
 }
-// Goes on from a checkpoint as the program does, asked for nothing but where from, where to, and the run's own options.
-// On `ops` over `comm_name`, if these are not NULL, else on the CPU.
+// Resumes from a checkpoint as the program does, with only the source, the target and the run's own options. On `ops`
+// over `comm_name` if these are not NULL, else on the CPU.
 static inline void resume_from(Trainer *t, Saver *saver, const Corpus *corpus, MPI_Comm comm, const char *arguments,
                                const Ops *ops = NULL, const char *comm_name = NULL) {
   static Start start;
@@ -265,7 +266,7 @@ static inline void resume_from(Trainer *t, Saver *saver, const Corpus *corpus, M
   start_free(&start);
 }
 
-// One rank, uninterrupted; its checkpoints after saved_after steps and at the end lie in ref/ckpt.
+// One rank, uninterrupted; its checkpoints after saved_after steps and at the end are in ref/ckpt.
 static inline ResumeTrace resume_reference(const Corpus *corpus, const ResumeVariant *v) {
   static Trainer t;
   static Saver saver;
@@ -296,7 +297,7 @@ static inline ResumeTrace resume_reference(const Corpus *corpus, const ResumeVar
   MPI_Bcast(&r, sizeof r, MPI_BYTE, 0, MPI_COMM_WORLD);
   return r;
 }
-// Bit by bit, but any NaN, the norm of a skipped step, is like any other.
+// Compares bits; all NaN (the norm of a skipped step) count as equal.
 static inline bool ckpt_differ(double a, double b) { return a != b && !(a != a && b != b); }
 static inline bool resume_traces_differ(const ResumeTrace *a, const ResumeTrace *b, int from, int to) {
   for (int s = from; s < to; s++)
@@ -305,14 +306,14 @@ static inline bool resume_traces_differ(const ResumeTrace *a, const ResumeTrace 
   return false;
 }
 
-// Where the saver's last checkpoint lies.
+// The path of the saver's last checkpoint.
 static inline const char *saver_path(const Saver *s) {
   static char path[MAP_PATH_BYTES];
   path_join(path, sizeof path, s->directory, s->name);
   return path;
 }
 
-// Trains and saves on N ranks below `saved`. In the background: a step changes all of it before it is written.
+// Trains and saves on N ranks below `saved`. In the background: a step changes all states before they are written.
 static inline void resume_save_at(int N, const Corpus *corpus, const ResumeVariant *v, const ResumeTrace *want,
                                   const char *what) {
   static Trainer t;
@@ -332,7 +333,7 @@ static inline void resume_save_at(int N, const Corpus *corpus, const ResumeVaria
   hold_end();
   EXPECT(saver_finish(&saver, &log), "%s: %s", what, t.store.result->error);
   const int64_t written = ckpt_written_bytes() - before;
-  // MPI's own: a byte to wake a process now and then.
+  // MPI itself may write a byte now and then to wake a process.
   if (before >= 0 && t.fsdp.mesh.rank)
     EXPECT(written >= t.store.bytes_total && written < t.store.bytes_total + 4096,
            "%s: this rank wrote %lld bytes, its part is %lld", what, (long long)written,
@@ -343,7 +344,7 @@ static inline void resume_save_at(int N, const Corpus *corpus, const ResumeVaria
   trainer_close(&t);
   MPI_Comm_free(&comm);
 }
-// Goes on from it on M ranks, to the end; saves at once, and at the end.
+// Resumes from it on M ranks and trains to the end; saves at once, and at the end.
 static inline void resume_load_at(int M, const Corpus *corpus, const ResumeVariant *v, const ResumeTrace *want,
                                   const char *resume, const char *what) {
   static Trainer t;
@@ -378,7 +379,7 @@ static inline void resume_load_at(int M, const Corpus *corpus, const ResumeVaria
   MPI_Comm_free(&comm);
 }
 static inline void resume_pair(int N, int M, const Corpus *corpus, const ResumeVariant *v, const ResumeTrace *want) {
-  // All that --resume can name: a checkpoint, the directory of them, OUT; and auto.
+  // Everything that --resume can name: a checkpoint, the directory of them, OUT; and auto.
   const char *const named[] = {ckpt_path("saved/ckpt/step_%08d", v->saved_after), ckpt_path("saved/ckpt"),
                                ckpt_path("saved"), "auto"};
   char what[256];
@@ -401,7 +402,7 @@ static inline void resume_pairs(const ResumePair *pair, int first, int count) {
   }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
-// Every N and every M of those that divide 12 microbatches; up, down and the same; 4 and 6 divide neither other.
+// Every N and every M of the divisors of 12 microbatches; up, down and the same; of 4 and 6 neither divides the other.
 static const ResumePair resume_covering[RESUME_VARIANTS] = {{1, 6}, {6, 1}, {2, 3}, {3, 2},
                                                             {4, 6}, {6, 4}, {3, 3}, {2, 4}};
 
@@ -455,15 +456,15 @@ TEST_MPI(resume_in_another_dtype, 1,
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 static inline size_t peak_bytes() { return file_number("/proc/self/status", "VmHWM:") * 1024; }
-// Makes the peak what is resident now, without freed memory that could be taken unseen. False where the kernel does not
-// let us.
+// Sets the peak to the bytes resident now, without freed memory that could be reused unseen. False if the kernel does
+// not allow it.
 static inline bool peak_reset() {
   malloc_trim(0);
   FILE *f = fopen("/proc/self/clear_refs", "w");
   const bool ok = f && fputs("5", f) >= 0;
   return f && !fclose(f) && ok;
 }
-// Every page of the store's memory is there before anything is measured.
+// Touches every page of the store's memory before anything is measured.
 static inline void peak_touch(Trainer *t) { memset(t->store.memory, 0, t->store.bytes); }
 
 TEST_MPI(checkpoint_memory_is_planned, 2,
@@ -520,7 +521,7 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
 }
 
 // ---- hosts that do not see the directory ----------------------------------------------------------------------------
-// Blind ranks look for the files where none are. The trainer's store is taken again as several hosts take it.
+// Blind ranks look for the files in a directory without them. The trainer's store is set up again as for several hosts.
 static inline void stream_reopen(Trainer *t, bool background) {
   store_close(&t->store);
   t->fsdp.mesh.hosts = 2;
@@ -530,7 +531,7 @@ static inline void stream_reopen(Trainer *t, bool background) {
   memory_check_taken(&t->plan);
 }
 
-// Two files written by a StoreRequest of the test's own, and how it ended, on rank 0.
+// Two files written by the test's own StoreRequest, and its result on rank 0.
 enum { STREAM_MOST_BLOCKS = 64 };
 struct StreamFiles {
   char directory[MAP_PATH_BYTES], *header[CHECKPOINT_FILES];
@@ -619,7 +620,7 @@ static inline void stream_load(Trainer *t, const char *directory, bool blind, ch
   free(text);
   for (char *h : header) free(h);
 }
-// A save that is given up midway by one rank, or all (-1): it fails on every rank and leaves nothing.
+// A save that one rank cancels midway, or all ranks (-1): it fails on every rank and leaves nothing.
 static inline void stream_cancel(Trainer *t, bool background, bool blind, int by, const char *what) {
   StreamFiles w;
   const bool gives_up = by < 0 || by == t->fsdp.mesh.rank;
@@ -648,7 +649,7 @@ static inline void stream_flip(const char *directory, const char *name) {
   close(fd);
 }
 
-// N ranks of which those that `blind` tells stream everything.
+// N ranks, of which the blind ones stream everything.
 static inline void stream_world(const Corpus *corpus, int N, bool background, bool all_blind) {
   static Trainer t;
   static Saver saver;
@@ -667,7 +668,7 @@ static inline void stream_world(const Corpus *corpus, int N, bool background, bo
   EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);
   const char *want = ckpt_path("saved/ckpt/step_%08d", 1);
   stream_reopen(&t, background);
-  for (int by = -1; by < N; by += N) stream_cancel(&t, background, blind, by, what);     // all; the last, a blind one
+  for (int by = -1; by < N; by += N) stream_cancel(&t, background, blind, by, what);     // all; the last rank, blind
   stream_save(&t, background, blind, want, what);
   train_step(&t, false);
   EXPECT(states_hash(&t.fsdp) != saved, "%s: a step changes nothing", what);
@@ -686,8 +687,9 @@ static inline void stream_world(const Corpus *corpus, int N, bool background, bo
   MPI_Comm_free(&comm);
 }
 TEST_MPI(hosts_without_the_directory_stream, 6,
-         "ranks that do not see the files send and ask for their bytes: files, checksums and loaded state are those "
-         "of one host (N = 2, 3, 6, at once and in the background); a save given up leaves nothing; damage is named") {
+         "ranks that do not see the files send and request their bytes: files, checksums and loaded state equal "
+         "those of one host (N = 2, 3, 6, at once and in the background); a cancelled save leaves nothing; damage is "
+         "named") {
   static Corpus corpus;
   resume_corpus(&corpus);
   for (int N : {2, 3, 6}) for (int background = 0; background < 2; background++) {
@@ -698,7 +700,7 @@ TEST_MPI(hosts_without_the_directory_stream, 6,
 }
 
 // ---- weights for other programs -------------------------------------------------------------------------------------
-// Shapes whose matrices are turned in one piece and in several (384 x 1536: 2.25 MiB), on ranks that begin and end
+// Shapes whose matrices are transposed in one piece and in several (384 x 1536: 2.25 MiB), on ranks that begin and end
 // inside rows.
 struct ExportCase { const char *shapes; int vocab; ResumePair pair[4]; };
 static inline void export_case(const ExportCase *k) {
@@ -733,7 +735,7 @@ static inline void export_case(const ExportCase *k) {
       MPI_Comm_free(&comm);
     }
     MPI_Bcast(&want, sizeof want, MPI_BYTE, 0, MPI_COMM_WORLD);
-    // Each of the three on other ranks: the export, the weights alone, the checkpoint.
+    // Each of the three is read on other ranks: the export, the weights alone, the checkpoint.
     for (const char *from : {ckpt_path("hf%d", pair.N), ckpt_path("out/model.safetensors"), ckpt_path("out")}) {
       char arguments[1024];
       if (!ckpt_world(pair.M, &comm)) continue;
@@ -754,8 +756,9 @@ static inline void export_case(const ExportCase *k) {
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 TEST_MPI(exports_know_no_ranks, 6,
-         "N = 1, 2, 3, 6 ranks write the same export, and model.safetensors as the checkpoint has it; other numbers "
-         "of ranks read the same weights from each (tied or not; turned matrices cut inside rows and in pieces)") {
+         "N = 1, 2, 3, 6 ranks write the same export, and the same model.safetensors as in the checkpoint; other "
+         "numbers of ranks read the same weights from each (tied or not; transposed matrices cut inside rows and in "
+         "pieces)") {
   const ExportCase cases[] = {
       {world_shapes, 5003, {{1, 6}, {2, 3}, {3, 1}, {6, 4}}},
       {"--n_layer 2 --n_head 3 --n_embd 60 --seq_len 21 --n_positions 32 --vocab_size 301 --batch_size 1 "
@@ -801,7 +804,7 @@ static inline void device_expect(const char *what, const char *a, const char *b)
       ckpt_expect_same_file(what, ckpt_path("%s/ckpt/step_%08d/%s", a, step, name),
                             ckpt_path("%s/ckpt/step_%08d/%s", b, step, name));
 }
-// kept: arithmetic, which checkpoints remember. The CPU's run on one rank is the one to equal.
+// kept: arithmetic options, which checkpoints keep. The reference is the CPU's run on one rank.
 struct DeviceCase { const char *comm, *extra; int world; };
 static inline void device_cases(const char *kept, const DeviceCase *cases, int count) {
   static Corpus corpus;
@@ -837,7 +840,7 @@ static inline void device_cases(const char *kept, const DeviceCase *cases, int c
 }
 TEST_MPI(devices_save_what_a_cpu_saves, 2,
          "the CPU's ops on emulated streams, one rank or two, over NCCL and over mpi, at once and in the background: "
-         "what is saved, and what follows from the CPU's checkpoint, are the CPU's files byte for byte") {
+         "saved files, and those of a run resumed from the CPU's checkpoint, equal the CPU's byte for byte") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   const DeviceCase cases[] = {{"self", "", 1}, {"self", "--save_async", 1}, {"nccl", "", 2},
                               {"nccl", "--save_async", 2}, {"mpi", "", 2}, {"mpi", "--save_async --shm off", 2}};
@@ -856,8 +859,8 @@ TEST_MPI(devices_save_what_is_offloaded, 2,
   device_cases("--param_dtype bf16 --fp8 gather --freeze h.1.attn.*,*.bias", mixed, 4);
 }
 TEST_MPI(devices_resume_what_they_saved, 1,
-         "CUDA kernels: a run resumed in the middle, from a background's checkpoint too, with frozen and E4M3 "
-         "matrices, ends as the one that was not") {
+         "CUDA kernels: a run resumed in the middle, also from a background checkpoint, with frozen and E4M3 "
+         "matrices, ends like the uninterrupted run") {
   static Corpus corpus;
   schedule_corpus(&corpus);
   for (int i = 0; const Ops *ops = device_table(i); i++)
@@ -874,8 +877,8 @@ TEST_MPI(devices_resume_what_they_saved, 1,
 }
 
 // ---- options of a resumed run ---------------------------------------------------------------------------------------
-// What a checkpoint says of every option: K it is kept, D it is the default, O it is each run's own. Three letters: of
-// --resume, of --resume with --eval_only, of --init_from.
+// The rule of every option at a resume: K the checkpoint keeps it, D it is the default, O each run sets its own. Three
+// letters: for --resume, for --resume with --eval_only, for --init_from.
 struct OptionClass { const char *letters, *names; };
 static const OptionClass option_classes[] = {
     {"KKK", "model n_layer n_head n_embd n_positions vocab_size tie_head"},
@@ -888,11 +891,11 @@ static const OptionClass option_classes[] = {
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
              "comm shm device no_cuda graph tune isa rdzv threads eval_only verbose "
              "sample_only prompt out log_every save_model export_hf resume init_from config"}};
-// Of what is looked at and kept, not of what is trained: another value needs no notice.
+// Options about reporting and saving, not about training: another value needs no notice.
 static const char option_quiet[] =
     "eval_every test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best";
 
-// Whether a list of words has this one.
+// Whether a list of words contains this one.
 static inline bool words_have(const char *words, const char *word) {
   const size_t n = strlen(word);
   for (const char *at = words; (at = strstr(at, word)); at++)
@@ -911,7 +914,7 @@ static inline void option_other(const OptionSpec *s, const char *value, char *to
   else if ((int)strlen(value) != n || strncmp(value, first, (size_t)n)) snprintf(to, bytes, "%.*s", n, first);
   else snprintf(to, bytes, "%.*s", (int)strcspn(second, "|"), second);
 }
-// What rank 0 would have found: a checkpoint of a run with options `o`.
+// The record that rank 0 would have found: a checkpoint of a run with options `o`.
 static inline void option_start(Start *s, const Options *o, bool resume) {
   char *text = NULL;
   size_t bytes = 0;
@@ -933,7 +936,7 @@ static inline void option_start(Start *s, const Options *o, bool resume) {
 
 TEST(resume_treats_every_option_as_its_kind,
      "each option, of --resume, with --eval_only, and of --init_from: kept ones are taken and contradictions refused "
-     "by name, defaults are taken and what replaces them is noted, own ones are left alone") {
+     "by name, defaults are taken and replacements noted, own ones are left alone") {
   Options saved;
   options_default(&saved);
   char text[OPTION_TEXT_BYTES], other[OPTION_TEXT_BYTES], error[2048], plain[OPTION_TEXT_BYTES], got[OPTION_TEXT_BYTES];
@@ -984,8 +987,8 @@ TEST(resume_treats_every_option_as_its_kind,
   }
 }
 TEST(resume_options_fit_the_run,
-     "ranks that do not divide the global batch and other tokens are refused in a line that says so; what a checkpoint "
-     "of an older program does not know keeps its default") {
+     "ranks that do not divide the global batch and other tokens are refused in one line; an option unknown to a "
+     "checkpoint of an older program keeps its default") {
   Options saved, o;
   Start start;
   char error[2048] = "";
@@ -1027,8 +1030,8 @@ TEST(resume_options_fit_the_run,
   start_free(&start);
 }
 TEST(resume_takes_the_modes_of_any_checkpoint,
-     "a checkpoint's mesh and slots bind no other number of ranks; one that knows no modes has the defaults; dtypes, "
-     "zero1, fp8 products and frozen parameters follow what is asked for, or are told") {
+     "a checkpoint's mesh and slots do not bind another number of ranks; without modes it has the defaults; dtypes, "
+     "zero1, fp8 GEMMs and frozen parameters follow the options, or are reported") {
   Options saved, o;
   Start start;
   char error[2048] = "";
@@ -1121,7 +1124,7 @@ TEST(weights_decide_the_shapes,
 }
 
 // ---- a directory of checkpoints -------------------------------------------------------------------------------------
-// A checkpoint as far as its directory is concerned: files of the recorded lengths and a sealed trainer.json.
+// A checkpoint as its directory sees it: files of the recorded lengths and a sealed trainer.json.
 static inline void dir_checkpoint(const char *directory, const char *name, int serial, bool best) {
   char path[MAP_PATH_BYTES], text[2048];
   path_join(path, sizeof path, directory, name);
@@ -1142,7 +1145,7 @@ static inline void dir_checkpoint(const char *directory, const char *name, int s
   }
   free(sealed);
 }
-// What is in a directory, sorted, a space behind each. Four can be in use.
+// Names in a directory, sorted, with a space after each. Four can be in use.
 static inline int dir_compare(const void *a, const void *b) { return strcmp((const char *)a, (const char *)b); }
 static inline const char *dir_names(const char *directory) {
   static char text[4][2048];
@@ -1181,8 +1184,8 @@ static inline void dir_start(Start *s, const char *resume, const char *out, char
 }
 
 TEST(newest_whole_checkpoint_is_found,
-     "--resume auto, OUT, OUT/ckpt take the checkpoint saved last, whatever its step, and pass over what is not whole; "
-     "a name given is that one; nothing there: auto begins, a path is refused") {
+     "--resume auto, OUT, OUT/ckpt take the checkpoint saved last, whatever its step, and skip incomplete ones; a "
+     "given name is that checkpoint; without any, auto starts a new run and a path is refused") {
   const char *const out = ckpt_path("out"), *const directory = ckpt_path("out/ckpt");
   char error[2048];
   Start s;
@@ -1214,7 +1217,7 @@ TEST(newest_whole_checkpoint_is_found,
              "--resume %s, %d damaged: notices '%s'", named, taken, s.notices);
       free(s.text);
     }
-    // Each newest one loses something else.
+    // Each newest checkpoint lacks something else.
     char path[MAP_PATH_BYTES];
     const char *const loses[] = {"model.safetensors", "optim.safetensors", "trainer.json", "trainer.json"};
     snprintf(path, sizeof path, "%s/%s/%s", directory, order[taken], loses[taken]);
@@ -1237,8 +1240,8 @@ TEST(newest_whole_checkpoint_is_found,
   free(s.text);
 }
 TEST(old_checkpoints_go,
-     "--keep leaves the newest by order of saving, --keep_best the best too, and both what is not whole or not ours; "
-     "a sweep removes what interrupted saves and removals left") {
+     "--keep leaves the newest by order of saving, --keep_best the best too, and both leave incomplete and foreign "
+     "ones; a sweep removes the remains of interrupted saves and removals") {
   const struct { int64_t keep; bool keep_best; const char *left, *best; } cases[] = {
       {0, false, "step_00000001 step_00000002 step_00000003 step_00000004 step_00000005 ", "step_00000002"},
       {3, false, "step_00000001 step_00000003 step_00000004 ", ""},
@@ -1249,7 +1252,7 @@ TEST(old_checkpoints_go,
   for (const auto &k : cases) {
     const char *const directory = ckpt_path("ckpt");
     char want[1024], broken[MAP_PATH_BYTES];
-    dir_checkpoint(directory, "step_00000005", 1, true);           // the best once, not any more
+    dir_checkpoint(directory, "step_00000005", 1, true);           // the best of before, no longer
     dir_checkpoint(directory, "step_00000002", 2, true);
     dir_checkpoint(directory, "step_00000003", 3, false);
     dir_checkpoint(directory, "step_00000004", 4, false);
@@ -1272,7 +1275,7 @@ TEST(old_checkpoints_go,
     ckpt_remove(directory);
   }
 }
-// Refuses the next renaming once, as a file system without RENAME_EXCHANGE does.
+// Refuses the next rename once, like a file system without RENAME_EXCHANGE.
 static bool dir_no_exchange;
 static int dir_exchange_hook(FileOp op, const char *) {
   if (op != FILE_RENAME || !dir_no_exchange) return 0;
@@ -1283,7 +1286,7 @@ static int resume_no_space(FileOp op, const char *) { return op == FILE_WRITE ? 
 
 TEST_MPI(checkpoints_rotate, 1,
          "saves rotate by --keep and --keep_best, links follow, a step saved again is replaced; a run that goes back "
-         "goes on counting, one that begins anew moves the earlier run's aside and loses none") {
+         "continues the count, a new one moves the earlier run's checkpoints aside and loses none") {
   static Corpus corpus;
   static Trainer t;
   static Saver saver;
@@ -1322,7 +1325,7 @@ TEST_MPI(checkpoints_rotate, 1,
     close(fd);
   }
 
-  saver_init(&saver, &t);                        // another process that goes on here, from an earlier step
+  saver_init(&saver, &t);                        // another process that resumes here, from an earlier step
   saver.continues = true;
   t.step = 2;
   EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);
@@ -1330,7 +1333,7 @@ TEST_MPI(checkpoints_rotate, 1,
   dir_expect("latest", dir_link(ckpt_path("out/ckpt/latest")), "step_00000002");
   EXPECT(saver.serial == serial + 3, "serial %lld after %lld", (long long)saver.serial, (long long)serial);
 
-  saver_init(&saver, &t);                        // and one that does not
+  saver_init(&saver, &t);                        // and one that starts anew
   t.step = 1;
   EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);
   dir_expect("a new run", dir_names(directory), "latest step_00000001 ");

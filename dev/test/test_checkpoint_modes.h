@@ -1,11 +1,11 @@
-// test_checkpoint_modes.h: a checkpoint knows no mode. What one mode saves is what one plain rank saves, byte for byte,
-// and any other mode goes on from it as the run that was never interrupted, bit for bit: meshes, layouts, wrapping,
-// slots, resharding, recomputation, messages, with every storage dtype and with frozen parameters. The first replica
-// writes, each byte is written once, and a snapshot takes what its formula says. Exports and imports know no modes
+// test_checkpoint_modes.h: a checkpoint does not depend on the mode. Every mode saves the same bytes as one plain rank,
+// and any other mode resumes them like the uninterrupted run, bit for bit: meshes, layouts, wrapping, slots,
+// resharding, recomputation, messages, with every storage dtype and with frozen parameters. The first replica writes,
+// each byte is written once, and a snapshot takes the bytes of its formula. Exports and imports do not depend on modes
 // either.
 
-// kept: arithmetic, which the checkpoint remembers. Then the ranks and the options of the run that saves and of the one
-// that goes on.
+// kept: arithmetic options, which the checkpoint keeps. Then the ranks and the options of the run that saves, and of
+// the run that resumes.
 struct ResumeModes {
   const char *kept;
   int N;
@@ -39,7 +39,7 @@ static inline void resume_modes(std::initializer_list<ResumeModes> rows) {
 // A width of 15 over six ranks of dim 0: three rows each, none for the last one.
 TEST_MPI(checkpoints_know_no_layout, 6,
          "saved flat and loaded by dim 0 with uneven and empty shards, and back; one unit, a unit a block, units by "
-         "size: files are one rank's, and the run goes on to the bit") {
+         "size: files equal one rank's, and the run continues to the bit") {
   resume_modes({{"--n_embd 15", 4, "", 6, "--shard dim0", 2, POKE_NONE},
                 {"--n_embd 15 --optimizer sgd --tie_head off", 6, "--shard dim0 --save_async", 1, "", 3, POKE_NONE},
                 {"", 3, "--wrap model --shard dim0", 4, "--wrap min_params:5000 --save_async", 2, POKE_NONE},
@@ -48,7 +48,7 @@ TEST_MPI(checkpoints_know_no_layout, 6,
 }
 TEST_MPI(checkpoints_know_no_mesh, 6,
          "full_shard, no_shard, hybrid 2 x 2, 2 x 3 and 3 x 2, zero1: saved under one, in the background or at once, "
-         "each goes on from another") {
+         "each resumes from another") {
   resume_modes({{"", 6, "", 4, "--strategy no_shard --save_async", 2, POKE_NONE},
                 {"", 4, "--mesh 2x2 --save_async", 6, "--mesh 2x3 --shard dim0", 3, POKE_NONE},
                 {"--batch_size 2", 6, "--mesh 3x2", 6, "--strategy zero1 --accumulate local", 2, POKE_NONE},
@@ -56,8 +56,8 @@ TEST_MPI(checkpoints_know_no_mesh, 6,
                  POKE_NONE}});
 }
 TEST_MPI(checkpoints_know_no_schedule, 6,
-         "zero2, blocks kept by groups, one slot, GELU, blocks or MLPs recomputed, by messages, around skipped steps: "
-         "saved under one, each goes on from another") {
+         "zero2, blocks kept by groups, one slot, GELU, blocks or MLPs recomputed, by messages, around skipped "
+         "steps: saved under one, each resumes from another") {
   resume_modes({{"--param_dtype fp16", 6, "--mesh 2x3 --shm off --recompute gelu", 3, "--strategy no_shard", 2,
                  POKE_OVERFLOW},
                 {"--param_dtype bf16", 6, "--reshard_after_forward 2 --gather_slots 1 --shm copy", 4,
@@ -66,8 +66,8 @@ TEST_MPI(checkpoints_know_no_schedule, 6,
                  POKE_NONE}});
 }
 TEST_MPI(checkpoints_keep_every_dtype, 6,
-         "fp32 computed in bf16 or fp16, bf16 in fp32, matrices gathered in E4M3: masters are saved, whatever is "
-         "stored") {
+         "fp32 computed in bf16 or fp16, bf16 in fp32, matrices gathered in E4M3: masters are saved, whatever dtype "
+         "is stored") {
   resume_modes({{"--param_dtype fp32 --buffer_dtype bf16", 4, "--mesh 2x2", 3, "--shard dim0 --save_async", 2,
                  POKE_NONE},
                 {"--param_dtype fp32 --buffer_dtype fp16 --optimizer sgd", 2, "--save_async", 4, "--mesh 2x2", 3,
@@ -79,8 +79,8 @@ TEST_MPI(checkpoints_keep_every_dtype, 6,
                 {"--fp8 gather --optimizer sgd", 3, "--wrap model", 2, "--strategy no_shard", 3, POKE_NONE}});
 }
 TEST_MPI(checkpoints_keep_what_is_frozen, 6,
-         "frozen bf16 and E4M3 without masters, all but biases, all blocks: values that they stand for are saved, are "
-         "loaded again as they were, and have no moments") {
+         "frozen bf16 and E4M3 without masters, all but biases, all blocks: their values are saved, are loaded again "
+         "unchanged, and have no moments") {
   resume_modes({{"--freeze wte,wpe,h.0.* --param_dtype bf16", 3, "--shard dim0", 4, "--mesh 2x2 --save_async", 2,
                  POKE_NONE},
                 {"--freeze h.0.*,h.1.attn.* --param_dtype bf16 --fp8 gather", 2, "--save_async", 6,
@@ -98,8 +98,8 @@ static inline void ckpt_begin(Trainer *t, Saver *saver, const Corpus *corpus, MP
   resume_begin(t, saver, corpus, comm, &v, ckpt_path("%s", name));
   train_step(t, false);
 }
-// Flat shards begin and end where parameters do or at multiples of 128 elements: together the ranks of a replica take
-// each state of each parameter in whole lines of that many, and the other replicas nothing.
+// Flat shards begin and end at parameter bounds or at multiples of 128 elements. Together the ranks of a replica
+// snapshot each state of each parameter in whole lines of that many elements, and the other replicas nothing.
 static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
   const Fsdp *f = &t->fsdp;
   const Store *s = &t->store;
@@ -121,7 +121,7 @@ static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
   EXPECT(s->snapshot + own <= (char *)s->records && (char *)(s->checksums + s->blocks) <= end &&
              (char *)(s->checksums + s->blocks) > end - 256, "%s: the parts of the store's memory overlap", what);
 }
-// The tensors of a file are those of the wanted states; a frozen parameter is among the weights only.
+// The tensors of a file are those of the wanted states; a frozen parameter is in the weights file only.
 static inline void ckpt_expect_tensors(const Trainer *t, const char *directory, const char *what) {
   const Fsdp *f = &t->fsdp;
   for (int file = 0; file < CHECKPOINT_FILES; file++) {
@@ -145,7 +145,7 @@ static inline void ckpt_expect_tensors(const Trainer *t, const char *directory, 
   }
 }
 TEST_MPI(the_first_replica_writes_each_byte_once, 6,
-         "every mesh and freezing, in the background: planned memory is taken; snapshots are all states in whole lines "
+         "every mesh and freezing, in the background: memory is as planned; snapshots are all states in whole lines "
          "and none for other replicas; frozen parameters have no moments in the file") {
   static Corpus corpus;
   static Trainer t;
@@ -180,8 +180,8 @@ TEST_MPI(the_first_replica_writes_each_byte_once, 6,
 }
 
 // ---- weights for other programs, and from them ----------------------------------------------------------------------
-// Makes the first element of every parameter far larger than the rest: shards of one matrix then have unlike maxima.
-// Collective.
+// Makes the first element of every parameter far larger than the rest, so that shards of one matrix have different
+// maxima. Collective.
 static inline void ckpt_plant(Fsdp *f) {
   const float large = 2.0f;
   Run run;
@@ -208,7 +208,7 @@ static inline void ckpt_export(const Corpus *corpus, int N, const char *kept, co
   MPI_Comm_free(&comm);
 }
 TEST_MPI(exports_know_no_modes, 6,
-         "--save_model and --export_hf of hybrid, replicated, E4M3 and frozen runs are one plain rank's, byte for "
+         "--save_model and --export_hf of hybrid, replicated, E4M3 and frozen runs equal one plain rank's, byte for "
          "byte") {
   static Corpus corpus;
   resume_corpus(&corpus);
@@ -231,7 +231,7 @@ TEST_MPI(exports_know_no_modes, 6,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-// What a run stores of n fp32 values of parameter p: masters as they are, the others rounded, E4M3 by one scale of all.
+// How a run stores n fp32 values of parameter p: masters unchanged, the others rounded, E4M3 with one scale for all.
 static inline void ckpt_round_as_stored(const Param *p, float *x, int64_t n) {
   float most = 0;
   for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
@@ -244,7 +244,7 @@ static inline void ckpt_round_as_stored(const Param *p, float *x, int64_t n) {
   }
 }
 // A run that takes its weights from `from`, below TEST_TMP. to: NULL, or every parameter's values, malloc'ed. plain:
-// NULL, or the values from which the run's own must come by rounding them as they are stored. Collective over `comm`.
+// NULL, or values that must equal the run's own after rounding as stored. Collective over `comm`.
 static inline void ckpt_read_weights(const Corpus *corpus, MPI_Comm comm, const char *from, const char *own, float **to,
                                      float *const *plain) {
   static Trainer t;
@@ -273,8 +273,8 @@ static inline void ckpt_read_weights(const Corpus *corpus, MPI_Comm comm, const 
   trainer_close(&t);
 }
 TEST_MPI(weights_are_rounded_as_they_come, 6,
-         "--init_from fp32 weights, ours or turned ones, into frozen E4M3 and bf16 parameters equals rounding them "
-         "directly, in every mode; what trains has them whole") {
+         "--init_from fp32 weights, ours or transposed ones, into frozen E4M3 and bf16 parameters equals rounding "
+         "them directly, in every mode; trained parameters get the full fp32 values") {
   static Corpus corpus;
   static float *plain[256];
   MPI_Comm comm;
@@ -296,9 +296,9 @@ TEST_MPI(weights_are_rounded_as_they_come, 6,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-// A checkpoint is evaluated without gradients and optimizer, by any number of ranks in any mesh; what was frozen while
-// it was trained is not then. Its E4M3 values are stored once more by a scale of their own, which may be half of the
-// first one, where every value of the first has its place.
+// A checkpoint is evaluated without gradients and optimizer, by any number of ranks in any mesh. Parameters frozen in
+// training are then not frozen, so E4M3 values are encoded again with a new scale. That scale may be half of the first
+// one, and then every value of the first is still representable.
 TEST_MPI(checkpoints_are_evaluated_in_any_mode, 6,
          "--eval_only of a checkpoint gives the validation loss of the run that saved it, in every mode, with E4M3 and "
          "frozen matrices too; --init_from it begins with the same") {
@@ -344,8 +344,8 @@ TEST_MPI(checkpoints_are_evaluated_in_any_mode, 6,
 }
 
 TEST_MPI(storage_may_change_at_a_resume, 4,
-         "--fp8, --param_dtype and --buffer_dtype of a resumed run may be others: masters and moments stay, frozen "
-         "values too where the new dtype has them, and a step goes on from there") {
+         "--fp8, --param_dtype and --buffer_dtype may change at a resume: masters and moments stay, frozen values "
+         "too if the new dtype can represent them, and training continues") {
   static Corpus corpus;
   static Trainer t;
   static Saver saver;

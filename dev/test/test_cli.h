@@ -1,6 +1,7 @@
 // test_cli.h: the program as its users run it, alone and under mpirun: what it refuses and with which line, what it
-// writes, how it ends when it is stopped, killed, or out of disk, and that two hosts compute what one process does.
-// Every run has a time limit; one that hangs fails its test. Processes are told apart by TEST_TMP in their environment.
+// writes, how it ends when it is stopped, killed, or out of disk, and that two hosts compute the same as one process.
+// Every run has a time limit; a run that hangs fails its test. TEST_TMP in the environment identifies the processes of
+// a test.
 #include <dlfcn.h>
 #include <ctype.h>
 #include <dirent.h>
@@ -58,7 +59,7 @@ static inline bool cli_is_ours(int pid, int rank) {
   }
   return ours && is_rank;
 }
-// A running process of this test (see cli_is_ours) other than this one; 0: none. kill_all: kills them on the way.
+// A running process of this test (see cli_is_ours) other than this one; 0: none. kill_all: kills all that it finds.
 static inline int cli_find_process(int rank, bool kill_all) {
   DIR *dir = opendir("/proc");
   int found = 0;
@@ -81,7 +82,7 @@ static inline void cli_expect_nothing_left(const char *what) {
   }
 }
 
-// Starts `sh -c command` in a process group of its own, its output going to a file.
+// Starts `sh -c command` in a separate process group, with its output going to a file.
 static inline void cli_start(CliRun *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static inline void cli_start(CliRun *r, const char *fmt, ...) {
   static char command[16384];
@@ -97,7 +98,7 @@ static inline void cli_start(CliRun *r, const char *fmt, ...) {
   r->pid = fork();
   if (r->pid) { setpgid(r->pid, r->pid); return; }
   setpgid(0, 0);
-  signal(SIGINT, SIG_DFL);                       // a shell that runs the tests in the background has it ignored
+  signal(SIGINT, SIG_DFL);                       // a shell that runs the tests in the background ignores it
   int in = open("/dev/null", O_RDONLY), out = open(r->path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
@@ -105,10 +106,10 @@ static inline void cli_start(CliRun *r, const char *fmt, ...) {
   execl("/bin/sh", "sh", "-c", command, (char *)NULL);
   _exit(127);
 }
-// Waits for a started command, at most limit_s; then all it started is killed and the test has failed. Reads its
-// output.
+// Waits for a started command, at most limit_s; after that everything it started is killed and the test fails. Reads
+// its output.
 static inline void cli_wait(CliRun *r, double limit_s) {
-  if (TEST_SANITIZED) limit_s *= 4;              // which takes some times as long
+  if (TEST_SANITIZED) limit_s *= 4;              // sanitized code is several times slower
   int status = 0;
   bool late = false;
   while (waitpid(r->pid, &status, WNOHANG) == 0) {
@@ -132,7 +133,7 @@ static inline void cli_free(CliRun *r) { free(r->text); r->text = NULL; }
 // Runs a command to its end. The text is the caller's (cli_free).
 #define CLI_RUN(r, ...) do { cli_start(r, __VA_ARGS__); cli_wait(r, CLI_LIMIT_S); } while (0)
 
-// Lines of `text` that hold `part`.
+// Number of lines of `text` that contain `part`.
 static inline int cli_count(const char *text, const char *part) {
   int count = 0;
   for (const char *line = text; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
@@ -141,8 +142,8 @@ static inline int cli_count(const char *text, const char *part) {
   }
   return count;
 }
-// The program refused: exit code, and exactly one line of its own on the matter, which says `line` and nothing more
-// (a `line` that ends in ... may be followed by figures).
+// The program refused: exit code, and exactly one line of its own about it, which is `line` (if `line` ends in ...,
+// figures may follow).
 static inline void cli_expect_refusal(const CliRun *r, const char *what, int code, const char *line) {
   char said[4096] = "", want[1024];
   int lines = 0;
@@ -190,7 +191,7 @@ static inline const char *cli_text(int sentences) {
   }
   return dir;
 }
-// A small model on that text. Whatever is given after these options wins.
+// A small model on that text. Options after these override them.
 static inline const char *cli_small() {
   static char text[2048];
   const char *device = getenv("DEVICE");
@@ -202,7 +203,7 @@ static inline const char *cli_small() {
   return text;
 }
 
-// A metrics.jsonl, each line parsed. A line that is no JSON object, or not ended, fails the test.
+// A metrics.jsonl, each line parsed. A line that is not a JSON object or has no end of line fails the test.
 struct CliMetrics { int lines; cJSON **line; };
 static inline void cli_metrics(CliMetrics *m, const char *out) {
   char path[600];
@@ -231,8 +232,8 @@ static inline const char *cli_string(const cJSON *line, const char *key) {
 }
 static inline bool cli_is_kind(const cJSON *line, const char *kind) { return !strcmp(cli_string(line, "kind"), kind); }
 
-// The losses, gradient norms, learning rates and accuracies of a run as they were written, digit by digit: what must
-// not depend on ranks, nor on interruptions. malloc'ed.
+// The losses, gradient norms, learning rates and accuracies of a run as written, digit by digit: they must not depend
+// on ranks or on interruptions. malloc'ed.
 static inline char *cli_series(const char *out) {
   char path[600];
   snprintf(path, sizeof path, "%s/metrics.jsonl", out);
@@ -269,7 +270,7 @@ static inline void cli_expect_same_series(const char *what, const char *out_a, c
 static inline void cli_expect_done(const CliRun *r, const char *what) {
   EXPECT(r->code == 0, "%s: exit code %d; it printed:\n%.3000s", what, r->code, r->text);
 }
-// Whether a mount namespace with a small tmpfs of its own can be made here.
+// Skips the test if a mount namespace with a small private tmpfs cannot be made here.
 static inline void cli_need_mount_namespace() {
   CliRun r;
   CLI_RUN(&r, "mkdir -p %s && unshare -m mount -t tmpfs -o size=1m tmpfs %s", cli_path("mnt"), cli_path("mnt"));
@@ -369,8 +370,8 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
 }
 
 // ---- modes that cannot work
-// Options as `world` ranks see them, `per_host` on each host (0: unlike numbers). What they are refused with goes to
-// `error`, "" if they are not.
+// Options as `world` ranks see them, `per_host` on each host (0: unequal numbers). `error` gets the refusal, or "" if
+// there is none.
 static inline void modes_resolve(Options *o, int world, int per_host, const char *options, char *error, size_t bytes) {
   char text[1024], *argv[64] = {(char *)"test"}, *save = NULL;
   int argc = 1;
@@ -382,7 +383,7 @@ static inline void modes_resolve(Options *o, int world, int per_host, const char
 }
 
 TEST(modes_that_cannot_work_are_refused,
-     "each wrong or contradictory option of the modes, and each that would have no effect: refused by name, from "
+     "each wrong or contradictory option of the modes, and each that would have no effect: refused by name, based on "
      "options and number of ranks alone") {
   static const struct { int world, per_host; const char *options, *line; } table[] = {
       {4, 4, "--strategy full-shar", "--strategy 'full-shar' is not known: choose one of full_shard|shard_grad_op|"
@@ -507,7 +508,7 @@ TEST(modes_that_cannot_work_are_refused,
 }
 
 TEST(modes_at_the_edge_resolve,
-     "what is legal, however rare: the mesh, slots, resharding and accumulation that follow") {
+     "legal but rare combinations: the mesh, slots, resharding and accumulation that result") {
   static const struct { int world, per_host; const char *options, *strategy, *mesh; int slots; const char *reshard; }
   table[] = {{1, 1, "", "full_shard", "1x1", 2, "on"},
              {3, 0, "", "full_shard", "1x3", 2, "on"},
@@ -558,7 +559,7 @@ TEST(modes_at_the_edge_resolve,
 }
 
 TEST(fp8_products_need_their_gpu,
-     "--fp8 matmul names the GPU and its compute capability below 8.9; gather asks nothing") {
+     "--fp8 matmul names the GPU and its compute capability below 8.9; gather has no such requirement") {
   Options o;
   options_default(&o);
   static const struct { int major, minor; bool ok; } gpus[] = {{8, 0, false}, {8, 6, false}, {8, 9, true}, {9, 0, true},
@@ -607,7 +608,7 @@ TEST(cli_refuses_modes,
   }
 }
 
-TEST(cli_unit_table_is_short, "48 equal blocks are one line of the unit table, ones that differ have their own") {
+TEST(cli_unit_table_is_short, "48 equal blocks are one line of the unit table, differing blocks have separate lines") {
   CliRun r;
   CLI_RUN(&r, "%s %s --verbose --n_layer 48 --freeze 'h.0.*,h.1.*,h.5.mlp.*' --max_steps 1 --eval_every -1 "
           "--save_every -1 --out %s", cli_ranks(0), cli_small(), cli_path("out"));
@@ -693,7 +694,7 @@ TEST(cli_refuses_an_out_it_cannot_write,
 }
 
 TEST(cli_refuses_a_plan_beyond_memory,
-     "a memory plan that the host cannot hold: one line, exit code 3, nothing taken") {
+     "a memory plan that the host cannot hold: one line, exit code 3, nothing allocated") {
   CliRun r;
   CLI_RUN(&r, "%s --model gpt2-xl --batch_size 1024 --data random --out %s", cli_ranks(2), cli_path("out"));
   cli_expect_refusal(&r, "gpt2-xl, batch 1024", 3, "the memory plan of this host's 2 ranks is ...");
@@ -704,9 +705,9 @@ TEST(cli_refuses_a_plan_beyond_memory,
 }
 
 TEST(cli_windows_take_their_pages,
-     "pages that are not to be had are told by a call, where a first touch would end the process") {
+     "a call reports pages that cannot be had, where a first touch would end the process") {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  FILE *file = tmpfile();                        // of one page, mapped as two: the second is as one of a full /dev/shm
+  FILE *file = tmpfile();                        // of one page, mapped as two: the second behaves like a full /dev/shm
   EXPECT(file && !ftruncate(fileno(file), (off_t)page), "no temporary file");
   char *p = (char *)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
   EXPECT(p != MAP_FAILED, "no mapping: %s", strerror(errno));
@@ -719,7 +720,7 @@ TEST(cli_windows_take_their_pages,
 }
 
 TEST(cli_refuses_windows_that_cannot_be,
-     "windows that OpenMPI is told not to make, or to make nowhere: one line, exit code 3") {
+     "windows that OpenMPI is configured not to make, or to make nowhere: one line, exit code 3") {
   CliRun r;
   char line[512];
   snprintf(line, sizeof line, "%s, where shared-memory windows would lie: No such file or directory; make it, or ...",
@@ -774,7 +775,7 @@ TEST(cli_refuses_windows_beyond_dev_shm,
 }
 
 TEST(cli_logits_lend_where_windows_hold,
-     "a /dev/shm with no room for logits but for all else: gradient slots lie apart, losses are the same") {
+     "a /dev/shm with no room for logits but for all else: gradient slots get separate memory, losses are the same") {
   cli_need_mount_namespace();
   const char *options = "--model tiny --data random --vocab_size 3000 --max_steps 3 --sample_tokens 0 --eval_every -1 "
                         "--save_every -1 --log_every 1 --verbose";
@@ -823,7 +824,7 @@ TEST(cli_names_the_rank_that_differs,
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------------
-// Starts a run that would not end by itself and waits until it has made some steps.
+// Starts a run that would not end by itself and waits until it has done some steps.
 static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, const char *options) {
   char metrics[600];
   snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", out);
@@ -845,7 +846,7 @@ static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, cons
 }
 
 TEST(cli_a_dead_rank_ends_the_others,
-     "a rank that is killed in a step: the others end within seconds, the rank is named, nothing stays") {
+     "a rank that is killed in a step: the others end within seconds, the rank is named, no process is left") {
   static const struct { int killed; const char *options, *says; } table[] = {
       {1, "", "rank 1"}, {0, "", "rank 0"}, {2, "--shm off", "rank 2"}, {1, "--reduce_dtype bf16", "rank 1"}};
   for (const auto &row : table) {
@@ -1058,7 +1059,7 @@ TEST(cli_saved_weights_open,
   }
 }
 
-TEST(cli_samples_are_equal, "a prompt is continued alike by 1 and 2 ranks, on the terminal and in sample.txt") {
+TEST(cli_samples_are_equal, "1 and 2 ranks continue a prompt the same way, on the terminal and in sample.txt") {
   static const char *const options[] = {"--temperature 0", "--temperature 0.9 --top_k 0 --seed 7"};
   static const char prompt[] = "the fox follows";
   for (const char *option : options) {
@@ -1085,7 +1086,7 @@ TEST(cli_samples_are_equal, "a prompt is continued alike by 1 and 2 ranks, on th
 }
 
 TEST(cli_two_hosts_compute_the_same,
-     "2 and 4 ranks on two hosts, fp32 and bf16 on the wire: every loss equal to one process's, digit by digit") {
+     "2 and 4 ranks on two hosts, fp32 and bf16 on the wire: every loss equals one process's, digit by digit") {
   for (const char *wire : {"fp32", "bf16"}) {
     CliRun r;
     CLI_RUN(&r, "%s %s --max_steps 4 --global_batch 8 --reduce_dtype %s --out %s", cli_ranks(0), cli_small(), wire,
@@ -1107,7 +1108,7 @@ TEST(cli_two_hosts_compute_the_same,
   cli_expect_nothing_left("after the two hosts");
 }
 
-TEST(groups_across_hosts_are_counted, "groups of ranks that lie on several hosts though one has room, by placement") {
+TEST(groups_across_hosts_are_counted, "groups of ranks that span several hosts although one has room, by placement") {
   static const struct { int world, per, stride, size, across; } table[] = {
       {4, 2, 1, 2, 0}, {4, 2, 2, 2, 2}, {4, 2, 2, 1, 0}, {4, 2, 1, 4, 0},
       {6, 3, 1, 2, 1}, {6, 3, 1, 3, 0}, {8, 4, 2, 4, 2}};
@@ -1180,7 +1181,7 @@ TEST(cli_help_is_complete, "--help all lists every option with its group, once f
   }
 }
 
-TEST(cli_progress_fits_where_it_goes, "in a pipe or file plain lines; on a terminal one line that is written over") {
+TEST(cli_progress_fits_where_it_goes, "in a pipe or file plain lines; on a terminal one line that is overwritten") {
   CliRun r;
   for (int ranks : {0, 2}) {
     CLI_RUN(&r, "%s %s --max_steps 10 --log_every 4 --out %s | cat", cli_ranks(ranks), cli_small(), cli_path("out"));

@@ -1,7 +1,7 @@
-// test_cli_checkpoint.h: checkpoints as users of the program meet them: runs that are stopped and resumed, full disks,
-// directories that hold something already, evaluation and samples from what was saved, hosts that share no directory.
-// Helpers are those of test_cli.h. A resumed run is compared with one that was never stopped: every digit of every
-// loss, every byte of weights and moments.
+// test_cli_checkpoint.h: checkpoints as users meet them: runs that are stopped and resumed, full disks, directories
+// that are not empty, evaluation and samples from saved weights, hosts that share no directory. Helpers are those of
+// test_cli.h. A resumed run is compared with one that was never stopped: every digit of every loss, every byte of
+// weights and moments.
 
 // `text` with the test's directory for every @. Four can be in use.
 static inline const char *cli_expand(const char *text) {
@@ -17,8 +17,8 @@ static inline const char *cli_expand(const char *text) {
   return to;
 }
 
-// ---- what a run left behind -----------------------------------------------------------------------------------------
-// The names step_* in `directory`, newest first, with a blank after each; "!" before those that are not whole.
+// ---- what a run left ------------------------------------------------------------------------------------------------
+// The names step_* in `directory`, newest first, with a blank after each; "!" before incomplete ones.
 static inline const char *cli_checkpoints(const char *directory) {
   static char names[2][4096];
   static int turn;
@@ -59,7 +59,7 @@ static inline void cli_expect_same_checkpoint(const char *what, const char *a, c
     cli_expect_same_file(what, x, y);
   }
 }
-// Two runs came to the same end, by the same steps.
+// Two runs reached the same end, by the same steps.
 static inline void cli_expect_same_end(const char *what, const char *out_a, const char *out_b, int steps) {
   char a[640], b[640];
   snprintf(a, sizeof a, "%s/ckpt/latest", out_a);
@@ -133,7 +133,7 @@ static inline const char *cli_long() {
            "--eval_every 1000000000", CLI_LONG_STEPS);
   return text;
 }
-// What a run that is resumed still needs to be told.
+// Options that a resumed run still needs.
 static const char cli_resumes[] = "--threads 1 --cache= --sample_tokens 4";
 
 // ---- stopped and resumed --------------------------------------------------------------------------------------------
@@ -172,10 +172,10 @@ TEST(cli_sigusr1_saves_and_another_number_of_ranks_goes_on,
 }
 
 TEST(cli_sigusr1_before_the_first_step,
-     "SIGUSR1 as soon as the program can catch it, to one rank only: nobody dies, the first step is saved") {
+     "SIGUSR1 as soon as the program can catch it, to one rank only: no rank dies, the first step is saved") {
   for (int ranks : {0, 2}) {
     const char *out = cli_path("out");
-    bool first = false;                          // a busy machine may let a step pass before we have looked
+    bool first = false;                          // a busy machine may let a step pass before we look
     for (int attempt = 0; attempt < 3 && !first; attempt++) {
       CliRun r;
       char directory[600];
@@ -224,8 +224,8 @@ TEST(cli_sigterm_to_each_rank_saves_where_no_mpirun_counts_the_seconds,
 }
 
 TEST(cli_sigterm_under_mpirun_leaves_whole_checkpoints,
-     "SIGTERM to mpirun while checkpoints are written, at once or in the background: record \"signal\" where training "
-     "goes on meanwhile, every step_* is whole, the newest can be resumed") {
+     "SIGTERM to mpirun while checkpoints are written, at once or in the background: record \"signal\" if training "
+     "continues meanwhile, every step_* is whole, the newest can be resumed") {
   setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1); // mpirun's patience, else 1 s: this machine may be busy
   static const char *const table[] = {"--save_every 1", "--save_every 50 --save_async"};
   for (const char *options : table) {
@@ -250,7 +250,7 @@ TEST(cli_sigterm_under_mpirun_leaves_whole_checkpoints,
 }
 
 // ---- resuming -------------------------------------------------------------------------------------------------------
-// Six steps of a run that could be longer: warm-up in steps and no decay, so that its end changes nothing before it.
+// Six steps of a run that could be longer: warm-up in steps and no decay, so that its end affects no earlier step.
 static inline void cli_six_steps(const char *out, const char *more) {
   CliRun r;
   CLI_RUN(&r, "%s %s --global_batch 8 --schedule constant --warmup 2 --max_steps 6 --out %s %s", cli_ranks(0),
@@ -260,7 +260,7 @@ static inline void cli_six_steps(const char *out, const char *more) {
 }
 
 TEST(cli_resume_auto_in_a_job_script,
-     "--resume auto: starts where there is no checkpoint and says so; after the end nothing is left to train, exit 0") {
+     "--resume auto: starts and says so if there is no checkpoint; after the end nothing is left to train, exit 0") {
   CliRun r;
   const char *out = cli_path("out");
   char directory[600];
@@ -283,8 +283,8 @@ TEST(cli_resume_auto_in_a_job_script,
 }
 
 TEST(cli_resume_by_the_same_command,
-     "the command of a run, --resume auto and more steps: also when it asks for more vocabulary than the text has; and "
-     "a run with SGD is evaluated and sampled from") {
+     "the command of a run, --resume auto and more steps: also when it requests more vocabulary than the text has; "
+     "and a run with SGD is evaluated and sampled from") {
   CliRun r;
   char out[600];
   const char *more = "--vocab_size 100000 --optimizer sgd --resume auto";
@@ -383,11 +383,11 @@ TEST(cli_resume_refuses_what_is_no_continuation,
 }
 
 TEST(cli_metrics_go_on_behind_a_torn_line,
-     "metrics.jsonl of a resumed run: what was there, without a line that was cut short, then the new steps") {
+     "metrics.jsonl of a resumed run: the old lines, without a line that was cut short, then the new steps") {
   CliRun r;
   cli_six_steps(cli_path("twelve"), "--max_steps 12 --eval_every 5");
   cli_six_steps(cli_path("out"), "--max_steps 12 --eval_every 5 --save_every 5 --keep 0");
-  CLI_RUN(&r, "cd %s/out && rm -r ckpt/step_00000012 && "      // as killed in the sixth step, after that of step 5
+  CLI_RUN(&r, "cd %s/out && rm -r ckpt/step_00000012 && "      // as if killed in the sixth step, after that of step 5
           "sed -i '/\"step\":[6-9]/,$d' metrics.jsonl && rm -r ckpt/step_00000010 && "
           "printf '{\"kind\":\"step\",\"step\":6,\"lo' >>metrics.jsonl", test_tmp());
   cli_expect_done(&r, "the cut");
@@ -473,7 +473,7 @@ TEST(cli_nothing_of_an_earlier_run_is_lost,
 }
 
 TEST(cli_keeps_what_it_was_told_to,
-     "--save_every, --keep: which checkpoints stay, newest last; -1: none; each is told in a line and a record") {
+     "--save_every, --keep: which checkpoints stay, newest last; -1: none; a line and a record report each") {
   static const struct { const char *options, *holds; int saved; } table[] = {
       {"--save_every 4 --keep 2", "step_00000010 step_00000008 ", 3},
       {"--save_every 2 --keep 0", "step_00000010 step_00000008 step_00000006 step_00000004 step_00000002 ", 5},
@@ -553,7 +553,7 @@ TEST(cli_keeps_the_best,
 }
 
 // ---- weights without training ---------------------------------------------------------------------------------------
-// The evaluations of a run, digit by digit: those of its last step. malloc'ed.
+// The evaluations of a run's last step, digit by digit. malloc'ed.
 static inline char *cli_last_evals(const char *out) {
   char *all = cli_series(out), *save = NULL, *evals = (char *)calloc(1, 4096);
   for (char *line = strtok_r(all, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
@@ -624,7 +624,7 @@ TEST(cli_sample_only_needs_no_data,
 }
 
 TEST(cli_export_hf_is_whole_or_told,
-     "--export_hf into a directory with files: they stay; where none can be made: refused before training; full: one "
+     "--export_hf into a directory with files: they stay; if none can be made: refused before training; full: one "
      "line, exit code 3, no model.safetensors") {
   CliRun r;
   char options[700], line[900];
@@ -702,7 +702,7 @@ TEST(cli_init_from_takes_a_tokenizer,
 }
 
 // ---- a full disk ----------------------------------------------------------------------------------------------------
-// Fills the file system of `directory` with a file in it. Returns at once when it is full already.
+// Fills the file system of `directory` with a file in it. Returns at once if it is already full.
 static inline void cli_fill(const char *directory) {
   static const char zeros[4096] = "";
   char path[PATH_MAX];
@@ -713,8 +713,8 @@ static inline void cli_fill(const char *directory) {
 }
 
 TEST(cli_a_checkpoint_survives_a_full_disk,
-     "the disk fills up while it runs: a notice a save, the earlier checkpoint stays whole and newest, training goes "
-     "on; with space again it saves; exit code 85 or 3") {
+     "the disk fills up during a run: one notice per save, the earlier checkpoint stays whole and newest, training "
+     "continues; with space again it saves; exit code 85 or 3") {
   static const struct { const char *options; bool freed; } table[] = {
       {"--save_every 100", true}, {"--save_every 100 --save_async", true}, {"--save_every 100 --save_async", false}};
   cli_need_mount_namespace();
@@ -728,12 +728,12 @@ TEST(cli_a_checkpoint_survives_a_full_disk,
               out, row.options);
     if (!cli_wait_for(&r, "checkpoint: ", 1)) return;
     snprintf(inside, sizeof inside, "/proc/%d/root%s/ckpt", r.pid, out);
-    const int fd = open(inside, O_RDONLY | O_DIRECTORY);         // keeps what is mounted there when the run has ended
+    const int fd = open(inside, O_RDONLY | O_DIRECTORY);         // keeps the mount after the run has ended
     REQUIRE(fd >= 0, "%s cannot be opened", inside);
     snprintf(inside, sizeof inside, "/proc/self/fd/%d", fd);
     snprintf(ballast, sizeof ballast, "%s/ballast", inside);
     char *text = NULL;
-    for (double start = now_ms(); now_ms() - start < 20e3; usleep(5000)) {     // what a failed save gives back as well
+    for (double start = now_ms(); now_ms() - start < 20e3; usleep(5000)) {     // a failed save frees some, too
       cli_fill(inside);
       free(text);
       text = file_get(r.path, CLI_TEXT_BYTES, &bytes);
@@ -767,7 +767,7 @@ TEST(cli_a_checkpoint_survives_a_full_disk,
 }
 
 TEST(cli_a_last_checkpoint_that_fails_is_an_exit_code,
-     "no checkpoint fits: a notice each, training, evaluation and sample come to their end, exit code 3") {
+     "no checkpoint fits: one notice each, training, evaluation and sample finish, exit code 3") {
   cli_need_mount_namespace();
   for (const char *options : {"", "--save_async", "--keep_best"}) {
     CliRun r;
@@ -793,7 +793,7 @@ static inline void cli_on_two_hosts(CliRun *r, int per, const char *hidden, cons
   cli_expect_done(r, options);
   EXPECT(strstr(r->text, "on 2 hosts"), "%s: the ranks were not on two hosts:\n%.1000s", options, r->text);
 }
-// The run that is not spread over hosts: TEST_TMP/one, every checkpoint kept, exported to TEST_TMP/export.
+// The run on one host, for comparison: TEST_TMP/one, every checkpoint kept, exported to TEST_TMP/export.
 static inline const char *cli_reference() {
   static char options[1024];
   snprintf(options, sizeof options, "--max_steps 12 --save_every 3 --keep 0 --export_hf %s", cli_path("export"));
@@ -838,8 +838,8 @@ TEST(cli_two_hosts_without_a_shared_directory_save,
 }
 
 TEST(cli_two_hosts_without_a_shared_directory_resume,
-     "the second host sees no checkpoint, or an older one of the same name and size: the run goes on like one that was "
-     "never stopped") {
+     "the second host sees no checkpoint, or an older one of the same name and size: the run continues like one that "
+     "was never stopped") {
   static const struct { int per; const char *from, *options; } table[] = {{2, "", "--save_async"}, {1, ":%s", ""}};
   CliRun r;
   const char *base = cli_reference();
@@ -866,7 +866,8 @@ TEST(cli_two_hosts_without_a_shared_directory_resume,
 }
 
 TEST(cli_two_hosts_with_a_shared_directory_save_and_resume,
-     "4 ranks on two hosts that share OUT: nobody streams, checkpoints equal one rank's; 2 ranks on two hosts go on") {
+     "4 ranks on two hosts that share OUT: no rank streams, checkpoints equal one rank's; 2 ranks on two hosts "
+     "resume") {
   CliRun r;
   const char *base = cli_reference();
   char options[2048];

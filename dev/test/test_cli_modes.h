@@ -1,5 +1,5 @@
-// test_cli_modes.h: modes as a user runs them, on text: that E4M3 weights train as well as bf16, and that modes which
-// only move things elsewhere print the very same losses.
+// test_cli_modes.h: modes as a user runs them, on text: E4M3 weights train as well as bf16, and modes that only move
+// data elsewhere print exactly the same losses.
 
 // Mean training loss over the last `steps` steps of a run.
 static inline double modes_last_losses(const char *out, int steps) {
@@ -17,8 +17,8 @@ static inline double modes_last_losses(const char *out, int steps) {
   return n ? sum / n : NAN;
 }
 
-// The last 30 batches are the same ones in both runs, so their mean tells 1 % apart easily: between seeds it moves by a
-// quarter of that.
+// The last 30 batches are the same in both runs, so their mean shows a difference of 1 % clearly: between seeds it
+// varies by a quarter of that.
 TEST(fp8_trains_tiny_as_well_as_bf16, "tiny on WikiText-2, 300 steps: --fp8 gather ends within 1 % of bf16's loss") {
   enum { STEPS = 300, LAST = 30 };
   const char *const modes[] = {"off", "gather"};
@@ -49,7 +49,7 @@ TEST(fp8_trains_tiny_as_well_as_bf16, "tiny on WikiText-2, 300 steps: --fp8 gath
   EXPECT(loss[1] != loss[0], "--fp8 gather changed nothing");
 }
 
-TEST(modes_print_the_same_losses, "what only moves things elsewhere changes no digit of a run's losses on text") {
+TEST(modes_print_the_same_losses, "modes that only move data elsewhere change no digit of a run's losses on text") {
   static const struct { int ranks; const char *options; } modes[] = {
       {2, "--strategy zero2"},
       {2, "--strategy ddp --shard dim0"},
@@ -69,14 +69,14 @@ TEST(modes_print_the_same_losses, "what only moves things elsewhere changes no d
   for (const auto &m : modes) {
     char out[600];
     snprintf(out, sizeof out, "%s", cli_path("mode"));
-    // zero1 adds gradients up first: with one microbatch a rank that is the same sum.
+    // zero1 first adds up the gradients: with one microbatch per rank that is the same sum.
     CLI_RUN(&r, "%s %s %s --verbose %s%s --out %s", cli_ranks(m.ranks), cli_small(), steps, m.options,
             strstr(m.options, "zero1") ? " --batch_size 2 --global_batch 4" : "", out);
     cli_expect_done(&r, m.options);
     EXPECT(strstr(r.text, "units: ") && strstr(r.text, "traffic of a step"), "%s: no unit table, no traffic:\n%s",
            m.options, r.text);
     cli_free(&r);
-    if (strstr(m.options, "zero1")) {            // a run of its own to compare with
+    if (strstr(m.options, "zero1")) {            // compared with a separate run
       char one[600];
       snprintf(one, sizeof one, "%s", cli_path("one"));
       CLI_RUN(&r, "%s %s %s --batch_size 2 --global_batch 4 --out %s", cli_ranks(0), cli_small(), steps, one);
@@ -87,8 +87,8 @@ TEST(modes_print_the_same_losses, "what only moves things elsewhere changes no d
 }
 
 TEST(modes_say_what_lies_in_place,
-     "shards of one host are read in place, and the run says so: no slots, no traffic of gathers; an option that then "
-     "has nothing to hold is told of; --shm copy and off gather") {
+     "shards of one host are read in place, and the run says so: no slots, no gather traffic; an option that then "
+     "has no effect is reported; --shm copy and off gather") {
   static const struct { int ranks; const char *options, *says, *notice; bool gathers; } modes[] = {
       {2, "", "; shards read in place; gradients reduced every microbatch\n", NULL, false},
       {4, "--mesh 2x2 --shard dim0", "2 shards, cut by rows of each parameter; shards read in place\n", NULL, false},
@@ -116,7 +116,7 @@ TEST(modes_say_what_lies_in_place,
 // ---- two hosts ------------------------------------------------------------------------------------------------------
 TEST(two_hosts_print_the_same_losses_in_every_mesh,
      "4 ranks on two hosts: a replica a host, which hybrid_shard chooses by itself, four replicas, blocks kept by "
-     "pairs: every loss is one rank's") {
+     "pairs: every loss equals one rank's") {
   static const struct { const char *options, *mesh; } meshes[] = {
       {"--strategy hybrid_shard", "2 replicas of 2 shards"},
       {"--mesh 4x1", "4 replicas of 1 shard"},
@@ -137,10 +137,10 @@ TEST(two_hosts_print_the_same_losses_in_every_mesh,
   cli_expect_nothing_left("after the two hosts");
 }
 
-// With ranks placed host by host the first replica lies on the host that has OUT; dealt out in turn, half of it does.
+// With ranks placed host by host, the first replica is on the host that has OUT; placed in turn, half of it is.
 TEST(two_hosts_save_and_resume_replicas,
-     "replicas on two hosts, OUT on one of them: only ranks of the first replica that do not see it stream theirs; "
-     "checkpoints are one rank's, and the run goes on from them") {
+     "replicas on two hosts, OUT on one of them: only the ranks of the first replica that do not see it stream; "
+     "checkpoints equal one rank's, and the run resumes from them") {
   static const struct { const char *map, *options; int streaming; } rows[] = {
       {"slot", "--strategy hybrid_shard --save_async", 0}, {"node", "--mesh 2x2", 1}};
   const char *base = cli_reference();

@@ -1,8 +1,8 @@
-// test_corpora.h: corpora and weights as people have them: a text by itself, a directory of texts, shards of tokens,
-// files that are something else, weights in shards; and a signal while they are read. Follows test_cli_checkpoint.h.
+// test_corpora.h: corpora and weights as users have them: a single text, a directory of texts, shards of tokens, files
+// of other kinds, weights in shards; and a signal while they are read. Follows test_cli_checkpoint.h.
 
 // ---- texts and tokens ----------------------------------------------------------------------------------------------
-// TEST_TMP/NAME: `lines` lines of simple sentences with `end` behind each.
+// TEST_TMP/NAME: `lines` lines of simple sentences with `end` after each.
 static inline size_t corpora_text(const char *name, int lines, const char *end) {
   static char text[1 << 16];
   size_t n = 0;
@@ -66,7 +66,7 @@ TEST(corpora_hold_out,
 }
 
 TEST(corpora_cut_falls_in_the_text,
-     "the held out end is a whole number of characters, whatever the text, and never empty") {
+     "the held-out end is a whole number of characters, whatever the text, and never empty") {
   static char text[5000];
   for (int kind = 0; kind < 4; kind++)
     for (size_t n = TEXT_LEAST_BYTES; n < sizeof text; n += 37) {
@@ -118,7 +118,8 @@ TEST(corpora_of_text_train, "--data FILE.txt and a directory of texts train; ran
   cli_free(&r);
 }
 
-TEST(corpora_shards, "one of many token shards is trained on with a word about the rest: by name, directory, pattern") {
+TEST(corpora_shards,
+     "one of many token shards is trained on, with a notice about the rest: by name, directory, pattern") {
   CliRun r;
   const char *line = "/set holds 3 shards of tokens, f_train*.bin; only f_train_000001.bin is trained on, and "
                      "f_val_000000.bin is for validation: shards together are not read yet";
@@ -148,7 +149,7 @@ TEST(corpora_shards, "one of many token shards is trained on with a word about t
                   "file x_train.bin (but x.parquet): ...");
 }
 
-// ---- what is no corpus ---------------------------------------------------------------------------------------------
+// ---- files that are no corpus ---------------------------------------------------------------------------------------
 static const char corpora_pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n";
 static const char corpora_is_pointer[] = "a Git LFS pointer, which stands for a file that was not fetched; run git lfs "
                                          "pull in its repository";
@@ -185,7 +186,7 @@ TEST(corpora_refuse_what_is_no_text,
   for (int i = 0; i < 1024; i++) text[i] = (char)data_random(7, (uint64_t)i);
   cli_write(o.data, text, sizeof text);
   data_expect_refused(o, 3, "is no text", "control characters");
-  char *model = (char *)calloc(1, 1 << 18);      // as weights: text in front, bytes behind
+  char *model = (char *)calloc(1, 1 << 18);      // like weights: text at the start, then bytes
   memset(model, 'a', 1 << 17);
   for (int i = 1 << 17; i < 1 << 18; i++) model[i] = (char)data_random(7, (uint64_t)i);
   cli_write(o.data, model, 1 << 18);
@@ -233,7 +234,7 @@ static inline void corpora_write_shards(const char *dir, const char *index) {
          : (size_t)snprintf(text, sizeof text, "%s", index);
   tok_write(ix_path(path, dir, set_index_name), text, n);
 }
-// Elements of a parameter as a map of several files finds them, all parameters one after the other.
+// Elements of a parameter as found by a map of several files, all parameters one after the other.
 static inline uint32_t *corpora_values(const TensorMap *map, const Param *param, int params, int64_t *numel_) {
   TokText file[4] = {};
   for (int i = 0; i < map->files; i++) file[i] = tok_read(map->path[i][0] == '/' ? "/" : ".", map->path[i]);
@@ -250,7 +251,8 @@ static inline uint32_t *corpora_values(const TensorMap *map, const Param *param,
   return values;
 }
 
-TEST(corpora_sharded_weights, "a checkpoint in two safetensors shards loads bit for bit as the whole, also in a run") {
+TEST(corpora_sharded_weights,
+     "a checkpoint in two safetensors shards loads bit for bit like the whole, also in a run") {
   char dir[1024], path[1024];
   Import whole, split;
   TensorMap a, b;
@@ -313,7 +315,7 @@ TEST(corpora_hostile_index, "an index that is cut, names other places, tensors t
   }
   ix_refused(ix_path(path, dir, set_index_name), "name the directory", NULL, NULL);
   ix_config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"llama\"");
-  ix_refused(dir, "model_type is \"llama\"", "config.json", NULL);             // before any shard is looked at
+  ix_refused(dir, "model_type is \"llama\"", "config.json", NULL);             // before any shard is read
 }
 
 TEST(corpora_targets_never_block, "a pipe or a pointer as --resume, --init_from or --tokenizer: named at once") {
@@ -346,7 +348,7 @@ TEST(corpora_cache_that_cannot_be,
   cli_free(&r);
   corpora_run(&r, "a.txt", "--cache /proc/nowhere/cache");
   corpora_expect(&r, "in /proc", "notice: tokenizer and tokens are not cached: --cache /proc/nowhere/cache cannot be "
-                 "made: No such file or directory");           // what /proc itself says
+                 "made: No such file or directory");           // the error of /proc itself
   cli_free(&r);
   cli_need_mount_namespace();
   char command[2048];
@@ -379,7 +381,7 @@ static inline bool corpora_has_mapped(int pid, const char *path) {
 }
 
 TEST(corpora_a_signal_while_reading,
-     "SIGTERM or Ctrl-C while the tokenizer is trained: one word, exit code, nothing left") {
+     "SIGTERM or Ctrl-C while the tokenizer is trained: one line, exit code, nothing left") {
   enum { BYTES = 24 << 20 };                     // takes seconds; the signal comes as soon as it is mapped
   char *text = (char *)malloc(BYTES);
   for (size_t i = 0; i < BYTES; i++) {

@@ -1,14 +1,14 @@
 // test_cuda_attention.h: attention_forward and attention_backward on a device (kernels/attention_cuda.cuh) against the
-// fp64 formula of test_attention.h, which is included before; and that their bits are the same in every run and in
-// every batch.
+// fp64 formula of test_attention.h, which is included before; and their bits, which are the same in every run and every
+// batch.
 //
-// What is allowed beside the roundings that test_attention.h counts:
-//   - where the products run on tensor cores, the probabilities of a tile (at most about 1) and ds are rounded to the
-//     tensors' type before they weigh the rows of a sum: u of each term, so u of the sum of absolute terms; an fp16
-//     below 2^-14 is off by half of 2^-24 instead, times the sum of the rows' absolute values. All dtypes but fp32 get
-//     it, whichever kernel runs.
-//   - tensor cores cut off where others round, so that an addition counts twice (Fasi, Higham, Mikaitis, Pranesh 2021).
-//   - ex2.approx: relative error 2^-22, for 4 roundings (PTX ISA); it replaces test_attention.h's exponential.
+// Allowances beyond the roundings that test_attention.h counts:
+//   - on tensor cores, the probabilities of a tile (at most about 1) and ds are rounded to the tensors' type before
+//     they weight the rows of a sum: u of each term, so u of the sum of absolute terms; an fp16 below 2^-14 has an
+//     error of half of 2^-24 instead, times the sum of the rows' absolute values. All dtypes but fp32 get this,
+//     whichever kernel runs.
+//   - tensor cores truncate, so an addition counts twice (Fasi, Higham, Mikaitis, Pranesh 2021).
+//   - ex2.approx: relative error 2^-22, counted as 4 roundings (PTX ISA); it replaces test_attention.h's exponential.
 
 // Every instance of the kernels and the sizes between them, each with ends and odd ends of tiles.
 static const AttentionCase cuda_attention_cases[] = {
@@ -24,14 +24,14 @@ static Ctx cuda_attention_ctx(const Ops *ops, const AttentionCase *k, Dtype dtyp
   device_set_state(&c, s);
   return c;
 }
-// Dropout as the trainer hands it over: the step is not its to say.
+// Dropout as the trainer passes it: the caller does not set the step.
 static Dropout cuda_attention_drop(const AttentionCase *k) {
   Dropout drop = attention_test_drop(k);
   drop.step = 0xdeadbeefu;
   return drop;
 }
 
-// Roundings of 2^-24 that stand for rounding P or ds once, each up to `most`, over T terms of rows up to `largest`, in
+// Roundings of 2^-24 that equal rounding P or ds once, each up to `most`, over T terms of rows up to `largest`, in
 // units of `scale`.
 static double cuda_attention_packing(Dtype dtype, double T, double most, double largest, double scale) {
   if (dtype == F32) return 0.0;
@@ -81,7 +81,7 @@ static void cuda_attention_expect_backward(Ctx *c, const AttentionReference *r, 
     op_expect_close(what, got, want, packing + e + T + (third == 2 ? 3.0 : hs + 8.0), bound);
   }
 }
-// Forward, then backward of the reference's out and lse as they are stored, so that each is judged alone.
+// Forward, then backward of the reference's out and lse as stored, so that each is tested alone.
 static void cuda_attention_case(const Ops *ops, AttentionCase k, Dtype dtype) {
   AttentionTensors t = attention_tensors(&k, dtype);
   AttentionReference r = attention_reference(k);
@@ -142,7 +142,7 @@ static CudaAttentionRun cuda_attention_run(const Ops *ops, const AttentionCase *
   attention_forward(&c, out, lse, qkv, (int)k->H, drop);
   attention_backward(&c, dqkv, dout, qkv, out, lse, (int)k->H, drop);
   CudaAttentionRun r = {device_download(&c, out), device_download(&c, lse), device_download(&c, dqkv)};
-  device_write(&c, out, dout_host);              // a backward pass that kept neither makes both again
+  device_write(&c, out, dout_host);              // a backward pass that kept neither recomputes both
   attention_forward(&c, out, lse, qkv, (int)k->H, drop);
   device_expect_same_bits("out again", &c, out, r.out);
   device_expect_same_bits("lse again", &c, lse, r.lse);
@@ -182,7 +182,7 @@ TEST(cuda_attention_bits, "attention on a device: the same bits in every run, an
         op_free_all();
       }
 }
-// With unit vectors as values, out holds the weights themselves: zero where the mask drops a key.
+// With unit vectors as values, out holds the weights: zero where the mask drops a key.
 TEST(cuda_attention_mask, "attention on a device drops exactly the probabilities that the CPU drops") {
   const AttentionCase cases[] = {{2, 64, 2, 64, 0.3f}, {2, 61, 3, 80, 0.1f}, {1, 127, 2, 128, 0.5f}};
   for (int table = 0; const Ops *ops = device_table(table); table++)
@@ -228,7 +228,7 @@ TEST(cuda_attention_is_causal, "attention on a device: no later position changes
       op_free_all();
     }
 }
-TEST(cuda_attention_extreme_scores, "attention on a device: scores of thousands overflow nothing; a NaN is not lost") {
+TEST(cuda_attention_extreme_scores, "attention on a device: scores of thousands do not overflow; a NaN is not lost") {
   const AttentionCase k = {1, 150, 1, 32, 0.0f};
   const int64_t hs = k.hs, winner = 70, poisoned = 100;
   const double most = 64.0 * 64.0 * sqrt((double)hs);
@@ -240,7 +240,7 @@ TEST(cuda_attention_extreme_scores, "attention on a device: scores of thousands 
         op_put(t.qkv, i / hs * 3 * hs + hs + i % hs, i / hs == winner ? 64.0 : i / hs < winner ? -64.0 : 0.0);
       }
       CudaAttentionRun r = cuda_attention_run(ops, &k, t.qkv, t.dout, cuda_attention_drop(&k));
-      // A score and its lse in base 2, each a few roundings off, decide by how much the winner's weight misses 1.
+      // A score and its lse in base 2, each wrong by a few roundings, determine how far the winner's weight is from 1.
       const double off = most * 1.4427 * 8.0 * 0x1p-24;
       for (int64_t i = winner; i < k.T; i++) {
         EXPECT(fabs(op_get(r.lse, i) - most) <= most * (double)(hs + 6) * 0x1p-23,

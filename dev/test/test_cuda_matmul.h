@@ -1,16 +1,17 @@
-// test_cuda_matmul.h: kernels/matmul_cuda.cuh on every device table: cuBLASLt's products and our own kernels against
-// fp64 and against the CPU, plans, tuning, the rules of the emulated cuBLASLt; and NCCL behind COLLECTIVES, which real
-// devices are tested for by training. Included after test_matmul.h (references, shapes) and cuda_helpers.h.
+// test_cuda_matmul.h: kernels/matmul_cuda.cuh on every device table: cuBLASLt's GEMMs and our own kernels against fp64
+// and against the CPU, plans, tuning, the rules of the emulated cuBLASLt; and NCCL through COLLECTIVES, which training
+// tests on real devices. Included after test_matmul.h (references, shapes) and cuda_helpers.h.
 #include "dev/cuda_emu/emu.h"
 #include <sys/wait.h>
 
 static Ctx matmul_device_ctx(const Ops *ops) { return device_ctx(ops, {F32, F32, 4, 512, 64, 2, 512, 512}); }
-// Dimensions that are no multiple of 8, some that are, tails of the 64 x 64 tile, more than one tile.
+// Dimensions that are not multiples of 8, some that are, tails of the 64 x 64 tile, more than one tile.
 static const MatmulShape matmul_device_shapes[] = {{1, 1, 1},    {7, 13, 5},   {37, 131, 53}, {65, 33, 97},
                                                    {64, 96, 72}, {200, 40, 24}, {24, 136, 64}, {72, 64, 130}};
 enum { MATMUL_DEVICE_SHAPES = sizeof matmul_device_shapes / sizeof *matmul_device_shapes };
 
-// What the emulated cuBLASLt does without, so that everything else is used too. A real device has only the first.
+// Features that the emulated cuBLASLt refuses, so that the fallbacks run too. On a real device only the first row
+// applies.
 struct MatmulWithout { unsigned what; const char *words; };
 static const MatmulWithout matmul_without[] = {{0, "all of cuBLASLt"},
                                                {EMU_LT_WITHOUT_FUSED, "no fused GELU'"},
@@ -27,9 +28,9 @@ static MatmulDeviceCase matmul_device_case(Ctx *c, MatmulCase x) {
   return {x, device_upload(c, x.in), device_upload(c, x.weight), device_upload(c, x.bias), device_upload(c, x.dout),
           device_upload(c, x.pre)};
 }
-// product times GELU'(pre). A stored product is rounded before it meets the derivative, which is at most 1.13. A fused
-// one may use tanh.approx, off by 2^-10.98 of tanh (PTX ISA); fp32 does not. With t = tanh(u) GELU' is
-// (1 + t)/2 + x/2 (1 - t^2) u', so an error of t moves it by (1/2 + |x t u'|) of itself.
+// The GEMM times GELU'(pre). A stored result is rounded before it is multiplied by the derivative, which is at most
+// 1.13. A fused one may use tanh.approx, whose error is 2^-10.98 of tanh (PTX ISA); fp32 does not. With t = tanh(u)
+// GELU' is (1 + t)/2 + x/2 (1 - t^2) u', so an error of t changes it by (1/2 + |x t u'|) of that error.
 static void matmul_expect_gelu_grad(const char *what, Ctx *c, Tensor got, const double *product, const double *pre,
                                     const double *want, int64_t S, double scale) {
   const double u = op_unit_roundoff(got.dtype);
@@ -44,7 +45,7 @@ static void matmul_expect_gelu_grad(const char *what, Ctx *c, Tensor got, const 
   device_expect_within(what, c, got, want, bound);
 }
 
-// gelu has the CPU's bits of GELU of `out` as it is stored, and gelu_forward makes them again.
+// gelu has the CPU's bits of GELU of the stored `out`, and gelu_forward recomputes them.
 static void matmul_device_expect_gelu(const char *what, Ctx *c, Tensor gelu, Tensor out) {
   Ctx cpu = matmul_ctx(op_table(0), 1);
   Tensor host = device_download(c, out), again = device_tensor(c, out.dtype, out.shape[0], out.shape[1]);
@@ -99,12 +100,12 @@ static void matmul_device_backward_weight(Ctx *c, const MatmulDeviceCase *x, con
   char what[256];
   snprintf(what, sizeof what, "%s, %s", matmul_label(c->ops, x->in.dtype, s, "backward_weight"), words);
   Tensor dw_sum = {}, db_sum = {};
-  for (Dtype g : matmul_dtypes) {                // gradients of any dtype beside activations of any other
+  for (Dtype g : matmul_dtypes) {                // gradients of any dtype with activations of any other
     Tensor dw = device_tensor(c, g, s.N, s.K), db = device_tensor(c, g, s.N);
     matmul_backward_weight(c, dw, db, x->dout, x->in, OVERWRITE);
     device_expect_close(what, c, dw, dweight, matmul_roundings(s.M), scale);
     device_expect_close(what, c, db, dbias, (double)s.M, 3.0 * (double)s.M);
-    Tensor db_alone = device_tensor(c, g, s.N);  // of `in` only the shape is looked at
+    Tensor db_alone = device_tensor(c, g, s.N);  // only the shape of `in` is used
     matmul_backward_weight(c, Tensor{}, db_alone, x->dout, tensor_of(NULL, x->in.dtype, s.M, s.K), OVERWRITE);
     device_expect_same_bits("dbias alone", c, db_alone, device_download(c, db));
     if (g == F32) dw_sum = device_download(c, dw), db_sum = device_download(c, db);
@@ -117,7 +118,7 @@ static void matmul_device_backward_weight(Ctx *c, const MatmulDeviceCase *x, con
   matmul_backward_weight(c, Tensor{}, db_alone, x->dout, x->in, ADD);
   device_expect_same_bits("dbias added", c, db, op_added(db0, db_sum));
   device_expect_same_bits("dbias alone, added", c, db_alone, op_added(db0, db_sum));
-  if (c->ops == &ops_cuda_emulated)              // the real library may order a sum that it adds in another way
+  if (c->ops == &ops_cuda_emulated)              // the real library may order the sum of ADD differently
     device_expect_same_bits("dweight added", c, dw, op_added(dw0, dw_sum));
   device_expect_close(what, c, dw, dweight, matmul_roundings(s.M) + 1.0, scale + 15.0);
   device_expect_close(what, c, db, dbias, (double)s.M + 1.0, 3.0 * (double)s.M + 15.0);
@@ -135,7 +136,7 @@ TEST(cuda_matmul_reference,
       matmul_device_forward(&c, &x, w.words);
       matmul_device_backward_input(&c, &x, w.words);
       matmul_device_backward_weight(&c, &x, w.words);
-      if (k % 3 == 1) {                          // the same plans with operands elsewhere
+      if (k % 3 == 1) {                          // the same plans with operands at other addresses
         const MatmulDeviceCase y = matmul_device_case(&c, x.host);
         device_write(&c, x.bias, op_tensor(t, s.N));
         device_write(&c, x.pre, op_tensor(t, s.M, s.K));
@@ -148,7 +149,7 @@ TEST(cuda_matmul_reference,
   }
 }
 
-// Tensors that start one element into their memory: 2 or 4 bytes is all the alignment there is.
+// Tensors that start one element into their memory: they are aligned to 2 or 4 bytes only.
 static Tensor matmul_shifted(Ctx *c, Tensor host) {
   const int64_t n = numel(host);
   Tensor all = device_tensor(c, host.dtype, n + 1), t = host;
@@ -156,7 +157,7 @@ static Tensor matmul_shifted(Ctx *c, Tensor host) {
   if (host.data) device_write(c, t, host);
   return t;
 }
-TEST(cuda_matmul_unaligned, "operands of a matmul on CUDA may lie anywhere") {
+TEST(cuda_matmul_unaligned, "operands of a matmul on CUDA may have any alignment") {
   const MatmulShape s = {24, 40, 72};
   for (int i = 0; const Ops *ops = device_table(i); i++) for (const MatmulWithout &w : matmul_without) {
     if (!matmul_set_without(ops, w.what)) continue;
@@ -182,7 +183,7 @@ TEST(cuda_matmul_unaligned, "operands of a matmul on CUDA may lie anywhere") {
 
 // ---- equal bits ----------------------------------------------------------------------------------------------------
 // S stays below one block of gemm.h (384), so the CPU's order is one chain too. avx2 computes two-byte dtypes in fp32.
-TEST(cuda_matmul_own_bits, "our product kernel gives the bits of the CPU's fp32 arithmetic, epilogues included") {
+TEST(cuda_matmul_own_bits, "our matmul kernel gives the bits of the CPU's fp32 arithmetic, epilogues included") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   const MatmulShape shapes[] = {{7, 13, 5}, {67, 130, 70}, {129, 33, 97}};
   emu_lt_without(EMU_LT_WITHOUT_ALL);
@@ -200,7 +201,7 @@ TEST(cuda_matmul_own_bits, "our product kernel gives the bits of the CPU's fp32 
     matmul_backward_input(&c, r[3], d.dout, d.weight, Tensor{});
     matmul_backward_input(&c, r[4], d.dout, d.weight, d.pre);
     matmul_backward_weight(&c, r[5], r[6], d.dout, d.in, OVERWRITE);
-    for (int i = 0; i < MATMUL_RESULTS - 1; i++)   // dbias has an order of its own
+    for (int i = 0; i < MATMUL_RESULTS - 1; i++)   // dbias has another order
       device_expect_same_bits(matmul_label(c.ops, t, s, matmul_result_names[i]), &c, r[i], want.t[i]);
     Tensor sum = device_upload(&c, op_random_tensor(21, 3.0, F32, s.N, s.K)), before = device_download(&c, sum);
     matmul_backward_weight(&c, sum, Tensor{}, d.dout, d.in, ADD);
@@ -210,7 +211,7 @@ TEST(cuda_matmul_own_bits, "our product kernel gives the bits of the CPU's fp32 
     op_free_all();
   }
 }
-// Products with 1.0 alone, so that GELU meets every value unchanged.
+// Products with 1.0 only, so that GELU gets every value unchanged.
 TEST(cuda_matmul_gelu_bits, "GELU and its derivative on CUDA give the CPU's bits in fp32, over the whole range") {
   const int64_t n = 6000;
   for (int i = 0; const Ops *ops = device_table(i); i++) {
@@ -235,7 +236,7 @@ TEST(cuda_matmul_gelu_bits, "GELU and its derivative on CUDA give the CPU's bits
     matmul_backward_input(&c, dgrad, dones, done, dx);
     device_download(&c, dout);
     Tensor got[] = {device_download(&c, dgelu), device_download(&c, dgrad)}, want[] = {gelu, grad};
-    for (int g = 0; g < 2; g++) for (int64_t k = 0; k < n; k++) {                // a NaN has no bits of its own
+    for (int g = 0; g < 2; g++) for (int64_t k = 0; k < n; k++) {                // the bits of a NaN do not matter
       const double a = op_get(got[g], k), b = op_get(want[g], k);
       EXPECT(a != a ? b != b : !memcmp((float *)got[g].data + k, (float *)want[g].data + k, 4),
              "%s: GELU%s(%.9g) is %.9g, on CPU %.9g", ops->name, g ? "'" : "", op_get(x, k), a, b);
@@ -259,7 +260,7 @@ TEST(cuda_gelu, "gelu_forward on CUDA gives the CPU's bits for every value, alig
     gelu_forward(&c, shifted, shifted);
     device_expect_same_bits("gelu in place", &c, aligned, first);
     device_expect_same_bits("gelu in place, not aligned", &c, shifted, first);
-    for (int64_t k = 0; k < n; k++) {            // a NaN has no bits of its own
+    for (int64_t k = 0; k < n; k++) {            // the bits of a NaN do not matter
       const double a = op_get(first, k), b = op_get(want, k);
       if (a != a && b != b) continue;
       const size_t w = dtype_bytes(t), at = (size_t)k * w;
@@ -290,9 +291,10 @@ TEST(cuda_matmul_not_a_number, "a NaN in one row of the input reaches that row's
       op_free_all();
     }
 }
-// Integers whose sums fp32 holds exactly: any row left out or counted twice shows. ADD is the old value plus that sum.
+// Integers whose sums are exact in fp32: a row that is left out or counted twice shows. ADD is the old value plus that
+// sum.
 TEST(cuda_matmul_dbias_exact,
-     "the bias gradient on CUDA adds every row once, whatever the shape, and adds when asked") {
+     "the bias gradient on CUDA adds every row once, whatever the shape, and adds in mode ADD") {
   const int64_t shapes[][2] = {{1, 1},     {3, 7},     {63, 8},   {64, 40},  {65, 264},
                                {1000, 24}, {8500, 16}, {700, 33}, {129, 600}};
   for (int i = 0; const Ops *ops = device_table(i); i++) for (Dtype t : matmul_dtypes) {
@@ -321,8 +323,8 @@ TEST(cuda_matmul_dbias_exact,
     op_free_all();
   }
 }
-// TF32 rounds operands to 11 significant bits: each product is off by at most 2 * 2^-11 (1 + 2^-12) of its size.
-TEST(cuda_matmul_tf32, "fp32 matmuls use TF32 only when asked, and then stay within its rounding") {
+// TF32 rounds operands to 11 significant bits: the error of each product is at most 2 * 2^-11 (1 + 2^-12) of its size.
+TEST(cuda_matmul_tf32, "fp32 matmuls use TF32 only on request, and then stay within its rounding") {
   const MatmulShape s = {48, 64, 40};
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     Ctx c = matmul_device_ctx(ops);
@@ -401,14 +403,14 @@ TEST(cuda_matmul_plans,
     EXPECT(exported == bytes, "%zu bytes exported, %zu imported", exported, bytes);
     device_done(&c);
 
-    c = matmul_device_ctx(ops);                  // of another library: left aside
+    c = matmul_device_ctx(ops);                  // from another library: ignored
     d = matmul_device_case(&c, x);
     ((unsigned char *)choice)[8] ^= 1;
     ops->plans_import(&c, choice, bytes);
     op_expect_same_bits("foreign choices", first, matmul_run_once(&c, &d));
     device_done(&c);
 
-    c = matmul_device_ctx(ops);                  // of another form: left aside too
+    c = matmul_device_ctx(ops);                  // of another layout: ignored too
     d = matmul_device_case(&c, x);
     memcpy(choice, "matmul1", 8);
     ops->plans_import(&c, choice, bytes - 8);
@@ -419,7 +421,7 @@ TEST(cuda_matmul_plans,
   }
 }
 TEST(cuda_matmul_plan_text,
-     "the list of plans names what is fused, what follows the product and what is our own kernel") {
+     "the list of plans names what is fused, what runs after the GEMM and what our own kernel computes") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   static char text[4096];
   Ctx c = matmul_device_ctx(&ops_cuda_emulated);
@@ -442,7 +444,7 @@ TEST(cuda_matmul_plan_text,
   device_done(&c);
   op_free_all();
 }
-TEST(cuda_matmul_graph, "a matmul captured in a graph computes anew from what its operands hold at each launch") {
+TEST(cuda_matmul_graph, "a matmul captured in a graph computes from the operands' current contents at each launch") {
   const MatmulShape s = {24, 40, 16};
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     matmul_set_without(ops, 0);
@@ -486,13 +488,13 @@ static Tensor matmul_fp8_run(Ctx *c, const MatmulFp8 *d, bool bias = true) {
   matmul_forward_fp8(c, out, d->in, d->in_scale, d->weight, d->weight_scale, bias ? d->bias : none);
   return out;
 }
-// The emulated cuBLASLt adds in fp32. Tensor cores of real devices line 32 products and their sum up to the largest of
-// them and keep 13 bits behind its first (measured on Hopper: DeepSeek-V3, arXiv 2412.19437, 3.3.2), which loses up to
-// 33 2^-13 of the terms' sum a step; at most four steps pass before such a sum is added in fp32.
+// The emulated cuBLASLt adds in fp32. Tensor cores of real devices align 32 products and their sum to the largest of
+// them and keep 13 bits after its leading bit (measured on Hopper: DeepSeek-V3, arXiv 2412.19437, 3.3.2), which loses
+// up to 33 2^-13 of the terms' sum per step; at most four steps pass before such a sum is added in fp32.
 static double matmul_fp8_roundings(const Ops *ops, int64_t S) {
   return matmul_roundings(S) + (ops == &ops_cuda_emulated ? 0.0 : 4 * 33 * 0x1p-13 * 0x1p24);
 }
-TEST(cuda_matmul_fp8, "matmul_forward_fp8 on CUDA is the fp64 product within rounding, with and without a bias") {
+TEST(cuda_matmul_fp8, "matmul_forward_fp8 on CUDA equals the fp64 result within rounding, with and without a bias") {
   for (int i = 0; const Ops *ops = device_table(i); i++) for (const MatmulWithout &w : matmul_without) {
     if (!matmul_set_without(ops, w.what) || w.what == EMU_LT_WITHOUT_ALL) continue;
     for (MatmulShape s : fp8_shapes) for (bool bias : {false, true}) {
@@ -508,7 +510,7 @@ TEST(cuda_matmul_fp8, "matmul_forward_fp8 on CUDA is the fp64 product within rou
     }
   }
 }
-// Small integers, whose sums are exact in any order and in 13 bits: nothing but the rounding of `out` is left.
+// Small integers, whose sums are exact in any order and in 13 bits: only the rounding of `out` remains.
 TEST(cuda_matmul_fp8_exact, "where no sum rounds, matmul_forward_fp8 on CUDA has the CPU's bits, scales and bias too") {
   for (int i = 0; const Ops *ops = device_table(i); i++) for (MatmulShape s : fp8_shapes) {
     Ctx c = matmul_device_ctx(ops), cpu = matmul_ctx(&ops_avx2, 1);
@@ -525,7 +527,7 @@ TEST(cuda_matmul_fp8_exact, "where no sum rounds, matmul_forward_fp8 on CUDA has
   }
 }
 TEST(cuda_matmul_fp8_plans,
-     "fp8 products are planned once a shape, beside bf16's; tuned choices travel to another device, bit for bit") {
+     "fp8 GEMMs are planned once a shape, beside bf16's; tuned choices travel to another device, bit for bit") {
   static char text[4096], again[4096];
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     matmul_set_without(ops, 0);
@@ -560,7 +562,7 @@ TEST(cuda_matmul_fp8_plans,
     op_free_all();
   }
 }
-TEST(cuda_matmul_fp8_scales, "an fp8 product reads its scales when it runs, in a captured graph too") {
+TEST(cuda_matmul_fp8_scales, "an fp8 GEMM reads its scales when it runs, in a captured graph too") {
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     matmul_set_without(ops, 0);
     Ctx c = matmul_device_ctx(ops);
@@ -571,7 +573,7 @@ TEST(cuda_matmul_fp8_scales, "an fp8 product reads its scales when it runs, in a
     ops->graph_begin(&c);
     matmul_forward_fp8(&c, out, d.in, d.in_scale, d.weight, d.weight_scale, none);
     ops->graph_end(&c, &graph);
-    for (int turn = 0; turn < 3; turn++) {       // both scales of their own, then each doubled
+    for (int turn = 0; turn < 3; turn++) {       // different scales, then each doubled
       device_write(&c, turn == 2 ? d.weight_scale : d.in_scale,
                    fp8_scale_tensor((turn ? 2.0 : 1.0) * op_get(turn == 2 ? x.weight_scale : x.in_scale, 0)));
       ops->graph_launch(&c, graph);
@@ -585,8 +587,8 @@ TEST(cuda_matmul_fp8_scales, "an fp8 product reads its scales when it runs, in a
   }
 }
 
-// ---- what must not pass --------------------------------------------------------------------------------------------
-// Runs f in a process of its own, which must die and say `words`.
+// ---- faults ---------------------------------------------------------------------------------------------------------
+// Runs f in a separate process, which must die and print `words`.
 static void matmul_expect_death(const char *words, void (*f)()) {
   char said[4096] = "";
   FILE *log = tmpfile();
@@ -639,7 +641,7 @@ static void matmul_bad_fp8(int fault) {
   matmul_fp8_run(&c, &d);
   c.ops->sync(&c);
 }
-TEST(cuda_matmul_fp8_refuses, "an fp8 product that tensor cores cannot do ends the program with what it needs") {
+TEST(cuda_matmul_fp8_refuses, "an fp8 GEMM that tensor cores cannot do ends the program with the requirement") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   matmul_expect_death("24x48x32, needs multiples of 16", [] { matmul_bad_fp8(0); });
   matmul_expect_death("must lie on 16 bytes", [] { matmul_bad_fp8(1); });
@@ -661,7 +663,7 @@ TEST(cuda_libraries, "every call of the installed libcublasLt and libnccl that t
 }
 
 // ---- NCCL ----------------------------------------------------------------------------------------------------------
-// A communicator of `world` ranks of MPI's: those of this rank's color, in order of rank.
+// A communicator of `world` MPI ranks: those of this rank's color, in order of rank.
 struct MatmulComm { Ctx c; MPI_Comm mpi; void *comm; int rank, world; char id[NCCL_ID_BYTES]; };
 static void matmul_comm_name(MatmulComm *m, int color) {         // all but the communicator, which waits for the others
   MPI_Comm_split(MPI_COMM_WORLD, color, 0, &m->mpi);
@@ -683,7 +685,7 @@ static void matmul_comm_done(MatmulComm *m) {
   device_done(&m->c);
   op_free_all();
 }
-// What rank r holds at i: small integers, whose sums every dtype holds exactly.
+// The value of rank r at i: small integers, whose sums are exact in every dtype.
 static double matmul_term(int rank, int64_t i) { return (double)((rank * 5 + i * 3) % 7 - 3); }
 static Tensor matmul_terms(Dtype t, int rank, int64_t n) {
   Tensor x = op_tensor(t, n);
@@ -724,7 +726,7 @@ static void matmul_check_collectives(MatmulComm *m, Dtype t) {
            want);
   }
 }
-// What is there only in place: every rank's sum, and every rank as root. Nothing is too short to be divided by ranks.
+// The calls that exist only in place: every rank's sum, and every rank as root. Lengths need not be divisible by ranks.
 static void matmul_check_in_place(MatmulComm *m, Dtype t) {
   Ctx *c = &m->c;
   for (int64_t n : {1, 2, 37}) {
@@ -757,7 +759,7 @@ TEST_MPI(cuda_collectives, 3, "NCCL's calls move and add what they should: every
   matmul_comm_done(&m);
 }
 TEST_MPI(cuda_collectives_split, 5,
-         "communicators of some of MPI's ranks find their own, several at a time, of one rank too") {
+         "communicators of some of MPI's ranks find their members, several at a time, of one rank too") {
   if (!&ops_cuda_emulated) return;
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -769,7 +771,7 @@ TEST_MPI(cuda_collectives_split, 5,
   matmul_comm_done(&m);
 }
 TEST_MPI(cuda_all_reduce_order, 3,
-         "all_reduce gives all ranks the same bits, of a sum in no order that anybody may count on") {
+         "all_reduce gives all ranks the same bits, of a sum in an unspecified order") {
   if (!&ops_cuda_emulated) return;
   MatmulComm m = matmul_comm(0);
   Ctx *c = &m.c;
@@ -801,8 +803,8 @@ TEST_MPI(cuda_all_reduce_order, 3,
   matmul_comm_done(&m);
 }
 
-// A 2 x 2 mesh as sharding with replicas has it: rows {0,1} and {2,3} hold a copy each, columns {0,2} and {1,3} the
-// same shard. Each communicator has a stream; all three are in flight together.
+// A 2 x 2 mesh as in sharding with replicas: rows {0,1} and {2,3} hold a copy each, columns {0,2} and {1,3} the same
+// shard. Each communicator has a stream; all three are in flight together.
 struct MatmulMesh { MatmulComm row, column, all; Ctx gather, reduce; Tensor whole, sum, told; };
 static MatmulMesh matmul_mesh() {
   MatmulMesh g = {};
@@ -813,7 +815,7 @@ static MatmulMesh matmul_mesh() {
   MatmulComm *const comms[] = {&g.row, &g.column, &g.all};
   const int color[] = {rank / 2, rank % 2, 0};
   for (int k = 0; k < 3; k++) matmul_comm_name(comms[k], color[k]);
-  if (rank == 1) usleep(100000);                 // rank 2 is through with its row and comes to rank 0 for the column
+  if (rank == 1) usleep(100000);                 // rank 2 is done with its row and comes to rank 0 for the column
   for (MatmulComm *m : comms) c->ops->nccl->comm_open(c, &m->comm, m->id, m->rank, m->world);
   c->ops->side_open(c, &g.gather, "gather");
   c->ops->side_open(c, &g.reduce, "reduce");
@@ -832,7 +834,7 @@ static void matmul_mesh_done(MatmulMesh *g) {
   c->ops->side_close(&g->reduce);
   matmul_comm_done(&g->all);
 }
-// A gather in place along the row, a sum down the column, news from the last rank to all. `one` stream: all on it.
+// A gather in place along the row, a sum down the column, a broadcast from the last rank. `one` stream: all on it.
 static void matmul_mesh_calls(MatmulMesh *g, bool one) {
   const Collectives *nccl = g->all.c.ops->nccl;
   Ctx *c = &g->all.c;
@@ -871,7 +873,7 @@ TEST_MPI(cuda_collectives_mesh, 4,
   MatmulMesh g = matmul_mesh();
   const Collectives *nccl = g.all.c.ops->nccl;
   for (int round = 0; round < 4; round++) {
-    emu_set_seed((uint64_t)(round + g.all.rank));                  // streams go on in another order on every rank
+    emu_set_seed((uint64_t)(round + g.all.rank));                  // streams run in another order on every rank
     matmul_mesh_write(&g, round);
     matmul_mesh_calls(&g, false);
     matmul_mesh_expect(&g, round, "by themselves");
@@ -885,7 +887,7 @@ TEST_MPI(cuda_collectives_mesh, 4,
   }
   matmul_mesh_done(&g);
 }
-TEST_MPI(cuda_collectives_graph, 2, "collectives captured in a graph read memory anew at each launch") {
+TEST_MPI(cuda_collectives_graph, 2, "collectives captured in a graph read current memory at each launch") {
   if (!&ops_cuda_emulated) return;
   MatmulComm m = matmul_comm(0);
   Ctx *c = &m.c;
@@ -898,7 +900,7 @@ TEST_MPI(cuda_collectives_graph, 2, "collectives captured in a graph read memory
   c->ops->copy(c, told.data, mine.data, 32);
   c->ops->nccl->broadcast(c, m.comm, told.data, 32, 1);
   c->ops->nccl->all_gather(c, m.comm, all.data, mine.data, 32);
-  c->ops->nccl->reduce_scatter(c, m.comm, mine, all.data);         // mine = 2 * what this rank had gathered of itself
+  c->ops->nccl->reduce_scatter(c, m.comm, mine, all.data);         // mine = 2 * this rank's own part of the gather
   c->ops->copy(c, next.data, all.data, 64);
   c->ops->graph_end(c, &graph);
   Tensor host = matmul_terms(F32, m.rank, 8);
@@ -919,12 +921,12 @@ TEST_MPI(cuda_collectives_graph, 2, "collectives captured in a graph read memory
   matmul_comm_done(&m);
 }
 
-// Started again under mpirun with MATMUL_FAULT, each must end with the line that names it.
+// Run again under mpirun with MATMUL_FAULT, each must end with the line that names it.
 static bool matmul_fault(const char *name) {
   const char *fault = getenv("MATMUL_FAULT");
   return fault && !strcmp(fault, name);
 }
-// Zeroes x on a stream that nothing orders after the call just queued, before rank 1 has come to that call.
+// Zeroes x, unordered with the call just queued, before rank 1 has reached that call.
 static void matmul_write_during(MatmulComm *m, Tensor x) {
   Ctx *c = &m->c, side = *c;
   c->ops->side_open(c, &side, "side");
@@ -939,7 +941,7 @@ TEST_MPI(cuda_collectives_faulty, 2,
   MatmulComm m = matmul_comm(0);
   Ctx *c = &m.c;
   const Collectives *nccl = c->ops->nccl;
-  const int other = m.rank;                      // rank 1 is the one that does something else
+  const int other = m.rank;                      // rank 1 makes a different call
   Tensor x = device_upload(c, matmul_terms(F32, m.rank, 64)), y = device_tensor(c, F32, 64),
          z = device_tensor(c, F32, 64);
   for (int k = 0; k < 2; k++) {
@@ -963,7 +965,7 @@ TEST_MPI(cuda_collectives_faulty, 2,
   matmul_comm_done(&m);
 }
 TEST(cuda_collectives_rules,
-     "ranks that do not call NCCL alike, or write what is being sent or received, end with a line that says so") {
+     "ranks whose NCCL calls differ, or that write a buffer in use, end with a line that says so") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   enum { FAULTS = 8 };
   const struct { const char *fault, *words; } faults[FAULTS] = {
@@ -975,7 +977,7 @@ TEST(cuda_collectives_rules,
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   REQUIRE(n > 0, "readlink: %s", strerror(errno));
   self[n] = 0;
-  FILE *p[FAULTS];                               // all at once: mpirun takes a second to end what is left
+  FILE *p[FAULTS];                               // all at once: mpirun takes a second to end the remaining ranks
   for (int i = 0; i < FAULTS; i++) {
     char command[1024];
     snprintf(command, sizeof command,

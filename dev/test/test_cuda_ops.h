@@ -1,7 +1,7 @@
-// test_cuda_ops.h: every CUDA kernel but matrix products and attention, on every device table, against the CPU's op on
-// the same inputs: bit for bit where both do the same operations in the same order (embeddings, optimizers, norm,
-// conversions, random numbers, the residual sum), else against fp64 with a bound. Each op runs twice and must give the
-// same bits twice. Wider products of dtypes and shapes are in the tests named *_all.
+// test_cuda_ops.h: every CUDA kernel but GEMMs and attention, on every device table, against the CPU's op on the same
+// inputs: bit for bit where both do the same operations in the same order (embeddings, optimizers, norm, conversions,
+// random numbers, the residual sum), else against fp64 with a bound. Each op runs twice and must give the same bits
+// twice. More combinations of dtypes and shapes are in the tests named *_all.
 
 // A CPU and a device context with one workspace query and one state.
 struct CudaOps { Ctx cpu, gpu; };
@@ -78,7 +78,8 @@ TEST(cuda_embedding_all, "CUDA embeddings have the CPU's bits: more shapes, with
 }
 
 // ================================================================================================ layer normalisation
-// Additions on the longest way of a row's sum: 32 columns a thread at most, two butterflies of five; and the product.
+// Additions on the longest path of a row's sum: at most 32 columns per thread, two butterflies of five; and the
+// product.
 static const double CUDA_ROW_ROUNDINGS = 32 + 10 + 1;
 
 static void cuda_expect_layernorm(Ctx *gpu, OpsLayernorm *e, Tensor out, Tensor mean, Tensor rstd) {
@@ -99,7 +100,7 @@ static void cuda_check_layernorm_forward(const Ops *ops, Dtype dtype, int64_t B,
   residual_layernorm_forward(&o.cpu, want, unused, stat, op_copy(stat), in, branch, weight, bias, drop);
   Tensor d_in = device_upload(&o.gpu, in), d_branch = device_upload(&o.gpu, branch),
          d_weight = device_upload(&o.gpu, weight), d_bias = device_upload(&o.gpu, bias), first[7] = {};
-  for (int turn = 0; turn < 3; turn++) {         // residual in memory of its own, then in's, then branch's
+  for (int turn = 0; turn < 3; turn++) {         // residual in separate memory, then in in's, then in branch's
     Tensor got[7];
     for (int i = 0; i < 7; i++)
       got[i] = i == 1 || i == 2 || i > 4 ? device_tensor(&o.gpu, F32, B, T) : device_tensor(&o.gpu, dtype, B, T, C);
@@ -125,7 +126,7 @@ static void cuda_check_layernorm_forward(const Ops *ops, Dtype dtype, int64_t B,
   }
   cuda_ops_close(&o);
 }
-// As ops_check_layernorm_modes, on the device; k's tensors lie there, `got` holds host copies of what OVERWRITE made.
+// Like ops_check_layernorm_modes, on the device; k's tensors are there, `got` holds host copies of OVERWRITE's results.
 static void cuda_check_layernorm_modes(Ctx *c, const OpsLayernormCall *k) {
   const Dtype dtype = k->dout.dtype;
   const int64_t B = k->dout.shape[0], T = k->dout.shape[1], C = k->dout.shape[2];
@@ -194,7 +195,7 @@ static void cuda_check_layernorm_backward(const Ops *ops, Dtype dtype, Dtype gra
     const double k = (double)rows + (double)(rows / 8 + 9) + 3;
     device_expect_close("layernorm dweight", &o.gpu, d[2], e.dweight, k, dw_scale);
     device_expect_close("layernorm dbias", &o.gpu, d[3], e.dbias, k, db_scale);
-    Tensor masked = op_tensor(dtype, B, T, C);   // exact products in fp64, rounded to fp32 as the op's
+    Tensor masked = op_tensor(dtype, B, T, C);   // exact products in fp64, rounded to fp32 like the op's
     for (int64_t i = 0; i < rows * C; i++) {
       double keep = 1.0;
       Dropout now = drop;
@@ -264,12 +265,12 @@ static void cuda_check_cross_entropy(const Ops *ops, Dtype dtype, CudaCrossEntro
   }
   for (int64_t i = 0; i < R * Vp; i++) dx[i] *= (double)s.scale * 1024.0;
   cross_entropy_forward(&o.cpu, unused, correct, logits, targets, V);
-  // A thread has at most 16 columns, or Vp / 512 and a group more; every group may rescale (an exponential and a
-  // product), ten additions in the block. e^x: 4 roundings for the hardware's 2^-22, and twice |x - m| e^-|x - m| < 1/e
-  // for the argument. The logarithm and two operations; three of dlogits.
+  // A thread has at most 16 columns, or Vp / 512 and one more group; every group may rescale (an exponential and a
+  // multiplication), ten additions in the block. e^x: 4 roundings for the hardware's 2^-22, and twice |x - m| e^-|x -
+  // m| < 1/e for the argument. The logarithm and two operations; three of dlogits.
   const double columns = fmax(16.0, (double)(Vp / 512 + 8)), k = columns + columns / 8 * 7 + 10 + 6 + 6;
   Tensor d_logits = device_upload(&o.gpu, logits), d_targets = device_upload(&o.gpu, targets), first[4] = {};
-  for (int turn = 0; turn < 3; turn++) {         // the third on the logits: in place, or from a row or more before them
+  for (int turn = 0; turn < 3; turn++) {         // third: dlogits on the logits, in place or a row or more before
     Tensor got[4] = {device_tensor(&o.gpu, F32, R), device_tensor(&o.gpu, F32, R), device_tensor(&o.gpu, dtype, R, Vp),
                      device_tensor(&o.gpu, I32, R)};
     cross_entropy_forward(&o.gpu, got[0], got[3], d_logits, d_targets, V);
@@ -340,7 +341,7 @@ TEST(cuda_cross_entropy_extremes, "CUDA: huge logits stay finite, the first of e
 }
 
 // ================================================================================================ optimizers
-// kind 0: AdamW; 1: SGD; 2: SGD with momentum. The master is the parameter, or beside it, or of a bf16 one in halves.
+// kind 0: AdamW; 1: SGD; 2: SGD with momentum. The master is the parameter, or separate, or in halves with a bf16 one.
 enum CudaMaster { CUDA_MASTER_ITSELF, CUDA_MASTER_BESIDE, CUDA_MASTER_HALVES };
 static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMaster master, int64_t n, int64_t shift) {
   const bool cast = master != CUDA_MASTER_ITSELF, halves = master == CUDA_MASTER_HALVES;
@@ -551,7 +552,7 @@ TEST(cuda_convert, "CUDA convert and accumulate equal the CPU's for every 16-bit
       cuda_ops_close(&o);
     }
 }
-TEST(cuda_fill, "CUDA fill and normal_fill have the CPU's bits at any offset and alignment, beyond 2^34 elements") {
+TEST(cuda_fill, "CUDA fill and normal_fill have the CPU's bits at any offset and alignment, past 2^34 elements") {
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (int64_t n : {1, 6, 1027, 5000})
       for (int64_t shift = 0; shift < 4; shift++) {
@@ -584,7 +585,7 @@ static void cuda_check_fp8(const Ops *ops, Dtype dtype, int64_t n, int64_t shift
   fp8_decode(&o.cpu, op_shifted(back, shift), op_shifted(bytes, shift), factor);
   fp8_decode(&o.gpu, op_shifted(d_back, shift), op_shifted(d_bytes, shift), d_factor);
   Tensor got = device_download(&o.gpu, d_back);
-  int64_t bad = -1;                              // a NaN has no bits of its own
+  int64_t bad = -1;                              // the bits of a NaN do not matter
   for (int64_t j = shift; j < n && bad < 0; j++) if (!ops_same_number(got, back, j)) bad = j;
   EXPECT(bad < 0, "%s: element %lld is %.9g, CPU %.9g", device_where("fp8_decode", &o.gpu, dtype), (long long)bad,
          op_get(got, bad < 0 ? 0 : bad), op_get(back, bad < 0 ? 0 : bad));

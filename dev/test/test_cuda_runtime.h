@@ -1,14 +1,14 @@
-// test_cuda_runtime.h: what the CUDA device offers besides ops: the probe, memory, streams, events, graphs. Everything
-// goes through the table, so the same tests run on emulated devices and, with DEVICE=cuda, on real ones.
+// test_cuda_runtime.h: what the CUDA device offers besides ops: the probe, memory, streams, events, graphs. All calls
+// go through the table, so the same tests run on emulated devices and, with DEVICE=cuda, on real ones.
 #include "dev/cuda_emu/emu.h"
 #include "kernels/nvidia.h"
 #include <dlfcn.h>
 
-TEST(cuda_probe_emulated, "the emulated device is found, is whole and says so") {
+TEST(cuda_probe_emulated, "the emulated device is found, is complete and says so") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   static DeviceProbe p;
   Ctx c = {};
-  memset(&p, 0xff, sizeof p);                    // the probe must not build on what was there
+  memset(&p, 0xff, sizeof p);                    // the probe must not depend on old contents
   ops_cuda_emulated.device_probe(&c, &p);
   REQUIRE(p.devices >= 1 && p.devices <= MAX_DEVICES, "%d devices", p.devices);
   EXPECT(!p.missing[0] && !p.nccl_missing[0], "missing: %s %s", p.missing, p.nccl_missing);
@@ -22,7 +22,8 @@ TEST(cuda_probe_emulated, "the emulated device is found, is whole and says so") 
   }
 }
 
-TEST(cuda_probe_here, "the probe of this machine finds a device, or one line names what is missing and what was seen") {
+TEST(cuda_probe_here,
+     "the probe of this machine finds a device, or one line names what is missing and what was found") {
   if (!&ops_cuda) SKIP("built without the CUDA kernels");
   static DeviceProbe p;
   Ctx c = {};
@@ -77,7 +78,7 @@ static unsigned char *cuda_runtime_pinned(Ctx *c, size_t bytes) {
   return (unsigned char *)p;
 }
 
-TEST(cuda_memory, "device and pinned memory come zeroed, are counted and come back; too much is NULL and no error") {
+TEST(cuda_memory, "device and pinned memory come zeroed, are counted and freed; too much is NULL and no error") {
   const Ops *ops;
   for (int i = 0; (ops = device_table(i)); i++) {
     Ctx c = cuda_runtime_ctx(ops);
@@ -103,7 +104,7 @@ TEST(cuda_memory, "device and pinned memory come zeroed, are counted and come ba
     void *too_much = &c;
     ops->memory_alloc(&c, &too_much, 2 * total, MEMORY_DEVICE);
     EXPECT(!too_much, "%s: %zu bytes were given where %zu are", ops->name, 2 * total, total);
-    fill(&c, tensor_of(p, F32, 100), 1.0f);      // kernels run as if nothing had been asked
+    fill(&c, tensor_of(p, F32, 100), 1.0f);      // kernels run as if nothing had been requested
     ops->copy(&c, host, p, 400);
     ops->sync(&c);
     EXPECT(((float *)host)[99] == 1.0f, "%s: after a refusal a kernel wrote %g", ops->name, ((float *)host)[99]);
@@ -116,7 +117,7 @@ TEST(cuda_memory, "device and pinned memory come zeroed, are counted and come ba
   }
 }
 
-TEST(cuda_memory_limit, "on a device that fills up, what fits is given and what does not is NULL, again and again") {
+TEST(cuda_memory_limit, "on a device that fills up, requests that fit succeed and others get NULL, again and again") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   const Ops *ops = &ops_cuda_emulated;
   const size_t whole = 64 << 20, piece = 20 << 20;
@@ -136,7 +137,8 @@ TEST(cuda_memory_limit, "on a device that fills up, what fits is given and what 
   ops->device_close(&c);
 }
 
-TEST(cuda_copies, "copies find their direction, in any size, from pinned memory, memory pinned later and plain one") {
+TEST(cuda_copies,
+     "copies find their direction, in any size, from pinned memory, from memory pinned later and from plain memory") {
   const Ops *ops;
   for (int i = 0; (ops = device_table(i)); i++) {
     Ctx c = cuda_runtime_ctx(ops);
@@ -174,7 +176,7 @@ TEST(cuda_copies, "copies find their direction, in any size, from pinned memory,
   }
 }
 
-// ---- order ----------------------------------------------------------------------------------------------------------
+// ---- streams and events ---------------------------------------------------------------------------------------------
 TEST(cuda_streams, "events order two streams both ways, round after round; an event is done once passed") {
   enum { ROUNDS = 20, BYTES = 4096 };
   const Ops *ops;
@@ -221,7 +223,7 @@ TEST(cuda_streams, "events order two streams both ways, round after round; an ev
   }
 }
 
-TEST(cuda_graphs, "a captured step, side stream included, runs only when launched and reads memory anew each time") {
+TEST(cuda_graphs, "a captured step, side stream included, runs only when launched and reads current memory each time") {
   enum { BYTES = 4096 };
   const Ops *ops;
   for (int i = 0; (ops = device_table(i)); i++) {
@@ -266,7 +268,7 @@ TEST(cuda_graphs, "a captured step, side stream included, runs only when launche
   }
 }
 
-// ---- what is known of NVIDIA's devices ------------------------------------------------------------------------------
+// ---- known NVIDIA devices -------------------------------------------------------------------------------------------
 TEST(cuda_known_devices, "a device's peak is found by its name, never a neighbour's; versions read as published") {
   static const struct { const char *name; double half; } known[] = {
       {"NVIDIA A100-SXM4-80GB", 312e12},      {"NVIDIA A100 80GB PCIe", 312e12},   {"NVIDIA A10", 125e12},

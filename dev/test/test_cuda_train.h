@@ -1,5 +1,5 @@
-// test_cuda_train.h: the whole trainer on CUDA kernels, emulated ones here and real ones where DEVICE=cuda says so:
-// against PyTorch's numbers, against the CPU, and N ranks against one.
+// test_cuda_train.h: the whole trainer on CUDA kernels (emulated, or real ones with DEVICE=cuda): against PyTorch's
+// numbers, against the CPU, and N ranks against one.
 
 TEST_MPI(cuda_gradients_equal_pytorch, 1,
          "CUDA kernels in fp32: loss within 1e-6 and every gradient within 1e-5 of PyTorch's") {
@@ -17,8 +17,7 @@ TEST_MPI(cuda_gradients_equal_pytorch, 1,
 }
 
 // One step's gradients of a fresh model on `ops`, all parameters one after the other, unscaled, and its mean loss.
-// head_bytes: of logits that exist at once; 0: the device's.
-// plans: receives what plans_text says, if not NULL.
+// head_bytes: of logits that exist at once; 0: the device's. plans: receives plans_text's lines, if not NULL.
 // malloc'ed.
 static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const char *extra, int64_t *count,
                                     double *loss, int64_t head_bytes = 0, char *plans = NULL, size_t plans_bytes = 0) {
@@ -45,7 +44,7 @@ static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const 
   return all;
 }
 TEST_MPI(head_in_chunks_is_the_head, 1,
-         "loss and gradients do not depend on how many rows of logits exist at once, but for the order of one sum") {
+         "loss and gradients do not depend on how many rows of logits exist at once, except for the order of one sum") {
   static Corpus corpus;
   test_corpus(&corpus, 131, 2 * 33 * 4 + 1, 50);
   const Ops *const tables[] = {cpu_tables[cpu_best_table()].ops, &ops_cuda_emulated};
@@ -62,7 +61,7 @@ TEST_MPI(head_in_chunks_is_the_head, 1,
       }
       EXPECT(loss == whole_loss, "%s %s: loss %.17g in chunks, %.17g whole", ops->name, extra, loss, whole_loss);
       // The head's gradient is a sum of 66 products in another order: below 66 roundings of 2^-24. A bf16 wire rounds
-      // once more, 2^-9, where a sum falls on the other side.
+      // once more, 2^-9, where the two sums round to different numbers.
       EXPECT(sqrt(off / all) <= (strstr(extra, "bf16") ? 1e-3 : 4e-6), "%s %s: gradients are off by %.3g of their norm",
              ops->name, extra, sqrt(off / all));
       free(whole);
@@ -77,8 +76,8 @@ TEST_MPI(
     "without dropout, E4M3 matrices, frozen parameters, recomputed blocks, gradients added up") {
   static Corpus corpus;
   test_corpus(&corpus, 131, 2 * 33 * 4 + 1, 50);
-  // Halves: products of two-byte operands are exact in fp32, but activations are rounded at each op, in another place
-  // where a product and its bias are one kernel; 2^-9 a rounding, some ten of them on the way, of random sign.
+  // Halves: products of two-byte operands are exact in fp32, but activations are rounded at each op, at a different
+  // point if a GEMM and its bias are one kernel; 2^-9 per rounding, about ten of them on the path, of random sign.
   const struct {
     const char *extra;
     double bound;
@@ -95,8 +94,8 @@ TEST_MPI(
                {"--recompute block:1,mlp --dropout 0.2", 1e-5},
                {"--recompute norm --param_dtype bf16", 0.02},
                {"--accumulate local --global_batch 6", 1e-5},
-               // E4M3 products: where one bf16 rounding differs, 2^-9, an activation now and then, one in 2^5, goes to
-               // the E4M3 number beside, 2^-4 away: 2^-4 2^-2.5 of each product's norm, of which there are eight.
+               // E4M3 GEMMs: where one bf16 rounding differs, 2^-9, an activation now and then, one in 2^5, is rounded
+               // to the neighbouring E4M3 number, 2^-4 away: 2^-4 2^-2.5 of each GEMM's norm, of which there are eight.
                {"--seq_len 32 --fp8 matmul --param_dtype bf16", 0.04}};
   for (const auto &k : cases)
     for (int i = 0; const Ops *ops = device_table(i); i++) {
@@ -120,7 +119,7 @@ TEST_MPI(
 
 TEST_MPI(
     cuda_wire_dtypes_use_the_library, 1,
-    "every pair of parameter and wire dtype: products by cuBLASLt, none by the kernel for odd shapes, gradients near "
+    "every pair of parameter and wire dtype: GEMMs by cuBLASLt, none by the kernel for odd shapes, gradients near "
     "the CPU's") {
   static Corpus corpus;
   test_corpus(&corpus, 131, 2 * 33 * 4 + 1, 50);
@@ -175,7 +174,7 @@ TEST_MPI(cuda_ranks_change_no_bit_half, 3, "the same in bf16 with a bf16 wire, a
   cuda_worlds_equal("--param_dtype bf16 --reduce_dtype bf16");
   cuda_worlds_equal("--param_dtype fp16");
 }
-// Each mode's own ops once, among ranks: the bits of one plain rank on the same kernels.
+// Each mode's own ops once, on several ranks: the bits of one plain rank on the same kernels.
 TEST_MPI(cuda_modes_change_no_bit, 4,
          "CUDA kernels with E4M3 weights, recomputed blocks, absent gradients, offloaded optimizer, on meshes: the "
          "bits of one rank that does the same arithmetic") {
@@ -194,7 +193,7 @@ TEST_MPI(cuda_modes_change_no_bit, 4,
       if (!strcmp(k.comm, "nccl") && ops == &ops_cuda) continue;               // not with one GPU for all
       if (!schedule_run(&one, &corpus, ops, 1, "self", k.arithmetic)) memset(&one, 0, sizeof one);
       MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
-      // What is offloaded is updated by the CPU's ops, whose bits are the same.
+      // Offloaded tensors are updated by the CPU's ops, whose bits are the same.
       if (schedule_run(&r, &corpus, ops, k.world, k.comm, extra))
         schedule_expect(&r, &one, "%s, --comm %s, N=%d, %s", ops->name, k.comm, k.world, extra);
     }
@@ -215,7 +214,7 @@ TEST_MPI(cuda_native_reduce_of_meshes_is_close, 4,
       schedule_variant.chunk_numel = chunk;
       emu_set_seed(chunk ? 1 : 0);
       schedule_run(&r, &corpus, &ops_streams, 4, "nccl", extra);
-      // As in cuda_native_reduce_is_close: the same 12 gradients, each sum of them rounded 11 times in either order.
+      // As in cuda_native_reduce_is_close: the same 12 gradients, each of their sums rounded 11 times in either order.
       for (int s = 0; s < SCHEDULE_STEPS; s++)
         EXPECT(fabs(r.norm[s] / one.norm[s] - 1) < (s ? 1e-4 : 1e-6) && fabs(r.loss[s] / one.loss[s] - 1) < 1e-4,
                "%s, step %d: norm %.9g (%.9g), loss %.9g (%.9g)", extra, s, r.norm[s], one.norm[s], r.loss[s],
@@ -232,17 +231,17 @@ TEST_MPI(cuda_native_reduce_is_close, 3,
   WorldResult one = schedule_reference(&corpus, "");
   for (int world = 1; world <= 3; world++) {
     WorldResult r;
-    // Asked for after --comm: on its own --reduce native is refused.
+    // --reduce native needs --comm before it: alone it is refused.
     if (!schedule_run(&r, &corpus, &ops_streams, world, "nccl", "native")) continue;
     if (world == 1) schedule_expect(&r, &one, "N=1, native");
-    // Sums of 12 gradients: each of 11 additions rounds once, 2^-24; AdamW's first steps turn a relative error of a
-    // gradient into no change of its sign, later ones into one of the same size; 1e-4 is far above that, and far below
-    // what a wrong sum does.
+    // Sums of 12 gradients: each of 11 additions rounds once, 2^-24. AdamW's first steps depend on a gradient's sign,
+    // which a small relative error does not change; later steps have a relative error of the same size. 1e-4 is far
+    // above that, and far below the error of a wrong sum.
     EXPECT(fabs(r.norm[0] / one.norm[0] - 1) < 1e-6 && fabs(r.loss[3] / one.loss[3] - 1) < 1e-4,
            "N=%d, native: norm %.9g (%.9g), loss %.9g (%.9g)", world, r.norm[0], one.norm[0], r.loss[3], one.loss[3]);
   }
-  // The root in rounds of a two-byte wire, which all arrive in one place. The sum of N numbers is rounded once more
-  // each, 2^-9; a round that overwrites another's sum is wrong in half of the root.
+  // The root in rounds of a two-byte wire, which all arrive in one place. Each of the N numbers of a sum is rounded
+  // once more, 2^-9; a round that overwrites another's sum is wrong in half of the root.
   schedule_variant.chunk_numel = 384;
   one = schedule_reference(&corpus, "--reduce_dtype bf16");
   for (int world = 2; world <= 3; world++) {
@@ -258,7 +257,7 @@ TEST_MPI(cuda_native_reduce_is_close, 3,
 }
 
 TEST_MPI(cuda_tune_is_one_choice, 2,
-         "--tune: rank 0 chooses, all ranks use its algorithms, training goes on from the same state") {
+         "--tune: rank 0 chooses, all ranks use its algorithms, training continues from the same state") {
   static Corpus corpus;
   static Trainer t;
   schedule_corpus(&corpus);
@@ -395,7 +394,7 @@ TEST_MPI(
 }
 
 TEST(gpu_options_are_refused_by_name,
-     "what only one device has is refused on the other, and shapes beyond the kernels' too") {
+     "options that only one device supports are refused on the other, and shapes beyond the kernels' limits too") {
   const struct {
     const char *device, *arguments, *said;
   } cases[] = {

@@ -24,7 +24,7 @@ static void data_write_text(const char *dir, const char *name, const char *text)
   data_format(path, 1024, "%s/%s", dir, name);
   data_write(path, text, strlen(text));
 }
-static char *data_read(const char *path, size_t *n) {  // zero-terminated; NULL: not there
+static char *data_read(const char *path, size_t *n) {  // zero-terminated; NULL: no such file
   FILE *f = fopen(path, "rb");
   if (!f) return NULL;
   char *p = (char *)calloc(1, 1 << 20);
@@ -45,7 +45,7 @@ static CorpusOptions data_options(const char *data) {
   CorpusOptions o = {data, NULL, 300, 2, 7};
   return o;
 }
-// A load that must fail with this exit code and a single line holding each of the two texts.
+// A load that must fail with this exit code and a single line that contains each of the two texts.
 static void data_expect_refused(CorpusOptions o, int exit_code, const char *has, const char *has_too) {
   Corpus c;
   DataError e;
@@ -157,7 +157,7 @@ TEST(data_token_file_faults,
 }
 
 // ---- text -----------------------------------------------------------------------------------------------------------
-TEST(data_text_directory, "text is found under either naming; what is missing or empty is named, never replaced") {
+TEST(data_text_directory, "text is found under either naming; a missing or empty file is named, never replaced") {
   const char *names[][3] = {{"train.txt", "valid.txt", "test.txt"},
                             {"wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"},
                             {"train.txt", "validation.txt", "test.txt"}};
@@ -222,12 +222,12 @@ TEST(data_search_order, "--data, then WIKITEXT2_DIR, then data/wikitext-2, then 
     EXPECT(strstr(c.source, found[i]) && !c.notices.text[0], "source %s, notices %s", c.source, c.notices.text);
     corpus_free(&c);
   }
-  remove("data/wikitext-2/valid.txt");           // an unfinished download is no corpus
+  remove("data/wikitext-2/valid.txt");           // an unfinished download is not a corpus
   REQUIRE(corpus_load(&c, data_options(""), &e), "%s", e.text);
   EXPECT(c.generated && strstr(c.notices.text, "generated sentences"), "source %s, notices '%s'", c.source,
          c.notices.text);
   corpus_free(&c);
-  setenv("WIKITEXT2_DIR", "nowhere", 1);         // what was named is not replaced
+  setenv("WIKITEXT2_DIR", "nowhere", 1);         // a named directory is not replaced
   data_expect_refused(data_options(NULL), 3, "WIKITEXT2_DIR=nowhere", "not a directory");
   data_expect_refused(data_options("nowhere"), 3, "--data nowhere", "No such file");
   EXPECT(chdir(here) == 0, "cannot go back to %s", here);
@@ -261,16 +261,16 @@ TEST(data_wikitext2_counts, "WikiText-2 has its published numbers of words and l
   corpus_free(&c);
 }
 
-TEST(data_encode_in_chunks, "a text longer than a chunk has the ids it gets when encoded at once, by line or not") {
+TEST(data_encode_in_chunks, "a text longer than a chunk has the ids of encoding it at once, by line or not") {
   GenSource g;
   Tokenizer t;
   gen_source_init(&g, 3);
   Text text = gen_text(&g, 4, 420000);           // 18 MB: two chunks
   REQUIRE(text.numel > (17u << 20), "%zu bytes", text.numel);
-  // Of every twelve bytes two stay letters and ten become white space: most places would change ids if cut there.
+  // Of every twelve bytes two stay letters and ten become white space: a cut at most places would change ids.
   for (size_t i = 0; i < text.numel; i++)
     if (i % 12 > 1) ((uint8_t *)text.owned)[i] = (uint8_t)"  \n \n\n"[data_mix(i) % 6];
-  const size_t chunk = 16 << 20;                 // a word over its end, of merges that the text's front teaches
+  const size_t chunk = 16 << 20;                 // a word across its end, made of merges learnt from the start
   for (size_t i = 0; i < text.numel; i++)
     if (i < 65536 || (i >= chunk - 7 && i < chunk + 7)) ((uint8_t *)text.owned)[i] = (uint8_t)"ba"[i % 2];
   tokenizer_train(&t, text.bytes, 1 << 20, 320, 2);
@@ -301,7 +301,8 @@ static int data_files_like(const char *pattern) {
   return n;
 }
 
-TEST(data_given_tokenizer, "text encoded with the tokenizer that training would make is the same corpus, cached too") {
+TEST(data_given_tokenizer,
+     "text encoded with the tokenizer that training would produce is the same corpus, cached too") {
   const char *names[] = {"train.txt", "valid.txt", "test.txt"};
   char dir[1024], json[1024], cache[1024], error[512];
   data_format(dir, 1024, "%s/text", test_tmp());
@@ -331,7 +332,7 @@ TEST(data_given_tokenizer, "text encoded with the tokenizer that training would 
   const int token_files = data_files_like(data_path("made/for/cache/tokens-*.bin"));
   const int tokenizers = data_files_like(data_path("made/for/cache/tokenizer-*"));
   EXPECT(token_files == 1 && !tokenizers, "in the cache: %d and %d files", token_files, tokenizers);
-  // The same vocabulary not by line, in the same cache: another corpus, and no notice of the one that is there.
+  // The same vocabulary not by line, in the same cache: another corpus, and no notice about the existing one.
   Tokenizer t;
   REQUIRE(tokenizer_load_any(&t, json, error, sizeof error), "%s", error);
   t.by_line = false;
@@ -347,7 +348,7 @@ TEST(data_given_tokenizer, "text encoded with the tokenizer that training would 
   for (int64_t i = 0; i < n; i++) EXPECT(split_token(s, i + 1) == ids[i], "id %lld differs", (long long)i);
   tokenizer_free(&t);
   corpus_free(&c);
-  // Trained, in the same cache: neither is taken for the other.
+  // Trained, in the same cache: neither is used for the other.
   o.tokenizer = "";
   o.vocab_size = 300;
   for (int i = 0; i < 2; i++) {
@@ -387,7 +388,8 @@ TEST(data_tokenizer_beside_ids, "with token files and random tokens a tokenizer 
   }
 }
 
-TEST(data_tokenizer_alone, "a corpus of a tokenizer alone has no token, travels as others, and knows its vocabulary") {
+TEST(data_tokenizer_alone,
+     "a corpus of a tokenizer alone has no token, travels like others, and knows its vocabulary") {
   Corpus c, d;
   DataError e;
   CorpusOptions o = data_options(NULL);
@@ -470,14 +472,14 @@ TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritabl
   EXPECT(!c.cache_used && !c.notices.text[0] && c.hash != hash, "changed text: cache_used %d, '%s'", c.cache_used,
          c.notices.text);
   corpus_free(&c);
-  o.cache_dir = data_path("text/train.txt");     // a file: nothing can be made in it, by root neither
+  o.cache_dir = data_path("text/train.txt");     // a file: nothing can be created in it, not even by root
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
   EXPECT(strstr(c.notices.text, "not cached"), "unwritable: notices '%s'", c.notices.text);
   corpus_free(&c);
 }
 
 // ---- known entropy --------------------------------------------------------------------------------------------------
-// The edge of state `at` whose word the text goes on with; -1: none.
+// The edge of state `at` whose word comes next in the text; -1: none.
 static int data_gen_edge_at(const GenSource *g, int at, const uint8_t *p, const uint8_t *end) {
   const GenState *s = &g->state[at];
   for (int k = 0; k < s->edges; k++) {
@@ -514,9 +516,9 @@ TEST(data_generated_entropy,
   }
   EXPECT(at == GEN_NEWLINE, "the text ends inside a sentence");
   EXPECT(fabs(nats - text.nats) <= 1e-9 * nats, "the generator says %.9g nats, its text %.9g", text.nats, nats);
-  // Likelihood-ratio test (Wilks): G = 2 sum n ln(n / (n_s p)) is chi-square of as many degrees of freedom as states
-  // have free successors, mean df and variance 2 df; states whose rarest successor is expected under 5 times are left
-  // out.
+  // Likelihood-ratio test (Wilks): G = 2 sum n ln(n / (n_s p)) is chi-square with as many degrees of freedom as states
+  // have free successors, mean df and variance 2 df. States whose rarest successor is expected less than 5 times are
+  // left out.
   double G = 0, df = 0, used = 0, conditional = 0;
   for (int s = 0; s < GEN_STATES; s++) {
     double total = 0, least = 1e9, sum = 0;
@@ -531,7 +533,7 @@ TEST(data_generated_entropy,
   EXPECT(used > 0.99 * tokens, "only %.0f of %.0f transitions can be tested", used, tokens);
   EXPECT(fabs(G - df) < 6 * sqrt(2 * df), "G = %.1f with %.0f degrees of freedom", G, df);
   // A ratio of means over independent sentences: its standard error from the residuals of each sentence. The counted
-  // conditional entropy lies below by half of G, df/2 on average.
+  // conditional entropy is lower by half of G, df/2 on average.
   const double sigma = sqrt(residual2) / tokens, counted = (conditional + df / 2) / tokens;
   EXPECT(fabs(nats / tokens - rate) < 5 * sigma, "%.6f nats a token, stated %.6f, sigma %.2g", nats / tokens, rate,
          sigma);
@@ -540,9 +542,10 @@ TEST(data_generated_entropy,
   text_free(&text);
 }
 
-TEST(data_generated_needs_memory, "in the generated text the last token alone does not tell what the source knows") {
-  // Entropy of a token given only the one before it, from counts of the text: must exceed the stated rate by far more
-  // than its estimate can be off (pairs / 2 tokens), or attention would have nothing to do.
+TEST(data_generated_needs_memory,
+     "in the generated text the last token alone does not determine what the source knows") {
+  // Entropy of a token given only the one before it, from counts of the text. It must exceed the stated rate by far
+  // more than the error of its estimate (pairs / 2 tokens), or attention would have nothing to do.
   Corpus c;
   DataError e;
   CorpusOptions o = data_options("generated");
@@ -562,7 +565,7 @@ TEST(data_generated_needs_memory, "in the generated text the last token alone do
          "given one token: %.4f nats; the source: %.4f", nats / (double)n, c.entropy_nats);
   static GenSource g;
   gen_source_init(&g, 20160926);
-  for (int v = 1; v < GEN_VERBS; v++) {          // under one determiner, each verb has objects of its own
+  for (int v = 1; v < GEN_VERBS; v++) {          // under one determiner, each verb has different objects
     const GenState *a = &g.state[GEN_DET2], *b = &g.state[GEN_DET2 + v * GEN_DETS];
     EXPECT(a->edges == b->edges && memcmp(a->next, b->next, sizeof a->next), "verbs 0 and %d have the same objects", v);
   }
@@ -573,7 +576,7 @@ TEST(data_generated_needs_memory, "in the generated text the last token alone do
 }
 
 TEST(data_generated_corpus,
-     "the stated entropy a token follows the vocabulary: nats are those of the text, at any size") {
+     "the stated entropy per token follows the vocabulary: nats are those of the text, at any size") {
   double nats_of_valid = 0, rate_by_bytes = 0;
   const int sizes[] = {256, 300, 1000};
   for (int k = 0; k < 3; k++) {
@@ -587,7 +590,7 @@ TEST(data_generated_corpus,
     if (k == 0) { nats_of_valid = nats; rate_by_bytes = c.entropy_nats * (double)split_targets_numel(t); }
     EXPECT(fabs(nats - nats_of_valid) < 1e-9 * nats, "vocabulary %d: the text costs %.6f nats, not %.6f", c.vocab_size,
            nats, nats_of_valid);
-    // Both are the expected nats of the training text up to its own chance number of tokens, 0.1 % at 160,000
+    // Both are the expected nats of the training text, except for the text's random number of tokens, 0.1 % at 160,000
     // sentences.
     EXPECT(fabs(c.entropy_nats * (double)split_targets_numel(t) / rate_by_bytes - 1) < 5e-3, "vocabulary %d: rate %.6f",
            c.vocab_size, c.entropy_nats);
@@ -629,8 +632,8 @@ TEST(data_random_tokens, "random tokens are uniform, follow the seed, and state 
   corpus_free(&c);
 }
 
-// ---- handing over ---------------------------------------------------------------------------------------------------
-TEST(data_corpus_image, "a corpus adopted from its image has the same tokens; a token file that changed is noticed") {
+// ---- copies of a corpus ---------------------------------------------------------------------------------------------
+TEST(data_corpus_image, "a corpus rebuilt from its image has the same tokens; a changed token file is noticed") {
   Corpus c, d;
   DataError e;
   const char *train = data_path("i_train.bin");
@@ -746,7 +749,7 @@ TEST(data_sampler_epochs, "each epoch is a permutation that (seed, epoch) alone 
   split_free(&split);
 }
 
-TEST(data_sampler_uniform, "every permutation of four samples is equally likely over epochs") {
+TEST(data_sampler_uniform, "over epochs every permutation of four samples is equally likely") {
   Split split = data_counting_split(5);
   Sampler s = data_sampler(&split, {1, 1, 1, true, true, 5});
   double count[256] = {}, chi2 = 0;
@@ -765,7 +768,7 @@ TEST(data_sampler_uniform, "every permutation of four samples is equally likely 
 
 TEST(data_sampler_order_without_ranks,
      "the samples of a step do not depend on the number of ranks, nor does their order") {
-  // 12 microbatches; rank r of N fills a N + r for a = 0 .. 12/N-1, each with a sampler of its own.
+  // 12 microbatches; rank r of N fills a N + r for a = 0 .. 12/N-1, each with a separate sampler.
   const int64_t B = 2, T = 3, M = 12;
   Split split = data_counting_split(T * 100 + 1);
   const SamplerOptions o = {B, T, M, true, false, 11};
@@ -792,7 +795,7 @@ TEST(data_sampler_order_without_ranks,
 }
 
 TEST(data_sampler_distributed_rule, "the epoch is cut or wrapped as PyTorch's DistributedSampler does, at every size") {
-  // With B = 1 and one microbatch a rank, rank r of M sees indices[r], indices[r+M], ... of the list below.
+  // With B = 1 and one microbatch per rank, rank r of M sees indices[r], indices[r+M], ... of the list below.
   for (int64_t n = 1; n <= 40; n++)
     for (int64_t M = 1; M <= 12 && M <= n; M++)
       for (int drop = 0; drop < 2; drop++) {
@@ -861,7 +864,7 @@ TEST(data_eval_windows, "validation windows hold every target of a split once, i
 
 // ---- the downloader -------------------------------------------------------------------------------------------------
 // Serves GET /MODE/NAME of a directory: good whole; corrupt with one byte changed; short cut at half of the announced
-// length; silent never answers; anything else 404. One request a connection.
+// length; silent never answers; anything else 404. One request per connection.
 static void data_serve_one(int client, const char *dir) {
   char request[2048] = "", mode[64] = "", name[64] = "", path[1024], head[256];
   size_t n = 0;
@@ -887,7 +890,7 @@ static void data_serve_one(int client, const char *dir) {
   }
   free(body);
 }
-// The server's process; *port receives its port on 127.0.0.1. 0: no socket can be had here.
+// The server's process; *port receives its port on 127.0.0.1. 0: no socket is available here.
 static pid_t data_serve(const char *dir, int *port) {
   int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at = {};
@@ -910,7 +913,7 @@ static pid_t data_serve(const char *dir, int *port) {
   }
 }
 
-// Runs the downloader into `to`; returns its exit status, its words in `said`.
+// Runs the downloader into `to`; returns its exit status, its output in `said`.
 static int data_download(const char *settings, const char *mode, int port, const char *to, char *said,
                          size_t said_bytes) {
   char command[4096], log[1024];
@@ -978,7 +981,7 @@ static void data_test_downloader(const char *tool) {
   free(b);
   kill(server, SIGKILL);
   waitpid(server, NULL, 0);
-  DOWNLOAD("good");                              // what is there needs no server
+  DOWNLOAD("good");                              // existing files need no server
   EXPECT(status == 0, "all there, no server: %d, %s", status, said);
   remove(data_path("fetched/test.txt"));
   DOWNLOAD("good");

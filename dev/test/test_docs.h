@@ -1,5 +1,5 @@
-// test_docs.h: what README.md, CONTRIBUTING.md and docs/*.md say is there is there: links and their anchors, options,
-// files, tests. Pure reading, in the repository's root, as test_first_hour.h does it.
+// test_docs.h: everything that README.md, CONTRIBUTING.md and docs/*.md name exists: links and their anchors, options,
+// files, tests. It only reads, in the repository's root, like test_first_hour.h.
 #include <glob.h>
 
 enum { DOCS_MOST = 32, DOCS_README_LINES = 170, DOCS_README_COLUMNS = 120 };
@@ -29,7 +29,7 @@ static const Docs *docs_read() {
 }
 
 // ---- lines ----------------------------------------------------------------------------------------------------------
-// The next line of a text, without its end; false behind the last. fenced: it is in a block of code, or begins or ends
+// The next line of a text, without its end; false after the last. fenced: it is in a block of code, or begins or ends
 // one.
 struct DocLines { const char *at; int number; bool in_fence, fenced; char line[4096]; };
 static DocLines docs_lines(const Doc *doc) {
@@ -48,7 +48,7 @@ static bool docs_next(DocLines *l) {
   if (fence) l->in_fence = !l->in_fence;
   return true;
 }
-// Blanks what stands between backticks.
+// Blanks the text between backticks.
 static void docs_without_code(char *line) {
   bool code = false;
   for (char *c = line; *c; c++) {
@@ -58,7 +58,8 @@ static void docs_without_code(char *line) {
 }
 
 // ---- links ----------------------------------------------------------------------------------------------------------
-// GitHub's anchor of a heading: lower case, blanks become hyphens, of all else letters, digits, _ and - stay.
+// GitHub's anchor of a heading: lower case, blanks become hyphens, other characters are dropped except letters, digits,
+// _ and -.
 static void docs_anchor(char *to, const char *heading) {
   for (const uint8_t *c = (const uint8_t *)heading; *c; c++) {
     if (*c == ' ') *to++ = '-';
@@ -66,7 +67,7 @@ static void docs_anchor(char *to, const char *heading) {
   }
   *to = 0;
 }
-// Whether a page has a heading of that anchor; of like headings the second has -1, the third -2.
+// Whether a page has a heading with that anchor; of equal headings the second gets -1, the third -2.
 static bool docs_has_anchor(const char *path, const char *wanted) {
   enum { HEADINGS = 200 };
   static char seen[HEADINGS][256];
@@ -106,7 +107,7 @@ static void docs_check_link(const Doc *doc, int line, const char *target) {
 }
 
 TEST(docs_links_lead_somewhere,
-     "README.md, CONTRIBUTING.md, docs/*.md: each link's file is there, its anchor is one of its headings by GitHub's "
+     "README.md, CONTRIBUTING.md, docs/*.md: each link's file exists, its anchor is one of its headings by GitHub's "
      "rule; README links every page of docs/") {
   const Docs *d = docs_read();
   char target[512], page[300];
@@ -143,7 +144,7 @@ static const struct { const char *program, *name; } docs_others[] = {
     {"mpirun", "oversubscribe"}, {"mpirun", "host"}, {"mpirun", "mca"}, {"srun", "mpi"},
     {"sbatch", "signal"}, {"sbatch", "requeue"}, {"hf", "local_dir"}, {"docker", "shm_size"}, {"docker", "cpus"},
     {"docker", "memory"}, {"build/test_gpt_fsdp", "list"}};
-// The name of an option that begins at `c` (its first hyphen), plainly written; false where none does.
+// The name of an option that begins at `c` (its first hyphen), if it is plainly written; else false.
 static bool docs_option_at(const char *text, const char *c, char name[OPTION_NAME_BYTES]) {
   if (c > text && (isalnum((uint8_t)c[-1]) || strchr("-_", c[-1]))) return false;
   if (strncmp(c, "--", 2) || !islower((uint8_t)c[2])) return false;
@@ -155,7 +156,7 @@ static bool docs_option_at(const char *text, const char *c, char name[OPTION_NAM
 }
 
 TEST(docs_options_are_there,
-     "each --option that a page names is one, by its own or another program's name; each option is named in docs/") {
+     "each --option that a page names exists, in this program or a named other one; each option is named in docs/") {
   const Docs *d = docs_read();
   enum { OTHERS = sizeof docs_others / sizeof *docs_others };
   bool named[OPTION_COUNT + 1] = {}, other[OTHERS] = {};
@@ -178,8 +179,8 @@ TEST(docs_options_are_there,
 }
 
 // ---- files ----------------------------------------------------------------------------------------------------------
-// What a run, make or another program makes, and what has a slash without being a file. With a slash at its end it
-// stands for all that begin so.
+// Paths that a run, make or another program creates, and words with a slash that are not files. With a slash at its end
+// an entry matches all paths that begin with it.
 static const char *const docs_not_here[] = {
     "out/", "OUT/", "DIR/", "build/", "data/cache/", "data/wikitext-2/", "exported/", "train_gpt_fsdp", "ckpt/",
     "step_", "openai-community/gpt2", "tokens/s"};
@@ -192,12 +193,12 @@ static bool docs_is_listed(const char *word) {
   }
   return false;
 }
-// Whether a word in backticks is a path within the repository: a slash, nothing but the characters of names.
+// Whether a word in backticks is a path within the repository: it has a slash and only characters of file names.
 static bool docs_is_path(const char *word) {
   const size_t n = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./*-");
   return strchr(word, '/') && !word[n] && *word != '/' && *word != '-' && *word != '*';
 }
-// Looks at the words of one stretch of code. Returns how many were paths.
+// Checks the words of one stretch of code. Returns how many were paths.
 static int docs_check_paths(const Doc *doc, int line, char *code) {
   int paths = 0;
   char *save = NULL;
@@ -213,7 +214,7 @@ static int docs_check_paths(const Doc *doc, int line, char *code) {
   return paths;
 }
 
-TEST(docs_files_are_there, "each path in backticks is in the repository, or in the list of what runs make") {
+TEST(docs_files_are_there, "each path in backticks is in the repository, or in the list of what runs create") {
   const Docs *d = docs_read();
   int paths = 0;
   for (int i = 0; i < d->count; i++) {

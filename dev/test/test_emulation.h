@@ -1,10 +1,10 @@
-// test_emulation.h: the emulation of CUDA (dev/cuda_emu) sees what it is there to see. Its small programs, right and
-// wrong, are in dev/cuda_emu/selftest.h; each runs in a process of its own, because the emulation ends the process
-// where a device would go on with wrong numbers.
+// test_emulation.h: the emulation of CUDA (dev/cuda_emu) detects the faults that it is there to detect. Its small
+// programs, right and wrong, are in dev/cuda_emu/selftest.h. Each runs in a separate process, because the emulation
+// ends the process where a device would go on with wrong numbers.
 #pragma once
 #include "../cuda_emu/emu.h"
 
-// Runs program i; its exit status, and in `said` what it wrote to stderr.
+// Runs program i; returns its exit status, and its stderr in `said`.
 static int emulation_child(int i, char *said, size_t bytes) {
   int ends[2];
   if (pipe(ends)) { EXPECT(false, "pipe: %s", strerror(errno)); return -1; }
@@ -17,7 +17,7 @@ static int emulation_child(int i, char *said, size_t bytes) {
   }
   close(ends[1]);
   size_t used = 0;
-  char rest[4096];                               // so that the child is never blocked by a full pipe
+  char rest[4096];                               // so that a full pipe never blocks the child
   for (ssize_t n; (n = read(ends[0], rest, sizeof rest)) > 0;) {
     const size_t kept = used + (size_t)n < bytes ? (size_t)n : bytes - 1 - used;
     memcpy(said + used, rest, kept);
@@ -47,7 +47,7 @@ TEST(emulation_selftest, "wrong CUDA programs are caught, right ones are not, wh
   }
 }
 
-// The two tables of the emulation differ in who computes, not in what a program sees of them.
+// The two tables of the emulation differ in who computes; a program sees the same of both.
 TEST(emulation_streams, "queued CPU ops on emulated streams give the CPU's bits and read device memory when they run") {
   if (!&ops_streams) SKIP("the emulation is not linked");
   const WorkspaceQuery q = {F32, F32, 1, 32, 64, 2, 128, 32};
@@ -58,7 +58,7 @@ TEST(emulation_streams, "queued CPU ops on emulated streams give the CPU's bits 
   convert(&cpu, want, x);
   c.ops->event_open(&c, &written, "written");
   c.ops->side_open(&c, &side, "side");
-  for (uint64_t seed = 0; seed < 4; seed++) {    // compute overwrites x while side is to convert what was there before
+  for (uint64_t seed = 0; seed < 4; seed++) {    // compute overwrites x while side still has to convert the old values
     emu_set_seed(seed);
     device_write(&c, device_x, x);
     convert(&side, device_out, device_x);

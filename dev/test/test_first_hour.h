@@ -1,6 +1,6 @@
-// test_first_hour.h: what a user meets in the first hour: a start that is not what was meant, a run that goes on where
-// and how it was asked to, the line that says what to type; and that no goal of the Makefile and no script rots unseen.
-// Helpers are those of test_cli.h and test_cli_checkpoint.h.
+// test_first_hour.h: the first hour of a user: a start that was not intended, a run that resumes where and how it was
+// told, the line that says what to type; and no Makefile goal and no script breaks unnoticed. Helpers are those of
+// test_cli.h and test_cli_checkpoint.h.
 
 // ---- how a run starts -----------------------------------------------------------------------------------------------
 TEST(first_a_launcher_that_makes_no_ranks_is_refused,
@@ -47,8 +47,8 @@ TEST(first_a_launcher_that_makes_no_ranks_is_refused,
 
 // ---- how long a run is ----------------------------------------------------------------------------------------------
 TEST(first_max_steps_goes_beyond_an_epoch,
-     "--max_steps alone trains as many steps, epoch after epoch, with the learning rate of so many; --epochs ends it "
-     "earlier; a checkpoint of a program that had --epochs 1 by default keeps its end") {
+     "--max_steps alone trains that many steps, epoch after epoch, with the learning-rate schedule of that many; "
+     "--epochs ends it earlier; a checkpoint of a program that had --epochs 1 by default keeps its end") {
   CliRun r;
   char all[600], config[600];
   snprintf(all, sizeof all, "%s", cli_path("all"));
@@ -73,7 +73,7 @@ TEST(first_max_steps_goes_beyond_an_epoch,
   cli_expect_done(&r, "--epochs 1");
   EXPECT(cli_count(r.text, "] step ") == steps, "%d steps, an epoch has %d", cli_count(r.text, "] step "), steps);
   cli_free(&r);
-  // Its trainer.json has --epochs 1, as that of every older program: also when the run was stopped before.
+  // Its trainer.json has --epochs 1, like that of every older program: also when the run was stopped before.
   CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(0), cli_resumes, cli_path("ends"), cli_path("older"));
   cli_expect_done(&r, "resumed");
   snprintf(config, sizeof config, "the checkpoint is at step %d of %d: nothing is left to train", steps, steps);
@@ -89,7 +89,8 @@ TEST(first_max_steps_goes_beyond_an_epoch,
 // ---- more ranks than microbatches -----------------------------------------------------------------------------------
 TEST(first_a_batch_is_split_on_resume,
      "a run whose step is one microbatch, on two ranks: the refusal says --batch_size and --init_from; --batch_size "
-     "goes on with the same sequences and dropout a step, with one notice, and gives the same bits on 1 and 2 ranks") {
+     "continues with the same sequences and dropout per step, with one notice, and gives the same bits on 1 and 2 "
+     "ranks") {
   CliRun r;
   char line[2048], one[600], two[600];
   snprintf(one, sizeof one, "%s", cli_path("one"));
@@ -118,8 +119,8 @@ TEST(first_a_batch_is_split_on_resume,
     cli_free(&r);
   }
   cli_expect_same_end("split on 1 and 2 ranks", one, two, 90);
-  // No weight moves at such a learning rate: a step's loss is a mean over its sequences, under its dropout, and only
-  // the order of its sums differs. Other sequences or masks move it by per cents.
+  // At such a learning rate no weight moves: a step's loss is a mean over its sequences, under its dropout, and only
+  // the order of its sums differs. Other sequences or masks change it by several per cent.
   CliMetrics a, b;
   cli_metrics(&a, cli_path("whole"));
   cli_metrics(&b, one);
@@ -153,8 +154,8 @@ TEST(first_a_batch_is_split_on_resume,
 
 // ---- what to resume from --------------------------------------------------------------------------------------------
 TEST(first_what_is_not_there_names_what_is,
-     "--resume or --init_from of a checkpoint that is not there: the newest beside it is named; any damaged file of "
-     "one: the one before it is named") {
+     "--resume or --init_from of a missing checkpoint: the newest existing one is named; any damaged file of one: "
+     "the one before it is named") {
   CliRun r;
   char line[2048], newest[600];
   cli_six_steps(cli_path("out"), "--save_every 2 --keep 0 --eval_every -1");
@@ -194,11 +195,11 @@ TEST(first_what_is_not_there_names_what_is,
 
 // ---- how a run ends -------------------------------------------------------------------------------------------------
 TEST(first_a_second_ctrl_c_ends_at_once,
-     "a rank alone: Ctrl-C asks for a checkpoint after the step; a second one does not wait for it") {
+     "a rank alone: Ctrl-C requests a checkpoint after the step; a second one does not wait for it") {
   CliRun r;
   cli_start(&r, "exec %s %s --data generated --grad_accum 20000 --save_every -1 --out %s", cli_ranks(0), cli_small(),
             cli_path("out"));                    // a step of seconds
-  struct stat st;                                // its first record is written when signals are caught
+  struct stat st;                                // the first record is written once signals are caught
   const char *metrics = cli_path("out/metrics.jsonl");
   for (double start = now_ms(); (stat(metrics, &st) || !st.st_size) && now_ms() - start < 30e3;) usleep(2000);
   REQUIRE(cli_catches(r.pid, SIGINT), "SIGINT is not caught");
@@ -237,7 +238,7 @@ TEST(first_a_disk_that_is_full_at_the_start_is_said,
   cli_expect_nothing_left("after the full disk");
 }
 
-TEST(first_not_finite_is_no_overflow, "a gradient that is not finite in fp32: nothing says overflow or skipped") {
+TEST(first_not_finite_is_no_overflow, "a gradient that is not finite in fp32: no line says overflow or skipped") {
   CliRun r;
   CLI_RUN(&r, "%s %s --optimizer sgd --lr 1000 --clip 0 --epochs 4 --log_every 1 --out %s", cli_ranks(0), cli_small(),
           cli_path("out"));
@@ -246,14 +247,15 @@ TEST(first_not_finite_is_no_overflow, "a gradient that is not finite in fp32: no
   cli_free(&r);
 }
 
-// ---- what rots unseen -----------------------------------------------------------------------------------------------
+// ---- what breaks unnoticed ------------------------------------------------------------------------------------------
 // Nothing here is listed by hand: goals come from the Makefile's .PHONY, sources and scripts from the directories.
-// These tests run in the repository's root, as `make test` does. Make forgets that a make runs it.
+// These tests run in the repository's root, as `make test` does. The environment hides from make that another make runs
+// it.
 static const char plain_make[] = "env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make";
 static inline void first_need_repository() {
   if (access("Makefile", R_OK) || access("dev/fuzz.cc", R_OK)) SKIP("this is not the root of the repository");
 }
-// Words on stdout of a command, at most `most`, each once; the text stays with the caller.
+// Words on stdout of a command, at most `most`, each once; their memory belongs to the CliRun.
 static inline int first_words(CliRun *r, const char *command, char **word, int most) {
   int count = 0;
   char *save = NULL;
@@ -268,8 +270,8 @@ static inline int first_words(CliRun *r, const char *command, char **word, int m
 }
 
 TEST(first_every_goal_of_make_works,
-     "each goal of the Makefile: named by make help, its recipe found and expanded; help, clean, setup where nothing "
-     "is missing, check-style: run") {
+     "each goal of the Makefile: named by make help, its recipe found and expanded; help, clean, setup with nothing "
+     "missing, check-style: run") {
   first_need_repository();
   static char goals[2048], line[128];
   char *word[64];
@@ -294,7 +296,7 @@ TEST(first_every_goal_of_make_works,
           plain_make);
   cli_expect_done(&r, "make clean");
   cli_free(&r);
-  // No package manager is really asked, whatever is missing here.
+  // No real package manager runs, whatever is missing here.
   CLI_RUN(&r, "mkdir %s && cd %s && for tool in apt-get dnf zypper pacman sudo; do printf '#!/bin/sh\nexit 1\n' "
           ">$tool; chmod +x $tool; done; cd $OLDPWD && PATH=%s:$PATH %s setup", cli_path("no_tools"),
           cli_path("no_tools"), cli_path("no_tools"), plain_make);
@@ -322,7 +324,7 @@ TEST(first_another_machine_is_refused, "a compiler for aarch64 or macOS: make an
 }
 
 TEST(first_every_script_is_read_by_its_shell,
-     "each .sh and .py of data/, dev/ and .ci/: its language takes it; what README names is there; bench.sh, "
+     "each .sh and .py of data/, dev/ and .ci/: its language parses it; what README names exists; bench.sh, "
      "gpu_day.sh, two_hosts.sh, get_wikitext2.sh refuse a wrong argument with exit code 2") {
   first_need_repository();
   CliRun r;
@@ -348,8 +350,8 @@ TEST(first_every_script_is_read_by_its_shell,
 }
 
 TEST(first_every_laboratory_source_compiles,
-     "each .cc and .cu of dev/ with the flags that the Makefile compiles it with, but for sanitizers; what needs nvcc, "
-     "where it is") {
+     "each .cc and .cu of dev/ with the flags that the Makefile compiles it with, except sanitizers; nvcc's files if "
+     "there is nvcc") {
   first_need_repository();
   char *word[64];
   CliRun r, files;
@@ -369,7 +371,7 @@ TEST(first_every_laboratory_source_compiles,
   cli_free(&files);
 }
 
-TEST(first_fuzzers_run, "make fuzz with clang++: built, its seeds are taken, every target runs for a second") {
+TEST(first_fuzzers_run, "make fuzz with clang++: built, its seeds are accepted, every target runs for a second") {
   first_need_repository();
   CliRun r;
   CLI_RUN(&r, "cd %s && echo 'extern \"C\" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' "
@@ -389,7 +391,7 @@ TEST(first_prove_shows_equal_weights,
   first_need_repository();
   CliRun r;
   cli_start(&r, "PROVE_STEPS=30 PYTHON=none OUT=%s TRAIN_GPT_FSDP=%s dev/prove.sh", cli_path("prove"), cli_program());
-  cli_wait(&r, 4 * CLI_LIMIT_S);                 // four runs, of which a busy machine makes minutes
+  cli_wait(&r, 4 * CLI_LIMIT_S);                 // four runs: minutes on a busy machine
   cli_expect_done(&r, "dev/prove.sh");
   EXPECT(cli_count(r.text, "  went on from step_") == 2 && strstr(r.text, "\n  equal\n"), "it printed:\n%.3000s",
          r.text);

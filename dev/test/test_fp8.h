@@ -1,5 +1,5 @@
-// test_fp8.h: numbers of one byte (E4M3), their scales and the ops between them, against a definition written out here
-// in double; then every CPU table against the plain rounding, bit for bit. Included after test_ops.h.
+// test_fp8.h: one-byte numbers (E4M3), their scales and the ops on them, against a definition written out here in
+// double; then every CPU table against the plain rounding, bit for bit. Included after test_ops.h.
 #pragma once
 
 // ================================================================================================ the definition
@@ -10,7 +10,8 @@ static double fp8_definition(int bits) {
   const double size = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
   return bits & 0x80 ? -size : size;
 }
-// The pattern nearest to x by trying all of them, of two as near the even one. What is beyond 448 is nearest to 448.
+// The pattern nearest to x, found by trying all of them; of two equally near, the even one. Beyond 448 the nearest is
+// 448.
 static int fp8_nearest(double x) {
   const double size = fmin(fabs(x), 1e30);       // so that Inf has distances, too
   int best = 0;
@@ -33,7 +34,7 @@ static void fp8_expect_rounded(float x) {
   }
 }
 
-TEST(fp8_every_pattern, "each of the 256 fp8 patterns has the value of E4M3, and is what that value is stored as") {
+TEST(fp8_every_pattern, "each of the 256 fp8 patterns has the value of E4M3, and that value is stored as the pattern") {
   for (int i = 0; i < 256; i++) {
     const double want = fp8_definition(i), got = to_f32(fp8{(uint8_t)i});
     EXPECT(isnan(want) ? isnan(got) : got == want && signbit(got) == signbit(want), "%02x is %g, not %g", i, got, want);
@@ -63,8 +64,8 @@ TEST(fp8_rounding, "the nearest fp8 is stored, ties to even, saturated: around e
   }
 }
 
-// want[i] for the magnitudes of n fp32 patterns from `first` on. Between the midpoints of neighbours all numbers have
-// one nearest; a midpoint is its even neighbour's.
+// want[i] for the magnitudes of n fp32 patterns from `first` on. All numbers between two midpoints have one nearest
+// pattern; a midpoint goes to its even neighbour.
 static void fp8_want_patterns(uint8_t *want, uint32_t first, int64_t n) {
   int64_t at = 0;
   for (int code = 0; code < 0x7f && at < n; code++) {
@@ -74,7 +75,7 @@ static void fp8_want_patterns(uint8_t *want, uint32_t first, int64_t n) {
   }
   for (; at < n; at++) want[at] = 0x7f;
 }
-// The first two tables: AVX2 and AVX-512, which are what vec.h tells apart.
+// The first two tables: AVX2 and AVX-512, the two variants in vec.h.
 TEST(fp8_rounding_all, "every one of the 2^32 fp32 patterns is stored as its nearest fp8, with AVX2 and with AVX-512") {
   const int64_t n = 1 << 20;
   Tensor in = op_tensor(F32, n), out = op_tensor(F8, n), one = op_tensor(F32, 1);
@@ -100,7 +101,7 @@ TEST(fp8_rounding_all, "every one of the 2^32 fp32 patterns is stored as its nea
 }
 
 // ================================================================================================ every table
-// A tensor with numbers of every size where fp8 has any, and NaN, Inf, zeros of both signs and subnormals among them.
+// A tensor with numbers of every size that fp8 has, and NaN, Inf, zeros of both signs and subnormals among them.
 static Tensor fp8_numbers(Dtype dtype, int64_t n, double scale) {
   static const double special[] = {0.0, -0.0, NAN, INFINITY, -INFINITY, 448.0, 464.0, 0x1p-9, 0x1p-10, 1e-30};
   Tensor t = op_tensor(dtype, n);
@@ -141,7 +142,7 @@ TEST(fp8_tables, "fp8_encode and fp8_decode are the definition on every table, f
   fp8_check_codes(F32, 333, 0, 0x1p-126);
   fp8_check_codes(F32, 333, 0, 0x1p100);
 }
-TEST(fp8_round_trip, "what lies on the grid of a scale is stored without error, in fp32 and in bf16") {
+TEST(fp8_round_trip, "values on the grid of a scale are stored without error, in fp32 and in bf16") {
   for (int t = 0; const Ops *ops = op_table(t); t++)
     for (Dtype dtype : {F32, BF16})
       for (int e = -100; e <= 100; e += 20) {
@@ -163,7 +164,7 @@ TEST(fp8_round_trip, "what lies on the grid of a scale is stored without error, 
 }
 
 // ================================================================================================ scales
-// The largest p with a 2^p <= 448, found by trying; the scale is 2^-p, or 2^-126 where that is smaller.
+// The largest p with a 2^p <= 448, found by trying; the scale is 2^-p, or 2^-126 if that is smaller.
 static double fp8_scale_definition(double a) {
   if (!(a > 0.0) || isinf(a)) return 1.0;
   int p = -200;
@@ -229,14 +230,14 @@ TEST(fp8_absmax, "absmax is the largest magnitude on every table and thread coun
         }
 }
 
-// ================================================================================================ products
+// =================================================================================================== GEMMs
 struct Fp8Case { MatmulShape s; Tensor in, weight, bias, in_scale, weight_scale; };
 static const MatmulShape fp8_shapes[] = {{16, 16, 16}, {48, 32, 80}, {32, 400, 16}};
 static Fp8Case fp8_case(MatmulShape s) {
   return {s, op_random_tensor(11, 30.0, F8, s.M, s.K), op_random_tensor(12, 100.0, F8, s.N, s.K),
           op_random_tensor(13, 1.0, BF16, s.N), fp8_scale_tensor(0x1p-5), fp8_scale_tensor(0x1p-9)};
 }
-// The fp64 product of what the operands stand for, with or without the bias; returns a bound of sum |terms|.
+// The fp64 result of the decoded operands, with or without the bias; returns a bound of sum |terms|.
 static double fp8_reference(const Fp8Case *x, bool bias, double **want) {
   const MatmulShape s = x->s;
   double *in = op_fp64(x->in), *weight = op_fp64(x->weight);
@@ -247,7 +248,7 @@ static double fp8_reference(const Fp8Case *x, bool bias, double **want) {
   for (int64_t i = 0; bias && i < s.M * s.N; i++) (*want)[i] += op_get(x->bias, i % s.N);
   return scale + 5.0;                            // no bias is larger
 }
-TEST(fp8_matmul_reference, "matmul_forward_fp8 is the fp64 product within rounding, the same bits on every table") {
+TEST(fp8_matmul_reference, "matmul_forward_fp8 equals the fp64 result within rounding, the same bits on every table") {
   for (MatmulShape s : fp8_shapes)
     for (bool with_bias : {false, true}) {
       const Fp8Case x = fp8_case(s);
@@ -259,7 +260,7 @@ TEST(fp8_matmul_reference, "matmul_forward_fp8 is the fp64 product within roundi
         c.threads = r.threads;
         Tensor out = op_tensor(BF16, s.M, s.N), row = op_tensor(BF16, 16, s.N), none = {};
         matmul_forward_fp8(&c, out, x.in, x.in_scale, x.weight, x.weight_scale, with_bias ? x.bias : none);
-        // K products without rounding, K additions and the bias'
+        // K products without rounding, K additions and that of the bias
         op_expect_close(op_where("matmul_forward_fp8", r, F8), out, want, (double)s.K + 1.0, scale);
         if (op_run_is_first(r)) first = out;
         op_expect_same_bits(op_where("matmul_forward_fp8", r, F8), out, first);

@@ -1,6 +1,6 @@
-// test_fsdp.h: sharding changes nothing but memory and traffic. N ranks give bit for bit what one gives; planned bytes
-// are taken bytes; counted traffic is the formula's. One launch of six ranks runs the smaller worlds on split
-// communicators.
+// test_fsdp.h: sharding changes nothing but memory and traffic. N ranks give bit for bit the results of one; allocated
+// bytes are the planned bytes; counted traffic equals the formula. One launch of six ranks runs the smaller worlds on
+// split communicators.
 
 struct WorldResult { double loss[4], norm[4], eval_loss; int64_t eval_tokens; uint64_t weights; };
 
@@ -8,7 +8,7 @@ static inline uint64_t fnv_bytes(uint64_t h, const void *data, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211ull;
   return h;
 }
-// Of the parameters' values, without padding rows: of all, or only of those that are frozen. Collective.
+// Hash of the parameters' values, without padding rows: of all, or only of frozen ones. Collective.
 static inline uint64_t params_hash(Fsdp *f, bool frozen_only) {
   uint64_t h = 14695981039346656037ull;
   for (int p = 0; p < f->params; p++) {
@@ -22,7 +22,7 @@ static inline uint64_t params_hash(Fsdp *f, bool frozen_only) {
 }
 static inline uint64_t weights_hash(Fsdp *f) { return params_hash(f, false); }
 
-// What the transport counted in a step of A microbatches a rank, against the formulas of fsdp.h.
+// Checks the transport's counters for a step of A microbatches per rank against the formulas of fsdp.h.
 static inline void expect_traffic(const Fsdp *f, int A, int step, const char *what) {
   const Traffic got = f->traffic, want = fsdp_formula(f, A);
   EXPECT(!memcmp(&want, &got, sizeof got),
@@ -35,11 +35,11 @@ static inline void expect_traffic(const Fsdp *f, int A, int step, const char *wh
          (long long)got.small_bytes, (long long)want.small_bytes);
 }
 
-// Odd on purpose: vocabulary 5003, width 60 (no multiple of 128 or of most N), heads of 20, three blocks, sequences of
-// 21 in 32 positions, dropout on. Every rank calls it; ranks at or beyond `world` only wait.
+// Odd on purpose: vocabulary 5003, width 60 (not a multiple of 128 or of most N), heads of 20, three blocks, sequences
+// of 21 in 32 positions, dropout on. Every rank calls it; ranks at or beyond `world` only wait.
 static const char world_shapes[] = "--n_layer 3 --n_head 3 --n_embd 60 --seq_len 21 --n_positions 32 --vocab_size 5003 "
                                    "--dropout 0.1 --batch_size 1 --global_batch 12 --lr 0.01 --warmup 0 --clip 0.5";
-static const Ops *world_ops;                     // the table; NULL: what the ranks agree on
+static const Ops *world_ops;                     // the table; NULL: the ranks agree on one
 static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, int threads, int steps, const char *extra,
                              bool check_traffic) {
   memset(r, 0, sizeof *r);
@@ -66,8 +66,8 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
   MPI_Comm_free(&comm);
   return true;
 }
-// What a mode takes, and of what: bytes of gradients that are made whole, of this rank's part of them, of the shard's
-// memory for those (own, with gaps) and for the others. Ranks at or beyond `world` only wait.
+// A mode's memory by kind: bytes of gradients made whole, of this rank's part of them, of the shard's memory for those
+// (own, with gaps) and for the others. Ranks at or beyond `world` only wait.
 struct WorldBuffers { size_t whole, own, in_whole, apart; };
 static inline WorldBuffers world_buffers(MemoryPlan *plan, const Corpus *corpus, int world, const char *extra) {
   int rank;
@@ -127,12 +127,12 @@ TEST_MPI(ranks_and_threads_change_no_bit_half, 6,
   worlds_equal("--param_dtype bf16 --reduce_dtype fp32 --shm off --gather_slots 3", 2);
 }
 
-// blocks, root: whether blocks and stage 0 are reduced from a gradient buffer; in_whole: the shard of a whole one lies
-// in it, so that nothing is beside the shard.
+// blocks, root: whether blocks and stage 0 are reduced from a gradient buffer; in_whole: the shard of a whole gradient
+// is part of it, so that it needs no separate memory.
 struct OneRankMode { const char *options; int microbatches; bool blocks, root, in_whole; };
 TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
          "one rank counts reductions only where a gradient is rounded for the wire, or must be complete before it is "
-         "added, and takes buffers only for those that are reduced more than once a step or slot by slot") {
+         "added, and allocates buffers only for those that are reduced more than once a step or slot by slot") {
   static const OneRankMode modes[] = {
       {"--global_batch 1", 1, false, false, false},
       {"--global_batch 1 --reduce_dtype bf16", 1, true, true, true},
@@ -172,11 +172,11 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-// in_whole: the shards of whole gradients are the own parts of these. exact: the bits of one rank.
+// in_whole: the shards of whole gradients are this rank's parts of them. exact: the bits of one rank.
 struct SumsMode { const char *options; int world, microbatches; bool in_whole, exact; };
 TEST_MPI(sums_in_whole_gradients_change_no_bit, 4,
-         "gradient shards lie in whole gradients where these are reduced once a step, but not along replicas: the bits "
-         "of one rank, which has them apart; and no byte is left out or taken twice") {
+         "gradient shards are part of whole gradients if these are reduced once a step, but not along replicas: the "
+         "bits of one rank, which has them apart; and no byte is left out or counted twice") {
   static const SumsMode modes[] = {
       {"", 2, 1, true, true},
       {"", 4, 1, true, true},
@@ -225,9 +225,9 @@ TEST_MPI(sums_in_whole_gradients_change_no_bit, 4,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-// lends: gradient shards hold activations. exact: the bits of one rank with as many microbatches, which has them apart
-// if these are several. One rank with one of them has no other to be compared with here, only its bytes: it meets one
-// that offloads in test_schedule.h, schedule_of_offload_alone.
+// lends: gradient shards are reused as activation memory. exact: the bits of one rank with as many microbatches, which
+// has both apart if there are several. One rank with one microbatch has no reference here, only its bytes:
+// test_schedule.h, schedule_of_offload_alone, compares it with one that offloads.
 struct LendMode { const char *options; int world, microbatches; bool lends, exact; };
 static inline size_t lend_activations(const Corpus *corpus, int world, const char *extra, bool *lends) {
   MemoryPlan plan = {};
@@ -236,9 +236,10 @@ static inline size_t lend_activations(const Corpus *corpus, int world, const cha
   return plan.taken_bytes[MEM_ACTS_APART] + plan.taken_bytes[MEM_ACTIVATIONS];
 }
 TEST_MPI(gradient_shards_lend_their_memory, 4,
-         "where a step writes a block's gradient shard once, it holds what the blocks above it keep, until then: the "
-         "bits of one rank that has all of it apart, also in what aligns pieces, which the norm reads; not along "
-         "replicas, nor where shards are added to or lie in whole gradients") {
+         "where a step writes a block's gradient shard once, the shard is reused as activation memory of the blocks "
+         "above until backward reaches it: the bits of one rank that has all of it apart, also in the padding "
+         "between pieces, which the norm reads; not along replicas, nor where shards are added to or are part of "
+         "whole gradients") {
   static const LendMode modes[] = {
       {"", 1, 1, true, true},
       {"", 2, 1, true, true},
@@ -290,11 +291,11 @@ TEST_MPI(gradient_shards_lend_their_memory, 4,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-// A rank that looks after its messages late reads its peers' gradient slots late.
+// A rank that checks its messages late reads its peers' gradient slots late.
 static void late(void *) { usleep(1500); }
 TEST_MPI(logits_wait_for_late_readers, 3,
-         "logits lie where gradient slots do: they wait until the rank that comes last has read these, whichever it "
-         "is, over windows and messages, where backward ends with a block, too") {
+         "logits share memory with gradient slots: they wait until the last rank has read these, whichever it is, "
+         "over windows and messages, also where backward ends with a block") {
   static const char *const modes[] = {"--freeze wte,wpe,ln_f", "--freeze wte,wpe,ln_f --reduce_dtype bf16 --shm copy",
                                       "--freeze wte,wpe,ln_f,h.0.*,h.1.attn.* --shm off", "--param_dtype bf16"};
   static Corpus corpus;
@@ -369,7 +370,7 @@ TEST_MPI(eval_depends_on_no_batch_size, 2,
   }
 }
 
-// What this process holds in memory that is no file's; of pages that several share its part.
+// Resident memory of this process that is not a file's; of shared pages its part.
 static inline size_t resident_bytes() {
   static const char rollup[] = "/proc/self/smaps_rollup";
   return (file_number(rollup, "Pss_Anon:") + file_number(rollup, "Pss_Shmem:")) * 1024;
@@ -396,7 +397,7 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const bool untied = strstr(extra, "tie_head off"), sgd = strstr(extra, "sgd"), messages = strstr(extra, "shm off"),
                gathers = strstr(extra, "shm"), half = strstr(extra, "param_dtype fp16"),
                brain = strstr(extra, "param_dtype bf16");
-    // A unit is cut in two pieces, what decays and what does not; parameters start on multiples of 128 elements, and so
+    // A unit is cut in two pieces, with and without weight decay; parameters start on multiples of 128 elements, and so
     // does every rank's part.
     const size_t up = 128, part = N * up, pad_c = (C + up - 1) / up * up, pad_3c = (3 * C + up - 1) / up * up;
     const size_t vectors = (6 * pad_c + pad_3c + (4 * C + up - 1) / up * up + part - 1) / part * part;
@@ -407,8 +408,8 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const size_t R = B * T, chunk = (size_t)min64(1 << 18, (int64_t)(root > block ? root : block) / (int64_t)N);
     const bool staged = b_r == 2;
     const size_t stream = R * C * b_p, slots = 2 * block * b_r;
-    // Logits; what a block computes again, and the stream's gradients, in the same memory. Slots lie behind the latter
-    // if these take less.
+    // Logits share memory with the recomputed activations of a block and the stream's gradients. Slots follow the
+    // latter if these take less.
     const size_t logits = (b_p == 4 ? 0 : Vp * 2) + R * Vp * 4, turns = (6 + 1 + (half ? 1 : 0)) * stream;
     const bool lends = logits > turns;
     const struct { MemoryName line; size_t bytes;
@@ -442,8 +443,8 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const size_t after_2 = resident_bytes(), total = memory_planned_total(&t.plan, MEMORY_ALL);
     for (int s = 2; s < 20; s++) train_step(&t, false);
     const size_t after_20 = resident_bytes();
-    // The allocator and MPI keep pools of their own, of a few MiB whatever the model; pages never touched do not count.
-    // The address sanitizer keeps what is freed.
+    // The allocator and MPI keep private pools, of a few MiB whatever the model; untouched pages do not count. The
+    // address sanitizer keeps freed memory.
     EXPECT(TEST_SANITIZED || after_20 <= after_2 + (1 << 20),
            "%s: resident memory grew from %zu after step 2 to %zu after step 20", extra, after_2, after_20);
     EXPECT(after_20 - before <= total + (12 << 20), "%s: the process grew by %zu bytes, the plan says %zu", extra,

@@ -1,5 +1,5 @@
-// test_interchange.h: models of other programs are read for what they are, damaged ones are refused by name, and what
-// is exported is what transformers writes. Fixtures are written by dev/make_hf_fixture.py. Follows test_train.h.
+// test_interchange.h: models of other programs are read correctly, damaged ones are refused by name, and exports equal
+// what transformers writes. Fixtures are written by dev/make_hf_fixture.py. Follows test_train.h.
 #pragma once
 #include "../../data/interchange.h"
 #include "harness.h"
@@ -11,7 +11,7 @@ static inline const char *ix_path(char to[1024], const char *directory, const ch
   if (n < 0 || n >= 1024) die_missing("the path %s is too long", to);
   return to;
 }
-// A new directory of the test's own.
+// A new directory for this test alone.
 static inline const char *ix_directory(char to[1024], const char *name) {
   ix_path(to, test_tmp(), name);
   if (mkdir(to, 0777)) die_missing("cannot make %s: %s", to, strerror(errno));
@@ -76,8 +76,8 @@ static inline void ix_save(const IxModel *from, const char *path, const char *co
   free(header);
 }
 
-// ---- what a map says -----------------------------------------------------------------------------------------------
-// Element (o, i) of a parameter as the file holds it, widened to 32 bits.
+// ---- values behind a map --------------------------------------------------------------------------------------------
+// Element (o, i) of a parameter as stored in the file, widened to 32 bits.
 static inline uint32_t ix_element(const uint8_t *file, TensorPlace place, const Param *p, int64_t o, int64_t i) {
   const int64_t in = p->ndim == 2 ? p->shape[1] : 1, n = place.transposed ? i * p->shape[0] + o : o * in + i;
   uint32_t bits = 0;
@@ -111,7 +111,7 @@ static inline Param *ix_import(const char *path, Import *s, TensorMap *map, int 
   if (!import_map(s, param, *params, map, error, sizeof error)) die_missing("%s", error);
   return param;
 }
-// PATH must be refused with every one of up to three words in one line that is not cut.
+// PATH must be refused in one line that is not cut and contains each of up to three words.
 static inline void ix_refused(const char *path, const char *word, const char *word_2, const char *word_3) {
   char error[2048] = "";
   Import s;
@@ -159,7 +159,7 @@ static inline void ix_write_llmc(const char *path, int version, const ModelShape
 }
 
 // ---- import --------------------------------------------------------------------------------------------------------
-TEST(import_reads_shapes, "each fixture's kind, shape, tokenizer and dropout are those it was saved with") {
+TEST(import_reads_shapes, "each fixture's kind, shape, tokenizer and dropout are as saved") {
   static const struct { const char *path; ModelShape shape; Dtype dtype; } cases[] = {
       {"dev/fixtures/hf_tiny", {2, 2, 32, 24, 300, true, 0.05}, F32},
       {"dev/fixtures/hf_untied", {1, 4, 16, 20, 300, false, 0.05}, F32},
@@ -191,7 +191,7 @@ TEST(import_reads_shapes, "each fixture's kind, shape, tokenizer and dropout are
   }
 }
 
-// Hugging Face's layout in the other names: with the prefix what has none, and the other way round.
+// Hugging Face's layout with the prefix of names added where it is missing, and removed where it is there.
 static inline void ix_save_renamed(const Import *s, const char *path) {
   static IxModel m;
   static char names[80][96];
@@ -223,7 +223,7 @@ static inline void ix_save_own(const char *path, const char *heads, const Param 
   }
   ix_save(&m, path, metadata);
 }
-// Writes the model at `from` in every layout there is and reads each: the values must be the same.
+// Writes the model at `from` in every layout that exists and reads each: the values must be the same.
 static inline void ix_expect_layouts_agree(const char *from, const char *name, int llmc_version) {
   char dir[1024], path[1024];
   Import s;
@@ -283,7 +283,8 @@ static inline void ix_config(const char *dir, const char *from, const char *to) 
   free(t.bytes);
 }
 
-TEST(import_refuses_other_configs, "a config.json that asks for another function, or is damaged, is refused by field") {
+TEST(import_refuses_other_configs,
+     "a config.json that describes another function, or is damaged, is refused by field") {
   static const struct { const char *from, *to, *word; } cases[] = {
       {"\"gpt2\"", "\"gpt_neo\"", "model_type"},
       {"\"model_type\"", "\"model_typ\"", "model_type is missing"},
@@ -342,7 +343,8 @@ TEST(import_refuses_other_configs, "a config.json that asks for another function
   ix_refused(dir, "cannot read it", "config.json", NULL);
 }
 
-TEST(import_takes_equal_configs, "what leaves the function as it is is taken, and differing dropouts are said") {
+TEST(import_takes_equal_configs,
+     "settings that do not change the function are accepted, and differing dropouts are reported") {
   static const struct { const char *from, *to, *notice; } cases[] = {
       {"\"gelu_new\"", "\"gelu_pytorch_tanh\"", ""},
       {"\"n_inner\": null", "\"n_inner\": 128", ""},
@@ -417,7 +419,7 @@ TEST(import_names_wrong_tensors, "tensors that are missing, extra, misshapen or 
   }
 }
 
-TEST(import_takes_a_tied_head_twice, "a tied head that is stored all the same is the embedding, and accepted") {
+TEST(import_takes_a_tied_head_twice, "a tied head that is stored nevertheless is the embedding, and accepted") {
   char dir[1024], path[1024];
   static IxModel m;
   Import s;
@@ -435,7 +437,7 @@ TEST(import_takes_a_tied_head_twice, "a tied head that is stored all the same is
   safetensors_close(&m.file);
 }
 
-TEST(import_says_what_to_name, "what is no model that can be read is refused with what to do") {
+TEST(import_says_what_to_name, "files that are no readable model are refused, with what to do") {
   char dir[1024], path[1024];
   ix_refused("/nowhere/at/all", "No such file", "nothing is downloaded", NULL);
   ix_refused(ix_directory(dir, "empty"), "no config.json and no model.safetensors", NULL, NULL);
@@ -462,7 +464,7 @@ TEST(import_needs_the_heads, "a file of ours says its heads, or is refused") {
   ix_directory(dir, "own");
   static IxModel m;
   ix_load(&m, "dev/fixtures/hf_published/model.safetensors");
-  for (int i = 0; i < m.count; i++) {            // (C,3C) read as (3C,C): which numbers stand there does not matter
+  for (int i = 0; i < m.count; i++) {            // (C,3C) read as (3C,C): the values do not matter here
     SafetensorsTensor *t = &m.tensor[i];
     const int64_t rows = t->shape[0];
     if (t->ndim != 2 || t->name[0] != 'h') continue;
@@ -545,7 +547,7 @@ TEST(import_refuses_damaged_llmc, "an llm.c file of another version, size or abs
   free(param);
 }
 
-TEST(import_other_shape_is_named, "a model asked for with other numbers than the file's is refused by tensor") {
+TEST(import_other_shape_is_named, "a model requested with other numbers than the file's is refused by tensor") {
   char bin[1024];
   ModelShape shape = {1, 1, 4, 3, 5, true, 0};
   int count;
@@ -575,7 +577,7 @@ TEST(import_other_shape_is_named, "a model asked for with other numbers than the
 }
 
 TEST(import_survives_any_bytes,
-     "single bytes changed in config.json or in llm.c's header end in a shape or in one line") {
+     "single bytes changed in config.json or in llm.c's header result in a shape or in one line") {
   char dir[1024], bin[1024], path[1024], error[2048];
   uint64_t seed = 5;
   ix_directory(dir, "any");
@@ -715,10 +717,10 @@ TEST(export_tokenizer_config, "the other exported texts are JSON, and name the s
   }
 }
 
-// ---- the whole way -------------------------------------------------------------------------------------------------
+// ---- import to export -----------------------------------------------------------------------------------------------
 struct IxRun { Options o; Start start; Corpus corpus; Trainer trainer; Saver saver; };
 
-// A trainer whose weights come from PATH, as --init_from does it. Collective over comm.
+// A trainer whose weights come from PATH, as with --init_from. Collective over comm.
 static inline void ix_run_open(IxRun *x, const char *path, MPI_Comm comm) {
   char error[2048] = "", *argv[] = {(char *)"test", (char *)"--init_from", (char *)path, (char *)"--seq_len",
                                     (char *)"8",    (char *)"--batch_size", (char *)"1"};
@@ -797,7 +799,8 @@ TEST_MPI(import_logits_equal_transformers, 1,
 }
 
 TEST_MPI(import_export_any_ranks, 3,
-         "three ranks that import and export give save_pretrained's file; what they save, all import as the same") {
+         "three ranks that import and export give save_pretrained's file; the weights that they save import as the "
+         "same") {
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   for (const char *name : {"hf_tiny", "hf_untied", "hf_published"}) {

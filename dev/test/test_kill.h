@@ -1,7 +1,7 @@
-// test_kill.h: a save that is cut short, at whatever instant and by whatever, costs nothing but itself. data/files.h
-// asks a hook before every system call that changes files: here it copies the directory as it is, ends the process, or
-// lets the call fail. What is on the disk is then loaded, or compared byte by byte with what was saved. Damage to what
-// was saved is refused by name. Needs test_fsdp.h and test_cli.h.
+// test_kill.h: a save that is cut short, at any instant and for any reason, loses only itself. data/files.h calls a
+// hook before every system call that changes files. Here the hook copies the directory, ends the process, or makes the
+// call fail. The files on the disk are then loaded, or compared byte by byte with the saved ones. Damage to saved files
+// is refused by name. Needs test_fsdp.h and test_cli.h.
 #pragma once
 
 // ---- a world that saves ---------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ static inline void kill_world_close(KillWorld *w) {
   free((void *)w->corpus.split[SPLIT_TRAIN].tokens);
   if (!w->rank) tokenizer_free(&w->corpus.tokenizer);
 }
-// Saves and waits for the end. Returns what the saver says of it, the same on every rank.
+// Saves and waits for the end. Returns the saver's result, the same on every rank.
 static inline bool kill_save(KillWorld *w, bool background, bool best) {
   const bool begun = saver_save(&w->saver, &w->log, background, best);
   for (int polls = 0; polls < 3 && w->saver.pending; polls++) saver_poll(&w->saver, &w->log);
@@ -56,7 +56,7 @@ static inline uint64_t kill_state_hash(Trainer *t) {
   const double rest[] = {(double)s->updates, (double)s->good_steps, s->loss_scale, s->beta1_power, s->beta2_power};
   return fnv_bytes(h, rest, sizeof rest);
 }
-// Loads a checkpoint as a resumed run does. Collective; what cannot be loaded ends the test.
+// Loads a checkpoint as a resumed run does. Collective; a checkpoint that cannot be loaded ends the test.
 static inline void kill_load(KillWorld *w, const char *directory) {
   Start s = {};
   char error[2048] = "";
@@ -81,7 +81,7 @@ __attribute__((format(printf, 2, 3))) static inline void kill_path(KillPath to, 
 }
 static inline const char *kill_name(const char *path) { return strrchr(path, '/') ? strrchr(path, '/') + 1 : path; }
 static inline char *kill_bytes(const char *path, int64_t *bytes) { return file_get(path, 1 << 28, bytes); }
-// Puts bytes at an offset of a file, or the file's first bytes anew if it is cut.
+// Writes bytes at an offset of a file; at offset 0 this also restores a file that was cut.
 static inline void kill_put(const char *path, const void *data, int64_t bytes, int64_t at) {
   const int fd = open(path, O_WRONLY | O_CREAT, 0666);
   if (fd < 0 || pwrite(fd, data, (size_t)bytes, at) != bytes || close(fd)) {
@@ -89,8 +89,8 @@ static inline void kill_put(const char *path, const void *data, int64_t bytes, i
     exit(TEST_EXIT_FAILED);
   }
 }
-// Copies a directory with its files, links and directories; `to` is made. Nobody writes to a checkpoint that has its
-// name: its files are given another name instead.
+// Copies a directory with its files, links and directories; `to` is created. Files of a checkpoint that has its name
+// are hard-linked, because no save writes to them.
 static inline void kill_copy(const char *from, const char *to) {
   DIR *dir = opendir(from);
   mkdir(to, 0777);
@@ -135,12 +135,12 @@ static inline uint64_t kill_checkpoint_hash(const char *directory) {
   }
   return h;
 }
-// The newest checkpoint in OUT as --resume auto finds it ("": none); notices: what it passed over.
+// The newest checkpoint in OUT as --resume auto finds it ("": none); notices: the ones it skipped.
 static inline void kill_newest(const char *out, KillPath found, Start *s) {
   *s = Start{};
   start_newest(s, out, found, sizeof(KillPath));
 }
-// Names in OUT/ckpt that a save leaves only while it runs.
+// Names in OUT/ckpt that a save leaves only during its run.
 static inline int kill_hidden(const char *out) {
   KillPath path;
   kill_path(path, "%s/ckpt", out);
@@ -153,7 +153,7 @@ static inline int kill_hidden(const char *out) {
 }
 
 // ---- the hook -------------------------------------------------------------------------------------------------------
-// One call, in the order of all ranks. path: of the file or directory.
+// One call, in the order over all ranks. path: of the file or directory.
 struct KillEvent { int32_t rank, op; char path[248]; };
 struct KillPlan {
   int rank;                                      // of this process
@@ -167,7 +167,7 @@ struct KillPlan {
 static KillPlan kill_plan;
 static const char *const kill_ops[] = {"make", "create", "write", "sync", "rename", "link", "remove"};
 
-// Adds the call to the record, alone among all ranks, and copies the directory as it is before the call.
+// Adds the call to the record, one rank at a time, and copies the directory as it is before the call.
 static inline void kill_record(FileOp op, const char *path) {
   KillEvent event = {kill_plan.rank, op, ""};
   KillPath to;
@@ -223,8 +223,8 @@ static inline int kill_find(const KillEvent *e, int count, int rank, int op, con
     if ((rank < 0 || e[i].rank == rank) && kill_is(&e[i], op, name) && (last || found < 0)) found = i;
   return found;
 }
-// What is wrong with the order of a save's calls; NULL: nothing. Data reaches the disk before trainer.json is begun,
-// that before the directory's name, that before anything old goes.
+// The fault in the order of a save's calls; NULL: none. Data must reach the disk before trainer.json is begun,
+// trainer.json before the directory gets its name, the name before anything old is removed.
 static inline const char *kill_order_fault(const KillEvent *e, int count, int ranks, const char *final) {
   static char said[200];
   const char *hidden = NULL;
@@ -264,8 +264,8 @@ static inline const char *kill_order_fault(const KillEvent *e, int count, int ra
 }
 
 // ---- a kill at every call -------------------------------------------------------------------------------------------
-// again: the step has a checkpoint already. The copies of a save are judged against what was the newest before it and
-// what is after it.
+// again: the step already has a checkpoint. The copies of a save are compared with the newest checkpoint before it and
+// after it.
 struct KillScene { const char *what; bool background, best, again, no_exchange; };
 static const KillScene kill_scenes[] = {
     {"the first save", false, false, false, false},
@@ -277,7 +277,7 @@ static const KillScene kill_scenes[] = {
     {"the same step again", false, false, true, false},
     {"the same step again, names cannot be exchanged", false, true, true, true}};
 
-// What a copy shows, kept once for copies that show the same: names, and which checkpoint is newest.
+// The contents of a copy, kept once for equal copies: names, and which checkpoint is newest.
 struct KillView { uint64_t hash; int copy; };
 static inline int kill_order_of_names(const void *a, const void *b) { return strcmp((const char *)a, (const char *)b); }
 static inline uint64_t kill_view_hash(const char *ckpt, uint64_t newest) {
@@ -292,8 +292,8 @@ static inline uint64_t kill_view_hash(const char *ckpt, uint64_t newest) {
   return h;
 }
 
-// Judges the copies of one save: whatever has a name is whole, byte by byte one of `known`; the newest is the one from
-// before until it is the one after. Fills `views` with the first copy of each kind. Returns how many.
+// Checks the copies of one save: every named checkpoint is whole, byte by byte one of `known`; the newest is the one
+// from before until it is the one after. Fills `views` with the first copy of each kind. Returns how many.
 static inline int kill_judge(const char *copies, int count, const char *what, const uint64_t *known, int knowns,
                              uint64_t before, uint64_t after, KillView *views) {
   bool done = false;
@@ -338,7 +338,7 @@ static inline void kill_best(const char *ckpt, char name[32]) {
   for (int i = count - 1; i >= 0; i--) if (list[i].best && list[i].serial >= 0) snprintf(name, 32, "%s", list[i].name);
   free(list);
 }
-// Every kind of copy is resumed: what is newest loads to the bit, and the next save there works and sweeps. Collective.
+// Every kind of copy is resumed: the newest loads to the bit, and the next save there works and sweeps. Collective.
 static inline void kill_continue(KillWorld *w, const char *copies, KillView *views, int kinds, const char *what,
                                  const uint64_t *known, const uint64_t *states, int knowns) {
   const Saver saver = w->saver;
@@ -387,7 +387,7 @@ static inline void kill_continue(KillWorld *w, const char *copies, KillView *vie
   w->saver = saver;
 }
 
-// One scene: the save with its record, judged. Collective.
+// One scene: the recorded save, and its check. Collective.
 static inline void kill_scene(KillWorld *w, const KillScene *scene, uint64_t *known, uint64_t *states, int *knowns) {
   KillPlan plan = {};
   KillPath newest;
@@ -419,7 +419,7 @@ static inline void kill_scene(KillWorld *w, const KillScene *scene, uint64_t *kn
     kill_newest(w->t.opt.out, newest, &s);
     known[*knowns] = kill_checkpoint_hash(newest);
     const char *fault = kill_order_fault(events, count, 3, w->saver.name);
-    if (scene->no_exchange) fault = NULL;        // its names are judged copy by copy
+    if (scene->no_exchange) fault = NULL;        // its names are checked copy by copy
     EXPECT(!fault, "%s: %s", scene->what, fault);
     EXPECT(count > 50, "%s: only %d calls were seen", scene->what, count);
     kinds = kill_judge(plan.copies, count, scene->what, known, *knowns + 1, before, known[*knowns], views);
@@ -436,7 +436,7 @@ static inline void kill_scene(KillWorld *w, const KillScene *scene, uint64_t *kn
 
 TEST_MPI(kill_at_every_call_leaves_a_whole_checkpoint, 3,
          "3 ranks; the directory as it is before every write, sync, rename, link, removal of a save, first, pruning, "
-         "best, of a step that is there: what has a name is byte by byte the older or the newer checkpoint, it loads "
+         "best, of a step that exists: every named checkpoint is byte by byte the older or the newer one, it loads "
          "to the bit, and the next save works and sweeps") {
   static KillWorld w;
   uint64_t known[16] = {}, states[16] = {};
@@ -457,8 +457,8 @@ TEST_MPI(kill_at_every_call_leaves_a_whole_checkpoint, 3,
 }
 
 TEST_MPI(kill_ends_one_rank_at_every_call, 1,
-         "SIGKILL at every call of a save in turn, at once or in the background: a process that did not die loads the "
-         "older or the newer checkpoint to the bit, and nothing is half") {
+         "SIGKILL at every call of a save in turn, at once or in the background: another process loads the older or "
+         "the newer checkpoint to the bit, and none is incomplete") {
   static KillWorld w, fresh;
   KillPath out, kept, ckpt, found;
   Start s;
@@ -506,7 +506,7 @@ TEST_MPI(kill_ends_one_rank_at_every_call, 1,
   kill_world_close(&fresh);
 }
 
-// What the next test starts under mpirun: two saves, the second with the rank and call of the environment's KILL_AT
+// The test below starts this under mpirun: two saves, the second with the rank and call of the environment's KILL_AT
 // ("RANK CALL"), at which that rank is killed; then, without it, a load.
 TEST_MPI(kill_two_ranks_save_and_load, 2, "two ranks save, train, save, and load either checkpoint to the bit") {
   static KillWorld w;
@@ -536,8 +536,8 @@ TEST_MPI(kill_two_ranks_save_and_load, 2, "two ranks save, train, save, and load
   kill_world_close(&w);
 }
 TEST(kill_either_of_two_ranks_all,
-     "SIGKILL of either of two ranks at every call of a save, under mpirun: it ends, nothing hangs, the "
-     "newest checkpoint is the first or the second, byte by byte but for trainer.json's date") {
+     "SIGKILL of either of two ranks at every call of a save, under mpirun: it ends, nothing hangs, the newest "
+     "checkpoint is the first or the second, byte by byte except for trainer.json's date") {
   CliRun r;
   KillPath out, tensors, found;
   char self[PATH_MAX] = "";
@@ -552,7 +552,7 @@ TEST(kill_either_of_two_ranks_all,
     CLI_RUN(&r, "KILL_AT='%d %d' exec %s --oversubscribe --bind-to none -np 2 %s --run kill_two_ranks_save_and_load",
             rank, call, mpirun && *mpirun ? mpirun : "mpirun", self);
     cli_expect_nothing_left("after a kill");
-    for (int i = 0; i < 2 && !call; i++) {       // the run that nobody killed
+    for (int i = 0; i < 2 && !call; i++) {       // the run that was not killed
       kill_path(tensors, "%s/ckpt/step_%08d/model.safetensors", out, i + 1);
       int64_t bytes = 0;
       char *data = kill_bytes(tensors, &bytes);
@@ -578,13 +578,13 @@ TEST(kill_either_of_two_ranks_all,
 }
 
 // ---- a call that fails ----------------------------------------------------------------------------------------------
-// Whether a save may succeed though this call failed: what it does when the checkpoint has its name already.
+// Whether a save may succeed although this call failed: a call after the checkpoint has its name.
 static inline bool kill_is_harmless(const KillEvent *e) {
   const char *name = kill_name(e->path);
   return e->op == FILE_REMOVE || e->op == FILE_LINK || !strncmp(name, ".removed_", 9) || !strcmp(name, "latest") ||
          !strcmp(name, "best");
 }
-// One save of which a call fails, on one rank; then, now and then, one without a fault. Returns whether there was such
+// One save in which a call fails, on one rank; then, now and then, one without a fault. Returns whether there was such
 // a call.
 static inline bool kill_save_fails(KillWorld *w, bool background, int rank, KillPlan plan, bool again) {
   KillPath found = "", newest = "", was = "";
@@ -623,7 +623,7 @@ static inline bool kill_save_fails(KillWorld *w, bool background, int rank, Kill
     EXPECT((after == before) == !ok || (plan.fails_on && after), "%s: the newest is %s", what, newest);
     EXPECT(ok || plan.fails_on || !kill_hidden(w->t.opt.out), "%s: something hidden is left", what);
   }
-  if (!ok && !plan.fails_on && plan.fail_at % 4) return true;    // the next one is the next call's
+  if (!ok && !plan.fails_on && plan.fail_at % 4) return true;    // the next save belongs to the next call
   EXPECT(kill_save(w, false, false), "%s: the next save fails: %s", what, w->t.store.result->error);
   if (!w->rank) EXPECT(!kill_hidden(w->t.opt.out), "%s: the next save leaves something hidden", what);
   return true;
@@ -661,8 +661,8 @@ static inline void kill_fail_every_call(bool background, bool again, bool fails_
 }
 TEST_MPI(kill_a_call_that_fails_costs_one_save, 2,
          "ENOSPC or EIO from every call of a save on either rank in turn: the same result and reason on all ranks, "
-         "which names rank, path and errno; the newest checkpoint stays; nothing is left; training goes on, the next "
-         "save works") {
+         "which names rank, path and errno; the newest checkpoint stays; nothing is left; training continues, the "
+         "next save works") {
   kill_fail_every_call(false, false, false, 1);
 }
 TEST_MPI(kill_a_call_that_fails_in_the_background_costs_one_save, 2,
@@ -670,14 +670,14 @@ TEST_MPI(kill_a_call_that_fails_in_the_background_costs_one_save, 2,
   kill_fail_every_call(true, true, false, 1);
 }
 TEST_MPI(kill_a_disk_that_fails_for_good_costs_one_save, 2,
-         "every call fails from the k-th on: the save is told as failed, what is newest is whole, and when the disk is "
-         "back the next save works and sweeps") {
+         "every call fails from the k-th on: the save is reported as failed, the newest checkpoint is whole, and "
+         "when the disk works again the next save works and sweeps") {
   kill_fail_every_call(false, true, true, 5);
   kill_fail_every_call(true, false, true, 5);
 }
 
 // ---- the checker of the order ---------------------------------------------------------------------------------------
-// A save's record, and what is wrong with a copy of it in which one call is left out or moved.
+// The fault that is found in a copy of a save's record in which one call is left out or moved.
 static inline const char *kill_doctored(const KillEvent *e, int count, int from, int to, const char *final) {
   KillEvent *d = (KillEvent *)malloc(sizeof(KillEvent) * (size_t)count);
   int n = 0;
@@ -691,7 +691,8 @@ static inline const char *kill_doctored(const KillEvent *e, int count, int from,
 }
 TEST_MPI(kill_the_order_of_a_save_is_durable, 3,
          "every rank's bytes are synced before trainer.json is begun, all files before their directory, that before "
-         "its name, that before anything goes; a record with one of these left out or moved is found to be wrong") {
+         "its name, that before anything is removed; a record with one of these left out or moved is found to be "
+         "wrong") {
   static KillWorld w;
   KillPath out;
   KillPlan plan = {};
@@ -743,7 +744,7 @@ TEST_MPI(kill_the_order_of_a_save_is_durable, 3,
 // Several blocks in each file, so that two ranks read some alone; tensors that share a block, and some of several.
 static const char kill_wide[] = "--n_layer 1 --n_head 1 --n_embd 64 --seq_len 8 --n_positions 8 --vocab_size 20011 "
                                 "--batch_size 1 --global_batch 2 --warmup 0";
-// A checkpoint of the wide shapes in TEST_TMP/out, its parts as a load sees them.
+// A checkpoint of the wide shapes in TEST_TMP/out, its parts as seen by a load.
 struct KillDamage {
   KillWorld w;
   KillPath checkpoint, file[4];                  // by kill_files
@@ -780,14 +781,14 @@ static inline void kill_damage_close(KillDamage *d) {
   tensor_map_free(&d->map);
   kill_world_close(&d->w);
 }
-// What this rank says when the tensors are loaded. Collective.
+// This rank's error when the tensors are loaded. Collective.
 static inline void kill_load_tensors(KillDamage *d, char error[STORE_ERROR_BYTES]) {
   StoreLoad l = {};
   l.map = &d->map;
   l.checksums = d->checksums;
   store_load(&d->w.t.store, l, STATES_ALL, error, STORE_ERROR_BYTES, log_load_progress, &d->w.t);
 }
-// The ranks that refuse, a bit each, when a rank's error names the file, a tensor and `reason`. Collective.
+// The ranks that refuse, one bit each, if a rank's error names the file, a tensor and `reason`. Collective.
 static inline int kill_refusals(KillDamage *d, int file, const char *reason, const char *what) {
   char error[STORE_ERROR_BYTES];
   int mine, all = 0;
@@ -812,8 +813,9 @@ static inline void kill_flip(const char *path, int64_t at, int bit) {
 }
 
 TEST_MPI(kill_a_flipped_bit_in_tensors_is_refused, 2,
-         "one bit of any block of either file, first and last bytes and block borders among them: the rank that reads "
-         "it says file, tensor, place; rank 1 alone finds what only it reads; unflipped, both load") {
+         "one bit of any block of either file, first and last bytes and block borders among them: the rank that "
+         "reads it reports file, tensor, place; rank 1 alone finds errors in what only it reads; unflipped, both "
+         "load") {
   static KillDamage d;
   char error[STORE_ERROR_BYTES];
   kill_damage_open(&d, MPI_COMM_WORLD);
@@ -853,8 +855,8 @@ static inline void kill_swap(const char *path, int64_t a, int64_t b, int64_t n) 
   free(all);
 }
 TEST_MPI(kill_swapped_cut_and_missing_tensors_are_refused, 2,
-         "two tensors that have changed places; a file that is a byte short, half, empty or missing: each rank says "
-         "which file and what is wrong; the list of checkpoints passes over the short and the missing") {
+         "two swapped tensors; a file that is a byte short, half, empty or missing: each rank reports which file and "
+         "what is wrong; the list of checkpoints skips the short and the missing") {
   static KillDamage d;
   char why[1024], what[64];
   bool best;
@@ -898,7 +900,7 @@ TEST_MPI(kill_swapped_cut_and_missing_tensors_are_refused, 2,
   kill_damage_close(&d);
 }
 
-// trainer.json with every `from` replaced by `to`, sealed anew. malloc'ed.
+// trainer.json with every `from` replaced by `to`, and a new seal. malloc'ed.
 static inline char *kill_reseal(const KillDamage *d, const char *from, const char *to, size_t *bytes) {
   const size_t body = (size_t)d->text_bytes - CHECKPOINT_SEAL_BYTES, n = strlen(from);
   char *text = (char *)malloc(2 * (size_t)d->text_bytes + 64 * strlen(to) + 1);
@@ -918,7 +920,7 @@ static inline char *kill_reseal(const KillDamage *d, const char *from, const cha
   free(text);
   return sealed;
 }
-// What is said of a trainer.json of these bytes; "" when it is accepted.
+// The error for a trainer.json of these bytes; "" if it is accepted.
 static inline void kill_read_json(const KillDamage *d, const char *text, size_t bytes, char *error,
                                   size_t error_bytes) {
   CheckpointState c;
@@ -929,7 +931,7 @@ static inline void kill_read_json(const KillDamage *d, const char *text, size_t 
   cJSON *json = checkpoint_parse(d->checkpoint, copy, bytes, error, error_bytes);
   if (json && checkpoint_state(d->checkpoint, json, &c, error, error_bytes))
     checkpoint_checksums(d->checkpoint, json, &d->map, checksums, error, error_bytes);
-  if (json && !error[0]) {                       // what is accepted must not harm who completes the options
+  if (json && !error[0]) {                       // an accepted one must not harm the code that completes options
     Start s = {};
     Options o;
     char *argv[] = {(char *)"test", NULL};
@@ -943,7 +945,7 @@ static inline void kill_read_json(const KillDamage *d, const char *text, size_t 
   free(copy);
 }
 TEST_MPI(kill_a_damaged_trainer_json_is_refused, 1,
-         "one bit of every byte of trainer.json and every bit of its seal, any length of it: refused by name") {
+         "one bit of every byte of trainer.json and every bit of its seal, any length: refused by name") {
   static KillDamage d;
   char error[2048];
   kill_damage_open(&d, MPI_COMM_WORLD);
@@ -967,8 +969,8 @@ TEST_MPI(kill_a_damaged_trainer_json_is_refused, 1,
   kill_damage_close(&d);
 }
 TEST_MPI(kill_a_hostile_trainer_json_is_refused, 1,
-         "a trainer.json with a right seal, but of another version, with huge, negative, missing, ill-typed fields, "
-         "short or ill-spelt checksums, deep nesting: refused with file and field") {
+         "a trainer.json with a correct seal, but of another version, with huge, negative, missing, ill-typed "
+         "fields, short or ill-spelt checksums, deep nesting: refused with file and field") {
   static KillDamage d;
   static char deep[200000], many[64];
   char error[2048];
@@ -1025,7 +1027,7 @@ TEST_MPI(kill_a_hostile_trainer_json_is_refused, 1,
   kill_damage_close(&d);
 }
 
-// Replaces text in a header on the disk, at the same length, and reads what is said of it.
+// Replaces text in a header on the disk, at the same length, and reads the error.
 static inline void kill_check_header(KillDamage *d, int file, const char *from, const char *to, char *error,
                                      size_t bytes) {
   int64_t all_bytes = 0;
@@ -1039,8 +1041,8 @@ static inline void kill_check_header(KillDamage *d, int file, const char *from, 
   free(all);
 }
 TEST_MPI(kill_a_damaged_header_is_refused, 1,
-         "any byte of a header, one bit: refused by file; another dtype, shape, name, two entries exchanged, a bigger "
-         "model's file: the tensor is named as well") {
+         "any byte of a header, one bit: refused by file; another dtype, shape, name, two entries exchanged, a "
+         "bigger model's file: the tensor is named too") {
   static KillDamage d;
   static KillWorld bigger;
   char error[2048], why[1024];
@@ -1096,7 +1098,7 @@ TEST_MPI(kill_a_damaged_header_is_refused, 1,
   kill_damage_close(&d);
 }
 TEST_MPI(kill_a_damaged_tokenizer_is_refused, 1,
-         "tokenizer.json flipped: refused by name, with the checkpoint before it; cut, missing: passed over as well") {
+         "tokenizer.json flipped: refused by name, with the checkpoint before it; cut, missing: skipped") {
   static KillDamage d;
   char error[2048], why[1024];
   bool best;
@@ -1131,7 +1133,7 @@ TEST_MPI(kill_a_damaged_tokenizer_is_refused, 1,
 }
 
 // ---- the program ----------------------------------------------------------------------------------------------------
-// A run of the program that saves at every step. M = 6: it goes on with 1, 2 or 3 ranks.
+// A run of the program that saves at every step. M = 6: 1, 2 or 3 ranks can resume it.
 static inline const char *kill_command(int ranks, const char *out, int steps, const char *more) {
   static char text[2][PATH_MAX + 4096];
   static int turn;
@@ -1143,8 +1145,8 @@ static inline const char *kill_command(int ranks, const char *out, int steps, co
 }
 TEST(kill_damage_ends_every_rank,
      "1 and 2 ranks, --resume auto: damage in a tensor ends all ranks with one line and code 3, which names the "
-     "checkpoint before; a short file, a damaged trainer.json is passed over with a notice; --resume of the one before "
-     "works; nobody hangs") {
+     "checkpoint before; a short file or a damaged trainer.json is skipped with a notice; --resume of the one before "
+     "works; no rank hangs") {
   CliRun r;
   KillPath out, one, two, hint;
   kill_path(out, "%s/out", test_tmp());
@@ -1195,8 +1197,8 @@ static inline double kill_log_time(const char *out) {
   kill_path(path, "%s/metrics.jsonl", out);
   return stat(path, &st) ? 0 : (double)st.st_mtim.tv_sec + 1e-9 * (double)st.st_mtim.tv_nsec;
 }
-// `kills` processes die at random instants while they train; each time the next one goes on from what is there, with
-// other numbers of ranks. The weights at the end are those of a run that nobody killed. background: -1: both kinds.
+// `kills` processes die at random instants during training. Each time the next one resumes from the files, with another
+// number of ranks. The weights at the end equal those of a run that was not killed. background: -1: both kinds.
 static inline void kill_at_random(int kills, int background, uint64_t seed) {
   const int steps = 150;
   CliRun r;
@@ -1209,7 +1211,7 @@ static inline void kill_at_random(int kills, int background, uint64_t seed) {
   cli_expect_done(&r, "the whole run");
   const double whole_ms = r.ms;
   cli_free(&r);
-  while (killed < kills || !finished) {          // the last run is let be
+  while (killed < kills || !finished) {          // the last run is not killed
     char more[128];
     Start s;
     seed = seed * 6364136223846793005ull + 1442695040888963407ull;
@@ -1230,7 +1232,7 @@ static inline void kill_at_random(int kills, int background, uint64_t seed) {
       waitid(P_PID, (id_t)r.pid, &ended, WEXITED | WNOHANG | WNOWAIT);
     }
     const int rank = ranks ? (int)((seed >> 50) % (uint64_t)ranks) : -1;
-    // One rank alone only when all are past MPI_Init: mpirun may wait for ever for one that dies inside.
+    // One rank alone only when all are past MPI_Init: mpirun may wait without end for a rank that dies inside.
     const bool one = (seed >> 60) % 2 && kill_log_time(out) > log_time;
     const int victim = one ? cli_find_process(rank, false) : 0;
     if (!last && !ended.si_pid) {
@@ -1244,7 +1246,7 @@ static inline void kill_at_random(int kills, int background, uint64_t seed) {
     kill_newest(out, found, &s);
     EXPECT(!s.notices[0], "kill %d: %s", killed, s.notices);
     EXPECT(found[0] || !had, "kill %d: no checkpoint is left:\n%.2000s", killed, r.text);
-    resumed += had;                              // what a killed process said may be lost
+    resumed += had;                              // the output of a killed process may be lost
     if (last || ended.si_pid) {
       finished++;
       EXPECT(r.code == 0, "after %d kills: exit code %d:\n%.3000s", killed, r.code, r.text);
@@ -1259,7 +1261,7 @@ static inline void kill_at_random(int kills, int background, uint64_t seed) {
 }
 TEST(kill_at_random_instants,
      "6 SIGKILLs of a rank or of all at random instants, 1 to 3 ranks, saves at once and in the background: --resume "
-     "auto goes on each time, and the weights at the end equal those of a run that nobody killed") {
+     "auto resumes each time, and the weights at the end equal those of a run that was not killed") {
   kill_at_random(6, -1, 1);
 }
 TEST(kill_100_times_at_once_all, "the same with 100, saved at once") { kill_at_random(100, 0, 2); }

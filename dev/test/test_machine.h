@@ -1,5 +1,5 @@
-// test_machine.h: what a rank takes of its host: limits of control groups, read from made-up /proc and /sys trees of
-// both versions, and the share of cores and memory that follows from them.
+// test_machine.h: the resources that a rank takes of its host: limits of control groups, read from made-up /proc and
+// /sys trees of both versions, and the share of cores and memory that follows from them.
 #include <sys/stat.h>
 
 // Writes `text` to `path` below the test's directory, with the directories above it.
@@ -23,7 +23,7 @@ static void machine_proc(const char *groups, const char *mounts) {
   "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" \
   "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
 
-TEST(machine_cgroup_v2, "version 2: the least quota of the group and those above; memory without idle page cache") {
+TEST(machine_cgroup_v2, "version 2: the smallest quota of the group and its parents; memory without idle page cache") {
   EXPECT(isinf(cgroup_cores(test_tmp())) && cgroup_memory_left(test_tmp()) == SIZE_MAX, "no files, and yet a limit");
   machine_proc("0::/work.slice/run\n", MACHINE_MOUNT_V2);
   EXPECT(isinf(cgroup_cores(test_tmp())), "no controller, and yet a limit");
@@ -59,7 +59,7 @@ TEST(machine_cgroup_v1, "version 1, version 2 mounted beside it: cpu.cfs_quota_u
   EXPECT(cgroup_memory_left(test_tmp()) == 2500, "%zu bytes left, not 2500", cgroup_memory_left(test_tmp()));
 }
 
-TEST(machine_cgroup_in_a_container, "a container that is shown its own group only, by the host's path or by its own") {
+TEST(machine_cgroup_in_a_container, "a container that sees only its own group, by the host's path or by its own") {
   machine_proc("2:cpu:/docker/c1\n", "32 31 0:29 /docker/c1 /sys/fs/cgroup/cpu ro master:9 - cgroup cgroup rw,cpu\n");
   machine_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000\n");
   machine_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
@@ -71,8 +71,7 @@ TEST(machine_cgroup_in_a_container, "a container that is shown its own group onl
   EXPECT(isinf(cgroup_cores(test_tmp())), "damaged files limit to %g cores", cgroup_cores(test_tmp()));
 }
 
-TEST(machine_threads_of_quota,
-     "ranks of a host share its quota, rounded up; together they have neither more nor less") {
+TEST(machine_threads_of_quota, "ranks of a host share its quota, rounded up; together they have exactly all of it") {
   const struct { int cores; double quota; int ranks, together; } hosts[] = {
       {64, 2, 1, 2}, {64, 2, 2, 2}, {64, 1.5, 1, 2}, {64, 0.2, 1, 1}, {64, INFINITY, 3, 64}, {2, 8, 1, 2},
       {64, 2, 4, 2}, {7, 5.5, 4, 6}};
@@ -83,13 +82,13 @@ TEST(machine_threads_of_quota,
   }
 }
 
-TEST(machine_watch_bears_threads_that_end, "a look after a thread has ended, whose time is gone, tells nothing") {
-  CoreWatch w = {1000, UINT64_MAX / 2, UINT64_MAX / 2};          // as if threads that are gone had run for years
+TEST(machine_watch_bears_threads_that_end, "a watch after a thread has ended, whose time is gone, reports nothing") {
+  CoreWatch w = {1000, UINT64_MAX / 2, UINT64_MAX / 2};          // as if ended threads had run for years
   EXPECT(core_watch(&w, 1000 + 2 * CORE_WATCH_MS) == -1, "a share of time that went backwards");
   EXPECT(w.ran_ns < UINT64_MAX / 2, "the sums do not begin anew");
 }
 
-// Leaves the test, and what it starts from here on, one core.
+// Leaves one core to the test and to what it starts from here on.
 static void machine_keep_one_core() {
   cpu_set_t one;
   sched_getaffinity(0, sizeof one, &one);
@@ -97,7 +96,7 @@ static void machine_keep_one_core() {
     if (CPU_ISSET(cpu, &one) && kept++) CPU_CLR(cpu, &one);
   sched_setaffinity(0, sizeof one, &one);
 }
-// Trains beside two programs that never rest, until the run has printed `text` or `limit_s` are over; stops them all.
+// Trains beside two busy programs until the run has printed `text` or `limit_s` are over; stops them all.
 static void machine_train_beside(const char *threads, const char *text, double limit_s) {
   CliRun busy[2], r, grep;
   machine_keep_one_core();
@@ -128,7 +127,7 @@ TEST(machine_busy_cores_are_told,
   machine_train_beside("2", "notice: the cores are busy with other programs", 7);
 }
 
-// A control group of cpu with a quota of half a core, made for this process; "" where that is not allowed.
+// A cpu control group with a quota of half a core, made for this process; "" where that is not allowed.
 static void machine_make_group(char *dir, size_t bytes) {
   CgroupPlace p;
   char file[2400];
@@ -159,10 +158,10 @@ TEST(machine_a_real_quota_counts, "inside a control group with half a core's tim
   metrics[fread(metrics, 1, sizeof metrics - 1, f)] = 0;
   fclose(f);
   EXPECT(strstr(metrics, "\"threads\":1,"), "not one thread: %.300s", metrics);
-  for (int tries = 0; rmdir(dir) && tries < 100; tries++) usleep(20000);         // its processes are gone, or soon
+  for (int tries = 0; rmdir(dir) && tries < 100; tries++) usleep(20000);         // its processes may still be ending
 }
 
-TEST(machine_watches_its_cores, "threads that stand in line for a core are counted; a look too soon says nothing") {
+TEST(machine_watches_its_cores, "threads that queue for a core are counted; a look too soon reports nothing") {
   CoreWatch w = {};
   EXPECT(core_watch(&w, 1000) == -1, "the first look has nothing to compare with");
   EXPECT(core_watch(&w, 1000 + CORE_WATCH_MS - 1) == -1, "a look too soon");

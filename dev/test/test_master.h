@@ -1,9 +1,9 @@
-// test_master.h: bf16 parameters and the low halves of their masters are fp32 masters. The pair comes back as the
-// number it was cut from, for every pattern; optimizers leave on it what a plain loop leaves on fp32 masters; whole
-// runs and their checkpoints are those of runs that keep fp32 masters.
+// test_master.h: bf16 parameters and the low halves of their masters together are fp32 masters. The pair gives back its
+// fp32 number, for every pattern; optimizers have the same results on it as a plain loop on fp32 masters; whole runs
+// and their checkpoints equal those of runs that keep fp32 masters.
 
-// The nearest bf16 of u's number, ties away from zero, by comparing distances in fp64, where all of it is exact: the
-// next bf16 above the largest finite one, at which infinity begins, is 2^128. A NaN keeps its upper half, quiet.
+// The nearest bf16 to u's number, ties away from zero, by comparing distances in fp64, where all of this is exact. The
+// bf16 after the largest finite one, where infinity begins, counts as 2^128. A NaN keeps its upper half, quiet.
 static inline uint16_t master_nearest(uint32_t u) {
   const uint32_t all = u & 0x7fffffffu, below = all & 0xffff0000u, above = below + 0x10000u;
   if (all > 0x7f800000u) return (uint16_t)((u >> 16) | 64);
@@ -12,13 +12,13 @@ static inline uint16_t master_nearest(uint32_t u) {
   return (uint16_t)((u >> 16 & 0x8000u) | (high - x <= x - low ? above : below) >> 16);
 }
 static inline uint32_t master_bits_of(Tensor fp32, int64_t i) { return ((uint32_t *)fp32.data)[i]; }
-// Whether got is what must come back of u: itself, or of a NaN the quiet one with its upper half.
+// Whether got is the expected result for u: u itself, or for a NaN the quiet NaN with its upper half.
 static inline bool master_comes_back(uint32_t u, uint32_t got) {
   const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
   return got == (nan ? (u & 0xffff0000u) | 0x400000u : u);
 }
 
-// Every upper half with lower halves on both sides of every border, and four that are drawn.
+// Every upper half with lower halves on both sides of every border, and four random ones.
 enum { MASTER_LOWS = 16, MASTER_PATTERNS = 65536 * MASTER_LOWS };
 static inline Tensor master_patterns() {
   static const uint16_t lows[] = {0, 1, 2, 0x3fff, 0x7ffe, 0x7fff, 0x8000, 0x8001, 0x8002, 0xc000, 0xfffe, 0xffff};
@@ -34,8 +34,8 @@ static inline Tensor master_patterns() {
 // ================================================================================================ one number
 TEST(master_halves_are_the_master,
      "the nearest bf16, ties away from zero, and the lower 16 bits make every fp32 again: every upper half, "
-     "subnormals, both zeros, what rounds to infinity; a NaN stays one; zeros are zero bytes; on every table, at any "
-     "length") {
+     "subnormals, both zeros, numbers that round to infinity; a NaN stays one; zeros are zero bytes; on every table, "
+     "at any length") {
   Tensor all = master_patterns();
   for (int64_t i = 0; i < MASTER_PATTERNS; i++) {
     const uint32_t u = master_bits_of(all, i);
@@ -70,7 +70,7 @@ TEST(master_halves_are_the_master,
            master_bits_of(all, max64(bad, 0)), ((bf16 *)param.data)[max64(bad, 0)].bits,
            master_bits_of(back, max64(bad, 0)));
     op_expect_same_bits(op_where("without low halves", r, BF16), alone, param);
-    for (Dtype dtype : {F32, F16}) {             // ties only matter where the other half is kept
+    for (Dtype dtype : {F32, F16}) {             // ties matter only if the other half is kept
       Tensor want = op_tensor(dtype, 65536), got = op_tensor(dtype, 65536);
       const Tensor in = tensor_of((float *)all.data + MASTER_PATTERNS / 4, F32, 65536);
       convert(&c, want, in);
@@ -81,7 +81,7 @@ TEST(master_halves_are_the_master,
   }
   op_free_all();
 }
-TEST(master_pairs_that_cannot_be, "low halves beside what is not bf16, or beside nothing, end the program") {
+TEST(master_pairs_that_cannot_be, "low halves beside a parameter that is not bf16, or beside none, end the program") {
   static Tensor t[3];
   static const AdamwArgs a = {};
   static Ctx c = op_ctx(op_table(0), 1, {BF16, F32, 1, 1, 1, 1, 1, 1});
@@ -122,7 +122,7 @@ static inline void master_update(Ctx *c, int kind, Tensor param, Tensor low, Ten
   if (kind == 0) adamw_update(c, param, low, m, v, grad, master_adamw);
   else sgd_update(c, param, low, kind == 2 ? m : Tensor{}, grad, SgdArgs{kind == 2 ? 0.9f : 0.0f, 0.01f});
 }
-// Ordinary weights, and among them what rounding could get wrong.
+// Ordinary weights, and among them numbers that rounding could get wrong.
 static inline Tensor master_weights(int64_t n) {
   static const uint32_t odd[] = {0x80000000u, 0x3f808000u, 0xbf818000u, 0x00008000u, 0x80017fffu, 0x7f7fffffu,
                                  0xff7f8000u, 0x7f800000u, 0x7fffffffu, 0xffc00001u, 0x00000001u, 0x3f807fffu};
@@ -222,7 +222,7 @@ TEST(cuda_master_halves, "CUDA param_from_master and master_from_param have the 
 }
 
 // ================================================================================================ whole runs
-// Of what trains: masters and moments.
+// Hash of masters and moments.
 static inline uint64_t master_states_hash(Fsdp *f) {
   uint64_t h = 14695981039346656037ull;
   for (int s = 0; s <= (int)fsdp_moments(f); s++) for (int p = 0; p < f->params; p++) {
@@ -252,7 +252,7 @@ static inline void master_expect_rounded(Fsdp *f, const char *what) {
     free(param);
   }
 }
-// What of the masters' memory there is: bf16 parameters have low halves, E4M3 ones whole masters.
+// Which masters are in memory: bf16 parameters have low halves, E4M3 ones whole masters.
 static inline void master_expect_memory(const Trainer *t, const char *what) {
   const Fsdp *f = &t->fsdp;
   const size_t *taken = t->plan.taken_bytes;
@@ -328,12 +328,12 @@ static inline float master_drawn(int p, int64_t i) {
   if ((u & 0x7fffffffu) > 0x7f800000u) u &= 0xff7fffffu;
   return bits_f32(u);
 }
-// What must come back of it: all of it, but of a frozen parameter, which has no master, what bf16 keeps.
+// The expected result: all of it, or for a frozen parameter, which has no master, the part that bf16 keeps.
 static inline uint32_t master_kept(const Param *q, int p, int64_t i) {
   const uint32_t u = f32_bits(master_drawn(p, i));
   return q->frozen ? (uint32_t)master_nearest(u) << 16 : u;
 }
-// scratch_bytes: of the device's workspace, so that values come and go in parts. 0: as it is.
+// scratch_bytes: of the device's workspace, so that values are copied in parts. 0: unchanged.
 static inline void master_in_and_out(const Corpus *corpus, const Ops *ops, const char *options, size_t scratch_bytes) {
   static Trainer t;
   static Options o;
@@ -378,8 +378,8 @@ static inline void master_in_and_out(const Corpus *corpus, const Ops *ops, const
   trainer_close(&t);
 }
 TEST_MPI(master_halves_come_back_from_shards, 2,
-         "any fp32 number that is put into a bf16 parameter's master comes back from it, the parameter is it rounded, "
-         "padding stays zero; frozen ones are rounded: on the CPU, on a device, offloaded, in whatever parts") {
+         "any fp32 number put into a bf16 parameter's master is read back from it, the parameter is its rounding, "
+         "padding stays zero; frozen ones are rounded: on the CPU, on a device, offloaded, in any parts") {
   static Corpus corpus;
   schedule_corpus(&corpus);
   for (const char *options : {"", "--shard dim0 --shm off", "--strategy no_shard", "--fp8 gather",
@@ -393,11 +393,11 @@ TEST_MPI(master_halves_come_back_from_shards, 2,
 }
 
 // ================================================================================================ checkpoints
-// A checkpoint's tensors say nothing of how masters are kept, so each run goes on from the other's: a version that kept
+// A checkpoint's tensors do not show how masters are kept, so each run resumes from the other's: a version that kept
 // all masters in fp32 wrote the same files.
 TEST_MPI(checkpoints_have_whole_masters, 4,
-         "what bf16 parameters and low halves save, at once or in the background, on any ranks, are the files of fp32 "
-         "masters byte for byte; each goes on from the other's checkpoint to the same losses, norms and states") {
+         "bf16 parameters and low halves, saved at once or in the background, on any ranks, give the files of fp32 "
+         "masters byte for byte; each resumes from the other's checkpoint to the same losses, norms and states") {
   static Corpus corpus;
   static Trainer t;
   static Saver saver;
@@ -428,7 +428,7 @@ TEST_MPI(checkpoints_have_whole_masters, 4,
       if (!ckpt_rank())
         ckpt_expect_same_file(row.kept, ckpt_path("whole/ckpt/latest/%s", name), ckpt_path("halves/ckpt/latest/%s",
                                                                                            name));
-    for (int i = 0; i < 2; i++) {                // each from the other's
+    for (int i = 0; i < 2; i++) {                // each resumes from the other's
       if (!ckpt_world(row.M, &comm)) continue;
       snprintf(arguments, sizeof arguments, "--resume %s --out %s %s %s", ckpt_path(i ? "whole" : "halves"),
                ckpt_path("resumed"), i ? halves : whole, row.loading);

@@ -80,7 +80,7 @@ static Ctx matmul_ctx(const Ops *ops, int threads) {
   WorkspaceQuery q = {F32, F32, 4, 512, 64, 2, 512, 512};
   return op_ctx(ops, threads, q);
 }
-// Every product of one layer: what the bit tests compare.
+// Every result of one layer: the bit tests compare these.
 enum { MATMUL_RESULTS = 7 };
 struct MatmulResults { Tensor t[MATMUL_RESULTS]; };
 static const char *const matmul_result_names[] = {"out",     "gelu",  "fp32 out", "din", "din through gelu",
@@ -117,8 +117,8 @@ static const char *matmul_label(const Ops *ops, Dtype t, MatmulShape s, const ch
 // ---- against the reference -----------------------------------------------------------------------------------------
 // A sum of S products takes at most S roundings of additions (an FMA does not round its product, a bf16 product is
 // exact, and a step of vdpbf16ps or AMX rounds at most once per product), one per k block and one for the bias: 2 S + 2
-// bounds them. GELU' is at most 1.13 steep; its polynomial (exp below 2 ulp, a division, ten operations) adds at most
-// 24 roundings, and so does GELU's, which is of the stored out.
+// bounds them. GELU' has a slope of at most 1.13; its polynomial (exp below 2 ulp, a division, ten operations) adds at
+// most 24 roundings. So does that of GELU, which is applied to the stored out.
 static const double MATMUL_GELU_ROUNDINGS = 24.0;
 static double matmul_roundings(int64_t S) { return 2.0 * (double)S + 2.0; }
 static double matmul_gelu_roundings(int64_t S) { return 1.13 * matmul_roundings(S) + MATMUL_GELU_ROUNDINGS; }
@@ -155,7 +155,7 @@ static void matmul_check_backward(const Ops *ops, MatmulCase x) {
   op_expect_close(matmul_label(ops, t, s, "din through gelu"), din, want, matmul_gelu_roundings(s.N), scale);
   scale = matmul_ref(dweight, s.N, s.K, s.M, dout, 1, s.N, in, 1, s.K);
   for (int64_t i = 0; i < s.M * s.N; i++) dbias[i % s.N] += dout[i];
-  for (Dtype g : matmul_dtypes) {                // gradients of any dtype beside activations of any other
+  for (Dtype g : matmul_dtypes) {                // gradients of any dtype with activations of any other
     Tensor dw = op_tensor(g, s.N, s.K), db = op_tensor(g, s.N);
     matmul_backward_weight(&c, dw, db, x.dout, x.in, OVERWRITE);
     op_expect_close(matmul_label(ops, t, s, "dweight"), dw, dweight, matmul_roundings(s.M), scale);
@@ -187,7 +187,7 @@ TEST(matmul_threads, "matmul gives the same bits on 1, 2 and 3 threads") {
     op_free_all();
   }
 }
-// The least workspace takes the second operand in passes: some columns, or some blocks of k with the sums waiting,
+// The smallest workspace takes the second operand in passes: some columns, or some blocks of k while the sums wait,
 // which also cuts the rows. The largest holds it whole.
 static Ctx matmul_ctx_sized(const Ops *ops, int threads, bool large) {
   const int64_t width = large ? 2048 : 1;
@@ -204,7 +204,7 @@ TEST(matmul_passes, "matmul gives the same bits whether its workspace holds a wh
     op_free_all();
   }
 }
-// bf16 has its own arithmetic where the hardware has it, so it is compared only where it is converted.
+// bf16 has its own arithmetic on some instruction sets, so it is compared only where it is converted.
 TEST(matmul_instruction_sets, "fp32 arithmetic of matmul gives the same bits on every instruction set") {
   const Ops *first = op_table(0);
   if (!first || !op_table(1)) SKIP("this machine runs only one of the tables");
@@ -221,7 +221,7 @@ TEST(matmul_rows, "a row of a matmul's result does not depend on the other rows 
     MatmulCase x = matmul_case(s, t);
     MatmulResults all = matmul_all(ops, 2, x);
     Ctx c = matmul_ctx(ops, 1);
-    // 1 .. 33 rows: every part of a panel, alone and behind a whole one
+    // 1 .. 33 rows: every part of a panel, alone and after a whole one
     for (int64_t n = 0; n < 35; n++) {
       const int64_t first = n == 33 ? 13 : n == 34 ? 560 : 500, rows = n < 33 ? n + 1 : 1;
       Tensor out = op_tensor(t, rows, s.N), din = op_tensor(t, rows, s.K);
@@ -284,9 +284,10 @@ TEST(matmul_not_a_number, "a NaN in one row of the input reaches all of that row
   }
 }
 
-// ---- made again ----------------------------------------------------------------------------------------------------
-// A backward pass that kept only a block's input runs its ops once more: into memory that holds something else by then.
-TEST(matmul_again, "matmul_forward gives the same bits again, and gelu_forward of the stored out those of its gelu") {
+// ---- recomputation --------------------------------------------------------------------------------------------------
+// A backward pass that kept only a block's input runs its ops again, into memory that by then holds other data.
+TEST(matmul_again,
+     "matmul_forward gives the same bits again, and gelu_forward of the stored out gives those of its gelu") {
   for (int i = 0; const Ops *ops = op_table(i); i++) for (Dtype t : matmul_dtypes) for (MatmulShape s : matmul_shapes) {
     const MatmulCase x = matmul_case(s, t);
     Ctx c = matmul_ctx(ops, 2), other = matmul_ctx(op_table(0), 1);
@@ -320,7 +321,7 @@ static Tensor matmul_gelu_values(Dtype t, int64_t n) {
   }
   return x;
 }
-// Roundings of 2u turn into |2u| as many of e^-2u, but where that is much GELU is small: |2u| e^-|2u| < 1/e.
+// Roundings of 2u become |2u| as many in e^-2u, but where |2u| is large GELU is small: |2u| e^-|2u| < 1/e.
 TEST(gelu_every_value, "gelu_forward is fp64's GELU of every 16-bit pattern, with the same bits everywhere") {
   const int64_t n = 65536 + 13;
   for (Dtype t : matmul_dtypes) {
@@ -349,8 +350,8 @@ TEST(gelu_every_value, "gelu_forward is fp64's GELU of every 16-bit pattern, wit
     op_free_all();
   }
 }
-// Products with 1.0 alone, so that the stored out takes (almost) every value there is.
-TEST(gelu_of_every_product, "matmul_forward's gelu is gelu_forward of its out, whatever value that has") {
+// Products with 1.0 only, so that the stored out takes (almost) every value that exists.
+TEST(gelu_of_every_product, "matmul_forward's gelu is gelu_forward of its out, for any value of out") {
   const int64_t n = 65536;
   for (int i = 0; const Ops *ops = op_table(i); i++) for (Dtype t : matmul_dtypes) {
     Tensor x = matmul_gelu_values(t, n), one = op_tensor(t, 1, 1), out = op_tensor(t, n, 1), gelu = op_tensor(t, n, 1),

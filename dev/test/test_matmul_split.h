@@ -1,5 +1,5 @@
-// test_matmul_split.h: fp32 matrix products made of six bf16 ones (kernels/gemm_split.h), on every table with tiles:
-// the emulated one, and AMX where this machine has it.
+// test_matmul_split.h: fp32 GEMMs from six bf16 ones (kernels/gemm_split.h), on every table with tiles: the emulated
+// one, and AMX where this machine has it.
 
 static const Ops *split_table(int i) {
   for (int t = 0; const Ops *ops = op_table(t); t++)
@@ -11,10 +11,10 @@ static Ctx split_ctx(const Ops *ops, int threads, bool high) {
   c.fast_fp32 = high;
   return c;
 }
-// Blocks of k, and steps of 32 in one.
+// Blocks of k, and steps of 32 in one block.
 static int64_t split_blocks(int64_t K) { return (K + 191) / 192; }
 static int64_t split_steps(int64_t K) { return (K + 32 * split_blocks(K) - 1) / (32 * split_blocks(K)); }
-// c of |error| <= c u sum |a b| + K 2^-104, as the header derives it; and that of multiply-adds in blocks of 384.
+// c of |error| <= c u sum |a b| + K 2^-104, as gemm_split.h derives it; and that of multiply-adds in blocks of 384.
 static double split_bound(int64_t K) { return 1.02 * (double)(6 * split_steps(K) + split_blocks(K) + 15); }
 static double split_chain_bound(int64_t K) {
   const int64_t blocks = (K + 383) / 384;
@@ -58,7 +58,7 @@ static Tensor split_plain_all(int64_t I, int64_t J, int64_t K, Tensor a, int64_t
     ((float *)to.data)[i * J + j] = split_plain((float *)a.data + i * a_i, a_k, (float *)b.data + j * b_j, b_k, K);
   return to;
 }
-// One and several blocks of k and tiles, and edges of both, along every index that is summed.
+// One and several blocks of k and tiles, and edges of both, along every summed index.
 static const MatmulShape split_shapes[] = {{1, 1, 1},    {37, 131, 53}, {64, 64, 32},
                                            {5, 801, 40}, {531, 9, 35},  {6, 33, 290}};
 
@@ -83,8 +83,8 @@ TEST(matmul_split_order, "the six products are summed in the stated order, whate
 // ---- its error -----------------------------------------------------------------------------------------------------
 enum SplitData { SPLIT_RANDOM, SPLIT_GRADED, SPLIT_CANCELLING, SPLIT_KINDS };
 static const char *const split_data_names[] = {"random", "graded", "cancelling"};
-// graded: every element of its own size, 2^-8 to 2^8; cancelling: b is what nearly annuls a's row, whose second half
-// is the first one's negative but for some units in the last place.
+// graded: every element has its own magnitude, 2^-8 to 2^8. cancelling: b nearly cancels a's row, whose second half is
+// the negative of the first except for a few units in the last place.
 static void split_fill(SplitData kind, Tensor a, Tensor b, uint64_t seed) {
   const int64_t K = a.shape[1], half = K / 2;
   float *x = (float *)a.data, *y = (float *)b.data;
@@ -119,7 +119,7 @@ static SplitError split_error(Tensor out, Tensor a, Tensor b, double bound) {
   e.rms = sqrt(e.rms / (double)(M * N));
   return e;
 }
-// fp64's own error is K 2^-53: nothing beside the bound.
+// fp64's own error is K 2^-53: negligible beside the bound.
 TEST(matmul_split_error,
      "on random, graded and cancelling data the error is within the stated bound, which is below that of "
      "multiply-adds, and so is its root mean square") {
@@ -144,7 +144,7 @@ TEST(matmul_split_error,
 }
 
 // ---- what tiles cannot do ------------------------------------------------------------------------------------------
-TEST(matmul_tiles_flush, "bf16 tile products take denormals for zero and make none") {
+TEST(matmul_tiles_flush, "bf16 tile multiplies read denormals as zero and flush denormal results") {
   for (int i = 0; const Ops *ops = split_table(i); i++) {
     Ctx c = matmul_ctx(ops, 1);
     Tensor a = op_tensor(BF16, 1, 4), b = op_tensor(BF16, 1, 4), out = op_tensor(F32, 1, 1);
@@ -165,7 +165,7 @@ TEST(matmul_tiles_flush, "bf16 tile products take denormals for zero and make no
   }
 }
 
-// a b^T by each of the three products: k along the rows of both, down the columns of b, down those of both.
+// a b^T by each of the three GEMMs: k along the rows of both, down the columns of b, down those of both.
 static Tensor split_product(Ctx *c, int layout, Tensor a, Tensor b) {
   Tensor out = op_tensor(F32, a.shape[0], b.shape[0]);
   Tensor at = op_tensor(F32, a.shape[1], a.shape[0]), bt = op_tensor(F32, b.shape[1], b.shape[0]);
@@ -178,8 +178,8 @@ static Tensor split_product(Ctx *c, int layout, Tensor a, Tensor b) {
   else matmul_backward_weight(c, out, Tensor{}, at, bt, OVERWRITE);
   return out;
 }
-// What one element of a and one of b become, at the same k. a_alone: a's makes its whole row the plain kernel's;
-// b_alone: b's its column.
+// The elements at the same k of a and of b. a_alone: a's puts its whole row on the plain kernel; b_alone: b's its
+// column.
 struct SplitSpecial { const char *name; double a, b; bool a_alone, b_alone; };
 static const SplitSpecial split_specials[] = {
     {"inf", INFINITY, 1, true, false},           {"inf and -inf", INFINITY, -INFINITY, true, true},
@@ -193,8 +193,8 @@ static bool split_same(Tensor x, Tensor y, int64_t i) {
   return f32_bits(p) == f32_bits(q) || (p != p && q != q);
 }
 TEST(matmul_split_special,
-     "infinities, NaN, what overflows bf16 and denormals beside large numbers give the plain kernel's bits in their "
-     "row or column, or where the two meet; all other elements keep their own") {
+     "infinities, NaN, numbers that overflow bf16 and denormals beside large numbers give the plain kernel's bits in "
+     "their row or column, or where the two meet; all other elements keep their own") {
   const int64_t M = 75, N = 70, K = 600;         // four blocks of k, three tiles and an edge
   for (int t = 0; const Ops *ops = split_table(t); t++) for (int layout = 0; layout < 3; layout++) {
     Ctx high = split_ctx(ops, 2, true), highest = split_ctx(ops, 2, false);
@@ -226,8 +226,8 @@ TEST(matmul_split_special,
   }
 }
 TEST(matmul_split_tiny,
-     "rows of denormals and other tiny numbers, as GELU makes them, beside numbers below 2^20 stay within the absolute "
-     "term") {
+     "rows of denormals and other tiny numbers, as GELU makes them, beside numbers below 2^20 stay within the "
+     "absolute term") {
   const int64_t M = 33, N = 35, K = 300;
   for (int t = 0; const Ops *ops = split_table(t); t++) {
     Tensor a = op_random_tensor(1, 1.0, F32, M, K), b = op_random_tensor(2, 1.0, F32, N, K);
@@ -243,9 +243,9 @@ TEST(matmul_split_tiny,
   }
 }
 
-// ---- what it must share with the plain kernel ----------------------------------------------------------------------
+// ---- shared with the plain kernel ----------------------------------------------------------------------------------
 TEST(matmul_split_threads_and_rows,
-     "the same bits on 1, 2 and 3 threads and for any rows alone; what follows a product is done to its sums") {
+     "the same bits on 1, 2 and 3 threads and for any rows alone; a GEMM's epilogue uses its sums") {
   const MatmulShape s = {561, 290, 67};
   for (int i = 0; const Ops *ops = split_table(i); i++) {
     const MatmulCase x = matmul_case(s, F32);
@@ -290,11 +290,11 @@ TEST_MPI(matmul_split_ranks, 3, "training with it: 2 ranks of 2 threads and 3 ra
       EXPECT(!memcmp(&one, &r, sizeof r), "N=%d: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g)", world,
              r.loss[0], r.loss[1], one.loss[0], one.loss[1], r.norm[0], one.norm[0]);
 }
-// Both runs are within 1e-5 of exact arithmetic: ten_steps_equal_pytorch and gpt_gradients_equal_pytorch hold the plain
-// kernel to that, and an error that is smaller in every product keeps to it too.
+// Both runs are within 1e-5 of exact arithmetic: ten_steps_equal_pytorch and gpt_gradients_equal_pytorch require that
+// of the plain kernel, and an error that is smaller in every GEMM meets it too.
 TEST_MPI(matmul_split_trains, 1,
-         "gradients and ten AdamW steps stay as near to PyTorch's as the plain kernel's must, and `tiny` as near to "
-         "the plain kernel's run, without being it") {
+         "gradients and ten AdamW steps stay as near to PyTorch's as required of the plain kernel, and `tiny` as "
+         "near to the plain kernel's run, without being equal to it") {
   for (int i = 0; const Ops *ops = split_table(i); i++) {
     static Fixture x;
     for (const char *name : fixture_names) {
@@ -331,10 +331,10 @@ TEST_MPI(matmul_split_trains, 1,
   }
 }
 
-// What is refused is in test_cli.h: a refusal ends the process.
+// For refusals see test_cli.h: a refusal ends the process.
 TEST_MPI(matmul_split_agreed, 1,
-         "what a checkpoint says of --matmul_precision stays where the table has tiles and products are fp32, and "
-         "gives way to highest elsewhere") {
+         "a checkpoint's --matmul_precision stays if the table has tiles and GEMMs are fp32, and becomes highest "
+         "otherwise") {
   const struct { const Ops *ops; const char *dtype, *asked, *taken; } cases[] = {
       {&ops_amx, "fp32", "high", "high"},        {&ops_amx, "bf16", "high", "highest"},
       {&ops_amx, "fp32", "highest", "highest"},  {&ops_avx512_bf16, "fp32", "high", "highest"},

@@ -1,18 +1,18 @@
-// test_modes.h: every mode of sharding is numbers in one schedule, so none may change a result. A table of factors with
-// their values makes rows; a row is a run. Each run must give the bits of the plainest run of the same arithmetic, the
-// traffic of its formula on every rank and step, and memory as it was planned.
+// test_modes.h: every mode of sharding is a set of numbers in one schedule, so none may change a result. A table of
+// factors with their values makes rows; a row is a run. Each run must give the bits of the plainest run of the same
+// arithmetic, the traffic of its formula on every rank and step, and memory as planned.
 //
-//   1 factors      the table; a row as options; what options_resolve refuses
+//   1 factors      the table; a row as options; refusals of options_resolve
 //   2 covering     a set of rows in which every legal pair of values of two factors occurs
-//   3 runs         the set, by number of ranks; the whole product, as far as time allows, in tests ending in _all
-//   4 units        what --wrap and --freeze choose
-//   5 bytes        memory and traffic of the main modes, stated a second time
+//   3 runs         the set, by number of ranks; all combinations, as far as time allows, in tests ending in _all
+//   4 units        the parameters that --wrap and --freeze choose
+//   5 bytes        memory and traffic of the main modes, stated independently
 //   6 accumulation the gradients of a step are the stated sums of its microbatches' gradients
 //
 // The covering set is made here, by a greedy search over candidates in seeded order: it is the same on every machine.
 
 // ================================================================================================ 1 factors
-// The factors that may contradict each other come first; those from MODE_SHARD on go with everything.
+// The factors that may contradict each other come first; those from MODE_SHARD on combine with everything.
 enum ModeFactor {
   MODE_MESH, MODE_STRATEGY, MODE_RESHARD, MODE_SLOTS, MODE_WRAP, MODE_ACCUMULATE,
   MODE_SHARD, MODE_PARAM, MODE_BUFFER, MODE_REDUCE, MODE_FP8, MODE_FREEZE, MODE_RECOMPUTE, MODE_SHM, MODE_HEAD,
@@ -20,7 +20,7 @@ enum ModeFactor {
 };
 enum { MODE_ONE_MICROBATCH = 1, MODE_MANY_ROUNDS = 1, MODE_VALUES_MOST = 14 };
 
-// option: OPTION_COUNT where the value is none of the program's options. A value "" leaves the option out. The wraps
+// option: OPTION_COUNT if the value is not one of the program's options. A value "" leaves the option out. The wraps
 // cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
 struct ModeFactorSpec { OptionId option; int values; const char *value[MODE_VALUES_MOST]; };
 static const ModeFactorSpec mode_factors[MODE_FACTORS] = {
@@ -59,7 +59,7 @@ static inline int mode_world(const CoverRow *r) {
   mesh_parse(mode_value(r, MODE_MESH), &replicas, &shards);
   return replicas * shards;
 }
-// Microbatches of a step over all ranks: one or more a rank; 5 does not divide 12.
+// Microbatches of a step over all ranks: one or more per rank; 5 does not divide 12.
 static inline int mode_microbatches(const CoverRow *r) {
   const int N = mode_world(r);
   return r->value[MODE_MICROBATCHES] == MODE_ONE_MICROBATCH ? N : N == 5 ? 10 : 12;
@@ -108,8 +108,8 @@ static inline bool names_an_option(const char *text) {
 // Every value of every factor has a number; a pair of two factors' values is legal if some legal row has both.
 enum { MODE_NUMBERS_MOST = 96, MODE_ROWS_MOST = 512, MODE_CORES_MOST = 1 << 15 };
 struct ModePairs { bool has[MODE_NUMBERS_MOST][MODE_NUMBERS_MOST]; };
-// cores: the legal rows of the factors before MODE_SHARD, the others at their first value. refused: how many are not
-// legal; unnamed: how many of these refusals name no option.
+// cores: the legal rows of the factors before MODE_SHARD, the others at their first value. refused: number of illegal
+// ones; unnamed: number of refusals among these that name no option.
 struct ModeSet {
   CoverRow core[MODE_CORES_MOST], row[MODE_ROWS_MOST];
   int cores, rows, refused, unnamed;
@@ -126,7 +126,7 @@ static inline int mode_draw(uint64_t *state, int below) {
   return (int)((*state >> 33) % (uint64_t)below);
 }
 
-// Fills `cores` by asking options_resolve about the product of the factors before MODE_SHARD.
+// Fills `cores` by calling options_resolve for all combinations of the factors before MODE_SHARD.
 static inline void modes_ask(ModeSet *s) {
   static Options o;
   CoverRow r = {};
@@ -152,7 +152,7 @@ static inline void modes_legal_pairs(ModeSet *s) {
     for (int g = f + 1; g < MODE_FACTORS; g++) for (int w = 0; w < mode_factors[g].values; w++)
       s->legal.has[mode_number(f, v)][mode_number(g, w)] = true;
 }
-// How many of the row's pairs are not yet in `covered`; with `add` they are from here on.
+// Number of the row's pairs that are not yet in `covered`; with `add` they are added.
 static inline int modes_row_pairs(const CoverRow *r, ModePairs *covered, bool add) {
   int fresh = 0;
   for (int f = 0; f < MODE_FACTORS; f++) for (int g = f + 1; g < MODE_FACTORS; g++) {
@@ -162,7 +162,7 @@ static inline int modes_row_pairs(const CoverRow *r, ModePairs *covered, bool ad
   }
   return fresh;
 }
-// NULL if the rows but for number `without` have every legal pair, else the first that is missing, as text.
+// NULL if the rows except number `without` have every legal pair, else the first missing one, as text.
 static inline const char *modes_missing(const ModeSet *s, int without) {
   static ModePairs covered;
   static char text[256];
@@ -184,8 +184,8 @@ struct ModePair { int f, v, g, w; };
 static inline bool mode_fits(const CoverRow *r, ModePair p) {
   return (p.f >= MODE_SHARD || r->value[p.f] == p.v) && (p.g >= MODE_SHARD || r->value[p.g] == p.w);
 }
-// A row with pair p: a drawn legal core that has its part of it, then every other factor, in drawn order, the value
-// that adds most pairs with those chosen already.
+// A row with pair p: a random legal core that has its part of the pair, then for every other factor, in random order,
+// the value that adds most pairs with those chosen so far.
 static inline CoverRow mode_candidate(const ModeSet *s, const ModePairs *covered, ModePair p, uint64_t *state) {
   int at = mode_draw(state, s->cores), order[MODE_FACTORS], chosen = MODE_SHARD;
   while (!mode_fits(&s->core[at], p)) at = (at + 1) % s->cores;
@@ -213,8 +213,8 @@ static inline CoverRow mode_candidate(const ModeSet *s, const ModePairs *covered
   }
   return r;
 }
-// Fills `row`: for the first legal pair that no row has, the best of 40 candidates, and so on; then leaves out rows all
-// of whose pairs others have.
+// Fills `row`: for each legal pair that no row has, the best of 40 candidates. Then removes rows all of whose pairs
+// other rows have.
 static inline void modes_cover(ModeSet *s) {
   static ModePairs covered;
   uint64_t state = 1;
@@ -237,8 +237,8 @@ static inline void modes_cover(ModeSet *s) {
 }
 
 TEST(modes_covering_set_is_complete,
-     "every legal pair of two factors' values is in a row of the covering set, none of whose rows can be spared; every "
-     "refusal names an option; a legal core goes with all values of the other factors") {
+     "every legal pair of two factors' values is in a row of the covering set, and no row can be removed; every "
+     "refusal names an option; a legal core combines with all values of the other factors") {
   static ModeSet s;
   static Options o;
   char error[512] = "", text[1024];
@@ -264,8 +264,8 @@ TEST(modes_covering_set_is_complete,
 }
 
 // ================================================================================================ 3 runs
-// The plainest row of the same arithmetic: one rank, unless ranks add up their own microbatches first, which gives
-// every number of ranks sums of its own.
+// The plainest row of the same arithmetic: one rank, unless ranks first add up their own microbatches, because then the
+// sums depend on the number of ranks.
 static inline CoverRow mode_reference(const CoverRow *r) {
   const int N = mode_world(r);
   const bool local = !strcmp(mode_value(r, MODE_ACCUMULATE), "local") || !strcmp(mode_value(r, MODE_STRATEGY), "zero1");
@@ -283,7 +283,7 @@ static inline CoverRow mode_reference(const CoverRow *r) {
   return to;
 }
 
-// What is frozen has no gradient and no moments, and no master but itself.
+// Frozen parameters have no gradient and no moments, and no master other than themselves.
 static inline void mode_expect_frozen(Fsdp *f, const char *what) {
   for (int p = 0; p < f->params; p++) {
     const Param *q = &f->param[p];
@@ -324,7 +324,7 @@ static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const
   result->weights = weights_hash(&t.fsdp);
   EXPECT(result->weights != before, "%s: no weight has changed", what);
   EXPECT(params_hash(&t.fsdp, true) == frozen, "%s: a frozen weight has changed", what);
-  t.fsdp.chunk_numel = own_chunk;                // memory is given back as it was taken
+  t.fsdp.chunk_numel = own_chunk;                // memory is released with the size it was taken with
   trainer_close(&t);
 }
 
@@ -336,7 +336,7 @@ static inline int mode_reference_of(ModeReference *refs, int *count, const Cover
   if (i == *count) refs[(*count)++] = ModeReference{plain, mode_microbatches(r), {}};
   return i;
 }
-// Fills refs[from, to): those of one rank are dealt to the ranks. Collective.
+// Fills refs[from, to): those of one rank are divided among the ranks. Collective.
 static inline void mode_references(ModeReference *refs, int from, int to, const Corpus *corpus) {
   int rank, N;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -377,7 +377,7 @@ static inline void modes_shared_set(ModeSet *s) {
 }
 static inline void modes_corpus(Corpus *c) { test_corpus(c, 101, 12 * 7 * 3 + 1, 60); }
 
-// Runs the covering set's rows of as many ranks as were started.
+// Runs the covering set's rows for the number of ranks that were started.
 static inline void modes_run_covering() {
   static ModeSet s;
   static ModeReference refs[MODE_ROWS_MOST];
@@ -401,7 +401,7 @@ TEST_MPI(modes_on_4_ranks, 4, "the same on four ranks") { modes_run_covering(); 
 TEST_MPI(modes_on_5_ranks, 5, "the same on five ranks") { modes_run_covering(); }
 TEST_MPI(modes_on_6_ranks, 6, "the same on six ranks") { modes_run_covering(); }
 
-// Models of one and of two blocks: slots are as many as blocks, the block beside the root is first and last at once.
+// Models of one and of two blocks: slots are as many as blocks, the block beside the root is both first and last.
 TEST_MPI(modes_of_small_models, 6,
          "one block, and two: each strategy and layout on six ranks gives the bits of one rank, and its traffic") {
   static const char *const cases[] = {"", "--gather_slots 1 --shm copy", "--strategy shard_grad_op --shard dim0",
@@ -428,10 +428,10 @@ TEST_MPI(modes_of_small_models, 6,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-// The product has some 10^9 rows. A test ending in _all walks through it for four minutes, always in this order: run j
-// of N ranks takes the legal core number 7919 j of those of N ranks, arithmetic number 1663 (j / 24), so that 24 runs
-// share a reference, and number 29 j + j / 144 of what is left, each modulo how many there are; digits are the factors'
-// values in order. These multipliers have no factor in common with the numbers of combinations.
+// There are some 10^9 combinations. A test ending in _all walks through them for four minutes, always in this order:
+// run j of N ranks takes the legal core number 7919 j of those of N ranks, arithmetic number 1663 (j / 24), so that 24
+// runs share a reference, and number 29 j + j / 144 of the rest, each modulo its count; digits are the factors' values
+// in order. These multipliers have no factor in common with the counts.
 enum { MODE_WALK_MS = 240000, MODE_WALK_SHARE = 24 };
 static inline void mode_digits(CoverRow *r, const ModeFactor *factor, int factors, int64_t number) {
   for (int i = 0; i < factors; i++) {
@@ -476,7 +476,7 @@ static inline void modes_walk() {
   if (rank == 0) printf("%lld rows of %d ranks\n", (long long)j, N);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
-TEST_MPI(modes_walk_on_1_rank_all, 1, "the product of all factors, one rank, four minutes of it") { modes_walk(); }
+TEST_MPI(modes_walk_on_1_rank_all, 1, "all combinations of all factors, one rank, four minutes of it") { modes_walk(); }
 TEST_MPI(modes_walk_on_2_ranks_all, 2, "the same on two ranks") { modes_walk(); }
 TEST_MPI(modes_walk_on_3_ranks_all, 3, "the same on three ranks") { modes_walk(); }
 TEST_MPI(modes_walk_on_4_ranks_all, 4, "the same on four ranks") { modes_walk(); }
@@ -484,7 +484,8 @@ TEST_MPI(modes_walk_on_5_ranks_all, 5, "the same on five ranks") { modes_walk();
 TEST_MPI(modes_walk_on_6_ranks_all, 6, "the same on six ranks") { modes_walk(); }
 
 // ================================================================================================ 4 units
-// What torch.distributed.fsdp.wrap.size_based_auto_wrap_policy wraps, children first: dev/make_wrap_fixture.py.
+// The modules that torch.distributed.fsdp.wrap.size_based_auto_wrap_policy wraps, children first:
+// dev/make_wrap_fixture.py.
 struct WrapCase { int L; int64_t C, V, P; bool tied; int64_t least; const char *units; };
 static const WrapCase wrap_cases[] = {
     {2, 20, 101, 9, true, 1,
@@ -555,7 +556,7 @@ static const WrapCase wrap_cases[] = {
     {2, 768, 50257, 1024, false, 38597377,
      ""}};
 
-// The innermost of the modules listed that the parameter is in, or the root.
+// The innermost of the listed modules that contains the parameter, or the root.
 static inline void wrap_expected(char *to, size_t bytes, const char *units, const char *param) {
   char text[1024], *save = NULL;
   snprintf(to, bytes, "root");
@@ -567,8 +568,8 @@ static inline void wrap_expected(char *to, size_t bytes, const char *units, cons
   }
 }
 TEST(wrap_min_params_is_torchs,
-     "--wrap min_params:N makes the units of PyTorch's size_based_auto_wrap_policy, N on both sides of every module's "
-     "size, tied and untied; each unit has one stage, and units follow their stages") {
+     "--wrap min_params:N makes the units of PyTorch's size_based_auto_wrap_policy, with N on both sides of every "
+     "module's size, tied and untied; each unit has one stage, and units follow their stages") {
   for (const WrapCase &k : wrap_cases) {
     Model m = {};
     m.L = k.L, m.C = k.C, m.V = k.V, m.P = k.P, m.tied = k.tied;
@@ -625,8 +626,8 @@ TEST(freeze_globs_name_what_is_frozen,
 }
 
 // ================================================================================================ 5 bytes
-// Memory and traffic once more, in numbers of this file: what a mode is, is stated in its line; how parameters are cut,
-// how often a block is gathered and what each line of memory comes to, is worked out below from shapes alone.
+// Memory and traffic a second time, in numbers of this file. Each line of the table states its mode; how parameters are
+// cut, how often a block is gathered and the size of each line of memory are computed below from shapes alone.
 struct StatedMode { const char *options; int R, S, K, G, lowest; bool local, dim0; };
 static const StatedMode stated_modes[] = {
     // options                                                                          R  S  K  G lowest local  dim0
@@ -669,15 +670,15 @@ static const char stated_shapes[] = "--n_layer 4 --n_head 2 --n_embd 20 --seq_le
 enum { STATED_L = 4, STATED_H = 2, STATED_C = 20, STATED_P = 9, STATED_VP = 128, STATED_ROWS = 14 };
 enum { STATED_N = 6 };
 
-// A stage's share of memory and wire. Of a rank's shard: bytes in memory, bytes gathered from it, elements that train
-// as sent and as they lie, elements of fp32 masters and of low halves; of the whole: bytes gathered, elements of
-// gradients and of copies in the compute dtype; scales: E4M3 matrices that train.
+// A stage's share of memory and wire. For a rank's shard: bytes in memory, bytes gathered from it, trained elements as
+// sent and as stored, elements of fp32 masters and of low halves. For the whole stage: bytes gathered, elements of
+// gradients and of copies in the compute dtype. scales: E4M3 matrices that train.
 struct StatedStage {
   int64_t shard_bytes, sent_bytes, sent_trained, trained, masters, lows, whole_bytes, grads, expanded, scales;
 };
 
 static inline int64_t stated_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-// A run of parameters cut together: `part` elements a rank.
+// A run of parameters cut together: `part` elements per rank.
 static inline void stated_cut(StatedStage *s, int64_t part, int S, bool trains, Dtype stored, Dtype computed) {
   const int64_t b = (int64_t)dtype_bytes(stored), lies = stated_up(part, 128), whole = stated_up(S * part, 128);
   s->shard_bytes += stated_up(part * b, 256);
@@ -690,8 +691,8 @@ static inline void stated_cut(StatedStage *s, int64_t part, int S, bool trains, 
   s->grads += trains ? whole : 0;
   s->expanded += stored != computed ? whole : 0;
 }
-// Flat: parameters that are alike (E4M3 or not, frozen, decayed or not) one behind the other, each up to 256 bytes. By
-// rows: each for itself.
+// Flat: parameters of the same kind (E4M3 or not, frozen, decayed or not) one after the other, each padded to 256
+// bytes. By rows: each parameter separately.
 static inline StatedStage stated_stage(const Fsdp *f, const Options *o, const StatedMode *k, int stage) {
   const Dtype param = dtype_named(o->param_dtype), computed = dtype_named(o->buffer_dtype);
   StatedStage s = {};
@@ -714,10 +715,10 @@ static inline StatedStage stated_stage(const Fsdp *f, const Options *o, const St
   return s;
 }
 
-// Ranks of one host read shards where they lie, unless they are told to copy them or to send messages.
+// Ranks of one host read shards in place, unless told to copy them or to send messages.
 static inline bool stated_in_place(const Options *o) { return !strcmp(o->shm, "on"); }
 
-// How often each block is asked for while its slot holds another: forward from 0, backward from the top.
+// How often each block is gathered while its slot holds another: forward from 0, backward from the top.
 static inline void stated_gathers(const StatedMode *k, int A, int64_t *gathers) {
   int slot[STATED_L];
   for (int &s : slot) s = -1;
@@ -729,7 +730,7 @@ static inline void stated_gathers(const StatedMode *k, int A, int64_t *gathers) 
       slot[l % k->K] = l;
     }
 }
-// A step's traffic of replica r.
+// The traffic of one step of replica r.
 static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *stage, const Options *o, int r) {
   const int64_t b_r = (int64_t)dtype_bytes(dtype_named(o->reduce_dtype)), S = k->S;
   int64_t gathers[STATED_L], scales = 0;
@@ -756,8 +757,8 @@ static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *sta
   return t;
 }
 
-// The tensors of a block of R rows, each with the level of --recompute (none 0, gelu, norm, mlp, block 4) from which on
-// it is computed again; they begin on 256 bytes.
+// The tensors of a block of R rows, each with the lowest level of --recompute (none 0, gelu, norm, mlp, block 4) that
+// recomputes it; they begin on 256 bytes.
 enum { STATED_TENSORS = 13 };
 struct StatedTensor { int64_t bytes; int from; };
 static inline void stated_tensors(int64_t R, int64_t b, StatedTensor *t) {
@@ -775,9 +776,9 @@ static inline int64_t stated_kept(int64_t R, int64_t b, int level) {
   for (const StatedTensor &x : t) bytes += level < x.from ? x.bytes : 0;
   return bytes;
 }
-// Of what blocks keep and of the last LayerNorm's stream, output and statistics: what lies in gradient shards that
-// are written later, which have lent[l] bytes for block l and lent[L] for the last LayerNorm. One tensor after the
-// other, those that end beyond lie elsewhere.
+// Of the tensors that blocks keep, and of the last LayerNorm's stream, output and statistics: bytes in reused gradient
+// shards. These are written later, and have lent[l] bytes for block l and lent[L] for the last LayerNorm. Tensors are
+// placed one after the other; those that would end beyond are placed elsewhere.
 static inline int64_t stated_lent(int64_t R, int64_t b, const int *level, const int64_t *lent) {
   StatedTensor t[STATED_TENSORS];
   const int64_t stream = stated_up(R * STATED_C * b, 256), row = stated_up(R * 4, 256);
@@ -793,10 +794,10 @@ static inline int64_t stated_lent(int64_t R, int64_t b, const int *level, const 
 static inline int64_t stated_beside(int64_t R, int64_t b) {
   return 6 * stated_up(R * 4, 256) + 2 * stated_up(R * STATED_C * b, 256);
 }
-// Activations and the head's logits. What blocks compute again lies once, for the highest level, in the head's memory,
-// as do the stream's gradients, and behind them `slots` bytes of gradient slots where logits take more. Evaluation
-// has one block, of the longest sample's rows, and all but what enters it in the head's memory where it fits. lent: of
-// gradient shards, see stated_lent.
+// Activations and the head's logits. The recomputed tensors of blocks exist once, for the highest level, in the head's
+// memory, together with the stream's gradients; after them come `slots` bytes of gradient slots if logits take more.
+// Evaluation has one block, of the longest sample's rows, with everything but its input in the head's memory if that
+// fits. lent: of gradient shards, see stated_lent.
 static inline void stated_activations(const Options *o, int64_t slots, const int64_t *lent, int64_t *bytes) {
   const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
   const struct { const char *recompute; int level[STATED_L], most; } table[] = {
@@ -836,17 +837,17 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
   memset(bytes, 0, sizeof(int64_t) * MEM_COUNT);
   for (int s = 0; s <= STATED_L; s++) {
     const StatedStage *x = &stage[s];
-    const bool whole = !s || k->local;           // its gradient has a buffer of its own
+    const bool whole = !s || k->local;           // its gradient has a separate buffer
     bytes[MEM_PARAMS] += x->shard_bytes;
     bytes[MEM_KEPT] += s && k->G && gathers ? x->shard_bytes * (S / k->G) : 0;
     bytes[MEM_MASTER] += x->masters * 4;
     bytes[MEM_MASTER_LOW] += x->lows * 2;
     bytes[MEM_OPTIMIZER] += x->trained * 4 * moments;
-    // A whole gradient that is reduced once a step has the shard in it.
+    // The shard of a whole gradient that is reduced once a step is part of it.
     bytes[MEM_GRADS] += (whole && in_whole ? x->sent_trained : x->trained) * 4;
     bytes[in_whole ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] += !whole ? 0 : in_whole ? (x->grads - x->sent_trained) * 4
                                                                                  : x->grads * 4;
-    // The shard of a block that is reduced once a step, apart from its whole gradient, is free until then.
+    // The shard of a block that is reduced once a step, separate from its whole gradient, is free until then.
     if (s) lent[s] = lent[s - 1] + (!k->local && in_whole ? x->trained * 4 : 0);
     if (s) slot = max64(slot, x->whole_bytes), grads = max64(grads, x->grads), expanded = max64(expanded, x->expanded);
     chunk = max64(chunk, x->trained);
@@ -893,7 +894,7 @@ static inline void stated_run(const StatedMode *k, const Corpus *corpus) {
   trainer_close(&t);
 }
 TEST_MPI(modes_take_the_bytes_stated_here, 6,
-         "memory by line and traffic of a step, for each mode on six ranks, equal to what this file works out from "
+         "memory by line and traffic of a step, for each mode on six ranks, equal to what this file computes from "
          "shapes: frozen parameters have no gradient, moment, master or reduction, and backward stops above them") {
   static Corpus corpus;
   modes_corpus(&corpus);
@@ -902,8 +903,8 @@ TEST_MPI(modes_take_the_bytes_stated_here, 6,
 }
 
 // ================================================================================================ 6 accumulation
-// Gradients of a step against the gradients of its microbatches, one by one, on one rank. No token is twice in a
-// sequence and the head is untied, so that each element takes one finished number from each microbatch.
+// Gradients of a step against the gradients of its single microbatches, on one rank. No token is twice in a sequence
+// and the head is untied, so that each element gets one finished number from each microbatch.
 enum { SUMS_M = 24, SUMS_N = 6, SUMS_A = SUMS_M / SUMS_N };
 static const char sums_shapes[] = "--n_layer 4 --n_head 2 --n_embd 20 --seq_len 7 --n_positions 9 --vocab_size 101 "
                                   "--tie_head off --dropout 0.1 --batch_size 1 --global_batch 24 --lr 0.01 --warmup 0 "
@@ -913,7 +914,7 @@ static inline void sums_corpus(Corpus *c) {
   int32_t *tokens = (int32_t *)c->split[SPLIT_TRAIN].tokens;
   for (int i = 0; i < SUMS_M * 7 + 1; i++) tokens[i] = (37 * i + i / 101 * 5) % 101;
 }
-// All parameters' gradients one after the other, as fsdp_read_param gives them. Returns their number. Collective.
+// All parameters' gradients one after the other, as read by fsdp_read_param. Returns their number. Collective.
 static inline int64_t sums_read(Fsdp *f, float *to) {
   int64_t n = 0;
   for (int p = 0; p < f->params; p++) {
@@ -951,7 +952,7 @@ static inline float sums_on_wire(float x, Dtype wire) {
   if (wire == F16) { round_to(&h, x); return to_f32(h); }
   return x;
 }
-// What the owner has of element i: over ranks in order, each rank's own sum if that is made first.
+// The owner's value of element i: summed over ranks in order, or over each rank's own sum if that is made first.
 static inline float sums_folded(const float *all, int64_t numel_, int64_t i, bool local, Dtype wire) {
   float sum = 0;
   for (int k = 0; k < (local ? SUMS_N : SUMS_M); k++) {
@@ -961,8 +962,8 @@ static inline float sums_folded(const float *all, int64_t numel_, int64_t i, boo
   }
   return sum;
 }
-// A sum whose magnitudes add up to s is met within (additions) 2^-24 s, as each rounds a partial sum that is at most s.
-// What goes on the wire in 16 bits is rounded once more, by u s and, in fp16, by half of its least magnitude.
+// The error of a sum whose magnitudes add up to s is at most (additions) 2^-24 s, as each addition rounds a partial sum
+// of at most s. Values sent in 16 bits are rounded once more, by u s and, in fp16, by half of its smallest magnitude.
 static inline double sums_bound(double magnitudes, bool local, Dtype wire) {
   const double additions = local ? SUMS_A - 1 + SUMS_N - 1 : SUMS_M - 1;
   const double u = wire == F32 ? 0 : op_unit_roundoff(wire);

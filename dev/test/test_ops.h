@@ -1,9 +1,9 @@
-// test_ops.h: randomness, embedding, layer normalisation, cross-entropy, optimizers, norm, conversions. Each op runs on
-// every table of this machine with 1, 2 and 3 threads; the first run is held against a plain fp64 reference written
-// here, all others must have its bits. References' gradients are checked by central differences. Matrix products and
-// attention have files of their own.
+// test_ops.h: random numbers, embedding, layer normalisation, cross-entropy, optimizers, norm, conversions. Each op
+// runs on every table of this machine with 1, 2 and 3 threads. The first run is compared with a plain fp64 reference
+// written here; all others must have its bits. References' gradients are checked by central differences. GEMMs and
+// attention have separate files.
 
-// Additions that 16 lanes and their tree need for n terms, and one for the product in each term.
+// Additions for n terms in 16 lanes and their tree, and one rounding for the product in each term.
 static double ops_roundings(int64_t n) { return (double)((n + 15) / 16 + 5); }
 static double ops_largest(const double *x, int64_t n) {
   double m = 0.0;
@@ -11,7 +11,7 @@ static double ops_largest(const double *x, int64_t n) {
   return m;
 }
 
-// ================================================================================================ randomness
+// ================================================================================================ random numbers
 TEST(philox_known_answers, "Philox4x32-10 gives the words its authors published") {
   // random123's kat_vectors, philox4x32 10.
   const struct { uint64_t key; Philox counter, words; } known[] = {
@@ -106,19 +106,19 @@ static void ops_embedding_reference_backward(OpsEmbedding *e) {
       e->dwpe[t * e->C + i] += keep * e->dout[r * e->C + i];
     }
 }
-// What is added to: random, with many -0 in the rows that must stay, where adding a 0 would show.
+// The old values for ADD: random, with many -0 in the rows that must stay, where adding a 0 would show.
 static Tensor ops_old_positions(int64_t positions, int64_t T, int64_t C) {
   Tensor old = op_random_tensor(6, 2.0, F32, positions, C);
   for (int64_t i = T * C; i < positions * C; i += 2) op_put(old, i, -0.0);
   return old;
 }
-// ADD to dwpe beside what OVERWRITE wrote, and either gradient absent. e: the reference.
+// ADD to dwpe against the result of OVERWRITE, and either gradient absent. e: the reference.
 static void ops_check_embedding_modes(Ctx *c, OpRun r, OpsEmbedding *e, Tensor dout, Tensor tokens, Tensor before,
                                       Tensor dwte, Tensor dwpe) {
   const int64_t C = e->C;
   Tensor none = {}, old = ops_old_positions(e->positions, e->T, C), want = op_copy(old);
   Tensor seen = rows_of(old, 0, e->T), sum = op_added(seen, rows_of(dwpe, 0, e->T));
-  memcpy(want.data, sum.data, (size_t)numel(sum) * 4);             // rows from T on stay as they are
+  memcpy(want.data, sum.data, (size_t)numel(sum) * 4);             // rows from T on stay unchanged
   for (Accumulate mode : {OVERWRITE, ADD}) for (int absent = 0; absent < 4; absent++) {
     Tensor word = absent & 1 ? none : op_copy(before), position = absent & 2 ? none : op_copy(old);
     embedding_backward(c, word, position, dout, tokens, e->drop, mode);
@@ -127,7 +127,7 @@ static void ops_check_embedding_modes(Ctx *c, OpRun r, OpsEmbedding *e, Tensor d
       op_expect_same_bits(op_where(mode == ADD ? "embedding_backward dwpe added" : "dwpe without dwte", r, dout.dtype),
                           position, mode == ADD ? want : dwpe);
     if (!op_run_is_first(r) || mode == OVERWRITE || !position.data) continue;
-    double *reference = op_fp64(old);            // one rounding more than OVERWRITE, of a value below 12 + the sum
+    double *reference = op_fp64(old);            // one more rounding than OVERWRITE, of a value below 12 + the sum
     for (int64_t i = 0; i < numel(old); i++) reference[i] += e->dwpe[i];
     op_expect_close(op_where("embedding_backward dwpe added", r, dout.dtype), position, reference, 5,
                     3 * ops_largest(e->dout, numel(dout)) * 2 + 12.0);
@@ -195,7 +195,7 @@ static double ops_layernorm_reference(void *env) {
   }
   return loss;
 }
-// From the mean and rstd given, as the op.
+// With the given mean and rstd, like the op.
 static void ops_layernorm_reference_backward(OpsLayernorm *e) {
   for (int64_t i = 0; i < e->C; i++) e->dweight[i] = e->dbias[i] = 0.0;
   for (int64_t r = 0; r < e->rows; r++) {
@@ -268,7 +268,7 @@ TEST(layernorm_forward_fp64, "layernorm_forward and residual_layernorm_forward e
       for (float p : {0.0f, 0.25f}) ops_check_layernorm_forward(dtype, s.B, s.T, s.C, p);
 }
 
-// What a backward pass makes again from the residual it kept is what the forward pass had.
+// Backward recomputes from the residual that it kept the same values that forward had.
 TEST(layernorm_again, "layernorm_forward of a stored residual has the bits of the fused op that stored it") {
   static const struct { int64_t B, T, C; } shapes[] = {{1, 1, 1}, {1, 5, 7}, {2, 3, 16}, {3, 7, 50}, {2, 2, 769},
                                                        {1, 3, 1600}};
@@ -286,7 +286,7 @@ TEST(layernorm_again, "layernorm_forward of a stored residual has the bits of th
       op_expect_same_bits(op_where("layernorm out again", r, dtype), out2, out);
       op_expect_same_bits(op_where("layernorm mean again", r, dtype), mean2, mean);
       op_expect_same_bits(op_where("layernorm rstd again", r, dtype), rstd2, rstd);
-      Tensor sum = op_copy(branch);              // and the sum itself, from what it was made of
+      Tensor sum = op_copy(branch);              // and the sum itself, from its operands
       residual_layernorm_forward(&c, sum, out2, mean2, rstd2, in, sum, weight, bias, {p, 7, 1, 2, 5});
       op_expect_same_bits(op_where("residual again", r, dtype), sum, residual);
     }
@@ -294,7 +294,7 @@ TEST(layernorm_again, "layernorm_forward of a stored residual has the bits of th
   }
 }
 
-// One call's operands, and what OVERWRITE made of them with everything there: dresidual, dbranch, dweight, dbias.
+// One call's operands, and OVERWRITE's results with all gradients present: dresidual, dbranch, dweight, dbias.
 struct OpsLayernormCall { Tensor above, dout, x, weight, mean, rstd, got[4]; Dropout drop; };
 // Either gradient absent leaves the others' bits; ADD is the old value plus the fp32 sum.
 static void ops_check_layernorm_modes(Ctx *c, OpRun r, const OpsLayernormCall *k) {
@@ -302,7 +302,7 @@ static void ops_check_layernorm_modes(Ctx *c, OpRun r, const OpsLayernormCall *k
   const int64_t B = k->dout.shape[0], T = k->dout.shape[1], C = k->dout.shape[2];
   Tensor none = {}, sums[2], old[2], want[2];
   for (int i = 0; i < 2; i++) {
-    sums[i] = op_tensor(F32, C);                 // of fp32 whatever dtype the gradients of `got` have
+    sums[i] = op_tensor(F32, C);                 // fp32 for any dtype of the gradients in `got`
     old[i] = op_random_tensor(31 + (uint64_t)i, 3.0, F32, C);
   }
   layernorm_backward(c, op_copy(k->above), op_tensor(dtype, B, T, C), sums[0], sums[1], k->dout, k->x, k->weight,
@@ -375,7 +375,7 @@ static void ops_check_layernorm_backward(Dtype dtype, Dtype grad, int64_t B, int
     const OpsLayernormCall call = {above, dout, x, weight, mean, rstd, {got[0], got[1], got[2], got[3]}, drop};
     if (r.threads != 2) ops_check_layernorm_modes(&c, r, &call);
     if (p > 0.0f) continue;
-    for (int same = 0; same < 2; same++) {       // without dropout, no branch or dresidual itself: the same numbers
+    for (int same = 0; same < 2; same++) {       // without dropout, no branch or dresidual itself: same values
       Tensor d = op_copy(above), none = {}, dw = op_tensor(grad, C), db = op_tensor(grad, C);
       layernorm_backward(&c, d, same ? d : none, dw, db, dout, x, weight, mean, rstd, drop, OVERWRITE);
       op_expect_same_bits(op_where("layernorm_backward without branch", r, dtype), d, first[0]);
@@ -384,7 +384,8 @@ static void ops_check_layernorm_backward(Dtype dtype, Dtype grad, int64_t B, int
   }
   op_free_all();
 }
-TEST(layernorm_backward_fp64, "layernorm_backward equals fp64, same bits everywhere, whatever is added to or absent") {
+TEST(layernorm_backward_fp64,
+     "layernorm_backward equals fp64, same bits everywhere, for ADD and for absent gradients") {
   for (Dtype dtype : {F32, BF16, F16})
     for (auto s : OPS_LAYERNORM_SHAPES)
       for (float p : {0.0f, 0.25f}) ops_check_layernorm_backward(dtype, p > 0.0f ? F32 : dtype, s.B, s.T, s.C, p);
@@ -403,7 +404,7 @@ static double ops_cross_entropy_reference(void *env) {
 static void ops_check_cross_entropy(Dtype dtype, int64_t R, int64_t vocab, int64_t Vp, double spread, float scale) {
   Tensor logits = op_random_tensor(1, spread, F32, R, Vp), targets = op_random_ids(2, vocab, R);
   ((int32_t *)targets.data)[R - 1] = -1;
-  for (int64_t r = 0; r < R; r++)                // what stands in padded columns must not matter
+  for (int64_t r = 0; r < R; r++)                // padded columns must not matter
     for (int64_t j = vocab; j < Vp; j++) ((float *)logits.data)[r * Vp + j] = j & 1 ? NAN : 1e38f;
   double *losses = op_zeros(R), *dx = op_zeros(R * Vp), *x = op_fp64(logits);
   for (int64_t r = 0; r + 1 < R; r++) {
@@ -414,7 +415,7 @@ static void ops_check_cross_entropy(Dtype dtype, int64_t R, int64_t vocab, int64
       memcpy(d, e.dx, (size_t)vocab * sizeof(double));
       op_expect_gradient("cross_entropy dlogits", ops_cross_entropy_reference, &e, e.x, d, vocab, 20, 20.0);
     }
-    losses[r] = ops_cross_entropy_reference(&e); // central differences left their trace in dx
+    losses[r] = ops_cross_entropy_reference(&e); // the central differences have changed dx
   }
   for (int64_t i = 0; i < R * Vp; i++) dx[i] *= scale;
   // Sum of exponentials: its additions, one rescaling a piece of 1024, 2 ulp of e^x and |x - m| e^-|x - m| < 1 from the
@@ -489,7 +490,7 @@ static void ops_state_set(float lr, float grad_scale, float bias_correction1, fl
   op_state.bias_correction2 = bias_correction2;
 }
 struct OpsAdam { double *p, *m, *v; };
-// torch.optim.AdamW in fp64, on the factors the op is given.
+// torch.optim.AdamW in fp64, with the factors that the op gets.
 static void ops_adamw_reference(OpsAdam *s, const double *grad, int64_t n, AdamwArgs a) {
   const double lr = op_state.in.lr;
   for (int64_t i = 0; i < n; i++) {
@@ -519,7 +520,7 @@ static void ops_check_adamw(Dtype dtype, int64_t n, bool cast) {
       ops_adamw_reference(&s, op_fp64(grad), n, a);
     }
     if (op_run_is_first(r)) {
-      // m and v: four and five operations a step. p: a step has three roundings of size |p|. The terms of its update
+      // m and v: four and five operations per step. p: a step has three roundings of size |p|. The terms of its update
       // are below lr 2.6: sum |terms of m| <= 1.17 sqrt(v) by Cauchy and Schwarz, and sqrt(bias_correction2) /
       // bias_correction1 is at most 2.24, at step 1. 20 roundings of m and 6 more are of that size.
       op_expect_close(op_where("adamw m", r, F32), m, s.m, 4 * steps);
@@ -629,8 +630,8 @@ TEST(norm_exact, "norm_accumulate adds every square exactly, rounded once to 2^-
   uint64_t seed = 5;
   float *g = (float *)op_alloc((size_t)n * 4);
   // Exponents of g by case: ordinary gradients; tiny ones; everything that 128 bits hold; either side of every border
-  // between two ways of adding; zeros and subnormals; only just too large for one level; and everything that 128 bits
-  // hold beside a large number, whose square is 2^152 or 3.0625 2^152 units, so all in limb 4.
+  // between two ways of adding; zeros and subnormals; just too large for one level; and everything that 128 bits hold
+  // beside a large number, whose square is 2^152 or 3.0625 2^152 units, so all in limb 4.
   const struct {
     int low, span;
   } exponents[8] = {{-20, 16}, {-60, 28}, {-75, 75}, {0, 1}, {-75, 75}, {-34, 6}, {-75, 75}, {-75, 75}};
@@ -675,7 +676,7 @@ TEST(norm_partition, "the norm has the same bits however the elements are divide
     int64_t whole[NORM_LIMBS] = {};
     ops_norm_run(op_table(0), 1, whole, g, n);
     const double want = norm_finish(whole);
-    // long double adds with 2^-64 a term: n of them.
+    // long double adds with an error of 2^-64 per term, for n terms.
     EXPECT(fabsl(want - sqrtl(sum)) <= (0x1p-52L + (long double)n * 0x1p-64L) * want,
            "range %d: norm %.17g, sum %.17Lg", range, want, sqrtl(sum));
     memcpy(mixed, g, (size_t)n * 4);
@@ -828,12 +829,12 @@ TEST(normal_fill_fp64, "normal_fill is Box and Muller's transform of Philox word
            angle = 6.283185307179586 * (double)(b >> 8) * 0x1p-24;
     want[i] = 2.0 * radius * (i & 1 ? sin(angle) : cos(angle));
   }
-  // ln, a product, a root; folding is exact, 2 pi t and the polynomial 4; two products. |z| <= 2 * 5.77.
+  // ln, a product, a root; the reduction is exact, 2 pi t and the polynomial 4; two products. |z| <= 2 * 5.77.
   op_expect_close("normal_fill", z, want, 10, 11.6);
   op_free_all();
 }
 TEST(normal_fill_moments,
-     "normal_fill has the moments of N(0, std), and other tensors and seeds are independent of it") {
+     "normal_fill has the moments of N(0, std), and its numbers are independent of other tensors and seeds") {
   const int64_t n = 1 << 18;
   Ctx c = op_ctx(op_table(0), 2, {F32, F32, 1, 1, 1, 1, 1, 1});
   Tensor z = op_tensor(F32, n), other = op_tensor(F32, n);

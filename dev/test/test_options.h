@@ -1,7 +1,7 @@
-// test_options.h: what people type first works, or is answered with the right line: other programs' names and values,
-// --config, OUT/options.txt, --help.
+// test_options.h: what people type first works, or gets the right answer: other programs' names and values, --config,
+// OUT/options.txt, --help.
 
-// Options as a command line of these words gives them; the refusal in `error`, "" if there is none.
+// Options from a command line of these words; the refusal in `error`, "" if there is none.
 static inline void options_typed(Options *o, const char *words, char *error, size_t bytes) {
   char text[1024], *argv[64] = {(char *)"test"}, *save = NULL;
   int argc = 1;
@@ -12,8 +12,8 @@ static inline void options_typed(Options *o, const char *words, char *error, siz
 }
 
 TEST(options_are_taken_as_they_are_typed,
-     "values and names of other programs, in any case, with - or _, are stored as the table spells them; --dtype sets "
-     "three, less what is given beside it; --resume and on|off options stand alone; --no_NAME is off") {
+     "values and names of other programs, in any case, with - or _, are stored as the table spells them; --dtype "
+     "sets three, except those given separately; --resume and on|off options need no value; --no_NAME is off") {
   static const struct { const char *typed, *is; } table[] = {
       {"--param_dtype bfloat16 --reduce-dtype FLOAT16 --buffer_dtype=float32",
        "param_dtype=bf16 reduce_dtype=fp16 buffer_dtype=fp32"},
@@ -56,7 +56,7 @@ TEST(options_are_taken_as_they_are_typed,
 }
 
 TEST(options_are_refused_with_the_right_line,
-     "what is no option, or no value, is answered with what to type: by meaning first, then by spelling") {
+     "a wrong option or value is answered with what to type: by meaning first, then by spelling") {
   static const struct { const char *typed, *line; } table[] = {
       {"--", "'--' names no option: options are like --lr 0.001, see --help"},
       {"--=3", "'--=3' names no option: options are like --lr 0.001, see --help"},
@@ -105,7 +105,8 @@ TEST(options_are_refused_with_the_right_line,
   }
 }
 
-TEST(option_names_are_of_options, "each other name stands once, is no option itself, and is one or says what to type") {
+TEST(option_names_are_of_options,
+     "each other name appears once, is no option itself, and stands for one or says what to type") {
   for (const OptionName &n : option_names) {
     bool ours = false;
     for (int i = 0; i <= OPTION_COUNT; i++) ours = ours || !strcmp(option_spec(i)->name, n.name);
@@ -121,7 +122,7 @@ TEST(option_names_are_of_options, "each other name stands once, is no option its
   }
 }
 
-// What options_write says of these options reads back as them.
+// The output of options_write for these options reads back as the same options.
 static inline void options_expect_written(const Options *o) {
   char *file = NULL, error[2048] = "", value[2][OPTION_TEXT_BYTES], *argv[] = {(char *)"test"};
   size_t bytes;
@@ -140,7 +141,7 @@ static inline void options_expect_written(const Options *o) {
 }
 
 TEST(options_bear_hostile_input,
-     "random words and random files of options are taken, or refused with one line; what was taken reads the same "
+     "random words and random files of options are accepted, or refused with one line; accepted ones read the same "
      "from options.txt") {
   static const char *const parts[] = {"--", "-", "=", "lr", "dtype", "bf16", "no_", "shuffle", "resume", "1e6", "0",
                                       "'", "\"", "\\x", "#", ":", "\n", "\t", " ", "\xc3\xa4", "\xff", "on", "-1", "_",
@@ -192,8 +193,8 @@ TEST(options_bear_hostile_input,
 static inline void options_write_text(const char *path, const char *text) { cli_write(path, text, strlen(text)); }
 
 TEST(config_lines_are_read,
-     "--config: =, :, blanks or -- before a name, quotes, comments; the command line wins wherever it stands, over "
-     "--dtype's parts too; a refusal says FILE:LINE") {
+     "--config: =, :, blanks or -- before a name, quotes, comments; the command line wins wherever it comes, also "
+     "over --dtype's parts; a refusal says FILE:LINE") {
   static const char text[] = "\xef\xbb\xbf# options\r\n\n  --lr 0.5 # peak\nseq_len: 64\r\nn_layer=2\nsave_model\n"
                              "resume\n"
                              "no_shuffle # alone\nprompt = \"a # \\\"b\\\"\\n\\x01\" # told\ncache = ''\ndata = a#b\n"
@@ -250,8 +251,8 @@ TEST(cli_config_files_that_cannot_be_read, "--config: one line, exit code 2, alo
 }
 
 TEST(config_pairs_are_replaced,
-     "of --resume and --init_from, --grad_accum and --global_batch one is meant: the command line's, whatever the "
-     "file has; two in one place are both there") {
+     "of --resume and --init_from, --grad_accum and --global_batch only one counts: the command line's, whatever the "
+     "file has; two in one place are both kept") {
   static const char text[] = "init_from = w\nglobal_batch = 8\n";
   Options o;
   char error[2048] = "", *none[] = {(char *)"test"};
@@ -267,8 +268,8 @@ TEST(config_pairs_are_replaced,
 }
 
 TEST(cli_options_txt_repeats_a_run,
-     "--config OUT/options.txt makes the same losses, on 2 ranks too; what is resumed with it goes on; where it cannot "
-     "be written a notice says so") {
+     "--config OUT/options.txt makes the same losses, on 2 ranks too; a run can resume with it; if it cannot be "
+     "written a notice says so") {
   CliRun r;
   char one[600], again[600], file[700];
   snprintf(one, sizeof one, "%s", cli_path("one"));
@@ -314,7 +315,7 @@ TEST(cli_options_txt_repeats_a_run,
 }
 
 TEST(cli_help_is_short_and_true,
-     "--help is 50 lines of 80 columns at most, of options that are there; --help all 120 columns; --help NAME, --NAME "
+     "--help is at most 50 lines of 80 columns, of options that exist; --help all 120 columns; --help NAME, --NAME "
      "--help show one; a wrong name is refused") {
   CliRun r;
   for (const char *asked : {"--help", "--help all"}) {

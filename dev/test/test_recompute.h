@@ -1,9 +1,9 @@
-// test_recompute.h: --recompute changes no result. What it spares is stated in test_modes.h, part 5; what it refuses
-// in test_cli.h.
+// test_recompute.h: --recompute changes no result. For the memory it saves see test_modes.h, part 5; for its refusals
+// test_cli.h.
 
 TEST(recompute_levels_of_blocks,
-     "--recompute LEVEL[:COUNT],... gives levels to blocks from the first on; the last takes what is left if it has no "
-     "count; what the counts do not reach keeps everything") {
+     "--recompute LEVEL[:COUNT],... gives levels to blocks from the first on; the last takes the rest if it has no "
+     "count; blocks beyond the counts keep everything") {
   static const struct { const char *text, *levels; } table[] = {      // n none, g gelu, o norm, m mlp, b block
       {"none", "nnnnnn"},           {"gelu", "gggggg"},         {"norm", "oooooo"},
       {"mlp", "mmmmmm"},            {"block", "bbbbbb"},        {"block:2,mlp", "bbmmmm"},
@@ -22,7 +22,7 @@ TEST(recompute_levels_of_blocks,
 }
 
 TEST(recompute_auto_depends_on_the_device,
-     "auto, which is the default, becomes norm on a CPU and none on a GPU; what was asked for stays") {
+     "auto, which is the default, becomes norm on a CPU and none on a GPU; an explicit level stays") {
   Ops gpu = *cpu_tables[0].ops;
   Collectives nccl = {};
   gpu.nccl = &nccl;
@@ -42,9 +42,9 @@ TEST(recompute_auto_depends_on_the_device,
 }
 
 TEST_MPI(recompute_changes_no_bit, 2,
-         "each level and mixes of them, with dropout, two microbatches a rank, on one rank and two, in fp32, bf16 and "
-         "E4M3, blocks frozen: losses, norms, weights and evaluation are those of keeping everything; memory is as "
-         "planned, and each level takes less than the one before") {
+         "each level and mixes of them, with dropout, two microbatches a rank, on one rank and two, in fp32, bf16 "
+         "and E4M3, blocks frozen: losses, norms, weights and evaluation equal those of keeping everything; memory "
+         "is as planned, and each level takes less than the one before") {
   static const char *const arithmetic[] = {"", "--param_dtype bf16 --fp8 gather", "--dropout 0",
                                            "--param_dtype bf16 --freeze wte,wpe,h.0.*,h.2.mlp.c_fc"};
   static const char *const levels[] = {"none", "gelu", "norm", "mlp", "block"};

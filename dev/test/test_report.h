@@ -1,19 +1,20 @@
-// test_report.h: what the program prints: a start that fits 80 columns, a line that fits any terminal and follows its
-// size, nothing written across it, readers that go away, bytes that a terminal would obey, and that the first record of
-// metrics.jsonl has every figure that --verbose prints. Terminals are real pseudo terminals; what they show is worked
-// out by the screen below.
+// test_report.h: what the program prints: a start that fits 80 columns, a progress line that fits any terminal and
+// follows its size, no output across it, readers that go away, bytes that a terminal would obey; and the first record
+// of metrics.jsonl has every figure that --verbose prints. Terminals are real pseudo terminals; the screen below
+// computes what they show.
 #include <sys/ioctl.h>
 #include <poll.h>
 
 // ---- a terminal -----------------------------------------------------------------------------------------------------
-// What a terminal of `columns` shows, row by row, and how often a row was full and went on in the next.
+// What a terminal of `columns` shows, row by row, and how often a row was full and continued in the next.
 enum { SCREEN_ROWS = 4000, SCREEN_COLUMNS = 240 };
 struct Screen { int columns, row, column, wraps, escapes; char text[SCREEN_ROWS][SCREEN_COLUMNS + 1]; };
 static void screen_open(Screen *s, int columns) {
   memset(s, 0, sizeof *s);
   s->columns = columns;
 }
-// Takes bytes up to the last whole one of the three things the program does: text, \r \n, erasing to the end of line.
+// Takes bytes up to the end of the last whole one of the three things that the program prints: text, \r \n, erase to
+// the end of line.
 static void screen_put(Screen *s, const char *p, size_t n) {
   for (const char *end = p + n; p < end && s->row < SCREEN_ROWS - 1; p++) {
     char *row = s->text[s->row];
@@ -40,8 +41,8 @@ static int pty_open(int columns, char *slave, size_t bytes) {
   snprintf(slave, bytes, "%s", ptsname(master));
   return master;
 }
-// `sh -c command` on a terminal of its own; its output is r's text. at, told: what to do when the output holds `at`:
-// the terminal becomes `columns_then` wide, and when a row drawn for that width was seen, `key` is typed.
+// `sh -c command` on its own terminal; its output is r's text. When the output contains `at`, the terminal becomes
+// `columns_then` wide; when a row drawn for that width was seen, `key` is typed.
 struct PtyRun { pid_t pid; char *text; size_t bytes; int code; bool typed; };
 static void pty_run(PtyRun *r, int columns, const char *at, int columns_then, char key, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
@@ -77,14 +78,14 @@ static void pty_run(PtyRun *r, int columns, const char *at, int columns_then, ch
     }
     if (poll(&p, 1, 100) <= 0) continue;
     const ssize_t n = read(master, r->text + r->bytes, 4 * CLI_TEXT_BYTES - r->bytes);
-    if (n <= 0) break;                           // EIO: nobody has the terminal open any more
+    if (n <= 0) break;                           // EIO: no process has the terminal open any more
     r->bytes += (size_t)n;
     if (at && !resized && strstr(r->text, at)) {
       const struct winsize w = {24, (unsigned short)columns_then, 0, 0};
       ioctl(master, TIOCSWINSZ, &w);
       resized = r->bytes;
     }
-    // A row for the new width begins anew at its column 0 and is short.
+    // A row for the new width starts again at column 0 and is short.
     for (const char *c = resized ? strchr(r->text + resized, '\r') : NULL; c && key && !r->typed;
          c = strchr(c + 1, '\r')) {
       const char *end = strstr(c, "\033[K");
@@ -98,11 +99,10 @@ static void pty_run(PtyRun *r, int columns, const char *at, int columns_then, ch
   r->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// ---- the line -------------------------------------------------------------------------------------------------------
+// ---- the progress line ----------------------------------------------------------------------------------------------
 TEST(report_line_fits_any_width,
-     "the progress line at every width from 1 to 200: never wider than its terminal; from 40 on it has step, loss and "
-     "ETA, "
-     "from the most important field to the least, in their order; anywhere else all of it") {
+     "the progress line at every width from 1 to 200: never wider than its terminal; from 40 on it has step, loss "
+     "and ETA, from the most important field to the least, in their order; anywhere else all of it") {
   Progress p = {1234,
                 17240,
                 {"bar", "step 1234/17240", "loss 10.4182", "lr 3.00e-04", "|g| 0.890", "146152 tok/s", "MFU 41.0 %",
@@ -116,7 +116,7 @@ TEST(report_line_fits_any_width,
            columns, line);
     for (const char *part : {"step 1234", "loss 10.4182", "ETA 12:34:56"})
       EXPECT(strstr(line, part), "%d columns: no %s: %s", columns, part, line);
-    if (columns > 40)                            // what was there at a column less is there now
+    if (columns > 40)                            // fields that fit one column less also fit now
       for (int f = 1; f < PROGRESS_FIELDS; f++)
         EXPECT(!p.text[f][0] || !strstr(before, p.text[f]) || strstr(line, p.text[f]), "%d columns: %s went", columns,
                p.text[f]);
@@ -141,7 +141,7 @@ TEST(report_line_fits_any_width,
 }
 
 TEST(report_line_on_terminals,
-     "on terminals of 200, 80, 60, 40, 20 columns no row goes on in the next, and the last is ended") {
+     "on terminals of 200, 80, 60, 40, 20 columns no row continues in the next, and the last row is ended") {
   static Screen s;
   for (int columns : {200, 80, 60, 40, 20}) {
     PtyRun r;
@@ -149,7 +149,7 @@ TEST(report_line_on_terminals,
             "%s %s --max_steps 12 --eval_every -1 --save_every -1 --sample_tokens 0 --out %s", cli_ranks(0),
             cli_small(), cli_path("out"));
     EXPECT(r.code == 0, "%d columns: exit code %d:\n%.2000s", columns, r.code, r.text);
-    const char *bars = r.text, *files = NULL;  // the start is of 80 columns whatever the terminal is
+    const char *bars = r.text, *files = NULL;  // the start has 80 columns whatever the terminal
     int drawn = 0;
     for (const char *c = r.text; (c = strstr(c, "\033[K")); c++) {
       const char *from = c;
@@ -172,8 +172,8 @@ TEST(report_line_on_terminals,
 }
 
 TEST(report_line_follows_a_resize_and_ends_at_ctrl_c,
-     "a terminal that becomes 40 columns wide while training: so does the line, alone and under mpirun; Ctrl-C "
-     "there ends the line, says its word on a row of its own and leaves the cursor at the start of a row") {
+     "the line follows a terminal that becomes 40 columns wide during training, alone and under mpirun; Ctrl-C there "
+     "ends the line, prints its message on a separate row and leaves the cursor at the start of a row") {
   for (int ranks : {0, 2}) {
     PtyRun r;
     pty_run(&r, 100, "] step 3/", 40, 3, "exec %s %s --epochs 100000 --eval_every -1 --save_every -1 --out %s",
@@ -190,7 +190,7 @@ TEST(report_line_follows_a_resize_and_ends_at_ctrl_c,
   }
 }
 
-// The child of the test below: what may be said while a line stands there.
+// The child of the test below: prints while a progress line is on the terminal.
 static void say_across_the_line(bool launched) {
   terminal.out = terminal.err = true;
   terminal.launched = launched;
@@ -212,9 +212,9 @@ static void say_across_the_line(bool launched) {
   terminal_last_signal(SIGTERM);
   raise(SIGTERM);
 }
-TEST(report_nothing_is_written_across_the_line, "what is said on stdout and stderr while the line stands there begins "
-                                                "a row; a line of passing worth leaves nothing; a "
-                                                "signal that ends the process ends the line") {
+TEST(report_nothing_is_written_across_the_line,
+     "output to stdout and stderr while the line is on the terminal begins a row; a temporary line leaves nothing; a "
+     "signal that ends the process ends the line") {
   static Screen s;
   for (bool launched : {false, true}) {
     char slave[128], text[8192];
@@ -274,7 +274,7 @@ TEST(report_readers_may_go,
   }
 }
 
-TEST(report_mpirun_edits_are_kept, "mpirun --tag-output still tags what it is asked to tag, in a pipe") {
+TEST(report_mpirun_edits_are_kept, "mpirun --tag-output still tags the output, in a pipe") {
   CliRun r;
   CLI_RUN(
       &r,
@@ -288,7 +288,8 @@ TEST(report_mpirun_edits_are_kept, "mpirun --tag-output still tags what it is as
 
 // ---- bytes that a terminal would obey -------------------------------------------------------------------------------
 TEST(report_text_is_escaped,
-     "control bytes, C1 controls and what is not UTF-8 become \\xNN, all else stays, cut anywhere between two pieces") {
+     "control bytes, C1 controls and invalid UTF-8 become \\xNN, everything else stays, cut anywhere between two "
+     "pieces") {
   static const struct { const char *from, *to;
   } rows[] = {{"a\tb\nc", "a\tb\nc"},
               {"\033[31m", "\\x1b[31m"},
@@ -391,7 +392,7 @@ TEST(
   }
 }
 
-// The number behind `name` at the start of a row of `text`; -1: none.
+// The number after `name` at the start of a row of `text`; -1: none.
 static double row_number(const char *text, const char *name) {
   char want[128];
   snprintf(want, sizeof want, "\n  %s ", name);
@@ -400,7 +401,7 @@ static double row_number(const char *text, const char *name) {
 }
 TEST(report_record_has_what_verbose_prints,
      "metrics.jsonl's first record has every figure of --verbose: memory by line and use, units, traffic, sharding, "
-     "configuration; the traffic is what a step then counts") {
+     "configuration; the traffic equals what a step then counts") {
   CliRun r;
   CliMetrics m;
   CLI_RUN(
@@ -464,9 +465,9 @@ TEST(report_record_has_what_verbose_prints,
   cli_free(&r);
 }
 
-TEST(report_earlier_runs_are_counted, "an OUT with spaces and quotes in its name, after three runs: one notice counts "
-                                      "what lies there and its rm line, run "
-                                      "by a shell, removes just that") {
+TEST(report_earlier_runs_are_counted,
+     "an OUT with spaces and quotes in its name, after three runs: one notice counts the earlier runs, and its rm "
+     "line, run by a shell, removes just those") {
   CliRun r;
   char out[600], quoted[700], line[4096];
   snprintf(out, sizeof out, "%s", cli_path("it's $HOME"));

@@ -63,14 +63,14 @@ TEST(crc32c_parts, "bytes checked in pieces, chained or XORed in any order, have
       EXPECT(crc32c_of_parts(sum, n) == want, "nine parts of %zu bytes: another value", n);
     }
   }
-  // A part far from the block's end: as many zero bytes behind it.
+  // A part far from the block's end: as many zero bytes after it.
   static uint8_t far[70000];
   memcpy(far, data, 100);
   EXPECT(crc32c_part(data, 100, sizeof far - 100) == crc32c_part(far, sizeof far, 0), "bytes behind it do not count");
 }
 
 // ================================================================================================ files for the reader
-// A file in memory with a path: what the reader reads.
+// A file in memory with a path, for the reader.
 struct HostileFile { int fd; char path[64]; };
 
 static inline HostileFile hostile_file(const void *bytes, size_t count) {
@@ -83,7 +83,7 @@ static inline HostileFile hostile_file(const void *bytes, size_t count) {
   }
   return f;
 }
-// A file with this header, its length (or another) in front and `data` bytes behind. Its size is left in *bytes.
+// A file with this header, its length (or another) before it and `data` bytes after it. Sets *bytes to its size.
 static inline HostileFile hostile_header(const char *json, size_t json_bytes, uint64_t length, int data) {
   char *file = (char *)malloc(8 + json_bytes + (size_t)data);
   memcpy(file, &length, 8);
@@ -93,7 +93,7 @@ static inline HostileFile hostile_header(const char *json, size_t json_bytes, ui
   free(file);
   return f;
 }
-// Must be refused, in one printable line that names the file and holds every one of `reasons` (separated by '|').
+// Must be refused, in one printable line that names the file and contains every one of `reasons` (separated by '|').
 static inline void expect_refused(const HostileFile *f, const char *what, const char *reasons) {
   SafetensorsFile s;
   if (safetensors_open(&s, f->path)) {
@@ -115,7 +115,7 @@ static inline void expect_header_refused(const char *json, int data, const char 
   close(f.fd);
 }
 
-// A small file of three tensors and metadata, as safetensors_header writes it, data included; to be freed.
+// A small file of three tensors and metadata, as safetensors_header writes it, with data; the caller frees it.
 static const int small_tensors = 3;
 static inline char *small_file(SafetensorsTensor *t, size_t *bytes, size_t *header_bytes) {
   static const char *const metadata[] = {"format", "pt", "step", "12", NULL};
@@ -301,7 +301,7 @@ TEST(safetensors_hostile_headers, "every kind of wrong header is refused: one pr
       {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ stands twice"},
       {"{\"__metadata__\":{\"a\":\"1\",}}", 0, "a key of __metadata__"}, {"{\"__metadata__\":{\"a\"}}", 0, "':'"}};
   for (const auto &c : cases) expect_header_refused(c.json, c.data, c.reasons);
-  const char nul[] = "{}\0\0";                   // zeros are no blanks
+  const char nul[] = "{}\0\0";                   // zeros are not blanks
   HostileFile f = hostile_header(nul, 4, 4, 0);
   expect_refused(&f, "zeros behind the header", "nothing but blanks|NUL");
   close(f.fd);

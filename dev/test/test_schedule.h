@@ -1,23 +1,24 @@
 // test_schedule.h: the trainer's streams, events, graphs and transports on an emulated device. ops_streams runs the
-// CPU's own ops, so every run must equal the CPU's one-rank run bit for bit, in whatever order its streams run; and it
-// must stop doing so as soon as any one wait is left out.
+// CPU's own ops, so every run must equal the CPU's one-rank run bit for bit, in any order of its streams; and this must
+// fail as soon as any one wait is left out.
 #include "../cuda_emu/emu.h"
 
-// Small, with everything a schedule can get wrong: more blocks than slots (gathers again in backward), two microbatches
-// a rank or more (the root's gradient slot is used twice a step), dropout, odd widths, steps enough for a capture and
-// two replays.
+// Small, with everything that a schedule can get wrong: more blocks than slots (backward gathers again), at least two
+// microbatches per rank (the root's gradient slot is used twice a step), dropout, odd widths, enough steps for a
+// capture and two replays.
 static const char schedule_shapes[] = "--n_layer 4 --n_head 2 --n_embd 20 --seq_len 7 --n_positions 9 --vocab_size 101 "
                                       "--batch_size 1 --global_batch 12 --lr 0.01 --warmup 0 --clip 0.5 --dropout 0.1 "
                                       "--isa avx2";
 enum { SCHEDULE_STEPS = 4 };
 
-// What a run does beyond its options. chunk_numel: of a reduction's rounds, 0: the trainer's own, which these small
+// What a run does beyond its options. chunk_numel: of a reduction's rounds; 0: the trainer's own, which these small
 // shapes never fill. eval_each_step: validates after every step, not only after the last. passes: runs two forward
-// passes that the host does not wait between.
+// passes without the host waiting in between.
 struct ScheduleVariant { int64_t chunk_numel; bool eval_each_step, passes; };
 static ScheduleVariant schedule_variant;
 
-// A device without a choice. What is offloaded is the CPU's: an emulated device's ops do not reach the host's memory.
+// A device without a choice. The CPU updates offloaded tensors: an emulated device's ops cannot reach the host's
+// memory.
 static inline Device schedule_device(const Ops *ops) {
   Device d = device_of(ops);
   if (ops->nccl) d.host_ops = cpu_tables[0].ops;
@@ -50,7 +51,7 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   if (comm == MPI_COMM_NULL) return false;
   static Trainer t;
   Options o;
-  // "native": refused beside --comm auto, so it is set like --comm, behind the parser.
+  // "native": refused with --comm auto, so it is set like --comm, after the parser.
   const bool native = !strncmp(extra, "native", 6);
   test_options(&o, world, "%s %s", schedule_shapes, extra + (native ? 6 : 0));
   snprintf(o.comm, sizeof o.comm, "%s", comm_name);
@@ -81,7 +82,7 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   }
   if (schedule_variant.passes) schedule_passes(&t);
   r->weights = weights_hash(&t.fsdp);
-  t.fsdp.chunk_numel = own_chunk;                // memory is given back as it was taken
+  t.fsdp.chunk_numel = own_chunk;                // memory is released with the size it was taken with
   trainer_close(&t);
   MPI_Comm_free(&comm);
   return true;
@@ -178,9 +179,9 @@ TEST_MPI(schedule_in_many_other_orders_all, 3, "60 orders over mpi, and of a sta
 }
 
 // ---- every mode
-// How runs on `worlds` (digits) ranks are sharded, and the arithmetic they do, which the reference does too, on one
-// rank of the CPU. Where ranks add their own gradients up first, the sum depends on N: there the reference is sharded
-// over as many of the CPU's ranks, without replicas. chunk_numel: of a round.
+// How runs on `worlds` (digits) ranks are sharded, and their arithmetic, which the reference on one CPU rank shares. If
+// ranks first add their own gradients, the sum depends on N: then the reference is sharded over as many CPU ranks,
+// without replicas. chunk_numel: of a round.
 struct ScheduleMode { const char *worlds, *sharding, *arithmetic; int64_t chunk_numel; };
 
 static inline void schedule_mode(const Corpus *corpus, const char *comm, const ScheduleMode *mode, int seeds) {
@@ -214,7 +215,7 @@ static inline void schedule_modes(const ScheduleMode *modes, int count, const ch
 }
 #define SCHEDULE_MODES(modes, comms, seeds) schedule_modes(modes, (int)(sizeof(modes) / sizeof *(modes)), comms, seeds)
 
-// Sums of at most 384 elements a round: several rounds a reduction, of which two are in flight.
+// Sums of at most 384 elements per round: several rounds per reduction, two of them in flight.
 static const ScheduleMode schedule_meshes[] = {
     {"4", "--mesh 2x2", "", 384},
     {"4", "--mesh 2x2 --graph off", "--param_dtype bf16 --reduce_dtype bf16", 384},
@@ -240,7 +241,7 @@ static const ScheduleMode schedule_layouts[] = {
     {"6", "--reshard_after_forward 3 --shard dim0", "--fp8 gather", 0},
     {"6", "--shard dim0", "", 0},                // n_positions 9: the last rank holds no row of wpe
     {"3", "--shard dim0 --wrap min_params:600", "--param_dtype bf16 --fp8 gather", 384},
-    {"6", "", "--global_batch 6", 0},           // one microbatch a rank: gradient shards lend their memory
+    {"6", "", "--global_batch 6", 0},           // gradient shards are reused
     {"3", "--shard dim0", "--global_batch 3 --param_dtype bf16", 384},
     {"2", "--wrap model", "", 0},
     {"4", "--wrap model --mesh 2x2 --shard dim0", "--reduce_dtype bf16", 384},
@@ -252,8 +253,8 @@ TEST_MPI(schedule_of_layouts, 6,
   SCHEDULE_MODES(schedule_layouts, "nccl mpi", 2);
 }
 TEST_MPI(schedule_of_kept_blocks_between_evals, 4,
-         "a validation between steps neither keeps blocks nor reads those that a step kept, nor what gradient shards "
-         "hold meanwhile") {
+         "a validation between steps neither keeps blocks nor reads those that a step kept, nor the activations in "
+         "gradient shards") {
   schedule_variant.eval_each_step = true;
   static const ScheduleMode modes[] = {{"4", "--reshard_after_forward 2", "", 0},
                                        {"4", "", "--global_batch 4", 0},
@@ -262,7 +263,7 @@ TEST_MPI(schedule_of_kept_blocks_between_evals, 4,
   schedule_variant = ScheduleVariant{};
 }
 
-// Of E4M3 products rows must be a multiple of 16: sequences of 16.
+// E4M3 GEMMs need a multiple of 16 rows: sequences of 16.
 #define SCHEDULE_OF_16 "--n_embd 32 --seq_len 16 --n_positions 17 --epochs 4 "
 static const ScheduleMode schedule_precisions[] = {
     {"3", "", "--fp8 gather", 0},
@@ -274,7 +275,7 @@ static const ScheduleMode schedule_precisions[] = {
     {"3", "", "--recompute gelu", 0},
     {"2", "", SCHEDULE_OF_16 "--param_dtype bf16 --fp8 matmul --recompute norm:1,mlp", 0},
     {"2", "", "--recompute block --param_dtype bf16", 0},
-    {"3", "", "--freeze wte,wpe,h.0.*,h.1.attn.*", 0},             // backward ends at block 1, whose layout is its own
+    {"3", "", "--freeze wte,wpe,h.0.*,h.1.attn.*", 0},             // backward ends at block 1, which has another layout
     {"2", "", "--freeze h.*", 0},
     {"4", "--mesh 2x2", "--freeze h.1.attn.*,ln_f,*.bias --param_dtype bf16 --fp8 gather", 0}};
 TEST_MPI(schedule_of_precisions, 4,
@@ -285,7 +286,7 @@ TEST_MPI(schedule_of_precisions, 4,
 TEST_MPI(schedule_of_offload_alone, 1, "one rank with optimizer or parameters on the host: the bits of one without") {
   static const ScheduleMode modes[] = {
       {"1", "--offload optimizer", "", 384},
-      {"1", "--offload optimizer", "--global_batch 1", 384},       // without, gradient shards lend their memory
+      {"1", "--offload optimizer", "--global_batch 1", 384},       // without: shards are reused
       {"1", "--offload optimizer", "--global_batch 1 --shard dim0 --reduce_dtype bf16 --recompute none", 0},
       {"1", "--offload optimizer", "--param_dtype bf16 --reduce_dtype bf16 --fp8 gather", 0},
       {"1", "--offload params", "", 0},
@@ -305,7 +306,8 @@ static const ScheduleMode schedule_offloads[] = {
     {"4", "--offload params --reshard_after_forward 2", "--param_dtype bf16 --optimizer sgd", 0},
     {"4", "--offload params --mesh 2x2", "--freeze h.1.*,*.bias --param_dtype bf16 --fp8 gather", 0}};
 TEST_MPI(schedule_of_offload, 4,
-         "optimizer or parameters on the host, of shards, replicas, kept blocks, local sums: the bits of one without") {
+         "optimizer or parameters on the host, of shards, replicas, kept blocks, local sums: the bits without "
+         "offloading") {
   SCHEDULE_MODES(schedule_offloads, "nccl mpi", 2);
 }
 TEST_MPI(schedule_of_every_mode_all, 6, "the same modes in 12 orders") {
@@ -316,10 +318,10 @@ TEST_MPI(schedule_of_every_mode_all, 6, "the same modes in 12 orders") {
 }
 
 // ---- mutants
-// SCHEDULE_LOSE: every rank loses its peers in the last step, which is a replay unless graphs are off.
-// SCHEDULE_COMM, SCHEDULE_SHARDING, SCHEDULE_ARITHMETIC: what to run; SCHEDULE_SKIP=event|stream: the wait to leave
-// out; SCHEDULE_WAITS: a file to write the waits of this run to.
-TEST_MPI(schedule_once, 2, "all ranks in the orders that show a missing wait: the CPU's bits (also what mutants run)") {
+// SCHEDULE_LOSE: every rank loses its peers in the last step, which is a replay unless graphs are off. SCHEDULE_COMM,
+// SCHEDULE_SHARDING, SCHEDULE_ARITHMETIC: what to run. SCHEDULE_SKIP=event|stream: the wait to leave out.
+// SCHEDULE_WAITS: a file for the waits of this run.
+TEST_MPI(schedule_once, 2, "all ranks in the orders that show a missing wait: the CPU's bits (mutants run this too)") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   static Corpus corpus;
   WorldResult r;

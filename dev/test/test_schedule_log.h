@@ -1,17 +1,17 @@
 // test_schedule_log.h: proves the order of the schedule from its record (kernels/schedule_log.h), for every mode.
 //
-// Happens-before (Lamport 1978) by vector clocks (Mattern 1989): a component for each stream and host of each rank that
+// Happens-before (Lamport 1978) by vector clocks (Mattern 1989): one component per stream and host of each rank, which
 // counts its accesses to shared memory. The logs of all ranks are replayed together; an entry that needs another rank's
-// waits for it. Two accesses to the same memory, one of them a write, must be ordered (as race detectors demand:
+// entry waits for it. Two accesses to the same memory, one of them a write, must be ordered (as race detectors require:
 // Flanagan and Freund 2009, FastTrack), and every read must find the content that it names:
 //   no use before its gather              a read finds another stage, or nothing, or is not ordered after the write
 //   no slot reused before its last reader a write is not ordered after a read, or the model still holds the slot
 //   no gradient reduced before its last   a buffer is written again, with the same number, after it was read
 //     writer
-//   equal order on every rank             the collectives of all ranks are compared one by one; of a communicator again
-//                                         where they meet
-// The record itself is broken on purpose, each entry in turn: what was broken must be found, or what it did must have
-// been done by other entries already (it orders nothing that was not in order).
+//   equal order on every rank             the collectives of all ranks are compared one by one, and again where those
+//                                         of one communicator meet
+// The record itself is broken on purpose, each entry in turn. Each break must be found, or other entries must already
+// have established the order (the broken entry orders nothing new).
 
 enum { SCHED_RANKS = 6, SCHED_THREADS = SCHED_RANKS * STREAM_COUNT, SCHED_CELLS = 4096, SCHED_EVENTS = 64 };
 struct SchedClock { uint32_t t[SCHED_THREADS]; };
@@ -20,24 +20,24 @@ struct SchedRun {
   const char *name;
   int world, count[SCHED_RANKS];
   MeshShape mesh;
-  bool one_sequence, in_place, fresh;            // fresh: parameters were just written, and nobody has waited
+  bool one_sequence, in_place, fresh;            // parameters were just written, and no one has waited
   bool polled;                                   // counters and messages order ranks
   const char *event[SCHED_EVENTS];               // names
   LogEntry *entry[SCHED_RANKS];
 };
-// Memory: what lies there, who wrote and read it last, messages that are being sent from it.
+// Memory: its content, who wrote and read it last, messages that are being sent from it.
 struct SchedCell {
   uint64_t key, content;
   bool written, read, held;                      // held: the model reads this content and has not released it
   int release_rank, release_at;
-  SchedClock writes, reads, before;              // before: writes of other contents than this one
+  SchedClock writes, reads, before;              // before: writes of earlier contents
   int messages[16], message_count, coming;       // messages out of it; into it, that have not arrived
 };
 struct SchedMessage { int from, to, sent_by, sent_at, arrived_by, arrived_at; uint64_t number; SchedClock clock; };
 struct SchedPost { int from, to; uint64_t number; SchedClock clock; };
 struct SchedTold { int at; uint64_t value; SchedClock clock; };
 struct SchedMeeting { int comm, first, number, members; LogEntry entry; SchedClock all, last; };
-// The state of a replay. useful: which entries brought an order that was not there.
+// The state of a replay. useful: entries that established a new order.
 struct SchedCheck {
   const SchedRun *run;
   int at[SCHED_RANKS], entered[SCHED_RANKS], met[SCHED_RANKS][LOG_COMM_WORLD + 1];
@@ -100,7 +100,7 @@ static bool sched_join(SchedClock *to, const SchedClock *from) {
     if (from->t[i] > to->t[i]) to->t[i] = from->t[i], news = true;
   return news;
 }
-// The first component of x that c does not know; -1: c comes after all of x.
+// The first component of x that c does not include; -1: c is after all of x.
 static int sched_unordered(const SchedClock *x, const SchedClock *c) {
   for (int i = 0; i < SCHED_THREADS; i++) if (x->t[i] > c->t[i]) return i;
   return -1;
@@ -139,7 +139,7 @@ static SchedCell *sched_cell(SchedCheck *k, int owner, int memory, int slot) {
   if (c->written && k->run->fresh) c->writes.t[sched_thread(k->run, owner, STREAM_MODEL)] = 1;
   return c;
 }
-// Messages out of this memory that may not have been read yet when something happens that knows `now`.
+// Whether all messages out of this memory have left or arrived before an event that knows `now`.
 static bool sched_messages_over(SchedCheck *k, SchedCell *c, const SchedClock *now) {
   for (int i = 0; i < c->message_count; i++) {
     const SchedMessage *m = &k->message[c->messages[i]];
@@ -154,7 +154,7 @@ static bool sched_read(SchedCheck *k, int rank, int at, int thread, int owner) {
   SchedCell *c = sched_cell(k, owner, e->what, e->slot);
   SchedClock *now = &k->clock[thread];
   if (!c->written) return sched_wrong(k, rank, at, "nothing was written there");
-  if (c->coming && (e->what == LOG_SLOT || e->what == LOG_LANDING))            // the others are written whole
+  if (c->coming && (e->what == LOG_SLOT || e->what == LOG_LANDING))            // other memory is written whole
     return sched_wrong(k, rank, at, "a part has not arrived");
   if (sched_unordered(&c->writes, now) >= 0) return sched_wrong(k, rank, at, "not ordered after the last write");
   if (c->content != e->value)
@@ -165,13 +165,13 @@ static bool sched_read(SchedCheck *k, int rank, int at, int thread, int owner) {
   if (e->what == LOG_SLOT && e->stream == STREAM_MODEL) c->held = true;
   return true;
 }
-// since: what is known when the memory may first be written, which for a message is before it has arrived.
+// since: the clock when the memory may first be written, which for a message is before its arrival.
 static bool sched_write(SchedCheck *k, int rank, int at, int thread, const SchedClock *since) {
   const LogEntry *e = &k->run->entry[rank][at];
   SchedCell *c = sched_cell(k, e->op == LOG_ARRIVED ? rank : e->rank, e->what, e->slot);
   SchedClock *now = &k->clock[thread];
   const bool same = c->written && c->content == e->value;
-  if (sched_unordered(same ? &c->before : &c->writes, since) >= 0)             // parts of one content may come together
+  if (sched_unordered(same ? &c->before : &c->writes, since) >= 0)             // parts of one content may be concurrent
     return sched_wrong(k, rank, at, "not ordered after another write");
   if (sched_unordered(&c->reads, since) >= 0) return sched_wrong(k, rank, at, "not ordered after a read");
   if (!sched_messages_over(k, c, since)) return sched_wrong(k, rank, at, "a message from there may not have left");
@@ -185,7 +185,7 @@ static bool sched_write(SchedCheck *k, int rank, int at, int thread, const Sched
   return true;
 }
 
-// ---- what orders ranks. Each returns false if it must wait for another rank, or after a violation.
+// ---- ordering between ranks. Each function returns false if it must wait for another rank, or after a violation.
 static bool sched_observe(SchedCheck *k, int rank, int at, SchedClock *now) {
   const LogEntry *e = &k->run->entry[rank][at];
   if (!e->value) return true;
@@ -294,13 +294,13 @@ static bool sched_meet(SchedCheck *k, int rank, int at, int thread) {
   return true;
 }
 
-// The entry of `rank` that comes next. False: it must wait, or k->error says what is wrong.
+// Processes the next entry of `rank`. False: it must wait, or k->error says what is wrong.
 static bool sched_step(SchedCheck *k, int rank) {
   const int at = k->at[rank];
   const LogEntry *e = &k->run->entry[rank][at];
   const int thread = sched_thread(k->run, rank, e->stream), host = sched_thread(k->run, rank, STREAM_HOST);
   SchedClock *now = &k->clock[thread];
-  sched_join(now, &k->clock[host]);              // the host had done all this when it enqueued the entry
+  sched_join(now, &k->clock[host]);              // the host did this before it enqueued the entry
   switch (e->op) {
     case LOG_READ: if (!sched_read(k, rank, at, thread, e->rank)) return false; break;
     case LOG_WRITE: if (!sched_write(k, rank, at, thread, now)) return false; break;
@@ -337,7 +337,7 @@ static bool sched_step(SchedCheck *k, int rank) {
   k->at[rank]++;
   return true;
 }
-// Chains and what they end in differ from replica to replica; messages and broadcasts match them.
+// Chains and their ends differ from replica to replica; messages and broadcasts match them.
 static bool sched_compared(const LogEntry *e) {
   return e->op == LOG_COLLECTIVE && e->what != COLLECTIVE_CHAIN && e->what != COLLECTIVE_REPLICATE;
 }
@@ -402,7 +402,7 @@ static void sched_name_events(SchedRun *run, const Fsdp *f) {
     run->event[f->grads_free[i].number] = i < 2 ? "block slot free" : i == 2 ? "root slot free" : "gradient free";
 }
 struct SchedVariant { int steps; int64_t chunk_numel; };
-// Trains some steps with a log; the logs of all ranks come to rank 0, which returns true.
+// Trains some steps with a log; the logs of all ranks are sent to rank 0, which returns true.
 static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, int world, const char *comm_name,
                          const char *extra, SchedVariant v) {
   int rank;
@@ -430,7 +430,8 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
     want = traffic_add(want, fsdp_formula(f, (int)o.grad_accum), 1);
   }
   f->log = NULL;
-  // Every microbatch begins the gradient of each stage in a buffer of its own, and logits in those that they overwrite.
+  // In every microbatch the gradient of each stage begins in a separate buffer, and logits in the buffers they
+  // overwrite.
   int64_t buffers = fsdp_slot_in_logits(f, 0) + fsdp_slot_in_logits(f, 1);
   for (int s = 0; s < f->stages; s++) buffers += f->stage[s].trains && !fsdp_grads_in_place(f, s);
   const int64_t begun = v.steps * o.grad_accum * buffers;
@@ -467,7 +468,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
     else if (rank == r) MPI_Send(log.entry, log.count * bytes, MPI_BYTE, 0, 0, comm);
   }
   free(log.entry);
-  f->chunk_numel = own_chunk;                    // memory is given back as it was taken
+  f->chunk_numel = own_chunk;                    // memory is released with the size it was taken with
   trainer_close(&t);
   MPI_Comm_free(&comm);
   return rank == 0;
@@ -475,7 +476,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
 static void sched_free(SchedRun *run) { for (int r = 0; r < run->world; r++) free(run->entry[r]); }
 
 // ---- mutants of the record
-// X(identifier, what is done to the record, which entries)
+// X(identifier, the change to the record, the entries changed)
 #define SCHED_MUTANTS(X) \
   X(DROP_WAIT, "a wait is left out") X(DROP_RECORD, "a record is left out") X(DROP_DONE, "the host does not ask") \
   X(DROP_SYNC, "the host never waits for a stream") X(DROP_OBSERVE, "a counter is not read") \
@@ -493,11 +494,11 @@ enum SchedMutantKind { SCHED_MUTANTS(X) SCHED_MUTANT_KINDS };
 #define X(id, words) words,
 static const char *const sched_mutant_words[] = {SCHED_MUTANTS(X)};
 #undef X
-// Entry `at` of `rank` is left out (to < 0), moved before entry `to`, or swapped with it. Of the host's waits for a
-// stream all are left out together: it waits after each of several rounds, and peers may need only the last.
+// Entry `at` of `rank` is left out (to < 0), moved before entry `to`, or swapped with it. All waits of the host for one
+// stream are left out together: it waits after each of several rounds, and peers may need only the last wait.
 struct SchedMutant { int kind, rank, at, to; };
-// What was broken, and where in the program: mutants made of it, and caught. count, at, here: of the run at
-// hand.
+// The broken entry's kind and place in the program: mutants made of it, and caught. count, at, here: of the current
+// run.
 struct SchedSite { char name[96]; int made, caught, count, at, here; };
 enum { SCHED_MOST_TRIES = 12 };
 struct SchedTally { SchedSite site[160]; int sites; };
@@ -506,15 +507,15 @@ static bool sched_is_gradient(int memory) { return memory >= LOG_GRADS && memory
 static bool sched_is_sum(int memory) { return memory == LOG_SUM || memory == LOG_SUM_WINDOW; }
 static bool sched_same_cell(const LogEntry *x, const LogEntry *y) { return x->what == y->what && x->slot == y->slot; }
 static bool sched_writes(const LogEntry *e) { return e->op == LOG_WRITE || e->op == LOG_ARRIVED; }
-// What a counter tells the end of.
+// Whether `counter` reports the end of entry e.
 static bool sched_told_by(const LogEntry *e, int counter, int rank) {
   if (counter == COUNTER_DONE) return e->op == LOG_READ && e->rank != rank && sched_is_gradient(e->what);
   if (!sched_writes(e)) return false;
   if (counter == COUNTER_KEPT) return e->what == LOG_KEPT || e->what == LOG_KEPT_WINDOW;
   return counter == COUNTER_PARTIAL ? sched_is_sum(e->what) : sched_is_gradient(e->what);
 }
-// Parameter shards that peers read: before entry i, a peer's, the last barrier; before i, an update, what follows the
-// last look at that stage's shards of peers. Those that are never updated have content 0.
+// Parameter shards that peers read. Before entry i, a peer's read: the last barrier. Before i, an update: the entry
+// after the last read of that stage's shards of peers. Shards that are never updated have content 0.
 static int sched_shard_mutant_to(const LogEntry *log, int kind, int rank, int i) {
   const LogEntry *e = &log[i];
   if ((e->what != LOG_PARAMS && e->what != LOG_PARAMS_WINDOW) || !e->value) return -1;
@@ -526,7 +527,7 @@ static int sched_shard_mutant_to(const LogEntry *log, int kind, int rank, int i)
   }
   return -1;
 }
-// Where to move entry i for a mutant of this kind: before which entry; -1: it has none. SCHED_LEAVE_OUT: nowhere.
+// The entry before which a mutant of this kind moves entry i; -1: there is none. SCHED_LEAVE_OUT: it is left out.
 enum { SCHED_LEAVE_OUT = -2 };
 static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
   static const int drops[] = {LOG_WAIT, LOG_RECORD, LOG_DONE, LOG_SYNC, LOG_OBSERVE, LOG_ARRIVED, LOG_SENT, LOG_RELEASE,
@@ -561,7 +562,7 @@ static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
     int j = i - 1;
     for (; j >= 0; j--) {
       if (!sched_same_cell(&log[j], e)) continue;
-      if (sched_writes(&log[j]) && log[j].value == e->value) return -1;        // the first part has been there
+      if (sched_writes(&log[j]) && log[j].value == e->value) return -1;        // the first part is already there
       if (log[j].op == LOG_RELEASE) break;
     }
     return j;
@@ -576,7 +577,7 @@ static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
   }
   return to;
 }
-// Runs the check with the mutant in place; the record is as it was afterwards.
+// Runs the check with the mutant in place, and restores the record.
 static const char *sched_check_mutant(SchedRun *run, SchedMutant m) {
   LogEntry *own = run->entry[m.rank];
   const int n = run->count[m.rank];
@@ -601,7 +602,7 @@ static const char *sched_check_mutant(SchedRun *run, SchedMutant m) {
   free(log);
   return error;
 }
-// The site of entry e: what tells it apart from others of its kind.
+// The site of entry e: its name tells it from others of its kind.
 static SchedSite *sched_site(SchedTally *tally, const SchedRun *run, int kind, const LogEntry *e) {
   static const char *const streams[] = {"host", "model", "gather", "reduce"};
   static const char *const messages[] = {"gather", "reduce", "chain", "replicate"};
@@ -618,9 +619,9 @@ static SchedSite *sched_site(SchedTally *tally, const SchedRun *run, int kind, c
   strcpy(site->name, name);
   return site;
 }
-// What orders nothing alone, and why it is there. MPI ends a request only when it is asked. Parameter shards are
-// written after the step's small all-gather, and sums of replicas from what their reader has passed on. A whole
-// gradient that adds up over the step is written again in the next one.
+// Entries that alone order nothing, and the reason for them. MPI completes a request only when it is polled. Parameter
+// shards are written after the step's small all-gather, and sums of replicas from data that their reader has passed on.
+// A whole gradient that adds up over the step is written again in the next one.
 static const char *const sched_redundant[] = {"a message's end is not waited for: gather",
                                               "a message's end is not waited for: chain",
                                               "a message's end is not waited for: replicate",
@@ -629,7 +630,7 @@ static bool sched_is_redundant(const char *site) {
   for (const char *r : sched_redundant) if (strstr(site, r)) return true;
   return false;
 }
-// Waits that nobody needs in a mode: of a stream that touches nothing; for the mirror of a gradient without peers.
+// Waits that no entry needs in a mode: for a stream that touches nothing; for the mirror of a gradient without peers.
 static bool sched_waits_for_nothing(const SchedRun *run, int rank, const LogEntry *e) {
   if (run->mesh.shards == 1 && !strcmp(run->event[e->slot], "mirror filled")) return true;
   if (e->op != LOG_WAIT) return false;
@@ -639,22 +640,22 @@ static bool sched_waits_for_nothing(const SchedRun *run, int rank, const LogEntr
   }
   return true;
 }
-// Whether another entry may stand in for what the mutant breaks. What the host waits for it mostly waits for again
-// later. Where counters and messages order ranks it depends, besides, on when the host asked and how far its peers
-// were: only what one rank does in its own order must be caught there every time.
+// Whether another entry may order what the mutant breaks. The host mostly waits again later for the same thing. If
+// counters and messages order ranks, it also depends on when the host polled and on the progress of its peers. So only
+// the order within one rank must be caught every time.
 static bool sched_may_stand_in(const SchedRun *run, int kind) {
   const bool host = (kind >= MUTANT_DROP_SYNC && kind <= MUTANT_DROP_SENT) || kind == MUTANT_PUBLISH_EARLY;
   const bool peers = kind <= MUTANT_DROP_DONE || kind == MUTANT_PARTIAL_EARLY || kind == MUTANT_UPDATE_EARLY;
   return host || (run->polled && peers);
 }
-// Makes at most `most` mutants of a kind at every site, evenly spread over the record of all ranks; more of those that
-// others may stand in for until one is caught. What is not caught where nothing may stand in must have ordered nothing:
-// only waits of streams and releases, and of these such as were in order when they came (`useful` of the run without
-// mutants).
+// Makes at most `most` mutants of a kind at every site, evenly spread over the record of all ranks. If other entries
+// may replace the broken one, more mutants are made until one is caught. If none may, a mutant that is not caught must
+// have ordered nothing: only waits of streams and releases, and of these only ones that were in order already (`useful`
+// of the run without mutants).
 static void sched_mutate(SchedRun *run, int kind, int most, uint8_t *const *useful, SchedTally *tally) {
   const bool streams = kind <= MUTANT_DROP_DONE;
   const bool stands_in = sched_may_stand_in(run, kind), others = stands_in || kind == MUTANT_DROP_DONE;
-  if (run->one_sequence && kind <= MUTANT_DROP_SYNC) return;                   // nothing there
+  if (run->one_sequence && kind <= MUTANT_DROP_SYNC) return;                   // there are none
   for (int i = 0; i < tally->sites; i++) tally->site[i].count = tally->site[i].at = tally->site[i].here = 0;
   for (int r = 0; r < run->world; r++)
     for (int i = 0; i < run->count[r]; i++)
@@ -696,7 +697,7 @@ static bool sched_all_shown(const SchedTally *tally) {
   for (int i = 0; i < tally->sites; i++) if (!sched_site_is_shown(&tally->site[i])) return false;
   return true;
 }
-// What is read in place is every shard of the group, by all of its ranks: the record must say so.
+// Every rank reads every shard of the group in place: the record must show it.
 static void sched_expect_in_place(const SchedRun *run) {
   for (int r = 0; r < run->world && run->in_place; r++) {
     bool read[SCHED_RANKS] = {};
@@ -710,9 +711,9 @@ static void sched_expect_in_place(const SchedRun *run) {
       EXPECT(read[k], "%s: rank %d reads no shard of rank %d in place", run->name, r, k);
   }
 }
-// Proves the record of every mode, and breaks it. Every site must have been caught somewhere, but for sched_redundant.
-// Whether a counter orders anything alone depends on how the ranks ran: in about one run of six no mirrored window's
-// `done` did. So the modes are run again until all are shown, SCHED_ROUNDS times at most.
+// Proves the record of every mode, and breaks it. Every site must be caught somewhere, except those of sched_redundant.
+// Whether a counter alone orders anything depends on how the ranks ran: in about one run of six no mirrored window's
+// `done` did. So the modes run again until all sites are caught, at most SCHED_ROUNDS times.
 enum { SCHED_ROUNDS = 12 };
 static void sched_modes_hold(const Ops *ops, const SchedMode *mode, int modes, int most) {
   static Corpus corpus;
@@ -755,7 +756,7 @@ TEST_MPI(schedule_log_is_proven_cpu, 6,
       {2, "mpi", "--global_batch 2", 0},
       {3, "mpi", "--global_batch 3 --shm off", 384},
       {2, "mpi", "--global_batch 2 --reduce_dtype bf16 --shard dim0", 384},
-      {2, "mpi", "--recompute none", 0},         // so little that logits have room for slots
+      {2, "mpi", "--recompute none", 0},         // so few activations that logits have room for slots
       {2, "mpi", "--recompute none --freeze wte,wpe,ln_f --dropout 0", 0},     // backward ends with a block
       {3, "mpi", "--recompute none --freeze wte,wpe,ln_f --reduce_dtype bf16 --shm off", 384},
       {3, "mpi", "--gather_slots 1 --reduce_dtype bf16", 384},

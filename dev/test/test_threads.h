@@ -1,10 +1,10 @@
-// test_threads.h: what kernels/threads.h promises: every index once, barriers that hold, regions inside regions, and
-// waits that end in sleep.
+// test_threads.h: the promises of kernels/threads.h: every index once, barriers that hold, nested regions, and waits
+// that end in sleep.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 
-// Adds one to count[i] for each index that `body` of a division is called with.
+// Adds one to count[i] for each index that a division passes to `body`.
 static void threads_count(int *count, int64_t i) { __atomic_fetch_add(&count[i], 1, __ATOMIC_RELAXED); }
 
 TEST(threads_divide_exactly, "each way to divide work visits every index once, for any threads, step, chunk") {
@@ -29,7 +29,7 @@ TEST(threads_divide_exactly, "each way to divide work visits every index once, f
   }
 }
 
-TEST(threads_barriers_hold, "at a barrier every thread sees what all wrote before it, turn after turn") {
+TEST(threads_barriers_hold, "after a barrier every thread sees what all wrote before it, turn after turn") {
   enum { THREADS = 5, TURNS = 300 };
   static int at[THREADS], wrong;
   int *const turn_of = at, *const fault = &wrong;
@@ -46,14 +46,14 @@ TEST(threads_barriers_hold, "at a barrier every thread sees what all wrote befor
   for (int t : at) EXPECT(t == TURNS, "a thread took %d turns of %d", t, (int)TURNS);
 }
 
-// What a region says of itself: threads and thread_number of thread 0 and 1, and those of a region inside.
+// Values seen inside a region: threads and thread_number of thread 0 and 1, and those of a nested region.
 struct ThreadsSeen { int threads, number, inner_threads, inner_number, after; };
 static void *threads_from_another(void *to) {
   int *const threads = (int *)to;
   parallel(4, [=](int, int all) { *threads = all; threads_barrier(); });
   return NULL;
 }
-TEST(threads_regions_nest, "a region inside a region, or beside one of another thread, runs on its caller alone") {
+TEST(threads_regions_nest, "a nested region, or one beside another thread's region, runs on its caller alone") {
   static ThreadsSeen seen[3];
   static int beside;
   ThreadsSeen *const to = seen;
@@ -84,7 +84,7 @@ TEST(threads_regions_nest, "a region inside a region, or beside one of another t
   EXPECT(beside == 4, "after them a region has %d threads of 4", beside);
 }
 
-TEST(threads_start_again_after_a_fork, "a forked process has threads of its own; the parent keeps its threads") {
+TEST(threads_start_again_after_a_fork, "a forked process starts its own threads; the parent keeps its threads") {
   int all = 0;
   threads_from_another(&all);
   fflush(NULL);
@@ -106,7 +106,8 @@ static double threads_cpu_ms() {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
-TEST(threads_wait_asleep, "a thread that waits long takes no core from others, inside a region and between two") {
+TEST(threads_wait_asleep,
+     "a thread that waits long takes no core from others, inside a region and between two regions") {
   int *const nothing = NULL;
   parallel(4, [=](int, int) { (void)nothing; });
   const double before = threads_cpu_ms();
@@ -117,11 +118,12 @@ TEST(threads_wait_asleep, "a thread that waits long takes no core from others, i
     if (thread == 1) usleep(300000);
   });
   const double took = threads_cpu_ms() - before;
-  // Three waits a thread that spin for 100000 cycles at most, 0.1 ms at 1 GHz; spinning all the while takes 900 ms.
+  // Three waits per thread that spin for at most 100000 cycles, 0.1 ms at 1 GHz; spinning all the time would take 900
+  // ms.
   EXPECT(took < 100, "waiting for 900 ms took %.1f ms of the cores", took);
 }
 
-TEST(threads_learn_from_waits, "waits that last make a thread sleep at once; ones that end soon make it spin again") {
+TEST(threads_learn_from_waits, "long waits make a thread sleep at once; short ones make it spin again") {
   static ThreadWord word;
   thread_trust = SPIN_TRUST;
   for (int wait = 0; wait < SPIN_TRUST / SPIN_DOUBT; wait++) {
@@ -137,11 +139,11 @@ TEST(threads_learn_from_waits, "waits that last make a thread sleep at once; one
     EXPECT(word.value == old + 1, "the wait ended at %u, not at %u", word.value, old + 1);
   }
   EXPECT(thread_trust <= 0, "after %d long waits the thread still spins (%d)", SPIN_TRUST / SPIN_DOUBT, thread_trust);
-  for (int wait = 0; wait < 2 * SPIN_TRUST; wait++) thread_word_wait(&word, word.value - 1);   // over before it began
+  for (int wait = 0; wait < 2 * SPIN_TRUST; wait++) thread_word_wait(&word, word.value - 1);   // over before it starts
   EXPECT(thread_trust == SPIN_TRUST, "after short waits it does not spin (%d)", thread_trust);
 }
 
-TEST(threads_leave_signals_to_the_first, "only the thread that began the program is interrupted by signals") {
+TEST(threads_leave_signals_to_the_first, "signals interrupt only the thread that started the program") {
   sigset_t blocked;
   sigemptyset(&blocked);
   sigset_t *const of_other = &blocked;

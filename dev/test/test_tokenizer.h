@@ -10,7 +10,7 @@
 
 struct TokText { uint8_t *bytes; size_t count; };
 
-// A file's bytes with a NUL behind them; bytes is NULL when it cannot be read.
+// A file's bytes with a NUL after them; bytes is NULL if it cannot be read.
 static inline TokText tok_read(const char *directory, const char *name) {
   char path[4096];
   snprintf(path, sizeof path, "%s/%s", directory, name);
@@ -68,7 +68,7 @@ static inline uint64_t tok_fold_merges(const Tokenizer *t) {
   return h;
 }
 
-// A value of tokenizer_hashes.txt; false if it has none of that name.
+// A value of tokenizer_hashes.txt; false if there is none of that name.
 static inline bool tok_hash(const char *name, uint64_t *value) {
   TokText t = tok_fixture("tokenizer_hashes.txt");
   char needle[128];
@@ -133,7 +133,7 @@ TEST(tokenizer_hostile_ids, "ids of hostile text equal Hugging Face's with the s
   tokenizer_free(&t);
 }
 
-TEST(tokenizer_white_space, "white space over line ends gets Hugging Face's ids, by line and not, any threads") {
+TEST(tokenizer_white_space, "white space across line ends gets Hugging Face's ids, by line and not, any threads") {
   Tokenizer t;
   tok_load_fixture(&t, "tokenizer_gpt2.json");
   EXPECT(!t.by_line, "a plain ByteLevel file is taken to go by line");
@@ -150,7 +150,7 @@ static inline uint64_t tok_random(uint64_t *state) {  // splitmix64
   return z ^ (z >> 31);
 }
 
-// Text of few characters that meet in many ways: blanks of one and more bytes, newlines, added tokens, damaged UTF-8.
+// Text of few characters in many combinations: blanks of one and more bytes, newlines, added tokens, damaged UTF-8.
 static inline TokText tok_patchwork(uint64_t *seed, size_t pieces) {
   static const char *const patches[] = {
       " ", " ", "\n", "\n", "\n\n", "\n\n\n", "\r\n", "\t", "a", "b", "'s", "'", "1", "!", "x y", "!\n ?",
@@ -165,7 +165,8 @@ static inline TokText tok_patchwork(uint64_t *seed, size_t pieces) {
   return text;
 }
 
-TEST(tokenizer_cuts, "cut wherever tokenizer_cut allows, the ids of both parts are those of the whole; so in threads") {
+TEST(tokenizer_cuts,
+     "cut wherever tokenizer_cut allows, the ids of both parts are those of the whole, in threads too") {
   static const char *const names[] = {"tokenizer_gpt2.json", "tokenizer_added.json", "tokenizer_hostile.json"};
   uint64_t seed = 11;
   int64_t cuts = 0;
@@ -367,7 +368,8 @@ TEST(tokenizer_any_bytes,
   free(hostile.bytes);
 }
 
-TEST(tokenizer_invalid_utf8, "a byte of no well-formed sequence is a character of its own, classed with punctuation") {
+TEST(tokenizer_invalid_utf8,
+     "a byte outside any well-formed sequence is a separate character, classed with punctuation") {
   Tokenizer t;
   tok_load_fixture(&t, "tokenizer_hostile.json");
   // Each is read as the pieces on its right: overlong, surrogate, past U+10FFFF, cut short, stray continuation.
@@ -405,7 +407,7 @@ TEST(tokenizer_long_words, "a piece too long to try every neighbour is merged as
   tokenizer_free(&t);
 }
 
-TEST(tokenizer_cache, "more distinct words than the encoder remembers get the same ids") {
+TEST(tokenizer_cache, "more distinct words than the encoder caches get the same ids") {
   Tokenizer t;
   tok_load_fixture(&t, "tokenizer_hostile.json");
   size_t words = (size_t)3 << (BPE_CACHE_MAX_BITS - 1), n = 0;
@@ -421,7 +423,7 @@ TEST(tokenizer_cache, "more distinct words than the encoder remembers get the sa
   int32_t *ids = (int32_t *)malloc(n * sizeof *ids), *line_ids = (int32_t *)malloc(n * sizeof *ids);
   int64_t count = tokenizer_encode(&t, text.bytes, n, ids, 1), at = 0;
   EXPECT(tok_round_trips(&t, text, ids, count), "does not round-trip");
-  for (size_t from = 0, to; from < n; from = to) {  // line by line: each with an empty memory
+  for (size_t from = 0, to; from < n; from = to) {  // line by line: each starts with an empty cache
     const uint8_t *newline = (const uint8_t *)memchr(text.bytes + from, '\n', n - from);
     to = newline ? (size_t)(newline - text.bytes) + 1 : n;
     int64_t line = tokenizer_encode(&t, text.bytes + from, to - from, line_ids, 1);
@@ -499,7 +501,7 @@ static inline void tok_expect_refused(const char *from, const char *to, const ch
   free(json.bytes);
 }
 
-TEST(tokenizer_refusals, "what a tokenizer.json asks for beyond byte-level BPE is refused by its name") {
+TEST(tokenizer_refusals, "requirements of a tokenizer.json beyond byte-level BPE are refused by name") {
   tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "normalizer");
   tok_expect_refused("\"truncation\": null", "\"truncation\": {}", "truncation");
   tok_expect_refused("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
@@ -545,7 +547,7 @@ TEST(tokenizer_refusals, "what a tokenizer.json asks for beyond byte-level BPE i
          error);
 }
 
-// The fixture tokenizer_added.json with another pre_tokenizer; true when it loads.
+// The fixture tokenizer_added.json with another pre_tokenizer; true if it loads.
 static inline bool tok_loads_with(const char *pre_tokenizer, Tokenizer *t, char error[512]) {
   TokText json = tok_fixture("tokenizer_added.json");
   char path[4096], *at = strstr((char *)json.bytes, "{\"type\": \"ByteLevel\""), *end = at ? strchr(at, '}') : NULL;
@@ -562,7 +564,8 @@ static inline bool tok_loads_with(const char *pre_tokenizer, Tokenizer *t, char 
   return tokenizer_load(t, path, error, 512);
 }
 
-TEST(tokenizer_by_line, "by line and not are told apart by the pre_tokenizer, kept when saved, and part of the hash") {
+TEST(tokenizer_by_line,
+     "by line and not are distinguished by the pre_tokenizer, kept when saved, and part of the hash") {
 #define TOK_LEVEL "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}"
 #define TOK_SPLIT(pattern, behavior, invert) "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", " \
     "\"pattern\": {" pattern "}, \"behavior\": \"" behavior "\", \"invert\": " invert "}, " TOK_LEVEL "]}"
@@ -618,7 +621,7 @@ TEST(tokenizer_by_line, "by line and not are told apart by the pre_tokenizer, ke
   tokenizer_free(&t);
 }
 
-// A directory of this test's own that holds these texts under vocab.json and merges.txt; NULL: not that file.
+// A directory of this test alone with these texts as vocab.json and merges.txt; NULL: without that file.
 static inline const char *tok_pair(const char *vocab, const char *merges) {
   static char dir[4096];
   char path[4200];
@@ -633,7 +636,7 @@ static inline const char *tok_pair(const char *vocab, const char *merges) {
   return dir;
 }
 
-TEST(tokenizer_pair, "vocab.json with merges.txt is the tokenizer of the tokenizer.json, which goes before them") {
+TEST(tokenizer_pair, "vocab.json with merges.txt gives the same tokenizer as tokenizer.json, which takes precedence") {
   Tokenizer one, pair;
   char error[512], path[4096];
   tok_load_fixture(&one, "tokenizer_gpt2.json");
@@ -655,7 +658,7 @@ TEST(tokenizer_pair, "vocab.json with merges.txt is the tokenizer of the tokeniz
   REQUIRE(tokenizer_load_any(&pair, dir, error, sizeof error), "%s", error);
   EXPECT(tokenizer_hash(&pair) == tokenizer_hash(&one), "in another dress it is another tokenizer");
   tokenizer_free(&pair);
-  snprintf(path, sizeof path, "%s/tokenizer.json", dir);  // beside the pair: goes before it
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);  // beside the pair: takes precedence
   Tokenizer added;
   tok_load_fixture(&added, "tokenizer_added.json");
   REQUIRE(tokenizer_save(&added, path, error, sizeof error), "%s", error);
@@ -672,7 +675,7 @@ TEST(tokenizer_pair, "vocab.json with merges.txt is the tokenizer of the tokeniz
   free(merges.bytes);
 }
 
-// Loading the directory must fail with one line that holds both texts; the tokenizer is then empty.
+// Loading the directory must fail with one line that contains both texts; the tokenizer is then empty.
 static inline void tok_expect_pair_refused(const char *dir, const char *has, const char *has_too) {
   Tokenizer t;
   char error[512] = "";
@@ -736,7 +739,7 @@ TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damag
 }
 
 TEST(tokenizer_pair_beside,
-     "special tokens that files beside vocab.json add are refused by name, GPT-2's own are not") {
+     "special tokens added by files beside vocab.json are refused by name, GPT-2's own are not") {
   char path[4096], file[4200];
   snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
   TokText v = tok_read(path, "vocab.json"), m = tok_read(path, "merges.txt");
@@ -805,7 +808,7 @@ TEST(tokenizer_pair_damage, "a vocab.json or merges.txt cut short or damaged any
   free(text.bytes);
 }
 
-TEST(tokenizer_save_fails, "a tokenizer that cannot be written is reported, and the file that was there stays whole") {
+TEST(tokenizer_save_fails, "a tokenizer that cannot be written is reported, and the existing file stays whole") {
   Tokenizer t, kept;
   tok_load_fixture(&t, "tokenizer_added.json");
   char path[4096], error[512];

@@ -1,10 +1,11 @@
 // test_train.h: the model and its optimizer against PyTorch's numbers (dev/reference.py makes dev/fixtures/gpt_*), and
-// what training must do whatever the numbers: overfit a batch, approach a known entropy, not depend on the batch size.
+// properties that training must have for any numbers: overfit a batch, approach a known entropy, not depend on the
+// batch size.
 
 static const Start fresh = {};                   // of runs that start from nothing
 
 // ---- a trainer for tests -------------------------------------------------------------------------------------------
-// Options from one string of arguments; ends the test when they are refused.
+// Options from one string of arguments; ends the test if they are refused.
 static inline void test_options(Options *o, int world, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static inline void test_options(Options *o, int world, const char *fmt, ...) {
   char text[1024], error[1024] = "", *argv[96] = {(char *)"test"}, *save = NULL;
@@ -162,7 +163,7 @@ TEST_MPI(optimizers_equal_pytorch, 1,
     if (safetensors_metadata(&x.file, "clip_norm")) {
       int64_t limbs[NORM_LIMBS] = {};
       fsdp_norm_accumulate(f, limbs);
-      // The clipped gradient is what step_decide's factor makes of it.
+      // The clipped gradient is step_decide's factor times the gradient.
       Exchange e = {};
       double record[sizeof e / 8 + 1] = {}, losses[1];
       memcpy(e.limbs, limbs, sizeof e.limbs);
@@ -303,7 +304,7 @@ TEST_MPI(half_gradients_follow_fp32, 1,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-// ---- training as such ----------------------------------------------------------------------------------------------
+// ---- properties of training -----------------------------------------------------------------------------------------
 TEST_MPI(one_batch_is_overfitted, 1,
          "training on one batch of 64 random tokens drives the loss from ln V to nearly zero") {
   static Corpus corpus;
@@ -339,7 +340,7 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1,
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
   while (t.step < t.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
-  // What the source itself pays on this very split; a model beats it only by chance, by about 1 / sqrt(tokens).
+  // The source's own loss on this split; a model is below it only by chance, by about 1 / sqrt(tokens).
   const double oracle = corpus.split[SPLIT_VALID].oracle_nats;
   EXPECT(fabs(oracle - corpus.entropy_nats) < 0.05, "the source pays %.4f here, its entropy is %.4f", oracle,
          corpus.entropy_nats);
@@ -372,7 +373,7 @@ TEST_MPI(random_data_stays_at_uniform, 1,
 }
 
 TEST(learning_rate_schedules,
-     "cosine, linear, constant, step and wsd take their defining values at start, middle and end") {
+     "cosine, linear, constant, step and wsd have their defining values at start, middle and end") {
   Options o;
   char error[256];
   char *argv[] = {(char *)"test", (char *)"--lr", (char *)"1", (char *)"--warmup", (char *)"10"};
@@ -416,7 +417,7 @@ TEST(sampling_follows_its_distribution,
 
 static inline void count_bytes(void *to, const uint8_t *, int) { (*(int *)to)++; }
 TEST_MPI(head_serves_every_pass, 1,
-         "logits are held of as many rows as training needs: evaluation and samples of other shapes, longer and "
+         "logits exist for as many rows as training needs: evaluation and samples of other shapes, longer and "
          "shorter, need no more and give the same numbers") {
   static Corpus corpus;
   static Trainer t;
