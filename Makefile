@@ -150,7 +150,9 @@ FIX_compiler := a C++17 compiler for x86-64 with AMX flags (g++ >= 11, or clang+
 FIX_OpenMPI := headers and library of OpenMPI: MPI_HOME=... (the directory that holds include/ and lib/)
 FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (libraries alone were found)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
-$(if $(SETUP_DONE),$(BUILDS),$(filter-out train test test-all check,$(BUILDS))):
+# make itself names a goal that does not exist.
+THERE := all $(if $(SETUP_DONE),train test test-all check) prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
+$(filter $(THERE),$(BUILDS)):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
 else

@@ -62,7 +62,7 @@ static bool test_wanted(const TestCase *t, int names, char **name, bool all) {
   return false;
 }
 
-// ---- running tests, several at a time ---------------------------------------------------------------------------------
+// ---- running tests, several at a time -------------------------------------------------------------------------------
 // A running test: its process, the file of its output, its directory.
 struct TestJob { const TestCase *test; pid_t child; int log; double start; char dir[64]; };
 enum { TEST_MOST_JOBS = 64 };
@@ -231,7 +231,8 @@ int main(int argc, char **argv) {
   signal(SIGTERM, on_test_interrupt);
   test_run_all(tests, wanted, test_jobs(), argv[0], &tally);
   free(tests);
-  if (test_interrupted) { fprintf(stderr, "stopped by signal %d\n", (int)test_interrupted); return 128 + test_interrupted; }
+  if (test_interrupted) fprintf(stderr, "stopped by signal %d\n", (int)test_interrupted);
+  if (test_interrupted) return 128 + test_interrupted;
   printf("%s%d passed, %d failed, %d skipped\n", tally.reasons, tally.passed, tally.failed, tally.skipped);
   return tally.failed ? 1 : 0;
 }

@@ -262,12 +262,13 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
          "--dropout with --n_head %lld and --seq_len %lld: attention has more weights than its random numbers are for; "
          "shorten the sequences, or leave --dropout out", (long long)o->n_head, (long long)o->seq_len);
   const int64_t per_round = o->batch_size * world;
+  const char *s = world > 1 ? "s" : "";
   REFUSE(o->global_batch && o->global_batch % per_round,
-         "--global_batch %lld is not divisible by batch_size %lld x %d ranks", (long long)o->global_batch,
-         (long long)o->batch_size, world);
+         "--global_batch %lld is not divisible by batch_size %lld x %d rank%s", (long long)o->global_batch,
+         (long long)o->batch_size, world, s);
   REFUSE(o->global_batch && o->grad_accum && o->global_batch != per_round * o->grad_accum,
-         "--global_batch %lld is not batch_size %lld x %d ranks x grad_accum %lld: give one of the two",
-         (long long)o->global_batch, (long long)o->batch_size, world, (long long)o->grad_accum);
+         "--global_batch %lld is not batch_size %lld x %d rank%s x grad_accum %lld: give one of the two",
+         (long long)o->global_batch, (long long)o->batch_size, world, s, (long long)o->grad_accum);
   if (!o->grad_accum) o->grad_accum = o->global_batch ? o->global_batch / per_round : 1;
   o->global_batch = per_round * o->grad_accum;
   REFUSE(!strcmp(o->comm, "self") && world > 1, "--comm self is for one rank, there are %d", world);
@@ -1384,8 +1385,10 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   const int per_host = ranks_per_host(comm);     // by all ranks, before one may have an error
   const bool started = start_options(start, o, error, sizeof error);
   *asked = *o;
+  start_exact(start, asked);
   if (started && start_check_ranks(start, o, world, error, sizeof error))
     options_resolve(o, world, per_host, error, sizeof error);
+  if (error[0]) config_name_source(o, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, o);
   if (!rank && saver_check(o, error, sizeof error)) check_out(o, error, sizeof error);
@@ -1465,7 +1468,7 @@ int train_main(int argc, char **argv) {
   catch_stop_signals();
   Log log;
   open_files(&log, &t, &start);
-  if (!rank && trainer_trains(&o)) options_save(&asked, &o, world);
+  if (!rank && trainer_trains(&o)) options_save(&asked, &o, world, start.resume ? start.path : "");
   print_old_runs(&t, start.path);
   const int code = trainer_run(&t, &log, &saver);
   line_end();

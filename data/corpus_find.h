@@ -160,6 +160,15 @@ static inline bool text_find(const char *dir, int split, char *path, size_t path
   return false;
 }
 
+// Whether bytes are text in characters of `width` bytes: no unit is a control character, or beyond Unicode.
+static inline bool text_decodes(const uint8_t *p, size_t n, size_t width, bool big) {
+  for (size_t i = 0; i + width <= n; i += width) {
+    uint32_t c = 0;
+    for (size_t k = 0; k < width; k++) c = c << 8 | p[i + (big ? k : width - 1 - k)];
+    if (c > 0x10ffff || c == 127 || (c < 32 && !(c >= '\t' && c <= '\r') && c != 27)) return false;
+  }
+  return true;
+}
 // The encoding other than UTF-8 that a text is plainly in, as iconv calls it; NULL: none.
 static inline const char *text_encoding(const uint8_t *p, size_t n) {
   if (n >= 4 && (!memcmp(p, "\xff\xfe\0\0", 4) || !memcmp(p, "\0\0\xfe\xff", 4))) return "UTF-32";
@@ -169,9 +178,11 @@ static inline const char *text_encoding(const uint8_t *p, size_t n) {
   for (size_t i = 0; i < n; i++) zeros[i % 4] += !p[i];
   for (size_t x : zeros) all += x;
   if (n < 16 || all < n / 8) return NULL;
-  if (all > n * 5 / 8) return zeros[0] < zeros[3] ? "UTF-32LE" : "UTF-32BE";
-  const size_t even = zeros[0] + zeros[2], odd = zeros[1] + zeros[3];
-  return odd > 4 * even ? "UTF-16LE" : even > 4 * odd ? "UTF-16BE" : NULL;
+  const size_t even = zeros[0] + zeros[2], odd = zeros[1] + zeros[3], width = all > n * 5 / 8 ? 4 : 2;
+  const bool big = width == 4 ? zeros[0] >= zeros[3] : even > odd;
+  if (width == 2 && (big ? even <= 4 * odd : odd <= 4 * even)) return NULL;
+  if (!text_decodes(p, n, width, big)) return NULL;              // any file of small numbers has as many zeros
+  return width == 4 ? big ? "UTF-32BE" : "UTF-32LE" : big ? "UTF-16BE" : "UTF-16LE";
 }
 // Control characters that no text has, among the first `n` bytes.
 static inline size_t text_controls(const uint8_t *p, size_t n) {

@@ -902,11 +902,11 @@ static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o
   if (n < per_step)
     return data_fail(
         e, EXIT_USAGE,
-        "the corpus is shorter than one global batch: its %lld training tokens make %lld samples of "
-        "--seq_len %lld, and a step takes %lld (%lld microbatches of --batch_size %lld): use a larger corpus, or a "
+        "the corpus is shorter than one global batch: its %lld training tokens make %lld sample%s of "
+        "--seq_len %lld, and a step takes %lld (%lld microbatch%s of --batch_size %lld): use a larger corpus, or a "
         "smaller --seq_len, --batch_size, --global_batch or number of ranks",
-        (long long)split->tokens_numel, (long long)n, (long long)o.seq_len, (long long)per_step,
-        (long long)o.microbatches, (long long)o.batch);
+        (long long)split->tokens_numel, (long long)n, n == 1 ? "" : "s", (long long)o.seq_len, (long long)per_step,
+        (long long)o.microbatches, o.microbatches == 1 ? "" : "es", (long long)o.batch);
   s->steps_per_epoch = o.drop_last ? n / per_step : (n + per_step - 1) / per_step;
   sampler_set_epoch(s, 0);
   return true;

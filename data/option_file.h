@@ -7,6 +7,7 @@
 //
 //   config_read             the text of a file, checked
 //   options_parse_config    options of that text, then of the command line, which wins
+//   config_name_source      a refusal of what the file gives names the file
 //   options_save            OUT/options.txt
 #pragma once
 #include "files.h"
@@ -97,6 +98,10 @@ static bool config_take(Options *o, OptionSource *from, char *line, char *error,
   OptionUse use;
   if (!config_split(line, &typed, &value, error, error_bytes)) return false;
   if (!typed) return true;
+  if (*typed == '-' || *typed == '\xe2') {                      // -x, or a longer dash, as on a command line
+    refuse_word(typed, value, error, error_bytes);
+    return false;
+  }
   option_name_plain(name, typed);
   if (!option_find(name, &use, error, error_bytes)) return false;
   REFUSE(use.id == OPT_config, "a file of options cannot name another: --config is for the command line");
@@ -147,9 +152,29 @@ static bool options_parse_config(Options *o, const char *path, const char *text,
   for (const auto &pair : pairs)
     for (int i = 0; ok && i < 2; i++)
       if (typed.given[pair[i]] && !typed.given[pair[!i]]) option_forget(o, pair[!i]);
+  for (int i = 0; ok && i < OPTION_COUNT; i++) o->in_file[i] = o->given[i] && !typed.given[i];
   if (ok && options_take(o, argc, argv, error, error_bytes)) return true;
   one_line(error);
   return false;
+}
+// Says at the end of a refusal which of the options that it names the file of --config gives: its reader looks at the
+// command line.
+static void config_name_source(const Options *o, char *error, size_t error_bytes) {
+  char found[1024] = "";
+  size_t n = 0;
+  for (int i = 0; i < OPTION_COUNT && n < sizeof found; i++) {
+    const char *name = option_specs[i].name, *at = error;
+    while (o->in_file[i] && (at = strstr(at, "--"))) {
+      at += 2;
+      const size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz_0123456789");
+      if (length != strlen(name) || strncmp(at, name, length)) continue;
+      n += (size_t)snprintf(found + n, sizeof found - n, "%s--%s", n ? ", " : "", name);
+      break;
+    }
+  }
+  const size_t used = strlen(error);
+  if (n) snprintf(error + used, error_bytes - used, "; %.800s gives %s, which the command line may replace", o->config,
+                  found);
 }
 
 static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);
@@ -178,27 +203,55 @@ static void option_print_short(char *to, size_t bytes, const Options *o, const O
     if (strtod(to, NULL) == x) return;
   }
 }
+// Whether a resumed run's value of an option, which was not given, is the checkpoint's alone: neither the default nor
+// what follows from other options. The model gives the sequence length, and these two and the batch the rest.
+static bool option_is_of_checkpoint(const Options *asked, int i, const Options *plain, const Options *of_model,
+                                    const Options *of_shape) {
+  char value[OPTION_TEXT_BYTES], is_default[OPTION_TEXT_BYTES], follows[OPTION_TEXT_BYTES];
+  const bool begins = i == OPT_model || i == OPT_param_dtype || i == OPT_batch_size;
+  const Options *base = begins ? plain : i == OPT_seq_len ? of_model : of_shape;
+  const bool steps = !strcmp(asked->schedule, "step");
+  if (i == OPT_gamma && !steps) return false;    // it would choose, or contradict, the schedule
+  if (i == OPT_schedule && asked->given[OPT_gamma]) return false;                // that follows from it
+  option_print(value, sizeof value, asked, &option_specs[i]);
+  option_print(is_default, sizeof is_default, plain, &option_specs[i]);
+  option_print(follows, sizeof follows, base, &option_specs[i]);
+  return strcmp(value, is_default) && strcmp(value, follows);
+}
+// The head of OUT/options.txt. from: the checkpoint that the run goes on from, or "".
+static void options_write_head(FILE *f, const Options *asked, const Options *o, int ranks, const char *from) {
+  char file[OPTION_TEXT_BYTES + 32];
+  snprintf(file, sizeof file, "%s/options.txt", o->out);
+  fprintf(f, "# Options of a run of train_gpt_fsdp %s (%s) on %d rank%s; all others have their defaults. The same "
+          "run,\n# into another directory: mpirun -np %d ./train_gpt_fsdp --config", PROGRAM_VERSION, BUILD_ID, ranks,
+          ranks > 1 ? "s" : "", ranks);
+  shell_word(f, file);
+  if (from[0] && !strcmp(asked->resume, "auto")) {               // which would look into that directory
+    fputs(" --resume", f);
+    shell_word(f, from);
+  }
+  fputs(" --out DIRECTORY\n", f);
+}
 // The options that make the run: those that were given, and of a resumed run those of its checkpoint. `asked` has them
 // before they were resolved: what was auto is auto again, on whatever machine. The batch is said for all ranks
 // together, so that another number of them takes the same steps.
-static void options_write(FILE *f, const Options *asked, const Options *o, int ranks) {
-  static Options plain, resolved;
-  char value[OPTION_TEXT_BYTES], is_default[OPTION_TEXT_BYTES], follows[OPTION_TEXT_BYTES], error[1024];
+static void options_write(FILE *f, const Options *asked, const Options *o, int ranks, const char *from) {
+  static Options plain, of_model, of_shape;
+  char value[OPTION_TEXT_BYTES], error[1024];
   options_default(&plain);
-  resolved = plain;                              // what follows from others was not asked for
-  strcpy(resolved.model, asked->model);
-  strcpy(resolved.param_dtype, asked->param_dtype);
-  resolved.batch_size = asked->batch_size, resolved.seq_len = asked->seq_len;
-  options_resolve(&resolved, 1, 1, error, sizeof error);
-  fprintf(f, "# Options of a run of train_gpt_fsdp %s (%s) on %d rank%s; all others have their defaults. The same "
-          "run,\n# into another directory: mpirun -np %d ./train_gpt_fsdp --config %s/options.txt --out DIRECTORY\n",
-          PROGRAM_VERSION, BUILD_ID, ranks, ranks > 1 ? "s" : "", ranks, o->out);
+  of_model = plain;
+  strcpy(of_model.model, asked->model);
+  of_shape = of_model;
+  strcpy(of_shape.param_dtype, asked->param_dtype);
+  of_shape.batch_size = asked->batch_size, of_shape.seq_len = asked->seq_len;
+  options_resolve(&of_model, 1, 1, error, sizeof error);
+  options_resolve(&of_shape, 1, 1, error, sizeof error);
+  options_write_head(f, asked, o, ranks, from);
   for (int i = 0; i < OPTION_COUNT; i++) {
     const OptionSpec *s = &option_specs[i];
     option_print_short(value, sizeof value, asked, s);
-    option_print_short(is_default, sizeof is_default, &plain, s);
-    option_print_short(follows, sizeof follows, &resolved, s);
-    bool wanted = asked->given[i] || (asked->resume[0] && strcmp(value, is_default) && strcmp(value, follows));
+    bool wanted = asked->given[i] ||
+                  (asked->resume[0] && option_is_of_checkpoint(asked, i, &plain, &of_model, &of_shape));
     if (i == OPT_config || i == OPT_grad_accum) continue;
     if (i == OPT_global_batch) option_print_short(value, sizeof value, o, s), wanted = true;
     if (i == OPT_vocab_size && o->vocab_size_asked > 0)          // of a tokenizer that may have reached fewer
@@ -212,11 +265,12 @@ static void options_write(FILE *f, const Options *asked, const Options *o, int r
   }
 }
 // Writes OUT/options.txt. What a disk that is full or fails cannot take is told in a notice.
-static void options_save(const Options *asked, const Options *o, int ranks) {
+// `from` is that of options_write_head.
+static void options_save(const Options *asked, const Options *o, int ranks, const char *from) {
   char path[OPTION_TEXT_BYTES + 32], *text = NULL;
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);
-  if (f) options_write(f, asked, o, ranks);
+  if (f) options_write(f, asked, o, ranks, from);
   const bool made = f && !fclose(f);
   snprintf(path, sizeof path, "%s/options.txt", o->out);
   if (!made || !file_put(path, o->out, text, (int64_t)bytes))

@@ -29,6 +29,7 @@ struct Options {
 #define OPTION_FIELD_FLAG(name, group, help) bool name;
   OPTIONS(OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_FLAG)
   bool given[OPTION_COUNT];
+  bool in_file[OPTION_COUNT];                    // given, by the file of --config alone
   int64_t vocab_size_asked;                      // of a tokenizer that was trained and reached fewer
   int replicas, shards;                          // the mesh
   bool recompute_auto;                           // the level was chosen for the device

@@ -4,6 +4,7 @@
 //   start_find      rank 0 looks: which checkpoint, what kind of weights, their shapes
 //   start_share     every rank learns it
 //   start_options   options that were not given become the checkpoint's; what contradicts it is refused
+//   start_exact     which checkpoint that is, for whoever asks for the same again
 //   start_check     a resumed run must go on with the same tokens
 //   start_load      weights, optimizer, step into the sharded state
 //   load_corpus     the tokens, read on rank 0, given to all
@@ -221,8 +222,8 @@ static bool start_check_ranks(const Start *s, const Options *o, int world, char 
          (long long)B, (long long)G, s->path);
   const long long M = (long long)(G / B);
   REFUSE(o->given[OPT_grad_accum] && o->grad_accum * world != M,
-         "%.900s was trained with %lld microbatches a step: with %d ranks leave --grad_accum %lld out", s->path, M,
-         world, (long long)o->grad_accum);
+         "%.900s was trained with %lld microbatch%s a step: with %d rank%s leave --grad_accum %lld out", s->path, M,
+         M > 1 ? "es" : "", world, world > 1 ? "s" : "", (long long)o->grad_accum);
   if (!(M % world)) return true;
   char smaller[192] = "";
   while (B > 1 && G % (B * world)) B--;
@@ -278,9 +279,9 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   return trains && in_step ? ORIGIN_DEFAULT : ORIGIN_OWN;
 }
 
-// Whether an option changes what is looked at, but not what is trained.
+// Whether an option changes what is looked at, but not what is trained. Of --data the tokens count (start_check).
 static bool is_harmless(const OptionSpec *s) {
-  return !strcmp(s->group, "evaluation and samples") || !strcmp(s->group, "checkpoints");
+  return !strcmp(s->group, "evaluation and samples") || !strcmp(s->group, "checkpoints") || !strcmp(s->name, "data");
 }
 
 // The checkpoint's value of an option as text; false when it has none (a checkpoint of an older program).
@@ -394,6 +395,12 @@ static bool start_options(Start *s, Options *o, char *error, size_t error_bytes)
   REFUSE(nothing, "--%s needs weights: --resume CHECKPOINT or --init_from PATH", only);
   if (s->kind == START_CHECKPOINT) return start_options_of_checkpoint(s, o, error, error_bytes);
   return s->kind == START_FRESH || start_options_of_import(s, o, error, error_bytes);
+}
+// OUT/options.txt names the very checkpoint: a link like `latest`, or the directory of several, leads elsewhere later.
+static void start_exact(const Start *s, Options *asked) {
+  const bool fits = s->kind == START_CHECKPOINT && strlen(s->path) < OPTION_TEXT_BYTES;
+  if (fits && s->resume && strcmp(asked->resume, "auto")) strcpy(asked->resume, s->path);
+  if (fits && !s->resume) strcpy(asked->init_from, s->path);
 }
 
 // A resumed run must go on with the tokens it began with. Every rank has the same answer.

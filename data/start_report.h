@@ -483,19 +483,6 @@ static int64_t path_bytes(const char *path, int depth) {
   if (dir) closedir(dir);
   return bytes;
 }
-// PATH as a word of a shell's command line.
-static void shell_word(FILE *to, const char *path) {
-  const char *before = *path == '-' ? "./" : "";
-  const bool plain = *path && strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%") ==
-                                  strlen(path);
-  if (plain) { fprintf(to, " %s%s", before, path); return; }
-  fprintf(to, " %s'", before);
-  for (const char *c = path; *c; c++) {
-    if (*c == '\'') fprintf(to, "'\\''");
-    else fputc(*c, to);
-  }
-  fputc('\'', to);
-}
 // Adds PATH.1, PATH.2, ... to the words at `rm`: what file_move_aside has made, but for what `from` lies in. Returns
 // how many there are.
 static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) {
@@ -514,8 +501,8 @@ static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) 
     struct stat st;
     const int length = snprintf(name, sizeof name, "%s.%d", path, i);
     if (length < 0 || length >= (int)sizeof name || lstat(name, &st)) continue;
-    const bool used = realpath(name, here) && realpath(from, there) && !strncmp(there, here, strlen(here));
-    if (used) continue;
+    const size_t inside = realpath(name, here) && realpath(from, there) ? strlen(here) : 0;
+    if (inside && !strncmp(there, here, inside) && (!there[inside] || there[inside] == '/')) continue;   // in use
     *bytes += path_bytes(name, 0);
     shell_word(rm, name);
     count++;

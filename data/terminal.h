@@ -65,6 +65,20 @@ static size_t text_escape(char *to, const uint8_t *from, size_t n, bool more) {
   return at;
 }
 
+// PATH as a word of a shell's command line, a blank before it.
+static void shell_word(FILE *to, const char *path) {
+  const char *before = *path == '-' ? "./" : "";
+  const bool plain = *path && strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%") ==
+                                  strlen(path);
+  if (plain) { fprintf(to, " %s%s", before, path); return; }
+  fprintf(to, " %s'", before);
+  for (const char *c = path; *c; c++) {
+    if (*c == '\'') fprintf(to, "'\\''");
+    else fputc(*c, to);
+  }
+  fputc('\'', to);
+}
+
 // ---- text and the line that is written over -------------------------------------------------------------------------
 // Columns of the terminal; 80 where it does not say. Asked for each time, since it may have changed.
 static int terminal_columns() {

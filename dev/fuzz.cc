@@ -465,7 +465,7 @@ static void fuzz_config(const uint8_t *bytes, size_t count) {
   free(text);
   if (!fuzz_accepted) { fuzz_check_error(fuzz_error); return; }
   FILE *f = open_memstream(&written, &written_bytes);
-  options_write(f, &asked, &asked, 1);
+  options_write(f, &asked, &asked, 1, "");
   fclose(f);
   HOLDS(options_parse_config(&again, path.text, written, 1, argv, fuzz_error, sizeof fuzz_error));
   for (int i = 0; i < OPTION_COUNT; i++) {

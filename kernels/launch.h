@@ -27,7 +27,10 @@ static void launch_refuse_alone(const Options *o, bool before) {
     char line[128];
     if (count <= 1 || (l.rank_too && !rank)) continue;
     snprintf(line, sizeof line, l.line, count);
-    if (!before) MPI_Finalize();
+    if (!before) {                               // this process is alone: there is no rank to name, and none to end
+      MPI_Finalize();
+      who_am_i = NULL, die_hook = NULL;
+    }
     if (rank && strtoll(rank, NULL, 10)) exit(EXIT_USAGE);
     die_user("train_gpt_fsdp: %s started %lld programs that do not know of each other (%s=%lld, but MPI has one rank): "
              "start them by %s; --rdzv none starts each alone", l.name, count, l.size, count, line);

@@ -891,9 +891,10 @@ static const OptionClass option_classes[] = {
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
              "comm shm device no_cuda graph tune isa rdzv threads eval_only verbose "
              "sample_only prompt out log_every save_model export_hf resume init_from config"}};
-// Options about reporting and saving, not about training: another value needs no notice.
+// Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
+// no notice.
 static const char option_quiet[] =
-    "eval_every test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best";
+    "data eval_every test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best";
 
 // Whether a list of words contains this one.
 static inline bool words_have(const char *words, const char *word) {

@@ -98,7 +98,8 @@ static inline void cli_start(CliRun *r, const char *fmt, ...) {
   r->pid = fork();
   if (r->pid) { setpgid(r->pid, r->pid); return; }
   setpgid(0, 0);
-  signal(SIGINT, SIG_DFL);                       // a shell that runs the tests in the background ignores it
+  signal(SIGINT, SIG_DFL);                       // a shell that runs the tests in the background ignores it,
+  signal(SIGHUP, SIG_DFL);                       // and nohup this one
   int in = open("/dev/null", O_RDONLY), out = open(r->path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);

@@ -111,17 +111,21 @@ static inline int cli_find_by(const char *variable) {
   if (dir) closedir(dir);
   return found;
 }
+// Whether a set of process `pid` has the signal: SigCgt of those with a handler, SigIgn of those that are ignored.
+static inline bool cli_has_signal(int pid, const char *set, int signal) {
+  char path[64], line[256];
+  unsigned long long bits = 0;
+  snprintf(path, sizeof path, "/proc/%d/status", pid);
+  FILE *f = fopen(path, "r");
+  while (f && fgets(line, sizeof line, f))
+    if (!strncmp(line, set, strlen(set))) sscanf(line + strlen(set), ": %llx", &bits);
+  if (f) fclose(f);
+  return bits >> (signal - 1) & 1;
+}
 // Waits until process `pid` has a handler for the signal.
 static inline bool cli_catches(int pid, int signal) {
-  char path[64], line[256];
-  snprintf(path, sizeof path, "/proc/%d/status", pid);
-  for (double start = now_ms(); now_ms() - start < 10e3; usleep(200)) {
-    unsigned long long caught = 0;
-    FILE *f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f)) sscanf(line, "SigCgt: %llx", &caught);
-    if (f) fclose(f);
-    if (caught >> (signal - 1) & 1) return true;
-  }
+  for (double start = now_ms(); now_ms() - start < 10e3; usleep(200))
+    if (cli_has_signal(pid, "SigCgt", signal)) return true;
   return false;
 }
 

@@ -118,6 +118,30 @@ TEST(corpora_of_text_train, "--data FILE.txt and a directory of texts train; ran
   cli_free(&r);
 }
 
+TEST(corpora_json_lines_are_counted,
+     "a directory of many .txt files of JSON lines: one notice with their number and the first, and the notice of what "
+     "is held out beside it") {
+  enum { FILES = 60 };
+  Corpus c;
+  DataError e;
+  char dir[600], path[800], want[2048];
+  snprintf(dir, sizeof dir, "%s", cli_path("json"));
+  mkdir(dir, 0777);
+  for (int i = 0; i < FILES; i++) {
+    char text[1024];
+    size_t n = 0;
+    for (int k = 0; k < 8; k++) n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"a fox %d\"}\n", k);
+    snprintf(path, sizeof path, "%s/a_name_that_is_not_short_%03d.txt", dir, i);
+    cli_write(path, i < 2 ? "the fox\n" : text, i < 2 ? 8 : n);
+  }
+  REQUIRE(corpus_load(&c, data_options(dir), &e), "%s", e.text);
+  snprintf(want, sizeof want, "%d of %d .txt files in %s are JSON lines, such as a_name_that_is_not_short_002.txt: "
+           "braces and keys are trained on like text\n", FILES - 2, FILES, dir);
+  EXPECT(cli_count(c.notices.text, "") == 2 && strstr(c.notices.text, want) &&
+             cli_count(c.notices.text, "is held out for it and not trained on") == 1, "%s", c.notices.text);
+  corpus_free(&c);
+}
+
 TEST(corpora_shards,
      "one of many token shards is trained on, with a notice about the rest: by name, directory, pattern") {
   CliRun r;
@@ -183,6 +207,17 @@ TEST(corpora_refuse_what_is_no_text,
   for (int i = 0; i < 1024; i++) text[i] = i % 2 ? 0 : (char)('a' + i % 26);
   cli_write(o.data, text, sizeof text);
   data_expect_refused(o, 3, "iconv -f UTF-16LE -t UTF-8", "kind.txt");
+  for (int width : {2, 4}) for (bool big : {false, true}) {      // "a b c ..." in each, without a mark in front
+    for (int i = 0; i < 1024; i++) text[i] = i % width != (big ? width - 1 : 0) ? 0 : (char)("a \n"[i / width % 3]);
+    cli_write(o.data, text, 300);
+    snprintf(line, sizeof line, "iconv -f UTF-%d%s -t UTF-8", 8 * width, big ? "BE" : "LE");
+    data_expect_refused(o, 3, line, "kind.txt");
+  }
+  for (int width : {2, 4, 16}) {                 // a small binary is mostly zeros too: small numbers, a header
+    for (int i = 0; i < 300; i++) text[i] = i % width ? 0 : (char)(i / width % 100);
+    cli_write(o.data, text, 300);
+    data_expect_refused(o, 3, "is no text", "control characters");
+  }
   for (int i = 0; i < 1024; i++) text[i] = (char)data_random(7, (uint64_t)i);
   cli_write(o.data, text, sizeof text);
   data_expect_refused(o, 3, "is no text", "control characters");

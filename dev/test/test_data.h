@@ -833,6 +833,9 @@ TEST(data_corpus_too_short, "a corpus that cannot fill one global batch is refus
            strstr(e.text, "takes 12"), "exit code %d: %s", e.exit_code, e.text);
     split.tokens_numel = 3;
     EXPECT(!sampler_init(&s, &split, enough, NULL, &e) && strstr(e.text, "0 samples"), "%s", e.text);
+    split.tokens_numel = 9;
+    EXPECT(!sampler_init(&s, &split, enough, NULL, &e) &&
+           strstr(e.text, " 1 sample of --seq_len 8, and a step takes 11 (1 microbatch of "), "%s", e.text);
     split_free(&split);
   }
 }

@@ -45,6 +45,22 @@ TEST(first_a_launcher_that_makes_no_ranks_is_refused,
   cli_expect_nothing_left("after the refusals");
 }
 
+TEST(first_rdzv_none_in_a_file,
+     "--rdzv none in the file of --config starts one program of several alone; a file without it changes nothing") {
+  CliRun r;
+  const char *files[] = {"rdzv = none\n", "lr = 0.01\n"};
+  for (const char *text : files) {
+    const char *file = cli_path(text == files[0] ? "none.txt" : "lr.txt");
+    cli_write(file, text, strlen(text));
+    CLI_RUN(&r, "env PMI_SIZE=3 PMI_RANK=0 %s %s --config %s --max_steps 1 --sample_tokens 0 --out %s", cli_ranks(0),
+            cli_small(), file, cli_path("out"));
+    if (text == files[0]) cli_expect_done(&r, text);
+    else cli_expect_refusal(&r, text, 2, "another MPI's mpiexec (MPICH, Intel MPI) started 3 programs that do not "
+                            "know of each other (PMI_SIZE=3, but MPI has one rank): ...");
+    cli_free(&r);
+  }
+}
+
 // ---- how long a run is ----------------------------------------------------------------------------------------------
 TEST(first_max_steps_goes_beyond_an_epoch,
      "--max_steps alone trains that many steps, epoch after epoch, with the learning-rate schedule of that many; "
@@ -193,7 +209,108 @@ TEST(first_what_is_not_there_names_what_is,
   }
 }
 
+TEST(first_eval_only_needs_the_corpus,
+     "--resume --eval_only without the WIKITEXT2_DIR of the run: the generated sentences that then are the corpus are "
+     "refused by name; on other text that --data names it is evaluated, and nothing says that a run continues") {
+  CliRun r;
+  const char *look = "--eval_only --threads 1 --cache= --resume out --out out";
+  CLI_RUN(&r, "[ -e $(dirname %s)/data/wikitext-2 ]", cli_program());
+  if (!r.code) SKIP("data/wikitext-2 is beside the program, which takes it for the corpus of a run that names none");
+  cli_free(&r);
+  CLI_RUN(&r, "cd %s && WIKITEXT2_DIR=%s %s %s --data= --max_steps 2 --eval_every -1 --sample_tokens 0 --out out",
+          test_tmp(), cli_path("text"), cli_program(), cli_small());
+  cli_expect_done(&r, "WIKITEXT2_DIR");
+  cli_free(&r);
+  CLI_RUN(&r, "cd %s && env -u WIKITEXT2_DIR %s %s", test_tmp(), cli_program(), look);
+  cli_expect_refusal(&r, "no WIKITEXT2_DIR", 2, "the tokens of generated sentences, entropy ...");
+  EXPECT(strstr(r.text, "are not those that out/ckpt/step_00000002 was trained on (text in ") &&
+             strstr(r.text, " (WIKITEXT2_DIR)): --data names them; "), "it printed:\n%.2000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "cd %s && env -u WIKITEXT2_DIR %s %s --data text/valid.txt", test_tmp(), cli_program(), look);
+  cli_expect_done(&r, "--data");
+  EXPECT(cli_count(r.text, "valid: loss") == 1 && !strstr(r.text, "replaces"), "it printed:\n%.2000s", r.text);
+  cli_free(&r);
+}
+
 // ---- how a run ends -------------------------------------------------------------------------------------------------
+// In place of the op `copy`: the first copy of the last evaluation raises a signal on the last rank.
+static struct {
+  Trainer *t;
+  void (*copy)(Ctx *c, void *to, const void *from, size_t bytes);
+  int signal;                                    // 0: none, or it was raised
+} first_eval;
+static void first_copy_and_raise(Ctx *c, void *to, const void *from, size_t bytes) {
+  const Trainer *t = first_eval.t;
+  const bool last_eval = !t->carved_for_training && t->step == t->steps_total;
+  const int signal = last_eval && t->fsdp.mesh.rank == t->fsdp.mesh.world - 1 ? first_eval.signal : 0;
+  if (signal) { first_eval.signal = 0; raise(signal); }
+  first_eval.copy(c, to, from, bytes);
+}
+TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
+         "SIGTERM to one rank while the last validation runs ends all: with a checkpoint where there is time for one, "
+         "without under mpirun; without a signal the run goes on to its end") {
+  static const struct { int signal; bool under_mpirun; const char *options; int code; const char *reason; } rows[] = {
+      {0, false, "", -1, NULL}, {SIGTERM, false, "--save_every -1", EXIT_SAVED, "saved"},
+      {SIGTERM, true, "--save_every -1", EXIT_STOPPED, "signal"}};
+  for (const auto &row : rows) {
+    static Trainer t;
+    static Corpus corpus;
+    static Saver saver;
+    static Log log;
+    static Ops table;
+    Options o;
+    char error[1024] = "", out[600];
+    snprintf(out, sizeof out, "%s", cli_path(row.reason ? row.reason : "none"));
+    mkdir(out, 0777);
+    test_options(&o, 2, "--n_layer 1 --n_head 1 --n_embd 16 --seq_len 8 --n_positions 8 --vocab_size 97 --batch_size 1 "
+                 "--max_steps 2 --out %s %s", out, row.options);
+    test_corpus(&corpus, 97, 500, 100);
+    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
+    saver_init(&saver, &t);
+    log_open(&log, &t, false, "", error, sizeof error);
+    EXPECT(!error[0], "%s", error);
+    const Ops *ops = t.ctx.ops;
+    table = *ops;
+    first_eval.t = &t, first_eval.copy = ops->copy, first_eval.signal = row.signal;
+    table.copy = first_copy_and_raise;
+    t.ctx.ops = &table;
+    stop_asked = STOP_NOT;
+    under_mpirun = row.under_mpirun;
+    catch_stop_signals();
+    const int code = trainer_train(&t, &log, &saver);
+    t.ctx.ops = ops;
+    EXPECT(code == row.code, "signal %d: exit code %d, must be %d", row.signal, code, row.code);
+    EXPECT(t.step == 2 && saver.evaluated_step == 2, "signal %d: step %lld, evaluated %lld", row.signal,
+           (long long)t.step, (long long)saver.evaluated_step);
+    if (row.code < 0) log_close(&log, &t, "done");
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!t.fsdp.mesh.rank) cli_expect_end(out, out, row.reason ? row.reason : "done");
+    EXPECT(!access(cli_path("saved/ckpt/step_00000002/trainer.json"), F_OK) || row.code != EXIT_SAVED, "not saved");
+    trainer_close(&t);
+    free((void *)corpus.split[SPLIT_TRAIN].tokens);
+  }
+}
+
+TEST(first_sighup_ends_a_sample,
+     "SIGHUP, from a terminal that closes, ends a run that makes its sample; where it was ignored, by nohup, it stays "
+     "so") {
+  for (bool ignored : {false, true}) {
+    CliRun r;
+    struct stat st;
+    char sample[640], out[600];
+    snprintf(out, sizeof out, "%s", cli_path(ignored ? "ignored" : "out"));
+    snprintf(sample, sizeof sample, "%s/sample.txt", out);
+    cli_start(&r, "%s exec %s %s --max_steps 1 --eval_every -1 --sample_tokens 1048576 --out %s",
+              ignored ? "trap '' HUP;" : "", cli_ranks(0), cli_small(), out);
+    for (double start = now_ms(); stat(sample, &st) && now_ms() - start < CLI_LIMIT_S * 1e3;) usleep(5000);
+    EXPECT(cli_has_signal(r.pid, "SigIgn", SIGHUP) == ignored, "SIGHUP is %signored", ignored ? "not " : "");
+    kill(r.pid, ignored ? SIGINT : SIGHUP);
+    cli_wait(&r, CLI_LIMIT_S);
+    EXPECT(r.code == 128 + (ignored ? SIGINT : SIGHUP), "%s: exit code %d:\n%.2000s", out, r.code, r.text);
+    cli_free(&r);
+  }
+}
+
 TEST(first_a_second_ctrl_c_ends_at_once,
      "a rank alone: Ctrl-C requests a checkpoint after the step; a second one does not wait for it") {
   CliRun r;
@@ -321,6 +438,51 @@ TEST(first_another_machine_is_refused, "a compiler for aarch64 or macOS: make an
     EXPECT(cli_count(r.text, line) == 4 && cli_count(r.text, "") == 4, "not four lines:\n%.3000s", r.text);
     cli_free(&r);
   }
+}
+
+TEST(first_an_old_compiler_is_named,
+     "dev/setup.sh with a compiler that does not know AMX: one line with its version and what is needed, exit code 1; "
+     "nothing is installed in its place") {
+  first_need_repository();
+  CliRun r;
+  char dir[600];
+  snprintf(dir, sizeof dir, "%s", cli_path("tools"));
+  CLI_RUN(&r, "mkdir %s && cd %s && printf '#!/bin/sh\ncase $1 in -dumpmachine) echo x86_64-linux-gnu ;; --version) "
+          "echo \"g++ (Old) 9.4.0\"; echo Copyright ;; *) echo unrecognized option >&2; exit 1 ;; esac\n' >g++ && for "
+          "tool in apt-get sudo; do printf '#!/bin/sh\necho $0 was asked\nexit 1\n' >$tool; done; chmod +x *; "
+          "cd $OLDPWD; PATH=%s:$PATH CXX= dev/setup.sh", dir, dir, dir);
+  EXPECT(r.code == 1 && !strcmp(r.text, "setup: g++ (Old) 9.4.0 does not know AMX: g++ 11 or later is needed, or "
+                                "clang++ 12 or later, such as make CXX=clang++-13\n"),
+         "exit code %d:\n%.2000s", r.code, r.text);
+  cli_free(&r);
+}
+
+TEST(first_make_knows_its_goals_where_something_is_missing,
+     "without a compiler every goal of the Makefile that builds says what is missing; a goal that there is not is told "
+     "as such") {
+  first_need_repository();
+  char *word[64], goals[1024] = "";
+  int builds = 0;
+  CliRun r;
+  const int count = first_words(&r, "sed -n 's/^[.]PHONY: *//p' Makefile", word, 64);
+  static const char others[] = " train test test-all check help setup clean check-style FORCE ";
+  for (int i = 0; i < count; i++) {
+    char name[64];
+    snprintf(name, sizeof name, " %s ", word[i]);
+    if (strstr(others, name)) continue;
+    strcat(strcat(goals, " "), word[i]);
+    builds++;
+  }
+  cli_free(&r);
+  CLI_RUN(&r, "printf '#!/bin/sh\n[ $1 = -dumpmachine ] && echo x86_64-linux-gnu\n' >%s; chmod +x %s; %s -k CUDA=0 "
+          "CXX=%s %s build/none", cli_path("cxx"), cli_path("cxx"), plain_make, cli_path("cxx"), goals);
+  EXPECT(r.code == 2 && cli_count(r.text, "not found: a C++17 compiler") == builds + 1 &&
+             !strstr(r.text, "No rule"), "%s: exit code %d:\n%.3000s", goals, r.code, r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s CUDA=0 CXX=%s foo", plain_make, cli_path("cxx"));
+  EXPECT(r.code == 2 && cli_count(r.text, "No rule to make target") == 1 && !strstr(r.text, "not found"),
+         "foo: exit code %d:\n%.2000s", r.code, r.text);
+  cli_free(&r);
 }
 
 TEST(first_every_script_is_read_by_its_shell,

@@ -128,7 +128,7 @@ static inline void options_expect_written(const Options *o) {
   size_t bytes;
   Options again;
   FILE *f = open_memstream(&file, &bytes);
-  options_write(f, o, o, 1);
+  options_write(f, o, o, 1, "");
   fclose(f);
   EXPECT(options_parse_config(&again, "f", file, 1, argv, error, sizeof error), "%s:\n%s", error, file);
   for (int i = 0; i < OPTION_COUNT; i++) {
@@ -219,6 +219,11 @@ TEST(config_lines_are_read,
       {"warmup_iters = 100 # nanoGPT", "f:1: unknown option --warmup_iters: --warmup takes both: below 1 a fraction of "
        "all steps (0.05), else steps (2000)"},
       {"prompt = #x", "f:1: a value that begins with # stands in quotes, and an empty one is \"\""},
+      {"-W = 3", "f:1: '-W' is not an option: options start with --, see --help"},
+      {"-lr = 3", "f:1: '-lr' is not an option: did you mean --lr? See --help"},
+      {"-b: 4", "f:1: '-b' is not an option: llm.c's -b is --batch_size 4 here"},
+      {"\xe2\x80\x93lr = 4", "f:1: '\xe2\x80\x93lr' is not an option: its dash is a longer character than -; type it "
+       "anew"},
       {"max_steps = many", "f:1: --max_steps needs a whole number, not 'many'"}};
   for (const auto &row : refused) {
     EXPECT(!options_parse_config(&o, "f", row.text, 1, argv, error, sizeof error) && !strcmp(error, row.line),
@@ -265,6 +270,129 @@ TEST(config_pairs_are_replaced,
   EXPECT(!o.global_batch && !o.given[OPT_global_batch] && o.grad_accum == 4, "global_batch stays");
   EXPECT(options_parse_config(&o, "f", text, 5, both, error, sizeof error), "%s", error);
   EXPECT(!strcmp(o.init_from, "v") && !strcmp(o.resume, "c"), "two on the command line are one");
+}
+
+TEST(config_refusals_name_the_file,
+     "what does not fit, and is given by the file of --config, is told to come from there; what the command line gives "
+     "is not") {
+  static const struct { const char *file, *typed, *line; } rows[] = {
+      {"global_batch = 8\nlr = 0.1\n", "--batch_size 16", "--global_batch 8 is not divisible by batch_size 16 x 1 "
+       "rank; f gives --global_batch, which the command line may replace"},
+      {"n_head = 5\n", "--n_embd 24", "--n_head 5 does not divide --n_embd 24; f gives --n_head, which the command "
+       "line may replace"},
+      {"n_head = 5\nn_embd = 24\n", "", "--n_head 5 does not divide --n_embd 24; f gives --n_head, --n_embd, which the "
+       "command line may replace"},
+      {"n_head = 2\nlr = 0.1\n", "--n_head 5 --n_embd 24", "--n_head 5 does not divide --n_embd 24"}};
+  for (const auto &row : rows) {
+    Options o;
+    char words[256], error[2048] = "", *argv[16] = {(char *)"test"}, *save = NULL;
+    int argc = 1;
+    snprintf(words, sizeof words, "--config f %s", row.typed);
+    for (char *word = strtok_r(words, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
+    EXPECT(options_parse_config(&o, "f", row.file, argc, argv, error, sizeof error), "%s", error);
+    EXPECT(!options_resolve(&o, 1, 1, error, sizeof error), "%s, %s is taken", row.file, row.typed);
+    config_name_source(&o, error, sizeof error);
+    EXPECT(!strcmp(error, row.line), "%s, %s:\n      %s\n    must be\n      %s", row.file, row.typed, error, row.line);
+  }
+  char options[700], line[1024];
+  options_write_text(cli_path("eight.txt"), "global_batch = 8\n");
+  snprintf(options, sizeof options, "--config %s --batch_size 16", cli_path("eight.txt"));
+  snprintf(line, sizeof line, "--global_batch 8 is not divisible by batch_size 16 x 2 ranks; %s gives --global_batch, "
+           "which the command line may replace", cli_path("eight.txt"));
+  const CliRefusal refusal = {2, options, 2, line};
+  cli_expect_refusals(&refusal, 1);
+}
+
+// Both have the same values of all options but those that say where a run begins, --data (WIKITEXT2_DIR), and --gamma
+// where it has no effect.
+static inline void options_expect_same(const char *what, const Options *a, const Options *b) {
+  char value[2][OPTION_TEXT_BYTES];
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    if (i == OPT_resume || i == OPT_config || i == OPT_data) continue;
+    if (i == OPT_gamma && strcmp(a->schedule, "step")) continue;
+    option_print(value[0], sizeof value[0], a, &option_specs[i]);
+    option_print(value[1], sizeof value[1], b, &option_specs[i]);
+    EXPECT(!strcmp(value[0], value[1]), "%s: --%s %s became %s", what, option_specs[i].name, value[0], value[1]);
+  }
+}
+TEST(options_txt_of_a_resumed_run_is_that_run,
+     "a resumed run that was given less than the run before it: its options.txt resumes the same checkpoint with the "
+     "same options and notices, and begins the run anew with the same options; what follows from others is not there") {
+  static const struct { const char *first, *then; } rows[] = {
+      {"--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --batch_size 2 --grad_accum 2 "
+       "--lr 0.01", ""},
+      {"--model small", ""}, {"--model small --seq_len 32 --batch_size 4 --param_dtype bf16", "--max_steps 9"},
+      {"--param_dtype bf16 --buffer_dtype fp32 --test_batch_size 3", ""}, {"--n_positions 16", ""},
+      {"--n_positions 4096", ""}, {"--batch_size 4", "--batch_size 2 --param_dtype bf16"}, {"--dtype bf16", ""},
+      {"--dtype bf16 --fp8 gather", "--dtype fp32"}, {"--gamma 0.5 --step_epochs 2", ""},
+      {"--gamma 0.5", "--gamma 0.4"}, {"--gamma 0.5", "--schedule linear"},
+      {"--schedule linear", "--gamma 0.5"}, {"--schedule wsd", "--gamma 0.7"},
+      {"--strategy zero1", ""}, {"--strategy zero1", "--strategy zero2"}, {"", "--strategy zero1"},
+      {"--optimizer sgd --momentum 0.5 --freeze wte,h.0.* --drop_last off --no_shuffle --seed 9", ""},
+      {"--tie_head off --dropout 0.1 --max_steps 7 --epochs 3 --save_every 2 --keep 0 --keep_best --eval_every 5 "
+       "--temperature 0", "--keep_best=off --save_model"}};
+  static Options first, then, asked, again, anew;
+  setenv("WIKITEXT2_DIR", "text", 1);            // which becomes --data
+  for (const auto &row : rows) for (const char *resume : {"auto", "run/ckpt/latest"}) {
+    char what[512], typed[512], error[2048], *text = NULL, *argv[] = {(char *)"test"};
+    size_t bytes;
+    Start start, same;
+    snprintf(what, sizeof what, "%s, then --resume %s %s", row.first, resume, row.then);
+    snprintf(typed, sizeof typed, "--resume %s %s", resume, row.then);
+    options_typed(&first, row.first, error, sizeof error);
+    EXPECT(!error[0] && options_resolve(&first, 1, 1, error, sizeof error), "%s: %s", what, error);
+    option_start(&start, &first, true);
+    option_start(&same, &first, true);
+    options_typed(&then, typed, error, sizeof error);
+    EXPECT(!error[0] && start_options(&start, &then, error, sizeof error), "%s: %s", what, error);
+    asked = then;
+    start_exact(&start, &asked);
+    EXPECT(options_resolve(&then, 1, 1, error, sizeof error), "%s: %s", what, error);
+    FILE *f = open_memstream(&text, &bytes);
+    options_write(f, &asked, &then, 1, start.path);
+    fclose(f);
+    const bool automatic = !strcmp(resume, "auto");
+    EXPECT(strstr(text, automatic ? "/options.txt --resume some/step_00000003 --out DIRECTORY\n"
+                                  : "/options.txt --out DIRECTORY\n"), "%s: its head is\n%s", what, text);
+    EXPECT(strstr(text, automatic ? "\nresume = auto\n" : "\nresume = some/step_00000003\n"), "%s:\n%s", what, text);
+    const bool other_batch = strstr(row.first, "--test_batch") || strstr(row.then, "--batch");
+    EXPECT(!strstr(text, "\ntest_batch_size = ") == !other_batch, "%s:\n%s", what, text);
+    EXPECT(!strstr(text, "\nn_layer = ") == !strstr(row.first, "--n_layer"), "%s:\n%s", what, text);
+    EXPECT(options_parse_config(&again, "f", text, 1, argv, error, sizeof error), "%s: %s\n%s", what, error, text);
+    anew = again;
+    EXPECT(start_options(&same, &again, error, sizeof error) && options_resolve(&again, 1, 1, error, sizeof error),
+           "%s: %s\n%s", what, error, text);
+    options_expect_same(what, &then, &again);
+    EXPECT(!strcmp(start.notices, same.notices), "%s: notices '%s' became '%s'", what, start.notices, same.notices);
+    EXPECT(options_resolve(&anew, 1, 1, error, sizeof error), "%s: %s\n%s", what, error, text);
+    options_expect_same(what, &then, &anew);
+    free(text);
+    start_free(&start);
+    start_free(&same);
+  }
+}
+
+TEST(cli_options_txt_repeats_a_resumed_run,
+     "OUT with blanks, a run resumed there by --resume alone: the command in the head of options.txt makes the resumed "
+     "steps again, --config alone all of them") {
+  CliRun r;
+  char out[600];
+  snprintf(out, sizeof out, "%s", cli_path("it's a run"));
+  CLI_RUN(&r, "cd %s && %s %s --model small --grad_accum 2 --max_steps 4 --save_every 4 --schedule constant --warmup 0 "
+          "--eval_every -1 --sample_tokens 0 --out \"it's a run\" && %s --resume --max_steps 8 --threads 1 --cache= "
+          "--out \"it's a run\"", test_tmp(), cli_program(), cli_small(), cli_program());
+  cli_expect_done(&r, "four steps, and four more");
+  EXPECT(strstr(r.text, ", step 4, read in"), "it was not resumed:\n%.3000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "cd %s && sed -n 's/DIRECTORY/again/; s|^# into another directory: mpirun -np 1 ./train_gpt_fsdp|%s|p' "
+          "\"it's a run/options.txt\" >command && sh command && for f in model optim; do cmp "
+          "\"it's a run/ckpt/latest/$f.safetensors\" again/ckpt/latest/$f.safetensors || exit 1; done && %s --config "
+          "\"it's a run/options.txt\" --out anew",
+          test_tmp(), cli_program(), cli_program());
+  cli_expect_done(&r, "again, and anew");
+  EXPECT(cli_count(r.text, ", step 4, read in") == 1, "not resumed from step 4:\n%.3000s", r.text);
+  cli_free(&r);
+  cli_expect_same_series("anew", out, cli_path("anew"), 8);
 }
 
 TEST(cli_options_txt_repeats_a_run,

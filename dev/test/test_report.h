@@ -249,15 +249,16 @@ TEST(report_nothing_is_written_across_the_line,
 TEST(report_readers_may_go,
      "PROGRAM | head -1, | true, 2>&1 | head -1, alone and under mpirun: it trains to its end, exit code 0, whole "
      "metrics.jsonl, checkpoint and sample") {
-  static const struct { int ranks; const char *pipe; } rows[] = {
-      {0, "| head -1"}, {0, "2>&1 | true"}, {2, "| head -1"}, {2, "2>&1 | head -3"}, {2, "2>&1 | true"}};
+  static const struct { int ranks; const char *pipe, *out; } rows[] = {
+      {0, "| head -1", "out"}, {0, "2>&1 | true", "out"}, {2, "| head -1", "output_dir"}, // mpirun has --output-...
+      {2, "2>&1 | head -3", "out"}, {2, "2>&1 | true", "out"}};
   for (const auto &row : rows) {
     CliRun r;
     CliMetrics m;
     CLI_RUN(&r,
-            "rm -rf %s; { %s %s --epochs 4 --max_steps 40 --log_every 1 --eval_every 1000 --save_every 1000 --out %s; "
+            "rm -rf %s; { %s %s --epochs 4 --max_steps 40 --log_every 1 --eval_every 1000 --save_every 1000 --%s %s; "
             "echo $? >%s; } %s; cat %s",
-            cli_path("out"), cli_ranks(row.ranks), cli_small(), cli_path("out"), cli_path("code"), row.pipe,
+            cli_path("out"), cli_ranks(row.ranks), cli_small(), row.out, cli_path("out"), cli_path("code"), row.pipe,
             cli_path("code"));
     const size_t n = strlen(r.text);
     EXPECT(n >= 2 && !strcmp(r.text + n - 2, "0\n"), "%d ranks %s: exit code %s", row.ranks, row.pipe, r.text);
@@ -488,5 +489,17 @@ TEST(report_earlier_runs_are_counted,
   CLI_RUN(&r, "cd / && %s && cd %s && ls -d ckpt* metrics*", line, quoted);
   EXPECT(r.code == 0 && !strcmp(r.text, "ckpt\nckpt.1x\nckpt.3\nckpt.mine\nmetrics.jsonl\n"), "after %s there are:\n%s",
          line, r.text);
+  cli_free(&r);
+}
+
+TEST(report_earlier_runs_in_use_are_kept,
+     "what a run reads its weights from is not among what the notice of earlier runs says to remove") {
+  CliRun r;
+  const char *run = "--max_steps 1 --eval_every -1 --sample_tokens 0 --out";
+  CLI_RUN(&r, "cd %s && %s %s %s out && mv out/ckpt out/ckpt.10 && mkdir out/ckpt.1 out/ckpt.2 && %s %s %s out "
+          "--init_from out/ckpt.10", test_tmp(), cli_program(), cli_small(), run, cli_program(), cli_small(), run);
+  cli_expect_done(&r, "--init_from OUT/ckpt.10");
+  const char *rm = strstr(r.text, "; to remove: rm -r "), *others = " out/metrics.jsonl.1 out/ckpt.1 out/ckpt.2\n";
+  EXPECT(rm && !strncmp(rm + 18, others, strlen(others)), "no notice of the others alone:\n%.3000s", r.text);
   cli_free(&r);
 }
