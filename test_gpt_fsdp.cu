@@ -46,6 +46,7 @@
 #include "dev/test/test_first_hour.h"
 #include "dev/test/test_docs.h"
 #include "dev/test/test_compat.h"
+#include "dev/test/test_container.h"
 #include "dev/test/test_report.h"
 #include "dev/test/test_kill.h"
 
