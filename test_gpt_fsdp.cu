@@ -47,6 +47,8 @@
 #include "dev/test/test_cli_modes.h"
 #include "dev/test/test_first_hour.h"
 #include "dev/test/test_docs.h"
+#include "dev/test/test_compat.h"
+#include "dev/test/test_container.h"
 #include "dev/test/test_report.h"
 #include "dev/test/test_kill.h"
 

@@ -284,17 +284,47 @@ static bool is_harmless(const OptionSpec *s) {
   return !strcmp(s->group, "evaluation and samples") || !strcmp(s->group, "checkpoints") || !strcmp(s->name, "data");
 }
 
+// What may end in a message, which is one line.
+static void start_one_line(char *text) {
+  for (char *c = text; *c; c++) if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+}
+// A value of trainer.json as text; false when it is none of an option's.
+static bool start_json_text(const cJSON *v, char *to, size_t bytes) {
+  if (cJSON_IsString(v)) snprintf(to, bytes, "%s", v->valuestring);
+  else if (cJSON_IsBool(v)) snprintf(to, bytes, "%s", cJSON_IsTrue(v) ? "on" : "off");
+  else if (cJSON_IsNumber(v)) snprintf(to, bytes, "%.17g", v->valuedouble);
+  else return false;
+  start_one_line(to);
+  return true;
+}
 // The checkpoint's value of an option as text; false when it has none (a checkpoint of an older program).
 static bool start_value(const Start *s, const OptionSpec *spec, char *to, size_t bytes) {
   const cJSON *v = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "config"), spec->name);
-  if (cJSON_IsString(v)) snprintf(to, bytes, "%s", v->valuestring);
-  else if (cJSON_IsBool(v)) snprintf(to, bytes, "%s", cJSON_IsTrue(v) ? "on" : "off");
-  else if (cJSON_IsNumber(v) && spec->type == OPTION_INT) snprintf(to, bytes, "%.0f", v->valuedouble);
-  else if (cJSON_IsNumber(v)) snprintf(to, bytes, "%.17g", v->valuedouble);
-  else return false;
-  for (char *c = to; *c; c++)                    // it may end in a message, which is one line
-    if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+  if (!cJSON_IsNumber(v) || spec->type != OPTION_INT) return start_json_text(v, to, bytes);
+  snprintf(to, bytes, "%.0f", v->valuedouble);
   return true;
+}
+// The version of the program that wrote the checkpoint.
+static const char *start_version(const Start *s, char to[32]) {
+  if (!start_json_text(cJSON_GetObjectItemCaseSensitive(s->json, "program"), to, 32)) snprintf(to, 32, "unknown");
+  return to;
+}
+// Tells of options of the checkpoint that this version does not have and so cannot follow. Of all of them: what their
+// defaults are is not known here either.
+static void start_notice_unknown(Start *s) {
+  char list[OPTION_TEXT_BYTES] = "", value[128], version[32];
+  const cJSON *v, *config = cJSON_GetObjectItemCaseSensitive(s->json, "config");
+  cJSON_ArrayForEach(v, config) {
+    const size_t n = strlen(list);
+    bool known = !v->string;
+    for (int i = 0; i < OPTION_COUNT && !known; i++) known = !strcmp(option_specs[i].name, v->string);
+    if (!known && start_json_text(v, value, sizeof value))
+      snprintf(list + n, sizeof list - n, "%s--%.64s %s", n ? ", " : "", v->string, value[0] ? value : "''");
+  }
+  start_one_line(list);
+  if (list[0])
+    start_notice(s, "%.900s was written by version %s with options that version " PROGRAM_VERSION " does not have and "
+                 "goes on without: %s", s->path, start_version(s, version), list);
 }
 // What replacing the checkpoint's value of an option does to the run.
 static void start_notice_replaced(Start *s, const OptionSpec *spec, const char *ours, const char *theirs) {
@@ -343,7 +373,9 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     }
     option_print(ours, sizeof ours, o, spec);
     if (!o->given[i]) {
-      if (!option_set(o, i, theirs, error, error_bytes)) return false;
+      char fault[512], version[32];
+      REFUSE(!option_set(o, i, theirs, fault, sizeof fault), "%.900s was written by version %s with a value that "
+             "version " PROGRAM_VERSION " does not take: %s", s->path, start_version(s, version), fault);
       o->given[i] = false;
     } else if (strcmp(ours, theirs) && (origin == ORIGIN_KEPT || !is_harmless(spec))) {
       if (spec->type == OPTION_NUM) {            // compared with all digits, said with those a person writes
@@ -356,6 +388,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
       start_notice_replaced(s, spec, ours, theirs);
     }
   }
+  start_notice_unknown(s);
   start_adjust(s, o);
   return true;
 }
