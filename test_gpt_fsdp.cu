@@ -34,6 +34,7 @@
 #include "dev/test/test_schedule.h"
 #include "dev/test/test_schedule_log.h"
 #include "dev/test/test_cuda_train.h"
+#include "dev/test/test_nccl.h"
 #include "dev/test/test_checkpoint.h"
 #include "dev/test/test_checkpoint_modes.h"
 #include "dev/test/test_master.h"
