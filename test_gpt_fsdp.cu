@@ -35,6 +35,7 @@
 #include "dev/test/test_schedule_log.h"
 #include "dev/test/test_cuda_train.h"
 #include "dev/test/test_nccl.h"
+#include "dev/test/test_first_gpu.h"
 #include "dev/test/test_checkpoint.h"
 #include "dev/test/test_checkpoint_modes.h"
 #include "dev/test/test_master.h"
@@ -113,6 +114,15 @@ static void test_show(int log) {
   for (off_t at = 0; (n = pread(log, text, sizeof text, at)) > 0; at += n) fwrite(text, 1, (size_t)n, stdout);
 }
 
+// Lines that a test wants seen when it passes too.
+static void test_show_notes(int log) {
+  static char text[65536];
+  const ssize_t n = pread(log, text, sizeof text - 1, 0);
+  text[n > 0 ? n : 0] = 0;
+  for (char *rest = text, *line; (line = strsep(&rest, "\n"));)
+    if (!strncmp(line, "NOTE: ", 6)) printf("    %s\n", line + 6);
+}
+
 static int test_order(const void *a, const void *b) {            // as they stand in the files
   const TestCase *x = *(TestCase *const *)a, *y = *(TestCase *const *)b;
   const int by_file = strcmp(x->file, y->file);
@@ -166,6 +176,7 @@ int main(int argc, char **argv) {
       printf("    must hold: %s\n    %s %d\n", t->statement, code < 0 ? "timed out" : "exit", code);
       test_show(log);
     }
+    if (!code) test_show_notes(log);
     if (skip) {
       test_skip_reason(log, reason, sizeof reason);
       snprintf(reasons + strlen(reasons), sizeof reasons - strlen(reasons), "skipped %s: %s\n", t->name, reason);

@@ -14,6 +14,7 @@
 #include "cuda_device.h"
 #include "all.h"
 #include "collectives.cuh"
+#include "probe.cuh"
 
 #ifndef CUDA_TABLE
 #define CUDA_TABLE ops_cuda

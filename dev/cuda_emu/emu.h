@@ -28,6 +28,10 @@ EMU_CALL void emu_set_devices(int count);                          // 8
 // Devices are instances (MIG) of a GPU, that many on each: one PCI bus id, UUIDs of their own. 1: whole GPUs.
 EMU_CALL void emu_set_instances(int of_a_gpu);
 
+// cuda_probe (kernels/probe.cuh) of an emulated device.
+struct Ctx;
+EMU_CALL void emu_probe(Ctx *c, int what, void *to, const void *from);
+
 struct EmuCounters { int64_t kernels, copies, graphs, waits, waits_skipped; };
 EMU_CALL EmuCounters emu_counters();             // run so far; graphs and waits: asked for
 
