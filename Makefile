@@ -231,7 +231,7 @@ $(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(B)/cpu_amx_emulated.o $(B)/cuda_emul
 # tests ask of it, and the weak symbols of header-only libraries that no other object uses.
 CHECKED := $(ISAS:%=cpu_%) cpu_amx_emulated $(if $(WITH_CUDA),cuda) cuda_emulated
 $(foreach i,$(ISAS) amx_emulated,$(eval exports_cpu_$i := ops_$i))
-exports_cuda := ops_cuda|cuda_libraries_bind|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
+exports_cuda := ops_cuda|cuda_libraries_bind|cuda_probe|cuda_probe_priorities|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
 exports_cuda_emulated := ops_cuda_emulated|ops_streams|emu_.*|Queued<.*
 check-symbols: $(CHECKED:%=$(B)/%.o)
 ifneq ($(SAN),1)

@@ -116,6 +116,8 @@ struct FsdpConfig {
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
                                                  // parameters are copied from there, not read in place
+  bool comms_of_one;                             // COMM_NCCL: one rank tells itself all by NCCL (what a test asks of
+                                                 // one GPU), instead of nothing
   bool native_reduce;                            // COMM_NCCL: NCCL's sums instead of the ordered ones
   size_t small_bytes;                            // what the step's small all-gather takes from each rank
   bool weights_only;                             // to evaluate and sample: no gradients, no optimizer, no reductions
@@ -236,7 +238,7 @@ static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLO
 // and so must those of a device whose sums depend on whether it adds.
 static inline bool fsdp_grads_in_place(const Fsdp *f, int s) {
   const FsdpConfig *c = &f->cfg;
-  const bool one = f->mesh.world == 1 && c->wire_dtype == F32 && c->offload == OFFLOAD_NONE;
+  const bool one = f->mesh.world == 1 && !c->comms_of_one && c->wire_dtype == F32 && c->offload == OFFLOAD_NONE;
   return one && (c->local || c->microbatches == 1 || (s && c->wrap == WRAP_BLOCK && !f->ctx->ops->nccl));
 }
 // Gradients that are added to, over the head's chunks or over microbatches, are fp32 and lie in a buffer of their own;
@@ -277,7 +279,7 @@ static inline size_t fsdp_staging_in_numel(const Fsdp *f) {
   if (!fsdp_trains(f)) return 0;
   const size_t chunk = (size_t)f->chunk_numel, S = (size_t)fsdp_shards(f);
   const size_t nccl = f->cfg.native_reduce ? (size_t)fsdp_largest_shard(f) : 2 * S * chunk;
-  if (f->cfg.comm == COMM_NCCL) return S == 1 ? 0 : nccl;
+  if (f->cfg.comm == COMM_NCCL) return S == 1 && !f->cfg.comms_of_one ? 0 : nccl;
   return f->mirrored && S > 1 ? chunk : 2 * (size_t)f->mesh.remote * chunk;
 }
 // What an offloading device adds up before it goes to the host: a round. NCCL's own sum of a unit is one.
@@ -551,8 +553,9 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg,
   f->mirrored = cfg.comm == COMM_MPI && ctx->ops->nccl;
   mesh_open(&f->mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
   if (cfg.comm != COMM_MPI) f->mesh.remote = 0;
-  f->in_place = cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
-                                     : !cfg.copies && !f->mirrored && mesh_shards_share_memory(&f->mesh);
+  f->in_place = cfg.comms_of_one ? false
+                : cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
+                                       : !cfg.copies && !f->mirrored && mesh_shards_share_memory(&f->mesh);
   fsdp_layout_dtypes(f);
   f->unit = units_wrap(param, params, cfg.wrap, cfg.wrap_least, &f->units);
   const LayoutConfig k = {cfg.layout, cfg.compute_dtype, cfg.offload == OFFLOAD_OPTIMIZER, f->in_place,
@@ -730,7 +733,8 @@ static inline void fsdp_sync(Fsdp *f) {
 
 // ================================================================================================ 6 reduce
 static inline int fsdp_unit_rounds(const Fsdp *f, int u) {
-  const bool ordered_nccl = f->cfg.comm == COMM_NCCL && !f->cfg.native_reduce && fsdp_shards(f) > 1;
+  const bool ordered_nccl = f->cfg.comm == COMM_NCCL && !f->cfg.native_reduce &&
+                            (fsdp_shards(f) > 1 || f->cfg.comms_of_one);
   const bool chunked = f->mesh.remote || fsdp_stage_staged(f, f->unit[u].stage) || ordered_nccl || fsdp_chains(f) ||
                        (fsdp_offloads(f) && !f->cfg.native_reduce);
   const int64_t n = f->unit[u].state_numel;
@@ -1016,11 +1020,16 @@ static inline void fsdp_open_offload(Fsdp *f) {
   f->host_ctx.ops = f->cfg.host_ops;
   f->host_ctx.threads = c->threads;
 }
-// Takes all memory of the plan's sharding lines. Collective. f->plan must hold the plan.
-static inline void fsdp_open(Fsdp *f, MemoryPlan *plan) {
+// Opens what takes memory of its own, and notes in the plan how much. Collective, before fsdp_open.
+static inline void fsdp_connect(Fsdp *f, MemoryPlan *plan) {
   static const Comm *const comms[] = {&comm_self, &comm_mpi, &comm_nccl};      // by CommKind
   f->plan = plan;
   f->comm = comms[f->cfg.comm];
+  f->comm->connect(f);
+}
+// Takes all memory of the plan's sharding lines. Collective.
+static inline void fsdp_open(Fsdp *f) {
+  MemoryPlan *plan = f->plan;
   Ctx *c = f->ctx;
   const size_t state = (size_t)f->state_numel * 4, b_c = dtype_bytes(f->cfg.compute_dtype);
   const int K = f->cfg.gather_slots;

@@ -36,6 +36,8 @@
 #include "dev/test/test_schedule.h"
 #include "dev/test/test_schedule_log.h"
 #include "dev/test/test_cuda_train.h"
+#include "dev/test/test_nccl.h"
+#include "dev/test/test_first_gpu.h"
 #include "dev/test/test_checkpoint.h"
 #include "dev/test/test_checkpoint_modes.h"
 #include "dev/test/test_master.h"
@@ -133,6 +135,14 @@ static void test_show(int log) {
   for (off_t at = 0; (n = pread(log, text, sizeof text, at)) > 0; at += n) fwrite(text, 1, (size_t)n, stdout);
 }
 
+// Lines that a test wants shown even if it passes.
+static void test_show_notes(int log) {
+  static char text[65536];
+  const ssize_t n = pread(log, text, sizeof text - 1, 0);
+  text[n > 0 ? n : 0] = 0;
+  for (char *rest = text, *line; (line = strsep(&rest, "\n"));)
+    if (!strncmp(line, "NOTE: ", 6)) printf("    %s\n", line + 6);
+}
 // Prints how a test ended and removes its files.
 static void test_report(TestJob *job, int code, TestTally *tally) {
   const TestCase *t = job->test;
@@ -144,6 +154,7 @@ static void test_report(TestJob *job, int code, TestTally *tally) {
     printf("    must hold: %s\n    %s %d\n", t->statement, code < 0 ? "timed out" : "exit", code);
     test_show(job->log);
   }
+  if (!code) test_show_notes(job->log);
   if (skip) {
     const size_t n = strlen(tally->reasons);
     test_skip_reason(job->log, reason, sizeof reason);

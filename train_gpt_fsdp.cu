@@ -418,7 +418,15 @@ static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows
 // Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
 // ranks are on it, its dense peak in the compute dtype (0: unknown), words that say so, and how many GPUs all ranks
 // have.
-struct Device { const Ops *ops, *host_ops; int index, sharing; double peak_flops; char words[256]; int gpus; };
+// comms_of_one: for tests, see FsdpConfig.
+struct Device {
+  const Ops *ops, *host_ops;
+  int index, sharing;
+  double peak_flops;
+  char words[256];
+  int gpus;
+  bool comms_of_one;
+};
 
 // What a step leaves for the next or for the host, in device memory.
 struct StepBuffers {
@@ -460,14 +468,14 @@ struct Trainer {
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
   Device device;
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
-  size_t device_free_bytes;                      // before anything was taken; 0 on a CPU
+  size_t device_free_bytes;                      // before anything was taken but CUDA's context; 0 on a CPU
 };
 
 static bool trainer_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
 
 // The device that needs no choice: a CPU's, or the only one.
 static Device device_of(const Ops *ops) {
-  Device d = {ops, ops, 0, 1, 0, "", 1};
+  Device d = {ops, ops, 0, 1, 0, "", 1, false};
   snprintf(d.words, sizeof d.words, "%s", ops->name);
   return d;
 }
@@ -564,26 +572,32 @@ static void trainer_plan(Trainer *t) {
   t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
 }
 
-// Refuses a plan that this host or its devices cannot hold, before anything is taken. Collective.
+// Refuses a plan that this host or its devices cannot hold, before anything is taken: once by what shapes tell, and
+// once more when libraries have been opened and have taken what they want. It is asked of what is free then, whoever
+// else uses the device. Collective.
 static void trainer_check_memory(Trainer *t) {
   const bool gpu = t->ctx.ops->nccl;
   const int sharing = t->device.sharing;
   unsigned long long mine = memory_planned_total(&t->plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
   MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, t->fsdp.mesh.node);
   size_t available = host_available_bytes(), device_free = 0, device_total = 0;
-  const size_t on_device = gpu ? memory_planned_total(&t->plan, MEMORY_ON_DEVICE) * (size_t)sharing : 0;
+  const size_t libraries = memory_planned_use(&t->plan, MEMORY_LIBRARIES) * (size_t)sharing;
+  const size_t to_take = gpu ? memory_planned_total(&t->plan, MEMORY_TO_TAKE) * (size_t)sharing : 0;
   t->ctx.ops->memory_left(&t->ctx, &device_free, &device_total);
-  char error[384] = "";
+  char error[512] = "", took[96] = "";
   if (host > available)
     snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, available are %.2f GiB: lower "
              "--batch_size or --seq_len, choose --recompute block, --strategy full_shard or a smaller --model, or use "
              "more hosts", t->fsdp.mesh.node_world,
              t->fsdp.mesh.node_world > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
-  if (on_device > device_free)
-    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB, free are %.2f of %.2f GiB: "
+  if (libraries)
+    snprintf(took, sizeof took, " besides %.3f GiB that %s have taken", (double)libraries / 0x1p30,
+             t->plan.planned_bytes[MEM_NCCL] ? "NCCL and cuBLASLt" : "CUDA and cuBLASLt");
+  if (to_take > device_free)
+    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB%s, free are %.2f of %.2f GiB: "
              "lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a smaller "
              "--model, or use more GPUs", sharing,
-             sharing > 1 ? "s" : "", (double)on_device / 0x1p30, (double)device_free / 0x1p30,
+             sharing > 1 ? "s" : "", (double)to_take / 0x1p30, took, (double)device_free / 0x1p30,
              (double)device_total / 0x1p30);
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
 }
@@ -1092,7 +1106,7 @@ static CommKind comm_kind(const Options *o, int world) {
 }
 static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
-  fsdp_open(&t->fsdp, &t->plan);
+  fsdp_open(&t->fsdp);
   t->arena = (char *)memory_take(c, &t->plan, trainer_acts_line(t), t->arena_bytes);
   if (fsdp_slots_in_logits(&t->fsdp)) t->head_arena = t->fsdp.work + t->fsdp.logits_at;
   else t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
@@ -1154,11 +1168,18 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
   cfg.host_ops = device.host_ops;
   cfg.small_bytes = trainer_exchange_bytes(t);
+  cfg.comms_of_one = device.comms_of_one;
   trainer_plan_head(t, &cfg);
   fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params);
   trainer_plan(t);
+  size_t opened;
+  ops->memory_opened(&t->ctx, &opened);
+  memory_measure(&t->plan, MEM_CUBLASLT, opened, 0);
   trainer_check_memory(t);
   ops->memory_left(&t->ctx, &t->device_free_bytes, &total);
+  t->device_free_bytes += opened;
+  fsdp_connect(&t->fsdp, &t->plan);
+  if (ops->nccl) trainer_check_memory(t);
   trainer_take_memory(t);
   *t->host.state = StepState{};
   t->host.state->loss_scale = t->loss_scale;

@@ -8,6 +8,7 @@
 //
 // Whoever cannot go along says why; one line is printed for all ranks, and all leave.
 #pragma once
+#include "nvidia.h"
 
 // The table all ranks use: the one asked for, else the best that every rank has. Collective.
 static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
@@ -45,15 +46,19 @@ static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, M
              "%d: all ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
              first.driver, first.runtime, first.cublaslt, first.nccl);
 }
-enum { NCCL_NEEDED = 22600 };
 // Whether the GPUs at hand can serve `comm` (auto is decided here, by what all ranks know, and then said by the printed
 // configuration). Of ranks that crowd a GPU those speak, of libraries those that lack one.
 static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, char *error, size_t bytes) {
   const bool automatic = !strcmp(o->comm, "auto");
   if (automatic) strcpy(o->comm, world == 1 ? "self" : g->crowded ? "mpi" : "nccl");
-  if (!strcmp(o->comm, "nccl") && g->sharing > 1)
+  const bool shares = nccl_shares_a_gpu(p->nccl, getenv("NCCL_MULTI_RANK_GPU_ENABLE"));
+  if (!strcmp(o->comm, "nccl") && g->sharing > 1 && !shares)
     snprintf(error, bytes, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi",
              g->sharing, p->device[g->index].bus_id);
+  else if (!strcmp(o->comm, "nccl") && g->on_gpu > 1 && !shares)
+    snprintf(error, bytes, "--comm nccl: %d ranks use instances (MIG) of the GPU %s, which NCCL takes for one GPU; use "
+             "--comm mpi, or from NCCL 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental)",
+             g->on_gpu, p->device[g->index].bus_id);
   else if (!strcmp(o->comm, "nccl") && p->nccl_missing[0])
     snprintf(error, bytes, "--comm nccl: %s%s", p->nccl_missing, automatic ? " (or use --comm mpi)" : "");
   else if (!strcmp(o->comm, "nccl") && p->nccl < NCCL_NEEDED)
@@ -150,6 +155,9 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   check_fp8(o, &p.device[g.index], error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   const bool offloads = strcmp(o->offload, "none");
+  char serial[512];
+  nccl_serial_words(p.nccl, p.driver, strcmp(o->graph, "off") && !offloads, serial, sizeof serial);
+  if (nccl && world > 1 && serial[0] && !rank) say("notice: %s\n", serial);
   if (offloads && !strcmp(o->graph, "auto")) {
     strcpy(o->graph, "off");
     if (!rank) say("notice: steps are not captured as a graph: --offload %s has work for the host in them\n",

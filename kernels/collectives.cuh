@@ -2,6 +2,10 @@
 //
 //   id_make         one rank makes the id of a communicator; the caller sends it to the others (over MPI)
 //   comm_open       called by every rank of the communicator at once; world ranks, one GPU each
+//   comm_split      every rank of `parent` at once, with no call of it in flight: a communicator of those with the same
+//                   color, by key. From NCCL 2.27.3 on the two share buffers and connections, and therefore run one
+//                   after the other on the device (NCCL 2.28, src/enqueue.cc: both wait for sharedRes->deviceStream)
+//   comm_close      when no graph that holds its calls is left: NCCL waits for those
 //   comm_check      ends the program if NCCL met an error in the background: waiting calls would never return
 //   group_begin/end calls between them start together and finish together: sends and receives that need each other.
 //                   With several communicators this holds for the calls of each, on one stream per communicator. One
@@ -15,21 +19,66 @@
 // Everything is queued on c's stream and may be captured in a graph. Bytes travel as ncclUint8; the caller knows what
 // they mean. Two communicators in flight can deadlock if their kernels start in different orders on two ranks.
 // NCCL_LAUNCH_ORDER_IMPLICIT (2.26 and later) makes NCCL keep the order of the calls, which is the same on all ranks.
+//
+// Communicators are nonblocking: work that involves other ranks (opening, and the first call of a kind, which connects)
+// is done by a thread of NCCL while this thread polls, and liveness may end a wait that takes too long. Every call is
+// waited for before the next, because until then NCCL allows neither another NCCL call nor work on the stream, and
+// because only then is the order of the calls that of the host. The wait lasts until the call is enqueued, not until it
+// has communicated. Polling makes no CUDA call, so it may happen inside a capture; the capture is thread-local, so
+// NCCL's thread is free to do what it needs.
 #pragma once
 #include "cuda_libraries.h"
+#include "liveness.h"
+#include "nvidia.h"
+#include <sched.h>
 
 static void collectives_environment() { setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); }
 
-// An error that NCCL met in the background (a dead peer, a failed network) is not reported by the call that met it.
-static ncclComm_t collectives_comm(void *comm) {
-  ncclResult_t failed = ncclSuccess;
-  NCCL(ncclCommGetAsyncError((ncclComm_t)comm, &failed));
-  CHECK(failed == ncclSuccess || failed == ncclInProgress,
-        "NCCL failed in the background: %s: %s; NCCL_DEBUG=INFO shows more", nccl()->ncclGetErrorString(failed),
-        nccl()->ncclGetLastError((ncclComm_t)comm));
-  return (ncclComm_t)comm;
+// An error that NCCL met in the background (a peer that died, a network that failed) belongs to no call of ours.
+static bool collectives_in_progress(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  NCCL(ncclCommGetAsyncError(comm, &state));
+  if (state == ncclUnhandledCudaError) nccl_failed("in the background", state);
+  CHECK(state == ncclSuccess || state == ncclInProgress,
+        "NCCL failed in the background: %s: %s; NCCL_DEBUG=INFO shows more", nccl()->ncclGetErrorString(state),
+        nccl()->ncclGetLastError(comm));
+  return state == ncclInProgress;
 }
+static void collectives_wait(ncclComm_t comm, const char *what) {
+  for (int asked = 0; collectives_in_progress(comm); asked++) {
+    if (asked < 1000) continue;                  // NCCL's thread needs some ten microseconds: less than a lost core
+    liveness_poll(what);
+    sched_yield();
+  }
+}
+// The communicators of the group that is being collected. One host thread calls NCCL.
+enum { COLLECTIVES_IN_A_GROUP = 8 };
+static ncclComm_t collectives_group[COLLECTIVES_IN_A_GROUP];
+static int collectives_grouped, collectives_depth;
+static void collectives_join(ncclComm_t comm) {
+  for (int i = 0; i < collectives_grouped; i++) if (collectives_group[i] == comm) return;
+  CHECK(collectives_grouped < COLLECTIVES_IN_A_GROUP, "more than %d communicators in a group", COLLECTIVES_IN_A_GROUP);
+  collectives_group[collectives_grouped++] = comm;
+}
+// A collective or message: alone it is waited for, in a group the group is.
+#define COLLECTIVE(comm, call) \
+  do { \
+    NCCL(call); \
+    if (collectives_depth) collectives_join((ncclComm_t)(comm)); \
+    else collectives_wait((ncclComm_t)(comm), "NCCL to enqueue a collective"); \
+  } while (0)
 
+static int collectives_version() {
+  int version = 0;
+  NCCL(ncclGetVersion(&version));
+  return version;
+}
+static ncclConfig_t collectives_config() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = collectives_version() >= NCCL_SPLIT_SHARES;
+  return config;
+}
 static void id_make_impl(Ctx *, void *id) {
   ncclUniqueId made;
   static_assert(sizeof made == NCCL_ID_BYTES, "the id's size is part of ops.h");
@@ -40,24 +89,49 @@ static void id_make_impl(Ctx *, void *id) {
 static void comm_open_impl(Ctx *, void **comm, const void *id, int rank, int world) {
   ncclUniqueId given;
   ncclComm_t opened = NULL;
+  ncclConfig_t config = collectives_config();
   memcpy(&given, id, sizeof given);
   collectives_environment();
-  NCCL(ncclCommInitRank(&opened, world, given, rank));
+  NCCL(ncclCommInitRankConfig(&opened, world, given, rank, &config));
+  collectives_wait(opened, "all ranks to open an NCCL communicator");
   *comm = (void *)opened;
 }
-static void comm_close_impl(Ctx *, void *comm) { NCCL(ncclCommDestroy((ncclComm_t)comm)); }
-static void comm_check_impl(Ctx *, void *comm) { collectives_comm(comm); }
-static void group_begin_impl(Ctx *) { NCCL(ncclGroupStart()); }
-static void group_end_impl(Ctx *) { NCCL(ncclGroupEnd()); }
+// The new communicator is there when the parent is ready again.
+static void comm_split_impl(Ctx *, void **comm, void *parent, int color, int key) {
+  ncclComm_t opened = NULL;
+  ncclConfig_t config = collectives_config();
+  NCCL(ncclCommSplit((ncclComm_t)parent, color, key, &opened, &config));
+  collectives_wait((ncclComm_t)parent, "all ranks to split an NCCL communicator");
+  CHECK(opened, "ncclCommSplit made no communicator of color %d", color);
+  collectives_wait(opened, "the other ranks of an NCCL communicator");
+  *comm = (void *)opened;
+}
+// Finalizing hears from other ranks; what is left to destroy is this rank's own, and may not be asked about any more.
+static void comm_close_impl(Ctx *, void *comm) {
+  NCCL(ncclCommFinalize((ncclComm_t)comm));
+  collectives_wait((ncclComm_t)comm, "all ranks to close an NCCL communicator");
+  NCCL(ncclCommDestroy((ncclComm_t)comm));
+}
+static void comm_check_impl(Ctx *, void *comm) { collectives_in_progress((ncclComm_t)comm); }
+static void group_begin_impl(Ctx *) {
+  NCCL(ncclGroupStart());
+  collectives_depth++;
+}
+static void group_end_impl(Ctx *) {
+  NCCL(ncclGroupEnd());
+  if (--collectives_depth) return;
+  for (int i = 0; i < collectives_grouped; i++) collectives_wait(collectives_group[i], "NCCL to enqueue a group");
+  collectives_grouped = 0;
+}
 
 static void all_gather_impl(Ctx *c, void *comm, void *to, const void *from, size_t bytes) {
-  NCCL(ncclAllGather(from, to, bytes, ncclUint8, collectives_comm(comm), STREAM(c)));
+  COLLECTIVE(comm, ncclAllGather(from, to, bytes, ncclUint8, (ncclComm_t)comm, STREAM(c)));
 }
 static void send_impl(Ctx *c, void *comm, const void *from, size_t bytes, int to_rank) {
-  NCCL(ncclSend(from, bytes, ncclUint8, to_rank, collectives_comm(comm), STREAM(c)));
+  COLLECTIVE(comm, ncclSend(from, bytes, ncclUint8, to_rank, (ncclComm_t)comm, STREAM(c)));
 }
 static void receive_impl(Ctx *c, void *comm, void *to, size_t bytes, int from_rank) {
-  NCCL(ncclRecv(to, bytes, ncclUint8, from_rank, collectives_comm(comm), STREAM(c)));
+  COLLECTIVE(comm, ncclRecv(to, bytes, ncclUint8, from_rank, (ncclComm_t)comm, STREAM(c)));
 }
 static ncclDataType_t collectives_sum_type(const char *call, Dtype t) {
   CHECK(dtype_floats(t), "%s: %s is not summed", call, dtype_name(t));
@@ -65,14 +139,15 @@ static ncclDataType_t collectives_sum_type(const char *call, Dtype t) {
 }
 static void reduce_scatter_impl(Ctx *c, void *comm, Tensor to, const void *from) {
   const ncclDataType_t type = collectives_sum_type("reduce_scatter", to.dtype);
-  NCCL(ncclReduceScatter(from, to.data, (size_t)numel(to), type, ncclSum, collectives_comm(comm), STREAM(c)));
+  COLLECTIVE(comm, ncclReduceScatter(from, to.data, (size_t)numel(to), type, ncclSum, (ncclComm_t)comm, STREAM(c)));
 }
 static void all_reduce_impl(Ctx *c, void *comm, Tensor data) {
   const ncclDataType_t type = collectives_sum_type("all_reduce", data.dtype);
-  NCCL(ncclAllReduce(data.data, data.data, (size_t)numel(data), type, ncclSum, collectives_comm(comm), STREAM(c)));
+  COLLECTIVE(comm, ncclAllReduce(data.data, data.data, (size_t)numel(data), type, ncclSum, (ncclComm_t)comm,
+                                 STREAM(c)));
 }
 static void broadcast_impl(Ctx *c, void *comm, void *data, size_t bytes, int root) {
-  NCCL(ncclBroadcast(data, data, bytes, ncclUint8, root, collectives_comm(comm), STREAM(c)));
+  COLLECTIVE(comm, ncclBroadcast(data, data, bytes, ncclUint8, root, (ncclComm_t)comm, STREAM(c)));
 }
 
 static const Collectives collectives = {

@@ -48,6 +48,7 @@ static void memory_free_impl(Ctx *, void *p, size_t bytes, MemoryKind) { if (p) 
 static void memory_pin_impl(Ctx *, void *, size_t) {}
 static void memory_unpin_impl(Ctx *, void *) {}
 static void memory_left_impl(Ctx *, size_t *free_bytes, size_t *total_bytes) { *free_bytes = *total_bytes = 0; }
+static void memory_opened_impl(Ctx *, size_t *bytes) { *bytes = 0; }
 static void sync_impl(Ctx *) {}
 static void side_open_impl(Ctx *c, Ctx *side, const char *) { *side = *c; }
 static void side_close_impl(Ctx *) {}

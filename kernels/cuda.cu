@@ -14,6 +14,7 @@
 #include "cuda_device.h"
 #include "all.h"
 #include "collectives.cuh"
+#include "probe.cuh"
 
 #ifndef CUDA_TABLE
 #define CUDA_TABLE ops_cuda
@@ -40,6 +41,7 @@ static void probe_device(DeviceInfo *d, int index) {
   CUDA(cudaDeviceGetPCIBusId(d->bus_id, (int)sizeof d->bus_id, index));
   d->major = prop.major;
   d->minor = prop.minor;
+  gpu_uuid(d->uuid, sizeof d->uuid, index, &prop);
   d->multiprocessors = prop.multiProcessorCount;
   d->memory_bytes = prop.totalGlobalMem;
   const GpuPeak peak = gpu_peak(prop.name);
@@ -129,11 +131,15 @@ static void device_open_impl(Ctx *c, int index) {
   d->minor = prop.minor;
   d->multiprocessors = prop.multiProcessorCount;
   c->device = d;
+  size_t before, after, total;                   // the context is there, and in nobody's account but the driver's
+  CUDA(cudaMemGetInfo(&before, &total));
   cudaStream_t stream;
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   c->stream = (void *)stream;
   DEVICE_NAME_STREAM(stream, "compute");
   matmul_open(c);
+  CUDA(cudaMemGetInfo(&after, &total));
+  d->opened_bytes = before > after ? before - after : 0;
 }
 static void device_close_impl(Ctx *c) {
   CUDA(cudaStreamSynchronize(STREAM(c)));
@@ -186,6 +192,7 @@ static void memory_unpin_impl(Ctx *, void *p) { CUDA(cudaHostUnregister(p)); }
 static void memory_left_impl(Ctx *, size_t *free_bytes, size_t *total_bytes) {
   CUDA(cudaMemGetInfo(free_bytes, total_bytes));
 }
+static void memory_opened_impl(Ctx *c, size_t *bytes) { *bytes = DEVICE(c)->opened_bytes; }
 
 // The pointer's address tells which side it is on. Host memory that is not pinned is copied through a buffer of the
 // driver: correct, but the host waits.

@@ -10,6 +10,7 @@ struct CudaDevice {
   int index;                                     // of the device among those this process sees
   int major, minor, multiprocessors;
   cublasLtHandle_t blas;
+  size_t opened_bytes;                           // device memory that opening took, cuBLASLt above all
   MatmulPlans *plans;
 };
 #define DEVICE(c) ((CudaDevice *)(c)->device)

@@ -21,9 +21,9 @@
   X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck) \
   X(cublasLtMatmulAlgoConfigGetAttribute) X(cublasLtMatmul)
 #define NCCL_CALLS(X) \
-  X(ncclGetVersion) X(ncclGetUniqueId) X(ncclCommInitRank) X(ncclCommDestroy) X(ncclCommGetAsyncError) \
-  X(ncclGetErrorString) X(ncclGetLastError) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllGather) X(ncclReduceScatter) \
-  X(ncclAllReduce) X(ncclBroadcast) X(ncclSend) X(ncclRecv)
+  X(ncclGetVersion) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommFinalize) \
+  X(ncclCommDestroy) X(ncclCommGetAsyncError) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGroupStart) \
+  X(ncclGroupEnd) X(ncclAllGather) X(ncclReduceScatter) X(ncclAllReduce) X(ncclBroadcast) X(ncclSend) X(ncclRecv)
 
 #define X(f) decltype(&::f) f;
 struct CublasLt { const char *file; CUBLASLT_CALLS(X) };
@@ -98,12 +98,22 @@ static inline const Nccl *nccl() {
     cublasStatus_t s_ = cublaslt()->call; \
     CHECK(s_ == CUBLAS_STATUS_SUCCESS, "%s: %s", #call, cublaslt()->cublasLtGetStatusString(s_)); \
   } while (0)
-// NCCL keeps a line about its last error, which often says more than the code.
+// NCCL keeps a line about its last error, which often says more than the code. Its own allocations fail as an
+// "unhandled cuda error"; the amount of free memory tells that apart from other errors.
+static inline void nccl_failed(const char *call, ncclResult_t r) {
+  size_t left = 0, total = 0;
+  const char *words = nccl()->ncclGetErrorString(r), *last = nccl()->ncclGetLastError(NULL);
+  if (r == ncclUnhandledCudaError && cudaMemGetInfo(&left, &total) == cudaSuccess)
+    die_missing("%s: %s: %s; %.1f of the GPU's %.1f MiB are free: where that is little, NCCL lacked memory: lower "
+                "--batch_size or NCCL_BUFFSIZE, or end what else runs on this GPU; NCCL_DEBUG=INFO shows more", call,
+                words, last, (double)left / 0x1p20, (double)total / 0x1p20);
+  die_with(EXIT_FAULT, "%s: %s: %s; NCCL_DEBUG=INFO shows more", call, words, last);
+}
+// Communicators are nonblocking: a call may be in progress when it returns, and then is waited for (collectives.cuh).
 #define NCCL(call) \
   do { \
     ncclResult_t r_ = nccl()->call; \
-    CHECK(r_ == ncclSuccess, "%s: %s: %s; NCCL_DEBUG=INFO shows more", #call, nccl()->ncclGetErrorString(r_), \
-          nccl()->ncclGetLastError(NULL)); \
+    if (r_ != ncclSuccess && r_ != ncclInProgress) nccl_failed(#call, r_); \
   } while (0)
 
 // 0, or one bit for each library that is incomplete here, with the reason in error.

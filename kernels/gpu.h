@@ -9,6 +9,7 @@
 //   Pack<T>, load_pack, store_pack                  16 bytes of T at once
 //   pack2, unpack2, pack4_fp8, unpack4_fp8          a register of two or four numbers, from and to fp32
 //   warp_sum, warp_max, block_sum                   fixed order of additions
+//   gpu_uuid                    what names the memory of a device: two instances of a GPU (MIG) have two
 //   RANGE_BEGIN, RANGE_END, DEVICE_NAME_STREAM, DEVICE_NAME_EVENT                names for traces
 #pragma once
 #include "device.h"
@@ -47,6 +48,21 @@ HD void unpack4_fp8_plain(uint32_t word, float x[4]) {
 #define RANGE_END() nvtxRangePop()
 #define DEVICE_NAME_STREAM(stream, name) nvtxNameCudaStreamA(stream, name)
 #define DEVICE_NAME_EVENT(event, name) nvtxNameCudaEventA(event, name)
+// cuDeviceGetUuid knows of instances since driver interface 11.4 (before, it names the GPU); cudaDeviceProp.uuid does
+// not say which of the two it is.
+static inline void gpu_uuid_bytes(char to[16], int index, const cudaDeviceProp *p) {
+  void *entry = NULL;
+  cudaDriverEntryPointQueryResult found;
+  memcpy(to, p->uuid.bytes, 16);
+#if CUDART_VERSION >= 12050
+  const cudaError_t e = cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &entry, 11040, cudaEnableDefault, &found);
+#else
+  const cudaError_t e = cudaGetDriverEntryPoint("cuDeviceGetUuid_v2", &entry, cudaEnableDefault, &found);
+#endif
+  char uuid[16];
+  if (e != cudaSuccess || found != cudaDriverEntryPointSuccess || !entry) cudaGetLastError();
+  else if (((int (*)(char *, int))entry)(uuid, index) == 0) memcpy(to, uuid, 16);
+}
 // Whether this build has code for the current device.
 static inline cudaError_t kernel_loads(void (*kernel)()) {
   cudaFuncAttributes a;
@@ -166,6 +182,7 @@ __device__ static inline float fast_exp2(float x) {
 #define DEVICE_NAME_STREAM(stream, name) emu_name_stream((void *)(stream), name)
 #define DEVICE_NAME_EVENT(event, name) emu_name_event((void *)(event), name)
 static inline cudaError_t kernel_loads(void (*)()) { return cudaSuccess; }
+static inline void gpu_uuid_bytes(char to[16], int, const cudaDeviceProp *p) { memcpy(to, p->uuid.bytes, 16); }
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   do { \
     if (large_shared(shared_bytes)) \
@@ -208,6 +225,12 @@ static inline float fast_exp2(float x) { return exp2f(x); }
 #endif
 
 // ---- both compilers from here on ------------------------------------------------------------------------------------
+static inline void gpu_uuid(char *to, size_t bytes, int index, const cudaDeviceProp *p) {
+  char uuid[16];
+  gpu_uuid_bytes(uuid, index, p);
+  for (size_t i = 0; i < 16 && 2 * i + 3 <= bytes; i++)
+    snprintf(to + 2 * i, bytes - 2 * i, "%02x", (unsigned)(unsigned char)uuid[i]);
+}
 template <class T> struct alignas(16) Pack { T x[16 / sizeof(T)]; };
 template <class T> __device__ static inline Pack<T> load_pack(const T *p) { return *(const Pack<T> *)p; }
 template <class T> __device__ static inline void store_pack(T *p, Pack<T> v) { *(Pack<T> *)p = v; }

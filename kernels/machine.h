@@ -127,21 +127,27 @@ static inline double core_watch(CoreWatch *w, double now_ms) {
   return first || on + off <= 0 ? -1 : off / (on + off);
 }
 
-// Which of the GPUs this rank sees it takes. sharing: ranks of this host on the same one; crowded: some GPU of some
-// host has more than one rank; gpus: that all ranks together take. error: "" or one line.
-struct GpuChoice { int index, sharing; bool crowded; char error[256]; int gpus; };
+// Which of the GPUs this rank sees it takes. sharing: ranks of this host that share its memory; on_gpu: ranks of this
+// host on the same GPU, be it on instances of it (MIG) with memory of their own; crowded: some GPU of some host has
+// more than one rank; gpus: memories that all ranks together take. error: "" or one line.
+struct GpuChoice { int index, sharing; bool crowded; char error[256]; int gpus, on_gpu; };
 
-// One rank a GPU, by rank on the host. Where a launcher shows each rank a single GPU of its own, that one. GPUs are
-// told apart by PCI bus id, so two ranks on one are always known. Collective over `comm`; `node`: the ranks of a host.
+// One rank a GPU, by rank on the host. Where a launcher shows each rank a single GPU, or instance of one, of its own,
+// that one. Memory is told apart by UUID, GPUs by PCI bus id, which instances of one have in common: so two ranks on
+// one are always known. Collective over `comm`; `node`: the ranks of a host.
 static inline GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm comm) {
-  struct Seen { int n; char bus[MAX_DEVICES][sizeof p->device[0].bus_id]; };
+  struct Name { char bus[sizeof p->device[0].bus_id], uuid[sizeof p->device[0].uuid]; };
+  struct Seen { int n; Name gpu[MAX_DEVICES]; };
   GpuChoice g = {};
   int rank, ranks;
   MPI_Comm_rank(node, &rank);
   MPI_Comm_size(node, &ranks);
   Seen *all = (Seen *)calloc((size_t)ranks + 1, sizeof(Seen)), *mine = all + ranks;
   mine->n = p->devices;
-  for (int i = 0; i < p->devices; i++) memcpy(mine->bus[i], p->device[i].bus_id, sizeof mine->bus[i]);
+  for (int i = 0; i < p->devices; i++) {
+    memcpy(mine->gpu[i].bus, p->device[i].bus_id, sizeof mine->gpu[i].bus);
+    memcpy(mine->gpu[i].uuid, p->device[i].uuid, sizeof mine->gpu[i].uuid);
+  }
   MPI_Allgather(mine, (int)sizeof *mine, MPI_BYTE, all, (int)sizeof *mine, MPI_BYTE, node);
   bool same = true, single = true;
   for (int r = 0; r < ranks; r++) {
@@ -153,14 +159,17 @@ static inline GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm
     snprintf(g.error, sizeof g.error, "the ranks of this host see different GPUs: show all of them the same ones, or "
              "one each (CUDA_VISIBLE_DEVICES)");
   g.gpus = 1;                                    // counted by the first rank on it
+  const Name *own = &mine->gpu[g.index];
   for (int r = 0; r < ranks && !g.error[0]; r++) {
-    const bool shared = !strcmp(all[r].bus[same ? r % mine->n : 0], mine->bus[g.index]);
+    const Name *other = &all[r].gpu[same ? r % mine->n : 0];
+    const bool shared = !strcmp(other->bus, own->bus) && !strcmp(other->uuid, own->uuid);
+    g.on_gpu += !strcmp(other->bus, own->bus);
     g.sharing += shared;
     if (shared && r < rank) g.gpus = 0;
   }
   free(all);
   MPI_Allreduce(MPI_IN_PLACE, &g.gpus, 1, MPI_INT, MPI_SUM, comm);
-  int crowded = g.sharing > 1;
+  int crowded = g.on_gpu > 1;
   MPI_Allreduce(MPI_IN_PLACE, &crowded, 1, MPI_INT, MPI_MAX, comm);
   g.crowded = crowded;
   return g;

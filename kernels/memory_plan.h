@@ -29,6 +29,8 @@
   X(MEM_HEAD_SLOTS,   MEMORY_BUFFERS,     "logits, or gradient slots, shared") \
   X(MEM_WORKSPACE,    MEMORY_BUFFERS,     "kernel workspace") \
   X(MEM_STEP,         MEMORY_BUFFERS,     "step state and exchange") \
+  X(MEM_CUBLASLT,     MEMORY_LIBRARIES,   "CUDA's streams and cuBLASLt") \
+  X(MEM_NCCL,         MEMORY_LIBRARIES,   "NCCL's buffers") \
   X(MEM_MIRROR,       MEMORY_BUFFERS,     "host: mirror of the shared lines") \
   X(MEM_LANDING,      MEMORY_BUFFERS,     "host: landing of messages") \
   X(MEM_HOST_PARAMS,  MEMORY_OFFLOADED,   "host: offloaded parameter shards") \
@@ -48,24 +50,30 @@ static const char *const memory_words[] = {
 #undef X
 };
 enum MemoryUse { MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_ACTIVATIONS, MEMORY_BUFFERS,
-                  MEMORY_OFFLOADED, MEMORY_SAVING, MEMORY_DATA, MEMORY_USES };
+                  MEMORY_LIBRARIES, MEMORY_OFFLOADED, MEMORY_SAVING, MEMORY_DATA, MEMORY_USES };
 static const char *const memory_use_words[] = {"parameters", "gradients", "optimizer", "activations", "buffers",
-                                                "offloaded", "saving", "data"};
+                                                "libraries", "offloaded", "saving", "data"};
 static const MemoryUse memory_uses[] = {
 #define X(id, use, words) use,
   MEMORY_LINES(X)
 #undef X
 };
+// Of what libraries take for themselves there is no formula: it is measured when they have been opened, and is taken
+// before the rest of the plan is.
+static inline bool memory_measured(int line) { return memory_uses[line] == MEMORY_LIBRARIES; }
 static inline bool memory_on_host(int line) { return !strncmp(memory_words[line], "host:", 5); }
 
 // planned: from the formulas, before anything is allocated. taken: added up by the allocator. They must be equal.
 struct MemoryPlan { size_t planned_bytes[MEM_COUNT], taken_bytes[MEM_COUNT]; };
 
-enum MemoryPart { MEMORY_ALL, MEMORY_ON_DEVICE, MEMORY_ON_HOST };
+// MEMORY_TO_TAKE: on the device, but for what libraries have taken.
+enum MemoryPart { MEMORY_ALL, MEMORY_ON_DEVICE, MEMORY_ON_HOST, MEMORY_TO_TAKE };
 static inline size_t memory_planned_total(const MemoryPlan *m, MemoryPart part) {
   size_t total = 0;
-  for (int i = 0; i < MEM_COUNT; i++)
-    if (part == MEMORY_ALL || (part == MEMORY_ON_HOST) == memory_on_host(i)) total += m->planned_bytes[i];
+  for (int i = 0; i < MEM_COUNT; i++) {
+    const bool other = (part == MEMORY_ON_HOST) != memory_on_host(i) || (part == MEMORY_TO_TAKE && memory_measured(i));
+    if (part == MEMORY_ALL || !other) total += m->planned_bytes[i];
+  }
   return total;
 }
 static inline size_t memory_planned_use(const MemoryPlan *m, MemoryUse use) {
@@ -86,6 +94,11 @@ static inline void memory_give_back(Ctx *c, MemoryName line, void *p, size_t byt
   if (p) c->ops->memory_free(c, p, bytes, memory_on_host(line) ? MEMORY_PINNED : MEMORY_DEVICE);
 }
 
+// What a library took, by what was free before and after. Others who use the device may take or give back meanwhile, so
+// this is told and never decided by: whether the plan fits is asked of what is free.
+static inline void memory_measure(MemoryPlan *m, MemoryName line, size_t before, size_t after) {
+  m->planned_bytes[line] = m->taken_bytes[line] = before > after ? before - after : 0;
+}
 static inline void memory_check_taken(const MemoryPlan *m) {
   for (int i = 0; i < MEM_COUNT; i++)
     CHECK(m->planned_bytes[i] == m->taken_bytes[i], "memory plan: %s was planned as %zu bytes and taken as %zu",

@@ -1,6 +1,7 @@
 // nvidia.h: facts about NVIDIA devices and libraries that no call returns.
 //
-// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR. Every compiler compiles it, so that tests can use it.
+// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR, NCCL_NEEDED, nccl_shares_a_gpu(), nccl_serial_words().
+// Every compiler compiles it, so that tests can use it.
 //
 // Peaks are FLOP/s of dense GEMMs (data sheets quote twice as much, for 2:4 sparsity) with fp32 sums, which GeForce
 // cards run at half the rate of fp16 sums. Sources: NVIDIA's data sheets of A100, A10, A30, A40, H100, H200,
@@ -56,5 +57,33 @@ static inline const char *version_text(VersionOf of, int v, char *text, size_t b
   else if (of == VERSION_CUDA) snprintf(text, bytes, "%d.%d", v / 1000, v % 1000 / 10);
   else if (of == VERSION_NCCL && v < 10000) snprintf(text, bytes, "%d.%d.%d", v / 1000, v % 1000 / 100, v % 100);
   else snprintf(text, bytes, "%d.%d.%d", v / 10000, v % 10000 / 100, v % 100);
+  return text;
+}
+
+// NCCL_NEEDED: NCCL_LAUNCH_ORDER_IMPLICIT (release notes of 2.26.2). NCCL_SPLIT_SHARES: before it, ncclCommSplit could
+// corrupt memory where resources are shared (release notes of 2.27.3).
+enum { NCCL_NEEDED = 22602, NCCL_SPLIT_SHARES = 22703, NCCL_CAPTURED_OVERLAP = 22703, NCCL_SHARES_A_GPU = 23000,
+       DRIVER_OVERLAP = 12030, DRIVER_CAPTURED_OVERLAP = 12090 };
+// Whether NCCL lets two ranks use one GPU: until 2.29 it compares PCI bus ids in ncclCommInitRank ("Duplicate GPU
+// detected", src/init.cc) and refuses instances (MIG) of one too; from 2.30 on, experimentally, when
+// NCCL_MULTI_RANK_GPU_ENABLE=1 asks for it (user guide, "Environment Variables").
+static inline bool nccl_shares_a_gpu(int nccl, const char *enabled) {
+  return nccl >= NCCL_SHARES_A_GPU && enabled && !strcmp(enabled, "1");
+}
+// "", or what a run should know: NCCL keeps its kernels in the order of the calls by letting each wait for the start of
+// the one before, but where driver or NCCL cannot do that, for its end. In graphs that is so before NCCL 2.27.3, and
+// with drivers before CUDA 12.9 (release notes of 2.27.3: "Enable ncclImplicitOrderLaunch for CUDA 12.9+";
+// getImplicitOrder in src/enqueue.cc), everywhere with drivers before CUDA 12.3. Only what overlaps is lost.
+static inline const char *nccl_serial_words(int nccl, int driver, bool captured, char *text, size_t bytes) {
+  char a[32], b[32];
+  const bool in_graphs = captured && (nccl < NCCL_CAPTURED_OVERLAP || driver < DRIVER_CAPTURED_OVERLAP);
+  text[0] = 0;
+  if (driver >= DRIVER_OVERLAP && !in_graphs) return text;
+  snprintf(text, bytes, "NCCL %s with a driver for CUDA %s runs %s one after another, so gathers wait for reductions "
+           "that were queued before them: a step takes longer where it waits for both; %s",
+           version_text(VERSION_NCCL, nccl, a, sizeof a), version_text(VERSION_CUDA, driver, b, sizeof b),
+           driver >= DRIVER_OVERLAP ? "the collectives of a captured step" : "collectives",
+           driver >= DRIVER_OVERLAP ? "NCCL 2.27.3 and a driver for CUDA 12.9 overlap them, and so does --graph off"
+                                    : "a driver for CUDA 12.9 and NCCL 2.27.3 overlap them");
   return text;
 }

@@ -111,7 +111,8 @@ enum { CUDA_MAX_COLUMNS = 16384, CUDA_MAX_ODD_COLUMNS = 4096, CUDA_MAX_BATCH = 6
 enum MemoryKind { MEMORY_DEVICE, MEMORY_PINNED };
 
 struct DeviceInfo {
-  char name[64], bus_id[32];
+  char name[64], bus_id[32];                     // bus_id: of the GPU; instances of one (MIG) have the same
+  char uuid[40];                                 // of what has this memory: a GPU, or an instance of one
   int major, minor, multiprocessors;
   size_t memory_bytes;
   double peak_flops[3];                          // dense, by Dtype F32, BF16, F16; 0: unknown
@@ -126,6 +127,7 @@ struct DeviceProbe {
   char nccl_missing[512];                        // the same for libnccl
 };
 
+// memory_opened: device memory that the libraries took for themselves while the device was opened.
 // Events order streams, never the host. `side` is a Ctx with its own stream (high priority, no workspace); its name and
 // an event's name are for traces. On a CPU every call is done when it returns, so streams and events do nothing.
 #define DEVICE_CALLS(X) \
@@ -138,6 +140,7 @@ struct DeviceProbe {
   X(memory_pin,      (Ctx *c, void *p, size_t bytes)) \
   X(memory_unpin,    (Ctx *c, void *p)) \
   X(memory_left,     (Ctx *c, size_t *free_bytes, size_t *total_bytes)) \
+  X(memory_opened,   (Ctx *c, size_t *bytes)) \
   X(copy,            (Ctx *c, void *to, const void *from, size_t bytes)) \
   X(zero,            (Ctx *c, void *to, size_t bytes)) \
   X(sync,            (Ctx *c)) \
@@ -164,6 +167,7 @@ enum { NCCL_ID_BYTES = 128 };
 #define COLLECTIVES(X) \
   X(id_make,        (Ctx *c, void *id)) \
   X(comm_open,      (Ctx *c, void **comm, const void *id, int rank, int world)) \
+  X(comm_split,     (Ctx *c, void **comm, void *parent, int color, int key)) \
   X(comm_close,     (Ctx *c, void *comm)) \
   X(comm_check,     (Ctx *c, void *comm)) \
   X(group_begin,    (Ctx *c)) \

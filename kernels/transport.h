@@ -6,9 +6,12 @@
 //          device that the host cannot write has a mirror of its shared memory in a pinned window, and copies both
 //          ways; the host then waits for copies (so such a step cannot be captured), and any number of ranks can share
 //          a device
-//   nccl   a communicator a group and a stream: shard group for gathers, shard group for reductions, kept group,
-//          replicate group, all ranks. Only events order them; the host enqueues alike on all ranks, which is the one
-//          launch order that keeps several communicators from deadlock
+//   nccl   a communicator a group and a stream. On the stream of reductions: all ranks (the small exchange), and split
+//          from it the shard group and the replicate group. On the stream of gathers: the shard group, and split from
+//          it the kept group. Split communicators share NCCL's buffers, and NCCL runs them one after the other, as
+//          their stream does anyway; gathers and reductions share none, so that they overlap. Only events order the
+//          two; the host enqueues alike on all ranks, and each call is with the device before the next
+//          (collectives.cuh), which is the one launch order that keeps several communicators from deadlock
 //
 // Replicas. After a round of a reduction, the sum so far lies in the shard of this rank; the next replica takes it from
 // there, adds its own contributions, and so on. The first replica's next reduction goes on from the last one's sum. No
@@ -24,7 +27,8 @@
 // What a transport does. Sections 5 to 7 know no other way to reach a peer.
 struct Comm {
   const char *name;
-  void (*open)(Fsdp *f);                                           // takes working memory, windows, communicators
+  void (*connect)(Fsdp *f);                                        // opens what takes memory that no formula tells
+  void (*open)(Fsdp *f);                                           // takes working memory, windows
   void (*close)(Fsdp *f);
   void (*step_begin)(Fsdp *f);                                     // orders the side streams behind what came before
   void (*step_end)(Fsdp *f);                                       // new shards are written: peers may read them
@@ -240,6 +244,7 @@ static inline void streams_reduce_join(Fsdp *f) {
   step_event_wait(f, f->ctx, &f->reduced);
 }
 
+static inline void comm_self_nothing(Fsdp *) {}
 static inline void comm_self_open(Fsdp *f) {
   fsdp_work_layout(f);
   fsdp_open_work(f);
@@ -250,7 +255,6 @@ static inline void comm_self_close(Fsdp *f) {
   fsdp_close_work(f);
   if (fsdp_offloads(f)) streams_close(f);
 }
-static inline void comm_self_nothing(Fsdp *) {}
 // The shard is the whole; it comes from the host.
 static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_count_gather(f, s, slot);
@@ -279,10 +283,10 @@ static inline void comm_self_small(Fsdp *f, const void *mine, void *all, size_t 
   f->ctx->ops->copy(f->ctx, all, mine, bytes);
 }
 static const Comm comm_self = {
-    "self", comm_self_open, comm_self_close, streams_step_begin, comm_self_nothing, comm_self_gather_start,
-    streams_gather_finish, streams_reduce_start, comm_self_yes, comm_self_send, comm_self_yes, comm_self_input,
-    comm_self_chain, comm_self_chain, comm_self_done, streams_reduce_end, streams_grads_free, streams_reduce_join,
-    comm_self_small, comm_self_nothing};
+    "self", comm_self_nothing, comm_self_open, comm_self_close, streams_step_begin, comm_self_nothing,
+    comm_self_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_self_send, comm_self_yes,
+    comm_self_input, comm_self_chain, comm_self_chain, comm_self_done, streams_reduce_end, streams_grads_free,
+    streams_reduce_join, comm_self_small, comm_self_nothing};
 
 // ================================================================================================ mpi
 static inline Control *fsdp_control(const Fsdp *f, int r) { return (Control *)f->mesh.peer[r].window; }
@@ -824,39 +828,58 @@ static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t b
   f->ctx->ops->copy(f->ctx, all, f->small_host + bytes, everything);
 }
 static const Comm comm_mpi = {
-    "mpi", comm_mpi_open, comm_mpi_close, comm_mpi_step_begin, comm_mpi_step_end, comm_mpi_gather_start,
-    comm_mpi_gather_finish, comm_mpi_reduce_start, comm_mpi_round_free, comm_mpi_round_send, comm_mpi_round_arrived,
+    "mpi", comm_self_nothing, comm_mpi_open, comm_mpi_close, comm_mpi_step_begin, comm_mpi_step_end,
+    comm_mpi_gather_start, comm_mpi_gather_finish, comm_mpi_reduce_start, comm_mpi_round_free, comm_mpi_round_send,
+    comm_mpi_round_arrived,
     comm_mpi_round_input, comm_mpi_chain_take, comm_mpi_chain_give, comm_mpi_round_done, comm_self_nothing,
     comm_mpi_grads_free, comm_mpi_reduce_join, comm_mpi_small, comm_mpi_progress};
 
 // ================================================================================================ nccl
-// A communicator of the group whose first rank is `first`. Every rank makes an id; a group takes its first rank's.
+// Whether the ranks of a group tell each other anything: a test lets one rank tell itself (comms_of_one).
+static inline bool comm_nccl_meets(const Fsdp *f, const RankGroup *g) { return g->size > 1 || f->cfg.comms_of_one; }
+// Opens a communicator of all ranks of a group by the id that its first rank makes. All ranks of the program come here.
 static inline void *comm_nccl_group(Fsdp *f, const RankGroup *g) {
   const Collectives *nccl = f->ctx->ops->nccl;
   void *comm = NULL;
   char id[NCCL_ID_BYTES] = {}, *ids = (char *)malloc((size_t)f->mesh.world * NCCL_ID_BYTES);
-  if (g->me == 0 && g->size > 1) nccl->id_make(f->ctx, id);
+  if (g->me == 0 && comm_nccl_meets(f, g)) nccl->id_make(f->ctx, id);
   MPI_Allgather(id, NCCL_ID_BYTES, MPI_BYTE, ids, NCCL_ID_BYTES, MPI_BYTE, f->mesh.comm);
-  if (g->size > 1) nccl->comm_open(f->ctx, &comm, ids + (size_t)g->rank[0] * NCCL_ID_BYTES, g->me, g->size);
+  if (comm_nccl_meets(f, g))
+    nccl->comm_open(f->ctx, &comm, ids + (size_t)g->rank[0] * NCCL_ID_BYTES, g->me, g->size);
   free(ids);
   return comm;
+}
+// The part of `parent` that is this group; all its ranks come here.
+static inline void *comm_nccl_part(Fsdp *f, void *parent, const RankGroup *g) {
+  void *comm = NULL;
+  if (parent && comm_nccl_meets(f, g)) f->ctx->ops->nccl->comm_split(f->ctx, &comm, parent, g->rank[0], g->me);
+  return comm;
+}
+static inline void comm_nccl_warm(Fsdp *f);
+// NCCL connects at the first call of a kind: all that a step makes come once, before its memory is measured. That is
+// also why a capture finds nothing to connect.
+static inline void comm_nccl_connect(Fsdp *f) {
+  size_t before, after, total;
+  RankGroup all = rank_group(0, 1, f->mesh.world, f->mesh.rank);
+  f->ctx->ops->memory_left(f->ctx, &before, &total);
+  streams_open(f);
+  f->nccl_world = comm_nccl_group(f, &all);
+  f->nccl_reduce = comm_nccl_part(f, f->nccl_world, &f->mesh.shard);
+  if (f->cfg.mesh.replicas > 1) f->nccl_replicate = comm_nccl_part(f, f->nccl_world, &f->mesh.replicate);
+  f->nccl_gather = comm_nccl_group(f, &f->mesh.shard);
+  if (f->kept_bytes) f->nccl_kept = comm_nccl_part(f, f->nccl_gather, &f->mesh.kept);
+  comm_nccl_warm(f);
+  f->ctx->ops->memory_left(f->ctx, &after, &total);
+  memory_measure(f->plan, MEM_NCCL, before, after);
+  free(all.rank);
 }
 static inline void comm_nccl_open(Fsdp *f) {
   fsdp_work_layout(f);
   fsdp_open_work(f);
-  streams_open(f);
-  RankGroup all = rank_group(0, 1, f->mesh.world, f->mesh.rank);
-  f->nccl_gather = comm_nccl_group(f, &f->mesh.shard);
-  f->nccl_reduce = comm_nccl_group(f, &f->mesh.shard);
-  if (f->kept_bytes) f->nccl_kept = comm_nccl_group(f, &f->mesh.kept);
-  if (f->cfg.mesh.replicas > 1) {
-    f->nccl_replicate = comm_nccl_group(f, &f->mesh.replicate);
-    f->nccl_world = comm_nccl_group(f, &all);
-  }
-  free(all.rank);
 }
+// Parts before what they were split from.
 static inline void comm_nccl_close(Fsdp *f) {
-  void *const comms[] = {f->nccl_gather, f->nccl_reduce, f->nccl_kept, f->nccl_replicate, f->nccl_world};
+  void *const comms[] = {f->nccl_kept, f->nccl_gather, f->nccl_replicate, f->nccl_reduce, f->nccl_world};
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_close(f->ctx, comm);
   streams_close(f);
   fsdp_close_work(f);
@@ -876,18 +899,19 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
       f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
                         f->params_home + p.from_at, p.bytes);
   }
-  if (g.group->size > 1)
+  const bool meets = comm_nccl_meets(f, g.group);
+  if (meets)
     fsdp_log_collective(f, STREAM_GATHER, COLLECTIVE_ROUND, s, g.kept ? LOG_COMM_KEPT : LOG_COMM_SHARD_GATHER, 0);
-  if (g.group->size > 1) nccl->group_begin(&f->gather_ctx);
+  if (meets) nccl->group_begin(&f->gather_ctx);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
-    if (g.group->size == 1) continue;
+    if (!meets) continue;
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     char *to = slot->data + p.to_at;
     nccl->all_gather(&f->gather_ctx, g.kept ? f->nccl_kept : f->nccl_gather, to,
                      from_host ? to + (size_t)g.group->me * p.bytes : f->work + p.from_at, p.bytes);
     f->traffic.gather_bytes += (g.group->size - 1) * (int64_t)p.bytes;
   }
-  if (g.group->size > 1) nccl->group_end(&f->gather_ctx);
+  if (meets) nccl->group_end(&f->gather_ctx);
   if (fsdp_keeps(f, s, slot)) fsdp_keep(f, s, slot);
   step_event_record(f, &f->gather_ctx, &slot->arrived);
 }
@@ -905,7 +929,7 @@ static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const size_t b_r = fsdp_wire_bytes(f);
   const int S = fsdp_shards(f);
-  if (S == 1) return;
+  if (!comm_nccl_meets(f, &f->mesh.shard)) return;
   fsdp_log_take(f, round, f->mesh.rank, false);
   for (int i = 0; i < (f->cfg.native_reduce ? 1 : S); i++) fsdp_log_input(f, LOG_WRITE, round, i);
   fsdp_log_collective(f, STREAM_REDUCE, COLLECTIVE_ROUND, f->job.stage, LOG_COMM_SHARD_REDUCE, 0);
@@ -926,9 +950,10 @@ static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   nccl->group_end(&f->reduce_ctx);
 }
 static inline const char *comm_nccl_round_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
-  if (fsdp_shards(f) == 1) fsdp_log_take(f, round, f->mesh.rank, false);
+  const bool meets = comm_nccl_meets(f, &f->mesh.shard);
+  if (!meets) fsdp_log_take(f, round, f->mesh.rank, false);
   else fsdp_log_input(f, LOG_READ, round, i);
-  if (fsdp_shards(f) == 1) return f->work + fsdp_contribution_at(f, i, round, x, run);
+  if (!meets) return f->work + fsdp_contribution_at(f, i, round, x, run);
   return comm_nccl_staging_in(f, round, i) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }
 static inline int fsdp_unit_rounds(const Fsdp *f, int u);
@@ -999,19 +1024,97 @@ static inline void comm_nccl_reduce_join(Fsdp *f) {
   }
   streams_reduce_join(f);
 }
+// Over the communicator of all ranks, on the stream whose others were split from it.
 static inline void comm_nccl_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  void *world = f->cfg.mesh.replicas > 1 ? f->nccl_world : f->nccl_reduce;
-  if (!world) { comm_self_small(f, mine, all, bytes); return; }
+  if (!f->nccl_world) { comm_self_small(f, mine, all, bytes); return; }
   step_event_record(f, f->ctx, &f->exchange_ready);
   step_event_wait(f, &f->reduce_ctx, &f->exchange_ready);
   fsdp_log_small(f, LOG_READ, STREAM_REDUCE, LOG_EXCHANGE);
   fsdp_log_small(f, LOG_WRITE, STREAM_REDUCE, LOG_EXCHANGED);
-  fsdp_log_collective(f, STREAM_REDUCE, COLLECTIVE_SMALL, 0,
-                      world == f->nccl_reduce ? LOG_COMM_SHARD_REDUCE : LOG_COMM_WORLD,
-                      bytes * (size_t)(f->mesh.world - 1));
-  f->ctx->ops->nccl->all_gather(&f->reduce_ctx, world, all, mine, bytes);
+  fsdp_log_collective(f, STREAM_REDUCE, COLLECTIVE_SMALL, 0, LOG_COMM_WORLD, bytes * (size_t)(f->mesh.world - 1));
+  f->ctx->ops->nccl->all_gather(&f->reduce_ctx, f->nccl_world, all, mine, bytes);
   step_event_record(f, &f->reduce_ctx, &f->exchanged);
   step_event_wait(f, f->ctx, &f->exchanged);
+}
+// Every kind of call that a step makes over a communicator, with as many bytes as the least and the most of its calls
+// have: which algorithm NCCL takes, and so what it connects, depends on that. The memory is given back.
+struct WarmBytes { size_t least, most; };
+static inline WarmBytes warm_with(WarmBytes w, size_t bytes) {
+  if (!bytes) return w;
+  return WarmBytes{w.most && w.least < bytes ? w.least : bytes, w.most > bytes ? w.most : bytes};
+}
+static inline WarmBytes comm_nccl_gathers(const Fsdp *f, bool kept) {
+  const GatherSource g = {kept ? &f->mesh.kept : &f->mesh.shard,
+                          kept ? (size_t)(fsdp_shards(f) / f->cfg.mesh.kept) : 1, kept};
+  WarmBytes w = {};
+  for (int s = kept ? 1 : 0; s < f->stages; s++)
+    EACH_PIECE_OF_STAGE(f, s, u, i) w = warm_with(w, fsdp_gather_piece(f, g, u, i).bytes);
+  return w;
+}
+static inline void comm_nccl_warm_gather(Fsdp *f, Ctx *c, void *comm, const RankGroup *g, char *memory, WarmBytes w) {
+  const size_t sizes[] = {w.least, w.most};
+  for (size_t bytes : sizes)
+    if (comm && bytes) f->ctx->ops->nccl->all_gather(c, comm, memory, memory + (size_t)g->me * bytes, bytes);
+}
+static inline void comm_nccl_warm_reduce(Fsdp *f, char *memory, WarmBytes chunks) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const RankGroup *g = &f->mesh.shard, *r = &f->mesh.replicate;
+  const size_t b_r = fsdp_wire_bytes(f);
+  Ctx *c = &f->reduce_ctx;
+  const size_t sizes[] = {chunks.least, chunks.most};
+  for (size_t bytes : sizes) {
+    if (!f->nccl_reduce || !bytes) continue;
+    if (f->cfg.native_reduce)
+      nccl->reduce_scatter(c, f->nccl_reduce, tensor_of(memory + (size_t)g->me * bytes, f->cfg.wire_dtype,
+                                                        (int64_t)(bytes / b_r)), memory);
+    nccl->group_begin(c);
+    for (int i = 0; i < g->size && !f->cfg.native_reduce; i++) {
+      nccl->send(c, f->nccl_reduce, memory, bytes, i);
+      nccl->receive(c, f->nccl_reduce, memory + (size_t)(1 + i) * bytes, bytes, i);
+    }
+    nccl->group_end(c);
+  }
+  if (!f->nccl_replicate) return;
+  if (fsdp_chains(f)) {                          // round the ring of replicas: to the next one, and from the one before
+    nccl->group_begin(c);
+    nccl->send(c, f->nccl_replicate, memory, 4, (r->me + 1) % r->size);
+    nccl->receive(c, f->nccl_replicate, memory + 256, 4, (r->me + r->size - 1) % r->size);
+    nccl->group_end(c);
+  }
+  const int64_t n = f->state_numel, chunk = fsdp_offloads(f) ? min64(n, f->chunk_numel) : n;
+  const int64_t parts[] = {chunk, n % max64(chunk, 1)};
+  for (int64_t k : parts) {
+    if (!k) continue;
+    if (f->cfg.native_reduce) nccl->all_reduce(c, f->nccl_replicate, tensor_of(memory, F32, k));
+    else nccl->broadcast(c, f->nccl_replicate, memory, (size_t)k * 4, r->size - 1);
+  }
+}
+static inline void comm_nccl_warm(Fsdp *f) {
+  if (!f->nccl_world) return;
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const bool trains = fsdp_trains(f);
+  const size_t S = (size_t)fsdp_shards(f), world = (size_t)f->mesh.world, small = fsdp_small_most_bytes(f);
+  WarmBytes gathers = comm_nccl_gathers(f, false), kept = {}, chunks = {};
+  if (f->nccl_kept) kept = comm_nccl_gathers(f, true);
+  if (f->in_place) gathers = WarmBytes{};
+  const int64_t most = f->cfg.native_reduce ? fsdp_largest_shard(f) : f->chunk_numel;
+  for (int u = 0; u < f->units && trains; u++)
+    for (int i = 0; i < f->unit[u].pieces; i++)
+      chunks = warm_with(chunks, (size_t)min64(f->unit[u].piece[i].numel, most) * fsdp_wire_bytes(f));
+  size_t bytes = world * small;
+  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1), 512,
+                          f->nccl_replicate && trains ? (size_t)f->state_numel * 4 : 0};
+  for (size_t n : needs) if (n > bytes) bytes = n;
+  char *memory = fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "the first calls of NCCL");
+  comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_gather, &f->mesh.shard, memory, gathers);
+  comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_kept, &f->mesh.kept, memory, kept);
+  f->ctx->ops->sync(&f->gather_ctx);
+  if (trains) comm_nccl_warm_reduce(f, memory, chunks);
+  const size_t smalls[] = {f->cfg.small_bytes, small, (size_t)f->scales_trained * 4};
+  for (size_t k : smalls)
+    if (k) nccl->all_gather(&f->reduce_ctx, f->nccl_world, memory, memory + (size_t)f->mesh.rank * k, k);
+  f->ctx->ops->sync(&f->reduce_ctx);
+  f->ctx->ops->memory_free(f->ctx, memory, bytes, MEMORY_DEVICE);
 }
 // A peer or a link that was lost fails no call of ours: its kernels wait on the device.
 static inline void comm_nccl_progress(Fsdp *f) {
@@ -1019,7 +1122,8 @@ static inline void comm_nccl_progress(Fsdp *f) {
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_check(f->ctx, comm);
 }
 static const Comm comm_nccl = {
-    "nccl", comm_nccl_open, comm_nccl_close, streams_step_begin, comm_self_nothing, comm_nccl_gather_start,
-    streams_gather_finish, streams_reduce_start, comm_nccl_round_free, comm_nccl_round_send, comm_self_yes,
+    "nccl", comm_nccl_connect, comm_nccl_open, comm_nccl_close, streams_step_begin, comm_self_nothing,
+    comm_nccl_gather_start, streams_gather_finish, streams_reduce_start, comm_nccl_round_free, comm_nccl_round_send,
+    comm_self_yes,
     comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
     streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress};

@@ -21,7 +21,7 @@
 enum { CUBLAS_VER_MAJOR = 13 };
 typedef enum {
   CUBLAS_STATUS_SUCCESS = 0,
-  CUBLAS_STATUS_NOT_INITIALIZED = 1,
+  CUBLAS_STATUS_NOT_INITIALIZED = 1, CUBLAS_STATUS_ALLOC_FAILED = 3,
   CUBLAS_STATUS_INVALID_VALUE = 7,
   CUBLAS_STATUS_NOT_SUPPORTED = 15
 } cublasStatus_t;
@@ -102,17 +102,22 @@ EMU(const char *) cublasLtGetStatusString(cublasStatus_t s) {
   static std::string text;
   text = s == CUBLAS_STATUS_SUCCESS           ? "CUBLAS_STATUS_SUCCESS"
          : s == CUBLAS_STATUS_NOT_INITIALIZED ? "CUBLAS_STATUS_NOT_INITIALIZED"
+         : s == CUBLAS_STATUS_ALLOC_FAILED    ? "CUBLAS_STATUS_ALLOC_FAILED"
          : s == CUBLAS_STATUS_INVALID_VALUE   ? "CUBLAS_STATUS_INVALID_VALUE"
                                               : "CUBLAS_STATUS_NOT_SUPPORTED";
   if (s != CUBLAS_STATUS_SUCCESS) text += " (" + emu_lt_reason + ")";
   return text.c_str();
 }
+enum : size_t { EMU_LT_HANDLE_BYTES = 256 << 10 };               // of the device: only counted
 EMU(cublasStatus_t) cublasLtCreate(cublasLtHandle_t *h) {
+  EMU_LT_NEED(emu_device_bytes_used + EMU_LT_HANDLE_BYTES <= emu_device_bytes_now, ALLOC_FAILED, "no memory");
+  emu_device_bytes_used += EMU_LT_HANDLE_BYTES;
   *h = new EmuLtHandle{true};
   return CUBLAS_STATUS_SUCCESS;
 }
 EMU(cublasStatus_t) cublasLtDestroy(cublasLtHandle_t h) {
   EMU_LT_NEED(h, NOT_INITIALIZED, "no handle");
+  emu_device_bytes_used -= EMU_LT_HANDLE_BYTES;
   delete h;
   return CUBLAS_STATUS_SUCCESS;
 }

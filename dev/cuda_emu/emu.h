@@ -25,6 +25,12 @@ EMU_CALL void emu_skip_waits(const char *event, const char *stream);
 EMU_CALL void emu_set_device_bytes(size_t bytes);                  // memory (16 GiB)
 EMU_CALL void emu_set_shared_limit(size_t bytes);                  // shared memory of a block after opt-in (99 KiB)
 EMU_CALL void emu_set_devices(int count);                          // 8
+// Devices are instances (MIG) of a GPU, that many on each: one PCI bus id, UUIDs of their own. 1: whole GPUs.
+EMU_CALL void emu_set_instances(int of_a_gpu);
+
+// cuda_probe (kernels/probe.cuh) of an emulated device.
+struct Ctx;
+EMU_CALL void emu_probe(Ctx *c, int what, void *to, const void *from);
 
 struct EmuCounters { int64_t kernels, copies, graphs, waits, waits_skipped; };
 EMU_CALL EmuCounters emu_counters();             // run so far; for graphs and waits: requested so far
@@ -37,6 +43,11 @@ EMU_CALL bool emu_selftest_run(int i);
 
 // From now on no NCCL call of this process finishes, and the `queries`-th query for errors reports a lost peer.
 EMU_CALL void emu_nccl_lose(int queries);
+// Questions for the state of a communicator that were answered "in progress", so far in this process.
+EMU_CALL int64_t emu_nccl_in_progress();
+// What libraries and driver say of themselves (NCCL 2.28.9, CUDA 13.0).
+EMU_CALL void emu_set_nccl_version(int version);
+EMU_CALL void emu_set_driver_version(int version);
 
 // What the emulated cuBLASLt refuses from now on: GELU' epilogues; operands or leading dimensions that are not 16-byte
 // aligned; everything. The program's own kernels then do that work. 0: it refuses nothing.

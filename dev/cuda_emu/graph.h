@@ -98,6 +98,7 @@ EMU(cudaError_t) cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
   const cudaError_t e = c->spoilt ? cudaErrorStreamCaptureInvalidated
                         : emu_joined(c) ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
   for (EmuStream *joined : c->streams) {
+    if (joined->claimed) emu_fail("a capture ends while NCCL still enqueues to stream %s", joined->name.c_str());
     joined->capture = NULL;
     joined->tail.clear();
   }

@@ -15,10 +15,19 @@
 //     a member (NCCL does not require that).
 //   - Communicators are independent. Within a group the calls of each are one operation on their stream, in the order
 //     in which the communicators first appeared; on one stream the second starts when the first is done.
+//   - A nonblocking communicator (config.blocking 0) has done nothing when a call returns, whatever that returns:
+//     opening, splitting, finalizing and enqueueing happen while the program asks ncclCommGetAsyncError, after some
+//     questions that are answered ncclInProgress. Until ncclSuccess the streams belong to NCCL and no other call of
+//     NCCL may be made: who does ends the program.
+//   - Memory: a communicator takes some when it is opened, and for each kind and size of call some more at the first
+//     one (it connects), once for all that share resources (splitShare of the parent). What the device does not have is
+//     ncclUnhandledCudaError. Finalizing waits for graphs that hold calls of the communicator: for ever, so it ends the
+//     program.
 //
 // One process is one rank, and in a group a communicator uses one stream, as in this program.
 #pragma once
 #include <cuda_runtime.h>
+#include <functional>
 #include <limits.h>
 #include <memory>
 #include <mpi.h>
@@ -30,6 +39,7 @@
 enum { NCCL_MAJOR = 2, NCCL_MINOR = 28, NCCL_PATCH = 9, NCCL_VERSION_CODE = 22809, NCCL_UNIQUE_ID_BYTES = 128 };
 typedef enum {
   ncclSuccess = 0,
+  ncclUnhandledCudaError = 1,
   ncclInvalidArgument = 4,
   ncclInvalidUsage = 5,
   ncclRemoteError = 6,
@@ -38,12 +48,35 @@ typedef enum {
 typedef enum { ncclUint8 = 1, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
 typedef enum { ncclSum = 0 } ncclRedOp_t;
 typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
+enum { NCCL_CONFIG_UNDEF_INT = INT_MIN, NCCL_SPLIT_NOCOLOR = -1, EMU_NCCL_MAGIC = 0x5afebeef };
+typedef struct { size_t size; unsigned magic; int blocking, splitShare; } ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), EMU_NCCL_MAGIC, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT}
 
+// What goes on in the background of a call: `run` says whether it is done. Nothing at all happens before `questions`
+// of ncclCommGetAsyncError.
+struct EmuNcclJob {
+  std::function<bool()> run;
+  int questions;
+  bool done;
+  ncclResult_t result;
+  std::vector<EmuStream *> streams;              // that it will enqueue to
+};
+// Buffers and connections, which split communicators may share. Memory is only counted.
+struct EmuNcclFamily {
+  size_t bytes;
+  unsigned connected;                            // kinds of calls, by bit
+  ~EmuNcclFamily() { emu_device_bytes_used -= bytes; }
+};
 struct EmuNcclComm {
   MPI_Comm mpi;                                  // MPI_COMM_NULL for one rank
   int rank, world;
+  bool blocking, shares;                         // shares: with communicators split from it
   uint64_t calls;                                // collectives so far: their sequence number
   std::vector<uint32_t> sent, received;          // messages so far, by peer: their tags
+  std::shared_ptr<EmuNcclFamily> family;
+  std::shared_ptr<EmuNcclJob> job;               // NULL: none is in progress
+  std::shared_ptr<int> uses;                     // also held by every call that is queued, and by graphs
+  bool finalized;
 };
 typedef EmuNcclComm *ncclComm_t;
 
@@ -56,21 +89,91 @@ EMU(ncclResult_t) emu_nccl_refuse(ncclResult_t r, const char *why) {
 }
 #define EMU_NCCL_NEED(cond, result, why) do { if (!(cond)) return emu_nccl_refuse(ncclInvalid##result, why); } while (0)
 EMU(const char *) ncclGetErrorString(ncclResult_t r) {
-  return r == ncclSuccess           ? "no error"
-         : r == ncclInvalidArgument ? "invalid argument"
-         : r == ncclInvalidUsage    ? "invalid usage"
-         : r == ncclRemoteError     ? "remote process exited or there was a network error"
-                                    : "NCCL operation in progress";
+  return r == ncclSuccess              ? "no error"
+         : r == ncclUnhandledCudaError ? "unhandled cuda error"
+         : r == ncclInvalidArgument    ? "invalid argument"
+         : r == ncclInvalidUsage       ? "invalid usage"
+         : r == ncclRemoteError        ? "remote process exited or there was a network error"
+                                       : "NCCL operation in progress";
 }
 EMU(const char *) ncclGetLastError(ncclComm_t) { return emu_nccl_error.c_str(); }
+static int emu_nccl_version_now = NCCL_VERSION_CODE;
+void emu_set_nccl_version(int version) { emu_nccl_version_now = version; }
 EMU(ncclResult_t) ncclGetVersion(int *version) {
-  *version = NCCL_VERSION_CODE;
+  *version = emu_nccl_version_now;
   return ncclSuccess;
+}
+
+// ---- in the background ---------------------------------------------------------------------------------------------
+static int emu_nccl_jobs;                        // begun and not done: then no other call may be made
+static int64_t emu_nccl_begun, emu_nccl_asked;   // jobs of nonblocking communicators; questions answered ncclInProgress
+
+EMU(void) emu_nccl_alone(const char *call) {
+  if (emu_nccl_jobs)
+    emu_fail("%s: a call of NCCL before ncclCommGetAsyncError has said ncclSuccess of an earlier one", call);
+}
+// Lets a job go on; whether it is done.
+EMU(bool) emu_nccl_advance(EmuNcclJob *job) {
+  if (job->done) return true;
+  if (job->questions-- > 0) return false;
+  for (EmuStream *s : job->streams) s->claimed = false;
+  if (!job->run()) {
+    for (EmuStream *s : job->streams) s->claimed = true;
+    return false;
+  }
+  job->done = true;
+  emu_nccl_jobs--;
+  return true;
+}
+// Begins a job of these communicators. A blocking one waits for it; another has not even begun.
+EMU(ncclResult_t)
+emu_nccl_begin(const std::vector<ncclComm_t> &comms, std::vector<EmuStream *> streams,
+               std::function<bool(EmuNcclJob *)> run) {
+  const std::shared_ptr<EmuNcclJob> job = std::make_shared<EmuNcclJob>();
+  EmuNcclJob *raw = job.get();
+  *raw = {[=] { return run(raw); }, 0, false, ncclSuccess, std::move(streams)};
+  emu_nccl_jobs++;
+  if (comms[0]->blocking) {
+    while (!emu_nccl_advance(raw)) usleep(20);
+    return raw->result;
+  }
+  int rank = 0, up = 0;
+  MPI_Initialized(&up);
+  if (up) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  raw->questions = 1 + (int)((emu_nccl_begun++ * 5 + rank * 3) % 4);           // not alike on all ranks
+  for (EmuStream *s : raw->streams) s->claimed = true;
+  for (ncclComm_t c : comms) c->job = job;
+  return emu_nccl_begun % 3 ? ncclInProgress : ncclSuccess;      // NCCL says either where it has but begun
 }
 EMU(ncclResult_t) ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *failed) {
   EMU_NCCL_NEED(comm && failed, Argument, "no communicator");
-  *failed = emu_nccl_queries_to_loss > 0 && !--emu_nccl_queries_to_loss ? ncclRemoteError : ncclSuccess;
+  if (comm->job && !emu_nccl_advance(comm->job.get())) {
+    emu_nccl_asked++;
+    *failed = ncclInProgress;
+    return ncclSuccess;
+  }
+  const ncclResult_t result = comm->job ? comm->job->result : ncclSuccess;
+  if (result == ncclSuccess) comm->job.reset();
+  *failed = result != ncclSuccess ? result
+            : emu_nccl_queries_to_loss > 0 && !--emu_nccl_queries_to_loss ? ncclRemoteError : ncclSuccess;
   return ncclSuccess;
+}
+int64_t emu_nccl_in_progress() { return emu_nccl_asked; }
+EMU(bool) emu_nccl_ready(const EmuNcclComm *c) {
+  return !c->job || (c->job->done && c->job->result == ncclSuccess);
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+enum : size_t { EMU_NCCL_COMM_BYTES = 64 << 10, EMU_NCCL_OPEN_BYTES = 1 << 20, EMU_NCCL_CONNECT_BYTES = 512 << 10 };
+enum { EMU_NCCL_LARGE = 1024 };                  // bytes from which a call takes another algorithm
+EMU(bool) emu_nccl_take(EmuNcclFamily *f, size_t bytes) {
+  if (emu_device_bytes_used + bytes > emu_device_bytes_now) {
+    emu_nccl_error = "Failed to CUDA calloc " + std::to_string(bytes) + " bytes";
+    return false;
+  }
+  emu_device_bytes_used += bytes;
+  f->bytes += bytes;
+  return true;
 }
 void emu_nccl_lose(int queries) { emu_nccl_queries_to_loss = queries; }
 
@@ -99,82 +202,190 @@ EMU(ncclResult_t) ncclGetUniqueId(ncclUniqueId *id) {
   memcpy(id, &made, sizeof made);
   return ncclSuccess;
 }
-// MPI_Recv with a time limit.
-EMU(void) emu_nccl_receive(void *to, size_t bytes, int source, int tag) {
-  MPI_Request request;
-  timespec start, now;
-  clock_gettime(CLOCK_MONOTONIC, &start);
-  MPI_Irecv(to, (int)bytes, MPI_BYTE, source, tag, MPI_COMM_WORLD, &request);
-  for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), !done; usleep(20)) {
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (now.tv_sec - start.tv_sec > EMU_PATIENCE_S)
-      emu_fail("ncclCommInitRank: waits for %s; the rank that made the id must open the communicator too, and all "
-               "ranks must open theirs in one order", tag == EMU_NCCL_HELLO ? "other ranks" : "the maker of its id");
-  }
+// What a rank does until it has found the others: it asks again and again, but not for ever.
+struct EmuNcclMeeting {
+  EmuNcclId id;
+  EmuNcclHello me;
+  std::vector<int> ranks;                        // of MPI_COMM_WORLD, by rank of the communicator
+  int heard;
+  bool waits;
+  MPI_Request welcome;
+  timespec since;
+};
+EMU(bool) emu_nccl_not_yet(EmuNcclMeeting *m) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (!m->since.tv_sec) m->since = now;
+  if (now.tv_sec - m->since.tv_sec > EMU_PATIENCE_S)
+    emu_fail("ncclCommInitRankConfig: waits for %s; the rank that made the id must open the communicator too, and all "
+             "ranks must open theirs in one order", m->waits ? "the maker of its id" : "other ranks");
+  usleep(20);
+  return false;
 }
-// The next rank that opens the communicator of this token. Ranks may open their communicators at different times.
-EMU(EmuNcclHello) emu_nccl_hear(uint64_t token) {
+// Whether one more rank that opens the communicator of this token has come. Ranks may open theirs at any pace.
+EMU(bool) emu_nccl_hear(uint64_t token, EmuNcclHello *to) {
   for (size_t i = 0; i < emu_nccl_early.size(); i++) {
-    const EmuNcclHello h = emu_nccl_early[i];
-    if (h.token != token) continue;
+    if (emu_nccl_early[i].token != token) continue;
+    *to = emu_nccl_early[i];
     emu_nccl_early.erase(emu_nccl_early.begin() + (long)i);
-    return h;
+    return true;
   }
-  for (;;) {
-    EmuNcclHello h;
-    emu_nccl_receive(&h, sizeof h, MPI_ANY_SOURCE, EMU_NCCL_HELLO);
-    if (h.token == token) return h;
-    if (std::find(emu_nccl_drawn.begin(), emu_nccl_drawn.end(), h.token) == emu_nccl_drawn.end())
-      emu_fail("ncclCommInitRank: rank %d of MPI's brings an id that was not made here", h.world_rank);
-    emu_nccl_early.push_back(h);
+  for (int here = 1; here;) {
+    MPI_Iprobe(MPI_ANY_SOURCE, EMU_NCCL_HELLO, MPI_COMM_WORLD, &here, MPI_STATUS_IGNORE);
+    if (!here) return false;
+    MPI_Recv(to, sizeof *to, MPI_BYTE, MPI_ANY_SOURCE, EMU_NCCL_HELLO, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (to->token == token) return true;
+    if (std::find(emu_nccl_drawn.begin(), emu_nccl_drawn.end(), to->token) == emu_nccl_drawn.end())
+      emu_fail("ncclCommInitRankConfig: rank %d of MPI's brings an id that was not made here", to->world_rank);
+    emu_nccl_early.push_back(*to);
   }
+  return false;
 }
-// The rank that drew the id learns the members and tells all of them.
-EMU(void) emu_nccl_meet(ncclComm_t comm, const EmuNcclId *id) {
-  const EmuNcclHello me = {id->token, comm->rank, comm->world, emu_nccl_world_rank()};
-  std::vector<int> ranks((size_t)comm->world, -1);
-  if (me.world_rank == id->world_rank) {
-    ranks[(size_t)comm->rank] = me.world_rank;
-    for (int i = 1; i < comm->world; i++) {
-      const EmuNcclHello h = emu_nccl_hear(id->token);
-      if (h.world != comm->world) emu_fail("ncclCommInitRank: ranks disagree on the world");
-      if (h.rank < 0 || h.rank >= comm->world || ranks[(size_t)h.rank] >= 0)
-        emu_fail("ncclCommInitRank: a rank came twice");
-      ranks[(size_t)h.rank] = h.world_rank;
+// The rank that drew the id hears who the others are and tells all of them.
+EMU(bool) emu_nccl_meet(ncclComm_t comm, EmuNcclMeeting *m) {
+  if (m->me.world_rank == m->id.world_rank) {
+    m->ranks[(size_t)comm->rank] = m->me.world_rank;
+    for (EmuNcclHello h; m->heard < comm->world - 1; m->heard++) {
+      if (!emu_nccl_hear(m->id.token, &h)) return emu_nccl_not_yet(m);
+      if (h.world != comm->world) emu_fail("ncclCommInitRankConfig: ranks disagree on the world");
+      if (h.rank < 0 || h.rank >= comm->world || m->ranks[(size_t)h.rank] >= 0)
+        emu_fail("ncclCommInitRankConfig: a rank came twice");
+      m->ranks[(size_t)h.rank] = h.world_rank;
     }
-    for (int r : ranks)
-      if (r != me.world_rank) MPI_Send(ranks.data(), comm->world, MPI_INT, r, EMU_NCCL_WELCOME, MPI_COMM_WORLD);
+    for (int r : m->ranks)
+      if (r != m->me.world_rank) MPI_Send(m->ranks.data(), comm->world, MPI_INT, r, EMU_NCCL_WELCOME, MPI_COMM_WORLD);
   } else {
-    MPI_Send(&me, sizeof me, MPI_BYTE, id->world_rank, EMU_NCCL_HELLO, MPI_COMM_WORLD);
-    emu_nccl_receive(ranks.data(), ranks.size() * sizeof(int), id->world_rank, EMU_NCCL_WELCOME);
+    if (!m->waits) {
+      MPI_Send(&m->me, sizeof m->me, MPI_BYTE, m->id.world_rank, EMU_NCCL_HELLO, MPI_COMM_WORLD);
+      MPI_Irecv(m->ranks.data(), comm->world, MPI_INT, m->id.world_rank, EMU_NCCL_WELCOME, MPI_COMM_WORLD, &m->welcome);
+      m->waits = true;
+    }
+    int here = 0;
+    MPI_Test(&m->welcome, &here, MPI_STATUS_IGNORE);
+    if (!here) return emu_nccl_not_yet(m);
   }
   MPI_Group world, group;
   MPI_Comm_group(MPI_COMM_WORLD, &world);
-  MPI_Group_incl(world, comm->world, ranks.data(), &group);
+  MPI_Group_incl(world, comm->world, m->ranks.data(), &group);
   MPI_Comm_create_group(MPI_COMM_WORLD, group, EMU_NCCL_MAKE, &comm->mpi);
   MPI_Group_free(&group);
   MPI_Group_free(&world);
+  return true;
 }
-EMU(ncclResult_t) ncclCommInitRank(ncclComm_t *to, int world, ncclUniqueId id, int rank) {
+EMU(ncclComm_t) emu_nccl_new(int rank, int world, const EmuNcclComm *parent, const ncclConfig_t *config) {
+  const ncclConfig_t none = NCCL_CONFIG_INITIALIZER, *g = config ? config : &none;
+  const int undefined = NCCL_CONFIG_UNDEF_INT;
+  ncclComm_t c = new EmuNcclComm();
+  c->mpi = MPI_COMM_NULL;
+  c->rank = rank, c->world = world;
+  c->blocking = g->blocking != undefined ? g->blocking : parent ? parent->blocking : true;
+  c->shares = g->splitShare != undefined ? g->splitShare == 1 : parent && parent->shares;
+  c->sent.resize((size_t)world), c->received.resize((size_t)world);
+  c->family = parent && parent->shares ? parent->family : std::make_shared<EmuNcclFamily>();
+  c->uses = std::make_shared<int>(0);
+  return c;
+}
+EMU(bool) emu_nccl_config_holds(const ncclConfig_t *c) {
+  return !c || (c->size == sizeof *c && c->magic == EMU_NCCL_MAGIC);
+}
+EMU(ncclResult_t) emu_nccl_pay(EmuNcclComm *c) {
+  const bool first = !c->family->bytes && c->world > 1;
+  return emu_nccl_take(c->family.get(), EMU_NCCL_COMM_BYTES + first * EMU_NCCL_OPEN_BYTES)
+             ? ncclSuccess : ncclUnhandledCudaError;
+}
+EMU(ncclResult_t)
+ncclCommInitRankConfig(ncclComm_t *to, int world, ncclUniqueId id, int rank, ncclConfig_t *config) {
+  emu_nccl_alone("ncclCommInitRankConfig");
   EmuNcclId given;
   memcpy(&given, &id, sizeof given);
   EMU_NCCL_NEED(to && !memcmp(given.magic, "emuNccl", 8), Argument, "an id that ncclGetUniqueId did not make");
   EMU_NCCL_NEED(world > 0 && rank >= 0 && rank < world, Argument, "rank is not within the world");
+  EMU_NCCL_NEED(emu_nccl_config_holds(config), Argument, "a configuration without NCCL_CONFIG_INITIALIZER");
   EMU_NCCL_NEED(emu_nccl_depth == 0, Usage, "a communicator is opened within a group");
   int up = 0;
   MPI_Initialized(&up);
   EMU_NCCL_NEED(world == 1 || up, Usage, "more than one rank, but MPI is not up");
-  *to = new EmuNcclComm{MPI_COMM_NULL, rank, world, 0, std::vector<uint32_t>((size_t)world),
-                        std::vector<uint32_t>((size_t)world)};
-  if (world > 1) emu_nccl_meet(*to, &given);
-  return ncclSuccess;
+  ncclComm_t comm = *to = emu_nccl_new(rank, world, NULL, config);
+  const std::shared_ptr<EmuNcclMeeting> m = std::make_shared<EmuNcclMeeting>();
+  m->id = given;
+  m->me = {given.token, rank, world, emu_nccl_world_rank()};
+  m->ranks.assign((size_t)world, -1);
+  m->welcome = MPI_REQUEST_NULL;
+  return emu_nccl_begin({comm}, {}, [=](EmuNcclJob *job) {
+    if (world > 1 && !emu_nccl_meet(comm, m.get())) return false;
+    job->result = emu_nccl_pay(comm);
+    return true;
+  });
 }
-EMU(ncclResult_t) ncclCommDestroy(ncclComm_t comm) {
-  EMU_NCCL_NEED(comm, Argument, "no communicator");
+// Ranks of one color, by key and then by rank. The new communicator is there when the old one is ready again, and then
+// has to be asked itself.
+struct EmuNcclSplit { int mine[2]; std::vector<int> all; bool asked; MPI_Request request; };
+EMU(ncclComm_t) emu_nccl_split_now(ncclComm_t from, const EmuNcclSplit *x, const ncclConfig_t *config) {
+  std::vector<int> members;
+  for (int r = 0; r < from->world; r++) if (x->all[(size_t)r * 2] == x->mine[0]) members.push_back(r);
+  std::stable_sort(members.begin(), members.end(),
+                   [=](int a, int b) { return x->all[(size_t)a * 2 + 1] < x->all[(size_t)b * 2 + 1]; });
+  const int rank = (int)(std::find(members.begin(), members.end(), from->rank) - members.begin());
+  if (x->mine[0] == NCCL_SPLIT_NOCOLOR) return NULL;
+  ncclComm_t c = emu_nccl_new(rank, (int)members.size(), from, config);
+  if (c->world == 1) return c;
+  MPI_Group all, group;
+  MPI_Comm_group(from->mpi, &all);
+  MPI_Group_incl(all, c->world, members.data(), &group);
+  MPI_Comm_create_group(from->mpi, group, EMU_NCCL_MAKE, &c->mpi);
+  MPI_Group_free(&group);
+  MPI_Group_free(&all);
+  return c;
+}
+EMU(ncclResult_t) ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *to, ncclConfig_t *config) {
+  emu_nccl_alone("ncclCommSplit");
+  EMU_NCCL_NEED(comm && to && emu_nccl_ready(comm), Argument, "no communicator, or one that is not ready");
+  EMU_NCCL_NEED(color >= 0 || color == NCCL_SPLIT_NOCOLOR, Argument, "a color below 0");
+  EMU_NCCL_NEED(emu_nccl_config_holds(config), Argument, "a configuration without NCCL_CONFIG_INITIALIZER");
+  EMU_NCCL_NEED(emu_nccl_depth == 0, Usage, "a communicator is split within a group");
+  if (comm->uses.use_count() > 1) emu_fail("ncclCommSplit: calls of the communicator are outstanding");
+  const std::shared_ptr<EmuNcclSplit> x = std::make_shared<EmuNcclSplit>();
+  const ncclConfig_t none = NCCL_CONFIG_INITIALIZER, given = config ? *config : none;
+  *x = {{color, key}, std::vector<int>((size_t)comm->world * 2), false, MPI_REQUEST_NULL};
+  *to = NULL;
+  return emu_nccl_begin({comm}, {}, [=](EmuNcclJob *job) {
+    int here = 1;
+    if (comm->world == 1) x->all = {color, key};
+    else if (!x->asked) MPI_Iallgather(x->mine, 2, MPI_INT, x->all.data(), 2, MPI_INT, comm->mpi, &x->request);
+    x->asked = true;
+    if (comm->world > 1) MPI_Test(&x->request, &here, MPI_STATUS_IGNORE);
+    if (!here) return false;
+    ncclComm_t made = emu_nccl_split_now(comm, x.get(), &given);
+    if (made) job->result = emu_nccl_pay(made);
+    if (made && !made->blocking) emu_nccl_begin({made}, {}, [](EmuNcclJob *) { return true; });
+    *to = made;
+    return true;
+  });
+}
+EMU(ncclResult_t) ncclCommFinalize(ncclComm_t comm) {
+  emu_nccl_alone("ncclCommFinalize");
+  EMU_NCCL_NEED(comm && emu_nccl_ready(comm) && !comm->finalized, Argument, "no communicator, or finalized before");
   EMU_NCCL_NEED(emu_nccl_depth == 0, Usage, "a communicator is closed within a group");
+  comm->finalized = true;
+  return emu_nccl_begin({comm}, {}, [=](EmuNcclJob *) {
+    if (comm->uses.use_count() == 1) return true;
+    if (emu_all_empty()) emu_fail("ncclCommFinalize: a graph still holds calls of the communicator: it waits for ever");
+    emu_enter();
+    emu_move();
+    emu_leave();
+    return false;
+  });
+}
+// The rest is done behind the program's back: nothing can be asked any more.
+EMU(ncclResult_t) ncclCommDestroy(ncclComm_t comm) {
+  emu_nccl_alone("ncclCommDestroy");
+  EMU_NCCL_NEED(comm && emu_nccl_ready(comm), Argument, "no communicator, or one that is not ready");
+  EMU_NCCL_NEED(emu_nccl_depth == 0, Usage, "a communicator is closed within a group");
+  if (!comm->finalized) emu_fail("ncclCommDestroy without ncclCommFinalize: it would wait for other ranks");
+  const bool blocking = comm->blocking;
   if (comm->mpi != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi);
   delete comm;
-  return ncclSuccess;
+  return blocking || ++emu_nccl_begun % 2 ? ncclSuccess : ncclInProgress;
 }
 
 // ---- parts ---------------------------------------------------------------------------------------------------------
@@ -403,14 +614,26 @@ static std::vector<EmuNcclGroup> emu_nccl_groups;                // of the open 
 
 EMU(void) emu_nccl_enqueue(ncclComm_t comm, cudaStream_t stream, const std::vector<EmuNcclPart> &parts) {
   const std::shared_ptr<EmuNcclRun> run = std::make_shared<EmuNcclRun>();
+  const std::shared_ptr<int> use = comm->uses;
   run->posted = false;
-  emu_push(stream, "nccl", [run, comm, parts] {
+  emu_push(stream, "nccl", [run, comm, parts, use] {
     if (!run->posted) emu_nccl_post(run.get(), comm, parts);
     if (emu_nccl_queries_to_loss) return false;
     if (!emu_nccl_done(run.get(), comm)) return false;
     emu_nccl_finish(run.get(), comm, parts);
     return true;
   });
+}
+// The first call of a kind and size makes connections.
+EMU(bool) emu_nccl_connect(ncclComm_t comm, const std::vector<EmuNcclPart> &parts) {
+  for (const EmuNcclPart &p : parts) {
+    const bool pair = emu_nccl_pair(p), large = !pair && p.bytes >= EMU_NCCL_LARGE;
+    const unsigned bit = 1u << (2 * (pair ? (int)EMU_NCCL_SEND : (int)p.kind) + large);
+    if (comm->world == 1 || comm->family->connected & bit) continue;
+    if (!emu_nccl_take(comm->family.get(), EMU_NCCL_CONNECT_BYTES)) return false;
+    comm->family->connected |= bit;
+  }
+  return true;
 }
 EMU(ncclResult_t) emu_nccl_add(ncclComm_t comm, cudaStream_t stream, const EmuNcclPart &p) {
   for (EmuNcclGroup &g : emu_nccl_groups) {
@@ -422,8 +645,27 @@ EMU(ncclResult_t) emu_nccl_add(ncclComm_t comm, cudaStream_t stream, const EmuNc
   emu_nccl_groups.push_back({comm, stream, {p}});
   return ncclSuccess;
 }
+// To the streams, in the background where communicators are nonblocking.
+EMU(ncclResult_t) emu_nccl_issue(const std::vector<EmuNcclGroup> &groups) {
+  std::vector<ncclComm_t> comms;
+  std::vector<EmuStream *> streams;
+  for (const EmuNcclGroup &g : groups) {
+    EMU_NCCL_NEED(g.comm->blocking == groups[0].comm->blocking, Usage, "blocking and nonblocking ones in a group");
+    comms.push_back(g.comm);
+    streams.push_back(emu_stream(g.stream));
+  }
+  if (groups.empty()) return ncclSuccess;
+  return emu_nccl_begin(comms, streams, [=](EmuNcclJob *job) {
+    for (const EmuNcclGroup &g : groups) {
+      if (!emu_nccl_connect(g.comm, g.parts)) job->result = ncclUnhandledCudaError;
+      else emu_nccl_enqueue(g.comm, g.stream, g.parts);
+    }
+    return true;
+  });
+}
 EMU(ncclResult_t) emu_nccl_call(ncclComm_t comm, cudaStream_t stream, EmuNcclPart p) {
-  EMU_NCCL_NEED(comm, Argument, "no communicator");
+  if (!emu_nccl_depth) emu_nccl_alone(emu_nccl_kind_name(p.kind));
+  EMU_NCCL_NEED(comm && emu_nccl_ready(comm), Argument, "no communicator, or one that is not ready");
   EMU_NCCL_NEED(p.peer >= 0 && p.peer < comm->world, Argument, "the peer is not a rank of the communicator");
   EMU_NCCL_NEED(p.bytes <= INT_MAX / 2, Argument, "more bytes than the emulation sends at once");
   const size_t source = emu_nccl_source_bytes(p, comm), result = emu_nccl_result_bytes(p, comm);
@@ -437,19 +679,19 @@ EMU(ncclResult_t) emu_nccl_call(ncclComm_t comm, cudaStream_t stream, EmuNcclPar
     emu_fail("nccl: source and result overlap, but not as in place is defined");
   if (emu_nccl_depth) return emu_nccl_add(comm, stream, p);
   EMU_NCCL_NEED(!emu_nccl_pair(p) || p.peer != comm->rank, Usage, "a message to oneself outside of a group");
-  emu_nccl_enqueue(comm, stream, {p});
-  return ncclSuccess;
+  return emu_nccl_issue({{comm, stream, {p}}});
 }
 EMU(ncclResult_t) ncclGroupStart() {
+  emu_nccl_alone("ncclGroupStart");
   emu_nccl_depth++;
   return ncclSuccess;
 }
 EMU(ncclResult_t) ncclGroupEnd() {
   EMU_NCCL_NEED(emu_nccl_depth > 0, Usage, "ncclGroupEnd without ncclGroupStart");
   if (--emu_nccl_depth) return ncclSuccess;
-  for (const EmuNcclGroup &g : emu_nccl_groups) emu_nccl_enqueue(g.comm, g.stream, g.parts);
-  emu_nccl_groups.clear();
-  return ncclSuccess;
+  std::vector<EmuNcclGroup> groups;
+  groups.swap(emu_nccl_groups);
+  return emu_nccl_issue(groups);
 }
 EMU(ncclResult_t)
 ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {

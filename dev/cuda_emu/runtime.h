@@ -179,8 +179,10 @@ EMU(cudaError_t) cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t
 }
 
 // ---- devices
+struct cudaUUID_t { char bytes[16]; };
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
   int major, minor, multiProcessorCount, warpSize, maxThreadsPerBlock, maxThreadsPerMultiProcessor, regsPerBlock;
   int l2CacheSize, memoryBusWidth, ECCEnabled, integrated, pciBusID, pciDeviceID, pciDomainID;
@@ -190,7 +192,7 @@ enum cudaDeviceAttr {
   cudaDevAttrL2CacheSize = 38, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
-static int emu_devices_now = 8, emu_device_current;
+static int emu_devices_now = 8, emu_device_current, emu_instances_now = 1, emu_driver_now = 13000;
 
 EMU(cudaError_t) cudaGetDeviceCount(int *n) {
   if (!emu_devices_now) return emu_error(cudaErrorNoDevice);
@@ -204,11 +206,11 @@ EMU(cudaError_t) cudaSetDevice(int i) {
   return cudaSuccess;
 }
 EMU(cudaError_t) cudaGetDevice(int *i) { *i = emu_device_current; return cudaSuccess; }
-EMU(cudaError_t) cudaDriverGetVersion(int *version) { *version = 13000; return cudaSuccess; }
+EMU(cudaError_t) cudaDriverGetVersion(int *version) { *version = emu_driver_now; return cudaSuccess; }
 EMU(cudaError_t) cudaRuntimeGetVersion(int *version) { *version = 13000; return cudaSuccess; }
 EMU(cudaError_t) cudaDeviceGetPCIBusId(char *to, int bytes, int i) {
   if (!emu_is_device(i)) return emu_error(cudaErrorInvalidDevice);
-  snprintf(to, (size_t)bytes, "0000:%02x:00.0", i + 1);
+  snprintf(to, (size_t)bytes, "0000:%02x:00.0", i / emu_instances_now + 1);
   return cudaSuccess;
 }
 EMU(cudaError_t) cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
@@ -228,7 +230,8 @@ EMU(cudaError_t) cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
   p->l2CacheSize = 4 << 20;
   p->memoryBusWidth = 384;
   p->ECCEnabled = 1;
-  p->pciBusID = i + 1;
+  p->pciBusID = i / emu_instances_now + 1;
+  snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated %d", i);
   return cudaSuccess;
 }
 EMU(cudaError_t) cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int i) {

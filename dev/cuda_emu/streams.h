@@ -54,7 +54,7 @@ struct EmuStream {
   std::deque<EmuOp> queue;
   std::string name;
   unsigned index;                                // age: 0 is the oldest
-  bool destroyed;
+  bool destroyed, claimed;                       // claimed: NCCL is about to enqueue to it, nobody else may
   EmuCapture *capture;                           // it is being captured into this
   std::vector<int> tail;                         // graph nodes that the next captured operation depends on
 };
@@ -84,6 +84,7 @@ EMU(cudaError_t) emu_error(cudaError_t e) { if (e != cudaSuccess) emu_last_error
 EMU(EmuStream *) emu_stream(cudaStream_t s) {
   if (!s) emu_fail("the default stream orders every other one: work must be queued on a stream of its own");
   if (s->destroyed) emu_fail("stream %s was destroyed", s->name.c_str());
+  if (s->claimed) emu_fail("stream %s is used while NCCL still enqueues to it", s->name.c_str());
   return s;
 }
 

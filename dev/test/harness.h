@@ -4,6 +4,7 @@
 //   TEST_MPI(name, np, "what must be true") { ... }   every one of np ranks under mpirun runs the body
 //   EXPECT(cond, "format", ...)   records a failure and goes on;  REQUIRE(...) records it and leaves the test
 //   SKIP("format", ...)           ends the test as skipped; the reason is printed in the closing lines
+//   printf("NOTE: ...\n")         a line that is also shown if the test passes
 //   test_tmp()                    a directory for this test alone, removed after it
 //
 // A test is an equivalence between two ways to the same value. Tolerances are derived next to their use.

@@ -362,7 +362,7 @@ TEST_MPI(
     options_default(&o);
     strcpy(o.comm, k.comm);
     strcpy(o.graph, k.graph);
-    GpuChoice g = {0, k.crowded ? 3 : 1, k.crowded, "", k.crowded ? 1 : 3};
+    GpuChoice g = {0, k.crowded ? 3 : 1, k.crowded, "", k.crowded ? 1 : 3, k.crowded ? 3 : 1};
     snprintf(p.nccl_missing, sizeof p.nccl_missing, "%s", k.nccl ? "" : "libnccl is not here");
     error[0] = 0;
     agree_on_comm(&o, &p, &g, k.world, error, sizeof error);
@@ -373,7 +373,7 @@ TEST_MPI(
   }
   Options o;
   options_default(&o);
-  GpuChoice own = {0, 1, false, "", 3};
+  GpuChoice own = {0, 1, false, "", 3, 1};
   strcpy(o.comm, "nccl");
   p.nccl = 22505;
   error[0] = 0;
@@ -381,7 +381,7 @@ TEST_MPI(
   EXPECT(strstr(error, "NCCL 2.25 is too old"), "it said '%s'", error);
   p.nccl = 22809;
   // Rank 0 has a GPU of its own: those that share one say so.
-  GpuChoice g = {0, rank ? 2 : 1, true, "", 2};
+  GpuChoice g = {0, rank ? 2 : 1, true, "", 2, rank ? 2 : 1};
   for (const char *comm : {"nccl", "auto"}) {
     options_default(&o);
     strcpy(o.comm, comm);

@@ -13,8 +13,8 @@ enum { SCHEDULE_STEPS = 4 };
 
 // What a run does beyond its options. chunk_numel: of a reduction's rounds; 0: the trainer's own, which these small
 // shapes never fill. eval_each_step: validates after every step, not only after the last. passes: runs two forward
-// passes without the host waiting in between.
-struct ScheduleVariant { int64_t chunk_numel; bool eval_each_step, passes; };
+// passes without the host waiting in between. comms_of_one: over NCCL one rank sends everything to itself.
+struct ScheduleVariant { int64_t chunk_numel; bool eval_each_step, passes, comms_of_one; };
 static ScheduleVariant schedule_variant;
 
 // A device without a choice. The CPU updates offloaded tensors: an emulated device's ops cannot reach the host's
@@ -22,6 +22,7 @@ static ScheduleVariant schedule_variant;
 static inline Device schedule_device(const Ops *ops) {
   Device d = device_of(ops);
   if (ops->nccl) d.host_ops = cpu_tables[0].ops;
+  d.comms_of_one = schedule_variant.comms_of_one;
   return d;
 }
 // Two passes in a row over the same tokens: the second one's gathers must not disturb the first.
