@@ -1,5 +1,5 @@
 // option_file.h: options in a file. --config FILE reads them; every run that trains writes its own to OUT/options.txt,
-// from which it can be repeated. One option a line:
+// from which it can be repeated. One option per line:
 //
 //   lr = 0.001             # also: lr 0.001, lr: 0.001, --lr 0.001, --lr=0.001
 //   save_model             # alone, as on the command line
@@ -37,8 +37,8 @@ static char *config_read(const char *path, int64_t *bytes, char *error, size_t e
 // ---- one line -------------------------------------------------------------------------------------------------------
 static char *config_skip_blanks(char *c) { return c + strspn(c, " \t\r"); }
 
-// A value in quotes, in place: `from` is at the first quote. Returns what is behind the last, NULL if there is none.
-// Double quotes know \\, \", \n, \t, \r and \xHH; in single quotes all is as it is.
+// Unquotes a value in place: `from` is at the first quote. Returns what follows the closing quote, NULL if there is
+// none. Double quotes know \\, \", \n, \t, \r and \xHH; single quotes change nothing.
 static char *config_unquote(char *from, char **value) {
   const char quote = *from;
   char *to = *value = ++from;
@@ -58,8 +58,8 @@ static char *config_unquote(char *from, char **value) {
   *to = 0;
   return from + 1;
 }
-// Splits a line, in place. name: NULL if there is nothing on it; value: NULL if the name stands alone. False with what
-// is wrong.
+// Splits a line in place. name: NULL if the line is empty; value: NULL if the name stands alone. False with what is
+// wrong.
 static bool config_split(char *line, char **name, char **value, char *error, size_t error_bytes) {
   char *c = config_skip_blanks(line), *end;
   *name = *value = NULL;
@@ -67,11 +67,11 @@ static bool config_split(char *line, char **name, char **value, char *error, siz
   if (!strncmp(c, "--", 2)) c += 2;
   *name = c;
   end = c + strcspn(c, " \t\r=:");
-  REFUSE(end == c, "there is no name of an option: lines are like lr = 0.001");
+  REFUSE(end == c, "there is no option name: lines are like lr = 0.001");
   c = config_skip_blanks(end);
   const bool separated = *c == '=' || *c == ':';
   if (separated) c = config_skip_blanks(c + 1);
-  REFUSE(separated && *c == '#', "a value that begins with # stands in quotes, and an empty one is \"\"");
+  REFUSE(separated && *c == '#', "a value that begins with # needs quotes, and an empty one is \"\"");
   const bool nothing = !*c || *c == '#';
   *end = 0;
   if (nothing) {
@@ -82,7 +82,7 @@ static bool config_split(char *line, char **name, char **value, char *error, siz
     REFUSE(!(end = config_unquote(c, value)), "the value of %.100s has no closing quote, or an escape other than \\\\, "
            "\\\", \\n, \\t, \\r, \\xHH", *name);
     end = config_skip_blanks(end);
-    REFUSE(*end && *end != '#', "'%.100s' stands behind the closing quote", end);
+    REFUSE(*end && *end != '#', "'%.100s' follows the closing quote", end);
     return true;
   }
   *value = c;
@@ -133,11 +133,11 @@ static void option_forget(Options *o, OptionId i) {
   if (s->type == OPTION_INT) *(int64_t *)((char *)o + s->offset) = strtoll(value, NULL, 10);
   o->given[i] = false;
 }
-// Options of the file's text, then of the command line: what is given there wins, wherever --config stands. False with
+// Takes the options of the file's text, then those of the command line, which wins wherever --config stands. False with
 // one line in `error`.
 static bool options_parse_config(Options *o, const char *path, const char *text, int argc, char **argv, char *error,
                                  size_t error_bytes) {
-  // Of these pairs one is meant: the command line's replaces the other of the file.
+  // Only one of each pair can be meant: one on the command line replaces the other in the file.
   static const OptionId pairs[][2] = {{OPT_resume, OPT_init_from}, {OPT_grad_accum, OPT_global_batch}};
   static Options typed;
   options_default(o);
@@ -168,7 +168,7 @@ static void config_write_value(FILE *f, const char *value) {
   }
   fputc('"', f);
 }
-// One value, numbers with as many digits as give the same number back.
+// One value; a number with the fewest digits that give the same number back.
 static void option_print_short(char *to, size_t bytes, const Options *o, const OptionSpec *s) {
   option_print(to, bytes, o, s);
   if (s->type != OPTION_NUM) return;
@@ -178,20 +178,20 @@ static void option_print_short(char *to, size_t bytes, const Options *o, const O
     if (strtod(to, NULL) == x) return;
   }
 }
-// The options that make the run: those that were given, and of a resumed run those of its checkpoint. `asked` has them
-// before they were resolved: what was auto is auto again, on whatever machine. The batch is said for all ranks
-// together, so that another number of them takes the same steps.
+// Writes the options that make the run: those that were given and, for a resumed run, those of its checkpoint. `asked`
+// has them unresolved, so that what was auto is auto again on another machine. The batch is written for all ranks
+// together, so that another number of ranks takes the same steps.
 static void options_write(FILE *f, const Options *asked, const Options *o, int ranks) {
   static Options plain, resolved;
   char value[OPTION_TEXT_BYTES], is_default[OPTION_TEXT_BYTES], follows[OPTION_TEXT_BYTES], error[1024];
   options_default(&plain);
-  resolved = plain;                              // what follows from others was not asked for
+  resolved = plain;                              // what follows from these was not asked for
   strcpy(resolved.model, asked->model);
   strcpy(resolved.param_dtype, asked->param_dtype);
   resolved.batch_size = asked->batch_size, resolved.seq_len = asked->seq_len;
   options_resolve(&resolved, 1, 1, error, sizeof error);
-  fprintf(f, "# Options of a run of train_gpt_fsdp %s (%s) on %d rank%s; all others have their defaults. The same "
-          "run,\n# into another directory: mpirun -np %d ./train_gpt_fsdp --config %s/options.txt --out DIRECTORY\n",
+  fprintf(f, "# Options of a run of train_gpt_fsdp %s (%s) on %d rank%s; all others have their defaults. To repeat "
+          "it\n# in another directory: mpirun -np %d ./train_gpt_fsdp --config %s/options.txt --out DIRECTORY\n",
           PROGRAM_VERSION, BUILD_ID, ranks, ranks > 1 ? "s" : "", ranks, o->out);
   for (int i = 0; i < OPTION_COUNT; i++) {
     const OptionSpec *s = &option_specs[i];
@@ -211,7 +211,7 @@ static void options_write(FILE *f, const Options *asked, const Options *o, int r
     fputc('\n', f);
   }
 }
-// Writes OUT/options.txt. What a disk that is full or fails cannot take is told in a notice.
+// Writes OUT/options.txt. If the disk is full or fails, a notice says so.
 static void options_save(const Options *asked, const Options *o, int ranks) {
   char path[OPTION_TEXT_BYTES + 32], *text = NULL;
   size_t bytes = 0;

@@ -65,8 +65,8 @@ TEST(options_are_refused_with_the_right_line,
       {"-lr 4", "'-lr' is not an option: did you mean --lr? See --help"},
       {"lr=4", "'lr=4' is not an option: did you mean --lr=4? See --help"},
       {"-1", "'-1' is not an option: options start with --, see --help"},
-      {"README.md", "'README.md' is not an option: a file of options goes behind --config, see --help"},
-      {"\xe2\x80\x93lr 4", "'\xe2\x80\x93lr' is not an option: its dash is a longer character than -; type it anew"},
+      {"README.md", "'README.md' is not an option: a file of options goes after --config, see --help"},
+      {"\xe2\x80\x93lr 4", "'\xe2\x80\x93lr' is not an option: its dash is a longer character than -; type it again"},
       {"--blok_size 4", "unknown option --blok_size: did you mean --seq_len? See --help"},
       {"--lrr 4", "unknown option --lrr: did you mean --lr? See --help"},
       {"--warmup-steps 9", "unknown option --warmup_steps: --warmup takes both: below 1 a fraction of all steps "
@@ -81,7 +81,7 @@ TEST(options_are_refused_with_the_right_line,
       {"--no_dropout", "unknown option --no_dropout: --dropout is not on or off; see --help dropout"},
       {"--no_shuffle=on", "--no_shuffle takes no value, not 'on'"},
       {"--dtype bf16 --param_dtype fp32 --reduce_dtype fp32 --buffer_dtype fp32",
-       "--dtype bf16 has nothing to set beside --param_dtype, --reduce_dtype and --buffer_dtype: leave it out"},
+       "--dtype bf16 sets nothing: --param_dtype, --reduce_dtype and --buffer_dtype are all given; leave it out"},
       {"--dtype int8", "--dtype 'int8' is not known: choose one of fp32|bf16|fp16"},
       {"--device cuda:1", "--device cuda:1: ranks take a host's GPUs in order; CUDA_VISIBLE_DEVICES=1 --device cuda "
        "computes on this one"},
@@ -89,14 +89,14 @@ TEST(options_are_refused_with_the_right_line,
       {"--lr -1", "--lr -1 is out of range: 1e-20 to 1000; leave it out for the preset's"},
       {"--lr inf", "--lr needs a number, not 'inf'"}, {"--lr 0x1", "--lr needs a number, not '0x1'"},
       {"--n_layer 0", "--n_layer 0 is out of range: 1 to 1000; leave it out for the preset's"},
-      {"--seed -1", "--seed -1 is out of range: from 0 on"},
+      {"--seed -1", "--seed -1 is out of range: 0 or more"},
       {"--seed 1e19", "--seed 1e19 is out of range: 0 to 9223372036854775807"},
-      {"--clip -1", "--clip -1 is out of range: from 0 on"},
+      {"--clip -1", "--clip -1 is out of range: 0 or more"},
       {"--batch_size 10k", "--batch_size needs a whole number, not '10k'"},
       {"--batch_size 1.5e0", "--batch_size needs a whole number, not '1.5e0'"},
       {"--batch_size 1__0", "--batch_size needs a whole number, not '1__0'"},
       {"--config a --config b", "--config is given twice: give one file of options"},
-      {"--out a\nb", "--out 'a?b': byte 0x0a is no character of a name"}};
+      {"--out a\nb", "--out 'a?b': byte 0x0a is not allowed in a name"}};
   Options o;
   char error[2048];
   for (const auto &row : table) {
@@ -211,13 +211,13 @@ TEST(config_lines_are_read,
       {"lr = 1\n\nlrr = 2\n", "f:3: unknown option --lrr: did you mean --lr? See --help"},
       {"out = \"a", "f:1: the value of out has no closing quote, or an escape other than \\\\, \\\", \\n, \\t, "
        "\\r, \\xHH"},
-      {"out = 'a' b", "f:1: 'b' stands behind the closing quote"},
-      {"= 3", "f:1: there is no name of an option: lines are like lr = 0.001"},
+      {"out = 'a' b", "f:1: 'b' follows the closing quote"},
+      {"= 3", "f:1: there is no option name: lines are like lr = 0.001"},
       {"lr", "f:1: --lr needs a value"},
       {"config = g", "f:1: a file of options cannot name another: --config is for the command line"},
       {"warmup_iters = 100 # nanoGPT", "f:1: unknown option --warmup_iters: --warmup takes both: below 1 a fraction of "
        "all steps (0.05), else steps (2000)"},
-      {"prompt = #x", "f:1: a value that begins with # stands in quotes, and an empty one is \"\""},
+      {"prompt = #x", "f:1: a value that begins with # needs quotes, and an empty one is \"\""},
       {"max_steps = many", "f:1: --max_steps needs a whole number, not 'many'"}};
   for (const auto &row : refused) {
     EXPECT(!options_parse_config(&o, "f", row.text, 1, argv, error, sizeof error) && !strcmp(error, row.line),
