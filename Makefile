@@ -3,9 +3,9 @@
 # Conventions
 #   - Libraries are found by compiling and linking a line against them, never by asking a package manager. MPI_HOME,
 #     CJSON_HOME, CUDA_HOME and NCCL_HOME name installations elsewhere (environment modules).
-#   - The CUDA kernels are compiled where nvcc is; libcublasLt and libnccl are opened when they are used, so the same
-#     program starts on machines without them. The tests run the kernels emulated too: kernels/cuda.cu by the C++
-#     compiler behind dev/cuda_emu, which needs no toolkit.
+#   - The CUDA kernels are compiled if there is an nvcc; libcublasLt and libnccl are opened when they are used, so the
+#     same program starts on machines without them. The tests also run the kernels emulated: the C++ compiler compiles
+#     kernels/cuda.cu with dev/cuda_emu, which needs no toolkit.
 #   - An object is rebuilt when its source, a header or its own command line changes (build/<object>.cmd keeps the line).
 #   - kernels/cpu.cc is compiled once per instruction set with explicit -m flags, so one binary runs on every x86-64
 #     machine with AVX2; which table runs is decided at start-up.
@@ -22,11 +22,11 @@ define HELP
 make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
 make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
-make prove        one run whole, the same killed twice and gone on with on other numbers of ranks: equal weights
+make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
 make check        build and the most telling tests: about a minute on 2 cores after an edit of the trainer
-make test-all     the tests with wider products of cases and more seeds
-make bench        beside the fastest PyTorch (ARGS=ratios), op by op, checkpoints, quality; PYTHON has torch (dev/bench.sh)
-make fuzz         run the readers of files on damaged ones: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
+make test-all     the tests with more combinations of cases and more seeds
+make bench        against the fastest PyTorch (ARGS=ratios), op by op, checkpoints, quality; PYTHON has torch (dev/bench.sh)
+make fuzz         run the file readers on damaged files: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
 make ptxas        registers, spills and shared memory of every CUDA kernel
 make setup        only install what is missing (dev/setup.sh)
 make check-style  tabs, trailing blanks, lines over 120 columns
@@ -86,9 +86,9 @@ ifeq ($(call links,cjson/cJSON.h,cJSON_Delete(0),$(CJSON_CFLAGS) $(CJSON_LIBS)),
 MISSING += cJSON
 endif
 
-# CUDA is optional: what is missing leaves it out, with a line that says so.
+# CUDA is optional: if something is missing it is left out, and a line says so.
 NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
-# An installation that was named and is not there must not be replaced in silence.
+# A named installation that is not there must not be replaced silently.
 ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(filter-out file,$(origin CUDA_HOME))),)
 ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
 $(info CUDA_HOME=$(CUDA_HOME) has no bin/nvcc: $(if $(NVCC),$(NVCC) is taken,CUDA kernels are left out))
@@ -112,7 +112,7 @@ endif
 endif
 endif
 ifneq ($(WITH_CUDA),)
-# For the GPUs of this machine if there are any, else what is common today; the last entry is PTX for what comes later.
+# For the GPUs of this machine if there are any, else for common ones; the last entry is PTX for later GPUs.
 # Hopper's own instructions need its `a` name.
 NVCC_ARCHS := $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch))
 LOCAL_ARCHS := $(filter-out 5% 6% 7%,$(filter $(NVCC_ARCHS),\
@@ -148,7 +148,7 @@ train test test-all check:
 endif
 FIX_compiler := a C++17 compiler for x86-64 with AMX flags (g++ >= 11, or clang++ >= 12): CXX=...
 FIX_OpenMPI := headers and library of OpenMPI: MPI_HOME=... (the directory that holds include/ and lib/)
-FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (libraries alone were found)
+FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (only the libraries were found)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
 THERE := all $(if $(SETUP_DONE),train test test-all check) prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
@@ -176,7 +176,7 @@ M_amx := $(M_avx512_bf16) -mamx-tile -mamx-bf16
 # The AMX code with its tile instructions replaced by C: it proves the logic on machines without AMX, in the tests only.
 M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
 
-# -Wno-psabi: vectors are passed between static functions only, so their calling convention is nobody else's concern.
+# -Wno-psabi: vectors are passed between static functions only, so their calling convention does not matter.
 $(foreach i,$(ISAS) amx_emulated,$(eval cmd_cpu_$i := $(COMMON) -O3 -Wno-psabi $(M_$i) -DISA=$i $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_cpu_$i := kernels/cpu.cc))
 cmd_train_gpt_fsdp := $(COMMON) -O2 -DBUILD_ID=\"$(BUILD_ID)\" $(SANITIZE) $(CXXFLAGS) -x c++
@@ -227,8 +227,8 @@ $(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(B)/cpu_amx_emulated.o $(B)/cuda_emul
 -include $(wildcard $(B)/*.d)
 
 # A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
-# set would then run on a machine that lacks it. Each object exports its table and nothing else; CUDA's also what the
-# tests ask of it, and the weak symbols of header-only libraries that no other object uses.
+# set would then run on a machine that lacks it. Each object exports its table and nothing else; CUDA's also exports what
+# the tests use, and the weak symbols of header-only libraries that no other object uses.
 CHECKED := $(ISAS:%=cpu_%) cpu_amx_emulated $(if $(WITH_CUDA),cuda) cuda_emulated
 $(foreach i,$(ISAS) amx_emulated,$(eval exports_cpu_$i := ops_$i))
 exports_cuda := ops_cuda|cuda_libraries_bind|cuda_probe|cuda_probe_priorities|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
@@ -241,7 +241,7 @@ ifneq ($(SAN),1)
 	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: objects export only their table; make these static" >&2; exit 1; }
 endif
 
-# One line a kernel and architecture, spilling ones first.
+# One line per kernel and architecture, spilling ones first.
 ptxas:
 ifneq ($(WITH_CUDA),)
 	@mkdir -p $(B) && $(NVCC_COMMAND) $(NVCCFLAGS) -Xptxas -v -c $(src_cuda) -o $(B)/ptxas.o 2>&1 | c++filt | awk '\
@@ -262,10 +262,10 @@ ifeq ($(shell id -u),0)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
-# OpenMPI never frees some of what it allocates; other libraries' leaks are not ours to report. The CUDA driver maps
-# memory where ASan keeps its gap.
+# OpenMPI never frees some of its allocations; other libraries' leaks are not reported. The CUDA driver maps memory where
+# ASan keeps its gap.
 export ASAN_OPTIONS ?= detect_leaks=0:protect_shadow_gap=0
-# Slots are cores, not hardware threads, to OpenMPI.
+# OpenMPI's slots are cores, not hardware threads.
 CORES = $(shell lscpu -p=Core,Socket 2>/dev/null | grep -v '^$(HASH)' | sort -u | wc -l)
 MPIRUN_FLAGS ?= $(shell [ $(CORES) -ge $(NP) ] && [ $$(nproc) -ge $(NP) ] || echo --oversubscribe)
 

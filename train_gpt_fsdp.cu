@@ -3,7 +3,7 @@
 //
 //   1 options       one table makes the struct, the parser, --help and the printed configuration (data/options.h)
 //   2 model         shapes, presets, the one table of parameters
-//   3 memory        activations; the plan of every byte, before any is taken
+//   3 memory        activations; every byte is planned before any is allocated
 //   4 forward       embeddings, blocks, head in chunks of rows
 //   5 backward      the same, in reverse
 //   6 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
@@ -12,7 +12,7 @@
 //                   checkpoints (data/saver.h, data/start.h)
 //   9 main          start, agreement of the ranks, the loop
 //
-// The sharding is in fsdp.h, the arithmetic in kernels/, the text in data/. Nothing here asks which device it runs on.
+// Sharding is in fsdp.h, arithmetic in kernels/, options and data in data/. Nothing here asks which device it runs on.
 #define PART_LAUNCH 1
 #include "fsdp.h"
 #include "data/terminal.h"
@@ -35,78 +35,78 @@ void (*die_hook)(int code);
 
 // ================================================================================================ 1 options
 // INT, NUM (name, default, lowest, highest, group, help); TEXT (name, default, choices or NULL, group, help);
-// FLAG (name, group, help): off unless given. Choices that end in ... are not
-// all. A default below the lowest value stands for the preset's.
+// FLAG (name, group, help): off unless given. Choices that end in ... allow
+// other values too. A default below the lowest value means that the preset decides.
 enum { LAYERS_MOST = 1000 };
 #define OPTIONS(INT, NUM, TEXT, FLAG) \
-  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl", "model", "preset; those below change it") \
-  INT(n_layer, 0, 1, LAYERS_MOST, "model", "blocks (else the preset's)") \
-  INT(n_head, 0, 1, 1000, "model", "attention heads; must divide n_embd (else the preset's)") \
-  INT(n_embd, 0, 1, 65536, "model", "width (else the preset's)") \
-  INT(seq_len, 0, 1, 1 << 20, "model", "tokens of a training sequence (else the preset's)") \
-  INT(n_positions, 0, 1, 1 << 20, "model", "learned positions, >= seq_len (else the preset's, or seq_len if longer)") \
-  INT(vocab_size, 0, 1, 1 << 24, "model", "the tokenizer's, or that of the token files (else the preset's)") \
+  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl", "model", "preset; options below override it") \
+  INT(n_layer, 0, 1, LAYERS_MOST, "model", "blocks (default: the preset's)") \
+  INT(n_head, 0, 1, 1000, "model", "attention heads; must divide n_embd (default: the preset's)") \
+  INT(n_embd, 0, 1, 65536, "model", "width (default: the preset's)") \
+  INT(seq_len, 0, 1, 1 << 20, "model", "tokens per training sequence (default: the preset's)") \
+  INT(n_positions, 0, 1, 1 << 20, "model", "learned positions, >= seq_len (default: the preset's, at least seq_len)") \
+  INT(vocab_size, 0, 1, 1 << 24, "model", "vocabulary of the tokenizer or token files (default: the preset's)") \
   NUM(dropout, 0.0, 0.0, 0.99, "model", "dropout on embeddings, attention and both residual branches") \
   TEXT(tie_head, "on", "on|off", "model", "LM head shares the token embedding") \
-  INT(epochs, 0, 0, 1000000, "training", "passes over the training tokens (0: 1, or as many as --max_steps takes)") \
-  INT(max_steps, 0, 0, 1LL << 40, "training", "stop after this many steps, however many epochs (0: by --epochs)") \
-  INT(batch_size, 8, 1, 1 << 20, "training", "sequences a microbatch, per rank") \
-  INT(grad_accum, 0, 0, 1 << 20, "training", "microbatches a step, per rank (0: 1, or what --global_batch asks for)") \
-  INT(global_batch, 0, 0, 1 << 24, "training", "sequences a step over all ranks; batch_size x ranks must divide it") \
-  INT(seed, 1, 0, INT64_MAX, "training", "of initialisation, order, dropout and sampling") \
+  INT(epochs, 0, 0, 1000000, "training", "passes over the training tokens (0: 1, or as many as --max_steps needs)") \
+  INT(max_steps, 0, 0, 1LL << 40, "training", "stop after this many steps, whatever the epoch (0: --epochs decides)") \
+  INT(batch_size, 8, 1, 1 << 20, "training", "sequences per microbatch and rank") \
+  INT(grad_accum, 0, 0, 1 << 20, "training", "microbatches per step and rank (0: 1, or what --global_batch needs)") \
+  INT(global_batch, 0, 0, 1 << 24, "training", "sequences per step over all ranks; batch_size x ranks must divide it") \
+  INT(seed, 1, 0, INT64_MAX, "training", "seed of initialisation, data order, dropout and sampling") \
   TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
-  NUM(lr, 0.0, 1e-20, 1000.0, "optimizer", "peak learning rate (else the preset's)") \
+  NUM(lr, 0.0, 1e-20, 1000.0, "optimizer", "peak learning rate (default: the preset's)") \
   TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "after warm-up; step: StepLR, by --gamma") \
-  NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up: below 1 a fraction of all steps, else steps") \
+  NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up steps; below 1: as a fraction of all steps") \
   NUM(min_lr_ratio, 0.1, 0.0, 1.0, "optimizer", "the schedule ends at this fraction of lr") \
   NUM(gamma, 0.7, 0.0, 1.0, "optimizer", "step: factor every --step_epochs; giving it alone chooses --schedule step") \
-  INT(step_epochs, 1, 1, 1000000, "optimizer", "step: epochs between two factors") \
-  NUM(decay_fraction, 0.2, 0.0, 1.0, "optimizer", "wsd: the last fraction of the steps falls linearly") \
+  INT(step_epochs, 1, 1, 1000000, "optimizer", "step: epochs between two multiplications by gamma") \
+  NUM(decay_fraction, 0.2, 0.0, 1.0, "optimizer", "wsd: the rate falls linearly over this last fraction of the steps") \
   NUM(weight_decay, 0.1, 0.0, 100.0, "optimizer", "on matrices and embeddings; none on norms and biases") \
   NUM(beta1, 0.9, 0.0, 0.999999, "optimizer", "AdamW: decay of the first moment") \
   NUM(beta2, 0.95, 0.0, 0.999999, "optimizer", "AdamW: decay of the second moment") \
   NUM(eps, 1e-8, 1e-20, 1.0, "optimizer", "AdamW: added to the root of the second moment") \
   NUM(momentum, 0.9, 0.0, 0.999999, "optimizer", "SGD: momentum") \
-  NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: do not)") \
-  TEXT(freeze, "", NULL, "optimizer", "parameters that are not trained: globs of names, wte,h.0.*,*.ln_*") \
-  TEXT(data, "", NULL, "data", "text or directory, .bin, random, generated (else WIKITEXT2_DIR, data/wikitext-2)") \
-  TEXT(tokenizer, "", NULL, "data", "tokenizer.json, or directory of it or of vocab.json, merges.txt (else trained)") \
-  TEXT(cache, "data/cache", NULL, "data", "where trained tokenizers and encoded tokens are kept") \
+  NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: off)") \
+  TEXT(freeze, "", NULL, "optimizer", "parameters not to train: globs of names, like wte,h.0.*,*.ln_*") \
+  TEXT(data, "", NULL, "data", "text, directory, .bin, random, generated (default: WIKITEXT2_DIR, data/wikitext-2)") \
+  TEXT(tokenizer, "", NULL, "data", "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)") \
+  TEXT(cache, "data/cache", NULL, "data", "directory for trained tokenizers and encoded tokens") \
   TEXT(shuffle, "on", "on|off", "data", "a new order every epoch, the same for every number of ranks") \
-  TEXT(drop_last, "on", "on|off", "data", "drop what fills no global batch; off: wrap around to the epoch's first") \
+  TEXT(drop_last, "on", "on|off", "data", "drop an incomplete last global batch; off: fill it from the epoch's start") \
   TEXT(param_dtype, "fp32", "fp32|bf16|fp16", "precision", "stored and gathered parameters; masters are fp32") \
   TEXT(reduce_dtype, "fp32", "fp32|bf16|fp16", "precision", "gradients on the wire; they are added up in fp32") \
-  TEXT(buffer_dtype, "auto", "auto|fp32|bf16|fp16", "precision", "activations and products' inputs (auto: param's)") \
-  TEXT(fp8, "off", "off|gather|matmul", "precision", "blocks' matrices gathered in E4M3; matmul: multiplied so too") \
+  TEXT(buffer_dtype, "auto", "auto|fp32|bf16|fp16", "precision", "activations and GEMM inputs (auto: param_dtype)") \
+  TEXT(fp8, "off", "off|gather|matmul", "precision", "gather blocks' matrices in E4M3; matmul: multiply in it too") \
   NUM(loss_scale, 0.0, 0.0, 1e9, "precision", "fixed loss scale (0: 1, and dynamic from 65536 for fp16)") \
   TEXT(strategy, "full_shard", "full_shard|shard_grad_op|hybrid_shard|no_shard|zero3|zero2|zero1|ddp", "sharding", \
-       "what is cut over the ranks; zero1: the optimizer only") \
-  TEXT(mesh, "", NULL, "sharding", "RxS: R replicas of S shards (else 1xN; hybrid_shard: hosts x ranks of a host)") \
+       "what is sharded over the ranks; zero1: the optimizer only") \
+  TEXT(mesh, "", NULL, "sharding", "RxS: R replicas of S shards (default: 1xN; hybrid_shard: hosts x ranks per host)") \
   TEXT(reshard_after_forward, "auto", "auto|on|off|...", "sharding", \
-       "or a number K: keep blocks cut over groups of K ranks") \
-  INT(gather_slots, 2, 1, 1000, "sharding", "blocks held whole at once: how far ahead is gathered, plus one") \
+       "or a number K: keep blocks sharded over groups of K ranks") \
+  INT(gather_slots, 2, 1, 1000, "sharding", "whole blocks in memory at once: the one at work and those prefetched") \
   TEXT(shard, "flat", "flat|dim0", "sharding", "how a unit is cut: as one range, or each parameter by rows") \
   TEXT(wrap, "block", "block|model|...", "sharding", \
        "units: block; model (one); min_params:N (modules of N parameters or more)") \
   TEXT(accumulate, "sharded", "sharded|local", "sharding", "reduce each microbatch; local: add up whole, reduce once") \
   TEXT(offload, "none", "none|optimizer|params", "sharding", "cuda: optimizer, or parameter shards too, on the host") \
   TEXT(recompute, "auto", "auto|none|gelu|norm|mlp|block|...", "sharding", "or block:5,mlp; auto: norm, on cuda none") \
-  TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: one rank a GPU, on cuda") \
-  TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, not the same bits for every N") \
+  TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: cuda, one rank per GPU") \
+  TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, whose bits depend on the ranks") \
   TEXT(shm, "on", "on|copy|off", "sharding", "ranks of a host read shards in place; copy: gather them; off: messages") \
   TEXT(device, "auto", "auto|cpu|cuda", "device", "where to compute") \
   FLAG(no_cuda, "device", "the same as --device cpu") \
   TEXT(graph, "auto", "auto|on|off", "device", "cuda: capture a step once, then replay it (not with --comm mpi)") \
-  FLAG(tune, "device", "cuda: time the matrix products' algorithms at the start, on rank 0, for all ranks") \
-  TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 products; high: TF32 (cuda), six of bf16 (amx)") \
+  FLAG(tune, "device", "cuda: time the matrix multiply algorithms at the start, on rank 0 for all ranks") \
+  TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
-  INT(threads, 0, 0, 4096, "device", "threads a rank (0: its fair share of the host's cores)") \
+  INT(threads, 0, 0, 4096, "device", "threads per rank (0: its fair share of the host's cores)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
-  INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences a batch, per rank (0: batch_size)") \
+  INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \
   FLAG(eval_only, "evaluation and samples", "evaluate --resume or --init_from on both splits; train nothing") \
   FLAG(sample_only, "evaluation and samples", "sample from --resume or --init_from; needs no data, trains nothing") \
-  TEXT(prompt, "", NULL, "evaluation and samples", "text to continue at the end (else a new line)") \
+  TEXT(prompt, "", NULL, "evaluation and samples", "text to continue at the end (default: a newline)") \
   INT(sample_tokens, 64, 0, 1 << 20, "evaluation and samples", "tokens to generate at the end (0: none)") \
   NUM(temperature, 0.8, 0.0, 100.0, "evaluation and samples", "divides the logits; 0: always the likeliest token") \
   INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
@@ -116,12 +116,12 @@ enum { LAYERS_MOST = 1000 };
   FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32") \
   TEXT(export_hf, "", NULL, "output", "write the final weights as a directory for Hugging Face transformers") \
   INT(save_every, 0, -1, INT64_MAX, "checkpoints", "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)") \
-  FLAG(save_async, "checkpoints", "write them in the background, from a snapshot in host memory") \
-  INT(keep, 2, 0, 1 << 20, "checkpoints", "keep the newest of them (0: all)") \
-  FLAG(keep_best, "checkpoints", "also save and keep the one of the lowest validation loss") \
-  TEXT(resume, "", NULL, "checkpoints", "go on from auto (or nothing): the newest in OUT/ckpt, if any; or from PATH") \
+  FLAG(save_async, "checkpoints", "write checkpoints in the background, from a snapshot in host memory") \
+  INT(keep, 2, 0, 1 << 20, "checkpoints", "number of newest checkpoints to keep (0: all)") \
+  FLAG(keep_best, "checkpoints", "also save and keep the checkpoint with the lowest validation loss") \
+  TEXT(resume, "", NULL, "checkpoints", "continue from auto (or nothing): the newest in OUT/ckpt, if any; or PATH") \
   TEXT(init_from, "", NULL, "checkpoints", "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin") \
-  TEXT(config, "", NULL, "other", "file of options, one a line: key = value; the command line wins (OUT/options.txt)")
+  TEXT(config, "", NULL, "other", "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
 
 #include "data/options.h"
 #include "data/option_file.h"
@@ -135,12 +135,12 @@ static const Preset presets[] = {
     {"gpt2", 12, 12, 768, 1024, 1024, 50257, 6e-4},         {"gpt2-medium", 24, 16, 1024, 1024, 1024, 50257, 3e-4},
     {"gpt2-large", 36, 20, 1280, 1024, 1024, 50257, 2.5e-4}, {"gpt2-xl", 48, 25, 1600, 1024, 1024, 50257, 2e-4}};
 
-// Shapes of one run. Vp: vocabulary padded so that the head's products are aligned; the padding rows of the embedding
-// are zero, get no gradient and reach neither loss nor file.
-// What backward computes again of a block, each level what the one before does and more: GELU; both LayerNorms; the
-// MLP's first product; the rest, of which only the entering stream is kept (Chen et al. 2016).
+// What backward recomputes of a block. Each level adds to the one before: GELU; both LayerNorms; the MLP's first matrix
+// multiply; all the rest, so that only the stream entering the block is kept (Chen et al. 2016).
 enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
 static const char *const recompute_names[RECOMPUTE_LEVELS] = {"none", "gelu", "norm", "mlp", "block"};
+// Shapes of one run. Vp: vocabulary padded so that the head's matrix multiplies are aligned; the padding rows of the
+// embedding are zero, get no gradient and reach neither loss nor file.
 struct Model {
   int L, H;
   int64_t C, T, P, V, Vp;
@@ -148,15 +148,15 @@ struct Model {
   float dropout;
   int64_t head_chunk_bytes;
   Recompute recompute[LAYERS_MOST];
-  bool e4m3_products;                            // the blocks' forward products take E4M3
+  bool e4m3_products;                            // the blocks' forward matrix multiplies take E4M3
 };
 enum { VOCAB_ALIGN = 64 };
-// fp32 logits that exist at once. A GPU has the memory, and a product of few rows would not fill it.
+// fp32 logits that exist at once. A GPU has the memory, and a matrix multiply of few rows would not fill it.
 enum { HEAD_CHUNK_BYTES = 64 << 20, HEAD_CHUNK_BYTES_CUDA = 512 << 20 };
 static const float INIT_STD = 0.02f;             // Radford et al. 2019; residual projections scaled by 1/sqrt(2L)
 
 // The one table of parameters: name, rows and columns, initialisation, decay. Rows and columns are written in units of
-// C, or as V (vocabulary) and P (positions). It makes the units, the memory plan, the names in files and in tests.
+// C, or as V (vocabulary) and P (positions). Units, memory plan, and names in files and tests follow from it.
 enum Rows { ROWS_C, ROWS_3C, ROWS_4C, ROWS_V, ROWS_P };
 enum Cols { COLS_NONE, COLS_C, COLS_4C };
 struct ParamSpec { const char *name; Rows rows; Cols cols; Init init; bool residual, decay; };
@@ -225,9 +225,9 @@ static int64_t model_numel(const Model *m) {
   return n;
 }
 
-// Floating-point operations of a training step per token: 6 for each weight of a matrix product (two forward, four
-// backward; the head counts, embedding look-ups do not), and 12 L C T for attention, not halved for causality: what
-// PaLM (Chowdhery et al. 2022, appendix B) counts, so that figures compare.
+// Floating-point operations of a training step per token: 6 for each weight of a matrix multiply (two forward, four
+// backward; the head counts, embedding look-ups do not), and 12 L C T for attention, not halved for causality. PaLM
+// (Chowdhery et al. 2022, appendix B) counts in the same way, so figures can be compared.
 static double model_flops_per_token(const Model *m) {
   const double C = (double)m->C;
   return 6.0 * (12.0 * m->L * C * C + (double)m->V * C) + 12.0 * m->L * C * (double)m->T;
@@ -236,7 +236,7 @@ static double model_flops_per_token(const Model *m) {
 static Dtype dtype_named(const char *name) { return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32; }
 #include "data/sharding.h"
 
-// Fills what the preset leaves to it and refuses shapes that cannot work. vocab_size may still shrink to what the
+// Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
 // tokenizer reaches. False with one line in `error`.
 static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
   const Preset *p = presets;
@@ -259,7 +259,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
   REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,
-         "--dropout with --n_head %lld and --seq_len %lld: attention has more weights than its random numbers are for; "
+         "--dropout with --n_head %lld and --seq_len %lld: attention has more weights than random numbers; "
          "shorten the sequences, or leave --dropout out", (long long)o->n_head, (long long)o->seq_len);
   const int64_t per_round = o->batch_size * world;
   const char *s = world > 1 ? "s" : "";
@@ -267,7 +267,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
          "--global_batch %lld is not divisible by batch_size %lld x %d rank%s", (long long)o->global_batch,
          (long long)o->batch_size, world, s);
   REFUSE(o->global_batch && o->grad_accum && o->global_batch != per_round * o->grad_accum,
-         "--global_batch %lld is not batch_size %lld x %d rank%s x grad_accum %lld: give one of the two",
+         "--global_batch %lld is not batch_size %lld x %d rank%s x grad_accum %lld: leave --grad_accum out",
          (long long)o->global_batch, (long long)o->batch_size, world, s, (long long)o->grad_accum);
   if (!o->grad_accum) o->grad_accum = o->global_batch ? o->global_batch / per_round : 1;
   o->global_batch = per_round * o->grad_accum;
@@ -289,7 +289,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
          o->eval_only ? "eval_only" : "sample_only");
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
-         "--resume goes on with a run, --init_from begins one: give one of them");
+         "--resume continues a run, --init_from begins a new one: give one of them");
   return sharding_resolve(o, world, ranks_per_host, error, error_bytes);
 }
 
@@ -307,27 +307,27 @@ static Model model_of(const Options *o) {
 }
 
 // ================================================================================================ 3 memory
-// What one block makes in forward. R = B T rows. Shapes in comments; F32 where said, else compute dtype. Backward finds
-// a block's tensors kept, or computes them again (--recompute): in memory that all blocks use in turn. The ops are
-// functions of what is stored, so the second time gives the same bits.
+// Forward activations of one block. R = B T rows. Shapes in comments; F32 where noted, else compute dtype. Backward
+// finds a block's tensors kept, or recomputes them (--recompute) into memory that all blocks use in turn. An op depends
+// only on stored tensors, so recomputing gives the same bits.
 struct BlockActs {
-  Tensor residual;         // (B,T,C)  stream entering the block; before, the branch that joins it
+  Tensor residual;         // (B,T,C)  stream entering the block; before that, the branch that is added to it
   Tensor ln_1, qkv, att;   // (B,T,C) (B,T,3C) (B,T,C)
-  Tensor residual_2, ln_2; // (B,T,C)  stream after attention; before, the branch that joins it
+  Tensor residual_2, ln_2; // (B,T,C)  stream after attention; before that, the branch that is added to it
   Tensor fc, gelu;         // (B,T,4C) before and after GELU
   Tensor mean_1, rstd_1, mean_2, rstd_2;         // F32 (B,T)
   Tensor lse;              // F32 (B,H,T)
 };
-// What is never alive at once shares memory:
-//   a block's gradients   lie where what they are the gradients of, or what was read before them, is no longer needed:
-//                         dfc on gelu, dln_2 on ln_2, datt on residual_2, dqkv on fc, dln_1 on ln_1 (block_backward)
-//   a branch              lies where its sum with the stream will (residual_layernorm_forward takes it there)
-//   dln_f                 on ln_f, chunk by chunk
-//   what a block keeps    in gradient shards of the blocks below it, while nothing is there yet (fsdp_lent); what the
-//                         last LayerNorm keeps, in all of them
-//   the head's arena      holds logits between forward and backward, and in both what blocks use in turn: what is
-//                         computed again, and the gradients of the stream; behind these, gradient slots (fsdp.h).
-//                         In evaluation the block that is at work
+// Tensors that are never alive at the same time share memory:
+//   a block's gradients   overwrite activations that backward no longer reads: dfc on gelu, dln_2 on ln_2, datt on
+//                         residual_2, dqkv on fc, dln_1 on ln_1 (block_backward)
+//   a branch              is written where its sum with the stream will be (residual_layernorm_forward adds in place)
+//   dln_f                 overwrites ln_f, chunk by chunk
+//   kept activations      of a block use the gradient shards of the blocks below it until backward reaches those
+//                         (fsdp_lent); those of the last LayerNorm use the shards of all blocks
+//   the head's arena      holds logits between forward and backward. During both it holds what blocks use in turn:
+//                         recomputed activations and the gradients of the stream, and after them gradient slots
+//                         (fsdp.h). In evaluation it holds the activations of the current block
 struct Acts {
   int B, T;
   Tensor tokens, targets;                        // I32 (B,T), (B T)
@@ -335,11 +335,11 @@ struct Acts {
   Tensor residual_f, ln_f, mean_f, rstd_f;
   Tensor dresidual, dbranch;                     // training only: in MEM_HEAD
   Tensor losses, correct;                        // F32, I32 (R)
-  Tensor in_e4m3, in_amax, in_scale;             // F8 (R,4C), F32 (1): a product's input, with --fp8 matmul
+  Tensor in_e4m3, in_amax, in_scale;             // F8 (R,4C), F32 (1): a GEMM's input, with --fp8 matmul
   Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp): in MEM_HEAD
 };
 
-// What ends beyond `end` lies in `more` instead, if that is given.
+// A tensor that would end beyond `end` goes to `more` instead, if that is given.
 struct Arena { char *base; size_t at, end; Arena *more; };
 static Arena arena_of(char *base) { return Arena{base, 0, 0, NULL}; }
 // The next tensor of an arena; with base == NULL only the size is counted. 256-byte steps.
@@ -355,14 +355,14 @@ static char *arena_bytes(Arena *a, int64_t bytes) {
 }
 
 // Rows of the head's logits that exist at once: few enough that the whole (B T, V) never does, many enough that the
-// head's fp32 weight gradient is read and written only a few times, and about equal chunks: one of few rows would cost
-// much more a row. Depends on shapes and kind of device only: it fixes an order of sums.
+// head's fp32 weight gradient is read and written only a few times. Chunks are about equal, because one of few rows
+// would cost much more per row. Depends only on shapes and the kind of device, because it fixes an order of sums.
 static int64_t head_rows(const Model *m, int64_t rows) {
   const int64_t most = max64(32, m->head_chunk_bytes / (4 * m->Vp) / 32 * 32), chunks = (rows + most - 1) / most;
   return min64(rows, round_up((rows + chunks - 1) / chunks, 32));
 }
 
-// Lays those tensors of a block into the arena that `level` keeps, or, with again, those that it computes again.
+// Places in the arena the tensors of a block that `level` keeps or, with `again`, those that it recomputes.
 static void block_carve(BlockActs *b, Arena *a, const Model *m, Dtype dt, int B, int T, Recompute level, bool again) {
   const struct { Tensor *to; Recompute from; int64_t width; } streams[] = {      // from: the first level to compute it
       {&b->residual, RECOMPUTE_LEVELS, 1}, {&b->ln_1, RECOMPUTE_NORM, 1}, {&b->att, RECOMPUTE_BLOCK, 1},
@@ -375,9 +375,9 @@ static void block_carve(BlockActs *b, Arena *a, const Model *m, Dtype dt, int B,
   for (Tensor *t : statistics) *t = arena_tensor(a, F32, B, T);
   b->lse = arena_tensor(a, F32, B, m->H, T);
 }
-// Lays B x T activations into what f lends and into arena a, and into `turns` what the blocks use in turn. Without
-// `training` there are no gradients, one memory serves all blocks, and it lies in a, too, if `turns` has not as many
-// bytes; f lends nothing then.
+// Places B x T activations in f's gradient shards and in arena a, and what the blocks use in turn in `turns`. Without
+// `training` there are no gradients and the shards are not used; all blocks share one memory, which is in a if it needs
+// more than turns_bytes.
 static void acts_carve(Acts *x, Arena *a, Arena *turns, size_t turns_bytes, const Fsdp *f, const Model *m, Dtype dt,
                        int B, int T, bool training) {
   const int64_t C = m->C;
@@ -407,7 +407,7 @@ static void acts_carve(Acts *x, Arena *a, Arena *turns, size_t turns_bytes, cons
   x->dresidual = arena_tensor(turns, dt, B, T, C);
   x->dbranch = m->dropout > 0 ? arena_tensor(turns, dt, B, T, C) : x->dresidual; // the same numbers without dropout
 }
-// The gradient lies on the logits; in 16 bits from one of its rows before them (cross_entropy.cuh).
+// The gradient overwrites the logits; in 16 bits it begins one of its rows before them (cross_entropy.cuh).
 static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows) {
   char *before = arena_bytes(a, dt == F32 ? 0 : 2 * m->Vp);
   x->logits = arena_tensor(a, F32, rows, m->Vp);
@@ -416,9 +416,8 @@ static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows
 
 // ---- the trainer's state
 // Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
-// ranks are on it, its dense peak in the compute dtype (0: unknown), words that say so, and how many GPUs all ranks
-// have.
-// comms_of_one: for tests, see FsdpConfig.
+// ranks are on it, its dense peak in the compute dtype (0: unknown), a description for people, and the number of GPUs
+// over all ranks. comms_of_one: for tests, see FsdpConfig.
 struct Device {
   const Ops *ops, *host_ops;
   int index, sharing;
@@ -428,14 +427,14 @@ struct Device {
   bool comms_of_one;
 };
 
-// What a step leaves for the next or for the host, in device memory.
+// Results of a step for the next step or for the host, in device memory.
 struct StepBuffers {
   StepState *state;
-  Exchange *exchange;                            // this rank's, its A losses behind it
+  Exchange *exchange;                            // this rank's, followed by its A losses
   char *exchange_all;                            // of all ranks
   double *losses;                                // [M] in order of microbatches
 };
-// The host's side of it, pinned: what the device reads and writes on its own must not move.
+// The same on the host, pinned: the device reads and writes it asynchronously, so it must not move.
 struct HostBuffers {
   StepInput *input;
   StepState *state;
@@ -460,20 +459,20 @@ struct Trainer {
   void *order;                                   // of the epoch's samples
   StepBuffers buffers;
   HostBuffers host;
-  bool carved_for_training, samples;             // samples: the pass at hand makes text
-  int64_t rows_max, head_rows, step, steps_total, steps_per_epoch;             // head_rows: that logits are held of
+  bool carved_for_training, samples;             // samples: this pass generates text
+  int64_t rows_max, head_rows, step, steps_total, steps_per_epoch;             // head_rows: rows of logits at once
   float loss_scale;                              // after the last step
-  bool has_run;                                  // a step of this process
+  bool has_run;                                  // this process has run a step
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
   Device device;
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
-  size_t device_free_bytes;                      // before anything was taken but CUDA's context; 0 on a CPU
+  size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
 
 static bool trainer_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
 
-// The device that needs no choice: a CPU's, or the only one.
+// A device that needs no choice: the CPU, or the only GPU.
 static Device device_of(const Ops *ops) {
   Device d = {ops, ops, 0, 1, 0, "", 1, false};
   snprintf(d.words, sizeof d.words, "%s", ops->name);
@@ -483,28 +482,28 @@ static Device device_of(const Ops *ops) {
 static bool acts_are_carved(Trainer *t, int B, int T, bool training) {
   return t->acts.B == B && t->acts.T == T && t->carved_for_training == training;
 }
-// Device memory taken since the plan was made, by this rank if it is alone there: the plan, and what NCCL and CUDA took
-// for themselves. 0 on a CPU.
+// Device memory taken since the plan was made: the plan, and what NCCL and CUDA took for themselves. It is this rank's
+// only if no other rank uses the GPU. 0 on a CPU.
 static size_t trainer_device_bytes(const Trainer *t) {
   size_t now = 0, total = 0;
   Ctx c = t->ctx;
   c.ops->memory_left(&c, &now, &total);
   return t->device_free_bytes > now ? t->device_free_bytes - now : 0;
 }
-// Makes the activations fit a batch of B x T, for training or for evaluation. The arena itself never moves.
+// Lays out the activations for a batch of B x T, for training or for evaluation. The arena itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, bool training) {
   if (acts_are_carved(t, B, T, training)) return;
   Arena a = arena_of(t->arena), head = arena_of(t->head_arena), turns = head;
   acts_carve(&t->acts, &a, &turns, t->head_bytes, &t->fsdp, &t->model, t->dtype, B, T, training);
   head_carve(&t->acts, &head, &t->model, t->dtype, t->head_rows);
   CHECK(a.at <= t->arena_bytes && head.at <= t->head_bytes && turns.at <= t->head_bytes,
-        "activations of %d x %d need %zu + %zu or %zu bytes, planned are %zu + %zu", B, T, a.at, head.at, turns.at,
+        "activations of %d x %d need %zu + %zu or %zu bytes, but %zu + %zu are planned", B, T, a.at, head.at, turns.at,
         t->arena_bytes, t->head_bytes);
   t->carved_for_training = training;
 }
 
 static size_t trainer_exchange_bytes(const Trainer *t) { return step_exchange_bytes((int)t->opt.grad_accum); }
-// Lays out what a step leaves behind, on the device and on the host.
+// Lays out StepBuffers on the device and HostBuffers on the host.
 static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   const int64_t A = t->opt.grad_accum, N = t->fsdp.mesh.world, T = t->model.T;
   const int64_t tokens = max64(A * t->opt.batch_size * T, t->rows_max), exchange = (int64_t)trainer_exchange_bytes(t);
@@ -522,25 +521,26 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
 }
 
-// The size of the arena that logits lie in, from shapes alone; cfg learns of it and how much of it blocks use in turn.
+// Computes the size of the head's arena from shapes alone. Sets in cfg the bytes of logits and those that blocks use in
+// turn.
 static void trainer_plan_head(Trainer *t, FsdpConfig *cfg) {
   const Model *m = &t->model;
   const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
   const bool trains = trainer_trains(&t->opt);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
   Arena train = {}, turns = {}, head = {};
-  if (trains) acts_carve(&t->acts, &train, &turns, 0, &t->fsdp, m, t->dtype, B, T, true);      // for turns alone
-  t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // what other passes take at once changes no digit
+  if (trains) acts_carve(&t->acts, &train, &turns, 0, &t->fsdp, m, t->dtype, B, T, true);      // only to size turns
+  t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // in other passes the chunk size changes no digit
   head_carve(&t->acts, &head, m, t->dtype, t->head_rows);
   t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);
   cfg->logits_bytes = trains ? head.at : 0;
   cfg->turns_bytes = turns.at;
 }
-// Where gradient shards hold activations, the arena holds the others.
+// The arena's line of the plan: its name says so if gradient shards hold some of the activations.
 static MemoryName trainer_acts_line(const Trainer *t) {
   return fsdp_lent_bytes(&t->fsdp, t->model.L) ? MEM_ACTS_APART : MEM_ACTIVATIONS;
 }
-// Every byte this rank will take, by line, from shapes alone.
+// Plans every byte this rank will take, line by line, from shapes alone.
 static void trainer_plan(Trainer *t) {
   const Model *m = &t->model;
   const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
@@ -572,9 +572,9 @@ static void trainer_plan(Trainer *t) {
   t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
 }
 
-// Refuses a plan that this host or its devices cannot hold, before anything is taken: once by what shapes tell, and
-// once more when libraries have been opened and have taken what they want. It is asked of what is free then, whoever
-// else uses the device. Collective.
+// Refuses a plan that this host or its devices cannot hold, before anything is allocated: first from the shapes alone,
+// and again after libraries have been opened and have allocated what they need. It compares with what is free at that
+// time, whoever else uses the device. Collective.
 static void trainer_check_memory(Trainer *t) {
   const bool gpu = t->ctx.ops->nccl;
   const int sharing = t->device.sharing;
@@ -586,17 +586,17 @@ static void trainer_check_memory(Trainer *t) {
   t->ctx.ops->memory_left(&t->ctx, &device_free, &device_total);
   char error[512] = "", took[96] = "";
   if (host > available)
-    snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, available are %.2f GiB: lower "
-             "--batch_size or --seq_len, choose --recompute block, --strategy full_shard or a smaller --model, or use "
-             "more hosts", t->fsdp.mesh.node_world,
+    snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, but %.2f GiB are available: "
+             "lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard or a smaller --model, "
+             "or use more hosts", t->fsdp.mesh.node_world,
              t->fsdp.mesh.node_world > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
   if (libraries)
-    snprintf(took, sizeof took, " besides %.3f GiB that %s have taken", (double)libraries / 0x1p30,
+    snprintf(took, sizeof took, " besides %.3f GiB taken by %s", (double)libraries / 0x1p30,
              t->plan.planned_bytes[MEM_NCCL] ? "NCCL and cuBLASLt" : "CUDA and cuBLASLt");
   if (to_take > device_free)
-    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB%s, free are %.2f of %.2f GiB: "
-             "lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a smaller "
-             "--model, or use more GPUs", sharing,
+    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB%s, but %.2f of %.2f GiB are "
+             "free: lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a "
+             "smaller --model, or use more GPUs", sharing,
              sharing > 1 ? "s" : "", (double)to_take / 0x1p30, took, (double)device_free / 0x1p30,
              (double)device_total / 0x1p30);
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
@@ -604,7 +604,7 @@ static void trainer_check_memory(Trainer *t) {
 
 // ================================================================================================ 4 forward
 enum Pass { PASS_TRAIN, PASS_EVAL };
-// Dropout of one place in the network: places number 0 (embeddings), then three a block.
+// Dropout of one place in the network. Places are numbered: 0 for the embeddings, then three per block.
 enum DropoutPlace { DROP_EMBEDDING = 0, DROP_ATTENTION = 1, DROP_ATTN_PROJ = 2, DROP_MLP_PROJ = 3 };
 struct Microbatch { int64_t sample0; Pass pass; };         // sample0: global number in its step of the first sequence
 
@@ -621,11 +621,13 @@ static Tensor root_weight(Trainer *t, RootParam k) { return fsdp_weight(&t->fsdp
 // The head's weight: its own, or the token embedding.
 static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_HEAD; }
 
-// Whether the blocks' forward products take E4M3 now: cuBLASLt wants a multiple of 16 rows. Training and evaluation
-// have such batches; a sample's growing text is multiplied in the compute dtype, with the same E4M3 weights.
+// Whether the blocks' forward matrix multiplies take E4M3 in this pass: cuBLASLt needs a multiple of 16 rows. Training
+// and evaluation have such batches; a sample's growing text is multiplied in the compute dtype, with the same E4M3
+// weights.
 static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && !t->samples; }
-// out (R, rows of the weight) = in weight^T + bias, and gelu = GELU(out) where given: one of block l's four products.
-// With --fp8 matmul its input goes to E4M3 by its own largest magnitude, and meets the gathered E4M3 weight.
+// out (R, rows of the weight) = in weight^T + bias, and gelu = GELU(out) where given: one of block l's four matrix
+// multiplies. With --fp8 matmul the input is scaled by its own largest magnitude, converted to E4M3 and multiplied by
+// the gathered E4M3 weight.
 static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam weight, BlockParam bias, Tensor gelu) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
@@ -677,7 +679,7 @@ static void block_forward(Trainer *t, int l, Microbatch mb) {
   fsdp_poll(&t->fsdp);
 }
 
-// Computes again what block l did not keep, from what it did.
+// Recomputes what block l did not keep from what it kept.
 static void block_recompute(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
   BlockActs *b = &t->acts.block[l];
@@ -694,13 +696,13 @@ static void block_recompute(Trainer *t, int l, Microbatch mb) {
   fsdp_poll(&t->fsdp);
 }
 
-// Tokens to ln_f, the normalised stream that the head reads; logits may be written then. Stage 0 stays gathered until
-// the caller releases it.
+// From tokens to ln_f, the normalised stream that the head reads. Afterwards logits may be written. Stage 0 stays
+// gathered until the caller releases it.
 static void gpt_forward(Trainer *t, Microbatch mb) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
   const int L = t->model.L;
-  if (mb.pass == PASS_EVAL) fsdp_logits(f);      // its blocks lie there, too
+  if (mb.pass == PASS_EVAL) fsdp_logits(f);      // evaluation's blocks are in the head's arena too
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
   fsdp_wait(f, 0, true);
@@ -719,8 +721,8 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
 }
 
 // ================================================================================================ 5 backward
-// The gradient of a weight and of its bias (data NULL: frozen, or none), from the product's input and the gradient of
-// its output.
+// The gradient of a weight and of its bias (data NULL: frozen, or none), from the matrix multiply's input and the
+// gradient of its output.
 static void linear_backward_weight(Trainer *t, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
   if (dweight.data || dbias.data) matmul_backward_weight(&t->ctx, dweight, dbias, dout, in, mode);
 }
@@ -746,8 +748,8 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
 
 // One block: x->dresidual (gradient of the stream after it) becomes the gradient of the stream before it; x->dbranch
 // holds the gradient of this block's MLP branch on entry and of the previous block's on return. Weight gradients go to
-// the stage's gradient buffer, as `mode` says. What backward reads of the block is overwritten by its gradients, each
-// where the line above it has just read for the last time.
+// the stage's gradient buffer, as `mode` says. The gradients overwrite the activations that backward reads: each one is
+// written where the op before it has just read for the last time.
 static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
@@ -781,9 +783,9 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
                      block_weight(t, l, LN_1_W), b->mean_1, b->rstd_1, before, mode);
 }
 
-// Forward and backward of the a-th microbatch of this rank; its gradients are on their way to their owners on return,
-// unless they wait for the step's other microbatches, and the mean loss over its tokens in this rank's exchange record.
-// Backward ends where nothing below is trained.
+// Forward and backward of the a-th microbatch of this rank. On return its gradients are on their way to their owners,
+// unless they wait for the step's other microbatches, and the mean loss over its tokens is in this rank's exchange
+// record. Backward stops where nothing below is trained.
 static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
@@ -845,15 +847,15 @@ static OptimizerArgs optimizer_args(const Options *o) {
   return a;
 }
 
-// What a signal asks for; the greatest that any rank was asked for counts.
+// What a signal asks for; the highest value over all ranks counts.
 enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
 static volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
-static bool under_mpirun;                        // it kills its ranks a second after SIGTERM: no time to save
-static bool alone;                               // one rank that no launcher started: Ctrl-C is for it, and it may save
+static bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
+static bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
 struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; };
 
 // After all microbatches: norm, losses and stop flags of all ranks, the decision, the update. Everything is enqueued;
-// what it comes to is in t->host once the stream is done (the host waits only for an offloaded optimizer). Collective.
+// the results are in t->host once the stream is done (the host waits only for an offloaded optimizer). Collective.
 static void trainer_update(Trainer *t) {
   Fsdp *f = &t->fsdp;
   Ctx *c = &t->ctx;
@@ -874,21 +876,21 @@ static void trainer_update(Trainer *t) {
   c->ops->range_end(c);
 }
 
-// Hands batch `a` of t->host, (B,T), to the device.
+// Copies batch `a` of t->host, (B,T), to the device.
 static void trainer_load_batch(Trainer *t, int a, int B, int T) {
   const size_t n = (size_t)B * (size_t)T;
   t->ctx.ops->copy(&t->ctx, t->acts.tokens.data, t->host.inputs + (size_t)a * n, sizeof(int32_t) * n);
   t->ctx.ops->copy(&t->ctx, t->acts.targets.data, t->host.targets + (size_t)a * n, sizeof(int32_t) * n);
 }
 
-// The first part of a step: the state of t->host goes to the device, the exchange record starts empty.
+// The first part of a step: copies the input of t->host to the device and clears the exchange record.
 static void trainer_step_begin(Trainer *t) {
   fsdp_step_begin(&t->fsdp, true);
   t->ctx.ops->copy(&t->ctx, &t->buffers.state->in, t->host.input, sizeof(StepInput));
   t->ctx.ops->zero(&t->ctx, t->buffers.exchange, trainer_exchange_bytes(t));
 }
 
-// All of a step, from t->host to t->host, without waiting for the device: what a graph captures.
+// The whole step, from t->host to t->host, without waiting for the device. This is what a graph captures.
 static void trainer_enqueue_step(Trainer *t) {
   const int A = (int)t->opt.grad_accum, N = t->fsdp.mesh.world, B = (int)t->opt.batch_size, T = (int)t->model.T;
   trainer_step_begin(t);
@@ -902,8 +904,8 @@ static void trainer_enqueue_step(Trainer *t) {
 static bool trainer_captures(const Trainer *t) {
   return t->ctx.ops->nccl && t->fsdp.cfg.comm != COMM_MPI && !fsdp_offloads(&t->fsdp) && strcmp(t->opt.graph, "off");
 }
-// Runs a step on the device: as a graph from the second one on. The first makes what a capture may not: matrix plans,
-// NCCL's connections, kernels' modules.
+// Runs a step on the device, from the second step on as a graph. The first step creates what must not be created during
+// a capture: matmul plans, NCCL's connections, kernel modules.
 static void trainer_run_step(Trainer *t) {
   Ctx *c = &t->ctx;
   const bool first = !t->has_run;
@@ -950,7 +952,7 @@ struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
 
 // Mean loss and next-token accuracy over every token of a split. Windows of T tokens, E of them a batch, batches dealt
 // to the ranks in turn; per-window sums are added in order of windows, so the result depends on neither N nor E
-// (but for --fp8 matmul, which scales a batch's activations together).
+// (except with --fp8 matmul, which scales a batch's activations together).
 // Collective.
 static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
@@ -1002,7 +1004,8 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   free(all);
   return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start};
 }
-// Perplexity per word of the text: words and one end of line a line, as WikiText-2 is reported (Merity et al. 2016).
+// Perplexity per word of the text. Each end of line counts as a word, as in reported WikiText-2 results (Merity et al.
+// 2016).
 static double word_perplexity(const EvalResult *e, const Split *s) {
   return exp(e->loss * (double)e->tokens / (double)(s->words + s->lines));
 }
@@ -1079,8 +1082,8 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
 #include "kernels/agree.h"
 #include "kernels/launch.h"
 
-// All ranks must be the same program with the same options; names the first that is not. The corpus needs no such
-// check: every rank has it from rank 0 (corpus_share). Collective.
+// All ranks must be the same program with the same options; the error names the first difference. The corpus needs no
+// such check: every rank gets it from rank 0 (corpus_share). Collective.
 static void agree_on_run(MPI_Comm comm, const Options *o) {
   enum { LINE = OPTION_TEXT_BYTES + 128, LINES = OPTION_COUNT + 1 };
   char(*text)[LINE] = (char(*)[LINE])calloc(2 * LINES, LINE), (*first)[LINE] = text + LINES, error[3 * LINE] = "";
@@ -1124,8 +1127,8 @@ static void trainer_take_memory(Trainer *t) {
   c->state = t->buffers.state;
   t->fsdp.host_ctx.state = t->host.state;
 }
-// Steps of the whole run: --max_steps or --epochs, the earlier end where both are given. Programs before 0.6 stopped at
-// --max_steps within --epochs, 1 unless given; their checkpoints say so, by an --epochs of at least 1.
+// Steps of the whole run: --max_steps or --epochs, whichever ends first if both are given. Before 0.6 --epochs was 1
+// unless given and always counted; checkpoints of these programs record an --epochs of at least 1.
 static int64_t trainer_steps_total(const Options *o, int64_t steps_per_epoch) {
   const int64_t by_epochs = steps_per_epoch * max64(1, o->epochs);
   if (!o->max_steps) return by_epochs;
@@ -1204,8 +1207,8 @@ static void trainer_close(Trainer *t) {
   memset(t, 0, sizeof *t);
 }
 
-// Chooses the matrix products' algorithms by the clock: microbatches whose results are dropped make every shape of a
-// step known, rank 0 measures, and all ranks take its choice, so that no sum depends on who computed it. Collective.
+// Chooses the matrix multiply algorithms by timing them. Microbatches whose results are dropped register every shape of
+// a step; rank 0 measures, and all ranks take its choice, so that no sum depends on which rank computed it. Collective.
 static void trainer_tune(Trainer *t) {
   Ctx *c = &t->ctx;
   const int B = (int)t->opt.batch_size, T = (int)t->model.T;
@@ -1216,7 +1219,7 @@ static void trainer_tune(Trainer *t) {
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-  if (t->fsdp.cfg.local && t->opt.grad_accum > 1)                // products that add are others
+  if (t->fsdp.cfg.local && t->opt.grad_accum > 1)                // accumulating GEMMs have their own plans
     gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, (int)t->opt.grad_accum - 1);
   fsdp_reduce_finish(&t->fsdp);
   t->fsdp.comm->reduce_join(&t->fsdp);
@@ -1270,7 +1273,7 @@ static bool print_sample(Trainer *t) {
   return written;
 }
 
-// A dynamic scale finds its level within 24 halvings; what overflows longer does so for another reason.
+// A dynamic scale settles within 24 halvings; overflows that last longer have another cause.
 enum { MAX_SKIPPED_IN_A_ROW = 50 };
 
 // Whether something that is done every `every` steps (0: every epoch; -1: never) and at the end is due after this step.
@@ -1284,18 +1287,18 @@ static EvalResult evaluate(Trainer *t, Log *log, int split) {
   return e;
 }
 
-// What any rank was asked for since the last step. Collective.
+// The highest stop request of any rank since the last step. Collective.
 static Stop agree_on_stop(MPI_Comm comm) {
   int asked = stop_asked;
   MPI_Allreduce(MPI_IN_PLACE, &asked, 1, MPI_INT, MPI_MAX, comm);
   return (Stop)asked;
 }
-// The steps. Returns the exit code of a run that ends here, -1 of one that goes on to its end. Collective.
+// The training loop. Returns the exit code if the run ends here, -1 if it trained to its end. Collective.
 static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
   Stop stop = STOP_NOT;
   int skipped_in_a_row = 0;
-  // A run that a signal ended saves before it evaluates: that is made up for.
+  // A run that a signal ended has saved without the evaluation that was due: do it now.
   if (t->step && step_is_due(t, o->eval_every) && saver->evaluated_step != t->step &&
       saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss) && o->keep_best)
     saver_save(saver, log, o->save_async, true);
@@ -1305,7 +1308,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     log_step(log, t, &r, now_ms() - start);
     saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
-    const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler's business, within reason
+    const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler handles it, up to a limit
     if (!isfinite(r.loss) || (r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
       if (!t->fsdp.mesh.rank)
         say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n",
@@ -1319,7 +1322,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     const bool best = step_is_due(t, o->eval_every) && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
     if (step_is_due(t, o->save_every) || (best && o->keep_best)) saver_save(saver, log, o->save_async, best);
   }
-  if (!stop) stop = agree_on_stop(t->fsdp.mesh.comm);            // asked for while the end was evaluated or saved
+  if (!stop) stop = agree_on_stop(t->fsdp.mesh.comm);            // a signal during the last evaluation or save
   if (!stop) return -1;
   if (stop == STOP_END) log_close(log, t, "signal");             // first: mpirun may leave us little time
   const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
@@ -1328,18 +1331,18 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
 }
 
-// The run: training, evaluation, a sample, files. Returns the exit code. Collective.
+// The whole run: training, evaluation, a sample, files. Returns the exit code. Collective.
 static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
   if (trainer_trains(o)) {
     const int code = trainer_train(t, log, saver);
     if (code >= 0) return code;
   }
-  // Reading and talking may be cut short anywhere, a save may not.
+  // Evaluation and sampling may be interrupted anywhere, a save may not.
   if (!saver->pending) {
     terminal_last_signal(SIGINT);
     terminal_last_signal(SIGTERM);
-    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);        // nohup's wish is kept
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);        // nohup: stays ignored
   }
   if (o->eval_only) evaluate(t, log, SPLIT_VALID);
   if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
@@ -1356,14 +1359,14 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   log_close(log, t, saved ? "done" : "not saved");
   const bool trained = trainer_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
   if (!t->fsdp.mesh.rank)
-    say("files: %s/metrics.jsonl%s%s%s%s\n", o->out, log->lost ? " (not to its end)" : "",
+    say("files: %s/metrics.jsonl%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
 }
 
 static void die_everywhere(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
-// Ranks of each host if all have as many, else 0. Collective.
+// Ranks per host if all hosts have the same number, else 0. Collective.
 static int ranks_per_host(MPI_Comm comm) {
   MPI_Comm node;
   int rank, mine, ends[2];
@@ -1375,7 +1378,7 @@ static int ranks_per_host(MPI_Comm comm) {
   MPI_Allreduce(both, ends, 2, MPI_INT, MPI_MAX, comm);
   return ends[0] == -ends[1] ? mine : 0;
 }
-// Options of the file of --config, which rank 0 reads for all: other hosts need not have it. Collective.
+// Takes the options of the --config file, which rank 0 reads for all: other hosts need not have it. Collective.
 static void take_config(Options *o, int argc, char **argv, MPI_Comm comm) {
   char error[2048] = "", *text = NULL;
   int64_t bytes = -1;
@@ -1384,7 +1387,7 @@ static void take_config(Options *o, int argc, char **argv, MPI_Comm comm) {
   if (!rank && o->config[0]) text = config_read(o->config, &bytes, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   MPI_Bcast(&bytes, 1, MPI_INT64_T, 0, comm);
-  if (bytes < 0) return;                         // a rank with a --config of its own differs: agree_on_run tells
+  if (bytes < 0) return;                         // agree_on_run reports a rank that was given another --config
   if (rank) text = (char *)calloc(1, (size_t)bytes + 1);
   MPI_Bcast(text, (int)bytes, MPI_CHAR, 0, comm);
   char path[OPTION_TEXT_BYTES];
@@ -1393,8 +1396,8 @@ static void take_config(Options *o, int argc, char **argv, MPI_Comm comm) {
   free(text);
   agree_no_error(comm, error, EXIT_USAGE);
 }
-// Completes the options by what the run starts from and agrees on them; `asked` gets them before they were resolved.
-// Collective.
+// Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives
+// them unresolved. Collective.
 static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
   char error[2048] = "";
   int rank, world;
@@ -1403,7 +1406,7 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   if (!rank && lock_out(o, error, sizeof error)) start_find(start, o, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   start_share(start, comm);
-  const int per_host = ranks_per_host(comm);     // by all ranks, before one may have an error
+  const int per_host = ranks_per_host(comm);     // collective: before any rank may return with an error
   const bool started = start_options(start, o, error, sizeof error);
   *asked = *o;
   start_exact(start, asked);
@@ -1417,8 +1420,8 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   if (!rank && start->notices[0]) start_print_notices(start);
 }
 
-// What a run writes from its start on: OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends
-// all ranks with one line where it cannot be written.
+// Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they
+// cannot be written.
 static void open_files(Log *log, const Trainer *t, const Start *start) {
   char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
   const bool trains = trainer_trains(&t->opt), append = start->here || !trains;
@@ -1443,7 +1446,7 @@ int train_main(int argc, char **argv) {
   terminal_open();
   const int answered = options_answer(argc, argv, !launched_as || !strcmp(launched_as, "0"));
   if (answered >= 0) return answered;
-  catch_signal(SIGUSR1, (int)SA_RESTART);        // at once: unhandled it would end the process
+  catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;

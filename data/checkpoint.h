@@ -6,15 +6,15 @@
 //                         trainer.json        configuration, step, what changes from step to step, checksums
 //   OUT/ckpt/latest, best                     symbolic links
 //
-//   1 maps         which byte belongs to which tensor: from shapes alone, so it depends on no number of ranks
+//   1 maps         which byte belongs to which tensor: from shapes alone, so it is the same for every number of ranks
 //   2 trainer.json written last; its last line is the checksum of all before it
-//   3 directory    what is there, which is newest, what goes
+//   3 directory    what is there, which is newest, what is removed
 //   4 loading      checkpoint_load          (saving: data/saver.h)
 //
-// A name that starts with step_ is given by rename, when every file below it is whole and on the disk; it is taken away
-// by rename before anything below it goes. So a process that is killed at any instant leaves whole checkpoints, and
-// names that start with a dot, which the next save removes. Newest is what was saved last (`serial`), not the highest
-// step: a run may go back.
+// A checkpoint gets its name step_* by rename, when all its files are whole and on the disk, and loses it by rename
+// before any of its files is removed. So a process that is killed at any instant leaves whole checkpoints, and names
+// that start with a dot, which the next save removes. The newest checkpoint is the one saved last (`serial`), not the
+// one of the highest step: a run may go back.
 #pragma once
 #include "store.h"
 #include <cjson/cJSON.h>
@@ -24,7 +24,7 @@ static const char *const checkpoint_files[] = {"model.safetensors", "optim.safet
 static_assert((int)CHECKPOINT_FILES <= (int)MAP_MAX_FILES, "a checkpoint's map has both files");
 enum : unsigned { STATES_WEIGHTS = 1, STATES_ALL = (1 << MAP_STATES) - 1 };
 enum { TRAINER_JSON_MOST_BYTES = 1 << 28 };
-static const int64_t CHECKPOINT_MOST_STEPS = (int64_t)1 << 40;   // times a global batch still a number of samples
+static const int64_t CHECKPOINT_MOST_STEPS = (int64_t)1 << 40;   // so that samples can still be counted
 
 // ================================================================================================ 1 maps
 // Joins directory and name; a path that does not fit ends the program.
@@ -72,13 +72,13 @@ static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m
 }
 
 // ================================================================================================ 2 trainer.json
-// What a checkpoint says of itself besides tensors.
+// What a checkpoint records besides tensors.
 struct CheckpointState {
   int64_t step, serial, updates;
   int good_steps;
   float loss_scale;
   double beta1_power, beta2_power;
-  double loss, valid_loss, best_loss;            // of the step; last and lowest of validation, INFINITY before one
+  double loss, valid_loss, best_loss;            // of the step; last and lowest of validation, INFINITY: none yet
   int64_t evaluated_step;                        // of the last validation; -1: none
   uint64_t corpus_hash, tokenizer_hash;
 };
@@ -165,7 +165,7 @@ static bool json_real(const cJSON *o, const char *key, double *to) {
   *to = cJSON_IsNull(v) ? INFINITY : v->valuedouble;
   return true;
 }
-// Digits as "%08x" writes them; another spelling of the same number is not ours.
+// Digits as "%08x" writes them; another spelling of the same number is refused.
 static bool hex_32(const char *digits, uint32_t *to) {
   *to = 0;
   for (int i = 0; i < 8; i++) {
@@ -191,9 +191,9 @@ static cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes,
   char seal[CHECKPOINT_SEAL_BYTES + 1];
   checkpoint_seal_of(text, (size_t)(line - text), seal);
   if (line == text || memcmp(line, checkpoint_seal, sizeof checkpoint_seal - 1))
-    fault = "is cut short or no trainer.json of this program";
+    fault = "is cut short or was not written by this program";
   else if (memcmp(line, seal, CHECKPOINT_SEAL_BYTES)) fault = "is damaged: its checksum does not match";
-  else if (!(json = cJSON_ParseWithLength(text, bytes))) fault = "is damaged: it is no JSON";
+  else if (!(json = cJSON_ParseWithLength(text, bytes))) fault = "is damaged: it is not JSON";
   else if (!json_int(json, "format_version", 1, 1e9, &version)) fault = "has no format_version";
   if (fault) snprintf(error, error_bytes, "%s/trainer.json %s", path, fault);
   else if (version != CHECKPOINT_VERSION)
@@ -203,7 +203,7 @@ static cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes,
   cJSON_Delete(json);
   return NULL;
 }
-// What `json`, trainer.json of the checkpoint in `directory`, says that changes from step to step.
+// Reads what changes from step to step from `json`, trainer.json of the checkpoint in `directory`.
 static bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState *c, char *error,
                              size_t error_bytes) {
   const cJSON *s = cJSON_GetObjectItemCaseSensitive(json, "state");
@@ -243,7 +243,7 @@ static bool checkpoint_checksums(const char *directory, const cJSON *json, const
     int64_t bytes = 0, header = 0, block = 0;
     REFUSE(!json_int(file, "bytes", 0, 0x1p53, &bytes) || !json_int(file, "header_bytes", 0, 0x1p53, &header) ||
            !json_int(file, "block_bytes", 0, 0x1p53, &block) || !hex,
-           "%s/trainer.json: files says nothing of %s, or not all", directory, checkpoint_files[i]);
+           "%s/trainer.json: the entry of %s in files is missing or incomplete", directory, checkpoint_files[i]);
     REFUSE(bytes != m->file_bytes[i] || header != m->data_at[i],
            "%s/trainer.json: %s is %lld bytes with a header of %lld; this model's has %lld and %lld", directory,
            checkpoint_files[i], (long long)bytes, (long long)header, (long long)m->file_bytes[i],
@@ -252,7 +252,7 @@ static bool checkpoint_checksums(const char *directory, const cJSON *json, const
            "%s/trainer.json: the checksums of %s are not 8 digits for each of its %lld blocks of %d bytes", directory,
            checkpoint_files[i], (long long)map_blocks(m, i), STORE_BLOCK_BYTES);
     for (int64_t b = 0; b < map_blocks(m, i); b++)
-      REFUSE(!hex_32(hex + 8 * b, checksums++), "%s/trainer.json: checksum %lld of %s is no hexadecimal number",
+      REFUSE(!hex_32(hex + 8 * b, checksums++), "%s/trainer.json: checksum %lld of %s is not hexadecimal",
              directory, (long long)b, checkpoint_files[i]);
   }
   return true;
@@ -267,7 +267,7 @@ static char *checkpoint_text(const char *directory, int64_t *bytes, char *error,
   if (!text) snprintf(error, error_bytes, "cannot read %s: %s", path, strerror(errno));
   return text;
 }
-// Whether a file of a checkpoint has the bytes that trainer.json records in `file`.
+// Whether a file of a checkpoint has the size that trainer.json records in `file`.
 static bool checkpoint_has_file(const char *directory, const char *name, const cJSON *file, char *error,
                                 size_t error_bytes) {
   char path[MAP_PATH_BYTES];
@@ -331,7 +331,7 @@ static Listed *checkpoint_list(const char *directory, int *count, char *damaged,
   return list;
 }
 
-// Takes a name away at once, then what is below it.
+// Removes a checkpoint: first its name, atomically, then its files.
 static bool checkpoint_remove(const char *directory, const char *name) {
   char from[MAP_PATH_BYTES], to[MAP_PATH_BYTES], hidden[64];
   snprintf(hidden, sizeof hidden, ".removed_%.32s", name);
@@ -340,11 +340,12 @@ static bool checkpoint_remove(const char *directory, const char *name) {
   file_remove(to);
   if (file_rename(from, to)) return file_remove(to);
   if (errno != EXDEV) return false;
-  // A directory of a lower layer of an overlay cannot be renamed: without its trainer.json it is no checkpoint.
+  // A directory of a lower layer of overlayfs cannot be renamed. Without trainer.json it is no checkpoint any more.
   path_join(to, sizeof to, from, "trainer.json");
   return file_remove(to) && file_remove(from);
 }
-// Removes what a save or a removal that was cut short left behind: one of `starts`, then digits or a checkpoint's name.
+// Removes what interrupted saves and removals left: names that begin with one of `starts`, followed by digits or a
+// checkpoint's name.
 static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "latest.tmp", "best.tmp", NULL};
 static const char *const weights_leftovers[] = {"model.safetensors.tmp", NULL};
 static void directory_sweep(const char *directory, const char *const *starts) {
@@ -359,7 +360,7 @@ static void directory_sweep(const char *directory, const char *const *starts) {
   }
   if (dir) closedir(dir);
 }
-// A link of the directory, for people: to `name`, or gone if that is NULL. The program looks at serials.
+// Sets a link of the directory, for people, to `name`, or removes it if that is NULL. The program uses serials.
 static void checkpoint_link(const char *directory, const char *link, const char *name) {
   char path[MAP_PATH_BYTES], before[64] = "";
   path_join(path, sizeof path, directory, link);
@@ -367,9 +368,9 @@ static void checkpoint_link(const char *directory, const char *link, const char 
   if (!name && n >= 0) file_remove(path);
   if (name && (n < 0 || strcmp(before, name))) file_link(name, path);
 }
-// Keeps the `keep` newest (0: all), and the best if keep_best; the links show which these are. Which one is best stands
-// in the checkpoints: a process that was killed before it could set the link loses nothing.
-// Returns whether all that had to go is gone.
+// Keeps the `keep` newest (0: all), and the best if keep_best; the links show which these are. Which one is best is
+// recorded in the checkpoints, so a process that is killed before it sets the link loses nothing.
+// Returns whether all others were removed.
 static bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best) {
   char damaged[1024];
   int count, best = 0;
@@ -385,8 +386,8 @@ static bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best
   free(list);
   return gone;
 }
-// The whole checkpoint that was saved before the one in `directory`, beside it; "" if there is none. When one that is
-// damaged was saved cannot be read: then by the steps in their names.
+// The whole checkpoint that was saved before the one in `directory`, beside it; "" if there is none. A damaged one has
+// no readable serial: then the steps in the names decide.
 static void checkpoint_before(const char *directory, char *before, size_t bytes) {
   char parent[MAP_PATH_BYTES], damaged[1024];
   int count = 0;
@@ -405,7 +406,7 @@ static void checkpoint_before(const char *directory, char *before, size_t bytes)
   if (found < count && ours < count && list[found].serial >= 0) path_join(before, bytes, parent, list[found].name);
   free(list);
 }
-// Says in an error which checkpoint to take instead.
+// Adds to an error which checkpoint to take instead.
 static void checkpoint_hint(const char *directory, char *error, size_t error_bytes) {
   char before[MAP_PATH_BYTES];
   checkpoint_before(directory, before, sizeof before);
@@ -414,7 +415,7 @@ static void checkpoint_hint(const char *directory, char *error, size_t error_byt
 }
 
 // ================================================================================================ 4 loading
-// What is wrong with tensor x of a file, or NULL; w: what the header that is wanted says of it, NULL if nothing.
+// What is wrong with tensor x of a file, or NULL; w: its entry in the expected header, NULL if there is none.
 static const char *checkpoint_tensor_fault(const SafetensorsTensor *x, const cJSON *w, int64_t header_bytes) {
   const cJSON *begin = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(w, "data_offsets"), 0);
   const cJSON *shape = cJSON_GetObjectItemCaseSensitive(w, "shape");
@@ -425,8 +426,8 @@ static const char *checkpoint_tensor_fault(const SafetensorsTensor *x, const cJS
     if (cJSON_GetNumberValue(cJSON_GetArrayItem(shape, d)) != (double)x->shape[d]) return "has another shape";
   return cJSON_GetNumberValue(begin) + (double)header_bytes != (double)x->at ? "is not where it was written" : NULL;
 }
-// The first rank's reason why a header on the disk is not the one this model has; names the tensor: one that is missing
-// or too many, and only then one that lies elsewhere, perhaps for that reason.
+// Rank 0: compares a header on the disk with the one that this model has. The error names a tensor: one that is missing
+// or extra if there is one, else one at another place, which may only follow from that.
 static bool checkpoint_check_header(const char *path, const char *want, int64_t header_bytes, char *error,
                                     size_t error_bytes) {
   char *got = (char *)malloc((size_t)header_bytes);
@@ -461,8 +462,8 @@ static bool checkpoint_check_header(const char *path, const char *want, int64_t 
   return false;
 }
 
-// Loads weights, and with `resume` optimizer, step and all that changes from step to step, from the checkpoint in
-// `directory`, whose trainer.json is `json` (rank 0's, given to all). Collective; ends all ranks with one line when
+// Loads weights, and with `resume` also optimizer, step and all else that changes from step to step, from the
+// checkpoint in `directory`. `json`: its trainer.json as rank 0 read it. Collective; ends all ranks with one line if
 // anything is missing, extra, of another shape, or damaged.
 static void checkpoint_load(Trainer *t, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume) {
   char error[STORE_ERROR_BYTES + 2 * MAP_PATH_BYTES] = "", *header[CHECKPOINT_FILES];

@@ -1,16 +1,16 @@
-// corpus_find.h: from what --data names to texts and token files: which files there are, which of them or which part of
-// one is trained on and which is held out. Part of dataloader.h, which includes it.
+// corpus_find.h: finds the texts or token files that --data names, and decides which of them, or which part of one, is
+// trained on and which is held out. Part of dataloader.h, which includes it.
 //
 //   1 errors, files   DataError, notices, mapped files, the sorted names in a directory
-//   2 text            what is text and what only looks like it; one text of several files; the end that is held out
+//   2 text            what is text and what is not; several files as one text; the end that is held out
 //   3 token files     one shard of several, and its validation file
 //   4 the search      a file, a directory, a pattern
 //
 // Conventions
 //   - What is found follows from names and bytes alone, in the order of strcmp: the same on every run and machine.
-//   - No choice is silent: where several things could be meant, a notice says which is taken, or a line refuses and
-//     says what to type.
-//   - Only regular files are opened, and none of them so that it could block.
+//   - No choice is silent: where several things could be meant, a notice says which is taken, or an error says what to
+//     type.
+//   - Only regular files are opened, and never in a way that could block.
 #pragma once
 #include <dirent.h>
 #include <errno.h>
@@ -73,7 +73,7 @@ enum { DATA_PATH_BYTES = 1024 };
 static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
   struct stat st;
   void *p = NULL;
-  const bool regular = stat(path, &st) == 0 && S_ISREG(st.st_mode);            // before it is opened: a device may act
+  const bool regular = stat(path, &st) == 0 && S_ISREG(st.st_mode);            // before opening: a device may react
   const int fd = regular ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
   if (!regular && stat(path, &st) == 0)
     data_fail(e, EXIT_MISSING, "%s is %s, not a regular file", path, file_type_words(st.st_mode));
@@ -128,7 +128,7 @@ static inline DataNames data_names(const char *dir, const char *end) {
   return n;
 }
 
-// What --data came to: texts, or token files by their paths.
+// What --data resolves to: texts, or token files by their paths.
 struct Text { const uint8_t *bytes; size_t numel, mapped_bytes; void *mapped, *owned; double nats; };
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text
@@ -146,7 +146,7 @@ static inline void found_free(Found *f) {
 }
 
 // ================================================================================================ 2 text
-// Names a split's text goes by, ours first.
+// File names of a split's text, ours first.
 static const char *const text_names[SPLIT_COUNT][5] = {
   {"train.txt", "wiki.train.tokens", "wiki.train.raw"},
   {"valid.txt", "validation.txt", "val.txt", "wiki.valid.tokens", "wiki.valid.raw"},
@@ -169,7 +169,7 @@ static inline bool text_decodes(const uint8_t *p, size_t n, size_t width, bool b
   }
   return true;
 }
-// The encoding other than UTF-8 that a text is plainly in, as iconv calls it; NULL: none.
+// The encoding of a text that is clearly not UTF-8, under iconv's name; NULL: no other encoding was recognised.
 static inline const char *text_encoding(const uint8_t *p, size_t n) {
   if (n >= 4 && (!memcmp(p, "\xff\xfe\0\0", 4) || !memcmp(p, "\0\0\xfe\xff", 4))) return "UTF-32";
   if (n >= 2 && (!memcmp(p, "\xff\xfe", 2) || !memcmp(p, "\xfe\xff", 2))) return "UTF-16";
@@ -197,24 +197,25 @@ static inline bool text_is_json_lines(const uint8_t *p, size_t n) {
   while (line && (p[line - 1] == '\r' || p[line - 1] == ' ')) line--;
   return line > 4 && p[0] == '{' && p[1] == '"' && p[line - 1] == '}';
 }
-// Refuses what is no text; says what it would be a pity to train on. Bytes that are no UTF-8 are fine: they are bytes.
+// Refuses what is not text; gives a notice about text that is probably not meant to be trained on. Invalid UTF-8 is
+// fine: the tokenizer works on bytes.
 static inline bool text_check(const char *path, const uint8_t *p, size_t n, DataNotices *notices, DataError *e) {
   const char *foreign = file_foreign(p, n), *encoding = text_encoding(p, n);
   const bool json = text_is_json_lines(p, n), named_json = name_ends(path, ".jsonl") || name_ends(path, ".ndjson");
-  if (foreign) return data_fail(e, EXIT_MISSING, "%s is %s; needed: text", path, foreign);
+  if (foreign) return data_fail(e, EXIT_MISSING, "%s is %s; expected: text", path, foreign);
   if (encoding)
-    return data_fail(e, EXIT_MISSING, "%s is text in %s; needed is UTF-8: iconv -f %s -t UTF-8 %s > NEW.txt", path,
+    return data_fail(e, EXIT_MISSING, "%s is text in %s; expected: UTF-8; run iconv -f %s -t UTF-8 %s > NEW.txt", path,
                      encoding, encoding, path);
   const size_t looked = n < 65536 ? n : 65536, places[] = {0, (n - looked) / 2, n - looked};
-  for (size_t at : places) {                     // a file of weights may begin with much text
+  for (size_t at : places) {                     // a file of weights may begin with a lot of text
     const size_t controls = text_controls(p + at, looked);
     if (controls >= 16 && controls > looked / 32)
-      return data_fail(e, EXIT_MISSING, "%s is no text: %zu of %zu bytes from byte %zu on are control characters; "
+      return data_fail(e, EXIT_MISSING, "%s is not text: %zu of %zu bytes from byte %zu on are control characters; "
                        "tokens are read from FILE.bin, text must be UTF-8", path, controls, looked, at);
   }
   if (json && named_json)
-    return data_fail(e, EXIT_MISSING, "%s is JSON lines: a model would learn JSON's syntax; take the texts out first, "
-                     "such as by jq -r .text %s > NEW.txt", path, path);
+    return data_fail(e, EXIT_MISSING, "%s is JSON lines: a model would learn JSON's syntax; extract the texts first, "
+                     "for example with jq -r .text %s > NEW.txt", path, path);
   if (json) data_notice(notices, "%s is JSON lines: braces and keys are trained on like text", path);
   return true;
 }
@@ -227,7 +228,7 @@ static inline bool text_open(Text *t, const char *path, DataNotices *notices, Da
   return false;
 }
 
-// One text of several files of a directory, in their order; one that does not end its last line gets a newline.
+// Joins several files of a directory, in their order, into one text; a file that does not end in a newline gets one.
 static inline bool text_join(Text *all, const char *dir, const DataNames *names, DataNotices *notices, DataError *e) {
   const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
   uint8_t *out = NULL;
@@ -269,18 +270,18 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
 enum { TEXT_LEAST_BYTES = 200 };
 static inline size_t text_cut(const uint8_t *p, size_t n, const char **how) {
   const size_t want = n - n / 20, low = want - n / 20, high = n - n / 50;
-  const size_t early = n < 65536 ? n / 2 : low;  // of a short text some lines more or less
+  const size_t early = n < 65536 ? n / 2 : low;  // in a short text the cut may move further
   *how = "from the start of a line on";
   for (size_t at = want; at > early; at--) if (p[at - 1] == '\n') return at;
   for (size_t at = want; at < high; at++) if (p[at - 1] == '\n') return at;
-  *how = "from the start of a word on, for no line ends near there";
+  *how = "from the start of a word on, because no line ends near there";
   for (size_t at = want; at > low; at--) if (p[at - 1] == ' ' || p[at - 1] == '\t') return at;
-  *how = "from the middle of a line on, for no line or word ends near there";
+  *how = "from the middle of a line on, because no line or word ends near there";
   size_t at = want;
   while (at > want - 4 && (p[at] & 0xc0) == 0x80) at--;
   return at;
 }
-// Splits the training text: its end becomes the validation text. what: "--data PATH: " and, perhaps, words on it.
+// Splits the training text: its end becomes the validation text. what: how messages begin, "--data PATH: ".
 static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
   Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
   const char *how;
@@ -288,7 +289,7 @@ static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
     return data_fail(e, EXIT_USAGE, "%sthe text has %zu bytes: too few to hold some out for validation; use at least "
                      "%d, or give a directory with train.txt and valid.txt", what, t->numel, TEXT_LEAST_BYTES);
   const size_t cut = text_cut(t->bytes, t->numel, &how);
-  v->bytes = t->bytes + cut;                     // the memory stays the training text's
+  v->bytes = t->bytes + cut;                     // the training text still owns the memory
   v->numel = t->numel - cut;
   t->numel = cut;
   data_notice(f->notices, "%sthere is no validation text: the last %.1f %% of the text (%zu bytes), %s, is held out "
@@ -297,7 +298,7 @@ static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
   return true;
 }
 
-// A text by itself.
+// A single text file.
 static inline bool find_text_file(Found *f, const char *path, DataError *e) {
   char what[DATA_PATH_BYTES + 64], beside[DATA_PATH_BYTES];
   const char *base = path_base(path);
@@ -309,12 +310,12 @@ static inline bool find_text_file(Found *f, const char *path, DataError *e) {
   data_format(dir, sizeof dir, "%.*s", (int)(base == path ? 1 : base - path), base == path ? "." : path);
   for (const char *name : text_names[SPLIT_TRAIN])
     if (name && !strcmp(name, base) && text_find(dir, SPLIT_VALID, beside, sizeof beside))
-      data_notice(f->notices, "%s beside it is not looked at: --data %s takes both", path_base(beside), dir);
+      data_notice(f->notices, "%s beside it is not used: --data %s takes both", path_base(beside), dir);
   return true;
 }
 
-// The texts of a directory under the names of splits. asked: what named it (--data, WIKITEXT2_DIR, a directory that was
-// found); only by --data may the validation text be missing.
+// The texts of a directory whose names are those of splits. asked: what named it (--data, WIKITEXT2_DIR, a directory
+// that was found); only with --data may the validation text be missing.
 static inline bool find_splits(Found *f, const char *dir, const char *asked, DataError *e) {
   char path[SPLIT_COUNT][DATA_PATH_BYTES], what[DATA_PATH_BYTES + 64];
   bool there[SPLIT_COUNT];
@@ -341,7 +342,7 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Dat
 
 // ================================================================================================ 3 token files
 // Whether a file is PREFIXtrain.bin or a numbered shard of it, PREFIXtrain_000001.bin; *stem: bytes of the path up to
-// and with `train`.
+// and including `train`.
 static inline bool token_shard(const char *path, size_t *stem) {
   const char *base = path_base(path), *at = NULL;
   for (const char *p = base; (p = strstr(p, "train")); p++) at = p;
@@ -350,7 +351,7 @@ static inline bool token_shard(const char *path, size_t *stem) {
   return !strcmp(at + 5 + strspn(at + 5, "_-0123456789"), ".bin");
 }
 
-// The validation file of a training file: the same name with `val`, `valid` or `validation` for the last `train`; of a
+// The validation file of a training file: the same name with `val`, `valid` or `validation` for the last `train`; for a
 // numbered shard (x_train_000001.bin) the first shard of that name. *several: how many of those there are.
 static inline bool token_file_partner(const char *train, char *out, size_t out_bytes, int *several, DataError *e) {
   const char *base = path_base(train), *at = NULL;
@@ -387,7 +388,7 @@ static inline bool token_file_partner(const char *train, char *out, size_t out_b
                          "validation for val); put that file there", train, (int)(at - train), train, tail);
 }
 
-// A token file by itself.
+// A single token file.
 static inline bool find_tokens(Found *f, const char *path, DataError *e) {
   data_format(f->source, sizeof f->source, "tokens in %s", path);
   return data_format(f->train, sizeof f->train, "%s", path) ||
@@ -415,10 +416,10 @@ static inline bool find_tokens_beside(Found *f, DataError *e) {
   if (several > 1) data_format(of, sizeof of, ", one of %d,", several);
   if (shards > 1)
     data_notice(f->notices, "%s holds %d shards of tokens, %.*s*.bin; only %s is trained on, and %s%s is for "
-                "validation: shards together are not read yet", dir, shards, (int)(stem - (size_t)(base - path)), base,
+                "validation: several shards cannot be read yet", dir, shards, (int)(stem - (size_t)(base - path)), base,
                 base, path_base(f->valid), of);
   else if (several > 1)
-    data_notice(f->notices, "%s holds %d shards of validation tokens; only %s is read: shards together are not read "
+    data_notice(f->notices, "%s holds %d shards of validation tokens; only %s is read: several shards cannot be read "
                 "yet", dir, several, path_base(f->valid));
   return true;
 }
@@ -440,7 +441,7 @@ static inline bool find_first_shard(Found *f, const char *asked, const DataNames
 }
 
 // ================================================================================================ 4 the search
-// What else a directory may hold that people have corpora in; "": none of it.
+// Names a file of another kind that may hold a corpus, for the error; "": there is none.
 static inline void find_other_files(const char *dir, char *found, size_t bytes) {
   static const char *const ends[] = {".jsonl", ".parquet", ".arrow", ".zip", ".gz", ".zst", ".xz", ".bz2", ".json",
                                      ".csv", ".npy", ".raw", ".tokens", ".md"};
@@ -452,7 +453,7 @@ static inline void find_other_files(const char *dir, char *found, size_t bytes) 
     if (found[0]) return;
   }
 }
-// A directory without the names of splits: its texts together, or the first of its shards.
+// A directory without the names of splits: all its texts, or the first of its shards.
 static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
   DataNames texts = data_names(dir, ".txt"), bins = data_names(dir, ".bin"), paths = {};
   char what[DATA_PATH_BYTES + 128], other[128], path[PATH_MAX];
@@ -467,7 +468,7 @@ static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
     ok = find_first_shard(f, dir, &paths, e);
   } else if (texts.count) {
     data_format(what, sizeof what, texts.count > 1 ? "--data %s: its %d .txt files, in the order of their names, are "
-                "one text; " : "--data %s: ", dir, texts.count);
+                "joined; " : "--data %s: ", dir, texts.count);
     data_format(f->source, sizeof f->source, "%d .txt file%s in %s (--data)", texts.count, texts.count > 1 ? "s" : "",
                 dir);
     ok = text_join(&f->text[SPLIT_TRAIN], dir, &texts, f->notices, e) && text_hold_out(f, what, e);
@@ -489,7 +490,7 @@ static inline bool find_directory(Found *f, const char *dir, const char *asked, 
   for (int i = 0; i < SPLIT_COUNT; i++) any = any || text_find(dir, i, path, sizeof path);
   return any ? find_splits(f, dir, asked, e) : find_unnamed(f, dir, e);
 }
-// A pattern that the shell did not see: of token files the first shard.
+// A pattern that the shell did not expand: the first shard of the token files.
 static inline bool find_pattern(Found *f, const char *pattern, DataError *e) {
   glob_t g = {};
   DataNames paths = {};
@@ -503,19 +504,19 @@ static inline bool find_pattern(Found *f, const char *pattern, DataError *e) {
     qsort(paths.name, (size_t)paths.count, sizeof *paths.name, name_order);
     ok = find_first_shard(f, pattern, &paths, e);
   } else if (others)
-    data_fail(e, EXIT_MISSING, "--data %s: a pattern may name token files, .bin; of texts give one file, or the "
-              "directory whose .txt files are taken together", pattern);
-  else data_fail(e, EXIT_MISSING, "--data %s: no file has such a name", pattern);
+    data_fail(e, EXIT_MISSING, "--data %s: a pattern may name token files, .bin; for texts give one file, or the "
+              "directory whose .txt files are joined", pattern);
+  else data_fail(e, EXIT_MISSING, "--data %s: no file matches", pattern);
   data_names_free(&paths);
   return ok;
 }
-// Finds what --data PATH names; f has only its notices before. False: one line in e. found_free in either case.
+// Finds what --data PATH names; on entry only f->notices is set. False: one line in e. Call found_free in either case.
 static inline bool corpus_find(Found *f, const char *path, DataError *e) {
   static const char *const pipes[] = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"};
   struct stat st;
   for (const char *pipe : pipes)
     if (!strcmp(path, pipe))
-      return data_fail(e, EXIT_USAGE, "--data %s: text is not read from standard input, for every epoch and every rank "
+      return data_fail(e, EXIT_USAGE, "--data %s: text is not read from standard input, because every epoch and rank "
                        "needs it again; write it to a file and name that", path);
   if (stat(path, &st) != 0) {
     if (errno == ENOENT && strpbrk(path, "*?[")) return find_pattern(f, path, e);
@@ -524,7 +525,7 @@ static inline bool corpus_find(Found *f, const char *path, DataError *e) {
   }
   if (S_ISDIR(st.st_mode)) return find_directory(f, path, "--data", e);
   if (!S_ISREG(st.st_mode))
-    return data_fail(e, EXIT_MISSING, "--data %s is %s; needed: a directory with train.txt and valid.txt, a text file, "
-                     "or a token FILE.bin", path, file_type_words(st.st_mode));
+    return data_fail(e, EXIT_MISSING, "--data %s is %s; expected: a directory with train.txt and valid.txt, a text "
+                     "file, or a token FILE.bin", path, file_type_words(st.st_mode));
   return name_ends(path, ".bin") ? find_tokens(f, path, e) : find_text_file(f, path, e);
 }

@@ -2,11 +2,11 @@
 // tokens into samples and validation windows.
 //
 //   1 random numbers, hashes
-//   2 token files       llm.c and nanoGPT .bin, mapped, every fault named
+//   2 token files       llm.c and nanoGPT .bin, mapped and checked
 //   3 text              words and lines, encoding
 //   4 generated text    a source of sentences whose entropy is known exactly
 //   5 cache             tokenizer and ids of a text, found again by its hash
-//   6 corpus            the order of the search; hashing, handing to other processes
+//   6 corpus            the order of the search; hashing, passing to other processes
 //   7 sampler           which samples make a microbatch
 //   8 evaluation        windows that cover every token once
 //
@@ -16,11 +16,11 @@
 //   - A split is one stream of ids. Text is preceded by one newline as context, so each of its tokens has a token in
 //     front and is predicted exactly once; a token file has no such context and its first token is not predicted.
 //     Either way tokens 1 .. tokens_numel-1 are the targets.
-//   - A tokenizer is trained on the text, or given (CorpusOptions.tokenizer). To token files and random tokens a given
-//     one only serves prompts and samples.
-//   - Nothing is drawn from a library generator: all choices are functions of (seed, stream, counter).
-//   - A function that can fail for a reason of the user's returns false and one line in a DataError, with the exit code
-//     it deserves. It leaves nothing allocated.
+//   - A tokenizer is trained on the text, or given (CorpusOptions.tokenizer). With token files and random tokens a
+//     given one only serves prompts and samples.
+//   - No library random generator is used: all choices are functions of (seed, stream, counter).
+//   - A function that can fail because of what the user gave returns false with one line and the exit code in a
+//     DataError. It leaves nothing allocated.
 //
 // Defines: Split, Corpus, corpus_load, corpus_load_tokenizer, corpus_image_bytes, corpus_image,
 // corpus_adopt, corpus_free, Sampler, sampler_bytes, sampler_init, sampler_set_epoch, sampler_steps_per_epoch,
@@ -51,13 +51,13 @@ static inline uint64_t data_random(uint64_t key, uint64_t i) { return data_mix(k
 static inline uint64_t data_key(uint64_t seed, uint64_t stream) {
   return data_mix(data_mix(seed + DATA_GOLDEN) ^ (stream * DATA_GOLDEN + 0x2545f4914f6cdd1du));
 }
-// Uniform over 0 .. n-1, n > 0; the unevenness is below n / 2^64.
+// Uniform over 0 .. n-1, n > 0; the bias is below n / 2^64.
 static inline uint64_t data_below(uint64_t random, uint64_t n) {
   __extension__ typedef unsigned __int128 Wide;
   return (uint64_t)((Wide)random * n >> 64);
 }
 
-// A 64-bit hash that notices damage (not an attacker): four lanes of multiply and rotate, as in Collet's XXH64.
+// A 64-bit hash that detects damage (not an attacker): four lanes of multiply and rotate, as in Collet's XXH64.
 static inline uint64_t data_hash_round(uint64_t lane, uint64_t word) {
   lane += word * 0xc2b2ae3d27d4eb4fu;
   return (lane << 31 | lane >> 33) * 0x9e3779b185ebca87u;
@@ -124,8 +124,7 @@ struct TokenFileKind { int32_t magic, version; int token_bytes; const char *name
 static const TokenFileKind token_file_kinds[] = {{20240520, 1, 2, "GPT-2"}, {20240801, 7, 4, "Llama 3"}};
 enum { TOKEN_FILE_HEADER_BYTES = 1024 };
 
-// What a .bin that is no llm.c token file plainly is instead; NULL: nothing speaks against bare uint16 tokens
-// (nanoGPT).
+// What a .bin that is not an llm.c token file clearly is instead; NULL: it may be bare uint16 tokens (nanoGPT).
 static inline const char *token_file_misnomer(const uint8_t *p, size_t bytes) {
   if (bytes < 8) return NULL;
   uint32_t first;
@@ -143,7 +142,7 @@ static inline const char *token_file_misnomer(const uint8_t *p, size_t bytes) {
   return NULL;
 }
 
-// Whether magic, version and count stand in front of just as many tokens: chance does not make that of bare ones.
+// Whether exactly `count` tokens follow magic, version and count, which bare tokens do not do by chance.
 static inline bool token_file_has_layout(const int32_t header[3], long long bytes) {
   const long long rest = bytes - TOKEN_FILE_HEADER_BYTES, count = header[2];
   return header[1] > 0 && header[1] < 1000 && count > 0 && (rest == 2 * count || rest == 4 * count);
@@ -177,11 +176,11 @@ static inline bool token_file_layout(Split *s, DataError *e) {
   }
   const char *misnomer = token_file_misnomer(p, s->file_bytes);
   if (misnomer)
-    return data_fail(e, EXIT_MISSING, "%s is %s; needed: an llm.c token file (magic %d or %d) or bare uint16 tokens "
+    return data_fail(e, EXIT_MISSING, "%s is %s; expected: an llm.c token file (magic %d or %d) or bare uint16 tokens "
                      "(nanoGPT)", s->path, misnomer, token_file_kinds[0].magic, token_file_kinds[1].magic);
   if (token_file_has_layout(header, bytes))
     return data_fail(e, EXIT_MISSING, "%s has the header of an llm.c token file, version %d, %d tokens, but the "
-                     "unknown magic %d; known are %d (GPT-2) and %d (Llama 3)", s->path, header[1], header[2],
+                     "unknown magic %d; expected %d (GPT-2) or %d (Llama 3)", s->path, header[1], header[2],
                      header[0], token_file_kinds[0].magic, token_file_kinds[1].magic);
   if (bytes % 2)
     return data_fail(e, EXIT_MISSING,
@@ -195,7 +194,7 @@ static inline bool token_file_layout(Split *s, DataError *e) {
   return true;
 }
 
-// Reads every token once: the largest, and the first that is not below vocab_size.
+// Reads every token once. Refuses ids that are not below vocab_size, and names the first of them and the largest.
 static inline bool split_check_ids(const Split *s, int vocab_size, int threads, DataError *e) {
   if (s->token_bytes == 2 && vocab_size > 65535) return true;
   uint32_t largest = 0, *const of_all = &largest;
@@ -217,7 +216,7 @@ static inline bool split_check_ids(const Split *s, int vocab_size, int threads, 
                    s->path, (long long)at, (uint32_t)split_token(s, at), vocab_size, largest, largest + 1);
 }
 
-// Opens the token file s->path. Does not look at the ids.
+// Opens the token file s->path. Does not check the ids.
 static inline bool split_map(Split *s, DataError *e) {
   s->mapped = data_map(s->path, &s->file_bytes, e);
   if (!s->mapped) return false;
@@ -242,11 +241,11 @@ static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, in
   *lines = l + (bytes && p[bytes - 1] != '\n');
 }
 
-// Of a text with longer words on average it is not blanks that part them (Chinese, genomes): they are not counted.
+// If words are longer than this on average, blanks do not separate them (Chinese, genomes): they are not counted.
 enum { MOST_BYTES_A_WORD = 32 };
 
-// Encodes a text behind one newline of context into memory of the split's own. It goes in chunks that end where the
-// tokenizer says that a text may be cut, so the four-byte ids of the encoder exist for one chunk at a time.
+// Encodes a text, after one newline of context, into memory that the split owns. It works in chunks that end where the
+// tokenizer allows a cut, so the four-byte ids of the encoder exist for one chunk at a time.
 static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, int threads) {
   const size_t chunk_bytes = 16 << 20;
   s->token_bytes = t->vocab_size <= 65536 ? 2 : 4;
@@ -291,7 +290,7 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
 // alone stays above the source's entropy. A state's successors are different words, so the state is a function of the
 // text so far and the entropy of the text is that of the chain. Every sentence starts afresh, so by renewal the rate is
 //   (expected nats of a sentence) / (expected tokens of a sentence), and both are finite sums over the states.
-// A word always stands as " word", a piece of its own, so its number of tokens does not depend on its neighbours.
+// A word is always written " word", which is one piece, so its number of tokens does not depend on its neighbours.
 enum { GEN_DETS = 4, GEN_ADJS = 16, GEN_NOUNS = 32, GEN_VERBS = 16, GEN_PREPS = 6, GEN_MAX_EDGES = 8 };
 enum { // states, in an order that every edge but the last one follows
   GEN_NEWLINE,
@@ -402,8 +401,8 @@ static inline void gen_expectation(const GenSource *g, const Tokenizer *t, doubl
   }
 }
 
-// `sentences` sentences into memory of the text's own, and the nats they cost the source. Sentence boundaries do not
-// matter to the generator: draw i is the i-th of the stream `key`.
+// Writes `sentences` sentences into memory that the text owns, and the nats they cost the source. Sentence boundaries
+// do not matter to the generator: draw i is the i-th of the stream `key`.
 static inline Text gen_text(const GenSource *g, uint64_t key, int64_t sentences) {
   const size_t longest_bytes = 16 * 16;
   Text text = {};
@@ -431,8 +430,8 @@ static inline Text gen_text(const GenSource *g, uint64_t key, int64_t sentences)
 
 // ================================================================================================ 5 cache
 // Two files for a text and a vocabulary size, named by the hash of both: tokenizer-KEY.json and tokens-KEY.bin, the ids
-// of all splits behind this header. With a given tokenizer KEY is the hash of the text and of it, and tokens-KEY.bin is
-// all. Anything that does not fit together exactly is made again.
+// of all splits after this header. With a given tokenizer KEY is the hash of the text and of it, and there is only
+// tokens-KEY.bin. Anything that does not fit together exactly is made again.
 struct CacheHeader {
   char magic[8];
   uint64_t key, tokenizer_hash, payload_hash;
@@ -447,8 +446,8 @@ struct CorpusOptions {
   int vocab_size;              // text: at most this many tokens are made; else the ids lie below it
   int threads;
   uint64_t seed;               // of "random"
-  const char *tokenizer = NULL;  // tokenizer.json or its directory; NULL or "": text trains one. Text then ignores
-                               // vocab_size, and elsewhere the tokenizer may not have more tokens than that
+  const char *tokenizer = NULL;  // tokenizer.json or its directory; NULL or "": text trains one. If it is given, text
+                               // ignores vocab_size; elsewhere it may not have more tokens than that
 };
 
 struct Corpus {
@@ -472,7 +471,7 @@ static inline uint64_t cache_payload_hash(const Split *splits) {
   return h;
 }
 
-// Reads the ids behind a header that has been checked against the file's size.
+// Reads the ids after a header that has been checked against the file's size.
 static inline bool cache_read_ids(Split *splits, const CacheHeader *h, FILE *f) {
   bool ok = true;
   for (int i = 0; i < SPLIT_COUNT; i++) {
@@ -486,8 +485,8 @@ static inline bool cache_read_ids(Split *splits, const CacheHeader *h, FILE *f) 
   return ok && cache_payload_hash(splits) == h->payload_hash;
 }
 
-// Reads tokenizer and ids if both files are there, whole, and belong together; only the ids, which must be of it, when
-// the corpus has its tokenizer. NULL: done. "": not there. Else: why not.
+// Reads tokenizer and ids if both files are there, whole, and belong together. If the corpus has a tokenizer, only the
+// ids are read, which must come from it. Returns NULL: done; "": not there; else: why not.
 static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key) {
   static char why[512];
   const int fd = open(bin, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -497,7 +496,7 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
   CacheHeader h;
   int64_t payload = 0;
   const char *fault = NULL;
-  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) fault = "it is no regular file";
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) fault = "it is not a regular file";
   else if (fread(&h, sizeof h, 1, f) != 1) fault = "it is cut short";
   else if (memcmp(h.magic, cache_magic, sizeof cache_magic) || h.key != key) fault = "it belongs to something else";
   else if (h.token_bytes != 2 && h.token_bytes != 4) fault = "its header is damaged";
@@ -510,7 +509,7 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
   fclose(f);
   if (!fault && !c->has_tokenizer && !tokenizer_load(&c->tokenizer, json, why, sizeof why)) fault = why;
   else if (!fault && tokenizer_hash(&c->tokenizer) != h.tokenizer_hash)
-    fault = "the tokenizer beside it is another one";
+    fault = "it does not belong to the tokenizer beside it";
   if (!fault) return NULL;
   for (Split &s : c->split) split_free(&s);
   if (!c->has_tokenizer) tokenizer_free(&c->tokenizer);
@@ -555,7 +554,7 @@ static inline bool cache_write(const Corpus *c, const char *dir, const char *jso
   return ok;
 }
 
-// The given tokenizer, if any.
+// Loads the given tokenizer, if any.
 static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, DataError *e) {
   char why[1024];
   if (!o->tokenizer || !*o->tokenizer) return true;
@@ -573,8 +572,8 @@ static inline bool make_directories(const char *path) {
   return !mkdir(part, 0777) || errno == EEXIST;
 }
 
-// Tokenizer, unless it was given, and ids of the texts, from the cache or made. What the cache cannot do is a notice,
-// never an error.
+// Reads from the cache, or makes, the tokenizer (unless it was given) and the ids of the texts. A failure of the cache
+// is a notice, never an error.
 static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOptions *o) {
   uint64_t key = data_hash(c->has_tokenizer, cache_magic, sizeof cache_magic);
   key = data_mix(key ^ (c->has_tokenizer ? tokenizer_hash(&c->tokenizer) : (uint64_t)o->vocab_size));
@@ -592,7 +591,7 @@ static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOpt
     data_format(bin, sizeof bin, "%s/tokens-%016llx.bin", o->cache_dir, (unsigned long long)key);
     fault = cache_read(c, json, bin, key);
     if (fault && *fault)
-      data_notice(&c->notices, "cache file %s is of no use (%s): made again", bin, fault);
+      data_notice(&c->notices, "cache file %s cannot be used (%s): made again", bin, fault);
   }
   c->cache_used = !fault;
   if (!c->cache_used) {
@@ -636,10 +635,10 @@ static inline void corpus_hash(Corpus *c) {
 
 static inline bool corpus_check_text_vocab(const Corpus *c, const CorpusOptions *o, DataError *e) {
   if (c->has_tokenizer || o->vocab_size >= 256) return true;
-  return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least the 256 bytes", o->vocab_size);
+  return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least 256 tokens", o->vocab_size);
 }
 
-// What holds ids has o->vocab_size of them; a tokenizer of more would show ids that are not in it.
+// Data given as ids has a vocabulary of o->vocab_size; a tokenizer with more tokens would produce ids outside it.
 static inline bool corpus_check_tokenizer_fits(const Corpus *c, const CorpusOptions *o, DataError *e) {
   if (!c->has_tokenizer || c->tokenizer.vocab_size <= o->vocab_size) return true;
   return data_fail(e, EXIT_USAGE, "tokenizer %s has %d tokens, more than --vocab_size %d: it belongs to another model",
@@ -658,7 +657,7 @@ static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOpti
   c->vocab_size = o->vocab_size;
   return true;
 }
-// What was found: texts or token files. They are freed.
+// Loads the texts or token files that were found, and frees f.
 static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
   bool ok = f->train[0] ? corpus_load_token_files(c, f, o, e) : corpus_check_text_vocab(c, o, e);
   if (ok && !f->train[0]) corpus_tokenize(c, f->text, o);
@@ -729,7 +728,7 @@ static inline bool corpus_find_fetched(char *dir, size_t dir_bytes) {
   return false;
 }
 
-// What --data says; `directory`, where given, is taken in place of it, as `asked` names it.
+// Loads what --data names, or `directory` if that is given; messages call the directory `asked`.
 static inline bool corpus_load_asked(Corpus *c, const char *directory, const char *asked, const CorpusOptions *o,
                                      DataError *e) {
   Found f = {};
@@ -763,7 +762,7 @@ static inline bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
     if (ok) ok = corpus_load_asked(c, env, "WIKITEXT2_DIR", &o, e);
     else
       data_fail(e, EXIT_MISSING,
-                "WIKITEXT2_DIR=%s is not a directory; it names the one that holds WikiText-2's train.txt, "
+                "WIKITEXT2_DIR=%s is not a directory; expected: the one with WikiText-2's train.txt, "
                 "valid.txt and test.txt",
                 env);
   } else if (corpus_find_fetched(dir, sizeof dir)) ok = corpus_load_asked(c, dir, "fetched WikiText-2", &o, e);
@@ -793,8 +792,8 @@ static inline bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *
   return true;
 }
 
-// ---- handing a corpus to other processes: the struct, then the tokens that are in memory. A mapped token file goes by
-// its path: each process maps the same file, whose pages the processes of a host share.
+// ---- passing a corpus to other processes: the struct, then the tokens that are in memory. A mapped token file is
+// passed by its path: each process maps the same file, whose pages the processes of a host share.
 static inline size_t corpus_image_place(const Corpus *c, int split) {  // 64-byte aligned; split == SPLIT_COUNT: the end
   size_t at = (sizeof(Corpus) + 63) / 64 * 64;
   for (int i = 0; i < split; i++)
@@ -819,8 +818,8 @@ static inline void corpus_image(const Corpus *c, void *image) {
   }
 }
 
-// A corpus, without tokenizer, whose tokens lie in `image`, which must outlive it and is not written; several processes
-// may share one. False and one line when the image is damaged or its token file is not the same here.
+// Makes c a corpus without tokenizer whose tokens lie in `image`. The image must outlive it and is only read; several
+// processes may share one. False and one line if the image is damaged or its token file is not the same here.
 static inline bool corpus_adopt(Corpus *c, const void *image, size_t bytes, DataError *e) {
   *e = {};
   memcpy((void *)c, image, sizeof *c);
@@ -841,7 +840,7 @@ static inline bool corpus_adopt(Corpus *c, const void *image, size_t bytes, Data
     ok = split_map(s, e);
     if (ok && (s->hash != hash || s->tokens_numel != numel))
       ok = data_fail(e, EXIT_MISSING,
-                     "%s is another file here than where the corpus was loaded (%lld tokens, there %lld): "
+                     "%s here is not the file that the corpus was loaded from (%lld tokens, there %lld): "
                      "every host needs the same file under this path",
                      s->path, (long long)s->tokens_numel, (long long)numel);
   }
@@ -850,11 +849,11 @@ static inline bool corpus_adopt(Corpus *c, const void *image, size_t bytes, Data
 }
 
 // ================================================================================================ 7 sampler
-// Sample i is tokens [i T, i T + T) as inputs and the same moved on by one as targets; samples do not overlap, and a
+// Sample i is tokens [i T, i T + T) as inputs and the same shifted by one as targets; samples do not overlap, and a
 // rest shorter than T+1 tokens at the end of the split is not trained on. An epoch is a permutation of all samples that
 // depends on (seed, epoch) alone, cut (drop_last) or wrapped around to whole global batches of M microbatches of B: the
 // rule of PyTorch's DistributedSampler with set_epoch, for the M B sequences of a step. Microbatch m of step s holds
-// positions [(s M + m) B, + B). A rank takes some of the microbatches; which ones, the sampler does not know.
+// positions [(s M + m) B, + B). Which rank takes which microbatches is decided by the caller.
 struct SamplerOptions {
   int64_t batch, seq_len, microbatches;          // B, T, M (of the whole global batch)
   bool shuffle, drop_last;
@@ -914,7 +913,7 @@ static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o
 
 static inline int64_t sampler_steps_per_epoch(const Sampler *s) { return s->steps_per_epoch; }
 
-// The sample at position p of the epoch, 0 <= p < steps_per_epoch M B. Past the end it starts again at the front.
+// The sample at position p of the epoch, 0 <= p < steps_per_epoch M B. Past the last sample it wraps around.
 static inline int64_t sampler_sample(const Sampler *s, int64_t p) {
   p %= s->samples_numel;
   return s->order ? (int64_t)s->order[p] : p;
@@ -937,8 +936,8 @@ static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int6
 }
 
 // ================================================================================================ 8 evaluation
-// Windows of T targets that cover a split once, in order; the last may be partial. Which rank takes which window does
-// not matter to what a window holds.
+// Windows of T targets that cover a split once, in order; the last may be partial. A window's contents do not depend on
+// the rank that takes it.
 static inline int64_t eval_windows_numel(const Split *split, int64_t seq_len) {
   return (split_targets_numel(split) + seq_len - 1) / seq_len;
 }

@@ -1,5 +1,5 @@
-// file_kinds.h: what a file plainly is when it is not what a reader needs, by its type and its first bytes. Readers of
-// corpora, tokenizers and weights ask here before they say that a file is damaged: the line then says what to do.
+// file_kinds.h: recognises a file that a reader cannot use, by its type and its first bytes. Readers of corpora,
+// tokenizers and weights check here before they report a damaged file, so that the error says what to do.
 //
 // Defines: file_type_words, file_foreign, FILE_FOREIGN_BYTES.
 #pragma once
@@ -8,11 +8,11 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-// What a path leads to that is no regular file; NULL: a regular file.
+// What a path is if it is not a regular file; NULL: a regular file.
 static inline const char *file_type_words(mode_t mode) {
   if (S_ISREG(mode)) return NULL;
   return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a named pipe" : S_ISSOCK(mode) ? "a socket" :
-         S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "no regular file";
+         S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "a special file";
 }
 
 // First bytes that no text, token file, tokenizer or model of ours begins with.
@@ -26,14 +26,14 @@ static const FileKind file_kinds[] = {
     {0, 6, "\xfd" "7zXZ\0", "xz-compressed; unpack it (unxz)"},
     {4, 6, "1AY&SY", "bzip2-compressed; unpack it (bunzip2)"},
     {257, 5, "ustar", "a tar archive; unpack it (tar -xf)"},
-    {0, 5, "PAR1\x15", "a Parquet table; write its column of text into a .txt file"},
-    {0, 8, "ARROW1\0\0", "an Arrow table; write its column of text into a .txt file"},
+    {0, 5, "PAR1\x15", "a Parquet table; write its text column to a .txt file"},
+    {0, 8, "ARROW1\0\0", "an Arrow table; write its text column to a .txt file"},
     {0, 6, "\x93NUMPY", "a NumPy .npy file; write the bare array with array.tofile()"},
-    {0, 5, "%PDF-", "a PDF document; take its text out (pdftotext)"}};
-enum { FILE_FOREIGN_BYTES = 512 };                // of a file's beginning are enough for file_foreign
+    {0, 5, "%PDF-", "a PDF document; extract its text (pdftotext)"}};
+enum { FILE_FOREIGN_BYTES = 512 };                // file_foreign needs no more of a file's beginning
 
-// What a file that begins with the `n` bytes at `p` plainly is, and what to do, as the end of a sentence "FILE is ...".
-// NULL: nothing is known against it.
+// What a file that begins with the `n` bytes at `p` is, and what to do, to end a sentence "FILE is ...". NULL: it is
+// none of these kinds.
 static inline const char *file_foreign(const void *p, size_t n) {
   const char *text = (const char *)p;
   for (const FileKind &k : file_kinds)

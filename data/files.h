@@ -1,9 +1,9 @@
-// files.h: the system calls by which files are written and read. Each goes through one hook, so that a test can fail it
-// or end the process right there: what a save may leave behind is then known for every instant.
+// files.h: the system calls by which files are written and read. Each write goes through one hook, so that a test can
+// make it fail or end the process there: tests then see what a save leaves behind at every instant.
 //
 // Conventions
-//   - false (or -1): it did not work and errno says why.
-//   - a name that readers look for appears by rename only, when everything behind it has reached the disk.
+//   - false (or -1) is a failure; errno says why.
+//   - a name that readers look for appears only by rename, after everything under it has reached the disk.
 #pragma once
 #include <dirent.h>
 #include <errno.h>
@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 enum FileOp { FILE_MAKE_DIRECTORY, FILE_CREATE, FILE_WRITE, FILE_SYNC, FILE_RENAME, FILE_LINK, FILE_REMOVE };
-// NULL, except in tests: called before the system call, from any thread; what it returns is errno of a call that fails,
-// 0 lets it happen.
+// NULL except in tests. Called before the system call, from any thread. It returns 0 to let the call happen, or the
+// errno with which the call fails.
 static int (*file_hook)(FileOp op, const char *path);
 static inline bool file_allowed(FileOp op, const char *path) {
   const int fault = file_hook ? file_hook(op, path) : 0;
@@ -33,21 +33,21 @@ static inline bool file_make_directory(const char *path) {
   return file_allowed(FILE_MAKE_DIRECTORY, path) && (!mkdir(path, 0777) || errno == EEXIST);
 }
 
-// On NFS a write that fails may be told to whoever writes next, or to nobody, and a client may write back all of a page
-// of which another host has written a part: there each write waits for the server, with its own bytes alone.
+// On NFS a failed write may be reported to the next writer or to nobody, and a client may write back a whole page of
+// which another host has written a part. So there each write waits for the server and sends only its own bytes.
 static inline int file_sync_flag(const char *path) {
   enum { NFS_MAGIC = 0x6969 };
   struct statfs s;
   return !statfs(path, &s) && s.f_type == NFS_MAGIC ? O_DSYNC : 0;
 }
 
-// Opens PATH for writing, made if absent; `directory` is where it lies, or PATH if it is there. Returns the descriptor
-// or -1.
+// Opens PATH for writing and creates it if absent. `directory`: the directory of PATH, or PATH if it exists. Returns
+// the descriptor or -1.
 static inline int file_create(const char *path, const char *directory) {
   if (!file_allowed(FILE_CREATE, path)) return -1;
   return open(path, O_WRONLY | O_CREAT | O_CLOEXEC | file_sync_flag(directory), 0666);
 }
-// Gives the file its size and, where the file system can, its blocks: a disk that is too full says so now.
+// Gives the file its size and, where the file system can, its blocks, so that a disk that is too full fails now.
 static inline bool file_reserve(int fd, const char *path, int64_t bytes) {
   if (!file_allowed(FILE_WRITE, path)) return false;
   int fault = 0;
@@ -56,7 +56,7 @@ static inline bool file_reserve(int fd, const char *path, int64_t bytes) {
   if (fault && fault != EOPNOTSUPP && fault != ENOSYS && fault != EINVAL) return false;
   return !ftruncate(fd, bytes);
 }
-// Writes all of it, and asks the kernel to start on the disk at once instead of when memory is full of it.
+// Writes all bytes, and asks the kernel to start writing to the disk now and not when memory is full.
 static inline bool file_write(int fd, const char *path, const void *data, int64_t bytes, int64_t offset) {
   if (!file_allowed(FILE_WRITE, path)) return false;
   const int64_t first = offset, all = bytes;
@@ -72,14 +72,14 @@ static inline bool file_write(int fd, const char *path, const void *data, int64_
   if (all >= WORTH_STARTING_BYTES) sync_file_range(fd, first, all, SYNC_FILE_RANGE_WRITE);
   return true;
 }
-// A number for a temporary name: nanoseconds. What another host sees under such a name is this very file, never its own
-// leftover of an earlier run, which a process number would not tell: they are few in containers.
+// A number for a temporary name: nanoseconds. If another host sees the name, it sees this file and never a leftover of
+// an earlier run. A process id would not ensure that: in containers the same few ids come again.
 static inline unsigned long long file_nonce() {
   timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   return (unsigned long long)t.tv_sec * 1000000000ull + (unsigned long long)t.tv_nsec;
 }
-// Reads all of it; a file that ends before is ENODATA.
+// Reads all bytes; ENODATA if the file ends before.
 static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) {
   while (bytes > 0) {
     const ssize_t n = pread(fd, data, (size_t)bytes, offset);
@@ -98,7 +98,7 @@ static inline bool file_sync(int fd, const char *path) {
   return !fault;
 }
 
-// Makes names that were given in a directory durable. File systems that cannot do it (EINVAL) need it not.
+// Makes new names in a directory durable. File systems that cannot do this (EINVAL) do not need it.
 static inline bool file_sync_directory(const char *path) {
   if (!file_allowed(FILE_SYNC, path)) return false;
   const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -112,7 +112,7 @@ static inline bool file_sync_directory(const char *path) {
 static inline bool file_rename(const char *from, const char *to) {
   return file_allowed(FILE_RENAME, to) && !rename(from, to);
 }
-// Gives PATH the first free name of PATH.1, PATH.2, ..., which `aside` receives.
+// Renames PATH to the first free name of PATH.1, PATH.2, ..., which `aside` receives.
 static inline bool file_move_aside(const char *path, char *aside, size_t aside_bytes) {
   for (int i = 1; i < 100000; i++) {
     const int n = snprintf(aside, aside_bytes, "%s.%d", path, i);
@@ -121,12 +121,12 @@ static inline bool file_move_aside(const char *path, char *aside, size_t aside_b
   }
   return file_rename(path, aside);
 }
-// Two names change places in one instant. False with EINVAL or ENOSYS where the file system cannot.
+// Exchanges two names atomically. False with EINVAL or ENOSYS where the file system cannot.
 static inline bool file_exchange(const char *a, const char *b) {
   enum { EXCHANGE = 2 };                         // RENAME_EXCHANGE of linux/fs.h
   return file_allowed(FILE_RENAME, b) && !syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, EXCHANGE);
 }
-// PATH becomes a symbolic link to `target`, in one instant, whatever it was before.
+// PATH becomes a symbolic link to `target`, atomically, whatever it was before.
 static inline bool file_link(const char *target, const char *path) {
   char temporary[4096];
   snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
@@ -139,7 +139,7 @@ static inline bool file_link(const char *target, const char *path) {
   errno = fault;
   return false;
 }
-// Removes a file, a link (never what it points to), or a directory and the files in it. What is not there is fine.
+// Removes a file, a link (never what it points to), or a directory and the files in it. An absent path is fine.
 static inline bool file_remove(const char *path) {
   const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
@@ -155,7 +155,8 @@ static inline bool file_remove(const char *path) {
   return file_allowed(FILE_REMOVE, path) && (!rmdir(path) || errno == ENOENT) && ok;
 }
 
-// Writes a small file under a temporary name, syncs and renames it: PATH is whole or what it was. `directory` holds it.
+// Writes a small file under a temporary name, syncs and renames it: PATH is the whole new file, or unchanged.
+// `directory`: the directory of PATH.
 static inline bool file_put(const char *path, const char *directory, const void *data, int64_t bytes) {
   char temporary[4096];
   snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
@@ -168,7 +169,7 @@ static inline bool file_put(const char *path, const char *directory, const void 
   errno = fault;
   return ok;
 }
-// The whole of a file of at most `most` bytes, malloc'ed, with a zero behind it. NULL with errno (EFBIG: it is larger).
+// The contents of a file of at most `most` bytes, malloc'ed, with a zero at the end. NULL with errno (EFBIG: larger).
 static inline char *file_get(const char *path, int64_t most, int64_t *bytes) {
   struct stat st;
   const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // a pipe would wait for its writer

@@ -11,7 +11,7 @@
 #   WIKITEXT2_TRIES        tries for one file (3)
 #   WIKITEXT2_FETCH        curl or wget; default: whichever is here
 # Exit status: 0 all three are there, 1 this machine lacks a tool or cannot write, 2 wrong use, 3 a file could not be
-# had, 4 a file was had with other contents than it must have
+# fetched, 4 a fetched file has other contents than expected
 set -u
 url=${WIKITEXT2_URL:-https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2}
 seconds=${WIKITEXT2_TIMEOUT:-300}
@@ -29,7 +29,7 @@ case ${1:-} in -*) fail 2 "usage: ${0##*/} [DIRECTORY]; settings are environment
 case $seconds$tries in
   *[!0-9]*) fail 2 "WIKITEXT2_TIMEOUT=$seconds and WIKITEXT2_TRIES=$tries must be whole numbers" ;;
 esac
-patience=$((seconds < 15 ? seconds : 15))        # of a connection that stays silent
+patience=$((seconds < 15 ? seconds : 15))        # for a connection that stays silent
 directory=${1:-$(dirname "$0")/wikitext-2}
 
 if have sha1sum; then sha1() { sha1sum; }
@@ -44,14 +44,14 @@ blob_id() {
   { printf 'blob %s\0' "$size"; cat "$1"; } | sha1 | cut -c 1-40
 }
 
-# get URL FILE LOG: one try. Words of a failure go to LOG.
+# get URL FILE LOG: one try. Error messages go to LOG.
 get() {
   case $fetch in
     curl) timed curl -fsSL --connect-timeout "$patience" --max-time "$seconds" -o "$2" "$1" 2>"$3" ;;
     wget) timed wget -nv $one_try -T "$patience" -O "$2" "$1" 2>"$3" ;;
   esac
 }
-# Whether the server said that it will not serve this: another try is of no use (408 and 429 ask for one).
+# Whether the server refuses to serve this: another try is useless (408 and 429 ask for one).
 refused() { grep -Eiq 'error:? ([^ ]+ )?4(0[0-79]|1[0-9])([^0-9]|$)' "$1"; }
 timed() { if have timeout; then timeout "$((seconds + 5))" "$@"; else "$@"; fi; }
 
@@ -60,7 +60,7 @@ fetch_file() {  # NAME BLOB_ID
   if [ -f "$file" ]; then
     found=$(blob_id "$file")
     if [ "$found" = "$2" ]; then say "$file is there and whole"; return; fi
-    say "$file is damaged (git blob id $found, must be $2): fetching it again"
+    say "$file is damaged (git blob id $found, expected $2): fetching it again"
   fi
   part=$directory/.$1.$$
   : > "$part" || fail 1 "cannot write into $directory"
@@ -75,7 +75,7 @@ time}); is there a network? Set WIKITEXT2_URL to a mirror, or WIKITEXT2_DIR to a
     try=$((try + 1))
   done
   found=$(blob_id "$part")
-  [ "$found" = "$2" ] || fail 4 "$url/$1 has other contents than it must: $(($(wc -c < "$part"))) bytes, git blob id \
+  [ "$found" = "$2" ] || fail 4 "$url/$1 has other contents than expected: $(($(wc -c < "$part"))) bytes, git blob id \
 $found, expected $2; nothing was kept"
   if ! { chmod 644 "$part" && mv -f "$part" "$file"; }; then fail 1 "cannot write $file"; fi
   rm -f "$part.log"

@@ -1,5 +1,5 @@
-// interchange.h: models of other programs, and ours for other programs. What a file's tensors are called and where they
-// lie becomes a TensorMap, by which every rank reads or writes its own parts; nothing is converted beforehand.
+// interchange.h: imports models of other programs, and exports ours for them. The names and places of a file's tensors
+// become a TensorMap, with which every rank reads or writes its own parts; nothing is converted beforehand.
 //
 //   1 names      the two layouts of GPT-2 in safetensors, complaints that name tensors
 //   2 config     config.json of Hugging Face's GPT-2 -> ModelShape
@@ -9,8 +9,8 @@
 //
 // Layouts
 //   ours           wte.weight, h.0.attn.c_attn.weight, ...; matrices (out,in); n_head in the header's __metadata__
-//   Hugging Face   the same names, each but lm_head.weight behind "transformer." (the published files: without it); the
-//                  four matrices of a block (in,out), because they belong to its Conv1D; n_head in config.json
+//   Hugging Face   the same names, with the prefix "transformer." except lm_head.weight (the published files: without
+//                  it); a block's four matrices (in,out), because they belong to its Conv1D; n_head in config.json
 //   llm.c          no names: 16 tensors of all blocks together, (out,in); the head is always tied
 //
 // All of it runs on one rank and reads untrusted files. Every function that can fail returns false and leaves one line
@@ -22,16 +22,16 @@
 
 enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC };
 
-// dropout: 0 where the file does not tell.
+// dropout: 0 if the file does not record it.
 struct ModelShape { int64_t n_layer, n_head, n_embd, n_positions, vocab_size; bool tied; double dropout; };
 
-// An open model of another program. Ended by import_close.
+// An open model of another program. Closed by import_close.
 struct Import {
   ImportKind kind;
   ModelShape shape;
   char path[MAP_PATH_BYTES];                     // of the file that has the weights, or of the index of several
   char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or ""
-  char notice[256];                              // what is taken otherwise than the file says, for the user; or ""
+  char notice[256];                              // for the user: what is not as the file says; or ""
   int64_t file_bytes;                            // of llm.c
   bool prefixed;                                 // Hugging Face: names start with "transformer."
   SafetensorsSet set;                            // not of llm.c
@@ -107,7 +107,7 @@ static inline bool import_is_mask(const char *name) {
 }
 
 // ================================================================================================ 2 config
-// What this program can be told to build; larger numbers in a file are taken for damage.
+// The largest shapes that this program builds; larger numbers in a file are treated as damage.
 struct ImportField { const char *name; size_t offset; int64_t highest; };
 static const ImportField import_fields[] = {
     {"n_layer", offsetof(ModelShape, n_layer), 1000},
@@ -116,7 +116,7 @@ static const ImportField import_fields[] = {
     {"n_positions", offsetof(ModelShape, n_positions), 1 << 20},
     {"vocab_size", offsetof(ModelShape, vocab_size), 1 << 24}};
 
-// The numbers of a shape read from PATH, against what can be built.
+// Checks the numbers of a shape read from PATH against these limits.
 static inline bool import_check_shape(const ModelShape *m, const char *path, char *error, size_t error_bytes) {
   for (const ImportField &f : import_fields) {
     const int64_t value = *(const int64_t *)((const char *)m + f.offset);
@@ -141,14 +141,14 @@ __attribute__((format(printf, 2, 3))) static inline bool import_config_refuse(co
   return false;
 }
 
-// The value of a field, NULL when it is absent or null. False when it is there twice: readers differ in which counts.
+// The value of a field, NULL if it is absent or null. False if it appears twice: readers differ in which one counts.
 static inline bool import_config_get(const ImportConfig *c, const char *name, const cJSON **value) {
   const cJSON *x;
   *value = NULL;
   bool found = false;
   cJSON_ArrayForEach(x, c->root) {
     if (!x->string || strcmp(x->string, name)) continue;
-    if (found) return import_config_refuse(c, "%s is there twice", name);
+    if (found) return import_config_refuse(c, "%s appears twice", name);
     found = true;
     *value = cJSON_IsNull(x) ? NULL : x;
   }
@@ -177,8 +177,8 @@ static inline bool import_config_text(const ImportConfig *c, const char *name, c
   if (!import_config_get(c, name, &x)) return false;
   if (!x && absent) return true;
   if (cJSON_IsString(x) && (!strcmp(x->valuestring, known) || !strcmp(x->valuestring, known_2))) return true;
-  return import_config_refuse(c, "%s is %s, expected %s: this is another model than GPT-2 as computed here", name,
-                              cJSON_IsString(x) ? safetensors_quoted(x->valuestring).text : x ? "no text" : "missing",
+  return import_config_refuse(c, "%s is %s, expected %s: this is not the GPT-2 that is computed here", name,
+                              cJSON_IsString(x) ? safetensors_quoted(x->valuestring).text : x ? "not text" : "missing",
                               known);
 }
 
@@ -196,7 +196,7 @@ static inline bool import_config_check(const ImportConfig *c, const ModelShape *
   }
   double epsilon = 0, inner = 0;
   if (!import_config_number(c, "layer_norm_epsilon", 1e-5, &epsilon)) return false;
-  if (!(fabs(epsilon - 1e-5) < 1e-10))           // an fp32 1e-5 written out is one
+  if (!(fabs(epsilon - 1e-5) < 1e-10))           // 1e-5 rounded to fp32 passes
     return import_config_refuse(c, "layer_norm_epsilon is %g, only 1e-5 is supported", epsilon);
   const double wide = 4.0 * (double)m->n_embd;
   if (!import_config_number(c, "n_inner", wide, &inner)) return false;
@@ -208,7 +208,7 @@ static inline bool import_config_check(const ImportConfig *c, const ModelShape *
   return true;
 }
 
-// There is one dropout here, three in the file: says so in `notice` if they differ.
+// This program has one dropout, the file three: `notice` says so if they differ.
 static inline bool import_config_dropout(const ImportConfig *c, double *dropout, char *notice, size_t notice_bytes) {
   static const char *const names[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
   double p[3] = {};
@@ -305,8 +305,8 @@ static inline bool llmc_open(Import *s, const int32_t header[256], char *error, 
   return true;
 }
 
-// Places every tensor of an llm.c file, or complains that no parameter has its name and shape. Of wte only the rows of
-// the vocabulary are taken: the padding stands behind them.
+// Places every tensor of an llm.c file, or complains that no parameter has its name and shape. Only the rows of the
+// vocabulary are taken from wte: the padding follows them.
 static inline void llmc_map(const Import *s, const Param *param, const Param *const *index, int params, TensorMap *map,
                             ImportComplaints *complaints) {
   int64_t at = LLMC_HEADER_BYTES;
@@ -336,13 +336,13 @@ static inline bool import_exists(const char *directory, const char *name) {
   snprintf(path, sizeof path, "%s/%s", directory, name);
   return !stat(path, &st);
 }
-// Remembers DIRECTORY where it has a tokenizer.
+// Remembers DIRECTORY if it has a tokenizer.
 static inline void import_find_tokenizer(Import *s, const char *directory) {
   const bool there = import_exists(directory, "tokenizer.json") ||
                      (import_exists(directory, "vocab.json") && import_exists(directory, "merges.txt"));
   if (there) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", directory);
 }
-// Maps s->path, or the files of the index in directory `index_in`, and finds out under which names the weights are.
+// Maps s->path, or the files of the index in directory `index_in`, and finds out whether names have the prefix.
 static inline bool import_open_safetensors(Import *s, const char *index_in, char *error, size_t error_bytes) {
   const bool open = index_in ? set_open_index(&s->set, index_in, error, error_bytes)
                              : set_open(&s->set, s->path, error, error_bytes);
@@ -358,7 +358,7 @@ static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, cha
   const SafetensorsTensor *wpe = set_entry(&s->set, "wpe.weight", NULL);
   const char *heads = safetensors_metadata(&s->set.shard[0].file, "n_head");
   char name[64], *end = NULL;
-  IMPORT_REFUSE(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "no matrix" : "missing");
+  IMPORT_REFUSE(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "not a matrix" : "missing");
   IMPORT_REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown; name the directory of the "
                 "checkpoint or export instead of this file", s->path);
   ModelShape *m = &s->shape;
@@ -372,7 +372,7 @@ static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, cha
   return import_check_shape(m, s->path, error, error_bytes);
 }
 
-// A .safetensors file by itself, in directory DIRECTORY: ours, or Hugging Face's with config.json beside it.
+// A single .safetensors file in DIRECTORY: ours, or Hugging Face's with config.json beside it.
 static inline bool import_open_file(Import *s, const char *directory, char *error, size_t error_bytes) {
   static const char *const names[] = {"wte.weight", "h.0.attn.c_attn.weight"};
   const SafetensorsTensor *t[2];
@@ -391,14 +391,14 @@ static inline bool import_open_file(Import *s, const char *directory, char *erro
   const bool has_config = import_exists(directory, "config.json");             // which says what else it may be
   if (has_config && !import_config(s, directory, error, error_bytes)) return false;
   for (int i = 0; i < 2; i++)
-    IMPORT_REFUSE(!s->prefixed && (!t[i] || t[i]->ndim != 2), "%s: tensor %s is %s: this is no GPT-2 model", s->path,
-                  names[i], t[i] ? "no matrix" : "missing");
+    IMPORT_REFUSE(!s->prefixed && (!t[i] || t[i]->ndim != 2), "%s: tensor %s is %s: this is not a GPT-2 model",
+                  s->path, names[i], t[i] ? "not a matrix" : "missing");
   IMPORT_REFUSE(!has_config, "%s: has Hugging Face's layout, which needs the config.json it was saved with beside it",
                 s->path);
   return true;
 }
 
-// A directory that has config.json, which is read first: what is no GPT-2 is said by its name.
+// A directory that has config.json, which is read first: another model is refused by its name.
 static inline bool import_open_directory(Import *s, const char *directory, char *error, size_t error_bytes) {
   static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
                                        "flax_model.msgpack"};
@@ -412,14 +412,14 @@ static inline bool import_open_directory(Import *s, const char *directory, char 
   }
   for (const char *name : others)
     IMPORT_REFUSE(import_exists(directory, name),
-                  "%s: has its weights in %s, only safetensors are read; make them in Python: "
+                  "%s: has its weights in %s, only safetensors are read; convert them in Python: "
                   "transformers.AutoModelForCausalLM.from_pretrained('%s').save_pretrained('NEW')", directory, name,
                   directory);
   IMPORT_REFUSE(true, "%s: has config.json but no model.safetensors, nor %s with its shards", directory,
                 set_index_name);
 }
 
-// A file by its first bytes: llm.c's, PyTorch's, or (so it is said) safetensors.
+// Opens a file by its first bytes: llm.c's, or PyTorch's (refused), else as safetensors.
 static inline bool import_open_by_content(Import *s, char *error, size_t error_bytes) {
   static const struct { int32_t magic; const char *what; } foreign[] = {
       {20240327, "llm.c's debug state"}, {20240328, "llm.c's tokenizer"}, {20240520, "llm.c's tokens"},
@@ -451,7 +451,7 @@ static inline void import_close(Import *s) {
   memset(s, 0, sizeof *s);
 }
 
-// The work of import_open; what it opened is left open when it fails.
+// The work of import_open; on failure it leaves open what it opened.
 static inline bool import_open_any(Import *s, const char *path, char *error, size_t error_bytes) {
   struct stat st;
   IMPORT_REFUSE(strlen(path) + 64 > sizeof s->path, "%.60s...: the path is too long", path);
@@ -486,22 +486,22 @@ static inline bool import_open(Import *s, const char *path, char *error, size_t 
   return ok;
 }
 
-// A tied head that the file stores all the same must be the embedding, bit for bit.
+// If the file stores a tied head too, it must equal the embedding bit for bit.
 static inline void import_check_head(const Import *s, const SafetensorsTensor *head, int head_file,
                                      ImportComplaints *complaints) {
   int file = 0;
   const SafetensorsTensor *wte = set_entry(&s->set, s->prefixed ? "transformer.wte.weight" : "wte.weight", &file);
-  if (!wte) return;                              // which is complained of already
+  if (!wte) return;                              // its absence is reported elsewhere
   const bool same = head->dtype == wte->dtype && head->known_dtype && head->ndim == 2 && wte->ndim == 2 &&
                     head->shape[0] == wte->shape[0] && head->bytes == wte->bytes &&
                     !memcmp(s->set.shard[head_file].file.map + head->at, s->set.shard[file].file.map + wte->at,
                             (size_t)wte->bytes);
   if (!same)
     import_complain(complaints, "tensor lm_head.weight is not wte.weight, though tie_word_embeddings says so: if the "
-                    "head is its own, set tie_word_embeddings to false in config.json");
+                    "head is separate, set tie_word_embeddings to false in config.json");
 }
 
-// The parameter's name of a tensor of the file; NULL if no parameter is called so.
+// Our name of a tensor of the file; NULL if no parameter has such a name.
 static inline const char *import_local_name(const Import *s, const char *name) {
   const size_t n = sizeof import_hf_prefix - 1;
   if (!s->prefixed || !strcmp(name, "lm_head.weight")) return name;
@@ -636,8 +636,8 @@ static inline void export_token(cJSON *object, const char *name, int32_t id) {
   else cJSON_AddNumberToObject(object, name, id);
 }
 
-// config.json. bos_eos_id: the token that begins and ends a text, -1: there is none (it must be said: where it is not,
-// transformers takes 50256). version: of this program. To be freed by the caller, as those below.
+// config.json. bos_eos_id: the token that begins and ends a text, -1: there is none, which the file must say, because
+// transformers takes 50256 by default. version: of this program. To be freed by the caller, as those below.
 static inline char *export_config_text(ModelShape shape, int32_t bos_eos_id, const char *version) {
   char program[64];
   cJSON *c = cJSON_CreateObject(), *architectures = cJSON_AddArrayToObject(c, "architectures");
@@ -675,7 +675,7 @@ static inline char *export_generation_config_text(int32_t bos_eos_id) {
 }
 
 // tokenizer_config.json, for the tokenizer.json beside it. special: text of the added token that begins and ends a
-// text, NULL: there is none. It is never added to a text by itself.
+// text, NULL: there is none. It is never added to a text automatically.
 static inline char *export_tokenizer_config_text(int64_t n_positions, const char *special) {
   static const char *const uses[] = {"bos_token", "eos_token", "unk_token"};
   cJSON *c = cJSON_CreateObject();

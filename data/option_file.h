@@ -1,5 +1,5 @@
 // option_file.h: options in a file. --config FILE reads them; every run that trains writes its own to OUT/options.txt,
-// from which it can be repeated. One option a line:
+// from which it can be repeated. One option per line:
 //
 //   lr = 0.001             # also: lr 0.001, lr: 0.001, --lr 0.001, --lr=0.001
 //   save_model             # alone, as on the command line
@@ -38,8 +38,8 @@ static char *config_read(const char *path, int64_t *bytes, char *error, size_t e
 // ---- one line -------------------------------------------------------------------------------------------------------
 static char *config_skip_blanks(char *c) { return c + strspn(c, " \t\r"); }
 
-// A value in quotes, in place: `from` is at the first quote. Returns what is behind the last, NULL if there is none.
-// Double quotes know \\, \", \n, \t, \r and \xHH; in single quotes all is as it is.
+// Unquotes a value in place: `from` is at the first quote. Returns what follows the closing quote, NULL if there is
+// none. Double quotes know \\, \", \n, \t, \r and \xHH; single quotes change nothing.
 static char *config_unquote(char *from, char **value) {
   const char quote = *from;
   char *to = *value = ++from;
@@ -59,8 +59,8 @@ static char *config_unquote(char *from, char **value) {
   *to = 0;
   return from + 1;
 }
-// Splits a line, in place. name: NULL if there is nothing on it; value: NULL if the name stands alone. False with what
-// is wrong.
+// Splits a line in place. name: NULL if the line is empty; value: NULL if the name stands alone. False with what is
+// wrong.
 static bool config_split(char *line, char **name, char **value, char *error, size_t error_bytes) {
   char *c = config_skip_blanks(line), *end;
   *name = *value = NULL;
@@ -68,11 +68,11 @@ static bool config_split(char *line, char **name, char **value, char *error, siz
   if (!strncmp(c, "--", 2)) c += 2;
   *name = c;
   end = c + strcspn(c, " \t\r=:");
-  REFUSE(end == c, "there is no name of an option: lines are like lr = 0.001");
+  REFUSE(end == c, "there is no option name: lines are like lr = 0.001");
   c = config_skip_blanks(end);
   const bool separated = *c == '=' || *c == ':';
   if (separated) c = config_skip_blanks(c + 1);
-  REFUSE(separated && *c == '#', "a value that begins with # stands in quotes, and an empty one is \"\"");
+  REFUSE(separated && *c == '#', "a value that begins with # needs quotes, and an empty one is \"\"");
   const bool nothing = !*c || *c == '#';
   *end = 0;
   if (nothing) {
@@ -83,7 +83,7 @@ static bool config_split(char *line, char **name, char **value, char *error, siz
     REFUSE(!(end = config_unquote(c, value)), "the value of %.100s has no closing quote, or an escape other than \\\\, "
            "\\\", \\n, \\t, \\r, \\xHH", *name);
     end = config_skip_blanks(end);
-    REFUSE(*end && *end != '#', "'%.100s' stands behind the closing quote", end);
+    REFUSE(*end && *end != '#', "'%.100s' follows the closing quote", end);
     return true;
   }
   *value = c;
@@ -138,11 +138,11 @@ static void option_forget(Options *o, OptionId i) {
   if (s->type == OPTION_INT) *(int64_t *)((char *)o + s->offset) = strtoll(value, NULL, 10);
   o->given[i] = false;
 }
-// Options of the file's text, then of the command line: what is given there wins, wherever --config stands. False with
+// Takes the options of the file's text, then those of the command line, which wins wherever --config stands. False with
 // one line in `error`.
 static bool options_parse_config(Options *o, const char *path, const char *text, int argc, char **argv, char *error,
                                  size_t error_bytes) {
-  // Of these pairs one is meant: the command line's replaces the other of the file.
+  // Only one of each pair can be meant: one on the command line replaces the other in the file.
   static const OptionId pairs[][2] = {{OPT_resume, OPT_init_from}, {OPT_grad_accum, OPT_global_batch}};
   static Options typed;
   options_default(o);
@@ -193,7 +193,7 @@ static void config_write_value(FILE *f, const char *value) {
   }
   fputc('"', f);
 }
-// One value, numbers with as many digits as give the same number back.
+// One value; a number with the fewest digits that give the same number back.
 static void option_print_short(char *to, size_t bytes, const Options *o, const OptionSpec *s) {
   option_print(to, bytes, o, s);
   if (s->type != OPTION_NUM) return;
@@ -203,27 +203,27 @@ static void option_print_short(char *to, size_t bytes, const Options *o, const O
     if (strtod(to, NULL) == x) return;
   }
 }
-// Whether a resumed run's value of an option, which was not given, is the checkpoint's alone: neither the default nor
-// what follows from other options. The model gives the sequence length, and these two and the batch the rest.
+// Whether a resumed run's value of an option that was not given comes from the checkpoint alone: it is neither the
+// default nor what follows from other options. The model decides the sequence length; these two and the batch the rest.
 static bool option_is_of_checkpoint(const Options *asked, int i, const Options *plain, const Options *of_model,
                                     const Options *of_shape) {
   char value[OPTION_TEXT_BYTES], is_default[OPTION_TEXT_BYTES], follows[OPTION_TEXT_BYTES];
   const bool begins = i == OPT_model || i == OPT_param_dtype || i == OPT_batch_size;
   const Options *base = begins ? plain : i == OPT_seq_len ? of_model : of_shape;
   const bool steps = !strcmp(asked->schedule, "step");
-  if (i == OPT_gamma && !steps) return false;    // it would choose, or contradict, the schedule
+  if (i == OPT_gamma && !steps) return false;    // it would choose or contradict the schedule
   if (i == OPT_schedule && asked->given[OPT_gamma]) return false;                // that follows from it
   option_print(value, sizeof value, asked, &option_specs[i]);
   option_print(is_default, sizeof is_default, plain, &option_specs[i]);
   option_print(follows, sizeof follows, base, &option_specs[i]);
   return strcmp(value, is_default) && strcmp(value, follows);
 }
-// The head of OUT/options.txt. from: the checkpoint that the run goes on from, or "".
+// Writes the head of OUT/options.txt. from: the checkpoint that the run continues from, or "".
 static void options_write_head(FILE *f, const Options *asked, const Options *o, int ranks, const char *from) {
   char file[OPTION_TEXT_BYTES + 32];
   snprintf(file, sizeof file, "%s/options.txt", o->out);
-  fprintf(f, "# Options of a run of train_gpt_fsdp %s (%s) on %d rank%s; all others have their defaults. The same "
-          "run,\n# into another directory: mpirun -np %d ./train_gpt_fsdp --config", PROGRAM_VERSION, BUILD_ID, ranks,
+  fprintf(f, "# Options of a run of train_gpt_fsdp %s (%s) on %d rank%s; all others have their defaults. To repeat "
+          "it\n# in another directory: mpirun -np %d ./train_gpt_fsdp --config", PROGRAM_VERSION, BUILD_ID, ranks,
           ranks > 1 ? "s" : "", ranks);
   shell_word(f, file);
   if (from[0] && !strcmp(asked->resume, "auto")) {               // which would look into that directory
@@ -232,9 +232,9 @@ static void options_write_head(FILE *f, const Options *asked, const Options *o, 
   }
   fputs(" --out DIRECTORY\n", f);
 }
-// The options that make the run: those that were given, and of a resumed run those of its checkpoint. `asked` has them
-// before they were resolved: what was auto is auto again, on whatever machine. The batch is said for all ranks
-// together, so that another number of them takes the same steps.
+// Writes the options that make the run: those that were given and, for a resumed run, those of its checkpoint. `asked`
+// has them unresolved, so that what was auto is auto again on another machine. The batch is written for all ranks
+// together, so that another number of ranks takes the same steps. from: see options_write_head.
 static void options_write(FILE *f, const Options *asked, const Options *o, int ranks, const char *from) {
   static Options plain, of_model, of_shape;
   char value[OPTION_TEXT_BYTES], error[1024];
@@ -264,8 +264,7 @@ static void options_write(FILE *f, const Options *asked, const Options *o, int r
     fputc('\n', f);
   }
 }
-// Writes OUT/options.txt. What a disk that is full or fails cannot take is told in a notice.
-// `from` is that of options_write_head.
+// Writes OUT/options.txt. If the disk is full or fails, a notice says so. from: see options_write_head.
 static void options_save(const Options *asked, const Options *o, int ranks, const char *from) {
   char path[OPTION_TEXT_BYTES + 32], *text = NULL;
   size_t bytes = 0;

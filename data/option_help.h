@@ -9,40 +9,40 @@ static const char help_short[] =
     "\n"
     "  ./train_gpt_fsdp                                  one rank, all cores\n"
     "  mpirun -np 2 ./train_gpt_fsdp --model small --epochs 5\n"
-    "  mpirun -np 2 ./train_gpt_fsdp --resume            go on where it stopped\n"
+    "  mpirun -np 2 ./train_gpt_fsdp --resume            continue where it stopped\n"
     "  ./train_gpt_fsdp --config out/options.txt --out again\n"
     "\n"
     "what to train\n"
     "  --model gpt2              tiny, small, gpt2, gpt2-medium, -large, -xl [tiny]\n"
     "  --n_layer 6               blocks; also --n_head, --n_embd, --vocab_size\n"
-    "  --seq_len 256             tokens of a training sequence\n"
+    "  --seq_len 256             tokens per training sequence\n"
     "  --data PATH               a text file, a directory of texts, or tokens .bin\n"
-    "  --init_from DIR           weights of Hugging Face, llm.c or a checkpoint\n"
+    "  --init_from DIR           weights from Hugging Face, llm.c or a checkpoint\n"
     "how long, how fast\n"
     "  --epochs 3                passes over the training tokens [1]\n"
-    "  --max_steps 1000          stop after as many steps\n"
-    "  --batch_size 16           sequences of a microbatch, per rank [8]\n"
-    "  --grad_accum 4            microbatches of a step, per rank [1]\n"
-    "  --global_batch 64         instead: sequences of a step, over all ranks\n"
+    "  --max_steps 1000          stop after this many steps\n"
+    "  --batch_size 16           sequences per microbatch and rank [8]\n"
+    "  --grad_accum 4            microbatches per step and rank [1]\n"
+    "  --global_batch 64         instead: sequences per step, over all ranks\n"
     "  --lr 0.001                peak learning rate; also --schedule, --warmup\n"
     "  --dtype bf16              parameters, gradients, activations [fp32]\n"
-    "  --dropout 0.1             of embeddings, attention and branches [0]\n"
+    "  --dropout 0.1             on embeddings, attention and branches [0]\n"
     "  --seed 2                  of weights, order, dropout and samples [1]\n"
-    "where, and how memory is shared\n"
+    "device, sharding and memory\n"
     "  --device cpu              cpu or cuda [a GPU if there is one]\n"
     "  --strategy zero2          full_shard, shard_grad_op, ddp, ... [full_shard]\n"
     "  --recompute block         less memory, one more forward pass\n"
-    "  --threads 4               of a rank [its share of the cores]\n"
-    "what is written\n"
+    "  --threads 4               per rank [its share of the cores]\n"
+    "output and checkpoints\n"
     "  --out DIR                 metrics.jsonl, options.txt, ckpt/, ... [out]\n"
     "  --save_every 500          steps between checkpoints [an epoch]\n"
     "  --eval_every 100          steps between validations [an epoch]\n"
-    "  --prompt \"In the year\"    continued at the end; also --sample_tokens\n"
-    "  --config FILE             options, one a line: lr = 0.001\n"
+    "  --prompt \"In the year\"    text to continue at the end; also --sample_tokens\n"
+    "  --config FILE             options, one per line: lr = 0.001\n"
     "  --resume                  from the newest checkpoint in OUT, or from PATH\n"
     "\n"
-    "--help all lists every option, --help NAME tells of one. Names take - or _,\n"
-    "nanoGPT's, llm.c's and Hugging Face's names are taken or answered.\n";
+    "--help all lists every option, --help NAME explains one. Names take - or _.\n"
+    "Names from nanoGPT, llm.c and Hugging Face are accepted or explained.\n";
 
 // One option with its values, its default and what other programs call it.
 static void help_option(const OptionSpec *s) {
@@ -106,8 +106,8 @@ static int options_help(const char *topic) {
   else fputs(help_short, stdout);
   return 0;
 }
-// --help and --version: answered by one process, before MPI; `speaks`: this is it. Returns the exit code, -1 if that
-// was not asked.
+// --help and --version: answered before MPI starts, by the process that `speaks`. Returns the exit code, -1 if neither
+// was given.
 static int options_answer(int argc, char **argv, bool speaks) {
   for (int i = 1; i < argc; i++) {
     const bool short_one = !strcmp(argv[i], "-h"), with_topic = !strncmp(argv[i], "--help=", 7);

@@ -1,13 +1,13 @@
 // option_names.h: what options and their values are called in other programs: PyTorch and its examples, nanoGPT, llm.c,
-// Hugging Face, DeepSpeed, Megatron. What means the same is taken for our option; what means something else, or nothing
-// here, is refused with what to type instead.
+// Hugging Face, DeepSpeed, Megatron. A name that means the same is accepted for our option; one that means something
+// else, or nothing here, is refused with a line that says what to type instead.
 //
 //   option_names    the one table of names
 //   option_values   the one table of values
 #pragma once
 
-// is: the option that it is, under another name; else say: what to type instead. A name that ends in * stands for all
-// that begin so. Those that begin with - are llm.c's: never taken, told by `is` or `say`.
+// is: our option of the same meaning; else say: what to type instead. A name that ends in * stands for all names that
+// begin like it. Names that begin with - are llm.c's: never accepted, but explained by `is` or `say`.
 struct OptionName { const char *name, *is, *say; };
 
 static const char say_warmup[] = "--warmup takes both: below 1 a fraction of all steps (0.05), else steps (2000)";
@@ -22,16 +22,16 @@ static const char say_offload[] = "--offload optimizer or --offload params, on a
 static const char say_wrap[] = "--wrap block (a unit each), model (one unit) or min_params:N";
 static const char say_metrics[] = "every step is a line of JSON in OUT/metrics.jsonl; --out names the directory";
 static const char say_ranks[] = "ranks are started by mpirun -np N ./train_gpt_fsdp ...";
-static const char say_always[] = "it is always so here: leave it out";
-static const char say_dropout[] = "--dropout is one for embeddings, attention and residual branches";
-static const char say_zero[] = "--strategy zero1, zero2 or zero3 is the stage; ddp is none";
+static const char say_always[] = "this is always on here: leave it out";
+static const char say_dropout[] = "--dropout is one value for embeddings, attention and residual branches";
+static const char say_zero[] = "--strategy zero1, zero2 or zero3 chooses the stage; ddp is stage 0";
 static const char say_compile[] = "there is nothing to compile: leave it out";
 static const char say_mesh[] = "--mesh RxS is R replicas of S shards";
-static const char say_ckpt[] = "checkpoints lie in OUT/ckpt: --out names the directory, --resume PATH goes on from one";
+static const char say_ckpt[] = "checkpoints are in OUT/ckpt: --out names OUT, --resume PATH continues from one";
 static const char say_data[] = "--data takes a text file, a directory of texts, or a token file .bin";
 static const char say_absent[] = "there is no such parallelism here, only --strategy and --mesh";
-static const char say_eval[] = "an evaluation goes over the whole split; --eval_every says how often";
-static const char say_loader[] = "tokens lie in memory, nothing loads them: leave it out; --threads N computes";
+static const char say_eval[] = "an evaluation covers the whole split; --eval_every sets how often";
+static const char say_loader[] = "tokens are in memory, nothing loads them: leave it out; --threads N is for computing";
 
 static const OptionName option_names[] = {
     // model
@@ -70,8 +70,8 @@ static const OptionName option_names[] = {
     {"warmup_steps", 0, say_warmup}, {"warmup_iters", 0, say_warmup}, {"warmup_ratio", 0, say_warmup},
     {"num_warmup_steps", 0, say_warmup}, {"lr_warmup_iters", 0, say_warmup}, {"lr_warmup_steps", 0, say_warmup},
     {"min_lr", 0, "--min_lr_ratio is its share of --lr: 0.1 ends at a tenth"},
-    {"decay_lr", 0, "--schedule cosine lets it fall, --schedule constant does not"},
-    {"lr_decay_iters", 0, "the schedule reaches to the end of the run: --epochs, --max_steps"},
+    {"decay_lr", 0, "--schedule cosine decays it, --schedule constant does not"},
+    {"lr_decay_iters", 0, "the schedule ends with the run: --epochs, --max_steps"},
     {"lr_scheduler_type", 0, say_schedule}, {"lr_scheduler", 0, say_schedule}, {"lr_schedule", 0, say_schedule},
     {"scheduler", 0, say_schedule}, {"lr_decay_style", 0, say_schedule},
     {"optim", 0, "--optimizer adamw or --optimizer sgd"}, {"adam", 0, "--optimizer adamw is the default"},
@@ -92,7 +92,7 @@ static const OptionName option_names[] = {
     {"ddp", 0, "type --strategy ddp"}, {"hsdp", 0, "type --strategy hybrid_shard, or --mesh RxS"},
     {"backward_prefetch", 0, say_prefetch}, {"forward_prefetch", 0, say_prefetch},
     {"fsdp_backward_prefetch", 0, say_prefetch}, {"fsdp_forward_prefetch", 0, say_prefetch},
-    {"limit_all_gathers", 0, "--gather_slots N lets N blocks be whole at once: there is always a limit"},
+    {"limit_all_gathers", 0, "--gather_slots N allows N whole blocks at once: there is always a limit"},
     {"cpu_offload", 0, say_offload}, {"offload_optimizer", 0, say_offload}, {"offload_param", 0, say_offload},
     {"fsdp_offload_params", 0, say_offload}, {"offload_params", 0, say_offload},
     {"activation_checkpointing", 0, say_recompute}, {"gradient_checkpointing", 0, say_recompute},
@@ -101,8 +101,8 @@ static const OptionName option_names[] = {
     {"fsdp_min_num_params", 0, say_wrap}, {"transformer_layer_cls_to_wrap", 0, say_wrap},
     {"fsdp_transformer_layer_cls_to_wrap", 0, say_wrap},
     {"use_orig_params", 0, say_always}, {"fsdp_use_orig_params", 0, say_always},
-    {"sync_module_states", 0, "all ranks make the same weights of --seed, or load them: leave it out"},
-    {"fsdp_sync_module_states", 0, "all ranks make the same weights of --seed, or load them: leave it out"},
+    {"sync_module_states", 0, "all ranks make the same weights from --seed, or load them: leave it out"},
+    {"fsdp_sync_module_states", 0, "all ranks make the same weights from --seed, or load them: leave it out"},
     {"overlap_comm", 0, say_always}, {"contiguous_gradients", 0, say_always},
     {"zero_stage", 0, say_zero}, {"zero", 0, say_zero}, {"stage", 0, say_zero}, {"deepspeed*", 0, say_zero},
     {"device_mesh", 0, say_mesh}, {"dp_replicate", 0, say_mesh}, {"dp_shard", 0, say_mesh},
@@ -127,29 +127,29 @@ static const OptionName option_names[] = {
     {"log_interval", "log_every", 0}, {"logging_steps", "log_every", 0}, {"wandb*", 0, say_metrics},
     {"report_to", 0, say_metrics}, {"tensorboard*", 0, say_metrics},
     {"save_steps", "save_every", 0}, {"save_interval", "save_every", 0}, {"checkpoint_interval", "save_every", 0},
-    {"always_save_checkpoint", 0, "--save_every N says how often; --keep_best saves the best too"},
+    {"always_save_checkpoint", 0, "--save_every N sets how often; --keep_best saves the best too"},
     {"save_total_limit", "keep", 0}, {"resume_from_checkpoint", "resume", 0}, {"resume_from", "resume", 0},
-    {"load_checkpoint", 0, "--resume PATH goes on with a run, --init_from PATH takes its weights"},
+    {"load_checkpoint", 0, "--resume PATH continues a run, --init_from PATH takes its weights"},
     {"pretrained", 0, "--init_from PATH reads weights"},
     // llm.c, train_gpt2.cu
-    {"-i", "data", 0}, {"-j", 0, "is --data's too: it finds the file of validation tokens beside the other"},
+    {"-i", "data", 0}, {"-j", 0, "is part of --data, which finds the file of validation tokens beside the other"},
     {"-e", 0, "is --init_from FILE for weights, --model or --n_layer, --n_head, --n_embd for new ones"},
     {"-o", "out", 0}, {"-b", "batch_size", 0}, {"-t", "seq_len", 0},
-    {"-d", 0, "counts tokens of a step: --global_batch counts sequences, so divide by --seq_len"},
+    {"-d", 0, "counts tokens per step: --global_batch counts sequences, so divide by --seq_len"},
     {"-x", "max_steps", 0}, {"-k", "schedule", 0}, {"-l", "lr", 0}, {"-u", "warmup", 0}, {"-q", "min_lr_ratio", 0},
     {"-c", "weight_decay", 0}, {"-v", "eval_every", 0},
-    {"-m", 0, "has no like: an evaluation goes over the whole split"},
-    {"-s", 0, "has no like: a sample is drawn at the end, of --sample_tokens"}, {"-g", "sample_tokens", 0},
-    {"-n", "save_every", 0}, {"-nk", "keep", 0}, {"-nm", 0, "has no like: --keep 0 removes no checkpoint"},
+    {"-m", 0, "has no equivalent: an evaluation covers the whole split"},
+    {"-s", 0, "has no equivalent: a sample of --sample_tokens is drawn at the end"}, {"-g", "sample_tokens", 0},
+    {"-n", "save_every", 0}, {"-nk", "keep", 0}, {"-nm", 0, "has no equivalent: --keep 0 removes no checkpoint"},
     {"-y", 0, "is --resume auto for 1; for 0 leave it out"},
     {"-z", 0, "is --strategy: zero1, zero2 or zero3; ddp for 0"},
     {"-r", 0, "is --recompute: none, gelu or norm for 0, 1 or 2"},
-    {"-w", 0, "has no like: optimizer and masters are always fp32"}, {"-f", 0, "is --matmul_precision high for 1"},
-    {"-a", 0, "has no like: --data names a small text"},
-    {"-lg", 0, "has no like"}, {"-sl", 0, "has no like; --clip bounds the gradient"},
-    {"-sg", 0, "has no like; --clip bounds the gradient"}, {"-ge", 0, "has no like"},
-    {"-pn", 0, "is mpirun's -np"}, {"-pr", 0, "is mpirun's business"}, {"-pg", 0, "is mpirun's business"},
-    {"-pm", 0, "is mpirun's business"}};
+    {"-w", 0, "has no equivalent: optimizer and masters are always fp32"},
+    {"-f", 0, "is --matmul_precision high for 1"}, {"-a", 0, "has no equivalent: --data names a small text"},
+    {"-lg", 0, "has no equivalent"}, {"-sl", 0, "has no equivalent; --clip bounds the gradient"},
+    {"-sg", 0, "has no equivalent; --clip bounds the gradient"}, {"-ge", 0, "has no equivalent"},
+    {"-pn", 0, "is mpirun's -np"}, {"-pr", 0, "is set by mpirun"}, {"-pg", 0, "is set by mpirun"},
+    {"-pm", 0, "is set by mpirun"}};
 
 // Values that mean the same where `is` is one of the option's choices.
 struct OptionValue { const char *value, *is; };

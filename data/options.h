@@ -29,8 +29,8 @@ struct Options {
 #define OPTION_FIELD_FLAG(name, group, help) bool name;
   OPTIONS(OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_FLAG)
   bool given[OPTION_COUNT];
-  bool in_file[OPTION_COUNT];                    // given, by the file of --config alone
-  int64_t vocab_size_asked;                      // of a tokenizer that was trained and reached fewer
+  bool in_file[OPTION_COUNT];                    // given only by the file of --config
+  int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
   int replicas, shards;                          // the mesh
   bool recompute_auto;                           // the level was chosen for the device
 };
@@ -55,14 +55,14 @@ static const OptionSpec option_specs[] = {
 };
 
 
-// --dtype is no option of its own: it sets these, unless they are given beside it.
+// --dtype is a shorthand: it sets these three, except those that are given too.
 static const OptionSpec dtype_spec = {"dtype", OPTION_TEXT, 0, 0, 0, 0, "", "fp32|bf16|fp16", "precision",
-                                      "param_, reduce_ and buffer_dtype at once; those that are given too win"};
+                                      "sets param_, reduce_ and buffer_dtype; one that is given too wins"};
 static const OptionId dtype_options[] = {OPT_param_dtype, OPT_reduce_dtype, OPT_buffer_dtype};
 enum { OPTION_DTYPE = OPTION_COUNT };
 static const OptionSpec *option_spec(int id) { return id == OPTION_DTYPE ? &dtype_spec : &option_specs[id]; }
 
-// In a function that returns false and one line in `error`: refuses when cond holds. A longer line is cut.
+// For functions that return false with one line in `error`: refuses if cond holds. A longer line is cut.
 #define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
 
 // ---- values ---------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ static bool choice_is(const char *choice, size_t n, const char *word) {
     if (tolower((unsigned char)*c) != tolower((unsigned char)*word)) return false;
   }
 }
-// The choice that a word means, n bytes of `choices`; NULL: none. "..." is no choice.
+// The choice that a word means, n bytes of `choices`; NULL: none. "..." is not a choice.
 static const char *choice_find(const char *choices, const char *word, size_t *n) {
   for (const char *c = choices; c; c = c[*n] ? c + *n + 1 : NULL) {
     *n = strcspn(c, "|");
@@ -104,8 +104,8 @@ static const char *choice_find(const char *choices, const char *word, size_t *n)
   return NULL;
 }
 static bool choices_open(const char *choices) { return !choices || strstr(choices, "..."); }
-// A word as the table spells it, in `to`; true if it is one of the choices by any name. Where other values are possible
-// too a digit is one of those.
+// Writes a word to `to` as the table spells it; true if it is one of the choices, by any name. If other values are
+// possible too, a word that begins with a digit is one of those.
 static bool choice_take(const char *choices, const char *word, char *to, size_t bytes) {
   size_t n;
   const char *found = choice_find(choices, word, &n);
@@ -125,7 +125,7 @@ static bool option_has(const OptionSpec *s, const char *choice) {
   return s->type == OPTION_FLAG || (s->choices && choice_find(s->choices, choice, &n));
 }
 
-// A whole number: digits, with _ between them if one likes, or as 1e6. False: it is none. *fits: int64_t holds it.
+// A whole number: digits, optionally with _ between them, or as 1e6. False: it is not one. *fits: int64_t holds it.
 static bool whole_number(const char *text, int64_t *n, bool *fits) {
   char plain[512], *end;
   size_t length = 0;
@@ -144,12 +144,12 @@ static bool whole_number(const char *text, int64_t *n, bool *fits) {
   if (*fits) *n = (int64_t)x;
   return !*end && strpbrk(plain, "eE") && x == floor(x);
 }
-// What an option's number may be, as a person says it.
+// The range of an option's number, in words.
 static void option_range(const OptionSpec *s, bool below, char *to, size_t bytes) {
   const bool whole = s->type == OPTION_INT, open = s->hi >= (whole ? 0x1p63 : 1e30);
-  if (whole && open && below) snprintf(to, bytes, "from %lld on", (long long)s->lo);
+  if (whole && open && below) snprintf(to, bytes, "%lld or more", (long long)s->lo);
   else if (whole) snprintf(to, bytes, "%lld to %lld", (long long)s->lo, open ? INT64_MAX : (long long)s->hi);
-  else if (open && below) snprintf(to, bytes, "from %.10g on", s->lo);
+  else if (open && below) snprintf(to, bytes, "%.10g or more", s->lo);
   else snprintf(to, bytes, "%.10g to %.10g", s->lo, s->hi);
 }
 
@@ -183,8 +183,8 @@ static bool option_set_text(char *field, const OptionSpec *s, const char *value,
   REFUSE(!known && !choices_open(s->choices), "--%s '%.200s' is not known: choose one of %s", s->name, value,
          s->choices);
   if (known) return true;
-  for (const char *c = value; *c && strcmp(s->name, "prompt"); c++)      // it may end in a message, which is one line
-    REFUSE((unsigned char)*c < 32 || *c == 127, "--%s '%.200s': byte 0x%02x is no character of a name", s->name, value,
+  for (const char *c = value; *c && strcmp(s->name, "prompt"); c++)      // a message may quote it, which is one line
+    REFUSE((unsigned char)*c < 32 || *c == 127, "--%s '%.200s': byte 0x%02x is not allowed in a name", s->name, value,
            (unsigned char)*c);
   strcpy(field, value);
   return true;
@@ -202,7 +202,7 @@ static bool option_set(Options *o, int i, const char *value, char *error, size_t
 }
 
 // ---- names ----------------------------------------------------------------------------------------------------------
-// Edit distance, for "did you mean"; 0 when `a` only stops too early.
+// Edit distance, for "did you mean"; 0 if `b` begins with `a`.
 static int edit_distance(const char *a, const char *b) {
   int row[64], n = (int)strlen(b);
   if (n > 62) return 99;
@@ -225,7 +225,7 @@ enum { OPTION_NAME_BYTES = 128 };
 // What a name on the command line stands for; off: it was --no_NAME.
 struct OptionUse { int id; bool off; };
 
-// The row of another program's name, with * at its end or not; NULL: none.
+// The table row of another program's name (rows may end in *); NULL: none.
 static const OptionName *option_name_find(const char *name) {
   for (const OptionName &n : option_names) {
     const size_t length = strlen(n.name);
@@ -234,7 +234,7 @@ static const OptionName *option_name_find(const char *name) {
   }
   return NULL;
 }
-// The option of this name, or of the one that another program gives it; -1: none.
+// The option with this name, here or in another program; -1: none.
 static int option_index(const char *name) {
   const OptionName *other = option_name_find(name);
   if (other && other->is && *name != '-') name = other->is;
@@ -256,13 +256,13 @@ static const char *option_nearest(const char *name) {
   }
   return like;
 }
-// A name as it is compared: hyphens are underscores; up to a '='.
+// A name in the form that is compared: hyphens become underscores, and it ends at a '='.
 static void option_name_plain(char to[OPTION_NAME_BYTES], const char *typed) {
   snprintf(to, OPTION_NAME_BYTES, "%.*s", (int)strcspn(typed, "="), typed);
   for (char *c = to; *c; c++) if (*c == '-') *c = '_';
 }
 // What `name` stands for: an option, another program's name of it, or --no_OPTION. False with one line in `error` that
-// proposes what is meant: by meaning first, then by spelling.
+// suggests what was meant: by meaning first, then by spelling.
 static bool option_find(const char *name, OptionUse *use, char *error, size_t error_bytes) {
   *use = OptionUse{option_index(name), false};
   if (use->id >= 0) return true;
@@ -292,7 +292,7 @@ static bool source_take(Options *o, OptionSource *from, OptionUse use, const cha
   else if (!value && option_has(s, "on")) value = "on";
   else if (!value && use.id == OPT_resume) value = "auto";
   REFUSE(!value, "--%s needs a value%s", s->name,
-         next && s->type == OPTION_TEXT ? " (one that starts with -- goes behind =)" : "");
+         next && s->type == OPTION_TEXT ? " (one that starts with -- goes after =)" : "");
   if (use.id == OPTION_DTYPE) return option_set_text(from->dtype, s, value, error, error_bytes);
   REFUSE(use.id == OPT_config && from->here[OPT_config], "--config is given twice: give one file of options");
   from->here[use.id] = true;
@@ -304,12 +304,12 @@ static bool source_end(Options *o, const OptionSource *from, char *error, size_t
   if (!from->dtype[0]) return true;
   for (OptionId i : dtype_options)
     if (!from->here[i]) set += option_set(o, i, from->dtype, error, error_bytes);
-  REFUSE(!set, "--dtype %s has nothing to set beside --param_dtype, --reduce_dtype and --buffer_dtype: leave it out",
+  REFUSE(!set, "--dtype %s sets nothing: --param_dtype, --reduce_dtype and --buffer_dtype are all given; leave it out",
          from->dtype);
   return true;
 }
 
-// The line for an argument that is no option.
+// The error line for an argument that is not an option.
 static void refuse_word(const char *word, const char *next, char *error, size_t error_bytes) {
   char name[OPTION_NAME_BYTES];
   const bool dashes = !strncmp(word, "--", 2), dash = word[0] == '-' && !dashes;
@@ -327,17 +327,17 @@ static void refuse_word(const char *word, const char *next, char *error, size_t 
     snprintf(error, error_bytes, "'%.200s' %sdid you mean --%s%.100s? See --help", word, begin,
              option_spec(meant)->name, equals ? equals : "");
   else if (!strncmp(word, "\xe2\x80\x93", 3) || !strncmp(word, "\xe2\x80\x94", 3) || !strncmp(word, "\xe2\x88\x92", 3))
-    snprintf(error, error_bytes, "'%.200s' %sits dash is a longer character than -; type it anew", word, begin);
+    snprintf(error, error_bytes, "'%.200s' %sits dash is a longer character than -; type it again", word, begin);
   else if (!dash && !access(word, R_OK))
-    snprintf(error, error_bytes, "'%.200s' %sa file of options goes behind --config, see --help", word, begin);
+    snprintf(error, error_bytes, "'%.200s' %sa file of options goes after --config, see --help", word, begin);
   else snprintf(error, error_bytes, "'%.200s' %soptions start with --, see --help", word, begin);
 }
-// Whether the argument behind an option is its value. Flags take only words like true.
+// Whether the argument after an option is its value. Flags take only words like true.
 static bool value_follows(OptionUse use, const char *next) {
   if (!next || use.off) return false;
   return option_spec(use.id)->type == OPTION_FLAG ? word_is_bool(next) : strncmp(next, "--", 2) != 0;
 }
-// Takes what the command line gives.
+// Takes the options of the command line.
 static bool options_take(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   OptionSource from = {};
   for (int a = 1; a < argc; a++) {
@@ -361,8 +361,7 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
 static void one_line(char *text) {
   for (char *c = text; *c; c++) if ((unsigned char)*c < 32 || *c == 127) *c = '?';
 }
-// Reads the command line; what is in the file of --config comes later (options_parse_config). False with one line in
-// `error`.
+// Reads the command line; the --config file is read later (options_parse_config). False with one line in `error`.
 static bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   options_default(o);
   if (options_take(o, argc, argv, error, error_bytes)) return true;

@@ -1,19 +1,19 @@
-// progress.h: the line that says how far training is, and the one that says how far a save or a load is. Part 8 of the
-// trainer, which includes it there.
+// progress.h: the progress line of training, and that of a save or a load. Part 8 of the trainer, which includes it
+// there.
 //
-//   progress_line      from its fields, as many as fit
-//   show_progress      what takes more than a second
+//   progress_line      training: as many fields as fit
+//   show_progress      a save or a load that takes more than a second
 #pragma once
 
-// What a progress line can say, in this order. Each is text; "" is left out.
+// The fields of a progress line, in this order. Each is text; an empty one is left out.
 enum ProgressField { PROGRESS_BAR, PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_LR, PROGRESS_NORM, PROGRESS_RATE,
                      PROGRESS_MFU, PROGRESS_ETA, PROGRESS_MEMORY, PROGRESS_SKIPPED, PROGRESS_SAVING, PROGRESS_FIELDS };
-// In this order fields get room; the first that has none ends it. The first three are always there.
+// Fields get room in this order, until one does not fit. The first three are always there.
 static const ProgressField progress_priority[] = {
     PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_ETA, PROGRESS_BAR, PROGRESS_SKIPPED, PROGRESS_SAVING, PROGRESS_RATE,
     PROGRESS_NORM, PROGRESS_LR, PROGRESS_MFU, PROGRESS_MEMORY};
 enum { PROGRESS_ALWAYS = 3, PROGRESS_BAR_MOST = 20, PROGRESS_BAR_LEAST = 5, PROGRESS_BYTES = 48 };
-struct Progress { int64_t step, steps; char text[PROGRESS_FIELDS][PROGRESS_BYTES]; };      // text of the bar: not ""
+struct Progress { int64_t step, steps; char text[PROGRESS_FIELDS][PROGRESS_BYTES]; };      // the bar's text: "" or not
 
 // 9:59, 1:00:00.
 static void eta_text(char *to, size_t bytes, int64_t seconds) {
@@ -21,8 +21,8 @@ static void eta_text(char *to, size_t bytes, int64_t seconds) {
   if (h) snprintf(to, bytes, "%lld:%02lld:%02lld", h, m, s);
   else snprintf(to, bytes, "%lld:%02lld", m, s);
 }
-// The line, on a terminal of `columns` (0: anywhere else, all of it). One column stays free, so that nothing wraps. The
-// bar takes what room the fields leave it. Narrower than the first three fields, the line is the caller's to cut.
+// The line for a terminal of `columns` (0: not a terminal, all fields). One column stays free, so that nothing wraps.
+// The bar takes the room that the other fields leave. If even the first three fields do not fit, the caller cuts.
 static void progress_line(char *to, size_t bytes, const Progress *p, int columns) {
   bool there[PROGRESS_FIELDS] = {};
   const int room = columns ? columns - 1 : INT32_MAX;
@@ -35,7 +35,7 @@ static void progress_line(char *to, size_t bytes, const Progress *p, int columns
     there[f] = true;
     used += more;
   }
-  const bool tight = used > room;                // then without the number of all steps
+  const bool tight = used > room;                // then without the total number of steps
   if (columns && there[PROGRESS_BAR]) bar = (int)min64(bar, PROGRESS_BAR_LEAST + room - used);
   if (there[PROGRESS_BAR]) {
     char text[PROGRESS_BAR_MOST + 1] = "";
@@ -49,7 +49,8 @@ static void progress_line(char *to, size_t bytes, const Progress *p, int columns
   }
 }
 
-// A line that counts up, once something has taken a second: written over on a terminal, else one every ten seconds.
+// Bytes done and speed, once a save or load has taken a second: on a terminal a line that is overwritten, else a line
+// every ten seconds.
 static void show_progress(const char *what, int64_t done, int64_t total) {
   static double begun_ms, next_ms;
   static int64_t before = INT64_MAX;
@@ -64,8 +65,8 @@ static void show_progress(const char *what, int64_t done, int64_t total) {
   if (terminal.out) line_draw(line, true);
   else say("%s\n", line);
 }
-// What rank 0 has written or read of its share stands for all: shares are equal. Where a launcher is about to kill its
-// ranks the save is given up, so that the run can end as it should.
+// Rank 0's progress stands for all ranks, because shares are equal. If a launcher is about to kill its ranks, the save
+// is cancelled, so that the run can end in order.
 static void log_save_progress(Store *s) {
   if (under_mpirun && stop_asked == STOP_END) __atomic_store_n(&s->cancelled, true, __ATOMIC_RELAXED);
   if (!s->f->mesh.rank)

@@ -1,16 +1,16 @@
-// report.h: what a run says while it runs: OUT/metrics.jsonl, one JSON object a line, and what the terminal shows. Part
-// 8 of the trainer, which includes it there: it reads the Trainer and nothing reads it.
+// report.h: what a run reports while it runs: OUT/metrics.jsonl, one JSON object per line, and what the terminal shows.
+// Part 8 of the trainer, which includes it there: it reads the Trainer and nothing reads it.
 //
 //   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
 //   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
-//   lock_out      OUT is one training run's; before its checkpoints are looked at
+//   lock_out      only one run may train into OUT; called before its checkpoints are read
 //   check_out     whether OUT can be written, before memory is taken
 //
-// A disk that fills up ends neither the run nor the file's whole lines.
+// A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
 #include <sys/file.h>
 
-// Threads that wait for a core for more than this share of their time are told: two runs on the same cores wait half.
+// A notice says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
 static const double CORES_BUSY = 0.25;
 
 struct Log {
@@ -19,36 +19,36 @@ struct Log {
   bool lost;                                     // metrics.jsonl could not be written to its end
   bool plans_known;
   CoreWatch cores;
-  bool cores_told;                               // or not to be told: the run itself has more threads than cores
+  bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
   double start_ms, step_ms;                      // step_ms: smoothed
   int64_t every;
 };
 
-// A full disk must not end a run, nor pass in silence; the file keeps its whole lines.
+// A full disk must not end a run, nor go unnoticed; the file keeps its whole lines.
 static void log_flush(Log *log, const Trainer *t) {
   if (!fflush(log->metrics) && !ferror(log->metrics)) { log->whole_bytes = ftello(log->metrics); return; }
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
-  say_error("notice: %s cannot be written any more (%s); training goes on without it\n", path, strerror(errno));
+  say_error("notice: %s cannot be written any more (%s); training continues without it\n", path, strerror(errno));
   fclose(log->metrics);
   log->metrics = NULL;
   log->lost = true;
   if (truncate(path, log->whole_bytes)) say_error("notice: the last line of %s may be incomplete\n", path);
 }
 
-// Keeps other runs from training into the same OUT, if there is one by now, until this process ends. One that is just
-// being killed is waited for: it may still finish a checkpoint. False and one line in `error`: another run has it.
+// Keeps other runs from training into the same OUT, if it exists by now, until this process ends. Waits for a run that
+// is just being killed: it may still finish a checkpoint. False and one line in `error`: another run has it.
 static bool lock_out(const Options *o, char *error, size_t error_bytes) {
   static int held = -1;
   if (held >= 0 || !trainer_trains(o)) return true;
   held = open(o->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   for (int tries = 0; held >= 0 && flock(held, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; tries++) {
-    REFUSE(tries == 50, "--out %.800s: another run is writing there; give this one a directory of its own", o->out);
+    REFUSE(tries == 50, "--out %.800s: another run is writing there; give this one another directory", o->out);
     usleep(100000);
   }
   return true;                                   // a file system without locks has none to offer
 }
-// Makes the directories OUT and that of --export_hf. Whether they can be written is known before the corpus is read and
+// Makes the directories OUT and that of --export_hf and checks that they can be written, before the corpus is read and
 // memory is taken. One line in `error`.
 static void check_out(const Options *o, char *error, size_t bytes) {
   const struct { const char *option, *path; bool wanted; } directories[] = {
@@ -65,8 +65,8 @@ static void check_out(const Options *o, char *error, size_t bytes) {
   if (!error[0]) lock_out(o, error, bytes);
 }
 
-// Opens a file of lines: empty, or (append) to add to: a last line that a killed run left unfinished goes. Writes at
-// the end, wherever that is: while a run trains, another may evaluate its checkpoints into the same file.
+// Opens a file of lines: empty, or (append) to add to. A last line that a killed run left unfinished is removed. Writes
+// go to the current end: while a run trains, another may evaluate its checkpoints into the same file.
 static FILE *log_file(const char *path, bool append) {
   FILE *f = fopen(path, append ? "a+" : "w");
   if (!f || !append) return f ? freopen(path, "a", f) : NULL;
@@ -78,8 +78,8 @@ static FILE *log_file(const char *path, bool append) {
 }
 
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
-// append: behind what an earlier run wrote. from: what the run starts from, or "".
-// One line in `error` when it cannot be written; --eval_only and --sample_only have a terminal, too, and go on.
+// append: after what an earlier run wrote. from: what the run starts from, or "".
+// One line in `error` when it cannot be written; --eval_only and --sample_only continue with the terminal alone.
 static void log_open(Log *log, const Trainer *t, bool append, const char *from, char *error, size_t error_bytes) {
   memset(log, 0, sizeof *log);
   log->cores_told = t->crowded;
@@ -123,8 +123,8 @@ static double log_mfu(const Trainer *t, double tokens_per_s) {
   return tokens_per_s * model_flops_per_token(&t->model) / (t->device.peak_flops * t->device.gpus);
 }
 
-// How matrix products are computed: one string a shape. Known once a step has run; a resume by other algorithms would
-// not give the same bits.
+// How matrix multiplies are computed: one string per shape. Known once a step has run. A run that resumes with other
+// algorithms would not give the same bits.
 static void log_plans(Log *log, const Trainer *t) {
   enum { PLANS_BYTES = 1 << 16 };
   char *text = (char *)calloc(1, PLANS_BYTES), *save = NULL;
@@ -165,12 +165,12 @@ static void log_draw(const Log *log, const Trainer *t, const StepResult *r) {
   if (terminal.out) line_draw(line, false);
   else say("%s\n", line);
 }
-// Says once that other programs take the cores this rank computes on.
+// Prints one notice if other programs use the cores that this rank computes on.
 static void log_watch_cores(Log *log) {
   const double waited = log->cores_told ? -1 : core_watch(&log->cores, now_ms());
   if (waited < CORES_BUSY) return;
   log->cores_told = true;
-  say("notice: the cores are busy with other programs: this rank's threads waited %.0f %% of their time for one\n",
+  say("notice: the cores are busy with other programs: this rank's threads waited %.0f %% of their time for a core\n",
       100 * waited);
 }
 
@@ -208,7 +208,7 @@ static void log_eval(Log *log, const Trainer *t, const char *name, const Split *
   if (split->words) say(", word perplexity %.2f", word_perplexity(e, split));
   say(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
   if (split->oracle_nats > 0)
-    say("  the source of this generated text itself would reach a loss of %.4f here\n", split->oracle_nats);
+    say("  the source of this generated text would itself reach a loss of %.4f here\n", split->oracle_nats);
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)t->step);
   json_number(log->metrics, "loss", e->loss);
@@ -219,7 +219,7 @@ static void log_eval(Log *log, const Trainer *t, const char *name, const Split *
   log_flush(log, t);
 }
 
-// What a checkpoint came to. bytes: of its tensors; pause_ms: training stood still; ms: until it had its name.
+// The outcome of a save. bytes: of its tensors; pause_ms: while training was paused; ms: until it had its name.
 struct SaveReport { int64_t step, bytes; double pause_ms, ms; bool best; const char *path, *error; };
 static void log_checkpoint(Log *log, const Trainer *t, const SaveReport *s) {
   if (t->fsdp.mesh.rank) return;

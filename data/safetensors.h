@@ -2,14 +2,14 @@
 // shape and byte range of every tensor, then the bytes. https://github.com/huggingface/safetensors, "Format".
 //
 //   1 tensors   SafetensorsTensor: one entry of the header; dtypes; names for messages
-//   2 writing   safetensors_header: the bytes that stand in front of the data of given tensors
+//   2 writing   safetensors_header: the bytes before the data of given tensors
 //   3 JSON      strings, numbers and punctuation of the header
 //   4 header    the grammar: metadata and tensors
-//   5 layout    byte ranges fill the file: no overlap, no hole, nothing behind them
+//   5 layout    byte ranges fill the file: no overlap, no hole, nothing after them
 //   6 files     SafetensorsFile: an open file, mapped, its whole header checked; tensors by name
 //
 // Conventions
-//   - Files come from strangers. Whatever their bytes, reading ends in a table in which every range lies inside the
+//   - Files are not trusted. Whatever their bytes, reading ends in a table in which every range lies inside the
 //     file, or in one line that names the file, the tensor and the reason. Memory is a small multiple of the
 //     header's bytes, time is O(n log n), and nothing recurses.
 //   - A header is UTF-8 JSON of one form: an object whose members are tensors {"dtype": string, "shape": [whole
@@ -30,7 +30,7 @@ enum { SAFETENSORS_MAX_HEADER_BYTES = 100000000, SAFETENSORS_MAX_DIMS = 8 };
 struct SafetensorsTensor {
   const char *name;
   Dtype dtype;                                   // where known_dtype
-  bool known_dtype;                              // F32, BF16, F16, I32; false: dtype_text is all there is to it
+  bool known_dtype;                              // F32, BF16, F16, I32; false: only dtype_text is known
   char dtype_text[12];
   int ndim;
   int64_t shape[SAFETENSORS_MAX_DIMS];
@@ -107,8 +107,8 @@ static inline void safetensors_print_string(SafetensorsOut *o, const char *s) {
   safetensors_print(o, "\"");
 }
 
-// What stands in front of the data of `count` tensors that follow one another in this order: the length, the JSON, and
-// blanks, so that the data starts on a multiple of 8. Reads name, dtype (one of ours), ndim and shape; fills the rest.
+// The bytes before the data of `count` tensors that follow one another in this order: the length, the JSON, and blanks,
+// so that the data starts on a multiple of 8. Reads name, dtype (one of ours), ndim and shape; fills the rest.
 // metadata: key, value, ..., NULL, or NULL for none; all text is UTF-8. The same bytes for the same arguments.
 // To be freed by the caller.
 static inline char *safetensors_header(SafetensorsTensor *tensors, int count, const char *const *metadata,
@@ -152,7 +152,7 @@ static inline char *safetensors_header(SafetensorsTensor *tensors, int count, co
 // ================================================================================================ 3 JSON
 struct SafetensorsPair { const char *key, *value; };
 
-// An open file. Zeroed, it is none. The tensors stand in the order of their bytes.
+// An open file; zeroed: no file. The tensors are in the order of their bytes.
 struct SafetensorsFile {
   const uint8_t *map;                            // the whole file
   size_t bytes, data_at;
@@ -165,7 +165,7 @@ struct SafetensorsFile {
   char error[1400];
 };
 
-// Where reading is. `tensor` is named in errors.
+// The state of reading a header. `tensor` is named in errors.
 struct SafetensorsText { SafetensorsFile *file; const char *path, *tensor; char *start, *at, *end; };
 
 __attribute__((format(printf, 2, 3))) static inline bool safetensors_fail(SafetensorsText *t, const char *fmt, ...) {
@@ -188,7 +188,7 @@ static inline bool safetensors_damaged(SafetensorsText *t, const char *expected)
 static inline void safetensors_blanks(SafetensorsText *t) {
   while (t->at < t->end && (*t->at == ' ' || *t->at == '\t' || *t->at == '\n' || *t->at == '\r')) t->at++;
 }
-// Steps over blanks, and over c if it stands there.
+// Steps over blanks, and over c if it comes next.
 static inline bool safetensors_take(SafetensorsText *t, char c) {
   safetensors_blanks(t);
   if (t->at == t->end || *t->at != c) return false;
@@ -222,7 +222,7 @@ static inline int safetensors_hex(SafetensorsText *t) {
   }
   return value;
 }
-// One escape sequence, behind its backslash, to *out.
+// Reads one escape sequence, after its backslash, to *out.
 static inline bool safetensors_escape(SafetensorsText *t, char **out) {
   const char *const from = "\"\\/bfnrt", *const to = "\"\\/\b\f\n\r\t";
   const char c = t->at < t->end ? *t->at : 0, *at = c ? strchr(from, c) : NULL;
@@ -236,7 +236,7 @@ static inline bool safetensors_escape(SafetensorsText *t, char **out) {
     u = low >= 0xdc00 && low < 0xe000 ? 0x10000 + ((u - 0xd800) << 10) + (low - 0xdc00) : 0;
   }
   if (u == 0 || u > 0x10ffff || (u >= 0xd800 && u < 0xe000))
-    return safetensors_damaged(t, "a character other than NUL behind \\u");
+    return safetensors_damaged(t, "a character other than NUL after \\u");
   char *o = *out;
   if (u < 0x80) *o++ = (char)u;
   else if (u < 0x800) { *o++ = (char)(0xc0 | u >> 6); *o++ = (char)(0x80 | (u & 63)); }
@@ -249,7 +249,7 @@ static inline bool safetensors_escape(SafetensorsText *t, char **out) {
   *out = o;
   return true;
 }
-// A string, unescaped where it stands (it never grows) and closed by NUL in place of its quote; NULL: damaged.
+// A string, unescaped in place (it never grows) and ended by NUL instead of its quote; NULL: damaged.
 static inline char *safetensors_string(SafetensorsText *t, const char *expected) {
   if (!safetensors_take(t, '"')) { safetensors_damaged(t, expected); return NULL; }
   char *const string = t->at, *out = t->at;
@@ -313,7 +313,7 @@ static inline int safetensors_order_pairs(const void *a, const void *b) {
 // {"key": "value", ...}
 static inline bool safetensors_read_metadata(SafetensorsText *t) {
   SafetensorsFile *s = t->file;
-  if (s->metadata) return safetensors_fail(t, "__metadata__ stands twice in the header");
+  if (s->metadata) return safetensors_fail(t, "__metadata__ appears twice in the header");
   if (!safetensors_grow(t, (void **)&s->metadata, 0, sizeof *s->metadata)) return false;
   if (!safetensors_take(t, '{')) return safetensors_fail(t, "__metadata__ is not an object");
   if (safetensors_take(t, '}')) return true;
@@ -321,7 +321,7 @@ static inline bool safetensors_read_metadata(SafetensorsText *t) {
     if (!safetensors_grow(t, (void **)&s->metadata, s->metadata_count, sizeof *s->metadata)) return false;
     SafetensorsPair *pair = &s->metadata[s->metadata_count];
     if (!(pair->key = safetensors_string(t, "a key of __metadata__")) || !safetensors_expect(t, ':') ||
-        !(pair->value = safetensors_string(t, "a string, as __metadata__ holds only"))) return false;
+        !(pair->value = safetensors_string(t, "a string, the only type in __metadata__"))) return false;
     s->metadata_count++;
   } while (safetensors_take(t, ','));
   if (!safetensors_expect(t, '}')) return false;
@@ -332,7 +332,7 @@ static inline bool safetensors_read_metadata(SafetensorsText *t) {
   return true;
 }
 
-// One member of a tensor's object, behind its colon. *begin_end: what data_offsets says.
+// One member of a tensor's object, after its colon. *begin_end: what data_offsets says.
 static inline bool safetensors_read_member(SafetensorsText *t, const char *key, SafetensorsTensor *out,
                                            int64_t *begin_end) {
   int offsets;
@@ -410,20 +410,20 @@ static inline bool safetensors_read_header(SafetensorsText *t) {
     if (!safetensors_expect(t, '}')) return false;
   }
   safetensors_blanks(t);
-  return t->at == t->end || safetensors_damaged(t, "nothing but blanks behind the header's last '}'");
+  return t->at == t->end || safetensors_damaged(t, "nothing but blanks after the header's last '}'");
 }
 
 // ================================================================================================ 5 layout
 static inline int safetensors_order_places(const void *a, const void *b) {
   const SafetensorsTensor *x = (const SafetensorsTensor *)a, *y = (const SafetensorsTensor *)b;
   if (x->at != y->at) return x->at < y->at ? -1 : 1;
-  if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;         // empty ones stand in front
+  if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;         // empty ones come first
   return strcmp(x->name, y->name);
 }
 static inline int safetensors_order_names(const void *a, const void *b) {
   return strcmp((*(SafetensorsTensor *const *)a)->name, (*(SafetensorsTensor *const *)b)->name);
 }
-// Sorts the tensors by place and by name; the file's data must be theirs, each byte of one of them.
+// Sorts the tensors by place and by name; each byte of the data must belong to exactly one of them.
 static inline bool safetensors_check_layout(SafetensorsText *t) {
   SafetensorsFile *s = t->file;
   int64_t end = (int64_t)s->data_at;
@@ -434,7 +434,7 @@ static inline bool safetensors_check_layout(SafetensorsText *t) {
   qsort(s->by_name, (size_t)s->count, sizeof *s->by_name, safetensors_order_names);
   for (int i = 1; i < s->count; i++) {
     t->tensor = s->by_name[i]->name;
-    if (!strcmp(s->by_name[i - 1]->name, t->tensor)) return safetensors_fail(t, "it stands twice in the header");
+    if (!strcmp(s->by_name[i - 1]->name, t->tensor)) return safetensors_fail(t, "it appears twice in the header");
   }
   for (int i = 0; i < s->count; i++) {
     const SafetensorsTensor *x = &s->tensor[i];
@@ -442,7 +442,7 @@ static inline bool safetensors_check_layout(SafetensorsText *t) {
     if (x->at < end)
       return safetensors_fail(t, "its bytes overlap those of %s", safetensors_quoted(s->tensor[i - 1].name).text);
     if (x->at > end)
-      return safetensors_fail(t, "%lld bytes in front of its own belong to no tensor", (long long)(x->at - end));
+      return safetensors_fail(t, "%lld bytes before its own belong to no tensor", (long long)(x->at - end));
     end += x->bytes;
   }
   t->tensor = NULL;
@@ -461,8 +461,8 @@ static inline void safetensors_close(SafetensorsFile *s) {
   memset(s, 0, sizeof *s);
 }
 
-// Reads the header into s->text and maps the file. The header is read, not mapped: a file that another process cuts
-// short meanwhile makes an error of it, not a signal.
+// Reads the header into s->text and maps the file. The header is read, not mapped: if another process cuts the file
+// short meanwhile, that is an error and not a signal.
 static inline bool safetensors_load(SafetensorsText *t, int fd) {
   SafetensorsFile *s = t->file;
   struct stat st;
@@ -472,14 +472,15 @@ static inline bool safetensors_load(SafetensorsText *t, int fd) {
   const uint64_t bytes = (uint64_t)st.st_size;
   char first[FILE_FOREIGN_BYTES];
   const size_t look = bytes < sizeof first ? (size_t)bytes : sizeof first;
-  const bool is_other = look > 8 && file_read(fd, first, (int64_t)look, 0) && first[8] != '{';      // a header's first
+  const bool is_other = look > 8 && file_read(fd, first, (int64_t)look, 0) && first[8] != '{';      // no header
   const char *foreign = is_other ? file_foreign(first, look) : NULL;
-  if (foreign) return safetensors_fail(t, "no safetensors file: it is %s", foreign);
+  if (foreign) return safetensors_fail(t, "not a safetensors file: it is %s", foreign);
   if (bytes < 10)
-    return safetensors_fail(t, "no safetensors file: %llu bytes; fetch or write it again", (unsigned long long)bytes);
+    return safetensors_fail(t, "not a safetensors file: %llu bytes; fetch or write it again",
+                            (unsigned long long)bytes);
   if (!file_read(fd, &length, 8, 0)) return safetensors_fail(t, "cannot read it: %s", strerror(errno));
   if (length > SAFETENSORS_MAX_HEADER_BYTES)
-    return safetensors_fail(t, "no safetensors file: the header length in its first 8 bytes is %llu, above %d",
+    return safetensors_fail(t, "not a safetensors file: the header length in its first 8 bytes is %llu, above %d",
                             (unsigned long long)length, SAFETENSORS_MAX_HEADER_BYTES);
   if (length > bytes - 8)
     return safetensors_fail(t, "its header has %llu bytes, but the file ends after %llu of them: it is cut short; "
@@ -499,8 +500,8 @@ static inline bool safetensors_load(SafetensorsText *t, int fd) {
   s->map = (const uint8_t *)map;
   return true;
 }
-// Opens and maps PATH and checks all of its header. No byte of the data is read. What fails leaves nothing but the
-// error; the rest is freed by safetensors_close.
+// Opens and maps PATH and checks all of its header. No byte of the data is read. On failure only the error remains; on
+// success call safetensors_close.
 static inline bool safetensors_open(SafetensorsFile *s, const char *path) {
   memset(s, 0, sizeof *s);
   SafetensorsText t = {s, path, NULL, NULL, NULL, NULL};
@@ -523,14 +524,14 @@ static inline const SafetensorsTensor *safetensors_entry(const SafetensorsFile *
   return at ? *(SafetensorsTensor **)at : NULL;
 }
 // The tensor `name` of `dtype`, as a Tensor over the mapped bytes. False: absent, of another dtype, of more than 4
-// dimensions, or not aligned in the file (headers of other writers have any length): such a one is read by its `at`.
+// dimensions, or not aligned in the file (other writers' headers have any length): read such a tensor by its `at`.
 static inline bool safetensors_find(SafetensorsFile *s, const char *name, Dtype dtype, Tensor *out) {
   const SafetensorsTensor *t = safetensors_entry(s, name);
   const char *want = safetensors_dtype_text(dtype);
   char fault[128] = "";
   if (!t) snprintf(fault, sizeof fault, "it is not in the file");
   else if (!t->known_dtype || t->dtype != dtype)
-    snprintf(fault, sizeof fault, "its dtype is %s, needed is %s", t->dtype_text, want);
+    snprintf(fault, sizeof fault, "its dtype is %s, expected %s", t->dtype_text, want);
   else if (t->ndim > 4) snprintf(fault, sizeof fault, "it has %d dimensions, at most 4 are read", t->ndim);
   else if (t->at % (int64_t)dtype_bytes(dtype))
     snprintf(fault, sizeof fault, "its first byte, %lld of the file, is not aligned for %s", (long long)t->at, want);

@@ -1,11 +1,11 @@
 // safetensors_set.h: weights in one safetensors file, or in several that a model.safetensors.index.json names (what
-// transformers' save_pretrained writes above max_shard_size). Both look the same to who reads tensors by name.
+// transformers' save_pretrained writes above max_shard_size). Reading tensors by name is the same for both.
 //
 //   import_read_json        a small JSON object from a file that is not trusted
 //   set_open, set_open_index
 //   set_entry               a tensor by name, and the file it lies in
 //
-// Every function that can fail returns false and leaves one line in `error`. Ended by set_close in any case.
+// Every function that can fail returns false and leaves one line in `error`. Call set_close in any case.
 #pragma once
 #include "safetensors.h"
 #include "tensor_map.h"
@@ -22,13 +22,13 @@
 struct SafetensorsShard { char path[MAP_PATH_BYTES]; SafetensorsFile file; };
 struct SafetensorsSet { int count; SafetensorsShard *shard; };
 
-// The JSON object that is all of a regular file of at most `most` bytes, to be deleted by the caller. NULL and one line
-// in `error` if it cannot be had.
+// Reads a regular file of at most `most` bytes that is one JSON object, which the caller deletes. NULL and one line in
+// `error` if it cannot be read.
 static inline cJSON *import_read_json(const char *path, int64_t most, char *error, size_t error_bytes) {
   int64_t bytes;
   char *text = file_get(path, most, &bytes);
   if (!text && errno == EFBIG)
-    snprintf(error, error_bytes, "%s: has more than %lld bytes, no such file has", path, (long long)most);
+    snprintf(error, error_bytes, "%s: has more than %lld bytes, too many for such a file", path, (long long)most);
   else if (!text) snprintf(error, error_bytes, "%s: cannot read it: %s", path, strerror(errno));
   if (!text) return NULL;
   const char *foreign = file_foreign(text, (size_t)bytes), *stopped = text;    // cJSON's nesting limit ends deep JSON
@@ -37,7 +37,7 @@ static inline cJSON *import_read_json(const char *path, int64_t most, char *erro
   if (foreign) snprintf(error, error_bytes, "%s: is %s", path, foreign);
   else if (!root)
     snprintf(error, error_bytes, "%s: is not JSON from byte %td of %lld on", path, stopped - text, (long long)bytes);
-  else if (!cJSON_IsObject(root)) snprintf(error, error_bytes, "%s: is no JSON object", path);
+  else if (!cJSON_IsObject(root)) snprintf(error, error_bytes, "%s: is not a JSON object", path);
   free(text);
   if (cJSON_IsObject(root)) return root;
   cJSON_Delete(root);
@@ -77,7 +77,7 @@ struct SetPlace { const char *tensor, *file; };
 static inline int set_order(const void *a, const void *b) {
   return strcmp(((const SetPlace *)a)->tensor, ((const SetPlace *)b)->tensor);
 }
-// A file beside the index and no other: what is named there is opened.
+// Whether a name can only be a file beside the index. Any file that is named there is opened.
 static inline bool set_is_plain_name(const char *name) {
   const size_t n = strlen(name), end = sizeof ".safetensors" - 1;
   for (const char *c = name; *c; c++) if ((unsigned char)*c < 32 || *c == 127 || *c == '/') return false;
@@ -106,7 +106,7 @@ static inline bool set_open_places(SafetensorsSet *s, const char *directory, con
   }
   return true;
 }
-// Each tensor of the index lies in the file that it says, and no file has one that the index does not say.
+// Checks that each tensor of the index lies in the file that it names, and that no file has one that it does not name.
 static inline bool set_check_places(const SafetensorsSet *s, const char *index, const SetPlace *place, int count,
                                     char *error, size_t error_bytes) {
   int found = 0;

@@ -2,7 +2,7 @@
 // Face. Part 8 of the trainer, which includes it there.
 //
 //   saver_save, saver_save_now     a checkpoint of the state after the last step
-//   saver_poll, saver_finish       a save in the background: look, wait; its end is told and logged once
+//   saver_poll, saver_finish       a save in the background: check, wait; its end is printed and logged once
 //   saver_give_up                  ends it without a checkpoint
 //   save_model, export_hf          one file of weights, which appears whole or not at all
 #pragma once
@@ -14,12 +14,12 @@
 struct Saver {
   Trainer *t;
   char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32];
-  bool continues;                                // this run was resumed from OUT/ckpt: what lies there is its own past
+  bool continues;                                // this run was resumed from OUT/ckpt: checkpoints there are its own
   bool opened;                                   // the directory is ours
   bool best;                                     // this save is the best so far
-  bool pending;                                  // a save has begun and its end was not told yet
+  bool pending;                                  // a save has begun and its end is not reported yet
   bool whole;                                    // the last save made a whole checkpoint, or there was none
-  bool pruned;                                   // rank 0: what had to go with it is gone
+  bool pruned;                                   // rank 0: older checkpoints were removed
   int64_t serial, in_flight_step, saved_step;    // saved_step: of the newest whole one, -1: none
   double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
   double best_before;                            // what best_loss was before the last one that was lower
@@ -30,7 +30,7 @@ struct Saver {
   uint64_t tokenizer_hash;
 };
 
-// Rank 0, before anything is taken: whether OUT/ckpt can be written if it is there, and that --export_hf does not
+// Rank 0, before anything is allocated: whether OUT/ckpt can be written if it is there, and that --export_hf does not
 // overwrite a checkpoint. One line in `error`.
 static bool saver_check(const Options *o, char *error, size_t error_bytes) {
   char ckpt[MAP_PATH_BYTES], above[MAP_PATH_BYTES], damaged[1024];
@@ -39,7 +39,7 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
   const bool there = !lstat(ckpt, &st), saves = trainer_trains(o) && o->save_every >= 0;
   REFUSE(saves && there && (stat(ckpt, &st) || !S_ISDIR(st.st_mode) || access(ckpt, R_OK | W_OK | X_OK)),
          "%.900s cannot be written: %s; checkpoints go there (--save_every -1: none)", ckpt,
-         !stat(ckpt, &st) && !S_ISDIR(st.st_mode) ? "it is no directory" : strerror(errno));
+         !stat(ckpt, &st) && !S_ISDIR(st.st_mode) ? "it is not a directory" : strerror(errno));
   if (!o->export_hf[0]) return true;
   snprintf(above, sizeof above, "%s", o->export_hf);             // it need not be there yet
   size_t n = strlen(above);
@@ -52,7 +52,7 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
     free(checkpoint_list(place, &count, damaged, sizeof damaged));
     path_join(ckpt, sizeof ckpt, place, "trainer.json");
     REFUSE(count || !access(ckpt, F_OK),
-           "--export_hf %.900s would write among checkpoints: give it a directory of its own", o->export_hf);
+           "--export_hf %.900s would write among checkpoints: give it another directory", o->export_hf);
   }
   return true;
 }
@@ -66,7 +66,7 @@ static void saver_init(Saver *s, Trainer *t) {
   path_join(s->directory, sizeof s->directory, t->opt.out, "ckpt");
 }
 
-// Ranks that write and whose host does not see OUT: their bytes will go through rank 0. Collective.
+// Number of ranks that write and whose host does not see OUT: their bytes will go through rank 0. Collective.
 static int saver_streaming_ranks(const Saver *s) {
   const Mesh *m = &s->t->fsdp.mesh;
   char probe[MAP_PATH_BYTES];
@@ -80,7 +80,7 @@ static int saver_streaming_ranks(const Saver *s) {
   if (!m->rank) unlink(probe);
   return all;
 }
-// Says what a checkpoint will be: a line of the start. Collective.
+// Prints what a checkpoint will be: the line `saves` of the start report. Collective.
 static void saver_print_plan(Saver *s) {
   const Trainer *t = s->t;
   const Options *o = &t->opt;
@@ -90,7 +90,7 @@ static void saver_print_plan(Saver *s) {
   if (t->fsdp.mesh.rank || !trainer_trains(o)) return;
   checkpoint_map(t, s->directory, &map, header);
   if (o->save_every > 0) snprintf(when, sizeof when, "every %lld steps and at the end", (long long)o->save_every);
-  else snprintf(when, sizeof when, o->save_every ? "only when a signal asks" : "every epoch and at the end");
+  else snprintf(when, sizeof when, o->save_every ? "only on a signal" : "every epoch and at the end");
   snprintf(keep, sizeof keep, o->keep ? "newest %lld kept" : "all kept", (long long)o->keep);
   if (o->keep_best) snprintf(best, sizeof best, ", best");
   start_line("saves", "%s, %.1f MB each, %s%s, %s%s", s->directory,
@@ -105,7 +105,7 @@ static void saver_print_plan(Saver *s) {
   tensor_map_free(&map);
 }
 
-// Rank 0, at every save: removes what one that was cut short has left. At the first: makes OUT/ckpt; checkpoints of an
+// Rank 0. At every save: removes what interrupted saves have left. At the first: makes OUT/ckpt; checkpoints of an
 // earlier run that this one does not continue are moved aside, never mixed with ours and never removed.
 static bool saver_open_directory(Saver *s, StoreRecord *r) {
   char damaged[1024], aside[MAP_PATH_BYTES];
@@ -116,7 +116,7 @@ static bool saver_open_directory(Saver *s, StoreRecord *r) {
   free(list);
   if (count && !s->continues) {
     char real[PATH_MAX];
-    struct stat st;                              // a link to a larger disk stays what it is
+    struct stat st;                              // a link to a larger disk stays a link
     const bool linked = !lstat(s->directory, &st) && S_ISLNK(st.st_mode) && realpath(s->directory, real);
     const char *from = linked ? real : s->directory;
     if (!file_move_aside(from, aside, sizeof aside) || !file_make_directory(from))
@@ -154,9 +154,9 @@ static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, char *er
   free(sealed);
   return ok;
 }
-// Gives the finished checkpoint its name, durably. One of that step that is there already changes places with ours in
-// one instant. Where the file system cannot do that, ours first gets a name of the same step with more zeros, which
-// readers take as well: at every instant a whole checkpoint has a name. False: all names are as before.
+// Gives the finished checkpoint its name, durably. If one of that step is there already, the two are exchanged
+// atomically. Where the file system cannot do that, ours first gets a name of the same step with more zeros, which
+// readers accept too: at every instant a whole checkpoint has a name. False: all names are as before.
 static bool saver_name(Saver *s, const char *final) {
   char name[MAP_PATH_BYTES], longer[32];
   const bool there = !access(final, F_OK), exchanged = there && file_exchange(s->temporary, final);
@@ -169,7 +169,7 @@ static bool saver_name(Saver *s, const char *final) {
   }
   if (!exchanged && !file_rename(s->temporary, name)) return false;
   if (!file_sync_directory(s->directory)) {
-    const int fault = errno;                     // what is told as failed must not be found
+    const int fault = errno;                     // a save reported as failed must not be found
     if (exchanged) file_exchange(s->temporary, final);
     else file_rename(name, s->temporary);
     errno = fault;
@@ -180,7 +180,7 @@ static bool saver_name(Saver *s, const char *final) {
     file_sync_directory(s->directory);
   return true;
 }
-// Rank 0, when all tensors are on the disk: the small files, the name, the links; then what is too old goes.
+// Rank 0, when all tensors are on the disk: the small files, the name, the links; then removes old checkpoints.
 static bool saver_commit(void *to, const uint32_t *checksums, char *error, size_t error_bytes) {
   Saver *s = (Saver *)to;
   char final[MAP_PATH_BYTES];
@@ -237,13 +237,13 @@ static bool saver_begin(Saver *s, bool background, bool best) {
   s->pause_ms = background ? now_ms() - s->start_ms : 0;
   return begun;
 }
-// Says how the save that began last has ended. Returns whether its checkpoint is whole; the same on every rank.
+// Reports how the last save ended. Returns whether its checkpoint is whole; the same on every rank.
 static bool saver_report(Saver *s, Log *log) {
   const StoreRecord *r = s->t->store.result;
   char path[MAP_PATH_BYTES], error[STORE_ERROR_BYTES + 128] = "", last[64] = "there is none yet";
   path_join(path, sizeof path, s->directory, s->name);
   if (s->saved_step >= 0) snprintf(last, sizeof last, "the last whole one is step %lld", (long long)s->saved_step);
-  const bool named = !strncmp(r->error, "rank ", 5);             // else it is rank 0's, which makes files and names
+  const bool named = !strncmp(r->error, "rank ", 5);             // else it is rank 0, which makes files and names
   if (r->failed) snprintf(error, sizeof error, "%s%s; %s", named ? "" : "rank 0: ", r->error, last);
   const TensorMap *m = &s->t->store.map;
   const double ms = fmax(0, s->t->store.ended_ms - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
@@ -253,12 +253,12 @@ static bool saver_report(Saver *s, Log *log) {
   const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
   log_checkpoint(log, s->t, &report);
   if (!r->failed && !s->pruned && !s->t->fsdp.mesh.rank)
-    say_error("notice: what --keep %lld has no room for could not be removed from %s\n",
+    say_error("notice: checkpoints beyond --keep %lld could not be removed from %s\n",
             (long long)s->t->opt.keep, s->directory);
   saver_free_texts(s);
   return !r->failed;
 }
-// A save in the background that has ended is told. Called after every step.
+// Reports a save in the background that has ended. Called after every step.
 static void saver_poll(Saver *s, Log *log) {
   if (s->pending && store_poll(&s->t->store)) s->whole = saver_report(s, log);
 }
@@ -276,8 +276,8 @@ static void saver_give_up(Saver *s) {
   saver_free_texts(s);
   s->pending = false;
 }
-// Saves a checkpoint of the state after the last step: at once, or in the background. A save that is still in flight is
-// waited for. A failed one is told, and training goes on. Collective.
+// Saves a checkpoint of the state after the last step: at once, or in the background. Waits for a save that is still in
+// flight. A failure is reported, and training continues. Collective.
 static bool saver_save(Saver *s, Log *log, bool background, bool best) {
   saver_finish(s, log);
   s->pending = true;
@@ -286,20 +286,20 @@ static bool saver_save(Saver *s, Log *log, bool background, bool best) {
   saver_finish(s, log);
   return s->whole;
 }
-// The same at once, unless the newest checkpoint already is of this step.
+// The same at once, unless the newest checkpoint is of this step already.
 static bool saver_save_now(Saver *s, Log *log) {
   if (saver_finish(s, log) && s->saved_step == s->t->step) return true;
   return saver_save(s, log, false, false);
 }
-// The last word of a run that a signal has ended, on rank 0.
+// The last line of a run that a signal has ended, on rank 0.
 static void saver_print_stop(const Saver *s) {
   if (s->t->fsdp.mesh.rank) return;
   say("stopped by signal after step %lld; ", (long long)s->t->step);
   if (s->saved_step < 0) say("there is no checkpoint\n");
-  else say("--resume auto goes on from step %lld\n", (long long)s->saved_step);
+  else say("--resume auto continues from step %lld\n", (long long)s->saved_step);
 }
-// Takes note of a validation loss; returns whether it is the lowest so far: of those that were saved, where the best
-// are kept, so that one whose save failed does not stand in the way of the next. Collective.
+// Records a validation loss; returns whether it is the lowest so far. With --keep_best only losses whose checkpoint was
+// saved count, so that a failed save does not prevent the next. Collective.
 static bool saver_see(Saver *s, Log *log, double loss) {
   const bool keeps = s->t->opt.keep_best;
   if (keeps && !saver_finish(s, log) && s->best) s->best_loss = s->best_before;
@@ -375,7 +375,7 @@ static char *special_token(const Tokenizer *k, int32_t *id) {
   const uint8_t *text = tokenizer_token_bytes(k, *id, &bytes);
   return strndup((const char *)text, (size_t)bytes);
 }
-// Rank 0: what stands beside the weights in a Hugging Face directory.
+// Rank 0: writes the files beside the weights in a Hugging Face directory.
 static bool export_texts(const Trainer *t, const char *directory, char *error, size_t error_bytes) {
   const Model *m = &t->model;
   const bool has_tokenizer = t->corpus->has_tokenizer;
@@ -401,7 +401,7 @@ static bool export_texts(const Trainer *t, const char *directory, char *error, s
   return !error[0];
 }
 // Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
-// weights, turned as Conv1D has them. Collective. Every rank returns the same.
+// weights, transposed as Conv1D stores them. Collective. Every rank returns the same.
 static bool export_hf(Trainer *t, const char *directory) {
   const Fsdp *f = &t->fsdp;
   TensorMap map = {};

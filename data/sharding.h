@@ -1,17 +1,17 @@
-// sharding.h: from the options of the groups "sharding" and "precision" and --freeze to FsdpConfig: every mode under
-// the name it has in PyTorch FSDP and DeepSpeed, and a refusal by name of what cannot work or would have no effect.
-// Nothing is allocated before. What the device must be able to do is asked in kernels/agree.h.
+// sharding.h: from the options of the groups "sharding" and "precision" and --freeze to FsdpConfig. Modes have their
+// names from PyTorch FSDP and DeepSpeed; what cannot work or would have no effect is refused by name, before anything
+// is allocated. What the device must support is checked in kernels/agree.h.
 //
-//   sharding_resolve   strategies become a mesh, a number of gather slots and a way to accumulate; what contradicts
-//                      is told
-//   sharding_freeze    marks parameters
-//   sharding_config    the same as numbers
+//   sharding_resolve   strategies become a mesh, a number of gather slots and a way to accumulate; contradictions are
+//                      refused
+//   sharding_freeze    marks frozen parameters
+//   sharding_config    the resolved options as an FsdpConfig
 #pragma once
 
 static Model model_of(const Options *o);         // of resolved shapes
 static bool sharding_freeze(const Options *o, Param *param, int params, char *error, size_t error_bytes);
 
-// Names of one thing. FSDP: torch.distributed.fsdp.ShardingStrategy; ZeRO: DeepSpeed's stages.
+// Other names of strategies. FSDP: torch.distributed.fsdp.ShardingStrategy; ZeRO: DeepSpeed's stages.
 struct StrategyName { const char *name, *is; };
 static const StrategyName strategy_names[] = {{"zero3", "full_shard"}, {"zero2", "shard_grad_op"}, {"ddp", "no_shard"}};
 
@@ -21,7 +21,7 @@ static const char *strategy_of(const Options *o) {
 }
 static bool strategy_is(const Options *o, const char *name) { return !strcmp(strategy_of(o), name); }
 
-// The decimal digits at *text as a number, and *text behind them. False when there are none, or it is above `most`.
+// Reads the decimal digits at *text and moves *text past them. False if there are none, or the number is above `most`.
 static bool digits_parse(const char **text, int64_t most, int64_t *n) {
   const char *c = *text;
   for (*n = 0; *c >= '0' && *c <= '9' && *n <= most; c++) *n = 10 * *n + (*c - '0');
@@ -29,7 +29,7 @@ static bool digits_parse(const char **text, int64_t most, int64_t *n) {
   *text = c;
   return any && *n <= most;
 }
-// "RxS". False when it is none.
+// "RxS". False: it has another form.
 static bool mesh_parse(const char *text, int *replicas, int *shards) {
   int64_t R, S;
   if (!digits_parse(&text, INT32_MAX, &R) || *text++ != 'x' || !digits_parse(&text, INT32_MAX, &S)) return false;
@@ -37,7 +37,7 @@ static bool mesh_parse(const char *text, int *replicas, int *shards) {
   *replicas = (int)R, *shards = (int)S;
   return true;
 }
-// "min_params:N", N as 100000 or 1e5. False when it is none.
+// "min_params:N", N as 100000 or 1e5. False: it has another form.
 static bool wrap_parse(const char *text, int64_t *least) {
   static const char name[] = "min_params:";
   if (strncmp(text, name, sizeof name - 1)) return false;
@@ -57,15 +57,15 @@ static int reshard_of(const Options *o) {
   if (!strcmp(text, "off")) return 0;
   return digits_parse(&text, INT32_MAX, &n) && !*text && n > 1 ? (int)n : -1;
 }
-// --recompute auto becomes a level. Computing LayerNorms and GELUs again takes a CPU no longer than fetching what they
-// made from memory (dev/results/2026-11-22-recompute.md); no GPU has been measured.
+// --recompute auto becomes a level. On a CPU, recomputing LayerNorms and GELUs takes no longer than reading their
+// results from memory (dev/results/2026-11-22-recompute.md); no GPU has been measured.
 static void recompute_choose(Options *o, const Ops *ops) {
   o->recompute_auto = !strcmp(o->recompute, "auto");
   if (o->recompute_auto) strcpy(o->recompute, recompute_names[ops->nccl ? RECOMPUTE_NONE : RECOMPUTE_NORM]);
 }
-// --recompute, LEVEL[:COUNT],...: a level of `level` (n_layer of them) for each block from the first on; the last may
-// leave out how many, for all that are left. Blocks that the counts do not reach keep everything, and so do all while
-// `auto` has not become a level. False with one line in `error`.
+// Reads --recompute, LEVEL[:COUNT],..., into `level`, one for each of the n_layer blocks from the first on. The last
+// entry may omit its count and then covers all blocks that are left. Blocks that the counts do not reach keep
+// everything, and so do all blocks while `auto` has not become a level. False with one line in `error`.
 static bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes) {
   int64_t at = 0, count;
   for (const char *c = strcmp(o->recompute, "auto") ? o->recompute : recompute_names[RECOMPUTE_NONE], *end; ;
@@ -73,15 +73,15 @@ static bool recompute_parse(const Options *o, Recompute *level, char *error, siz
     const size_t n = strcspn(c, ":,");
     int k = 0;
     while (k < RECOMPUTE_LEVELS && (strlen(recompute_names[k]) != n || strncmp(recompute_names[k], c, n))) k++;
-    REFUSE(k == RECOMPUTE_LEVELS, "--recompute '%s' is not known: choose one of auto|none|gelu|norm|mlp|block, or for "
-           "the blocks from the first on LEVEL:COUNT,... like block:5,mlp", o->recompute);
+    REFUSE(k == RECOMPUTE_LEVELS, "--recompute '%s' is not known: choose one of auto|none|gelu|norm|mlp|block, or from "
+           "the first block on LEVEL:COUNT,... like block:5,mlp", o->recompute);
     count = o->n_layer - at;
     end = c + n;
     if (*end == ':') {
       end++;
       REFUSE(!digits_parse(&end, LAYERS_MOST, &count) || !count || (*end && *end != ','),
-             "--recompute '%s': '%.*s:' needs a number of blocks from 1 on", o->recompute, (int)n, c);
-    } else REFUSE(*end, "--recompute '%s': only the last level may stand without a number of blocks, not '%.*s'",
+             "--recompute '%s': '%.*s:' needs a number of blocks, at least 1", o->recompute, (int)n, c);
+    } else REFUSE(*end, "--recompute '%s': only the last level may omit its number of blocks, not '%.*s'",
                   o->recompute, (int)n, c);
     REFUSE(at + count > o->n_layer, "--recompute '%s' names more blocks than the %lld there are", o->recompute,
            (long long)o->n_layer);
@@ -91,7 +91,7 @@ static bool recompute_parse(const Options *o, Recompute *level, char *error, siz
   for (; at < o->n_layer; at++) level[at] = RECOMPUTE_NONE;
   return true;
 }
-// Takes the blanks out of --freeze: no name has one, and a list is often written with them.
+// Removes the blanks from --freeze: no name has one, but lists are often written with them.
 static void freeze_trim(char *patterns) {
   char *to = patterns;
   for (const char *c = patterns; *c; c++) if (*c != ' ' && *c != '\t') *to++ = *c;
@@ -111,18 +111,18 @@ static bool sharding_resolve_mesh(Options *o, int world, int ranks_per_host, cha
   REFUSE(asked && none && S != 1, "--strategy %s shards nothing: its mesh is %dx1, not %s", o->strategy, world,
          o->mesh);
   REFUSE(asked && !hybrid && !none && R != 1, "--strategy %s has one replica: its mesh is 1x%d, not %s; replicas of "
-         "shards are --strategy hybrid_shard%s", o->strategy, world, o->mesh,
+         "shards need --strategy hybrid_shard%s", o->strategy, world, o->mesh,
          strategy_is(o, "full_shard") ? "" : ", with --reshard_after_forward off to keep parameters whole");
   if (hybrid && !asked) {
-    REFUSE(!ranks_per_host, "--strategy hybrid_shard: hosts have unlike numbers of ranks: give --mesh RxS");
+    REFUSE(!ranks_per_host, "--strategy hybrid_shard: hosts have different numbers of ranks: give --mesh RxS");
     REFUSE(ranks_per_host == world && world > 1, "--strategy hybrid_shard shards inside a host and replicates over "
-           "hosts; here is one host: give --mesh RxS, or choose full_shard");
-    REFUSE(ranks_per_host == 1 && world > 1, "--strategy hybrid_shard shards inside a host; here each has one rank: "
-           "give --mesh RxS, or choose full_shard or no_shard");
+           "hosts; this run has one host: give --mesh RxS, or choose full_shard");
+    REFUSE(ranks_per_host == 1 && world > 1, "--strategy hybrid_shard shards inside a host; each host here has one "
+           "rank: give --mesh RxS, or choose full_shard or no_shard");
     R = world / ranks_per_host, S = ranks_per_host;
   }
   if (none) R = world, S = 1;
-  o->replicas = R, o->shards = S;                // --mesh stays as it was given: a checkpoint says nothing of ranks
+  o->replicas = R, o->shards = S;                // --mesh stays as it was given: a checkpoint does not record ranks
   return true;
 }
 // Number of units that lie inside a block. 0: everything is gathered together, before the first block.
@@ -139,18 +139,18 @@ static int sharding_block_units(const Options *o) {
   free(param);
   return inside;
 }
-// What is asked of gathers although nothing is gathered block by block.
+// Refuses options about gathers if nothing is gathered block by block.
 static bool sharding_check_gathers(const Options *o, int world, char *error, size_t error_bytes) {
   const int S = o->shards;
   const bool none = strategy_is(o, "no_shard"), reshards = o->given[OPT_reshard_after_forward];
   const char *asked = o->given[OPT_gather_slots] ? "gather_slots" : reshards ? "reshard_after_forward" : NULL;
   const bool in_place = (none || (S == 1 && world > 1)) && strcmp(o->offload, "params");
-  REFUSE(in_place && asked, "--%s %s has every parameter whole on each rank: --%s has nothing to do",
+  REFUSE(in_place && asked, "--%s %s keeps every parameter whole on each rank: --%s has no effect",
          o->given[OPT_mesh] && !o->given[OPT_strategy] ? "mesh" : "strategy",
          o->given[OPT_mesh] && !o->given[OPT_strategy] ? o->mesh : o->strategy, asked);
   const bool stays = o->given[OPT_gather_slots] || (reshards && reshard_of(o));
   REFUSE(stays && !sharding_block_units(o), "--wrap %s leaves no unit inside a block: all is gathered once a step and "
-         "stays whole, --%s has nothing to do", o->wrap, asked);
+         "stays whole, --%s has no effect", o->wrap, asked);
   return true;
 }
 // Gather slots, resharding, accumulation: what the strategy asks for, and what contradicts it.
@@ -160,51 +160,51 @@ static bool sharding_resolve_slots(Options *o, int world, char *error, size_t er
   const bool zero1 = strategy_is(o, "zero1"), keeps = strategy_is(o, "shard_grad_op") || zero1;
   const int reshard = reshard_of(o);
   REFUSE(strcmp(o->wrap, "block") && strcmp(o->wrap, "model") && !wrap_parse(o->wrap, &least),
-         "--wrap '%s' is not block, model or min_params:N, N a whole number from 1 on", o->wrap);
-  REFUSE(reshard < 0, "--reshard_after_forward '%s' is not on, off or a number of ranks from 2 on",
+         "--wrap '%s' is not block, model or min_params:N with a whole number N of at least 1", o->wrap);
+  REFUSE(reshard < 0, "--reshard_after_forward '%s' is not on, off or a number of ranks of at least 2",
          o->reshard_after_forward);
   REFUSE(keeps && o->given[OPT_reshard_after_forward] && reshard,
          "--strategy %s keeps parameters whole after forward: it does not go with --reshard_after_forward %s",
          o->strategy, o->reshard_after_forward);
   if (!sharding_check_gathers(o, world, error, error_bytes)) return false;
   REFUSE(reshard > 1 && (S % reshard || reshard == S), "--reshard_after_forward %d: a shard group has %d rank%s; the "
-         "number must divide that and be less", reshard, S, S > 1 ? "s" : "");
+         "number must divide that and be smaller", reshard, S, S > 1 ? "s" : "");
   const bool whole = keeps || !reshard;
   REFUSE(whole && o->given[OPT_gather_slots] && o->gather_slots < o->n_layer,
          "--%s %s keeps all %lld blocks whole: --gather_slots %lld does not go with it", keeps ? "strategy" :
          "reshard_after_forward", keeps ? o->strategy : "off", (long long)o->n_layer, (long long)o->gather_slots);
   o->gather_slots = whole ? o->n_layer : min64(o->gather_slots, o->n_layer);
-  REFUSE(reshard > 1 && o->gather_slots == o->n_layer, "--reshard_after_forward %d has nothing to do: %lld block%s "
+  REFUSE(reshard > 1 && o->gather_slots == o->n_layer, "--reshard_after_forward %d has no effect: %lld block%s "
          "stay%s whole in as many --gather_slots", reshard, (long long)o->n_layer,
          o->n_layer > 1 ? "s" : "", o->n_layer > 1 ? "" : "s");
   if (!strcmp(o->reshard_after_forward, "auto")) strcpy(o->reshard_after_forward, whole ? "off" : "on");
   REFUSE(zero1 && o->given[OPT_accumulate] && strcmp(o->accumulate, "local"),
-         "--strategy zero1 adds gradients up whole and reduces once a step: it does not go with --accumulate %s",
+         "--strategy zero1 adds up whole gradients and reduces once a step: it does not go with --accumulate %s",
          o->accumulate);
   if (zero1) strcpy(o->accumulate, "local");
   return true;
 }
-// What needs the device's kind, as far as it was named, and what training only has.
+// Checks options that depend on the kind of device, if it was named, and options that only training has.
 static bool sharding_check_device(const Options *o, char *error, size_t error_bytes) {
   const bool trains = !o->eval_only && !o->sample_only, cpu = !strcmp(o->device, "cpu");
   const bool offloads = strcmp(o->offload, "none"), matmul = !strcmp(o->fp8, "matmul");
-  REFUSE(cpu && offloads, "--offload %s needs --device cuda: a CPU's parameters lie in host memory already",
+  REFUSE(cpu && offloads, "--offload %s needs --device cuda: on a CPU all parameters are in host memory already",
          o->offload);
   REFUSE(offloads && !trains, "--offload is for training: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
   REFUSE(offloads && !strcmp(o->graph, "on"),
          "--graph on does not go with --offload: the host's optimizer cannot be captured");
   REFUSE(cpu && matmul, "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here");
-  REFUSE(matmul && strcmp(o->buffer_dtype, "bf16"), "--fp8 matmul computes in bf16 beside it: it needs --buffer_dtype "
+  REFUSE(matmul && strcmp(o->buffer_dtype, "bf16"), "--fp8 matmul computes all else in bf16: it needs --buffer_dtype "
          "bf16 (or --param_dtype bf16), not %s", o->buffer_dtype);
   const int64_t rows[] = {o->batch_size * o->seq_len, o->test_batch_size * o->seq_len};
   for (int64_t r : rows)
-    REFUSE(matmul && !o->sample_only && r % 16, "--fp8 matmul needs batches of a multiple of 16 tokens, not of %lld: "
+    REFUSE(matmul && !o->sample_only && r % 16, "--fp8 matmul needs batches of a multiple of 16 tokens, not %lld: "
            "change --seq_len, --batch_size or --test_batch_size", (long long)r);
-  REFUSE(matmul && o->n_embd % 16, "--fp8 matmul needs an --n_embd that 16 divides, not %lld", (long long)o->n_embd);
+  REFUSE(matmul && o->n_embd % 16, "--fp8 matmul needs an --n_embd divisible by 16, not %lld", (long long)o->n_embd);
   return true;
 }
-// Whether --freeze can be done.
+// Checks --freeze: it must name parameters, and not all of them.
 static bool sharding_check_freeze(Options *o, char *error, size_t error_bytes) {
   const bool asked = o->freeze[0] != 0;
   freeze_trim(o->freeze);

@@ -1,13 +1,13 @@
-// start.h: what a run starts from: its tokens; and nothing, a checkpoint to resume (--resume), or weights
+// start.h: what a run starts from: its tokens; and either nothing, a checkpoint to resume (--resume), or weights
 // (--init_from). Part 8 of the trainer, which includes it there.
 //
-//   start_find      rank 0 looks: which checkpoint, what kind of weights, their shapes
-//   start_share     every rank learns it
+//   start_find      rank 0: which checkpoint, what kind of weights, their shapes
+//   start_share     passes that to every rank
 //   start_options   options that were not given become the checkpoint's; what contradicts it is refused
-//   start_exact     which checkpoint that is, for whoever asks for the same again
-//   start_check     a resumed run must go on with the same tokens
+//   start_exact     which checkpoint that is, to name the same one again
+//   start_check     a resumed run must continue with the same tokens
 //   start_load      weights, optimizer, step into the sharded state
-//   load_corpus     the tokens, read on rank 0, given to all
+//   load_corpus     the tokens, read on rank 0, passed to all
 #pragma once
 #include "saver.h"
 
@@ -37,7 +37,7 @@ __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const c
   if ((size_t)wrote + 2 > room) memcpy(s->notices + sizeof s->notices - 5, "...", 3);          // cut, but still a line
   memcpy(s->notices + ((size_t)wrote + 2 > room ? sizeof s->notices - 2 : n + (size_t)wrote), "\n", 2);
 }
-// Says what has gathered since it was called last.
+// Prints the notices collected since the last call.
 static void start_print_notices(Start *s) {
   const char *line = s->notices;
   for (const char *end; (end = strchr(line, '\n')); line = end + 1) say("notice: %.*s\n", (int)(end - line), line);
@@ -50,7 +50,7 @@ static bool is_checkpoint(const char *path) {
   return !access(inside, F_OK);
 }
 // The newest whole checkpoint in PATH or PATH/ckpt. Returns how many names step_* there are; `found` is "" when none is
-// whole. Those that were passed over are told in a notice.
+// whole. A notice says which were skipped.
 static int start_newest(Start *s, const char *path, char *found, size_t bytes) {
   char inside[MAP_PATH_BYTES - 64], damaged[1024];
   int count = 0;
@@ -62,7 +62,7 @@ static int start_newest(Start *s, const char *path, char *found, size_t bytes) {
     if (count && list[0].serial >= 0) path_join(found, bytes, inside, list[0].name);
     free(list);
     if (!count) continue;
-    if (damaged[0]) start_notice(s, "%s is passed over: %s", found[0] ? "a checkpoint" : "every checkpoint", damaged);
+    if (damaged[0]) start_notice(s, "%s is skipped: %s", found[0] ? "a checkpoint" : "every checkpoint", damaged);
     break;
   }
   return count;
@@ -115,8 +115,8 @@ static bool start_check_import(Start *s, char *error, size_t error_bytes) {
   return ok;
 }
 
-// Whether a name is there but cannot be looked into: a disk that is not mounted, a directory of another user. What it
-// holds must not be taken for nothing.
+// Whether a name is there but cannot be read: a disk that is not mounted, a directory of another user. It must not be
+// treated as empty.
 static bool start_is_hidden(const char *path) {
   struct stat st;
   DIR *dir = opendir(path);
@@ -126,7 +126,7 @@ static bool start_is_hidden(const char *path) {
   return !dir && (!lstat(path, &st) || (errno != ENOENT && errno != ENOTDIR));
 }
 // Rank 0: the checkpoint that PATH is, or the newest whole one in it; `found` is "" if there is none. False and one
-// line in `error` when there are only damaged ones, or it cannot be known.
+// line in `error` when there are only damaged ones, or PATH cannot be read.
 static bool start_locate(Start *s, const char *path, char *found, size_t bytes, char *error, size_t error_bytes) {
   char link[64] = "", above[MAP_PATH_BYTES - 128], inside[MAP_PATH_BYTES];
   struct stat at;
@@ -139,7 +139,7 @@ static bool start_locate(Start *s, const char *path, char *found, size_t bytes, 
     const char *const names[] = {path, inside};
     for (const char *hidden : names) {
       struct stat st;
-      const bool is_file = !stat(hidden, &st) && S_ISREG(st.st_mode) && hidden == path;        // weights, perhaps
+      const bool is_file = !stat(hidden, &st) && S_ISREG(st.st_mode) && hidden == path;        // perhaps weights
       REFUSE(!count && !is_file && start_is_hidden(hidden), "%.900s is there, but cannot be read: %s", hidden,
              strerror(errno));
     }
@@ -147,7 +147,7 @@ static bool start_locate(Start *s, const char *path, char *found, size_t bytes, 
            s->notices);
     return true;
   }
-  // A link such as `latest` moves when its run saves: what it points to now is what all of it is read from.
+  // A link such as `latest` moves when its run saves: follow it once, and read everything from where it points now.
   snprintf(above, sizeof above, "%.1100s", path);
   while (strlen(above) > 1 && above[strlen(above) - 1] == '/') above[strlen(above) - 1] = 0;
   const ssize_t n = readlink(above, link, sizeof link - 1);
@@ -157,9 +157,9 @@ static bool start_locate(Start *s, const char *path, char *found, size_t bytes, 
   snprintf(found, bytes, "%s%s%s", slash ? above : "", slash ? "/" : "", link);
   return true;
 }
-// Rank 0: says in an error that PATH is no checkpoint which one lies beside it: `best` may be gone, or never have been.
+// Rank 0: PATH is no checkpoint. Adds to the error the newest one beside it: `best` may be gone, or never have been.
 static void start_hint_beside(const char *path, const char *option, char *error, size_t error_bytes) {
-  static Start beside;                           // of which only the notices are used
+  static Start beside;                           // only its notices are used
   char parent[MAP_PATH_BYTES - 64], newest[MAP_PATH_BYTES - 64];
   snprintf(parent, sizeof parent, "%.1100s", path);
   size_t n = strlen(parent);
@@ -208,12 +208,12 @@ static bool start_find(Start *s, const Options *o, char *error, size_t error_byt
   snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
   if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
   if (!s->tokenizer[0] && !o->tokenizer[0])
-    start_notice(s, "%s comes without a tokenizer: text will be encoded by one that is trained on it, whose ids mean "
-                 "something else to these weights; --tokenizer names theirs", path);
+    start_notice(s, "%s has no tokenizer: text will be encoded by one that is trained on it, whose ids do not fit "
+                 "these weights; --tokenizer names theirs", path);
   return true;
 }
-// Whether `world` ranks can go on with a checkpoint's run: they must divide the microbatches of its step. Where they do
-// not, a smaller --batch_size cuts the same sequences into more of them.
+// Whether `world` ranks can continue a checkpoint's run: they must divide the microbatches of its step. Where they do
+// not, a smaller --batch_size cuts the same sequences into more microbatches.
 static bool start_check_ranks(const Start *s, const Options *o, int world, char *error, size_t error_bytes) {
   if (s->kind != START_CHECKPOINT || !s->resume || !trainer_trains(o)) return true;
   const int64_t G = o->global_batch;
@@ -228,10 +228,10 @@ static bool start_check_ranks(const Start *s, const Options *o, int world, char 
   char smaller[192] = "";
   while (B > 1 && G % (B * world)) B--;
   if (!(G % (B * world)))
-    snprintf(smaller, sizeof smaller, "--batch_size %lld goes on with the same %lld sequences a step, summed in "
-             "another order: other last digits from there on; ", (long long)B, (long long)G);
+    snprintf(smaller, sizeof smaller, "--batch_size %lld continues with the same %lld sequences a step, summed in "
+             "another order: last digits change from there on; ", (long long)B, (long long)G);
   REFUSE(true, "%.600s was trained with %lld microbatch%s of %lld sequences a step: %d ranks cannot share %s, any "
-         "number that divides %lld can go on; %s--init_from %.600s begins a new run from its weights", s->path, M,
+         "number that divides %lld can continue; %s--init_from %.600s begins a new run from its weights", s->path, M,
          M > 1 ? "es" : "", (long long)(G / M), world, M > 1 ? "them" : "it", M, smaller, s->path);
   return true;
 }
@@ -247,15 +247,15 @@ static void start_share(Start *s, MPI_Comm comm) {
   if (s->text_bytes) MPI_Bcast(s->text, fsdp_mpi_count(s->text_bytes), MPI_BYTE, 0, comm);
   char error[1024];
   if (s->text_bytes) s->json = checkpoint_parse(s->path, s->text, (size_t)s->text_bytes, error, sizeof error);
-  // What this rank's own host has under that name: only the very same file makes it a reader of the others.
+  // What this rank's host has under that name: it reads the other files itself only if this file is the same.
   int64_t bytes = 0;
   char *text = s->kind == START_CHECKPOINT ? checkpoint_text(s->path, &bytes, error, sizeof error) : NULL;
   s->text_checksum = text ? crc32c(0, text, (size_t)bytes) : 0;
   free(text);
 }
 
-// What a checkpoint says of an option. KEPT: another value would not continue the run; it is refused. DEFAULT: the
-// checkpoint's unless given. OWN: each run's own.
+// What a checkpoint decides about an option. KEPT: another value would not continue the run and is refused. DEFAULT:
+// the checkpoint's value unless one is given. OWN: nothing; each run has its own.
 enum OptionOrigin { ORIGIN_OWN, ORIGIN_DEFAULT, ORIGIN_KEPT };
 static bool is_one_of(const char *name, const char *const *names) {
   while (*names && strcmp(*names, name)) names++;
@@ -265,7 +265,7 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   static const char *const shape[] = {"model", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "tie_head",
                                       0};
   static const char *const order[] = {"seq_len", "global_batch", "seed", "optimizer", "shuffle",
-                                      "drop_last", "freeze", 0};     // freeze: what has moments
+                                      "drop_last", "freeze", 0};     // freeze decides what has moments
   static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", "resume",
                                     "init_from", 0};
   static const char *const always[] = {"model", "data", "precision", "evaluation and samples", "checkpoints", 0};
@@ -279,7 +279,8 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   return trains && in_step ? ORIGIN_DEFAULT : ORIGIN_OWN;
 }
 
-// Whether an option changes what is looked at, but not what is trained. Of --data the tokens count (start_check).
+// Whether an option changes what is reported or saved, but not what is trained. For --data only the tokens count
+// (start_check).
 static bool is_harmless(const OptionSpec *s) {
   return !strcmp(s->group, "evaluation and samples") || !strcmp(s->group, "checkpoints") || !strcmp(s->name, "data");
 }
@@ -309,8 +310,8 @@ static const char *start_version(const Start *s, char to[32]) {
   if (!start_json_text(cJSON_GetObjectItemCaseSensitive(s->json, "program"), to, 32)) snprintf(to, 32, "unknown");
   return to;
 }
-// Tells of options of the checkpoint that this version does not have and so cannot follow. Of all of them: what their
-// defaults are is not known here either.
+// Notes the checkpoint's options that this version does not have and cannot follow. It lists all of them, because their
+// defaults are not known here.
 static void start_notice_unknown(Start *s) {
   char list[OPTION_TEXT_BYTES] = "", value[128], version[32];
   const cJSON *v, *config = cJSON_GetObjectItemCaseSensitive(s->json, "config");
@@ -324,27 +325,27 @@ static void start_notice_unknown(Start *s) {
   start_one_line(list);
   if (list[0])
     start_notice(s, "%.900s was written by version %s with options that version " PROGRAM_VERSION " does not have and "
-                 "goes on without: %s", s->path, start_version(s, version), list);
+                 "ignores: %s", s->path, start_version(s, version), list);
 }
-// What replacing the checkpoint's value of an option does to the run.
+// Notes what replacing the checkpoint's value of an option does to the run.
 static void start_notice_replaced(Start *s, const OptionSpec *spec, const char *ours, const char *theirs) {
   char sequences[OPTION_TEXT_BYTES] = "";
   start_value(s, &option_specs[OPT_global_batch], sequences, sizeof sequences);
   if (strcmp(spec->name, "batch_size"))
-    start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues otherwise than it would have", spec->name,
+    start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues differently from here on", spec->name,
                  ours, theirs);
   else
     start_notice(s, "--batch_size %s replaces the checkpoint's %s: a step has the same %.20s sequences, but sums are "
-                 "by microbatch: other last digits from here on", ours, theirs, sequences);
+                 "by microbatch: last digits change from here on", ours, theirs, sequences);
 }
-// What follows from other options than the checkpoint's run had.
+// Adjusts options to others that differ from the checkpoint's.
 static void start_adjust(Start *s, Options *o) {
   char stored[OPTION_TEXT_BYTES], computed[OPTION_TEXT_BYTES];
   const bool cpu = o->no_cuda || !strcmp(o->device, "cpu");
   if (cpu && !o->given[OPT_fp8] && !strcmp(o->fp8, "matmul")) {
     strcpy(o->fp8, "gather");
     start_notice(s, "--fp8 gather replaces the checkpoint's matmul, which needs a GPU: weights are the same, "
-                 "products are not");
+                 "matrix multiplies are not");
   }
   // Activations that were in the parameters' dtype follow it.
   if (o->given[OPT_param_dtype] && !o->given[OPT_buffer_dtype] &&
@@ -354,10 +355,10 @@ static void start_adjust(Start *s, Options *o) {
   const bool trains = s->resume && trainer_trains(o);
   if (trains && !strcmp(o->strategy, "zero1") && !o->given[OPT_accumulate] && strcmp(o->accumulate, "local"))
     start_notice(s, "--strategy zero1 adds gradients up before it reduces them; the checkpoint's run had --accumulate "
-                 "%s: the run continues otherwise than it would have", o->accumulate);
+                 "%s: the run continues differently from here on", o->accumulate);
 }
-// Options from the checkpoint. The command that began the run may be given again: the vocabulary that it asked for need
-// not be the one that its tokenizer reached.
+// Takes options from the checkpoint. The command that began the run may be given again, so --vocab_size may be what it
+// asked for and not what its tokenizer reached.
 static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_t error_bytes) {
   json_int(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "vocab_size_asked", 0, 1 << 24, &o->vocab_size_asked);
   if (o->vocab_size == o->vocab_size_asked) o->given[OPT_vocab_size] = false;
@@ -369,7 +370,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     if (origin == ORIGIN_OWN) continue;
     if (!start_value(s, spec, theirs, sizeof theirs)) {
       if (i != OPT_freeze) continue;
-      theirs[0] = 0;                             // of a program that could not freeze
+      theirs[0] = 0;                             // from a program without --freeze
     }
     option_print(ours, sizeof ours, o, spec);
     if (!o->given[i]) {
@@ -378,13 +379,13 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
              "version " PROGRAM_VERSION " does not take: %s", s->path, start_version(s, version), fault);
       o->given[i] = false;
     } else if (strcmp(ours, theirs) && (origin == ORIGIN_KEPT || !is_harmless(spec))) {
-      if (spec->type == OPTION_NUM) {            // compared with all digits, said with those a person writes
+      if (spec->type == OPTION_NUM) {            // compared with all digits, printed as people write
         snprintf(theirs, sizeof theirs, "%.10g", strtod(theirs, NULL));
         snprintf(ours, sizeof ours, "%.10g", strtod(ours, NULL));
       }
       REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name,
              ours[0] ? ours : "''", s->path, theirs[0] ? theirs : "none",
-             s->resume ? "leave it out, or start a new run from its weights by --init_from" : "leave it out");
+             s->resume ? "leave it out, or start a new run from its weights with --init_from" : "leave it out");
       start_notice_replaced(s, spec, ours, theirs);
     }
   }
@@ -392,7 +393,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
   start_adjust(s, o);
   return true;
 }
-// Shapes of imported weights. The preset gives what they do not say: learning rate and sequence length.
+// Takes the shapes of imported weights. A preset gives what the weights do not record: learning rate, sequence length.
 static bool start_options_of_import(const Start *s, Options *o, char *error, size_t error_bytes) {
   const struct { OptionId id; int64_t *option, value; } shapes[] = {
       {OPT_n_layer, &o->n_layer, s->shape.n_layer},
@@ -420,7 +421,7 @@ static bool start_options_of_import(const Start *s, Options *o, char *error, siz
   if (!o->given[OPT_dropout]) o->dropout = s->shape.dropout;
   return true;
 }
-// Completes the options by what the run starts from. The same on every rank. False and one line in `error`.
+// Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
 static bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
   const char *only = o->eval_only ? "eval_only" : "sample_only";
   const bool nothing = !trainer_trains(o) && s->kind == START_FRESH;
@@ -436,7 +437,7 @@ static void start_exact(const Start *s, Options *asked) {
   if (fits && !s->resume) strcpy(asked->init_from, s->path);
 }
 
-// A resumed run must go on with the tokens it began with. Every rank has the same answer.
+// A resumed run must continue with the tokens it began with. Every rank returns the same.
 static bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
   CheckpointState c = {};
   if (s->kind != START_CHECKPOINT || !s->resume || o->sample_only) return true;
@@ -446,26 +447,26 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
   REFUSE(c.corpus_hash != corpus->hash && cJSON_IsString(source) && !strcmp(source->valuestring, corpus->source),
-         "%.600s: its files are not those any more that %.600s was trained on; to train its weights on other data, "
-         "--init_from %.300s", corpus->source, s->path, s->path);
+         "%.600s: its files have changed since %.600s was trained on them; to train its weights on other data, "
+         "use --init_from %.300s", corpus->source, s->path, s->path);
   REFUSE(c.corpus_hash != corpus->hash,
-         "the tokens of %.600s are not those that %.600s was trained on (%s): --data names them; "
-         "to train its weights on other data, --init_from %.300s", corpus->source, s->path,
+         "the tokens of %.600s are not those that %.600s was trained on (%s): name those with --data; "
+         "to train its weights on other data, use --init_from %.300s", corpus->source, s->path,
          cJSON_IsString(source) ? source->valuestring : "?", s->path);
   return true;
 }
 
-// What may change bits although nothing was asked for: another instruction set or GPU.
+// Notes what changes bits without any option: another instruction set or GPU.
 static void start_check_device(Start *s, const Trainer *t) {
   const cJSON *ops = cJSON_GetObjectItemCaseSensitive(s->json, "ops");
   const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
   const bool cuda = t->ctx.ops->nccl;
   if (!cJSON_IsString(ops) || !cJSON_IsString(device)) return;
   if (strcmp(ops->valuestring, t->ctx.ops->name) || (cuda && strcmp(device->valuestring, t->device.words)))
-    start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but not to the last bit",
+    start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
                  device->valuestring, t->device.words);
 }
-// The matrix products' algorithms that the checkpoint's run had chosen.
+// Takes over the matrix multiply algorithms that the checkpoint's run had chosen.
 static void start_import_plans(const Start *s, Trainer *t) {
   const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(s->json, "matmul_plans"));
   const size_t bytes = hex ? strlen(hex) / 2 : 0;
@@ -482,8 +483,8 @@ static void start_import_plans(const Start *s, Trainer *t) {
   free(plans);
 }
 
-// Brings the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
-// they cannot be had.
+// Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
+// they cannot be read.
 static void start_load(Start *s, Trainer *t, Saver *saver) {
   Fsdp *f = &t->fsdp;
   char error[2048] = "";
@@ -535,7 +536,7 @@ static void start_free(Start *s) {
   memset((void *)s, 0, sizeof *s);
 }
 
-// Gives every rank what rank 0 loaded. The tokens of all ranks lie in `image`, malloc'ed here; only rank 0 keeps the
+// Gives every rank what rank 0 loaded. Each rank's tokens lie in `image`, malloc'ed here; only rank 0 keeps the
 // tokenizer. Collective.
 static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm comm) {
   int rank;
@@ -569,14 +570,14 @@ static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm 
 static const struct { int signal; const char *name; } loading_signals[] = {
     {SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}};
 enum { LOADING_SIGNALS = sizeof loading_signals / sizeof *loading_signals };
-static char loading_words[LOADING_SIGNALS][256];           // on rank 0; a handler may not make them
+static char loading_words[LOADING_SIGNALS][256];           // on rank 0, made before: a handler may not
 static void on_signal_while_loading(int signal) {
   corpus_abandon();
   for (int i = 0; i < LOADING_SIGNALS; i++)
     if (loading_signals[i].signal == signal && write(STDERR_FILENO, loading_words[i], strlen(loading_words[i])) < 0) {}
   _exit(EXIT_STOPPED);
 }
-// Takes the signals, whose handlers `before` receives. One that is ignored stays so (nohup).
+// Installs the handler; `before` receives the handlers that were there. An ignored signal stays ignored (nohup).
 static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGNALS]) {
   struct sigaction ours = {};
   ours.sa_handler = on_signal_while_loading;
@@ -590,8 +591,8 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
   }
 }
 
-// Loads the corpus on rank 0, gives it to all; of a fresh model the vocabulary may shrink to what the tokenizer
-// reached. Collective.
+// Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
+// tokenizer reached. Collective.
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   const CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer};
@@ -608,8 +609,8 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
     code = e.exit_code;
   }
   if (!rank && !code && start->kind != START_FRESH && corpus->vocab_size > o->vocab_size) {
-    snprintf(e.text, sizeof e.text, "the tokenizer has %d tokens, the model of %.800s %lld: --tokenizer names another",
-             corpus->vocab_size, start->path, (long long)o->vocab_size);
+    snprintf(e.text, sizeof e.text, "the tokenizer has %d tokens, the model of %.800s has %lld: name the model's own "
+             "with --tokenizer", corpus->vocab_size, start->path, (long long)o->vocab_size);
     code = EXIT_USAGE;
   }
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
@@ -621,7 +622,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
     say("notice: %.*s\n", (int)(end - line), line);
   if (start->kind != START_FRESH) return;
   if (!rank && !tokenizer[0] && corpus->vocab_size < o->vocab_size)
-    say("notice: --vocab_size %lld: the training text has words for a vocabulary of %d only, which the model "
+    say("notice: --vocab_size %lld: the training text gives a vocabulary of only %d, which the model "
         "takes\n", (long long)o->vocab_size, corpus->vocab_size);
   o->vocab_size_asked = o->vocab_size;
   o->vocab_size = corpus->vocab_size;

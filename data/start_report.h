@@ -1,6 +1,6 @@
-// start_report.h: what is run on what: a dozen lines that a newcomer understands, notices, and with --verbose every
-// figure. The same figures, exact, for the first record of metrics.jsonl. Part 8 of the trainer, which includes it
-// there.
+// start_report.h: the start report, which says what runs on what: a dozen lines that a newcomer understands, notices,
+// and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact. Part 8 of the
+// trainer, which includes it there.
 //
 //   print_start, print_start_notices     the head of every run, on rank 0 (data/saver.h prints its line `saves`)
 //   print_details                        --verbose: configuration, sharding, units, memory plan, traffic
@@ -23,14 +23,14 @@ static void json_text(FILE *f, const char *s) {
   }
   fputc('"', f);
 }
-// ,"name":x with all digits. JSON knows no infinity and no NaN: null.
+// ,"name":x with all digits. JSON has no infinity and no NaN: null.
 static void json_number(FILE *f, const char *name, double x) {
   if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);
   else fprintf(f, ",\"%s\":null", name);
 }
 
 // ---- words ----------------------------------------------------------------------------------------------------------
-// What `write` says of the run, malloc'ed.
+// What `write` prints about the run, malloc'ed.
 static char *words_of(const Trainer *t, void (*write)(FILE *to, const Trainer *t)) {
   char *text = NULL;
   size_t bytes = 0;
@@ -64,27 +64,27 @@ static const char *transport_words(const Trainer *t) {
   if (t->fsdp.mesh.remote || !t->fsdp.mesh.windows) return "by messages";
   return t->fsdp.mesh.hosts > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
 }
-// What a CPU's matrix products are made of; attention's too, but for those of fp32, always fused multiply-adds.
+// How a CPU multiplies matrices. The same holds for attention, except in fp32: always fused multiply-adds.
 static const char *cpu_products(const Trainer *t) {
   const Ops *ops = t->ctx.ops;
   const bool tiles = ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_avx512_bf16;
-  if (t->dtype == F32) return t->ctx.fast_fp32 ? "fp32 as six bf16 tile products" : "fp32 fused multiply-adds";
-  if (t->dtype == BF16 && tiles) return "bf16 tile products";
+  if (t->dtype == F32) return t->ctx.fast_fp32 ? "fp32 as six bf16 tile multiplies" : "fp32 fused multiply-adds";
+  if (t->dtype == BF16 && tiles) return "bf16 tile multiplies";
   return t->dtype == BF16 && ops == &ops_avx512_bf16 ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
 }
-// How long what is cut stays whole.
+// How long gathered parameters stay whole.
 static void whole_words(FILE *to, const Trainer *t) {
   const FsdpConfig *c = &t->fsdp.cfg;
   bool in_blocks = false;
   for (int u = 0; u < t->fsdp.units; u++) in_blocks = in_blocks || t->fsdp.unit[u].stage;
   if (t->fsdp.in_place)
-    fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters lie whole on each rank");
+    fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
   else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
   else fprintf(to, "%d of %d blocks whole at once", c->gather_slots, c->blocks);
   if (c->mesh.kept && !t->fsdp.in_place)
     fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.kept);
 }
-// One line: over how many ranks what is cut, and how long it stays whole.
+// One line: what is cut over how many ranks, and how long gathered parameters stay whole.
 static void sharding_words(FILE *to, const Trainer *t) {
   const FsdpConfig *c = &t->fsdp.cfg;
   const MeshShape m = c->mesh;
@@ -121,8 +121,8 @@ static bool units_are_alike(const Fsdp *f, int a, int b) {
   const Unit *u = &f->unit[a], *v = &f->unit[b];
   return !memcmp(&x, &y, sizeof x) && u->full_bytes == v->full_bytes && u->shard_bytes == v->shard_bytes;
 }
-// A row of the table of units: what is gathered together, and how much of it a rank holds. Alike ones of blocks that
-// follow each other are one row, with the figures of one of them. Returns the rows, malloc'ed.
+// A row of the table of units: what is gathered together, and how much of it a rank holds. Equal units of consecutive
+// blocks share a row, which has the figures of one of them. Returns the rows, malloc'ed.
 struct UnitRow { int first, last, alike; UnitFigures x; };
 static UnitRow *unit_rows(const Fsdp *f, int *rows) {
   bool *told = (bool *)calloc((size_t)f->units, sizeof(bool));
@@ -148,7 +148,7 @@ static void units_words(FILE *to, const Trainer *t) {
   const Fsdp *f = &t->fsdp;
   int rows;
   UnitRow *row = unit_rows(f, &rows);
-  fprintf(to, "units: %d, each moved by one collective where it is moved\n", f->units);
+  fprintf(to, "units: %d, each moved by one collective\n", f->units);
   fprintf(to, "  %-34s %8s %12s %12s %14s %14s\n", "", "tensors", "parameters", "trained", "bytes, whole",
           "bytes, a rank");
   for (int i = 0; i < rows; i++) {
@@ -198,7 +198,7 @@ static void record_traffic(FILE *f, const Trainer *t) {
           (long long)w.replicate_bytes, (long long)w.small_bytes);
 }
 // What makes the run repeatable and what it will take: configuration, ranks, sharding, units, memory plan, traffic. All
-// that --verbose prints, as members of an object that has begun.
+// that --verbose prints, as members of an open object.
 static void start_record(FILE *f, const Trainer *t) {
   const MeshShape mesh = t->fsdp.cfg.mesh;
   char *sharding = words_of(t, sharding_words);
@@ -289,7 +289,7 @@ static void memory_short_words(FILE *to, const Trainer *t) {
     if (const size_t bytes = memory_planned_use(m, (MemoryUse)k))
       fprintf(to, "%s%s %.1f", any++ ? ", " : ": ", memory_use_words[k], (double)bytes / 0x1p20);
 }
-// What a step of training moves, by the formula that the counters are held to.
+// What a step of training moves, by the formula with which tests compare the counters.
 static void moved_words(FILE *to, const Trainer *t) {
   const Traffic w = fsdp_formula(&t->fsdp, (int)t->opt.grad_accum);
   const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.small_bytes;
@@ -380,7 +380,7 @@ static void sharding_line(FILE *to, const Trainer *t) {
 // --verbose: every figure, on rank 0.
 static void print_details(const Trainer *t) {
   if (t->fsdp.mesh.rank || !t->opt.verbose) return;
-  if (!t->ctx.ops->nccl) say("products: %s; sums fp32\n", cpu_products(t));
+  if (!t->ctx.ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(t));
   else if (t->device.peak_flops > 0)
     say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", t->device.peak_flops * 1e-12,
         t->opt.buffer_dtype, model_flops_per_token(&t->model));
@@ -401,7 +401,7 @@ static void print_details(const Trainer *t) {
 }
 
 // ---- notices --------------------------------------------------------------------------------------------------------
-// Groups of `size` ranks that follow each other and lie on several hosts, although a host has room for one.
+// Number of groups of `size` consecutive ranks that cross hosts although one host has room for a group.
 static int groups_across_hosts(const Mesh *m, int size) {
   int across = 0;
   for (int first = 0; first < m->world && size <= m->node_world; first += size) {
@@ -419,7 +419,7 @@ static void print_across_hosts(const Mesh *m, int size, const char *what, const 
   if (m->node_world % size) say("choose %s that divides the ranks of a host\n", option);
   else say("place ranks host by host (mpirun --map-by slot, srun --distribution=block)\n");
 }
-// What a user should know of these modes.
+// Notices about the sharding modes in use.
 static void print_sharding_notices(const Trainer *t) {
   const Options *o = &t->opt;
   const Mesh *m = &t->fsdp.mesh;
@@ -429,23 +429,23 @@ static void print_sharding_notices(const Trainer *t) {
   const bool slots = o->given[OPT_gather_slots];
   if (t->fsdp.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
     say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
-           "--%s has nothing to hold; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
+           "--%s has no effect; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
   if (!trainer_trains(o)) return;
   bool rounded = false;
   for (int p = 0; p < t->fsdp.params; p++)
     rounded = rounded || (t->fsdp.param[p].frozen && t->fsdp.param[p].dtype != F32);
   if (rounded)
-    say("notice: what --freeze names is kept in %s alone, rounded: checkpoints and exports hold it so\n",
+    say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            strcmp(o->fp8, "off") ? "E4M3 or --param_dtype" : o->param_dtype);
   if (t->fsdp.cfg.native_reduce && m->world > 1)
-    say("notice: --reduce native adds in NCCL's order: other numbers of ranks give other last bits\n");
+    say("notice: --reduce native adds in NCCL's order: last bits depend on the number of ranks\n");
   if (t->fsdp.cfg.local && o->grad_accum > 1)
-    say("notice: --%s adds a rank's %lld microbatches before those of other ranks: other numbers of ranks give "
-           "other last bits\n", strategy_is(o, "zero1") ? "strategy zero1" : "accumulate local",
+    say("notice: --%s adds a rank's %lld microbatches before those of other ranks: last bits depend on the "
+           "number of ranks\n", strategy_is(o, "zero1") ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);
 }
-// What a user should know of this start. cores_shared: ranks outnumber the cores of this host. Returns whether ranks or
-// threads have to wait for each other's cores.
+// Notices about this start. cores_shared: ranks outnumber the cores of this host. Returns whether ranks or threads have
+// to share cores.
 static bool print_start_notices(const Trainer *t, bool cores_shared) {
   cpu_set_t cores;
   const bool known = !cores_shared && !sched_getaffinity(0, sizeof cores, &cores);
@@ -461,13 +461,13 @@ static bool print_start_notices(const Trainer *t, bool cores_shared) {
         CPU_COUNT(&cores), CPU_COUNT(&cores) > 1 ? "s" : "");
   const char *omp = getenv("OMP_NUM_THREADS");
   if (omp && !t->opt.threads && atoi(omp) != t->ctx.threads)
-    say("notice: OMP_NUM_THREADS=%.20s is not looked at: --threads says how many, else all cores are taken\n", omp);
+    say("notice: OMP_NUM_THREADS=%.20s is ignored: --threads sets the number; by default all cores are used\n", omp);
   print_sharding_notices(t);
   return cores_shared || threads_share;
 }
 
 // ---- earlier runs ---------------------------------------------------------------------------------------------------
-// Bytes of the files in and below PATH; links count nothing.
+// Bytes of the files in and below PATH; links do not count.
 static int64_t path_bytes(const char *path, int depth) {
   struct stat st;
   if (lstat(path, &st) || depth > 8) return 0;
@@ -483,8 +483,8 @@ static int64_t path_bytes(const char *path, int depth) {
   if (dir) closedir(dir);
   return bytes;
 }
-// Adds PATH.1, PATH.2, ... to the words at `rm`: what file_move_aside has made, but for what `from` lies in. Returns
-// how many there are.
+// Adds PATH.1, PATH.2, ..., which file_move_aside has made, to the words at `rm`, except the one that `from` lies in.
+// Returns how many were added.
 static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) {
   char above[PATH_MAX], name[PATH_MAX], here[PATH_MAX], there[PATH_MAX];
   const char *slash = strrchr(path, '/');
@@ -509,7 +509,7 @@ static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) 
   }
   return count;
 }
-// What earlier runs left in OUT under names of their own is never removed by itself: says how much that is, and how to.
+// What earlier runs left in OUT is moved aside and never removed automatically. Prints its size and how to remove it.
 static void print_old_runs(const Trainer *t, const char *from) {
   if (t->fsdp.mesh.rank || !trainer_trains(&t->opt)) return;
   char path[OPTION_TEXT_BYTES + 32], real[PATH_MAX], *words = NULL;
@@ -520,7 +520,7 @@ static void print_old_runs(const Trainer *t, const char *from) {
   snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
   int count = old_of(path, from, rm, &bytes);
   snprintf(path, sizeof path, "%s/ckpt", t->opt.out);
-  count += old_of(path, from, rm, &bytes);             // a link leads to others of its own
+  count += old_of(path, from, rm, &bytes);             // a link's target has others beside it
   if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, from, rm, &bytes);
   fclose(rm);
   if (count)

@@ -1,8 +1,8 @@
-// store.h: moves the sharded state between memory and files by a TensorMap. Every rank writes and reads its own bytes;
-// nothing is gathered and no rank holds more than its shards.
+// store.h: moves the sharded state between memory and files as a TensorMap says. Every rank writes and reads its own
+// bytes; nothing is gathered and no rank holds more than its shards.
 //
 //   1 chunks      the elements of this rank's shards, in pieces, and their bytes in a file
-//   2 memory      what all of it takes: planned before, taken once
+//   2 memory      everything it takes: planned before, taken once
 //   3 saving      store_save_begin, store_poll, store_wait: at once, or in the background from a snapshot
 //   4 loading     store_load
 //
@@ -10,10 +10,10 @@
 //   - Files lie where rank 0 sees them. A rank whose host does not see them (no shared directory) streams its chunks
 //     to rank 0, or asks it for them: two bounded buffers each way.
 //   - No MPI outside the main thread: a background save has one thread that writes; the main thread moves messages and
-//     asks whether it is done, by store_poll, which fsdp_poll calls between ops.
+//     checks whether the save is done, in store_poll, which fsdp_poll calls between ops.
 //   - Checksums are CRC-32C of blocks of STORE_BLOCK_BYTES of a file's tensors. Each rank knows what its bytes
 //     contribute to each block, and contributions are XORed: only checksums travel.
-//   - A save ends alike on all ranks: every rank tells how it went, rank 0 commits or discards, and tells.
+//   - A save ends the same way on all ranks: every rank reports, rank 0 commits or discards and broadcasts which.
 #pragma once
 #include "crc32c.h"
 #include "files.h"
@@ -31,8 +31,8 @@ enum {
 // Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows lie back to back.
 struct Span { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
 
-// Elements [first, first + numel) of a parameter's state, at in_run of the run that this rank holds. If the file has
-// the matrix transposed, they are whole rows of it, or a part of one row.
+// Elements [first, first + numel) of a parameter's state, which begin at in_run of the run that this rank holds. If the
+// file has the matrix transposed, they are whole rows of it, or a part of one row.
 struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_run; };
 struct ChunkCursor { int state, param; int64_t done; };
 
@@ -102,7 +102,7 @@ static inline void transpose_to_f32(float *to, const void *from, Dtype dtype, in
           for (int64_t r = r0; r < min64(r0 + TILE, rows); r++) to[c * rows + r] = to_f32(in[r * cols + c]);
   });
 }
-// Whether the bytes of the span stand in another order than the elements in memory.
+// Whether the bytes of the span are in another order than the elements in memory.
 static inline bool chunk_is_turned(const Chunk *k) { return k->place.transposed && k->span.rows < k->numel; }
 
 // ================================================================================================ 2 memory
@@ -112,8 +112,8 @@ enum StorePhase { STORE_IDLE, STORE_WRITING, STORE_AGREEING, STORE_COMMITTING, S
 enum StreamState { STREAM_FREE, STREAM_MOVING, STREAM_FULL };      // MOVING: MPI has it. FULL: to be written.
 struct Stream { char *data; MPI_Request request; int state; };     // a Span, then its bytes
 
-// What a save does when all ranks are through with writing, on rank 0, perhaps in a thread: makes the files known, or
-// removes them. checksums: a CRC-32C a block, the files' blocks one after the other.
+// What rank 0 does, perhaps in a thread, when all ranks have finished writing: gives the files their names, or removes
+// them. checksums: one CRC-32C per block, the files' blocks one after the other.
 struct StoreCommit {
   bool (*commit)(void *to, const uint32_t *checksums, char *error, size_t error_bytes);
   void (*discard)(void *to);
@@ -148,15 +148,15 @@ struct Store {
   pthread_t thread;
   bool threaded;
   int thread_done;                               // atomic
-  int64_t bytes_done, bytes_total;               // of this rank, atomic; written as planned
+  int64_t bytes_done, bytes_total;               // of this rank: written (atomic); planned
   MPI_Request requests[2];
   StoreRecord *result;                           // of the last save, on every rank
   double ended_ms;                               // when it was known
 };
 
-// A snapshot holds the run of every parameter in every state that this rank writes, each in whole lines of memory.
-// Fills at[state * params + param] with where, if `at` is not NULL; returns all bytes. Replicas hold the same: the
-// first one writes.
+// A snapshot holds the run of every parameter in every state that this rank writes, each padded to whole cache lines.
+// Fills at[state * params + param] with its offset, if `at` is not NULL; returns the total bytes. Replicas hold the
+// same: the first one writes.
 static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
   int64_t numel = 0;
   for (int i = 0; i < MAP_STATES * f->params && !f->mesh.replicate.me; i++) {
@@ -203,7 +203,7 @@ static inline void store_open(Store *s, Fsdp *f, MemoryPlan *plan, bool backgrou
   s->result = s->records + f->mesh.world;
   s->parts = (uint32_t *)(at + round_up((int64_t)sizeof(StoreRecord) * (f->mesh.world + 1), 256));
   s->checksums = s->parts + s->blocks;
-  // A page's first use costs more than a copy of it; training shall not wait for that at its first save.
+  // The first use of a page costs more than copying it: pay now, so that the first save does not pause training longer.
   for (int64_t i = 0; background && i < store_snapshot_bytes(f); i += 4096) s->snapshot[i] = 0;
 }
 static inline void store_close(Store *s) {
@@ -228,8 +228,9 @@ __attribute__((format(printf, 2, 3))) static inline bool store_fail(StoreRecord 
 }
 static inline StoreRecord *store_mine(Store *s) { return &s->records[s->f->mesh.rank]; }
 
-// Copies host memory past the caches: nobody reads a snapshot soon, and lines that are written whole need not be read
-// first, which is a third of a copy's traffic. `to` begins a line of 64 bytes; shards cut by rows may begin anywhere.
+// Copies host memory past the caches: a snapshot is not read soon, and lines that are written whole need not be read
+// first, which is a third of a copy's traffic. `to` is aligned to a line of 64 bytes; `from` may begin anywhere, since
+// shards may be cut by rows.
 static inline void store_stream_copy(const Ctx *c, float *to, const float *from, int64_t numel) {
   const int64_t piece = 1 << 18, line = 16, ahead = 256;
   parallel_for(c->threads, 0, numel, piece, [=](int64_t at) {
@@ -242,7 +243,7 @@ static inline void store_stream_copy(const Ctx *c, float *to, const float *from,
     _mm_sfence();                                // the thread that writes the file must see them
   });
 }
-// Copies what is written into the snapshot: what training waits for.
+// Copies everything that will be written into the snapshot. Training waits for this.
 static inline void store_take_snapshot(Store *s) {
   Fsdp *f = s->f;
   const bool on_host = !f->ctx->ops->nccl;
@@ -346,7 +347,7 @@ static inline void store_sync_files(Store *s) {
 static inline void *store_write_thread(void *to) {
   Store *s = (Store *)to;
   while (!store_all_written(s))
-    if (!store_work(s)) usleep(200);             // the others' chunks come at the pace of the network
+    if (!store_work(s)) usleep(200);             // other ranks' chunks come at network speed
   store_sync_files(s);
   __atomic_store_n(&s->thread_done, 1, __ATOMIC_RELEASE);
   return NULL;
@@ -361,12 +362,13 @@ static inline void *store_commit_thread(void *to) {
   __atomic_store_n(&s->thread_done, 1, __ATOMIC_RELEASE);
   return NULL;
 }
-// Runs `work` in a thread, or now when the save is not in the background or no thread can be had.
+// Runs `work` in a thread. If the save is not in the background or no thread can be started, a commit runs right here,
+// and store_poll does the writing.
 static inline void store_start(Store *s, void *(*work)(void *)) {
   sigset_t all, before;
   s->thread_done = 0;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);   // signals are the main thread's business
+  pthread_sigmask(SIG_SETMASK, &all, &before);   // signals go to the main thread
   s->threaded = s->request.background && !pthread_create(&s->thread, NULL, work, s);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (!s->threaded && work == store_commit_thread) work(s);
@@ -393,7 +395,7 @@ static inline void store_receive(Store *s) {
       MPI_Irecv(m.data, STREAM_BYTES, MPI_BYTE, MPI_ANY_SOURCE, STORE_TAG_CHUNK, s->comm, &m.request);
     }
     if (s->remote_left || state != STREAM_MOVING) continue;
-    MPI_Status status;                           // nobody sends any more: a receive that still waits is taken back
+    MPI_Status status;                           // no rank sends any more: a receive that still waits is cancelled
     int taken_back;
     MPI_Cancel(&m.request);
     MPI_Wait(&m.request, &status);
@@ -511,7 +513,7 @@ static inline void store_conclude(Store *s) {
     }
 }
 
-// Moves the save in flight on without waiting. Returns true once there is none; s->result then says how it went. Every
+// Advances the save in flight without waiting. Returns true once there is none; s->result then says how it went. Every
 // rank must keep calling it; it may be called at any time from the main thread.
 static inline bool store_poll(Store *s) {
   int done = 0;
@@ -556,7 +558,7 @@ static inline void store_wait(Store *s, void (*progress)(Store *s)) {
 
 // ================================================================================================ 4 loading
 // checksums: NULL, or a CRC-32C a block as store_conclude leaves them.
-// seen: what else tells that a rank sees rank 0's files: a checksum of something beside them.
+// seen: a checksum of a file beside them, which also shows whether a rank sees rank 0's files.
 struct StoreLoad {
   const TensorMap *map;
   const uint32_t *checksums;
@@ -597,7 +599,7 @@ static inline bool store_read_blocks(Store *s, StoreLoad *l, int file, int64_t f
     const int64_t n = min64(block, b - at);
     const uint32_t want = l->checksums[block0 + at / block], got = crc32c(0, s->scratch[0] + (at - a), (size_t)n);
     if (want != got)
-      return store_fail(r, "bytes %lld to %lld of %s are damaged: their CRC-32C is %08x, recorded is %08x",
+      return store_fail(r, "bytes %lld to %lld of %s are damaged: their CRC-32C is %08x, not the recorded %08x",
                         (long long)(m->data_at[file] + at), (long long)(m->data_at[file] + at + n), m->path[file], got,
                         want);
   }
@@ -623,7 +625,7 @@ static inline const char *store_read_span(Store *s, StoreLoad *l, const Span *sp
   return s->scratch[0];
 }
 
-// The same through rank 0.
+// The same, read by rank 0.
 static inline const char *store_ask(Store *s, const Span *span, StoreRecord *r) {
   MPI_Send(span, sizeof *span, MPI_BYTE, 0, STORE_TAG_ASK, s->comm);
   if (span->last) return NULL;
@@ -632,7 +634,7 @@ static inline const char *store_ask(Store *s, const Span *span, StoreRecord *r) 
   if (*(int32_t *)answer) { store_fail(r, "%s", answer + 4); return NULL; }
   return answer + 8;
 }
-// Rank 0: answers until every rank that asks has said that it is done.
+// Rank 0: answers requests until every asking rank has reported that it is done.
 static inline void store_serve(Store *s, StoreLoad *l, int asking) {
   while (asking) {
     Span span;
@@ -650,7 +652,7 @@ static inline void store_serve(Store *s, StoreLoad *l, int asking) {
   }
 }
 
-// Puts a chunk that was read into its shard: to fp32, and turned if the file has it transposed.
+// Puts a chunk that was read into its shard: converted to fp32, and transposed back if the file has it transposed.
 static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, ValuePass pass) {
   Fsdp *f = s->f;
   const Param *p = &f->param[k->param];
@@ -661,7 +663,7 @@ static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, V
                pass);
 }
 
-// Whether this rank sees the very files that rank 0 sees: the same sizes, first and last bytes, and the same `mine`.
+// Whether this rank sees the same files as rank 0: the same sizes, first and last bytes, and the same `mine`.
 // Collective.
 static inline bool store_sees(Store *s, const TensorMap *m, uint32_t mine) {
   enum { LOOK_BYTES = 65536 };
@@ -725,7 +727,7 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char 
 }
 
 // Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
-// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Follow it by
+// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Afterwards call
 // fsdp_publish and fsdp_step_end. Frozen E4M3 matrices are read twice: their scales come first.
 static inline void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
                               void (*progress)(const StoreLoad *l, void *to), void *to) {

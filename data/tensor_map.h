@@ -1,5 +1,5 @@
-// tensor_map.h: where every tensor of the sharded state lies in files: what saving, loading, exporting and importing
-// agree on. A map is made on one rank from shapes or from a file's header; then every rank finds its own byte ranges.
+// tensor_map.h: where every tensor of the sharded state lies in files, for saving, loading, exporting and importing. A
+// map is made on one rank from shapes or from a file's header; then every rank finds its own byte ranges.
 //
 // Tensors are named by (TensorState, parameter). Memory holds matrices as (out, in), fp32; a file may hold them
 // transposed (in, out), and in bf16 or fp16.

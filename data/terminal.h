@@ -1,17 +1,17 @@
 // terminal.h: what the program prints, wherever it goes: a terminal, a file, a pipe, or through mpirun. Part 1 of the
-// trainer, which includes it there; metrics.jsonl is not its business.
+// trainer, which includes it there; metrics.jsonl is written elsewhere.
 //
-//   terminal_open          once, at the start: who reads, and that a reader who goes away does not end the run
-//   say, say_error         text on lines of its own: a line that is being written over is ended first
+//   terminal_open          once, at the start: finds out who reads; a reader that goes away does not end the run
+//   say, say_error         whole lines of text; the open line is ended first
 //   say_bytes              a sample, piece by piece
-//   line_draw, line_end    the one line that is written over, and its end
+//   line_draw, line_end    the open line, which is overwritten in place (progress), and its end
 //   terminal_last_signal   a signal that ends the process leaves the cursor at the start of a line
 //
 // Conventions
-//   - on a terminal, control bytes and what is not UTF-8 appear as \x1b; files and pipes get the bytes as they are.
-//   - a reader that has gone (EPIPE) makes printing quiet. Training, metrics.jsonl and checkpoints go on.
-//   - mpirun does not survive it when nobody reads its stdout. So ranks on its host write into its pipe themselves; a
-//     rank on another host cannot, but only rank 0 says anything that is no error.
+//   - on a terminal, control bytes and invalid UTF-8 appear as \x1b; files and pipes get the bytes unchanged.
+//   - after the reader has gone (EPIPE) nothing is printed. Training, metrics.jsonl and checkpoints continue.
+//   - mpirun ends when nobody reads its stdout. So ranks on its host write directly to its terminal or pipe; ranks on
+//     other hosts cannot, but everything except errors is printed by rank 0.
 #pragma once
 #include <dirent.h>
 #include <errno.h>
@@ -26,9 +26,9 @@
 static struct {
   bool out, err;                                 // stdout, stderr end on a terminal, mpirun's if there is one
   bool launched;                                 // mpirun passes on what we print: stdout and stderr in no order
-  bool transient;                                // the open line is erased, not kept, when something else is said
+  bool transient;                                // the open line is erased, not kept, when something else is printed
   int width_fd;                                  // the terminal that is asked for its width
-  volatile sig_atomic_t shown;                   // columns of the line that is being written over; 0: none is open
+  volatile sig_atomic_t shown;                   // columns of the open line; 0: none is open
 } terminal = {false, false, false, false, STDOUT_FILENO, 0};
 
 // ---- characters -----------------------------------------------------------------------------------------------------
@@ -44,9 +44,9 @@ static int utf8_bytes(const uint8_t *p, size_t n) {
   }
   return need;
 }
-// What a terminal shows of `from`: control bytes but newline and tab, C1 controls and what is not UTF-8 as \xNN. `to`
-// has room for 4 n bytes and a zero. Returns how many bytes of `from` that was: all, but (more: others follow) for a
-// character that begins at the end.
+// Makes `from` safe for a terminal: control bytes except newline and tab, C1 controls and bytes that are not UTF-8
+// become \xNN. `to` has room for 4 n bytes and a zero. Returns how many bytes of `from` were used: all, except, if
+// `more` bytes follow, an incomplete character at the end.
 static size_t text_escape(char *to, const uint8_t *from, size_t n, bool more) {
   size_t at = 0;
   while (at < n) {
@@ -79,29 +79,29 @@ static void shell_word(FILE *to, const char *path) {
   fputc('\'', to);
 }
 
-// ---- text and the line that is written over -------------------------------------------------------------------------
-// Columns of the terminal; 80 where it does not say. Asked for each time, since it may have changed.
+// ---- text and the open line -----------------------------------------------------------------------------------------
+// Columns of the terminal; 80 if unknown. Asked for each time, since it may have changed.
 static int terminal_columns() {
   struct winsize w = {};
   return !ioctl(terminal.width_fd, TIOCGWINSZ, &w) && w.ws_col ? w.ws_col : 80;
 }
-// What goes in front of text on stdout, or on stderr: it ends the open line.
+// What to print before text on stdout or stderr so that the open line is ended.
 static const char *line_end_text() {
   static const char *const text[] = {"", "\n", "\r\033[K"};
   const int which = !terminal.shown ? 0 : terminal.transient ? 2 : 1;
   terminal.shown = 0;
   return text[which];
 }
-// Ends the line that is written over, so that what comes next stands on a line of its own.
+// Ends the open line, so that the next text starts a new one.
 static void line_end() {
   fputs(line_end_text(), stdout);
   fflush(stdout);
 }
-// Draws the line that is written over again, cut to the terminal's width. transient: it has no worth once done.
+// Opens or overwrites the open line, cut to the terminal's width. transient: it is erased when other text follows.
 static void line_draw(const char *text, bool transient) {
   const int columns = terminal_columns(), n = (int)strlen(text), most = columns > 1 ? columns - 1 : 1;
   if (terminal.shown && terminal.transient != transient) line_end();
-  const bool wrapped = terminal.shown >= columns;                // the terminal became narrower than what stands there
+  const bool wrapped = terminal.shown >= columns;                // the terminal became narrower than the line
   terminal.transient = transient;
   terminal.shown = n < most ? n : most;
   printf("%s\r%.*s\033[K", wrapped ? "\n" : "", most, text);
@@ -125,15 +125,15 @@ static void say_to(FILE *to, const char *before, const char *fmt, va_list ap) {
   free(all);
   free(text);
 }
-// printf for text of its own lines.
+// printf for whole lines.
 __attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   say_to(stdout, line_end_text(), fmt, ap);
   va_end(ap);
 }
-// The same on stderr. mpirun may pass it on before what rank 0 printed earlier, and the line of rank 0 may stand there
-// when another rank speaks: then it is erased.
+// The same on stderr. mpirun may pass it on before what rank 0 printed earlier, and another rank may print while rank 0
+// has a line open: then that line is erased.
 __attribute__((format(printf, 1, 2))) static void say_error(const char *fmt, ...) {
   const bool both = terminal.out && terminal.err;
   const char *before = both && terminal.shown ? line_end_text() : both && terminal.launched ? "\r\033[K" : "";
@@ -144,7 +144,7 @@ __attribute__((format(printf, 1, 2))) static void say_error(const char *fmt, ...
 }
 static void say_error_line(const char *line) { say_error("%s\n", line); }
 
-// A text that comes in pieces, which may end inside a character. bytes NULL: that was all of it.
+// A text that comes in pieces, which may end inside a character. bytes NULL: the end of the text.
 static void say_bytes(const uint8_t *bytes, int n) {
   static uint8_t kept[4];                        // the beginning of a character
   static int kept_count;
@@ -162,7 +162,7 @@ static void say_bytes(const uint8_t *bytes, int n) {
     free(from);
     free(to);
     terminal.transient = false;
-    terminal.shown = bytes != NULL;              // a signal that ends us here ends the line, too
+    terminal.shown = bytes != NULL;              // a signal that ends us here ends the line too
   }
   if (!bytes) fputs("\n", stdout);
   fflush(stdout);
@@ -197,8 +197,8 @@ static bool process_is_mpirun(int pid) {
   for (const char *k : known) if (!strcmp(name, k)) return true;
   return false;
 }
-// mpirun was asked to do more with what ranks print than to pass it on: --tag-output, --output-filename, --xml ...
-// Open MPI 4 says so in the environment, 5 on its command line alone.
+// Whether mpirun was asked to edit what ranks print, not only to pass it on: --tag-output, --output-filename, --xml ...
+// Open MPI 4 shows this in the environment, 5 only on its command line.
 static bool mpirun_edits_output(int pid) {
   char path[64], text[1 << 16];
   static const char *const variables[] = {"OMPI_MCA_orte_tag_output", "OMPI_MCA_orte_timestamp_output",
@@ -231,9 +231,9 @@ static bool process_has_pipe(int pid, const struct stat *pipe) {
   if (dir) closedir(dir);
   return found;
 }
-// What mpirun passes on from our `fd`: from here on we write to its terminal or pipe ourselves. A pipe without reader
-// would end mpirun, and of what it was to pass on when it is told to end it drops some. Returns whether that is a
-// terminal. Where mpirun edits what ranks print, only the terminal's width is asked for there.
+// From here on writes directly to mpirun's terminal or pipe what mpirun would pass on from our `fd`: a pipe without a
+// reader would end mpirun, and when mpirun is asked to end it drops part of what it should pass on. Returns whether the
+// target is a terminal. If mpirun edits what ranks print, only the terminal's width is taken from there.
 static bool terminal_through(int pid, int fd) {
   char path[64];
   struct stat st;
@@ -247,7 +247,7 @@ static bool terminal_through(int pid, int fd) {
   const bool plain = process_is_mpirun(pid) && !mpirun_edits_output(pid);
   if (gone && pipe && plain) theirs = open("/dev/null", O_WRONLY | O_CLOEXEC);               // the reader has gone
   if (theirs >= 0 && (pipe || shows) && plain) {
-    fcntl(theirs, F_SETFL, 0);                   // a reader that is slow is waited for
+    fcntl(theirs, F_SETFL, 0);                   // wait for a slow reader
     dup2(theirs, fd);
   } else if (shows && fd == STDOUT_FILENO) {
     terminal.width_fd = theirs;

@@ -4,13 +4,13 @@
 // tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.
 //
 // Conventions
-//   - A tokenizer goes by line or not. By line, as training makes them, every line ends behind its '\n' and no piece
-//     holds or looks at what follows. Not by line, as GPT-2's published one, white space may run over line ends.
-//   - In front of white space that follows something else every piece ends, whatever stands around: texts are cut there
-//     (tokenizer_cut) and the parts done apart, so ids and merges are the same for every number of threads.
+//   - A tokenizer works by line or not. By line, as training makes them, every line ends after its '\n' and no piece
+//     holds or depends on what follows. Not by line, as GPT-2's published one, white space may run over line ends.
+//   - Every piece ends before white space that follows another character, whatever is around it. Texts are cut there
+//     (tokenizer_cut) and the parts are done separately, so ids and merges are the same for every number of threads.
 //   - Ids and merges are those of Hugging Face tokenizers given the same whole text (BPE model, trainer with its
-//     byte-level initial alphabet, ByteLevel pre-tokenizer without prefix space; by line: behind a Split that ends each
-//     piece with its newline), and tokenizer.json is its file, byte for byte.
+//     byte-level initial alphabet, ByteLevel pre-tokenizer without prefix space; by line: after a Split that ends each
+//     piece with its newline), and tokenizer.json is byte for byte the file it writes.
 //   - Any bytes round-trip. A byte that belongs to no well-formed UTF-8 sequence is one character of class "other".
 //   - Training adds no special tokens. Those of a loaded file are kept and matched as Hugging Face matches them: in the
 //     whole text, before lines and pieces.
@@ -51,7 +51,7 @@ struct Tokenizer {
   int merge_slot_bits;
   BpeAddedToken *added;
   int32_t byte_id[256];        // the token of one byte
-  bool by_line;                // pieces end behind '\n' and do not look past it
+  bool by_line;                // pieces end after '\n' and do not look past it
 };
 
 static inline void *bpe_resize(void *old, size_t count, size_t each_bytes) {
@@ -92,8 +92,8 @@ static inline const uint8_t *bpe_run_end(const uint8_t *p, const uint8_t *end, i
 
 // The end of the piece that starts at p < end:
 //   's|'t|'re|'ve|'m|'ll|'d | ?\p{L}+ | ?\p{N}+ | ?[^\s\p{L}\p{N}]+ | \s+(?!\S) | \s+
-// where, by line, the text ends behind each '\n'. The last two: white space in front of a word leaves it its last
-// character.
+// where, by line, the text ends after each '\n'. The last two: white space before a word leaves its last character to
+// the word.
 static inline const uint8_t *bpe_piece_end(const uint8_t *p, const uint8_t *end, bool by_line) {
   if (*p == '\'' && end - p >= 2) {
     uint8_t a = p[1], b = end - p >= 3 ? p[2] : 0;
@@ -180,7 +180,7 @@ static inline void bpe_table_init(BpeTable *t, int bits) {
   if (!t->slots) die_missing("tokenizer: no memory for a table of %zu words", (size_t)1 << bits);
 }
 
-// Puts w into the free slot that bpe_table_slot found. Makes room first when half is used; where is then found anew.
+// Puts w into the free slot that bpe_table_slot found. If half is used, it grows first and finds the slot again.
 static inline BpeWord *bpe_table_add(BpeTable *t, BpeWord *free_slot, const BpeWord *w, uint64_t hash) {
   if (2 * (t->used + 1) > (size_t)1 << t->bits) {
     BpeTable grown;
@@ -290,7 +290,7 @@ static inline int bpe_merge_short(const Tokenizer *t, int32_t *ids, int n) {
   return n;
 }
 
-// The same for any n, in n log n: neighbours wait in a heap by (rank, position); a token merged away is -1 for a while.
+// The same for any n, in n log n: neighbours wait in a heap by (rank, position); a token merged away becomes -1.
 static inline size_t bpe_merge_long(const Tokenizer *t, int32_t *ids, size_t n) {
   if (n >= UINT32_MAX) die_user("tokenizer: a word of %zu bytes without a space; break it up (at most 4 GiB)", n);
   uint32_t *next = (uint32_t *)bpe_resize(NULL, n, sizeof *next), *prev = (uint32_t *)bpe_resize(NULL, n, sizeof *prev);
@@ -328,8 +328,8 @@ static inline size_t bpe_merge_long(const Tokenizer *t, int32_t *ids, size_t n) 
 }
 
 // ---- 5 encode, decode, hash ----------------------------------------------------------------------------------------
-// Words repeat, so each thread remembers the ids of those it has seen. When the memory is full it is emptied: its size
-// is bounded whatever the text, and no result depends on it.
+// Words repeat, so each thread caches the ids of those it has seen. A full cache is emptied: its size is bounded
+// whatever the text, and no result depends on it.
 enum { BPE_CACHE_MAX_BITS = 18, BPE_CACHE_MAX_IDS = 1 << 20, BPE_CACHE_MAX_WORD_BYTES = 4096 };
 
 struct BpeEncoder {
@@ -349,7 +349,7 @@ static inline void bpe_cache_clear(BpeEncoder *e) {
   e->cached_count = 0;
 }
 
-// Cuts one piece that the cache does not have, and remembers it.
+// Encodes one piece that the cache does not have, and adds it to the cache.
 static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n, BpeWord *w, BpeWord *slot,
                                        uint64_t hash) {
   for (size_t i = 0; i < n; i++) e->ids[i] = e->t->byte_id[p[i]];
@@ -398,8 +398,8 @@ static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_
   }
 }
 
-// Added tokens in p..end, leftmost first and the longest of those; first those that match the raw text (pass 0), then,
-// in what is left, those that match the normalised one, which is the same here (pass 1).
+// Finds added tokens in p..end, leftmost first and the longest of those: first those that match the raw text (pass 0),
+// then, in what is left, those that match the normalised one, which is the same here (pass 1).
 static inline void bpe_encode_added(BpeEncoder *e, const uint8_t *p, const uint8_t *end, int pass) {
   while (pass < 2 && !(e->added_passes >> pass & 1)) pass++;
   if (pass == 2) { bpe_encode_span(e, p, end); return; }
@@ -432,7 +432,7 @@ static inline bool bpe_space_before(const uint8_t *text, size_t at) {
   return first + (size_t)n == at && its_class == UNICODE_SPACE;
 }
 
-// Whether an added token may lie over the place in front of text[at].
+// Whether an added token may span the place before text[at].
 static inline bool bpe_added_across(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
   for (int i = 0; i < t->added_count; i++) {
     const uint8_t *content = t->bytes + t->byte_start[t->added[i].id];
@@ -443,9 +443,9 @@ static inline bool bpe_added_across(const Tokenizer *t, const uint8_t *text, siz
   return false;
 }
 
-// The first place from `at` on where a text may be cut: the ids of the whole are those of both parts, one behind the
-// other. `bytes` when there is none. A place counts in front of a blank or newline that follows another character than
-// white space: no piece holds both, and none looks over it, for white space and the text's end end it alike.
+// The first place from `at` on where a text may be cut: the ids of the whole are those of both parts, one after the
+// other. `bytes` if there is none. A text may be cut before a blank or newline that follows a character other than
+// white space: no piece holds both, and none depends on what follows, since white space and the text's end both end it.
 static inline size_t tokenizer_cut(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
   if (at == 0) return 0;
   for (; at < bytes; at++)
@@ -494,7 +494,7 @@ static inline int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, 
   return count;
 }
 
-// The bytes of one token, owned by the tokenizer. Part of a character may be split over tokens: print as they come.
+// The bytes of one token, owned by the tokenizer. A character may be split over tokens: print bytes as they come.
 static inline const uint8_t *tokenizer_token_bytes(const Tokenizer *t, int32_t id, int *length_bytes) {
   CHECK(id >= 0 && id < t->vocab_size, "token %d is not of a vocabulary of %d", id, t->vocab_size);
   *length_bytes = (int)(t->byte_start[id + 1] - t->byte_start[id]);
@@ -506,7 +506,7 @@ static inline uint64_t bpe_fnv(uint64_t h, const void *data, size_t bytes) {  //
   return h;
 }
 
-// A hash of everything that decides ids: tokens, merges, added tokens, whether it goes by line.
+// A hash of everything that decides ids: tokens, merges, added tokens, whether it works by line.
 static inline uint64_t tokenizer_hash(const Tokenizer *t) {
   uint64_t h = 0xcbf29ce484222325u;
   for (int id = 0; id < t->vocab_size; id++) {
@@ -534,9 +534,9 @@ static inline void tokenizer_free(Tokenizer *t) {
 }
 
 // ---- 6 train -------------------------------------------------------------------------------------------------------
-// The distinct words lie one behind the other as symbols, each linked to its neighbours in the word. A pair knows how
+// The distinct words lie one after the other as symbols, each linked to its neighbours in the word. A pair stores how
 // often it occurs (a word's count for each of its places, overlaps included: "aaa" has "aa" twice) and where it did;
-// a symbol knows which pair it now starts, so a place that has since been merged away is recognised in one comparison.
+// a symbol stores which pair it now starts, so a place that has since been merged away is recognised in one comparison.
 // The whole costs time in proportion to the symbols merged, whatever the size of the vocabulary.
 enum : uint32_t { BPE_NONE = UINT32_MAX };
 
@@ -578,7 +578,7 @@ static inline void bpe_count_words(BpeTable *words, const uint8_t *text, size_t 
   }
 }
 
-// The distinct words of a text with their counts, by all threads. The order in the table is of no consequence.
+// The distinct words of a text with their counts, by all threads. The order in the table does not matter.
 static inline BpeTable bpe_words_of(const Tokenizer *t, const uint8_t *text, size_t bytes, int threads) {
   BpeTable *tables = (BpeTable *)bpe_resize(NULL, (size_t)threads, sizeof *tables);
   parallel_for(threads, 0, threads, 1, [=](int64_t part) {
@@ -624,8 +624,8 @@ static inline void bpe_lay_out_words(BpeTrainer *r, const BpeTable *words, const
   }
 }
 
-// Counts the pairs of bytes and lists their places. A merge takes away a symbol and makes at most two places, so
-// 3 x symbol_count is room for all there will ever be.
+// Counts the pairs of bytes and lists their places. A merge removes a symbol and makes at most two places, so
+// 3 x symbol_count is always enough room.
 static inline void bpe_count_pairs(BpeTrainer *r) {
   uint32_t *pair_of = (uint32_t *)bpe_resize(NULL, 65536, sizeof *pair_of);
   for (int i = 0; i < 65536; i++) pair_of[i] = BPE_NONE;
@@ -658,7 +658,7 @@ static inline void bpe_queue_pair(BpeTrainer *r, uint32_t pair) {
   if (p->count) bpe_heap_push(&r->heap, {UINT64_MAX - p->count, bpe_pair(p->left, p->right), pair});
 }
 
-// The symbol at `place` now starts `pair`, no longer the one it did.
+// The symbol at `place` now starts `pair` instead of old_pair.
 static inline void bpe_repair(BpeTrainer *r, uint32_t place, uint32_t old_pair, uint32_t pair) {
   BpeSymbol *s = &r->symbols[place];
   r->pairs[old_pair].count -= s->count;
@@ -744,8 +744,8 @@ static inline void bpe_add_byte_tokens(Tokenizer *t) {
   }
 }
 
-// Trains on a text: the 256 bytes, then merges until there are vocab_size tokens or no two tokens stand side by side
-// any more. vocab_size >= 256; t->vocab_size is what was reached. By line. Overwrites t. The same for every number of
+// Trains on a text: the 256 bytes, then merges until there are vocab_size tokens or no two tokens are neighbours any
+// more. vocab_size >= 256; t->vocab_size is what was reached. By line. Overwrites t. The same for every number of
 // threads.
 static inline void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t bytes, int vocab_size, int threads) {
   CHECK(vocab_size >= 256 && threads >= 1, "tokenizer_train: vocabulary %d, threads %d", vocab_size, threads);

@@ -37,7 +37,7 @@ static inline void bpe_write_string(FILE *f, const uint8_t *utf8, size_t bytes) 
   fputc('"', f);
 }
 
-// A token in the words of the file: an added one as it is, any other with a character for each byte.
+// A token as the file writes it: an added one as it is, any other with a character for each byte.
 static inline void bpe_write_token(FILE *f, const Tokenizer *t, const uint16_t *char_of_byte, int32_t id) {
   const uint8_t *p = t->bytes + t->byte_start[id];
   size_t n = t->byte_start[id + 1] - t->byte_start[id];
@@ -71,7 +71,7 @@ static inline void bpe_write_added(FILE *f, const Tokenizer *t) {
   fprintf(f, t->added_count ? "\n  ]" : "]");
 }
 
-// A ByteLevel component; `indent` is the line break in front of its fields.
+// A ByteLevel component; `indent` is the line break before its fields.
 static inline void bpe_write_byte_level(FILE *f, const char *indent, bool add_prefix_space) {
   fprintf(f, "{%s  \"type\": \"ByteLevel\",%s  \"add_prefix_space\": %s,%s  \"trim_offsets\": true,%s  \"use_regex\": "
           "true%s}", indent, indent, add_prefix_space ? "true" : "false", indent, indent, indent);
@@ -112,7 +112,7 @@ static inline void bpe_write_json(FILE *f, const Tokenizer *t) {
   fprintf(f, t->merge_count ? "\n    ]\n  }\n}" : "]\n  }\n}");
 }
 
-// The bytes of tokenizer.json, *bytes of them and a NUL behind them, in memory that the caller frees.
+// The bytes of tokenizer.json, *bytes of them and a NUL after them, in memory that the caller frees.
 static inline char *tokenizer_text(const Tokenizer *t, size_t *bytes) {
   char *text = NULL;
   FILE *f = open_memstream(&text, bytes);
@@ -147,7 +147,7 @@ struct BpeLoad {
   const char *vocab_name;      // what errors call the vocabulary
   char *error;
   size_t error_bytes;
-  char *file;                  // its bytes, a NUL behind them
+  char *file;                  // its bytes, then a NUL
   size_t file_bytes;
   cJSON *root, *made;          // what the file says; an added token that no file lists
   const cJSON *vocab, *merges, *added;
@@ -178,11 +178,11 @@ static inline bool bpe_read_file(BpeLoad *l) {
   return !foreign || BPE_REFUSE(l, "is %s", foreign);
 }
 
-// cJSON ends a string at a NUL, so a file that has one, plain or as \u0000, would be read as another than it is.
+// cJSON ends a string at a NUL, so a file that has one, plain or as \u0000, would be misread.
 static inline bool bpe_has_nul(const char *json, size_t bytes) {
   if (memchr(json, 0, bytes)) return true;
   for (const char *p = json; (p = strstr(p, "\\u0000")); p++) {
-    const char *first = p; // backslashes escape each other in twos: an even number in front leaves this one whole
+    const char *first = p; // backslashes escape each other in pairs: after an even number this one counts
     while (first > json && first[-1] == '\\') first--;
     if ((p - first) % 2 == 0) return true;
   }
@@ -210,7 +210,7 @@ static inline bool bpe_is_line_split(const cJSON *x) {
          !strcmp(behavior->valuestring, "MergedWithPrevious") && cJSON_IsFalse(bpe_field(x, "invert"));
 }
 
-// The pre_tokenizer: ByteLevel, or by line a Sequence of a Split behind each newline and ByteLevel.
+// The pre_tokenizer: ByteLevel, or by line a Sequence of a Split after each newline and ByteLevel.
 static inline bool bpe_check_pre_tokenizer(const BpeLoad *l) {
   const cJSON *x = bpe_field(l->root, "pre_tokenizer"), *type = bpe_field(x, "type");
   const char *found = cJSON_IsString(type) ? type->valuestring : "none";
@@ -238,7 +238,7 @@ static inline bool bpe_adds_nothing(const cJSON *x) {
          (bpe_is_type(x, "TemplateProcessing") && first && !first->next && bpe_field(first, "Sequence"));
 }
 
-// What this tokenizer does not do is refused by name: it would give other ids than the file's maker had.
+// Settings that this tokenizer does not support are refused by name: ids would differ from those the file is for.
 static inline bool bpe_check_settings(const BpeLoad *l) {
   const cJSON *root = l->root, *x = bpe_field(root, "version");
   if (x && !(cJSON_IsString(x) && strcmp(x->valuestring, "1.0") == 0)) return BPE_REFUSE(l, "version must be \"1.0\"");
@@ -273,7 +273,7 @@ static inline bool bpe_parse(BpeLoad *l) {
   l->root = cJSON_ParseWithLengthOpts(l->file, l->file_bytes + 1, &stopped, true);
   if (!l->root)
     return BPE_REFUSE(l, "is not JSON from byte %td of %zu on; is it cut short?", stopped - l->file, l->file_bytes);
-  if (!cJSON_IsObject(l->root)) return BPE_REFUSE(l, "is not a tokenizer's: its JSON is no object");
+  if (!cJSON_IsObject(l->root)) return BPE_REFUSE(l, "is not a tokenizer's: its JSON is not an object");
   return true;
 }
 
@@ -283,9 +283,9 @@ static inline bool bpe_find_parts(BpeLoad *l) {
   l->vocab = bpe_field(model, "vocab");
   l->merges = bpe_field(model, "merges");
   l->added = bpe_field(l->root, "added_tokens");
-  if (!cJSON_IsObject(l->vocab)) return BPE_REFUSE(l, "model.vocab is no object");
-  if (!cJSON_IsArray(l->merges)) return BPE_REFUSE(l, "model.merges is no array");
-  if (l->added && !cJSON_IsArray(l->added)) return BPE_REFUSE(l, "added_tokens is no array");
+  if (!cJSON_IsObject(l->vocab)) return BPE_REFUSE(l, "model.vocab is not an object");
+  if (!cJSON_IsArray(l->merges)) return BPE_REFUSE(l, "model.merges is not an array");
+  if (l->added && !cJSON_IsArray(l->added)) return BPE_REFUSE(l, "added_tokens is not an array");
   return true;
 }
 
@@ -338,7 +338,7 @@ static inline bool bpe_read_added(const BpeLoad *l, const cJSON *x, BpeAddedToke
   return true;
 }
 
-// Reads vocab and added tokens: who has which id, dense from 0.
+// Reads vocab and added tokens and their ids, which must be dense from 0.
 static inline bool bpe_read_texts(BpeLoad *l) {
   Tokenizer *t = l->t;
   const cJSON *x;
@@ -351,18 +351,18 @@ static inline bool bpe_read_texts(BpeLoad *l) {
     size_t n = strlen(x->string);
     uint64_t hash = bpe_word_key(&w, p, n, p + n);
     BpeWord *slot = bpe_table_slot(&l->id_of_text, &w, hash);
-    if (slot->length) return BPE_REFUSE(l, "%s: '%.40s' is there twice", l->vocab_name, x->string);
+    if (slot->length) return BPE_REFUSE(l, "%s: '%.40s' appears twice", l->vocab_name, x->string);
     w.value = (uint64_t)x->valueint;
     bpe_table_add(&l->id_of_text, slot, &w, hash);
     t->vocab_size++;
   }
   t->added = (BpeAddedToken *)bpe_resize(NULL, (size_t)cJSON_GetArraySize(l->added), sizeof *t->added);
-  int32_t next = t->vocab_size;  // Hugging Face numbers added tokens that the vocabulary lacks itself, in this order
+  int32_t next = t->vocab_size;  // Hugging Face itself numbers added tokens that the vocabulary lacks, in this order
   cJSON_ArrayForEach(x, l->added) {
     BpeAddedToken *a = &t->added[t->added_count];
     if (!bpe_read_added(l, x, a)) return false;
     if (!a->in_vocab && a->id != next)
-      return BPE_REFUSE(l, "added token '%.40s' has id %d; the next id behind %s is %d",
+      return BPE_REFUSE(l, "added token '%.40s' has id %d; the next id after %s is %d",
                         bpe_field(x, "content")->valuestring, a->id, l->vocab_name, next);
     if (a->id >= next) next = a->id + 1;
     t->vocab_size += !a->in_vocab;
@@ -389,7 +389,7 @@ static inline bool bpe_sort_added(const BpeLoad *l) {
   BpeAddedToken *a = l->t->added;
   qsort(a, (size_t)l->t->added_count, sizeof *a, bpe_compare_added);
   for (int i = 1; i < l->t->added_count; i++)
-    if (a[i].id == a[i - 1].id) return BPE_REFUSE(l, "added token %d is there twice", a[i].id);
+    if (a[i].id == a[i - 1].id) return BPE_REFUSE(l, "added token %d appears twice", a[i].id);
   return true;
 }
 
@@ -420,7 +420,7 @@ static inline bool bpe_read_bytes(BpeLoad *l) {
       int c = *p;                                          // of two bytes at most
       if (c >= 0x80) c = c >= 0xc2 && c < 0xe0 && (p[1] & 0xc0) == 0x80 ? (c & 0x1f) << 6 | (p[1] & 0x3f) : INT32_MAX;
       if (c >= 0x144 || byte_of_char[c] < 0)
-        return BPE_REFUSE(l, "token %d '%.40s' is not of the byte-level alphabet", id, l->text_of_id[id]);
+        return BPE_REFUSE(l, "token %d '%.40s' is not in the byte-level alphabet", id, l->text_of_id[id]);
       t->bytes[at++] = (uint8_t)byte_of_char[c];
       p += c < 0x80 ? 1 : 2;
     }
@@ -494,7 +494,7 @@ static inline bool bpe_load_end(BpeLoad *l, bool ok) {
 }
 
 // Reads a byte-level BPE tokenizer.json, of tokenizer_save or of Hugging Face tokenizers. False, and one line in error,
-// when it cannot be read, is damaged, or asks for what this tokenizer does not do; t is then empty. Overwrites t.
+// if it cannot be read, is damaged, or has settings that are not supported; t is then empty. Overwrites t.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
   BpeLoad l = bpe_load_start(t, path, "model.vocab", error, error_bytes);
   return bpe_load_end(&l, bpe_read_file(&l) && bpe_parse(&l) && bpe_find_parts(&l) && bpe_read_texts(&l) &&
@@ -502,8 +502,8 @@ static inline bool tokenizer_load(Tokenizer *t, const char *path, char *error, s
 }
 
 // ---- 9 load vocab.json and merges.txt ------------------------------------------------------------------------------
-// The form of the published GPT-2: {"token": id, ...}, and behind an optional line "#version ..." a line "left right"
-// for each merge. Nothing says which tokens are special: as transformers has it for GPT-2, <|endoftext|> is, alone.
+// The form of the published GPT-2: {"token": id, ...}, and after an optional line "#version ..." a line "left right"
+// for each merge. Nothing says which tokens are special: as in transformers for GPT-2, only <|endoftext|> is.
 static const char bpe_end_of_text[] = "<|endoftext|>";
 static const char bpe_use_json[] = "load and save it with transformers' AutoTokenizer, which writes a tokenizer.json";
 
@@ -523,7 +523,7 @@ static inline bool bpe_read_vocab_json(BpeLoad *l) {
   return bpe_read_texts(l) && bpe_sort_added(l) && bpe_read_bytes(l);
 }
 
-// Reads merges.txt at l->path. An empty line is none but behind the last line's end.
+// Reads merges.txt at l->path. An empty line is refused, except after the last newline.
 static inline bool bpe_read_merges_txt(BpeLoad *l) {
   if (!bpe_read_file(l)) return false;
   if (memchr(l->file, 0, l->file_bytes)) return BPE_REFUSE(l, "has a NUL character, which no token has");
@@ -543,13 +543,13 @@ static inline bool bpe_read_merges_txt(BpeLoad *l) {
   return true;
 }
 
-// Whether a file beside vocab.json names a special token that transformers would add to <|endoftext|>.
+// Whether a file beside vocab.json names a special token that transformers would use besides <|endoftext|>.
 static inline bool bpe_names_other_special(const cJSON *x) {
   const cJSON *content = cJSON_IsObject(x) ? bpe_field(x, "content") : x;
   return cJSON_IsString(content) && strcmp(content->valuestring, bpe_end_of_text) != 0;
 }
 
-// Refuses what the files that may stand beside vocab.json (`l->path`) ask for and this tokenizer would not do.
+// Refuses settings of a file beside vocab.json (`l->path`) that this tokenizer does not support.
 static inline bool bpe_check_beside(BpeLoad *l) {
   if (access(l->path, F_OK) != 0) return true;
   if (!bpe_read_file(l) || !bpe_parse(l)) return false;

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Speed and quality of train_gpt_fsdp, beside PyTorch where there is one. `make bench` runs it from the repository root.
+# Speed and quality of train_gpt_fsdp, against PyTorch if installed. `make bench` runs it from the repository root.
 #
 #   dev/bench.sh                ratios, ops, tokenizer, modes, checkpoint, beside, curve and fp8
-#   dev/bench.sh ratios [NAME]  beside the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
+#   dev/bench.sh ratios [NAME]  against the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
-#   dev/bench.sh checkpoint     saving and loading, beside dd to the same disk and torch.distributed.checkpoint
+#   dev/bench.sh checkpoint     saving and loading, against dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh beside         `tiny` alone, and two runs side by side on the same cores; OTHER names a second build
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
 #   dev/bench.sh modes          `small` on two ranks in every sharding mode: tokens/s, memory and wire bytes a rank
@@ -15,15 +15,15 @@
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
 # "gpt2 gpt2-xl"), DTYPES ("fp32 bf16"; cuda: bf16), RANKS (cuda: 1), ROUNDS (3), STEPS (5 timed a round; cuda: 20),
 # CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), FP8_BATCH (8), OUT (a directory to keep everything in).
-# Of `ratios`: what dev/bench_ratios.py says. Of DEVICE=cuda: PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), BATCH
+# For `ratios`: see dev/bench_ratios.py. For DEVICE=cuda: PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), BATCH
 # (sequences of 1024 tokens a step; by model, for 141 GB), PROGRAM_OPTIONS (more options for the program).
-# Of `checkpoint`: MODELS (gpt2), RANKS (1 2), ROUNDS, BENCH_DIR (a directory on the disk to be measured, with room for
+# For `checkpoint`: MODELS (gpt2), RANKS (1 2), ROUNDS, BENCH_DIR (a directory on the disk to be measured, with room for
 # three checkpoints; without it one below build/, unless that is a tmpfs), BENCH_COLD=1 (as root: the page cache is
 # dropped before each load; without it files are loaded from what saving left in memory).
 #
 # The machine's speed drifts and neighbours disturb it, so programs that are compared take turns, round by round, in one
-# run: what is printed is the median over rounds of the median over a round's steps, and the ratio of these. Both sides
-# train the same shapes on random tokens, AdamW and clipping included, on every core this process may use.
+# run. Printed are the median over rounds of the median over a round's steps, and the ratio of these. Both sides train
+# the same shapes on random tokens, AdamW and clipping included, on every core this process may use.
 set -eu
 
 DEVICE=${DEVICE:-cpu}
@@ -48,7 +48,7 @@ field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p"; }   # a field of o
 median() { sort -g | awk '{ a[NR] = $1 } END { if (NR) print (a[int((NR + 1) / 2)] + a[int(NR / 2) + 1]) / 2 }'; }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
 ours() {
-  if [ "$1" -eq 1 ] && ! command -v "$MPIRUN" >/dev/null 2>&1; then "$program" "${@:2}"   # one rank starts itself, too
+  if [ "$1" -eq 1 ] && ! command -v "$MPIRUN" >/dev/null 2>&1; then "$program" "${@:2}"   # one rank needs no mpirun
   else "$MPIRUN" --oversubscribe -np "$1" "$program" "${@:2}"; fi
 }
 
@@ -61,7 +61,7 @@ header() {
 }
 
 # ---- speed on a GPU -------------------------------------------------------------------------------------------------
-# On a GPU a batch is as large as keeps it busy: these need 60 to 100 GB of it on either side.
+# On a GPU the batch is large enough to keep it busy: these need 60 to 100 GB of its memory in either program.
 cuda_batch() {
   case ${BATCH:+given}-$1 in
     given-*) echo "$BATCH" ;;
@@ -78,7 +78,7 @@ ours_speed() {
     --data random --max_steps $((STEPS + 5)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --save_every -1 \
     --out "$run" ${options[@]+"${options[@]}"} >"$run.log" 2>&1 ||
     { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
-  # The first steps choose algorithms and capture the graph; PyTorch's compile. They are not counted on either side.
+  # Our first steps choose algorithms and capture the graph, PyTorch's compile. They are not counted on either side.
   grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median
 }
 # torch_speed model dtype ranks [form]
@@ -87,7 +87,7 @@ torch_speed() {
     ${4:+--form "$4"} --device cuda --compile --seq_len 1024 --global_batch "$(cuda_batch "$1")" \
     2>"$out/torch.log" || { tail -n 5 "$out/torch.log" >&2; return 1; }
 }
-# mfu model dtype ranks tokens/s: in per cent. The program logs its own; at the same shape it goes with tokens/s.
+# mfu model dtype ranks tokens/s: in per cent. The program logs its own; for one shape it is proportional to tokens/s.
 cuda_mfu() {
   local last
   last=$(grep '"kind":"step"' "$out/ours-$1-$2-$3/metrics.jsonl" | tail -n 1)
@@ -95,7 +95,7 @@ cuda_mfu() {
     'BEGIN { if (mfu > 0 && tokens > 0) printf "%.1f", 100 * mfu / rate * tokens; else printf "-" }'
 }
 
-# rounds model dtype ranks: the two programs in turns; $rows.ours and $rows.torch get a number each, $form is PyTorch's.
+# rounds model dtype ranks: the two programs in turns; a number a round in $rows.ours and $rows.torch, PyTorch's $form.
 rounds() {
   local chosen=""
   form=""
@@ -103,7 +103,7 @@ rounds() {
   for ((round = 0; round < ROUNDS; round++)); do
     ours_speed "$@" >>"$rows.ours"
     [ -n "$torch" ] || continue
-    # Which form of bf16 is faster is decided in the first round.
+    # The first round decides which form of bf16 is faster.
     torch_speed "$@" "$chosen" >"$rows.json" || continue
     form=$(field form <"$rows.json")
     chosen=$(echo "$form" | grep -o 'bf16 [a-z]*' || true)
@@ -113,7 +113,7 @@ rounds() {
 
 speed() {
   local a b rows form plan peak log
-  [ "$DEVICE" = cuda ] || { echo "bench: speed is of DEVICE=cuda; on a CPU there is ratios" >&2; return 2; }
+  [ "$DEVICE" = cuda ] || { echo "bench: speed needs DEVICE=cuda; on a CPU use ratios" >&2; return 2; }
   echo
   echo "tokens/s, median of $ROUNDS rounds of $STEPS steps (sequence 1024; batch: sequences in all; MFU: operations a"
   echo "token are 6 (12 L C^2 + V C) + 12 L C T; GiB: the program's whole plan, PyTorch's most on the GPU)"
@@ -177,9 +177,9 @@ tokenizer() {
 
 # ---- checkpoint -----------------------------------------------------------------------------------------------------
 # Parameters and two moments in fp32, to the disk of $disk. Each round writes with dd, the program and PyTorch in turn.
-# Before each the last one's files are removed and the disk has nothing left to write. Each writes once before it is
-# measured, and what it wrote is removed: a virtual machine gives idle memory back and pays to get it again, whoever
-# writes. So it is as in a long run, where a checkpoint takes the place of an older one.
+# Before each of them, the files of the last one are removed and the disk has finished writing. Each of them writes once
+# before it is measured, and these files are removed: a virtual machine gives idle memory back, and the next writer pays
+# to get it again. So the measured save is as in a long run, where a checkpoint takes the place of an older one.
 CHECKPOINT_EVERY=3                               # steps between two saves in the background
 checkpoint_disk() {
   local kind
@@ -189,7 +189,7 @@ checkpoint_disk() {
   kind=$(stat -f -c %T "$disk")
   case ${BENCH_DIR:+asked}-$kind in
     -tmpfs | -ramfs)
-      echo "bench: build/ is on $kind, which is no disk: BENCH_DIR names a directory on one" >&2
+      echo "bench: build/ is on $kind, which is not a disk: set BENCH_DIR to a directory on one" >&2
       return 1 ;;
   esac
   echo "disk      $(df --output=source,fstype,avail -h "$disk" | awk 'NR == 2 { print $1 ", " $2 ", " $3 " free" }')"
@@ -207,7 +207,7 @@ checkpoint_round() {
   local ranks=$1 metrics=$disk/run/metrics.jsonl counted what
   settle
   checkpoint_run "$ranks" --max_steps 3 --save_every 1
-  grep '"kind":"checkpoint"' "$metrics" | tail -n 1 >"$rows.records"          # the first that finds memory of another
+  grep '"kind":"checkpoint"' "$metrics" | tail -n 1 >"$rows.records"          # the first that reuses memory of another
   field ms <"$rows.records" | awk '{ print $1 / 1e3 }' >>"$rows.save.ours"
   bytes=$(field bytes <"$rows.records" | head -n 1)
   [ -z "${BENCH_COLD:-}" ] || { sync; echo 1 >/proc/sys/vm/drop_caches; }
@@ -220,7 +220,8 @@ checkpoint_round() {
   done
   settle
   checkpoint_run "$ranks" --max_steps $((4 * CHECKPOINT_EVERY)) --save_every $CHECKPOINT_EVERY --save_async
-  # The last save has no steps meanwhile, the first two found no memory of another, and the first step touches its own.
+  # The third save counts: the first two reuse no memory of another, and during the last no steps run. The first step
+  # does not count: it touches its memory for the first time.
   grep '"kind":"checkpoint"' "$metrics" | sed -n 3p >"$rows.records"
   field pause_ms <"$rows.records" | awk '{ print $1 / 1e3 }' >>"$rows.pause.ours"
   field ms <"$rows.records" | awk '{ print $1 / 1e3 }' >>"$rows.named.ours"
@@ -259,8 +260,8 @@ checkpoint() {
   fi
   cat <<END
 seconds and GB/s, medians of $ROUNDS rounds (most: of the fastest one). save: synchronous, until all is on the disk and
-has its name. pause, whole: in the background, until training goes on, and until it has its name (ours: seen when a step
-ends); steps: the time of a step meanwhile, in those of a quiet one. load: $([ -n "${BENCH_COLD:-}" ] &&
+has its name. pause, whole: in the background, until training continues, and until it has its name (ours: seen when a
+step ends); steps: the time of a step meanwhile, relative to a quiet one. load: $([ -n "${BENCH_COLD:-}" ] &&
     echo from the disk || echo from the page cache)
 END
   printf '%5s  %-14s %7s %7s %7s %7s   %7s %8s %7s %7s\n' ranks "" save GB/s most "of dd" pause whole steps load
@@ -348,7 +349,7 @@ modes() {
 }
 
 # ---- runs beside each other -----------------------------------------------------------------------------------------
-# beside_run program name launcher...: tokens/s over the run's steps, its first ten left out
+# beside_run program name launcher...: tokens/s over the run's steps, without the first ten
 beside_run() {
   local run=$out/beside-$2
   "${@:3}" "$1" --device cpu --model tiny --data random --max_steps "${BESIDE_STEPS:-300}" --sample_tokens 0 \

@@ -17,7 +17,7 @@
 # Environment: OUT; PYTHON (python3) with torch; CUDA_HOME, NCCL_HOME, MPI_HOME, CJSON_HOME as for make (NCCL, cuBLAS
 # and NVTX are also looked for in PYTHON's packages); TEST_LIMIT (240 seconds for every test; 0: the CUDA tests only);
 # SANITIZE (names of tests; all op tests), TOOLS ("memcheck racecheck"); MODELS ("gpt2 gpt2-xl"), ROUNDS and STEPS of
-# bench; COMMIT where there is no git. Without mpirun one rank starts itself, and what needs more is not run.
+# bench; COMMIT where there is no git. Without mpirun only runs of one rank are done.
 #
 # The GPU's clocks and limits are left as they are found.
 set -u
@@ -27,7 +27,7 @@ PYTHON=${PYTHON:-python3} CUDA_HOME=${CUDA_HOME:-/usr/local/cuda} MODELS=${MODEL
 TEST_LIMIT=${TEST_LIMIT:-240} TOOLS=${TOOLS:-memcheck racecheck}
 work=$PWD/build/gpu_day
 tests=build/test_gpt_fsdp
-failed=()                                      # the parts that did
+failed=()                                      # the parts that failed
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -43,8 +43,8 @@ squeeze() {
     for (i = NR - (most - int(most / 4)) + 1; i <= NR; i++) print line[i] }'
 }
 
-# run LIMIT_S NAME COMMAND...: its output goes to $work/NAME.log, command, result and time to the report (with `quiet`
-# set, of a command that failed only). Its status.
+# run LIMIT_S NAME COMMAND...: the output goes to $work/NAME.log; command, result and time go to the report (with
+# `quiet` set, only if the command failed). Returns the command's status.
 run() {
   local limit=$1 name=$2 start=$SECONDS status words
   shift 2
@@ -60,7 +60,7 @@ run() {
   if [ $status -ne 0 ] || [ -z "${quiet:-}" ]; then say "    $words" ""; fi
   return $status
 }
-# after_failure NAME: what a reader needs of its log
+# after_failure NAME: the end of its log, for the report
 after_failure() { code "$(tail -n 15 "$work/$1.log" | cut -c 1-200)"; }
 missing() { say "NOT RUN: $1" ""; return 1; }
 need_program() { { [ -x ./train_gpt_fsdp ] && [ -x $tests ]; } || missing "./train_gpt_fsdp or $tests is not built"; }
@@ -68,8 +68,8 @@ need_program() { { [ -x ./train_gpt_fsdp ] && [ -x $tests ]; } || missing "./tra
 # ---- where things are ------------------------------------------------------------------------------------------------
 add_path() { local -n list=$1; list=$2${list:+:$list}; export "${1?}"; }
 
-# Python's packages bring libraries that the toolkit here may lack; the compilers and the loader are told where. Of
-# their headers only these: what else lies beside them would hide the toolkit's own.
+# Python's packages bring libraries that the toolkit here may lack: adds their places to the paths of compilers and
+# loader. Takes only these of their headers, because others beside them would hide the toolkit's own.
 find_libraries() {
   local dirs=() dir file
   [ -x "$CUDA_HOME/bin/nvcc" ] || ! have nvcc || CUDA_HOME=$(dirname "$(dirname "$(command -v nvcc)")")
@@ -91,7 +91,7 @@ for path in nvidia.__path__: print("\n".join(glob.glob(path + "/*")))' 2>/dev/nu
   done
   add_path CPATH "$work/include"
   [ -z "${NCCL_HOME:-}" ] || [ ! -d "$NCCL_HOME/lib" ] || add_path LD_LIBRARY_PATH "$NCCL_HOME/lib"
-  # One rank needs no daemon of OpenMPI's, which may be missing where mpirun is.
+  # One rank needs no daemon of OpenMPI, which may be missing if mpirun is.
   have mpirun || export OMPI_MCA_ess_singleton_isolated=1
 }
 
@@ -124,7 +124,7 @@ describe_device() {
 part_build() {
   local status=0 mpirun=()
   have nvcc || missing "nvcc (CUDA_HOME=$CUDA_HOME)" || return 1
-  # make wants an mpirun for what it runs; building needs none.
+  # make checks for an mpirun, but building does not need it.
   have mpirun || mpirun=(MPIRUN=true)
   run 400 build make all check-symbols "${mpirun[@]}" || { after_failure build; return 1; }
   code "$(grep -iE 'warning|left out' "$work/build.log" | squeeze 10)"
@@ -142,7 +142,7 @@ part_build() {
 }
 
 # ---- test ------------------------------------------------------------------------------------------------------------
-# run_tests LIMIT_S NAME [TEST]: every test, or those named TEST on the GPU only (DEVICE_ONLY), not emulated too
+# run_tests LIMIT_S NAME [TEST]: every test, or those named TEST, then only on the GPU (DEVICE_ONLY) and not emulated
 run_tests() {
   local limit=$1 name=$2 status command
   shift 2
@@ -150,7 +150,7 @@ run_tests() {
   else command=(env DEVICE=cuda "${@/*/DEVICE_ONLY=1}" "TRAIN_GPT_FSDP=$PWD/train_gpt_fsdp" "$tests" "$@"); fi
   run "$limit" "$name" "${command[@]}"
   status=$?
-  # What went wrong, in the runner's words: FAILED, then what the test said. The counts, also of a run that was stopped.
+  # What went wrong, as the runner printed it: FAILED, then the test's output. Then the counts, also of a stopped run.
   code "$(awk '/^FAILED/ { show = 12 } /^(ok|skipped) / { show = 0 } / passed, / { show = 0 } show-- > 0' \
     "$work/$name.log" | squeeze 80)"
   say "$(awk '/^ok / { ok++ } /^FAILED / { bad++ } /^skipped +[a-z_0-9]+ \(/ { skip++ } END {
@@ -167,7 +167,7 @@ part_test() {
 }
 
 # ---- sanitize --------------------------------------------------------------------------------------------------------
-# The tests that run kernels and need no ranks, as the sources name them; wide products take too long here.
+# The tests that run kernels and need no ranks, as the sources name them; tests of all combinations take too long here.
 op_tests() {
   sed -n 's/^TEST(\(cuda_[a-z0-9_]*\),.*/\1/p' dev/test/test_cuda_{ops,attention,matmul,runtime}.h |
     grep -vE '_all$|_rules|_text|_libraries|_probe|_links|_known|_limit'
@@ -176,7 +176,7 @@ op_tests() {
 # One test in its own process, without the runner's fork; its line of the table goes to $work/sanitize-TOOL-NAME.line.
 sanitize_one() {
   local tool=$1 name=$2 log=$work/sanitize-$1-$2.log start=$SECONDS status word options=()
-  # Of races only our kernels' are looked for: instrumenting cuBLAS's would take all the time.
+  # racecheck looks only at our kernels: instrumenting cuBLAS's would take all the time.
   [ "$tool" != racecheck ] || options=(--kernel-name kns=_kernel)
   DEVICE=cuda DEVICE_ONLY=1 timeout -k 10 200 compute-sanitizer --tool "$tool" "${options[@]}" --target-processes all \
     --error-exitcode 66 "$tests" --run "$name" >"$log" 2>&1 </dev/null
@@ -195,7 +195,7 @@ part_sanitize() {
   local names tool name lines
   need_program || return 1
   have compute-sanitizer || missing "compute-sanitizer is not here" || return 1
-  # Asked for by its exact name, a test that the program does not have would seem to pass.
+  # A test that the program does not have would seem to pass if asked for by its exact name.
   names=$("$tests" --list | awk '{ print $1 }' | grep -xF "$(tr ' ' '\n' <<<"${SANITIZE:-$(op_tests)}")")
   [ -n "$names" ] || missing "$tests has none of the op tests" || return 1
   rm -f "$work"/sanitize-*
@@ -234,7 +234,7 @@ train() {
   sed -n 's/.*"kind":"step".*"loss":\([^,]*\),.*"grad_norm":\([^,}]*\).*/\1 \2/p' "$work/$name/metrics.jsonl" \
     >"$work/$name.losses"
 }
-# equal NAME FIRST: prints whether they are the same text, and the last of it
+# equal NAME FIRST: prints whether their losses are the same text, and the last line
 equal() {
   local result=equal steps
   steps=$(grep -c . "$work/$1.losses" 2>/dev/null)
@@ -275,7 +275,7 @@ speed_and_memory() {
 part_modes() {
   local status=0 i=0 mode same np words reference lines=""
   local -A first=()
-  # A name before | must give the losses of the run it names; those without have an arithmetic of their own.
+  # Runs with the same name before | must have equal losses; runs without a name compute differently.
   local modes=("plain|1|" "plain|1|--recompute gelu" "plain|1|--recompute block" "plain|1|--wrap model"
     "plain|1|--shard dim0" "plain|1|--offload optimizer" "plain|1|--offload params" "plain|2|--strategy shard_grad_op"
     "plain|2|--strategy no_shard" "plain|4|--mesh 2x2" "plain|4|--reshard_after_forward 2" "plain|4|--shard dim0"
@@ -392,7 +392,7 @@ part_profile() {
   measure_peaks || status=1
   need_program || return 1
   have ncu || missing "ncu is not here" || return 1
-  # One kernel whose operations are known: what ncu's counters are worth.
+  # A kernel whose number of operations is known, to check ncu's counters.
   [ ! -x build/gpu_peaks ] || profile peaks --kernel-name=peak_mma_kernel build/gpu_peaks || status=1
   # Two steps of two blocks launch every kernel in the shapes of the whole model.
   for model in $MODELS; do
@@ -415,7 +415,7 @@ part_bench() {
       dev/bench.sh speed || status=1
     code "$(squeeze 40 <"$work/bench-$model.log")"
   done
-  # What the options gain: the program alone, with none.
+  # What the options gain: the program alone, without options.
   run 200 bench-plain env DEVICE=cuda MODELS="$MODELS" PYTHON=false ROUNDS=1 OUT="$work/bench-plain-runs" \
     dev/bench.sh speed || status=1
   code "$(squeeze 40 <"$work/bench-plain.log")"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Shows that a run is the same whatever happens to it. `make prove` runs it, in under three minutes on two cores.
+# Shows that interruptions do not change a run. `make prove` runs it, in under three minutes on two cores.
 #
 #   1  trains on one rank, uninterrupted
 #   2  trains the same on two ranks and kills them all (SIGKILL) in the middle
-#   3  goes on from the last checkpoint with three ranks, and kills those
-#   4  goes on with one rank to the end
+#   3  resumes from the last checkpoint on three ranks, and kills those
+#   4  resumes on one rank and trains to the end
 #   5  prints the SHA-256 of both final weights, which must be equal, and opens them with safetensors and transformers
-#      where PYTHON (python3) has these
+#      if PYTHON (python3) has these
 #
 # Environment: PROVE_STEPS (150) of six microbatches each, MPIRUN, PYTHON, TRAIN_GPT_FSDP (the program), OUT (directory
 # to keep everything in). WIKITEXT2_DIR names the text; without it the program generates one.
@@ -30,7 +30,7 @@ if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_
 
 options=(--device cpu --model tiny --batch_size 4 --global_batch 24 --max_steps "$steps" --eval_every -1
   --sample_tokens 0 --cache "$out/cache")
-# run NAME RANKS OPTION...: in the foreground, what it prints in NAME.log
+# run NAME RANKS OPTION...: in the foreground, its output in NAME.log
 run() {
   local name=$1 ranks=$2
   shift 2
@@ -45,10 +45,10 @@ failed() {
 last_step() {
   sed -n 's/^{"kind":"step","step":\([0-9]*\),.*/\1/p' "$out/stopped/metrics.jsonl" 2>/dev/null | tail -n 1
 }
-# stopped NAME RANKS STEP: goes on until STEP is done, then every process is killed
+# stopped NAME RANKS STEP: resumes, and kills every process when STEP is done
 stopped() {
   echo "$2 ranks, killed after step $3 ..."
-  run "$1" "$2" --save_every 10 --resume auto --out "$out/stopped" 2>/dev/null &  # or the shell says that it was killed
+  run "$1" "$2" --save_every 10 --resume auto --out "$out/stopped" 2>/dev/null &  # else the shell reports the kill
   local pid=$!
   disown $pid
   until [ "$(last_step || true)" -ge "$3" ] 2>/dev/null; do
@@ -65,10 +65,10 @@ stopped two 2 $((steps * 4 / 10 + 1))
 stopped three 3 $((steps * 7 / 10 + 1))
 echo "1 rank, to the end ..."
 run one 1 --save_every 10 --resume auto --save_model --out "$out/stopped" ||
-  failed "the run that went on failed" "$out/one.log"
+  failed "the resumed run failed" "$out/one.log"
 for log in three one; do
-  grep -q '^resumed from: ' "$out/$log.log" || failed "it began anew instead of going on" "$out/$log.log"
-  sed -n 's/^resumed from: .*\(step_[0-9]*\), .*/  went on from \1/p' "$out/$log.log"
+  grep -q '^resumed from: ' "$out/$log.log" || failed "it started from the beginning" "$out/$log.log"
+  sed -n 's/^resumed from: .*\(step_[0-9]*\), .*/  resumed from \1/p' "$out/$log.log"
 done
 whole=$(sha256sum <"$out/whole/model.safetensors") stopped=$(sha256sum <"$out/stopped/model.safetensors")
 echo "SHA-256 of the final weights"

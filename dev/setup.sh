@@ -21,7 +21,7 @@ if gpu_is_here && ! have nvcc && ! have "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"
   echo "  cuBLAS, and NCCL (nccl.h, libnccl.so.2); CUDA_HOME and NCCL_HOME name them"
 fi
 
-# A compiler that is here and too old is not mended by installing what this distribution has.
+# If the compiler here is too old, installing this distribution's packages does not help.
 if have "${CXX:-g++}" && ! "${CXX:-g++}" -mavx512bf16 -mamx-tile -mamx-bf16 -x c++ -std=c++17 -fsyntax-only /dev/null \
     >/dev/null 2>&1; then
   echo "setup: $("${CXX:-g++}" --version | head -n 1) does not know AMX: g++ 11 or later is needed, or clang++ 12 or" \
@@ -62,7 +62,7 @@ cannot() {
   exit 1
 }
 
-have apt-get || cannot "only apt is used without asking"
+have apt-get || cannot "packages are installed automatically only with apt-get"
 if [ "$(id -u)" -eq 0 ]; then
   as_root=()
 elif have sudo && { sudo -n true 2>/dev/null || { [ -t 0 ] && [ -t 2 ]; }; }; then

@@ -6,11 +6,11 @@
 #
 #   PER=N              ranks on each host
 #   RATE=1gbit         limits the cable
-#   PRIVATE=DIR        the hosts do not share DIR: the second one has an empty directory there, gone afterwards; with
+#   PRIVATE=DIR        the hosts do not share DIR: the second one has an empty directory there, removed afterwards; with
 #                      :FROM (not below DIR) a copy of FROM. Without PRIVATE both see the same files everywhere
 #
 # Needs root, iproute2 (ip, and tc for RATE), util-linux (unshare), OpenMPI. Exit status: mpirun's, or 77 with a reason
-# where the namespaces cannot be made. The namespaces and all that runs in them are removed, however it ends.
+# where the namespaces cannot be made. The namespaces and all processes in them are removed, however it ends.
 set -u
 
 per=${PER:-1}

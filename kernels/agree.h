@@ -2,11 +2,11 @@
 // which transport. Part 9 of the trainer, which includes it there: it reads its options.
 //
 //   agree_on_ops       the CPU table asked for, else the best that every rank has
-//   agree_on_precision whether --matmul_precision high can be had on a CPU
+//   agree_on_precision whether --matmul_precision high is possible on a CPU
 //   agree_on_device    CPU or CUDA; on CUDA one GPU a rank (choose_gpu), equal libraries, self, mpi or nccl, and the
 //                      CPU table of an offloaded optimizer
 //
-// Whoever cannot go along says why; one line is printed for all ranks, and all leave.
+// A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
 #include "nvidia.h"
 
@@ -46,8 +46,8 @@ static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, M
              "%d: all ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
              first.driver, first.runtime, first.cublaslt, first.nccl);
 }
-// Whether the GPUs at hand can serve `comm` (auto is decided here, by what all ranks know, and then said by the printed
-// configuration). Of ranks that crowd a GPU those speak, of libraries those that lack one.
+// Whether the GPUs can serve `comm`. auto is decided here, from what all ranks know; the printed configuration shows
+// the decision. Ranks that share a GPU report that; ranks that lack a library report the library.
 static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, char *error, size_t bytes) {
   const bool automatic = !strcmp(o->comm, "auto");
   if (automatic) strcpy(o->comm, world == 1 ? "self" : g->crowded ? "mpi" : "nccl");
@@ -75,7 +75,7 @@ static void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t
     snprintf(error, bytes, "--fp8 matmul needs compute capability 8.9 or later, %s has %d.%d: use --fp8 gather",
              d->name, d->major, d->minor);
 }
-// What only one kind of device has must not be asked of the other.
+// Refuses options of one kind of device on the other.
 static void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
   const bool cuda = !strcmp(o->device, "cuda");
   const bool offloads = strcmp(o->offload, "none");              // then the host computes too
@@ -90,13 +90,13 @@ static void check_device_options(const Options *o, const char *why, char *error,
   const int64_t widest = o->n_embd % 8 ? CUDA_MAX_ODD_COLUMNS : CUDA_MAX_COLUMNS;
   if (cuda && o->n_embd > widest)
     snprintf(error, bytes, "--n_embd %lld: the CUDA kernels take %lld columns at most%s", (long long)o->n_embd,
-             (long long)widest, o->n_embd % 8 ? ", more if 8 divides them" : "");
+             (long long)widest, o->n_embd % 8 ? ", more for multiples of 8" : "");
   if (cuda && max64(o->batch_size, o->test_batch_size) > CUDA_MAX_BATCH)
     snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most",
              CUDA_MAX_BATCH);
 }
-// On a CPU `high` makes fp32 products of bf16 ones, which only tiles do fast enough (gemm_split.h). What a checkpoint's
-// run had and this one cannot have is left out. Collective; every rank has the same table.
+// On a CPU `high` computes an fp32 matrix multiply from bf16 ones, which only tiles do fast enough (gemm_split.h). A
+// checkpoint's `high` is dropped if this run cannot have it. Collective; every rank has the same table.
 static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   const bool tiles = ops == &ops_amx || (&ops_amx_emulated && ops == &ops_amx_emulated);
   const bool fp32 = !strcmp(o->buffer_dtype, "fp32");
@@ -105,10 +105,10 @@ static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   MPI_Comm_rank(comm, &rank);
   if (strcmp(o->matmul_precision, "high") || (fp32 && tiles)) return;
   if (!fp32)
-    snprintf(why, sizeof why, "on a CPU it is about products of fp32, which --buffer_dtype %.8s has none of",
+    snprintf(why, sizeof why, "on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype %.8s has none",
              o->buffer_dtype);
   else
-    snprintf(why, sizeof why, "on a CPU it needs tiles (AMX); with %s the six bf16 products that it makes of an fp32 "
+    snprintf(why, sizeof why, "on a CPU it needs tiles (AMX); with %s the six bf16 multiplies that replace an fp32 "
              "one would take longer than that one; leave it out", ops->name);
   if (o->given[OPT_matmul_precision]) snprintf(error, sizeof error, "--matmul_precision high: %s", why);
   agree_no_error(comm, error, fp32 ? EXIT_MISSING : EXIT_USAGE);
@@ -133,8 +133,8 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
     MPI_Allreduce(MPI_IN_PLACE, &driver, 1, MPI_INT, MPI_MAX, comm);
     strcpy(o->device, lowest < world ? "cpu" : "cuda");
     if (lowest < world) MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
-    if (lowest < world && driver && !rank)       // somebody has a GPU, and would wonder
-      say("notice: --device auto takes the CPU, since rank %d lacks: %s\n", lowest, why);
+    if (lowest < world && driver && !rank)       // a rank has a GPU: explain why it is not used
+      say("notice: --device auto takes the CPU because of rank %d: %s\n", lowest, why);
   }
   check_device_options(o, why, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
@@ -160,7 +160,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   if (nccl && world > 1 && serial[0] && !rank) say("notice: %s\n", serial);
   if (offloads && !strcmp(o->graph, "auto")) {
     strcpy(o->graph, "off");
-    if (!rank) say("notice: steps are not captured as a graph: --offload %s has work for the host in them\n",
+    if (!rank) say("notice: steps are not captured as a graph: --offload %s needs the host within a step\n",
                       o->offload);
   }
   d.ops = &ops_cuda;

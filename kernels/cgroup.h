@@ -1,10 +1,10 @@
-// cgroup.h: what control groups leave this process of the host's cores and memory: `docker --cpus=2 --memory=8g`, a
+// cgroup.h: which cores and memory of the host control groups allow this process: `docker --cpus=2 --memory=8g`, a
 // Kubernetes limit, a systemd slice. Versions 1 and 2, and machines that have both (Linux: cgroup-v2.rst, cgroup-v1/).
 //
 //   cgroup_cores()         cores' worth of time, INFINITY where nothing limits it
 //   cgroup_memory_left()   bytes that may still be taken, SIZE_MAX where nothing limits it
 //
-// A limit of any group above the process's own counts as well. `root` stands before every path: "" but in tests.
+// Limits of all groups above the process's own count as well. `root` goes before every path: "" except in tests.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The number behind `key` at the beginning of a line of a small file; SIZE_MAX: there is none.
+// The number after `key` at the beginning of a line of a small file; SIZE_MAX: there is none.
 static inline size_t file_number(const char *path, const char *key) {
   FILE *f = fopen(path, "r");
   char line[256];
@@ -113,7 +113,7 @@ static inline double cgroup_cores(const char *root) {
   } while (cgroup_up(&p));
   return least;
 }
-// What is in the page cache and not in use is given back when it is asked for.
+// Inactive page cache does not count as used: the kernel frees it when memory is needed.
 static inline size_t cgroup_memory_left(const char *root) {
   CgroupPlace p;
   size_t least = SIZE_MAX;

@@ -3,13 +3,13 @@
 //   DEVICE_COMPILER 0   plain g++: the trainer, the tests, the CPU tables
 //   DEVICE_COMPILER 1   nvcc: kernels/cuda.cu
 //   DEVICE_COMPILER 2   g++ with dev/cuda_emu in front of the include path: kernels/cuda.cu on emulated threads
-// What CUDA code may use of the machine (launches, shared memory, tensor cores, asynchronous copies) it takes from
-// kernels/gpu.h, which has both forms.
+// CUDA code takes launches, shared memory, tensor cores and asynchronous copies from kernels/gpu.h, which has both
+// forms.
 //
 // Conventions
-//   - a Tensor carries no strides: it is dense and row-major. Ops alone look inside activations, so a device may lay
-//     them out as it likes; the model only hands them on.
-//   - arithmetic is fp32; a dtype is a way of storing.
+//   - a Tensor carries no strides: it is dense and row-major. Only ops look inside activations, so a device may choose
+//     their layout; the model just passes them on.
+//   - arithmetic is fp32; a dtype is a storage format.
 //   - an error is one line on stderr: rank, what was asked, what was found, what to do; it ends every rank.
 #pragma once
 #include <math.h>
@@ -32,11 +32,11 @@
 
 // ---- errors --------------------------------------------------------------------------------------------------------
 // Exit codes: 2 the request is wrong (option, combination), 3 what it needs is missing (file, memory, peer), 1 a fault;
-// 85: asked by a signal, the run has saved a checkpoint and ended; 130: asked by a signal, it has ended.
+// 85: a signal ended the run, which saved a checkpoint; 130: a signal ended the run.
 enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3, EXIT_SAVED = 85, EXIT_STOPPED = 130 };
 
 extern const char *who_am_i;                     // "rank 1/2 on host": for error prefixes
-extern void (*error_hook)(const char *line);     // prints the line of an error where other text may stand; NULL: stderr
+extern void (*error_hook)(const char *line);     // prints an error after ending an open line; NULL: stderr
 extern void (*die_hook)(int code);               // ends every rank (MPI_Abort) once MPI is up; NULL before
 
 __attribute__((format(printf, 1, 0))) static inline void error_line(const char *fmt, va_list ap) {
@@ -48,7 +48,7 @@ __attribute__((format(printf, 1, 0))) static inline void error_line(const char *
   else fprintf(stderr, "%s\n", line);
   fflush(stderr);
 }
-// One line on stderr about what goes on all the same.
+// One line on stderr; the program continues.
 __attribute__((format(printf, 1, 2))) static inline void warn(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
@@ -63,7 +63,7 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int 
   if (die_hook) die_hook(code);
   exit(code);
 }
-// A fault of the program itself: names the place.
+// A fault of the program itself: names file and line.
 #define CHECK(cond, fmt, ...) \
   do { if (!(cond)) die_with(EXIT_FAULT, fmt " (%s:%d)", ##__VA_ARGS__, __FILE__, __LINE__); } while (0)
 // What the user asked cannot be done / what it needs is missing.
@@ -71,10 +71,10 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int 
 #define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
 
 // ---- dtypes --------------------------------------------------------------------------------------------------------
-// Types of two bytes and of one are ours: storage only; no compiler's type stands in an interface or computes anything.
+// The types of two bytes and of one are ours, for storage only; no compiler's type is in an interface or computes.
 // fp8 is E4M3 (Micikevicius et al. 2022, arXiv 2209.05433): 1-4-3 bits, bias 7, no infinities, NaN S.1111.111, largest
-// 448, subnormals down to 2^-9. A number of it means something beside a scale only: fp8.cuh has its ops. low16 is what
-// a bf16 parameter lacks of its fp32 master, no number by itself: master.cuh.
+// 448, subnormals down to 2^-9. An fp8 number has a meaning only with its scale: fp8.cuh has the ops. low16 is what a
+// bf16 parameter lacks of its fp32 master and is not a number by itself: master.cuh.
 struct bf16 { uint16_t bits; };
 struct fp16 { uint16_t bits; };
 struct fp8 { uint8_t bits; };
@@ -123,7 +123,7 @@ HD void round_to(fp16 *to, float x) {
   }
   to->bits = (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13));
 }
-// One NaN, 0x7f, as the conversion of sm_89 and later has it.
+// One NaN, 0x7f, as in the conversion of sm_89 and later.
 HD void round_to(fp8 *to, float x) {
   const uint32_t u = f32_bits(x), sign = (u >> 24) & 0x80u;
   uint32_t a = u & 0x7fffffffu;
@@ -190,5 +190,5 @@ struct Ctx {
   int threads;             // CPU threads of this rank (threads.h)
   void *workspace;         // scratch of one op at a time, 256-byte aligned; contents undefined between ops
   size_t workspace_bytes;  // >= ops->workspace_bytes(...) of the largest shapes that will be asked
-  bool fast_fp32;          // --matmul_precision high: fp32 matrix products as TF32 (CUDA), as bf16 tile products (AMX)
+  bool fast_fp32;          // --matmul_precision high: fp32 matrix multiplies in TF32 (CUDA), from bf16 tiles (AMX)
 };

@@ -1,14 +1,14 @@
 // launch.h: who started this process, whether it is alone by mistake, and what signals ask of it. Part 9 of the
 // trainer, which includes it there.
 //
-//   launch_refuse_alone   a start that was meant to be of several ranks and would be as many runs of one
+//   launch_refuse_alone   refuses a start that was meant for several ranks and would be several runs of one rank
 //   catch_stop_signals    which signals end training after its step, and which of them with a checkpoint
 //
-// Ranks find each other by PMIx, which Open MPI's mpirun and `srun --mpi=pmix` bring. Any other launcher starts
+// Ranks find each other by PMIx, which Open MPI's mpirun and `srun --mpi=pmix` provide. Any other launcher starts
 // programs that do not know of each other: each would train the whole model, all of them into the same OUT.
 #pragma once
 
-// What a launcher tells its processes of their number, and how to start the same here.
+// The variables in which a launcher passes the number of its processes, and how to start as many ranks here.
 struct Launcher { const char *size, *rank; bool rank_too; const char *name, *line; };
 static const Launcher launchers[] = {
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", false, "srun", "srun --mpi=pmix -n %lld ./train_gpt_fsdp ..."},
@@ -16,8 +16,8 @@ static const Launcher launchers[] = {
      "Open MPI's mpirun -np %lld ./train_gpt_fsdp ..."},
     {"WORLD_SIZE", "RANK", true, "torchrun or another launcher of PyTorch", "mpirun -np %lld ./train_gpt_fsdp ..."}};
 
-// Ends a process that a launcher started with others, although MPI has one rank, unless --rdzv none; the first of them
-// says so. Before MPI is up (before) only where nothing can make several ranks of them: MPI_Init may fail there.
+// Ends a process that a launcher started together with others, although MPI has one rank, unless --rdzv none; the first
+// of them prints the error. `before` MPI_Init only if nothing can make them ranks of one job: MPI_Init may fail there.
 static void launch_refuse_alone(const Options *o, bool before) {
   const bool may_be_ranks = getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK") || getenv("PMI_RANK");
   if (!strcmp(o->rdzv, "none") || (before && may_be_ranks)) return;
@@ -33,11 +33,11 @@ static void launch_refuse_alone(const Options *o, bool before) {
     }
     if (rank && strtoll(rank, NULL, 10)) exit(EXIT_USAGE);
     die_user("train_gpt_fsdp: %s started %lld programs that do not know of each other (%s=%lld, but MPI has one rank): "
-             "start them by %s; --rdzv none starts each alone", l.name, count, l.size, count, line);
+             "start them with %s; --rdzv none starts each alone", l.name, count, l.size, count, line);
   }
 }
 
-// mpirun kills its ranks soon after it has passed Ctrl-C or SIGTERM on; a rank that nobody started has all the time.
+// mpirun kills its ranks soon after it has passed Ctrl-C or SIGTERM on; a rank without a launcher has time to save.
 static void on_stop_signal(int signal) {
   const bool has_time = signal == SIGINT ? alone : !under_mpirun;
   const int asked = signal == SIGUSR1 || has_time ? STOP_SAVE : STOP_END;
@@ -51,9 +51,9 @@ static void on_stop_signal(int signal) {
   terminal_end_line_at_once();
   if (write(STDOUT_FILENO, word, sizeof word - 1) < 0) return;   // nobody reads it
 }
-// A signal asks the training loop to end after its step. A second SIGINT ends the process at once; what else asks for a
-// checkpoint may come as often as it likes. SIGINT and SIGTERM cut a write short that waits for a terminal: mpirun
-// has stopped reading what its ranks print before it passes them on.
+// A signal asks the training loop to end after its step. A second SIGINT ends the process at once; other signals
+// may come any number of times. SIGINT and SIGTERM interrupt a write that waits for a terminal: mpirun stops reading
+// what its ranks print before it passes these signals on.
 static void catch_signal(int signal, int flags) {
   struct sigaction a = {};
   a.sa_handler = on_stop_signal;
@@ -63,5 +63,5 @@ static void catch_signal(int signal, int flags) {
 static void catch_stop_signals() {
   catch_signal(SIGINT, 0);
   catch_signal(SIGTERM, 0);                      // schedulers send it twice while we save
-  if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP, 0);               // nohup's wish is kept
+  if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP, 0);               // nohup: stays ignored
 }

@@ -36,8 +36,8 @@ static inline int cpu_best_table() {
   return cpu_has_amx() ? 3 : 2;
 }
 
-// The process that started this one: mpirun or its daemon on this host, a shell or debugger between them passed over.
-// The parent where there is none of these among its ancestors.
+// The process that started this one: mpirun or its daemon on this host, even if a shell or debugger is between them.
+// The parent if none of these is among its ancestors.
 static inline int launcher_pid() {
   static const char *const launchers[] = {"mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "slurmstepd"};
   int pid = (int)getppid();
@@ -57,14 +57,15 @@ static inline int launcher_pid() {
   }
   return (int)getppid();
 }
-// Threads of rank `rank` of `ranks` on `cores`, of which control groups leave `quota`: `docker --cpus=1.5` has time for
-// two threads, which stand still together at times; one would leave a quarter of it. `ranks` of a host share the quota.
+// Threads of rank `rank` of `ranks` on `cores`, of which control groups allow `quota`. `docker --cpus=1.5` gives two
+// threads, which are stopped together at times; one thread would leave half a core unused. The ranks of a host share
+// the quota.
 static inline int threads_of_quota(int cores, double quota, int rank, int ranks) {
   const int usable = quota < cores ? (int)ceil(quota) : cores;
   return (rank + 1) * usable / ranks - rank * usable / ranks;
 }
-// mpirun binds each rank to one core for one or two ranks. Unless the user bound ranks himself (--bind-to), rank
-// node_rank of the host's node_ranks takes its fair share of the cores that mpirun may use.
+// With one or two ranks mpirun binds each to one core. Unless the user has bound the ranks (--bind-to), rank node_rank
+// of the host's node_ranks takes its fair share of the cores that mpirun may use.
 // Returns the number of threads this rank has cores for; *shared: ranks outnumber cores, all may use all of them.
 static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *shared) {
   const bool launched = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
@@ -96,7 +97,7 @@ static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *
   return threads;
 }
 
-// Memory this host can still give: the kernel's estimate, or what control groups leave.
+// Memory still available on this host: the kernel's estimate, or what control groups leave.
 static inline size_t host_available_bytes() {
   const size_t kb = file_number("/proc/meminfo", "MemAvailable:"), left = cgroup_memory_left("");
   return kb == SIZE_MAX || left < kb * 1024 ? left : kb * 1024;
@@ -106,8 +107,8 @@ static inline size_t host_available_bytes() {
 // waited for a core (Documentation/scheduler/sched-stats.rst).
 struct CoreWatch { double since_ms; uint64_t ran_ns, waited_ns; };
 enum { CORE_WATCH_MS = 5000 };
-// At most every CORE_WATCH_MS: the share of their time since then, 0 to 1, that the threads stood in line for a core;
-// else, and where the kernel does not count, -1.
+// At most every CORE_WATCH_MS: the share of the time since the last result, 0 to 1, that the threads waited for a core.
+// In between, and where the kernel does not count, -1.
 static inline double core_watch(CoreWatch *w, double now_ms) {
   if (w->since_ms > 0 && now_ms - w->since_ms < CORE_WATCH_MS) return -1;
   uint64_t ran = 0, waited = 0;
@@ -127,14 +128,14 @@ static inline double core_watch(CoreWatch *w, double now_ms) {
   return first || on + off <= 0 ? -1 : off / (on + off);
 }
 
-// Which of the GPUs this rank sees it takes. sharing: ranks of this host that share its memory; on_gpu: ranks of this
-// host on the same GPU, be it on instances of it (MIG) with memory of their own; crowded: some GPU of some host has
-// more than one rank; gpus: memories that all ranks together take. error: "" or one line.
+// Which of its visible GPUs this rank takes. sharing: ranks of this host that share its memory; on_gpu: ranks of this
+// host on the same GPU, even if on different instances of it (MIG) with separate memories; crowded: some GPU of some
+// host has more than one rank; gpus: memories that all ranks together take. error: "" or one line.
 struct GpuChoice { int index, sharing; bool crowded; char error[256]; int gpus, on_gpu; };
 
-// One rank a GPU, by rank on the host. Where a launcher shows each rank a single GPU, or instance of one, of its own,
-// that one. Memory is told apart by UUID, GPUs by PCI bus id, which instances of one have in common: so two ranks on
-// one are always known. Collective over `comm`; `node`: the ranks of a host.
+// One rank per GPU, by rank on the host. If a launcher shows each rank a single GPU, or an instance of one, it takes
+// that one. Memories are told apart by UUID and GPUs by PCI bus id, which instances of one GPU share: so two ranks on
+// one are always seen. Collective over `comm`; `node`: the ranks of a host.
 static inline GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm comm) {
   struct Name { char bus[sizeof p->device[0].bus_id], uuid[sizeof p->device[0].uuid]; };
   struct Seen { int n; Name gpu[MAX_DEVICES]; };

@@ -2,9 +2,9 @@
 //
 //   parallel(threads, body)                          body(thread, threads) on each of them
 //   parallel_for(threads, begin, end, step, body)    body(i) for i = begin, begin + step, ... below end; equal shares
-//   parallel_tasks(threads, tasks, chunk, body)      body(i) for 0 <= i < tasks; whoever is free takes the next chunk
+//   parallel_tasks(threads, tasks, chunk, body)      body(i) for 0 <= i < tasks; a free thread takes the next chunk
 //   thread_share, thread_tasks, thread_max           inside a body: an equal share; the next tasks; a maximum of all
-//   threads_barrier()                                inside a body: nobody goes on before all have come
+//   threads_barrier()                                inside a body: no thread continues before all have arrived
 //   thread_number                                    which thread of its region this is; 0 outside
 //
 // A body is a lambda that captures by value ([=]): each thread then works on a private copy, which stays in registers.
@@ -12,7 +12,7 @@
 // no result depends on the number of threads.
 //
 // How they wait. A region of a small model lasts tens of microseconds, and waking a sleeper takes about as long, so
-// whoever waits spins. But where threads outnumber free cores, the thread that is waited for may need the very core
+// a waiting thread spins. But where threads outnumber free cores, the thread that is waited for may need the very core
 // that the waiter spins on: two runs of `tiny` side by side then lost three quarters of their speed. Whether to spin or
 // to sleep is the ski-rental problem, and history decides it (Karlin et al. 1991, "Empirical studies of competitive
 // spinning for a shared-memory multiprocessor"): a thread whose last waits ended soon spins for up to SPIN_MOST cycles,
@@ -33,7 +33,7 @@ static inline ThreadShare thread_share(int64_t n, int64_t step, int thread, int 
   const int64_t steps = (n + step - 1) / step, end = steps * (thread + 1) / threads * step;
   return ThreadShare{steps * thread / threads * step, end < n ? end : n};
 }
-// All threads of a region call it with the same counter, at 0 before.
+// All threads of a region call it with the same counter, which starts at 0.
 template <class F> static inline void thread_tasks(int64_t *taken, int64_t tasks, int64_t chunk, const F &body) {
   for (int64_t at; (at = __atomic_fetch_add(taken, chunk, __ATOMIC_RELAXED)) < tasks;)
     for (int64_t i = at; i < tasks && i < at + chunk; i++) body(i);
@@ -82,7 +82,7 @@ enum { SPIN_MOST = 100000, SPIN_LEAST = 2000, SPIN_TRUST = 32, SPIN_DOUBT = 4 };
 struct alignas(64) ThreadWord { uint32_t value, sleepers; uint64_t changed_at; };
 
 struct alignas(64) ThreadPool {
-  ThreadWord job, done, barrier;                 // job, done: a region's number; barrier: how often all have come
+  ThreadWord job, done, barrier;                 // job, done: a region's number; barrier: how often all have arrived
   alignas(64) int running;                       // started threads that have not ended the region
   int waiting, busy, started;                    // at the barrier; a region is at work; threads besides the caller
   alignas(64) int threads;                       // of the region
@@ -120,7 +120,7 @@ static void thread_part(ThreadPool *p, int thread) {
   thread_number = 0;
   thread_team = 1;
 }
-struct ThreadStart { int number; uint32_t job; };          // job: the last region before this thread was
+struct ThreadStart { int number; uint32_t job; };          // job: the last region before this thread started
 static void *thread_life(void *to) {
   const ThreadStart start = *(ThreadStart *)to;
   ThreadPool *p = &thread_pool;
@@ -132,9 +132,9 @@ static void *thread_life(void *to) {
   }
   return NULL;
 }
-// A forked process has its caller's thread only.
+// A forked process has only the thread that forked it.
 static void threads_forget() { thread_pool = ThreadPool{}; }
-// Signals are for the thread that began the program: a write that waits for a terminal is cut short by them.
+// Signals go to the main thread, because they must interrupt its write that waits for a terminal.
 static void threads_start(ThreadPool *p, int threads) {
   sigset_t all, before;
   sigfillset(&all);
@@ -145,8 +145,8 @@ static void threads_start(ThreadPool *p, int threads) {
     ThreadStart *start = (ThreadStart *)malloc(sizeof *start);
     *start = ThreadStart{p->started + 1, p->job.value};
     const int fault = pthread_create(&thread, NULL, thread_life, start);
-    if (fault) die_missing("thread %d of %d cannot be started: %s; ask for fewer by --threads", p->started + 2, threads,
-                           strerror(fault));
+    if (fault) die_missing("thread %d of %d cannot be started: %s; ask for fewer with --threads", p->started + 2,
+                           threads, strerror(fault));
     pthread_detach(thread);
   }
   pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -1065,7 +1065,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     error[0] = 0;
     const bool ok = start_options(&start, &o, error, sizeof error) && options_resolve(&o, 3, 3, error, sizeof error);
     const char *want = "--freeze wte contradicts some/step_00000003, which has none: leave it out, or start a new run "
-                       "from its weights by --init_from";
+                       "from its weights with --init_from";
     EXPECT(ok == !freeze[0] && (ok ? !o.freeze[0] && !strcmp(o.fp8, "off") : !strcmp(error, want)), "'%s': %s", freeze,
            error);
     start_free(&start);
@@ -1214,7 +1214,7 @@ TEST(newest_whole_checkpoint_is_found,
              (int)s.here);
       const char *slash = strrchr(s.path, '/');
       dir_expect(named, slash ? slash + 1 : s.path, order[taken]);
-      EXPECT((s.notices[0] != 0) == (taken > 0) && (!taken || strstr(s.notices, "a checkpoint is passed over: ")),
+      EXPECT((s.notices[0] != 0) == (taken > 0) && (!taken || strstr(s.notices, "a checkpoint is skipped: ")),
              "--resume %s, %d damaged: notices '%s'", named, taken, s.notices);
       free(s.text);
     }
@@ -1233,7 +1233,7 @@ TEST(newest_whole_checkpoint_is_found,
     }
   }
   dir_start(&s, "auto", out, error, sizeof error);
-  EXPECT(!strncmp(error, "no checkpoint in ", 17) && strstr(error, "is whole: every checkpoint is passed over: "),
+  EXPECT(!strncmp(error, "no checkpoint in ", 17) && strstr(error, "is whole: every checkpoint is skipped: "),
          "'%s'", error);
   dir_checkpoint(directory, first, 9, false);
   dir_start(&s, ckpt_path("out/ckpt/step_00000005"), ckpt_path("elsewhere"), error, sizeof error);

@@ -303,7 +303,7 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {0, "--quux 4", 2, "unknown option --quux: see --help"},
       {0, "lr 4", 2, "'lr' is not an option: did you mean --lr? See --help"},
       {2, "--lr", 2, "--lr needs a value"},
-      {0, "--prompt --lr 1", 2, "--prompt needs a value (one that starts with -- goes behind =)"},
+      {0, "--prompt --lr 1", 2, "--prompt needs a value (one that starts with -- goes after =)"},
       {2, "--lr 1001", 2, "--lr 1001 is out of range: 1e-20 to 1000"},
       {0, "--lr 1e999", 2, "--lr 1e999 is out of range: 1e-20 to 1000"},
       {0, "--batch-size=0", 2, "--batch_size 0 is out of range: 1 to 1048576"},
@@ -317,14 +317,14 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {2, "--keep -1", 2, "--keep -1 is out of range: 0 to 1048576"},
       {0, "--keep_best=best", 2, "--keep_best is on or off, not 'best'"},
       {0, "--save_every x", 2, "--save_every needs a whole number, not 'x'"},
-      {0, "--save_every -2", 2, "--save_every -2 is out of range: from -1 on"},
+      {0, "--save_every -2", 2, "--save_every -2 is out of range: -1 or more"},
       {0, "--save_async=maybe", 2, "--save_async is on or off, not 'maybe'"},
       {2, "--out=", 2, "--out needs a path"},
       {2, "--resume=", 2, "--resume needs a path"},
       {0, "--wrap min_params:0x10", 2,
-       "--wrap 'min_params:0x10' is not block, model or min_params:N, N a whole number from 1 on"},
+       "--wrap 'min_params:0x10' is not block, model or min_params:N with a whole number N of at least 1"},
       {0, "--seq_len 66000 --n_positions 66000 --n_head 4 --n_embd 4 --dropout 0.1", 2,
-       "--dropout with --n_head 4 and --seq_len 66000: attention has more weights than its random numbers are for; "
+       "--dropout with --n_head 4 and --seq_len 66000: attention has more weights than random numbers; "
        "shorten the sequences, or leave --dropout out"},
       {0, "--init_from=", 2, "--init_from needs a path"},
       {0, "--export_hf=", 2, "--export_hf needs a path"},
@@ -335,7 +335,7 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {0, "--seq_len 17", 2, "--seq_len 17 is longer than --n_positions 16"},
       {2, "--global_batch 6", 2, "--global_batch 6 is not divisible by batch_size 2 x 2 ranks"},
       {2, "--global_batch 8 --grad_accum 3", 2,
-       "--global_batch 8 is not batch_size 2 x 2 ranks x grad_accum 3: give one of the two"},
+       "--global_batch 8 is not batch_size 2 x 2 ranks x grad_accum 3: leave --grad_accum out"},
       {2, "--gamma 0.5 --schedule cosine", 2, "--gamma belongs to --schedule step, not to cosine"},
       {2, "--no_cuda --device cuda", 2, "--no_cuda and --device cuda exclude each other"},
       {2, "--comm nccl --device cpu", 2, "--comm nccl needs --device cuda"},
@@ -344,10 +344,10 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
        "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured"},
       {0, "--tune --device cpu", 2, "--tune needs --device cuda"},
       {2, "--matmul_precision high --device cpu --isa avx2", 3,
-       "--matmul_precision high: on a CPU it needs tiles (AMX); with avx2 the six bf16 products that it makes of an "
+       "--matmul_precision high: on a CPU it needs tiles (AMX); with avx2 the six bf16 multiplies that replace an "
        "fp32 one would take longer than that one; leave it out"},
       {0, "--matmul_precision high --device cpu --param_dtype bf16", 2,
-       "--matmul_precision high: on a CPU it is about products of fp32, which --buffer_dtype bf16 has none of"},
+       "--matmul_precision high: on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype bf16 has none"},
       {2, "--reduce native --device cpu", 2, "--reduce native needs --comm nccl"},
       {2, "--comm self", 2, "--comm self is for one rank, there are 2"}};
   cli_expect_refusals(table, (int)(sizeof table / sizeof *table));
@@ -393,23 +393,23 @@ TEST(modes_that_cannot_work_are_refused,
       {4, 4, "--accumulate once", "--accumulate 'once' is not known: choose one of sharded|local"},
       {4, 4, "--offload disk", "--offload 'disk' is not known: choose one of none|optimizer|params"},
       {4, 4, "--recompute all", "--recompute 'all' is not known: choose one of auto|none|gelu|norm|mlp|block, or "
-       "for the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+       "from the first block on LEVEL:COUNT,... like block:5,mlp"},
       {4, 4, "--recompute mlps:2", "--recompute 'mlps:2' is not known: choose one of auto|none|gelu|norm|mlp|block, or "
-       "for the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+       "from the first block on LEVEL:COUNT,... like block:5,mlp"},
       {4, 4, "--recompute auto:1,mlp", "--recompute 'auto:1,mlp' is not known: choose one of auto|none|gelu|norm|mlp|"
-       "block, or for the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
-      {4, 4, "--recompute=", "--recompute '' is not known: choose one of auto|none|gelu|norm|mlp|block, or for the "
-       "blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
+       "block, or from the first block on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute=", "--recompute '' is not known: choose one of auto|none|gelu|norm|mlp|block, or from the "
+       "first block on LEVEL:COUNT,... like block:5,mlp"},
       {4, 4, "--recompute block:2,", "--recompute 'block:2,' is not known: choose one of auto|none|gelu|norm|mlp|block"
-       ", or for the blocks from the first on LEVEL:COUNT,... like block:5,mlp"},
-      {4, 4, "--recompute mlp:0,block", "--recompute 'mlp:0,block': 'mlp:' needs a number of blocks from 1 on"},
-      {4, 4, "--recompute block,mlp:", "--recompute 'block,mlp:': only the last level may stand without a number of "
-       "blocks, not 'block'"},
-      {4, 4, "--recompute gelu:1,mlp:", "--recompute 'gelu:1,mlp:': 'mlp:' needs a number of blocks from 1 on"},
-      {4, 4, "--recompute mlp:2x", "--recompute 'mlp:2x': 'mlp:' needs a number of blocks from 1 on"},
-      {4, 4, "--recompute mlp:-1", "--recompute 'mlp:-1': 'mlp:' needs a number of blocks from 1 on"},
+       ", or from the first block on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute mlp:0,block", "--recompute 'mlp:0,block': 'mlp:' needs a number of blocks, at least 1"},
+      {4, 4, "--recompute block,mlp:", "--recompute 'block,mlp:': only the last level may omit its number of blocks, "
+       "not 'block'"},
+      {4, 4, "--recompute gelu:1,mlp:", "--recompute 'gelu:1,mlp:': 'mlp:' needs a number of blocks, at least 1"},
+      {4, 4, "--recompute mlp:2x", "--recompute 'mlp:2x': 'mlp:' needs a number of blocks, at least 1"},
+      {4, 4, "--recompute mlp:-1", "--recompute 'mlp:-1': 'mlp:' needs a number of blocks, at least 1"},
       {4, 4, "--recompute mlp:99999999999999999999", "--recompute 'mlp:99999999999999999999': 'mlp:' needs a number of "
-       "blocks from 1 on"},
+       "blocks, at least 1"},
       {4, 4, "--recompute block:3,mlp:2", "--recompute 'block:3,mlp:2' names more blocks than the 4 there are"},
       {4, 4, "--fp8 on", "--fp8 'on' is not known: choose one of off|gather|matmul"},
       {4, 4, "--buffer_dtype float8", "--buffer_dtype 'float8' is not known: choose one of auto|fp32|bf16|fp16"},
@@ -418,60 +418,60 @@ TEST(modes_that_cannot_work_are_refused,
       {4, 4, "--mesh 999999999x999999999", "--mesh 999999999x999999999 has 999999998000000001 ranks, there are 4"},
       {4, 4, "--strategy ddp --mesh 2x2", "--strategy ddp shards nothing: its mesh is 4x1, not 2x2"},
       {4, 4, "--strategy zero3 --mesh 4x1", "--strategy zero3 has one replica: its mesh is 1x4, not 4x1; replicas of "
-       "shards are --strategy hybrid_shard"},
+       "shards need --strategy hybrid_shard"},
       {4, 4, "--strategy zero2 --mesh 2x2", "--strategy zero2 has one replica: its mesh is 1x4, not 2x2; replicas of "
-       "shards are --strategy hybrid_shard, with --reshard_after_forward off to keep parameters whole"},
+       "shards need --strategy hybrid_shard, with --reshard_after_forward off to keep parameters whole"},
       {4, 0, "--strategy hybrid_shard",
-       "--strategy hybrid_shard: hosts have unlike numbers of ranks: give --mesh RxS"},
-      {4, 4, "--strategy hybrid_shard", "--strategy hybrid_shard shards inside a host and replicates over hosts; here "
-       "is one host: give --mesh RxS, or choose full_shard"},
-      {4, 1, "--strategy hybrid_shard", "--strategy hybrid_shard shards inside a host; here each has one rank: give "
-       "--mesh RxS, or choose full_shard or no_shard"},
+       "--strategy hybrid_shard: hosts have different numbers of ranks: give --mesh RxS"},
+      {4, 4, "--strategy hybrid_shard", "--strategy hybrid_shard shards inside a host and replicates over hosts; this "
+       "run has one host: give --mesh RxS, or choose full_shard"},
+      {4, 1, "--strategy hybrid_shard", "--strategy hybrid_shard shards inside a host; each host here has one rank: "
+       "give --mesh RxS, or choose full_shard or no_shard"},
       {4, 4, "--reshard_after_forward 3",
-       "--reshard_after_forward 3: a shard group has 4 ranks; the number must divide that and be less"},
+       "--reshard_after_forward 3: a shard group has 4 ranks; the number must divide that and be smaller"},
       {4, 4, "--reshard_after_forward 4",
-       "--reshard_after_forward 4: a shard group has 4 ranks; the number must divide that and be less"},
+       "--reshard_after_forward 4: a shard group has 4 ranks; the number must divide that and be smaller"},
       {4, 4, "--mesh 2x2 --reshard_after_forward 2",
-       "--reshard_after_forward 2: a shard group has 2 ranks; the number must divide that and be less"},
+       "--reshard_after_forward 2: a shard group has 2 ranks; the number must divide that and be smaller"},
       {1, 1, "--reshard_after_forward 2",
-       "--reshard_after_forward 2: a shard group has 1 rank; the number must divide that and be less"},
+       "--reshard_after_forward 2: a shard group has 1 rank; the number must divide that and be smaller"},
       {4, 4, "--reshard_after_forward 2 --gather_slots 4",
-       "--reshard_after_forward 2 has nothing to do: 4 blocks stay whole in as many --gather_slots"},
+       "--reshard_after_forward 2 has no effect: 4 blocks stay whole in as many --gather_slots"},
       {4, 4, "--reshard_after_forward 2 --n_layer 1",
-       "--reshard_after_forward 2 has nothing to do: 1 block stays whole in as many --gather_slots"},
+       "--reshard_after_forward 2 has no effect: 1 block stays whole in as many --gather_slots"},
       {2, 2, "--strategy zero2 --reshard_after_forward on", "--strategy zero2 keeps parameters whole after forward: it "
        "does not go with --reshard_after_forward on"},
       {2, 2, "--strategy zero1 --gather_slots 3",
        "--strategy zero1 keeps all 4 blocks whole: --gather_slots 3 does not go with it"},
       {2, 2, "--reshard_after_forward off --gather_slots 1",
        "--reshard_after_forward off keeps all 4 blocks whole: --gather_slots 1 does not go with it"},
-      {2, 2, "--strategy zero1 --accumulate sharded", "--strategy zero1 adds gradients up whole and reduces once a "
+      {2, 2, "--strategy zero1 --accumulate sharded", "--strategy zero1 adds up whole gradients and reduces once a "
        "step: it does not go with --accumulate sharded"},
       {2, 2, "--strategy ddp --gather_slots 2",
-       "--strategy ddp has every parameter whole on each rank: --gather_slots has nothing to do"},
+       "--strategy ddp keeps every parameter whole on each rank: --gather_slots has no effect"},
       {1, 1, "--strategy no_shard --reshard_after_forward off",
-       "--strategy no_shard has every parameter whole on each rank: --reshard_after_forward has nothing to do"},
+       "--strategy no_shard keeps every parameter whole on each rank: --reshard_after_forward has no effect"},
       {4, 4, "--mesh 4x1 --gather_slots 2",
-       "--mesh 4x1 has every parameter whole on each rank: --gather_slots has nothing to do"},
+       "--mesh 4x1 keeps every parameter whole on each rank: --gather_slots has no effect"},
       {2, 2, "--wrap model --gather_slots 2", "--wrap model leaves no unit inside a block: all is gathered once a step "
-       "and stays whole, --gather_slots has nothing to do"},
+       "and stays whole, --gather_slots has no effect"},
       {4, 4, "--wrap model --reshard_after_forward 2", "--wrap model leaves no unit inside a block: all is gathered "
-       "once a step and stays whole, --reshard_after_forward has nothing to do"},
+       "once a step and stays whole, --reshard_after_forward has no effect"},
       {4, 4, "--wrap min_params:1e9 --reshard_after_forward on", "--wrap min_params:1e9 leaves no unit inside a block: "
-       "all is gathered once a step and stays whole, --reshard_after_forward has nothing to do"},
+       "all is gathered once a step and stays whole, --reshard_after_forward has no effect"},
       {2, 2, "--offload optimizer --device cpu",
-       "--offload optimizer needs --device cuda: a CPU's parameters lie in host memory already"},
+       "--offload optimizer needs --device cuda: on a CPU all parameters are in host memory already"},
       {2, 2, "--offload params --graph on",
        "--graph on does not go with --offload: the host's optimizer cannot be captured"},
       {2, 2, "--offload params --eval_only", "--offload is for training: it does not go with --eval_only"},
       {2, 2, "--fp8 matmul --param_dtype bf16 --device cpu",
        "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here"},
-      {2, 2, "--fp8 matmul", "--fp8 matmul computes in bf16 beside it: it needs --buffer_dtype bf16 (or --param_dtype "
+      {2, 2, "--fp8 matmul", "--fp8 matmul computes all else in bf16: it needs --buffer_dtype bf16 (or --param_dtype "
        "bf16), not fp32"},
       {2, 2, "--fp8 matmul --buffer_dtype bf16 --n_embd 24",
-       "--fp8 matmul needs an --n_embd that 16 divides, not 24"},
+       "--fp8 matmul needs an --n_embd divisible by 16, not 24"},
       {2, 2, "--fp8 matmul --buffer_dtype bf16 --test_batch_size 3", "--fp8 matmul needs batches of a multiple of 16 "
-       "tokens, not of 24: change --seq_len, --batch_size or --test_batch_size"},
+       "tokens, not 24: change --seq_len, --batch_size or --test_batch_size"},
       {2, 2, "--reduce native", "--reduce native needs --comm nccl"},
       {2, 2, "--freeze nothing", "--freeze nothing matches no parameter; names are like wte.weight, "
        "h.0.attn.c_attn.bias, ln_f.weight"},
@@ -496,13 +496,15 @@ TEST(modes_that_cannot_work_are_refused,
   for (const char *wrap : {"", "h", "min_params", "min_params:", "min_params:0", "min_params:-5", "min_params:abc",
                            "min_params:1.5", "min_params:1e16", "min_params:5k", "MODELS"}) {
     snprintf(options, sizeof options, "--wrap=%s", wrap);
-    snprintf(want, sizeof want, "--wrap '%s' is not block, model or min_params:N, N a whole number from 1 on", wrap);
+    snprintf(want, sizeof want, "--wrap '%s' is not block, model or min_params:N with a whole number N of at least 1",
+             wrap);
     modes_resolve(&o, 4, 4, options, error, sizeof error);
     EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
   }
   for (const char *reshard : {"", "0", "1", "-2", "2.5", "one", "2x", "99999999999"}) {
     snprintf(options, sizeof options, "--reshard_after_forward=%s", reshard);
-    snprintf(want, sizeof want, "--reshard_after_forward '%s' is not on, off or a number of ranks from 2 on", reshard);
+    snprintf(want, sizeof want, "--reshard_after_forward '%s' is not on, off or a number of ranks of at least 2",
+             reshard);
     modes_resolve(&o, 4, 4, options, error, sizeof error);
     EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
   }
@@ -699,7 +701,7 @@ TEST(cli_refuses_a_plan_beyond_memory,
   CliRun r;
   CLI_RUN(&r, "%s --model gpt2-xl --batch_size 1024 --data random --out %s", cli_ranks(2), cli_path("out"));
   cli_expect_refusal(&r, "gpt2-xl, batch 1024", 3, "the memory plan of this host's 2 ranks is ...");
-  EXPECT(strstr(r.text, "GiB: lower --batch_size or --seq_len, choose --recompute block"),
+  EXPECT(strstr(r.text, "GiB are available: lower --batch_size or --seq_len, choose --recompute block"),
          "no advice:\n%.2000s", r.text);
   cli_free(&r);
   cli_expect_nothing_left("after the refusal");
@@ -946,7 +948,7 @@ TEST(cli_a_full_disk_is_said,
   CliRun r;
   const char *dir = cli_path("mnt");
   static const char notice[] =
-      "metrics.jsonl cannot be written any more (No space left on device); training goes on without it";
+      "metrics.jsonl cannot be written any more (No space left on device); training continues without it";
   CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=32k tmpfs %s && %s %s --out %s --epochs 30 --save_model "
           "--save_every -1; code=$?; ls %s; tail -c 1 %s/metrics.jsonl | od -An -tx1; exit $code'", dir, cli_ranks(2),
           cli_small(), dir, dir, dir);

@@ -159,7 +159,7 @@ TEST(cli_sigusr1_saves_and_another_number_of_ranks_goes_on,
     for (int times = 0; times < 3; times++, usleep(300)) kill(r.pid, SIGUSR1);
     cli_wait(&r, CLI_LIMIT_S);
     EXPECT(r.code == EXIT_SAVED, "%s: exit code %d, must be 85:\n%.3000s", what, r.code, r.text);
-    EXPECT(cli_count(r.text, "; --resume auto goes on from step ") == 1, "%s: it does not say how to go on:\n%.3000s",
+    EXPECT(cli_count(r.text, "; --resume auto continues from step ") == 1, "%s: it does not say how to go on:\n%.3000s",
            what, r.text);
     cli_expect_end(what, out, "saved");
     cli_free(&r);
@@ -322,7 +322,7 @@ TEST(cli_resume_takes_a_path,
             cli_path("out"), below, cli_path("more"));
     cli_expect_done(&r, below);
     EXPECT(cli_count(r.text, ", step 6, read in ") == 1, "OUT%s: it printed:\n%.3000s", below, r.text);
-    EXPECT(cli_count(r.text, "notice: --max_steps 12 replaces the checkpoint's 6: the run continues otherwise") == 1,
+    EXPECT(cli_count(r.text, "notice: --max_steps 12 replaces the checkpoint's 6: the run continues differently") == 1,
            "OUT%s: not one notice:\n%.3000s", below, r.text);
     char a[600], b[600];
     snprintf(a, sizeof a, "%s/ckpt/latest", cli_path("twelve"));
@@ -338,7 +338,7 @@ TEST(cli_resume_refuses_what_is_no_continuation,
   static const struct { int ranks; const char *options; int code; const char *line; } table[] = {
       {2, "--resume auto --n_layer 3", 2,
        "--n_layer 3 contradicts @/out/ckpt/step_00000006, which has 2: leave it out, or start a new run from its "
-       "weights by --init_from"},
+       "weights with --init_from"},
       {0, "--resume auto --batch_size 3", 2,
        "--batch_size 3 does not divide the 8 sequences a step that @/out/ckpt/step_00000006 was trained with"},
       {0, "--resume auto --seed 2", 2, "--seed 2 contradicts @/out/ckpt/step_00000006, which has 1..."},
@@ -349,11 +349,11 @@ TEST(cli_resume_refuses_what_is_no_continuation,
       {0, "--resume auto --global_batch 4", 2, "--global_batch 4 contradicts @/out/ckpt/step_00000006, which has 8..."},
       {2, "--resume auto --data @/other", 2,
        "the tokens of text in @/other (--data) are not those that @/out/ckpt/step_00000006 was trained on (text in "
-       "@/text (--data)): --data names them; to train its weights on other data, --init_from "
+       "@/text (--data)): name those with --data; to train its weights on other data, use --init_from "
        "@/out/ckpt/step_00000006"},
       {3, "--resume auto", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches of 2 sequences a step: 3 ranks "
-       "cannot share them, any number that divides 4 can go on; --init_from @/out/ckpt/step_00000006 begins a new run "
-       "from its weights"},
+       "cannot share them, any number that divides 4 can continue; --init_from @/out/ckpt/step_00000006 begins a new "
+       "run from its weights"},
       {2, "--resume auto --grad_accum 4", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches a step: with 2 "
        "ranks leave --grad_accum 4 out"},
       {2, "--resume @/none", 3,
@@ -362,7 +362,7 @@ TEST(cli_resume_refuses_what_is_no_continuation,
       {0, "--resume @/text", 3,
        "--resume @/text: no checkpoint there (a directory with trainer.json, or one that holds step_* directories)"},
       {0, "--resume @/out --init_from @/out", 2,
-       "--resume goes on with a run, --init_from begins one: give one of them"},
+       "--resume continues a run, --init_from begins a new one: give one of them"},
       {0, "--resume auto --eval_only --sample_only", 2, "--eval_only and --sample_only exclude each other"}};
   setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
   CliRun r;
@@ -379,8 +379,8 @@ TEST(cli_resume_refuses_what_is_no_continuation,
   CLI_RUN(&r, "%s %s --lr 0.02 --warmup 0.1 --max_steps 8 --resume auto --out %s", cli_ranks(0), cli_resumes,
           cli_path("out"));
   cli_expect_done(&r, "another --lr");
-  for (const char *line : {"notice: --lr 0.02 replaces the checkpoint's 0.01: the run continues otherwise than",
-                           "notice: --warmup 0.1 replaces the checkpoint's 2: the run continues otherwise than"})
+  for (const char *line : {"notice: --lr 0.02 replaces the checkpoint's 0.01: the run continues differently from",
+                           "notice: --warmup 0.1 replaces the checkpoint's 2: the run continues differently from"})
     EXPECT(cli_count(r.text, line) == 1, "not one line says '%s':\n%.3000s", line, r.text);
   cli_free(&r);
   cli_expect_nothing_left("after the refusals");
@@ -691,8 +691,8 @@ TEST(cli_init_from_takes_a_tokenizer,
   mkdir(cli_path("empty"), 0777);
   setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
   const struct { const char *from, *more; int code; const char *line; } table[] = {
-      {"export", "--tokenizer @/300", 2, "the tokenizer has 300 tokens, the model of @/export 290: --tokenizer names "
-       "another"},
+      {"export", "--tokenizer @/300", 2, "the tokenizer has 300 tokens, the model of @/export has 290: name the "
+       "model's own with --tokenizer"},
       {"export", "--n_embd 32", 2, "--n_embd 32 contradicts @/export, which has 24: leave it out"},
       {"none", "", 3, "..."}, {"empty", "", 3, "..."}, {"text/train.txt", "", 3, "..."}};
   for (const auto &row : table) {

@@ -92,19 +92,19 @@ TEST(modes_say_what_lies_in_place,
   static const struct { int ranks; const char *options, *says, *notice; bool gathers; } modes[] = {
       {2, "", "; shards read in place; gradients reduced every microbatch\n", NULL, false},
       {4, "--mesh 2x2 --shard dim0", "2 shards, cut by rows of each parameter; shards read in place\n", NULL, false},
-      {2, "--gather_slots 1", "; shards read in place", "--gather_slots has nothing to hold", false},
+      {2, "--gather_slots 1", "; shards read in place", "--gather_slots has no effect", false},
       {4, "--reshard_after_forward 2 --n_layer 3", "; shards read in place\n",
-       "--reshard_after_forward has nothing to hold", false},
+       "--reshard_after_forward has no effect", false},
       {2, "--gather_slots 1 --shm copy", "1 of 2 blocks whole at once", NULL, true},
       {2, "--gather_slots 1 --shm off", "1 of 2 blocks whole at once", NULL, true},
-      {2, "--strategy ddp", "parameters lie whole on each rank", NULL, false}};
+      {2, "--strategy ddp", "parameters are whole on each rank", NULL, false}};
   CliRun r;
   for (const auto &m : modes) {
     CLI_RUN(&r, "%s %s --verbose --global_batch 8 --max_steps 1 --eval_every -1 --save_every -1 %s --out %s",
             cli_ranks(m.ranks), cli_small(), m.options, cli_path("in_place"));
     cli_expect_done(&r, m.options);
     EXPECT(strstr(r.text, m.says), "%s: it does not say %s:\n%.2000s", m.options, m.says, r.text);
-    EXPECT(m.notice ? strstr(r.text, m.notice) != NULL : !strstr(r.text, "nothing to hold"), "%s:\n%.2000s", m.options,
+    EXPECT(m.notice ? strstr(r.text, m.notice) != NULL : !strstr(r.text, "has no effect"), "%s:\n%.2000s", m.options,
            r.text);
     EXPECT(!strstr(r.text, "received by rank 0: 0 gathers 0.000 MB") == m.gathers &&
                !strstr(r.text, "gather slots, blocks") == !m.gathers,

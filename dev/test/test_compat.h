@@ -144,7 +144,7 @@ TEST(compat_later_versions_checkpoints_are_named,
       {0, "--resume @/out/ckpt/step_00000006 --out @/other", ""},
       {2, "--resume @/out/ckpt/step_00000006 --out @/other", ""},
       {0, "--init_from @/out/ckpt/step_00000006 --out @/other", ""},
-      {2, "--resume auto --out @/out", "no checkpoint in @/out is whole: every checkpoint is passed over: "}};
+      {2, "--resume auto --out @/out", "no checkpoint in @/out is whole: every checkpoint is skipped: "}};
   for (const auto &row : table) {
     CLI_RUN(&r, "%s %s %s", cli_ranks(row.ranks), compat_options, cli_expand(row.options));
     snprintf(line, sizeof line, "%s%s/trainer.json is of format 2; this program reads %d: use a newer train_gpt_fsdp",
@@ -164,7 +164,7 @@ TEST(compat_later_versions_checkpoints_are_named,
   CLI_RUN(&r, "%s %s --resume %s --isa avx2 --out %s", cli_ranks(0), compat_options, at, cli_path("other"));
   cli_expect_done(&r, "options of a later version");
   snprintf(line, sizeof line, "notice: %s was written by version 0.5.0 with options that version " PROGRAM_VERSION
-           " does not have and goes on without: --z_loss 0.5, --rope on, --note ?\n", at);
+           " does not have and ignores: --z_loss 0.5, --rope on, --note ?\n", at);
   EXPECT(cli_count(r.text, "notice: ") == 1 && strstr(r.text, line), "not one notice:\n%.3000s", r.text);
   cli_free(&r);
 }

@@ -87,7 +87,7 @@ TEST(corpora_of_text_train, "--data FILE.txt and a directory of texts train; ran
   corpora_text("words.txt", 300, " ");
   corpora_run(&r, "a.txt", "--vocab_size 2000");
   corpora_expect(&r, "a file", "notice: --data @/a.txt: there is no validation text: the last 5.");
-  corpora_expect(&r, "a file", "notice: --vocab_size 2000: the training text has words for a vocabulary of ");
+  corpora_expect(&r, "a file", "notice: --vocab_size 2000: the training text gives a vocabulary of only ");
   corpora_expect(&r, "a file", "valid: loss");
   EXPECT(cli_count(r.text, "word perplexity") == 1, "no word perplexity:\n%.2000s", r.text);
   cli_free(&r);
@@ -112,8 +112,8 @@ TEST(corpora_of_text_train, "--data FILE.txt and a directory of texts train; ran
   CLI_RUN(&r, "%s --resume %s --max_steps 6 --cache= --out %s && cd %s && echo more >> a.txt && %s --resume one "
           "--max_steps 8 --cache= --out two", cli_program(), cli_path("one"), cli_path("one"), test_tmp(),
           cli_program());
-  cli_expect_refusal(&r, "a text that has changed", EXIT_USAGE, cli_expand("text in @/a.txt (--data): its files are "
-                     "not those any more that ..."));
+  cli_expect_refusal(&r, "a text that has changed", EXIT_USAGE, cli_expand("text in @/a.txt (--data): its files have "
+                     "changed since ..."));
   EXPECT(strstr(r.text, "resumed from"), "it did not go on:\n%.2000s", r.text);
   cli_free(&r);
 }
@@ -146,7 +146,7 @@ TEST(corpora_shards,
      "one of many token shards is trained on, with a notice about the rest: by name, directory, pattern") {
   CliRun r;
   const char *line = "/set holds 3 shards of tokens, f_train*.bin; only f_train_000001.bin is trained on, and "
-                     "f_val_000000.bin is for validation: shards together are not read yet";
+                     "f_val_000000.bin is for validation: several shards cannot be read yet";
   mkdir(cli_path("set"), 0777);
   for (const char *name : {"set/f_train_000001.bin", "set/f_train_000002.bin", "set/f_train_000003.bin",
                            "set/f_val_000000.bin"})
@@ -160,7 +160,7 @@ TEST(corpora_shards,
     EXPECT(at && cli_count(r.text, "  data      tokens in ") == 1, "%s: it printed:\n%.3000s", data, r.text);
     cli_free(&r);
   }
-  corpora_refused("@/set/g_*.bin", 3, "--data @/set/g_*.bin: no file has such a name");
+  corpora_refused("@/set/g_*.bin", 3, "--data @/set/g_*.bin: no file matches");
   cli_token_file(cli_path("set/g_train.bin"), 600, 290, 0);
   corpora_refused("@/set", 3, "--data @/set: there are token files of several sets (f_train_000001.bin, g_train.bin): "
                   "name the one to train on");
@@ -182,7 +182,7 @@ TEST(corpora_refuse_what_is_no_text,
      "pipes, devices, packed files, pointers, other encodings, noise: named, in one line") {
   char text[1024], line[1024];
   mkfifo(cli_path("pipe"), 0666);
-  const char *types = "; needed: a directory with train.txt and valid.txt, a text file, or a token FILE.bin";
+  const char *types = "; expected: a directory with train.txt and valid.txt, a text file, or a token FILE.bin";
   snprintf(line, sizeof line, "--data @/pipe is a named pipe%s", types);
   corpora_refused("@/pipe", 3, line);
   corpora_refused("-", 2, "--data -: text is not read from standard input, ...");
@@ -190,7 +190,7 @@ TEST(corpora_refuse_what_is_no_text,
   mkfifo(cli_path("d/train.txt"), 0666);
   corpora_refused("@/d", 3, "@/d/train.txt is a named pipe, not a regular file");
   cli_write(cli_path("lfs.txt"), corpora_pointer, strlen(corpora_pointer));
-  snprintf(line, sizeof line, "@/lfs.txt is %s; needed: text", corpora_is_pointer);
+  snprintf(line, sizeof line, "@/lfs.txt is %s; expected: text", corpora_is_pointer);
   corpora_refused("@/lfs.txt", 3, line);
   CorpusOptions o = data_options(NULL);
   const struct { const char *bytes; size_t count; const char *says; } kinds[] = {
@@ -216,17 +216,17 @@ TEST(corpora_refuse_what_is_no_text,
   for (int width : {2, 4, 16}) {                 // a small binary is mostly zeros too: small numbers, a header
     for (int i = 0; i < 300; i++) text[i] = i % width ? 0 : (char)(i / width % 100);
     cli_write(o.data, text, 300);
-    data_expect_refused(o, 3, "is no text", "control characters");
+    data_expect_refused(o, 3, "is not text", "control characters");
   }
   for (int i = 0; i < 1024; i++) text[i] = (char)data_random(7, (uint64_t)i);
   cli_write(o.data, text, sizeof text);
-  data_expect_refused(o, 3, "is no text", "control characters");
+  data_expect_refused(o, 3, "is not text", "control characters");
   char *model = (char *)calloc(1, 1 << 18);      // like weights: text at the start, then bytes
   memset(model, 'a', 1 << 17);
   for (int i = 1 << 17; i < 1 << 18; i++) model[i] = (char)data_random(7, (uint64_t)i);
   cli_write(o.data, model, 1 << 18);
   free(model);
-  data_expect_refused(o, 3, "is no text", "control characters");
+  data_expect_refused(o, 3, "is not text", "control characters");
   size_t n = 0;
   while (n < sizeof text - 40) n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"a %zu\"}\n", n);
   cli_write(o.data = cli_path("kind.jsonl"), text, n);
@@ -324,7 +324,7 @@ TEST(corpora_sharded_weights,
 
 TEST(corpora_hostile_index, "an index that is cut, names other places, tensors twice or wrongly: refused by name") {
   static const struct { const char *index, *says; } cases[] = {
-      {"", "is not JSON"}, {"{\"weight_map\": {%s}", "is not JSON"}, {"[]", "no JSON object"},
+      {"", "is not JSON"}, {"{\"weight_map\": {%s}", "is not JSON"}, {"[]", "not a JSON object"},
       {"{\"weight_map\": {}}", "has no weight_map"}, {"{\"weight_map\": [1]}", "has no weight_map"},
       {"{}", "has no weight_map"}, {"{\"weight_map\": {%s, \"x\": 3}}", "the name of a file for tensor \"x\""},
       {"{\"weight_map\": {%s, \"x\": \"../../etc/passwd\"}}", "\"../../etc/passwd\", which is not the plain name"},
@@ -364,7 +364,7 @@ TEST(corpora_targets_never_block, "a pipe or a pointer as --resume, --init_from 
        "/dev/null is a device: a checkpoint is a directory, weights are a directory or a file"},
       {"--tokenizer @/pipe", "tokenizer @/pipe: is a named pipe; give the path of a tokenizer.json"},
       {"--tokenizer @/p.json", "tokenizer @/p.json: is a Git LFS pointer, ..."},
-      {"--init_from @/p.json", "@/p.json: no safetensors file: it is a Git LFS pointer, ..."}};
+      {"--init_from @/p.json", "@/p.json: not a safetensors file: it is a Git LFS pointer, ..."}};
   for (const auto &row : table) {
     CLI_RUN(&r, "%s %s %s --out %s", cli_program(), cli_small(), cli_expand(row.options), cli_path("out"));
     cli_expect_refusal(&r, row.options, EXIT_MISSING, cli_expand(row.line));

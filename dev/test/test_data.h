@@ -200,7 +200,7 @@ TEST(data_text_directory, "text is found under either naming; a missing or empty
   unsetenv("WIKITEXT2_DIR");
   CorpusOptions small = data_options(data_path("dir2"));
   small.vocab_size = 255;
-  data_expect_refused(small, 2, "--vocab_size 255", "256 bytes");
+  data_expect_refused(small, 2, "--vocab_size 255", "256 tokens");
 }
 
 TEST(data_search_order, "--data, then WIKITEXT2_DIR, then data/wikitext-2, then the generated text with a notice") {
@@ -661,7 +661,7 @@ TEST(data_corpus_image, "a corpus rebuilt from its image has the same tokens; a 
     if (data == train) {
       b.tokens[7] ^= 1;
       data_write_bin(train, &b);
-      EXPECT(!corpus_adopt(&d, image, bytes, &e) && strstr(e.text, "another file here"), "changed file: %s", e.text);
+      EXPECT(!corpus_adopt(&d, image, bytes, &e) && strstr(e.text, "is not the file"), "changed file: %s", e.text);
       remove(train);
       EXPECT(!corpus_adopt(&d, image, bytes, &e) && strstr(e.text, "No such file"), "absent file: %s", e.text);
     }

@@ -9,13 +9,14 @@ TEST(first_a_launcher_that_makes_no_ranks_is_refused,
   static const struct { const char *environment, *line; } table[] = {
       {"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0",
        "srun started 4 programs that do not know of each other (SLURM_STEP_NUM_TASKS=4, but MPI has one rank): start "
-       "them by srun --mpi=pmix -n 4 ./train_gpt_fsdp ...; --rdzv none starts each alone"},
+       "them with srun --mpi=pmix -n 4 ./train_gpt_fsdp ...; --rdzv none starts each alone"},
       {"PMI_SIZE=3 PMI_RANK=0",
        "another MPI's mpiexec (MPICH, Intel MPI) started 3 programs that do not know of each other (PMI_SIZE=3, but "
-       "MPI has one rank): start them by Open MPI's mpirun -np 3 ./train_gpt_fsdp ...; --rdzv none starts each alone"},
+       "MPI has one rank): start them with Open MPI's mpirun -np 3 ./train_gpt_fsdp ...; --rdzv none starts each "
+       "alone"},
       {"WORLD_SIZE=2 RANK=0",
        "torchrun or another launcher of PyTorch started 2 programs that do not know of each other (WORLD_SIZE=2, but "
-       "MPI has one rank): start them by mpirun -np 2 ./train_gpt_fsdp ...; --rdzv none starts each alone"}};
+       "MPI has one rank): start them with mpirun -np 2 ./train_gpt_fsdp ...; --rdzv none starts each alone"}};
   CliRun r;
   const char *out = cli_path("out");
   for (const auto &row : table) {
@@ -119,8 +120,8 @@ TEST(first_a_batch_is_split_on_resume,
   const char *from = cli_path("whole/ckpt/step_00000010");
   CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(2), cli_resumes, from, two);
   snprintf(line, sizeof line, "%s was trained with 1 microbatch of 4 sequences a step: 2 ranks cannot share it, any "
-           "number that divides 1 can go on; --batch_size 2 goes on with the same 4 sequences a step, summed in "
-           "another order: other last digits from there on; --init_from %s begins a new run from its weights", from,
+           "number that divides 1 can continue; --batch_size 2 continues with the same 4 sequences a step, summed "
+           "in another order: last digits change from there on; --init_from %s begins a new run from its weights", from,
            from);
   cli_expect_refusal(&r, "2 ranks", 2, line);
   cli_free(&r);
@@ -129,7 +130,7 @@ TEST(first_a_batch_is_split_on_resume,
     cli_expect_done(&r, "split");
     EXPECT(cli_count(r.text, "notice: ") == 1 &&
            cli_count(r.text, "notice: --batch_size 2 replaces the checkpoint's 4: a step has the same 4 sequences, "
-                     "but sums are by microbatch: other last digits from here on") == 1, "not one notice:\n%.3000s",
+                     "but sums are by microbatch: last digits change from here on") == 1, "not one notice:\n%.3000s",
            r.text);
     EXPECT(strstr(r.text, ", step 10, read in ") && strstr(r.text, " step 100/100 "), "it printed:\n%.3000s", r.text);
     cli_free(&r);
@@ -163,7 +164,7 @@ TEST(first_a_batch_is_split_on_resume,
   cli_free(&r);
   CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(3), cli_resumes, from, two);
   snprintf(line, sizeof line, "%s was trained with 1 microbatch of 4 sequences a step: 3 ranks cannot share it, any "
-           "number that divides 1 can go on; --init_from %s begins a new run from its weights", from, from);
+           "number that divides 1 can continue; --init_from %s begins a new run from its weights", from, from);
   cli_expect_refusal(&r, "3 ranks", 2, line);
   cli_free(&r);
 }
@@ -555,7 +556,7 @@ TEST(first_prove_shows_equal_weights,
   cli_start(&r, "PROVE_STEPS=30 PYTHON=none OUT=%s TRAIN_GPT_FSDP=%s dev/prove.sh", cli_path("prove"), cli_program());
   cli_wait(&r, 4 * CLI_LIMIT_S);                 // four runs: minutes on a busy machine
   cli_expect_done(&r, "dev/prove.sh");
-  EXPECT(cli_count(r.text, "  went on from step_") == 2 && strstr(r.text, "\n  equal\n"), "it printed:\n%.3000s",
+  EXPECT(cli_count(r.text, "  resumed from step_") == 2 && strstr(r.text, "\n  equal\n"), "it printed:\n%.3000s",
          r.text);
   cli_expect_nothing_left("after it");
   cli_free(&r);

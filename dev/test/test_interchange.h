@@ -304,7 +304,7 @@ TEST(import_refuses_other_configs,
       {"\"n_layer\": 2", "\"n_layer\": 1e9", "n_layer is 1000000000, expected a whole number from 1 to 1000"},
       {"\"n_layer\": 2", "\"n_layer\": 1e999", "n_layer"},
       {"\"n_layer\": 2", "\"n_layer\": \"2\"", "n_layer is not a number"},
-      {"\"n_layer\": 2", "\"n_layer\": 2, \"n_layer\": 2", "n_layer is there twice"},
+      {"\"n_layer\": 2", "\"n_layer\": 2, \"n_layer\": 2", "n_layer appears twice"},
       {"\"n_layer\": 2", "\"n_layers\": 2", "n_layer is missing"},
       {"\"n_head\": 2", "\"n_head\": 3", "n_head 3 does not divide n_embd 32"},
       {"\"n_embd\": 32", "\"n_embd\": 18446744073709551648", "n_embd"},
@@ -325,7 +325,7 @@ TEST(import_refuses_other_configs,
     ix_refused(dir, c.word, "config.json", NULL);
   }
   static const struct { const char *text; size_t bytes; const char *word; } whole[] = {
-      {"", 0, "is not JSON"}, {"[]", 2, "is no JSON object"}, {"{}", 2, "model_type"}, {"{\0}", 3, "is not JSON"}};
+      {"", 0, "is not JSON"}, {"[]", 2, "is not a JSON object"}, {"{}", 2, "model_type"}, {"{\0}", 3, "is not JSON"}};
   for (const auto &w : whole) {
     tok_write(ix_path(path, dir, "config.json"), w.text, w.bytes);
     ix_refused(dir, w.word, "config.json", NULL);

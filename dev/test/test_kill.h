@@ -993,18 +993,19 @@ TEST_MPI(kill_a_hostile_trainer_json_is_refused, 1,
       {"\"loss_scale\":1", "\"loss_scale\":1e999", "state.loss_scale is missing or out of range"},
       {"\"beta1_power\":", "\"beta1_power\":1e9,\"x\":", "state.beta1_power is missing or out of range"},
       {"\"beta2_power\":", "\"beta3_power\":", "state.beta2_power is missing or out of range"},
-      {"\"state\":{", "\"state\":[{},{", "trainer.json is damaged: it is no JSON"},
+      {"\"state\":{", "\"state\":[{},{", "trainer.json is damaged: it is not JSON"},
       {"\"state\":{", "\"state\":7,\"states\":{", "state.updates is missing or out of range"},
       {"\"best_valid_loss\":", "\"best_valid_loss\":\"low\",\"x\":", "quality.best_valid_loss is missing or out of"},
       {"\"corpus\":{\"hash\":\"", "\"corpus\":{\"hash\":\"z", "corpus.hash is missing or out of range"},
-      {"\"quality\":", deep, "trainer.json is damaged: it is no JSON"},
-      {"\"files\":{", "\"files\":{},\"old\":{", "files says nothing of model.safetensors, or not all"},
+      {"\"quality\":", deep, "trainer.json is damaged: it is not JSON"},
+      {"\"files\":{", "\"files\":{},\"old\":{", "the entry of model.safetensors in files is missing or incomplete"},
       {"\"optim.safetensors\":{\"bytes\":", "\"optim.safetensors\":{\"bytes\":1", "optim.safetensors is 1"},
       {"\"header_bytes\":", "\"header_bytes\":1", "bytes with a header of 1"},
       {"\"block_bytes\":", "\"block_bytes\":1", "are not 8 digits for each of its"},
       {many, "\"block_bytes\":1048576,\"crc32c\":\"0", "are not 8 digits for each of its"},
       {many, "\"block_bytes\":1048576,\"crc32c\":\"\",\"old\":\"", "are not 8 digits for each of its"},
-      {many, "\"block_bytes\":1048576,\"crc32c\":7,\"old\":\"", "files says nothing of model.safetensors, or not all"}};
+      {many, "\"block_bytes\":1048576,\"crc32c\":7,\"old\":\"",
+       "the entry of model.safetensors in files is missing or incomplete"}};
   for (const auto &h : hostile) {
     size_t bytes;
     char *sealed = kill_reseal(&d, h.from, h.to, &bytes);
@@ -1021,7 +1022,7 @@ TEST_MPI(kill_a_hostile_trainer_json_is_refused, 1,
     snprintf(to, sizeof to, "%s%s", many, digits);
     char *sealed = kill_reseal(&d, from, to, &bytes);
     kill_read_json(&d, sealed, bytes, error, sizeof error);
-    EXPECT(strstr(error, " of model.safetensors is no "), "checksum '%s': '%s'", digits, error);
+    EXPECT(strstr(error, " of model.safetensors is not hexadecimal"), "checksum '%s': '%s'", digits, error);
     free(sealed);
   }
   kill_damage_close(&d);
@@ -1171,14 +1172,14 @@ TEST(kill_damage_ends_every_rank,
   }
   kill_flip(json, 100, 1);
   CLI_RUN(&r, "%s", kill_command(2, out, 1, "--resume auto"));
-  EXPECT(r.code == 0 && strstr(r.text, "notice: a checkpoint is passed over: ") && strstr(r.text, json) &&
+  EXPECT(r.code == 0 && strstr(r.text, "notice: a checkpoint is skipped: ") && strstr(r.text, json) &&
          strstr(r.text, "resumed from: ") && strstr(r.text, "step_00000001, step 1"), "exit code %d:\n%.3000s", r.code,
          r.text);
   cli_free(&r);
   kill_flip(json, 100, 1);
   EXPECT(!truncate(model, st.st_size - 1), "truncate");
   CLI_RUN(&r, "%s", kill_command(0, out, 1, "--resume auto"));
-  EXPECT(r.code == 0 && strstr(r.text, "notice: a checkpoint is passed over: ") && strstr(r.text, model),
+  EXPECT(r.code == 0 && strstr(r.text, "notice: a checkpoint is skipped: ") && strstr(r.text, model),
          "exit code %d:\n%.3000s", r.code, r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s --resume %s", kill_command(2, out, 2, ""), two);

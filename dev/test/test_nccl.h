@@ -137,7 +137,7 @@ TEST(nccl_memory_is_refused_before_a_step,
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   char said[4096];
   int code = nccl_memory_child("short", said, sizeof said);
-  EXPECT(code == EXIT_MISSING && strstr(said, "that NCCL and cuBLASLt have taken, free are"), "exit %d: %s", code,
+  EXPECT(code == EXIT_MISSING && strstr(said, "taken by NCCL and cuBLASLt, but"), "exit %d: %s", code,
          said);
   code = nccl_memory_child("none", said, sizeof said);
   EXPECT(code == EXIT_MISSING && strstr(said, "NCCL lacked memory"), "exit %d: %s", code, said);

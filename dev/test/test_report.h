@@ -456,7 +456,7 @@ TEST(report_record_has_what_verbose_prints,
            "%s: %.0f, not what step 2 counts", key, moved(key));
   snprintf(line, sizeof line, "\nsharding: %s\n", cli_string(run, "sharding"));
   EXPECT(strstr(r.text, line), "no line is%s", line);
-  snprintf(line, sizeof line, "\nproducts: %s\n", cli_string(run, "products"));
+  snprintf(line, sizeof line, "\nmatrix multiply: %s\n", cli_string(run, "products"));
   EXPECT(!cli_string(run, "products")[0] || strstr(r.text, line), "no line is%s", line);
   for (const OptionSpec &o : option_specs) {
     snprintf(line, sizeof line, " --%s=", o.name);

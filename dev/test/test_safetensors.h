@@ -269,9 +269,9 @@ TEST(safetensors_hostile_headers, "every kind of wrong header is refused: one pr
       {ST_ONE("F32", "[2]", "[0,4]"), 4, "\"t\"|span 4 bytes|F32 need 8"},
       {ST_ONE("BF16", "[2]", "[0,8]"), 8, "\"t\"|span 8 bytes|BF16 need 4"},
       {ST_ONE("F32", "[1]", "[0,4]"), 5, "last 1 bytes|no tensor"}, {"{}", 1, "last 1 bytes"},
-      {ST_ONE("F32", "[1]", "[4,8]"), 8, "\"t\"|4 bytes in front"},
+      {ST_ONE("F32", "[1]", "[4,8]"), 8, "\"t\"|4 bytes before"},
       {"{" ST_TENSOR("t", "F32", "[1]", "[0,4]") ","
-       ST_TENSOR("u", "F32", "[1]", "[8,12]") "}", 12, "\"u\"|4 bytes in front"},
+       ST_TENSOR("u", "F32", "[1]", "[8,12]") "}", 12, "\"u\"|4 bytes before"},
       {"{" ST_TENSOR("t", "F32", "[2]", "[0,8]") ","
        ST_TENSOR("u", "F32", "[2]", "[4,12]") "}", 12, "\"u\"|overlap|\"t\""},
       {"{" ST_TENSOR("u", "F32", "[1]", "[0,4]") ","
@@ -285,20 +285,20 @@ TEST(safetensors_hostile_headers, "every kind of wrong header is refused: one pr
       {"{" ST_TENSOR("a\\u007f", "F32", "[1]", "[0,4]") "}", 4, "\"a\\x7f\"|control"},
       {"{" ST_TENSOR("a\nb", "F32", "[1]", "[0,4]") "}", 4, "control characters|\\x0a"},
       {"{" ST_TENSOR("a\\u0000b", "F32", "[1]", "[0,4]") "}", 4, "other than NUL"},
-      {"{" ST_TENSOR("a\\ud800b", "F32", "[1]", "[0,4]") "}", 4, "behind \\u"},
-      {"{" ST_TENSOR("a\\udc00b", "F32", "[1]", "[0,4]") "}", 4, "behind \\u"},
-      {"{" ST_TENSOR("\\ud800\\u0061", "F32", "[1]", "[0,4]") "}", 4, "behind \\u"},
-      {"{" ST_TENSOR("\\u00g0", "F32", "[1]", "[0,4]") "}", 4, "behind \\u"},
-      {"{" ST_TENSOR("\\u004\x11", "F32", "[1]", "[0,4]") "}", 4, "behind \\u"},
+      {"{" ST_TENSOR("a\\ud800b", "F32", "[1]", "[0,4]") "}", 4, "after \\u"},
+      {"{" ST_TENSOR("a\\udc00b", "F32", "[1]", "[0,4]") "}", 4, "after \\u"},
+      {"{" ST_TENSOR("\\ud800\\u0061", "F32", "[1]", "[0,4]") "}", 4, "after \\u"},
+      {"{" ST_TENSOR("\\u00g0", "F32", "[1]", "[0,4]") "}", 4, "after \\u"},
+      {"{" ST_TENSOR("\\u004\x11", "F32", "[1]", "[0,4]") "}", 4, "after \\u"},
       {"{" ST_TENSOR("\\x", "F32", "[1]", "[0,4]") "}", 4, "escape"}, {"{\"\\", 4, "escape"},
-      {"{\"\\u00", 4, "behind \\u"}, {"{" ST_TENSOR("\x80", "F32", "[1]", "[0,4]") "}", 4, "UTF-8|\\x80"},
+      {"{\"\\u00", 4, "after \\u"}, {"{" ST_TENSOR("\x80", "F32", "[1]", "[0,4]") "}", 4, "UTF-8|\\x80"},
       {"{" ST_TENSOR("\xc0\xaf", "F32", "[1]", "[0,4]") "}", 4, "UTF-8"},
       {"{" ST_TENSOR("\xed\xa0\x80", "F32", "[1]", "[0,4]") "}", 4, "UTF-8"},
       {"{" ST_TENSOR("\xf4\x90\x80\x80", "F32", "[1]", "[0,4]") "}", 4, "UTF-8"}, {"{\"\xe2\x82", 4, "UTF-8"},
       {"{\"\xc2\x9b[2J\":1}", 4, "\"\\xc2\\x9b[2J\"|not an object"}, {"{\"abc", 4, "end of a string"},
       {"{\"__metadata__\":1}", 0, "__metadata__ is not an object"}, {"{\"__metadata__\":{\"a\":1}}", 0, "a string"},
       {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "__metadata__ holds \"a\" twice"},
-      {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ stands twice"},
+      {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ appears twice"},
       {"{\"__metadata__\":{\"a\":\"1\",}}", 0, "a key of __metadata__"}, {"{\"__metadata__\":{\"a\"}}", 0, "':'"}};
   for (const auto &c : cases) expect_header_refused(c.json, c.data, c.reasons);
   const char nul[] = "{}\0\0";                   // zeros are not blanks
@@ -321,7 +321,7 @@ TEST(safetensors_hostile_lengths, "impossible lengths, a million open brackets a
   }
   for (int bytes = 0; bytes < 10; bytes++) {
     HostileFile f = hostile_file("\2\0\0\0\0\0\0\0{}", (size_t)bytes);
-    expect_refused(&f, "a file of a few bytes", "no safetensors file");
+    expect_refused(&f, "a file of a few bytes", "not a safetensors file");
     close(f.fd);
   }
   enum { DEEP = 1 << 20 };
@@ -358,7 +358,7 @@ TEST(safetensors_truncated, "a file cut at any byte, or longer by one, is refuse
     REQUIRE(!ftruncate(f.fd, (off_t)n), "cannot cut the file");
     char what[64];
     snprintf(what, sizeof what, "the first %zu of %zu bytes", n, bytes);
-    expect_refused(&f, what, n < 10 ? "no safetensors file" : n < header ? "header|cut short" :
+    expect_refused(&f, what, n < 10 ? "not a safetensors file" : n < header ? "header|cut short" :
                    "tensor|data_offsets|cut short");
   }
   close(f.fd);

@@ -519,7 +519,7 @@ TEST(tokenizer_refusals, "requirements of a tokenizer.json beyond byte-level BPE
   tok_expect_refused("\"<|endoftext|>\"", "\"\xed\xa0\x80\"", "UTF-8");
   tok_expect_refused("\"<|endoftext|>\"", "\"\"", "content");
   tok_expect_refused("\"lstrip\": false", "\"lstrip\": true", "lstrip");
-  tok_expect_refused("\"id\": 321", "\"id\": 331", "the next id behind model.vocab is 321");
+  tok_expect_refused("\"id\": 321", "\"id\": 331", "the next id after model.vocab is 321");
   tok_expect_refused("\"vocab\": {", "\"vocab\": [], \"other\": {", "model.vocab");
   tok_expect_refused("\"merges\": [", "\"merges\": {}, \"other\": [", "model.merges");
   tok_expect_refused("\"!\": 0", "\"\\u0000!\": 0", "NUL");
@@ -707,7 +707,7 @@ TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damag
   static const struct { const char *from, *to, *says; } vocab_cases[] = {
       {"\"!\": 0", "\"!\": 1", "same id"},          {"\"!\": 0", "\"!\": -1", "has no id"},
       {"\"!\": 0", "\"!\": 0.5", "has no id"},      {"\"!\": 0", "\"!\": 100000", "ids must be"},
-      {"\"!\": 0", "\"!\": \"0\"", "has no id"},    {"\"!\": 0", "\"#\": 0", "is there twice"},
+      {"\"!\": 0", "\"!\": \"0\"", "has no id"},    {"\"!\": 0", "\"#\": 0", "appears twice"},
       {"\"!\": 0", "\"!!\": 0", "byte 0x21"},       {"\"!\": 0", "\"\": 0", "has no id"},
       {"\"!\": 0", "\"\\u0000\": 0", "NUL"},        {"{", "[", "is not JSON"},
       {"{", "[{", "is not JSON"},                   {"\"!\": 0", "\"! !\": 0", "byte 0x21"},
