@@ -1,6 +1,6 @@
 // test_gpt_fsdp: every test of the program, by name. It includes the trainer, so it sees all of it.
 //   build/test_gpt_fsdp                 all tests of `make test`
-//   build/test_gpt_fsdp NAME...         the tests whose name contains one of NAME
+//   build/test_gpt_fsdp NAME...         the tests whose name contains one of NAME (=NAME: is NAME)
 //   build/test_gpt_fsdp --all           also the wider products (names ending in _all)
 //   build/test_gpt_fsdp --list          names and statements
 // Each test runs in a process of its own: forked, or, when it needs ranks, under mpirun (which starts this program
@@ -47,6 +47,7 @@
 #include "dev/test/test_docs.h"
 #include "dev/test/test_report.h"
 #include "dev/test/test_kill.h"
+#include "dev/test/test_gpu_day.h"
 
 enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };
 
@@ -56,7 +57,8 @@ static bool test_is_wide(const TestCase *t) {
 }
 static bool test_wanted(const TestCase *t, int names, char **name, bool all) {
   if (!names) return all || !test_is_wide(t);
-  for (int i = 0; i < names; i++) if (strstr(t->name, name[i])) return true;
+  for (int i = 0; i < names; i++)
+    if (name[i][0] == '=' ? !strcmp(t->name, name[i] + 1) : strstr(t->name, name[i]) != NULL) return true;
   return false;
 }
 
