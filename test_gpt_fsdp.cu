@@ -1,6 +1,6 @@
 // test_gpt_fsdp: every test of the program, by name. It includes the trainer, so it can test all of it.
 //   build/test_gpt_fsdp                 all tests of `make test`
-//   build/test_gpt_fsdp NAME...         the tests whose name contains one of NAME
+//   build/test_gpt_fsdp NAME...         the tests whose name contains one of NAME (=NAME: is NAME)
 //   build/test_gpt_fsdp --all           also the larger combinations (names ending in _all)
 //   build/test_gpt_fsdp --list          names and statements
 // Each test runs in a separate process: forked, or, if it needs ranks, under mpirun (which starts this program again
@@ -53,6 +53,7 @@
 #include "dev/test/test_container.h"
 #include "dev/test/test_report.h"
 #include "dev/test/test_kill.h"
+#include "dev/test/test_gpu_day.h"
 
 enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };
 
@@ -60,9 +61,12 @@ static bool test_is_wide(const TestCase *t) {
   size_t n = strlen(t->name);
   return n > 4 && !strcmp(t->name + n - 4, "_all");
 }
+static bool test_is_named(const TestCase *t, const char *name) {
+  return name[0] == '=' ? !strcmp(t->name, name + 1) : strstr(t->name, name) != NULL;
+}
 static bool test_wanted(const TestCase *t, int names, char **name, bool all) {
   if (!names) return all || !test_is_wide(t);
-  for (int i = 0; i < names; i++) if (strstr(t->name, name[i])) return true;
+  for (int i = 0; i < names; i++) if (test_is_named(t, name[i])) return true;
   return false;
 }
 
@@ -194,7 +198,7 @@ static int test_jobs() {
 static const char *test_unknown(int names, char **name) {
   for (int i = 0; i < names; i++) {
     const TestCase *t = test_cases;
-    while (t && !strstr(t->name, name[i])) t = t->next;
+    while (t && !test_is_named(t, name[i])) t = t->next;
     if (!t) return name[i];
   }
   return NULL;

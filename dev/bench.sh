@@ -16,7 +16,8 @@
 # "gpt2 gpt2-xl"), DTYPES ("fp32 bf16"; cuda: bf16), RANKS (cuda: 1), ROUNDS (3), STEPS (5 timed a round; cuda: 20),
 # CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), FP8_BATCH (8), OUT (a directory to keep everything in).
 # For `ratios`: see dev/bench_ratios.py. For DEVICE=cuda: PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), BATCH
-# (sequences of 1024 tokens a step; by model, for 141 GB), PROGRAM_OPTIONS (more options for the program).
+# (sequences of 1024 tokens a step; by model, for 141 GB), PROGRAM_OPTIONS (more options for the program), FORM (of
+# PyTorch's bf16: "bf16 autocast" or "bf16 params"; else the faster one).
 # For `checkpoint`: MODELS (gpt2), RANKS (1 2), ROUNDS, BENCH_DIR (a directory on the disk to be measured, with room for
 # three checkpoints; without it one below build/, unless that is a tmpfs), BENCH_COLD=1 (as root: the page cache is
 # dropped before each load; without it files are loaded from what saving left in memory).
@@ -97,7 +98,7 @@ cuda_mfu() {
 
 # rounds model dtype ranks: the two programs in turns; a number a round in $rows.ours and $rows.torch, PyTorch's $form.
 rounds() {
-  local chosen=""
+  local chosen=${FORM:-}
   form=""
   : >"$rows.ours"; : >"$rows.torch"
   for ((round = 0; round < ROUNDS; round++)); do

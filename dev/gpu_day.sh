@@ -1,39 +1,52 @@
 #!/usr/bin/env bash
-# Runs and records everything that needs a GPU, for the first day with one: about 25 minutes on one H200.
+# Runs and records what needs a GPU, in calls of less than ten minutes, on a machine that may be gone after each.
 #
-#   dev/gpu_day.sh [PART]...      PARTs, by default all of them in this order:
-#     build      make; registers and spills of the hot kernels (make ptxas)
-#     test       the CUDA tests on the GPU alone, then every test with DEVICE=cuda
-#     sanitize   the CUDA op tests under compute-sanitizer: memcheck and racecheck
+#   dev/gpu_day.sh [PART[=SECONDS]]...   by default all PARTs in this order; PART=SECONDS: at most so long in this call
+#     build      make
+#     first      make test DEVICE=cuda T=first_gpu: what only a GPU can tell
+#     test       the CUDA tests on the GPU alone, then with DEVICE=cuda those that run the program
+#     sanitize   the CUDA op tests under compute-sanitizer: memcheck, then racecheck
 #     ranks      1, 2 and 4 ranks on one GPU over mpi, NCCL with one, graph on and off: equal losses, text by text
 #     modes      every sharding mode, offloading and recomputation included: the losses of the plain run, speed, memory
+#     bench      tokens/s and MFU of gpt2 and gpt2-xl in bf16, in turns with PyTorch (dev/bench.sh), round by round
 #     profile    the GPU's measured peaks (dev/gpu_peaks.cu), and ncu: each kernel of a step against them
-#     bench      tokens/s and MFU of gpt2 and gpt2-xl in bf16, in turns with PyTorch (dev/bench.sh)
+#     gpus       2 and 4 GPUs over NCCL: equal losses, modes, tokens/s. A machine with fewer skips it and says so
+#     host       the tests that do not use the GPU
+#   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI and cJSON into DIR (18 MB), for a
+#                                        machine that has neither; CARRIED=DIR there
 #
-# The report is OUT/DATE-GPUNAME.md (OUT: dev/results); a later call of the same day adds to it. Whole outputs stay in
-# build/gpu_day/; where OUT is given, OUT/gpu_day_logs.tar.gz holds them too. A part that fails or lacks a tool says so
-# in the report, and the next one runs; exit status 1 then.
+# A call ends by itself within LIMIT seconds (570; 0: when all is done). The next call does what is left: a line of
+# build/gpu_day/journal.tsv is an item (a test, a run, a table), and an item that stands there is not run again. The
+# report, OUT/DATE-GPUNAME.md (OUT: dev/results), is written line by line. A given OUT also gets journal.tsv, line by
+# line, and gpu_day_logs.tar.gz, so a killed call loses only the item that ran. On a fresh machine FROM=DIR, which
+# holds what an earlier call left in OUT, goes on from there. No checkpoint is written; all files stay below 2 GB.
 #
-# Environment: OUT; PYTHON (python3) with torch; CUDA_HOME, NCCL_HOME, MPI_HOME, CJSON_HOME as for make (NCCL, cuBLAS
-# and NVTX are also looked for in PYTHON's packages); TEST_LIMIT (240 seconds for every test; 0: the CUDA tests only);
-# SANITIZE (names of tests; all op tests), TOOLS ("memcheck racecheck"); MODELS ("gpt2 gpt2-xl"), ROUNDS and STEPS of
-# bench; COMMIT where there is no git. Without mpirun only runs of one rank are done.
+# Exit status: 0 all is done; 1 something failed, the report says what; 4 nothing failed, something is left for another
+# call; 2 a wrong argument; 3 no GPU.
+#
+# Environment: OUT, LIMIT, FROM, CARRIED; AGAIN, what is run again though the journal has it ("failed", or patterns of
+# items: "ranks/bf16-nccl* first/*"); PYTHON (python3) with torch; CUDA_HOME, NCCL_HOME, MPI_HOME, CJSON_HOME as for
+# make (NCCL, cuBLAS and NVTX are also looked for in PYTHON's packages); SANITIZE (names of tests; all op tests), TOOLS
+# ("memcheck racecheck") and JOBS (4 at once) of sanitize; MODELS ("gpt2 gpt2-xl"), ROUNDS (3), BATCH and STEPS of
+# bench; COMMIT where there is no git. Directories are seen from the repository's root. Without mpirun one rank starts
+# itself, and what needs more ranks is not run.
 #
 # The GPU's clocks and limits are left as they are found.
 set -u
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-PYTHON=${PYTHON:-python3} CUDA_HOME=${CUDA_HOME:-/usr/local/cuda} MODELS=${MODELS:-gpt2 gpt2-xl}
-TEST_LIMIT=${TEST_LIMIT:-240} TOOLS=${TOOLS:-memcheck racecheck}
+PYTHON=${PYTHON:-python3} CUDA_HOME=${CUDA_HOME:-/usr/local/cuda} MODELS=${MODELS:-gpt2 gpt2-xl} ROUNDS=${ROUNDS:-3}
+TOOLS=${TOOLS:-memcheck racecheck} JOBS=${JOBS:-4} LIMIT=${LIMIT:-570}
 work=$PWD/build/gpu_day
+journal=$work/journal.tsv
 tests=build/test_gpt_fsdp
-failed=()                                      # the parts that failed
+all_parts=(build first test sanitize ranks modes bench profile gpus host)
+RESERVE_S=15                                   # of a call's LIMIT, for what is written when its items are done
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 have() { command -v "$1" >/dev/null 2>&1; }
-say() { printf '%s\n' "$@" | tee -a "$report"; }
-# code TEXT: a block of the report; empty text leaves none
-code() { [ -z "$1" ] || say '```' "$1" '```' ""; }
+now() { date +%s; }
+refuse() { echo "gpu_day: $2" >&2; exit "$1"; }
 # squeeze LINES: the first and last lines of a longer text
 squeeze() {
   awk -v most="$1" '{ line[NR] = substr($0, 1, 200) } END {
@@ -43,37 +56,193 @@ squeeze() {
     for (i = NR - (most - int(most / 4)) + 1; i <= NR; i++) print line[i] }'
 }
 
-# run LIMIT_S NAME COMMAND...: the output goes to $work/NAME.log; command, result and time go to the report (with
-# `quiet` set, only if the command failed). Returns the command's status.
-run() {
-  local limit=$1 name=$2 start=$SECONDS status words
+# ---- the report ------------------------------------------------------------------------------------------------------
+# Every line goes to the report here and to its copy in OUT at once.
+say() {
+  local file
+  printf '%s\n' "$@"
+  for file in "${reports[@]}"; do printf '%s\n' "$@" >>"$file"; done
+  last_said=${!#}
+}
+# The heading of a part and what it says of all its items wait until there is something below them.
+introduce() { intro+=("$@" ""); }
+say_intro() {
+  [ ${#intro[@]} -eq 0 ] || say "${intro[@]}"
+  intro=()
+}
+# code TEXT: a block of the report; empty text leaves none
+code() { [ -z "$1" ] || say "$(sed 's/^/    /' <<<"$1")" ""; }
+# after_failure NAME: what a reader needs of its log
+after_failure() { code "$(tail -n 15 "$work/$1.log" | cut -c 1-200)"; }
+missing() { say_intro; say "NOT RUN: $1" ""; return 1; }
+skipped() { say_intro; say "SKIPPED: $1 needs $2 GPUs; GPUs here: $gpus" ""; }
+need_program() { { [ -x ./train_gpt_fsdp ] && [ -x $tests ]; } || missing "./train_gpt_fsdp or $tests is not built"; }
+# pack: the logs, in OUT, where that is given
+pack() {
+  local file
+  [ -n "$given" ] || return 0
+  packed=$(now)
+  find "$work" -name '*.log' -size +1024k | while IFS= read -r file; do
+    { head -c 262144 "$file"; echo; echo "... shortened ..."; tail -c 786432 "$file"; } >"$file.short"
+    mv "$file.short" "$file"
+  done
+  find "$work" -type f \( -name '*.log' -o -name '*.csv' -o -name '*.table' -o -name '*.losses' -o \
+    -name metrics.jsonl \) -printf 'gpu_day/%P\0' |
+    tar -czf "$OUT/gpu_day_logs.tar.gz.new" -C "${work%/*}" --null -T - &&
+    mv "$OUT/gpu_day_logs.tar.gz.new" "$OUT/gpu_day_logs.tar.gz"
+}
+
+# ---- the journal -----------------------------------------------------------------------------------------------------
+# A line: time, GPU, item, result, seconds, program, value. `try` stands before an item runs, with the seconds it was
+# given, or `full` when no call could give it more; ok, skipped and all else after it. Values are what later items need:
+# of a training run the number of steps, a digest of its losses, and the last.
+declare -A ended=() tried=() full_tries=() value=()
+items=()                                       # those of the part that runs
+record() {
+  local file line
+  TZ=UTC0 printf -v line '%(%FT%TZ)T\t%s\t%s\t%s\t%s\t%s\t%s' -1 "$slug" "$1" "$2" "$3" "$program" "${4:--}"
+  for file in "${journals[@]}"; do echo "$line" >>"$file"; done
+  if [ "$2" != try ]; then ended[$1]=$2 value[$1]=${4:--}; fi
+}
+is_again() {
+  local pattern
+  set -f
+  for pattern in ${AGAIN:-}; do
+    # shellcheck disable=SC2053  # a pattern
+    if [[ $1 == $pattern ]] || { [ "$pattern" = failed ] && [ "$2" != ok ] && [ "$2" != skipped ]; }; then
+      set +f
+      return 0
+    fi
+  done
+  set +f
+  return 1
+}
+# What the journal says of this GPU model; of what is to run again, only what this call wrote.
+load_journal() {
+  local line=0 on item result said
+  ended=() tried=() full_tries=() value=()
+  while IFS=$'\t' read -r _ on item result _ _ said; do
+    line=$((line + 1))
+    [ "$on" = "$slug" ] || continue
+    if [ "$result" = try ]; then
+      tried[$item]=${said% full}
+      [[ $said != *full ]] || full_tries[$item]=$((${full_tries[$item]:-0} + 1))
+      continue
+    fi
+    unset "tried[$item]" "full_tries[$item]"
+    if [ $line -le "$journal_before" ] && is_again "$item" "$result"; then unset "ended[$item]"
+    else ended[$item]=$result value[$item]=$said; fi
+  done <"$journal"
+}
+
+# left: the seconds that are left to the part in this call
+left() { echo $((deadline - $(now))); }
+# want ITEM NEED LIMIT: whether it is to run now, which the journal then says: it has not ended yet, and the time that
+# it needs is left. One that was cut by the end of a call needs twice what it was given, or to be the first of a call.
+# One that twice did not end, though no call could have given it more, is given up. In a part that has less time than
+# NEED it begins anyway.
+want() {
+  local item=$1 need=$2 limit=$3 rest first="" full=""
+  items+=("$item")
+  [ -z "${ended[$item]:-}" ] || return 1
+  if [ "${full_tries[$item]:-0}" -ge 2 ]; then
+    say_intro
+    say "    $item: did not end in two calls, given up" ""
+    record "$item" STOPPED -
+    return 1
+  fi
+  rest=$(left)
+  if [ -z "$begun" ] && [ "$rest" -ge "$need" ]; then first=yes; fi
+  if [ "$rest" -ge "$limit" ] || [ -n "$first" ]; then full=" full"; fi
+  [ "$part_s" -ge "$need" ] || need=1
+  [ -z "${tried[$item]:-}" ] || [ $((2 * tried[$item])) -le "$need" ] || need=$((2 * tried[$item]))
+  [ "$need" -le "$limit" ] || need=$limit
+  [ -n "$first" ] || [ "$rest" -ge "$need" ] || return 1
+  [ "$rest" -le "$limit" ] || rest=$limit
+  begun=yes
+  say_intro
+  record "$item" try - "$rest$full"
+}
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+# What an item started carries its name in its environment, in whatever process group or session it is.
+kill_rest() {
+  local file
+  for file in $(grep -lz -- "^GPU_DAY_ITEM=$work:$1" /proc/[0-9]*/environ 2>/dev/null); do
+    file=${file#/proc/}
+    kill -KILL "${file%/environ}" 2>/dev/null
+  done
+}
+# timed LIMIT_S NAME COMMAND...: ends it and all it started after LIMIT_S. By SIGKILL: a training run that is asked to
+# stop saves a checkpoint first.
+timed() {
+  local limit=$1 name=$2 status
   shift 2
-  # The report shows the command as one would type it: no machine's own directories.
-  words=$(printf '%q ' "$@" | sed "s|$PWD/||g; s|${HOME:-/root}/||g; s/\\\\,/,/g")
-  timeout -k 10 "$limit" "$@" >"$work/$name.log" 2>&1 </dev/null
+  # The braces keep the shell's own word on a killed command.
+  { GPU_DAY_ITEM=$work:$name: timeout -s KILL "$limit" "$@" 2>&3 </dev/null; } 3>&2 2>/dev/null
   status=$?
-  case $status in
-    0) words+="# $((SECONDS - start)) s" ;;
-    124 | 137) words+="# STOPPED after $((SECONDS - start)) s" ;;
-    *) words+="# EXIT $status after $((SECONDS - start)) s" ;;
-  esac
-  if [ $status -ne 0 ] || [ -z "${quiet:-}" ]; then say "    $words" ""; fi
+  [ $status -eq 0 ] || kill_rest "$name:"
   return $status
 }
-# after_failure NAME: the end of its log, for the report
-after_failure() { code "$(tail -n 15 "$work/$1.log" | cut -c 1-200)"; }
-missing() { say "NOT RUN: $1" ""; return 1; }
-need_program() { { [ -x ./train_gpt_fsdp ] && [ -x $tests ]; } || missing "./train_gpt_fsdp or $tests is not built"; }
+# run LIMIT_S NAME COMMAND...: its output goes to $work/NAME.log, command and outcome to the report (with `quiet` set,
+# of a command that failed only). $outcome is ok, EXIT N, STOPPED (it had LIMIT_S), or CUT (by the end of the call).
+run() {
+  local limit=$1 name=$2 rest start status words took
+  shift 2
+  # The report shows the command as one would type it: no machine's own directories.
+  printf -v words '%q ' "$@"
+  words=${words//"$PWD/"/} words=${words//"${HOME:-/root}/"/} words=${words//\\,/,}
+  start=$(now) took=0 status=137
+  rest=$((deadline - start))
+  [ "$rest" -le "$limit" ] || rest=$limit
+  if [ "$rest" -gt 0 ]; then
+    timed "$rest" "$name" "$@" >"$work/$name.log" 2>&1
+    status=$? took=$(($(now) - start))
+  fi
+  if [ $status -eq 0 ]; then outcome=ok
+  elif [ $took -lt "$rest" ]; then outcome="EXIT $status"
+  elif [ "$rest" -lt "$limit" ]; then outcome=CUT
+  else outcome=STOPPED; fi
+  case $outcome in
+    ok) words+="# $took s" ;;
+    CUT) words+="# CUT after $took s: no time is left in this call" ;;
+    *) words+="# $outcome after $took s" ;;
+  esac
+  if [ "$outcome" != ok ] || [ -z "${quiet:-}" ]; then say "    $words" ""; fi
+  [ "$outcome" = ok ]
+}
+# finish ITEM [VALUE]: the outcome of its run goes to the journal, unless it was cut and runs again; the logs are packed
+# every two minutes
+finish() {
+  local time
+  time=$(now)
+  [ "$outcome" = CUT ] || record "$1" "$outcome" $((time - item_start)) "${2:--}"
+  [ $((time - packed)) -lt 120 ] || pack
+}
 
 # ---- where things are ------------------------------------------------------------------------------------------------
 add_path() { local -n list=$1; list=$2${list:+:$list}; export "${1?}"; }
 
-# Python's packages bring libraries that the toolkit here may lack: adds their places to the paths of compilers and
-# loader. Takes only these of their headers, because others beside them would hide the toolkit's own.
+# OpenMPI and cJSON as `carry` unpacked them: OpenMPI was built for /usr and must be told where it is now.
+use_carried() {
+  local lib plugins
+  CARRIED=$(cd "$CARRIED" 2>/dev/null && pwd) || refuse 2 "CARRIED: there is no such directory"
+  lib=$(find "$CARRIED/usr/lib" -name 'libopen-pal.so.*' -printf '%h\n' -quit 2>/dev/null)
+  plugins=$(find "$CARRIED/usr/lib" -type d -path '*/lib/pmix' -print -quit 2>/dev/null)
+  { [ -n "$lib" ] && [ -n "$plugins" ]; } ||
+    refuse 2 "CARRIED=$CARRIED holds no OpenMPI; dev/gpu_day.sh carry DIR makes such a directory"
+  export OPAL_PREFIX=$CARRIED/usr PMIX_PKGLIBDIR=$plugins CJSON_HOME=$CARRIED/cjson
+  add_path PATH "$CARRIED/usr/bin"
+  add_path LD_LIBRARY_PATH "${plugins%/pmix}"
+  add_path LD_LIBRARY_PATH "$lib"
+}
+# Python's packages bring libraries that the toolkit here may lack; the compilers and the loader are told where. Of
+# their headers only these: what else lies beside them would hide the toolkit's own.
 find_libraries() {
   local dirs=() dir file
   [ -x "$CUDA_HOME/bin/nvcc" ] || ! have nvcc || CUDA_HOME=$(dirname "$(dirname "$(command -v nvcc)")")
   export CUDA_HOME
+  [ -z "${CARRIED:-}" ] || use_carried
   [ -z "${MPI_HOME:-}" ] || [ ! -d "$MPI_HOME/bin" ] || add_path PATH "$MPI_HOME/bin"
   [ ! -d "$CUDA_HOME/bin" ] || add_path PATH "$CUDA_HOME/bin"
   [ ! -d "$CUDA_HOME/lib" ] || add_path LIBRARY_PATH "$CUDA_HOME/lib"
@@ -91,8 +260,9 @@ for path in nvidia.__path__: print("\n".join(glob.glob(path + "/*")))' 2>/dev/nu
   done
   add_path CPATH "$work/include"
   [ -z "${NCCL_HOME:-}" ] || [ ! -d "$NCCL_HOME/lib" ] || add_path LD_LIBRARY_PATH "$NCCL_HOME/lib"
-  # One rank needs no daemon of OpenMPI, which may be missing if mpirun is.
+  # One rank needs no daemon of OpenMPI's, which may be missing where mpirun is; ranks of one host need no ssh.
   have mpirun || export OMPI_MCA_ess_singleton_isolated=1
+  have ssh || have rsh || export OMPI_MCA_plm=isolated
 }
 
 version_of() {
@@ -101,16 +271,14 @@ version_of() {
 }
 describe_device() {
   local name value
-  say "# GPU results of $today: $gpu" "" \
-    "Commit ${COMMIT:-$(git describe --always --dirty 2>/dev/null || echo unknown)}. Written by dev/gpu_day.sh:" \
-    "outputs are shortened, times are wall-clock." ""
+  say "# GPU results of $today: $gpu" "" "Written by dev/gpu_day.sh: outputs are shortened, times are wall-clock." ""
   code "$(
     for name in name driver_version compute_cap memory.total power.limit power.max_limit clocks.max.sm \
       clocks.max.memory clocks.sm clocks.mem temperature.gpu ecc.mode.current mig.mode.current persistence_mode; do
       value=$(nvidia-smi --query-gpu=$name --format=csv,noheader 2>/dev/null | head -n 1) || value=
       [ -z "$value" ] || printf '%-18s %s\n' "$name" "$value"
     done
-    printf '%-18s %s\n' GPUs "$(nvidia-smi -L 2>/dev/null | grep -c .)" \
+    printf '%-18s %s\n' GPUs "$gpus" \
       host "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1), $(nproc) cores" \
       nvcc "$(version_of nvcc)" \
       PyTorch "$("$PYTHON" -c 'import torch; print(torch.__version__)' 2>/dev/null || echo "not found")" \
@@ -119,51 +287,104 @@ describe_device() {
       mpirun "$(version_of mpirun)" ncu "$(version_of ncu)" compute-sanitizer "$(version_of compute-sanitizer)"
   )"
 }
+# The program's version and build, which the journal gives each item.
+find_program() { program=$(./train_gpt_fsdp --version 2>/dev/null | head -n 1); program=${program:--}; }
 
 # ---- build -----------------------------------------------------------------------------------------------------------
 part_build() {
   local status=0 mpirun=()
+  say_intro
   have nvcc || missing "nvcc (CUDA_HOME=$CUDA_HOME)" || return 1
   # make checks for an mpirun, but building does not need it.
   have mpirun || mpirun=(MPIRUN=true)
-  run 400 build make all check-symbols "${mpirun[@]}" || { after_failure build; return 1; }
+  run 500 build make all check-symbols "${mpirun[@]}" || { after_failure build; return 1; }
   code "$(grep -iE 'warning|left out' "$work/build.log" | squeeze 10)"
   ! grep -q 'CUDA kernels are left out' "$work/build.log" || status=1
-  make -n ptxas "${mpirun[@]}" >/dev/null 2>&1 || { missing "make ptxas"; return $status; }
-  if run 300 ptxas make ptxas "${mpirun[@]}"; then
-    say "$(awk '$3 ~ /^[0-9]+$/ && $5 ~ /^sm_/ { n++; spills += $1 > 0 } END {
-      printf "%d kernels, %d of them spill. The spilling ones, and those of bf16:", n, spills }' "$work/ptxas.log")" ""
-    code "$(awk 'NR == 1 || $1 > 0 || /bf16/' "$work/ptxas.log" | cut -c 1-150 | squeeze 80)"
-  else
-    after_failure ptxas
-    status=1
-  fi
+  find_program
+  say "$program" ""
   return $status
 }
 
-# ---- test ------------------------------------------------------------------------------------------------------------
-# run_tests LIMIT_S NAME [TEST]: every test, or those named TEST, then only on the GPU (DEVICE_ONLY) and not emulated
+# ---- first, test -----------------------------------------------------------------------------------------------------
+# Each line of the runner goes to the journal as it comes. The output of a failed test and the notes of part first go
+# to the report.
+watch_tests() {
+  local suite=$1 line show=0
+  while IFS= read -r line; do
+    if [[ $line =~ ^(ok|FAILED|skipped)\ +([A-Za-z0-9_]+)\ \(([0-9.]+)\ s\)$ ]]; then
+      record "$suite/${BASH_REMATCH[2]}" "${BASH_REMATCH[1]}" "${BASH_REMATCH[3]}"
+      show=0
+      [ "$suite" != first ] || show=8          # what the test has measured
+      [ "${BASH_REMATCH[1]}" != FAILED ] || show=14
+    elif [[ $line =~ ^(skipped\ |[0-9]+\ passed,) ]]; then show=0; fi
+    [ $show -eq 0 ] || { say "    ${line:0:200}"; show=$((show - 1)); }
+  done
+}
+# run_tests SUITE PATTERN NAME...: these tests by one call of the runner; PATTERN, if not empty, selects the same ones.
+# Suite cuda is of the GPU only (DEVICE_ONLY), not emulated too. A test's own limit is the runner's, 300 s.
 run_tests() {
-  local limit=$1 name=$2 status command
+  local suite=$1 pattern=$2 test remaining=() only=() command
   shift 2
-  if have mpirun; then command=(make test DEVICE=cuda "${@/#/T=}" "${@/*/DEVICE_ONLY=1}")
-  else command=(env DEVICE=cuda "${@/*/DEVICE_ONLY=1}" "TRAIN_GPT_FSDP=$PWD/train_gpt_fsdp" "$tests" "$@"); fi
-  run "$limit" "$name" "${command[@]}"
-  status=$?
-  # What went wrong, as the runner printed it: FAILED, then the test's output. Then the counts, also of a stopped run.
-  code "$(awk '/^FAILED/ { show = 12 } /^(ok|skipped) / { show = 0 } / passed, / { show = 0 } show-- > 0' \
-    "$work/$name.log" | squeeze 80)"
-  say "$(awk '/^ok / { ok++ } /^FAILED / { bad++ } /^skipped +[a-z_0-9]+ \(/ { skip++ } END {
-    printf "%d passed, %d failed, %d skipped", ok, bad, skip }' "$work/$name.log")" ""
-  return $status
+  for test in "$@"; do
+    if [ ${#remaining[@]} -gt 0 ] && [ -z "${ended[$suite/$test]:-}" ]; then
+      items+=("$suite/$test")
+      remaining+=("$test")
+    elif want "$suite/$test" 30 310; then
+      remaining+=("$test")                     # the first that is left stands for all that follow
+    elif [ -z "${ended[$suite/$test]:-}" ]; then
+      items+=("${@/#/$suite/}")
+      return 0
+    fi
+  done
+  [ ${#remaining[@]} -gt 0 ] || return 0
+  [ "$suite" != cuda ] || only=(DEVICE_ONLY=1)
+  if have mpirun; then
+    [ -n "$pattern" ] && [ ${#remaining[@]} -eq $# ] || pattern="${remaining[*]/#/=}"
+    command=(make test DEVICE=cuda "${only[@]}" "T=$pattern")
+  else
+    say "mpirun is not here: tests that start ranks cannot pass." ""
+    command=(env DEVICE=cuda "${only[@]}" "TRAIN_GPT_FSDP=$PWD/train_gpt_fsdp" "$tests" "${remaining[@]/#/=}")
+  fi
+  say "    $(sed "s|$PWD/||g" <<<"${command[*]}" | cut -c 1-200)" ""
+  timed "$(left)" "$suite" "${command[@]}" 2>&1 | tee "$work/tests-$suite.log" | watch_tests "$suite"
+  load_journal
+  code "$(sed -n 's/^skipped \([^ ]*:\)/skipped \1/p' "$work/tests-$suite.log" | squeeze 20)"
+  for test in "${remaining[@]}"; do
+    [ -z "${ended[$suite/$test]:-}" ] || continue
+    [ "$(left)" -gt 0 ] || return 0
+    # The runner ended and did not run it.
+    say "the runner did not come to $test:" ""
+    code "$(tail -n 5 "$work/tests-$suite.log" | cut -c 1-200)"
+    return 1
+  done
+}
+tests_named() { "$tests" --list | awk '{ print $1 }' | grep -E "$1"; }
+part_first() {
+  local names
+  need_program || return 1
+  mapfile -t names < <(tests_named '^first_gpu')
+  [ ${#names[@]} -gt 0 ] || missing "$tests has no test named first_gpu" || return 1
+  run_tests first first_gpu "${names[@]}"
+}
+# The tests that run the program on DEVICE, or look at it; but for those of parts first and cuda.
+device_tests() {
+  grep -lE 'cli_small|getenv\("DEVICE"\)' dev/test/test_*.h | xargs sed -n 's/^TEST[A-Z_]*(\([a-z0-9_]*\),.*/\1/p' |
+    grep -vE '^(cuda_|first_gpu)'
 }
 part_test() {
-  local status=0
+  local names status=0
   need_program || return 1
-  have mpirun || say "mpirun is not here: tests that start ranks cannot pass." ""
-  run_tests 400 test-cuda cuda_ || status=1
-  [ "$TEST_LIMIT" -eq 0 ] || run_tests "$TEST_LIMIT" test-every || status=1
+  mapfile -t names < <(tests_named '^cuda_')
+  [ ${#names[@]} -eq 0 ] || run_tests cuda "" "${names[@]}" || status=1
+  mapfile -t names < <(tests_named . | grep -xF "$(device_tests)")
+  [ ${#names[@]} -eq 0 ] || run_tests device "" "${names[@]}" || status=1
   return $status
+}
+part_host() {
+  local names
+  need_program || return 1
+  mapfile -t names < <(tests_named . | grep -vE '^(cuda_|first_gpu)' | grep -vxF "$(device_tests)")
+  [ ${#names[@]} -eq 0 ] || run_tests host "" "${names[@]}"
 }
 
 # ---- sanitize --------------------------------------------------------------------------------------------------------
@@ -173,143 +394,208 @@ op_tests() {
     grep -vE '_all$|_rules|_text|_libraries|_probe|_links|_known|_limit'
 }
 
-# One test in its own process, without the runner's fork; its line of the table goes to $work/sanitize-TOOL-NAME.line.
+# One test in its own process, without the runner's fork.
 sanitize_one() {
-  local tool=$1 name=$2 log=$work/sanitize-$1-$2.log start=$SECONDS status word options=()
-  # racecheck looks only at our kernels: instrumenting cuBLAS's would take all the time.
+  local tool=$1 name=$2 log=sanitize-$1-$2 item_start quiet=1 words options=() outcome
+  item_start=$(now)
+  # Of races only our kernels' are looked for: instrumenting cuBLAS's would take all the time.
   [ "$tool" != racecheck ] || options=(--kernel-name kns=_kernel)
-  DEVICE=cuda DEVICE_ONLY=1 timeout -k 10 200 compute-sanitizer --tool "$tool" "${options[@]}" --target-processes all \
-    --error-exitcode 66 "$tests" --run "$name" >"$log" 2>&1 </dev/null
-  status=$?
-  case $status in
-    0) word=ok ;;
-    66) word="FAILED: errors found" ;;
-    77) word="skipped: $(sed -n 's/.*SKIP: //p' "$log" | head -n 1 | cut -c 1-80)" ;;
-    124 | 137) word=STOPPED ;;
-    *) word="FAILED: exit $status" ;;
+  DEVICE=cuda DEVICE_ONLY=1 run 200 "$log" compute-sanitizer --tool "$tool" "${options[@]}" --target-processes all \
+    --error-exitcode 66 "$tests" --run "$name" >/dev/null
+  case $outcome in
+    "EXIT 66") outcome="FAILED: errors found" ;;
+    "EXIT 77") outcome=skipped ;;
+    "EXIT "*) outcome="FAILED: ${outcome,,}" ;;
   esac
-  printf '%-10s %-34s %4d s  %s  %s\n' "$tool" "$name" $((SECONDS - start)) "$word" \
-    "$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" | tail -n 1 | sed 's/^=* *//')" >"${log%.log}.line"
+  words=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|SKIP: ' "$work/$log.log" | tail -n 1 | sed 's/^=* *//' |
+    cut -c 1-100)
+  say "    $(printf '%-10s %-34s %4d s  %s  %s' "$tool" "$name" $(($(now) - item_start)) "$outcome" "$words")"
+  [[ $outcome != FAILED* ]] || code "$(grep -E '^=========|must|rank|:[0-9]+:' "$work/$log.log" | squeeze 12)"
+  [ "$outcome" = CUT ] || record "sanitize/$tool-$name" "${outcome%%:*}" "$(($(now) - item_start))" "${words:--}"
 }
 part_sanitize() {
-  local names tool name lines
+  local names tool name
   need_program || return 1
   have compute-sanitizer || missing "compute-sanitizer is not here" || return 1
   # A test that the program does not have would seem to pass if asked for by its exact name.
   names=$("$tests" --list | awk '{ print $1 }' | grep -xF "$(tr ' ' '\n' <<<"${SANITIZE:-$(op_tests)}")")
   [ -n "$names" ] || missing "$tests has none of the op tests" || return 1
-  rm -f "$work"/sanitize-*
-  say "Each test as \`DEVICE=cuda DEVICE_ONLY=1 compute-sanitizer --tool TOOL --target-processes all --error-exitcode" \
-    "66 $tests --run TEST\`, four at a time; racecheck with --kernel-name kns=_kernel, which are the program's." ""
-  export -f sanitize_one
-  # shellcheck disable=SC2016
-  for tool in $TOOLS; do for name in $names; do echo "$tool $name"; done; done |
-    xargs -P 4 -n 2 bash -c 'sanitize_one "$@"' _
-  lines=$(cat "$work"/sanitize-*.line 2>/dev/null)
-  code "$lines"
-  for name in "$work"/sanitize-*.line; do
-    if grep -q 'FAILED' "$name" 2>/dev/null; then
-      say "$(basename "$name" .line):" ""
-      code "$(grep -E '^=========|must|rank|:[0-9]+:' "${name%.line}.log" | squeeze 24)"
-    fi
-  done
-  [ -n "$lines" ] && ! grep -qE 'FAILED|STOPPED' <<<"$lines"
+  introduce "Each test as \`DEVICE=cuda DEVICE_ONLY=1 compute-sanitizer --tool TOOL --target-processes all" \
+    "--error-exitcode 66 $tests --run TEST\`, $JOBS at a time; racecheck with --kernel-name kns=_kernel: of the" \
+    "program's kernels."
+  for tool in $TOOLS; do for name in $names; do
+    want "sanitize/$tool-$name" 40 200 || continue
+    sanitize_one "$tool" "$name" &
+    while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
+  done; done
+  wait
+  last_said=x                                  # by one of those in the background
 }
 
 # ---- ranks -----------------------------------------------------------------------------------------------------------
 train_options=(--device cuda --model gpt2 --data random --batch_size 2 --global_batch 8 --max_steps 20 --sample_tokens 0
-  --eval_every -1)
-# train NAME RANKS OPTIONS...: its losses and norms, as text, in $work/NAME.losses
+  --eval_every -1 --save_every -1)
+# train ITEM RANKS REFERENCE OPTION...: a run, and a line on whether its losses and norms are REFERENCE's, as text.
+# Where ITEM itself is REFERENCE there is nothing to compare with.
 train() {
-  local name=$1 np=$2 start=() quiet=1
-  shift 2
-  rm -rf "${work:?}/$name" "$work/$name.losses"
-  echo "$name: ranks $np, $*" >"$work/$name.words"
-  if [ "$np" -gt 1 ]; then
-    have mpirun || return 1
-    start=(mpirun --oversubscribe --bind-to none -np "$np")
+  local item=$1 np=$2 reference=$3 name=${1//\//-} start=() quiet=1 lines steps last digest item_start
+  shift 3
+  if [ "$np" -gt 1 ] && [ -z "${ended[$item]:-}" ] && ! have mpirun; then
+    missing "$item: $np ranks, and mpirun is not here"
+    no_mpirun=1
+    return
   fi
-  run 150 "$name" "${start[@]}" ./train_gpt_fsdp "${train_options[@]}" --out "$work/$name" "$@" ||
-    { after_failure "$name"; return 1; }
+  if [ "$item" != "$reference" ] && [ -z "${ended[$reference]:-}" ]; then items+=("$item"); return; fi
+  want "$item" 20 150 || return 0
+  [ "$np" -eq 1 ] || start=(mpirun --oversubscribe --bind-to none -np "$np")
+  rm -rf "${work:?}/$name"
+  item_start=$(now)
+  run 150 "$name" "${start[@]}" ./train_gpt_fsdp "${train_options[@]}" --out "$work/$name" "$@"
+  [ "$outcome" != CUT ] || return 0
+  [ "$outcome" = ok ] || after_failure "$name"
   sed -n 's/.*"kind":"step".*"loss":\([^,]*\),.*"grad_norm":\([^,}]*\).*/\1 \2/p' "$work/$name/metrics.jsonl" \
-    >"$work/$name.losses"
+    >"$work/$name.losses" 2>/dev/null
+  mapfile -t lines <"$work/$name.losses"
+  steps=${#lines[@]} last=${lines[*]: -1}
+  digest=$(sha256sum <"$work/$name.losses")
+  value[$item]="$steps ${digest:0:16} $last"
+  if [ "$outcome" = ok ]; then
+    if [ "$steps" != 20 ]; then outcome=DIFFERENT
+    elif [ "${ended[$reference]:-ok}" != ok ]; then outcome="NO REFERENCE"
+    elif [ "${value[$reference]:-}" != "${value[$item]}" ]; then outcome=DIFFERENT; fi
+  fi
+  say "    $(printf '%-67s %2d steps, last %s: %s' "${item#*/}: ranks $np, $*" "$steps" "$last" \
+    "$([ "$outcome" = ok ] && echo equal || echo "$outcome")")" "        $(speed_and_memory "$name")"
+  finish "$item" "${value[$item]}"
 }
-# equal NAME FIRST: prints whether their losses are the same text, and the last line
-equal() {
-  local result=equal steps
-  steps=$(grep -c . "$work/$1.losses" 2>/dev/null)
-  { [ "$steps" = 20 ] && cmp -s "$work/$1.losses" "$work/$2.losses"; } || result=DIFFERENT
-  [ -s "$work/$1.losses" ] || result="NOT RUN"
-  printf '%-67s %2d steps, last %s: %s\n' "$(cat "$work/$1.words")" "${steps:-0}" \
-    "$(tail -n 1 "$work/$1.losses" 2>/dev/null)" "$result"
-  [ "$result" = equal ]
-}
-part_ranks() {
-  local status=0 dtype np name lines=""
-  need_program || return 1
-  have mpirun || missing "2 and 4 ranks: mpirun is not here"
-  say "\`./train_gpt_fsdp ${train_options[*]}\`" \
-    "and what each line names. Losses and gradient norms of every step, with all digits, are compared as text with" \
-    "those of the first line of their dtype." ""
-  for dtype in bf16 fp32; do
-    train $dtype-self 1 --param_dtype $dtype --comm self --graph off
-    for np in 1 2 4; do train $dtype-mpi-$np $np --param_dtype $dtype --comm mpi; done
-    train $dtype-graph 1 --param_dtype $dtype --comm self --graph on
-    train $dtype-nccl 1 --param_dtype $dtype --comm nccl --graph off
-    train $dtype-nccl-graph 1 --param_dtype $dtype --comm nccl --graph on
-    for name in self mpi-1 mpi-2 mpi-4 graph nccl nccl-graph; do
-      lines+=$(equal $dtype-$name $dtype-self)$'\n' || status=1
-    done
-  done
-  code "${lines%$'\n'}"
-  return $status
-}
-
-# ---- modes -----------------------------------------------------------------------------------------------------------
 # speed_and_memory NAME: median tokens/s of the last ten steps, planned and taken MiB of the GPU
 speed_and_memory() {
   sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$work/$1/metrics.jsonl" 2>/dev/null | tail -n 10 | sort -g |
     awk '{ a[NR] = $1 } END { printf "%9.0f tok/s", a[int((NR + 1) / 2)] }'
   sed -n 's/^GPU memory: \([0-9.]*\) MiB planned, \([0-9.]*\) MiB taken.*/  MiB \1 planned \2 taken/p' "$work/$1.log"
 }
-part_modes() {
-  local status=0 i=0 mode same np words reference lines=""
-  local -A first=()
-  # Runs with the same name before | must have equal losses; runs without a name compute differently.
-  local modes=("plain|1|" "plain|1|--recompute gelu" "plain|1|--recompute block" "plain|1|--wrap model"
-    "plain|1|--shard dim0" "plain|1|--offload optimizer" "plain|1|--offload params" "plain|2|--strategy shard_grad_op"
-    "plain|2|--strategy no_shard" "plain|4|--mesh 2x2" "plain|4|--reshard_after_forward 2" "plain|4|--shard dim0"
-    "plain|2|--offload params --recompute block" "|1|--accumulate local" "|1|--buffer_dtype fp32"
-    "|1|--freeze wte,h.0.*,h.1.*" "fp8|1|--fp8 gather" "fp8|2|--fp8 gather" "fp8m|1|--fp8 matmul" "fp8m|2|--fp8 matmul")
+introduce_train() {
+  introduce "\`./train_gpt_fsdp ${train_options[*]}$1\`" \
+    "and what each line names. Losses and gradient norms of every step, with all digits, are compared as text with" \
+    "those of $2. Speed: the median of the last ten steps."
+}
+part_ranks() {
+  local no_mpirun=0 dtype np
   need_program || return 1
-  say "\`./train_gpt_fsdp ${train_options[*]} --param_dtype bf16\`" "and what each line names." ""
-  for mode in "${modes[@]}"; do
-    i=$((i + 1))
-    IFS='|' read -r same np words <<<"$mode"
-    # shellcheck disable=SC2086  # words are options
-    train "mode-$i" "$np" --param_dtype bf16 $words || { [ "$np" -gt 1 ] && ! have mpirun || status=1; continue; }
-    reference=mode-$i
-    if [ -n "$same" ]; then reference=${first[$same]:=mode-$i}; fi
-    lines+=$(equal "mode-$i" "$reference")$'\n' || status=1
-    lines+="    $(speed_and_memory "mode-$i")"$'\n'
+  introduce_train "" "the first line of their dtype"
+  for dtype in bf16 fp32; do
+    train ranks/$dtype-self 1 ranks/$dtype-self --param_dtype $dtype --comm self --graph off
+    for np in 1 2 4; do train ranks/$dtype-mpi-$np $np ranks/$dtype-self --param_dtype $dtype --comm mpi; done
+    train ranks/$dtype-graph 1 ranks/$dtype-self --param_dtype $dtype --comm self --graph on
+    train ranks/$dtype-nccl 1 ranks/$dtype-self --param_dtype $dtype --comm nccl --graph off
+    train ranks/$dtype-nccl-graph 1 ranks/$dtype-self --param_dtype $dtype --comm nccl --graph on
   done
-  code "${lines%$'\n'}"
-  return $status
+  [ $no_mpirun -eq 0 ]
+}
+
+# ---- modes -----------------------------------------------------------------------------------------------------------
+part_modes() {
+  local no_mpirun=0 mode same np name words
+  # Item, ranks, the item whose losses it must give (none: an arithmetic of its own), options.
+  local modes=("plain|1||" "gelu|1|plain|--recompute gelu" "block|1|plain|--recompute block" "unit|1|plain|--wrap model"
+    "dim0|1|plain|--shard dim0" "offload-optimizer|1|plain|--offload optimizer"
+    "offload-params|1|plain|--offload params" "grad-op-2|2|plain|--strategy shard_grad_op"
+    "no-shard-2|2|plain|--strategy no_shard" "mesh-4|4|plain|--mesh 2x2" "reshard-4|4|plain|--reshard_after_forward 2"
+    "dim0-4|4|plain|--shard dim0" "offload-block-2|2|plain|--offload params --recompute block"
+    "local|1||--accumulate local" "fp32-buffers|1||--buffer_dtype fp32" "freeze|1||--freeze wte,h.0.*,h.1.*"
+    "fp8|1||--fp8 gather" "fp8-2|2|fp8|--fp8 gather" "fp8-matmul|1||--fp8 matmul"
+    "fp8-matmul-2|2|fp8-matmul|--fp8 matmul")
+  need_program || return 1
+  introduce_train " --param_dtype bf16" "\`plain\`, fp8's with those of one rank"
+  for mode in "${modes[@]}"; do
+    IFS='|' read -r name np same words <<<"$mode"
+    # shellcheck disable=SC2086  # words are options
+    train "modes/$name" "$np" "modes/${same:-$name}" --param_dtype bf16 $words
+  done
+  [ $no_mpirun -eq 0 ]
+}
+
+# ---- bench -----------------------------------------------------------------------------------------------------------
+# batch_of MODEL: sequences of 1024 tokens; those of dev/bench.sh are for 141 GB
+batch_of() {
+  local batch=64 room=130000
+  case $1 in gpt2-xl | gpt2-large) batch=16 ;; gpt2-medium) batch=32 ;; esac
+  while [ "$memory" -lt $room ] && [ $batch -gt 1 ]; do batch=$((batch / 2)) room=$((room / 2)); done
+  echo "${BATCH:-$batch}"
+}
+# bench ITEM NEED LIMIT MODEL VARIABLE=VALUE...: one round of one model
+bench() {
+  local item=$1 need=$2 limit=$3 model=$4 name=${1//\//-} item_start rates
+  shift 4
+  want "$item" "$need" "$limit" || return 0
+  item_start=$(now)
+  run "$limit" "$name" env DEVICE=cuda MODELS="$model" ROUNDS=1 BATCH="$(batch_of "$model")" "$@" \
+    OUT="$work/$name-runs" dev/bench.sh speed
+  code "$(squeeze 40 <"$work/$name.log")"
+  # Of the table's line: tokens/s of both, and PyTorch's form.
+  rates=$(awk -v model="$model" '$1 == model && $2 ~ /^(bf|fp)/ && $5 > 0 {
+    print $5, (NF > 12 ? $8 " " $12 " " $13 : "-") }' "$work/$name.log")
+  [ "$outcome" != ok ] || [ -n "$rates" ] || outcome="NO RATE"
+  finish "$item" "$rates"
+}
+# The medians of the rounds that are there.
+bench_medians() {
+  local model item
+  for model in $MODELS; do
+    for item in "${!ended[@]}"; do
+      if [[ $item =~ ^bench/$model-[0-9]+$ ]] && [ "${ended[$item]}" = ok ]; then echo "${value[$item]}"; fi
+    done | sort -g | awk -v model="$model" '
+      function median(a, n) { return (a[int((n + 1) / 2)] + a[int(n / 2) + 1]) / 2 }
+      function sort(a, n,  i, j, t) {
+        for (i = 2; i <= n; i++)
+          for (j = i; j > 1 && a[j - 1] > a[j]; j--) { t = a[j]; a[j] = a[j - 1]; a[j - 1] = t } }
+      { ours[++n] = $1 } $2 > 0 { torch[++m] = $2 }
+      END { sort(ours, n); sort(torch, m)
+        if (n) printf "%s: train_gpt_fsdp %.0f tokens/s, median of %d rounds", model, median(ours, n), n
+        if (n && m) printf "; PyTorch %.0f of %d; ratio %.2f", median(torch, m), m, median(ours, n) / median(torch, m)
+        if (n) print "" }'
+  done
+}
+part_bench() {
+  local model round form best="--tune --reduce_dtype bf16"
+  need_program || return 1
+  for ((round = 1; round <= ROUNDS; round++)); do
+    for model in $MODELS; do
+      # Which form of bf16 is PyTorch's faster is decided in the first round.
+      form=
+      [[ ! ${value[bench/$model-1]:-} =~ bf16\ [a-z]+ ]] || form=${BASH_REMATCH[0]}
+      if [ "$model" = gpt2-xl ]; then set -- 200 500; else set -- 90 300; fi
+      bench "bench/$model-$round" "$1" "$2" "$model" PROGRAM_OPTIONS="$best" FORM="$form"
+    done
+    # What the options gain: the program alone, with none.
+    [ $round -gt 1 ] || for model in $MODELS; do bench "bench/$model-plain" 40 200 "$model" PYTHON=false; done
+  done
+  [ ${#intro[@]} -gt 0 ] || code "$(bench_medians)"
 }
 
 # ---- profile ---------------------------------------------------------------------------------------------------------
-measure_peaks() {
+build_peaks() {
   local includes=(-I.)
+  [ ! -x build/gpu_peaks ] || return 0
   have nvcc || missing "nvcc (CUDA_HOME=$CUDA_HOME)" || return 1
   [ -z "${NCCL_HOME:-}" ] || includes+=("-I$NCCL_HOME/include")
   run 120 peaks-build nvcc -std=c++17 -O3 -arch=native "${includes[@]}" dev/gpu_peaks.cu -o build/gpu_peaks -ldl ||
     { after_failure peaks-build; return 1; }
-  run 120 peaks build/gpu_peaks || { after_failure peaks; return 1; }
-  code "$(cat "$work/peaks.log")"
+}
+measure_peaks() {
+  local item_start
+  if want profile/peaks 60 240; then
+    item_start=$(now)
+    if build_peaks; then run 120 peaks build/gpu_peaks || after_failure peaks; fi
+    [ "$outcome" != ok ] || code "$(cat "$work/peaks.log")"
+    finish profile/peaks "$(grep . "$work/peaks.log" 2>/dev/null | tr '\n' ';')"
+  elif [ "${ended[profile/peaks]:-}" = ok ]; then tr ';' '\n' <<<"${value[profile/peaks]}" >"$work/peaks.log"; fi
 }
 # profile NAME NCU_OPTION COMMAND...: the table of the command's kernels
 profile() {
-  local name=ncu-$1 option=$2 peak=avg.pct_of_peak_sustained_elapsed status metrics always more flops
+  local name=ncu-$1 option=$2 peak=avg.pct_of_peak_sustained_elapsed metrics always more flops item_start
+  want "profile/$1" 60 400 || return 0
+  item_start=$(now)
   shift 2
   always=gpu__time_duration.sum,dram__bytes.sum.per_second,launch__registers_per_thread
   flops=sm__ops_path_tensor_src_bf16_dst_fp32.sum
@@ -319,12 +605,15 @@ profile() {
     rm -f "$work/$name.csv"
     run 240 "$name" ncu --target-processes application-only --clock-control none --metrics "$metrics" --csv --page raw \
       --print-units base --log-file "$work/$name.csv" "$option" "$@"
-    status=$?
+    [ "$outcome" != CUT ] || return 0
     ! kernel_table "$work/$name.csv" >"$work/$name.table" || break
   done
   if [ -s "$work/$name.table" ]; then code "$(cat "$work/$name.table")"
-  else code "$(grep -hE '^==|ERR' "$work/$name.csv" "$work/$name.log" 2>/dev/null | squeeze 10)"; status=1; fi
-  return $status
+  else
+    code "$(grep -hE '^==|ERR' "$work/$name.csv" "$work/$name.log" 2>/dev/null | squeeze 10)"
+    [ "$outcome" != ok ] || outcome="NO TABLE"
+  fi
+  finish "profile/${name#ncu-}"
 }
 # kernel_table CSV: one line a kernel, the most time first; fails where the file holds none
 kernel_table() {
@@ -388,67 +677,176 @@ for name, calls in sorted(kernels.items(), key=lambda k: -time_of(k[1]))[:45]:
 PYTHON
 }
 part_profile() {
-  local status=0 model batch
-  measure_peaks || status=1
+  local model
   need_program || return 1
+  measure_peaks
   have ncu || missing "ncu is not here" || return 1
-  # A kernel whose number of operations is known, to check ncu's counters.
-  [ ! -x build/gpu_peaks ] || profile peaks --kernel-name=peak_mma_kernel build/gpu_peaks || status=1
+  # One kernel whose operations are known: what ncu's counters are worth.
+  if [ -n "${ended[profile/peaks-mma]:-}" ] || [ "$(left)" -le 0 ] || build_peaks; then
+    profile peaks-mma --kernel-name=peak_mma_kernel build/gpu_peaks
+  fi
   # Two steps of two blocks launch every kernel in the shapes of the whole model.
   for model in $MODELS; do
-    batch=16
-    [ "$model" = gpt2-xl ] || batch=64
     profile "$model" --launch-count=4000 ./train_gpt_fsdp --device cuda --model "$model" --n_layer 2 \
-      --batch_size $batch --param_dtype bf16 --reduce_dtype bf16 --data random --graph off --max_steps 2 \
-      --sample_tokens 0 --eval_every -1 --out "$work/ncu-$model" || status=1
+      --batch_size "$(batch_of "$model")" --param_dtype bf16 --reduce_dtype bf16 --data random --graph off \
+      --max_steps 2 --sample_tokens 0 --eval_every -1 --save_every -1 --out "$work/ncu-$model"
   done
-  return $status
 }
 
-# ---- bench -----------------------------------------------------------------------------------------------------------
-part_bench() {
-  local status=0 model best="--tune --reduce_dtype bf16"
+# ---- gpus ------------------------------------------------------------------------------------------------------------
+part_gpus() {
+  local no_mpirun=0 dtype np mode name words
+  local modes=("grad-op-2|2|--strategy shard_grad_op" "no-shard-2|2|--strategy no_shard" "native-2|2|--reduce native"
+    "mesh-4|4|--mesh 2x2" "reshard-4|4|--reshard_after_forward 2" "dim0-4|4|--shard dim0")
+  [ "$gpus" -ge 2 ] || { skipped gpus 2; return 0; }
   need_program || return 1
-  "$PYTHON" -c 'import torch' 2>/dev/null || say "PyTorch is not here (PYTHON): the program is measured alone." ""
-  for model in $MODELS; do
-    run 590 "bench-$model" env DEVICE=cuda MODELS="$model" PROGRAM_OPTIONS="$best" OUT="$work/bench-$model-runs" \
-      dev/bench.sh speed || status=1
-    code "$(squeeze 40 <"$work/bench-$model.log")"
+  introduce_train "" "one rank; with --reduce native, which sums in NCCL's order, only speed and memory count"
+  for dtype in bf16 fp32; do
+    train ranks/$dtype-self 1 ranks/$dtype-self --param_dtype $dtype --comm self --graph off
+    for np in 2 4; do
+      [ "$gpus" -ge $np ] || { skipped gpus/$dtype-$np $np; continue; }
+      train gpus/$dtype-$np $np ranks/$dtype-self --param_dtype $dtype --comm nccl --graph off
+      train gpus/$dtype-$np-graph $np ranks/$dtype-self --param_dtype $dtype --comm nccl --graph on
+    done
   done
-  # What the options gain: the program alone, without options.
-  run 200 bench-plain env DEVICE=cuda MODELS="$MODELS" PYTHON=false ROUNDS=1 OUT="$work/bench-plain-runs" \
-    dev/bench.sh speed || status=1
-  code "$(squeeze 40 <"$work/bench-plain.log")"
-  return $status
+  for mode in "${modes[@]}"; do
+    IFS='|' read -r name np words <<<"$mode"
+    [ "$gpus" -ge "$np" ] || { skipped "gpus/$name" "$np"; continue; }
+    # shellcheck disable=SC2086  # words are options
+    train "gpus/$name" "$np" "$([[ $name == native* ]] && echo "gpus/$name" || echo ranks/bf16-self)" \
+      --param_dtype bf16 --comm nccl $words
+  done
+  for name in $MODELS; do
+    bench "gpus/bench-$name" 200 500 "$name" PROGRAM_OPTIONS="--tune --reduce_dtype bf16" RANKS="$gpus" \
+      BATCH=$(($(batch_of "$name") * gpus))
+  done
+  [ $no_mpirun -eq 0 ]
+}
+
+# ---- carry -----------------------------------------------------------------------------------------------------------
+# carry DIR: OpenMPI and cJSON of this machine's distribution, unpacked and not installed, with the libraries they need
+# beyond those of every Debian and Ubuntu, and without plugins for networks between hosts
+carry() {
+  local dir=$1 tool packages package lib
+  for tool in apt-get dpkg; do have $tool || refuse 3 "carry: '$tool' is not here: it needs Debian or Ubuntu"; done
+  mkdir -p "$dir" || exit 1
+  dir=$(cd "$dir" && pwd)
+  [ -z "$(ls -A "$dir")" ] || refuse 2 "carry: $dir is not empty"
+  # All that a machine on which nothing is installed would get, of which these names.
+  packages=$(apt-get -s -o Dir::State::status=/dev/null install --no-install-recommends openmpi-bin libopenmpi-dev \
+    libcjson-dev 2>/dev/null | awk '/^Inst/ { print $2 }' |
+    grep -E '^(openmpi-|libopenmpi|libcjson|libevent-(core|pthreads)|libhwloc[0-9]|libpmix[0-9]|libmunge)')
+  [ -n "$packages" ] || refuse 3 "carry: apt-get knows no openmpi-bin: apt-get update"
+  mkdir "$dir/debs"
+  # shellcheck disable=SC2086  # names
+  (cd "$dir/debs" && apt-get -qq -o APT::Sandbox::User=root download $packages) ||
+    refuse 3 "carry: apt-get could not download $(tr '\n' ' ' <<<"$packages")"
+  for package in "$dir"/debs/*.deb; do dpkg -x "$package" "$dir" || exit 1; done
+  lib=$(find "$dir/usr/lib" -name 'libopen-pal.so.*' -printf '%h\n' -quit)
+  [ -n "$lib" ] || refuse 3 "carry: no libopen-pal.so in $(tr '\n' ' ' <<<"$packages")"
+  rm -rf "$dir"/debs "$dir"/usr/share/{doc,man,bug,lintian} "$lib"/fortran "$lib"/liboshmem*
+  # What is for other networks and for OpenSHMEM asks for more libraries.
+  rm -f "$lib"/libmca_common_{ofi,ucx,verbs}.so* "$dir"/usr/bin/osh*
+  find "$lib/openmpi" -name '*.so' -printf '%f\t%p\n' |
+    awk '/^(mca_(spml|scoll|sshmem|atomic|memheap)_|(lib)?mca_.*_(ofi|psm2?|ucx|verbs|usnic|openib|netlink)\.so)/ {
+      print $2 }' | xargs rm -f
+  ln -sf orterun "$dir/usr/bin/mpirun"
+  ln -sf opal_wrapper "$dir/usr/bin/mpicc"
+  mkdir "$dir/cjson"
+  ln -s ../usr/include "$dir/cjson/include"
+  ln -s "../${lib#"$dir/"}" "$dir/cjson/lib"
+  echo "carry: $(wc -w <<<"$packages") packages, $(du -sm "$dir" | cut -f 1) MB in $dir"
 }
 
 # ---- one after the other ---------------------------------------------------------------------------------------------
+if [ "${1:-}" = carry ]; then
+  [ $# -eq 2 ] || refuse 2 "carry takes one directory"
+  carry "$2"
+  exit
+fi
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(build test sanitize ranks modes profile bench)
+[ ${#parts[@]} -gt 0 ] || parts=("${all_parts[@]}")
 for part in "${parts[@]}"; do
-  case $part in
-    build | test | sanitize | ranks | modes | profile | bench) ;;
-    *) echo "gpu_day: parts are build, test, sanitize, ranks, modes, profile and bench, not '$part'" >&2; exit 2 ;;
-  esac
+  [[ " ${all_parts[*]} " == *" ${part%%=*} "* && $part =~ ^[a-z]+(=[1-9][0-9]*)?$ ]] ||
+    refuse 2 "parts are ${all_parts[*]}, with or without =SECONDS, or carry DIR; not '$part'"
 done
+[[ $LIMIT =~ ^[0-9]+$ ]] && { [ "$LIMIT" -eq 0 ] || [ "$LIMIT" -gt $RESERVE_S ]; } ||
+  refuse 2 "LIMIT=$LIMIT: seconds, more than $RESERVE_S, or 0"
+began=$(now)
+end=$((began + (LIMIT ? LIMIT - RESERVE_S : 10 ** 9))) deadline=$end
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
-[ -n "$gpu" ] || { echo "gpu_day: no GPU: nvidia-smi shows none" >&2; exit 1; }
+[ -n "$gpu" ] || refuse 3 "no GPU: nvidia-smi shows none"
+slug=$(tr -cs 'A-Za-z0-9\n' '-' <<<"${gpu#NVIDIA }")
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c .)
+memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | grep -m 1 -oE '^[0-9]+')
+memory=${memory:-0}
 today=$(date -u +%F)
 given=${OUT:-} OUT=${OUT:-dev/results}
 mkdir -p "$OUT" "$work" || exit 1
-export work tests
 OUT=$(cd "$OUT" && pwd)
-report=$OUT/$today-$(tr -cs 'A-Za-z0-9\n' '-' <<<"${gpu#NVIDIA }").md
+name=$today-$slug.md
+# Two calls at once would end each other's runs.
+other=$(cat "$work/pid" 2>/dev/null)
+[ -z "$other" ] || ! grep -qz gpu_day "/proc/$other/cmdline" 2>/dev/null || refuse 1 "process $other is running it"
+echo $$ >"$work/pid"
+kill_rest ""                                   # what a call that was killed left running
+# What earlier calls found: here, else where FROM says, else in OUT.
+if [ -n "$given" ]; then
+  for from in "${FROM:-}" "$OUT"; do
+    for file in "$name" journal.tsv; do
+      [ -z "$from" ] || [ -s "$work/$file" ] || [ ! -s "$from/$file" ] || cp "$from/$file" "$work/$file" || exit 1
+    done
+  done
+  report=$work/$name reports=("$work/$name" "$OUT/$name") journals=("$journal" "$OUT/journal.tsv")
+  [ ! -s "$report" ] || cp "$report" "$OUT/$name" || exit 1
+  [ ! -s "$journal" ] || cp "$journal" "$OUT/journal.tsv" || exit 1
+else
+  report=$OUT/$name reports=("$OUT/$name") journals=("$journal")
+fi
+touch "$journal"
+journal_before=$(grep -c '' "$journal")
 find_libraries
+find_program
+load_journal
+begun="" packed=0 outcome=ok failed=() waiting=() intro=() last_said=""
 [ -s "$report" ] || describe_device
+commit=${COMMIT:-$(git describe --always --dirty 2>/dev/null || echo unknown)}
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+say "## Call of $(date -u '+%F %H:%M UTC')" "" \
+  "\`LIMIT=$LIMIT dev/gpu_day.sh ${parts[*]}\`; commit $commit; $gpu, driver $driver;" \
+  "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1), $(nproc) cores." \
+  "${#ended[@]} items had ended before; built before: $program"
 for part in "${parts[@]}"; do
-  started=$SECONDS
-  say "" "## $part" ""
-  result=ok
-  "part_$part" || { result=FAILED; failed+=("$part"); }
-  say "$part: $result, $((SECONDS - started)) s"
+  started=$(now) items=() good=() bad=() open=() status=0
+  deadline=$end
+  [[ $part != *=* ]] || [ $((started + ${part#*=})) -ge "$end" ] || deadline=$((started + ${part#*=}))
+  part_s=$((deadline - began))                 # what a part can have at most
+  [[ $part != *=* ]] || part_s=$((deadline - started))
+  part=${part%%=*}
+  intro=()
+  introduce "" "### $part"
+  "part_$part" || status=1
+  load_journal
+  for item in $(printf '%s\n' "${items[@]}" | sort -u); do
+    case ${ended[$item]:-} in
+      "") open+=("$item") ;;
+      ok | skipped) good+=("$item") ;;
+      *) bad+=("$item (${ended[$item]})") ;;
+    esac
+  done
+  [ $status -eq 0 ] && [ ${#bad[@]} -eq 0 ] || failed+=("$part")
+  waiting+=("${open[@]}")
+  line="$part: ${#good[@]} items well"
+  [ $status -eq 0 ] || line="$part: FAILED; ${#good[@]} items well"
+  [ ${#bad[@]} -eq 0 ] || line+=", ${#bad[@]} not: ${bad[*]}"
+  [ ${#open[@]} -eq 0 ] || line+=", ${#open[@]} left for another call: $(cut -c 1-200 <<<"${open[*]}")"
+  [ -z "$last_said" ] || [ ${#intro[@]} -gt 0 ] || say ""
+  say "$line; $(($(now) - started)) s"
 done
-say "" "Parts run: ${parts[*]}. Failed: ${failed[*]:-none}. $SECONDS s in all."
-[ -z "$given" ] || tar -czf "$OUT/gpu_day_logs.tar.gz" -C build gpu_day
-echo "report: $report"
-[ ${#failed[@]} -eq 0 ]
+say "" "Parts: ${parts[*]}. Failed: ${failed[*]:-none}. Left for another call: ${#waiting[@]} items." \
+  "$(($(now) - began)) s."
+pack
+rm -f "$work/pid"
+echo "report: $OUT/$name"
+[ ${#failed[@]} -eq 0 ] || exit 1
+[ ${#waiting[@]} -eq 0 ] || exit 4
