@@ -45,6 +45,7 @@
 #include "dev/test/test_cli_modes.h"
 #include "dev/test/test_first_hour.h"
 #include "dev/test/test_docs.h"
+#include "dev/test/test_readme.h"
 #include "dev/test/test_report.h"
 #include "dev/test/test_kill.h"
 
