@@ -1,0 +1,514 @@
+// test_readme.h: what README.md and docs/*.md tell a reader to type works, and what they say came out is recorded.
+// Every command is run as it stands, in a copy of what a build leaves; what cannot run here is in a table with its
+// reason and with what is run instead. Figures and printed lines are looked for in dev/results/.
+// Pages and lines are read by test_docs.h.
+
+// ---- code in pages --------------------------------------------------------------------------------------------------
+// What stands indented by four blanks is a command, if its first word is one of these programs, else what one printed.
+// What stands between fences is a diff or Python by its name, else a drawing.
+static const char *const readme_programs[] = {
+    "./train_gpt_fsdp", "build/test_gpt_fsdp", "mpirun", "make", "python3", "sha256sum", "ldd", "kill", "for", "srun",
+    "hf", "#SBATCH"};
+enum ReadmeKind { README_COMMAND, README_PRINTED, README_DIFF, README_PYTHON };
+struct ReadmeCode { ReadmeKind kind; int line; char text[8192]; };
+
+// Ends `text` before the blanks and the # of a comment that stand outside quotes, and before trailing blanks.
+static void readme_strip_comment(char *text) {
+  char quote = 0, *c = text;
+  for (; *c; c++) {
+    if (quote) quote = *c == quote ? 0 : quote;
+    else if (strchr("'\"", *c)) quote = *c;
+    else if (*c == '#' && c > text && c[-1] == ' ') break;
+  }
+  while (c > text && strchr(" \n", c[-1])) c--;
+  *c = 0;
+}
+// The word behind NAME=value words, which the shell takes for the environment.
+static const char *readme_first_word(const char *text) {
+  for (size_t n; (n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789")) && text[n] == '=';)
+    text += strcspn(text, " "), text += strspn(text, " ");
+  return text;
+}
+static bool readme_is_command(const char *text) {
+  const char *word = readme_first_word(text);
+  for (const char *program : readme_programs) {
+    const size_t n = strlen(program);
+    if (!strncmp(word, program, n) && (!word[n] || word[n] == ' ')) return true;
+  }
+  return false;
+}
+// The next code of a page; false behind the last. A line that ends in \ or { goes on in the next one.
+static bool readme_next(const Doc *doc, DocLines *l, ReadmeCode *c) {
+  size_t n = 0;
+  c->text[0] = 0;
+  while (docs_next(l)) {
+    c->line = l->number;
+    if (l->fenced) {
+      const bool diff = !strcmp(l->line, "```diff"), python = !strcmp(l->line, "```python");
+      EXPECT(diff || python || !strcmp(l->line, "```"), "%s:%d: %s: commands stand indented by four blanks", doc->path,
+             l->number, l->line);
+      while (docs_next(l) && strncmp(l->line, "```", 3))
+        n += (size_t)snprintf(c->text + n, sizeof c->text - n, "%s\n", l->line);
+      c->kind = diff ? README_DIFF : README_PYTHON;
+      if (diff || python) return true;
+      n = 0;
+      continue;
+    }
+    if (strncmp(l->line, "    ", 4)) continue;
+    for (;;) {
+      n += (size_t)snprintf(c->text + n, sizeof c->text - n, "%s", l->line + 4);
+      if (!n || !strchr("\\{", c->text[n - 1]) || !docs_next(l)) break;
+      n += (size_t)snprintf(c->text + n, sizeof c->text - n, "\n");
+    }
+    c->kind = readme_is_command(c->text) ? README_COMMAND : README_PRINTED;
+    if (c->kind == README_COMMAND) readme_strip_comment(c->text);
+    return true;
+  }
+  return false;
+}
+
+// ---- what is not run as it stands -----------------------------------------------------------------------------------
+// needs: a command of the shell; where it succeeds the command is run as it stands all the same. instead: what is run
+// where it does not, with @ for the command; NULL: the goals, variables and tests of a make line are looked up.
+struct ReadmeException { const char *page, *command, *needs, *why, *instead; };
+#define README_GPU \
+  "[ \"$DEVICE\" = cuda ]", "needs a GPU; else 3, or 2 of a build without CUDA, and a line", \
+  "said=$(@ 2>&1); code=$?; echo \"$said\" | grep -- '--device cuda: ' && [ $code -ge 2 ] && [ $code -le 3 ]"
+#define README_MAKE NULL, "minutes", NULL
+#define README_TORCH "python3 -c 'import transformers, torch'", "needs transformers"
+static const ReadmeException readme_exceptions[] = {
+    {"README.md", "make train", NULL, "a download and minutes", "mpirun -np 2 ./train_gpt_fsdp --model tiny"},
+    {"README.md", "make test", README_MAKE},
+    {"README.md", "sha256sum out-?/model.safetensors", NULL, "that they are equal is to be seen",
+     "@ | cut -c 1-64 | uniq -c | grep '^ *3 '"},
+    {"README.md", "make prove", NULL, "first_prove runs it", NULL},
+    {"README.md", "make test T=\"memory_is gather_slots\"", NULL, "these tests are run anyway", NULL},
+    {"README.md", "python3 -c \"from safetensors.numpy import load_file; "
+     "print(load_file('out/ckpt/latest/model.safetensors').keys())\"", "python3 -c 'import safetensors.numpy'",
+     "needs safetensors", "[ -s out/ckpt/latest/model.safetensors ]"},
+    {"README.md", "python3 -c \"from transformers import AutoModelForCausalLM as M; "
+     "print(M.from_pretrained('exported'))\"", README_TORCH,
+     "[ -s exported/config.json ] && [ -s exported/model.safetensors ]"},
+    {"README.md", "./train_gpt_fsdp --device cuda", README_GPU},
+    {"README.md", "ldd train_gpt_fsdp | grep -i -c cuda", NULL, "grep -c ends with 1 where it counts 0",
+     "[ \"$(@)\" = 0 ]"},
+    {"README.md", "mpirun -np 2 --host A:1,B:1 ./train_gpt_fsdp --model small", NULL, "there are no hosts A and B",
+     "mpirun -np 2 --host localhost:1,localhost:1 ./train_gpt_fsdp --model small"},
+    {"README.md", "make train_gpt_fsdp && mpirun -np 2 ./train_gpt_fsdp --schedule rsqrt --max_steps 300",
+     "[ -e build/cpu_avx2.o ]", "the tests were built with sanitizers, so there is nothing to link",
+     "make -n train_gpt_fsdp"},
+    {"docs/checkpoints.md", "kill -USR1 PID", NULL, "it needs a run's PID",
+     "./train_gpt_fsdp --data random --max_steps 1000000000 --out out-usr1 & PID=$!; "
+     "until [ -s out-usr1/metrics.jsonl ]; do sleep 0.02; done; kill -USR1 $PID; wait $PID; [ $? -eq 85 ]"},
+    {"docs/checkpoints.md", "#SBATCH --signal=USR1@120 --requeue", NULL, "needs Slurm", "true"},
+    {"docs/checkpoints.md", "srun --mpi=pmix ./train_gpt_fsdp --resume auto --save_every 500 || {\n"
+     "    [ $? -eq 85 ] && scontrol requeue \"$SLURM_JOB_ID\"; }", NULL, "needs Slurm",
+     "srun() { shift; $*; }; @"},
+    {"docs/checkpoints.md", "hf download openai-community/gpt2 --local-dir gpt2", NULL, "a download",
+     "[ -s gpt2/model.safetensors ]"},
+    {"docs/checkpoints.md", "python", README_TORCH, "[ -s exported/tokenizer.json ]"},
+    {"docs/gpus.md", "./train_gpt_fsdp --device cuda --model gpt2 --param_dtype bf16 --tune", README_GPU},
+    {"docs/gpus.md", "mpirun -np 4 ./train_gpt_fsdp --device cuda --comm mpi", README_GPU},
+    {"docs/results.md", "PYTHON=python3 make bench ARGS=ratios", README_MAKE},
+    {"docs/results.md", "make bench ARGS=\"ratios tokenizer start\"", README_MAKE},
+    {"docs/results.md", "PYTHON=python3 make bench ARGS=checkpoint", README_MAKE},
+    {"docs/results.md", "CURVE_BATCH=8 make bench ARGS=curve", README_MAKE},
+    {"docs/results.md", "make bench ARGS=beside", README_MAKE},
+    {"docs/sharding.md", "mpirun -np 8 ./train_gpt_fsdp --device cuda --model gpt2-xl --param_dtype bf16 "
+     "--offload optimizer", README_GPU},
+    {"docs/tests.md", "make test", README_MAKE},
+    {"docs/tests.md", "make test T=resume_at", README_MAKE},
+    {"docs/tests.md", "make test-all", README_MAKE},
+    {"docs/tests.md", "make test SAN=1", README_MAKE},
+    {"docs/tests.md", "make fuzz", NULL, "first_fuzzers runs it", NULL},
+    {"docs/troubleshooting.md", "srun --mpi=pmix -n 4 ./train_gpt_fsdp", NULL, "needs Slurm",
+     "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 ./train_gpt_fsdp 2>&1 | grep 'them by srun --mpi=pmix -n 4 [.]/'"}};
+enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions };
+
+// What is typed behind the program's name, so that the command's own options win: the first row with a part of it.
+#define README_SHAPE \
+  " --n_layer 3 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 256 --vocab_size 290 --batch_size 2 --threads 1" \
+  " --sample_tokens 4 --save_model"
+static const struct { const char *part, *sizes; } readme_sizes[] = {
+    {"_only", ""}, {"--config", ""}, {"/step_00000500", ""}, {"--resume auto", " --max_steps 504"},
+    {"--init_from", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2"},
+    {"--save_every 500", README_SHAPE " --n_layer 1 --max_steps 502"},
+    {"./train_gpt_fsdp", README_SHAPE " --max_steps 2"}};
+
+// ---- running them ---------------------------------------------------------------------------------------------------
+// TEST_TMP/checkout: what a build leaves, with a small text; files that the pages name; and mpirun, which takes more
+// ranks than cores, and make, which links what is built already, before others in bin/.
+static void readme_checkout() {
+  static const char setup[] =
+      "set -e; C=%s PROGRAM=%s TESTS=/proc/%d/exe TEXT=%s MPIRUN=$(command -v %s) MAKE=$(command -v make)\n"
+      "mkdir -p $C/bin $C/build $C/data $C/texts\n"
+      "cp -p Makefile fsdp.h train_gpt_fsdp.cu $C; cp -rp kernels $C; cp -p data/*.h data/*.sh $C/data\n"
+      "cp $PROGRAM $C/train_gpt_fsdp; cp -r dev/fixtures/hf_tiny $C/gpt2; cp $TESTS $C/build/test_gpt_fsdp\n"
+      "for o in build/c*.o; do [ %d = 1 ] || [ ! -e $o ] || ln -s $PWD/$o $C/build; done\n"
+      "cp $TEXT/train.txt $C/book.txt; cp $TEXT/train.txt $C/texts/a.txt; cp $TEXT/test.txt $C/texts/b.txt\n"
+      "cat >$C/bin/mpirun <<END\n#!/bin/sh\nexec $MPIRUN --oversubscribe --bind-to none \"\\$@\"\nEND\n"
+      "cat >$C/bin/make <<END\n#!/bin/sh\n"
+      "CXXFLAGS=-O0 exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN $MAKE \\$([ -e build/cuda.o ] || echo CUDA=0)"
+      " \\$(printf ' -o %%s' build/c*.o) \"\\$@\"\nEND\n"
+      "chmod +x $C/bin/*";
+  CliRun r;
+  char text[600];
+  const char *mpirun = getenv("MPIRUN");
+  snprintf(text, sizeof text, "%s", cli_text(2000));
+  CLI_RUN(&r, setup, cli_path("checkout"), cli_program(), (int)getpid(), text, mpirun && *mpirun ? mpirun : "mpirun",
+          TEST_SANITIZED);                       // whose objects are elsewhere
+  cli_expect_done(&r, "a checkout");
+  cli_free(&r);
+  cli_token_file(cli_path("checkout/tokens_train.bin"), 30000, 300, 0);
+  cli_token_file(cli_path("checkout/tokens_val.bin"), 2000, 300, 0);
+}
+
+// A model in llm.c's format, with the vocabulary of the token files.
+static void readme_llmc_model() {
+  const ModelShape shape = {2, 2, 24, 16, 300, true, 0};
+  int params;
+  int64_t all = 0;
+  Param *param = ix_params(shape, &params);
+  for (int p = 0; p < params; p++) all += param_numel(&param[p]);
+  uint32_t *zeros = (uint32_t *)calloc((size_t)all, 4);
+  ix_write_llmc(cli_path("checkout/gpt2_124M.bin"), 3, &shape, 304, param, params, zeros);
+  free(zeros);
+  free(param);
+}
+
+// Copies `from` to `to` with each `what` replaced.
+static void readme_replace(char *to, size_t bytes, const char *from, const char *what, const char *with) {
+  size_t n = 0;
+  for (const char *at; (at = strstr(from, what)); from = at + strlen(what)) {
+    n += (size_t)snprintf(to + n, bytes - n, "%.*s%s", (int)(at - from), from, with);
+    if (n >= bytes) die_missing("a command of a page is too long");
+  }
+  snprintf(to + n, bytes - n, "%s", from);
+}
+// Runs a command of a page in the checkout, or what the table has instead.
+static void readme_run(const Doc *doc, const ReadmeCode *c, const ReadmeException *e) {
+  static char command[16384], sized[16384], program[1024];
+  CliRun r;
+  if (e && e->needs) {
+    CLI_RUN(&r, "cd %s && %s", cli_path("checkout"), e->needs);
+    if (!r.code) e = NULL;
+    cli_free(&r);
+  }
+  readme_replace(command, sizeof command, e ? e->instead : c->text, "@", c->text);
+  const char *sizes = "";
+  for (const auto &row : readme_sizes) if (strstr(command, row.part)) { sizes = row.sizes; break; }
+  snprintf(program, sizeof program, "./train_gpt_fsdp%s", sizes);
+  readme_replace(sized, sizeof sized, command, "./train_gpt_fsdp", program);
+  const bool script = !e && c->kind == README_PYTHON;
+  cli_start(&r, "cd %s && export PATH=$PWD/bin:$PATH WIKITEXT2_DIR=%s\n%s%s%s", cli_path("checkout"), cli_path("text"),
+            script ? "python3 - <<'END'\n" : "", sized, script ? "END\n" : "");
+  cli_wait(&r, 4 * CLI_LIMIT_S);                 // a compiler on a busy machine
+  EXPECT(!r.code, "%s:%d: %s\n      was run as (%s): %s\n      exit code %d; it printed:\n%.3000s", doc->path, c->line,
+         c->text, e ? e->why : "small", sized, r.code, r.text);
+  EXPECT(e || !strstr(c->text, "./train_gpt_fsdp") || strstr(c->text, "_only") || strstr(r.text, "] step "),
+         "%s:%d: %s: trained nothing; it printed:\n%.3000s", doc->path, c->line, c->text, r.text);
+  cli_free(&r);
+}
+
+// A word of a make line: a goal, a variable that the Makefile reads, or in T= parts of tests' names.
+static void readme_check_make_word(const char *path, int line, char *word) {
+  static char *makefile, goals[2048];
+  int64_t bytes;
+  char want[300], *value = strchr(word, '='), *save = NULL;
+  if (!makefile) {
+    makefile = file_get("Makefile", 1 << 20, &bytes);
+    const char *phony = makefile ? strstr(makefile, "\n.PHONY:") : NULL;
+    REQUIRE(phony, "the Makefile has no .PHONY");
+    snprintf(goals, sizeof goals, " make train_gpt_fsdp %.*s ", (int)strcspn(phony + 9, "\n"), phony + 9);
+  }
+  if (value) *value++ = 0;
+  snprintf(want, sizeof want, value ? "$(%s" : " %s ", word);
+  EXPECT(strstr(value ? makefile : goals, want), "%s:%d: the Makefile has no %s %s", path, line,
+         value ? "variable" : "goal", word);
+  if (!value || strcmp(word, "T")) return;
+  for (char *name = strtok_r(value, "\" ", &save); name; name = strtok_r(NULL, "\" ", &save))
+    EXPECT(!strcmp(name, "...") || docs_is_test(name), "%s:%d: no test has %s in its name", path, line, name);
+}
+static void readme_check_make(const char *path, int line, const char *text) {
+  char word[256];
+  for (const char *at = readme_first_word(text); *at && !strchr("&;|`", *at); at += strspn(at, " ")) {
+    size_t n = 0;
+    for (bool quoted = false; at[n] && (quoted || !strchr(" `", at[n])); n++) if (at[n] == '"') quoted = !quoted;
+    snprintf(word, sizeof word, "%.*s", (int)n, at);
+    readme_check_make_word(path, line, word);
+    at += n;
+  }
+}
+
+// Changes the checkout's train_gpt_fsdp.cu as a diff without line numbers says; ... stands between its parts.
+static void readme_apply(const Doc *doc, const ReadmeCode *c) {
+  static char from[8192], to[8192];
+  int64_t bytes;
+  char path[600];
+  snprintf(path, sizeof path, "%s", cli_path("checkout/train_gpt_fsdp.cu"));
+  char *source = file_get(path, 1 << 20, &bytes);
+  REQUIRE(source, "cannot read %s", path);
+  size_t n = 0, m = 0;
+  for (const char *line = c->text; *line; line += strcspn(line, "\n") + 1) {
+    const int length = (int)strcspn(line, "\n");
+    const bool parts = !strncmp(line, "...\n", 4), last = !line[length + 1];
+    if (!parts && *line != '+') n += (size_t)snprintf(from + n, sizeof from - n, "%.*s\n", length - 1, line + 1);
+    if (!parts && *line != '-') m += (size_t)snprintf(to + m, sizeof to - m, "%.*s\n", length - 1, line + 1);
+    if (!parts && !last) continue;
+    char *at = n ? strstr(source, from) : NULL;
+    REQUIRE(at && !strstr(at + 1, from), "%s:%d: train_gpt_fsdp.cu does not have once:\n%s", doc->path, c->line, from);
+    char *changed = (char *)malloc(strlen(source) + m + 1);
+    sprintf(changed, "%.*s%s%s", (int)(at - source), source, to, at + n);
+    free(source);
+    source = changed;
+    n = m = 0;
+  }
+  cli_write(path, source, strlen(source));
+  free(source);
+}
+
+// Runs what the pages whose path begins so have, from top to bottom. Returns how many commands they have.
+static int readme_run_pages(const char *begin) {
+  const Docs *d = docs_read();
+  static ReadmeCode c;
+  bool used[README_EXCEPTIONS] = {};
+  int commands = 0;
+  readme_checkout();
+  readme_llmc_model();
+  for (int i = 0; i < d->count; i++) {
+    if (strncmp(d->doc[i].path, begin, strlen(begin))) continue;
+    DocLines l = docs_lines(&d->doc[i]);
+    while (readme_next(&d->doc[i], &l, &c)) {
+      if (c.kind == README_DIFF) readme_apply(&d->doc[i], &c);
+      if (c.kind == README_DIFF || c.kind == README_PRINTED) continue;
+      const ReadmeException *e = NULL;
+      for (int k = 0; k < README_EXCEPTIONS; k++) {
+        const ReadmeException *x = &readme_exceptions[k];
+        const char *text = c.kind == README_PYTHON ? "python" : c.text;
+        if (!strcmp(x->page, d->doc[i].path) && !strcmp(x->command, text)) { e = x; used[k] = true; }
+      }
+      commands++;
+      const char *first = readme_first_word(c.text);
+      if (!strncmp(first, "make", 4)) readme_check_make(d->doc[i].path, c.line, c.text);
+      if (!e || e->instead) readme_run(&d->doc[i], &c, e);
+    }
+  }
+  for (int k = 0; k < README_EXCEPTIONS; k++) {
+    const ReadmeException *x = &readme_exceptions[k];
+    EXPECT(used[k] || strncmp(x->page, begin, strlen(begin)), "%s does not have this any more: %s", x->page,
+           x->command);
+  }
+  cli_expect_nothing_left("after the commands");
+  return commands;
+}
+
+TEST(docs_commands_of_readme_run,
+     "each command of README.md, as it stands, in a fresh checkout, from top to bottom: exit code 0, and it trains; "
+     "the experiment is applied and built. What cannot be run here is in one table with what is run instead") {
+  const int commands = readme_run_pages("README.md");
+  EXPECT(commands > 20, "only %d commands were found", commands);
+}
+TEST(docs_commands_of_pages_run, "the same for docs/*.md") {
+  const int commands = readme_run_pages("docs/");
+  EXPECT(commands > 30, "only %d commands were found", commands);
+}
+TEST(docs_make_lines_are_true, "each `make ...` between backticks: its goals, variables and tests are there") {
+  const Docs *d = docs_read();
+  int lines = 0;
+  for (int i = 0; i < d->count; i++) {
+    DocLines l = docs_lines(&d->doc[i]);
+    while (docs_next(&l)) for (const char *c = l.line; (c = strstr(c, "`make")); c++) {
+      if (c[5] != ' ' && c[5] != '`') continue;
+      readme_check_make(d->doc[i].path, l.number, c + 1);
+      lines++;
+    }
+  }
+  EXPECT(lines > 15, "only %d were found", lines);
+}
+
+// ---- what came out is recorded --------------------------------------------------------------------------------------
+static const Docs *readme_records() {
+  static Docs d;
+  glob_t files;
+  docs_read();
+  if (d.count) return &d;
+  EXPECT(!glob("dev/results/2*.md", 0, NULL, &files) && files.gl_pathc > 5, "no records in dev/results/");
+  for (size_t i = 0; i < files.gl_pathc; i++) docs_add(&d, files.gl_pathv[i]);
+  globfree(&files);
+  return &d;
+}
+// Whether `record` begins with the printed line `want`, up to the end of one of its own lines. Blanks and line ends are
+// the same, because a line that is wrapped there may be joined here; ... stands for anything, here alone.
+static bool readme_printed(const char *record, const char *want) {
+  enum { LEFT_OUT = 400 };
+  for (;;) {
+    const size_t blanks = strspn(want, " \n");
+    if (!want[blanks]) return !*record || *record == '\n';
+    if (blanks && !strchr(" \n", *record)) return false;
+    want += blanks;
+    if (blanks) record += strspn(record, " \n");
+    if (!strncmp(want, "...", 3)) {
+      want += 3 + strspn(want + 3, " \n");
+      for (int i = 0; *want && i < LEFT_OUT && record[i]; i++) if (readme_printed(record + i, want)) return true;
+      return !*want;
+    }
+    if (*record++ != *want++) return false;
+  }
+}
+TEST(docs_output_is_recorded,
+     "each indented line of README.md and docs/*.md that is no command was printed by one: a file of dev/results/ has "
+     "it, but for what ... leaves out and for line ends") {
+  const Docs *d = docs_read(), *records = readme_records();
+  static ReadmeCode c;
+  int lines = 0;
+  for (int i = 0; i < d->count; i++) {
+    DocLines l = docs_lines(&d->doc[i]);
+    while (readme_next(&d->doc[i], &l, &c)) {
+      if (c.kind != README_PRINTED || !strcmp(c.text, "...")) continue;
+      const char *want = c.text + strspn(c.text, " ");
+      bool found = false;
+      for (int k = 0; k < records->count && !found; k++) {
+        for (const char *at = records->doc[k].text; at && !found; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL)
+          found = readme_printed(at + strspn(at, " "), want);
+      }
+      EXPECT(found, "%s:%d: no file of dev/results/ has this line, and no program of this name is known: %s",
+             d->doc[i].path, c.line, c.text);
+      lines++;
+    }
+  }
+  EXPECT(lines > 10, "only %d lines were found", lines);
+}
+
+// The next number of a text, and the place behind it; NULL: none is left. A number that is part of a word is none
+// (bf16, 124M, 1e-3), nor is what stands in backticks if `prose` is set, or in a link's address. Dates and versions are
+// one number.
+static const char *readme_number(const char *at, bool prose, char number[32]) {
+  static const char letters[] = "_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", digits[] = "0123456789.-";
+  char word[sizeof letters + sizeof digits];
+  snprintf(word, sizeof word, "%s%s", letters, digits);
+  for (bool code = false; *at;) {
+    const size_t n = strspn(at, word), plain = strspn(at, digits);
+    size_t length = plain;
+    if (*at == '`') code = !code;
+    if (!strncmp(at, "](", 2)) at += strcspn(at, ")");
+    if (!n) { at++; continue; }
+    while (length && !isdigit(at[length - 1])) length--;
+    at += n;
+    if (!length || plain < n || length > 31 || (code && prose) || !isdigit(at[-(ptrdiff_t)n])) continue;
+    snprintf(number, 32, "%.*s", (int)length, at - n);
+    return at;
+  }
+  return NULL;
+}
+// Whether a number of a page is that of a record: the same, or rounded to fewer digits behind the point.
+static bool readme_same_number(const char *page, const char *record) {
+  char *end;
+  if (!strcmp(page, record)) return true;
+  const double shown = strtod(page, &end);
+  if (*end) return false;                        // a date, a version
+  const double measured = strtod(record, &end);
+  const char *point = strchr(page, '.'), *point_there = strchr(record, '.');
+  const size_t after = point ? strlen(point + 1) : 0;
+  if (*end || !point_there || strlen(point_there + 1) <= after) return false;
+  return fabs(measured - shown) <= 0.5 * pow(10, -(double)after) * (1 + 1e-9);
+}
+// Numbers that no measurement gave, as they stand in a page.
+static const struct { const char *page, *number, *why; } readme_not_measured[] = {
+    {"README.md", "15", "a bound of make test's time; make help says the same"},
+    {"README.md", "2016", "the year of a paper"}};
+enum { README_NOT_MEASURED = sizeof readme_not_measured / sizeof *readme_not_measured };
+
+// A paragraph or a row of a table: one record has all of its numbers. `used`: which numbers were not measured.
+static int readme_check_numbers(const char *path, int line, const char *text, bool *used) {
+  const Docs *records = readme_records();
+  char number[32], there[32], missing[32], least[32] = "";
+  int count = 0, fewest = INT_MAX;
+  for (int k = 0; k < records->count && fewest; k++) {
+    int misses = 0;
+    count = 0;
+    for (const char *at = text; (at = readme_number(at, true, number)); count++) {
+      bool found = false;
+      for (int i = 0; i < README_NOT_MEASURED; i++)
+        if (!strcmp(path, readme_not_measured[i].page) && !strcmp(number, readme_not_measured[i].number))
+          found = used[i] = true;
+      for (const char *r = records->doc[k].text; !found && (r = readme_number(r, false, there));)
+        found = readme_same_number(number, there);
+      if (!found && !misses++) snprintf(missing, sizeof missing, "%s", number);
+    }
+    if (misses >= fewest) continue;
+    fewest = misses;
+    snprintf(least, sizeof least, "%s", missing);
+  }
+  EXPECT(!count || !fewest, "%s:%d: no file of dev/results/ has all numbers of this; the nearest lacks %d, %s:\n%s",
+         path, line, fewest, least, text);
+  return count;
+}
+
+// A row of the table of speed: model, dtype, ranks, this program, PyTorch, ratio, and ratios of other runs. A record
+// has such a row, and each other ratio in another one. Returns false for what is no such row.
+static bool readme_check_speed(const char *path, int line, const char *text) {
+  char cell[12][128] = {}, label[320], row[700];
+  int cells = 0;
+  for (const char *at = text; *at == '|' && at[1] && cells < 12; at += 1 + strcspn(at + 1, "|")) {
+    const char *begin = at + 1 + strspn(at + 1, " ");
+    snprintf(cell[cells], sizeof cell[0], "%.*s", (int)strcspn(begin, "|"), begin);
+    for (size_t n; (n = strlen(cell[cells])) && cell[cells][n - 1] == ' ';) cell[cells][n - 1] = 0;
+    cells++;
+  }
+  if (cells < 7 || (strcmp(cell[1], "fp32") && strcmp(cell[1], "bf16"))) return false;
+  const Docs *records = readme_records();
+  snprintf(label, sizeof label, "%.*s %s, %s, tokens/s", (int)strcspn(cell[0], " "), cell[0], cell[1],
+           atoi(cell[2]) == 1 ? "one process" : "two processes");
+  for (int c = 5; c < cells; c++) {
+    if (!isdigit(cell[c][0])) continue;                          // PyTorch's variant
+    const char *row_of_table = NULL;
+    bool found = false;
+    for (int k = 0; k < records->count; k++) {
+      for (const char *at = records->doc[k].text; (at = strstr(at, label)); at++) {
+        char ours[64], theirs[64], ratio[64];
+        if (sscanf(at + strlen(label), " | %63[^ |] | %63[^ |] | %63[^ |]", ours, theirs, ratio) != 3) continue;
+        const bool same = !strcmp(ours, cell[3]) && !strcmp(theirs, cell[4]);
+        if (same) row_of_table = at;
+        found = found || (!strcmp(ratio, cell[c]) && same == (c == 5));
+      }
+    }
+    snprintf(row, sizeof row, "%s | %s | %s | ... %s", label, cell[3], cell[4], cell[c]);
+    EXPECT(found && row_of_table, "%s:%d: dev/results/ has no row: %s", path, line, row);
+  }
+  return true;
+}
+TEST(docs_numbers_are_recorded,
+     "each paragraph and table row of README.md and docs/results.md: one file of dev/results/ has all its numbers, as "
+     "they stand or with more digits; rows of speed: one row of it has the three figures, others the other ratios") {
+  const Docs *d = docs_read();
+  static char text[8192];
+  bool used[README_NOT_MEASURED] = {};
+  int numbers = 0, rows = 0;
+  for (int i = 0; i < d->count; i++) {
+    const char *path = d->doc[i].path;
+    if (strcmp(path, "README.md") && strcmp(path, "docs/results.md")) continue;
+    DocLines l = docs_lines(&d->doc[i]);
+    size_t n = 0;
+    for (bool more = true; more;) {
+      more = docs_next(&l);
+      const bool table = more && *l.line == '|', code = more && (l.fenced || !strncmp(l.line, "    ", 4));
+      if (n && (!more || table || code || !*l.line)) {           // a paragraph has ended
+        numbers += readme_check_numbers(path, l.number - 1, text, used);
+        n = 0;
+      }
+      if (!more || !*l.line || l.fenced) continue;
+      if (table && readme_check_speed(path, l.number, l.line)) rows++;
+      else if (table) numbers += readme_check_numbers(path, l.number, l.line, used);
+      else if (code && readme_is_command(l.line + 4)) {          // its comment
+        char command[4096];
+        snprintf(command, sizeof command, "%s", l.line);
+        readme_strip_comment(command);
+        numbers += readme_check_numbers(path, l.number, l.line + strlen(command), used);
+      } else if (!code) n += (size_t)snprintf(text + n, sizeof text - n, "%s\n", l.line);
+    }
+  }
+  EXPECT(rows == 16 && numbers > 80, "only %d rows and %d numbers were found", rows, numbers);
+  for (int i = 0; i < README_NOT_MEASURED; i++)
+    EXPECT(used[i], "%s does not have this number any more: %s", readme_not_measured[i].page,
+           readme_not_measured[i].number);
+}
