@@ -225,7 +225,7 @@ TEST(first_eval_only_needs_the_corpus,
   CLI_RUN(&r, "cd %s && env -u WIKITEXT2_DIR %s %s", test_tmp(), cli_program(), look);
   cli_expect_refusal(&r, "no WIKITEXT2_DIR", 2, "the tokens of generated sentences, entropy ...");
   EXPECT(strstr(r.text, "are not those that out/ckpt/step_00000002 was trained on (text in ") &&
-             strstr(r.text, " (WIKITEXT2_DIR)): --data names them; "), "it printed:\n%.2000s", r.text);
+             strstr(r.text, " (WIKITEXT2_DIR)): name those with --data"), "it printed:\n%.2000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "cd %s && env -u WIKITEXT2_DIR %s %s --data text/valid.txt", test_tmp(), cli_program(), look);
   cli_expect_done(&r, "--data");

@@ -8,7 +8,7 @@
 // What stands between fences is a diff or Python by its name, else a drawing.
 static const char *const readme_programs[] = {
     "./train_gpt_fsdp", "build/test_gpt_fsdp", "mpirun", "make", "python3", "sha256sum", "ldd", "kill", "for", "srun",
-    "hf", "#SBATCH"};
+    "hf", "#SBATCH", "dev/gpu_day.sh"};
 enum ReadmeKind { README_COMMAND, README_PRINTED, README_DIFF, README_PYTHON };
 struct ReadmeCode { ReadmeKind kind; int line; char text[8192]; };
 
@@ -75,6 +75,7 @@ struct ReadmeException { const char *page, *command, *needs, *why, *instead; };
   "[ \"$DEVICE\" = cuda ]", "needs a GPU; else 3, or 2 of a build without CUDA, and a line", \
   "said=$(@ 2>&1); code=$?; echo \"$said\" | grep -- '--device cuda: ' && [ $code -ge 2 ] && [ $code -le 3 ]"
 #define README_MAKE NULL, "minutes", NULL
+#define README_DAY NULL, "needs a GPU; gpu_day_ runs it among stand-ins", "[ -x dev/gpu_day.sh ]"
 #define README_TORCH "python3 -c 'import transformers, torch'", "needs transformers"
 static const ReadmeException readme_exceptions[] = {
     {"README.md", "make train", NULL, "a download and minutes", "mpirun -np 2 ./train_gpt_fsdp --model tiny"},
@@ -109,6 +110,10 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/checkpoints.md", "python", README_TORCH, "[ -s exported/tokenizer.json ]"},
     {"docs/gpus.md", "./train_gpt_fsdp --device cuda --model gpt2 --param_dtype bf16 --tune", README_GPU},
     {"docs/gpus.md", "mpirun -np 4 ./train_gpt_fsdp --device cuda --comm mpi", README_GPU},
+    {"docs/gpus.md", "dev/gpu_day.sh carry out-ompi", NULL, "a download; gpu_day_ runs it", "[ -x dev/gpu_day.sh ]"},
+    {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh build first test=150", README_DAY},
+    {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh", README_DAY},
+    {"docs/gpus.md", "OUT=out-gpu FROM=out-earlier dev/gpu_day.sh", README_DAY},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=ratios", README_MAKE},
     {"docs/results.md", "make bench ARGS=\"ratios tokenizer start\"", README_MAKE},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=checkpoint", README_MAKE},
@@ -116,13 +121,14 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/results.md", "make bench ARGS=beside", README_MAKE},
     {"docs/sharding.md", "mpirun -np 8 ./train_gpt_fsdp --device cuda --model gpt2-xl --param_dtype bf16 "
      "--offload optimizer", README_GPU},
+    {"docs/tests.md", "make check", NULL, "these tests are run anyway", NULL},
     {"docs/tests.md", "make test", README_MAKE},
     {"docs/tests.md", "make test T=resume_at", README_MAKE},
     {"docs/tests.md", "make test-all", README_MAKE},
     {"docs/tests.md", "make test SAN=1", README_MAKE},
     {"docs/tests.md", "make fuzz", NULL, "first_fuzzers runs it", NULL},
     {"docs/troubleshooting.md", "srun --mpi=pmix -n 4 ./train_gpt_fsdp", NULL, "needs Slurm",
-     "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 ./train_gpt_fsdp 2>&1 | grep 'them by srun --mpi=pmix -n 4 [.]/'"}};
+     "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 ./train_gpt_fsdp 2>&1 | grep 'them with srun --mpi=pmix -n 4 [.]/'"}};
 enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions };
 
 // What is typed behind the program's name, so that the command's own options win: the first row with a part of it.
@@ -141,7 +147,7 @@ static const struct { const char *part, *sizes; } readme_sizes[] = {
 static void readme_checkout() {
   static const char setup[] =
       "set -e; C=%s PROGRAM=%s TESTS=/proc/%d/exe TEXT=%s MPIRUN=$(command -v %s) MAKE=$(command -v make)\n"
-      "mkdir -p $C/bin $C/build $C/data $C/texts\n"
+      "mkdir -p $C/bin $C/build $C/data $C/dev $C/texts; cp -p dev/gpu_day.sh $C/dev\n"
       "cp -p Makefile fsdp.h train_gpt_fsdp.cu $C; cp -rp kernels $C; cp -p data/*.h data/*.sh $C/data\n"
       "cp $PROGRAM $C/train_gpt_fsdp; cp -r dev/fixtures/hf_tiny $C/gpt2; cp $TESTS $C/build/test_gpt_fsdp\n"
       "for o in build/c*.o; do [ %d = 1 ] || [ ! -e $o ] || ln -s $PWD/$o $C/build; done\n"
