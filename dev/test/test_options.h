@@ -223,7 +223,7 @@ TEST(config_lines_are_read,
       {"-lr = 3", "f:1: '-lr' is not an option: did you mean --lr? See --help"},
       {"-b: 4", "f:1: '-b' is not an option: llm.c's -b is --batch_size 4 here"},
       {"\xe2\x80\x93lr = 4", "f:1: '\xe2\x80\x93lr' is not an option: its dash is a longer character than -; type it "
-       "anew"},
+       "again"},
       {"max_steps = many", "f:1: --max_steps needs a whole number, not 'many'"}};
   for (const auto &row : refused) {
     EXPECT(!options_parse_config(&o, "f", row.text, 1, argv, error, sizeof error) && !strcmp(error, row.line),
@@ -384,7 +384,7 @@ TEST(cli_options_txt_repeats_a_resumed_run,
   cli_expect_done(&r, "four steps, and four more");
   EXPECT(strstr(r.text, ", step 4, read in"), "it was not resumed:\n%.3000s", r.text);
   cli_free(&r);
-  CLI_RUN(&r, "cd %s && sed -n 's/DIRECTORY/again/; s|^# into another directory: mpirun -np 1 ./train_gpt_fsdp|%s|p' "
+  CLI_RUN(&r, "cd %s && sed -n 's/DIRECTORY/again/; s|^# in another directory: mpirun -np 1 ./train_gpt_fsdp|%s|p' "
           "\"it's a run/options.txt\" >command && sh command && for f in model optim; do cmp "
           "\"it's a run/ckpt/latest/$f.safetensors\" again/ckpt/latest/$f.safetensors || exit 1; done && %s --config "
           "\"it's a run/options.txt\" --out anew",
