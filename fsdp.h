@@ -72,6 +72,7 @@
 #include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <time.h>
+#include "kernels/liveness.h"
 
 static inline double now_ms() {
   timespec t;
@@ -219,6 +220,7 @@ struct Fsdp {
   uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
   StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
   int events;
+  uint32_t *marks, marks_made[MARKS];            // NULL, or where the device says how far it is (liveness.h)
   void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;   // communicators
   void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
   void *background_to;
@@ -226,6 +228,10 @@ struct Fsdp {
   Traffic traffic;
 };
 
+// The stream of c has come to `code`.
+static inline void fsdp_mark(Fsdp *f, Ctx *c, DeviceMark stream, int code) {
+  if (f->marks) c->ops->mark(c, &f->marks[stream], mark_value(++f->marks_made[stream], code));
+}
 static inline size_t fsdp_wire_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.wire_dtype); }
 static inline bool fsdp_trains(const Fsdp *f) { return !f->cfg.weights_only; }
 static inline int fsdp_shards(const Fsdp *f) { return f->cfg.mesh.shards; }
@@ -656,6 +662,7 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   slot->in_use = true;
   if (slot->state != SLOT_WHOLE && !f->in_place && f->stage[s].units) f->comm->gather_finish(f, s, slot);
   slot->state = SLOT_WHOLE;
+  liveness_stage(s);
   const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
   if (!f->stage[s].expand_numel || ready) return;
   fsdp_log_read_stage(f, s);
@@ -708,6 +715,7 @@ static inline void fsdp_forget(Fsdp *f) {
 static inline void fsdp_step_begin(Fsdp *f, bool training) {
   fsdp_forget(f);
   f->training = training;
+  memset(f->marks_made, 0, sizeof f->marks_made);
   if (f->log) f->log->pass++;
   for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
   for (int i = 0; i < 2 + f->stages; i++) f->grads_free[i].recorded = false;
@@ -724,9 +732,10 @@ static inline void fsdp_sync(Fsdp *f) {
   for (int spins = 0; !done; f->comm->progress(f)) {
     ops->event_done(f->ctx, f->drained.event, &done);
     if (f->background) f->background(f->background_to);
-    if (!done) mesh_pause(&f->mesh, &spins);
+    if (!done) liveness_pause(&spins, "the GPU", STAGE_NONE);
   }
   ops->sync(f->ctx);
+  liveness_arrived();
   fsdp_log_sync(f, STREAM_MODEL);
   fsdp_log_report(f);
 }
@@ -835,6 +844,7 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   if (off && !(chain && f->mirrored)) f->ctx->ops->copy(&f->reduce_ctx, own, sum, bytes);      // else chain_give does
   if (chain) f->comm->chain_give(f, round, x, sum);
   f->comm->round_done(f, round);
+  liveness_arrived();
   if (++job->consumed < job->rounds) return true;
   f->comm->reduce_end(f);
   job->active = false;
@@ -851,7 +861,8 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
   for (int spins = 0; f->job.active;) {
     const int before = f->job.prepared + f->job.consumed;
     fsdp_poll(f);
-    if (f->job.active && f->job.prepared + f->job.consumed == before) mesh_pause(&f->mesh, &spins);
+    if (f->job.active && f->job.prepared + f->job.consumed == before)
+      liveness_pause(&spins, fsdp_chains(f) ? "the reduction along the replicas" : "the reduction", f->job.stage);
   }
 }
 
@@ -862,7 +873,9 @@ static inline int fsdp_grad_slot(const Fsdp *f, int s) {
 // Waits until a gradient slot's memory may be written: everybody has read what lay there.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
-  for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
+  for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f))
+    liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
+  liveness_arrived();
   fsdp_log_grads_begin(f, slot);
 }
 // The model may write logits from here on.
@@ -974,6 +987,7 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
         (uint64_t)(unit_wire_numel(&f->unit[u]) * (int64_t)fsdp_wire_bytes(f) * (fsdp_shards(f) - 1)));
   }
   f->comm->reduce_start(f);
+  fsdp_mark(f, &f->reduce_ctx, MARK_REDUCE, 1 + s);
   fsdp_poll(f);
 }
 

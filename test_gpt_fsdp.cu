@@ -55,6 +55,7 @@
 #include "dev/test/test_report.h"
 #include "dev/test/test_kill.h"
 #include "dev/test/test_gpu_day.h"
+#include "dev/test/test_liveness.h"
 
 enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };
 

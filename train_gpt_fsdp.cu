@@ -102,6 +102,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
   INT(threads, 0, 0, 4096, "device", "threads per rank (0: its fair share of the host's cores)") \
+  INT(timeout, 600, 0, 1 << 30, "device", "end all after N seconds without progress or word of a rank (0: never)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \
   FLAG(eval_only, "evaluation and samples", "evaluate --resume or --init_from on both splits; train nothing") \
@@ -442,6 +443,7 @@ struct HostBuffers {
   int32_t *inputs, *targets;                     // [A][B][T] of a step, or one batch of evaluation
   float *row_losses, *logits;                    // evaluation: per token; sampling: of one token
   int32_t *row_correct;
+  uint32_t *marks;                               // [MARKS] how far the device is: written by it, read at any time
 };
 struct Trainer {
   Options opt;
@@ -514,6 +516,7 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.input = (StepInput *)arena_bytes(host, sizeof(StepInput));
   t->host.state = (StepState *)arena_bytes(host, sizeof(StepState));
   t->host.losses = (double *)arena_bytes(host, 8 * A * N);
+  t->host.marks = (uint32_t *)arena_bytes(host, MARKS * sizeof(uint32_t));
   t->host.inputs = (int32_t *)arena_bytes(host, 4 * tokens);
   t->host.targets = (int32_t *)arena_bytes(host, 4 * tokens);
   t->host.row_losses = (float *)arena_bytes(host, 4 * t->rows_max);
@@ -742,6 +745,7 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
                                    tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V, scale);
     linear_backward_weight(t, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : mode);
     matmul_backward_input(c, rows_of(ln_f, at, n), dlogits, weight, none);
+    liveness_progress();
     fsdp_poll(&t->fsdp);
   }
 }
@@ -794,9 +798,13 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   const int64_t R = (int64_t)x->B * x->T;
   const Accumulate mode = fsdp_grad_mode(f, 0, a);
   c->ops->range_begin(c, "forward");
+  liveness_phase("forward");
+  fsdp_mark(f, c, MARK_MODEL, 0);
   gpt_forward(t, mb);
   c->ops->range_end(c);
   c->ops->range_begin(c, "backward");
+  liveness_phase("backward");
+  fsdp_mark(f, c, MARK_MODEL, MARK_BACKWARD);
   fsdp_grads(f, 0);
   Tensor dwte = fsdp_grad(f, WTE), dwpe = fsdp_grad(f, WPE);
   if (!t->model.tied && dwte.data && mode == OVERWRITE) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
@@ -863,6 +871,8 @@ static void trainer_update(Trainer *t) {
   const int A = (int)t->opt.grad_accum, M = A * f->mesh.world;
   const bool dynamic_scale = t->dtype == F16 && t->opt.loss_scale == 0;
   c->ops->range_begin(c, "update");
+  liveness_phase("update");
+  fsdp_mark(f, c, MARK_MODEL, MARK_UPDATE);
   fsdp_norm_accumulate(f, b->exchange->limbs);
   c->ops->copy(c, &b->exchange->stop, &b->state->in.stop, sizeof b->state->in.stop);
   fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
@@ -919,6 +929,7 @@ static void trainer_run_step(Trainer *t) {
     t->graph_traffic = traffic_add(t->fsdp.traffic, before, -1);
     t->fsdp.traffic = before;
   }
+  liveness_phase("a replayed step");
   c->ops->graph_launch(c, t->graph);
   t->fsdp.traffic = traffic_add(t->fsdp.traffic, t->graph_traffic, 1);
 }
@@ -928,6 +939,7 @@ static void trainer_run_step(Trainer *t) {
 static StepResult train_step(Trainer *t, int stop) {
   const int A = (int)t->opt.grad_accum, N = t->fsdp.mesh.world, B = (int)t->opt.batch_size, T = (int)t->model.T;
   const int64_t epoch = t->step / t->steps_per_epoch, in_epoch = t->step % t->steps_per_epoch;
+  liveness_step(t->step + 1);
   if (t->sampler.epoch != epoch) sampler_set_epoch(&t->sampler, epoch);
   trainer_carve(t, B, T, true);
   for (int a = 0; a < A; a++)
@@ -960,6 +972,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const int64_t windows = eval_windows_numel(split, T), batches = (windows + E - 1) / E, rounds = (batches + N - 1) / N;
   double *mine = (double *)calloc((size_t)(rounds * E * 3), sizeof(double));   // loss, correct, tokens of each window
   double *all = (double *)calloc((size_t)(rounds * E * 3 * N), sizeof(double));
+  liveness_phase("evaluation");
   trainer_carve(t, E, T, false);
   fsdp_step_begin(&t->fsdp, false);
   Acts *x = &t->acts;
@@ -975,6 +988,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
       Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);
       matmul_forward(&t->ctx, logits, rows_of(rows2d(x->ln_f), at, n), root_weight(t, head_param(t)),
                      MatmulEpilogue{});
+      liveness_progress();
       cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n),
                             tensor_of((int32_t *)x->correct.data + at, I32, n), logits,
                             tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
@@ -1041,6 +1055,7 @@ typedef void (*TokenSink)(void *to, const uint8_t *bytes, int length_bytes);
 static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more, TokenSink sink, void *to) {
   Acts *x = &t->acts;
   t->samples = true;
+  liveness_phase("sampling");
   fsdp_step_begin(&t->fsdp, false);
   for (int64_t made = 0; made < more; made++, count++) {
     const int T = (int)min64(count, t->model.P);
@@ -1126,6 +1141,8 @@ static void trainer_take_memory(Trainer *t) {
   trainer_carve_buffers(t, &device, &host);
   c->state = t->buffers.state;
   t->fsdp.host_ctx.state = t->host.state;
+  if (c->ops->nccl && t->fsdp.cfg.comm != COMM_MPI) t->fsdp.marks = t->host.marks;   // else the host takes part
+  liveness_device(t->fsdp.marks);
 }
 // Steps of the whole run: --max_steps or --epochs, whichever ends first if both are given. Before 0.6 --epochs was 1
 // unless given and always counted; checkpoints of these programs record an --epochs of at least 1.
@@ -1198,6 +1215,7 @@ static void trainer_close(Trainer *t) {
   if (!fsdp_slots_in_logits(&t->fsdp)) memory_give_back(c, MEM_HEAD, t->head_arena, t->head_bytes);
   memory_give_back(c, MEM_WORKSPACE, c->workspace, t->workspace_bytes);
   memory_give_back(c, MEM_STEP, t->step_arena, t->step_bytes);
+  liveness_device(NULL);
   memory_give_back(c, MEM_DATA, t->host_arena, t->host_bytes);
   free(t->order);
   store_close(&t->store);
@@ -1364,7 +1382,10 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   return saved ? 0 : EXIT_MISSING;
 }
 
-static void die_everywhere(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
+static void die_everywhere(int code) {
+  liveness_leave(true);                          // why this rank ends was said
+  MPI_Abort(MPI_COMM_WORLD, code);
+}
 
 // Ranks per host if all hosts have the same number, else 0. Collective.
 static int ranks_per_host(MPI_Comm comm) {
@@ -1451,6 +1472,7 @@ int train_main(int argc, char **argv) {
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
+  liveness_start(o.timeout);
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
@@ -1464,6 +1486,9 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(&o, argc, argv, MPI_COMM_WORLD);
   if (alone) launch_refuse_alone(&o, false);
+  liveness_timeout(o.timeout);
+  liveness_open(MPI_COMM_WORLD, error, sizeof error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
   MPI_Comm node;
   int node_rank, node_ranks;
@@ -1471,16 +1496,19 @@ int train_main(int argc, char **argv) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &node_rank);
   MPI_Comm_size(node, &node_ranks);
+  liveness_phase("looking for devices");
   const Device device = agree_on_device(&o, MPI_COMM_WORLD, node);
   MPI_Comm_free(&node);
   int threads = take_fair_share_of_cores(node_rank, node_ranks, &cores_shared);
   if (o.threads) threads = (int)o.threads;
   void *image;
+  liveness_phase("reading the corpus");
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
   if (!rank && o.prompt[0] && !corpus.has_tokenizer)
     snprintf(error, sizeof error, "--prompt needs text to train a tokenizer on; --data %.800s holds tokens", o.data);
   else start_check(&start, &o, &corpus, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  liveness_phase("start-up");
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
   if (o.tune) trainer_tune(&t);
   saver_init(&saver, &t);
@@ -1488,6 +1516,7 @@ int train_main(int argc, char **argv) {
   saver_print_plan(&saver);
   print_details(&t);
   t.crowded = print_start_notices(&t, cores_shared);
+  liveness_phase("loading");
   start_load(&start, &t, &saver);
   catch_stop_signals();
   Log log;
@@ -1496,11 +1525,13 @@ int train_main(int argc, char **argv) {
   print_old_runs(&t, start.path);
   const int code = trainer_run(&t, &log, &saver);
   line_end();
+  liveness_phase("end");
   trainer_close(&t);
   start_free(&start);
   corpus_free(&corpus);
   free(image);
   MPI_Finalize();
+  liveness_close();
   return code;
 }
 

@@ -62,14 +62,17 @@ static inline uint64_t data_hash_round(uint64_t lane, uint64_t word) {
   lane += word * 0xc2b2ae3d27d4eb4fu;
   return (lane << 31 | lane >> 33) * 0x9e3779b185ebca87u;
 }
+enum : size_t { DATA_PIECE_BYTES = 1 << 26 };     // what is read before progress is counted: a disk may be slow
 static inline uint64_t data_hash(uint64_t seed, const void *data, size_t bytes) {
   const uint8_t *p = (const uint8_t *)data;
   uint64_t lane[4] = {seed + 1, seed ^ 0x27d4eb2f165667c5u, seed + 0x85ebca77c2b2ae63u, ~seed}, words[4];
   size_t left = bytes;
-  for (; left >= sizeof words; p += sizeof words, left -= sizeof words) {
-    memcpy(words, p, sizeof words);
-    for (int i = 0; i < 4; i++) lane[i] = data_hash_round(lane[i], words[i]);
-  }
+  for (; left >= sizeof words; liveness_progress())
+    for (size_t end = left - (left < DATA_PIECE_BYTES ? left : DATA_PIECE_BYTES);
+         left >= end + sizeof words; p += sizeof words, left -= sizeof words) {
+      memcpy(words, p, sizeof words);
+      for (int i = 0; i < 4; i++) lane[i] = data_hash_round(lane[i], words[i]);
+    }
   memset(words, 0, sizeof words);
   if (left) memcpy(words, p, left);
   uint64_t h = bytes;
@@ -231,12 +234,13 @@ static inline bool split_map(Split *s, DataError *e) {
 static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, int64_t *lines) {
   int64_t w = 0, l = 0;
   bool space = true;
-  for (size_t i = 0; i < bytes; i++) {
-    bool now = p[i] == ' ' || (p[i] >= '\t' && p[i] <= '\r');
-    w += space && !now;
-    l += p[i] == '\n';
-    space = now;
-  }
+  for (size_t i = 0; i < bytes; liveness_progress())
+    for (const size_t end = bytes - i < DATA_PIECE_BYTES ? bytes : i + DATA_PIECE_BYTES; i < end; i++) {
+      bool now = p[i] == ' ' || (p[i] >= '\t' && p[i] <= '\r');
+      w += space && !now;
+      l += p[i] == '\n';
+      space = now;
+    }
   *words = w;
   *lines = l + (bytes && p[bytes - 1] != '\n');
 }
@@ -264,6 +268,7 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
     int64_t count = tokenizer_encode(t, from, bytes, ids, threads);
     if (n < 0) { CHECK(count == 1, "a newline is %lld tokens", (long long)count); n = 0; }
     else at += bytes;
+    liveness_progress();
     size_t need = (size_t)(n + count) * (size_t)s->token_bytes;
     if (need > capacity) {
       capacity = need + need / 2;
@@ -480,7 +485,10 @@ static inline bool cache_read_ids(Split *splits, const CacheHeader *h, FILE *f) 
     s->token_bytes = (int)h->token_bytes;
     s->tokens_numel = h->tokens_numel[i];
     if (bytes) s->tokens = s->owned = data_alloc(bytes, 1);
-    ok = ok && (!bytes || fread(s->owned, 1, bytes, f) == bytes);
+    for (size_t at = 0, n; ok && at < bytes; at += n, liveness_progress()) {
+      n = bytes - at < DATA_PIECE_BYTES ? bytes - at : DATA_PIECE_BYTES;
+      ok = fread((char *)s->owned + at, 1, n, f) == n;
+    }
   }
   return ok && cache_payload_hash(splits) == h->payload_hash;
 }

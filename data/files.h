@@ -17,6 +17,7 @@
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
+#include "../kernels/liveness.h"
 
 enum FileOp { FILE_MAKE_DIRECTORY, FILE_CREATE, FILE_WRITE, FILE_SYNC, FILE_RENAME, FILE_LINK, FILE_REMOVE };
 // NULL except in tests. Called before the system call, from any thread. It returns 0 to let the call happen, or the
@@ -67,6 +68,7 @@ static inline bool file_write(int fd, const char *path, const void *data, int64_
     data = (const char *)data + n;
     bytes -= n;
     offset += n;
+    liveness_progress();
   }
   enum { WORTH_STARTING_BYTES = 1 << 20 };
   if (all >= WORTH_STARTING_BYTES) sync_file_range(fd, first, all, SYNC_FILE_RANGE_WRITE);
@@ -88,6 +90,7 @@ static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) 
     data = (char *)data + n;
     bytes -= n;
     offset += n;
+    liveness_progress();
   }
   return true;
 }
@@ -95,6 +98,7 @@ static inline bool file_sync(int fd, const char *path) {
   if (!file_allowed(FILE_SYNC, path)) return false;
   int fault;
   do fault = fsync(fd); while (fault && errno == EINTR);       // a signal that asks for the save may come twice
+  liveness_progress();
   return !fault;
 }
 

@@ -207,6 +207,7 @@ static bool saver_begin(Saver *s, bool background, bool best) {
   Trainer *t = s->t;
   StoreRecord *r = t->store.result;
   TensorMap map;
+  liveness_phase("saving");
   s->start_ms = now_ms();
   s->best = best;
   s->in_flight_step = t->step;
@@ -265,6 +266,7 @@ static void saver_poll(Saver *s, Log *log) {
 // Waits for the save in flight, if there is one. Returns whether the last one made a whole checkpoint.
 static bool saver_finish(Saver *s, Log *log) {
   if (!s->pending) return s->whole;
+  liveness_phase("saving");
   store_wait(&s->t->store, log_save_progress);
   return s->whole = saver_report(s, log);
 }
@@ -326,6 +328,7 @@ static bool weights_commit(void *to, const uint32_t *, char *error, size_t error
 static void weights_discard(void *to) { file_remove(((WeightsFile *)to)->temporary); }
 static bool save_weights(Trainer *t, TensorMap *map, char *header) {
   WeightsFile w = {};
+  liveness_phase("saving");
   tensor_map_share(map, t->store.comm);
   snprintf(w.path, sizeof w.path, "%s", map->path[0]);
   snprintf(w.directory, sizeof w.directory, "%s", map->path[0]);

@@ -572,6 +572,7 @@ static const struct { int signal; const char *name; } loading_signals[] = {
 enum { LOADING_SIGNALS = sizeof loading_signals / sizeof *loading_signals };
 static char loading_words[LOADING_SIGNALS][256];           // on rank 0, made before: a handler may not
 static void on_signal_while_loading(int signal) {
+  liveness_leave(true);
   corpus_abandon();
   for (int i = 0; i < LOADING_SIGNALS; i++)
     if (loading_signals[i].signal == signal && write(STDERR_FILENO, loading_words[i], strlen(loading_words[i])) < 0) {}

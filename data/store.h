@@ -550,10 +550,11 @@ static inline void store_wait(Store *s, void (*progress)(Store *s)) {
   for (int spins = 0; !store_poll(s);) {
     if (progress) progress(s);
     if (s->threaded || s->phase != STORE_WRITING || s->own_done) {
-      mesh_pause(&s->f->mesh, &spins);
+      liveness_pause(&spins, "the end of a save", STAGE_NONE);
       if (spins > 1000) usleep(500);
     }
   }
+  liveness_arrived();
 }
 
 // ================================================================================================ 4 loading

@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../kernels/device.h"
+#include "../kernels/liveness.h"
 #include "../kernels/machine.h"
 
 static struct {
@@ -104,8 +105,10 @@ static void line_draw(const char *text, bool transient) {
   const bool wrapped = terminal.shown >= columns;                // the terminal became narrower than the line
   terminal.transient = transient;
   terminal.shown = n < most ? n : most;
+  liveness_excuse(true);
   printf("%s\r%.*s\033[K", wrapped ? "\n" : "", most, text);
   fflush(stdout);
+  liveness_excuse(false);
 }
 
 static void say_to(FILE *to, const char *before, const char *fmt, va_list ap) {
@@ -119,9 +122,11 @@ static void say_to(FILE *to, const char *before, const char *fmt, va_list ap) {
   memcpy(all, before, head + 1);
   if (shows) text_escape(all + head, (const uint8_t *)text, (size_t)n, false);
   else memcpy(all + head, text, (size_t)n + 1);
+  liveness_excuse(true);                         // a reader may take its time
   fflush(stdout);
   fwrite(all, 1, strlen(all), to);               // in one piece: other ranks write as well
   fflush(to);
+  liveness_excuse(false);
   free(all);
   free(text);
 }
@@ -148,6 +153,7 @@ static void say_error_line(const char *line) { say_error("%s\n", line); }
 static void say_bytes(const uint8_t *bytes, int n) {
   static uint8_t kept[4];                        // the beginning of a character
   static int kept_count;
+  liveness_excuse(true);
   if (!terminal.out && bytes) fwrite(bytes, 1, (size_t)n, stdout);
   if (terminal.out) {
     const size_t all = (size_t)(kept_count + (bytes ? n : 0));
@@ -166,6 +172,7 @@ static void say_bytes(const uint8_t *bytes, int n) {
   }
   if (!bytes) fputs("\n", stdout);
   fflush(stdout);
+  liveness_excuse(false);
 }
 
 // ---- signals that end the process -----------------------------------------------------------------------------------
@@ -176,6 +183,7 @@ static void terminal_end_line_at_once() {
 }
 static void on_last_signal(int signal_) {
   terminal_end_line_at_once();
+  liveness_leave(true);
   signal(signal_, SIG_DFL);
   raise(signal_);
 }
@@ -259,6 +267,7 @@ static bool terminal_through(int pid, int fd) {
 static void terminal_open() {
   signal(SIGPIPE, SIG_IGN);
   error_hook = say_error_line;
+  liveness_line_end = terminal_end_line_at_once;
   terminal.launched = getenv("OMPI_COMM_WORLD_RANK") != NULL;
   const int pid = terminal.launched ? launcher_pid() : 0;
   terminal.out = pid ? terminal_through(pid, STDOUT_FILENO) : isatty(STDOUT_FILENO);

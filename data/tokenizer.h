@@ -567,8 +567,10 @@ static inline uint32_t bpe_new_pair(BpeTrainer *r, int32_t left, int32_t right) 
 
 static inline void bpe_count_words(BpeTable *words, const uint8_t *text, size_t from, size_t to) {
   const uint8_t *p = text + from, *end = text + to;
+  uint32_t count = 0;
   for (const uint8_t *q; p < end; p = q) {
     q = bpe_piece_end(p, end, true);
+    if (!(++count & 0xffff)) liveness_progress();
     BpeWord w;
     uint64_t hash = bpe_word_key(&w, p, (size_t)(q - p), end);
     BpeWord *slot = bpe_table_slot(words, &w, hash);
@@ -777,6 +779,7 @@ static inline void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t byt
     t->byte_start[++t->vocab_size] = at + left + right;
     t->merges[t->merge_count++] = m;
     bpe_apply_merge(&r, pair, m.result);
+    liveness_progress();
   }
   bpe_index_merges(t);
   free(r.symbols);

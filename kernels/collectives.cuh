@@ -21,16 +21,17 @@
 // NCCL_LAUNCH_ORDER_IMPLICIT (2.26 and later) makes NCCL keep the order of the calls, which is the same on all ranks.
 //
 // Communicators are nonblocking: work that involves other ranks (opening, and the first call of a kind, which connects)
-// is done by a thread of NCCL while this thread polls, for NCCL_PATIENCE_S at most. Every call is waited for before the
-// next, because until then NCCL allows neither another NCCL call nor work on the stream, and because only then is the
-// order of the calls that of the host. The wait lasts until the call is enqueued, not until it has communicated.
+// is done by a thread of NCCL while this thread polls, until --timeout ends the run (liveness.h). Every call is waited
+// for before the next, because until then NCCL allows neither another NCCL call nor work on the stream, and because
+// only then is the order of the calls that of the host. The wait lasts until the call is enqueued, not until it has
+// communicated.
 // Polling makes no CUDA call, so it may happen inside a capture; the capture is thread-local, so NCCL's thread is free
 // to do what it needs.
 #pragma once
 #include "cuda_libraries.h"
+#include "liveness.h"
 #include "nvidia.h"
 #include <sched.h>
-#include <time.h>
 
 static void collectives_environment() { setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); }
 
@@ -44,18 +45,15 @@ static bool collectives_in_progress(ncclComm_t comm) {
         nccl()->ncclGetLastError(comm));
   return state == ncclInProgress;
 }
-enum { NCCL_PATIENCE_S = 600 };                  // opening the communicators of many hosts may take minutes
 static void collectives_wait(ncclComm_t comm, const char *what) {
-  timespec since = {}, now;
+  bool late = false;
   for (int asked = 0; collectives_in_progress(comm); asked++) {
     if (asked < 1000) continue;                  // NCCL's thread needs some ten microseconds: less than a lost core
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (!since.tv_sec) since = now;
-    if (now.tv_sec - since.tv_sec > NCCL_PATIENCE_S)
-      die_missing("waited %d s for %s: another rank has ended or cannot be reached; NCCL_DEBUG=INFO shows more",
-                  (int)NCCL_PATIENCE_S, what);
+    late = true;
+    liveness_poll(what);
     sched_yield();
   }
+  if (late) liveness_poll(NULL);
 }
 // The communicators of the group that is being collected. One host thread calls NCCL.
 enum { COLLECTIVES_IN_A_GROUP = 8 };

@@ -246,6 +246,9 @@ static void event_done_impl(Ctx *, void *event, bool *done) {
   *done = e == cudaSuccess;
 }
 
+__global__ static void mark_kernel(uint32_t *to, uint32_t value) { *(volatile uint32_t *)to = value; }
+static void mark_impl(Ctx *c, uint32_t *to, uint32_t value) { LAUNCH(mark_kernel, 1, 1, 0, STREAM(c), to, value); }
+
 // ---- graphs ---------------------------------------------------------------------------------------------------------
 // Thread-local capture: calls that cannot be captured are errors on this thread, where they would be our bug. They
 // remain allowed on the threads of NCCL and MPI, which allocate and query events at any time.

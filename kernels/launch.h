@@ -42,6 +42,7 @@ static void on_stop_signal(int signal) {
   const bool has_time = signal == SIGINT ? alone : !under_mpirun;
   const int asked = signal == SIGUSR1 || has_time ? STOP_SAVE : STOP_END;
   if (asked > stop_asked) stop_asked = asked;
+  if (signal != SIGUSR1) liveness_quiet();       // whoever is killed now was to end
   if (signal == SIGINT || (signal == SIGTERM && under_mpirun)) {
     if (under_mpirun) terminal_end_line_at_once();               // it may end us any moment
     terminal_last_signal(signal);

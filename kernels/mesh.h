@@ -93,14 +93,3 @@ static inline void mesh_close(Mesh *m) {
   for (MPI_Comm *c : comms) MPI_Comm_free(c);
   free(m->peer);
 }
-
-// Between two looks at a peer's counter: lets another process run (ranks may outnumber cores), and now and then asks
-// whether the peers of this host still live, so that a dead rank is named instead of waited for.
-static inline void mesh_pause(const Mesh *m, int *spins) {
-  if (++*spins < 200) { __builtin_ia32_pause(); return; }
-  sched_yield();
-  if (*spins % 20000) return;
-  for (int r = 0; r < m->world; r++)
-    if (mesh_shares_memory(m, r) && kill(m->peer[r].pid, 0) && errno == ESRCH)
-      die_missing("rank %d (pid %d on %s) has died; this rank ends too", r, m->peer[r].pid, m->host);
-}

@@ -100,7 +100,7 @@ static inline char *fsdp_publish_begin(Fsdp *f, int u) {
   bool done = !e->recorded;
   for (int spins = 0; !done;) {
     f->ctx->ops->event_done(f->ctx, e->event, &done);
-    if (!done) mesh_pause(&f->mesh, &spins);
+    if (!done) liveness_pause(&spins, "a copy of the GPU", STAGE_NONE);
   }
   if (e->recorded) fsdp_log_event(f, LOG_DONE, STREAM_HOST, e->number);
   fsdp_log_access(f, LOG_WRITE, STREAM_HOST, LOG_PUBLISHED, u & 1, f->mesh.rank, (uint64_t)u);
@@ -202,6 +202,7 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
       if (f->unit[u].piece[i].dtype != F8) fsdp_publish_piece(f, u, i);
     }
     fsdp_publish_end(f, u);
+    liveness_arrived();
   }
   fsdp_publish_e4m3(f);
 }
@@ -271,6 +272,7 @@ static inline void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, co
                                 ValuePass pass) {
   Run run;
   float *to;
+  liveness_progress();
   CHECK(fsdp_own(f, state, p, &run, &to) && at + n <= run.numel, "%s: %s", __func__, f->param[p].name);
   CHECK(to || state == STATE_MASTER, "%s: %s has no such state", __func__, f->param[p].name);
   if (to) {
@@ -308,6 +310,7 @@ static inline void fsdp_get_split(Fsdp *f, int p, Run run, int64_t at, float *ho
 static inline void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n) {
   Run run;
   float *from;
+  liveness_progress();
   CHECK(fsdp_own(f, state, p, &run, &from) && at + n <= run.numel, "%s: %s", __func__, f->param[p].name);
   if (!from && state != STATE_MASTER) { memset(host, 0, (size_t)n * 4); return; }
   if (from) {
@@ -343,6 +346,7 @@ static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
     const Param *q = &f->param[p];
     Run run;
     float *to;
+    liveness_arrived();
     if (!fsdp_own(f, STATE_MASTER, p, &run, &to)) continue;
     const int64_t n = min64(run.numel, param_numel(q) - run.in_range);         // padding rows stay zero
     if (to && n > 0 && pass == PASS_STORE) fsdp_init_range(fsdp_param_ctx(f, p), q, p, to, seed, run.in_range, n);

@@ -259,6 +259,7 @@ static inline void comm_self_close(Fsdp *f) {
 static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_count_gather(f, s, slot);
   step_event_wait(f, &f->gather_ctx, &slot->released);
+  fsdp_mark(f, &f->gather_ctx, MARK_GATHER, 1 + s);
   fsdp_log_gather_read(f, STREAM_GATHER, s, f->mesh.rank, false, false);
   fsdp_log_gather_write(f, STREAM_GATHER, LOG_SLOT, s, (int)(slot - f->slot));
   const GatherSource g = fsdp_gather_source(f, slot);
@@ -497,17 +498,17 @@ static inline void comm_mpi_progress(Fsdp *f) {
 }
 static inline void fsdp_poll(Fsdp *f);
 // A device fetches from the landing on its own time: messages may arrive there again when it has done so.
-static inline void comm_mpi_landing_free(Fsdp *f, GatherSlot *slot) {
+static inline void comm_mpi_landing_free(Fsdp *f, int s, GatherSlot *slot) {
   bool done = !slot->landing || !slot->arrived.recorded;
   for (int spins = 0; !done; fsdp_poll(f)) {
     f->ctx->ops->event_done(f->ctx, slot->arrived.event, &done);
-    if (!done) mesh_pause(&f->mesh, &spins);
+    if (!done) liveness_pause(&spins, "a copy of the GPU", s);
   }
   if (slot->landing && slot->arrived.recorded) fsdp_log_event(f, LOG_DONE, STREAM_HOST, slot->arrived.number);
 }
 static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_count_gather(f, s, slot);
-  comm_mpi_landing_free(f, slot);
+  comm_mpi_landing_free(f, s, slot);
   const GatherSource g = fsdp_gather_source(f, slot);
   char *landing = f->mirrored ? slot->landing : slot->data;
   for (int k = 0; k < g.group->size && f->mesh.remote; k++) {
@@ -571,10 +572,11 @@ static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
     const bool asks = g.kept && r != f->mesh.rank;
     const uint64_t *kept = &fsdp_control(f, r)->kept;
     for (int spins = 0; asks && !counter_reached(f, r, kept, COUNTER_KEPT, f->kept_number[s]); fsdp_poll(f))
-      mesh_pause(&f->mesh, &spins);
+      liveness_pause(&spins, "the gather", s);
     comm_mpi_fetch(f, s, slot, g, k);
   }
-  for (int spins = 0; !requests_done(slot->requests, &slot->pending); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
+  for (int spins = 0; !requests_done(slot->requests, &slot->pending); fsdp_poll(f))
+    liveness_pause(&spins, "the gather", s);
   for (int k = 0; k < g.group->size && f->log; k++) {
     if (k == g.group->me || mesh_shares_memory(&f->mesh, g.group->rank[k])) continue;
     fsdp_log_gather_message(f, LOG_ARRIVED, s, (int)(slot - f->slot), g.group->rank[k], g.kept);
@@ -717,7 +719,9 @@ static inline void comm_mpi_replicate(Fsdp *f, bool sends, bool receives) {
       if (!mesh_shares_memory(&f->mesh, g->rank[i]))
         MPI_Isend(piece, n, MPI_BYTE, g->rank[i], tag, f->mesh.chain_comm, &f->replicate_requests[pending++]);
     if (receives) MPI_Irecv(piece, n, MPI_BYTE, last, tag, f->mesh.chain_comm, &f->replicate_requests[pending++]);
-    for (int spins = 0; !requests_done(f->replicate_requests, &pending); fsdp_poll(f)) mesh_pause(&f->mesh, &spins);
+    for (int spins = 0; !requests_done(f->replicate_requests, &pending); fsdp_poll(f))
+      liveness_pause(&spins, "the last replica's sums", STAGE_NONE);
+    liveness_arrived();
   }
   if (receives) fsdp_log_sums_message(f, LOG_ARRIVED, m, last);
   for (int i = 0; i < g->size - 1 && f->log; i++)
@@ -735,7 +739,8 @@ static inline void comm_mpi_reduce_join(Fsdp *f) {
   if (!takes) return;
   for (int spins = 0; local && !counter_reached(f, last, &fsdp_control(f, last)->partial, COUNTER_PARTIAL,
                                                 f->rounds_started); fsdp_poll(f))
-    mesh_pause(&f->mesh, &spins);
+    liveness_pause(&spins, "the last replica's sums", STAGE_NONE);
+  liveness_arrived();
   const char *from = (local ? f->mesh.peer[last].window : f->window) + f->grads_at;
   fsdp_log_sums(f, LOG_READ, STREAM_MODEL, fsdp_log_shared(f, LOG_SUM), local ? last : f->mesh.rank, g->size - 1);
   f->traffic.replicate_bytes += (int64_t)bytes;
@@ -863,6 +868,7 @@ static inline void comm_nccl_connect(Fsdp *f) {
   RankGroup all = rank_group(0, 1, f->mesh.world, f->mesh.rank);
   f->ctx->ops->memory_left(f->ctx, &before, &total);
   streams_open(f);
+  liveness_phase("opening NCCL's communicators");
   f->nccl_world = comm_nccl_group(f, &all);
   f->nccl_reduce = comm_nccl_part(f, f->nccl_world, &f->mesh.shard);
   if (f->cfg.mesh.replicas > 1) f->nccl_replicate = comm_nccl_part(f, f->nccl_world, &f->mesh.replicate);
@@ -870,6 +876,7 @@ static inline void comm_nccl_connect(Fsdp *f) {
   if (f->kept_bytes) f->nccl_kept = comm_nccl_part(f, f->nccl_gather, &f->mesh.kept);
   comm_nccl_warm(f);
   f->ctx->ops->memory_left(f->ctx, &after, &total);
+  liveness_phase("start-up");
   memory_measure(f->plan, MEM_NCCL, before, after);
   free(all.rank);
 }
@@ -891,6 +898,7 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const bool from_host = f->cfg.offload == OFFLOAD_PARAMS && !g.kept;
   fsdp_count_gather(f, s, slot);
   step_event_wait(f, &f->gather_ctx, &slot->released);
+  fsdp_mark(f, &f->gather_ctx, MARK_GATHER, 1 + s);
   fsdp_log_gather_read(f, STREAM_GATHER, s, f->mesh.rank, g.kept, false);
   fsdp_log_gather_write(f, STREAM_GATHER, LOG_SLOT, s, (int)(slot - f->slot));
   EACH_PIECE_OF_STAGE(f, s, u, i) {
@@ -1029,6 +1037,7 @@ static inline void comm_nccl_small(Fsdp *f, const void *mine, void *all, size_t 
   if (!f->nccl_world) { comm_self_small(f, mine, all, bytes); return; }
   step_event_record(f, f->ctx, &f->exchange_ready);
   step_event_wait(f, &f->reduce_ctx, &f->exchange_ready);
+  fsdp_mark(f, &f->reduce_ctx, MARK_REDUCE, MARK_EXCHANGE);
   fsdp_log_small(f, LOG_READ, STREAM_REDUCE, LOG_EXCHANGE);
   fsdp_log_small(f, LOG_WRITE, STREAM_REDUCE, LOG_EXCHANGED);
   fsdp_log_collective(f, STREAM_REDUCE, COLLECTIVE_SMALL, 0, LOG_COMM_WORLD, bytes * (size_t)(f->mesh.world - 1));

@@ -1,0 +1,304 @@
+// test_liveness.h: no rank waits for ever. In each kind of exchange one rank is stopped, killed, or stays away; every
+// other rank must end by itself, with its own exit code, and name it. Launchers that would end them are told not to.
+// Needs test_schedule.h, test_cli.h and test_kill.h.
+
+// ---- one world whose rank falls out --------------------------------------------------------------------------------
+// device: cpu, or streams (emulated CUDA). at: the exchange, in the second step, before which the victim falls out:
+// start (ranks agree on the run), busy (the others go on for ever), gather, reduce, chain, small, replay (while the
+// device runs a captured step), save.
+// how: SIGSTOP, SIGKILL, or 0: it lives and does nothing.
+struct LivenessCase { const char *device, *comm, *extra, *at; int victim, how; };
+static const LivenessCase liveness_cases[] = {
+    {"cpu", "mpi", "", "start", 1, SIGSTOP},
+    {"cpu", "mpi", "--shm copy", "gather", 1, SIGSTOP},
+    {"cpu", "mpi", "--shm off", "gather", 2, SIGKILL},
+    {"cpu", "mpi", "", "reduce", 2, SIGKILL},
+    {"cpu", "mpi", "--strategy no_shard", "chain", 1, SIGSTOP},
+    {"cpu", "mpi", "", "small", 0, SIGSTOP},
+    {"cpu", "mpi", "", "small", 1, 0},
+    {"cpu", "mpi", "", "save", 2, SIGSTOP},
+    {"cpu", "mpi", "", "busy", 1, SIGSTOP},
+    {"cpu", "mpi", "", "busy", 0, SIGSTOP},
+    {"streams", "mpi", "", "gather", 0, SIGKILL},
+    {"streams", "mpi", "--shm off", "reduce", 1, SIGSTOP},
+    {"streams", "nccl", "--graph off", "gather", 2, SIGSTOP},
+    {"streams", "nccl", "--graph off", "reduce", 1, SIGKILL},
+    {"streams", "nccl", "--graph off --strategy no_shard", "chain", 1, SIGSTOP},
+    {"streams", "nccl", "--graph off", "small", 0, SIGSTOP},
+    {"streams", "nccl", "", "replay", 2, SIGSTOP},
+    {"streams", "nccl", "", "replay", 1, SIGKILL}};
+enum { LIVENESS_CASES = sizeof liveness_cases / sizeof *liveness_cases, LIVENESS_RANKS = 3, LIVENESS_TIMEOUT_S = 10,
+       LIVENESS_LIMIT_S = 200 };
+
+static struct { const LivenessCase *k; const Comm *comm; int rank, calls, at_call; } liveness_fall;
+// What the victim leaves behind before it falls out.
+static inline const char *liveness_sign() {
+  char name[32];
+  snprintf(name, sizeof name, "fell.%d", (int)(liveness_fall.k - liveness_cases));
+  return cli_path(name);
+}
+// The deadline becomes short only then, and begins then: a machine that is busy before is no hang.
+static inline void *liveness_watch(void *) {
+  while (access(liveness_sign(), F_OK)) usleep(20000);
+  liveness_progress();
+  liveness_timeout(LIVENESS_TIMEOUT_S);
+  return NULL;
+}
+static inline void liveness_fall_out() {
+  if (liveness_fall.rank != liveness_fall.k->victim) return;
+  cli_write(liveness_sign(), "", 0);
+  if (liveness_fall.k->how) raise(liveness_fall.k->how);
+  for (;;) pause();
+}
+static inline void liveness_fall_at(const char *what) {
+  if (!strcmp(liveness_fall.k->at, what) && ++liveness_fall.calls == liveness_fall.at_call) liveness_fall_out();
+}
+static inline void liveness_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  liveness_fall_at("gather");
+  liveness_fall.comm->gather_start(f, s, slot);
+}
+static inline void liveness_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
+  liveness_fall_at("reduce");
+  liveness_fall.comm->round_send(f, round, x);
+}
+static inline void liveness_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+  liveness_fall_at("chain");
+  liveness_fall.comm->chain_give(f, round, x, sum);
+}
+static inline void liveness_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  liveness_fall_at("small");
+  liveness_fall.comm->small_all_gather(f, mine, all, bytes);
+}
+static inline void liveness_background(void *) { liveness_fall_at("replay"); }
+// Puts itself between the world's Fsdp and its transport.
+static inline void liveness_arm(Fsdp *f) {
+  static Comm between;
+  liveness_fall.comm = f->comm;
+  between = *f->comm;
+  between.gather_start = liveness_gather_start;
+  between.round_send = liveness_round_send;
+  between.chain_give = liveness_chain_give;
+  between.small_all_gather = liveness_small;
+  f->comm = &between;
+  f->background = liveness_background;
+}
+// LIVENESS_CASE: which of the cases.
+TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_out runs, with a rank that falls out)") {
+  const char *number = getenv("LIVENESS_CASE");
+  static const LivenessCase healthy = {"cpu", "mpi", "", "", 0, 0};
+  const LivenessCase *k = liveness_fall.k = number ? &liveness_cases[atoi(number)] : &healthy;
+  const Ops *ops = !strcmp(k->device, "cpu") ? cpu_tables[0].ops : &ops_streams;
+  char error[512] = "";
+  static Corpus corpus;
+  static KillWorld w;
+  static Trainer t;
+  Options o;
+  int world;
+  if (!ops) SKIP("this test program was linked without dev/cuda_emu");
+  MPI_Comm_rank(MPI_COMM_WORLD, &liveness_fall.rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  liveness_fall.at_call = 1;
+  liveness_start(600);
+  liveness_open(MPI_COMM_WORLD, error, sizeof error);
+  agree_no_error(MPI_COMM_WORLD, error, TEST_EXIT_FAILED);
+  pthread_t watch;
+  if (number && liveness_fall.rank != k->victim) pthread_create(&watch, NULL, liveness_watch, NULL);
+  liveness_fall_at("start");
+  liveness_fall_at("busy");
+  for (; !strcmp(k->at, "busy"); usleep(1000)) liveness_progress();
+  if (!strcmp(k->at, "save")) {
+    kill_world_open(&w, MPI_COMM_WORLD, test_tmp(), kill_shapes, "");
+    train_step(&w.t, false);
+    liveness_fall_at("save");
+    kill_save(&w, false, false);
+    return;
+  }
+  schedule_corpus(&corpus);
+  test_options(&o, world, "%s %s", schedule_shapes, k->extra);
+  snprintf(o.comm, sizeof o.comm, "%s", k->comm);
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(ops), 1);
+  train_step(&t, false);
+  const bool replay = !strcmp(k->at, "replay");
+  if (replay) train_step(&t, false);
+  liveness_fall.at_call = replay ? 40 : 2;       // of some hundred: in the middle of the device's step
+  liveness_arm(&t.fsdp);
+  for (int s = 0; s < 2; s++) train_step(&t, false);
+  trainer_close(&t);
+  liveness_close();
+}
+
+static inline const char *liveness_self() {
+  static char self[512];
+  const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  self[n > 0 ? n : 0] = 0;
+  return self;
+}
+
+// ---- every case at once --------------------------------------------------------------------------------------------
+// The exit code that rank r of a case left behind; -1: it has not ended.
+static inline int liveness_code(int number, int r) {
+  char name[64];
+  int code = -1;
+  snprintf(name, sizeof name, "code.%d.%d", number, r);
+  FILE *f = fopen(cli_path(name), "r");
+  if (f && fscanf(f, "%d", &code) != 1) code = -1;
+  if (f) fclose(f);
+  return code;
+}
+static inline bool liveness_others_ended(int number) {
+  bool all = true;
+  for (int r = 0; r < LIVENESS_RANKS; r++)
+    all = all && (r == liveness_cases[number].victim || liveness_code(number, r) >= 0);
+  return all;
+}
+static inline void liveness_expect(int number, const CliRun *run) {
+  const LivenessCase *k = &liveness_cases[number];
+  char what[128], rank[32];
+  snprintf(what, sizeof what, "%s, --comm %s %s, rank %d by signal %d at %s", k->device, k->comm, k->extra, k->victim,
+           k->how, k->at);
+  snprintf(rank, sizeof rank, "rank %d (pid ", k->victim);
+  for (int r = 0; r < LIVENESS_RANKS; r++)
+    if (r != k->victim)
+      EXPECT(liveness_code(number, r) == EXIT_LOST, "%s: rank %d has exit code %d, must be %d; all said:\n%.2000s",
+             what, r, liveness_code(number, r), EXIT_LOST, run->text);
+  EXPECT(strstr(run->text, rank), "%s: nobody names it:\n%.2000s", what, run->text);
+  if (k->how == SIGKILL) EXPECT(strstr(run->text, " has died; "), "%s: it died, but:\n%.2000s", what, run->text);
+  snprintf(rank, sizeof rank, "heard of rank %d (", k->victim);
+  if (k->how == SIGSTOP) EXPECT(strstr(run->text, rank), "%s: it is silent, but:\n%.2000s", what, run->text);
+  if (!strcmp(k->at, "replay"))
+    EXPECT(strstr(run->text, "waits for the GPU (in "), "%s: nobody says where the GPU is:\n%.2000s", what, run->text);
+  EXPECT(cli_count(run->text, "; all ranks end") == 1, "%s: not one report:\n%.2000s", what, run->text);
+}
+TEST(liveness_names_who_fell_out,
+     "a rank stopped, killed or absent at each kind of exchange, on a CPU, over emulated CUDA, NCCL and graphs: every "
+     "other rank ends by itself with the code for that, and one report names it") {
+  static CliRun run[LIVENESS_CASES];
+  char code[512];
+  const char *mpirun = getenv("MPIRUN");
+  snprintf(code, sizeof code, "%s", cli_path("code"));
+  int cases = 0;                                 // those of a CPU come first
+  while (cases < LIVENESS_CASES && (&ops_streams || !strcmp(liveness_cases[cases].device, "cpu"))) cases++;
+  for (int i = 0; i < cases; i++)
+    cli_start(&run[i], "LIVENESS_CASE=%d exec \"%s\" --enable-recovery --oversubscribe --bind-to none -np %d sh -c "
+              "'\"%s\" --run liveness_once; echo $? >%s.%d.$OMPI_COMM_WORLD_RANK'", i,
+              mpirun && *mpirun ? mpirun : "mpirun", LIVENESS_RANKS, liveness_self(), code, i);
+  bool all = false;
+  const double limit_ms = LIVENESS_LIMIT_S * 1e3 * (TEST_SANITIZED ? 4 : 1);
+  for (double start = now_ms(); !all && now_ms() - start < limit_ms; usleep(50000)) {
+    all = true;
+    for (int i = 0; i < cases; i++) all = all && liveness_others_ended(i);
+  }
+  while (cli_find_process(-1, true)) usleep(20000);              // the stopped ones, and mpirun, which waits for them
+  for (int i = 0; i < cases; i++) {
+    cli_wait(&run[i], 1e9);
+    liveness_expect(i, &run[i]);
+    cli_free(&run[i]);
+  }
+}
+TEST(liveness_across_hosts, "heartbeats go between hosts: a rank stopped or absent on the other host is named") {
+  static const struct { int number; const char *says; } table[] = {{0, "heard of rank 1 (pid "},
+                                                                   {6, "not there: rank 1 (pid "}};
+  CliRun run[2];
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);          // what is stopped does not end before that
+  for (int i = 0; i < 2; i++)
+    cli_start(&run[i], "LIVENESS_CASE=%d exec dev/two_hosts.sh %s --run liveness_once", table[i].number,
+              liveness_self());
+  for (int i = 0; i < 2; i++) {
+    cli_wait(&run[i], LIVENESS_LIMIT_S);
+    if (run[i].code == 77) SKIP("%.*s", (int)strcspn(run[i].text, "\n"), run[i].text);
+    EXPECT(run[i].code == EXIT_LOST && strstr(run[i].text, table[i].says),
+           "exit code %d, must be %d; no '%s' in:\n%.3000s", run[i].code, EXIT_LOST, table[i].says, run[i].text);
+    cli_free(&run[i]);
+  }
+  cli_expect_nothing_left("after two hosts lost a rank");
+}
+
+// ---- how far a device is --------------------------------------------------------------------------------------------
+// Marks as the host finds them between two operations of the device: which codes each stream has come to.
+static struct { const uint32_t *mark; bool seen[MARKS][1 << MARK_BITS]; } liveness_seen;
+static inline void liveness_look(void *) {
+  for (int i = 0; i < MARKS; i++) liveness_seen.seen[i][mark_code(WORD_GET(&liveness_seen.mark[i]))] = true;
+}
+TEST_MPI(liveness_sees_into_graphs, 2,
+         "eager and replayed steps over NCCL: at every gather, reduction and exchange, in forward, backward and "
+         "update, the device leaves a mark that another thread can read") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  static Corpus corpus;
+  static Trainer t;
+  schedule_corpus(&corpus);
+  for (const char *graph : {"off", "on"}) {
+    Options o;
+    test_options(&o, 2, "%s", schedule_shapes);
+    strcpy(o.comm, "nccl");
+    strcpy(o.graph, graph);
+    emu_set_seed(0);                             // one operation a look
+    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
+    train_step(&t, false);
+    train_step(&t, false);                       // captures
+    memset((void *)t.host.marks, 0, MARKS * sizeof(uint32_t));
+    memset((void *)&liveness_seen, 0, sizeof liveness_seen);
+    liveness_seen.mark = t.host.marks;
+    t.fsdp.background = liveness_look;
+    train_step(&t, false);
+    for (int s = 0; s < t.fsdp.stages; s++) {
+      EXPECT(liveness_seen.seen[MARK_GATHER][1 + s], "--graph %s: no mark at the gather of stage %d", graph, s);
+      EXPECT(liveness_seen.seen[MARK_REDUCE][1 + s], "--graph %s: no mark at the reduction of stage %d", graph, s);
+    }
+    for (int code = 0; code <= MARK_UPDATE; code++)
+      EXPECT(liveness_seen.seen[MARK_MODEL][code], "--graph %s: no mark of part %d of a step", graph, code);
+    EXPECT(liveness_seen.seen[MARK_REDUCE][MARK_EXCHANGE], "--graph %s: no mark at the exchange", graph);
+    EXPECT(WORD_GET(&t.host.marks[MARK_MODEL]) == mark_value(2 * (uint32_t)o.grad_accum + 1, MARK_UPDATE),
+           "--graph %s: the last mark is %x", graph, WORD_GET(&t.host.marks[MARK_MODEL]));
+    char text[128];
+    liveness_device_text(t.host.marks, text, sizeof text);
+    EXPECT(strstr(text, "in update; last gather of block ") && strstr(text, "; exchange of losses"), "it says '%s'",
+           text);
+    trainer_close(&t);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// ---- what is no hang -----------------------------------------------------------------------------------------------
+// In a child: the main thread of one rank is watched with this deadline, and `lives` is what it does.
+static inline pid_t liveness_child(int timeout_s, void (*lives)()) {
+  fflush(NULL);
+  const pid_t child = fork();
+  if (child) return child;
+  liveness_start(timeout_s);
+  lives();
+  exit(0);
+}
+static inline int liveness_exit_code(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+static inline int64_t liveness_idle() {
+  pthread_mutex_lock(&liveness.lock);
+  const int64_t idle = liveness.idle;
+  pthread_mutex_unlock(&liveness.lock);
+  return idle;
+}
+static inline void liveness_stops() {
+  raise(SIGSTOP);
+  for (const int64_t idle = liveness_idle(); liveness_idle() < idle + 4;) usleep(10000);         // it may be wrong
+}
+static inline void liveness_sleeps() { sleep(60); }
+static inline void liveness_prints() {
+  liveness_excuse(true);
+  sleep(7);
+  liveness_excuse(false);
+}
+TEST(liveness_knows_what_is_no_hang,
+     "a rank that makes no progress ends with the code for that; one that was stopped for longer than the deadline and "
+     "goes on, or whose reader takes longer, does not") {
+  const pid_t hangs = liveness_child(1, liveness_sleeps), prints = liveness_child(3, liveness_prints);
+  const pid_t stops = liveness_child(3, liveness_stops);
+  int status = 0;
+  waitpid(stops, &status, WUNTRACED);
+  sleep(7);                                      // longer than the deadline and its margin
+  kill(stops, SIGCONT);
+  EXPECT(liveness_exit_code(hangs) == EXIT_LOST, "it waits for ever");
+  EXPECT(liveness_exit_code(stops) == 0, "the time in which it was stopped counts");
+  EXPECT(liveness_exit_code(prints) == 0, "a slow reader counts");
+}

@@ -1,0 +1,777 @@
+// liveness.h: no rank waits for ever. A heartbeat thread of each rank tells rank 0 four times a second that the rank
+// lives and where its main thread is; a rank that died, was stopped, or keeps all others waiting is named, and every
+// rank ends.
+//
+//   liveness_start       the thread: before MPI is up it only watches its own main thread
+//   liveness_open        connects the ranks' threads with rank 0's; collective
+//   liveness_close       the rank leaves as it should; also at exit()
+//   liveness_progress    the main thread, or one that works for it, has done something
+//   liveness_step, liveness_phase, liveness_stage      where the main thread is: what a report says
+//   liveness_wait, liveness_arrived                    it waits for others; what it waited for has come
+//   liveness_pause, liveness_poll                      one look of a waiting loop
+//   liveness_excuse      it waits for the reader of what it prints: no hang
+//   liveness_device      words of memory in which a device leaves marks: its progress, replayed graphs included
+//
+// What ends a run, all ranks with EXIT_LOST and one report on stderr:
+//   died       a thread's connection closes without goodbye: at once, whatever --timeout says
+//   silent     nothing was heard of a rank for --timeout seconds and MARGIN_TICKS, which are for beats that come late:
+//              its process was stopped (SIGSTOP), its host is out of reach. A notice says so after NOTICE_TICKS
+//   stuck      every rank is heard, but none has made progress for --timeout seconds. Ranks of one run depend on each
+//              other at least once a step, so one that is stuck soon stops all. Progress of any rank counts for all:
+//              rank 0 may tokenize for an hour while the others wait for it. What takes long must therefore count it,
+//              by liveness_progress. Whoever is stuck is seen by what each rank says it waits for
+//
+// Conventions
+//   - Time is counted in ticks, wake-ups of the judging thread at least TICK_MS apart: a run whose ranks are all
+//     stopped and let go again (Ctrl-Z and fg), or whose machine is busy, has lost no more time than its threads saw.
+//   - The thread calls neither MPI (which was not asked for MPI_THREAD_MULTIPLE) nor CUDA nor stdio, so it can end the
+//     process, by _exit, whatever the main thread is blocked in. ncclCommAbort is for processes that go on; one that
+//     ends gives its communicators back with its CUDA context, so nothing is aborted here.
+//   - Ranks on rank 0's host reach it by a socket without a file (abstract, AF_UNIX), others by TCP, at whichever of
+//     rank 0's addresses answers first. A random number that MPI handed round tells ranks from strangers.
+//   - What the main thread says of itself are single words, read and written atomically.
+#pragma once
+// For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
+// thread.
+void liveness_poll(const char *what);
+
+#if PART_LAUNCH
+#include "device.h"
+#include <errno.h>
+#include <ifaddrs.h>
+#include <mpi.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+// ---- what the main thread says --------------------------------------------------------------------------------------
+struct alignas(64) LivenessWords {
+  uint64_t progress;
+  int64_t step;                                  // 0: before the first
+  const char *phase, *what, *where;              // what: waits for it; where: the function that does
+  int stage, what_stage;                         // that it computes; that it waits for: see liveness_stage
+  int excused;
+};
+enum { STAGE_NONE = -1 };
+static LivenessWords liveness_words = {0, 0, "start-up", NULL, NULL, STAGE_NONE, STAGE_NONE, 0};
+
+// A word that another thread, or the device, reads or writes at the same time.
+#define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELAXED)
+#define WORD_GET(word) __atomic_load_n(word, __ATOMIC_RELAXED)
+
+// Any thread.
+static inline void liveness_progress() { __atomic_fetch_add(&liveness_words.progress, 1, __ATOMIC_RELAXED); }
+// The main thread waits for other ranks, or for a device that does: `what`, of a stage. Strings that live on.
+static inline void liveness_wait(const char *what, const char *where, int stage) {
+  WORD_SET(&liveness_words.where, where);
+  WORD_SET(&liveness_words.what_stage, stage);
+  WORD_SET(&liveness_words.what, what);
+}
+static inline void liveness_arrived() {
+  WORD_SET(&liveness_words.what, (const char *)NULL);
+  liveness_progress();
+}
+// What a call of MPI has returned, now that it has.
+static inline int liveness_after(int result) {
+  liveness_arrived();
+  return result;
+}
+void liveness_poll(const char *what) {
+  if (what) liveness_wait(what, NULL, STAGE_NONE);
+  else liveness_arrived();
+}
+// The main thread computes stage `stage` of the model: 0 outside the blocks, 1 + l block l.
+static inline void liveness_stage(int stage) {
+  WORD_SET(&liveness_words.stage, stage);
+  liveness_arrived();
+}
+static inline void liveness_phase(const char *phase) {
+  WORD_SET(&liveness_words.phase, phase);
+  liveness_stage(STAGE_NONE);
+}
+static inline void liveness_step(int64_t step) { WORD_SET(&liveness_words.step, step); }
+static inline void liveness_excuse(bool begins) {
+  __atomic_fetch_add(&liveness_words.excused, begins ? 1 : -1, __ATOMIC_RELAXED);
+  liveness_progress();
+}
+// Between two looks at what has not come yet: lets another process run, since ranks may outnumber cores.
+static inline void liveness_pause(int *spins, const char *what, int stage) {
+  if (++*spins < 200) { __builtin_ia32_pause(); return; }
+  liveness_wait(what, NULL, stage);
+  sched_yield();
+}
+
+// What a device tells of itself, one word a stream: a number that grows within a step, and what the stream came to.
+enum DeviceMark { MARK_MODEL, MARK_GATHER, MARK_REDUCE, MARKS };
+enum { MARK_BACKWARD = 1, MARK_UPDATE = 2, MARK_EXCHANGE = 0xfff, MARK_BITS = 12 };  // of the others: 1 + stage
+static inline uint32_t mark_value(uint32_t number, int code) { return number << MARK_BITS | (uint32_t)code; }
+static inline int mark_code(uint32_t value) { return (int)(value & ((1u << MARK_BITS) - 1)); }
+
+// ---- frames and links -----------------------------------------------------------------------------------------------
+// hello: I am this rank. welcome: rank 0 it is. From then on beats, both ways; ask: a beat is wanted now. As the last a
+// goodbye or an end.
+enum LivenessKind { FRAME_HELLO = 1, FRAME_WELCOME, FRAME_BEAT, FRAME_ASK, FRAME_GOODBYE, FRAME_END };
+struct LivenessFrame {
+  uint64_t token, progress;
+  int64_t step;
+  int32_t kind, rank, excused, waits;
+  char place[160];                               // "forward, waits for the gather of block 2"
+};
+// A connection; rank -1: nobody has spoken yet. joined: a beat came, so the peer keeps this one.
+struct LivenessLink {
+  int fd, rank;
+  bool joined;
+  char in[sizeof(LivenessFrame)], out[sizeof(LivenessFrame)];
+  size_t in_bytes, out_bytes, out_at;
+};
+enum LivenessState { PEER_EXPECTED, PEER_HERE, PEER_LEFT, PEER_DIED };
+struct LivenessPeer {
+  int pid, host;                                 // host: the lowest rank on it
+  char host_name[64];
+  LivenessState state;
+  int64_t silent;                                // ticks since the last frame
+  bool noticed;
+  LivenessFrame last;
+};
+// A rank whose beats are late by LOST_TICKS is not counted among those that wait; only a rank that is late by
+// MARGIN_TICKS more than --timeout ends the run.
+enum { TICKS_PER_S = 4, TICK_MS = 1000 / TICKS_PER_S, NOTICE_TICKS = 10 * TICKS_PER_S, LOST_TICKS = 2 * TICKS_PER_S,
+       MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ADDRESSES_MOST = 16, CONNECT_MS = 30000,
+       WRITE_MS = 1000, REPORTER_MS = 2000, REPORT_BYTES = 8192 };
+
+struct Liveness {
+  int64_t timeout;                               // seconds, 0: never; atomic
+  int quiet, closing;                            // all ranks are being ended; the thread shall end; atomic
+  int wake;                                      // eventfd
+  pid_t pid;                                     // of the process that has the thread; 0: none
+  pthread_t thread;
+  pthread_mutex_t lock;                          // all below: the thread's while it is awake
+  bool open, left;                               // connected; rank 0 has left, or was left
+  int rank, world;
+  int64_t idle;                                  // ticks without progress of any rank
+  bool reports;                                  // of a lost rank 0 this rank tells for its host
+  uint64_t token, progress_before;
+  uint64_t device_seen;
+  const uint32_t *device;                        // [MARKS] that the device writes; NULL: none
+  LivenessPeer *peer;                            // [world]; other ranks but 0 use only their own and rank 0's
+  LivenessLink *link;
+  int links, links_most, listener[2];
+  char me[160];
+};
+static Liveness liveness = {600, 0, 0, -1, 0, 0, PTHREAD_MUTEX_INITIALIZER, false, false, 0, 1, 0, true, 0, 0, 0, NULL,
+                            NULL, NULL, 0, 0, {-1, -1}, ""};
+
+// Reads what has come into the frame; 1: it is complete, 0: not yet, -1: the connection has ended.
+static inline int link_read(LivenessLink *k, LivenessFrame *frame) {
+  const ssize_t n = recv(k->fd, k->in + k->in_bytes, sizeof k->in - k->in_bytes, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  if (n <= 0) return -1;
+  k->in_bytes += (size_t)n;
+  if (k->in_bytes < sizeof k->in) return 0;
+  memcpy(frame, k->in, sizeof *frame);
+  frame->place[sizeof frame->place - 1] = 0;
+  k->in_bytes = 0;
+  return 1;
+}
+// Sends a frame unless the one before still waits for room: whoever does not read misses beats, no memory is taken.
+static inline void link_send(LivenessLink *k, const LivenessFrame *frame) {
+  for (int turn = 0; turn < 2; turn++) {
+    while (k->out_at < k->out_bytes) {
+      const ssize_t n = send(k->fd, k->out + k->out_at, k->out_bytes - k->out_at, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n <= 0) return;
+      k->out_at += (size_t)n;
+    }
+    if (turn) return;
+    memcpy(k->out, frame, sizeof *frame);
+    k->out_bytes = sizeof *frame;
+    k->out_at = 0;
+  }
+}
+// What was not read would make the kernel throw away what was not sent.
+static inline void link_close(Liveness *l, int i) {
+  char rest[4096];
+  while (recv(l->link[i].fd, rest, sizeof rest, MSG_DONTWAIT) > 0) {}
+  shutdown(l->link[i].fd, SHUT_WR);
+  close(l->link[i].fd);
+  l->link[i] = l->link[--l->links];
+}
+static inline void link_add(Liveness *l, int fd, int rank) {
+  const int on = 1;
+  if (l->links == l->links_most) { close(fd); return; }
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);      // a goodbye must not wait for an answer to a beat
+  LivenessLink *k = &l->link[l->links++];
+  memset(k, 0, sizeof *k);
+  k->fd = fd;
+  k->rank = rank;
+}
+
+// ---- what is said of a rank -----------------------------------------------------------------------------------------
+static inline void liveness_stage_text(char *to, size_t bytes, int stage) {
+  if (stage == STAGE_NONE) to[0] = 0;
+  else if (stage) snprintf(to, bytes, " of block %d", stage - 1);
+  else snprintf(to, bytes, " outside the blocks");
+}
+// Where the device is, of which the main thread waits for all.
+static inline void liveness_device_text(const uint32_t *mark, char *to, size_t bytes) {
+  static const char *const before[] = {"forward", "backward", "update"};
+  const int model = mark_code(WORD_GET(&mark[MARK_MODEL]));
+  const int gather = mark_code(WORD_GET(&mark[MARK_GATHER])), reduce = mark_code(WORD_GET(&mark[MARK_REDUCE]));
+  char gathered[32], reduced[32];
+  liveness_stage_text(gathered, sizeof gathered, gather - 1);
+  liveness_stage_text(reduced, sizeof reduced, reduce == MARK_EXCHANGE ? STAGE_NONE : reduce - 1);
+  snprintf(to, bytes, " (in %s%s%s%s%s)", before[model], gather ? "; last gather" : "", gathered,
+           reduce == MARK_EXCHANGE ? "; exchange of losses" : reduce ? "; last reduction" : "", reduced);
+}
+static inline LivenessFrame liveness_frame(const Liveness *l, LivenessKind kind) {
+  const LivenessWords *w = &liveness_words;
+  LivenessFrame f = {};
+  char stage[48], what_stage[48];
+  const char *phase = WORD_GET(&w->phase), *what = WORD_GET(&w->what), *where = WORD_GET(&w->where);
+  liveness_stage_text(stage, sizeof stage, WORD_GET(&w->stage));
+  liveness_stage_text(what_stage, sizeof what_stage, WORD_GET(&w->what_stage));
+  f.token = l->token;
+  f.progress = WORD_GET(&w->progress);
+  f.step = WORD_GET(&w->step);
+  f.kind = kind;
+  f.rank = l->rank;
+  f.excused = WORD_GET(&w->excused) > 0;
+  f.waits = what != NULL;
+  if (!what) snprintf(f.place, sizeof f.place, "%.40s%s", phase, stage);
+  else if (where) snprintf(f.place, sizeof f.place, "%.40s, in %.32s of %.40s", phase, what, where);
+  else snprintf(f.place, sizeof f.place, "%.40s, waits for %.48s%s", phase, what, what_stage);
+  const size_t used = strlen(f.place);
+  if (l->device && what) liveness_device_text(l->device, f.place + used, sizeof f.place - used);
+  return f;
+}
+__attribute__((format(printf, 3, 4))) static inline void report_add(char *to, size_t *n, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  const int more = *n < REPORT_BYTES ? vsnprintf(to + *n, REPORT_BYTES - *n, fmt, ap) : 0;
+  va_end(ap);
+  if (more > 0) *n += (size_t)more;
+  if (*n > REPORT_BYTES - 2) *n = REPORT_BYTES - 2;
+}
+static inline bool peer_same_place(const LivenessPeer *a, const LivenessPeer *b) {
+  return a->last.step == b->last.step && a->last.waits == b->last.waits && !strcmp(a->last.place, b->last.place);
+}
+static inline bool peer_is_lost(const LivenessPeer *p) {
+  return p->silent > LOST_TICKS || p->state != PEER_HERE;
+}
+static inline bool peer_is_at(const LivenessPeer *p, const LivenessPeer *place) {
+  return !peer_is_lost(p) && peer_same_place(p, place);
+}
+// The ranks at the place where rank r, the first of them, waits: "0-2, 5".
+static inline void liveness_report_ranks(const Liveness *l, int r, char *to, size_t *n) {
+  for (int q = r; q < l->world; q++) {
+    int end = q;
+    if (!peer_is_at(&l->peer[q], &l->peer[r])) continue;
+    while (end + 1 < l->world && peer_is_at(&l->peer[end + 1], &l->peer[r])) end++;
+    report_add(to, n, end > q ? "%s%d-%d" : "%s%d", q > r ? ", " : "", q, end);
+    q = end;
+  }
+}
+// Who is where: first those that others may wait for, then those that wait, one line for all at one place.
+static inline void liveness_report_places(const Liveness *l, char *to, size_t *n) {
+  static const char *const states[] = {"never came", "when last heard", "has left", "died"};
+  enum { LINES_MOST = 16 };
+  int lines = 0;
+  for (int waits = 0; waits < 2; waits++)
+    for (int r = 0; r < l->world; r++) {
+      const LivenessPeer *p = &l->peer[r];
+      const bool lost = peer_is_lost(p);
+      bool first = waits == (p->last.waits && !lost);
+      for (int q = 0; q < r && waits; q++) first = first && !peer_is_at(&l->peer[q], p);
+      if (!first) continue;
+      if (++lines > LINES_MOST) { report_add(to, n, "  ...\n"); return; }
+      if (waits) {
+        report_add(to, n, "  waiting: rank ");
+        liveness_report_ranks(l, r, to, n);
+      } else report_add(to, n, "  not there: rank %d (pid %d on %s)%s%s", r, p->pid, p->host_name, lost ? ", " : "",
+                        lost ? states[p->state] : "");
+      report_add(to, n, ": step %lld, %s\n", (long long)p->last.step, p->last.place);
+    }
+}
+
+// ---- the end --------------------------------------------------------------------------------------------------------
+static void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
+// Writes to stderr past stdio, whose locks the main thread may hold, if somebody takes it within a second.
+static inline void liveness_write(const char *text, size_t n) {
+  pollfd p = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&p, 1, WRITE_MS) <= 0 || !(p.revents & POLLOUT)) return;
+  if (liveness_line_end) liveness_line_end();
+  if (write(STDERR_FILENO, text, n) < 0) return; // nobody reads it
+}
+__attribute__((format(printf, 2, 3))) static inline void liveness_notice(const Liveness *l, const char *fmt, ...) {
+  char text[512];
+  const int head = snprintf(text, sizeof text, "%s: notice: ", l->me);
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text + head, sizeof text - (size_t)head, fmt, ap);
+  va_end(ap);
+  liveness_write(text, strlen(text));
+}
+// Ends this process, and from rank 0 all others. cause NULL: others have told why.
+static inline void liveness_end(Liveness *l, const char *cause) {
+  static char text[REPORT_BYTES];
+  size_t n = 0;
+  const LivenessFrame end = liveness_frame(l, FRAME_END);
+  if (cause) {
+    report_add(text, &n, "%s: %s; %s\n", l->me, cause, l->world > 1 ? "all ranks end" : "it ends");
+    if (l->open && !l->rank) liveness_report_places(l, text, &n);
+    else report_add(text, &n, "  this rank: step %lld, %s\n", (long long)end.step, end.place);
+    if (text[n - 1] != '\n') text[n++] = '\n';
+    liveness_write(text, n);
+  }
+  for (int i = 0; i < l->links && !l->rank; i++) link_send(&l->link[i], &end);
+  while (l->links) link_close(l, l->links - 1);
+  _exit(EXIT_LOST);
+}
+static inline double liveness_now_ms() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+// Rank 0, before it reports: where all are now. Those that can answer do so at once.
+static inline void liveness_ask(Liveness *l) {
+  enum { PATIENCE_MS = 200 };
+  const LivenessFrame ask = liveness_frame(l, FRAME_ASK);
+  l->peer[0].last = ask;
+  for (int i = 0; i < l->links; i++) link_send(&l->link[i], &ask);
+  for (double start = liveness_now_ms(); liveness_now_ms() - start < PATIENCE_MS; usleep(5000))
+    for (int i = 0; i < l->links; i++) {
+      LivenessFrame f;
+      if (!l->link[i].joined || link_read(&l->link[i], &f) <= 0 || f.kind != FRAME_BEAT) continue;
+      if (f.rank != l->link[i].rank || f.token != l->token) continue;
+      l->peer[f.rank].last = f;
+      l->peer[f.rank].silent = 0;
+    }
+}
+// Ends all because of rank r, which died or is silent.
+static inline void liveness_end_by(Liveness *l, int r, bool died) {
+  const LivenessPeer *p = &l->peer[r];
+  char name[128], cause[256];
+  if (!l->reports) {                             // whoever reports shall do so before a launcher kills it for our end
+    usleep(REPORTER_MS * 1000);
+    liveness_end(l, NULL);
+  }
+  snprintf(name, sizeof name, "rank %d (pid %d on %s)", r, p->pid, p->host_name);
+  if (died) snprintf(cause, sizeof cause, "%s has died", name);
+  else snprintf(cause, sizeof cause, "nothing was heard of %s for %lld s (--timeout)", name,
+                (long long)WORD_GET(&l->timeout));
+  liveness_end(l, cause);
+}
+
+// ---- the thread -----------------------------------------------------------------------------------------------------
+// A frame of a joined peer, or of one that will.
+static inline void liveness_take(Liveness *l, LivenessLink *k, const LivenessFrame *f) {
+  LivenessPeer *p = &l->peer[f->rank];
+  if (f->kind == FRAME_END) liveness_end(l, NULL);
+  if (f->kind == FRAME_ASK) {
+    const LivenessFrame beat = liveness_frame(l, FRAME_BEAT);
+    link_send(k, &beat);
+  }
+  if (f->kind == FRAME_HELLO) {
+    const LivenessFrame welcome = liveness_frame(l, FRAME_WELCOME);
+    k->rank = f->rank;
+    link_send(k, &welcome);
+    return;
+  }
+  k->joined = true;
+  p->silent = 0;
+  p->last = *f;
+  if (p->state != PEER_LEFT) p->state = f->kind == FRAME_GOODBYE ? PEER_LEFT : PEER_HERE;
+  if (f->kind == FRAME_GOODBYE && l->rank) l->left = true;
+  if (f->kind == FRAME_GOODBYE && f->waits) WORD_SET(&l->quiet, 1);
+  if (p->noticed) liveness_notice(l, "rank %d is heard again\n", f->rank);
+  p->noticed = false;
+}
+// Reads all that has come. A connection of a rank that ends without goodbye is that rank's end.
+static inline void liveness_listen(Liveness *l) {
+  for (int i = 0; i < 2 && !l->rank; i++)
+    for (int fd; l->listener[i] >= 0 && (fd = accept4(l->listener[i], NULL, NULL, SOCK_CLOEXEC)) >= 0;)
+      link_add(l, fd, -1);
+  for (int i = l->links - 1; i >= 0; i--) {
+    LivenessLink *k = &l->link[i];
+    LivenessFrame f;
+    int got;
+    while ((got = link_read(k, &f)) > 0) {
+      const bool fits = f.token == l->token && f.rank >= 0 && f.rank < l->world && (k->rank < 0 || k->rank == f.rank);
+      if (!fits || (k->rank < 0 && f.kind != FRAME_HELLO)) { got = -1; break; }
+      liveness_take(l, k, &f);
+    }
+    if (got >= 0) continue;
+    const int rank = k->joined ? k->rank : -1;
+    link_close(l, i);
+    if (rank < 0 || l->peer[rank].state == PEER_LEFT) continue;
+    l->peer[rank].state = PEER_DIED;
+    if (WORD_GET(&l->quiet)) liveness_end(l, NULL);
+    if (!l->rank) liveness_ask(l);
+    liveness_end_by(l, rank, true);
+  }
+}
+// What the device has done counts for the main thread that waits for it.
+static inline void liveness_look_at_device(Liveness *l) {
+  uint64_t seen = 0;
+  for (int i = 0; i < MARKS && l->device; i++) seen = seen * 1000003 + WORD_GET(&l->device[i]);
+  if (seen != l->device_seen) liveness_progress();
+  l->device_seen = seen;
+}
+static inline void liveness_tick_peer(Liveness *l, int r) {
+  LivenessPeer *p = &l->peer[r];
+  const int64_t timeout = WORD_GET(&l->timeout);
+  if (p->state == PEER_LEFT) return;
+  p->silent++;
+  const int64_t late = MARGIN_TICKS + (l->reports ? 0 : LOST_TICKS);             // the reporter's ticks may be slower
+  if (timeout && p->silent > timeout * TICKS_PER_S + late) liveness_end_by(l, r, false);
+  if (p->silent != NOTICE_TICKS || (l->rank > 1) || WORD_GET(&l->quiet)) return;
+  p->noticed = true;
+  liveness_notice(l, "nothing was heard of rank %d (pid %d on %s) for %d s; then it was in step %lld, %s\n", r, p->pid,
+                  p->host_name, NOTICE_TICKS / TICKS_PER_S, (long long)p->last.step, p->last.place);
+}
+// No rank has made progress for --timeout seconds: says so, and of whom nothing is heard.
+static inline void liveness_end_stuck(Liveness *l, int64_t timeout) {
+  const bool judges = l->open && !l->rank;
+  const LivenessPeer *silent = NULL;             // the rank that is silent longest
+  char cause[256];
+  if (judges) liveness_ask(l);
+  for (int r = 1; r < l->world && judges; r++)
+    if (l->peer[r].silent > (silent ? silent->silent : (int64_t)LOST_TICKS)) silent = &l->peer[r];
+  const int n = snprintf(cause, sizeof cause, "%s progress for %lld s (--timeout)",
+                         judges && l->world > 1 ? "no rank has made" : "this rank has made no", (long long)timeout);
+  if (silent)
+    snprintf(cause + n, sizeof cause - (size_t)n, ", and nothing was heard of rank %d (pid %d on %s) for %lld s",
+             (int)(silent - l->peer), silent->pid, silent->host_name, (long long)silent->silent / TICKS_PER_S);
+  liveness_end(l, cause);
+}
+static inline void liveness_tick(Liveness *l) {
+  liveness_look_at_device(l);
+  const LivenessFrame mine = liveness_frame(l, FRAME_BEAT);
+  const int64_t timeout = WORD_GET(&l->timeout);
+  uint64_t progress = mine.progress;
+  bool excused = mine.excused;
+  if (l->open) {
+    l->peer[l->rank].last = mine;
+    for (int r = 0; r < (l->rank ? 1 : l->world); r++) {
+      const LivenessPeer *p = &l->peer[r];
+      if (r == l->rank) continue;
+      if (!l->left) liveness_tick_peer(l, r);
+      if (!l->rank) progress += p->last.progress, excused = excused || (p->last.excused && !peer_is_lost(p));
+    }
+    for (int i = 0; i < l->links; i++) if (l->link[i].rank >= 0) link_send(&l->link[i], &mine);
+  }
+  l->idle = progress != l->progress_before || excused ? 0 : l->idle + 1;
+  l->progress_before = progress;
+  if (l->open && l->rank && !l->left) return;    // rank 0 judges for all
+  if (timeout && l->idle > timeout * TICKS_PER_S + MARGIN_TICKS) liveness_end_stuck(l, timeout);
+}
+static inline void *liveness_life(void *to) {
+  Liveness *l = (Liveness *)to;
+  pollfd *polls = NULL;
+  int polls_most = 0;
+  for (double next_ms = liveness_now_ms() + TICK_MS; !WORD_GET(&l->closing);) {
+    pthread_mutex_lock(&l->lock);
+    if (polls_most < 3 + l->links_most) {
+      free(polls);
+      polls = (pollfd *)calloc((size_t)(polls_most = 3 + l->links_most), sizeof(pollfd));
+    }
+    int n = 0;
+    polls[n++] = pollfd{l->wake, POLLIN, 0};
+    for (int fd : l->listener) if (fd >= 0) polls[n++] = pollfd{fd, POLLIN, 0};
+    for (int i = 0; i < l->links; i++) polls[n++] = pollfd{l->link[i].fd, POLLIN, 0};
+    pthread_mutex_unlock(&l->lock);
+    const double wait_ms = next_ms - liveness_now_ms();
+    poll(polls, (nfds_t)n, wait_ms > 0 ? (int)wait_ms + 1 : 0);
+    uint64_t woken;
+    if ((polls[0].revents & POLLIN) && read(l->wake, &woken, sizeof woken) < 0) {}
+    if (WORD_GET(&l->closing)) break;
+    pthread_mutex_lock(&l->lock);
+    liveness_listen(l);                          // first: what has come while this thread had no core is no silence
+    if (liveness_now_ms() >= next_ms) {
+      liveness_tick(l);
+      next_ms = liveness_now_ms() + TICK_MS;
+    }
+    pthread_mutex_unlock(&l->lock);
+  }
+  free(polls);
+  return NULL;
+}
+
+// ---- a rank's life --------------------------------------------------------------------------------------------------
+// Says goodbye. all_end: every rank is being ended, by a signal or MPI_Abort, so those that vanish now are no news. May
+// be called in a handler.
+static inline void liveness_leave(bool all_end) {
+  Liveness *l = &liveness;
+  if (l->pid != getpid()) return;
+  LivenessFrame goodbye = {};
+  goodbye.token = l->token;
+  goodbye.kind = FRAME_GOODBYE;
+  goodbye.rank = l->rank;
+  goodbye.waits = all_end;
+  if (all_end) WORD_SET(&l->quiet, 1);
+  for (int i = 0; i < l->links; i++)
+    if (send(l->link[i].fd, &goodbye, sizeof goodbye, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+}
+// A signal has asked every rank to end: one that is gone is no news. May be called in a handler.
+static inline void liveness_quiet() { WORD_SET(&liveness.quiet, 1); }
+// The rank leaves; the thread ends. Waits for nobody. Main thread.
+static inline void liveness_close() {
+  Liveness *l = &liveness;
+  const uint64_t one = 1;
+  if (l->pid != getpid()) return;
+  WORD_SET(&l->closing, 1);
+  if (write(l->wake, &one, sizeof one) < 0) {}
+  pthread_join(l->thread, NULL);
+  liveness_leave(false);                         // again where MPI is not finalized
+  l->pid = 0;
+  while (l->links) link_close(l, l->links - 1);
+  for (int &fd : l->listener) { if (fd >= 0) close(fd); fd = -1; }
+  close(l->wake);
+  free(l->link);
+  free(l->peer);
+  l->link = NULL;
+  l->peer = NULL;
+  l->links_most = l->closing = l->idle = 0;
+  l->open = l->left = false;
+}
+static inline void liveness_timeout(int64_t seconds) { WORD_SET(&liveness.timeout, seconds); }
+// From here on this rank's main thread is watched; `timeout` in seconds, 0: never.
+static inline void liveness_start(int64_t timeout) {
+  static bool at_exit;
+  Liveness *l = &liveness;
+  sigset_t all, before;
+  liveness_timeout(timeout);
+  gethostname(l->me, 64);
+  snprintf(l->me + strlen(l->me), 64, " (pid %d)", (int)getpid());
+  l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);   // signals are the main thread's
+  const int fault = l->wake < 0 ? errno : pthread_create(&l->thread, NULL, liveness_life, l);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (fault) die_missing("the heartbeat thread cannot be started: %s", strerror(fault));
+  l->pid = getpid();
+  if (!at_exit) atexit(liveness_close);
+  at_exit = true;
+}
+// MARKS words of memory that the device writes as it gets on; NULL: none any more.
+static inline void liveness_device(const uint32_t *marks) {
+  pthread_mutex_lock(&liveness.lock);
+  liveness.device = marks;
+  pthread_mutex_unlock(&liveness.lock);
+}
+
+// ---- how threads find each other ------------------------------------------------------------------------------------
+struct LivenessAddress { socklen_t bytes; sockaddr_storage to; };
+// Where rank 0 listens: by a name on its host, by addresses elsewhere.
+struct LivenessHub { uint64_t token; int addresses; LivenessAddress local, address[ADDRESSES_MOST]; };
+
+static inline LivenessAddress liveness_local(uint64_t token) {
+  LivenessAddress a = {};
+  sockaddr_un *u = (sockaddr_un *)&a.to;
+  u->sun_family = AF_UNIX;                       // a name that begins with zero lies in no directory
+  const int n = snprintf(u->sun_path + 1, sizeof u->sun_path - 1, "train_gpt_fsdp-%016llx", (unsigned long long)token);
+  a.bytes = (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + (size_t)n);
+  return a;
+}
+// Rank 0's own addresses with the port of its listener, but those that name another machine elsewhere (loopback, link).
+static inline void liveness_addresses(LivenessHub *hub, in_port_t port, bool six) {
+  ifaddrs *all = NULL;
+  if (getifaddrs(&all)) return;
+  for (const ifaddrs *a = all; a && hub->addresses < ADDRESSES_MOST; a = a->ifa_next) {
+    if (!a->ifa_addr || !(a->ifa_flags & IFF_UP) || (a->ifa_flags & IFF_LOOPBACK)) continue;
+    LivenessAddress *to = &hub->address[hub->addresses];
+    const int family = a->ifa_addr->sa_family;
+    if (family == AF_INET) {
+      to->bytes = sizeof(sockaddr_in);
+      memcpy(&to->to, a->ifa_addr, to->bytes);
+      ((sockaddr_in *)&to->to)->sin_port = port;
+    } else if (family == AF_INET6 && six) {
+      to->bytes = sizeof(sockaddr_in6);
+      memcpy(&to->to, a->ifa_addr, to->bytes);
+      if (IN6_IS_ADDR_LINKLOCAL(&((sockaddr_in6 *)&to->to)->sin6_addr)) continue;
+      ((sockaddr_in6 *)&to->to)->sin6_port = port;
+    } else continue;
+    hub->addresses++;
+  }
+  freeifaddrs(all);
+}
+// A socket that listens, or -1 and errno.
+static inline int liveness_listener(const sockaddr *at, socklen_t bytes, int backlog) {
+  const int fd = socket(at->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0;
+  if (fd < 0) return -1;
+  if (at->sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (!bind(fd, at, bytes) && !listen(fd, backlog)) return fd;
+  const int fault = errno;
+  close(fd);
+  errno = fault;
+  return -1;
+}
+// Rank 0: listens where ranks of this host come and, `far`, where those of others do. False and errno if that fails.
+static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far) {
+  if (getrandom(&hub->token, sizeof hub->token, 0) != (ssize_t)sizeof hub->token) return false;
+  hub->local = liveness_local(hub->token);
+  int near_fd = liveness_listener((sockaddr *)&hub->local.to, hub->local.bytes, l->world), far_fd = -1;
+  bool ok = near_fd >= 0, six = true;
+  if (ok && far) {
+    sockaddr_in6 any6 = {};
+    sockaddr_in any4 = {};
+    any6.sin6_family = AF_INET6;
+    any4.sin_family = AF_INET;
+    far_fd = liveness_listener((sockaddr *)&any6, sizeof any6, l->world);
+    if (far_fd < 0) { six = false; far_fd = liveness_listener((sockaddr *)&any4, sizeof any4, l->world); }
+    sockaddr_storage got = {};
+    socklen_t bytes = sizeof got;
+    ok = far_fd >= 0 && !getsockname(far_fd, (sockaddr *)&got, &bytes);
+    if (ok) liveness_addresses(hub, six ? ((sockaddr_in6 *)&got)->sin6_port : ((sockaddr_in *)&got)->sin_port, six);
+  }
+  pthread_mutex_lock(&l->lock);
+  l->token = hub->token;
+  l->listener[0] = near_fd;
+  l->listener[1] = far_fd;
+  pthread_mutex_unlock(&l->lock);
+  return ok;
+}
+// Another rank: asks all addresses at once and takes the first at which rank 0 answers. -1 if none does.
+static inline int liveness_connect(const LivenessHub *hub, const LivenessAddress *address, int count,
+                                   const LivenessFrame *hello) {
+  LivenessLink k[ADDRESSES_MOST];
+  bool spoke[ADDRESSES_MOST] = {};
+  int chosen = -1;
+  for (int i = 0; i < count; i++) {
+    k[i] = LivenessLink{};
+    k[i].fd = socket(address[i].to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    const bool fails = k[i].fd >= 0 && connect(k[i].fd, (const sockaddr *)&address[i].to, address[i].bytes) &&
+                       errno != EINPROGRESS;
+    if (fails) { close(k[i].fd); k[i].fd = -1; }
+  }
+  for (const double start = liveness_now_ms(); chosen < 0 && liveness_now_ms() - start < CONNECT_MS;) {
+    pollfd polls[ADDRESSES_MOST];
+    int tried = 0;
+    for (int i = 0; i < count; i++) {
+      polls[i] = pollfd{k[i].fd, (short)(spoke[i] ? POLLIN : POLLOUT), 0};     // fd -1 is passed over
+      tried += k[i].fd >= 0;
+    }
+    if (!tried) break;
+    if (poll(polls, (nfds_t)count, 100) < 0) continue;           // a signal
+    for (int i = 0; i < count && chosen < 0; i++) {
+      LivenessFrame f = {};
+      int fault = 0, got = 0;
+      socklen_t bytes = sizeof fault;
+      if (k[i].fd < 0 || !polls[i].revents) continue;
+      if (!spoke[i]) {
+        got = getsockopt(k[i].fd, SOL_SOCKET, SO_ERROR, &fault, &bytes) || fault ? -1 : 0;
+        if (!got) link_send(&k[i], hello);
+        spoke[i] = true;
+      } else got = link_read(&k[i], &f);
+      if (got > 0 && f.token == hub->token && f.kind == FRAME_WELCOME) chosen = i;
+      else if (got) { close(k[i].fd); k[i].fd = -1; }
+    }
+  }
+  for (int i = 0; i < count; i++) if (i != chosen && k[i].fd >= 0) close(k[i].fd);
+  return chosen < 0 ? -1 : k[chosen].fd;
+}
+// Joins rank 0, which has made `hub`. Returns whether it answered.
+static inline bool liveness_join(Liveness *l, const LivenessHub *hub, bool near) {
+  pthread_mutex_lock(&l->lock);
+  l->token = hub->token;
+  const LivenessFrame hello = liveness_frame(l, FRAME_HELLO), beat = liveness_frame(l, FRAME_BEAT);
+  pthread_mutex_unlock(&l->lock);
+  int fd = near ? liveness_connect(hub, &hub->local, 1, &hello) : -1;
+  if (fd < 0) fd = liveness_connect(hub, hub->address, hub->addresses, &hello);
+  if (fd < 0) return false;
+  pthread_mutex_lock(&l->lock);
+  link_add(l, fd, 0);
+  l->link[0].joined = true;
+  link_send(&l->link[0], &beat);
+  pthread_mutex_unlock(&l->lock);
+  return true;
+}
+// Who the ranks of `comm` are. Collective. Returns whether some are on other hosts than rank 0.
+static inline bool liveness_meet(Liveness *l, MPI_Comm comm) {
+  struct Who { int pid, host; char name[64]; } mine = {};
+  MPI_Comm node;
+  bool far = false;
+  int rank, world;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
+  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  mine.pid = (int)getpid();
+  mine.host = rank;
+  gethostname(mine.name, sizeof mine.name - 1);
+  MPI_Bcast(&mine.host, 1, MPI_INT, 0, node);
+  MPI_Comm_free(&node);
+  Who *all = (Who *)calloc((size_t)world, sizeof(Who));
+  MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, comm);
+  LivenessPeer *peer = (LivenessPeer *)calloc((size_t)world, sizeof(LivenessPeer));
+  int first = rank;                              // of this host's, but rank 0
+  for (int r = world - 1; r >= 0; r--) {
+    peer[r].pid = all[r].pid;
+    peer[r].host = all[r].host;
+    memcpy(peer[r].host_name, all[r].name, sizeof all[r].name);
+    far = far || all[r].host;
+    if (r && all[r].host == mine.host) first = r;
+  }
+  free(all);
+  peer[rank].state = PEER_HERE;
+  pthread_mutex_lock(&l->lock);
+  l->rank = rank;
+  l->world = world;
+  l->peer = peer;
+  l->reports = !rank || rank == first;
+  l->links_most = rank ? 1 : 2 * world + LINKS_SPARE;
+  l->link = (LivenessLink *)calloc((size_t)l->links_most, sizeof(LivenessLink));
+  snprintf(l->me, sizeof l->me, "rank %d of %d on %s", rank, world, mine.name);
+  pthread_mutex_unlock(&l->lock);
+  return far;
+}
+// Connects the threads of all ranks of `comm`; one line in `error` where this one's is not. Collective.
+static inline void liveness_open(MPI_Comm comm, char *error, size_t error_bytes) {
+  Liveness *l = &liveness;
+  LivenessHub hub = {};
+  const bool far = liveness_meet(l, comm);
+  bool ok = l->rank || l->world == 1 || liveness_make_hub(l, &hub, far);
+  if (!ok) snprintf(error, error_bytes, "this rank cannot listen to others' heartbeats: %s", strerror(errno));
+  const uint64_t one = 1;
+  if (!l->rank && write(l->wake, &one, sizeof one) < 0) {}       // the thread listens from here on
+  MPI_Bcast(&hub, (int)sizeof hub, MPI_BYTE, 0, comm);
+  if (l->rank && hub.token && !liveness_join(l, &hub, !l->peer[l->rank].host)) {
+    ok = false;
+    snprintf(error, error_bytes, "the heartbeats of this rank (pid %d) find no way to rank 0 on %s, by none of its %d "
+             "addresses: let TCP through between the hosts", l->peer[l->rank].pid, l->peer[0].host_name, hub.addresses);
+  }
+  pthread_mutex_lock(&l->lock);
+  l->open = ok && (!l->rank || hub.token);
+  pthread_mutex_unlock(&l->lock);
+}
+
+// ---- MPI ------------------------------------------------------------------------------------------------------------
+// Every call that waits for other ranks says so while it does.
+#define LIVENESS_MPI(call, ...) (liveness_wait(#call, __func__, STAGE_NONE), liveness_after(call(__VA_ARGS__)))
+#define MPI_Allgather(...) LIVENESS_MPI(MPI_Allgather, __VA_ARGS__)
+#define MPI_Allreduce(...) LIVENESS_MPI(MPI_Allreduce, __VA_ARGS__)
+#define MPI_Barrier(...) LIVENESS_MPI(MPI_Barrier, __VA_ARGS__)
+#define MPI_Bcast(...) LIVENESS_MPI(MPI_Bcast, __VA_ARGS__)
+#define MPI_Comm_dup(...) LIVENESS_MPI(MPI_Comm_dup, __VA_ARGS__)
+#define MPI_Comm_free(...) LIVENESS_MPI(MPI_Comm_free, __VA_ARGS__)
+#define MPI_Comm_split(...) LIVENESS_MPI(MPI_Comm_split, __VA_ARGS__)
+#define MPI_Comm_split_type(...) LIVENESS_MPI(MPI_Comm_split_type, __VA_ARGS__)
+// Goodbye comes first: no rank gets out before all are in, so all have heard it when the first connection is closed.
+#define MPI_Finalize() \
+  (liveness_leave(false), liveness_wait("MPI_Finalize", __func__, STAGE_NONE), liveness_after(MPI_Finalize()))
+#define MPI_Init_thread(...) LIVENESS_MPI(MPI_Init_thread, __VA_ARGS__)
+#define MPI_Recv(...) LIVENESS_MPI(MPI_Recv, __VA_ARGS__)
+#define MPI_Send(...) LIVENESS_MPI(MPI_Send, __VA_ARGS__)
+#define MPI_Wait(...) LIVENESS_MPI(MPI_Wait, __VA_ARGS__)
+#define MPI_Win_allocate_shared(...) LIVENESS_MPI(MPI_Win_allocate_shared, __VA_ARGS__)
+#define MPI_Win_free(...) LIVENESS_MPI(MPI_Win_free, __VA_ARGS__)
+#endif
