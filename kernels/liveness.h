@@ -321,7 +321,8 @@ __attribute__((format(printf, 2, 3))) static inline void liveness_notice(const L
   va_end(ap);
   liveness_write(text, strlen(text));
 }
-// Ends this process, and from rank 0 all others. cause NULL: others have told why.
+// Ends this process, and from rank 0 all others. Another rank tells rank 0, which hears it if it was only stopped and
+// goes on. cause NULL: others have told why.
 static inline void liveness_end(Liveness *l, const char *cause) {
   static char text[REPORT_BYTES];
   size_t n = 0;
@@ -333,7 +334,7 @@ static inline void liveness_end(Liveness *l, const char *cause) {
     if (text[n - 1] != '\n') text[n++] = '\n';
     liveness_write(text, n);
   }
-  for (int i = 0; i < l->links && !l->rank; i++) link_send(&l->link[i], &end);
+  for (int i = 0; i < l->links; i++) link_send(&l->link[i], &end);
   while (l->links) link_close(l, l->links - 1);
   _exit(EXIT_LOST);
 }
