@@ -187,8 +187,8 @@ static inline void liveness_expect(int number, const CliRun *run) {
 }
 TEST(liveness_names_who_fell_out,
      "a rank stopped, killed or absent at each kind of exchange, on a CPU, over emulated CUDA, NCCL and graphs: every "
-     "other rank ends by itself with the code for that, and one report names it; one that was stopped ends when it goes "
-     "on") {
+     "other rank ends by itself with the code for that, and one report names it; one that was stopped ends when it "
+     "goes on") {
   static CliRun run[LIVENESS_CASES];
   char code[512];
   const char *mpirun = getenv("MPIRUN");
