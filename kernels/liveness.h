@@ -383,9 +383,10 @@ static inline void liveness_take(Liveness *l, LivenessLink *k, const LivenessFra
     link_send(k, &beat);
   }
   if (f->kind == FRAME_HELLO) {
-    const LivenessFrame welcome = liveness_frame(l, FRAME_WELCOME);
+    const LivenessFrame welcome = liveness_frame(l, FRAME_WELCOME), beat = liveness_frame(l, FRAME_BEAT);
     k->rank = f->rank;
     link_send(k, &welcome);
+    link_send(k, &beat);                         // the first: a rank that is stopped now was somewhere
     return;
   }
   k->joined = true;

@@ -294,9 +294,14 @@ static inline int64_t liveness_idle() {
   pthread_mutex_unlock(&liveness.lock);
   return idle;
 }
+// Until the thread has counted some ticks.
+static inline void liveness_let_it_judge() {
+  for (const int64_t idle = liveness_idle(); liveness_idle() < idle + 4;) usleep(10000);
+}
 static inline void liveness_stops() {
+  liveness_let_it_judge();
   raise(SIGSTOP);
-  for (const int64_t idle = liveness_idle(); liveness_idle() < idle + 4;) usleep(10000);         // it may be wrong
+  liveness_let_it_judge();
 }
 static inline void liveness_sleeps() { sleep(60); }
 static inline void liveness_prints() {
