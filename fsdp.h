@@ -543,15 +543,16 @@ static inline void fsdp_lend_logits_where_they_fit(Fsdp *f) {
   if (!all) f->cfg.logits_bytes = 0;
 }
 
-// Lays out units and decides chunks; allocates nothing big. `param` is owned by f from here on. Collective.
-static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg, Param *param, int params) {
+// Lays out units and decides chunks, as rank mesh.rank sees it; allocates nothing big and asks nobody. `mesh` and `param`
+// are owned by f from here on.
+static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
   memset(f, 0, sizeof *f);
   f->ctx = ctx;
   f->cfg = cfg;
   f->param = param;
   f->params = params;
   f->mirrored = cfg.comm == COMM_MPI && ctx->ops->nccl;
-  mesh_open(&f->mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
+  f->mesh = mesh;
   if (cfg.comm != COMM_MPI) f->mesh.remote = 0;
   f->in_place = cfg.comms_of_one ? false
                 : cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
@@ -578,7 +579,6 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg,
   f->stage_round0 = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
   f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->stages), sizeof(uint64_t));
   f->grads_free = (StepEvent *)calloc((size_t)(2 + f->stages), sizeof(StepEvent));
-  fsdp_lend_logits_where_they_fit(f);
 }
 
 // ================================================================================================ 4 transport
@@ -1059,6 +1059,15 @@ static inline void fsdp_open(Fsdp *f) {
   fsdp_open_events(f);
 }
 
+// Frees what fsdp_layout took.
+static inline void fsdp_layout_free(Fsdp *f) {
+  for (int u = 0; u < f->units; u++) free(f->unit[u].piece);
+  void *const owned[] = {f->slot, f->unit, f->param, f->stage, f->kept_valid, f->kept_number, f->stage_round0,
+                         f->slot_rounds, f->grads_free};
+  for (void *p : owned) free(p);
+  mesh_close(&f->mesh);
+  memset(f, 0, sizeof *f);
+}
 static inline void fsdp_close(Fsdp *f) {
   Ctx *c = f->ctx;
   const size_t state = (size_t)f->state_numel * 4, b_c = dtype_bytes(f->cfg.compute_dtype);
@@ -1087,12 +1096,7 @@ static inline void fsdp_close(Fsdp *f) {
   for (StepEvent *e : events) c->ops->event_close(c, e->event);
   for (int s = 0; s < 2 + f->stages; s++) c->ops->event_close(c, f->grads_free[s].event);
   f->comm->close(f);
-  for (int u = 0; u < f->units; u++) free(f->unit[u].piece);
-  void *const owned[] = {f->slot, f->unit, f->param, f->stage, f->kept_valid, f->kept_number, f->stage_round0,
-                         f->slot_rounds, f->grads_free};
-  for (void *p : owned) free(p);
-  mesh_close(&f->mesh);
-  memset(f, 0, sizeof *f);
+  fsdp_layout_free(f);
 }
 
 // ================================================================================================ 7 state

@@ -1134,25 +1134,70 @@ static int64_t trainer_steps_total(const Options *o, int64_t steps_per_epoch) {
   if (!o->max_steps) return by_epochs;
   return o->epochs ? min64(by_epochs, o->max_steps) : o->max_steps;
 }
-// Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
-// Collective over comm; every failure ends all ranks with one line.
-static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
-                         int threads) {
+// What follows from the options and the kind of device alone.
+static void trainer_configure(Trainer *t, const Options *o, Device device, int threads) {
   memset(t, 0, sizeof *t);
   t->opt = *o;
   recompute_choose(&t->opt, device.ops);
   t->model = model_of(&t->opt);
   if (device.ops->nccl) t->model.head_chunk_bytes = HEAD_CHUNK_BYTES_CUDA;
   t->dtype = dtype_named(o->buffer_dtype);
-  t->corpus = corpus;
-  const Ops *ops = t->ctx.ops = device.ops;
+  t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
   t->device = device;
+  t->ctx.ops = device.ops;
   t->ctx.threads = threads;
   t->ctx.fast_fp32 = !strcmp(o->matmul_precision, "high");
-  size_t total;
+}
+static SamplerOptions sampler_options(const Options *o) {
+  return SamplerOptions{o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
+                        !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
+}
+// The parameters of the model, with those that --freeze names marked. Returns a malloc'ed array; `error` has one line if
+// --freeze is wrong.
+static Param *trainer_params(const Trainer *t, int *params, char *error, size_t error_bytes) {
+  Param *param = model_params(&t->model, params);
+  sharding_freeze(&t->opt, param, *params, error, error_bytes);
+  return param;
+}
+// Lays out what `param` describes as rank mesh.rank has it, and plans its memory; takes none. t: configured.
+static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+  cfg.host_ops = t->device.host_ops;
+  cfg.small_bytes = trainer_exchange_bytes(t);
+  cfg.comms_of_one = t->device.comms_of_one;
+  trainer_plan_head(t, &cfg);
+  fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
+}
+// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
+// into t->plan: without MPI or data. `device` is this process's, which tells what workspace its kernels need. `o` is
+// resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
+static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host) {
+  trainer_configure(t, o, device, 1);
+  device.ops->device_open(&t->ctx, device.index);
+  int params;
+  char error[1536] = "";
+  Param *param = trainer_params(t, &params, error, sizeof error);
+  CHECK(!error[0], "%s", error);                 // options_resolve has refused it
+  const FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
+  Mesh mesh;
+  mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
+  trainer_layout(t, mesh, cfg, param, params);
+  trainer_plan(t);
+}
+static inline void trainer_plan_close(Trainer *t) {
+  t->ctx.ops->device_close(&t->ctx);
+  fsdp_layout_free(&t->fsdp);
+  free(t->acts.block);
+  memset(t, 0, sizeof *t);
+}
+// Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
+// Collective over comm; every failure ends all ranks with one line.
+static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
+                         int threads) {
+  trainer_configure(t, o, device, threads);
+  const Ops *ops = device.ops;
+  t->corpus = corpus;
   ops->device_open(&t->ctx, device.index);
-  const SamplerOptions so = {o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
-                             !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
+  const SamplerOptions so = sampler_options(o);
   t->order_bytes = !trainer_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
   t->order = malloc(t->order_bytes + 1);
   DataError e;
@@ -1161,21 +1206,18 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->corpus_bytes = corpus_image_bytes(corpus);
   t->steps_per_epoch = !trainer_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
   t->steps_total = trainer_steps_total(o, t->steps_per_epoch);
-  t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
   int params, world;
-  MPI_Comm_size(comm, &world);
-  Param *param = model_params(&t->model, &params);
   char error[1536] = "";
-  sharding_freeze(o, param, params, error, sizeof error);
+  Param *param = trainer_params(t, &params, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
-  FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
-  cfg.host_ops = device.host_ops;
-  cfg.small_bytes = trainer_exchange_bytes(t);
-  cfg.comms_of_one = device.comms_of_one;
-  trainer_plan_head(t, &cfg);
-  fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params);
+  MPI_Comm_size(comm, &world);
+  const FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
+  Mesh mesh;
+  mesh_open(&mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
+  trainer_layout(t, mesh, cfg, param, params);
+  fsdp_lend_logits_where_they_fit(&t->fsdp);
   trainer_plan(t);
-  size_t opened;
+  size_t opened, total;
   ops->memory_opened(&t->ctx, &opened);
   memory_measure(&t->plan, MEM_CUBLASLT, opened, 0);
   trainer_check_memory(t);
