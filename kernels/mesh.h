@@ -104,6 +104,20 @@ static inline void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank
   for (int r = 0; r < world; r++) m->peer[r].host = r / per_host * per_host;
   mesh_groups(m, shape, windows);
 }
+// The same mesh without communicators, for a dry run.
+static inline void mesh_copy(Mesh *to, const Mesh *from) {
+  *to = *from;
+  MPI_Comm *const comms[] = {&to->comm, &to->gather_comm, &to->reduce_comm, &to->chain_comm, &to->node};
+  RankGroup *const groups[] = {&to->shard, &to->replicate, &to->kept};
+  for (MPI_Comm *c : comms) *c = MPI_COMM_NULL;
+  for (RankGroup *g : groups) {
+    int *rank = (int *)malloc(sizeof(int) * (size_t)g->size);
+    memcpy(rank, g->rank, sizeof(int) * (size_t)g->size);
+    g->rank = rank;
+  }
+  to->peer = (Peer *)malloc(sizeof(Peer) * (size_t)to->world);
+  memcpy(to->peer, from->peer, sizeof(Peer) * (size_t)to->world);
+}
 static inline void mesh_close(Mesh *m) {
   RankGroup *const groups[] = {&m->shard, &m->replicate, &m->kept};
   MPI_Comm *const comms[] = {&m->node, &m->chain_comm, &m->reduce_comm, &m->gather_comm, &m->comm};

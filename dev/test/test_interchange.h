@@ -747,9 +747,9 @@ static inline void ix_run_close(IxRun *x) {
 // Logits (T,V) of one sequence, as evaluation computes them; malloc'ed. Collective.
 static inline float *ix_logits(Trainer *t, const int32_t *tokens, int T) {
   Acts *x = &t->acts;
-  const int64_t V = t->model.V, Vp = t->model.Vp, rows = t->head_rows;
+  const int64_t V = t->model.V, Vp = t->model.Vp, rows = min64(t->head_rows, T);
   float *logits = (float *)malloc(sizeof(float) * (size_t)(T * V));
-  trainer_carve(t, 1, T, false);
+  trainer_carve(t, 1, T, PASS_EVAL);
   fsdp_step_begin(&t->fsdp, false);
   memcpy(t->host.inputs, tokens, sizeof(int32_t) * (size_t)T);
   for (int i = 0; i < T; i++) t->host.targets[i] = -1;
