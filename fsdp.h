@@ -111,8 +111,8 @@ struct FsdpConfig {
   Fp8 fp8;
   Offload offload;
   const Ops *host_ops;                           // of the host's optimizer when it is offloaded
-  size_t logits_bytes, turns_bytes;              // of the model, in one place: logits, needed between forward and
-                                                 // backward; what blocks use in turn, in both
+  bool share_slots;                              // the model's buffers may lie where gradient slots do (placement.h)
+  size_t slots_bytes;                            // of the pool that has both, if so
   OptimizerKind optimizer;
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
@@ -165,6 +165,7 @@ struct ReduceSpan { int unit; int64_t first, numel; };
 
 struct Comm;
 struct ScheduleLog;
+struct Record;
 struct Fsdp {
   Ctx *ctx, gather_ctx, reduce_ctx;              // the model's stream, and those of gathers and reductions
   Ctx host_ctx;                                  // of an offloaded optimizer
@@ -176,12 +177,12 @@ struct Fsdp {
   Param *param;
   Unit *unit;
   Stage *stage;
-  // Working memory: [control | gradient shards of replicas | parameter shards | kept blocks | gradient slots, and with
-  // them the logits | whole gradients | staging]. With COMM_MPI peers read it in a window of the same layout: on a CPU
-  // the window is the working memory, else its mirror in pinned memory. Offsets hold in both. Parameter shards that are
-  // read in place come last: all of a group's lie in its first rank's window.
+  // Working memory: [control | gradient shards of replicas | parameter shards | kept blocks | gradient slots, and where
+  // they are shared the pool of both | whole gradients | staging]. With COMM_MPI peers read it in a window of the same
+  // layout: on a CPU the window is the working memory, else its mirror in pinned memory. Offsets hold in both.
+  // Parameter shards that are read in place come last: all of a group's lie in its first rank's window.
   char *work, *window;
-  size_t work_bytes, work_on_host, params_at, kept_at, grads_at, logits_at, grad_slots_at, grad_slot_bytes;
+  size_t work_bytes, work_on_host, params_at, kept_at, grads_at, grad_slots_at, grad_slot_bytes;
   size_t staging_at;
   char *params_home;                             // the working memory where parameter shards lie, at its offsets
   MPI_Win win;
@@ -225,6 +226,12 @@ struct Fsdp {
   void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
   void *background_to;
   ScheduleLog *log;                              // NULL, or where the schedule is recorded
+  Record *record;                                // NULL, or of a dry run
+  // Of the placement: whether other buffers lie in gradient slots and in gradient shards, and where in a training step
+  // slots are waited for because of that. point: how many of the step's are past.
+  bool slot_shared[2], *sums_shared;             // [stages]
+  const uint8_t *wait;                           // [points]
+  int points, point;
   Traffic traffic;
 };
 
@@ -298,21 +305,10 @@ static inline size_t fsdp_staging_out_numel(const Fsdp *f) {
   for (int s = 0; s < f->stages; s++) staged = staged || (f->stage[s].trains && fsdp_stage_staged(f, s));
   return staged && fsdp_trains(f) ? 2 * (size_t)fsdp_shards(f) * (size_t)f->chunk_numel : 0;
 }
-// Logits are needed between forward and backward, gradients of blocks in backward: where the model lends the logits'
-// memory, both slots lie in it and beyond, behind what blocks use in turn, which is less. The next microbatch's logits
-// then wait until everybody has read the slots. Not on a mirrored device: all of it would have a mirror.
-static inline bool fsdp_slots_in_logits(const Fsdp *f) {
-  return fsdp_trains(f) && !f->cfg.local && f->grad_slot_bytes && f->cfg.logits_bytes > f->cfg.turns_bytes &&
-         !f->mirrored;
-}
-static inline size_t fsdp_logits_and_slots_bytes(const Fsdp *f) {
-  const size_t backward = f->cfg.turns_bytes + 2 * f->grad_slot_bytes;
-  return f->cfg.logits_bytes > backward ? f->cfg.logits_bytes : backward;
-}
-// Whether logits overwrite this gradient slot.
-static inline bool fsdp_slot_in_logits(const Fsdp *f, int slot) {
-  return fsdp_slots_in_logits(f) && slot < 2 &&
-         f->cfg.turns_bytes + (size_t)slot * f->grad_slot_bytes < f->cfg.logits_bytes;
+// Whether the model's buffers may lie where gradient slots do when these are not in use. Not on a mirrored device: all
+// of it would have a mirror.
+static inline bool fsdp_shares_slots(const Fsdp *f) {
+  return f->cfg.share_slots && fsdp_trains(f) && !f->cfg.local && f->grad_slot_bytes && !f->mirrored;
 }
 // The part of a whole gradient that its owner has, and the shard that its sum makes, are the same elements. So the sum
 // is written there, and the shard has no memory of its own, where a step reduces the gradient once and every element of
@@ -344,11 +340,9 @@ static inline int64_t fsdp_whole_grads_numel(const Fsdp *f) {
 static inline bool fsdp_grads_in_work(const Fsdp *f) {
   return fsdp_chains(f) && f->cfg.comm == COMM_MPI && fsdp_trains(f);
 }
-// Gradient shards of blocks are written in backward, the last block's first. Where a step writes them once, and their
-// owner alone, they lend their memory until then to what blocks keep for their backward: each block the shards of those
-// below it, which are written after its own backward.
-static inline bool fsdp_lends_sums(const Fsdp *f) {
-  return fsdp_trains(f) && f->cfg.microbatches == 1 && !fsdp_offloads(f) && !fsdp_chains(f);
+// Whether they may lie where gradient shards do: where these are the owner's alone, on the device.
+static inline bool fsdp_shares_sums(const Fsdp *f) {
+  return fsdp_trains(f) && f->sum_numel && !fsdp_offloads(f) && !fsdp_chains(f);
 }
 // Elements of f->grads before those of stage s.
 static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
@@ -356,14 +350,6 @@ static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
   for (int u = 0; u < f->units && f->unit[u].stage < s; u++)
     n += fsdp_sums_in_whole(f, f->unit[u].stage) ? 0 : f->unit[u].state_numel;
   return n;
-}
-// Where that memory is, and how much of it may hold what is needed until the backward of block l has ended (l = number
-// of blocks: until those of the head and the last LayerNorm have). NULL and 0 where nothing is lent.
-static inline char *fsdp_lent(const Fsdp *f) {
-  return fsdp_lends_sums(f) && f->grads ? (char *)(f->grads + fsdp_sums_before(f, 1)) : NULL;
-}
-static inline size_t fsdp_lent_bytes(const Fsdp *f, int l) {
-  return fsdp_lends_sums(f) ? (size_t)(fsdp_sums_before(f, 1 + l) - fsdp_sums_before(f, 1)) * sizeof(float) : 0;
 }
 // What a small all-gather takes from each rank, at most.
 static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
@@ -373,6 +359,8 @@ static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
 static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1; }
 
 #include "kernels/schedule_log.h"
+#include "kernels/record.h"
+#include "kernels/placement.h"
 
 // What the ranks of one host tell each other, at the start of each window. Counters only grow.
 struct Control {
@@ -387,7 +375,7 @@ enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
 // Of a plan: the working memory, which the host's other ranks see in a window.
 static inline size_t fsdp_shared_bytes(const Fsdp *f, const MemoryPlan *m) {
   static const MemoryName lines[] = {MEM_PARAMS,     MEM_KEPT,        MEM_GRAD_SLOTS,
-                                     MEM_HEAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
+                                     MEM_SLOTS_SHARED, MEM_STAGING_OUT, MEM_CONTROL};
   size_t bytes = f->cfg.offload == OFFLOAD_PARAMS ? f->params_bytes : 0;
   for (MemoryName line : lines) bytes += m->planned_bytes[line];
   if (fsdp_grads_in_work(f)) bytes += (size_t)f->state_numel * 4;
@@ -416,9 +404,9 @@ static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
   m->planned_bytes[MEM_GATHER_SLOTS] = slots ? slots - f->stage[0].full_bytes : 0;
   m->planned_bytes[MEM_ROOT_PARAMS] = slots ? f->stage[0].full_bytes : 0;
   m->planned_bytes[MEM_EXPANDED] = (size_t)(fsdp_largest_expanded(f) + f->stage[0].expand_numel) * b_c;
-  const bool in_logits = fsdp_slots_in_logits(f);
-  m->planned_bytes[MEM_GRAD_SLOTS] = trains && !f->cfg.local && !in_logits ? 2 * f->grad_slot_bytes : 0;
-  m->planned_bytes[MEM_HEAD_SLOTS] = in_logits ? fsdp_logits_and_slots_bytes(f) : 0;
+  const bool shares = fsdp_shares_slots(f);
+  m->planned_bytes[MEM_GRAD_SLOTS] = trains && !f->cfg.local && !shares ? 2 * f->grad_slot_bytes : 0;
+  m->planned_bytes[MEM_SLOTS_SHARED] = shares ? f->cfg.slots_bytes : 0;
   m->planned_bytes[in_whole ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] = whole - in_whole;    // alike for all stages
   m->planned_bytes[MEM_STAGING_OUT] = fsdp_staging_out_numel(f) * b_r;
   m->planned_bytes[MEM_STAGING_IN] = fsdp_staging_in_numel(f) * b_r;
@@ -535,10 +523,10 @@ static inline size_t windows_room(const char **dir) {
   return statvfs(*dir, &s) ? 0 : (size_t)s.f_bavail * s.f_frsize;
 }
 static inline size_t windows_need(size_t bytes) { return bytes + bytes / 20; } // OpenMPI asks for a twentieth more
-// Logits that lend their memory to gradient slots lie in a window. Where a host has no room for that (a container's
-// /dev/shm may be 64 MiB), they stay apart, on all ranks alike. Collective.
-static inline void fsdp_lend_logits_where_they_fit(Fsdp *f) {
-  if (!fsdp_slots_in_logits(f) || f->cfg.comm != COMM_MPI) return;
+// What shares memory with gradient slots lies in a window. Returns whether every host has room for that (a container's
+// /dev/shm may be 64 MiB); if not, nothing is to be shared, on all ranks alike. Collective.
+static inline bool fsdp_shared_slots_fit(const Fsdp *f) {
+  if (!fsdp_shares_slots(f) || f->cfg.comm != COMM_MPI) return true;
   MemoryPlan plan = {};
   fsdp_plan(f, &plan);
   unsigned long long mine = fsdp_shared_bytes(f, &plan), host = 0;
@@ -546,18 +534,19 @@ static inline void fsdp_lend_logits_where_they_fit(Fsdp *f) {
   const char *dir;
   int here = !f->mesh.windows || f->mesh.node_world == 1 || windows_need((size_t)host) <= windows_room(&dir), all = 0;
   MPI_Allreduce(&here, &all, 1, MPI_INT, MPI_MIN, f->mesh.comm);
-  if (!all) f->cfg.logits_bytes = 0;
+  return all;
 }
 
-// Lays out units and decides chunks; allocates nothing big. `param` is owned by f from here on. Collective.
-static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg, Param *param, int params) {
+// Lays out units and decides chunks, as rank mesh.rank sees it; allocates nothing big and asks nobody. `mesh` and
+// `param` are owned by f from here on.
+static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
   memset(f, 0, sizeof *f);
   f->ctx = ctx;
   f->cfg = cfg;
   f->param = param;
   f->params = params;
   f->mirrored = cfg.comm == COMM_MPI && ctx->ops->nccl;
-  mesh_open(&f->mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
+  f->mesh = mesh;
   if (cfg.comm != COMM_MPI) f->mesh.remote = 0;
   f->in_place = cfg.comms_of_one ? false
                 : cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
@@ -580,11 +569,11 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, MPI_Comm comm, FsdpConfig cfg,
                         (fsdp_moments(f) + grads) * (size_t)f->state_numel * 4 + 2 * f->publish_bytes +
                         NORM_LIMBS * sizeof(int64_t) + 2 * (size_t)max64(f->scales, 1) * sizeof(float);
   f->kept_valid = (bool *)calloc((size_t)f->stages, sizeof(bool));
+  f->sums_shared = (bool *)calloc((size_t)f->stages, sizeof(bool));
   f->kept_number = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
   f->stage_round0 = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
   f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->stages), sizeof(uint64_t));
   f->grads_free = (StepEvent *)calloc((size_t)(2 + f->stages), sizeof(StepEvent));
-  fsdp_lend_logits_where_they_fit(f);
 }
 
 // ================================================================================================ 4 transport
@@ -654,9 +643,12 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
   }
 }
 
+static inline void fsdp_point(Fsdp *f);
+static inline void fsdp_slot_give(Fsdp *f, int slot);
 // Waits until stage s is whole: its weights may be read until fsdp_release. matrices: E4M3 ones are wanted in the
 // compute dtype.
 static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
+  fsdp_point(f);
   fsdp_gather(f, s);
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = true;
@@ -720,6 +712,9 @@ static inline void fsdp_step_begin(Fsdp *f, bool training) {
   for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
   for (int i = 0; i < 2 + f->stages; i++) f->grads_free[i].recorded = false;
   f->comm->step_begin(f);
+  f->block_reductions = 0;                       // every pass uses the slots in the order of the record
+  f->point = 0;
+  for (int slot = 0; slot < 2; slot++) if (f->slot_shared[slot]) fsdp_slot_give(f, slot);
   if (training) fsdp_log_lent(f, LOG_WRITE, f->stages);
 }
 
@@ -878,13 +873,17 @@ static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   liveness_arrived();
   fsdp_log_grads_begin(f, slot);
 }
-// The model may write logits from here on.
-static inline void fsdp_logits(Fsdp *f) {
-  for (int slot = 0; slot < 2; slot++) {
-    if (!fsdp_slot_in_logits(f, slot)) continue;
-    fsdp_grads_wait(f, slot);
-    fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
-  }
+// Other buffers may lie in the gradient slot from here on.
+static inline void fsdp_slot_give(Fsdp *f, int slot) {
+  fsdp_grads_wait(f, slot);
+  fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
+}
+// A place of the step where the placement may have it wait for gradient slots.
+static inline void fsdp_point(Fsdp *f) {
+  record_point(f->record);
+  const int at = f->point++;
+  for (int slot = 0; slot < 2 && f->training && at < f->points; slot++)
+    if (f->wait[at] >> slot & 1) fsdp_slot_give(f, slot);
 }
 // Zeroes what lies between the parameters of stage s's gradient in a slot, or in the shard it is summed in.
 static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
@@ -918,13 +917,13 @@ static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
 // gradient.
 static inline void fsdp_grads(Fsdp *f, int s) {
   const int slot = f->grad_slot = fsdp_grad_slot(f, s);
-  const bool in_place = fsdp_grads_in_place(f, s), lent = s && fsdp_lends_sums(f) && !fsdp_sums_in_whole(f, s);
+  const bool in_place = fsdp_grads_in_place(f, s), shared = f->sums_shared[s];
   if (!f->stage[s].trains) return;
-  if (lent && in_place) fsdp_zero_gaps(f, s, slot);
-  if (lent && !in_place) fsdp_zero_shard_gaps(f, s);
+  if (shared && in_place) fsdp_zero_gaps(f, s, slot);
+  if (shared && !in_place) fsdp_zero_shard_gaps(f, s);
   if (in_place) return;
   fsdp_grads_wait(f, slot);
-  if (fsdp_stage_whole(f, s) || (f->blocks_alike && !fsdp_slot_in_logits(f, slot))) return;
+  if (fsdp_stage_whole(f, s) || (f->blocks_alike && !f->slot_shared[slot])) return;
   fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
   fsdp_zero_gaps(f, s, slot);
 }
@@ -1073,6 +1072,55 @@ static inline void fsdp_open(Fsdp *f) {
   fsdp_open_events(f);
 }
 
+// ---- dry runs
+// Opens f, which has been laid out, for a dry run over the planning table: its memory is addresses of `r`.
+static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
+  f->plan = plan;
+  f->comm = &comm_plan;
+  f->record = r;
+  f->cfg.slots_bytes = 2 * f->grad_slot_bytes;
+  f->slot_shared[0] = f->slot_shared[1] = fsdp_shares_slots(f);  // so that the record has the zeroing of gaps
+  for (int s = 0; s < f->stages; s++) f->sums_shared[s] = fsdp_shares_sums(f) && !fsdp_sums_in_whole(f, s);
+  fsdp_open(f);
+}
+// Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run. In order of
+// addresses.
+static inline void fsdp_pools(const Fsdp *f, Placement *p) {
+  const size_t slot = f->grad_slot_bytes, sums = (size_t)f->sum_numel * 4;
+  p->pool[POOL_ACTS] = PoolSpace{0, SIZE_MAX, true};
+  if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{2 * slot, SIZE_MAX, true};
+  if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, sums, true};
+  for (int k = 0; k < 2 && fsdp_shares_slots(f); k++) {
+    const size_t at = (size_t)k * slot;
+    placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, f->work + f->grad_slots_at + at);
+  }
+  for (int s = 0; s < f->stages && fsdp_shares_sums(f); s++) {
+    const size_t at = (size_t)fsdp_sums_before(f, s) * 4, end = (size_t)fsdp_sums_before(f, s + 1) * 4;
+    placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->grads + at);
+  }
+}
+// Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives.
+static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train) {
+  f->cfg.slots_bytes = p->pool[POOL_SLOTS].bytes;
+  f->slot_shared[0] = f->slot_shared[1] = false;
+  for (int i = 0; i < p->fixed_count; i++) {
+    const FixedBuffer *x = &p->fixed[i];
+    if (x->slot) f->slot_shared[x->buffer.layer] = x->shared;
+    else f->sums_shared[x->buffer.layer] = x->shared;
+  }
+  f->wait = train->wait;
+  f->points = train->points;
+}
+
+// Frees what fsdp_layout took.
+static inline void fsdp_layout_free(Fsdp *f) {
+  for (int u = 0; u < f->units; u++) free(f->unit[u].piece);
+  void *const owned[] = {f->slot, f->unit, f->param, f->stage, f->kept_valid, f->kept_number, f->stage_round0,
+                         f->slot_rounds, f->grads_free, f->sums_shared};
+  for (void *p : owned) free(p);
+  mesh_close(&f->mesh);
+  memset(f, 0, sizeof *f);
+}
 static inline void fsdp_close(Fsdp *f) {
   Ctx *c = f->ctx;
   const size_t state = (size_t)f->state_numel * 4, b_c = dtype_bytes(f->cfg.compute_dtype);
@@ -1101,12 +1149,7 @@ static inline void fsdp_close(Fsdp *f) {
   for (StepEvent *e : events) c->ops->event_close(c, e->event);
   for (int s = 0; s < 2 + f->stages; s++) c->ops->event_close(c, f->grads_free[s].event);
   f->comm->close(f);
-  for (int u = 0; u < f->units; u++) free(f->unit[u].piece);
-  void *const owned[] = {f->slot, f->unit, f->param, f->stage, f->kept_valid, f->kept_number, f->stage_round0,
-                         f->slot_rounds, f->grads_free};
-  for (void *p : owned) free(p);
-  mesh_close(&f->mesh);
-  memset(f, 0, sizeof *f);
+  fsdp_layout_free(f);
 }
 
 // ================================================================================================ 7 state

@@ -308,9 +308,13 @@ static Model model_of(const Options *o) {
 }
 
 // ================================================================================================ 3 memory
+// What the model computes in one pass is declared here, each tensor once, and gets memory by its lifetime: what is
+// never alive at once may share (kernels/placement.h). A tensor that an op changes in place is one buffer: the branch
+// that becomes the stream with it, ln_f and its gradient, logits and theirs.
+//
 // Forward activations of one block. R = B T rows. Shapes in comments; F32 where noted, else compute dtype. Backward
-// finds a block's tensors kept, or recomputes them (--recompute) into memory that all blocks use in turn. An op depends
-// only on stored tensors, so recomputing gives the same bits.
+// finds a block's tensors kept, or recomputes them (--recompute). An op depends only on stored tensors, so recomputing
+// gives the same bits.
 struct BlockActs {
   Tensor residual;         // (B,T,C)  stream entering the block; before that, the branch that is added to it
   Tensor ln_1, qkv, att;   // (B,T,C) (B,T,3C) (B,T,C)
@@ -318,41 +322,25 @@ struct BlockActs {
   Tensor fc, gelu;         // (B,T,4C) before and after GELU
   Tensor mean_1, rstd_1, mean_2, rstd_2;         // F32 (B,T)
   Tensor lse;              // F32 (B,H,T)
+  Tensor dfc, dln_2, datt, dqkv, dln_1;          // gradients of fc, ln_2, att, qkv, ln_1; training only
 };
-// Tensors that are never alive at the same time share memory:
-//   a block's gradients   overwrite activations that backward no longer reads: dfc on gelu, dln_2 on ln_2, datt on
-//                         residual_2, dqkv on fc, dln_1 on ln_1 (block_backward)
-//   a branch              is written where its sum with the stream will be (residual_layernorm_forward adds in place)
-//   dln_f                 overwrites ln_f, chunk by chunk
-//   kept activations      of a block use the gradient shards of the blocks below it until backward reaches those
-//                         (fsdp_lent); those of the last LayerNorm use the shards of all blocks
-//   the head's arena      holds logits between forward and backward. During both it holds what blocks use in turn:
-//                         recomputed activations and the gradients of the stream, and after them gradient slots
-//                         (fsdp.h). In evaluation it holds the activations of the current block
 struct Acts {
   int B, T;
   Tensor tokens, targets;                        // I32 (B,T), (B T)
   BlockActs *block;
-  Tensor residual_f, ln_f, mean_f, rstd_f;
-  Tensor dresidual, dbranch;                     // training only: in MEM_HEAD
+  Tensor residual_f, ln_f, mean_f, rstd_f;       // ln_f's gradient overwrites it, chunk by chunk
+  Tensor dresidual, dbranch;                     // training only
   Tensor losses, correct;                        // F32, I32 (R)
   Tensor in_e4m3, in_amax, in_scale;             // F8 (R,4C), F32 (1): a GEMM's input, with --fp8 matmul
-  Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp): in MEM_HEAD
+  Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp), in one buffer
 };
 
-// A tensor that would end beyond `end` goes to `more` instead, if that is given.
-struct Arena { char *base; size_t at, end; Arena *more; };
-static Arena arena_of(char *base) { return Arena{base, 0, 0, NULL}; }
-// The next tensor of an arena; with base == NULL only the size is counted. 256-byte steps.
-static Tensor arena_tensor(Arena *a, Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t d2 = -1) {
-  const size_t bytes = (size_t)round_up(numel(tensor_of(NULL, dtype, d0, d1, d2)) * (int64_t)dtype_bytes(dtype), 256);
-  if (a->more && a->at + bytes > a->end) return arena_tensor(a->more, dtype, d0, d1, d2);
-  a->at += bytes;
-  return tensor_of(a->base ? a->base + a->at - bytes : NULL, dtype, d0, d1, d2);
-}
-
+// Tensors of a memory one behind the other, in 256-byte steps; with base == NULL only the size is counted.
+struct Arena { char *base; size_t at; };
 static char *arena_bytes(Arena *a, int64_t bytes) {
-  return (char *)arena_tensor(a, BF16, (bytes + 1) / 2).data;
+  const size_t at = a->at;
+  a->at += (size_t)round_up(bytes, 256);
+  return a->base ? a->base + at : NULL;
 }
 
 // Rows of the head's logits that exist at once: few enough that the whole (B T, V) never does, many enough that the
@@ -363,56 +351,54 @@ static int64_t head_rows(const Model *m, int64_t rows) {
   return min64(rows, round_up((rows + chunks - 1) / chunks, 32));
 }
 
-// Places in the arena the tensors of a block that `level` keeps or, with `again`, those that it recomputes.
-static void block_carve(BlockActs *b, Arena *a, const Model *m, Dtype dt, int B, int T, Recompute level, bool again) {
-  const struct { Tensor *to; Recompute from; int64_t width; } streams[] = {      // from: the first level to compute it
-      {&b->residual, RECOMPUTE_LEVELS, 1}, {&b->ln_1, RECOMPUTE_NORM, 1}, {&b->att, RECOMPUTE_BLOCK, 1},
-      {&b->residual_2, RECOMPUTE_BLOCK, 1}, {&b->ln_2, RECOMPUTE_NORM, 1}, {&b->qkv, RECOMPUTE_BLOCK, 3},
-      {&b->fc, RECOMPUTE_MLP, 4}, {&b->gelu, RECOMPUTE_GELU, 4}};
-  for (const auto &s : streams)
-    if ((level >= s.from) == again) *s.to = arena_tensor(a, dt, B, T, s.width * m->C);
-  if ((level >= RECOMPUTE_BLOCK) != again) return;
-  Tensor *const statistics[] = {&b->mean_1, &b->rstd_1, &b->mean_2, &b->rstd_2};
-  for (Tensor *t : statistics) *t = arena_tensor(a, F32, B, T);
-  b->lse = arena_tensor(a, F32, B, m->H, T);
-}
-// Places B x T activations in f's gradient shards and in arena a, and what the blocks use in turn in `turns`. Without
-// `training` there are no gradients and the shards are not used; all blocks share one memory, which is in a if it needs
-// more than turns_bytes.
-static void acts_carve(Acts *x, Arena *a, Arena *turns, size_t turns_bytes, const Fsdp *f, const Model *m, Dtype dt,
-                       int B, int T, bool training) {
+static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype dt, int B, int T, bool training) {
   const int64_t C = m->C;
-  Arena lent = {training ? fsdp_lent(f) : NULL, 0, 0, a};
-  BlockActs shared = {};
-  Recompute most = training ? RECOMPUTE_NONE : RECOMPUTE_BLOCK;
-  x->B = B, x->T = T;
-  x->tokens = arena_tensor(a, I32, B, T);
-  x->targets = arena_tensor(a, I32, (int64_t)B * T);
-  for (int l = 0; l < m->L && training; l++) if (m->recompute[l] > most) most = m->recompute[l];
-  block_carve(&shared, turns, m, dt, B, T, most, true);
-  if (!training && turns->at > turns_bytes) turns->at = 0, block_carve(&shared, a, m, dt, B, T, most, true);
-  for (int l = 0; l < m->L; l++) {
-    if (training) lent.end = fsdp_lent_bytes(f, l);
-    x->block[l] = training || !l ? shared : x->block[0];
-    if (training || !l) block_carve(&x->block[l], &lent, m, dt, B, T, training ? m->recompute[l] : most, false);
-  }
-  if (training) lent.end = fsdp_lent_bytes(f, m->L);
-  x->residual_f = arena_tensor(&lent, dt, B, T, C), x->ln_f = arena_tensor(&lent, dt, B, T, C);
-  x->mean_f = arena_tensor(&lent, F32, B, T), x->rstd_f = arena_tensor(&lent, F32, B, T);
-  x->losses = arena_tensor(a, F32, (int64_t)B * T), x->correct = arena_tensor(a, I32, (int64_t)B * T);
-  if (m->e4m3_products) {
-    x->in_e4m3 = arena_tensor(a, F8, (int64_t)B * T, 4 * C);
-    x->in_amax = arena_tensor(a, F32, 1, 1), x->in_scale = arena_tensor(a, F32, 1);
-  }
+  b->residual = declare(d, "residual", l, dt, B, T, C);
+  b->ln_1 = declare(d, "ln_1", l, dt, B, T, C);
+  b->mean_1 = declare(d, "mean_1", l, F32, B, T);
+  b->rstd_1 = declare(d, "rstd_1", l, F32, B, T);
+  b->qkv = declare(d, "qkv", l, dt, B, T, 3 * C);
+  b->att = declare(d, "att", l, dt, B, T, C);
+  b->lse = declare(d, "lse", l, F32, B, m->H, T);
+  b->residual_2 = declare(d, "residual_2", l, dt, B, T, C);
+  b->ln_2 = declare(d, "ln_2", l, dt, B, T, C);
+  b->mean_2 = declare(d, "mean_2", l, F32, B, T);
+  b->rstd_2 = declare(d, "rstd_2", l, F32, B, T);
+  b->fc = declare(d, "fc", l, dt, B, T, 4 * C);
+  b->gelu = declare(d, "gelu", l, dt, B, T, 4 * C);
   if (!training) return;
-  x->dresidual = arena_tensor(turns, dt, B, T, C);
-  x->dbranch = m->dropout > 0 ? arena_tensor(turns, dt, B, T, C) : x->dresidual; // the same numbers without dropout
+  b->dfc = declare(d, "dfc", l, dt, B, T, 4 * C);
+  b->dln_2 = declare(d, "dln_2", l, dt, B, T, C);
+  b->datt = declare(d, "datt", l, dt, B, T, C);
+  b->dqkv = declare(d, "dqkv", l, dt, B, T, 3 * C);
+  b->dln_1 = declare(d, "dln_1", l, dt, B, T, C);
 }
-// The gradient overwrites the logits; in 16 bits it begins one of its rows before them (cross_entropy.cuh).
-static void head_carve(Acts *x, Arena *a, const Model *m, Dtype dt, int64_t rows) {
-  char *before = arena_bytes(a, dt == F32 ? 0 : 2 * m->Vp);
-  x->logits = arena_tensor(a, F32, rows, m->Vp);
-  x->dlogits = tensor_of(before, dt, rows, m->Vp);
+// Declares what a pass over B x T tokens needs, with logits of `rows` rows.
+static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, int T, int64_t rows, bool training) {
+  const int64_t R = (int64_t)B * T, C = m->C;
+  x->B = B, x->T = T;
+  x->tokens = declare(d, "tokens", -1, I32, B, T);
+  x->targets = declare(d, "targets", -1, I32, R);
+  for (int l = 0; l < m->L; l++) block_declare(&x->block[l], d, l, m, dt, B, T, training);
+  x->residual_f = declare(d, "residual_f", -1, dt, B, T, C);
+  x->ln_f = declare(d, "ln_f", -1, dt, B, T, C);
+  x->mean_f = declare(d, "mean_f", -1, F32, B, T);
+  x->rstd_f = declare(d, "rstd_f", -1, F32, B, T);
+  x->losses = declare(d, "losses", -1, F32, R);
+  x->correct = declare(d, "correct", -1, I32, R);
+  if (m->e4m3_products) {
+    x->in_e4m3 = declare(d, "in_e4m3", -1, F8, R, 4 * C);
+    x->in_amax = declare(d, "in_amax", -1, F32, 1, 1);
+    x->in_scale = declare(d, "in_scale", -1, F32, 1);
+  }
+  // The gradient overwrites the logits; in 16 bits it begins one of its rows before them (cross_entropy.cuh).
+  const int64_t before = dt == F32 ? 0 : 2 * m->Vp;
+  char *logits = declare_bytes(d, "logits", -1, (size_t)round_up(before, 256) + (size_t)(rows * m->Vp) * sizeof(float));
+  x->logits = tensor_of(logits + round_up(before, 256), F32, rows, m->Vp);
+  x->dlogits = tensor_of(logits, dt, rows, m->Vp);
+  if (!training) return;
+  x->dresidual = declare(d, "dresidual", -1, dt, B, T, C);
+  x->dbranch = m->dropout > 0 ? declare(d, "dbranch", -1, dt, B, T, C) : x->dresidual;     // equal without dropout
 }
 
 // ---- the trainer's state
@@ -445,6 +431,8 @@ struct HostBuffers {
   int32_t *row_correct;
   uint32_t *marks;                               // [MARKS] how far the device is: written by it, read at any time
 };
+// Every pass over the model has buffers of its own in the same memory.
+enum PassKind { PASS_TRAIN, PASS_EVAL, PASS_SAMPLE, PASSES };
 struct Trainer {
   Options opt;
   Model model;
@@ -456,12 +444,14 @@ struct Trainer {
   const Corpus *corpus;                          // owned by the caller
   Sampler sampler;
   Acts acts;
-  char *arena, *head_arena, *step_arena, *host_arena;
-  size_t arena_bytes, head_bytes, workspace_bytes, step_bytes, host_bytes, order_bytes, corpus_bytes;
+  Placement placement;
+  Pass pass[PASSES];
+  char *arena, *step_arena, *host_arena;
+  size_t workspace_bytes, step_bytes, host_bytes, order_bytes, corpus_bytes;
   void *order;                                   // of the epoch's samples
   StepBuffers buffers;
   HostBuffers host;
-  bool carved_for_training, samples;             // samples: this pass generates text
+  PassKind carved;                               // the pass that acts is for
   int64_t rows_max, head_rows, step, steps_total, steps_per_epoch;             // head_rows: rows of logits at once
   float loss_scale;                              // after the last step
   bool has_run;                                  // this process has run a step
@@ -481,9 +471,6 @@ static Device device_of(const Ops *ops) {
   return d;
 }
 
-static bool acts_are_carved(Trainer *t, int B, int T, bool training) {
-  return t->acts.B == B && t->acts.T == T && t->carved_for_training == training;
-}
 // Device memory taken since the plan was made: the plan, and what NCCL and CUDA took for themselves. It is this rank's
 // only if no other rank uses the GPU. 0 on a CPU.
 static size_t trainer_device_bytes(const Trainer *t) {
@@ -492,19 +479,19 @@ static size_t trainer_device_bytes(const Trainer *t) {
   c.ops->memory_left(&c, &now, &total);
   return t->device_free_bytes > now ? t->device_free_bytes - now : 0;
 }
-// Lays out the activations for a batch of B x T, for training or for evaluation. The arena itself never moves.
-static void trainer_carve(Trainer *t, int B, int T, bool training) {
-  if (acts_are_carved(t, B, T, training)) return;
-  Arena a = arena_of(t->arena), head = arena_of(t->head_arena), turns = head;
-  acts_carve(&t->acts, &a, &turns, t->head_bytes, &t->fsdp, &t->model, t->dtype, B, T, training);
-  head_carve(&t->acts, &head, &t->model, t->dtype, t->head_rows);
-  CHECK(a.at <= t->arena_bytes && head.at <= t->head_bytes && turns.at <= t->head_bytes,
-        "activations of %d x %d need %zu + %zu or %zu bytes, but %zu + %zu are planned", B, T, a.at, head.at, turns.at,
-        t->arena_bytes, t->head_bytes);
-  t->carved_for_training = training;
+// Rows of logits of a batch of B x T. In passes other than training the size of a chunk changes no digit.
+static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
+  return pass == PASS_SAMPLE ? 1 : min64(t->head_rows, (int64_t)B * T);
+}
+// Lays out the activations of a pass over B x T tokens, where the placement put them. The memory itself never moves.
+static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
+  if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
+  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->arena, t->fsdp.work + t->fsdp.grad_slots_at}, 0};
+  acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
+  t->carved = pass;
 }
 
-static size_t trainer_exchange_bytes(const Trainer *t) { return step_exchange_bytes((int)t->opt.grad_accum); }
+static size_t trainer_exchange_bytes(const Trainer *t) { return exchange_bytes((int)t->opt.grad_accum); }
 // Lays out StepBuffers on the device and HostBuffers on the host.
 static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   const int64_t A = t->opt.grad_accum, N = t->fsdp.mesh.world, T = t->model.T;
@@ -524,36 +511,12 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
 }
 
-// Computes the size of the head's arena from shapes alone. Sets in cfg the bytes of logits and those that blocks use in
-// turn.
-static void trainer_plan_head(Trainer *t, FsdpConfig *cfg) {
-  const Model *m = &t->model;
-  const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
-  const bool trains = trainer_trains(&t->opt);
-  t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
-  Arena train = {}, turns = {}, head = {};
-  if (trains) acts_carve(&t->acts, &train, &turns, 0, &t->fsdp, m, t->dtype, B, T, true);      // only to size turns
-  t->head_rows = head_rows(m, (int64_t)(trains ? B : E) * T);    // in other passes the chunk size changes no digit
-  head_carve(&t->acts, &head, m, t->dtype, t->head_rows);
-  t->head_bytes = (size_t)max64((int64_t)head.at, (int64_t)turns.at);
-  cfg->logits_bytes = trains ? head.at : 0;
-  cfg->turns_bytes = turns.at;
-}
-// The arena's line of the plan: its name says so if gradient shards hold some of the activations.
-static MemoryName trainer_acts_line(const Trainer *t) {
-  return fsdp_lent_bytes(&t->fsdp, t->model.L) ? MEM_ACTS_APART : MEM_ACTIVATIONS;
-}
-// Plans every byte this rank will take, line by line, from shapes alone.
+// Plans every byte this rank will take, line by line, from shapes and the placement.
 static void trainer_plan(Trainer *t) {
   const Model *m = &t->model;
-  const int B = (int)t->opt.batch_size, E = (int)t->opt.test_batch_size, T = (int)m->T;
+  const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
   fsdp_plan(&t->fsdp, &t->plan);
-  const int64_t batches[] = {B, E, 1}, lengths[] = {T, T, m->P};               // of training, evaluation, a sample
-  for (int i = 0; i < 3; i++) {
-    Arena acts = {}, turns = {};
-    if (i || trainer_trains(&t->opt))
-      acts_carve(&t->acts, &acts, &turns, t->head_bytes, &t->fsdp, m, t->dtype, (int)batches[i], (int)lengths[i], !i);
-    t->arena_bytes = (size_t)max64((int64_t)t->arena_bytes, (int64_t)acts.at);
+  for (int i = trainer_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
     t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
     const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
     WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, 0};
@@ -562,13 +525,11 @@ static void trainer_plan(Trainer *t) {
     t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
     if (w > t->workspace_bytes) t->workspace_bytes = w;
   }
-  t->acts.B = 0;
   Arena device = {}, host = {};
   trainer_carve_buffers(t, &device, &host);
   t->step_bytes = device.at;
   t->host_bytes = host.at;
-  t->plan.planned_bytes[trainer_acts_line(t)] = t->arena_bytes;
-  t->plan.planned_bytes[MEM_HEAD] = fsdp_slots_in_logits(&t->fsdp) ? 0 : t->head_bytes;
+  t->plan.planned_bytes[MEM_ACTIVATIONS] = t->placement.pool[POOL_ACTS].bytes;
   t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
   t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
   t->plan.planned_bytes[MEM_DATA] = t->host_bytes + t->order_bytes + t->corpus_bytes;
@@ -606,10 +567,9 @@ static void trainer_check_memory(Trainer *t) {
 }
 
 // ================================================================================================ 4 forward
-enum Pass { PASS_TRAIN, PASS_EVAL };
 // Dropout of one place in the network. Places are numbered: 0 for the embeddings, then three per block.
 enum DropoutPlace { DROP_EMBEDDING = 0, DROP_ATTENTION = 1, DROP_ATTN_PROJ = 2, DROP_MLP_PROJ = 3 };
-struct Microbatch { int64_t sample0; Pass pass; };         // sample0: global number in its step of the first sequence
+struct Microbatch { int64_t sample0; PassKind pass; };     // sample0: global number in its step of the first sequence
 
 static Dropout dropout_at(const Trainer *t, Microbatch b, int layer, DropoutPlace place) {
   Dropout d = {b.pass == PASS_TRAIN ? t->model.dropout : 0.0f, (uint64_t)t->opt.seed, 0,
@@ -627,7 +587,7 @@ static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_
 // Whether the blocks' forward matrix multiplies take E4M3 in this pass: cuBLASLt needs a multiple of 16 rows. Training
 // and evaluation have such batches; a sample's growing text is multiplied in the compute dtype, with the same E4M3
 // weights.
-static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && !t->samples; }
+static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && t->carved != PASS_SAMPLE; }
 // out (R, rows of the weight) = in weight^T + bias, and gelu = GELU(out) where given: one of block l's four matrix
 // multiplies. With --fp8 matmul the input is scaled by its own largest magnitude, converted to E4M3 and multiplied by
 // the gathered E4M3 weight.
@@ -699,13 +659,11 @@ static void block_recompute(Trainer *t, int l, Microbatch mb) {
   fsdp_poll(&t->fsdp);
 }
 
-// From tokens to ln_f, the normalised stream that the head reads. Afterwards logits may be written. Stage 0 stays
-// gathered until the caller releases it.
+// From tokens to ln_f, the normalised stream that the head reads. Stage 0 stays gathered until the caller releases it.
 static void gpt_forward(Trainer *t, Microbatch mb) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
   const int L = t->model.L;
-  if (mb.pass == PASS_EVAL) fsdp_logits(f);      // evaluation's blocks are in the head's arena too
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
   fsdp_wait(f, 0, true);
@@ -720,7 +678,6 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, x->block[L - 1].residual_2,
                              x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
-  if (mb.pass == PASS_TRAIN) fsdp_logits(f);
 }
 
 // ================================================================================================ 5 backward
@@ -752,8 +709,7 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
 
 // One block: x->dresidual (gradient of the stream after it) becomes the gradient of the stream before it; x->dbranch
 // holds the gradient of this block's MLP branch on entry and of the previous block's on return. Weight gradients go to
-// the stage's gradient buffer, as `mode` says. The gradients overwrite the activations that backward reads: each one is
-// written where the op before it has just read for the last time.
+// the stage's gradient buffer, as `mode` says.
 static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
@@ -761,8 +717,8 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Fsdp *f = &t->fsdp;
   Tensor dw[BLOCK_PARAMS], none = {};
   for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = fsdp_grad(f, block_param(&t->model, l, (BlockParam)k));
-  Tensor dbranch = rows2d(x->dbranch), dln_1 = b->ln_1, dln_2 = b->ln_2, datt = b->residual_2, dfc = rows2d(b->gelu);
-  Tensor dqkv = tensor_of(b->fc.data, t->dtype, x->B, x->T, 3 * t->model.C);
+  Tensor dbranch = rows2d(x->dbranch), dln_1 = b->dln_1, dln_2 = b->dln_2, datt = b->datt, dfc = rows2d(b->dfc);
+  Tensor dqkv = b->dqkv;
 
   linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->gelu), mode);
   fsdp_poll(f);
@@ -941,7 +897,7 @@ static StepResult train_step(Trainer *t, int stop) {
   const int64_t epoch = t->step / t->steps_per_epoch, in_epoch = t->step % t->steps_per_epoch;
   liveness_step(t->step + 1);
   if (t->sampler.epoch != epoch) sampler_set_epoch(&t->sampler, epoch);
-  trainer_carve(t, B, T, true);
+  trainer_carve(t, B, T, PASS_TRAIN);
   for (int a = 0; a < A; a++)
     microbatch_fill(&t->sampler, in_epoch, a * N + t->fsdp.mesh.rank, t->host.inputs + (int64_t)a * B * T,
                     t->host.targets + (int64_t)a * B * T);
@@ -962,6 +918,25 @@ static StepResult train_step(Trainer *t, int stop) {
 // ================================================================================================ 7 eval, sample
 struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
 
+// A batch of E windows of T tokens, from t->host to t->host.
+static void trainer_enqueue_eval(Trainer *t, int E, int T) {
+  Acts *x = &t->acts;
+  const int64_t R = (int64_t)E * T, step = x->logits.shape[0];
+  trainer_load_batch(t, 0, E, T);
+  gpt_forward(t, Microbatch{0, PASS_EVAL});
+  for (int64_t at = 0; at < R; at += step) {
+    const int64_t n = min64(step, R - at);
+    Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);
+    matmul_forward(&t->ctx, logits, rows_of(rows2d(x->ln_f), at, n), root_weight(t, head_param(t)), MatmulEpilogue{});
+    liveness_progress();
+    cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n),
+                          tensor_of((int32_t *)x->correct.data + at, I32, n), logits,
+                          tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
+  }
+  fsdp_release(&t->fsdp, 0);
+  t->ctx.ops->copy(&t->ctx, t->host.row_losses, x->losses.data, sizeof(float) * (size_t)R);
+  t->ctx.ops->copy(&t->ctx, t->host.row_correct, x->correct.data, sizeof(int32_t) * (size_t)R);
+}
 // Mean loss and next-token accuracy over every token of a split. Windows of T tokens, E of them a batch, batches dealt
 // to the ranks in turn; per-window sums are added in order of windows, so the result depends on neither N nor E
 // (except with --fp8 matmul, which scales a batch's activations together).
@@ -973,31 +948,15 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   double *mine = (double *)calloc((size_t)(rounds * E * 3), sizeof(double));   // loss, correct, tokens of each window
   double *all = (double *)calloc((size_t)(rounds * E * 3 * N), sizeof(double));
   liveness_phase("evaluation");
-  trainer_carve(t, E, T, false);
+  trainer_carve(t, E, T, PASS_EVAL);
   fsdp_step_begin(&t->fsdp, false);
-  Acts *x = &t->acts;
   for (int64_t round = 0; round < rounds; round++) {
     const int64_t batch = round * N + t->fsdp.mesh.rank;
     for (int e = 0; e < E; e++)
       eval_window_fill(split, T, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T);
-    trainer_load_batch(t, 0, E, T);
-    gpt_forward(t, Microbatch{0, PASS_EVAL});
-    const int64_t R = (int64_t)E * T, step = t->head_rows;
-    for (int64_t at = 0; at < R; at += step) {
-      const int64_t n = min64(step, R - at);
-      Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);
-      matmul_forward(&t->ctx, logits, rows_of(rows2d(x->ln_f), at, n), root_weight(t, head_param(t)),
-                     MatmulEpilogue{});
-      liveness_progress();
-      cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n),
-                            tensor_of((int32_t *)x->correct.data + at, I32, n), logits,
-                            tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
-    }
-    fsdp_release(&t->fsdp, 0);
-    t->ctx.ops->copy(&t->ctx, t->host.row_losses, x->losses.data, sizeof(float) * (size_t)R);
-    t->ctx.ops->copy(&t->ctx, t->host.row_correct, x->correct.data, sizeof(int32_t) * (size_t)R);
+    trainer_enqueue_eval(t, E, T);
     fsdp_sync(&t->fsdp);
-    for (int64_t i = 0; i < R; i++) {
+    for (int64_t i = 0; i < (int64_t)E * T; i++) {
       double *w = mine + (round * E + i / T) * 3;
       w[0] += t->host.row_losses[i];
       w[1] += t->host.row_correct[i];
@@ -1050,25 +1009,27 @@ static int32_t sample_token(const float *logits, int64_t V, double temperature, 
 // Called with the bytes of each token as it is drawn, on rank 0.
 typedef void (*TokenSink)(void *to, const uint8_t *bytes, int length_bytes);
 
+// The logits behind the last of T tokens, from t->host to t->host.
+static void trainer_enqueue_sample(Trainer *t, int T) {
+  Acts *x = &t->acts;
+  trainer_load_batch(t, 0, 1, T);
+  gpt_forward(t, Microbatch{0, PASS_SAMPLE});
+  matmul_forward(&t->ctx, x->logits, rows_of(rows2d(x->ln_f), T - 1, 1), root_weight(t, head_param(t)),
+                 MatmulEpilogue{});
+  fsdp_release(&t->fsdp, 0);
+  t->ctx.ops->copy(&t->ctx, t->host.logits, x->logits.data, sizeof(float) * (size_t)t->model.V);
+}
 // Continues `ids` (count of them, at least one) by `more` tokens; ids has room for all. All ranks compute every token
 // together (the model is sharded); rank 0 draws. Collective.
 static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more, TokenSink sink, void *to) {
-  Acts *x = &t->acts;
-  t->samples = true;
   liveness_phase("sampling");
   fsdp_step_begin(&t->fsdp, false);
   for (int64_t made = 0; made < more; made++, count++) {
     const int T = (int)min64(count, t->model.P);
-    trainer_carve(t, 1, T, false);
+    trainer_carve(t, 1, T, PASS_SAMPLE);
     memcpy(t->host.inputs, ids + count - T, sizeof(int32_t) * (size_t)T);
     for (int i = 0; i < T; i++) t->host.targets[i] = -1;
-    trainer_load_batch(t, 0, 1, T);
-    gpt_forward(t, Microbatch{0, PASS_EVAL});
-    Tensor last = tensor_of(x->logits.data, F32, 1, t->model.Vp);
-    matmul_forward(&t->ctx, last, rows_of(rows2d(x->ln_f), T - 1, 1), root_weight(t, head_param(t)),
-                   MatmulEpilogue{});
-    fsdp_release(&t->fsdp, 0);
-    t->ctx.ops->copy(&t->ctx, t->host.logits, last.data, sizeof(float) * (size_t)t->model.V);
+    trainer_enqueue_sample(t, T);
     fsdp_sync(&t->fsdp);
     if (t->fsdp.mesh.rank == 0) {
       const Philox r = philox4x32((uint64_t)t->opt.seed, Philox{(uint32_t)made, 0, 0, 0xfffffffeu});
@@ -1083,7 +1044,6 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
     if (t->corpus->has_tokenizer) bytes = tokenizer_token_bytes(&t->corpus->tokenizer, ids[count], &length);
     sink(to, bytes, length);
   }
-  t->samples = false;
 }
 
 // ================================================================================================ 8 logging
@@ -1125,9 +1085,7 @@ static CommKind comm_kind(const Options *o, int world) {
 static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp);
-  t->arena = (char *)memory_take(c, &t->plan, trainer_acts_line(t), t->arena_bytes);
-  if (fsdp_slots_in_logits(&t->fsdp)) t->head_arena = t->fsdp.work + t->fsdp.logits_at;
-  else t->head_arena = (char *)memory_take(c, &t->plan, MEM_HEAD, t->head_bytes);
+  t->arena = (char *)memory_take(c, &t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes);
   c->workspace = memory_take(c, &t->plan, MEM_WORKSPACE, t->workspace_bytes);
   c->workspace_bytes = t->workspace_bytes;
   store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async && trainer_trains(&t->opt));
@@ -1137,7 +1095,7 @@ static void trainer_take_memory(Trainer *t) {
   t->host_arena = (char *)memory_take(c, &t->plan, MEM_DATA, t->host_bytes);
   t->plan.taken_bytes[MEM_DATA] += t->order_bytes + t->corpus_bytes;
   memory_check_taken(&t->plan);
-  Arena device = arena_of(t->step_arena), host = arena_of(t->host_arena);
+  Arena device = {t->step_arena, 0}, host = {t->host_arena, 0};
   trainer_carve_buffers(t, &device, &host);
   c->state = t->buffers.state;
   t->fsdp.host_ctx.state = t->host.state;
@@ -1151,25 +1109,149 @@ static int64_t trainer_steps_total(const Options *o, int64_t steps_per_epoch) {
   if (!o->max_steps) return by_epochs;
   return o->epochs ? min64(by_epochs, o->max_steps) : o->max_steps;
 }
-// Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
-// Collective over comm; every failure ends all ranks with one line.
-static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
-                         int threads) {
+// What follows from the options and the kind of device alone.
+static void trainer_configure(Trainer *t, const Options *o, Device device, int threads) {
   memset(t, 0, sizeof *t);
   t->opt = *o;
   recompute_choose(&t->opt, device.ops);
   t->model = model_of(&t->opt);
   if (device.ops->nccl) t->model.head_chunk_bytes = HEAD_CHUNK_BYTES_CUDA;
   t->dtype = dtype_named(o->buffer_dtype);
-  t->corpus = corpus;
-  const Ops *ops = t->ctx.ops = device.ops;
+  t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
   t->device = device;
+  t->ctx.ops = device.ops;
   t->ctx.threads = threads;
   t->ctx.fast_fp32 = !strcmp(o->matmul_precision, "high");
-  size_t total;
+}
+static SamplerOptions sampler_options(const Options *o) {
+  return SamplerOptions{o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
+                        !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
+}
+// The parameters of the model, with those that --freeze names marked. Returns a malloc'ed array; `error` has one line
+// if --freeze is wrong.
+static Param *trainer_params(const Trainer *t, int *params, char *error, size_t error_bytes) {
+  Param *param = model_params(&t->model, params);
+  sharding_freeze(&t->opt, param, *params, error, error_bytes);
+  return param;
+}
+static void trainer_free(Trainer *t) {
+  for (Pass &p : t->pass) pass_free(&p);
+  free(t->acts.block);
+}
+// ---- the dry run
+// A trainer of the same rank over the planning table: all that t has laid out, and nothing behind its addresses.
+static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table) {
+  const Fsdp *f = &t->fsdp;
+  memset(dry, 0, sizeof *dry);
+  dry->opt = t->opt;
+  dry->model = t->model;
+  dry->dtype = t->dtype;
+  dry->head_rows = t->head_rows;
+  dry->rows_max = max64(t->model.P, max64(t->opt.batch_size, t->opt.test_batch_size) * t->model.T);
+  dry->ctx = Ctx{};
+  dry->ctx.ops = table;
+  dry->ctx.device = r;
+  FsdpConfig cfg = f->cfg;
+  cfg.host_ops = table;
+  Mesh mesh;
+  mesh_copy(&mesh, &f->mesh);
+  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->params);
+  memcpy(param, f->param, sizeof(Param) * (size_t)f->params);
+  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->params);
+  fsdp_dry_open(&dry->fsdp, &dry->plan, r);
+  Arena device = {}, host = {};
+  trainer_carve_buffers(dry, &device, &host);
+  dry->step_arena = record_addresses(r, device.at);
+  dry->host_bytes = host.at;
+  dry->host_arena = (char *)memory_take(&dry->ctx, &dry->plan, MEM_DATA, host.at);
+  device = Arena{dry->step_arena, 0}, host = Arena{dry->host_arena, 0};
+  trainer_carve_buffers(dry, &device, &host);
+  dry->ctx.state = dry->buffers.state;
+  dry->fsdp.host_ctx.state = dry->host.state;
+  dry->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
+}
+static void trainer_dry_close(Trainer *dry) {
+  memory_give_back(&dry->ctx, MEM_DATA, dry->host_arena, dry->host_bytes);
+  fsdp_close(&dry->fsdp);
+  free(dry->acts.block);
+}
+// Runs a pass of `dry` and leaves its record in r: p receives what was declared.
+static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
+  const Options *o = &dry->opt;
+  const int T = (int)(kind == PASS_SAMPLE ? dry->model.P : dry->model.T);
+  const int B = (int)(kind == PASS_TRAIN ? o->batch_size : kind == PASS_EVAL ? o->test_batch_size : 1);
+  Declare d = {p, r, {}, 0};
+  r->count = 0;
+  acts_declare(&dry->acts, &d, &dry->model, dry->dtype, B, T, pass_head_rows(dry, kind, B, T), kind == PASS_TRAIN);
+  dry->carved = kind;
+  if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
+  fsdp_step_begin(&dry->fsdp, false);
+  if (kind == PASS_EVAL) trainer_enqueue_eval(dry, B, T);
+  else trainer_enqueue_sample(dry, T);
+}
+// Gives every buffer of every pass its memory: t->placement, t->pass.
+static void trainer_place(Trainer *t) {
+  static Trainer dry;
+  Record r;
+  const Ops table = plan_table(t->ctx.ops->nccl);
+  t->placement = Placement{};
+  for (Pass &p : t->pass) pass_free(&p);
+  record_open(&r);
+  trainer_dry_open(&dry, t, &r, &table);
+  fsdp_pools(&dry.fsdp, &t->placement);
+  for (int k = trainer_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; k < PASSES; k++) {
+    trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
+    CHECK(!r.error[0], "dry run: %s", r.error);
+    pass_place(&t->placement, &t->pass[k], &r);
+    t->placement.pool[POOL_SHARDS].open = false; // what the other passes write there would have to be zeroed
+  }
+  trainer_dry_close(&dry);
+  record_close(&r);
+  fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN]);
+}
+// Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
+static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+  cfg.host_ops = t->device.host_ops;
+  cfg.small_bytes = trainer_exchange_bytes(t);
+  cfg.comms_of_one = t->device.comms_of_one;
+  cfg.share_slots = true;
+  fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
+  const int64_t B = trainer_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size;
+  t->head_rows = head_rows(&t->model, B * t->model.T);
+  t->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
+  trainer_place(t);
+}
+// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
+// into t->plan: without MPI or data. `device` is this process's, which tells what workspace its kernels need. `o` is
+// resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
+static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host) {
+  trainer_configure(t, o, device, 1);
+  device.ops->device_open(&t->ctx, device.index);
+  int params;
+  char error[1536] = "";
+  Param *param = trainer_params(t, &params, error, sizeof error);
+  CHECK(!error[0], "%s", error);                 // options_resolve has refused it
+  const FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
+  Mesh mesh;
+  mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
+  trainer_layout(t, mesh, cfg, param, params);
+  trainer_plan(t);
+}
+static inline void trainer_plan_close(Trainer *t) {
+  t->ctx.ops->device_close(&t->ctx);
+  fsdp_layout_free(&t->fsdp);
+  trainer_free(t);
+  memset(t, 0, sizeof *t);
+}
+// Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
+// Collective over comm; every failure ends all ranks with one line.
+static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
+                         int threads) {
+  trainer_configure(t, o, device, threads);
+  const Ops *ops = device.ops;
+  t->corpus = corpus;
   ops->device_open(&t->ctx, device.index);
-  const SamplerOptions so = {o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
-                             !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
+  const SamplerOptions so = sampler_options(o);
   t->order_bytes = !trainer_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
   t->order = malloc(t->order_bytes + 1);
   DataError e;
@@ -1178,21 +1260,21 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->corpus_bytes = corpus_image_bytes(corpus);
   t->steps_per_epoch = !trainer_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
   t->steps_total = trainer_steps_total(o, t->steps_per_epoch);
-  t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
   int params, world;
-  MPI_Comm_size(comm, &world);
-  Param *param = model_params(&t->model, &params);
   char error[1536] = "";
-  sharding_freeze(o, param, params, error, sizeof error);
+  Param *param = trainer_params(t, &params, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
-  FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
-  cfg.host_ops = device.host_ops;
-  cfg.small_bytes = trainer_exchange_bytes(t);
-  cfg.comms_of_one = device.comms_of_one;
-  trainer_plan_head(t, &cfg);
-  fsdp_layout(&t->fsdp, &t->ctx, comm, cfg, param, params);
+  MPI_Comm_size(comm, &world);
+  const FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
+  Mesh mesh;
+  mesh_open(&mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
+  trainer_layout(t, mesh, cfg, param, params);
+  if (!fsdp_shared_slots_fit(&t->fsdp)) {
+    t->fsdp.cfg.share_slots = false;
+    trainer_place(t);
+  }
   trainer_plan(t);
-  size_t opened;
+  size_t opened, total;
   ops->memory_opened(&t->ctx, &opened);
   memory_measure(&t->plan, MEM_CUBLASLT, opened, 0);
   trainer_check_memory(t);
@@ -1211,8 +1293,7 @@ static void trainer_close(Trainer *t) {
   Ctx *c = &t->ctx;
   c->ops->sync(c);
   if (t->graph) c->ops->graph_close(c, t->graph);
-  memory_give_back(c, trainer_acts_line(t), t->arena, t->arena_bytes);
-  if (!fsdp_slots_in_logits(&t->fsdp)) memory_give_back(c, MEM_HEAD, t->head_arena, t->head_bytes);
+  memory_give_back(c, MEM_ACTIVATIONS, t->arena, t->placement.pool[POOL_ACTS].bytes);
   memory_give_back(c, MEM_WORKSPACE, c->workspace, t->workspace_bytes);
   memory_give_back(c, MEM_STEP, t->step_arena, t->step_bytes);
   liveness_device(NULL);
@@ -1220,7 +1301,7 @@ static void trainer_close(Trainer *t) {
   free(t->order);
   store_close(&t->store);
   fsdp_close(&t->fsdp);
-  free(t->acts.block);
+  trainer_free(t);
   c->ops->device_close(c);
   memset(t, 0, sizeof *t);
 }
@@ -1230,7 +1311,7 @@ static void trainer_close(Trainer *t) {
 static void trainer_tune(Trainer *t) {
   Ctx *c = &t->ctx;
   const int B = (int)t->opt.batch_size, T = (int)t->model.T;
-  trainer_carve(t, B, T, true);
+  trainer_carve(t, B, T, PASS_TRAIN);
   memset(t->host.inputs, 0, sizeof(int32_t) * (size_t)(B * T));
   memset(t->host.targets, 0, sizeof(int32_t) * (size_t)(B * T));
   *t->host.input = StepInput{};

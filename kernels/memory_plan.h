@@ -24,9 +24,7 @@
   X(MEM_OFFLOAD,      MEMORY_BUFFERS,     "offloading: sums of a round") \
   X(MEM_CONTROL,      MEMORY_BUFFERS,     "control block, shared") \
   X(MEM_ACTIVATIONS,  MEMORY_ACTIVATIONS, "activations") \
-  X(MEM_ACTS_APART,   MEMORY_ACTIVATIONS, "activations not in gradient shards") \
-  X(MEM_HEAD,         MEMORY_BUFFERS,     "logits, or what blocks reuse") \
-  X(MEM_HEAD_SLOTS,   MEMORY_BUFFERS,     "logits, or gradient slots, shared") \
+  X(MEM_SLOTS_SHARED, MEMORY_BUFFERS,     "gradient slots, or activations, shared") \
   X(MEM_WORKSPACE,    MEMORY_BUFFERS,     "kernel workspace") \
   X(MEM_STEP,         MEMORY_BUFFERS,     "step state and exchange") \
   X(MEM_CUBLASLT,     MEMORY_LIBRARIES,   "CUDA's streams and cuBLASLt") \

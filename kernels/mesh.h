@@ -20,7 +20,7 @@ static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {
   exit(code);
 }
 
-struct Peer { int host, pid; char *window; };    // window: where this process sees the peer's window; NULL if remote
+struct Peer { int host; char *window; };         // window: where this process sees the peer's window; NULL if remote
 
 // The ranks of a collective in its order: rank[i] of the mesh; me: which of them this rank is.
 struct RankGroup { int size, me; int *rank; };
@@ -54,9 +54,21 @@ static inline RankGroup rank_group(int first, int stride, int size, int rank) {
   return g;
 }
 
-// Collective over `comm`, whose size is shape.replicas x shape.shards. use_windows: shared memory inside a host (else
-// point-to-point everywhere).
-static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool use_windows) {
+// The part of a mesh that follows from its shape and where its ranks are. peer[] has every rank's host; `windows`:
+// shared memory inside a host (else point-to-point everywhere).
+static inline void mesh_groups(Mesh *m, MeshShape shape, bool windows) {
+  m->windows = windows;
+  m->shape = shape;
+  CHECK(shape.replicas * shape.shards == m->world, "mesh %d x %d of %d ranks", shape.replicas, shape.shards, m->world);
+  const int S = shape.shards, kept = shape.kept ? shape.kept : 1;
+  m->shard = rank_group(m->rank / S * S, 1, S, m->rank);
+  m->replicate = rank_group(m->rank % S, S, shape.replicas, m->rank);
+  m->kept = rank_group(m->rank / kept * kept, 1, kept, m->rank);
+  for (int r = 0; r < m->world; r++) m->hosts += m->peer[r].host == r;
+  for (int i = 0; i < S; i++) m->remote += i != m->shard.me && !mesh_shares_memory(m, m->shard.rank[i]);
+}
+// Collective over `comm`, whose size is shape.replicas x shape.shards.
+static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {
   memset(m, 0, sizeof *m);
   MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm};
   for (MPI_Comm *c : comms) MPI_Comm_dup(comm, c);
@@ -66,30 +78,47 @@ static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool use_w
   MPI_Comm_rank(m->node, &m->node_rank);
   MPI_Comm_size(m->node, &m->node_world);
   gethostname(m->host, sizeof m->host - 1);
-  m->windows = use_windows;
-  m->shape = shape;
-  CHECK(shape.replicas * shape.shards == m->world, "mesh %d x %d of %d ranks", shape.replicas, shape.shards, m->world);
-  const int S = shape.shards, kept = shape.kept ? shape.kept : 1;
-  m->shard = rank_group(m->rank / S * S, 1, S, m->rank);
-  m->replicate = rank_group(m->rank % S, S, shape.replicas, m->rank);
-  m->kept = rank_group(m->rank / kept * kept, 1, kept, m->rank);
   int leader = m->rank;                          // a host is named by the world rank of its first rank
   MPI_Bcast(&leader, 1, MPI_INT, 0, m->node);
-  int mine[2] = {leader, (int)getpid()}, *all = (int *)malloc(sizeof(int) * 2 * (size_t)m->world);
-  MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, m->comm);
+  int *all = (int *)malloc(sizeof(int) * (size_t)m->world);
+  MPI_Allgather(&leader, 1, MPI_INT, all, 1, MPI_INT, m->comm);
   m->peer = (Peer *)calloc((size_t)m->world, sizeof(Peer));
-  for (int r = 0; r < m->world; r++) {
-    m->peer[r].host = all[2 * r];
-    m->peer[r].pid = all[2 * r + 1];
-    m->hosts += all[2 * r] == r;
-  }
+  for (int r = 0; r < m->world; r++) m->peer[r].host = all[r];
   free(all);
-  for (int i = 0; i < S; i++) m->remote += i != m->shard.me && !mesh_shares_memory(m, m->shard.rank[i]);
+  mesh_groups(m, shape, windows);
+}
+// A mesh as rank `rank` of `world` would see it, `per_host` consecutive ranks a host, none of which need be running:
+// for plans. It has no communicators.
+static inline void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank, int world, int per_host) {
+  memset(m, 0, sizeof *m);
+  MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm, &m->node};
+  for (MPI_Comm *c : comms) *c = MPI_COMM_NULL;
+  m->rank = rank;
+  m->world = world;
+  m->node_rank = rank % per_host;
+  m->node_world = (rank / per_host + 1) * per_host > world ? world % per_host : per_host;
+  m->peer = (Peer *)calloc((size_t)world, sizeof(Peer));
+  for (int r = 0; r < world; r++) m->peer[r].host = r / per_host * per_host;
+  mesh_groups(m, shape, windows);
+}
+// The same mesh without communicators, for a dry run.
+static inline void mesh_copy(Mesh *to, const Mesh *from) {
+  *to = *from;
+  MPI_Comm *const comms[] = {&to->comm, &to->gather_comm, &to->reduce_comm, &to->chain_comm, &to->node};
+  RankGroup *const groups[] = {&to->shard, &to->replicate, &to->kept};
+  for (MPI_Comm *c : comms) *c = MPI_COMM_NULL;
+  for (RankGroup *g : groups) {
+    int *rank = (int *)malloc(sizeof(int) * (size_t)g->size);
+    memcpy(rank, g->rank, sizeof(int) * (size_t)g->size);
+    g->rank = rank;
+  }
+  to->peer = (Peer *)malloc(sizeof(Peer) * (size_t)to->world);
+  memcpy(to->peer, from->peer, sizeof(Peer) * (size_t)to->world);
 }
 static inline void mesh_close(Mesh *m) {
   RankGroup *const groups[] = {&m->shard, &m->replicate, &m->kept};
   MPI_Comm *const comms[] = {&m->node, &m->chain_comm, &m->reduce_comm, &m->gather_comm, &m->comm};
   for (RankGroup *g : groups) free(g->rank);
-  for (MPI_Comm *c : comms) MPI_Comm_free(c);
+  for (MPI_Comm *c : comms) if (*c != MPI_COMM_NULL) MPI_Comm_free(c);
   free(m->peer);
 }

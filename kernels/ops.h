@@ -51,6 +51,7 @@ struct StepState {
 // What every rank sends to every other once per step. This rank's losses follow, one double per microbatch.
 enum { NORM_LIMBS = 14 };                        // of the exact norm, optimizer.cuh
 struct Exchange { int64_t limbs[NORM_LIMBS], stop, reserved; };
+HD size_t exchange_bytes(int microbatches) { return sizeof(Exchange) + sizeof(double) * (size_t)microbatches; }
 
 // Rules for step_decide. clip: bound of the global norm, 0: no clipping. dynamic_scale: adapt to overflows (fp16).
 struct StepRule { int world, microbatches; float beta1, beta2; double clip; bool dynamic_scale; };
@@ -62,45 +63,78 @@ struct SgdArgs { float momentum, weight_decay; };
 // Shapes that determine the largest workspace of any op in a training step.
 struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd, n_head, vocab_padded, head_rows; };
 
+// X(op, arguments, what it touches). Of each memory that a call names:
+//   READS    is only read            WRITES    is overwritten, whole, and what lay there is not read
+//   UPDATES  is read and written     SUMS(t, mode)  is written, or read and written, as `mode` says
+// _BYTES forms are for memory without a shape, SUMMANDS for the tensors of a Summands, one of which may be the sum
+// itself. An argument that is absent is not touched. What one call writes and reads lies apart unless
+// IN_PLACE(written, read) allows otherwise: the same memory, or, for cross entropy, a gradient that starts before its
+// logits. Besides, ops read c->state and use c->workspace.
 #define OPS(X) \
-  X(embedding_forward,           (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop)) \
+  X(embedding_forward,           (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop), \
+                                 WRITES(out) READS(tokens) READS(wte) READS(wpe)) \
   X(embedding_backward,          (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop, \
-                                  Accumulate mode)) \
+                                  Accumulate mode), \
+                                 UPDATES(dwte) SUMS(dwpe, mode) READS(dout) READS(tokens)) \
   X(layernorm_forward,           (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, \
-                                  Tensor bias)) \
+                                  Tensor bias), \
+                                 WRITES(out) WRITES(mean) WRITES(rstd) READS(in) READS(weight) READS(bias)) \
   X(residual_layernorm_forward,  (Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, \
-                                  Tensor branch, Tensor weight, Tensor bias, Dropout drop)) \
+                                  Tensor branch, Tensor weight, Tensor bias, Dropout drop), \
+                                 WRITES(residual) WRITES(out) WRITES(mean) WRITES(rstd) READS(in) READS(branch) \
+                                 READS(weight) READS(bias) IN_PLACE(residual, branch) IN_PLACE(residual, in)) \
   X(layernorm_backward,          (Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout, \
                                   Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop, \
-                                  Accumulate mode)) \
-  X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e)) \
-  X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu)) \
-  X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode)) \
-  X(gelu_forward,                (Ctx *c, Tensor out, Tensor in)) \
-  X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop)) \
+                                  Accumulate mode), \
+                                 UPDATES(dresidual) WRITES(dbranch) SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) \
+                                 READS(residual) READS(weight) READS(mean) READS(rstd) IN_PLACE(dbranch, dresidual)) \
+  X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e), \
+                                 WRITES(out) WRITES(e.gelu) READS(in) READS(weight) READS(e.bias)) \
+  X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu), \
+                                 WRITES(din) READS(dout) READS(weight) READS(pre_gelu)) \
+  X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode), \
+                                 SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) READS(in)) \
+  X(gelu_forward,                (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
+  X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop), \
+                                 WRITES(out) WRITES(lse) READS(qkv)) \
   X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
-                                  Dropout drop)) \
+                                  Dropout drop), \
+                                 WRITES(dqkv) READS(dout) READS(qkv) READS(out) READS(lse)) \
   X(cross_entropy_forward,       (Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets, \
-                                  int64_t vocab)) \
+                                  int64_t vocab), \
+                                 WRITES(losses) WRITES(correct) READS(logits) READS(targets)) \
   X(cross_entropy_forward_backward, (Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, \
-                                  int64_t vocab, float scale)) \
-  X(adamw_update,                (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a)) \
-  X(sgd_update,                  (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a)) \
-  X(param_from_master,           (Ctx *c, Tensor param, Tensor low, Tensor master)) \
-  X(master_from_param,           (Ctx *c, Tensor master, Tensor param, Tensor low)) \
-  X(norm_accumulate,             (Ctx *c, int64_t *limbs, Tensor grad)) \
-  X(loss_mean,                   (Ctx *c, double *to, Tensor losses)) \
-  X(step_decide,                 (Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule)) \
-  X(fill,                        (Ctx *c, Tensor out, float value)) \
-  X(convert,                     (Ctx *c, Tensor out, Tensor in)) \
-  X(accumulate,                  (Ctx *c, Tensor sum, Summands in, Accumulate mode)) \
-  X(normal_fill,                 (Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std)) \
-  X(absmax,                      (Ctx *c, Tensor to, Tensor in)) \
-  X(fp8_scales,                  (Ctx *c, Tensor scale, Tensor amax)) \
-  X(fp8_encode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale)) \
-  X(fp8_decode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale)) \
+                                  int64_t vocab, float scale), \
+                                 WRITES(losses) WRITES(dlogits) READS(logits) READS(targets) \
+                                 IN_PLACE(dlogits, logits)) \
+  X(adamw_update,                (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a), \
+                                 UPDATES(param) UPDATES(master) UPDATES(m) UPDATES(v) READS(grad)) \
+  X(sgd_update,                  (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a), \
+                                 UPDATES(param) UPDATES(master) UPDATES(momentum) READS(grad)) \
+  X(param_from_master,           (Ctx *c, Tensor param, Tensor low, Tensor master), \
+                                 WRITES(param) WRITES(low) READS(master) IN_PLACE(param, master)) \
+  X(master_from_param,           (Ctx *c, Tensor master, Tensor param, Tensor low), \
+                                 WRITES(master) READS(param) READS(low)) \
+  X(norm_accumulate,             (Ctx *c, int64_t *limbs, Tensor grad), \
+                                 UPDATES_BYTES(limbs, NORM_LIMBS * sizeof(int64_t)) READS(grad)) \
+  X(loss_mean,                   (Ctx *c, double *to, Tensor losses), WRITES_BYTES(to, sizeof *to) READS(losses)) \
+  X(step_decide,                 (Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule), \
+                                 UPDATES_BYTES(state, sizeof *state) \
+                                 WRITES_BYTES(losses, sizeof(double) * (size_t)rule.microbatches * (size_t)rule.world) \
+                                 READS_BYTES(exchange, exchange_bytes(rule.microbatches) * (size_t)rule.world)) \
+  X(fill,                        (Ctx *c, Tensor out, float value), WRITES(out)) \
+  X(convert,                     (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
+  X(accumulate,                  (Ctx *c, Tensor sum, Summands in, Accumulate mode), \
+                                 SUMS(sum, mode) SUMMANDS(in, sum)) \
+  X(normal_fill,                 (Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std), \
+                                 WRITES(out)) \
+  X(absmax,                      (Ctx *c, Tensor to, Tensor in), UPDATES(to) READS(in)) \
+  X(fp8_scales,                  (Ctx *c, Tensor scale, Tensor amax), WRITES(scale) READS(amax)) \
+  X(fp8_encode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale), WRITES(out) READS(in) READS(scale)) \
+  X(fp8_decode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale), WRITES(out) READS(in) READS(scale)) \
   X(matmul_forward_fp8,          (Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale, \
-                                  Tensor bias))
+                                  Tensor bias), \
+                                 WRITES(out) READS(in) READS(in_scale) READS(weight) READS(weight_scale) READS(bias))
 
 // Limits of the CUDA kernels, checked at start-up: columns that fit in a block's registers, for odd widths (not a
 // multiple of 8) and others; sequences that a grid can number.
@@ -191,9 +225,11 @@ struct Collectives {
 struct Ops {
   const char *name;
   const Collectives *nccl;                       // NULL on CPU
-#define X(op, args) void (*op) args;
-  OPS(X) DEVICE_CALLS(X)
+#define X(op, args, touches) void (*op) args;
+#define CALL(call, args) void (*call) args;
+  OPS(X) DEVICE_CALLS(CALL)
 #undef X
+#undef CALL
 };
 
 // Strong where defined, weak where used: an address test tells whether a table was linked, without an #ifdef.
@@ -207,13 +243,16 @@ extern MAYBE const Ops ops_cuda, ops_amx_emulated;
 extern MAYBE const Ops ops_cuda_emulated, ops_streams;           // tests only: dev/cuda_emu
 
 #if PART_CPU || PART_CUDA                        // implementations are private to their object
-#define X(op, args) static void op##_impl args;
-OPS(X) DEVICE_CALLS(X)
+#define X(op, args, touches) static void op##_impl args;
+#define CALL(call, args) static void call##_impl args;
+OPS(X) DEVICE_CALLS(CALL)
 #undef X
-#define OP_IMPL(op, args) op##_impl,
-#define OPS_TABLE(label, nccl) { label, nccl, OPS(OP_IMPL) DEVICE_CALLS(OP_IMPL) }
+#undef CALL
+#define OP_IMPL(op, args, touches) op##_impl,
+#define CALL_IMPL(call, args) call##_impl,
+#define OPS_TABLE(label, nccl) { label, nccl, OPS(OP_IMPL) DEVICE_CALLS(CALL_IMPL) }
 #else                                            // the launchers: check, then call
-#define X(op, args) static inline void op args;
+#define X(op, args, touches) static inline void op args;
 OPS(X)
 #undef X
 #endif

@@ -258,10 +258,10 @@ static inline void fsdp_log_stage_sums(const Fsdp *f, LogOp op, int s) {
     fsdp_log_access(f, op, STREAM_MODEL, LOG_SUM, s << 16 | j, f->mesh.rank,
                     fsdp_log_sum_content(f->stage_round0[s] + (uint64_t)j, 0));
 }
-// What the model keeps for backward in gradient shards of the blocks of stages below s (fsdp_lends_sums).
+// What the model keeps in the gradient shards of stages below s that share their memory.
 static inline void fsdp_log_lent(const Fsdp *f, LogOp op, int s) {
-  for (int i = 1; i < s && f->log && fsdp_lends_sums(f); i++)
-    for (int j = 0; j < fsdp_stage_rounds(f, i) && !fsdp_sums_in_whole(f, i); j++)
+  for (int i = 0; i < s && f->log; i++)
+    for (int j = 0; j < fsdp_stage_rounds(f, i) && f->sums_shared[i]; j++)
       fsdp_log_access(f, op, STREAM_MODEL, LOG_SUM, i << 16 | j, f->mesh.rank, 1ull << 62 | f->log->pass);
 }
 // All gradient shards of `rank`, as they are after the step's last reductions, summed up to replica `replica`.

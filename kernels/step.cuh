@@ -26,7 +26,7 @@ static inline void loss_mean(Ctx *c, double *to, Tensor losses) {
   c->ops->loss_mean(c, to, losses);
 }
 // Updates *state (beyond state->in, which it reads) and overwrites losses (microbatches world). exchange: `world`
-// records of step_exchange_bytes(microbatches). All in device memory.
+// records of exchange_bytes(microbatches). All in device memory.
 static inline void step_decide(Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule) {
   CHECK(rule.world > 0 && rule.microbatches > 0, "step_decide: %d ranks, %d microbatches", rule.world,
         rule.microbatches);
@@ -34,7 +34,6 @@ static inline void step_decide(Ctx *c, StepState *state, double *losses, const v
 }
 #endif
 
-HD size_t step_exchange_bytes(int microbatches) { return sizeof(Exchange) + sizeof(double) * (size_t)microbatches; }
 
 // The decision, the same code on every device.
 HD void step_decide_now(StepState *s, double *losses, const void *exchange, StepRule rule) {
@@ -42,7 +41,7 @@ HD void step_decide_now(StepState *s, double *losses, const void *exchange, Step
   const int M = rule.world * rule.microbatches;
   s->stop = 0;
   for (int r = 0; r < rule.world; r++) {
-    const Exchange *e = (const Exchange *)((const char *)exchange + (size_t)r * step_exchange_bytes(rule.microbatches));
+    const Exchange *e = (const Exchange *)((const char *)exchange + (size_t)r * exchange_bytes(rule.microbatches));
     for (int i = 0; i < NORM_LIMBS; i++) limbs[i] += e->limbs[i];
     s->stop = e->stop > s->stop ? (int32_t)e->stop : s->stop;
     for (int a = 0; a < rule.microbatches; a++) losses[a * rule.world + r] = ((const double *)(e + 1))[a];

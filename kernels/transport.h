@@ -98,11 +98,10 @@ static inline void fsdp_work_layout(Fsdp *f) {
     if (f->unit[u].stage) at += f->unit[u].shard_bytes * (size_t)(fsdp_shards(f) / f->cfg.mesh.kept);
   }
   taken[MEM_KEPT] += at - f->kept_at;
-  const bool in_logits = fsdp_slots_in_logits(f);
-  f->logits_at = at;
-  f->grad_slots_at = at + (in_logits ? f->cfg.turns_bytes : 0);
-  if (trains && !f->cfg.local) at += in_logits ? fsdp_logits_and_slots_bytes(f) : 2 * f->grad_slot_bytes;
-  taken[in_logits ? MEM_HEAD_SLOTS : MEM_GRAD_SLOTS] += at - f->logits_at;
+  const bool shares = fsdp_shares_slots(f);
+  f->grad_slots_at = at;
+  if (trains && !f->cfg.local) at += shares ? f->cfg.slots_bytes : 2 * f->grad_slot_bytes;
+  taken[shares ? MEM_SLOTS_SHARED : MEM_GRAD_SLOTS] += at - f->grad_slots_at;
   const size_t whole_at = at;
   for (int u = 0; u < f->units && trains; u++) {
     f->unit[u].grads_at = at;
@@ -1136,3 +1135,83 @@ static const Comm comm_nccl = {
     comm_self_yes,
     comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
     streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress};
+
+// ================================================================================================ plan
+// Of a dry run, over the planning table: nobody is there. What a transport reads and writes is told to the record, on
+// the streams and between the events of NCCL's: a CPU's calls, which are done when they return, are ordered more
+// strictly. The traffic is counted as if peers were there.
+static inline void comm_plan_touch(const Ctx *c, AccessKind kind, const void *p, size_t bytes) {
+  OpTouch x = {};
+  x.op = kind == ACCESS_READ ? "give" : "take";
+  touch(&x, kind, p, bytes);
+  touch_tell(c, &x);
+}
+static inline void comm_plan_open(Fsdp *f) {
+  const size_t remote = (size_t)f->mesh.remote, others = f->in_place ? (size_t)fsdp_shards(f) * f->params_bytes : 0;
+  fsdp_work_layout(f);
+  streams_open(f);
+  f->work = record_addresses(f->record, f->work_bytes + others);
+  f->params_home = f->work;
+  if (f->mirrored) f->window = record_addresses(f->record, f->work_bytes);
+  if (f->mirrored) f->plan->taken_bytes[MEM_MIRROR] += f->work_bytes;
+  if (f->cfg.offload == OFFLOAD_PARAMS && f->mirrored) f->params_home = f->window;
+  else if (f->cfg.offload == OFFLOAD_PARAMS)
+    f->params_home = (char *)memory_take(f->ctx, f->plan, MEM_HOST_PARAMS, f->params_bytes) - f->params_at;
+  for (int k = 0; k <= f->cfg.gather_slots && f->mirrored && remote; k++)
+    f->slot[k].landing = (char *)memory_take(f->ctx, f->plan, MEM_LANDING, f->slot[k].bytes);
+  if (f->mirrored && remote && fsdp_trains(f))
+    f->landing_in = (char *)memory_take(f->ctx, f->plan, MEM_LANDING,
+                                        2 * remote * (size_t)f->chunk_numel * fsdp_wire_bytes(f));
+}
+static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  const GatherSource g = fsdp_gather_source(f, slot);
+  fsdp_count_gather(f, s, slot);
+  step_event_wait(f, &f->gather_ctx, &slot->released);
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    comm_plan_touch(&f->gather_ctx, ACCESS_WRITE, slot->data + p.to_at, (size_t)g.group->size * p.bytes);
+    f->traffic.gather_bytes += (g.group->size - 1) * (int64_t)p.bytes;
+  }
+  if (fsdp_keeps(f, s, slot)) fsdp_keep(f, s, slot);
+  step_event_record(f, &f->gather_ctx, &slot->arrived);
+}
+// Every owner reads its part of what this rank contributes.
+static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
+  PieceRun run;
+  for (int c = 0; c < f->unit[x.unit].pieces; c++) {
+    if (!piece_run(&f->unit[x.unit], c, x.first, x.numel, &run)) continue;
+    for (int i = 0; i < fsdp_shards(f); i++)
+      comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + fsdp_contribution_at(f, i, round, x, run),
+                      (size_t)run.numel * fsdp_wire_bytes(f));
+  }
+}
+static inline const char *comm_plan_round_input(const Fsdp *f, uint64_t round, int, ReduceSpan x, PieceRun run) {
+  return f->work + fsdp_contribution_at(f, f->mesh.shard.me, round, x, run);
+}
+static inline void comm_plan_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
+  chain_count(f, x.numel);
+  comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, sum, (size_t)x.numel * 4);
+}
+static inline void comm_plan_chain_give(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
+  comm_plan_touch(&f->reduce_ctx, ACCESS_READ, sum, (size_t)x.numel * 4);
+}
+static inline void comm_plan_reduce_join(Fsdp *f) {
+  const RankGroup *g = &f->mesh.replicate;
+  const size_t bytes = (size_t)f->state_numel * 4;
+  const int R = g->size;
+  if (R > 1 && f->cfg.native_reduce) f->traffic.replicate_bytes += f->state_numel * 4 * 2 * (R - 1) / R;
+  else if (R > 1 && g->me < R - 1) f->traffic.replicate_bytes += (int64_t)bytes;
+  if (R > 1) comm_plan_touch(&f->reduce_ctx, f->cfg.native_reduce ? ACCESS_UPDATE : ACCESS_WRITE, f->grads, bytes);
+  streams_reduce_join(f);
+}
+static inline void comm_plan_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  comm_plan_touch(f->ctx, ACCESS_READ, mine, bytes);
+  comm_plan_touch(f->ctx, ACCESS_WRITE, all, bytes * (size_t)f->mesh.world);
+}
+static inline void comm_plan_step_end(Fsdp *f) { f->traffic.small += f->cfg.comm == COMM_MPI; }
+static const Comm comm_plan = {
+    "plan", comm_self_nothing, comm_plan_open, comm_self_nothing, streams_step_begin, comm_plan_step_end,
+    comm_plan_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_plan_round_send,
+    comm_self_yes,
+    comm_plan_round_input, comm_plan_chain_take, comm_plan_chain_give, comm_self_done, streams_reduce_end,
+    streams_grads_free, comm_plan_reduce_join, comm_plan_small, comm_self_nothing};

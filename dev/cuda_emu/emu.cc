@@ -38,7 +38,7 @@ template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Queued<Op> {
     });
   }
 };
-#define X(op, args) template <> const char *const Queued<&Ops::op>::name = #op;
+#define X(op, args, touches) template <> const char *const Queued<&Ops::op>::name = #op;
 OPS(X)
 #undef X
 
@@ -56,7 +56,7 @@ static Ops streams_table() {
   t.name = "streams";
   t.device_open = streams_device_open;
   t.workspace_bytes = streams_workspace_bytes;
-#define X(op, args) t.op = Queued<&Ops::op>::call;
+#define X(op, args, touches) t.op = Queued<&Ops::op>::call;
   OPS(X)
 #undef X
   return t;

@@ -777,8 +777,9 @@ TEST(cli_refuses_windows_beyond_dev_shm,
   cli_free(&r);
 }
 
-TEST(cli_logits_lend_where_windows_hold,
-     "a /dev/shm with no room for logits but for all else: gradient slots get separate memory, losses are the same") {
+TEST(cli_slots_are_shared_where_windows_hold,
+     "a /dev/shm with no room for what shares memory with gradient slots, but for all else: the slots get separate "
+     "memory, losses are the same") {
   cli_need_mount_namespace();
   const char *options = "--model tiny --data random --vocab_size 3000 --max_steps 3 --sample_tokens 0 --eval_every -1 "
                         "--save_every -1 --log_every 1 --verbose";
@@ -788,9 +789,9 @@ TEST(cli_logits_lend_where_windows_hold,
           options, cli_path("out2"));
   cli_expect_done(&lent, "/dev/shm as it is");
   cli_expect_done(&apart, "/dev/shm of 16 MiB");
-  EXPECT(strstr(lent.text, "logits, or gradient slots, shared") && !strstr(lent.text, "gradient slots, blocks, shared"),
-         "logits lend nothing:\n%.3000s", lent.text);
-  EXPECT(strstr(apart.text, "gradient slots, blocks, shared") && !strstr(apart.text, "gradient slots, shared"),
+  EXPECT(strstr(lent.text, "gradient slots, or activations, shared") &&
+         !strstr(lent.text, "gradient slots, blocks, shared"), "slots are not shared:\n%.3000s", lent.text);
+  EXPECT(strstr(apart.text, "gradient slots, blocks, shared") && !strstr(apart.text, "gradient slots, or"),
          "slots do not lie apart:\n%.3000s", apart.text);
   const char *a = strstr(lent.text, "step 3/3  loss "), *b = strstr(apart.text, "step 3/3  loss ");
   EXPECT(a && b && !strncmp(a, b, 22), "losses differ: %.22s, %.22s", a ? a : "none", b ? b : "none");

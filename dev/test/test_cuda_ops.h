@@ -473,7 +473,7 @@ static void cuda_check_step_decide(const Ops *ops, StepRule rule) {
   StepState state = cuda_ops_state(0);
   state.loss_scale = 65536.0f;
   CudaOps o = cuda_ops_open(ops, cuda_ops_query(F32, 1, 1, 1), state);
-  const size_t record = step_exchange_bytes(rule.microbatches), bytes = record * (size_t)rule.world,
+  const size_t record = exchange_bytes(rule.microbatches), bytes = record * (size_t)rule.world,
                losses_bytes = sizeof(double) * (size_t)(rule.world * rule.microbatches);
   char *exchange = (char *)op_alloc(bytes), *d_exchange = (char *)device_block(&o.gpu, bytes);
   double *want = (double *)op_alloc(losses_bytes), *got = (double *)op_alloc(losses_bytes),

@@ -242,7 +242,7 @@ static struct {
 } first_eval;
 static void first_copy_and_raise(Ctx *c, void *to, const void *from, size_t bytes) {
   const Trainer *t = first_eval.t;
-  const bool last_eval = !t->carved_for_training && t->step == t->steps_total;
+  const bool last_eval = t->carved != PASS_TRAIN && t->step == t->steps_total;
   const int signal = last_eval && t->fsdp.mesh.rank == t->fsdp.mesh.world - 1 ? first_eval.signal : 0;
   if (signal) { first_eval.signal = 0; raise(signal); }
   first_eval.copy(c, to, from, bytes);

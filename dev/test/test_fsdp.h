@@ -155,7 +155,7 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     const size_t whole = (size_t)f->stage[0].grad_numel * 4, block = (size_t)f->stage[1].grad_numel * 4;
     const size_t root = m.in_whole ? 0 : (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
     EXPECT(!taken[MEM_PEERS_GRADS], "%s: parts of peers, of which there are none", m.options);
-    const size_t slots = taken[MEM_GRAD_SLOTS] + taken[MEM_HEAD_SLOTS];
+    const size_t slots = taken[MEM_GRAD_SLOTS] + taken[MEM_SLOTS_SHARED];
     EXPECT((slots > 0) == (m.blocks && !f->cfg.local) && taken[MEM_ROOT_GRADS] == root,
            "%s: %zu and %zu bytes of gradient buffers", m.options, slots, taken[MEM_ROOT_GRADS]);
     EXPECT(!memcmp(taken, t.plan.planned_bytes, sizeof t.plan.taken_bytes), "%s: taken is not planned", m.options);
@@ -229,17 +229,21 @@ TEST_MPI(sums_in_whole_gradients_change_no_bit, 4,
 // has both apart if there are several. One rank with one microbatch has no reference here, only its bytes:
 // test_schedule.h, schedule_of_offload_alone, compares it with one that offloads.
 struct LendMode { const char *options; int world, microbatches; bool lends, exact; };
-static inline size_t lend_activations(const Corpus *corpus, int world, const char *extra, bool *lends) {
-  MemoryPlan plan = {};
-  world_buffers(&plan, corpus, world, extra);
-  *lends = plan.taken_bytes[MEM_ACTS_APART] > 0;
-  return plan.taken_bytes[MEM_ACTS_APART] + plan.taken_bytes[MEM_ACTIVATIONS];
+static inline size_t lend_activations(int world, const char *extra, bool *lends) {
+  static Trainer t;
+  static Options o;
+  test_options(&o, world, "%s %s", world_shapes, extra);
+  trainer_plan_as(&t, &o, device_of(world_ops ? world_ops : cpu_tables[0].ops), 0, world, world);
+  const size_t bytes = t.plan.planned_bytes[MEM_ACTIVATIONS] + t.plan.planned_bytes[MEM_SLOTS_SHARED];
+  *lends = false;
+  for (int s = 0; s < t.fsdp.stages; s++) *lends = *lends || t.fsdp.sums_shared[s];
+  trainer_plan_close(&t);
+  return bytes;
 }
 TEST_MPI(gradient_shards_lend_their_memory, 4,
-         "where a step writes a block's gradient shard once, the shard is reused as activation memory of the blocks "
-         "above until backward reaches it: the bits of one rank that has all of it apart, also in the padding "
-         "between pieces, which the norm reads; not along replicas, nor where shards are added to or are part of "
-         "whole gradients") {
+         "where a step writes a gradient shard once, activations lie there until its reduction: the bits of one rank "
+         "that has all of it apart, also in the padding between pieces, which the norm reads; not along replicas, nor "
+         "where shards are added to or are part of whole gradients") {
   static const LendMode modes[] = {
       {"", 1, 1, true, true},
       {"", 2, 1, true, true},
@@ -280,8 +284,8 @@ TEST_MPI(gradient_shards_lend_their_memory, 4,
              m.world, extra, r.loss[1], r.loss[2], one.loss[1], one.loss[2], r.norm[2], one.norm[2],
              r.weights == one.weights ? "equal" : "differ");
     bool lends = false, lends_apart = false;
-    const size_t bytes = lend_activations(&corpus, m.world, extra, &lends);
-    const size_t most = lend_activations(&corpus, m.world, apart, &lends_apart);
+    const size_t bytes = lend_activations(m.world, extra, &lends);
+    const size_t most = lend_activations(m.world, apart, &lends_apart);
     if (!here) continue;
     EXPECT(lends == m.lends && !lends_apart, "N=%d %s: gradient shards %s activations", m.world, extra,
            lends ? "hold" : "hold no");
@@ -311,7 +315,7 @@ TEST_MPI(logits_wait_for_late_readers, 3,
     MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
     test_options(&o, 3, "%s %s", world_shapes, mode);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    EXPECT(fsdp_slot_in_logits(&t.fsdp, 0) && fsdp_slot_in_logits(&t.fsdp, 1), "%s: logits and slots lie apart", mode);
+    EXPECT(t.fsdp.slot_shared[0] && t.fsdp.slot_shared[1], "%s: nothing lies where slots do", mode);
     if (rank == last) t.fsdp.background = late;
     for (double &l : loss) l = train_step(&t, false).loss;
     r.weights = weights_hash(&t.fsdp);
@@ -408,8 +412,8 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const size_t R = B * T, chunk = (size_t)min64(1 << 18, (int64_t)(root > block ? root : block) / (int64_t)N);
     const bool staged = b_r == 2;
     const size_t stream = R * C * b_p, slots = 2 * block * b_r;
-    // Logits share memory with the recomputed activations of a block and the stream's gradients. Slots follow the
-    // latter if these take less.
+    // At least what is kept is alive with the logits. Placed by hand, logits shared memory with the recomputed
+    // activations of a block and the stream's gradients, and with slots behind these if they took less.
     const size_t logits = (b_p == 4 ? 0 : Vp * 2) + R * Vp * 4, turns = (6 + 1 + (half ? 1 : 0)) * stream;
     const bool lends = logits > turns;
     const struct { MemoryName line; size_t bytes;
@@ -420,13 +424,15 @@ TEST_MPI(memory_is_what_was_planned, 2,
                 {MEM_GRADS, shards * 4},
                 {MEM_GATHER_SLOTS, gathers * 2 * block * b_p},
                 {MEM_ROOT_PARAMS, gathers * root * b_p},
-                {MEM_GRAD_SLOTS, lends ? 0 : slots},
-                {MEM_HEAD_SLOTS, lends ? (size_t)max64((int64_t)logits, (int64_t)(turns + slots)) : 0},
                 {MEM_ROOT_GRADS, root * 4},
                 {MEM_STAGING_OUT, staged ? 2 * N * chunk * b_r : 0},
-                {MEM_STAGING_IN, messages ? 2 * chunk * b_r : 0},
-                {MEM_ACTIVATIONS, L * (10 * stream + 4 * R * 4 + H * R * 4) + 2 * stream + (2 + 1 + 1 + 2) * R * 4},
-                {MEM_HEAD, lends ? 0 : turns}};
+                {MEM_STAGING_IN, messages ? 2 * chunk * b_r : 0}};
+    const size_t kept = L * (10 * stream + 4 * R * 4 + H * R * 4) + 2 * stream + (2 + 1 + 1 + 2) * R * 4;
+    const size_t by_hand = kept + (lends ? (size_t)max64((int64_t)logits, (int64_t)(turns + slots)) : turns + slots);
+    size_t placed = 0;
+    for (MemoryName line : {MEM_ACTIVATIONS, MEM_SLOTS_SHARED, MEM_GRAD_SLOTS}) placed += t.plan.taken_bytes[line];
+    EXPECT(placed >= kept + logits && placed <= by_hand, "%s: %zu bytes for activations, logits and slots; %zu are "
+           "alive at once, %zu were placed by hand", extra, placed, kept + logits, by_hand);
     for (const auto &w : want) {
       EXPECT(t.plan.planned_bytes[w.line] == w.bytes, "%s: planned %s %zu, the formula gives %zu", extra,
              memory_words[w.line], t.plan.planned_bytes[w.line], w.bytes);

@@ -744,17 +744,17 @@ static inline void ix_run_close(IxRun *x) {
   start_free(&x->start);
   free((void *)x->corpus.split[SPLIT_TRAIN].tokens);
 }
-// Logits (T,V) of one sequence, as evaluation computes them; malloc'ed. Collective.
+// Logits (T,V) of one sequence, as a sample computes the last of them; malloc'ed. Collective.
 static inline float *ix_logits(Trainer *t, const int32_t *tokens, int T) {
   Acts *x = &t->acts;
-  const int64_t V = t->model.V, Vp = t->model.Vp, rows = t->head_rows;
+  const int64_t V = t->model.V, Vp = t->model.Vp, rows = 1;
   float *logits = (float *)malloc(sizeof(float) * (size_t)(T * V));
-  trainer_carve(t, 1, T, false);
+  trainer_carve(t, 1, T, PASS_SAMPLE);
   fsdp_step_begin(&t->fsdp, false);
   memcpy(t->host.inputs, tokens, sizeof(int32_t) * (size_t)T);
   for (int i = 0; i < T; i++) t->host.targets[i] = -1;
   trainer_load_batch(t, 0, 1, T);
-  gpt_forward(t, Microbatch{0, PASS_EVAL});
+  gpt_forward(t, Microbatch{0, PASS_SAMPLE});
   for (int64_t at = 0; at < T; at += rows) {
     const int64_t n = min64(rows, T - at);
     Tensor out = tensor_of(x->logits.data, F32, n, Vp);

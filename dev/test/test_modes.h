@@ -753,7 +753,7 @@ static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *sta
     if (k->R > 1 && r < k->R - 1) t.replicate_bytes += stage[s].trained * 4;           // the sum
   }
   t.small = scales ? 3 : 2;                      // norm and losses, barrier; the matrices' largest magnitudes
-  t.small_bytes = (STATED_N - 1) * (4 * scales + (int64_t)step_exchange_bytes(A));
+  t.small_bytes = (STATED_N - 1) * (4 * scales + (int64_t)exchange_bytes(A));
   return t;
 }
 
@@ -794,11 +794,12 @@ static inline int64_t stated_lent(int64_t R, int64_t b, const int *level, const 
 static inline int64_t stated_beside(int64_t R, int64_t b) {
   return 6 * stated_up(R * 4, 256) + 2 * stated_up(R * STATED_C * b, 256);
 }
-// Activations and the head's logits. The recomputed tensors of blocks exist once, for the highest level, in the head's
-// memory, together with the stream's gradients; after them come `slots` bytes of gradient slots if logits take more.
-// Evaluation has one block, of the longest sample's rows, with everything but its input in the head's memory if that
-// fits. lent: of gradient shards, see stated_lent.
-static inline void stated_activations(const Options *o, int64_t slots, const int64_t *lent, int64_t *bytes) {
+// Activations, the head's logits and gradient slots, placed by hand: no placement by lifetimes may take more. The
+// recomputed tensors of blocks exist once, for the highest level, in the head's memory, together with the stream's
+// gradients; after them come `slots` bytes of gradient slots if logits take more. Evaluation has one block, of the
+// longest sample's rows, with everything but its input in the head's memory if that fits. lent: of gradient shards, see
+// stated_lent.
+static inline int64_t stated_activations(const Options *o, int64_t slots, const int64_t *lent) {
   const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
   const struct { const char *recompute; int level[STATED_L], most; } table[] = {
       {"none", {0, 0, 0, 0}, 0},
@@ -820,11 +821,8 @@ static inline void stated_activations(const Options *o, int64_t slots, const int
   const int64_t turns = again + (1 + (o->dropout > 0)) * stated_up(R * STATED_C * b, 256);
   const int64_t eval = stated_kept(P, b, 0), enters = stated_kept(P, b, 4);
   const bool fits = eval - enters <= max64(logits, turns), lends = slots && logits > turns;
-  bytes[lent[STATED_L] ? MEM_ACTS_APART : MEM_ACTIVATIONS] =
-      max64(kept + stated_beside(R, b), (fits ? enters : eval) + stated_beside(P, b));
-  bytes[MEM_HEAD] = lends ? 0 : max64(logits, turns);
-  bytes[MEM_HEAD_SLOTS] = lends ? max64(logits, turns + slots) : 0;
-  bytes[MEM_GRAD_SLOTS] = lends ? 0 : slots;
+  return max64(kept + stated_beside(R, b), (fits ? enters : eval) + stated_beside(P, b)) +
+         (lends ? max64(logits, turns + slots) : max64(logits, turns) + slots);
 }
 static inline void stated_memory(const StatedMode *k, const StatedStage *stage, const Options *o, int scales,
                                  int64_t *bytes) {
@@ -860,7 +858,7 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
   bytes[MEM_STAGING_IN] = !strcmp(o->shm, "off") ? 2 * (S - 1) * chunk * b_r : 0;
   bytes[MEM_SCALES] = scales * 4 * (2 + STATED_N);
   bytes[MEM_CONTROL] = 8192;
-  stated_activations(o, k->local ? 0 : 2 * stated_up(grads * b_r, 256), lent, bytes);
+  bytes[MEM_ACTIVATIONS] = stated_activations(o, k->local ? 0 : 2 * stated_up(grads * b_r, 256), lent);
 }
 
 // One mode on all ranks: memory after opening, then two steps.
@@ -874,11 +872,18 @@ static inline void stated_run(const StatedMode *k, const Corpus *corpus) {
   const int scales = strcmp(o.fp8, "gather") ? 0 : 4 * STATED_L;
   for (int s = 0; s <= STATED_L; s++) stage[s] = stated_stage(&t.fsdp, &o, k, s);
   stated_memory(k, stage, &o, scales, bytes);
+  int64_t placed = 0;
   for (int i = 0; i < MEM_COUNT; i++) {
     if (i == MEM_WORKSPACE || i == MEM_STEP || i == MEM_DATA || i == MEM_CHECKPOINT) continue;
+    if (i == MEM_ACTIVATIONS || i == MEM_SLOTS_SHARED || i == MEM_GRAD_SLOTS) {
+      placed += (int64_t)t.plan.taken_bytes[i];
+      continue;
+    }
     EXPECT((int64_t)t.plan.taken_bytes[i] == bytes[i], "%s: %s: taken %zu bytes, must be %lld", k->options,
            memory_words[i], t.plan.taken_bytes[i], (long long)bytes[i]);
   }
+  EXPECT(placed > 0 && placed <= bytes[MEM_ACTIVATIONS], "%s: activations, logits and slots take %lld bytes, %lld by "
+         "hand", k->options, (long long)placed, (long long)bytes[MEM_ACTIVATIONS]);
   const Traffic want = stated_traffic(k, stage, &o, t.fsdp.mesh.rank / k->S);
   for (int step = 0; step < 2; step++) {
     t.fsdp.traffic = Traffic{};
@@ -932,7 +937,7 @@ static inline float *sums_of_microbatches(const Corpus *corpus, int64_t *numel_)
   *numel_ = sums_read(&t.fsdp, NULL);
   float *all = (float *)malloc(sizeof(float) * (size_t)(SUMS_M * *numel_));
   sampler_set_epoch(&t.sampler, 0);
-  trainer_carve(&t, 1, (int)t.model.T, true);
+  trainer_carve(&t, 1, (int)t.model.T, PASS_TRAIN);
   for (int m = 0; m < SUMS_M; m++) {
     microbatch_fill(&t.sampler, 0, m, t.host.inputs, t.host.targets);
     *t.host.input = StepInput{0, 0.01f, 0};

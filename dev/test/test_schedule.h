@@ -30,7 +30,7 @@ static inline void schedule_passes(Trainer *t) {
   const int T = (int)t->model.T;
   const size_t bytes = sizeof(float) * (size_t)t->model.Vp / 2;    // half of the host's buffer each
   char *seen = (char *)t->host.logits;
-  trainer_carve(t, (int)t->opt.test_batch_size, T, false);
+  trainer_carve(t, (int)t->opt.test_batch_size, T, PASS_EVAL);
   for (int i = 0; i < 2; i++) {
     fsdp_step_begin(&t->fsdp, false);
     trainer_load_batch(t, 0, (int)t->opt.test_batch_size, T);

@@ -430,11 +430,11 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
     want = traffic_add(want, fsdp_formula(f, (int)o.grad_accum), 1);
   }
   f->log = NULL;
-  // In every microbatch the gradient of each stage begins in a separate buffer, and logits in the buffers they
-  // overwrite.
-  int64_t buffers = fsdp_slot_in_logits(f, 0) + fsdp_slot_in_logits(f, 1);
+  // In every microbatch the gradient of each stage begins in a separate buffer; other buffers, at the beginning of the
+  // step and where the placement says, in the slots they overwrite.
+  int64_t buffers = 0, given = f->slot_shared[0] + f->slot_shared[1] + t.pass[PASS_TRAIN].waits;
   for (int s = 0; s < f->stages; s++) buffers += f->stage[s].trains && !fsdp_grads_in_place(f, s);
-  const int64_t begun = v.steps * o.grad_accum * buffers;
+  const int64_t begun = v.steps * (o.grad_accum * buffers + given);
   EXPECT((int64_t)log.begun == begun, "N=%d %s: gradient buffers were begun %lld times, must be %lld", world, extra,
          (long long)log.begun, (long long)begun);
   for (int i = 0; i < log.count; i++) {

@@ -85,7 +85,7 @@ static inline void fixture_close(Fixture *x) {
 static inline double fixture_forward_backward(Fixture *x, const int32_t *inputs, const int32_t *targets) {
   Trainer *t = &x->trainer;
   const int B = (int)t->opt.batch_size, T = (int)t->model.T;
-  trainer_carve(t, B, T, true);
+  trainer_carve(t, B, T, PASS_TRAIN);
   memcpy(t->host.inputs, inputs, sizeof(int32_t) * (size_t)(B * T));
   memcpy(t->host.targets, targets, sizeof(int32_t) * (size_t)(B * T));
   trainer_step_begin(t);
@@ -258,7 +258,7 @@ static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const
       "--n_layer 3 --n_head 4 --n_embd 128 --seq_len 64 --vocab_size 500 --batch_size 8 --param_dtype %s --seed 3",
       dtype);
   trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(ops), 2);
-  trainer_carve(&t, 8, 64, true);
+  trainer_carve(&t, 8, 64, PASS_TRAIN);
   microbatch_fill(&t.sampler, 0, 0, t.host.inputs, t.host.targets);
   trainer_step_begin(&t);
   trainer_load_batch(&t, 0, 8, 64);

@@ -1,0 +1,374 @@
+// test_plan.h: plans of memory for worlds that are not running, and the record of a step that nobody computes.
+//
+//   1 table       bytes planned per rank, as they were before buffers were placed by their lifetimes: no total may grow
+//   2 record      a dry run moves the bytes of the formula and takes the memory of the plan, for any rank of any world
+//   3 touches     an op touches what ops.h says and nothing else
+//   4 placement   replayed in the places that buffers got, every read finds what was last written to its buffer
+
+// ================================================================================================ 1 table
+// Written by `PLANS_TO=FILE build/test_gpt_fsdp =plan_totals_do_not_grow` at the commit that the table's head names.
+static const char plan_table_path[] = "dev/results/2026-11-23-plans.tsv";
+// Rows whose total is larger, and by how much at most: dev/results/2026-11-23-plans.md lists them, and why.
+static const int PLAN_LARGER_ROWS = 50;
+static const double PLAN_LARGER_MOST = 1.0085;
+enum { PLAN_ROWS_MOST = 2048, PLAN_LINE_MOST = 2048 };
+struct PlanRow { char name[640]; size_t total; };
+struct PlanTable { PlanRow row[PLAN_ROWS_MOST]; int rows; FILE *to; };
+
+static inline Device plan_device(bool cuda) {
+  Device d = device_of(cuda ? &ops_cuda_emulated : cpu_tables[0].ops);
+  d.host_ops = cpu_tables[0].ops;
+  return d;
+}
+// A row: its name, the total, and every line of the plan that is not 0.
+static inline void plan_table_add(PlanTable *table, const char *name, const Options *o, bool cuda, int rank,
+                                  int world) {
+  static Trainer t;
+  trainer_plan_as(&t, o, plan_device(cuda), rank, world, world);
+  PlanRow *r = &table->row[table->rows++];
+  CHECK(table->rows < PLAN_ROWS_MOST, "%d rows", table->rows);
+  snprintf(r->name, sizeof r->name, "%s", name);
+  r->total = memory_planned_total(&t.plan, MEMORY_ALL);
+  if (table->to) {
+    fprintf(table->to, "%s\t%zu", r->name, r->total);
+    for (int i = 0; i < MEM_COUNT; i++)
+      if (t.plan.planned_bytes[i]) fprintf(table->to, "\t%s: %zu", memory_words[i], t.plan.planned_bytes[i]);
+    fprintf(table->to, "\n");
+  }
+  trainer_plan_close(&t);
+}
+static inline void plan_table_models(PlanTable *table) {
+  static const char *const models[] = {"small", "gpt2", "gpt2-xl"}, *const dtypes[] = {"fp32", "bf16"};
+  for (const char *model : models) for (int world : {1, 2, 8}) for (int cuda = 0; cuda < 2; cuda++)
+    for (const char *level : recompute_names) for (int A : {1, 4}) for (const char *dtype : dtypes) {
+      static Options o;
+      char name[256];
+      test_options(&o, world, "--model %s --recompute %s --grad_accum %d --param_dtype %s --reduce_dtype %s", model,
+                   level, A, dtype, dtype);
+      if (cuda && world > 1) strcpy(o.comm, "nccl");
+      snprintf(name, sizeof name, "%s %s, %d ranks, --recompute %s --grad_accum %d --param_dtype %s --reduce_dtype %s",
+               cuda ? "cuda" : "cpu", model, world, level, A, dtype, dtype);
+      plan_table_add(table, name, &o, cuda, 0, world);
+    }
+}
+static inline void plan_table_modes(PlanTable *table) {
+  static ModeSet s;
+  static Options o;
+  modes_ask(&s);
+  modes_legal_pairs(&s);
+  modes_cover(&s);
+  for (int i = 0; i < s.rows; i++) {
+    char error[512] = "", text[512], name[600];
+    const int world = mode_world(&s.row[i]);
+    mode_text(text, sizeof text, &s.row[i]);
+    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    snprintf(name, sizeof name, "cpu %s", text);
+    plan_table_add(table, name, &o, false, world - 1, world);
+  }
+}
+TEST(plan_totals_do_not_grow,
+     "for models, ranks, devices, levels of recomputation and the covering set of modes, a rank is planned to take no "
+     "more bytes than in the recorded table, but for listed rows, which are less than a hundredth larger") {
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  static PlanTable now;
+  const char *to = getenv("PLANS_TO");
+  now.to = to ? fopen(to, "w") : NULL;
+  plan_table_models(&now);
+  plan_table_modes(&now);
+  if (now.to) fclose(now.to);
+  FILE *from = fopen(to ? to : plan_table_path, "r");
+  REQUIRE(from, "%s cannot be read", plan_table_path);
+  static char line[PLAN_LINE_MOST];
+  int rows = 0, smaller = 0, larger = 0;
+  double most_saved = 0;
+  while (fgets(line, sizeof line, from)) {
+    if (line[0] == '#') continue;
+    REQUIRE(rows < now.rows, "the table has more than %d rows", now.rows);
+    const PlanRow *r = &now.row[rows++];
+    const size_t n = strlen(r->name), before = strtoull(line + n + 1, NULL, 10);
+    EXPECT(!strncmp(line, r->name, n) && line[n] == '\t', "row %d is '%s', must be '%s'", rows, line, r->name);
+    EXPECT((double)r->total <= PLAN_LARGER_MOST * (double)before, "%s: %zu bytes, %zu in the table", r->name, r->total,
+           before);
+    smaller += r->total < before;
+    larger += r->total > before;
+    if (getenv("PLANS_LARGER") && r->total > before)
+      printf("NOTE: %.4f %s\n", (double)r->total / (double)before, r->name);
+    most_saved = fmax(most_saved, 1 - (double)r->total / (double)before);
+  }
+  fclose(from);
+  EXPECT(rows == now.rows && rows > 300, "the table has %d rows, must have %d", rows, now.rows);
+  EXPECT(larger <= PLAN_LARGER_ROWS, "%d rows are larger, %d are listed", larger, PLAN_LARGER_ROWS);
+  printf("%d of %d rows are smaller, by up to %.1f %%; %d are larger\n", smaller, rows, 100 * most_saved, larger);
+}
+
+// ================================================================================================ 2 record
+struct PlanCase { Trainer t, dry; Record record; Pass pass; };
+// A dry run of one pass as rank `rank` of `world`; plan_case_close frees it.
+static inline void plan_case_open(PlanCase *x, const Ops *table, const Options *o, bool cuda, int rank, int world,
+                                  int per_host, PassKind kind) {
+  memset(x, 0, sizeof *x);
+  trainer_plan_as(&x->t, o, plan_device(cuda), rank, world, per_host);
+  record_open(&x->record);
+  trainer_dry_open(&x->dry, &x->t, &x->record, table);
+  trainer_dry_pass(&x->dry, &x->pass, &x->record, kind);
+}
+static inline void plan_case_close(PlanCase *x) {
+  pass_free(&x->pass);
+  trainer_dry_close(&x->dry);
+  record_close(&x->record);
+  trainer_plan_close(&x->t);
+}
+static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) {
+  const Traffic want = fsdp_formula(&x->t.fsdp, (int)x->t.opt.grad_accum), got = x->dry.fsdp.traffic;
+  EXPECT(!memcmp(&want, &got, sizeof want), "%s, rank %d: gathers %lld of %lld bytes (formula: %lld, %lld), reductions "
+         "%lld of %lld (%lld, %lld), along replicas %lld (%lld), small %lld of %lld (%lld, %lld)", what, rank,
+         (long long)got.gathers, (long long)got.gather_bytes, (long long)want.gathers, (long long)want.gather_bytes,
+         (long long)got.reductions, (long long)got.reduce_bytes, (long long)want.reductions,
+         (long long)want.reduce_bytes, (long long)got.replicate_bytes, (long long)want.replicate_bytes,
+         (long long)got.small, (long long)got.small_bytes, (long long)want.small, (long long)want.small_bytes);
+  MemoryPlan plan = {};
+  fsdp_plan(&x->dry.fsdp, &plan);
+  for (int i = 0; i < MEM_COUNT; i++)
+    EXPECT(i == MEM_DATA || plan.planned_bytes[i] == x->dry.plan.taken_bytes[i], "%s, rank %d: %s: %zu bytes by the "
+           "formula, the dry run took %zu", what, rank, memory_words[i], plan.planned_bytes[i],
+           x->dry.plan.taken_bytes[i]);
+}
+TEST(plan_dry_runs_are_what_the_formulas_say,
+     "the record of a step, for every rank of the covering set of modes and for ranks of worlds of 8 to 1024, counts "
+     "the collectives and bytes of fsdp_formula and takes the memory of fsdp_plan; no op writes what it reads unless "
+     "ops.h allows it") {
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  static ModeSet s;
+  static Options o;
+  static PlanCase x;
+  char error[512] = "", text[512];
+  const Ops cpu = plan_table(false), gpu = plan_table(true);
+  modes_ask(&s);
+  modes_legal_pairs(&s);
+  modes_cover(&s);
+  for (int i = 0; i < s.rows; i++) {
+    const int world = mode_world(&s.row[i]);
+    mode_text(text, sizeof text, &s.row[i]);
+    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    for (int rank = 0; rank < world; rank++) for (PassKind kind : {PASS_TRAIN, PASS_EVAL, PASS_SAMPLE}) {
+      plan_case_open(&x, &cpu, &o, false, rank, world, world, kind);
+      EXPECT(!x.record.error[0], "%s, rank %d: %s", text, rank, x.record.error);
+      if (kind == PASS_TRAIN) plan_expect_formula(&x, text, rank);
+      plan_case_close(&x);
+    }
+  }
+  static const struct { const char *options; int world, per_host; const char *comm; } large[] = {
+      {"--model gpt2-xl --grad_accum 2 --param_dtype bf16", 1024, 8, "nccl"},
+      {"--model gpt2-xl --mesh 16x8 --reduce_dtype bf16", 128, 8, "nccl"},
+      {"--model gpt2 --mesh 4x2 --accumulate local --grad_accum 3", 8, 4, "mpi"},
+      {"--model small --reshard_after_forward 8 --grad_accum 2", 64, 8, "nccl"}};
+  for (const auto &m : large) for (int rank : {0, m.world / 2 + 1, m.world - 1}) {
+    test_options(&o, m.world, "%s", m.options);
+    strcpy(o.comm, m.comm);
+    plan_case_open(&x, &gpu, &o, true, rank, m.world, m.per_host, PASS_TRAIN);
+    EXPECT(!x.record.error[0], "%s, rank %d: %s", m.options, rank, x.record.error);
+    plan_expect_formula(&x, m.options, rank);
+    if (!rank) printf("%s: %d entries, %d buffers\n", m.options, x.record.count, x.pass.count);
+    plan_case_close(&x);
+  }
+}
+
+// ================================================================================================ 3 touches
+// A table over a CPU's: while an op runs, all memory that its declaration does not name is NaN, and so is what it is
+// said to overwrite. What it is said to read only must stay, and what it writes elsewhere is taken back.
+struct TouchBlock { char *at, *saved; size_t bytes; };
+static struct TouchCheck {
+  TouchSink sink;
+  OpTouch op;
+  const Ops *real;
+  TouchBlock block[64];
+  int blocks, calls;
+} touch_check;
+static inline void touch_check_take(TouchSink *, const Ctx *, const OpTouch *x) { touch_check.op = *x; }
+static inline void touch_check_alloc(Ctx *c, void **p, size_t bytes, MemoryKind kind) {
+  touch_check.real->memory_alloc(c, p, bytes, kind);
+  CHECK(touch_check.blocks < 64, "%d blocks", touch_check.blocks);
+  if (*p) touch_check.block[touch_check.blocks++] = TouchBlock{(char *)*p, (char *)malloc(bytes), bytes};
+}
+// Copies the part of [at, at + bytes) that is in a block between it and its saved copy.
+static inline void touch_check_copy(const TouchBlock *b, uintptr_t at, size_t bytes, bool save) {
+  const uintptr_t from = at > (uintptr_t)b->at ? at : (uintptr_t)b->at, end = (uintptr_t)b->at + b->bytes;
+  const uintptr_t to = at + bytes < end ? at + bytes : end;
+  if (from >= to) return;
+  char *memory = (char *)from, *saved = b->saved + (from - (uintptr_t)b->at);
+  if (save) memcpy(saved, memory, to - from);
+  else memcpy(memory, saved, to - from);
+}
+template <auto Op> struct TouchChecked;
+template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct TouchChecked<Op> {
+  static void call(Ctx *c, P... p) {
+    TouchCheck *k = &touch_check;
+    static const Ops plan = plan_table(false);
+    Ctx teller = *c;
+    teller.device = &k->sink;
+    (plan.*Op)(&teller, p...);
+    const OpTouch x = k->op;
+    for (int i = 0; i < k->blocks; i++) {
+      TouchBlock *b = &k->block[i];
+      memcpy(b->saved, b->at, b->bytes);
+      memset(b->at, 0xff, b->bytes);
+      touch_check_copy(b, (uintptr_t)c->state, sizeof(StepState), false);
+      for (int j = 0; j < x.count; j++)
+        if (x.access[j].kind != ACCESS_WRITE) touch_check_copy(b, x.access[j].at, x.access[j].bytes, false);
+    }
+    Ctx real = *c;
+    real.ops = k->real;
+    (k->real->*Op)(&real, p...);
+    k->calls++;
+    for (int i = 0; i < k->blocks; i++) {
+      TouchBlock *b = &k->block[i];
+      for (int j = 0; j < x.count; j++) {
+        const Access a = x.access[j];
+        bool only_read = a.kind == ACCESS_READ && a.at >= (uintptr_t)b->at && a.at < (uintptr_t)b->at + b->bytes;
+        for (int l = 0; l < x.count; l++)
+          only_read = only_read && (x.access[l].kind == ACCESS_READ || !accesses_overlap(a, x.access[l]));
+        EXPECT(!only_read || !memcmp((char *)a.at, b->saved + (a.at - (uintptr_t)b->at), a.bytes),
+               "%s changes argument %d, which it is said to read", x.op, j);
+      }
+      for (int j = 0; j < x.count; j++)
+        if (x.access[j].kind != ACCESS_READ) touch_check_copy(b, x.access[j].at, x.access[j].bytes, true);
+      memcpy(b->at, b->saved, b->bytes);
+    }
+  }
+};
+TEST_MPI(ops_touch_what_they_declare, 1,
+         "training, evaluation and a sample give the same bits when each op finds NaN in all memory that its line of "
+         "ops.h does not say it reads, and loses what it writes elsewhere") {
+  static const char *const modes[] = {"", "--dropout 0.2 --param_dtype bf16 --reduce_dtype bf16 --recompute block",
+                                      "--param_dtype fp16 --optimizer sgd --recompute gelu --accumulate local",
+                                      "--param_dtype bf16 --fp8 gather --tie_head off --recompute mlp",
+                                      "--buffer_dtype bf16 --freeze wte,h.0.*"};
+  static Corpus corpus;
+  static Trainer t;
+  TouchCheck *k = &touch_check;
+  k->real = cpu_tables[0].ops;
+  k->sink.take = touch_check_take;
+  Ops checked = *k->real;
+#define X(op, args, touches) checked.op = TouchChecked<&Ops::op>::call;
+  OPS(X)
+#undef X
+  checked.memory_alloc = touch_check_alloc;
+  test_corpus(&corpus, 101, 2 * 7 * 12 + 1, 60);
+  for (const char *mode : modes) {
+    double loss[2][3], norm[2];
+    uint64_t weights[2];
+    int32_t ids[2][8] = {{5}, {5}};
+    for (int with = 0; with < 2; with++) {
+      Options o;
+      test_options(&o, 1, "--n_layer 3 --n_head 2 --n_embd 20 --seq_len 7 --n_positions 9 --vocab_size 101 "
+                   "--batch_size 2 --grad_accum 2 --temperature 0 --loss_scale 128 %s", mode);
+      k->blocks = k->calls = 0;
+      trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(with ? &checked : k->real), 2);
+      for (int s = 0; s < 2; s++) {
+        const StepResult r = train_step(&t, false);
+        loss[with][s] = r.loss;
+        norm[with] = r.grad_norm;
+      }
+      loss[with][2] = trainer_eval(&t, &corpus.split[SPLIT_VALID]).loss;
+      trainer_sample(&t, ids[with], 1, 7, NULL, NULL);
+      weights[with] = weights_hash(&t.fsdp);
+      EXPECT(!with || k->calls > 300, "%s: %d calls were checked", mode, k->calls);
+      trainer_close(&t);
+      for (int i = 0; i < k->blocks; i++) free(k->block[i].saved);
+    }
+    EXPECT(!memcmp(loss[0], loss[1], sizeof loss[0]) && norm[0] == norm[1] && weights[0] == weights[1] &&
+           !memcmp(ids[0], ids[1], sizeof ids[0]), "%s: losses %.9g %.9g %.9g (%.9g %.9g %.9g), norm %.9g (%.9g), "
+           "weights %s", mode, loss[1][0], loss[1][1], loss[1][2], loss[0][0], loss[0][1], loss[0][2], norm[1], norm[0],
+           weights[0] == weights[1] ? "equal" : "differ");
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// ================================================================================================ 4 placement
+// For each byte of a pool, and of a buffer, the number of the entry that wrote it last.
+struct PlanShadow { int *pool[POOLS]; };
+static inline const Buffer *plan_buffer_at(const Trainer *t, PassKind kind, uintptr_t at) {
+  const Pass *p = &t->pass[kind];
+  for (int i = 0; i < t->placement.fixed_count && kind == PASS_TRAIN; i++) {
+    const Buffer *b = &t->placement.fixed[i].buffer;
+    if (at >= b->address && at < b->address + b->bytes) return b;
+  }
+  for (int i = 0; i < p->count; i++)
+    if (at >= p->buffer[i].address && at < p->buffer[i].address + p->buffer[i].bytes) return &p->buffer[i];
+  return NULL;
+}
+// Replays a pass's record in the places that t's placement gives its buffers. Returns the number of bytes read, or -1
+// after the first byte that somebody else has overwritten.
+static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error, size_t error_bytes) {
+  const Trainer *t = &x->t;
+  PlanShadow place = {};
+  int64_t bytes = 0, offset = 0;
+  for (int k = 0; k < POOLS; k++) place.pool[k] = (int *)calloc(t->placement.pool[k].bytes + 1, sizeof(int));
+  const uintptr_t low = RECORD_ADDRESSES;
+  int *own = (int *)calloc(x->record.next_address - low, sizeof(int));         // by address
+  for (int i = 0; i < x->record.count && !error[0]; i++) {
+    const RecordEntry *e = &x->record.entry[i];
+    for (int k = i + 1; k < x->record.count && e->kind == RECORD_ACCESS && x->record.entry[k].kind == RECORD_ACCESS &&
+                        x->record.entry[k].call == e->call; k++) {
+      const Access a = e->access, b = x->record.entry[k].access;
+      const Buffer *p = plan_buffer_at(t, kind, a.at), *q = plan_buffer_at(t, kind, b.at);
+      if (!p || !q || p == q || p->pool != q->pool || (a.kind == ACCESS_READ && b.kind == ACCESS_READ)) continue;
+      const size_t at = p->at + (a.at - p->address), to = q->at + (b.at - q->address);
+      if (at < to + b.bytes && to < at + a.bytes)
+        snprintf(error, error_bytes, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call, e->op,
+                 q->name, q->layer, p->name, p->layer);
+    }
+    for (offset = 0; e->kind == RECORD_ACCESS && offset < (int64_t)e->access.bytes && !error[0];) {
+      const uintptr_t at = e->access.at + (uintptr_t)offset;
+      const Buffer *b = plan_buffer_at(t, kind, at);
+      if (!b) { offset += 256 - (int64_t)(at & 255); continue; }   // buffers start on multiples of 256
+      int *there = place.pool[b->pool] + b->at + (at - b->address);
+      const int64_t n = min64((int64_t)e->access.bytes - offset, (int64_t)(b->address + b->bytes - at));
+      for (int64_t j = 0; j < n && !error[0]; j++) {
+        int *mine = &own[at - low + (uintptr_t)j];
+        if (e->access.kind != ACCESS_WRITE && *mine && there[j] != *mine)
+          snprintf(error, error_bytes, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "
+                   "overwrote", i, e->op, b->name, b->layer, *mine, there[j], x->record.entry[there[j] - 1].op);
+        if (e->access.kind != ACCESS_READ) *mine = there[j] = i + 1;
+        bytes++;
+      }
+      offset += n;
+    }
+  }
+  for (int *shadow : place.pool) free(shadow);
+  free(own);
+  return error[0] ? -1 : bytes;
+}
+TEST(plan_places_what_is_never_alive_at_once,
+     "for the covering set of modes and each pass, replayed in the places that buffers got, every read of the record "
+     "finds what was last written to its buffer") {
+  static ModeSet s;
+  static Options o;
+  static PlanCase x;
+  char error[512] = "", text[512];
+  const Ops cpu = plan_table(false);
+  int64_t read = 0;
+  int waits = 0;
+  modes_ask(&s);
+  modes_legal_pairs(&s);
+  modes_cover(&s);
+  for (int i = 0; i < s.rows; i++) {
+    const int world = mode_world(&s.row[i]);
+    mode_text(text, sizeof text, &s.row[i]);
+    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    for (PassKind kind : {PASS_TRAIN, PASS_EVAL, PASS_SAMPLE}) {
+      plan_case_open(&x, &cpu, &o, false, world - 1, world, world, kind);
+      // The same calls got the same addresses when the trainer was planned, but for the passes before this one.
+      Pass *p = &x.t.pass[kind];
+      REQUIRE(p->count == x.pass.count, "%s: %d buffers, then %d", text, p->count, x.pass.count);
+      for (int k = 0; k < p->count; k++) p->buffer[k].address = x.pass.buffer[k].address;
+      error[0] = 0;
+      const int64_t bytes = plan_replay(&x, kind, error, sizeof error);
+      EXPECT(bytes > 0, "%s, pass %d: %s", text, kind, error);
+      read += bytes;
+      waits += x.t.pass[kind].waits;
+      plan_case_close(&x);
+    }
+  }
+  printf("%d rows, %lld bytes, %d waits\n", s.rows, (long long)read, waits);
+}
