@@ -230,8 +230,8 @@ struct Fsdp {
   // Of the placement: whether other buffers lie in gradient slots and in gradient shards, and where in a training step
   // slots are waited for because of that. point: how many of the step's are past.
   bool slot_shared[2], *sums_shared;             // [stages]
-  const uint8_t *wait;                           // [points]
-  int points, point;
+  const uint8_t *wait;                           // [points of the dry run]
+  int points, point;                             // points: of a microbatch
   Traffic traffic;
 };
 
@@ -878,12 +878,16 @@ static inline void fsdp_slot_give(Fsdp *f, int slot) {
   fsdp_grads_wait(f, slot);
   fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
 }
+// Bits of the slots that a step waits for at its point number `point`.
+static inline int fsdp_waits_at(const Fsdp *f, int point) {
+  const int P = f->points;                       // from the second on, every other microbatch is alike
+  return !P ? 0 : f->wait[point < P ? point : P + (point - P) % (2 * P)];
+}
 // A place of the step where the placement may have it wait for gradient slots.
 static inline void fsdp_point(Fsdp *f) {
   record_point(f->record);
-  const int at = f->point++;
-  for (int slot = 0; slot < 2 && f->training && at < f->points; slot++)
-    if (f->wait[at] >> slot & 1) fsdp_slot_give(f, slot);
+  const int waits = f->training ? fsdp_waits_at(f, f->point++) : 0;
+  for (int slot = 0; slot < 2; slot++) if (waits >> slot & 1) fsdp_slot_give(f, slot);
 }
 // Zeroes what lies between the parameters of stage s's gradient in a slot, or in the shard it is summed in.
 static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
@@ -1099,8 +1103,9 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
     placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->grads + at);
   }
 }
-// Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives.
-static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train) {
+// Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives, a dry
+// run of `microbatches`.
+static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
   f->cfg.slots_bytes = p->pool[POOL_SLOTS].bytes;
   f->slot_shared[0] = f->slot_shared[1] = false;
   for (int i = 0; i < p->fixed_count; i++) {
@@ -1109,7 +1114,7 @@ static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *
     else f->sums_shared[x->buffer.layer] = x->shared;
   }
   f->wait = train->wait;
-  f->points = train->points;
+  f->points = train->points / microbatches;
 }
 
 // Frees what fsdp_layout took.

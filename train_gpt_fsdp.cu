@@ -511,61 +511,6 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
 }
 
-// Plans every byte this rank will take, line by line, from shapes and the placement.
-static void trainer_plan(Trainer *t) {
-  const Model *m = &t->model;
-  const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
-  fsdp_plan(&t->fsdp, &t->plan);
-  for (int i = trainer_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
-    t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
-    const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
-    WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, 0};
-    q.head_rows = t->head_rows;
-    size_t w;
-    t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
-    if (w > t->workspace_bytes) t->workspace_bytes = w;
-  }
-  Arena device = {}, host = {};
-  trainer_carve_buffers(t, &device, &host);
-  t->step_bytes = device.at;
-  t->host_bytes = host.at;
-  t->plan.planned_bytes[MEM_ACTIVATIONS] = t->placement.pool[POOL_ACTS].bytes;
-  t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
-  t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
-  t->plan.planned_bytes[MEM_DATA] = t->host_bytes + t->order_bytes + t->corpus_bytes;
-  t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
-}
-
-// Refuses a plan that this host or its devices cannot hold, before anything is allocated: first from the shapes alone,
-// and again after libraries have been opened and have allocated what they need. It compares with what is free at that
-// time, whoever else uses the device. Collective.
-static void trainer_check_memory(Trainer *t) {
-  const bool gpu = t->ctx.ops->nccl;
-  const int sharing = t->device.sharing;
-  unsigned long long mine = memory_planned_total(&t->plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
-  MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, t->fsdp.mesh.node);
-  size_t available = host_available_bytes(), device_free = 0, device_total = 0;
-  const size_t libraries = memory_planned_use(&t->plan, MEMORY_LIBRARIES) * (size_t)sharing;
-  const size_t to_take = gpu ? memory_planned_total(&t->plan, MEMORY_TO_TAKE) * (size_t)sharing : 0;
-  t->ctx.ops->memory_left(&t->ctx, &device_free, &device_total);
-  char error[512] = "", took[96] = "";
-  if (host > available)
-    snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, but %.2f GiB are available: "
-             "lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard or a smaller --model, "
-             "or use more hosts", t->fsdp.mesh.node_world,
-             t->fsdp.mesh.node_world > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
-  if (libraries)
-    snprintf(took, sizeof took, " besides %.3f GiB taken by %s", (double)libraries / 0x1p30,
-             t->plan.planned_bytes[MEM_NCCL] ? "NCCL and cuBLASLt" : "CUDA and cuBLASLt");
-  if (to_take > device_free)
-    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB%s, but %.2f of %.2f GiB are "
-             "free: lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a "
-             "smaller --model, or use more GPUs", sharing,
-             sharing > 1 ? "s" : "", (double)to_take / 0x1p30, took, (double)device_free / 0x1p30,
-             (double)device_total / 0x1p30);
-  agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
-}
-
 // ================================================================================================ 4 forward
 // Dropout of one place in the network. Places are numbered: 0 for the embeddings, then three per block.
 enum DropoutPlace { DROP_EMBEDDING = 0, DROP_ATTENTION = 1, DROP_ATTN_PROJ = 2, DROP_MLP_PROJ = 3 };
@@ -1138,77 +1083,8 @@ static void trainer_free(Trainer *t) {
   for (Pass &p : t->pass) pass_free(&p);
   free(t->acts.block);
 }
-// ---- the dry run
-// A trainer of the same rank over the planning table: all that t has laid out, and nothing behind its addresses.
-static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table) {
-  const Fsdp *f = &t->fsdp;
-  memset(dry, 0, sizeof *dry);
-  dry->opt = t->opt;
-  dry->model = t->model;
-  dry->dtype = t->dtype;
-  dry->head_rows = t->head_rows;
-  dry->rows_max = max64(t->model.P, max64(t->opt.batch_size, t->opt.test_batch_size) * t->model.T);
-  dry->ctx = Ctx{};
-  dry->ctx.ops = table;
-  dry->ctx.device = r;
-  FsdpConfig cfg = f->cfg;
-  cfg.host_ops = table;
-  Mesh mesh;
-  mesh_copy(&mesh, &f->mesh);
-  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->params);
-  memcpy(param, f->param, sizeof(Param) * (size_t)f->params);
-  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->params);
-  fsdp_dry_open(&dry->fsdp, &dry->plan, r);
-  Arena device = {}, host = {};
-  trainer_carve_buffers(dry, &device, &host);
-  dry->step_arena = record_addresses(r, device.at);
-  dry->host_bytes = host.at;
-  dry->host_arena = (char *)memory_take(&dry->ctx, &dry->plan, MEM_DATA, host.at);
-  device = Arena{dry->step_arena, 0}, host = Arena{dry->host_arena, 0};
-  trainer_carve_buffers(dry, &device, &host);
-  dry->ctx.state = dry->buffers.state;
-  dry->fsdp.host_ctx.state = dry->host.state;
-  dry->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
-}
-static void trainer_dry_close(Trainer *dry) {
-  memory_give_back(&dry->ctx, MEM_DATA, dry->host_arena, dry->host_bytes);
-  fsdp_close(&dry->fsdp);
-  free(dry->acts.block);
-}
-// Runs a pass of `dry` and leaves its record in r: p receives what was declared.
-static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
-  const Options *o = &dry->opt;
-  const int T = (int)(kind == PASS_SAMPLE ? dry->model.P : dry->model.T);
-  const int B = (int)(kind == PASS_TRAIN ? o->batch_size : kind == PASS_EVAL ? o->test_batch_size : 1);
-  Declare d = {p, r, {}, 0};
-  r->count = 0;
-  acts_declare(&dry->acts, &d, &dry->model, dry->dtype, B, T, pass_head_rows(dry, kind, B, T), kind == PASS_TRAIN);
-  dry->carved = kind;
-  if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
-  fsdp_step_begin(&dry->fsdp, false);
-  if (kind == PASS_EVAL) trainer_enqueue_eval(dry, B, T);
-  else trainer_enqueue_sample(dry, T);
-}
-// Gives every buffer of every pass its memory: t->placement, t->pass.
-static void trainer_place(Trainer *t) {
-  static Trainer dry;
-  Record r;
-  const Ops table = plan_table(t->ctx.ops->nccl);
-  t->placement = Placement{};
-  for (Pass &p : t->pass) pass_free(&p);
-  record_open(&r);
-  trainer_dry_open(&dry, t, &r, &table);
-  fsdp_pools(&dry.fsdp, &t->placement);
-  for (int k = trainer_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; k < PASSES; k++) {
-    trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
-    CHECK(!r.error[0], "dry run: %s", r.error);
-    pass_place(&t->placement, &t->pass[k], &r);
-    t->placement.pool[POOL_SHARDS].open = false; // what the other passes write there would have to be zeroed
-  }
-  trainer_dry_close(&dry);
-  record_close(&r);
-  fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN]);
-}
+#include "data/plan.h"
+
 // Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
 static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
   cfg.host_ops = t->device.host_ops;

@@ -119,7 +119,7 @@ static inline void plan_case_close(PlanCase *x) {
   trainer_plan_close(&x->t);
 }
 static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) {
-  const Traffic want = fsdp_formula(&x->t.fsdp, (int)x->t.opt.grad_accum), got = x->dry.fsdp.traffic;
+  const Traffic want = fsdp_formula(&x->dry.fsdp, (int)x->dry.opt.grad_accum), got = x->dry.fsdp.traffic;
   EXPECT(!memcmp(&want, &got, sizeof want), "%s, rank %d: gathers %lld of %lld bytes (formula: %lld, %lld), reductions "
          "%lld of %lld (%lld, %lld), along replicas %lld (%lld), small %lld of %lld (%lld, %lld)", what, rank,
          (long long)got.gathers, (long long)got.gather_bytes, (long long)want.gathers, (long long)want.gather_bytes,

@@ -432,7 +432,8 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   f->log = NULL;
   // In every microbatch the gradient of each stage begins in a separate buffer; other buffers, at the beginning of the
   // step and where the placement says, in the slots they overwrite.
-  int64_t buffers = 0, given = f->slot_shared[0] + f->slot_shared[1] + t.pass[PASS_TRAIN].waits;
+  int64_t buffers = 0, given = f->slot_shared[0] + f->slot_shared[1];
+  for (int i = 0; i < o.grad_accum * f->points; i++) given += __builtin_popcount((unsigned)fsdp_waits_at(f, i));
   for (int s = 0; s < f->stages; s++) buffers += f->stage[s].trains && !fsdp_grads_in_place(f, s);
   const int64_t begun = v.steps * (o.grad_accum * buffers + given);
   EXPECT((int64_t)log.begun == begun, "N=%d %s: gradient buffers were begun %lld times, must be %lld", world, extra,
