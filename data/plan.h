@@ -77,7 +77,7 @@ static void trainer_place(Trainer *t) {
   }
   trainer_dry_close(&dry);
   record_close(&r);
-  fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)min64(t->opt.grad_accum, DRY_MICROBATCHES));
+  fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
 }
 
 // ---- the plan

@@ -51,12 +51,15 @@ static inline void plan_table_models(PlanTable *table) {
       plan_table_add(table, name, &o, cuda, 0, world);
     }
 }
+static inline void plan_modes(ModeSet *s) {        // the covering set
+  modes_ask(s);
+  modes_legal_pairs(s);
+  modes_cover(s);
+}
 static inline void plan_table_modes(PlanTable *table) {
   static ModeSet s;
   static Options o;
-  modes_ask(&s);
-  modes_legal_pairs(&s);
-  modes_cover(&s);
+  plan_modes(&s);
   for (int i = 0; i < s.rows; i++) {
     char error[512] = "", text[512], name[600];
     const int world = mode_world(&s.row[i]);
@@ -135,23 +138,26 @@ static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) 
 }
 TEST(plan_dry_runs_are_what_the_formulas_say,
      "the record of a step, for every rank of the covering set of modes and for ranks of worlds of 8 to 1024, counts "
-     "the collectives and bytes of fsdp_formula and takes the memory of fsdp_plan; no op writes what it reads unless "
-     "ops.h allows it") {
+     "the collectives and bytes of fsdp_formula and takes the memory of fsdp_plan; offsets are alike in a shard group; "
+     "no op writes what it reads unless ops.h allows it") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   static ModeSet s;
   static Options o;
   static PlanCase x;
   char error[512] = "", text[512];
   const Ops cpu = plan_table(false), gpu = plan_table(true);
-  modes_ask(&s);
-  modes_legal_pairs(&s);
-  modes_cover(&s);
+  plan_modes(&s);
   for (int i = 0; i < s.rows; i++) {
     const int world = mode_world(&s.row[i]);
     mode_text(text, sizeof text, &s.row[i]);
     mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    size_t slots_bytes = 0;                      // of the shard group: its ranks read each other's memory behind them
     for (int rank = 0; rank < world; rank++) for (PassKind kind : {PASS_TRAIN, PASS_EVAL, PASS_SAMPLE}) {
       plan_case_open(&x, &cpu, &o, false, rank, world, world, kind);
+      const size_t bytes = x.t.placement.pool[POOL_SLOTS].bytes;
+      if (!x.t.fsdp.mesh.shard.me) slots_bytes = bytes;
+      EXPECT(bytes == slots_bytes, "%s, rank %d: gradient slots and what shares with them take %zu bytes, %zu on "
+             "another rank of the shard group", text, rank, bytes, slots_bytes);
       EXPECT(!x.record.error[0], "%s, rank %d: %s", text, rank, x.record.error);
       if (kind == PASS_TRAIN) plan_expect_formula(&x, text, rank);
       plan_case_close(&x);
@@ -349,9 +355,7 @@ TEST(plan_places_what_is_never_alive_at_once,
   const Ops cpu = plan_table(false);
   int64_t read = 0;
   int waits = 0;
-  modes_ask(&s);
-  modes_legal_pairs(&s);
-  modes_cover(&s);
+  plan_modes(&s);
   for (int i = 0; i < s.rows; i++) {
     const int world = mode_world(&s.row[i]);
     mode_text(text, sizeof text, &s.row[i]);
