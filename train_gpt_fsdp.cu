@@ -16,6 +16,7 @@
 #define PART_LAUNCH 1
 #include "fsdp.h"
 #include "data/terminal.h"
+#include "data/cores.h"
 #include "data/tokenizer.h"
 #include "data/dataloader.h"
 #include "data/safetensors.h"
@@ -458,6 +459,7 @@ struct Trainer {
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
   Device device;
+  const Cores *cores;                            // owned by the caller; NULL in tests that take none
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
@@ -1417,6 +1419,7 @@ int train_main(int argc, char **argv) {
   static Trainer t;
   static Corpus corpus;
   static Saver saver;
+  static Cores cores;
   static char who[128];
   char error[2048] = "";
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
@@ -1448,16 +1451,12 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
   MPI_Comm node;
-  int node_rank, node_ranks;
-  bool cores_shared;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  MPI_Comm_rank(node, &node_rank);
-  MPI_Comm_size(node, &node_ranks);
   liveness_phase("looking for devices");
   const Device device = agree_on_device(&o, MPI_COMM_WORLD, node);
+  cores_take(&cores, (int)o.threads, !device.ops->nccl, node, MPI_COMM_WORLD);
+  const int threads = cores.share.threads;
   MPI_Comm_free(&node);
-  int threads = take_fair_share_of_cores(node_rank, node_ranks, &cores_shared);
-  if (o.threads) threads = (int)o.threads;
   void *image;
   liveness_phase("reading the corpus");
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
@@ -1467,12 +1466,14 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   liveness_phase("start-up");
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
+  t.cores = &cores;
+  t.crowded = cores_are_crowded(&cores);
   if (o.tune) trainer_tune(&t);
   saver_init(&saver, &t);
   print_start(&t);
   saver_print_plan(&saver);
   print_details(&t);
-  t.crowded = print_start_notices(&t, cores_shared);
+  print_start_notices(&t);
   liveness_phase("loading");
   start_load(&start, &t, &saver);
   catch_stop_signals();
@@ -1487,6 +1488,7 @@ int train_main(int argc, char **argv) {
   start_free(&start);
   corpus_free(&corpus);
   free(image);
+  cores_give_back(&cores);
   MPI_Finalize();
   liveness_close();
   return code;
