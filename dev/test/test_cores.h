@@ -286,7 +286,7 @@ TEST(cores_leave_slow_ones_out,
 // ---- threads --------------------------------------------------------------------------------------------------------
 TEST(cores_of_threads,
      "threads are placed in order over the cores of a rank, all CPUs of the core each, where cores have several CPUs "
-     "or the rank several NUMA nodes, and there is a thread for each; else, and for other threads, the kernel chooses") {
+     "or the rank several NUMA nodes, and there is a thread for each; else, and for other threads, all of the share") {
   static const struct { const char *machine; int threads; bool bind; const char *cpus[5]; } cases[] = {
       {"pack:2 [numa] core:2 " CORES_AS_LINUX(4), 0, true, {"0-7", "0,4", "1,5", "2,6", "3,7"}},
       {"pack:2 [numa] core:1 pu:1", 0, true, {"0-1", "0", "1"}},
@@ -426,6 +426,34 @@ TEST_MPI(cores_given_by_a_launcher_are_kept, 2,
            rank ? "a list" : c.all[1].words, words);
     cores_give_back(&c);
   }
+}
+
+TEST(cores_share_the_pages_of_a_window,
+     "a rank's window is touched first by all its threads in turns, so its NUMA nodes share the pages; it is zeroed") {
+  enum { THREADS = 3, PIECES = 24 };
+  const size_t bytes = PIECES * WINDOW_PIECE_BYTES - 4096;
+  long count[2][THREADS] = {};
+  char *window = (char *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(window != MAP_FAILED, "no memory");
+  Ctx ctx = {};
+  Fsdp f = {};
+  ctx.threads = THREADS;
+  f.ctx = &ctx;
+  for (int after = 0; after < 2; after++) {      // page faults of each thread until now
+    long *const faults = count[after];
+    if (after) comm_mpi_zero(&f, window, bytes);
+    parallel(THREADS, [=](int thread, int) {
+      struct rusage r;
+      getrusage(RUSAGE_THREAD, &r);
+      faults[thread] = r.ru_minflt;
+    });
+  }
+  bool zero = true;
+  for (size_t i = 0; i < bytes; i += 512) zero = zero && !window[i];
+  for (int t = 0; t < THREADS; t++)              // one fault at least for a piece, thousands with pages of 4 KiB
+    EXPECT(count[1][t] - count[0][t] >= PIECES / THREADS, "thread %d took %ld pages", t, count[1][t] - count[0][t]);
+  EXPECT(zero, "not zero");
+  munmap(window, bytes);
 }
 
 TEST_MPI(cores_without_hwloc, 1,
