@@ -45,7 +45,8 @@ echo "setup: missing: ${missing[*]}"
 # Package names by package manager.
 apt_packages="g++ make openmpi-bin libopenmpi-dev libhwloc-dev libcjson-dev curl ca-certificates"
 if have apt-get; then install="apt-get update && apt-get install -y --no-install-recommends $apt_packages"
-elif have dnf; then install="dnf install gcc-c++ make openmpi-devel hwloc-devel cjson-devel curl && module load mpi/openmpi-x86_64"
+elif have dnf; then
+  install="dnf install gcc-c++ make openmpi-devel hwloc-devel cjson-devel curl && module load mpi/openmpi-x86_64"
 elif have zypper; then install="zypper install gcc-c++ make openmpi4-devel hwloc-devel cJSON-devel curl"
 elif have pacman; then install="pacman -S --needed gcc make openmpi hwloc cjson curl"
 else install=""
