@@ -120,29 +120,27 @@ static inline void cores_share_free(CoreShare *s) {
   *s = CoreShare{};
 }
 
-// A core is slow beside others if it is an E core and some of them are not, or if its highest frequency is below three
-// quarters of theirs: cores of one kind differ by up to a tenth (Turbo Boost Max, preferred cores).
-static inline bool core_is_slow(const Core *c, bool others_are_atoms, double fastest_mhz) {
-  return (c->atom && !others_are_atoms) || (c->mhz > 0 && c->mhz < 0.75 * fastest_mhz);
+// Intel's E cores, and cores whose highest frequency is below three quarters of the fastest one's: cores of one kind
+// differ by up to a tenth (Turbo Boost Max, preferred cores).
+static inline bool core_is_slow(const Core *c, double fastest_mhz) {
+  return c->atom || (c->mhz > 0 && c->mhz < 0.75 * fastest_mhz);
 }
-// Writes the cores that `mask` allows to `to`, without slow ones where the others are `wanted` or more. Returns how
-// many; *left_out: slow ones among the rest.
+// Writes the cores that `mask` allows to `to`, without slow ones where the others are `wanted` (> 0) or more. Returns
+// how many; *left_out: slow ones that are not among them.
 static inline int cores_usable(const CoreTable *t, hwloc_const_bitmap_t mask, int64_t wanted, int *to, int *left_out) {
   int count = 0, fast = 0;
-  bool atoms = true;
   double fastest = 0;
   for (int i = 0; i < t->count; i++) {
     if (!hwloc_bitmap_intersects(t->core[i].cpus, mask)) continue;
     to[count++] = i;
-    atoms = atoms && t->core[i].atom;
     fastest = fmax(fastest, t->core[i].mhz);
   }
-  for (int i = 0; i < count; i++) fast += !core_is_slow(&t->core[to[i]], atoms, fastest);
+  for (int i = 0; i < count; i++) fast += !core_is_slow(&t->core[to[i]], fastest);
   *left_out = 0;
   if (fast == count || fast < wanted) return count;
   *left_out = count - fast;
   fast = 0;
-  for (int i = 0; i < count; i++) if (!core_is_slow(&t->core[to[i]], atoms, fastest)) to[fast++] = to[i];
+  for (int i = 0; i < count; i++) if (!core_is_slow(&t->core[to[i]], fastest)) to[fast++] = to[i];
   return fast;
 }
 // Of what is usable, the number of threads that the quota leaves to ranks that may use `mask`: their part of it by

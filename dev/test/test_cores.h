@@ -376,7 +376,7 @@ static void cores_pretend(const char *synthetic) {
 static void *cores_of_another(void *to) { *(int *)to = cores_now(); return NULL; }
 TEST_MPI(cores_are_bound, 1,
          "a rank on two NUMA nodes: each thread of the pool is bound to its core, the first one too; a thread beside "
-         "the pool is not; without placing, nothing is bound") {
+         "the pool is not, nor where GPUs compute; without placing, nothing is bound") {
   int cpu[2], at[2] = {-2, -2}, *const seen = at, beside = -2;
   if (cores_here(cpu) < 2 || cpu[0] != 0 || cpu[1] != 1) SKIP("this test needs CPUs 0 and 1");
   cores_use(0, 1);
@@ -397,6 +397,10 @@ TEST_MPI(cores_are_bound, 1,
       thread_place(0);
       pthread_join(thread, NULL);
       EXPECT(beside == -1 && cores_now() == 0, "beside the pool: CPU %d; this thread then %d", beside, cores_now());
+      cores_give_back(&c);
+      cores_use(0, 1);
+      cores_take(&c, 0, false, MPI_COMM_WORLD, MPI_COMM_WORLD);
+      EXPECT(c.share.placed && cores_now() == -1, "a thread that computes nothing is bound to CPU %d", cores_now());
     } else EXPECT(!thread_place && cores_now() == -1, "bound to CPU %d", cores_now());
     EXPECT(c.all && c.world == 1 && !c.all[0].fault[0] && strstr(c.all[0].words, "2 threads on CPUs 0-1"), "%s: %s",
            c.all ? c.all[0].fault : "", c.all ? c.all[0].words : "no report");
