@@ -105,10 +105,10 @@ static inline bool cores_read_machine(CoreTable *t, char *error, size_t error_by
 // worth of time that control groups leave all of them, INFINITY: no limit. bind: ranks keep to their shares.
 struct CoreAsk { int rank, ranks, threads; double quota; bool bind; const hwloc_bitmap_t *mask; };
 // A rank's share. core: indices in the table, malloc'ed; cpus: of these cores, those that it may use (owned).
-// outnumbered: there are more ranks than cores, or than the quota has cores; all may use all. overlaps: ranks with
-// another mask may use some of these CPUs too. left_out: slower cores that nobody takes. bound: the rank keeps to cpus.
-// placed: each thread keeps to its core, where the kernel could do worse: put two threads on one core, or one on
-// another NUMA node than its memory.
+// outnumbered: there are more ranks than cores, or than the quota has cores; then, and where nothing is bound, it has
+// all cores of its mask. overlaps: ranks with another mask may use some of these CPUs too. left_out: slower cores that
+// nobody takes. bound: the rank keeps to cpus. placed: each thread keeps to its core, where the kernel could do worse:
+// put two threads on one core, or one on another NUMA node than its memory.
 struct CoreShare {
   int threads, cores, *core, left_out;
   hwloc_bitmap_t cpus;
@@ -187,9 +187,10 @@ static inline CoreShare cores_deal(const CoreTable *t, const CoreAsk *a) {
   s.outnumbered = n && units < members;
   const int64_t begin = s.outnumbered ? 0 : units * place / members;
   const int64_t end = s.outnumbered ? units : units * (place + 1) / members;
-  const int64_t first = units ? begin * n / units : 0;
+  const bool all = s.outnumbered || !a->bind;    // any core of the mask
+  const int64_t first = all || !units ? 0 : begin * n / units;
   s.threads = a->threads ? a->threads : s.outnumbered ? 1 : (int)(end - begin);
-  s.cores = units ? (int)(end * n / units - first) : 0;
+  s.cores = (int)(all || !units ? n : end * n / units - first);
   memmove(s.core, s.core + first, sizeof(int) * (size_t)s.cores);
   for (int i = 0; i < s.cores; i++) hwloc_bitmap_or(s.cpus, s.cpus, t->core[s.core[i]].cpus);
   hwloc_bitmap_and(s.cpus, s.cpus, mask);
@@ -248,6 +249,7 @@ struct CoreReport {
   char words[256], fault[64];                    // fault: why it could not be bound; ""
   int threads, cores, cpus, left_out;            // cpus: that its threads may use; 0: not known
   bool outnumbered, overlaps, unknown, described;          // unknown: hwloc found no cores; described: not this machine
+  bool several;                                  // its host has several sockets, NUMA nodes, or CPUs in a core
 };
 // This rank's share and, on rank 0 of the run, the reports of all ranks (malloc'ed; NULL elsewhere).
 struct Cores { CoreTable table; CoreShare share; CoreReport mine, *all; int world; };
@@ -318,7 +320,8 @@ static inline void cores_report(Cores *c, const char *fault, MPI_Comm comm) {
   MPI_Comm_size(comm, &c->world);
   *m = CoreReport{"", "", s->threads, s->cores, s->cores ? hwloc_bitmap_weight(s->cpus) : 0, s->left_out,
                   s->outnumbered, s->overlaps, c->table.topology && !c->table.known,
-                  c->table.topology && !c->table.real};
+                  c->table.topology && !c->table.real, c->table.sockets > 1 || c->table.nodes > 1};
+  for (int i = 0; i < c->table.count; i++) m->several |= hwloc_bitmap_weight(c->table.core[i].cpus) > 1;
   snprintf(m->words, sizeof m->words, "%s", words);
   snprintf(m->fault, sizeof m->fault, "%s", fault);
   free(words);
@@ -347,6 +350,12 @@ static inline void cores_take(Cores *c, int threads, bool computes, MPI_Comm nod
   for (int r = 0; r < a.ranks; r++) hwloc_bitmap_free(masks[r]);
   free(masks);
   hwloc_bitmap_free(mine);
+}
+// On rank 0: whether it matters on some host which cores a rank has.
+static inline bool cores_differ(const Cores *c) {
+  bool differ = false;
+  for (int r = 0; r < c->world; r++) differ = differ || c->all[r].several;
+  return differ;
 }
 // Whether ranks or threads have to wait for each other's cores.
 static inline bool cores_are_crowded(const Cores *c) {

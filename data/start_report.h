@@ -278,11 +278,12 @@ static void ranks_words(FILE *to, const Trainer *t) {
   else fprintf(to, "parameters %s, activations %s", o->param_dtype, o->buffer_dtype);
   if (strcmp(o->fp8, "off")) fprintf(to, ", blocks %s in E4M3", strcmp(o->fp8, "gather") ? "multiplied" : "gathered");
 }
-// Cores of all ranks where these are two at most; else of the first and the last one. --verbose has all of them.
+// Cores of the first and the last rank.
 static void cores_short_words(FILE *to, const Trainer *t) {
   const Cores *c = t->cores;
-  for (int r = 0; r < c->world; r += r || c->world < 3 ? 1 : c->world - 1)
-    fprintf(to, "%srank %d: %s", !r ? "" : c->world < 3 ? "; " : "; ... ", r, c->all[r].words);
+  const int last = c->world - 1;
+  fprintf(to, "rank 0: %s", c->all[0].words);
+  if (last) fprintf(to, "; %srank %d: %s", last > 1 ? "... " : "", last, c->all[last].words);
 }
 static void shards_words(FILE *to, const Trainer *t) {
   const MeshShape m = t->fsdp.cfg.mesh;
@@ -353,7 +354,7 @@ static void print_start(const Trainer *t) {
   start_words("data", t, data_words);
   if (trainer_trains(&t->opt)) start_words("training", t, training_words);
   start_words("ranks", t, ranks_words);
-  if (t->cores && !t->ctx.ops->nccl) start_words("cores", t, cores_short_words);
+  if (t->cores && cores_differ(t->cores) && !t->ctx.ops->nccl) start_words("cores", t, cores_short_words);
   start_words("sharding", t, shards_words);
   start_words("memory", t, memory_short_words);
   if (t->fsdp.mesh.world > 1 && trainer_trains(&t->opt)) start_words("moved", t, moved_words);

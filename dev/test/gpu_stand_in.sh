@@ -173,7 +173,7 @@ case $me in
         touch "$lib/libopen-pal.so.40" "$lib"/openmpi/lib/openmpi3/mca_btl_{ofi,tcp}.so ;;
       *openmpi-bin*) mkdir -p "$3/usr/bin"; ln -sf "$FAKE/../bin/make" "$3/usr/bin/orterun" ;;
       *libhwloc-dev*)
-        mkdir -p "$3"/usr/include/{,machine/}hwloc
+        mkdir -p "$lib" "$3"/usr/include/{,machine/}hwloc
         touch "$lib/libhwloc.a" "$3"/usr/include/{hwloc.h,hwloc/bitmap.h,machine/hwloc/config.h} ;;
       *libpmix2*) mkdir -p "$lib/pmix2/lib/pmix" ;;
       *libcjson1*) mkdir -p "$3/usr/include/cjson" ;;
