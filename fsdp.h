@@ -54,7 +54,8 @@
 //   small                   one all-gather (norm, losses, stop flag); over mpi a barrier too; fp8: one of maxima
 // With L blocks in one unit each, A reductions, no freezing and R = 1 that is, in bytes, f = (N-1)/N, U a block, P all:
 //   f (root b_p + (L + (2A-1) max(L-K,0)) U b_p + A P b_r); in place f A P b_r
-// Memory: see fsdp_plan. fsdp_formula states the traffic as code, a test compares it with the counters of part 4.
+// Memory: see fsdp_declare (kernels/layout.h). fsdp_formula states the traffic as code, a test compares it with the
+// counters of part 4.
 //
 // Bit-identity: the owner adds contributions in order of the global microbatch m = a N + rank, each first rounded to
 // the wire dtype (its own too, and at N = 1): one left fold, the same for every N that divides the number of
@@ -148,7 +149,6 @@ struct GatherSlot {
   SlotState state;
   bool in_use, from_kept;
   char *data, *landing;
-  size_t bytes;
   MPI_Request *requests;
   int pending;
   StepEvent arrived, released;                   // the gather is complete; the model has read it for the last time
@@ -162,6 +162,15 @@ struct ReduceJob {
 };
 // Round j of a job: elements [first, first + numel) of unit u's shards.
 struct ReduceSpan { int unit; int64_t first, numel; };
+
+// Parts of working memory, and where they lie in it. on_host: in its mirror alone.
+enum WorkName { WORK_CONTROL,                    // what the ranks of a host tell each other
+                WORK_SUMS,                       // gradient shards that replicas read
+                WORK_PARAMS, WORK_KEPT,          // parameter shards; blocks kept after forward
+                WORK_SLOTS, WORK_WHOLE,          // gradient slots and what shares with them; whole gradients
+                WORK_STAGING,                    // contributions rounded for the wire
+                WORK_PARTS };
+struct WorkPart { size_t at, bytes; bool on_host; };
 
 struct Comm;
 struct ScheduleLog;
@@ -177,28 +186,27 @@ struct Fsdp {
   Param *param;
   Unit *unit;
   Stage *stage;
-  // Working memory: [control | gradient shards of replicas | parameter shards | kept blocks | gradient slots, and where
-  // they are shared the pool of both | whole gradients | staging]. With COMM_MPI peers read it in a window of the same
+  // Working memory: what peers may read, and what is sent from. With COMM_MPI they read it in a window of the same
   // layout: on a CPU the window is the working memory, else its mirror in pinned memory. Offsets hold in both.
-  // Parameter shards that are read in place come last: all of a group's lie in its first rank's window.
+  WorkPart part[WORK_PARTS];
   char *work, *window;
-  size_t work_bytes, work_on_host, params_at, kept_at, grads_at, grad_slots_at, grad_slot_bytes;
-  size_t staging_at;
-  char *params_home;                             // the working memory where parameter shards lie, at its offsets
+  size_t work_bytes, work_on_host;               // on_host: of the parts that lie in the mirror alone; they come first
+  char *params_home;                             // where parameter shards lie, at their offsets
+  char *host_params;                             // offloaded, where there is no mirror
   MPI_Win win;
   bool has_win, mirrored;
   bool in_place;                                 // units lie whole where shards do, which is decided when laying out
   int64_t state_numel, sum_numel;                // of all units: elements of moments; of gradient shards apart
   int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
-  size_t params_bytes, kept_bytes;               // of all units
+  size_t params_bytes;                           // of all units
   float *master, *m, *v, *grads;                 // shards of all units, in order of units
   low16 *low;                                    // of bf16 parameters: with them fp32 masters (kernels/master.cuh)
   float *sum;                                    // offloaded: a round's sum, on the device
   char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
   int64_t *host_limbs;                           // offloaded: pinned, of the norm
-  char *host_state;
-  size_t host_state_bytes, publish_bytes;
+  size_t grad_slot_bytes, block_slot_bytes, publish_bytes;         // of one slot; of a block's gather slot
   GatherSlot *slot;                              // [K] for blocks, [K] is stage 0's
+  char *block_slots, *root_slot, *block_landings, *root_landing;   // their memory
   char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
   int expanded_stage, root_is_expanded;          // 0: none
   bool expanded_matrices, training;
@@ -245,112 +253,6 @@ static inline int fsdp_shards(const Fsdp *f) { return f->cfg.mesh.shards; }
 // Sums go along the replicas, in their order.
 static inline bool fsdp_chains(const Fsdp *f) { return f->cfg.mesh.replicas > 1 && !f->cfg.native_reduce; }
 static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLOAD_NONE; }
-// The sum over one rank is what it computes itself. Where nothing is to be rounded for the wire, its gradients are
-// written straight into the gradient shard and later microbatches are added to it there: no buffer, no reduction. Only
-// gradients that a microbatch adds up itself (stage 0: over the head's chunks) must be complete before they are added,
-// and so must those of a device whose sums depend on whether it adds.
-static inline bool fsdp_grads_in_place(const Fsdp *f, int s) {
-  const FsdpConfig *c = &f->cfg;
-  const bool one = f->mesh.world == 1 && !c->comms_of_one && c->wire_dtype == F32 && c->offload == OFFLOAD_NONE;
-  return one && (c->local || c->microbatches == 1 || (s && c->wrap == WRAP_BLOCK && !f->ctx->ops->nccl));
-}
-// Gradients that are added to, over the head's chunks or over microbatches, are fp32 and lie in a buffer of their own;
-// the others are written once, in the wire dtype, into one of two slots.
-static inline bool fsdp_stage_whole(const Fsdp *f, int s) { return s == 0 || f->cfg.local; }
-static inline bool fsdp_stage_staged(const Fsdp *f, int s) {
-  return fsdp_stage_whole(f, s) && f->cfg.wire_dtype != F32;
-}
-static inline size_t fsdp_largest_slot_bytes(const Fsdp *f) {
-  size_t most = 0;
-  for (int s = 1; s < f->stages; s++) if (f->stage[s].full_bytes > most) most = f->stage[s].full_bytes;
-  return most;
-}
-static inline int64_t fsdp_largest_expanded(const Fsdp *f) {
-  int64_t most = 0;
-  for (int s = 1; s < f->stages; s++) most = max64(most, f->stage[s].expand_numel);
-  return most;
-}
-static inline int64_t fsdp_largest_gradient(const Fsdp *f) {
-  int64_t most = 0;
-  for (int s = 1; s < f->stages; s++) if (!fsdp_grads_in_place(f, s)) most = max64(most, f->stage[s].grad_numel);
-  return most;
-}
-static inline int64_t fsdp_largest_shard(const Fsdp *f) {
-  int64_t most = 0;
-  for (int u = 0; u < f->units; u++) most = max64(most, f->unit[u].state_numel);
-  return most;
-}
-// Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache; over NCCL what keeps
-// messages long and, up to 128 shards, the staging of all ranks together below 2^23 elements.
-enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL_MOST = 1 << 20, STAGE_NUMEL_NCCL_LEAST = 1 << 16 };
-static inline int64_t fsdp_stage_numel(CommKind comm, int shards) {
-  if (comm != COMM_NCCL) return STAGE_NUMEL;
-  return max64(STAGE_NUMEL_NCCL_LEAST, min64(STAGE_NUMEL_NCCL_MOST, (1 << 23) / shards / 128 * 128));
-}
-// Elements that arrive and have not been added yet.
-static inline size_t fsdp_staging_in_numel(const Fsdp *f) {
-  if (!fsdp_trains(f)) return 0;
-  const size_t chunk = (size_t)f->chunk_numel, S = (size_t)fsdp_shards(f);
-  const size_t nccl = f->cfg.native_reduce ? (size_t)fsdp_largest_shard(f) : 2 * S * chunk;
-  if (f->cfg.comm == COMM_NCCL) return S == 1 && !f->cfg.comms_of_one ? 0 : nccl;
-  return f->mirrored && S > 1 ? chunk : 2 * (size_t)f->mesh.remote * chunk;
-}
-// What an offloading device adds up before it goes to the host: a round. NCCL's own sum of a unit is one.
-static inline size_t fsdp_sum_bytes(const Fsdp *f) {
-  return 4 * (size_t)(f->cfg.native_reduce ? fsdp_largest_shard(f) : f->chunk_numel);
-}
-// Contributions are rounded for the wire into staging, two rounds of them.
-static inline size_t fsdp_staging_out_numel(const Fsdp *f) {
-  bool staged = false;
-  for (int s = 0; s < f->stages; s++) staged = staged || (f->stage[s].trains && fsdp_stage_staged(f, s));
-  return staged && fsdp_trains(f) ? 2 * (size_t)fsdp_shards(f) * (size_t)f->chunk_numel : 0;
-}
-// Whether the model's buffers may lie where gradient slots do when these are not in use. Not on a mirrored device: all
-// of it would have a mirror.
-static inline bool fsdp_shares_slots(const Fsdp *f) {
-  return f->cfg.share_slots && fsdp_trains(f) && !f->cfg.local && f->grad_slot_bytes && !f->mirrored;
-}
-// The part of a whole gradient that its owner has, and the shard that its sum makes, are the same elements. So the sum
-// is written there, and the shard has no memory of its own, where a step reduces the gradient once and every element of
-// the own contribution has been read when its sum is written: what is rounded for the wire, or sent by NCCL, is read in
-// a round before; else accumulate reads those of all ranks at once. Nobody else reads that part. It does not go along
-// replicas, whose sums come to the shard before the own contribution is added, nor on a mirrored device, which adds one
-// rank after the other, nor where shards lie on the host.
-static inline bool fsdp_sums_in_whole(const Fsdp *f, int s) {
-  const FsdpConfig *c = &f->cfg;
-  const bool once = c->local || c->microbatches == 1, apart = c->mesh.replicas > 1 || c->offload != OFFLOAD_NONE;
-  const bool read_before = fsdp_stage_staged(f, s) || c->comm == COMM_NCCL;
-  return fsdp_trains(f) && fsdp_stage_whole(f, s) && !fsdp_grads_in_place(f, s) && once && !apart &&
-         (read_before || (!f->mirrored && c->mesh.shards <= SUMMANDS_MOST));
-}
-// Elements of shards that lie so.
-static inline int64_t fsdp_sums_in_whole_numel(const Fsdp *f) {
-  int64_t n = 0;
-  for (int u = 0; u < f->units; u++) n += fsdp_sums_in_whole(f, f->unit[u].stage) ? unit_wire_numel(&f->unit[u]) : 0;
-  return n;
-}
-// fp32 elements of the gradients that have a buffer of their own.
-static inline int64_t fsdp_whole_grads_numel(const Fsdp *f) {
-  int64_t n = 0;
-  for (int s = 0; s < f->stages; s++)
-    n += fsdp_stage_whole(f, s) && !fsdp_grads_in_place(f, s) ? f->stage[s].grad_numel : 0;
-  return fsdp_trains(f) ? n : 0;
-}
-// With windows, replicas read each other's gradient shards.
-static inline bool fsdp_grads_in_work(const Fsdp *f) {
-  return fsdp_chains(f) && f->cfg.comm == COMM_MPI && fsdp_trains(f);
-}
-// Whether they may lie where gradient shards do: where these are the owner's alone, on the device.
-static inline bool fsdp_shares_sums(const Fsdp *f) {
-  return fsdp_trains(f) && f->sum_numel && !fsdp_offloads(f) && !fsdp_chains(f);
-}
-// Elements of f->grads before those of stage s.
-static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
-  int64_t n = 0;
-  for (int u = 0; u < f->units && f->unit[u].stage < s; u++)
-    n += fsdp_sums_in_whole(f, f->unit[u].stage) ? 0 : f->unit[u].state_numel;
-  return n;
-}
 // What a small all-gather takes from each rank, at most.
 static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
   const size_t scales = (size_t)f->scales * sizeof(float);
@@ -362,219 +264,7 @@ static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OP
 #include "kernels/record.h"
 #include "kernels/placement.h"
 
-// What the ranks of one host tell each other, at the start of each window. Counters only grow.
-struct Control {
-  alignas(64) uint64_t ready;                    // reduction rounds whose data this rank has laid out
-  alignas(64) uint64_t done;                     // reduction rounds this rank has added up
-  alignas(64) uint64_t partial;                  // reduction rounds whose sum, so far, lies in this rank's shard
-  alignas(64) uint64_t kept;                     // blocks kept after forward, since the start
-};
-// The control block takes one page, and OpenMPI may start a window anywhere in a page: one more to align it.
-enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
-
-// Of a plan: the working memory, which the host's other ranks see in a window.
-static inline size_t fsdp_shared_bytes(const Fsdp *f, const MemoryPlan *m) {
-  static const MemoryName lines[] = {MEM_PARAMS,     MEM_KEPT,        MEM_GRAD_SLOTS,
-                                     MEM_SLOTS_SHARED, MEM_STAGING_OUT, MEM_CONTROL};
-  size_t bytes = f->cfg.offload == OFFLOAD_PARAMS ? f->params_bytes : 0;
-  for (MemoryName line : lines) bytes += m->planned_bytes[line];
-  if (fsdp_grads_in_work(f)) bytes += (size_t)f->state_numel * 4;
-  return bytes + (size_t)fsdp_whole_grads_numel(f) * 4;
-}
-// The formulas of memory, per rank.
-static inline void fsdp_plan(const Fsdp *f, MemoryPlan *m) {
-  const size_t b_r = fsdp_wire_bytes(f), b_c = dtype_bytes(f->cfg.compute_dtype);
-  const size_t trains = fsdp_trains(f), off = fsdp_offloads(f), on = trains && !off;
-  const size_t K = (size_t)f->cfg.gather_slots, chunk = (size_t)f->chunk_numel;
-  const size_t slots = f->in_place ? 0 : K * fsdp_largest_slot_bytes(f) + f->stage[0].full_bytes;
-  const size_t state = (size_t)f->state_numel * 4, master = (size_t)f->master_numel * 4, moments = fsdp_moments(f);
-  const size_t sums = (size_t)f->sum_numel * 4, in_whole = (size_t)fsdp_sums_in_whole_numel(f) * 4;
-  const size_t whole = (size_t)fsdp_whole_grads_numel(f) * 4;
-  const bool mpi = f->cfg.comm == COMM_MPI, lands = f->mirrored && f->mesh.remote;
-  const bool params_on_host = f->cfg.offload == OFFLOAD_PARAMS;
-  m->planned_bytes[MEM_PARAMS] = params_on_host ? 0 : f->params_bytes;
-  m->planned_bytes[MEM_HOST_PARAMS] = params_on_host && !f->mirrored ? f->params_bytes : 0;
-  m->planned_bytes[MEM_KEPT] = f->kept_bytes;
-  m->planned_bytes[MEM_MASTER] = off ? 0 : master;
-  m->planned_bytes[MEM_MASTER_LOW] = off ? 0 : (size_t)f->low_numel * 2;
-  m->planned_bytes[MEM_OPTIMIZER] = on * moments * state;
-  m->planned_bytes[MEM_GRADS] = on * (sums + in_whole);
-  m->planned_bytes[MEM_HOST_STATE] = off ? f->host_state_bytes : 0;
-  m->planned_bytes[MEM_OFFLOAD] = off * fsdp_sum_bytes(f);
-  m->planned_bytes[MEM_GATHER_SLOTS] = slots ? slots - f->stage[0].full_bytes : 0;
-  m->planned_bytes[MEM_ROOT_PARAMS] = slots ? f->stage[0].full_bytes : 0;
-  m->planned_bytes[MEM_EXPANDED] = (size_t)(fsdp_largest_expanded(f) + f->stage[0].expand_numel) * b_c;
-  const bool shares = fsdp_shares_slots(f);
-  m->planned_bytes[MEM_GRAD_SLOTS] = trains && !f->cfg.local && !shares ? 2 * f->grad_slot_bytes : 0;
-  m->planned_bytes[MEM_SLOTS_SHARED] = shares ? f->cfg.slots_bytes : 0;
-  m->planned_bytes[in_whole ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] = whole - in_whole;    // alike for all stages
-  m->planned_bytes[MEM_STAGING_OUT] = fsdp_staging_out_numel(f) * b_r;
-  m->planned_bytes[MEM_STAGING_IN] = fsdp_staging_in_numel(f) * b_r;
-  m->planned_bytes[MEM_SCALES] = (size_t)f->scales * 4 * (size_t)(2 + f->mesh.world);
-  m->planned_bytes[MEM_CONTROL] = mpi ? CONTROL_BYTES : 0;
-  m->planned_bytes[MEM_MIRROR] = f->mirrored ? fsdp_shared_bytes(f, m) : 0;
-  m->planned_bytes[MEM_LANDING] =
-      (lands ? slots + trains * 2 * (size_t)f->mesh.remote * chunk * b_r : 0) +
-      (f->mirrored ? (size_t)(f->mesh.world + 1) * fsdp_small_most_bytes(f) : 0);
-}
-
-// How often a step of A microbatches gathers block l: see the top.
-static inline int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
-  const int64_t L = c->blocks, K = c->gather_slots, low = min64(c->first_backward, L - K);
-  return 1 + (l >= low && l < L - K ? A : 0) + (l >= low && l < K ? 0 : A - 1);
-}
-// The formulas of traffic, per rank and step of A microbatches a rank.
-static inline Traffic fsdp_formula(const Fsdp *f, int A) {
-  const int64_t S = fsdp_shards(f), R = f->cfg.mesh.replicas, r = f->mesh.replicate.me, N = f->mesh.world;
-  const int64_t b_r = (int64_t)fsdp_wire_bytes(f), G = f->cfg.mesh.kept, reductions = f->cfg.local ? 1 : A;
-  Traffic t = {};
-  for (int i = 0; i < f->units; i++) {
-    const Unit *u = &f->unit[i];
-    const int64_t n = u->stage ? fsdp_block_gathers(&f->cfg, u->stage - 1, A) : 1, bytes = unit_wire_bytes(u);
-    const int64_t far = u->stage && G ? 1 : n;   // gathers that ask the whole shard group
-    if (S > 1 && !f->in_place) {
-      t.gathers += n;
-      t.gather_bytes += far * (S - 1) * bytes + (n - far) * (G - 1) * (G ? S / G : 0) * bytes;
-    }
-    if (!u->state_numel || fsdp_grads_in_place(f, u->stage)) continue;
-    t.reductions += reductions;
-    t.reduce_bytes += reductions * (S - 1) * unit_wire_numel(u) * b_r;
-    if (fsdp_chains(f)) t.replicate_bytes += (reductions - (r == 0)) * u->state_numel * 4;
-  }
-  if (fsdp_chains(f) && r < R - 1) t.replicate_bytes += f->state_numel * 4;
-  if (R > 1 && f->cfg.native_reduce) t.replicate_bytes += f->state_numel * 4 * 2 * (R - 1) / R;
-  t.small = (f->cfg.comm == COMM_MPI ? 2 : 1) + (f->scales_trained ? 1 : 0);
-  t.small_bytes = (N - 1) * ((int64_t)f->cfg.small_bytes + 4 * f->scales_trained);
-  return t;
-}
-
-// ---- layout
-static inline void fsdp_layout_stages(Fsdp *f) {
-  f->stages = 1 + f->cfg.blocks;
-  f->stage = (Stage *)calloc((size_t)f->stages, sizeof(Stage));
-  const int64_t S = fsdp_shards(f);
-  for (int i = f->units - 1; i >= 0; i--) f->stage[f->unit[i].stage].first_unit = i;
-  for (int i = 0; i < f->units; i++) {
-    Unit *u = &f->unit[i];
-    Stage *s = &f->stage[u->stage];
-    u->slot_at = s->full_bytes;
-    u->grad_slot_at = s->grad_numel;
-    u->expand_slot_at = s->expand_numel;
-    u->state_base = f->state_numel;
-    u->master_base = f->master_numel;
-    u->low_base = f->low_numel;
-    u->sum_base = f->sum_numel;
-    s->units++;
-    s->full_bytes += u->full_bytes;
-    s->grad_numel += u->grad_numel;
-    s->expand_numel += u->expand_numel;
-    s->trains = s->trains || u->state_numel;
-    f->state_numel += u->state_numel;
-    f->sum_numel += fsdp_sums_in_whole(f, u->stage) ? 0 : u->state_numel;
-    f->master_numel += u->master_numel;
-    f->low_numel += u->low_numel;
-    f->params_bytes += u->shard_bytes;
-    const int64_t kept = f->in_place ? 0 : f->cfg.mesh.kept;
-    if (u->stage && kept && fsdp_trains(f)) f->kept_bytes += u->shard_bytes * (size_t)(S / kept);
-  }
-}
-// Whether parameter p's gradient lies at the same place of its block as parameter q's of another one.
-static inline bool fsdp_same_gradient(const Fsdp *f, int p, int q) {
-  const Param *const pair[2] = {&f->param[p], &f->param[q]};
-  int64_t at[2];
-  for (int i = 0; i < 2; i++) {
-    const Unit *u = &f->unit[pair[i]->unit];
-    at[i] = pair[i]->frozen ? -1 : u->grad_slot_at + u->piece[pair[i]->piece].grad_at + pair[i]->in_piece;
-  }
-  return at[0] == at[1] && pair[0]->numel_padded == pair[1]->numel_padded;
-}
-// Where all do as the first one, the gaps between parameters of a gradient slot, which reductions read too, stay zero.
-static inline bool fsdp_blocks_are_alike(const Fsdp *f) {
-  for (int s = 2, p, q; s < f->stages; s++)
-    for (p = q = 0;; p++, q++) {
-      while (p < f->params && f->unit[f->param[p].unit].stage != 1) p++;
-      while (q < f->params && f->unit[f->param[q].unit].stage != s) q++;
-      if ((p == f->params) != (q == f->params)) return false;
-      if (p == f->params) break;
-      if (!fsdp_same_gradient(f, p, q)) return false;
-    }
-  return true;
-}
-static inline bool param_is_e4m3(const Param *p, const FsdpConfig *cfg) { return p->linear && cfg->fp8 != FP8_OFF; }
-// Dtypes, and numbers of the E4M3 scales: those that train first.
-static inline void fsdp_layout_dtypes(Fsdp *f) {
-  for (int frozen = 0; frozen <= 1; frozen++) {
-    for (int i = 0; i < f->params; i++) {
-      Param *p = &f->param[i];
-      if (p->frozen != (bool)frozen) continue;
-      const bool e4m3 = param_is_e4m3(p, &f->cfg);
-      p->dtype = e4m3 ? F8 : f->cfg.param_dtype;
-      p->scale = e4m3 ? f->scales++ : -1;
-    }
-    if (!frozen) f->scales_trained = f->scales;
-  }
-}
-
-// Where shared-memory windows would lie, and how many bytes are free there; 0 and errno where that cannot be asked.
-static inline size_t windows_room(const char **dir) {
-  *dir = getenv("OMPI_MCA_osc_sm_backing_directory");
-  if (!*dir) *dir = "/dev/shm";
-  struct statvfs s;
-  return statvfs(*dir, &s) ? 0 : (size_t)s.f_bavail * s.f_frsize;
-}
-static inline size_t windows_need(size_t bytes) { return bytes + bytes / 20; } // OpenMPI asks for a twentieth more
-// What shares memory with gradient slots lies in a window. Returns whether every host has room for that (a container's
-// /dev/shm may be 64 MiB); if not, nothing is to be shared, on all ranks alike. Collective.
-static inline bool fsdp_shared_slots_fit(const Fsdp *f) {
-  if (!fsdp_shares_slots(f) || f->cfg.comm != COMM_MPI) return true;
-  MemoryPlan plan = {};
-  fsdp_plan(f, &plan);
-  unsigned long long mine = fsdp_shared_bytes(f, &plan), host = 0;
-  MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, f->mesh.node);
-  const char *dir;
-  int here = !f->mesh.windows || f->mesh.node_world == 1 || windows_need((size_t)host) <= windows_room(&dir), all = 0;
-  MPI_Allreduce(&here, &all, 1, MPI_INT, MPI_MIN, f->mesh.comm);
-  return all;
-}
-
-// Lays out units and decides chunks, as rank mesh.rank sees it; allocates nothing big and asks nobody. `mesh` and
-// `param` are owned by f from here on.
-static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
-  memset(f, 0, sizeof *f);
-  f->ctx = ctx;
-  f->cfg = cfg;
-  f->param = param;
-  f->params = params;
-  f->mirrored = cfg.comm == COMM_MPI && ctx->ops->nccl;
-  f->mesh = mesh;
-  if (cfg.comm != COMM_MPI) f->mesh.remote = 0;
-  f->in_place = cfg.comms_of_one ? false
-                : cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
-                                       : !cfg.copies && !f->mirrored && mesh_shards_share_memory(&f->mesh);
-  fsdp_layout_dtypes(f);
-  f->unit = units_wrap(param, params, cfg.wrap, cfg.wrap_least, &f->units);
-  const LayoutConfig k = {cfg.layout, cfg.compute_dtype, cfg.offload == OFFLOAD_OPTIMIZER, f->in_place,
-                          f->mesh.shard.me};
-  for (int u = 0; u < f->units; u++) unit_layout(&f->unit[u], u, param, params, k, cfg.mesh.shards);
-  fsdp_layout_stages(f);
-  f->blocks_alike = fsdp_blocks_are_alike(f);
-  f->grad_slot_bytes = align_bytes((size_t)fsdp_largest_gradient(f) * fsdp_wire_bytes(f));
-  f->chunk_numel = min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), fsdp_largest_shard(f));
-  f->publish_bytes = 0;
-  for (int u = 0; u < f->units; u++)
-    if (f->unit[u].shard_bytes > f->publish_bytes) f->publish_bytes = f->unit[u].shard_bytes;
-  if (cfg.offload != OFFLOAD_OPTIMIZER) f->publish_bytes = 0;
-  const size_t grads = fsdp_grads_in_work(f) && f->mirrored ? 0 : 1;           // else they lie in the mirror
-  f->host_state_bytes = (size_t)f->master_numel * 4 + (size_t)f->low_numel * 2 +
-                        (fsdp_moments(f) + grads) * (size_t)f->state_numel * 4 + 2 * f->publish_bytes +
-                        NORM_LIMBS * sizeof(int64_t) + 2 * (size_t)max64(f->scales, 1) * sizeof(float);
-  f->kept_valid = (bool *)calloc((size_t)f->stages, sizeof(bool));
-  f->sums_shared = (bool *)calloc((size_t)f->stages, sizeof(bool));
-  f->kept_number = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
-  f->stage_round0 = (uint64_t *)calloc((size_t)f->stages, sizeof(uint64_t));
-  f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->stages), sizeof(uint64_t));
-  f->grads_free = (StepEvent *)calloc((size_t)(2 + f->stages), sizeof(StepEvent));
-}
+#include "kernels/layout.h"
 
 // ================================================================================================ 4 transport
 #include "kernels/transport.h"
@@ -736,25 +426,11 @@ static inline void fsdp_sync(Fsdp *f) {
 }
 
 // ================================================================================================ 6 reduce
-static inline int fsdp_unit_rounds(const Fsdp *f, int u) {
-  const bool ordered_nccl = f->cfg.comm == COMM_NCCL && !f->cfg.native_reduce &&
-                            (fsdp_shards(f) > 1 || f->cfg.comms_of_one);
-  const bool chunked = f->mesh.remote || fsdp_stage_staged(f, f->unit[u].stage) || ordered_nccl || fsdp_chains(f) ||
-                       (fsdp_offloads(f) && !f->cfg.native_reduce);
-  const int64_t n = f->unit[u].state_numel;
-  return !n ? 0 : chunked ? (int)((n + f->chunk_numel - 1) / f->chunk_numel) : 1;
-}
-static inline int fsdp_stage_rounds(const Fsdp *f, int s) {
-  int rounds = 0;
-  for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++)
-    rounds += fsdp_unit_rounds(f, u);
-  return rounds;
-}
 static inline ReduceSpan fsdp_round_span(const Fsdp *f, int s, int j) {
   int u = f->stage[s].first_unit;
-  for (; j >= fsdp_unit_rounds(f, u); u++) j -= fsdp_unit_rounds(f, u);
+  for (; j >= f->unit[u].rounds; u++) j -= f->unit[u].rounds;
   const int64_t n = f->unit[u].state_numel;
-  if (fsdp_unit_rounds(f, u) == 1) return ReduceSpan{u, 0, n};
+  if (f->unit[u].rounds == 1) return ReduceSpan{u, 0, n};
   return ReduceSpan{u, j * f->chunk_numel, min64(f->chunk_numel, n - j * f->chunk_numel)};
 }
 static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
@@ -769,13 +445,13 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
   if (!f->comm->round_free(f, round)) return false;
   const ReduceSpan x = fsdp_span_of(f, round);
   const Unit *u = &f->unit[x.unit];
-  if (fsdp_stage_staged(f, job->stage)) {
+  if (f->stage[job->stage].staged) {
     fsdp_log_grads(f, LOG_READ, STREAM_REDUCE, LOG_GRADS, job->slot);
     fsdp_log_own_part_read(f, round);
     fsdp_log_access(f, LOG_WRITE, STREAM_REDUCE, LOG_STAGED, (int)(round & 1), f->mesh.rank, round);
   }
   PieceRun run;
-  for (int i = 0; i < u->pieces && fsdp_stage_staged(f, job->stage); i++) {
+  for (int i = 0; i < u->pieces && f->stage[job->stage].staged; i++) {
     if (!piece_run(u, i, x.first, x.numel, &run)) continue;
     for (int o = 0; o < fsdp_shards(f); o++)
       convert(&f->reduce_ctx,
@@ -820,7 +496,7 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   const Unit *u = &f->unit[x.unit];
   const bool off = fsdp_offloads(f), chain = fsdp_chains(f);
   const bool begins = job->first && (!chain || f->mesh.replicate.me == 0);     // nothing was added yet
-  const bool in_whole = fsdp_sums_in_whole(f, job->stage);
+  const bool in_whole = f->stage[job->stage].sums_in_whole;
   float *own = in_whole ? NULL : f->grads + u->sum_base + x.first, *sum = off ? f->sum : own;
   const size_t bytes = (size_t)x.numel * sizeof(float);
   if (!job->first && !chain) fsdp_log_partial_read(f, round, LOG_SUM, f->mesh.rank);
@@ -863,7 +539,7 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
 
 // Gradient slots: 0 and 1 for blocks in turn, 2 is stage 0's; whole gradients of block l have 2 + l for their own.
 static inline int fsdp_grad_slot(const Fsdp *f, int s) {
-  return fsdp_stage_whole(f, s) ? 2 + s : (int)(f->block_reductions & 1);
+  return f->stage[s].grads == GRADS_IN_SLOT ? (int)(f->block_reductions & 1) : 2 + s;
 }
 // Waits until a gradient slot's memory may be written: everybody has read what lay there.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
@@ -894,7 +570,7 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
   const int64_t b = (int64_t)fsdp_wire_bytes(f);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const Piece *c = &f->unit[u].piece[i];
-    char *piece = fsdp_grads_in_place(f, s) ? (char *)(f->grads + f->unit[u].sum_base + c->state_at)
+    char *piece = f->stage[s].grads == GRADS_IN_SHARD ? (char *)(f->grads + f->unit[u].sum_base + c->state_at)
                                             : f->work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
     int64_t at = 0;                              // parameters lie in a piece in their order
     for (int p = 0; p < f->params && c->trains; p++) {
@@ -921,13 +597,13 @@ static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
 // gradient.
 static inline void fsdp_grads(Fsdp *f, int s) {
   const int slot = f->grad_slot = fsdp_grad_slot(f, s);
-  const bool in_place = fsdp_grads_in_place(f, s), shared = f->sums_shared[s];
-  if (!f->stage[s].trains) return;
-  if (shared && in_place) fsdp_zero_gaps(f, s, slot);
-  if (shared && !in_place) fsdp_zero_shard_gaps(f, s);
-  if (in_place) return;
+  const GradHome home = f->stage[s].grads;
+  if (home == GRADS_NONE) return;
+  if (f->sums_shared[s] && home == GRADS_IN_SHARD) fsdp_zero_gaps(f, s, slot);
+  if (f->sums_shared[s] && home != GRADS_IN_SHARD) fsdp_zero_shard_gaps(f, s);
+  if (home == GRADS_IN_SHARD) return;
   fsdp_grads_wait(f, slot);
-  if (fsdp_stage_whole(f, s) || (f->blocks_alike && !f->slot_shared[slot])) return;
+  if (home == GRADS_WHOLE || (f->blocks_alike && !f->slot_shared[slot])) return;
   fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
   fsdp_zero_gaps(f, s, slot);
 }
@@ -936,23 +612,25 @@ static inline void fsdp_grads(Fsdp *f, int s) {
 static inline Tensor fsdp_grad(Fsdp *f, int p) {
   const Param *q = &f->param[p];
   const Unit *u = &f->unit[q->unit];
-  const bool whole = fsdp_stage_whole(f, u->stage);
-  const Dtype dtype = whole ? F32 : f->cfg.wire_dtype;
-  const int slot = whole ? fsdp_grad_slot(f, u->stage) : f->grad_slot;
+  const GradHome home = f->stage[u->stage].grads;
   const Piece *c = &u->piece[q->piece];
+  const Dtype dtype = home == GRADS_IN_SLOT ? f->cfg.wire_dtype : F32;
   char *data = NULL;
-  if (fsdp_grads_in_place(f, u->stage)) data = (char *)(f->grads + u->sum_base + c->state_at + q->in_piece);
-  else data = f->work + fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype);
-  if (!q->frozen && !fsdp_grads_in_place(f, u->stage)) fsdp_log_gradient(f, u->stage, slot);
-  return tensor_of(q->frozen ? NULL : data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+  if (!q->frozen && home == GRADS_IN_SHARD) data = (char *)(f->grads + u->sum_base + c->state_at + q->in_piece);
+  else if (!q->frozen) {
+    const int slot = home == GRADS_WHOLE ? fsdp_grad_slot(f, u->stage) : f->grad_slot;
+    data = f->work + fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype);
+    fsdp_log_gradient(f, u->stage, slot);
+  }
+  return tensor_of(data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
 // Whether the a-th microbatch's gradients of stage s overwrite their buffer or are added to it.
 static inline Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {
-  return a && (f->cfg.local || fsdp_grads_in_place(f, s)) ? ADD : OVERWRITE;
+  return a && (f->cfg.local || f->stage[s].grads == GRADS_IN_SHARD) ? ADD : OVERWRITE;
 }
 // Stage s's gradient was summed in place: only the log takes notice.
 static inline void fsdp_reduced_in_place(Fsdp *f, int s, int a) {
-  const int rounds = fsdp_stage_rounds(f, s);
+  const int rounds = f->stage[s].rounds;
   const bool adds = a && !f->cfg.local;
   if (adds) fsdp_log_stage_sums(f, LOG_READ, s);
   f->stage_round0[s] = f->rounds_started;
@@ -964,8 +642,9 @@ static inline void fsdp_reduced_in_place(Fsdp *f, int s, int a) {
 // in the step. Collective.
 static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   fsdp_log_lent(f, LOG_READ, s);
-  if (!f->stage[s].trains || (f->cfg.local && a < microbatches - 1)) return;
-  if (fsdp_grads_in_place(f, s)) { fsdp_reduced_in_place(f, s, a); return; }
+  const GradHome home = f->stage[s].grads;
+  if (home == GRADS_NONE || (f->cfg.local && a < microbatches - 1)) return;
+  if (home == GRADS_IN_SHARD) { fsdp_reduced_in_place(f, s, a); return; }
   fsdp_reduce_finish(f);
   const int slot = fsdp_grad_slot(f, s);
   fsdp_log_gradient(f, s, slot);                 // the last write was enqueued before this
@@ -975,13 +654,13 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   job->first = a == 0 || f->cfg.local;
   job->stage = s;
   job->slot = slot;
-  job->rounds = fsdp_stage_rounds(f, s);
+  job->rounds = f->stage[s].rounds;
   job->round0 = f->rounds_started;
   job->last_round0 = f->stage_round0[s];
   f->stage_round0[s] = job->round0;
   f->rounds_started += (uint64_t)job->rounds;
   f->slot_rounds[slot] = f->rounds_started;
-  f->block_reductions += !fsdp_stage_whole(f, s);
+  f->block_reductions += home == GRADS_IN_SLOT;
   for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++) {
     if (!f->unit[u].state_numel) continue;
     f->traffic.reductions++;
@@ -1016,27 +695,6 @@ static inline void fsdp_open_events(Fsdp *f) {
 // Where the optimizer's state lies and is computed with: the device, or the host.
 static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_ctx : f->ctx; }
 
-// Takes host memory for what is offloaded, under its lines.
-static inline void fsdp_open_offload(Fsdp *f) {
-  Ctx *c = f->ctx;
-  char *at = f->host_state = (char *)memory_take(c, f->plan, MEM_HOST_STATE, f->host_state_bytes);
-  const size_t state = (size_t)f->state_numel * 4;
-  f->master = f->master_numel ? (float *)at : NULL;
-  at += (size_t)f->master_numel * 4;
-  f->low = f->low_numel ? (low16 *)at : NULL;
-  at += (size_t)f->low_numel * 2;
-  f->m = (float *)at;
-  if (fsdp_moments(f) == 2) f->v = (float *)(at + state);
-  at += fsdp_moments(f) * state;
-  if (fsdp_grads_in_work(f) && f->mirrored) f->grads = (float *)(f->window + f->grads_at);
-  else { f->grads = (float *)at; at += state; }
-  for (char *&p : f->publish) { p = at; at += f->publish_bytes; }
-  f->host_limbs = (int64_t *)at;
-  f->sum = (float *)memory_take(c, f->plan, MEM_OFFLOAD, fsdp_sum_bytes(f));
-  f->host_ctx = Ctx{};
-  f->host_ctx.ops = f->cfg.host_ops;
-  f->host_ctx.threads = c->threads;
-}
 // Opens what takes memory of its own, and notes in the plan how much. Collective, before fsdp_open.
 static inline void fsdp_connect(Fsdp *f, MemoryPlan *plan) {
   static const Comm *const comms[] = {&comm_self, &comm_mpi, &comm_nccl};      // by CommKind
@@ -1044,35 +702,24 @@ static inline void fsdp_connect(Fsdp *f, MemoryPlan *plan) {
   f->comm = comms[f->cfg.comm];
   f->comm->connect(f);
 }
-// Takes all memory of the plan's sharding lines. Collective.
+// Takes all memory that the plan has, the caller's too. Collective.
 static inline void fsdp_open(Fsdp *f) {
-  MemoryPlan *plan = f->plan;
-  Ctx *c = f->ctx;
-  const size_t state = (size_t)f->state_numel * 4, b_c = dtype_bytes(f->cfg.compute_dtype);
   const int K = f->cfg.gather_slots;
   f->slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
-  for (int k = 0; k <= K && !f->in_place; k++)
-    f->slot[k].bytes = k == K ? f->stage[0].full_bytes : fsdp_largest_slot_bytes(f);
   f->comm->open(f);
-  if (fsdp_offloads(f)) fsdp_open_offload(f);
-  else {
-    if (f->master_numel) f->master = (float *)memory_take(c, plan, MEM_MASTER, (size_t)f->master_numel * 4);
-    if (f->low_numel) f->low = (low16 *)memory_take(c, plan, MEM_MASTER_LOW, (size_t)f->low_numel * 2);
-    if (fsdp_trains(f)) f->m = (float *)memory_take(c, plan, MEM_OPTIMIZER, state);
-    if (fsdp_trains(f) && fsdp_moments(f) == 2) f->v = (float *)memory_take(c, plan, MEM_OPTIMIZER, state);
-    if (fsdp_grads_in_work(f)) { f->grads = (float *)(f->work + f->grads_at); plan->taken_bytes[MEM_GRADS] += state; }
-    else if (fsdp_trains(f)) f->grads = (float *)memory_take(c, plan, MEM_GRADS, (size_t)f->sum_numel * 4);
+  memory_take_all(f->ctx, f->plan);
+  if (f->host_params) f->params_home = f->host_params - f->part[WORK_PARAMS].at;
+  for (int k = 0; k <= K; k++) {
+    const size_t at = (size_t)k * f->block_slot_bytes;
+    f->slot[k].data = k == K ? f->root_slot : f->block_slots + at;
+    f->slot[k].landing = k == K ? f->root_landing : f->block_landings ? f->block_landings + at : NULL;
   }
-  for (int k = 0; k <= K; k++)
-    f->slot[k].data = (char *)memory_take(c, plan, k == K ? MEM_ROOT_PARAMS : MEM_GATHER_SLOTS, f->slot[k].bytes);
-  f->expanded = (char *)memory_take(c, plan, MEM_EXPANDED, (size_t)fsdp_largest_expanded(f) * b_c);
-  f->root_expanded = (char *)memory_take(c, plan, MEM_EXPANDED, (size_t)f->stage[0].expand_numel * b_c);
-  f->staging_in = (char *)memory_take(c, plan, MEM_STAGING_IN, fsdp_staging_in_numel(f) * fsdp_wire_bytes(f));
-  f->scale = (float *)memory_take(c, plan, MEM_SCALES, (size_t)f->scales * 4 * (size_t)(2 + f->mesh.world));
+  if (f->part[WORK_SUMS].bytes) f->grads = (float *)((f->part[WORK_SUMS].on_host ? f->window : f->work) +
+                                                     f->part[WORK_SUMS].at);
   f->amax = f->scale + f->scales;
   f->amax_all = f->amax + f->scales;
-  const size_t small_host_bytes = fsdp_small_most_bytes(f) * (size_t)(f->mesh.world + 1);
-  if (f->mirrored) f->small_host = (char *)memory_take(c, plan, MEM_LANDING, small_host_bytes);
+  f->host_ctx.ops = f->cfg.host_ops;
+  f->host_ctx.threads = f->ctx->threads;
   fsdp_open_events(f);
 }
 
@@ -1082,10 +729,15 @@ static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
   f->plan = plan;
   f->comm = &comm_plan;
   f->record = r;
-  f->cfg.slots_bytes = 2 * f->grad_slot_bytes;
   f->slot_shared[0] = f->slot_shared[1] = fsdp_shares_slots(f);  // so that the record has the zeroing of gaps
-  for (int s = 0; s < f->stages; s++) f->sums_shared[s] = fsdp_shares_sums(f) && !fsdp_sums_in_whole(f, s);
+  for (int s = 0; s < f->stages; s++) f->sums_shared[s] = fsdp_shares_sums(f) && !f->stage[s].sums_in_whole;
   fsdp_open(f);
+}
+// Elements of f->grads before those of stage s.
+static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
+  int u = 0;
+  while (u < f->units && f->unit[u].stage < s) u++;
+  return u < f->units ? f->unit[u].sum_base : f->sum_numel;
 }
 // Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run. In order of
 // addresses.
@@ -1096,7 +748,7 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
   if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, sums, true};
   for (int k = 0; k < 2 && fsdp_shares_slots(f); k++) {
     const size_t at = (size_t)k * slot;
-    placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, f->work + f->grad_slots_at + at);
+    placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, f->work + f->part[WORK_SLOTS].at + at);
   }
   for (int s = 0; s < f->stages && fsdp_shares_sums(f); s++) {
     const size_t at = (size_t)fsdp_sums_before(f, s) * 4, end = (size_t)fsdp_sums_before(f, s + 1) * 4;
@@ -1126,26 +778,10 @@ static inline void fsdp_layout_free(Fsdp *f) {
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);
 }
+// Gives back all memory that the plan had.
 static inline void fsdp_close(Fsdp *f) {
   Ctx *c = f->ctx;
-  const size_t state = (size_t)f->state_numel * 4, b_c = dtype_bytes(f->cfg.compute_dtype);
-  if (fsdp_offloads(f)) {
-    memory_give_back(c, MEM_HOST_STATE, f->host_state, f->host_state_bytes);
-    memory_give_back(c, MEM_OFFLOAD, f->sum, fsdp_sum_bytes(f));
-  } else {
-    memory_give_back(c, MEM_MASTER, f->master, (size_t)f->master_numel * 4);
-    memory_give_back(c, MEM_MASTER_LOW, f->low, (size_t)f->low_numel * 2);
-    memory_give_back(c, MEM_OPTIMIZER, f->m, state);
-    memory_give_back(c, MEM_OPTIMIZER, f->v, state);
-    if (!fsdp_grads_in_work(f)) memory_give_back(c, MEM_GRADS, f->grads, (size_t)f->sum_numel * 4);
-  }
-  memory_give_back(c, MEM_EXPANDED, f->expanded, (size_t)fsdp_largest_expanded(f) * b_c);
-  memory_give_back(c, MEM_EXPANDED, f->root_expanded, (size_t)f->stage[0].expand_numel * b_c);
-  memory_give_back(c, MEM_STAGING_IN, f->staging_in, fsdp_staging_in_numel(f) * fsdp_wire_bytes(f));
-  memory_give_back(c, MEM_SCALES, f->scale, (size_t)f->scales * 4 * (size_t)(2 + f->mesh.world));
-  memory_give_back(c, MEM_LANDING, f->small_host, fsdp_small_most_bytes(f) * (size_t)(f->mesh.world + 1));
   for (int k = 0; k <= f->cfg.gather_slots; k++) {
-    memory_give_back(c, MEM_GATHER_SLOTS, f->slot[k].data, f->slot[k].bytes);
     c->ops->event_close(c, f->slot[k].arrived.event);
     c->ops->event_close(c, f->slot[k].released.event);
   }
@@ -1154,6 +790,7 @@ static inline void fsdp_close(Fsdp *f) {
   for (StepEvent *e : events) c->ops->event_close(c, e->event);
   for (int s = 0; s < 2 + f->stages; s++) c->ops->event_close(c, f->grads_free[s].event);
   f->comm->close(f);
+  memory_give_back_all(c, f->plan);
   fsdp_layout_free(f);
 }
 

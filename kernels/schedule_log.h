@@ -191,24 +191,23 @@ static inline void fsdp_log_grads(const Fsdp *f, LogOp op, LogStream stream, Log
 }
 // Gradient shards whose memory is the own part of a whole gradient: first that part lies there.
 static inline uint64_t fsdp_log_own_part_content(const Fsdp *f, int slot) { return 1ull << 63 | f->log->grads[slot]; }
-static inline int fsdp_stage_rounds(const Fsdp *f, int s);
 // The model's stream writes stage s's gradient.
 static inline void fsdp_log_gradient(const Fsdp *f, int s, int slot) {
   fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
-  for (int j = 0; f->log && fsdp_sums_in_whole(f, s) && j < fsdp_stage_rounds(f, s); j++)
+  for (int j = 0; f->log && f->stage[s].sums_in_whole && j < f->stage[s].rounds; j++)
     fsdp_log_access(f, LOG_WRITE, STREAM_MODEL, LOG_SUM, s << 16 | j, f->mesh.rank, fsdp_log_own_part_content(f, slot));
 }
 // Of a round the own part is read.
 static inline int fsdp_log_sum_slot(const Fsdp *f, uint64_t round);
 static inline void fsdp_log_own_part_read(const Fsdp *f, uint64_t round) {
-  if (f->log && fsdp_sums_in_whole(f, f->job.stage))
+  if (f->log && f->stage[f->job.stage].sums_in_whole)
     fsdp_log_access(f, LOG_READ, STREAM_REDUCE, LOG_SUM, fsdp_log_sum_slot(f, round), f->mesh.rank,
                     fsdp_log_own_part_content(f, f->job.slot));
 }
 // A rank's contribution to a round: staged, or the gradient itself.
 struct LogContribution { LogMemory memory; int slot; uint64_t content; };
 static inline LogContribution fsdp_log_contribution(const Fsdp *f, uint64_t round, bool shared) {
-  const bool staged = fsdp_stage_staged(f, f->job.stage);
+  const bool staged = f->stage[f->job.stage].staged;
   const LogMemory m = staged ? LOG_STAGED : LOG_GRADS;
   return LogContribution{shared ? fsdp_log_shared(f, m) : m, staged ? (int)(round & 1) : f->job.slot,
                          staged ? round : f->log->grads[f->job.slot]};
@@ -254,20 +253,20 @@ static inline void fsdp_log_sum(const Fsdp *f, LogOp op, LogMemory m, int slot, 
 }
 // The own gradient shards of stage s, which the model's stream adds up.
 static inline void fsdp_log_stage_sums(const Fsdp *f, LogOp op, int s) {
-  for (int j = 0; j < fsdp_stage_rounds(f, s) && f->log; j++)
+  for (int j = 0; j < f->stage[s].rounds && f->log; j++)
     fsdp_log_access(f, op, STREAM_MODEL, LOG_SUM, s << 16 | j, f->mesh.rank,
                     fsdp_log_sum_content(f->stage_round0[s] + (uint64_t)j, 0));
 }
 // What the model keeps in the gradient shards of stages below s that share their memory.
 static inline void fsdp_log_lent(const Fsdp *f, LogOp op, int s) {
   for (int i = 0; i < s && f->log; i++)
-    for (int j = 0; j < fsdp_stage_rounds(f, i) && f->sums_shared[i]; j++)
+    for (int j = 0; j < f->stage[i].rounds && f->sums_shared[i]; j++)
       fsdp_log_access(f, op, STREAM_MODEL, LOG_SUM, i << 16 | j, f->mesh.rank, 1ull << 62 | f->log->pass);
 }
 // All gradient shards of `rank`, as they are after the step's last reductions, summed up to replica `replica`.
 static inline void fsdp_log_sums(const Fsdp *f, LogOp op, LogStream stream, LogMemory m, int rank, int replica) {
   for (int s = 0; s < f->stages && f->log; s++)
-    for (int j = 0; j < fsdp_stage_rounds(f, s); j++)
+    for (int j = 0; j < f->stage[s].rounds; j++)
       fsdp_log_access(f, op, stream, m, s << 16 | j, rank,
                       fsdp_log_sum_content(f->stage_round0[s] + (uint64_t)j, replica));
 }
@@ -276,7 +275,7 @@ static inline void fsdp_log_sums_message(const Fsdp *f, LogOp op, LogMemory m, i
   if (!f->log) return;
   const uint64_t number = log_message(MESSAGE_REPLICATE, f->log->pass);
   for (int s = 0; s < f->stages; s++)
-    for (int j = 0; j < fsdp_stage_rounds(f, s); j++)
+    for (int j = 0; j < f->stage[s].rounds; j++)
       fsdp_log_message(f, op, STREAM_HOST, m, s << 16 | j, peer,
                        fsdp_log_sum_content(f->stage_round0[s] + (uint64_t)j, f->cfg.mesh.replicas - 1), number);
 }

@@ -18,7 +18,7 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   if (state == STATE_MASTER && c->has_master) return f->master ? f->master + q->master_base + c->master_at : NULL;
   if (state == STATE_MASTER) return c->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
   if (state == STATE_GRAD && !c->trains) return NULL;
-  if (state == STATE_GRAD && fsdp_sums_in_whole(f, q->stage)) return fsdp_own_gradient(f, u, i);
+  if (state == STATE_GRAD && f->stage[q->stage].sums_in_whole) return fsdp_own_gradient(f, u, i);
   if (state == STATE_GRAD) return f->grads ? f->grads + q->sum_base + c->state_at : NULL;
   float *base = state == STATE_M ? f->m : f->v;
   return base && c->trains ? base + q->state_base + c->state_at : NULL;
@@ -55,7 +55,7 @@ static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
 static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
   if (f->sum_numel) norm_accumulate(c, limbs, tensor_of(f->grads, F32, f->sum_numel));
   for (int u = 0; u < f->units; u++)
-    for (int i = 0; i < f->unit[u].pieces && fsdp_sums_in_whole(f, f->unit[u].stage); i++)
+    for (int i = 0; i < f->unit[u].pieces && f->stage[f->unit[u].stage].sums_in_whole; i++)
       if (f->unit[u].piece[i].trains)
         norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->unit[u].piece[i].numel));
 }

@@ -72,78 +72,27 @@ static inline int fsdp_mpi_count(int64_t n) {
 }
 
 // ---- memory that is shared, or could be
-// Places of parameter shards: this rank's, or whole units, where they are read in place; of these it takes a share.
-static inline size_t fsdp_params_layout(Fsdp *f, size_t at) {
-  f->params_at = at;
-  for (int u = 0; u < f->units; u++) {
-    f->unit[u].params_at = at;
-    at += f->in_place ? f->unit[u].full_bytes : f->unit[u].shard_bytes;
-  }
-  if (f->cfg.offload != OFFLOAD_PARAMS) f->plan->taken_bytes[MEM_PARAMS] += f->params_bytes;
-  return f->params_at + f->params_bytes;
-}
-// Offsets of everything in working memory; counts it as taken.
-static inline void fsdp_work_layout(Fsdp *f) {
-  const size_t b_r = fsdp_wire_bytes(f), grads = fsdp_grads_in_work(f) ? (size_t)f->state_numel * 4 : 0;
-  const bool trains = fsdp_trains(f);
-  size_t *taken = f->plan->taken_bytes, at = f->cfg.comm == COMM_MPI ? CONTROL_PAGE_BYTES : 0;
-  taken[MEM_CONTROL] += f->cfg.comm == COMM_MPI ? CONTROL_BYTES : 0;
-  f->grads_at = at;
-  at += grads;
-  if (!f->in_place) at = fsdp_params_layout(f, at);
-  f->work_on_host = (fsdp_offloads(f) ? grads : 0) + (f->cfg.offload == OFFLOAD_PARAMS ? f->params_bytes : 0);
-  f->kept_at = at;
-  for (int u = 0; u < f->units && f->kept_bytes; u++) {
-    f->unit[u].kept_at = at;
-    if (f->unit[u].stage) at += f->unit[u].shard_bytes * (size_t)(fsdp_shards(f) / f->cfg.mesh.kept);
-  }
-  taken[MEM_KEPT] += at - f->kept_at;
-  const bool shares = fsdp_shares_slots(f);
-  f->grad_slots_at = at;
-  if (trains && !f->cfg.local) at += shares ? f->cfg.slots_bytes : 2 * f->grad_slot_bytes;
-  taken[shares ? MEM_SLOTS_SHARED : MEM_GRAD_SLOTS] += at - f->grad_slots_at;
-  const size_t whole_at = at;
-  for (int u = 0; u < f->units && trains; u++) {
-    f->unit[u].grads_at = at;
-    if (fsdp_stage_whole(f, f->unit[u].stage) && !fsdp_grads_in_place(f, f->unit[u].stage))
-      at += (size_t)f->unit[u].grad_numel * 4;
-  }
-  const size_t own = (size_t)fsdp_sums_in_whole_numel(f) * 4;
-  taken[MEM_GRADS] += own;
-  taken[own ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] += at - whole_at - own;
-  f->staging_at = at;
-  at += fsdp_staging_out_numel(f) * b_r;
-  taken[MEM_STAGING_OUT] += at - f->staging_at;
-  if (f->in_place) at = fsdp_params_layout(f, at);
-  f->work_bytes = at + (f->cfg.comm == COMM_MPI ? CONTROL_BYTES - CONTROL_PAGE_BYTES : 0);
-}
 static inline char *fsdp_memory_or_die(Fsdp *f, size_t bytes, MemoryKind kind, const char *what) {
   void *p = NULL;
   f->ctx->ops->memory_alloc(f->ctx, &p, bytes, kind);
   if (bytes && !p) die_missing("cannot allocate %zu bytes of %s: %s", bytes, what, strerror(ENOMEM));
   return (char *)p;
 }
-// Device memory of the working layout, but for what comes first and lies on the host: parameter shards are taken apart,
-// gradient shards lie in the mirror.
+// Device memory of the working layout, but for what comes first and lies on the host.
 static inline void fsdp_open_work(Fsdp *f) {
   const size_t skipped = f->work_on_host;
   f->work = fsdp_memory_or_die(f, f->work_bytes - skipped, MEMORY_DEVICE, "shards and gradient slots") - skipped;
-  f->params_home = f->work;
-  if (f->cfg.offload != OFFLOAD_PARAMS) return;
-  if (f->mirrored) f->params_home = f->window;
-  else f->params_home = (char *)memory_take(f->ctx, f->plan, MEM_HOST_PARAMS, f->params_bytes) - f->params_at;
+  f->params_home = f->part[WORK_PARAMS].on_host ? f->window : f->work;
 }
 static inline void fsdp_close_work(Fsdp *f) {
   f->ctx->ops->memory_free(f->ctx, f->work + f->work_on_host, f->work_bytes - f->work_on_host, MEMORY_DEVICE);
-  if (f->cfg.offload == OFFLOAD_PARAMS && !f->mirrored)
-    memory_give_back(f->ctx, MEM_HOST_PARAMS, f->params_home + f->params_at, f->params_bytes);
 }
 
 // Where unit u's gradient lies, whole, if it is in gradient slot `slot`: an offset in working memory.
 static inline size_t fsdp_unit_grads_at(const Fsdp *f, int u, int slot) {
   const Unit *q = &f->unit[u];
-  if (fsdp_stage_whole(f, q->stage)) return q->grads_at;
-  return f->grad_slots_at + (size_t)slot * f->grad_slot_bytes + (size_t)q->grad_slot_at * fsdp_wire_bytes(f);
+  if (f->stage[q->stage].grads == GRADS_WHOLE) return q->grads_at;
+  return f->part[WORK_SLOTS].at + (size_t)slot * f->grad_slot_bytes + (size_t)q->grad_slot_at * fsdp_wire_bytes(f);
 }
 // The part of unit u's whole gradient that this rank's part of piece i owns.
 static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
@@ -157,9 +106,10 @@ static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
 // windows alike.
 static inline size_t fsdp_contribution_at(const Fsdp *f, int owner, uint64_t round, ReduceSpan x, PieceRun run) {
   const size_t b_r = fsdp_wire_bytes(f), chunk = (size_t)f->chunk_numel, S = (size_t)fsdp_shards(f);
-  if (!fsdp_stage_staged(f, f->job.stage))
+  if (!f->stage[f->job.stage].staged)
     return fsdp_unit_grads_at(f, x.unit, f->job.slot) + (size_t)(run.grad_at + owner * run.owner_stride) * b_r;
-  const size_t half = f->staging_at + (round & 1) * S * chunk * b_r, in_round = (size_t)(run.state_at - x.first);
+  const size_t half = f->part[WORK_STAGING].at + (round & 1) * S * chunk * b_r;
+  const size_t in_round = (size_t)(run.state_at - x.first);
   if (f->cfg.native_reduce)                      // ncclReduceScatter wants the owners' parts without gaps
     return half + (S * in_round + (size_t)owner * (size_t)run.numel) * b_r;
   return half + ((size_t)owner * chunk + in_round) * b_r;
@@ -196,7 +146,7 @@ static inline void fsdp_count_gather(Fsdp *f, int s, const GatherSlot *slot) {
 }
 // Whether this gather, which asked the whole shard group, leaves a part of the stage here.
 static inline bool fsdp_keeps(const Fsdp *f, int s, const GatherSlot *slot) {
-  return f->kept_bytes && f->training && s && !slot->from_kept;
+  return f->part[WORK_KEPT].bytes && f->training && s && !slot->from_kept;
 }
 // Copies this rank's part of the whole stage to where it is kept.
 static inline void fsdp_keep(Fsdp *f, int s, GatherSlot *slot) {
@@ -245,7 +195,6 @@ static inline void streams_reduce_join(Fsdp *f) {
 
 static inline void comm_self_nothing(Fsdp *) {}
 static inline void comm_self_open(Fsdp *f) {
-  fsdp_work_layout(f);
   fsdp_open_work(f);
   if (fsdp_offloads(f)) streams_open(f);         // copies overlap what is computed
   else f->gather_ctx = f->reduce_ctx = *f->ctx;  // nothing to overlap: one stream
@@ -357,7 +306,7 @@ static inline void comm_mpi_zero(const Fsdp *f, void *p, size_t bytes) {
   memset(p, 0, bytes);
 }
 static inline void comm_mpi_zero_windows(Fsdp *f) {
-  comm_mpi_zero(f, f->window, f->in_place ? f->params_at : comm_mpi_shared_bytes(f));
+  comm_mpi_zero(f, f->window, f->in_place ? f->part[WORK_PARAMS].at : comm_mpi_shared_bytes(f));
   for (int u = 0; u < f->units && f->in_place; u++)
     for (int i = 0; i < f->unit[u].pieces; i++)
       comm_mpi_zero(f, fsdp_own_piece(f, u, i), piece_bytes(&f->unit[u].piece[i]));
@@ -413,37 +362,24 @@ static inline int fsdp_most_pieces(const Fsdp *f) {
   return most;
 }
 static inline void comm_mpi_open(Fsdp *f) {
-  fsdp_work_layout(f);
   comm_mpi_open_window(f);
   f->work = f->window;
   if (f->mirrored) {
     fsdp_open_work(f);
-    f->plan->taken_bytes[MEM_MIRROR] += f->work_bytes;
     streams_open(f);
   } else f->gather_ctx = f->reduce_ctx = *f->ctx;
   const size_t remote = (size_t)f->mesh.remote, requests = 2 * remote * (size_t)fsdp_most_pieces(f) + 1;
-  const bool lands = f->mirrored && remote;
-  for (int k = 0; k <= f->cfg.gather_slots; k++) {
+  for (int k = 0; k <= f->cfg.gather_slots; k++)
     f->slot[k].requests = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
-    if (lands) f->slot[k].landing = (char *)memory_take(f->ctx, f->plan, MEM_LANDING, f->slot[k].bytes);
-  }
   for (int parity = 0; parity < 2; parity++) {
     f->sends[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
     f->receives[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
   }
   f->replicate_requests = (MPI_Request *)calloc((size_t)f->mesh.replicate.size, sizeof(MPI_Request));
-  if (lands && fsdp_trains(f))
-    f->landing_in = (char *)memory_take(f->ctx, f->plan, MEM_LANDING,
-                                        2 * remote * (size_t)f->chunk_numel * fsdp_wire_bytes(f));
 }
 static inline void comm_mpi_close(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
-  for (int k = 0; k <= f->cfg.gather_slots; k++) {
-    memory_give_back(f->ctx, MEM_LANDING, f->slot[k].landing, f->slot[k].bytes);
-    free(f->slot[k].requests);
-  }
-  memory_give_back(f->ctx, MEM_LANDING, f->landing_in,
-                   2 * (size_t)f->mesh.remote * (size_t)f->chunk_numel * fsdp_wire_bytes(f));
+  for (int k = 0; k <= f->cfg.gather_slots; k++) free(f->slot[k].requests);
   for (int parity = 0; parity < 2; parity++) { free(f->sends[parity]); free(f->receives[parity]); }
   free(f->replicate_requests);
   if (f->mirrored) {
@@ -472,8 +408,8 @@ static inline void comm_mpi_step_end(Fsdp *f) {
       fsdp_log_params(f, LOG_READ, STREAM_MODEL, LOG_PARAMS, st);
       if (f->stage[st].trains) fsdp_log_params(f, LOG_WRITE, STREAM_MODEL, LOG_PARAMS_WINDOW, st);
     }
-    if (f->params_home != f->window)
-      f->ctx->ops->copy(f->ctx, f->window + f->params_at, f->work + f->params_at, f->params_bytes);
+    const size_t at = f->part[WORK_PARAMS].at;
+    if (f->params_home != f->window) f->ctx->ops->copy(f->ctx, f->window + at, f->work + at, f->params_bytes);
     f->ctx->ops->sync(f->ctx);
     fsdp_log_sync(f, STREAM_MODEL);
   }
@@ -590,7 +526,7 @@ static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
 // A mirrored device brings the complete gradient to the window; what is staged goes round by round.
 static inline void comm_mpi_reduce_start(Fsdp *f) {
   streams_reduce_start(f);
-  if (!f->mirrored || fsdp_shards(f) == 1 || fsdp_stage_staged(f, f->job.stage)) return;       // nobody reads it
+  if (!f->mirrored || fsdp_shards(f) == 1 || f->stage[f->job.stage].staged) return;       // nobody reads it
   const Stage *s = &f->stage[f->job.stage];
   for (int u = s->first_unit; u < s->first_unit + s->units; u++) {
     const size_t at = fsdp_unit_grads_at(f, u, f->job.slot);
@@ -617,7 +553,7 @@ static inline bool comm_mpi_round_free(Fsdp *f, uint64_t round) {
   if (!requests_done(&f->chain_back[parity], &f->chain_backs[parity])) return false;
   if (round >= 2) fsdp_log_sent(f, MESSAGE_REDUCE, round - 2, false);
   if (round >= 2) fsdp_log_sent(f, MESSAGE_CHAIN, round - 2, false);
-  if (fsdp_stage_staged(f, f->job.stage)) return round < 2 || comm_mpi_peers_done(f, round - 1);
+  if (f->stage[f->job.stage].staged) return round < 2 || comm_mpi_peers_done(f, round - 1);
   const bool fills = f->mirrored && fsdp_shards(f) > 1;
   if (fills) f->ctx->ops->event_done(f->ctx, f->mirror_filled.event, &filled);
   if (fills && filled) fsdp_log_event(f, LOG_DONE, STREAM_HOST, f->mirror_filled.number);
@@ -641,7 +577,7 @@ static inline bool chain_returns(const Fsdp *f) {
   return !f->job.first && f->mesh.replicate.me == f->mesh.replicate.size - 1;
 }
 static inline size_t chain_at(const Fsdp *f, ReduceSpan x) {                  // in working memory
-  return f->grads_at + (size_t)(f->unit[x.unit].sum_base + x.first) * sizeof(float);
+  return f->part[WORK_SUMS].at + (size_t)(f->unit[x.unit].sum_base + x.first) * sizeof(float);
 }
 static inline void chain_count(Fsdp *f, int64_t n) {
   f->traffic.replicate_bytes += n * 4;
@@ -712,7 +648,7 @@ static inline void comm_mpi_replicate(Fsdp *f, bool sends, bool receives) {
   if (receives) fsdp_log_sums_message(f, LOG_RECEIVE, m, last);
   for (size_t at = 0; at < bytes; at += MESSAGE_MOST_BYTES) {
     const int n = (int)(bytes - at < MESSAGE_MOST_BYTES ? bytes - at : MESSAGE_MOST_BYTES);
-    char *piece = f->window + f->grads_at + at;
+    char *piece = f->window + f->part[WORK_SUMS].at + at;
     int pending = 0;
     for (int i = 0; i < g->size - 1 && sends; i++)
       if (!mesh_shares_memory(&f->mesh, g->rank[i]))
@@ -740,7 +676,7 @@ static inline void comm_mpi_reduce_join(Fsdp *f) {
                                                 f->rounds_started); fsdp_poll(f))
     liveness_pause(&spins, "the last replica's sums", STAGE_NONE);
   liveness_arrived();
-  const char *from = (local ? f->mesh.peer[last].window : f->window) + f->grads_at;
+  const char *from = (local ? f->mesh.peer[last].window : f->window) + f->part[WORK_SUMS].at;
   fsdp_log_sums(f, LOG_READ, STREAM_MODEL, fsdp_log_shared(f, LOG_SUM), local ? last : f->mesh.rank, g->size - 1);
   f->traffic.replicate_bytes += (int64_t)bytes;
   fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_REPLICATE, 0, LOG_COMM_NONE, bytes);
@@ -751,10 +687,10 @@ static inline void comm_mpi_reduce_join(Fsdp *f) {
 
 static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), S = fsdp_shards(f);
-  const bool staged = fsdp_stage_staged(f, f->job.stage);
+  const bool staged = f->stage[f->job.stage].staged;
   if (f->mirrored && staged) {
     const size_t half = (size_t)S * (size_t)f->chunk_numel * fsdp_wire_bytes(f);
-    const size_t at = f->staging_at + (round & 1) * half;
+    const size_t at = f->part[WORK_STAGING].at + (round & 1) * half;
     f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at, half);
     f->ctx->ops->sync(&f->reduce_ctx);
     fsdp_log_take(f, round, f->mesh.rank, false);
@@ -872,16 +808,12 @@ static inline void comm_nccl_connect(Fsdp *f) {
   f->nccl_reduce = comm_nccl_part(f, f->nccl_world, &f->mesh.shard);
   if (f->cfg.mesh.replicas > 1) f->nccl_replicate = comm_nccl_part(f, f->nccl_world, &f->mesh.replicate);
   f->nccl_gather = comm_nccl_group(f, &f->mesh.shard);
-  if (f->kept_bytes) f->nccl_kept = comm_nccl_part(f, f->nccl_gather, &f->mesh.kept);
+  if (f->part[WORK_KEPT].bytes) f->nccl_kept = comm_nccl_part(f, f->nccl_gather, &f->mesh.kept);
   comm_nccl_warm(f);
   f->ctx->ops->memory_left(f->ctx, &after, &total);
   liveness_phase("start-up");
   memory_measure(f->plan, MEM_NCCL, before, after);
   free(all.rank);
-}
-static inline void comm_nccl_open(Fsdp *f) {
-  fsdp_work_layout(f);
-  fsdp_open_work(f);
 }
 // Parts before what they were split from.
 static inline void comm_nccl_close(Fsdp *f) {
@@ -963,7 +895,6 @@ static inline const char *comm_nccl_round_input(const Fsdp *f, uint64_t round, i
   if (!meets) return f->work + fsdp_contribution_at(f, i, round, x, run);
   return comm_nccl_staging_in(f, round, i) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }
-static inline int fsdp_unit_rounds(const Fsdp *f, int u);
 // Between the last replica and the first one, at the same place of the order that all ranks enqueue in: the sums of the
 // reduction before go back, of `n` rounds from this one on, from `from` of the last to `to` of the first.
 static inline void comm_nccl_chain_back(Fsdp *f, uint64_t round, int n, const float *from, float *to, int64_t numel_) {
@@ -991,7 +922,7 @@ static inline void comm_nccl_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, f
   if (off && chain_returns(f)) f->ctx->ops->copy(&f->reduce_ctx, sum, own + x.first, (size_t)x.numel * 4);
   if (off && (first || chain_returns(f))) comm_nccl_chain_back(f, round, 1, sum, sum, x.numel);
   else if (!x.first && (first || chain_returns(f)))
-    comm_nccl_chain_back(f, round, fsdp_unit_rounds(f, x.unit), own, own, u->state_numel);
+    comm_nccl_chain_back(f, round, f->unit[x.unit].rounds, own, own, u->state_numel);
   if (!first) {
     fsdp_log_chain_message(f, LOG_ARRIVED, STREAM_REDUCE, LOG_SUM, round, chain_before(f), fsdp_log_partial(f, round));
     f->ctx->ops->nccl->receive(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)x.numel * 4, g->me - 1);
@@ -1105,7 +1036,7 @@ static inline void comm_nccl_warm(Fsdp *f) {
   WarmBytes gathers = comm_nccl_gathers(f, false), kept = {}, chunks = {};
   if (f->nccl_kept) kept = comm_nccl_gathers(f, true);
   if (f->in_place) gathers = WarmBytes{};
-  const int64_t most = f->cfg.native_reduce ? fsdp_largest_shard(f) : f->chunk_numel;
+  const int64_t most = f->cfg.native_reduce ? fsdp_stage_most(f).state : f->chunk_numel;
   for (int u = 0; u < f->units && trains; u++)
     for (int i = 0; i < f->unit[u].pieces; i++)
       chunks = warm_with(chunks, (size_t)min64(f->unit[u].piece[i].numel, most) * fsdp_wire_bytes(f));
@@ -1130,7 +1061,7 @@ static inline void comm_nccl_progress(Fsdp *f) {
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_check(f->ctx, comm);
 }
 static const Comm comm_nccl = {
-    "nccl", comm_nccl_connect, comm_nccl_open, comm_nccl_close, streams_step_begin, comm_self_nothing,
+    "nccl", comm_nccl_connect, fsdp_open_work, comm_nccl_close, streams_step_begin, comm_self_nothing,
     comm_nccl_gather_start, streams_gather_finish, streams_reduce_start, comm_nccl_round_free, comm_nccl_round_send,
     comm_self_yes,
     comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
@@ -1147,21 +1078,11 @@ static inline void comm_plan_touch(const Ctx *c, AccessKind kind, const void *p,
   touch_tell(c, &x);
 }
 static inline void comm_plan_open(Fsdp *f) {
-  const size_t remote = (size_t)f->mesh.remote, others = f->in_place ? (size_t)fsdp_shards(f) * f->params_bytes : 0;
-  fsdp_work_layout(f);
+  const size_t others = f->in_place ? (size_t)fsdp_shards(f) * f->params_bytes : 0;
   streams_open(f);
   f->work = record_addresses(f->record, f->work_bytes + others);
-  f->params_home = f->work;
   if (f->mirrored) f->window = record_addresses(f->record, f->work_bytes);
-  if (f->mirrored) f->plan->taken_bytes[MEM_MIRROR] += f->work_bytes;
-  if (f->cfg.offload == OFFLOAD_PARAMS && f->mirrored) f->params_home = f->window;
-  else if (f->cfg.offload == OFFLOAD_PARAMS)
-    f->params_home = (char *)memory_take(f->ctx, f->plan, MEM_HOST_PARAMS, f->params_bytes) - f->params_at;
-  for (int k = 0; k <= f->cfg.gather_slots && f->mirrored && remote; k++)
-    f->slot[k].landing = (char *)memory_take(f->ctx, f->plan, MEM_LANDING, f->slot[k].bytes);
-  if (f->mirrored && remote && fsdp_trains(f))
-    f->landing_in = (char *)memory_take(f->ctx, f->plan, MEM_LANDING,
-                                        2 * remote * (size_t)f->chunk_numel * fsdp_wire_bytes(f));
+  f->params_home = f->part[WORK_PARAMS].on_host ? f->window : f->work;
 }
 static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_gather_source(f, slot);

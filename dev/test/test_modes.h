@@ -307,8 +307,7 @@ static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const
     EXPECT(t.plan.planned_bytes[i] == t.plan.taken_bytes[i], "%s: %s: planned %zu, taken %zu bytes", what,
            memory_words[i], t.plan.planned_bytes[i], t.plan.taken_bytes[i]);
   mode_expect_frozen(&t.fsdp, what);
-  const int64_t own_chunk = t.fsdp.chunk_numel;
-  if (r->value[MODE_ROUNDS] == MODE_MANY_ROUNDS) t.fsdp.chunk_numel = min64(own_chunk, MODE_ROUND_NUMEL);
+  if (r->value[MODE_ROUNDS] == MODE_MANY_ROUNDS) fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.chunk_numel, MODE_ROUND_NUMEL));
   const uint64_t frozen = params_hash(&t.fsdp, true), before = weights_hash(&t.fsdp);
   for (int s = 0; s < MODE_STEPS; s++) {
     t.fsdp.traffic = Traffic{};
@@ -324,7 +323,6 @@ static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const
   result->weights = weights_hash(&t.fsdp);
   EXPECT(result->weights != before, "%s: no weight has changed", what);
   EXPECT(params_hash(&t.fsdp, true) == frozen, "%s: a frozen weight has changed", what);
-  t.fsdp.chunk_numel = own_chunk;                // memory is released with the size it was taken with
   trainer_close(&t);
 }
 
