@@ -172,6 +172,28 @@ enum WorkName { WORK_CONTROL,                    // what the ranks of a host tel
                 WORK_PARTS };
 struct WorkPart { size_t at, bytes; bool on_host; };
 
+// What follows from the configuration and this rank's place in the mesh. Fixed once fsdp_layout and, for offsets,
+// fsdp_declare have made it (kernels/layout.h).
+struct FsdpLayout {
+  int params, units, stages;
+  Param *param;
+  Unit *unit;
+  Stage *stage;
+  bool mirrored;                                 // messages and windows need a copy of what a device has
+  bool in_place;                                 // units lie whole where shards do
+  bool blocks_alike;                             // all blocks lay out their gradients alike
+  int64_t state_numel, sum_numel;                // of all units: elements of moments; of gradient shards apart
+  int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
+  int64_t chunk_numel;                           // of a round, in every owner's shard
+  size_t params_bytes;                           // of all units
+  size_t grad_slot_bytes, block_slot_bytes, publish_bytes;       // of one slot; of a block's gather slot; of a buffer
+  int scales, scales_trained;                    // of E4M3; those that train come first
+  // Working memory: what peers may read, and what is sent from. With COMM_MPI they read it in a window of the same
+  // layout: on a CPU the window is the working memory, else its mirror in pinned memory. Offsets hold in both.
+  WorkPart part[WORK_PARTS];
+  size_t work_bytes, work_on_host;               // on_host: of the parts that lie in the mirror alone; they come first
+};
+
 struct Comm;
 struct ScheduleLog;
 struct Record;
@@ -182,64 +204,56 @@ struct Fsdp {
   MemoryPlan *plan;
   FsdpConfig cfg;
   Mesh mesh;
-  int params, units, stages;
-  Param *param;
-  Unit *unit;
-  Stage *stage;
-  // Working memory: what peers may read, and what is sent from. With COMM_MPI they read it in a window of the same
-  // layout: on a CPU the window is the working memory, else its mirror in pinned memory. Offsets hold in both.
-  WorkPart part[WORK_PARTS];
+  FsdpLayout lay;
+  // ---- memory: addresses, from fsdp_open on
   char *work, *window;
-  size_t work_bytes, work_on_host;               // on_host: of the parts that lie in the mirror alone; they come first
   char *params_home;                             // where parameter shards lie, at their offsets
   char *host_params;                             // offloaded, where there is no mirror
   MPI_Win win;
-  bool has_win, mirrored;
-  bool in_place;                                 // units lie whole where shards do, which is decided when laying out
-  int64_t state_numel, sum_numel;                // of all units: elements of moments; of gradient shards apart
-  int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
-  size_t params_bytes;                           // of all units
+  bool has_win;
   float *master, *m, *v, *grads;                 // shards of all units, in order of units
   low16 *low;                                    // of bf16 parameters: with them fp32 masters (kernels/master.cuh)
   float *sum;                                    // offloaded: a round's sum, on the device
   char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
   int64_t *host_limbs;                           // offloaded: pinned, of the norm
-  size_t grad_slot_bytes, block_slot_bytes, publish_bytes;         // of one slot; of a block's gather slot
-  GatherSlot *slot;                              // [K] for blocks, [K] is stage 0's
-  char *block_slots, *root_slot, *block_landings, *root_landing;   // their memory
+  char *block_slots, *root_slot, *block_landings, *root_landing;   // of gather slots
   char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
-  int expanded_stage, root_is_expanded;          // 0: none
-  bool expanded_matrices, training;
-  bool *kept_valid;                              // [stages] the kept parts are this step's
-  uint64_t kept_count, *kept_number;             // [stages]
-  int64_t chunk_numel;
   char *staging_in, *landing_in;                 // others' contributions, on the device and on the host
   char *small_host;                              // pinned: small collectives of a mirrored device
   float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; of all ranks
-  int scales, scales_trained;                    // those that train come first
+  // Of the placement: whether other buffers lie in gradient slots and in gradient shards, and where in a training step
+  // slots are waited for because of that.
+  bool slot_shared[2], *sums_shared;             // [stages]
+  const uint8_t *wait;                           // [points of the dry run]
+  int points;                                    // of a microbatch
+  // ---- gathering
+  bool training;                                 // the pass has a backward
+  GatherSlot *slot;                              // [K] for blocks, [K] is stage 0's
+  int expanded_stage, root_is_expanded;          // 0: none
+  bool expanded_matrices;
+  bool *kept_valid;                              // [stages] the kept parts are this step's
+  uint64_t kept_count, *kept_number;             // [stages]
+  // ---- reducing
+  ReduceJob job;
+  int point;                                     // how many of the step's are past
+  int grad_slot;                                 // that the model writes
+  int64_t block_reductions;
+  uint64_t rounds_started;                       // global round counter, alike on all ranks
+  uint64_t *stage_round0;                        // [stages] of the last reduction
+  uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
+  // ---- events, messages, communicators
+  StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
+  int events;
   MPI_Request *sends[2], *receives[2], chain_send[2], chain_receive[2], chain_back[2];   // by parity of the round
   MPI_Request *replicate_requests;               // [replicas]
   int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];
-  ReduceJob job;
-  uint64_t rounds_started;                       // global round counter, alike on all ranks
-  uint64_t *stage_round0;                        // [stages] of the last reduction
-  int64_t block_reductions;
-  bool blocks_alike;                             // all blocks lay out their gradients alike
-  int grad_slot;                                 // that the model writes
-  uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
-  StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
-  int events;
+  void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;
+  // ---- who watches
   uint32_t *marks, marks_made[MARKS];            // NULL, or where the device says how far it is (liveness.h)
-  void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;   // communicators
   void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
   void *background_to;
   ScheduleLog *log;                              // NULL, or where the schedule is recorded
   Record *record;                                // NULL, or of a dry run
-  // Of the placement: whether other buffers lie in gradient slots and in gradient shards, and where in a training step
-  // slots are waited for because of that. point: how many of the step's are past.
-  bool slot_shared[2], *sums_shared;             // [stages]
-  const uint8_t *wait;                           // [points of the dry run]
-  int points, point;                             // points: of a microbatch
   Traffic traffic;
 };
 
@@ -255,7 +269,7 @@ static inline bool fsdp_chains(const Fsdp *f) { return f->cfg.mesh.replicas > 1 
 static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLOAD_NONE; }
 // What a small all-gather takes from each rank, at most.
 static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
-  const size_t scales = (size_t)f->scales * sizeof(float);
+  const size_t scales = (size_t)f->lay.scales * sizeof(float);
   return scales > f->cfg.small_bytes ? scales : f->cfg.small_bytes;
 }
 static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1; }
@@ -284,7 +298,7 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   slot->stage = s;
   slot->state = SLOT_PENDING;
   slot->from_kept = f->kept_valid[s];
-  if (!f->in_place && f->stage[s].units) f->comm->gather_start(f, s, slot);
+  if (!f->lay.in_place && f->lay.stage[s].units) f->comm->gather_start(f, s, slot);
 }
 // Starts gathering the stages that the model will need after s, as far as slots reach.
 static inline void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
@@ -293,28 +307,28 @@ static inline void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
 
 // Where a gathered unit lies.
 static inline char *fsdp_gathered(const Fsdp *f, int u) {
-  const int s = f->unit[u].stage;
-  if (f->in_place) return f->params_home + f->unit[u].params_at;
-  return f->slot[fsdp_slot_number(f, s)].data + f->unit[u].slot_at;
+  const int s = f->lay.unit[u].stage;
+  if (f->lay.in_place) return f->params_home + f->lay.unit[u].params_at;
+  return f->slot[fsdp_slot_number(f, s)].data + f->lay.unit[u].slot_at;
 }
 static inline char *fsdp_expanded(const Fsdp *f, int s) { return s ? f->expanded : f->root_expanded; }
 // Parameter p in its gathered stage, as it is stored.
 static inline Tensor fsdp_stored(const Fsdp *f, int p) {
-  const Param *q = &f->param[p];
-  const Piece *c = &f->unit[q->unit].piece[q->piece];
+  const Param *q = &f->lay.param[p];
+  const Piece *c = &f->lay.unit[q->unit].piece[q->piece];
   return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(c->dtype), c->dtype,
                    q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
-static inline Tensor fsdp_scale(const Fsdp *f, int p) { return tensor_of(f->scale + f->param[p].scale, F32, 1); }
+static inline Tensor fsdp_scale(const Fsdp *f, int p) { return tensor_of(f->scale + f->lay.param[p].scale, F32, 1); }
 
 // Writes what stage s stores in another dtype once more, in the compute dtype. E4M3 matrices one by one, each has its
 // scale; what else there is, piece by piece: fp32 parameters as if they were stored rounded.
 static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
   const Dtype to = f->cfg.compute_dtype;
-  for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++) {
-    char *base = fsdp_expanded(f, s) + (size_t)f->unit[u].expand_slot_at * dtype_bytes(to);
-    for (int i = 0; i < f->unit[u].pieces; i++) {
-      const Piece *c = &f->unit[u].piece[i];
+  for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
+    char *base = fsdp_expanded(f, s) + (size_t)f->lay.unit[u].expand_slot_at * dtype_bytes(to);
+    for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+      const Piece *c = &f->lay.unit[u].piece[i];
       if (!c->expands || c->dtype == F8) continue;
       const int64_t n = c->numel * fsdp_shards(f);
       const Tensor out = tensor_of(base + (size_t)c->expand_at * dtype_bytes(to), to, n);
@@ -322,10 +336,10 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
       if (c->dtype == F32) param_from_master(f->ctx, out, Tensor{}, in);
       else convert(f->ctx, out, in);
     }
-    for (int p = 0; p < f->params && matrices; p++) {
-      const Param *q = &f->param[p];
+    for (int p = 0; p < f->lay.params && matrices; p++) {
+      const Param *q = &f->lay.param[p];
       if (q->unit != u || q->dtype != F8) continue;
-      const Piece *c = &f->unit[u].piece[q->piece];
+      const Piece *c = &f->lay.unit[u].piece[q->piece];
       const int64_t n = q->numel_padded;
       fp8_decode(f->ctx, tensor_of(base + (size_t)(c->expand_at + q->in_piece) * dtype_bytes(to), to, n),
                  reshaped(fsdp_stored(f, p), n), fsdp_scale(f, p));
@@ -342,11 +356,11 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   fsdp_gather(f, s);
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = true;
-  if (slot->state != SLOT_WHOLE && !f->in_place && f->stage[s].units) f->comm->gather_finish(f, s, slot);
+  if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) f->comm->gather_finish(f, s, slot);
   slot->state = SLOT_WHOLE;
   liveness_stage(s);
   const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
-  if (!f->stage[s].expand_numel || ready) return;
+  if (!f->lay.stage[s].expand_numel || ready) return;
   fsdp_log_read_stage(f, s);
   fsdp_log_expanded(f, LOG_WRITE, s, matrices);
   fsdp_expand(f, s, matrices || !s);
@@ -357,8 +371,8 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
 
 // Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
 static inline Tensor fsdp_weight(Fsdp *f, int p) {
-  const Param *q = &f->param[p];
-  const Unit *u = &f->unit[q->unit];
+  const Param *q = &f->lay.param[p];
+  const Unit *u = &f->lay.unit[q->unit];
   const Piece *c = &u->piece[q->piece];
   const GatherSlot *slot = fsdp_slot(f, u->stage);
   CHECK(slot->stage == u->stage && slot->in_use, "%s is read while it is not gathered", q->name);
@@ -371,7 +385,7 @@ static inline Tensor fsdp_weight(Fsdp *f, int p) {
 }
 // An E4M3 matrix as it is stored; its scale is fsdp_scale.
 static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) {
-  fsdp_log_read_stage(f, f->unit[f->param[p].unit].stage);
+  fsdp_log_read_stage(f, f->lay.unit[f->lay.param[p].unit].stage);
   return fsdp_stored(f, p);
 }
 
@@ -380,13 +394,13 @@ static inline void fsdp_release(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = false;
   fsdp_log_release(f, s, fsdp_slot_number(f, s));
-  if (!f->in_place) step_event_record(f, f->ctx, &slot->released);
+  if (!f->lay.in_place) step_event_record(f, f->ctx, &slot->released);
 }
 
 // What was gathered is stale.
 static inline void fsdp_forget(Fsdp *f) {
   for (int k = 0; k <= f->cfg.gather_slots; k++) { f->slot[k].state = SLOT_EMPTY; f->slot[k].stage = -1; }
-  for (int s = 0; s < f->stages; s++) f->kept_valid[s] = false;
+  for (int s = 0; s < f->lay.stages; s++) f->kept_valid[s] = false;
   f->expanded_stage = f->root_is_expanded = 0;
 }
 
@@ -400,12 +414,12 @@ static inline void fsdp_step_begin(Fsdp *f, bool training) {
   memset(f->marks_made, 0, sizeof f->marks_made);
   if (f->log) f->log->pass++;
   for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
-  for (int i = 0; i < 2 + f->stages; i++) f->grads_free[i].recorded = false;
+  for (int i = 0; i < 2 + f->lay.stages; i++) f->grads_free[i].recorded = false;
   f->comm->step_begin(f);
   f->block_reductions = 0;                       // every pass uses the slots in the order of the record
   f->point = 0;
   for (int slot = 0; slot < 2; slot++) if (f->slot_shared[slot]) fsdp_slot_give(f, slot);
-  if (training) fsdp_log_lent(f, LOG_WRITE, f->stages);
+  if (training) fsdp_log_lent(f, LOG_WRITE, f->lay.stages);
 }
 
 // Waits for all that was asked of the model's stream, and meanwhile looks whether NCCL lost a peer: a stream that needs
@@ -427,11 +441,11 @@ static inline void fsdp_sync(Fsdp *f) {
 
 // ================================================================================================ 6 reduce
 static inline ReduceSpan fsdp_round_span(const Fsdp *f, int s, int j) {
-  int u = f->stage[s].first_unit;
-  for (; j >= f->unit[u].rounds; u++) j -= f->unit[u].rounds;
-  const int64_t n = f->unit[u].state_numel;
-  if (f->unit[u].rounds == 1) return ReduceSpan{u, 0, n};
-  return ReduceSpan{u, j * f->chunk_numel, min64(f->chunk_numel, n - j * f->chunk_numel)};
+  int u = f->lay.stage[s].first_unit;
+  for (; j >= f->lay.unit[u].rounds; u++) j -= f->lay.unit[u].rounds;
+  const int64_t n = f->lay.unit[u].state_numel;
+  if (f->lay.unit[u].rounds == 1) return ReduceSpan{u, 0, n};
+  return ReduceSpan{u, j * f->lay.chunk_numel, min64(f->lay.chunk_numel, n - j * f->lay.chunk_numel)};
 }
 static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
   return fsdp_round_span(f, f->job.stage, (int)(round - f->job.round0));
@@ -444,14 +458,14 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
   if (job->prepared == job->rounds || job->prepared >= job->consumed + 2) return false;
   if (!f->comm->round_free(f, round)) return false;
   const ReduceSpan x = fsdp_span_of(f, round);
-  const Unit *u = &f->unit[x.unit];
-  if (f->stage[job->stage].staged) {
+  const Unit *u = &f->lay.unit[x.unit];
+  if (f->lay.stage[job->stage].staged) {
     fsdp_log_grads(f, LOG_READ, STREAM_REDUCE, LOG_GRADS, job->slot);
     fsdp_log_own_part_read(f, round);
     fsdp_log_access(f, LOG_WRITE, STREAM_REDUCE, LOG_STAGED, (int)(round & 1), f->mesh.rank, round);
   }
   PieceRun run;
-  for (int i = 0; i < u->pieces && f->stage[job->stage].staged; i++) {
+  for (int i = 0; i < u->pieces && f->lay.stage[job->stage].staged; i++) {
     if (!piece_run(u, i, x.first, x.numel, &run)) continue;
     for (int o = 0; o < fsdp_shards(f); o++)
       convert(&f->reduce_ctx,
@@ -468,18 +482,18 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
 static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan x, PieceRun run, bool overwrite) {
   const size_t b_r = fsdp_wire_bytes(f);
   const int inputs = f->cfg.native_reduce ? 1 : fsdp_shards(f);
-  for (int64_t at = 0; at < run.numel; at += f->chunk_numel) {
-    const int64_t n = min64(f->chunk_numel, run.numel - at);
+  for (int64_t at = 0; at < run.numel; at += f->lay.chunk_numel) {
+    const int64_t n = min64(f->lay.chunk_numel, run.numel - at);
     Summands some = {f->cfg.wire_dtype, 0, {}};
     bool begins = overwrite;
     for (int i = 0; i < inputs; i++) {
       const char *in = f->comm->round_input(f, round, i, x, run) + (size_t)at * b_r;
-      if (f->mirrored && i != f->mesh.shard.me) {
+      if (f->lay.mirrored && i != f->mesh.shard.me) {
         f->ctx->ops->copy(&f->reduce_ctx, f->staging_in, in, (size_t)n * b_r);
         in = f->staging_in;
       }
       some.data[some.count++] = in;
-      if (!f->mirrored && i + 1 < inputs && some.count < SUMMANDS_MOST) continue;
+      if (!f->lay.mirrored && i + 1 < inputs && some.count < SUMMANDS_MOST) continue;
       accumulate(&f->reduce_ctx, tensor_of(sum + at, F32, n), some, begins ? OVERWRITE : ADD);
       some.count = 0;
       begins = false;
@@ -493,10 +507,10 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   const uint64_t round = job->round0 + (uint64_t)job->consumed;
   if (job->consumed >= job->prepared || !f->comm->round_arrived(f, round)) return false;
   const ReduceSpan x = fsdp_span_of(f, round);
-  const Unit *u = &f->unit[x.unit];
+  const Unit *u = &f->lay.unit[x.unit];
   const bool off = fsdp_offloads(f), chain = fsdp_chains(f);
   const bool begins = job->first && (!chain || f->mesh.replicate.me == 0);     // nothing was added yet
-  const bool in_whole = f->stage[job->stage].sums_in_whole;
+  const bool in_whole = f->lay.stage[job->stage].sums_in_whole;
   float *own = in_whole ? NULL : f->grads + u->sum_base + x.first, *sum = off ? f->sum : own;
   const size_t bytes = (size_t)x.numel * sizeof(float);
   if (!job->first && !chain) fsdp_log_partial_read(f, round, LOG_SUM, f->mesh.rank);
@@ -512,7 +526,8 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
     f->traffic.reduce_bytes += (fsdp_shards(f) - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
   }
   fsdp_log_sum_write(f, round, fsdp_log_own_sum(f));
-  if (off && !(chain && f->mirrored)) f->ctx->ops->copy(&f->reduce_ctx, own, sum, bytes);      // else chain_give does
+  const bool given = chain && f->lay.mirrored;   // chain_give copies it
+  if (off && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, bytes);
   if (chain) f->comm->chain_give(f, round, x, sum);
   f->comm->round_done(f, round);
   liveness_arrived();
@@ -539,7 +554,7 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
 
 // Gradient slots: 0 and 1 for blocks in turn, 2 is stage 0's; whole gradients of block l have 2 + l for their own.
 static inline int fsdp_grad_slot(const Fsdp *f, int s) {
-  return f->stage[s].grads == GRADS_IN_SLOT ? (int)(f->block_reductions & 1) : 2 + s;
+  return f->lay.stage[s].grads == GRADS_IN_SLOT ? (int)(f->block_reductions & 1) : 2 + s;
 }
 // Waits until a gradient slot's memory may be written: everybody has read what lay there.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
@@ -569,12 +584,12 @@ static inline void fsdp_point(Fsdp *f) {
 static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
   const int64_t b = (int64_t)fsdp_wire_bytes(f);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
-    const Piece *c = &f->unit[u].piece[i];
-    char *piece = f->stage[s].grads == GRADS_IN_SHARD ? (char *)(f->grads + f->unit[u].sum_base + c->state_at)
+    const Piece *c = &f->lay.unit[u].piece[i];
+    char *piece = f->lay.stage[s].grads == GRADS_IN_SHARD ? (char *)(f->grads + f->lay.unit[u].sum_base + c->state_at)
                                             : f->work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
     int64_t at = 0;                              // parameters lie in a piece in their order
-    for (int p = 0; p < f->params && c->trains; p++) {
-      const Param *q = &f->param[p];
+    for (int p = 0; p < f->lay.params && c->trains; p++) {
+      const Param *q = &f->lay.param[p];
       if (q->unit != u || q->piece != i) continue;
       if (q->in_piece > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((q->in_piece - at) * b));
       at = q->in_piece + q->numel_padded;
@@ -586,8 +601,8 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
 // Zeroes what aligns pieces in the shards of stage s: reductions write all else.
 static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
   EACH_PIECE_OF_STAGE(f, s, u, i) {
-    const Piece *c = &f->unit[u].piece[i];
-    float *const end = f->grads + f->unit[u].sum_base + c->state_at + c->numel;
+    const Piece *c = &f->lay.unit[u].piece[i];
+    float *const end = f->grads + f->lay.unit[u].sum_base + c->state_at + c->numel;
     const int64_t gap = round_up(c->numel, PARAM_ALIGN_NUMEL) - c->numel;
     if (c->trains && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
   }
@@ -597,22 +612,22 @@ static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
 // gradient.
 static inline void fsdp_grads(Fsdp *f, int s) {
   const int slot = f->grad_slot = fsdp_grad_slot(f, s);
-  const GradHome home = f->stage[s].grads;
+  const GradHome home = f->lay.stage[s].grads;
   if (home == GRADS_NONE) return;
   if (f->sums_shared[s] && home == GRADS_IN_SHARD) fsdp_zero_gaps(f, s, slot);
   if (f->sums_shared[s] && home != GRADS_IN_SHARD) fsdp_zero_shard_gaps(f, s);
   if (home == GRADS_IN_SHARD) return;
   fsdp_grads_wait(f, slot);
-  if (home == GRADS_WHOLE || (f->blocks_alike && !f->slot_shared[slot])) return;
+  if (home == GRADS_WHOLE || (f->lay.blocks_alike && !f->slot_shared[slot])) return;
   fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
   fsdp_zero_gaps(f, s, slot);
 }
 // The whole gradient of parameter p, in the buffer that fsdp_grads made ready: in the wire dtype, or fp32 where it is
 // added to, as it is in the gradient shard of one rank. data is NULL if p is frozen.
 static inline Tensor fsdp_grad(Fsdp *f, int p) {
-  const Param *q = &f->param[p];
-  const Unit *u = &f->unit[q->unit];
-  const GradHome home = f->stage[u->stage].grads;
+  const Param *q = &f->lay.param[p];
+  const Unit *u = &f->lay.unit[q->unit];
+  const GradHome home = f->lay.stage[u->stage].grads;
   const Piece *c = &u->piece[q->piece];
   const Dtype dtype = home == GRADS_IN_SLOT ? f->cfg.wire_dtype : F32;
   char *data = NULL;
@@ -626,11 +641,11 @@ static inline Tensor fsdp_grad(Fsdp *f, int p) {
 }
 // Whether the a-th microbatch's gradients of stage s overwrite their buffer or are added to it.
 static inline Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {
-  return a && (f->cfg.local || f->stage[s].grads == GRADS_IN_SHARD) ? ADD : OVERWRITE;
+  return a && (f->cfg.local || f->lay.stage[s].grads == GRADS_IN_SHARD) ? ADD : OVERWRITE;
 }
 // Stage s's gradient was summed in place: only the log takes notice.
 static inline void fsdp_reduced_in_place(Fsdp *f, int s, int a) {
-  const int rounds = f->stage[s].rounds;
+  const int rounds = f->lay.stage[s].rounds;
   const bool adds = a && !f->cfg.local;
   if (adds) fsdp_log_stage_sums(f, LOG_READ, s);
   f->stage_round0[s] = f->rounds_started;
@@ -642,7 +657,7 @@ static inline void fsdp_reduced_in_place(Fsdp *f, int s, int a) {
 // in the step. Collective.
 static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   fsdp_log_lent(f, LOG_READ, s);
-  const GradHome home = f->stage[s].grads;
+  const GradHome home = f->lay.stage[s].grads;
   if (home == GRADS_NONE || (f->cfg.local && a < microbatches - 1)) return;
   if (home == GRADS_IN_SHARD) { fsdp_reduced_in_place(f, s, a); return; }
   fsdp_reduce_finish(f);
@@ -654,19 +669,19 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   job->first = a == 0 || f->cfg.local;
   job->stage = s;
   job->slot = slot;
-  job->rounds = f->stage[s].rounds;
+  job->rounds = f->lay.stage[s].rounds;
   job->round0 = f->rounds_started;
   job->last_round0 = f->stage_round0[s];
   f->stage_round0[s] = job->round0;
   f->rounds_started += (uint64_t)job->rounds;
   f->slot_rounds[slot] = f->rounds_started;
   f->block_reductions += home == GRADS_IN_SLOT;
-  for (int u = f->stage[s].first_unit; u < f->stage[s].first_unit + f->stage[s].units; u++) {
-    if (!f->unit[u].state_numel) continue;
+  for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
+    if (!f->lay.unit[u].state_numel) continue;
     f->traffic.reductions++;
     fsdp_log_collective(
         f, STREAM_HOST, COLLECTIVE_REDUCE, s, LOG_COMM_NONE,
-        (uint64_t)(unit_wire_numel(&f->unit[u]) * (int64_t)fsdp_wire_bytes(f) * (fsdp_shards(f) - 1)));
+        (uint64_t)(unit_wire_numel(&f->lay.unit[u]) * (int64_t)fsdp_wire_bytes(f) * (fsdp_shards(f) - 1)));
   }
   f->comm->reduce_start(f);
   fsdp_mark(f, &f->reduce_ctx, MARK_REDUCE, 1 + s);
@@ -680,7 +695,7 @@ static inline void fsdp_open_events(Fsdp *f) {
     step_event_open(f, c, &f->slot[k].arrived, "stage arrived");
     step_event_open(f, c, &f->slot[k].released, "stage released");
   }
-  for (int s = 0; s < 2 + f->stages; s++)
+  for (int s = 0; s < 2 + f->lay.stages; s++)
     step_event_open(f, c, &f->grads_free[s], s < 2 ? "block slot free" : s == 2 ? "root slot free" : "gradient free");
   step_event_open(f, c, &f->began, "step began");
   step_event_open(f, c, &f->grads_ready, "gradients ready");
@@ -708,16 +723,16 @@ static inline void fsdp_open(Fsdp *f) {
   f->slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
   f->comm->open(f);
   memory_take_all(f->ctx, f->plan);
-  if (f->host_params) f->params_home = f->host_params - f->part[WORK_PARAMS].at;
+  if (f->host_params) f->params_home = f->host_params - f->lay.part[WORK_PARAMS].at;
   for (int k = 0; k <= K; k++) {
-    const size_t at = (size_t)k * f->block_slot_bytes;
+    const size_t at = (size_t)k * f->lay.block_slot_bytes;
     f->slot[k].data = k == K ? f->root_slot : f->block_slots + at;
     f->slot[k].landing = k == K ? f->root_landing : f->block_landings ? f->block_landings + at : NULL;
   }
-  if (f->part[WORK_SUMS].bytes) f->grads = (float *)((f->part[WORK_SUMS].on_host ? f->window : f->work) +
-                                                     f->part[WORK_SUMS].at);
-  f->amax = f->scale + f->scales;
-  f->amax_all = f->amax + f->scales;
+  if (f->lay.part[WORK_SUMS].bytes) f->grads = (float *)((f->lay.part[WORK_SUMS].on_host ? f->window : f->work) +
+                                                     f->lay.part[WORK_SUMS].at);
+  f->amax = f->scale + f->lay.scales;
+  f->amax_all = f->amax + f->lay.scales;
   f->host_ctx.ops = f->cfg.host_ops;
   f->host_ctx.threads = f->ctx->threads;
   fsdp_open_events(f);
@@ -730,27 +745,27 @@ static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
   f->comm = &comm_plan;
   f->record = r;
   f->slot_shared[0] = f->slot_shared[1] = fsdp_shares_slots(f);  // so that the record has the zeroing of gaps
-  for (int s = 0; s < f->stages; s++) f->sums_shared[s] = fsdp_shares_sums(f) && !f->stage[s].sums_in_whole;
+  for (int s = 0; s < f->lay.stages; s++) f->sums_shared[s] = fsdp_shares_sums(f) && !f->lay.stage[s].sums_in_whole;
   fsdp_open(f);
 }
 // Elements of f->grads before those of stage s.
 static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
   int u = 0;
-  while (u < f->units && f->unit[u].stage < s) u++;
-  return u < f->units ? f->unit[u].sum_base : f->sum_numel;
+  while (u < f->lay.units && f->lay.unit[u].stage < s) u++;
+  return u < f->lay.units ? f->lay.unit[u].sum_base : f->lay.sum_numel;
 }
 // Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run. In order of
 // addresses.
 static inline void fsdp_pools(const Fsdp *f, Placement *p) {
-  const size_t slot = f->grad_slot_bytes, sums = (size_t)f->sum_numel * 4;
+  const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4;
   p->pool[POOL_ACTS] = PoolSpace{0, SIZE_MAX, true};
   if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{2 * slot, SIZE_MAX, true};
   if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, sums, true};
   for (int k = 0; k < 2 && fsdp_shares_slots(f); k++) {
     const size_t at = (size_t)k * slot;
-    placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, f->work + f->part[WORK_SLOTS].at + at);
+    placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, f->work + f->lay.part[WORK_SLOTS].at + at);
   }
-  for (int s = 0; s < f->stages && fsdp_shares_sums(f); s++) {
+  for (int s = 0; s < f->lay.stages && fsdp_shares_sums(f); s++) {
     const size_t at = (size_t)fsdp_sums_before(f, s) * 4, end = (size_t)fsdp_sums_before(f, s + 1) * 4;
     placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->grads + at);
   }
@@ -771,9 +786,9 @@ static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *
 
 // Frees what fsdp_layout took.
 static inline void fsdp_layout_free(Fsdp *f) {
-  for (int u = 0; u < f->units; u++) free(f->unit[u].piece);
-  void *const owned[] = {f->slot, f->unit, f->param, f->stage, f->kept_valid, f->kept_number, f->stage_round0,
-                         f->slot_rounds, f->grads_free, f->sums_shared};
+  for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
+  void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->kept_valid, f->kept_number,
+                         f->stage_round0, f->slot_rounds, f->grads_free, f->sums_shared};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);
@@ -788,7 +803,7 @@ static inline void fsdp_close(Fsdp *f) {
   StepEvent *const events[] = {&f->began, &f->grads_ready, &f->reduced, &f->exchange_ready, &f->exchanged,
                                &f->mirror_filled, &f->drained, &f->published[0], &f->published[1]};
   for (StepEvent *e : events) c->ops->event_close(c, e->event);
-  for (int s = 0; s < 2 + f->stages; s++) c->ops->event_close(c, f->grads_free[s].event);
+  for (int s = 0; s < 2 + f->lay.stages; s++) c->ops->event_close(c, f->grads_free[s].event);
   f->comm->close(f);
   memory_give_back_all(c, f->plan);
   fsdp_layout_free(f);

@@ -486,7 +486,7 @@ static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
 // Lays out the activations of a pass over B x T tokens, where the placement put them. The memory itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
-  char *const slots = t->fsdp.work + t->fsdp.part[WORK_SLOTS].at;
+  char *const slots = t->fsdp.work + t->fsdp.lay.part[WORK_SLOTS].at;
   Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->arena, slots}, 0};
   acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
   t->carved = pass;

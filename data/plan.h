@@ -34,9 +34,9 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   cfg.slots_bytes = 0;                           // as many as slots take alone
   Mesh mesh;
   mesh_copy(&mesh, &f->mesh);
-  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->params);
-  memcpy(param, f->param, sizeof(Param) * (size_t)f->params);
-  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->params);
+  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->lay.params);
+  memcpy(param, f->lay.param, sizeof(Param) * (size_t)f->lay.params);
+  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->lay.params);
   trainer_declare(dry);
   fsdp_dry_open(&dry->fsdp, &dry->plan, r);
   trainer_carve_buffers(dry);

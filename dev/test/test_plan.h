@@ -126,15 +126,15 @@ static inline void plan_case_close(PlanCase *x) {
 static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line) {
   const FsdpConfig *c = &f->cfg;
   const size_t b_r = dtype_bytes(c->wire_dtype), b_c = dtype_bytes(c->compute_dtype), S = (size_t)c->mesh.shards;
-  const size_t chunk = (size_t)f->chunk_numel, world = (size_t)f->mesh.world, remote = (size_t)f->mesh.remote;
+  const size_t chunk = (size_t)f->lay.chunk_numel, world = (size_t)f->mesh.world, remote = (size_t)f->mesh.remote;
   const bool trains = !c->weights_only, off = c->offload != OFFLOAD_NONE, mpi = c->comm == COMM_MPI;
-  const bool mirrored = f->mirrored, once = c->local || c->microbatches == 1, replicas = c->mesh.replicas > 1;
+  const bool mirrored = f->lay.mirrored, once = c->local || c->microbatches == 1, replicas = c->mesh.replicas > 1;
   const bool chains = replicas && !c->native_reduce, gpu = f->ctx->ops->nccl;
   const bool alone = world == 1 && !c->comms_of_one && c->wire_dtype == F32 && !off;
   size_t block = 0, gradient = 0, expanded = 0, largest = 0, whole = 0, own = 0, apart = 0, unit_bytes = 0, kept = 0;
   bool staged = false;
-  for (int s = 0; s < f->stages; s++) {
-    const Stage *x = &f->stage[s];
+  for (int s = 0; s < f->lay.stages; s++) {
+    const Stage *x = &f->lay.stage[s];
     const bool in_shard = alone && (once || (s && c->wrap == WRAP_BLOCK && !gpu)), sums = s == 0 || c->local;
     const bool rounds = sums && !in_shard && c->wire_dtype != F32 && x->trains;
     const bool joined = sums && !in_shard && once && !replicas && !off &&
@@ -145,23 +145,24 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
     if (sums && !in_shard) whole += 4 * (size_t)x->grad_numel;
     staged = staged || rounds;
     for (int u = x->first_unit; u < x->first_unit + x->units; u++) {
-      const Unit *q = &f->unit[u];
+      const Unit *q = &f->lay.unit[u];
       if ((size_t)q->state_numel > largest) largest = (size_t)q->state_numel;
       if (q->shard_bytes > unit_bytes) unit_bytes = q->shard_bytes;
       if (joined) own += 4 * (size_t)unit_wire_numel(q);
       else apart += 4 * (size_t)q->state_numel;
-      if (s && c->mesh.kept && !f->in_place) kept += q->shard_bytes * (S / (size_t)c->mesh.kept);
+      if (s && c->mesh.kept && !f->lay.in_place) kept += q->shard_bytes * (S / (size_t)c->mesh.kept);
     }
   }
-  const size_t state = 4 * (size_t)f->state_numel, master = 4 * (size_t)f->master_numel, low = 2 * (size_t)f->low_numel;
-  const size_t moments = c->optimizer == OPTIMIZER_ADAMW ? 2 : 1, limbs = NORM_LIMBS * 8, scales = (size_t)f->scales;
-  const size_t gathers = !f->in_place, slots = gathers * (size_t)c->gather_slots * block;
-  const size_t root = gathers * f->stage[0].full_bytes;
+  const size_t state = 4 * (size_t)f->lay.state_numel, master = 4 * (size_t)f->lay.master_numel;
+  const size_t low = 2 * (size_t)f->lay.low_numel, scales = (size_t)f->lay.scales;
+  const size_t moments = c->optimizer == OPTIMIZER_ADAMW ? 2 : 1, limbs = NORM_LIMBS * 8;
+  const size_t gathers = !f->lay.in_place, slots = gathers * (size_t)c->gather_slots * block;
+  const size_t root = gathers * f->lay.stage[0].full_bytes;
   const bool shared = slots_bytes != 0, params_off = c->offload == OFFLOAD_PARAMS, on = trains && !off;
   const size_t small = 4 * scales > c->small_bytes ? 4 * scales : c->small_bytes;
   memset(line, 0, MEM_COUNT * sizeof *line);
-  line[MEM_PARAMS] = params_off ? 0 : f->params_bytes;
-  line[MEM_HOST_PARAMS] = params_off && !mirrored ? f->params_bytes : 0;
+  line[MEM_PARAMS] = params_off ? 0 : f->lay.params_bytes;
+  line[MEM_HOST_PARAMS] = params_off && !mirrored ? f->lay.params_bytes : 0;
   line[MEM_KEPT] = trains ? kept : 0;
   line[MEM_MASTER] = off ? 0 : master;
   line[MEM_MASTER_LOW] = off ? 0 : low;
@@ -172,7 +173,7 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_OFFLOAD] = off * 4 * (c->native_reduce ? largest : chunk);
   line[MEM_GATHER_SLOTS] = slots;
   line[MEM_ROOT_PARAMS] = root;
-  line[MEM_EXPANDED] = (expanded + (size_t)f->stage[0].expand_numel) * b_c;
+  line[MEM_EXPANDED] = (expanded + (size_t)f->lay.stage[0].expand_numel) * b_c;
   line[MEM_GRAD_SLOTS] = trains && !shared ? 2 * align_bytes(gradient * b_r) : 0;
   line[MEM_SLOTS_SHARED] = slots_bytes;
   line[own ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] = trains ? whole - own : 0;
@@ -184,7 +185,7 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_CONTROL] = mpi ? 8192 : 0;
   static const MemoryName readable[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
   for (MemoryName i : readable) line[MEM_MIRROR] += mirrored ? line[i] : 0;
-  if (mirrored) line[MEM_MIRROR] += (params_off ? f->params_bytes : 0) + (chains && trains ? state : 0) + whole;
+  if (mirrored) line[MEM_MIRROR] += (params_off ? f->lay.params_bytes : 0) + (chains && trains ? state : 0) + whole;
   if (mirrored) line[MEM_LANDING] = small * (world + 1);
   if (mirrored && remote) line[MEM_LANDING] += slots + root + trains * 2 * remote * chunk * b_r;
 }
