@@ -1038,7 +1038,7 @@ static CommKind comm_kind(const Options *o, int world) {
 static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp);
-  store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async && trainer_trains(&t->opt));
+  store_open(&t->store, &t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
   t->fsdp.background = store_background;
   t->fsdp.background_to = &t->store;
   memory_check_taken(&t->plan);

@@ -404,8 +404,9 @@ TEST(docs_experiments_train_all,
   char commands[3000];
   snprintf(commands, sizeof commands,
            "cp -r $OLDPWD/dev $OLDPWD/docs $OLDPWD/test_gpt_fsdp.cu .\nrm -f build/*\n"
-           "env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS PATH=/usr/local/bin:/usr/bin:/bin CXXFLAGS='-O1 -Wno-error' make CUDA=0 -j2 "
-           "train_gpt_fsdp build/test_gpt_fsdp\n%s\nbuild/test_gpt_fsdp =plan_places_what_is_never_alive_at_once "
+           "export PATH=/usr/local/bin:/usr/bin:/bin CXXFLAGS='-O1 -Wno-error'\n"
+           "env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make CUDA=0 -j2 train_gpt_fsdp build/test_gpt_fsdp\n"
+           "export PATH=$PWD/bin:$PATH\n%s\nbuild/test_gpt_fsdp =plan_places_what_is_never_alive_at_once "
            "=ops_touch_what_they_declare =modes_on_2_ranks =ranks_and_threads_change_no_bit_fp32 "
            "=cuda_ranks_change_no_bit =cuda_modes_change_no_bit", experiment_trains);
   experiment_run("a factor for each channel", commands);
