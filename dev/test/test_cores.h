@@ -373,11 +373,12 @@ static void cores_pretend(const char *synthetic) {
   unsetenv("OMPI_MCA_hwloc_base_binding_policy");          // the runner's --bind-to none
   unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");                  // so own masks count, as under srun
 }
-static void *cores_of_another(void *to) { *(int *)to = cores_now(); return NULL; }
+static int cores_of_saver;
+static void *cores_save(void *) { cores_of_saver = cores_now(); return NULL; }
 TEST_MPI(cores_are_bound, 1,
-         "a rank on two NUMA nodes: each thread of the pool is bound to its core, the first one too; a thread beside "
-         "the pool is not, nor where GPUs compute; without placing, nothing is bound") {
-  int cpu[2], at[2] = {-2, -2}, *const seen = at, beside = -2;
+         "a rank on two NUMA nodes: each thread of the pool is bound to its core, the first one too; one that saves in "
+         "the background is not, nor where GPUs compute; without placing, nothing is bound") {
+  int cpu[2], at[2] = {-2, -2}, *const seen = at;
   if (cores_here(cpu) < 2 || cpu[0] != 0 || cpu[1] != 1) SKIP("this test needs CPUs 0 and 1");
   cores_use(0, 1);
   static Cores c;
@@ -391,12 +392,14 @@ TEST_MPI(cores_are_bound, 1,
       parallel(2, [=](int thread, int) { seen[thread] = cores_now(); });
       EXPECT(at[0] == first && at[1] == second, "threads are on CPUs %d and %d, not %d and %d", at[0], at[1], first,
              second);
-      pthread_t thread;
-      thread_place(-1);
-      REQUIRE(!pthread_create(&thread, NULL, cores_of_another, &beside), "no thread");
-      thread_place(0);
-      pthread_join(thread, NULL);
-      EXPECT(beside == -1 && cores_now() == 0, "beside the pool: CPU %d; this thread then %d", beside, cores_now());
+      static Store store;
+      cores_of_saver = -2;
+      store.request.background = true;
+      store_start(&store, cores_save);
+      REQUIRE(store.threaded, "no thread");
+      pthread_join(store.thread, NULL);
+      EXPECT(cores_of_saver == -1 && cores_now() == 0, "saving: CPU %d; this thread then %d", cores_of_saver,
+             cores_now());
       cores_give_back(&c);
       cores_use(0, 1);
       cores_take(&c, 0, false, MPI_COMM_WORLD, MPI_COMM_WORLD);
