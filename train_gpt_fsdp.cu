@@ -1459,7 +1459,9 @@ int train_main(int argc, char **argv) {
   }
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(&o, argc, argv, MPI_COMM_WORLD);
-  if (o.preflight) die_user("--preflight belongs on the command line, not into the file of --config");
+  if (o.preflight)
+    snprintf(error, sizeof error, "--preflight belongs on the command line, not into the file of --config");
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (alone) launch_refuse_alone(&o, false);
   liveness_timeout(o.timeout);
   liveness_open(MPI_COMM_WORLD, error, sizeof error);

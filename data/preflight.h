@@ -566,6 +566,9 @@ static inline void preflight_print(const PreflightFound *f) {
     say("  host      %s: %d rank%s from rank %d on%s\n", x->facts->host, x->ranks, x->ranks > 1 ? "s" : "",
         x->facts->rank, clock);
   }
+  for (int r = 0; r < f->world; r++)
+    if (f->facts[r].lost) say("* host      %s: rank %d, of which only short messages arrive\n", f->facts[r].host, r);
+    else if (!f->facts[r].host[0]) say("* host      not known: rank %d, of which nothing arrives\n", r);
   for (const auto &row : rows) preflight_row(f, row.name, row.value);
   preflight_print_network(f);
   preflight_print_pairs(f);

@@ -63,22 +63,23 @@ static inline bool preflight_exchange(int peer, bool leads, PreflightTag tag, ch
   return preflight_through(&out, limit_ms, false) && (!leads || preflight_through(&in, limit_ms, false));
 }
 // Latency: half the median time there and back of a small message; bandwidth: the bytes of a large one over half the
-// least time. The first of each opens connections and is not counted. Both ends call it, one leads.
-static inline PreflightAnswer preflight_measure(int peer, bool leads, double limit_ms) {
+// least time. The first of each opens connections and is not counted. Both ends call it, one leads. small_ms, large_ms:
+// how long a message may take.
+static inline PreflightAnswer preflight_measure(int peer, bool leads, double small_ms, double large_ms) {
   static char *buffer;
   if (!buffer) buffer = (char *)calloc(2, PREFLIGHT_LARGE_BYTES);
   PreflightAnswer a = {PAIR_NO_MESSAGE, 0, 0, 0, 0};
   double ms[PREFLIGHT_PINGS], least = INFINITY;
   for (int i = -1; i < PREFLIGHT_PINGS; i++) {
     const double begun = now_ms();
-    if (!preflight_exchange(peer, leads, TAG_SMALL, buffer, PREFLIGHT_SMALL_BYTES, limit_ms)) return a;
+    if (!preflight_exchange(peer, leads, TAG_SMALL, buffer, PREFLIGHT_SMALL_BYTES, small_ms)) return a;
     if (i >= 0) ms[i] = now_ms() - begun;
   }
   a.latency_us = preflight_median(ms, PREFLIGHT_PINGS) / 2 * 1e3;
   a.fault = PAIR_NO_LARGE_MESSAGE;
   for (int i = -1; i < PREFLIGHT_LARGE; i++) {
     const double begun = now_ms();
-    if (!preflight_exchange(peer, leads, TAG_LARGE, buffer, PREFLIGHT_LARGE_BYTES, limit_ms)) return a;
+    if (!preflight_exchange(peer, leads, TAG_LARGE, buffer, PREFLIGHT_LARGE_BYTES, large_ms)) return a;
     if (i >= 0) least = fmin(least, now_ms() - begun);
   }
   a.bytes_per_s = PREFLIGHT_LARGE_BYTES / (least / 2 * 1e-3);
@@ -129,7 +130,7 @@ static inline int preflight_serve(const PreflightFacts *mine, double limit_ms) {
   }
   while (c.op != CALL_END) {
     PreflightAnswer a = {};
-    if (c.op == CALL_PAIR) a = preflight_measure(c.peer, c.leads, limit_ms);
+    if (c.op == CALL_PAIR) a = preflight_measure(c.peer, c.leads, limit_ms, limit_ms);
     if (c.op == CALL_CLOCK) preflight_clock(0, false, limit_ms, &ahead, &within);
     if (c.op == CALL_LOOK) a.sees = preflight_sees(c.text);
     const bool answers = (c.op == CALL_PAIR && c.leads) || c.op == CALL_LOOK;
@@ -227,7 +228,7 @@ static inline void preflight_round(PreflightFound *f, int from, int to, bool *lo
     PreflightAnswer got = {};
     const int a = preflight_end(f, p->a)->rank, b = preflight_end(f, p->b)->rank;
     if (p->fault == PAIR_NOT_TRIED || lost[a] || lost[b]) continue;
-    if (p == own) got = preflight_measure(b, true, limit_ms);
+    if (p == own) got = preflight_measure(b, true, limit_ms, limit_ms);
     else if (!preflight_receive(a, TAG_ANSWER, &got, sizeof got, 3 * limit_ms)) lost[a] = true;
     p->fault = got.fault;
     p->latency_us = got.latency_us;

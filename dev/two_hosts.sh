@@ -12,8 +12,8 @@
 #   PRIVATE=DIR        the hosts do not share DIR: the second one has an empty directory there, removed afterwards; with
 #                      :FROM (not below DIR) a copy of FROM. Without PRIVATE both see the same files everywhere
 #
-# Needs root, iproute2 (ip, and tc for RATE and HOLE), util-linux (unshare), OpenMPI. Exit status: mpirun's, or 77 with a reason
-# where the namespaces cannot be made. The namespaces and all processes in them are removed, however it ends.
+# Needs root, iproute2 (ip, and tc for RATE and HOLE), util-linux (unshare), OpenMPI. Exit status: mpirun's, or 77 with
+# a reason where the namespaces cannot be made. The namespaces and all processes in them are removed, however it ends.
 set -u
 
 per=${PER:-1}
