@@ -321,7 +321,7 @@ static inline void preflight_judge_networks(const PreflightFound *f, PreflightFi
     }
     if (in_it == 1 && n->prefix < (strchr(n->address, ':') ? 128 : 32) && !lonely) lone = p, lonely = n;
   }
-  if (lonely && !twin && !f->network_chosen && f->hosts > 1 && preflight_common_network(f) >= 0)
+  if (lonely && !f->network_chosen && f->hosts > 1 && preflight_common_network(f) >= 0)
     preflight_find(to, PREFLIGHT_WRONG, "%s on %s (%s) leads to none of the other hosts, yet messages may be sent by "
                    "it: %s", lonely->name, lone->host, lonely->network, preflight_only_words(f, only, sizeof only));
 }

@@ -92,8 +92,9 @@ static const PreflightWrong preflight_wrongs[] = {
     {PREFLIGHT_CHANGE(c->facts[4] = c->facts[5] = PreflightFacts{}; free(c->f.host); preflight_group(&c->f);
                       c->f.pairs = 0), 0, PREFLIGHT_MEND,
      {"rank 4 sends nothing that rank 0 on nodea receives", "--mca btl_tcp_if_include 10.0.0.0/24 "}},
-    {PREFLIGHT_CHANGE(c->facts[2].lost = c->facts[3].lost = true; free(c->f.host); preflight_group(&c->f);
-                      c->f.pairs = 0), 0, PREFLIGHT_MEND,
+    {PREFLIGHT_CHANGE(c->facts[2] = c->facts[3] = PreflightFacts{}; strcpy(c->facts[2].host, "nodeb");
+                      strcpy(c->facts[3].host, "nodeb"); c->facts[2].lost = c->facts[3].lost = true; free(c->f.host);
+                      preflight_group(&c->f); c->f.pairs = 0), 0, PREFLIGHT_MEND,
      {"small messages arrive between nodea and nodeb, large ones do not"}}};
 
 TEST(preflight_finds_what_is_wrong,
