@@ -76,6 +76,10 @@ static inline int plan_threads(const Options *o, int node_rank, int node_ranks) 
   bool shared;
   return o->threads ? (int)o->threads : take_fair_share_of_cores(node_rank, node_ranks, &shared);
 }
+static inline double plan_cores(const Options *o, int node_ranks) {
+  const double all = plan_threads(o, 0, 1);
+  return o->threads || all >= node_ranks ? plan_threads(o, 0, node_ranks) : all / node_ranks;
+}
 // Completes `o` for o->world ranks as a start does, and refuses what it refuses. False with one line in `error`.
 static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t error_bytes) {
   static Ops cuda;
@@ -100,7 +104,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   d->timed = o->on[0] != 0;
   d->host_bytes = host_available_bytes();
   const bool tf32 = !strcmp(o->matmul_precision, "high");
-  if (d->timed && !machine_parse(&d->machine, o->on, cpu, plan_threads(o, 0, per_host), d->host_bytes,
+  if (d->timed && !machine_parse(&d->machine, o->on, cpu, plan_cores(o, per_host), d->host_bytes,
                                  dtype_named(o->buffer_dtype), tf32, error, error_bytes))
     return false;
   REFUSE(d->timed && d->gpu && !strcmp(o->comm, "mpi") && world > 1, "--on: what --comm mpi takes on GPUs is not "
@@ -364,6 +368,12 @@ static inline double report_mfu(const PlanReport *p) {
 static inline double report_days(const PlanReport *p) {
   return (double)p->plan.opt.tokens / world_plan_tokens_s(&p->plan) / 86400;
 }
+static inline void report_row(PlanRow *r, const WorldPlan *w) {
+  r->bytes = plan_bytes(w, &w->rank[w->most].memory);
+  r->needs = world_plan_needs(w);
+  r->step_s = w->rank[w->slowest].times.at[STEP_TOTAL];
+  r->tokens_s = w->on.timed ? world_plan_tokens_s(w) : 0;
+}
 static inline void report_rows(PlanReport *p, const Options *asked) {
   static WorldPlan w;
   const int world = (int)p->plan.opt.world;
@@ -371,13 +381,11 @@ static inline void report_rows(PlanReport *p, const Options *asked) {
     PlanRow *r = &p->row[p->rows++];
     bool possible;
     r->world = n < world ? n : world;
+    if (r->world == world) { report_row(r, &p->plan); continue; }
     const Options o = plan_at_world(asked, r->world, &possible);
     if (!possible) snprintf(r->refused, sizeof r->refused, "--mesh %.100s has no such number of ranks", asked->mesh);
     if (!possible || !world_plan(&w, &o, true, NULL, r->refused, sizeof r->refused)) continue;
-    r->bytes = plan_bytes(&w, &w.rank[w.most].memory);
-    r->needs = world_plan_needs(&w);
-    r->step_s = w.rank[w.slowest].times.at[STEP_TOTAL];
-    r->tokens_s = w.on.timed ? world_plan_tokens_s(&w) : 0;
+    report_row(r, &w);
     world_plan_free(&w);
   }
 }
@@ -469,7 +477,7 @@ static void report_print_times(const PlanReport *p) {
   const double total = s->at[STEP_TOTAL];
   if (!p->plan.on.timed) return;
   say("\npredicted on %s\n", p->plan.opt.on);
-  start_line("peaks", "%.4g TFLOP/s dense %s, of which matrix multiplies reach %.3g and attention %.3g; streaming ops "
+  start_line("peaks", "%.4g TFLOP/s dense %s, of which matrix multiplies reach %.4g and attention %.4g; streaming ops "
              "%.4g GB/s%s", m->peak_flops * 1e-12, p->plan.opt.buffer_dtype, m->product_flops * 1e-12,
              m->attention_flops * 1e-12, m->memory_rate * 1e-9, m->gpu ? "" : " (assumed, not measured)");
   if (p->plan.opt.world > 1)
@@ -478,8 +486,9 @@ static void report_print_times(const PlanReport *p) {
   for (int k = 0; k < STEP_PARTS; k++) {
     if (s->at[k] <= 0) continue;
     say("  %-38s %12s %5.1f %%", step_part_words[k], seconds_words(s->at[k]), 100 * s->at[k] / total);
-    if (k == STEP_GATHERS_EXPOSED) say("  they take %s", seconds_words(s->at[STEP_GATHERS]));
-    if (k == STEP_REDUCTIONS_EXPOSED) say("  they take %s", seconds_words(s->at[STEP_REDUCTIONS]));
+    const double take = k == STEP_GATHERS_EXPOSED ? s->at[STEP_GATHERS]
+                        : k == STEP_REDUCTIONS_EXPOSED ? s->at[STEP_REDUCTIONS] : 0;
+    if (take > 0) say("  they take %s", seconds_words(take));
     say("\n");
   }
   say("  %-38s %12s\n", "a step", seconds_words(total));

@@ -17,9 +17,9 @@
 struct Machine {
   char name[32];
   bool gpu;
-  int major, minor;                              // compute capability
+  int major, minor, multiprocessors;             // major, minor: compute capability
   double peak_flops;                             // dense, in the compute dtype: MFU refers to it
-  double product_flops, fp8_flops, attention_flops;              // what matrix multiplies and attention reach
+  double product_flops, attention_flops;         // what matrix multiplies reach at best, and attention
   double memory_rate, launch_s;                  // what streaming ops reach; from the end of a kernel to the next
   double inside, between;                        // bytes/s into a rank, from ranks of its host and of other hosts
   double base_s, inside_s, between_s;            // of a collective: its start, a hop inside a host, between hosts
@@ -32,23 +32,23 @@ struct Machine {
 // a GPU's share of the host's adapters (RTX 4090: assumed). reached: of `inside` by NCCL's rings; 360 of 450 GB/s is
 // what NVIDIA expects of an H100 (nccl-tests, issue 326), 230 of 300 NCCL's own model of an A100 (src/graph/tuning.cc).
 //
-// products: of the dense peak. The best that cuBLAS reaches for any shape was measured as 80 % on an H100, 84 % on a
-// GH200 and 87 % on an A100 (S. Bekman, Machine Learning Engineering, "Maximum Achievable Matmul FLOPS"); a model's
-// shapes reach about nine tenths of the best. Assumed for the others.
+// products: of the dense peak, at best: what cuBLAS was measured to reach for its best shape on an H100, a GH200 and an
+// A100 (S. Bekman, Machine Learning Engineering, "Maximum Achievable Matmul FLOPS"); assumed for the others. A shape
+// reaches less of it: product_fill.
 // attention: TFLOP/s of the FLOPs that causal attention needs, when sequences are long. For Hopper the middle of what
 // the instructions and shared-memory accesses of the compiled kernels allow (93 to 129 at 1024 tokens); the others by
 // multiprocessors times clock, at most half the dense peak.
 struct MachineRow {
   const char *name, *gpu;
-  int major, minor;
+  int major, minor, multiprocessors;
   double gib, memory, inside, reached, network, pcie, products, attention;
 };
 static const MachineRow machine_rows[] = {
-    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 79, 3350, 450, 0.8, 50, 64, 0.72, 120},
-    {"h200", "NVIDIA H200", 9, 0, 139.5, 4800, 450, 0.8, 50, 64, 0.75, 120},
-    {"b200", "NVIDIA B200", 10, 0, 178, 8000, 900, 0.8, 50, 64, 0.72, 137},
-    {"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 79, 2039, 300, 0.77, 25, 32, 0.78, 76},
-    {"4090", "NVIDIA GeForce RTX 4090", 8, 9, 23.5, 1008, 32, 0.5, 3.125, 32, 0.78, 82}};
+    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 79, 3350, 450, 0.8, 50, 64, 0.8, 120},
+    {"h200", "NVIDIA H200", 9, 0, 132, 139.5, 4800, 450, 0.8, 50, 64, 0.83, 120},
+    {"b200", "NVIDIA B200", 10, 0, 148, 178, 8000, 900, 0.8, 50, 64, 0.8, 137},
+    {"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 79, 2039, 300, 0.77, 25, 32, 0.87, 76},
+    {"4090", "NVIDIA GeForce RTX 4090", 8, 9, 128, 23.5, 1008, 32, 0.5, 3.125, 32, 0.87, 82}};
 
 // Of memory bandwidth, by kernels that stream; of a network adapter, by messages.
 static const double MEMORY_REACHED = 0.8, NETWORK_REACHED = 0.9;
@@ -68,13 +68,14 @@ static const double ATTENTION_TILE = 128;
 static const double CPU_HZ = 3e9, CPU_CYCLE_AVX2 = 32, CPU_CYCLE_AVX512 = 64, CPU_CORE_GBS = 10, CPU_REACHED = 0.75;
 static const double CPU_CALL_S = 5e-6, CPU_MESSAGE_S = 30e-6, CPU_NETWORK_GBS = 1.25;
 
-static inline void machine_of_cpu(Machine *m, const Ops *ops, Dtype dtype, int threads) {
+// cores: that a rank has, fewer than one where ranks share them.
+static inline void machine_of_cpu(Machine *m, const Ops *ops, Dtype dtype, double cores) {
   const bool avx2 = ops == &ops_avx2, pairs = ops != &ops_avx2 && ops != &ops_avx512;
   const bool tiles = pairs && ops != &ops_avx512_bf16;
-  const double cycle = (avx2 ? CPU_CYCLE_AVX2 : CPU_CYCLE_AVX512) * CPU_HZ * threads;
+  const double cycle = (avx2 ? CPU_CYCLE_AVX2 : CPU_CYCLE_AVX512) * CPU_HZ * cores;
   const double halves = dtype != BF16 ? 1 : tiles ? 16 : pairs ? 2 : 1;
   m->peak_flops = cycle * halves;
-  m->memory_rate = CPU_CORE_GBS * 1e9 * threads;
+  m->memory_rate = CPU_CORE_GBS * 1e9 * cores;
   m->between = CPU_NETWORK_GBS * 1e9;
   m->launch_s = CPU_CALL_S;
   m->base_s = m->inside_s = CPU_CALL_S;
@@ -83,7 +84,7 @@ static inline void machine_of_cpu(Machine *m, const Ops *ops, Dtype dtype, int t
 static inline void machine_of_gpu(Machine *m, const MachineRow *row, Dtype dtype, bool tf32) {
   const GpuPeak p = gpu_peak(row->gpu);
   m->gpu = true;
-  m->major = row->major, m->minor = row->minor;
+  m->major = row->major, m->minor = row->minor, m->multiprocessors = row->multiprocessors;
   m->peak_flops = dtype != F32 ? p.half : tf32 ? p.tf32 : p.fp32;
   m->memory_rate = row->memory * 1e9;
   m->inside = row->inside * 1e9 * row->reached;
@@ -99,7 +100,6 @@ static inline void machine_of_gpu(Machine *m, const MachineRow *row, Dtype dtype
 // What of the peaks is reached, once all figures are there.
 static inline void machine_reaches(Machine *m, const MachineRow *row, Dtype dtype) {
   m->product_flops = m->peak_flops * (row ? row->products : CPU_REACHED);
-  m->fp8_flops = 2 * m->product_flops;
   m->attention_flops = row && dtype != F32 ? fmin(row->attention * 1e12, m->peak_flops / 2) : m->product_flops / 2;
   m->memory_rate *= MEMORY_REACHED;
   m->between *= NETWORK_REACHED;
@@ -131,8 +131,8 @@ static inline bool machine_key_set(Machine *m, const char *key, size_t n, char *
   REFUSE(true, "--on: '%.*s' is none of tflops=, memory_gbs=, memory_gib=, reserve_gib=, inside_gbs=, between_gbs=",
          (int)n, key);
 }
-// Reads --on. cpu: the table and threads of a rank here. host_bytes: memory of a host. False with one line in `error`.
-static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, int threads, size_t host_bytes,
+// Reads --on. cpu, cores: table and cores of a CPU's rank. host_bytes: memory of a host. False with one line in `error`.
+static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, double cores, size_t host_bytes,
                                  Dtype dtype, bool tf32, char *error, size_t error_bytes) {
   const size_t n = strcspn(on, ",");
   const MachineRow *row = machine_row(on, n);
@@ -142,7 +142,7 @@ static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, int
          on);
   if (row) machine_of_gpu(m, row, dtype, tf32);
   else {
-    machine_of_cpu(m, cpu, dtype, threads);
+    machine_of_cpu(m, cpu, dtype, cores);
     m->memory_bytes = (double)host_bytes;
   }
   for (const char *key = on + n; *key; key += strcspn(key, ",")) {
@@ -155,11 +155,11 @@ static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, int
 }
 
 // ================================================================================================ 2 work
-enum StepPart { STEP_PRODUCTS, STEP_ATTENTION, STEP_ELEMENTWISE, STEP_OPTIMIZER, STEP_SUMS, STEP_LAUNCHES,
-                STEP_GATHERS_EXPOSED, STEP_REDUCTIONS_EXPOSED, STEP_EXCHANGE, STEP_PARTS };
+enum StepPart { STEP_PRODUCTS, STEP_ATTENTION, STEP_ELEMENTWISE, STEP_OPTIMIZER, STEP_SUMS, STEP_COPIES,
+                STEP_LAUNCHES, STEP_GATHERS_EXPOSED, STEP_REDUCTIONS_EXPOSED, STEP_EXCHANGE, STEP_PARTS };
 static const char *const step_part_words[STEP_PARTS] = {
-    "matrix multiplies", "attention", "element-wise", "optimizer and norm", "sums of gradients", "launches",
-    "waiting for gathers", "waiting for reductions", "exchange of norm and losses"};
+    "matrix multiplies", "attention", "element-wise", "optimizer and norm", "sums of gradients",
+    "copies to and from the host", "launches", "waiting for gathers", "waiting for reductions", "exchange of norm and losses"};
 
 // A call of an op: what its line of ops.h names, in that order; an absent tensor has no data.
 struct OpWork {
@@ -193,24 +193,43 @@ static inline double bytes_embedding(const OpWork *w) { return 3 * tensor_bytes(
 static inline double bytes_embedding_backward(const OpWork *w) {
   return tensor_bytes(w->tensor[2]) + 8.0 * (double)numel(w->tensor[2]) + tensor_bytes(w->tensor[1]);
 }
+// What share of a GPU's best rate a result of this shape allows: its last tiles are not full, and in the last turn not
+// all multiprocessors have a tile. The library takes the tiles that lose least; smaller ones reuse less of what they
+// have read (assumed).
+static inline double product_fill(const Machine *m, Tensor out) {
+  static const struct { double rows, cols, reuse; } tiles[] = {
+      {128, 256, 1}, {256, 128, 1}, {128, 128, 0.92}, {128, 64, 0.8}, {64, 64, 0.65}, {64, 32, 0.4}};
+  const double rows = (double)out.shape[0], cols = (double)(numel(out) / out.shape[0]);
+  double best = 0;
+  for (const auto &t : tiles) {
+    const double count = ceil(rows / t.rows) * ceil(cols / t.cols), turns = ceil(count / m->multiprocessors);
+    best = fmax(best, t.reuse * rows * cols / (t.rows * t.cols) / (turns * m->multiprocessors));
+  }
+  return best;
+}
+// Bytes of passes that CUDA's matrix multiplies make besides: GELU of what was written, a bias's gradient.
+static inline double passes_forward(const OpWork *w) { return 2 * tensor_bytes(w->tensor[1]); }
+static inline double passes_weight(const OpWork *w) { return w->tensor[1].data ? tensor_bytes(w->tensor[2]) : 0; }
 // What is not element-wise. bytes: NULL where each tensor is read or written once.
-struct OpKind { const char *op; StepPart part; double (*flops)(const OpWork *w), (*bytes)(const OpWork *w); };
+// passes: NULL where there are none.
+typedef double WorkAmount(const OpWork *w);
+struct OpKind { const char *op; StepPart part; WorkAmount *flops, *bytes, *passes; };
 static const OpKind op_kinds[] = {
-    {"matmul_forward", STEP_PRODUCTS, flops_forward, NULL},
-    {"matmul_forward_fp8", STEP_PRODUCTS, flops_fp8, NULL},
-    {"matmul_backward_input", STEP_PRODUCTS, flops_input, NULL},
-    {"matmul_backward_weight", STEP_PRODUCTS, flops_weight, NULL},
-    {"attention_forward", STEP_ATTENTION, flops_attention, NULL},
-    {"attention_backward", STEP_ATTENTION, flops_attention_backward, NULL},
-    {"embedding_forward", STEP_ELEMENTWISE, NULL, bytes_embedding},
-    {"embedding_backward", STEP_ELEMENTWISE, NULL, bytes_embedding_backward},
-    {"adamw_update", STEP_OPTIMIZER, NULL, NULL},
-    {"sgd_update", STEP_OPTIMIZER, NULL, NULL},
-    {"norm_accumulate", STEP_OPTIMIZER, NULL, NULL},
-    {"step_decide", STEP_OPTIMIZER, NULL, NULL}};
+    {"matmul_forward", STEP_PRODUCTS, flops_forward, NULL, passes_forward},
+    {"matmul_forward_fp8", STEP_PRODUCTS, flops_fp8, NULL, NULL},
+    {"matmul_backward_input", STEP_PRODUCTS, flops_input, NULL, NULL},
+    {"matmul_backward_weight", STEP_PRODUCTS, flops_weight, NULL, passes_weight},
+    {"attention_forward", STEP_ATTENTION, flops_attention, NULL, NULL},
+    {"attention_backward", STEP_ATTENTION, flops_attention_backward, NULL, NULL},
+    {"embedding_forward", STEP_ELEMENTWISE, NULL, bytes_embedding, NULL},
+    {"embedding_backward", STEP_ELEMENTWISE, NULL, bytes_embedding_backward, NULL},
+    {"adamw_update", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"sgd_update", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"norm_accumulate", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"step_decide", STEP_OPTIMIZER, NULL, NULL, NULL}};
 static inline OpKind op_kind(const char *op) {
   for (const OpKind &k : op_kinds) if (!strcmp(k.op, op)) return k;
-  return OpKind{op, STEP_ELEMENTWISE, NULL, NULL};
+  return OpKind{op, STEP_ELEMENTWISE, NULL, NULL, NULL};
 }
 
 // ================================================================================================ 3 messages
@@ -274,24 +293,31 @@ struct Timeline {
 };
 static Timeline *timeline_running;               // an offloaded optimizer's context points to nothing
 
-// The ops of side streams use the device that the model's use: their time is the model's too.
+// A call's time on its stream. The ops of side streams use the device that the model's use: what they compute is the
+// model's time too, but not their launches.
 static inline void timeline_spend(Timeline *l, RecordStream stream, StepPart part, double seconds) {
   const bool side = stream != RECORD_MODEL;
   l->now[RECORD_MODEL] += seconds;
   l->sum.at[side ? STEP_SUMS : part] += seconds;
-  if (!side) return;
-  if (l->m->gpu) l->now[stream] += seconds;
+  if (!side) {
+    l->now[RECORD_MODEL] += l->m->launch_s;
+    l->sum.at[STEP_LAUNCHES] += l->m->launch_s;
+  } else if (l->m->gpu) l->now[stream] += seconds + l->m->launch_s;
   else if (l->now[stream] < l->now[RECORD_MODEL]) l->now[stream] = l->now[RECORD_MODEL];       // the same cores
+}
+static inline double product_seconds(const Machine *m, const OpWork *w, double flops) {
+  if (!flops) return 0;
+  const bool fp8 = !strcmp(w->op, "matmul_forward_fp8");
+  return flops / (m->product_flops * (fp8 ? 2 : 1) * (m->gpu ? product_fill(m, w->tensor[0]) : 1));
 }
 static inline void timeline_op(const Ctx *c, const OpWork *w, const OpKind *kind) {
   Timeline *l = timeline_running;
   const Machine *m = l->m;
   const bool host = !c->device;                  // of an offloaded optimizer
-  const bool fp8 = !strcmp(w->op, "matmul_forward_fp8");
   const double flops = kind->flops ? kind->flops(w) : 0, bytes = kind->bytes ? kind->bytes(w) : w->bytes;
   double seconds = bytes / (host ? m->host_rate : m->memory_rate);
   if (kind->part == STEP_PRODUCTS) {
-    seconds = fmax(seconds, flops / (fp8 ? m->fp8_flops : m->product_flops));
+    seconds = fmax(seconds, product_seconds(m, w, flops));
     l->sum.at[STEP_PRODUCT_FLOPS] += flops;
   }
   if (kind->part == STEP_ATTENTION) {
@@ -299,9 +325,9 @@ static inline void timeline_op(const Ctx *c, const OpWork *w, const OpKind *kind
     seconds = fmax(seconds, flops * (1 + ATTENTION_TILE / T) / m->attention_flops);
     l->sum.at[STEP_ATTENTION_FLOPS] += flops;
   }
-  const RecordStream stream = host ? RECORD_MODEL : record_stream(c);
-  timeline_spend(l, stream, host ? STEP_OPTIMIZER : kind->part, seconds);
-  timeline_spend(l, stream, STEP_LAUNCHES, m->launch_s);
+  timeline_spend(l, host ? RECORD_MODEL : record_stream(c), host ? STEP_OPTIMIZER : kind->part, seconds);
+  const double passes = kind->passes && m->gpu ? kind->passes(w) : 0;
+  if (passes > 0) timeline_spend(l, RECORD_MODEL, STEP_ELEMENTWISE, passes / m->memory_rate);
 }
 
 // The same lines of ops.h once more: what a call touches, with shapes.
@@ -365,13 +391,10 @@ static inline void timeline_take(TouchSink *to, const Ctx *c, const OpTouch *x) 
     bytes += (double)x->access[i].bytes;
     crosses = crosses || (l->m->gpu && x->access[i].at < RECORD_ADDRESSES);
   }
-  if (!crosses) {
-    timeline_spend(l, stream, STEP_ELEMENTWISE, bytes / l->m->memory_rate);
-    timeline_spend(l, stream, STEP_LAUNCHES, l->m->launch_s);
-    return;
-  }
-  l->now[stream] += l->m->launch_s + bytes / 2 / l->m->pcie;     // a copy engine's time, not the multiprocessors'
-  if (stream == RECORD_MODEL) l->sum.at[STEP_ELEMENTWISE] += l->m->launch_s + bytes / 2 / l->m->pcie;
+  if (!crosses) { timeline_spend(l, stream, STEP_ELEMENTWISE, bytes / l->m->memory_rate); return; }
+  const double seconds = l->m->launch_s + bytes / 2 / l->m->pcie;              // of a copy engine: others go on
+  l->now[stream] += seconds;
+  if (stream == RECORD_MODEL) l->sum.at[STEP_COPIES] += seconds;
 }
 static inline void timeline_event_open(Ctx *c, void **event, const char *name) {
   plan_event_open(c, event, name);
