@@ -1106,8 +1106,8 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
 // Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
 // into t->plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
 // resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
-static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int threads, int rank, int world,
-                                   int per_host) {
+static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
+                                   int threads = 1) {
   trainer_configure(t, o, device, threads);
   device.ops->device_open(&t->ctx, device.index);
   int params;

@@ -238,7 +238,7 @@ static inline void world_plan_classes(WorldPlan *w) {
 // Plans one class. timed: its step is predicted, too. The caller closes t.
 static inline void world_plan_class(const WorldPlan *w, RankClass *c, bool timed, Trainer *t) {
   const Options *o = &w->opt;
-  trainer_plan_as(t, o, w->on.device, c->key.threads, c->first, (int)o->world, (int)o->ranks_per_host);
+  trainer_plan_as(t, o, w->on.device, c->first, (int)o->world, (int)o->ranks_per_host, c->key.threads);
   c->memory = t->plan;
   c->traffic = fsdp_formula(&t->fsdp, (int)o->grad_accum);
   c->links = fsdp_links(&t->fsdp, c->key, &c->traffic, (int)o->grad_accum);
@@ -347,14 +347,14 @@ static inline Options plan_at_world(const Options *asked, int world, bool *possi
 
 // ================================================================================================ 5 output
 // Another number of ranks. needs: bytes of a GPU, or of a CPU host; refused: "", or why it cannot be.
-struct PlanRow { int world; size_t bytes; double needs, step_s, tokens_s; char refused[256]; };
-enum { PLAN_ROWS_MOST = 24 };
+struct WorldRow { int world; size_t bytes; double needs, step_s, tokens_s; char refused[256]; };
+enum { WORLD_ROWS_MOST = 24 };
 // Everything that is printed. t: of the ranks that need most.
 struct PlanReport {
   WorldPlan plan;
   Trainer t;
   Fit fit[FITS];
-  PlanRow row[PLAN_ROWS_MOST];
+  WorldRow row[WORLD_ROWS_MOST];
   int rows;
 };
 static inline const RankClass *report_most(const PlanReport *p) { return &p->plan.rank[p->plan.most]; }
@@ -368,7 +368,7 @@ static inline double report_mfu(const PlanReport *p) {
 static inline double report_days(const PlanReport *p) {
   return (double)p->plan.opt.tokens / world_plan_tokens_s(&p->plan) / 86400;
 }
-static inline void report_row(PlanRow *r, const WorldPlan *w) {
+static inline void report_row(WorldRow *r, const WorldPlan *w) {
   r->bytes = plan_bytes(w, &w->rank[w->most].memory);
   r->needs = world_plan_needs(w);
   r->step_s = w->rank[w->slowest].times.at[STEP_TOTAL];
@@ -378,7 +378,7 @@ static inline void report_rows(PlanReport *p, const Options *asked) {
   static WorldPlan w;
   const int world = (int)p->plan.opt.world;
   for (int n = 1; n < 2 * world; n *= 2) {
-    PlanRow *r = &p->row[p->rows++];
+    WorldRow *r = &p->row[p->rows++];
     bool possible;
     r->world = n < world ? n : world;
     if (r->world == world) { report_row(r, &p->plan); continue; }
@@ -518,7 +518,7 @@ static void report_print_rows(const PlanReport *p) {
   if (p->rows < 2) return;
   say("\nranks  bytes of a rank%s\n", timed ? "             predicted: a step      tokens/s    of a rank" : "");
   for (int i = 0; i < p->rows; i++) {
-    const PlanRow *r = &p->row[i];
+    const WorldRow *r = &p->row[i];
     if (r->refused[0]) { say("%5d  %s\n", r->world, r->refused); continue; }
     say("%5d  %15zu", r->world, r->bytes);
     if (timed)
@@ -616,7 +616,7 @@ static void report_json(FILE *f, const PlanReport *p) {
   if (p->plan.on.timed) report_json_times(f, p);
   fprintf(f, ",\"worlds\":[");
   for (int i = 0; i < p->rows; i++) {
-    const PlanRow *r = &p->row[i];
+    const WorldRow *r = &p->row[i];
     fprintf(f, "%s{\"ranks\":%d,\"refused\":", i ? "," : "", r->world);
     json_text(f, r->refused);
     fprintf(f, ",\"rank_bytes\":%zu,\"predicted_needs_bytes\":%.0f", r->bytes, p->plan.on.timed ? r->needs : 0);

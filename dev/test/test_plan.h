@@ -24,7 +24,7 @@ static inline Device plan_device(bool cuda) {
 static inline void plan_table_add(PlanTable *table, const char *name, const Options *o, bool cuda, int rank,
                                   int world) {
   static Trainer t;
-  trainer_plan_as(&t, o, plan_device(cuda), 1, rank, world, world);
+  trainer_plan_as(&t, o, plan_device(cuda), rank, world, world);
   PlanRow *r = &table->row[table->rows++];
   CHECK(table->rows < PLAN_ROWS_MOST, "%d rows", table->rows);
   snprintf(r->name, sizeof r->name, "%s", name);
@@ -110,7 +110,7 @@ struct PlanCase { Trainer t, dry; Record record; Pass pass; };
 static inline void plan_case_open(PlanCase *x, const Ops *table, const Options *o, bool cuda, int rank, int world,
                                   int per_host, PassKind kind) {
   memset(x, 0, sizeof *x);
-  trainer_plan_as(&x->t, o, plan_device(cuda), 1, rank, world, per_host);
+  trainer_plan_as(&x->t, o, plan_device(cuda), rank, world, per_host);
   record_open(&x->record);
   trainer_dry_open(&x->dry, &x->t, &x->record, table);
   trainer_dry_pass(&x->dry, &x->pass, &x->record, kind);
