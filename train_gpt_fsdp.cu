@@ -453,7 +453,7 @@ struct Trainer {
   Placement placement;
   Pass pass[PASSES];
   char *arena, *step_arena, *host_arena;
-  size_t workspace_bytes, step_bytes, host_bytes, order_bytes, corpus_bytes;
+  size_t order_bytes, corpus_bytes;
   void *order;                                   // of the epoch's samples
   StepBuffers buffers;
   HostBuffers host;
@@ -492,16 +492,19 @@ static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
 // Lays out the activations of a pass over B x T tokens, where the placement put them. The memory itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
-  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->arena, t->fsdp.work + t->fsdp.grad_slots_at}, 0};
+  char *const slots = t->fsdp.work + t->fsdp.lay.part[WORK_SLOTS].at;
+  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->arena, slots}, 0};
   acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
   t->carved = pass;
 }
 
 static size_t trainer_exchange_bytes(const Trainer *t) { return exchange_bytes((int)t->opt.grad_accum); }
-// Lays out StepBuffers on the device and HostBuffers on the host.
-static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
+// Lays out StepBuffers on the device and HostBuffers on the host, in their arenas. Returns the bytes of both.
+struct StepBytes { size_t device, host; };
+static StepBytes trainer_carve_buffers(Trainer *t) {
   const int64_t A = t->opt.grad_accum, N = t->fsdp.mesh.world, T = t->model.T;
   const int64_t tokens = max64(A * t->opt.batch_size * T, t->rows_max), exchange = (int64_t)trainer_exchange_bytes(t);
+  Arena on_device = {t->step_arena, 0}, on_host = {t->host_arena, 0}, *device = &on_device, *host = &on_host;
   t->buffers.state = (StepState *)arena_bytes(device, sizeof(StepState));
   t->buffers.exchange = (Exchange *)arena_bytes(device, exchange);
   t->buffers.exchange_all = arena_bytes(device, exchange * N);
@@ -515,6 +518,9 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.row_losses = (float *)arena_bytes(host, 4 * t->rows_max);
   t->host.row_correct = (int32_t *)arena_bytes(host, 4 * t->rows_max);
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
+  t->ctx.state = t->buffers.state;
+  t->fsdp.host_ctx.state = t->host.state;
+  return StepBytes{device->at, host->at};
 }
 
 // ================================================================================================ 4 forward
@@ -1036,20 +1042,11 @@ static CommKind comm_kind(const Options *o, int world) {
 static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp);
-  t->arena = (char *)memory_take(c, &t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes);
-  c->workspace = memory_take(c, &t->plan, MEM_WORKSPACE, t->workspace_bytes);
-  c->workspace_bytes = t->workspace_bytes;
   store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async && trainer_trains(&t->opt));
   t->fsdp.background = store_background;
   t->fsdp.background_to = &t->store;
-  t->step_arena = (char *)memory_take(c, &t->plan, MEM_STEP, t->step_bytes);
-  t->host_arena = (char *)memory_take(c, &t->plan, MEM_DATA, t->host_bytes);
-  t->plan.taken_bytes[MEM_DATA] += t->order_bytes + t->corpus_bytes;
   memory_check_taken(&t->plan);
-  Arena device = {t->step_arena, 0}, host = {t->host_arena, 0};
-  trainer_carve_buffers(t, &device, &host);
-  c->state = t->buffers.state;
-  t->fsdp.host_ctx.state = t->host.state;
+  trainer_carve_buffers(t);
   if (c->ops->nccl && t->fsdp.cfg.comm != COMM_MPI) t->fsdp.marks = t->host.marks;   // else the host takes part
   liveness_device(t->fsdp.marks);
 }
@@ -1178,11 +1175,7 @@ static void trainer_close(Trainer *t) {
   Ctx *c = &t->ctx;
   c->ops->sync(c);
   if (t->graph) c->ops->graph_close(c, t->graph);
-  memory_give_back(c, MEM_ACTIVATIONS, t->arena, t->placement.pool[POOL_ACTS].bytes);
-  memory_give_back(c, MEM_WORKSPACE, c->workspace, t->workspace_bytes);
-  memory_give_back(c, MEM_STEP, t->step_arena, t->step_bytes);
   liveness_device(NULL);
-  memory_give_back(c, MEM_DATA, t->host_arena, t->host_bytes);
   free(t->order);
   store_close(&t->store);
   fsdp_close(&t->fsdp);

@@ -2,6 +2,14 @@
 // every byte, and whether host and device have room for it. train_gpt_fsdp.cu includes it.
 #pragma once
 
+// Declares the memory of the sharding layer and of the step's buffers.
+static void trainer_declare(Trainer *t) {
+  const StepBytes step = trainer_carve_buffers(t);
+  fsdp_declare(&t->fsdp, &t->plan);
+  memory_declare(&t->plan, MEM_STEP, step.device, &t->step_arena);
+  memory_declare(&t->plan, MEM_DATA, step.host, &t->host_arena);
+}
+
 // ---- dry runs
 // Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
 // begin in different gradient slots where a microbatch has an odd number of reductions.
@@ -23,25 +31,18 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   cfg.host_ops = table;
   cfg.microbatches = dry->opt.grad_accum;
   cfg.small_bytes = trainer_exchange_bytes(dry);
+  cfg.slots_bytes = 0;                           // as many as slots take alone
   Mesh mesh;
   mesh_copy(&mesh, &f->mesh);
-  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->params);
-  memcpy(param, f->param, sizeof(Param) * (size_t)f->params);
-  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->params);
+  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->lay.params);
+  memcpy(param, f->lay.param, sizeof(Param) * (size_t)f->lay.params);
+  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->lay.params);
+  trainer_declare(dry);
   fsdp_dry_open(&dry->fsdp, &dry->plan, r);
-  Arena device = {}, host = {};
-  trainer_carve_buffers(dry, &device, &host);
-  dry->step_arena = record_addresses(r, device.at);
-  dry->host_bytes = host.at;
-  dry->host_arena = (char *)memory_take(&dry->ctx, &dry->plan, MEM_DATA, host.at);
-  device = Arena{dry->step_arena, 0}, host = Arena{dry->host_arena, 0};
-  trainer_carve_buffers(dry, &device, &host);
-  dry->ctx.state = dry->buffers.state;
-  dry->fsdp.host_ctx.state = dry->host.state;
+  trainer_carve_buffers(dry);
   dry->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
 }
 static void trainer_dry_close(Trainer *dry) {
-  memory_give_back(&dry->ctx, MEM_DATA, dry->host_arena, dry->host_bytes);
   fsdp_close(&dry->fsdp);
   free(dry->acts.block);
 }
@@ -81,11 +82,10 @@ static void trainer_place(Trainer *t) {
 }
 
 // ---- the plan
-// Plans every byte this rank will take, line by line, from shapes and the placement.
+// Declares every byte this rank will take, from shapes and the placement.
 static void trainer_plan(Trainer *t) {
   const Model *m = &t->model;
   const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
-  fsdp_plan(&t->fsdp, &t->plan);
   for (int i = trainer_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
     t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
     const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
@@ -93,16 +93,12 @@ static void trainer_plan(Trainer *t) {
     q.head_rows = t->head_rows;
     size_t w;
     t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
-    if (w > t->workspace_bytes) t->workspace_bytes = w;
+    if (w > t->ctx.workspace_bytes) t->ctx.workspace_bytes = w;
   }
-  Arena device = {}, host = {};
-  trainer_carve_buffers(t, &device, &host);
-  t->step_bytes = device.at;
-  t->host_bytes = host.at;
-  t->plan.planned_bytes[MEM_ACTIVATIONS] = t->placement.pool[POOL_ACTS].bytes;
-  t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
-  t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
-  t->plan.planned_bytes[MEM_DATA] = t->host_bytes + t->order_bytes + t->corpus_bytes;
+  trainer_declare(t);
+  memory_declare(&t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes, &t->arena);
+  memory_declare(&t->plan, MEM_WORKSPACE, t->ctx.workspace_bytes, &t->ctx.workspace);
+  memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
 }
 

@@ -76,12 +76,12 @@ static const char *cpu_products(const Trainer *t) {
 static void whole_words(FILE *to, const Trainer *t) {
   const FsdpConfig *c = &t->fsdp.cfg;
   bool in_blocks = false;
-  for (int u = 0; u < t->fsdp.units; u++) in_blocks = in_blocks || t->fsdp.unit[u].stage;
-  if (t->fsdp.in_place)
+  for (int u = 0; u < t->fsdp.lay.units; u++) in_blocks = in_blocks || t->fsdp.lay.unit[u].stage;
+  if (t->fsdp.lay.in_place)
     fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
   else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
   else fprintf(to, "%d of %d blocks whole at once", c->gather_slots, c->blocks);
-  if (c->mesh.kept && !t->fsdp.in_place)
+  if (c->mesh.kept && !t->fsdp.lay.in_place)
     fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.kept);
 }
 // One line: what is cut over how many ranks, and how long gathered parameters stay whole.
@@ -100,11 +100,11 @@ static void sharding_words(FILE *to, const Trainer *t) {
 // ---- units ----------------------------------------------------------------------------------------------------------
 struct UnitFigures { int64_t params, numel, trained; };
 static UnitFigures unit_figures(const Fsdp *f, int u) {
-  UnitFigures x = {f->unit[u].params, 0, 0};
-  for (int p = 0; p < f->params; p++) {
-    if (f->param[p].unit != u) continue;
-    x.numel += param_numel(&f->param[p]);
-    x.trained += f->param[p].frozen ? 0 : param_numel(&f->param[p]);
+  UnitFigures x = {f->lay.unit[u].params, 0, 0};
+  for (int p = 0; p < f->lay.params; p++) {
+    if (f->lay.param[p].unit != u) continue;
+    x.numel += param_numel(&f->lay.param[p]);
+    x.trained += f->lay.param[p].frozen ? 0 : param_numel(&f->lay.param[p]);
   }
   return x;
 }
@@ -118,22 +118,22 @@ static UnitName unit_name(const Unit *u) {
 }
 static bool units_are_alike(const Fsdp *f, int a, int b) {
   const UnitFigures x = unit_figures(f, a), y = unit_figures(f, b);
-  const Unit *u = &f->unit[a], *v = &f->unit[b];
+  const Unit *u = &f->lay.unit[a], *v = &f->lay.unit[b];
   return !memcmp(&x, &y, sizeof x) && u->full_bytes == v->full_bytes && u->shard_bytes == v->shard_bytes;
 }
 // A row of the table of units: what is gathered together, and how much of it a rank holds. Equal units of consecutive
 // blocks share a row, which has the figures of one of them. Returns the rows, malloc'ed.
 struct UnitRow { int first, last, alike; UnitFigures x; };
 static UnitRow *unit_rows(const Fsdp *f, int *rows) {
-  bool *told = (bool *)calloc((size_t)f->units, sizeof(bool));
-  UnitRow *row = (UnitRow *)calloc((size_t)f->units, sizeof(UnitRow));
+  bool *told = (bool *)calloc((size_t)f->lay.units, sizeof(bool));
+  UnitRow *row = (UnitRow *)calloc((size_t)f->lay.units, sizeof(UnitRow));
   *rows = 0;
-  for (int u = 0; u < f->units; u++) {
+  for (int u = 0; u < f->lay.units; u++) {
     if (told[u]) continue;
-    const UnitName first = unit_name(&f->unit[u]);
+    const UnitName first = unit_name(&f->lay.unit[u]);
     int last = u, block = first.block;
-    for (int v = u + 1; v < f->units && first.block >= 0; v++) {
-      const UnitName other = unit_name(&f->unit[v]);
+    for (int v = u + 1; v < f->lay.units && first.block >= 0; v++) {
+      const UnitName other = unit_name(&f->lay.unit[v]);
       if (strcmp(other.kind, first.kind) || other.block < 0) continue;
       if (other.block != block + 1 || !units_are_alike(f, u, v)) break;
       told[last = v] = true;
@@ -148,15 +148,16 @@ static void units_words(FILE *to, const Trainer *t) {
   const Fsdp *f = &t->fsdp;
   int rows;
   UnitRow *row = unit_rows(f, &rows);
-  fprintf(to, "units: %d, each moved by one collective\n", f->units);
+  fprintf(to, "units: %d, each moved by one collective\n", f->lay.units);
   fprintf(to, "  %-34s %8s %12s %12s %14s %14s\n", "", "tensors", "parameters", "trained", "bytes, whole",
           "bytes, a rank");
   for (int i = 0; i < rows; i++) {
     const UnitRow *r = &row[i];
     char name[160];
-    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", f->unit[r->first].name, f->unit[r->last].name);
+    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", f->lay.unit[r->first].name,
+             f->lay.unit[r->last].name);
     fprintf(to, "  %-34s %8lld %12lld %12lld %14zu %14zu%s\n", name, (long long)r->x.params, (long long)r->x.numel,
-            (long long)r->x.trained, f->unit[r->first].full_bytes, f->unit[r->first].shard_bytes,
+            (long long)r->x.trained, f->lay.unit[r->first].full_bytes, f->lay.unit[r->first].shard_bytes,
             r->alike > 1 ? "  each" : "");
   }
   free(row);
@@ -178,11 +179,11 @@ static void record_units(FILE *f, const Trainer *t) {
   int rows;
   UnitRow *row = unit_rows(&t->fsdp, &rows);
   for (int i = 0; i < rows; i++) {
-    const Unit *first = &t->fsdp.unit[row[i].first];
+    const Unit *first = &t->fsdp.lay.unit[row[i].first];
     fprintf(f, "%s{\"first\":", i ? "," : "");
     json_text(f, first->name);
     fprintf(f, ",\"last\":");
-    json_text(f, t->fsdp.unit[row[i].last].name);
+    json_text(f, t->fsdp.lay.unit[row[i].last].name);
     fprintf(f, ",\"alike\":%d,\"tensors\":%lld,\"parameters\":%lld,\"trained\":%lld,\"whole_bytes\":%zu,"
             "\"rank_bytes\":%zu}", row[i].alike, (long long)row[i].x.params, (long long)row[i].x.numel,
             (long long)row[i].x.trained, first->full_bytes, first->shard_bytes);
@@ -213,7 +214,7 @@ static void start_record(FILE *f, const Trainer *t) {
   fprintf(f, ",\"gradients\":\"%s\",\"sharding\":", transport_words(t));
   json_text(f, sharding);
   fprintf(f, ",\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d},\"units\":%d,\"unit_table\":[", mesh.replicas,
-          mesh.shards, mesh.kept, t->fsdp.units);
+          mesh.shards, mesh.kept, t->fsdp.lay.units);
   record_units(f, t);
   fprintf(f, "],\"memory_plan_bytes\":{");
   for (int i = 0; i < MEM_COUNT; i++)
@@ -427,13 +428,13 @@ static void print_sharding_notices(const Trainer *t) {
   if (m->shape.kept)
     print_across_hosts(m, m->shape.kept, "groups that keep blocks", "a --reshard_after_forward");
   const bool slots = o->given[OPT_gather_slots];
-  if (t->fsdp.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
+  if (t->fsdp.lay.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
     say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
            "--%s has no effect; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
   if (!trainer_trains(o)) return;
   bool rounded = false;
-  for (int p = 0; p < t->fsdp.params; p++)
-    rounded = rounded || (t->fsdp.param[p].frozen && t->fsdp.param[p].dtype != F32);
+  for (int p = 0; p < t->fsdp.lay.params; p++)
+    rounded = rounded || (t->fsdp.lay.param[p].frozen && t->fsdp.lay.param[p].dtype != F32);
   if (rounded)
     say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            strcmp(o->fp8, "off") ? "E4M3 or --param_dtype" : o->param_dtype);

@@ -112,13 +112,13 @@ static inline void fsdp_log_collective(const Fsdp *f, LogStream stream, Collecti
 }
 // The mirror of what peers read, where there is one.
 static inline LogMemory fsdp_log_shared(const Fsdp *f, LogMemory m) {
-  const bool own = !f->mirrored || (m == LOG_PARAMS && f->params_home == f->window);
+  const bool own = !f->lay.mirrored || (m == LOG_PARAMS && f->params_home == f->window);
   return own ? m : (LogMemory)(m + 1);
 }
 
 // ---- contents; 0 without a log
 static inline uint64_t fsdp_log_params_content(const Fsdp *f, int s) {
-  return f->log && f->stage[s].trains ? f->log->version : 0;
+  return f->log && f->lay.stage[s].trains ? f->log->version : 0;
 }
 static inline uint64_t fsdp_log_gathered_content(const Fsdp *f, int s) {
   return f->log ? f->log->pass * LOG_STAGES + (uint64_t)s : 0;
@@ -137,9 +137,9 @@ static inline int fsdp_log_last_replica(const Fsdp *f) {
 static inline void fsdp_log_read_stage(const Fsdp *f, int s) {
   if (!f->log) return;
   const int k = s ? (s - 1) % f->cfg.gather_slots : f->cfg.gather_slots;
-  for (int i = 0; i < f->mesh.shard.size && f->in_place; i++)
+  for (int i = 0; i < f->mesh.shard.size && f->lay.in_place; i++)
     fsdp_log_access(f, LOG_READ, STREAM_MODEL, LOG_PARAMS, s, f->mesh.shard.rank[i], fsdp_log_params_content(f, s));
-  if (!f->in_place)
+  if (!f->lay.in_place)
     fsdp_log_access(f, LOG_READ, STREAM_MODEL, LOG_SLOT, k, f->mesh.rank, fsdp_log_gathered_content(f, s));
 }
 // The copy in the compute dtype is written or read. matrices: with the E4M3 ones.
@@ -150,11 +150,11 @@ static inline void fsdp_log_expanded(const Fsdp *f, LogOp op, int s, bool matric
 }
 // The last read of a stage.
 static inline void fsdp_log_release(const Fsdp *f, int s, int k) {
-  if (!f->log || !f->stage[s].units) return;
+  if (!f->log || !f->lay.stage[s].units) return;
   fsdp_log_read_stage(f, s);
-  if (f->stage[s].expand_numel && (!s || f->expanded_stage == s))
+  if (f->lay.stage[s].expand_numel && (!s || f->expanded_stage == s))
     fsdp_log_expanded(f, LOG_READ, s, f->expanded_matrices);
-  if (!f->in_place)
+  if (!f->lay.in_place)
     fsdp_log_access(f, LOG_RELEASE, STREAM_MODEL, LOG_SLOT, k, f->mesh.rank, fsdp_log_gathered_content(f, s));
 }
 // One rank's part of stage s, where `rank` keeps it, is read by a gather; shared: in its window.
@@ -177,7 +177,8 @@ static inline void fsdp_log_keep(const Fsdp *f, int s, int k) {
 static inline void fsdp_log_gather_message(const Fsdp *f, LogOp op, int s, int k, int peer, bool kept) {
   if (!f->log) return;
   const uint64_t number = log_message(MESSAGE_GATHER, f->log->slot_gather[k]);
-  const LogMemory from = fsdp_log_shared(f, kept ? LOG_KEPT : LOG_PARAMS), to = f->mirrored ? LOG_LANDING : LOG_SLOT;
+  const LogMemory from = fsdp_log_shared(f, kept ? LOG_KEPT : LOG_PARAMS);
+  const LogMemory to = f->lay.mirrored ? LOG_LANDING : LOG_SLOT;
   const bool sends = op == LOG_SEND || op == LOG_SENT;
   fsdp_log_message(f, op, STREAM_HOST, sends ? from : to, sends ? s : k, peer,
                    !sends ? fsdp_log_gathered_content(f, s) : kept ? f->log->pass : fsdp_log_params_content(f, s),
@@ -191,24 +192,23 @@ static inline void fsdp_log_grads(const Fsdp *f, LogOp op, LogStream stream, Log
 }
 // Gradient shards whose memory is the own part of a whole gradient: first that part lies there.
 static inline uint64_t fsdp_log_own_part_content(const Fsdp *f, int slot) { return 1ull << 63 | f->log->grads[slot]; }
-static inline int fsdp_stage_rounds(const Fsdp *f, int s);
 // The model's stream writes stage s's gradient.
 static inline void fsdp_log_gradient(const Fsdp *f, int s, int slot) {
   fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
-  for (int j = 0; f->log && fsdp_sums_in_whole(f, s) && j < fsdp_stage_rounds(f, s); j++)
+  for (int j = 0; f->log && f->lay.stage[s].sums_in_whole && j < f->lay.stage[s].rounds; j++)
     fsdp_log_access(f, LOG_WRITE, STREAM_MODEL, LOG_SUM, s << 16 | j, f->mesh.rank, fsdp_log_own_part_content(f, slot));
 }
 // Of a round the own part is read.
 static inline int fsdp_log_sum_slot(const Fsdp *f, uint64_t round);
 static inline void fsdp_log_own_part_read(const Fsdp *f, uint64_t round) {
-  if (f->log && fsdp_sums_in_whole(f, f->job.stage))
+  if (f->log && f->lay.stage[f->job.stage].sums_in_whole)
     fsdp_log_access(f, LOG_READ, STREAM_REDUCE, LOG_SUM, fsdp_log_sum_slot(f, round), f->mesh.rank,
                     fsdp_log_own_part_content(f, f->job.slot));
 }
 // A rank's contribution to a round: staged, or the gradient itself.
 struct LogContribution { LogMemory memory; int slot; uint64_t content; };
 static inline LogContribution fsdp_log_contribution(const Fsdp *f, uint64_t round, bool shared) {
-  const bool staged = fsdp_stage_staged(f, f->job.stage);
+  const bool staged = f->lay.stage[f->job.stage].staged;
   const LogMemory m = staged ? LOG_STAGED : LOG_GRADS;
   return LogContribution{shared ? fsdp_log_shared(f, m) : m, staged ? (int)(round & 1) : f->job.slot,
                          staged ? round : f->log->grads[f->job.slot]};
@@ -246,7 +246,7 @@ static inline int fsdp_log_sum_slot(const Fsdp *f, uint64_t round) {
   return f->job.stage << 16 | (int)(round - f->job.round0);
 }
 static inline LogMemory fsdp_log_own_sum(const Fsdp *f) {
-  return fsdp_offloads(f) && f->mirrored && fsdp_chains(f) ? LOG_SUM_WINDOW : LOG_SUM;
+  return fsdp_offloads(f) && f->lay.mirrored && fsdp_chains(f) ? LOG_SUM_WINDOW : LOG_SUM;
 }
 // The shard of `rank` takes this round, or is read as the sum that it was after `round` of replica `replica`.
 static inline void fsdp_log_sum(const Fsdp *f, LogOp op, LogMemory m, int slot, int rank, uint64_t round, int replica) {
@@ -254,20 +254,20 @@ static inline void fsdp_log_sum(const Fsdp *f, LogOp op, LogMemory m, int slot, 
 }
 // The own gradient shards of stage s, which the model's stream adds up.
 static inline void fsdp_log_stage_sums(const Fsdp *f, LogOp op, int s) {
-  for (int j = 0; j < fsdp_stage_rounds(f, s) && f->log; j++)
+  for (int j = 0; j < f->lay.stage[s].rounds && f->log; j++)
     fsdp_log_access(f, op, STREAM_MODEL, LOG_SUM, s << 16 | j, f->mesh.rank,
                     fsdp_log_sum_content(f->stage_round0[s] + (uint64_t)j, 0));
 }
 // What the model keeps in the gradient shards of stages below s that share their memory.
 static inline void fsdp_log_lent(const Fsdp *f, LogOp op, int s) {
   for (int i = 0; i < s && f->log; i++)
-    for (int j = 0; j < fsdp_stage_rounds(f, i) && f->sums_shared[i]; j++)
+    for (int j = 0; j < f->lay.stage[i].rounds && f->sums_shared[i]; j++)
       fsdp_log_access(f, op, STREAM_MODEL, LOG_SUM, i << 16 | j, f->mesh.rank, 1ull << 62 | f->log->pass);
 }
 // All gradient shards of `rank`, as they are after the step's last reductions, summed up to replica `replica`.
 static inline void fsdp_log_sums(const Fsdp *f, LogOp op, LogStream stream, LogMemory m, int rank, int replica) {
-  for (int s = 0; s < f->stages && f->log; s++)
-    for (int j = 0; j < fsdp_stage_rounds(f, s); j++)
+  for (int s = 0; s < f->lay.stages && f->log; s++)
+    for (int j = 0; j < f->lay.stage[s].rounds; j++)
       fsdp_log_access(f, op, stream, m, s << 16 | j, rank,
                       fsdp_log_sum_content(f->stage_round0[s] + (uint64_t)j, replica));
 }
@@ -275,8 +275,8 @@ static inline void fsdp_log_sums(const Fsdp *f, LogOp op, LogStream stream, LogM
 static inline void fsdp_log_sums_message(const Fsdp *f, LogOp op, LogMemory m, int peer) {
   if (!f->log) return;
   const uint64_t number = log_message(MESSAGE_REPLICATE, f->log->pass);
-  for (int s = 0; s < f->stages; s++)
-    for (int j = 0; j < fsdp_stage_rounds(f, s); j++)
+  for (int s = 0; s < f->lay.stages; s++)
+    for (int j = 0; j < f->lay.stage[s].rounds; j++)
       fsdp_log_message(f, op, STREAM_HOST, m, s << 16 | j, peer,
                        fsdp_log_sum_content(f->stage_round0[s] + (uint64_t)j, f->cfg.mesh.replicas - 1), number);
 }
@@ -327,6 +327,7 @@ static inline void fsdp_log_update(const Fsdp *f, bool next) {
     fsdp_log_sums(f, LOG_READ, stream, fsdp_log_own_sum(f), f->mesh.rank, fsdp_log_last_replica(f));
     f->log->version++;
   }
-  for (int s = 0; s < f->stages; s++)
-    if (f->stage[s].trains) fsdp_log_params(f, LOG_WRITE, f->publish_bytes ? STREAM_MODEL : stream, LOG_PARAMS, s);
+  for (int s = 0; s < f->lay.stages; s++)
+    if (f->lay.stage[s].trains)
+      fsdp_log_params(f, LOG_WRITE, f->lay.publish_bytes ? STREAM_MODEL : stream, LOG_PARAMS, s);
 }

@@ -398,7 +398,7 @@ static void sched_name_events(SchedRun *run, const Fsdp *f) {
   for (int i = 0; i < 9; i++) run->event[one[i]->number] = names[i];
   for (int k = 0; k <= f->cfg.gather_slots; k++)
     run->event[f->slot[k].arrived.number] = "stage arrived", run->event[f->slot[k].released.number] = "stage released";
-  for (int i = 0; i < 2 + f->stages; i++)
+  for (int i = 0; i < 2 + f->lay.stages; i++)
     run->event[f->grads_free[i].number] = i < 2 ? "block slot free" : i == 2 ? "root slot free" : "gradient free";
 }
 struct SchedVariant { int steps; int64_t chunk_numel; };
@@ -420,8 +420,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   if (ops->nccl) device.host_ops = cpu_tables[0].ops;
   trainer_open(&t, &o, corpus, comm, device, 1);
   Fsdp *f = &t.fsdp;
-  const int64_t own_chunk = f->chunk_numel;
-  if (v.chunk_numel) f->chunk_numel = min64(own_chunk, v.chunk_numel);
+  if (v.chunk_numel) fsdp_cut_rounds(f, min64(f->lay.chunk_numel, v.chunk_numel));
   f->log = &log;
   f->traffic = Traffic{};
   Traffic want = {}, told = {};
@@ -434,7 +433,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   // step and where the placement says, in the slots they overwrite.
   int64_t buffers = 0, given = f->slot_shared[0] + f->slot_shared[1];
   for (int i = 0; i < o.grad_accum * f->points; i++) given += __builtin_popcount((unsigned)fsdp_waits_at(f, i));
-  for (int s = 0; s < f->stages; s++) buffers += f->stage[s].trains && !fsdp_grads_in_place(f, s);
+  for (int s = 0; s < f->lay.stages; s++) buffers += f->lay.stage[s].grads >= GRADS_IN_SLOT;
   const int64_t begun = v.steps * (o.grad_accum * buffers + given);
   EXPECT((int64_t)log.begun == begun, "N=%d %s: gradient buffers were begun %lld times, must be %lld", world, extra,
          (long long)log.begun, (long long)begun);
@@ -457,7 +456,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   run->world = world;
   run->mesh = f->cfg.mesh;
   run->fresh = f->cfg.comm != COMM_MPI && f->cfg.offload != OFFLOAD_PARAMS;    // over mpi, a barrier ends it
-  run->in_place = f->in_place;
+  run->in_place = f->lay.in_place;
   run->polled = f->cfg.comm == COMM_MPI;
   run->one_sequence = !ops->nccl || (f->cfg.comm == COMM_SELF && !fsdp_offloads(f));
   MPI_Gather(&log.count, 1, MPI_INT, run->count, 1, MPI_INT, 0, comm);
@@ -469,7 +468,6 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
     else if (rank == r) MPI_Send(log.entry, log.count * bytes, MPI_BYTE, 0, 0, comm);
   }
   free(log.entry);
-  f->chunk_numel = own_chunk;                    // memory is released with the size it was taken with
   trainer_close(&t);
   MPI_Comm_free(&comm);
   return rank == 0;
