@@ -175,9 +175,9 @@ static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A
   const int S = fsdp_shards(f), G = f->cfg.mesh.kept, R = f->cfg.mesh.replicas, N = f->mesh.world;
   const bool nccl = f->cfg.comm == COMM_NCCL;
   int64_t near = 0;                              // gathers from the kept group
-  for (int i = 0; i < f->units && G; i++) {
-    const Unit *u = &f->unit[i];
-    if (u->stage && !f->in_place)
+  for (int i = 0; i < f->lay.units && G; i++) {
+    const Unit *u = &f->lay.unit[i];
+    if (u->stage && !f->lay.in_place)
       near += (fsdp_block_gathers(&f->cfg, u->stage - 1, A) - 1) * (G - 1) * (S / G) * unit_wire_bytes(u);
   }
   const auto group = nccl ? links_ring : links_messages;
@@ -186,7 +186,7 @@ static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A
   if (near) group(&l, LINK_GATHERS, near, G, k.kept);
   if (f->cfg.native_reduce) links_ring(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
   else links_messages(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
-  const int64_t result = fsdp_chains(f) && f->mesh.replicate.me < R - 1 ? f->state_numel * 4 : 0;
+  const int64_t result = fsdp_chains(f) && f->mesh.replicate.me < R - 1 ? f->lay.state_numel * 4 : 0;
   const bool near_result = nccl ? k.before_near : k.last_near;
   if (f->cfg.native_reduce) links_ring(&l, LINK_REPLICAS, t->replicate_bytes, R, k.replicas);
   else {

@@ -469,8 +469,8 @@ static inline void timed_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const GroupPlace place = group_place(&f->mesh, &f->mesh.shard);
   double part = 0;
   PieceRun run;
-  for (int i = 0; i < f->unit[x.unit].pieces; i++)
-    if (piece_run(&f->unit[x.unit], i, x.first, x.numel, &run)) part += (double)run.numel * (double)fsdp_wire_bytes(f);
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
+    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) part += (double)run.numel * (double)fsdp_wire_bytes(f);
   timeline_host_copies(l, place, f->mesh.windows ? 0 : part);
   timeline_expect(l, RECORD_REDUCE, f->cfg.native_reduce ? ring_time(l->m, place, (place.size - 1) * part)
                                                          : messages_time(l->m, place, part));
@@ -487,7 +487,7 @@ static inline void timed_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float
 static inline void timed_reduce_join(Fsdp *f) {
   Timeline *l = timeline_of(f);
   const GroupPlace place = group_place(&f->mesh, &f->mesh.replicate);
-  const double bytes = (double)f->state_numel * 4;
+  const double bytes = (double)f->lay.state_numel * 4;
   timeline_expect(l, RECORD_REDUCE,
                   ring_time(l->m, place, f->cfg.native_reduce ? 2 * bytes * (place.size - 1) / place.size : bytes));
   comm_plan.reduce_join(f);

@@ -73,31 +73,31 @@ static inline int64_t plan_message_bytes(const Fsdp *f, LinkUse use, bool near, 
   int64_t bytes = 0;
   for (int i = 0; i < S && use != LINK_REPLICAS && use != LINK_SMALL; i++) {
     if (i == m->shard.me || (m->peer[m->shard.rank[i]].host == host) != near) continue;
-    for (int u = 0; u < f->units; u++) {
-      const Unit *q = &f->unit[u];
+    for (int u = 0; u < f->lay.units; u++) {
+      const Unit *q = &f->lay.unit[u];
       const int64_t reductions = f->cfg.local ? 1 : A;
-      if (use == LINK_REDUCTIONS && q->state_numel && !fsdp_grads_in_place(f, q->stage))
+      if (use == LINK_REDUCTIONS && q->state_numel && f->lay.stage[q->stage].grads != GRADS_IN_SHARD)
         bytes += reductions * unit_wire_numel(q) * (int64_t)fsdp_wire_bytes(f);
-      if (use != LINK_GATHERS || f->in_place) continue;
+      if (use != LINK_GATHERS || f->lay.in_place) continue;
       const int64_t gathers = q->stage ? fsdp_block_gathers(&f->cfg, q->stage - 1, A) : 1;
       bytes += (q->stage && m->shape.kept ? 1 : gathers) * unit_wire_bytes(q);
     }
   }
-  for (int i = 0; i < m->kept.size && m->shape.kept && use == LINK_GATHERS && !f->in_place; i++) {
+  for (int i = 0; i < m->kept.size && m->shape.kept && use == LINK_GATHERS && !f->lay.in_place; i++) {
     if (i == m->kept.me || (m->peer[m->kept.rank[i]].host == host) != near) continue;
-    for (int u = 0; u < f->units; u++)
-      if (const int s = f->unit[u].stage)
-        bytes += (fsdp_block_gathers(&f->cfg, s - 1, A) - 1) * unit_wire_bytes(&f->unit[u]) * (S / m->shape.kept);
+    for (int u = 0; u < f->lay.units; u++)
+      if (const int s = f->lay.unit[u].stage)
+        bytes += (fsdp_block_gathers(&f->cfg, s - 1, A) - 1) * unit_wire_bytes(&f->lay.unit[u]) * (S / m->shape.kept);
   }
   if (use == LINK_REPLICAS && R > 1 && !f->cfg.native_reduce) {
     const int before = m->replicate.rank[(m->replicate.me + R - 1) % R], last = m->replicate.rank[R - 1];
     const int64_t times = (f->cfg.local ? 1 : A) - (m->replicate.me == 0);
-    if ((m->peer[before].host == host) == near) bytes += times * f->state_numel * 4;
-    if (m->rank != last && (m->peer[last].host == host) == near) bytes += f->state_numel * 4;
+    if ((m->peer[before].host == host) == near) bytes += times * f->lay.state_numel * 4;
+    if (m->rank != last && (m->peer[last].host == host) == near) bytes += f->lay.state_numel * 4;
   }
   for (int r = 0; r < m->world && use == LINK_SMALL; r++)
     if (r != m->rank && (m->peer[r].host == host) == near)
-      bytes += (int64_t)f->cfg.small_bytes + 4 * (int64_t)f->scales_trained;
+      bytes += (int64_t)f->cfg.small_bytes + 4 * (int64_t)f->lay.scales_trained;
   return bytes;
 }
 // Every rank of a plan has the bytes of its kind.
@@ -276,64 +276,55 @@ TEST(cli_plan_is_what_runs_print,
 }
 
 // ================================================================================================ 3 output
-// What report_print and report_json print of the same report.
-static inline char *plan_text(const PlanReport *p, bool json) {
-  char *text = NULL;
-  size_t bytes = 0;
-  fflush(stdout);
-  FILE *const out = stdout, *to = stdout = open_memstream(&text, &bytes);
-  if (json) report_json(to, p);
-  else report_print(p);
-  stdout = out;
-  fclose(to);
-  return text;
-}
-static inline void plan_expect_said(const char *what, const char *text, const char *line, double number) {
-  char want[64];
+// The line that begins so has this number.
+static inline void plan_expect_said(const char *what, const char *text, const char *begin, double number) {
+  char line[96], want[64];
+  snprintf(line, sizeof line, "\n%s ", begin);
   const char *at = strstr(text, line);
-  snprintf(want, sizeof want, " %.0f", number);
-  const size_t n = strlen(want);
+  const int n = snprintf(want, sizeof want, " %.0f", number);
   bool said = false;
-  for (const char *c = at; c && *c && *c != '\n' && !said; c++) said = !strncmp(c, want, n) && !isdigit((uint8_t)c[n]);
-  EXPECT(said, "%s: no line '%s' with %s:\n%.4000s", what, line, want, text);
+  for (const char *c = at ? at + 1 : ""; *c && *c != '\n' && !said; c++)
+    said = !strncmp(c, want, (size_t)n) && !isdigit((uint8_t)c[n]);
+  EXPECT(said, "%s: no line '%s' with%s:\n%.4000s", what, begin, want, text);
 }
 TEST(plan_text_and_json_agree,
      "the JSON of a plan parses; its figures are those of the text, lines add up to totals, parts to the step; tokens, "
      "sequences, FLOPs and days follow from each other; all that is predicted is below that word") {
-  static PlanReport p;
   static Options o;
+  CliRun r[2];
   for (const char *row : {"--model gpt2 --world 16 --on h100 --dtype bf16 --grad_accum 3 --tokens 1e9",
                           "--model small --world 6 --ranks_per_host 4 --on cpu,memory_gib=40 --threads 2 --shm copy",
                           "--model tiny --world 8 --mesh 2x4 --device cuda --global_batch 512"}) {
-    char error[2048] = "";
     plan_asked(&o, "%s", row);
-    REQUIRE(report_make(&p, &o, error, sizeof error), "%s: %s", row, error);
-    char *text = plan_text(&p, false), *json = plan_text(&p, true);
-    cJSON *j = cJSON_Parse(json);
-    REQUIRE(j, "%s: not JSON:\n%.3000s", row, json);
+    CLI_RUN(&r[0], "%s --plan %s", cli_ranks(0), row);
+    CLI_RUN(&r[1], "%s --plan --json %s", cli_ranks(0), row);
+    const char *text = r[0].text;
+    cJSON *j = cJSON_Parse(r[1].text);
+    REQUIRE(!r[0].code && !r[1].code && j, "%s: exit %d, %d; it printed:\n%.2000s", row, r[0].code, r[1].code, r[1].text);
     const cJSON *kind = plan_kind(j, (int)plan_number(j, "needs_most")), *lines = plan_item(kind, "memory_plan_bytes");
     double sum = 0, use_sum = 0;
     for (int i = 0; i < MEM_COUNT; i++) {
       const double bytes = plan_number(lines, memory_words[i]);
-      if (bytes > 0) plan_expect_said(row, text, memory_words[i], bytes);
+      char line[80];
+      snprintf(line, sizeof line, "  %s", memory_words[i]);
+      if (bytes > 0) plan_expect_said(row, text, line, bytes);
       sum += bytes;
     }
     for (const char *use : memory_use_words) use_sum += plan_number(plan_item(kind, "memory_use_bytes"), use);
     EXPECT(sum == plan_number(kind, "total_bytes") && sum == use_sum, "%s: lines add up to %.0f, uses to %.0f", row, sum,
            use_sum);
-    plan_expect_said(row, text, "\n  total", sum);
+    plan_expect_said(row, text, "  total", sum);
     double in = 0, out = 0;
     for (const char *use : link_words) {
       in += plan_number(plan_item(kind, "inside_host_bytes"), use);
       out += plan_number(plan_item(kind, "between_hosts_bytes"), use);
     }
-    plan_expect_said(row, text, "\n  all ", in);
-    plan_expect_said(row, text, "\n  all ", out);
+    plan_expect_said(row, text, "  all", in);
+    plan_expect_said(row, text, "  all", out);
     const cJSON *step = plan_item(j, "step"), *model = plan_item(j, "model"), *predicted = plan_item(j, "predicted");
-    const double tokens = plan_number(step, "tokens");
-    EXPECT(tokens == plan_number(step, "sequences") * (double)p.plan.opt.seq_len &&
-           plan_number(step, "sequences") == plan_number(step, "microbatches") * (double)(p.plan.opt.batch_size * o.world),
-           "%s: %.0f tokens", row, tokens);
+    const double tokens = plan_number(step, "tokens"), sequences = plan_number(step, "sequences");
+    EXPECT(tokens == sequences * plan_number(plan_item(j, "config"), "seq_len") &&
+           sequences == plan_number(step, "microbatches") * (double)(o.batch_size * o.world), "%s: %.0f tokens", row, tokens);
     EXPECT(fabs(plan_number(step, "flop") / (tokens * plan_number(model, "flops_per_token")) - 1) < 1e-12, "%s: FLOPs", row);
     EXPECT((predicted != NULL) == (o.on[0] != 0) && (strstr(text, "predicted") != NULL) == (o.on[0] != 0), "%s: %s", row,
            predicted ? "predicted" : "not predicted");
@@ -361,18 +352,16 @@ TEST(plan_text_and_json_agree,
     int rows = 0;
     cJSON_ArrayForEach(world, plan_item(j, "worlds")) {
       char line[32];
-      snprintf(line, sizeof line, "\n%5.0f  ", plan_number(world, "ranks"));
+      snprintf(line, sizeof line, "%5.0f", plan_number(world, "ranks"));
       if (!cli_string(world, "refused")[0]) plan_expect_said(row, text, line, plan_number(world, "rank_bytes"));
       else EXPECT(strstr(text, cli_string(world, "refused")), "%s: %s", row, cli_string(world, "refused"));
       rows++;
     }
-    EXPECT(rows == p.rows && rows > 1, "%s: %d worlds", row, rows);
+    EXPECT(rows > 3, "%s: %d worlds", row, rows);
     for (const char *c = text; *c; c += strcspn(c, "\n"), c += *c == '\n')
       EXPECT(strcspn(c, "\n") <= 120, "%s: a line has %zu columns: %.130s", row, strcspn(c, "\n"), c);
     cJSON_Delete(j);
-    free(text);
-    free(json);
-    report_free(&p);
+    for (CliRun &run : r) cli_free(&run);
   }
 }
 
@@ -492,11 +481,9 @@ TEST(cli_plan_refuses,
   char line[600];
   cli_write(cli_path("o.txt"), "plan = on\n", 10);
   snprintf(line, sizeof line, "--plan is for the command line, and %s has it: take it out", cli_path("o.txt"));
-  for (const char *typed : {"", "--plan"}) {
-    CLI_RUN(&r, "%s %s --config %s", cli_ranks(0), typed, cli_path("o.txt"));
-    cli_expect_refusal(&r, "plan in a file", 2, line);
-    cli_free(&r);
-  }
+  CLI_RUN(&r, "%s --config %s", cli_ranks(0), cli_path("o.txt"));
+  cli_expect_refusal(&r, "plan in a file", 2, line);
+  cli_free(&r);
   cli_write(cli_path("o.txt"), "n_layer = 3\nstrategy = zero2\n", 29);
   CLI_RUN(&r, "%s --plan --json --world 2 --config %s", cli_ranks(0), cli_path("o.txt"));
   cJSON *j = cJSON_Parse(r.text);
@@ -624,16 +611,16 @@ TEST(plan_waits_follow_the_schedule,
     snprintf(text, sizeof text, "%s --gather_slots %d", base, k);
     s[k] = plan_times(text, 0, NULL, false);
   }
-  const double first = s[1].at[STEP_ELEMENTWISE] + s[1].at[STEP_COPIES];       // what may run meanwhile
-  EXPECT(s[1].at[STEP_GATHERS_EXPOSED] <= s[1].at[STEP_GATHERS] &&
-         s[1].at[STEP_GATHERS_EXPOSED] >= s[1].at[STEP_GATHERS] - first, "one slot: %g s of gathers, %g are waited for",
-         s[1].at[STEP_GATHERS], s[1].at[STEP_GATHERS_EXPOSED]);
-  // 13 gathers: the root and the first block are waited for, 11 blocks not.
+  // Meanwhile the input is copied and embedded: three streams of 8 x 1024 rows of 768.
+  const double meanwhile = s[1].at[STEP_COPIES] + 3.0 * 8 * 1024 * 768 * 2 / (MEMORY_REACHED * 3350e9);
+  const double gathers = s[1].at[STEP_GATHERS], one = s[1].at[STEP_GATHERS_EXPOSED], two = s[2].at[STEP_GATHERS_EXPOSED];
+  EXPECT(one <= gathers && one >= 0.999 * (gathers - meanwhile), "one slot: %g s of gathers, %g are waited for", gathers,
+         one);
+  // Of 13 gathers the root's and the first block's; shards' gaps are less than a thousandth.
   const double block = 12 * 768.0 * 768 + 13 * 768, root = (50304 + 1024 + 2) * 768.0;
-  const double share = (root + block) / (root + 12 * block);
-  EXPECT(fabs(s[2].at[STEP_GATHERS_EXPOSED] / (share * s[2].at[STEP_GATHERS]) - 1) < 0.02, "two slots: %g s of gathers, %g "
-         "are waited for, must be about %g", s[2].at[STEP_GATHERS], s[2].at[STEP_GATHERS_EXPOSED],
-         share * s[2].at[STEP_GATHERS]);
+  const double begin = (root + block) / (root + 12 * block) * s[2].at[STEP_GATHERS];
+  EXPECT(two <= 1.001 * begin && two >= 0.999 * begin - meanwhile, "two slots: %g s of gathers, %g are waited for, must be "
+         "about %g", s[2].at[STEP_GATHERS], two, begin - meanwhile);
   for (const char *mode : {"--on h100 --world 16", "--on cpu --world 2 --threads 1", "--on h100 --mesh 2x4 --world 8"}) {
     double total[4];
     for (int i = 0; i < 4; i++) {
