@@ -1124,7 +1124,6 @@ static inline void trainer_plan_close(Trainer *t) {
   memset(t, 0, sizeof *t);
 }
 #include "data/plan_report.h"
-
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,

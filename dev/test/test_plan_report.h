@@ -32,7 +32,7 @@ static inline bool plan_made(WorldPlan *w, const Options *asked, bool timed) {
 // The key of a rank, by looking at where every peer is.
 static inline RankKey plan_key_by_peers(const Mesh *m) {
   const int host = m->peer[m->rank].host, R = m->shape.replicas;
-  const int role = R == 1 ? ROLE_ONE : !m->replicate.me ? ROLE_FIRST : m->replicate.me == R - 1 ? ROLE_LAST : ROLE_BETWEEN;
+  const int me = m->replicate.me, role = R == 1 ? ROLE_ONE : !me ? ROLE_FIRST : me == R - 1 ? ROLE_LAST : ROLE_BETWEEN;
   RankKey k = {};
   for (int r = 0; r < m->world; r++) k.host += m->peer[r].host == host;
   for (int i = 0; i < m->shard.size; i++) k.shards += m->peer[m->shard.rank[i]].host == host;
@@ -55,10 +55,10 @@ TEST(plan_keys_are_what_a_rank_sees,
         const MeshShape shape = {world / S, S, kept};
         mesh_pretend(&m, shape, true, r, world, per_host);
         const RankKey want = plan_key_by_peers(&m), got = rank_key(shape, r, world, per_host);
-        EXPECT(!memcmp(&want, &got, sizeof want), "rank %d of %d in a %dx%d mesh, kept %d, %d a host: %d %d %d %d %d %d "
-               "%d, must be %d %d %d %d %d %d %d", r, world, world / S, S, kept, per_host, got.host, got.shards, got.kept,
-               got.replicas, got.role, got.before_near, got.last_near, want.host, want.shards, want.kept, want.replicas,
-               want.role, want.before_near, want.last_near);
+        EXPECT(!memcmp(&want, &got, sizeof want), "rank %d of %d in a %dx%d mesh, kept %d, %d a host: %d %d %d %d %d "
+               "%d %d, must be %d %d %d %d %d %d %d", r, world, world / S, S, kept, per_host, got.host, got.shards,
+               got.kept, got.replicas, got.role, got.before_near, got.last_near, want.host, want.shards, want.kept,
+               want.replicas, want.role, want.before_near, want.last_near);
         mesh_close(&m);
       }
     }
@@ -129,8 +129,8 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
       EXPECT(in >= 0 && out >= 0 && in + out == all[use], "%s, rank %d, %s: %lld and %lld bytes, %lld by the formula",
              what, r, link_words[use], (long long)in, (long long)out, (long long)all[use]);
       const int64_t near = plan_message_bytes(&t.fsdp, (LinkUse)use, true, A);
-      EXPECT(w.on.gpu || in == near, "%s, rank %d, %s: %lld bytes from its host, %lld by peers", what, r, link_words[use],
-             (long long)in, (long long)near);
+      EXPECT(w.on.gpu || in == near, "%s, rank %d, %s: %lld bytes from its host, %lld by peers", what, r,
+             link_words[use], (long long)in, (long long)near);
     }
     trainer_plan_close(&t);
   }
@@ -156,12 +156,12 @@ TEST(plan_ranks_of_a_kind_are_alike,
     o.ranks_per_host = 1 + i % 3;
     plan_expect_kinds(text, &o);
   }
-  for (const char *more : {"--world 24 --mesh 4x6 --model small --ranks_per_host 8 --device cuda --grad_accum 2",
-                           "--world 12 --mesh 3x4 --model tiny --ranks_per_host 4 --device cuda --dtype bf16 --comm nccl "
-                           "--reduce native",
-                           "--world 16 --model tiny --device cuda --reshard_after_forward 4 --gather_slots 1",
-                           "--world 6 --model tiny --device cuda --comm mpi --ranks_per_host 2 --dtype bf16",
-                           "--world 9 --model tiny --device cuda --offload params --ranks_per_host 4"}) {
+  for (const char *more :
+       {"--world 24 --mesh 4x6 --model small --ranks_per_host 8 --device cuda --grad_accum 2",
+        "--world 12 --mesh 3x4 --model tiny --ranks_per_host 4 --device cuda --dtype bf16 --comm nccl --reduce native",
+        "--world 16 --model tiny --device cuda --reshard_after_forward 4 --gather_slots 1",
+        "--world 6 --model tiny --device cuda --comm mpi --ranks_per_host 2 --dtype bf16",
+        "--world 9 --model tiny --device cuda --offload params --ranks_per_host 4"}) {
     plan_asked(&o, "%s", more);
     plan_expect_kinds(more, &o);
   }
@@ -202,8 +202,8 @@ TEST_MPI(plan_is_what_ranks_take, 3,
     trainer_open(&t, &run, &corpus, comm, device_of(agree_on_ops(&run, comm)), key.threads);
     for (int i = 0; i < MEM_COUNT; i++) {
       const size_t tokens = i == MEM_DATA ? t.order_bytes + t.corpus_bytes : 0;
-      EXPECT(t.plan.taken_bytes[i] == w.rank[c].memory.planned_bytes[i] + tokens, "%d ranks, %s, rank %d: %s: %zu bytes "
-             "taken, %zu planned", world, mode, rank, memory_words[i], t.plan.taken_bytes[i],
+      EXPECT(t.plan.taken_bytes[i] == w.rank[c].memory.planned_bytes[i] + tokens, "%d ranks, %s, rank %d: %s: %zu "
+             "bytes taken, %zu planned", world, mode, rank, memory_words[i], t.plan.taken_bytes[i],
              w.rank[c].memory.planned_bytes[i]);
     }
     train_step(&t, false);
@@ -219,7 +219,9 @@ TEST_MPI(plan_is_what_ranks_take, 3,
   }
 }
 
-static inline const cJSON *plan_item(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key); }
+static inline const cJSON *plan_item(const cJSON *o, const char *key) {
+  return cJSON_GetObjectItemCaseSensitive(o, key);
+}
 static inline double plan_number(const cJSON *o, const char *key) {
   const cJSON *v = plan_item(o, key);
   EXPECT(cJSON_IsNumber(v), "there is no number %s", key);
@@ -270,7 +272,8 @@ TEST(cli_plan_is_what_runs_print,
   }
   CLI_RUN(&r, "%s %s --plan --json", cli_ranks(3), cli_small());   // by mpirun: one voice, and its number of ranks
   cJSON *plan = cJSON_Parse(r.text);
-  EXPECT(r.code == 0 && cli_count(r.text, "{") == 1 && plan && plan_number(plan, "ranks") == 3, "under mpirun, exit %d:\n%.2000s", r.code, r.text);
+  EXPECT(r.code == 0 && cli_count(r.text, "{") == 1 && plan && plan_number(plan, "ranks") == 3, "under mpirun, exit "
+         "%d:\n%.2000s", r.code, r.text);
   cJSON_Delete(plan);
   cli_free(&r);
 }
@@ -300,7 +303,8 @@ TEST(plan_text_and_json_agree,
     CLI_RUN(&r[1], "%s --plan --json %s", cli_ranks(0), row);
     const char *text = r[0].text;
     cJSON *j = cJSON_Parse(r[1].text);
-    REQUIRE(!r[0].code && !r[1].code && j, "%s: exit %d, %d; it printed:\n%.2000s", row, r[0].code, r[1].code, r[1].text);
+    REQUIRE(!r[0].code && !r[1].code && j, "%s: exit %d, %d; it printed:\n%.2000s", row, r[0].code, r[1].code,
+            r[1].text);
     const cJSON *kind = plan_kind(j, (int)plan_number(j, "needs_most")), *lines = plan_item(kind, "memory_plan_bytes");
     double sum = 0, use_sum = 0;
     for (int i = 0; i < MEM_COUNT; i++) {
@@ -311,8 +315,8 @@ TEST(plan_text_and_json_agree,
       sum += bytes;
     }
     for (const char *use : memory_use_words) use_sum += plan_number(plan_item(kind, "memory_use_bytes"), use);
-    EXPECT(sum == plan_number(kind, "total_bytes") && sum == use_sum, "%s: lines add up to %.0f, uses to %.0f", row, sum,
-           use_sum);
+    EXPECT(sum == plan_number(kind, "total_bytes") && sum == use_sum, "%s: lines add up to %.0f, uses to %.0f", row,
+           sum, use_sum);
     plan_expect_said(row, text, "  total", sum);
     double in = 0, out = 0;
     for (const char *use : link_words) {
@@ -321,21 +325,23 @@ TEST(plan_text_and_json_agree,
     }
     const char *all = strstr(text, "\n  all ");
     double said[2] = {-1, -1};
-    EXPECT(all && sscanf(all, " all %lf %lf", &said[0], &said[1]) == 2 && said[0] == in && said[1] == out, "%s: %.0f bytes "
-           "inside a host, %.0f between hosts; the text has %.0f and %.0f", row, in, out, said[0], said[1]);
+    EXPECT(all && sscanf(all, " all %lf %lf", &said[0], &said[1]) == 2 && said[0] == in && said[1] == out, "%s: %.0f "
+           "bytes inside a host, %.0f between hosts; the text has %.0f and %.0f", row, in, out, said[0], said[1]);
     const cJSON *step = plan_item(j, "step"), *model = plan_item(j, "model"), *predicted = plan_item(j, "predicted");
     const double tokens = plan_number(step, "tokens"), sequences = plan_number(step, "sequences");
     EXPECT(tokens == sequences * plan_number(plan_item(j, "config"), "seq_len") &&
-           sequences == plan_number(step, "microbatches") * (double)(o.batch_size * o.world), "%s: %.0f tokens", row, tokens);
-    EXPECT(fabs(plan_number(step, "flop") / (tokens * plan_number(model, "flops_per_token")) - 1) < 1e-12, "%s: FLOPs", row);
-    EXPECT((predicted != NULL) == (o.on[0] != 0) && (strstr(text, "predicted") != NULL) == (o.on[0] != 0), "%s: %s", row,
-           predicted ? "predicted" : "not predicted");
+           sequences == plan_number(step, "microbatches") * (double)(o.batch_size * o.world), "%s: %.0f tokens", row,
+           tokens);
+    EXPECT(fabs(plan_number(step, "flop") / (tokens * plan_number(model, "flops_per_token")) - 1) < 1e-12, "%s: FLOPs",
+           row);
+    EXPECT((predicted != NULL) == (o.on[0] != 0) && (strstr(text, "predicted") != NULL) == (o.on[0] != 0), "%s: %s",
+           row, predicted ? "predicted" : "not predicted");
     if (predicted) {
       double parts = 0;
       for (const char *part : step_part_words) parts += plan_number(plan_item(predicted, "parts_s"), part);
       const double s = plan_number(predicted, "step_s"), rate = plan_number(predicted, "tokens_per_s");
-      EXPECT(fabs(parts / s - 1) < 1e-9 && fabs(rate * s / tokens - 1) < 1e-9, "%s: parts %g, step %g, %g tokens/s", row,
-             parts, s, rate);
+      EXPECT(fabs(parts / s - 1) < 1e-9 && fabs(rate * s / tokens - 1) < 1e-9, "%s: parts %g, step %g, %g tokens/s",
+             row, parts, s, rate);
       EXPECT(fabs(plan_number(predicted, "mfu") * plan_number(predicted, "peak_flops") * (double)o.world * s /
                   plan_number(step, "flop") - 1) < 1e-9, "%s: MFU", row);
       if (o.tokens) EXPECT(fabs(plan_number(predicted, "days") * 86400 * rate / 1e9 - 1) < 1e-9, "%s: days", row);
@@ -368,8 +374,8 @@ TEST(plan_text_and_json_agree,
 }
 
 TEST(plan_of_175_billion_on_1024,
-     "GPT-3 175B on 1024 GPUs: a rank's bytes are those counted by hand; all ranks' optimizer states together are eight "
-     "bytes a parameter and the gaps of shards") {
+     "GPT-3 175B on 1024 GPUs: a rank's bytes are those counted by hand; all ranks' optimizer states together are "
+     "eight bytes a parameter and the gaps of shards") {
   static WorldPlan w;
   static Options o;
   plan_asked(&o, "--world 1024 --n_layer 96 --n_head 96 --n_embd 12288 --seq_len 2048 --vocab_size 50257 --dtype bf16 "
@@ -383,17 +389,20 @@ TEST(plan_of_175_billion_on_1024,
   const int64_t rank = 96 * (matrices + others) + tables + norm, P = 174604259328;
   EXPECT(w.classes == 1 && w.rank[0].count == 1024, "%d kinds", w.classes);
   EXPECT((int64_t)bytes[MEM_OPTIMIZER] == 8 * rank && (int64_t)bytes[MEM_PARAMS] == 2 * rank &&
-         (int64_t)bytes[MEM_MASTER_LOW] == 2 * rank && (int64_t)bytes[MEM_GATHER_SLOTS] == 2 * 1024 * 2 * (matrices + others) &&
-         (int64_t)bytes[MEM_ROOT_PARAMS] == 1024 * 2 * (tables + norm),
-         "%zu, %zu, %zu, %zu, %zu bytes", bytes[MEM_OPTIMIZER], bytes[MEM_PARAMS], bytes[MEM_MASTER_LOW],
-         bytes[MEM_GATHER_SLOTS], bytes[MEM_ROOT_PARAMS]);
+         (int64_t)bytes[MEM_MASTER_LOW] == 2 * rank &&
+         (int64_t)bytes[MEM_GATHER_SLOTS] == 2 * 1024 * 2 * (matrices + others) &&
+         (int64_t)bytes[MEM_ROOT_PARAMS] == 1024 * 2 * (tables + norm), "%zu, %zu, %zu, %zu, %zu bytes",
+         bytes[MEM_OPTIMIZER], bytes[MEM_PARAMS], bytes[MEM_MASTER_LOW], bytes[MEM_GATHER_SLOTS],
+         bytes[MEM_ROOT_PARAMS]);
   const double all = 1024.0 * (double)bytes[MEM_OPTIMIZER], gaps = all / 8 - (double)P;
-  EXPECT(gaps > 0 && gaps < 1e-3 * (double)P, "optimizer states of all ranks are %.0f bytes, 8 for each of %lld parameters "
-         "are %.0f", all, (long long)P, 8.0 * (double)P);
-  EXPECT((int64_t)w.rank[0].traffic.gather_bytes == 1023 * (2 * (tables + norm) + (2 * 96 - 2) * 2 * (matrices + others)),
-         "%lld bytes gathered", (long long)w.rank[0].traffic.gather_bytes);
-  EXPECT(w.rank[0].links.between[LINK_REDUCTIONS] == 1016 * 2 * rank && w.rank[0].links.inside[LINK_REDUCTIONS] == 7 * 2 * rank,
-         "%lld bytes reduced between hosts", (long long)w.rank[0].links.between[LINK_REDUCTIONS]);
+  EXPECT(gaps > 0 && gaps < 1e-3 * (double)P, "optimizer states of all ranks are %.0f bytes, 8 for each of %lld "
+         "parameters are %.0f", all, (long long)P, 8.0 * (double)P);
+  const int64_t gathered = 1023 * (2 * (tables + norm) + (2 * 96 - 2) * 2 * (matrices + others));
+  const Links *l = &w.rank[0].links;
+  EXPECT(w.rank[0].traffic.gather_bytes == gathered, "%lld bytes gathered, must be %lld",
+         (long long)w.rank[0].traffic.gather_bytes, (long long)gathered);
+  EXPECT(l->between[LINK_REDUCTIONS] == 1016 * 2 * rank && l->inside[LINK_REDUCTIONS] == 7 * 2 * rank, "%lld bytes "
+         "reduced between hosts", (long long)l->between[LINK_REDUCTIONS]);
   world_plan_free(&w);
 }
 
@@ -450,8 +459,8 @@ TEST(cli_plan_refuses,
      "--plan refuses by name what makes no sense with it, and what training refuses in its words; its options are "
      "refused without it, and it is refused in a file of options") {
   static const CliRefusal table[] = {
-      {0, "--plan --resume", 2, "--plan is of a training that begins, and reads no weights: it does not go with --resume; "
-       "shapes and modes come from options, or from --config OUT/options.txt"},
+      {0, "--plan --resume", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
+       "--resume; shapes and modes come from options, or from --config OUT/options.txt"},
       {0, "--plan --init_from x", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
        "--init_from; ..."},
       {0, "--plan --eval_only", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
@@ -468,23 +477,25 @@ TEST(cli_plan_refuses,
       {2, "--plan --batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
       {0, "--plan --on v100", 2, "--on 'v100' is not known: choose one of h100, h200, b200, a100, 4090, cpu"},
       {0, "--plan --on h100,tflops=0", 2, "--on: 'tflops=0' is not a number above 0"},
-      {0, "--plan --on h100,speed=3", 2, "--on: 'speed=3' is none of tflops=, memory_gbs=, memory_gib=, reserve_gib=, "
-       "inside_gbs=, between_gbs="},
+      {0, "--plan --on h100,speed=3", 2,
+       "--on: 'speed=3' is none of tflops=, memory_gbs=, memory_gib=, reserve_gib=, inside_gbs=, between_gbs="},
       {0, "--plan --on h100 --device cpu", 2, "--on h100 is a GPU: it does not go with --device cpu"},
       {0, "--plan --on cpu --device cuda", 2, "--on cpu does not go with --device cuda"},
-      {0, "--plan --on h100 --comm mpi --world 2", 2, "--on: what --comm mpi takes on GPUs is not predicted; leave --on "
-       "out, or plan --comm nccl"},
+      {0, "--plan --on h100 --comm mpi --world 2", 2,
+       "--on: what --comm mpi takes on GPUs is not predicted; leave --on out, or plan --comm nccl"},
       {0, "--plan --world 6 --mesh 2x2", 2, "--mesh 2x2 has 4 ranks, there are 6"},
       {0, "--plan --world 3 --global_batch 8", 2, "--global_batch 8 is not divisible by batch_size 2 x 3 ranks"},
-      {0, "--plan --on a100 --fp8 matmul --dtype bf16 --n_embd 32", 2, "--fp8 matmul needs compute capability 8.9 or "
-       "later, a100 has 8.0: use --fp8 gather"},
-      {0, "--plan --offload optimizer --device cpu", 2, "--offload optimizer needs --device cuda: on a CPU all parameters "
-       "are in host memory already"},
-      {0, "--plan --strategy hybrid_shard --world 4", 2, "--strategy hybrid_shard shards inside a host and replicates "
-       "over hosts; this run has one host: give --mesh RxS, or choose full_shard"},
-      {0, "--plan --on h100 --n_embd 17000 --n_head 1", 2, "--n_embd 17000: the CUDA kernels take 16384 columns at most"},
-      {0, "--plan --matmul_precision high --dtype bf16 --device cpu", 2, "--matmul_precision high: on a CPU it applies to "
-       "fp32 matrix multiplies, and --buffer_dtype bf16 has none"}};
+      {0, "--plan --on a100 --fp8 matmul --dtype bf16 --n_embd 32", 2,
+       "--fp8 matmul needs compute capability 8.9 or later, a100 has 8.0: use --fp8 gather"},
+      {0, "--plan --offload optimizer --device cpu", 2,
+       "--offload optimizer needs --device cuda: on a CPU all parameters are in host memory already"},
+      {0, "--plan --strategy hybrid_shard --world 4", 2,
+       "--strategy hybrid_shard shards inside a host and replicates over hosts; this run has one host: give --mesh RxS, "
+       "or choose full_shard"},
+      {0, "--plan --on h100 --n_embd 17000 --n_head 1", 2,
+       "--n_embd 17000: the CUDA kernels take 16384 columns at most"},
+      {0, "--plan --matmul_precision high --dtype bf16 --device cpu", 2,
+       "--matmul_precision high: on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype bf16 has none"}};
   cli_expect_refusals(table, sizeof table / sizeof *table);
   CliRun r;
   char line[600];
@@ -496,15 +507,16 @@ TEST(cli_plan_refuses,
   cli_write(cli_path("o.txt"), "n_layer = 3\nstrategy = zero2\n", 29);
   CLI_RUN(&r, "%s --plan --json --world 2 --config %s", cli_ranks(0), cli_path("o.txt"));
   cJSON *j = cJSON_Parse(r.text);
-  EXPECT(j && plan_number(plan_item(j, "model"), "blocks") == 3 && !strcmp(cli_string(plan_item(j, "config"), "strategy"),
-         "zero2"), "options of a file:\n%.1000s", r.text);
+  const bool taken = j && plan_number(plan_item(j, "model"), "blocks") == 3 &&
+                     !strcmp(cli_string(plan_item(j, "config"), "strategy"), "zero2");
+  EXPECT(taken, "options of a file:\n%.1000s", r.text);
   cJSON_Delete(j);
   cli_free(&r);
 }
 
 TEST(plan_cuda_workspace_is_the_kernels,
-     "the workspace that a plan gives CUDA's kernels is what they ask for, for widths, batches, vocabularies, dtypes and "
-     "compute capabilities 8 to 12") {
+     "the workspace that a plan gives CUDA's kernels is what they ask for, for widths, batches, vocabularies, dtypes "
+     "and compute capabilities 8 to 12") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   Ctx c = {};
   c.ops = &ops_cuda_emulated;
@@ -518,8 +530,8 @@ TEST(plan_cuda_workspace_is_the_kernels,
       size_t want;
       *major = capability;
       c.ops->workspace_bytes(&c, q, &want);
-      EXPECT(cuda_workspace_plan(capability, q) == want, "compute capability %d, width %d, %d sequences: %zu bytes, the "
-             "kernels ask for %zu", capability, C, rows, cuda_workspace_plan(capability, q), want);
+      EXPECT(cuda_workspace_plan(capability, q) == want, "compute capability %d, width %d, %d sequences: %zu bytes, "
+             "the kernels ask for %zu", capability, C, rows, cuda_workspace_plan(capability, q), want);
       cases++;
     }
   *major = 8;
@@ -571,14 +583,14 @@ TEST(plan_flops_are_the_formulas,
     const double attention = R * T * C * L * (row.again ? 9 : 7);
     EXPECT(fabs(s.at[STEP_PRODUCT_FLOPS] / products - 1) < 1e-12, "%s: %.17g in matrix multiplies, must be %.17g",
            row.options, s.at[STEP_PRODUCT_FLOPS], products);
-    EXPECT(fabs(s.at[STEP_ATTENTION_FLOPS] / attention - 1) < 1e-12, "%s: %.17g in attention, must be %.17g", row.options,
-           s.at[STEP_ATTENTION_FLOPS], attention);
+    EXPECT(fabs(s.at[STEP_ATTENTION_FLOPS] / attention - 1) < 1e-12, "%s: %.17g in attention, must be %.17g",
+           row.options, s.at[STEP_ATTENTION_FLOPS], attention);
   }
 }
 TEST(plan_times_are_those_of_the_bytes,
-     "without latencies, links take the time that the formula's bytes need on them: rings the slower of the link inside "
-     "and the shared adapters, messages the slower of both kinds, kept groups the link inside; the optimizer streams 32 "
-     "bytes a parameter in fp32") {
+     "without latencies, links take the time that the formula's bytes need on them: rings the slower of the link "
+     "inside and the shared adapters, messages the slower of both kinds, kept groups the link inside; the optimizer "
+     "streams 32 bytes a parameter in fp32") {
   static const struct { const char *options; double far_rate; bool near; } rows[] = {
       {"--model small --on h100 --world 8 --grad_accum 2", 360e9, false},
       {"--model small --on h100 --world 16 --dtype bf16 --grad_accum 3", 360e9, false},
@@ -593,12 +605,13 @@ TEST(plan_times_are_those_of_the_bytes,
     const Links *l = &w.rank[0].links;
     const double far = row.near ? (double)l->between[LINK_GATHERS] * 8 : (double)t->gather_bytes;
     const double gathers = far / row.far_rate + ((double)t->gather_bytes - far) / 360e9;
-    const double reductions = fmax((double)l->inside[LINK_REDUCTIONS] / 360e9, (double)l->between[LINK_REDUCTIONS] / 45e9);
+    const double near = (double)l->inside[LINK_REDUCTIONS] / 360e9, other = (double)l->between[LINK_REDUCTIONS] / 45e9;
+    const double reductions = fmax(near, other);
     const StepTimes s = plan_times(row.options, 0, NULL, false);
-    EXPECT(gathers > 0 && fabs(s.at[STEP_GATHERS] / gathers - 1) < 1e-6, "%s: gathers take %g s, their bytes %g", row.options,
-           s.at[STEP_GATHERS], gathers);
-    EXPECT(reductions > 0 && fabs(s.at[STEP_REDUCTIONS] / reductions - 1) < 1e-6, "%s: reductions take %g s, their bytes %g",
-           row.options, s.at[STEP_REDUCTIONS], reductions);
+    EXPECT(gathers > 0 && fabs(s.at[STEP_GATHERS] / gathers - 1) < 1e-6, "%s: gathers take %g s, their bytes %g",
+           row.options, s.at[STEP_GATHERS], gathers);
+    EXPECT(reductions > 0 && fabs(s.at[STEP_REDUCTIONS] / reductions - 1) < 1e-6, "%s: reductions take %g s, their "
+           "bytes %g", row.options, s.at[STEP_REDUCTIONS], reductions);
     world_plan_free(&w);
   }
   const double seconds = plan_times("--model gpt2 --on h100 --batch_size 1", 0, NULL, false).at[STEP_OPTIMIZER];
@@ -607,11 +620,12 @@ TEST(plan_times_are_those_of_the_bytes,
 }
 TEST(plan_times_are_within_bounds,
      "for modes on CPUs and GPUs, with links of any speed: a step is the sum of its parts; no shorter than what is "
-     "computed, nor than what the links move; no longer than both together; links that take no time are not waited for") {
+     "computed, nor than what the links move; no longer than both together; links without time are not waited for") {
   static const char *const rows[] = {
       "--model small --on h100 --dtype bf16 --world 16 --batch_size 4",
       "--model small --on h200 --world 8 --grad_accum 2 --reduce_dtype bf16 --gather_slots 4",
-      "--model small --on a100 --world 16 --strategy zero2 --shard dim0", "--model small --on b200 --world 8 --strategy zero1",
+      "--model small --on a100 --world 16 --strategy zero2 --shard dim0",
+      "--model small --on b200 --world 8 --strategy zero1",
       "--model small --on h100 --world 16 --reshard_after_forward 4 --gather_slots 1",
       "--model small --on 4090 --world 4 --wrap min_params:500000 --dtype fp16 --recompute mlp",
       "--model small --on h100 --world 16 --comm nccl --reduce native --freeze wte,h.0.*",
@@ -636,8 +650,8 @@ TEST(plan_times_are_within_bounds,
     EXPECT(links != 2 || strstr(row, "offload") || (moved < edge && s.at[STEP_GATHERS_EXPOSED] <= side &&
            s.at[STEP_REDUCTIONS_EXPOSED] <= side), "%s: links that take no time are waited for, %g and %g s", row,
            s.at[STEP_GATHERS_EXPOSED], s.at[STEP_REDUCTIONS_EXPOSED]);
-    EXPECT(links != 1 || moved > 10 * compute || !strncmp(row + 14, "--on cpu --world 4", 18), "%s: slow links move %g s, "
-           "%g are computed", row, moved, compute);
+    EXPECT(links != 1 || moved > 10 * compute || !strncmp(row + 14, "--on cpu --world 4", 18), "%s: slow links move %g "
+           "s, %g are computed", row, moved, compute);
   }
 }
 TEST(plan_waits_follow_the_schedule,
@@ -652,15 +666,17 @@ TEST(plan_waits_follow_the_schedule,
   }
   // Meanwhile the input is copied and embedded: three streams of 8 x 1024 rows of 768.
   const double meanwhile = s[1].at[STEP_COPIES] + 3.0 * 8 * 1024 * 768 * 2 / (MEMORY_REACHED * 3350e9);
-  const double gathers = s[1].at[STEP_GATHERS], one = s[1].at[STEP_GATHERS_EXPOSED], two = s[2].at[STEP_GATHERS_EXPOSED];
-  EXPECT(one <= gathers && one >= 0.999 * (gathers - meanwhile), "one slot: %g s of gathers, %g are waited for", gathers,
-         one);
+  const double gathers = s[1].at[STEP_GATHERS];
+  const double one = s[1].at[STEP_GATHERS_EXPOSED], two = s[2].at[STEP_GATHERS_EXPOSED];
+  EXPECT(one <= gathers && one >= 0.999 * (gathers - meanwhile), "one slot: %g s of gathers, %g are waited for",
+         gathers, one);
   // Of 13 gathers the root's and the first block's; shards' gaps are less than a thousandth.
   const double block = 12 * 768.0 * 768 + 13 * 768, root = (50304 + 1024 + 2) * 768.0;
   const double begin = (root + block) / (root + 12 * block) * s[2].at[STEP_GATHERS];
-  EXPECT(two <= 1.001 * begin && two >= 0.999 * begin - meanwhile, "two slots: %g s of gathers, %g are waited for, must be "
-         "about %g", s[2].at[STEP_GATHERS], two, begin - meanwhile);
-  for (const char *mode : {"--on h100 --world 16", "--on cpu --world 2 --threads 1", "--on h100 --mesh 2x4 --world 8"}) {
+  EXPECT(two <= 1.001 * begin && two >= 0.999 * begin - meanwhile, "two slots: %g s of gathers, %g are waited for, "
+         "must be about %g", s[2].at[STEP_GATHERS], two, begin - meanwhile);
+  for (const char *mode : {"--on h100 --world 16", "--on cpu --world 2 --threads 1",
+                           "--on h100 --mesh 2x4 --world 8"}) {
     double total[4];
     for (int i = 0; i < 4; i++) {
       snprintf(text, sizeof text, "--model small %s --grad_accum %d", mode, 3 + 2 * i);
@@ -670,12 +686,13 @@ TEST(plan_waits_follow_the_schedule,
            "%s: 3, 5, 7, 9 microbatches take %g, %g, %g, %g s", mode, total[0], total[1], total[2], total[3]);
   }
   const char *chain = "--model small --on h100 --world 32 --mesh 4x8 --batch_size 1"; // two in the middle do the same
-  const double low = plan_times(chain, 8, NULL, true).at[STEP_TOTAL], high = plan_times(chain, 16, NULL, true).at[STEP_TOTAL];
+  const double low = plan_times(chain, 8, NULL, true).at[STEP_TOTAL];
+  const double high = plan_times(chain, 16, NULL, true).at[STEP_TOTAL];
   EXPECT(high > low, "the second replica's step takes %g s, the third one's %g", low, high);
 }
 TEST(plan_collectives_begin_in_order,
-     "on a GPU a collective begins no sooner than the one launched before, and moves its bytes when the links are free; "
-     "a CPU's messages begin when they are sent; times of rings and messages are those counted by hand") {
+     "on a GPU a collective begins no sooner than the one launched before, and moves its bytes when the links are "
+     "free; a CPU's messages begin when they are sent; times of rings and messages are those counted by hand") {
   Machine m = {};
   m.gpu = true;
   m.inside = 100, m.between = 10;
