@@ -1,6 +1,5 @@
-// plan_report.h: --plan: what a run would need and how long it would take, printed as text or JSON, without starting
-// it.
-// It needs no GPU, no MPI and no corpus. train_gpt_fsdp.cu includes it. docs/plan.md is its page.
+// plan_report.h: --plan: what a run would need and how long it would take, printed as text or JSON. Nothing is started:
+// it needs no GPU, no MPI and no corpus. train_gpt_fsdp.cu includes it. docs/plan.md is its page.
 //
 //   report_make    plans all that is printed
 //   report_print   as text

@@ -1,7 +1,6 @@
-// plan_worlds.h: plans of ranks that are not there, of any number: what they need, what they move, how long a step
-// would
-// take, what would fit. Bytes and collectives are exact, because the program's own dry run makes them (plan.h); times
-// are predictions (predict.h). plan_report.h includes it.
+// plan_worlds.h: plans of ranks that are not there, of any number: what they need and move, how long a step would take,
+// what would fit. Bytes and collectives are exact, because the program's own dry run makes them (plan.h); times are
+// predictions (predict.h). plan_report.h includes it.
 //
 //   1 options    what a plan is of; what is refused, in training's words
 //   2 ranks      alike ones have one dry run; bytes by kind, on links inside a host and between hosts

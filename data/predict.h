@@ -329,8 +329,8 @@ static inline void timed_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   double part = 0;
   PieceRun run;
   for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
-    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel,
-    &run)) part += (double)run.numel * (double)fsdp_wire_bytes(f);
+    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
+      part += (double)run.numel * (double)fsdp_wire_bytes(f);
   timeline_host_copies(l, place, f->mesh.windows ? 0 : part);
   timeline_expect(l, RECORD_REDUCE, f->cfg.native_reduce ? ring_time(l->m, place, (place.size - 1) * part)
                                                          : messages_time(l->m, place, part));

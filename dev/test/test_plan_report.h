@@ -490,8 +490,8 @@ TEST(cli_plan_refuses,
       {0, "--plan --offload optimizer --device cpu", 2,
        "--offload optimizer needs --device cuda: on a CPU all parameters are in host memory already"},
       {0, "--plan --strategy hybrid_shard --world 4", 2,
-       "--strategy hybrid_shard shards inside a host and replicates over hosts; this run has one host: give --mesh RxS, "
-       "or choose full_shard"},
+       "--strategy hybrid_shard shards inside a host and replicates over hosts; this run has one host: give --mesh "
+       "RxS, or choose full_shard"},
       {0, "--plan --on h100 --n_embd 17000 --n_head 1", 2,
        "--n_embd 17000: the CUDA kernels take 16384 columns at most"},
       {0, "--plan --matmul_precision high --dtype bf16 --device cpu", 2,
