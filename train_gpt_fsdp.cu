@@ -16,6 +16,7 @@
 #define PART_LAUNCH 1
 #include "fsdp.h"
 #include "data/terminal.h"
+#include "data/cores.h"
 #include "data/tokenizer.h"
 #include "data/dataloader.h"
 #include "data/safetensors.h"
@@ -101,7 +102,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
-  INT(threads, 0, 0, 4096, "device", "threads per rank (0: its fair share of the host's cores)") \
+  INT(threads, 0, 0, 4096, "device", "threads per rank (0: one for each core it is dealt)") \
   INT(timeout, 600, 0, 1 << 30, "device", "end all after N seconds without progress or word of a rank (0: never)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \
@@ -466,6 +467,7 @@ struct Trainer {
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
   Device device;
+  const Cores *cores;                            // owned by the caller; NULL in tests that take none
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
@@ -1420,6 +1422,7 @@ int train_main(int argc, char **argv) {
   static Trainer t;
   static Corpus corpus;
   static Saver saver;
+  static Cores cores;
   static char who[128];
   char error[2048] = "";
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
@@ -1452,16 +1455,12 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
   MPI_Comm node;
-  int node_rank, node_ranks;
-  bool cores_shared;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  MPI_Comm_rank(node, &node_rank);
-  MPI_Comm_size(node, &node_ranks);
   liveness_phase("looking for devices");
   const Device device = agree_on_device(&o, MPI_COMM_WORLD, node);
+  cores_take(&cores, (int)o.threads, !device.ops->nccl, node, MPI_COMM_WORLD);
+  const int threads = cores.share.threads;
   MPI_Comm_free(&node);
-  int threads = take_fair_share_of_cores(node_rank, node_ranks, &cores_shared);
-  if (o.threads) threads = (int)o.threads;
   void *image;
   liveness_phase("reading the corpus");
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
@@ -1471,12 +1470,14 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   liveness_phase("start-up");
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
+  t.cores = &cores;
+  t.crowded = cores_are_crowded(&cores);
   if (o.tune) trainer_tune(&t);
   saver_init(&saver, &t);
   print_start(&t);
   saver_print_plan(&saver);
   print_details(&t);
-  t.crowded = print_start_notices(&t, cores_shared);
+  print_start_notices(&t);
   liveness_phase("loading");
   start_load(&start, &t, &saver);
   catch_stop_signals();
@@ -1491,6 +1492,7 @@ int train_main(int argc, char **argv) {
   start_free(&start);
   corpus_free(&corpus);
   free(image);
+  cores_give_back(&cores);
   MPI_Finalize();
   liveness_close();
   return code;

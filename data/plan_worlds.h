@@ -70,14 +70,31 @@ static inline bool plan_choose_device(Options *o, char *error, size_t error_byte
   strcpy(o->device, on_cpu ? "cpu" : "cuda");
   return true;
 }
-// Threads of rank node_rank of a host's node_ranks, as a run here would have them.
-static inline int plan_threads(const Options *o, int node_rank, int node_ranks) {
-  bool shared;
-  return o->threads ? (int)o->threads : take_fair_share_of_cores(node_rank, node_ranks, &shared);
+// This machine's cores, read once: where nobody says how many threads a rank has, a planned host is like this one.
+struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; char error[512]; };
+static inline const PlanHost *plan_host() {
+  static PlanHost h;
+  if (!h.asked) {
+    h.asked = true;
+    h.read = cores_read_machine(&h.table, h.error, sizeof h.error);
+    h.mask = cores_mask(&h.table, &h.bind);
+  }
+  return &h;
 }
-static inline double plan_cores(const Options *o, int node_ranks) {
-  const double all = plan_threads(o, 0, 1);
-  return o->threads || all >= node_ranks ? plan_threads(o, 0, node_ranks) : all / node_ranks;
+// What rank node_rank of a host's node_ranks would be dealt here: its threads, and cores, fewer than one where there
+// are not enough.
+struct PlanThreads { int threads; double cores; };
+static inline PlanThreads plan_threads(const Options *o, int node_rank, int node_ranks) {
+  const PlanHost *h = plan_host();
+  hwloc_bitmap_t *mask = (hwloc_bitmap_t *)malloc(sizeof(hwloc_bitmap_t) * (size_t)node_ranks);
+  for (int r = 0; r < node_ranks; r++) mask[r] = h->mask;
+  const CoreAsk a = {node_rank, node_ranks, (int)o->threads, cgroup_cores(""), h->bind, mask};
+  CoreShare s = cores_deal(&h->table, &a);
+  const bool shares = s.outnumbered && !o->threads;
+  const PlanThreads t = {s.threads, shares ? (double)s.cores / node_ranks : s.threads};
+  cores_share_free(&s);
+  free(mask);
+  return t;
 }
 // Completes `o` for o->world ranks as a start does, and refuses what it refuses. False with one line in `error`.
 static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t error_bytes) {
@@ -103,7 +120,9 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   d->timed = o->on[0] != 0;
   d->host_bytes = host_available_bytes();
   const bool tf32 = !strcmp(o->matmul_precision, "high");
-  if (d->timed && !machine_parse(&d->machine, o->on, cpu, plan_cores(o, per_host), d->host_bytes,
+  REFUSE(!d->gpu && !o->threads && !plan_host()->read, "%s", plan_host()->error);
+  const double cores = d->gpu ? 1 : plan_threads(o, 0, per_host).cores;
+  if (d->timed && !machine_parse(&d->machine, o->on, cpu, cores, d->host_bytes,
                                  dtype_named(o->buffer_dtype), tf32, error, error_bytes))
     return false;
   REFUSE(d->timed && d->gpu && !strcmp(o->comm, "mpi") && world > 1, "--on: what --comm mpi takes on GPUs is not "
@@ -221,8 +240,8 @@ static inline void world_plan_classes(WorldPlan *w) {
   const MeshShape mesh = mesh_shape_of(o);
   int *threads = (int *)malloc(sizeof(int) * (size_t)(2 * per_host));          // of a full host, of the last one
   const int left = world % per_host;
-  for (int i = 0; i < per_host; i++) threads[i] = w->on.gpu ? 1 : plan_threads(o, i, per_host);
-  for (int i = 0; i < left; i++) threads[per_host + i] = w->on.gpu ? 1 : plan_threads(o, i, left);
+  for (int i = 0; i < per_host; i++) threads[i] = w->on.gpu ? 1 : plan_threads(o, i, per_host).threads;
+  for (int i = 0; i < left; i++) threads[per_host + i] = w->on.gpu ? 1 : plan_threads(o, i, left).threads;
   w->rank = (RankClass *)calloc(RANK_CLASSES_MOST, sizeof(RankClass));
   for (int r = 0; r < world; r++) {
     RankKey k = rank_key(mesh, r, world, per_host);

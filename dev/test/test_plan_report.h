@@ -238,7 +238,8 @@ TEST(cli_plan_is_what_runs_print,
      "metrics.jsonl has the same bytes, but for tokens and their order, and every step its collectives and bytes") {
   static const struct { int ranks; const char *options; } rows[] = {
       {0, ""}, {0, "--dtype bf16 --recompute mlp"}, {2, "--grad_accum 2 --strategy zero2"},
-      {2, "--shm copy --gather_slots 1 --dtype bf16"}, {3, "--strategy zero1"}, {3, "--mesh 3x1 --reduce_dtype bf16"}};
+      {2, "--shm copy --gather_slots 1 --dtype bf16"}, {3, "--strategy zero1"}, {3, "--mesh 3x1 --reduce_dtype bf16"},
+      {0, "--threads 0"}, {2, "--threads 0"}, {3, "--threads 0"}};
   CliRun r;
   CliMetrics m;
   char out[600];
