@@ -20,35 +20,35 @@ static const char *const step_part_words[STEP_PARTS] = {
     "exchange of norm and losses"};
 
 // A call of an op: what its line of ops.h names, in that order; an absent tensor has no data.
-struct OpWork {
+struct CallWork {
   const char *op;
   int count;
   Tensor tensor[ACCESSES_MOST];
   double bytes;
 };
-static inline void work_bytes(OpWork *w, AccessKind kind, double bytes) {
+static inline void work_bytes(CallWork *w, AccessKind kind, double bytes) {
   w->bytes += kind == ACCESS_UPDATE ? 2 * bytes : bytes;
 }
 static inline double tensor_bytes(Tensor t) { return t.data ? (double)numel(t) * (double)dtype_bytes(t.dtype) : 0; }
-static inline void work_tensor(OpWork *w, AccessKind kind, Tensor t) {
+static inline void work_tensor(CallWork *w, AccessKind kind, Tensor t) {
   w->tensor[w->count++] = t;
   work_bytes(w, kind, tensor_bytes(t));
 }
 // FLOPs of a matrix multiply whose result is tensor `out` and whose sums have `k` terms.
-static inline double product_flops(const OpWork *w, int out, int64_t k) {
+static inline double product_flops(const CallWork *w, int out, int64_t k) {
   return w->tensor[out].data ? 2.0 * (double)numel(w->tensor[out]) * (double)k : 0;
 }
 // One product of queries and keys, the causal half: B T^2 C.
 static inline double attention_triangle(Tensor out) { return (double)numel(out) * (double)out.shape[1]; }
-static inline double flops_forward(const OpWork *w) { return product_flops(w, 0, w->tensor[2].shape[1]); }
-static inline double flops_fp8(const OpWork *w) { return product_flops(w, 0, w->tensor[1].shape[1]); }
-static inline double flops_input(const OpWork *w) { return product_flops(w, 0, w->tensor[1].shape[1]); }
-static inline double flops_weight(const OpWork *w) { return product_flops(w, 0, w->tensor[2].shape[0]); }
-static inline double flops_attention(const OpWork *w) { return 2 * attention_triangle(w->tensor[0]); }
-static inline double flops_attention_backward(const OpWork *w) { return 5 * attention_triangle(w->tensor[3]); }
+static inline double flops_forward(const CallWork *w) { return product_flops(w, 0, w->tensor[2].shape[1]); }
+static inline double flops_fp8(const CallWork *w) { return product_flops(w, 0, w->tensor[1].shape[1]); }
+static inline double flops_input(const CallWork *w) { return product_flops(w, 0, w->tensor[1].shape[1]); }
+static inline double flops_weight(const CallWork *w) { return product_flops(w, 0, w->tensor[2].shape[0]); }
+static inline double flops_attention(const CallWork *w) { return 2 * attention_triangle(w->tensor[0]); }
+static inline double flops_attention_backward(const CallWork *w) { return 5 * attention_triangle(w->tensor[3]); }
 // Of tables, only the rows of the batch's tokens are read, or added to in fp32.
-static inline double bytes_embedding(const OpWork *w) { return 3 * tensor_bytes(w->tensor[0]); }
-static inline double bytes_embedding_backward(const OpWork *w) {
+static inline double bytes_embedding(const CallWork *w) { return 3 * tensor_bytes(w->tensor[0]); }
+static inline double bytes_embedding_backward(const CallWork *w) {
   return tensor_bytes(w->tensor[2]) + 8.0 * (double)numel(w->tensor[2]) + tensor_bytes(w->tensor[1]);
 }
 // What share of a GPU's best rate a result of this shape allows: its last tiles are not full, and in the last turn not
@@ -66,11 +66,11 @@ static inline double product_fill(const Machine *m, Tensor out) {
   return best;
 }
 // Bytes of passes that CUDA's matrix multiplies make besides: GELU of what was written, a bias's gradient.
-static inline double passes_forward(const OpWork *w) { return 2 * tensor_bytes(w->tensor[1]); }
-static inline double passes_weight(const OpWork *w) { return w->tensor[1].data ? tensor_bytes(w->tensor[2]) : 0; }
+static inline double passes_forward(const CallWork *w) { return 2 * tensor_bytes(w->tensor[1]); }
+static inline double passes_weight(const CallWork *w) { return w->tensor[1].data ? tensor_bytes(w->tensor[2]) : 0; }
 // What is not element-wise. bytes: NULL where each tensor is read or written once.
 // passes: NULL where there are none.
-typedef double WorkAmount(const OpWork *w);
+typedef double WorkAmount(const CallWork *w);
 struct OpKind { const char *op; StepPart part; WorkAmount *flops, *bytes, *passes; };
 static const OpKind op_kinds[] = {
     {"matmul_forward", STEP_PRODUCTS, flops_forward, NULL, passes_forward},
@@ -163,12 +163,12 @@ static inline void timeline_spend(Timeline *l, RecordStream stream, StepPart par
   } else if (l->m->gpu) l->now[stream] += seconds + l->m->launch_s;
   else if (l->now[stream] < l->now[RECORD_MODEL]) l->now[stream] = l->now[RECORD_MODEL];       // the same cores
 }
-static inline double product_seconds(const Machine *m, const OpWork *w, double flops) {
+static inline double product_seconds(const Machine *m, const CallWork *w, double flops) {
   if (!flops) return 0;
   const bool fp8 = !strcmp(w->op, "matmul_forward_fp8");
   return flops / (m->product_flops * (fp8 ? 2 : 1) * (m->gpu ? product_fill(m, w->tensor[0]) : 1));
 }
-static inline void timeline_op(const Ctx *c, const OpWork *w, const OpKind *kind) {
+static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *kind) {
   Timeline *l = timeline_running;
   const Machine *m = l->m;
   const bool host = !c->device;                  // of an offloaded optimizer
@@ -212,7 +212,7 @@ static inline void timeline_op(const Ctx *c, const OpWork *w, const OpKind *kind
 #define X(op_, args, touches) \
   static inline void op_##_timed args { \
     static const OpKind kind = op_kind(#op_); \
-    OpWork work = {}; \
+    CallWork work = {}; \
     work.op = #op_; \
     touches \
     timeline_op(c, &work, &kind); \
