@@ -22,6 +22,7 @@ define HELP
 make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
 make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
+make plan         what a run would need and how long it would take: ARGS="--model gpt2-xl --world 64 --on h200"
 make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
 make check        build and the most telling tests: about a minute on 2 cores after an edit of the trainer
 make test-all     the tests with more combinations of cases and more seeds
@@ -143,7 +144,7 @@ check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
-.PHONY: all train test test-all check prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all check plan prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -160,7 +161,7 @@ FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (only the libraries were found)
 FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the directory that holds include/hwloc.h and lib/)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
-THERE := all $(if $(SETUP_DONE),train test test-all check) prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
+THERE := all $(if $(SETUP_DONE),train test test-all check) plan prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
@@ -296,6 +297,9 @@ CHECKED_FIRST := gpt_gradients_equal_pytorch ten_steps_equal_pytorch ranks_and_t
   gpu_memory_is_what_was_planned cli_resume_by_the_same_command
 check: $(TRAINER) $(TESTS)
 	@$(TEST_ENVIRONMENT) ./$(TESTS) $(CHECKED_FIRST)
+
+plan: $(TRAINER)
+	@./$(TRAINER) --plan $(ARGS)
 
 prove: $(TRAINER)
 	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" dev/prove.sh

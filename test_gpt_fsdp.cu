@@ -59,6 +59,7 @@
 #include "dev/test/test_kill.h"
 #include "dev/test/test_gpu_day.h"
 #include "dev/test/test_liveness.h"
+#include "dev/test/test_plan_report.h"
 
 enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };
 

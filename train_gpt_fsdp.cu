@@ -124,6 +124,12 @@ enum { LAYERS_MOST = 1000 };
   FLAG(keep_best, "checkpoints", "also save and keep the checkpoint with the lowest validation loss") \
   TEXT(resume, "", NULL, "checkpoints", "continue from auto (or nothing): the newest in OUT/ckpt, if any; or PATH") \
   TEXT(init_from, "", NULL, "checkpoints", "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin") \
+  TEXT(plan, "off", "off|on", "plan", "print what the run would need and how long it would take; start nothing") \
+  INT(world, 1, 1, 1 << 20, "plan", "ranks to plan for, none of which need be there") \
+  INT(ranks_per_host, 0, 1, 1 << 20, "plan", "ranks to plan for on each host (default: 8; on a CPU all)") \
+  TEXT(on, "", "h100|h200|b200|a100|4090|cpu|...", "plan", "predict times on it; NAME,KEY=X,... changes its figures") \
+  INT(tokens, 0, 0, 1LL << 60, "plan", "also predict how long a training on N tokens would take") \
+  FLAG(json, "plan", "print the plan as JSON, with every figure") \
   TEXT(config, "", NULL, "other", "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
 
 #include "data/options.h"
@@ -278,7 +284,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   o->global_batch = per_round * o->grad_accum;
   REFUSE(!strcmp(o->comm, "self") && world > 1, "--comm self is for one rank, there are %d", world);
   REFUSE(!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda"), "--comm nccl needs --device cuda");
-  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda,
+  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda && !strcmp(o->plan, "off"),
          "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu");
   REFUSE(!strcmp(o->reduce, "native") && strcmp(o->comm, "nccl"), "--reduce native needs --comm nccl");
   const bool cpu = !strcmp(o->device, "cpu");
@@ -1101,10 +1107,11 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
   trainer_place(t);
 }
 // Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
-// into t->plan: without MPI or data. `device` is this process's, which tells what workspace its kernels need. `o` is
+// into t->plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
 // resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
-static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host) {
-  trainer_configure(t, o, device, 1);
+static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
+                                   int threads = 1) {
+  trainer_configure(t, o, device, threads);
   device.ops->device_open(&t->ctx, device.index);
   int params;
   char error[1536] = "";
@@ -1122,6 +1129,7 @@ static inline void trainer_plan_close(Trainer *t) {
   trainer_free(t);
   memset(t, 0, sizeof *t);
 }
+#include "data/plan_report.h"
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
@@ -1438,6 +1446,7 @@ int train_main(int argc, char **argv) {
   if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
+  if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none

@@ -34,6 +34,8 @@ static const char help_short[] =
     "  --recompute block         less memory, one more forward pass\n"
     "  --threads 4               per rank [its share of the cores]\n"
     "  --preflight               look at hosts and network, say what to mend, end\n"
+    "  --plan                    what the run would need; starts nothing\n"
+    "                            also --world, --on h100 (how long), --tokens, --json\n"
     "output and checkpoints\n"
     "  --out DIR                 metrics.jsonl, options.txt, ckpt/, ... [out]\n"
     "  --save_every 500          steps between checkpoints [an epoch]\n"

@@ -116,6 +116,8 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh build first test=150", README_DAY},
     {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh", README_DAY},
     {"docs/gpus.md", "OUT=out-gpu FROM=out-earlier dev/gpu_day.sh", README_DAY},
+    {"docs/plan.md", "make plan ARGS=\"--model gpt2-xl --world 8 --on a100 --dtype bf16\"", NULL, "it is built already",
+     "./train_gpt_fsdp --plan --model gpt2-xl --world 8 --on a100 --dtype bf16"},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=ratios", README_MAKE},
     {"docs/results.md", "make bench ARGS=\"ratios tokenizer start\"", README_MAKE},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=checkpoint", README_MAKE},
@@ -140,7 +142,7 @@ enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions 
   " --n_layer 3 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 256 --vocab_size 290 --batch_size 2 --threads 1" \
   " --sample_tokens 4 --save_model"
 static const struct { const char *part, *sizes; } readme_sizes[] = {
-    {"_only", ""}, {"--config", ""}, {"/step_00000500", ""}, {"--resume auto", " --max_steps 504"},
+    {"--plan", ""}, {"_only", ""}, {"--config", ""}, {"/step_00000500", ""}, {"--resume auto", " --max_steps 504"},
     {"--init_from", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2"},
     {"--save_every 500", README_SHAPE " --n_layer 1 --max_steps 502"},
     {"./train_gpt_fsdp", README_SHAPE " --max_steps 2"}};
@@ -215,7 +217,8 @@ static void readme_run(const Doc *doc, const ReadmeCode *c, const ReadmeExceptio
   cli_wait(&r, 4 * CLI_LIMIT_S);                 // a compiler on a busy machine
   EXPECT(!r.code, "%s:%d: %s\n      was run as (%s): %s\n      exit code %d; it printed:\n%.3000s", doc->path, c->line,
          c->text, e ? e->why : "small", sized, r.code, r.text);
-  EXPECT(e || !strstr(c->text, "./train_gpt_fsdp") || strstr(c->text, "_only") || strstr(r.text, "] step "),
+  EXPECT(e || !strstr(c->text, "./train_gpt_fsdp") || strstr(c->text, "_only") || strstr(c->text, "--plan") ||
+             strstr(r.text, "] step "),
          "%s:%d: %s: trained nothing; it printed:\n%.3000s", doc->path, c->line, c->text, r.text);
   cli_free(&r);
 }
