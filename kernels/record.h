@@ -120,7 +120,7 @@ enum Held { HELD_WEIGHTS, HELD_GRADIENT };
 enum Channel { CHANNEL_GATHER, CHANNEL_REDUCE, CHANNEL_CHAIN, CHANNEL_NCCL };
 
 // What the schedule does now, of which stage, in which round of a reduction.
-struct Doing { uint8_t what; int16_t stage; uint32_t round; };
+struct Doing { uint16_t what; int16_t stage; uint32_t round; };
 // Memory is told by its owner, block, and place in it; block -1: `at` is an address. pass: begun so far.
 struct RecordEntry {
   RecordKind kind : 8;
@@ -320,7 +320,7 @@ static inline void record_told(Record *r, RecordKind kind, RecordStream stream, 
 static inline Doing doing(Record *r, DoingWhat what, int stage, uint64_t round) {
   if (!r) return Doing{};
   const Doing was = r->doing;
-  r->doing = Doing{(uint8_t)what, (int16_t)stage, (uint32_t)round};
+  r->doing = Doing{(uint16_t)what, (int16_t)stage, (uint32_t)round};
   return was;
 }
 static inline void doing_again(Record *r, Doing was) { if (r) r->doing = was; }
