@@ -573,6 +573,8 @@ static inline void fsdp_grads_wait(Fsdp *f, int slot) {
     liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
   liveness_arrived();
   fsdp_hold_gradient(f, RECORD_FREE, 0, slot);
+  for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
+    if (i != slot && f->slot_rounds[i] <= f->slot_rounds[slot]) fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
 }
 // Bits of the slots that a step waits for at its point number `point`.
 static inline int fsdp_waits_at(const Fsdp *f, int point) {

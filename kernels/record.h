@@ -338,7 +338,7 @@ static inline void record_message(Record *r, RecordKind kind, RecordStream strea
   RecordEntry e = record_at(r, record_of_kind(kind, stream, record_number(r, set, "messages")),
                             Access{kind == RECORD_SEND ? ACCESS_READ : ACCESS_WRITE, (uintptr_t)p, bytes});
   e.op = channel, e.rank = peer;
-  if (channel >= CHANNEL_NCCL) r->group_set = set;
+  if (channel >= CHANNEL_NCCL && kind == RECORD_RECEIVE) r->group_set = set;
   record_entry(r, e);
 }
 static inline void record_ended(Record *r, RecordStream stream, const void *set) {
@@ -446,7 +446,6 @@ static inline void recorded_send(Ctx *c, void *comm, const void *from, size_t by
   const bool on = x.group->size;
   if (on) record_message(x.record, RECORD_SEND, x.stream, (Channel)(CHANNEL_NCCL + x.over), comm, x.group->rank[to_rank],
                          from, bytes);
-  if (on && !x.record->grouped) record_ended(x.record, x.stream, comm);
   x.real.ops->nccl->send(&x.real, comm, from, bytes, to_rank);
 }
 static inline void recorded_receive(Ctx *c, void *comm, void *to, size_t bytes, int from_rank) {

@@ -45,10 +45,10 @@ struct SchedRun {
 };
 // What the ranks know of a cell. held: ranks that hold it, and as which stage's what. out: messages that are sent from it.
 struct SchedCell {
-  int write_thread, writer, out, held_stage, outs[SCHED_OUT_MOST];
+  int write_thread, writer, out, held_stage, freed_rank, freed_at, outs[SCHED_OUT_MOST];
   uint32_t write_time, pass, reads[SCHED_THREADS], held;
   Doing doing;
-  bool weights, gradient, updated;
+  bool weights, gradient, updated, modelled, stale;
 };
 struct SchedMessage { int from, to, channel, set, number, sent_by, arrived_by; uint32_t sent_at, arrived_at; size_t bytes;
                       SchedClock clock; };
@@ -232,7 +232,8 @@ static void sched_rank_entries(SchedRun *run, int rank, const RecordEntry *raw, 
   for (int p = 0; p < c->parts; p++) c->part[p].last[0] = c->part[p].last[1] = 0;
   for (int i = 0, n = 0, open = 0; i < count; i++, run->count[rank] = n) {
     SchedEntry x = sched_entry(run, rank, &raw[i]);
-    if (x.e.kind == RECORD_POINT) continue;
+    const bool named = x.e.kind == RECORD_EVENT || x.e.kind == RECORD_DONE;
+    if (x.e.kind == RECORD_POINT || (named && !strcmp(run->told[rank]->name[x.e.number], "drained"))) continue;
     SchedSpan s = {};
     bool kept = false;
     if (sched_touches(&x)) s = sched_span(c, &x);
@@ -343,8 +344,9 @@ static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const Sc
     return "the stage is not what lies there";
   if (d.what == DOING_GATHER && w.what == DOING_GATHER && !here) return "another stage lies there";
   if (d.what != DOING_REDUCE || x->writes) return NULL;
-  if (w.what == DOING_REDUCE) return here && w.round == d.round ? NULL : "another round lies there";
-  return c->gradient && (!c->held || c->held_stage != d.stage) ? "no gradient of this stage is complete there" : NULL;
+  if (!c->gradient) return w.what != DOING_REDUCE || (here && w.round == d.round) ? NULL : "another round lies there";
+  if (c->modelled && c->stale) return "nothing was written there since the buffer was begun";
+  return !c->held || c->held_stage != d.stage ? "no gradient of this stage is complete there" : NULL;
 }
 static bool sched_read(SchedCheck *k, int rank, int at, int thread) {
   SchedRun *run = k->run;
@@ -384,21 +386,27 @@ static bool sched_write(SchedCheck *k, int rank, int at, int thread, const Sched
     for (int t = 0; t < SCHED_THREADS; t++)
       if (c->reads[t] > since->t[t]) sched_wrong(k, rank, at, "not ordered after a read");
     if (!sched_messages_over(k, c, since)) return sched_wrong(k, rank, at, "a message from there may not have left");
+    if (c->freed_at && (c->weights || x->e.doing.what == DOING_MODEL)) k->useful[c->freed_rank][c->freed_at - 1] = 1;
+    c->freed_at = 0;
     if (c->held && c->weights) return sched_wrong(k, rank, at, "the model still holds stage %d there", c->held_stage);
     if (c->held && x->e.doing.what == DOING_MODEL)
       return sched_wrong(k, rank, at, "the gradient of stage %d is being reduced there", c->held_stage);
     memset(c->reads, 0, sizeof c->reads);
     c->write_thread = thread, c->write_time = time;
+    c->stale = c->stale && x->e.doing.what != DOING_MODEL;
     c->writer = run->entry[rank][at].id + 1, c->pass = x->e.pass, c->doing = x->e.doing;
   }
   now->t[thread] = time;
   return true;
 }
-static void sched_hold(SchedCheck *k, int rank, const SchedEntry *x) {
+static void sched_hold(SchedCheck *k, int rank, int at) {
+  const SchedEntry *x = &k->run->entry[rank][at];
   for (int i = x->first; i < x->first + x->cells; i++) {
     SchedCell *c = &k->cell[k->run->cell[i]];
-    if (x->e.kind == RECORD_HOLD) c->held |= 1u << rank, c->held_stage = x->e.number;
-    else c->held &= ~(1u << rank);
+    const uint32_t before = c->held;
+    if (x->e.kind == RECORD_HOLD) c->held |= 1u << rank, c->held_stage = x->e.number, c->freed_at = 0;
+    else c->held &= ~(1u << rank), c->stale = c->gradient;
+    if (x->e.kind == RECORD_FREE) c->freed_rank = rank, c->freed_at = before != c->held ? at + 1 : 0;
   }
 }
 
@@ -431,6 +439,8 @@ static bool sched_send(SchedCheck *k, int rank, int at, int thread) {
   k->message = (SchedMessage *)sched_room(k->message, k->messages, &k->rooms[0], sizeof(SchedMessage));
   k->message[k->messages] = SchedMessage{rank, e->rank, (int)e->op, e->number, k->numbers[0][rank][e->rank][e->op]++, 0, 0,
                                          0, 0, e->access.bytes, k->clock[thread]};
+  SchedMessage *m = &k->message[k->messages];
+  if (e->op >= CHANNEL_NCCL) m->sent_by = thread, m->sent_at = k->clock[thread].t[thread];         // ends in its stream
   for (int i = x->first; i < x->first + x->cells; i++) {
     SchedCell *c = &k->cell[k->run->cell[i]];
     if (c->out == SCHED_OUT_MOST) return sched_wrong(k, rank, at, "too many messages");
@@ -446,11 +456,16 @@ static SchedMessage *sched_message_of(SchedCheck *k, const SchedPost *p) {
   }
   return NULL;
 }
-static void sched_receive(SchedCheck *k, int rank, int at, const SchedClock *now) {
+static bool sched_receive(SchedCheck *k, int rank, int at, const SchedClock *now) {
   const SchedEntry *x = &k->run->entry[rank][at];
   const RecordEntry *e = &x->e;
+  for (int i = x->first; i < x->first + x->cells; i++) {
+    const SchedCell *c = &k->cell[k->run->cell[i]];
+    if (c->held && c->weights) return sched_wrong(k, rank, at, "the model still holds stage %d there", c->held_stage);
+  }
   k->post = (SchedPost *)sched_room(k->post, k->posts, &k->rooms[1], sizeof(SchedPost));
   k->post[k->posts++] = SchedPost{rank, e->rank, (int)e->op, e->number, k->numbers[1][e->rank][rank][e->op]++, x, *now};
+  return true;
 }
 // A set of messages: those to this rank arrive, memory of those from it is free again.
 static bool sched_ended(SchedCheck *k, int rank, int at, int thread) {
@@ -552,10 +567,10 @@ static bool sched_step(SchedCheck *k, int rank) {
     case RECORD_PUBLISH: sched_publish(k, rank, at, now); break;
     case RECORD_OBSERVE: if (!sched_observe(k, rank, at, now)) return false; break;
     case RECORD_SEND: if (!sched_send(k, rank, at, thread)) return false; break;
-    case RECORD_RECEIVE: sched_receive(k, rank, at, now); break;
+    case RECORD_RECEIVE: if (!sched_receive(k, rank, at, now)) return false; break;
     case RECORD_ENDED: if (!sched_ended(k, rank, at, thread)) return false; break;
     case RECORD_COLLECTIVE: if (!sched_meet(k, rank, at, thread)) return false; break;
-    case RECORD_HOLD: case RECORD_FREE: sched_hold(k, rank, x); break;
+    case RECORD_HOLD: case RECORD_FREE: sched_hold(k, rank, at); break;
     case RECORD_POINT: break;
   }
   k->at[rank]++;
@@ -586,7 +601,9 @@ static void sched_mark_cells(SchedCheck *k) {
     for (int j = x->first; j < x->first + x->cells; j++) {
       SchedCell *c = &k->cell[k->run->cell[j]];
       if (x->e.kind == RECORD_HOLD) (x->e.op == HELD_WEIGHTS ? c->weights : c->gradient) = true;
-      if (sched_is_access(x) && x->writes && x->e.doing.what == DOING_UPDATE) c->updated = true;
+      if (!sched_is_access(x) || !x->writes) continue;
+      if (x->e.doing.what == DOING_UPDATE) c->updated = true;
+      if (x->e.doing.what == DOING_MODEL) c->modelled = true;
     }
   }
 }
@@ -713,7 +730,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   for (int i = 0; i < o.grad_accum * f->points; i++) given += __builtin_popcount((unsigned)fsdp_waits_at(f, i));
   for (int s = 0; s < f->lay.stages; s++) buffers += f->lay.stage[s].grads >= GRADS_IN_SLOT;
   for (int i = 0; i < record.count; i++)
-    begun += record.entry[i].kind == RECORD_FREE && record.entry[i].op == HELD_GRADIENT;
+    begun += record.entry[i].kind == RECORD_FREE && record.entry[i].op == HELD_GRADIENT && !record.entry[i].number;
   const int64_t must = v.steps * (o.grad_accum * buffers + given) * (1 + f->lay.mirrored);
   EXPECT(begun == must, "N=%d %s: gradient buffers were begun %lld times, must be %lld", world, extra, (long long)begun,
          (long long)must);
@@ -915,9 +932,12 @@ static bool sched_is_redundant(const char *site) {
   for (const char *r : sched_redundant) if (strstr(site, r)) return true;
   return false;
 }
-// Waits that no entry needs in a mode: for a stream that touches nothing; for the mirror of a gradient without peers.
+// Waits that no entry needs in a mode: for a stream that touches nothing; for the mirror of a gradient without peers;
+// for sums whose norm the last replica alone takes, as the update comes after the step's small all-gather.
 static bool sched_waits_for_nothing(const SchedRun *run, int rank, const SchedEntry *x) {
-  if (run->mesh.shards == 1 && !strcmp(run->told[rank]->name[x->e.number], "mirror filled")) return true;
+  const char *event = run->told[rank]->name[x->e.number];
+  if (run->mesh.shards == 1 && !strcmp(event, "mirror filled")) return true;
+  if (rank / run->mesh.shards < run->mesh.replicas - 1 && !strcmp(event, "reduced")) return true;
   if (x->e.kind != RECORD_WAIT) return false;
   for (int i = 0; i < run->count[rank]; i++)
     if (run->entry[rank][i].cells && run->entry[rank][i].e.stream == x->e.stream) return false;
@@ -942,11 +962,12 @@ static void sched_mutate(SchedRun *run, int kind, int most, uint8_t *const *usef
   for (int i = 0; i < tally->sites; i++) tally->site[i].count = tally->site[i].at = tally->site[i].here = 0;
   for (int r = 0; r < run->world; r++)
     for (int i = 0; i < run->count[r]; i++)
-      if (sched_mutant_to(run, kind, r, i) != -1) sched_site(tally, run, kind, r, &run->entry[r][i])->count++;
+      if (sched_mutant_to(run, kind, r, i) != -1 && (kind != MUTANT_DROP_RELEASE || useful[r][i]))
+        sched_site(tally, run, kind, r, &run->entry[r][i])->count++;
   for (int r = 0; r < run->world; r++)
     for (int i = 0; i < run->count[r]; i++) {
       const int to = sched_mutant_to(run, kind, r, i);
-      if (to == -1) continue;
+      if (to == -1 || (kind == MUTANT_DROP_RELEASE && !useful[r][i])) continue;
       SchedSite *site = sched_site(tally, run, kind, r, &run->entry[r][i]);
       const bool more = others && !site->caught && site->here < SCHED_MOST_TRIES && !sched_is_redundant(site->name);
       if (site->at++ % ((site->count + most - 1) / most) && !more) continue;
