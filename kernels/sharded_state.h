@@ -63,7 +63,7 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
 // in device memory. Of the replicas only the last one's count: there the sum is complete.
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
-  const Doing was = doing(f->record, DOING_CHAIN, 0, 0);
+  const Doing was = doing(f->record, DOING_CHAIN, STAGE_NONE, 0);
   f->comm->reduce_join(f);
   doing(f->record, DOING_UPDATE, 0, 0);
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;

@@ -19,7 +19,7 @@
 
 enum { SCHED_RANKS = 6, SCHED_THREADS = SCHED_RANKS * RECORD_STREAMS, SCHED_NAMES = 128, SCHED_OUT_MOST = 64 };
 struct SchedClock { uint32_t t[SCHED_THREADS]; };
-// An entry, and the cells that it touches: cell[first to first + cells) of the run. memory: a part of working memory, or
+// An entry, and the cells that it touches: [first, first + cells). memory: a part of working memory, or
 // a line of the plan behind these; mirror: of the window, where working memory is the device's. arrives: a set of
 // messages that had some for this rank. expected: of a read, what it found in the run; first, last: which entries wrote
 // that last, of its own rank (-1: none).
@@ -39,7 +39,6 @@ struct SchedRun {
   bool one_sequence, in_place, mirrored, polled;
   SchedTold *told[SCHED_RANKS];
   SchedEntry *entry[SCHED_RANKS];
-  int *cell;
   SchedFound *found;                             // [entries] of the run as it was
   bool known;
 };
@@ -129,45 +128,29 @@ static int sched_thread(const SchedRun *run, int rank, int stream) {
 }
 
 // ---- from addresses to cells
-// A run's parts of memory, in order of key: owner, block and place of their beginnings. last: of the entry that read or
-// wrote it last in its rank, plus 1.
-struct SchedPart { uint64_t key, entries; uint32_t threads; bool kept; int last[2], cell; };
+// A part of memory that begins at `key`: owner, block and place. threads: that touch it. cell: its number among those that
+// matter, or of the next one.
+struct SchedPart { uint64_t key; uint32_t threads; bool matters; int cell; };
 struct SchedCut { SchedPart *part; int parts; };
-struct SchedSpan { int from, to, next; };
 static uint64_t sched_key(const SchedEntry *x) {
   return (uint64_t)(x->owner * 128 + x->e.block + 1) << 48 | (uint64_t)x->e.access.at;
 }
 static bool sched_touches(const SchedEntry *x) {
-  const RecordKind k = x->e.kind;
-  return k == RECORD_ACCESS || k == RECORD_SEND || k == RECORD_RECEIVE || k == RECORD_HOLD || k == RECORD_FREE;
+  return x->reads || x->writes || x->e.kind == RECORD_HOLD || x->e.kind == RECORD_FREE;
 }
 static int sched_key_order(const void *x, const void *y) {
   const uint64_t a = ((const SchedPart *)x)->key, b = ((const SchedPart *)y)->key;
   return a < b ? -1 : a > b;
 }
-static int sched_entries_order(const void *x, const void *y) {
-  const SchedPart *const a = *(SchedPart *const *)x, *const b = *(SchedPart *const *)y;
-  return a->entries != b->entries ? (a->entries < b->entries ? -1 : 1) : a < b ? -1 : a > b;
-}
-static int sched_part_at(const SchedCut *c, uint64_t key) {
-  int low = 0, high = c->parts;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (c->part[middle].key >= key) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-static SchedSpan sched_span(const SchedCut *c, const SchedEntry *x) {
-  const uint64_t key = sched_key(x);
-  return SchedSpan{sched_part_at(c, key), sched_part_at(c, key + x->e.access.bytes), -1};
+static SchedPart *sched_part_at(const SchedCut *c, uint64_t key) {
+  const SchedPart wanted = {key, 0, false, 0};
+  return (SchedPart *)bsearch(&wanted, c->part, (size_t)c->parts, sizeof wanted, sched_key_order);
 }
 // What a raw entry touches.
 static SchedEntry sched_entry(const SchedRun *run, int rank, const RecordEntry *e) {
   SchedEntry x = {};
   x.e = *e;
-  const bool message = e->kind == RECORD_SEND || e->kind == RECORD_RECEIVE;
-  x.owner = message ? rank : e->rank;
+  x.owner = e->kind == RECORD_SEND || e->kind == RECORD_RECEIVE ? rank : e->rank;
   x.reads = e->kind == RECORD_SEND || (e->kind == RECORD_ACCESS && e->access.kind != ACCESS_WRITE);
   x.writes = e->kind == RECORD_RECEIVE || (e->kind == RECORD_ACCESS && e->access.kind != ACCESS_READ);
   x.memory = -1;
@@ -180,122 +163,61 @@ static SchedEntry sched_entry(const SchedRun *run, int rank, const RecordEntry *
         (x.memory < 0 || t->part[i].at >= t->part[x.memory].at)) x.memory = i;
   return x;
 }
-// Cuts memory, and decides which parts matter: those that several streams or ranks touch, and what is gathered, held,
-// reduced or sent.
-static void sched_cut(SchedRun *run, RecordEntry *const *raw, const int *count, SchedCut *c) {
-  size_t most = 0;
-  for (int r = 0; r < run->world; r++) most += 2 * (size_t)count[r];
-  c->part = (SchedPart *)calloc(most + 1, sizeof(SchedPart));
-  c->parts = 0;
-  for (int r = 0; r < run->world; r++) for (int i = 0; i < count[r]; i++) {
-    const SchedEntry x = sched_entry(run, r, &raw[r][i]);
-    if (!sched_touches(&x)) continue;
-    c->part[c->parts++].key = sched_key(&x);
-    c->part[c->parts++].key = sched_key(&x) + x.e.access.bytes;
-  }
-  qsort(c->part, (size_t)c->parts, sizeof *c->part, sched_key_order);
-  int n = 0;
-  for (int i = 0; i < c->parts; i++) if (!n || c->part[i].key != c->part[n - 1].key) c->part[n++] = c->part[i];
-  c->parts = n;
-  for (int r = 0; r < run->world; r++) for (int i = 0; i < count[r]; i++) {
-    const SchedEntry x = sched_entry(run, r, &raw[r][i]);
-    if (!sched_touches(&x)) continue;
-    const int what = x.e.doing.what;
-    const SchedSpan s = sched_span(c, &x);
-    for (int p = s.from; p < s.to; p++) {
-      c->part[p].threads |= 1u << sched_thread(run, r, x.e.stream);
-      c->part[p].kept |= !sched_is_access(&x) || (what != DOING_MODEL && what != DOING_UPDATE) ||
-                         (c->part[p].threads & (c->part[p].threads - 1));
+// Cuts memory. Parts matter that several streams or ranks touch, and what is gathered, held, reduced or sent.
+static SchedCut sched_cut(SchedRun *run) {
+  SchedCut c = {NULL, 0};
+  int room = 0, n = 0;
+  for (int pass = 0; pass < 2; pass++) {
+    for (int r = 0; r < run->world; r++) for (int i = 0; i < run->count[r]; i++) {
+      const SchedEntry *x = &run->entry[r][i];
+      if (!sched_touches(x)) continue;
+      const uint64_t from = sched_key(x), to = from + x->e.access.bytes;
+      const int what = x->e.doing.what;
+      for (uint64_t key = from; !pass; key = to) {
+        c.part = (SchedPart *)sched_room(c.part, c.parts, &room, sizeof(SchedPart));
+        c.part[c.parts++] = SchedPart{key, 0, false, 0};
+        if (key == to) break;
+      }
+      for (SchedPart *p = pass ? sched_part_at(&c, from) : NULL; p && p->key < to; p++) {
+        p->threads |= 1u << sched_thread(run, r, x->e.stream);
+        if (x->e.kind != RECORD_ACCESS || (what != DOING_MODEL && what != DOING_UPDATE) || (p->threads & (p->threads - 1)))
+          p->matters = true;
+      }
     }
+    if (!pass) qsort(c.part, (size_t)c.parts, sizeof *c.part, sched_key_order);
+    for (int i = 0; i < c.parts && !pass; i++) if (!n || c.part[i].key != c.part[n - 1].key) c.part[n++] = c.part[i];
+    c.parts = n;
   }
+  for (int i = 0; i < c.parts; i++) c.part[i].cell = run->cells, run->cells += c.part[i].matters;
+  return c;
 }
-// Accesses between two other entries that are alike become one where nothing lies between that touches the same parts.
-static bool sched_may_join(const SchedCut *c, const SchedEntry *to, SchedSpan s, const SchedEntry *x) {
-  if (!sched_is_access(to) || to->e.stream != x->e.stream || to->reads != x->reads || to->writes != x->writes ||
-      to->memory != x->memory || to->owner != x->owner || to->mirror != x->mirror || to->e.pass != x->e.pass ||
-      memcmp(&to->e.doing, &x->e.doing, sizeof(Doing))) return false;
-  for (int p = s.from; p < s.to; p++)
-    if (c->part[p].kept && (c->part[p].last[1] > to->id + 1 || (x->writes && c->part[p].last[0] > to->id + 1))) return false;
-  return true;
-}
-static uint64_t sched_mix(uint64_t x) {
-  x = (x ^ x >> 31) * 0x7fb5d329728ea185ull;
-  x = (x ^ x >> 27) * 0x81dadef4bc2dd44dull;
-  return x ^ x >> 33;
-}
-struct SchedSpans { SchedSpan *span; int count, room, *first, firsts_room; };
-// The entries of one rank, whose parts go to `spans`.
-static void sched_rank_entries(SchedRun *run, int rank, const RecordEntry *raw, int count, SchedCut *c, SchedSpans *spans) {
-  SchedEntry *log = run->entry[rank] = (SchedEntry *)malloc(sizeof(SchedEntry) * (size_t)(count + 1));
-  bool receives[SCHED_NAMES] = {};
-  run->base[rank] = run->entries;
-  for (int p = 0; p < c->parts; p++) c->part[p].last[0] = c->part[p].last[1] = 0;
-  for (int i = 0, n = 0, open = 0; i < count; i++, run->count[rank] = n) {
-    SchedEntry x = sched_entry(run, rank, &raw[i]);
-    const bool named = x.e.kind == RECORD_EVENT || x.e.kind == RECORD_DONE;
-    if (x.e.kind == RECORD_POINT || (named && !strcmp(run->told[rank]->name[x.e.number], "drained"))) continue;
-    SchedSpan s = {};
-    bool kept = false;
-    if (sched_touches(&x)) s = sched_span(c, &x);
-    for (int p = s.from; p < s.to; p++) kept = kept || c->part[p].kept;
-    if (sched_is_access(&x) && !kept) continue;
-    if (x.e.kind == RECORD_RECEIVE) receives[x.e.number % SCHED_NAMES] = true;
-    if (x.e.kind == RECORD_ENDED) x.arrives = receives[x.e.number % SCHED_NAMES], receives[x.e.number % SCHED_NAMES] = false;
-    int k = n;
-    for (int j = n - 1; j >= open && sched_is_access(&x); j--) if (sched_may_join(c, &log[j], s, &x)) { k = j; break; }
-    if (k == n) {
+// Numbers the run's entries, and leaves out what touches nothing that matters. NCCL's waits ask an event before the host
+// waits for its stream, which orders more.
+static void sched_build(SchedRun *run) {
+  SchedCut c = sched_cut(run);
+  for (int r = 0; r < run->world; r++) {
+    SchedEntry *log = run->entry[r];
+    bool receives[SCHED_NAMES] = {};
+    int n = 0;
+    run->base[r] = run->entries;
+    for (int i = 0; i < run->count[r]; i++) {
+      SchedEntry x = log[i];
+      const bool named = x.e.kind == RECORD_EVENT || x.e.kind == RECORD_DONE;
+      if (sched_touches(&x)) {
+        x.first = sched_part_at(&c, sched_key(&x))->cell;
+        x.cells = sched_part_at(&c, sched_key(&x) + x.e.access.bytes)->cell - x.first;
+      }
+      if (x.e.kind == RECORD_POINT || (named && !strcmp(run->told[r]->name[x.e.number], "drained")) ||
+          (x.e.kind == RECORD_ACCESS && !x.cells)) continue;
+      if (x.e.kind == RECORD_RECEIVE) receives[x.e.number] = true;
+      if (x.e.kind == RECORD_ENDED) x.arrives = receives[x.e.number], receives[x.e.number] = false;
       x.id = run->entries++;
       log[n++] = x;
-      spans->first = (int *)sched_room(spans->first, x.id, &spans->firsts_room, sizeof(int));
-      spans->first[x.id] = -1;
-      if (!sched_is_access(&x)) open = n;
     }
-    if (s.to == s.from) continue;
-    for (int p = s.from; p < s.to; p++) {
-      if (x.reads) c->part[p].last[0] = log[k].id + 1;
-      if (x.writes) c->part[p].last[1] = log[k].id + 1;
-    }
-    spans->span = (SchedSpan *)sched_room(spans->span, spans->count, &spans->room, sizeof(SchedSpan));
-    s.next = spans->first[log[k].id];
-    spans->span[spans->count] = s;
-    spans->first[log[k].id] = spans->count++;
-  }
-}
-// Fills in the run's entries and cells: parts that the same entries touch are one.
-static void sched_build(SchedRun *run, RecordEntry *const *raw, const int *count) {
-  SchedCut c;
-  SchedSpans spans = {};
-  sched_cut(run, raw, count, &c);
-  for (int r = 0; r < run->world; r++) sched_rank_entries(run, r, raw[r], count[r], &c, &spans);
-  for (int id = 0; id < run->entries; id++)
-    for (int i = spans.first[id]; i >= 0; i = spans.span[i].next)
-      for (int p = spans.span[i].from; p < spans.span[i].to; p++) {
-        if (!c.part[p].kept || c.part[p].cell == id + 1) continue;
-        c.part[p].cell = id + 1;                 // so that it counts once
-        c.part[p].entries += sched_mix((uint64_t)id + 1);
-      }
-  SchedPart **order = (SchedPart **)malloc(sizeof(SchedPart *) * (size_t)(c.parts + 1));
-  for (int p = 0; p < c.parts; p++) order[p] = &c.part[p];
-  qsort(order, (size_t)c.parts, sizeof *order, sched_entries_order);
-  for (int p = 0; p < c.parts; p++) {
-    run->cells += p == 0 || order[p]->entries != order[p - 1]->entries;
-    order[p]->cell = run->cells - 1;
-  }
-  int *seen = (int *)calloc((size_t)run->cells + 1, sizeof(int)), cells = 0, room = 0;
-  for (int r = 0; r < run->world; r++) for (int k = 0; k < run->count[r]; k++) {
-    SchedEntry *x = &run->entry[r][k];
-    x->first = cells;
-    for (int i = spans.first[x->id]; i >= 0; i = spans.span[i].next)
-      for (int p = spans.span[i].from; p < spans.span[i].to; p++) {
-        if (!c.part[p].kept || seen[c.part[p].cell] == x->id + 1) continue;
-        seen[c.part[p].cell] = x->id + 1;
-        run->cell = (int *)sched_room(run->cell, cells, &room, sizeof(int));
-        run->cell[cells++] = c.part[p].cell;
-      }
-    x->cells = cells - x->first;
+    run->count[r] = n;
   }
   run->found = (SchedFound *)calloc((size_t)run->entries + 1, sizeof(SchedFound));
-  free(seen); free(order); free(c.part); free(spans.span); free(spans.first);
+  free(c.part);
 }
 
 // ---- clocks
@@ -355,13 +277,13 @@ static bool sched_read(SchedCheck *k, int rank, int at, int thread) {
   SchedFound found = {0, -1, -1};
   const uint32_t time = now->t[thread] + 1;
   for (int i = x->first; i < x->first + x->cells; i++) {
-    SchedCell *c = &k->cell[run->cell[i]];
+    SchedCell *c = &k->cell[i];
     if (c->write_time > now->t[c->write_thread]) return sched_wrong(k, rank, at, "not ordered after the last write");
     const char *why = sched_is_wrong_writer(run, rank, x, c);
     if (why) return sched_wrong(k, rank, at, "%s, but %s of stage %d, round %u of pass %u", why,
                                 sched_doings[c->doing.what], c->doing.stage, c->doing.round, c->pass);
     c->reads[thread] = time;
-    found.writers += sched_mix((uint64_t)run->cell[i] << 32 | (uint32_t)c->writer);
+    found.writers = (found.writers ^ (uint64_t)c->writer) * 0x9e3779b97f4a7c15ull;
     if (!c->writer) continue;
     const int w = c->writer - 1, of = c->write_thread / RECORD_STREAMS;
     if (of == rank && (found.first < 0 || w < found.first)) found.first = w;
@@ -381,7 +303,7 @@ static bool sched_write(SchedCheck *k, int rank, int at, int thread, const Sched
   SchedClock *now = &k->clock[thread];
   const uint32_t time = now->t[thread] + 1;
   for (int i = x->first; i < x->first + x->cells; i++) {
-    SchedCell *c = &k->cell[run->cell[i]];
+    SchedCell *c = &k->cell[i];
     if (c->write_time > since->t[c->write_thread]) return sched_wrong(k, rank, at, "not ordered after another write");
     for (int t = 0; t < SCHED_THREADS; t++)
       if (c->reads[t] > since->t[t]) sched_wrong(k, rank, at, "not ordered after a read");
@@ -402,7 +324,7 @@ static bool sched_write(SchedCheck *k, int rank, int at, int thread, const Sched
 static void sched_hold(SchedCheck *k, int rank, int at) {
   const SchedEntry *x = &k->run->entry[rank][at];
   for (int i = x->first; i < x->first + x->cells; i++) {
-    SchedCell *c = &k->cell[k->run->cell[i]];
+    SchedCell *c = &k->cell[i];
     const uint32_t before = c->held;
     if (x->e.kind == RECORD_HOLD) c->held |= 1u << rank, c->held_stage = x->e.number, c->freed_at = 0;
     else c->held &= ~(1u << rank), c->stale = c->gradient;
@@ -442,7 +364,7 @@ static bool sched_send(SchedCheck *k, int rank, int at, int thread) {
   SchedMessage *m = &k->message[k->messages];
   if (e->op >= CHANNEL_NCCL) m->sent_by = thread, m->sent_at = k->clock[thread].t[thread];         // ends in its stream
   for (int i = x->first; i < x->first + x->cells; i++) {
-    SchedCell *c = &k->cell[k->run->cell[i]];
+    SchedCell *c = &k->cell[i];
     if (c->out == SCHED_OUT_MOST) return sched_wrong(k, rank, at, "too many messages");
     c->outs[c->out++] = k->messages;
   }
@@ -460,7 +382,7 @@ static bool sched_receive(SchedCheck *k, int rank, int at, const SchedClock *now
   const SchedEntry *x = &k->run->entry[rank][at];
   const RecordEntry *e = &x->e;
   for (int i = x->first; i < x->first + x->cells; i++) {
-    const SchedCell *c = &k->cell[k->run->cell[i]];
+    const SchedCell *c = &k->cell[i];
     if (c->held && c->weights) return sched_wrong(k, rank, at, "the model still holds stage %d there", c->held_stage);
   }
   k->post = (SchedPost *)sched_room(k->post, k->posts, &k->rooms[1], sizeof(SchedPost));
@@ -599,7 +521,7 @@ static void sched_mark_cells(SchedCheck *k) {
   for (int r = 0; r < k->run->world; r++) for (int i = 0; i < k->run->count[r]; i++) {
     const SchedEntry *x = &k->run->entry[r][i];
     for (int j = x->first; j < x->first + x->cells; j++) {
-      SchedCell *c = &k->cell[k->run->cell[j]];
+      SchedCell *c = &k->cell[j];
       if (x->e.kind == RECORD_HOLD) (x->e.op == HELD_WEIGHTS ? c->weights : c->gradient) = true;
       if (!sched_is_access(x) || !x->writes) continue;
       if (x->e.doing.what == DOING_UPDATE) c->updated = true;
@@ -753,15 +675,15 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   run->polled = f->cfg.comm == COMM_MPI;
   run->one_sequence = !ops->nccl;
   sched_tell(&told, &record, f);
-  RecordEntry *raw[SCHED_RANKS];
-  int count[SCHED_RANKS];
-  MPI_Gather(&record.count, 1, MPI_INT, count, 1, MPI_INT, 0, comm);
+  MPI_Gather(&record.count, 1, MPI_INT, run->count, 1, MPI_INT, 0, comm);
+  for (int r = 0; r < world; r++) run->told[r] = (SchedTold *)sched_collect(&told, sizeof told, r, rank, comm);
   for (int r = 0; r < world; r++) {
-    run->told[r] = (SchedTold *)sched_collect(&told, sizeof told, r, rank, comm);
-    raw[r] = (RecordEntry *)sched_collect(record.entry, sizeof(RecordEntry) * (size_t)record.count, r, rank, comm);
+    RecordEntry *raw = (RecordEntry *)sched_collect(record.entry, sizeof(RecordEntry) * (size_t)record.count, r, rank, comm);
+    run->entry[r] = rank ? NULL : (SchedEntry *)malloc(sizeof(SchedEntry) * (size_t)(run->count[r] + 1));
+    for (int i = 0; i < run->count[r] && !rank; i++) run->entry[r][i] = sched_entry(run, r, &raw[i]);
+    free(raw);
   }
-  if (rank == 0) sched_build(run, raw, count);
-  for (int r = 0; r < world; r++) free(raw[r]);
+  if (rank == 0) sched_build(run);
   trainer_close(&t);
   record_close(&record);
   MPI_Comm_free(&comm);
@@ -769,7 +691,6 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
 }
 static void sched_free(SchedRun *run) {
   for (int r = 0; r < run->world; r++) { free(run->entry[r]); free(run->told[r]); }
-  free(run->cell);
   free(run->found);
 }
 
@@ -801,10 +722,8 @@ struct SchedSite { char name[96]; int made, caught, count, at, here; };
 enum { SCHED_MOST_TRIES = 12 };
 struct SchedTally { SchedSite site[160]; int sites; };
 
-static bool sched_share_a_cell(const SchedRun *run, const SchedEntry *x, const SchedEntry *y) {
-  for (int i = x->first; i < x->first + x->cells; i++)
-    for (int j = y->first; j < y->first + y->cells; j++) if (run->cell[i] == run->cell[j]) return true;
-  return false;
+static bool sched_share_a_cell(const SchedEntry *x, const SchedEntry *y) {
+  return x->first < y->first + y->cells && y->first < x->first + x->cells;
 }
 // Whether a counter reports the end of x.
 static bool sched_told_by(const SchedEntry *x, int counter, int rank) {
@@ -863,7 +782,7 @@ static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
       while (j >= 0 && !(x->e.kind == RECORD_PUBLISH && sched_told_by(&log[j], sched_counter(x), rank))) j--;
       return j;
     case MUTANT_PARTIAL_EARLY:
-      if (!sched_is_access(x) || x->writes || x->e.doing.what != DOING_CHAIN || x->e.stream == RECORD_MODEL) return -1;
+      if (!sched_is_access(x) || x->writes || x->e.doing.what != DOING_CHAIN || x->e.doing.stage < 0) return -1;
       if (x->owner == rank) return run->found[x->id].last < 0 ? -1 : run->found[x->id].last - run->base[rank];
       while (j >= 0 && !(log[j].e.kind == RECORD_OBSERVE && sched_counter(&log[j]) == 2)) j--;
       return j;
@@ -871,7 +790,7 @@ static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
     case MUTANT_GATHER_EARLY:
       if (!x->writes || x->e.doing.what != DOING_GATHER) return -1;
       for (; j >= 0; j--) {
-        if (!log[j].cells || !sched_share_a_cell(run, &log[j], x)) continue;
+        if (!log[j].cells || !sched_share_a_cell(&log[j], x)) continue;
         if (log[j].writes && log[j].e.doing.what == DOING_GATHER) return -1;
         if (log[j].e.kind == RECORD_FREE) return j;
       }
@@ -913,6 +832,7 @@ static SchedSite *sched_site(SchedTally *tally, const SchedRun *run, int kind, i
   if (x->e.kind == RECORD_EVENT || x->e.kind == RECORD_WAIT || x->e.kind == RECORD_DONE || x->e.kind == RECORD_ENDED)
     what = run->told[rank]->name[x->e.number];
   if (x->e.kind == RECORD_COLLECTIVE) what = sched_collectives[x->e.op];
+  if (x->e.kind == RECORD_SYNC) what = "sync";
   snprintf(name, sizeof name, "%s: %s%s, %s", sched_mutant_words[kind], x->mirror ? "mirror of " : "", what,
            sched_streams[x->e.stream]);
   for (int i = 0; i < tally->sites; i++) if (!strcmp(tally->site[i].name, name)) return &tally->site[i];
