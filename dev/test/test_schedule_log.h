@@ -28,7 +28,7 @@ struct SchedEntry {
   int id, owner, memory, first, cells;
   bool reads, writes, mirror, arrives;
 };
-struct SchedFound { uint64_t writers; int first, last; };
+struct SchedFound { uint64_t writers; int first, last; bool updated; };
 // What ranks tell rank 0 besides their entries.
 struct SchedTold { char name[SCHED_NAMES][24]; WorkPart part[WORK_PARTS]; size_t on_host; int line[MEMORY_BLOCKS_MOST]; };
 // A run of all ranks. one_sequence: a call is done when it returns. polled: counters and messages order ranks.
@@ -274,7 +274,7 @@ static bool sched_read(SchedCheck *k, int rank, int at, int thread) {
   SchedRun *run = k->run;
   const SchedEntry *x = &run->entry[rank][at];
   SchedClock *now = &k->clock[thread];
-  SchedFound found = {0, -1, -1};
+  SchedFound found = {0, -1, -1, false};
   const uint32_t time = now->t[thread] + 1;
   for (int i = x->first; i < x->first + x->cells; i++) {
     SchedCell *c = &k->cell[i];
@@ -286,6 +286,7 @@ static bool sched_read(SchedCheck *k, int rank, int at, int thread) {
     found.writers = (found.writers ^ (uint64_t)c->writer) * 0x9e3779b97f4a7c15ull;
     if (!c->writer) continue;
     const int w = c->writer - 1, of = c->write_thread / RECORD_STREAMS;
+    found.updated = found.updated || c->doing.what == DOING_UPDATE;
     if (of == rank && (found.first < 0 || w < found.first)) found.first = w;
     if (of == rank && w > found.last) found.last = w;
     if (x->memory == WORK_PARAMS && x->e.doing.what != DOING_UPDATE) k->reads[rank][of] = true;
@@ -737,11 +738,11 @@ static bool sched_told_by(const SchedEntry *x, int counter, int rank) {
 }
 // Parameter shards that peers read. Before entry i, a peer's read: the last barrier. Before i, an update: the entry
 // after the last read of shards.
-static int sched_shard_mutant_to(const SchedEntry *log, int kind, int rank, int i) {
-  const SchedEntry *x = &log[i];
+static int sched_shard_mutant_to(const SchedRun *run, int kind, int rank, int i) {
+  const SchedEntry *log = run->entry[rank], *x = &log[i];
   const bool update = kind == MUTANT_UPDATE_EARLY;
   if (!sched_is_access(x) || x->memory != WORK_PARAMS) return -1;
-  if (update ? !x->writes || x->e.doing.what != DOING_UPDATE : x->writes || x->owner == rank) return -1;
+  if (update ? !x->writes || x->e.doing.what != DOING_UPDATE : x->owner == rank || !run->found[x->id].updated) return -1;
   for (i--; i >= 0; i--) {
     if (update && sched_is_access(&log[i]) && log[i].memory == WORK_PARAMS && !log[i].writes && log[i].owner != rank &&
         log[i].e.pass == x->e.pass) return i + 1;
@@ -786,7 +787,7 @@ static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
       if (x->owner == rank) return run->found[x->id].last < 0 ? -1 : run->found[x->id].last - run->base[rank];
       while (j >= 0 && !(log[j].e.kind == RECORD_OBSERVE && sched_counter(&log[j]) == 2)) j--;
       return j;
-    case MUTANT_SHARD_EARLY: case MUTANT_UPDATE_EARLY: return sched_shard_mutant_to(log, kind, rank, i);
+    case MUTANT_SHARD_EARLY: case MUTANT_UPDATE_EARLY: return sched_shard_mutant_to(run, kind, rank, i);
     case MUTANT_GATHER_EARLY:
       if (!x->writes || x->e.doing.what != DOING_GATHER) return -1;
       for (; j >= 0; j--) {
