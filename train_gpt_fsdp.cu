@@ -163,7 +163,8 @@ enum Cols { COLS_NONE, COLS_C, COLS_4C };
 struct ParamSpec { const char *name; Rows rows; Cols cols; Init init; bool residual, decay; };
 enum RootParam { WTE, WPE, LN_F_W, LN_F_B, LM_HEAD };
 enum BlockParam {
-  LN_1_W, LN_1_B, ATTN_W, ATTN_B, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W, PROJ_B, BLOCK_PARAMS
+  LN_1_W, LN_1_B, ATTN_W, ATTN_B, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W, PROJ_B,
+  BLOCK_PARAMS
 };
 static const ParamSpec root_specs[] = {
     {"wte.weight", ROWS_V, COLS_C, INIT_NORMAL, false, true},
@@ -183,7 +184,8 @@ static const ParamSpec block_specs[BLOCK_PARAMS] = {
     {"h.%d.mlp.c_fc.weight", ROWS_4C, COLS_C, INIT_NORMAL, false, true},
     {"h.%d.mlp.c_fc.bias", ROWS_4C, COLS_NONE, INIT_ZERO, false, false},
     {"h.%d.mlp.c_proj.weight", ROWS_C, COLS_4C, INIT_NORMAL, true, true},
-    {"h.%d.mlp.c_proj.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false}};
+    {"h.%d.mlp.c_proj.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
+};
 
 static int root_param_count(const Model *m) { return m->tied ? LM_HEAD : LM_HEAD + 1; }
 static int block_param(const Model *m, int l, BlockParam k) { return root_param_count(m) + l * BLOCK_PARAMS + k; }
@@ -668,8 +670,8 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Fsdp *f = &t->fsdp;
   Tensor dw[BLOCK_PARAMS], none = {};
   for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = fsdp_grad(f, block_param(&t->model, l, (BlockParam)k));
-  Tensor dbranch = rows2d(x->dbranch), dln_1 = b->dln_1, dln_2 = b->dln_2, datt = b->datt, dfc = rows2d(b->dfc);
-  Tensor dqkv = b->dqkv;
+  Tensor dln_1 = b->dln_1, dqkv = b->dqkv, datt = b->datt, dln_2 = b->dln_2, dfc = rows2d(b->dfc);
+  Tensor dbranch = rows2d(x->dbranch);
 
   linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->gelu), mode);
   fsdp_poll(f);
@@ -1038,7 +1040,7 @@ static CommKind comm_kind(const Options *o, int world) {
 static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp);
-  store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async && trainer_trains(&t->opt));
+  store_open(&t->store, &t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
   t->fsdp.background = store_background;
   t->fsdp.background_to = &t->store;
   memory_check_taken(&t->plan);

@@ -99,7 +99,8 @@ static void trainer_plan(Trainer *t) {
   memory_declare(&t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes, &t->arena);
   memory_declare(&t->plan, MEM_WORKSPACE, t->ctx.workspace_bytes, &t->ctx.workspace);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
-  t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
+  const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
+  memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
 }
 
 // Refuses a plan that this host or its devices cannot hold, before anything is allocated: first from the shapes alone,

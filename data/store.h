@@ -187,14 +187,15 @@ static inline size_t store_plan_bytes(const Fsdp *f, bool background) {
                   round_up((int64_t)sizeof(StoreRecord) * (f->mesh.world + 1), 256));
 }
 
-// Takes the memory. Collective.
-static inline void store_open(Store *s, Fsdp *f, MemoryPlan *plan, bool background) {
-  memset(s, 0, sizeof *s);
+// s->memory has store_plan_bytes and stays the caller's. Collective.
+static inline void store_open(Store *s, Fsdp *f, bool background) {
+  char *at = s->memory;
+  *s = Store{};
+  s->memory = at;
   s->f = f;
   MPI_Comm_dup(f->mesh.comm, &s->comm);
   s->blocks = store_blocks(f);
   s->bytes = store_plan_bytes(f, background);
-  char *at = s->memory = (char *)memory_take(f->ctx, plan, MEM_CHECKPOINT, s->bytes);
   for (int i = 0; i < 2; i++, at += STORE_CHUNK_BYTES) s->scratch[i] = at;
   for (int i = 0; i < 2 && f->mesh.hosts > 1; i++, at += STREAM_BYTES) s->stream[i].data = at;
   s->snapshot_at = (int64_t *)calloc((size_t)(MAP_STATES * f->lay.params), sizeof(int64_t));
@@ -207,13 +208,14 @@ static inline void store_open(Store *s, Fsdp *f, MemoryPlan *plan, bool backgrou
   for (int64_t i = 0; background && i < store_snapshot_bytes(f); i += 4096) s->snapshot[i] = 0;
 }
 static inline void store_close(Store *s) {
-  if (!s->memory) return;
+  if (!s->f) return;
   CHECK(s->phase == STORE_IDLE, "%s while a save is in flight", __func__);
-  memory_give_back(s->f->ctx, MEM_CHECKPOINT, s->memory, s->bytes);
   tensor_map_free(&s->map);
   free(s->snapshot_at);
   MPI_Comm_free(&s->comm);
-  memset(s, 0, sizeof *s);
+  char *memory = s->memory;
+  *s = Store{};
+  s->memory = memory;
 }
 
 // ================================================================================================ 3 saving

@@ -525,9 +525,15 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
 static inline void stream_reopen(Trainer *t, bool background) {
   store_close(&t->store);
   t->fsdp.mesh.hosts = 2;
-  t->plan.taken_bytes[MEM_CHECKPOINT] = 0;
-  t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, background);
-  store_open(&t->store, &t->fsdp, &t->plan, background);
+  for (int i = 0; i < t->plan.blocks; i++) {
+    MemoryBlock *b = &t->plan.block[i];
+    if (b->line != MEM_CHECKPOINT) continue;
+    memory_give_back(&t->ctx, b->line, t->store.memory, b->bytes);
+    b->bytes = t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, background);
+    t->plan.taken_bytes[MEM_CHECKPOINT] = 0;
+    t->store.memory = (char *)memory_take(&t->ctx, &t->plan, MEM_CHECKPOINT, b->bytes);
+  }
+  store_open(&t->store, &t->fsdp, background);
   memory_check_taken(&t->plan);
 }
 
