@@ -17,57 +17,55 @@
 // have established the order (the broken entry orders nothing new). A read that was moved must find another writer than
 // in the order of the program, or be found before.
 
-enum { SCHED_RANKS = 6, SCHED_THREADS = SCHED_RANKS * RECORD_STREAMS, SCHED_NAMES = 128, SCHED_OUT_MOST = 64 };
+enum { SCHED_RANKS = 6, SCHED_THREADS = SCHED_RANKS * RECORD_STREAMS, SCHED_NAMES = 128, SCHED_OUT_MOST = 64,
+       SCHED_OPEN_MOST = 512 };
 struct SchedClock { uint32_t t[SCHED_THREADS]; };
-// An entry, and the cells that it touches: [first, first + cells). memory: a part of working memory, or
-// a line of the plan behind these; mirror: of the window, where working memory is the device's. arrives: a set of
-// messages that had some for this rank. expected: of a read, what it found in the run; first, last: which entries wrote
-// that last, of its own rank (-1: none).
+// An entry, and the cells that it touches: [first, first + cells). memory: a part of working memory, or a line of the
+// plan behind these; mirror: of the window, where working memory is the device's. other: the entry whose PUBLISH it has
+// seen, the other end of a message, or the number of a meeting. arrives: a set of messages that had some for this rank.
 struct SchedEntry {
   RecordEntry e;
-  int id, owner, memory, first, cells;
+  int id, owner, memory, first, cells, other;
   bool reads, writes, mirror, arrives;
 };
+// What a read found in the run: which entries of its own rank wrote that first and last (-1: none), whether in an update.
 struct SchedFound { uint64_t writers; int first, last; bool updated; };
 // What ranks tell rank 0 besides their entries.
 struct SchedTold { char name[SCHED_NAMES][24]; WorkPart part[WORK_PARTS]; size_t on_host; int line[MEMORY_BLOCKS_MOST]; };
-// A run of all ranks. one_sequence: a call is done when it returns. polled: counters and messages order ranks.
+// A run of all ranks. one_sequence: a call is done when it returns. polled: counters and messages order ranks. scaled:
+// updates exchange E4M3 scales.
 struct SchedRun {
   const char *name;
-  int world, count[SCHED_RANKS], base[SCHED_RANKS], entries, cells;
+  int world, count[SCHED_RANKS], base[SCHED_RANKS], entries, cells, meetings;
   MeshShape mesh;
-  bool one_sequence, in_place, mirrored, polled;
+  bool one_sequence, in_place, mirrored, polled, scaled;
   SchedTold *told[SCHED_RANKS];
   SchedEntry *entry[SCHED_RANKS];
   SchedFound *found;                             // [entries] of the run as it was
   bool known;
 };
-// What the ranks know of a cell. held: ranks that hold it, and as which stage's what. out: messages that are sent from it.
+// What the ranks know of a cell. held: ranks that hold it, and as which stage's what; freed: the entry that ended that,
+// plus 1. out: messages that are sent from it.
 struct SchedCell {
-  int write_thread, writer, out, held_stage, freed_rank, freed_at, outs[SCHED_OUT_MOST];
+  int write_thread, writer, held_stage, freed, outs, out[SCHED_OUT_MOST];
   uint32_t write_time, pass, reads[SCHED_THREADS], held;
   Doing doing;
   bool weights, gradient, updated, modelled, stale;
 };
-struct SchedMessage { int from, to, channel, set, number, sent_by, arrived_by; uint32_t sent_at, arrived_at; size_t bytes;
-                      SchedClock clock; };
-struct SchedPost { int rank, from, channel, set, number; const SchedEntry *x; SchedClock clock; };
-struct SchedPublish { int at; uint64_t value; SchedClock clock; };
-struct SchedMeeting { int over, first, number, members; RecordEntry e; SchedClock all, last; };
-// The state of a replay. useful: entries that established a new order. reads: whose shards a rank has read in place.
+struct SchedMeeting { int members; const RecordEntry *e; SchedClock all, last; };
+// What is known of an entry: its clock. other: the other end of a message; over: when its message had left or arrived, on which thread. useful: it
+// established a new order.
+struct SchedPast { bool done, useful; int other, over_by; uint32_t over_at; SchedClock clock; };
+// The state of a replay. open: messages that have not ended. reads: whose shards a rank has read in place.
 struct SchedCheck {
   SchedRun *run;
-  int at[SCHED_RANKS], met[SCHED_RANKS][COMMUNICATORS], numbers[2][SCHED_RANKS][SCHED_RANKS][CHANNEL_NCCL + COMMUNICATORS];
+  int at[SCHED_RANKS], opens[SCHED_RANKS], event[SCHED_RANKS][SCHED_NAMES];    // event: the entry, plus 1
   bool waiting[SCHED_RANKS], reads[SCHED_RANKS][SCHED_RANKS];
-  SchedClock clock[SCHED_THREADS], event[SCHED_RANKS][SCHED_NAMES];
-  int event_at[SCHED_RANKS][SCHED_NAMES];        // the entry that recorded it, plus 1
+  SchedClock clock[SCHED_THREADS];
+  const SchedEntry *open[SCHED_RANKS][SCHED_OPEN_MOST];
   SchedCell *cell;
-  SchedMessage *message;
-  SchedPost *post;
-  SchedPublish *told[SCHED_RANKS][4];
+  SchedPast *past;                               // [entries]
   SchedMeeting *meeting;
-  int messages, posts, first_post, unsent[SCHED_RANKS], tolds[SCHED_RANKS][4], meetings, rooms[4], cells_room;
-  uint8_t *useful[SCHED_RANKS];
   char error[512];
 };
 static SchedCheck sched_check_state;
@@ -117,12 +115,6 @@ static void sched_dump(FILE *to, const SchedRun *run) {
     fprintf(to, "%s\n", line);
   }
 }
-// Room for one more of `count` elements.
-static void *sched_room(void *array, int count, int *room, size_t bytes) {
-  if (count < *room) return array;
-  *room = *room ? 2 * *room : 256;
-  return realloc(array, bytes * (size_t)*room);
-}
 static int sched_thread(const SchedRun *run, int rank, int stream) {
   return rank * RECORD_STREAMS + (run->one_sequence ? 0 : stream);
 }
@@ -165,19 +157,17 @@ static SchedEntry sched_entry(const SchedRun *run, int rank, const RecordEntry *
 }
 // Cuts memory. Parts matter that several streams or ranks touch, and what is gathered, held, reduced or sent.
 static SchedCut sched_cut(SchedRun *run) {
-  SchedCut c = {NULL, 0};
-  int room = 0, n = 0;
+  size_t most = 1;
+  for (int r = 0; r < run->world; r++) most += 2 * (size_t)run->count[r];
+  SchedCut c = {(SchedPart *)calloc(most, sizeof(SchedPart)), 0};
+  int n = 0;
   for (int pass = 0; pass < 2; pass++) {
     for (int r = 0; r < run->world; r++) for (int i = 0; i < run->count[r]; i++) {
       const SchedEntry *x = &run->entry[r][i];
       if (!sched_touches(x)) continue;
       const uint64_t from = sched_key(x), to = from + x->e.access.bytes;
       const int what = x->e.doing.what;
-      for (uint64_t key = from; !pass; key = to) {
-        c.part = (SchedPart *)sched_room(c.part, c.parts, &room, sizeof(SchedPart));
-        c.part[c.parts++] = SchedPart{key, 0, false, 0};
-        if (key == to) break;
-      }
+      if (!pass) c.part[c.parts++].key = from, c.part[c.parts++].key = to;
       for (SchedPart *p = pass ? sched_part_at(&c, from) : NULL; p && p->key < to; p++) {
         p->threads |= 1u << sched_thread(run, r, x->e.stream);
         if (x->e.kind != RECORD_ACCESS || (what != DOING_MODEL && what != DOING_UPDATE) || (p->threads & (p->threads - 1)))
@@ -190,6 +180,45 @@ static SchedCut sched_cut(SchedRun *run) {
   }
   for (int i = 0; i < c.parts; i++) c.part[i].cell = run->cells, run->cells += c.part[i].matters;
   return c;
+}
+static int sched_group(const SchedRun *run, int over, int rank, int *first) {
+  const int S = run->mesh.shards, kept = run->mesh.kept ? run->mesh.kept : 1;
+  *first = over == OVER_WORLD ? 0 : over == OVER_KEPT ? rank / kept * kept
+           : over == OVER_REPLICATE ? rank % S : rank / S * S;
+  return over == OVER_WORLD ? run->world : over == OVER_KEPT ? kept : over == OVER_REPLICATE ? run->mesh.replicas : S;
+}
+// The next entry of `rank` from `at` on of that kind with a peer: messages of a channel, or values of a counter.
+static SchedEntry *sched_next(const SchedRun *run, int rank, int *at, RecordKind kind, int peer, int which) {
+  for (; *at < run->count[rank]; ++*at) {
+    SchedEntry *x = &run->entry[rank][*at];
+    if (x->e.kind == kind && x->e.rank == peer && (sched_touches(x) ? (int)x->e.op : sched_counter(x)) == which) return x;
+  }
+  return NULL;
+}
+// Finds what each entry needs of another rank. Counters only grow.
+static void sched_pair(SchedRun *run) {
+  for (int from = 0; from < run->world; from++) for (int to = 0; to < run->world; to++) {
+    for (int channel = 0, i = 0, j = 0; channel < CHANNEL_NCCL + COMMUNICATORS; channel++, i = j = 0)
+      for (SchedEntry *x, *y; (x = sched_next(run, from, &i, RECORD_SEND, to, channel)) &&
+                              (y = sched_next(run, to, &j, RECORD_RECEIVE, from, channel)); i++, j++)
+        x->other = y->id, y->other = x->id;
+    for (int counter = 0, i = 0; counter < 4; counter++, i = 0)
+      for (SchedEntry *x; (x = sched_next(run, to, &i, RECORD_OBSERVE, from, counter)); i++) {
+        int j = 0;
+        SchedEntry *y = sched_next(run, from, &j, RECORD_PUBLISH, from, counter);
+        while (y && y->e.access.bytes < x->e.access.bytes) j++, y = sched_next(run, from, &j, RECORD_PUBLISH, from, counter);
+        x->other = y && x->e.access.bytes ? y->id : -1;
+      }
+  }
+  int met[SCHED_RANKS][COMMUNICATORS] = {};
+  for (int r = 0; r < run->world; r++) for (int i = 0; i < run->count[r]; i++) {
+    SchedEntry *x = &run->entry[r][i];
+    if (x->e.kind != RECORD_COLLECTIVE) continue;
+    int first;
+    sched_group(run, x->e.number, r, &first);
+    x->other = (met[r][x->e.number]++ * COMMUNICATORS + x->e.number) * SCHED_RANKS + first;
+    if (x->other >= run->meetings) run->meetings = x->other + 1;
+  }
 }
 // Numbers the run's entries, and leaves out what touches nothing that matters. NCCL's waits ask an event before the host
 // waits for its stream, which orders more.
@@ -216,6 +245,7 @@ static void sched_build(SchedRun *run) {
     }
     run->count[r] = n;
   }
+  sched_pair(run);
   run->found = (SchedFound *)calloc((size_t)run->entries + 1, sizeof(SchedFound));
   free(c.part);
 }
@@ -243,12 +273,13 @@ __attribute__((format(printf, 4, 5))) static bool sched_wrong(SchedCheck *k, int
 // ---- memory
 // Whether all messages out of this cell have left or arrived before an event that knows `now`.
 static bool sched_messages_over(SchedCheck *k, SchedCell *c, const SchedClock *now) {
-  for (int i = 0; i < c->out; i++) {
-    const SchedMessage *m = &k->message[c->outs[i]];
-    const bool sent = m->sent_at && now->t[m->sent_by] >= m->sent_at;
-    if (!sent && !(m->arrived_at && now->t[m->arrived_by] >= m->arrived_at)) return false;
+  for (int i = 0; i < c->outs; i++) {
+    bool over = false;
+    for (int end = c->out[i], both = 0; both < 2 && end >= 0; both++, end = k->past[c->out[i]].other)
+      over = over || (k->past[end].over_at && now->t[k->past[end].over_by] >= k->past[end].over_at);
+    if (!over) return false;
   }
-  c->out = 0;
+  c->outs = 0;
   return true;
 }
 // Why what lies in the cell is not what entry x may read there; NULL: it is.
@@ -309,8 +340,8 @@ static bool sched_write(SchedCheck *k, int rank, int at, int thread, const Sched
     for (int t = 0; t < SCHED_THREADS; t++)
       if (c->reads[t] > since->t[t]) sched_wrong(k, rank, at, "not ordered after a read");
     if (!sched_messages_over(k, c, since)) return sched_wrong(k, rank, at, "a message from there may not have left");
-    if (c->freed_at && (c->weights || x->e.doing.what == DOING_MODEL)) k->useful[c->freed_rank][c->freed_at - 1] = 1;
-    c->freed_at = 0;
+    if (c->freed && (c->weights || x->e.doing.what == DOING_MODEL)) k->past[c->freed - 1].useful = true;
+    c->freed = 0;
     if (c->held && c->weights) return sched_wrong(k, rank, at, "the model still holds stage %d there", c->held_stage);
     if (c->held && x->e.doing.what == DOING_MODEL)
       return sched_wrong(k, rank, at, "the gradient of stage %d is being reduced there", c->held_stage);
@@ -322,113 +353,61 @@ static bool sched_write(SchedCheck *k, int rank, int at, int thread, const Sched
   now->t[thread] = time;
   return true;
 }
-static void sched_hold(SchedCheck *k, int rank, int at) {
-  const SchedEntry *x = &k->run->entry[rank][at];
+static void sched_hold(SchedCheck *k, int rank, const SchedEntry *x) {
   for (int i = x->first; i < x->first + x->cells; i++) {
     SchedCell *c = &k->cell[i];
     const uint32_t before = c->held;
-    if (x->e.kind == RECORD_HOLD) c->held |= 1u << rank, c->held_stage = x->e.number, c->freed_at = 0;
+    if (x->e.kind == RECORD_HOLD) c->held |= 1u << rank, c->held_stage = x->e.number, c->freed = 0;
     else c->held &= ~(1u << rank), c->stale = c->gradient;
-    if (x->e.kind == RECORD_FREE) c->freed_rank = rank, c->freed_at = before != c->held ? at + 1 : 0;
+    if (x->e.kind == RECORD_FREE) c->freed = before != c->held ? x->id + 1 : 0;
   }
 }
 
 // ---- ordering between ranks. Each function returns false if it must wait for another rank, or after a violation.
-static bool sched_observe(SchedCheck *k, int rank, int at, SchedClock *now) {
-  const SchedEntry *x = &k->run->entry[rank][at];
-  const int which = sched_counter(x), of = x->e.rank;
-  if (!x->e.access.bytes) return true;
-  for (int i = 0; i < k->tolds[of][which]; i++) {
-    SchedPublish *t = &k->told[of][which][i];
-    if (t->value < x->e.access.bytes) continue;
-    if (sched_join(now, &t->clock)) k->useful[rank][at] = k->useful[of][t->at] = 1;
-    return true;
-  }
-  return false;
+// Takes over what another entry knew.
+static void sched_learn(SchedCheck *k, const SchedEntry *x, SchedClock *now, int from) {
+  if (sched_join(now, &k->past[from].clock)) k->past[x->id].useful = k->past[from].useful = true;
 }
-static void sched_publish(SchedCheck *k, int rank, int at, const SchedClock *now) {
+static bool sched_message(SchedCheck *k, int rank, int at, int thread) {
   const SchedEntry *x = &k->run->entry[rank][at];
-  const int which = sched_counter(x);
-  int *n = &k->tolds[rank][which];
-  if (!(*n & (*n - 1)))
-    k->told[rank][which] =
-        (SchedPublish *)realloc(k->told[rank][which], sizeof(SchedPublish) * (size_t)(*n ? 2 * *n : 1));
-  k->told[rank][which][(*n)++] = SchedPublish{at, x->e.access.bytes, *now};
-}
-static bool sched_send(SchedCheck *k, int rank, int at, int thread) {
-  const SchedEntry *x = &k->run->entry[rank][at];
-  const RecordEntry *e = &x->e;
-  if (!sched_read(k, rank, at, thread)) return false;
-  k->message = (SchedMessage *)sched_room(k->message, k->messages, &k->rooms[0], sizeof(SchedMessage));
-  k->message[k->messages] = SchedMessage{rank, e->rank, (int)e->op, e->number, k->numbers[0][rank][e->rank][e->op]++, 0, 0,
-                                         0, 0, e->access.bytes, k->clock[thread]};
-  SchedMessage *m = &k->message[k->messages];
-  if (e->op >= CHANNEL_NCCL) m->sent_by = thread, m->sent_at = k->clock[thread].t[thread];         // ends in its stream
+  if (x->reads && !sched_read(k, rank, at, thread)) return false;
   for (int i = x->first; i < x->first + x->cells; i++) {
     SchedCell *c = &k->cell[i];
-    if (c->out == SCHED_OUT_MOST) return sched_wrong(k, rank, at, "too many messages");
-    c->outs[c->out++] = k->messages;
+    if (x->writes && c->held && c->weights)
+      return sched_wrong(k, rank, at, "the model still holds stage %d there", c->held_stage);
+    if (c->outs == SCHED_OUT_MOST) return sched_wrong(k, rank, at, "too many messages");
+    if (x->reads) c->out[c->outs++] = x->id;
   }
-  k->messages++;
-  return true;
-}
-static SchedMessage *sched_message_of(SchedCheck *k, const SchedPost *p) {
-  for (int i = k->messages - 1; i >= 0; i--) {
-    SchedMessage *m = &k->message[i];
-    if (m->from == p->from && m->to == p->rank && m->channel == p->channel && m->number == p->number) return m;
-  }
-  return NULL;
-}
-static bool sched_receive(SchedCheck *k, int rank, int at, const SchedClock *now) {
-  const SchedEntry *x = &k->run->entry[rank][at];
-  const RecordEntry *e = &x->e;
-  for (int i = x->first; i < x->first + x->cells; i++) {
-    const SchedCell *c = &k->cell[i];
-    if (c->held && c->weights) return sched_wrong(k, rank, at, "the model still holds stage %d there", c->held_stage);
-  }
-  k->post = (SchedPost *)sched_room(k->post, k->posts, &k->rooms[1], sizeof(SchedPost));
-  k->post[k->posts++] = SchedPost{rank, e->rank, (int)e->op, e->number, k->numbers[1][e->rank][rank][e->op]++, x, *now};
+  SchedPast *p = &k->past[x->id];
+  p->other = x->other;
+  if (x->reads && x->e.op >= CHANNEL_NCCL) p->over_by = thread, p->over_at = k->clock[thread].t[thread];       // in its stream
+  else if (k->opens[rank] == SCHED_OPEN_MOST) return sched_wrong(k, rank, at, "too many open messages");
+  else k->open[rank][k->opens[rank]++] = x;
   return true;
 }
 // A set of messages: those to this rank arrive, memory of those from it is free again.
 static bool sched_ended(SchedCheck *k, int rank, int at, int thread) {
   const SchedEntry *x = &k->run->entry[rank][at];
   SchedClock *now = &k->clock[thread];
-  while (k->first_post < k->posts && !k->post[k->first_post].x) k->first_post++;
-  for (int i = k->first_post; i < k->posts; i++) {
-    const SchedPost *p = &k->post[i];
-    if (!p->x || p->rank != rank || p->set != x->e.number) continue;
-    const SchedMessage *m = sched_message_of(k, p);
-    if (!m) return false;
-    if (m->bytes != p->x->e.access.bytes) return sched_wrong(k, rank, at, "%zu bytes were sent from rank %d", m->bytes, m->from);
+  int left = 0;
+  for (int i = 0; i < k->opens[rank]; i++) {
+    const SchedEntry *m = k->open[rank][i];
+    if (m->e.number == x->e.number && m->writes && (m->other < 0 || !k->past[m->other].done)) return false;
   }
-  for (int i = k->first_post; i < k->posts; i++) {
-    SchedPost *p = &k->post[i];
-    if (!p->x || p->rank != rank || p->set != x->e.number) continue;
-    SchedMessage *m = sched_message_of(k, p);
-    SchedClock since = p->clock;
-    sched_join(&since, &m->clock);
-    if (sched_join(now, &m->clock)) k->useful[rank][at] = 1;
-    if (!sched_write(k, rank, at, thread, p->x, &since)) return false;
-    m->arrived_by = thread, m->arrived_at = now->t[thread];
-    p->x = NULL;
+  for (int i = 0; i < k->opens[rank]; i++) {
+    const SchedEntry *m = k->open[rank][i];
+    if (m->e.number != x->e.number) { k->open[rank][left++] = m; continue; }
+    SchedClock since = k->past[m->id].clock;
+    if (m->writes) {
+      sched_join(&since, &k->past[m->other].clock);
+      sched_learn(k, x, now, m->other);
+      if (!sched_write(k, rank, at, thread, m, &since)) return false;
+    } else k->past[x->id].useful = true;
+    k->past[m->id].over_by = thread;
+    k->past[m->id].over_at = ++now->t[thread];
   }
-  int *first = &k->unsent[rank];
-  while (*first < k->messages && (k->message[*first].from != rank || k->message[*first].sent_at)) ++*first;
-  for (int i = *first; i < k->messages; i++) {
-    SchedMessage *m = &k->message[i];
-    if (m->from != rank || m->set != x->e.number || m->sent_at) continue;
-    m->sent_by = thread;
-    m->sent_at = ++now->t[thread];
-    k->useful[rank][at] = 1;
-  }
+  k->opens[rank] = left;
   return true;
-}
-static int sched_group(const SchedRun *run, int over, int rank, int *first) {
-  const int S = run->mesh.shards, kept = run->mesh.kept ? run->mesh.kept : 1;
-  *first = over == OVER_WORLD ? 0 : over == OVER_KEPT ? rank / kept * kept
-           : over == OVER_REPLICATE ? rank % S : rank / S * S;
-  return over == OVER_WORLD ? run->world : over == OVER_KEPT ? kept : over == OVER_REPLICATE ? run->mesh.replicas : S;
 }
 // Chains are messages. Of a broadcast the last rank takes nothing.
 static bool sched_same_collective(const RecordEntry *x, const RecordEntry *y) {
@@ -436,20 +415,16 @@ static bool sched_same_collective(const RecordEntry *x, const RecordEntry *y) {
          (x->op == COLLECTIVE_BROADCAST || x->access.bytes == y->access.bytes);
 }
 static bool sched_meet(SchedCheck *k, int rank, int at, int thread) {
-  const RecordEntry *e = &k->run->entry[rank][at].e;
-  if (e->number == OVER_NONE) return true;
-  int first, i = 0;
-  const int size = sched_group(k->run, e->number, rank, &first), number = k->met[rank][e->number];
-  const bool last = rank == first + (size - 1) * (e->number == OVER_REPLICATE ? k->run->mesh.shards : 1);
-  while (i < k->meetings &&
-         (k->meeting[i].over != e->number || k->meeting[i].first != first || k->meeting[i].number != number)) i++;
-  if (i == k->meetings) {
-    k->meeting = (SchedMeeting *)sched_room(k->meeting, k->meetings, &k->rooms[2], sizeof(SchedMeeting));
-    k->meeting[k->meetings++] = SchedMeeting{e->number, first, number, 0, *e, {}, {}};
-  }
-  SchedMeeting *m = &k->meeting[i];
+  const SchedEntry *x = &k->run->entry[rank][at];
+  const int over = x->e.number;
+  if (over == OVER_NONE) return true;
+  int first;
+  const int size = sched_group(k->run, over, rank, &first);
+  const bool last = rank == first + (size - 1) * (over == OVER_REPLICATE ? k->run->mesh.shards : 1);
+  SchedMeeting *m = &k->meeting[x->other];
   if (!k->waiting[rank]) {
-    if (!sched_same_collective(&m->e, e)) return sched_wrong(k, rank, at, "another rank is in another collective");
+    if (m->e && !sched_same_collective(m->e, &x->e)) return sched_wrong(k, rank, at, "another rank is in another collective");
+    m->e = &x->e;
     sched_join(&m->all, &k->clock[thread]);
     if (last) m->last = k->clock[thread];
     m->members++;
@@ -457,8 +432,7 @@ static bool sched_meet(SchedCheck *k, int rank, int at, int thread) {
   }
   if (m->members < size) return false;
   k->waiting[rank] = false;
-  k->met[rank][e->number]++;
-  k->useful[rank][at] = sched_join(&k->clock[thread], e->op == COLLECTIVE_BROADCAST ? &m->last : &m->all);
+  k->past[x->id].useful = sched_join(&k->clock[thread], x->e.op == COLLECTIVE_BROADCAST ? &m->last : &m->all);
   return true;
 }
 
@@ -469,33 +443,33 @@ static bool sched_step(SchedCheck *k, int rank) {
   const int thread = sched_thread(k->run, rank, x->e.stream), host = sched_thread(k->run, rank, RECORD_HOST);
   SchedClock *now = &k->clock[thread];
   sched_join(now, &k->clock[host]);              // the host did this before it enqueued the entry
+  k->past[x->id].clock = *now;
   switch (x->e.kind) {
     case RECORD_ACCESS:
       if (x->reads && !sched_read(k, rank, at, thread)) return false;
       if (x->writes && !sched_write(k, rank, at, thread, x, now)) return false;
       break;
-    case RECORD_EVENT:
-      k->event[rank][x->e.number] = *now;
-      k->event_at[rank][x->e.number] = at + 1;
-      break;
+    case RECORD_EVENT: k->event[rank][x->e.number] = x->id + 1; break;
     case RECORD_WAIT: case RECORD_DONE: {
-      SchedClock *who = x->e.kind == RECORD_WAIT ? now : &k->clock[host];
-      const int recorded = k->event_at[rank][x->e.number];
+      const int recorded = k->event[rank][x->e.number];
       if (!recorded && x->e.kind == RECORD_DONE) break;          // recorded before the record began
       if (!recorded) return sched_wrong(k, rank, at, "nobody has recorded this event");
-      if (sched_join(who, &k->event[rank][x->e.number])) k->useful[rank][at] = k->useful[rank][recorded - 1] = 1;
+      sched_learn(k, x, x->e.kind == RECORD_WAIT ? now : &k->clock[host], recorded - 1);
       break;
     }
-    case RECORD_SYNC: k->useful[rank][at] = sched_join(&k->clock[host], now); break;
-    case RECORD_PUBLISH: sched_publish(k, rank, at, now); break;
-    case RECORD_OBSERVE: if (!sched_observe(k, rank, at, now)) return false; break;
-    case RECORD_SEND: if (!sched_send(k, rank, at, thread)) return false; break;
-    case RECORD_RECEIVE: if (!sched_receive(k, rank, at, now)) return false; break;
+    case RECORD_SYNC: sched_join(&k->clock[host], now); break;
+    case RECORD_OBSERVE:
+      if (x->other >= 0 && !k->past[x->other].done) return false;
+      if (x->other >= 0) sched_learn(k, x, now, x->other);
+      break;
+    case RECORD_SEND: case RECORD_RECEIVE: if (!sched_message(k, rank, at, thread)) return false; break;
     case RECORD_ENDED: if (!sched_ended(k, rank, at, thread)) return false; break;
     case RECORD_COLLECTIVE: if (!sched_meet(k, rank, at, thread)) return false; break;
-    case RECORD_HOLD: case RECORD_FREE: sched_hold(k, rank, at); break;
-    case RECORD_POINT: break;
+    case RECORD_HOLD: case RECORD_FREE: sched_hold(k, rank, x); break;
+    case RECORD_PUBLISH: case RECORD_POINT: break;
   }
+  if (x->e.kind == RECORD_SEND) k->past[x->id].clock = *now;     // with its read
+  k->past[x->id].done = true;
   k->at[rank]++;
   return true;
 }
@@ -533,16 +507,13 @@ static void sched_mark_cells(SchedCheck *k) {
 // Replays the records of all ranks. NULL: everything holds.
 static const char *sched_check(SchedRun *run) {
   SchedCheck *k = &sched_check_state;
-  free(k->message); free(k->post); free(k->meeting); free(k->cell);
-  for (int r = 0; r < SCHED_RANKS; r++) {
-    for (SchedPublish *&t : k->told[r]) free(t);
-    free(k->useful[r]);
-  }
+  free(k->meeting); free(k->cell); free(k->past);
   memset(k, 0, sizeof *k);
   k->run = run;
   k->cell = (SchedCell *)calloc((size_t)run->cells + 1, sizeof(SchedCell));
+  k->past = (SchedPast *)calloc((size_t)run->entries + 1, sizeof(SchedPast));
+  k->meeting = (SchedMeeting *)calloc((size_t)run->meetings + 1, sizeof(SchedMeeting));
   sched_mark_cells(k);
-  for (int r = 0; r < run->world; r++) k->useful[r] = (uint8_t *)calloc((size_t)run->count[r] + 1, 1);
   if (!sched_same_order(k)) return k->error;
   for (bool moved = true, all = false; !all;) {
     moved = false;
@@ -556,12 +527,10 @@ static const char *sched_check(SchedRun *run) {
     for (int r = 0; r < run->world; r++) if (k->at[r] < run->count[r]) sched_wrong(k, r, k->at[r], "waits for ever");
     return k->error;
   }
-  for (int i = 0; i < k->posts; i++)
-    if (k->post[i].x) {
-      snprintf(k->error, sizeof k->error, "rank %d never waits for a message of rank %d", k->post[i].rank, k->post[i].from);
-      return k->error;
-    }
-  return NULL;
+  for (int r = 0; r < run->world; r++)
+    for (int i = 0; i < k->opens[r]; i++)
+      if (k->open[r][i]->writes) snprintf(k->error, sizeof k->error, "rank %d never waits for a message", r);
+  return k->error[0] ? k->error : NULL;
 }
 
 // ---- recording
@@ -672,6 +641,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   run->world = world;
   run->mesh = f->cfg.mesh;
   run->in_place = f->lay.in_place;
+  run->scaled = f->lay.scales_trained;
   run->mirrored = f->lay.mirrored;
   run->polled = f->cfg.comm == COMM_MPI;
   run->one_sequence = !ops->nccl;
@@ -866,29 +836,29 @@ static bool sched_waits_for_nothing(const SchedRun *run, int rank, const SchedEn
 }
 // Whether another entry may order what the mutant breaks. The host mostly waits again later for the same thing. If
 // counters and messages order ranks, it also depends on when the host polled and on the progress of its peers. So only
-// the order within one rank must be caught every time.
+// the order within one rank must be caught every time. Where updates exchange scales, that orders some shards, too.
 static bool sched_may_stand_in(const SchedRun *run, int kind) {
   const bool host = (kind >= MUTANT_DROP_SYNC && kind <= MUTANT_DROP_SENT) || kind == MUTANT_PUBLISH_EARLY;
   const bool peers = kind <= MUTANT_DROP_DONE || kind == MUTANT_PARTIAL_EARLY || kind == MUTANT_UPDATE_EARLY;
-  return host || (run->polled && peers);
+  return host || (run->polled && peers) || (run->scaled && kind == MUTANT_SHARD_EARLY);
 }
 // Makes at most `most` mutants of a kind at every site, evenly spread over the record of all ranks. If other entries
 // may replace the broken one, more mutants are made until one is caught. If none may, a mutant that is not caught must
 // have ordered nothing: only waits of streams and releases, and of these only ones that were in order already (`useful`
 // of the run without mutants).
-static void sched_mutate(SchedRun *run, int kind, int most, uint8_t *const *useful, SchedTally *tally) {
+static void sched_mutate(SchedRun *run, int kind, int most, const bool *useful, SchedTally *tally) {
   const bool streams = kind <= MUTANT_DROP_DONE;
   const bool stands_in = sched_may_stand_in(run, kind), others = stands_in || kind == MUTANT_DROP_DONE;
   if (run->one_sequence && kind <= MUTANT_DROP_SYNC) return;                   // there are none
   for (int i = 0; i < tally->sites; i++) tally->site[i].count = tally->site[i].at = tally->site[i].here = 0;
   for (int r = 0; r < run->world; r++)
     for (int i = 0; i < run->count[r]; i++)
-      if (sched_mutant_to(run, kind, r, i) != -1 && (kind != MUTANT_DROP_RELEASE || useful[r][i]))
+      if (sched_mutant_to(run, kind, r, i) != -1 && (kind != MUTANT_DROP_RELEASE || useful[run->entry[r][i].id]))
         sched_site(tally, run, kind, r, &run->entry[r][i])->count++;
   for (int r = 0; r < run->world; r++)
     for (int i = 0; i < run->count[r]; i++) {
       const int to = sched_mutant_to(run, kind, r, i);
-      if (to == -1 || (kind == MUTANT_DROP_RELEASE && !useful[r][i])) continue;
+      if (to == -1 || (kind == MUTANT_DROP_RELEASE && !useful[run->entry[r][i].id])) continue;
       SchedSite *site = sched_site(tally, run, kind, r, &run->entry[r][i]);
       const bool more = others && !site->caught && site->here < SCHED_MOST_TRIES && !sched_is_redundant(site->name);
       if (site->at++ % ((site->count + most - 1) / most) && !more) continue;
@@ -899,18 +869,15 @@ static void sched_mutate(SchedRun *run, int kind, int most, uint8_t *const *usef
       if (streams && sched_waits_for_nothing(run, r, &run->entry[r][i])) continue;
       char line[320];
       sched_line(line, sizeof line, run, r, i, &run->entry[r][i]);
-      EXPECT((streams || kind == MUTANT_DROP_RELEASE) && !useful[r][i], "%s: nothing shows that %s: %s", run->name,
+      EXPECT((streams || kind == MUTANT_DROP_RELEASE) && !useful[run->entry[r][i].id], "%s: nothing shows that %s: %s", run->name,
              sched_mutant_words[kind], line);
     }
 }
 static void sched_mutants(SchedRun *run, int most, SchedTally *tally) {
-  uint8_t *useful[SCHED_RANKS] = {};
-  for (int r = 0; r < run->world; r++) {
-    useful[r] = (uint8_t *)malloc((size_t)run->count[r] + 1);
-    memcpy(useful[r], sched_check_state.useful[r], (size_t)run->count[r] + 1);
-  }
+  bool *useful = (bool *)malloc((size_t)run->entries + 1);
+  for (int i = 0; i < run->entries; i++) useful[i] = sched_check_state.past[i].useful;
   for (int kind = 0; kind < SCHED_MUTANT_KINDS; kind++) sched_mutate(run, kind, most, useful, tally);
-  for (uint8_t *u : useful) free(u);
+  free(useful);
 }
 
 // ---- tests
