@@ -37,8 +37,8 @@
 // gathers, one for reductions, ordered by events; the host waits for them only where it takes part itself (messages,
 // windows, an offloaded optimizer). On a CPU a call is done when it returns, so streams and events are nothing there;
 // the schedule is the same text. Whoever adds an access to memory that another stream touches adds the wait that orders
-// it; the tests remove each wait of the record once (kernels/record.h) and must then fail. Accesses that no op makes are
-// told to the record where they happen.
+// it; an access that no op makes is told to the record where it happens (kernels/record.h). The tests remove each wait
+// once and must then fail.
 //
 // Traffic, per rank and step, for a mesh of R x S, L blocks, K gather slots, A microbatches a rank, r this rank's
 // replica, F the lowest block whose backward is needed (0 unless the ones below and the embeddings are frozen).
@@ -558,6 +558,7 @@ static inline int fsdp_grad_slot(const Fsdp *f, int s) {
 }
 // Tells the record that a gradient buffer is complete, or may be written again; and its mirror, which peers read.
 static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot) {
+  if (!f->record) return;
   const bool block = slot < 2;                   // else of stage slot - 2, whole
   const Stage *x = &f->lay.stage[block ? 0 : slot - 2];
   const size_t bytes = block ? f->lay.grad_slot_bytes : (size_t)x->grad_numel * 4;

@@ -1,11 +1,11 @@
-// record.h: what a run does, entry by entry, so that tests can prove its order, and buffers get memory by their lifetimes.
-// fsdp.h includes it. A table of ops notes which memory each call reads and writes, by what ops.h says, and the events,
-// waits and collectives that order it:
+// record.h: what a run does, entry by entry, so that tests can prove its order, and buffers get memory by their
+// lifetimes. fsdp.h includes it. A table of ops notes which memory each call reads and writes, by what ops.h says, and
+// the events, waits and collectives that order it:
 //   planning     plan_table: nothing is computed. The model and the sharding layer run over it as over any device; it
 //                hands out addresses with nothing behind them (placement.h)
 //   a real run   record_table: notes, then asks another table. A run without a record has that table itself
-// What no op does is told where it happens: messages, counters, what the host reads and writes, and which stage's memory
-// is complete. That costs one comparison where there is no record.
+// What no op does is told where it happens: messages, counters, what the host reads and writes, and which stage's
+// memory is complete. That costs one comparison where there is no record.
 //
 // Entries stand in the order in which they were enqueued. Nothing else than these entries orders two accesses:
 //   within a stream                their order; and everything the host had done when it enqueued them
@@ -92,7 +92,7 @@ OPS(X)
   X(RECORD_SEND, "send")             /* access: what is read; rank: to; op: channel; number: set of messages */ \
   X(RECORD_RECEIVE, "receive")       /* access: may be written from here on; rank: from; as SEND */ \
   X(RECORD_ENDED, "ended")           /* number: a set of messages, which are gone or have arrived */ \
-  X(RECORD_COLLECTIVE, "collective") /* op: kind, number: communicator, access: how many, and bytes that arrive here */ \
+  X(RECORD_COLLECTIVE, "collective") /* op: kind, number: communicator, access: how many, bytes that arrive here */ \
   X(RECORD_HOLD, "hold")             /* access: complete from here on; op: what it is, stage: of which */ \
   X(RECORD_FREE, "free")             /* access: may be written from here on */ \
   X(RECORD_POINT, "point")           /* where the host may wait for what the plan says */
@@ -403,7 +403,8 @@ static inline void recorded_event_open(Ctx *c, void **event, const char *name) {
 static inline void recorded_event_done(Ctx *c, void *event, bool *done) {
   const RecordTable *t = record_table_of(c);
   t->real->event_done(c, event, done);
-  if (*done && event) record_told(t->record, RECORD_DONE, t->stream, record_number(t->record, event, "event"), Access{});
+  if (*done && event)
+    record_told(t->record, RECORD_DONE, t->stream, record_number(t->record, event, "event"), Access{});
 }
 // NCCL. Which group a communicator is of, and the real table for a call.
 struct NcclCall { Record *record; RecordStream stream; Communicator over; const RecordGroup *group; Ctx real; };
@@ -418,7 +419,8 @@ static inline NcclCall nccl_call(Ctx *c, const void *comm) {
 static inline void recorded_all_gather(Ctx *c, void *comm, void *to, const void *from, size_t bytes) {
   NcclCall x = nccl_call(c, comm);
   const size_t n = (size_t)x.group->size;
-  record_exchange(x.record, x.stream, COLLECTIVE_ALL_GATHER, x.over, (n - 1) * bytes, Exchanged{from, bytes, to, n * bytes});
+  record_exchange(x.record, x.stream, COLLECTIVE_ALL_GATHER, x.over, (n - 1) * bytes,
+                  Exchanged{from, bytes, to, n * bytes});
   x.real.ops->nccl->all_gather(&x.real, comm, to, from, bytes);
 }
 static inline void recorded_reduce_scatter(Ctx *c, void *comm, Tensor to, const void *from) {
@@ -444,8 +446,8 @@ static inline void recorded_broadcast(Ctx *c, void *comm, void *data, size_t byt
 static inline void recorded_send(Ctx *c, void *comm, const void *from, size_t bytes, int to_rank) {
   NcclCall x = nccl_call(c, comm);
   const bool on = x.group->size;
-  if (on) record_message(x.record, RECORD_SEND, x.stream, (Channel)(CHANNEL_NCCL + x.over), comm, x.group->rank[to_rank],
-                         from, bytes);
+  if (on) record_message(x.record, RECORD_SEND, x.stream, (Channel)(CHANNEL_NCCL + x.over), comm,
+                         x.group->rank[to_rank], from, bytes);
   x.real.ops->nccl->send(&x.real, comm, from, bytes, to_rank);
 }
 static inline void recorded_receive(Ctx *c, void *comm, void *to, size_t bytes, int from_rank) {
@@ -468,8 +470,8 @@ static inline void recorded_group_end(Ctx *c) {
   x.record->grouped = false;
   x.real.ops->nccl->group_end(&x.real);
 }
-// Tables that note in r what is asked of `real`, on its streams; t: [RECORD_STREAMS]. A device opened with the first one
-// is recorded from then on, unless r is paused; the last one is for an optimizer on the host.
+// Tables that note in r what is asked of `real`, on its streams; t: [RECORD_STREAMS]. A device opened with the first
+// one is recorded from then on, unless r is paused; the last one is for an optimizer on the host.
 static inline void record_tables(RecordTable *t, Record *r, const Ops *real, const Ops *host) {
   for (int i = 0; i < RECORD_STREAMS; i++) {
     t[i] = RecordTable{i == RECORD_HOST ? *host : *real, i == RECORD_HOST ? host : real, r, (RecordStream)i, {}};

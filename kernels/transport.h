@@ -289,8 +289,8 @@ static inline bool window_take_pages(const void *p, size_t bytes) {
 static inline void comm_mpi_zero(const Fsdp *f, void *p, size_t bytes) {
   if (!window_take_pages(p, bytes))
     die_missing("shared memory is full: the window of this rank, %.1f MiB, was not to be had (%s); other runs may have "
-                "taken it meanwhile: try again, or run with --shm off", (double)comm_mpi_window_bytes(f, f->mesh.rank) / 1048576.0,
-                strerror(errno));
+                "taken it meanwhile: try again, or run with --shm off",
+                (double)comm_mpi_window_bytes(f, f->mesh.rank) / 1048576.0, strerror(errno));
   memset(p, 0, bytes);
 }
 static inline void comm_mpi_zero_windows(Fsdp *f) {
@@ -978,8 +978,8 @@ static inline void fsdp_record(Fsdp *f, Record *r) {
   r->paused = false;
   r->blocks = 0;
   for (int i = 0; i < f->mesh.world; i++) record_block(r, i, 0, f->mesh.peer[i].window, comm_mpi_window_bytes(f, i));
-  if (f->work != f->window) record_block(r, r->rank, 1, f->work + f->lay.work_on_host,
-                                        f->lay.work_bytes - f->lay.work_on_host);
+  if (f->work != f->window)
+    record_block(r, r->rank, 1, f->work + f->lay.work_on_host, f->lay.work_bytes - f->lay.work_on_host);
   for (int i = 0; i < f->plan->blocks; i++) {
     const MemoryBlock *b = &f->plan->block[i];
     void *p = NULL;

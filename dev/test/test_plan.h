@@ -399,8 +399,8 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
       if (!p || !q || p == q || p->pool != q->pool || (a.kind == ACCESS_READ && b.kind == ACCESS_READ)) continue;
       const size_t at = p->at + (a.at - p->address), to = q->at + (b.at - q->address);
       if (at < to + b.bytes && to < at + a.bytes)
-        snprintf(error, error_bytes, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call, op_words[e->op],
-                 q->name, q->layer, p->name, p->layer);
+        snprintf(error, error_bytes, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call,
+                 op_words[e->op], q->name, q->layer, p->name, p->layer);
     }
     for (offset = 0; e->kind == RECORD_ACCESS && offset < (int64_t)e->access.bytes && !error[0];) {
       const uintptr_t at = e->access.at + (uintptr_t)offset;
