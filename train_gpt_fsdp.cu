@@ -864,6 +864,7 @@ static StepResult train_step(Trainer *t, int stop) {
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
+  record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
   t->ctx.ops->range_begin(&t->ctx, "step");
   trainer_run_step(t);
@@ -872,6 +873,7 @@ static StepResult train_step(Trainer *t, int stop) {
   t->step++;
   t->step_traffic = traffic_add(t->fsdp.traffic, before, -1);
   const StepState *s = t->host.state;
+  record_host(t->fsdp.record, ACCESS_READ, s, sizeof *s);
   t->loss_scale = s->loss_scale;
   return StepResult{s->loss, s->grad_norm, lr, s->skip != 0, (Stop)s->stop};
 }
