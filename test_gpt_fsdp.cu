@@ -44,6 +44,7 @@
 #include "dev/test/test_master.h"
 #include "dev/test/test_cli.h"
 #include "dev/test/test_machine.h"
+#include "dev/test/test_cores.h"
 #include "dev/test/test_options.h"
 #include "dev/test/test_cli_checkpoint.h"
 #include "dev/test/test_corpora.h"
@@ -57,6 +58,7 @@
 #include "dev/test/test_kill.h"
 #include "dev/test/test_gpu_day.h"
 #include "dev/test/test_liveness.h"
+#include "dev/test/test_plan_report.h"
 
 enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };
 

@@ -16,6 +16,7 @@
 #define PART_LAUNCH 1
 #include "fsdp.h"
 #include "data/terminal.h"
+#include "data/cores.h"
 #include "data/tokenizer.h"
 #include "data/dataloader.h"
 #include "data/safetensors.h"
@@ -101,7 +102,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
-  INT(threads, 0, 0, 4096, "device", "threads per rank (0: its fair share of the host's cores)") \
+  INT(threads, 0, 0, 4096, "device", "threads per rank (0: one for each core it is dealt)") \
   INT(timeout, 600, 0, 1 << 30, "device", "end all after N seconds without progress or word of a rank (0: never)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \
@@ -122,6 +123,12 @@ enum { LAYERS_MOST = 1000 };
   FLAG(keep_best, "checkpoints", "also save and keep the checkpoint with the lowest validation loss") \
   TEXT(resume, "", NULL, "checkpoints", "continue from auto (or nothing): the newest in OUT/ckpt, if any; or PATH") \
   TEXT(init_from, "", NULL, "checkpoints", "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin") \
+  TEXT(plan, "off", "off|on", "plan", "print what the run would need and how long it would take; start nothing") \
+  INT(world, 1, 1, 1 << 20, "plan", "ranks to plan for, none of which need be there") \
+  INT(ranks_per_host, 0, 1, 1 << 20, "plan", "ranks to plan for on each host (default: 8; on a CPU all)") \
+  TEXT(on, "", "h100|h200|b200|a100|4090|cpu|...", "plan", "predict times on it; NAME,KEY=X,... changes its figures") \
+  INT(tokens, 0, 0, 1LL << 60, "plan", "also predict how long a training on N tokens would take") \
+  FLAG(json, "plan", "print the plan as JSON, with every figure") \
   TEXT(config, "", NULL, "other", "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
 
 #include "data/options.h"
@@ -276,7 +283,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   o->global_batch = per_round * o->grad_accum;
   REFUSE(!strcmp(o->comm, "self") && world > 1, "--comm self is for one rank, there are %d", world);
   REFUSE(!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda"), "--comm nccl needs --device cuda");
-  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda,
+  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda && !strcmp(o->plan, "off"),
          "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu");
   REFUSE(!strcmp(o->reduce, "native") && strcmp(o->comm, "nccl"), "--reduce native needs --comm nccl");
   const bool cpu = !strcmp(o->device, "cpu");
@@ -460,6 +467,7 @@ struct Trainer {
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
   Device device;
+  const Cores *cores;                            // owned by the caller; NULL in tests that take none
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
@@ -1099,10 +1107,11 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
   trainer_place(t);
 }
 // Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
-// into t->plan: without MPI or data. `device` is this process's, which tells what workspace its kernels need. `o` is
+// into t->plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
 // resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
-static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host) {
-  trainer_configure(t, o, device, 1);
+static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
+                                   int threads = 1) {
+  trainer_configure(t, o, device, threads);
   device.ops->device_open(&t->ctx, device.index);
   int params;
   char error[1536] = "";
@@ -1120,6 +1129,7 @@ static inline void trainer_plan_close(Trainer *t) {
   trainer_free(t);
   memset(t, 0, sizeof *t);
 }
+#include "data/plan_report.h"
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
@@ -1414,6 +1424,7 @@ int train_main(int argc, char **argv) {
   static Trainer t;
   static Corpus corpus;
   static Saver saver;
+  static Cores cores;
   static char who[128];
   char error[2048] = "";
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
@@ -1423,6 +1434,7 @@ int train_main(int argc, char **argv) {
   if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
+  if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
@@ -1445,16 +1457,12 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
   MPI_Comm node;
-  int node_rank, node_ranks;
-  bool cores_shared;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  MPI_Comm_rank(node, &node_rank);
-  MPI_Comm_size(node, &node_ranks);
   liveness_phase("looking for devices");
   const Device device = agree_on_device(&o, MPI_COMM_WORLD, node);
+  cores_take(&cores, (int)o.threads, !device.ops->nccl, node, MPI_COMM_WORLD);
+  const int threads = cores.share.threads;
   MPI_Comm_free(&node);
-  int threads = take_fair_share_of_cores(node_rank, node_ranks, &cores_shared);
-  if (o.threads) threads = (int)o.threads;
   void *image;
   liveness_phase("reading the corpus");
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
@@ -1464,12 +1472,14 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   liveness_phase("start-up");
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
+  t.cores = &cores;
+  t.crowded = cores_are_crowded(&cores);
   if (o.tune) trainer_tune(&t);
   saver_init(&saver, &t);
   print_start(&t);
   saver_print_plan(&saver);
   print_details(&t);
-  t.crowded = print_start_notices(&t, cores_shared);
+  print_start_notices(&t);
   liveness_phase("loading");
   start_load(&start, &t, &saver);
   catch_stop_signals();
@@ -1484,6 +1494,7 @@ int train_main(int argc, char **argv) {
   start_free(&start);
   corpus_free(&corpus);
   free(image);
+  cores_give_back(&cores);
   MPI_Finalize();
   liveness_close();
   return code;

@@ -198,6 +198,16 @@ static void record_traffic(FILE *f, const Trainer *t) {
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
           (long long)w.replicate_bytes, (long long)w.small_bytes);
 }
+// Which cores each rank took, in words.
+static void record_cores(FILE *f, const Trainer *t) {
+  if (!t->cores) return;
+  fprintf(f, ",\"cores\":[");
+  for (int r = 0; r < t->cores->world; r++) {
+    fprintf(f, "%s", r ? "," : "");
+    json_text(f, t->cores->all[r].words);
+  }
+  fprintf(f, "]");
+}
 // What makes the run repeatable and what it will take: configuration, ranks, sharding, units, memory plan, traffic. All
 // that --verbose prints, as members of an open object.
 static void start_record(FILE *f, const Trainer *t) {
@@ -224,6 +234,7 @@ static void start_record(FILE *f, const Trainer *t) {
     fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(&t->plan, (MemoryUse)k));
   fprintf(f, "}");
   record_traffic(f, t);
+  record_cores(f, t);
   free(sharding);
 }
 
@@ -267,6 +278,13 @@ static void ranks_words(FILE *to, const Trainer *t) {
   if (one) fprintf(to, "%s", o->param_dtype);
   else fprintf(to, "parameters %s, activations %s", o->param_dtype, o->buffer_dtype);
   if (strcmp(o->fp8, "off")) fprintf(to, ", blocks %s in E4M3", strcmp(o->fp8, "gather") ? "multiplied" : "gathered");
+}
+// Cores of the first and the last rank.
+static void cores_short_words(FILE *to, const Trainer *t) {
+  const Cores *c = t->cores;
+  const int last = c->world - 1;
+  fprintf(to, "rank 0: %s", c->all[0].words);
+  if (last) fprintf(to, "; %srank %d: %s", last > 1 ? "... " : "", last, c->all[last].words);
 }
 static void shards_words(FILE *to, const Trainer *t) {
   const MeshShape m = t->fsdp.cfg.mesh;
@@ -337,6 +355,7 @@ static void print_start(const Trainer *t) {
   start_words("data", t, data_words);
   if (trainer_trains(&t->opt)) start_words("training", t, training_words);
   start_words("ranks", t, ranks_words);
+  if (t->cores && cores_differ(t->cores) && !t->ctx.ops->nccl) start_words("cores", t, cores_short_words);
   start_words("sharding", t, shards_words);
   start_words("memory", t, memory_short_words);
   if (t->fsdp.mesh.world > 1 && trainer_trains(&t->opt)) start_words("moved", t, moved_words);
@@ -378,6 +397,9 @@ static void sharding_line(FILE *to, const Trainer *t) {
   sharding_words(to, t);
   fprintf(to, "\n");
 }
+static void cores_lines(FILE *to, const Trainer *t) {
+  for (int r = 0; t->cores && r < t->cores->world; r++) fprintf(to, "rank %d: %s\n", r, t->cores->all[r].words);
+}
 // --verbose: every figure, on rank 0.
 static void print_details(const Trainer *t) {
   if (t->fsdp.mesh.rank || !t->opt.verbose) return;
@@ -392,8 +414,8 @@ static void print_details(const Trainer *t) {
   if (t->corpus->tokenizer_ms > 0)
     say("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", t->corpus->vocab_size,
         t->corpus->tokenizer_ms, t->corpus->encode_ms);
-  void (*const parts[])(FILE *to, const Trainer *t) = {configuration_words, sharding_line, units_words, plan_words,
-                                                       traffic_words};
+  void (*const parts[])(FILE *to, const Trainer *t) = {configuration_words, cores_lines, sharding_line,
+                                                       units_words, plan_words, traffic_words};
   for (const auto part : parts) {
     char *text = words_of(t, part);
     say("%s", text);
@@ -445,26 +467,18 @@ static void print_sharding_notices(const Trainer *t) {
            "number of ranks\n", strategy_is(o, "zero1") ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);
 }
-// Notices about this start. cores_shared: ranks outnumber the cores of this host. Returns whether ranks or threads have
-// to share cores.
-static bool print_start_notices(const Trainer *t, bool cores_shared) {
-  cpu_set_t cores;
-  const bool known = !cores_shared && !sched_getaffinity(0, sizeof cores, &cores);
-  const bool threads_share = known && t->ctx.threads > CPU_COUNT(&cores);
-  if (t->fsdp.mesh.rank) return cores_shared || threads_share;
+// Notices about this start, on rank 0.
+static void print_start_notices(const Trainer *t) {
+  if (t->fsdp.mesh.rank) return;
   const Device *d = &t->device;
   if (d->gpus < t->fsdp.mesh.world && t->ctx.ops->nccl)
     say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world, d->gpus,
         d->gpus > 1 ? "s" : "");
-  if (cores_shared) say("notice: ranks outnumber cores on this host; they will wait for each other\n");
-  if (threads_share)
-    say("notice: --threads %d on %d core%s of this rank; they will wait for each other\n", t->ctx.threads,
-        CPU_COUNT(&cores), CPU_COUNT(&cores) > 1 ? "s" : "");
+  cores_print_notices(t->cores);
   const char *omp = getenv("OMP_NUM_THREADS");
   if (omp && !t->opt.threads && atoi(omp) != t->ctx.threads)
     say("notice: OMP_NUM_THREADS=%.20s is ignored: --threads sets the number; by default all cores are used\n", omp);
   print_sharding_notices(t);
-  return cores_shared || threads_share;
 }
 
 // ---- earlier runs ---------------------------------------------------------------------------------------------------

@@ -371,7 +371,9 @@ static inline void store_start(Store *s, void *(*work)(void *)) {
   s->thread_done = 0;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);   // signals go to the main thread
+  if (thread_place) thread_place(-1);            // a new thread runs where the one that starts it may
   s->threaded = s->request.background && !pthread_create(&s->thread, NULL, work, s);
+  if (thread_place) thread_place(0);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (!s->threaded && work == store_commit_thread) work(s);
 }

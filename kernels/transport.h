@@ -285,13 +285,24 @@ static inline bool window_take_pages(const void *p, size_t bytes) {
   return !bytes || !madvise((void *)first, (uintptr_t)p + bytes - first, WINDOW_POPULATE_WRITE) || errno == EINVAL;
 }
 
-// Zeroes what this rank owns of the windows: their memory is taken now, near the core that touches it first.
+// Zeroes what this rank owns of the windows: their memory is taken now, near the cores of the threads that touch it
+// first. These take turns: all of them use every part of it, and all NUMA nodes of the rank then share the traffic.
+static const size_t WINDOW_PIECE_BYTES = 1 << 21;
 static inline void comm_mpi_zero(const Fsdp *f, void *p, size_t bytes) {
-  if (!window_take_pages(p, bytes))
+  int failed = 0, *const fault = &failed;        // errno of a thread
+  parallel(bytes > 2 * WINDOW_PIECE_BYTES ? f->ctx->threads : 1, [=](int thread, int threads) {
+    const size_t turn = (size_t)threads * WINDOW_PIECE_BYTES;
+    for (size_t at = (size_t)thread * WINDOW_PIECE_BYTES; at < bytes; at += turn) {
+      char *piece = (char *)p + at;
+      const size_t left = bytes - at, n = left < WINDOW_PIECE_BYTES ? left : WINDOW_PIECE_BYTES;
+      if (!window_take_pages(piece, n)) { __atomic_store_n(fault, errno, __ATOMIC_RELAXED); return; }
+      memset(piece, 0, n);
+    }
+  });
+  if (failed)
     die_missing("shared memory is full: the window of this rank, %.1f MiB, was not to be had (%s); other runs may have "
                 "taken it meanwhile: try again, or run with --shm off",
-                (double)comm_mpi_window_bytes(f, f->mesh.rank) / 1048576.0, strerror(errno));
-  memset(p, 0, bytes);
+                (double)comm_mpi_window_bytes(f, f->mesh.rank) / 1048576.0, strerror(failed));
 }
 static inline void comm_mpi_zero_windows(Fsdp *f) {
   comm_mpi_zero(f, f->window, f->lay.in_place ? f->lay.part[WORK_PARAMS].at : comm_mpi_shared_bytes(f));
