@@ -283,7 +283,7 @@ static inline void plan_event_open(Ctx *c, void **event, const char *) {
 static inline void plan_event_record(Ctx *c, void *event) { record_event(c, RECORD_EVENT, event); }
 static inline void plan_event_wait(Ctx *c, void *event) { record_event(c, RECORD_WAIT, event); }
 static inline void plan_sync(Ctx *c) {
-  record_entry(record_of(c), record_of_kind(RECORD_SYNC, record_stream(c), 0));
+  if (record_of(c)) record_entry(record_of(c), record_of_kind(RECORD_SYNC, record_stream(c), 0));
 }
 static inline void plan_event_done(Ctx *, void *, bool *done) { *done = true; }
 // The planning table; `gpu`: of a device whose calls return before they are done. What a step does not call is absent.

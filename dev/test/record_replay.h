@@ -291,7 +291,8 @@ static bool sched_messages_over(SchedCheck *k, SchedCell *c, const SchedClock *n
 // Why what lies in the cell is not what entry x may read there; NULL: it is.
 static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const SchedEntry *x, const SchedCell *c) {
   const Doing d = x->e.doing, w = c->doing;
-  const bool shards = x->memory == WORK_PARAMS, here = c->pass == x->e.pass && w.stage == d.stage;
+  const bool shards = x->memory == WORK_PARAMS || x->memory == WORK_PARTS + MEM_HOST_PARAMS;
+  const bool here = c->pass == x->e.pass && w.stage == d.stage;
   const bool model = d.what == DOING_MODEL || d.what == DOING_EXPAND;
   const int stage = d.what == DOING_MODEL ? c->held_stage : d.stage;
   if (shards && c->updated && (model || d.what == DOING_GATHER) &&
@@ -301,7 +302,7 @@ static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const Sc
   if (c->weights && model && !(run->in_place && shards) &&
       ((w.what != DOING_GATHER && w.what != DOING_EXPAND) || w.stage != stage || c->pass != x->e.pass))
     return "the stage is not what lies there";
-  if (d.what == DOING_GATHER && w.what == DOING_GATHER && !here) return "another stage lies there";
+  if (d.what == DOING_GATHER && !shards && (w.what != DOING_GATHER || !here)) return "another stage lies there";
   if (d.what != DOING_REDUCE || x->writes) return NULL;
   if (!c->gradient) return w.what != DOING_REDUCE || (here && w.round == d.round) ? NULL : "another round lies there";
   if (c->modelled && c->stale) return "nothing was written there since the buffer was begun";
