@@ -102,6 +102,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
+  FLAG(preflight, "device", "look at all hosts and the network between them, say what to mend, and end") \
   INT(threads, 0, 0, 4096, "device", "threads per rank (0: one for each core it is dealt)") \
   INT(timeout, 600, 0, 1 << 30, "device", "end all after N seconds without progress or word of a rank (0: never)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
@@ -1019,6 +1020,7 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
 // ---- how the ranks were started, and what they agree on
 #include "kernels/agree.h"
 #include "kernels/launch.h"
+#include "data/preflight_net.h"
 
 // All ranks must be the same program with the same options; the error names the first difference. The corpus needs no
 // such check: every rank gets it from rank 0 (corpus_share). Collective.
@@ -1381,6 +1383,18 @@ static void open_files(Log *log, const Trainer *t, const Start *start) {
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
 }
 
+// --preflight, or its short form. Collective.
+static int preflight(const Options *o, bool at_start) {
+  static DeviceProbe gpu;
+  const bool may_use_gpu = !at_start && &ops_cuda && strcmp(o->device, "cpu") && !o->no_cuda;
+  if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);
+  const PreflightAsk ask = {PROGRAM_VERSION " (" BUILD_ID ")", o->out, may_use_gpu ? &gpu : NULL, o->timeout};
+  liveness_phase("preflight");
+  if (!at_start) return preflight_run(&ask);
+  preflight_start(&ask, MPI_COMM_WORLD);
+  return 0;
+}
+
 // The whole program; main, unless a test includes this file.
 int train_main(int argc, char **argv) {
   static Options o, asked;
@@ -1413,13 +1427,22 @@ int train_main(int argc, char **argv) {
   snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);
   who_am_i = who;
   die_hook = die_everywhere;
+  if (o.preflight && !error[0]) {                // before anything collective
+    const int code = preflight(&o, false);
+    MPI_Finalize();
+    return code;
+  }
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(&o, argc, argv, MPI_COMM_WORLD);
+  if (o.preflight)
+    snprintf(error, sizeof error, "--preflight belongs on the command line, not into the file of --config");
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (alone) launch_refuse_alone(&o, false);
   liveness_timeout(o.timeout);
   liveness_open(MPI_COMM_WORLD, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
+  preflight(&o, true);
   MPI_Comm node;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   liveness_phase("looking for devices");

@@ -33,6 +33,7 @@ static const char help_short[] =
     "  --strategy zero2          full_shard, shard_grad_op, ddp, ... [full_shard]\n"
     "  --recompute block         less memory, one more forward pass\n"
     "  --threads 4               per rank [its share of the cores]\n"
+    "  --preflight               look at hosts and network, say what to mend, end\n"
     "  --plan                    what the run would need; starts nothing\n"
     "                            also --world, --on h100 (how long), --tokens, --json\n"
     "output and checkpoints\n"

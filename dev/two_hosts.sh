@@ -2,15 +2,18 @@
 # Two hosts on one machine: `mpirun` across two network namespaces joined by a virtual cable, so that ranks of different
 # "hosts" have different host names and reach each other by TCP only.
 #
-#   [PER=1] [RATE=1gbit] [PRIVATE=DIR[:FROM]] dev/two_hosts.sh PROGRAM [ARGS...]
+#   [PER=1] [RATE=1gbit] [MTU=1400] [HOLE=1] [PRIVATE=DIR[:FROM]] dev/two_hosts.sh PROGRAM [ARGS...]
 #
 #   PER=N              ranks on each host
 #   RATE=1gbit         limits the cable
+#   MTU=1400           largest packet that the second host sends; the first one's is 1500
+#   HOLE=1             the cable loses every packet above 1000 bytes between ranks, though both hosts send such; what
+#                      mpirun and its daemon send passes
 #   PRIVATE=DIR        the hosts do not share DIR: the second one has an empty directory there, removed afterwards; with
 #                      :FROM (not below DIR) a copy of FROM. Without PRIVATE both see the same files everywhere
 #
-# Needs root, iproute2 (ip, and tc for RATE), util-linux (unshare), OpenMPI. Exit status: mpirun's, or 77 with a reason
-# where the namespaces cannot be made. The namespaces and all processes in them are removed, however it ends.
+# Needs root, iproute2 (ip, and tc for RATE and HOLE), util-linux (unshare), OpenMPI. Exit status: mpirun's, or 77 with
+# a reason where the namespaces cannot be made. The namespaces and all processes in them are removed, however it ends.
 set -u
 
 per=${PER:-1}
@@ -49,6 +52,19 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# Ranks listen at ports from 1024 on (btl_tcp_port_min_v4), mpirun and its daemon at those that the kernel gives them.
+make_hole() {
+  local port
+  local -a tc=(ip netns exec "$1" tc)
+  "${tc[@]}" qdisc add dev "$2" root handle 1: htb default 2 &&
+    "${tc[@]}" class add dev "$2" parent 1: classid 1:2 htb rate 10gbit quantum 60000 &&
+    "${tc[@]}" class add dev "$2" parent 1: classid 1:3 htb rate 10gbit quantum 60000 || return 1
+  # What is larger than the bucket never leaves it.
+  "${tc[@]}" qdisc add dev "$2" parent 1:3 tbf rate 10gbit burst 1000 latency 50ms || return 1
+  for port in sport dport; do
+    "${tc[@]}" filter add dev "$2" parent 1: protocol ip u32 match ip $port 1024 0xfc00 flowid 1:3 || return 1
+  done
+}
 make_hosts() {
   ip netns add "${hosts[0]}" && ip netns add "${hosts[1]}" &&
     ip link add "${cables[0]}" netns "${hosts[0]}" type veth peer name "${cables[1]}" netns "${hosts[1]}" || return 1
@@ -57,7 +73,9 @@ make_hosts() {
       ip -n "${hosts[i]}" link set "${cables[i]}" up || return 1
     [ -z "${RATE:-}" ] || ip netns exec "${hosts[i]}" \
       tc qdisc add dev "${cables[i]}" root tbf rate "$RATE" burst 256kb latency 50ms || return 1
+    [ -z "${HOLE:-}" ] || make_hole "${hosts[i]}" "${cables[i]}" || return 1
   done
+  [ -z "${MTU:-}" ] || ip -n "${hosts[1]}" link set "${cables[1]}" mtu "$MTU" || return 1
   ip netns exec "${hosts[0]}" unshare --uts true
 }
 reason=$(make_hosts 2>&1) || cannot "network namespaces cannot be made here: ${reason:-unknown reason}"

@@ -131,6 +131,8 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/tests.md", "make test-all", README_MAKE},
     {"docs/tests.md", "make test SAN=1", README_MAKE},
     {"docs/tests.md", "make fuzz", NULL, "first_fuzzers runs it", NULL},
+    {"docs/troubleshooting.md", "mpirun -np 2 --host A:1,B:1 ./train_gpt_fsdp --preflight", NULL,
+     "there are no hosts A and B", "mpirun -np 2 --host localhost:1,localhost:1 ./train_gpt_fsdp --preflight"},
     {"docs/troubleshooting.md", "srun --mpi=pmix -n 4 ./train_gpt_fsdp", NULL, "needs Slurm",
      "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 ./train_gpt_fsdp 2>&1 | grep 'them with srun --mpi=pmix -n 4 [.]/'"}};
 enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions };
