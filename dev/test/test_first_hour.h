@@ -108,6 +108,7 @@ TEST(first_a_batch_is_split_on_resume,
      "a run whose step is one microbatch, on two ranks: the refusal says --batch_size and --init_from; --batch_size "
      "continues with the same sequences and dropout per step, with one notice, and gives the same bits on 1 and 2 "
      "ranks") {
+  test_mpirun_patience(0);
   CliRun r;
   char line[2048], one[600], two[600];
   snprintf(one, sizeof one, "%s", cli_path("one"));
@@ -173,6 +174,7 @@ TEST(first_a_batch_is_split_on_resume,
 TEST(first_what_is_not_there_names_what_is,
      "--resume or --init_from of a missing checkpoint: the newest existing one is named; any damaged file of one: "
      "the one before it is named") {
+  test_mpirun_patience(0);
   CliRun r;
   char line[2048], newest[600];
   cli_six_steps(cli_path("out"), "--save_every 2 --keep 0 --eval_every -1");
@@ -338,6 +340,7 @@ TEST(first_a_second_ctrl_c_ends_at_once,
 
 TEST(first_a_disk_that_is_full_at_the_start_is_said,
      "an OUT that takes no byte: one line that names the file, exit code 3 on every rank, no banner of MPI") {
+  test_mpirun_patience(0);
   cli_need_mount_namespace();
   CliRun r;
   const char *dir = cli_path("mnt"), *file[] = {"tokenizer.json", "metrics.jsonl"};

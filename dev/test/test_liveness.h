@@ -214,7 +214,7 @@ TEST(liveness_across_hosts, "heartbeats go between hosts: a rank stopped or abse
   static const struct { int number; const char *says; } table[] = {{0, "heard of rank 1 (pid "},
                                                                    {6, "not there: rank 1 (pid "}};
   CliRun run[2];
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);          // what is stopped does not end before that
+  test_mpirun_patience(0);                       // what is stopped does not end before that
   for (int i = 0; i < 2; i++)
     cli_start(&run[i], "LIVENESS_CASE=%d exec dev/two_hosts.sh %s --run liveness_once", table[i].number,
               liveness_self());
