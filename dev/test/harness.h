@@ -2,6 +2,8 @@
 //
 //   TEST(name, "what must be true") { ... }           one forked process, MPI not initialised
 //   TEST_MPI(name, np, "what must be true") { ... }   every one of np ranks under mpirun runs the body
+//   TEST_WAITS(name, "what must be true") { ... }     a TEST that waits most of its time, for mpirun's patience or a
+//                                                     heartbeat's: runs beside those that compute
 //   EXPECT(cond, "format", ...)   records a failure and goes on;  REQUIRE(...) records it and leaves the test
 //   SKIP("format", ...)           ends the test as skipped; the reason is printed in the closing lines
 //   printf("NOTE: ...\n")         a line that is also shown if the test passes
@@ -21,18 +23,19 @@ static const bool TEST_SANITIZED = true;
 #else
 static const bool TEST_SANITIZED = false;
 #endif
-struct TestCase { const char *name, *statement, *file; int line, np; void (*run)(); TestCase *next; };
+struct TestCase { const char *name, *statement, *file; int line, np; bool waits; void (*run)(); TestCase *next; };
 static TestCase *test_cases;                     // in no order; the runner sorts
 static int test_failures;                        // of the running test, in this process
 static const int TEST_EXIT_FAILED = 1, TEST_EXIT_SKIPPED = 77;
 
-#define TEST_REGISTER(id, ranks, words) \
+#define TEST_REGISTER(id, ranks, waits, words) \
   static void test_##id(); \
-  static TestCase case_##id = {#id, words, __FILE__, __LINE__, ranks, test_##id, NULL}; \
+  static TestCase case_##id = {#id, words, __FILE__, __LINE__, ranks, waits, test_##id, NULL}; \
   __attribute__((constructor)) static void register_##id() { case_##id.next = test_cases; test_cases = &case_##id; } \
   static void test_##id()
-#define TEST(id, words) TEST_REGISTER(id, 0, words)
-#define TEST_MPI(id, ranks, words) TEST_REGISTER(id, ranks, words)
+#define TEST(id, words) TEST_REGISTER(id, 0, false, words)
+#define TEST_MPI(id, ranks, words) TEST_REGISTER(id, ranks, false, words)
+#define TEST_WAITS(id, words) TEST_REGISTER(id, 0, true, words)
 
 __attribute__((format(printf, 3, 4))) static inline void test_fail(const char *file, int line, const char *fmt, ...) {
   va_list ap;

@@ -851,7 +851,7 @@ static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, cons
   return false;
 }
 
-TEST(cli_a_dead_rank_ends_the_others,
+TEST_WAITS(cli_a_dead_rank_ends_the_others,
      "a rank that is killed in a step: the others end within seconds, the rank is named, no process is left") {
   static const struct { int killed; const char *options, *says; } table[] = {
       {1, "", "rank 1"}, {0, "", "rank 0"}, {2, "--shm off", "rank 2"}, {1, "--reduce_dtype bf16", "rank 1"}};
@@ -872,7 +872,7 @@ TEST(cli_a_dead_rank_ends_the_others,
   }
 }
 
-TEST(cli_a_signal_ends_every_rank,
+TEST_WAITS(cli_a_signal_ends_every_rank,
      "Ctrl-C or SIGTERM, to mpirun or the program alone: the step ends, metrics.jsonl is whole and says so; the "
      "program alone saves first") {
   static const struct { int ranks, signal, code; const char *reason; } table[] = {
@@ -1140,7 +1140,7 @@ TEST(cli_notes_groups_across_hosts, "shard groups placed across two hosts: one n
   cli_free(&r);
 }
 
-TEST(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the run on both") {
+TEST_WAITS(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the run on both") {
   CliRun r;
   char metrics[600];
   snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", cli_path("out"));

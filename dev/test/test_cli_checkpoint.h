@@ -227,7 +227,7 @@ TEST(cli_sigterm_to_each_rank_saves_where_no_mpirun_counts_the_seconds,
   cli_expect_same_end("SIGTERM", cli_path("never_stopped"), out, CLI_LONG_STEPS);
 }
 
-TEST(cli_sigterm_under_mpirun_leaves_whole_checkpoints,
+TEST_WAITS(cli_sigterm_under_mpirun_leaves_whole_checkpoints,
      "SIGTERM to mpirun while checkpoints are written, at once or in the background: record \"signal\" if training "
      "continues meanwhile, every step_* is whole, the newest can be resumed") {
   test_mpirun_patience(3);
