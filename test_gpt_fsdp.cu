@@ -95,8 +95,8 @@ struct TestTally { int passed, failed, skipped; char reasons[1 << 16]; };
 static volatile sig_atomic_t test_interrupted;
 static void on_test_interrupt(int signal) { test_interrupted = signal; }
 
-// What Open MPI is told for all tests, where the user has not told it something else; cli_starts_as_installed leaves it
-// out. pml: where libraries of cluster networks are installed, every rank that starts would ask each of them for
+// What Open MPI is told for all tests, where the user has not told it something else; first_ranks_start_as_installed
+// leaves it out. pml: where libraries of cluster networks are installed, every rank that starts would ask each of them for
 // hardware, 0.2 s, and a run of all tests starts some hundred times. mpi_yield_when_idle: mpirun lets ranks that wait
 // keep their cores if there is one for each of them, but other tests run on these cores too.
 static void test_open_mpi() {

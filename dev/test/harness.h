@@ -62,9 +62,9 @@ __attribute__((format(printf, 1, 2), noreturn)) static inline void test_skip(con
 }
 #define SKIP(...) test_skip(__VA_ARGS__)
 
-// After a rank has failed, and after a signal, mpirun waits this long for its ranks to end, even if all have ended: a
-// second unless told. 0: for a test whose ranks end by themselves, after what they had to say. More: for one whose ranks
-// need the time, for this machine may be busy.
+// After a rank has failed, and after a signal, mpirun waits this long for its ranks to end, even if all have: a second
+// unless told. 0: for a test whose ranks end by themselves, after what they had to say. More: for one whose ranks need
+// the time on a busy machine.
 static inline void test_mpirun_patience(int seconds) {
   char text[16];
   snprintf(text, sizeof text, "%d", seconds);

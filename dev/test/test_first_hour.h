@@ -62,6 +62,62 @@ TEST(first_rdzv_none_in_a_file,
   }
 }
 
+TEST(first_alone_is_one_process,
+     "the program alone, twice at once: Open MPI starts no process beside them and writes nothing where temporary files "
+     "go; both train") {
+  CliRun r[2];
+  mkdir(cli_path("tmp"), 0777);
+  setenv("TMPDIR", cli_path("tmp"), 1);
+  const char *out[] = {cli_path("one"), cli_path("two")};
+  if (!cli_start_endless(&r[0], out[0], 0, "") || !cli_start_endless(&r[1], out[1], 0, "")) return;
+  EXPECT(cli_names(cli_path("tmp"), "") == 0, "something is in the directory for temporary files");
+  DIR *dir = opendir("/proc");
+  for (dirent *e; dir && (e = readdir(dir));) {
+    const int pid = atoi(e->d_name);
+    const bool known = pid == getpid() || pid == r[0].pid || pid == r[1].pid;
+    EXPECT(pid <= 0 || known || !cli_is_ours(pid, -1), "process %d was started beside them", pid);
+  }
+  if (dir) closedir(dir);
+  for (CliRun &one : r) {
+    kill(one.pid, SIGUSR1);
+    cli_wait(&one, CLI_LIMIT_S);
+    EXPECT(one.code == EXIT_SAVED, "exit code %d:\n%.2000s", one.code, one.text);
+    cli_free(&one);
+  }
+  cli_expect_nothing_left("after them");
+}
+
+// Leaves out what the test runner tells Open MPI (test_open_mpi), if it was the runner.
+static inline void first_as_installed() {
+  const char *pml = getenv("OMPI_MCA_pml"), *yields = getenv("OMPI_MCA_mpi_yield_when_idle");
+  if (pml && !strcmp(pml, "ob1")) unsetenv("OMPI_MCA_pml");
+  if (yields && !strcmp(yields, "1")) unsetenv("OMPI_MCA_mpi_yield_when_idle");
+}
+TEST(first_ranks_start_as_installed,
+     "1 rank, 2 ranks and 2 hosts, as a user's shell starts them, without what the tests tell Open MPI: the losses that "
+     "tests have") {
+  CliRun r;
+  char told[600], installed[600];
+  snprintf(told, sizeof told, "%s", cli_path("told"));
+  snprintf(installed, sizeof installed, "%s", cli_path("installed"));
+  const char *options = "--max_steps 2 --global_batch 8 --eval_every -1 --save_every -1 --sample_tokens 0";
+  CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(2), cli_small(), options, told);
+  cli_expect_done(&r, "as tests start ranks");
+  cli_free(&r);
+  first_as_installed();
+  for (const char *ranks : {cli_ranks(0), cli_ranks(2)}) {
+    CLI_RUN(&r, "%s %s %s --out %s", ranks, cli_small(), options, installed);
+    cli_expect_done(&r, ranks);
+    cli_free(&r);
+    cli_expect_same_series(ranks, told, installed, 2);
+  }
+  CLI_RUN(&r, "dev/two_hosts.sh %s %s %s --out %s", cli_program(), cli_small(), options, installed);
+  if (r.code == 77) SKIP("%.*s", (int)strcspn(r.text, "\n"), r.text);
+  cli_expect_done(&r, "two hosts");
+  cli_free(&r);
+  cli_expect_same_series("two hosts", told, installed, 2);
+}
+
 // ---- how long a run is ----------------------------------------------------------------------------------------------
 TEST(first_max_steps_goes_beyond_an_epoch,
      "--max_steps alone trains that many steps, epoch after epoch, with the learning-rate schedule of that many; "
