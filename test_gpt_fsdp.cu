@@ -95,14 +95,6 @@ struct TestTally { int passed, failed, skipped; char reasons[1 << 16]; };
 static volatile sig_atomic_t test_interrupted;
 static void on_test_interrupt(int signal) { test_interrupted = signal; }
 
-// What Open MPI is told for all tests, where the user has not told it something else; first_ranks_start_as_installed
-// leaves it out. pml: where libraries of cluster networks are installed, every rank that starts would ask each of them for
-// hardware, 0.2 s, and a run of all tests starts some hundred times. mpi_yield_when_idle: mpirun lets ranks that wait
-// keep their cores if there is one for each of them, but other tests run on these cores too.
-static void test_open_mpi() {
-  setenv("OMPI_MCA_pml", "ob1", 0);
-  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-}
 // In the child: all output goes to `log`; a separate process group lets a timeout reach mpirun's ranks.
 static void test_child(const TestCase *t, const char *self, int log) {
   setpgid(0, 0);
@@ -287,7 +279,7 @@ int main(int argc, char **argv) {
     return 2;
   }
   if (!geteuid()) { setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1); }
-  test_open_mpi();
+  for (const auto &told : test_open_mpi) setenv(told.name, told.value, 0);
   signal(SIGINT, on_test_interrupt);
   signal(SIGTERM, on_test_interrupt);
   test_run_all(tests, wanted, test_jobs(), argv[0], &tally);

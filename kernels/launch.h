@@ -17,8 +17,8 @@ static const Launcher launchers[] = {
      "Open MPI's mpirun -np %lld ./train_gpt_fsdp ..."},
     {"WORLD_SIZE", "RANK", true, "torchrun or another launcher of PyTorch", "mpirun -np %lld ./train_gpt_fsdp ..."}};
 
-// Before MPI_Init. Beside a rank that no launcher started, Open MPI 4 starts a daemon and makes directories in /tmp; that
-// takes 0.1 s. Only MPI_Comm_spawn needs them. Without the daemon all such ranks of a user would share the directories,
+// Before MPI_Init. Beside a rank that no launcher started, Open MPI 4 starts a daemon and makes directories in /tmp:
+// 0.1 s. Only MPI_Comm_spawn needs them. Without the daemon all such ranks of a user would share the directories,
 // and one that ends would remove them while another opens its own: so both are left out.
 static void launch_no_daemon() {
   static const char *const launched[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};

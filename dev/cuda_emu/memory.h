@@ -32,8 +32,8 @@ static inline bool emu_in_heap(const void *p) { return (const char *)p >= emu_he
 EMU(void) emu_protect(const EmuAllocation &a, int how) {
   if (mprotect(a.pages, a.page_bytes, how)) emu_fail("mprotect of %zu bytes failed", a.page_bytes);
 }
-// Allocations differ from the addresses between them in a flag of their mapping (whether a core dump has it): closed ones
-// would else be merged with these into one mapping, and opening would split it again, which takes longer than all else.
+// Allocations and the addresses between them differ in a flag of their mappings (whether a core dump has them): else
+// closed ones would be merged into one mapping, and opening would split it again, which takes longer than all else.
 EMU(void) emu_set_apart(void *pages, size_t bytes, bool apart) {
   madvise(pages, bytes, apart ? MADV_DODUMP : MADV_DONTDUMP);
 }

@@ -63,8 +63,8 @@ TEST(first_rdzv_none_in_a_file,
 }
 
 TEST(first_alone_is_one_process,
-     "the program alone, twice at once: Open MPI starts no process beside them and writes nothing where temporary files "
-     "go; both train") {
+     "the program alone, twice at once: Open MPI starts no process beside them and writes nothing where temporary "
+     "files go; both train") {
   CliRun r[2];
   mkdir(cli_path("tmp"), 0777);
   setenv("TMPDIR", cli_path("tmp"), 1);
@@ -87,15 +87,9 @@ TEST(first_alone_is_one_process,
   cli_expect_nothing_left("after them");
 }
 
-// Leaves out what the test runner tells Open MPI (test_open_mpi), if it was the runner.
-static inline void first_as_installed() {
-  const char *pml = getenv("OMPI_MCA_pml"), *yields = getenv("OMPI_MCA_mpi_yield_when_idle");
-  if (pml && !strcmp(pml, "ob1")) unsetenv("OMPI_MCA_pml");
-  if (yields && !strcmp(yields, "1")) unsetenv("OMPI_MCA_mpi_yield_when_idle");
-}
 TEST(first_ranks_start_as_installed,
-     "1 rank, 2 ranks and 2 hosts, as a user's shell starts them, without what the tests tell Open MPI: the losses that "
-     "tests have") {
+     "1 rank, 2 ranks and 2 hosts, as a user's shell starts them, without what the tests tell Open MPI: the losses "
+     "that tests have") {
   CliRun r;
   char told[600], installed[600];
   snprintf(told, sizeof told, "%s", cli_path("told"));
@@ -104,7 +98,10 @@ TEST(first_ranks_start_as_installed,
   CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(2), cli_small(), options, told);
   cli_expect_done(&r, "as tests start ranks");
   cli_free(&r);
-  first_as_installed();
+  for (const auto &told : test_open_mpi) {
+    const char *value = getenv(told.name);
+    if (value && !strcmp(value, told.value)) unsetenv(told.name);
+  }
   for (const char *ranks : {cli_ranks(0), cli_ranks(2)}) {
     CLI_RUN(&r, "%s %s %s --out %s", ranks, cli_small(), options, installed);
     cli_expect_done(&r, ranks);
