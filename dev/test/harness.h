@@ -66,11 +66,10 @@ __attribute__((format(printf, 1, 2), noreturn)) static inline void test_skip(con
 // leaves it out. A run of all tests starts more than a thousand ranks.
 //   OMPI_MCA_pml                  where libraries of cluster networks are installed, each rank would have them look for
 //                                 hardware: 0.2 s
-//   HWLOC_COMPONENTS              no look at the PCI devices, a third of the CPU time of a start in a virtual machine
 //   OMPI_MCA_mpi_yield_when_idle  ranks that wait would keep their cores where mpirun has one for each; but other tests
 //                                 run on these cores too
 static const struct { const char *name, *value; } test_open_mpi[] = {
-    {"OMPI_MCA_pml", "ob1"}, {"HWLOC_COMPONENTS", "-linux:pci,-pci"}, {"OMPI_MCA_mpi_yield_when_idle", "1"}};
+    {"OMPI_MCA_pml", "ob1"}, {"OMPI_MCA_mpi_yield_when_idle", "1"}};
 
 // After a rank has failed, and after a signal, mpirun waits this long for its ranks to end, even if all have: a second
 // unless told. 0: for a test whose ranks end by themselves, after what they had to say. More: for one whose ranks need
