@@ -2,7 +2,7 @@
 #
 # Conventions
 #   - Libraries are found by compiling and linking a line against them, never by asking a package manager. MPI_HOME,
-#     CJSON_HOME, CUDA_HOME and NCCL_HOME name installations elsewhere (environment modules).
+#     HWLOC_HOME, CJSON_HOME, CUDA_HOME and NCCL_HOME name installations elsewhere (environment modules).
 #   - The CUDA kernels are compiled if there is an nvcc; libcublasLt and libnccl are opened when they are used, so the
 #     same program starts on machines without them. The tests also run the kernels emulated: the C++ compiler compiles
 #     kernels/cuda.cu with dev/cuda_emu, which needs no toolkit.
@@ -22,6 +22,7 @@ define HELP
 make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
 make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
+make plan         what a run would need and how long it would take: ARGS="--model gpt2-xl --world 64 --on h200"
 make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
 make check        build and the most telling tests: about a minute on 2 cores after an edit of the trainer
 make test-all     the tests with more combinations of cases and more seeds
@@ -39,7 +40,8 @@ T=name            `make test`: only this test          SAN=1        build and te
 DEVICE=cpu        device of `make train` and tests     CUDA=0       leave the CUDA kernels out
 WIKITEXT2_DIR=D   directory of WikiText-2's train.txt, valid.txt and test.txt
 ARCHS="..."       nvcc's -gencode options (this machine's GPUs; where there is none sm_80, sm_90a, sm_100 and PTX)
-CXX=clang++  MPI_HOME=D  CJSON_HOME=D  CUDA_HOME=D  NCCL_HOME=D  MPICC=mpicc  MPIRUN=mpirun  PYTHON=python3
+CXX=clang++  MPI_HOME=D  HWLOC_HOME=D  CJSON_HOME=D  CUDA_HOME=D  NCCL_HOME=D
+MPICC=mpicc  MPIRUN=mpirun  PYTHON=python3
 endef
 
 # ---- what to build with -------------------------------------------------------------------------------------------------
@@ -72,8 +74,12 @@ MPI_CFLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem%,$(shell $(MPICC) --sho
 MPI_LIBS := $(shell $(MPICC) --showme:link 2>/dev/null || \
   $(if $(MPI_HOME),echo -L$(MPI_HOME)/lib -lmpi,pkg-config --libs ompi-c 2>/dev/null || echo -lmpi)) \
   $(MPI_HOME:%=-Wl,-rpath,%/lib)
-CJSON_CFLAGS := $(CJSON_HOME:%=-isystem%/include)
-CJSON_LIBS := $(CJSON_HOME:%=-L%/lib -L%/lib64 -Wl,-rpath,%/lib -Wl,-rpath,%/lib64) -lcjson
+# $(call library_libs,HOME,name): options for a library, below HOME if that is not empty.
+library_cflags = $(1:%=-isystem%/include)
+library_libs = $(1:%=-L%/lib -L%/lib64 -Wl,-rpath,%/lib -Wl,-rpath,%/lib64) -l$2
+LIBRARY_CFLAGS := $(call library_cflags,$(CJSON_HOME)) $(call library_cflags,$(HWLOC_HOME))
+CJSON_LIBS := $(call library_libs,$(CJSON_HOME),cjson)
+HWLOC_LIBS := $(call library_libs,$(HWLOC_HOME),hwloc)
 ifeq ($(call links,immintrin.h,__builtin_cpu_supports("avx512bf16"),$(AMX_PROBE)),)
 MISSING += compiler
 endif
@@ -82,8 +88,11 @@ MISSING += OpenMPI
 else ifeq ($(shell command -v "$(MPIRUN)" 2>/dev/null),)
 MISSING += mpirun
 endif
-ifeq ($(call links,cjson/cJSON.h,cJSON_Delete(0),$(CJSON_CFLAGS) $(CJSON_LIBS)),)
+ifeq ($(call links,cjson/cJSON.h,cJSON_Delete(0),$(LIBRARY_CFLAGS) $(CJSON_LIBS)),)
 MISSING += cJSON
+endif
+ifeq ($(call links,hwloc.h,hwloc_topology_set_components(0$(comma) 0$(comma) 0),$(LIBRARY_CFLAGS) $(HWLOC_LIBS)),)
+MISSING += hwloc
 endif
 
 # CUDA is optional: if something is missing it is left out, and a line says so.
@@ -135,7 +144,7 @@ check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
-.PHONY: all train test test-all check prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all check plan prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -149,9 +158,10 @@ endif
 FIX_compiler := a C++17 compiler for x86-64 with AMX flags (g++ >= 11, or clang++ >= 12): CXX=...
 FIX_OpenMPI := headers and library of OpenMPI: MPI_HOME=... (the directory that holds include/ and lib/)
 FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (only the libraries were found)
+FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the directory that holds include/hwloc.h and lib/)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
-THERE := all $(if $(SETUP_DONE),train test test-all check) prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
+THERE := all $(if $(SETUP_DONE),train test test-all check) plan prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
@@ -162,7 +172,7 @@ else
 WARNINGS := -Wall -Wextra -Wpedantic $(if $(findstring clang,$(CXX)),-Wno-gnu-zero-variadic-macro-arguments) $(if $(filter 1 true,$(WERROR) $(CI)),-Werror)
 SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=address$(comma)undefined \
   -fno-sanitize-recover=undefined)
-COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNINGS) $(MPI_CFLAGS) $(CJSON_CFLAGS) -I.
+COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNINGS) $(MPI_CFLAGS) $(LIBRARY_CFLAGS) -I.
 # What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
 BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu fsdp.h kernels/* data/*.h; $(CXX) --version; \
   $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
@@ -185,7 +195,7 @@ cmd_test_gpt_fsdp := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
 src_test_gpt_fsdp := test_gpt_fsdp.cu
 cmd_bench_ops := $(cmd_test_gpt_fsdp)
 src_bench_ops := dev/bench_ops.cu
-LIBS := $(MPI_LIBS) $(CJSON_LIBS) -ldl -lrt -lpthread -lm
+LIBS := $(MPI_LIBS) $(HWLOC_LIBS) $(CJSON_LIBS) -ldl -lrt -lpthread -lm
 OBJECTS := $(ISAS:%=$(B)/cpu_%.o)
 
 ifneq ($(WITH_CUDA),)
@@ -204,7 +214,7 @@ cmd_link := $(CXX) $(SANITIZE) $(LDFLAGS)
 FUZZ_CXX ?= clang++
 FUZZ_SANITIZE := -fsanitize=fuzzer,address,undefined,float-cast-overflow -fno-sanitize-recover=all
 cmd_fuzz := $(FUZZ_CXX) -std=c++17 -g -O1 -fno-exceptions -fno-rtti -fno-omit-frame-pointer $(FUZZ_SANITIZE) $(MPI_CFLAGS) \
-  $(CJSON_CFLAGS) -I.
+  $(LIBRARY_CFLAGS) -I.
 src_fuzz := dev/fuzz.cc
 
 # ---- rules ----------------------------------------------------------------------------------------------------------
@@ -287,6 +297,9 @@ CHECKED_FIRST := gpt_gradients_equal_pytorch ten_steps_equal_pytorch ranks_and_t
   gpu_memory_is_what_was_planned cli_resume_by_the_same_command
 check: $(TRAINER) $(TESTS)
 	@$(TEST_ENVIRONMENT) ./$(TESTS) $(CHECKED_FIRST)
+
+plan: $(TRAINER)
+	@./$(TRAINER) --plan $(ARGS)
 
 prove: $(TRAINER)
 	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" dev/prove.sh

@@ -45,6 +45,7 @@
 #include "dev/test/test_master.h"
 #include "dev/test/test_cli.h"
 #include "dev/test/test_machine.h"
+#include "dev/test/test_cores.h"
 #include "dev/test/test_options.h"
 #include "dev/test/test_cli_checkpoint.h"
 #include "dev/test/test_corpora.h"
@@ -58,6 +59,7 @@
 #include "dev/test/test_kill.h"
 #include "dev/test/test_gpu_day.h"
 #include "dev/test/test_liveness.h"
+#include "dev/test/test_plan_report.h"
 
 // In place of libc's. Whoever waits for another rank calls this again and again: Open MPI, the transports, emulated
 // streams. A rank that says what it waits for, and has waited for a second, sleeps between calls: tests in which ranks

@@ -16,6 +16,7 @@
 #define PART_LAUNCH 1
 #include "fsdp.h"
 #include "data/terminal.h"
+#include "data/cores.h"
 #include "data/tokenizer.h"
 #include "data/dataloader.h"
 #include "data/safetensors.h"
@@ -101,7 +102,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
-  INT(threads, 0, 0, 4096, "device", "threads per rank (0: its fair share of the host's cores)") \
+  INT(threads, 0, 0, 4096, "device", "threads per rank (0: one for each core it is dealt)") \
   INT(timeout, 600, 0, 1 << 30, "device", "end all after N seconds without progress or word of a rank (0: never)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \
@@ -122,6 +123,12 @@ enum { LAYERS_MOST = 1000 };
   FLAG(keep_best, "checkpoints", "also save and keep the checkpoint with the lowest validation loss") \
   TEXT(resume, "", NULL, "checkpoints", "continue from auto (or nothing): the newest in OUT/ckpt, if any; or PATH") \
   TEXT(init_from, "", NULL, "checkpoints", "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin") \
+  TEXT(plan, "off", "off|on", "plan", "print what the run would need and how long it would take; start nothing") \
+  INT(world, 1, 1, 1 << 20, "plan", "ranks to plan for, none of which need be there") \
+  INT(ranks_per_host, 0, 1, 1 << 20, "plan", "ranks to plan for on each host (default: 8; on a CPU all)") \
+  TEXT(on, "", "h100|h200|b200|a100|4090|cpu|...", "plan", "predict times on it; NAME,KEY=X,... changes its figures") \
+  INT(tokens, 0, 0, 1LL << 60, "plan", "also predict how long a training on N tokens would take") \
+  FLAG(json, "plan", "print the plan as JSON, with every figure") \
   TEXT(config, "", NULL, "other", "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
 
 #include "data/options.h"
@@ -163,7 +170,8 @@ enum Cols { COLS_NONE, COLS_C, COLS_4C };
 struct ParamSpec { const char *name; Rows rows; Cols cols; Init init; bool residual, decay; };
 enum RootParam { WTE, WPE, LN_F_W, LN_F_B, LM_HEAD };
 enum BlockParam {
-  LN_1_W, LN_1_B, ATTN_W, ATTN_B, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W, PROJ_B, BLOCK_PARAMS
+  LN_1_W, LN_1_B, ATTN_W, ATTN_B, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W, PROJ_B,
+  BLOCK_PARAMS
 };
 static const ParamSpec root_specs[] = {
     {"wte.weight", ROWS_V, COLS_C, INIT_NORMAL, false, true},
@@ -183,7 +191,8 @@ static const ParamSpec block_specs[BLOCK_PARAMS] = {
     {"h.%d.mlp.c_fc.weight", ROWS_4C, COLS_C, INIT_NORMAL, false, true},
     {"h.%d.mlp.c_fc.bias", ROWS_4C, COLS_NONE, INIT_ZERO, false, false},
     {"h.%d.mlp.c_proj.weight", ROWS_C, COLS_4C, INIT_NORMAL, true, true},
-    {"h.%d.mlp.c_proj.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false}};
+    {"h.%d.mlp.c_proj.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
+};
 
 static int root_param_count(const Model *m) { return m->tied ? LM_HEAD : LM_HEAD + 1; }
 static int block_param(const Model *m, int l, BlockParam k) { return root_param_count(m) + l * BLOCK_PARAMS + k; }
@@ -274,7 +283,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   o->global_batch = per_round * o->grad_accum;
   REFUSE(!strcmp(o->comm, "self") && world > 1, "--comm self is for one rank, there are %d", world);
   REFUSE(!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda"), "--comm nccl needs --device cuda");
-  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda,
+  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda && !strcmp(o->plan, "off"),
          "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu");
   REFUSE(!strcmp(o->reduce, "native") && strcmp(o->comm, "nccl"), "--reduce native needs --comm nccl");
   const bool cpu = !strcmp(o->device, "cpu");
@@ -447,7 +456,7 @@ struct Trainer {
   Placement placement;
   Pass pass[PASSES];
   char *arena, *step_arena, *host_arena;
-  size_t workspace_bytes, step_bytes, host_bytes, order_bytes, corpus_bytes;
+  size_t order_bytes, corpus_bytes;
   void *order;                                   // of the epoch's samples
   StepBuffers buffers;
   HostBuffers host;
@@ -458,6 +467,7 @@ struct Trainer {
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
   Device device;
+  const Cores *cores;                            // owned by the caller; NULL in tests that take none
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
@@ -486,16 +496,19 @@ static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
 // Lays out the activations of a pass over B x T tokens, where the placement put them. The memory itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
-  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->arena, t->fsdp.work + t->fsdp.grad_slots_at}, 0};
+  char *const slots = t->fsdp.work + t->fsdp.lay.part[WORK_SLOTS].at;
+  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->arena, slots}, 0};
   acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
   t->carved = pass;
 }
 
 static size_t trainer_exchange_bytes(const Trainer *t) { return exchange_bytes((int)t->opt.grad_accum); }
-// Lays out StepBuffers on the device and HostBuffers on the host.
-static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
+// Lays out StepBuffers on the device and HostBuffers on the host, in their arenas. Returns the bytes of both.
+struct StepBytes { size_t device, host; };
+static StepBytes trainer_carve_buffers(Trainer *t) {
   const int64_t A = t->opt.grad_accum, N = t->fsdp.mesh.world, T = t->model.T;
   const int64_t tokens = max64(A * t->opt.batch_size * T, t->rows_max), exchange = (int64_t)trainer_exchange_bytes(t);
+  Arena on_device = {t->step_arena, 0}, on_host = {t->host_arena, 0}, *device = &on_device, *host = &on_host;
   t->buffers.state = (StepState *)arena_bytes(device, sizeof(StepState));
   t->buffers.exchange = (Exchange *)arena_bytes(device, exchange);
   t->buffers.exchange_all = arena_bytes(device, exchange * N);
@@ -509,6 +522,9 @@ static void trainer_carve_buffers(Trainer *t, Arena *device, Arena *host) {
   t->host.row_losses = (float *)arena_bytes(host, 4 * t->rows_max);
   t->host.row_correct = (int32_t *)arena_bytes(host, 4 * t->rows_max);
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
+  t->ctx.state = t->buffers.state;
+  t->fsdp.host_ctx.state = t->host.state;
+  return StepBytes{device->at, host->at};
 }
 
 // ================================================================================================ 4 forward
@@ -662,8 +678,8 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Fsdp *f = &t->fsdp;
   Tensor dw[BLOCK_PARAMS], none = {};
   for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = fsdp_grad(f, block_param(&t->model, l, (BlockParam)k));
-  Tensor dbranch = rows2d(x->dbranch), dln_1 = b->dln_1, dln_2 = b->dln_2, datt = b->datt, dfc = rows2d(b->dfc);
-  Tensor dqkv = b->dqkv;
+  Tensor dln_1 = b->dln_1, dqkv = b->dqkv, datt = b->datt, dln_2 = b->dln_2, dfc = rows2d(b->dfc);
+  Tensor dbranch = rows2d(x->dbranch);
 
   linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->gelu), mode);
   fsdp_poll(f);
@@ -848,6 +864,7 @@ static StepResult train_step(Trainer *t, int stop) {
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
+  record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
   t->ctx.ops->range_begin(&t->ctx, "step");
   trainer_run_step(t);
@@ -856,6 +873,7 @@ static StepResult train_step(Trainer *t, int stop) {
   t->step++;
   t->step_traffic = traffic_add(t->fsdp.traffic, before, -1);
   const StepState *s = t->host.state;
+  record_host(t->fsdp.record, ACCESS_READ, s, sizeof *s);
   t->loss_scale = s->loss_scale;
   return StepResult{s->loss, s->grad_norm, lr, s->skip != 0, (Stop)s->stop};
 }
@@ -1030,20 +1048,11 @@ static CommKind comm_kind(const Options *o, int world) {
 static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp);
-  t->arena = (char *)memory_take(c, &t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes);
-  c->workspace = memory_take(c, &t->plan, MEM_WORKSPACE, t->workspace_bytes);
-  c->workspace_bytes = t->workspace_bytes;
-  store_open(&t->store, &t->fsdp, &t->plan, t->opt.save_async && trainer_trains(&t->opt));
+  store_open(&t->store, &t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
   t->fsdp.background = store_background;
   t->fsdp.background_to = &t->store;
-  t->step_arena = (char *)memory_take(c, &t->plan, MEM_STEP, t->step_bytes);
-  t->host_arena = (char *)memory_take(c, &t->plan, MEM_DATA, t->host_bytes);
-  t->plan.taken_bytes[MEM_DATA] += t->order_bytes + t->corpus_bytes;
   memory_check_taken(&t->plan);
-  Arena device = {t->step_arena, 0}, host = {t->host_arena, 0};
-  trainer_carve_buffers(t, &device, &host);
-  c->state = t->buffers.state;
-  t->fsdp.host_ctx.state = t->host.state;
+  trainer_carve_buffers(t);
   if (c->ops->nccl && t->fsdp.cfg.comm != COMM_MPI) t->fsdp.marks = t->host.marks;   // else the host takes part
   liveness_device(t->fsdp.marks);
 }
@@ -1085,40 +1094,6 @@ static void trainer_free(Trainer *t) {
 }
 #include "data/plan.h"
 
-// Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
-static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
-  cfg.host_ops = t->device.host_ops;
-  cfg.small_bytes = trainer_exchange_bytes(t);
-  cfg.comms_of_one = t->device.comms_of_one;
-  cfg.share_slots = true;
-  fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
-  const int64_t B = trainer_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size;
-  t->head_rows = head_rows(&t->model, B * t->model.T);
-  t->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
-  trainer_place(t);
-}
-// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
-// into t->plan: without MPI or data. `device` is this process's, which tells what workspace its kernels need. `o` is
-// resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
-static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host) {
-  trainer_configure(t, o, device, 1);
-  device.ops->device_open(&t->ctx, device.index);
-  int params;
-  char error[1536] = "";
-  Param *param = trainer_params(t, &params, error, sizeof error);
-  CHECK(!error[0], "%s", error);                 // options_resolve has refused it
-  const FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
-  Mesh mesh;
-  mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
-  trainer_layout(t, mesh, cfg, param, params);
-  trainer_plan(t);
-}
-static inline void trainer_plan_close(Trainer *t) {
-  t->ctx.ops->device_close(&t->ctx);
-  fsdp_layout_free(&t->fsdp);
-  trainer_free(t);
-  memset(t, 0, sizeof *t);
-}
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
@@ -1169,11 +1144,7 @@ static void trainer_close(Trainer *t) {
   Ctx *c = &t->ctx;
   c->ops->sync(c);
   if (t->graph) c->ops->graph_close(c, t->graph);
-  memory_give_back(c, MEM_ACTIVATIONS, t->arena, t->placement.pool[POOL_ACTS].bytes);
-  memory_give_back(c, MEM_WORKSPACE, c->workspace, t->workspace_bytes);
-  memory_give_back(c, MEM_STEP, t->step_arena, t->step_bytes);
   liveness_device(NULL);
-  memory_give_back(c, MEM_DATA, t->host_arena, t->host_bytes);
   free(t->order);
   store_close(&t->store);
   fsdp_close(&t->fsdp);
@@ -1417,6 +1388,7 @@ int train_main(int argc, char **argv) {
   static Trainer t;
   static Corpus corpus;
   static Saver saver;
+  static Cores cores;
   static char who[128];
   char error[2048] = "";
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
@@ -1426,6 +1398,7 @@ int train_main(int argc, char **argv) {
   if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
+  if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
@@ -1449,16 +1422,12 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
   MPI_Comm node;
-  int node_rank, node_ranks;
-  bool cores_shared;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  MPI_Comm_rank(node, &node_rank);
-  MPI_Comm_size(node, &node_ranks);
   liveness_phase("looking for devices");
   const Device device = agree_on_device(&o, MPI_COMM_WORLD, node);
+  cores_take(&cores, (int)o.threads, !device.ops->nccl, node, MPI_COMM_WORLD);
+  const int threads = cores.share.threads;
   MPI_Comm_free(&node);
-  int threads = take_fair_share_of_cores(node_rank, node_ranks, &cores_shared);
-  if (o.threads) threads = (int)o.threads;
   void *image;
   liveness_phase("reading the corpus");
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
@@ -1468,12 +1437,14 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   liveness_phase("start-up");
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
+  t.cores = &cores;
+  t.crowded = cores_are_crowded(&cores);
   if (o.tune) trainer_tune(&t);
   saver_init(&saver, &t);
   print_start(&t);
   saver_print_plan(&saver);
   print_details(&t);
-  t.crowded = print_start_notices(&t, cores_shared);
+  print_start_notices(&t);
   liveness_phase("loading");
   start_load(&start, &t, &saver);
   catch_stop_signals();
@@ -1488,6 +1459,7 @@ int train_main(int argc, char **argv) {
   start_free(&start);
   corpus_free(&corpus);
   free(image);
+  cores_give_back(&cores);
   MPI_Finalize();
   liveness_close();
   return code;

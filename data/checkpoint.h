@@ -39,20 +39,21 @@ static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m
   const bool adamw = f->cfg.optimizer == OPTIMIZER_ADAMW;
   const char *const prefix[MAP_STATES] = {"", adamw ? "exp_avg." : "momentum_buffer.", "exp_avg_sq."};
   typedef char Name[96];
-  Name *names = (Name *)malloc(sizeof(Name) * (size_t)(MAP_STATES * f->params));
-  SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * f->params), sizeof(SafetensorsTensor));
+  Name *names = (Name *)malloc(sizeof(Name) * (size_t)(MAP_STATES * f->lay.params));
+  SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * f->lay.params),
+                                                        sizeof(SafetensorsTensor));
   char heads[16];
   snprintf(heads, sizeof heads, "%d", t->model.H);
   const char *const metadata[] = {"format", "pt", "layout", "out,in", "n_head", heads, NULL};
-  tensor_map_open(m, f->params);
+  tensor_map_open(m, f->lay.params);
   m->files = CHECKPOINT_FILES;
   for (int file = 0; file < CHECKPOINT_FILES; file++) {
     const int from = file == CHECKPOINT_MODEL ? 0 : 1, to = file == CHECKPOINT_MODEL ? 1 : adamw ? 3 : 2;
     int count = 0;
-    for (int i = 0; i < (to - from) * f->params; i++) {
-      const Param *p = &f->param[i % f->params];
+    for (int i = 0; i < (to - from) * f->lay.params; i++) {
+      const Param *p = &f->lay.param[i % f->lay.params];
       if (from && p->frozen) continue;           // it has no moments
-      snprintf(names[count], sizeof names[count], "%s%s", prefix[from + i / f->params], p->name);
+      snprintf(names[count], sizeof names[count], "%s%s", prefix[from + i / f->lay.params], p->name);
       list[count] = SafetensorsTensor{};
       list[count].name = names[count];
       list[count].dtype = F32;
@@ -61,9 +62,9 @@ static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m
       count++;
     }
     header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
-    for (int i = 0, at = 0; i < (to - from) * f->params; i++)
-      if (!from || !f->param[i % f->params].frozen)
-        *tensor_place(m, from + i / f->params, i % f->params) = {file, F32, false, list[at++].at};
+    for (int i = 0, at = 0; i < (to - from) * f->lay.params; i++)
+      if (!from || !f->lay.param[i % f->lay.params].frozen)
+        *tensor_place(m, from + i / f->lay.params, i % f->lay.params) = {file, F32, false, list[at++].at};
     m->file_bytes[file] = list[count - 1].at + list[count - 1].bytes;
     path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);
   }

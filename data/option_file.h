@@ -153,7 +153,10 @@ static bool options_parse_config(Options *o, const char *path, const char *text,
     for (int i = 0; ok && i < 2; i++)
       if (typed.given[pair[i]] && !typed.given[pair[!i]]) option_forget(o, pair[!i]);
   for (int i = 0; ok && i < OPTION_COUNT; i++) o->in_file[i] = o->given[i] && !typed.given[i];
-  if (ok && options_take(o, argc, argv, error, error_bytes)) return true;
+  const bool plans = ok && o->in_file[OPT_plan] && strcmp(o->plan, "off");     // no run may become a plan unseen
+  if (plans) snprintf(error, error_bytes, "--plan is for the command line, and %.800s has it: take it out", path);
+  if (ok && !plans && options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes))
+    return true;
   one_line(error);
   return false;
 }

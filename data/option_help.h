@@ -33,6 +33,8 @@ static const char help_short[] =
     "  --strategy zero2          full_shard, shard_grad_op, ddp, ... [full_shard]\n"
     "  --recompute block         less memory, one more forward pass\n"
     "  --threads 4               per rank [its share of the cores]\n"
+    "  --plan                    what the run would need; starts nothing\n"
+    "                            also --world, --on h100 (how long), --tokens, --json\n"
     "output and checkpoints\n"
     "  --out DIR                 metrics.jsonl, options.txt, ckpt/, ... [out]\n"
     "  --save_every 500          steps between checkpoints [an epoch]\n"

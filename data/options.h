@@ -357,6 +357,13 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
   return source_end(o, &from, error, error_bytes);
 }
 
+// What belongs to --plan has no effect without it.
+static bool options_check_plan(const Options *o, char *error, size_t error_bytes) {
+  for (int i = 0; i < OPTION_COUNT && strcmp(o->plan, "on"); i++)
+    REFUSE(o->given[i] && i != OPT_plan && !strcmp(option_specs[i].group, option_specs[OPT_plan].group),
+           "--%s belongs to --plan: give that too, or leave it out", option_specs[i].name);
+  return true;
+}
 // A message is one line, whatever was typed.
 static void one_line(char *text) {
   for (char *c = text; *c; c++) if ((unsigned char)*c < 32 || *c == 127) *c = '?';
@@ -364,7 +371,7 @@ static void one_line(char *text) {
 // Reads the command line; the --config file is read later (options_parse_config). False with one line in `error`.
 static bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   options_default(o);
-  if (options_take(o, argc, argv, error, error_bytes)) return true;
+  if (options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes)) return true;
   one_line(error);
   return false;
 }

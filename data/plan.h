@@ -2,6 +2,14 @@
 // every byte, and whether host and device have room for it. train_gpt_fsdp.cu includes it.
 #pragma once
 
+// Declares the memory of the sharding layer and of the step's buffers.
+static void trainer_declare(Trainer *t) {
+  const StepBytes step = trainer_carve_buffers(t);
+  fsdp_declare(&t->fsdp, &t->plan);
+  memory_declare(&t->plan, MEM_STEP, step.device, &t->step_arena);
+  memory_declare(&t->plan, MEM_DATA, step.host, &t->host_arena);
+}
+
 // ---- dry runs
 // Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
 // begin in different gradient slots where a microbatch has an odd number of reductions.
@@ -23,25 +31,18 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   cfg.host_ops = table;
   cfg.microbatches = dry->opt.grad_accum;
   cfg.small_bytes = trainer_exchange_bytes(dry);
+  cfg.slots_bytes = 0;                           // as many as slots take alone
   Mesh mesh;
   mesh_copy(&mesh, &f->mesh);
-  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->params);
-  memcpy(param, f->param, sizeof(Param) * (size_t)f->params);
-  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->params);
+  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->lay.params);
+  memcpy(param, f->lay.param, sizeof(Param) * (size_t)f->lay.params);
+  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->lay.params);
+  trainer_declare(dry);
   fsdp_dry_open(&dry->fsdp, &dry->plan, r);
-  Arena device = {}, host = {};
-  trainer_carve_buffers(dry, &device, &host);
-  dry->step_arena = record_addresses(r, device.at);
-  dry->host_bytes = host.at;
-  dry->host_arena = (char *)memory_take(&dry->ctx, &dry->plan, MEM_DATA, host.at);
-  device = Arena{dry->step_arena, 0}, host = Arena{dry->host_arena, 0};
-  trainer_carve_buffers(dry, &device, &host);
-  dry->ctx.state = dry->buffers.state;
-  dry->fsdp.host_ctx.state = dry->host.state;
+  trainer_carve_buffers(dry);
   dry->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
 }
 static void trainer_dry_close(Trainer *dry) {
-  memory_give_back(&dry->ctx, MEM_DATA, dry->host_arena, dry->host_bytes);
   fsdp_close(&dry->fsdp);
   free(dry->acts.block);
 }
@@ -81,11 +82,10 @@ static void trainer_place(Trainer *t) {
 }
 
 // ---- the plan
-// Plans every byte this rank will take, line by line, from shapes and the placement.
+// Declares every byte this rank will take, from shapes and the placement.
 static void trainer_plan(Trainer *t) {
   const Model *m = &t->model;
   const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
-  fsdp_plan(&t->fsdp, &t->plan);
   for (int i = trainer_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
     t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
     const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
@@ -93,19 +93,52 @@ static void trainer_plan(Trainer *t) {
     q.head_rows = t->head_rows;
     size_t w;
     t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
-    if (w > t->workspace_bytes) t->workspace_bytes = w;
+    if (w > t->ctx.workspace_bytes) t->ctx.workspace_bytes = w;
   }
-  Arena device = {}, host = {};
-  trainer_carve_buffers(t, &device, &host);
-  t->step_bytes = device.at;
-  t->host_bytes = host.at;
-  t->plan.planned_bytes[MEM_ACTIVATIONS] = t->placement.pool[POOL_ACTS].bytes;
-  t->plan.planned_bytes[MEM_WORKSPACE] = t->workspace_bytes;
-  t->plan.planned_bytes[MEM_STEP] = t->step_bytes;
-  t->plan.planned_bytes[MEM_DATA] = t->host_bytes + t->order_bytes + t->corpus_bytes;
-  t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
+  trainer_declare(t);
+  memory_declare(&t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes, &t->arena);
+  memory_declare(&t->plan, MEM_WORKSPACE, t->ctx.workspace_bytes, &t->ctx.workspace);
+  memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
+  const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
+  memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
 }
 
+// Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
+static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+  cfg.host_ops = t->device.host_ops;
+  cfg.small_bytes = trainer_exchange_bytes(t);
+  cfg.comms_of_one = t->device.comms_of_one;
+  cfg.share_slots = true;
+  fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
+  const int64_t B = trainer_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size;
+  t->head_rows = head_rows(&t->model, B * t->model.T);
+  t->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
+  trainer_place(t);
+}
+// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
+// into t->plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
+// resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
+static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
+                                   int threads = 1) {
+  trainer_configure(t, o, device, threads);
+  device.ops->device_open(&t->ctx, device.index);
+  int params;
+  char error[1536] = "";
+  Param *param = trainer_params(t, &params, error, sizeof error);
+  CHECK(!error[0], "%s", error);                 // options_resolve has refused it
+  const FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
+  Mesh mesh;
+  mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
+  trainer_layout(t, mesh, cfg, param, params);
+  trainer_plan(t);
+}
+static inline void trainer_plan_close(Trainer *t) {
+  t->ctx.ops->device_close(&t->ctx);
+  fsdp_layout_free(&t->fsdp);
+  trainer_free(t);
+  memset(t, 0, sizeof *t);
+}
+#include "data/plan_report.h"
 // Refuses a plan that this host or its devices cannot hold, before anything is allocated: first from the shapes alone,
 // and again after libraries have been opened and have allocated what they need. It compares with what is free at that
 // time, whoever else uses the device. Collective.

@@ -412,7 +412,8 @@ static bool export_hf(Trainer *t, const char *directory) {
   int64_t header_bytes = 0;
   int ok = 1;
   if (!f->mesh.rank)
-    ok = export_map(&map, directory, f->param, f->params, t->model.tied, &header, &header_bytes, error, sizeof error);
+    ok = export_map(&map, directory, f->lay.param, f->lay.params, t->model.tied, &header, &header_bytes, error,
+                    sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
   if (ok && !save_weights(t, &map, header)) return false;
   if (ok && !f->mesh.rank) ok = export_texts(t, directory, error, sizeof error);

@@ -511,7 +511,7 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
     }
   } else {
     TensorMap map = {};
-    if (!f->mesh.rank) import_map(&s->import, f->param, f->params, &map, error, sizeof error);
+    if (!f->mesh.rank) import_map(&s->import, f->lay.param, f->lay.params, &map, error, sizeof error);
     agree_no_error(f->mesh.comm, error, EXIT_MISSING);
     tensor_map_share(&map, f->mesh.comm);
     StoreLoad l = {};

@@ -76,12 +76,12 @@ static const char *cpu_products(const Trainer *t) {
 static void whole_words(FILE *to, const Trainer *t) {
   const FsdpConfig *c = &t->fsdp.cfg;
   bool in_blocks = false;
-  for (int u = 0; u < t->fsdp.units; u++) in_blocks = in_blocks || t->fsdp.unit[u].stage;
-  if (t->fsdp.in_place)
+  for (int u = 0; u < t->fsdp.lay.units; u++) in_blocks = in_blocks || t->fsdp.lay.unit[u].stage;
+  if (t->fsdp.lay.in_place)
     fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
   else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
   else fprintf(to, "%d of %d blocks whole at once", c->gather_slots, c->blocks);
-  if (c->mesh.kept && !t->fsdp.in_place)
+  if (c->mesh.kept && !t->fsdp.lay.in_place)
     fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.kept);
 }
 // One line: what is cut over how many ranks, and how long gathered parameters stay whole.
@@ -100,11 +100,11 @@ static void sharding_words(FILE *to, const Trainer *t) {
 // ---- units ----------------------------------------------------------------------------------------------------------
 struct UnitFigures { int64_t params, numel, trained; };
 static UnitFigures unit_figures(const Fsdp *f, int u) {
-  UnitFigures x = {f->unit[u].params, 0, 0};
-  for (int p = 0; p < f->params; p++) {
-    if (f->param[p].unit != u) continue;
-    x.numel += param_numel(&f->param[p]);
-    x.trained += f->param[p].frozen ? 0 : param_numel(&f->param[p]);
+  UnitFigures x = {f->lay.unit[u].params, 0, 0};
+  for (int p = 0; p < f->lay.params; p++) {
+    if (f->lay.param[p].unit != u) continue;
+    x.numel += param_numel(&f->lay.param[p]);
+    x.trained += f->lay.param[p].frozen ? 0 : param_numel(&f->lay.param[p]);
   }
   return x;
 }
@@ -118,22 +118,22 @@ static UnitName unit_name(const Unit *u) {
 }
 static bool units_are_alike(const Fsdp *f, int a, int b) {
   const UnitFigures x = unit_figures(f, a), y = unit_figures(f, b);
-  const Unit *u = &f->unit[a], *v = &f->unit[b];
+  const Unit *u = &f->lay.unit[a], *v = &f->lay.unit[b];
   return !memcmp(&x, &y, sizeof x) && u->full_bytes == v->full_bytes && u->shard_bytes == v->shard_bytes;
 }
 // A row of the table of units: what is gathered together, and how much of it a rank holds. Equal units of consecutive
 // blocks share a row, which has the figures of one of them. Returns the rows, malloc'ed.
 struct UnitRow { int first, last, alike; UnitFigures x; };
 static UnitRow *unit_rows(const Fsdp *f, int *rows) {
-  bool *told = (bool *)calloc((size_t)f->units, sizeof(bool));
-  UnitRow *row = (UnitRow *)calloc((size_t)f->units, sizeof(UnitRow));
+  bool *told = (bool *)calloc((size_t)f->lay.units, sizeof(bool));
+  UnitRow *row = (UnitRow *)calloc((size_t)f->lay.units, sizeof(UnitRow));
   *rows = 0;
-  for (int u = 0; u < f->units; u++) {
+  for (int u = 0; u < f->lay.units; u++) {
     if (told[u]) continue;
-    const UnitName first = unit_name(&f->unit[u]);
+    const UnitName first = unit_name(&f->lay.unit[u]);
     int last = u, block = first.block;
-    for (int v = u + 1; v < f->units && first.block >= 0; v++) {
-      const UnitName other = unit_name(&f->unit[v]);
+    for (int v = u + 1; v < f->lay.units && first.block >= 0; v++) {
+      const UnitName other = unit_name(&f->lay.unit[v]);
       if (strcmp(other.kind, first.kind) || other.block < 0) continue;
       if (other.block != block + 1 || !units_are_alike(f, u, v)) break;
       told[last = v] = true;
@@ -148,15 +148,16 @@ static void units_words(FILE *to, const Trainer *t) {
   const Fsdp *f = &t->fsdp;
   int rows;
   UnitRow *row = unit_rows(f, &rows);
-  fprintf(to, "units: %d, each moved by one collective\n", f->units);
+  fprintf(to, "units: %d, each moved by one collective\n", f->lay.units);
   fprintf(to, "  %-34s %8s %12s %12s %14s %14s\n", "", "tensors", "parameters", "trained", "bytes, whole",
           "bytes, a rank");
   for (int i = 0; i < rows; i++) {
     const UnitRow *r = &row[i];
     char name[160];
-    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", f->unit[r->first].name, f->unit[r->last].name);
+    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", f->lay.unit[r->first].name,
+             f->lay.unit[r->last].name);
     fprintf(to, "  %-34s %8lld %12lld %12lld %14zu %14zu%s\n", name, (long long)r->x.params, (long long)r->x.numel,
-            (long long)r->x.trained, f->unit[r->first].full_bytes, f->unit[r->first].shard_bytes,
+            (long long)r->x.trained, f->lay.unit[r->first].full_bytes, f->lay.unit[r->first].shard_bytes,
             r->alike > 1 ? "  each" : "");
   }
   free(row);
@@ -178,11 +179,11 @@ static void record_units(FILE *f, const Trainer *t) {
   int rows;
   UnitRow *row = unit_rows(&t->fsdp, &rows);
   for (int i = 0; i < rows; i++) {
-    const Unit *first = &t->fsdp.unit[row[i].first];
+    const Unit *first = &t->fsdp.lay.unit[row[i].first];
     fprintf(f, "%s{\"first\":", i ? "," : "");
     json_text(f, first->name);
     fprintf(f, ",\"last\":");
-    json_text(f, t->fsdp.unit[row[i].last].name);
+    json_text(f, t->fsdp.lay.unit[row[i].last].name);
     fprintf(f, ",\"alike\":%d,\"tensors\":%lld,\"parameters\":%lld,\"trained\":%lld,\"whole_bytes\":%zu,"
             "\"rank_bytes\":%zu}", row[i].alike, (long long)row[i].x.params, (long long)row[i].x.numel,
             (long long)row[i].x.trained, first->full_bytes, first->shard_bytes);
@@ -196,6 +197,16 @@ static void record_traffic(FILE *f, const Trainer *t) {
           "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
           (long long)w.replicate_bytes, (long long)w.small_bytes);
+}
+// Which cores each rank took, in words.
+static void record_cores(FILE *f, const Trainer *t) {
+  if (!t->cores) return;
+  fprintf(f, ",\"cores\":[");
+  for (int r = 0; r < t->cores->world; r++) {
+    fprintf(f, "%s", r ? "," : "");
+    json_text(f, t->cores->all[r].words);
+  }
+  fprintf(f, "]");
 }
 // What makes the run repeatable and what it will take: configuration, ranks, sharding, units, memory plan, traffic. All
 // that --verbose prints, as members of an open object.
@@ -213,7 +224,7 @@ static void start_record(FILE *f, const Trainer *t) {
   fprintf(f, ",\"gradients\":\"%s\",\"sharding\":", transport_words(t));
   json_text(f, sharding);
   fprintf(f, ",\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d},\"units\":%d,\"unit_table\":[", mesh.replicas,
-          mesh.shards, mesh.kept, t->fsdp.units);
+          mesh.shards, mesh.kept, t->fsdp.lay.units);
   record_units(f, t);
   fprintf(f, "],\"memory_plan_bytes\":{");
   for (int i = 0; i < MEM_COUNT; i++)
@@ -223,6 +234,7 @@ static void start_record(FILE *f, const Trainer *t) {
     fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(&t->plan, (MemoryUse)k));
   fprintf(f, "}");
   record_traffic(f, t);
+  record_cores(f, t);
   free(sharding);
 }
 
@@ -266,6 +278,13 @@ static void ranks_words(FILE *to, const Trainer *t) {
   if (one) fprintf(to, "%s", o->param_dtype);
   else fprintf(to, "parameters %s, activations %s", o->param_dtype, o->buffer_dtype);
   if (strcmp(o->fp8, "off")) fprintf(to, ", blocks %s in E4M3", strcmp(o->fp8, "gather") ? "multiplied" : "gathered");
+}
+// Cores of the first and the last rank.
+static void cores_short_words(FILE *to, const Trainer *t) {
+  const Cores *c = t->cores;
+  const int last = c->world - 1;
+  fprintf(to, "rank 0: %s", c->all[0].words);
+  if (last) fprintf(to, "; %srank %d: %s", last > 1 ? "... " : "", last, c->all[last].words);
 }
 static void shards_words(FILE *to, const Trainer *t) {
   const MeshShape m = t->fsdp.cfg.mesh;
@@ -336,6 +355,7 @@ static void print_start(const Trainer *t) {
   start_words("data", t, data_words);
   if (trainer_trains(&t->opt)) start_words("training", t, training_words);
   start_words("ranks", t, ranks_words);
+  if (t->cores && cores_differ(t->cores) && !t->ctx.ops->nccl) start_words("cores", t, cores_short_words);
   start_words("sharding", t, shards_words);
   start_words("memory", t, memory_short_words);
   if (t->fsdp.mesh.world > 1 && trainer_trains(&t->opt)) start_words("moved", t, moved_words);
@@ -377,6 +397,9 @@ static void sharding_line(FILE *to, const Trainer *t) {
   sharding_words(to, t);
   fprintf(to, "\n");
 }
+static void cores_lines(FILE *to, const Trainer *t) {
+  for (int r = 0; t->cores && r < t->cores->world; r++) fprintf(to, "rank %d: %s\n", r, t->cores->all[r].words);
+}
 // --verbose: every figure, on rank 0.
 static void print_details(const Trainer *t) {
   if (t->fsdp.mesh.rank || !t->opt.verbose) return;
@@ -391,8 +414,8 @@ static void print_details(const Trainer *t) {
   if (t->corpus->tokenizer_ms > 0)
     say("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", t->corpus->vocab_size,
         t->corpus->tokenizer_ms, t->corpus->encode_ms);
-  void (*const parts[])(FILE *to, const Trainer *t) = {configuration_words, sharding_line, units_words, plan_words,
-                                                       traffic_words};
+  void (*const parts[])(FILE *to, const Trainer *t) = {configuration_words, cores_lines, sharding_line,
+                                                       units_words, plan_words, traffic_words};
   for (const auto part : parts) {
     char *text = words_of(t, part);
     say("%s", text);
@@ -427,13 +450,13 @@ static void print_sharding_notices(const Trainer *t) {
   if (m->shape.kept)
     print_across_hosts(m, m->shape.kept, "groups that keep blocks", "a --reshard_after_forward");
   const bool slots = o->given[OPT_gather_slots];
-  if (t->fsdp.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
+  if (t->fsdp.lay.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
     say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
            "--%s has no effect; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
   if (!trainer_trains(o)) return;
   bool rounded = false;
-  for (int p = 0; p < t->fsdp.params; p++)
-    rounded = rounded || (t->fsdp.param[p].frozen && t->fsdp.param[p].dtype != F32);
+  for (int p = 0; p < t->fsdp.lay.params; p++)
+    rounded = rounded || (t->fsdp.lay.param[p].frozen && t->fsdp.lay.param[p].dtype != F32);
   if (rounded)
     say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            strcmp(o->fp8, "off") ? "E4M3 or --param_dtype" : o->param_dtype);
@@ -444,26 +467,18 @@ static void print_sharding_notices(const Trainer *t) {
            "number of ranks\n", strategy_is(o, "zero1") ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);
 }
-// Notices about this start. cores_shared: ranks outnumber the cores of this host. Returns whether ranks or threads have
-// to share cores.
-static bool print_start_notices(const Trainer *t, bool cores_shared) {
-  cpu_set_t cores;
-  const bool known = !cores_shared && !sched_getaffinity(0, sizeof cores, &cores);
-  const bool threads_share = known && t->ctx.threads > CPU_COUNT(&cores);
-  if (t->fsdp.mesh.rank) return cores_shared || threads_share;
+// Notices about this start, on rank 0.
+static void print_start_notices(const Trainer *t) {
+  if (t->fsdp.mesh.rank) return;
   const Device *d = &t->device;
   if (d->gpus < t->fsdp.mesh.world && t->ctx.ops->nccl)
     say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world, d->gpus,
         d->gpus > 1 ? "s" : "");
-  if (cores_shared) say("notice: ranks outnumber cores on this host; they will wait for each other\n");
-  if (threads_share)
-    say("notice: --threads %d on %d core%s of this rank; they will wait for each other\n", t->ctx.threads,
-        CPU_COUNT(&cores), CPU_COUNT(&cores) > 1 ? "s" : "");
+  cores_print_notices(t->cores);
   const char *omp = getenv("OMP_NUM_THREADS");
   if (omp && !t->opt.threads && atoi(omp) != t->ctx.threads)
     say("notice: OMP_NUM_THREADS=%.20s is ignored: --threads sets the number; by default all cores are used\n", omp);
   print_sharding_notices(t);
-  return cores_shared || threads_share;
 }
 
 // ---- earlier runs ---------------------------------------------------------------------------------------------------

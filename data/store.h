@@ -62,10 +62,10 @@ static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_
 static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states, ChunkCursor *c, Chunk *k) {
   for (; c->state < MAP_STATES; c->state++, c->param = 0) {
     for (; c->param < m->params && states >> c->state & 1; c->param++, c->done = 0) {
-      const Param *p = &f->param[c->param];
+      const Param *p = &f->lay.param[c->param];
       const TensorPlace place = *tensor_place(m, c->state, c->param);
       Run run;
-      if (place.file < 0 || !shard_run(&f->unit[p->unit], p, f->mesh.shard.me, &run)) continue;
+      if (place.file < 0 || !shard_run(&f->lay.unit[p->unit], p, f->mesh.shard.me, &run)) continue;
       const int64_t left = min64(run.numel, param_numel(p) - run.in_range) - c->done;
       if (left <= 0) continue;
       *k = Chunk{{}, place, c->state, c->param, run.in_range + c->done, 0, c->done};
@@ -159,13 +159,13 @@ struct Store {
 // same: the first one writes.
 static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
   int64_t numel = 0;
-  for (int i = 0; i < MAP_STATES * f->params && !f->mesh.replicate.me; i++) {
-    const Param *p = &f->param[i % f->params];
-    const int state = i / f->params;
+  for (int i = 0; i < MAP_STATES * f->lay.params && !f->mesh.replicate.me; i++) {
+    const Param *p = &f->lay.param[i % f->lay.params];
+    const int state = i / f->lay.params;
     Run run;
     if (at) at[i] = numel;
     if (state && (p->frozen || (size_t)state > fsdp_moments(f))) continue;
-    if (shard_run(&f->unit[p->unit], p, f->mesh.shard.me, &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
+    if (shard_run(&f->lay.unit[p->unit], p, f->mesh.shard.me, &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
   }
   return numel * 4;
 }
@@ -173,9 +173,9 @@ static inline int64_t store_snapshot_bytes(const Fsdp *f) { return store_snapsho
 // Blocks of all tensors of all states, over both files of a checkpoint.
 static inline int64_t store_blocks(const Fsdp *f) {
   int64_t numel = 0, trained = 0;
-  for (int p = 0; p < f->params; p++) {
-    numel += param_numel(&f->param[p]);
-    trained += f->param[p].frozen ? 0 : param_numel(&f->param[p]);
+  for (int p = 0; p < f->lay.params; p++) {
+    numel += param_numel(&f->lay.param[p]);
+    trained += f->lay.param[p].frozen ? 0 : param_numel(&f->lay.param[p]);
   }
   const int64_t moments = (int64_t)fsdp_moments(f), block = STORE_BLOCK_BYTES;
   return (numel * 4 + block - 1) / block + (trained * 4 * moments + block - 1) / block;
@@ -187,17 +187,18 @@ static inline size_t store_plan_bytes(const Fsdp *f, bool background) {
                   round_up((int64_t)sizeof(StoreRecord) * (f->mesh.world + 1), 256));
 }
 
-// Takes the memory. Collective.
-static inline void store_open(Store *s, Fsdp *f, MemoryPlan *plan, bool background) {
-  memset(s, 0, sizeof *s);
+// s->memory has store_plan_bytes and stays the caller's. Collective.
+static inline void store_open(Store *s, Fsdp *f, bool background) {
+  char *at = s->memory;
+  *s = Store{};
+  s->memory = at;
   s->f = f;
   MPI_Comm_dup(f->mesh.comm, &s->comm);
   s->blocks = store_blocks(f);
   s->bytes = store_plan_bytes(f, background);
-  char *at = s->memory = (char *)memory_take(f->ctx, plan, MEM_CHECKPOINT, s->bytes);
   for (int i = 0; i < 2; i++, at += STORE_CHUNK_BYTES) s->scratch[i] = at;
   for (int i = 0; i < 2 && f->mesh.hosts > 1; i++, at += STREAM_BYTES) s->stream[i].data = at;
-  s->snapshot_at = (int64_t *)calloc((size_t)(MAP_STATES * f->params), sizeof(int64_t));
+  s->snapshot_at = (int64_t *)calloc((size_t)(MAP_STATES * f->lay.params), sizeof(int64_t));
   if (background) { s->snapshot = at; at += store_snapshot_layout(f, s->snapshot_at); }
   s->records = (StoreRecord *)at;
   s->result = s->records + f->mesh.world;
@@ -207,13 +208,14 @@ static inline void store_open(Store *s, Fsdp *f, MemoryPlan *plan, bool backgrou
   for (int64_t i = 0; background && i < store_snapshot_bytes(f); i += 4096) s->snapshot[i] = 0;
 }
 static inline void store_close(Store *s) {
-  if (!s->memory) return;
+  if (!s->f) return;
   CHECK(s->phase == STORE_IDLE, "%s while a save is in flight", __func__);
-  memory_give_back(s->f->ctx, MEM_CHECKPOINT, s->memory, s->bytes);
   tensor_map_free(&s->map);
   free(s->snapshot_at);
   MPI_Comm_free(&s->comm);
-  memset(s, 0, sizeof *s);
+  char *memory = s->memory;
+  *s = Store{};
+  s->memory = memory;
 }
 
 // ================================================================================================ 3 saving
@@ -247,8 +249,8 @@ static inline void store_stream_copy(const Ctx *c, float *to, const float *from,
 static inline void store_take_snapshot(Store *s) {
   Fsdp *f = s->f;
   const bool on_host = !f->ctx->ops->nccl;
-  for (int i = 0; i < MAP_STATES * f->params && !f->mesh.replicate.me; i++) {
-    const int state = i / f->params, p = i % f->params;
+  for (int i = 0; i < MAP_STATES * f->lay.params && !f->mesh.replicate.me; i++) {
+    const int state = i / f->lay.params, p = i % f->lay.params;
     float *from, *to = (float *)s->snapshot + s->snapshot_at[i];
     Run run;
     if (!fsdp_own(f, (ShardState)state, p, &run, &from) || (!from && state)) continue;
@@ -265,14 +267,14 @@ static inline const char *store_chunk_data(Store *s, const Chunk *k) {
   float *from = (float *)s->scratch[0], *run = NULL;
   Run unused;
   if (s->request.background) {
-    from = (float *)s->snapshot + s->snapshot_at[k->state * f->params + k->param] + k->in_run;
+    from = (float *)s->snapshot + s->snapshot_at[k->state * f->lay.params + k->param] + k->in_run;
   } else {
     fsdp_own(f, (ShardState)k->state, k->param, &unused, &run);
     if (run && !f->ctx->ops->nccl) from = run + k->in_run;
     else fsdp_get_own(f, (ShardState)k->state, k->param, k->in_run, from, k->numel);
   }
   if (!chunk_is_turned(k)) return (const char *)from;
-  const int64_t in = f->param[k->param].shape[1];
+  const int64_t in = f->lay.param[k->param].shape[1];
   transpose_to_f32((float *)s->scratch[1], from, F32, k->numel / in, in);
   return s->scratch[1];
 }
@@ -369,7 +371,9 @@ static inline void store_start(Store *s, void *(*work)(void *)) {
   s->thread_done = 0;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);   // signals go to the main thread
+  if (thread_place) thread_place(-1);            // a new thread runs where the one that starts it may
   s->threaded = s->request.background && !pthread_create(&s->thread, NULL, work, s);
+  if (thread_place) thread_place(0);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (!s->threaded && work == store_commit_thread) work(s);
 }
@@ -656,7 +660,7 @@ static inline void store_serve(Store *s, StoreLoad *l, int asking) {
 // Puts a chunk that was read into its shard: converted to fp32, and transposed back if the file has it transposed.
 static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, ValuePass pass) {
   Fsdp *f = s->f;
-  const Param *p = &f->param[k->param];
+  const Param *p = &f->lay.param[k->param];
   const bool as_it_is = k->place.dtype == F32 && !chunk_is_turned(k);
   const int64_t cols = chunk_is_turned(k) ? p->shape[1] : 1;
   if (!as_it_is) transpose_to_f32((float *)s->scratch[1], data, k->place.dtype, cols, k->numel / cols);
@@ -689,7 +693,7 @@ static inline bool store_sees(Store *s, const TensorMap *m, uint32_t mine) {
 
 // Whether a pass needs a chunk: only frozen E4M3 matrices are measured.
 static inline bool store_pass_takes(const Fsdp *f, ValuePass pass, const Chunk *k) {
-  const Param *p = &f->param[k->param];
+  const Param *p = &f->lay.param[k->param];
   return pass == PASS_STORE || (p->frozen && p->dtype == F8);
 }
 // One pass of store_load, over the wanted states.
@@ -716,7 +720,7 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char 
       char reason[STORE_ERROR_BYTES];
       snprintf(reason, sizeof reason, "%s", r.error);
       r.failed = 0;
-      store_fail(&r, "%s %s: %.300s", of[k.state], s->f->param[k.param].name, reason);
+      store_fail(&r, "%s %s: %.300s", of[k.state], s->f->lay.param[k.param].name, reason);
     }
   }
   Span last = {};

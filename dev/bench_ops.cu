@@ -178,8 +178,9 @@ int main(int argc, char **argv) {
   Device device = agree_on_device(&o, MPI_COMM_WORLD, MPI_COMM_WORLD);
   const Ops timed = timed_table(device.ops);
   device.ops = &timed;
-  bool shared;
-  const int threads = o.threads ? (int)o.threads : take_fair_share_of_cores(rank, world, &shared);
+  static Cores cores;
+  cores_take(&cores, (int)o.threads, true, MPI_COMM_WORLD, MPI_COMM_WORLD);
+  const int threads = cores.share.threads;
   void *image;
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
@@ -203,6 +204,7 @@ int main(int argc, char **argv) {
   trainer_close(&t);
   corpus_free(&corpus);
   free(image);
+  cores_give_back(&cores);
   MPI_Finalize();
   return 0;
 }

@@ -12,8 +12,8 @@
 #     profile    the GPU's measured peaks (dev/gpu_peaks.cu), and ncu: each kernel of a step against them
 #     gpus       2 and 4 GPUs over NCCL: equal losses, modes, tokens/s. A machine with fewer skips it and says so
 #     host       the tests that do not use the GPU
-#   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI and cJSON into DIR (18 MB), for a
-#                                        machine that has neither; CARRIED=DIR there
+#   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI, hwloc and cJSON into DIR (18 MB),
+#                                        for a machine that has none of them; CARRIED=DIR there
 #
 # A call ends by itself within LIMIT seconds (570; 0: when all is done). The next call does what is left: a line of
 # build/gpu_day/journal.tsv is an item (a test, a run, a table), and an item that stands there is not run again. The
@@ -25,11 +25,11 @@
 # call; 2 a wrong argument; 3 no GPU.
 #
 # Environment: OUT, LIMIT, FROM, CARRIED; AGAIN, what is run again though the journal has it ("failed", or patterns of
-# items: "ranks/bf16-nccl* first/*"); PYTHON (python3) with torch; CUDA_HOME, NCCL_HOME, MPI_HOME, CJSON_HOME as for
-# make (NCCL, cuBLAS and NVTX are also looked for in PYTHON's packages); SANITIZE (names of tests; all op tests), TOOLS
-# ("memcheck racecheck") and JOBS (4 at once) of sanitize; MODELS ("gpt2 gpt2-xl"), ROUNDS (3), BATCH and STEPS of
-# bench; COMMIT where there is no git. Directories are seen from the repository's root. Without mpirun one rank starts
-# itself, and what needs more ranks is not run.
+# items: "ranks/bf16-nccl* first/*"); PYTHON (python3) with torch; CUDA_HOME, NCCL_HOME, MPI_HOME, HWLOC_HOME and
+# CJSON_HOME as for make (NCCL, cuBLAS and NVTX are also looked for in PYTHON's packages); SANITIZE (names of tests;
+# all op tests), TOOLS ("memcheck racecheck") and JOBS (4 at once) of sanitize; MODELS ("gpt2 gpt2-xl"), ROUNDS (3),
+# BATCH and STEPS of bench; COMMIT where there is no git. Directories are seen from the repository's root. Without
+# mpirun one rank starts itself, and what needs more ranks is not run.
 #
 # The GPU's clocks and limits are left as they are found.
 set -u
@@ -223,7 +223,7 @@ finish() {
 # ---- where things are ------------------------------------------------------------------------------------------------
 add_path() { local -n list=$1; list=$2${list:+:$list}; export "${1?}"; }
 
-# OpenMPI and cJSON as `carry` unpacked them: OpenMPI was built for /usr and must be told where it is now.
+# OpenMPI, hwloc and cJSON as `carry` unpacked them: OpenMPI was built for /usr and must be told where it is now.
 use_carried() {
   local lib plugins
   CARRIED=$(cd "$CARRIED" 2>/dev/null && pwd) || refuse 2 "CARRIED: there is no such directory"
@@ -231,7 +231,7 @@ use_carried() {
   plugins=$(find "$CARRIED/usr/lib" -type d -path '*/lib/pmix' -print -quit 2>/dev/null)
   { [ -n "$lib" ] && [ -n "$plugins" ]; } ||
     refuse 2 "CARRIED=$CARRIED holds no OpenMPI; dev/gpu_day.sh carry DIR makes such a directory"
-  export OPAL_PREFIX=$CARRIED/usr PMIX_PKGLIBDIR=$plugins CJSON_HOME=$CARRIED/cjson
+  export OPAL_PREFIX=$CARRIED/usr PMIX_PKGLIBDIR=$plugins HWLOC_HOME=$CARRIED/hwloc CJSON_HOME=$CARRIED/cjson
   add_path PATH "$CARRIED/usr/bin"
   add_path LD_LIBRARY_PATH "${plugins%/pmix}"
   add_path LD_LIBRARY_PATH "$lib"
@@ -724,18 +724,18 @@ part_gpus() {
 }
 
 # ---- carry -----------------------------------------------------------------------------------------------------------
-# carry DIR: OpenMPI and cJSON of this machine's distribution, unpacked and not installed, with the libraries they need
-# beyond those of every Debian and Ubuntu, and without plugins for networks between hosts
+# carry DIR: OpenMPI, hwloc and cJSON of this machine's distribution, unpacked, not installed, with the libraries they
+# need beyond those of every Debian and Ubuntu, and without plugins for networks between hosts
 carry() {
-  local dir=$1 tool packages package lib
+  local dir=$1 tool packages package lib headers
   for tool in apt-get dpkg; do have $tool || refuse 3 "carry: '$tool' is not here: it needs Debian or Ubuntu"; done
   mkdir -p "$dir" || exit 1
   dir=$(cd "$dir" && pwd)
   [ -z "$(ls -A "$dir")" ] || refuse 2 "carry: $dir is not empty"
   # All that a machine on which nothing is installed would get, of which these names.
   packages=$(apt-get -s -o Dir::State::status=/dev/null install --no-install-recommends openmpi-bin libopenmpi-dev \
-    libcjson-dev 2>/dev/null | awk '/^Inst/ { print $2 }' |
-    grep -E '^(openmpi-|libopenmpi|libcjson|libevent-(core|pthreads)|libhwloc[0-9]|libpmix[0-9]|libmunge)')
+    libhwloc-dev libcjson-dev 2>/dev/null | awk '/^Inst/ { print $2 }' |
+    grep -E '^(openmpi-|libopenmpi|libcjson|libevent-(core|pthreads)|libhwloc(-dev|[0-9])|libpmix[0-9]|libmunge)')
   [ -n "$packages" ] || refuse 3 "carry: apt-get knows no openmpi-bin: apt-get update"
   mkdir "$dir/debs"
   # shellcheck disable=SC2086  # names
@@ -745,6 +745,7 @@ carry() {
   lib=$(find "$dir/usr/lib" -name 'libopen-pal.so.*' -printf '%h\n' -quit)
   [ -n "$lib" ] || refuse 3 "carry: no libopen-pal.so in $(tr '\n' ' ' <<<"$packages")"
   rm -rf "$dir"/debs "$dir"/usr/share/{doc,man,bug,lintian} "$lib"/fortran "$lib"/liboshmem*
+  rm -f "$lib"/libhwloc.a
   # What is for other networks and for OpenSHMEM asks for more libraries.
   rm -f "$lib"/libmca_common_{ofi,ucx,verbs}.so* "$dir"/usr/bin/osh*
   find "$lib/openmpi" -name '*.so' -printf '%f\t%p\n' |
@@ -755,6 +756,12 @@ carry() {
   mkdir "$dir/cjson"
   ln -s ../usr/include "$dir/cjson/include"
   ln -s "../${lib#"$dir/"}" "$dir/cjson/lib"
+  # Some distributions keep a header in a directory of their architecture.
+  mkdir -p "$dir/hwloc/include"
+  for headers in "$dir"/usr/include/hwloc* "$dir"/usr/include/*/hwloc; do
+    [ ! -e "$headers" ] || cp -r "$headers" "$dir/hwloc/include/"
+  done
+  ln -s "../${lib#"$dir/"}" "$dir/hwloc/lib"
   echo "carry: $(wc -w <<<"$packages") packages, $(du -sm "$dir" | cut -f 1) MB in $dir"
 }
 

@@ -10,14 +10,20 @@
 #pragma once
 #include "nvidia.h"
 
+// Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
+static int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
+  int wanted = -1;
+  for (int i = 0; i < CPU_TABLES; i++) if (!strcmp(o->isa, cpu_tables[i].name)) wanted = i;
+  if (best < 0) snprintf(error, bytes, "this CPU has no AVX2 and FMA, which the program needs");
+  else if (wanted > best)
+    snprintf(error, bytes, "--isa %.16s: the best this CPU has is %s", o->isa, cpu_tables[best].name);
+  return wanted;
+}
 // The table all ranks use: the one asked for, else the best that every rank has. Collective.
 static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
-  int best = cpu_best_table(), common = 0, wanted = -1;
+  int best = cpu_best_table(), common = 0;
   char error[128] = "";
-  for (int i = 0; i < CPU_TABLES; i++) if (!strcmp(o->isa, cpu_tables[i].name)) wanted = i;
-  if (best < 0) snprintf(error, sizeof error, "this CPU has no AVX2 and FMA, which the program needs");
-  else if (wanted > best)
-    snprintf(error, sizeof error, "--isa %.16s: the best this CPU has is %s", o->isa, cpu_tables[best].name);
+  const int wanted = cpu_table_wanted(o, best, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   MPI_Allreduce(&best, &common, 1, MPI_INT, MPI_MIN, comm);
   return cpu_tables[wanted >= 0 ? wanted : common].ops;
@@ -95,21 +101,27 @@ static void check_device_options(const Options *o, const char *why, char *error,
     snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most",
              CUDA_MAX_BATCH);
 }
-// On a CPU `high` computes an fp32 matrix multiply from bf16 ones, which only tiles do fast enough (gemm_split.h). A
-// checkpoint's `high` is dropped if this run cannot have it. Collective; every rank has the same table.
-static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
+// On a CPU `high` computes an fp32 matrix multiply from bf16 ones, which only tiles do fast enough (gemm_split.h).
+// Whether a run on a CPU can have it, if it is asked for; if not, why.
+static bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size_t bytes) {
   const bool tiles = ops == &ops_amx || (&ops_amx_emulated && ops == &ops_amx_emulated);
+  const bool fp32 = !strcmp(o->buffer_dtype, "fp32");
+  if (strcmp(o->matmul_precision, "high") || (fp32 && tiles)) return true;
+  if (!fp32)
+    snprintf(why, bytes, "on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype %.8s has none",
+             o->buffer_dtype);
+  else
+    snprintf(why, bytes, "on a CPU it needs tiles (AMX); with %s the six bf16 multiplies that replace an fp32 "
+             "one would take longer than that one; leave it out", ops->name);
+  return false;
+}
+// A checkpoint's `high` is dropped if this run cannot have it. Collective; every rank has the same table.
+static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   const bool fp32 = !strcmp(o->buffer_dtype, "fp32");
   char why[256], error[512] = "";
   int rank;
   MPI_Comm_rank(comm, &rank);
-  if (strcmp(o->matmul_precision, "high") || (fp32 && tiles)) return;
-  if (!fp32)
-    snprintf(why, sizeof why, "on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype %.8s has none",
-             o->buffer_dtype);
-  else
-    snprintf(why, sizeof why, "on a CPU it needs tiles (AMX); with %s the six bf16 multiplies that replace an fp32 "
-             "one would take longer than that one; leave it out", ops->name);
+  if (cpu_precision_fits(o, ops, why, sizeof why)) return;
   if (o->given[OPT_matmul_precision]) snprintf(error, sizeof error, "--matmul_precision high: %s", why);
   agree_no_error(comm, error, fp32 ? EXIT_MISSING : EXIT_USAGE);
   strcpy(o->matmul_precision, "highest");

@@ -1,13 +1,11 @@
-// machine.h: what this machine can run, and which of its cores and GPUs a rank takes.
+// machine.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: data/cores.h.)
 //
-// Defines: cpu_tables, cpu_best_table(), launcher_pid(), take_fair_share_of_cores(), host_available_bytes(),
-//   core_watch(), choose_gpu().
+// Defines: cpu_tables, cpu_best_table(), launcher_pid(), host_available_bytes(), core_watch(), choose_gpu().
 #pragma once
 #include "cgroup.h"
 #include "ops.h"
 #include <dirent.h>
 #include <mpi.h>
-#include <sched.h>
 #include <unistd.h>
 
 // Every table of CPU kernels, the plainest instruction set first; each machine runs a prefix of the list.
@@ -57,46 +55,6 @@ static inline int launcher_pid() {
   }
   return (int)getppid();
 }
-// Threads of rank `rank` of `ranks` on `cores`, of which control groups allow `quota`. `docker --cpus=1.5` gives two
-// threads, which are stopped together at times; one thread would leave half a core unused. The ranks of a host share
-// the quota.
-static inline int threads_of_quota(int cores, double quota, int rank, int ranks) {
-  const int usable = quota < cores ? (int)ceil(quota) : cores;
-  return (rank + 1) * usable / ranks - rank * usable / ranks;
-}
-// With one or two ranks mpirun binds each to one core. Unless the user has bound the ranks (--bind-to), rank node_rank
-// of the host's node_ranks takes its fair share of the cores that mpirun may use.
-// Returns the number of threads this rank has cores for; *shared: ranks outnumber cores, all may use all of them.
-static inline int take_fair_share_of_cores(int node_rank, int node_ranks, bool *shared) {
-  const bool launched = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-  const bool bound_by_user = getenv("OMPI_MCA_hwloc_base_binding_policy");
-  cpu_set_t host, mine;
-  *shared = false;
-  if (sched_getaffinity(0, sizeof mine, &mine)) return 1;
-  const double quota = cgroup_cores("");
-  if (launched && bound_by_user && getenv("OMPI_MCA_orte_bound_at_launch")) {
-    const int bound = CPU_COUNT(&mine), timed = threads_of_quota(bound * node_ranks, quota, node_rank, node_ranks);
-    *shared = ceil(quota) < node_ranks;
-    return timed ? timed : 1;
-  }
-  if (!launched || bound_by_user || sched_getaffinity(launcher_pid(), sizeof host, &host)) host = mine;
-  const int cores = CPU_COUNT(&host), threads = threads_of_quota(cores, quota, node_rank, node_ranks);
-  *shared = fmin(cores, ceil(quota)) < node_ranks;
-  if (*shared || !launched || bound_by_user) {
-    if (!bound_by_user) sched_setaffinity(0, sizeof host, &host);
-    return *shared ? 1 : threads;
-  }
-  const int first = node_rank * cores / node_ranks, end = (node_rank + 1) * cores / node_ranks;
-  CPU_ZERO(&mine);
-  for (int cpu = 0, k = 0; cpu < CPU_SETSIZE; cpu++) {
-    if (!CPU_ISSET(cpu, &host)) continue;
-    if (k >= first && k < end) CPU_SET(cpu, &mine);
-    k++;
-  }
-  sched_setaffinity(0, sizeof mine, &mine);
-  return threads;
-}
-
 // Memory still available on this host: the kernel's estimate, or what control groups leave.
 static inline size_t host_available_bytes() {
   const size_t kb = file_number("/proc/meminfo", "MemAvailable:"), left = cgroup_memory_left("");

@@ -61,8 +61,24 @@ static const MemoryUse memory_uses[] = {
 static inline bool memory_measured(int line) { return memory_uses[line] == MEMORY_LIBRARIES; }
 static inline bool memory_on_host(int line) { return !strncmp(memory_words[line], "host:", 5); }
 
-// planned: from the formulas, before anything is allocated. taken: added up by the allocator. They must be equal.
-struct MemoryPlan { size_t planned_bytes[MEM_COUNT], taken_bytes[MEM_COUNT]; };
+// A block of memory that somebody declared. pointer: of the pointer that gets its address when it is taken; NULL where
+// the one who declared it takes the memory himself.
+struct MemoryBlock { MemoryName line; size_t bytes; void *pointer; };
+enum { MEMORY_BLOCKS_MOST = 64 };
+// planned: of what was declared, before anything is allocated. taken: added up by the allocator. They must be equal.
+struct MemoryPlan {
+  size_t planned_bytes[MEM_COUNT], taken_bytes[MEM_COUNT];
+  MemoryBlock block[MEMORY_BLOCKS_MOST];
+  int blocks;
+};
+// Declares `bytes` of zeroed memory under a line. `pointer` is the address of a pointer, of any type, that
+// memory_take_all sets and memory_give_back_all reads; it stays as it is for 0 bytes.
+static inline void memory_declare(MemoryPlan *m, MemoryName line, size_t bytes, void *pointer) {
+  m->planned_bytes[line] += bytes;
+  if (!bytes) return;
+  CHECK(m->blocks < MEMORY_BLOCKS_MOST, "more than %d blocks of memory", (int)MEMORY_BLOCKS_MOST);
+  m->block[m->blocks++] = MemoryBlock{line, bytes, pointer};
+}
 
 // MEMORY_TO_TAKE: on the device, but for what libraries have taken.
 enum MemoryPart { MEMORY_ALL, MEMORY_ON_DEVICE, MEMORY_ON_HOST, MEMORY_TO_TAKE };
@@ -90,6 +106,23 @@ static inline void *memory_take(Ctx *c, MemoryPlan *m, MemoryName line, size_t b
 }
 static inline void memory_give_back(Ctx *c, MemoryName line, void *p, size_t bytes) {
   if (p) c->ops->memory_free(c, p, bytes, memory_on_host(line) ? MEMORY_PINNED : MEMORY_DEVICE);
+}
+
+// Takes, and gives back, all that was declared.
+static inline void memory_take_all(Ctx *c, MemoryPlan *m) {
+  for (int i = 0; i < m->blocks; i++) {
+    const MemoryBlock *b = &m->block[i];
+    if (!b->pointer) { m->taken_bytes[b->line] += b->bytes; continue; }
+    void *p = memory_take(c, m, b->line, b->bytes);
+    memcpy(b->pointer, &p, sizeof p);
+  }
+}
+static inline void memory_give_back_all(Ctx *c, MemoryPlan *m) {
+  for (int i = m->blocks - 1; i >= 0; i--) {
+    void *p = NULL;
+    if (m->block[i].pointer) memcpy(&p, m->block[i].pointer, sizeof p);
+    memory_give_back(c, m->block[i].line, p, m->block[i].bytes);
+  }
 }
 
 // What a library took, by what was free before and after. Others who use the device may take or give back meanwhile, so

@@ -12,69 +12,68 @@ enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
 // the parameter shard itself, unless it is offloaded; one that is frozen in another dtype has none, and one in two
 // halves is nowhere in fp32.
 static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i) {
-  const Unit *q = &f->unit[u];
+  const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
   if (state == STATE_MASTER && c->split) return NULL;
   if (state == STATE_MASTER && c->has_master) return f->master ? f->master + q->master_base + c->master_at : NULL;
   if (state == STATE_MASTER) return c->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
   if (state == STATE_GRAD && !c->trains) return NULL;
-  if (state == STATE_GRAD && fsdp_sums_in_whole(f, q->stage)) return fsdp_own_gradient(f, u, i);
+  if (state == STATE_GRAD && f->lay.stage[q->stage].sums_in_whole) return fsdp_own_gradient(f, u, i);
   if (state == STATE_GRAD) return f->grads ? f->grads + q->sum_base + c->state_at : NULL;
   float *base = state == STATE_M ? f->m : f->v;
   return base && c->trains ? base + q->state_base + c->state_at : NULL;
 }
 // What the bf16 parameters of this rank's part of a piece lack of their masters; no data where masters are not split.
 static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
-  const Unit *q = &f->unit[u];
+  const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
   return tensor_of(c->split ? f->low + q->low_base + c->master_at : NULL, LOW16, c->numel);
 }
 // The run of parameter p's elements that this rank holds, and where: in an fp32 state (NULL: it has none there).
 // Returns false when it holds none.
 static inline bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at) {
-  const Param *q = &f->param[p];
-  if (!shard_run(&f->unit[q->unit], q, f->mesh.shard.me, run)) return false;
+  const Param *q = &f->lay.param[p];
+  if (!shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, run)) return false;
   float *piece = fsdp_piece_state(f, state, q->unit, q->piece);
   *at = piece ? piece + run->in_piece : NULL;
   return true;
 }
 // That run as it is stored in the parameter shard.
 static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Run run) {
-  const Param *q = &f->param[p];
+  const Param *q = &f->lay.param[p];
   return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
                    run.numel);
 }
 // And what it lacks of its masters; no data where they are not split.
 static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
-  const Param *q = &f->param[p];
+  const Param *q = &f->lay.param[p];
   low16 *piece = (low16 *)fsdp_piece_low(f, q->unit, q->piece).data;
   return tensor_of(piece ? piece + run.in_piece : NULL, LOW16, run.numel);
 }
 
 // Adds the squares of the own gradient shards to limbs: of those that lie apart, and of those in whole gradients.
 static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
-  if (f->sum_numel) norm_accumulate(c, limbs, tensor_of(f->grads, F32, f->sum_numel));
-  for (int u = 0; u < f->units; u++)
-    for (int i = 0; i < f->unit[u].pieces && fsdp_sums_in_whole(f, f->unit[u].stage); i++)
-      if (f->unit[u].piece[i].trains)
-        norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->unit[u].piece[i].numel));
+  if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->grads, F32, f->lay.sum_numel));
+  for (int u = 0; u < f->lay.units; u++)
+    for (int i = 0; i < f->lay.unit[u].pieces && f->lay.stage[f->lay.unit[u].stage].sums_in_whole; i++)
+      if (f->lay.unit[u].piece[i].trains)
+        norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->lay.unit[u].piece[i].numel));
 }
 // All reductions of the step are complete after this; adds the squares of the own gradient shards to limbs, which lie
 // in device memory. Of the replicas only the last one's count: there the sum is complete.
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
+  const Doing was = doing(f->record, DOING_CHAIN, STAGE_NONE, 0);
   f->comm->reduce_join(f);
+  doing(f->record, DOING_UPDATE, 0, 0);
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;
-  if (!fsdp_offloads(f)) {
-    fsdp_log_norm(f);
-    if (counts) fsdp_norm_shards(f, f->ctx, limbs);
-    return;
-  }
-  fsdp_sync(f);                                  // the host reads what the reductions' stream has copied to it
-  fsdp_log_norm(f);
-  memset(f->host_limbs, 0, NORM_LIMBS * sizeof(int64_t));
-  if (counts) fsdp_norm_shards(f, &f->host_ctx, f->host_limbs);
-  f->ctx->ops->copy(f->ctx, limbs, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
+  if (fsdp_offloads(f)) {
+    fsdp_sync(f);                                // the host reads what the reductions' stream has copied to it
+    f->host_ctx.ops->zero(&f->host_ctx, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
+    if (counts) fsdp_norm_shards(f, &f->host_ctx, f->host_limbs);
+    f->ctx->ops->copy(f->ctx, limbs, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
+  } else if (counts) fsdp_norm_shards(f, f->ctx, limbs);
+  doing_again(f->record, was);
 }
 
 struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
@@ -83,11 +82,9 @@ struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
 static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
-  if (f->log) f->log->smalls++;
-  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_EXCHANGE);
+  const Doing was = doing(f->record, DOING_SMALL, 0, 0);
   f->comm->small_all_gather(f, mine, all, bytes);
-  fsdp_log_small(f, LOG_READ, STREAM_MODEL, LOG_EXCHANGED);
-  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_REPORT);
+  doing_again(f->record, was);
 }
 
 // ---- from masters to parameter shards
@@ -95,33 +92,29 @@ static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, s
 // buffers, and they are copied while it works on the next unit. Returns where unit u's parameters are to be written
 // now.
 static inline char *fsdp_publish_begin(Fsdp *f, int u) {
-  if (!f->publish_bytes) return f->params_home + f->unit[u].params_at;
+  if (!f->lay.publish_bytes) return f->params_home + f->lay.unit[u].params_at;
   StepEvent *e = &f->published[u & 1];
   bool done = !e->recorded;
   for (int spins = 0; !done;) {
     f->ctx->ops->event_done(f->ctx, e->event, &done);
     if (!done) liveness_pause(&spins, "a copy of the GPU", STAGE_NONE);
   }
-  if (e->recorded) fsdp_log_event(f, LOG_DONE, STREAM_HOST, e->number);
-  fsdp_log_access(f, LOG_WRITE, STREAM_HOST, LOG_PUBLISHED, u & 1, f->mesh.rank, (uint64_t)u);
   return f->publish[u & 1];
 }
 static inline void fsdp_publish_piece(Fsdp *f, int u, int i) {
-  if (!f->publish_bytes) return;
-  const Piece *c = &f->unit[u].piece[i];
+  if (!f->lay.publish_bytes) return;
+  const Piece *c = &f->lay.unit[u].piece[i];
   f->ctx->ops->copy(f->ctx, fsdp_own_piece(f, u, i), f->publish[u & 1] + c->shard_at, piece_bytes(c));
 }
 static inline void fsdp_publish_end(Fsdp *f, int u) {
-  if (!f->publish_bytes) return;
-  fsdp_log_access(f, LOG_READ, STREAM_MODEL, LOG_PUBLISHED, u & 1, f->mesh.rank, (uint64_t)u);
-  step_event_record(f, f->ctx, &f->published[u & 1]);
+  if (f->lay.publish_bytes) step_event_record(f->ctx, &f->published[u & 1]);
 }
 
 // Writes the stored copy of what has an fp32 master apart and is no E4M3 matrix, from its master.
 static inline void fsdp_publish_unit(Fsdp *f, int u) {
   char *to = fsdp_publish_begin(f, u);
-  for (int i = 0; i < f->unit[u].pieces; i++) {
-    const Piece *c = &f->unit[u].piece[i];
+  for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+    const Piece *c = &f->lay.unit[u].piece[i];
     float *master = fsdp_piece_state(f, STATE_MASTER, u, i);
     if (!c->has_master || c->dtype == F8 || !master) continue;
     param_from_master(fsdp_state_ctx(f), tensor_of(to + c->shard_at, c->dtype, c->numel), Tensor{},
@@ -133,43 +126,41 @@ static inline void fsdp_publish_unit(Fsdp *f, int u) {
 // E4M3 matrices: the largest magnitude of each over all ranks gives its scale, then every rank encodes what it holds.
 // A frozen one keeps the scale it has. Collective.
 static inline void fsdp_publish_e4m3(Fsdp *f) {
-  if (!f->scales_trained) return;
+  if (!f->lay.scales_trained) return;
   const Ops *ops = f->ctx->ops;
   Ctx *c = fsdp_state_ctx(f);
   const bool off = fsdp_offloads(f);
-  float *host_amax = (float *)(f->host_limbs + NORM_LIMBS), *host_scale = host_amax + f->scales;
+  float *host_amax = (float *)(f->host_limbs + NORM_LIMBS), *host_scale = host_amax + f->lay.scales;
   float *amax = off ? host_amax : f->amax, *scale = off ? host_scale : f->scale, *master;
   Run run;
-  const int64_t n = f->scales_trained;
-  if (off) memset(amax, 0, (size_t)n * 4);
-  else ops->zero(f->ctx, amax, (size_t)n * 4);
-  for (int p = 0; p < f->params; p++)
-    if (f->param[p].dtype == F8 && !f->param[p].frozen && fsdp_own(f, STATE_MASTER, p, &run, &master) && master)
-      absmax(c, tensor_of(amax + f->param[p].scale, F32, 1), tensor_of(master, F32, run.numel));
+  const int64_t n = f->lay.scales_trained;
+  c->ops->zero(c, amax, (size_t)n * 4);
+  for (int p = 0; p < f->lay.params; p++)
+    if (f->lay.param[p].dtype == F8 && !f->lay.param[p].frozen && fsdp_own(f, STATE_MASTER, p, &run, &master) && master)
+      absmax(c, tensor_of(amax + f->lay.param[p].scale, F32, 1), tensor_of(master, F32, run.numel));
   if (off) ops->copy(f->ctx, f->amax, amax, (size_t)n * 4);
   fsdp_small_all_gather(f, f->amax, f->amax_all, (size_t)n * 4);
   fp8_scales(f->ctx, tensor_of(f->scale, F32, n), tensor_of(f->amax_all, F32, f->mesh.world, n));
   if (off) {
-    ops->copy(f->ctx, scale, f->scale, (size_t)f->scales * 4);
+    ops->copy(f->ctx, scale, f->scale, (size_t)f->lay.scales * 4);
     fsdp_sync(f);
   }
-  fsdp_log_update(f, false);
-  for (int u = 0; u < f->units; u++) {
+  for (int u = 0; u < f->lay.units; u++) {
     char *to = fsdp_publish_begin(f, u);
-    for (int p = 0; p < f->params; p++) {
-      const Param *q = &f->param[p];
+    for (int p = 0; p < f->lay.params; p++) {
+      const Param *q = &f->lay.param[p];
       if (q->unit != u || q->dtype != F8 || !fsdp_own(f, STATE_MASTER, p, &run, &master) || !master) continue;
-      fp8_encode(c, tensor_of(to + f->unit[u].piece[q->piece].shard_at + (size_t)run.in_piece, F8, run.numel),
+      fp8_encode(c, tensor_of(to + f->lay.unit[u].piece[q->piece].shard_at + (size_t)run.in_piece, F8, run.numel),
                  tensor_of(master, F32, run.numel), tensor_of(scale + q->scale, F32, 1));
     }
-    for (int i = 0; i < f->unit[u].pieces; i++)
-      if (f->unit[u].piece[i].dtype == F8 && f->unit[u].piece[i].trains) fsdp_publish_piece(f, u, i);
+    for (int i = 0; i < f->lay.unit[u].pieces; i++)
+      if (f->lay.unit[u].piece[i].dtype == F8 && f->lay.unit[u].piece[i].trains) fsdp_publish_piece(f, u, i);
     fsdp_publish_end(f, u);
   }
 }
 // Writes every stored copy from its master: after a change of masters. Collective.
 static inline void fsdp_publish(Fsdp *f) {
-  for (int u = 0; u < f->units; u++) fsdp_publish_unit(f, u);
+  for (int u = 0; u < f->lay.units; u++) fsdp_publish_unit(f, u);
   fsdp_publish_e4m3(f);
 }
 
@@ -177,7 +168,7 @@ static inline void fsdp_publish(Fsdp *f) {
 // split, the shard itself, which has the other half.
 static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, OptimizerArgs a) {
   Ctx *c = fsdp_state_ctx(f);
-  const Piece *q = &f->unit[u].piece[i];
+  const Piece *q = &f->lay.unit[u].piece[i];
   const int64_t n = q->numel;
   if (!q->decay) a.adamw.weight_decay = a.sgd.weight_decay = 0;
   Tensor param = tensor_of(q->has_master && q->dtype != F8 ? params + q->shard_at : NULL, q->dtype, n);
@@ -192,47 +183,52 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
 // for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes nothing
 // and publishes what was there. Collective with fp8.
 static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
-  fsdp_log_update(f, true);
+  const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
+  if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
   const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;            // the buffers hold another unit's
-  for (int u = 0; u < f->units && !skipped; u++) {
+  for (int u = 0; u < f->lay.units && !skipped; u++) {
     char *params = fsdp_publish_begin(f, u);
-    for (int i = 0; i < f->unit[u].pieces; i++) {
-      if (!f->unit[u].piece[i].trains) continue;
+    for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+      if (!f->lay.unit[u].piece[i].trains) continue;
       fsdp_update_piece(f, u, i, params, a);
-      if (f->unit[u].piece[i].dtype != F8) fsdp_publish_piece(f, u, i);
+      if (f->lay.unit[u].piece[i].dtype != F8) fsdp_publish_piece(f, u, i);
     }
     fsdp_publish_end(f, u);
     liveness_arrived();
   }
   fsdp_publish_e4m3(f);
+  doing_again(f->record, was);
 }
 
 // Ends a step: what was gathered is stale, and from here on peers may read the new shards. Collective.
 static inline void fsdp_step_end(Fsdp *f) {
   fsdp_forget(f);
+  const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
   f->comm->step_end(f);
+  doing_again(f->record, was);
 }
 
 // ---- values from and to the host
 // Where parameter p's values are computed with: an offloaded master's is the host's.
 static inline Ctx *fsdp_param_ctx(Fsdp *f, int p) {
-  const bool host = f->cfg.offload == OFFLOAD_PARAMS || (fsdp_offloads(f) && !f->param[p].frozen);
+  const bool host = f->cfg.offload == OFFLOAD_PARAMS || (fsdp_offloads(f) && !f->lay.param[p].frozen);
   return host ? &f->host_ctx : f->ctx;
 }
 // What has no fp32 master, frozen or split, takes values as they come, through scratch: rounded, and cut into halves. A
 // frozen E4M3 parameter needs its largest magnitude first: PASS_MEASURE of all values, fsdp_frozen_scales, then
 // PASS_STORE of all again.
 enum ValuePass { PASS_STORE, PASS_MEASURE };
-static inline bool fsdp_needs_measure(const Fsdp *f) { return f->scales > f->scales_trained; }
+static inline bool fsdp_needs_measure(const Fsdp *f) { return f->lay.scales > f->lay.scales_trained; }
 // Before a PASS_MEASURE.
 static inline void fsdp_forget_scales(Fsdp *f) {
-  if (f->scales) f->ctx->ops->zero(f->ctx, f->amax, (size_t)f->scales * 4);
-  if (fsdp_offloads(f)) memset(f->host_limbs + NORM_LIMBS, 0, (size_t)f->scales * 4);
+  if (f->lay.scales) f->ctx->ops->zero(f->ctx, f->amax, (size_t)f->lay.scales * 4);
+  if (fsdp_offloads(f)) memset(f->host_limbs + NORM_LIMBS, 0, (size_t)f->lay.scales * 4);
 }
 // Agrees on the scales of what was measured. Collective.
 static inline void fsdp_frozen_scales(Fsdp *f) {
-  fsdp_small_all_gather(f, f->amax, f->amax_all, (size_t)f->scales * 4);
-  fp8_scales(f->ctx, tensor_of(f->scale, F32, f->scales), tensor_of(f->amax_all, F32, f->mesh.world, f->scales));
+  fsdp_small_all_gather(f, f->amax, f->amax_all, (size_t)f->lay.scales * 4);
+  fp8_scales(f->ctx, tensor_of(f->scale, F32, f->lay.scales),
+             tensor_of(f->amax_all, F32, f->mesh.world, f->lay.scales));
   fsdp_sync(f);
 }
 // Scratch of fp32 values for parameter p: where, and how many go in.
@@ -257,11 +253,11 @@ static inline void fsdp_take_values(Fsdp *f, int p, Run run, int64_t at, const f
     return;
   }
   if (pass == PASS_MEASURE) {
-    absmax(c, tensor_of(amax + f->param[p].scale, F32, 1), values);
-    if (c != f->ctx) f->ctx->ops->copy(f->ctx, f->amax + f->param[p].scale, amax + f->param[p].scale, 4);
+    absmax(c, tensor_of(amax + f->lay.param[p].scale, F32, 1), values);
+    if (c != f->ctx) f->ctx->ops->copy(f->ctx, f->amax + f->lay.param[p].scale, amax + f->lay.param[p].scale, 4);
     return;
   }
-  float *scale = f->scale + f->param[p].scale, on_host;
+  float *scale = f->scale + f->lay.param[p].scale, on_host;
   if (c != f->ctx) { f->ctx->ops->copy(f->ctx, &on_host, scale, 4); f->ctx->ops->sync(f->ctx); scale = &on_host; }
   fp8_encode(c, to, values, tensor_of(scale, F32, 1));
 }
@@ -273,8 +269,8 @@ static inline void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, co
   Run run;
   float *to;
   liveness_progress();
-  CHECK(fsdp_own(f, state, p, &run, &to) && at + n <= run.numel, "%s: %s", __func__, f->param[p].name);
-  CHECK(to || state == STATE_MASTER, "%s: %s has no such state", __func__, f->param[p].name);
+  CHECK(fsdp_own(f, state, p, &run, &to) && at + n <= run.numel, "%s: %s", __func__, f->lay.param[p].name);
+  CHECK(to || state == STATE_MASTER, "%s: %s has no such state", __func__, f->lay.param[p].name);
   if (to) {
     if (pass == PASS_STORE) f->ctx->ops->copy(f->ctx, to + at, host, (size_t)n * 4);
     f->ctx->ops->sync(f->ctx);
@@ -311,20 +307,21 @@ static inline void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, fl
   Run run;
   float *from;
   liveness_progress();
-  CHECK(fsdp_own(f, state, p, &run, &from) && at + n <= run.numel, "%s: %s", __func__, f->param[p].name);
+  CHECK(fsdp_own(f, state, p, &run, &from) && at + n <= run.numel, "%s: %s", __func__, f->lay.param[p].name);
   if (!from && state != STATE_MASTER) { memset(host, 0, (size_t)n * 4); return; }
   if (from) {
     f->ctx->ops->copy(f->ctx, host, from + at, (size_t)n * 4);
     f->ctx->ops->sync(f->ctx);
     return;
   }
-  if (f->unit[f->param[p].unit].piece[f->param[p].piece].split) { fsdp_get_split(f, p, run, at, host, n); return; }
+  const Param *q = &f->lay.param[p];
+  if (f->lay.unit[q->unit].piece[q->piece].split) { fsdp_get_split(f, p, run, at, host, n); return; }
   const Tensor stored = fsdp_own_stored(f, p, Run{run.in_range + at, run.in_piece + at, n});
   const size_t b = dtype_bytes(stored.dtype);
   char *raw = (char *)host + (size_t)n * (4 - b);                // behind what is widened before it
   float scale = 1;
   f->ctx->ops->copy(f->ctx, raw, stored.data, (size_t)n * b);
-  if (stored.dtype == F8) f->ctx->ops->copy(f->ctx, &scale, f->scale + f->param[p].scale, 4);
+  if (stored.dtype == F8) f->ctx->ops->copy(f->ctx, &scale, f->scale + f->lay.param[p].scale, 4);
   f->ctx->ops->sync(f->ctx);
   for (int64_t i = 0; i < n; i++) {
     float x;
@@ -342,8 +339,8 @@ static inline void fsdp_init_range(Ctx *c, const Param *q, int p, float *to, uin
   else fill(c, tensor_of(to, F32, n), q->init == INIT_ONE ? 1.0f : 0.0f);
 }
 static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
-  for (int p = 0; p < f->params; p++) {
-    const Param *q = &f->param[p];
+  for (int p = 0; p < f->lay.params; p++) {
+    const Param *q = &f->lay.param[p];
     Run run;
     float *to;
     liveness_arrived();
@@ -374,10 +371,10 @@ static inline void fsdp_init_params(Fsdp *f, uint64_t seed) {
 
 // Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. Collective. For tests and files.
 static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full) {
-  const Param *q = &f->param[p];
+  const Param *q = &f->lay.param[p];
   for (int i = 0; i < fsdp_shards(f); i++) {
     Run run;
-    if (!shard_run(&f->unit[q->unit], q, i, &run)) continue;
+    if (!shard_run(&f->lay.unit[q->unit], q, i, &run)) continue;
     const int root = i;                          // of the first replica: all have the same
     if (f->mesh.rank == root) fsdp_get_own(f, state, p, 0, full + run.in_range, run.numel);
     if (f->mesh.world > 1) MPI_Bcast(full + run.in_range, fsdp_mpi_count(run.numel), MPI_FLOAT, root, f->mesh.comm);
@@ -385,9 +382,9 @@ static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full
 }
 // Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are).
 static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const float *full) {
-  const Param *q = &f->param[p];
+  const Param *q = &f->lay.param[p];
   Run run;
-  if (!shard_run(&f->unit[q->unit], q, f->mesh.shard.me, &run)) return;
+  if (!shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run)) return;
   const int64_t n = min64(run.numel, param_numel(q) - run.in_range);
   if (n > 0) fsdp_set_own(f, state, p, 0, full + run.in_range, n, PASS_STORE);
 }

@@ -26,6 +26,9 @@ typedef void (*ThreadBody)(void *arg, int thread, int threads);
 void threads_run(int threads, ThreadBody body, void *arg);
 void threads_barrier();
 extern __thread int thread_number;
+// If set, each thread of the pool calls it with its number when it starts; it decides on which CPUs the caller runs.
+// -1: wherever the rank may, for a thread that is started beside the pool.
+extern void (*thread_place)(int thread);
 
 // Thread `thread` of `threads` has begin, begin + step, ... below end, of 0 .. n.
 struct ThreadShare { int64_t begin, end; };
@@ -91,6 +94,7 @@ struct alignas(64) ThreadPool {
 };
 static ThreadPool thread_pool;
 __thread int thread_number;
+void (*thread_place)(int thread);
 static __thread int thread_team = 1, thread_trust = SPIN_TRUST;  // team: threads of the region this one is in
 
 static inline void thread_word_set(ThreadWord *w, uint32_t value) {
@@ -125,6 +129,7 @@ static void *thread_life(void *to) {
   const ThreadStart start = *(ThreadStart *)to;
   ThreadPool *p = &thread_pool;
   free(to);
+  if (thread_place) thread_place(start.number);
   for (uint32_t job = start.job;; job++) {
     thread_word_wait(&p->job, job);
     if (start.number < p->threads) thread_part(p, start.number);

@@ -63,12 +63,29 @@ struct Unit {
   int64_t master_numel, low_numel;               // of a rank: fp32 masters; low halves of masters
   int64_t grad_numel, expand_numel;
   int64_t grad_slot_at, expand_slot_at;          // elements: of the stage's gradient and of its expanded copy
+  int rounds;                                    // in which its gradient is reduced
   // Of this rank, in what holds all units one after the other: elements, bytes, bytes, bytes.
   int64_t state_base, master_base, low_base, sum_base;             // sum_base: of gradient shards apart
   size_t params_at, kept_at, grads_at;
 };
 
-struct Stage { int first_unit, units; size_t full_bytes; int64_t grad_numel, expand_numel; bool trains; };
+// Where the model writes a stage's gradient.
+//   in shard   straight into the gradient shard of the only rank; later microbatches are added there: no buffer, no
+//              reduction
+//   in slot    once a microbatch, in the wire dtype, into one of two slots that blocks take in turn
+//   whole      fp32, in a buffer of its own, because it is added to: over the head's chunks, or over microbatches
+enum GradHome { GRADS_NONE, GRADS_IN_SHARD, GRADS_IN_SLOT, GRADS_WHOLE };
+// staged: contributions are rounded for the wire into staging. sums_in_whole: its gradient shard is the own part of the
+// whole gradient. rounds: of a reduction of all its units.
+struct Stage {
+  int first_unit, units;
+  size_t full_bytes;
+  int64_t grad_numel, expand_numel;
+  bool trains;
+  GradHome grads;
+  bool staged, sums_in_whole;
+  int rounds;
+};
 
 enum WrapPolicy { WRAP_BLOCK, WRAP_MODEL, WRAP_MIN_PARAMS };
 enum ShardLayout { SHARD_FLAT, SHARD_DIM0 };

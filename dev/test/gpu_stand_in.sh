@@ -140,7 +140,7 @@ case $me in
   mpirun)
     [ "$*" != --version ] || { echo "mpirun (Open MPI) 4.1.4"; exit; }
     took 20
-    env | sed -nE "s|${FAKE%/fake}|ROOT|g; /^(OPAL_PREFIX|PMIX_PKGLIBDIR|CJSON_HOME|LD_LIBRARY_PATH)=/p" \
+    env | sed -nE "s|${FAKE%/fake}|ROOT|g; /^(OPAL_PREFIX|PMIX_PKGLIBDIR|HWLOC_HOME|CJSON_HOME|LD_LIBRARY_PATH)=/p" \
       >"$FAKE/environment"
     command_in "$@" ;;
   python3)
@@ -162,7 +162,8 @@ case $me in
       *) echo 1 ;;
     esac ;;
   apt-get)
-    if has "$*" -s; then printf 'Inst %s (1.2)\n' libc6 libopenmpi3 openmpi-bin libx11-6 libcjson1 libpmix2 libicu72
+    names=(libc6 libopenmpi3 openmpi-bin libx11-6 libhwloc-dev libcjson1 libpmix2 libicu72)
+    if has "$*" -s; then printf 'Inst %s (1.2)\n' "${names[@]}"
     else while [ "$1" != download ]; do shift; done; touch "${@/%/.deb}"; rm download.deb; fi ;;
   dpkg)
     lib=$3/usr/lib/machine
@@ -171,6 +172,9 @@ case $me in
         mkdir -p "$lib/openmpi/lib/openmpi3"
         touch "$lib/libopen-pal.so.40" "$lib"/openmpi/lib/openmpi3/mca_btl_{ofi,tcp}.so ;;
       *openmpi-bin*) mkdir -p "$3/usr/bin"; ln -sf "$FAKE/../bin/make" "$3/usr/bin/orterun" ;;
+      *libhwloc-dev*)
+        mkdir -p "$lib" "$3"/usr/include/{,machine/}hwloc
+        touch "$lib/libhwloc.a" "$3"/usr/include/{hwloc.h,hwloc/bitmap.h,machine/hwloc/config.h} ;;
       *libpmix2*) mkdir -p "$lib/pmix2/lib/pmix" ;;
       *libcjson1*) mkdir -p "$3/usr/include/cjson" ;;
       *) echo "unpacked $2" >&2; exit 1 ;;

@@ -40,10 +40,10 @@ static inline void ckpt_remove(const char *path) {
 static inline uint64_t states_hash(Fsdp *f) {
   uint64_t h = 14695981039346656037ull;
   const int states = f->cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2;
-  for (int s = 0; s < states; s++) for (int p = 0; p < f->params; p++) {
-    float *full = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
+  for (int s = 0; s < states; s++) for (int p = 0; p < f->lay.params; p++) {
+    float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
     fsdp_read_param(f, (ShardState)s, p, full);
-    h = fnv_bytes(h, full, sizeof(float) * (size_t)f->param[p].numel_padded);
+    h = fnv_bytes(h, full, sizeof(float) * (size_t)f->lay.param[p].numel_padded);
     free(full);
   }
   return h;
@@ -98,8 +98,8 @@ static inline void ckpt_expect_same_checkpoint(const char *what, const char *a, 
 // Elements of all states that a checkpoint has: frozen parameters have no moments.
 static inline int64_t ckpt_numel(const Fsdp *f) {
   int64_t numel = 0;
-  for (int p = 0; p < f->params; p++)
-    numel += param_numel(&f->param[p]) * (f->param[p].frozen ? 1 : f->cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2);
+  for (int p = 0; p < f->lay.params; p++)
+    numel += param_numel(&f->lay.param[p]) * (f->lay.param[p].frozen ? 1 : f->cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2);
   return numel;
 }
 // The bytes written are the bytes planned: each rank of the first replica writes its own, together they are the tensors
@@ -225,10 +225,10 @@ static inline void resume_spoil(Fsdp *f) {
   for (float &x : wrong) x = 100.0f;
   if (fsdp_needs_measure(f)) fsdp_forget_scales(f);
   for (ValuePass pass : {PASS_MEASURE, PASS_STORE}) {
-    for (int p = 0; p < f->params; p++) {
+    for (int p = 0; p < f->lay.params; p++) {
       Run run;
-      if (!shard_run(&f->unit[f->param[p].unit], &f->param[p], f->mesh.shard.me, &run)) continue;
-      const int64_t n = min64(run.numel, param_numel(&f->param[p]) - run.in_range);    // padding rows stay zero
+      if (!shard_run(&f->lay.unit[f->lay.param[p].unit], &f->lay.param[p], f->mesh.shard.me, &run)) continue;
+      const int64_t n = min64(run.numel, param_numel(&f->lay.param[p]) - run.in_range);    // padding rows stay zero
       for (int64_t at = 0; at < n; at += PIECE)
         fsdp_set_own(f, STATE_MASTER, p, at, wrong, min64(PIECE, n - at), pass);
     }
@@ -525,9 +525,15 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
 static inline void stream_reopen(Trainer *t, bool background) {
   store_close(&t->store);
   t->fsdp.mesh.hosts = 2;
-  t->plan.taken_bytes[MEM_CHECKPOINT] = 0;
-  t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, background);
-  store_open(&t->store, &t->fsdp, &t->plan, background);
+  for (int i = 0; i < t->plan.blocks; i++) {
+    MemoryBlock *b = &t->plan.block[i];
+    if (b->line != MEM_CHECKPOINT) continue;
+    memory_give_back(&t->ctx, b->line, t->store.memory, b->bytes);
+    b->bytes = t->plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, background);
+    t->plan.taken_bytes[MEM_CHECKPOINT] = 0;
+    t->store.memory = (char *)memory_take(&t->ctx, &t->plan, MEM_CHECKPOINT, b->bytes);
+  }
+  store_open(&t->store, &t->fsdp, background);
   memory_check_taken(&t->plan);
 }
 
@@ -890,7 +896,8 @@ static const OptionClass option_classes[] = {
             "beta1 beta2 eps momentum clip reduce accumulate"},
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
              "comm shm device no_cuda graph tune isa rdzv threads timeout eval_only verbose "
-             "sample_only prompt out log_every save_model export_hf resume init_from config"}};
+             "sample_only prompt out log_every save_model export_hf resume init_from config plan world "
+             "ranks_per_host on tokens json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =

@@ -106,13 +106,13 @@ static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
   const int64_t moments = f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1;
   int64_t want = 0, last = -1;
   long long own = store_snapshot_bytes(f), all = 0;
-  for (int p = 0; p < f->params; p++)
-    want += round_up(f->param[p].numel_padded, 128) * 4 * (f->param[p].frozen ? 1 : 1 + moments);
+  for (int p = 0; p < f->lay.params; p++)
+    want += round_up(f->lay.param[p].numel_padded, 128) * 4 * (f->lay.param[p].frozen ? 1 : 1 + moments);
   MPI_Allreduce(&own, &all, 1, MPI_LONG_LONG, MPI_SUM, f->mesh.comm);
   EXPECT(all == want, "%s: the ranks' snapshots have %lld bytes, all states %lld", what, all, (long long)want);
   EXPECT(!own == (f->mesh.replicate.me > 0), "%s: the snapshot of replica %d has %lld bytes", what,
          f->mesh.replicate.me, own);
-  for (int i = 0; i < MAP_STATES * f->params && own; i++) {
+  for (int i = 0; i < MAP_STATES * f->lay.params && own; i++) {
     EXPECT(s->snapshot_at[i] >= last && s->snapshot_at[i] % 128 == 0 && s->snapshot_at[i] * 4 <= own,
            "%s: run %d of the snapshot is at %lld", what, i, (long long)s->snapshot_at[i]);
     last = s->snapshot_at[i];
@@ -130,11 +130,12 @@ static inline void ckpt_expect_tensors(const Trainer *t, const char *directory, 
     int found = 0, want = 0;
     path_join(path, sizeof path, directory, checkpoint_files[file]);
     REQUIRE(safetensors_open(&there, path), "%s: %s", what, there.error);
-    for (int p = 0; p < f->params; p++) for (const char *prefix : {"", "exp_avg.", "exp_avg_sq.", "momentum_buffer."}) {
+    static const char *const prefixes[] = {"", "exp_avg.", "exp_avg_sq.", "momentum_buffer."};
+    for (int p = 0; p < f->lay.params; p++) for (const char *prefix : prefixes) {
       const bool sgd = f->cfg.optimizer == OPTIMIZER_SGD, mine = file == (prefix[0] != 0);
-      const bool due = mine && (!prefix[0] || (!f->param[p].frozen && sgd == !strcmp(prefix, "momentum_buffer.")));
+      const bool due = mine && (!prefix[0] || (!f->lay.param[p].frozen && sgd == !strcmp(prefix, "momentum_buffer.")));
       bool has = false;
-      snprintf(name, sizeof name, "%s%s", prefix, f->param[p].name);
+      snprintf(name, sizeof name, "%s%s", prefix, f->lay.param[p].name);
       for (int i = 0; i < there.count; i++) has = has || !strcmp(there.tensor[i].name, name);
       EXPECT(has == due, "%s: %s %s tensor %s", what, path, has ? "has" : "lacks", name);
       found += has;
@@ -185,8 +186,8 @@ TEST_MPI(the_first_replica_writes_each_byte_once, 6,
 static inline void ckpt_plant(Fsdp *f) {
   const float large = 2.0f;
   Run run;
-  for (int p = 0; p < f->params; p++)
-    if (shard_run(&f->unit[f->param[p].unit], &f->param[p], f->mesh.shard.me, &run) && !run.in_range)
+  for (int p = 0; p < f->lay.params; p++)
+    if (shard_run(&f->lay.unit[f->lay.param[p].unit], &f->lay.param[p], f->mesh.shard.me, &run) && !run.in_range)
       fsdp_set_own(f, STATE_MASTER, p, 0, &large, 1, PASS_STORE);
   fsdp_publish(f);
   fsdp_step_end(f);
@@ -253,8 +254,8 @@ static inline void ckpt_read_weights(const Corpus *corpus, MPI_Comm comm, const 
   snprintf(arguments, sizeof arguments, "--init_from %s --seq_len 21 --batch_size 1 --out %s %s", ckpt_path("%s", from),
            ckpt_path("fresh"), own);
   resume_from(&t, &saver, corpus, comm, arguments);
-  for (int p = 0; p < t.fsdp.params; p++) {
-    const Param *q = &t.fsdp.param[p];
+  for (int p = 0; p < t.fsdp.lay.params; p++) {
+    const Param *q = &t.fsdp.lay.param[p];
     const int64_t n = param_numel(q);
     float *x = (float *)malloc(sizeof(float) * (size_t)q->numel_padded), *want = (float *)malloc(4 * (size_t)n);
     fsdp_read_param(&t.fsdp, STATE_MASTER, p, x);

@@ -207,7 +207,7 @@ static inline const char *cli_small() {
 // A metrics.jsonl, each line parsed. A line that is not a JSON object or has no end of line fails the test.
 struct CliMetrics { int lines; cJSON **line; };
 static inline void cli_metrics(CliMetrics *m, const char *out) {
-  char path[600];
+  char path[700];
   snprintf(path, sizeof path, "%s/metrics.jsonl", out);
   FILE *f = fopen(path, "r");
   char *text = NULL;

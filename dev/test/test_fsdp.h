@@ -11,11 +11,11 @@ static inline uint64_t fnv_bytes(uint64_t h, const void *data, size_t bytes) {
 // Hash of the parameters' values, without padding rows: of all, or only of frozen ones. Collective.
 static inline uint64_t params_hash(Fsdp *f, bool frozen_only) {
   uint64_t h = 14695981039346656037ull;
-  for (int p = 0; p < f->params; p++) {
-    if (frozen_only && !f->param[p].frozen) continue;
-    float *full = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
+  for (int p = 0; p < f->lay.params; p++) {
+    if (frozen_only && !f->lay.param[p].frozen) continue;
+    float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
     fsdp_read_param(f, STATE_MASTER, p, full);
-    h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel(&f->param[p]));
+    h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel(&f->lay.param[p]));
     free(full);
   }
   return h;
@@ -81,8 +81,8 @@ static inline WorldBuffers world_buffers(MemoryPlan *plan, const Corpus *corpus,
   test_options(&o, world, "%s %s", world_shapes, extra);
   trainer_open(&t, &o, corpus, comm, device_of(world_ops ? world_ops : agree_on_ops(&o, comm)), 1);
   *plan = t.plan;
-  for (int u = 0; u < t.fsdp.units; u++) {
-    const Unit *q = &t.fsdp.unit[u];
+  for (int u = 0; u < t.fsdp.lay.units; u++) {
+    const Unit *q = &t.fsdp.lay.unit[u];
     if (q->stage && strcmp(o.accumulate, "local")) b.apart += (size_t)q->state_numel * 4;
     else {
       b.whole += (size_t)q->grad_numel * 4, b.in_whole += (size_t)q->state_numel * 4;
@@ -152,7 +152,7 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
     const Fsdp *f = &t.fsdp;
     const size_t *taken = t.plan.taken_bytes;
-    const size_t whole = (size_t)f->stage[0].grad_numel * 4, block = (size_t)f->stage[1].grad_numel * 4;
+    const size_t whole = (size_t)f->lay.stage[0].grad_numel * 4, block = (size_t)f->lay.stage[1].grad_numel * 4;
     const size_t root = m.in_whole ? 0 : (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
     EXPECT(!taken[MEM_PEERS_GRADS], "%s: parts of peers, of which there are none", m.options);
     const size_t slots = taken[MEM_GRAD_SLOTS] + taken[MEM_SLOTS_SHARED];
@@ -164,7 +164,7 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     expect_traffic(f, m.microbatches, 0, m.options);
     const int64_t times = f->cfg.local ? 1 : m.microbatches;
     int64_t units = 0;
-    for (int u = 0; u < f->units; u++) units += f->unit[u].stage ? m.blocks : m.root;
+    for (int u = 0; u < f->lay.units; u++) units += f->lay.unit[u].stage ? m.blocks : m.root;
     EXPECT(t.fsdp.traffic.reductions == times * units, "%s: %lld reductions, must be %lld", m.options,
            (long long)t.fsdp.traffic.reductions, (long long)(times * units));
     trainer_close(&t);
@@ -236,7 +236,7 @@ static inline size_t lend_activations(int world, const char *extra, bool *lends)
   trainer_plan_as(&t, &o, device_of(world_ops ? world_ops : cpu_tables[0].ops), 0, world, world);
   const size_t bytes = t.plan.planned_bytes[MEM_ACTIVATIONS] + t.plan.planned_bytes[MEM_SLOTS_SHARED];
   *lends = false;
-  for (int s = 0; s < t.fsdp.stages; s++) *lends = *lends || t.fsdp.sums_shared[s];
+  for (int s = 0; s < t.fsdp.lay.stages; s++) *lends = *lends || t.fsdp.sums_shared[s];
   trainer_plan_close(&t);
   return bytes;
 }

@@ -229,18 +229,20 @@ TEST(gpu_day_says_what_is_wrong,
 }
 
 TEST(gpu_day_carries_openmpi,
-     "carry DIR: only OpenMPI, cJSON and what they need, unpacked, without plugins for networks; with CARRIED=DIR the "
-     "ranks start by its mpirun, which is told where it lies") {
+     "carry DIR: only OpenMPI, hwloc, cJSON and what they need, unpacked, without plugins for networks; with "
+     "CARRIED=DIR the ranks start by its mpirun, which is told where it lies") {
   CliRun r;
   gpu_day_set_up(false);
   gpu_day_run(&r, 0, "", "carry ompi");
-  EXPECT(!strncmp(r.text, "carry: 4 packages, ", 19) && cli_count(r.text, "") == 1, "it printed:\n%.2000s", r.text);
+  EXPECT(!strncmp(r.text, "carry: 5 packages, ", 19) && cli_count(r.text, "") == 1, "it printed:\n%.2000s", r.text);
   cli_free(&r);
   gpu_day_expect("the tree", "cd ompi && find . ! -type d | sort | paste -sd ' '",
-                 "./cjson/include ./cjson/lib ./usr/bin/mpicc ./usr/bin/mpirun ./usr/bin/orterun "
+                 "./cjson/include ./cjson/lib ./hwloc/include/hwloc.h ./hwloc/include/hwloc/bitmap.h "
+                 "./hwloc/include/hwloc/config.h ./hwloc/lib ./usr/bin/mpicc ./usr/bin/mpirun ./usr/bin/orterun "
+                 "./usr/include/hwloc.h ./usr/include/hwloc/bitmap.h ./usr/include/machine/hwloc/config.h "
                  "./usr/lib/machine/libopen-pal.so.40 ./usr/lib/machine/openmpi/lib/openmpi3/mca_btl_tcp.so");
-  gpu_day_expect("cJSON's links", "readlink -m ompi/cjson/include ompi/cjson/lib | sed s,.*/ompi/,,",
-                 "usr/include\nusr/lib/machine");
+  gpu_day_expect("links", "readlink -m ompi/cjson/include ompi/cjson/lib ompi/hwloc/lib | sed s,.*/ompi/,,",
+                 "usr/include\nusr/lib/machine\nusr/lib/machine");
   gpu_day_run(&r, 2, "", "carry ompi");
   EXPECT(strstr(r.text, " is not empty"), "it printed:\n%.2000s", r.text);
   cli_free(&r);
@@ -248,7 +250,7 @@ TEST(gpu_day_carries_openmpi,
   gpu_day_run(&r, 0, "CARRIED=ompi LD_LIBRARY_PATH=/else", "build ranks");
   cli_free(&r);
   gpu_day_expect("mpirun's environment", "sort fake/environment",
-                 "CJSON_HOME=ROOT/ompi/cjson\n"
+                 "CJSON_HOME=ROOT/ompi/cjson\nHWLOC_HOME=ROOT/ompi/hwloc\n"
                  "LD_LIBRARY_PATH=ROOT/ompi/usr/lib/machine:ROOT/ompi/usr/lib/machine/pmix2/lib:/else\n"
                  "OPAL_PREFIX=ROOT/ompi/usr\nPMIX_PKGLIBDIR=ROOT/ompi/usr/lib/machine/pmix2/lib/pmix");
 }

@@ -809,7 +809,7 @@ TEST_MPI(import_export_any_ranks, 3,
     ix_path(from, "dev/fixtures", name);
     ix_path(dir, test_tmp(), name);
     ix_run_open(&x, from, MPI_COMM_WORLD);
-    Param *param = x.trainer.fsdp.param;
+    Param *param = x.trainer.fsdp.lay.param;
     if (!rank) mkdir(dir, 0777);
     snprintf(x.trainer.opt.out, sizeof x.trainer.opt.out, "%s", test_tmp());
     EXPECT(export_hf(&x.trainer, dir) && save_model(&x.trainer), "%s is not written", name);

@@ -46,10 +46,10 @@ static inline uint64_t kill_state_hash(Trainer *t) {
   Fsdp *f = &t->fsdp;
   uint64_t h = 14695981039346656037ull;
   for (int state = 0; state < MAP_STATES; state++)
-    for (int p = 0; p < f->params && (state == 0 || (size_t)state <= fsdp_moments(f)); p++) {
-      float *full = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
+    for (int p = 0; p < f->lay.params && (state == 0 || (size_t)state <= fsdp_moments(f)); p++) {
+      float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
       fsdp_read_param(f, (ShardState)state, p, full);
-      h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel(&f->param[p]));
+      h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel(&f->lay.param[p]));
       free(full);
     }
   const StepState *s = t->host.state;
@@ -863,15 +863,15 @@ TEST_MPI(kill_swapped_cut_and_missing_tensors_are_refused, 2,
   kill_damage_open(&d, MPI_COMM_WORLD);
   const Fsdp *f = &d.w.t.fsdp;
   int weight = 0, bias = 0;
-  for (int p = 0; p < f->params; p++) {
-    if (strstr(f->param[p].name, "ln_1.weight")) weight = p;
-    if (strstr(f->param[p].name, "ln_2.weight")) bias = p;
+  for (int p = 0; p < f->lay.params; p++) {
+    if (strstr(f->lay.param[p].name, "ln_1.weight")) weight = p;
+    if (strstr(f->lay.param[p].name, "ln_2.weight")) bias = p;
   }
   for (int state = 0; state < 3; state++) {
     const TensorPlace *a = tensor_place(&d.map, state, weight), *b = tensor_place(&d.map, state, bias);
     for (int back = 0; back < 2; back++) {
       snprintf(what, sizeof what, "state %d, two tensors swapped", state);
-      if (!d.w.rank) kill_swap(d.file[a->file], a->at, b->at, param_numel(&f->param[weight]) * 4);
+      if (!d.w.rank) kill_swap(d.file[a->file], a->at, b->at, param_numel(&f->lay.param[weight]) * 4);
       if (!back) kill_refusals(&d, a->file, "are damaged: their CRC-32C is ", what);
       MPI_Barrier(MPI_COMM_WORLD);
     }

@@ -255,7 +255,7 @@ TEST_MPI(liveness_sees_into_graphs, 2,
     liveness_seen.mark = t.host.marks;
     t.fsdp.background = liveness_look;
     train_step(&t, false);
-    for (int s = 0; s < t.fsdp.stages; s++) {
+    for (int s = 0; s < t.fsdp.lay.stages; s++) {
       EXPECT(liveness_seen.seen[MARK_GATHER][1 + s], "--graph %s: no mark at the gather of stage %d", graph, s);
       EXPECT(liveness_seen.seen[MARK_REDUCE][1 + s], "--graph %s: no mark at the reduction of stage %d", graph, s);
     }

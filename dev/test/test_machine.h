@@ -1,5 +1,5 @@
 // test_machine.h: the resources that a rank takes of its host: limits of control groups, read from made-up /proc and
-// /sys trees of both versions, and the share of cores and memory that follows from them.
+// /sys trees of both versions, and cores that other programs take.
 #include <sys/stat.h>
 
 // Writes `text` to `path` below the test's directory, with the directories above it.
@@ -69,17 +69,6 @@ TEST(machine_cgroup_in_a_container, "a container that sees only its own group, b
   EXPECT(cgroup_cores(test_tmp()) == 3, "%g cores, not 3", cgroup_cores(test_tmp()));
   machine_proc("garbage\n:\n0:\n", "x y z\n - \n1 2 3 / /nowhere - cgroup2 a b\n");
   EXPECT(isinf(cgroup_cores(test_tmp())), "damaged files limit to %g cores", cgroup_cores(test_tmp()));
-}
-
-TEST(machine_threads_of_quota, "ranks of a host share its quota, rounded up; together they have exactly all of it") {
-  const struct { int cores; double quota; int ranks, together; } hosts[] = {
-      {64, 2, 1, 2}, {64, 2, 2, 2}, {64, 1.5, 1, 2}, {64, 0.2, 1, 1}, {64, INFINITY, 3, 64}, {2, 8, 1, 2},
-      {64, 2, 4, 2}, {7, 5.5, 4, 6}};
-  for (const auto &h : hosts) {
-    int sum = 0;
-    for (int rank = 0; rank < h.ranks; rank++) sum += threads_of_quota(h.cores, h.quota, rank, h.ranks);
-    EXPECT(sum == h.together, "%d cores, quota %g, %d ranks: %d threads", h.cores, h.quota, h.ranks, sum);
-  }
 }
 
 TEST(machine_watch_bears_threads_that_end, "a watch after a thread has ended, whose time is gone, reports nothing") {

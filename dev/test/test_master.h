@@ -225,11 +225,11 @@ TEST(cuda_master_halves, "CUDA param_from_master and master_from_param have the 
 // Hash of masters and moments.
 static inline uint64_t master_states_hash(Fsdp *f) {
   uint64_t h = 14695981039346656037ull;
-  for (int s = 0; s <= (int)fsdp_moments(f); s++) for (int p = 0; p < f->params; p++) {
-    if (f->param[p].frozen) continue;
-    float *full = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
+  for (int s = 0; s <= (int)fsdp_moments(f); s++) for (int p = 0; p < f->lay.params; p++) {
+    if (f->lay.param[p].frozen) continue;
+    float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
     fsdp_read_param(f, (ShardState)s, p, full);
-    h = fnv_bytes(h, full, sizeof(float) * (size_t)f->param[p].numel_padded);
+    h = fnv_bytes(h, full, sizeof(float) * (size_t)f->lay.param[p].numel_padded);
     free(full);
   }
   return h;
@@ -237,9 +237,9 @@ static inline uint64_t master_states_hash(Fsdp *f) {
 // Every bf16 parameter of this rank is its master rounded.
 static inline void master_expect_rounded(Fsdp *f, const char *what) {
   Run run;
-  for (int p = 0; p < f->params; p++) {
-    const Param *q = &f->param[p];
-    if (q->dtype != BF16 || q->frozen || !shard_run(&f->unit[q->unit], q, f->mesh.shard.me, &run)) continue;
+  for (int p = 0; p < f->lay.params; p++) {
+    const Param *q = &f->lay.param[p];
+    if (q->dtype != BF16 || q->frozen || !shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run)) continue;
     float *master = (float *)malloc(sizeof(float) * (size_t)run.numel);
     bf16 *param = (bf16 *)malloc(sizeof(bf16) * (size_t)run.numel);
     f->ctx->ops->copy(f->ctx, param, fsdp_own_stored(f, p, run).data, sizeof(bf16) * (size_t)run.numel);
@@ -257,11 +257,13 @@ static inline void master_expect_memory(const Trainer *t, const char *what) {
   const Fsdp *f = &t->fsdp;
   const size_t *taken = t->plan.taken_bytes;
   const bool bf16s = f->cfg.param_dtype == BF16, e4m3 = f->cfg.fp8 != FP8_OFF;
-  EXPECT((f->low_numel > 0) == bf16s && (f->master_numel > 0) == e4m3, "%s: %lld low halves, %lld fp32 masters", what,
-         (long long)f->low_numel, (long long)f->master_numel);
-  EXPECT(!bf16s || f->low_numel + f->master_numel == f->state_numel, "%s: %lld low halves, %lld fp32 masters of %lld",
-         what, (long long)f->low_numel, (long long)f->master_numel, (long long)f->state_numel);
-  EXPECT(taken[MEM_MASTER_LOW] == 2 * (size_t)f->low_numel && taken[MEM_MASTER] == 4 * (size_t)f->master_numel,
+  EXPECT((f->lay.low_numel > 0) == bf16s && (f->lay.master_numel > 0) == e4m3,
+         "%s: %lld low halves, %lld fp32 masters", what,
+         (long long)f->lay.low_numel, (long long)f->lay.master_numel);
+  EXPECT(!bf16s || f->lay.low_numel + f->lay.master_numel == f->lay.state_numel,
+         "%s: %lld low halves, %lld fp32 masters of %lld",
+         what, (long long)f->lay.low_numel, (long long)f->lay.master_numel, (long long)f->lay.state_numel);
+  EXPECT(taken[MEM_MASTER_LOW] == 2 * (size_t)f->lay.low_numel && taken[MEM_MASTER] == 4 * (size_t)f->lay.master_numel,
          "%s: %zu and %zu bytes of masters", what, taken[MEM_MASTER_LOW], taken[MEM_MASTER]);
 }
 enum { MASTER_STEPS = 4 };
@@ -343,32 +345,32 @@ static inline void master_in_and_out(const Corpus *corpus, const Ops *ops, const
   Fsdp *f = &t.fsdp;
   const size_t own_scratch = t.ctx.workspace_bytes;
   if (scratch_bytes) t.ctx.workspace_bytes = scratch_bytes;
-  for (int p = 0; p < f->params; p++) {
-    const int64_t n = param_numel(&f->param[p]);
-    float *full = (float *)calloc((size_t)f->param[p].numel_padded, sizeof(float));
+  for (int p = 0; p < f->lay.params; p++) {
+    const int64_t n = param_numel(&f->lay.param[p]);
+    float *full = (float *)calloc((size_t)f->lay.param[p].numel_padded, sizeof(float));
     for (int64_t i = 0; i < n; i++) full[i] = master_drawn(p, i);
     fsdp_write_param(f, STATE_MASTER, p, full);
     free(full);
   }
   fsdp_publish(f);
   fsdp_step_end(f);
-  for (int p = 0; p < f->params; p++) {
-    const int64_t n = param_numel(&f->param[p]);
-    float *full = (float *)calloc((size_t)f->param[p].numel_padded, sizeof(float)), some[3];
+  for (int p = 0; p < f->lay.params; p++) {
+    const int64_t n = param_numel(&f->lay.param[p]);
+    float *full = (float *)calloc((size_t)f->lay.param[p].numel_padded, sizeof(float)), some[3];
     fsdp_read_param(f, STATE_MASTER, p, full);
     int64_t at = 0;
-    while (at < n && f32_bits(full[at]) == master_kept(&f->param[p], p, at)) at++;
-    EXPECT(at == n, "%s %s: %s element %lld is %08x, not %08x", ops->name, options, f->param[p].name, (long long)at,
-           f32_bits(full[min64(at, n - 1)]), master_kept(&f->param[p], p, min64(at, n - 1)));
-    for (at = n; at < f->param[p].numel_padded; at++)
-      EXPECT(f32_bits(full[at]) == 0, "%s %s: padding of %s is not zero", ops->name, options, f->param[p].name);
+    while (at < n && f32_bits(full[at]) == master_kept(&f->lay.param[p], p, at)) at++;
+    EXPECT(at == n, "%s %s: %s element %lld is %08x, not %08x", ops->name, options, f->lay.param[p].name, (long long)at,
+           f32_bits(full[min64(at, n - 1)]), master_kept(&f->lay.param[p], p, min64(at, n - 1)));
+    for (at = n; at < f->lay.param[p].numel_padded; at++)
+      EXPECT(f32_bits(full[at]) == 0, "%s %s: padding of %s is not zero", ops->name, options, f->lay.param[p].name);
     Run run;
-    if (shard_run(&f->unit[f->param[p].unit], &f->param[p], f->mesh.shard.me, &run) && run.numel > 8 &&
+    if (shard_run(&f->lay.unit[f->lay.param[p].unit], &f->lay.param[p], f->mesh.shard.me, &run) && run.numel > 8 &&
         run.in_range + 8 <= n) {
       fsdp_get_own(f, STATE_MASTER, p, 5, some, 3);
       for (int i = 0; i < 3; i++)
-        EXPECT(f32_bits(some[i]) == master_kept(&f->param[p], p, run.in_range + 5 + i),
-               "%s %s: %s element %lld, read by itself, is %08x", ops->name, options, f->param[p].name,
+        EXPECT(f32_bits(some[i]) == master_kept(&f->lay.param[p], p, run.in_range + 5 + i),
+               "%s %s: %s element %lld, read by itself, is %08x", ops->name, options, f->lay.param[p].name,
                (long long)(run.in_range + 5 + i), f32_bits(some[i]));
     }
     free(full);
@@ -433,7 +435,7 @@ TEST_MPI(checkpoints_have_whole_masters, 4,
       snprintf(arguments, sizeof arguments, "--resume %s --out %s %s %s", ckpt_path(i ? "whole" : "halves"),
                ckpt_path("resumed"), i ? halves : whole, row.loading);
       resume_from(&t, &saver, &corpus, comm, arguments);
-      EXPECT((t.fsdp.low_numel > 0) == i, "%s: %lld low halves", arguments, (long long)t.fsdp.low_numel);
+      EXPECT((t.fsdp.lay.low_numel > 0) == i, "%s: %lld low halves", arguments, (long long)t.fsdp.lay.low_numel);
       const StepResult r = train_step(&t, false);
       loss[i] = r.loss, norm[i] = r.grad_norm, states[i] = master_states_hash(&t.fsdp);
       trainer_close(&t);

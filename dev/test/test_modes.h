@@ -285,9 +285,9 @@ static inline CoverRow mode_reference(const CoverRow *r) {
 
 // Frozen parameters have no gradient and no moments, and no master other than themselves.
 static inline void mode_expect_frozen(Fsdp *f, const char *what) {
-  for (int p = 0; p < f->params; p++) {
-    const Param *q = &f->param[p];
-    const Piece *c = &f->unit[q->unit].piece[q->piece];
+  for (int p = 0; p < f->lay.params; p++) {
+    const Param *q = &f->lay.param[p];
+    const Piece *c = &f->lay.unit[q->unit].piece[q->piece];
     if (!q->frozen) continue;
     for (ShardState state : {STATE_M, STATE_V, STATE_GRAD})
       EXPECT(!fsdp_piece_state(f, state, q->unit, q->piece), "%s: %s is frozen and has state", what, q->name);
@@ -307,8 +307,8 @@ static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const
     EXPECT(t.plan.planned_bytes[i] == t.plan.taken_bytes[i], "%s: %s: planned %zu, taken %zu bytes", what,
            memory_words[i], t.plan.planned_bytes[i], t.plan.taken_bytes[i]);
   mode_expect_frozen(&t.fsdp, what);
-  const int64_t own_chunk = t.fsdp.chunk_numel;
-  if (r->value[MODE_ROUNDS] == MODE_MANY_ROUNDS) t.fsdp.chunk_numel = min64(own_chunk, MODE_ROUND_NUMEL);
+  if (r->value[MODE_ROUNDS] == MODE_MANY_ROUNDS)
+    fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, MODE_ROUND_NUMEL));
   const uint64_t frozen = params_hash(&t.fsdp, true), before = weights_hash(&t.fsdp);
   for (int s = 0; s < MODE_STEPS; s++) {
     t.fsdp.traffic = Traffic{};
@@ -324,7 +324,6 @@ static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const
   result->weights = weights_hash(&t.fsdp);
   EXPECT(result->weights != before, "%s: no weight has changed", what);
   EXPECT(params_hash(&t.fsdp, true) == frozen, "%s: a frozen weight has changed", what);
-  t.fsdp.chunk_numel = own_chunk;                // memory is released with the size it was taken with
   trainer_close(&t);
 }
 
@@ -697,8 +696,8 @@ static inline StatedStage stated_stage(const Fsdp *f, const Options *o, const St
   const Dtype param = dtype_named(o->param_dtype), computed = dtype_named(o->buffer_dtype);
   StatedStage s = {};
   int64_t together[2][2][2] = {};
-  for (int i = 0; i < f->params; i++) {
-    const Param *p = &f->param[i];
+  for (int i = 0; i < f->lay.params; i++) {
+    const Param *p = &f->lay.param[i];
     if (p->stage != stage) continue;
     const int64_t rows = p->ndim == 2 && p->shape[0] == 101 ? (int64_t)STATED_VP : p->shape[0];
     const int64_t cols = p->ndim == 2 ? p->shape[1] : 1;
@@ -922,9 +921,9 @@ static inline void sums_corpus(Corpus *c) {
 // All parameters' gradients one after the other, as read by fsdp_read_param. Returns their number. Collective.
 static inline int64_t sums_read(Fsdp *f, float *to) {
   int64_t n = 0;
-  for (int p = 0; p < f->params; p++) {
+  for (int p = 0; p < f->lay.params; p++) {
     if (to) fsdp_read_param(f, STATE_GRAD, p, to + n);
-    n += f->param[p].numel_padded;
+    n += f->lay.param[p].numel_padded;
   }
   return n;
 }

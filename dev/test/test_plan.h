@@ -121,6 +121,74 @@ static inline void plan_case_close(PlanCase *x) {
   record_close(&x->record);
   trainer_plan_close(&x->t);
 }
+// The formulas of memory, per rank and line: stated once more, from the configuration and the sizes of units alone.
+// slots_bytes: of gradient slots and what shares with them.
+static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line) {
+  const FsdpConfig *c = &f->cfg;
+  const size_t b_r = dtype_bytes(c->wire_dtype), b_c = dtype_bytes(c->compute_dtype), S = (size_t)c->mesh.shards;
+  const size_t chunk = (size_t)f->lay.chunk_numel, world = (size_t)f->mesh.world, remote = (size_t)f->mesh.remote;
+  const bool trains = !c->weights_only, off = c->offload != OFFLOAD_NONE, mpi = c->comm == COMM_MPI;
+  const bool mirrored = f->lay.mirrored, once = c->local || c->microbatches == 1, replicas = c->mesh.replicas > 1;
+  const bool chains = replicas && !c->native_reduce, gpu = f->ctx->ops->nccl;
+  const bool alone = world == 1 && !c->comms_of_one && c->wire_dtype == F32 && !off;
+  size_t block = 0, gradient = 0, expanded = 0, largest = 0, whole = 0, own = 0, apart = 0, unit_bytes = 0, kept = 0;
+  bool staged = false;
+  for (int s = 0; s < f->lay.stages; s++) {
+    const Stage *x = &f->lay.stage[s];
+    const bool in_shard = alone && (once || (s && c->wrap == WRAP_BLOCK && !gpu)), sums = s == 0 || c->local;
+    const bool rounds = sums && !in_shard && c->wire_dtype != F32 && x->trains;
+    const bool joined = sums && !in_shard && once && !replicas && !off &&
+                        (rounds || c->comm == COMM_NCCL || (!mirrored && S <= SUMMANDS_MOST));
+    if (s && x->full_bytes > block) block = x->full_bytes;
+    if (s && (size_t)x->expand_numel > expanded) expanded = (size_t)x->expand_numel;
+    if (!sums && !in_shard && (size_t)x->grad_numel > gradient) gradient = (size_t)x->grad_numel;
+    if (sums && !in_shard) whole += 4 * (size_t)x->grad_numel;
+    staged = staged || rounds;
+    for (int u = x->first_unit; u < x->first_unit + x->units; u++) {
+      const Unit *q = &f->lay.unit[u];
+      if ((size_t)q->state_numel > largest) largest = (size_t)q->state_numel;
+      if (q->shard_bytes > unit_bytes) unit_bytes = q->shard_bytes;
+      if (joined) own += 4 * (size_t)unit_wire_numel(q);
+      else apart += 4 * (size_t)q->state_numel;
+      if (s && c->mesh.kept && !f->lay.in_place) kept += q->shard_bytes * (S / (size_t)c->mesh.kept);
+    }
+  }
+  const size_t state = 4 * (size_t)f->lay.state_numel, master = 4 * (size_t)f->lay.master_numel;
+  const size_t low = 2 * (size_t)f->lay.low_numel, scales = (size_t)f->lay.scales;
+  const size_t moments = c->optimizer == OPTIMIZER_ADAMW ? 2 : 1, limbs = NORM_LIMBS * 8;
+  const size_t gathers = !f->lay.in_place, slots = gathers * (size_t)c->gather_slots * block;
+  const size_t root = gathers * f->lay.stage[0].full_bytes;
+  const bool shared = slots_bytes != 0, params_off = c->offload == OFFLOAD_PARAMS, on = trains && !off;
+  const size_t small = 4 * scales > c->small_bytes ? 4 * scales : c->small_bytes;
+  memset(line, 0, MEM_COUNT * sizeof *line);
+  line[MEM_PARAMS] = params_off ? 0 : f->lay.params_bytes;
+  line[MEM_HOST_PARAMS] = params_off && !mirrored ? f->lay.params_bytes : 0;
+  line[MEM_KEPT] = trains ? kept : 0;
+  line[MEM_MASTER] = off ? 0 : master;
+  line[MEM_MASTER_LOW] = off ? 0 : low;
+  line[MEM_OPTIMIZER] = on * moments * state;
+  line[MEM_GRADS] = on * (apart + own);
+  line[MEM_HOST_STATE] = !off ? 0 : master + low + moments * state + (chains && mirrored ? 0 : state) +
+                         (params_off ? 0 : 2 * unit_bytes) + limbs + 8 * (scales ? scales : 1);
+  line[MEM_OFFLOAD] = off * 4 * (c->native_reduce ? largest : chunk);
+  line[MEM_GATHER_SLOTS] = slots;
+  line[MEM_ROOT_PARAMS] = root;
+  line[MEM_EXPANDED] = (expanded + (size_t)f->lay.stage[0].expand_numel) * b_c;
+  line[MEM_GRAD_SLOTS] = trains && !shared ? 2 * align_bytes(gradient * b_r) : 0;
+  line[MEM_SLOTS_SHARED] = slots_bytes;
+  line[own ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] = trains ? whole - own : 0;
+  line[MEM_STAGING_OUT] = trains && staged ? 2 * S * chunk * b_r : 0;
+  size_t in = mirrored && S > 1 ? chunk : 2 * remote * chunk;
+  if (c->comm == COMM_NCCL) in = S == 1 && !c->comms_of_one ? 0 : c->native_reduce ? largest : 2 * S * chunk;
+  line[MEM_STAGING_IN] = trains ? in * b_r : 0;
+  line[MEM_SCALES] = 4 * scales * (2 + world);
+  line[MEM_CONTROL] = mpi ? 8192 : 0;
+  static const MemoryName readable[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
+  for (MemoryName i : readable) line[MEM_MIRROR] += mirrored ? line[i] : 0;
+  if (mirrored) line[MEM_MIRROR] += (params_off ? f->lay.params_bytes : 0) + (chains && trains ? state : 0) + whole;
+  if (mirrored) line[MEM_LANDING] = small * (world + 1);
+  if (mirrored && remote) line[MEM_LANDING] += slots + root + trains * 2 * remote * chunk * b_r;
+}
 static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) {
   const Traffic want = fsdp_formula(&x->dry.fsdp, (int)x->dry.opt.grad_accum), got = x->dry.fsdp.traffic;
   EXPECT(!memcmp(&want, &got, sizeof want), "%s, rank %d: gathers %lld of %lld bytes (formula: %lld, %lld), reductions "
@@ -129,17 +197,23 @@ static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) 
          (long long)got.reductions, (long long)got.reduce_bytes, (long long)want.reductions,
          (long long)want.reduce_bytes, (long long)got.replicate_bytes, (long long)want.replicate_bytes,
          (long long)got.small, (long long)got.small_bytes, (long long)want.small, (long long)want.small_bytes);
-  MemoryPlan plan = {};
-  fsdp_plan(&x->dry.fsdp, &plan);
-  for (int i = 0; i < MEM_COUNT; i++)
-    EXPECT(i == MEM_DATA || plan.planned_bytes[i] == x->dry.plan.taken_bytes[i], "%s, rank %d: %s: %zu bytes by the "
-           "formula, the dry run took %zu", what, rank, memory_words[i], plan.planned_bytes[i],
-           x->dry.plan.taken_bytes[i]);
+  size_t plan[MEM_COUNT], dry[MEM_COUNT];
+  plan_formula(&x->t.fsdp, x->t.placement.pool[POOL_SLOTS].bytes, plan);
+  plan_formula(&x->dry.fsdp, 0, dry);
+  for (int i = 0; i < MEM_COUNT; i++) {
+    const MemoryName line = (MemoryName)i;
+    if (line == MEM_DATA || line == MEM_STEP || line == MEM_ACTIVATIONS || line == MEM_WORKSPACE ||
+        line == MEM_CHECKPOINT)
+      continue;
+    EXPECT(plan[i] == x->t.plan.planned_bytes[i] && dry[i] == x->dry.plan.taken_bytes[i], "%s, rank %d: %s: %zu bytes "
+           "by the formula, %zu are planned; the dry run took %zu of %zu", what, rank, memory_words[i], plan[i],
+           x->t.plan.planned_bytes[i], x->dry.plan.taken_bytes[i], dry[i]);
+  }
 }
 TEST(plan_dry_runs_are_what_the_formulas_say,
      "the record of a step, for every rank of the covering set of modes and for ranks of worlds of 8 to 1024, counts "
-     "the collectives and bytes of fsdp_formula and takes the memory of fsdp_plan; offsets are alike in a shard group; "
-     "no op writes what it reads unless ops.h allows it") {
+     "the collectives and bytes of fsdp_formula; it and the plan take the memory of the formulas stated here; offsets "
+     "are alike in a shard group; no op writes what it reads unless ops.h allows it") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   static ModeSet s;
   static Options o;
@@ -167,7 +241,11 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
       {"--model gpt2-xl --grad_accum 2 --param_dtype bf16", 1024, 8, "nccl"},
       {"--model gpt2-xl --mesh 16x8 --reduce_dtype bf16", 128, 8, "nccl"},
       {"--model gpt2 --mesh 4x2 --accumulate local --grad_accum 3", 8, 4, "mpi"},
-      {"--model small --reshard_after_forward 8 --grad_accum 2", 64, 8, "nccl"}};
+      {"--model small --reshard_after_forward 8 --grad_accum 2", 64, 8, "nccl"},
+      {"--model small --param_dtype bf16 --offload optimizer", 16, 8, "nccl"},
+      {"--model small --mesh 2x8 --fp8 gather --offload optimizer", 16, 4, "mpi"},
+      {"--model small --mesh 8x2 --offload params --grad_accum 2", 16, 4, "mpi"},
+      {"--model small --offload params --device cuda --comm nccl --reduce native", 8, 8, "nccl"}};
   for (const auto &m : large) for (int rank : {0, m.world / 2 + 1, m.world - 1}) {
     test_options(&o, m.world, "%s", m.options);
     strcpy(o.comm, m.comm);
@@ -234,7 +312,7 @@ template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct TouchChecked<Op> {
         for (int l = 0; l < x.count; l++)
           only_read = only_read && (x.access[l].kind == ACCESS_READ || !accesses_overlap(a, x.access[l]));
         EXPECT(!only_read || !memcmp((char *)a.at, b->saved + (a.at - (uintptr_t)b->at), a.bytes),
-               "%s changes argument %d, which it is said to read", x.op, j);
+               "%s changes argument %d, which it is said to read", op_words[x.op], j);
       }
       for (int j = 0; j < x.count; j++)
         if (x.access[j].kind != ACCESS_READ) touch_check_copy(b, x.access[j].at, x.access[j].bytes, true);
@@ -321,8 +399,8 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
       if (!p || !q || p == q || p->pool != q->pool || (a.kind == ACCESS_READ && b.kind == ACCESS_READ)) continue;
       const size_t at = p->at + (a.at - p->address), to = q->at + (b.at - q->address);
       if (at < to + b.bytes && to < at + a.bytes)
-        snprintf(error, error_bytes, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call, e->op,
-                 q->name, q->layer, p->name, p->layer);
+        snprintf(error, error_bytes, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call,
+                 op_words[e->op], q->name, q->layer, p->name, p->layer);
     }
     for (offset = 0; e->kind == RECORD_ACCESS && offset < (int64_t)e->access.bytes && !error[0];) {
       const uintptr_t at = e->access.at + (uintptr_t)offset;
@@ -334,7 +412,8 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
         int *mine = &own[at - low + (uintptr_t)j];
         if (e->access.kind != ACCESS_WRITE && *mine && there[j] != *mine)
           snprintf(error, error_bytes, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "
-                   "overwrote", i, e->op, b->name, b->layer, *mine, there[j], x->record.entry[there[j] - 1].op);
+                   "overwrote", i, op_words[e->op], b->name, b->layer, *mine, there[j],
+                   op_words[x->record.entry[there[j] - 1].op]);
         if (e->access.kind != ACCESS_READ) *mine = there[j] = i + 1;
         bytes++;
       }

@@ -10,7 +10,8 @@ static const char *const readme_programs[] = {
     "./train_gpt_fsdp", "build/test_gpt_fsdp", "mpirun", "make", "python3", "sha256sum", "ldd", "kill", "for", "srun",
     "hf", "#SBATCH", "dev/gpu_day.sh"};
 enum ReadmeKind { README_COMMAND, README_PRINTED, README_DIFF, README_PYTHON };
-struct ReadmeCode { ReadmeKind kind; int line; char text[8192]; };
+enum { README_CODE_BYTES = 1 << 14 };
+struct ReadmeCode { ReadmeKind kind; int line; char text[README_CODE_BYTES]; };
 
 // Ends `text` before the blanks and the # of a comment that stand outside quotes, and before trailing blanks.
 static void readme_strip_comment(char *text) {
@@ -115,6 +116,8 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh build first test=150", README_DAY},
     {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh", README_DAY},
     {"docs/gpus.md", "OUT=out-gpu FROM=out-earlier dev/gpu_day.sh", README_DAY},
+    {"docs/plan.md", "make plan ARGS=\"--model gpt2-xl --world 8 --on a100 --dtype bf16\"", NULL, "it is built already",
+     "./train_gpt_fsdp --plan --model gpt2-xl --world 8 --on a100 --dtype bf16"},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=ratios", README_MAKE},
     {"docs/results.md", "make bench ARGS=\"ratios tokenizer start\"", README_MAKE},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=checkpoint", README_MAKE},
@@ -137,7 +140,7 @@ enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions 
   " --n_layer 3 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 256 --vocab_size 290 --batch_size 2 --threads 1" \
   " --sample_tokens 4 --save_model"
 static const struct { const char *part, *sizes; } readme_sizes[] = {
-    {"_only", ""}, {"--config", ""}, {"/step_00000500", ""}, {"--resume auto", " --max_steps 504"},
+    {"--plan", ""}, {"_only", ""}, {"--config", ""}, {"/step_00000500", ""}, {"--resume auto", " --max_steps 504"},
     {"--init_from", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2"},
     {"--save_every 500", README_SHAPE " --n_layer 1 --max_steps 502"},
     {"./train_gpt_fsdp", README_SHAPE " --max_steps 2"}};
@@ -212,7 +215,8 @@ static void readme_run(const Doc *doc, const ReadmeCode *c, const ReadmeExceptio
   cli_wait(&r, 4 * CLI_LIMIT_S);                 // a compiler on a busy machine
   EXPECT(!r.code, "%s:%d: %s\n      was run as (%s): %s\n      exit code %d; it printed:\n%.3000s", doc->path, c->line,
          c->text, e ? e->why : "small", sized, r.code, r.text);
-  EXPECT(e || !strstr(c->text, "./train_gpt_fsdp") || strstr(c->text, "_only") || strstr(r.text, "] step "),
+  EXPECT(e || !strstr(c->text, "./train_gpt_fsdp") || strstr(c->text, "_only") || strstr(c->text, "--plan") ||
+             strstr(r.text, "] step "),
          "%s:%d: %s: trained nothing; it printed:\n%.3000s", doc->path, c->line, c->text, r.text);
   cli_free(&r);
 }
@@ -247,33 +251,61 @@ static void readme_check_make(const char *path, int line, const char *text) {
   }
 }
 
-// Changes the checkout's train_gpt_fsdp.cu as a diff without line numbers says; ... stands between its parts.
-static void readme_apply(const Doc *doc, const ReadmeCode *c) {
-  static char from[8192], to[8192];
+// One file of the checkout while a diff changes it.
+struct ReadmeFile { char path[600], *text; };
+static void readme_file_open(ReadmeFile *f, const char *name) {
   int64_t bytes;
-  char path[600];
-  snprintf(path, sizeof path, "%s", cli_path("checkout/train_gpt_fsdp.cu"));
-  char *source = file_get(path, 1 << 20, &bytes);
-  REQUIRE(source, "cannot read %s", path);
+  char inside[300];
+  snprintf(inside, sizeof inside, "checkout/%s", name);
+  snprintf(f->path, sizeof f->path, "%s", cli_path(inside));
+  f->text = file_get(f->path, 1 << 20, &bytes);
+  REQUIRE(f->text, "cannot read %s", f->path);
+}
+static void readme_file_close(ReadmeFile *f) {
+  cli_write(f->path, f->text, strlen(f->text));
+  free(f->text);
+}
+// Replaces `from`, which the file must have once.
+static void readme_file_change(ReadmeFile *f, const Doc *doc, const ReadmeCode *c, const char *from, const char *to) {
+  char *at = *from ? strstr(f->text, from) : NULL;
+  REQUIRE(at && !strstr(at + 1, from), "%s:%d: %s does not have once:\n%s", doc->path, c->line, f->path, from);
+  char *changed = (char *)malloc(strlen(f->text) + strlen(to) + 1);
+  sprintf(changed, "%.*s%s%s", (int)(at - f->text), f->text, to, at + strlen(from));
+  free(f->text);
+  f->text = changed;
+}
+// Changes the checkout as a diff without line numbers says; ... stands between its parts. `--- NAME` begins the changes
+// of a file, if it is not train_gpt_fsdp.cu; +++ NAME a new file, which comes last.
+static void readme_apply(const Doc *doc, const ReadmeCode *c) {
+  static char from[README_CODE_BYTES], to[README_CODE_BYTES];
+  char name[200] = "train_gpt_fsdp.cu";
+  ReadmeFile f = {};
   size_t n = 0, m = 0;
-  for (const char *line = c->text; *line; line += strcspn(line, "\n") + 1) {
+  bool is_new = false;
+  from[0] = to[0] = 0;
+  for (const char *line = c->text;; line += strcspn(line, "\n") + 1) {
     const int length = (int)strcspn(line, "\n");
-    const bool parts = !strncmp(line, "...\n", 4), last = !line[length + 1];
-    if (!parts && *line != '+') n += (size_t)snprintf(from + n, sizeof from - n, "%.*s\n", length - 1, line + 1);
-    if (!parts && *line != '-') m += (size_t)snprintf(to + m, sizeof to - m, "%.*s\n", length - 1, line + 1);
-    if (!parts && !last) continue;
-    char *at = n ? strstr(source, from) : NULL;
-    REQUIRE(at && !strstr(at + 1, from), "%s:%d: train_gpt_fsdp.cu does not have once:\n%s", doc->path, c->line, from);
-    char *changed = (char *)malloc(strlen(source) + m + 1);
-    sprintf(changed, "%.*s%s%s", (int)(at - source), source, to, at + n);
-    free(source);
-    source = changed;
+    const bool file = !strncmp(line, "--- ", 4) || !strncmp(line, "+++ ", 4), end = !*line;
+    if (!end && !file && strncmp(line, "...\n", 4)) {
+      if (*line != '+') n += (size_t)snprintf(from + n, sizeof from - n, "%.*s\n", length - 1, line + 1);
+      if (*line != '-') m += (size_t)snprintf(to + m, sizeof to - m, "%.*s\n", length - 1, line + 1);
+      continue;
+    }
+    if (!f.text && m && !is_new) readme_file_open(&f, name);
+    if (m && is_new) cli_write(cli_path(name), to, m);
+    else if (m) readme_file_change(&f, doc, c, from, to);
     n = m = 0;
+    from[0] = to[0] = 0;
+    if (f.text && (file || end)) { readme_file_close(&f); f = ReadmeFile{}; }
+    if (end) return;
+    if (!file) continue;
+    is_new = *line == '+';
+    snprintf(name, sizeof name, "%s%.*s", is_new ? "checkout/" : "", length - 4, line + 4);
   }
-  cli_write(path, source, strlen(source));
-  free(source);
 }
 
+// Its diffs are tried one by one, each in a checkout of its own: docs_experiments_.
+static const char readme_design[] = "docs/design.md";
 // Runs what the pages whose path begins so have, from top to bottom. Returns how many commands they have.
 static int readme_run_pages(const char *begin) {
   const Docs *d = docs_read();
@@ -286,7 +318,7 @@ static int readme_run_pages(const char *begin) {
     if (strncmp(d->doc[i].path, begin, strlen(begin))) continue;
     DocLines l = docs_lines(&d->doc[i]);
     while (readme_next(&d->doc[i], &l, &c)) {
-      if (c.kind == README_DIFF) readme_apply(&d->doc[i], &c);
+      if (c.kind == README_DIFF && strcmp(d->doc[i].path, readme_design)) readme_apply(&d->doc[i], &c);
       if (c.kind == README_DIFF || c.kind == README_PRINTED) continue;
       const ReadmeException *e = NULL;
       for (int k = 0; k < README_EXCEPTIONS; k++) {
@@ -318,6 +350,69 @@ TEST(docs_commands_of_readme_run,
 TEST(docs_commands_of_pages_run, "the same for docs/*.md") {
   const int commands = readme_run_pages("docs/");
   EXPECT(commands > 30, "only %d commands were found", commands);
+}
+// Makes a checkout and applies diff number `which` of docs/design.md.
+static void experiment_checkout(int which) {
+  const Docs *d = docs_read();
+  static ReadmeCode c;
+  int diffs = 0;
+  readme_checkout();
+  for (int i = 0; i < d->count; i++) {
+    if (strcmp(d->doc[i].path, readme_design)) continue;
+    DocLines l = docs_lines(&d->doc[i]);
+    while (readme_next(&d->doc[i], &l, &c))
+      if (c.kind == README_DIFF && diffs++ == which) readme_apply(&d->doc[i], &c);
+  }
+  REQUIRE(diffs == 2, "%s has %d diffs", readme_design, diffs);
+}
+// Runs shell commands in the checkout, for at most so many times what a run of the program may take.
+static void experiment_run(const char *what, const char *commands, int times) {
+  CliRun r;
+  cli_start(&r, "cd %s && export PATH=$PWD/bin:$PATH && set -e\n%s", cli_path("checkout"), commands);
+  cli_wait(&r, times * CLI_LIMIT_S);
+  EXPECT(!r.code, "%s: exit code %d; it printed:\n%.3000s", what, r.code, r.text);
+  cli_free(&r);
+}
+// One run on 1 rank that keeps all, on 3 that recompute blocks, on 2 that save, and on 1 that goes on from there.
+static const char experiment_trains[] =
+    "run='./train_gpt_fsdp --data tokens_train.bin --n_layer 3 --n_head 2 --n_embd 24 --seq_len 16 --vocab_size 300 "
+    "--batch_size 1 --global_batch 6 --max_steps 4 --eval_every -1 --sample_tokens 0 --save_model --dropout 0.1'\n"
+    "$run --recompute none --out out-1\n"
+    "mpirun -np 3 $run --recompute block --out out-2\n"
+    "mpirun -np 2 $run --mesh 2x1 --reduce_dtype fp32 --save_every 2 --out out-3\n"
+    "./train_gpt_fsdp --resume out-3/ckpt/step_00000002 --save_model --out out-4\n"
+    "sha256sum out-?/model.safetensors\n"
+    "[ $(sha256sum out-?/model.safetensors | cut -c 1-64 | uniq -c | sed 's/ *4 .*/same/') = same ]\n"
+    "grep -a -q -E 'attn.ln.weight|scale_1' out-1/model.safetensors";
+TEST(docs_experiments_are_built,
+     "the experiments of docs/design.md apply; the first one is built and trains to the same weights on 1, 2 and 3 "
+     "ranks, recomputing or not, stopped and resumed; the second compiles") {
+  if (TEST_SANITIZED) SKIP("there are no objects to link");
+  experiment_checkout(0);
+  char commands[3000];
+  snprintf(commands, sizeof commands, "make train_gpt_fsdp\n%s", experiment_trains);
+  experiment_run("a LayerNorm on each branch", commands, 4);
+  cli_expect_nothing_left("after the first experiment");
+  experiment_run("the first checkout", "rm -rf $PWD/*", 1);
+  experiment_checkout(1);
+  experiment_run("a factor for each channel",
+                 "for o in cpu_avx2:kernels/cpu.cc train_gpt_fsdp:train_gpt_fsdp.cu\n"
+                 "do eval $(cat $OLDPWD/build/${o%:*}.cmd) -O0 -fsyntax-only -x c++ ${o#*:}; done", 4);
+}
+TEST(docs_experiments_train_all,
+     "the second experiment, built with its kernels, trains to the same weights on 1, 2 and 3 ranks; the whole test "
+     "program passes with it what tells of memory, bits and emulated CUDA") {
+  if (TEST_SANITIZED) SKIP("built with sanitizers, tests take too long");
+  experiment_checkout(1);
+  char commands[3000];
+  snprintf(commands, sizeof commands,
+           "cp -r $OLDPWD/dev $OLDPWD/docs $OLDPWD/test_gpt_fsdp.cu .\nrm -f build/*\n"
+           "export PATH=/usr/local/bin:/usr/bin:/bin CXXFLAGS='-O1 -Wno-error'\n"
+           "env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make CUDA=0 -j2 train_gpt_fsdp build/test_gpt_fsdp\n"
+           "export PATH=$PWD/bin:$PATH\n%s\nbuild/test_gpt_fsdp =plan_places_what_is_never_alive_at_once "
+           "=ops_touch_what_they_declare =modes_on_2_ranks =ranks_and_threads_change_no_bit_fp32 "
+           "=cuda_ranks_change_no_bit =cuda_modes_change_no_bit", experiment_trains);
+  experiment_run("a factor for each channel", commands, 30);
 }
 TEST(docs_make_lines_are_true, "each `make ...` between backticks: its goals, variables and tests are there") {
   const Docs *d = docs_read();

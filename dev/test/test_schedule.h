@@ -58,8 +58,8 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   snprintf(o.comm, sizeof o.comm, "%s", comm_name);
   if (native) strcpy(o.reduce, "native");
   trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);
-  const int64_t own_chunk = t.fsdp.chunk_numel;
-  if (schedule_variant.chunk_numel) t.fsdp.chunk_numel = min64(own_chunk, schedule_variant.chunk_numel);
+  const int64_t chunk = schedule_variant.chunk_numel;
+  if (chunk) fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, chunk));
   for (int s = 0; s < SCHEDULE_STEPS; s++) {
     t.fsdp.traffic = Traffic{};
     if (s + 1 == SCHEDULE_STEPS && getenv("SCHEDULE_LOSE") && world > 1) emu_nccl_lose(1000);
@@ -83,7 +83,6 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   }
   if (schedule_variant.passes) schedule_passes(&t);
   r->weights = weights_hash(&t.fsdp);
-  t.fsdp.chunk_numel = own_chunk;                // memory is released with the size it was taken with
   trainer_close(&t);
   MPI_Comm_free(&comm);
   return true;

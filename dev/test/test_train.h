@@ -72,8 +72,8 @@ static inline void fixture_open(Fixture *x, const char *name, const Ops *ops, co
   test_corpus(&x->corpus, (int)o.vocab_size, 4000, 100);
   trainer_open(&x->trainer, &o, &x->corpus, MPI_COMM_SELF, device_of(ops), 2);
   Fsdp *f = &x->trainer.fsdp;
-  for (int p = 0; p < f->params; p++)
-    fsdp_write_param(f, STATE_MASTER, p, (const float *)fixture_tensor(x, "param.", f->param[p].name, F32).data);
+  for (int p = 0; p < f->lay.params; p++)
+    fsdp_write_param(f, STATE_MASTER, p, (const float *)fixture_tensor(x, "param.", f->lay.param[p].name, F32).data);
   fsdp_publish(f);
   fsdp_step_end(f);
 }
@@ -100,9 +100,9 @@ static inline double fixture_forward_backward(Fixture *x, const int32_t *inputs,
 // Every parameter's `state` against the fixture's tensors of `kind`, relative to each tensor's largest magnitude.
 static inline void fixture_compare(Fixture *x, ShardState state, const char *kind, double scale, double bound) {
   Fsdp *f = &x->trainer.fsdp;
-  for (int p = 0; p < f->params; p++) {
-    Tensor want = fixture_tensor(x, kind, f->param[p].name, F32);
-    float *got = (float *)malloc(sizeof(float) * (size_t)f->param[p].numel_padded);
+  for (int p = 0; p < f->lay.params; p++) {
+    Tensor want = fixture_tensor(x, kind, f->lay.param[p].name, F32);
+    float *got = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
     fsdp_read_param(f, state, p, got);
     double worst = 0, largest = 0;
     for (int64_t i = 0; i < numel(want); i++) {
@@ -112,9 +112,9 @@ static inline void fixture_compare(Fixture *x, ShardState state, const char *kin
       if (got[i] != got[i]) worst = INFINITY;
     }
     EXPECT(worst <= bound * largest, "%s %s%s: off by %.3g of its largest magnitude %.3g, bound %.0e",
-           x->trainer.ctx.ops->name, kind, f->param[p].name, worst / largest, largest, bound);
-    for (int64_t i = numel(want); i < f->param[p].numel_padded; i++)
-      EXPECT(got[i] == 0, "%s%s: padding element %lld is %g", kind, f->param[p].name, (long long)i, got[i]);
+           x->trainer.ctx.ops->name, kind, f->lay.param[p].name, worst / largest, largest, bound);
+    for (int64_t i = numel(want); i < f->lay.param[p].numel_padded; i++)
+      EXPECT(got[i] == 0, "%s%s: padding element %lld is %g", kind, f->lay.param[p].name, (long long)i, got[i]);
     free(got);
   }
 }
@@ -148,8 +148,8 @@ TEST_MPI(optimizers_equal_pytorch, 1,
     o->eps = fixture_number(&x, "eps");
     o->momentum = fixture_number(&x, "momentum");
     o->weight_decay = fixture_number(&x, "weight_decay");
-    for (int p = 0; p < f->params; p++)
-      fsdp_write_param(f, STATE_GRAD, p, (const float *)fixture_tensor(&x, "grad.", f->param[p].name, F32).data);
+    for (int p = 0; p < f->lay.params; p++)
+      fsdp_write_param(f, STATE_GRAD, p, (const float *)fixture_tensor(&x, "grad.", f->lay.param[p].name, F32).data);
     StepState *s = x.trainer.buffers.state;                        // one CPU rank: device memory is the host's
     s->in.lr = (float)fixture_number(&x, strcmp(kind, "sgd") ? "lr" : "sgd_lr");
     s->grad_scale = 1;
@@ -222,20 +222,21 @@ TEST_MPI(update_unscales_and_clips, 1,
                  "--optimizer sgd --momentum 0 --weight_decay 0 --lr 0.5 --schedule constant --warmup 0 %s", extra);
     trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
     Fsdp *f = &t.fsdp;
-    const int64_t n = f->state_numel;                              // one rank: its shards are everything
+    const int64_t n = f->lay.state_numel;                              // one rank: its shards are everything
     float *before = (float *)malloc(sizeof(float) * (size_t)n);
-    for (int u = 0; u < f->units; u++) for (int i = 0; i < f->unit[u].pieces; i++)
-      memcpy(before + f->unit[u].state_base + f->unit[u].piece[i].state_at, fsdp_piece_state(f, STATE_MASTER, u, i),
-             sizeof(float) * (size_t)f->unit[u].piece[i].numel);
+    for (int u = 0; u < f->lay.units; u++) for (int i = 0; i < f->lay.unit[u].pieces; i++)
+      memcpy(before + f->lay.unit[u].state_base + f->lay.unit[u].piece[i].state_at,
+             fsdp_piece_state(f, STATE_MASTER, u, i),
+             sizeof(float) * (size_t)f->lay.unit[u].piece[i].numel);
     const double scale = 3 * (double)t.loss_scale;
     const StepResult r = train_step(&t, false);
     double squares = 0;
     for (int64_t i = 0; i < n; i++) squares += (double)f->grads[i] * f->grads[i];
     const double norm = sqrt(squares) / scale, factor = (o.clip > 0 ? fmin(1, o.clip / (norm + 1e-6)) : 1) / scale;
     EXPECT(fabs(r.grad_norm / norm - 1) < 1e-12, "%s: the norm is %.17g, must be %.17g", extra, r.grad_norm, norm);
-    for (int u = 0; u < f->units; u++) for (int p = 0; p < f->unit[u].pieces; p++)
-      for (int64_t i = 0; i < f->unit[u].piece[p].numel; i++) {
-        const int64_t at = f->unit[u].state_base + f->unit[u].piece[p].state_at + i;
+    for (int u = 0; u < f->lay.units; u++) for (int p = 0; p < f->lay.unit[u].pieces; p++)
+      for (int64_t i = 0; i < f->lay.unit[u].piece[p].numel; i++) {
+        const int64_t at = f->lay.unit[u].state_base + f->lay.unit[u].piece[p].state_at + i;
         const double b = before[at], move = 0.5 * factor * f->grads[at];
         // Roundings: factor to fp32, gradient times factor, and the fused subtraction: 2 of the move, 1 of the result.
         const double bound = 0x1p-24 * (2.1 * fabs(move) + fabs(b) + fabs(move));
@@ -265,9 +266,10 @@ static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const
   gpt_forward_backward(&t, Microbatch{0, PASS_TRAIN}, 0);
   fsdp_reduce_finish(&t.fsdp);
   int64_t total = 0;
-  for (int p = 0; p < t.fsdp.params; p++) total += t.fsdp.param[p].numel_padded;
+  for (int p = 0; p < t.fsdp.lay.params; p++) total += t.fsdp.lay.param[p].numel_padded;
   float *all = (float *)malloc(sizeof(float) * (size_t)total), *at = all;
-  for (int p = 0; p < t.fsdp.params; at += t.fsdp.param[p++].numel_padded) fsdp_read_param(&t.fsdp, STATE_GRAD, p, at);
+  const FsdpLayout *lay = &t.fsdp.lay;
+  for (int p = 0; p < lay->params; at += lay->param[p++].numel_padded) fsdp_read_param(&t.fsdp, STATE_GRAD, p, at);
   for (int64_t i = 0; i < total; i++) all[i] /= t.loss_scale;
   trainer_close(&t);
   return all;

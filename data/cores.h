@@ -1,0 +1,402 @@
+// cores.h: which cores of its host a rank takes, and which core each of its threads.
+//
+//   cores_read     a host's cores from hwloc, in the order of its sockets, NUMA nodes and caches
+//   cores_deal     pure: the cores, what each rank of the host may use, and the rank's place among them become its
+//                  cores and its number of threads
+//   cores_words    the share in words: "8 threads on 8 cores of socket 0, NUMA node 0 (CPUs 0-7,32-39)"
+//   cores_take     what main calls: reads, asks the host's ranks what they may use, deals, binds
+//
+// Words. A CPU is what Linux numbers (taskset, lscpu): a hardware thread. A core has one or two. A core is dealt whole.
+//
+// How cores are dealt. Every rank knows what all ranks of its host may use. Ranks that may use the same n cores share
+// them: the r-th of R takes cores r n / R to (r + 1) n / R, in hwloc's order, which goes socket by socket and NUMA node
+// by NUMA node. So neighbours in rank are neighbours on the machine, and no share spans two sockets that need not:
+// Linux numbers CPUs in another order on most machines, first one CPU of each core of all sockets, then the others.
+// Shares are equal because ranks wait for each other; a rank has a thread for each of its cores.
+//
+// Slower cores (Intel's E cores) are left out where faster ones suffice: work is divided evenly, and all would wait for
+// the slowest. They are taken where --threads or the number of ranks asks for more threads than there are fast cores.
+#pragma once
+#include "../kernels/machine.h"
+#include "../kernels/mesh.h"
+#include "../kernels/threads.h"
+#include "terminal.h"
+#include <errno.h>
+#include <hwloc.h>
+
+// ---- the machine ----------------------------------------------------------------------------------------------------
+// cpus, nodes: owned by the table. atom: Intel calls it an efficient core; mhz: its highest frequency, 0: not known.
+struct Core { hwloc_bitmap_t cpus, nodes; int socket; bool atom; double mhz; };
+// known: hwloc found cores; else each CPU counts as one. real: it is this machine, not one that HWLOC_SYNTHETIC or
+// HWLOC_XMLFILE describes.
+struct CoreTable { hwloc_topology_t topology; Core *core; int count, sockets, nodes; bool known, real; };
+
+// Cores of hybrid CPUs by kind: hwloc reads /sys/devices/cpu_atom and the frequencies.
+static inline void cores_read_kinds(CoreTable *t) {
+#if HWLOC_API_VERSION >= 0x00020400 && HWLOC_API_VERSION < 0x00030000
+  hwloc_bitmap_t of_kind = hwloc_bitmap_alloc();
+  for (int k = 0, kinds = hwloc_cpukinds_get_nr(t->topology, 0); k < kinds; k++) {
+    struct hwloc_info_s *info = NULL;
+    unsigned infos = 0;
+    if (hwloc_cpukinds_get_info(t->topology, (unsigned)k, of_kind, NULL, &infos, &info, 0)) continue;
+    for (int i = 0; i < t->count; i++) {
+      if (!hwloc_bitmap_intersects(t->core[i].cpus, of_kind)) continue;
+      for (unsigned n = 0; n < infos; n++) {
+        if (!strcmp(info[n].name, "CoreType")) t->core[i].atom = !strcmp(info[n].value, "IntelAtom");
+        if (!strcmp(info[n].name, "FrequencyMaxMHz")) t->core[i].mhz = atof(info[n].value);
+      }
+    }
+  }
+  hwloc_bitmap_free(of_kind);
+#else
+  (void)t;
+#endif
+}
+// The cores of a loaded topology, in its order. The topology is owned by the table from here on.
+static inline void cores_read(CoreTable *t, hwloc_topology_t topology) {
+  const hwloc_obj_t root = hwloc_get_root_obj(topology);
+  hwloc_obj_t before = NULL;
+  *t = CoreTable{topology, NULL, 0, 0, 0, true, hwloc_topology_is_thissystem(topology) == 1};
+  t->core = (Core *)calloc((size_t)hwloc_bitmap_weight(root->cpuset) + 1, sizeof(Core));
+  for (hwloc_obj_t cpu = NULL; (cpu = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PU, cpu));) {
+    hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_CORE, cpu);
+    const hwloc_obj_t socket = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_PACKAGE, cpu);
+    t->known = t->known && core;
+    if (!core) core = cpu;
+    if (core == before) continue;
+    before = core;
+    t->core[t->count++] = Core{hwloc_bitmap_dup(core->cpuset), hwloc_bitmap_dup(core->nodeset),
+                               socket ? (int)socket->os_index : -1, false, 0};
+  }
+  t->sockets = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE);
+  t->nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
+  cores_read_kinds(t);
+}
+static inline void cores_free(CoreTable *t) {
+  for (int i = 0; i < t->count; i++) hwloc_bitmap_free(t->core[i].cpus), hwloc_bitmap_free(t->core[i].nodes);
+  free(t->core);
+  if (t->topology) hwloc_topology_destroy(t->topology);
+  *t = CoreTable{};
+}
+// Reads this machine. Without hwloc's x86 part, which would move this thread over every CPU to ask it what Linux has
+// said already; with it where /sys is not there. False and one line in `error`.
+static inline bool cores_read_machine(CoreTable *t, char *error, size_t error_bytes) {
+  for (int x86 = 0; x86 < 2; x86++) {
+    hwloc_topology_t topology;
+    errno = 0;
+    bool loads = !hwloc_topology_init(&topology);
+    const bool opened = loads;
+    if (loads && !x86) hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
+    // What this process may not use counts too: so all ranks of the host see the same machine.
+    loads = loads && !hwloc_topology_set_flags(topology, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) &&
+            !hwloc_topology_load(topology);
+    if (loads) cores_read(t, topology);
+    if (loads && (t->known || x86)) return true;
+    if (loads) cores_free(t);
+    else if (opened) hwloc_topology_destroy(topology);
+  }
+  snprintf(error, error_bytes, "hwloc cannot read the cores of this host: %s; --threads N runs N threads a rank where "
+           "the kernel puts them", errno ? strerror(errno) : "no reason given");
+  return false;
+}
+
+// ---- dealing --------------------------------------------------------------------------------------------------------
+// What the ranks of a host ask for. mask[r]: CPUs that rank r may use. threads: of a rank, 0: one a core. quota: cores'
+// worth of time that control groups leave all of them, INFINITY: no limit. bind: ranks keep to their shares.
+struct CoreAsk { int rank, ranks, threads; double quota; bool bind; const hwloc_bitmap_t *mask; };
+// A rank's share. core: indices in the table, malloc'ed; cpus: of these cores, those that it may use (owned).
+// outnumbered: there are more ranks than cores, or than the quota has cores; then, and where nothing is bound, it has
+// all cores of its mask. overlaps: ranks with another mask may use some of these CPUs too. left_out: slower cores that
+// nobody takes. bound: the rank keeps to cpus. placed: each thread keeps to its core, where the kernel could do worse:
+// put two threads on one core, or one on another NUMA node than its memory.
+struct CoreShare {
+  int threads, cores, *core, left_out;
+  hwloc_bitmap_t cpus;
+  bool outnumbered, overlaps, bound, placed;
+};
+static inline void cores_share_free(CoreShare *s) {
+  free(s->core);
+  if (s->cpus) hwloc_bitmap_free(s->cpus);
+  *s = CoreShare{};
+}
+
+// Intel's E cores, and cores whose highest frequency is below three quarters of the fastest one's: cores of one kind
+// differ by up to a tenth (Turbo Boost Max, preferred cores).
+static inline bool core_is_slow(const Core *c, double fastest_mhz) {
+  return c->atom || (c->mhz > 0 && c->mhz < 0.75 * fastest_mhz);
+}
+// Writes the cores that `mask` allows to `to`, without slow ones where the others are `wanted` (> 0) or more. Returns
+// how many; *left_out: slow ones that are not among them.
+static inline int cores_usable(const CoreTable *t, hwloc_const_bitmap_t mask, int64_t wanted, int *to, int *left_out) {
+  int count = 0, fast = 0;
+  double fastest = 0;
+  for (int i = 0; i < t->count; i++) {
+    if (!hwloc_bitmap_intersects(t->core[i].cpus, mask)) continue;
+    to[count++] = i;
+    fastest = fmax(fastest, t->core[i].mhz);
+  }
+  for (int i = 0; i < count; i++) fast += !core_is_slow(&t->core[to[i]], fastest);
+  *left_out = 0;
+  if (fast == count || fast < wanted) return count;
+  *left_out = count - fast;
+  fast = 0;
+  for (int i = 0; i < count; i++) if (!core_is_slow(&t->core[to[i]], fastest)) to[fast++] = to[i];
+  return fast;
+}
+// Of what is usable, the number of threads that the quota leaves to ranks that may use `mask`: their part of it by
+// cores, rounded up. `docker --cpus=1.5` gives two threads, which are stopped together at times; one thread would leave
+// half a core unused.
+static inline int cores_of_quota(const CoreTable *t, const CoreAsk *a, hwloc_const_bitmap_t mask, int usable) {
+  int group = 0, all = 0;
+  for (int i = 0; i < t->count; i++) {
+    bool any = false;
+    for (int r = 0; r < a->ranks && !any; r++) any = hwloc_bitmap_intersects(t->core[i].cpus, a->mask[r]);
+    all += any;
+    group += hwloc_bitmap_intersects(t->core[i].cpus, mask);
+  }
+  if (!(a->quota < all)) return usable;
+  const int budget = (int)ceil(ceil(a->quota) * group / all);
+  return budget < usable ? budget : usable;
+}
+// Whether the share has several NUMA nodes, or several CPUs in a core.
+static inline bool cores_need_placing(const CoreTable *t, const CoreShare *s) {
+  bool placing = false;
+  for (int i = 0; i < s->cores && !placing; i++) {
+    hwloc_bitmap_t cpus = hwloc_bitmap_dup(t->core[s->core[i]].cpus);
+    hwloc_bitmap_and(cpus, cpus, s->cpus);
+    placing = hwloc_bitmap_weight(cpus) > 1 || !hwloc_bitmap_isequal(t->core[s->core[i]].nodes,
+                                                                     t->core[s->core[0]].nodes);
+    hwloc_bitmap_free(cpus);
+  }
+  return placing;
+}
+// The share of rank a->rank. A mask without any core of the table gives one thread (or a->threads), bound to nothing.
+static inline CoreShare cores_deal(const CoreTable *t, const CoreAsk *a) {
+  hwloc_const_bitmap_t mask = a->mask[a->rank];
+  CoreShare s = {};
+  int members = 0, place = 0;                    // ranks with this mask; those of them before this rank
+  for (int r = 0; r < a->ranks; r++) {
+    if (!hwloc_bitmap_isequal(a->mask[r], mask)) continue;
+    members++;
+    place += r < a->rank;
+  }
+  s.core = (int *)malloc(sizeof(int) * ((size_t)t->count + 1));
+  s.cpus = hwloc_bitmap_alloc();
+  const int64_t n = cores_usable(t, mask, (int64_t)members * (a->threads ? a->threads : 1), s.core, &s.left_out);
+  const int64_t units = cores_of_quota(t, a, mask, (int)n);      // of threads, dealt as evenly as cores
+  s.outnumbered = n && units < members;
+  const int64_t begin = s.outnumbered ? 0 : units * place / members;
+  const int64_t end = s.outnumbered ? units : units * (place + 1) / members;
+  const bool all = s.outnumbered || !a->bind;    // any core of the mask
+  const int64_t first = all || !units ? 0 : begin * n / units;
+  s.threads = a->threads ? a->threads : s.outnumbered ? 1 : (int)(end - begin);
+  s.cores = (int)(all || !units ? n : end * n / units - first);
+  memmove(s.core, s.core + first, sizeof(int) * (size_t)s.cores);
+  for (int i = 0; i < s.cores; i++) hwloc_bitmap_or(s.cpus, s.cpus, t->core[s.core[i]].cpus);
+  hwloc_bitmap_and(s.cpus, s.cpus, mask);
+  s.bound = a->bind && s.cores > 0;
+  s.placed = s.bound && !s.outnumbered && s.threads >= s.cores && cores_need_placing(t, &s);
+  for (int r = 0; r < a->ranks && !s.outnumbered; r++)
+    s.overlaps |= !hwloc_bitmap_isequal(a->mask[r], mask) && hwloc_bitmap_intersects(a->mask[r], s.cpus);
+  return s;
+}
+// The CPUs that thread `thread` of the rank may use: of its core where threads are placed. -1: a thread that computes
+// no op. `to` is overwritten.
+static inline void cores_of_thread(const CoreTable *t, const CoreShare *s, int thread, hwloc_bitmap_t to) {
+  hwloc_bitmap_copy(to, s->cpus);
+  if (!s->placed || thread < 0 || thread >= s->threads) return;
+  hwloc_bitmap_and(to, to, t->core[s->core[(int64_t)thread * s->cores / s->threads]].cpus);
+}
+
+// ---- words ----------------------------------------------------------------------------------------------------------
+// " of socket 1", " of sockets 0-1": `one`, an s where there are several, and the numbers.
+static inline void cores_numbers(FILE *to, const char *one, hwloc_const_bitmap_t numbers) {
+  char *list = NULL;
+  if (hwloc_bitmap_list_asprintf(&list, numbers) < 0) return;
+  fprintf(to, "%s%s %s", one, hwloc_bitmap_weight(numbers) > 1 ? "s" : "", list);
+  free(list);
+}
+// The share in words, malloc'ed. Cores are counted where they have several CPUs, sockets and NUMA nodes are named where
+// the host has several.
+static inline char *cores_words(const CoreTable *t, const CoreShare *s) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *to = open_memstream(&text, &bytes);
+  hwloc_bitmap_t sockets = hwloc_bitmap_alloc(), nodes = hwloc_bitmap_alloc();
+  const int cpus = hwloc_bitmap_weight(s->cpus);
+  for (int i = 0; i < s->cores; i++) {
+    const Core *c = &t->core[s->core[i]];
+    if (c->socket >= 0) hwloc_bitmap_set(sockets, (unsigned)c->socket);
+    hwloc_bitmap_or(nodes, nodes, c->nodes);
+  }
+  fprintf(to, "%d thread%s", s->threads, s->threads > 1 ? "s" : "");
+  if (!s->cores) fprintf(to, " where the kernel puts them");
+  else fprintf(to, (s->bound && !s->outnumbered) || cpus == 1 ? " on" : " on any of");
+  if (s->cores && cpus > s->cores) fprintf(to, " %d core%s", s->cores, s->cores > 1 ? "s" : "");
+  else if (s->cores) cores_numbers(to, " CPU", s->cpus);
+  if (s->cores && t->sockets > 1) cores_numbers(to, " of socket", sockets);
+  if (s->cores && t->nodes > 1) cores_numbers(to, t->sockets > 1 ? ", NUMA node" : " of NUMA node", nodes);
+  if (cpus > s->cores) cores_numbers(to, " (CPU", s->cpus), fprintf(to, ")");
+  hwloc_bitmap_free(sockets);
+  hwloc_bitmap_free(nodes);
+  fclose(to);
+  return text;
+}
+
+// ---- taking ---------------------------------------------------------------------------------------------------------
+// What rank 0 prints of each rank, and with which figures.
+struct CoreReport {
+  char words[256], fault[64];                    // fault: why it could not be bound; ""
+  int threads, cores, cpus, left_out;            // cpus: that its threads may use; 0: not known
+  bool outnumbered, overlaps, unknown, described;          // unknown: hwloc found no cores; described: not this machine
+  bool several;                                  // its host has several sockets, NUMA nodes, or CPUs in a core
+};
+// This rank's share and, on rank 0 of the run, the reports of all ranks (malloc'ed; NULL elsewhere).
+struct Cores { CoreTable table; CoreShare share; CoreReport mine, *all; int world; };
+static Cores *cores_placed;                      // whose threads thread_place binds
+
+static inline int cores_bind(const Cores *c, int thread) {
+  if (!c->share.bound) return 0;
+  hwloc_bitmap_t cpus = hwloc_bitmap_alloc(), now = hwloc_bitmap_alloc();
+  cores_of_thread(&c->table, &c->share, thread, cpus);
+  int failed = 0;
+  if (hwloc_get_cpubind(c->table.topology, now, HWLOC_CPUBIND_THREAD) || !hwloc_bitmap_isequal(now, cpus))
+    failed = hwloc_set_cpubind(c->table.topology, cpus, HWLOC_CPUBIND_THREAD) ? errno : 0;
+  hwloc_bitmap_free(cpus);
+  hwloc_bitmap_free(now);
+  return failed;
+}
+static inline void cores_place(int thread) { cores_bind(cores_placed, thread); }
+
+// Whether mpirun bound this rank as its user said, not by itself: two ranks to a core each, more to sockets.
+// *none: by --bind-to none. Open MPI 4 hands such options on in the environment.
+static inline bool cores_user_bound(bool *none) {
+  const char *map = getenv("OMPI_MCA_rmaps_base_mapping_policy"), *bind = getenv("OMPI_MCA_hwloc_base_binding_policy");
+  const bool pinned = getenv("OMPI_MCA_hwloc_base_cpu_list") || getenv("OMPI_MCA_hwloc_base_cpu_set") ||
+                      getenv("OMPI_MCA_orte_rankfile") || (map && (strstr(map, "PE=") || strstr(map, "pe=")));
+  *none = bind && !getenv("OMPI_MCA_orte_bound_at_launch");
+  return bind || pinned;
+}
+// The CPUs that this rank may use: its own mask; of a rank that mpirun bound by itself, the mask of mpirun or its
+// daemon. *bind: false where mpirun was told to bind nothing.
+static inline hwloc_bitmap_t cores_mask(const CoreTable *t, bool *bind) {
+  hwloc_bitmap_t mask = hwloc_bitmap_alloc(), own = hwloc_bitmap_alloc();
+  bool none = false;
+  const bool by_user = cores_user_bound(&none), launched = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  *bind = !(launched && none);
+  if (!t->topology) { hwloc_bitmap_free(own); return mask; }     // hwloc failed: nothing is known
+  hwloc_const_bitmap_t allowed = hwloc_topology_get_allowed_cpuset(t->topology);
+  if (hwloc_get_cpubind(t->topology, own, HWLOC_CPUBIND_THREAD)) hwloc_bitmap_copy(own, allowed);
+  if (launched && !by_user &&
+      !hwloc_get_proc_cpubind(t->topology, launcher_pid(), mask, HWLOC_CPUBIND_THREAD))
+    hwloc_bitmap_and(mask, mask, allowed);
+  if (hwloc_bitmap_iszero(mask)) hwloc_bitmap_and(mask, own, allowed);
+  hwloc_bitmap_free(own);
+  return mask;
+}
+// The masks of all ranks of a host, malloc'ed. Collective over `node`.
+static inline hwloc_bitmap_t *cores_masks(hwloc_const_bitmap_t mine, MPI_Comm node, int ranks) {
+  int words = hwloc_bitmap_nr_ulongs(mine);
+  words = words > 0 ? words : 1;
+  MPI_Allreduce(MPI_IN_PLACE, &words, 1, MPI_INT, MPI_MAX, node);
+  unsigned long *all = (unsigned long *)calloc((size_t)words * (size_t)(ranks + 1), sizeof(unsigned long));
+  unsigned long *own = all + (size_t)words * (size_t)ranks;
+  hwloc_bitmap_to_ulongs(mine, (unsigned)words, own);
+  MPI_Allgather(own, words, MPI_UNSIGNED_LONG, all, words, MPI_UNSIGNED_LONG, node);
+  hwloc_bitmap_t *mask = (hwloc_bitmap_t *)malloc(sizeof(hwloc_bitmap_t) * (size_t)ranks);
+  for (int r = 0; r < ranks; r++) {
+    mask[r] = hwloc_bitmap_alloc();
+    hwloc_bitmap_from_ulongs(mask[r], (unsigned)words, all + (size_t)words * (size_t)r);
+  }
+  free(all);
+  return mask;
+}
+static inline void cores_report(Cores *c, const char *fault, MPI_Comm comm) {
+  CoreReport *m = &c->mine;
+  const CoreShare *s = &c->share;
+  char *words = cores_words(&c->table, s);
+  int rank;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &c->world);
+  *m = CoreReport{"", "", s->threads, s->cores, s->cores ? hwloc_bitmap_weight(s->cpus) : 0, s->left_out,
+                  s->outnumbered, s->overlaps, c->table.topology && !c->table.known,
+                  c->table.topology && !c->table.real, c->table.sockets > 1 || c->table.nodes > 1};
+  for (int i = 0; i < c->table.count; i++) m->several |= hwloc_bitmap_weight(c->table.core[i].cpus) > 1;
+  snprintf(m->words, sizeof m->words, "%s", words);
+  snprintf(m->fault, sizeof m->fault, "%s", fault);
+  free(words);
+  c->all = rank ? NULL : (CoreReport *)calloc((size_t)c->world, sizeof(CoreReport));
+  MPI_Gather(m, (int)sizeof *m, MPI_BYTE, c->all, (int)sizeof *m, MPI_BYTE, 0, comm);
+}
+// Takes this rank's cores and binds this thread to them; those of the pool follow when they start. threads: --threads,
+// 0: one a core. computes: ops run here, so this thread is thread 0 of the pool, and placed like the others. *c stays
+// where it is until cores_give_back. Collective over comm; node: the ranks of this host. Where hwloc fails, all ranks
+// end with one line, unless --threads says what to do without it.
+static inline void cores_take(Cores *c, int threads, bool computes, MPI_Comm node, MPI_Comm comm) {
+  char error[512] = "";
+  *c = Cores{};
+  const bool read = cores_read_machine(&c->table, error, sizeof error);
+  if (!threads) agree_no_error(comm, error, EXIT_MISSING);
+  CoreAsk a = {0, 1, threads, cgroup_cores(""), true, NULL};
+  MPI_Comm_rank(node, &a.rank);
+  MPI_Comm_size(node, &a.ranks);
+  hwloc_bitmap_t mine = cores_mask(&c->table, &a.bind), *masks = cores_masks(mine, node, a.ranks);
+  a.mask = masks;
+  c->share = cores_deal(&c->table, &a);
+  cores_placed = c;
+  thread_place = c->share.placed ? cores_place : NULL;
+  const int fault = cores_bind(c, computes ? 0 : -1);
+  cores_report(c, !read ? "hwloc cannot read its cores" : fault ? strerror(fault) : "", comm);
+  for (int r = 0; r < a.ranks; r++) hwloc_bitmap_free(masks[r]);
+  free(masks);
+  hwloc_bitmap_free(mine);
+}
+// On rank 0: whether it matters on some host which cores a rank has.
+static inline bool cores_differ(const Cores *c) {
+  bool differ = false;
+  for (int r = 0; r < c->world; r++) differ = differ || c->all[r].several;
+  return differ;
+}
+// Whether ranks or threads have to wait for each other's cores.
+static inline bool cores_are_crowded(const Cores *c) {
+  return c->mine.outnumbered || c->mine.overlaps || (c->mine.cpus && c->mine.threads > c->mine.cpus);
+}
+// Threads stay where they are.
+static inline void cores_give_back(Cores *c) {
+  thread_place = NULL;
+  cores_share_free(&c->share);
+  cores_free(&c->table);
+  free(c->all);
+  *c = Cores{};
+}
+// The reports of all ranks as notices, on rank 0: one a kind, with the first rank that it is about.
+static inline void cores_print_notices(const Cores *c) {
+  enum { OUTNUMBERED, OVERLAP, CROWDED, SLOW, UNKNOWN, DESCRIBED, FAULT, KINDS };
+  bool told[KINDS] = {};
+  for (int r = 0; c->all && r < c->world; r++) {
+    const CoreReport *m = &c->all[r];
+    const bool crowded = !m->outnumbered && m->cpus && m->threads > m->cpus;
+    const bool is[KINDS] = {m->outnumbered, m->overlaps, crowded, m->left_out > 0, m->unknown, m->described,
+                            m->fault[0] != 0};
+    for (int k = 0; k < KINDS; k++) {
+      if (!is[k] || told[k]) continue;
+      told[k] = true;
+      char who[64] = "";
+      snprintf(who, sizeof who, "rank %d", r);
+      if (k == OUTNUMBERED)
+        say("notice: ranks outnumber cores on the host of %s; they will wait for each other\n", who);
+      if (k == OVERLAP) say("notice: other ranks may use CPUs of %s too; they will wait for each other\n", who);
+      if (k == CROWDED)
+        say("notice: --threads %d on %d CPU%s of %s; they will wait for each other\n", m->threads, m->cpus,
+            m->cpus > 1 ? "s" : "", who);
+      if (k == SLOW)
+        say("notice: %d slower cores of the host of %s are left out; --threads above %d takes them\n", m->left_out, who,
+            m->threads);
+      if (k == UNKNOWN)
+        say("notice: hwloc finds no cores on the host of %s, only CPUs, which count as cores; is /sys mounted?\n", who);
+      if (k == DESCRIBED)
+        say("notice: HWLOC_SYNTHETIC or HWLOC_XMLFILE describes the host of %s; no thread is bound\n", who);
+      if (k == FAULT) say("notice: threads of %s run where the kernel puts them: %s\n", who, m->fault);
+    }
+  }
+}

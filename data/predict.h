@@ -1,0 +1,407 @@
+// predict.h: how long a training step would take on machines that are not here. The step is run once more over a
+// planning table (kernels/record.h) whose ops advance clocks instead of computing: what overlaps what, and who waits
+// for whom, follows from the program's own schedule. plan_worlds.h includes it. Everything here is a prediction.
+//
+//   1 work        FLOPs and bytes of a call, from the tensors that its line of ops.h names
+//   2 messages    time of a collective: latency and bytes, inside a host and between hosts
+//   3 clocks      a dry run of the step on three clocks: the model's, the gathers', the reductions'
+//
+// An op takes the longer of FLOPs / rate and bytes / bandwidth, and a launch. A stream's next call begins when the one
+// before is over; events order streams as they do on the device. docs/plan.md states the model for readers.
+#pragma once
+#include "machines.h"
+
+// ================================================================================================ 1 work
+enum StepPart { STEP_PRODUCTS, STEP_ATTENTION, STEP_ELEMENTWISE, STEP_OPTIMIZER, STEP_SUMS, STEP_COPIES,
+                STEP_LAUNCHES, STEP_GATHERS_EXPOSED, STEP_REDUCTIONS_EXPOSED, STEP_EXCHANGE, STEP_PARTS };
+static const char *const step_part_words[STEP_PARTS] = {
+    "matrix multiplies", "attention", "element-wise", "optimizer and norm", "sums of gradients",
+    "copies to and from the host", "launches", "waiting for gathers", "waiting for reductions",
+    "exchange of norm and losses"};
+
+// A call of an op: what its line of ops.h names, in that order; an absent tensor has no data.
+struct CallWork {
+  const char *op;
+  int count;
+  Tensor tensor[ACCESSES_MOST];
+  double bytes;
+};
+static inline void work_bytes(CallWork *w, AccessKind kind, double bytes) {
+  w->bytes += kind == ACCESS_UPDATE ? 2 * bytes : bytes;
+}
+static inline double tensor_bytes(Tensor t) { return t.data ? (double)numel(t) * (double)dtype_bytes(t.dtype) : 0; }
+static inline void work_tensor(CallWork *w, AccessKind kind, Tensor t) {
+  w->tensor[w->count++] = t;
+  work_bytes(w, kind, tensor_bytes(t));
+}
+// FLOPs of a matrix multiply whose result is tensor `out` and whose sums have `k` terms.
+static inline double product_flops(const CallWork *w, int out, int64_t k) {
+  return w->tensor[out].data ? 2.0 * (double)numel(w->tensor[out]) * (double)k : 0;
+}
+// One product of queries and keys, the causal half: B T^2 C.
+static inline double attention_triangle(Tensor out) { return (double)numel(out) * (double)out.shape[1]; }
+static inline double flops_forward(const CallWork *w) { return product_flops(w, 0, w->tensor[2].shape[1]); }
+static inline double flops_fp8(const CallWork *w) { return product_flops(w, 0, w->tensor[1].shape[1]); }
+static inline double flops_input(const CallWork *w) { return product_flops(w, 0, w->tensor[1].shape[1]); }
+static inline double flops_weight(const CallWork *w) { return product_flops(w, 0, w->tensor[2].shape[0]); }
+static inline double flops_attention(const CallWork *w) { return 2 * attention_triangle(w->tensor[0]); }
+static inline double flops_attention_backward(const CallWork *w) { return 5 * attention_triangle(w->tensor[3]); }
+// Of tables, only the rows of the batch's tokens are read, or added to in fp32.
+static inline double bytes_embedding(const CallWork *w) { return 3 * tensor_bytes(w->tensor[0]); }
+static inline double bytes_embedding_backward(const CallWork *w) {
+  return tensor_bytes(w->tensor[2]) + 8.0 * (double)numel(w->tensor[2]) + tensor_bytes(w->tensor[1]);
+}
+// What share of a GPU's best rate a result of this shape allows: its last tiles are not full, and in the last turn not
+// all multiprocessors have a tile. The library takes the tiles that lose least; smaller ones reuse less of what they
+// have read (assumed).
+static inline double product_fill(const Machine *m, Tensor out) {
+  static const struct { double rows, cols, reuse; } tiles[] = {
+      {128, 256, 1}, {256, 128, 1}, {128, 128, 0.92}, {128, 64, 0.8}, {64, 64, 0.65}, {64, 32, 0.4}};
+  const double rows = (double)out.shape[0], cols = (double)(numel(out) / out.shape[0]);
+  double best = 0;
+  for (const auto &t : tiles) {
+    const double count = ceil(rows / t.rows) * ceil(cols / t.cols), turns = ceil(count / m->multiprocessors);
+    best = fmax(best, t.reuse * rows * cols / (t.rows * t.cols) / (turns * m->multiprocessors));
+  }
+  return best;
+}
+// Bytes of passes that CUDA's matrix multiplies make besides: GELU of what was written, a bias's gradient.
+static inline double passes_forward(const CallWork *w) { return 2 * tensor_bytes(w->tensor[1]); }
+static inline double passes_weight(const CallWork *w) { return w->tensor[1].data ? tensor_bytes(w->tensor[2]) : 0; }
+// What is not element-wise. bytes: NULL where each tensor is read or written once.
+// passes: NULL where there are none.
+typedef double WorkAmount(const CallWork *w);
+struct OpKind { const char *op; StepPart part; WorkAmount *flops, *bytes, *passes; };
+static const OpKind op_kinds[] = {
+    {"matmul_forward", STEP_PRODUCTS, flops_forward, NULL, passes_forward},
+    {"matmul_forward_fp8", STEP_PRODUCTS, flops_fp8, NULL, NULL},
+    {"matmul_backward_input", STEP_PRODUCTS, flops_input, NULL, NULL},
+    {"matmul_backward_weight", STEP_PRODUCTS, flops_weight, NULL, passes_weight},
+    {"attention_forward", STEP_ATTENTION, flops_attention, NULL, NULL},
+    {"attention_backward", STEP_ATTENTION, flops_attention_backward, NULL, NULL},
+    {"embedding_forward", STEP_ELEMENTWISE, NULL, bytes_embedding, NULL},
+    {"embedding_backward", STEP_ELEMENTWISE, NULL, bytes_embedding_backward, NULL},
+    {"adamw_update", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"sgd_update", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"norm_accumulate", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"step_decide", STEP_OPTIMIZER, NULL, NULL, NULL}};
+static inline OpKind op_kind(const char *op) {
+  for (const OpKind &k : op_kinds) if (!strcmp(k.op, op)) return k;
+  return OpKind{op, STEP_ELEMENTWISE, NULL, NULL, NULL};
+}
+
+// ================================================================================================ 2 messages
+// Of a group of ranks: how many, on how many hosts, and how many of them on this rank's host, itself included.
+struct GroupPlace { int size, hosts, here; };
+static inline GroupPlace group_place(const Mesh *m, const RankGroup *g) {
+  GroupPlace p = {g->size, 0, 0};
+  for (int i = 0, last = -1; i < g->size; i++) {
+    const int host = m->peer[g->rank[i]].host;
+    p.hosts += host != last;
+    p.here += host == m->peer[m->rank].host;
+    last = host;
+  }
+  return p;
+}
+// Time of a message or collective: before it moves bytes, and while it does.
+struct CommTime { double latency, moving; };
+static inline CommTime comm_time_add(CommTime a, CommTime b) {
+  return CommTime{a.latency + b.latency, a.moving + b.moving};
+}
+// A ring over a group into every rank of which `bytes` come: each link of the ring carries as many, and between two
+// hosts the adapters of all the group's ranks there share it. As NCCL's model: a hop for each step.
+static inline CommTime ring_time(const Machine *m, GroupPlace g, double bytes) {
+  if (g.size < 2) return CommTime{};
+  const double rate = g.hosts == 1 ? m->inside : fmin(m->inside, m->between * g.here);
+  return CommTime{m->base_s + (g.size - g.hosts) * m->inside_s + (g.hosts - 1) * m->between_s, bytes / rate};
+}
+// `bytes` from every other rank of a group, each by a message of its own.
+static inline CommTime messages_time(const Machine *m, GroupPlace g, double bytes) {
+  if (g.size < 2) return CommTime{};
+  const double turns = ceil((g.size - 1) / (double)P2P_CHANNELS), hop = g.hosts == 1 ? m->inside_s : m->between_s;
+  const double inside = (g.here - 1) * bytes / m->inside, between = (g.size - g.here) * bytes / m->between;
+  return CommTime{m->base_s + turns * hop, m->gpu ? fmax(inside, between) : between};
+}
+// A message of `bytes` from rank `from`.
+static inline CommTime message_time(const Machine *m, const Mesh *mesh, int from, double bytes) {
+  const bool near = mesh->peer[from].host == mesh->peer[mesh->rank].host;
+  return CommTime{m->base_s + (near ? m->inside_s : m->between_s), bytes / (near ? m->inside : m->between)};
+}
+
+// ================================================================================================ 3 clocks
+// Seconds of the model's stream by part, and what else is added up on the way.
+enum StepSum { STEP_TOTAL = STEP_PARTS, STEP_GATHERS, STEP_REDUCTIONS, STEP_PRODUCT_FLOPS, STEP_ATTENTION_FLOPS,
+               STEP_SUMMED };
+struct StepTimes { double at[STEP_SUMMED]; };
+
+struct Timeline {
+  Record record;                                 // first: what the contexts of a dry run point to
+  const Machine *m;
+  double now[RECORD_STREAMS];
+  double *event;                                 // when each was recorded, and on which stream
+  RecordStream *event_of;
+  int events;
+  double links_free, launched;                   // links are busy until; the last collective began
+  bool waits[RECORD_STREAMS];                    // a collective of the stream is told by its next access
+  CommTime comm[RECORD_STREAMS];
+  double not_before, job_began;                  // of that collective; of the reduction in flight
+  bool host_copies;                              // CPU: ranks of a host copy what they gather or send
+  StepTimes sum, microbatch[DRY_MICROBATCHES + 2];
+  int microbatches;
+};
+static Timeline *timeline_running;               // an offloaded optimizer's context points to nothing
+
+// A call's time on its stream. The ops of side streams use the device that the model's use: what they compute is the
+// model's time too, but not their launches.
+static inline void timeline_spend(Timeline *l, RecordStream stream, StepPart part, double seconds) {
+  const bool side = stream != RECORD_MODEL;
+  l->now[RECORD_MODEL] += seconds;
+  l->sum.at[side ? STEP_SUMS : part] += seconds;
+  if (!side) {
+    l->now[RECORD_MODEL] += l->m->launch_s;
+    l->sum.at[STEP_LAUNCHES] += l->m->launch_s;
+  } else if (l->m->gpu) l->now[stream] += seconds + l->m->launch_s;
+  else if (l->now[stream] < l->now[RECORD_MODEL]) l->now[stream] = l->now[RECORD_MODEL];       // the same cores
+}
+static inline double product_seconds(const Machine *m, const CallWork *w, double flops) {
+  if (!flops) return 0;
+  const bool fp8 = !strcmp(w->op, "matmul_forward_fp8");
+  return flops / (m->product_flops * (fp8 ? 2 : 1) * (m->gpu ? product_fill(m, w->tensor[0]) : 1));
+}
+static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *kind) {
+  Timeline *l = timeline_running;
+  const Machine *m = l->m;
+  const bool host = !c->device;                  // of an offloaded optimizer
+  const double flops = kind->flops ? kind->flops(w) : 0, bytes = kind->bytes ? kind->bytes(w) : w->bytes;
+  double seconds = bytes / (host ? m->host_rate : m->memory_rate);
+  if (kind->part == STEP_PRODUCTS) {
+    seconds = fmax(seconds, product_seconds(m, w, flops));
+    l->sum.at[STEP_PRODUCT_FLOPS] += flops;
+  }
+  if (kind->part == STEP_ATTENTION) {
+    const double T = (double)w->tensor[0].shape[1];
+    seconds = fmax(seconds, flops * (1 + ATTENTION_TILE / T) / m->attention_flops);
+    l->sum.at[STEP_ATTENTION_FLOPS] += flops;
+  }
+  timeline_spend(l, host ? RECORD_MODEL : record_stream(c), host ? STEP_OPTIMIZER : kind->part, seconds);
+  const double passes = kind->passes && m->gpu ? kind->passes(w) : 0;
+  if (passes > 0) timeline_spend(l, RECORD_MODEL, STEP_ELEMENTWISE, passes / m->memory_rate);
+}
+
+// The same lines of ops.h once more: what a call touches, with shapes.
+#undef READS
+#undef WRITES
+#undef UPDATES
+#undef SUMS
+#undef SUMMANDS
+#undef READS_BYTES
+#undef WRITES_BYTES
+#undef UPDATES_BYTES
+#undef IN_PLACE
+#define READS(t) work_tensor(&work, ACCESS_READ, t);
+#define WRITES(t) work_tensor(&work, ACCESS_WRITE, t);
+#define UPDATES(t) work_tensor(&work, ACCESS_UPDATE, t);
+#define SUMS(t, mode_) work_tensor(&work, (mode_) == ADD ? ACCESS_UPDATE : ACCESS_WRITE, t);
+#define SUMMANDS(s, sum_) work_bytes(&work, ACCESS_READ, (s).count * (double)numel(sum_) * dtype_bytes((s).dtype));
+#define READS_BYTES(p, n) work_bytes(&work, ACCESS_READ, (double)(n));
+#define WRITES_BYTES(p, n) work_bytes(&work, ACCESS_WRITE, (double)(n));
+#define UPDATES_BYTES(p, n) work_bytes(&work, ACCESS_UPDATE, (double)(n));
+#define IN_PLACE(written, read)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define X(op_, args, touches) \
+  static inline void op_##_timed args { \
+    static const OpKind kind = op_kind(#op_); \
+    CallWork work = {}; \
+    work.op = #op_; \
+    touches \
+    timeline_op(c, &work, &kind); \
+  }
+OPS(X)
+#undef X
+#pragma GCC diagnostic pop
+
+// A collective begins when its stream has come to it; NCCL also lets it begin no sooner than the one launched before.
+// Links are shared: what begins while others move bytes moves its own behind them.
+static inline void timeline_comm(Timeline *l, RecordStream stream) {
+  const CommTime c = l->comm[stream];
+  double start = fmax(l->now[stream], l->not_before);
+  l->waits[stream] = false;
+  l->not_before = 0;
+  if (c.latency + c.moving == 0) return;
+  if (l->m->gpu) start = fmax(start, l->launched);
+  l->launched = start;
+  const double end = fmax(start + c.latency, l->links_free) + c.moving;
+  l->links_free = end;
+  l->now[stream] = end;
+  l->sum.at[stream == RECORD_GATHER ? STEP_GATHERS : STEP_REDUCTIONS] += c.latency + c.moving;
+}
+// Copies, zeroing, and the accesses of collectives (kernels/transport.h: OP_GIVE, OP_TAKE).
+static inline void timeline_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
+  Timeline *l = (Timeline *)to;
+  const RecordStream stream = record_stream(c);
+  const bool moves = x->op == OP_GIVE || x->op == OP_TAKE;
+  if (moves && l->waits[stream]) timeline_comm(l, stream);
+  if (moves) return;
+  double bytes = 0;
+  bool crosses = false;                          // between a GPU and its host
+  for (int i = 0; i < x->count; i++) {
+    bytes += (double)x->access[i].bytes;
+    crosses = crosses || (l->m->gpu && x->access[i].at < RECORD_ADDRESSES);
+  }
+  if (!crosses) { timeline_spend(l, stream, STEP_ELEMENTWISE, bytes / l->m->memory_rate); return; }
+  const double seconds = l->m->launch_s + bytes / 2 / l->m->pcie;              // of a copy engine: others go on
+  l->now[stream] += seconds;
+  if (stream == RECORD_MODEL) l->sum.at[STEP_COPIES] += seconds;
+}
+static inline void timeline_event_open(Ctx *c, void **event, const char *name) {
+  plan_event_open(c, event, name);
+  Timeline *l = (Timeline *)c->device;
+  l->events = record_of(c)->events;
+  l->event = (double *)realloc(l->event, sizeof(double) * (size_t)(l->events + 1));
+  l->event_of = (RecordStream *)realloc(l->event_of, sizeof(RecordStream) * (size_t)(l->events + 1));
+  l->event[l->events] = 0;
+  l->event_of[l->events] = RECORD_MODEL;
+}
+static inline void timeline_event_record(Ctx *c, void *event) {
+  Timeline *l = (Timeline *)c->device;
+  l->event[(intptr_t)event] = l->now[record_stream(c)];
+  l->event_of[(intptr_t)event] = record_stream(c);
+}
+static inline void timeline_event_wait(Ctx *c, void *event) {
+  Timeline *l = (Timeline *)c->device;
+  const RecordStream stream = record_stream(c);
+  const double until = l->event[(intptr_t)event], waited = until - l->now[stream];
+  if (waited <= 0) return;
+  l->now[stream] = until;
+  if (stream == RECORD_MODEL)
+    l->sum.at[l->event_of[(intptr_t)event] == RECORD_GATHER ? STEP_GATHERS_EXPOSED : STEP_REDUCTIONS_EXPOSED] += waited;
+}
+// Notes the sums at the start of each microbatch and of the update.
+static inline void timeline_range_begin(Ctx *c, const char *name) {
+  Timeline *l = (Timeline *)c->device;
+  if (strcmp(name, "forward") && strcmp(name, "update")) return;
+  l->sum.at[STEP_TOTAL] = l->now[RECORD_MODEL];
+  l->microbatch[l->microbatches++] = l->sum;
+}
+static inline Ops timeline_table(bool gpu) {
+  Ops t = plan_table(gpu);
+#define X(op, args, touches) t.op = op##_timed;
+  OPS(X)
+#undef X
+  t.event_open = timeline_event_open;
+  t.event_record = timeline_event_record;
+  t.event_wait = timeline_event_wait;
+  t.range_begin = timeline_range_begin;
+  return t;
+}
+
+// ---- the planning transport, with times
+static inline Timeline *timeline_of(const Fsdp *f) { return (Timeline *)f->ctx->device; }
+static inline void timeline_expect(Timeline *l, RecordStream stream, CommTime c) {
+  l->waits[stream] = true;
+  l->comm[stream] = c;
+}
+// What CPU ranks of a host copy from each other, their cores copy.
+static inline void timeline_host_copies(Timeline *l, GroupPlace g, double bytes) {
+  if (!l->m->gpu && l->host_copies)
+    timeline_spend(l, RECORD_MODEL, STEP_ELEMENTWISE, (g.here - 1) * bytes / l->m->inside);
+}
+static inline void timed_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  Timeline *l = timeline_of(f);
+  const GatherSource g = fsdp_gather_source(f, slot);
+  const GroupPlace place = group_place(&f->mesh, g.group);
+  double part = 0;
+  EACH_PIECE_OF_STAGE(f, s, u, i) part += (double)fsdp_gather_piece(f, g, u, i).bytes;
+  CommTime t = l->m->gpu ? ring_time(l->m, place, (place.size - 1) * part) : messages_time(l->m, place, part);
+  if (f->cfg.offload == OFFLOAD_PARAMS && !g.kept) t = comm_time_add(t, CommTime{l->m->launch_s, part / l->m->pcie});
+  timeline_host_copies(l, place, part);
+  timeline_expect(l, RECORD_GATHER, t);
+  comm_plan.gather_start(f, s, slot);
+}
+static inline void timed_reduce_start(Fsdp *f) {
+  comm_plan.reduce_start(f);
+  timeline_of(f)->job_began = timeline_of(f)->now[RECORD_REDUCE];
+}
+static inline void timed_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
+  Timeline *l = timeline_of(f);
+  const GroupPlace place = group_place(&f->mesh, &f->mesh.shard);
+  double part = 0;
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
+    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
+      part += (double)run.numel * (double)fsdp_wire_bytes(f);
+  timeline_host_copies(l, place, f->mesh.windows ? 0 : part);
+  timeline_expect(l, RECORD_REDUCE, f->cfg.native_reduce ? ring_time(l->m, place, (place.size - 1) * part)
+                                                         : messages_time(l->m, place, part));
+  comm_plan.round_send(f, round, x);
+}
+// Sums come along the replicas one after the other: a round's at this rank when those before it have had it.
+static inline void timed_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+  Timeline *l = timeline_of(f);
+  const CommTime t = message_time(l->m, &f->mesh, chain_before(f), (double)x.numel * 4);
+  timeline_expect(l, RECORD_REDUCE, t);
+  l->not_before = l->job_began + f->mesh.replicate.me * (t.latency + t.moving);
+  comm_plan.chain_take(f, round, x, sum);
+}
+static inline void timed_reduce_join(Fsdp *f) {
+  Timeline *l = timeline_of(f);
+  const GroupPlace place = group_place(&f->mesh, &f->mesh.replicate);
+  const double bytes = (double)f->lay.state_numel * 4;
+  timeline_expect(l, RECORD_REDUCE,
+                  ring_time(l->m, place, f->cfg.native_reduce ? 2 * bytes * (place.size - 1) / place.size : bytes));
+  comm_plan.reduce_join(f);
+  l->waits[RECORD_REDUCE] = false;
+}
+static inline void timed_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  Timeline *l = timeline_of(f);
+  RankGroup world = rank_group(0, 1, f->mesh.world, f->mesh.rank);
+  const GroupPlace place = group_place(&f->mesh, &world);
+  const CommTime t = ring_time(l->m, place, (double)bytes * (place.size - 1));
+  free(world.rank);
+  l->now[RECORD_MODEL] += t.latency + t.moving;
+  l->sum.at[STEP_EXCHANGE] += t.latency + t.moving;
+  comm_plan.small_all_gather(f, mine, all, bytes);
+}
+static inline Comm timeline_comm_table() {
+  Comm c = comm_plan;
+  c.name = "timed plan";
+  c.gather_start = timed_gather_start;
+  c.reduce_start = timed_reduce_start;
+  c.round_send = timed_round_send;
+  c.chain_take = timed_chain_take;
+  c.reduce_join = timed_reduce_join;
+  c.small_all_gather = timed_small;
+  return c;
+}
+
+// A training step of the rank that t plans, on machine m. Later microbatches repeat the last two of the dry run.
+static inline StepTimes step_predict(const Trainer *t, const Machine *m) {
+  static Trainer dry;
+  static Comm comm;
+  Timeline l = {};
+  Pass pass = {};
+  const Ops table = timeline_table(t->ctx.ops->nccl);
+  comm = timeline_comm_table();
+  record_open(&l.record);
+  l.record.sink.take = timeline_take;
+  l.m = m;
+  timeline_running = &l;
+  trainer_dry_open(&dry, t, &l.record, &table);
+  fsdp_take_placement(&dry.fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
+  dry.fsdp.comm = &comm;
+  l.host_copies = dry.fsdp.cfg.copies || !dry.fsdp.mesh.windows;
+  trainer_dry_pass(&dry, &pass, &l.record, PASS_TRAIN);
+  l.sum.at[STEP_TOTAL] = l.now[RECORD_MODEL];
+  const int64_t more = t->opt.grad_accum - dry.opt.grad_accum, last = l.microbatches - 1;
+  for (double *x = l.sum.at; more > 0 && x < l.sum.at + STEP_SUMMED; x++) {
+    const int64_t i = x - l.sum.at;
+    *x += (double)more * (l.microbatch[last].at[i] - l.microbatch[last - 2].at[i]) / 2;
+  }
+  trainer_dry_close(&dry);
+  pass_free(&pass);
+  record_close(&l.record);
+  free(l.event);
+  free(l.event_of);
+  return l.sum;
+}

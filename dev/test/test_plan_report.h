@@ -1,0 +1,728 @@
+// test_plan_report.h: --plan. What it says of bytes and collectives is what runs take and count; what it predicts
+// follows from the schedule and from the machine's figures.
+//
+//   1 ranks       ranks of one kind are alike in every byte; bytes on links are those of the peers there
+//   2 runs        planned = printed = taken = counted, on 1, 2 and 3 ranks
+//   3 output      text and JSON agree; 175 billion parameters on 1024 GPUs; what fits; refusals
+//   4 prediction  FLOPs by formula, time within bounds that any schedule has, waits by hand
+#include <cjson/cJSON.h>
+
+// The options of a --plan, not resolved.
+static inline void plan_asked(Options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static inline void plan_asked(Options *o, const char *fmt, ...) {
+  char text[1024], error[1024] = "", *argv[96] = {(char *)"test", (char *)"--plan"}, *save = NULL;
+  int argc = 2;
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
+  if (options_parse(o, argc, argv, error, sizeof error)) return;
+  test_fail(__FILE__, __LINE__, "options: %s", error);
+  exit(TEST_EXIT_FAILED);
+}
+static inline bool plan_made(WorldPlan *w, const Options *asked, bool timed) {
+  char error[2048] = "";
+  const bool ok = world_plan(w, asked, timed, NULL, error, sizeof error);
+  EXPECT(ok, "%s", error);
+  return ok;
+}
+
+// ================================================================================================ 1 ranks
+// The key of a rank, by looking at where every peer is.
+static inline RankKey plan_key_by_peers(const Mesh *m) {
+  const int host = m->peer[m->rank].host, R = m->shape.replicas;
+  const int me = m->replicate.me, role = R == 1 ? ROLE_ONE : !me ? ROLE_FIRST : me == R - 1 ? ROLE_LAST : ROLE_BETWEEN;
+  RankKey k = {};
+  for (int r = 0; r < m->world; r++) k.host += m->peer[r].host == host;
+  for (int i = 0; i < m->shard.size; i++) k.shards += m->peer[m->shard.rank[i]].host == host;
+  for (int i = 0; i < m->kept.size; i++) k.kept += m->peer[m->kept.rank[i]].host == host;
+  for (int i = 0; i < R; i++) k.replicas += m->peer[m->replicate.rank[i]].host == host;
+  k.role = role;
+  k.before_near = m->peer[m->replicate.rank[(m->replicate.me + R - 1) % R]].host == host;
+  k.last_near = m->peer[m->replicate.rank[R - 1]].host == host;
+  return k;
+}
+TEST(plan_keys_are_what_a_rank_sees,
+     "for every rank of meshes of 1 to 48 ranks on hosts of 1 to 9 ranks: the kind it is given is what counting its "
+     "peers by host says") {
+  int ranks = 0;
+  for (int world = 1; world <= 48; world += world < 13 ? 1 : 5) for (int S = 1; S <= world; S++)
+    for (int kept = 0; kept <= 4 && world % S == 0; kept += 2) for (int per_host = 1; per_host <= 9; per_host++) {
+      if (kept && (S % kept || kept == S)) continue;
+      for (int r = 0; r < world; r++, ranks++) {
+        Mesh m;
+        const MeshShape shape = {world / S, S, kept};
+        mesh_pretend(&m, shape, true, r, world, per_host);
+        const RankKey want = plan_key_by_peers(&m), got = rank_key(shape, r, world, per_host);
+        EXPECT(!memcmp(&want, &got, sizeof want), "rank %d of %d in a %dx%d mesh, kept %d, %d a host: %d %d %d %d %d "
+               "%d %d, must be %d %d %d %d %d %d %d", r, world, world / S, S, kept, per_host, got.host, got.shards,
+               got.kept, got.replicas, got.role, got.before_near, got.last_near, want.host, want.shards, want.kept,
+               want.replicas, want.role, want.before_near, want.last_near);
+        mesh_close(&m);
+      }
+    }
+  printf("%d ranks\n", ranks);
+}
+
+// What messages bring to a rank from its host (near) or from others, peer by peer: an independent count of fsdp_links.
+// NCCL's rings are not messages; their shares are checked by their sum.
+static inline int64_t plan_message_bytes(const Fsdp *f, LinkUse use, bool near, int A) {
+  const Mesh *m = &f->mesh;
+  const int S = m->shard.size, R = m->replicate.size, host = m->peer[m->rank].host;
+  int64_t bytes = 0;
+  for (int i = 0; i < S && use != LINK_REPLICAS && use != LINK_SMALL; i++) {
+    if (i == m->shard.me || (m->peer[m->shard.rank[i]].host == host) != near) continue;
+    for (int u = 0; u < f->lay.units; u++) {
+      const Unit *q = &f->lay.unit[u];
+      const int64_t reductions = f->cfg.local ? 1 : A;
+      if (use == LINK_REDUCTIONS && q->state_numel && f->lay.stage[q->stage].grads != GRADS_IN_SHARD)
+        bytes += reductions * unit_wire_numel(q) * (int64_t)fsdp_wire_bytes(f);
+      if (use != LINK_GATHERS || f->lay.in_place) continue;
+      const int64_t gathers = q->stage ? fsdp_block_gathers(&f->cfg, q->stage - 1, A) : 1;
+      bytes += (q->stage && m->shape.kept ? 1 : gathers) * unit_wire_bytes(q);
+    }
+  }
+  for (int i = 0; i < m->kept.size && m->shape.kept && use == LINK_GATHERS && !f->lay.in_place; i++) {
+    if (i == m->kept.me || (m->peer[m->kept.rank[i]].host == host) != near) continue;
+    for (int u = 0; u < f->lay.units; u++)
+      if (const int s = f->lay.unit[u].stage)
+        bytes += (fsdp_block_gathers(&f->cfg, s - 1, A) - 1) * unit_wire_bytes(&f->lay.unit[u]) * (S / m->shape.kept);
+  }
+  if (use == LINK_REPLICAS && R > 1 && !f->cfg.native_reduce) {
+    const int before = m->replicate.rank[(m->replicate.me + R - 1) % R], last = m->replicate.rank[R - 1];
+    const int64_t times = (f->cfg.local ? 1 : A) - (m->replicate.me == 0);
+    if ((m->peer[before].host == host) == near) bytes += times * f->lay.state_numel * 4;
+    if (m->rank != last && (m->peer[last].host == host) == near) bytes += f->lay.state_numel * 4;
+  }
+  for (int r = 0; r < m->world && use == LINK_SMALL; r++)
+    if (r != m->rank && (m->peer[r].host == host) == near)
+      bytes += (int64_t)f->cfg.small_bytes + 4 * (int64_t)f->lay.scales_trained;
+  return bytes;
+}
+// Every rank of a plan has the bytes of its kind.
+static inline void plan_expect_kinds(const char *what, const Options *asked) {
+  static WorldPlan w;
+  static Trainer t;
+  if (!plan_made(&w, asked, false)) return;
+  const int world = (int)w.opt.world, per_host = (int)w.opt.ranks_per_host, A = (int)w.opt.grad_accum;
+  int ranks = 0;
+  for (int c = 0; c < w.classes; c++) ranks += w.rank[c].count;
+  EXPECT(ranks == world, "%s: kinds of %d ranks, there are %d", what, ranks, world);
+  for (int r = 0; r < world; r++) {
+    RankKey key = rank_key(mesh_shape_of(&w.opt), r, world, per_host);
+    key.threads = w.rank[0].key.threads;         // the test asks for a number
+    int c = 0;
+    while (c < w.classes && memcmp(&w.rank[c].key, &key, sizeof key)) c++;
+    REQUIRE(c < w.classes, "%s: rank %d is of no kind", what, r);
+    const RankClass *k = &w.rank[c];
+    trainer_plan_as(&t, &w.opt, w.on.device, r, world, per_host, key.threads);
+    const Traffic traffic = fsdp_formula(&t.fsdp, A);
+    EXPECT(!memcmp(t.plan.planned_bytes, k->memory.planned_bytes, sizeof t.plan.planned_bytes) &&
+           !memcmp(&traffic, &k->traffic, sizeof traffic), "%s: rank %d takes %zu bytes, rank %d of its kind %zu, or "
+           "moves others", what, r, memory_planned_total(&t.plan, MEMORY_ALL), k->first,
+           memory_planned_total(&k->memory, MEMORY_ALL));
+    const int64_t all[LINK_USES] = {traffic.gather_bytes, traffic.reduce_bytes, traffic.replicate_bytes,
+                                    traffic.small_bytes};
+    for (int use = 0; use < LINK_USES; use++) {
+      const int64_t in = k->links.inside[use], out = k->links.between[use];
+      EXPECT(in >= 0 && out >= 0 && in + out == all[use], "%s, rank %d, %s: %lld and %lld bytes, %lld by the formula",
+             what, r, link_words[use], (long long)in, (long long)out, (long long)all[use]);
+      const int64_t near = plan_message_bytes(&t.fsdp, (LinkUse)use, true, A);
+      EXPECT(w.on.gpu || in == near, "%s, rank %d, %s: %lld bytes from its host, %lld by peers", what, r,
+             link_words[use], (long long)in, (long long)near);
+    }
+    trainer_plan_close(&t);
+  }
+  world_plan_free(&w);
+}
+TEST(plan_ranks_of_a_kind_are_alike,
+     "for the covering set of modes on hosts of 1, 2 and 3 ranks, and for larger worlds over NCCL: each rank, planned "
+     "by itself, has the bytes of every line and the collectives of its kind; bytes on links add up to the formula's, "
+     "and over messages are those of the peers there") {
+  static ModeSet s;
+  static Options o;
+  char text[512];
+  plan_modes(&s);
+  for (int i = 0; i < s.rows; i++) {
+    char error[512] = "";
+    const int world = mode_world(&s.row[i]);
+    mode_text(text, sizeof text, &s.row[i]);
+    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    strcpy(o.plan, "on");
+    strcpy(o.device, "cpu");
+    o.threads = 1;
+    o.world = world;
+    o.ranks_per_host = 1 + i % 3;
+    plan_expect_kinds(text, &o);
+  }
+  for (const char *more :
+       {"--world 24 --mesh 4x6 --model small --ranks_per_host 8 --device cuda --grad_accum 2",
+        "--world 12 --mesh 3x4 --model tiny --ranks_per_host 4 --device cuda --dtype bf16 --comm nccl --reduce native",
+        "--world 16 --model tiny --device cuda --reshard_after_forward 4 --gather_slots 1",
+        "--world 6 --model tiny --device cuda --comm mpi --ranks_per_host 2 --dtype bf16",
+        "--world 9 --model tiny --device cuda --offload params --ranks_per_host 4"}) {
+    plan_asked(&o, "%s", more);
+    plan_expect_kinds(more, &o);
+  }
+}
+
+// ================================================================================================ 2 runs
+static const char *const plan_run_modes[] = {
+    "", "--strategy zero2 --dtype bf16", "--grad_accum 2 --shard dim0 --recompute block",
+    "--shm copy --gather_slots 1 --param_dtype bf16 --fp8 gather", "--shm off --accumulate local --grad_accum 3",
+    "--strategy ddp --optimizer sgd --save_async"};
+TEST_MPI(plan_is_what_ranks_take, 3,
+         "planned for 1, 2 and 3 ranks of this machine: what each of them then takes, line by line but for the tokens "
+         "and their order, and what its transport counts in a step") {
+  static const char shapes[] = "--n_layer 3 --n_head 2 --n_embd 20 --seq_len 7 --n_positions 9 --vocab_size 101 "
+                               "--batch_size 2 --threads 2 --device cpu";
+  static Corpus corpus;
+  static Trainer t;
+  static WorldPlan w;
+  static Options o;
+  test_corpus(&corpus, 101, 6 * 2 * 7 * 9 + 1, 60);
+  for (int world = 1; world <= 3; world++) for (const char *mode : plan_run_modes) {
+    int rank;
+    MPI_Comm comm;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
+    if (comm == MPI_COMM_NULL) continue;
+    if (world == 1 && (strstr(mode, "gather_slots") || strstr(mode, "ddp"))) { MPI_Comm_free(&comm); continue; }
+    plan_asked(&o, "%s --world %d %s", shapes, world, mode);
+    if (!plan_made(&w, &o, false)) return;
+    int c = 0;
+    const RankKey key = w.rank[0].key;
+    for (int i = 0; i < w.classes; i++) if (w.rank[i].first <= rank) c = i;      // one host: kinds in order of ranks
+    Options run = o;
+    char error[1024] = "";
+    run.world = 1;
+    strcpy(run.plan, "off");
+    EXPECT(options_resolve(&run, world, world, error, sizeof error), "%s", error);
+    trainer_open(&t, &run, &corpus, comm, device_of(agree_on_ops(&run, comm)), key.threads);
+    for (int i = 0; i < MEM_COUNT; i++) {
+      const size_t tokens = i == MEM_DATA ? t.order_bytes + t.corpus_bytes : 0;
+      EXPECT(t.plan.taken_bytes[i] == w.rank[c].memory.planned_bytes[i] + tokens, "%d ranks, %s, rank %d: %s: %zu "
+             "bytes taken, %zu planned", world, mode, rank, memory_words[i], t.plan.taken_bytes[i],
+             w.rank[c].memory.planned_bytes[i]);
+    }
+    train_step(&t, false);
+    const Traffic *want = &w.rank[c].traffic, *got = &t.step_traffic;
+    EXPECT(!memcmp(want, got, sizeof *want), "%d ranks, %s, rank %d: gathers %lld of %lld bytes (planned %lld, %lld), "
+           "reductions %lld of %lld (%lld, %lld)", world, mode, rank, (long long)got->gathers,
+           (long long)got->gather_bytes, (long long)want->gathers, (long long)want->gather_bytes,
+           (long long)got->reductions, (long long)got->reduce_bytes, (long long)want->reductions,
+           (long long)want->reduce_bytes);
+    trainer_close(&t);
+    world_plan_free(&w);
+    MPI_Comm_free(&comm);
+  }
+}
+
+static inline const cJSON *plan_item(const cJSON *o, const char *key) {
+  return cJSON_GetObjectItemCaseSensitive(o, key);
+}
+static inline double plan_number(const cJSON *o, const char *key) {
+  const cJSON *v = plan_item(o, key);
+  EXPECT(cJSON_IsNumber(v), "there is no number %s", key);
+  return cJSON_IsNumber(v) ? v->valuedouble : NAN;
+}
+// Of a plan's JSON: the kind that rank `rank` is of, if its ranks follow each other.
+static inline const cJSON *plan_kind(const cJSON *plan, int rank) {
+  const cJSON *found = NULL, *k;
+  cJSON_ArrayForEach(k, plan_item(plan, "rank_kinds")) if (plan_number(k, "rank") <= rank) found = k;
+  return found;
+}
+TEST(cli_plan_is_what_runs_print,
+     "--plan --json --world N, started alone and without the corpus: on 1, 2 and 3 ranks the first record of "
+     "metrics.jsonl has the same bytes, but for tokens and their order, and every step its collectives and bytes") {
+  static const struct { int ranks; const char *options; } rows[] = {
+      {0, ""}, {0, "--dtype bf16 --recompute mlp"}, {2, "--grad_accum 2 --strategy zero2"},
+      {2, "--shm copy --gather_slots 1 --dtype bf16"}, {3, "--strategy zero1"}, {3, "--mesh 3x1 --reduce_dtype bf16"},
+      {0, "--threads 0"}, {2, "--threads 0"}, {3, "--threads 0"}};
+  CliRun r;
+  CliMetrics m;
+  char out[600];
+  snprintf(out, sizeof out, "%s", cli_path("out"));
+  for (const auto &row : rows) {
+    CLI_RUN(&r, "%s %s %s --data /nowhere --plan --json --device cpu --world %d --out %s", cli_ranks(0), cli_small(),
+            row.options, row.ranks ? row.ranks : 1, cli_path("not_made"));
+    cJSON *plan = cJSON_Parse(r.text);
+    EXPECT(r.code == 0 && plan && access(cli_path("not_made"), F_OK), "%s: exit %d, it printed:\n%.2000s", row.options,
+           r.code, r.text);
+    cli_free(&r);
+    CLI_RUN(&r, "%s %s %s --device cpu --max_steps 2 --eval_every -1 --save_every -1 --out %s", cli_ranks(row.ranks),
+            cli_small(), row.options, out);
+    cli_expect_done(&r, row.options);
+    cli_free(&r);
+    cli_metrics(&m, out);
+    const cJSON *kind = plan_kind(plan, 0), *planned = plan_item(kind, "memory_plan_bytes");
+    const cJSON *printed = plan_item(m.line[0], "memory_plan_bytes");
+    for (int i = 0; i < MEM_COUNT; i++) {
+      const double want = plan_number(printed, memory_words[i]), got = plan_number(planned, memory_words[i]);
+      EXPECT(i == MEM_DATA ? got > 0 && got < want : got == want, "%s: %s: planned %.0f, printed %.0f", row.options,
+             memory_words[i], got, want);
+    }
+    for (int i = 1; i <= 2; i++) for (const char *key : {"gathers", "reductions", "gather_bytes", "reduce_bytes",
+                                                         "replicate_bytes"}) {
+      const double want = plan_number(m.line[i], key), got = plan_number(plan_item(kind, "step_traffic"), key);
+      EXPECT(got == want, "%s, step %d: %s: planned %.0f, counted %.0f", row.options, i, key, got, want);
+    }
+    cli_metrics_free(&m);
+    cJSON_Delete(plan);
+  }
+  CLI_RUN(&r, "%s %s --plan --json", cli_ranks(3), cli_small());   // by mpirun: one voice, and its number of ranks
+  cJSON *plan = cJSON_Parse(r.text);
+  EXPECT(r.code == 0 && cli_count(r.text, "{") == 1 && plan && plan_number(plan, "ranks") == 3, "under mpirun, exit "
+         "%d:\n%.2000s", r.code, r.text);
+  cJSON_Delete(plan);
+  cli_free(&r);
+}
+
+// ================================================================================================ 3 output
+// The line that begins so has this number.
+static inline void plan_expect_said(const char *what, const char *text, const char *begin, double number) {
+  char line[96], want[64];
+  snprintf(line, sizeof line, "\n%s ", begin);
+  const char *at = strstr(text, line);
+  const int n = snprintf(want, sizeof want, " %.0f", number);
+  bool said = false;
+  for (const char *c = at ? at + 1 : ""; *c && *c != '\n' && !said; c++)
+    said = !strncmp(c, want, (size_t)n) && !isdigit((uint8_t)c[n]);
+  EXPECT(said, "%s: no line '%s' with%s:\n%.4000s", what, begin, want, text);
+}
+TEST(plan_text_and_json_agree,
+     "the JSON of a plan parses; its figures are those of the text, lines add up to totals, parts to the step; tokens, "
+     "sequences, FLOPs and days follow from each other; all that is predicted is below that word") {
+  static Options o;
+  CliRun r[2];
+  for (const char *row : {"--model gpt2 --world 16 --on h100 --dtype bf16 --grad_accum 3 --tokens 1e9",
+                          "--model small --world 6 --ranks_per_host 4 --on cpu,memory_gib=40 --threads 2 --shm copy",
+                          "--model tiny --world 8 --mesh 2x4 --device cuda --global_batch 512"}) {
+    plan_asked(&o, "%s", row);
+    CLI_RUN(&r[0], "%s --plan %s", cli_ranks(0), row);
+    CLI_RUN(&r[1], "%s --plan --json %s", cli_ranks(0), row);
+    const char *text = r[0].text;
+    cJSON *j = cJSON_Parse(r[1].text);
+    REQUIRE(!r[0].code && !r[1].code && j, "%s: exit %d, %d; it printed:\n%.2000s", row, r[0].code, r[1].code,
+            r[1].text);
+    const cJSON *kind = plan_kind(j, (int)plan_number(j, "needs_most")), *lines = plan_item(kind, "memory_plan_bytes");
+    double sum = 0, use_sum = 0;
+    for (int i = 0; i < MEM_COUNT; i++) {
+      const double bytes = plan_number(lines, memory_words[i]);
+      char line[80];
+      snprintf(line, sizeof line, "  %s", memory_words[i]);
+      if (bytes > 0) plan_expect_said(row, text, line, bytes);
+      sum += bytes;
+    }
+    for (const char *use : memory_use_words) use_sum += plan_number(plan_item(kind, "memory_use_bytes"), use);
+    EXPECT(sum == plan_number(kind, "total_bytes") && sum == use_sum, "%s: lines add up to %.0f, uses to %.0f", row,
+           sum, use_sum);
+    plan_expect_said(row, text, "  total", sum);
+    double in = 0, out = 0;
+    for (const char *use : link_words) {
+      in += plan_number(plan_item(kind, "inside_host_bytes"), use);
+      out += plan_number(plan_item(kind, "between_hosts_bytes"), use);
+    }
+    const char *all = strstr(text, "\n  all ");
+    double said[2] = {-1, -1};
+    EXPECT(all && sscanf(all, " all %lf %lf", &said[0], &said[1]) == 2 && said[0] == in && said[1] == out, "%s: %.0f "
+           "bytes inside a host, %.0f between hosts; the text has %.0f and %.0f", row, in, out, said[0], said[1]);
+    const cJSON *step = plan_item(j, "step"), *model = plan_item(j, "model"), *predicted = plan_item(j, "predicted");
+    const double tokens = plan_number(step, "tokens"), sequences = plan_number(step, "sequences");
+    EXPECT(tokens == sequences * plan_number(plan_item(j, "config"), "seq_len") &&
+           sequences == plan_number(step, "microbatches") * (double)(o.batch_size * o.world), "%s: %.0f tokens", row,
+           tokens);
+    EXPECT(fabs(plan_number(step, "flop") / (tokens * plan_number(model, "flops_per_token")) - 1) < 1e-12, "%s: FLOPs",
+           row);
+    EXPECT((predicted != NULL) == (o.on[0] != 0) && (strstr(text, "predicted") != NULL) == (o.on[0] != 0), "%s: %s",
+           row, predicted ? "predicted" : "not predicted");
+    if (predicted) {
+      double parts = 0;
+      for (const char *part : step_part_words) parts += plan_number(plan_item(predicted, "parts_s"), part);
+      const double s = plan_number(predicted, "step_s"), rate = plan_number(predicted, "tokens_per_s");
+      EXPECT(fabs(parts / s - 1) < 1e-9 && fabs(rate * s / tokens - 1) < 1e-9, "%s: parts %g, step %g, %g tokens/s",
+             row, parts, s, rate);
+      EXPECT(fabs(plan_number(predicted, "mfu") * plan_number(predicted, "peak_flops") * (double)o.world * s /
+                  plan_number(step, "flop") - 1) < 1e-9, "%s: MFU", row);
+      if (o.tokens) EXPECT(fabs(plan_number(predicted, "days") * 86400 * rate / 1e9 - 1) < 1e-9, "%s: days", row);
+      for (const char *key : {"largest_batch_size", "largest_seq_len"}) {
+        char line[64];
+        const cJSON *fit = plan_item(predicted, key);
+        snprintf(line, sizeof line, "--%s", key + strlen("largest_"));
+        const char *at = strstr(text, line);
+        EXPECT(at && atoll(at + strlen(line)) == (long long)plan_number(fit, "value"), "%s: %s", row, key);
+      }
+      const char *below = strstr(text, "\npredicted on ");
+      for (const char *words : {"tokens/s", "MFU", " GiB: "})
+        EXPECT(below && strstr(text, words) > below, "%s: %s stands above 'predicted'", row, words);
+    }
+    const cJSON *world;
+    int rows = 0;
+    cJSON_ArrayForEach(world, plan_item(j, "worlds")) {
+      char line[32];
+      snprintf(line, sizeof line, "%5.0f", plan_number(world, "ranks"));
+      if (!cli_string(world, "refused")[0]) plan_expect_said(row, text, line, plan_number(world, "rank_bytes"));
+      else EXPECT(strstr(text, cli_string(world, "refused")), "%s: %s", row, cli_string(world, "refused"));
+      rows++;
+    }
+    EXPECT(rows > 3, "%s: %d worlds", row, rows);
+    for (const char *c = text; *c; c += strcspn(c, "\n"), c += *c == '\n')
+      EXPECT(strcspn(c, "\n") <= 120, "%s: a line has %zu columns: %.130s", row, strcspn(c, "\n"), c);
+    cJSON_Delete(j);
+    for (CliRun &run : r) cli_free(&run);
+  }
+}
+
+TEST(plan_of_175_billion_on_1024,
+     "GPT-3 175B on 1024 GPUs: a rank's bytes are those counted by hand; all ranks' optimizer states together are "
+     "eight bytes a parameter and the gaps of shards") {
+  static WorldPlan w;
+  static Options o;
+  plan_asked(&o, "--world 1024 --n_layer 96 --n_head 96 --n_embd 12288 --seq_len 2048 --vocab_size 50257 --dtype bf16 "
+             "--batch_size 1 --device cuda --recompute block");
+  if (!plan_made(&w, &o, false)) return;
+  const size_t *bytes = w.rank[0].memory.planned_bytes;
+  // A block has 12 C^2 in matrices and 13 C outside; the root 50304 C and 2048 C in tables, 2 C outside. A rank has of
+  // each a 1024th, rounded up to 128 elements.
+  const int64_t C = 12288, matrices = 12 * C * C / 1024, others = 256, tables = (50304 + 2048) * C / 1024, norm = 128;
+  static_assert(12 * 12288LL * 12288 % (1024 * 128) == 0 && (50304 + 2048) * 12288LL % (1024 * 128) == 0, "no gaps");
+  const int64_t rank = 96 * (matrices + others) + tables + norm, P = 174604259328;
+  EXPECT(w.classes == 1 && w.rank[0].count == 1024, "%d kinds", w.classes);
+  EXPECT((int64_t)bytes[MEM_OPTIMIZER] == 8 * rank && (int64_t)bytes[MEM_PARAMS] == 2 * rank &&
+         (int64_t)bytes[MEM_MASTER_LOW] == 2 * rank &&
+         (int64_t)bytes[MEM_GATHER_SLOTS] == 2 * 1024 * 2 * (matrices + others) &&
+         (int64_t)bytes[MEM_ROOT_PARAMS] == 1024 * 2 * (tables + norm), "%zu, %zu, %zu, %zu, %zu bytes",
+         bytes[MEM_OPTIMIZER], bytes[MEM_PARAMS], bytes[MEM_MASTER_LOW], bytes[MEM_GATHER_SLOTS],
+         bytes[MEM_ROOT_PARAMS]);
+  const double all = 1024.0 * (double)bytes[MEM_OPTIMIZER], gaps = all / 8 - (double)P;
+  EXPECT(gaps > 0 && gaps < 1e-3 * (double)P, "optimizer states of all ranks are %.0f bytes, 8 for each of %lld "
+         "parameters are %.0f", all, (long long)P, 8.0 * (double)P);
+  const int64_t gathered = 1023 * (2 * (tables + norm) + (2 * 96 - 2) * 2 * (matrices + others));
+  const Links *l = &w.rank[0].links;
+  EXPECT(w.rank[0].traffic.gather_bytes == gathered, "%lld bytes gathered, must be %lld",
+         (long long)w.rank[0].traffic.gather_bytes, (long long)gathered);
+  EXPECT(l->between[LINK_REDUCTIONS] == 1016 * 2 * rank && l->inside[LINK_REDUCTIONS] == 7 * 2 * rank, "%lld bytes "
+         "reduced between hosts", (long long)l->between[LINK_REDUCTIONS]);
+  world_plan_free(&w);
+}
+
+TEST(plan_fits_are_exact,
+     "the largest batch and the longest sequence that a plan gives fit when planned, and the next ones do not; a plan "
+     "that fits nothing says none; steps of --fp8 matmul are multiples of 16 tokens") {
+  static const struct { const char *options; FitOf of; int64_t grain; } rows[] = {
+      {"--model small --dtype bf16 --world 4 --on h100", FIT_BATCH, 1},
+      {"--model small --world 2 --global_batch 64 --on a100", FIT_SEQUENCE, 1},
+      {"--model tiny --dtype bf16 --fp8 matmul --seq_len 100 --on h200", FIT_BATCH, 4},
+      {"--model tiny --dtype bf16 --fp8 matmul --batch_size 6 --on h100", FIT_SEQUENCE, 8},
+      {"--model tiny --world 3 --threads 1 --on cpu", FIT_BATCH, 1}};
+  static WorldPlan w;
+  static Options o;
+  for (const auto &row : rows) for (double gib = 2.6; gib < 4; gib += 0.2) {
+    char options[256];
+    snprintf(options, sizeof options, "%s,memory_gib=%.1f", row.options, gib);
+    plan_asked(&o, "%s", options);
+    if (!plan_made(&w, &o, false)) return;
+    const double room = world_plan_room(&w);
+    const Fit fit = fit_search(&w, &o, row.of);
+    const int64_t A = w.opt.grad_accum;
+    EXPECT(fit.grain == row.grain && fit.value > 1 && fit.value % fit.grain == 0, "%s: %lld in steps of %lld",
+           options, (long long)fit.value, (long long)fit.grain);
+    world_plan_free(&w);
+    for (int more = 0; more < 2; more++) {
+      Options next = o;
+      const int64_t value = fit.value + more * fit.grain;
+      if (row.of == FIT_BATCH) next.batch_size = value;
+      else next.seq_len = value;
+      next.global_batch = 0;
+      next.grad_accum = A;
+      if (!plan_made(&w, &next, false)) return;
+      const double needs = world_plan_needs(&w);
+      EXPECT((needs <= room) == !more && needs == (more ? fit.next : fit.needs), "%s: %lld needs %.0f bytes, %.0f are "
+             "there; the search said %.0f", options, (long long)value, needs, room, more ? fit.next : fit.needs);
+      world_plan_free(&w);
+    }
+  }
+  plan_asked(&o, "--model tiny --seq_len 2 --on h100,memory_gib=100000");
+  if (!plan_made(&w, &o, false)) return;
+  const Fit all = fit_search(&w, &o, FIT_BATCH);
+  EXPECT(all.value == CUDA_MAX_BATCH && !all.next, "without an end of memory: batch %lld", (long long)all.value);
+  world_plan_free(&w);
+  plan_asked(&o, "--model gpt2 --on h100,memory_gib=3");
+  if (!plan_made(&w, &o, false)) return;
+  const Fit none = fit_search(&w, &o, FIT_BATCH);
+  EXPECT(!none.value && none.next > world_plan_room(&w), "gpt2 with 2 GiB of libraries in 3 GiB: batch %lld",
+         (long long)none.value);
+  world_plan_free(&w);
+}
+
+TEST(cli_plan_refuses,
+     "--plan refuses by name what makes no sense with it, and what training refuses in its words; its options are "
+     "refused without it, and it is refused in a file of options") {
+  static const CliRefusal table[] = {
+      {0, "--plan --resume", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
+       "--resume; shapes and modes come from options, or from --config OUT/options.txt"},
+      {0, "--plan --init_from x", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
+       "--init_from; ..."},
+      {0, "--plan --eval_only", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
+       "--eval_only; ..."},
+      {0, "--plan --sample_only", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
+       "--sample_only; ..."},
+      {0, "--plan --device cuda --tune", 2, "--plan is of a training that begins, and reads no weights: it does not go "
+       "with --tune; ..."},
+      {0, "--world 4", 2, "--world belongs to --plan: give that too, or leave it out"},
+      {2, "--on h100", 2, "--on belongs to --plan: give that too, or leave it out"},
+      {0, "--ranks_per_host 4 --plan off", 2, "--ranks_per_host belongs to --plan: give that too, or leave it out"},
+      {0, "--tokens 1e9", 2, "--tokens belongs to --plan: give that too, or leave it out"},
+      {0, "--json", 2, "--json belongs to --plan: give that too, or leave it out"},
+      {2, "--plan --batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
+      {0, "--plan --on v100", 2, "--on 'v100' is not known: choose one of h100, h200, b200, a100, 4090, cpu"},
+      {0, "--plan --on h100,tflops=0", 2, "--on: 'tflops=0' is not a number above 0"},
+      {0, "--plan --on h100,speed=3", 2,
+       "--on: 'speed=3' is none of tflops=, memory_gbs=, memory_gib=, reserve_gib=, inside_gbs=, between_gbs="},
+      {0, "--plan --on h100 --device cpu", 2, "--on h100 is a GPU: it does not go with --device cpu"},
+      {0, "--plan --on cpu --device cuda", 2, "--on cpu does not go with --device cuda"},
+      {0, "--plan --on h100 --comm mpi --world 2", 2,
+       "--on: what --comm mpi takes on GPUs is not predicted; leave --on out, or plan --comm nccl"},
+      {0, "--plan --world 6 --mesh 2x2", 2, "--mesh 2x2 has 4 ranks, there are 6"},
+      {0, "--plan --world 3 --global_batch 8", 2, "--global_batch 8 is not divisible by batch_size 2 x 3 ranks"},
+      {0, "--plan --on a100 --fp8 matmul --dtype bf16 --n_embd 32", 2,
+       "--fp8 matmul needs compute capability 8.9 or later, a100 has 8.0: use --fp8 gather"},
+      {0, "--plan --offload optimizer --device cpu", 2,
+       "--offload optimizer needs --device cuda: on a CPU all parameters are in host memory already"},
+      {0, "--plan --strategy hybrid_shard --world 4", 2,
+       "--strategy hybrid_shard shards inside a host and replicates over hosts; this run has one host: give --mesh "
+       "RxS, or choose full_shard"},
+      {0, "--plan --on h100 --n_embd 17000 --n_head 1", 2,
+       "--n_embd 17000: the CUDA kernels take 16384 columns at most"},
+      {0, "--plan --matmul_precision high --dtype bf16 --device cpu", 2,
+       "--matmul_precision high: on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype bf16 has none"}};
+  cli_expect_refusals(table, sizeof table / sizeof *table);
+  CliRun r;
+  char line[600];
+  cli_write(cli_path("o.txt"), "plan = on\n", 10);
+  snprintf(line, sizeof line, "--plan is for the command line, and %s has it: take it out", cli_path("o.txt"));
+  CLI_RUN(&r, "%s --config %s", cli_ranks(0), cli_path("o.txt"));
+  cli_expect_refusal(&r, "plan in a file", 2, line);
+  cli_free(&r);
+  cli_write(cli_path("o.txt"), "n_layer = 3\nstrategy = zero2\n", 29);
+  CLI_RUN(&r, "%s --plan --json --world 2 --config %s", cli_ranks(0), cli_path("o.txt"));
+  cJSON *j = cJSON_Parse(r.text);
+  const bool taken = j && plan_number(plan_item(j, "model"), "blocks") == 3 &&
+                     !strcmp(cli_string(plan_item(j, "config"), "strategy"), "zero2");
+  EXPECT(taken, "options of a file:\n%.1000s", r.text);
+  cJSON_Delete(j);
+  cli_free(&r);
+}
+
+TEST(plan_cuda_workspace_is_the_kernels,
+     "the workspace that a plan gives CUDA's kernels is what they ask for, for widths, batches, vocabularies, dtypes "
+     "and compute capabilities 8 to 12") {
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  Ctx c = {};
+  c.ops = &ops_cuda_emulated;
+  c.ops->device_open(&c, 0);
+  int *major = (int *)c.device + 1, cases = 0; // CudaDevice.major
+  REQUIRE(((int *)c.device)[0] == 0 && *major == 8, "the emulated device's compute capability is not where it was");
+  for (int capability = 8; capability <= 12; capability++) for (int C : {20, 128, 257, 768, 1600, 4096, 12288, 16384})
+    for (int rows : {1, 40, 1024, 100000}) for (Dtype dtype : {F32, BF16}) for (Dtype wire : {F32, BF16}) {
+      if (C % 8 && C > CUDA_MAX_ODD_COLUMNS) continue;
+      const WorkspaceQuery q = {dtype, wire, rows, 7, C, C % 16 ? 1 : 16, 50304, 32};
+      size_t want;
+      *major = capability;
+      c.ops->workspace_bytes(&c, q, &want);
+      EXPECT(cuda_workspace_plan(capability, q) == want, "compute capability %d, width %d, %d sequences: %zu bytes, "
+             "the kernels ask for %zu", capability, C, rows, cuda_workspace_plan(capability, q), want);
+      cases++;
+    }
+  *major = 8;
+  c.ops->device_close(&c);
+  printf("%d cases\n", cases);
+}
+
+// ================================================================================================ 4 prediction
+// The times of rank `rank` of a plan, on `m` changed by `with`. launches and latencies are 0 unless `real`.
+static inline StepTimes plan_times(const char *options, int rank, void (*with)(Machine *m), bool real) {
+  static WorldPlan w;
+  static Trainer t;
+  static Options o;
+  StepTimes s = {};
+  plan_asked(&o, "%s", options);
+  if (!plan_made(&w, &o, false)) return s;
+  Machine m = w.on.machine;
+  if (!real) m.launch_s = m.base_s = m.inside_s = m.between_s = 0;
+  if (with) with(&m);
+  trainer_plan_as(&t, &w.opt, w.on.device, rank, (int)w.opt.world, (int)w.opt.ranks_per_host);
+  s = step_predict(&t, &m);
+  trainer_plan_close(&t);
+  world_plan_free(&w);
+  return s;
+}
+static inline double plan_compute(const StepTimes *s) {
+  double sum = s->at[STEP_TOTAL];
+  for (StepPart k : {STEP_GATHERS_EXPOSED, STEP_REDUCTIONS_EXPOSED, STEP_EXCHANGE}) sum -= s->at[k];
+  return sum;
+}
+static inline void plan_slow_links(Machine *m) { m->inside *= 1e-4, m->between *= 1e-4; }
+static inline void plan_fast_links(Machine *m) { m->inside = m->between = 1e300; }
+
+TEST(plan_flops_are_the_formulas,
+     "FLOPs of a predicted step: 6 for each weight of a matrix multiply and token, the head's padding included, and 7 "
+     "of the causal products of attention; with recomputation those of the blocks' forward again; microbatches beyond "
+     "the dry run's count too") {
+  static const struct { const char *options; double A; bool again; } rows[] = {
+      {"--model gpt2 --batch_size 2 --on h100", 1, false},
+      {"--model gpt2 --batch_size 2 --on h100 --dtype bf16 --world 16 --grad_accum 2 --recompute none", 2, false},
+      {"--model gpt2 --batch_size 2 --on cpu --recompute block --world 2", 1, true},
+      {"--model gpt2 --batch_size 2 --on a100 --world 4 --mesh 2x2 --grad_accum 9 --recompute block", 9, true},
+      {"--model gpt2 --batch_size 2 --on h100 --strategy zero1 --world 8 --grad_accum 4", 4, false},
+      {"--model gpt2 --batch_size 2 --on h100 --fp8 matmul --dtype bf16", 1, false}};
+  for (const auto &row : rows) {
+    const StepTimes s = plan_times(row.options, 0, NULL, true);
+    const double L = 12, C = 768, T = 1024, B = 2, Vp = 50304, R = row.A * B * T;
+    const double products = R * (6 * (12 * L * C * C + Vp * C) + (row.again ? 2 * 8 * L * C * C : 0));
+    const double attention = R * T * C * L * (row.again ? 9 : 7);
+    EXPECT(fabs(s.at[STEP_PRODUCT_FLOPS] / products - 1) < 1e-12, "%s: %.17g in matrix multiplies, must be %.17g",
+           row.options, s.at[STEP_PRODUCT_FLOPS], products);
+    EXPECT(fabs(s.at[STEP_ATTENTION_FLOPS] / attention - 1) < 1e-12, "%s: %.17g in attention, must be %.17g",
+           row.options, s.at[STEP_ATTENTION_FLOPS], attention);
+  }
+}
+TEST(plan_times_are_those_of_the_bytes,
+     "without latencies, links take the time that the formula's bytes need on them: rings the slower of the link "
+     "inside and the shared adapters, messages the slower of both kinds, kept groups the link inside; the optimizer "
+     "streams 32 bytes a parameter in fp32") {
+  static const struct { const char *options; double far_rate; bool near; } rows[] = {
+      {"--model small --on h100 --world 8 --grad_accum 2", 360e9, false},
+      {"--model small --on h100 --world 16 --dtype bf16 --grad_accum 3", 360e9, false},
+      {"--model small --on h100 --world 16 --ranks_per_host 2 --strategy zero1", 90e9, false},
+      {"--model small --on h100 --world 16 --reshard_after_forward 4 --gather_slots 1 --grad_accum 2", 360e9, true}};
+  static WorldPlan w;
+  static Options o;
+  for (const auto &row : rows) {
+    plan_asked(&o, "%s", row.options);
+    if (!plan_made(&w, &o, false)) return;
+    const Traffic *t = &w.rank[0].traffic;
+    const Links *l = &w.rank[0].links;
+    const double far = row.near ? (double)l->between[LINK_GATHERS] * 8 : (double)t->gather_bytes;
+    const double gathers = far / row.far_rate + ((double)t->gather_bytes - far) / 360e9;
+    const double near = (double)l->inside[LINK_REDUCTIONS] / 360e9, other = (double)l->between[LINK_REDUCTIONS] / 45e9;
+    const double reductions = fmax(near, other);
+    const StepTimes s = plan_times(row.options, 0, NULL, false);
+    EXPECT(gathers > 0 && fabs(s.at[STEP_GATHERS] / gathers - 1) < 1e-6, "%s: gathers take %g s, their bytes %g",
+           row.options, s.at[STEP_GATHERS], gathers);
+    EXPECT(reductions > 0 && fabs(s.at[STEP_REDUCTIONS] / reductions - 1) < 1e-6, "%s: reductions take %g s, their "
+           "bytes %g", row.options, s.at[STEP_REDUCTIONS], reductions);
+    world_plan_free(&w);
+  }
+  const double seconds = plan_times("--model gpt2 --on h100 --batch_size 1", 0, NULL, false).at[STEP_OPTIMIZER];
+  const double params = 124439808 + 47 * 768, bytes = 32 * params;             // the padding rows too
+  EXPECT(fabs(seconds / (bytes / (MEMORY_REACHED * 3350e9)) - 1) < 1e-3, "gpt2's optimizer takes %g s", seconds);
+}
+TEST(plan_times_are_within_bounds,
+     "for modes on CPUs and GPUs, with links of any speed: a step is the sum of its parts; no shorter than what is "
+     "computed, nor than what the links move; no longer than both together; links without time are not waited for") {
+  static const char *const rows[] = {
+      "--model small --on h100 --dtype bf16 --world 16 --batch_size 4",
+      "--model small --on h200 --world 8 --grad_accum 2 --reduce_dtype bf16 --gather_slots 4",
+      "--model small --on a100 --world 16 --strategy zero2 --shard dim0",
+      "--model small --on b200 --world 8 --strategy zero1",
+      "--model small --on h100 --world 16 --reshard_after_forward 4 --gather_slots 1",
+      "--model small --on 4090 --world 4 --wrap min_params:500000 --dtype fp16 --recompute mlp",
+      "--model small --on h100 --world 16 --comm nccl --reduce native --freeze wte,h.0.*",
+      "--model small --on h100 --offload params --world 4", "--model small --on cpu --world 4 --threads 1",
+      "--model small --on cpu --world 6 --ranks_per_host 2 --threads 1 --dtype bf16",
+      "--model small --on cpu --world 4 --shm copy --gather_slots 1 --threads 2"};
+  for (const char *row : rows) for (int links = 0; links < 3; links++) {
+    const StepTimes s = plan_times(row, 1, links == 1 ? plan_slow_links : links == 2 ? plan_fast_links : NULL, false);
+    const double total = s.at[STEP_TOTAL], compute = plan_compute(&s), edge = 1e-9 * total;
+    const double moved = s.at[STEP_GATHERS] + s.at[STEP_REDUCTIONS] + s.at[STEP_EXCHANGE];
+    double parts = 0;
+    for (int k = 0; k < STEP_PARTS; k++) {
+      EXPECT(s.at[k] >= 0, "%s: %s takes %g s", row, step_part_words[k], s.at[k]);
+      parts += s.at[k];
+    }
+    EXPECT(fabs(parts - total) <= edge && s.at[STEP_PRODUCTS] > 0 && s.at[STEP_ATTENTION] > 0 &&
+           s.at[STEP_OPTIMIZER] > 0, "%s: parts %g s, step %g s", row, parts, total);
+    // An offloading device's copies are of neither sum.
+    const double side = s.at[STEP_SUMS] + (strstr(row, "offload") ? total : 0);
+    EXPECT(total >= compute - edge && total >= moved - edge && total <= compute + moved + side + edge,
+           "%s: a step of %g s computes %g and moves %g", row, total, compute, moved);
+    EXPECT(links != 2 || strstr(row, "offload") || (moved < edge && s.at[STEP_GATHERS_EXPOSED] <= side &&
+           s.at[STEP_REDUCTIONS_EXPOSED] <= side), "%s: links that take no time are waited for, %g and %g s", row,
+           s.at[STEP_GATHERS_EXPOSED], s.at[STEP_REDUCTIONS_EXPOSED]);
+    EXPECT(links != 1 || moved > 10 * compute || !strncmp(row + 14, "--on cpu --world 4", 18), "%s: slow links move %g "
+           "s, %g are computed", row, moved, compute);
+  }
+}
+TEST(plan_waits_follow_the_schedule,
+     "with one gather slot every gather but the first ones is waited for, with two none that is shorter than a block; "
+     "more microbatches take the time of the last two each; a later replica is no sooner") {
+  const char *base = "--model gpt2 --on h100 --world 8 --batch_size 8 --dtype bf16 --freeze wte,wpe,h.*";
+  char text[512];
+  StepTimes s[3];
+  for (int k = 1; k <= 2; k++) {
+    snprintf(text, sizeof text, "%s --gather_slots %d", base, k);
+    s[k] = plan_times(text, 0, NULL, false);
+  }
+  // Meanwhile the input is copied and embedded: three streams of 8 x 1024 rows of 768.
+  const double meanwhile = s[1].at[STEP_COPIES] + 3.0 * 8 * 1024 * 768 * 2 / (MEMORY_REACHED * 3350e9);
+  const double gathers = s[1].at[STEP_GATHERS];
+  const double one = s[1].at[STEP_GATHERS_EXPOSED], two = s[2].at[STEP_GATHERS_EXPOSED];
+  EXPECT(one <= gathers && one >= 0.999 * (gathers - meanwhile), "one slot: %g s of gathers, %g are waited for",
+         gathers, one);
+  // Of 13 gathers the root's and the first block's; shards' gaps are less than a thousandth.
+  const double block = 12 * 768.0 * 768 + 13 * 768, root = (50304 + 1024 + 2) * 768.0;
+  const double begin = (root + block) / (root + 12 * block) * s[2].at[STEP_GATHERS];
+  EXPECT(two <= 1.001 * begin && two >= 0.999 * begin - meanwhile, "two slots: %g s of gathers, %g are waited for, "
+         "must be about %g", s[2].at[STEP_GATHERS], two, begin - meanwhile);
+  for (const char *mode : {"--on h100 --world 16", "--on cpu --world 2 --threads 1",
+                           "--on h100 --mesh 2x4 --world 8"}) {
+    double total[4];
+    for (int i = 0; i < 4; i++) {
+      snprintf(text, sizeof text, "--model small %s --grad_accum %d", mode, 3 + 2 * i);
+      total[i] = plan_times(text, 0, NULL, true).at[STEP_TOTAL];
+    }
+    EXPECT(total[1] > 1.5 * total[0] && fabs((total[3] - total[2]) / (total[1] - total[0]) - 1) < 1e-9,
+           "%s: 3, 5, 7, 9 microbatches take %g, %g, %g, %g s", mode, total[0], total[1], total[2], total[3]);
+  }
+  const char *chain = "--model small --on h100 --world 32 --mesh 4x8 --batch_size 1"; // two in the middle do the same
+  const double low = plan_times(chain, 8, NULL, true).at[STEP_TOTAL];
+  const double high = plan_times(chain, 16, NULL, true).at[STEP_TOTAL];
+  EXPECT(high > low, "the second replica's step takes %g s, the third one's %g", low, high);
+}
+TEST(plan_collectives_begin_in_order,
+     "on a GPU a collective begins no sooner than the one launched before, and moves its bytes when the links are "
+     "free; a CPU's messages begin when they are sent; times of rings and messages are those counted by hand") {
+  Machine m = {};
+  m.gpu = true;
+  m.inside = 100, m.between = 10;
+  m.base_s = 0.5, m.inside_s = 0.25, m.between_s = 1;
+  static Timeline l;
+  for (int gpu = 0; gpu < 2; gpu++) {
+    m.gpu = gpu;
+    memset((void *)&l, 0, sizeof l);
+    l.m = &m;
+    l.now[RECORD_REDUCE] = 10;
+    timeline_expect(&l, RECORD_REDUCE, CommTime{1, 5});
+    timeline_comm(&l, RECORD_REDUCE);
+    EXPECT(l.now[RECORD_REDUCE] == 16 && l.links_free == 16, "a reduction from 10 on ends at %g", l.now[RECORD_REDUCE]);
+    timeline_expect(&l, RECORD_GATHER, CommTime{8, 2});            // its bytes: from 18 on, or from 16
+    timeline_comm(&l, RECORD_GATHER);
+    EXPECT(l.now[RECORD_GATHER] == (gpu ? 20 : 18), "a gather behind it ends at %g", l.now[RECORD_GATHER]);
+    EXPECT(l.sum.at[STEP_GATHERS] == 10 && l.sum.at[STEP_REDUCTIONS] == 6, "they take %g and %g",
+           l.sum.at[STEP_GATHERS], l.sum.at[STEP_REDUCTIONS]);
+  }
+  m.gpu = true;
+  const CommTime near = ring_time(&m, GroupPlace{4, 1, 4}, 300), far = ring_time(&m, GroupPlace{16, 4, 4}, 300);
+  EXPECT(near.latency == 0.5 + 3 * 0.25 && near.moving == 3, "a ring of 4: %g and %g s", near.latency, near.moving);
+  EXPECT(far.latency == 0.5 + 12 * 0.25 + 3 && far.moving == 7.5, "a ring of 16 on 4 hosts: %g and %g s", far.latency,
+         far.moving);
+  const CommTime all = messages_time(&m, GroupPlace{16, 4, 4}, 20), one = messages_time(&m, GroupPlace{4, 1, 4}, 20);
+  EXPECT(all.latency == 1.5 && all.moving == 24, "messages of 16 ranks: %g and %g s", all.latency, all.moving);
+  EXPECT(one.latency == 0.75 && one.moving == 0.6, "messages of 4 ranks: %g and %g s", one.latency, one.moving);
+  m.multiprocessors = 132;
+  const Tensor whole = tensor_of(NULL, BF16, 128 * 132, 256), odd = tensor_of(NULL, BF16, 128 * 132 + 1, 256);
+  EXPECT(product_fill(&m, whole) == 1 && product_fill(&m, odd) < 0.95 && product_fill(&m, odd) > 0.5,
+         "132 tiles fill a GPU to %g, 133 to %g", product_fill(&m, whole), product_fill(&m, odd));
+}

@@ -1,0 +1,363 @@
+// layout.h: what is decided once, before any memory is taken: units and their places, where each stage's gradient lies
+// and in how many rounds it is reduced, and every buffer of the sharding layer. Included by fsdp.h.
+//
+// fsdp_declare is the only description of the sharding layer's memory: what the plan says, where the parts of working
+// memory lie, what is taken and what is given back follow from it. Whoever adds a buffer adds a line there and a
+// pointer to struct Fsdp. After that nothing asks why a buffer is where it is.
+#pragma once
+
+// ---- traffic
+// How often a step of A microbatches gathers block l: see the top.
+static inline int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
+  const int64_t L = c->blocks, K = c->gather_slots, low = min64(c->first_backward, L - K);
+  return 1 + (l >= low && l < L - K ? A : 0) + (l >= low && l < K ? 0 : A - 1);
+}
+// The formulas of traffic, per rank and step of A microbatches a rank.
+static inline Traffic fsdp_formula(const Fsdp *f, int A) {
+  const int64_t S = fsdp_shards(f), R = f->cfg.mesh.replicas, r = f->mesh.replicate.me, N = f->mesh.world;
+  const int64_t b_r = (int64_t)fsdp_wire_bytes(f), G = f->cfg.mesh.kept, reductions = f->cfg.local ? 1 : A;
+  Traffic t = {};
+  for (int i = 0; i < f->lay.units; i++) {
+    const Unit *u = &f->lay.unit[i];
+    const int64_t n = u->stage ? fsdp_block_gathers(&f->cfg, u->stage - 1, A) : 1, bytes = unit_wire_bytes(u);
+    const int64_t far = u->stage && G ? 1 : n;   // gathers that ask the whole shard group
+    if (S > 1 && !f->lay.in_place) {
+      t.gathers += n;
+      t.gather_bytes += far * (S - 1) * bytes + (n - far) * (G - 1) * (G ? S / G : 0) * bytes;
+    }
+    if (!u->state_numel || f->lay.stage[u->stage].grads == GRADS_IN_SHARD) continue;
+    t.reductions += reductions;
+    t.reduce_bytes += reductions * (S - 1) * unit_wire_numel(u) * b_r;
+    if (fsdp_chains(f)) t.replicate_bytes += (reductions - (r == 0)) * u->state_numel * 4;
+  }
+  if (fsdp_chains(f) && r < R - 1) t.replicate_bytes += f->lay.state_numel * 4;
+  if (R > 1 && f->cfg.native_reduce) t.replicate_bytes += f->lay.state_numel * 4 * 2 * (R - 1) / R;
+  t.small = (f->cfg.comm == COMM_MPI ? 2 : 1) + (f->lay.scales_trained ? 1 : 0);
+  t.small_bytes = (N - 1) * ((int64_t)f->cfg.small_bytes + 4 * f->lay.scales_trained);
+  return t;
+}
+
+// ---- decisions
+// The sum over one rank is what it computes itself. Where nothing is to be rounded for the wire, its gradients are
+// written straight into the gradient shard and later microbatches are added to it there. Only gradients that a
+// microbatch adds up itself (stage 0: over the head's chunks) must be complete before they are added, and so must those
+// of a device whose sums depend on whether it adds.
+static inline GradHome stage_grad_home(const Fsdp *f, int s) {
+  const FsdpConfig *c = &f->cfg;
+  const bool one = f->mesh.world == 1 && !c->comms_of_one && c->wire_dtype == F32 && c->offload == OFFLOAD_NONE;
+  const bool once = c->local || c->microbatches == 1, adds = s && c->wrap == WRAP_BLOCK && !f->ctx->ops->nccl;
+  if (!f->lay.stage[s].trains || !fsdp_trains(f)) return GRADS_NONE;
+  if (one && (once || adds)) return GRADS_IN_SHARD;
+  return s == 0 || c->local ? GRADS_WHOLE : GRADS_IN_SLOT;
+}
+// The part of a whole gradient that its owner has, and the shard that its sum makes, are the same elements. So the sum
+// is written there, and the shard has no memory of its own, where a step reduces the gradient once and every element of
+// the own contribution has been read when its sum is written: what is rounded for the wire, or sent by NCCL, is read in
+// a round before; else accumulate reads those of all ranks at once. Nobody else reads that part. It does not go along
+// replicas, whose sums come to the shard before the own contribution is added, nor on a mirrored device, which adds one
+// rank after the other, nor where shards lie on the host.
+static inline bool stage_sums_in_whole(const Fsdp *f, int s) {
+  const FsdpConfig *c = &f->cfg;
+  const bool once = c->local || c->microbatches == 1, apart = c->mesh.replicas > 1 || c->offload != OFFLOAD_NONE;
+  const bool read_before = f->lay.stage[s].staged || c->comm == COMM_NCCL;
+  return f->lay.stage[s].grads == GRADS_WHOLE && once && !apart &&
+         (read_before || (!f->lay.mirrored && c->mesh.shards <= SUMMANDS_MOST));
+}
+// Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache; over NCCL what keeps
+// messages long and, up to 128 shards, the staging of all ranks together below 2^23 elements.
+enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL_MOST = 1 << 20, STAGE_NUMEL_NCCL_LEAST = 1 << 16 };
+static inline int64_t fsdp_stage_numel(CommKind comm, int shards) {
+  if (comm != COMM_NCCL) return STAGE_NUMEL;
+  return max64(STAGE_NUMEL_NCCL_LEAST, min64(STAGE_NUMEL_NCCL_MOST, (1 << 23) / shards / 128 * 128));
+}
+// In how many rounds a unit of stage s with n elements of each shard is reduced.
+static inline int unit_rounds(const Fsdp *f, int s, int64_t n) {
+  const bool ordered_nccl = f->cfg.comm == COMM_NCCL && !f->cfg.native_reduce &&
+                            (fsdp_shards(f) > 1 || f->cfg.comms_of_one);
+  const bool chunked = f->mesh.remote || f->lay.stage[s].staged || ordered_nccl || fsdp_chains(f) ||
+                       (fsdp_offloads(f) && !f->cfg.native_reduce);
+  return !n ? 0 : chunked ? (int)((n + f->lay.chunk_numel - 1) / f->lay.chunk_numel) : 1;
+}
+
+// ---- layout
+static inline void fsdp_layout_stages(Fsdp *f) {
+  f->lay.stages = 1 + f->cfg.blocks;
+  f->lay.stage = (Stage *)calloc((size_t)f->lay.stages, sizeof(Stage));
+  for (int i = f->lay.units - 1; i >= 0; i--) f->lay.stage[f->lay.unit[i].stage].first_unit = i;
+  for (int i = 0; i < f->lay.units; i++) {
+    Unit *u = &f->lay.unit[i];
+    Stage *s = &f->lay.stage[u->stage];
+    u->slot_at = s->full_bytes;
+    u->grad_slot_at = s->grad_numel;
+    u->expand_slot_at = s->expand_numel;
+    u->state_base = f->lay.state_numel;
+    u->master_base = f->lay.master_numel;
+    u->low_base = f->lay.low_numel;
+    s->units++;
+    s->full_bytes += u->full_bytes;
+    s->grad_numel += u->grad_numel;
+    s->expand_numel += u->expand_numel;
+    s->trains = s->trains || u->state_numel;
+    f->lay.state_numel += u->state_numel;
+    f->lay.master_numel += u->master_numel;
+    f->lay.low_numel += u->low_numel;
+    f->lay.params_bytes += u->shard_bytes;
+  }
+}
+// Cuts reductions into rounds of at most `chunk` elements of a shard.
+static inline void fsdp_cut_rounds(Fsdp *f, int64_t chunk) {
+  f->lay.chunk_numel = chunk;
+  for (int s = 0; s < f->lay.stages; s++) f->lay.stage[s].rounds = 0;
+  for (int i = 0; i < f->lay.units; i++) {
+    Unit *u = &f->lay.unit[i];
+    u->rounds = unit_rounds(f, u->stage, u->state_numel);
+    f->lay.stage[u->stage].rounds += u->rounds;
+  }
+}
+// What the reduction of every stage's gradient is like.
+static inline void fsdp_layout_reductions(Fsdp *f) {
+  for (int i = 0; i < f->lay.stages; i++) {
+    Stage *s = &f->lay.stage[i];
+    s->grads = stage_grad_home(f, i);
+    s->staged = s->grads == GRADS_WHOLE && f->cfg.wire_dtype != F32;
+    s->sums_in_whole = stage_sums_in_whole(f, i);
+    if (s->grads == GRADS_IN_SLOT && (size_t)s->grad_numel * fsdp_wire_bytes(f) > f->lay.grad_slot_bytes)
+      f->lay.grad_slot_bytes = align_bytes((size_t)s->grad_numel * fsdp_wire_bytes(f));
+  }
+  for (int i = 0; i < f->lay.units; i++) {
+    Unit *u = &f->lay.unit[i];
+    u->sum_base = f->lay.sum_numel;
+    f->lay.sum_numel += f->lay.stage[u->stage].sums_in_whole ? 0 : u->state_numel;
+  }
+}
+// Whether parameter p's gradient lies at the same place of its block as parameter q's of another one.
+static inline bool fsdp_same_gradient(const Fsdp *f, int p, int q) {
+  const Param *const pair[2] = {&f->lay.param[p], &f->lay.param[q]};
+  int64_t at[2];
+  for (int i = 0; i < 2; i++) {
+    const Unit *u = &f->lay.unit[pair[i]->unit];
+    at[i] = pair[i]->frozen ? -1 : u->grad_slot_at + u->piece[pair[i]->piece].grad_at + pair[i]->in_piece;
+  }
+  return at[0] == at[1] && pair[0]->numel_padded == pair[1]->numel_padded;
+}
+// Where all do as the first one, the gaps between parameters of a gradient slot, which reductions read too, stay zero.
+static inline bool fsdp_blocks_are_alike(const Fsdp *f) {
+  for (int s = 2, p, q; s < f->lay.stages; s++)
+    for (p = q = 0;; p++, q++) {
+      while (p < f->lay.params && f->lay.unit[f->lay.param[p].unit].stage != 1) p++;
+      while (q < f->lay.params && f->lay.unit[f->lay.param[q].unit].stage != s) q++;
+      if ((p == f->lay.params) != (q == f->lay.params)) return false;
+      if (p == f->lay.params) break;
+      if (!fsdp_same_gradient(f, p, q)) return false;
+    }
+  return true;
+}
+static inline bool param_is_e4m3(const Param *p, const FsdpConfig *cfg) { return p->linear && cfg->fp8 != FP8_OFF; }
+// Dtypes, and numbers of the E4M3 scales: those that train first.
+static inline void fsdp_layout_dtypes(Fsdp *f) {
+  for (int frozen = 0; frozen <= 1; frozen++) {
+    for (int i = 0; i < f->lay.params; i++) {
+      Param *p = &f->lay.param[i];
+      if (p->frozen != (bool)frozen) continue;
+      const bool e4m3 = param_is_e4m3(p, &f->cfg);
+      p->dtype = e4m3 ? F8 : f->cfg.param_dtype;
+      p->scale = e4m3 ? f->lay.scales++ : -1;
+    }
+    if (!frozen) f->lay.scales_trained = f->lay.scales;
+  }
+}
+
+// Lays out units and decides chunks, as rank mesh.rank sees it; allocates nothing big and asks nobody. `mesh` and
+// `param` are owned by f from here on.
+static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+  memset(f, 0, sizeof *f);
+  f->ctx = ctx;
+  f->cfg = cfg;
+  f->lay.param = param;
+  f->lay.params = params;
+  f->lay.mirrored = cfg.comm == COMM_MPI && ctx->ops->nccl;
+  f->mesh = mesh;
+  if (cfg.comm != COMM_MPI) f->mesh.remote = 0;
+  f->lay.in_place = cfg.comms_of_one ? false
+                : cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
+                                       : !cfg.copies && !f->lay.mirrored && mesh_shards_share_memory(&f->mesh);
+  fsdp_layout_dtypes(f);
+  f->lay.unit = units_wrap(param, params, cfg.wrap, cfg.wrap_least, &f->lay.units);
+  const LayoutConfig k = {cfg.layout, cfg.compute_dtype, cfg.offload == OFFLOAD_OPTIMIZER, f->lay.in_place,
+                          f->mesh.shard.me};
+  int64_t largest = 0;
+  for (int u = 0; u < f->lay.units; u++) {
+    unit_layout(&f->lay.unit[u], u, param, params, k, cfg.mesh.shards);
+    largest = max64(largest, f->lay.unit[u].state_numel);
+  }
+  fsdp_layout_stages(f);
+  f->lay.blocks_alike = fsdp_blocks_are_alike(f);
+  fsdp_layout_reductions(f);
+  fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
+  f->kept_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
+  f->sums_shared = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
+  f->kept_number = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
+  f->stage_round0 = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
+  f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->lay.stages), sizeof(uint64_t));
+  f->grads_free = (StepEvent *)calloc((size_t)(2 + f->lay.stages), sizeof(StepEvent));
+}
+
+// ---- memory
+// What the ranks of one host tell each other, at the start of each window. Counters only grow.
+struct Control {
+  alignas(64) uint64_t ready;                    // reduction rounds whose data this rank has laid out
+  alignas(64) uint64_t done;                     // reduction rounds this rank has added up
+  alignas(64) uint64_t partial;                  // reduction rounds whose sum, so far, lies in this rank's shard
+  alignas(64) uint64_t kept;                     // blocks kept after forward, since the start
+};
+// The control block takes one page, and OpenMPI may start a window anywhere in a page: one more to align it.
+enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
+
+// Of all stages, or of blocks, the most.
+struct StageMost { size_t slot_bytes; int64_t expanded, state; bool staged; };
+static inline StageMost fsdp_stage_most(const Fsdp *f) {
+  StageMost m = {};
+  for (int s = 0; s < f->lay.stages; s++) {
+    const Stage *x = &f->lay.stage[s];
+    if (s && x->full_bytes > m.slot_bytes) m.slot_bytes = x->full_bytes;
+    if (s) m.expanded = max64(m.expanded, x->expand_numel);
+    m.staged = m.staged || x->staged;
+  }
+  for (int u = 0; u < f->lay.units; u++) m.state = max64(m.state, f->lay.unit[u].state_numel);
+  return m;
+}
+// Elements that arrive and have not been added yet. largest: of a unit's shards.
+static inline size_t fsdp_staging_in_numel(const Fsdp *f, int64_t largest) {
+  const size_t chunk = (size_t)f->lay.chunk_numel, S = (size_t)fsdp_shards(f);
+  if (!fsdp_trains(f)) return 0;
+  if (f->cfg.comm != COMM_NCCL) return f->lay.mirrored && S > 1 ? chunk : 2 * (size_t)f->mesh.remote * chunk;
+  if (S == 1 && !f->cfg.comms_of_one) return 0;
+  return f->cfg.native_reduce ? (size_t)largest : 2 * S * chunk;
+}
+// Whether the model's buffers may lie where gradient slots do when these are not in use. Not on a mirrored device: all
+// of it would have a mirror.
+static inline bool fsdp_shares_slots(const Fsdp *f) {
+  return f->cfg.share_slots && f->lay.grad_slot_bytes && !f->lay.mirrored;
+}
+// Whether they may lie where gradient shards do: where these are the owner's alone, on the device.
+static inline bool fsdp_shares_sums(const Fsdp *f) {
+  return fsdp_trains(f) && f->lay.sum_numel && !fsdp_offloads(f) && !fsdp_chains(f);
+}
+// Adds a part to working memory.
+static inline void work_part(Fsdp *f, WorkName name, size_t bytes, bool on_host) {
+  f->lay.part[name] = WorkPart{f->lay.work_bytes, bytes, on_host};
+  f->lay.work_bytes += bytes;
+  f->lay.work_on_host += on_host ? bytes : 0;
+}
+// Places of parameter shards: this rank's, or whole units, where they are read in place; of these it takes a share.
+static inline void work_params(Fsdp *f) {
+  size_t at = f->lay.work_bytes;
+  work_part(f, WORK_PARAMS, f->lay.params_bytes, f->cfg.offload == OFFLOAD_PARAMS);
+  for (int u = 0; u < f->lay.units; u++) {
+    f->lay.unit[u].params_at = at;
+    at += f->lay.in_place ? f->lay.unit[u].full_bytes : f->lay.unit[u].shard_bytes;
+  }
+}
+// Working memory, in order: what a device leaves to its mirror comes before all else that it has, and what is read in
+// place last, because all of a group's lies in its first rank's window.
+static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
+  const bool mpi = f->cfg.comm == COMM_MPI, params_on_host = f->cfg.offload == OFFLOAD_PARAMS;
+  const size_t state = (size_t)f->lay.state_numel * 4, kept = f->lay.in_place ? 0 : (size_t)f->cfg.mesh.kept;
+  const size_t each_kept = kept && fsdp_trains(f) ? (size_t)fsdp_shards(f) / kept : 0;
+  f->lay.work_bytes = f->lay.work_on_host = 0;
+  work_part(f, WORK_CONTROL, mpi ? CONTROL_PAGE_BYTES : 0, false);
+  work_part(f, WORK_SUMS, mpi && fsdp_chains(f) && fsdp_trains(f) ? state : 0, fsdp_offloads(f));
+  if (!f->lay.in_place) work_params(f);
+  size_t at = f->lay.work_bytes;
+  for (int u = 0; u < f->lay.units; u++) {
+    f->lay.unit[u].kept_at = at;
+    at += f->lay.unit[u].stage ? f->lay.unit[u].shard_bytes * each_kept : 0;
+  }
+  work_part(f, WORK_KEPT, at - f->lay.work_bytes, false);
+  const bool shares = fsdp_shares_slots(f) && f->cfg.slots_bytes;
+  work_part(f, WORK_SLOTS, shares ? f->cfg.slots_bytes : 2 * f->lay.grad_slot_bytes, false);
+  size_t own = 0;
+  at = f->lay.work_bytes;
+  for (int u = 0; u < f->lay.units; u++) {
+    const Stage *s = &f->lay.stage[f->lay.unit[u].stage];
+    f->lay.unit[u].grads_at = at;
+    at += s->grads == GRADS_WHOLE ? (size_t)f->lay.unit[u].grad_numel * 4 : 0;
+    own += s->sums_in_whole ? (size_t)unit_wire_numel(&f->lay.unit[u]) * 4 : 0;
+  }
+  work_part(f, WORK_WHOLE, at - f->lay.work_bytes, false);
+  const size_t rounds = fsdp_stage_most(f).staged ? 2 * (size_t)fsdp_shards(f) * (size_t)f->lay.chunk_numel : 0;
+  work_part(f, WORK_STAGING, rounds * fsdp_wire_bytes(f), false);
+  if (f->lay.in_place) work_params(f);
+  f->lay.work_bytes += mpi ? CONTROL_BYTES - CONTROL_PAGE_BYTES : 0;
+  memory_declare(m, MEM_CONTROL, mpi ? CONTROL_BYTES : 0, NULL);
+  memory_declare(m, MEM_GRADS, f->lay.part[WORK_SUMS].on_host ? 0 : f->lay.part[WORK_SUMS].bytes, NULL);
+  memory_declare(m, MEM_PARAMS, params_on_host ? 0 : f->lay.params_bytes, NULL);
+  memory_declare(m, MEM_KEPT, f->lay.part[WORK_KEPT].bytes, NULL);
+  memory_declare(m, shares ? MEM_SLOTS_SHARED : MEM_GRAD_SLOTS, f->lay.part[WORK_SLOTS].bytes, NULL);
+  memory_declare(m, MEM_GRADS, own, NULL);
+  memory_declare(m, own ? MEM_PEERS_GRADS : MEM_ROOT_GRADS, f->lay.part[WORK_WHOLE].bytes - own, NULL);
+  memory_declare(m, MEM_STAGING_OUT, f->lay.part[WORK_STAGING].bytes, NULL);
+  memory_declare(m, MEM_MIRROR, f->lay.mirrored ? f->lay.work_bytes : 0, NULL);
+  memory_declare(m, MEM_HOST_PARAMS, params_on_host && !f->lay.mirrored ? f->lay.params_bytes : 0, &f->host_params);
+}
+// Declares all memory of the sharding layer in m, which must stay where it is, and f too, until it is taken.
+static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
+  const StageMost most = fsdp_stage_most(f);
+  const size_t b_r = fsdp_wire_bytes(f), b_c = dtype_bytes(f->cfg.compute_dtype), chunk = (size_t)f->lay.chunk_numel;
+  const size_t state = fsdp_trains(f) * (size_t)f->lay.state_numel * 4, scales = (size_t)f->lay.scales * 4;
+  const size_t others = f->lay.mirrored ? fsdp_small_most_bytes(f) * (size_t)(f->mesh.world + 1) : 0;
+  const bool off = fsdp_offloads(f), lands = f->lay.mirrored && f->mesh.remote, slots = !f->lay.in_place;
+  fsdp_declare_work(f, m);
+  f->lay.block_slot_bytes = slots ? most.slot_bytes : 0;
+  const size_t blocks = (size_t)f->cfg.gather_slots * f->lay.block_slot_bytes;
+  const size_t root = slots ? f->lay.stage[0].full_bytes : 0;
+  // Where the optimizer's state lies.
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER, (size_t)f->lay.master_numel * 4, &f->master);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER_LOW, (size_t)f->lay.low_numel * 2, &f->low);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, state, &f->m);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, fsdp_moments(f) == 2 ? state : 0, &f->v);
+  const size_t sums = f->lay.part[WORK_SUMS].bytes ? 0 : fsdp_trains(f) * (size_t)f->lay.sum_numel * 4;
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_GRADS, sums, &f->grads);
+  // What an optimizer on the host needs besides: parameters on their way to the device, two units of them; the norm's
+  // limbs, and largest magnitudes and scales of E4M3; a round's sum on the device. NCCL's own sum of a unit is one.
+  f->lay.publish_bytes = 0;
+  for (int u = 0; u < f->lay.units && f->cfg.offload == OFFLOAD_OPTIMIZER; u++)
+    if (f->lay.unit[u].shard_bytes > f->lay.publish_bytes) f->lay.publish_bytes = f->lay.unit[u].shard_bytes;
+  for (char *&to : f->publish) memory_declare(m, MEM_HOST_STATE, f->lay.publish_bytes, &to);
+  const size_t limbs = NORM_LIMBS * sizeof(int64_t) + 2 * (size_t)max64(f->lay.scales, 1) * sizeof(float);
+  memory_declare(m, MEM_HOST_STATE, off ? limbs : 0, &f->host_limbs);
+  memory_declare(m, MEM_OFFLOAD, off ? 4 * (f->cfg.native_reduce ? (size_t)most.state : chunk) : 0, &f->sum);
+  // What is gathered, and what arrives.
+  memory_declare(m, MEM_GATHER_SLOTS, blocks, &f->block_slots);
+  memory_declare(m, MEM_ROOT_PARAMS, root, &f->root_slot);
+  memory_declare(m, MEM_EXPANDED, (size_t)most.expanded * b_c, &f->expanded);
+  memory_declare(m, MEM_EXPANDED, (size_t)f->lay.stage[0].expand_numel * b_c, &f->root_expanded);
+  memory_declare(m, MEM_STAGING_IN, fsdp_staging_in_numel(f, most.state) * b_r, &f->staging_in);
+  memory_declare(m, MEM_SCALES, scales * (size_t)(2 + f->mesh.world), &f->scale);
+  memory_declare(m, MEM_LANDING, lands ? blocks : 0, &f->block_landings);
+  memory_declare(m, MEM_LANDING, lands ? root : 0, &f->root_landing);
+  memory_declare(m, MEM_LANDING, lands * fsdp_trains(f) * 2 * (size_t)f->mesh.remote * chunk * b_r, &f->landing_in);
+  memory_declare(m, MEM_LANDING, others, &f->small_host);
+}
+
+// Where shared-memory windows would lie, and how many bytes are free there; 0 and errno where that cannot be asked.
+static inline size_t windows_room(const char **dir) {
+  *dir = getenv("OMPI_MCA_osc_sm_backing_directory");
+  if (!*dir) *dir = "/dev/shm";
+  struct statvfs s;
+  return statvfs(*dir, &s) ? 0 : (size_t)s.f_bavail * s.f_frsize;
+}
+static inline size_t windows_need(size_t bytes) { return bytes + bytes / 20; } // OpenMPI asks for a twentieth more
+// What shares memory with gradient slots lies in a window. Returns whether every host has room for that (a container's
+// /dev/shm may be 64 MiB); if not, nothing is to be shared, on all ranks alike. Collective.
+static inline bool fsdp_shared_slots_fit(Fsdp *f) {
+  if (!fsdp_shares_slots(f) || f->cfg.comm != COMM_MPI) return true;
+  MemoryPlan plan = {};
+  fsdp_declare_work(f, &plan);
+  unsigned long long mine = f->lay.work_bytes, host = 0;
+  MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, f->mesh.node);
+  const char *dir;
+  int here = !f->mesh.windows || f->mesh.node_world == 1 || windows_need((size_t)host) <= windows_room(&dir), all = 0;
+  MPI_Allreduce(&here, &all, 1, MPI_INT, MPI_MIN, f->mesh.comm);
+  return all;
+}
