@@ -1417,6 +1417,7 @@ int train_main(int argc, char **argv) {
   int provided, rank, world;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   liveness_start(o.timeout);
+  launch_no_daemon();
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
