@@ -208,7 +208,7 @@ src_cuda := kernels/cuda.cu
 OBJECTS := $(B)/cuda.o $(OBJECTS)
 LIBS += $(CUDA_LIBS)
 endif
-cmd_cuda_emulated := $(COMMON) -O2 -mfma -mf16c -DCUDA_EMULATED -Idev/cuda_emu $(SANITIZE) $(CXXFLAGS)
+cmd_cuda_emulated := $(COMMON) -O3 -mfma -mf16c -DCUDA_EMULATED -Idev/cuda_emu $(SANITIZE) $(CXXFLAGS)
 src_cuda_emulated := dev/cuda_emu/emu.cc
 cmd_link := $(CXX) $(SANITIZE) $(LDFLAGS)
 FUZZ_CXX ?= clang++

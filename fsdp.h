@@ -37,7 +37,8 @@
 // gathers, one for reductions, ordered by events; the host waits for them only where it takes part itself (messages,
 // windows, an offloaded optimizer). On a CPU a call is done when it returns, so streams and events are nothing there;
 // the schedule is the same text. Whoever adds an access to memory that another stream touches adds the wait that orders
-// it, and tells the schedule's log: the tests remove each wait once and must then fail.
+// it; an access that no op makes is told to the record where it happens (kernels/record.h). The tests remove each wait
+// once and must then fail.
 //
 // Traffic, per rank and step, for a mesh of R x S, L blocks, K gather slots, A microbatches a rank, r this rank's
 // replica, F the lowest block whose backward is needed (0 unless the ones below and the embeddings are frozen).
@@ -139,7 +140,7 @@ static inline Traffic traffic_add(Traffic x, Traffic y, int sign) {
 
 // An event and whether it was recorded since the step began: what was recorded earlier needs no wait, and a captured
 // step must not wait for what lies outside it.
-struct StepEvent { void *event; bool recorded; int number; };
+struct StepEvent { void *event; bool recorded; };
 
 enum SlotState { SLOT_EMPTY, SLOT_PENDING, SLOT_WHOLE };
 // A stage's gathered units, one after the other. landing: pinned host memory where messages arrive that the device must
@@ -195,7 +196,6 @@ struct FsdpLayout {
 };
 
 struct Comm;
-struct ScheduleLog;
 struct Record;
 struct Fsdp {
   Ctx *ctx, gather_ctx, reduce_ctx;              // the model's stream, and those of gathers and reductions
@@ -243,7 +243,6 @@ struct Fsdp {
   uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
   // ---- events, messages, communicators
   StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
-  int events;
   MPI_Request *sends[2], *receives[2], chain_send[2], chain_receive[2], chain_back[2];   // by parity of the round
   MPI_Request *replicate_requests;               // [replicas]
   int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];
@@ -252,8 +251,7 @@ struct Fsdp {
   uint32_t *marks, marks_made[MARKS];            // NULL, or where the device says how far it is (liveness.h)
   void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
   void *background_to;
-  ScheduleLog *log;                              // NULL, or where the schedule is recorded
-  Record *record;                                // NULL, or of a dry run
+  Record *record;                                // NULL, or of this run, or of a dry one
   Traffic traffic;
 };
 
@@ -274,7 +272,6 @@ static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
 }
 static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1; }
 
-#include "kernels/schedule_log.h"
 #include "kernels/record.h"
 #include "kernels/placement.h"
 
@@ -298,7 +295,9 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   slot->stage = s;
   slot->state = SLOT_PENDING;
   slot->from_kept = f->kept_valid[s];
+  const Doing was = doing(f->record, DOING_GATHER, s, 0);
   if (!f->lay.in_place && f->lay.stage[s].units) f->comm->gather_start(f, s, slot);
+  doing_again(f->record, was);
 }
 // Starts gathering the stages that the model will need after s, as far as slots reach.
 static inline void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
@@ -347,8 +346,16 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
   }
 }
 
+// Tells the record that stage s is whole, or no longer read: what is gathered, and its copy in the compute dtype.
+static inline void fsdp_hold(Fsdp *f, RecordKind kind, int s) {
+  const Stage *x = &f->lay.stage[s];
+  if (!f->record || !x->units) return;
+  record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_gathered(f, x->first_unit), x->full_bytes);
+  record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_expanded(f, s),
+              (size_t)x->expand_numel * dtype_bytes(f->cfg.compute_dtype));
+}
 static inline void fsdp_point(Fsdp *f);
-static inline void fsdp_slot_give(Fsdp *f, int slot);
+static inline void fsdp_grads_wait(Fsdp *f, int slot);
 // Waits until stage s is whole: its weights may be read until fsdp_release. matrices: E4M3 ones are wanted in the
 // compute dtype.
 static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
@@ -356,17 +363,19 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   fsdp_gather(f, s);
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = true;
+  const Doing was = doing(f->record, DOING_GATHER, s, 0);
   if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) f->comm->gather_finish(f, s, slot);
   slot->state = SLOT_WHOLE;
   liveness_stage(s);
   const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
-  if (!f->lay.stage[s].expand_numel || ready) return;
-  fsdp_log_read_stage(f, s);
-  fsdp_log_expanded(f, LOG_WRITE, s, matrices);
-  fsdp_expand(f, s, matrices || !s);
-  if (!s) { f->root_is_expanded = 1; return; }
-  f->expanded_stage = s;
-  f->expanded_matrices = matrices;
+  doing(f->record, DOING_EXPAND, s, 0);
+  if (f->lay.stage[s].expand_numel && !ready) {
+    fsdp_expand(f, s, matrices || !s);
+    if (!s) f->root_is_expanded = 1;
+    else f->expanded_stage = s, f->expanded_matrices = matrices;
+  }
+  doing_again(f->record, was);
+  fsdp_hold(f, RECORD_HOLD, s);
 }
 
 // Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
@@ -376,25 +385,20 @@ static inline Tensor fsdp_weight(Fsdp *f, int p) {
   const Piece *c = &u->piece[q->piece];
   const GatherSlot *slot = fsdp_slot(f, u->stage);
   CHECK(slot->stage == u->stage && slot->in_use, "%s is read while it is not gathered", q->name);
-  if (c->expands) fsdp_log_expanded(f, LOG_READ, u->stage, f->expanded_matrices || c->dtype == F8);
-  else fsdp_log_read_stage(f, u->stage);
   if (!c->expands) return fsdp_stored(f, p);
   const size_t b = dtype_bytes(f->cfg.compute_dtype);
   return tensor_of(fsdp_expanded(f, u->stage) + (size_t)(u->expand_slot_at + c->expand_at + q->in_piece) * b,
                    f->cfg.compute_dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
 // An E4M3 matrix as it is stored; its scale is fsdp_scale.
-static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) {
-  fsdp_log_read_stage(f, f->lay.unit[f->lay.param[p].unit].stage);
-  return fsdp_stored(f, p);
-}
+static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) { return fsdp_stored(f, p); }
 
 // Stage s is not read any more; its slot may take another stage. What lies there stays whole until one does.
 static inline void fsdp_release(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = false;
-  fsdp_log_release(f, s, fsdp_slot_number(f, s));
-  if (!f->lay.in_place) step_event_record(f, f->ctx, &slot->released);
+  fsdp_hold(f, RECORD_FREE, s);
+  if (!f->lay.in_place) step_event_record(f->ctx, &slot->released);
 }
 
 // What was gathered is stale.
@@ -412,14 +416,13 @@ static inline void fsdp_step_begin(Fsdp *f, bool training) {
   fsdp_forget(f);
   f->training = training;
   memset(f->marks_made, 0, sizeof f->marks_made);
-  if (f->log) f->log->pass++;
+  if (f->record) f->record->pass++;
   for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
   for (int i = 0; i < 2 + f->lay.stages; i++) f->grads_free[i].recorded = false;
   f->comm->step_begin(f);
   f->block_reductions = 0;                       // every pass uses the slots in the order of the record
   f->point = 0;
-  for (int slot = 0; slot < 2; slot++) if (f->slot_shared[slot]) fsdp_slot_give(f, slot);
-  if (training) fsdp_log_lent(f, LOG_WRITE, f->lay.stages);
+  for (int slot = 0; slot < 2; slot++) if (f->slot_shared[slot]) fsdp_grads_wait(f, slot);
 }
 
 // Waits for all that was asked of the model's stream, and meanwhile looks whether NCCL lost a peer: a stream that needs
@@ -435,8 +438,6 @@ static inline void fsdp_sync(Fsdp *f) {
   }
   ops->sync(f->ctx);
   liveness_arrived();
-  fsdp_log_sync(f, STREAM_MODEL);
-  fsdp_log_report(f);
 }
 
 // ================================================================================================ 6 reduce
@@ -456,14 +457,10 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
   ReduceJob *job = &f->job;
   const uint64_t round = job->round0 + (uint64_t)job->prepared;
   if (job->prepared == job->rounds || job->prepared >= job->consumed + 2) return false;
+  doing(f->record, DOING_REDUCE, job->stage, round);
   if (!f->comm->round_free(f, round)) return false;
   const ReduceSpan x = fsdp_span_of(f, round);
   const Unit *u = &f->lay.unit[x.unit];
-  if (f->lay.stage[job->stage].staged) {
-    fsdp_log_grads(f, LOG_READ, STREAM_REDUCE, LOG_GRADS, job->slot);
-    fsdp_log_own_part_read(f, round);
-    fsdp_log_access(f, LOG_WRITE, STREAM_REDUCE, LOG_STAGED, (int)(round & 1), f->mesh.rank, round);
-  }
   PieceRun run;
   for (int i = 0; i < u->pieces && f->lay.stage[job->stage].staged; i++) {
     if (!piece_run(u, i, x.first, x.numel, &run)) continue;
@@ -505,6 +502,7 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan 
 static inline bool fsdp_reduce_consume(Fsdp *f) {
   ReduceJob *job = &f->job;
   const uint64_t round = job->round0 + (uint64_t)job->consumed;
+  doing(f->record, DOING_REDUCE, job->stage, round);
   if (job->consumed >= job->prepared || !f->comm->round_arrived(f, round)) return false;
   const ReduceSpan x = fsdp_span_of(f, round);
   const Unit *u = &f->lay.unit[x.unit];
@@ -513,10 +511,11 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   const bool in_whole = f->lay.stage[job->stage].sums_in_whole;
   float *own = in_whole ? NULL : f->grads + u->sum_base + x.first, *sum = off ? f->sum : own;
   const size_t bytes = (size_t)x.numel * sizeof(float);
-  if (!job->first && !chain) fsdp_log_partial_read(f, round, LOG_SUM, f->mesh.rank);
+  doing(f->record, DOING_CHAIN, job->stage, round);
   if (chain && !begins) f->comm->chain_take(f, round, x, sum);
   else if (off && begins) f->ctx->ops->zero(&f->reduce_ctx, sum, bytes);       // the gaps between pieces
   else if (off) f->ctx->ops->copy(&f->reduce_ctx, sum, own, bytes);
+  doing(f->record, DOING_REDUCE, job->stage, round);
   PieceRun run;
   for (int i = 0; i < u->pieces; i++) {
     if (!piece_run(u, i, x.first, x.numel, &run)) continue;
@@ -525,7 +524,6 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
     fsdp_add_run(f, to, round, x, run, begins);
     f->traffic.reduce_bytes += (fsdp_shards(f) - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
   }
-  fsdp_log_sum_write(f, round, fsdp_log_own_sum(f));
   const bool given = chain && f->lay.mirrored;   // chain_give copies it
   if (off && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, bytes);
   if (chain) f->comm->chain_give(f, round, x, sum);
@@ -539,9 +537,11 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
 
 // Moves the reduction in flight as far as it goes without waiting. Called between ops.
 static inline void fsdp_poll(Fsdp *f) {
+  const Doing was = doing(f->record, DOING_REDUCE, 0, 0);
   f->comm->progress(f);
   if (f->background) f->background(f->background_to);
   while (f->job.active && (fsdp_reduce_prepare(f) || fsdp_reduce_consume(f))) {}
+  doing_again(f->record, was);
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {
   for (int spins = 0; f->job.active;) {
@@ -556,18 +556,26 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
 static inline int fsdp_grad_slot(const Fsdp *f, int s) {
   return f->lay.stage[s].grads == GRADS_IN_SLOT ? (int)(f->block_reductions & 1) : 2 + s;
 }
-// Waits until a gradient slot's memory may be written: everybody has read what lay there.
+// Tells the record that a gradient buffer is complete, or may be written again; and its mirror, which peers read.
+static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot) {
+  if (!f->record) return;
+  const bool block = slot < 2;                   // else of stage slot - 2, whole
+  const Stage *x = &f->lay.stage[block ? 0 : slot - 2];
+  const size_t bytes = block ? f->lay.grad_slot_bytes : (size_t)x->grad_numel * 4;
+  const size_t at = block ? f->lay.part[WORK_SLOTS].at + (size_t)slot * bytes : f->lay.unit[x->first_unit].grads_at;
+  record_held(f->record, kind, HELD_GRADIENT, s, f->work + at, bytes);
+  if (f->lay.mirrored) record_held(f->record, kind, HELD_GRADIENT, s, f->window + at, bytes);
+}
+// Waits until a gradient slot's memory may be written, with a gradient or what else lies there: everybody has read what
+// lay there.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
   for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f))
     liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
   liveness_arrived();
-  fsdp_log_grads_begin(f, slot);
-}
-// Other buffers may lie in the gradient slot from here on.
-static inline void fsdp_slot_give(Fsdp *f, int slot) {
-  fsdp_grads_wait(f, slot);
-  fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
+  fsdp_hold_gradient(f, RECORD_FREE, 0, slot);
+  for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
+    if (i != slot && f->slot_rounds[i] <= f->slot_rounds[slot]) fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
 }
 // Bits of the slots that a step waits for at its point number `point`.
 static inline int fsdp_waits_at(const Fsdp *f, int point) {
@@ -578,7 +586,7 @@ static inline int fsdp_waits_at(const Fsdp *f, int point) {
 static inline void fsdp_point(Fsdp *f) {
   record_point(f->record);
   const int waits = f->training ? fsdp_waits_at(f, f->point++) : 0;
-  for (int slot = 0; slot < 2; slot++) if (waits >> slot & 1) fsdp_slot_give(f, slot);
+  for (int slot = 0; slot < 2; slot++) if (waits >> slot & 1) fsdp_grads_wait(f, slot);
 }
 // Zeroes what lies between the parameters of stage s's gradient in a slot, or in the shard it is summed in.
 static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
@@ -619,7 +627,6 @@ static inline void fsdp_grads(Fsdp *f, int s) {
   if (home == GRADS_IN_SHARD) return;
   fsdp_grads_wait(f, slot);
   if (home == GRADS_WHOLE || (f->lay.blocks_alike && !f->slot_shared[slot])) return;
-  fsdp_log_grads(f, LOG_WRITE, STREAM_MODEL, LOG_GRADS, slot);
   fsdp_zero_gaps(f, s, slot);
 }
 // The whole gradient of parameter p, in the buffer that fsdp_grads made ready: in the wire dtype, or fp32 where it is
@@ -635,7 +642,6 @@ static inline Tensor fsdp_grad(Fsdp *f, int p) {
   else if (!q->frozen) {
     const int slot = home == GRADS_WHOLE ? fsdp_grad_slot(f, u->stage) : f->grad_slot;
     data = f->work + fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype);
-    fsdp_log_gradient(f, u->stage, slot);
   }
   return tensor_of(data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
@@ -643,26 +649,13 @@ static inline Tensor fsdp_grad(Fsdp *f, int p) {
 static inline Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {
   return a && (f->cfg.local || f->lay.stage[s].grads == GRADS_IN_SHARD) ? ADD : OVERWRITE;
 }
-// Stage s's gradient was summed in place: only the log takes notice.
-static inline void fsdp_reduced_in_place(Fsdp *f, int s, int a) {
-  const int rounds = f->lay.stage[s].rounds;
-  const bool adds = a && !f->cfg.local;
-  if (adds) fsdp_log_stage_sums(f, LOG_READ, s);
-  f->stage_round0[s] = f->rounds_started;
-  f->rounds_started += (uint64_t)rounds;
-  fsdp_log_stage_sums(f, LOG_WRITE, s);
-}
-
 // Starts reducing stage s's gradient into the fp32 shards, if this is due. a: this rank's microbatch of `microbatches`
 // in the step. Collective.
 static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
-  fsdp_log_lent(f, LOG_READ, s);
   const GradHome home = f->lay.stage[s].grads;
-  if (home == GRADS_NONE || (f->cfg.local && a < microbatches - 1)) return;
-  if (home == GRADS_IN_SHARD) { fsdp_reduced_in_place(f, s, a); return; }
+  if (home == GRADS_NONE || home == GRADS_IN_SHARD || (f->cfg.local && a < microbatches - 1)) return;
   fsdp_reduce_finish(f);
   const int slot = fsdp_grad_slot(f, s);
-  fsdp_log_gradient(f, s, slot);                 // the last write was enqueued before this
   ReduceJob *job = &f->job;
   *job = ReduceJob{};
   job->active = true;
@@ -679,11 +672,10 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
     if (!f->lay.unit[u].state_numel) continue;
     f->traffic.reductions++;
-    fsdp_log_collective(
-        f, STREAM_HOST, COLLECTIVE_REDUCE, s, LOG_COMM_NONE,
-        (uint64_t)(unit_wire_numel(&f->lay.unit[u]) * (int64_t)fsdp_wire_bytes(f) * (fsdp_shards(f) - 1)));
+    record_collective(f->record, RECORD_HOST, COLLECTIVE_REDUCE, OVER_NONE, 1, 0);
   }
   f->comm->reduce_start(f);
+  fsdp_hold_gradient(f, RECORD_HOLD, s, slot);
   fsdp_mark(f, &f->reduce_ctx, MARK_REDUCE, 1 + s);
   fsdp_poll(f);
 }
@@ -692,19 +684,19 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
 static inline void fsdp_open_events(Fsdp *f) {
   Ctx *c = f->ctx;
   for (int k = 0; k <= f->cfg.gather_slots; k++) {
-    step_event_open(f, c, &f->slot[k].arrived, "stage arrived");
-    step_event_open(f, c, &f->slot[k].released, "stage released");
+    step_event_open(c, &f->slot[k].arrived, "stage arrived");
+    step_event_open(c, &f->slot[k].released, "stage released");
   }
   for (int s = 0; s < 2 + f->lay.stages; s++)
-    step_event_open(f, c, &f->grads_free[s], s < 2 ? "block slot free" : s == 2 ? "root slot free" : "gradient free");
-  step_event_open(f, c, &f->began, "step began");
-  step_event_open(f, c, &f->grads_ready, "gradients ready");
-  step_event_open(f, c, &f->reduced, "reduced");
-  step_event_open(f, c, &f->exchange_ready, "exchange ready");
-  step_event_open(f, c, &f->exchanged, "exchanged");
-  step_event_open(f, c, &f->mirror_filled, "mirror filled");
-  step_event_open(f, c, &f->drained, "drained");
-  for (StepEvent &e : f->published) step_event_open(f, c, &e, "parameters published");
+    step_event_open(c, &f->grads_free[s], s < 2 ? "block slot free" : s == 2 ? "root slot free" : "gradient free");
+  step_event_open(c, &f->began, "step began");
+  step_event_open(c, &f->grads_ready, "gradients ready");
+  step_event_open(c, &f->reduced, "reduced");
+  step_event_open(c, &f->exchange_ready, "exchange ready");
+  step_event_open(c, &f->exchanged, "exchanged");
+  step_event_open(c, &f->mirror_filled, "mirror filled");
+  step_event_open(c, &f->drained, "drained");
+  for (StepEvent &e : f->published) step_event_open(c, &e, "parameters published");
 }
 
 // Where the optimizer's state lies and is computed with: the device, or the host.

@@ -4,12 +4,13 @@
 //   build/test_gpt_fsdp --all           also the larger combinations (names ending in _all)
 //   build/test_gpt_fsdp --list          names and statements
 // Each test runs in a separate process: forked, or, if it needs ranks, under mpirun (which starts this program again
-// with --run NAME). One test per core runs at a time (TEST_JOBS=N: N tests). A test's output is shown only if it fails.
-// The last line has the counts.
+// with --run NAME). One test per core runs at a time (TEST_JOBS=N: N tests), and beside more than one another that only
+// waits (TEST_WAITS). A test's output is shown only if it fails. The last line has the counts.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/test/harness.h"
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "dev/test/test_threads.h"
@@ -61,6 +62,18 @@
 #include "dev/test/test_liveness.h"
 #include "dev/test/test_plan_report.h"
 
+// In place of libc's. Whoever waits for another rank calls this again and again: Open MPI, the transports, emulated
+// streams. A rank that says what it waits for, and has waited for a second, sleeps between calls: tests in which ranks
+// wait for one that will not come would take the cores from the others.
+extern "C" int sched_yield() noexcept {
+  static __thread uint64_t came_to;
+  static __thread double since_ms;
+  const uint64_t progress = WORD_GET(&liveness_words.progress);
+  if (progress != came_to || !WORD_GET(&liveness_words.what)) came_to = progress, since_ms = now_ms();
+  if (since_ms && now_ms() - since_ms > 1000) usleep(5000);
+  return (int)syscall(SYS_sched_yield);
+}
+
 enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };
 
 static bool test_is_wide(const TestCase *t) {
@@ -77,8 +90,9 @@ static bool test_wanted(const TestCase *t, int names, char **name, bool all) {
 }
 
 // ---- running tests, several at a time -------------------------------------------------------------------------------
-// A running test: its process, the file of its output, its directory.
-struct TestJob { const TestCase *test; pid_t child; int log; double start; char dir[64]; };
+// A running test: its process, the file of its output, its directory; once it has ended, the time that it and all that
+// it waited for computed.
+struct TestJob { const TestCase *test; pid_t child; int log; double start, cpu_s; char dir[64]; };
 enum { TEST_MOST_JOBS = 64 };
 struct TestTally { int passed, failed, skipped; char reasons[1 << 16]; };
 static volatile sig_atomic_t test_interrupted;
@@ -122,9 +136,12 @@ static void test_start(TestJob *job, const TestCase *t, const char *self) {
 // Whether the test has ended; one that is too late is killed. `code`: its exit status, or -1 after a timeout.
 static bool test_ended(TestJob *job, int *code) {
   int status;
+  rusage used;
   const bool late = now_ms() - job->start > TEST_TIMEOUT_S * 1e3;
   if (late || test_interrupted) kill(-job->child, SIGKILL);
-  if (!waitpid(job->child, &status, late || test_interrupted ? 0 : WNOHANG)) return false;
+  if (!wait4(job->child, &status, late || test_interrupted ? 0 : WNOHANG, &used)) return false;
+  job->cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+               (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
   kill(-job->child, SIGKILL);                    // anything that the test left running
   *code = late ? -1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return true;
@@ -159,7 +176,8 @@ static void test_report(TestJob *job, int code, TestTally *tally) {
   char command[128], reason[512];
   const bool skip = code == TEST_EXIT_SKIPPED, failed = code && !skip;
   if (!test_interrupted)
-    printf("%-7s %s (%.1f s)\n", failed ? "FAILED" : skip ? "skipped" : "ok", t->name, (now_ms() - job->start) / 1e3);
+    printf("%-7s %s (%.1f s, %.1f s of CPU)\n", failed ? "FAILED" : skip ? "skipped" : "ok", t->name,
+           (now_ms() - job->start) / 1e3, job->cpu_s);
   if (failed && !test_interrupted) {
     printf("    must hold: %s\n    %s %d\n", t->statement, code < 0 ? "timed out" : "exit", code);
     test_show(job->log);
@@ -179,15 +197,29 @@ static void test_report(TestJob *job, int code, TestTally *tally) {
   if (system(command)) printf("    cannot remove %s\n", job->dir);
   job->child = 0;
 }
-// Runs tests[0 to count), at most `jobs` at a time, in their order; reports each as it ends.
+// Takes the first test out of tests[0 to count): of all that are left, or of those that wait or do not. NULL: none.
+static TestCase *test_take(TestCase **tests, int count, bool any, bool waits) {
+  for (int i = 0; i < count; i++) {
+    TestCase *t = tests[i];
+    if (!t || (!any && t->waits != waits)) continue;
+    tests[i] = NULL;
+    return t;
+  }
+  return NULL;
+}
+// Runs tests[0 to count), in their order, and empties it: at most `jobs` at a time and, beside more than one, one of
+// those that wait. Reports each as it ends.
 static void test_run_all(TestCase **tests, int count, int jobs, const char *self, TestTally *tally) {
-  static TestJob job[TEST_MOST_JOBS];
-  for (int next = 0, running = 0; next < count || running; usleep(2000)) {
-    for (int j = 0, code; j < jobs; j++) {
-      if (job[j].child && test_ended(&job[j], &code)) test_report(&job[j], code, tally), running--;
-      if (!job[j].child && next < count && !test_interrupted) test_start(&job[j], tests[next++], self), running++;
+  static TestJob job[TEST_MOST_JOBS + 1];
+  const int slots = jobs > 1 ? jobs + 1 : 1;
+  for (bool running = true; running; usleep(2000)) {
+    running = false;
+    for (int j = 0, code; j < slots; j++) {
+      if (job[j].child && test_ended(&job[j], &code)) test_report(&job[j], code, tally);
+      TestCase *t = job[j].child || test_interrupted ? NULL : test_take(tests, count, slots == 1, j == jobs);
+      if (t) test_start(&job[j], t, self);
+      running |= job[j].child != 0;
     }
-    if (test_interrupted && !running) break;
   }
 }
 // Tests at a time: TEST_JOBS, else one per core that this process may use. A GPU has memory for one.
@@ -250,6 +282,7 @@ int main(int argc, char **argv) {
     return 2;
   }
   if (!geteuid()) { setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1); }
+  for (const auto &told : test_open_mpi) setenv(told.name, told.value, 0);
   signal(SIGINT, on_test_interrupt);
   signal(SIGTERM, on_test_interrupt);
   test_run_all(tests, wanted, test_jobs(), argv[0], &tally);

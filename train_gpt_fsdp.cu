@@ -865,6 +865,7 @@ static StepResult train_step(Trainer *t, int stop) {
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
+  record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
   t->ctx.ops->range_begin(&t->ctx, "step");
   trainer_run_step(t);
@@ -873,6 +874,7 @@ static StepResult train_step(Trainer *t, int stop) {
   t->step++;
   t->step_traffic = traffic_add(t->fsdp.traffic, before, -1);
   const StepState *s = t->host.state;
+  record_host(t->fsdp.record, ACCESS_READ, s, sizeof *s);
   t->loss_scale = s->loss_scale;
   return StepResult{s->loss, s->grad_norm, lr, s->skip != 0, (Stop)s->stop};
 }
@@ -1094,42 +1096,6 @@ static void trainer_free(Trainer *t) {
 }
 #include "data/plan.h"
 
-// Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
-static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
-  cfg.host_ops = t->device.host_ops;
-  cfg.small_bytes = trainer_exchange_bytes(t);
-  cfg.comms_of_one = t->device.comms_of_one;
-  cfg.share_slots = true;
-  fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
-  const int64_t B = trainer_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size;
-  t->head_rows = head_rows(&t->model, B * t->model.T);
-  t->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
-  trainer_place(t);
-}
-// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
-// into t->plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
-// resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
-static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
-                                   int threads = 1) {
-  trainer_configure(t, o, device, threads);
-  device.ops->device_open(&t->ctx, device.index);
-  int params;
-  char error[1536] = "";
-  Param *param = trainer_params(t, &params, error, sizeof error);
-  CHECK(!error[0], "%s", error);                 // options_resolve has refused it
-  const FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
-  Mesh mesh;
-  mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
-  trainer_layout(t, mesh, cfg, param, params);
-  trainer_plan(t);
-}
-static inline void trainer_plan_close(Trainer *t) {
-  t->ctx.ops->device_close(&t->ctx);
-  fsdp_layout_free(&t->fsdp);
-  trainer_free(t);
-  memset(t, 0, sizeof *t);
-}
-#include "data/plan_report.h"
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
@@ -1451,6 +1417,7 @@ int train_main(int argc, char **argv) {
   int provided, rank, world;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   liveness_start(o.timeout);
+  launch_no_daemon();
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);

@@ -103,6 +103,42 @@ static void trainer_plan(Trainer *t) {
   memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
 }
 
+// Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
+static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+  cfg.host_ops = t->device.host_ops;
+  cfg.small_bytes = trainer_exchange_bytes(t);
+  cfg.comms_of_one = t->device.comms_of_one;
+  cfg.share_slots = true;
+  fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
+  const int64_t B = trainer_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size;
+  t->head_rows = head_rows(&t->model, B * t->model.T);
+  t->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
+  trainer_place(t);
+}
+// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
+// into t->plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
+// resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
+static inline void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
+                                   int threads = 1) {
+  trainer_configure(t, o, device, threads);
+  device.ops->device_open(&t->ctx, device.index);
+  int params;
+  char error[1536] = "";
+  Param *param = trainer_params(t, &params, error, sizeof error);
+  CHECK(!error[0], "%s", error);                 // options_resolve has refused it
+  const FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
+  Mesh mesh;
+  mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
+  trainer_layout(t, mesh, cfg, param, params);
+  trainer_plan(t);
+}
+static inline void trainer_plan_close(Trainer *t) {
+  t->ctx.ops->device_close(&t->ctx);
+  fsdp_layout_free(&t->fsdp);
+  trainer_free(t);
+  memset(t, 0, sizeof *t);
+}
+#include "data/plan_report.h"
 // Refuses a plan that this host or its devices cannot hold, before anything is allocated: first from the shapes alone,
 // and again after libraries have been opened and have allocated what they need. It compares with what is free at that
 // time, whoever else uses the device. Collective.

@@ -236,11 +236,11 @@ static inline void timeline_comm(Timeline *l, RecordStream stream) {
   l->now[stream] = end;
   l->sum.at[stream == RECORD_GATHER ? STEP_GATHERS : STEP_REDUCTIONS] += c.latency + c.moving;
 }
-// Copies, zeroing, and the accesses of collectives (kernels/transport.h: "give", "take").
+// Copies, zeroing, and the accesses of collectives (kernels/transport.h: OP_GIVE, OP_TAKE).
 static inline void timeline_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
   Timeline *l = (Timeline *)to;
   const RecordStream stream = record_stream(c);
-  const bool moves = !strcmp(x->op, "give") || !strcmp(x->op, "take");
+  const bool moves = x->op == OP_GIVE || x->op == OP_TAKE;
   if (moves && l->waits[stream]) timeline_comm(l, stream);
   if (moves) return;
   double bytes = 0;

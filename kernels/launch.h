@@ -1,6 +1,7 @@
 // launch.h: who started this process, whether it is alone by mistake, and what signals ask of it. Part 9 of the
 // trainer, which includes it there.
 //
+//   launch_no_daemon      a rank that no launcher started needs none of Open MPI's processes
 //   launch_refuse_alone   refuses a start that was meant for several ranks and would be several runs of one rank
 //   catch_stop_signals    which signals end training after its step, and which of them with a checkpoint
 //
@@ -15,6 +16,16 @@ static const Launcher launchers[] = {
     {"PMI_SIZE", "PMI_RANK", false, "another MPI's mpiexec (MPICH, Intel MPI)",
      "Open MPI's mpirun -np %lld ./train_gpt_fsdp ..."},
     {"WORLD_SIZE", "RANK", true, "torchrun or another launcher of PyTorch", "mpirun -np %lld ./train_gpt_fsdp ..."}};
+
+// Before MPI_Init. Beside a rank that no launcher started, Open MPI 4 starts a daemon and makes directories in /tmp:
+// 0.1 s. Only MPI_Comm_spawn needs them. Without the daemon all such ranks of a user would share the directories,
+// and one that ends would remove them while another opens its own: so both are left out.
+static void launch_no_daemon() {
+  static const char *const launched[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+  for (const char *name : launched) if (getenv(name)) return;
+  setenv("OMPI_MCA_ess_singleton_isolated", "1", 1);
+  setenv("OMPI_MCA_orte_create_session_dirs", "0", 1);
+}
 
 // Ends a process that a launcher started together with others, although MPI has one rank, unless --rdzv none; the first
 // of them prints the error. `before` MPI_Init only if nothing can make them ranks of one job: MPI_Init may fail there.

@@ -27,7 +27,7 @@ struct Buffer {
 };
 // Where a fixed buffer lies, and whether what is declared shares its memory. slot: a gradient slot, which peers read.
 struct FixedBuffer { Buffer buffer; bool slot, shared; };
-enum { FIXED_MOST = LOG_STAGES + 2 };
+enum { FIXED_MOST = 258 };
 // One pass. wait: for each point, bits of the slots that are waited for there; waits: of all points.
 struct Pass {
   Buffer *buffer;

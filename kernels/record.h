@@ -1,18 +1,35 @@
-// record.h: a step that nobody computes. A planning table of ops, made from ops.h like every other, notes which memory
-// each call reads and writes, and hands out addresses with nothing behind them; the model and the sharding layer run
-// over it as over any device. The record says when each buffer is alive (placement.h).
+// record.h: what a run does, entry by entry, so that tests can prove its order, and buffers get memory by their
+// lifetimes. fsdp.h includes it. A table of ops notes which memory each call reads and writes, by what ops.h says, and
+// the events, waits and collectives that order it:
+//   planning     plan_table: nothing is computed. The model and the sharding layer run over it as over any device; it
+//                hands out addresses with nothing behind them (placement.h)
+//   a real run   record_table: notes, then asks another table. A run without a record has that table itself
+// What no op does is told where it happens: messages, counters, what the host reads and writes, and which stage's
+// memory is complete. That costs one comparison where there is no record.
 //
-// Time is the number of an entry, in the order in which calls are enqueued. What another stream does has begun at the
-// earliest when the last event that it waited for was recorded, and is over when the model's stream has waited for an
-// event recorded after it.
+// Entries stand in the order in which they were enqueued. Nothing else than these entries orders two accesses:
+//   within a stream                their order; and everything the host had done when it enqueued them
+//   between streams                WAIT after the EVENT; for the host DONE (it asked) or SYNC
+//   between ranks of a host        OBSERVE has seen what PUBLISH has told
+//   between two ranks              ENDED: a message's RECEIVE has what its SEND gave, and may be read; or is gone
+//   between all ranks of a group   COLLECTIVE over a communicator: what one did before precedes what another does after
+// On a CPU a call is done when it returns: all streams and the host are one sequence there. In a dry run time is the
+// number of an entry. What another stream does has begun at the earliest when the last event that it waited for was
+// recorded, and is over when the model's stream has waited for an event recorded after it.
 #pragma once
 
 enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
 struct Access { AccessKind kind; uintptr_t at; size_t bytes; };
 // What one call of an op touches. in_place: pairs of what is written and what is read that may be the same memory.
 enum { ACCESSES_MOST = 24, IN_PLACE_MOST = SUMMANDS_MOST };
+#define X(op, args, touches) OP_##op,
+enum OpNumber { OPS(X) OP_COPY, OP_ZERO, OP_GIVE, OP_TAKE, OP_HOST, OP_COUNT };
+#undef X
+#define X(op, args, touches) #op,
+static const char *const op_words[] = {OPS(X) "copy", "zero", "give", "take", "host"};
+#undef X
 struct OpTouch {
-  const char *op;
+  OpNumber op;
   int count, pairs;
   Access access[ACCESSES_MOST];
   uintptr_t in_place[IN_PLACE_MOST][2];
@@ -22,7 +39,7 @@ struct TouchSink { void (*take)(TouchSink *to, const Ctx *c, const OpTouch *x); 
 
 static inline void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
   if (!p || !bytes) return;
-  CHECK(x->count < ACCESSES_MOST, "%s touches more than %d tensors", x->op, (int)ACCESSES_MOST);
+  CHECK(x->count < ACCESSES_MOST, "%s touches more than %d tensors", op_words[x->op], (int)ACCESSES_MOST);
   x->access[x->count++] = Access{kind, (uintptr_t)p, bytes};
 }
 static inline void touch_tensor(OpTouch *x, AccessKind kind, Tensor t) {
@@ -54,7 +71,7 @@ static inline void touch_tell(const Ctx *c, const OpTouch *x) {
 #define X(op_, args, touches) \
   static inline void op_##_touches args { \
     OpTouch touched = {}; \
-    touched.op = #op_; \
+    touched.op = OP_##op_; \
     touches \
     touch_tell(c, &touched); \
   }
@@ -63,29 +80,112 @@ OPS(X)
 #pragma GCC diagnostic pop
 
 // ---- the record
-enum RecordKind { RECORD_ACCESS, RECORD_EVENT, RECORD_WAIT, RECORD_POINT };
-enum RecordStream { RECORD_MODEL, RECORD_GATHER, RECORD_REDUCE, RECORD_STREAMS };
-// access: with the number of its call. event: recorded or waited for.
-struct RecordEntry { RecordKind kind; RecordStream stream; const char *op; int call, event; Access access; };
+// X(identifier, word): fields that an entry uses, besides those of all.
+#define RECORD_KINDS(X) \
+  X(RECORD_ACCESS, "access")         /* access, rank and block: of that memory, call: its number, op */ \
+  X(RECORD_EVENT, "event")           /* event: recorded by the stream */ \
+  X(RECORD_WAIT, "wait")             /* event: the stream waits for it */ \
+  X(RECORD_DONE, "done")             /* event: the host has seen it to be over */ \
+  X(RECORD_SYNC, "sync")             /* the host has waited for the stream */ \
+  X(RECORD_PUBLISH, "publish")       /* access: the counter, and as bytes its new value */ \
+  X(RECORD_OBSERVE, "observe")       /* the same, of rank: it has reached that value at least */ \
+  X(RECORD_SEND, "send")             /* access: what is read; rank: to; op: channel; number: set of messages */ \
+  X(RECORD_RECEIVE, "receive")       /* access: may be written from here on; rank: from; as SEND */ \
+  X(RECORD_ENDED, "ended")           /* number: a set of messages, which are gone or have arrived */ \
+  X(RECORD_COLLECTIVE, "collective") /* op: kind, number: communicator, access: how many, bytes that arrive here */ \
+  X(RECORD_HOLD, "hold")             /* access: complete from here on; op: what it is, stage: of which */ \
+  X(RECORD_FREE, "free")             /* access: may be written from here on */ \
+  X(RECORD_POINT, "point")           /* where the host may wait for what the plan says */
+#define RECORD_COLLECTIVES(X) \
+  X(COLLECTIVE_GATHER, "gather") X(COLLECTIVE_REDUCE, "reduce") X(COLLECTIVE_BARRIER, "barrier") \
+  X(COLLECTIVE_ALL_GATHER, "all-gather") X(COLLECTIVE_REDUCE_SCATTER, "reduce-scatter") \
+  X(COLLECTIVE_ALL_REDUCE, "all-reduce") X(COLLECTIVE_BROADCAST, "broadcast")
+// NONE: only told, for the order and the number; what it is made of follows.
+#define RECORD_COMMUNICATORS(X) \
+  X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_KEPT, "kept group") \
+  X(OVER_SHARD_REDUCE, "shard group, reductions") X(OVER_REPLICATE, "replicate group") X(OVER_WORLD, "all ranks")
+// Part of the schedule that an entry belongs to.
+#define RECORD_PARTS(X) \
+  X(DOING_MODEL, "model") X(DOING_GATHER, "gather") X(DOING_EXPAND, "expand") X(DOING_REDUCE, "reduce") \
+  X(DOING_CHAIN, "chain") X(DOING_SMALL, "small") X(DOING_UPDATE, "update")
+#define X(id, words) id,
+enum RecordKind { RECORD_KINDS(X) };
+enum CollectiveKind { RECORD_COLLECTIVES(X) };
+enum Communicator { RECORD_COMMUNICATORS(X) COMMUNICATORS };
+enum DoingWhat { RECORD_PARTS(X) };
+#undef X
+enum RecordStream { RECORD_MODEL, RECORD_GATHER, RECORD_REDUCE, RECORD_HOST, RECORD_STREAMS };
+enum Held { HELD_WEIGHTS, HELD_GRADIENT };
+// Messages from one rank to another over a channel come in order. The last ones are NCCL's, by communicator.
+enum Channel { CHANNEL_GATHER, CHANNEL_REDUCE, CHANNEL_CHAIN, CHANNEL_NCCL };
+
+// What the schedule does now, of which stage, in which round of a reduction.
+struct Doing { uint16_t what; int16_t stage; uint32_t round; };
+// Memory is told by its owner, block, and place in it; block -1: `at` is an address. pass: begun so far.
+struct RecordEntry {
+  RecordKind kind : 8;
+  RecordStream stream : 8;
+  unsigned op : 8;
+  int block : 8;
+  int rank;
+  union { int call, event, number; };
+  uint32_t pass;
+  Doing doing;
+  Access access;
+};
+// Memory at another address in each process. number: the same for all ranks' windows.
+struct RecordBlock { uintptr_t at; size_t bytes; int rank, number; };
+struct RecordGroup { const void *comm; int size, me; const int *rank; };
+struct RecordName { const void *of; const char *words; };
 struct Record {
   TouchSink sink;
   RecordEntry *entry;
   int count, room, calls, events, sides;
   uintptr_t next_address;
   char error[256];                               // "" or the first call that writes what it reads without being allowed
+  bool paused;
+  uint32_t pass;
+  Doing doing;
+  // Of a real run: what it has memory in, its communicators, and its events and sets of messages by number.
+  int rank, blocks, names, names_room;
+  RecordBlock block[128];
+  RecordGroup group[COMMUNICATORS];
+  RecordName *name;
+  bool grouped;                                  // in a group of NCCL's calls, over the last one's communicator
+  const void *group_set;
 };
 // Addresses that no allocator gives: nothing may be read or written there.
 static const uintptr_t RECORD_ADDRESSES = (uintptr_t)1 << 56;
 enum { RECORD_ALIGN = 4096 };
 
 static inline void record_entry(Record *r, RecordEntry e) {
+  if (r->paused) return;
   if (r->count == r->room) {
     r->room = r->room ? 2 * r->room : 4096;
     r->entry = (RecordEntry *)realloc(r->entry, sizeof(RecordEntry) * (size_t)r->room);
   }
+  e.pass = r->pass;
+  e.doing = r->doing;
   r->entry[r->count++] = e;
 }
 static inline RecordStream record_stream(const Ctx *c) { return (RecordStream)(intptr_t)c->stream; }
+static inline RecordEntry record_of_kind(RecordKind kind, RecordStream stream, int number) {
+  RecordEntry e = {};
+  e.kind = kind, e.stream = stream, e.block = -1, e.number = number;
+  return e;
+}
+// The same entry, of memory: of this process's address a.at.
+static inline RecordEntry record_at(const Record *r, RecordEntry e, Access a) {
+  e.access = a;
+  for (int i = 0; i < r->blocks; i++) {
+    const RecordBlock *b = &r->block[i];
+    if (a.at < b->at || a.at >= b->at + b->bytes) continue;
+    e.access.at -= b->at, e.block = b->number, e.rank = b->rank;
+    return e;
+  }
+  e.rank = r->rank;
+  return e;
+}
 static inline bool accesses_overlap(Access a, Access b) { return a.at < b.at + b.bytes && b.at < a.at + a.bytes; }
 // Whether a call may write `w` while it reads `r`.
 static inline bool touch_allows(const OpTouch *x, Access w, Access r) {
@@ -100,18 +200,22 @@ static inline void record_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
     if (i == j || w.kind == ACCESS_READ || !accesses_overlap(w, other) || touch_allows(x, w, other) ||
         touch_allows(x, other, w) || r->error[0])
       continue;
-    snprintf(r->error, sizeof r->error, "%s, call %d, writes argument %d over argument %d", x->op, r->calls, i, j);
+    snprintf(r->error, sizeof r->error, "%s, call %d, writes argument %d over argument %d", op_words[x->op],
+             r->calls, i, j);
   }
   // What is read first: a call may write it.
   for (int written = 0; written < 2; written++)
-    for (int i = 0; i < x->count; i++)
-      if ((x->access[i].kind == ACCESS_WRITE) == (bool)written)
-        record_entry(r, RecordEntry{RECORD_ACCESS, record_stream(c), x->op, r->calls, 0, x->access[i]});
+    for (int i = 0; i < x->count; i++) {
+      if ((x->access[i].kind == ACCESS_WRITE) != (bool)written) continue;
+      RecordEntry e = record_of_kind(RECORD_ACCESS, record_stream(c), r->calls);
+      e.op = x->op;
+      record_entry(r, record_at(r, e, x->access[i]));
+    }
   r->calls++;
 }
 // Marks a place where the host may wait for what the plan says (fsdp_point).
 static inline void record_point(Record *r) {
-  if (r) record_entry(r, RecordEntry{RECORD_POINT, RECORD_MODEL, "point", 0, 0, Access{}});
+  if (r) record_entry(r, record_of_kind(RECORD_POINT, RECORD_MODEL, 0));
 }
 // Fresh addresses for `bytes`.
 static inline char *record_addresses(Record *r, size_t bytes) {
@@ -120,15 +224,29 @@ static inline char *record_addresses(Record *r, size_t bytes) {
   return (char *)at;
 }
 static inline Record *record_of(const Ctx *c) { return (Record *)c->device; }
+// The number of an event or a set of messages of a real run, by its address.
+static inline int record_number(Record *r, const void *of, const char *words) {
+  for (int i = 0; i < r->names; i++) if (r->name[i].of == of) return i;
+  if (r->names == r->names_room) {
+    r->names_room = r->names_room ? 2 * r->names_room : 64;
+    r->name = (RecordName *)realloc(r->name, sizeof(RecordName) * (size_t)r->names_room);
+  }
+  r->name[r->names] = RecordName{of, words};
+  return r->names++;
+}
+// On a CPU there are no events.
 static inline void record_event(const Ctx *c, RecordKind kind, void *event) {
-  record_entry(record_of(c), RecordEntry{kind, record_stream(c), "event", 0, (int)(intptr_t)event, Access{}});
+  Record *r = record_of(c);
+  if (event)
+    record_entry(r, record_of_kind(kind, record_stream(c), r->names ? record_number(r, event, "event")
+                                                                    : (int)(intptr_t)event));
 }
 static inline void record_open(Record *r) {
   memset(r, 0, sizeof *r);
   r->sink.take = record_take;
   r->next_address = RECORD_ADDRESSES;
 }
-static inline void record_close(Record *r) { free(r->entry); }
+static inline void record_close(Record *r) { free(r->entry); free(r->name); }
 
 // ---- the planning table's device calls
 static inline void plan_memory_alloc(Ctx *c, void **p, size_t bytes, MemoryKind kind) {
@@ -144,14 +262,14 @@ static inline void plan_memory_free(Ctx *, void *p, size_t bytes, MemoryKind kin
 }
 static inline void plan_copy(Ctx *c, void *to, const void *from, size_t bytes) {
   OpTouch x = {};
-  x.op = "copy";
+  x.op = OP_COPY;
   touch(&x, ACCESS_READ, from, bytes);
   touch(&x, ACCESS_WRITE, to, bytes);
   touch_tell(c, &x);
 }
 static inline void plan_zero(Ctx *c, void *to, size_t bytes) {
   OpTouch x = {};
-  x.op = "zero";
+  x.op = OP_ZERO;
   touch(&x, ACCESS_WRITE, to, bytes);
   touch_tell(c, &x);
 }
@@ -164,6 +282,9 @@ static inline void plan_event_open(Ctx *c, void **event, const char *) {
 }
 static inline void plan_event_record(Ctx *c, void *event) { record_event(c, RECORD_EVENT, event); }
 static inline void plan_event_wait(Ctx *c, void *event) { record_event(c, RECORD_WAIT, event); }
+static inline void plan_sync(Ctx *c) {
+  if (record_of(c)) record_entry(record_of(c), record_of_kind(RECORD_SYNC, record_stream(c), 0));
+}
 static inline void plan_event_done(Ctx *, void *, bool *done) { *done = true; }
 // The planning table; `gpu`: of a device whose calls return before they are done. What a step does not call is absent.
 static inline Ops plan_table(bool gpu) {
@@ -178,7 +299,7 @@ static inline Ops plan_table(bool gpu) {
   t.memory_free = plan_memory_free;
   t.copy = plan_copy;
   t.zero = plan_zero;
-  t.sync = [](Ctx *) {};
+  t.sync = plan_sync;
   t.side_open = plan_side_open;
   t.side_close = [](Ctx *) {};
   t.event_open = plan_event_open;
@@ -189,4 +310,193 @@ static inline Ops plan_table(bool gpu) {
   t.range_begin = [](Ctx *, const char *) {};
   t.range_end = [](Ctx *) {};
   return t;
+}
+
+// ---- what no op does. r is NULL where nothing is recorded
+static inline void record_told(Record *r, RecordKind kind, RecordStream stream, int number, Access a) {
+  if (r) record_entry(r, record_at(r, record_of_kind(kind, stream, number), a));
+}
+// From here on the schedule does `what`. Returns what it did, for doing_again.
+static inline Doing doing(Record *r, DoingWhat what, int stage, uint64_t round) {
+  if (!r) return Doing{};
+  const Doing was = r->doing;
+  r->doing = Doing{(uint16_t)what, (int16_t)stage, (uint32_t)round};
+  return was;
+}
+static inline void doing_again(Record *r, Doing was) { if (r) r->doing = was; }
+// The host reads or writes memory that a stream does, too.
+static inline void record_host(Record *r, AccessKind kind, const void *p, size_t bytes) {
+  if (!r) return;
+  RecordEntry e = record_of_kind(RECORD_ACCESS, RECORD_HOST, r->calls++);
+  e.op = OP_HOST;
+  record_entry(r, record_at(r, e, Access{kind, (uintptr_t)p, bytes}));
+}
+// A message of `set`, which ends as a whole.
+static inline void record_message(Record *r, RecordKind kind, RecordStream stream, Channel channel, const void *set,
+                                  int peer, const void *p, size_t bytes) {
+  if (!r) return;
+  RecordEntry e = record_at(r, record_of_kind(kind, stream, record_number(r, set, "messages")),
+                            Access{kind == RECORD_SEND ? ACCESS_READ : ACCESS_WRITE, (uintptr_t)p, bytes});
+  e.op = channel, e.rank = peer;
+  if (channel >= CHANNEL_NCCL && kind == RECORD_RECEIVE) r->group_set = set;
+  record_entry(r, e);
+}
+static inline void record_ended(Record *r, RecordStream stream, const void *set) {
+  if (r) record_entry(r, record_of_kind(RECORD_ENDED, stream, record_number(r, set, "messages")));
+}
+// `count` collectives of a kind, in which `bytes` arrive here.
+static inline void record_collective(Record *r, RecordStream stream, CollectiveKind kind, Communicator over, int count,
+                                     size_t bytes) {
+  if (!r) return;
+  RecordEntry e = record_of_kind(RECORD_COLLECTIVE, stream, over);
+  e.op = kind, e.rank = r->rank, e.access = Access{ACCESS_READ, (uintptr_t)count, bytes};
+  record_entry(r, e);
+}
+// One that reads `from` and writes `to`.
+struct Exchanged { const void *from; size_t from_bytes; void *to; size_t to_bytes; };
+static inline void record_exchange(Record *r, RecordStream stream, CollectiveKind kind, Communicator over, size_t bytes,
+                                   Exchanged x) {
+  const Access from = {ACCESS_READ, (uintptr_t)x.from, x.from_bytes}, to = {ACCESS_WRITE, (uintptr_t)x.to, x.to_bytes};
+  if (x.from_bytes) record_told(r, RECORD_ACCESS, stream, r ? r->calls : 0, from);
+  record_collective(r, stream, kind, over, 1, bytes);
+  if (x.to_bytes) record_told(r, RECORD_ACCESS, stream, r ? r->calls++ : 0, to);
+}
+static inline void record_held(Record *r, RecordKind kind, Held what, int stage, const void *p, size_t bytes) {
+  if (!r || !bytes) return;
+  RecordEntry e = record_at(r, record_of_kind(kind, RECORD_MODEL, stage), Access{ACCESS_READ, (uintptr_t)p, bytes});
+  e.op = what;
+  record_entry(r, e);
+}
+static inline void record_block(Record *r, int rank, int number, const void *at, size_t bytes) {
+  CHECK(r->blocks < (int)(sizeof r->block / sizeof *r->block), "more than %d blocks", r->blocks);
+  if (at && bytes) r->block[r->blocks++] = RecordBlock{(uintptr_t)at, bytes, rank, number};
+}
+
+// ---- the recording table
+// Of one stream: side_open gives the next streams theirs.
+struct RecordTable { Ops ops; const Ops *real; Record *record; RecordStream stream; Collectives nccl; };
+static inline RecordTable *record_table_of(const Ctx *c) { return (RecordTable *)c->ops; }
+// Notes a call as the planning table does, and asks the real one.
+template <auto Op> struct Recorded;
+template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Recorded<Op> {
+  static void call(Ctx *c, P... p) {
+    static const Ops plan = plan_table(false);
+    const RecordTable *t = record_table_of(c);
+    Ctx teller = *c, real = *c;
+    teller.device = t->record;
+    teller.stream = (void *)(intptr_t)t->stream;
+    real.ops = t->real;
+    if (!t->record->paused) (plan.*Op)(&teller, p...);
+    (t->real->*Op)(&real, p...);
+  }
+};
+static inline void recorded_side_open(Ctx *c, Ctx *side, const char *name) {
+  RecordTable *t = record_table_of(c);
+  t->real->side_open(c, side, name);
+  side->ops = &t[++t->record->sides].ops;
+}
+static inline void recorded_event_open(Ctx *c, void **event, const char *name) {
+  const RecordTable *t = record_table_of(c);
+  t->real->event_open(c, event, name);
+  if (*event) record_number(t->record, *event, name);
+}
+static inline void recorded_event_done(Ctx *c, void *event, bool *done) {
+  const RecordTable *t = record_table_of(c);
+  t->real->event_done(c, event, done);
+  if (*done && event)
+    record_told(t->record, RECORD_DONE, t->stream, record_number(t->record, event, "event"), Access{});
+}
+// NCCL. Which group a communicator is of, and the real table for a call.
+struct NcclCall { Record *record; RecordStream stream; Communicator over; const RecordGroup *group; Ctx real; };
+static inline NcclCall nccl_call(Ctx *c, const void *comm) {
+  const RecordTable *t = record_table_of(c);
+  NcclCall x = {t->record, t->stream, OVER_NONE, NULL, *c};
+  x.real.ops = t->real;
+  for (int i = 0; i < COMMUNICATORS; i++) if (comm && t->record->group[i].comm == comm) x.over = (Communicator)i;
+  x.group = &t->record->group[x.over];
+  return x;
+}
+static inline void recorded_all_gather(Ctx *c, void *comm, void *to, const void *from, size_t bytes) {
+  NcclCall x = nccl_call(c, comm);
+  const size_t n = (size_t)x.group->size;
+  record_exchange(x.record, x.stream, COLLECTIVE_ALL_GATHER, x.over, (n - 1) * bytes,
+                  Exchanged{from, bytes, to, n * bytes});
+  x.real.ops->nccl->all_gather(&x.real, comm, to, from, bytes);
+}
+static inline void recorded_reduce_scatter(Ctx *c, void *comm, Tensor to, const void *from) {
+  NcclCall x = nccl_call(c, comm);
+  const size_t n = (size_t)x.group->size, bytes = (size_t)numel(to) * dtype_bytes(to.dtype);
+  record_exchange(x.record, x.stream, COLLECTIVE_REDUCE_SCATTER, x.over, (n - 1) * bytes,
+                  Exchanged{from, n * bytes, to.data, bytes});
+  x.real.ops->nccl->reduce_scatter(&x.real, comm, to, from);
+}
+static inline void recorded_all_reduce(Ctx *c, void *comm, Tensor data) {
+  NcclCall x = nccl_call(c, comm);
+  const size_t n = (size_t)x.group->size, bytes = (size_t)numel(data) * dtype_bytes(data.dtype);
+  record_exchange(x.record, x.stream, COLLECTIVE_ALL_REDUCE, x.over, n ? bytes * 2 * (n - 1) / n : 0,
+                  Exchanged{data.data, bytes, data.data, bytes});
+  x.real.ops->nccl->all_reduce(&x.real, comm, data);
+}
+static inline void recorded_broadcast(Ctx *c, void *comm, void *data, size_t bytes, int root) {
+  NcclCall x = nccl_call(c, comm);
+  const size_t given = x.group->me == root ? bytes : 0, taken = bytes - given;
+  record_exchange(x.record, x.stream, COLLECTIVE_BROADCAST, x.over, taken, Exchanged{data, given, data, taken});
+  x.real.ops->nccl->broadcast(&x.real, comm, data, bytes, root);
+}
+static inline void recorded_send(Ctx *c, void *comm, const void *from, size_t bytes, int to_rank) {
+  NcclCall x = nccl_call(c, comm);
+  const bool on = x.group->size;
+  if (on) record_message(x.record, RECORD_SEND, x.stream, (Channel)(CHANNEL_NCCL + x.over), comm,
+                         x.group->rank[to_rank], from, bytes);
+  x.real.ops->nccl->send(&x.real, comm, from, bytes, to_rank);
+}
+static inline void recorded_receive(Ctx *c, void *comm, void *to, size_t bytes, int from_rank) {
+  NcclCall x = nccl_call(c, comm);
+  const bool on = x.group->size;
+  if (on) record_message(x.record, RECORD_RECEIVE, x.stream, (Channel)(CHANNEL_NCCL + x.over), comm,
+                         x.group->rank[from_rank], to, bytes);
+  if (on && !x.record->grouped) record_ended(x.record, x.stream, comm);
+  x.real.ops->nccl->receive(&x.real, comm, to, bytes, from_rank);
+}
+static inline void recorded_group_begin(Ctx *c) {
+  NcclCall x = nccl_call(c, NULL);
+  x.record->grouped = true;
+  x.record->group_set = NULL;
+  x.real.ops->nccl->group_begin(&x.real);
+}
+static inline void recorded_group_end(Ctx *c) {
+  NcclCall x = nccl_call(c, NULL);
+  if (x.record->group_set) record_ended(x.record, x.stream, x.record->group_set);
+  x.record->grouped = false;
+  x.real.ops->nccl->group_end(&x.real);
+}
+// Tables that note in r what is asked of `real`, on its streams; t: [RECORD_STREAMS]. A device opened with the first
+// one is recorded from then on, unless r is paused; the last one is for an optimizer on the host.
+static inline void record_tables(RecordTable *t, Record *r, const Ops *real, const Ops *host) {
+  for (int i = 0; i < RECORD_STREAMS; i++) {
+    t[i] = RecordTable{i == RECORD_HOST ? *host : *real, i == RECORD_HOST ? host : real, r, (RecordStream)i, {}};
+    Ops *o = &t[i].ops;
+#define X(op, args, touches) o->op = Recorded<&Ops::op>::call;
+    OPS(X)
+#undef X
+    o->copy = Recorded<&Ops::copy>::call;
+    o->zero = Recorded<&Ops::zero>::call;
+    o->sync = Recorded<&Ops::sync>::call;
+    o->event_record = Recorded<&Ops::event_record>::call;
+    o->event_wait = Recorded<&Ops::event_wait>::call;
+    o->event_open = recorded_event_open;
+    o->event_done = recorded_event_done;
+    o->side_open = recorded_side_open;
+    if (!o->nccl) continue;
+    t[i].nccl = *o->nccl;
+    t[i].nccl.all_gather = recorded_all_gather;
+    t[i].nccl.reduce_scatter = recorded_reduce_scatter;
+    t[i].nccl.all_reduce = recorded_all_reduce;
+    t[i].nccl.broadcast = recorded_broadcast;
+    t[i].nccl.send = recorded_send;
+    t[i].nccl.receive = recorded_receive;
+    t[i].nccl.group_begin = recorded_group_begin;
+    t[i].nccl.group_end = recorded_group_end;
+    o->nccl = &t[i].nccl;
+  }
 }

@@ -63,18 +63,17 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
 // in device memory. Of the replicas only the last one's count: there the sum is complete.
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
+  const Doing was = doing(f->record, DOING_CHAIN, STAGE_NONE, 0);
   f->comm->reduce_join(f);
+  doing(f->record, DOING_UPDATE, 0, 0);
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;
-  if (!fsdp_offloads(f)) {
-    fsdp_log_norm(f);
-    if (counts) fsdp_norm_shards(f, f->ctx, limbs);
-    return;
-  }
-  fsdp_sync(f);                                  // the host reads what the reductions' stream has copied to it
-  fsdp_log_norm(f);
-  memset(f->host_limbs, 0, NORM_LIMBS * sizeof(int64_t));
-  if (counts) fsdp_norm_shards(f, &f->host_ctx, f->host_limbs);
-  f->ctx->ops->copy(f->ctx, limbs, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
+  if (fsdp_offloads(f)) {
+    fsdp_sync(f);                                // the host reads what the reductions' stream has copied to it
+    f->host_ctx.ops->zero(&f->host_ctx, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
+    if (counts) fsdp_norm_shards(f, &f->host_ctx, f->host_limbs);
+    f->ctx->ops->copy(f->ctx, limbs, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
+  } else if (counts) fsdp_norm_shards(f, f->ctx, limbs);
+  doing_again(f->record, was);
 }
 
 struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
@@ -83,11 +82,9 @@ struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
 static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
-  if (f->log) f->log->smalls++;
-  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_EXCHANGE);
+  const Doing was = doing(f->record, DOING_SMALL, 0, 0);
   f->comm->small_all_gather(f, mine, all, bytes);
-  fsdp_log_small(f, LOG_READ, STREAM_MODEL, LOG_EXCHANGED);
-  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_REPORT);
+  doing_again(f->record, was);
 }
 
 // ---- from masters to parameter shards
@@ -102,8 +99,6 @@ static inline char *fsdp_publish_begin(Fsdp *f, int u) {
     f->ctx->ops->event_done(f->ctx, e->event, &done);
     if (!done) liveness_pause(&spins, "a copy of the GPU", STAGE_NONE);
   }
-  if (e->recorded) fsdp_log_event(f, LOG_DONE, STREAM_HOST, e->number);
-  fsdp_log_access(f, LOG_WRITE, STREAM_HOST, LOG_PUBLISHED, u & 1, f->mesh.rank, (uint64_t)u);
   return f->publish[u & 1];
 }
 static inline void fsdp_publish_piece(Fsdp *f, int u, int i) {
@@ -112,9 +107,7 @@ static inline void fsdp_publish_piece(Fsdp *f, int u, int i) {
   f->ctx->ops->copy(f->ctx, fsdp_own_piece(f, u, i), f->publish[u & 1] + c->shard_at, piece_bytes(c));
 }
 static inline void fsdp_publish_end(Fsdp *f, int u) {
-  if (!f->lay.publish_bytes) return;
-  fsdp_log_access(f, LOG_READ, STREAM_MODEL, LOG_PUBLISHED, u & 1, f->mesh.rank, (uint64_t)u);
-  step_event_record(f, f->ctx, &f->published[u & 1]);
+  if (f->lay.publish_bytes) step_event_record(f->ctx, &f->published[u & 1]);
 }
 
 // Writes the stored copy of what has an fp32 master apart and is no E4M3 matrix, from its master.
@@ -141,8 +134,7 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
   float *amax = off ? host_amax : f->amax, *scale = off ? host_scale : f->scale, *master;
   Run run;
   const int64_t n = f->lay.scales_trained;
-  if (off) memset(amax, 0, (size_t)n * 4);
-  else ops->zero(f->ctx, amax, (size_t)n * 4);
+  c->ops->zero(c, amax, (size_t)n * 4);
   for (int p = 0; p < f->lay.params; p++)
     if (f->lay.param[p].dtype == F8 && !f->lay.param[p].frozen && fsdp_own(f, STATE_MASTER, p, &run, &master) && master)
       absmax(c, tensor_of(amax + f->lay.param[p].scale, F32, 1), tensor_of(master, F32, run.numel));
@@ -153,7 +145,6 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
     ops->copy(f->ctx, scale, f->scale, (size_t)f->lay.scales * 4);
     fsdp_sync(f);
   }
-  fsdp_log_update(f, false);
   for (int u = 0; u < f->lay.units; u++) {
     char *to = fsdp_publish_begin(f, u);
     for (int p = 0; p < f->lay.params; p++) {
@@ -192,7 +183,8 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
 // for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes nothing
 // and publishes what was there. Collective with fp8.
 static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
-  fsdp_log_update(f, true);
+  const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
+  if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
   const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;            // the buffers hold another unit's
   for (int u = 0; u < f->lay.units && !skipped; u++) {
     char *params = fsdp_publish_begin(f, u);
@@ -205,12 +197,15 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
     liveness_arrived();
   }
   fsdp_publish_e4m3(f);
+  doing_again(f->record, was);
 }
 
 // Ends a step: what was gathered is stale, and from here on peers may read the new shards. Collective.
 static inline void fsdp_step_end(Fsdp *f) {
   fsdp_forget(f);
+  const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
   f->comm->step_end(f);
+  doing_again(f->record, was);
 }
 
 // ---- values from and to the host

@@ -49,20 +49,16 @@ struct Comm {
   void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
 };
 
-static inline void step_event_open(Fsdp *f, Ctx *c, StepEvent *e, const char *name) {
+static inline void step_event_open(Ctx *c, StepEvent *e, const char *name) {
   c->ops->event_open(c, &e->event, name);
   e->recorded = false;
-  e->number = f->events++;
 }
-static inline void step_event_record(Fsdp *f, Ctx *c, StepEvent *e) {
-  fsdp_log_event(f, LOG_RECORD, log_stream(f, c), e->number);
+static inline void step_event_record(Ctx *c, StepEvent *e) {
   c->ops->event_record(c, e->event);
   e->recorded = true;
 }
-static inline void step_event_wait(Fsdp *f, Ctx *c, const StepEvent *e) {
-  if (!e->recorded) return;
-  fsdp_log_event(f, LOG_WAIT, log_stream(f, c), e->number);
-  c->ops->event_wait(c, e->event);
+static inline void step_event_wait(Ctx *c, const StepEvent *e) {
+  if (e->recorded) c->ops->event_wait(c, e->event);
 }
 
 enum : size_t { MESSAGE_MOST_BYTES = 1 << 30 };  // a count is an int, and some networks take less
@@ -139,12 +135,9 @@ static inline GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u
 
 static inline void fsdp_count_gather(Fsdp *f, int s, const GatherSlot *slot) {
   const GatherSource g = fsdp_gather_source(f, slot);
-  if (f->log) f->log->slot_gather[slot - f->slot] = ++f->log->gathers;
   if (g.group->size == 1) return;
   f->traffic.gathers += f->lay.stage[s].units;
-  for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++)
-    fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_GATHER, s, LOG_COMM_NONE,
-                        (uint64_t)unit_wire_bytes(&f->lay.unit[u]) * g.widen * (uint64_t)(g.group->size - 1));
+  record_collective(f->record, RECORD_HOST, COLLECTIVE_GATHER, OVER_NONE, f->lay.stage[s].units, 0);
 }
 // Whether this gather, which asked the whole shard group, leaves a part of the stage here.
 static inline bool fsdp_keeps(const Fsdp *f, int s, const GatherSlot *slot) {
@@ -153,7 +146,6 @@ static inline bool fsdp_keeps(const Fsdp *f, int s, const GatherSlot *slot) {
 // Copies this rank's part of the whole stage to where it is kept.
 static inline void fsdp_keep(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = {&f->mesh.kept, (size_t)(fsdp_shards(f) / f->cfg.mesh.kept), true};
-  fsdp_log_keep(f, s, (int)(slot - f->slot));
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     f->ctx->ops->copy(&f->gather_ctx, f->work + p.from_at, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
@@ -175,24 +167,22 @@ static inline void streams_close(Fsdp *f) {
 }
 static inline void streams_step_begin(Fsdp *f) {
   if (f->lay.in_place) return;                       // nothing is gathered
-  step_event_record(f, f->ctx, &f->began);
-  step_event_wait(f, &f->gather_ctx, &f->began);
+  step_event_record(f->ctx, &f->began);
+  step_event_wait(&f->gather_ctx, &f->began);
 }
-static inline void streams_gather_finish(Fsdp *f, int, GatherSlot *slot) {
-  step_event_wait(f, f->ctx, &slot->arrived);
-}
+static inline void streams_gather_finish(Fsdp *f, int, GatherSlot *slot) { step_event_wait(f->ctx, &slot->arrived); }
 static inline void streams_reduce_start(Fsdp *f) {
-  step_event_record(f, f->ctx, &f->grads_ready);
-  step_event_wait(f, &f->reduce_ctx, &f->grads_ready);
+  step_event_record(f->ctx, &f->grads_ready);
+  step_event_wait(&f->reduce_ctx, &f->grads_ready);
 }
-static inline void streams_reduce_end(Fsdp *f) { step_event_record(f, &f->reduce_ctx, &f->grads_free[f->job.slot]); }
+static inline void streams_reduce_end(Fsdp *f) { step_event_record(&f->reduce_ctx, &f->grads_free[f->job.slot]); }
 static inline bool streams_grads_free(Fsdp *f, int slot) {
-  step_event_wait(f, f->ctx, &f->grads_free[slot]);
+  step_event_wait(f->ctx, &f->grads_free[slot]);
   return true;
 }
 static inline void streams_reduce_join(Fsdp *f) {
-  step_event_record(f, &f->reduce_ctx, &f->reduced);
-  step_event_wait(f, f->ctx, &f->reduced);
+  step_event_record(&f->reduce_ctx, &f->reduced);
+  step_event_wait(f->ctx, &f->reduced);
 }
 
 static inline void comm_self_nothing(Fsdp *) {}
@@ -208,29 +198,24 @@ static inline void comm_self_close(Fsdp *f) {
 // The shard is the whole; it comes from the host.
 static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_count_gather(f, s, slot);
-  step_event_wait(f, &f->gather_ctx, &slot->released);
+  step_event_wait(&f->gather_ctx, &slot->released);
   fsdp_mark(f, &f->gather_ctx, MARK_GATHER, 1 + s);
-  fsdp_log_gather_read(f, STREAM_GATHER, s, f->mesh.rank, false, false);
-  fsdp_log_gather_write(f, STREAM_GATHER, LOG_SLOT, s, (int)(slot - f->slot));
   const GatherSource g = fsdp_gather_source(f, slot);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at, f->params_home + p.from_at, p.bytes);
   }
-  step_event_record(f, &f->gather_ctx, &slot->arrived);
+  step_event_record(&f->gather_ctx, &slot->arrived);
 }
 static inline bool comm_self_yes(Fsdp *, uint64_t) { return true; }
 static inline void comm_self_send(Fsdp *, uint64_t, ReduceSpan) {}
 static inline const char *comm_self_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
-  fsdp_log_take(f, round, f->mesh.rank, false);
   return f->work + fsdp_contribution_at(f, i, round, x, run);
 }
 static inline void comm_self_chain(Fsdp *, uint64_t, ReduceSpan, float *) {}
 static inline void comm_self_done(Fsdp *, uint64_t) {}
 static inline void comm_self_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  fsdp_log_collective(f, STREAM_MODEL, COLLECTIVE_SMALL, 0, LOG_COMM_WORLD, 0);
-  fsdp_log_small(f, LOG_READ, STREAM_MODEL, LOG_EXCHANGE);
-  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_EXCHANGED);
+  record_collective(f->record, RECORD_MODEL, COLLECTIVE_ALL_GATHER, OVER_WORLD, 1, 0);
   f->ctx->ops->copy(f->ctx, all, mine, bytes);
 }
 static const Comm comm_self = {
@@ -242,14 +227,14 @@ static const Comm comm_self = {
 // ================================================================================================ mpi
 static inline Control *fsdp_control(const Fsdp *f, int r) { return (Control *)f->mesh.peer[r].window; }
 static inline uint64_t counter_read(const uint64_t *c) { return __atomic_load_n(c, __ATOMIC_ACQUIRE); }
-static inline void counter_publish(Fsdp *f, uint64_t *c, LogCounter which, uint64_t value) {
-  fsdp_log_counter(f, LOG_PUBLISH, which, f->mesh.rank, value);
+static inline void counter_publish(Fsdp *f, uint64_t *c, uint64_t value) {
+  record_told(f->record, RECORD_PUBLISH, RECORD_HOST, 0, Access{ACCESS_WRITE, (uintptr_t)c, value});
   __atomic_store_n(c, value, __ATOMIC_RELEASE);
 }
-// Whether rank r's counter has reached value.
-static inline bool counter_reached(Fsdp *f, int r, const uint64_t *c, LogCounter which, uint64_t value) {
+// Whether a counter, of a rank of this host, has reached value.
+static inline bool counter_reached(Fsdp *f, const uint64_t *c, uint64_t value) {
   if (counter_read(c) < value) return false;
-  fsdp_log_counter(f, LOG_OBSERVE, which, r, value);
+  record_told(f->record, RECORD_OBSERVE, RECORD_HOST, 0, Access{ACCESS_READ, (uintptr_t)c, value});
   return true;
 }
 static inline char *page_aligned(char *p) {
@@ -259,9 +244,9 @@ static inline size_t comm_mpi_shared_bytes(const Fsdp *f) {
   return f->lay.work_bytes - (CONTROL_BYTES - CONTROL_PAGE_BYTES);
 }
 // Where shards are read in place, all of a group's lie at the end of its first rank's window.
-static inline size_t comm_mpi_window_bytes(const Fsdp *f) {
+static inline size_t comm_mpi_window_bytes(const Fsdp *f, int rank) {
   if (!f->lay.in_place) return f->lay.work_bytes;
-  const size_t shards = f->mesh.shard.me ? 0 : (size_t)fsdp_shards(f);
+  const size_t shards = rank % fsdp_shards(f) ? 0 : (size_t)fsdp_shards(f);
   return f->lay.work_bytes - f->lay.params_bytes + shards * f->lay.params_bytes;
 }
 // The i-th rank of the shard group, and whether messages reach it.
@@ -276,7 +261,7 @@ static inline bool comm_mpi_is_neighbour(const Fsdp *f, int i) {
 // Collective, also over hosts that have no windows; ends all ranks with one line.
 static inline void fsdp_check_window_space(const Fsdp *f) {
   // Replicas differ in nothing that takes memory, but hosts may hold unlike shares of a shard group.
-  unsigned long long mine = comm_mpi_window_bytes(f), bytes_of_host = 0;
+  unsigned long long mine = comm_mpi_window_bytes(f, f->mesh.rank), bytes_of_host = 0;
   MPI_Allreduce(&mine, &bytes_of_host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, f->mesh.node);
   const bool asks = f->has_win && !f->mesh.node_rank;
   const char *dir;
@@ -316,8 +301,8 @@ static inline void comm_mpi_zero(const Fsdp *f, void *p, size_t bytes) {
   });
   if (failed)
     die_missing("shared memory is full: the window of this rank, %.1f MiB, was not to be had (%s); other runs may have "
-                "taken it meanwhile: try again, or run with --shm off", (double)comm_mpi_window_bytes(f) / 1048576.0,
-                strerror(failed));
+                "taken it meanwhile: try again, or run with --shm off",
+                (double)comm_mpi_window_bytes(f, f->mesh.rank) / 1048576.0, strerror(failed));
 }
 static inline void comm_mpi_zero_windows(Fsdp *f) {
   comm_mpi_zero(f, f->window, f->lay.in_place ? f->lay.part[WORK_PARAMS].at : comm_mpi_shared_bytes(f));
@@ -334,7 +319,7 @@ static inline void comm_mpi_open_window(Fsdp *f) {
     f->mesh.peer[f->mesh.rank].window = f->params_home = f->window;
     return;
   }
-  const unsigned long long mine = comm_mpi_window_bytes(f);
+  const unsigned long long mine = comm_mpi_window_bytes(f, f->mesh.rank);
   MPI_Info info;
   MPI_Info_create(&info);
   MPI_Info_set(info, "alloc_shared_noncontig", "true");          // every rank's part lies the same way in its page
@@ -408,9 +393,7 @@ static inline void comm_mpi_close(Fsdp *f) {
 
 // A mirrored device is waited for: what lands and what is fetched overwrites what passes before have read.
 static inline void comm_mpi_step_begin(Fsdp *f) {
-  if (!f->lay.mirrored) return;
-  f->ctx->ops->sync(f->ctx);
-  fsdp_log_sync(f, STREAM_MODEL);
+  if (f->lay.mirrored) f->ctx->ops->sync(f->ctx);
 }
 // The barrier separates the writing of shards from their reading. The reading, in place or by gathers, is separated
 // from the next writing by the step's small all-gather, which no rank leaves before all have ended their passes and
@@ -418,25 +401,34 @@ static inline void comm_mpi_step_begin(Fsdp *f) {
 // What else writes shards, initialisation and loading, comes before all passes and ends here, too.
 static inline void comm_mpi_step_end(Fsdp *f) {
   if (f->lay.mirrored) {
-    for (int st = 0; st < f->lay.stages && f->params_home != f->window; st++) {
-      fsdp_log_params(f, LOG_READ, STREAM_MODEL, LOG_PARAMS, st);
-      if (f->lay.stage[st].trains) fsdp_log_params(f, LOG_WRITE, STREAM_MODEL, LOG_PARAMS_WINDOW, st);
-    }
     const size_t at = f->lay.part[WORK_PARAMS].at;
     if (f->params_home != f->window) f->ctx->ops->copy(f->ctx, f->window + at, f->work + at, f->lay.params_bytes);
     f->ctx->ops->sync(f->ctx);
-    fsdp_log_sync(f, STREAM_MODEL);
   }
   f->traffic.small++;
-  fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_BARRIER, 0, LOG_COMM_WORLD, 0);
+  record_collective(f->record, RECORD_HOST, COLLECTIVE_BARRIER, OVER_WORLD, 1, 0);
   MPI_Barrier(f->mesh.comm);
 }
 
-static inline bool requests_done(MPI_Request *r, int *pending) {
-  if (!*pending) return true;
+// A message of one of the mesh's communicators, and the requests that it joins.
+struct MessageSet { MPI_Request *request; int *pending; };
+static inline MPI_Comm channel_comm(const Fsdp *f, Channel c) {
+  return c == CHANNEL_GATHER ? f->mesh.gather_comm : c == CHANNEL_REDUCE ? f->mesh.reduce_comm : f->mesh.chain_comm;
+}
+static inline void message_send(Fsdp *f, Channel c, MessageSet s, const void *p, int bytes, int to, int tag) {
+  record_message(f->record, RECORD_SEND, RECORD_HOST, c, s.request, to, p, (size_t)bytes);
+  MPI_Isend(p, bytes, MPI_BYTE, to, tag, channel_comm(f, c), &s.request[(*s.pending)++]);
+}
+static inline void message_receive(Fsdp *f, Channel c, MessageSet s, void *p, int bytes, int from, int tag) {
+  record_message(f->record, RECORD_RECEIVE, RECORD_HOST, c, s.request, from, p, (size_t)bytes);
+  MPI_Irecv(p, bytes, MPI_BYTE, from, tag, channel_comm(f, c), &s.request[(*s.pending)++]);
+}
+static inline bool messages_done(Fsdp *f, MessageSet s) {
+  if (!*s.pending) return true;
   int flag = 0;
-  MPI_Testall(*pending, r, &flag, MPI_STATUSES_IGNORE);
-  if (flag) *pending = 0;
+  MPI_Testall(*s.pending, s.request, &flag, MPI_STATUSES_IGNORE);
+  if (flag) *s.pending = 0;
+  if (flag) record_ended(f->record, RECORD_HOST, s.request);
   return flag;
 }
 // OpenMPI moves messages only inside its calls.
@@ -453,26 +445,22 @@ static inline void comm_mpi_landing_free(Fsdp *f, int s, GatherSlot *slot) {
     f->ctx->ops->event_done(f->ctx, slot->arrived.event, &done);
     if (!done) liveness_pause(&spins, "a copy of the GPU", s);
   }
-  if (slot->landing && slot->arrived.recorded) fsdp_log_event(f, LOG_DONE, STREAM_HOST, slot->arrived.number);
 }
 static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_count_gather(f, s, slot);
   comm_mpi_landing_free(f, s, slot);
   const GatherSource g = fsdp_gather_source(f, slot);
+  const MessageSet set = {slot->requests, &slot->pending};
   char *landing = f->lay.mirrored ? slot->landing : slot->data;
   for (int k = 0; k < g.group->size && f->mesh.remote; k++) {
     const int r = g.group->rank[k];
     if (r == f->mesh.rank || mesh_shares_memory(&f->mesh, r)) continue;
-    fsdp_log_gather_message(f, LOG_RECEIVE, s, (int)(slot - f->slot), r, g.kept);
-    fsdp_log_gather_message(f, LOG_SEND, s, (int)(slot - f->slot), r, g.kept);
     EACH_PIECE_OF_STAGE(f, s, u, i) {
       const GatherPiece p = fsdp_gather_piece(f, g, u, i);
       for (size_t at = 0; at < p.bytes; at += MESSAGE_MOST_BYTES) {
         const int n = (int)(p.bytes - at < MESSAGE_MOST_BYTES ? p.bytes - at : MESSAGE_MOST_BYTES);
-        char *to = landing + p.to_at + (size_t)k * p.bytes + at;
-        MPI_Irecv(to, n, MPI_BYTE, r, s, f->mesh.gather_comm, &slot->requests[slot->pending++]);
-        MPI_Isend(f->window + p.from_at + at, n, MPI_BYTE, r, s, f->mesh.gather_comm,
-                  &slot->requests[slot->pending++]);
+        message_receive(f, CHANNEL_GATHER, set, landing + p.to_at + (size_t)k * p.bytes + at, n, r, s);
+        message_send(f, CHANNEL_GATHER, set, f->window + p.from_at + at, n, r, s);
       }
       f->traffic.gather_bytes += (int64_t)p.bytes;
     }
@@ -483,10 +471,6 @@ static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource
   const int r = g.group->rank[k];
   const bool mine = r == f->mesh.rank, local = mine || mesh_shares_memory(&f->mesh, r);
   const char *home = mine ? (g.kept ? f->work : f->params_home) : f->mesh.peer[r].window;
-  if (local) fsdp_log_gather_read(f, STREAM_GATHER, s, r, g.kept, !mine);
-  else fsdp_log_access(f, LOG_READ, STREAM_GATHER, LOG_LANDING, (int)(slot - f->slot), f->mesh.rank,
-                       fsdp_log_gathered_content(f, s));
-  fsdp_log_gather_write(f, STREAM_GATHER, LOG_SLOT, s, (int)(slot - f->slot));
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     const size_t to = p.to_at + (size_t)k * p.bytes;
@@ -498,44 +482,34 @@ static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource
 static inline void comm_mpi_keep(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = {&f->mesh.kept, (size_t)(fsdp_shards(f) / f->cfg.mesh.kept), true};
   fsdp_keep(f, s, slot);
-  if (f->lay.mirrored && f->log) {
-    fsdp_log_access(f, LOG_READ, STREAM_GATHER, LOG_KEPT, s, f->mesh.rank, f->log->pass);
-    fsdp_log_access(f, LOG_WRITE, STREAM_GATHER, LOG_KEPT_WINDOW, s, f->mesh.rank, f->log->pass);
-  }
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     if (f->lay.mirrored) f->ctx->ops->copy(&f->gather_ctx, f->window + p.from_at, f->work + p.from_at, p.bytes);
   }
   if (f->lay.mirrored) f->ctx->ops->sync(&f->gather_ctx);
-  if (f->lay.mirrored) fsdp_log_sync(f, STREAM_GATHER);
-  counter_publish(f, &fsdp_control(f, f->mesh.rank)->kept, COUNTER_KEPT, f->kept_count);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->kept, f->kept_count);
 }
 // Shards of ranks on this host are copied here: their owners change them only between two barriers, and what they keep
 // after they have said so, only in the next step.
 static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_gather_source(f, slot);
-  step_event_wait(f, &f->gather_ctx, &slot->released);
+  step_event_wait(&f->gather_ctx, &slot->released);
   for (int i = 0; i < g.group->size; i++) {
     const int k = (g.group->me + i) % g.group->size, r = g.group->rank[k];     // start with the own shard: ranks do not
     if (r != f->mesh.rank && !mesh_shares_memory(&f->mesh, r)) continue;       // all read one
     const bool asks = g.kept && r != f->mesh.rank;
     const uint64_t *kept = &fsdp_control(f, r)->kept;
-    for (int spins = 0; asks && !counter_reached(f, r, kept, COUNTER_KEPT, f->kept_number[s]); fsdp_poll(f))
+    for (int spins = 0; asks && !counter_reached(f, kept, f->kept_number[s]); fsdp_poll(f))
       liveness_pause(&spins, "the gather", s);
     comm_mpi_fetch(f, s, slot, g, k);
   }
-  for (int spins = 0; !requests_done(slot->requests, &slot->pending); fsdp_poll(f))
+  for (int spins = 0; !messages_done(f, MessageSet{slot->requests, &slot->pending}); fsdp_poll(f))
     liveness_pause(&spins, "the gather", s);
-  for (int k = 0; k < g.group->size && f->log; k++) {
-    if (k == g.group->me || mesh_shares_memory(&f->mesh, g.group->rank[k])) continue;
-    fsdp_log_gather_message(f, LOG_ARRIVED, s, (int)(slot - f->slot), g.group->rank[k], g.kept);
-    fsdp_log_gather_message(f, LOG_SENT, s, (int)(slot - f->slot), g.group->rank[k], g.kept);
-  }
   for (int k = 0; k < g.group->size && slot->landing; k++)
     if (!mesh_shares_memory(&f->mesh, g.group->rank[k]) && k != g.group->me) comm_mpi_fetch(f, s, slot, g, k);
   if (fsdp_keeps(f, s, slot)) comm_mpi_keep(f, s, slot);
-  step_event_record(f, &f->gather_ctx, &slot->arrived);
-  step_event_wait(f, f->ctx, &slot->arrived);
+  step_event_record(&f->gather_ctx, &slot->arrived);
+  step_event_wait(f->ctx, &slot->arrived);
 }
 // A mirrored device brings the complete gradient to the window; what is staged goes round by round.
 static inline void comm_mpi_reduce_start(Fsdp *f) {
@@ -544,18 +518,16 @@ static inline void comm_mpi_reduce_start(Fsdp *f) {
   const Stage *s = &f->lay.stage[f->job.stage];
   for (int u = s->first_unit; u < s->first_unit + s->units; u++) {
     const size_t at = fsdp_unit_grads_at(f, u, f->job.slot);
-    fsdp_log_grads(f, LOG_READ, STREAM_REDUCE, LOG_GRADS, f->job.slot);
-    fsdp_log_grads(f, LOG_WRITE, STREAM_REDUCE, LOG_GRADS_WINDOW, f->job.slot);
     f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at,
                       (size_t)f->lay.unit[u].grad_numel * fsdp_wire_bytes(f));
   }
-  step_event_record(f, &f->reduce_ctx, &f->mirror_filled);
+  step_event_record(&f->reduce_ctx, &f->mirror_filled);
 }
 // Have the peers of this host added up everything before round `rounds`?
 static inline bool comm_mpi_peers_done(Fsdp *f, uint64_t rounds) {
   for (int i = 0; i < fsdp_shards(f); i++)
     if (comm_mpi_is_neighbour(f, i) &&
-        !counter_reached(f, f->mesh.shard.rank[i], &fsdp_control(f, f->mesh.shard.rank[i])->done, COUNTER_DONE, rounds))
+        !counter_reached(f, &fsdp_control(f, f->mesh.shard.rank[i])->done, rounds))
       return false;
   return true;
 }
@@ -563,15 +535,12 @@ static inline bool comm_mpi_peers_done(Fsdp *f, uint64_t rounds) {
 static inline bool comm_mpi_round_free(Fsdp *f, uint64_t round) {
   const int parity = (int)(round & 1);
   bool filled = true;
-  if (!requests_done(f->sends[parity], &f->sends_pending[parity])) return false;
-  if (!requests_done(&f->chain_send[parity], &f->chain_sends[parity])) return false;
-  if (!requests_done(&f->chain_back[parity], &f->chain_backs[parity])) return false;
-  if (round >= 2) fsdp_log_sent(f, MESSAGE_REDUCE, round - 2, false);
-  if (round >= 2) fsdp_log_sent(f, MESSAGE_CHAIN, round - 2, false);
+  if (!messages_done(f, MessageSet{f->sends[parity], &f->sends_pending[parity]})) return false;
+  if (!messages_done(f, MessageSet{&f->chain_send[parity], &f->chain_sends[parity]})) return false;
+  if (!messages_done(f, MessageSet{&f->chain_back[parity], &f->chain_backs[parity]})) return false;
   if (f->lay.stage[f->job.stage].staged) return round < 2 || comm_mpi_peers_done(f, round - 1);
   const bool fills = f->lay.mirrored && fsdp_shards(f) > 1;
   if (fills) f->ctx->ops->event_done(f->ctx, f->mirror_filled.event, &filled);
-  if (fills && filled) fsdp_log_event(f, LOG_DONE, STREAM_HOST, f->mirror_filled.number);
   return filled;
 }
 static inline char *comm_mpi_landing_in(const Fsdp *f, uint64_t round, int remote_peer) {
@@ -594,44 +563,32 @@ static inline bool chain_returns(const Fsdp *f) {
 static inline size_t chain_at(const Fsdp *f, ReduceSpan x) {                  // in working memory
   return f->lay.part[WORK_SUMS].at + (size_t)(f->lay.unit[x.unit].sum_base + x.first) * sizeof(float);
 }
-static inline void chain_count(Fsdp *f, int64_t n) {
-  f->traffic.replicate_bytes += n * 4;
-  fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_CHAIN, f->job.stage, LOG_COMM_NONE, (uint64_t)n * 4);
-}
+static inline void chain_count(Fsdp *f, int64_t n) { f->traffic.replicate_bytes += n * 4; }
 // Messages land in the own shard, or in its mirror. They can only come when it has been read: see the top.
 static inline void comm_mpi_chain_post(Fsdp *f, uint64_t round, ReduceSpan x) {
-  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), n = fsdp_mpi_count(x.numel);
+  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), n = fsdp_mpi_count(x.numel * 4);
   const RankGroup *g = &f->mesh.replicate;
-  float *shard = (float *)(f->window + chain_at(f, x));
-  const LogMemory m = fsdp_log_shared(f, LOG_SUM);
-  const LogPartial last = {f->job.last_round0 + (round - f->job.round0), g->me};
-  if (chain_returns(f) && !mesh_shares_memory(&f->mesh, g->rank[0])) {
-    fsdp_log_chain_message(f, LOG_SEND, STREAM_HOST, m, round, g->rank[0], last);
-    MPI_Isend(shard, n, MPI_FLOAT, g->rank[0], tag, f->mesh.chain_comm, &f->chain_back[parity]);
-    f->chain_backs[parity] = 1;
-  }
-  if (!chain_begins(f) && !mesh_shares_memory(&f->mesh, chain_before(f))) {
-    fsdp_log_chain_message(f, LOG_RECEIVE, STREAM_HOST, m, round, chain_before(f), last);
-    MPI_Irecv(shard, n, MPI_FLOAT, chain_before(f), tag, f->mesh.chain_comm, &f->chain_receive[parity]);
-    f->chain_receives[parity] = 1;
-  }
+  const MessageSet back = {&f->chain_back[parity], &f->chain_backs[parity]};
+  const MessageSet next = {&f->chain_receive[parity], &f->chain_receives[parity]};
+  char *shard = f->window + chain_at(f, x);
+  if (chain_returns(f) && !mesh_shares_memory(&f->mesh, g->rank[0]))
+    message_send(f, CHANNEL_CHAIN, back, shard, n, g->rank[0], tag);
+  if (!chain_begins(f) && !mesh_shares_memory(&f->mesh, chain_before(f)))
+    message_receive(f, CHANNEL_CHAIN, next, shard, n, chain_before(f), tag);
 }
 static inline bool comm_mpi_chain_arrived(Fsdp *f, uint64_t round) {
   if (!fsdp_chains(f) || chain_begins(f)) return true;
   const int parity = (int)(round & 1), before = chain_before(f);
   if (!mesh_shares_memory(&f->mesh, before))
-    return requests_done(&f->chain_receive[parity], &f->chain_receives[parity]);
+    return messages_done(f, MessageSet{&f->chain_receive[parity], &f->chain_receives[parity]});
   const uint64_t wanted = f->mesh.replicate.me ? round : f->job.last_round0 + (round - f->job.round0);
-  return counter_reached(f, before, &fsdp_control(f, before)->partial, COUNTER_PARTIAL, wanted + 1);
+  return counter_reached(f, &fsdp_control(f, before)->partial, wanted + 1);
 }
-static inline void comm_mpi_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+static inline void comm_mpi_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
   const int before = chain_before(f);
   const bool local = mesh_shares_memory(&f->mesh, before);
   const char *from = (local ? f->mesh.peer[before].window : f->window) + chain_at(f, x);
   chain_count(f, x.numel);
-  const LogMemory m = fsdp_log_shared(f, LOG_SUM);
-  if (!local) fsdp_log_chain_message(f, LOG_ARRIVED, STREAM_HOST, m, round, before, fsdp_log_partial(f, round));
-  fsdp_log_partial_read(f, round, m, local ? before : f->mesh.rank);
   if (from != (const char *)sum) f->ctx->ops->copy(&f->reduce_ctx, sum, from, (size_t)x.numel * 4);
 }
 static inline void comm_mpi_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
@@ -641,41 +598,29 @@ static inline void comm_mpi_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, fl
   if (shard != (char *)sum) {
     f->ctx->ops->copy(&f->reduce_ctx, shard, sum, (size_t)x.numel * 4);
     f->ctx->ops->sync(&f->reduce_ctx);
-    fsdp_log_sum_write(f, round, LOG_SUM_WINDOW);
-    fsdp_log_sync(f, STREAM_REDUCE);
   }
-  counter_publish(f, &fsdp_control(f, f->mesh.rank)->partial, COUNTER_PARTIAL, round + 1);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->partial, round + 1);
   if (g->me == g->size - 1 || mesh_shares_memory(&f->mesh, g->rank[g->me + 1])) return;
-  fsdp_log_chain_message(f, LOG_SEND, STREAM_HOST, fsdp_log_shared(f, LOG_SUM), round, g->rank[g->me + 1],
-                         LogPartial{round, g->me});
-  MPI_Isend(shard, fsdp_mpi_count(x.numel), MPI_FLOAT, g->rank[g->me + 1], (int)(round & 0x3fff), f->mesh.chain_comm,
-            &f->chain_send[parity]);
-  f->chain_sends[parity] = 1;
+  message_send(f, CHANNEL_CHAIN, MessageSet{&f->chain_send[parity], &f->chain_sends[parity]}, shard,
+               fsdp_mpi_count(x.numel * 4), g->rank[g->me + 1], (int)(round & 0x3fff));
 }
 // The last replica's sums to those that only messages reach, by messages from it: few, one replica a host.
 static inline void comm_mpi_replicate(Fsdp *f, bool sends, bool receives) {
   const RankGroup *g = &f->mesh.replicate;
   const int last = g->rank[g->size - 1], tag = 0x4000;
   const size_t bytes = (size_t)f->lay.state_numel * 4;
-  const LogMemory m = fsdp_log_shared(f, LOG_SUM);
-  for (int i = 0; i < g->size - 1 && f->log; i++)
-    if (sends && !mesh_shares_memory(&f->mesh, g->rank[i])) fsdp_log_sums_message(f, LOG_SEND, m, g->rank[i]);
-  if (receives) fsdp_log_sums_message(f, LOG_RECEIVE, m, last);
+  int pending = 0;
+  const MessageSet set = {f->replicate_requests, &pending};
   for (size_t at = 0; at < bytes; at += MESSAGE_MOST_BYTES) {
     const int n = (int)(bytes - at < MESSAGE_MOST_BYTES ? bytes - at : MESSAGE_MOST_BYTES);
     char *piece = f->window + f->lay.part[WORK_SUMS].at + at;
-    int pending = 0;
     for (int i = 0; i < g->size - 1 && sends; i++)
-      if (!mesh_shares_memory(&f->mesh, g->rank[i]))
-        MPI_Isend(piece, n, MPI_BYTE, g->rank[i], tag, f->mesh.chain_comm, &f->replicate_requests[pending++]);
-    if (receives) MPI_Irecv(piece, n, MPI_BYTE, last, tag, f->mesh.chain_comm, &f->replicate_requests[pending++]);
-    for (int spins = 0; !requests_done(f->replicate_requests, &pending); fsdp_poll(f))
+      if (!mesh_shares_memory(&f->mesh, g->rank[i])) message_send(f, CHANNEL_CHAIN, set, piece, n, g->rank[i], tag);
+    if (receives) message_receive(f, CHANNEL_CHAIN, set, piece, n, last, tag);
+    for (int spins = 0; !messages_done(f, set); fsdp_poll(f))
       liveness_pause(&spins, "the last replica's sums", STAGE_NONE);
     liveness_arrived();
   }
-  if (receives) fsdp_log_sums_message(f, LOG_ARRIVED, m, last);
-  for (int i = 0; i < g->size - 1 && f->log; i++)
-    if (sends && !mesh_shares_memory(&f->mesh, g->rank[i])) fsdp_log_sums_message(f, LOG_SENT, m, g->rank[i]);
 }
 // The last replica's sums to all of them: out of its window, or by messages.
 static inline void comm_mpi_reduce_join(Fsdp *f) {
@@ -687,17 +632,12 @@ static inline void comm_mpi_reduce_join(Fsdp *f) {
   const bool takes = g->me < g->size - 1, local = mesh_shares_memory(&f->mesh, last);
   comm_mpi_replicate(f, !takes, takes && !local);
   if (!takes) return;
-  for (int spins = 0; local && !counter_reached(f, last, &fsdp_control(f, last)->partial, COUNTER_PARTIAL,
-                                                f->rounds_started); fsdp_poll(f))
+  for (int spins = 0; local && !counter_reached(f, &fsdp_control(f, last)->partial, f->rounds_started); fsdp_poll(f))
     liveness_pause(&spins, "the last replica's sums", STAGE_NONE);
   liveness_arrived();
   const char *from = (local ? f->mesh.peer[last].window : f->window) + f->lay.part[WORK_SUMS].at;
-  fsdp_log_sums(f, LOG_READ, STREAM_MODEL, fsdp_log_shared(f, LOG_SUM), local ? last : f->mesh.rank, g->size - 1);
   f->traffic.replicate_bytes += (int64_t)bytes;
-  fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_REPLICATE, 0, LOG_COMM_NONE, bytes);
-  if (from == (const char *)f->grads) return;
-  fsdp_log_sums(f, LOG_WRITE, STREAM_MODEL, fsdp_log_own_sum(f), f->mesh.rank, g->size - 1);
-  f->ctx->ops->copy(f->ctx, f->grads, from, bytes);
+  if (from != (const char *)f->grads) f->ctx->ops->copy(f->ctx, f->grads, from, bytes);
 }
 
 static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
@@ -708,45 +648,39 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     const size_t at = f->lay.part[WORK_STAGING].at + (round & 1) * half;
     f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at, half);
     f->ctx->ops->sync(&f->reduce_ctx);
-    fsdp_log_take(f, round, f->mesh.rank, false);
-    fsdp_log_access(f, LOG_WRITE, STREAM_REDUCE, LOG_STAGED_WINDOW, parity, f->mesh.rank, round);
-    fsdp_log_sync(f, STREAM_REDUCE);
   }
   // A slot is complete before its first round: all of its rounds can be read from then on.
-  counter_publish(f, &fsdp_control(f, f->mesh.rank)->ready, COUNTER_READY, staged ? round + 1 : f->rounds_started);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->ready, staged ? round + 1 : f->rounds_started);
+  const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
   if (fsdp_chains(f)) comm_mpi_chain_post(f, round, x);
+  doing_again(f->record, was);
+  const MessageSet in = {f->receives[parity], &f->receives_pending[parity]};
+  const MessageSet out = {f->sends[parity], &f->sends_pending[parity]};
   PieceRun run;
   for (int i = 0, k = 0; i < S && f->mesh.remote; i++) {
     if (!comm_mpi_is_remote(f, i)) continue;
     const int r = f->mesh.shard.rank[i];
-    fsdp_log_round_message(f, LOG_RECEIVE, round, r);
-    fsdp_log_round_message(f, LOG_SEND, round, r);
     char *landing = comm_mpi_landing_in(f, round, k++);
     for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
       if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
       const int bytes = fsdp_mpi_count(run.numel * (int64_t)fsdp_wire_bytes(f));
-      MPI_Irecv(landing + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f), bytes, MPI_BYTE, r, tag,
-                f->mesh.reduce_comm, &f->receives[parity][f->receives_pending[parity]++]);
-      MPI_Isend(f->window + fsdp_contribution_at(f, i, round, x, run), bytes, MPI_BYTE, r, tag, f->mesh.reduce_comm,
-                &f->sends[parity][f->sends_pending[parity]++]);
+      message_receive(f, CHANNEL_REDUCE, in, landing + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f), bytes, r,
+                      tag);
+      message_send(f, CHANNEL_REDUCE, out, f->window + fsdp_contribution_at(f, i, round, x, run), bytes, r, tag);
     }
   }
 }
 static inline bool comm_mpi_round_arrived(Fsdp *f, uint64_t round) {
   for (int i = 0; i < fsdp_shards(f); i++) {
     const int r = f->mesh.shard.rank[i];
-    if (comm_mpi_is_neighbour(f, i) && !counter_reached(f, r, &fsdp_control(f, r)->ready, COUNTER_READY, round + 1))
+    if (comm_mpi_is_neighbour(f, i) && !counter_reached(f, &fsdp_control(f, r)->ready, round + 1))
       return false;
   }
-  return requests_done(f->receives[round & 1], &f->receives_pending[round & 1]) && comm_mpi_chain_arrived(f, round);
+  return messages_done(f, MessageSet{f->receives[round & 1], &f->receives_pending[round & 1]}) &&
+         comm_mpi_chain_arrived(f, round);
 }
 static inline const char *comm_mpi_round_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
   const int me = f->mesh.shard.me;
-  if (!comm_mpi_is_remote(f, i)) fsdp_log_take(f, round, f->mesh.shard.rank[i], i != me);
-  else {
-    fsdp_log_round_message(f, LOG_ARRIVED, round, f->mesh.shard.rank[i]);
-    fsdp_log_input(f, LOG_READ, round, f->mesh.shard.rank[i]);
-  }
   if (i == me) return f->work + fsdp_contribution_at(f, me, round, x, run);
   if (comm_mpi_is_neighbour(f, i)) {
     return f->mesh.peer[f->mesh.shard.rank[i]].window + fsdp_contribution_at(f, me, round, x, run);
@@ -758,29 +692,25 @@ static inline const char *comm_mpi_round_input(const Fsdp *f, uint64_t round, in
 // Peers may write again what this rank has read: a device must have copied it by then.
 static inline void comm_mpi_round_done(Fsdp *f, uint64_t round) {
   if (f->lay.mirrored) f->ctx->ops->sync(&f->reduce_ctx);
-  if (f->lay.mirrored) fsdp_log_sync(f, STREAM_REDUCE);
-  counter_publish(f, &fsdp_control(f, f->mesh.rank)->done, COUNTER_DONE, round + 1);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->done, round + 1);
 }
 static inline bool comm_mpi_grads_free(Fsdp *f, int slot) {
-  const bool free = comm_mpi_peers_done(f, f->slot_rounds[slot]) && requests_done(f->sends[0], &f->sends_pending[0]) &&
-                    requests_done(f->sends[1], &f->sends_pending[1]);
-  if (free && f->rounds_started) fsdp_log_sent(f, MESSAGE_REDUCE, f->rounds_started - 1, true);
-  return free;
+  return comm_mpi_peers_done(f, f->slot_rounds[slot]) &&
+         messages_done(f, MessageSet{f->sends[0], &f->sends_pending[0]}) &&
+         messages_done(f, MessageSet{f->sends[1], &f->sends_pending[1]});
 }
 static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   const size_t everything = bytes * (size_t)f->mesh.world;
-  fsdp_log_small(f, LOG_READ, STREAM_MODEL, LOG_EXCHANGE);
-  if (f->lay.mirrored) fsdp_log_sync(f, STREAM_MODEL);
-  fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_SMALL, 0, LOG_COMM_WORLD, everything - bytes);
-  fsdp_log_small(f, LOG_WRITE, STREAM_MODEL, LOG_EXCHANGED);
-  if (!f->lay.mirrored) {
-    MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, f->mesh.comm);
-    return;
+  const void *from = f->lay.mirrored ? f->small_host : mine;
+  void *to = f->lay.mirrored ? f->small_host + bytes : all;
+  if (f->lay.mirrored) {
+    f->ctx->ops->copy(f->ctx, f->small_host, mine, bytes);
+    f->ctx->ops->sync(f->ctx);
   }
-  f->ctx->ops->copy(f->ctx, f->small_host, mine, bytes);
-  f->ctx->ops->sync(f->ctx);
-  MPI_Allgather(f->small_host, (int)bytes, MPI_BYTE, f->small_host + bytes, (int)bytes, MPI_BYTE, f->mesh.comm);
-  f->ctx->ops->copy(f->ctx, all, f->small_host + bytes, everything);
+  record_exchange(f->record, RECORD_HOST, COLLECTIVE_ALL_GATHER, OVER_WORLD, everything - bytes,
+                  Exchanged{from, bytes, to, everything});
+  MPI_Allgather(from, (int)bytes, MPI_BYTE, to, (int)bytes, MPI_BYTE, f->mesh.comm);
+  if (f->lay.mirrored) f->ctx->ops->copy(f->ctx, all, to, everything);
 }
 static const Comm comm_mpi = {
     "mpi", comm_self_nothing, comm_mpi_open, comm_mpi_close, comm_mpi_step_begin, comm_mpi_step_end,
@@ -843,10 +773,8 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_gather_source(f, slot);
   const bool from_host = f->cfg.offload == OFFLOAD_PARAMS && !g.kept;
   fsdp_count_gather(f, s, slot);
-  step_event_wait(f, &f->gather_ctx, &slot->released);
+  step_event_wait(&f->gather_ctx, &slot->released);
   fsdp_mark(f, &f->gather_ctx, MARK_GATHER, 1 + s);
-  fsdp_log_gather_read(f, STREAM_GATHER, s, f->mesh.rank, g.kept, false);
-  fsdp_log_gather_write(f, STREAM_GATHER, LOG_SLOT, s, (int)(slot - f->slot));
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     if (from_host)
@@ -854,8 +782,6 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
                         f->params_home + p.from_at, p.bytes);
   }
   const bool meets = comm_nccl_meets(f, g.group);
-  if (meets)
-    fsdp_log_collective(f, STREAM_GATHER, COLLECTIVE_ROUND, s, g.kept ? LOG_COMM_KEPT : LOG_COMM_SHARD_GATHER, 0);
   if (meets) nccl->group_begin(&f->gather_ctx);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     if (!meets) continue;
@@ -867,7 +793,7 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   }
   if (meets) nccl->group_end(&f->gather_ctx);
   if (fsdp_keeps(f, s, slot)) fsdp_keep(f, s, slot);
-  step_event_record(f, &f->gather_ctx, &slot->arrived);
+  step_event_record(&f->gather_ctx, &slot->arrived);
 }
 // NCCL's own sum arrives in one place, round after round.
 static inline bool comm_nccl_round_free(Fsdp *f, uint64_t) {
@@ -884,9 +810,6 @@ static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const size_t b_r = fsdp_wire_bytes(f);
   const int S = fsdp_shards(f);
   if (!comm_nccl_meets(f, &f->mesh.shard)) return;
-  fsdp_log_take(f, round, f->mesh.rank, false);
-  for (int i = 0; i < (f->cfg.native_reduce ? 1 : S); i++) fsdp_log_input(f, LOG_WRITE, round, i);
-  fsdp_log_collective(f, STREAM_REDUCE, COLLECTIVE_ROUND, f->job.stage, LOG_COMM_SHARD_REDUCE, 0);
   PieceRun run;
   nccl->group_begin(&f->reduce_ctx);
   for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
@@ -904,50 +827,33 @@ static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   nccl->group_end(&f->reduce_ctx);
 }
 static inline const char *comm_nccl_round_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
-  const bool meets = comm_nccl_meets(f, &f->mesh.shard);
-  if (!meets) fsdp_log_take(f, round, f->mesh.rank, false);
-  else fsdp_log_input(f, LOG_READ, round, i);
-  if (!meets) return f->work + fsdp_contribution_at(f, i, round, x, run);
+  if (!comm_nccl_meets(f, &f->mesh.shard)) return f->work + fsdp_contribution_at(f, i, round, x, run);
   return comm_nccl_staging_in(f, round, i) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }
 // Between the last replica and the first one, at the same place of the order that all ranks enqueue in: the sums of the
-// reduction before go back, of `n` rounds from this one on, from `from` of the last to `to` of the first.
-static inline void comm_nccl_chain_back(Fsdp *f, uint64_t round, int n, const float *from, float *to, int64_t numel_) {
+// reduction before go back, of one round or all of a unit's, from `from` of the last to `to` of the first.
+static inline void comm_nccl_chain_back(Fsdp *f, const float *from, float *to, int64_t numel_) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const RankGroup *g = &f->mesh.replicate;
-  for (int i = 0; i < n; i++) {
-    const uint64_t r = round + (uint64_t)i;
-    if (!g->me)
-      fsdp_log_chain_message(f, LOG_ARRIVED, STREAM_REDUCE, LOG_SUM, r, chain_before(f), fsdp_log_partial(f, r));
-    else fsdp_log_chain_message(f, LOG_SEND, STREAM_REDUCE, LOG_SUM, r, g->rank[0],
-                                LogPartial{f->job.last_round0 + (r - f->job.round0), g->me});
-  }
   if (g->me) nccl->send(&f->reduce_ctx, f->nccl_replicate, from, (size_t)numel_ * 4, 0);
   else nccl->receive(&f->reduce_ctx, f->nccl_replicate, to, (size_t)numel_ * 4, g->size - 1);
 }
 // The sum comes straight to where it is added to. What goes back to the first replica lies in its own place, so that a
 // unit's go back at once and rounds follow each other along the replicas; offloaded, all rounds have but one place on
 // the device, and each goes round before the next.
-static inline void comm_nccl_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+static inline void comm_nccl_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
   const RankGroup *g = &f->mesh.replicate;
   const Unit *u = &f->lay.unit[x.unit];
   const bool off = fsdp_offloads(f), first = g->me == 0;
   float *own = f->grads + u->sum_base;
   chain_count(f, x.numel);
   if (off && chain_returns(f)) f->ctx->ops->copy(&f->reduce_ctx, sum, own + x.first, (size_t)x.numel * 4);
-  if (off && (first || chain_returns(f))) comm_nccl_chain_back(f, round, 1, sum, sum, x.numel);
-  else if (!x.first && (first || chain_returns(f)))
-    comm_nccl_chain_back(f, round, f->lay.unit[x.unit].rounds, own, own, u->state_numel);
-  if (!first) {
-    fsdp_log_chain_message(f, LOG_ARRIVED, STREAM_REDUCE, LOG_SUM, round, chain_before(f), fsdp_log_partial(f, round));
-    f->ctx->ops->nccl->receive(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)x.numel * 4, g->me - 1);
-  }
-  fsdp_log_partial_read(f, round, LOG_SUM, f->mesh.rank);
+  if (off && (first || chain_returns(f))) comm_nccl_chain_back(f, sum, sum, x.numel);
+  else if (!x.first && (first || chain_returns(f))) comm_nccl_chain_back(f, own, own, u->state_numel);
+  if (!first) f->ctx->ops->nccl->receive(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)x.numel * 4, g->me - 1);
 }
-static inline void comm_nccl_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+static inline void comm_nccl_chain_give(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
   const RankGroup *g = &f->mesh.replicate;
-  if (g->me < g->size - 1)
-    fsdp_log_chain_message(f, LOG_SEND, STREAM_REDUCE, LOG_SUM, round, g->rank[g->me + 1], LogPartial{round, g->me});
   if (g->me < g->size - 1)
     f->ctx->ops->nccl->send(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)x.numel * 4, g->me + 1);
 }
@@ -958,12 +864,6 @@ static inline void comm_nccl_reduce_join(Fsdp *f) {
   const bool native = f->cfg.native_reduce, off = fsdp_offloads(f);
   const int64_t n = f->lay.state_numel, chunk = off ? f->lay.chunk_numel : n;
   if (g->size > 1) {
-    const int64_t takes = native ? n * 4 * 2 * (g->size - 1) / g->size : g->me < g->size - 1 ? n * 4 : 0;
-    if (takes) fsdp_log_collective(f, STREAM_HOST, COLLECTIVE_REPLICATE, 0, LOG_COMM_NONE, (uint64_t)takes);
-    if (native || !takes)
-      fsdp_log_sums(f, LOG_READ, STREAM_REDUCE, LOG_SUM, f->mesh.rank, native ? 0 : g->size - 1);
-    if (takes) fsdp_log_sums(f, LOG_WRITE, STREAM_REDUCE, LOG_SUM, f->mesh.rank, fsdp_log_last_replica(f));
-    fsdp_log_collective(f, STREAM_REDUCE, native ? COLLECTIVE_ROUND : COLLECTIVE_BROADCAST, 0, LOG_COMM_REPLICATE, 0);
     if (native) f->traffic.replicate_bytes += n * 4 * 2 * (g->size - 1) / g->size;
     else f->traffic.replicate_bytes += g->me < g->size - 1 ? n * 4 : 0;
   }
@@ -980,15 +880,12 @@ static inline void comm_nccl_reduce_join(Fsdp *f) {
 // Over the communicator of all ranks, on the stream whose others were split from it.
 static inline void comm_nccl_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   if (!f->nccl_world) { comm_self_small(f, mine, all, bytes); return; }
-  step_event_record(f, f->ctx, &f->exchange_ready);
-  step_event_wait(f, &f->reduce_ctx, &f->exchange_ready);
+  step_event_record(f->ctx, &f->exchange_ready);
+  step_event_wait(&f->reduce_ctx, &f->exchange_ready);
   fsdp_mark(f, &f->reduce_ctx, MARK_REDUCE, MARK_EXCHANGE);
-  fsdp_log_small(f, LOG_READ, STREAM_REDUCE, LOG_EXCHANGE);
-  fsdp_log_small(f, LOG_WRITE, STREAM_REDUCE, LOG_EXCHANGED);
-  fsdp_log_collective(f, STREAM_REDUCE, COLLECTIVE_SMALL, 0, LOG_COMM_WORLD, bytes * (size_t)(f->mesh.world - 1));
   f->ctx->ops->nccl->all_gather(&f->reduce_ctx, f->nccl_world, all, mine, bytes);
-  step_event_record(f, &f->reduce_ctx, &f->exchanged);
-  step_event_wait(f, f->ctx, &f->exchanged);
+  step_event_record(&f->reduce_ctx, &f->exchanged);
+  step_event_wait(f->ctx, &f->exchanged);
 }
 // Every kind of call that a step makes over a communicator, with as many bytes as the least and the most of its calls
 // have: which algorithm NCCL takes, and so what it connects, depends on that. The memory is given back.
@@ -1082,13 +979,38 @@ static const Comm comm_nccl = {
     comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
     streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress};
 
+// ================================================================================================ record
+// Begins or goes on recording f's run in r, whose tables f was opened with (record_tables).
+static inline void fsdp_record(Fsdp *f, Record *r) {
+  void *const comms[COMMUNICATORS] = {NULL, f->nccl_gather, f->nccl_kept, f->nccl_reduce, f->nccl_replicate,
+                                      f->nccl_world};
+  f->record = r;
+  r->rank = f->mesh.rank;
+  r->paused = false;
+  r->blocks = 0;
+  for (int i = 0; i < f->mesh.world; i++) record_block(r, i, 0, f->mesh.peer[i].window, comm_mpi_window_bytes(f, i));
+  if (f->work != f->window)
+    record_block(r, r->rank, 1, f->work + f->lay.work_on_host, f->lay.work_bytes - f->lay.work_on_host);
+  for (int i = 0; i < f->plan->blocks; i++) {
+    const MemoryBlock *b = &f->plan->block[i];
+    void *p = NULL;
+    if (b->pointer) memcpy(&p, b->pointer, sizeof p);
+    record_block(r, r->rank, 2 + i, p, b->bytes);
+  }
+  for (int i = 0; i < COMMUNICATORS; i++) {
+    const RankGroup *g = i == OVER_KEPT ? &f->mesh.kept : i == OVER_REPLICATE ? &f->mesh.replicate : &f->mesh.shard;
+    r->group[i] = RecordGroup{comms[i], g->size, g->me, g->rank};
+    if (i == OVER_WORLD) r->group[i] = RecordGroup{comms[i], f->mesh.world, f->mesh.rank, NULL};
+  }
+}
+
 // ================================================================================================ plan
 // Of a dry run, over the planning table: nobody is there. What a transport reads and writes is told to the record, on
 // the streams and between the events of NCCL's: a CPU's calls, which are done when they return, are ordered more
 // strictly. The traffic is counted as if peers were there.
 static inline void comm_plan_touch(const Ctx *c, AccessKind kind, const void *p, size_t bytes) {
   OpTouch x = {};
-  x.op = kind == ACCESS_READ ? "give" : "take";
+  x.op = kind == ACCESS_READ ? OP_GIVE : OP_TAKE;
   touch(&x, kind, p, bytes);
   touch_tell(c, &x);
 }
@@ -1102,14 +1024,14 @@ static inline void comm_plan_open(Fsdp *f) {
 static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_gather_source(f, slot);
   fsdp_count_gather(f, s, slot);
-  step_event_wait(f, &f->gather_ctx, &slot->released);
+  step_event_wait(&f->gather_ctx, &slot->released);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     comm_plan_touch(&f->gather_ctx, ACCESS_WRITE, slot->data + p.to_at, (size_t)g.group->size * p.bytes);
     f->traffic.gather_bytes += (g.group->size - 1) * (int64_t)p.bytes;
   }
   if (fsdp_keeps(f, s, slot)) fsdp_keep(f, s, slot);
-  step_event_record(f, &f->gather_ctx, &slot->arrived);
+  step_event_record(&f->gather_ctx, &slot->arrived);
 }
 // Every owner reads its part of what this rank contributes.
 static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {

@@ -231,7 +231,7 @@ EMU(cudaError_t) cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
   p->memoryBusWidth = 384;
   p->ECCEnabled = 1;
   p->pciBusID = i / emu_instances_now + 1;
-  snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated %d", i);
+  snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated %d", i % 1000);
   return cudaSuccess;
 }
 EMU(cudaError_t) cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int i) {

@@ -2,6 +2,8 @@
 //
 //   TEST(name, "what must be true") { ... }           one forked process, MPI not initialised
 //   TEST_MPI(name, np, "what must be true") { ... }   every one of np ranks under mpirun runs the body
+//   TEST_WAITS(name, "what must be true") { ... }     a TEST that waits most of its time, for mpirun's patience or a
+//                                                     heartbeat's: runs beside those that compute
 //   EXPECT(cond, "format", ...)   records a failure and goes on;  REQUIRE(...) records it and leaves the test
 //   SKIP("format", ...)           ends the test as skipped; the reason is printed in the closing lines
 //   printf("NOTE: ...\n")         a line that is also shown if the test passes
@@ -21,18 +23,19 @@ static const bool TEST_SANITIZED = true;
 #else
 static const bool TEST_SANITIZED = false;
 #endif
-struct TestCase { const char *name, *statement, *file; int line, np; void (*run)(); TestCase *next; };
+struct TestCase { const char *name, *statement, *file; int line, np; bool waits; void (*run)(); TestCase *next; };
 static TestCase *test_cases;                     // in no order; the runner sorts
 static int test_failures;                        // of the running test, in this process
 static const int TEST_EXIT_FAILED = 1, TEST_EXIT_SKIPPED = 77;
 
-#define TEST_REGISTER(id, ranks, words) \
+#define TEST_REGISTER(id, ranks, waits, words) \
   static void test_##id(); \
-  static TestCase case_##id = {#id, words, __FILE__, __LINE__, ranks, test_##id, NULL}; \
+  static TestCase case_##id = {#id, words, __FILE__, __LINE__, ranks, waits, test_##id, NULL}; \
   __attribute__((constructor)) static void register_##id() { case_##id.next = test_cases; test_cases = &case_##id; } \
   static void test_##id()
-#define TEST(id, words) TEST_REGISTER(id, 0, words)
-#define TEST_MPI(id, ranks, words) TEST_REGISTER(id, ranks, words)
+#define TEST(id, words) TEST_REGISTER(id, 0, false, words)
+#define TEST_MPI(id, ranks, words) TEST_REGISTER(id, ranks, false, words)
+#define TEST_WAITS(id, words) TEST_REGISTER(id, 0, true, words)
 
 __attribute__((format(printf, 3, 4))) static inline void test_fail(const char *file, int line, const char *fmt, ...) {
   va_list ap;
@@ -58,6 +61,24 @@ __attribute__((format(printf, 1, 2), noreturn)) static inline void test_skip(con
   _exit(TEST_EXIT_SKIPPED);
 }
 #define SKIP(...) test_skip(__VA_ARGS__)
+
+// What Open MPI is told in all tests, unless the user's environment tells it otherwise; first_ranks_start_as_installed
+// leaves it out. A run of all tests starts more than a thousand ranks.
+//   OMPI_MCA_pml                  where libraries of cluster networks are installed, each rank would have them look for
+//                                 hardware: 0.2 s
+//   OMPI_MCA_mpi_yield_when_idle  ranks that wait would keep their cores where mpirun has one for each; but other tests
+//                                 run on these cores too
+static const struct { const char *name, *value; } test_open_mpi[] = {
+    {"OMPI_MCA_pml", "ob1"}, {"OMPI_MCA_mpi_yield_when_idle", "1"}};
+
+// After a rank has failed, and after a signal, mpirun waits this long for its ranks to end, even if all have: a second
+// unless told. 0: for a test whose ranks end by themselves, after what they had to say. More: for one whose ranks need
+// the time on a busy machine.
+static inline void test_mpirun_patience(int seconds) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", seconds);
+  setenv("OMPI_MCA_odls_base_sigkill_timeout", text, 1);
+}
 
 // The running test's own directory; the runner makes it and removes it afterwards.
 static inline const char *test_tmp() {

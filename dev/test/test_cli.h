@@ -207,7 +207,7 @@ static inline const char *cli_small() {
 // A metrics.jsonl, each line parsed. A line that is not a JSON object or has no end of line fails the test.
 struct CliMetrics { int lines; cJSON **line; };
 static inline void cli_metrics(CliMetrics *m, const char *out) {
-  char path[640];
+  char path[700];
   snprintf(path, sizeof path, "%s/metrics.jsonl", out);
   FILE *f = fopen(path, "r");
   char *text = NULL;
@@ -283,7 +283,7 @@ static inline void cli_need_mount_namespace() {
 struct CliRefusal { int ranks; const char *options; int code; const char *line; };
 
 static inline void cli_expect_refusals(const CliRefusal *table, int count) {
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1); // mpirun need not wait a second for ranks that have left
+  test_mpirun_patience(0);
   for (int i = 0; i < count; i++) {
     CliRun r;
     char what[1100];
@@ -698,6 +698,7 @@ TEST(cli_refuses_an_out_it_cannot_write,
 
 TEST(cli_refuses_a_plan_beyond_memory,
      "a memory plan that the host cannot hold: one line, exit code 3, nothing allocated") {
+  test_mpirun_patience(0);
   CliRun r;
   CLI_RUN(&r, "%s --model gpt2-xl --batch_size 1024 --data random --out %s", cli_ranks(2), cli_path("out"));
   cli_expect_refusal(&r, "gpt2-xl, batch 1024", 3, "the memory plan of this host's 2 ranks is ...");
@@ -762,6 +763,7 @@ TEST(cli_cores_under_a_shell, "a shell between mpirun and the program changes ne
 
 TEST(cli_refuses_windows_beyond_dev_shm,
      "shared-memory windows that /dev/shm cannot hold: one line, exit code 3; --shm off, as it advises, then works") {
+  test_mpirun_patience(0);
   cli_need_mount_namespace();
   const char *larger = "--n_embd 512 --max_steps 1 --sample_tokens 0 --test_batch_size 16";
   CliRun r;
@@ -811,7 +813,7 @@ TEST(cli_names_the_rank_that_differs,
       {"", "--config x", "this rank differs from rank 0: '--config x' here, '--config ' there"},
       {"", "--eval_only", "rank 1 of 2 on "},
       {"", "--eval_only", "--eval_only needs weights: --resume CHECKPOINT or --init_from PATH"}};
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+  test_mpirun_patience(0);
   for (const auto &row : table) {
     CliRun r;
     char options[2600];
@@ -849,7 +851,7 @@ static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, cons
   return false;
 }
 
-TEST(cli_a_dead_rank_ends_the_others,
+TEST_WAITS(cli_a_dead_rank_ends_the_others,
      "a rank that is killed in a step: the others end within seconds, the rank is named, no process is left") {
   static const struct { int killed; const char *options, *says; } table[] = {
       {1, "", "rank 1"}, {0, "", "rank 0"}, {2, "--shm off", "rank 2"}, {1, "--reduce_dtype bf16", "rank 1"}};
@@ -870,13 +872,13 @@ TEST(cli_a_dead_rank_ends_the_others,
   }
 }
 
-TEST(cli_a_signal_ends_every_rank,
+TEST_WAITS(cli_a_signal_ends_every_rank,
      "Ctrl-C or SIGTERM, to mpirun or the program alone: the step ends, metrics.jsonl is whole and says so; the "
      "program alone saves first") {
   static const struct { int ranks, signal, code; const char *reason; } table[] = {
       {0, SIGINT, EXIT_SAVED, "saved"}, {0, SIGTERM, EXIT_SAVED, "saved"},
       {2, SIGINT, 0, "signal"}, {2, SIGTERM, 0, "signal"}};      // mpirun gives the run a code of its own, never 0
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1); // mpirun's patience, else 1 s: this machine may be busy
+  test_mpirun_patience(3);
   for (const auto &row : table) {
     CliMetrics m;
     CliRun r;
@@ -1138,7 +1140,7 @@ TEST(cli_notes_groups_across_hosts, "shard groups placed across two hosts: one n
   cli_free(&r);
 }
 
-TEST(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the run on both") {
+TEST_WAITS(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the run on both") {
   CliRun r;
   char metrics[600];
   snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", cli_path("out"));

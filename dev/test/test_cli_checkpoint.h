@@ -227,10 +227,10 @@ TEST(cli_sigterm_to_each_rank_saves_where_no_mpirun_counts_the_seconds,
   cli_expect_same_end("SIGTERM", cli_path("never_stopped"), out, CLI_LONG_STEPS);
 }
 
-TEST(cli_sigterm_under_mpirun_leaves_whole_checkpoints,
+TEST_WAITS(cli_sigterm_under_mpirun_leaves_whole_checkpoints,
      "SIGTERM to mpirun while checkpoints are written, at once or in the background: record \"signal\" if training "
      "continues meanwhile, every step_* is whole, the newest can be resumed") {
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1); // mpirun's patience, else 1 s: this machine may be busy
+  test_mpirun_patience(3);
   static const char *const table[] = {"--save_every 1", "--save_every 50 --save_async"};
   for (const char *options : table) {
     CliRun r;
@@ -364,7 +364,7 @@ TEST(cli_resume_refuses_what_is_no_continuation,
       {0, "--resume @/out --init_from @/out", 2,
        "--resume continues a run, --init_from begins a new one: give one of them"},
       {0, "--resume auto --eval_only --sample_only", 2, "--eval_only and --sample_only exclude each other"}};
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+  test_mpirun_patience(0);
   CliRun r;
   cli_six_steps(cli_path("out"), "");
   CLI_RUN(&r, "cp -r %s %s && echo 'the fox sleeps .' >>%s/train.txt", cli_text(60), cli_path("other"),
@@ -446,6 +446,7 @@ TEST(cli_a_fresh_run_moves_older_checkpoints_aside,
 TEST(cli_nothing_of_an_earlier_run_is_lost,
      "a fresh run keeps the earlier one's metrics aside; a ckpt that is a dangling link or a file is refused before "
      "training; an export never goes among checkpoints") {
+  test_mpirun_patience(0);
   CliRun r;
   char out[600];
   snprintf(out, sizeof out, "%s", cli_path("out"));
@@ -689,7 +690,7 @@ TEST(cli_init_from_takes_a_tokenizer,
     cli_expect_same_file(from, a, b);
   }
   mkdir(cli_path("empty"), 0777);
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+  test_mpirun_patience(0);
   const struct { const char *from, *more; int code; const char *line; } table[] = {
       {"export", "--tokenizer @/300", 2, "the tokenizer has 300 tokens, the model of @/export has 290: name the "
        "model's own with --tokenizer"},

@@ -134,7 +134,7 @@ TEST(compat_later_versions_checkpoints_are_named,
      "a checkpoint of another format, and one with a value that this version does not take, are refused with file, "
      "version and value; options that it does not have are told in one notice, and the run goes on") {
   first_need_repository();
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);  // mpirun need not wait a second for ranks that have left
+  test_mpirun_patience(0);
   CliRun r;
   char out[600], at[700], line[2048];
   snprintf(out, sizeof out, "%s", cli_path("out"));

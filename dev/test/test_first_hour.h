@@ -62,6 +62,59 @@ TEST(first_rdzv_none_in_a_file,
   }
 }
 
+TEST(first_alone_is_one_process,
+     "the program alone, twice at once: Open MPI starts no process beside them and writes nothing where temporary "
+     "files go; both train") {
+  CliRun r[2];
+  mkdir(cli_path("tmp"), 0777);
+  setenv("TMPDIR", cli_path("tmp"), 1);
+  const char *out[] = {cli_path("one"), cli_path("two")};
+  if (!cli_start_endless(&r[0], out[0], 0, "") || !cli_start_endless(&r[1], out[1], 0, "")) return;
+  EXPECT(cli_names(cli_path("tmp"), "") == 0, "something is in the directory for temporary files");
+  DIR *dir = opendir("/proc");
+  for (dirent *e; dir && (e = readdir(dir));) {
+    const int pid = atoi(e->d_name);
+    const bool known = pid == getpid() || pid == r[0].pid || pid == r[1].pid;
+    EXPECT(pid <= 0 || known || !cli_is_ours(pid, -1), "process %d was started beside them", pid);
+  }
+  if (dir) closedir(dir);
+  for (CliRun &one : r) {
+    kill(one.pid, SIGUSR1);
+    cli_wait(&one, CLI_LIMIT_S);
+    EXPECT(one.code == EXIT_SAVED, "exit code %d:\n%.2000s", one.code, one.text);
+    cli_free(&one);
+  }
+  cli_expect_nothing_left("after them");
+}
+
+TEST(first_ranks_start_as_installed,
+     "1 rank, 2 ranks and 2 hosts, as a user's shell starts them, without what the tests tell Open MPI: the losses "
+     "that tests have") {
+  CliRun r;
+  char told[600], installed[600];
+  snprintf(told, sizeof told, "%s", cli_path("told"));
+  snprintf(installed, sizeof installed, "%s", cli_path("installed"));
+  const char *options = "--max_steps 2 --global_batch 8 --eval_every -1 --save_every -1 --sample_tokens 0";
+  CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(2), cli_small(), options, told);
+  cli_expect_done(&r, "as tests start ranks");
+  cli_free(&r);
+  for (const auto &told : test_open_mpi) {
+    const char *value = getenv(told.name);
+    if (value && !strcmp(value, told.value)) unsetenv(told.name);
+  }
+  for (const char *ranks : {cli_ranks(0), cli_ranks(2)}) {
+    CLI_RUN(&r, "%s %s %s --out %s", ranks, cli_small(), options, installed);
+    cli_expect_done(&r, ranks);
+    cli_free(&r);
+    cli_expect_same_series(ranks, told, installed, 2);
+  }
+  CLI_RUN(&r, "dev/two_hosts.sh %s %s %s --out %s", cli_program(), cli_small(), options, installed);
+  if (r.code == 77) SKIP("%.*s", (int)strcspn(r.text, "\n"), r.text);
+  cli_expect_done(&r, "two hosts");
+  cli_free(&r);
+  cli_expect_same_series("two hosts", told, installed, 2);
+}
+
 // ---- how long a run is ----------------------------------------------------------------------------------------------
 TEST(first_max_steps_goes_beyond_an_epoch,
      "--max_steps alone trains that many steps, epoch after epoch, with the learning-rate schedule of that many; "
@@ -108,6 +161,7 @@ TEST(first_a_batch_is_split_on_resume,
      "a run whose step is one microbatch, on two ranks: the refusal says --batch_size and --init_from; --batch_size "
      "continues with the same sequences and dropout per step, with one notice, and gives the same bits on 1 and 2 "
      "ranks") {
+  test_mpirun_patience(0);
   CliRun r;
   char line[2048], one[600], two[600];
   snprintf(one, sizeof one, "%s", cli_path("one"));
@@ -173,6 +227,7 @@ TEST(first_a_batch_is_split_on_resume,
 TEST(first_what_is_not_there_names_what_is,
      "--resume or --init_from of a missing checkpoint: the newest existing one is named; any damaged file of one: "
      "the one before it is named") {
+  test_mpirun_patience(0);
   CliRun r;
   char line[2048], newest[600];
   cli_six_steps(cli_path("out"), "--save_every 2 --keep 0 --eval_every -1");
@@ -338,6 +393,7 @@ TEST(first_a_second_ctrl_c_ends_at_once,
 
 TEST(first_a_disk_that_is_full_at_the_start_is_said,
      "an OUT that takes no byte: one line that names the file, exit code 3 on every rank, no banner of MPI") {
+  test_mpirun_patience(0);
   cli_need_mount_namespace();
   CliRun r;
   const char *dir = cli_path("mnt"), *file[] = {"tokenizer.json", "metrics.jsonl"};

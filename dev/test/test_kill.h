@@ -543,7 +543,7 @@ TEST(kill_either_of_two_ranks_all,
   char self[PATH_MAX] = "";
   uint64_t known[2] = {};
   const char *mpirun = getenv("MPIRUN");
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+  test_mpirun_patience(0);
   EXPECT(readlink("/proc/self/exe", self, sizeof self - 1) > 0, "no name of this program");
   kill_path(out, "%s/out", test_tmp());
   for (int rank = 0, call = 0; rank < 2;) {
@@ -1207,7 +1207,7 @@ static inline void kill_at_random(int kills, int background, uint64_t seed) {
   int killed = 0, finished = 0, resumed = 0;
   kill_path(whole, "%s/whole", test_tmp());
   kill_path(out, "%s/out", test_tmp());
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+  test_mpirun_patience(0);
   CLI_RUN(&r, "%s", kill_command(0, whole, steps, "--save_model"));
   cli_expect_done(&r, "the whole run");
   const double whole_ms = r.ms;

@@ -185,7 +185,7 @@ static inline void liveness_expect(int number, const CliRun *run) {
     EXPECT(strstr(run->text, "waits for the GPU (in "), "%s: nobody says where the GPU is:\n%.2000s", what, run->text);
   EXPECT(cli_count(run->text, "; all ranks end") == 1, "%s: not one report:\n%.2000s", what, run->text);
 }
-TEST(liveness_names_who_fell_out,
+TEST_WAITS(liveness_names_who_fell_out,
      "a rank stopped, killed or absent at each kind of exchange, on a CPU, over emulated CUDA, NCCL and graphs: every "
      "other rank ends by itself with the code for that, and one report names it; one that was stopped ends when it "
      "goes on") {
@@ -210,11 +210,11 @@ TEST(liveness_names_who_fell_out,
     cli_free(&run[i]);
   }
 }
-TEST(liveness_across_hosts, "heartbeats go between hosts: a rank stopped or absent on the other host is named") {
+TEST_WAITS(liveness_across_hosts, "heartbeats go between hosts: a rank stopped or absent on the other host is named") {
   static const struct { int number; const char *says; } table[] = {{0, "heard of rank 1 (pid "},
                                                                    {6, "not there: rank 1 (pid "}};
   CliRun run[2];
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);          // what is stopped does not end before that
+  test_mpirun_patience(0);                       // what is stopped does not end before that
   for (int i = 0; i < 2; i++)
     cli_start(&run[i], "LIVENESS_CASE=%d exec dev/two_hosts.sh %s --run liveness_once", table[i].number,
               liveness_self());
@@ -309,7 +309,7 @@ static inline void liveness_prints() {
   sleep(7);
   liveness_excuse(false);
 }
-TEST(liveness_knows_what_is_no_hang,
+TEST_WAITS(liveness_knows_what_is_no_hang,
      "a rank that makes no progress ends with the code for that; one that was stopped for longer than the deadline and "
      "goes on, or whose reader takes longer, does not") {
   const pid_t hangs = liveness_child(1, liveness_sleeps), prints = liveness_child(3, liveness_prints);

@@ -85,35 +85,44 @@ static void machine_keep_one_core() {
     if (CPU_ISSET(cpu, &one) && kept++) CPU_CLR(cpu, &one);
   sched_setaffinity(0, sizeof one, &one);
 }
-// Trains beside two busy programs until the run has printed `text` or `limit_s` are over; stops them all.
-static void machine_train_beside(const char *threads, const char *text, double limit_s) {
-  CliRun busy[2], r, grep;
-  machine_keep_one_core();
-  for (CliRun &b : busy) cli_start(&b, "while :; do :; done");
-  cli_start(&r, "exec %s --data random --threads %s --max_steps 1000000000 --sample_tokens 0 --eval_every -1 "
+// A run that trains beside two busy programs, on the core that is left.
+static void machine_train(CliRun *r, const char *threads) {
+  cli_start(r, "exec %s --data random --threads %s --max_steps 1000000000 --sample_tokens 0 --eval_every -1 "
             "--save_every -1 --out %s", cli_program(), threads, cli_path(threads));
-  bool found = false;
-  for (const double start = now_ms(); !found && now_ms() - start < limit_s * 1e3; usleep(200000)) {
-    cli_start(&grep, "grep -q '%s' %s", text, r.path);
-    cli_wait(&grep, CLI_LIMIT_S);
+}
+// Waits until the run has printed `text` or `limit_s` are over since it began.
+static void machine_wait_for(const CliRun *r, const char *text, double limit_s) {
+  for (bool found = false; !found && now_ms() - r->ms < limit_s * 1e3; usleep(200000)) {
+    CliRun grep;
+    CLI_RUN(&grep, "grep -q '%s' %s", text, r->path);
     found = grep.code == 0;
     cli_free(&grep);
   }
-  kill(-r.pid, SIGUSR1);                         // ends it after its step
-  for (CliRun &b : busy) kill(-b.pid, SIGKILL);
-  cli_wait(&r, CLI_LIMIT_S);
-  for (CliRun &b : busy) cli_wait(&b, CLI_LIMIT_S), cli_free(&b);
-  const bool own = !strcmp(threads, "2");
-  EXPECT(cli_count(r.text, text) == !own, "%s threads on one core: said %d times: %s", threads, cli_count(r.text, text),
-         r.text);
-  EXPECT(r.code == EXIT_SAVED, "it ended with %d: %s", r.code, r.text);
-  cli_free(&r);
 }
 TEST(machine_busy_cores_are_told,
      "a run whose core others take says so once; one with more threads than cores does not") {
   if (access("/proc/self/schedstat", R_OK)) SKIP("this kernel counts no waiting for cores (/proc/self/schedstat)");
-  machine_train_beside("1", "notice: the cores are busy with other programs", CLI_LIMIT_S);
-  machine_train_beside("2", "notice: the cores are busy with other programs", 7);
+  static const char notice[] = "notice: the cores are busy with other programs";
+  CliRun busy[2], one, two;
+  machine_keep_one_core();
+  for (CliRun &b : busy) cli_start(&b, "while :; do :; done");
+  machine_train(&one, "1");
+  machine_train(&two, "2");
+  machine_wait_for(&one, notice, 2 * CLI_LIMIT_S);               // after some seconds, where other tests leave cores
+  machine_wait_for(&two, notice, 7);             // both at once; by then it would have said it
+  kill(-one.pid, SIGUSR1);                       // ends a run after its step
+  kill(-two.pid, SIGUSR1);
+  for (CliRun &b : busy) kill(-b.pid, SIGKILL);
+  cli_wait(&one, 4 * CLI_LIMIT_S);
+  cli_wait(&two, 4 * CLI_LIMIT_S);
+  for (CliRun &b : busy) cli_wait(&b, CLI_LIMIT_S), cli_free(&b);
+  EXPECT(cli_count(one.text, notice) == 1, "1 thread on one core: said %d times: %s", cli_count(one.text, notice),
+         one.text);
+  EXPECT(cli_count(two.text, notice) == 0, "2 threads on one core: said: %s", two.text);
+  EXPECT(one.code == EXIT_SAVED && two.code == EXIT_SAVED, "they ended with %d and %d: %s%s", one.code, two.code,
+         one.text, two.text);
+  cli_free(&one);
+  cli_free(&two);
 }
 
 // A cpu control group with a quota of half a core, made for this process; "" where that is not allowed.

@@ -312,7 +312,7 @@ template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct TouchChecked<Op> {
         for (int l = 0; l < x.count; l++)
           only_read = only_read && (x.access[l].kind == ACCESS_READ || !accesses_overlap(a, x.access[l]));
         EXPECT(!only_read || !memcmp((char *)a.at, b->saved + (a.at - (uintptr_t)b->at), a.bytes),
-               "%s changes argument %d, which it is said to read", x.op, j);
+               "%s changes argument %d, which it is said to read", op_words[x.op], j);
       }
       for (int j = 0; j < x.count; j++)
         if (x.access[j].kind != ACCESS_READ) touch_check_copy(b, x.access[j].at, x.access[j].bytes, true);
@@ -399,8 +399,8 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
       if (!p || !q || p == q || p->pool != q->pool || (a.kind == ACCESS_READ && b.kind == ACCESS_READ)) continue;
       const size_t at = p->at + (a.at - p->address), to = q->at + (b.at - q->address);
       if (at < to + b.bytes && to < at + a.bytes)
-        snprintf(error, error_bytes, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call, e->op,
-                 q->name, q->layer, p->name, p->layer);
+        snprintf(error, error_bytes, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call,
+                 op_words[e->op], q->name, q->layer, p->name, p->layer);
     }
     for (offset = 0; e->kind == RECORD_ACCESS && offset < (int64_t)e->access.bytes && !error[0];) {
       const uintptr_t at = e->access.at + (uintptr_t)offset;
@@ -412,7 +412,8 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
         int *mine = &own[at - low + (uintptr_t)j];
         if (e->access.kind != ACCESS_WRITE && *mine && there[j] != *mine)
           snprintf(error, error_bytes, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "
-                   "overwrote", i, e->op, b->name, b->layer, *mine, there[j], x->record.entry[there[j] - 1].op);
+                   "overwrote", i, op_words[e->op], b->name, b->layer, *mine, there[j],
+                   op_words[x->record.entry[there[j] - 1].op]);
         if (e->access.kind != ACCESS_READ) *mine = there[j] = i + 1;
         bytes++;
       }

@@ -366,6 +366,7 @@ static inline int schedule_child(ScheduleCase k, const char *skip, const char *w
 static inline void schedule_mutants(ScheduleCase k, int at_least) {
   char path[256], line[160], what[256];
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  test_mpirun_patience(0);                       // most mutants end by a failure
   snprintf(what, sizeof what, "N=%d --comm %s %s %s", k.world, k.comm, k.sharding, k.arithmetic);
   snprintf(path, sizeof path, "%s/waits", test_tmp());
   const int code = schedule_child(k, "", path);
@@ -383,6 +384,7 @@ static inline void schedule_mutants(ScheduleCase k, int at_least) {
   EXPECT(count >= at_least, "%s: %d different waits, %d are in the schedule", what, count, at_least);
 }
 TEST(schedule_a_lost_peer_ends_the_wait, "NCCL fails in the background of a step: one line, no endless wait") {
+  test_mpirun_patience(0);
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   for (const char *extra : {"", "--graph off"}) {
     setenv("SCHEDULE_LOSE", "1", 1);
