@@ -141,6 +141,9 @@ TEST(preflight_does_not_find_what_is_right,
       {PREFLIGHT_CHANGE(c->f.network_chosen = true;
                         p->net[p->nets++] = (PreflightNet{"docker0", "172.17.0.1", "172.17.0.0/16", 16, 1500, 0})),
        -1, PREFLIGHT_NOTE, {}},
+      {PREFLIGHT_CHANGE(c->f.network_chosen = true;
+                        p->net[p->nets++] = (PreflightNet{"eth1", "192.168.7.1", "192.168.7.0/24", 24, 1500, 0})),
+       1, PREFLIGHT_NOTE, {}},
       {PREFLIGHT_CHANGE(for (int i = 0; i < 3; i++) c->pair[i].bytes_per_s = 12e6), 0, PREFLIGHT_NOTE, {}},
       {PREFLIGHT_CHANGE(p->files = 4 * PREFLIGHT_WORLD + 128), -1, PREFLIGHT_NOTE, {}},
       {PREFLIGHT_CHANGE(p->gpus = 0), -1, PREFLIGHT_NOTE, {}},
