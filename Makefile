@@ -21,7 +21,7 @@ endif
 define HELP
 make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
-make test         install what is missing, build, run the tests (under 15 minutes on 2 cores)
+make test         install what is missing, build, run the tests (under 8 minutes on 2 cores)
 make plan         what a run would need and how long it would take: ARGS="--model gpt2-xl --world 64 --on h200"
 make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
 make check        build and the most telling tests: about a minute on 2 cores after an edit of the trainer
