@@ -5,9 +5,9 @@
 #     HWLOC_HOME, CJSON_HOME, CUDA_HOME and NCCL_HOME name installations elsewhere (environment modules).
 #   - The CUDA kernels are compiled if there is an nvcc; libcublasLt and libnccl are opened when they are used, so the
 #     same program starts on machines without them. The tests also run the kernels emulated: the C++ compiler compiles
-#     kernels/cuda.cu with dev/cuda_emu, which needs no toolkit.
+#     kernels/cuda/cuda.cu with dev/cuda_emu, which needs no toolkit.
 #   - An object is rebuilt when its source, a header or its own command line changes (build/<object>.cmd keeps the line).
-#   - kernels/cpu.cc is compiled once per instruction set with explicit -m flags, so one binary runs on every x86-64
+#   - kernels/cpu/cpu.cc is compiled once per instruction set with explicit -m flags, so one binary runs on every x86-64
 #     machine with AVX2; which table runs is decided at start-up.
 .DEFAULT_GOAL := all
 .SECONDARY:
@@ -173,8 +173,11 @@ WARNINGS := -Wall -Wextra -Wpedantic $(if $(findstring clang,$(CXX)),-Wno-gnu-ze
 SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=address$(comma)undefined \
   -fno-sanitize-recover=undefined)
 COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNINGS) $(MPI_CFLAGS) $(LIBRARY_CFLAGS) -I.
+# The rooms, lowest first: a room includes only what is in rooms before it, fsdp.h, or itself.
+ROOMS := kernels kernels/cpu kernels/cuda fsdp data data/checkpoint run
+SOURCES := $(foreach r,$(ROOMS),$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
 # What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
-BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu fsdp.h kernels/* data/*.h; $(CXX) --version; \
+BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu fsdp.h $(SOURCES); $(CXX) --version; \
   $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
   2>/dev/null | sha256sum | cut -c 1-12)
 
@@ -188,7 +191,7 @@ M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
 
 # -Wno-psabi: vectors are passed between static functions only, so their calling convention does not matter.
 $(foreach i,$(ISAS) amx_emulated,$(eval cmd_cpu_$i := $(COMMON) -O3 -Wno-psabi $(M_$i) -DISA=$i $(SANITIZE) $(CXXFLAGS)) \
-  $(eval src_cpu_$i := kernels/cpu.cc))
+  $(eval src_cpu_$i := kernels/cpu/cpu.cc))
 cmd_train_gpt_fsdp := $(COMMON) -O2 -DBUILD_ID=\"$(BUILD_ID)\" $(SANITIZE) $(CXXFLAGS) -x c++
 src_train_gpt_fsdp := train_gpt_fsdp.cu
 cmd_test_gpt_fsdp := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
@@ -204,7 +207,7 @@ NVCC_COMMAND := $(NVCC) $(if $(filter-out default,$(origin CXX)),$(if $(word 2,$
   --fmad=false -lineinfo $(ARCHS) -I. $(NCCL_HOME:%=-I%/include) \
   $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-ffp-contract=off
 cmd_cuda := $(NVCC_COMMAND) --threads 0 $(NVCCFLAGS)
-src_cuda := kernels/cuda.cu
+src_cuda := kernels/cuda/cuda.cu
 OBJECTS := $(B)/cuda.o $(OBJECTS)
 LIBS += $(CUDA_LIBS)
 endif
@@ -235,6 +238,8 @@ $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 $(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(B)/cpu_amx_emulated.o $(B)/cuda_emulated.o $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 -include $(wildcard $(B)/*.d)
+# What a build directory of before names as a source, and what is elsewhere now.
+kernels/cpu.cc kernels/cuda.cu:
 
 # A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
 # set would then run on a machine that lacks it. Each object exports its table and nothing else; CUDA's also exports what

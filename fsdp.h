@@ -2,13 +2,13 @@
 // optimizer state are cut over the ranks; what the model needs is gathered just before it computes and its gradient is
 // reduced just after. Rajbhandari et al. 2020 (ZeRO), Zhao et al. 2023 (PyTorch FSDP), Wang et al. 2024 (ZeRO++).
 //
-//   1 memory     MemoryPlan: every byte is planned under a name, printed, then taken under it (kernels/memory_plan.h)
-//   2 mesh       replicas x shards: who is where (kernels/mesh.h)
-//   3 units      parameters -> units -> pieces: which rank owns which elements, as data (kernels/units.h)
-//   4 transport  the comm table: self, mpi or nccl (kernels/transport.h); all traffic is counted there
+//   1 memory     MemoryPlan: every byte is planned under a name, printed, then taken under it (fsdp/memory_plan.h)
+//   2 mesh       replicas x shards: who is where (fsdp/mesh.h)
+//   3 units      parameters -> units -> pieces: which rank owns which elements, as data (fsdp/units.h)
+//   4 transport  the comm table: self, mpi or nccl (fsdp/transport.h); all traffic is counted there
 //   5 gather     fsdp_gather / fsdp_wait / fsdp_weight / fsdp_release
 //   6 reduce     fsdp_grads / fsdp_grad / fsdp_reduce: ordered, so that N ranks give bit for bit what one rank gives
-//   7 state      norm, update, E4M3 scales, initialisation, reading and writing of shards (kernels/sharded_state.h)
+//   7 state      norm, update, E4M3 scales, initialisation, reading and writing of shards (fsdp/sharded_state.h)
 //
 // What the model code sees, for stage s (0: outside the blocks, 1 + l: block l) and parameter p:
 //   fsdp_gather(f,s) start   fsdp_wait(f,s)   fsdp_weight(f,p) -> whole, in the compute dtype   fsdp_release(f,s)
@@ -37,7 +37,7 @@
 // gathers, one for reductions, ordered by events; the host waits for them only where it takes part itself (messages,
 // windows, an offloaded optimizer). On a CPU a call is done when it returns, so streams and events are nothing there;
 // the schedule is the same text. Whoever adds an access to memory that another stream touches adds the wait that orders
-// it; an access that no op makes is told to the record where it happens (kernels/record.h). The tests remove each wait
+// it; an access that no op makes is told to the record where it happens (fsdp/record.h). The tests remove each wait
 // once and must then fail.
 //
 // Traffic, per rank and step, for a mesh of R x S, L blocks, K gather slots, A microbatches a rank, r this rank's
@@ -55,7 +55,7 @@
 //   small                   one all-gather (norm, losses, stop flag); over mpi a barrier too; fp8: one of maxima
 // With L blocks in one unit each, A reductions, no freezing and R = 1 that is, in bytes, f = (N-1)/N, U a block, P all:
 //   f (root b_p + (L + (2A-1) max(L-K,0)) U b_p + A P b_r); in place f A P b_r
-// Memory: see fsdp_declare (kernels/layout.h). fsdp_formula states the traffic as code, a test compares it with the
+// Memory: see fsdp_declare (fsdp/layout.h). fsdp_formula states the traffic as code, a test compares it with the
 // counters of part 4.
 //
 // Bit-identity: the owner adds contributions in order of the global microbatch m = a N + rank, each first rounded to
@@ -65,7 +65,7 @@
 #pragma once
 #include "kernels/ops.h"
 #include "kernels/all.h"
-#include "kernels/threads.h"
+#include "kernels/cpu/threads.h"
 #include <errno.h>
 #include <fnmatch.h>
 #include <mpi.h>
@@ -74,7 +74,7 @@
 #include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <time.h>
-#include "kernels/liveness.h"
+#include "fsdp/liveness.h"
 
 static inline double now_ms() {
   timespec t;
@@ -86,13 +86,13 @@ static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // ================================================================================================ 1 memory
-#include "kernels/memory_plan.h"
+#include "fsdp/memory_plan.h"
 
 // ================================================================================================ 2 mesh
-#include "kernels/mesh.h"
+#include "fsdp/mesh.h"
 
 // ================================================================================================ 3 units
-#include "kernels/units.h"
+#include "fsdp/units.h"
 
 // ================================================================================================ state
 enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_SGD };
@@ -174,7 +174,7 @@ enum WorkName { WORK_CONTROL,                    // what the ranks of a host tel
 struct WorkPart { size_t at, bytes; bool on_host; };
 
 // What follows from the configuration and this rank's place in the mesh. Fixed once fsdp_layout and, for offsets,
-// fsdp_declare have made it (kernels/layout.h).
+// fsdp_declare have made it (fsdp/layout.h).
 struct FsdpLayout {
   int params, units, stages;
   Param *param;
@@ -272,13 +272,13 @@ static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
 }
 static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1; }
 
-#include "kernels/record.h"
-#include "kernels/placement.h"
+#include "fsdp/record.h"
+#include "fsdp/placement.h"
 
-#include "kernels/layout.h"
+#include "fsdp/layout.h"
 
 // ================================================================================================ 4 transport
-#include "kernels/transport.h"
+#include "fsdp/transport.h"
 
 // ================================================================================================ 5 gather
 static inline int fsdp_slot_number(const Fsdp *f, int s) {
@@ -802,4 +802,4 @@ static inline void fsdp_close(Fsdp *f) {
 }
 
 // ================================================================================================ 7 state
-#include "kernels/sharded_state.h"
+#include "fsdp/sharded_state.h"

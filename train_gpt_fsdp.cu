@@ -1,26 +1,26 @@
 // train_gpt_fsdp: trains a GPT-2-style model on WikiText-2 (or your tokens), every parameter, gradient and optimizer
 // state sharded over the ranks.  mpirun -np N ./train_gpt_fsdp [options]     ./train_gpt_fsdp --help
 //
-//   1 options       one table makes the struct, the parser, --help and the printed configuration (data/options.h)
+//   1 options       one table makes the struct, the parser, --help and the printed configuration (run/options.h)
 //   2 model         shapes, presets, the one table of parameters
 //   3 memory        activations; every byte is planned before any is allocated
 //   4 forward       embeddings, blocks, head in chunks of rows
 //   5 backward      the same, in reverse
 //   6 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
 //   7 eval, sample  every token of a split once; text from a prompt
-//   8 logging       the start (data/start_report.h), progress line (data/progress.h), metrics.jsonl (data/report.h);
-//                   checkpoints (data/saver.h, data/start.h)
+//   8 logging       the start (run/start_report.h), progress line (run/progress.h), metrics.jsonl (run/report.h);
+//                   checkpoints (data/checkpoint/saver.h, run/start.h)
 //   9 main          start, agreement of the ranks, the loop
 //
 // Sharding is in fsdp.h, arithmetic in kernels/, options and data in data/. Nothing here asks which device it runs on.
 #define PART_LAUNCH 1
 #include "fsdp.h"
-#include "data/terminal.h"
-#include "data/cores.h"
+#include "run/terminal.h"
+#include "run/cores.h"
 #include "data/tokenizer.h"
 #include "data/dataloader.h"
-#include "data/safetensors.h"
-#include "data/store.h"
+#include "data/checkpoint/safetensors.h"
+#include "data/checkpoint/store.h"
 #include <stddef.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -132,9 +132,9 @@ enum { LAYERS_MOST = 1000 };
   FLAG(json, "plan", "print the plan as JSON, with every figure") \
   TEXT(config, "", NULL, "other", "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
 
-#include "data/options.h"
-#include "data/option_file.h"
-#include "data/option_help.h"
+#include "run/options.h"
+#include "run/option_file.h"
+#include "run/option_help.h"
 
 // ================================================================================================ 2 model
 // Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1.
@@ -245,7 +245,7 @@ static double model_flops_per_token(const Model *m) {
 }
 
 static Dtype dtype_named(const char *name) { return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32; }
-#include "data/sharding.h"
+#include "run/sharding.h"
 
 // Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
 // tokenizer reaches. False with one line in `error`.
@@ -319,7 +319,7 @@ static Model model_of(const Options *o) {
 
 // ================================================================================================ 3 memory
 // What the model computes in one pass is declared here, each tensor once, and gets memory by its lifetime: what is
-// never alive at once may share (kernels/placement.h). A tensor that an op changes in place is one buffer: the branch
+// never alive at once may share (fsdp/placement.h). A tensor that an op changes in place is one buffer: the branch
 // that becomes the stream with it, ln_f and its gradient, logits and theirs.
 //
 // Forward activations of one block. R = B T rows. Shapes in comments; F32 where noted, else compute dtype. Backward
@@ -1011,16 +1011,16 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
 }
 
 // ================================================================================================ 8 logging
-#include "data/progress.h"
-#include "data/start_report.h"
-#include "data/report.h"
-#include "data/start.h"
+#include "run/progress.h"
+#include "run/start_report.h"
+#include "run/report.h"
+#include "run/start.h"
 
 // ================================================================================================ 9 main
 // ---- how the ranks were started, and what they agree on
-#include "kernels/agree.h"
-#include "kernels/launch.h"
-#include "data/preflight_net.h"
+#include "run/agree.h"
+#include "run/launch.h"
+#include "run/preflight_net.h"
 
 // All ranks must be the same program with the same options; the error names the first difference. The corpus needs no
 // such check: every rank gets it from rank 0 (corpus_share). Collective.
@@ -1094,7 +1094,7 @@ static void trainer_free(Trainer *t) {
   for (Pass &p : t->pass) pass_free(&p);
   free(t->acts.block);
 }
-#include "data/plan.h"
+#include "run/plan.h"
 
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.

@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../kernels/device.h"
+#include "kernels/device.h"
 #include "file_kinds.h"
 
 // ================================================================================================ 1 errors, files

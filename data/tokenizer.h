@@ -27,8 +27,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../kernels/device.h"
-#include "../kernels/threads.h"
+#include "kernels/device.h"
+#include "kernels/cpu/threads.h"
 #include "unicode_classes.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are compared eight bytes at a time, lowest byte first");

@@ -14,7 +14,7 @@
 #include <initializer_list>                      // for (x : {a, b})
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
-#include "data/interchange.h"
+#include "data/checkpoint/interchange.h"
 #include <ftw.h>
 
 const Ops ops_avx2 = {}, ops_avx512 = {}, ops_avx512_bf16 = {}, ops_amx = {};          // no arithmetic is done here

@@ -8,8 +8,8 @@
 //
 // Operands are random: zeros switch fewer transistors, so the clock would stay higher. Each value is the best of
 // several timed repetitions: a peak, not a rate that a long run sustains.
-#include "kernels/gpu.h"
-#include "kernels/cuda_libraries.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/cuda_libraries.h"
 
 const char *who_am_i = "gpu_peaks";
 void (*error_hook)(const char *line);

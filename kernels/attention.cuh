@@ -67,7 +67,7 @@ static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor q
 #if PART_CPU
 #include <float.h>
 #include "random.h"
-#include "vec.h"
+#include "kernels/cpu/vec.h"
 
 static const int ATTENTION_QUERIES = 2 * VF, ATTENTION_KEYS = 64;  // one tile; keys a multiple of queries, both of VF
 

@@ -27,7 +27,7 @@
 // Speed against fp32 arithmetic on the same data (B 32, H 8, T 256, hs 64; one Zen 4 core, AVX-512 BF16): forward is
 // 1.75 times as fast, backward 1.73; matrix multiplies are 70 % of the time and run at 95 % of the peak of vdpbf16ps.
 #pragma once
-#include "amx.h"
+#include "kernels/cpu/amx.h"
 
 // A block's edge, its words as an operand, its sums as a result. GROUP: blocks of keys (or queries) that backward sums
 // in one chain. It is large enough that sums are seldom loaded and stored, and small enough that ds of a group stays in

@@ -48,7 +48,7 @@
 // dv; as keys they are in the future of every real query.
 #pragma once
 #include <float.h>
-#include "lane.cuh"
+#include "kernels/cuda/lane.cuh"
 
 // The kernel reads step from state when it runs, because the host may not know it at launch; only with dropout.
 struct AttentionDrop { Dropout drop; uint32_t threshold; float factor; const StepState *state; };

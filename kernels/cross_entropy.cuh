@@ -197,7 +197,7 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
 #endif
 
 #if PART_CUDA
-#include "lane.cuh"
+#include "kernels/cuda/lane.cuh"
 
 static size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
 

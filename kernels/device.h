@@ -1,9 +1,9 @@
 // device.h: what every part of the program knows about devices: errors, dtypes, Tensor, Ctx. It is the only file whose
 // #ifs distinguish compilers:
 //   DEVICE_COMPILER 0   plain g++: the trainer, the tests, the CPU tables
-//   DEVICE_COMPILER 1   nvcc: kernels/cuda.cu
-//   DEVICE_COMPILER 2   g++ with dev/cuda_emu in front of the include path: kernels/cuda.cu on emulated threads
-// CUDA code takes launches, shared memory, tensor cores and asynchronous copies from kernels/gpu.h, which has both
+//   DEVICE_COMPILER 1   nvcc: kernels/cuda/cuda.cu
+//   DEVICE_COMPILER 2   g++ with dev/cuda_emu in front of the include path: kernels/cuda/cuda.cu on emulated threads
+// CUDA code takes launches, shared memory, tensor cores and asynchronous copies from kernels/cuda/gpu.h, which has both
 // forms.
 //
 // Conventions

@@ -146,7 +146,7 @@ static void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor,
 #endif
 
 #if PART_CUDA
-#include "lane.cuh"
+#include "kernels/cuda/lane.cuh"
 
 // Flat ranges: eight elements per thread and iteration, so that 16 to 64 bytes of each tensor are in flight; one
 // element if a pointer is not aligned to 16 bytes.

@@ -179,7 +179,7 @@ static void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_sca
 #endif
 
 #if PART_CUDA
-#include "lane.cuh"
+#include "kernels/cuda/lane.cuh"
 
 template <int W, class T> __device__ static inline int32_t absmax_lanes(const T *in, int32_t most) {
   const Lanes<W> x = lanes_load<W>(in);

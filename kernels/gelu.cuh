@@ -20,7 +20,7 @@ static inline void gelu_forward(Ctx *c, Tensor out, Tensor in) {
 #endif
 
 #if PART_CPU
-#include "vec.h"
+#include "kernels/cpu/vec.h"
 
 static const int64_t GELU_PIECE = 2048;          // elements that a thread takes at a time, about 2 us; a multiple of VF
 
@@ -38,7 +38,7 @@ static void gelu_forward_impl(Ctx *c, Tensor out, Tensor in) {
 #endif
 
 #if PART_CUDA
-#include "lane.cuh"
+#include "kernels/cuda/lane.cuh"
 
 // The operations of vec.h's vf_exp2, vf_gelu and vf_gelu_grad one by one: the same bits as on the CPU.
 __device__ static inline float gelu_exp2(float x) {

@@ -127,7 +127,7 @@ template <class P, class L, class M> static void master_range(Ctx *c, P *param, 
 #endif
 
 #if PART_CUDA
-#include "lane.cuh"
+#include "kernels/cuda/lane.cuh"
 
 // W masters, stored whole or as low halves beside bf16 parameters: two of each per register.
 template <int W, class T> __device__ static inline Lanes<W> masters_load(const T *, const float *master) {

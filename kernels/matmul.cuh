@@ -52,7 +52,7 @@ static inline void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, 
 #endif
 
 #if PART_CPU
-#include "gemm.h"
+#include "kernels/cpu/gemm.h"
 
 // How a finished tile is stored. At most one of bias/gelu, pre_gelu and add is in use; NULL and false mean absent.
 struct MatmulFinish {

@@ -12,8 +12,8 @@
 // The bias gradient is also ours: BGRAD epilogues leave order and dtype of their sums to cuBLASLt, and cannot add.
 #pragma once
 #include "gelu.cuh"
-#include "lane.cuh"
-#include "matmul_plans.h"
+#include "kernels/cuda/lane.cuh"
+#include "kernels/cuda/matmul_plans.h"
 
 // =================================================================================================== 1 own GEMM
 enum { MATMUL_TILE = 64, MATMUL_DEPTH = 16, MATMUL_PITCH = MATMUL_TILE + 4 };

@@ -2,9 +2,9 @@
 // generated from them; an op without an implementation on some device does not compile.
 //
 // Each op has a header kernels/<op>.cuh with its formula, shapes and order of sums, and three sections:
-//   PART_LAUNCH   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op>      (trainer, tests)
-//   PART_CPU      <op>_impl                                                       (kernels/cpu.cc, per instruction set)
-//   PART_CUDA     <op>_impl: kernels and launch                                   (kernels/cuda.cu)
+//   PART_LAUNCH   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op>  (trainer, tests)
+//   PART_CPU      <op>_impl                                                   (kernels/cpu/cpu.cc, per instruction set)
+//   PART_CUDA     <op>_impl: kernels and launch                               (kernels/cuda/cuda.cu)
 //
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads, hs = C/H head size.
 // Floating tensors are fp32, bf16 or fp16; token ids int32. fp8 appears only in the ops of fp8.cuh, with a scale; low16

@@ -42,7 +42,7 @@ HD float dropout_scale(const Dropout *d, int64_t sample, int64_t element) {
 }
 
 #if PART_CPU
-#include "vec.h"
+#include "kernels/cpu/vec.h"
 
 // Four counters side by side, each as four neighbouring 32-bit lanes x y z w. A round multiplies the even lanes, so one
 // widening multiplication, a reversal within the counter and two xors are the whole round of four counters.

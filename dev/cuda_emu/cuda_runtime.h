@@ -1,5 +1,5 @@
 // cuda_runtime.h: CUDA without a GPU, on one CPU thread, for tests. g++ with this directory first in its include path
-// compiles kernels/cuda.cu unchanged; exactly one translation unit, emu.cc, includes it.
+// compiles kernels/cuda/cuda.cu unchanged; exactly one translation unit, emu.cc, includes it.
 //
 //   base.h        failures, and the adversary's random numbers
 //   intrinsics.h  types of CUDA C and its device functions

@@ -28,7 +28,7 @@ EMU_CALL void emu_set_devices(int count);                          // 8
 // Devices are instances (MIG) of a GPU, that many on each: one PCI bus id, UUIDs of their own. 1: whole GPUs.
 EMU_CALL void emu_set_instances(int of_a_gpu);
 
-// cuda_probe (kernels/probe.cuh) of an emulated device.
+// cuda_probe (kernels/cuda/probe.cuh) of an emulated device.
 struct Ctx;
 EMU_CALL void emu_probe(Ctx *c, int what, void *to, const void *from);
 

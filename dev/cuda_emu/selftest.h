@@ -2,7 +2,7 @@
 // runs them by number (emu.h), each in a separate process, because the emulation ends the process where a GPU would go
 // on with wrong numbers.
 #pragma once
-#include "../../kernels/gpu.h"
+#include "kernels/cuda/gpu.h"
 #include "emu.h"
 
 // ---- a device of one or two streams

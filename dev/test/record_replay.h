@@ -1,4 +1,4 @@
-// record_replay.h: proves the order of a schedule from the records of a run (kernels/record.h), of all ranks.
+// record_replay.h: proves the order of a schedule from the records of a run (fsdp/record.h), of all ranks.
 //
 // Happens-before (Lamport 1978) by vector clocks (Mattern 1989): one component per stream and host of each rank, which
 // counts its accesses. The records of all ranks are replayed together; an entry that needs another rank's entry waits

@@ -1,7 +1,7 @@
 // test_cuda_runtime.h: what the CUDA device offers besides ops: the probe, memory, streams, events, graphs. All calls
 // go through the table, so the same tests run on emulated devices and, with DEVICE=cuda, on real ones.
 #include "dev/cuda_emu/emu.h"
-#include "kernels/nvidia.h"
+#include "kernels/cuda/nvidia.h"
 #include <dlfcn.h>
 
 TEST(cuda_probe_emulated, "the emulated device is found, is complete and says so") {

@@ -2,7 +2,7 @@
 // programs, right and wrong, are in dev/cuda_emu/selftest.h. Each runs in a separate process, because the emulation
 // ends the process where a device would go on with wrong numbers.
 #pragma once
-#include "../cuda_emu/emu.h"
+#include "dev/cuda_emu/emu.h"
 
 // Runs program i; returns its exit status, and its stderr in `said`.
 static int emulation_child(int i, char *said, size_t bytes) {

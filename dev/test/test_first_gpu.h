@@ -4,7 +4,7 @@
 // for what only hardware can tell, so that they work when the first GPU comes.
 #include "dev/cuda_emu/emu.h"
 
-enum { PROBE_MMA_BF16, PROBE_MMA_FP16, PROBE_LDMATRIX, PROBE_LDMATRIX_TRANS };   // as in kernels/probe.cuh
+enum { PROBE_MMA_BF16, PROBE_MMA_FP16, PROBE_LDMATRIX, PROBE_LDMATRIX_TRANS };   // as in kernels/cuda/probe.cuh
 extern "C" {
 __attribute__((weak)) void cuda_probe(Ctx *c, int what, void *to, const void *from);
 __attribute__((weak)) void cuda_probe_priorities(Ctx *c, Ctx *side, int *p);
@@ -29,7 +29,7 @@ TEST(first_gpu_mma, "mma.m16n8k16 of bf16 and fp16: operands and sums lie in reg
           double want = 0;
           for (int k = 0; k < 16; k++) want += op_get(from, row * 16 + k) * op_get(from, 256 + k * 8 + column);
           EXPECT(op_get(got, row * 8 + column) == want, "%s, %s: D(%d,%d) is %g, must be %g: fragments are not where "
-                 "mma_16816 of kernels/gpu.h and attention_tensorcore.cuh put them", ops->name, dtype_name(t), row,
+                 "mma_16816 of kernels/cuda/gpu.h and attention_tensorcore.cuh put them", ops->name, dtype_name(t), row,
                  column, op_get(got, row * 8 + column), want);
         }
       device_done(&c);
@@ -51,7 +51,7 @@ TEST(first_gpu_ldmatrix, "ldmatrix.x4, plain and transposed: tile i comes in reg
             const uint16_t want = (uint16_t)((tile * 64 + row * 8 + column) * 257 + 1);
             const uint32_t pair = ((uint32_t *)got.data)[lane * 4 + tile];
             EXPECT((uint16_t)(pair >> 16 * e) == want, "%s%s: lane %d, register %d, half %d is %04x, must be %04x: see "
-                   "ldmatrix_x4 of kernels/gpu.h", ops->name, trans ? ", transposed" : "", lane, tile, e,
+                   "ldmatrix_x4 of kernels/cuda/gpu.h", ops->name, trans ? ", transposed" : "", lane, tile, e,
                    (unsigned)(uint16_t)(pair >> 16 * e), (unsigned)want);
           }
       device_done(&c);
@@ -77,9 +77,9 @@ TEST(first_gpu_e4m3, "E4M3: 0x7f and 0xff decode to NaN, NaN encodes to 0x7f, 44
     const uint8_t *bits = (const uint8_t *)device_download(&c, encoded).data;
     for (int k = 0; k < 8; k++) {
       EXPECT(k < 2 ? isnan(got[k]) : got[k] == values[k], "%s: %02x decodes to %g, must be %g: unpack4_fp8 of "
-             "kernels/gpu.h should go by unpack4_fp8_plain", ops->name, codes[k], got[k], values[k]);
+             "kernels/cuda/gpu.h should go by unpack4_fp8_plain", ops->name, codes[k], got[k], values[k]);
       const unsigned want = k < 2 ? 0x7f : k == 7 ? 0x7e : codes[k];
-      EXPECT(bits[k] == want, "%s: %g encodes to %02x, must be %02x: pack4_fp8 of kernels/gpu.h should go by "
+      EXPECT(bits[k] == want, "%s: %g encodes to %02x, must be %02x: pack4_fp8 of kernels/cuda/gpu.h should go by "
              "pack4_fp8_plain", ops->name, ((float *)x.data)[k], bits[k], want);
     }
     device_done(&c);
@@ -261,7 +261,7 @@ TEST(first_gpu_priorities, "kernels that a side stream captures keep its priorit
     cuda_probe_priorities(&c, &side, p);
     printf("NOTE: priorities of captured kernels: %d on the model's stream, %d on a side stream\n", p[0], p[1]);
     EXPECT(p[1] < p[0], "captured kernels have priority %d and, of a side stream, %d: see side_open_impl of "
-           "kernels/cuda.cu, or set cudaLaunchAttributePriority on the nodes before the graph is instantiated", p[0],
+           "cuda.cu, or set cudaLaunchAttributePriority on the nodes before the graph is instantiated", p[0],
            p[1]);
     ops->side_close(&side);
     device_done(&c);
@@ -287,7 +287,7 @@ TEST(first_gpu_memory, "what CUDA, cuBLASLt and NCCL take for themselves is told
            "streams), NCCL of one rank %.1f, and %.1f stay taken\n", ops->name, (double)total / mib,
            (double)(total - before - opened) / mib, (double)opened / mib, nccl / mib,
            before > after ? (double)(before - after) / mib : 0.0);
-    EXPECT(opened < total / 4 && before <= total, "%s: opening took %zu bytes of %zu: memory_opened of kernels/cuda.cu "
+    EXPECT(opened < total / 4 && before <= total, "%s: opening took %zu bytes of %zu: memory_opened of cuda.cu "
            "counts what others take", ops->name, opened, total);
     ops->device_close(&c);
   }

@@ -1,4 +1,4 @@
-// test_matmul_split.h: fp32 GEMMs from six bf16 ones (kernels/gemm_split.h), on every table with tiles: the emulated
+// test_matmul_split.h: fp32 GEMMs from six of bf16 (kernels/cpu/gemm_split.h), on every table with tiles: the emulated
 // one, and AMX where this machine has it.
 
 static const Ops *split_table(int i) {

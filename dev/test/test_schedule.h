@@ -1,7 +1,7 @@
 // test_schedule.h: the trainer's streams, events, graphs and transports on an emulated device. ops_streams runs the
 // CPU's own ops, so every run must equal the CPU's one-rank run bit for bit, in any order of its streams; and this must
 // fail as soon as any one wait is left out.
-#include "../cuda_emu/emu.h"
+#include "dev/cuda_emu/emu.h"
 
 // Small, with everything that a schedule can get wrong: more blocks than slots (backward gathers again), at least two
 // microbatches per rank (the root's gradient slot is used twice a step), dropout, odd widths, enough steps for a

@@ -1,4 +1,4 @@
-// test_threads.h: the promises of kernels/threads.h: every index once, barriers that hold, nested regions, and waits
+// test_threads.h: what kernels/cpu/threads.h promises: every index once, barriers that hold, nested regions, and waits
 // that end in sleep.
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// probe.cuh: what a test asks of a CUDA device and no op tells. Part of kernels/cuda.cu.
+// probe.cuh: what a test asks of a CUDA device and no op tells. Part of kernels/cuda/cuda.cu.
 //
 //   cuda_probe(c, what, to, from)   one warp, on c's stream; `to` and `from` in device memory
 //     PROBE_MMA_BF16, _FP16     to (16x8) fp32 = A (16x16) B (16x8): from = A, then B, row-major; operands and result
@@ -6,7 +6,7 @@
 //     PROBE_LDMATRIX, _TRANS    to (32x4): the registers of every lane; from: four 8x8 tiles of 16-bit elements
 //   cuda_probe_priorities(c, side, p)   p[2] = the priorities that a captured kernel of either stream has in the graph
 #pragma once
-#include "ops.h"
+#include "kernels/ops.h"
 #include "gpu.h"
 
 enum Probe { PROBE_MMA_BF16, PROBE_MMA_FP16, PROBE_LDMATRIX, PROBE_LDMATRIX_TRANS };

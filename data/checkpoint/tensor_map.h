@@ -4,7 +4,7 @@
 // Tensors are named by (TensorState, parameter). Memory holds matrices as (out, in), fp32; a file may hold them
 // transposed (in, out), and in bf16 or fp16.
 #pragma once
-#include "../fsdp.h"
+#include "fsdp.h"
 
 enum { MAP_MAX_FILES = 64, MAP_PATH_BYTES = 1280 };
 // By ShardState: parameters, first moment (SGD: momentum), second moment.

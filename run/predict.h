@@ -1,5 +1,5 @@
 // predict.h: how long a training step would take on machines that are not here. The step is run once more over a
-// planning table (kernels/record.h) whose ops advance clocks instead of computing: what overlaps what, and who waits
+// planning table (fsdp/record.h) whose ops advance clocks instead of computing: what overlaps what, and who waits
 // for whom, follows from the program's own schedule. plan_worlds.h includes it. Everything here is a prediction.
 //
 //   1 work        FLOPs and bytes of a call, from the tensors that its line of ops.h names
@@ -236,7 +236,7 @@ static inline void timeline_comm(Timeline *l, RecordStream stream) {
   l->now[stream] = end;
   l->sum.at[stream == RECORD_GATHER ? STEP_GATHERS : STEP_REDUCTIONS] += c.latency + c.moving;
 }
-// Copies, zeroing, and the accesses of collectives (kernels/transport.h: OP_GIVE, OP_TAKE).
+// Copies, zeroing, and the accesses of collectives (fsdp/transport.h: OP_GIVE, OP_TAKE).
 static inline void timeline_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
   Timeline *l = (Timeline *)to;
   const RecordStream stream = record_stream(c);

@@ -1,12 +1,12 @@
 // preflight.h: whether hosts, libraries and the network between them fit together: what is looked at, what follows from
-// it, and how it is printed. data/preflight_net.h asks the network, and has --preflight itself.
+// it, and how it is printed. run/preflight_net.h asks the network, and has --preflight itself.
 //
 //   preflight_look     what this rank's host is: versions, devices, limits, networks
 //   preflight_group    which ranks share a host
 //   preflight_judge    pure: what was found becomes findings, each with what to type
 //   preflight_print    one table of all hosts, what differs marked by an asterisk
 #pragma once
-#include "../kernels/machine.h"
+#include "machine.h"
 #include "cores.h"
 #include "terminal.h"
 #include <arpa/inet.h>

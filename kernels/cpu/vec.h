@@ -13,7 +13,7 @@
 // All functions are static: one object is built per instruction set, and the linker could replace one object's copy of
 // a shared inline function by another's.
 #pragma once
-#include "device.h"
+#include "kernels/device.h"
 #include "threads.h"
 #pragma GCC diagnostic push // gcc 12 warns about its own _mm512_undefined_ps() (GCC bug 105593)
 #pragma GCC diagnostic ignored "-Wuninitialized"

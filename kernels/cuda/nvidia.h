@@ -8,7 +8,7 @@
 // GH200, L4, L40, L40S, RTX A6000, RTX 6000 Ada, HGX and GB200/GB300; whitepapers GA102 (RTX 30), Ada (RTX 40) and
 // RTX Blackwell (RTX 50), tables "Peak BF16 Tensor TFLOPS with FP32 Accumulate".
 #pragma once
-#include "device.h"
+#include "kernels/device.h"
 
 enum { NEEDED_MAJOR = 8 };                       // compute capability 8.0: mma of bf16, cp.async
 

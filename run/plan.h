@@ -138,7 +138,7 @@ static inline void trainer_plan_close(Trainer *t) {
   trainer_free(t);
   memset(t, 0, sizeof *t);
 }
-#include "data/plan_report.h"
+#include "plan_report.h"
 // Refuses a plan that this host or its devices cannot hold, before anything is allocated: first from the shapes alone,
 // and again after libraries have been opened and have allocated what they need. It compares with what is free at that
 // time, whoever else uses the device. Collective.

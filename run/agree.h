@@ -8,7 +8,7 @@
 //
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
-#include "nvidia.h"
+#include "kernels/cuda/nvidia.h"
 
 // Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
 static int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {

@@ -20,9 +20,9 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../kernels/device.h"
-#include "../kernels/liveness.h"
-#include "../kernels/machine.h"
+#include "kernels/device.h"
+#include "fsdp/liveness.h"
+#include "machine.h"
 
 static struct {
   bool out, err;                                 // stdout, stderr end on a terminal, mpirun's if there is one

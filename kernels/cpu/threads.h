@@ -68,7 +68,7 @@ template <class F> static inline void parallel_tasks(int threads, int64_t tasks,
 
 #if PART_LAUNCH
 // ---- the threads themselves: once in a program, in the object that launches ops
-#include "device.h"
+#include "kernels/device.h"
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>

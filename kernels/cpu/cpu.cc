@@ -1,9 +1,9 @@
 // cpu.cc: the CPU part of every op, compiled once per instruction set with -DISA=avx2|avx512|avx512_bf16|amx and
 // explicit -m flags. Each object exports exactly one symbol, the table ops_<ISA>; everything else is static.
 #define PART_CPU 1
-#include "ops.h"
+#include "kernels/ops.h"
 #include "vec.h"
-#include "all.h"
+#include "kernels/all.h"
 #include <sys/mman.h>
 
 #define CPU_TABLE_NAME_(isa) ops_##isa

@@ -7,12 +7,12 @@
 //   - a failed call ends the program with one line. Kernel errors appear at a later call: the message of sync says how
 //     to find the kernel.
 #define PART_CUDA 1
-#include "ops.h"
+#include "kernels/ops.h"
 #include "gpu.h"
 #include "nvidia.h"
 #include "cuda_libraries.h"
 #include "cuda_device.h"
-#include "all.h"
+#include "kernels/all.h"
 #include "collectives.cuh"
 #include "probe.cuh"
 

@@ -2,12 +2,12 @@
 // and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact. Part 8 of the
 // trainer, which includes it there.
 //
-//   print_start, print_start_notices     the head of every run, on rank 0 (data/saver.h prints its line `saves`)
+//   print_start, print_start_notices     the head of every run, on rank 0 (the line `saves` is from saver.h)
 //   print_details                        --verbose: configuration, sharding, units, memory plan, traffic
 //   start_record                         all of it as members of a JSON object
 //   print_old_runs                       what earlier runs left in OUT, and how to remove it
 #pragma once
-#include "files.h"
+#include "data/files.h"
 
 // ---- JSON -----------------------------------------------------------------------------------------------------------
 // Any bytes as a JSON string; what is not UTF-8 becomes U+FFFD.

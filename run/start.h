@@ -9,7 +9,7 @@
 //   start_load      weights, optimizer, step into the sharded state
 //   load_corpus     the tokens, read on rank 0, passed to all
 #pragma once
-#include "saver.h"
+#include "data/checkpoint/saver.h"
 
 enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
 struct Start {

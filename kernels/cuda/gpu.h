@@ -12,7 +12,7 @@
 //   gpu_uuid                    what names the memory of a device: two instances of a GPU (MIG) have two
 //   RANGE_BEGIN, RANGE_END, DEVICE_NAME_STREAM, DEVICE_NAME_EVENT                names for traces
 #pragma once
-#include "device.h"
+#include "kernels/device.h"
 #include <assert.h>
 #include <cuda_runtime.h>
 

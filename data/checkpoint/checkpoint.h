@@ -9,7 +9,7 @@
 //   1 maps         which byte belongs to which tensor: from shapes alone, so it is the same for every number of ranks
 //   2 trainer.json written last; its last line is the checksum of all before it
 //   3 directory    what is there, which is newest, what is removed
-//   4 loading      checkpoint_load          (saving: data/saver.h)
+//   4 loading      checkpoint_load          (saving: data/checkpoint/saver.h)
 //
 // A checkpoint gets its name step_* by rename, when all its files are whole and on the disk, and loses it by rename
 // before any of its files is removed. So a process that is killed at any instant leaves whole checkpoints, and names

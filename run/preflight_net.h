@@ -1,6 +1,6 @@
 // preflight_net.h: what the network between hosts does, and --preflight.
 //
-//   preflight_run     --preflight: the table of data/preflight.h, with latency and bandwidth between every two hosts,
+//   preflight_run     --preflight: the table of run/preflight.h, with latency and bandwidth between every two hosts,
 //                     or ranks when these are few; findings; the first thing to mend
 //   preflight_start   at each start of several ranks: what is wrong, a line each
 //

@@ -29,7 +29,7 @@
 // to do what it needs.
 #pragma once
 #include "cuda_libraries.h"
-#include "liveness.h"
+#include "fsdp/liveness.h"
 #include "nvidia.h"
 #include <sched.h>
 

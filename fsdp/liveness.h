@@ -36,7 +36,7 @@
 void liveness_poll(const char *what);
 
 #if PART_LAUNCH
-#include "device.h"
+#include "kernels/device.h"
 #include <errno.h>
 #include <ifaddrs.h>
 #include <mpi.h>

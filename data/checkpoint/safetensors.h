@@ -17,9 +17,9 @@
 //     members, a name twice, numbers with sign, fraction or exponent.
 //   - Every function that can fail returns false and leaves its line in SafetensorsFile.error.
 #pragma once
-#include "../kernels/device.h"
-#include "file_kinds.h"
-#include "files.h"
+#include "kernels/device.h"
+#include "data/file_kinds.h"
+#include "data/files.h"
 #include <sys/mman.h>
 
 // The reference implementation refuses longer headers, too.

@@ -10,7 +10,7 @@
 //   config_name_source      a refusal of what the file gives names the file
 //   options_save            OUT/options.txt
 #pragma once
-#include "files.h"
+#include "data/files.h"
 
 enum { CONFIG_MOST_BYTES = 1 << 20 };
 

@@ -16,7 +16,7 @@
 //   - A save ends the same way on all ranks: every rank reports, rank 0 commits or discards and broadcasts which.
 #pragma once
 #include "crc32c.h"
-#include "files.h"
+#include "data/files.h"
 #include "tensor_map.h"
 #include <pthread.h>
 #include <xmmintrin.h>

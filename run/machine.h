@@ -1,9 +1,9 @@
-// machine.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: data/cores.h.)
+// machine.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: run/cores.h.)
 //
 // Defines: cpu_tables, cpu_best_table(), launcher_pid(), host_available_bytes(), core_watch(), choose_gpu().
 #pragma once
 #include "cgroup.h"
-#include "ops.h"
+#include "kernels/ops.h"
 #include <dirent.h>
 #include <mpi.h>
 #include <unistd.h>

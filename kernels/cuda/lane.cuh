@@ -8,7 +8,7 @@
 //   flat_blocks                    blocks of a kernel that walks a flat range with a stride of the whole grid
 #pragma once
 #include "gpu.h"
-#include "random.h"
+#include "kernels/random.h"
 
 enum { LANES = 8 };
 template <int W> struct Lanes { float x[W]; };
