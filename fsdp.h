@@ -152,6 +152,7 @@ struct GatherSlot {
   char *data, *landing;
   MPI_Request *requests;
   int pending;
+  FlightCollective gather;                       // the last one into it
   StepEvent arrived, released;                   // the gather is complete; the model has read it for the last time
 };
 
@@ -160,6 +161,7 @@ struct ReduceJob {
   bool active, first;                            // first: of the step, overwrites the shard
   int stage, slot, rounds, prepared, consumed;
   uint64_t round0, last_round0;                  // global number of its first round; of the stage's reduction before
+  FlightCollective collective;
 };
 // Round j of a job: elements [first, first + numel) of unit u's shards.
 struct ReduceSpan { int unit; int64_t first, numel; };
@@ -241,6 +243,7 @@ struct Fsdp {
   uint64_t rounds_started;                       // global round counter, alike on all ranks
   uint64_t *stage_round0;                        // [stages] of the last reduction
   uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
+  FlightCollective *slot_collective;             // [3 + L] of this step, the last reduction from there
   // ---- events, messages, communicators
   StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
   MPI_Request *sends[2], *receives[2], chain_send[2], chain_receive[2], chain_back[2];   // by parity of the round
@@ -248,7 +251,7 @@ struct Fsdp {
   int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];
   void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;
   // ---- who watches
-  uint32_t *marks, marks_made[MARKS];            // NULL, or where the device says how far it is (liveness.h)
+  uint32_t *marks, passes_marked;                // NULL, or where the device says how far it is (liveness.h)
   void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
   void *background_to;
   Record *record;                                // NULL, or of this run, or of a dry one
@@ -257,7 +260,9 @@ struct Fsdp {
 
 // The stream of c has come to `code`.
 static inline void fsdp_mark(Fsdp *f, Ctx *c, DeviceMark stream, int code) {
-  if (f->marks) c->ops->mark(c, &f->marks[stream], mark_value(++f->marks_made[stream], code));
+  if (!f->marks) return;
+  const uint32_t number = stream == MARK_MODEL ? ++f->passes_marked : (uint32_t)flight.begun;
+  c->ops->mark(c, &f->marks[stream], mark_value(number, code));
 }
 static inline size_t fsdp_wire_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.wire_dtype); }
 static inline bool fsdp_trains(const Fsdp *f) { return !f->cfg.weights_only; }
@@ -296,7 +301,10 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   slot->state = SLOT_PENDING;
   slot->from_kept = f->kept_valid[s];
   const Doing was = doing(f->record, DOING_GATHER, s, 0);
-  if (!f->lay.in_place && f->lay.stage[s].units) f->comm->gather_start(f, s, slot);
+  if (!f->lay.in_place && f->lay.stage[s].units) {
+    slot->gather = flight_begin("the gather", s);
+    f->comm->gather_start(f, s, slot);
+  }
   doing_again(f->record, was);
 }
 // Starts gathering the stages that the model will need after s, as far as slots reach.
@@ -364,7 +372,13 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = true;
   const Doing was = doing(f->record, DOING_GATHER, s, 0);
-  if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) f->comm->gather_finish(f, s, slot);
+  if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) {
+    flight_in(slot->gather);
+    f->comm->gather_finish(f, s, slot);
+    liveness_arrived();
+    flight_out();
+    flight_end(slot->gather);
+  }
   slot->state = SLOT_WHOLE;
   liveness_stage(s);
   const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
@@ -415,7 +429,8 @@ static inline void fsdp_forget(Fsdp *f) {
 static inline void fsdp_step_begin(Fsdp *f, bool training) {
   fsdp_forget(f);
   f->training = training;
-  memset(f->marks_made, 0, sizeof f->marks_made);
+  f->passes_marked = 0;
+  memset(f->slot_collective, 0, sizeof(FlightCollective) * (size_t)(2 + f->lay.stages));
   if (f->record) f->record->pass++;
   for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
   for (int i = 0; i < 2 + f->lay.stages; i++) f->grads_free[i].recorded = false;
@@ -530,6 +545,7 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   f->comm->round_done(f, round);
   liveness_arrived();
   if (++job->consumed < job->rounds) return true;
+  flight_end(job->collective);
   f->comm->reduce_end(f);
   job->active = false;
   return true;
@@ -544,12 +560,16 @@ static inline void fsdp_poll(Fsdp *f) {
   doing_again(f->record, was);
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {
+  if (!f->job.active) return;
+  flight_in(f->job.collective);
   for (int spins = 0; f->job.active;) {
     const int before = f->job.prepared + f->job.consumed;
     fsdp_poll(f);
     if (f->job.active && f->job.prepared + f->job.consumed == before)
       liveness_pause(&spins, fsdp_chains(f) ? "the reduction along the replicas" : "the reduction", f->job.stage);
   }
+  liveness_arrived();
+  flight_out();
 }
 
 // Gradient slots: 0 and 1 for blocks in turn, 2 is stage 0's; whole gradients of block l have 2 + l for their own.
@@ -570,9 +590,11 @@ static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot)
 // lay there.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
+  flight_in(f->slot_collective[slot]);
   for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f))
     liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
   liveness_arrived();
+  flight_out();
   fsdp_hold_gradient(f, RECORD_FREE, 0, slot);
   for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
     if (i != slot && f->slot_rounds[i] <= f->slot_rounds[slot]) fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
@@ -662,12 +684,14 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   job->first = a == 0 || f->cfg.local;
   job->stage = s;
   job->slot = slot;
+  job->collective = flight_begin("the reduction", s);
   job->rounds = f->lay.stage[s].rounds;
   job->round0 = f->rounds_started;
   job->last_round0 = f->stage_round0[s];
   f->stage_round0[s] = job->round0;
   f->rounds_started += (uint64_t)job->rounds;
   f->slot_rounds[slot] = f->rounds_started;
+  f->slot_collective[slot] = job->collective;
   f->block_reductions += home == GRADS_IN_SLOT;
   for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
     if (!f->lay.unit[u].state_numel) continue;
@@ -780,7 +804,8 @@ static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *
 static inline void fsdp_layout_free(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
   void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->kept_valid, f->kept_number,
-                         f->stage_round0, f->slot_rounds, f->grads_free, f->sums_shared};
+                         f->stage_round0, f->slot_rounds, f->slot_collective, f->grads_free,
+                         f->sums_shared};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);

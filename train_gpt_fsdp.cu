@@ -105,6 +105,7 @@ enum { LAYERS_MOST = 1000 };
   FLAG(preflight, "device", "look at all hosts and the network between them, say what to mend, and end") \
   INT(threads, 0, 0, 4096, "device", "threads per rank (0: one for each core it is dealt)") \
   INT(timeout, 600, 0, 1 << 30, "device", "end all after N seconds without progress or word of a rank (0: never)") \
+  TEXT(flight, "", NULL, "device", "compare what ranks did last: OUT, or FILE... of its flight-RANK.json; then end") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \
   FLAG(eval_only, "evaluation and samples", "evaluate --resume or --init_from on both splits; train nothing") \
@@ -716,6 +717,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   const int64_t R = (int64_t)x->B * x->T;
   const Accumulate mode = fsdp_grad_mode(f, 0, a);
   c->ops->range_begin(c, "forward");
+  liveness_microbatch(a);
   liveness_phase("forward");
   fsdp_mark(f, c, MARK_MODEL, 0);
   gpt_forward(t, mb);
@@ -789,6 +791,7 @@ static void trainer_update(Trainer *t) {
   const int A = (int)t->opt.grad_accum, M = A * f->mesh.world;
   const bool dynamic_scale = t->dtype == F16 && t->opt.loss_scale == 0;
   c->ops->range_begin(c, "update");
+  liveness_microbatch(MICROBATCH_NONE);
   liveness_phase("update");
   fsdp_mark(f, c, MARK_MODEL, MARK_UPDATE);
   fsdp_norm_accumulate(f, b->exchange->limbs);
@@ -1021,6 +1024,7 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
 #include "run/agree.h"
 #include "run/launch.h"
 #include "run/preflight_net.h"
+#include "run/flight_report.h"
 
 // All ranks must be the same program with the same options; the error names the first difference. The corpus needs no
 // such check: every rank gets it from rank 0 (corpus_share). Collective.
@@ -1395,6 +1399,16 @@ static int preflight(const Options *o, bool at_start) {
   return 0;
 }
 
+// --flight. Returns the exit code.
+static int flight_answer(const Options *o, const char *launched_as) {
+  char error[2048] = "";
+  if (launched_as && strcmp(launched_as, "0")) return 0;         // one answer is enough
+  const int code = flight_main(stdout, o->flight, error, sizeof error);
+  one_line(error);
+  if (code) die_with(code, "train_gpt_fsdp: %s", error);
+  return 0;
+}
+
 // The whole program; main, unless a test includes this file.
 int train_main(int argc, char **argv) {
   static Options o, asked;
@@ -1414,6 +1428,7 @@ int train_main(int argc, char **argv) {
   options_parse(&o, argc, argv, error, sizeof error);
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
+  if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
   int provided, rank, world;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   liveness_start(o.timeout);
@@ -1435,14 +1450,16 @@ int train_main(int argc, char **argv) {
   }
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(&o, argc, argv, MPI_COMM_WORLD);
-  if (o.preflight)
-    snprintf(error, sizeof error, "--preflight belongs on the command line, not into the file of --config");
+  if (o.preflight || o.flight[0])
+    snprintf(error, sizeof error, "--%s belongs on the command line, not into the file of --config",
+             o.preflight ? "preflight" : "flight");
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (alone) launch_refuse_alone(&o, false);
   liveness_timeout(o.timeout);
   liveness_open(MPI_COMM_WORLD, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
+  liveness_flight(o.out, PROGRAM_VERSION " (" BUILD_ID ")");
   preflight(&o, true);
   MPI_Comm node;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
