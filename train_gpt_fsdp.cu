@@ -54,6 +54,7 @@ enum { LAYERS_MOST = 1000 };
   INT(batch_size, 8, 1, 1 << 20, "training", "sequences per microbatch and rank") \
   INT(grad_accum, 0, 0, 1 << 20, "training", "microbatches per step and rank (0: 1, or what --global_batch needs)") \
   INT(global_batch, 0, 0, 1 << 24, "training", "sequences per step over all ranks; batch_size x ranks must divide it") \
+  TEXT(on_nan, "stop", "stop|skip|dump", "training", "loss or gradient not finite: stop; skip the step; or dump it") \
   INT(seed, 1, 0, INT64_MAX, "training", "seed of initialisation, data order, dropout and sampling") \
   TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
   NUM(lr, 0.0, 1e-20, 1000.0, "optimizer", "peak learning rate (default: the preset's)") \
@@ -465,6 +466,7 @@ struct Trainer {
   PassKind carved;                               // the pass that acts is for
   int64_t rows_max, head_rows, step, steps_total, steps_per_epoch;             // head_rows: rows of logits at once
   float loss_scale;                              // after the last step
+  StepState before;                              // that the last step started from
   bool has_run;                                  // this process has run a step
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
@@ -867,6 +869,7 @@ static StepResult train_step(Trainer *t, int stop) {
     microbatch_fill(&t->sampler, in_epoch, a * N + t->fsdp.mesh.rank, t->host.inputs + (int64_t)a * B * T,
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
+  t->before = *t->host.state;
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
   record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
@@ -1225,7 +1228,8 @@ static bool print_sample(Trainer *t) {
   return written;
 }
 
-// A dynamic scale settles within 24 halvings; overflows that last longer have another cause.
+// A dynamic scale settles within 24 halvings; overflows that last longer have another cause, and so have steps that
+// --on_nan skip leaves out one after the other.
 enum { MAX_SKIPPED_IN_A_ROW = 50 };
 
 // Whether something that is done every `every` steps (0: every epoch; -1: never) and at the end is due after this step.
@@ -1245,6 +1249,28 @@ static Stop agree_on_stop(MPI_Comm comm) {
   MPI_Allreduce(MPI_IN_PLACE, &asked, 1, MPI_INT, MPI_MAX, comm);
   return (Stop)asked;
 }
+#include "run/not_finite.h"
+// The last step was not finite and left out. Names the cause; returns the exit code if the run ends, -1 if it goes on.
+// Collective.
+static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult *r, bool goes_on) {
+  char first[512];
+  const bool overflow = t->dtype == F16 && isfinite(r->loss);    // 50 in a row
+  const NotFinite found = not_finite_find(t);
+  not_finite_text(&found, first, sizeof first);
+  not_finite_log(log, t, &found, goes_on);
+  const char *what = isfinite(r->loss) ? "gradient" : isfinite(r->grad_norm) ? "loss" : "loss and gradient";
+  if (goes_on && !t->fsdp.mesh.rank)
+    say_error("notice: step %lld is left out (--on_nan skip), its %s is not finite; first: %s\n", (long long)t->step,
+              what, first);
+  if (goes_on) return -1;
+  if (!t->fsdp.mesh.rank)
+    say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n  first: %s\n",
+              who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "", first);
+  if (!strcmp(t->opt.on_nan, "dump")) not_finite_dump(t, log, saver, &found);
+  saver_finish(saver, log);
+  log_close(log, t, "not finite");
+  return EXIT_NOT_FINITE;
+}
 // The training loop. Returns the exit code if the run ends here, -1 if it trained to its end. Collective.
 static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
@@ -1261,13 +1287,10 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
     const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler handles it, up to a limit
-    if (!isfinite(r.loss) || (r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
-      if (!t->fsdp.mesh.rank)
-        say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n",
-                  who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "");
-      saver_finish(saver, log);
-      log_close(log, t, "not finite");
-      return EXIT_FAULT;
+    const bool goes_on = !strcmp(o->on_nan, "skip") && skipped_in_a_row < MAX_SKIPPED_IN_A_ROW;
+    if ((r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
+      const int code = train_not_finite(t, log, saver, &r, goes_on);
+      if (code >= 0) return code;
     }
     stop = r.stop;
     if (stop) break;

@@ -17,6 +17,7 @@ struct Log {
   FILE *metrics;                                 // rank 0 only, else NULL
   off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
   bool lost;                                     // metrics.jsonl could not be written to its end
+  int64_t skipped;                               // steps of this run without an update
   bool plans_known;
   CoreWatch cores;
   bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
@@ -177,6 +178,7 @@ static void log_watch_cores(Log *log) {
 static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms) {
   if (t->fsdp.mesh.rank) return;
   const double tokens = (double)t->opt.global_batch * (double)t->model.T;
+  log->skipped += r->skipped;
   log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
   if (log->metrics && !log->plans_known) log_plans(log, t);
   log->plans_known = true;
@@ -192,8 +194,8 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
     fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"
             "\"replicate_bytes\":%lld", (long long)w->gathers, (long long)w->reductions, (long long)w->gather_bytes,
             (long long)w->reduce_bytes, (long long)w->replicate_bytes);
-    if (t->dtype == F16)
-      fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", t->loss_scale, r->skipped ? "true" : "false");
+    if (t->dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g", t->loss_scale);
+    if (t->dtype == F16 || r->skipped) fprintf(log->metrics, ",\"skipped\":%s", r->skipped ? "true" : "false");
     fprintf(log->metrics, "}\n");
     log_flush(log, t);
   }
@@ -244,6 +246,7 @@ static void log_close(Log *log, const Trainer *t, const char *reason) {
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)t->step,
           now_ms() - log->start_ms);
+  if (log->skipped) fprintf(log->metrics, ",\"skipped_steps\":%lld", (long long)log->skipped);
   if (const size_t taken = trainer_device_bytes(t)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
   fprintf(log->metrics, "}\n");
   log_flush(log, t);

@@ -892,8 +892,8 @@ static const OptionClass option_classes[] = {
     {"KOO", "global_batch optimizer freeze"},
     {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision eval_every "
             "test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best"},
-    {"DOO", "batch_size epochs max_steps lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction weight_decay "
-            "beta1 beta2 eps momentum clip reduce accumulate"},
+    {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
+            "weight_decay beta1 beta2 eps momentum clip reduce accumulate"},
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
              "comm shm device no_cuda graph tune isa rdzv preflight threads timeout flight eval_only "
              "verbose sample_only prompt out log_every save_model export_hf resume init_from config plan world "
