@@ -14,6 +14,7 @@
 //
 // Sharding is in fsdp.h, arithmetic in kernels/, options and data in data/. Nothing here asks which device it runs on.
 #define PART_LAUNCH 1
+#include "kernels/all.h"
 #include "fsdp.h"
 #include "run/terminal.h"
 #include "run/cores.h"

@@ -5,6 +5,8 @@
 // memory lie, what is taken and what is given back follow from it. Whoever adds a buffer adds a line there and a
 // pointer to struct Fsdp. After that nothing asks why a buffer is where it is.
 #pragma once
+#include <sys/statvfs.h>
+#include "placement.h"
 
 // ---- traffic
 // How often a step of A microbatches gathers block l: see the top.

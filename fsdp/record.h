@@ -17,6 +17,8 @@
 // number of an entry. What another stream does has begun at the earliest when the last event that it waited for was
 // recorded, and is over when the model's stream has waited for an event recorded after it.
 #pragma once
+#include <sys/mman.h>
+#include "state.h"
 
 enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
 struct Access { AccessKind kind; uintptr_t at; size_t bytes; };

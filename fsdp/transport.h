@@ -23,6 +23,12 @@
 //
 // All traffic is counted here.
 #pragma once
+#include "kernels/cpu/threads.h"
+#include <errno.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <signal.h>
+#include "layout.h"
 
 // What a transport does. Sections 5 to 7 know no other way to reach a peer.
 struct Comm {

@@ -13,6 +13,8 @@
 // boundaries. Where ranks read each other's memory, shards may lie so from the start: a rank's part of a piece between
 // its neighbours', and the unit is whole without being gathered.
 #pragma once
+#include "kernels/device.h"
+#include <fnmatch.h>
 
 enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
 

@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "kernels/device.h"
-#include "fsdp/liveness.h"
+#include "fsdp.h"
 #include "machine.h"
 
 static struct {
