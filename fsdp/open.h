@@ -31,6 +31,7 @@ static inline void fsdp_connect(Fsdp *f, MemoryPlan *plan) {
 // Takes all memory that the plan has, the caller's too. Collective.
 static inline void fsdp_open(Fsdp *f) {
   const int K = f->cfg.gather_slots;
+  f->meanwhile = fsdp_poll;
   f->slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
   f->comm->open(f);
   memory_take_all(f->ctx, f->plan);

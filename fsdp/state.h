@@ -1,6 +1,7 @@
 // state.h: what the sharding layer is configured with, what follows from that once and for all, and what changes while
 // it runs: struct Fsdp, which every part of it works on.
 #pragma once
+#include "kernels/all.h"
 #include "liveness.h"
 #include "memory_plan.h"
 #include "mesh.h"
@@ -160,6 +161,7 @@ struct Fsdp {
   void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;
   // ---- who watches
   uint32_t *marks, marks_made[MARKS];            // NULL, or where the device says how far it is (liveness.h)
+  void (*meanwhile)(Fsdp *f);                    // fsdp_poll: what a transport does while it waits
   void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
   void *background_to;
   Record *record;                                // NULL, or of this run, or of a dry one

@@ -72,6 +72,9 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int 
 #define die_user(...) die_with(EXIT_USAGE, __VA_ARGS__)
 #define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
 
+// For functions that return false with one line in `error`: refuses if cond holds. A longer line is cut.
+#define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
+
 // For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
 // thread. fsdp/liveness.h has it, which ends a run whose ranks make no progress.
 void liveness_poll(const char *what);
