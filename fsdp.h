@@ -2,13 +2,22 @@
 // optimizer state are cut over the ranks; what the model needs is gathered just before it computes and its gradient is
 // reduced just after. Rajbhandari et al. 2020 (ZeRO), Zhao et al. 2023 (PyTorch FSDP), Wang et al. 2024 (ZeRO++).
 //
-//   1 memory     MemoryPlan: every byte is planned under a name, printed, then taken under it (fsdp/memory_plan.h)
-//   2 mesh       replicas x shards: who is where (fsdp/mesh.h)
-//   3 units      parameters -> units -> pieces: which rank owns which elements, as data (fsdp/units.h)
-//   4 transport  the comm table: self, mpi or nccl (fsdp/transport.h); all traffic is counted there
-//   5 gather     fsdp_gather / fsdp_wait / fsdp_weight / fsdp_release
-//   6 reduce     fsdp_grads / fsdp_grad / fsdp_reduce: ordered, so that N ranks give bit for bit what one rank gives
-//   7 state      norm, update, E4M3 scales, initialisation, reading and writing of shards (fsdp/sharded_state.h)
+// The parts, each a file, in the order in which they are built on each other:
+//   fsdp/liveness.h        no rank waits for ever
+//   fsdp/memory_plan.h     every byte is planned under a name, printed, then taken under it
+//   fsdp/mesh.h            replicas x shards: who is where
+//   fsdp/units.h           parameters -> units -> pieces: which rank owns which elements, as data
+//   fsdp/state.h           configuration, what follows from it once and for all, and what changes: struct Fsdp
+//   fsdp/record.h          what a run does, entry by entry: for proofs of its order, and for dry runs
+//   fsdp/placement.h       memory by lifetimes
+//   fsdp/layout.h          decisions and the list of all buffers
+//   fsdp/transport.h       the comm table: self, mpi or nccl; all traffic is counted there
+//   fsdp/reduce.h          fsdp_grads, fsdp_grad, fsdp_reduce: ordered, so that N ranks give what one rank gives, bit for
+//                          bit
+//   fsdp/gather.h          fsdp_gather, fsdp_wait, fsdp_weight, fsdp_release
+//   fsdp/sharded_state.h   norm, update, E4M3 scales, initialisation, reading and writing of shards
+//   fsdp/open.h            opening and closing
+// docs/design.md follows a gradient through them.
 //
 // What the model code sees, for stage s (0: outside the blocks, 1 + l: block l) and parameter p:
 //   fsdp_gather(f,s) start   fsdp_wait(f,s)   fsdp_weight(f,p) -> whole, in the compute dtype   fsdp_release(f,s)
@@ -56,7 +65,7 @@
 // With L blocks in one unit each, A reductions, no freezing and R = 1 that is, in bytes, f = (N-1)/N, U a block, P all:
 //   f (root b_p + (L + (2A-1) max(L-K,0)) U b_p + A P b_r); in place f A P b_r
 // Memory: see fsdp_declare (fsdp/layout.h). fsdp_formula states the traffic as code, a test compares it with the
-// counters of part 4.
+// counters of the transport.
 //
 // Bit-identity: the owner adds contributions in order of the global microbatch m = a N + rank, each first rounded to
 // the wire dtype (its own too, and at N = 1): one left fold, the same for every N that divides the number of

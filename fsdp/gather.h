@@ -1,4 +1,4 @@
-// gather.h: parameters on their way to the model: part 5 of fsdp.h. A stage is gathered into a slot ahead of its use,
+// gather.h: parameters on their way to the model. A stage is gathered into a slot ahead of its use,
 // waited for, read, released; where shards are read in place, all of that moves nothing.
 //
 //   fsdp_gather, fsdp_prefetch    begin; Comm.gather_start moves the bytes

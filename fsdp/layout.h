@@ -1,5 +1,5 @@
 // layout.h: what is decided once, before any memory is taken: units and their places, where each stage's gradient lies
-// and in how many rounds it is reduced, and every buffer of the sharding layer. Included by fsdp.h.
+// and in how many rounds it is reduced, and every buffer of the sharding layer.
 //
 // fsdp_declare is the only description of the sharding layer's memory: what the plan says, where the parts of working
 // memory lie, what is taken and what is given back follow from it. Whoever adds a buffer adds a line there and a

@@ -1,5 +1,4 @@
-// memory_plan.h: every byte is planned under a name, told, then taken under that name. Part 1 of fsdp.h, which includes
-// it.
+// memory_plan.h: every byte is planned under a name, told, then taken under that name.
 #pragma once
 #include <errno.h>
 #include "kernels/ops.h"

@@ -1,4 +1,4 @@
-// mesh.h: who is where. Part 2 of fsdp.h, which includes it: ranks, hosts, and the groups that parameters are cut over.
+// mesh.h: who is where: ranks, hosts, and the groups that parameters are cut over.
 //
 // N = R x S ranks: R replicas of S shards each. Rank r S + s is shard s of replica r, so that the ranks of a shard
 // group follow each other, as torch.distributed.init_device_mesh and mpirun place them.

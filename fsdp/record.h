@@ -1,5 +1,5 @@
 // record.h: what a run does, entry by entry, so that tests can prove its order, and buffers get memory by their
-// lifetimes. fsdp.h includes it. A table of ops notes which memory each call reads and writes, by what ops.h says, and
+// lifetimes. A table of ops notes which memory each call reads and writes, by what ops.h says, and
 // the events, waits and collectives that order it:
 //   planning     plan_table: nothing is computed. The model and the sharding layer run over it as over any device; it
 //                hands out addresses with nothing behind them (placement.h)

@@ -1,4 +1,4 @@
-// reduce.h: gradients on their way to their owners: part 6 of fsdp.h. A backward writes a stage's gradient where
+// reduce.h: gradients on their way to their owners. A backward writes a stage's gradient where
 // fsdp_grad says, fsdp_reduce begins to give it away, in rounds of at most chunk_numel elements of every owner's shard,
 // and fsdp_poll moves the rounds on between ops.
 //

@@ -1,4 +1,4 @@
-// sharded_state.h: what every rank owns. Part 7 of fsdp.h, which includes it: the norm of the gradient shards, the
+// sharded_state.h: what every rank owns: the norm of the gradient shards, the
 // optimizer's step on them, the parameters that come of it (rounded, scaled to E4M3, sent to the device), and the ways
 // in and out of shards: initialisation, loading, saving, tests.
 //

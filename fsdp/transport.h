@@ -1,4 +1,4 @@
-// transport.h: how ranks reach each other. Part 4 of fsdp.h, which includes it: the comm table and its three rows.
+// transport.h: how ranks reach each other. The comm table and its three rows.
 //
 //   self   one rank: contributions are the own ones; units are read in place, or fetched from the host
 //   mpi    ranks of one host read each other's windows: contributions in place, and parameters too where all of a shard
@@ -30,7 +30,7 @@
 #include <signal.h>
 #include "layout.h"
 
-// What a transport does. Sections 5 to 7 know no other way to reach a peer.
+// What a transport does. The parts above (gather.h, reduce.h, sharded_state.h) know no other way to reach a peer.
 struct Comm {
   const char *name;
   void (*connect)(Fsdp *f);                                        // opens what takes memory that no formula tells
