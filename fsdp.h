@@ -12,8 +12,8 @@
 //   fsdp/placement.h       memory by lifetimes
 //   fsdp/layout.h          decisions and the list of all buffers
 //   fsdp/transport.h       the comm table: self, mpi or nccl; all traffic is counted there
-//   fsdp/reduce.h          fsdp_grads, fsdp_grad, fsdp_reduce: ordered, so that N ranks give what one rank gives, bit for
-//                          bit
+//   fsdp/reduce.h          fsdp_grads, fsdp_grad, fsdp_reduce: ordered, so that N ranks give bit for bit what one
+//                          rank gives
 //   fsdp/gather.h          fsdp_gather, fsdp_wait, fsdp_weight, fsdp_release
 //   fsdp/sharded_state.h   norm, update, E4M3 scales, initialisation, reading and writing of shards
 //   fsdp/open.h            opening and closing
