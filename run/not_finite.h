@@ -1,4 +1,4 @@
-// not_finite.h: --on_nan: a step whose loss or gradient is not finite. Part 9 of the trainer, which includes it there.
+// not_finite.h: --on_nan: a step whose loss or gradient is not finite.
 // step_decide has left such a step out on every rank alike, so weights and moments are those of before. The step is
 // run again with the same bits, over a table of ops that looks at every tensor (fsdp/finite.h): the first one that is
 // not finite is named, with its microbatch and rank.
@@ -10,7 +10,11 @@
 // First: in order of the step's microbatches, whoever computes them, then of calls. So the answer, but for the rank, is
 // the same on any number of ranks.
 #pragma once
+#include "fsdp.h"
 #include "fsdp/finite.h"
+#include "report.h"
+#include "saver.h"
+#include "version.h"
 
 enum NotFiniteKind { FOUND_NOTHING, FOUND_IN_OP, FOUND_IN_SUM, FOUND_IN_LOSS };
 // The same on all ranks. rank: that computed it; of a parameter or a sum, that holds the element. microbatch: of the
@@ -23,10 +27,22 @@ struct NotFinite {
   float value;
 };
 
+// The step, and how to run it again: the trainer's. losses: [M]; inputs, targets: [A][B][T], as the step has left them on
+// the host. scratch: 4 bytes of the device that no pass touches. begin, microbatch: run these parts of the step.
+struct NotFiniteStep {
+  const RunView *run;
+  StepState before;                              // that it started from
+  const double *losses;
+  const int32_t *inputs, *targets;
+  float *scratch;
+  void (*begin)(void *trainer);
+  void (*microbatch)(void *trainer, int a);
+  void *trainer;
+};
+
 // ---- names ----------------------------------------------------------------------------------------------------------
 // The parameter that has this byte of a gathered stage, as it is stored or computed with, or of its gradient; -1: none.
-static int not_finite_param(Trainer *t, uintptr_t at, bool gradient, int64_t *element) {
-  Fsdp *f = &t->fsdp;
+static int not_finite_param(Fsdp *f, uintptr_t at, bool gradient, int64_t *element) {
   const int here = flight.stage > 0 ? flight.stage : 0;
   for (int i = 0; i < 2 * f->lay.params; i++) {  // of the stage at work, then of what is outside the blocks
     const int p = i % f->lay.params, s = i < f->lay.params ? here : 0;
@@ -53,41 +69,40 @@ static int not_finite_holder(const Fsdp *f, int p, int64_t element) {
       return i;
   return -1;
 }
-struct NotFiniteSearch { Trainer *t; NotFinite *x; int a; };
+struct NotFiniteSearch { Fsdp *f; NotFinite *x; int a; };
 static void not_finite_tell(void *to, const Finite *found) {
   const NotFiniteSearch *s = (const NotFiniteSearch *)to;
-  Trainer *t = s->t;
+  Fsdp *f = s->f;
   NotFinite *x = s->x;
   const uintptr_t at = (uintptr_t)found->t.data + (uintptr_t)found->element * dtype_bytes(found->t.dtype);
   const bool gradient = !found->read && !strncmp(found->name, "dw", 2);        // dweight, dwte, dwpe
   const bool bias = !found->read && !strcmp(found->name, "dbias");
   int64_t element = found->element, in_weight;
   x->kind = FOUND_IN_OP;
-  x->microbatch = s->a * t->fsdp.mesh.world + t->fsdp.mesh.rank;
-  x->rank = t->fsdp.mesh.rank;
+  x->microbatch = s->a * f->mesh.world + f->mesh.rank;
+  x->rank = f->mesh.rank;
   x->stage = flight.stage;
-  x->param = not_finite_param(t, at, gradient || bias, &element);
+  x->param = not_finite_param(f, at, gradient || bias, &element);
   x->numel = numel(found->t), x->count = found->count, x->value = found->value, x->element = element;
   snprintf(x->op, sizeof x->op, "%s", found->op);
   char stage[32];
   liveness_stage_text(stage, sizeof stage, flight.stage);
   snprintf(x->place, sizeof x->place, "%.15s%s", WORD_GET(&liveness_words.phase), stage);
-  const Param *param = t->fsdp.lay.param;
+  const Param *param = f->lay.param;
   if (x->param >= 0) {
     const Param *q = &param[x->param];
     snprintf(x->what, sizeof x->what, "%s%s", gradient || bias ? "the gradient of " : "parameter ", q->name);
     x->numel = param_numel(q);
     x->parameter = !gradient && !bias;
-    if (x->parameter) x->rank = not_finite_holder(&t->fsdp, x->param, element);
+    if (x->parameter) x->rank = not_finite_holder(f, x->param, element);
     return;
   }
-  const int with = found->weight ? not_finite_param(t, (uintptr_t)found->weight, false, &in_weight) : -1;
+  const int with = found->weight ? not_finite_param(f, (uintptr_t)found->weight, false, &in_weight) : -1;
   snprintf(x->what, sizeof x->what, "%.20s of %.40s%s%.100s", found->name, found->op, with >= 0 ? " with " : "",
            with >= 0 ? param[with].name : "");
 }
 // Of the summed gradients that this rank holds: the first parameter of which one is not finite.
-static void not_finite_sums(Trainer *t, NotFinite *x) {
-  Fsdp *f = &t->fsdp;
+static void not_finite_sums(Fsdp *f, NotFinite *x) {
   enum { PIECE = 4096 };
   float piece[PIECE], *at;
   for (int p = 0; p < f->lay.params && !x->kind; p++) {
@@ -107,10 +122,10 @@ static void not_finite_sums(Trainer *t, NotFinite *x) {
 }
 
 // ---- the step once more ---------------------------------------------------------------------------------------------
-static void not_finite_state(Trainer *t, const StepState *s) {
-  *t->host.state = *s;                           // pinned: the device copies from there
-  t->ctx.ops->copy(&t->ctx, t->buffers.state, t->host.state, sizeof *s);
-  t->ctx.ops->sync(&t->ctx);
+static void not_finite_state(const RunView *run, const StepState *s) {
+  *run->state = *s;                              // pinned: the device copies from there
+  run->ctx->ops->copy(run->ctx, run->state_on_device, run->state, sizeof *s);
+  run->ctx->ops->sync(run->ctx);
 }
 static bool not_finite_before(const NotFinite *a, const NotFinite *b) {
   if (!a->kind || !b->kind) return a->kind != 0;
@@ -118,47 +133,47 @@ static bool not_finite_before(const NotFinite *a, const NotFinite *b) {
   if (a->kind == FOUND_IN_SUM) return a->param != b->param ? a->param < b->param : a->element < b->element;
   return a->microbatch < b->microbatch;
 }
-// Looks for what was not finite in the last step, whose input still lies in t->host. Weights, moments and what the next
-// step starts from stay as they are. Collective.
-static NotFinite not_finite_find(Trainer *t) {
-  Fsdp *f = &t->fsdp;
-  const int A = (int)t->opt.grad_accum, N = f->mesh.world, B = (int)t->opt.batch_size, T = (int)t->model.T;
-  const StepState after = *t->host.state;
+// Looks for what was not finite in the step. Weights, moments and what the next step starts from stay as they are.
+// Collective.
+static NotFinite not_finite_find(const NotFiniteStep *step) {
+  const RunView *run = step->run;
+  Fsdp *f = run->fsdp;
+  Ctx *c = run->ctx;
+  const int A = (int)run->opt->grad_accum, N = f->mesh.world;
+  const StepState after = *run->state;
   const Traffic traffic = f->traffic;
   StepState again = after;
   NotFinite mine = {};
-  NotFiniteSearch search = {t, &mine, 0};
+  NotFiniteSearch search = {f, &mine, 0};
   Finite finite = {};
   FiniteTable table;
-  again.loss_scale = t->before.loss_scale;       // with which the step was computed
-  not_finite_state(t, &again);
-  finite.tell = not_finite_tell, finite.to = &search;
-  finite.scratch = (float *)t->buffers.losses;   // written by the decision, which does not come again
-  finite_table(&table, t->ctx.ops, &finite);
-  trainer_step_begin(t);
-  t->ctx.ops = &table.ops;
+  again.loss_scale = step->before.loss_scale;    // with which the step was computed
+  not_finite_state(run, &again);
+  finite.tell = not_finite_tell, finite.to = &search, finite.scratch = step->scratch;
+  finite_table(&table, c->ops, &finite);
+  step->begin(step->trainer);
+  c->ops = &table.ops;
   for (int a = 0; a < A; a++) {
     search.a = a;
-    trainer_load_batch(t, a, B, T);
-    gpt_forward_backward(t, Microbatch{(int64_t)(a * N + f->mesh.rank) * B, PASS_TRAIN}, a);
+    step->microbatch(step->trainer, a);
   }
-  t->ctx.ops = table.real;
+  c->ops = table.real;
   liveness_microbatch(MICROBATCH_NONE);
   liveness_phase("looking for what is not finite");
   fsdp_reduce_finish(f);
   f->comm->reduce_join(f);
   fsdp_sync(f);
-  if (!mine.kind) not_finite_sums(t, &mine);
+  if (!mine.kind) not_finite_sums(f, &mine);
   fsdp_step_end(f);
   fsdp_sync(f);
   f->traffic = traffic;
-  not_finite_state(t, &after);
+  not_finite_state(run, &after);
   NotFinite *all = (NotFinite *)calloc((size_t)N, sizeof(NotFinite)), first = {};
   gethostname(mine.host, sizeof mine.host - 1);
   MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, f->mesh.comm);
   for (int r = 0; r < N; r++) if (not_finite_before(&all[r], &first)) first = all[r];
   int m = 0;
-  while (m < A * N && isfinite(t->host.losses[m])) m++;
+  while (m < A * N && isfinite(step->losses[m])) m++;
   if (first.parameter && m < A * N) first.microbatch = m;
   if (!first.kind && m < A * N) {                // it does not come again: a fault of memory or device
     first.kind = FOUND_IN_LOSS, first.microbatch = m, first.rank = m % N;
@@ -204,26 +219,26 @@ static void not_finite_json(FILE *f, const NotFinite *x) {
           (long long)x->count, isnan(x->value) ? "nan" : x->value > 0 ? "inf" : x->value < 0 ? "-inf" : "");
 }
 // A record of metrics.jsonl.
-static void not_finite_log(Log *log, const Trainer *t, const NotFinite *x, bool left_out) {
+static void not_finite_log(Log *log, const RunView *run, const NotFinite *x, bool left_out) {
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"not_finite\",\"step\":%lld,\"left_out\":%s,", (long long)t->step,
+  fprintf(log->metrics, "{\"kind\":\"not_finite\",\"step\":%lld,\"left_out\":%s,", (long long)*run->step,
           left_out ? "true" : "false");
   not_finite_json(log->metrics, x);
   fprintf(log->metrics, "}\n");
-  log_flush(log, t);
+  log_flush(log, run);
 }
 
 // ---- what is needed to see it again ---------------------------------------------------------------------------------
 // Writes OUT/not_finite.json on rank 0: what was found, and the tokens of its microbatch if it is of one. `inputs`,
 // `targets`: (B,T).
-static bool not_finite_write(const Trainer *t, const NotFinite *x, const char *checkpoint, const int32_t *inputs,
+static bool not_finite_write(const RunView *run, const NotFinite *x, const char *checkpoint, const int32_t *inputs,
                              const int32_t *targets) {
-  const int B = (int)t->opt.batch_size, T = (int)t->model.T;
+  const int B = (int)run->opt->batch_size, T = (int)run->model.T;
   char path[OPTION_TEXT_BYTES + 32], *text = NULL;
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\"version\":\"%s\",\"build\":\"%s\",\"step\":%lld,\"ranks\":%d,\"loss_scale\":%.9g,\"checkpoint\":",
-          PROGRAM_VERSION, BUILD_ID, (long long)t->step + 1, t->fsdp.mesh.world, t->host.state->loss_scale);
+          PROGRAM_VERSION, BUILD_ID, (long long)*run->step + 1, run->fsdp->mesh.world, run->state->loss_scale);
   json_text(f, checkpoint);
   fprintf(f, ",");
   not_finite_json(f, x);
@@ -237,33 +252,33 @@ static bool not_finite_write(const Trainer *t, const NotFinite *x, const char *c
   }
   fprintf(f, "}\n");
   fclose(f);
-  snprintf(path, sizeof path, "%s/not_finite.json", t->opt.out);
-  const bool ok = file_put(path, t->opt.out, text, (int64_t)bytes);
+  snprintf(path, sizeof path, "%s/not_finite.json", run->opt->out);
+  const bool ok = file_put(path, run->opt->out, text, (int64_t)bytes);
   if (!ok) say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
   free(text);
   return ok;
 }
 // Goes back to the state before the step, saves a checkpoint of it, and writes OUT/not_finite.json. Collective.
-static void not_finite_dump(Trainer *t, Log *log, Saver *saver, const NotFinite *x) {
-  const int A = (int)t->opt.grad_accum, N = t->fsdp.mesh.world;
-  const int64_t numel_ = t->opt.batch_size * t->model.T;
-  const int m = x->microbatch >= 0 && x->microbatch < A * N ? x->microbatch : 0, root = m % N;
+static void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x) {
+  const RunView *run = step->run;
+  const int N = run->fsdp->mesh.world, m = x->microbatch >= 0 ? x->microbatch : 0, root = m % N;
+  const int64_t numel_ = run->opt->batch_size * run->model.T;
   const size_t bytes = sizeof(int32_t) * (size_t)numel_;
   int32_t *ids = (int32_t *)calloc(2, bytes);
-  if (t->fsdp.mesh.rank == root) {
-    memcpy(ids, t->host.inputs + (m / N) * numel_, bytes);
-    memcpy(ids + numel_, t->host.targets + (m / N) * numel_, bytes);
+  if (run->fsdp->mesh.rank == root) {
+    memcpy(ids, step->inputs + (m / N) * numel_, bytes);
+    memcpy(ids + numel_, step->targets + (m / N) * numel_, bytes);
   }
-  MPI_Bcast(ids, fsdp_mpi_count(2 * numel_), MPI_INT32_T, root, t->fsdp.mesh.comm);
-  t->step--;
-  t->loss_scale = t->before.loss_scale;
-  not_finite_state(t, &t->before);
+  MPI_Bcast(ids, fsdp_mpi_count(2 * numel_), MPI_INT32_T, root, run->fsdp->mesh.comm);
+  --*run->step;
+  *run->loss_scale = step->before.loss_scale;
+  not_finite_state(run, &step->before);
   const bool saved = saver_save_now(saver, log);
   char checkpoint[MAP_PATH_BYTES] = "";
   if (saved) path_join(checkpoint, sizeof checkpoint, saver->directory, saver->name);
-  if (!t->fsdp.mesh.rank && not_finite_write(t, x, checkpoint, ids, ids + numel_) && saved)
+  if (!run->fsdp->mesh.rank && not_finite_write(run, x, checkpoint, ids, ids + numel_) && saved)
     say_error("  %s is the state before the step, %s/not_finite.json says what was found%s; --resume auto runs it "
-              "again\n", checkpoint, t->opt.out, x->microbatch >= 0 ? " and has the tokens" : "");
-  t->step++;
+              "again\n", checkpoint, run->opt->out, x->microbatch >= 0 ? " and has the tokens" : "");
+  ++*run->step;
   free(ids);
 }

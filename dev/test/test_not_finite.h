@@ -77,6 +77,10 @@ static const NotFiniteCase nan_cases[] = {
     {"parameter", "--shm copy", false, FOUND_IN_OP, "parameter h.1.ln_2.weight", "forward of block 1"}};
 enum { NAN_STEPS = 3, NAN_MICROBATCH = 4 };
 
+static inline NotFinite nan_find(Trainer *t) {
+  const NotFiniteStep step = trainer_last_step(t);
+  return not_finite_find(&step);
+}
 // Puts a value into element `at` of parameter p on whoever has it. Collective.
 static inline void nan_into_parameter(Fsdp *f, int p, int64_t at, float value) {
   float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
@@ -109,7 +113,7 @@ static inline uint64_t nan_train(const Corpus *corpus, const Ops *ops, const cha
     const bool bad = (s == 2 && !finite) || (parameter && s > 1);
     EXPECT(r.skipped == bad, "%s %s, %d ranks, step %d: loss %g, norm %g, skipped %d", k->at, k->extra, world, s,
            r.loss, r.grad_norm, r.skipped);
-    if (s == 2) *found = not_finite_find(&t);
+    if (s == 2) *found = nan_find(&t);
     nan_in.armed = false;
   }
   const uint64_t hash = weights_hash(&t.fsdp);
@@ -290,7 +294,7 @@ TEST_MPI(not_finite_dump_is_repeated, 3,
     kill_load(&w, path);
     EXPECT(kill_state_hash(&w.t) == before, "%d ranks: the checkpoint is not the state before the step", world);
     const StepResult r = train_step(&w.t, 0);
-    const NotFinite x = not_finite_find(&w.t);
+    const NotFinite x = nan_find(&w.t);
     EXPECT(r.skipped && w.t.step == RARE_FIRST && x.kind == FOUND_IN_OP && !strcmp(x.what, "parameter wte.weight") &&
            x.microbatch == RARE_AT && !strcmp(x.op, "embedding_forward") && x.element == RARE * w.t.model.C + 3,
            "from the checkpoint of %d ranks: %s of %s, element %lld, microbatch %d", world, x.what, x.op,
@@ -324,7 +328,7 @@ TEST_MPI(not_finite_in_a_replayed_graph, 3,
       const StepResult r = train_step(&t, 0);
       EXPECT(r.skipped == (s == 3), "%d ranks, device %d, step %d: loss %g", world, device, s, r.loss);
       if (s != 3) continue;
-      const NotFinite x = not_finite_find(&t);
+      const NotFinite x = nan_find(&t);
       EXPECT(x.kind == FOUND_IN_OP && !strcmp(x.what, "parameter wte.weight") && x.microbatch == 5 &&
              x.element == 100 * t.model.C + 1, "%d ranks, device %d: %s, element %lld, microbatch %d", world, device,
              x.what, (long long)x.element, x.microbatch);
