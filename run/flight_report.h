@@ -9,7 +9,7 @@
 #pragma once
 #include "data/file_kinds.h"
 #include "data/files.h"
-#include "kernels/device.h"
+#include "fsdp.h"
 #include <cjson/cJSON.h>
 
 enum { FLIGHT_FILE_MOST_BYTES = 4 << 20, FLIGHT_ROWS_MOST = 2 * FLIGHT_ENTRIES, FLIGHT_RANKS_MOST = 1 << 20 };

@@ -11,7 +11,6 @@
 // the same on any number of ranks.
 #pragma once
 #include "fsdp.h"
-#include "fsdp/finite.h"
 #include "report.h"
 #include "saver.h"
 #include "version.h"
@@ -27,8 +26,8 @@ struct NotFinite {
   float value;
 };
 
-// The step, and how to run it again: the trainer's. losses: [M]; inputs, targets: [A][B][T], as the step has left them on
-// the host. scratch: 4 bytes of the device that no pass touches. begin, microbatch: run these parts of the step.
+// The step, and how to run it again: the trainer's. losses: [M]; inputs, targets: [A][B][T], as the step has left them
+// on the host. scratch: 4 bytes of the device that no pass touches. begin, microbatch: run these parts of the step.
 struct NotFiniteStep {
   const RunView *run;
   StepState before;                              // that it started from
