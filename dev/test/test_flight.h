@@ -221,6 +221,35 @@ TEST(flight_report_finds_the_first_difference,
   EXPECT(code == EXIT_MISSING && strstr(error, "are of different runs"), "%s", error);
   free(text);
 }
+TEST(flight_ranks_that_came_are_told,
+     "the report names the first collective that ranks wait for, counts who came to it, and says how far the others "
+     "were heard to have come") {
+  static LivenessPeer peer[4];
+  static Liveness l;
+  static const struct { int64_t step; int begun, in; bool lost; } at[] = {
+      {16, 12, 12, false}, {15, 20, 0, true}, {16, 11, 0, false}, {17, 3, 3, false}};
+  char text[REPORT_BYTES];
+  size_t n = 0;
+  l.world = 4;
+  l.peer = peer;
+  for (int r = 0; r < 4; r++) {
+    peer[r] = LivenessPeer{};
+    peer[r].state = at[r].lost ? PEER_DIED : PEER_HERE;
+    peer[r].pid = 100 + r;
+    snprintf(peer[r].host_name, sizeof peer[r].host_name, "h%d", r);
+    peer[r].last.step = at[r].step, peer[r].last.begun = at[r].begun, peer[r].last.in = at[r].in;
+    snprintf(peer[r].last.collective, sizeof peer[r].last.collective, "the gather of block %d", r);
+  }
+  liveness_report_collective(&l, text, &n);
+  EXPECT(!strcmp(text, "  collective 12 of step 16, the gather of block 0: 2 of 4 ranks came to it\n"
+                       "    not rank 1 (pid 101 on h1), which when last heard had come to collective 20 of step 15\n"
+                       "    not rank 2 (pid 102 on h2), which had come to collective 11 of step 16\n"), "it says:\n%s",
+         text);
+  for (LivenessPeer &p : peer) p.last.in = 0;
+  n = 0;
+  liveness_report_collective(&l, text, &n);
+  EXPECT(!n, "nobody waits for one, but it says:\n%s", text);
+}
 TEST(flight_damage_is_refused,
      "a flight record cut anywhere, with a value out of range, of another format, or that is another file, is refused "
      "with one line that names it; two of one rank too") {

@@ -21,11 +21,14 @@ static inline bool nan_is_at(const char *at) {
 }
 static inline void nan_put(Ctx *c, Tensor t, int64_t element, float value) {
   static float from;                             // read by the device when it comes to it
-  static bf16 half;
+  static bf16 brain;
+  static fp16 half;
   from = value;
+  round_to(&brain, value);
   round_to(&half, value);
   const size_t b = dtype_bytes(t.dtype);
-  nan_in.ops->copy(c, (char *)t.data + (size_t)element * b, t.dtype == F32 ? (void *)&from : (void *)&half, b);
+  const void *of[] = {&from, &brain, &half};
+  nan_in.ops->copy(c, (char *)t.data + (size_t)element * b, of[t.dtype], b);
 }
 static inline void nan_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
   nan_in.ops->attention_forward(c, out, lse, qkv, n_head, drop);
@@ -69,6 +72,8 @@ static const NotFiniteCase nan_cases[] = {
     {"gradient", "--shm off", false, FOUND_IN_OP, "the gradient of h.3.mlp.c_proj.weight", "backward of block 3"},
     {"gradient", "--strategy zero2 --reduce_dtype bf16", false, FOUND_IN_OP, "the gradient of h.3.mlp.c_proj.weight",
      "backward of block 3"},
+    {"attention", "--param_dtype fp16 --buffer_dtype fp16 --shm copy", false, FOUND_IN_OP, "out of attention_forward",
+     "forward of block 1"},
     {"losses", "--strategy no_shard", false, FOUND_IN_OP, "losses of cross_entropy_forward_backward", "backward"},
     {"sum", "--global_batch 6", false, FOUND_IN_SUM, "the sum of the gradients of ", ""},
     {"attention", "--recompute block", true, FOUND_IN_LOSS, "the loss", ""},
@@ -80,6 +85,20 @@ enum { NAN_STEPS = 3, NAN_MICROBATCH = 4 };
 static inline NotFinite nan_find(Trainer *t) {
   const NotFiniteStep step = trainer_last_step(t);
   return not_finite_find(&step);
+}
+// The same; and nothing that the next step starts from may change.
+static inline NotFinite nan_find_only(Trainer *t) {
+  StepState was = *t->host.state, is = {};
+  const Traffic traffic = t->fsdp.traffic;
+  const NotFinite found = nan_find(t);
+  t->ctx.ops->copy(&t->ctx, t->host.state, t->buffers.state, sizeof is);
+  t->ctx.ops->sync(&t->ctx);
+  is = *t->host.state;
+  EXPECT(is.loss_scale == was.loss_scale && is.good_steps == was.good_steps && is.updates == was.updates &&
+         is.beta1_power == was.beta1_power && is.skip == was.skip && is.stop == was.stop,
+         "the search changes the step's state: loss scale %g, was %g", is.loss_scale, was.loss_scale);
+  EXPECT(!memcmp(&traffic, &t->fsdp.traffic, sizeof traffic), "the search counts as traffic");
+  return found;
 }
 // Puts a value into element `at` of parameter p on whoever has it. Collective.
 static inline void nan_into_parameter(Fsdp *f, int p, int64_t at, float value) {
@@ -113,7 +132,7 @@ static inline uint64_t nan_train(const Corpus *corpus, const Ops *ops, const cha
     const bool bad = (s == 2 && !finite) || (parameter && s > 1);
     EXPECT(r.skipped == bad, "%s %s, %d ranks, step %d: loss %g, norm %g, skipped %d", k->at, k->extra, world, s,
            r.loss, r.grad_norm, r.skipped);
-    if (s == 2) *found = nan_find(&t);
+    if (s == 2) *found = nan_find_only(&t);
     nan_in.armed = false;
   }
   const uint64_t hash = weights_hash(&t.fsdp);
