@@ -59,6 +59,7 @@
 #include "dev/test/test_report.h"
 #include "dev/test/test_kill.h"
 #include "dev/test/test_gpu_day.h"
+#include "dev/test/test_restarts.h"
 #include "dev/test/test_not_finite.h"
 #include "dev/test/test_flight.h"
 #include "dev/test/test_liveness.h"

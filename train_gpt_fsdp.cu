@@ -1430,6 +1430,7 @@ int train_main(int argc, char **argv) {
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
+  if (o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error)) restarts_supervise(&o);
   int provided, rank, world;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   liveness_start(o.timeout);
@@ -1451,9 +1452,9 @@ int train_main(int argc, char **argv) {
   }
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(&o, argc, argv, MPI_COMM_WORLD);
-  if (o.preflight || o.flight[0])
+  if (o.preflight || o.flight[0] || o.in_file[OPT_restarts])
     snprintf(error, sizeof error, "--%s belongs on the command line, not into the file of --config",
-             o.preflight ? "preflight" : "flight");
+             o.preflight ? "preflight" : o.flight[0] ? "flight" : "restarts");
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (alone) launch_refuse_alone(&o, false);
   liveness_timeout(o.timeout);

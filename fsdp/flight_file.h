@@ -67,15 +67,14 @@ static inline void flight_put_entry(FlightSink *s, const FlightEntry *e, int64_t
   flight_put(s, "\"step\":%lld,\"microbatch\":%d,\"stage\":%d,\"number\":%d}", (long long)e->step, e->microbatch,
              e->stage, e->number);
 }
-// Both rings as one list, in order of time.
-static inline void flight_put_entries(FlightSink *s, int64_t now_ns) {
+// Both rings as one list, in order of time. end: what they had written before now_ns.
+struct FlightEnds { uint64_t of[2]; };
+static inline void flight_put_entries(FlightSink *s, FlightEnds ends, int64_t now_ns) {
   const FlightRing *ring[] = {&flight.events, &flight.ops};
-  uint64_t at[2], end[2];
+  const uint64_t *end = ends.of;
+  uint64_t at[2];
   bool first = true;
-  for (int i = 0; i < 2; i++) {
-    end[i] = __atomic_load_n(&ring[i]->count, __ATOMIC_ACQUIRE);
-    at[i] = end[i] < FLIGHT_ENTRIES ? 0 : end[i] - FLIGHT_ENTRIES + 1;
-  }
+  for (int i = 0; i < 2; i++) at[i] = end[i] < FLIGHT_ENTRIES ? 0 : end[i] - FLIGHT_ENTRIES + 1;
   for (FlightEntry e[2];;) {
     for (int i = 0; i < 2; i++) while (at[i] < end[i] && !flight_get(ring[i], at[i], &e[i])) at[i]++;
     if (at[0] >= end[0] && at[1] >= end[1]) return;
@@ -100,7 +99,9 @@ static inline int flight_write(const char *path, const FlightWho *who) {
   *s = FlightSink{};
   s->fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (s->fd < 0) return errno;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  const FlightEnds ends = {{__atomic_load_n(&flight.events.count, __ATOMIC_ACQUIRE),
+                            __atomic_load_n(&flight.ops.count, __ATOMIC_ACQUIRE)}};
+  clock_gettime(CLOCK_MONOTONIC, &now);          // after that: all these entries are older
   clock_gettime(CLOCK_REALTIME, &wall);
   flight_put(s, "{\"flight\":%d,", (int)FLIGHT_FORMAT);
   flight_put_text(s, "version", who->version);
@@ -113,7 +114,7 @@ static inline int flight_write(const char *path, const FlightWho *who) {
              WORD_GET(&flight.microbatch), WORD_GET(&flight.stage));
   flight_put_text(s, "op", WORD_GET(&flight.op));
   flight_put(s, "\"begun\":%d,\"in\":%d,\"entries\":[", WORD_GET(&flight.begun), WORD_GET(&flight.in.number));
-  flight_put_entries(s, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec);
+  flight_put_entries(s, ends, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec);
   flight_put(s, "\n]}\n");
   flight_flush(s);
   if (close(s->fd) && !s->fault) s->fault = errno;

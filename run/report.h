@@ -7,6 +7,7 @@
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
+#include "restarts.h"
 #include "start_report.h"
 #include <sys/file.h>
 
@@ -180,6 +181,7 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
   if (run->fsdp->mesh.rank) return;
   const double tokens = (double)run->opt->global_batch * (double)run->model.T;
   log->skipped += r->skipped;
+  restarts_step(*run->step);
   log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
   if (log->metrics && !log->plans_known) log_plans(log, run);
   log->plans_known = true;

@@ -12,6 +12,7 @@ static struct {
   const Ops *ops;
   int world, rank, microbatch, left;
   bool armed;
+  float scale;                                   // with which the last pass was computed; of a CPU
 } nan_in;
 static inline bool nan_is_at(const char *at) {
   const bool here = nan_in.armed && !strcmp(nan_in.k->at, at) && (!nan_in.k->once || nan_in.left > 0) &&
@@ -32,6 +33,7 @@ static inline void nan_put(Ctx *c, Tensor t, int64_t element, float value) {
 }
 static inline void nan_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
   nan_in.ops->attention_forward(c, out, lse, qkv, n_head, drop);
+  if (!nan_in.ops->nccl) nan_in.scale = c->state->loss_scale;
   if (flight.stage == 2 && nan_is_at("attention")) nan_put(c, out, 7, NAN);
 }
 static inline void nan_matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
@@ -88,16 +90,18 @@ static inline NotFinite nan_find(Trainer *t) {
 }
 // The same; and nothing that the next step starts from may change.
 static inline NotFinite nan_find_only(Trainer *t) {
-  StepState was = *t->host.state, is = {};
+  const StepState was = *t->host.state;
   const Traffic traffic = t->fsdp.traffic;
   const NotFinite found = nan_find(t);
-  t->ctx.ops->copy(&t->ctx, t->host.state, t->buffers.state, sizeof is);
+  t->ctx.ops->copy(&t->ctx, t->host.state, t->buffers.state, sizeof was);
   t->ctx.ops->sync(&t->ctx);
-  is = *t->host.state;
+  const StepState is = *t->host.state;
   EXPECT(is.loss_scale == was.loss_scale && is.good_steps == was.good_steps && is.updates == was.updates &&
          is.beta1_power == was.beta1_power && is.skip == was.skip && is.stop == was.stop,
          "the search changes the step's state: loss scale %g, was %g", is.loss_scale, was.loss_scale);
   EXPECT(!memcmp(&traffic, &t->fsdp.traffic, sizeof traffic), "the search counts as traffic");
+  EXPECT(nan_in.ops->nccl || nan_in.scale == t->before.loss_scale, "the step is run again with a loss scale of %g, not "
+         "%g", nan_in.scale, t->before.loss_scale);
   return found;
 }
 // Puts a value into element `at` of parameter p on whoever has it. Collective.
@@ -120,7 +124,7 @@ static inline uint64_t nan_train(const Corpus *corpus, const Ops *ops, const cha
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
   if (comm == MPI_COMM_NULL) return 0;
-  nan_in = {k, ops, world, rank, NAN_MICROBATCH, 1, false};
+  nan_in = {k, ops, world, rank, NAN_MICROBATCH, 1, false, 0};
   test_options(&o, world, "%s %s", schedule_shapes, k->extra);
   snprintf(o.comm, sizeof o.comm, "%s", world == 1 ? "self" : comm_name);
   trainer_open(&t, &o, corpus, comm, schedule_device(nan_ops(ops)), 1);

@@ -133,6 +133,8 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/tests.md", "make fuzz", NULL, "first_fuzzers runs it", NULL},
     {"docs/troubleshooting.md", "mpirun -np 2 --host A:1,B:1 ./train_gpt_fsdp --preflight", NULL,
      "there are no hosts A and B", "mpirun -np 2 --host localhost:1,localhost:1 ./train_gpt_fsdp --preflight"},
+    {"docs/troubleshooting.md", "for i in $(seq 4); do mpirun -np 2 ./train_gpt_fsdp --resume auto && break; done",
+     NULL, "there is no checkpoint", "for i in 1 2; do mpirun -np 2 ./train_gpt_fsdp --out out-loop && break; done"},
     {"docs/troubleshooting.md", "./train_gpt_fsdp --flight out", NULL, "no run was lost; flight_ and liveness_ run it",
      "@ 2>&1 | grep 'there is no flight-RANK.json'"},
     {"docs/troubleshooting.md", "srun --mpi=pmix -n 4 ./train_gpt_fsdp", NULL, "needs Slurm",
