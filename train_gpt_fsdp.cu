@@ -16,7 +16,7 @@
 #include "fsdp.h"
 #include "run/agree.h"
 #include "run/option_help.h"
-#include "run/plan_report.h"
+#include "run/plan_search.h"
 #include "run/preflight_net.h"
 #include "run/start.h"
 #include <stddef.h>
