@@ -18,7 +18,7 @@
 #include "run/flight_report.h"
 #include "run/not_finite.h"
 #include "run/option_help.h"
-#include "run/plan_report.h"
+#include "run/plan_search.h"
 #include "run/preflight_net.h"
 #include "run/start.h"
 #include <stddef.h>

@@ -95,7 +95,7 @@ enum { LAYERS_MOST = 1000 };
   FLAG(keep_best, "checkpoints", "also save and keep the checkpoint with the lowest validation loss") \
   TEXT(resume, "", NULL, "checkpoints", "continue from auto (or nothing): the newest in OUT/ckpt, if any; or PATH") \
   TEXT(init_from, "", NULL, "checkpoints", "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin") \
-  TEXT(plan, "off", "off|on", "plan", "print what the run would need and how long it would take; start nothing") \
+  TEXT(plan, "off", "off|on|search", "plan", "print what the run would need and how long; search: what fits best") \
   INT(world, 1, 1, 1 << 20, "plan", "ranks to plan for, none of which need be there") \
   INT(ranks_per_host, 0, 1, 1 << 20, "plan", "ranks to plan for on each host (default: 8; on a CPU all)") \
   TEXT(on, "", "h100|h200|b200|a100|4090|cpu|...", "plan", "predict times on it; NAME,KEY=X,... changes its figures") \

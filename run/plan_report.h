@@ -4,7 +4,6 @@
 //   report_make    plans all that is printed
 //   report_print   as text
 //   report_json    as JSON, with every figure
-//   plan_main      --plan, called before MPI starts
 #pragma once
 #include "plan_worlds.h"
 #include "start_report.h"
@@ -311,30 +310,4 @@ static inline bool report_make(PlanReport *p, const Options *asked, char *error,
 static inline void report_free(PlanReport *p) {
   program.plan_close(p->run);
   world_plan_free(&p->plan);
-}
-// --plan, before MPI starts: `error` is that of the command line, or "". Of several processes that mpirun started only
-// the first one speaks, and plans for as many unless --world says otherwise. Returns the exit code.
-static int plan_main(Options *o, int argc, char **argv, const char *launched_as, char *error, size_t error_bytes) {
-  static PlanReport report;
-  if (launched_as && strcmp(launched_as, "0")) return 0;
-  int64_t bytes;
-  char path[OPTION_TEXT_BYTES];
-  snprintf(path, sizeof path, "%s", o->config);
-  char *text = !error[0] && path[0] ? config_read(path, &bytes, error, error_bytes) : NULL;
-  if (text) options_parse_config(o, path, text, argc, argv, error, error_bytes);
-  free(text);
-  if (error[0]) die_user("train_gpt_fsdp: %s", error);
-  const char *launched = launched_as ? getenv("OMPI_COMM_WORLD_SIZE") : NULL;
-  if (launched && !o->given[OPT_world] && atoi(launched) > 0) o->world = atoi(launched);
-  if (!report_make(&report, o, error, error_bytes)) die_user("train_gpt_fsdp: %s", error);
-  char *json = NULL;
-  size_t json_size = 0;
-  FILE *f = open_memstream(&json, &json_size);
-  if (o->json) report_json(f, &report);
-  fclose(f);
-  if (o->json) say("%s", json);
-  else report_print(&report);
-  free(json);
-  report_free(&report);
-  return 0;
 }
