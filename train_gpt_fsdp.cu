@@ -101,7 +101,11 @@ enum { LAYERS_MOST = 1000 };
   FLAG(tune, "device", "cuda: time the matrix multiply algorithms at the start, on rank 0 for all ranks") \
   TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
-  TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
+  TEXT(rdzv, "auto", "auto|none|...", "ranks", "or env://, tcp://HOST:PORT, file:///shared/dir; none: one rank alone") \
+  INT(nnodes, 1, 1, 1 << 20, "ranks", "processes that are started, one on each host: with --rdzv tcp:// or file://") \
+  INT(node_rank, 0, 0, 1 << 20, "ranks", "which of them this is; 0 on HOST") \
+  INT(nproc_per_node, 1, 1, 65536, "ranks", "ranks to run in its place") \
+  TEXT(rdzv_token, "", NULL, "ranks", "file with a secret that all processes know (or RDZV_TOKEN is that secret)") \
   FLAG(preflight, "device", "look at all hosts and the network between them, say what to mend, and end") \
   INT(threads, 0, 0, 4096, "device", "threads per rank (0: one for each core it is dealt)") \
   INT(timeout, 600, 0, 1 << 30, "device", "end all after N seconds without progress or word of a rank (0: never)") \
@@ -1019,6 +1023,7 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
 // ================================================================================================ 9 main
 // ---- how the ranks were started, and what they agree on
 #include "run/agree.h"
+#include "run/rdzv.h"
 #include "run/launch.h"
 #include "run/preflight_net.h"
 
@@ -1408,6 +1413,8 @@ int train_main(int argc, char **argv) {
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
   under_mpirun = launched_as != NULL;
   terminal_open();
+  const int hidden = rdzv_hidden(argc, argv);
+  if (hidden >= 0) return hidden;
   const int answered = options_answer(argc, argv, !launched_as || !strcmp(launched_as, "0"));
   if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
@@ -1415,6 +1422,8 @@ int train_main(int argc, char **argv) {
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
+  const int met = launch_rendezvous(&o, argc, argv);
+  if (met >= 0) return met;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   liveness_start(o.timeout);
   launch_no_daemon();
@@ -1435,6 +1444,7 @@ int train_main(int argc, char **argv) {
   }
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(&o, argc, argv, MPI_COMM_WORLD);
+  launch_forget(&o);
   if (o.preflight)
     snprintf(error, sizeof error, "--preflight belongs on the command line, not into the file of --config");
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
