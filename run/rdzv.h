@@ -5,8 +5,8 @@
 //   rdzv_hidden    the two forms in which mpirun starts this program for that
 //   rdzv_main      the rendezvous, from its options to the job's exit code
 //
-//   host 0: this process -- mpirun -- rank 0 ...      mpirun starts `rdzv:rank`, which becomes the rank, and
-//      |                      |                       `rdzv:hand`, which hands the daemon's command to this process
+//   host 0: this process -- mpirun -- rank 0 ...      mpirun starts `rdzv_rank`, which becomes the rank, and
+//      |                      |                       `rdzv_hand`, which hands the daemon's command to this process
 //      |  (token, HMAC)       |  (Open MPI)
 //   host 1: this process -- orted -- rank 1 ...
 //
@@ -113,7 +113,7 @@ static inline int rdzv_main(const RdzvAsk *ask) {
 }
 // Whether mpirun has started this program for a rendezvous, rather than a user: its exit code; -1: a user has.
 static inline int rdzv_hidden(int argc, char **argv) {
-  if (argc == 3 && !strcmp(argv[1], "rdzv:rank")) return rdzv_rank_main(argv[2]);
-  if (argc > 3 && !strcmp(argv[1], "rdzv:hand")) return rdzv_hand_main(argc - 3, argv + 3, argv[2]);
+  if (argc == 3 && !strcmp(argv[1], "rdzv_rank")) return rdzv_rank_main(argv[2]);
+  if (argc > 3 && !strcmp(argv[1], "rdzv_hand")) return rdzv_hand_main(argc - 3, argv + 3, argv[2]);
   return -1;
 }

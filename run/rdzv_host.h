@@ -491,7 +491,7 @@ static inline int rdzv_hostfile(const RdzvHost *h, char *path, size_t room) {
 // those further down?), no look-up of names, no resource manager.
 static inline void rdzv_mpirun_env(const RdzvHost *h, RdzvEnv *env) {
   char agent[120];
-  snprintf(agent, sizeof agent, "/proc/%d/exe rdzv:hand %s", (int)getpid(), h->job);
+  snprintf(agent, sizeof agent, "/proc/%d/exe rdzv_hand %s", (int)getpid(), h->job);
   for (int i = env->count - 1; i >= 0; i--) {
     static const char *const managers[] = {"SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "COBALT_"};
     for (const char *prefix : managers) {
@@ -530,7 +530,7 @@ static inline bool rdzv_host_start(RdzvHost *h) {
     words[n++] = (char *)rdzv_mpirun();
     if (major == 4) words[n++] = (char *)"--noprefix";
     for (const char *word : {(const char *)"--hostfile", (const char *)hosts, "--map-by", "slot", "--bind-to", "none",
-                             "-np", (const char *)ranks, (const char *)h->me->program, "rdzv:rank",
+                             "-np", (const char *)ranks, (const char *)h->me->program, "rdzv_rank",
                              (const char *)h->job}) words[n++] = (char *)word;
     words[n] = NULL;
     rdzv_mpirun_env(h, &env);

@@ -371,7 +371,7 @@ static inline int rdzv_rank_main(const char *job) {
   return 1;
 }
 
-// mpirun's remote agent: AGENT rdzv:hand JOB HOST WORDS... Hands host and daemon to host 0's process, which hands the
+// mpirun's remote agent: AGENT rdzv_hand JOB HOST WORDS... Hands host and daemon to host 0's process, which hands the
 // daemon on. 0: it is on its way.
 static inline int rdzv_hand_main(int count, char *const *words, const char *job) {
   const RdzvAddress a = rdzv_hand_address(job);
