@@ -12,6 +12,7 @@
 //
 //   run/rdzv_wire.h    what is said, and how the token is proved
 //   run/rdzv_where.h   options, addresses, sockets
+//   run/rdzv_file.h    a shared directory in place of an address
 //   run/rdzv_local.h   children and ranks on one host
 //   run/rdzv_host.h    host 0
 //   run/rdzv_agent.h   the others
@@ -56,30 +57,28 @@ static inline bool rdzv_describe(const RdzvAsk *ask, const RdzvWhere *w, RdzvInf
 }
 
 // Host 0. Returns the job's exit code.
-static inline int rdzv_main_host(const RdzvAsk *ask, const RdzvWhere *w, RdzvInfo *me) {
+static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me) {
   RdzvHost *h = (RdzvHost *)malloc(sizeof(RdzvHost));
-  sockaddr_storage here = {};
-  socklen_t n = sizeof here;
   char error[1024] = "";
-  bool loopback;
   int listener[RDZV_ADDRESSES_MOST], listeners = 0;
   rdzv_raise_files(w->members);
-  if (w->members > 1) {
-    listener[listeners++] = rdzv_listen(w, error, sizeof error);
-    if (listener[0] < 0) {
+  if (w->members > 1 && w->kind == RDZV_TCP) {
+    listener[listeners] = rdzv_listen(w, error, sizeof error);
+    if (listener[listeners++] < 0) {
       rdzv_say("%s", error);
       free(h);
       return RDZV_EXIT_USAGE;
     }
   }
   rdzv_host_open(h, ask, w, me, listener, listeners);
-  if (listeners && !w->local && !getsockname(listener[0], (sockaddr *)&here, &n))
-    rdzv_interface((const sockaddr *)&here, h->interface, &loopback);
   h->signals = rdzv_signals_open();
+  if (w->members > 1 && w->kind == RDZV_FILE && !rdzv_file_offer(w, &h->offer, h->job, error, sizeof error))
+    rdzv_host_end(h, RDZV_EXIT_USAGE, "%s", error);
   if (rdzv_host_gather(h) && rdzv_host_plan(h)) {
     RdzvMember *m = &h->member[w->index];
     int64_t ranks_here = 0;
     for (int64_t i = 0; i < w->members; i++) if (h->member[i].machine == m->machine) ranks_here += h->member[i].ranks;
+    rdzv_host_interfaces(h);
     rdzv_needs(&h->seats.needs, ask, h->machines > 1 ? h->interface : "", ranks_here);
     if (!rdzv_seats_open(&h->seats, h->job, m->first, (int)m->ranks, error, sizeof error))
       rdzv_host_end(h, RDZV_EXIT_MISSING, "%s", error);

@@ -87,14 +87,26 @@ static inline void rdzv_agent_pause(double *pause_ms) {
 static inline bool rdzv_agent_meet(RdzvAgent *a) {
   const double begun = rdzv_now_ms(), limit = (double)a->ask->timeout_s * 1e3;
   double pause_ms = RDZV_PAUSE_LEAST_MS, notice = begun + RDZV_NOTICE_MS;
+  char job[RDZV_JOB_BYTES] = "";
   for (;; rdzv_agent_pause(&pause_ms)) {
     char why[600] = "";
     RdzvAddresses to = {};
-    if (a->where->local) to.at[to.count++] = rdzv_local_meeting(a->where->port);
+    RdzvOffer offer = {};
+    RdzvKey token = a->where->token;
+    if (a->where->kind == RDZV_FILE) {
+      if (rdzv_file_read(a->where, &offer, job, why, sizeof why)) {
+        token = rdzv_offer_key(&a->where->token, offer.token);
+        to = offer.at;
+        snprintf(why, sizeof why, "host 0 has written its file, but not yet where it listens");
+      }
+    } else if (a->where->local) to.at[to.count++] = rdzv_local_meeting(a->where->port);
     else rdzv_resolve(a->where->host, a->where->port, &to, why, sizeof why);
-    const int met = rdzv_agent_try(a, &to, &a->where->token, why, sizeof why);
-    if (met > 0) return true;
+    int met = rdzv_agent_try(a, &to, &token, why, sizeof why);
+    if (met < 0 && offer.job[0]) met = 0;        // the file may be of an earlier start
     const double now = rdzv_now_ms();
+    const bool late = limit > 0 && now - begun > limit;
+    if (met || late) rdzv_file_leave(a->where, job);
+    if (met > 0) return true;
     a->end.code = met < 0 ? RDZV_EXIT_USAGE : RDZV_EXIT_MISSING;
     if (met < 0)
       snprintf(a->end.text, sizeof a->end.text, "host 0 at %.300s knows another token: give all processes the same "
@@ -102,7 +114,7 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
     else
       snprintf(a->end.text, sizeof a->end.text, "host 0 did not come to %.300s within %lld s (--timeout): %s",
                a->where->text, (long long)a->ask->timeout_s, why);
-    if (met < 0 || (limit > 0 && now - begun > limit)) return false;
+    if (met < 0 || late) return false;
     if (now > notice) rdzv_say("waiting for host 0 at %s: %s", a->where->text, why);
     if (now > notice) notice = now + RDZV_AGAIN_MS;
   }

@@ -10,6 +10,7 @@
 // It trusts nobody who has not proved the token: such a connection may say 64 bytes within ten seconds, and when there
 // are too many the oldest goes. Its own table decides who may come, once each.
 #pragma once
+#include "rdzv_file.h"
 #include "rdzv_local.h"
 #include <ctype.h>
 #include <sys/mman.h>
@@ -33,13 +34,14 @@ struct RdzvMember {
 struct RdzvClient { int fd; RdzvLink link; size_t used; double until; int64_t member; bool closes; char from[64]; };
 struct RdzvHost {
   const RdzvAsk *ask;
-  const RdzvWhere *where;
+  RdzvWhere *where;
   RdzvInfo *me, *theirs;
+  RdzvOffer offer;                               // of file://
   RdzvMember *member;
   int64_t here, machines, world;
   RdzvClient **client;
   int clients, listener[RDZV_ADDRESSES_MOST], listeners, signals, hand;
-  char job[RDZV_JOB_BYTES], interface[IF_NAMESIZE];
+  char job[RDZV_JOB_BYTES], interface[RDZV_ADDRESSES_MOST * (IF_NAMESIZE + 1)];
   RdzvChild mpirun;
   RdzvSeats seats;
   bool planned, over, said;
@@ -78,7 +80,7 @@ static inline void rdzv_host_tell(RdzvHost *h) {
   h->said = true;
 }
 // Takes what this process is and how many are expected. listener: open sockets, which it owns now.
-static inline void rdzv_host_open(RdzvHost *h, const RdzvAsk *ask, const RdzvWhere *w, RdzvInfo *me,
+static inline void rdzv_host_open(RdzvHost *h, const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me,
                                   const int *listener, int listeners) {
   uint8_t nonce[RDZV_JOB_BYTES / 2];
   *h = RdzvHost{};
@@ -336,6 +338,7 @@ static inline bool rdzv_host_gather(RdzvHost *h) {
   char there[1000], missing[1000];
   const char *kind = h->where->numbered ? "RANK" : "node";
   while (h->here < h->where->members && !h->over) {
+    if (h->offer.job[0]) rdzv_file_look(h->where, &h->offer, h->listener, &h->listeners);
     rdzv_host_look(h, 100);
     const double now = rdzv_now_ms();
     const bool late = limit > 0 && now - begun > limit;
@@ -349,7 +352,22 @@ static inline bool rdzv_host_gather(RdzvHost *h) {
                   (long long)h->where->members, there);
     notice = now + RDZV_AGAIN_MS;
   }
+  if (h->offer.job[0]) rdzv_file_remove(h->where, &h->offer);
   return !h->over;
+}
+// The network interfaces that lead to the others, with commas between.
+static inline void rdzv_host_interfaces(RdzvHost *h) {
+  size_t n = 0;
+  for (int i = 0; i < h->listeners; i++) {
+    sockaddr_storage here = {};
+    socklen_t bytes = sizeof here;
+    char name[IF_NAMESIZE];
+    bool loopback = true;
+    if (getsockname(h->listener[i], (sockaddr *)&here, &bytes) || here.ss_family == AF_UNIX) continue;
+    rdzv_interface((const sockaddr *)&here, name, &loopback);
+    if (name[0] && !loopback && !strstr(h->interface, name))
+      n += (size_t)snprintf(h->interface + n, sizeof h->interface - n, "%s%s", n ? "," : "", name);
+  }
 }
 // The name by which mpirun knows a machine: its host name where that is plain and no other machine has it, else one
 // made up. Nobody looks these names up.
