@@ -47,6 +47,8 @@
 #include "dev/test/test_machine.h"
 #include "dev/test/test_cores.h"
 #include "dev/test/test_preflight.h"
+#include "dev/test/test_rdzv.h"
+#include "dev/test/test_rdzv_hosts.h"
 #include "dev/test/test_options.h"
 #include "dev/test/test_cli_checkpoint.h"
 #include "dev/test/test_corpora.h"

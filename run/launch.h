@@ -19,7 +19,8 @@ static const Launcher launchers[] = {
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", false, "srun", "srun --mpi=pmix -n %lld ./train_gpt_fsdp ..."},
     {"PMI_SIZE", "PMI_RANK", false, "another MPI's mpiexec (MPICH, Intel MPI)",
      "Open MPI's mpirun -np %lld ./train_gpt_fsdp ..."},
-    {"WORLD_SIZE", "RANK", true, "torchrun or another launcher of PyTorch", "mpirun -np %lld ./train_gpt_fsdp ..."}};
+    {"WORLD_SIZE", "RANK", true, "torchrun or another launcher of PyTorch",
+     "mpirun -np %lld ./train_gpt_fsdp ..., or set MASTER_ADDR and MASTER_PORT too"}};
 
 // Options about the meeting of processes, which differ between them and say nothing about the run.
 static const OptionId launch_options[] = {OPT_rdzv, OPT_nnodes, OPT_node_rank, OPT_nproc_per_node, OPT_rdzv_token};

@@ -48,7 +48,7 @@ static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
   for (bool alive = true; alive && a->link.phase != PHASE_OPEN;) {
     alive = rdzv_send(a->fd, &a->link);
     pollfd p = {a->fd, POLLIN, 0};
-    const double left = begun + RDZV_PROOF_MS - rdzv_now_ms();
+    const double left = begun + rdzv_proof_ms - rdzv_now_ms();
     if (left <= 0 || poll(&p, 1, (int)left + 1) != 1) break;
     alive = rdzv_receive(a->fd, &a->link) && alive;
     const bool broken = rdzv_link_next(&a->link, &f, &a->used) < 0;

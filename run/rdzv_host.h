@@ -17,7 +17,7 @@
 #include <sys/resource.h>
 
 enum { RDZV_EXIT_USAGE = 2, RDZV_EXIT_MISSING = 3, RDZV_EXIT_LOST = 4 };       // as EXIT_ in kernels/device.h
-enum { RDZV_PROOF_MS = 10000, RDZV_NOTICE_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
+enum { RDZV_NOTICE_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
        RDZV_SPARE_CLIENTS = 128, RDZV_REPEAT_MS = 10000 };
 
 // One that is expected. client: its connection; NULL: it is this process, or not there. lead: it runs the daemon of
@@ -112,7 +112,7 @@ static inline void rdzv_client_end(RdzvClient *c, int code, const char *text) {
   rdzv_end_write(&b, code, text);
   rdzv_client_send(c, RDZV_END, &b);
   c->closes = true;
-  c->until = rdzv_now_ms() + RDZV_PROOF_MS;
+  c->until = rdzv_now_ms() + rdzv_proof_ms;
 }
 // Closes connection i; what follows from that for the one behind it.
 static inline void rdzv_client_close(RdzvHost *h, int i) {
@@ -149,7 +149,7 @@ static inline void rdzv_host_accept(RdzvHost *h, int listener) {
     if (strangers > h->where->members + RDZV_SPARE_CLIENTS) rdzv_client_close(h, oldest);
     RdzvClient *c = (RdzvClient *)calloc(1, sizeof(RdzvClient));
     c->fd = fd, c->member = -1;
-    c->until = rdzv_now_ms() + RDZV_PROOF_MS;
+    c->until = rdzv_now_ms() + rdzv_proof_ms;
     rdzv_address_text((const sockaddr *)&from, c->from, sizeof c->from);
     rdzv_link_open(&c->link, &h->where->token, false);
     h->client = (RdzvClient **)realloc(h->client, sizeof(RdzvClient *) * ((size_t)h->clients + 1));

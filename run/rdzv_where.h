@@ -49,6 +49,8 @@ static const char RDZV_TOKEN_VARIABLE[] = "RDZV_TOKEN";
 
 #define RDZV_REFUSE(cond, ...) do { if (cond) return snprintf(error, bytes, __VA_ARGS__) < 0; } while (0)
 
+static double rdzv_proof_ms = 10000;             // a connection has proved the token by then, or is closed
+
 static inline double rdzv_now_ms() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
