@@ -29,8 +29,8 @@ static inline void rdzv_run_hosts(CliRun *r, int hosts, const char *environment,
 
 TEST(rdzv_hosts_train_as_one,
      "tcp:// on three hosts with 1, 2 and 1 ranks and an interface too many; env://, chosen by itself, on two hosts "
-     "with two processes each; file:// on two hosts with IPv6 only and a stale file: the losses of four ranks under mpirun, "
-     "digit by digit, no file and no process left") {
+     "with two processes each; file:// on two hosts with IPv6 only and a stale file: the losses of four ranks under "
+     "mpirun, digit by digit, no file and no process left") {
   CliRun r;
   char command[2048], out[4][512];
   for (int i = 0; i < 4; i++) snprintf(out[i], sizeof out[i], "%s/out%d", test_tmp(), i);
@@ -172,8 +172,8 @@ TEST(rdzv_hosts_are_refused_by_name,
        "--nnodes 2 --node_rank 0", "2 0",
        "0: train_gpt_fsdp: 10.79.0.2 (10.79.0.2) is no address that leads to this host, which has 10.79.0.1:", ""},
       {"", "[ $HOST = 1 ] && exit; $P --out $TEST_TMP/out $TCP --nnodes 2 --node_rank 0 & until ss -ltn | grep -q "
-       ":29400; do sleep 0.05; done; $P --out $TEST_TMP/out $TCP --nnodes 2 --node_rank 0; a=$?; kill $!; wait; exit $a", "2 0",
-       "0: train_gpt_fsdp: port 29400 of 10.79.0.1 is in use: choose another one", ""},
+       ":29400; do sleep 0.05; done; $P --out $TEST_TMP/out $TCP --nnodes 2 --node_rank 0; a=$?; kill $!; wait; exit "
+       "$a", "2 0", "0: train_gpt_fsdp: port 29400 of 10.79.0.1 is in use: choose another one", ""},
       {"", "P=\"$P --out $TEST_TMP/out $TCP --nnodes 3 --timeout 2 --node_rank\"; [ $HOST = 1 ] || exec $P 0; $P 1 & "
        "$P 1; a=$?; wait $!; echo codes $((a * $?))", "3 0", "came twice: node 1 (gph", "1: codes 6"}};
   for (const RdzvRefusal &row : table) {
@@ -210,7 +210,8 @@ static inline void rdzv_kill(const RdzvKill *k) {
   rdzv_run_hosts(&r, 2, "", command);
   snprintf(codes, sizeof codes, "exit codes: %s\n", k->codes);
   EXPECT(strstr(r.text, codes) && strstr(r.text, k->says),
-         "SIG%s to %s on host %d must end with %s, saying '%s':\n%.3000s", k->signal, k->what, k->where, codes, k->says, r.text);
+         "SIG%s to %s on host %d must end with %s, saying '%s':\n%.3000s", k->signal, k->what, k->where, codes, k->says,
+         r.text);
   cli_free(&r);
   cli_expect_nothing_left(k->what);
   CLI_RUN(&r, "rm -rf %s", out);
