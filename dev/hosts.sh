@@ -4,7 +4,8 @@
 #
 #   [V6=1] [EXTRA=1] [PRIVATE=DIR] dev/hosts.sh N COMMAND
 #
-#   COMMAND            run by sh on each host, with HOST=0 to N-1, ADDRESS=10.79.0.(HOST+1) and FIRST=10.79.0.1
+#   COMMAND            run by sh on each host, with HOST=0 to N-1, ADDRESS=10.79.0.(HOST+1) and FIRST=10.79.0.1; the
+#                      hosts know each other's names
 #   V6=1               IPv6 only: fd00:79::1, ...
 #   EXTRA=1            a second interface on each host, that leads nowhere and has one address on all: 172.17.0.1
 #   PRIVATE=DIR        the hosts do not share DIR: all but host 0 have an empty directory there
@@ -18,6 +19,7 @@ command=$2
 tag=gph$$                                      # names by process id: several of these can run side by side
 cable=${tag}x
 pids=()
+names=
 
 cannot() { echo "hosts: $1" >&2; exit 77; }
 clean_up() {
@@ -28,6 +30,7 @@ clean_up() {
     fi
   done
   [ ! -e "/run/netns/$cable" ] || ip netns del "$cable" 2>/dev/null
+  [ -z "$names" ] || rm -f "$names"
 }
 [ "$(id -u)" -eq 0 ] || cannot "network namespaces need root"
 for tool in ip unshare; do
@@ -61,14 +64,18 @@ reason=$(make_hosts 2>&1) || cannot "network namespaces cannot be made here: ${r
 
 prefix=10.79.0.
 [ -z "${V6:-}" ] || prefix=fd00:79::
+names=$(mktemp)                                # every host knows all names
+echo "127.0.0.1 localhost" >"$names"
+for host in $(seq 0 $((count - 1))); do echo "$prefix$((host + 1)) $tag$host" >>"$names"; done
 for host in $(seq 0 $((count - 1))); do
   private=
   [ "$host" -eq 0 ] || private=${PRIVATE:-}
   HOST=$host ADDRESS=$prefix$((host + 1)) FIRST=${prefix}1 ip netns exec "$tag$host" unshare --uts --mount bash -c '
     hostname "$1"
+    mount --bind "$4" /etc/hosts || exit 1
     [ -z "$2" ] || mount -t tmpfs tmpfs "$2" || exit 1
     set -o pipefail
-    sh -c "$3" 2>&1 | sed -u "s/^/$HOST: /"' _ "$tag$host" "$private" "$command" </dev/null &
+    sh -c "$3" 2>&1 | sed -u "s/^/$HOST: /"' _ "$tag$host" "$private" "$command" "$names" </dev/null &
   pids+=($!)
 done
 worst=0
