@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # torchrun itself starts train_gpt_fsdp: two processes on one host, then two on each of two hosts (network namespaces,
-# dev/hosts.sh), and the losses are compared with those of as many ranks under mpirun. Needs root, iproute2, and PyTorch:
+# dev/hosts.sh), and the losses are compared with those of as many ranks under mpirun. Needs root, iproute2, PyTorch:
 #
 #   TORCHRUN=venv/bin/torchrun dev/torchrun_hosts.sh
 #
@@ -24,7 +24,7 @@ same() {
   echo "$3: the losses of mpirun, digit for digit"
 }
 
-"$torchrun" --version 2>/dev/null || "$(dirname "$torchrun")/python" -c 'import torch; print("torch", torch.__version__)'
+"$(dirname "$torchrun")/python" -c 'import torch; print("torch", torch.__version__)'
 "$program" --version
 cd "$out"
 for n in 2 4; do mpirun --oversubscribe --bind-to none -np $n "$program" $options --out mpirun$n >/dev/null; done
