@@ -150,9 +150,9 @@ static inline bool search_plan(SearchRow *r, const Options *o) {
   world_plan_free(&w);
   return true;
 }
-// Once the pipeline of gathers and reductions is full, each block adds the same: then three models of few blocks, on one
-// line, tell those of any number. Where they are not on one line, all blocks are planned. Steps of two, because gradient
-// slots take turns.
+// Once the pipeline of gathers and reductions is full, each block adds the same: then three models of few blocks, on
+// one line, tell those of any number. Where they are not on one line, all blocks are planned. Steps of two blocks,
+// because gradient slots take turns.
 enum { SEARCH_FEW = SEARCH_SLOTS_MOST + 2, SEARCH_FEWS = 3, SEARCH_MOST = SEARCH_FEW + 2 * (SEARCH_FEWS - 1) };
 static inline bool search_estimate(SearchRow *r, const Options *o, int64_t blocks, double room) {
   static Options few;
