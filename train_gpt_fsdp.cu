@@ -723,6 +723,7 @@ static StepResult train_step(Trainer *t, int stop) {
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   t->before = *t->host.state;
+  for (int i = 0; i < MARKS && t->fsdp.marks; i++) WORD_SET(&t->fsdp.marks[i], 0u);    // of the step before
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
   record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
