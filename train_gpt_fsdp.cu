@@ -1433,6 +1433,7 @@ int train_main(int argc, char **argv) {
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
   if (o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error)) restarts_supervise(&o);
+  if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);
   int provided, rank, world;
   const int met = launch_rendezvous(&o, argc, argv);
   if (met >= 0) return met;

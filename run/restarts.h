@@ -89,12 +89,16 @@ static inline void restarts_supervise(Options *o) {
     restarts_say(o, status, starts + 1);
   }
 }
-// False and one line in `error` where a launcher has started this process.
+// False and one line in `error` where a launcher has started this process, or others are met.
 static inline bool restarts_allowed(const Options *o, char *error, size_t error_bytes) {
   static const struct { const char *size, *rank, *line; } launchers_[] = {
       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun -np"},
       {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun -n"},
       {"PMI_SIZE", "PMI_RANK", "mpirun -np"}, {"WORLD_SIZE", "RANK", "mpirun -np"}};
+  const bool meets = strcmp(o->rdzv, "auto") && strcmp(o->rdzv, "none");
+  REFUSE(o->restarts && meets, "--restarts %lld does not go with --rdzv %.100s; let the shell of each host start its "
+         "process again: for i in $(seq %lld); do ./train_gpt_fsdp --rdzv ... --resume auto && break; done",
+         (long long)o->restarts, o->rdzv, (long long)o->restarts + 1);
   for (const auto &l : launchers_) {
     const char *size = getenv(l.size);
     REFUSE(o->restarts && size && getenv(l.rank), "--restarts %lld: a launcher started these ranks, and it ends when "
