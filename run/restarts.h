@@ -90,7 +90,7 @@ static inline void restarts_supervise(Options *o) {
     restarts_say(o, status, starts + 1);
   }
 }
-// False and one line in `error` where a launcher has started this process.
+// False and one line in `error` where a launcher has started this process, or others are met.
 static inline bool restarts_allowed(const Options *o, char *error, size_t error_bytes) {
   static const struct { const char *size, *rank, *line; } launchers_[] = {
       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun -np"},
