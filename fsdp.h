@@ -114,7 +114,8 @@ struct FsdpConfig {
   Offload offload;
   const Ops *host_ops;                           // of the host's optimizer when it is offloaded
   bool share_slots;                              // the model's buffers may lie where gradient slots do (placement.h)
-  size_t slots_bytes;                            // of the pool that has both, if so
+  size_t slots_bytes, pool_bytes;                // of the pool that has both, if so; of the pool of own buffers; 0: as
+                                                 // many as the sharding layer has there
   OptimizerKind optimizer;
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
@@ -168,10 +169,17 @@ struct ReduceSpan { int unit; int64_t first, numel; };
 enum WorkName { WORK_CONTROL,                    // what the ranks of a host tell each other
                 WORK_SUMS,                       // gradient shards that replicas read
                 WORK_PARAMS, WORK_KEPT,          // parameter shards; blocks kept after forward
-                WORK_SLOTS, WORK_WHOLE,          // gradient slots and what shares with them; whole gradients
                 WORK_STAGING,                    // contributions rounded for the wire
+                WORK_SLOTS, WORK_WHOLE,          // gradient slots and what shares with them; whole gradients
                 WORK_PARTS };
 struct WorkPart { size_t at, bytes; bool on_host; };
+// Parts of the pool that this rank's own buffers share with the model's (placement.h), and where they lie in it.
+enum PoolName { POOL_BLOCK_SLOTS, POOL_ROOT_SLOT,        // gather slots
+                POOL_EXPANDED, POOL_ROOT_EXPANDED,       // copies in the compute dtype: of one block, of stage 0
+                POOL_SUM, POOL_STAGING_IN,               // offloaded: a round's sum; others' contributions
+                POOL_PARTS };
+struct PoolPart { size_t at, bytes; };
+struct PoolPlace { bool in_slots; size_t at; };  // of a buffer there; in_slots: of the pool that has gradient slots
 
 // What follows from the configuration and this rank's place in the mesh. Fixed once fsdp_layout and, for offsets,
 // fsdp_declare have made it (fsdp/layout.h).
@@ -183,6 +191,7 @@ struct FsdpLayout {
   bool mirrored;                                 // messages and windows need a copy of what a device has
   bool in_place;                                 // units lie whole where shards do
   bool blocks_alike;                             // all blocks lay out their gradients alike
+  bool blocks_in_root;                           // stage 0 has parameters of blocks
   int64_t state_numel, sum_numel;                // of all units: elements of moments; of gradient shards apart
   int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
   int64_t chunk_numel;                           // of a round, in every owner's shard
@@ -193,6 +202,9 @@ struct FsdpLayout {
   // layout: on a CPU the window is the working memory, else its mirror in pinned memory. Offsets hold in both.
   WorkPart part[WORK_PARTS];
   size_t work_bytes, work_on_host;               // on_host: of the parts that lie in the mirror alone; they come first
+  PoolPart pool[POOL_PARTS];
+  PoolPlace *pool_place;                         // of each block's gather slot, then of the other parts
+  size_t pool_bytes, pool_named_bytes;           // of these parts; named: that other lines of the plan count
 };
 
 struct Comm;
@@ -213,17 +225,18 @@ struct Fsdp {
   bool has_win;
   float *master, *m, *v, *grads;                 // shards of all units, in order of units
   low16 *low;                                    // of bf16 parameters: with them fp32 masters (kernels/master.cuh)
+  char *pool;                                    // of this rank's own buffers and the model's
   float *sum;                                    // offloaded: a round's sum, on the device
   char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
   int64_t *host_limbs;                           // offloaded: pinned, of the norm
-  char *block_slots, *root_slot, *block_landings, *root_landing;   // of gather slots
+  char *block_landings, *root_landing;           // of gather slots
   char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
   char *staging_in, *landing_in;                 // others' contributions, on the device and on the host
   char *small_host;                              // pinned: small collectives of a mirrored device
   float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; of all ranks
-  // Of the placement: whether other buffers lie in gradient slots and in gradient shards, and where in a training step
-  // slots are waited for because of that.
-  bool slot_shared[2], *sums_shared;             // [stages]
+  // Of the placement: whether other buffers lie in gradient slots, staging and gradient shards, and where in a training
+  // step slots are waited for because of that.
+  bool slot_shared[2], staging_shared, *sums_shared;             // [stages]
   const uint8_t *wait;                           // [points of the dry run]
   int points;                                    // of a microbatch
   // ---- gathering
@@ -347,12 +360,20 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
 }
 
 // Tells the record that stage s is whole, or no longer read: what is gathered, and its copy in the compute dtype.
-static inline void fsdp_hold(Fsdp *f, RecordKind kind, int s) {
+static inline void fsdp_hold_gathered(Fsdp *f, RecordKind kind, int s) {
   const Stage *x = &f->lay.stage[s];
-  if (!f->record || !x->units) return;
-  record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_gathered(f, x->first_unit), x->full_bytes);
+  if (f->record && x->units)
+    record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_gathered(f, x->first_unit), x->full_bytes);
+}
+static inline void fsdp_hold_expanded(Fsdp *f, RecordKind kind, int s) {
   record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_expanded(f, s),
-              (size_t)x->expand_numel * dtype_bytes(f->cfg.compute_dtype));
+              (size_t)f->lay.stage[s].expand_numel * dtype_bytes(f->cfg.compute_dtype));
+}
+// Whether the model reads what is gathered of stage s itself, and not only its copy in the compute dtype.
+static inline bool fsdp_reads_gathered(const Fsdp *f, int s) {
+  bool reads = f->cfg.fp8 == FP8_MATMUL;
+  EACH_PIECE_OF_STAGE(f, s, u, i) reads = reads || !f->lay.unit[u].piece[i].expands;
+  return reads;
 }
 static inline void fsdp_point(Fsdp *f);
 static inline void fsdp_grads_wait(Fsdp *f, int slot);
@@ -367,6 +388,7 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) f->comm->gather_finish(f, s, slot);
   slot->state = SLOT_WHOLE;
   liveness_stage(s);
+  fsdp_hold_gathered(f, RECORD_HOLD, s);
   const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
   doing(f->record, DOING_EXPAND, s, 0);
   if (f->lay.stage[s].expand_numel && !ready) {
@@ -375,7 +397,8 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
     else f->expanded_stage = s, f->expanded_matrices = matrices;
   }
   doing_again(f->record, was);
-  fsdp_hold(f, RECORD_HOLD, s);
+  fsdp_hold_expanded(f, RECORD_HOLD, s);
+  if (!fsdp_reads_gathered(f, s)) fsdp_hold_gathered(f, RECORD_FREE, s);
 }
 
 // Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
@@ -397,7 +420,8 @@ static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) { return fsdp_stored(f, p)
 static inline void fsdp_release(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = false;
-  fsdp_hold(f, RECORD_FREE, s);
+  if (fsdp_reads_gathered(f, s)) fsdp_hold_gathered(f, RECORD_FREE, s);
+  fsdp_hold_expanded(f, RECORD_FREE, s);
   if (!f->lay.in_place) step_event_record(f->ctx, &slot->released);
 }
 
@@ -423,6 +447,8 @@ static inline void fsdp_step_begin(Fsdp *f, bool training) {
   f->block_reductions = 0;                       // every pass uses the slots in the order of the record
   f->point = 0;
   for (int slot = 0; slot < 2; slot++) if (f->slot_shared[slot]) fsdp_grads_wait(f, slot);
+  for (int s = 0; s < f->lay.stages && f->staging_shared; s++)
+    if (f->lay.stage[s].staged) fsdp_grads_wait(f, 2 + s);       // what was sent for it has been read, too
 }
 
 // Waits for all that was asked of the model's stream, and meanwhile looks whether NCCL lost a peer: a stream that needs
@@ -478,7 +504,9 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
 // mirrored device has room for one. In parts that stay in cache where that is not all of them.
 static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan x, PieceRun run, bool overwrite) {
   const size_t b_r = fsdp_wire_bytes(f);
-  const int inputs = f->cfg.native_reduce ? 1 : fsdp_shards(f);
+  // In a dry run all contributions lie at one place: the own one and another's tell everything.
+  const int all = f->comm == &comm_plan ? (int)min64(fsdp_shards(f), 2) : fsdp_shards(f);
+  const int inputs = f->cfg.native_reduce ? 1 : all;
   for (int64_t at = 0; at < run.numel; at += f->lay.chunk_numel) {
     const int64_t n = min64(f->lay.chunk_numel, run.numel - at);
     Summands some = {f->cfg.wire_dtype, 0, {}};
@@ -716,11 +744,10 @@ static inline void fsdp_open(Fsdp *f) {
   f->comm->open(f);
   memory_take_all(f->ctx, f->plan);
   if (f->host_params) f->params_home = f->host_params - f->lay.part[WORK_PARAMS].at;
-  for (int k = 0; k <= K; k++) {
-    const size_t at = (size_t)k * f->lay.block_slot_bytes;
-    f->slot[k].data = k == K ? f->root_slot : f->block_slots + at;
-    f->slot[k].landing = k == K ? f->root_landing : f->block_landings ? f->block_landings + at : NULL;
-  }
+  fsdp_open_pool(f);
+  for (int k = 0; k <= K; k++)
+    f->slot[k].landing = k == K ? f->root_landing
+                         : f->block_landings ? f->block_landings + (size_t)k * f->lay.block_slot_bytes : NULL;
   if (f->lay.part[WORK_SUMS].bytes) f->grads = (float *)((f->lay.part[WORK_SUMS].on_host ? f->window : f->work) +
                                                      f->lay.part[WORK_SUMS].at);
   f->amax = f->scale + f->lay.scales;
@@ -736,7 +763,9 @@ static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
   f->plan = plan;
   f->comm = &comm_plan;
   f->record = r;
-  f->slot_shared[0] = f->slot_shared[1] = fsdp_shares_slots(f);  // so that the record has the zeroing of gaps
+  // So that the record has the zeroing of gaps.
+  f->slot_shared[0] = f->slot_shared[1] = fsdp_shares_slots(f) && f->lay.grad_slot_bytes;
+  f->staging_shared = fsdp_shares_slots(f);
   for (int s = 0; s < f->lay.stages; s++) f->sums_shared[s] = fsdp_shares_sums(f) && !f->lay.stage[s].sums_in_whole;
   fsdp_open(f);
 }
@@ -746,16 +775,30 @@ static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
   while (u < f->lay.units && f->lay.unit[u].stage < s) u++;
   return u < f->lay.units ? f->lay.unit[u].sum_base : f->lay.sum_numel;
 }
-// Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run. In order of
-// addresses.
+// Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run.
 static inline void fsdp_pools(const Fsdp *f, Placement *p) {
-  const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4;
-  p->pool[POOL_ACTS] = PoolSpace{0, SIZE_MAX, true};
-  if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{2 * slot, SIZE_MAX, true};
-  if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, sums, true};
-  for (int k = 0; k < 2 && fsdp_shares_slots(f); k++) {
-    const size_t at = (size_t)k * slot;
-    placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, f->work + f->lay.part[WORK_SLOTS].at + at);
+  static const char *const names[] = {"gather slot", "gathered outside the blocks", "weights", "weights outside the blocks",
+                                      "sum of a round", "staging in"};
+  const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4, own = f->lay.pool_bytes;
+  const size_t staging = f->lay.part[WORK_STAGING].bytes;
+  const char *const work = f->work + f->lay.part[WORK_STAGING].at;
+  p->pool[POOL_ACTS] = PoolSpace{own, own, SIZE_MAX, true};
+  if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{staging + 2 * slot, staging, SIZE_MAX, true};
+  if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, 0, sums, true};
+  if (fsdp_shares_slots(f)) placement_fix(p, "staging out", 0, POOL_SLOTS, 0, staging, work);
+  for (int k = 0; k < 2 && slot && fsdp_shares_slots(f); k++) {
+    const size_t at = staging + (size_t)k * slot;
+    placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, work + at);
+    p->fixed[p->fixed_count - 1].slot = k;
+  }
+  for (int i = 0; i < POOL_PARTS; i++) {
+    const PoolPart *x = &f->lay.pool[i];
+    const int parts = pool_buffers(f, i);
+    for (int k = 0; k < parts; k++) {
+      const size_t each = x->bytes / (size_t)parts;
+      placement_fix(p, names[i], k, POOL_ACTS, x->at + (size_t)k * each, each, f->pool + x->at + (size_t)k * each);
+      p->fixed[p->fixed_count - 1].own = true;
+    }
   }
   for (int s = 0; s < f->lay.stages && fsdp_shares_sums(f); s++) {
     const size_t at = (size_t)fsdp_sums_before(f, s) * 4, end = (size_t)fsdp_sums_before(f, s + 1) * 4;
@@ -766,11 +809,15 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
 // run of `microbatches`.
 static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
   f->cfg.slots_bytes = p->pool[POOL_SLOTS].bytes;
-  f->slot_shared[0] = f->slot_shared[1] = false;
+  f->cfg.pool_bytes = p->pool[POOL_ACTS].bytes;
+  f->slot_shared[0] = f->slot_shared[1] = f->staging_shared = false;
+  PoolPlace *place = f->lay.pool_place;          // in the order of fsdp_pools
   for (int i = 0; i < p->fixed_count; i++) {
     const FixedBuffer *x = &p->fixed[i];
-    if (x->slot) f->slot_shared[x->buffer.layer] = x->shared;
-    else f->sums_shared[x->buffer.layer] = x->shared;
+    if (x->own) *place++ = PoolPlace{x->buffer.pool == POOL_SLOTS, x->buffer.at};
+    else if (x->slot >= 0) f->slot_shared[x->slot] = x->shared;
+    else if (x->buffer.pool == POOL_SLOTS) f->staging_shared = x->shared;
+    else if (x->buffer.pool == POOL_SHARDS) f->sums_shared[x->buffer.layer] = x->shared;
   }
   f->wait = train->wait;
   f->points = train->points / microbatches;
@@ -780,7 +827,7 @@ static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *
 static inline void fsdp_layout_free(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
   void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->kept_valid, f->kept_number,
-                         f->stage_round0, f->slot_rounds, f->grads_free, f->sums_shared};
+                         f->stage_round0, f->slot_rounds, f->grads_free, f->sums_shared, f->lay.pool_place};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);

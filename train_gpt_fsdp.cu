@@ -456,7 +456,7 @@ struct Trainer {
   Acts acts;
   Placement placement;
   Pass pass[PASSES];
-  char *arena, *step_arena, *host_arena;
+  char *step_arena, *host_arena;
   size_t order_bytes, corpus_bytes;
   void *order;                                   // of the epoch's samples
   StepBuffers buffers;
@@ -497,8 +497,8 @@ static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
 // Lays out the activations of a pass over B x T tokens, where the placement put them. The memory itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
-  char *const slots = t->fsdp.work + t->fsdp.lay.part[WORK_SLOTS].at;
-  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->arena, slots}, 0};
+  char *const slots = t->fsdp.work + t->fsdp.lay.part[WORK_STAGING].at;
+  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->fsdp.pool, slots}, 0};
   acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
   t->carved = pass;
 }
@@ -731,6 +731,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
   layernorm_backward(c, x->dresidual, x->dbranch, fsdp_grad(f, LN_F_W), fsdp_grad(f, LN_F_B), x->ln_f, x->residual_f,
                      root_weight(t, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ), mode);
+  if (!f->lay.blocks_in_root) fsdp_release(f, 0);                // nobody reads it from here on
   for (int l = L - 1; l >= lowest; l--) {
     fsdp_wait(f, 1 + l, true);
     fsdp_prefetch(f, 1 + l, -1, 1 + lowest);
@@ -742,7 +743,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   }
   if (dwte.data || dwpe.data)
     embedding_backward(c, dwte, dwpe, x->dresidual, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode);
-  fsdp_release(f, 0);
+  if (f->lay.blocks_in_root) fsdp_release(f, 0);
   fsdp_reduce(f, 0, a, A);
   c->ops->range_end(c);
 }

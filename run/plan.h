@@ -14,6 +14,9 @@ static void trainer_declare(Trainer *t) {
 // Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
 // begin in different gradient slots where a microbatch has an odd number of reductions.
 enum { DRY_MICROBATCHES = 3 };
+// And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
+// finds what the one before has left gathered, and so do all later ones.
+enum { DRY_BATCHES = 2 };
 // A trainer of the same rank over the planning table: all that t has laid out, and nothing behind its addresses.
 static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table) {
   const Fsdp *f = &t->fsdp;
@@ -31,7 +34,7 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   cfg.host_ops = table;
   cfg.microbatches = dry->opt.grad_accum;
   cfg.small_bytes = trainer_exchange_bytes(dry);
-  cfg.slots_bytes = 0;                           // as many as slots take alone
+  cfg.slots_bytes = cfg.pool_bytes = 0;          // as many as the sharding layer's take alone
   Mesh mesh;
   mesh_copy(&mesh, &f->mesh);
   Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->lay.params);
@@ -57,8 +60,10 @@ static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
   dry->carved = kind;
   if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
   fsdp_step_begin(&dry->fsdp, false);
-  if (kind == PASS_EVAL) trainer_enqueue_eval(dry, B, T);
-  else trainer_enqueue_sample(dry, T);
+  for (int i = 0; i < DRY_BATCHES; i++) {
+    if (kind == PASS_EVAL) trainer_enqueue_eval(dry, B, T);
+    else trainer_enqueue_sample(dry, T);
+  }
 }
 // Gives every buffer of every pass its memory: t->placement, t->pass.
 static void trainer_place(Trainer *t) {
@@ -70,12 +75,13 @@ static void trainer_place(Trainer *t) {
   record_open(&r);
   trainer_dry_open(&dry, t, &r, &table);
   fsdp_pools(&dry.fsdp, &t->placement);
-  for (int k = trainer_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; k < PASSES; k++) {
+  const int first = trainer_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL;
+  for (int k = first; k < PASSES; k++) {
     trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
     CHECK(!r.error[0], "dry run: %s", r.error);
-    pass_place(&t->placement, &t->pass[k], &r);
-    t->placement.pool[POOL_SHARDS].open = false; // what the other passes write there would have to be zeroed
+    pass_lifetimes(&t->placement, &t->pass[k], &r);
   }
+  placement_place(&t->placement, t->pass + first, PASSES - first);
   trainer_dry_close(&dry);
   record_close(&r);
   fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
@@ -96,7 +102,6 @@ static void trainer_plan(Trainer *t) {
     if (w > t->ctx.workspace_bytes) t->ctx.workspace_bytes = w;
   }
   trainer_declare(t);
-  memory_declare(&t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes, &t->arena);
   memory_declare(&t->plan, MEM_WORKSPACE, t->ctx.workspace_bytes, &t->ctx.workspace);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));

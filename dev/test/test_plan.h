@@ -12,7 +12,7 @@ static const char plan_table_path[] = "dev/results/2026-11-23-plans.tsv";
 static const int PLAN_LARGER_ROWS = 50;
 static const double PLAN_LARGER_MOST = 1.0085;
 enum { PLAN_ROWS_MOST = 2048, PLAN_LINE_MOST = 2048 };
-struct PlanRow { char name[640]; size_t total; };
+struct PlanRow { char name[640]; size_t total, placed, alive; };
 struct PlanTable { PlanRow row[PLAN_ROWS_MOST]; int rows; FILE *to; };
 
 static inline Device plan_device(bool cuda) {
@@ -29,6 +29,8 @@ static inline void plan_table_add(PlanTable *table, const char *name, const Opti
   CHECK(table->rows < PLAN_ROWS_MOST, "%d rows", table->rows);
   snprintf(r->name, sizeof r->name, "%s", name);
   r->total = memory_planned_total(&t.plan, MEMORY_ALL);
+  r->placed = placement_bytes(&t.placement), r->alive = t.placement.alive_most_bytes;
+  if (getenv("PLANS_BOUND")) { static FILE *bf; if (!bf) bf = fopen(getenv("PLANS_BOUND"), "w"); fprintf(bf, "BOUND %.4f %zd %zu %zu %zu %s\n", (double)r->placed / r->alive, r->placed - r->alive, t.placement.pool[0].bytes,t.placement.pool[1].bytes,t.placement.pool[2].bytes, name); fflush(bf); }
   if (table->to) {
     fprintf(table->to, "%s\t%zu", r->name, r->total);
     for (int i = 0; i < MEM_COUNT; i++)
@@ -175,9 +177,9 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_ROOT_PARAMS] = root;
   line[MEM_EXPANDED] = (expanded + (size_t)f->lay.stage[0].expand_numel) * b_c;
   line[MEM_GRAD_SLOTS] = trains && !shared ? 2 * align_bytes(gradient * b_r) : 0;
-  line[MEM_SLOTS_SHARED] = slots_bytes;
   line[own ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] = trains ? whole - own : 0;
   line[MEM_STAGING_OUT] = trains && staged ? 2 * S * chunk * b_r : 0;
+  line[MEM_SLOTS_SHARED] = shared ? slots_bytes - line[MEM_STAGING_OUT] : 0;
   size_t in = mirrored && S > 1 ? chunk : 2 * remote * chunk;
   if (c->comm == COMM_NCCL) in = S == 1 && !c->comms_of_one ? 0 : c->native_reduce ? largest : 2 * S * chunk;
   line[MEM_STAGING_IN] = trains ? in * b_r : 0;
@@ -373,8 +375,9 @@ TEST_MPI(ops_touch_what_they_declare, 1,
 struct PlanShadow { int *pool[POOLS]; };
 static inline const Buffer *plan_buffer_at(const Trainer *t, PassKind kind, uintptr_t at) {
   const Pass *p = &t->pass[kind];
-  for (int i = 0; i < t->placement.fixed_count && kind == PASS_TRAIN; i++) {
+  for (int i = 0; i < t->placement.fixed_count; i++) {
     const Buffer *b = &t->placement.fixed[i].buffer;
+    if (b->pool == POOL_SHARDS && kind != PASS_TRAIN) continue;
     if (at >= b->address && at < b->address + b->bytes) return b;
   }
   for (int i = 0; i < p->count; i++)
