@@ -207,18 +207,24 @@ static inline void pass_interval(Pass *p, Buffer *b, Interval x) {
 // Which entries touch b, in order: entry[0 to entries).
 struct Touching { const int *entry; int entries; };
 // Appends b's lifetimes, latest first: the record is read backwards, and a part of b lives from a write to the last
-// read of what was written.
+// read of what was written. Weights may be read until they are released.
 static inline void buffer_lifetimes(Pass *p, Buffer *b, const Record *r, const Interval *time, Touching t) {
   static LiveRanges live;
   live.count = 0;
   Interval now = {};
+  int released = 0;
   for (int k = t.entries - 1; k >= 0; k--) {
     const int i = t.entry[k];
     const Access a = r->entry[i].access;
     const uintptr_t end = b->address + b->bytes;
+    if (r->entry[i].kind == RECORD_FREE) { released = i > released ? i : released; continue; }
     const LiveRange x = {a.at > b->address ? a.at - b->address : 0,
                          (a.at + a.bytes < end ? a.at + a.bytes : end) - b->address};
-    if (!live.count) now = time[i];
+    if (!live.count) {
+      now = time[i];
+      if (released > now.to) now.to = released;
+      released = 0;
+    }
     if (time[i].from < now.from) now.from = time[i].from;
     if (time[i].to > now.to) now.to = time[i].to;
     if (a.kind == ACCESS_WRITE) live_remove(&live, x);
@@ -472,7 +478,7 @@ static inline void passes_try(Placement *pl, Pass *pass, int passes) {
   places_free(&best);
 }
 
-// Entries that touch each of `count` buffers, whose addresses rise. Returns count + 1 starts into *entry; free both.
+// Entries that touch, or release, each of `count` buffers, whose addresses rise. Returns count + 1 starts into *entry; free both.
 static inline int *record_touches(const Record *r, Buffer *const *buffer, int count, int **entry) {
   int *start = (int *)calloc((size_t)count + 2, sizeof(int));
   int *from = (int *)malloc(sizeof(int) * (size_t)(r->count + 1));             // the first buffer that ends after it begins
@@ -480,7 +486,8 @@ static inline int *record_touches(const Record *r, Buffer *const *buffer, int co
   for (int fill = 0; fill < 2; fill++) {
     for (int i = 0; i < r->count; i++) {
       const Access a = r->entry[i].access;
-      if (r->entry[i].kind != RECORD_ACCESS || a.at < RECORD_ADDRESSES) continue;
+      const bool releases = r->entry[i].kind == RECORD_FREE && r->entry[i].op == HELD_WEIGHTS;
+      if ((r->entry[i].kind != RECORD_ACCESS && !releases) || a.at < RECORD_ADDRESSES) continue;
       int low = fill ? from[i] : 0, high = fill ? low : count;
       while (low < high) {
         const int middle = (low + high) / 2;

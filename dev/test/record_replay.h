@@ -54,6 +54,7 @@ struct SchedCell {
   int write_thread, writer, held_stage, freed, outs, out[SCHED_OUT_MOST];
   uint32_t write_time, pass, reads[SCHED_THREADS], held;
   Doing doing;
+  unsigned held_what;                            // weights, or a gradient
   bool weights, gradient, updated, modelled, stale;
 };
 struct SchedMeeting { int members; const RecordEntry *e; SchedClock all, last; };
@@ -367,7 +368,9 @@ static void sched_hold(SchedCheck *k, int rank, const SchedEntry *x) {
   for (int i = x->first; i < x->first + x->cells; i++) {
     SchedCell *c = &k->cell[i];
     const uint32_t before = c->held;
-    if (x->e.kind == RECORD_HOLD) c->held |= 1u << rank, c->held_stage = x->e.number, c->freed = 0;
+    if (c->held && x->e.kind == RECORD_FREE && x->e.op != c->held_what) continue;        // something else lies there
+    if (x->e.kind == RECORD_HOLD)
+      c->held |= 1u << rank, c->held_stage = x->e.number, c->held_what = x->e.op, c->freed = 0;
     else c->held &= ~(1u << rank), c->stale = c->gradient;
     if (x->e.kind == RECORD_FREE) c->freed = before != c->held ? x->id + 1 : 0;
   }

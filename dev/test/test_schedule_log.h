@@ -238,7 +238,7 @@ static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
       for (; j >= 0; j--) {
         if (!log[j].cells || !sched_share_a_cell(&log[j], x)) continue;
         if (log[j].writes && log[j].e.doing.what == DOING_GATHER) return -1;
-        if (log[j].e.kind == RECORD_FREE) return j;
+        if (log[j].e.kind == RECORD_FREE && log[j].e.op == HELD_WEIGHTS) return j;
       }
       return -1;
   }
