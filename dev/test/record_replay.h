@@ -309,7 +309,9 @@ static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const Sc
   if (d.what == DOING_GATHER && !shards && (w.what != DOING_GATHER || !here)) return "another stage lies there";
   if (d.what != DOING_REDUCE || x->writes) return NULL;
   if (!c->gradient) return w.what != DOING_REDUCE || (here && w.round == d.round) ? NULL : "another round lies there";
-  if (c->modelled && c->stale) return "nothing was written there since the buffer was begun";
+  // Gaps too, which are zero: from the start, or because sums of gaps lie there, or zeroed since the buffer was begun.
+  if (c->stale && (c->modelled || (c->writer && w.what != DOING_REDUCE)))
+    return "nothing was written there since the buffer was begun";
   return !c->held || c->held_stage != d.stage ? "no gradient of this stage is complete there" : NULL;
 }
 static bool sched_read(SchedCheck *k, int rank, int at, int thread) {
