@@ -307,42 +307,37 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, MEM_MIRROR, f->lay.mirrored ? f->lay.work_bytes : 0, NULL);
   memory_declare(m, MEM_HOST_PARAMS, params_on_host && !f->lay.mirrored ? f->lay.params_bytes : 0, &f->host_params);
 }
-// Adds a part to the pool that this rank's own buffers and the model's have, in which they may share memory.
-static inline void pool_part(Fsdp *f, MemoryPlan *m, PoolName name, MemoryName line, size_t bytes) {
-  f->lay.pool[name] = PoolPart{f->lay.pool_bytes, bytes};
-  f->lay.pool_bytes += align_bytes(bytes);
-  f->lay.pool_named_bytes += bytes;
-  memory_declare(m, line, bytes, NULL);
-}
-// Parts of the pool are one buffer each, but the blocks' gather slots, and have places if they have bytes.
+// Parts of the pool are one buffer each, but the blocks' gather slots.
 static inline int pool_buffers(const Fsdp *f, int part) {
-  return !f->lay.pool[part].bytes ? 0 : part == POOL_BLOCK_SLOTS ? f->cfg.gather_slots : 1;
+  return !f->lay.pool[part] ? 0 : part == POOL_BLOCK_SLOTS ? f->cfg.gather_slots : 1;
 }
-// Places of the pool's buffers one behind the other.
-static inline void fsdp_pool_apart(Fsdp *f) {
-  PoolPlace *place = f->lay.pool_place;
-  for (int i = 0; i < POOL_PARTS; i++)
-    for (int k = 0; k < pool_buffers(f, i); k++)
-      *place++ = PoolPlace{false, f->lay.pool[i].at + (size_t)k * f->lay.block_slot_bytes};
-}
-// What is gathered, and what arrives. Nobody else touches it, but for messages on their way. How much arrives by
-// messages depends on the rank, and may not decide where peers find what they read.
+// What is gathered, and what arrives: nobody else touches it, but for messages on their way. It shares a pool with the
+// model's buffers; without a placement it lies in order. How much arrives by messages depends on the rank, and may not
+// decide where peers find what they read.
 static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
+  static const MemoryName line[POOL_PARTS] = {MEM_GATHER_SLOTS, MEM_ROOT_PARAMS, MEM_EXPANDED,
+                                              MEM_EXPANDED,     MEM_OFFLOAD,     MEM_STAGING_IN};
   const StageMost most = fsdp_stage_most(f);
   const size_t b_c = dtype_bytes(f->cfg.compute_dtype), slots = !f->lay.in_place, chunk = (size_t)f->lay.chunk_numel;
   const size_t in = fsdp_staging_in_numel(f, most.state) * fsdp_wire_bytes(f);
   const bool apart = f->cfg.comm == COMM_MPI && !f->lay.mirrored;
   f->lay.block_slot_bytes = slots * most.slot_bytes;
-  f->lay.pool_bytes = f->lay.pool_named_bytes = 0;
-  pool_part(f, m, POOL_BLOCK_SLOTS, MEM_GATHER_SLOTS, (size_t)f->cfg.gather_slots * f->lay.block_slot_bytes);
-  pool_part(f, m, POOL_EXPANDED, MEM_EXPANDED, (size_t)most.expanded * b_c);
-  pool_part(f, m, POOL_ROOT_EXPANDED, MEM_EXPANDED, (size_t)f->lay.stage[0].expand_numel * b_c);
-  pool_part(f, m, POOL_ROOT_SLOT, MEM_ROOT_PARAMS, slots * f->lay.stage[0].full_bytes);
-  pool_part(f, m, POOL_SUM, MEM_OFFLOAD, fsdp_offloads(f) * 4 * (f->cfg.native_reduce ? (size_t)most.state : chunk));
-  pool_part(f, m, POOL_STAGING_IN, MEM_STAGING_IN, apart ? 0 : in);
-  if (!f->cfg.pool_bytes) fsdp_pool_apart(f);
-  const size_t named = f->lay.pool_named_bytes, all = f->cfg.pool_bytes ? f->cfg.pool_bytes : f->lay.pool_bytes;
-  memory_declare(m, MEM_ACTIVATIONS, all - named, &f->pool, named);
+  const size_t bytes[POOL_PARTS] = {(size_t)f->cfg.gather_slots * f->lay.block_slot_bytes,
+                                    slots * f->lay.stage[0].full_bytes, (size_t)most.expanded * b_c,
+                                    (size_t)f->lay.stage[0].expand_numel * b_c,
+                                    fsdp_offloads(f) * 4 * (f->cfg.native_reduce ? (size_t)most.state : chunk),
+                                    apart ? 0 : in};
+  PoolPlace *place = f->lay.pool_place;
+  size_t at = 0;
+  for (int i = 0; i < POOL_PARTS; i++) {
+    f->lay.pool[i] = bytes[i];
+    memory_declare(m, line[i], bytes[i], NULL);
+    for (int k = pool_buffers(f, i); k > 0 && !f->cfg.pool_bytes; k--)
+      *place++ = PoolPlace{false, at + bytes[i] - (size_t)k * (bytes[i] / (size_t)pool_buffers(f, i))};
+    at += bytes[i];
+  }
+  f->lay.pool_bytes = at;
+  memory_declare(m, MEM_ACTIVATIONS, f->cfg.pool_bytes ? f->cfg.pool_bytes - at : 0, &f->pool, at);
   memory_declare(m, MEM_STAGING_IN, apart ? in : 0, &f->staging_in);
 }
 // Sets the pointers to the pool's parts.
@@ -379,8 +374,8 @@ static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, MEM_HOST_STATE, off ? limbs : 0, &f->host_limbs);
   fsdp_declare_pool(f, m);
   memory_declare(m, MEM_SCALES, scales * (size_t)(2 + f->mesh.world), &f->scale);
-  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_BLOCK_SLOTS].bytes, &f->block_landings);
-  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_ROOT_SLOT].bytes, &f->root_landing);
+  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_BLOCK_SLOTS], &f->block_landings);
+  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_ROOT_SLOT], &f->root_landing);
   memory_declare(m, MEM_LANDING, lands * fsdp_trains(f) * 2 * (size_t)f->mesh.remote * chunk * b_r, &f->landing_in);
   memory_declare(m, MEM_LANDING, others, &f->small_host);
 }

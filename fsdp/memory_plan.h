@@ -72,8 +72,8 @@ struct MemoryPlan {
   int blocks;
 };
 // Declares `bytes` of zeroed memory under a line. `pointer` is the address of a pointer, of any type, that
-// memory_take_all sets and memory_give_back_all reads; it stays as it is for 0 bytes. besides: as many bytes more, which
-// are declared under other lines, without a pointer.
+// memory_take_all sets and memory_give_back_all reads; it stays as it is for 0 bytes. besides: as many bytes more,
+// which are declared under other lines, without a pointer.
 static inline void memory_declare(MemoryPlan *m, MemoryName line, size_t bytes, void *pointer, size_t besides = 0) {
   m->planned_bytes[line] += bytes;
   if (!bytes && !besides) return;

@@ -57,8 +57,8 @@ struct Placement {
   PoolSpace pool[POOLS];
   FixedBuffer fixed[FIXED_MOST];
   int fixed_count;
-  size_t alive_most_bytes;                       // the largest sum of buffers alive at once, fixed ones too, of any pass:
-                                                 // a lower bound of all pools together
+  size_t alive_most_bytes;                       // the largest sum of all that is alive at once, in any pass: a lower
+                                                 // bound of all pools together
 };
 
 // Adds a fixed buffer, of a stage or a slot, at `at` of its pool, which has at least this many bytes; `address` is
@@ -169,10 +169,11 @@ static inline int live_find(const LiveRanges *l, size_t at) {
 }
 // Puts `count` ranges where those from i to j were.
 static inline void live_replace(LiveRanges *l, int i, int j, const LiveRange *by, int count) {
-  CHECK(l->count + count - (j - i) <= LIVE_RANGES_MOST, "a buffer is read in more than %d parts", (int)LIVE_RANGES_MOST);
+  const int left = l->count + count - (j - i);
+  CHECK(left <= LIVE_RANGES_MOST, "a buffer is read in more than %d parts", (int)LIVE_RANGES_MOST);
   memmove(l->range + i + count, l->range + j, sizeof(LiveRange) * (size_t)(l->count - j));
   for (int k = 0; k < count; k++) l->range[i + k] = by[k];
-  l->count += count - (j - i);
+  l->count = left;
 }
 static inline void live_remove(LiveRanges *l, LiveRange x) {
   const int i = live_find(l, x.from + 1);
@@ -284,7 +285,7 @@ static inline size_t pass_meets(const Pass *p, Buffer *const *buffer, int count,
   return most;
 }
 // Orders to place buffers in; of equal ones the one declared first.
-static inline int buffers_in_turn(const Buffer *a, const Buffer *b) { return a < b ? -1 : a > b; }
+static inline int buffers_in_turn(const Buffer *a, const Buffer *b) { return a->number - b->number; }
 static inline int buffers_by_size(const void *x, const void *y) {
   const Buffer *a = *(const Buffer *const *)x, *b = *(const Buffer *const *)y;
   return a->bytes != b->bytes ? (a->bytes > b->bytes ? -1 : 1) : buffers_in_turn(a, b);
@@ -326,9 +327,10 @@ static inline size_t pool_place(const Meets *m, const Buffer *b, PoolBuffers pla
     if (placed.buffer[i].end > at && buffers_meet(m, b->number, placed.buffer[i].number)) at = placed.buffer[i].end;
   return at;
 }
+// How often the best way and order is tried again, with what ended highest placed sooner.
+enum { PLACE_AGAIN = 12 };
 // Ways to treat fixed buffers. Others may lie there at other times; or this rank's own ones get places like others, in
 // the first pass; or others lie behind the first ones, whose memory is not shared.
-enum { PLACE_AGAIN = 12 };
 enum PlaceWay { PLACE_SHARED, PLACE_MOVED, PLACE_APART, PLACE_WAYS };
 // Room to place in: of each pool what lies there, and the order to place in.
 struct PlaceRoom { PoolBuffers placed[POOLS]; Buffer **order; };
@@ -364,16 +366,16 @@ static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x,
   }
   for (int i = 0; i < p->count; i++) if (p->buffer[i].intervals) room->order[count++] = &p->buffer[i];
   qsort(room->order, (size_t)count, sizeof *room->order, buffer_orders[x.order]);
-  for (int i = 0, urgent = 0; i < count; i++) {  // few: those that ended highest in tries before
+  for (int i = 0; i < count; i++) {              // few are urgent
     Buffer *b = room->order[i];
-    int at = b->urgent ? urgent++ : i;
-    memmove(room->order + at + 1, room->order + at, sizeof *room->order * (size_t)(i - at));
+    int at = i;
     for (; at > 0 && b->urgent > room->order[at - 1]->urgent; at--) room->order[at] = room->order[at - 1];
     room->order[at] = b;
   }
   for (int i = 0; i < count && placement_bytes(pl) < x.limit; i++) {
     const bool declared = room->order[i] >= p->buffer && room->order[i] < p->buffer + p->count;
-    buffer_place(pl, &p->meets, room->order[i], room, x.way == PLACE_APART, first && declared ? POOL_SHARDS : POOL_ACTS);
+    buffer_place(pl, &p->meets, room->order[i], room, x.way == PLACE_APART,
+                 first && declared ? POOL_SHARDS : POOL_ACTS);
   }
 }
 // A placement: where each buffer of a pass lies, the fixed ones first, and how large pools are.
@@ -478,10 +480,11 @@ static inline void passes_try(Placement *pl, Pass *pass, int passes) {
   places_free(&best);
 }
 
-// Entries that touch, or release, each of `count` buffers, whose addresses rise. Returns count + 1 starts into *entry; free both.
+// Entries that touch, or release, each of `count` buffers, whose addresses rise. Returns count + 1 starts into *entry;
+// free both.
 static inline int *record_touches(const Record *r, Buffer *const *buffer, int count, int **entry) {
   int *start = (int *)calloc((size_t)count + 2, sizeof(int));
-  int *from = (int *)malloc(sizeof(int) * (size_t)(r->count + 1));             // the first buffer that ends after it begins
+  int *from = (int *)malloc(sizeof(int) * (size_t)(r->count + 1));             // the first buffer that ends behind it
   *entry = NULL;
   for (int fill = 0; fill < 2; fill++) {
     for (int i = 0; i < r->count; i++) {
@@ -586,7 +589,8 @@ static inline void pass_share(Placement *pl, Pass *p) {
   for (int i = 0; i < pl->fixed_count; i++) for (int k = 0; k < pl->fixed_count + p->count; k++) {
     FixedBuffer *x = &pl->fixed[i];
     const Buffer *b = pass_buffer(pl, p, k), *f = &p->fixed[i];
-    if (i == k || !b->intervals || b->pool != f->pool || b->at >= f->at + f->bytes || f->at >= b->at + b->bytes) continue;
+    const bool apart = b->pool != f->pool || b->at >= f->at + f->bytes || f->at >= b->at + b->bytes;
+    if (i == k || !b->intervals || apart) continue;
     x->shared = true;
     if (x->slot >= 0) pass_wait_for_slot(p, p->at, p->natural[x->slot], f, x->slot, b);
   }

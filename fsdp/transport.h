@@ -1035,7 +1035,7 @@ static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
 }
 // What arrives in a round over NCCL: noted as all of its staging.
 static inline void comm_plan_staging_in(Fsdp *f, AccessKind kind, uint64_t round) {
-  const size_t bytes = f->lay.pool[POOL_STAGING_IN].bytes;
+  const size_t bytes = f->lay.pool[POOL_STAGING_IN];
   if (f->cfg.comm != COMM_NCCL || !bytes) return;
   comm_plan_touch(&f->reduce_ctx, kind, comm_nccl_staging_in(f, round, 0), f->cfg.native_reduce ? bytes : bytes / 2);
 }
@@ -1046,9 +1046,9 @@ static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   PieceRun run;
   for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
     if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
-    const size_t bytes = (size_t)run.numel * fsdp_wire_bytes(f);
-    const size_t at = fsdp_contribution_at(f, 0, round, x, run), end = fsdp_contribution_at(f, S - 1, round, x, run) + bytes;
-    if (!staged) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + at, end - at);
+    const size_t bytes = (size_t)run.numel * fsdp_wire_bytes(f), at = fsdp_contribution_at(f, 0, round, x, run);
+    const size_t last = fsdp_contribution_at(f, S - 1, round, x, run);
+    if (!staged) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + at, last - at + bytes);
     for (int i = 0; i < S && staged; i++)
       comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + fsdp_contribution_at(f, i, round, x, run), bytes);
   }
@@ -1072,9 +1072,10 @@ static inline void comm_plan_reduce_join(Fsdp *f) {
   if (R > 1 && f->cfg.native_reduce) f->traffic.replicate_bytes += f->lay.state_numel * 4 * 2 * (R - 1) / R;
   else if (R > 1 && g->me < R - 1) f->traffic.replicate_bytes += (int64_t)bytes;
   if (R > 1) comm_plan_touch(&f->reduce_ctx, f->cfg.native_reduce ? ACCESS_UPDATE : ACCESS_WRITE, f->grads, bytes);
-  const size_t through = R > 1 && f->cfg.comm == COMM_NCCL ? f->lay.pool[POOL_SUM].bytes : 0;      // offloaded shards go
-  if (through) comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, f->sum, through);
-  if (through) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->sum, through);
+  // Offloaded shards go through the device.
+  const size_t sum = R > 1 && f->cfg.comm == COMM_NCCL ? f->lay.pool[POOL_SUM] : 0;
+  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, f->sum, sum);
+  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->sum, sum);
   streams_reduce_join(f);
 }
 static inline void comm_plan_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
