@@ -47,8 +47,10 @@
 #include "dev/test/test_machine.h"
 #include "dev/test/test_cores.h"
 #include "dev/test/test_preflight.h"
+#include "dev/test/test_rdzv.h"
 #include "dev/test/test_options.h"
 #include "dev/test/test_cli_checkpoint.h"
+#include "dev/test/test_rdzv_hosts.h"
 #include "dev/test/test_corpora.h"
 #include "dev/test/test_cli_modes.h"
 #include "dev/test/test_first_hour.h"
@@ -61,6 +63,7 @@
 #include "dev/test/test_gpu_day.h"
 #include "dev/test/test_liveness.h"
 #include "dev/test/test_plan_report.h"
+#include "dev/test/test_plan_search.h"
 
 // In place of libc's. Whoever waits for another rank calls this again and again: Open MPI, the transports, emulated
 // streams. A rank that says what it waits for, and has waited for a second, sleeps between calls: tests in which ranks

@@ -1,6 +1,7 @@
 // dry_run.h: the sharding layer in a dry run, and what it takes from the placement that follows (fsdp/placement.h).
-// fsdp.h includes it. The planning transport, comm_plan, is in fsdp/transport.h.
+// Above open.h. The planning transport, comm_plan, is in fsdp/transport.h.
 #pragma once
+#include "open.h"
 
 // Opens f, which has been laid out, for a dry run over the planning table: its memory is addresses of `r`.
 static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {

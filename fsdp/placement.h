@@ -11,6 +11,7 @@
 //   POOL_SLOTS    fixed: what peers read, staging and the two gradient slots. What comes next to lie there waits for
 //                 them: for staging at the start of the pass, for a slot at a point that the placement chooses
 #pragma once
+#include "record.h"
 
 enum Pool { POOL_SHARDS, POOL_ACTS, POOL_SLOTS, POOLS };
 // Of time, both ends included. last: the entry that was enqueued last, which may be over later.

@@ -1,5 +1,4 @@
 // report.h: what a run reports while it runs: OUT/metrics.jsonl, one JSON object per line, and what the terminal shows.
-// Part 8 of the trainer, which includes it there: it reads the Trainer and nothing reads it.
 //
 //   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
 //   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
@@ -8,6 +7,7 @@
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
+#include "start_report.h"
 #include <sys/file.h>
 
 // A notice says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
@@ -25,10 +25,10 @@ struct Log {
 };
 
 // A full disk must not end a run, nor go unnoticed; the file keeps its whole lines.
-static void log_flush(Log *log, const Trainer *t) {
+static void log_flush(Log *log, const RunView *run) {
   if (!fflush(log->metrics) && !ferror(log->metrics)) { log->whole_bytes = ftello(log->metrics); return; }
   char path[OPTION_TEXT_BYTES + 32];
-  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
   say_error("notice: %s cannot be written any more (%s); training continues without it\n", path, strerror(errno));
   fclose(log->metrics);
   log->metrics = NULL;
@@ -40,7 +40,7 @@ static void log_flush(Log *log, const Trainer *t) {
 // is just being killed: it may still finish a checkpoint. False and one line in `error`: another run has it.
 static bool lock_out(const Options *o, char *error, size_t error_bytes) {
   static int held = -1;
-  if (held >= 0 || !trainer_trains(o)) return true;
+  if (held >= 0 || !run_trains(o)) return true;
   held = open(o->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   for (int tries = 0; held >= 0 && flock(held, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; tries++) {
     REFUSE(tries == 50, "--out %.800s: another run is writing there; give this one another directory", o->out);
@@ -80,14 +80,14 @@ static FILE *log_file(const char *path, bool append) {
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
 // append: after what an earlier run wrote. from: what the run starts from, or "".
 // One line in `error` when it cannot be written; --eval_only and --sample_only continue with the terminal alone.
-static void log_open(Log *log, const Trainer *t, bool append, const char *from, char *error, size_t error_bytes) {
+static void log_open(Log *log, const RunView *run, bool append, const char *from, char *error, size_t error_bytes) {
   memset(log, 0, sizeof *log);
-  log->cores_told = t->crowded;
+  log->cores_told = run->crowded;
   log->start_ms = now_ms();
-  log->every = t->opt.log_every ? t->opt.log_every : max64(1, t->steps_total / 50);
-  if (t->fsdp.mesh.rank) return;
+  log->every = run->opt->log_every ? run->opt->log_every : max64(1, run->steps_total / 50);
+  if (run->fsdp->mesh.rank) return;
   char path[OPTION_TEXT_BYTES + 32];
-  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
   char aside[OPTION_TEXT_BYTES + 64];
   struct stat st;
   if (!append && !stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
@@ -97,38 +97,39 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from, 
   log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;
   fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, BUILD_ID);
-  fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->ctx.threads);
-  fprintf(f, ",\"ops\":\"%s\",\"device\":", t->ctx.ops->name);
-  json_text(f, t->device.words);
+  fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", run->fsdp->mesh.world, run->fsdp->mesh.hosts,
+          run->ctx->threads);
+  fprintf(f, ",\"ops\":\"%s\",\"device\":", run->ctx->ops->name);
+  json_text(f, run->device->words);
   fprintf(f, ",\"corpus\":");
-  json_text(f, t->corpus->source);
+  json_text(f, run->corpus->source);
   int64_t text_bytes = 0;
-  for (const Split &split : t->corpus->split) text_bytes += split.text_bytes;
+  for (const Split &split : run->corpus->split) text_bytes += split.text_bytes;
   fprintf(f, ",\"text_bytes\":%lld,\"tokenizer_ms\":%.1f,\"encode_ms\":%.1f", (long long)text_bytes,
-          t->corpus->tokenizer_ms, t->corpus->encode_ms);
+          run->corpus->tokenizer_ms, run->corpus->encode_ms);
   fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"steps_per_epoch\":%lld",
-          (unsigned long long)t->corpus->hash, (long long)model_numel(&t->model), (long long)t->steps_total,
-          (long long)t->steps_per_epoch);
-  start_record(f, t);
+          (unsigned long long)run->corpus->hash, (long long)run->model.parameters, (long long)run->steps_total,
+          (long long)run->steps_per_epoch);
+  start_record(f, run);
   fprintf(f, ",\"starts_from\":");
   json_text(f, from);
-  fprintf(f, ",\"first_step\":%lld}\n", (long long)t->step + 1);
-  if (trainer_trains(&t->opt) && (fflush(f) || ferror(f)))
+  fprintf(f, ",\"first_step\":%lld}\n", (long long)*run->step + 1);
+  if (run_trains(run->opt) && (fflush(f) || ferror(f)))
     snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
-  else log_flush(log, t);
+  else log_flush(log, run);
 }
 
 // Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
-static double log_mfu(const Trainer *t, double tokens_per_s) {
-  return tokens_per_s * model_flops_per_token(&t->model) / (t->device.peak_flops * t->device.gpus);
+static double log_mfu(const RunView *run, double tokens_per_s) {
+  return tokens_per_s * run->model.flops_per_token / (run->device->peak_flops * run->device->gpus);
 }
 
 // How matrix multiplies are computed: one string per shape. Known once a step has run. A run that resumes with other
 // algorithms would not give the same bits.
-static void log_plans(Log *log, const Trainer *t) {
+static void log_plans(Log *log, const RunView *run) {
   enum { PLANS_BYTES = 1 << 16 };
   char *text = (char *)calloc(1, PLANS_BYTES), *save = NULL;
-  Ctx c = t->ctx;
+  Ctx c = *run->ctx;
   c.ops->plans_text(&c, text, PLANS_BYTES);
   if (text[0]) fprintf(log->metrics, "{\"kind\":\"matmul_plans\",\"plans\":[");
   const bool any = text[0];
@@ -141,26 +142,26 @@ static void log_plans(Log *log, const Trainer *t) {
 }
 
 // The progress line after a step.
-static void log_draw(const Log *log, const Trainer *t, const StepResult *r) {
-  const double rate = (double)t->opt.global_batch * (double)t->model.T / log->step_ms * 1e3;
-  const int64_t saved = __atomic_load_n(&t->store.bytes_done, __ATOMIC_RELAXED);
-  Progress p = {t->step, t->steps_total, {"bar"}};
+static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
+  const double rate = (double)run->opt->global_batch * (double)run->model.T / log->step_ms * 1e3;
+  const int64_t saved = __atomic_load_n(&run->store->bytes_done, __ATOMIC_RELAXED);
+  Progress p = {*run->step, run->steps_total, {"bar"}};
   enum { BYTES = PROGRESS_BYTES };
   char eta[32], line[PROGRESS_FIELDS * BYTES];
-  eta_text(eta, sizeof eta, (int64_t)(log->step_ms * (double)(t->steps_total - t->step) / 1e3));
-  snprintf(p.text[PROGRESS_STEP], BYTES, "step %lld/%lld", (long long)t->step, (long long)t->steps_total);
+  eta_text(eta, sizeof eta, (int64_t)(log->step_ms * (double)(run->steps_total - *run->step) / 1e3));
+  snprintf(p.text[PROGRESS_STEP], BYTES, "step %lld/%lld", (long long)*run->step, (long long)run->steps_total);
   snprintf(p.text[PROGRESS_LOSS], BYTES, "loss %.4f", r->loss);
   snprintf(p.text[PROGRESS_LR], BYTES, "lr %.2e", r->lr);
   snprintf(p.text[PROGRESS_NORM], BYTES, "|g| %.3f", r->grad_norm);
   snprintf(p.text[PROGRESS_RATE], BYTES, "%.0f tok/s", rate);
-  if (t->device.peak_flops > 0) snprintf(p.text[PROGRESS_MFU], BYTES, "MFU %.1f %%", 100 * log_mfu(t, rate));
+  if (run->device->peak_flops > 0) snprintf(p.text[PROGRESS_MFU], BYTES, "MFU %.1f %%", 100 * log_mfu(run, rate));
   snprintf(p.text[PROGRESS_ETA], BYTES, "ETA %s", eta);
-  snprintf(p.text[PROGRESS_MEMORY], BYTES, "%.0f MiB", (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20);
-  const bool overflow = t->dtype == F16 && isfinite(r->loss);
+  snprintf(p.text[PROGRESS_MEMORY], BYTES, "%.0f MiB", (double)memory_planned_total(run->plan, MEMORY_ALL) / 0x1p20);
+  const bool overflow = run->dtype == F16 && isfinite(r->loss);
   if (r->skipped) snprintf(p.text[PROGRESS_SKIPPED], BYTES, overflow ? "skipped: overflow" : "not finite");
-  if (t->store.phase != STORE_IDLE)
+  if (run->store->phase != STORE_IDLE)
     snprintf(p.text[PROGRESS_SAVING], BYTES, "saving %lld %%",
-             (long long)(100 * saved / max64(1, t->store.bytes_total)));
+             (long long)(100 * saved / max64(1, run->store->bytes_total)));
   progress_line(line, sizeof line, &p, terminal.out ? terminal_columns() : 0);
   if (terminal.out) line_draw(line, false);
   else say("%s\n", line);
@@ -174,55 +175,55 @@ static void log_watch_cores(Log *log) {
       100 * waited);
 }
 
-static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms) {
-  if (t->fsdp.mesh.rank) return;
-  const double tokens = (double)t->opt.global_batch * (double)t->model.T;
+static void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
+  if (run->fsdp->mesh.rank) return;
+  const double tokens = (double)run->opt->global_batch * (double)run->model.T;
   log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
-  if (log->metrics && !log->plans_known) log_plans(log, t);
+  if (log->metrics && !log->plans_known) log_plans(log, run);
   log->plans_known = true;
   if (log->metrics) {
-    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)t->step,
-            (long long)((t->step - 1) / t->steps_per_epoch));
+    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)*run->step,
+            (long long)((*run->step - 1) / run->steps_per_epoch));
     json_number(log->metrics, "loss", r->loss);
     json_number(log->metrics, "lr", r->lr);
     json_number(log->metrics, "grad_norm", r->grad_norm);
     fprintf(log->metrics, ",\"tokens_per_s\":%.1f,\"ms\":%.3f", tokens / ms * 1e3, ms);
-    if (t->device.peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(t, tokens / ms * 1e3));
-    const Traffic *w = &t->step_traffic;
+    if (run->device->peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(run, tokens / ms * 1e3));
+    const Traffic *w = run->step_traffic;
     fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"
             "\"replicate_bytes\":%lld", (long long)w->gathers, (long long)w->reductions, (long long)w->gather_bytes,
             (long long)w->reduce_bytes, (long long)w->replicate_bytes);
-    if (t->dtype == F16)
-      fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", t->loss_scale, r->skipped ? "true" : "false");
+    if (run->dtype == F16)
+      fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", *run->loss_scale, r->skipped ? "true" : "false");
     fprintf(log->metrics, "}\n");
-    log_flush(log, t);
+    log_flush(log, run);
   }
-  const bool last = t->step == t->steps_total;
-  if (terminal.out || t->step % log->every == 0 || t->step == 1 || last) log_draw(log, t, r);
+  const bool last = *run->step == run->steps_total;
+  if (terminal.out || *run->step % log->every == 0 || *run->step == 1 || last) log_draw(log, run, r);
   log_watch_cores(log);
 }
 
-static void log_eval(Log *log, const Trainer *t, const char *name, const Split *split, const EvalResult *e) {
-  if (t->fsdp.mesh.rank) return;
+static void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
+  if (run->fsdp->mesh.rank) return;
   say("%s: loss %.4f over %lld tokens, token perplexity %.2f", name, e->loss, (long long)e->tokens, exp(e->loss));
   if (split->words) say(", word perplexity %.2f", word_perplexity(e, split));
   say(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
   if (split->oracle_nats > 0)
     say("  the source of this generated text would itself reach a loss of %.4f here\n", split->oracle_nats);
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)t->step);
+  fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)*run->step);
   json_number(log->metrics, "loss", e->loss);
   json_number(log->metrics, "perplexity", exp(e->loss));
   if (split->words) json_number(log->metrics, "word_perplexity", word_perplexity(e, split));
   json_number(log->metrics, "accuracy", e->accuracy);
   fprintf(log->metrics, ",\"tokens\":%lld,\"ms\":%.3f}\n", (long long)e->tokens, e->ms);
-  log_flush(log, t);
+  log_flush(log, run);
 }
 
 // The outcome of a save. bytes: of its tensors; pause_ms: while training was paused; ms: until it had its name.
 struct SaveReport { int64_t step, bytes; double pause_ms, ms; bool best; const char *path, *error; };
-static void log_checkpoint(Log *log, const Trainer *t, const SaveReport *s) {
-  if (t->fsdp.mesh.rank) return;
+static void log_checkpoint(Log *log, const RunView *run, const SaveReport *s) {
+  if (run->fsdp->mesh.rank) return;
   const bool ok = !s->error[0];
   if (ok)
     say("checkpoint: %s%s, %.1f MB in %.2f s, training paused %.2f s\n", s->path, s->best ? " (best)" : "",
@@ -236,17 +237,17 @@ static void log_checkpoint(Log *log, const Trainer *t, const SaveReport *s) {
   fprintf(log->metrics, ",\"error\":");
   json_text(log->metrics, s->error);
   fprintf(log->metrics, "}\n");
-  log_flush(log, t);
+  log_flush(log, run);
 }
 
 // The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
-static void log_close(Log *log, const Trainer *t, const char *reason) {
+static void log_close(Log *log, const RunView *run, const char *reason) {
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)t->step,
+  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)*run->step,
           now_ms() - log->start_ms);
-  if (const size_t taken = trainer_device_bytes(t)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
+  if (const size_t taken = run_device_bytes(run)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
   fprintf(log->metrics, "}\n");
-  log_flush(log, t);
+  log_flush(log, run);
   if (log->metrics) fclose(log->metrics);
   log->metrics = NULL;
 }
