@@ -1357,64 +1357,6 @@ static void die_everywhere(int code) {
   MPI_Abort(MPI_COMM_WORLD, code);
 }
 
-// Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives
-// them unresolved. Collective.
-static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
-  char error[2048] = "";
-  int rank, world;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &world);
-  if (!rank && lock_out(o, error, sizeof error)) start_find(start, o, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
-  start_share(start, comm);
-  const int per_host = ranks_per_host(comm);     // collective: before any rank may return with an error
-  const bool started = start_options(start, o, error, sizeof error);
-  *asked = *o;
-  start_exact(start, asked);
-  if (started && start_check_ranks(start, o, world, error, sizeof error))
-    options_resolve(o, world, per_host, error, sizeof error);
-  if (error[0]) config_name_source(o, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
-  agree_on_run(comm, o);
-  if (!rank && saver_check(o, error, sizeof error)) check_out(o, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
-  if (!rank && start->notices[0]) start_print_notices(start);
-}
-
-// Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they
-// cannot be written.
-static void open_files(Log *log, const Trainer *t, const Start *start) {
-  char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
-  const bool trains = run_trains(&t->opt), append = start->here || !trains;
-  snprintf(path, sizeof path, "%s/tokenizer.json", t->opt.out);
-  if (!t->fsdp.mesh.rank && t->corpus->has_tokenizer && trains && !start->here)
-    tokenizer_save(&t->corpus->tokenizer, path, error, sizeof error);
-  if (!error[0]) log_open(log, &t->run, append, start->path, error, sizeof error);
-  agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
-}
-
-// --preflight, or its short form. Collective.
-static int preflight(const Options *o, bool at_start) {
-  static DeviceProbe gpu;
-  const bool may_use_gpu = !at_start && &ops_cuda && strcmp(o->device, "cpu") && !o->no_cuda;
-  if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);
-  const PreflightAsk ask = {PROGRAM_VERSION " (" BUILD_ID ")", o->out, may_use_gpu ? &gpu : NULL, o->timeout};
-  liveness_phase("preflight");
-  if (!at_start) return preflight_run(&ask);
-  preflight_start(&ask, MPI_COMM_WORLD);
-  return 0;
-}
-
-// --flight. Returns the exit code.
-static int flight_answer(const Options *o, const char *launched_as) {
-  char error[2048] = "";
-  if (launched_as && strcmp(launched_as, "0")) return 0;         // one answer is enough
-  const int code = flight_main(stdout, o->flight, error, sizeof error);
-  one_line(error);
-  if (code) die_with(code, "train_gpt_fsdp: %s", error);
-  return 0;
-}
-
 // The whole program; main, unless a test includes this file.
 int train_main(int argc, char **argv) {
   static Options o, asked;
@@ -1502,7 +1444,7 @@ int train_main(int argc, char **argv) {
   start_load(&start, &t.run, &saver);
   catch_stop_signals();
   Log log;
-  open_files(&log, &t, &start);
+  open_files(&log, &t.run, &start);
   if (!rank && run_trains(&o)) options_save(&asked, &o, world, start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);
   const int code = trainer_run(&t, &log, &saver);

@@ -77,8 +77,8 @@ def descendants(root):
 
 def run(args, name, options, out):
     """One run. Returns its first record, its steps, and the most bytes it had."""
-    command = ["./train_gpt_fsdp"] + options + ["--max_steps", str(args.steps), "--eval_every", "-1", "--save_every", "-1",
-                                                "--sample_tokens", "0", "--out", out]
+    command = ["./train_gpt_fsdp"] + options + ["--max_steps", str(args.steps), "--eval_every", "-1"]
+    command += ["--save_every", "-1", "--sample_tokens", "0", "--out", out]
     if args.np > 1:
         command = shlex.split(args.mpirun) + ["-np", str(args.np)] + command
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -146,8 +146,10 @@ def show(args, modes, results, options, gpu):
     base = results[modes[0][0]][0][3]
     print(f"train_gpt_fsdp {head['version']} ({head['build']}), {time.strftime('%Y-%m-%d')}: {args.np} rank"
           f"{'s' if args.np > 1 else ''}, {head['device']}, {options}")
-    print(f"median of {args.rounds} runs in turn, {args.steps - 2} steps each; memory of a rank; bytes that rank 0 received")
-    print(f"{'':30} {'ms a step':>10} {'ratio':>6} {'planned MiB':>12} {'measured':>9} {'planned MB':>11} {'counted':>8}  loss")
+    print(f"median of {args.rounds} runs in turn, {args.steps - 2} steps each; MiB: memory of a rank; MB: what rank 0 "
+          "received in a step")
+    print(f"{'':28} {'ms a step':>10} {'ratio':>6} {'planned MiB':>12} {'measured':>9} {'planned MB':>11} "
+          f"{'counted':>8}  loss")
     first_ms = None
     for name, _ in modes:
         runs = results[name]
@@ -162,8 +164,8 @@ def show(args, modes, results, options, gpu):
         words = "equal to the last digit" if same else f"{steps[-1]['loss']:.6f}, the first has {base[-1]['loss']:.6f}"
         if any([s["loss"] for s in r[3]] != [s["loss"] for s in steps] for r in runs):
             words += "; NOT THE SAME IN ALL RUNS"
-        print(f"{name:30} {ms:10.1f} {ms / first_ms:6.2f} {planned:12.1f} {peak:9.1f} {plan_moved:11.3f} {counted:8.3f}  "
-              f"{words}")
+        print(f"{name:28} {ms:10.1f} {ms / first_ms:6.2f} {planned:12.1f} {peak:9.1f} {plan_moved:11.3f} "
+              f"{counted:8.3f}  {words}")
     print(f"memory over a step of each, and all else, side by side: {args.out}/report.html")
 
 

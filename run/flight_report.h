@@ -7,6 +7,7 @@
 //   flight_print      the report
 //   flight_main       all of it. Needs neither MPI nor a device
 #pragma once
+#include "options.h"
 #include "data/file_kinds.h"
 #include "data/files.h"
 #include "fsdp.h"
@@ -335,4 +336,14 @@ static inline int flight_main(FILE *f, const char *list, char *error, size_t err
   free(n.name);
   free(r);
   return ok ? 0 : EXIT_MISSING;
+}
+
+// --flight. Returns the exit code.
+static int flight_answer(const Options *o, const char *launched_as) {
+  char error[2048] = "";
+  if (launched_as && strcmp(launched_as, "0")) return 0;         // one answer is enough
+  const int code = flight_main(stdout, o->flight, error, sizeof error);
+  one_line(error);
+  if (code) die_with(code, "train_gpt_fsdp: %s", error);
+  return 0;
 }

@@ -9,6 +9,8 @@
 // for: a pair to measure, its clock, whether it sees a file. A rank that hears nothing of rank 0 says so on stderr,
 // which mpirun carries by another way.
 #pragma once
+#include "sharding.h"
+#include "version.h"
 #include "preflight.h"
 
 enum PreflightTag { TAG_HELLO = 71, TAG_FACTS, TAG_CALL, TAG_ANSWER, TAG_SMALL, TAG_LARGE };
@@ -346,4 +348,16 @@ static inline void preflight_start(const PreflightAsk *ask, MPI_Comm comm) {
   preflight_free(&f, &k);
   free(is_first);
   free(all);
+}
+
+// --preflight, or its short form. Collective.
+static int preflight(const Options *o, bool at_start) {
+  static DeviceProbe gpu;
+  const bool may_use_gpu = !at_start && &ops_cuda && strcmp(o->device, "cpu") && !o->no_cuda;
+  if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);
+  const PreflightAsk ask = {PROGRAM_VERSION " (" BUILD_ID ")", o->out, may_use_gpu ? &gpu : NULL, o->timeout};
+  liveness_phase("preflight");
+  if (!at_start) return preflight_run(&ask);
+  preflight_start(&ask, MPI_COMM_WORLD);
+  return 0;
 }

@@ -8,7 +8,10 @@
 //   start_check     a resumed run must continue with the same tokens
 //   start_load      weights, optimizer, step into the sharded state
 //   load_corpus     the tokens, read on rank 0, passed to all
+//   resolve_options all of the above that is about options; the ranks agree on them
+//   open_files      what a run writes from its start on
 #pragma once
+#include "agree.h"
 #include "program.h"
 #include "saver.h"
 
@@ -623,4 +626,40 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
         "takes\n", (long long)o->vocab_size, corpus->vocab_size);
   o->vocab_size_asked = o->vocab_size;
   o->vocab_size = corpus->vocab_size;
+}
+
+// Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives
+// them unresolved. Collective.
+static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
+  char error[2048] = "";
+  int rank, world;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
+  if (!rank && lock_out(o, error, sizeof error)) start_find(start, o, error, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  start_share(start, comm);
+  const int per_host = ranks_per_host(comm);     // collective: before any rank may return with an error
+  const bool started = start_options(start, o, error, sizeof error);
+  *asked = *o;
+  start_exact(start, asked);
+  if (started && start_check_ranks(start, o, world, error, sizeof error))
+    program.resolve(o, world, per_host, error, sizeof error);
+  if (error[0]) config_name_source(o, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  agree_on_run(comm, o);
+  if (!rank && saver_check(o, error, sizeof error)) check_out(o, error, sizeof error);
+  agree_no_error(comm, error, EXIT_MISSING);
+  if (!rank && start->notices[0]) start_print_notices(start);
+}
+
+// Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they
+// cannot be written.
+static void open_files(Log *log, const RunView *run, const Start *start) {
+  char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
+  const bool trains = run_trains(run->opt), append = start->here || !trains;
+  snprintf(path, sizeof path, "%s/tokenizer.json", run->opt->out);
+  if (!run->fsdp->mesh.rank && run->corpus->has_tokenizer && trains && !start->here)
+    tokenizer_save(&run->corpus->tokenizer, path, error, sizeof error);
+  if (!error[0]) log_open(log, run, append, start->path, error, sizeof error);
+  agree_no_error(run->fsdp->mesh.comm, error, EXIT_MISSING);
 }
