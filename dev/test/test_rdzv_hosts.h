@@ -152,9 +152,6 @@ TEST(rdzv_options_are_refused_by_name,
       {0, config, 2, "--rdzv 'etcd://x:1' is not auto, none, env://, tcp://HOST:PORT or file:///shared/directory"},
       {0, "--rdzv env://", 2, "--rdzv env:// needs MASTER_ADDR: MASTER_ADDR and MASTER_PORT of host 0, RANK and "
        "WORLD_SIZE of this process (torchrun --no-python sets them)"},
-      {0, "--rdzv tcp://127.0.0.1:5 --restarts 3", 2, "--restarts 3 does not go with --rdzv tcp://127.0.0.1:5; let the "
-       "shell of each host start its process again: for i in $(seq 4); do ./train_gpt_fsdp --rdzv ... --resume auto && "
-       "break; done"},
       {1, "--rdzv tcp://127.0.0.1:5", 2, "--rdzv tcp://127.0.0.1:5 is for processes that no launcher of MPI has "
        "started, but mpirun or srun has started this: leave --rdzv out"}};
   cli_expect_refusals(table, sizeof table / sizeof *table);
