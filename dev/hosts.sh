@@ -23,6 +23,7 @@ names=
 
 cannot() { echo "hosts: $1" >&2; exit 77; }
 clean_up() {
+  trap '' INT TERM                              # a second one must not stop this
   for host in $(seq 0 $((count - 1))); do
     if [ -e "/run/netns/$tag$host" ]; then
       ip netns pids "$tag$host" 2>/dev/null | xargs -r kill -9 2>/dev/null

@@ -27,6 +27,7 @@ mpirun_pid=
 
 cannot() { echo "two_hosts: $1" >&2; exit 77; }
 clean_up() {
+  trap '' INT TERM                              # a second one must not stop this
   if [ -n "$mpirun_pid" ] && kill -TERM "$mpirun_pid" 2>/dev/null; then
     for _ in {1..30}; do kill -0 "$mpirun_pid" 2>/dev/null || break; sleep 0.1; done  # it ends its ranks itself
   fi
