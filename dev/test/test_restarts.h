@@ -82,9 +82,11 @@ TEST(restarts_end_with_the_same_bits,
       "$PROGRAM --out one >/dev/null || exit 9\n"
       "$PROGRAM --restarts 2 --log_every 1 --out two >pipe 2>err & RUN=$!\n"
       "exec 3<pipe\n"
-      "kill_at() { while read -r line <&3; do case \"$line\" in *\"step $1/\"*) break;; esac; done\n"
-      "  kill -9 $(cat /proc/$RUN/task/$RUN/children); }\n"
-      "kill_at 450; kill_at 900; cat <&3 >/dev/null; wait $RUN; echo \"code $?\"; cat err\n"
+      "until_line() { while read -r line <&3; do case \"$line\" in *\"$1\"*) break;; esac; done; }\n"
+      "kill_run() { kill -9 $(cat /proc/$RUN/task/$RUN/children); }\n"
+      "until_line 'step 450/'; kill_run\n"
+      "until_line 'resumed from'; until_line 'checkpoint: '; kill_run\n"   // the pipe holds lines of the run before
+      "cat <&3 >/dev/null; wait $RUN; echo \"code $?\"; cat err\n"
       "cmp one/model.safetensors two/model.safetensors && echo same";
   snprintf(small, sizeof small, "%s", cli_small());
   CLI_RUN(&r, script, test_tmp(), cli_program(), small);
