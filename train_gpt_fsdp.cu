@@ -724,6 +724,7 @@ static StepResult train_step(Trainer *t, int stop) {
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   t->before = *t->host.state;
+  for (int i = 0; i < MARKS && t->fsdp.marks; i++) WORD_SET(&t->fsdp.marks[i], 0u);    // of the step before
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
   record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
@@ -1434,9 +1435,10 @@ int train_main(int argc, char **argv) {
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
-  if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
-  if (o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error)) restarts_supervise(&o);
+  const bool watched = o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error);
+  if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
+  if (watched) restarts_supervise(&o);
   int provided, rank, world;
   const int met = launch_rendezvous(&o, argc, argv);
   if (met >= 0) return met;
