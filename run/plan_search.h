@@ -150,8 +150,17 @@ static inline bool search_plan(SearchRow *r, const Options *o) {
   world_plan_free(&w);
   return true;
 }
-// Once the pipeline of gathers and reductions is full, each block adds the same: then three models of few blocks, on
-// one line, tell those of any number. Where they are not on one line, all blocks are planned. Steps of two blocks,
+// Its bytes alone, of all blocks: how well buffers share memory is on no line.
+static inline bool search_bytes(SearchRow *r, const Options *o) {
+  static WorldPlan w;
+  char error[2048];
+  if (!world_plan(&w, o, false, NULL, error, sizeof error)) return false;
+  r->needs = world_plan_needs(&w);
+  world_plan_free(&w);
+  return true;
+}
+// Once the pipeline of gathers and reductions is full, each block takes as long: then three models of few blocks, on
+// one line, tell the time of any number. Where they are not on one line, all blocks are planned. Steps of two blocks,
 // because gradient slots take turns.
 enum { SEARCH_FEW = SEARCH_SLOTS_MOST + 2, SEARCH_FEWS = 3, SEARCH_MOST = SEARCH_FEW + 2 * (SEARCH_FEWS - 1) };
 static inline bool search_estimate(SearchRow *r, const Options *o, int64_t blocks, double room) {
@@ -164,11 +173,10 @@ static inline bool search_estimate(SearchRow *r, const Options *o, int64_t block
     if (!search_plan(&x[i], &few)) return false;
   }
   const auto bent = [](double a, double b, double c) { return fabs(c - 2 * b + a) > 1e-6 * c; };
-  if (!r->exact && (bent(x[0].needs, x[1].needs, x[2].needs) || bent(x[0].step_s, x[1].step_s, x[2].step_s)))
-    r->exact = true;
+  if (!r->exact && bent(x[0].step_s, x[1].step_s, x[2].step_s)) r->exact = true;
   if (r->exact) return search_plan(r, o);
   const double n = (double)(blocks - SEARCH_MOST) / 2;
-  r->needs = x[2].needs + n * (x[2].needs - x[1].needs);
+  if (!search_bytes(r, o)) return false;
   r->step_s = x[2].step_s + n * (x[2].step_s - x[1].step_s);
   r->exposed_s = x[2].exposed_s + n * (x[2].exposed_s - x[1].exposed_s);
   r->fits = r->needs <= room;
