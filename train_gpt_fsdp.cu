@@ -116,6 +116,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(out, "out", NULL, "output", "directory for metrics.jsonl, options.txt, tokenizer.json, sample.txt, ckpt/") \
   INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
   FLAG(verbose, "output", "print configuration, units, memory plan and traffic; metrics.jsonl always has them") \
+  FLAG(tensorboard, "output", "also write loss, lr, |g|, tokens/s and validation as event files: OUT/tensorboard") \
   FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32") \
   TEXT(export_hf, "", NULL, "output", "write the final weights as a directory for Hugging Face transformers") \
   INT(save_every, 0, -1, INT64_MAX, "checkpoints", "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)") \

@@ -1,13 +1,15 @@
 // report.h: what a run reports while it runs: OUT/metrics.jsonl, one JSON object per line, and what the terminal shows.
 // Part 8 of the trainer, which includes it there: it reads the Trainer and nothing reads it.
 //
-//   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
+//   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan; and, with
+//                 --tensorboard, an event file that gets the same numbers
 //   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
 //   lock_out      only one run may train into OUT; called before its checkpoints are read
 //   check_out     whether OUT can be written, before memory is taken
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
+#include "run/tensorboard.h"
 #include <sys/file.h>
 
 // A notice says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
@@ -17,6 +19,7 @@ struct Log {
   FILE *metrics;                                 // rank 0 only, else NULL
   off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
   bool lost;                                     // metrics.jsonl could not be written to its end
+  Tensorboard board;                             // no file without --tensorboard
   bool plans_known;
   CoreWatch cores;
   bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
@@ -77,6 +80,24 @@ static FILE *log_file(const char *path, bool append) {
   return NULL;
 }
 
+// Opens the event file of --tensorboard in OUT/tensorboard, on rank 0. append: after what an earlier run wrote. One
+// line in `error` when it cannot be written.
+static void log_open_board(Log *log, const Trainer *t, bool append, char *error, size_t error_bytes) {
+  if (!t->opt.tensorboard || t->opt.sample_only || t->fsdp.mesh.rank || error[0]) return;
+  char path[OPTION_TEXT_BYTES + 32], aside[OPTION_TEXT_BYTES + 64];
+  snprintf(path, sizeof path, "%s/tensorboard", t->opt.out);
+  const int64_t first_step = !append ? -1 : trainer_trains(&t->opt) ? t->step + 1 : 0;
+  if (!tensorboard_open(&log->board, path, first_step, aside, sizeof aside))
+    snprintf(error, error_bytes, "cannot write event files into %s: %s", path, strerror(errno));
+  else if (aside[0]) say("notice: %s is of an earlier run; it is now %s\n", path, aside);
+}
+// The same scalars as a line of metrics.jsonl. A full disk must not end a run.
+static void log_board(Log *log, int64_t step, const TensorboardScalar *x, int count) {
+  if (!tensorboard_write(&log->board, step, x, count))
+    say_error("notice: %s cannot be written any more (%s); training continues without it\n", log->board.path,
+              strerror(errno));
+}
+
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
 // append: after what an earlier run wrote. from: what the run starts from, or "".
 // One line in `error` when it cannot be written; --eval_only and --sample_only continue with the terminal alone.
@@ -116,6 +137,7 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from, 
   if (trainer_trains(&t->opt) && (fflush(f) || ferror(f)))
     snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
   else log_flush(log, t);
+  log_open_board(log, t, append, error, error_bytes);
 }
 
 // Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
@@ -197,6 +219,11 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
     fprintf(log->metrics, "}\n");
     log_flush(log, t);
   }
+  const TensorboardScalar scalars[] = {{"train/loss", r->loss},
+                                       {"train/lr", r->lr},
+                                       {"train/grad_norm", r->grad_norm},
+                                       {"train/tokens_per_s", tokens / ms * 1e3}};
+  log_board(log, t->step, scalars, 4);
   const bool last = t->step == t->steps_total;
   if (terminal.out || t->step % log->every == 0 || t->step == 1 || last) log_draw(log, t, r);
   log_watch_cores(log);
@@ -209,6 +236,11 @@ static void log_eval(Log *log, const Trainer *t, const char *name, const Split *
   say(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
   if (split->oracle_nats > 0)
     say("  the source of this generated text would itself reach a loss of %.4f here\n", split->oracle_nats);
+  char tags[2][32];
+  snprintf(tags[0], sizeof tags[0], "%s/loss", name);
+  snprintf(tags[1], sizeof tags[1], "%s/accuracy", name);
+  const TensorboardScalar scalars[] = {{tags[0], e->loss}, {tags[1], e->accuracy}};
+  log_board(log, t->step, scalars, 2);
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)t->step);
   json_number(log->metrics, "loss", e->loss);
@@ -241,6 +273,7 @@ static void log_checkpoint(Log *log, const Trainer *t, const SaveReport *s) {
 
 // The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
 static void log_close(Log *log, const Trainer *t, const char *reason) {
+  tensorboard_close(&log->board);
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)t->step,
           now_ms() - log->start_ms);

@@ -534,6 +534,8 @@ static void print_old_runs(const Trainer *t, const char *from) {
   FILE *rm = open_memstream(&words, &words_bytes);
   snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
   int count = old_of(path, from, rm, &bytes);
+  snprintf(path, sizeof path, "%s/tensorboard", t->opt.out);
+  count += old_of(path, from, rm, &bytes);
   snprintf(path, sizeof path, "%s/ckpt", t->opt.out);
   count += old_of(path, from, rm, &bytes);             // a link's target has others beside it
   if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, from, rm, &bytes);
