@@ -17,6 +17,7 @@
 #include "fsdp.h"
 #include "run/terminal.h"
 #include "run/cores.h"
+#include "run/trace.h"
 #include "data/tokenizer.h"
 #include "data/dataloader.h"
 #include "data/checkpoint/safetensors.h"
@@ -116,6 +117,8 @@ enum { LAYERS_MOST = 1000 };
   TEXT(out, "out", NULL, "output", "directory for metrics.jsonl, options.txt, tokenizer.json, sample.txt, ckpt/") \
   INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
   FLAG(verbose, "output", "print configuration, units, memory plan and traffic; metrics.jsonl always has them") \
+  TEXT(trace, "", NULL, "output", "file: a timeline of some steps of all ranks, for Perfetto or chrome://tracing") \
+  TEXT(trace_steps, "3:5", NULL, "output", "steps to trace, first:last, counted from where this run starts") \
   FLAG(tensorboard, "output", "also write loss, lr, |g|, tokens/s and validation as event files: OUT/tensorboard") \
   FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32") \
   TEXT(export_hf, "", NULL, "output", "write the final weights as a directory for Hugging Face transformers") \
@@ -248,6 +251,7 @@ static double model_flops_per_token(const Model *m) {
 static Dtype dtype_named(const char *name) { return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32; }
 #include "run/sharding.h"
 
+static bool trainer_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
 // Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
 // tokenizer reaches. False with one line in `error`.
 static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
@@ -293,12 +297,20 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
   REFUSE(cpu && o->tune, "--tune needs --device cuda");
-  static const OptionId paths[] = {OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
+  static const OptionId paths[] = {OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
   for (OptionId path : paths)
     REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
            option_specs[path].name);
   REFUSE(o->tune && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
+  int64_t first, last;
+  REFUSE(o->trace[0] && !strcmp(o->device, "cuda"), "--trace notes what the CPU computes: it does not go with --device "
+         "cuda; use nsys, whose ranges this program names, or leave it out");
+  REFUSE(o->trace[0] && !trainer_trains(o), "--trace is of training steps: it does not go with --%s",
+         o->eval_only ? "eval_only" : "sample_only");
+  REFUSE(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
+  REFUSE(!trace_steps_parse(o->trace_steps, &first, &last), "--trace_steps '%.200s' is not first:last, like 3:5, with "
+         "1 <= first <= last <= 1000000", o->trace_steps);
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
          "--resume continues a run, --init_from begins a new one: give one of them");
@@ -468,13 +480,13 @@ struct Trainer {
   bool has_run;                                  // this process has run a step
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
+  int64_t step_calls;                            // calls of ops in a training step, at most
+  Trace trace;
   Device device;
   const Cores *cores;                            // owned by the caller; NULL in tests that take none
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
-
-static bool trainer_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
 
 // A device that needs no choice: the CPU, or the only GPU.
 static Device device_of(const Ops *ops) {
@@ -638,6 +650,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
     block_forward(t, l, mb);
     fsdp_release(f, 1 + l);
   }
+  liveness_stage(0);
   residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, x->block[L - 1].residual_2,
                              x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
@@ -741,6 +754,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_release(f, 1 + l);
     fsdp_reduce(f, 1 + l, a, A);
   }
+  liveness_stage(0);
   if (dwte.data || dwpe.data)
     embedding_backward(c, dwte, dwpe, x->dresidual, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode);
   fsdp_release(f, 0);
@@ -1253,7 +1267,10 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     saver_save(saver, log, o->save_async, true);
   while (t->step < t->steps_total && !stop) {
     const double start = now_ms();
+    const bool traced = trace_wants(&t->trace, t->step);
+    if (traced) trace_step_begin(&t->trace, &t->ctx, &t->fsdp, t->step);
     const StepResult r = train_step(t, stop_asked);
+    if (traced) trace_step_end(&t->trace, &t->ctx, &t->fsdp);
     log_step(log, t, &r, now_ms() - start);
     saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
@@ -1263,14 +1280,23 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
         say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n",
                   who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "");
       saver_finish(saver, log);
+      log_trace(log, t);
       log_close(log, t, "not finite");
       return EXIT_FAULT;
     }
     stop = r.stop;
     if (stop) break;
-    const bool best = step_is_due(t, o->eval_every) && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
-    if (step_is_due(t, o->save_every) || (best && o->keep_best)) saver_save(saver, log, o->save_async, best);
+    int64_t began = trace_now();
+    const bool due = step_is_due(t, o->eval_every);
+    const bool best = due && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
+    if (due) trace_told(&t->trace, TOLD_EVALUATION, began);
+    began = trace_now();
+    const bool saves = step_is_due(t, o->save_every) || (best && o->keep_best);
+    if (saves) saver_save(saver, log, o->save_async, best);
+    if (saves) trace_told(&t->trace, TOLD_SAVE, began);
+    if (traced && !trace_wants(&t->trace, t->step)) log_trace(log, t);
   }
+  log_trace(log, t);                             // a run that ends before its last step to trace
   if (!stop) stop = agree_on_stop(t->fsdp.mesh.comm);            // a signal during the last evaluation or save
   if (!stop) return -1;
   if (stop == STOP_END) log_close(log, t, "signal");             // first: mpirun may leave us little time
@@ -1380,6 +1406,13 @@ static void open_files(Log *log, const Trainer *t, const Start *start) {
   snprintf(path, sizeof path, "%s/tokenizer.json", t->opt.out);
   if (!t->fsdp.mesh.rank && t->corpus->has_tokenizer && trains && !start->here)
     tokenizer_save(&t->corpus->tokenizer, path, error, sizeof error);
+  if (t->trace.path[0] && t->steps_total - t->step < t->trace.first)
+    snprintf(error, sizeof error, "--trace_steps %.40s: this run has %lld steps; choose earlier ones",
+             t->opt.trace_steps, (long long)(t->steps_total - t->step));
+  FILE *trace = t->fsdp.mesh.rank || !t->trace.path[0] || error[0] ? NULL : fopen(t->trace.path, "a");
+  if (trace) fclose(trace);
+  else if (!t->fsdp.mesh.rank && t->trace.path[0] && !error[0])
+    snprintf(error, sizeof error, "--trace %.900s cannot be written: %s", t->trace.path, strerror(errno));
   if (!error[0]) log_open(log, t, append, start->path, error, sizeof error);
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
 }
@@ -1449,6 +1482,9 @@ int train_main(int argc, char **argv) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   liveness_phase("looking for devices");
   const Device device = agree_on_device(&o, MPI_COMM_WORLD, node);
+  if (o.trace[0] && device.ops->nccl)
+    snprintf(error, sizeof error, "--trace notes what the CPU computes: add --device cpu, or leave it out");
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   cores_take(&cores, (int)o.threads, !device.ops->nccl, node, MPI_COMM_WORLD);
   const int threads = cores.share.threads;
   MPI_Comm_free(&node);
@@ -1474,6 +1510,7 @@ int train_main(int argc, char **argv) {
   catch_stop_signals();
   Log log;
   open_files(&log, &t, &start);
+  t.trace.from = t.step;
   if (!rank && trainer_trains(&o)) options_save(&asked, &o, world, start.resume ? start.path : "");
   print_old_runs(&t, start.path);
   const int code = trainer_run(&t, &log, &saver);

@@ -73,6 +73,8 @@ static void trainer_place(Trainer *t) {
   for (int k = trainer_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; k < PASSES; k++) {
     trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
     CHECK(!r.error[0], "dry run: %s", r.error);
+    const int64_t dry_steps = dry.opt.grad_accum;
+    if (k == PASS_TRAIN) t->step_calls = (int64_t)r.calls * ((t->opt.grad_accum + dry_steps - 1) / dry_steps);
     pass_place(&t->placement, &t->pass[k], &r);
     t->placement.pool[POOL_SHARDS].open = false; // what the other passes write there would have to be zeroed
   }
@@ -99,6 +101,8 @@ static void trainer_plan(Trainer *t) {
   memory_declare(&t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes, &t->arena);
   memory_declare(&t->plan, MEM_WORKSPACE, t->ctx.workspace_bytes, &t->ctx.workspace);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
+  trace_declare(&t->trace, trainer_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, &t->plan, t->step_calls,
+                t->fsdp.lay.stages, t->fsdp.mesh.world);
   const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
   memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
 }

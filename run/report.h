@@ -271,6 +271,71 @@ static void log_checkpoint(Log *log, const Trainer *t, const SaveReport *s) {
   log_flush(log, t);
 }
 
+// The parts of a step whose communication is exposed longest, by stage; all of them with --verbose.
+static void log_trace_stages(const Trainer *t, const TraceFound *x) {
+  enum { ROWS = 3 };
+  const int stages = t->trace.stages, rows = t->opt.verbose ? stages : (int)min64(ROWS, stages);
+  bool *shown = (bool *)calloc((size_t)stages, sizeof(bool));
+  for (int row = 0; row < rows; row++) {
+    int most = -1;
+    double most_ms = 0;
+    for (int s = 0; s < stages; s++) {
+      const double *p = &x->exposed_ms[EXPOSED_PARTS * s], ms = p[EXPOSED_GATHER] + p[EXPOSED_WAIT] + p[EXPOSED_SUMS];
+      const bool next = t->opt.verbose ? s == row : !shown[s] && ms > most_ms;
+      if (next) most = s, most_ms = ms;
+    }
+    if (most < 0) break;
+    const double *p = &x->exposed_ms[EXPOSED_PARTS * most];
+    char name[32];
+    trace_stage_text(name, sizeof name, most);
+    shown[most] = true;
+    say("  %-20s %8.3f ms  %5.1f %%  gathers %.3f, waits for reductions %.3f, sums %.3f\n", name, most_ms,
+        100 * most_ms / x->step_ms, p[EXPOSED_GATHER], p[EXPOSED_WAIT], p[EXPOSED_SUMS]);
+  }
+  free(shown);
+}
+// Ends a trace, if there is one, and reports what communication is exposed. Collective.
+static void log_trace(Log *log, Trainer *t) {
+  TraceFound x = {};
+  char error[1100] = "";
+  if (!trace_finish(&t->trace, &t->fsdp, &x, error, sizeof error) || t->fsdp.mesh.rank) return;
+  if (error[0]) say_error("notice: the trace is lost: %s\n", error);
+  else
+    say("trace: %s, steps %lld to %lld; open it in ui.perfetto.dev or chrome://tracing\n", t->trace.path,
+        (long long)x.first_step, (long long)x.last_step);
+  if (x.dropped) say_error("notice: the trace lacks %lld events, for which there was no room\n", (long long)x.dropped);
+  say("exposed communication: %.3f ms of a step of %.3f ms, %.1f %%\n", x.total_ms, x.step_ms,
+      100 * x.total_ms / x.step_ms);
+  log_trace_stages(t, &x);
+  if (!log->metrics) return;
+  FILE *f = log->metrics;
+  fprintf(f, "{\"kind\":\"trace\",\"file\":");
+  json_text(f, t->trace.path);
+  fprintf(f, ",\"first_step\":%lld,\"last_step\":%lld,\"events\":%lld,\"dropped\":%lld", (long long)x.first_step,
+          (long long)x.last_step, (long long)x.events, (long long)x.dropped);
+  json_number(f, "clocks_within_us", x.within_us);
+  json_number(f, "step_ms", x.step_ms);
+  json_number(f, "exposed_ms", x.total_ms);
+  json_number(f, "exposed_percent", 100 * x.total_ms / x.step_ms);
+  for (int i = 0; i < TRACE_COMMONS; i++) {
+    char key[48];
+    snprintf(key, sizeof key, "%s_ms", trace_common_words[i]);
+    json_number(f, key, x.common_ms[i]);
+  }
+  fprintf(f, ",\"stages\":[");
+  for (int s = 0; s < t->trace.stages; s++) {
+    const double *p = &x.exposed_ms[EXPOSED_PARTS * s];
+    fprintf(f, "%s{\"stage\":%d", s ? "," : "", s);
+    json_number(f, "gather_ms", p[EXPOSED_GATHER]);
+    json_number(f, "wait_ms", p[EXPOSED_WAIT]);
+    json_number(f, "sums_ms", p[EXPOSED_SUMS]);
+    json_number(f, "percent", 100 * (p[EXPOSED_GATHER] + p[EXPOSED_WAIT] + p[EXPOSED_SUMS]) / x.step_ms);
+    fprintf(f, "}");
+  }
+  fprintf(f, "]}\n");
+  log_flush(log, t);
+}
+
 // The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
 static void log_close(Log *log, const Trainer *t, const char *reason) {
   tensorboard_close(&log->board);
