@@ -152,7 +152,7 @@ static inline void trace_add(Trace *x, TraceKind kind, int number, int stage, in
   e->number = (uint8_t)(number & 63), e->part = (uint8_t)(part & 3);
 }
 static inline void trace_expose(Trace *x, TraceExposed part, int stage, int64_t ns) {
-  x->exposed_ns[EXPOSED_PARTS * (stage < 0 ? 0 : stage) + part] += (double)ns;
+  x->exposed_ns[EXPOSED_PARTS * stage + part] += (double)ns;
 }
 static inline void trace_expose_common(Trace *x, TraceCommon part, int64_t ns) {
   x->exposed_ns[EXPOSED_PARTS * x->stages + part] += (double)ns;
@@ -319,10 +319,11 @@ static inline bool trace_round_arrived(Fsdp *f, uint64_t round) {
 static inline bool trace_round_free(Fsdp *f, uint64_t round) {
   return trace_asked(tracing, WAIT_ROOM, f->job.stage, tracing->comm->round_free(f, round));
 }
-// A slot's stage: what computes there next waits for it.
+// The stage that waits for the slot: what is computed there next, or what a step begins with.
 static inline bool trace_grads_free(Fsdp *f, int slot) {
   const bool yes = tracing->comm->grads_free(f, slot);
-  return trace_asked(tracing, WAIT_SLOT, WORD_GET(&liveness_words.stage), yes);
+  const int stage = WORD_GET(&liveness_words.stage);
+  return trace_asked(tracing, WAIT_SLOT, stage < 0 ? 0 : stage, yes);
 }
 static inline void trace_common(Trace *x, TraceKind kind, TraceCommon part, int64_t begin) {
   const int64_t end = trace_now();
