@@ -59,6 +59,7 @@
 #include "dev/test/test_report.h"
 #include "dev/test/test_tensorboard.h"
 #include "dev/test/test_trace.h"
+#include "dev/test/test_report_html.h"
 #include "dev/test/test_kill.h"
 #include "dev/test/test_gpu_day.h"
 #include "dev/test/test_liveness.h"

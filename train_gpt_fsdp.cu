@@ -114,9 +114,10 @@ enum { LAYERS_MOST = 1000 };
   INT(sample_tokens, 64, 0, 1 << 20, "evaluation and samples", "tokens to generate at the end (0: none)") \
   NUM(temperature, 0.8, 0.0, 100.0, "evaluation and samples", "divides the logits; 0: always the likeliest token") \
   INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
-  TEXT(out, "out", NULL, "output", "directory for metrics.jsonl, options.txt, tokenizer.json, sample.txt, ckpt/") \
+  TEXT(out, "out", NULL, "output", "directory for report.html, metrics.jsonl, options.txt, sample.txt, ckpt/ ...") \
   INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
   FLAG(verbose, "output", "print configuration, units, memory plan and traffic; metrics.jsonl always has them") \
+  TEXT(report, "on", "on|off|...", "output", "OUT/report.html, a page of the run; or RUN1,RUN2,...: of several") \
   TEXT(trace, "", NULL, "output", "file: a timeline of some steps of all ranks, for Perfetto or chrome://tracing") \
   TEXT(trace_steps, "3:5", NULL, "output", "steps to trace, first:last, counted from where this run starts") \
   FLAG(tensorboard, "output", "also write loss, lr, |g|, tokens/s and validation as event files: OUT/tensorboard") \
@@ -303,6 +304,8 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
            option_specs[path].name);
   REFUSE(o->tune && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
+  REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
+         "line, not into the file of --config", o->report);
   int64_t first, last;
   REFUSE(o->trace[0] && !strcmp(o->device, "cuda"), "--trace notes what the CPU computes: it does not go with --device "
          "cuda; use nsys, whose ranges this program names, or leave it out");
@@ -1334,8 +1337,9 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   log_close(log, t, saved ? "done" : "not saved");
   const bool trained = trainer_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
   if (!t->fsdp.mesh.rank)
-    say("files: %s/metrics.jsonl%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
-        trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
+    say("files: %s/metrics.jsonl%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
+        log->page_whole ? ", report.html" : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
+        sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
 }
 
@@ -1429,6 +1433,19 @@ static int preflight(const Options *o, bool at_start) {
   return 0;
 }
 
+// --report RUN1,RUN2,...: one page for all. Starts nothing; of ranks that were started the first does it.
+static int compare_runs(const Options *o, const char *launched_as, const char *parse_error) {
+  char path[OPTION_TEXT_BYTES + 32] = "report.html", error[1024];
+  if (parse_error[0]) die_user("train_gpt_fsdp: %s", parse_error);
+  if (launched_as && strcmp(launched_as, "0")) return 0;
+  if (o->given[OPT_out]) snprintf(path, sizeof path, "%s/report.html", o->out);
+  if (o->given[OPT_out] && !make_directories(o->out))
+    die_missing("train_gpt_fsdp: --out %.800s cannot be made: %s", o->out, strerror(errno));
+  if (!report_runs(o->report, path, PROGRAM_VERSION, error, sizeof error)) die_missing("train_gpt_fsdp: %s", error);
+  say("report: %s\n", path);
+  return 0;
+}
+
 // The whole program; main, unless a test includes this file.
 int train_main(int argc, char **argv) {
   static Options o, asked;
@@ -1446,6 +1463,7 @@ int train_main(int argc, char **argv) {
   if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
+  if (strcmp(o.report, "on") && strcmp(o.report, "off")) return compare_runs(&o, launched_as, error);
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;

@@ -1,6 +1,7 @@
 // plan.h: where a trainer's memory comes from: a dry run of its passes, the places that their buffers get, the plan of
 // every byte, and whether host and device have room for it. train_gpt_fsdp.cu includes it.
 #pragma once
+#include "memory_map.h"
 
 // Declares the memory of the sharding layer and of the step's buffers.
 static void trainer_declare(Trainer *t) {
@@ -81,6 +82,24 @@ static void trainer_place(Trainer *t) {
   trainer_dry_close(&dry);
   record_close(&r);
   fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
+}
+
+// The places of a training step's buffers, once more, as a member of a JSON object.
+static void trainer_map_write(FILE *f, const Trainer *t) {
+  static Trainer dry;
+  Record r;
+  const Ops table = plan_table(t->ctx.ops->nccl);
+  Placement placement = {};
+  Pass pass = {};
+  record_open(&r);
+  trainer_dry_open(&dry, t, &r, &table);
+  fsdp_pools(&dry.fsdp, &placement);
+  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
+  pass_place(&placement, &pass, &r);
+  memory_map_write(f, &t->plan, &placement, &pass, &r, t->fsdp.lay.stages);
+  pass_free(&pass);
+  trainer_dry_close(&dry);
+  record_close(&r);
 }
 
 // ---- the plan

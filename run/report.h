@@ -9,8 +9,11 @@
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
+#include "run/report_html.h"
 #include "run/tensorboard.h"
 #include <sys/file.h>
+
+static void trainer_map_write(FILE *f, const Trainer *t);        // run/plan.h
 
 // A notice says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
 static const double CORES_BUSY = 0.25;
@@ -20,6 +23,8 @@ struct Log {
   off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
   bool lost;                                     // metrics.jsonl could not be written to its end
   Tensorboard board;                             // no file without --tensorboard
+  ReportLive *page;                              // of report.html; NULL: none is written
+  bool page_whole;                               // it has the run's end
   bool plans_known;
   CoreWatch cores;
   bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
@@ -98,6 +103,14 @@ static void log_board(Log *log, int64_t step, const TensorboardScalar *x, int co
               strerror(errno));
 }
 
+// Brings OUT/report.html up to date: now, or if it is time. A full disk must not end a run.
+static void log_page(Log *log, bool now) {
+  if (!log->page || report_live_write(log->page, now, PROGRAM_VERSION)) return;
+  say_error("notice: %s cannot be written (%s); training continues without it\n", log->page->path, strerror(errno));
+  free(log->page);
+  log->page = NULL;
+}
+
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
 // append: after what an earlier run wrote. from: what the run starts from, or "".
 // One line in `error` when it cannot be written; --eval_only and --sample_only continue with the terminal alone.
@@ -131,6 +144,7 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from, 
           (unsigned long long)t->corpus->hash, (long long)model_numel(&t->model), (long long)t->steps_total,
           (long long)t->steps_per_epoch);
   start_record(f, t);
+  if (trainer_trains(&t->opt)) fputc(',', f), trainer_map_write(f, t);
   fprintf(f, ",\"starts_from\":");
   json_text(f, from);
   fprintf(f, ",\"first_step\":%lld}\n", (long long)t->step + 1);
@@ -138,6 +152,10 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from, 
     snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
   else log_flush(log, t);
   log_open_board(log, t, append, error, error_bytes);
+  if (error[0] || strcmp(t->opt.report, "on") || t->opt.sample_only) return;
+  log->page = (ReportLive *)calloc(1, sizeof(ReportLive));
+  report_live_open(log->page, t->opt.out);
+  log_page(log, true);
 }
 
 // Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
@@ -227,6 +245,7 @@ static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms)
   const bool last = t->step == t->steps_total;
   if (terminal.out || t->step % log->every == 0 || t->step == 1 || last) log_draw(log, t, r);
   log_watch_cores(log);
+  log_page(log, false);
 }
 
 static void log_eval(Log *log, const Trainer *t, const char *name, const Split *split, const EvalResult *e) {
@@ -345,6 +364,11 @@ static void log_close(Log *log, const Trainer *t, const char *reason) {
   if (const size_t taken = trainer_device_bytes(t)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
   fprintf(log->metrics, "}\n");
   log_flush(log, t);
+  log_page(log, true);
+  log->page_whole = log->page;
+  if (log->page) report_live_close(log->page);
+  free(log->page);
+  log->page = NULL;
   if (log->metrics) fclose(log->metrics);
   log->metrics = NULL;
 }

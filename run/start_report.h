@@ -322,6 +322,7 @@ static void files_words(FILE *to, const Trainer *t) {
   const Options *o = &t->opt;
   fprintf(to, "%s/metrics.jsonl", o->out);
   if (trainer_trains(o)) fprintf(to, ", options.txt");
+  if (!strcmp(o->report, "on") && !o->sample_only) fprintf(to, ", report.html");
   if (t->corpus->has_tokenizer && trainer_trains(o)) fprintf(to, ", tokenizer.json");
   if (o->sample_tokens && !o->eval_only) fprintf(to, ", sample.txt");
   if (o->save_model) fprintf(to, ", model.safetensors");
