@@ -37,7 +37,7 @@ h3 { font-size: .95rem; margin: 0 0 4px; font-weight: 600; }
 p { margin: 6px 0; } .soft { color: var(--soft); }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 14px 16px;
   margin: 14px 0; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 10px; margin: 14px 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(112px, 1fr)); gap: 10px; margin: 14px 0; }
 .tiles div { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 8px 12px; }
 .tiles b { display: block; font-size: 1.2rem; font-variant-numeric: tabular-nums; }
 .tiles span { color: var(--soft); font-size: .82rem; }
@@ -202,8 +202,9 @@ function turnsOf(m, s, X, top, H) {
             width > 52 ? sv('text', {x: X(t[1]) + 4, y: top - 4}, t[0]) : null]);
   });
 }
-function memoryMap(m) {
-  const total = m.lines.reduce((a, l) => a + l[2], 0), box = el('div');
+const bytesOf = m => m.lines.reduce((a, l) => a + l[2], 0);
+function memoryMap(m) {                          // all runs to one scale
+  const total = Math.max(...R.map(r => r.run.memory_map ? bytesOf(r.run.memory_map) : 0)), box = el('div');
   draw(box, W => {
     const H = Math.min(460, Math.max(300, W * .5)), L = 58, T = 18, B = 6;
     const X = t => L + t / m.time * (W - L - 8), Y = b => H - B - b / total * (H - B - T);
@@ -282,7 +283,7 @@ if (!many) {
   main.append(el('div', {class: 'tiles'}, tile('step of ' + r.run.steps, r.step),
     tile('loss', digits(last(r, 'loss'), 5)), tile('validation loss', digits(lossOf(evalsOf(r, 'valid')), 5)),
     tile('tokens/s', short(last(r, 'tokens_per_s'))), tile('memory of a rank',
-      r.run.memory_map ? bytes(r.run.memory_map.lines.reduce((a, l) => a + l[2], 0)) : null),
+      r.run.memory_map ? bytes(bytesOf(r.run.memory_map)) : null),
     r.end ? tile('time', seconds(r.end.ms / 1e3)) : null));
 } else
   section('Side by side', table(['run', 'step', 'loss', 'valid', 'test', 'tokens/s', 'parameters', 'ranks', 'state'],
@@ -314,7 +315,10 @@ for (const r of R) if (r.trace)
     ' ms of a step of ' + digits(r.trace.step_ms, 4) + ' ms, ' + digits(r.trace.exposed_percent, 3) + ' %; steps ' +
     r.trace.first_step + ' to ' + r.trace.last_step + ' in ' + r.trace.file), table(['stage', 'gathers', 'waits',
     'sums', 'of a step'], r.trace.stages.map(s => [stageName(s.stage), digits(s.gather_ms, 3) + ' ms',
-      digits(s.wait_ms, 3) + ' ms', digits(s.sums_ms, 3) + ' ms', digits(s.percent, 3) + ' %'])));
+      digits(s.wait_ms, 3) + ' ms', digits(s.sums_ms, 3) + ' ms', digits(s.percent, 3) + ' %']).concat(
+      [['exchange of losses', 'exchange_ms'], ['barrier', 'barrier_ms'], ['sums of replicas', 'sums_of_replicas_ms'],
+       ['messages between ops', 'messages_ms']].map(x => [x[0], '', digits(r.trace[x[1]], 3) + ' ms', '',
+         digits(100 * r.trace[x[1]] / r.trace.step_ms, 3) + ' %']))));
 for (const r of R) if (r.sample)
   section('Sample' + (many ? ' of ' + r.name : ''), el('pre', null, r.sample));
 const names = [...new Set(R.flatMap(r => Object.keys(r.run.config)))];
