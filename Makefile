@@ -31,6 +31,8 @@ make fuzz         run the file readers on damaged files: FUZZ_SECONDS=30 each, T
 make ptxas        registers, spills and shared memory of every CUDA kernel
 make setup        only install what is missing (dev/setup.sh)
 make check-style  tabs, trailing blanks, lines over 120 columns
+make check-rooms  headers include only what is below them, and none in a circle
+make check-headers  and each compiles alone (half a minute)
 make clean        remove what was built
 
 NP=4              ranks of `make train` (2)            V=1          show whole command lines
@@ -53,7 +55,7 @@ B := $(if $(filter 1,$(SAN)),build/san,build)
 TRAINER := $(if $(filter 1,$(SAN)),$(B)/train_gpt_fsdp,train_gpt_fsdp)
 TESTS := $(B)/test_gpt_fsdp
 # Anything but these goals compiles something and needs the libraries.
-BUILDS := $(filter-out help clean setup check-style,$(or $(MAKECMDGOALS),all))
+BUILDS := $(filter-out help clean setup check-style check-rooms,$(or $(MAKECMDGOALS),all))
 HASH := \#
 comma := ,
 
@@ -144,7 +146,25 @@ check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
-.PHONY: all train test test-all check plan prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
+# The rooms: kernels, fsdp, data, run. No header includes a room above its own, itself in a circle, or a part of the
+# sharding layer past its entrance; headers of run/ do not know the trainer.
+ROOMS := kernels kernels/cpu kernels/cuda fsdp data data/checkpoint run
+SOURCES := $(foreach r,$(ROOMS),$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
+HEADERS := fsdp.h $(filter %.h %.cuh,$(SOURCES))
+INCLUDES := $(HEADERS) $(wildcard dev/cuda_emu/*.h)
+check-rooms:
+	@awk -F'"' 'BEGIN { n = split("kernels fsdp data run", r, " "); for (i = 1; i <= n; i++) level[r[i]] = i } \
+	  function room(f) { if (f == "fsdp.h") return 2; sub("/.*", "", f); return level[f] } \
+	  function bad(why) { print FILENAME ":" FNR ": " why; failed = 1 } \
+	  room(FILENAME) == 4 && /(^|[^A-Za-z_])Trainer([^A-Za-z_]|$$)/ { bad("names Trainer") } \
+	  /^ *#include "/ && room(FILENAME) { \
+	    if ($$2 ~ "/" && room($$2) > room(FILENAME)) bad("includes " $$2 ", which is of a higher room"); \
+	    if ($$2 ~ "^fsdp/" && room(FILENAME) > 2) bad("includes " $$2 ": fsdp.h is the entrance") } \
+	  END { exit failed }' $(INCLUDES) >&2
+	@awk -F'"' '/^ *#include "/ { dir = FILENAME; sub("[^/]*$$", "", dir); print FILENAME, ($$2 ~ "/" || $$2 == "fsdp.h" ? "" : dir) $$2 }' \
+	  $(INCLUDES) | tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; exit 1; }
+
+.PHONY: all train test test-all check check-headers check-rooms plan prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -161,7 +181,7 @@ FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (only the libraries were found)
 FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the directory that holds include/hwloc.h and lib/)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
-THERE := all $(if $(SETUP_DONE),train test test-all check) plan prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
+THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
@@ -173,9 +193,6 @@ WARNINGS := -Wall -Wextra -Wpedantic $(if $(findstring clang,$(CXX)),-Wno-gnu-ze
 SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=address$(comma)undefined \
   -fno-sanitize-recover=undefined)
 COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNINGS) $(MPI_CFLAGS) $(LIBRARY_CFLAGS) -I.
-# The rooms, lowest first: a room includes only what is in rooms before it, fsdp.h, or itself.
-ROOMS := kernels kernels/cpu kernels/cuda fsdp data data/checkpoint run
-SOURCES := $(foreach r,$(ROOMS),$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
 # What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
 BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu fsdp.h $(SOURCES); $(CXX) --version; \
   $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
@@ -213,6 +230,8 @@ LIBS += $(CUDA_LIBS)
 endif
 cmd_cuda_emulated := $(COMMON) -O3 -mfma -mf16c -DCUDA_EMULATED -Idev/cuda_emu $(SANITIZE) $(CXXFLAGS)
 src_cuda_emulated := dev/cuda_emu/emu.cc
+cmd_check-headers := $(COMMON) -Wno-unused -fsyntax-only -x c++
+alone_header = $(1:$(firstword $(subst /, ,$1))/%=%)
 cmd_link := $(CXX) $(SANITIZE) $(LDFLAGS)
 FUZZ_CXX ?= clang++
 FUZZ_SANITIZE := -fsanitize=fuzzer,address,undefined,float-cast-overflow -fno-sanitize-recover=all
@@ -237,9 +256,9 @@ $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 $(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(B)/cpu_amx_emulated.o $(B)/cuda_emulated.o $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
--include $(wildcard $(B)/*.d)
-# What a build directory of before names as a source, and what is elsewhere now.
-kernels/cpu.cc kernels/cuda.cu:
+-include $(wildcard $(B)/*.d $(B)/alone/*/*.d $(B)/alone/*/*/*.d $(B)/alone/*/*/*/*.d)
+# An earlier build directory may name sources that are elsewhere now.
+kernels/%.cc kernels/%.cu: ;
 
 # A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
 # set would then run on a machine that lacks it. Each object exports its table and nothing else; CUDA's also exports what
@@ -255,6 +274,21 @@ ifneq ($(SAN),1)
 	    print o ": " $$0 }';)); \
 	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: objects export only their table; make these static" >&2; exit 1; }
 endif
+
+# Each header compiles alone, in every part that it has (PART_ in kernels/ops.h).
+CUDA_ONLY := kernels/cuda/% kernels/%_cuda.cuh kernels/attention_parts.cuh kernels/attention_plain.cuh \
+  kernels/attention_tensorcore.cuh
+CPU_ONLY := kernels/cpu/vec.h kernels/cpu/amx.h kernels/cpu/gemm% kernels/attention_fp32.cuh kernels/attention_bf16.cuh
+KERNELS := $(filter kernels/%,$(HEADERS))
+ALONE := $(patsubst %,$(B)/alone/LAUNCH/%,$(filter-out $(CUDA_ONLY) $(CPU_ONLY),$(HEADERS)) kernels/cuda/nvidia.h) \
+  $(patsubst %,$(B)/alone/CPU/%,$(filter-out $(CUDA_ONLY),$(KERNELS))) \
+  $(patsubst %,$(B)/alone/CUDA/%,$(filter-out $(CPU_ONLY) kernels/cpu/threads.h,$(KERNELS)) $(wildcard dev/cuda_emu/*.h))
+flags_CPU := -Wno-psabi $(M_amx_emulated) -DISA=amx_emulated
+flags_CUDA := -mfma -mf16c -DCUDA_EMULATED -Idev/cuda_emu
+check-headers: check-rooms $(ALONE)
+$(ALONE): $(B)/alone/%: $(B)/check-headers.cmd $$(call alone_header,$$*)
+	@mkdir -p $(@D); printf '#include "%s"\n' $(call alone_header,$*) | $(cmd_check-headers) \
+	  -DPART_$(firstword $(subst /, ,$*))=1 $(flags_$(firstword $(subst /, ,$*))) -MMD -MP -MT $@ -MF $@.d - && touch $@
 
 # One line per kernel and architecture, spilling ones first.
 ptxas:
@@ -292,7 +326,7 @@ train: $(TRAINER)
 	  $(DEVICE:%=--device %) $(ARGS)
 
 TEST_ENVIRONMENT = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" DEVICE="$(DEVICE)" TEST_JOBS="$(TEST_JOBS)"
-test test-all: $(TRAINER) $(TESTS) check-symbols
+test test-all: $(TRAINER) $(TESTS) check-symbols check-rooms
 	@$(TEST_ENVIRONMENT) ./$(TESTS) $(if $(filter test-all,$@),--all) $(T)
 
 # What an edit of the trainer breaks first: gradients and steps beside PyTorch's, bits over ranks and threads, the plan

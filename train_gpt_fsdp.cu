@@ -1,158 +1,34 @@
 // train_gpt_fsdp: trains a GPT-2-style model on WikiText-2 (or your tokens), every parameter, gradient and optimizer
 // state sharded over the ranks.  mpirun -np N ./train_gpt_fsdp [options]     ./train_gpt_fsdp --help
 //
-//   1 options       one table makes the struct, the parser, --help and the printed configuration (run/options.h)
-//   2 model         shapes, presets, the one table of parameters
-//   3 memory        activations; every byte is planned before any is allocated
-//   4 forward       embeddings, blocks, head in chunks of rows
-//   5 backward      the same, in reverse
-//   6 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
-//   7 eval, sample  every token of a split once; text from a prompt
-//   8 logging       the start (run/start_report.h), progress line (run/progress.h), metrics.jsonl (run/report.h);
-//                   checkpoints (data/checkpoint/saver.h, run/start.h)
-//   9 main          start, agreement of the ranks, the loop
+//   1 model         shapes, the one table of parameters
+//   2 memory        activations; every byte is planned before any is allocated
+//   3 forward       embeddings, blocks, head in chunks of rows
+//   4 backward      the same, in reverse
+//   5 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
+//   6 eval, sample  every token of a split once; text from a prompt
+//   7 main          a trainer's life, dry runs and plans of it, the loop
 //
-// Sharding is in fsdp.h, arithmetic in kernels/, options and data in data/. Nothing here asks which device it runs on.
+// Sharding is in fsdp.h, arithmetic in kernels/, text and checkpoints in data/; how a run starts, agrees, reports and
+// saves is in run/, and so is the one table of options (run/option_table.h). Nothing here asks which device it runs on.
 #define PART_LAUNCH 1
+#include "kernels/all.h"
 #include "fsdp.h"
-#include "run/terminal.h"
-#include "run/cores.h"
-#include "run/trace.h"
-#include "data/tokenizer.h"
-#include "data/dataloader.h"
-#include "data/checkpoint/safetensors.h"
-#include "data/checkpoint/store.h"
+#include "run/agree.h"
+#include "run/memory_map.h"
+#include "run/option_help.h"
+#include "run/plan_search.h"
+#include "run/preflight_net.h"
+#include "run/start.h"
 #include <stddef.h>
 #include <strings.h>
 #include <sys/stat.h>
-
-#define PROGRAM_VERSION "0.6.0"
-#ifndef BUILD_ID // the Makefile gives a checksum of the sources: all ranks must have the same
-#define BUILD_ID "unknown"
-#endif
 
 const char *who_am_i;
 void (*error_hook)(const char *line);
 void (*die_hook)(int code);
 
-// ================================================================================================ 1 options
-// INT, NUM (name, default, lowest, highest, group, help); TEXT (name, default, choices or NULL, group, help);
-// FLAG (name, group, help): off unless given. Choices that end in ... allow
-// other values too. A default below the lowest value means that the preset decides.
-enum { LAYERS_MOST = 1000 };
-#define OPTIONS(INT, NUM, TEXT, FLAG) \
-  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl", "model", "preset; options below override it") \
-  INT(n_layer, 0, 1, LAYERS_MOST, "model", "blocks (default: the preset's)") \
-  INT(n_head, 0, 1, 1000, "model", "attention heads; must divide n_embd (default: the preset's)") \
-  INT(n_embd, 0, 1, 65536, "model", "width (default: the preset's)") \
-  INT(seq_len, 0, 1, 1 << 20, "model", "tokens per training sequence (default: the preset's)") \
-  INT(n_positions, 0, 1, 1 << 20, "model", "learned positions, >= seq_len (default: the preset's, at least seq_len)") \
-  INT(vocab_size, 0, 1, 1 << 24, "model", "vocabulary of the tokenizer or token files (default: the preset's)") \
-  NUM(dropout, 0.0, 0.0, 0.99, "model", "dropout on embeddings, attention and both residual branches") \
-  TEXT(tie_head, "on", "on|off", "model", "LM head shares the token embedding") \
-  INT(epochs, 0, 0, 1000000, "training", "passes over the training tokens (0: 1, or as many as --max_steps needs)") \
-  INT(max_steps, 0, 0, 1LL << 40, "training", "stop after this many steps, whatever the epoch (0: --epochs decides)") \
-  INT(batch_size, 8, 1, 1 << 20, "training", "sequences per microbatch and rank") \
-  INT(grad_accum, 0, 0, 1 << 20, "training", "microbatches per step and rank (0: 1, or what --global_batch needs)") \
-  INT(global_batch, 0, 0, 1 << 24, "training", "sequences per step over all ranks; batch_size x ranks must divide it") \
-  INT(seed, 1, 0, INT64_MAX, "training", "seed of initialisation, data order, dropout and sampling") \
-  TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
-  NUM(lr, 0.0, 1e-20, 1000.0, "optimizer", "peak learning rate (default: the preset's)") \
-  TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "after warm-up; step: StepLR, by --gamma") \
-  NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up steps; below 1: as a fraction of all steps") \
-  NUM(min_lr_ratio, 0.1, 0.0, 1.0, "optimizer", "the schedule ends at this fraction of lr") \
-  NUM(gamma, 0.7, 0.0, 1.0, "optimizer", "step: factor every --step_epochs; giving it alone chooses --schedule step") \
-  INT(step_epochs, 1, 1, 1000000, "optimizer", "step: epochs between two multiplications by gamma") \
-  NUM(decay_fraction, 0.2, 0.0, 1.0, "optimizer", "wsd: the rate falls linearly over this last fraction of the steps") \
-  NUM(weight_decay, 0.1, 0.0, 100.0, "optimizer", "on matrices and embeddings; none on norms and biases") \
-  NUM(beta1, 0.9, 0.0, 0.999999, "optimizer", "AdamW: decay of the first moment") \
-  NUM(beta2, 0.95, 0.0, 0.999999, "optimizer", "AdamW: decay of the second moment") \
-  NUM(eps, 1e-8, 1e-20, 1.0, "optimizer", "AdamW: added to the root of the second moment") \
-  NUM(momentum, 0.9, 0.0, 0.999999, "optimizer", "SGD: momentum") \
-  NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: off)") \
-  TEXT(freeze, "", NULL, "optimizer", "parameters not to train: globs of names, like wte,h.0.*,*.ln_*") \
-  TEXT(data, "", NULL, "data", "text, directory, .bin, random, generated (default: WIKITEXT2_DIR, data/wikitext-2)") \
-  TEXT(tokenizer, "", NULL, "data", "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)") \
-  TEXT(cache, "data/cache", NULL, "data", "directory for trained tokenizers and encoded tokens") \
-  TEXT(shuffle, "on", "on|off", "data", "a new order every epoch, the same for every number of ranks") \
-  TEXT(drop_last, "on", "on|off", "data", "drop an incomplete last global batch; off: fill it from the epoch's start") \
-  TEXT(param_dtype, "fp32", "fp32|bf16|fp16", "precision", "stored and gathered parameters; masters are fp32") \
-  TEXT(reduce_dtype, "fp32", "fp32|bf16|fp16", "precision", "gradients on the wire; they are added up in fp32") \
-  TEXT(buffer_dtype, "auto", "auto|fp32|bf16|fp16", "precision", "activations and GEMM inputs (auto: param_dtype)") \
-  TEXT(fp8, "off", "off|gather|matmul", "precision", "gather blocks' matrices in E4M3; matmul: multiply in it too") \
-  NUM(loss_scale, 0.0, 0.0, 1e9, "precision", "fixed loss scale (0: 1, and dynamic from 65536 for fp16)") \
-  TEXT(strategy, "full_shard", "full_shard|shard_grad_op|hybrid_shard|no_shard|zero3|zero2|zero1|ddp", "sharding", \
-       "what is sharded over the ranks; zero1: the optimizer only") \
-  TEXT(mesh, "", NULL, "sharding", "RxS: R replicas of S shards (default: 1xN; hybrid_shard: hosts x ranks per host)") \
-  TEXT(reshard_after_forward, "auto", "auto|on|off|...", "sharding", \
-       "or a number K: keep blocks sharded over groups of K ranks") \
-  INT(gather_slots, 2, 1, 1000, "sharding", "whole blocks in memory at once: the one at work and those prefetched") \
-  TEXT(shard, "flat", "flat|dim0", "sharding", "how a unit is cut: as one range, or each parameter by rows") \
-  TEXT(wrap, "block", "block|model|...", "sharding", \
-       "units: block; model (one); min_params:N (modules of N parameters or more)") \
-  TEXT(accumulate, "sharded", "sharded|local", "sharding", "reduce each microbatch; local: add up whole, reduce once") \
-  TEXT(offload, "none", "none|optimizer|params", "sharding", "cuda: optimizer, or parameter shards too, on the host") \
-  TEXT(recompute, "auto", "auto|none|gelu|norm|mlp|block|...", "sharding", "or block:5,mlp; auto: norm, on cuda none") \
-  TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: cuda, one rank per GPU") \
-  TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, whose bits depend on the ranks") \
-  TEXT(shm, "on", "on|copy|off", "sharding", "ranks of a host read shards in place; copy: gather them; off: messages") \
-  TEXT(device, "auto", "auto|cpu|cuda", "device", "where to compute") \
-  FLAG(no_cuda, "device", "the same as --device cpu") \
-  TEXT(graph, "auto", "auto|on|off", "device", "cuda: capture a step once, then replay it (not with --comm mpi)") \
-  FLAG(tune, "device", "cuda: time the matrix multiply algorithms at the start, on rank 0 for all ranks") \
-  TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
-  TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
-  TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
-  FLAG(preflight, "device", "look at all hosts and the network between them, say what to mend, and end") \
-  INT(threads, 0, 0, 4096, "device", "threads per rank (0: one for each core it is dealt)") \
-  INT(timeout, 600, 0, 1 << 30, "device", "end all after N seconds without progress or word of a rank (0: never)") \
-  INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
-  INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \
-  FLAG(eval_only, "evaluation and samples", "evaluate --resume or --init_from on both splits; train nothing") \
-  FLAG(sample_only, "evaluation and samples", "sample from --resume or --init_from; needs no data, trains nothing") \
-  TEXT(prompt, "", NULL, "evaluation and samples", "text to continue at the end (default: a newline)") \
-  INT(sample_tokens, 64, 0, 1 << 20, "evaluation and samples", "tokens to generate at the end (0: none)") \
-  NUM(temperature, 0.8, 0.0, 100.0, "evaluation and samples", "divides the logits; 0: always the likeliest token") \
-  INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
-  TEXT(out, "out", NULL, "output", "directory for report.html, metrics.jsonl, options.txt, sample.txt, ckpt/ ...") \
-  INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
-  FLAG(verbose, "output", "print configuration, units, memory plan and traffic; metrics.jsonl always has them") \
-  TEXT(report, "on", "on|off|...", "output", "OUT/report.html, a page of the run; or RUN1,RUN2,...: of several") \
-  TEXT(trace, "", NULL, "output", "file: a timeline of some steps of all ranks, for Perfetto or chrome://tracing") \
-  TEXT(trace_steps, "3:5", NULL, "output", "steps to trace, first:last, counted from where this run starts") \
-  FLAG(tensorboard, "output", "also write loss, lr, |g|, tokens/s and validation as event files: OUT/tensorboard") \
-  FLAG(save_model, "output", "write the final weights to OUT/model.safetensors, fp32") \
-  TEXT(export_hf, "", NULL, "output", "write the final weights as a directory for Hugging Face transformers") \
-  INT(save_every, 0, -1, INT64_MAX, "checkpoints", "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)") \
-  FLAG(save_async, "checkpoints", "write checkpoints in the background, from a snapshot in host memory") \
-  INT(keep, 2, 0, 1 << 20, "checkpoints", "number of newest checkpoints to keep (0: all)") \
-  FLAG(keep_best, "checkpoints", "also save and keep the checkpoint with the lowest validation loss") \
-  TEXT(resume, "", NULL, "checkpoints", "continue from auto (or nothing): the newest in OUT/ckpt, if any; or PATH") \
-  TEXT(init_from, "", NULL, "checkpoints", "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin") \
-  TEXT(plan, "off", "off|on", "plan", "print what the run would need and how long it would take; start nothing") \
-  INT(world, 1, 1, 1 << 20, "plan", "ranks to plan for, none of which need be there") \
-  INT(ranks_per_host, 0, 1, 1 << 20, "plan", "ranks to plan for on each host (default: 8; on a CPU all)") \
-  TEXT(on, "", "h100|h200|b200|a100|4090|cpu|...", "plan", "predict times on it; NAME,KEY=X,... changes its figures") \
-  INT(tokens, 0, 0, 1LL << 60, "plan", "also predict how long a training on N tokens would take") \
-  FLAG(json, "plan", "print the plan as JSON, with every figure") \
-  TEXT(config, "", NULL, "other", "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
-
-#include "run/options.h"
-#include "run/option_file.h"
-#include "run/option_help.h"
-
-// ================================================================================================ 2 model
-// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1.
-struct Preset { const char *name; int64_t n_layer, n_head, n_embd, seq_len, n_positions, vocab_size; double lr; };
-static const Preset presets[] = {
-    {"tiny", 4, 4, 128, 128, 128, 2048, 3e-3},              {"small", 6, 8, 512, 256, 256, 5000, 1e-3},
-    {"gpt2", 12, 12, 768, 1024, 1024, 50257, 6e-4},         {"gpt2-medium", 24, 16, 1024, 1024, 1024, 50257, 3e-4},
-    {"gpt2-large", 36, 20, 1280, 1024, 1024, 50257, 2.5e-4}, {"gpt2-xl", 48, 25, 1600, 1024, 1024, 50257, 2e-4}};
-
-// What backward recomputes of a block. Each level adds to the one before: GELU; both LayerNorms; the MLP's first matrix
-// multiply; all the rest, so that only the stream entering the block is kept (Chen et al. 2016).
-enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
-static const char *const recompute_names[RECOMPUTE_LEVELS] = {"none", "gelu", "norm", "mlp", "block"};
+// ================================================================================================ 1 model
 // Shapes of one run. Vp: vocabulary padded so that the head's matrix multiplies are aligned; the padding rows of the
 // embedding are zero, get no gradient and reach neither loss nor file.
 struct Model {
@@ -241,6 +117,17 @@ static int64_t model_numel(const Model *m) {
   return n;
 }
 
+// The lowest block whose backward is needed: the lowest with something to train, 0 where embeddings train, L for none.
+static int first_backward_of(const Model *m, const Param *param, int params) {
+  int first = m->L;
+  for (int i = 0; i < params; i++) {
+    const bool embedding = i == WTE || i == WPE;
+    if (param[i].frozen || (!param[i].stage && !embedding)) continue;
+    first = (int)min64(first, embedding ? 0 : param[i].stage - 1);
+  }
+  return first;
+}
+
 // Floating-point operations of a training step per token: 6 for each weight of a matrix multiply (two forward, four
 // backward; the head counts, embedding look-ups do not), and 12 L C T for attention, not halved for causality. PaLM
 // (Chowdhery et al. 2022, appendix B) counts in the same way, so figures can be compared.
@@ -249,10 +136,7 @@ static double model_flops_per_token(const Model *m) {
   return 6.0 * (12.0 * m->L * C * C + (double)m->V * C) + 12.0 * m->L * C * (double)m->T;
 }
 
-static Dtype dtype_named(const char *name) { return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32; }
-#include "run/sharding.h"
 
-static bool trainer_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
 // Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
 // tokenizer reaches. False with one line in `error`.
 static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
@@ -304,16 +188,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
            option_specs[path].name);
   REFUSE(o->tune && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
-  REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
-         "line, not into the file of --config", o->report);
-  int64_t first, last;
-  REFUSE(o->trace[0] && !strcmp(o->device, "cuda"), "--trace notes what the CPU computes: it does not go with --device "
-         "cuda; use nsys, whose ranges this program names, or leave it out");
-  REFUSE(o->trace[0] && !trainer_trains(o), "--trace is of training steps: it does not go with --%s",
-         o->eval_only ? "eval_only" : "sample_only");
-  REFUSE(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
-  REFUSE(!trace_steps_parse(o->trace_steps, &first, &last), "--trace_steps '%.200s' is not first:last, like 3:5, with "
-         "1 <= first <= last <= 1000000", o->trace_steps);
+  if (!report_refuse(o, error, error_bytes)) return false;
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
          "--resume continues a run, --init_from begins a new one: give one of them");
@@ -333,7 +208,7 @@ static Model model_of(const Options *o) {
   return m;
 }
 
-// ================================================================================================ 3 memory
+// ================================================================================================ 2 memory
 // What the model computes in one pass is declared here, each tensor once, and gets memory by its lifetime: what is
 // never alive at once may share (fsdp/placement.h). A tensor that an op changes in place is one buffer: the branch
 // that becomes the stream with it, ln_f and its gradient, logits and theirs.
@@ -428,18 +303,6 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
 }
 
 // ---- the trainer's state
-// Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
-// ranks are on it, its dense peak in the compute dtype (0: unknown), a description for people, and the number of GPUs
-// over all ranks. comms_of_one: for tests, see FsdpConfig.
-struct Device {
-  const Ops *ops, *host_ops;
-  int index, sharing;
-  double peak_flops;
-  char words[256];
-  int gpus;
-  bool comms_of_one;
-};
-
 // Results of a step for the next step or for the host, in device memory.
 struct StepBuffers {
   StepState *state;
@@ -460,6 +323,7 @@ struct HostBuffers {
 // Every pass over the model has buffers of its own in the same memory.
 enum PassKind { PASS_TRAIN, PASS_EVAL, PASS_SAMPLE, PASSES };
 struct Trainer {
+  RunView run;                                   // what run/ may know of all this
   Options opt;
   Model model;
   Dtype dtype;
@@ -486,26 +350,8 @@ struct Trainer {
   int64_t step_calls;                            // calls of ops in a training step, at most
   Trace trace;
   Device device;
-  const Cores *cores;                            // owned by the caller; NULL in tests that take none
-  bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
-  size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
 
-// A device that needs no choice: the CPU, or the only GPU.
-static Device device_of(const Ops *ops) {
-  Device d = {ops, ops, 0, 1, 0, "", 1, false};
-  snprintf(d.words, sizeof d.words, "%s", ops->name);
-  return d;
-}
-
-// Device memory taken since the plan was made: the plan, and what NCCL and CUDA took for themselves. It is this rank's
-// only if no other rank uses the GPU. 0 on a CPU.
-static size_t trainer_device_bytes(const Trainer *t) {
-  size_t now = 0, total = 0;
-  Ctx c = t->ctx;
-  c.ops->memory_left(&c, &now, &total);
-  return t->device_free_bytes > now ? t->device_free_bytes - now : 0;
-}
 // Rows of logits of a batch of B x T. In passes other than training the size of a chunk changes no digit.
 static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
   return pass == PASS_SAMPLE ? 1 : min64(t->head_rows, (int64_t)B * T);
@@ -544,7 +390,7 @@ static StepBytes trainer_carve_buffers(Trainer *t) {
   return StepBytes{device->at, host->at};
 }
 
-// ================================================================================================ 4 forward
+// ================================================================================================ 3 forward
 // Dropout of one place in the network. Places are numbered: 0 for the embeddings, then three per block.
 enum DropoutPlace { DROP_EMBEDDING = 0, DROP_ATTENTION = 1, DROP_ATTN_PROJ = 2, DROP_MLP_PROJ = 3 };
 struct Microbatch { int64_t sample0; PassKind pass; };     // sample0: global number in its step of the first sequence
@@ -659,7 +505,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
 }
 
-// ================================================================================================ 5 backward
+// ================================================================================================ 4 backward
 // The gradient of a weight and of its bias (data NULL: frozen, or none), from the matrix multiply's input and the
 // gradient of its output.
 static void linear_backward_weight(Trainer *t, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
@@ -765,7 +611,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   c->ops->range_end(c);
 }
 
-// ================================================================================================ 6 update
+// ================================================================================================ 5 update
 // Learning rate of step `step` (from 0) of `total`: linear warm-up to opt->lr, then the schedule. Loshchilov & Hutter
 // 2017 (cosine), Hu et al. 2024 (wsd: warm-up, stable, decay), torch.optim.lr_scheduler.StepLR (step).
 static double learning_rate(const Options *o, int64_t step, int64_t total, int64_t steps_per_epoch) {
@@ -790,13 +636,6 @@ static OptimizerArgs optimizer_args(const Options *o) {
   a.sgd = SgdArgs{(float)o->momentum, (float)o->weight_decay};
   return a;
 }
-
-// What a signal asks for; the highest value over all ranks counts.
-enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
-static volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
-static bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
-static bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
-struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; };
 
 // After all microbatches: norm, losses and stop flags of all ranks, the decision, the update. Everything is enqueued;
 // the results are in t->host once the stream is done (the host waits only for an offloaded optimizer). Collective.
@@ -897,9 +736,7 @@ static StepResult train_step(Trainer *t, int stop) {
   return StepResult{s->loss, s->grad_norm, lr, s->skip != 0, (Stop)s->stop};
 }
 
-// ================================================================================================ 7 eval, sample
-struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
-
+// ================================================================================================ 6 eval, sample
 // A batch of E windows of T tokens, from t->host to t->host.
 static void trainer_enqueue_eval(Trainer *t, int E, int T) {
   Acts *x = &t->acts;
@@ -959,12 +796,6 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   free(all);
   return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start};
 }
-// Perplexity per word of the text. Each end of line counts as a word, as in reported WikiText-2 results (Merity et al.
-// 2016).
-static double word_perplexity(const EvalResult *e, const Split *s) {
-  return exp(e->loss * (double)e->tokens / (double)(s->words + s->lines));
-}
-
 struct Candidate { float logit; int32_t id; };
 static int candidate_order(const void *a, const void *b) {     // likeliest first, ties by id
   const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
@@ -1028,47 +859,12 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
   }
 }
 
-// ================================================================================================ 8 logging
-#include "run/progress.h"
-#include "run/start_report.h"
-#include "run/report.h"
-#include "run/start.h"
-
-// ================================================================================================ 9 main
-// ---- how the ranks were started, and what they agree on
-#include "run/agree.h"
-#include "run/launch.h"
-#include "run/preflight_net.h"
-
-// All ranks must be the same program with the same options; the error names the first difference. The corpus needs no
-// such check: every rank gets it from rank 0 (corpus_share). Collective.
-static void agree_on_run(MPI_Comm comm, const Options *o) {
-  enum { LINE = OPTION_TEXT_BYTES + 128, LINES = OPTION_COUNT + 1 };
-  char(*text)[LINE] = (char(*)[LINE])calloc(2 * LINES, LINE), (*first)[LINE] = text + LINES, error[3 * LINE] = "";
-  snprintf(text[0], LINE, "build %s %s", PROGRAM_VERSION, BUILD_ID);
-  for (int i = 0; i < OPTION_COUNT; i++) {
-    char value[OPTION_TEXT_BYTES];
-    option_print(value, sizeof value, o, &option_specs[i]);
-    snprintf(text[1 + i], LINE, "--%s %s", option_specs[i].name, value);
-  }
-  memcpy(first, text, (size_t)LINES * LINE);
-  MPI_Bcast(first, LINES * LINE, MPI_CHAR, 0, comm);
-  for (int i = LINES - 1; i >= 0; i--)
-    if (strcmp(text[i], first[i]))
-      snprintf(error, sizeof error, "this rank differs from rank 0: '%s' here, '%s' there", text[i], first[i]);
-  free(text);
-  agree_no_error(comm, error, EXIT_USAGE);
-}
-
+// ================================================================================================ 7 main
 // ---- a trainer's life
-static CommKind comm_kind(const Options *o, int world) {
-  if (!strcmp(o->comm, "nccl")) return COMM_NCCL;
-  return !strcmp(o->comm, "self") || (!strcmp(o->comm, "auto") && world == 1) ? COMM_SELF : COMM_MPI;
-}
 static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp);
-  store_open(&t->store, &t->fsdp, t->opt.save_async && trainer_trains(&t->opt));
+  store_open(&t->store, &t->fsdp, t->opt.save_async && run_trains(&t->opt));
   t->fsdp.background = store_background;
   t->fsdp.background_to = &t->store;
   memory_check_taken(&t->plan);
@@ -1112,7 +908,219 @@ static void trainer_free(Trainer *t) {
   for (Pass &p : t->pass) pass_free(&p);
   free(t->acts.block);
 }
-#include "run/plan.h"
+
+// Declares the memory of the sharding layer and of the step's buffers.
+static void trainer_declare(Trainer *t) {
+  const StepBytes step = trainer_carve_buffers(t);
+  fsdp_declare(&t->fsdp, &t->plan);
+  memory_declare(&t->plan, MEM_STEP, step.device, &t->step_arena);
+  memory_declare(&t->plan, MEM_DATA, step.host, &t->host_arena);
+}
+
+// ---- dry runs
+// A trainer of the same rank over the planning table: all that t has laid out, and nothing behind its addresses.
+static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table) {
+  const Fsdp *f = &t->fsdp;
+  memset(dry, 0, sizeof *dry);
+  dry->opt = t->opt;
+  dry->opt.grad_accum = min64(t->opt.grad_accum, DRY_MICROBATCHES);
+  dry->model = t->model;
+  dry->dtype = t->dtype;
+  dry->head_rows = t->head_rows;
+  dry->rows_max = max64(t->model.P, max64(t->opt.batch_size, t->opt.test_batch_size) * t->model.T);
+  dry->ctx = Ctx{};
+  dry->ctx.ops = table;
+  dry->ctx.device = r;
+  FsdpConfig cfg = f->cfg;
+  cfg.host_ops = table;
+  cfg.microbatches = dry->opt.grad_accum;
+  cfg.small_bytes = trainer_exchange_bytes(dry);
+  cfg.slots_bytes = 0;                           // as many as slots take alone
+  Mesh mesh;
+  mesh_copy(&mesh, &f->mesh);
+  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->lay.params);
+  memcpy(param, f->lay.param, sizeof(Param) * (size_t)f->lay.params);
+  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->lay.params);
+  trainer_declare(dry);
+  fsdp_dry_open(&dry->fsdp, &dry->plan, r);
+  trainer_carve_buffers(dry);
+  dry->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
+}
+static void trainer_dry_close(Trainer *dry) {
+  fsdp_close(&dry->fsdp);
+  free(dry->acts.block);
+}
+// Runs a pass of `dry` and leaves its record in r: p receives what was declared.
+static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
+  const Options *o = &dry->opt;
+  const int T = (int)(kind == PASS_SAMPLE ? dry->model.P : dry->model.T);
+  const int B = (int)(kind == PASS_TRAIN ? o->batch_size : kind == PASS_EVAL ? o->test_batch_size : 1);
+  Declare d = {p, r, {}, 0};
+  r->count = 0;
+  acts_declare(&dry->acts, &d, &dry->model, dry->dtype, B, T, pass_head_rows(dry, kind, B, T), kind == PASS_TRAIN);
+  dry->carved = kind;
+  if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
+  fsdp_step_begin(&dry->fsdp, false);
+  if (kind == PASS_EVAL) trainer_enqueue_eval(dry, B, T);
+  else trainer_enqueue_sample(dry, T);
+}
+// Gives every buffer of every pass its memory: t->placement, t->pass.
+static void trainer_place(Trainer *t) {
+  static Trainer dry;
+  Record r;
+  const Ops table = plan_table(t->ctx.ops->nccl);
+  t->placement = Placement{};
+  for (Pass &p : t->pass) pass_free(&p);
+  record_open(&r);
+  trainer_dry_open(&dry, t, &r, &table);
+  fsdp_pools(&dry.fsdp, &t->placement);
+  for (int k = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; k < PASSES; k++) {
+    trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
+    CHECK(!r.error[0], "dry run: %s", r.error);
+    const int64_t A = dry.opt.grad_accum;
+    if (k == PASS_TRAIN) t->step_calls = r.calls * ((t->opt.grad_accum + A - 1) / A);
+    pass_place(&t->placement, &t->pass[k], &r);
+    t->placement.pool[POOL_SHARDS].open = false; // what the other passes write there would have to be zeroed
+  }
+  trainer_dry_close(&dry);
+  record_close(&r);
+  fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
+}
+
+// ---- the plan
+// Declares every byte this rank will take, from shapes and the placement.
+static void trainer_plan(Trainer *t) {
+  const Model *m = &t->model;
+  const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
+  for (int i = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
+    t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
+    const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
+    WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, 0};
+    q.head_rows = t->head_rows;
+    size_t w;
+    t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
+    if (w > t->ctx.workspace_bytes) t->ctx.workspace_bytes = w;
+  }
+  trainer_declare(t);
+  memory_declare(&t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes, &t->arena);
+  memory_declare(&t->plan, MEM_WORKSPACE, t->ctx.workspace_bytes, &t->ctx.workspace);
+  memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
+  trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, &t->plan, t->step_calls,
+                t->fsdp.lay.stages, t->fsdp.mesh.world);
+  const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
+  memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
+}
+
+// Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
+static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+  cfg.host_ops = t->device.host_ops;
+  cfg.small_bytes = trainer_exchange_bytes(t);
+  cfg.comms_of_one = t->device.comms_of_one;
+  cfg.share_slots = true;
+  fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
+  const int64_t B = run_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size;
+  t->head_rows = head_rows(&t->model, B * t->model.T);
+  t->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
+  trainer_place(t);
+}
+
+// ---- what run/ asks of the trainer (run/program.h)
+// What the reports, the start and the files of the run may know.
+static void trainer_view(Trainer *t) {
+  const Model *m = &t->model;
+  RunView *run = &t->run;
+  run->opt = &t->opt;
+  run->model = ModelFigures{m->L, m->H, m->C, m->T, m->P, m->V, m->Vp, model_numel(m), model_flops_per_token(m)};
+  run->dtype = t->dtype;
+  run->ctx = &t->ctx;
+  run->fsdp = &t->fsdp;
+  run->store = &t->store;
+  run->plan = &t->plan;
+  run->corpus = t->corpus;
+  run->device = &t->device;
+  run->step = &t->step;
+  run->trace = &t->trace;
+  run->steps_total = t->steps_total;
+  run->steps_per_epoch = t->steps_per_epoch;
+  run->loss_scale = &t->loss_scale;
+  run->step_traffic = &t->step_traffic;
+  run->state = t->host.state;
+  run->state_on_device = t->buffers.state;
+}
+// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
+// into t->plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
+// resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
+static void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
+                            int threads = 1) {
+  trainer_configure(t, o, device, threads);
+  device.ops->device_open(&t->ctx, device.index);
+  int params;
+  char error[1536] = "";
+  Param *param = trainer_params(t, &params, error, sizeof error);
+  CHECK(!error[0], "%s", error);                 // options_resolve has refused it
+  const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
+  Mesh mesh;
+  mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
+  trainer_layout(t, mesh, cfg, param, params);
+  trainer_plan(t);
+  trainer_view(t);
+}
+static void trainer_plan_close(Trainer *t) {
+  t->ctx.ops->device_close(&t->ctx);
+  fsdp_layout_free(&t->fsdp);
+  trainer_free(t);
+  memset(t, 0, sizeof *t);
+}
+static Trainer *trainer_of(const RunView *run) { return (Trainer *)((char *)run - offsetof(Trainer, run)); }
+static Param *params_of_shape(const ModelShape *s, int *params) {
+  Model m = {};
+  m.L = (int)s->n_layer, m.H = (int)s->n_head, m.C = s->n_embd, m.P = s->n_positions;
+  m.V = s->vocab_size, m.Vp = round_up(s->vocab_size, VOCAB_ALIGN);
+  m.tied = s->tied;
+  return model_params(&m, params);
+}
+static RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads) {
+  Trainer *t = (Trainer *)malloc(sizeof(Trainer));
+  trainer_plan_as(t, o, *device, rank, world, per_host, threads);
+  return &t->run;
+}
+static void plan_close(RunView *run) {
+  Trainer *t = trainer_of(run);
+  trainer_plan_close(t);
+  free(t);
+}
+static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm) {
+  static Trainer dry;
+  const Trainer *t = trainer_of(run);
+  Pass pass = {};
+  trainer_dry_open(&dry, t, r, table);
+  fsdp_take_placement(&dry.fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
+  dry.fsdp.comm = comm;
+  trainer_dry_pass(&dry, &pass, r, PASS_TRAIN);
+  const int64_t microbatches = dry.opt.grad_accum;
+  trainer_dry_close(&dry);
+  pass_free(&pass);
+  return microbatches;
+}
+// The places of a training step's buffers, once more.
+static void memory_map(const RunView *run, FILE *to) {
+  static Trainer dry;
+  const Trainer *t = trainer_of(run);
+  Record r;
+  const Ops table = plan_table(t->ctx.ops->nccl);
+  Placement placement = {};
+  Pass pass = {};
+  record_open(&r);
+  trainer_dry_open(&dry, t, &r, &table);
+  fsdp_pools(&dry.fsdp, &placement);
+  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
+  pass_place(&placement, &pass, &r);
+  memory_map_write(to, &t->plan, &placement, &pass, &r, t->fsdp.lay.stages);
+  pass_free(&pass);
+  trainer_dry_close(&dry);
+  record_close(&r);
+}
+const Program program = {options_resolve, params_of_shape, plan_open, plan_step, plan_close, memory_map};
 
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
@@ -1123,20 +1131,20 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->corpus = corpus;
   ops->device_open(&t->ctx, device.index);
   const SamplerOptions so = sampler_options(o);
-  t->order_bytes = !trainer_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
+  t->order_bytes = !run_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
   t->order = malloc(t->order_bytes + 1);
   DataError e;
-  if (trainer_trains(o) && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e))
+  if (run_trains(o) && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e))
     agree_no_error(comm, e.text, e.exit_code);
   t->corpus_bytes = corpus_image_bytes(corpus);
-  t->steps_per_epoch = !trainer_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
+  t->steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
   t->steps_total = trainer_steps_total(o, t->steps_per_epoch);
   int params, world;
   char error[1536] = "";
   Param *param = trainer_params(t, &params, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   MPI_Comm_size(comm, &world);
-  const FsdpConfig cfg = sharding_config(o, &t->model, param, params, comm_kind(o, world));
+  const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
   Mesh mesh;
   mesh_open(&mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
   trainer_layout(t, mesh, cfg, param, params);
@@ -1148,12 +1156,14 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   size_t opened, total;
   ops->memory_opened(&t->ctx, &opened);
   memory_measure(&t->plan, MEM_CUBLASLT, opened, 0);
-  trainer_check_memory(t);
-  ops->memory_left(&t->ctx, &t->device_free_bytes, &total);
-  t->device_free_bytes += opened;
+  trainer_view(t);
+  agree_on_memory(&t->run);
+  ops->memory_left(&t->ctx, &t->run.device_free_bytes, &total);
+  t->run.device_free_bytes += opened;
   fsdp_connect(&t->fsdp, &t->plan);
-  if (ops->nccl) trainer_check_memory(t);
+  if (ops->nccl) agree_on_memory(&t->run);
   trainer_take_memory(t);
+  trainer_view(t);                               // once more: the step's state has its addresses
   *t->host.state = StepState{};
   t->host.state->loss_scale = t->loss_scale;
   t->host.state->beta1_power = t->host.state->beta2_power = 1;
@@ -1248,8 +1258,10 @@ static bool step_is_due(const Trainer *t, int64_t every) {
   return t->step == t->steps_total || t->step % (every ? every : t->steps_per_epoch) == 0;
 }
 static EvalResult evaluate(Trainer *t, Log *log, int split) {
+  const int64_t began = trace_now();
   const EvalResult e = trainer_eval(t, &t->corpus->split[split]);
-  log_eval(log, t, split_names[split], &t->corpus->split[split], &e);
+  trace_told(&t->trace, TOLD_EVALUATION, began);
+  log_eval(log, &t->run, split_names[split], &t->corpus->split[split], &e);
   return e;
 }
 
@@ -1274,7 +1286,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     if (traced) trace_step_begin(&t->trace, &t->ctx, &t->fsdp, t->step);
     const StepResult r = train_step(t, stop_asked);
     if (traced) trace_step_end(&t->trace, &t->ctx, &t->fsdp);
-    log_step(log, t, &r, now_ms() - start);
+    log_step(log, &t->run, &r, now_ms() - start);
     saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
     const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler handles it, up to a limit
@@ -1283,28 +1295,22 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
         say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n",
                   who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "");
       saver_finish(saver, log);
-      log_trace(log, t);
-      log_close(log, t, "not finite");
+      log_trace(log, &t->run);
+      log_close(log, &t->run, "not finite");
       return EXIT_FAULT;
     }
     stop = r.stop;
     if (stop) break;
-    int64_t began = trace_now();
-    const bool due = step_is_due(t, o->eval_every);
-    const bool best = due && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
-    if (due) trace_told(&t->trace, TOLD_EVALUATION, began);
-    began = trace_now();
-    const bool saves = step_is_due(t, o->save_every) || (best && o->keep_best);
-    if (saves) saver_save(saver, log, o->save_async, best);
-    if (saves) trace_told(&t->trace, TOLD_SAVE, began);
-    if (traced && !trace_wants(&t->trace, t->step)) log_trace(log, t);
+    const bool best = step_is_due(t, o->eval_every) && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
+    if (step_is_due(t, o->save_every) || (best && o->keep_best)) saver_save(saver, log, o->save_async, best);
+    if (traced && !trace_wants(&t->trace, t->step)) log_trace(log, &t->run);
   }
-  log_trace(log, t);                             // a run that ends before its last step to trace
+  log_trace(log, &t->run);                       // a run that ends before its last step to trace
   if (!stop) stop = agree_on_stop(t->fsdp.mesh.comm);            // a signal during the last evaluation or save
   if (!stop) return -1;
-  if (stop == STOP_END) log_close(log, t, "signal");             // first: mpirun may leave us little time
+  if (stop == STOP_END) log_close(log, &t->run, "signal");             // first: mpirun may leave us little time
   const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
-  if (stop == STOP_SAVE) log_close(log, t, saved ? "saved" : "not saved");
+  if (stop == STOP_SAVE) log_close(log, &t->run, saved ? "saved" : "not saved");
   saver_print_stop(saver);
   return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
 }
@@ -1312,7 +1318,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
 // The whole run: training, evaluation, a sample, files. Returns the exit code. Collective.
 static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
-  if (trainer_trains(o)) {
+  if (run_trains(o)) {
     const int code = trainer_train(t, log, saver);
     if (code >= 0) return code;
   }
@@ -1326,16 +1332,16 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);
   const bool sampled = !o->eval_only && print_sample(t);
-  const size_t taken = trainer_device_bytes(t);
+  const size_t taken = run_device_bytes(&t->run);
   if (taken && !t->fsdp.mesh.rank)
     say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
            (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
   catch_stop_signals();                          // a file that is being written is finished first
   bool saved = saver_finish(saver, log);
-  if (o->save_model) saved = save_model(t) && saved;
-  if (o->export_hf[0]) saved = export_hf(t, o->export_hf) && saved;
-  log_close(log, t, saved ? "done" : "not saved");
-  const bool trained = trainer_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
+  if (o->save_model) saved = save_model(&t->run) && saved;
+  if (o->export_hf[0]) saved = export_hf(&t->run, o->export_hf) && saved;
+  log_close(log, &t->run, saved ? "done" : "not saved");
+  const bool trained = run_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
   if (!t->fsdp.mesh.rank)
     say("files: %s/metrics.jsonl%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         log->page_whole ? ", report.html" : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
@@ -1348,36 +1354,6 @@ static void die_everywhere(int code) {
   MPI_Abort(MPI_COMM_WORLD, code);
 }
 
-// Ranks per host if all hosts have the same number, else 0. Collective.
-static int ranks_per_host(MPI_Comm comm) {
-  MPI_Comm node;
-  int rank, mine, ends[2];
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  MPI_Comm_size(node, &mine);
-  MPI_Comm_free(&node);
-  const int both[2] = {mine, -mine};
-  MPI_Allreduce(both, ends, 2, MPI_INT, MPI_MAX, comm);
-  return ends[0] == -ends[1] ? mine : 0;
-}
-// Takes the options of the --config file, which rank 0 reads for all: other hosts need not have it. Collective.
-static void take_config(Options *o, int argc, char **argv, MPI_Comm comm) {
-  char error[2048] = "", *text = NULL;
-  int64_t bytes = -1;
-  int rank;
-  MPI_Comm_rank(comm, &rank);
-  if (!rank && o->config[0]) text = config_read(o->config, &bytes, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
-  MPI_Bcast(&bytes, 1, MPI_INT64_T, 0, comm);
-  if (bytes < 0) return;                         // agree_on_run reports a rank that was given another --config
-  if (rank) text = (char *)calloc(1, (size_t)bytes + 1);
-  MPI_Bcast(text, (int)bytes, MPI_CHAR, 0, comm);
-  char path[OPTION_TEXT_BYTES];
-  snprintf(path, sizeof path, "%s", o->config);
-  options_parse_config(o, path, text, argc, argv, error, sizeof error);
-  free(text);
-  agree_no_error(comm, error, EXIT_USAGE);
-}
 // Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives
 // them unresolved. Collective.
 static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
@@ -1406,18 +1382,12 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
 // cannot be written.
 static void open_files(Log *log, const Trainer *t, const Start *start) {
   char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
-  const bool trains = trainer_trains(&t->opt), append = start->here || !trains;
+  const bool trains = run_trains(&t->opt), append = start->here || !trains;
   snprintf(path, sizeof path, "%s/tokenizer.json", t->opt.out);
   if (!t->fsdp.mesh.rank && t->corpus->has_tokenizer && trains && !start->here)
     tokenizer_save(&t->corpus->tokenizer, path, error, sizeof error);
-  if (t->trace.path[0] && t->steps_total - t->step < t->trace.first)
-    snprintf(error, sizeof error, "--trace_steps %.40s: this run has %lld steps; choose earlier ones",
-             t->opt.trace_steps, (long long)(t->steps_total - t->step));
-  FILE *trace = t->fsdp.mesh.rank || !t->trace.path[0] || error[0] ? NULL : fopen(t->trace.path, "a");
-  if (trace) fclose(trace);
-  else if (!t->fsdp.mesh.rank && t->trace.path[0] && !error[0])
-    snprintf(error, sizeof error, "--trace %.900s cannot be written: %s", t->trace.path, strerror(errno));
-  if (!error[0]) log_open(log, t, append, start->path, error, sizeof error);
+  if (!error[0]) report_check_trace(&t->run, error, sizeof error);
+  if (!error[0]) log_open(log, &t->run, append, start->path, error, sizeof error);
   agree_no_error(t->fsdp.mesh.comm, error, EXIT_MISSING);
 }
 
@@ -1430,19 +1400,6 @@ static int preflight(const Options *o, bool at_start) {
   liveness_phase("preflight");
   if (!at_start) return preflight_run(&ask);
   preflight_start(&ask, MPI_COMM_WORLD);
-  return 0;
-}
-
-// --report RUN1,RUN2,...: one page for all. Starts nothing; of ranks that were started the first does it.
-static int compare_runs(const Options *o, const char *launched_as, const char *parse_error) {
-  char path[OPTION_TEXT_BYTES + 32] = "report.html", error[1024];
-  if (parse_error[0]) die_user("train_gpt_fsdp: %s", parse_error);
-  if (launched_as && strcmp(launched_as, "0")) return 0;
-  if (o->given[OPT_out]) snprintf(path, sizeof path, "%s/report.html", o->out);
-  if (o->given[OPT_out] && !make_directories(o->out))
-    die_missing("train_gpt_fsdp: --out %.800s cannot be made: %s", o->out, strerror(errno));
-  if (!report_runs(o->report, path, PROGRAM_VERSION, error, sizeof error)) die_missing("train_gpt_fsdp: %s", error);
-  say("report: %s\n", path);
   return 0;
 }
 
@@ -1463,7 +1420,7 @@ int train_main(int argc, char **argv) {
   if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
-  if (strcmp(o.report, "on") && strcmp(o.report, "off")) return compare_runs(&o, launched_as, error);
+  if (strcmp(o.report, "on") && strcmp(o.report, "off")) return report_compare(&o, launched_as, error);
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
@@ -1500,9 +1457,6 @@ int train_main(int argc, char **argv) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   liveness_phase("looking for devices");
   const Device device = agree_on_device(&o, MPI_COMM_WORLD, node);
-  if (o.trace[0] && device.ops->nccl)
-    snprintf(error, sizeof error, "--trace notes what the CPU computes: add --device cpu, or leave it out");
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   cores_take(&cores, (int)o.threads, !device.ops->nccl, node, MPI_COMM_WORLD);
   const int threads = cores.share.threads;
   MPI_Comm_free(&node);
@@ -1515,22 +1469,22 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   liveness_phase("start-up");
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
-  t.cores = &cores;
-  t.crowded = cores_are_crowded(&cores);
+  t.run.cores = &cores;
+  t.run.crowded = cores_are_crowded(&cores);
   if (o.tune) trainer_tune(&t);
-  saver_init(&saver, &t);
-  print_start(&t);
+  saver_init(&saver, &t.run);
+  print_start(&t.run);
   saver_print_plan(&saver);
-  print_details(&t);
-  print_start_notices(&t);
+  print_details(&t.run);
+  print_start_notices(&t.run);
   liveness_phase("loading");
-  start_load(&start, &t, &saver);
+  start_load(&start, &t.run, &saver);
   catch_stop_signals();
   Log log;
-  open_files(&log, &t, &start);
   t.trace.from = t.step;
-  if (!rank && trainer_trains(&o)) options_save(&asked, &o, world, start.resume ? start.path : "");
-  print_old_runs(&t, start.path);
+  open_files(&log, &t, &start);
+  if (!rank && run_trains(&o)) options_save(&asked, &o, world, start.resume ? start.path : "");
+  print_old_runs(&t.run, start.path);
   const int code = trainer_run(&t, &log, &saver);
   line_end();
   liveness_phase("end");

@@ -1,5 +1,5 @@
 // corpus_find.h: finds the texts or token files that --data names, and decides which of them, or which part of one, is
-// trained on and which is held out. Part of dataloader.h, which includes it.
+// trained on and which is held out.
 //
 //   1 errors, files   DataError, notices, mapped files, the sorted names in a directory
 //   2 text            what is text and what is not; several files as one text; the end that is held out

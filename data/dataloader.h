@@ -30,7 +30,7 @@
 
 #include "corpus_find.h"
 #include "files.h"
-#include "tokenizer.h"
+#include "tokenizer_json.h"
 
 // ================================================================================================ 1 random, hashes
 static inline double data_now_ms() {

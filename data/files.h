@@ -17,7 +17,7 @@
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
-#include "fsdp/liveness.h"
+#include "fsdp.h"
 
 enum FileOp { FILE_MAKE_DIRECTORY, FILE_CREATE, FILE_WRITE, FILE_SYNC, FILE_RENAME, FILE_LINK, FILE_REMOVE };
 // NULL except in tests. Called before the system call, from any thread. It returns 0 to let the call happen, or the

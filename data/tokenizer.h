@@ -27,7 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/device.h"
+#include "fsdp.h"
 #include "kernels/cpu/threads.h"
 #include "unicode_classes.h"
 
@@ -792,4 +792,3 @@ static inline void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t byt
   free(r.heap.items);
 }
 
-#include "tokenizer_json.h"

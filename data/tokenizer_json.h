@@ -1,5 +1,5 @@
 // tokenizer_json.h: saves and loads tokenizer.json, the file of Hugging Face tokenizers, and loads its forerunner,
-// vocab.json with merges.txt. Part of tokenizer.h, which includes it.
+// vocab.json with merges.txt.
 //
 // What is written is byte for byte what Hugging Face writes for the same tokenizer. What is read is untrusted: a file
 // that is cut short, damaged, inconsistent, or asks for what this tokenizer does not do is refused with one line.

@@ -1,10 +1,12 @@
 // layout.h: what is decided once, before any memory is taken: units and their places, where each stage's gradient lies
-// and in how many rounds it is reduced, and every buffer of the sharding layer. Included by fsdp.h.
+// and in how many rounds it is reduced, and every buffer of the sharding layer.
 //
 // fsdp_declare is the only description of the sharding layer's memory: what the plan says, where the parts of working
 // memory lie, what is taken and what is given back follow from it. Whoever adds a buffer adds a line there and a
 // pointer to struct Fsdp. After that nothing asks why a buffer is where it is.
 #pragma once
+#include <sys/statvfs.h>
+#include "placement.h"
 
 // ---- traffic
 // How often a step of A microbatches gathers block l: see the top.

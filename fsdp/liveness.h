@@ -31,10 +31,6 @@
 //     rank 0's addresses answers first. A random number that MPI handed round tells ranks from strangers.
 //   - What the main thread says of itself are single words, read and written atomically.
 #pragma once
-// For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
-// thread.
-void liveness_poll(const char *what);
-
 #if PART_LAUNCH
 #include "kernels/device.h"
 #include <errno.h>

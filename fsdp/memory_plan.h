@@ -1,6 +1,7 @@
-// memory_plan.h: every byte is planned under a name, told, then taken under that name. Part 1 of fsdp.h, which includes
-// it.
+// memory_plan.h: every byte is planned under a name, told, then taken under that name.
 #pragma once
+#include <errno.h>
+#include "kernels/ops.h"
 
 // X(identifier, use, words). Lines of working memory lie on the device; on a CPU with --comm mpi those marked "shared"
 // lie in a window that the other ranks of the host read. "host" lines are host memory on every device. The use is

@@ -1,4 +1,4 @@
-// mesh.h: who is where. Part 2 of fsdp.h, which includes it: ranks, hosts, and the groups that parameters are cut over.
+// mesh.h: who is where: ranks, hosts, and the groups that parameters are cut over.
 //
 // N = R x S ranks: R replicas of S shards each. Rank r S + s is shard s of replica r, so that the ranks of a shard
 // group follow each other, as torch.distributed.init_device_mesh and mpirun place them.
@@ -7,6 +7,9 @@
 //   kept group        K neighbours of a shard group that keep 1/K of a block after its forward
 // full_shard is 1 x N, no_shard (DDP) is N x 1, everything between them is hybrid.
 #pragma once
+#include <unistd.h>
+#include "kernels/device.h"
+#include <mpi.h>
 
 // Every rank may have an error of its own: the lowest rank's is printed once, and all leave with `code`. Collective.
 static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {

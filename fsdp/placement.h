@@ -11,6 +11,7 @@
 //   POOL_SLOTS    the two gradient slots, fixed, and beyond. Peers read the slots after they have been written, so what
 //                 comes next to lie there waits for them: at a point of the pass that the placement chooses
 #pragma once
+#include "record.h"
 
 enum Pool { POOL_SHARDS, POOL_ACTS, POOL_SLOTS, POOLS };
 // Of time, both ends included. last: the entry that was enqueued last, which may be over later.

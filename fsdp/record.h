@@ -1,5 +1,5 @@
 // record.h: what a run does, entry by entry, so that tests can prove its order, and buffers get memory by their
-// lifetimes. fsdp.h includes it. A table of ops notes which memory each call reads and writes, by what ops.h says, and
+// lifetimes. A table of ops notes which memory each call reads and writes, by what ops.h says, and
 // the events, waits and collectives that order it:
 //   planning     plan_table: nothing is computed. The model and the sharding layer run over it as over any device; it
 //                hands out addresses with nothing behind them (placement.h)
@@ -17,6 +17,8 @@
 // number of an entry. What another stream does has begun at the earliest when the last event that it waited for was
 // recorded, and is over when the model's stream has waited for an event recorded after it.
 #pragma once
+#include <sys/mman.h>
+#include "state.h"
 
 enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
 struct Access { AccessKind kind; uintptr_t at; size_t bytes; };

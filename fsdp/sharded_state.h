@@ -1,4 +1,4 @@
-// sharded_state.h: what every rank owns. Part 7 of fsdp.h, which includes it: the norm of the gradient shards, the
+// sharded_state.h: what every rank owns: the norm of the gradient shards, the
 // optimizer's step on them, the parameters that come of it (rounded, scaled to E4M3, sent to the device), and the ways
 // in and out of shards: initialisation, loading, saving, tests.
 //
@@ -6,6 +6,10 @@
 // gathering is made from the masters: fp32 parameters are their own masters, frozen ones need none, bf16 ones are one
 // half of theirs and the other lies beside (master.cuh). To files and tests all masters are fp32.
 #pragma once
+#include "gather.h"
+
+// Where the optimizer's state lies and is computed with: the device, or the host.
+static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_ctx : f->ctx; }
 
 enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
 // This rank's part of piece i of unit u in an fp32 state; NULL where there is none. The master of fp32 parameters is

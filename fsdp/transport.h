@@ -1,4 +1,4 @@
-// transport.h: how ranks reach each other. Part 4 of fsdp.h, which includes it: the comm table and its three rows.
+// transport.h: how ranks reach each other. The comm table and its three rows.
 //
 //   self   one rank: contributions are the own ones; units are read in place, or fetched from the host
 //   mpi    ranks of one host read each other's windows: contributions in place, and parameters too where all of a shard
@@ -23,8 +23,14 @@
 //
 // All traffic is counted here.
 #pragma once
+#include "kernels/cpu/threads.h"
+#include <errno.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <signal.h>
+#include "layout.h"
 
-// What a transport does. Sections 5 to 7 know no other way to reach a peer.
+// What a transport does. The parts above (gather.h, reduce.h, sharded_state.h) know no other way to reach a peer.
 struct Comm {
   const char *name;
   void (*connect)(Fsdp *f);                                        // opens what takes memory that no formula tells
@@ -437,11 +443,10 @@ static inline void comm_mpi_progress(Fsdp *f) {
   if (f->mesh.hosts > 1 || !f->mesh.windows)
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, f->mesh.reduce_comm, &flag, MPI_STATUS_IGNORE);
 }
-static inline void fsdp_poll(Fsdp *f);
 // A device fetches from the landing on its own time: messages may arrive there again when it has done so.
 static inline void comm_mpi_landing_free(Fsdp *f, int s, GatherSlot *slot) {
   bool done = !slot->landing || !slot->arrived.recorded;
-  for (int spins = 0; !done; fsdp_poll(f)) {
+  for (int spins = 0; !done; f->meanwhile(f)) {
     f->ctx->ops->event_done(f->ctx, slot->arrived.event, &done);
     if (!done) liveness_pause(&spins, "a copy of the GPU", s);
   }
@@ -499,11 +504,11 @@ static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
     if (r != f->mesh.rank && !mesh_shares_memory(&f->mesh, r)) continue;       // all read one
     const bool asks = g.kept && r != f->mesh.rank;
     const uint64_t *kept = &fsdp_control(f, r)->kept;
-    for (int spins = 0; asks && !counter_reached(f, kept, f->kept_number[s]); fsdp_poll(f))
+    for (int spins = 0; asks && !counter_reached(f, kept, f->kept_number[s]); f->meanwhile(f))
       liveness_pause(&spins, "the gather", s);
     comm_mpi_fetch(f, s, slot, g, k);
   }
-  for (int spins = 0; !messages_done(f, MessageSet{slot->requests, &slot->pending}); fsdp_poll(f))
+  for (int spins = 0; !messages_done(f, MessageSet{slot->requests, &slot->pending}); f->meanwhile(f))
     liveness_pause(&spins, "the gather", s);
   for (int k = 0; k < g.group->size && slot->landing; k++)
     if (!mesh_shares_memory(&f->mesh, g.group->rank[k]) && k != g.group->me) comm_mpi_fetch(f, s, slot, g, k);
@@ -617,7 +622,7 @@ static inline void comm_mpi_replicate(Fsdp *f, bool sends, bool receives) {
     for (int i = 0; i < g->size - 1 && sends; i++)
       if (!mesh_shares_memory(&f->mesh, g->rank[i])) message_send(f, CHANNEL_CHAIN, set, piece, n, g->rank[i], tag);
     if (receives) message_receive(f, CHANNEL_CHAIN, set, piece, n, last, tag);
-    for (int spins = 0; !messages_done(f, set); fsdp_poll(f))
+    for (int spins = 0; !messages_done(f, set); f->meanwhile(f))
       liveness_pause(&spins, "the last replica's sums", STAGE_NONE);
     liveness_arrived();
   }
@@ -632,7 +637,7 @@ static inline void comm_mpi_reduce_join(Fsdp *f) {
   const bool takes = g->me < g->size - 1, local = mesh_shares_memory(&f->mesh, last);
   comm_mpi_replicate(f, !takes, takes && !local);
   if (!takes) return;
-  for (int spins = 0; local && !counter_reached(f, &fsdp_control(f, last)->partial, f->rounds_started); fsdp_poll(f))
+  for (int spins = 0; local && !counter_reached(f, &fsdp_control(f, last)->partial, f->rounds_started); f->meanwhile(f))
     liveness_pause(&spins, "the last replica's sums", STAGE_NONE);
   liveness_arrived();
   const char *from = (local ? f->mesh.peer[last].window : f->window) + f->lay.part[WORK_SUMS].at;

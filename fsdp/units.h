@@ -1,5 +1,5 @@
-// units.h: parameters -> units -> pieces: what is gathered together, and which rank owns which elements. Part 3 of
-// fsdp.h, which includes it. Everything here is data made once; nothing else knows how a unit was laid out.
+// units.h: parameters -> units -> pieces: what is gathered together, and which rank owns which elements.
+// Everything here is data made once; nothing else knows how a unit was laid out.
 //
 //   stage   when the model needs something: stage 1 + l is block l; stage 0 is all that is needed outside the blocks,
 //           or by several of them: it is gathered once a step and stays whole
@@ -13,6 +13,8 @@
 // boundaries. Where ranks read each other's memory, shards may lie so from the start: a rank's part of a piece between
 // its neighbours', and the unit is whole without being gathered.
 #pragma once
+#include "kernels/device.h"
+#include <fnmatch.h>
 
 enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
 

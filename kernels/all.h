@@ -1,4 +1,4 @@
-// all.h: every op. Order matters only where one op uses another's functions (random.h before its users).
+// all.h: every op.
 #include "random.h"
 #include "embedding.cuh"
 #include "layernorm.cuh"
@@ -11,3 +11,10 @@
 #include "step.cuh"
 #include "elementwise.cuh"
 #include "fp8.cuh"
+#if PART_CUDA // kernels that are files of their own
+#include "embedding_cuda.cuh"
+#include "layernorm_cuda.cuh"
+#include "matmul_cuda.cuh"
+#include "attention_cuda.cuh"
+#include "optimizer_cuda.cuh"
+#endif

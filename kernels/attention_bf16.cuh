@@ -1,5 +1,5 @@
 // attention_bf16.cuh: bf16 attention on the CPU in bf16 arithmetic, on AVX-512 BF16 (vdpbf16ps) and AMX tiles. The
-// formulas, the interface and the parts shared with the fp32 form are in attention.cuh, which includes this file.
+// formulas and the interface are in attention.cuh, the parts shared with the fp32 form in attention_fp32.cuh.
 // dev/test/test_attention.h has plain loops that give the same bits.
 //
 // Arithmetic: products of bf16 pairs are summed in fp32. Probabilities (dropped and scaled) and ds are rounded to bf16
@@ -27,6 +27,7 @@
 // Speed against fp32 arithmetic on the same data (B 32, H 8, T 256, hs 64; one Zen 4 core, AVX-512 BF16): forward is
 // 1.75 times as fast, backward 1.73; matrix multiplies are 70 % of the time and run at 95 % of the peak of vdpbf16ps.
 #pragma once
+#include "attention_fp32.cuh"
 #include "kernels/cpu/amx.h"
 
 // A block's edge, its words as an operand, its sums as a result. GROUP: blocks of keys (or queries) that backward sums

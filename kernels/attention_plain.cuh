@@ -1,6 +1,7 @@
 // attention_plain.cuh: the kernels of attention_cuda.cuh in fp32 FMA, for fp32 and for head sizes that the tensor-core
-// kernels do not support. Included by attention_cuda.cuh.
+// kernels do not support.
 #pragma once
+#include "attention_parts.cuh"
 
 // ---- plain: pieces --------------------------------------------------------------------------------------------------
 // Tiles of 64 x 64 by 16 x 16 threads, each with 4 neighbouring rows and 4 neighbouring columns. Shared memory: 16 KiB

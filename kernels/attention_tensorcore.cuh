@@ -1,6 +1,7 @@
-// attention_tensorcore.cuh: the kernels of attention_cuda.cuh for bf16 and fp16 on tensor cores. That file includes
-// this one and explains how they work.
+// attention_tensorcore.cuh: the kernels of attention_cuda.cuh for bf16 and fp16 on tensor cores. That file explains
+// how they work.
 #pragma once
+#include "attention_parts.cuh"
 
 // ---- tensor cores: pieces -------------------------------------------------------------------------------------------
 enum { ATTENTION_WARPS = 4, ATTENTION_THREADS = ATTENTION_WARPS * WARP };

@@ -63,6 +63,7 @@ static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor 
 #endif
 
 #if PART_CPU
+#include "kernels/cpu/vec.h"
 static const int64_t CROSS_ENTROPY_PIECE = 1024; // columns whose maximum is taken before they are exponentiated
 
 // A thread keeps a row's exponentials for the second pass, and the maximum that each piece was taken relative to. They

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #if defined(__CUDACC__)
 #define DEVICE_COMPILER 1
@@ -70,6 +71,23 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int 
 // What the user asked cannot be done / what it needs is missing.
 #define die_user(...) die_with(EXIT_USAGE, __VA_ARGS__)
 #define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
+
+// For functions that return false with one line in `error`: refuses if cond holds. A longer line is cut.
+#define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
+
+// For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
+// thread. fsdp/liveness.h has it, which ends a run whose ranks make no progress.
+void liveness_poll(const char *what);
+
+// ---- numbers -------------------------------------------------------------------------------------------------------
+static inline double now_ms() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // ---- dtypes --------------------------------------------------------------------------------------------------------
 // The types of two bytes and of one are ours, for storage only; no compiler's type is in an interface or computes.

@@ -173,7 +173,3 @@ static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dou
   });
 }
 #endif
-
-#if PART_CUDA
-#include "embedding_cuda.cuh"
-#endif

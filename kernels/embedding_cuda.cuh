@@ -10,6 +10,7 @@
 // its rank in its own chunk plus, for every other chunk, the result of a binary search there. Two launches, no atomics,
 // and every intermediate value is deterministic: 65536 positions need 64 searches of ten steps each.
 #pragma once
+#include "embedding.cuh"
 #include "kernels/cuda/lane.cuh"
 
 // ---- forward -------------------------------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ static inline void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_s
 #endif
 
 #if PART_CPU
+#include "elementwise.cuh"
+#include "kernels/cpu/vec.h"
 // The bits of the largest magnitude among n elements.
 template <class T> static int32_t absmax_piece(const T *in, int64_t n) {
   const vi magnitude = vi_set1(0x7fffffff);

@@ -311,7 +311,3 @@ static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Te
            layernorm_backward_fold<T>(c, (T *)dweight.data, (T *)dbias.data, partials, rows, C, mode == ADD));
 }
 #endif
-
-#if PART_CUDA
-#include "layernorm_cuda.cuh"
-#endif

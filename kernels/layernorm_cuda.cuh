@@ -10,6 +10,7 @@
 // columns, the rows of a run in order, then the runs in eight parts in order. The number of rows in a run depends on
 // the shape alone.
 #pragma once
+#include "layernorm.cuh"
 #include "kernels/cuda/lane.cuh"
 
 // ---- how columns are divided ----------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ static inline void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor
 #endif
 
 #if PART_CPU
+#include "kernels/cpu/vec.h"
 static const int64_t MASTER_PIECE = 4096;        // elements that a thread takes at a time; a multiple of VF
 
 INLINE vi master_lane_bits(vf x) {

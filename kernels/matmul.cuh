@@ -160,7 +160,3 @@ static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
 }
 static void matmul_open(Ctx *) { amx_open(); }
 #endif
-
-#if PART_CUDA
-#include "matmul_cuda.cuh"
-#endif

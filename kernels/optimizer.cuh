@@ -330,7 +330,3 @@ static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
   norm_carry(limbs);
 }
 #endif
-
-#if PART_CUDA
-#include "optimizer_cuda.cuh"
-#endif

@@ -1,6 +1,7 @@
 // optimizer_cuda.cuh: the CUDA part of optimizer.cuh. All kernels walk flat ranges, eight elements per thread and
 // iteration if every pointer is aligned to 16 bytes; they read lr, scales and skip from c->state.
 #pragma once
+#include "optimizer.cuh"
 #include "kernels/cuda/lane.cuh"
 
 // ---- AdamW ---------------------------------------------------------------------------------------------------------

@@ -1,13 +1,19 @@
 // agree.h: where a run computes, decided by all ranks together before memory is taken: CPU table or CUDA, which GPU,
-// which transport. Part 9 of the trainer, which includes it there: it reads its options.
+// which transport.
 //
 //   agree_on_ops       the CPU table asked for, else the best that every rank has
 //   agree_on_precision whether --matmul_precision high is possible on a CPU
 //   agree_on_device    CPU or CUDA; on CUDA one GPU a rank (choose_gpu), equal libraries, self, mpi or nccl, and the
 //                      CPU table of an offloaded optimizer
 //
+//   agree_on_memory    whether hosts and devices have room for the plan
+//   agree_on_run       that all ranks are the same program with the same options
+//   ranks_per_host     where hosts have equally many ranks
+//
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
+#include "run.h"
+#include "version.h"
 #include "kernels/cuda/nvidia.h"
 
 // Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
@@ -182,4 +188,66 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   d.gpus = g.gpus;
   device_describe(&d, o, &p);
   return d;
+}
+
+// Refuses a plan that this host or its devices cannot hold, before anything is allocated: first from the shapes alone,
+// and again after libraries have been opened and have allocated what they need. It compares with what is free at that
+// time, whoever else uses the device. Collective.
+static void agree_on_memory(const RunView *run) {
+  const bool gpu = run->ctx->ops->nccl;
+  const int sharing = run->device->sharing;
+  unsigned long long mine = memory_planned_total(run->plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
+  MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, run->fsdp->mesh.node);
+  size_t available = host_available_bytes(), device_free = 0, device_total = 0;
+  const size_t libraries = memory_planned_use(run->plan, MEMORY_LIBRARIES) * (size_t)sharing;
+  const size_t to_take = gpu ? memory_planned_total(run->plan, MEMORY_TO_TAKE) * (size_t)sharing : 0;
+  run->ctx->ops->memory_left(run->ctx, &device_free, &device_total);
+  char error[512] = "", took[96] = "";
+  if (host > available)
+    snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, but %.2f GiB are available: "
+             "lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard or a smaller --model, "
+             "or use more hosts", run->fsdp->mesh.node_world,
+             run->fsdp->mesh.node_world > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
+  if (libraries)
+    snprintf(took, sizeof took, " besides %.3f GiB taken by %s", (double)libraries / 0x1p30,
+             run->plan->planned_bytes[MEM_NCCL] ? "NCCL and cuBLASLt" : "CUDA and cuBLASLt");
+  if (to_take > device_free)
+    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB%s, but %.2f of %.2f GiB are "
+             "free: lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a "
+             "smaller --model, or use more GPUs", sharing,
+             sharing > 1 ? "s" : "", (double)to_take / 0x1p30, took, (double)device_free / 0x1p30,
+             (double)device_total / 0x1p30);
+  agree_no_error(run->fsdp->mesh.comm, error, EXIT_MISSING);
+}
+
+// All ranks must be the same program with the same options; the error names the first difference. The corpus needs no
+// such check: every rank gets it from rank 0 (corpus_share). Collective.
+static void agree_on_run(MPI_Comm comm, const Options *o) {
+  enum { LINE = OPTION_TEXT_BYTES + 128, LINES = OPTION_COUNT + 1 };
+  char(*text)[LINE] = (char(*)[LINE])calloc(2 * LINES, LINE), (*first)[LINE] = text + LINES, error[3 * LINE] = "";
+  snprintf(text[0], LINE, "build %s %s", PROGRAM_VERSION, BUILD_ID);
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, o, &option_specs[i]);
+    snprintf(text[1 + i], LINE, "--%s %s", option_specs[i].name, value);
+  }
+  memcpy(first, text, (size_t)LINES * LINE);
+  MPI_Bcast(first, LINES * LINE, MPI_CHAR, 0, comm);
+  for (int i = LINES - 1; i >= 0; i--)
+    if (strcmp(text[i], first[i]))
+      snprintf(error, sizeof error, "this rank differs from rank 0: '%s' here, '%s' there", text[i], first[i]);
+  free(text);
+  agree_no_error(comm, error, EXIT_USAGE);
+}
+// Ranks per host if all hosts have the same number, else 0. Collective.
+static int ranks_per_host(MPI_Comm comm) {
+  MPI_Comm node;
+  int rank, mine, ends[2];
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  MPI_Comm_size(node, &mine);
+  MPI_Comm_free(&node);
+  const int both[2] = {mine, -mine};
+  MPI_Allreduce(both, ends, 2, MPI_INT, MPI_MAX, comm);
+  return ends[0] == -ends[1] ? mine : 0;
 }

@@ -18,7 +18,7 @@
 // the slowest. They are taken where --threads or the number of ranks asks for more threads than there are fast cores.
 #pragma once
 #include "machine.h"
-#include "fsdp/mesh.h"
+#include "fsdp.h"
 #include "kernels/cpu/threads.h"
 #include "terminal.h"
 #include <errno.h>

@@ -1,5 +1,4 @@
-// launch.h: who started this process, whether it is alone by mistake, and what signals ask of it. Part 9 of the
-// trainer, which includes it there.
+// launch.h: who started this process, whether it is alone by mistake, and what signals ask of it.
 //
 //   launch_no_daemon      a rank that no launcher started needs none of Open MPI's processes
 //   launch_refuse_alone   refuses a start that was meant for several ranks and would be several runs of one rank
@@ -8,6 +7,16 @@
 // Ranks find each other by PMIx, which Open MPI's mpirun and `srun --mpi=pmix` provide. Any other launcher starts
 // programs that do not know of each other: each would train the whole model, all of them into the same OUT.
 #pragma once
+#include "fsdp.h"
+#include "options.h"
+#include "terminal.h"
+#include <signal.h>
+
+// What a signal asks for; the highest value over all ranks counts.
+enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
+static volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
+static bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
+static bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
 
 // The variables in which a launcher passes the number of its processes, and how to start as many ranks here.
 struct Launcher { const char *size, *rank; bool rank_too; const char *name, *line; };

@@ -1,8 +1,9 @@
 // machines.h: what ranks would have that are planned and not there: FLOP/s, bandwidths, memory, latencies, from data
-// sheets and published measurements, and how much of it is reached. predict.h includes it.
+// sheets and published measurements, and how much of it is reached.
 //
 //   machine_parse    reads --on
 #pragma once
+#include "machine.h"
 #include "kernels/cuda/nvidia.h"
 
 // What a rank has to itself. Units: FLOP/s, bytes/s, bytes, seconds.

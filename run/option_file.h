@@ -10,6 +10,10 @@
 //   config_name_source      a refusal of what the file gives names the file
 //   options_save            OUT/options.txt
 #pragma once
+#include "options.h"
+#include "terminal.h"
+#include "version.h"
+#include <ctype.h>
 #include "data/files.h"
 
 enum { CONFIG_MOST_BYTES = 1 << 20 };
@@ -278,4 +282,22 @@ static void options_save(const Options *asked, const Options *o, int ranks, cons
   if (!made || !file_put(path, o->out, text, (int64_t)bytes))
     say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
   free(text);
+}
+// Takes the options of the --config file, which rank 0 reads for all: other hosts need not have it. Collective.
+static void take_config(Options *o, int argc, char **argv, MPI_Comm comm) {
+  char error[2048] = "", *text = NULL;
+  int64_t bytes = -1;
+  int rank;
+  MPI_Comm_rank(comm, &rank);
+  if (!rank && o->config[0]) text = config_read(o->config, &bytes, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  MPI_Bcast(&bytes, 1, MPI_INT64_T, 0, comm);
+  if (bytes < 0) return;                         // agree_on_run reports a rank that was given another --config
+  if (rank) text = (char *)calloc(1, (size_t)bytes + 1);
+  MPI_Bcast(text, (int)bytes, MPI_CHAR, 0, comm);
+  char path[OPTION_TEXT_BYTES];
+  snprintf(path, sizeof path, "%s", o->config);
+  options_parse_config(o, path, text, argc, argv, error, sizeof error);
+  free(text);
+  agree_no_error(comm, error, EXIT_USAGE);
 }

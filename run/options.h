@@ -1,5 +1,5 @@
-// options.h: from the command line to struct Options. The trainer's OPTIONS table, from which all of it is made, comes
-// before this file. Other programs' names are in option_names.h, --config in option_file.h, --help in option_help.h.
+// options.h: from the command line to struct Options, all of it made from the table in option_table.h. Other programs'
+// names are in option_names.h, --config in option_file.h, --help in option_help.h.
 //
 //   options_default, options_parse    values; every error is one line
 //   option_print, option_set          one value as text and back
@@ -8,8 +8,13 @@
 // Values are stored as the table spells them, however they were typed: what is printed, saved in a checkpoint and
 // compared between ranks has one spelling.
 #pragma once
+#include "kernels/device.h"
 #include "option_names.h"
+#include "option_table.h"
 #include <ctype.h>
+#include <errno.h>
+#include <stddef.h>
+#include <unistd.h>
 
 enum OptionType { OPTION_INT, OPTION_NUM, OPTION_TEXT, OPTION_FLAG };
 enum { OPTION_TEXT_BYTES = 1024 };
@@ -62,8 +67,8 @@ static const OptionId dtype_options[] = {OPT_param_dtype, OPT_reduce_dtype, OPT_
 enum { OPTION_DTYPE = OPTION_COUNT };
 static const OptionSpec *option_spec(int id) { return id == OPTION_DTYPE ? &dtype_spec : &option_specs[id]; }
 
-// For functions that return false with one line in `error`: refuses if cond holds. A longer line is cut.
-#define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
+// Whether the run trains, or only evaluates or samples.
+static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 static void options_default(Options *o) {
@@ -359,7 +364,7 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
 
 // What belongs to --plan has no effect without it.
 static bool options_check_plan(const Options *o, char *error, size_t error_bytes) {
-  for (int i = 0; i < OPTION_COUNT && strcmp(o->plan, "on"); i++)
+  for (int i = 0; i < OPTION_COUNT && !strcmp(o->plan, "off"); i++)
     REFUSE(o->given[i] && i != OPT_plan && !strcmp(option_specs[i].group, option_specs[OPT_plan].group),
            "--%s belongs to --plan: give that too, or leave it out", option_specs[i].name);
   return true;

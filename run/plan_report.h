@@ -1,20 +1,20 @@
 // plan_report.h: --plan: what a run would need and how long it would take, printed as text or JSON. Nothing is started:
-// it needs no GPU, no MPI and no corpus. train_gpt_fsdp.cu includes it. docs/plan.md is its page.
+// it needs no GPU, no MPI and no corpus. docs/plan.md is its page.
 //
 //   report_make    plans all that is printed
 //   report_print   as text
 //   report_json    as JSON, with every figure
-//   plan_main      --plan, called before MPI starts
 #pragma once
 #include "plan_worlds.h"
+#include "start_report.h"
 
 // Another number of ranks. needs: bytes of a GPU, or of a CPU host; refused: "", or why it cannot be.
 struct WorldRow { int world; size_t bytes; double needs, step_s, tokens_s; char refused[256]; };
 enum { WORLD_ROWS_MOST = 24 };
-// Everything that is printed. t: of the ranks that need most.
+// Everything that is printed. run: one of the ranks that need most.
 struct PlanReport {
   WorldPlan plan;
-  Trainer t;
+  RunView *run;
   Fit fit[FITS];
   WorldRow row[WORLD_ROWS_MOST];
   int rows;
@@ -22,7 +22,7 @@ struct PlanReport {
 static inline const RankClass *report_most(const PlanReport *p) { return &p->plan.rank[p->plan.most]; }
 static inline const StepTimes *report_times(const PlanReport *p) { return &p->plan.rank[p->plan.slowest].times; }
 static inline double report_flops(const PlanReport *p) {
-  return model_flops_per_token(&p->t.model) * world_plan_tokens(&p->plan);
+  return p->run->model.flops_per_token * world_plan_tokens(&p->plan);
 }
 static inline double report_mfu(const PlanReport *p) {
   const double peak = p->plan.on.machine.peak_flops * (double)p->plan.opt.world;
@@ -66,19 +66,19 @@ static const char *flop_words(double n) {
 }
 static void report_print_head(const PlanReport *p) {
   const Options *o = &p->plan.opt;
-  const Model *m = &p->t.model;
+  const ModelFigures *m = &p->run->model;
   say("train_gpt_fsdp %s (%s): a plan, nothing is started\n", PROGRAM_VERSION, BUILD_ID);
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", o->model,
-             count_words(model_numel(m)), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
+             count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
              (long long)m->V);
   start_line("step", "%s tokens: %d rank%s x %lld microbatch%s of %lld x %lld; %s, %s a token",
              count_words((int64_t)world_plan_tokens(&p->plan)), (int)o->world, o->world > 1 ? "s" : "",
              (long long)o->grad_accum, o->grad_accum > 1 ? "es" : "", (long long)o->batch_size, (long long)m->T,
-             flop_words(report_flops(p)), flop_words(model_flops_per_token(m)));
-  start_words("ranks", &p->t, ranks_words);
-  start_words("sharding", &p->t, shards_words);
-  start_words("memory", &p->t, memory_short_words);
-  if (o->world > 1) start_words("moved", &p->t, moved_words);
+             flop_words(report_flops(p)), flop_words(m->flops_per_token));
+  start_words("ranks", p->run, ranks_words);
+  start_words("sharding", p->run, shards_words);
+  start_words("memory", p->run, memory_short_words);
+  if (o->world > 1) start_words("moved", p->run, moved_words);
 }
 // The least and the most bytes of a line over all ranks; line MEM_COUNT: of all lines.
 static inline size_t report_line(const RankClass *c, int line) {
@@ -199,7 +199,7 @@ static void report_print(const PlanReport *p) {
   report_print_head(p);
   report_print_memory(p);
   say("\n");
-  char *units = words_of(&p->t, units_words);
+  char *units = words_of(p->run, units_words);
   say("%s", units);
   free(units);
   report_print_traffic(p);
@@ -261,20 +261,20 @@ static void report_json_times(FILE *f, const PlanReport *p) {
 }
 static void report_json(FILE *f, const PlanReport *p) {
   const Options *o = &p->plan.opt;
-  const Model *m = &p->t.model;
-  const MeshShape mesh = p->t.fsdp.cfg.mesh;
+  const ModelFigures *m = &p->run->model;
+  const MeshShape mesh = p->run->fsdp->cfg.mesh;
   fprintf(f, "{\"program\":\"%s\",\"build\":\"%s\",\"ranks\":%d,\"ranks_per_host\":%d,\"hosts\":%d,\"device\":\"%s\","
           "\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d}", PROGRAM_VERSION, BUILD_ID, (int)o->world,
-          (int)o->ranks_per_host, p->t.fsdp.mesh.hosts, p->plan.on.gpu ? "cuda" : "cpu", mesh.replicas, mesh.shards,
+          (int)o->ranks_per_host, p->run->fsdp->mesh.hosts, p->plan.on.gpu ? "cuda" : "cpu", mesh.replicas, mesh.shards,
           mesh.kept);
   fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"
           "\"vocabulary_in_memory\":%lld,\"parameters\":%lld,\"flops_per_token\":%.17g}", m->L, m->H, (long long)m->C,
-          (long long)m->P, (long long)m->V, (long long)m->Vp, (long long)model_numel(m), model_flops_per_token(m));
+          (long long)m->P, (long long)m->V, (long long)m->Vp, (long long)m->parameters, m->flops_per_token);
   fprintf(f, ",\"step\":{\"tokens\":%.0f,\"sequences\":%lld,\"microbatches\":%lld,\"flop\":%.17g},\"config\":{",
           world_plan_tokens(&p->plan), (long long)o->global_batch, (long long)o->grad_accum, report_flops(p));
-  log_config(f, &p->t.opt);
+  log_config(f, p->run->opt);
   fprintf(f, "},\"units\":[");
-  record_units(f, &p->t);
+  record_units(f, p->run);
   fprintf(f, "],\"rank_kinds\":[");
   for (int c = 0; c < p->plan.classes; c++) {
     if (c) fprintf(f, ",");
@@ -299,7 +299,7 @@ static void report_json(FILE *f, const PlanReport *p) {
 // Plans what `asked` says. False with one line in `error`; else report_free.
 static inline bool report_make(PlanReport *p, const Options *asked, char *error, size_t error_bytes) {
   memset((void *)p, 0, sizeof *p);
-  if (!world_plan(&p->plan, asked, true, &p->t, error, error_bytes)) {
+  if (!world_plan(&p->plan, asked, true, &p->run, error, error_bytes)) {
     config_name_source(asked, error, error_bytes);
     return false;
   }
@@ -308,32 +308,6 @@ static inline bool report_make(PlanReport *p, const Options *asked, char *error,
   return true;
 }
 static inline void report_free(PlanReport *p) {
-  trainer_plan_close(&p->t);
+  program.plan_close(p->run);
   world_plan_free(&p->plan);
-}
-// --plan, before MPI starts: `error` is that of the command line, or "". Of several processes that mpirun started only
-// the first one speaks, and plans for as many unless --world says otherwise. Returns the exit code.
-static int plan_main(Options *o, int argc, char **argv, const char *launched_as, char *error, size_t error_bytes) {
-  static PlanReport report;
-  if (launched_as && strcmp(launched_as, "0")) return 0;
-  int64_t bytes;
-  char path[OPTION_TEXT_BYTES];
-  snprintf(path, sizeof path, "%s", o->config);
-  char *text = !error[0] && path[0] ? config_read(path, &bytes, error, error_bytes) : NULL;
-  if (text) options_parse_config(o, path, text, argc, argv, error, error_bytes);
-  free(text);
-  if (error[0]) die_user("train_gpt_fsdp: %s", error);
-  const char *launched = launched_as ? getenv("OMPI_COMM_WORLD_SIZE") : NULL;
-  if (launched && !o->given[OPT_world] && atoi(launched) > 0) o->world = atoi(launched);
-  if (!report_make(&report, o, error, error_bytes)) die_user("train_gpt_fsdp: %s", error);
-  char *json = NULL;
-  size_t json_size = 0;
-  FILE *f = open_memstream(&json, &json_size);
-  if (o->json) report_json(f, &report);
-  fclose(f);
-  if (o->json) say("%s", json);
-  else report_print(&report);
-  free(json);
-  report_free(&report);
-  return 0;
 }

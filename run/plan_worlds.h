@@ -1,12 +1,13 @@
 // plan_worlds.h: plans of ranks that are not there, of any number: what they need and move, how long a step would take,
-// what would fit. Bytes and collectives are exact, because the program's own dry run makes them (plan.h); times are
-// predictions (predict.h). plan_report.h includes it.
+// what would fit. Bytes and collectives are exact, because the program's own dry run makes them; times are
+// predictions (predict.h).
 //
 //   1 options    what a plan is of; what is refused, in training's words
 //   2 ranks      alike ones have one dry run; bytes by kind, on links inside a host and between hosts
 //   3 fits       the largest batch and the longest sequence, by plans of them
 //   4 worlds     the same options on another number of ranks
 #pragma once
+#include "agree.h"
 #include "predict.h"
 
 // ================================================================================================ 1 options
@@ -106,7 +107,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   if (!o->ranks_per_host) o->ranks_per_host = d->gpu ? min64(world, PLAN_HOST_RANKS) : world;
   o->ranks_per_host = min64(o->ranks_per_host, world);
   const int per_host = (int)o->ranks_per_host;
-  if (!options_resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
+  if (!program.resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
   check_device_options(o, "", error, error_bytes);
   if (error[0]) return false;
   const int best = cpu_best_table(), wanted = d->gpu && !strcmp(o->isa, "auto") ? best
@@ -254,34 +255,34 @@ static inline void world_plan_classes(WorldPlan *w) {
   }
   free(threads);
 }
-// Plans one class. timed: its step is predicted, too. The caller closes t.
-static inline void world_plan_class(const WorldPlan *w, RankClass *c, bool timed, Trainer *t) {
+// Plans one class. timed: its step is predicted, too. Returns the planned rank, for program.plan_close.
+static inline RunView *world_plan_class(const WorldPlan *w, RankClass *c, bool timed) {
   const Options *o = &w->opt;
-  trainer_plan_as(t, o, w->on.device, c->first, (int)o->world, (int)o->ranks_per_host, c->key.threads);
-  c->memory = t->plan;
-  c->traffic = fsdp_formula(&t->fsdp, (int)o->grad_accum);
-  c->links = fsdp_links(&t->fsdp, c->key, &c->traffic, (int)o->grad_accum);
-  if (timed) c->times = step_predict(t, &w->on.machine);
+  RunView *run = program.plan_open(o, &w->on.device, c->first, (int)o->world, (int)o->ranks_per_host, c->key.threads);
+  c->memory = *run->plan;
+  c->traffic = fsdp_formula(run->fsdp, (int)o->grad_accum);
+  c->links = fsdp_links(run->fsdp, c->key, &c->traffic, (int)o->grad_accum);
+  if (timed) c->times = step_predict(run, &w->on.machine);
+  return run;
 }
 // Plans asked->world ranks; `asked` is not resolved. timed: predicts steps, if --on was given. keep: NULL, or receives
-// the trainer of the class that needs most, which the caller closes. False with one line in `error`.
-static inline bool world_plan(WorldPlan *w, const Options *asked, bool timed, Trainer *keep, char *error,
+// a planned rank of the class that needs most, for program.plan_close. False with one line in `error`.
+static inline bool world_plan(WorldPlan *w, const Options *asked, bool timed, RunView **keep, char *error,
                               size_t error_bytes) {
-  static Trainer own;
-  Trainer *t = keep ? keep : &own;
+  RunView *run = NULL;
   *w = WorldPlan{};
   w->opt = *asked;
   if (!plan_resolve(&w->opt, &w->on, error, error_bytes)) return false;
   world_plan_classes(w);
   for (int c = 0; c < w->classes; c++) {
-    if (c) trainer_plan_close(t);
-    world_plan_class(w, &w->rank[c], timed && w->on.timed, t);
+    if (c) program.plan_close(run);
+    run = world_plan_class(w, &w->rank[c], timed && w->on.timed);
     if (plan_bytes(w, &w->rank[c].memory) > plan_bytes(w, &w->rank[w->most].memory)) w->most = c;
     if (w->rank[c].times.at[STEP_TOTAL] > w->rank[w->slowest].times.at[STEP_TOTAL]) w->slowest = c;
   }
-  if (keep && w->most == w->classes - 1) return true;
-  trainer_plan_close(t);
-  if (keep) world_plan_class(w, &w->rank[w->most], timed && w->on.timed, t);
+  const bool kept = keep && w->most == w->classes - 1;
+  if (!kept) program.plan_close(run);
+  if (keep) *keep = kept ? run : world_plan_class(w, &w->rank[w->most], timed && w->on.timed);
   return true;
 }
 static inline void world_plan_free(WorldPlan *w) {

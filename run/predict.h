@@ -1,6 +1,6 @@
 // predict.h: how long a training step would take on machines that are not here. The step is run once more over a
 // planning table (fsdp/record.h) whose ops advance clocks instead of computing: what overlaps what, and who waits
-// for whom, follows from the program's own schedule. plan_worlds.h includes it. Everything here is a prediction.
+// for whom, follows from the program's own schedule. Everything here is a prediction.
 //
 //   1 work        FLOPs and bytes of a call, from the tensors that its line of ops.h names
 //   2 messages    time of a collective: latency and bytes, inside a host and between hosts
@@ -10,6 +10,8 @@
 // before is over; events order streams as they do on the device. docs/plan.md states the model for readers.
 #pragma once
 #include "machines.h"
+#include "program.h"
+#include "run.h"
 
 // ================================================================================================ 1 work
 enum StepPart { STEP_PRODUCTS, STEP_ATTENTION, STEP_ELEMENTWISE, STEP_OPTIMIZER, STEP_SUMS, STEP_COPIES,
@@ -375,31 +377,24 @@ static inline Comm timeline_comm_table() {
   return c;
 }
 
-// A training step of the rank that t plans, on machine m. Later microbatches repeat the last two of the dry run.
-static inline StepTimes step_predict(const Trainer *t, const Machine *m) {
-  static Trainer dry;
+// A training step of a planned rank on machine m. Later microbatches repeat the last two of the dry run.
+static inline StepTimes step_predict(const RunView *run, const Machine *m) {
   static Comm comm;
   Timeline l = {};
-  Pass pass = {};
-  const Ops table = timeline_table(t->ctx.ops->nccl);
+  const Ops table = timeline_table(run->ctx->ops->nccl);
   comm = timeline_comm_table();
   record_open(&l.record);
   l.record.sink.take = timeline_take;
   l.m = m;
+  l.host_copies = run->fsdp->cfg.copies || !run->fsdp->mesh.windows;
   timeline_running = &l;
-  trainer_dry_open(&dry, t, &l.record, &table);
-  fsdp_take_placement(&dry.fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
-  dry.fsdp.comm = &comm;
-  l.host_copies = dry.fsdp.cfg.copies || !dry.fsdp.mesh.windows;
-  trainer_dry_pass(&dry, &pass, &l.record, PASS_TRAIN);
+  const int64_t more = run->opt->grad_accum - program.plan_step(run, &l.record, &table, &comm);
+  const int64_t last = l.microbatches - 1;
   l.sum.at[STEP_TOTAL] = l.now[RECORD_MODEL];
-  const int64_t more = t->opt.grad_accum - dry.opt.grad_accum, last = l.microbatches - 1;
   for (double *x = l.sum.at; more > 0 && x < l.sum.at + STEP_SUMMED; x++) {
     const int64_t i = x - l.sum.at;
     *x += (double)more * (l.microbatch[last].at[i] - l.microbatch[last - 2].at[i]) / 2;
   }
-  trainer_dry_close(&dry);
-  pass_free(&pass);
   record_close(&l.record);
   free(l.event);
   free(l.event_of);

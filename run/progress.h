@@ -1,9 +1,11 @@
-// progress.h: the progress line of training, and that of a save or a load. Part 8 of the trainer, which includes it
-// there.
+// progress.h: the progress line of training, and that of a save or a load.
 //
 //   progress_line      training: as many fields as fit
 //   show_progress      a save or a load that takes more than a second
 #pragma once
+#include "data/checkpoint/store.h"
+#include "launch.h"
+#include "terminal.h"
 
 // The fields of a progress line, in this order. Each is text; an empty one is left out.
 enum ProgressField { PROGRESS_BAR, PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_LR, PROGRESS_NORM, PROGRESS_RATE,
@@ -73,7 +75,7 @@ static void log_save_progress(Store *s) {
     show_progress("saving", __atomic_load_n(&s->bytes_done, __ATOMIC_RELAXED) * s->f->mesh.world,
                   s->bytes_total * s->f->mesh.world);
 }
-static void log_load_progress(const StoreLoad *l, void *trainer) {
-  const Mesh *m = &((const Trainer *)trainer)->fsdp.mesh;
+static void log_load_progress(const StoreLoad *l, void *fsdp) {
+  const Mesh *m = &((const Fsdp *)fsdp)->mesh;
   if (!m->rank) show_progress("loading", l->bytes_done * m->world, l->bytes_total * m->world);
 }

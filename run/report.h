@@ -1,19 +1,20 @@
 // report.h: what a run reports while it runs: OUT/metrics.jsonl, one JSON object per line, and what the terminal shows.
-// Part 8 of the trainer, which includes it there: it reads the Trainer and nothing reads it.
 //
 //   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan; and, with
-//                 --tensorboard, an event file that gets the same numbers
+//                 --tensorboard, an event file that gets the same numbers, and OUT/report.html
 //   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
+//   log_trace     what --trace has found
 //   lock_out      only one run may train into OUT; called before its checkpoints are read
 //   check_out     whether OUT can be written, before memory is taken
+//   report_refuse options about reports that cannot work; report_compare: --report A,B
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
-#include "run/report_html.h"
-#include "run/tensorboard.h"
+#include "program.h"
+#include "report_html.h"
+#include "start_report.h"
+#include "tensorboard.h"
 #include <sys/file.h>
-
-static void trainer_map_write(FILE *f, const Trainer *t);        // run/plan.h
 
 // A notice says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
 static const double CORES_BUSY = 0.25;
@@ -33,10 +34,10 @@ struct Log {
 };
 
 // A full disk must not end a run, nor go unnoticed; the file keeps its whole lines.
-static void log_flush(Log *log, const Trainer *t) {
+static void log_flush(Log *log, const RunView *run) {
   if (!fflush(log->metrics) && !ferror(log->metrics)) { log->whole_bytes = ftello(log->metrics); return; }
   char path[OPTION_TEXT_BYTES + 32];
-  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
   say_error("notice: %s cannot be written any more (%s); training continues without it\n", path, strerror(errno));
   fclose(log->metrics);
   log->metrics = NULL;
@@ -48,7 +49,7 @@ static void log_flush(Log *log, const Trainer *t) {
 // is just being killed: it may still finish a checkpoint. False and one line in `error`: another run has it.
 static bool lock_out(const Options *o, char *error, size_t error_bytes) {
   static int held = -1;
-  if (held >= 0 || !trainer_trains(o)) return true;
+  if (held >= 0 || !run_trains(o)) return true;
   held = open(o->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   for (int tries = 0; held >= 0 && flock(held, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; tries++) {
     REFUSE(tries == 50, "--out %.800s: another run is writing there; give this one another directory", o->out);
@@ -73,6 +74,49 @@ static void check_out(const Options *o, char *error, size_t bytes) {
   if (!error[0]) lock_out(o, error, bytes);
 }
 
+// Options about reports that contradict others. False with one line in `error`.
+static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
+  int64_t first, last;
+  REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
+         "line, not into the file of --config", o->report);
+  REFUSE(o->trace[0] && !strcmp(o->device, "cuda"), "--trace notes what the CPU computes: it does not go with --device "
+         "cuda; use nsys, whose ranges this program names, or leave it out");
+  REFUSE(o->trace[0] && !run_trains(o), "--trace is of training steps: it does not go with --%s",
+         o->eval_only ? "eval_only" : "sample_only");
+  REFUSE(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
+  REFUSE(!trace_steps_parse(o->trace_steps, &first, &last), "--trace_steps '%.200s' is not first:last, like 3:5, with "
+         "1 <= first <= last <= 1000000", o->trace_steps);
+  return true;
+}
+// Whether the trace can be written, and the run has steps for it. One line in `error`.
+static void report_check_trace(const RunView *run, char *error, size_t error_bytes) {
+  const Trace *x = run->trace;
+  const int64_t steps = run->steps_total - *run->step;
+  if (!x->path[0]) return;
+  if (run->ctx->ops->nccl)
+    snprintf(error, error_bytes, "--trace notes what the CPU computes: add --device cpu, or leave it out");
+  else if (steps < x->first)
+    snprintf(error, error_bytes, "--trace_steps %.40s: this run has %lld steps; choose earlier ones",
+             run->opt->trace_steps, (long long)steps);
+  FILE *f = run->fsdp->mesh.rank || error[0] ? NULL : fopen(x->path, "a");
+  if (f) fclose(f);
+  else if (!run->fsdp->mesh.rank && !error[0])
+    snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", x->path, strerror(errno));
+}
+// --report RUN1,RUN2,...: one page for all. Starts nothing; of ranks that were started the first does it. Returns the
+// exit code; fault: what parse_options has found, or "".
+static int report_compare(const Options *o, const char *launched_as, const char *fault) {
+  char path[OPTION_TEXT_BYTES + 32] = "report.html", error[1024];
+  if (fault[0]) die_user("train_gpt_fsdp: %s", fault);
+  if (launched_as && strcmp(launched_as, "0")) return 0;
+  if (o->given[OPT_out]) snprintf(path, sizeof path, "%s/report.html", o->out);
+  if (o->given[OPT_out] && !make_directories(o->out))
+    die_missing("train_gpt_fsdp: --out %.800s cannot be made: %s", o->out, strerror(errno));
+  if (!report_runs(o->report, path, PROGRAM_VERSION, error, sizeof error)) die_missing("train_gpt_fsdp: %s", error);
+  say("report: %s\n", path);
+  return 0;
+}
+
 // Opens a file of lines: empty, or (append) to add to. A last line that a killed run left unfinished is removed. Writes
 // go to the current end: while a run trains, another may evaluate its checkpoints into the same file.
 static FILE *log_file(const char *path, bool append) {
@@ -87,11 +131,11 @@ static FILE *log_file(const char *path, bool append) {
 
 // Opens the event file of --tensorboard in OUT/tensorboard, on rank 0. append: after what an earlier run wrote. One
 // line in `error` when it cannot be written.
-static void log_open_board(Log *log, const Trainer *t, bool append, char *error, size_t error_bytes) {
-  if (!t->opt.tensorboard || t->opt.sample_only || t->fsdp.mesh.rank || error[0]) return;
+static void log_open_board(Log *log, const RunView *run, bool append, char *error, size_t error_bytes) {
+  if (!run->opt->tensorboard || run->opt->sample_only || run->fsdp->mesh.rank || error[0]) return;
   char path[OPTION_TEXT_BYTES + 32], aside[OPTION_TEXT_BYTES + 64];
-  snprintf(path, sizeof path, "%s/tensorboard", t->opt.out);
-  const int64_t first_step = !append ? -1 : trainer_trains(&t->opt) ? t->step + 1 : 0;
+  snprintf(path, sizeof path, "%s/tensorboard", run->opt->out);
+  const int64_t first_step = !append ? -1 : run_trains(run->opt) ? *run->step + 1 : 0;
   if (!tensorboard_open(&log->board, path, first_step, aside, sizeof aside))
     snprintf(error, error_bytes, "cannot write event files into %s: %s", path, strerror(errno));
   else if (aside[0]) say("notice: %s is of an earlier run; it is now %s\n", path, aside);
@@ -114,14 +158,14 @@ static void log_page(Log *log, bool now) {
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
 // append: after what an earlier run wrote. from: what the run starts from, or "".
 // One line in `error` when it cannot be written; --eval_only and --sample_only continue with the terminal alone.
-static void log_open(Log *log, const Trainer *t, bool append, const char *from, char *error, size_t error_bytes) {
+static void log_open(Log *log, const RunView *run, bool append, const char *from, char *error, size_t error_bytes) {
   memset(log, 0, sizeof *log);
-  log->cores_told = t->crowded;
+  log->cores_told = run->crowded;
   log->start_ms = now_ms();
-  log->every = t->opt.log_every ? t->opt.log_every : max64(1, t->steps_total / 50);
-  if (t->fsdp.mesh.rank) return;
+  log->every = run->opt->log_every ? run->opt->log_every : max64(1, run->steps_total / 50);
+  if (run->fsdp->mesh.rank) return;
   char path[OPTION_TEXT_BYTES + 32];
-  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
   char aside[OPTION_TEXT_BYTES + 64];
   struct stat st;
   if (!append && !stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
@@ -131,44 +175,45 @@ static void log_open(Log *log, const Trainer *t, bool append, const char *from, 
   log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;
   fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, BUILD_ID);
-  fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->ctx.threads);
-  fprintf(f, ",\"ops\":\"%s\",\"device\":", t->ctx.ops->name);
-  json_text(f, t->device.words);
+  fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", run->fsdp->mesh.world, run->fsdp->mesh.hosts,
+          run->ctx->threads);
+  fprintf(f, ",\"ops\":\"%s\",\"device\":", run->ctx->ops->name);
+  json_text(f, run->device->words);
   fprintf(f, ",\"corpus\":");
-  json_text(f, t->corpus->source);
+  json_text(f, run->corpus->source);
   int64_t text_bytes = 0;
-  for (const Split &split : t->corpus->split) text_bytes += split.text_bytes;
+  for (const Split &split : run->corpus->split) text_bytes += split.text_bytes;
   fprintf(f, ",\"text_bytes\":%lld,\"tokenizer_ms\":%.1f,\"encode_ms\":%.1f", (long long)text_bytes,
-          t->corpus->tokenizer_ms, t->corpus->encode_ms);
+          run->corpus->tokenizer_ms, run->corpus->encode_ms);
   fprintf(f, ",\"corpus_hash\":\"%016llx\",\"parameters\":%lld,\"steps\":%lld,\"steps_per_epoch\":%lld",
-          (unsigned long long)t->corpus->hash, (long long)model_numel(&t->model), (long long)t->steps_total,
-          (long long)t->steps_per_epoch);
-  start_record(f, t);
-  if (trainer_trains(&t->opt)) fputc(',', f), trainer_map_write(f, t);
+          (unsigned long long)run->corpus->hash, (long long)run->model.parameters, (long long)run->steps_total,
+          (long long)run->steps_per_epoch);
+  start_record(f, run);
+  if (run_trains(run->opt)) fputc(',', f), program.memory_map(run, f);
   fprintf(f, ",\"starts_from\":");
   json_text(f, from);
-  fprintf(f, ",\"first_step\":%lld}\n", (long long)t->step + 1);
-  if (trainer_trains(&t->opt) && (fflush(f) || ferror(f)))
+  fprintf(f, ",\"first_step\":%lld}\n", (long long)*run->step + 1);
+  if (run_trains(run->opt) && (fflush(f) || ferror(f)))
     snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
-  else log_flush(log, t);
-  log_open_board(log, t, append, error, error_bytes);
-  if (error[0] || strcmp(t->opt.report, "on") || t->opt.sample_only) return;
+  else log_flush(log, run);
+  log_open_board(log, run, append, error, error_bytes);
+  if (error[0] || strcmp(run->opt->report, "on") || run->opt->sample_only) return;
   log->page = (ReportLive *)calloc(1, sizeof(ReportLive));
-  report_live_open(log->page, t->opt.out);
+  report_live_open(log->page, run->opt->out);
   log_page(log, true);
 }
 
 // Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
-static double log_mfu(const Trainer *t, double tokens_per_s) {
-  return tokens_per_s * model_flops_per_token(&t->model) / (t->device.peak_flops * t->device.gpus);
+static double log_mfu(const RunView *run, double tokens_per_s) {
+  return tokens_per_s * run->model.flops_per_token / (run->device->peak_flops * run->device->gpus);
 }
 
 // How matrix multiplies are computed: one string per shape. Known once a step has run. A run that resumes with other
 // algorithms would not give the same bits.
-static void log_plans(Log *log, const Trainer *t) {
+static void log_plans(Log *log, const RunView *run) {
   enum { PLANS_BYTES = 1 << 16 };
   char *text = (char *)calloc(1, PLANS_BYTES), *save = NULL;
-  Ctx c = t->ctx;
+  Ctx c = *run->ctx;
   c.ops->plans_text(&c, text, PLANS_BYTES);
   if (text[0]) fprintf(log->metrics, "{\"kind\":\"matmul_plans\",\"plans\":[");
   const bool any = text[0];
@@ -181,26 +226,26 @@ static void log_plans(Log *log, const Trainer *t) {
 }
 
 // The progress line after a step.
-static void log_draw(const Log *log, const Trainer *t, const StepResult *r) {
-  const double rate = (double)t->opt.global_batch * (double)t->model.T / log->step_ms * 1e3;
-  const int64_t saved = __atomic_load_n(&t->store.bytes_done, __ATOMIC_RELAXED);
-  Progress p = {t->step, t->steps_total, {"bar"}};
+static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
+  const double rate = (double)run->opt->global_batch * (double)run->model.T / log->step_ms * 1e3;
+  const int64_t saved = __atomic_load_n(&run->store->bytes_done, __ATOMIC_RELAXED);
+  Progress p = {*run->step, run->steps_total, {"bar"}};
   enum { BYTES = PROGRESS_BYTES };
   char eta[32], line[PROGRESS_FIELDS * BYTES];
-  eta_text(eta, sizeof eta, (int64_t)(log->step_ms * (double)(t->steps_total - t->step) / 1e3));
-  snprintf(p.text[PROGRESS_STEP], BYTES, "step %lld/%lld", (long long)t->step, (long long)t->steps_total);
+  eta_text(eta, sizeof eta, (int64_t)(log->step_ms * (double)(run->steps_total - *run->step) / 1e3));
+  snprintf(p.text[PROGRESS_STEP], BYTES, "step %lld/%lld", (long long)*run->step, (long long)run->steps_total);
   snprintf(p.text[PROGRESS_LOSS], BYTES, "loss %.4f", r->loss);
   snprintf(p.text[PROGRESS_LR], BYTES, "lr %.2e", r->lr);
   snprintf(p.text[PROGRESS_NORM], BYTES, "|g| %.3f", r->grad_norm);
   snprintf(p.text[PROGRESS_RATE], BYTES, "%.0f tok/s", rate);
-  if (t->device.peak_flops > 0) snprintf(p.text[PROGRESS_MFU], BYTES, "MFU %.1f %%", 100 * log_mfu(t, rate));
+  if (run->device->peak_flops > 0) snprintf(p.text[PROGRESS_MFU], BYTES, "MFU %.1f %%", 100 * log_mfu(run, rate));
   snprintf(p.text[PROGRESS_ETA], BYTES, "ETA %s", eta);
-  snprintf(p.text[PROGRESS_MEMORY], BYTES, "%.0f MiB", (double)memory_planned_total(&t->plan, MEMORY_ALL) / 0x1p20);
-  const bool overflow = t->dtype == F16 && isfinite(r->loss);
+  snprintf(p.text[PROGRESS_MEMORY], BYTES, "%.0f MiB", (double)memory_planned_total(run->plan, MEMORY_ALL) / 0x1p20);
+  const bool overflow = run->dtype == F16 && isfinite(r->loss);
   if (r->skipped) snprintf(p.text[PROGRESS_SKIPPED], BYTES, overflow ? "skipped: overflow" : "not finite");
-  if (t->store.phase != STORE_IDLE)
+  if (run->store->phase != STORE_IDLE)
     snprintf(p.text[PROGRESS_SAVING], BYTES, "saving %lld %%",
-             (long long)(100 * saved / max64(1, t->store.bytes_total)));
+             (long long)(100 * saved / max64(1, run->store->bytes_total)));
   progress_line(line, sizeof line, &p, terminal.out ? terminal_columns() : 0);
   if (terminal.out) line_draw(line, false);
   else say("%s\n", line);
@@ -214,42 +259,42 @@ static void log_watch_cores(Log *log) {
       100 * waited);
 }
 
-static void log_step(Log *log, const Trainer *t, const StepResult *r, double ms) {
-  if (t->fsdp.mesh.rank) return;
-  const double tokens = (double)t->opt.global_batch * (double)t->model.T;
+static void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
+  if (run->fsdp->mesh.rank) return;
+  const double tokens = (double)run->opt->global_batch * (double)run->model.T;
   log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
-  if (log->metrics && !log->plans_known) log_plans(log, t);
+  if (log->metrics && !log->plans_known) log_plans(log, run);
   log->plans_known = true;
   if (log->metrics) {
-    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)t->step,
-            (long long)((t->step - 1) / t->steps_per_epoch));
+    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)*run->step,
+            (long long)((*run->step - 1) / run->steps_per_epoch));
     json_number(log->metrics, "loss", r->loss);
     json_number(log->metrics, "lr", r->lr);
     json_number(log->metrics, "grad_norm", r->grad_norm);
     fprintf(log->metrics, ",\"tokens_per_s\":%.1f,\"ms\":%.3f", tokens / ms * 1e3, ms);
-    if (t->device.peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(t, tokens / ms * 1e3));
-    const Traffic *w = &t->step_traffic;
+    if (run->device->peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(run, tokens / ms * 1e3));
+    const Traffic *w = run->step_traffic;
     fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"
             "\"replicate_bytes\":%lld", (long long)w->gathers, (long long)w->reductions, (long long)w->gather_bytes,
             (long long)w->reduce_bytes, (long long)w->replicate_bytes);
-    if (t->dtype == F16)
-      fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", t->loss_scale, r->skipped ? "true" : "false");
+    if (run->dtype == F16)
+      fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", *run->loss_scale, r->skipped ? "true" : "false");
     fprintf(log->metrics, "}\n");
-    log_flush(log, t);
+    log_flush(log, run);
   }
   const TensorboardScalar scalars[] = {{"train/loss", r->loss},
                                        {"train/lr", r->lr},
                                        {"train/grad_norm", r->grad_norm},
                                        {"train/tokens_per_s", tokens / ms * 1e3}};
-  log_board(log, t->step, scalars, 4);
-  const bool last = t->step == t->steps_total;
-  if (terminal.out || t->step % log->every == 0 || t->step == 1 || last) log_draw(log, t, r);
+  log_board(log, *run->step, scalars, 4);
+  const bool last = *run->step == run->steps_total;
+  if (terminal.out || *run->step % log->every == 0 || *run->step == 1 || last) log_draw(log, run, r);
   log_watch_cores(log);
   log_page(log, false);
 }
 
-static void log_eval(Log *log, const Trainer *t, const char *name, const Split *split, const EvalResult *e) {
-  if (t->fsdp.mesh.rank) return;
+static void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
+  if (run->fsdp->mesh.rank) return;
   say("%s: loss %.4f over %lld tokens, token perplexity %.2f", name, e->loss, (long long)e->tokens, exp(e->loss));
   if (split->words) say(", word perplexity %.2f", word_perplexity(e, split));
   say(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
@@ -259,21 +304,21 @@ static void log_eval(Log *log, const Trainer *t, const char *name, const Split *
   snprintf(tags[0], sizeof tags[0], "%s/loss", name);
   snprintf(tags[1], sizeof tags[1], "%s/accuracy", name);
   const TensorboardScalar scalars[] = {{tags[0], e->loss}, {tags[1], e->accuracy}};
-  log_board(log, t->step, scalars, 2);
+  log_board(log, *run->step, scalars, 2);
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)t->step);
+  fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)*run->step);
   json_number(log->metrics, "loss", e->loss);
   json_number(log->metrics, "perplexity", exp(e->loss));
   if (split->words) json_number(log->metrics, "word_perplexity", word_perplexity(e, split));
   json_number(log->metrics, "accuracy", e->accuracy);
   fprintf(log->metrics, ",\"tokens\":%lld,\"ms\":%.3f}\n", (long long)e->tokens, e->ms);
-  log_flush(log, t);
+  log_flush(log, run);
 }
 
 // The outcome of a save. bytes: of its tensors; pause_ms: while training was paused; ms: until it had its name.
 struct SaveReport { int64_t step, bytes; double pause_ms, ms; bool best; const char *path, *error; };
-static void log_checkpoint(Log *log, const Trainer *t, const SaveReport *s) {
-  if (t->fsdp.mesh.rank) return;
+static void log_checkpoint(Log *log, const RunView *run, const SaveReport *s) {
+  if (run->fsdp->mesh.rank) return;
   const bool ok = !s->error[0];
   if (ok)
     say("checkpoint: %s%s, %.1f MB in %.2f s, training paused %.2f s\n", s->path, s->best ? " (best)" : "",
@@ -287,20 +332,20 @@ static void log_checkpoint(Log *log, const Trainer *t, const SaveReport *s) {
   fprintf(log->metrics, ",\"error\":");
   json_text(log->metrics, s->error);
   fprintf(log->metrics, "}\n");
-  log_flush(log, t);
+  log_flush(log, run);
 }
 
 // The parts of a step whose communication is exposed longest, by stage; all of them with --verbose.
-static void log_trace_stages(const Trainer *t, const TraceFound *x) {
+static void log_trace_stages(const RunView *run, const TraceFound *x) {
   enum { ROWS = 3 };
-  const int stages = t->trace.stages, rows = t->opt.verbose ? stages : (int)min64(ROWS, stages);
+  const int stages = run->trace->stages, rows = run->opt->verbose ? stages : (int)min64(ROWS, stages);
   bool *shown = (bool *)calloc((size_t)stages, sizeof(bool));
   for (int row = 0; row < rows; row++) {
     int most = -1;
     double most_ms = 0;
     for (int s = 0; s < stages; s++) {
       const double *p = &x->exposed_ms[EXPOSED_PARTS * s], ms = p[EXPOSED_GATHER] + p[EXPOSED_WAIT] + p[EXPOSED_SUMS];
-      const bool next = t->opt.verbose ? s == row : !shown[s] && ms > most_ms;
+      const bool next = run->opt->verbose ? s == row : !shown[s] && ms > most_ms;
       if (next) most = s, most_ms = ms;
     }
     if (most < 0) break;
@@ -314,22 +359,22 @@ static void log_trace_stages(const Trainer *t, const TraceFound *x) {
   free(shown);
 }
 // Ends a trace, if there is one, and reports what communication is exposed. Collective.
-static void log_trace(Log *log, Trainer *t) {
+static void log_trace(Log *log, const RunView *run) {
   TraceFound x = {};
   char error[1100] = "";
-  if (!trace_finish(&t->trace, &t->fsdp, &x, error, sizeof error) || t->fsdp.mesh.rank) return;
+  if (!trace_finish(run->trace, run->fsdp, &x, error, sizeof error) || run->fsdp->mesh.rank) return;
   if (error[0]) say_error("notice: the trace is lost: %s\n", error);
   else
-    say("trace: %s, steps %lld to %lld; open it in ui.perfetto.dev or chrome://tracing\n", t->trace.path,
+    say("trace: %s, steps %lld to %lld; open it in ui.perfetto.dev or chrome://tracing\n", run->trace->path,
         (long long)x.first_step, (long long)x.last_step);
   if (x.dropped) say_error("notice: the trace lacks %lld events, for which there was no room\n", (long long)x.dropped);
   say("exposed communication: %.3f ms of a step of %.3f ms, %.1f %%\n", x.total_ms, x.step_ms,
       100 * x.total_ms / x.step_ms);
-  log_trace_stages(t, &x);
+  log_trace_stages(run, &x);
   if (!log->metrics) return;
   FILE *f = log->metrics;
   fprintf(f, "{\"kind\":\"trace\",\"file\":");
-  json_text(f, t->trace.path);
+  json_text(f, run->trace->path);
   fprintf(f, ",\"first_step\":%lld,\"last_step\":%lld,\"events\":%lld,\"dropped\":%lld", (long long)x.first_step,
           (long long)x.last_step, (long long)x.events, (long long)x.dropped);
   json_number(f, "clocks_within_us", x.within_us);
@@ -342,7 +387,7 @@ static void log_trace(Log *log, Trainer *t) {
     json_number(f, key, x.common_ms[i]);
   }
   fprintf(f, ",\"stages\":[");
-  for (int s = 0; s < t->trace.stages; s++) {
+  for (int s = 0; s < run->trace->stages; s++) {
     const double *p = &x.exposed_ms[EXPOSED_PARTS * s];
     fprintf(f, "%s{\"stage\":%d", s ? "," : "", s);
     json_number(f, "gather_ms", p[EXPOSED_GATHER]);
@@ -352,18 +397,18 @@ static void log_trace(Log *log, Trainer *t) {
     fprintf(f, "}");
   }
   fprintf(f, "]}\n");
-  log_flush(log, t);
+  log_flush(log, run);
 }
 
 // The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
-static void log_close(Log *log, const Trainer *t, const char *reason) {
+static void log_close(Log *log, const RunView *run, const char *reason) {
   tensorboard_close(&log->board);
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)t->step,
+  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)*run->step,
           now_ms() - log->start_ms);
-  if (const size_t taken = trainer_device_bytes(t)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
+  if (const size_t taken = run_device_bytes(run)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
   fprintf(log->metrics, "}\n");
-  log_flush(log, t);
+  log_flush(log, run);
   log_page(log, true);
   log->page_whole = log->page;
   if (log->page) report_live_close(log->page);

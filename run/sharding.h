@@ -7,9 +7,18 @@
 //   sharding_freeze    marks frozen parameters
 //   sharding_config    the resolved options as an FsdpConfig
 #pragma once
+#include "fsdp.h"
+#include "options.h"
+#include "program.h"
 
-static Model model_of(const Options *o);         // of resolved shapes
-static bool sharding_freeze(const Options *o, Param *param, int params, char *error, size_t error_bytes);
+// What backward recomputes of a block. Each level adds to the one before: GELU; both LayerNorms; the MLP's first matrix
+// multiply; all the rest, so that only the stream entering the block is kept (Chen et al. 2016).
+enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
+static const char *const recompute_names[RECOMPUTE_LEVELS] = {"none", "gelu", "norm", "mlp", "block"};
+
+static inline Dtype dtype_named(const char *name) {
+  return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32;
+}
 
 // Other names of strategies. FSDP: torch.distributed.fsdp.ShardingStrategy; ZeRO: DeepSpeed's stages.
 struct StrategyName { const char *name, *is; };
@@ -130,9 +139,9 @@ static int sharding_block_units(const Options *o) {
   int64_t least = 0;
   if (!strcmp(o->wrap, "block")) return (int)o->n_layer;
   if (!wrap_parse(o->wrap, &least)) return 0;
-  const Model m = model_of(o);
+  const ModelShape shape = shape_of(o);
   int params, units, inside = 0;
-  Param *param = model_params(&m, &params);
+  Param *param = program.params(&shape, &params);
   Unit *unit = units_wrap(param, params, WRAP_MIN_PARAMS, least, &units);
   for (int u = 0; u < units; u++) inside += unit[u].stage != 0;
   free(unit);
@@ -204,15 +213,18 @@ static bool sharding_check_device(const Options *o, char *error, size_t error_by
   REFUSE(matmul && o->n_embd % 16, "--fp8 matmul needs an --n_embd divisible by 16, not %lld", (long long)o->n_embd);
   return true;
 }
-// Checks --freeze: it must name parameters, and not all of them.
+// Marks what --freeze names. False with one line in `error`: it must name parameters, and not all of them.
+static bool sharding_freeze(const Options *o, Param *param, int params, char *error, size_t error_bytes) {
+  return !o->freeze[0] || params_freeze(param, params, o->freeze, error, error_bytes);
+}
 static bool sharding_check_freeze(Options *o, char *error, size_t error_bytes) {
   const bool asked = o->freeze[0] != 0;
   freeze_trim(o->freeze);
   if (!asked) return true;
   REFUSE(!o->freeze[strspn(o->freeze, ",")], "--freeze '%s' names no parameter", o->freeze);
-  const Model m = model_of(o);
+  const ModelShape shape = shape_of(o);
   int params;
-  Param *param = model_params(&m, &params);
+  Param *param = program.params(&shape, &params);
   const bool ok = sharding_freeze(o, param, params, error, error_bytes);
   free(param);
   return ok;
@@ -237,24 +249,12 @@ static MeshShape mesh_shape_of(const Options *o) {
   return m;
 }
 
-// The lowest block whose backward is needed: the lowest with something to train, 0 where embeddings train, L for none.
-static int first_backward_of(const Model *m, const Param *param, int params) {
-  int first = m->L;
-  for (int i = 0; i < params; i++) {
-    const bool embedding = i == WTE || i == WPE;
-    if (param[i].frozen || (!param[i].stage && !embedding)) continue;
-    first = (int)min64(first, embedding ? 0 : param[i].stage - 1);
-  }
-  return first;
+static CommKind comm_kind(const Options *o, int world) {
+  if (!strcmp(o->comm, "nccl")) return COMM_NCCL;
+  return !strcmp(o->comm, "self") || (!strcmp(o->comm, "auto") && world == 1) ? COMM_SELF : COMM_MPI;
 }
-
-// Marks what --freeze names. False with one line in `error`.
-static bool sharding_freeze(const Options *o, Param *param, int params, char *error, size_t error_bytes) {
-  return !o->freeze[0] || params_freeze(param, params, o->freeze, error, error_bytes);
-}
-
-// The resolved options as numbers. param: after sharding_freeze.
-static FsdpConfig sharding_config(const Options *o, const Model *m, const Param *param, int params, CommKind comm) {
+// The resolved options as numbers. first_backward: see FsdpConfig.
+static FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm) {
   FsdpConfig c = {};
   c.param_dtype = dtype_named(o->param_dtype);
   c.compute_dtype = dtype_named(o->buffer_dtype);
@@ -263,9 +263,9 @@ static FsdpConfig sharding_config(const Options *o, const Model *m, const Param 
   c.layout = !strcmp(o->shard, "dim0") ? SHARD_DIM0 : SHARD_FLAT;
   c.wrap = !strcmp(o->wrap, "block") ? WRAP_BLOCK : !strcmp(o->wrap, "model") ? WRAP_MODEL : WRAP_MIN_PARAMS;
   if (c.wrap == WRAP_MIN_PARAMS) wrap_parse(o->wrap, &c.wrap_least);
-  c.blocks = m->L;
-  c.gather_slots = (int)min64(o->gather_slots, m->L);
-  c.first_backward = first_backward_of(m, param, params);
+  c.blocks = (int)o->n_layer;
+  c.gather_slots = (int)min64(o->gather_slots, o->n_layer);
+  c.first_backward = first_backward;
   c.local = !strcmp(o->accumulate, "local");
   c.fp8 = !strcmp(o->fp8, "gather") ? FP8_GATHER : !strcmp(o->fp8, "matmul") ? FP8_MATMUL : FP8_OFF;
   c.offload = !strcmp(o->offload, "optimizer") ? OFFLOAD_OPTIMIZER : !strcmp(o->offload, "params") ? OFFLOAD_PARAMS

@@ -1,5 +1,5 @@
 // start.h: what a run starts from: its tokens; and either nothing, a checkpoint to resume (--resume), or weights
-// (--init_from). Part 8 of the trainer, which includes it there.
+// (--init_from).
 //
 //   start_find      rank 0: which checkpoint, what kind of weights, their shapes
 //   start_share     passes that to every rank
@@ -9,7 +9,8 @@
 //   start_load      weights, optimizer, step into the sharded state
 //   load_corpus     the tokens, read on rank 0, passed to all
 #pragma once
-#include "data/checkpoint/saver.h"
+#include "program.h"
+#include "saver.h"
 
 enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
 struct Start {
@@ -100,14 +101,8 @@ static bool start_open_checkpoint(Start *s, const char *path, char *error, size_
 
 // Whether the weights have every tensor that their own configuration asks for: known before memory is taken.
 static bool start_check_import(Start *s, char *error, size_t error_bytes) {
-  const ModelShape *m = &s->import.shape;
-  Model model = {};
-  model.L = (int)m->n_layer, model.H = (int)m->n_head;
-  model.C = m->n_embd, model.T = model.P = m->n_positions;
-  model.V = m->vocab_size, model.Vp = round_up(m->vocab_size, VOCAB_ALIGN);
-  model.tied = m->tied;
   int params;
-  Param *param = model_params(&model, &params);
+  Param *param = program.params(&s->import.shape, &params);
   TensorMap map = {};
   const bool ok = import_map(&s->import, param, params, &map, error, error_bytes);
   tensor_map_free(&map);
@@ -215,7 +210,7 @@ static bool start_find(Start *s, const Options *o, char *error, size_t error_byt
 // Whether `world` ranks can continue a checkpoint's run: they must divide the microbatches of its step. Where they do
 // not, a smaller --batch_size cuts the same sequences into more microbatches.
 static bool start_check_ranks(const Start *s, const Options *o, int world, char *error, size_t error_bytes) {
-  if (s->kind != START_CHECKPOINT || !s->resume || !trainer_trains(o)) return true;
+  if (s->kind != START_CHECKPOINT || !s->resume || !run_trains(o)) return true;
   const int64_t G = o->global_batch;
   int64_t B = max64(1, o->batch_size);
   REFUSE(G % B, "--batch_size %lld does not divide the %lld sequences a step that %.900s was trained with",
@@ -271,7 +266,7 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   static const char *const always[] = {"model", "data", "precision", "evaluation and samples", "checkpoints", 0};
   static const char *const seen[] = {"seed", "matmul_precision", 0};             // in samples, random tokens, digits
   static const char *const in_training[] = {"training", "optimizer", 0}, *const sums[] = {"reduce", "accumulate", 0};
-  const bool trains = start->resume && trainer_trains(o);
+  const bool trains = start->resume && run_trains(o);
   if (is_one_of(s->name, shape) || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
   if (!start->resume || is_one_of(s->name, own)) return ORIGIN_OWN;
   if (is_one_of(s->name, seen) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
@@ -352,7 +347,7 @@ static void start_adjust(Start *s, Options *o) {
       start_value(s, &option_specs[OPT_param_dtype], stored, sizeof stored) &&
       start_value(s, &option_specs[OPT_buffer_dtype], computed, sizeof computed) && !strcmp(stored, computed))
     strcpy(o->buffer_dtype, "auto");
-  const bool trains = s->resume && trainer_trains(o);
+  const bool trains = s->resume && run_trains(o);
   if (trains && !strcmp(o->strategy, "zero1") && !o->given[OPT_accumulate] && strcmp(o->accumulate, "local"))
     start_notice(s, "--strategy zero1 adds gradients up before it reduces them; the checkpoint's run had --accumulate "
                  "%s: the run continues differently from here on", o->accumulate);
@@ -424,7 +419,7 @@ static bool start_options_of_import(const Start *s, Options *o, char *error, siz
 // Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
 static bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
   const char *only = o->eval_only ? "eval_only" : "sample_only";
-  const bool nothing = !trainer_trains(o) && s->kind == START_FRESH;
+  const bool nothing = !run_trains(o) && s->kind == START_FRESH;
   REFUSE(nothing && o->resume[0], "--%s: there is no checkpoint in %.900s/ckpt", only, o->out);
   REFUSE(nothing, "--%s needs weights: --resume CHECKPOINT or --init_from PATH", only);
   if (s->kind == START_CHECKPOINT) return start_options_of_checkpoint(s, o, error, error_bytes);
@@ -457,21 +452,21 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
 }
 
 // Notes what changes bits without any option: another instruction set or GPU.
-static void start_check_device(Start *s, const Trainer *t) {
+static void start_check_device(Start *s, const RunView *run) {
   const cJSON *ops = cJSON_GetObjectItemCaseSensitive(s->json, "ops");
   const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
-  const bool cuda = t->ctx.ops->nccl;
+  const bool cuda = run->ctx->ops->nccl;
   if (!cJSON_IsString(ops) || !cJSON_IsString(device)) return;
-  if (strcmp(ops->valuestring, t->ctx.ops->name) || (cuda && strcmp(device->valuestring, t->device.words)))
+  if (strcmp(ops->valuestring, run->ctx->ops->name) || (cuda && strcmp(device->valuestring, run->device->words)))
     start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
-                 device->valuestring, t->device.words);
+                 device->valuestring, run->device->words);
 }
 // Takes over the matrix multiply algorithms that the checkpoint's run had chosen.
-static void start_import_plans(const Start *s, Trainer *t) {
+static void start_import_plans(const Start *s, const RunView *run) {
   const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(s->json, "matmul_plans"));
   const size_t bytes = hex ? strlen(hex) / 2 : 0;
   const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
-  if (!bytes || !cJSON_IsString(device) || strcmp(device->valuestring, t->device.words) || t->opt.tune) return;
+  if (!bytes || !cJSON_IsString(device) || strcmp(device->valuestring, run->device->words) || run->opt->tune) return;
   uint8_t *plans = (uint8_t *)malloc(bytes);
   for (size_t i = 0; i < bytes; i++) {
     const char digits[] = {hex[2 * i], hex[2 * i + 1], 0};
@@ -479,35 +474,36 @@ static void start_import_plans(const Start *s, Trainer *t) {
     if (sscanf(digits, "%2x", &x) != 1) { free(plans); return; }
     plans[i] = (uint8_t)x;
   }
-  t->ctx.ops->plans_import(&t->ctx, plans, bytes);
+  run->ctx->ops->plans_import(run->ctx, plans, bytes);
   free(plans);
 }
 
 // Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
 // they cannot be read.
-static void start_load(Start *s, Trainer *t, Saver *saver) {
-  Fsdp *f = &t->fsdp;
+static void start_load(Start *s, const RunView *run, Saver *saver) {
+  Fsdp *f = run->fsdp;
   char error[2048] = "";
   const double start = now_ms();
   if (s->kind == START_FRESH) return;
   if (s->kind == START_CHECKPOINT) {
-    const bool trains = s->resume && trainer_trains(&t->opt);
-    checkpoint_load(t, s->path, s->json, s->text_checksum, trains);
+    const bool trains = s->resume && run_trains(run->opt);
+    const Saved saved = saved_of(run);
+    checkpoint_load(&saved, s->path, s->json, s->text_checksum, trains, log_load_progress);
     CheckpointState c = {};
     if (trains && checkpoint_state(s->path, s->json, &c, error, sizeof error)) {
       saver->valid_loss = c.valid_loss;
       saver->evaluated_step = c.evaluated_step;
       saver->best_loss = c.best_loss;
     }
-    if (trains && t->step >= t->steps_total)
+    if (trains && *run->step >= run->steps_total)
       start_notice(s, "the checkpoint is at step %lld of %lld: nothing is left to train; a larger %s makes the run "
-                   "longer", (long long)t->step, (long long)t->steps_total,
-                   t->opt.max_steps == t->steps_total ? "--max_steps" : "--epochs");
+                   "longer", (long long)*run->step, (long long)run->steps_total,
+                   run->opt->max_steps == run->steps_total ? "--max_steps" : "--epochs");
     if (trains) {
       saver->continues = s->here;
       saver->saved_step = s->here ? c.step : -1;
-      start_check_device(s, t);
-      start_import_plans(s, t);
+      start_check_device(s, run);
+      start_import_plans(s, run);
     }
   } else {
     TensorMap map = {};
@@ -516,7 +512,7 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
     tensor_map_share(&map, f->mesh.comm);
     StoreLoad l = {};
     l.map = &map;
-    store_load(&t->store, l, STATES_WEIGHTS, error, sizeof error, log_load_progress, t);
+    store_load(run->store, l, STATES_WEIGHTS, error, sizeof error, log_load_progress, f);
     agree_no_error(f->mesh.comm, error, EXIT_MISSING);
     tensor_map_free(&map);
     if (!f->mesh.rank) import_close(&s->import);
@@ -526,7 +522,7 @@ static void start_load(Start *s, Trainer *t, Saver *saver) {
   if (f->mesh.rank) return;
   start_print_notices(s);
   say("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
-  if (s->kind == START_CHECKPOINT) say(", step %lld", (long long)(t->step ? t->step : cJSON_GetNumberValue(
+  if (s->kind == START_CHECKPOINT) say(", step %lld", (long long)(*run->step ? *run->step : cJSON_GetNumberValue(
                                           cJSON_GetObjectItemCaseSensitive(s->json, "step"))));
   say(", read in %.2f s\n", (now_ms() - start) / 1e3);
 }

@@ -1,41 +1,25 @@
 // start_report.h: the start report, which says what runs on what: a dozen lines that a newcomer understands, notices,
-// and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact. Part 8 of the
-// trainer, which includes it there.
+// and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
 //
 //   print_start, print_start_notices     the head of every run, on rank 0 (the line `saves` is from saver.h)
 //   print_details                        --verbose: configuration, sharding, units, memory plan, traffic
 //   start_record                         all of it as members of a JSON object
 //   print_old_runs                       what earlier runs left in OUT, and how to remove it
 #pragma once
+#include "data/json_text.h"
+#include "option_file.h"
+#include "progress.h"
+#include "run.h"
+#include "version.h"
 #include "data/files.h"
-
-// ---- JSON -----------------------------------------------------------------------------------------------------------
-// Any bytes as a JSON string; what is not UTF-8 becomes U+FFFD.
-static void json_text(FILE *f, const char *s) {
-  fputc('"', f);
-  const uint8_t *p = (const uint8_t *)s, *end = p + strlen(s);
-  for (int bytes = 1; p < end; p += bytes) {
-    bpe_class_at(p, end, &bytes);
-    if (*p >= 128 && bytes == 1) fputs("\\ufffd", f);
-    else if (*p == '"' || *p == '\\') fprintf(f, "\\%c", *p);
-    else if (*p < 32) fprintf(f, "\\u%04x", *p);
-    else fwrite(p, 1, (size_t)bytes, f);
-  }
-  fputc('"', f);
-}
-// ,"name":x with all digits. JSON has no infinity and no NaN: null.
-static void json_number(FILE *f, const char *name, double x) {
-  if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);
-  else fprintf(f, ",\"%s\":null", name);
-}
 
 // ---- words ----------------------------------------------------------------------------------------------------------
 // What `write` prints about the run, malloc'ed.
-static char *words_of(const Trainer *t, void (*write)(FILE *to, const Trainer *t)) {
+static char *words_of(const RunView *run, void (*write)(FILE *to, const RunView *run)) {
   char *text = NULL;
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);
-  write(f, t);
+  write(f, run);
   fclose(f);
   return text;
 }
@@ -57,43 +41,43 @@ static const char *count_words(int64_t n) {
   }
   return text[turn];
 }
-static const char *transport_words(const Trainer *t) {
-  const CommKind comm = t->fsdp.cfg.comm;
+static const char *transport_words(const RunView *run) {
+  const CommKind comm = run->fsdp->cfg.comm;
   if (comm == COMM_SELF) return "stay here";
   if (comm == COMM_NCCL) return "by NCCL";
-  if (t->fsdp.mesh.remote || !t->fsdp.mesh.windows) return "by messages";
-  return t->fsdp.mesh.hosts > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
+  if (run->fsdp->mesh.remote || !run->fsdp->mesh.windows) return "by messages";
+  return run->fsdp->mesh.hosts > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
 }
 // How a CPU multiplies matrices. The same holds for attention, except in fp32: always fused multiply-adds.
-static const char *cpu_products(const Trainer *t) {
-  const Ops *ops = t->ctx.ops;
+static const char *cpu_products(const RunView *run) {
+  const Ops *ops = run->ctx->ops;
   const bool tiles = ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_avx512_bf16;
-  if (t->dtype == F32) return t->ctx.fast_fp32 ? "fp32 as six bf16 tile multiplies" : "fp32 fused multiply-adds";
-  if (t->dtype == BF16 && tiles) return "bf16 tile multiplies";
-  return t->dtype == BF16 && ops == &ops_avx512_bf16 ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
+  if (run->dtype == F32) return run->ctx->fast_fp32 ? "fp32 as six bf16 tile multiplies" : "fp32 fused multiply-adds";
+  if (run->dtype == BF16 && tiles) return "bf16 tile multiplies";
+  return run->dtype == BF16 && ops == &ops_avx512_bf16 ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
 }
 // How long gathered parameters stay whole.
-static void whole_words(FILE *to, const Trainer *t) {
-  const FsdpConfig *c = &t->fsdp.cfg;
+static void whole_words(FILE *to, const RunView *run) {
+  const FsdpConfig *c = &run->fsdp->cfg;
   bool in_blocks = false;
-  for (int u = 0; u < t->fsdp.lay.units; u++) in_blocks = in_blocks || t->fsdp.lay.unit[u].stage;
-  if (t->fsdp.lay.in_place)
+  for (int u = 0; u < run->fsdp->lay.units; u++) in_blocks = in_blocks || run->fsdp->lay.unit[u].stage;
+  if (run->fsdp->lay.in_place)
     fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
   else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
   else fprintf(to, "%d of %d blocks whole at once", c->gather_slots, c->blocks);
-  if (c->mesh.kept && !t->fsdp.lay.in_place)
+  if (c->mesh.kept && !run->fsdp->lay.in_place)
     fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.kept);
 }
 // One line: what is cut over how many ranks, and how long gathered parameters stay whole.
-static void sharding_words(FILE *to, const Trainer *t) {
-  const FsdpConfig *c = &t->fsdp.cfg;
+static void sharding_words(FILE *to, const RunView *run) {
+  const FsdpConfig *c = &run->fsdp->cfg;
   const MeshShape m = c->mesh;
-  fprintf(to, "%s, %d replica%s of %d shard%s, cut %s; ", strategy_of(&t->opt), m.replicas, m.replicas > 1 ? "s" : "",
+  fprintf(to, "%s, %d replica%s of %d shard%s, cut %s; ", strategy_of(run->opt), m.replicas, m.replicas > 1 ? "s" : "",
           m.shards, m.shards > 1 ? "s" : "", c->layout == SHARD_DIM0 ? "by rows of each parameter" : "flat");
-  whole_words(to, t);
-  if (trainer_trains(&t->opt) && t->opt.grad_accum > 1)
+  whole_words(to, run);
+  if (run_trains(run->opt) && run->opt->grad_accum > 1)
     fprintf(to, "; gradients reduced %s", c->local ? "once a step" : "every microbatch");
-  if (fsdp_offloads(&t->fsdp))
+  if (fsdp_offloads(run->fsdp))
     fprintf(to, "; %s on the host", c->offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
 }
 
@@ -144,8 +128,8 @@ static UnitRow *unit_rows(const Fsdp *f, int *rows) {
   free(told);
   return row;
 }
-static void units_words(FILE *to, const Trainer *t) {
-  const Fsdp *f = &t->fsdp;
+static void units_words(FILE *to, const RunView *run) {
+  const Fsdp *f = run->fsdp;
   int rows;
   UnitRow *row = unit_rows(f, &rows);
   fprintf(to, "units: %d, each moved by one collective\n", f->lay.units);
@@ -165,7 +149,8 @@ static void units_words(FILE *to, const Trainer *t) {
 
 // ---- the first record -----------------------------------------------------------------------------------------------
 // Every option by name, inside an object.
-static void log_config(FILE *f, const Options *o) {
+static void log_config(FILE *f, const void *options) {
+  const Options *o = (const Options *)options;
   for (const OptionSpec &s : option_specs) {
     char value[OPTION_TEXT_BYTES];
     option_print(value, sizeof value, o, &s);
@@ -175,66 +160,67 @@ static void log_config(FILE *f, const Options *o) {
     else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
   }
 }
-static void record_units(FILE *f, const Trainer *t) {
+static void record_units(FILE *f, const RunView *run) {
   int rows;
-  UnitRow *row = unit_rows(&t->fsdp, &rows);
+  UnitRow *row = unit_rows(run->fsdp, &rows);
   for (int i = 0; i < rows; i++) {
-    const Unit *first = &t->fsdp.lay.unit[row[i].first];
+    const Unit *first = &run->fsdp->lay.unit[row[i].first];
     fprintf(f, "%s{\"first\":", i ? "," : "");
     json_text(f, first->name);
     fprintf(f, ",\"last\":");
-    json_text(f, t->fsdp.lay.unit[row[i].last].name);
+    json_text(f, run->fsdp->lay.unit[row[i].last].name);
     fprintf(f, ",\"alike\":%d,\"tensors\":%lld,\"parameters\":%lld,\"trained\":%lld,\"whole_bytes\":%zu,"
             "\"rank_bytes\":%zu}", row[i].alike, (long long)row[i].x.params, (long long)row[i].x.numel,
             (long long)row[i].x.trained, first->full_bytes, first->shard_bytes);
   }
   free(row);
 }
-static void record_traffic(FILE *f, const Trainer *t) {
-  if (!trainer_trains(&t->opt)) return;
-  const Traffic w = fsdp_formula(&t->fsdp, (int)t->opt.grad_accum);
+static void record_traffic(FILE *f, const RunView *run) {
+  if (!run_trains(run->opt)) return;
+  const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
   fprintf(f, ",\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
           "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
           (long long)w.replicate_bytes, (long long)w.small_bytes);
 }
 // Which cores each rank took, in words.
-static void record_cores(FILE *f, const Trainer *t) {
-  if (!t->cores) return;
+static void record_cores(FILE *f, const RunView *run) {
+  if (!run->cores) return;
   fprintf(f, ",\"cores\":[");
-  for (int r = 0; r < t->cores->world; r++) {
+  for (int r = 0; r < run->cores->world; r++) {
     fprintf(f, "%s", r ? "," : "");
-    json_text(f, t->cores->all[r].words);
+    json_text(f, run->cores->all[r].words);
   }
   fprintf(f, "]");
 }
 // What makes the run repeatable and what it will take: configuration, ranks, sharding, units, memory plan, traffic. All
 // that --verbose prints, as members of an open object.
-static void start_record(FILE *f, const Trainer *t) {
-  const MeshShape mesh = t->fsdp.cfg.mesh;
-  char *sharding = words_of(t, sharding_words);
+static void start_record(FILE *f, const RunView *run) {
+  const MeshShape mesh = run->fsdp->cfg.mesh;
+  char *sharding = words_of(run, sharding_words);
   fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"
-          "\"vocabulary_in_memory\":%lld,\"flops_per_token\":%.17g}", t->model.L, t->model.H, (long long)t->model.C,
-          (long long)t->model.P, (long long)t->model.V, (long long)t->model.Vp, model_flops_per_token(&t->model));
+          "\"vocabulary_in_memory\":%lld,\"flops_per_token\":%.17g}", run->model.L, run->model.H,
+          (long long)run->model.C, (long long)run->model.P, (long long)run->model.V, (long long)run->model.Vp,
+          run->model.flops_per_token);
   fprintf(f, ",\"config\":{");
-  log_config(f, &t->opt);
-  fprintf(f, "},\"recompute_auto\":%s", t->opt.recompute_auto ? "true" : "false");
-  if (!t->ctx.ops->nccl) fprintf(f, ",\"products\":\"%s; sums fp32\"", cpu_products(t));
-  if (t->device.peak_flops > 0) json_number(f, "peak_flops", t->device.peak_flops);
-  fprintf(f, ",\"gradients\":\"%s\",\"sharding\":", transport_words(t));
+  log_config(f, run->opt);
+  fprintf(f, "},\"recompute_auto\":%s", run->opt->recompute_auto ? "true" : "false");
+  if (!run->ctx->ops->nccl) fprintf(f, ",\"products\":\"%s; sums fp32\"", cpu_products(run));
+  if (run->device->peak_flops > 0) json_number(f, "peak_flops", run->device->peak_flops);
+  fprintf(f, ",\"gradients\":\"%s\",\"sharding\":", transport_words(run));
   json_text(f, sharding);
   fprintf(f, ",\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d},\"units\":%d,\"unit_table\":[", mesh.replicas,
-          mesh.shards, mesh.kept, t->fsdp.lay.units);
-  record_units(f, t);
+          mesh.shards, mesh.kept, run->fsdp->lay.units);
+  record_units(f, run);
   fprintf(f, "],\"memory_plan_bytes\":{");
   for (int i = 0; i < MEM_COUNT; i++)
-    fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], t->plan.planned_bytes[i]);
-  fprintf(f, ",\"total\":%zu},\"memory_use_bytes\":{", memory_planned_total(&t->plan, MEMORY_ALL));
+    fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], run->plan->planned_bytes[i]);
+  fprintf(f, ",\"total\":%zu},\"memory_use_bytes\":{", memory_planned_total(run->plan, MEMORY_ALL));
   for (int k = 0; k < MEMORY_USES; k++)
-    fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(&t->plan, (MemoryUse)k));
+    fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(run->plan, (MemoryUse)k));
   fprintf(f, "}");
-  record_traffic(f, t);
-  record_cores(f, t);
+  record_traffic(f, run);
+  record_cores(f, run);
   free(sharding);
 }
 
@@ -269,48 +255,49 @@ __attribute__((format(printf, 2, 3))) static void start_line(const char *name, c
   free(lines);
   free(text);
 }
-static void ranks_words(FILE *to, const Trainer *t) {
-  const Options *o = &t->opt;
-  const bool gpu = t->ctx.ops->nccl, one = !strcmp(o->param_dtype, o->buffer_dtype);
-  fprintf(to, "%d on %d host%s, ", t->fsdp.mesh.world, t->fsdp.mesh.hosts, t->fsdp.mesh.hosts > 1 ? "s" : "");
-  if (!gpu) fprintf(to, "%d thread%s each, ", t->ctx.threads, t->ctx.threads > 1 ? "s" : "");
-  fprintf(to, "%s, ", t->device.words);
+static void ranks_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  const bool gpu = run->ctx->ops->nccl, one = !strcmp(o->param_dtype, o->buffer_dtype);
+  fprintf(to, "%d on %d host%s, ", run->fsdp->mesh.world, run->fsdp->mesh.hosts, run->fsdp->mesh.hosts > 1 ? "s" : "");
+  if (!gpu) fprintf(to, "%d thread%s each, ", run->ctx->threads, run->ctx->threads > 1 ? "s" : "");
+  fprintf(to, "%s, ", run->device->words);
   if (one) fprintf(to, "%s", o->param_dtype);
   else fprintf(to, "parameters %s, activations %s", o->param_dtype, o->buffer_dtype);
   if (strcmp(o->fp8, "off")) fprintf(to, ", blocks %s in E4M3", strcmp(o->fp8, "gather") ? "multiplied" : "gathered");
 }
 // Cores of the first and the last rank.
-static void cores_short_words(FILE *to, const Trainer *t) {
-  const Cores *c = t->cores;
+static void cores_short_words(FILE *to, const RunView *run) {
+  const Cores *c = run->cores;
   const int last = c->world - 1;
   fprintf(to, "rank 0: %s", c->all[0].words);
   if (last) fprintf(to, "; %srank %d: %s", last > 1 ? "... " : "", last, c->all[last].words);
 }
-static void shards_words(FILE *to, const Trainer *t) {
-  const MeshShape m = t->fsdp.cfg.mesh;
-  fprintf(to, "%s", strategy_of(&t->opt));
-  if (t->fsdp.mesh.world == 1) fprintf(to, " over 1 rank: it holds everything");
+static void shards_words(FILE *to, const RunView *run) {
+  const MeshShape m = run->fsdp->cfg.mesh;
+  fprintf(to, "%s", strategy_of(run->opt));
+  if (run->fsdp->mesh.world == 1) fprintf(to, " over 1 rank: it holds everything");
   else {
     if (m.replicas > 1) fprintf(to, ", %d replicas of %d shard%s; ", m.replicas, m.shards, m.shards > 1 ? "s" : "");
     else fprintf(to, " over %d ranks; ", m.shards);
-    whole_words(to, t);
-    if (trainer_trains(&t->opt)) fprintf(to, "; gradients %s", transport_words(t));
+    whole_words(to, run);
+    if (run_trains(run->opt)) fprintf(to, "; gradients %s", transport_words(run));
   }
-  if (fsdp_offloads(&t->fsdp))
-    fprintf(to, "; %s on the host", t->fsdp.cfg.offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
+  if (fsdp_offloads(run->fsdp))
+    fprintf(to, "; %s on the host",
+            run->fsdp->cfg.offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
 }
-static void memory_short_words(FILE *to, const Trainer *t) {
-  const MemoryPlan *m = &t->plan;
+static void memory_short_words(FILE *to, const RunView *run) {
+  const MemoryPlan *m = run->plan;
   fprintf(to, "%.1f MiB a rank", (double)memory_planned_total(m, MEMORY_ALL) / 0x1p20);
-  if (t->ctx.ops->nccl)
+  if (run->ctx->ops->nccl)
     fprintf(to, ", %.1f of them on the GPU", (double)memory_planned_total(m, MEMORY_ON_DEVICE) / 0x1p20);
   for (int k = 0, any = 0; k < MEMORY_USES; k++)
     if (const size_t bytes = memory_planned_use(m, (MemoryUse)k))
       fprintf(to, "%s%s %.1f", any++ ? ", " : ": ", memory_use_words[k], (double)bytes / 0x1p20);
 }
 // What a step of training moves, by the formula with which tests compare the counters.
-static void moved_words(FILE *to, const Trainer *t) {
-  const Traffic w = fsdp_formula(&t->fsdp, (int)t->opt.grad_accum);
+static void moved_words(FILE *to, const RunView *run) {
+  const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
   const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.small_bytes;
   fprintf(to, "%.3f MB a step to a rank: gradients %.3f (%lld reductions)", (double)bytes * 1e-6,
           (double)w.reduce_bytes * 1e-6, (long long)w.reductions);
@@ -318,107 +305,107 @@ static void moved_words(FILE *to, const Trainer *t) {
     fprintf(to, ", parameters %.3f (%lld gathers)", (double)w.gather_bytes * 1e-6, (long long)w.gathers);
   if (w.replicate_bytes) fprintf(to, ", between replicas %.3f", (double)w.replicate_bytes * 1e-6);
 }
-static void files_words(FILE *to, const Trainer *t) {
-  const Options *o = &t->opt;
+static void files_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
   fprintf(to, "%s/metrics.jsonl", o->out);
-  if (trainer_trains(o)) fprintf(to, ", options.txt");
+  if (run_trains(o)) fprintf(to, ", options.txt");
   if (!strcmp(o->report, "on") && !o->sample_only) fprintf(to, ", report.html");
-  if (t->corpus->has_tokenizer && trainer_trains(o)) fprintf(to, ", tokenizer.json");
+  if (run->corpus->has_tokenizer && run_trains(o)) fprintf(to, ", tokenizer.json");
   if (o->sample_tokens && !o->eval_only) fprintf(to, ", sample.txt");
   if (o->save_model) fprintf(to, ", model.safetensors");
   if (o->export_hf[0]) fprintf(to, ", %s", o->export_hf);
 }
-static void data_words(FILE *to, const Trainer *t) {
-  fprintf(to, "%s", t->corpus->source);
-  if (t->steps_per_epoch)
+static void data_words(FILE *to, const RunView *run) {
+  fprintf(to, "%s", run->corpus->source);
+  if (run->steps_per_epoch)
     fprintf(to, ": %s tokens to train on, %lld steps an epoch",
-            count_words(t->corpus->split[SPLIT_TRAIN].tokens_numel), (long long)t->steps_per_epoch);
+            count_words(run->corpus->split[SPLIT_TRAIN].tokens_numel), (long long)run->steps_per_epoch);
 }
-static void training_words(FILE *to, const Trainer *t) {
-  const Options *o = &t->opt;
-  fprintf(to, "%lld step%s of %lld x %lld tokens; %s, learning rate %g, %s", (long long)t->steps_total,
-          t->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)t->model.T, o->optimizer, o->lr,
+static void training_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  fprintf(to, "%lld step%s of %lld x %lld tokens; %s, learning rate %g, %s", (long long)run->steps_total,
+          run->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)run->model.T, o->optimizer, o->lr,
           o->schedule);
 }
-static void start_words(const char *name, const Trainer *t, void (*write)(FILE *to, const Trainer *t)) {
-  char *text = words_of(t, write);
+static void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run)) {
+  char *text = words_of(run, write);
   start_line(name, "%s", text);
   free(text);
 }
 // The head of every run, on rank 0.
-static void print_start(const Trainer *t) {
-  if (t->fsdp.mesh.rank) return;
-  const Model *m = &t->model;
+static void print_start(const RunView *run) {
+  if (run->fsdp->mesh.rank) return;
+  const ModelFigures *m = &run->model;
   say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
-  start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", t->opt.model,
-             count_words(model_numel(m)), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
+  start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", run->opt->model,
+             count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
              (long long)m->V);
-  start_words("data", t, data_words);
-  if (trainer_trains(&t->opt)) start_words("training", t, training_words);
-  start_words("ranks", t, ranks_words);
-  if (t->cores && cores_differ(t->cores) && !t->ctx.ops->nccl) start_words("cores", t, cores_short_words);
-  start_words("sharding", t, shards_words);
-  start_words("memory", t, memory_short_words);
-  if (t->fsdp.mesh.world > 1 && trainer_trains(&t->opt)) start_words("moved", t, moved_words);
-  start_words("files", t, files_words);
+  start_words("data", run, data_words);
+  if (run_trains(run->opt)) start_words("training", run, training_words);
+  start_words("ranks", run, ranks_words);
+  if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);
+  start_words("sharding", run, shards_words);
+  start_words("memory", run, memory_short_words);
+  if (run->fsdp->mesh.world > 1 && run_trains(run->opt)) start_words("moved", run, moved_words);
+  start_words("files", run, files_words);
 }
 
 // ---- --verbose ------------------------------------------------------------------------------------------------------
-static void plan_words(FILE *to, const Trainer *t) {
-  const MemoryPlan *m = &t->plan;
+static void plan_words(FILE *to, const RunView *run) {
+  const MemoryPlan *m = run->plan;
   const size_t total = memory_planned_total(m, MEMORY_ALL), device = memory_planned_total(m, MEMORY_ON_DEVICE);
-  fprintf(to, "memory plan, bytes per rank, --recompute %s%s\n", t->opt.recompute,
-          t->opt.recompute_auto ? " (auto)" : "");
+  fprintf(to, "memory plan, bytes per rank, --recompute %s%s\n", run->opt->recompute,
+          run->opt->recompute_auto ? " (auto)" : "");
   for (int i = 0; i < MEM_COUNT; i++)
     if (m->planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], m->planned_bytes[i]);
-  if (t->ctx.ops->nccl) fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
+  if (run->ctx->ops->nccl) fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
   fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", total, (double)total / 0x1p20);
 }
-static void traffic_words(FILE *to, const Trainer *t) {
-  if (t->fsdp.mesh.world == 1 || !trainer_trains(&t->opt)) return;
-  const Traffic w = fsdp_formula(&t->fsdp, (int)t->opt.grad_accum);
+static void traffic_words(FILE *to, const RunView *run) {
+  if (run->fsdp->mesh.world == 1 || !run_trains(run->opt)) return;
+  const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
   fprintf(to, "traffic of a step, received by rank 0: %lld gathers %.3f MB, %lld reductions %.3f MB",
           (long long)w.gathers, (double)w.gather_bytes * 1e-6, (long long)w.reductions, (double)w.reduce_bytes * 1e-6);
   if (w.replicate_bytes) fprintf(to, ", along replicas %.3f MB", (double)w.replicate_bytes * 1e-6);
   fprintf(to, ", %lld small %lld bytes\n", (long long)w.small, (long long)w.small_bytes);
 }
-static void configuration_words(FILE *to, const Trainer *t) {
+static void configuration_words(FILE *to, const RunView *run) {
   fprintf(to, "configuration:");
   for (const OptionSpec &s : option_specs) {
     char value[OPTION_TEXT_BYTES];
-    option_print(value, sizeof value, &t->opt, &s);
+    option_print(value, sizeof value, run->opt, &s);
     if (s.type == OPTION_NUM)
-      snprintf(value, sizeof value, "%.10g", *(const double *)((const char *)&t->opt + s.offset));
+      snprintf(value, sizeof value, "%.10g", *(const double *)((const char *)run->opt + s.offset));
     fprintf(to, " --%s=%s", s.name, s.type == OPTION_TEXT && strchr(value, ' ') ? "'...'" : value);
   }
   fprintf(to, "\n");
 }
-static void sharding_line(FILE *to, const Trainer *t) {
+static void sharding_line(FILE *to, const RunView *run) {
   fprintf(to, "sharding: ");
-  sharding_words(to, t);
+  sharding_words(to, run);
   fprintf(to, "\n");
 }
-static void cores_lines(FILE *to, const Trainer *t) {
-  for (int r = 0; t->cores && r < t->cores->world; r++) fprintf(to, "rank %d: %s\n", r, t->cores->all[r].words);
+static void cores_lines(FILE *to, const RunView *run) {
+  for (int r = 0; run->cores && r < run->cores->world; r++) fprintf(to, "rank %d: %s\n", r, run->cores->all[r].words);
 }
 // --verbose: every figure, on rank 0.
-static void print_details(const Trainer *t) {
-  if (t->fsdp.mesh.rank || !t->opt.verbose) return;
-  if (!t->ctx.ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(t));
-  else if (t->device.peak_flops > 0)
-    say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", t->device.peak_flops * 1e-12,
-        t->opt.buffer_dtype, model_flops_per_token(&t->model));
+static void print_details(const RunView *run) {
+  if (run->fsdp->mesh.rank || !run->opt->verbose) return;
+  if (!run->ctx->ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(run));
+  else if (run->device->peak_flops > 0)
+    say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", run->device->peak_flops * 1e-12,
+        run->opt->buffer_dtype, run->model.flops_per_token);
   else say("peak: not known for this GPU; MFU is n/a\n");
   say("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
-      t->model.L, t->model.H, (long long)t->model.C, (long long)t->model.P, (long long)t->model.V,
-      (long long)t->model.Vp, (long long)model_numel(&t->model));
-  if (t->corpus->tokenizer_ms > 0)
-    say("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", t->corpus->vocab_size,
-        t->corpus->tokenizer_ms, t->corpus->encode_ms);
-  void (*const parts[])(FILE *to, const Trainer *t) = {configuration_words, cores_lines, sharding_line,
+      run->model.L, run->model.H, (long long)run->model.C, (long long)run->model.P, (long long)run->model.V,
+      (long long)run->model.Vp, (long long)run->model.parameters);
+  if (run->corpus->tokenizer_ms > 0)
+    say("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", run->corpus->vocab_size,
+        run->corpus->tokenizer_ms, run->corpus->encode_ms);
+  void (*const parts[])(FILE *to, const RunView *run) = {configuration_words, cores_lines, sharding_line,
                                                        units_words, plan_words, traffic_words};
   for (const auto part : parts) {
-    char *text = words_of(t, part);
+    char *text = words_of(run, part);
     say("%s", text);
     free(text);
   }
@@ -444,42 +431,42 @@ static void print_across_hosts(const Mesh *m, int size, const char *what, const 
   else say("place ranks host by host (mpirun --map-by slot, srun --distribution=block)\n");
 }
 // Notices about the sharding modes in use.
-static void print_sharding_notices(const Trainer *t) {
-  const Options *o = &t->opt;
-  const Mesh *m = &t->fsdp.mesh;
+static void print_sharding_notices(const RunView *run) {
+  const Options *o = run->opt;
+  const Mesh *m = &run->fsdp->mesh;
   print_across_hosts(m, m->shape.shards, "shard groups", "--mesh RxS with an S");
   if (m->shape.kept)
     print_across_hosts(m, m->shape.kept, "groups that keep blocks", "a --reshard_after_forward");
   const bool slots = o->given[OPT_gather_slots];
-  if (t->fsdp.lay.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
+  if (run->fsdp->lay.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
     say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
            "--%s has no effect; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
-  if (!trainer_trains(o)) return;
+  if (!run_trains(o)) return;
   bool rounded = false;
-  for (int p = 0; p < t->fsdp.lay.params; p++)
-    rounded = rounded || (t->fsdp.lay.param[p].frozen && t->fsdp.lay.param[p].dtype != F32);
+  for (int p = 0; p < run->fsdp->lay.params; p++)
+    rounded = rounded || (run->fsdp->lay.param[p].frozen && run->fsdp->lay.param[p].dtype != F32);
   if (rounded)
     say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            strcmp(o->fp8, "off") ? "E4M3 or --param_dtype" : o->param_dtype);
-  if (t->fsdp.cfg.native_reduce && m->world > 1)
+  if (run->fsdp->cfg.native_reduce && m->world > 1)
     say("notice: --reduce native adds in NCCL's order: last bits depend on the number of ranks\n");
-  if (t->fsdp.cfg.local && o->grad_accum > 1)
+  if (run->fsdp->cfg.local && o->grad_accum > 1)
     say("notice: --%s adds a rank's %lld microbatches before those of other ranks: last bits depend on the "
            "number of ranks\n", strategy_is(o, "zero1") ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);
 }
 // Notices about this start, on rank 0.
-static void print_start_notices(const Trainer *t) {
-  if (t->fsdp.mesh.rank) return;
-  const Device *d = &t->device;
-  if (d->gpus < t->fsdp.mesh.world && t->ctx.ops->nccl)
-    say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", t->fsdp.mesh.world, d->gpus,
-        d->gpus > 1 ? "s" : "");
-  cores_print_notices(t->cores);
+static void print_start_notices(const RunView *run) {
+  if (run->fsdp->mesh.rank) return;
+  const Device *d = run->device;
+  if (d->gpus < run->fsdp->mesh.world && run->ctx->ops->nccl)
+    say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", run->fsdp->mesh.world,
+        d->gpus, d->gpus > 1 ? "s" : "");
+  cores_print_notices(run->cores);
   const char *omp = getenv("OMP_NUM_THREADS");
-  if (omp && !t->opt.threads && atoi(omp) != t->ctx.threads)
+  if (omp && !run->opt->threads && atoi(omp) != run->ctx->threads)
     say("notice: OMP_NUM_THREADS=%.20s is ignored: --threads sets the number; by default all cores are used\n", omp);
-  print_sharding_notices(t);
+  print_sharding_notices(run);
 }
 
 // ---- earlier runs ---------------------------------------------------------------------------------------------------
@@ -526,24 +513,24 @@ static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) 
   return count;
 }
 // What earlier runs left in OUT is moved aside and never removed automatically. Prints its size and how to remove it.
-static void print_old_runs(const Trainer *t, const char *from) {
-  if (t->fsdp.mesh.rank || !trainer_trains(&t->opt)) return;
+static void print_old_runs(const RunView *run, const char *from) {
+  if (run->fsdp->mesh.rank || !run_trains(run->opt)) return;
   char path[OPTION_TEXT_BYTES + 32], real[PATH_MAX], *words = NULL;
   size_t words_bytes = 0;
   struct stat st;
   int64_t bytes = 0;
   FILE *rm = open_memstream(&words, &words_bytes);
-  snprintf(path, sizeof path, "%s/metrics.jsonl", t->opt.out);
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
   int count = old_of(path, from, rm, &bytes);
-  snprintf(path, sizeof path, "%s/tensorboard", t->opt.out);
+  snprintf(path, sizeof path, "%s/tensorboard", run->opt->out);
   count += old_of(path, from, rm, &bytes);
-  snprintf(path, sizeof path, "%s/ckpt", t->opt.out);
+  snprintf(path, sizeof path, "%s/ckpt", run->opt->out);
   count += old_of(path, from, rm, &bytes);             // a link's target has others beside it
   if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, from, rm, &bytes);
   fclose(rm);
   if (count)
     say("notice: %d file%s or director%s of earlier runs, %.1f %cB, kept in %s; to remove: rm -r%s\n", count,
         count > 1 ? "s" : "", count > 1 ? "ies" : "y", (double)bytes * (bytes < 1000000 ? 1e-3 : 1e-6),
-        bytes < 1000000 ? 'k' : 'M', t->opt.out, words);
+        bytes < 1000000 ? 'k' : 'M', run->opt->out, words);
   free(words);
 }

@@ -1,5 +1,5 @@
-// terminal.h: what the program prints, wherever it goes: a terminal, a file, a pipe, or through mpirun. Part 1 of the
-// trainer, which includes it there; metrics.jsonl is written elsewhere.
+// terminal.h: what the program prints, wherever it goes: a terminal, a file, a pipe, or through mpirun. (metrics.jsonl:
+// report.h.)
 //
 //   terminal_open          once, at the start: finds out who reads; a reader that goes away does not end the run
 //   say, say_error         whole lines of text; the open line is ended first
@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "kernels/device.h"
-#include "fsdp/liveness.h"
+#include "fsdp.h"
 #include "machine.h"
 
 static struct {

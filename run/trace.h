@@ -461,9 +461,9 @@ static inline void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
   f->background = x->background;
   tracing = NULL;
 }
-// Something that the trainer has done since begin_ns, between the first traced step and the last.
+// Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
 static inline void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
-  if (x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, trace_now(), 0, PART_OF_MODEL);
+  if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, trace_now(), 0, PART_OF_MODEL);
 }
 
 // ---- the file -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// checkpoint.h: what is saved and how it becomes a checkpoint. Part 8 of the trainer, which includes it there.
+// checkpoint.h: what is saved and how it becomes a checkpoint.
 //
 //   OUT/ckpt/step_%08d/   model.safetensors   parameters, fp32, logical shapes, matrices as (out, in)
 //                         optim.safetensors   exp_avg.NAME and exp_avg_sq.NAME, or momentum_buffer.NAME
@@ -9,13 +9,16 @@
 //   1 maps         which byte belongs to which tensor: from shapes alone, so it is the same for every number of ranks
 //   2 trainer.json written last; its last line is the checksum of all before it
 //   3 directory    what is there, which is newest, what is removed
-//   4 loading      checkpoint_load          (saving: data/checkpoint/saver.h)
+//   4 loading      checkpoint_load          (saving: run/saver.h)
 //
 // A checkpoint gets its name step_* by rename, when all its files are whole and on the disk, and loses it by rename
 // before any of its files is removed. So a process that is killed at any instant leaves whole checkpoints, and names
 // that start with a dot, which the next save removes. The newest checkpoint is the one saved last (`serial`), not the
 // one of the highest step: a run may go back.
 #pragma once
+#include "data/dataloader.h"
+#include "data/json_text.h"
+#include "safetensors.h"
 #include "store.h"
 #include <cjson/cJSON.h>
 
@@ -26,6 +29,22 @@ enum : unsigned { STATES_WEIGHTS = 1, STATES_ALL = (1 << MAP_STATES) - 1 };
 enum { TRAINER_JSON_MOST_BYTES = 1 << 28 };
 static const int64_t CHECKPOINT_MOST_STEPS = (int64_t)1 << 40;   // so that samples can still be counted
 
+// What a checkpoint is made of, and what one is read into. All of it is the caller's.
+struct Saved {
+  Fsdp *fsdp;
+  Store *store;
+  Ctx *ctx;
+  const Corpus *corpus;
+  int heads;                                     // of the model: no shape tells it
+  int64_t *step, steps_total, steps_per_epoch, global_batch, vocab_size_asked;
+  float *loss_scale;
+  bool fixed_loss_scale;                         // a checkpoint's is not taken
+  const char *buffer_dtype, *device_words, *program, *build;
+  StepState *state, *state_on_device;
+  void (*write_config)(FILE *f, const void *options);      // every option, as members of an object
+  const void *options;
+};
+
 // ================================================================================================ 1 maps
 // Joins directory and name; a path that does not fit ends the program.
 static void path_join(char *to, size_t bytes, const char *directory, const char *name) {
@@ -34,8 +53,8 @@ static void path_join(char *to, size_t bytes, const char *directory, const char 
 }
 
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
-static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]) {
-  const Fsdp *f = &t->fsdp;
+static void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]) {
+  const Fsdp *f = saved->fsdp;
   const bool adamw = f->cfg.optimizer == OPTIMIZER_ADAMW;
   const char *const prefix[MAP_STATES] = {"", adamw ? "exp_avg." : "momentum_buffer.", "exp_avg_sq."};
   typedef char Name[96];
@@ -43,7 +62,7 @@ static void checkpoint_map(const Trainer *t, const char *directory, TensorMap *m
   SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * f->lay.params),
                                                         sizeof(SafetensorsTensor));
   char heads[16];
-  snprintf(heads, sizeof heads, "%d", t->model.H);
+  snprintf(heads, sizeof heads, "%d", saved->heads);
   const char *const metadata[] = {"format", "pt", "layout", "out,in", "n_head", heads, NULL};
   tensor_map_open(m, f->lay.params);
   m->files = CHECKPOINT_FILES;
@@ -88,19 +107,20 @@ struct CheckpointState {
 struct CheckpointQuality { double valid_loss, best_loss; int64_t evaluated_step; bool best; };
 
 // Its first part, made when the save begins. Ends inside the object.
-static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, CheckpointQuality q) {
-  const StepState *s = t->host.state;
+static void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, CheckpointQuality q) {
+  const StepState *s = saved->state;
+  const int64_t step = *saved->step, epoch = max64(1, saved->steps_per_epoch);
   const time_t now = time(NULL);
   char date[32];
   strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
   fprintf(f, "{\n\"format\":\"train_gpt_fsdp checkpoint\",\"format_version\":%d,\"program\":\"%s\",\"build\":\"%s\",\n",
-          CHECKPOINT_VERSION, PROGRAM_VERSION, BUILD_ID);
+          CHECKPOINT_VERSION, saved->program, saved->build);
   fprintf(f, "\"written\":\"%s\",\"serial\":%lld,\"ranks\":%d,\"ops\":\"%s\",\"device\":", date, (long long)serial,
-          t->fsdp.mesh.world, t->ctx.ops->name);
-  json_text(f, t->device.words);
+          saved->fsdp->mesh.world, saved->ctx->ops->name);
+  json_text(f, saved->device_words);
   fprintf(f, ",\n\"step\":%lld,\"steps_total\":%lld,\"epoch\":%lld,\"step_in_epoch\":%lld,\"samples\":%lld,\n",
-          (long long)t->step, (long long)t->steps_total, (long long)(t->step / max64(1, t->steps_per_epoch)),
-          (long long)(t->step % max64(1, t->steps_per_epoch)), (long long)(t->step * t->opt.global_batch));
+          (long long)step, (long long)saved->steps_total, (long long)(step / epoch), (long long)(step % epoch),
+          (long long)(step * saved->global_batch));
   fprintf(f, "\"state\":{\"updates\":%lld,\"good_steps\":%d", (long long)s->updates, s->good_steps);
   json_number(f, "loss_scale", s->loss_scale);
   json_number(f, "beta1_power", s->beta1_power);
@@ -109,13 +129,13 @@ static void checkpoint_write_head(FILE *f, const Trainer *t, int64_t serial, Che
   json_number(f, "valid_loss", q.valid_loss);
   json_number(f, "best_valid_loss", q.best_loss);
   fprintf(f, ",\"evaluated_step\":%lld,\"best\":%s", (long long)q.evaluated_step, q.best ? "true" : "false");
-  fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)t->corpus->hash);
-  json_text(f, t->corpus->source);
-  fprintf(f, ",\"vocab_size_asked\":%lld},\n\"config\":{", (long long)t->opt.vocab_size_asked);
-  log_config(f, &t->opt);
+  fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)saved->corpus->hash);
+  json_text(f, saved->corpus->source);
+  fprintf(f, ",\"vocab_size_asked\":%lld},\n\"config\":{", (long long)saved->vocab_size_asked);
+  saved->write_config(f, saved->options);
   fprintf(f, "},\n\"matmul_plans\":\"");
   size_t bytes = 0;
-  Ctx c = t->ctx;
+  Ctx c = *saved->ctx;
   c.ops->plans_export(&c, NULL, &bytes);
   uint8_t *plans = (uint8_t *)calloc(1, bytes + 1);
   c.ops->plans_export(&c, plans, &bytes);
@@ -466,16 +486,17 @@ static bool checkpoint_check_header(const char *path, const char *want, int64_t 
 // Loads weights, and with `resume` also optimizer, step and all else that changes from step to step, from the
 // checkpoint in `directory`. `json`: its trainer.json as rank 0 read it. Collective; ends all ranks with one line if
 // anything is missing, extra, of another shape, or damaged.
-static void checkpoint_load(Trainer *t, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume) {
+static void checkpoint_load(const Saved *saved, const char *directory, const cJSON *json, uint32_t json_checksum,
+                            bool resume, void (*progress)(const StoreLoad *l, void *fsdp)) {
   char error[STORE_ERROR_BYTES + 2 * MAP_PATH_BYTES] = "", *header[CHECKPOINT_FILES];
   TensorMap map;
   CheckpointState c;
-  MPI_Comm comm = t->fsdp.mesh.comm;
-  checkpoint_map(t, directory, &map, header);
+  MPI_Comm comm = saved->fsdp->mesh.comm;
+  checkpoint_map(saved, directory, &map, header);
   uint32_t *checksums = (uint32_t *)calloc((size_t)(map_blocks(&map, 0) + map_blocks(&map, 1)), sizeof(uint32_t));
   if (!resume) map.files = 1;                    // the optimizer's may be of another kind
   checkpoint_state(directory, json, &c, error, sizeof error);
-  for (int i = 0; i < map.files && !t->fsdp.mesh.rank && !error[0]; i++)       // first: it names the tensor
+  for (int i = 0; i < map.files && !saved->fsdp->mesh.rank && !error[0]; i++)       // first: it names the tensor
     checkpoint_check_header(map.path[i], header[i], map.data_at[i], error, sizeof error);
   if (!error[0]) checkpoint_checksums(directory, json, &map, checksums, error, sizeof error);
   if (error[0]) checkpoint_hint(directory, error, sizeof error);
@@ -484,26 +505,26 @@ static void checkpoint_load(Trainer *t, const char *directory, const cJSON *json
   l.map = &map;
   l.checksums = checksums;
   l.seen = json_checksum;
-  store_load(&t->store, l, resume ? STATES_ALL : STATES_WEIGHTS, error, sizeof error, log_load_progress, t);
+  store_load(saved->store, l, resume ? STATES_ALL : STATES_WEIGHTS, error, sizeof error, progress, saved->fsdp);
   if (error[0]) checkpoint_hint(directory, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   for (char *h : header) free(h);
   free(checksums);
   tensor_map_free(&map);
   if (!resume) return;
-  StepState *s = t->host.state;
+  StepState *s = saved->state;
   s->loss = c.loss;
   s->updates = c.updates;
   const cJSON *config = cJSON_GetObjectItemCaseSensitive(json, "config");
   const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "buffer_dtype"));
   if (!dtype) dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "param_dtype"));    // before 0.4
-  if (t->opt.loss_scale == 0 && dtype && !strcmp(dtype, t->opt.buffer_dtype)) {  // a scale is one of its dtype
+  if (!saved->fixed_loss_scale && dtype && !strcmp(dtype, saved->buffer_dtype)) {  // a scale is one of its dtype
     s->good_steps = c.good_steps;
-    t->loss_scale = s->loss_scale = c.loss_scale;
+    *saved->loss_scale = s->loss_scale = c.loss_scale;
   }
   s->beta1_power = c.beta1_power;
   s->beta2_power = c.beta2_power;
-  t->ctx.ops->copy(&t->ctx, t->buffers.state, s, sizeof *s);
-  t->ctx.ops->sync(&t->ctx);
-  t->step = c.step;
+  saved->ctx->ops->copy(saved->ctx, saved->state_on_device, s, sizeof *s);
+  saved->ctx->ops->sync(saved->ctx);
+  *saved->step = c.step;
 }

@@ -14,6 +14,7 @@
 // Algorithms differ in their order of sums, so ranks with different choices get different bits. An in-place reduction
 // adds in random order: a program that allows that scheme loses reproducibility at once.
 #pragma once
+#include "kernels/device.h"
 #include <cuda_runtime.h>
 #include <string>
 #include <vector>

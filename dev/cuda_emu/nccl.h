@@ -26,6 +26,7 @@
 //
 // One process is one rank, and in a group a communicator uses one stream, as in this program.
 #pragma once
+#include "kernels/device.h"
 #include <cuda_runtime.h>
 #include <functional>
 #include <limits.h>

@@ -6,6 +6,11 @@
 #include <malloc.h>
 
 // ---- helpers --------------------------------------------------------------------------------------------------------
+static inline const Saved *test_saved(const Trainer *t) {
+  static Saved saved;
+  saved = saved_of(&t->run);
+  return &saved;
+}
 // The first `world` ranks of this launch; false on the others, which only wait.
 static inline bool ckpt_world(int world, MPI_Comm *comm) {
   int rank;
@@ -108,7 +113,7 @@ static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *d
   const Store *s = &t->store;
   TensorMap map;
   char *header[CHECKPOINT_FILES];
-  checkpoint_map(t, directory, &map, header);
+  checkpoint_map(test_saved(t), directory, &map, header);
   long long own = t->fsdp.mesh.replicate.me ? 0 : store_own_bytes(&t->fsdp, &map, STATES_ALL), all = 0;
   MPI_Allreduce(&own, &all, 1, MPI_LONG_LONG, MPI_SUM, t->fsdp.mesh.comm);
   int64_t tensors = 0;
@@ -216,7 +221,7 @@ static inline void resume_begin(Trainer *t, Saver *saver, const Corpus *corpus, 
   test_options(&o, world, "%s %s %s %s --out %s", world_shapes, resume_shapes, v->kept, v->own, out);
   if (!rank) make_directories(out);
   trainer_open(t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
-  saver_init(saver, t);
+  saver_init(saver, &t->run);
 }
 // Weights that no checkpoint has, so that nothing is right before the load; E4M3 scales too. Collective.
 static inline void resume_spoil(Fsdp *f) {
@@ -260,9 +265,9 @@ static inline void resume_from(Trainer *t, Saver *saver, const Corpus *corpus, M
   if (!rank) make_directories(o.out);            // not check_out: this process writes there several times
   if (comm_name) snprintf(o.comm, sizeof o.comm, "%s", comm_name);
   trainer_open(t, &o, corpus, comm, schedule_device(ops ? ops : agree_on_ops(&o, comm)), 1);
-  saver_init(saver, t);
+  saver_init(saver, &t->run);
   resume_spoil(&t->fsdp);
-  start_load(&start, t, saver);
+  start_load(&start, &t->run, saver);
   start_free(&start);
 }
 
@@ -484,7 +489,7 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
     test_options(&o, 2, "--n_layer 1 --n_head 4 --n_embd 384 --seq_len 16 --n_positions 16 --vocab_size 5000 "
                  "--batch_size 1 --out %s %s", ckpt_path("saved"), extra);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    saver_init(&saver, &t);
+    saver_init(&saver, &t.run);
     const size_t numel = (size_t)model_numel(&t.model), MiB = 1 << 20, N = 2;
     const size_t blocks = (4 * numel + MiB - 1) / MiB + (8 * numel + MiB - 1) / MiB;
     const size_t snapshot = extra[0] ? (size_t)store_snapshot_bytes(&t.fsdp) : 0;
@@ -509,7 +514,7 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
     REQUIRE(json, "%s", error);
     peak_reset();
     before = peak_bytes();
-    checkpoint_load(&t, path, json, crc32c(0, text, (size_t)bytes), true);
+    checkpoint_load(test_saved(&t), path, json, crc32c(0, text, (size_t)bytes), true, log_load_progress);
     after = peak_bytes();
     EXPECT(after <= before + MiB, "%s: loading raised the peak from %zu to %zu bytes", extra, before, after);
     EXPECT(states_hash(&t.fsdp) == saved && t.step == 1, "%s: what was loaded is not what was saved", extra);
@@ -561,7 +566,7 @@ static inline void stream_begin(Trainer *t, StreamFiles *w, bool background, boo
   memset(w, 0, sizeof *w);
   snprintf(w->directory, sizeof w->directory, "%s", ckpt_path("streamed"));
   if (!t->fsdp.mesh.rank) file_make_directory(w->directory);
-  checkpoint_map(t, blind ? "/nowhere/at/all" : w->directory, &map, w->header);
+  checkpoint_map(test_saved(t), blind ? "/nowhere/at/all" : w->directory, &map, w->header);
   w->blocks = map_blocks(&map, 0) + map_blocks(&map, 1);
   CHECK(w->blocks <= STREAM_MOST_BLOCKS, "%lld blocks", (long long)w->blocks);
   const bool begun = store_save_begin(&t->store, &map, StoreRequest{STATES_ALL, background, true, {w->header[0],
@@ -609,7 +614,7 @@ static inline void stream_load(Trainer *t, const char *directory, bool blind, ch
   TensorMap map;
   char *header[CHECKPOINT_FILES], why[1024] = "";
   int64_t bytes;
-  checkpoint_map(t, directory, &map, header);
+  checkpoint_map(test_saved(t), directory, &map, header);
   uint32_t checksums[STREAM_MOST_BLOCKS] = {};
   char *text = checkpoint_text(directory, &bytes, why, sizeof why);
   cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, why, sizeof why) : NULL;
@@ -726,10 +731,11 @@ static inline void export_case(const ExportCase *k) {
       make_directories(ckpt_path("out"));
       make_directories(ckpt_path("hf%d", pair.N));
       trainer_open(&t, &o, &corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
-      saver_init(&saver, &t);
+      saver_init(&saver, &t.run);
       train_step(&t, false);
       want = weights_hash(&t.fsdp);
-      EXPECT(saver_save(&saver, &log, false, false) && save_model(&t) && export_hf(&t, ckpt_path("hf%d", pair.N)), "%s",
+      const char *hf = ckpt_path("hf%d", pair.N);
+      EXPECT(saver_save(&saver, &log, false, false) && save_model(&t.run) && export_hf(&t.run, hf), "%s",
              t.store.result->error);
       if (!t.fsdp.mesh.rank) {
         ckpt_expect_same_file("--save_model", ckpt_path("out/model.safetensors"),
@@ -794,7 +800,7 @@ static inline void device_run(const Ops *ops, MPI_Comm comm, const char *comm_na
     make_directories(out);
     strcpy(o.comm, comm_name);
     trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);
-    saver_init(&saver, &t);
+    saver_init(&saver, &t.run);
     while (t.step < DEVICE_SAVED_AFTER) train_step(&t, false);
   }
   EXPECT(t.step == DEVICE_SAVED_AFTER, "%s: after step %lld", ops->name, (long long)t.step);
@@ -1305,7 +1311,7 @@ TEST_MPI(checkpoints_rotate, 1,
                "--keep_best --out %s", ckpt_path("out"));
   make_directories(o.out);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 1);
-  saver_init(&saver, &t);
+  saver_init(&saver, &t.run);
   const char *const directory = ckpt_path("out/ckpt");
   const double losses[] = {5, 6, 4, 4.5, 4.25};
   for (t.step = 1; t.step <= 5; t.step++)
@@ -1333,7 +1339,7 @@ TEST_MPI(checkpoints_rotate, 1,
     close(fd);
   }
 
-  saver_init(&saver, &t);                        // another process that resumes here, from an earlier step
+  saver_init(&saver, &t.run);                        // another process that resumes here, from an earlier step
   saver.continues = true;
   t.step = 2;
   EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);
@@ -1341,7 +1347,7 @@ TEST_MPI(checkpoints_rotate, 1,
   dir_expect("latest", dir_link(ckpt_path("out/ckpt/latest")), "step_00000002");
   EXPECT(saver.serial == serial + 3, "serial %lld after %lld", (long long)saver.serial, (long long)serial);
 
-  saver_init(&saver, &t);                        // and one that starts anew
+  saver_init(&saver, &t.run);                        // and one that starts anew
   t.step = 1;
   EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);
   dir_expect("a new run", dir_names(directory), "latest step_00000001 ");

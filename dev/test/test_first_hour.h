@@ -322,8 +322,8 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
                  "--max_steps 2 --out %s %s", out, row.options);
     test_corpus(&corpus, 97, 500, 100);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    saver_init(&saver, &t);
-    log_open(&log, &t, false, "", error, sizeof error);
+    saver_init(&saver, &t.run);
+    log_open(&log, &t.run, false, "", error, sizeof error);
     EXPECT(!error[0], "%s", error);
     const Ops *ops = t.ctx.ops;
     table = *ops;
@@ -338,7 +338,7 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     EXPECT(code == row.code, "signal %d: exit code %d, must be %d", row.signal, code, row.code);
     EXPECT(t.step == 2 && saver.evaluated_step == 2, "signal %d: step %lld, evaluated %lld", row.signal,
            (long long)t.step, (long long)saver.evaluated_step);
-    if (row.code < 0) log_close(&log, &t, "done");
+    if (row.code < 0) log_close(&log, &t.run, "done");
     MPI_Barrier(MPI_COMM_WORLD);
     if (!t.fsdp.mesh.rank) cli_expect_end(out, out, row.reason ? row.reason : "done");
     EXPECT(!access(cli_path("saved/ckpt/step_00000002/trainer.json"), F_OK) || row.code != EXIT_SAVED, "not saved");
@@ -522,7 +522,7 @@ TEST(first_make_knows_its_goals_where_something_is_missing,
   int builds = 0;
   CliRun r;
   const int count = first_words(&r, "sed -n 's/^[.]PHONY: *//p' Makefile", word, 64);
-  static const char others[] = " train test test-all check help setup clean check-style FORCE ";
+  static const char others[] = " train test test-all check help setup clean check-style check-rooms FORCE ";
   for (int i = 0; i < count; i++) {
     char name[64];
     snprintf(name, sizeof name, " %s ", word[i]);

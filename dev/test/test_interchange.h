@@ -736,8 +736,8 @@ static inline void ix_run_open(IxRun *x, const char *path, MPI_Comm comm) {
   if (!options_resolve(&x->o, world, world, error, sizeof error)) die_missing("%s", error);
   test_corpus(&x->corpus, (int)x->o.vocab_size, 4000, 100);
   trainer_open(&x->trainer, &x->o, &x->corpus, comm, device_of(cpu_tables[cpu_best_table()].ops), 1);
-  saver_init(&x->saver, &x->trainer);
-  start_load(&x->start, &x->trainer, &x->saver);
+  saver_init(&x->saver, &x->trainer.run);
+  start_load(&x->start, &x->trainer.run, &x->saver);
 }
 static inline void ix_run_close(IxRun *x) {
   trainer_close(&x->trainer);
@@ -812,7 +812,7 @@ TEST_MPI(import_export_any_ranks, 3,
     Param *param = x.trainer.fsdp.lay.param;
     if (!rank) mkdir(dir, 0777);
     snprintf(x.trainer.opt.out, sizeof x.trainer.opt.out, "%s", test_tmp());
-    EXPECT(export_hf(&x.trainer, dir) && save_model(&x.trainer), "%s is not written", name);
+    EXPECT(export_hf(&x.trainer.run, dir) && save_model(&x.trainer.run), "%s is not written", name);
     if (!rank) {
       TokText got = tok_read(dir, "model.safetensors"), want = tok_read(from, "model.safetensors");
       const bool same = got.count == want.count && !memcmp(got.bytes, want.bytes, got.count);

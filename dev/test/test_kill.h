@@ -24,12 +24,12 @@ static inline void kill_world_open(KillWorld *w, MPI_Comm comm, const char *out,
   if (!w->rank) tokenizer_train(&w->corpus.tokenizer, (const uint8_t *)text, strlen(text), 270, 1);
   w->corpus.has_tokenizer = !w->rank;
   trainer_open(&w->t, &o, &w->corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
-  saver_init(&w->saver, &w->t);
+  saver_init(&w->saver, &w->t.run);
   char error[256] = "";
-  log_open(&w->log, &w->t, false, "", error, sizeof error);
+  log_open(&w->log, &w->t.run, false, "", error, sizeof error);
 }
 static inline void kill_world_close(KillWorld *w) {
-  log_close(&w->log, &w->t, "done");
+  log_close(&w->log, &w->t.run, "done");
   trainer_close(&w->t);
   free((void *)w->corpus.split[SPLIT_TRAIN].tokens);
   if (!w->rank) tokenizer_free(&w->corpus.tokenizer);
@@ -64,7 +64,7 @@ static inline void kill_load(KillWorld *w, const char *directory) {
   if (!w->rank) start_open_checkpoint(&s, directory, error, sizeof error);
   agree_no_error(w->comm, error, TEST_EXIT_FAILED);
   start_share(&s, w->comm);
-  checkpoint_load(&w->t, s.path, s.json, s.text_checksum, true);
+  checkpoint_load(test_saved(&w->t), s.path, s.json, s.text_checksum, true, log_load_progress);
   fsdp_publish(&w->t.fsdp);
   fsdp_step_end(&w->t.fsdp);
   start_free(&s);
@@ -361,7 +361,7 @@ static inline void kill_continue(KillWorld *w, const char *copies, KillView *vie
     }
     train_step(&w->t, false);
     snprintf(w->t.opt.out, sizeof w->t.opt.out, "%s", out);
-    saver_init(&w->saver, &w->t);
+    saver_init(&w->saver, &w->t.run);
     char best[32] = "";
     if (!w->rank) kill_best(w->saver.directory, best);
     w->saver.continues = true;
@@ -770,7 +770,7 @@ static inline void kill_damage_open(KillDamage *d, MPI_Comm comm) {
   for (int i = 0; i < 4; i++) kill_path(d->file[i], "%s/%s", d->checkpoint, kill_files[i]);
   d->text = checkpoint_text(d->checkpoint, &d->text_bytes, error, sizeof error);
   d->json = checkpoint_parse(d->checkpoint, d->text, (size_t)d->text_bytes, error, sizeof error);
-  checkpoint_map(&d->w.t, d->checkpoint, &d->map, d->header);
+  checkpoint_map(test_saved(&d->w.t), d->checkpoint, &d->map, d->header);
   EXPECT(map_blocks(&d->map, 0) + map_blocks(&d->map, 1) <= 64, "too many blocks");
   EXPECT(checkpoint_checksums(d->checkpoint, d->json, &d->map, d->checksums, error, sizeof error), "%s", error);
 }

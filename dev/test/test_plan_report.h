@@ -553,7 +553,7 @@ static inline StepTimes plan_times(const char *options, int rank, void (*with)(M
   if (!real) m.launch_s = m.base_s = m.inside_s = m.between_s = 0;
   if (with) with(&m);
   trainer_plan_as(&t, &w.opt, w.on.device, rank, (int)w.opt.world, (int)w.opt.ranks_per_host);
-  s = step_predict(&t, &m);
+  s = step_predict(&t.run, &m);
   trainer_plan_close(&t);
   world_plan_free(&w);
   return s;

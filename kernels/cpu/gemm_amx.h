@@ -1,6 +1,7 @@
-// gemm_amx.h: the bf16 kernel of gemm.h on AMX: 2 x 2 tiles of 16 rows of 64 bytes. Included by gemm.h.
+// gemm_amx.h: the bf16 kernel of gemm.h on AMX: 2 x 2 tiles of 16 rows of 64 bytes.
 // Intel SDM, TDPBF16PS. a's panel: [k/32][32 rows][32 k]; b's: [k/2][32 columns][2].
 #pragma once
+#include "gemm_tiles.h"
 
 #if defined(__AMX_BF16__) || AMX_EMULATED
 enum { AMX_STEP = 512, AMX_WORDS = 16 };         // words of 32 rows x 32 k, and of k in it

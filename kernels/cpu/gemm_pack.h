@@ -1,10 +1,11 @@
-// gemm_pack.h: packs operands of gemm.h into panels. Included by gemm.h.
+// gemm_pack.h: packs operands of gemm.h into panels.
 //
 // A panel is words x width: word w of row i is panel[w * width + i]. Rows beyond the operand and words beyond k are
 // zero. Stores are whole vectors. The part that reaches into the next word is overwritten by that word, because words
 // ascend; the part beyond the last word goes into the gap between panels. Rows are prefetched a few ahead (4 to 10 %
 // faster).
 #pragma once
+#include "gemm_job.h"
 
 INLINE int64_t gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t gemm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -40,6 +40,7 @@
 //
 // Defines: gemm_kernel_split().
 #pragma once
+#include "gemm_amx.h"
 #if defined(__AMX_BF16__) || AMX_EMULATED
 
 // Panels of both operands: steps of 32 rows x 32 k, [part][half][16 lines][16 words], in the order in which tiles load

@@ -28,8 +28,8 @@
 // Polling makes no CUDA call, so it may happen inside a capture; the capture is thread-local, so NCCL's thread is free
 // to do what it needs.
 #pragma once
+#include "kernels/ops.h"
 #include "cuda_libraries.h"
-#include "fsdp/liveness.h"
 #include "nvidia.h"
 #include <sched.h>
 

@@ -1,18 +1,26 @@
 // saver.h: when and how a run saves: checkpoints, at once or in the background; weights alone; an export for Hugging
-// Face. Part 8 of the trainer, which includes it there.
+// Face.
 //
 //   saver_save, saver_save_now     a checkpoint of the state after the last step
 //   saver_poll, saver_finish       a save in the background: check, wait; its end is printed and logged once
 //   saver_give_up                  ends it without a checkpoint
 //   save_model, export_hf          one file of weights, which appears whole or not at all
 #pragma once
-#include "checkpoint.h"
-#include "interchange.h"
+#include "data/checkpoint/interchange.h"
+#include "report.h"
+
+static Saved saved_of(const RunView *run) {
+  const Options *o = run->opt;
+  return Saved{run->fsdp, run->store, run->ctx, run->corpus, run->model.H, run->step, run->steps_total,
+               run->steps_per_epoch, o->global_batch, o->vocab_size_asked, run->loss_scale, o->loss_scale != 0,
+               o->buffer_dtype, run->device->words, PROGRAM_VERSION, BUILD_ID, run->state, run->state_on_device,
+               log_config, o};
+}
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------
 // What outlives a save, and the save in flight. Rank 0 has all of it; the others what they need to take part.
 struct Saver {
-  Trainer *t;
+  const RunView *run;
   char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32];
   bool continues;                                // this run was resumed from OUT/ckpt: checkpoints there are its own
   bool opened;                                   // the directory is ours
@@ -36,7 +44,7 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
   char ckpt[MAP_PATH_BYTES], above[MAP_PATH_BYTES], damaged[1024];
   struct stat st;
   path_join(ckpt, sizeof ckpt, o->out, "ckpt");
-  const bool there = !lstat(ckpt, &st), saves = trainer_trains(o) && o->save_every >= 0;
+  const bool there = !lstat(ckpt, &st), saves = run_trains(o) && o->save_every >= 0;
   REFUSE(saves && there && (stat(ckpt, &st) || !S_ISDIR(st.st_mode) || access(ckpt, R_OK | W_OK | X_OK)),
          "%.900s cannot be written: %s; checkpoints go there (--save_every -1: none)", ckpt,
          !stat(ckpt, &st) && !S_ISDIR(st.st_mode) ? "it is not a directory" : strerror(errno));
@@ -57,20 +65,20 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
   return true;
 }
 
-static void saver_init(Saver *s, Trainer *t) {
+static void saver_init(Saver *s, const RunView *run) {
   memset(s, 0, sizeof *s);
-  s->t = t;
+  s->run = run;
   s->saved_step = s->evaluated_step = -1;
   s->whole = true;
   s->best_loss = s->valid_loss = INFINITY;
-  path_join(s->directory, sizeof s->directory, t->opt.out, "ckpt");
+  path_join(s->directory, sizeof s->directory, run->opt->out, "ckpt");
 }
 
 // Number of ranks that write and whose host does not see OUT: their bytes will go through rank 0. Collective.
 static int saver_streaming_ranks(const Saver *s) {
-  const Mesh *m = &s->t->fsdp.mesh;
+  const Mesh *m = &s->run->fsdp->mesh;
   char probe[MAP_PATH_BYTES];
-  snprintf(probe, sizeof probe, "%.1200s/.seen_by_all_%llu", s->t->opt.out, file_nonce());
+  snprintf(probe, sizeof probe, "%.1200s/.seen_by_all_%llu", s->run->opt->out, file_nonce());
   MPI_Bcast(probe, sizeof probe, MPI_CHAR, 0, m->comm);
   const int fd = m->rank ? -1 : open(probe, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   MPI_Barrier(m->comm);
@@ -82,13 +90,14 @@ static int saver_streaming_ranks(const Saver *s) {
 }
 // Prints what a checkpoint will be: the line `saves` of the start report. Collective.
 static void saver_print_plan(Saver *s) {
-  const Trainer *t = s->t;
-  const Options *o = &t->opt;
+  const RunView *run = s->run;
+  const Options *o = run->opt;
+  const Saved saved = saved_of(run);
   TensorMap map;
   char *header[CHECKPOINT_FILES], when[64], keep[64], best[8] = "";
   const int blind = saver_streaming_ranks(s);
-  if (t->fsdp.mesh.rank || !trainer_trains(o)) return;
-  checkpoint_map(t, s->directory, &map, header);
+  if (run->fsdp->mesh.rank || !run_trains(o)) return;
+  checkpoint_map(&saved, s->directory, &map, header);
   if (o->save_every > 0) snprintf(when, sizeof when, "every %lld steps and at the end", (long long)o->save_every);
   else snprintf(when, sizeof when, o->save_every ? "only on a signal" : "every epoch and at the end");
   snprintf(keep, sizeof keep, o->keep ? "newest %lld kept" : "all kept", (long long)o->keep);
@@ -100,7 +109,7 @@ static void saver_print_plan(Saver *s) {
     say("notice: %d ranks stream their part of checkpoints to rank 0: their hosts do not see %s\n", blind,
         s->directory);
   if (o->verbose)
-    say("checkpoints: rank 0 writes %.1f MB of each\n", (double)store_own_bytes(&t->fsdp, &map, STATES_ALL) * 1e-6);
+    say("checkpoints: rank 0 writes %.1f MB of each\n", (double)store_own_bytes(run->fsdp, &map, STATES_ALL) * 1e-6);
   for (char *h : header) free(h);
   tensor_map_free(&map);
 }
@@ -123,7 +132,7 @@ static bool saver_open_directory(Saver *s, StoreRecord *r) {
       return store_fail(r, "rank 0: cannot move %.300s of an earlier run aside: %s", from, strerror(errno));
     say("notice: %s holds checkpoints of an earlier run; they are now in %s\n", s->directory, aside);
   }
-  if (!file_make_directory(s->directory) || !file_sync_directory(s->t->opt.out))
+  if (!file_make_directory(s->directory) || !file_sync_directory(s->run->opt->out))
     return store_fail(r, "rank 0: cannot make %s: %s", s->directory, strerror(errno));
   directory_sweep(s->directory, checkpoint_leftovers);
   s->opened = true;
@@ -146,7 +155,8 @@ static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, char *er
   size_t bytes = 0, sealed_bytes;
   FILE *f = open_memstream(&text, &bytes);
   fwrite(s->head, 1, s->head_bytes, f);
-  checkpoint_write_tail(f, &s->t->store.map, checksums, s->tokenizer, (int64_t)s->tokenizer_bytes, s->tokenizer_hash);
+  checkpoint_write_tail(f, &s->run->store->map, checksums, s->tokenizer, (int64_t)s->tokenizer_bytes,
+                        s->tokenizer_hash);
   fclose(f);
   char *sealed = checkpoint_sealed(text, bytes, &sealed_bytes);
   const bool ok = saver_put(s, "trainer.json", sealed, sealed_bytes, error, error_bytes);
@@ -190,7 +200,7 @@ static bool saver_commit(void *to, const uint32_t *checksums, char *error, size_
   if (!saver_put_trainer_json(s, checksums, error, error_bytes)) return false;
   REFUSE(!file_sync_directory(s->temporary), "cannot write %s: %s", s->temporary, strerror(errno));
   REFUSE(!saver_name(s, final), "cannot rename %s to %s: %s", s->temporary, final, strerror(errno));
-  s->pruned = checkpoint_prune(s->directory, s->t->opt.keep, s->t->opt.keep_best);
+  s->pruned = checkpoint_prune(s->directory, s->run->opt->keep, s->run->opt->keep_best);
   return true;
 }
 static void saver_discard(void *to) { file_remove(((Saver *)to)->temporary); }
@@ -202,37 +212,39 @@ static void saver_free_texts(Saver *s) {
   s->head = s->tokenizer = NULL;
 }
 // Starts a checkpoint of the state after the last step. Collective. False on every rank, with the reason in
-// t->store.result, when it cannot even begin. best: it has the lowest validation loss so far.
+// run->store->result, when it cannot even begin. best: it has the lowest validation loss so far.
 static bool saver_begin(Saver *s, bool background, bool best) {
-  Trainer *t = s->t;
-  StoreRecord *r = t->store.result;
+  const RunView *run = s->run;
+  StoreRecord *r = run->store->result;
+  const Saved saved = saved_of(run);
   TensorMap map;
   liveness_phase("saving");
   s->start_ms = now_ms();
   s->best = best;
-  s->in_flight_step = t->step;
-  snprintf(s->name, sizeof s->name, "step_%08lld", (long long)t->step);
+  s->in_flight_step = *run->step;
+  snprintf(s->name, sizeof s->name, "step_%08lld", (long long)*run->step);
   memset(r, 0, sizeof *r);
-  if (!t->fsdp.mesh.rank) {
+  if (!run->fsdp->mesh.rank) {
     char hidden[64];
-    snprintf(hidden, sizeof hidden, ".saving_%08lld_%llu", (long long)t->step, file_nonce());
+    snprintf(hidden, sizeof hidden, ".saving_%08lld_%llu", (long long)*run->step, file_nonce());
     path_join(s->temporary, sizeof s->temporary, s->directory, hidden);
     if (saver_open_directory(s, r) && !file_make_directory(s->temporary))
       store_fail(r, "rank 0: cannot make %s: %s", s->temporary, strerror(errno));
     s->serial++;
     FILE *f = open_memstream(&s->head, &s->head_bytes);
-    checkpoint_write_head(f, t, s->serial, CheckpointQuality{s->valid_loss, s->best_loss, s->evaluated_step, best});
+    checkpoint_write_head(f, &saved, s->serial,
+                          CheckpointQuality{s->valid_loss, s->best_loss, s->evaluated_step, best});
     fclose(f);
-    if (t->corpus->has_tokenizer) {
-      s->tokenizer = tokenizer_text(&t->corpus->tokenizer, &s->tokenizer_bytes);
-      s->tokenizer_hash = tokenizer_hash(&t->corpus->tokenizer);
+    if (run->corpus->has_tokenizer) {
+      s->tokenizer = tokenizer_text(&run->corpus->tokenizer, &s->tokenizer_bytes);
+      s->tokenizer_hash = tokenizer_hash(&run->corpus->tokenizer);
     }
   }
-  MPI_Bcast(r, sizeof *r, MPI_BYTE, 0, t->store.comm);
-  MPI_Bcast(s->temporary, sizeof s->temporary, MPI_CHAR, 0, t->store.comm);
+  MPI_Bcast(r, sizeof *r, MPI_BYTE, 0, run->store->comm);
+  MPI_Bcast(s->temporary, sizeof s->temporary, MPI_CHAR, 0, run->store->comm);
   if (r->failed) { saver_free_texts(s); return false; }
-  checkpoint_map(t, s->temporary, &map, s->header);
-  const bool begun = store_save_begin(&t->store, &map, StoreRequest{STATES_ALL, background, true,
+  checkpoint_map(&saved, s->temporary, &map, s->header);
+  const bool begun = store_save_begin(run->store, &map, StoreRequest{STATES_ALL, background, true,
                                       {s->header[0], s->header[1]}, {saver_commit, saver_discard, s}});
   if (!begun) saver_free_texts(s);
   s->pause_ms = background ? now_ms() - s->start_ms : 0;
@@ -240,74 +252,76 @@ static bool saver_begin(Saver *s, bool background, bool best) {
 }
 // Reports how the last save ended. Returns whether its checkpoint is whole; the same on every rank.
 static bool saver_report(Saver *s, Log *log) {
-  const StoreRecord *r = s->t->store.result;
+  const StoreRecord *r = s->run->store->result;
   char path[MAP_PATH_BYTES], error[STORE_ERROR_BYTES + 128] = "", last[64] = "there is none yet";
   path_join(path, sizeof path, s->directory, s->name);
   if (s->saved_step >= 0) snprintf(last, sizeof last, "the last whole one is step %lld", (long long)s->saved_step);
   const bool named = !strncmp(r->error, "rank ", 5);             // else it is rank 0, which makes files and names
   if (r->failed) snprintf(error, sizeof error, "%s%s; %s", named ? "" : "rank 0: ", r->error, last);
-  const TensorMap *m = &s->t->store.map;
-  const double ms = fmax(0, s->t->store.ended_ms - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
+  const TensorMap *m = &s->run->store->map;
+  const double ms = fmax(0, s->run->store->ended_ms - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
   const int64_t bytes = m->file_bytes[0] + m->file_bytes[1];
   s->pending = false;
   if (!r->failed) s->saved_step = s->in_flight_step;
   const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
-  log_checkpoint(log, s->t, &report);
-  if (!r->failed && !s->pruned && !s->t->fsdp.mesh.rank)
+  log_checkpoint(log, s->run, &report);
+  if (!r->failed && !s->pruned && !s->run->fsdp->mesh.rank)
     say_error("notice: checkpoints beyond --keep %lld could not be removed from %s\n",
-            (long long)s->t->opt.keep, s->directory);
+            (long long)s->run->opt->keep, s->directory);
   saver_free_texts(s);
   return !r->failed;
 }
 // Reports a save in the background that has ended. Called after every step.
 static void saver_poll(Saver *s, Log *log) {
-  if (s->pending && store_poll(&s->t->store)) s->whole = saver_report(s, log);
+  if (s->pending && store_poll(s->run->store)) s->whole = saver_report(s, log);
 }
 // Waits for the save in flight, if there is one. Returns whether the last one made a whole checkpoint.
 static bool saver_finish(Saver *s, Log *log) {
   if (!s->pending) return s->whole;
   liveness_phase("saving");
-  store_wait(&s->t->store, log_save_progress);
+  store_wait(s->run->store, log_save_progress);
   return s->whole = saver_report(s, log);
 }
 // Ends the save in flight without a checkpoint: there is no time to finish it.
 static void saver_give_up(Saver *s) {
   if (!s->pending) return;
-  __atomic_store_n(&s->t->store.cancelled, true, __ATOMIC_RELAXED);
-  store_wait(&s->t->store, NULL);
+  __atomic_store_n(&s->run->store->cancelled, true, __ATOMIC_RELAXED);
+  store_wait(s->run->store, NULL);
   saver_free_texts(s);
   s->pending = false;
 }
 // Saves a checkpoint of the state after the last step: at once, or in the background. Waits for a save that is still in
 // flight. A failure is reported, and training continues. Collective.
 static bool saver_save(Saver *s, Log *log, bool background, bool best) {
+  const int64_t began = trace_now();
   saver_finish(s, log);
   s->pending = true;
-  if (!saver_begin(s, background, best)) return s->whole = saver_report(s, log);
-  if (background) return true;
-  saver_finish(s, log);
-  return s->whole;
+  const bool begun = saver_begin(s, background, best);
+  if (!begun) s->whole = saver_report(s, log);
+  else if (!background) saver_finish(s, log);
+  trace_told(s->run->trace, TOLD_SAVE, began);
+  return begun && background ? true : s->whole;
 }
 // The same at once, unless the newest checkpoint is of this step already.
 static bool saver_save_now(Saver *s, Log *log) {
-  if (saver_finish(s, log) && s->saved_step == s->t->step) return true;
+  if (saver_finish(s, log) && s->saved_step == *s->run->step) return true;
   return saver_save(s, log, false, false);
 }
 // The last line of a run that a signal has ended, on rank 0.
 static void saver_print_stop(const Saver *s) {
-  if (s->t->fsdp.mesh.rank) return;
-  say("stopped by signal after step %lld; ", (long long)s->t->step);
+  if (s->run->fsdp->mesh.rank) return;
+  say("stopped by signal after step %lld; ", (long long)*s->run->step);
   if (s->saved_step < 0) say("there is no checkpoint\n");
   else say("--resume auto continues from step %lld\n", (long long)s->saved_step);
 }
 // Records a validation loss; returns whether it is the lowest so far. With --keep_best only losses whose checkpoint was
 // saved count, so that a failed save does not prevent the next. Collective.
 static bool saver_see(Saver *s, Log *log, double loss) {
-  const bool keeps = s->t->opt.keep_best;
+  const bool keeps = s->run->opt->keep_best;
   if (keeps && !saver_finish(s, log) && s->best) s->best_loss = s->best_before;
   if (keeps) s->best = false;
   s->valid_loss = loss;
-  s->evaluated_step = s->t->step;
+  s->evaluated_step = *s->run->step;
   if (!(loss < s->best_loss)) return false;
   s->best_before = s->best_loss;
   s->best_loss = loss;
@@ -317,7 +331,7 @@ static bool saver_see(Saver *s, Log *log, double loss) {
 // ---- weights alone, export ------------------------------------------------------------------------------------------
 // Weights alone, in fp32, as one safetensors file that appears whole or not at all. `map` has the final path and is
 // taken over; header: malloc'ed, freed here; both rank 0's. Collective. Every rank returns the same; the reason is in
-// t->store.result.
+// run->store->result.
 struct WeightsFile { char temporary[MAP_PATH_BYTES], path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES]; };
 static bool weights_commit(void *to, const uint32_t *, char *error, size_t error_bytes) {
   WeightsFile *w = (WeightsFile *)to;
@@ -326,37 +340,38 @@ static bool weights_commit(void *to, const uint32_t *, char *error, size_t error
   return true;
 }
 static void weights_discard(void *to) { file_remove(((WeightsFile *)to)->temporary); }
-static bool save_weights(Trainer *t, TensorMap *map, char *header) {
+static bool save_weights(const RunView *run, TensorMap *map, char *header) {
   WeightsFile w = {};
   liveness_phase("saving");
-  tensor_map_share(map, t->store.comm);
+  tensor_map_share(map, run->store->comm);
   snprintf(w.path, sizeof w.path, "%s", map->path[0]);
   snprintf(w.directory, sizeof w.directory, "%s", map->path[0]);
   *strrchr(w.directory, '/') = 0;
   unsigned long long nonce = file_nonce();
-  MPI_Bcast(&nonce, 1, MPI_UNSIGNED_LONG_LONG, 0, t->store.comm);
-  if (!t->fsdp.mesh.rank) directory_sweep(w.directory, weights_leftovers);
+  MPI_Bcast(&nonce, 1, MPI_UNSIGNED_LONG_LONG, 0, run->store->comm);
+  if (!run->fsdp->mesh.rank) directory_sweep(w.directory, weights_leftovers);
   snprintf(w.temporary, sizeof w.temporary, "%.1255s.tmp%llu", w.path, nonce);
   snprintf(map->path[0], MAP_PATH_BYTES, "%s", w.temporary);
-  const bool begun = store_save_begin(&t->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
+  const bool begun = store_save_begin(run->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
                                                                    {weights_commit, weights_discard, &w}});
-  if (begun) store_wait(&t->store, log_save_progress);
+  if (begun) store_wait(run->store, log_save_progress);
   free(header);
-  const StoreRecord *r = t->store.result;
-  if (!t->fsdp.mesh.rank && r->failed) say_error("%s: %s\n", who_am_i, r->error);
+  const StoreRecord *r = run->store->result;
+  if (!run->fsdp->mesh.rank && r->failed) say_error("%s: %s\n", who_am_i, r->error);
   return !r->failed;
 }
 // OUT/model.safetensors: the same bytes as a checkpoint's. Collective.
-static bool save_model(Trainer *t) {
+static bool save_model(const RunView *run) {
+  const Saved saved = saved_of(run);
   TensorMap map;
   char *header[CHECKPOINT_FILES];
-  checkpoint_map(t, t->opt.out, &map, header);
+  checkpoint_map(&saved, run->opt->out, &map, header);
   map.files = 1;
   free(header[1]);
-  if (t->fsdp.mesh.rank) tensor_map_free(&map);
-  const bool saved = save_weights(t, &map, header[0]);
-  if (saved && !t->fsdp.mesh.rank) say("weights: %s/model.safetensors\n", t->opt.out);
-  return saved;
+  if (run->fsdp->mesh.rank) tensor_map_free(&map);
+  const bool written = save_weights(run, &map, header[0]);
+  if (written && !run->fsdp->mesh.rank) say("weights: %s/model.safetensors\n", run->opt->out);
+  return written;
 }
 
 // The token that begins and ends a document, malloc'ed, and its id: GPT-2's <|endoftext|>, or the only special one.
@@ -379,17 +394,17 @@ static char *special_token(const Tokenizer *k, int32_t *id) {
   return strndup((const char *)text, (size_t)bytes);
 }
 // Rank 0: writes the files beside the weights in a Hugging Face directory.
-static bool export_texts(const Trainer *t, const char *directory, char *error, size_t error_bytes) {
-  const Model *m = &t->model;
-  const bool has_tokenizer = t->corpus->has_tokenizer;
+static bool export_texts(const RunView *run, const char *directory, char *error, size_t error_bytes) {
+  const ModelFigures *m = &run->model;
+  const bool has_tokenizer = run->corpus->has_tokenizer;
   int32_t special_id = -1;
-  char *special = has_tokenizer ? special_token(&t->corpus->tokenizer, &special_id) : NULL;
+  char *special = has_tokenizer ? special_token(&run->corpus->tokenizer, &special_id) : NULL;
   size_t tokenizer_bytes = 0;
-  const ModelShape shape = {m->L, m->H, m->C, m->P, m->V, m->tied, t->opt.dropout};
+  const ModelShape shape = shape_of(run->opt);
   const struct { const char *name; char *text; } files[] = {
       {"config.json", export_config_text(shape, special_id, PROGRAM_VERSION)},
       {"generation_config.json", export_generation_config_text(special_id)},
-      {"tokenizer.json", has_tokenizer ? tokenizer_text(&t->corpus->tokenizer, &tokenizer_bytes) : NULL},
+      {"tokenizer.json", has_tokenizer ? tokenizer_text(&run->corpus->tokenizer, &tokenizer_bytes) : NULL},
       {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(m->P, special) : NULL}};
   error[0] = 0;
   for (const auto &f : files) {
@@ -405,18 +420,18 @@ static bool export_texts(const Trainer *t, const char *directory, char *error, s
 }
 // Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
 // weights, transposed as Conv1D stores them. Collective. Every rank returns the same.
-static bool export_hf(Trainer *t, const char *directory) {
-  const Fsdp *f = &t->fsdp;
+static bool export_hf(const RunView *run, const char *directory) {
+  const Fsdp *f = run->fsdp;
   TensorMap map = {};
   char *header = NULL, error[1024] = "";
   int64_t header_bytes = 0;
   int ok = 1;
   if (!f->mesh.rank)
-    ok = export_map(&map, directory, f->lay.param, f->lay.params, t->model.tied, &header, &header_bytes, error,
-                    sizeof error);
+    ok = export_map(&map, directory, f->lay.param, f->lay.params, !strcmp(run->opt->tie_head, "on"), &header,
+                    &header_bytes, error, sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
-  if (ok && !save_weights(t, &map, header)) return false;
-  if (ok && !f->mesh.rank) ok = export_texts(t, directory, error, sizeof error);
+  if (ok && !save_weights(run, &map, header)) return false;
+  if (ok && !f->mesh.rank) ok = export_texts(run, directory, error, sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
   if (!f->mesh.rank && !ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
   if (!f->mesh.rank && ok) say("exported: %s\n", directory);

@@ -1,0 +1,158 @@
+// test_plan_search.h: --plan search. A row is what --plan says of its options; nothing that could be asked is faster;
+// what was given stays.
+
+// The options of a --plan with those of a row behind them, as a user would type them.
+static inline void search_typed(Options *o, const Search *s, const char *base, const Options *asked,
+                                const SearchRow *r) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  search_command(f, s, asked, r);
+  fclose(f);
+  plan_asked(o, "%s %s", base, strncmp(text, "--", 2) ? "" : text);
+  free(text);
+}
+static inline bool search_made(Search *s, const Options *asked) {
+  char error[2048] = "";
+  const bool ok = search_make(s, asked, error, sizeof error);
+  EXPECT(ok, "%s", error);
+  return ok;
+}
+TEST(search_rows_are_plans,
+     "rows of --plan search: typed as they are printed, --plan gives the same bytes and the same time; that holds for "
+     "all of them where models have few blocks, else for those that are shown, and estimates are within 1 %") {
+  static const char *const bases[] = {"--model tiny --world 2 --on cpu --dtype fp32 --threads 1",
+                                      "--model tiny --world 4 --on h100 --batch_size 4",
+                                      "--model gpt2 --world 16 --on a100 --batch_size 2 --dtype bf16 --mesh 2x8"};
+  for (const char *base : bases) {
+    static Options asked, typed;
+    static Search s;
+    int64_t compared = 0;
+    double worst = 0;
+    plan_asked(&asked, "%s", base);
+    if (!search_made(&s, &asked)) return;
+    EXPECT(s.rows > 20 && s.legal >= s.rows && s.shown_rows, "%s: %d rows of %lld, %d shown", base, s.rows,
+           (long long)s.legal, s.shown_rows);
+    for (int i = 0; i < s.rows + s.shown_rows; i += i < s.rows ? 7 : 1) {
+      const SearchRow *r = i < s.rows ? &s.row[i] : &s.shown[i - s.rows];
+      SearchRow plan = *r;
+      search_typed(&typed, &s, base, &asked, r);
+      EXPECT(search_plan(&plan, &typed), "%s: row %d is refused", base, i);
+      if (r->exact)
+        EXPECT(plan.needs == r->needs && plan.step_s == r->step_s && plan.exposed_s == r->exposed_s,
+               "%s, row %d: %.0f bytes and %g s, its plan has %.0f and %g", base, i, r->needs, r->step_s, plan.needs,
+               plan.step_s);
+      worst = fmax(worst, fmax(fabs(r->needs / plan.needs - 1), fabs(r->step_s / plan.step_s - 1)));
+      compared++;
+    }
+    for (int i = 0; i < s.shown_rows; i++) EXPECT(s.shown[i].exact, "%s: row %d that is shown is an estimate", base, i);
+    EXPECT(worst < 0.01, "%s: an estimate is %g off", base, worst);
+    printf("%s: %lld plans, the worst estimate is %.2e off\n", base, (long long)compared, worst);
+    search_free(&s);
+  }
+}
+TEST(search_finds_the_fastest,
+     "no combination, tried one by one through options as typed, is faster than the first row, or as fast as a row and "
+     "smaller; each is found once") {
+  static const char base[] = "--model tiny --world 4 --on h100 --batch_size 2 --dtype bf16";
+  static const char *const sharding[] = {
+      "", "--strategy shard_grad_op", "--strategy zero1", "--strategy no_shard", "--gather_slots 3",
+      "--reshard_after_forward off", "--wrap model", "--mesh 2x2", "--mesh 2x2 --reshard_after_forward off",
+      "--mesh 2x2 --gather_slots 3", "--mesh 4x1"};
+  static const char *const levels[] = {"none", "gelu", "norm", "mlp", "block"};
+  static Options asked, o;
+  static Search s;
+  plan_asked(&asked, "%s", base);
+  if (!search_made(&s, &asked)) return;
+  for (const char *mesh : sharding) for (const char *level : levels) {
+    SearchRow plan = {};
+    plan_asked(&o, "%s %s --recompute %s", base, mesh, level);
+    EXPECT(search_plan(&plan, &o), "%s %s is refused", mesh, level);
+    int same = 0;
+    for (int i = 0; i < s.rows; i++) same += s.row[i].needs == plan.needs && s.row[i].step_s == plan.step_s;
+    EXPECT(same, "%s --recompute %s (%.0f bytes, %g s) is in no row", mesh, level, plan.needs, plan.step_s);
+    EXPECT(plan.step_s >= s.shown[0].step_s, "%s --recompute %s takes %g s, the first row %g", mesh, level, plan.step_s,
+           s.shown[0].step_s);
+  }
+  for (int i = 0; i < s.rows; i++) {
+    bool covered = false;
+    for (int k = 0; k < s.shown_rows; k++)
+      covered = covered || (s.shown[k].step_s <= s.row[i].step_s && s.shown[k].needs <= s.row[i].needs);
+    EXPECT(covered || s.shown_rows == SEARCH_ROWS_SHOWN, "row %d (%g s, %.0f bytes) beats all that is shown", i,
+           s.row[i].step_s, s.row[i].needs);
+    for (int k = 0; k < i; k++)
+      EXPECT(memcmp(s.row[i].at, s.row[k].at, sizeof s.row[i].at), "rows %d and %d are the same combination", k, i);
+  }
+  search_free(&s);
+}
+TEST(search_keeps_what_was_given,
+     "options that were given keep their values in every row, and the sequences of a step are as many; offloading is "
+     "looked at only where nothing else fits; where that does not fit either there are no rows") {
+  static const struct { const char *base; OptionId given[4]; int givens; bool offloads, none; } rows[] = {
+      {"--model tiny --world 4 --on h100 --mesh 2x2 --recompute mlp --grad_accum 3",
+       {OPT_mesh, OPT_recompute, OPT_grad_accum}, 3, false, false},
+      {"--model tiny --world 2 --on h100 --batch_size 3 --reduce_dtype bf16 --gather_slots 3",
+       {OPT_batch_size, OPT_reduce_dtype, OPT_gather_slots}, 3, false, false},
+      {"--model gpt2 --world 2 --on h100,memory_gib=1.2,reserve_gib=0.1 --dtype fp32 --batch_size 1 --seq_len 64 "
+       "--recompute block --wrap block", {OPT_param_dtype}, 1, true, false},
+      {"--model gpt2 --world 2 --on h100,memory_gib=0.1,reserve_gib=0.01 --dtype bf16 --wrap model",
+       {OPT_wrap}, 1, false, true}};
+  for (const auto &row : rows) {
+    static Options asked, typed;
+    static Search s;
+    plan_asked(&asked, "%s", row.base);
+    if (!search_made(&s, &asked)) return;
+    EXPECT(row.none ? !s.rows && !s.shown_rows : s.rows > 0 && s.shown_rows > 0, "%s: %d rows", row.base, s.rows);
+    for (int i = 0; i < s.rows; i++) {
+      search_typed(&typed, &s, row.base, &asked, &s.row[i]);
+      for (int k = 0; k < row.givens; k++) {
+        char want[OPTION_TEXT_BYTES], got[OPTION_TEXT_BYTES];
+        option_print(want, sizeof want, &asked, &option_specs[row.given[k]]);
+        option_print(got, sizeof got, &typed, &option_specs[row.given[k]]);
+        EXPECT(!strcmp(want, got), "%s, row %d: --%s %s", row.base, i, option_specs[row.given[k]].name, got);
+      }
+      const int64_t sequences = typed.batch_size * max64(1, typed.grad_accum);
+      EXPECT(sequences == asked.batch_size * max64(1, asked.grad_accum), "%s, row %d: %lld sequences", row.base, i,
+             (long long)sequences);
+      EXPECT(strcmp(typed.offload, "none") ? row.offloads : !row.offloads, "%s, row %d: --offload %s", row.base, i,
+             typed.offload);
+    }
+    search_free(&s);
+  }
+}
+TEST(cli_plan_search,
+     "--plan search prints rows, and with --json all that fit, as JSON; without --on it is refused; a machine that is "
+     "too small gets one line that says what to do") {
+  static const CliRefusal table[] = {
+      {0, "--plan search --model tiny", 2,
+       "--plan search needs --on: what is fastest and what fits depends on the machine"},
+      {0, "--plan searching", 2, "--plan 'searching' is not known: choose one of off|on|search"},
+      {0, "--plan search --on h100 --tune", 2, "--plan is of a training that begins, and reads no weights: it does not "
+       "go with --tune; ..."}};
+  CliRun r;
+  cli_expect_refusals(table, sizeof table / sizeof *table);
+  CLI_RUN(&r, "%s --plan search --model tiny --world 2 --on h100 --dtype bf16 --json", cli_ranks(0));
+  cJSON *json = cJSON_Parse(r.text), *list = cJSON_GetObjectItemCaseSensitive(json, "rows"), *row;
+  int rows = 0;
+  double before = 0;
+  cJSON_ArrayForEach(row, list) {
+    const double s = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(row, "predicted_step_s"));
+    EXPECT(s >= before && cJSON_IsString(cJSON_GetObjectItemCaseSensitive(row, "options")), "row %d: %g s after %g",
+           rows, s, before);
+    before = s;
+    rows++;
+  }
+  EXPECT(r.code == 0 && rows && rows == cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "fit")),
+         "exit code %d, %d rows:\n%.1000s", r.code, rows, r.text);
+  cJSON_Delete(json);
+  cli_free(&r);
+  CLI_RUN(&r, "%s --plan search --model tiny --world 2 --on h100 --dtype bf16", cli_ranks(0));
+  EXPECT(r.code == 0 && strstr(r.text, "Fastest first") && strstr(r.text, "--recompute none"), "exit code %d:\n%s",
+         r.code, r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s --plan search --model gpt2 --world 2 --on h100,memory_gib=0.1,reserve_gib=0.01 --dtype bf16 "
+          "--wrap model", cli_ranks(0));
+  EXPECT(r.code == 0 && strstr(r.text, "nothing fits: choose a smaller --batch_size"), "exit code %d:\n%s", r.code,
+         r.text);
+  cli_free(&r);
+}

@@ -1,0 +1,167 @@
+// gather.h: parameters on their way to the model. A stage is gathered into a slot ahead of its use,
+// waited for, read, released; where shards are read in place, all of that moves nothing.
+//
+//   fsdp_gather, fsdp_prefetch    begin; Comm.gather_start moves the bytes
+//   fsdp_wait                     the stage is whole, in the compute dtype
+//   fsdp_weight                   a parameter of it
+//   fsdp_release                  the slot may take another stage
+//   fsdp_step_begin, fsdp_sync    a pass over the model begins; the host waits for all of it
+#pragma once
+#include "reduce.h"
+
+static inline int fsdp_slot_number(const Fsdp *f, int s) {
+  return s == 0 ? f->cfg.gather_slots : (s - 1) % f->cfg.gather_slots;
+}
+static inline GatherSlot *fsdp_slot(Fsdp *f, int s) { return &f->slot[fsdp_slot_number(f, s)]; }
+
+// Starts gathering stage s, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
+// call it for the same stages in the same order.
+static inline void fsdp_gather(Fsdp *f, int s) {
+  GatherSlot *slot = fsdp_slot(f, s);
+  if (slot->stage == s && slot->state != SLOT_EMPTY) return;
+  CHECK(!slot->in_use, "stage %d is gathered into a slot that stage %d still uses", s, slot->stage);
+  slot->stage = s;
+  slot->state = SLOT_PENDING;
+  slot->from_kept = f->kept_valid[s];
+  const Doing was = doing(f->record, DOING_GATHER, s, 0);
+  if (!f->lay.in_place && f->lay.stage[s].units) f->comm->gather_start(f, s, slot);
+  doing_again(f->record, was);
+}
+// Starts gathering the stages that the model will need after s, as far as slots reach.
+static inline void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
+  for (int i = 1; i < f->cfg.gather_slots && s != last; i++) fsdp_gather(f, s += direction);
+}
+
+// Where a gathered unit lies.
+static inline char *fsdp_gathered(const Fsdp *f, int u) {
+  const int s = f->lay.unit[u].stage;
+  if (f->lay.in_place) return f->params_home + f->lay.unit[u].params_at;
+  return f->slot[fsdp_slot_number(f, s)].data + f->lay.unit[u].slot_at;
+}
+static inline char *fsdp_expanded(const Fsdp *f, int s) { return s ? f->expanded : f->root_expanded; }
+// Parameter p in its gathered stage, as it is stored.
+static inline Tensor fsdp_stored(const Fsdp *f, int p) {
+  const Param *q = &f->lay.param[p];
+  const Piece *c = &f->lay.unit[q->unit].piece[q->piece];
+  return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(c->dtype), c->dtype,
+                   q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+}
+static inline Tensor fsdp_scale(const Fsdp *f, int p) { return tensor_of(f->scale + f->lay.param[p].scale, F32, 1); }
+
+// Writes what stage s stores in another dtype once more, in the compute dtype. E4M3 matrices one by one, each has its
+// scale; what else there is, piece by piece: fp32 parameters as if they were stored rounded.
+static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
+  const Dtype to = f->cfg.compute_dtype;
+  for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
+    char *base = fsdp_expanded(f, s) + (size_t)f->lay.unit[u].expand_slot_at * dtype_bytes(to);
+    for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+      const Piece *c = &f->lay.unit[u].piece[i];
+      if (!c->expands || c->dtype == F8) continue;
+      const int64_t n = c->numel * fsdp_shards(f);
+      const Tensor out = tensor_of(base + (size_t)c->expand_at * dtype_bytes(to), to, n);
+      const Tensor in = tensor_of(fsdp_gathered(f, u) + c->full_at, c->dtype, n);
+      if (c->dtype == F32) param_from_master(f->ctx, out, Tensor{}, in);
+      else convert(f->ctx, out, in);
+    }
+    for (int p = 0; p < f->lay.params && matrices; p++) {
+      const Param *q = &f->lay.param[p];
+      if (q->unit != u || q->dtype != F8) continue;
+      const Piece *c = &f->lay.unit[u].piece[q->piece];
+      const int64_t n = q->numel_padded;
+      fp8_decode(f->ctx, tensor_of(base + (size_t)(c->expand_at + q->in_piece) * dtype_bytes(to), to, n),
+                 reshaped(fsdp_stored(f, p), n), fsdp_scale(f, p));
+    }
+  }
+}
+
+// Tells the record that stage s is whole, or no longer read: what is gathered, and its copy in the compute dtype.
+static inline void fsdp_hold(Fsdp *f, RecordKind kind, int s) {
+  const Stage *x = &f->lay.stage[s];
+  if (!f->record || !x->units) return;
+  record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_gathered(f, x->first_unit), x->full_bytes);
+  record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_expanded(f, s),
+              (size_t)x->expand_numel * dtype_bytes(f->cfg.compute_dtype));
+}
+// Waits until stage s is whole: its weights may be read until fsdp_release. matrices: E4M3 ones are wanted in the
+// compute dtype.
+static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
+  fsdp_point(f);
+  fsdp_gather(f, s);
+  GatherSlot *slot = fsdp_slot(f, s);
+  slot->in_use = true;
+  const Doing was = doing(f->record, DOING_GATHER, s, 0);
+  if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) f->comm->gather_finish(f, s, slot);
+  slot->state = SLOT_WHOLE;
+  liveness_stage(s);
+  const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
+  doing(f->record, DOING_EXPAND, s, 0);
+  if (f->lay.stage[s].expand_numel && !ready) {
+    fsdp_expand(f, s, matrices || !s);
+    if (!s) f->root_is_expanded = 1;
+    else f->expanded_stage = s, f->expanded_matrices = matrices;
+  }
+  doing_again(f->record, was);
+  fsdp_hold(f, RECORD_HOLD, s);
+}
+
+// Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
+static inline Tensor fsdp_weight(Fsdp *f, int p) {
+  const Param *q = &f->lay.param[p];
+  const Unit *u = &f->lay.unit[q->unit];
+  const Piece *c = &u->piece[q->piece];
+  const GatherSlot *slot = fsdp_slot(f, u->stage);
+  CHECK(slot->stage == u->stage && slot->in_use, "%s is read while it is not gathered", q->name);
+  if (!c->expands) return fsdp_stored(f, p);
+  const size_t b = dtype_bytes(f->cfg.compute_dtype);
+  return tensor_of(fsdp_expanded(f, u->stage) + (size_t)(u->expand_slot_at + c->expand_at + q->in_piece) * b,
+                   f->cfg.compute_dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+}
+// An E4M3 matrix as it is stored; its scale is fsdp_scale.
+static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) { return fsdp_stored(f, p); }
+
+// Stage s is not read any more; its slot may take another stage. What lies there stays whole until one does.
+static inline void fsdp_release(Fsdp *f, int s) {
+  GatherSlot *slot = fsdp_slot(f, s);
+  slot->in_use = false;
+  fsdp_hold(f, RECORD_FREE, s);
+  if (!f->lay.in_place) step_event_record(f->ctx, &slot->released);
+}
+
+// What was gathered is stale.
+static inline void fsdp_forget(Fsdp *f) {
+  for (int k = 0; k <= f->cfg.gather_slots; k++) { f->slot[k].state = SLOT_EMPTY; f->slot[k].stage = -1; }
+  for (int s = 0; s < f->lay.stages; s++) f->kept_valid[s] = false;
+  f->expanded_stage = f->root_is_expanded = 0;
+}
+
+// Begins a step, or any other pass over the model: what other streams do from here on comes after all that was asked of
+// the model's stream before. A pass takes nothing over from the one before: a replayed graph changes weights and slots
+// unseen by the host, and one that is captured must gather everything itself. training: a backward follows each
+// forward. Collective.
+static inline void fsdp_step_begin(Fsdp *f, bool training) {
+  fsdp_forget(f);
+  f->training = training;
+  memset(f->marks_made, 0, sizeof f->marks_made);
+  if (f->record) f->record->pass++;
+  for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
+  for (int i = 0; i < 2 + f->lay.stages; i++) f->grads_free[i].recorded = false;
+  f->comm->step_begin(f);
+  f->block_reductions = 0;                       // every pass uses the slots in the order of the record
+  f->point = 0;
+  for (int slot = 0; slot < 2; slot++) if (f->slot_shared[slot]) fsdp_grads_wait(f, slot);
+}
+
+// Waits for all that was asked of the model's stream, and meanwhile looks whether NCCL lost a peer: a stream that needs
+// it never ends.
+static inline void fsdp_sync(Fsdp *f) {
+  const Ops *ops = f->ctx->ops;
+  bool done = f->cfg.comm != COMM_NCCL;
+  if (!done) ops->event_record(f->ctx, f->drained.event);
+  for (int spins = 0; !done; f->comm->progress(f)) {
+    ops->event_done(f->ctx, f->drained.event, &done);
+    if (f->background) f->background(f->background_to);
+    if (!done) liveness_pause(&spins, "the GPU", STAGE_NONE);
+  }
+  ops->sync(f->ctx);
+  liveness_arrived();
+}

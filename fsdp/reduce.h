@@ -1,0 +1,249 @@
+// reduce.h: gradients on their way to their owners. A backward writes a stage's gradient where
+// fsdp_grad says, fsdp_reduce begins to give it away, in rounds of at most chunk_numel elements of every owner's shard,
+// and fsdp_poll moves the rounds on between ops.
+//
+//   fsdp_grads, fsdp_grad, fsdp_grad_mode    where a gradient is written, or added to
+//   fsdp_reduce                              begins; fsdp_reduce_finish ends what is in flight
+//   fsdp_reduce_prepare                      a round's contributions are laid out and given away
+//   fsdp_reduce_consume                      a round has arrived: its owner adds it up, in order of microbatches
+#pragma once
+#include "transport.h"
+
+static inline ReduceSpan fsdp_round_span(const Fsdp *f, int s, int j) {
+  int u = f->lay.stage[s].first_unit;
+  for (; j >= f->lay.unit[u].rounds; u++) j -= f->lay.unit[u].rounds;
+  const int64_t n = f->lay.unit[u].state_numel;
+  if (f->lay.unit[u].rounds == 1) return ReduceSpan{u, 0, n};
+  return ReduceSpan{u, j * f->lay.chunk_numel, min64(f->lay.chunk_numel, n - j * f->lay.chunk_numel)};
+}
+static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
+  return fsdp_round_span(f, f->job.stage, (int)(round - f->job.round0));
+}
+
+// Lays out round job.prepared, rounded for the wire where that is needed, and gives it away. False if it must wait.
+static inline bool fsdp_reduce_prepare(Fsdp *f) {
+  ReduceJob *job = &f->job;
+  const uint64_t round = job->round0 + (uint64_t)job->prepared;
+  if (job->prepared == job->rounds || job->prepared >= job->consumed + 2) return false;
+  doing(f->record, DOING_REDUCE, job->stage, round);
+  if (!f->comm->round_free(f, round)) return false;
+  const ReduceSpan x = fsdp_span_of(f, round);
+  const Unit *u = &f->lay.unit[x.unit];
+  PieceRun run;
+  for (int i = 0; i < u->pieces && f->lay.stage[job->stage].staged; i++) {
+    if (!piece_run(u, i, x.first, x.numel, &run)) continue;
+    for (int o = 0; o < fsdp_shards(f); o++)
+      convert(&f->reduce_ctx,
+              tensor_of(f->work + fsdp_contribution_at(f, o, round, x, run), f->cfg.wire_dtype, run.numel),
+              tensor_of(f->work + u->grads_at + (size_t)(run.grad_at + o * run.owner_stride) * 4, F32, run.numel));
+  }
+  f->comm->round_send(f, round, x);
+  job->prepared++;
+  return true;
+}
+
+// Adds all ranks' contributions to a run of the sum, in order of ranks and as many at once as accumulate takes; a
+// mirrored device has room for one. In parts that stay in cache where that is not all of them.
+static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan x, PieceRun run, bool overwrite) {
+  const size_t b_r = fsdp_wire_bytes(f);
+  const int inputs = f->cfg.native_reduce ? 1 : fsdp_shards(f);
+  for (int64_t at = 0; at < run.numel; at += f->lay.chunk_numel) {
+    const int64_t n = min64(f->lay.chunk_numel, run.numel - at);
+    Summands some = {f->cfg.wire_dtype, 0, {}};
+    bool begins = overwrite;
+    for (int i = 0; i < inputs; i++) {
+      const char *in = f->comm->round_input(f, round, i, x, run) + (size_t)at * b_r;
+      if (f->lay.mirrored && i != f->mesh.shard.me) {
+        f->ctx->ops->copy(&f->reduce_ctx, f->staging_in, in, (size_t)n * b_r);
+        in = f->staging_in;
+      }
+      some.data[some.count++] = in;
+      if (!f->lay.mirrored && i + 1 < inputs && some.count < SUMMANDS_MOST) continue;
+      accumulate(&f->reduce_ctx, tensor_of(sum + at, F32, n), some, begins ? OVERWRITE : ADD);
+      some.count = 0;
+      begins = false;
+    }
+  }
+}
+// Adds round job.consumed to the own shard if every contribution is there: over ranks in order, so over microbatches in
+// order. Of several replicas each adds its own to the sum of those before. Returns whether it did.
+static inline bool fsdp_reduce_consume(Fsdp *f) {
+  ReduceJob *job = &f->job;
+  const uint64_t round = job->round0 + (uint64_t)job->consumed;
+  doing(f->record, DOING_REDUCE, job->stage, round);
+  if (job->consumed >= job->prepared || !f->comm->round_arrived(f, round)) return false;
+  const ReduceSpan x = fsdp_span_of(f, round);
+  const Unit *u = &f->lay.unit[x.unit];
+  const bool off = fsdp_offloads(f), chain = fsdp_chains(f);
+  const bool begins = job->first && (!chain || f->mesh.replicate.me == 0);     // nothing was added yet
+  const bool in_whole = f->lay.stage[job->stage].sums_in_whole;
+  float *own = in_whole ? NULL : f->grads + u->sum_base + x.first, *sum = off ? f->sum : own;
+  const size_t bytes = (size_t)x.numel * sizeof(float);
+  doing(f->record, DOING_CHAIN, job->stage, round);
+  if (chain && !begins) f->comm->chain_take(f, round, x, sum);
+  else if (off && begins) f->ctx->ops->zero(&f->reduce_ctx, sum, bytes);       // the gaps between pieces
+  else if (off) f->ctx->ops->copy(&f->reduce_ctx, sum, own, bytes);
+  doing(f->record, DOING_REDUCE, job->stage, round);
+  PieceRun run;
+  for (int i = 0; i < u->pieces; i++) {
+    if (!piece_run(u, i, x.first, x.numel, &run)) continue;
+    float *to = in_whole ? fsdp_own_gradient(f, x.unit, i) + run.state_at - u->piece[i].state_at
+                         : sum + run.state_at - x.first;
+    fsdp_add_run(f, to, round, x, run, begins);
+    f->traffic.reduce_bytes += (fsdp_shards(f) - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
+  }
+  const bool given = chain && f->lay.mirrored;   // chain_give copies it
+  if (off && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, bytes);
+  if (chain) f->comm->chain_give(f, round, x, sum);
+  f->comm->round_done(f, round);
+  liveness_arrived();
+  if (++job->consumed < job->rounds) return true;
+  f->comm->reduce_end(f);
+  job->active = false;
+  return true;
+}
+
+// Moves the reduction in flight as far as it goes without waiting. Called between ops.
+static inline void fsdp_poll(Fsdp *f) {
+  const Doing was = doing(f->record, DOING_REDUCE, 0, 0);
+  f->comm->progress(f);
+  if (f->background) f->background(f->background_to);
+  while (f->job.active && (fsdp_reduce_prepare(f) || fsdp_reduce_consume(f))) {}
+  doing_again(f->record, was);
+}
+static inline void fsdp_reduce_finish(Fsdp *f) {
+  for (int spins = 0; f->job.active;) {
+    const int before = f->job.prepared + f->job.consumed;
+    fsdp_poll(f);
+    if (f->job.active && f->job.prepared + f->job.consumed == before)
+      liveness_pause(&spins, fsdp_chains(f) ? "the reduction along the replicas" : "the reduction", f->job.stage);
+  }
+}
+
+// Gradient slots: 0 and 1 for blocks in turn, 2 is stage 0's; whole gradients of block l have 2 + l for their own.
+static inline int fsdp_grad_slot(const Fsdp *f, int s) {
+  return f->lay.stage[s].grads == GRADS_IN_SLOT ? (int)(f->block_reductions & 1) : 2 + s;
+}
+// Tells the record that a gradient buffer is complete, or may be written again; and its mirror, which peers read.
+static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot) {
+  if (!f->record) return;
+  const bool block = slot < 2;                   // else of stage slot - 2, whole
+  const Stage *x = &f->lay.stage[block ? 0 : slot - 2];
+  const size_t bytes = block ? f->lay.grad_slot_bytes : (size_t)x->grad_numel * 4;
+  const size_t at = block ? f->lay.part[WORK_SLOTS].at + (size_t)slot * bytes : f->lay.unit[x->first_unit].grads_at;
+  record_held(f->record, kind, HELD_GRADIENT, s, f->work + at, bytes);
+  if (f->lay.mirrored) record_held(f->record, kind, HELD_GRADIENT, s, f->window + at, bytes);
+}
+// Waits until a gradient slot's memory may be written, with a gradient or what else lies there: everybody has read what
+// lay there.
+static inline void fsdp_grads_wait(Fsdp *f, int slot) {
+  if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
+  for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f))
+    liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
+  liveness_arrived();
+  fsdp_hold_gradient(f, RECORD_FREE, 0, slot);
+  for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
+    if (i != slot && f->slot_rounds[i] <= f->slot_rounds[slot]) fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
+}
+// Bits of the slots that a step waits for at its point number `point`.
+static inline int fsdp_waits_at(const Fsdp *f, int point) {
+  const int P = f->points;                       // from the second on, every other microbatch is alike
+  return !P ? 0 : f->wait[point < P ? point : P + (point - P) % (2 * P)];
+}
+// A place of the step where the placement may have it wait for gradient slots.
+static inline void fsdp_point(Fsdp *f) {
+  record_point(f->record);
+  const int waits = f->training ? fsdp_waits_at(f, f->point++) : 0;
+  for (int slot = 0; slot < 2; slot++) if (waits >> slot & 1) fsdp_grads_wait(f, slot);
+}
+// Zeroes what lies between the parameters of stage s's gradient in a slot, or in the shard it is summed in.
+static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
+  const int64_t b = (int64_t)fsdp_wire_bytes(f);
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const Piece *c = &f->lay.unit[u].piece[i];
+    char *piece = f->lay.stage[s].grads == GRADS_IN_SHARD ? (char *)(f->grads + f->lay.unit[u].sum_base + c->state_at)
+                                            : f->work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
+    int64_t at = 0;                              // parameters lie in a piece in their order
+    for (int p = 0; p < f->lay.params && c->trains; p++) {
+      const Param *q = &f->lay.param[p];
+      if (q->unit != u || q->piece != i) continue;
+      if (q->in_piece > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((q->in_piece - at) * b));
+      at = q->in_piece + q->numel_padded;
+    }
+    const int64_t end = round_up(fsdp_shards(f) * c->numel, PARAM_ALIGN_NUMEL);
+    if (c->trains && end > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((end - at) * b));
+  }
+}
+// Zeroes what aligns pieces in the shards of stage s: reductions write all else.
+static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const Piece *c = &f->lay.unit[u].piece[i];
+    float *const end = f->grads + f->lay.unit[u].sum_base + c->state_at + c->numel;
+    const int64_t gap = round_up(c->numel, PARAM_ALIGN_NUMEL) - c->numel;
+    if (c->trains && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
+  }
+}
+// Makes stage s's gradient buffer ready to be written: waits until the reduction that used the memory before has been
+// read by everybody. Gaps, which reductions or the norm read too, may hold logits, activations or another block's
+// gradient.
+static inline void fsdp_grads(Fsdp *f, int s) {
+  const int slot = f->grad_slot = fsdp_grad_slot(f, s);
+  const GradHome home = f->lay.stage[s].grads;
+  if (home == GRADS_NONE) return;
+  if (f->sums_shared[s] && home == GRADS_IN_SHARD) fsdp_zero_gaps(f, s, slot);
+  if (f->sums_shared[s] && home != GRADS_IN_SHARD) fsdp_zero_shard_gaps(f, s);
+  if (home == GRADS_IN_SHARD) return;
+  fsdp_grads_wait(f, slot);
+  if (home == GRADS_WHOLE || (f->lay.blocks_alike && !f->slot_shared[slot])) return;
+  fsdp_zero_gaps(f, s, slot);
+}
+// The whole gradient of parameter p, in the buffer that fsdp_grads made ready: in the wire dtype, or fp32 where it is
+// added to, as it is in the gradient shard of one rank. data is NULL if p is frozen.
+static inline Tensor fsdp_grad(Fsdp *f, int p) {
+  const Param *q = &f->lay.param[p];
+  const Unit *u = &f->lay.unit[q->unit];
+  const GradHome home = f->lay.stage[u->stage].grads;
+  const Piece *c = &u->piece[q->piece];
+  const Dtype dtype = home == GRADS_IN_SLOT ? f->cfg.wire_dtype : F32;
+  char *data = NULL;
+  if (!q->frozen && home == GRADS_IN_SHARD) data = (char *)(f->grads + u->sum_base + c->state_at + q->in_piece);
+  else if (!q->frozen) {
+    const int slot = home == GRADS_WHOLE ? fsdp_grad_slot(f, u->stage) : f->grad_slot;
+    data = f->work + fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype);
+  }
+  return tensor_of(data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+}
+// Whether the a-th microbatch's gradients of stage s overwrite their buffer or are added to it.
+static inline Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {
+  return a && (f->cfg.local || f->lay.stage[s].grads == GRADS_IN_SHARD) ? ADD : OVERWRITE;
+}
+// Starts reducing stage s's gradient into the fp32 shards, if this is due. a: this rank's microbatch of `microbatches`
+// in the step. Collective.
+static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
+  const GradHome home = f->lay.stage[s].grads;
+  if (home == GRADS_NONE || home == GRADS_IN_SHARD || (f->cfg.local && a < microbatches - 1)) return;
+  fsdp_reduce_finish(f);
+  const int slot = fsdp_grad_slot(f, s);
+  ReduceJob *job = &f->job;
+  *job = ReduceJob{};
+  job->active = true;
+  job->first = a == 0 || f->cfg.local;
+  job->stage = s;
+  job->slot = slot;
+  job->rounds = f->lay.stage[s].rounds;
+  job->round0 = f->rounds_started;
+  job->last_round0 = f->stage_round0[s];
+  f->stage_round0[s] = job->round0;
+  f->rounds_started += (uint64_t)job->rounds;
+  f->slot_rounds[slot] = f->rounds_started;
+  f->block_reductions += home == GRADS_IN_SLOT;
+  for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
+    if (!f->lay.unit[u].state_numel) continue;
+    f->traffic.reductions++;
+    record_collective(f->record, RECORD_HOST, COLLECTIVE_REDUCE, OVER_NONE, 1, 0);
+  }
+  f->comm->reduce_start(f);
+  fsdp_hold_gradient(f, RECORD_HOLD, s, slot);
+  fsdp_mark(f, &f->reduce_ctx, MARK_REDUCE, 1 + s);
+  fsdp_poll(f);
+}

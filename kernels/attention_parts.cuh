@@ -1,0 +1,77 @@
+// attention_parts.cuh: what the two families of CUDA attention kernels share: arguments, places, dropout, dout . out.
+// attention_cuda.cuh explains them.
+#pragma once
+#include <float.h>
+#include "random.h"
+#include "kernels/cuda/lane.cuh"
+
+// The kernel reads step from state when it runs, because the host may not know it at launch; only with dropout.
+struct AttentionDrop { Dropout drop; uint32_t threshold; float factor; const StepState *state; };
+// len: T of the formulas. scale = 1/sqrt(hs), scale2 = scale log2(e).
+struct AttentionShape { int len, n_head, hs, C; float scale, scale2; };
+template <class T> struct AttentionForward {
+  T *out; float *lse; const T *qkv;
+  AttentionShape s; AttentionDrop d;
+};
+template <class T> struct AttentionBackward {
+  T *dqkv; const T *dout, *qkv; const float *lse, *dot;
+  AttentionShape s; AttentionDrop d;
+};
+
+// ---- what both families share ---------------------------------------------------------------------------------------
+// Which of `count` <= 32 neighbouring elements of a sample's mask are kept: bit i for element + i. Higher bits are
+// undefined.
+__device__ static inline uint32_t attention_keep(const AttentionDrop &d, uint32_t step, int64_t sample, int64_t element,
+                                                 int count) {
+  const int skip = (int)(element & 3);
+  uint32_t counter = (uint32_t)(element >> 2);
+  uint64_t bits = 0;
+  ROLLED for (int have = 0; have < skip + count; have += 4) {
+    const Philox r = philox4x32(d.drop.seed, Philox{counter++, (uint32_t)sample, step, d.drop.tensor});
+    const uint32_t kept = (uint32_t)(r.x >= d.threshold) | (uint32_t)(r.y >= d.threshold) << 1 |
+                          (uint32_t)(r.z >= d.threshold) << 2 | (uint32_t)(r.w >= d.threshold) << 3;
+    bits |= (uint64_t)kept << have;
+  }
+  return (uint32_t)(bits >> skip);
+}
+HD int attention_min(int a, int b) { return a < b ? a : b; }
+__device__ static inline uint32_t attention_step(const AttentionDrop &d) {
+  return d.drop.p > 0.0f ? d.state->in.step : 0;
+}
+// Index of (head, query, key) in the mask.
+__device__ static inline int64_t attention_element(const AttentionShape &s, int head, int query, int key) {
+  return ((int64_t)head * s.len + query) * s.len + key;
+}
+
+// Where a block's head and sequence begin: in qkv and dqkv (rows of ld elements; k and v are C and 2C further on), in
+// out and dout (rows of C), in lse and dot.
+struct AttentionPlace { int ld; int64_t qkv, out, stat; };
+__device__ static inline AttentionPlace attention_place(const AttentionShape &s) {
+  const int64_t row = (int64_t)blockIdx.z * s.len, column = (int64_t)blockIdx.y * s.hs;
+  return AttentionPlace{3 * s.C, row * (3 * s.C) + column, row * s.C + column,
+                        ((int64_t)blockIdx.z * s.n_head + blockIdx.y) * s.len};
+}
+
+// dot (B,H,T) = dout . out over a head. Eight lanes per row. Neighbouring groups take neighbouring rows of one head, so
+// that dot is written in whole sectors. 16-byte loads where the head size allows them.
+enum { ATTENTION_DOT_THREADS = 256, ATTENTION_DOT_LANES = 8 };
+template <class T>
+__global__ static void __launch_bounds__(ATTENTION_DOT_THREADS)
+    attention_dot_kernel(float *dot, const T *dout, const T *out, AttentionShape s, int64_t rows) {
+  const int lane = (int)threadIdx.x % ATTENTION_DOT_LANES;
+  const int64_t row = ((int64_t)blockIdx.x * ATTENTION_DOT_THREADS + threadIdx.x) / ATTENTION_DOT_LANES;
+  const int64_t in = row < rows ? row : 0, head = in / s.len % s.n_head, b = in / s.len / s.n_head;
+  const int64_t at = (b * s.len + in % s.len) * s.C + head * s.hs;
+  const int width = 16 / (int)sizeof(T);
+  float sum = 0.0f;
+  if (s.hs % width == 0) {
+    ROLLED for (int c = lane * width; c < s.hs; c += ATTENTION_DOT_LANES * width) {
+      const Pack<T> x = load_pack(dout + at + c), y = load_pack(out + at + c);
+      UNROLL for (int i = 0; i < width; i++) sum = fmaf(to_f32(x.x[i]), to_f32(y.x[i]), sum);
+    }
+  } else {
+    for (int c = lane; c < s.hs; c += ATTENTION_DOT_LANES) sum = fmaf(to_f32(dout[at + c]), to_f32(out[at + c]), sum);
+  }
+  UNROLL for (int x = ATTENTION_DOT_LANES / 2; x; x /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, x);
+  if (lane == 0 && row < rows) dot[row] = sum;
+}

@@ -1,0 +1,44 @@
+// gemm_job.h: what a matrix multiply of gemm.h is asked for, and the sizes of its tiles and blocks.
+#pragma once
+#include "kernels/ops.h"
+#include "amx.h"
+
+// ---- interface -----------------------------------------------------------------------------------------------------
+struct GemmOperand {
+  const void *data;
+  Dtype dtype;                                   // of both operands
+  int64_t count;                                 // rows i
+  int64_t stride;                                // elements from i to i+1 (k_contiguous) or from k to k+1
+  bool k_contiguous;
+};
+struct GemmJob {
+  GemmOperand a, b;
+  int64_t K;
+  // Called for parts of finished strips, each element once: rows x cols sums of out(row.., col..), col a multiple of
+  // GEMM_NR. The first GEMM_NR columns have row stride GEMM_NR; the next GEMM_NR columns begin `stride` floats later.
+  void (*finish)(const GemmJob *j, const float *sums, int64_t stride, int64_t row, int64_t col, int64_t rows,
+                 int64_t cols);
+  // If not NULL: receives the sums over k of a's rows row.. (a must not be k_contiguous).
+  void (*finish_sums)(const GemmJob *j, const float *sums, int64_t row, int64_t rows);
+  const void *arg;                               // for the two functions
+};
+
+#ifdef __AVX512F__
+enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a row of b, 1 the broadcast a
+#else
+enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm
+#endif
+// If K has several blocks, a task is at most ROWS x COLS (its sums wait in L2). With one block of k it is as wide as
+// B_WORDS of b allow, so that a is packed once per task. On AMX packing costs no time, and more than half of a 2 MB L2
+// is for a. Elsewhere b's block may exceed a 1 MB L2: on Zen 5 tiles fed from L3 lose 1 %, while 768 columns instead of
+// 512 gain 1 to 8 %.
+#if defined(__AMX_BF16__) || AMX_EMULATED
+enum { GEMM_B_WORDS = 192 << 10, GEMM_COLS = 512, GEMM_ROWS_WAIT = 512 };
+#else
+enum { GEMM_B_WORDS = 320 << 10, GEMM_COLS = 768, GEMM_ROWS_WAIT = 336 };
+#endif
+// K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits in L1. ROWS_WAIT: rows per thread
+// when sums wait from pass to pass; b is packed again for each such run of rows. A_PANELS: panels packed at a time, so
+// that memory is read in runs of several lines even if i is contiguous.
+enum { GEMM_K_WORDS = 384, GEMM_ROWS = 256, GEMM_COLS_MAX = 1024, GEMM_COLS_FEW = 256, GEMM_MR_MAX = 32,
+       GEMM_A_PANELS = 4 };

@@ -1,0 +1,35 @@
+// program.h: what run/ asks of the program that it belongs to. Only the trainer knows its model's parameters and can
+// run it; it defines `program`.
+#pragma once
+#include "data/checkpoint/interchange.h"
+#include "fsdp.h"
+#include "options.h"
+
+// Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
+// begin in different gradient slots where a microbatch has an odd number of reductions.
+enum { DRY_MICROBATCHES = 3 };
+
+struct Device;
+struct RunView;
+// resolve     fills in options that were not given and refuses what cannot work; false with one line in `error`
+// params      the parameters of a model of that shape, malloc'ed
+// plan_open   plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI,
+//             data or memory. o: resolved. Until plan_close
+// plan_step   runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns
+//             how many microbatches it had: as many as it takes to know all others
+// memory_map  writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h)
+struct Program {
+  bool (*resolve)(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);
+  Param *(*params)(const ModelShape *shape, int *count);
+  RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
+  int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
+  void (*plan_close)(RunView *run);
+  void (*memory_map)(const RunView *run, FILE *to);
+};
+extern const Program program;
+
+// The shape that resolved options describe.
+static inline ModelShape shape_of(const Options *o) {
+  return ModelShape{o->n_layer, o->n_head, o->n_embd, o->n_positions, o->vocab_size, !strcmp(o->tie_head, "on"),
+                    o->dropout};
+}
