@@ -2,7 +2,7 @@
 #
 # Conventions
 #   - Libraries are found by compiling and linking a line against them, never by asking a package manager. MPI_HOME,
-#     HWLOC_HOME, CJSON_HOME, CUDA_HOME and NCCL_HOME name installations elsewhere (environment modules).
+#     HWLOC_HOME, CJSON_HOME, OPENSSL_HOME, CUDA_HOME and NCCL_HOME name installations elsewhere (environment modules).
 #   - The CUDA kernels are compiled if there is an nvcc; libcublasLt and libnccl are opened when they are used, so the
 #     same program starts on machines without them. The tests also run the kernels emulated: the C++ compiler compiles
 #     kernels/cuda/cuda.cu with dev/cuda_emu, which needs no toolkit.
@@ -42,7 +42,7 @@ T=name            `make test`: only this test          SAN=1        build and te
 DEVICE=cpu        device of `make train` and tests     CUDA=0       leave the CUDA kernels out
 WIKITEXT2_DIR=D   directory of WikiText-2's train.txt, valid.txt and test.txt
 ARCHS="..."       nvcc's -gencode options (this machine's GPUs; where there is none sm_80, sm_90a, sm_100 and PTX)
-CXX=clang++  MPI_HOME=D  HWLOC_HOME=D  CJSON_HOME=D  CUDA_HOME=D  NCCL_HOME=D
+CXX=clang++  MPI_HOME=D  HWLOC_HOME=D  CJSON_HOME=D  OPENSSL_HOME=D  CUDA_HOME=D  NCCL_HOME=D
 MPICC=mpicc  MPIRUN=mpirun  PYTHON=python3
 endef
 
@@ -79,9 +79,10 @@ MPI_LIBS := $(shell $(MPICC) --showme:link 2>/dev/null || \
 # $(call library_libs,HOME,name): options for a library, below HOME if that is not empty.
 library_cflags = $(1:%=-isystem%/include)
 library_libs = $(1:%=-L%/lib -L%/lib64 -Wl,-rpath,%/lib -Wl,-rpath,%/lib64) -l$2
-LIBRARY_CFLAGS := $(call library_cflags,$(CJSON_HOME)) $(call library_cflags,$(HWLOC_HOME))
+LIBRARY_CFLAGS := $(call library_cflags,$(CJSON_HOME)) $(call library_cflags,$(HWLOC_HOME))$(OPENSSL_HOME:%= -isystem%/include)
 CJSON_LIBS := $(call library_libs,$(CJSON_HOME),cjson)
 HWLOC_LIBS := $(call library_libs,$(HWLOC_HOME),hwloc)
+OPENSSL_LIBS := $(call library_libs,$(OPENSSL_HOME),crypto)
 ifeq ($(call links,immintrin.h,__builtin_cpu_supports("avx512bf16"),$(AMX_PROBE)),)
 MISSING += compiler
 endif
@@ -95,6 +96,9 @@ MISSING += cJSON
 endif
 ifeq ($(call links,hwloc.h,hwloc_topology_set_components(0$(comma) 0$(comma) 0),$(LIBRARY_CFLAGS) $(HWLOC_LIBS)),)
 MISSING += hwloc
+endif
+ifeq ($(call links,openssl/hmac.h openssl/crypto.h,OPENSSL_cleanse(0$(comma) 0),$(LIBRARY_CFLAGS) $(OPENSSL_LIBS)),)
+MISSING += OpenSSL
 endif
 
 # CUDA is optional: if something is missing it is left out, and a line says so.
@@ -179,6 +183,7 @@ FIX_compiler := a C++17 compiler for x86-64 with AMX flags (g++ >= 11, or clang+
 FIX_OpenMPI := headers and library of OpenMPI: MPI_HOME=... (the directory that holds include/ and lib/)
 FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (only the libraries were found)
 FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the directory that holds include/hwloc.h and lib/)
+FIX_OpenSSL := header and libcrypto of OpenSSL 1.1.1 or later: OPENSSL_HOME=... (the directory that holds include/openssl/ and lib/)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
 THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
@@ -215,7 +220,7 @@ cmd_test_gpt_fsdp := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
 src_test_gpt_fsdp := test_gpt_fsdp.cu
 cmd_bench_ops := $(cmd_test_gpt_fsdp)
 src_bench_ops := dev/bench_ops.cu
-LIBS := $(MPI_LIBS) $(HWLOC_LIBS) $(CJSON_LIBS) -ldl -lrt -lpthread -lm
+LIBS := $(MPI_LIBS) $(HWLOC_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) -ldl -lrt -lpthread -lm
 OBJECTS := $(ISAS:%=$(B)/cpu_%.o)
 
 ifneq ($(WITH_CUDA),)

@@ -1416,6 +1416,8 @@ int train_main(int argc, char **argv) {
   const char *launched_as = getenv("OMPI_COMM_WORLD_RANK");
   under_mpirun = launched_as != NULL;
   terminal_open();
+  const int hidden = rdzv_hidden(argc, argv);
+  if (hidden >= 0) return hidden;
   const int answered = options_answer(argc, argv, !launched_as || !strcmp(launched_as, "0"));
   if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
@@ -1424,6 +1426,8 @@ int train_main(int argc, char **argv) {
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
+  const int met = launch_rendezvous(&o, argc, argv);
+  if (met >= 0) return met;
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   liveness_start(o.timeout);
   launch_no_daemon();
@@ -1444,6 +1448,7 @@ int train_main(int argc, char **argv) {
   }
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(&o, argc, argv, MPI_COMM_WORLD);
+  launch_forget(&o);
   if (o.preflight)
     snprintf(error, sizeof error, "--preflight belongs on the command line, not into the file of --config");
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);

@@ -541,6 +541,145 @@ static void fuzz_seeds_checkpoint() {
 }
 
 // ---- libFuzzer -----------------------------------------------------------------------------------------------------
+// ---- the rendezvous (run/rdzv_wire.h, run/rdzv_file.h) --------------------------------------------------------------
+// The first byte says which end hears the rest, in pieces of its low bits. Without the token no end opens.
+static void fuzz_rdzv_link(const uint8_t *bytes, size_t count) {
+  const RdzvKey key = rdzv_token_key("0123456789abcdef", 16);
+  const size_t piece = count ? 1 + bytes[0] % 64 : 1;
+  RdzvLink k;
+  RdzvFrame f;
+  size_t used = 0;
+  rdzv_link_open(&k, &key, count && bytes[0] & 128);
+  const size_t said = k.out.n;
+  int got = 0;
+  for (size_t at = 1; at < count && got >= 0; at += piece) {
+    rdzv_add(&k.in, bytes + at, count - at < piece ? count - at : piece);
+    got = rdzv_link_next(&k, &f, &used);
+    HOLDS(got <= 0 && k.phase != PHASE_OPEN && k.out.n - said <= RDZV_HEAD + RDZV_NONCE);
+    HOLDS(got < 0 || k.in.n <= RDZV_HEAD + RDZV_EARLY_MOST + piece);
+  }
+  fuzz_accepted = got >= 0;
+  rdzv_link_close(&k);
+}
+static void fuzz_seeds_rdzv_link() {
+  const RdzvKey key = rdzv_token_key("0123456789abcdef", 16);
+  RdzvLink client;
+  RdzvBytes b = {};
+  rdzv_link_open(&client, &key, true);
+  rdzv_add(&b, "\x07", 1);
+  rdzv_add(&b, client.out.p, client.out.n);
+  fuzz_seed(b.p, b.n);
+  b.n = 0;
+  rdzv_add(&b, "\x8f", 1);
+  const uint8_t challenge[RDZV_HEAD] = {RDZV_CHALLENGE, 0, 0, 0, RDZV_NONCE, 0, 0, 0};
+  rdzv_add(&b, challenge, sizeof challenge);
+  rdzv_add(&b, client.client, RDZV_NONCE);
+  fuzz_seed(b.p, b.n);
+  rdzv_bytes_free(&b);
+  rdzv_link_close(&client);
+}
+static void fuzz_rdzv_printable(const char *text, bool lines) {
+  for (const char *c = text; *c; c++) HOLDS((uint8_t)*c >= 32 ? *c != 127 : lines && *c == '\n');
+}
+// What a process that knows the token may send: the first byte says as what it is read.
+static void fuzz_rdzv_payload(const uint8_t *bytes, size_t count) {
+  static RdzvInfo i;
+  RdzvPlan q;
+  RdzvEnd e;
+  RdzvWords w;
+  if (!count) return;
+  const uint8_t *p = bytes + 1;
+  const size_t n = count - 1;
+  if (bytes[0] == '0') fuzz_accepted = rdzv_info_read(&i, p, n);
+  if (bytes[0] == '0' && fuzz_accepted)
+    for (const char *text : {i.host, i.machine, i.build, i.mpi, i.program}) fuzz_rdzv_printable(text, false);
+  if (bytes[0] == '0' && fuzz_accepted) fuzz_rdzv_printable(i.options, true);
+  if (bytes[0] == '1') fuzz_accepted = rdzv_plan_read(&q, p, n);
+  if (bytes[0] == '1' && fuzz_accepted)
+    HOLDS(strlen(q.job) == 32 && !strchr(q.job, '/') && q.first >= 0 && q.ranks > 0 && q.first + q.ranks <= q.world);
+  if (bytes[0] == '2') fuzz_accepted = rdzv_end_read(&e, p, n);
+  if (bytes[0] == '2' && fuzz_accepted) fuzz_rdzv_printable(e.text, false);
+  if (bytes[0] != '3' || !rdzv_words_read(&w, p, n)) return;
+  fuzz_accepted = true;
+  HOLDS(w.count > 0 && w.count <= RDZV_WORDS_MOST && !w.word[w.count]);
+  for (int k = 0; k < w.count; k++) fuzz_rdzv_printable(w.word[k], false);
+  const char *why = rdzv_daemon_refused(&w);
+  if (why) fuzz_check_error(why);
+  else HOLDS(!strcmp(w.word[0], "orted") || !strcmp(w.word[0], "prted"));
+  rdzv_words_free(&w);
+}
+static void fuzz_seeds_rdzv_payload() {
+  static RdzvInfo i = {1, 2, 3, 4, "host", "machine", "build", "mpi", "/program", "--lr 1\n"};
+  RdzvPlan q = {1, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"};
+  char name[] = "orted", flag[] = "-mca", ess[] = "ess", env[] = "env";
+  RdzvWords w = {{name, flag, ess, env}, 4};
+  for (int kind = 0; kind < 4; kind++) {
+    RdzvBytes b = {};
+    const char first = (char)('0' + kind);
+    rdzv_add(&b, &first, 1);
+    if (kind == 0) rdzv_info_write(&b, &i);
+    if (kind == 1) rdzv_plan_write(&b, &q);
+    if (kind == 2) rdzv_end_write(&b, 85, "text");
+    if (kind == 3) rdzv_words_write(&b, &w);
+    fuzz_seed(b.p, b.n);
+    rdzv_bytes_free(&b);
+  }
+}
+// Words, one a line: as a daemon's command, and as what mpirun gives its remote agent. What is taken has no word with
+// a meaning for a shell, and no parameter but those that are known.
+static void fuzz_rdzv_daemon(const uint8_t *bytes, size_t count) {
+  char *text = (char *)malloc(count + 1), *rest = text, *word;
+  RdzvWords w = {}, found;
+  memcpy(text, bytes, count);
+  text[count] = 0;
+  while ((word = strsep(&rest, "\n")) && w.count < RDZV_WORDS_MOST) w.word[w.count++] = word;
+  const char *why = rdzv_daemon_refused(&w);
+  fuzz_accepted = !why;
+  for (int i = 1; i < w.count && !why; i++) {
+    HOLDS(!strpbrk(w.word[i], " \t\"'`$|&<>(){}*?!\\~#") || strstr(w.word[i], "@"));
+    HOLDS(i % 3 != 1 || !strcmp(w.word[i], "-mca") || !strcmp(w.word[i], "--prtemca"));
+    HOLDS(i % 3 != 2 || rdzv_param(&rdzv_daemons[0], w.word[i]) || rdzv_param(&rdzv_daemons[1], w.word[i]));
+  }
+  if (rdzv_daemon_from(&found, w.count, w.word)) {
+    HOLDS(found.count % 3 == 1 && (!strcmp(found.word[0], "orted") || !strcmp(found.word[0], "prted")));
+    rdzv_words_free(&found);
+  }
+  free(text);
+}
+static void fuzz_seeds_rdzv_daemon() {
+  fuzz_seed_text("orted\n-mca\ness\nenv\n-mca\ness_base_jobid\n12\n-mca\ness_base_vpid\n1\n-mca\n"
+                 "ess_base_num_procs\n2\n-mca\norte_node_regex\nvm,node-[2:10-20]@0(3)\n-mca\norte_hnp_uri\n"
+                 "12.0;tcp://10.0.0.1:4\n-mca\nplm\nrsh");
+  fuzz_seed_text("prted\n--prtemca\ness\nenv\n--prtemca\ness_base_nspace\nprterun-vm-7@0\n--prtemca\n"
+                 "ess_base_vpid\n1\n--prtemca\ness_base_num_procs\n2\n--prtemca\nprte_hnp_uri\n"
+                 "prterun-vm-7@0.0;tcp4://10.0.0.1:4\n--prtemca\nplm\nssh");
+}
+// Host 0's file, and HOST:PORT.
+static void fuzz_rdzv_text(const uint8_t *bytes, size_t count) {
+  char *text = (char *)malloc(count + 1), host[64];
+  RdzvOffer o;
+  int port = 0;
+  memcpy(text, bytes, count);
+  text[count] = 0;
+  if (rdzv_endpoint(text, host, sizeof host, &port)) {
+    HOLDS(*host && port > 0 && port < 65536 && !strpbrk(host, " /\n"));
+    fuzz_accepted = true;
+  }
+  if (rdzv_offer_parse(&o, text)) {
+    HOLDS(rdzv_is_hex(o.job, 32) && rdzv_is_hex(o.token, 64) && o.at.count <= RDZV_ADDRESSES_MOST);
+    for (int i = 0; i < o.at.count; i++) HOLDS(o.at.at[i].bytes && ((sockaddr_in *)&o.at.at[i].to)->sin_port);
+    fuzz_accepted = true;
+  }
+  free(text);
+}
+static void fuzz_seeds_rdzv_text() {
+  fuzz_seed_text("train_gpt_fsdp rendezvous 1\njob 0123456789abcdef0123456789abcdef\n"
+                 "token 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\nat 10.0.0.1 29400\n"
+                 "at fd00::1 29401\n");
+  fuzz_seed_text("10.0.0.1:29400");
+  fuzz_seed_text("[fd00::1]:29400");
+}
+
 static const FuzzTarget fuzz_targets[] = {
     {"safetensors", fuzz_safetensors, fuzz_seeds_safetensors, 4096},
     {"safetensors_header", fuzz_safetensors_header, fuzz_seeds_safetensors_header, 4096},
@@ -551,7 +690,11 @@ static const FuzzTarget fuzz_targets[] = {
     {"hf", fuzz_hf, fuzz_seeds_hf, 8192},
     {"index", fuzz_index, fuzz_seeds_index, 4096},
     {"config", fuzz_config, fuzz_seeds_config, 2048},
-    {"checkpoint", fuzz_checkpoint, fuzz_seeds_checkpoint, 8192}};
+    {"checkpoint", fuzz_checkpoint, fuzz_seeds_checkpoint, 8192},
+    {"rdzv_link", fuzz_rdzv_link, fuzz_seeds_rdzv_link, 2048},
+    {"rdzv_payload", fuzz_rdzv_payload, fuzz_seeds_rdzv_payload, 2048},
+    {"rdzv_daemon", fuzz_rdzv_daemon, fuzz_seeds_rdzv_daemon, 2048},
+    {"rdzv_text", fuzz_rdzv_text, fuzz_seeds_rdzv_text, 2048}};
 
 static void fuzz_make_seeds(const char *dir) {
   for (const FuzzTarget &t : fuzz_targets) {

@@ -12,7 +12,7 @@
 #     profile    the GPU's measured peaks (dev/gpu_peaks.cu), and ncu: each kernel of a step against them
 #     gpus       2 and 4 GPUs over NCCL: equal losses, modes, tokens/s. A machine with fewer skips it and says so
 #     host       the tests that do not use the GPU
-#   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI, hwloc and cJSON into DIR (18 MB),
+#   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI, hwloc, cJSON, OpenSSL into DIR,
 #                                        for a machine that has none of them; CARRIED=DIR there
 #
 # A call ends by itself within LIMIT seconds (570; 0: when all is done). The next call does what is left: a line of
@@ -25,9 +25,9 @@
 # call; 2 a wrong argument; 3 no GPU.
 #
 # Environment: OUT, LIMIT, FROM, CARRIED; AGAIN, what is run again though the journal has it ("failed", or patterns of
-# items: "ranks/bf16-nccl* first/*"); PYTHON (python3) with torch; CUDA_HOME, NCCL_HOME, MPI_HOME, HWLOC_HOME and
-# CJSON_HOME as for make (NCCL, cuBLAS and NVTX are also looked for in PYTHON's packages); SANITIZE (names of tests;
-# all op tests), TOOLS ("memcheck racecheck") and JOBS (4 at once) of sanitize; MODELS ("gpt2 gpt2-xl"), ROUNDS (3),
+# items: "ranks/bf16-nccl* first/*"); PYTHON (python3) with torch; CUDA_HOME, NCCL_HOME, MPI_HOME, HWLOC_HOME,
+# CJSON_HOME and OPENSSL_HOME as for make (NCCL, cuBLAS and NVTX are also looked for in PYTHON's packages); SANITIZE
+# (all op tests), TOOLS ("memcheck racecheck") and JOBS (4 at once) of sanitize; MODELS ("gpt2 gpt2-xl"), ROUNDS (3),
 # BATCH and STEPS of bench; COMMIT where there is no git. Directories are seen from the repository's root. Without
 # mpirun one rank starts itself, and what needs more ranks is not run.
 #
@@ -223,7 +223,7 @@ finish() {
 # ---- where things are ------------------------------------------------------------------------------------------------
 add_path() { local -n list=$1; list=$2${list:+:$list}; export "${1?}"; }
 
-# OpenMPI, hwloc and cJSON as `carry` unpacked them: OpenMPI was built for /usr and must be told where it is now.
+# What `carry` unpacked: OpenMPI was built for /usr and must be told where it is now.
 use_carried() {
   local lib plugins
   CARRIED=$(cd "$CARRIED" 2>/dev/null && pwd) || refuse 2 "CARRIED: there is no such directory"
@@ -232,6 +232,7 @@ use_carried() {
   { [ -n "$lib" ] && [ -n "$plugins" ]; } ||
     refuse 2 "CARRIED=$CARRIED holds no OpenMPI; dev/gpu_day.sh carry DIR makes such a directory"
   export OPAL_PREFIX=$CARRIED/usr PMIX_PKGLIBDIR=$plugins HWLOC_HOME=$CARRIED/hwloc CJSON_HOME=$CARRIED/cjson
+  export OPENSSL_HOME=$CARRIED/openssl
   add_path PATH "$CARRIED/usr/bin"
   add_path LD_LIBRARY_PATH "${plugins%/pmix}"
   add_path LD_LIBRARY_PATH "$lib"
@@ -724,7 +725,7 @@ part_gpus() {
 }
 
 # ---- carry -----------------------------------------------------------------------------------------------------------
-# carry DIR: OpenMPI, hwloc and cJSON of this machine's distribution, unpacked, not installed, with the libraries they
+# carry DIR: OpenMPI, hwloc, cJSON, OpenSSL of this machine's distribution, unpacked, not installed, with libraries they
 # need beyond those of every Debian and Ubuntu, and without plugins for networks between hosts
 carry() {
   local dir=$1 tool packages package lib headers
@@ -734,8 +735,8 @@ carry() {
   [ -z "$(ls -A "$dir")" ] || refuse 2 "carry: $dir is not empty"
   # All that a machine on which nothing is installed would get, of which these names.
   packages=$(apt-get -s -o Dir::State::status=/dev/null install --no-install-recommends openmpi-bin libopenmpi-dev \
-    libhwloc-dev libcjson-dev 2>/dev/null | awk '/^Inst/ { print $2 }' |
-    grep -E '^(openmpi-|libopenmpi|libcjson|libevent-(core|pthreads)|libhwloc(-dev|[0-9])|libpmix[0-9]|libmunge)')
+    libhwloc-dev libcjson-dev libssl-dev 2>/dev/null | awk '/^Inst/ { print $2 }' |
+    grep -E '^(openmpi-|libopenmpi|lib(cjson|ssl|munge)|libevent-(core|pthreads)|libhwloc(-dev|[0-9])|libpmix[0-9])')
   [ -n "$packages" ] || refuse 3 "carry: apt-get knows no openmpi-bin: apt-get update"
   mkdir "$dir/debs"
   # shellcheck disable=SC2086  # names
@@ -762,6 +763,13 @@ carry() {
     [ ! -e "$headers" ] || cp -r "$headers" "$dir/hwloc/include/"
   done
   ln -s "../${lib#"$dir/"}" "$dir/hwloc/lib"
+  # Away from the other libraries: programs of the machine there must not find this one in LD_LIBRARY_PATH.
+  mkdir -p "$dir/openssl/include" "$dir/openssl/lib"
+  for headers in "$dir"/usr/include/openssl "$dir"/usr/include/*/openssl; do
+    [ ! -e "$headers" ] || cp -r "$headers" "$dir/openssl/include/"
+  done
+  mv "$lib"/libcrypto.so* "$dir/openssl/lib/"
+  rm -rf "$lib"/libssl* "$lib"/libcrypto* "$lib"/ossl-modules "$lib"/engines-* "$dir"/usr/include/{,*/}openssl
   echo "carry: $(wc -w <<<"$packages") packages, $(du -sm "$dir" | cut -f 1) MB in $dir"
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what building and running train_gpt_fsdp needs: a C++ compiler, make, OpenMPI, hwloc, cJSON, curl.
+# Installs what building and running train_gpt_fsdp needs: a C++ compiler, make, OpenMPI, hwloc, cJSON, OpenSSL, curl.
 # On Debian and Ubuntu it installs by apt (through sudo when not root). Where it may not install it prints the command
 # to run, or the paths to set, and exits with 1. Where nothing is missing it does nothing and says so.
 set -eu
@@ -35,20 +35,23 @@ have "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}" || missing+=(mpirun)
 have "${MPICC:-${MPI_HOME:+$MPI_HOME/bin/}mpicc}" || missing+=(mpicc)
 compiles '#include <hwloc.h>' "${HWLOC_HOME:+-I$HWLOC_HOME/include}" || missing+=(hwloc)
 compiles '#include <cjson/cJSON.h>' "${CJSON_HOME:+-I$CJSON_HOME/include}" || missing+=(cJSON)
+compiles '#include <openssl/hmac.h>' "${OPENSSL_HOME:+-I$OPENSSL_HOME/include}" || missing+=(OpenSSL)
 have curl || missing+=(curl)
 if [ ${#missing[@]} -eq 0 ]; then
-  echo "setup: nothing to install: compiler, make, OpenMPI, hwloc, cJSON and curl are here"
+  echo "setup: nothing to install: compiler, make, OpenMPI, hwloc, cJSON, OpenSSL and curl are here"
   exit 0
 fi
 echo "setup: missing: ${missing[*]}"
 
 # Package names by package manager.
-apt_packages="g++ make openmpi-bin libopenmpi-dev libhwloc-dev libcjson-dev curl ca-certificates"
+apt_packages="g++ make openmpi-bin libopenmpi-dev libhwloc-dev libcjson-dev libssl-dev curl ca-certificates"
 if have apt-get; then install="apt-get update && apt-get install -y --no-install-recommends $apt_packages"
 elif have dnf; then
-  install="dnf install gcc-c++ make openmpi-devel hwloc-devel cjson-devel curl && module load mpi/openmpi-x86_64"
-elif have zypper; then install="zypper install gcc-c++ make openmpi4-devel hwloc-devel cJSON-devel curl"
-elif have pacman; then install="pacman -S --needed gcc make openmpi hwloc cjson curl"
+  install="dnf install gcc-c++ make openmpi-devel hwloc-devel cjson-devel openssl-devel curl"
+  install="$install && module load mpi/openmpi-x86_64"
+elif have zypper; then
+  install="zypper install gcc-c++ make openmpi4-devel hwloc-devel cJSON-devel libopenssl-devel curl"
+elif have pacman; then install="pacman -S --needed gcc make openmpi hwloc cjson openssl curl"
 else install=""
 fi
 
@@ -57,10 +60,11 @@ cannot() {
   if [ -n "$install" ]; then
     echo "  to install, as root:  $install" >&2
   else
-    echo "  needed: g++ >= 11, make, OpenMPI >= 4, hwloc >= 2.1 and cJSON with headers, curl" >&2
+    echo "  needed: g++ >= 11, make, OpenMPI >= 4, hwloc >= 2.1, cJSON and OpenSSL >= 1.1.1 with headers, curl" >&2
   fi
   echo "  or, with libraries from environment modules or built by hand:" >&2
-  echo "    make MPI_HOME=<holds include/ and lib/> HWLOC_HOME=<the same> CJSON_HOME=<the same> CXX=<compiler>" >&2
+  echo "    make MPI_HOME=<holds include/ and lib/> HWLOC_HOME=<the same> CJSON_HOME=<the same>" \
+    "OPENSSL_HOME=<the same> CXX=<compiler>" >&2
   exit 1
 }
 

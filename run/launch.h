@@ -1,15 +1,21 @@
 // launch.h: who started this process, whether it is alone by mistake, and what signals ask of it.
 //
+//   launch_rendezvous     meets the other processes that were started, where --rdzv or the environment says so
+//   launch_forget         what a rank does not need to know of that
 //   launch_no_daemon      a rank that no launcher started needs none of Open MPI's processes
 //   launch_refuse_alone   refuses a start that was meant for several ranks and would be several runs of one rank
 //   catch_stop_signals    which signals end training after its step, and which of them with a checkpoint
 //
 // Ranks find each other by PMIx, which Open MPI's mpirun and `srun --mpi=pmix` provide. Any other launcher starts
-// programs that do not know of each other: each would train the whole model, all of them into the same OUT.
+// programs that do not know of each other: they meet (run/rdzv.h), or each would train the whole model, all of them
+// into the same OUT.
 #pragma once
 #include "fsdp.h"
+#include "option_file.h"
 #include "options.h"
+#include "rdzv.h"
 #include "terminal.h"
+#include "version.h"
 #include <signal.h>
 
 // What a signal asks for; the highest value over all ranks counts.
@@ -24,7 +30,78 @@ static const Launcher launchers[] = {
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", false, "srun", "srun --mpi=pmix -n %lld ./train_gpt_fsdp ..."},
     {"PMI_SIZE", "PMI_RANK", false, "another MPI's mpiexec (MPICH, Intel MPI)",
      "Open MPI's mpirun -np %lld ./train_gpt_fsdp ..."},
-    {"WORLD_SIZE", "RANK", true, "torchrun or another launcher of PyTorch", "mpirun -np %lld ./train_gpt_fsdp ..."}};
+    {"WORLD_SIZE", "RANK", true, "torchrun or another launcher of PyTorch",
+     "mpirun -np %lld ./train_gpt_fsdp ..., or set MASTER_ADDR and MASTER_PORT too"}};
+
+// Options about the meeting of processes, which differ between them and say nothing about the run.
+static const OptionId launch_options[] = {OPT_rdzv, OPT_nnodes, OPT_node_rank, OPT_nproc_per_node, OPT_rdzv_token};
+static bool launch_is_about(int id) {
+  for (OptionId own : launch_options) if (own == id) return true;
+  return false;
+}
+// In a rank that took its place at a meeting: as if these options had not been given.
+static void launch_forget(Options *o) {
+  static Options plain;
+  if (!getenv("TRAIN_GPT_FSDP_RDZV")) return;
+  options_default(&plain);
+  for (OptionId id : launch_options) {
+    char value[OPTION_TEXT_BYTES], error[256];
+    option_print(value, sizeof value, &plain, &option_specs[id]);
+    option_set(o, id, value, error, sizeof error);
+    o->given[id] = o->in_file[id] = false;
+  }
+}
+// The options that all processes must have been given alike, a line for each. Static.
+static const char *launch_lines(const Options *o) {
+  static char text[OPTION_COUNT * (OPTION_TEXT_BYTES + 64)];
+  size_t n = 0;
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    char value[OPTION_TEXT_BYTES];
+    if (launch_is_about(i)) continue;
+    option_print(value, sizeof value, o, &option_specs[i]);
+    n += (size_t)snprintf(text + n, sizeof text - n, "--%s %s\n", option_specs[i].name, value);
+  }
+  for (char *c = text; *c; c++) if (*c != '\n' && ((unsigned char)*c < 32 || *c == 127)) *c = '?';      // of --prompt
+  return text;
+}
+// Before MPI_Init: whether this process is to meet others, and then the whole run of ranks in their places: its exit
+// code. -1: it is a run of its own, or a rank. The file of --config is read for what it says about this; whether it is
+// right is found out later.
+static int launch_rendezvous(const Options *o, int argc, char **argv) {
+  static Options seen;
+  char error[1024] = "", mpi[MPI_MAX_LIBRARY_VERSION_STRING];
+  int64_t bytes = -1;
+  int length;
+  const bool is_rank = getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK");
+  seen = *o;
+  char *text = o->config[0] && !is_rank ? config_read(o->config, &bytes, error, sizeof error) : NULL;
+  if (text) options_parse_config(&seen, o->config, text, argc, argv, error, sizeof error);
+  free(text);
+  const bool automatic = !strcmp(seen.rdzv, "auto"), none = !strcmp(seen.rdzv, "none");
+  if (is_rank) {
+    if (automatic || none || getenv("TRAIN_GPT_FSDP_RDZV")) return -1;
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (rank && strcmp(rank, "0")) exit(EXIT_USAGE);
+    die_user("train_gpt_fsdp: --rdzv %.200s is for processes that no launcher of MPI has started, but mpirun or srun "
+             "has started this: leave --rdzv out", seen.rdzv);
+  }
+  const bool chosen = automatic && rdzv_env_is_set() && !getenv("PMI_RANK");
+  for (OptionId id : launch_options)
+    if (id != OPT_rdzv && seen.given[id] && (none || (automatic && !chosen)))
+      die_user("train_gpt_fsdp: --%s belongs to --rdzv tcp://HOST:PORT or file:///shared/dir", option_specs[id].name);
+  if (none || (automatic && !chosen)) return -1;
+  MPI_Get_library_version(mpi, &length);
+  RdzvAsk ask = {};
+  ask.rdzv = chosen ? "env://" : seen.rdzv;
+  ask.token_file = seen.rdzv_token;
+  ask.build = PROGRAM_VERSION " (" BUILD_ID ")", ask.mpi = mpi, ask.options = launch_lines(o);
+  ask.nnodes = seen.given[OPT_nnodes] ? seen.nnodes : -1;
+  ask.node_rank = seen.given[OPT_node_rank] ? seen.node_rank : -1;
+  ask.nproc_per_node = seen.given[OPT_nproc_per_node] ? seen.nproc_per_node : -1;
+  ask.timeout_s = seen.timeout;
+  ask.argc = argc, ask.argv = argv;
+  return rdzv_main(&ask);
+}
 
 // Before MPI_Init. Beside a rank that no launcher started, Open MPI 4 starts a daemon and makes directories in /tmp:
 // 0.1 s. Only MPI_Comm_spawn needs them. Without the daemon all such ranks of a user would share the directories,

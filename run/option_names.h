@@ -22,6 +22,7 @@ static const char say_offload[] = "--offload optimizer or --offload params, on a
 static const char say_wrap[] = "--wrap block (a unit each), model (one unit) or min_params:N";
 static const char say_metrics[] = "every step is a line of JSON in OUT/metrics.jsonl; --out names the directory";
 static const char say_board[] = "--tensorboard writes event files into OUT/tensorboard; --out names the directory";
+static const char say_rdzv[] = "type --rdzv env://, tcp://HOST:PORT or file:///shared/dir";
 static const char say_ranks[] = "ranks are started by mpirun -np N ./train_gpt_fsdp ...";
 static const char say_always[] = "this is always on here: leave it out";
 static const char say_dropout[] = "--dropout is one value for embeddings, attention and residual branches";
@@ -114,10 +115,11 @@ static const OptionName option_names[] = {
     {"cpu", 0, "type --device cpu"}, {"use_cpu", 0, "type --device cpu"}, {"no_accel", 0, "type --device cpu"},
     {"cuda", 0, "type --device cuda"}, {"gpu", 0, "type --device cuda"}, {"use_cuda", 0, "type --device cuda"},
     {"compile", 0, say_compile}, {"torch_compile*", 0, say_compile}, {"num_threads", "threads", 0},
-    {"n_threads", "threads", 0}, {"nproc_per_node", 0, say_ranks}, {"nnodes", 0, say_ranks},
-    {"num_processes", 0, say_ranks}, {"num_gpus", 0, say_ranks}, {"gpus", 0, say_ranks}, {"devices", 0, say_ranks},
+    {"n_threads", "threads", 0}, {"num_processes", 0, say_ranks}, {"num_gpus", 0, say_ranks},
+    {"gpus", 0, say_ranks}, {"devices", 0, say_ranks},
     {"world_size", 0, say_ranks}, {"rank", 0, say_ranks}, {"local_rank", 0, say_ranks},
-    {"master_addr", 0, say_ranks}, {"master_port", 0, say_ranks}, {"rdzv*", 0, say_ranks},
+    {"master_addr", 0, say_ranks}, {"master_port", 0, say_ranks}, {"rdzv_endpoint", 0, say_rdzv},
+    {"rdzv_backend", 0, say_rdzv}, {"rdzv_id", 0, say_rdzv}, {"rdzv_conf", 0, say_rdzv}, {"standalone", 0, say_rdzv},
     // evaluation, samples, output, checkpoints
     {"eval_interval", "eval_every", 0}, {"eval_steps", "eval_every", 0}, {"eval_iters", 0, say_eval},
     {"per_device_eval_batch_size", "test_batch_size", 0}, {"eval_batch_size", "test_batch_size", 0},

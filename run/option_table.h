@@ -69,10 +69,14 @@ enum { LAYERS_MOST = 1000 };
   FLAG(tune, "device", "cuda: time the matrix multiply algorithms at the start, on rank 0 for all ranks") \
   TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
-  TEXT(rdzv, "auto", "auto|none", "device", "none: one rank alone, whatever srun, torchrun or mpiexec has set") \
   FLAG(preflight, "device", "look at all hosts and the network between them, say what to mend, and end") \
   INT(threads, 0, 0, 4096, "device", "threads per rank (0: one for each core it is dealt)") \
   INT(timeout, 600, 0, 1 << 30, "device", "end all after N seconds without progress or word of a rank (0: never)") \
+  TEXT(rdzv, "auto", "auto|none|...", "ranks", "or env://, tcp://HOST:PORT, file:///shared/dir; none: one rank alone") \
+  INT(nnodes, 1, 1, 1 << 20, "ranks", "processes that are started, one on each host: with --rdzv tcp:// or file://") \
+  INT(node_rank, 0, 0, 1 << 20, "ranks", "which of them this is; 0 on HOST") \
+  INT(nproc_per_node, 1, 1, 65536, "ranks", "ranks to run in its place") \
+  TEXT(rdzv_token, "", NULL, "ranks", "file with a secret that all processes know (or RDZV_TOKEN is that secret)") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \
   FLAG(eval_only, "evaluation and samples", "evaluate --resume or --init_from on both splits; train nothing") \

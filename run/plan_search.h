@@ -150,25 +150,29 @@ static inline bool search_plan(SearchRow *r, const Options *o) {
   world_plan_free(&w);
   return true;
 }
-// Models of FEW and of MORE blocks tell those of any number: what a block adds is always the same. An even difference,
+// Once the pipeline of gathers and reductions is full, each block adds the same: then three models of few blocks, on
+// one line, tell those of any number. Where they are not on one line, all blocks are planned. Steps of two blocks,
 // because gradient slots take turns.
-enum { SEARCH_FEW = SEARCH_SLOTS_MOST + 2, SEARCH_MORE = SEARCH_FEW + 2 };
+enum { SEARCH_FEW = SEARCH_SLOTS_MOST + 2, SEARCH_FEWS = 3, SEARCH_MOST = SEARCH_FEW + 2 * (SEARCH_FEWS - 1) };
 static inline bool search_estimate(SearchRow *r, const Options *o, int64_t blocks, double room) {
   static Options few;
-  SearchRow x = *r, y = *r;
-  r->exact = blocks <= SEARCH_MORE || strchr(o->recompute, ':');
+  SearchRow x[SEARCH_FEWS];
+  r->exact = blocks <= SEARCH_MOST || strchr(o->recompute, ':');
+  for (int i = 0; i < SEARCH_FEWS && !r->exact; i++) {
+    few = *o;
+    few.n_layer = SEARCH_FEW + 2 * i;
+    if (!search_plan(&x[i], &few)) return false;
+  }
+  const auto bent = [](double a, double b, double c) { return fabs(c - 2 * b + a) > 1e-6 * c; };
+  if (!r->exact && (bent(x[0].needs, x[1].needs, x[2].needs) || bent(x[0].step_s, x[1].step_s, x[2].step_s)))
+    r->exact = true;
   if (r->exact) return search_plan(r, o);
-  few = *o;
-  few.n_layer = SEARCH_FEW;
-  if (!search_plan(&x, &few)) return false;
-  few.n_layer = SEARCH_MORE;
-  if (!search_plan(&y, &few)) return false;
-  const double n = (double)(blocks - SEARCH_FEW) / (SEARCH_MORE - SEARCH_FEW);
-  r->needs = x.needs + n * (y.needs - x.needs);
-  r->step_s = x.step_s + n * (y.step_s - x.step_s);
-  r->exposed_s = x.exposed_s + n * (y.exposed_s - x.exposed_s);
+  const double n = (double)(blocks - SEARCH_MOST) / 2;
+  r->needs = x[2].needs + n * (x[2].needs - x[1].needs);
+  r->step_s = x[2].step_s + n * (x[2].step_s - x[1].step_s);
+  r->exposed_s = x[2].exposed_s + n * (x[2].exposed_s - x[1].exposed_s);
   r->fits = r->needs <= room;
-  r->peak_flops = x.peak_flops;
+  r->peak_flops = x[0].peak_flops;
   return true;
 }
 
@@ -251,7 +255,10 @@ static inline void search_confirm(Search *s, const Options *asked) {
     s->shown[s->shown_rows++] = *r;
   }
   qsort(s->shown, (size_t)s->shown_rows, sizeof(SearchRow), search_order);
-  int fit = 0;
+  int kept = 0, fit = 0;
+  for (int i = 0; i < s->shown_rows; i++)
+    if (!kept || s->shown[i].needs < s->shown[kept - 1].needs) s->shown[kept++] = s->shown[i];
+  s->shown_rows = kept;
   for (int i = 0; i < s->rows; i++) if (s->row[i].fits) s->row[fit++] = s->row[i];
   s->rows = fit;
   qsort(s->row, (size_t)s->rows, sizeof(SearchRow), search_order);

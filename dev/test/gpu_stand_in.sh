@@ -140,7 +140,8 @@ case $me in
   mpirun)
     [ "$*" != --version ] || { echo "mpirun (Open MPI) 4.1.4"; exit; }
     took 20
-    env | sed -nE "s|${FAKE%/fake}|ROOT|g; /^(OPAL_PREFIX|PMIX_PKGLIBDIR|HWLOC_HOME|CJSON_HOME|LD_LIBRARY_PATH)=/p" \
+    env | sed -nE "s|${FAKE%/fake}|ROOT|g
+      /^(OPAL_PREFIX|PMIX_PKGLIBDIR|(HWLOC|CJSON|OPENSSL)_HOME|LD_LIBRARY_PATH)=/p" \
       >"$FAKE/environment"
     command_in "$@" ;;
   python3)
@@ -162,7 +163,7 @@ case $me in
       *) echo 1 ;;
     esac ;;
   apt-get)
-    names=(libc6 libopenmpi3 openmpi-bin libx11-6 libhwloc-dev libcjson1 libpmix2 libicu72)
+    names=(libc6 libopenmpi3 openmpi-bin libx11-6 libhwloc-dev libcjson1 libpmix2 libicu72 libssl-dev)
     if has "$*" -s; then printf 'Inst %s (1.2)\n' "${names[@]}"
     else while [ "$1" != download ]; do shift; done; touch "${@/%/.deb}"; rm download.deb; fi ;;
   dpkg)
@@ -176,6 +177,9 @@ case $me in
         mkdir -p "$lib" "$3"/usr/include/{,machine/}hwloc
         touch "$lib/libhwloc.a" "$3"/usr/include/{hwloc.h,hwloc/bitmap.h,machine/hwloc/config.h} ;;
       *libpmix2*) mkdir -p "$lib/pmix2/lib/pmix" ;;
+      *libssl-dev*)
+        mkdir -p "$lib/ossl-modules" "$3"/usr/include/{,machine/}openssl
+        touch "$lib"/lib{crypto,ssl}.{a,so} "$3"/usr/include/{openssl/hmac.h,machine/openssl/configuration.h} ;;
       *libcjson1*) mkdir -p "$3/usr/include/cjson" ;;
       *) echo "unpacked $2" >&2; exit 1 ;;
     esac ;;

@@ -16,7 +16,8 @@ TEST(first_a_launcher_that_makes_no_ranks_is_refused,
        "alone"},
       {"WORLD_SIZE=2 RANK=0",
        "torchrun or another launcher of PyTorch started 2 programs that do not know of each other (WORLD_SIZE=2, but "
-       "MPI has one rank): start them with mpirun -np 2 ./train_gpt_fsdp ...; --rdzv none starts each alone"}};
+       "MPI has one rank): start them with mpirun -np 2 ./train_gpt_fsdp ..., or set MASTER_ADDR and MASTER_PORT "
+       "too; --rdzv none starts each alone"}};
   CliRun r;
   const char *out = cli_path("out");
   for (const auto &row : table) {

@@ -229,16 +229,18 @@ TEST(gpu_day_says_what_is_wrong,
 }
 
 TEST(gpu_day_carries_openmpi,
-     "carry DIR: only OpenMPI, hwloc, cJSON and what they need, unpacked, without plugins for networks; with "
+     "carry DIR: only OpenMPI, hwloc, cJSON, OpenSSL and what they need, unpacked, without plugins for networks; with "
      "CARRIED=DIR the ranks start by its mpirun, which is told where it lies") {
   CliRun r;
   gpu_day_set_up(false);
   gpu_day_run(&r, 0, "", "carry ompi");
-  EXPECT(!strncmp(r.text, "carry: 5 packages, ", 19) && cli_count(r.text, "") == 1, "it printed:\n%.2000s", r.text);
+  EXPECT(!strncmp(r.text, "carry: 6 packages, ", 19) && cli_count(r.text, "") == 1, "it printed:\n%.2000s", r.text);
   cli_free(&r);
   gpu_day_expect("the tree", "cd ompi && find . ! -type d | sort | paste -sd ' '",
                  "./cjson/include ./cjson/lib ./hwloc/include/hwloc.h ./hwloc/include/hwloc/bitmap.h "
-                 "./hwloc/include/hwloc/config.h ./hwloc/lib ./usr/bin/mpicc ./usr/bin/mpirun ./usr/bin/orterun "
+                 "./hwloc/include/hwloc/config.h ./hwloc/lib ./openssl/include/openssl/configuration.h "
+                 "./openssl/include/openssl/hmac.h ./openssl/lib/libcrypto.so ./usr/bin/mpicc ./usr/bin/mpirun "
+                 "./usr/bin/orterun "
                  "./usr/include/hwloc.h ./usr/include/hwloc/bitmap.h ./usr/include/machine/hwloc/config.h "
                  "./usr/lib/machine/libopen-pal.so.40 ./usr/lib/machine/openmpi/lib/openmpi3/mca_btl_tcp.so");
   gpu_day_expect("links", "readlink -m ompi/cjson/include ompi/cjson/lib ompi/hwloc/lib | sed s,.*/ompi/,,",
@@ -252,7 +254,8 @@ TEST(gpu_day_carries_openmpi,
   gpu_day_expect("mpirun's environment", "sort fake/environment",
                  "CJSON_HOME=ROOT/ompi/cjson\nHWLOC_HOME=ROOT/ompi/hwloc\n"
                  "LD_LIBRARY_PATH=ROOT/ompi/usr/lib/machine:ROOT/ompi/usr/lib/machine/pmix2/lib:/else\n"
-                 "OPAL_PREFIX=ROOT/ompi/usr\nPMIX_PKGLIBDIR=ROOT/ompi/usr/lib/machine/pmix2/lib/pmix");
+                 "OPAL_PREFIX=ROOT/ompi/usr\nOPENSSL_HOME=ROOT/ompi/openssl\n"
+                 "PMIX_PKGLIBDIR=ROOT/ompi/usr/lib/machine/pmix2/lib/pmix");
 }
 
 TEST(gpu_day_names_tests_exactly, "build/test_gpt_fsdp =NAME selects the test of that name, NAME all that contain it") {

@@ -118,6 +118,13 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh build first test=150", README_DAY},
     {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh", README_DAY},
     {"docs/gpus.md", "OUT=out-gpu FROM=out-earlier dev/gpu_day.sh", README_DAY},
+    {"docs/launch.md", "mpirun -np 4 --host A:2,B:2 ./train_gpt_fsdp --model small", NULL, "there are no hosts A and B",
+     "mpirun -np 4 --host localhost:2,localhost:2 ./train_gpt_fsdp --model small"},
+    {"docs/launch.md", "srun --mpi=pmix -n 4 ./train_gpt_fsdp --model small", NULL, "needs Slurm", "true"},
+    {"docs/launch.md", "./train_gpt_fsdp --rdzv tcp://10.0.0.1:29400 --nnodes 2 --node_rank 0 --nproc_per_node 2 "
+     "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
+    {"docs/launch.md", "./train_gpt_fsdp --rdzv tcp://10.0.0.1:29400 --nnodes 2 --node_rank 1 --nproc_per_node 2 "
+     "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
     {"docs/plan.md", "make plan ARGS=\"--model gpt2-xl --world 8 --on a100 --dtype bf16\"", NULL, "it is built already",
      "./train_gpt_fsdp --plan --model gpt2-xl --world 8 --on a100 --dtype bf16"},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=ratios", README_MAKE},

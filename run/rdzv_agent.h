@@ -1,0 +1,246 @@
+// rdzv_agent.h: every other process of a rendezvous. It finds host 0, proves the token and has it proved, says who it
+// is, keeps a place for its ranks, starts Open MPI's daemon if it is its host's first process, and ends with the job's
+// exit code.
+//
+//   rdzv_agent_meet    connects, again and again until --timeout, and proves the token
+//   rdzv_agent_serve   from then on to the end
+//   rdzv_needs         what the ranks of a process need, from this process (host 0's too)
+#pragma once
+#include "rdzv_host.h"
+
+enum { RDZV_TRY_MS = 3000, RDZV_PAUSE_LEAST_MS = 50, RDZV_PAUSE_MOST_MS = 1000 };
+struct RdzvAgent {
+  const RdzvAsk *ask;
+  const RdzvWhere *where;
+  RdzvInfo *me;
+  int fd, signals;
+  RdzvLink link;
+  size_t used;
+  RdzvSeats seats;
+  RdzvChild daemon;
+  RdzvPlan plan;
+  bool planned, over, daemon_told;
+  char interface[IF_NAMESIZE];
+  RdzvEnd end;
+};
+
+// What ranks in this process's place need. interface: that leads to the other hosts, "" for none.
+static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *interface, int64_t ranks_here) {
+  RdzvEnv env;
+  cpu_set_t cores;
+  rdzv_env_copy(&env);
+  rdzv_env_network(&env, interface);
+  const bool crowded = !sched_getaffinity(0, sizeof cores, &cores) && CPU_COUNT(&cores) < ranks_here;
+  if (crowded && rdzv_env_find(&env, "OMPI_MCA_mpi_yield_when_idle") < 0)
+    rdzv_env_set(&env, "OMPI_MCA_mpi_yield_when_idle", "1");     // as mpirun --oversubscribe does
+  rdzv_needs_write(b, ask->argc, ask->argv, &env);
+  rdzv_env_free(&env);
+}
+
+// ---- to host 0 ------------------------------------------------------------------------------------------------------
+// The proofs in both directions over a fresh connection. 1: done; 0: the other end does not speak this, or not in time;
+// -1: it does not know our token.
+static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
+  const double begun = rdzv_now_ms();
+  RdzvFrame f;
+  rdzv_link_open(&a->link, token, true);
+  a->used = 0;
+  for (bool alive = true; alive && a->link.phase != PHASE_OPEN;) {
+    alive = rdzv_send(a->fd, &a->link);
+    pollfd p = {a->fd, POLLIN, 0};
+    const double left = begun + rdzv_proof_ms - rdzv_now_ms();
+    if (left <= 0 || poll(&p, 1, (int)left + 1) != 1) break;
+    alive = rdzv_receive(a->fd, &a->link) && alive;
+    const bool broken = rdzv_link_next(&a->link, &f, &a->used) < 0;
+    if (broken) break;
+  }
+  return a->link.phase == PHASE_OPEN ? 1 : a->link.refused ? -1 : 0;
+}
+// One try at each of host 0's addresses. As rdzv_agent_prove; what went wrong stands in `why`.
+static inline int rdzv_agent_try(RdzvAgent *a, const RdzvAddresses *to, const RdzvKey *token, char *why, size_t bytes) {
+  for (int i = 0; i < to->count; i++) {
+    char text[INET6_ADDRSTRLEN];
+    rdzv_address_text((const sockaddr *)&to->at[i].to, text, sizeof text);
+    a->fd = rdzv_connect(&to->at[i], RDZV_TRY_MS);
+    if (a->fd < 0) {
+      snprintf(why, bytes, "%s: %s", text, strerror(errno));
+      continue;
+    }
+    const int proved = rdzv_agent_prove(a, token);
+    if (proved > 0) return 1;
+    snprintf(why, bytes, proved ? "%s does not accept this token" : "%s: who answers is no train_gpt_fsdp that waits "
+             "for others", text);
+    close(a->fd);
+    a->fd = -1;
+    rdzv_link_close(&a->link);
+    if (proved < 0) return -1;
+  }
+  return 0;
+}
+// Pauses between tries, longer and longer.
+static inline void rdzv_agent_pause(double *pause_ms) {
+  usleep((useconds_t)(*pause_ms * 1e3));
+  *pause_ms *= 1.5;
+  if (*pause_ms > RDZV_PAUSE_MOST_MS) *pause_ms = RDZV_PAUSE_MOST_MS;
+}
+// Connects to host 0 and proves the token, within --timeout. False: a->end says why not.
+static inline bool rdzv_agent_meet(RdzvAgent *a) {
+  const double begun = rdzv_now_ms(), limit = (double)a->ask->timeout_s * 1e3;
+  double pause_ms = RDZV_PAUSE_LEAST_MS, notice = begun + RDZV_NOTICE_MS;
+  char job[RDZV_JOB_BYTES] = "";
+  for (;; rdzv_agent_pause(&pause_ms)) {
+    char why[600] = "";
+    RdzvAddresses to = {};
+    RdzvOffer offer = {};
+    RdzvKey token = a->where->token;
+    if (a->where->kind == RDZV_FILE) {
+      if (rdzv_file_read(a->where, &offer, job, why, sizeof why)) {
+        token = rdzv_offer_key(&a->where->token, offer.token);
+        to = offer.at;
+        snprintf(why, sizeof why, "host 0 has written its file, but not yet where it listens");
+      }
+    } else if (a->where->local) to.at[to.count++] = rdzv_local_meeting(a->where->port);
+    else rdzv_resolve(a->where->host, a->where->port, &to, why, sizeof why);
+    int met = rdzv_agent_try(a, &to, &token, why, sizeof why);
+    if (met < 0 && offer.job[0]) met = 0;        // the file may be of an earlier start
+    const double now = rdzv_now_ms();
+    const bool late = limit > 0 && now - begun > limit;
+    if (met || late) rdzv_file_leave(a->where, job);
+    if (met > 0) return true;
+    a->end.code = met < 0 ? RDZV_EXIT_USAGE : RDZV_EXIT_MISSING;
+    if (met < 0)
+      snprintf(a->end.text, sizeof a->end.text, "host 0 at %.300s knows another token: give all processes the same "
+               "--rdzv_token, or %s", a->where->text, RDZV_TOKEN_VARIABLE);
+    else
+      snprintf(a->end.text, sizeof a->end.text, "host 0 did not come to %.300s within %lld s (--timeout): %s",
+               a->where->text, (long long)a->ask->timeout_s, why);
+    if (met < 0 || late) return false;
+    if (now > notice) rdzv_say("waiting for host 0 at %s: %s", a->where->text, why);
+    if (now > notice) notice = now + RDZV_AGAIN_MS;
+  }
+}
+static inline void rdzv_agent_send(RdzvAgent *a, int type, RdzvBytes *payload) {
+  rdzv_link_send(&a->link, type, payload ? payload->p : NULL, payload ? payload->n : 0);
+  if (payload) rdzv_bytes_free(payload);
+  rdzv_send(a->fd, &a->link);
+}
+
+// ---- what host 0 asks -----------------------------------------------------------------------------------------------
+__attribute__((format(printf, 3, 4))) static inline void rdzv_agent_end(RdzvAgent *a, int code, const char *fmt, ...) {
+  if (a->over) return;
+  a->over = true;
+  a->end.code = code;
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(a->end.text, sizeof a->end.text, fmt, ap);
+  va_end(ap);
+}
+static inline void rdzv_agent_plan(RdzvAgent *a, const RdzvFrame *f) {
+  char error[300] = "";
+  if (a->planned || !rdzv_plan_read(&a->plan, f->payload, f->n) || a->plan.ranks != a->where->ranks) {
+    rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0 does not speak as it should");
+    return;
+  }
+  a->planned = true;
+  rdzv_needs(&a->seats.needs, a->ask, a->plan.machines > 1 ? a->interface : "", a->plan.here);
+  if (!rdzv_seats_open(&a->seats, a->plan.job, a->plan.first, (int)a->plan.ranks, error, sizeof error)) {
+    rdzv_agent_end(a, RDZV_EXIT_MISSING, "%s", error);
+    return;
+  }
+  if (a->plan.lead)
+    rdzv_say("%lld of %lld ranks run on this host; what they print appears on %s", (long long)a->plan.here,
+             (long long)a->plan.world, a->plan.host);
+  rdzv_agent_send(a, RDZV_READY, NULL);
+}
+// Starts Open MPI's daemon, if these words are one.
+static inline void rdzv_agent_daemon(RdzvAgent *a, const RdzvFrame *f) {
+  RdzvWords w;
+  RdzvBytes b = {};
+  char why[400] = "";
+  if (!rdzv_words_read(&w, f->payload, f->n)) {
+    rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0 does not speak as it should");
+    return;
+  }
+  const char *refused = !a->planned || a->daemon.pid ? "a daemon that nobody asked for" : rdzv_daemon_refused(&w);
+  if (refused) snprintf(why, sizeof why, "refused to start %s", refused);
+  else {
+    RdzvEnv env;
+    rdzv_env_copy(&env);
+    rdzv_env_network(&env, a->plan.machines > 1 ? a->interface : "");
+    char beside[1100];
+    const char *mpirun = rdzv_mpirun(), *slash = strrchr(mpirun, '/');
+    snprintf(beside, sizeof beside, "%.*s%s", slash ? (int)(slash + 1 - mpirun) : 0, mpirun, w.word[0]);
+    char *name = w.word[0];
+    w.word[0] = beside;
+    if (!rdzv_child_start(&a->daemon, w.word, &env))
+      snprintf(why, sizeof why, "cannot start %.200s: %s; MPIRUN or PATH must name Open MPI", beside, strerror(errno));
+    w.word[0] = name;
+    rdzv_env_free(&env);
+  }
+  rdzv_words_free(&w);
+  if (!why[0]) return;
+  rdzv_say("%s", why);
+  rdzv_end_write(&b, RDZV_NEVER_STARTED, why);
+  rdzv_agent_send(a, RDZV_DAEMON_ENDED, &b);
+}
+static inline void rdzv_agent_frame(RdzvAgent *a, const RdzvFrame *f) {
+  if (f->type == RDZV_TAKEN) return;
+  if (f->type == RDZV_PLAN) rdzv_agent_plan(a, f);
+  else if (f->type == RDZV_DAEMON) rdzv_agent_daemon(a, f);
+  else if (f->type == RDZV_END && rdzv_end_read(&a->end, f->payload, f->n)) a->over = true;
+  else rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0 does not speak as it should");
+}
+static inline void rdzv_agent_signals(RdzvAgent *a) {
+  for (int s; (s = rdzv_signal_next(a->signals));) {
+    RdzvBytes b = {};
+    if (s == SIGTSTP) raise(SIGSTOP);
+    if (s == SIGTSTP || s == SIGCONT || s == SIGCHLD) continue;
+    rdzv_add_number(&b, s);
+    rdzv_agent_send(a, RDZV_SIGNAL, &b);
+  }
+}
+static inline void rdzv_agent_look(RdzvAgent *a) {
+  pollfd *p = (pollfd *)calloc((size_t)a->seats.count + 2, sizeof(pollfd));
+  RdzvFrame f;
+  int n = 2, got = 0;
+  p[0] = pollfd{a->fd, (short)(POLLIN | (a->link.out.n ? POLLOUT : 0)), 0};
+  p[1] = pollfd{a->signals, POLLIN, 0};
+  n += rdzv_seats_poll(&a->seats, p + n);
+  poll(p, (nfds_t)n, 500);
+  if (p[1].revents) rdzv_agent_signals(a);
+  const bool alive = !p[0].revents || rdzv_receive(a->fd, &a->link);
+  while (!a->over && (got = rdzv_link_next(&a->link, &f, &a->used)) > 0) rdzv_agent_frame(a, &f);
+  if (!a->over && (!rdzv_send(a->fd, &a->link) || !alive || got < 0))
+    rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0%s%s has ended or is out of reach: what runs here ends",
+                   a->planned ? " on " : "", a->planned ? a->plan.host : "");
+  rdzv_seats_look(&a->seats);
+  free(p);
+  if (!a->daemon.pid || !rdzv_child_ended(&a->daemon) || a->over || !a->daemon.code) return;
+  RdzvBytes b = {};
+  char text[120];
+  snprintf(text, sizeof text, "Open MPI's daemon there ended with code %d", a->daemon.code);
+  rdzv_end_write(&b, a->daemon.code == RDZV_NEVER_STARTED ? 1 : a->daemon.code, text);
+  rdzv_agent_send(a, RDZV_DAEMON_ENDED, &b);
+}
+// Says who this is over the open connection and does what host 0 asks, to the end. Returns the job's exit code.
+static inline int rdzv_agent_serve(RdzvAgent *a) {
+  sockaddr_storage here = {};
+  socklen_t n = sizeof here;
+  bool loopback = false;
+  RdzvBytes b = {};
+  if (!a->where->local && !getsockname(a->fd, (sockaddr *)&here, &n)) {
+    rdzv_interface((const sockaddr *)&here, a->interface, &loopback);
+    if (loopback) a->interface[0] = 0;
+  }
+  a->signals = rdzv_signals_open();
+  rdzv_info_write(&b, a->me);
+  rdzv_agent_send(a, RDZV_INFO, &b);
+  while (!a->over) rdzv_agent_look(a);
+  if (a->end.text[0]) rdzv_say("%s", a->end.text);
+  rdzv_child_end(&a->daemon, 5000);
+  rdzv_seats_close(&a->seats, 2000);
+  close(a->fd);
+  close(a->signals);
+  rdzv_link_close(&a->link);
+  return (int)a->end.code;
+}

@@ -1,0 +1,238 @@
+// rdzv_file.h: file://DIR, a directory that all hosts see, in place of an address of host 0.
+//
+//   DIR/train_gpt_fsdp.rdzv           host 0: the nonce of this start, a token, and where it listens
+//   DIR/train_gpt_fsdp.rdzv.NONCE.R   process R: its addresses
+//
+//   rdzv_file_offer    host 0 begins: a fresh nonce and a fresh token
+//   rdzv_file_look     host 0: opens a socket at the address that leads to a process which has come, and says where
+//   rdzv_file_remove   removes host 0's files
+//   rdzv_file_read     any other process: what host 0 says now; it answers with its own file
+//   rdzv_file_leave    removes that
+//
+// Nobody can know beforehand which of host 0's interfaces leads to the others, so these come first: each puts its
+// addresses into a file, and host 0 asks its routing table. A file of an earlier start does no harm: its nonce leads
+// to no files that host 0 looks for, and nobody listens, or somebody who does not know its token; who read it reads
+// again until a fresh one is there. The files are for their owner only (0600), and those of other users are not read.
+#pragma once
+#include "rdzv_where.h"
+#include <dirent.h>
+
+enum { RDZV_FILE_MOST = 4096 };
+static const char RDZV_FILE_NAME[] = "train_gpt_fsdp.rdzv";
+static const char RDZV_FILE_HEAD[] = "train_gpt_fsdp rendezvous 1\n";
+// What host 0 says: job: the nonce; token: in hexadecimal; at: where it listens, so far.
+struct RdzvOffer { char job[RDZV_JOB_BYTES], token[65]; RdzvAddresses at; };
+
+static inline bool rdzv_is_hex(const char *text, size_t n) {
+  return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
+}
+// An address and port as text into an address. False: it is not that.
+static inline bool rdzv_address_of(const char *text, int port, RdzvAddress *a) {
+  sockaddr_in *four = (sockaddr_in *)&a->to;
+  sockaddr_in6 *six = (sockaddr_in6 *)&a->to;
+  *a = RdzvAddress{};
+  if (inet_pton(AF_INET, text, &four->sin_addr) == 1) {
+    four->sin_family = AF_INET, four->sin_port = htons((uint16_t)port);
+    a->bytes = sizeof *four;
+  } else if (inet_pton(AF_INET6, text, &six->sin6_addr) == 1) {
+    six->sin6_family = AF_INET6, six->sin6_port = htons((uint16_t)port);
+    a->bytes = sizeof *six;
+  }
+  return a->bytes != 0;
+}
+// Reads host 0's file, n bytes and a zero. False: it is none.
+static inline bool rdzv_offer_parse(RdzvOffer *o, char *text) {
+  char *line, *rest = text;
+  *o = RdzvOffer{};
+  if (strncmp(text, RDZV_FILE_HEAD, strlen(RDZV_FILE_HEAD))) return false;
+  rest += strlen(RDZV_FILE_HEAD);
+  while ((line = strsep(&rest, "\n")) && *line) {
+    char *value = strchr(line, ' ');
+    if (!value) return false;
+    *value++ = 0;
+    char *port = strchr(value, ' ');
+    if (!strcmp(line, "job") && !o->job[0] && rdzv_is_hex(value, sizeof o->job - 1)) strcpy(o->job, value);
+    else if (!strcmp(line, "token") && !o->token[0] && rdzv_is_hex(value, sizeof o->token - 1)) strcpy(o->token, value);
+    else if (!strcmp(line, "at") && port && o->at.count < RDZV_ADDRESSES_MOST) {
+      *port++ = 0;
+      const int64_t number = rdzv_number(port);
+      if (number < 1 || number > 65535 || !rdzv_address_of(value, (int)number, &o->at.at[o->at.count])) return false;
+      o->at.count++;
+    } else return false;
+  }
+  return o->job[0] && o->token[0];
+}
+// Writes a file of this user's at once: others see the old one or the new one.
+static inline bool rdzv_file_write(const char *path, const char *text) {
+  char fresh[1400];
+  snprintf(fresh, sizeof fresh, "%s.%d.new", path, (int)getpid());
+  unlink(fresh);
+  const int fd = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  const size_t n = strlen(text);
+  const bool written = fd >= 0 && write(fd, text, n) == (ssize_t)n && !fsync(fd);
+  const int fault = errno;
+  if (fd >= 0) close(fd);
+  if (written && !rename(fresh, path)) return true;
+  if (!written) errno = fault;
+  const int why = errno;
+  unlink(fresh);
+  errno = why;
+  return false;
+}
+// Reads a small file of this user's. False with errno; EPERM: it is another user's.
+static inline bool rdzv_file_text(const char *path, char text[RDZV_FILE_MOST]) {
+  struct stat st;
+  const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool ours = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022);
+  const ssize_t n = ours ? read(fd, text, RDZV_FILE_MOST - 1) : -1;
+  const int fault = ours ? errno : EPERM;
+  close(fd);
+  text[n > 0 ? n : 0] = 0;
+  errno = fault;
+  return n >= 0;
+}
+// The key of a start: its token, and --rdzv_token where that is given too.
+static inline RdzvKey rdzv_offer_key(const RdzvKey *given, const char *token) {
+  RdzvKey made;
+  const RdzvPart part = {token, strlen(token)};
+  rdzv_hmac(made.bytes, given, &part, 1);
+  return made;
+}
+
+// ---- host 0 ---------------------------------------------------------------------------------------------------------
+static inline bool rdzv_offer_write(const RdzvWhere *w, const RdzvOffer *o) {
+  char path[1100], text[RDZV_FILE_MOST];
+  size_t n = (size_t)snprintf(text, sizeof text, "%sjob %s\ntoken %s\n", RDZV_FILE_HEAD, o->job, o->token);
+  for (int i = 0; i < o->at.count; i++) {
+    char address[INET6_ADDRSTRLEN];
+    const sockaddr *a = (const sockaddr *)&o->at.at[i].to;
+    rdzv_address_text(a, address, sizeof address);
+    n += (size_t)snprintf(text + n, sizeof text - n, "at %s %d\n", address, ntohs(((const sockaddr_in *)a)->sin_port));
+  }
+  snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
+  return rdzv_file_write(path, text);
+}
+// Begins: a fresh token for nonce `job`; w->token is its key from now on. False with one line in `error`.
+static inline bool rdzv_file_offer(RdzvWhere *w, RdzvOffer *o, const char *job, char *error, size_t bytes) {
+  uint8_t token[32];
+  *o = RdzvOffer{};
+  snprintf(o->job, sizeof o->job, "%s", job);
+  rdzv_random(token, sizeof token);
+  rdzv_hex(o->token, token, sizeof token);
+  w->token = rdzv_offer_key(&w->token, o->token);
+  RDZV_REFUSE(!rdzv_offer_write(w, o), "--rdzv file://%.900s: cannot write there: %s", w->dir, strerror(errno));
+  return true;
+}
+// The address of this host from which packets go to `to`. False: no way leads there.
+static inline bool rdzv_source(const RdzvAddress *to, RdzvAddress *from) {
+  const int fd = socket(to->to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);         // connecting it sends nothing
+  *from = RdzvAddress{};
+  from->bytes = sizeof from->to;
+  const bool found = fd >= 0 && !connect(fd, (const sockaddr *)&to->to, to->bytes) &&
+                     !getsockname(fd, (sockaddr *)&from->to, &from->bytes);
+  if (fd >= 0) close(fd);
+  ((sockaddr_in *)&from->to)->sin_port = 0;      // at the same place for IPv6
+  return found;
+}
+// Opens a socket at `from`, if there is none yet. False: nothing was opened.
+static inline bool rdzv_file_open(RdzvOffer *o, RdzvAddress from, int *listener, int *listeners) {
+  for (int i = 0; i < o->at.count; i++)
+    if (rdzv_same_host((const sockaddr *)&o->at.at[i].to, (const sockaddr *)&from.to)) return false;
+  if (*listeners == RDZV_ADDRESSES_MOST) return false;
+  const int fd = rdzv_listen_at(&from);
+  if (fd < 0) return false;
+  from.bytes = sizeof from.to;
+  getsockname(fd, (sockaddr *)&from.to, &from.bytes);
+  listener[(*listeners)++] = fd;
+  o->at.at[o->at.count++] = from;
+  return true;
+}
+// One who has come, by the text of its file: its addresses. Those that are also this host's lead to it only if it has
+// no others, which is when it runs here.
+static inline bool rdzv_file_answer(RdzvOffer *o, char *text, int *listener, int *listeners) {
+  bool opened = false, others = false;
+  char own[600], *rest = text, *word, *list[RDZV_ADDRESSES_MOST];
+  int count = 0;
+  own[0] = ' ';
+  rdzv_own_addresses(own + 1, sizeof own - 2);
+  strcat(own, " ");
+  while ((word = strsep(&rest, " \n")) && count < RDZV_ADDRESSES_MOST) if (*word) list[count++] = word;
+  for (int turn = 0; turn < 2; turn++)
+    for (int i = 0; i < count; i++) {
+      char padded[80];
+      RdzvAddress to, from;
+      snprintf(padded, sizeof padded, " %s ", list[i]);
+      const bool here = strstr(own, padded) != NULL;
+      if (here != (turn == 1) || (here && others) || !rdzv_address_of(list[i], 9, &to)) continue;
+      others = others || !here;
+      if (rdzv_source(&to, &from)) opened = rdzv_file_open(o, from, listener, listeners) || opened;
+    }
+  return opened;
+}
+// Looks for processes that have come since, opens sockets for them and says where these are.
+static inline void rdzv_file_look(const RdzvWhere *w, RdzvOffer *o, int *listener, int *listeners) {
+  char begin[120], path[1300], text[RDZV_FILE_MOST];
+  bool opened = false;
+  snprintf(begin, sizeof begin, "%s.%s.", RDZV_FILE_NAME, o->job);
+  DIR *dir = opendir(w->dir);
+  for (dirent *e; dir && (e = readdir(dir));) {
+    if (strncmp(e->d_name, begin, strlen(begin)) || rdzv_number(e->d_name + strlen(begin)) < 0) continue;
+    snprintf(path, sizeof path, "%s/%s", w->dir, e->d_name);
+    if (!rdzv_file_text(path, text)) continue;
+    opened = rdzv_file_answer(o, text, listener, listeners) || opened;
+  }
+  if (dir) closedir(dir);
+  if (opened) rdzv_offer_write(w, o);
+}
+// Removes the files of this start.
+static inline void rdzv_file_remove(const RdzvWhere *w, const RdzvOffer *o) {
+  char begin[120], path[1300], text[RDZV_FILE_MOST];
+  RdzvOffer now;
+  snprintf(begin, sizeof begin, "%s.%s.", RDZV_FILE_NAME, o->job);
+  DIR *dir = opendir(w->dir);
+  for (dirent *e; dir && (e = readdir(dir));) {
+    snprintf(path, sizeof path, "%s/%s", w->dir, e->d_name);
+    if (!strncmp(e->d_name, begin, strlen(begin))) unlink(path);
+  }
+  if (dir) closedir(dir);
+  snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
+  if (rdzv_file_text(path, text) && rdzv_offer_parse(&now, text) && !strcmp(now.job, o->job)) unlink(path);
+}
+
+// ---- the others -----------------------------------------------------------------------------------------------------
+static inline void rdzv_file_leave(const RdzvWhere *w, const char *job) {
+  char path[1300];
+  snprintf(path, sizeof path, "%s/%s.%s.%lld", w->dir, RDZV_FILE_NAME, job, (long long)w->index);
+  if (job[0]) unlink(path);
+}
+// What host 0 says now. Where its nonce is not `job`, the one that was answered last, this process answers it and `job`
+// becomes it. False, with the reason in `why`: host 0 has said nothing yet.
+static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZV_JOB_BYTES], char *why,
+                                  size_t why_bytes) {
+  char path[1300], text[RDZV_FILE_MOST], own[600];
+  snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
+  DIR *dir = opendir(w->dir);                    // has a network file system ask its server for new names
+  if (dir && !readdir(dir)) errno = 0;
+  if (dir) closedir(dir);
+  if (!rdzv_file_text(path, text)) {
+    snprintf(why, why_bytes, errno == EPERM ? "%.300s is of another user" : "no %.300s yet (do all hosts see this "
+             "directory?)", path);
+    return false;
+  }
+  if (!rdzv_offer_parse(o, text)) {
+    snprintf(why, why_bytes, "%.300s is not what host 0 writes", path);
+    return false;
+  }
+  if (!strcmp(o->job, job)) return true;
+  rdzv_file_leave(w, job);
+  rdzv_own_addresses(own, sizeof own);
+  if (!own[0]) strcpy(own, "127.0.0.1");
+  snprintf(path, sizeof path, "%s/%s.%s.%lld", w->dir, RDZV_FILE_NAME, o->job, (long long)w->index);
+  if (!rdzv_file_write(path, own)) {
+    snprintf(why, why_bytes, "cannot write %.300s: %s", path, strerror(errno));
+    return false;
+  }
+  strcpy(job, o->job);
+  return true;
+}

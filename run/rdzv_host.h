@@ -1,0 +1,629 @@
+// rdzv_host.h: host 0 of a rendezvous. It waits for all processes, says who is missing or differs, gives each its
+// ranks, and runs mpirun, whose daemons on other hosts it has the processes there start.
+//
+//   rdzv_host_open     the table of those that are expected
+//   rdzv_host_gather   until all are there
+//   rdzv_host_plan     numbers hosts and ranks, and tells everyone
+//   rdzv_host_run      mpirun, signals, hosts that go away; its exit code
+//   rdzv_host_close    tells everyone how it ended; ends what is left
+//
+// It trusts nobody who has not proved the token: such a connection may say 64 bytes within ten seconds, and when there
+// are too many the oldest goes. Its own table decides who may come, once each.
+#pragma once
+#include "rdzv_file.h"
+#include "rdzv_local.h"
+#include <ctype.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+enum { RDZV_EXIT_USAGE = 2, RDZV_EXIT_MISSING = 3, RDZV_EXIT_LOST = 4 };       // as EXIT_ in kernels/device.h
+enum { RDZV_NOTICE_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
+       RDZV_SPARE_CLIENTS = 128, RDZV_REPEAT_MS = 10000 };
+
+// One that is expected. client: its connection; NULL: it is this process, or not there. lead: it runs the daemon of
+// its machine, whose number is `machine`.
+struct RdzvClient;
+struct RdzvMember {
+  bool here, ready, lead;
+  RdzvClient *client;
+  int64_t ranks, first, pid;
+  int machine;
+  char host[65], machine_id[200], label[80];     // label: its machine's name for mpirun, where it leads
+};
+// A connection. member: -1 until it has said who it is. until: when it is closed unless it has by then.
+struct RdzvClient { int fd; RdzvLink link; size_t used; double until; int64_t member; bool closes; char from[64]; };
+struct RdzvHost {
+  const RdzvAsk *ask;
+  RdzvWhere *where;
+  RdzvInfo *me, *theirs;
+  RdzvOffer offer;                               // of file://
+  RdzvMember *member;
+  int64_t here, machines, world;
+  RdzvClient **client;
+  int clients, listener[RDZV_ADDRESSES_MOST], listeners, signals, hand;
+  char job[RDZV_JOB_BYTES], interface[RDZV_ADDRESSES_MOST * (IF_NAMESIZE + 1)];
+  RdzvChild mpirun;
+  RdzvSeats seats;
+  bool planned, over, said;
+  int code;
+  char daemon_gone[600];
+  double daemon_gone_ms;                         // since when a daemon is not there any more; 0: all are
+  char text[1024];
+  int last_signal;
+  int64_t last_signal_from;
+  double last_signal_ms;
+  int strangers;                                 // connections with another token
+};
+
+// How a process is called in messages: "node 1 (host, pid 7)", in env:// "RANK 1 (host, pid 7)".
+static inline const char *rdzv_name(const RdzvHost *h, int64_t index, const char *host, int64_t pid) {
+  static char text[4][160];
+  static int turn;
+  char *to = text[turn = (turn + 1) % 4];
+  snprintf(to, sizeof text[0], "%s %lld (%.64s, pid %lld)", h->where->numbered ? "RANK" : "node", (long long)index,
+           host, (long long)pid);
+  return to;
+}
+// Notes how it ends. The first reason counts.
+__attribute__((format(printf, 3, 4))) static inline void rdzv_host_end(RdzvHost *h, int code, const char *fmt, ...) {
+  if (h->over) return;
+  h->over = true;
+  h->code = code;
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(h->text, sizeof h->text, fmt, ap);
+  va_end(ap);
+}
+// Prints the reason, once.
+static inline void rdzv_host_tell(RdzvHost *h) {
+  if (h->text[0] && !h->said) rdzv_say("%s", h->text);
+  h->said = true;
+}
+// Takes what this process is and how many are expected. listener: open sockets, which it owns now.
+static inline void rdzv_host_open(RdzvHost *h, const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me,
+                                  const int *listener, int listeners) {
+  uint8_t nonce[RDZV_JOB_BYTES / 2];
+  *h = RdzvHost{};
+  h->ask = ask, h->where = w, h->me = me;
+  h->theirs = (RdzvInfo *)malloc(sizeof(RdzvInfo));
+  h->member = (RdzvMember *)calloc((size_t)w->members, sizeof(RdzvMember));
+  for (int i = 0; i < listeners; i++) h->listener[i] = listener[i];
+  h->listeners = listeners;
+  h->hand = h->signals = -1;
+  rdzv_random(nonce, sizeof nonce);
+  rdzv_hex(h->job, nonce, sizeof nonce);
+  RdzvMember *m = &h->member[w->index];
+  m->here = m->ready = true;
+  m->ranks = w->ranks, m->pid = me->pid;
+  snprintf(m->host, sizeof m->host, "%s", me->host);
+  snprintf(m->machine_id, sizeof m->machine_id, "%s", me->machine);
+  h->here = 1;
+}
+
+// ---- connections ----------------------------------------------------------------------------------------------------
+static inline void rdzv_client_send(RdzvClient *c, int type, RdzvBytes *payload) {
+  rdzv_link_send(&c->link, type, payload ? payload->p : NULL, payload ? payload->n : 0);
+  if (payload) rdzv_bytes_free(payload);
+  rdzv_send(c->fd, &c->link);
+}
+// Tells one process that it is over for it; its connection is closed once it knows.
+static inline void rdzv_client_end(RdzvClient *c, int code, const char *text) {
+  RdzvBytes b = {};
+  rdzv_end_write(&b, code, text);
+  rdzv_client_send(c, RDZV_END, &b);
+  c->closes = true;
+  c->until = rdzv_now_ms() + rdzv_proof_ms;
+}
+// Closes connection i; what follows from that for the one behind it.
+static inline void rdzv_client_close(RdzvHost *h, int i) {
+  RdzvClient *c = h->client[i];
+  RdzvMember *m = c->member >= 0 ? &h->member[c->member] : NULL;
+  if (m && h->planned)
+    rdzv_host_end(h, RDZV_EXIT_LOST, "%s has ended or is out of reach: all ranks end",
+                  rdzv_name(h, c->member, m->host, m->pid));
+  if (m && !h->planned) {                        // it may come again
+    *m = RdzvMember{};
+    h->here--;
+  }
+  if (c->link.wrong_token && !h->strangers++)
+    rdzv_say("a process on %s came with another token: was it given the same --rdzv_token? It is not let in", c->from);
+  close(c->fd);
+  rdzv_link_close(&c->link);
+  free(c);
+  h->client[i] = h->client[--h->clients];
+}
+static inline void rdzv_host_accept(RdzvHost *h, int listener) {
+  for (int turn = 0; turn < 256; turn++) {
+    sockaddr_storage from = {};
+    socklen_t n = sizeof from;
+    const int fd = accept4(listener, (sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return;
+    if (from.ss_family == AF_UNIX && !rdzv_peer_is_ours(fd, NULL)) { close(fd); continue; }
+    if (from.ss_family != AF_UNIX) rdzv_keep_alive(fd);
+    int strangers = 0, oldest = -1;
+    for (int i = 0; i < h->clients; i++) {
+      if (h->client[i]->member >= 0) continue;
+      strangers++;
+      if (oldest < 0 || h->client[i]->until < h->client[oldest]->until) oldest = i;
+    }
+    if (strangers > h->where->members + RDZV_SPARE_CLIENTS) rdzv_client_close(h, oldest);
+    RdzvClient *c = (RdzvClient *)calloc(1, sizeof(RdzvClient));
+    c->fd = fd, c->member = -1;
+    c->until = rdzv_now_ms() + rdzv_proof_ms;
+    rdzv_address_text((const sockaddr *)&from, c->from, sizeof c->from);
+    rdzv_link_open(&c->link, &h->where->token, false);
+    h->client = (RdzvClient **)realloc(h->client, sizeof(RdzvClient *) * ((size_t)h->clients + 1));
+    h->client[h->clients++] = c;
+  }
+}
+
+// ---- who comes ------------------------------------------------------------------------------------------------------
+// The first line in which two lists of options differ, into `theirs` and `ours`; false: they are equal.
+static inline bool rdzv_differ(const char *there, const char *here, char *theirs, char *ours, size_t room) {
+  for (;;) {
+    const size_t a = strcspn(there, "\n"), b = strcspn(here, "\n");
+    if (a != b || strncmp(there, here, a)) {
+      snprintf(theirs, room, "%.*s", (int)a, there);
+      snprintf(ours, room, "%.*s", (int)b, here);
+      return true;
+    }
+    if (!there[a] && !here[b]) return false;
+    if (!there[a] || !here[b]) {
+      snprintf(theirs, room, "%s", there[a] ? "more options" : "fewer options");
+      snprintf(ours, room, "%s", here[b] ? "more" : "fewer");
+      return true;
+    }
+    there += a + 1, here += b + 1;
+  }
+}
+// Whether a process may take part. False with one line in `why`; *only: the job can do without this process, since its
+// number is taken.
+static inline bool rdzv_host_judge(RdzvHost *h, const RdzvInfo *i, bool *only, char *why, size_t bytes) {
+  char theirs[300], ours[300];
+  const char *who = rdzv_name(h, i->index, i->host, i->pid), *error = why;
+  const char *us = rdzv_name(h, h->where->index, h->me->host, h->me->pid);
+  const char *count = h->where->numbered ? "WORLD_SIZE" : "--nnodes";
+  const bool known = i->index >= 0 && i->index < h->where->members;
+  RdzvMember *m = known ? &h->member[i->index] : NULL;
+  *only = false;
+#define RDZV_UNLIKE(cond, ...) do { if (cond) return snprintf(why, bytes, __VA_ARGS__) < 0; } while (0)
+  RDZV_UNLIKE(i->members != h->where->members, "%s has %s %lld, %s has %lld", who, count, (long long)i->members, us,
+              (long long)h->where->members);
+  RDZV_UNLIKE(!known || i->ranks < 1 || i->ranks > 1 << 16, "%s is none of %lld", who, (long long)h->where->members);
+  *only = m->here;
+  RDZV_UNLIKE(m->here && !strcmp(m->host, i->host) && m->pid == i->pid, "%s is there already", who);
+  RDZV_UNLIKE(m->here, "%s came twice: %s is there already; each process needs a number of its own (%s)", who,
+              rdzv_name(h, i->index, m->host, m->pid), h->where->numbered ? "RANK" : "--node_rank");
+  RDZV_UNLIKE(strcmp(i->build, h->me->build), "%s runs build %s, %s runs %s: copy the same program to all hosts", who,
+              i->build, us, h->me->build);
+  RDZV_UNLIKE(strcmp(i->mpi, h->me->mpi), "%s has %s, %s has %s: install the same on all hosts", who, i->mpi, us,
+              h->me->mpi);
+  RDZV_UNLIKE(strcmp(i->program, h->me->program), "%s runs %.200s, %s runs %.200s: Open MPI needs the same path on all "
+              "hosts", who, i->program, us, h->me->program);
+  RDZV_UNLIKE(rdzv_differ(i->options, h->me->options, theirs, ours, sizeof ours),
+              "options differ: '%s' on %s, '%s' on %s", theirs, who, ours, us);
+#undef RDZV_UNLIKE
+  return error != NULL;
+}
+static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i) {
+  bool only = false;
+  char why[1024] = "";
+  if (!rdzv_host_judge(h, i, &only, why, sizeof why) || h->planned) {
+    if (!why[0]) snprintf(why, sizeof why, "%s came after the run had begun", rdzv_name(h, i->index, i->host, i->pid));
+    if (only || h->planned) {
+      rdzv_say("%s; it is sent away", why);
+      rdzv_client_end(c, RDZV_EXIT_USAGE, why);
+    } else {
+      rdzv_host_end(h, RDZV_EXIT_USAGE, "%s", why);
+      rdzv_client_end(c, RDZV_EXIT_USAGE, why);
+    }
+    return;
+  }
+  RdzvMember *m = &h->member[i->index];
+  *m = RdzvMember{};
+  m->here = true;
+  m->client = c;
+  m->ranks = i->ranks, m->pid = i->pid;
+  snprintf(m->host, sizeof m->host, "%s", i->host);
+  snprintf(m->machine_id, sizeof m->machine_id, "%s", i->machine);
+  c->member = i->index;
+  h->here++;
+  rdzv_client_send(c, RDZV_TAKEN, NULL);
+}
+
+// ---- signals --------------------------------------------------------------------------------------------------------
+// A signal that came to process `from`. Launchers send one to all their processes: what another one had within the
+// last ten seconds is the same request.
+static inline void rdzv_host_signal(RdzvHost *h, int signal, int64_t from) {
+  const double now = rdzv_now_ms();
+  const bool same = h->last_signal == signal && h->last_signal_from != from && now - h->last_signal_ms < RDZV_REPEAT_MS;
+  if (same) return;
+  h->last_signal = signal, h->last_signal_from = from, h->last_signal_ms = now;
+  if (h->mpirun.pid) {
+    kill(h->mpirun.pid, signal == SIGQUIT ? SIGTERM : signal);
+    return;
+  }
+  const RdzvMember *m = &h->member[from];
+  if (signal != SIGUSR1 && signal != SIGUSR2)
+    rdzv_host_end(h, 128 + signal, "stopped by signal %d on %s before the start", signal,
+                  rdzv_name(h, from, m->host, m->pid));
+}
+static inline void rdzv_host_signals(RdzvHost *h) {
+  for (int s; (s = rdzv_signal_next(h->signals));) {
+    if (s == SIGCHLD) continue;
+    if (s == SIGTSTP) {                          // Ctrl-Z: the ranks, then this process
+      if (h->mpirun.pid) kill(h->mpirun.pid, SIGTSTP);
+      raise(SIGSTOP);
+    } else if (s == SIGCONT) {
+      if (h->mpirun.pid) kill(h->mpirun.pid, SIGCONT);
+    } else rdzv_host_signal(h, s, h->where->index);
+  }
+}
+
+// ---- one look -------------------------------------------------------------------------------------------------------
+static inline void rdzv_host_frame(RdzvHost *h, RdzvClient *c, const RdzvFrame *f) {
+  RdzvMember *m = c->member >= 0 ? &h->member[c->member] : NULL;
+  RdzvReader r = {f->payload, f->n, false};
+  RdzvEnd end;
+  if (c->closes) return;
+  if (f->type == RDZV_INFO && !m && rdzv_info_read(h->theirs, f->payload, f->n)) rdzv_host_take(h, c, h->theirs);
+  else if (f->type == RDZV_READY && m && h->planned) m->ready = true;
+  else if (f->type == RDZV_SIGNAL && m) {
+    const int64_t s = rdzv_take_number(&r);
+    const bool passed = s == SIGINT || s == SIGTERM || s == SIGHUP || s == SIGQUIT || s == SIGUSR1 || s == SIGUSR2;
+    if (passed) rdzv_host_signal(h, (int)s, c->member);
+  } else if (f->type == RDZV_DAEMON_ENDED && m && rdzv_end_read(&end, f->payload, f->n)) {
+    const char *who = rdzv_name(h, c->member, m->host, m->pid);
+    if (end.code == RDZV_NEVER_STARTED) rdzv_host_end(h, RDZV_EXIT_MISSING, "%s: %s", who, end.text);
+    else if (!h->daemon_gone_ms) {               // mpirun knows too; if not, this will end it
+      h->daemon_gone_ms = rdzv_now_ms();
+      snprintf(h->daemon_gone, sizeof h->daemon_gone, "%s: %.300s", who, end.text);
+    }
+  } else c->closes = true, c->until = 0;         // it does not speak as it should
+}
+// Reads, answers and closes connection i as far as that goes now. False: it was closed.
+static inline bool rdzv_host_client(RdzvHost *h, int i, bool readable) {
+  RdzvClient *c = h->client[i];
+  RdzvFrame f;
+  bool alive = true;
+  int got = 0;
+  if (readable) alive = rdzv_receive(c->fd, &c->link);
+  while (readable && (got = rdzv_link_next(&c->link, &f, &c->used)) > 0) rdzv_host_frame(h, c, &f);
+  alive = rdzv_send(c->fd, &c->link) && alive && got >= 0;
+  const bool late = (c->member < 0 || c->closes) && rdzv_now_ms() > c->until;
+  if (alive && !late) return true;
+  rdzv_client_close(h, i);
+  return false;
+}
+static inline void rdzv_host_hand(RdzvHost *h);
+// Waits until something happens, at most limit_ms, and does what follows from it.
+static inline void rdzv_host_look(RdzvHost *h, double limit_ms) {
+  const int most = 2 + h->listeners + h->seats.count + h->clients, clients = h->clients;
+  pollfd *p = (pollfd *)calloc((size_t)most, sizeof(pollfd));
+  int n = 0;
+  p[n++] = pollfd{h->signals, POLLIN, 0};
+  p[n++] = pollfd{h->hand, POLLIN, 0};
+  for (int i = 0; i < h->listeners; i++) p[n++] = pollfd{h->listener[i], POLLIN, 0};
+  n += rdzv_seats_poll(&h->seats, p + n);
+  const int first = n;
+  for (int i = 0; i < clients; i++)
+    p[n++] = pollfd{h->client[i]->fd, (short)(POLLIN | (h->client[i]->link.out.n ? POLLOUT : 0)), 0};
+  poll(p, (nfds_t)n, (int)limit_ms);
+  for (int i = clients - 1; i >= 0; i--) rdzv_host_client(h, i, p[first + i].revents != 0);
+  for (int i = 0; i < h->listeners; i++) if (p[2 + i].revents) rdzv_host_accept(h, h->listener[i]);
+  if (p[1].revents) rdzv_host_hand(h);
+  if (p[0].revents) rdzv_host_signals(h);
+  rdzv_seats_look(&h->seats);
+  free(p);
+}
+
+// ---- until all are there --------------------------------------------------------------------------------------------
+// Who is there, or who is not, at most eight of them.
+static inline void rdzv_host_list(const RdzvHost *h, bool here, char *to, size_t room) {
+  size_t n = 0;
+  int64_t count = 0;
+  to[0] = 0;
+  for (int64_t i = 0; i < h->where->members; i++) {
+    const RdzvMember *m = &h->member[i];
+    if (m->here != here || ++count > 8 || n + 100 > room) continue;
+    n += (size_t)snprintf(to + n, room - n, "%s%lld", n ? ", " : "", (long long)i);
+    if (here) n += (size_t)snprintf(to + n, room - n, " (%s)", m->host);
+  }
+  if (count > 8) snprintf(to + n, room - n, " and %lld more", (long long)count - 8);
+}
+// Until all are there. False: it has ended before (h->code, h->text).
+static inline bool rdzv_host_gather(RdzvHost *h) {
+  const double begun = rdzv_now_ms(), limit = (double)h->ask->timeout_s * 1e3;
+  double notice = begun + RDZV_NOTICE_MS;
+  char there[1000], missing[1000];
+  const char *kind = h->where->numbered ? "RANK" : "node";
+  while (h->here < h->where->members && !h->over) {
+    if (h->offer.job[0]) rdzv_file_look(h->where, &h->offer, h->listener, &h->listeners);
+    rdzv_host_look(h, 100);
+    const double now = rdzv_now_ms();
+    const bool late = limit > 0 && now - begun > limit;
+    if (h->here == h->where->members || (!late && now < notice)) continue;
+    rdzv_host_list(h, true, there, sizeof there);
+    rdzv_host_list(h, false, missing, sizeof missing);
+    if (late)
+      rdzv_host_end(h, RDZV_EXIT_MISSING, "after %lld s (--timeout) at %.300s there came %s %.300s; there did not come "
+                    "%.300s", (long long)h->ask->timeout_s, h->where->text, kind, there, missing);
+    else rdzv_say("waiting at %s for %s %s of %lld; there is %s", h->where->text, kind, missing,
+                  (long long)h->where->members, there);
+    notice = now + RDZV_AGAIN_MS;
+  }
+  if (h->offer.job[0]) rdzv_file_remove(h->where, &h->offer);
+  return !h->over;
+}
+// The network interfaces that lead to the others, with commas between.
+static inline void rdzv_host_interfaces(RdzvHost *h) {
+  size_t n = 0;
+  for (int i = 0; i < h->listeners; i++) {
+    sockaddr_storage here = {};
+    socklen_t bytes = sizeof here;
+    char name[IF_NAMESIZE];
+    bool loopback = true;
+    if (getsockname(h->listener[i], (sockaddr *)&here, &bytes) || here.ss_family == AF_UNIX) continue;
+    rdzv_interface((const sockaddr *)&here, name, &loopback);
+    if (name[0] && !loopback && !strstr(h->interface, name))
+      n += (size_t)snprintf(h->interface + n, sizeof h->interface - n, "%s%s", n ? "," : "", name);
+  }
+}
+// The name by which mpirun knows a machine: its host name where that is plain and no other machine has it, else one
+// made up. Nobody looks these names up.
+static inline void rdzv_label(const RdzvHost *h, RdzvMember *m) {
+  const size_t n = strcspn(m->host, ".");
+  bool plain = n && n < 60 && isalpha((unsigned char)m->host[0]) && strncmp(m->host, "localhost", n);
+  for (size_t i = 0; i < n; i++) plain = plain && (isalnum((unsigned char)m->host[i]) || m->host[i] == '-');
+  for (int64_t i = 0; i < h->where->members && plain; i++) {
+    const RdzvMember *o = &h->member[i];
+    plain = o->machine == m->machine || strcspn(o->host, ".") != n || strncmp(o->host, m->host, n);
+  }
+  if (!m->machine) snprintf(m->label, sizeof m->label, "localhost");
+  else if (plain) snprintf(m->label, sizeof m->label, "%.*s", (int)n, m->host);
+  else snprintf(m->label, sizeof m->label, "gptrdzv%d", m->machine);
+}
+// Numbers machines in the order of their first process, and ranks machine by machine. Tells everyone, then waits until
+// all are ready. False: it has ended before.
+static inline bool rdzv_host_plan(RdzvHost *h) {
+  const int64_t members = h->where->members;
+  int64_t *ranks = (int64_t *)calloc((size_t)members, sizeof(int64_t));
+  for (int64_t i = 0; i < members; i++) {
+    RdzvMember *m = &h->member[i];
+    m->machine = -1;
+    for (int64_t j = 0; j < i && m->machine < 0; j++)
+      if (h->member[j].lead && !strcmp(h->member[j].machine_id, m->machine_id)) m->machine = h->member[j].machine;
+    m->lead = m->machine < 0;
+    if (m->lead) m->machine = (int)h->machines++;
+    ranks[m->machine] += m->ranks;
+    h->world += m->ranks;
+  }
+  h->planned = true;
+  bool moved = false;
+  int64_t next = 0;
+  for (int64_t machine = 0; machine < h->machines; machine++)
+    for (int64_t i = 0; i < members; i++) {
+      RdzvMember *m = &h->member[i];
+      if (m->machine != machine) continue;
+      moved = moved || next != i;
+      m->first = next;
+      next += m->ranks;
+    }
+  for (int64_t i = 0; i < members; i++) {
+    RdzvMember *m = &h->member[i];
+    RdzvPlan q = {m->first, m->ranks, h->world, ranks[m->machine], h->machines, m->lead, "", ""};
+    if (m->lead) rdzv_label(h, m);
+    RdzvBytes b = {};
+    snprintf(q.job, sizeof q.job, "%s", h->job);
+    snprintf(q.host, sizeof q.host, "%s", h->me->host);
+    rdzv_plan_write(&b, &q);
+    if (m->client) rdzv_client_send(m->client, RDZV_PLAN, &b);
+    rdzv_bytes_free(&b);
+  }
+  free(ranks);
+  if (moved && h->where->numbered)
+    rdzv_say("ranks are numbered host by host: some are not what RANK said");
+  return true;
+}
+static inline bool rdzv_host_ready(RdzvHost *h) {
+  for (const double begun = rdzv_now_ms(); !h->over;) {
+    int64_t ready = 0, late = -1;
+    for (int64_t i = 0; i < h->where->members; i++) {
+      ready += h->member[i].ready;
+      if (!h->member[i].ready && late < 0) late = i;
+    }
+    if (late < 0) return true;
+    if (rdzv_now_ms() - begun > RDZV_READY_MS)
+      rdzv_host_end(h, RDZV_EXIT_LOST, "%s does not answer", rdzv_name(h, late, h->member[late].host,
+                    h->member[late].pid));
+    rdzv_host_look(h, 100);
+  }
+  return false;
+}
+
+// ---- mpirun ---------------------------------------------------------------------------------------------------------
+// What a program prints first, at most room - 1 bytes; false: it could not be run.
+static inline bool rdzv_output(char *const *words, const RdzvEnv *env, char *to, size_t room) {
+  int out[2];
+  size_t n = 0;
+  to[0] = 0;
+  if (pipe2(out, O_CLOEXEC)) return false;
+  const pid_t child = fork();
+  if (!child) {
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    dup2(out[1], STDOUT_FILENO);
+    dup2(open("/dev/null", O_RDWR), STDERR_FILENO);
+    execvpe(words[0], words, env->entry);
+    _exit(127);
+  }
+  close(out[1]);
+  for (ssize_t got; n + 1 < room && (got = read(out[0], to + n, room - 1 - n)) > 0;) n += (size_t)got;
+  to[n] = 0;
+  close(out[0]);
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status);
+}
+// The program that starts Open MPI: MPIRUN, or mpirun in PATH.
+static inline const char *rdzv_mpirun() {
+  const char *named = getenv("MPIRUN");
+  return named && *named ? named : "mpirun";
+}
+// Of "Open MPI v4.1.4, package: ..." and "mpirun (Open MPI) 4.1.4" the version, "4.1.4"; "": it is another MPI.
+static inline void rdzv_mpi_version(char *to, size_t room, const char *text) {
+  const char *at = strstr(text, "Open MPI");
+  if (at) at += strcspn(at, "0123456789\n");
+  snprintf(to, room, "%.*s", at ? (int)strspn(at, "0123456789.") : 0, at ? at : "");
+}
+// Whether mpirun here belongs to the library that this program uses, and may start. False with one line in `error`.
+static inline bool rdzv_mpirun_check(const RdzvAsk *ask, const RdzvEnv *env, int *major, char *error, size_t bytes) {
+  char said[512], ours[32], theirs[32], *words[] = {(char *)rdzv_mpirun(), (char *)"--version", NULL};
+  rdzv_mpi_version(ours, sizeof ours, ask->mpi);
+  *major = ours[0] ? atoi(ours) : 0;
+  RDZV_REFUSE(*major != 4 && *major != 5, "--rdzv starts Open MPI 4 or 5; this program uses %.60s", ask->mpi);
+  RDZV_REFUSE(!rdzv_output(words, env, said, sizeof said), "cannot run %.200s: MPIRUN or PATH must name that of Open "
+              "MPI %s", words[0], ours);
+  rdzv_mpi_version(theirs, sizeof theirs, said);
+  RDZV_REFUSE(strcmp(ours, theirs), "%.200s is of %s%s, this program uses Open MPI %s: MPIRUN or PATH must name that "
+              "one", words[0], theirs[0] ? "Open MPI " : "another MPI", theirs, ours);
+  RDZV_REFUSE(!geteuid() && (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")),
+              "Open MPI runs nothing as root unless told: export OMPI_ALLOW_RUN_AS_ROOT=1 "
+              "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 on all hosts");
+  return true;
+}
+// A file in memory that lists the hosts for mpirun, which opens it by `path`. -1: impossible.
+static inline int rdzv_hostfile(const RdzvHost *h, char *path, size_t room) {
+  const int fd = memfd_create("hosts", MFD_CLOEXEC);
+  for (int64_t i = 0; i < h->where->members && fd >= 0; i++) {
+    int64_t slots = 0;
+    if (!h->member[i].lead) continue;
+    for (int64_t j = 0; j < h->where->members; j++)
+      if (h->member[j].machine == h->member[i].machine) slots += h->member[j].ranks;
+    if (dprintf(fd, "%s slots=%lld\n", h->member[i].label, (long long)slots) < 0) return -1;
+  }
+  snprintf(path, room, "/proc/%d/fd/%d", (int)getpid(), fd);
+  return fd;
+}
+// What mpirun must find in its environment: this process as its remote agent, no tree of daemons (who would start
+// those further down?), no look-up of names, no resource manager.
+static inline void rdzv_mpirun_env(const RdzvHost *h, RdzvEnv *env) {
+  char agent[120];
+  snprintf(agent, sizeof agent, "/proc/%d/exe rdzv_hand %s", (int)getpid(), h->job);
+  for (int i = env->count - 1; i >= 0; i--) {
+    static const char *const managers[] = {"SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "COBALT_"};
+    for (const char *prefix : managers) {
+      if (strncmp(env->entry[i], prefix, strlen(prefix))) continue;
+      char *name = strndup(env->entry[i], strcspn(env->entry[i], "="));
+      rdzv_env_set(env, name, NULL);
+      free(name);
+      break;
+    }
+  }
+  const struct { const char *name, *value; } set[] = {
+      {"OMPI_MCA_plm", "rsh"}, {"OMPI_MCA_plm_rsh_agent", agent}, {"OMPI_MCA_plm_rsh_no_tree_spawn", "1"},
+      {"OMPI_MCA_if_base_do_not_resolve", "1"}, {"OMPI_MCA_orte_forward_job_control", "1"},
+      {"PRTE_MCA_plm", "ssh"}, {"PRTE_MCA_plm_ssh_agent", agent}, {"PRTE_MCA_plm_ssh_no_tree_spawn", "1"},
+      {"PRTE_MCA_prte_do_not_resolve", "1"}};
+  for (const auto &s : set) rdzv_env_set(env, s.name, s.value);
+  rdzv_env_network(env, h->machines > 1 ? h->interface : "");
+}
+// Starts mpirun. False: it has ended.
+static inline bool rdzv_host_start(RdzvHost *h) {
+  RdzvEnv env;
+  char error[600] = "", hosts[64], ranks[24];
+  int major = 0;
+  rdzv_env_copy(&env);
+  const RdzvAddress a = rdzv_hand_address(h->job);
+  h->hand = h->machines > 1 ? rdzv_listen_at(&a) : -1;
+  const int file = rdzv_hostfile(h, hosts, sizeof hosts);
+  if (file < 0 || (h->machines > 1 && h->hand < 0)) {
+    rdzv_host_end(h, RDZV_EXIT_MISSING, "no file in memory, or no local socket: %s", strerror(errno));
+  } else if (!rdzv_mpirun_check(h->ask, &env, &major, error, sizeof error)) {
+    rdzv_host_end(h, RDZV_EXIT_MISSING, "%s", error);
+  } else {
+    snprintf(ranks, sizeof ranks, "%lld", (long long)h->world);
+    char *words[20];
+    int n = 0;
+    words[n++] = (char *)rdzv_mpirun();
+    if (major == 4) words[n++] = (char *)"--noprefix";
+    for (const char *word : {(const char *)"--hostfile", (const char *)hosts, "--map-by", "slot", "--bind-to", "none",
+                             "-np", (const char *)ranks, (const char *)h->me->program, "rdzv_rank",
+                             (const char *)h->job}) words[n++] = (char *)word;
+    words[n] = NULL;
+    rdzv_mpirun_env(h, &env);
+    if (!rdzv_child_start(&h->mpirun, words, &env))
+      rdzv_host_end(h, RDZV_EXIT_MISSING, "cannot start %.200s: %s", words[0], strerror(errno));
+  }
+  rdzv_env_free(&env);
+  return !h->over;
+}
+// What mpirun's remote agent brings: a host's name and a daemon. It goes to that host's first process.
+static inline void rdzv_host_hand(RdzvHost *h) {
+  const int fd = accept4(h->hand, NULL, NULL, SOCK_CLOEXEC);
+  const timeval limit = {5, 0};
+  RdzvBytes b = {};
+  RdzvWords daemon;
+  char part[4096], host[80];
+  if (fd < 0) return;
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  const bool ours = rdzv_peer_is_ours(fd, NULL);
+  for (ssize_t n; ours && b.n < RDZV_FRAME_MOST && (n = read(fd, part, sizeof part)) > 0;)
+    rdzv_add(&b, part, (size_t)n);
+  RdzvReader r = {b.p, b.n, false};
+  rdzv_take_text(&r, host, sizeof host, false);
+  RdzvMember *to = NULL;
+  for (int64_t i = 0; i < h->where->members && !r.bad; i++) {
+    RdzvMember *m = &h->member[i];
+    if (m->lead && m->client && !strcmp(m->label, host)) to = m;
+  }
+  const char answer = to == NULL;
+  if (to && rdzv_words_read(&daemon, r.p, r.n)) {
+    RdzvBytes words = {};
+    rdzv_words_write(&words, &daemon);
+    rdzv_words_free(&daemon);
+    rdzv_client_send(to->client, RDZV_DAEMON, &words);
+  } else if (ours) rdzv_host_end(h, 1, "mpirun starts a daemon on %.60s, which is no host of this job", host);
+  rdzv_bytes_free(&b);
+  if (write(fd, &answer, 1) < 0) rdzv_say("mpirun's remote agent has gone");
+  close(fd);
+}
+// mpirun from its start to its end.
+static inline void rdzv_host_run(RdzvHost *h) {
+  if (!rdzv_host_start(h)) return;
+  while (!h->over && !rdzv_child_ended(&h->mpirun)) {
+    rdzv_host_look(h, 500);
+    if (h->daemon_gone_ms && rdzv_now_ms() - h->daemon_gone_ms > RDZV_GONE_MS)
+      rdzv_host_end(h, RDZV_EXIT_LOST, "%s: all ranks end", h->daemon_gone);
+  }
+  if (h->over) {
+    rdzv_host_tell(h);
+    kill(h->mpirun.pid, SIGTERM);
+    for (const double begun = rdzv_now_ms(); !rdzv_child_ended(&h->mpirun) && rdzv_now_ms() - begun < 10000;)
+      rdzv_host_look(h, 50);
+    rdzv_child_end(&h->mpirun, 0);
+    return;
+  }
+  rdzv_host_end(h, h->mpirun.code, "%s", "");
+}
+// Tells everyone, ends what is left here, gives all back. Returns the exit code.
+static inline int rdzv_host_close(RdzvHost *h) {
+  rdzv_host_tell(h);
+  for (int i = 0; i < h->clients; i++) {
+    RdzvClient *c = h->client[i];
+    const bool tells = c->member >= 0 && (!h->planned || h->member[c->member].lead);
+    if (c->member >= 0 && !c->closes) rdzv_client_end(c, h->code, tells ? h->text : "");
+    rdzv_flush(c->fd, &c->link, 1000);
+  }
+  rdzv_seats_close(&h->seats, 2000);
+  while (h->clients) {
+    h->client[0]->member = -1;
+    rdzv_client_close(h, 0);
+  }
+  for (int i = 0; i < h->listeners; i++) close(h->listener[i]);
+  if (h->hand >= 0) close(h->hand);
+  free(h->client);
+  free(h->member);
+  free(h->theirs);
+  return h->code;
+}

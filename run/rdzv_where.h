@@ -1,0 +1,389 @@
+// rdzv_where.h: where host 0 of a rendezvous is, who is expected there, and how a connection to it is made.
+//
+//   rdzv_where       --rdzv, --nnodes and their kind, or the variables of env://, checked and put into one struct
+//   rdzv_env_is_set  whether a launcher has set all variables of env://, for more than one process
+//   rdzv_listen      host 0's sockets, only at the addresses that lead to the others
+//   rdzv_connect     a connection to one address, within a time
+//   rdzv_interface   the network interface that has an address
+//
+// Processes that are all on one machine (a loopback address, or LOCAL_WORLD_SIZE = WORLD_SIZE) meet at a local socket
+// without a file: the kernel says whose process the other one is, so they need no token. Everybody else does.
+#pragma once
+#include "rdzv_wire.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+// What is asked for. rdzv, token_file: options; NULL or "": not given. Numbers below 0: not given. options: a line for
+// each option that must be the same everywhere. mpi: MPI_Get_library_version. timeout_s: 0 waits for ever.
+struct RdzvAsk {
+  const char *rdzv, *token_file, *build, *mpi, *options;
+  int64_t nnodes, node_rank, nproc_per_node, timeout_s;
+  int argc;
+  char **argv;
+};
+enum RdzvKind { RDZV_TCP, RDZV_FILE };
+// index: this process's number of `members`; ranks: that run in its place; 0: as many as ... local: all are on one
+// machine. numbered: RANK (env://), not --node_rank, is the index.
+struct RdzvWhere {
+  RdzvKind kind;
+  bool local, numbered;
+  int64_t index, members, ranks;
+  int port;
+  char host[256], dir[1024], text[1300];
+  RdzvKey token;
+};
+static const char RDZV_TOKEN_VARIABLE[] = "RDZV_TOKEN";
+
+#define RDZV_REFUSE(cond, ...) do { if (cond) return snprintf(error, bytes, __VA_ARGS__) < 0; } while (0)
+
+static double rdzv_proof_ms = 10000;             // a connection has proved the token by then, or is closed
+
+static inline double rdzv_now_ms() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+// A whole number of at most nine digits; -1: it is none.
+static inline int64_t rdzv_number(const char *text) {
+  const size_t n = text ? strspn(text, "0123456789") : 0;
+  return n && n < 10 && !text[n] ? strtoll(text, NULL, 10) : -1;
+}
+
+// ---- what is asked --------------------------------------------------------------------------------------------------
+// "HOST:PORT" or "[IPv6]:PORT" into its parts. False: it is not that.
+static inline bool rdzv_endpoint(const char *text, char *host, size_t room, int *port) {
+  const bool bracket = *text == '[';
+  const char *end = bracket ? strchr(text, ']') : strrchr(text, ':'), *colon = end && bracket ? end + 1 : end;
+  const char *begin = text + bracket;
+  if (!end || end == begin || *colon != ':' || (size_t)(end - begin) >= room) return false;
+  snprintf(host, room, "%.*s", (int)(end - begin), begin);
+  static const char bytes[] = ":%abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
+  if (host[strspn(host, bytes + (bracket ? 0 : 2))]) return false;
+  const int64_t number = rdzv_number(colon + 1);
+  *port = (int)number;
+  return number > 0 && number < 65536;
+}
+// Whether a host's name says that it is this machine.
+static inline bool rdzv_is_loopback(const char *host) {
+  in_addr four;
+  in6_addr six;
+  if (inet_pton(AF_INET, host, &four) == 1) return (ntohl(four.s_addr) >> 24) == 127;
+  if (inet_pton(AF_INET6, host, &six) == 1) return IN6_IS_ADDR_LOOPBACK(&six);
+  return !strcmp(host, "localhost");
+}
+// Reads the token from --rdzv_token FILE or from the environment. False with one line in `error`.
+static inline bool rdzv_token_read(const RdzvAsk *ask, RdzvKey *key, bool *given, char *error, size_t bytes) {
+  char text[4098] = "";
+  const char *variable = getenv(RDZV_TOKEN_VARIABLE), *file = ask->token_file;
+  const bool named = file && file[0];
+  *given = named || variable;
+  if (named) {
+    const int fd = open(file, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    const int fault = errno;
+    if (fd >= 0) close(fd);
+    RDZV_REFUSE(n < 0, "--rdzv_token %.900s: %s", file, strerror(fault));
+  } else if (variable) snprintf(text, sizeof text, "%s", variable);
+  size_t n = strlen(text);
+  while (n && strchr(" \t\r\n", text[n - 1])) n--;
+  const char *from = named ? "the file of --rdzv_token" : RDZV_TOKEN_VARIABLE;
+  RDZV_REFUSE(*given && n < RDZV_TOKEN_LEAST, "%s has %zu characters, a token at least %d: head -c 32 /dev/urandom | "
+              "base64 makes one", from, n, RDZV_TOKEN_LEAST);
+  RDZV_REFUSE(n > 4096, "%s is longer than 4096 characters", from);
+  *key = rdzv_token_key(text, n);
+  OPENSSL_cleanse(text, sizeof text);
+  return true;
+}
+
+static const char *const rdzv_variables[] = {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"};
+// Whether all variables of env:// are there, for more than one process.
+static inline bool rdzv_env_is_set() {
+  for (const char *name : rdzv_variables) if (!getenv(name) || !*getenv(name)) return false;
+  return rdzv_number(getenv("WORLD_SIZE")) != 1;
+}
+static inline bool rdzv_env(RdzvWhere *w, char *error, size_t bytes) {
+  for (const char *name : rdzv_variables)
+    RDZV_REFUSE(!getenv(name) || !*getenv(name), "--rdzv env:// needs %s: MASTER_ADDR and MASTER_PORT of host 0, RANK "
+                "and WORLD_SIZE of this process (torchrun --no-python sets them)", name);
+  static const struct { const char *name; int64_t lowest, highest; } numbers[] = {
+      {"MASTER_PORT", 1, 65535}, {"WORLD_SIZE", 1, 1 << 20}, {"RANK", 0, 1 << 20}, {"LOCAL_WORLD_SIZE", 1, 1 << 20},
+      {"LOCAL_RANK", 0, 1 << 20}};
+  int64_t value[5];
+  for (int i = 0; i < 5; i++) {
+    const char *text = getenv(numbers[i].name);
+    value[i] = rdzv_number(text);
+    RDZV_REFUSE((text || i < 3) && (value[i] < numbers[i].lowest || value[i] > numbers[i].highest),
+                "--rdzv env://: %s=%.40s is not a whole number from %lld to %lld", numbers[i].name, text ? text : "",
+                (long long)numbers[i].lowest, (long long)numbers[i].highest);
+  }
+  RDZV_REFUSE(value[2] >= value[1], "--rdzv env://: RANK=%lld is not below WORLD_SIZE=%lld", (long long)value[2],
+              (long long)value[1]);
+  RDZV_REFUSE(value[3] > value[1] || (value[3] > 0 && value[4] >= value[3]), "--rdzv env://: LOCAL_RANK=%lld, "
+              "LOCAL_WORLD_SIZE=%lld and WORLD_SIZE=%lld contradict each other", (long long)value[4],
+              (long long)value[3], (long long)value[1]);
+  snprintf(w->host, sizeof w->host, "%s", getenv("MASTER_ADDR"));
+  RDZV_REFUSE(strlen(getenv("MASTER_ADDR")) >= sizeof w->host || strpbrk(w->host, " \t\r\n/"),
+              "--rdzv env://: MASTER_ADDR=%.100s is no host", w->host);
+  w->local = value[3] == value[1] || rdzv_is_loopback(w->host);
+  const char *taken = getenv("TORCHELASTIC_USE_AGENT_STORE");    // torchrun itself listens at MASTER_PORT
+  w->port = (int)value[0] + (!w->local && taken && !strcmp(taken, "True"));
+  RDZV_REFUSE(w->port > 65535, "--rdzv env://: torchrun listens at MASTER_PORT=65535, and the next port is taken for "
+              "this: choose a lower one");
+  w->members = value[1], w->index = value[2], w->ranks = 1;
+  w->numbered = true;
+  return true;
+}
+static inline bool rdzv_nodes(RdzvWhere *w, const RdzvAsk *ask, char *error, size_t bytes) {
+  w->members = ask->nnodes > 0 ? ask->nnodes : 1;
+  w->ranks = ask->nproc_per_node > 0 ? ask->nproc_per_node : 1;
+  RDZV_REFUSE(w->members > 1 && ask->node_rank < 0, "--rdzv %.300s with --nnodes %lld needs --node_rank: 0 on host 0, "
+              "then 1 to %lld", ask->rdzv, (long long)w->members, (long long)w->members - 1);
+  w->index = ask->node_rank > 0 ? ask->node_rank : 0;
+  RDZV_REFUSE(w->index >= w->members, "--node_rank %lld is not below --nnodes %lld", (long long)w->index,
+              (long long)w->members);
+  return true;
+}
+// What was asked for, checked. False with one line in `error`.
+static inline bool rdzv_where(const RdzvAsk *ask, RdzvWhere *w, char *error, size_t bytes) {
+  *w = RdzvWhere{};
+  bool token = false;
+  const bool nodes = ask->nnodes > 0 || ask->node_rank >= 0 || ask->nproc_per_node > 0;
+  if (!strcmp(ask->rdzv, "env://")) {
+    RDZV_REFUSE(nodes, "--rdzv env:// takes ranks and hosts from RANK and WORLD_SIZE: leave --nnodes, --node_rank and "
+                "--nproc_per_node out, or name host 0 by --rdzv tcp://HOST:PORT");
+    if (!rdzv_env(w, error, bytes)) return false;
+    snprintf(w->text, sizeof w->text, "%s port %d (MASTER_ADDR)", w->host, w->port);
+  } else if (!strncmp(ask->rdzv, "tcp://", 6)) {
+    RDZV_REFUSE(!rdzv_endpoint(ask->rdzv + 6, w->host, sizeof w->host, &w->port),
+                "--rdzv %.300s is not tcp://HOST:PORT, such as tcp://10.0.0.1:29400 or tcp://[fd00::1]:29400",
+                ask->rdzv);
+    if (!rdzv_nodes(w, ask, error, bytes)) return false;
+    w->local = rdzv_is_loopback(w->host) || w->members == 1;
+    snprintf(w->text, sizeof w->text, "%s port %d", w->host, w->port);
+  } else if (!strncmp(ask->rdzv, "file:///", 8)) {
+    w->kind = RDZV_FILE;
+    RDZV_REFUSE(strlen(ask->rdzv) - 7 >= sizeof w->dir - 64, "--rdzv %.60s...: this path is too long", ask->rdzv);
+    snprintf(w->dir, sizeof w->dir, "%s", ask->rdzv + 7);
+    if (!rdzv_nodes(w, ask, error, bytes)) return false;
+    w->local = w->members == 1;
+    snprintf(w->text, sizeof w->text, "directory %s", w->dir);
+  } else
+    RDZV_REFUSE(true, "--rdzv '%.200s' is not auto, none, env://, tcp://HOST:PORT or file:///shared/directory",
+                ask->rdzv);
+  if (!rdzv_token_read(ask, &w->token, &token, error, bytes)) return false;
+  RDZV_REFUSE(!token && !w->local && w->kind == RDZV_TCP, "--rdzv %.300s between hosts needs a token that all "
+              "processes know, of at least %d characters: --rdzv_token FILE, or %s in the environment; "
+              "head -c 32 /dev/urandom | base64 makes one", ask->rdzv, RDZV_TOKEN_LEAST, RDZV_TOKEN_VARIABLE);
+  return true;
+}
+
+// ---- addresses ------------------------------------------------------------------------------------------------------
+enum { RDZV_ADDRESSES_MOST = 16 };
+struct RdzvAddress { sockaddr_storage to; socklen_t bytes; };
+struct RdzvAddresses { RdzvAddress at[RDZV_ADDRESSES_MOST]; int count; };
+
+// An address as text, without its port.
+static inline void rdzv_address_text(const sockaddr *a, char *to, size_t room) {
+  to[0] = 0;
+  if (a->sa_family == AF_INET) inet_ntop(AF_INET, &((const sockaddr_in *)a)->sin_addr, to, (socklen_t)room);
+  if (a->sa_family == AF_INET6) inet_ntop(AF_INET6, &((const sockaddr_in6 *)a)->sin6_addr, to, (socklen_t)room);
+  if (a->sa_family == AF_UNIX) snprintf(to, room, "this machine");
+}
+static inline bool rdzv_address_is_loopback(const sockaddr *a) {
+  char text[INET6_ADDRSTRLEN];
+  rdzv_address_text(a, text, sizeof text);
+  return rdzv_is_loopback(text);
+}
+static inline bool rdzv_same_host(const sockaddr *a, const sockaddr *b) {
+  if (a->sa_family != b->sa_family) return false;
+  if (a->sa_family == AF_INET)
+    return ((const sockaddr_in *)a)->sin_addr.s_addr == ((const sockaddr_in *)b)->sin_addr.s_addr;
+  return a->sa_family == AF_INET6 &&
+         !memcmp(&((const sockaddr_in6 *)a)->sin6_addr, &((const sockaddr_in6 *)b)->sin6_addr, sizeof(in6_addr));
+}
+// The interface of this host that has the address, IF_NAMESIZE bytes; "": none has. loopback: it is that one.
+static inline void rdzv_interface(const sockaddr *a, char *name, bool *loopback) {
+  ifaddrs *all = NULL;
+  name[0] = 0;
+  *loopback = false;
+  if (getifaddrs(&all)) return;
+  for (ifaddrs *i = all; i && !name[0]; i = i->ifa_next) {
+    if (!i->ifa_addr || !rdzv_same_host(i->ifa_addr, a)) continue;
+    snprintf(name, IF_NAMESIZE, "%.*s", (int)strcspn(i->ifa_name, ":"), i->ifa_name);
+    *loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
+  }
+  freeifaddrs(all);
+}
+// The addresses of this host that are not loopback and not link-local, as text with blanks between.
+static inline void rdzv_own_addresses(char *to, size_t room) {
+  ifaddrs *all = NULL;
+  size_t n = 0;
+  to[0] = 0;
+  if (getifaddrs(&all)) return;
+  for (ifaddrs *i = all; i; i = i->ifa_next) {
+    char text[INET6_ADDRSTRLEN];
+    if (!i->ifa_addr || (i->ifa_flags & IFF_LOOPBACK) || !(i->ifa_flags & IFF_UP)) continue;
+    if (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6) continue;
+    rdzv_address_text(i->ifa_addr, text, sizeof text);
+    if (!strncasecmp(text, "fe80:", 5) || n + strlen(text) + 2 > room) continue;
+    n += (size_t)snprintf(to + n, room - n, "%s%s", n ? " " : "", text);
+  }
+  freeifaddrs(all);
+}
+// The addresses of a host; an empty list with one line in `error` where its name is unknown.
+static inline bool rdzv_resolve(const char *host, int port, RdzvAddresses *to, char *error, size_t bytes) {
+  addrinfo hints = {}, *found = NULL;
+  char service[8];
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  to->count = 0;
+  snprintf(service, sizeof service, "%d", port);
+  const int fault = getaddrinfo(host, service, &hints, &found);
+  RDZV_REFUSE(fault, "%.200s is not known here: %s", host, gai_strerror(fault));
+  for (addrinfo *a = found; a && to->count < RDZV_ADDRESSES_MOST; a = a->ai_next) {
+    if (a->ai_addrlen > sizeof(sockaddr_storage)) continue;
+    memcpy(&to->at[to->count].to, a->ai_addr, a->ai_addrlen);
+    to->at[to->count++].bytes = (socklen_t)a->ai_addrlen;
+  }
+  freeaddrinfo(found);
+  return true;
+}
+// The local socket at which processes of one machine meet, by its name; the kernel forgets it with its last user.
+static inline RdzvAddress rdzv_local_address(const char *name) {
+  RdzvAddress a = {};
+  sockaddr_un *u = (sockaddr_un *)&a.to;
+  u->sun_family = AF_UNIX;
+  snprintf(u->sun_path + 1, sizeof u->sun_path - 1, "%s", name);
+  a.bytes = (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + strlen(u->sun_path + 1));
+  return a;
+}
+static inline RdzvAddress rdzv_local_meeting(int port) {
+  char name[64];
+  snprintf(name, sizeof name, "train_gpt_fsdp/rdzv/%d/%d", (int)getuid(), port);
+  return rdzv_local_address(name);
+}
+// Whether the process at the other end of a local socket is of this user. *pid: which it is.
+static inline bool rdzv_peer_is_ours(int fd, pid_t *pid) {
+  ucred peer = {};
+  socklen_t n = sizeof peer;
+  const bool known = !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n);
+  if (pid) *pid = peer.pid;
+  return known && peer.uid == getuid();
+}
+// A connection is given up when the other end has not answered for a minute and a half.
+static inline void rdzv_keep_alive(int fd) {
+  const struct { int level, name, value; } set[] = {
+      {SOL_SOCKET, SO_KEEPALIVE, 1}, {IPPROTO_TCP, TCP_KEEPIDLE, 30}, {IPPROTO_TCP, TCP_KEEPINTVL, 10},
+      {IPPROTO_TCP, TCP_KEEPCNT, 6}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 90000}, {IPPROTO_TCP, TCP_NODELAY, 1}};
+  for (const auto &s : set) setsockopt(fd, s.level, s.name, &s.value, sizeof s.value);
+}
+
+// ---- listening and connecting ---------------------------------------------------------------------------------------
+// A socket that listens at one address; -1 with errno.
+static inline int rdzv_listen_at(const RdzvAddress *a) {
+  const int family = a->to.ss_family, one = 1;
+  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  if (family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
+  if (!bind(fd, (const sockaddr *)&a->to, a->bytes) && !listen(fd, 1024)) return fd;
+  const int fault = errno;
+  close(fd);
+  errno = fault;
+  return -1;
+}
+// Host 0's socket, at the first of the host's addresses that is one of this machine and not loopback (a distribution
+// may give the host's own name a loopback address, which leads nobody here). -1 with one line in `error`.
+static inline int rdzv_listen(const RdzvWhere *w, char *error, size_t bytes) {
+  RdzvAddresses all = {};
+  char own[600], said[600] = "";
+  if (w->local) {
+    all.at[0] = rdzv_local_meeting(w->port);
+    const int fd = rdzv_listen_at(&all.at[0]);
+    if (fd < 0)
+      snprintf(error, bytes, errno == EADDRINUSE ? "port %d is in use by another rendezvous on this machine: choose "
+               "another one" : "port %d: %s", w->port, strerror(errno));
+    return fd;
+  }
+  if (!rdzv_resolve(w->host, w->port, &all, error, bytes)) return -1;
+  for (int i = 0; i < all.count; i++) {
+    const sockaddr *a = (const sockaddr *)&all.at[i].to;
+    const size_t n = strlen(said);
+    char text[INET6_ADDRSTRLEN];
+    rdzv_address_text(a, text, sizeof text);
+    if (!strstr(said, text)) snprintf(said + n, sizeof said - n, "%s%s", n ? " " : "", text);
+    if (rdzv_address_is_loopback(a)) continue;
+    const int fd = rdzv_listen_at(&all.at[i]);
+    if (fd >= 0) return fd;
+    if (errno == EADDRNOTAVAIL) continue;
+    snprintf(error, bytes, errno == EADDRINUSE ? "port %d of %s is in use: choose another one (ss -ltnp says by whom)" :
+             "port %d of %s: %s", w->port, text, strerror(errno));
+    return -1;
+  }
+  rdzv_own_addresses(own, sizeof own);
+  snprintf(error, bytes, "%s (%.300s) is no address that leads to this host, which has %.300s: start host 0 there, or "
+           "name its address", w->host, said, own[0] ? own : "none");
+  return -1;
+}
+// A connection to the address within limit_ms; -1 with errno. Nonblocking from then on.
+static inline int rdzv_connect(const RdzvAddress *a, double limit_ms) {
+  const int fd = socket(a->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  int fault = connect(fd, (const sockaddr *)&a->to, a->bytes) ? errno : 0;
+  if (fault == EINPROGRESS) {
+    pollfd p = {fd, POLLOUT, 0};
+    socklen_t n = sizeof fault;
+    if (poll(&p, 1, (int)limit_ms) != 1) fault = ETIMEDOUT;
+    else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &fault, &n)) fault = errno;
+  }
+  if (!fault && a->to.ss_family != AF_UNIX) rdzv_keep_alive(fd);
+  if (!fault && (a->to.ss_family != AF_UNIX || rdzv_peer_is_ours(fd, NULL))) return fd;
+  close(fd);
+  errno = fault ? fault : EPERM;
+  return -1;
+}
+// Receives what there is into the link, at most a frame's worth; false: the connection has ended.
+static inline bool rdzv_receive(int fd, RdzvLink *k) {
+  uint8_t part[16384];
+  for (int turn = 0; turn < 64; turn++) {
+    const size_t most = k->phase == PHASE_OPEN ? sizeof part : 512;
+    const ssize_t n = recv(fd, part, most, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno == EAGAIN;
+    if (!n) return false;
+    rdzv_add(&k->in, part, (size_t)n);
+    if ((size_t)n < most || k->phase != PHASE_OPEN) break;
+  }
+  return true;
+}
+// Sends what it can; false: the connection has ended.
+static inline bool rdzv_send(int fd, RdzvLink *k) {
+  while (k->out.n) {
+    const ssize_t n = send(fd, k->out.p, k->out.n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno == EAGAIN;
+    rdzv_drop(&k->out, (size_t)n);
+  }
+  return true;
+}
+// Sends all within limit_ms, whatever the other end does.
+static inline void rdzv_flush(int fd, RdzvLink *k, double limit_ms) {
+  for (const double begun = rdzv_now_ms(); rdzv_send(fd, k) && k->out.n;) {
+    pollfd p = {fd, POLLOUT, 0};
+    const double left = begun + limit_ms - rdzv_now_ms();
+    if (left <= 0 || poll(&p, 1, (int)left + 1) < 0) return;
+  }
+}

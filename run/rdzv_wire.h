@@ -1,0 +1,446 @@
+// rdzv_wire.h: what processes of a rendezvous say to each other, and how each proves that it knows the job's token.
+// No sockets and no MPI here: bytes in, bytes out (run/rdzv_net.h carries them).
+//
+//   rdzv_token_key       the token's key; the token itself is never sent
+//   rdzv_link_open       one end of a connection, client or server; rdzv_link_close
+//   rdzv_link_next       the next frame of what was received; proves and checks the token on the way
+//   rdzv_link_send       a frame to the other end
+//   rdzv_info_*, rdzv_plan_*, rdzv_words_*, rdzv_end_*      payloads of frames
+//   rdzv_daemon_from     Open MPI's daemon out of the command that mpirun gives its remote agent
+//   rdzv_daemon_refused  why a command is no daemon's; NULL: it is one
+//
+// Frames: type and length (4 bytes each, little-endian), payload, and, once the token is proved, 32 bytes of
+// HMAC-SHA-256 (RFC 2104) under a key of this connection and direction, over the frame's number and the frame. So
+// nothing can be put in, left out, repeated or changed; it can be read.
+//
+//   client                          server
+//   HELLO  magic, nonce C   --->
+//                           <---    CHALLENGE  nonce S
+//   PROOF  HMAC(key, "client" C S)  --->              or <--- REFUSED
+//                           <---    WELCOME  HMAC(key, "server" C S)
+//
+// Whoever listens learns nothing but HMACs of random nonces; from these a token can be guessed if it is a weak one, so
+// short ones are refused.
+#pragma once
+#include <initializer_list>                      // for (x : {a, b})
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { RDZV_NONCE = 32, RDZV_MAC = 32, RDZV_HEAD = 8, RDZV_EARLY_MOST = 64, RDZV_FRAME_MOST = 1 << 20 };
+enum { RDZV_TOKEN_LEAST = 16, RDZV_JOB_BYTES = 33, RDZV_WORDS_MOST = 64 };
+static const uint8_t rdzv_magic[8] = {'G', 'P', 'T', 'R', 'D', 'Z', 'V', '1'};
+
+// ---- bytes ----------------------------------------------------------------------------------------------------------
+// A growing buffer; all zero: empty.
+struct RdzvBytes { uint8_t *p; size_t n, room; };
+// Adds n bytes.
+static inline void rdzv_add(RdzvBytes *b, const void *bytes, size_t n) {
+  if (b->n + n > b->room) {
+    b->room = 2 * (b->n + n) + 256;
+    b->p = (uint8_t *)realloc(b->p, b->room);
+    if (!b->p) abort();
+  }
+  if (n) memcpy(b->p + b->n, bytes, n);
+  b->n += n;
+}
+// Removes the first n bytes.
+static inline void rdzv_drop(RdzvBytes *b, size_t n) {
+  if (n < b->n) memmove(b->p, b->p + n, b->n - n);
+  b->n -= n;
+}
+// Gives the memory back; the buffer is empty again.
+static inline void rdzv_bytes_free(RdzvBytes *b) {
+  free(b->p);
+  *b = RdzvBytes{};
+}
+// A number in 8 bytes, little-endian.
+static inline void rdzv_add_number(RdzvBytes *b, int64_t number) {
+  uint8_t bytes[8];
+  for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)((uint64_t)number >> 8 * i);
+  rdzv_add(b, bytes, sizeof bytes);
+}
+// A text: its length, then its bytes.
+static inline void rdzv_add_text(RdzvBytes *b, const char *text) {
+  rdzv_add_number(b, (int64_t)strlen(text));
+  rdzv_add(b, text, strlen(text));
+}
+
+// What is left to read of a payload; bad: it does not hold what was asked for. After that every read gives 0 or "".
+struct RdzvReader { const uint8_t *p; size_t n; bool bad; };
+// Reads a number of rdzv_add_number.
+static inline int64_t rdzv_take_number(RdzvReader *r) {
+  uint64_t number = 0;
+  r->bad = r->bad || r->n < 8;
+  if (r->bad) return 0;
+  for (int i = 0; i < 8; i++) number |= (uint64_t)r->p[i] << 8 * i;
+  r->p += 8, r->n -= 8;
+  return (int64_t)number;
+}
+// Reads a text of at most room - 1 bytes into `to`. Control bytes are refused, since texts end in messages; lines:
+// except newlines.
+static inline void rdzv_take_text(RdzvReader *r, char *to, size_t room, bool lines) {
+  const int64_t n = rdzv_take_number(r);
+  to[0] = 0;
+  r->bad = r->bad || n < 0 || (uint64_t)n >= room || (uint64_t)n > r->n;
+  for (int64_t i = 0; !r->bad && i < n; i++)
+    r->bad = (r->p[i] < 32 && !(lines && r->p[i] == '\n')) || r->p[i] == 127;
+  if (r->bad) return;
+  memcpy(to, r->p, (size_t)n);
+  to[n] = 0;
+  r->p += n, r->n -= (size_t)n;
+}
+// Random bytes of the kernel.
+static inline void rdzv_random(void *to, size_t n) {
+  if (getrandom(to, n, 0) != (ssize_t)n) abort();                // up to 256 bytes it never gives fewer
+}
+// Bytes in hexadecimal; `to` has 2 n + 1 bytes.
+static inline void rdzv_hex(char *to, const uint8_t *bytes, size_t n) {
+  to[0] = 0;
+  for (size_t i = 0; i < n; i++) snprintf(to + 2 * i, 3, "%02x", bytes[i]);
+}
+
+// ---- the token ------------------------------------------------------------------------------------------------------
+struct RdzvKey { uint8_t bytes[RDZV_MAC]; };
+// HMAC-SHA-256 of the parts one after another, NULL-terminated list of (pointer, length).
+struct RdzvPart { const void *p; size_t n; };
+static inline void rdzv_hmac(uint8_t to[RDZV_MAC], const RdzvKey *key, const RdzvPart *part, int parts) {
+  RdzvBytes all = {};
+  unsigned n = 0;
+  for (int i = 0; i < parts; i++) rdzv_add(&all, part[i].p, part[i].n);
+  static const uint8_t none = 0;
+  if (!HMAC(EVP_sha256(), key->bytes, RDZV_MAC, all.p ? all.p : &none, all.n, to, &n) || n != RDZV_MAC) abort();
+  rdzv_bytes_free(&all);
+}
+// The key of a token: bytes of any length.
+static inline RdzvKey rdzv_token_key(const void *token, size_t n) {
+  RdzvKey k = {}, made;
+  memcpy(k.bytes, "train_gpt_fsdp --rdzv_token 1", 29);
+  const RdzvPart part = {token, n};
+  rdzv_hmac(made.bytes, &k, &part, 1);
+  return made;
+}
+
+// ---- a connection ---------------------------------------------------------------------------------------------------
+enum RdzvType { RDZV_HELLO = 1, RDZV_CHALLENGE, RDZV_PROOF, RDZV_WELCOME, RDZV_REFUSED,      // the token
+                RDZV_INFO = 16,    // who this process is                        client to server
+                RDZV_TAKEN,        // it is counted                              server to client
+                RDZV_PLAN,         // its ranks; from now on nobody else comes   server to client
+                RDZV_READY,        // its ranks may come                         client to server
+                RDZV_DAEMON,       // start this                                 server to client
+                RDZV_DAEMON_ENDED, // code, text                                 client to server
+                RDZV_SIGNAL,       // this signal came here                      client to server
+                RDZV_END };        // code, text: it is over                     server to client
+enum RdzvPhase { PHASE_HELLO, PHASE_PROOF, PHASE_CHALLENGE, PHASE_WELCOME, PHASE_OPEN, PHASE_BROKEN };
+// One end. in: received, not read yet; out: to be sent. refused: the server does not know our token.
+struct RdzvLink {
+  RdzvPhase phase;
+  RdzvKey token, key_in, key_out;
+  uint8_t client[RDZV_NONCE], server[RDZV_NONCE];
+  uint64_t number_in, number_out;
+  RdzvBytes in, out;
+  bool refused, wrong_token;                     // wrong_token: the client's proof is of another token
+};
+// payload: n bytes inside the link's buffer, until the next call.
+struct RdzvFrame { int type; const uint8_t *payload; size_t n; };
+
+static inline void rdzv_put32(uint8_t *to, uint32_t x) { for (int i = 0; i < 4; i++) to[i] = (uint8_t)(x >> 8 * i); }
+static inline uint32_t rdzv_get32(const uint8_t *p) {
+  return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+static inline void rdzv_frame_mac(uint8_t to[RDZV_MAC], const RdzvKey *key, uint64_t number, const uint8_t *frame,
+                                  size_t n) {
+  uint8_t at[8];
+  for (int i = 0; i < 8; i++) at[i] = (uint8_t)(number >> 8 * i);
+  const RdzvPart parts[] = {{at, sizeof at}, {frame, n}};
+  rdzv_hmac(to, key, parts, 2);
+}
+// Puts a frame into what is to be sent, with its HMAC once the link is open.
+static inline void rdzv_link_send(RdzvLink *k, int type, const void *payload, size_t n) {
+  uint8_t head[RDZV_HEAD], mac[RDZV_MAC];
+  const size_t at = k->out.n;
+  rdzv_put32(head, (uint32_t)type);
+  rdzv_put32(head + 4, (uint32_t)n);
+  rdzv_add(&k->out, head, sizeof head);
+  rdzv_add(&k->out, payload, n);
+  if (type < RDZV_INFO) return;
+  rdzv_frame_mac(mac, &k->key_out, k->number_out++, k->out.p + at, k->out.n - at);
+  rdzv_add(&k->out, mac, sizeof mac);
+}
+static inline void rdzv_link_derive(const RdzvLink *k, const char *what, uint8_t to[RDZV_MAC]) {
+  const RdzvPart parts[] = {{what, strlen(what) + 1}, {k->client, RDZV_NONCE}, {k->server, RDZV_NONCE}};
+  rdzv_hmac(to, &k->token, parts, 3);
+}
+// Begins a connection as the one that connected, or as the one that was connected to.
+static inline void rdzv_link_open(RdzvLink *k, const RdzvKey *token, bool connects) {
+  *k = RdzvLink{};
+  k->token = *token;
+  k->phase = connects ? PHASE_CHALLENGE : PHASE_HELLO;
+  if (!connects) return;
+  uint8_t hello[sizeof rdzv_magic + RDZV_NONCE];
+  rdzv_random(k->client, RDZV_NONCE);
+  memcpy(hello, rdzv_magic, sizeof rdzv_magic);
+  memcpy(hello + sizeof rdzv_magic, k->client, RDZV_NONCE);
+  rdzv_link_send(k, RDZV_HELLO, hello, sizeof hello);
+}
+// Gives buffers back and forgets keys.
+static inline void rdzv_link_close(RdzvLink *k) {
+  rdzv_bytes_free(&k->in);
+  rdzv_bytes_free(&k->out);
+  OPENSSL_cleanse(k, sizeof *k);
+  k->phase = PHASE_BROKEN;
+}
+static inline void rdzv_link_keys(RdzvLink *k, bool connects) {
+  rdzv_link_derive(k, "to server", connects ? k->key_out.bytes : k->key_in.bytes);
+  rdzv_link_derive(k, "to client", connects ? k->key_in.bytes : k->key_out.bytes);
+  k->phase = PHASE_OPEN;
+}
+// One frame before the link is open. False: it is not what must come.
+static inline bool rdzv_link_prove(RdzvLink *k, int type, const uint8_t *p, size_t n) {
+  uint8_t mac[RDZV_MAC];
+  if (k->phase == PHASE_HELLO) {
+    if (type != RDZV_HELLO || n != sizeof rdzv_magic + RDZV_NONCE || memcmp(p, rdzv_magic, sizeof rdzv_magic))
+      return false;
+    memcpy(k->client, p + sizeof rdzv_magic, RDZV_NONCE);
+    rdzv_random(k->server, RDZV_NONCE);
+    rdzv_link_send(k, RDZV_CHALLENGE, k->server, RDZV_NONCE);
+    k->phase = PHASE_PROOF;
+  } else if (k->phase == PHASE_PROOF) {
+    rdzv_link_derive(k, "client", mac);
+    if (type != RDZV_PROOF || n != RDZV_MAC) return false;
+    k->wrong_token = CRYPTO_memcmp(p, mac, RDZV_MAC) != 0;
+    if (k->wrong_token) rdzv_link_send(k, RDZV_REFUSED, NULL, 0);
+    if (k->wrong_token) return false;
+    rdzv_link_derive(k, "server", mac);
+    rdzv_link_send(k, RDZV_WELCOME, mac, RDZV_MAC);
+    rdzv_link_keys(k, false);
+  } else if (k->phase == PHASE_CHALLENGE) {
+    if (type != RDZV_CHALLENGE || n != RDZV_NONCE) return false;
+    memcpy(k->server, p, RDZV_NONCE);
+    rdzv_link_derive(k, "client", mac);
+    rdzv_link_send(k, RDZV_PROOF, mac, RDZV_MAC);
+    k->phase = PHASE_WELCOME;
+  } else {
+    rdzv_link_derive(k, "server", mac);
+    k->refused = type == RDZV_REFUSED;
+    if (type != RDZV_WELCOME || n != RDZV_MAC || CRYPTO_memcmp(p, mac, RDZV_MAC)) return false;
+    rdzv_link_keys(k, true);
+  }
+  return true;
+}
+// Reads on in what was received. 1: `frame` holds one; 0: more bytes are needed; -1: the other end does not speak as
+// it should, or does not know the token; nothing more is read.
+static inline int rdzv_link_next(RdzvLink *k, RdzvFrame *frame, size_t *used) {
+  for (rdzv_drop(&k->in, *used), *used = 0; k->phase != PHASE_BROKEN;) {
+    const bool open = k->phase == PHASE_OPEN;
+    const size_t after = open ? RDZV_MAC : 0, most = open ? RDZV_FRAME_MOST : RDZV_EARLY_MOST;
+    if (k->in.n < RDZV_HEAD) return 0;
+    const int type = (int)(rdzv_get32(k->in.p) & 0xffff);
+    const size_t n = rdzv_get32(k->in.p + 4), all = RDZV_HEAD + n + after;
+    if (rdzv_get32(k->in.p) > 0xffff || n > most || open != (type >= RDZV_INFO)) { k->phase = PHASE_BROKEN; break; }
+    if (k->in.n < all) return 0;
+    if (!open) {
+      if (!rdzv_link_prove(k, type, k->in.p + RDZV_HEAD, n)) { k->phase = PHASE_BROKEN; break; }
+      rdzv_drop(&k->in, all);
+      continue;
+    }
+    uint8_t mac[RDZV_MAC];
+    rdzv_frame_mac(mac, &k->key_in, k->number_in++, k->in.p, RDZV_HEAD + n);
+    if (CRYPTO_memcmp(mac, k->in.p + RDZV_HEAD + n, RDZV_MAC)) { k->phase = PHASE_BROKEN; break; }
+    *frame = RdzvFrame{type, k->in.p + RDZV_HEAD, n};
+    *used = all;
+    return 1;
+  }
+  return -1;
+}
+
+// ---- payloads -------------------------------------------------------------------------------------------------------
+// A process that was started, as it tells host 0. index: its number of `members` that were started (--node_rank of
+// --nnodes, or RANK of WORLD_SIZE); ranks: how many ranks run in its place. machine: the same for processes that share
+// a kernel, its network and its process ids. options: a line for each, in one order.
+struct RdzvInfo {
+  int64_t index, members, ranks, pid;
+  char host[65], machine[200], build[80], mpi[80], program[1024];
+  char options[65536];
+};
+static inline void rdzv_info_write(RdzvBytes *b, const RdzvInfo *i) {
+  for (int64_t number : {i->index, i->members, i->ranks, i->pid}) rdzv_add_number(b, number);
+  for (const char *text : {i->host, i->machine, i->build, i->mpi, i->program, i->options})
+    rdzv_add_text(b, text);
+}
+// False: these bytes are no such payload. The texts are printable.
+static inline bool rdzv_info_read(RdzvInfo *i, const uint8_t *p, size_t n) {
+  RdzvReader r = {p, n, false};
+  i->index = rdzv_take_number(&r), i->members = rdzv_take_number(&r);
+  i->ranks = rdzv_take_number(&r), i->pid = rdzv_take_number(&r);
+  rdzv_take_text(&r, i->host, sizeof i->host, false);
+  rdzv_take_text(&r, i->machine, sizeof i->machine, false);
+  rdzv_take_text(&r, i->build, sizeof i->build, false);
+  rdzv_take_text(&r, i->mpi, sizeof i->mpi, false);
+  rdzv_take_text(&r, i->program, sizeof i->program, false);
+  rdzv_take_text(&r, i->options, sizeof i->options, true);
+  return !r.bad && !r.n;
+}
+// What host 0 tells a process when all are there. Ranks first to first + ranks - 1 of world run in its place; here:
+// ranks on its machine; machines: hosts of the job; lead: it is the first process of its machine; job: the nonce of
+// this start; host: host 0's name.
+struct RdzvPlan { int64_t first, ranks, world, here, machines, lead; char job[RDZV_JOB_BYTES], host[65]; };
+static inline void rdzv_plan_write(RdzvBytes *b, const RdzvPlan *q) {
+  for (int64_t number : {q->first, q->ranks, q->world, q->here, q->machines, q->lead})
+    rdzv_add_number(b, number);
+  rdzv_add_text(b, q->job);
+  rdzv_add_text(b, q->host);
+}
+// False: these bytes are no such payload.
+static inline bool rdzv_plan_read(RdzvPlan *q, const uint8_t *p, size_t n) {
+  RdzvReader r = {p, n, false};
+  q->first = rdzv_take_number(&r), q->ranks = rdzv_take_number(&r), q->world = rdzv_take_number(&r);
+  q->here = rdzv_take_number(&r), q->machines = rdzv_take_number(&r), q->lead = rdzv_take_number(&r);
+  rdzv_take_text(&r, q->job, sizeof q->job, false);
+  rdzv_take_text(&r, q->host, sizeof q->host, false);
+  const bool hex = strlen(q->job) == RDZV_JOB_BYTES - 1 && strspn(q->job, "0123456789abcdef") == RDZV_JOB_BYTES - 1;
+  return !r.bad && !r.n && hex && q->first >= 0 && q->ranks > 0 && q->first + q->ranks <= q->world &&
+         q->world <= 1 << 24;
+}
+// How it ended, or the daemon did. RDZV_NEVER_STARTED: the daemon was refused or could not be started.
+enum { RDZV_NEVER_STARTED = 127 };
+struct RdzvEnd { int64_t code; char text[1024]; };
+static inline void rdzv_end_write(RdzvBytes *b, int64_t code, const char *text) {
+  rdzv_add_number(b, code);
+  rdzv_add_text(b, text);
+}
+static inline bool rdzv_end_read(RdzvEnd *e, const uint8_t *p, size_t n) {
+  RdzvReader r = {p, n, false};
+  e->code = rdzv_take_number(&r);
+  rdzv_take_text(&r, e->text, sizeof e->text, false);
+  return !r.bad && !r.n;
+}
+// The words of a command, NULL after the last, in one malloc'ed block that word[0] begins.
+struct RdzvWords { char *word[RDZV_WORDS_MOST + 1]; int count; };
+static inline void rdzv_words_write(RdzvBytes *b, const RdzvWords *w) {
+  rdzv_add_number(b, w->count);
+  for (int i = 0; i < w->count; i++) rdzv_add_text(b, w->word[i]);
+}
+// False: these bytes are no such payload; nothing is allocated then.
+static inline bool rdzv_words_read(RdzvWords *w, const uint8_t *p, size_t n) {
+  RdzvReader r = {p, n, false};
+  const int64_t count = rdzv_take_number(&r);
+  *w = RdzvWords{};
+  if (r.bad || count < 1 || count > RDZV_WORDS_MOST) return false;
+  char *at = (char *)malloc(n), *block = at, *end = at + n;
+  for (int64_t i = 0; i < count && !r.bad; i++) {
+    rdzv_take_text(&r, at, (size_t)(end - at), false);           // its length took 8 bytes, so there is room for a 0
+    w->word[w->count++] = at;
+    at += strlen(at) + 1;
+  }
+  if (!r.bad && !r.n) return true;
+  free(block);
+  *w = RdzvWords{};
+  return false;
+}
+static inline void rdzv_words_free(RdzvWords *w) {
+  free(w->word[0]);
+  *w = RdzvWords{};
+}
+
+// ---- Open MPI's daemon ----------------------------------------------------------------------------------------------
+// What mpirun passes to its daemons, by version: Open MPI 4 (orted, -mca) and 5 (prted, --prtemca). A value consists
+// of `bytes` only, or is `is`. needed: a daemon does not start without it.
+struct RdzvParam { const char *name, *is, *bytes; bool needed; };
+#define RDZV_DIGITS "0123456789"
+#define RDZV_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+static const RdzvParam rdzv_params_4[] = {
+    {"ess", "env", NULL, true}, {"ess_base_jobid", NULL, RDZV_DIGITS, true},
+    {"ess_base_vpid", NULL, RDZV_DIGITS, true}, {"ess_base_num_procs", NULL, RDZV_DIGITS, true},
+    {"orte_node_regex", NULL, RDZV_DIGITS RDZV_LETTERS "-.,:@()[]", true},
+    {"orte_hnp_uri", NULL, RDZV_DIGITS RDZV_LETTERS ".;:/[],%", true}, {"plm", "rsh", NULL, true}};
+static const RdzvParam rdzv_params_5[] = {
+    {"ess", "env", NULL, true}, {"ess_base_nspace", NULL, RDZV_DIGITS RDZV_LETTERS "-.@_", true},
+    {"ess_base_vpid", NULL, RDZV_DIGITS, true}, {"ess_base_num_procs", NULL, RDZV_DIGITS, true},
+    {"prte_hnp_uri", NULL, RDZV_DIGITS RDZV_LETTERS "-@_.;:/[],%", true}, {"plm", "ssh", NULL, true}};
+struct RdzvDaemon { const char *name, *flag; const RdzvParam *param; int params; };
+static const RdzvDaemon rdzv_daemons[] = {
+    {"orted", "-mca", rdzv_params_4, sizeof rdzv_params_4 / sizeof *rdzv_params_4},
+    {"prted", "--prtemca", rdzv_params_5, sizeof rdzv_params_5 / sizeof *rdzv_params_5}};
+
+static inline const RdzvParam *rdzv_param(const RdzvDaemon *d, const char *name) {
+  for (int i = 0; i < d->params; i++) if (!strcmp(d->param[i].name, name)) return &d->param[i];
+  return NULL;
+}
+static inline bool rdzv_param_takes(const RdzvParam *q, const char *value) {
+  if (q->is) return !strcmp(q->is, value);
+  return *value && strlen(value) < 65536 && strspn(value, q->bytes) == strlen(value);
+}
+// Why the words are not the command of Open MPI's daemon, argument by argument: a name of rdzv_daemons without a
+// directory, then parameters of its list, each once, with values of their form. NULL: they are one. The text is static.
+static inline const char *rdzv_daemon_refused(const RdzvWords *w) {
+  static char why[300];
+  const RdzvDaemon *d = NULL;
+  bool given[16] = {};
+  for (const RdzvDaemon &x : rdzv_daemons) if (w->count && !strcmp(w->word[0], x.name)) d = &x;
+  if (!d) {
+    snprintf(why, sizeof why, "'%.100s' is not Open MPI's daemon", w->count ? w->word[0] : "");
+    return why;
+  }
+  for (int i = 1; i < w->count; i += 3) {
+    const RdzvParam *q = i + 2 < w->count && !strcmp(w->word[i], d->flag) ? rdzv_param(d, w->word[i + 1]) : NULL;
+    const bool again = q && given[q - d->param];
+    const char *name = i + 1 < w->count ? w->word[i + 1] : "", *value = i + 2 < w->count ? w->word[i + 2] : "";
+    snprintf(why, sizeof why, "%s does not take '%.60s %.60s %.60s'%s", d->name, w->word[i], name, value,
+             again ? " twice" : "");
+    if (!q || again || !rdzv_param_takes(q, w->word[i + 2])) return why;
+    given[q - d->param] = true;
+  }
+  for (int i = 0; i < d->params; i++) {
+    snprintf(why, sizeof why, "%s lacks %s", d->name, d->param[i].name);
+    if (d->param[i].needed && !given[i]) return why;
+  }
+  return NULL;
+}
+// The value of a word that mpirun quoted for a shell: without its double quotes.
+static inline void rdzv_unquote(char *to, size_t room, const char *word) {
+  const size_t n = strlen(word);
+  const bool quoted = n > 1 && word[0] == '"' && word[n - 1] == '"';
+  snprintf(to, room, "%.*s", (int)(quoted ? n - 2 : n), word + quoted);
+}
+// Finds the daemon and the parameters of its list in the words that mpirun passes to its remote agent. The rest is
+// left out: text for a shell (PATH, .profile, libraries), --daemonize, parameters that concern mpirun. False: there is
+// no daemon in it. `to` is one block as of rdzv_words_read.
+static inline bool rdzv_daemon_from(RdzvWords *to, int count, char *const *words) {
+  const RdzvDaemon *d = NULL;
+  RdzvBytes b = {};
+  int at = 0, found = 1;
+  for (; at < count && !d; at++) {
+    const char *last = words[at] + strlen(words[at]);            // the program ends the word: "PATH=... ; /bin/orted"
+    while (last > words[at] && !strchr(" /;", last[-1])) last--;
+    for (const RdzvDaemon &x : rdzv_daemons) if (!strcmp(last, x.name)) d = &x;
+  }
+  *to = RdzvWords{};
+  if (!d) return false;
+  bool given[16] = {};
+  RdzvBytes all = {};
+  rdzv_add_text(&b, d->name);
+  for (; at + 2 < count; at++) {
+    const size_t n = strlen(words[at + 2]) + 1;
+    const RdzvParam *q = strcmp(words[at], d->flag) ? NULL : rdzv_param(d, words[at + 1]);
+    if (!q || given[q - d->param]) continue;
+    given[q - d->param] = true;
+    char *value = (char *)malloc(n);
+    rdzv_unquote(value, n, words[at + 2]);
+    for (const char *word : {d->flag, q->name, (const char *)value}) rdzv_add_text(&b, word);
+    free(value);
+    found += 3;
+    at += 2;
+  }
+  rdzv_add_number(&all, found);
+  rdzv_add(&all, b.p, b.n);
+  const bool read = rdzv_words_read(to, all.p, all.n);
+  rdzv_bytes_free(&b);
+  rdzv_bytes_free(&all);
+  return read;
+}
