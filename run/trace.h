@@ -545,6 +545,7 @@ static inline void trace_write_events(FILE *to, const Trace *x, const TraceEvent
                                       int64_t base_ns, uint64_t *slots) {
   const TraceClock *a = &x->clock[0][rank], *b = &x->clock[1][rank];
   for (int64_t i = 0; i < count; i++) {
+    if (i % 1024 == 0) liveness_progress();      // the other ranks wait
     const int64_t begin = trace_to_rank0(a, b, e[i].begin_ns), end = trace_to_rank0(a, b, e[i].end_ns);
     if (e[i].kind == TRACE_GATHER && !(*slots >> e[i].number & 1)) {
       char name[32];
