@@ -370,25 +370,24 @@ static inline void trace_background(void *to) {
 }
 
 // ---- clocks ---------------------------------------------------------------------------------------------------------
-// How far each other rank's clock is ahead of rank 0's, on rank 0: clock[world]. `now` reads this rank's clock. near:
-// NULL, or which ranks share rank 0's clock. Collective over comm.
-enum { TRACE_PINGS = 16, TRACE_TAG = 0x7a3 };
-static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)(), const bool *near) {
+// How far each other rank's clock is ahead of rank 0's, on rank 0: clock[world]. `now` reads this rank's clock. like:
+// NULL, or for each rank the lowest one that has the same clock. Collective over comm.
+enum { TRACE_PINGS = 64, TRACE_TAG = 0x7a3 };
+static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)(), const int *like) {
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
-  if (rank) {
-    for (int i = 0; i < TRACE_PINGS; i++) {
-      int64_t mine = 0;
-      MPI_Recv(&mine, 1, MPI_INT64_T, 0, TRACE_TAG, comm, MPI_STATUS_IGNORE);
-      mine = now();
-      MPI_Send(&mine, 1, MPI_INT64_T, 0, TRACE_TAG, comm);
-    }
-    return;
+  for (int i = 0; i < TRACE_PINGS && rank && (!like || like[rank] == rank); i++) {
+    int64_t mine = 0;
+    MPI_Recv(&mine, 1, MPI_INT64_T, 0, TRACE_TAG, comm, MPI_STATUS_IGNORE);
+    mine = now();
+    MPI_Send(&mine, 1, MPI_INT64_T, 0, TRACE_TAG, comm);
   }
+  if (rank) return;
   clock[0] = TraceClock{0, 0, (double)now()};
   for (int r = 1; r < world; r++) {
     clock[r] = TraceClock{0, INFINITY, 0};
+    if (like && like[r] != r) { clock[r] = clock[like[r]]; continue; }
     for (int i = 0; i < TRACE_PINGS; i++) {
       int64_t there = 0;
       const int64_t sent = now();
@@ -399,7 +398,6 @@ static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)
       if (half < clock[r].within_ns)
         clock[r] = TraceClock{(double)(there - sent) - half, half, (double)sent + half};
     }
-    if (near && near[r]) clock[r].ahead_ns = clock[r].within_ns = 0;
   }
 }
 // A time of a rank's clock as rank 0's, by the two measurements of it.
@@ -408,12 +406,13 @@ static inline int64_t trace_to_rank0(const TraceClock *a, const TraceClock *b, i
   const double share = span > 0 ? at / span : 0;
   return ns - llround(a->ahead_ns + (b->ahead_ns - a->ahead_ns) * (share < 0 ? 0 : share > 1 ? 1 : share));
 }
+// Ranks of a host share a clock; a host is named by its first rank.
 static inline void trace_measure(Trace *x, Fsdp *f, int which) {
   const Mesh *m = &f->mesh;
-  bool *near = (bool *)calloc((size_t)m->world, sizeof(bool));
-  for (int r = 0; r < m->world; r++) near[r] = m->peer[r].host == m->peer[0].host;
-  trace_clocks(m->comm, x->clock[which], trace_now, near);
-  free(near);
+  int *like = (int *)malloc(sizeof(int) * (size_t)m->world);
+  for (int r = 0; r < m->world; r++) like[r] = m->peer[r].host;
+  trace_clocks(m->comm, x->clock[which], trace_now, like);
+  free(like);
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------

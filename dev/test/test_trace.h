@@ -247,6 +247,10 @@ TEST_MPI(trace_clocks_are_measured, 3,
     for (const TraceClock *c : {&a[r], &b[r]})
       EXPECT(fabs(c->ahead_ns - (double)shift[r]) <= c->within_ns + 1 && c->within_ns < 1e9,
              "rank %d: %.0f ns ahead within %.0f, is %lld", r, c->ahead_ns, c->within_ns, (long long)shift[r]);
+  const int like[3] = {0, 1, 1};                 // the third rank has the second one's clock, and is not asked
+  trace_clocks(MPI_COMM_WORLD, a, trace_shifted, like);
+  EXPECT(rank || (a[2].ahead_ns == a[1].ahead_ns && fabs(a[2].ahead_ns - (double)shift[1]) <= a[1].within_ns + 1),
+         "rank 2 has another clock than rank 1");
   // A clock that runs fast by a thousandth: in the middle between two measurements it is right again.
   const TraceClock early = {1000, 0, 0}, late = {2000, 0, 1e6};
   for (int64_t at : {-500, 0, 250000, 500000, 1000000, 1500000}) {
