@@ -377,6 +377,8 @@ static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
+  if (!rank) clock[0] = TraceClock{0, 0, (double)now()};
+  MPI_Barrier(comm);                             // no rank's first event is before rank 0's first look at its clock
   for (int i = 0; i < TRACE_PINGS && rank && (!like || like[rank] == rank); i++) {
     int64_t mine = 0;
     MPI_Recv(&mine, 1, MPI_INT64_T, 0, TRACE_TAG, comm, MPI_STATUS_IGNORE);
@@ -384,7 +386,6 @@ static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)
     MPI_Send(&mine, 1, MPI_INT64_T, 0, TRACE_TAG, comm);
   }
   if (rank) return;
-  clock[0] = TraceClock{0, 0, (double)now()};
   for (int r = 1; r < world; r++) {
     clock[r] = TraceClock{0, INFINITY, 0};
     if (like && like[r] != r) { clock[r] = clock[like[r]]; continue; }
