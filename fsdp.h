@@ -78,6 +78,7 @@
 #include "fsdp/units.h"
 #include "fsdp/state.h"
 #include "fsdp/record.h"
+#include "fsdp/finite.h"
 #include "fsdp/placement.h"
 #include "fsdp/layout.h"
 #include "fsdp/transport.h"

@@ -15,7 +15,9 @@
 #include "kernels/all.h"
 #include "fsdp.h"
 #include "run/agree.h"
+#include "run/flight_report.h"
 #include "run/memory_map.h"
+#include "run/not_finite.h"
 #include "run/option_help.h"
 #include "run/plan_search.h"
 #include "run/preflight_net.h"
@@ -344,6 +346,7 @@ struct Trainer {
   PassKind carved;                               // the pass that acts is for
   int64_t rows_max, head_rows, step, steps_total, steps_per_epoch;             // head_rows: rows of logits at once
   float loss_scale;                              // after the last step
+  StepState before;                              // that the last step started from
   bool has_run;                                  // this process has run a step
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
@@ -579,6 +582,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   const int64_t R = (int64_t)x->B * x->T;
   const Accumulate mode = fsdp_grad_mode(f, 0, a);
   c->ops->range_begin(c, "forward");
+  liveness_microbatch(a);
   liveness_phase("forward");
   fsdp_mark(f, c, MARK_MODEL, 0);
   gpt_forward(t, mb);
@@ -646,6 +650,7 @@ static void trainer_update(Trainer *t) {
   const int A = (int)t->opt.grad_accum, M = A * f->mesh.world;
   const bool dynamic_scale = t->dtype == F16 && t->opt.loss_scale == 0;
   c->ops->range_begin(c, "update");
+  liveness_microbatch(MICROBATCH_NONE);
   liveness_phase("update");
   fsdp_mark(f, c, MARK_MODEL, MARK_UPDATE);
   fsdp_norm_accumulate(f, b->exchange->limbs);
@@ -675,14 +680,16 @@ static void trainer_step_begin(Trainer *t) {
   t->ctx.ops->zero(&t->ctx, t->buffers.exchange, trainer_exchange_bytes(t));
 }
 
+// The a-th microbatch of this rank.
+static void trainer_microbatch(Trainer *t, int a) {
+  const int B = (int)t->opt.batch_size;
+  trainer_load_batch(t, a, B, (int)t->model.T);
+  gpt_forward_backward(t, Microbatch{(int64_t)(a * t->fsdp.mesh.world + t->fsdp.mesh.rank) * B, PASS_TRAIN}, a);
+}
 // The whole step, from t->host to t->host, without waiting for the device. This is what a graph captures.
 static void trainer_enqueue_step(Trainer *t) {
-  const int A = (int)t->opt.grad_accum, N = t->fsdp.mesh.world, B = (int)t->opt.batch_size, T = (int)t->model.T;
   trainer_step_begin(t);
-  for (int a = 0; a < A; a++) {
-    trainer_load_batch(t, a, B, T);
-    gpt_forward_backward(t, Microbatch{(int64_t)(a * N + t->fsdp.mesh.rank) * B, PASS_TRAIN}, a);
-  }
+  for (int a = 0; a < (int)t->opt.grad_accum; a++) trainer_microbatch(t, a);
   trainer_update(t);
 }
 
@@ -721,6 +728,7 @@ static StepResult train_step(Trainer *t, int stop) {
     microbatch_fill(&t->sampler, in_epoch, a * N + t->fsdp.mesh.rank, t->host.inputs + (int64_t)a * B * T,
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
+  t->before = *t->host.state;
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
   record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
@@ -1249,7 +1257,8 @@ static bool print_sample(Trainer *t) {
   return written;
 }
 
-// A dynamic scale settles within 24 halvings; overflows that last longer have another cause.
+// A dynamic scale settles within 24 halvings; overflows that last longer have another cause, and so have steps that
+// --on_nan skip leaves out one after the other.
 enum { MAX_SKIPPED_IN_A_ROW = 50 };
 
 // Whether something that is done every `every` steps (0: every epoch; -1: never) and at the end is due after this step.
@@ -1271,6 +1280,36 @@ static Stop agree_on_stop(MPI_Comm comm) {
   MPI_Allreduce(MPI_IN_PLACE, &asked, 1, MPI_INT, MPI_MAX, comm);
   return (Stop)asked;
 }
+static void trainer_again_begin(void *trainer) { trainer_step_begin((Trainer *)trainer); }
+static void trainer_again(void *trainer, int a) { trainer_microbatch((Trainer *)trainer, a); }
+// The last step, to be run again.
+static NotFiniteStep trainer_last_step(Trainer *t) {
+  return NotFiniteStep{&t->run, t->before, t->host.losses, t->host.inputs, t->host.targets,
+                       (float *)t->buffers.losses,               // written by the decision, which does not come again
+                       trainer_again_begin, trainer_again, t};
+}
+// The last step was not finite and left out. Names the cause; returns the exit code if the run ends, -1 if it goes on.
+// Collective.
+static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult *r, bool goes_on) {
+  char first[512];
+  const bool overflow = t->dtype == F16 && isfinite(r->loss);    // 50 in a row
+  const NotFiniteStep step = trainer_last_step(t);
+  const NotFinite found = not_finite_find(&step);
+  not_finite_text(&found, first, sizeof first);
+  not_finite_log(log, &t->run, &found, goes_on);
+  const char *what = isfinite(r->loss) ? "gradient" : isfinite(r->grad_norm) ? "loss" : "loss and gradient";
+  if (goes_on && !t->fsdp.mesh.rank)
+    say_error("notice: step %lld is left out (--on_nan skip), its %s is not finite; first: %s\n", (long long)t->step,
+              what, first);
+  if (goes_on) return -1;
+  if (!t->fsdp.mesh.rank)
+    say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n  first: %s\n",
+              who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "", first);
+  if (!strcmp(t->opt.on_nan, "dump")) not_finite_dump(&step, log, saver, &found);
+  saver_finish(saver, log);
+  log_close(log, &t->run, "not finite");
+  return EXIT_NOT_FINITE;
+}
 // The training loop. Returns the exit code if the run ends here, -1 if it trained to its end. Collective.
 static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
@@ -1290,14 +1329,11 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
     const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler handles it, up to a limit
-    if (!isfinite(r.loss) || (r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
-      if (!t->fsdp.mesh.rank)
-        say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n",
-                  who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "");
-      saver_finish(saver, log);
-      log_trace(log, &t->run);
-      log_close(log, &t->run, "not finite");
-      return EXIT_FAULT;
+    const bool goes_on = !strcmp(o->on_nan, "skip") && skipped_in_a_row < MAX_SKIPPED_IN_A_ROW;
+    if ((r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
+      const int code = train_not_finite(t, log, saver, &r, goes_on);
+      if (code >= 0) log_trace(log, &t->run);
+      if (code >= 0) return code;
     }
     stop = r.stop;
     if (stop) break;
@@ -1403,6 +1439,16 @@ static int preflight(const Options *o, bool at_start) {
   return 0;
 }
 
+// --flight. Returns the exit code.
+static int flight_answer(const Options *o, const char *launched_as) {
+  char error[2048] = "";
+  if (launched_as && strcmp(launched_as, "0")) return 0;         // one answer is enough
+  const int code = flight_main(stdout, o->flight, error, sizeof error);
+  one_line(error);
+  if (code) die_with(code, "train_gpt_fsdp: %s", error);
+  return 0;
+}
+
 // The whole program; main, unless a test includes this file.
 int train_main(int argc, char **argv) {
   static Options o, asked;
@@ -1425,6 +1471,8 @@ int train_main(int argc, char **argv) {
   if (strcmp(o.report, "on") && strcmp(o.report, "off")) return report_compare(&o, launched_as, error);
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
+  if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
+  if (o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error)) restarts_supervise(&o);
   int provided, rank, world;
   const int met = launch_rendezvous(&o, argc, argv);
   if (met >= 0) return met;
@@ -1449,14 +1497,16 @@ int train_main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(&o, argc, argv, MPI_COMM_WORLD);
   launch_forget(&o);
-  if (o.preflight)
-    snprintf(error, sizeof error, "--preflight belongs on the command line, not into the file of --config");
+  if (o.preflight || o.flight[0] || o.in_file[OPT_restarts])
+    snprintf(error, sizeof error, "--%s belongs on the command line, not into the file of --config",
+             o.preflight ? "preflight" : o.flight[0] ? "flight" : "restarts");
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (alone) launch_refuse_alone(&o, false);
   liveness_timeout(o.timeout);
   liveness_open(MPI_COMM_WORLD, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
+  liveness_flight(o.out, PROGRAM_VERSION " (" BUILD_ID ")");
   preflight(&o, true);
   MPI_Comm node;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);

@@ -24,7 +24,10 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   slot->state = SLOT_PENDING;
   slot->from_kept = f->kept_valid[s];
   const Doing was = doing(f->record, DOING_GATHER, s, 0);
-  if (!f->lay.in_place && f->lay.stage[s].units) f->comm->gather_start(f, s, slot);
+  if (!f->lay.in_place && f->lay.stage[s].units) {
+    slot->gather = flight_begin("the gather", s);
+    f->comm->gather_start(f, s, slot);
+  }
   doing_again(f->record, was);
 }
 // Starts gathering the stages that the model will need after s, as far as slots reach.
@@ -90,7 +93,13 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = true;
   const Doing was = doing(f->record, DOING_GATHER, s, 0);
-  if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) f->comm->gather_finish(f, s, slot);
+  if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) {
+    flight_in(slot->gather);
+    f->comm->gather_finish(f, s, slot);
+    liveness_arrived();
+    flight_out();
+    flight_end(slot->gather);
+  }
   slot->state = SLOT_WHOLE;
   liveness_stage(s);
   const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
@@ -141,7 +150,8 @@ static inline void fsdp_forget(Fsdp *f) {
 static inline void fsdp_step_begin(Fsdp *f, bool training) {
   fsdp_forget(f);
   f->training = training;
-  memset(f->marks_made, 0, sizeof f->marks_made);
+  f->passes_marked = 0;
+  memset(f->slot_collective, 0, sizeof(FlightCollective) * (size_t)(2 + f->lay.stages));
   if (f->record) f->record->pass++;
   for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
   for (int i = 0; i < 2 + f->lay.stages; i++) f->grads_free[i].recorded = false;

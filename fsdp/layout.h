@@ -201,6 +201,7 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
   f->kept_number = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
   f->stage_round0 = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
   f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->lay.stages), sizeof(uint64_t));
+  f->slot_collective = (FlightCollective *)calloc((size_t)(2 + f->lay.stages), sizeof(FlightCollective));
   f->grads_free = (StepEvent *)calloc((size_t)(2 + f->lay.stages), sizeof(StepEvent));
 }
 

@@ -6,13 +6,15 @@
 //   liveness_open        connects the ranks' threads with rank 0's; collective
 //   liveness_close       the rank leaves as it should; also at exit()
 //   liveness_progress    the main thread, or one that works for it, has done something
-//   liveness_step, liveness_phase, liveness_stage      where the main thread is: what a report says
+//   liveness_step, liveness_phase, liveness_stage, liveness_microbatch
+//                        where the main thread is: what a report says
 //   liveness_wait, liveness_arrived                    it waits for others; what it waited for has come
 //   liveness_pause, liveness_poll                      one look of a waiting loop
 //   liveness_excuse      it waits for the reader of what it prints: no hang
 //   liveness_device      words of memory in which a device leaves marks: its progress, replayed graphs included
+//   liveness_flight      where the flight record goes (kernels/flight.h, flight_file.h)
 //
-// What ends a run, all ranks with EXIT_LOST and one report on stderr:
+// What ends a run, all ranks with EXIT_LOST and one report on stderr; each that still can writes OUT/flight-RANK.json:
 //   died       a thread's connection closes without goodbye: at once, whatever --timeout says
 //   silent     nothing was heard of a rank for --timeout seconds and MARGIN_TICKS, which are for beats that come late:
 //              its process was stopped (SIGSTOP), its host is out of reach. A notice says so after NOTICE_TICKS
@@ -33,6 +35,8 @@
 #pragma once
 #if PART_LAUNCH
 #include "kernels/device.h"
+#include "kernels/flight.h"
+#include "fsdp/flight_file.h"
 #include <errno.h>
 #include <ifaddrs.h>
 #include <mpi.h>
@@ -52,29 +56,28 @@
 #include <unistd.h>
 
 // ---- what the main thread says --------------------------------------------------------------------------------------
+// Step, microbatch, stage, op and collective are the flight recorder's (kernels/flight.h).
 struct alignas(64) LivenessWords {
   uint64_t progress;
-  int64_t step;                                  // 0: before the first
   const char *phase, *what, *where;              // what: waits for it; where: the function that does
-  int stage, what_stage;                         // that it computes; that it waits for: see liveness_stage
+  int what_stage;                                // that it waits for: see liveness_stage
   int excused;
 };
-enum { STAGE_NONE = -1 };
-static LivenessWords liveness_words = {0, 0, "start-up", NULL, NULL, STAGE_NONE, STAGE_NONE, 0};
-
-// A word that another thread, or the device, reads or writes at the same time.
-#define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELAXED)
-#define WORD_GET(word) __atomic_load_n(word, __ATOMIC_RELAXED)
+static LivenessWords liveness_words = {0, "start-up", NULL, NULL, STAGE_NONE, 0};
 
 // Any thread.
 static inline void liveness_progress() { __atomic_fetch_add(&liveness_words.progress, 1, __ATOMIC_RELAXED); }
 // The main thread waits for other ranks, or for a device that does: `what`, of a stage. Strings that live on.
 static inline void liveness_wait(const char *what, const char *where, int stage) {
+  if (WORD_GET(&liveness_words.what) != what)    // else it still waits for the same
+    flight_add(&flight.events, FLIGHT_WAIT, what, stage, WORD_GET(&flight.in.number));
   WORD_SET(&liveness_words.where, where);
   WORD_SET(&liveness_words.what_stage, stage);
   WORD_SET(&liveness_words.what, what);
 }
 static inline void liveness_arrived() {
+  if (const char *what = WORD_GET(&liveness_words.what))
+    flight_add(&flight.events, FLIGHT_CAME, what, WORD_GET(&liveness_words.what_stage), WORD_GET(&flight.in.number));
   WORD_SET(&liveness_words.what, (const char *)NULL);
   liveness_progress();
 }
@@ -89,14 +92,19 @@ void liveness_poll(const char *what) {
 }
 // The main thread computes stage `stage` of the model: 0 outside the blocks, 1 + l block l.
 static inline void liveness_stage(int stage) {
-  WORD_SET(&liveness_words.stage, stage);
   liveness_arrived();
+  WORD_SET(&flight.stage, stage);
+  WORD_SET(&flight.op, (const char *)NULL);
+  if (stage != STAGE_NONE) flight_add(&flight.events, FLIGHT_STAGE, NULL, stage, 0);
 }
 static inline void liveness_phase(const char *phase) {
   WORD_SET(&liveness_words.phase, phase);
   liveness_stage(STAGE_NONE);
+  flight_add(&flight.events, FLIGHT_PHASE, phase, STAGE_NONE, 0);
 }
-static inline void liveness_step(int64_t step) { WORD_SET(&liveness_words.step, step); }
+// microbatch: of this rank in its step, or MICROBATCH_NONE.
+static inline void liveness_microbatch(int microbatch) { flight_microbatch(microbatch); }
+static inline void liveness_step(int64_t step) { flight_step(step); }
 static inline void liveness_excuse(bool begins) {
   __atomic_fetch_add(&liveness_words.excused, begins ? 1 : -1, __ATOMIC_RELAXED);
   liveness_progress();
@@ -108,11 +116,13 @@ static inline void liveness_pause(int *spins, const char *what, int stage) {
   sched_yield();
 }
 
-// What a device tells of itself, one word a stream: a number that grows within a step, and what the stream came to.
+// What a device tells of itself, one word a stream: a number that grows within a step, and what the stream came to. The
+// number of a gather or a reduction is that of its collective; the model's counts passes: two a microbatch.
 enum DeviceMark { MARK_MODEL, MARK_GATHER, MARK_REDUCE, MARKS };
 enum { MARK_BACKWARD = 1, MARK_UPDATE = 2, MARK_EXCHANGE = 0xfff, MARK_BITS = 12 };  // of the others: 1 + stage
 static inline uint32_t mark_value(uint32_t number, int code) { return number << MARK_BITS | (uint32_t)code; }
 static inline int mark_code(uint32_t value) { return (int)(value & ((1u << MARK_BITS) - 1)); }
+static inline int mark_number(uint32_t value) { return (int)(value >> MARK_BITS); }
 
 // ---- frames and links -----------------------------------------------------------------------------------------------
 // hello: I am this rank. welcome: rank 0 it is. From then on beats, both ways; ask: a beat is wanted now. As the last a
@@ -122,7 +132,9 @@ struct LivenessFrame {
   uint64_t token, progress;
   int64_t step;
   int32_t kind, rank, excused, waits;
-  char place[160];                               // "forward, waits for the gather of block 2"
+  int32_t begun, in;                             // collectives of this step: last begun; waits for, or 0
+  char collective[64];                           // which one that is: "the gather of block 2"
+  char place[224];                               // "microbatch 0, forward, waits for the gather of block 2"
 };
 // A connection; rank -1: nobody has spoken yet. joined: a beat came, so the peer keeps this one.
 struct LivenessLink {
@@ -144,7 +156,7 @@ struct LivenessPeer {
 // MARGIN_TICKS more than --timeout ends the run.
 enum { TICKS_PER_S = 4, TICK_MS = 1000 / TICKS_PER_S, NOTICE_TICKS = 10 * TICKS_PER_S, LOST_TICKS = 2 * TICKS_PER_S,
        MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ADDRESSES_MOST = 16, CONNECT_MS = 30000,
-       WRITE_MS = 1000, REPORTER_MS = 2000, REPORT_BYTES = 8192 };
+       WRITE_MS = 1000, REPORTER_MS = 2000, REPORT_BYTES = 8192, FLIGHT_S = 5 };
 
 struct Liveness {
   int64_t timeout;                               // seconds, 0: never; atomic
@@ -164,9 +176,11 @@ struct Liveness {
   LivenessLink *link;
   int links, links_most, listener[2];
   char me[160];
+  char flight[FLIGHT_PATH_BYTES];                // where the flight record goes; "": nowhere
+  const char *version;
 };
 static Liveness liveness = {600, 0, 0, -1, 0, 0, PTHREAD_MUTEX_INITIALIZER, false, false, 0, 1, 0, true, 0, 0, 0, NULL,
-                            NULL, NULL, 0, 0, {-1, -1}, ""};
+                            NULL, NULL, 0, 0, {-1, -1}, "", "", ""};
 
 // Reads what has come into the frame; 1: it is complete, 0: not yet, -1: the connection has ended.
 static inline int link_read(LivenessLink *k, LivenessFrame *frame) {
@@ -221,33 +235,65 @@ static inline void liveness_stage_text(char *to, size_t bytes, int stage) {
 // Where the device is, of which the main thread waits for all.
 static inline void liveness_device_text(const uint32_t *mark, char *to, size_t bytes) {
   static const char *const before[] = {"forward", "backward", "update"};
-  const int model = mark_code(WORD_GET(&mark[MARK_MODEL]));
-  const int gather = mark_code(WORD_GET(&mark[MARK_GATHER])), reduce = mark_code(WORD_GET(&mark[MARK_REDUCE]));
-  char gathered[32], reduced[32];
-  liveness_stage_text(gathered, sizeof gathered, gather - 1);
-  liveness_stage_text(reduced, sizeof reduced, reduce == MARK_EXCHANGE ? STAGE_NONE : reduce - 1);
-  snprintf(to, bytes, " (in %s%s%s%s%s)", before[model], gather ? "; last gather" : "", gathered,
-           reduce == MARK_EXCHANGE ? "; exchange of losses" : reduce ? "; last reduction" : "", reduced);
+  const uint32_t model = WORD_GET(&mark[MARK_MODEL]);
+  const uint32_t gather = WORD_GET(&mark[MARK_GATHER]), reduce = WORD_GET(&mark[MARK_REDUCE]);
+  char microbatch[32] = "", stage[32], gathered[96] = "", reduced[96] = "";
+  if (mark_number(model) && mark_code(model) != MARK_UPDATE)
+    snprintf(microbatch, sizeof microbatch, " of microbatch %d", (mark_number(model) - 1) / 2);
+  liveness_stage_text(stage, sizeof stage, mark_code(gather) - 1);
+  if (gather)
+    snprintf(gathered, sizeof gathered, "; last gather%s, collective %d", stage, mark_number(gather));
+  liveness_stage_text(stage, sizeof stage, mark_code(reduce) == MARK_EXCHANGE ? STAGE_NONE : mark_code(reduce) - 1);
+  if (reduce)
+    snprintf(reduced, sizeof reduced, "; %s%s, collective %d",
+             mark_code(reduce) == MARK_EXCHANGE ? "exchange of losses" : "last reduction", stage, mark_number(reduce));
+  snprintf(to, bytes, " (in %s%s%s%s)", before[mark_code(model)], microbatch, gathered, reduced);
+}
+// "the gather of block 2"
+static inline void liveness_collective_text(char *to, size_t bytes, FlightCollective c) {
+  char stage[32];
+  liveness_stage_text(stage, sizeof stage, c.stage);
+  snprintf(to, bytes, "%.28s%s", c.what, stage);
+}
+// Where the main thread of this process is: "microbatch 0, backward of block 1, in matmul_backward_weight".
+static inline void liveness_place_text(const Liveness *l, char *to, size_t bytes) {
+  const LivenessWords *w = &liveness_words;
+  const char *phase = WORD_GET(&w->phase), *what = WORD_GET(&w->what), *where = WORD_GET(&w->where);
+  const char *op = WORD_GET(&flight.op);
+  const int microbatch = WORD_GET(&flight.microbatch), in = WORD_GET(&flight.in.number);
+  char stage[48], before[32] = "", number[48] = "";
+  if (microbatch != MICROBATCH_NONE) snprintf(before, sizeof before, "microbatch %d, ", microbatch);
+  if (in) snprintf(number, sizeof number, " (collective %d)", in);
+  liveness_stage_text(stage, sizeof stage, WORD_GET(what ? &w->what_stage : &flight.stage));
+  if (!what) snprintf(to, bytes, "%s%.40s%s%s%.40s", before, phase, stage, op ? ", in " : "", op ? op : "");
+  else if (where) snprintf(to, bytes, "%s%.40s, in %.32s of %.40s%s", before, phase, what, where, number);
+  else snprintf(to, bytes, "%s%.40s, waits for %.48s%s%s", before, phase, what, stage, number);
+  const size_t used = strlen(to);
+  if (l->device && what) liveness_device_text(l->device, to + used, bytes - used);
 }
 static inline LivenessFrame liveness_frame(const Liveness *l, LivenessKind kind) {
   const LivenessWords *w = &liveness_words;
   LivenessFrame f = {};
-  char stage[48], what_stage[48];
-  const char *phase = WORD_GET(&w->phase), *what = WORD_GET(&w->what), *where = WORD_GET(&w->where);
-  liveness_stage_text(stage, sizeof stage, WORD_GET(&w->stage));
-  liveness_stage_text(what_stage, sizeof what_stage, WORD_GET(&w->what_stage));
+  const FlightCollective in = {WORD_GET(&flight.in.what), WORD_GET(&flight.in.number), WORD_GET(&flight.in.stage)};
   f.token = l->token;
   f.progress = WORD_GET(&w->progress);
-  f.step = WORD_GET(&w->step);
+  f.step = WORD_GET(&flight.step);
   f.kind = kind;
   f.rank = l->rank;
   f.excused = WORD_GET(&w->excused) > 0;
-  f.waits = what != NULL;
-  if (!what) snprintf(f.place, sizeof f.place, "%.40s%s", phase, stage);
-  else if (where) snprintf(f.place, sizeof f.place, "%.40s, in %.32s of %.40s", phase, what, where);
-  else snprintf(f.place, sizeof f.place, "%.40s, waits for %.48s%s", phase, what, what_stage);
-  const size_t used = strlen(f.place);
-  if (l->device && what) liveness_device_text(l->device, f.place + used, sizeof f.place - used);
+  f.waits = WORD_GET(&w->what) != NULL;
+  f.begun = WORD_GET(&flight.begun);
+  if (f.waits && in.number) {
+    f.in = in.number;
+    liveness_collective_text(f.collective, sizeof f.collective, in);
+  }
+  if (l->device && f.waits) {                    // what the host has enqueued has not begun
+    const int gather = mark_number(WORD_GET(&l->device[MARK_GATHER]));
+    const int reduce = mark_number(WORD_GET(&l->device[MARK_REDUCE]));
+    f.begun = f.in = gather > reduce ? gather : reduce;
+    snprintf(f.collective, sizeof f.collective, "a %s on the device", gather > reduce ? "gather" : "reduction");
+  }
+  liveness_place_text(l, f.place, sizeof f.place);
   return f;
 }
 __attribute__((format(printf, 3, 4))) static inline void report_add(char *to, size_t *n, const char *fmt, ...) {
@@ -299,6 +345,35 @@ static inline void liveness_report_places(const Liveness *l, char *to, size_t *n
     }
 }
 
+// Whether rank p has not come to the collective that rank q waits for.
+static inline bool peer_is_behind(const LivenessPeer *p, const LivenessPeer *q) {
+  return p->last.step != q->last.step ? p->last.step < q->last.step : p->last.begun < q->last.in;
+}
+// The first collective that ranks wait for: who has come to it, who has not, and how far these came.
+static inline void liveness_report_collective(const Liveness *l, char *to, size_t *n) {
+  const LivenessPeer *first = NULL;
+  int behind = 0, lines = 0;
+  for (int r = 0; r < l->world; r++) {
+    const LivenessPeer *p = &l->peer[r];
+    if (peer_is_lost(p) || !p->last.in) continue;
+    const bool before = first && (p->last.step != first->last.step ? p->last.step < first->last.step
+                                                                   : p->last.in < first->last.in);
+    if (!first || before) first = p;
+  }
+  if (!first) return;
+  for (int r = 0; r < l->world; r++) behind += peer_is_behind(&l->peer[r], first);
+  report_add(to, n, "  collective %d of step %lld, %s: %d of %d ranks came to it\n", first->last.in,
+             (long long)first->last.step, first->last.collective, l->world - behind, l->world);
+  for (int r = 0; r < l->world && lines < 8; r++) {
+    const LivenessPeer *p = &l->peer[r];
+    if (!peer_is_behind(p, first)) continue;
+    lines++;
+    report_add(to, n, "    not rank %d (pid %d on %s), which%s had come to collective %d of step %lld\n", r, p->pid,
+               p->host_name, peer_is_lost(p) ? " when last heard" : "", p->last.begun, (long long)p->last.step);
+  }
+  if (behind > lines) report_add(to, n, "    and %d more\n", behind - lines);
+}
+
 // ---- the end --------------------------------------------------------------------------------------------------------
 static void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
 // Writes to stderr past stdio, whose locks the main thread may hold, if somebody takes it within a second.
@@ -317,21 +392,46 @@ __attribute__((format(printf, 2, 3))) static inline void liveness_notice(const L
   va_end(ap);
   liveness_write(text, strlen(text));
 }
+static inline void liveness_end_at_once(int) { _exit(EXIT_LOST); }
+// Writes this rank's flight record. The disk may be what everybody waits for: after FLIGHT_S it is done without.
+static inline void liveness_write_flight(const Liveness *l, const char *cause) {
+  if (!l->flight[0]) return;
+  char host[64] = "", place[224];
+  sigset_t alarm_only;
+  signal(SIGALRM, liveness_end_at_once);
+  sigemptyset(&alarm_only);
+  sigaddset(&alarm_only, SIGALRM);
+  alarm(FLIGHT_S);
+  pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
+  gethostname(host, sizeof host - 1);
+  liveness_place_text(l, place, sizeof place);
+  const FlightWho who = {l->version, host, cause, place, l->token, l->rank, l->world, (int)getpid()};
+  const int fault = flight_write(l->flight, &who);
+  if (fault) liveness_notice(l, "%.200s cannot be written: %s\n", l->flight, strerror(fault));
+}
 // Ends this process, and from rank 0 all others. Another rank tells rank 0, which hears it if it was only stopped and
-// goes on. cause NULL: others have told why.
-static inline void liveness_end(Liveness *l, const char *cause) {
+// goes on. cause NULL: others report it. why: of the flight record; NULL: none is left.
+static inline void liveness_end(Liveness *l, const char *cause, const char *why) {
   static char text[REPORT_BYTES];
   size_t n = 0;
-  const LivenessFrame end = liveness_frame(l, FRAME_END);
+  LivenessFrame end = liveness_frame(l, FRAME_END);
   if (cause) {
     report_add(text, &n, "%s: %s; %s\n", l->me, cause, l->world > 1 ? "all ranks end" : "it ends");
-    if (l->open && !l->rank) liveness_report_places(l, text, &n);
-    else report_add(text, &n, "  this rank: step %lld, %s\n", (long long)end.step, end.place);
+    if (l->open && !l->rank) {
+      liveness_report_collective(l, text, &n);
+      liveness_report_places(l, text, &n);
+    } else report_add(text, &n, "  this rank: step %lld, %s\n", (long long)end.step, end.place);
+    const int directory = (int)(strlen(l->flight) ? strrchr(l->flight, '/') - l->flight : 0);
+    if (directory && l->world > 1)
+      report_add(text, &n, "  what each rank did last is in %.*s/flight-*.json; --flight %.*s compares them\n",
+                 directory, l->flight, directory, l->flight);
     if (text[n - 1] != '\n') text[n++] = '\n';
     liveness_write(text, n);
   }
+  snprintf(end.place, sizeof end.place, "%s", why ? why : "");
   for (int i = 0; i < l->links; i++) link_send(&l->link[i], &end);
   while (l->links) link_close(l, l->links - 1);
+  if (why) liveness_write_flight(l, why);
   _exit(EXIT_LOST);
 }
 static inline double liveness_now_ms() {
@@ -358,22 +458,19 @@ static inline void liveness_ask(Liveness *l) {
 static inline void liveness_end_by(Liveness *l, int r, bool died) {
   const LivenessPeer *p = &l->peer[r];
   char name[128], cause[256];
-  if (!l->reports) {                             // whoever reports shall do so before a launcher kills it for our end
-    usleep(REPORTER_MS * 1000);
-    liveness_end(l, NULL);
-  }
   snprintf(name, sizeof name, "rank %d (pid %d on %s)", r, p->pid, p->host_name);
   if (died) snprintf(cause, sizeof cause, "%s has died", name);
   else snprintf(cause, sizeof cause, "nothing was heard of %s for %lld s (--timeout)", name,
                 (long long)WORD_GET(&l->timeout));
-  liveness_end(l, cause);
+  if (!l->reports) usleep(REPORTER_MS * 1000);   // whoever reports shall do so before a launcher kills it for our end
+  liveness_end(l, l->reports ? cause : NULL, cause);
 }
 
 // ---- the thread -----------------------------------------------------------------------------------------------------
 // A frame of a joined peer, or of one that will.
 static inline void liveness_take(Liveness *l, LivenessLink *k, const LivenessFrame *f) {
   LivenessPeer *p = &l->peer[f->rank];
-  if (f->kind == FRAME_END) liveness_end(l, NULL);
+  if (f->kind == FRAME_END) liveness_end(l, NULL, f->place[0] ? f->place : NULL);
   if (f->kind == FRAME_ASK) {
     const LivenessFrame beat = liveness_frame(l, FRAME_BEAT);
     link_send(k, &beat);
@@ -413,7 +510,7 @@ static inline void liveness_listen(Liveness *l) {
     link_close(l, i);
     if (rank < 0 || l->peer[rank].state == PEER_LEFT) continue;
     l->peer[rank].state = PEER_DIED;
-    if (WORD_GET(&l->quiet)) liveness_end(l, NULL);
+    if (WORD_GET(&l->quiet)) liveness_end(l, NULL, NULL);        // no news
     if (!l->rank) liveness_ask(l);
     liveness_end_by(l, rank, true);
   }
@@ -450,7 +547,7 @@ static inline void liveness_end_stuck(Liveness *l, int64_t timeout) {
   if (silent)
     snprintf(cause + n, sizeof cause - (size_t)n, ", and nothing was heard of rank %d (pid %d on %s) for %lld s",
              (int)(silent - l->peer), silent->pid, silent->host_name, (long long)silent->silent / TICKS_PER_S);
-  liveness_end(l, cause);
+  liveness_end(l, cause, cause);
 }
 static inline void liveness_tick(Liveness *l) {
   liveness_look_at_device(l);
@@ -543,6 +640,14 @@ static inline void liveness_close() {
   l->open = l->left = false;
 }
 static inline void liveness_timeout(int64_t seconds) { WORD_SET(&liveness.timeout, seconds); }
+// From here on a run that does not go on leaves OUT/flight-RANK.json. version: a string that lives on. After
+// liveness_open, which says which rank this is.
+static inline void liveness_flight(const char *out, const char *version) {
+  pthread_mutex_lock(&liveness.lock);
+  snprintf(liveness.flight, sizeof liveness.flight, "%.1100s/flight-%d.json", out, liveness.rank);
+  liveness.version = version;
+  pthread_mutex_unlock(&liveness.lock);
+}
 // From here on this rank's main thread is watched; `timeout` in seconds, 0: never.
 static inline void liveness_start(int64_t timeout) {
   static bool at_exit;

@@ -100,7 +100,8 @@ static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *
 static inline void fsdp_layout_free(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
   void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->kept_valid, f->kept_number,
-                         f->stage_round0, f->slot_rounds, f->grads_free, f->sums_shared};
+                         f->stage_round0, f->slot_rounds, f->slot_collective, f->grads_free,
+                         f->sums_shared};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);

@@ -98,6 +98,7 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   f->comm->round_done(f, round);
   liveness_arrived();
   if (++job->consumed < job->rounds) return true;
+  flight_end(job->collective);
   f->comm->reduce_end(f);
   job->active = false;
   return true;
@@ -112,12 +113,16 @@ static inline void fsdp_poll(Fsdp *f) {
   doing_again(f->record, was);
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {
+  if (!f->job.active) return;
+  flight_in(f->job.collective);
   for (int spins = 0; f->job.active;) {
     const int before = f->job.prepared + f->job.consumed;
     fsdp_poll(f);
     if (f->job.active && f->job.prepared + f->job.consumed == before)
       liveness_pause(&spins, fsdp_chains(f) ? "the reduction along the replicas" : "the reduction", f->job.stage);
   }
+  liveness_arrived();
+  flight_out();
 }
 
 // Gradient slots: 0 and 1 for blocks in turn, 2 is stage 0's; whole gradients of block l have 2 + l for their own.
@@ -138,9 +143,11 @@ static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot)
 // lay there.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
+  flight_in(f->slot_collective[slot]);
   for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f))
     liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
   liveness_arrived();
+  flight_out();
   fsdp_hold_gradient(f, RECORD_FREE, 0, slot);
   for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
     if (i != slot && f->slot_rounds[i] <= f->slot_rounds[slot]) fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
@@ -230,12 +237,14 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   job->first = a == 0 || f->cfg.local;
   job->stage = s;
   job->slot = slot;
+  job->collective = flight_begin("the reduction", s);
   job->rounds = f->lay.stage[s].rounds;
   job->round0 = f->rounds_started;
   job->last_round0 = f->stage_round0[s];
   f->stage_round0[s] = job->round0;
   f->rounds_started += (uint64_t)job->rounds;
   f->slot_rounds[slot] = f->rounds_started;
+  f->slot_collective[slot] = job->collective;
   f->block_reductions += home == GRADS_IN_SLOT;
   for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
     if (!f->lay.unit[u].state_numel) continue;

@@ -68,7 +68,12 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
   const Doing was = doing(f->record, DOING_CHAIN, STAGE_NONE, 0);
+  const bool between = f->mesh.replicate.size > 1;               // the last replica's sums to all
+  const FlightCollective sums = between ? flight_begin("the sums of all replicas", STAGE_NONE) : FlightCollective{};
+  flight_in(sums);
   f->comm->reduce_join(f);
+  flight_end(sums);
+  flight_out();
   doing(f->record, DOING_UPDATE, 0, 0);
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;
   if (fsdp_offloads(f)) {
@@ -87,7 +92,11 @@ static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, s
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
   const Doing was = doing(f->record, DOING_SMALL, 0, 0);
+  const FlightCollective exchange = flight_begin("the small exchange", STAGE_NONE);
+  flight_in(exchange);
   f->comm->small_all_gather(f, mine, all, bytes);
+  flight_out();
+  flight_end(exchange);
   doing_again(f->record, was);
 }
 

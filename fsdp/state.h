@@ -64,6 +64,7 @@ struct GatherSlot {
   char *data, *landing;
   MPI_Request *requests;
   int pending;
+  FlightCollective gather;                       // the last one into it
   StepEvent arrived, released;                   // the gather is complete; the model has read it for the last time
 };
 
@@ -72,6 +73,7 @@ struct ReduceJob {
   bool active, first;                            // first: of the step, overwrites the shard
   int stage, slot, rounds, prepared, consumed;
   uint64_t round0, last_round0;                  // global number of its first round; of the stage's reduction before
+  FlightCollective collective;
 };
 // Round j of a job: elements [first, first + numel) of unit u's shards.
 struct ReduceSpan { int unit; int64_t first, numel; };
@@ -153,6 +155,7 @@ struct Fsdp {
   uint64_t rounds_started;                       // global round counter, alike on all ranks
   uint64_t *stage_round0;                        // [stages] of the last reduction
   uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
+  FlightCollective *slot_collective;             // [3 + L] of this step, the last reduction from there
   // ---- events, messages, communicators
   StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
   MPI_Request *sends[2], *receives[2], chain_send[2], chain_receive[2], chain_back[2];   // by parity of the round
@@ -160,7 +163,7 @@ struct Fsdp {
   int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];
   void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;
   // ---- who watches
-  uint32_t *marks, marks_made[MARKS];            // NULL, or where the device says how far it is (liveness.h)
+  uint32_t *marks, passes_marked;                // NULL, or where the device says how far it is (liveness.h)
   void (*meanwhile)(Fsdp *f);                    // fsdp_poll: what a transport does while it waits
   void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
   void *background_to;
@@ -170,7 +173,9 @@ struct Fsdp {
 
 // The stream of c has come to `code`.
 static inline void fsdp_mark(Fsdp *f, Ctx *c, DeviceMark stream, int code) {
-  if (f->marks) c->ops->mark(c, &f->marks[stream], mark_value(++f->marks_made[stream], code));
+  if (!f->marks) return;
+  const uint32_t number = stream == MARK_MODEL ? ++f->passes_marked : (uint32_t)flight.begun;
+  c->ops->mark(c, &f->marks[stream], mark_value(number, code));
 }
 static inline size_t fsdp_wire_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.wire_dtype); }
 static inline bool fsdp_trains(const Fsdp *f) { return !f->cfg.weights_only; }

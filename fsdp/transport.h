@@ -413,7 +413,11 @@ static inline void comm_mpi_step_end(Fsdp *f) {
   }
   f->traffic.small++;
   record_collective(f->record, RECORD_HOST, COLLECTIVE_BARRIER, OVER_WORLD, 1, 0);
+  const FlightCollective barrier = flight_begin("the barrier after the update", STAGE_NONE);
+  flight_in(barrier);
   MPI_Barrier(f->mesh.comm);
+  flight_out();
+  flight_end(barrier);
 }
 
 // A message of one of the mesh's communicators, and the requests that it joins.

@@ -39,7 +39,7 @@ static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv,
   CHECK_SHAPE(lse, B, n_head, T);
   CHECK_DTYPE(lse, F32);
   CHECK_DTYPE(qkv, out.dtype);
-  c->ops->attention_forward(c, out, lse, qkv, n_head, drop);
+  CALL_OP(c, attention_forward, out, lse, qkv, n_head, drop);
 }
 
 // dqkv (B,T,3C) is overwritten; out and lse are attention_forward's results for qkv and the same drop; dout (B,T,C).
@@ -60,7 +60,7 @@ static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor q
   CHECK_DTYPE(qkv, out.dtype);
   CHECK_DTYPE(dout, out.dtype);
   CHECK_DTYPE(dqkv, out.dtype);
-  c->ops->attention_backward(c, dqkv, dout, qkv, out, lse, n_head, drop);
+  CALL_OP(c, attention_backward, dqkv, dout, qkv, out, lse, n_head, drop);
 }
 #endif
 

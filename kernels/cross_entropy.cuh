@@ -32,7 +32,7 @@ static inline void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, 
   CHECK_DTYPE(targets, I32);
   CHECK(vocab > 0 && vocab <= Vp, "cross_entropy_forward: vocabulary %lld of %lld columns", (long long)vocab,
         (long long)Vp);
-  c->ops->cross_entropy_forward(c, losses, correct, logits, targets, vocab);
+  CALL_OP(c, cross_entropy_forward, losses, correct, logits, targets, vocab);
 }
 
 // Overwrites losses and dlogits. scale holds the caller's factors: 1/tokens, loss scaling.
@@ -55,9 +55,8 @@ static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor 
         dtype_name(dlogits.dtype), (long long)before);
   for (int64_t at = 0, n = R; at < R; at += n) {
     n = in_turn && at + 1 < R - at ? at + 1 : R - at;
-    c->ops->cross_entropy_forward_backward(c, tensor_of((float *)losses.data + at, F32, n), rows_of(dlogits, at, n),
-                                           rows_of(logits, at, n), tensor_of((int32_t *)targets.data + at, I32, n),
-                                           vocab, scale);
+    CALL_OP(c, cross_entropy_forward_backward, tensor_of((float *)losses.data + at, F32, n), rows_of(dlogits, at, n),
+            rows_of(logits, at, n), tensor_of((int32_t *)targets.data + at, I32, n), vocab, scale);
   }
 }
 #endif

@@ -33,9 +33,10 @@
 
 // ---- errors --------------------------------------------------------------------------------------------------------
 // Exit codes: 2 the request is wrong (option, combination), 3 what it needs is missing (file, memory, peer), 1 a fault;
-// 4: a rank died or was stopped, or no rank made progress; 85: a signal ended the run, which saved a checkpoint; 130: a
-// signal ended the run.
-enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3, EXIT_LOST = 4, EXIT_SAVED = 85, EXIT_STOPPED = 130 };
+// 4: a rank died or was stopped, or no rank made progress; 5: the loss or the gradient was not finite; 85: a signal
+// ended the run, which saved a checkpoint; 130: a signal ended the run.
+enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3, EXIT_LOST = 4, EXIT_NOT_FINITE = 5, EXIT_SAVED = 85,
+       EXIT_STOPPED = 130 };
 
 extern const char *who_am_i;                     // "rank 1/2 on host": for error prefixes
 extern void (*error_hook)(const char *line);     // prints an error after ending an open line; NULL: stderr

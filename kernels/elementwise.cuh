@@ -19,7 +19,7 @@ static inline void convert(Ctx *c, Tensor out, Tensor in) {
   CHECK(numel(out) == numel(in), "convert: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
   CHECK(dtype_floats(out.dtype) && dtype_floats(in.dtype), "convert: from %s to %s", dtype_name(in.dtype),
         dtype_name(out.dtype));
-  c->ops->convert(c, out, in);
+  CALL_OP(c, convert, out, in);
 }
 
 // sum fp32; mode says whether it is overwritten or added to. Each summand has sum's number of elements; on a CPU a
@@ -28,20 +28,20 @@ static inline void accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) 
   CHECK(in.count > 0 && in.count <= SUMMANDS_MOST, "accumulate: %d summands", in.count);
   CHECK_DTYPE(sum, F32);
   CHECK(dtype_floats(in.dtype), "accumulate: in is %s", dtype_name(in.dtype));
-  c->ops->accumulate(c, sum, in, mode);
+  CALL_OP(c, accumulate, sum, in, mode);
 }
 
 // Overwrites out, fp32.
 static inline void fill(Ctx *c, Tensor out, float value) {
   CHECK_DTYPE(out, F32);
-  c->ops->fill(c, out, value);
+  CALL_OP(c, fill, out, value);
 }
 
 // Overwrites out (fp32) with elements offset .. offset + n - 1 of random tensor `tensor`.
 static inline void normal_fill(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
   CHECK_DTYPE(out, F32);
   CHECK(offset >= 0, "normal_fill: offset %lld", (long long)offset);
-  c->ops->normal_fill(c, out, seed, tensor, offset, std);
+  CALL_OP(c, normal_fill, out, seed, tensor, offset, std);
 }
 #endif
 

@@ -24,7 +24,7 @@ static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor w
   CHECK_DTYPE(tokens, I32);
   CHECK_DTYPE(wte, out.dtype);
   CHECK_DTYPE(wpe, out.dtype);
-  c->ops->embedding_forward(c, out, tokens, wte, wpe, drop);
+  CALL_OP(c, embedding_forward, out, tokens, wte, wpe, drop);
 }
 
 // Adds to dwte in both modes; overwrites dwpe or adds to it, as mode says. dwte or dwpe may be absent (data NULL). A
@@ -45,7 +45,7 @@ static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor d
     CHECK(dwpe.shape[0] >= T, "embedding_backward: %lld tokens a sequence, dwpe has %lld positions", (long long)T,
           (long long)dwpe.shape[0]);
   }
-  c->ops->embedding_backward(c, dwte, dwpe, dout, tokens, drop, mode);
+  CALL_OP(c, embedding_backward, dwte, dwpe, dout, tokens, drop, mode);
 }
 #endif
 

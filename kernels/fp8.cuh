@@ -42,7 +42,7 @@ static inline void absmax(Ctx *c, Tensor to, Tensor in) {
   CHECK_DTYPE(to, F32);
   CHECK_SHAPE(to, 1);
   CHECK(dtype_floats(in.dtype), "absmax: in is %s", dtype_name(in.dtype));
-  c->ops->absmax(c, to, in);
+  CALL_OP(c, absmax, to, in);
 }
 // Overwrites scale (n) from amax (rows, n), both fp32.
 static inline void fp8_scales(Ctx *c, Tensor scale, Tensor amax) {
@@ -50,7 +50,7 @@ static inline void fp8_scales(Ctx *c, Tensor scale, Tensor amax) {
   CHECK_DTYPE(amax, F32);
   CHECK_SHAPE(amax, amax.shape[0], numel(scale));
   CHECK_SHAPE(scale, amax.shape[1]);
-  c->ops->fp8_scales(c, scale, amax);
+  CALL_OP(c, fp8_scales, scale, amax);
 }
 // Overwrites out (n) fp8 from in (n) of a floating dtype. scale (1) is a power of two.
 static inline void fp8_encode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
@@ -59,7 +59,7 @@ static inline void fp8_encode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   CHECK_DTYPE(out, F8);
   CHECK_DTYPE(scale, F32);
   CHECK_SHAPE(scale, 1);
-  c->ops->fp8_encode(c, out, in, scale);
+  CALL_OP(c, fp8_encode, out, in, scale);
 }
 // Overwrites out (n) of a floating dtype from in (n) fp8.
 static inline void fp8_decode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
@@ -68,7 +68,7 @@ static inline void fp8_decode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   CHECK_DTYPE(in, F8);
   CHECK_DTYPE(scale, F32);
   CHECK_SHAPE(scale, 1);
-  c->ops->fp8_decode(c, out, in, scale);
+  CALL_OP(c, fp8_decode, out, in, scale);
 }
 // Overwrites out (M,N) bf16. bias (N) bf16, or absent. M, N and K must be multiples of 16, as tensor cores require.
 static inline void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight,
@@ -87,7 +87,7 @@ static inline void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_s
   CHECK(in.shape[0] % 16 == 0 && weight.shape[0] % 16 == 0 && in.shape[1] % 16 == 0,
         "matmul_forward_fp8: %lldx%lldx%lld, needs multiples of 16", (long long)in.shape[0],
         (long long)weight.shape[0], (long long)in.shape[1]);
-  c->ops->matmul_forward_fp8(c, out, in, in_scale, weight, weight_scale, bias);
+  CALL_OP(c, matmul_forward_fp8, out, in, in_scale, weight, weight_scale, bias);
 }
 #endif
 

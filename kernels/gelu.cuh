@@ -15,7 +15,7 @@ static inline void gelu_forward(Ctx *c, Tensor out, Tensor in) {
   CHECK(numel(out) == numel(in), "gelu_forward: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
   CHECK(in.dtype != I32, "gelu_forward: in is %s", dtype_name(in.dtype));
   CHECK_DTYPE(out, in.dtype);
-  c->ops->gelu_forward(c, out, in);
+  CALL_OP(c, gelu_forward, out, in);
 }
 #endif
 

@@ -36,7 +36,7 @@ static inline void layernorm_forward(Ctx *c, Tensor out, Tensor mean, Tensor rst
   CHECK_DTYPE(out, in.dtype);
   CHECK_DTYPE(weight, in.dtype);
   CHECK_DTYPE(bias, in.dtype);
-  c->ops->layernorm_forward(c, out, mean, rstd, in, weight, bias);
+  CALL_OP(c, layernorm_forward, out, mean, rstd, in, weight, bias);
 }
 
 // Overwrites residual, out, mean, rstd. residual may be in's memory or branch's.
@@ -58,7 +58,7 @@ static inline void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor ou
   CHECK_DTYPE(out, in.dtype);
   CHECK_DTYPE(weight, in.dtype);
   CHECK_DTYPE(bias, in.dtype);
-  c->ops->residual_layernorm_forward(c, residual, out, mean, rstd, in, branch, weight, bias, drop);
+  CALL_OP(c, residual_layernorm_forward, residual, out, mean, rstd, in, branch, weight, bias, drop);
 }
 
 // Adds to dresidual; overwrites dbranch; overwrites dweight and dbias or, with ADD, adds the finished fp32 sums.
@@ -88,7 +88,7 @@ static inline void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, 
   } else {
     CHECK(drop.p == 0.0f, "layernorm_backward: dropout %g needs a dbranch of its own", (double)drop.p);
   }
-  c->ops->layernorm_backward(c, dresidual, dbranch, dweight, dbias, dout, residual, weight, mean, rstd, drop, mode);
+  CALL_OP(c, layernorm_backward, dresidual, dbranch, dweight, dbias, dout, residual, weight, mean, rstd, drop, mode);
 }
 #endif
 

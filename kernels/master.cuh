@@ -55,7 +55,7 @@ static inline void param_from_master(Ctx *c, Tensor param, Tensor low, Tensor ma
   master_check("param_from_master", param, master);
   if (low.data) CHECK_DTYPE(low, LOW16);
   if (low.data) master_check("param_from_master", param, low);
-  c->ops->param_from_master(c, param, low, master);
+  CALL_OP(c, param_from_master, param, low, master);
 }
 // Overwrites master (n) fp32 with the numbers whose halves are param (n) bf16 and low (n) low16.
 static inline void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor low) {
@@ -64,7 +64,7 @@ static inline void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor
   CHECK(numel(master) == numel(low), "master_from_param: %lld masters of %lld low halves", (long long)numel(master),
         (long long)numel(low));
   master_check("master_from_param", param, low);
-  c->ops->master_from_param(c, master, param, low);
+  CALL_OP(c, master_from_param, master, param, low);
 }
 #endif
 

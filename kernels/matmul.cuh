@@ -23,7 +23,7 @@ static inline void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, 
   if (out.dtype != F32) CHECK_DTYPE(out, in.dtype);
   if (e.bias.data) { CHECK_SHAPE(e.bias, weight.shape[0]); CHECK_DTYPE(e.bias, in.dtype); }
   if (e.gelu.data) { CHECK_SHAPE(e.gelu, out.shape[0], out.shape[1]); CHECK_DTYPE(e.gelu, out.dtype); }
-  c->ops->matmul_forward(c, out, in, weight, e);
+  CALL_OP(c, matmul_forward, out, in, weight, e);
 }
 // din (M,K) is overwritten.
 static inline void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
@@ -33,7 +33,7 @@ static inline void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor
   CHECK_DTYPE(weight, dout.dtype);
   CHECK_DTYPE(din, dout.dtype);
   if (pre_gelu.data) { CHECK_SHAPE(pre_gelu, din.shape[0], din.shape[1]); CHECK_DTYPE(pre_gelu, dout.dtype); }
-  c->ops->matmul_backward_input(c, din, dout, weight, pre_gelu);
+  CALL_OP(c, matmul_backward_input, din, dout, weight, pre_gelu);
 }
 // dweight (N,K) and dbias (N) are overwritten or, if fp32, added to. One of them may be absent (data NULL); without
 // dweight there is no matrix multiply, and only the shape of `in` is used.
@@ -47,7 +47,7 @@ static inline void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, 
   if (dweight.data) { CHECK_SHAPE(dweight, N, K); if (mode == ADD) CHECK_DTYPE(dweight, F32); }
   if (dbias.data) { CHECK_SHAPE(dbias, N); if (mode == ADD) CHECK_DTYPE(dbias, F32); }
   if (dweight.data && dbias.data) CHECK_DTYPE(dbias, dweight.dtype);
-  c->ops->matmul_backward_weight(c, dweight, dbias, dout, in, mode);
+  CALL_OP(c, matmul_backward_weight, dweight, dbias, dout, in, mode);
 }
 #endif
 

@@ -2,7 +2,7 @@
 // generated from them; an op without an implementation on some device does not compile.
 //
 // Each op has a header kernels/<op>.cuh with its formula, shapes and order of sums, and three sections:
-//   PART_LAUNCH   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op>  (trainer, tests)
+//   PART_LAUNCH   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op> by CALL_OP  (trainer, tests)
 //   PART_CPU      <op>_impl                                                   (kernels/cpu/cpu.cc, per instruction set)
 //   PART_CUDA     <op>_impl: kernels and launch                               (kernels/cuda/cuda.cu)
 //
@@ -11,6 +11,7 @@
 // only in those of optimizer.cuh and master.cuh, with a bf16 parameter.
 #pragma once
 #include "device.h"
+#include "flight.h"
 
 // The gradient of a frozen parameter is absent: its Tensor has data == NULL, and nothing is computed or written for it.
 // The bits of the other gradients do not depend on which gradients are absent.
@@ -255,4 +256,6 @@ OPS(X) DEVICE_CALLS(CALL)
 #define X(op, args, touches) static inline void op args;
 OPS(X)
 #undef X
+// Every op is called so: a report says which one came last.
+#define CALL_OP(c, op, ...) (flight_op(#op), (c)->ops->op(c, __VA_ARGS__))
 #endif

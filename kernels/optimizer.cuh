@@ -82,7 +82,7 @@ static inline void adamw_update(Ctx *c, Tensor param, Tensor master, Tensor m, T
   CHECK_DTYPE(m, F32);
   CHECK_DTYPE(v, F32);
   CHECK_DTYPE(grad, F32);
-  c->ops->adamw_update(c, param, master, m, v, grad, a);
+  CALL_OP(c, adamw_update, param, master, m, v, grad, a);
 }
 
 // Updates master and momentum, and param as adamw_update does. momentum.data may be NULL when a.momentum is 0.
@@ -94,13 +94,13 @@ static inline void sgd_update(Ctx *c, Tensor param, Tensor master, Tensor moment
   CHECK(momentum.data || a.momentum == 0.0f, "sgd_update: momentum %g without a buffer", (double)a.momentum);
   CHECK_DTYPE(grad, F32);
   if (momentum.data) CHECK_DTYPE(momentum, F32);
-  c->ops->sgd_update(c, param, master, momentum, grad, a);
+  CALL_OP(c, sgd_update, param, master, momentum, grad, a);
 }
 
 // Adds the squares of grad (n) fp32 to limbs[NORM_LIMBS].
 static inline void norm_accumulate(Ctx *c, int64_t *limbs, Tensor grad) {
   CHECK_DTYPE(grad, F32);
-  c->ops->norm_accumulate(c, limbs, grad);
+  CALL_OP(c, norm_accumulate, limbs, grad);
 }
 #endif
 

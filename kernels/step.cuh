@@ -10,7 +10,7 @@
 //                   grad_norm             of the mean gradient, exact until one final rounding (optimizer.cuh)
 //                   grad_scale            1 / (microbatches world loss_scale), times the factor of
 //                                         torch.nn.utils.clip_grad_norm_, clip / (norm + 1e-6), if that is below 1
-//                   skip                  the norm is not finite: no update
+//                   skip                  the norm or the loss is not finite: no update
 //                   bias_correction1, 2   1 - beta^t, with t counting the updates that were not skipped
 //                   loss_scale            dynamic (Micikevicius et al. 2018): halved by a skip, doubled by 2000 good
 //                                         steps in a row; grad_scale still uses the old value
@@ -23,14 +23,14 @@ enum { LOSS_PARTIALS = 256, GOOD_STEPS_TO_DOUBLE = 2000 };
 // Overwrites *to, in device memory.
 static inline void loss_mean(Ctx *c, double *to, Tensor losses) {
   CHECK_DTYPE(losses, F32);
-  c->ops->loss_mean(c, to, losses);
+  CALL_OP(c, loss_mean, to, losses);
 }
 // Updates *state (beyond state->in, which it reads) and overwrites losses (microbatches world). exchange: `world`
 // records of exchange_bytes(microbatches). All in device memory.
 static inline void step_decide(Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule) {
   CHECK(rule.world > 0 && rule.microbatches > 0, "step_decide: %d ranks, %d microbatches", rule.world,
         rule.microbatches);
-  c->ops->step_decide(c, state, losses, exchange, rule);
+  CALL_OP(c, step_decide, state, losses, exchange, rule);
 }
 #endif
 
@@ -51,7 +51,8 @@ HD void step_decide_now(StepState *s, double *losses, const void *exchange, Step
   s->loss = loss / M;
   const double unscale = 1.0 / ((double)M * (double)s->loss_scale);
   s->grad_norm = norm_finish(limbs) * unscale;
-  s->skip = !(s->grad_norm <= 1.7976931348623157e308);           // NaN too
+  const double most = 1.7976931348623157e308;
+  s->skip = !(s->grad_norm <= most && s->loss <= most && s->loss >= -most);    // NaN too
   const double factor = rule.clip > 0 ? rule.clip / (s->grad_norm + 1e-6) : 1.0;
   s->grad_scale = (float)(unscale * (factor < 1.0 ? factor : 1.0));
   if (!s->skip) {

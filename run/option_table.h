@@ -22,6 +22,7 @@ enum { LAYERS_MOST = 1000 };
   INT(batch_size, 8, 1, 1 << 20, "training", "sequences per microbatch and rank") \
   INT(grad_accum, 0, 0, 1 << 20, "training", "microbatches per step and rank (0: 1, or what --global_batch needs)") \
   INT(global_batch, 0, 0, 1 << 24, "training", "sequences per step over all ranks; batch_size x ranks must divide it") \
+  TEXT(on_nan, "stop", "stop|skip|dump", "training", "loss or gradient not finite: stop; skip the step; or dump it") \
   INT(seed, 1, 0, INT64_MAX, "training", "seed of initialisation, data order, dropout and sampling") \
   TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
   NUM(lr, 0.0, 1e-20, 1000.0, "optimizer", "peak learning rate (default: the preset's)") \
@@ -77,6 +78,8 @@ enum { LAYERS_MOST = 1000 };
   INT(node_rank, 0, 0, 1 << 20, "ranks", "which of them this is; 0 on HOST") \
   INT(nproc_per_node, 1, 1, 65536, "ranks", "ranks to run in its place") \
   TEXT(rdzv_token, "", NULL, "ranks", "file with a secret that all processes know (or RDZV_TOKEN is that secret)") \
+  INT(restarts, 0, 0, 1000000, "device", "start again after a crash, from the newest checkpoint, at most N times") \
+  TEXT(flight, "", NULL, "device", "compare what ranks did last: OUT, or FILE... of its flight-RANK.json; then end") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \
   FLAG(eval_only, "evaluation and samples", "evaluate --resume or --init_from on both splits; train nothing") \

@@ -357,6 +357,15 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
     if (!option_find(name, &use, error, error_bytes)) return false;
     if (value) value++;
     else if (value_follows(use, next)) value = next, a++;
+    char list[OPTION_TEXT_BYTES];
+    if (use.id == OPT_flight && value) {         // the shell has made many words of one pattern
+      size_t n = (size_t)snprintf(list, sizeof list, "%s", value);
+      while (a + 1 < argc && strncmp(argv[a + 1], "--", 2) && n < sizeof list)
+        n += (size_t)snprintf(list + n, sizeof list - n, ",%s", argv[++a]);
+      REFUSE(n >= sizeof list, "--flight: these names have more than %d bytes: give their directory",
+             OPTION_TEXT_BYTES - 1);
+      value = list;
+    }
     if (!source_take(o, &from, use, value, next, error, error_bytes)) return false;
   }
   return source_end(o, &from, error, error_bytes);
@@ -369,6 +378,15 @@ static bool options_check_plan(const Options *o, char *error, size_t error_bytes
            "--%s belongs to --plan: give that too, or leave it out", option_specs[i].name);
   return true;
 }
+// --flight reads files of a run that has ended: nothing else has an effect beside it.
+static bool options_check_flight(const Options *o, char *error, size_t error_bytes) {
+  for (int i = 0; i < OPTION_COUNT && o->given[OPT_flight]; i++) {
+    REFUSE(o->given[i] && i != OPT_flight, "--flight compares files and does nothing else: leave --%s out",
+           option_specs[i].name);
+    REFUSE(!o->flight[0], "--flight needs files, OUT/flight-RANK.json, or the directory that they are in");
+  }
+  return true;
+}
 // A message is one line, whatever was typed.
 static void one_line(char *text) {
   for (char *c = text; *c; c++) if ((unsigned char)*c < 32 || *c == 127) *c = '?';
@@ -376,7 +394,9 @@ static void one_line(char *text) {
 // Reads the command line; the --config file is read later (options_parse_config). False with one line in `error`.
 static bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   options_default(o);
-  if (options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes)) return true;
+  if (options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes) &&
+      options_check_flight(o, error, error_bytes))
+    return true;
   one_line(error);
   return false;
 }

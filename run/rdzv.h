@@ -59,8 +59,17 @@ static inline bool rdzv_describe(const RdzvAsk *ask, const RdzvWhere *w, RdzvInf
 // Host 0. Returns the job's exit code.
 static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me) {
   RdzvHost *h = (RdzvHost *)malloc(sizeof(RdzvHost));
+  RdzvEnv env;
   char error[1024] = "";
-  int listener[RDZV_ADDRESSES_MOST], listeners = 0;
+  int listener[RDZV_ADDRESSES_MOST], listeners = 0, major;
+  rdzv_env_copy(&env);
+  const bool starts = rdzv_mpirun_check(ask, &env, &major, error, sizeof error);         // before anybody waits
+  rdzv_env_free(&env);
+  if (!starts) {
+    rdzv_say("%s", error);
+    free(h);
+    return RDZV_EXIT_MISSING;
+  }
   rdzv_raise_files(w->members);
   if (w->members > 1 && w->kind == RDZV_TCP) {
     listener[listeners] = rdzv_listen(w, error, sizeof error);

@@ -531,22 +531,20 @@ static inline void rdzv_mpirun_env(const RdzvHost *h, RdzvEnv *env) {
 // Starts mpirun. False: it has ended.
 static inline bool rdzv_host_start(RdzvHost *h) {
   RdzvEnv env;
-  char error[600] = "", hosts[64], ranks[24];
-  int major = 0;
+  char hosts[64], ranks[24], version[32];
   rdzv_env_copy(&env);
   const RdzvAddress a = rdzv_hand_address(h->job);
   h->hand = h->machines > 1 ? rdzv_listen_at(&a) : -1;
   const int file = rdzv_hostfile(h, hosts, sizeof hosts);
   if (file < 0 || (h->machines > 1 && h->hand < 0)) {
     rdzv_host_end(h, RDZV_EXIT_MISSING, "no file in memory, or no local socket: %s", strerror(errno));
-  } else if (!rdzv_mpirun_check(h->ask, &env, &major, error, sizeof error)) {
-    rdzv_host_end(h, RDZV_EXIT_MISSING, "%s", error);
   } else {
+    rdzv_mpi_version(version, sizeof version, h->ask->mpi);
     snprintf(ranks, sizeof ranks, "%lld", (long long)h->world);
     char *words[20];
     int n = 0;
     words[n++] = (char *)rdzv_mpirun();
-    if (major == 4) words[n++] = (char *)"--noprefix";
+    if (version[0] == '4') words[n++] = (char *)"--noprefix";
     for (const char *word : {(const char *)"--hostfile", (const char *)hosts, "--map-by", "slot", "--bind-to", "none",
                              "-np", (const char *)ranks, (const char *)h->me->program, "rdzv_rank",
                              (const char *)h->job}) words[n++] = (char *)word;

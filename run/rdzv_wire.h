@@ -304,8 +304,8 @@ static inline bool rdzv_plan_read(RdzvPlan *q, const uint8_t *p, size_t n) {
   rdzv_take_text(&r, q->job, sizeof q->job, false);
   rdzv_take_text(&r, q->host, sizeof q->host, false);
   const bool hex = strlen(q->job) == RDZV_JOB_BYTES - 1 && strspn(q->job, "0123456789abcdef") == RDZV_JOB_BYTES - 1;
-  return !r.bad && !r.n && hex && q->first >= 0 && q->ranks > 0 && q->first + q->ranks <= q->world &&
-         q->world <= 1 << 24;
+  const bool fits = q->world <= 1 << 24 && q->first >= 0 && q->ranks > 0 && q->ranks <= q->world;
+  return !r.bad && !r.n && hex && fits && q->first <= q->world - q->ranks;
 }
 // How it ended, or the daemon did. RDZV_NEVER_STARTED: the daemon was refused or could not be started.
 enum { RDZV_NEVER_STARTED = 127 };

@@ -12,6 +12,7 @@
 #pragma once
 #include "program.h"
 #include "report_html.h"
+#include "restarts.h"
 #include "start_report.h"
 #include "tensorboard.h"
 #include <sys/file.h>
@@ -26,6 +27,7 @@ struct Log {
   Tensorboard board;                             // no file without --tensorboard
   ReportLive *page;                              // of report.html; NULL: none is written
   bool page_whole;                               // it has the run's end
+  int64_t skipped;                               // steps of this run without an update
   bool plans_known;
   CoreWatch cores;
   bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
@@ -262,6 +264,8 @@ static void log_watch_cores(Log *log) {
 static void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
   if (run->fsdp->mesh.rank) return;
   const double tokens = (double)run->opt->global_batch * (double)run->model.T;
+  log->skipped += r->skipped;
+  restarts_step(*run->step);
   log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
   if (log->metrics && !log->plans_known) log_plans(log, run);
   log->plans_known = true;
@@ -277,8 +281,9 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
     fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"
             "\"replicate_bytes\":%lld", (long long)w->gathers, (long long)w->reductions, (long long)w->gather_bytes,
             (long long)w->reduce_bytes, (long long)w->replicate_bytes);
-    if (run->dtype == F16)
-      fprintf(log->metrics, ",\"loss_scale\":%.9g,\"skipped\":%s", *run->loss_scale, r->skipped ? "true" : "false");
+    if (run->dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g", *run->loss_scale);
+    if (run->dtype == F16 || r->skipped)
+      fprintf(log->metrics, ",\"skipped\":%s", r->skipped ? "true" : "false");
     fprintf(log->metrics, "}\n");
     log_flush(log, run);
   }
@@ -406,6 +411,7 @@ static void log_close(Log *log, const RunView *run, const char *reason) {
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)*run->step,
           now_ms() - log->start_ms);
+  if (log->skipped) fprintf(log->metrics, ",\"skipped_steps\":%lld", (long long)log->skipped);
   if (const size_t taken = run_device_bytes(run)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
   fprintf(log->metrics, "}\n");
   log_flush(log, run);

@@ -263,6 +263,7 @@ static bool saver_report(Saver *s, Log *log) {
   const int64_t bytes = m->file_bytes[0] + m->file_bytes[1];
   s->pending = false;
   if (!r->failed) s->saved_step = s->in_flight_step;
+  if (!r->failed) restarts_saved(s->saved_step);
   const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
   log_checkpoint(log, s->run, &report);
   if (!r->failed && !s->pruned && !s->run->fsdp->mesh.rank)

@@ -207,7 +207,7 @@ template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Traced<Op> {
 static inline int trace_stage(const Ctx *c) {
   const TraceTable *t = (const TraceTable *)c->ops;
   if (t->part == PART_OF_SUMS) return t->trace->f->job.stage;
-  return t->trace->stage != STAGE_NONE ? t->trace->stage : WORD_GET(&liveness_words.stage);
+  return t->trace->stage != STAGE_NONE ? t->trace->stage : WORD_GET(&flight.stage);
 }
 // The stage whose gradient lies at p.
 static inline int trace_stage_at(const Fsdp *f, const void *p) {
@@ -322,7 +322,7 @@ static inline bool trace_round_free(Fsdp *f, uint64_t round) {
 // The stage that waits for the slot: what is computed there next, or what a step begins with.
 static inline bool trace_grads_free(Fsdp *f, int slot) {
   const bool yes = tracing->comm->grads_free(f, slot);
-  const int stage = WORD_GET(&liveness_words.stage);
+  const int stage = WORD_GET(&flight.stage);
   return trace_asked(tracing, WAIT_SLOT, stage < 0 ? 0 : stage, yes);
 }
 static inline void trace_common(Trace *x, TraceKind kind, TraceCommon part, int64_t begin) {

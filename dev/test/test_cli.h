@@ -924,17 +924,19 @@ TEST(cli_a_signal_ends_a_sample, "Ctrl-C while text is sampled, after training, 
 }
 
 TEST(cli_a_loss_that_is_not_finite_ends_the_run,
-     "a learning rate far too high: one line with the step, exit code 1 from every rank, metrics.jsonl stays JSON") {
+     "a learning rate far too high: one line with the step, one with the first tensor, exit code 5 from every rank, "
+     "metrics.jsonl stays JSON") {
   CliMetrics m;
   CliRun r;
   CLI_RUN(&r, "%s %s --optimizer sgd --lr 1000 --clip 0 --epochs 4 --out %s", cli_ranks(2), cli_small(),
           cli_path("out"));
-  EXPECT(r.code == 1, "exit code %d, must be 1", r.code);
+  EXPECT(r.code == EXIT_NOT_FINITE, "exit code %d, must be %d", r.code, EXIT_NOT_FINITE);
+  EXPECT(cli_count(r.text, "  first: out of ") == 1, "the first tensor is not named:\n%.3000s", r.text);
   EXPECT(cli_count(r.text, "is not finite: lower --lr, or raise --warmup") == 1,
          "not exactly one line says so:\n%.3000s", r.text);
   cli_metrics(&m, cli_path("out"));
   REQUIRE(m.lines >= 3, "%d lines of metrics", m.lines);
-  const cJSON *last = m.line[m.lines - 2];
+  const cJSON *last = m.line[m.lines - 3];        // then what was not finite, and the end
   EXPECT(cli_is_kind(last, "step") && (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(last, "loss")) ||
                                        cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(last, "grad_norm"))),
          "the last step has neither loss nor norm null");

@@ -417,7 +417,8 @@ TEST(first_not_finite_is_no_overflow, "a gradient that is not finite in fp32: no
   CliRun r;
   CLI_RUN(&r, "%s %s --optimizer sgd --lr 1000 --clip 0 --epochs 4 --log_every 1 --out %s", cli_ranks(0), cli_small(),
           cli_path("out"));
-  EXPECT(r.code == 1 && cli_count(r.text, "MiB  not finite") == 1, "exit code %d:\n%.3000s", r.code, r.text);
+  EXPECT(r.code == EXIT_NOT_FINITE && cli_count(r.text, "MiB  not finite") == 1, "exit code %d:\n%.3000s", r.code,
+         r.text);
   EXPECT(!strstr(r.text, "overflow") && !strstr(r.text, "skipped"), "fp32 skips nothing:\n%.3000s", r.text);
   cli_free(&r);
 }

@@ -1,11 +1,12 @@
 // test_liveness.h: no rank waits for ever. In each kind of exchange one rank is stopped, killed, or stays away; every
-// other rank must end by itself, with its own exit code, and name it. Launchers that would end them are told not to.
+// other rank must end by itself, with its own exit code, and name it; and every rank that was not killed must leave a
+// flight record that tells the truth. Launchers that would end them are told not to.
 // Needs test_schedule.h, test_cli.h and test_kill.h.
 
 // ---- one world whose rank falls out --------------------------------------------------------------------------------
 // device: cpu, or streams (emulated CUDA). at: the exchange, in the second step, before which the victim falls out:
 // start (ranks agree on the run), busy (the others go on for ever), gather, reduce, chain, small, replay (while the
-// device runs a captured step), save.
+// device runs a captured step), save; or the op in which it does: forward, backward, update, eval.
 // how: SIGSTOP, SIGKILL, or 0: it lives and does nothing.
 struct LivenessCase { const char *device, *comm, *extra, *at; int victim, how; };
 static const LivenessCase liveness_cases[] = {
@@ -19,6 +20,11 @@ static const LivenessCase liveness_cases[] = {
     {"cpu", "mpi", "", "save", 2, SIGSTOP},
     {"cpu", "mpi", "", "busy", 1, SIGSTOP},
     {"cpu", "mpi", "", "busy", 0, SIGSTOP},
+    {"cpu", "mpi", "", "forward", 1, SIGSTOP},
+    {"cpu", "mpi", "--shm off", "backward", 2, SIGKILL},
+    {"cpu", "mpi", "", "backward", 0, SIGSTOP},
+    {"cpu", "mpi", "", "update", 2, SIGSTOP},
+    {"cpu", "mpi", "--shm copy", "eval", 1, SIGSTOP},
     {"streams", "mpi", "", "gather", 0, SIGKILL},
     {"streams", "mpi", "--shm off", "reduce", 1, SIGSTOP},
     {"streams", "nccl", "--graph off", "gather", 2, SIGSTOP},
@@ -30,7 +36,7 @@ static const LivenessCase liveness_cases[] = {
 enum { LIVENESS_CASES = sizeof liveness_cases / sizeof *liveness_cases, LIVENESS_RANKS = 3, LIVENESS_TIMEOUT_S = 10,
        LIVENESS_LIMIT_S = 200 };
 
-static struct { const LivenessCase *k; const Comm *comm; int rank, calls, at_call; } liveness_fall;
+static struct { const LivenessCase *k; const Comm *comm; const Ops *ops; int rank, calls, at_call; } liveness_fall;
 // What the victim leaves behind before it falls out.
 static inline const char *liveness_sign() {
   char name[32];
@@ -72,6 +78,30 @@ static inline void liveness_small(Fsdp *f, const void *mine, void *all, size_t b
   liveness_fall.comm->small_all_gather(f, mine, all, bytes);
 }
 static inline void liveness_background(void *) { liveness_fall_at("replay"); }
+static inline void liveness_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
+  if (liveness_fall.comm) liveness_fall_at("forward");
+  if (liveness_fall.comm) liveness_fall_at("eval");
+  liveness_fall.ops->attention_forward(c, out, lse, qkv, n_head, drop);
+}
+static inline void liveness_attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
+                                               int n_head, Dropout drop) {
+  if (liveness_fall.comm) liveness_fall_at("backward");
+  liveness_fall.ops->attention_backward(c, dqkv, dout, qkv, out, lse, n_head, drop);
+}
+static inline void liveness_adamw(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+  if (liveness_fall.comm) liveness_fall_at("update");
+  liveness_fall.ops->adamw_update(c, param, master, m, v, grad, a);
+}
+// The same ops, but those in which a rank may fall out.
+static inline const Ops *liveness_ops(const Ops *ops) {
+  static Ops between;
+  liveness_fall.ops = ops;
+  between = *ops;
+  between.attention_forward = liveness_attention_forward;
+  between.attention_backward = liveness_attention_backward;
+  between.adamw_update = liveness_adamw;
+  return &between;
+}
 // Puts itself between the world's Fsdp and its transport.
 static inline void liveness_arm(Fsdp *f) {
   static Comm between;
@@ -103,6 +133,9 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   liveness_start(600);
   liveness_open(MPI_COMM_WORLD, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, TEST_EXIT_FAILED);
+  char flights[512];
+  snprintf(flights, sizeof flights, "%s/flight.%d", test_tmp(), (int)(k - liveness_cases));
+  if (number) liveness_flight(flights, "a test");
   pthread_t watch;
   if (number && liveness_fall.rank != k->victim) pthread_create(&watch, NULL, liveness_watch, NULL);
   liveness_fall_at("start");
@@ -118,12 +151,13 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   schedule_corpus(&corpus);
   test_options(&o, world, "%s %s", schedule_shapes, k->extra);
   snprintf(o.comm, sizeof o.comm, "%s", k->comm);
-  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(ops), 1);
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(ops->nccl ? ops : liveness_ops(ops)), 1);
   train_step(&t, false);
   const bool replay = !strcmp(k->at, "replay");
   if (replay) train_step(&t, false);
   liveness_fall.at_call = replay ? 40 : 2;       // of some hundred: in the middle of the device's step
   liveness_arm(&t.fsdp);
+  if (!strcmp(k->at, "eval")) trainer_eval(&t, &corpus.split[SPLIT_VALID]);
   for (int s = 0; s < 2; s++) train_step(&t, false);
   trainer_close(&t);
   liveness_close();
@@ -166,6 +200,60 @@ static inline void liveness_continue(int number) {
   if (f && fscanf(f, "%d", &pid) == 1 && liveness_cases[number].how == SIGSTOP) kill(pid, SIGCONT);
   if (f) fclose(f);
 }
+// The collective in which a rank falls out, by where it does.
+static inline const char *liveness_collective(const LivenessCase *k) {
+  static const struct { const char *at, *what; } table[] = {
+      {"gather", "the gather"}, {"reduce", "the reduction"}, {"chain", "the reduction"},
+      {"small", "the small exchange"}};
+  for (const auto &t : table) if (!strcmp(t.at, k->at)) return t.what;
+  return NULL;
+}
+static const struct { const char *at, *place; } liveness_ops_fallen[] = {
+    {"forward", "microbatch 0, forward of block 1, in attention_forward"},
+    {"backward", "microbatch 0, backward of block 2, in attention_backward"},
+    {"update", "update, in adamw_update"}, {"eval", "evaluation of block 1, in attention_forward"}};
+// Every rank but a killed one has left a record; each says why the run ended, and the victim's that it has begun, and
+// not ended, the collective in which it fell out, or called the op. The records belong together.
+static inline void liveness_expect_flights(int number, const char *what) {
+  const LivenessCase *k = &liveness_cases[number];
+  FlightRecord r[LIVENESS_RANKS] = {};
+  char path[600], error[512] = "", named[32], directory[64];
+  int count = 0;
+  snprintf(named, sizeof named, "rank %d (pid ", k->victim);
+  snprintf(directory, sizeof directory, "flight.%d", number);
+  for (int rank = 0; rank < LIVENESS_RANKS; rank++) {
+    snprintf(path, sizeof path, "%.500s/flight-%d.json", cli_path(directory), rank);
+    if (rank == k->victim && k->how == SIGKILL) {
+      EXPECT(access(path, F_OK), "%s: the killed rank has left a record", what);
+      continue;
+    }
+    FlightRecord *x = &r[count++];
+    EXPECT(flight_read(x, path, error, sizeof error), "%s: %s", what, error);
+    if (!x->json) return;
+    EXPECT(x->rank == rank && x->world == LIVENESS_RANKS, "%s: %s is of rank %d of %d", what, path, x->rank, x->world);
+    EXPECT(!k->how || strstr(x->cause, named), "%s: rank %d's record says '%s'", what, rank, x->cause);
+    const FlightRow *last = NULL;
+    const char *fell = rank == k->victim ? liveness_collective(k) : NULL;
+    for (int i = 0; i < x->rows && fell; i++)
+      if ((x->row[i].kind == FLIGHT_BEGIN || x->row[i].kind == FLIGHT_END) && !strcmp(x->row[i].what, fell))
+        last = &x->row[i];
+    if (rank == k->victim)
+      for (const auto &o : liveness_ops_fallen)
+        EXPECT(strcmp(o.at, k->at) || strstr(x->place, o.place), "%s: the victim's record says '%s'", what, x->place);
+    EXPECT(!fell || (last && last->kind == FLIGHT_BEGIN), "%s: the victim fell out in %s, its record %s", what, fell,
+           last ? "has its end" : "has none");
+  }
+  EXPECT(flight_compare(r, count, error, sizeof error), "%s: %s", what, error);
+  const FlightRow *agreed, *differs = flight_difference(r, count, &agreed);
+  EXPECT(!liveness_collective(k) || agreed, "%s: the records have no collective in common", what);
+  for (int i = 0; i < count && differs; i++) {   // nobody began what others began as something else
+    int at = 0;
+    const FlightRow *here = flight_from(&r[i], differs, &at);
+    EXPECT(!here || flight_same(here, differs), "%s: rank %d began another collective %d", what, r[i].rank,
+           here->number);
+  }
+  for (FlightRecord &x : r) flight_close(&x);
+}
 static inline void liveness_expect(int number, const CliRun *run) {
   const LivenessCase *k = &liveness_cases[number];
   char what[128], rank[32];
@@ -184,11 +272,15 @@ static inline void liveness_expect(int number, const CliRun *run) {
   if (!strcmp(k->at, "replay"))
     EXPECT(strstr(run->text, "waits for the GPU (in "), "%s: nobody says where the GPU is:\n%.2000s", what, run->text);
   EXPECT(cli_count(run->text, "; all ranks end") == 1, "%s: not one report:\n%.2000s", what, run->text);
+  const char *waiting = k->victim ? strstr(run->text, "  waiting: rank ") : NULL;        // rank 0 reports
+  EXPECT(!waiting || !strstr(waiting, "collective ") || strstr(run->text, " of 3 ranks came to it"),
+         "%s: it is not said who came to the collective:\n%.2000s", what, run->text);
+  liveness_expect_flights(number, what);
 }
 TEST_WAITS(liveness_names_who_fell_out,
      "a rank stopped, killed or absent at each kind of exchange, on a CPU, over emulated CUDA, NCCL and graphs: every "
      "other rank ends by itself with the code for that, and one report names it; one that was stopped ends when it "
-     "goes on") {
+     "goes on; all but killed ones leave a true flight record") {
   static CliRun run[LIVENESS_CASES];
   char code[512];
   const char *mpirun = getenv("MPIRUN");

@@ -227,6 +227,7 @@ TEST(rdzv_payloads_are_read_as_written,
   }
   static const RdzvPlan wrong[] = {{2, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"},
                                    {0, 0, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"},
+                                   {INT64_MAX, INT64_MAX, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"},
                                    {-1, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"},
                                    {0, 2, 3, 2, 1, 1, "../../abcdef0123456789abcdef0123", "host"}};
   for (const RdzvPlan &y : wrong) {

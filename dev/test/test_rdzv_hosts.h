@@ -7,13 +7,15 @@
 // model's options, $TCP and $FILE are rendezvous without --nnodes and --node_rank.
 static inline void rdzv_start_hosts(CliRun *r, int hosts, const char *environment, const char *command) {
   static char text[8192];
-  const char *program = getenv("RDZV_TEST_PROGRAM");
-  const char *token = cli_path("token"), *script = cli_path("script");
+  static int scripts;
+  char name[32];
+  snprintf(name, sizeof name, "script%d", scripts++);
+  const char *token = cli_path("token"), *script = cli_path(name);
   cli_write(token, "a token of thirty-two characters\n", 33);
   mkdir(cli_path("shared"), 0777);
   snprintf(text, sizeof text, "P='%s %s'\nTCP=\"--rdzv tcp://$FIRST:29400 --rdzv_token %s\"\n"
            "[ -z \"$V6\" ] || TCP=\"--rdzv tcp://[$FIRST]:29400 --rdzv_token %s\"\nFILE='--rdzv file://%s'\n%s\n",
-           program ? program : cli_program(), cli_small(), token, token, cli_path("shared"), command);
+           cli_program(), cli_small(), token, token, cli_path("shared"), command);
   cli_write(script, text, strlen(text));
   cli_start(r, "%s dev/hosts.sh %d '. %s'", environment, hosts, script);
 }
@@ -41,7 +43,7 @@ TEST(rdzv_hosts_train_as_one,
            "$((HOST == 1 ? 2 : 1))", out[1]);
   rdzv_run_hosts(&r, 3, "EXTRA=1", command);
   cli_expect_done(&r, "tcp://");
-  EXPECT(cli_count(r.text, ": train_gpt_fsdp: ") == 2 &&
+  EXPECT(cli_count(r.text, "ranks run on this host") == 2 &&
          cli_count(r.text, "1: train_gpt_fsdp: 2 of 4 ranks run on this host; what they print appears on gph") == 1 &&
          cli_count(r.text, "0:   ranks     4 on 3 hosts") == 1,
          "tcp:// printed:\n%.3000s", r.text);
@@ -52,7 +54,7 @@ TEST(rdzv_hosts_train_as_one,
            "RANK=$((2*HOST+1)) LOCAL_RANK=1 $P" RDZV_SHORT "--out %s\na=$?\nwait $! && exit $a", out[2], out[2]);
   rdzv_run_hosts(&r, 2, "", command);
   cli_expect_done(&r, "env://");
-  EXPECT(cli_count(r.text, ": train_gpt_fsdp: ") == 1 && cli_count(r.text, "0:   ranks     4 on 2 hosts") == 1,
+  EXPECT(cli_count(r.text, "ranks run on this host") == 1 && cli_count(r.text, "0:   ranks     4 on 2 hosts") == 1,
          "env:// printed:\n%.3000s", r.text);
   cli_free(&r);
   cli_expect_same_series("env://", out[0], out[2], 3);
@@ -106,7 +108,7 @@ TEST(rdzv_ranks_take_the_place_of_processes,
            "done\nsecond=$!\nwhile [ ! -e %s ]; do sleep 0.05; done\nkill -USR1 $second\nwait $second; b=$?\n"
            "wait $first; a=$?\necho codes $a $b", core[0], core[1], test_tmp(), cli_path("out"), cli_path("go"));
   rdzv_start_hosts(&r, 1, "", command);
-  for (double start = now_ms(); now_ms() - start < 30e3; usleep(20000)) {
+  for (double start = now_ms(); now_ms() - start < 100e3; usleep(20000)) {
     CliMetrics m;
     if (access(cli_path("out/metrics.jsonl"), F_OK)) continue;
     cli_metrics(&m, cli_path("out"));
@@ -136,7 +138,7 @@ TEST(rdzv_ranks_take_the_place_of_processes,
 // ---- what is refused ------------------------------------------------------------------------------------------------
 // On two hosts: `codes` they end with, and what is printed: parts of lines, each in one line of host 0 and of host 1.
 struct RdzvRefusal { const char *environment, *command, *codes, *here, *there; };
-TEST(rdzv_hosts_are_refused_by_name,
+TEST_WAITS(rdzv_hosts_are_refused_by_name,
      "two hosts: another token, other options, another build, another number of nodes, a port in use, a host that does "
      "not come, one that comes twice, HOST that is elsewhere, a directory that is not shared: a line that says so on "
      "the hosts concerned, an exit code, nothing trained, no process left") {
@@ -153,7 +155,7 @@ TEST(rdzv_hosts_are_refused_by_name,
 #define RDZV_TWO "$P --out " "$TEST_TMP/out" " $TCP --nnodes 2 --node_rank $HOST "
   static const RdzvRefusal table[] = {
       {"", "RDZV_TOKEN=0123456789abcdef$HOST; export RDZV_TOKEN; exec $P --out $TEST_TMP/out --rdzv tcp://$FIRST:29400 "
-       "--nnodes 2 --node_rank $HOST --timeout 2", "3 2",
+       "--nnodes 2 --node_rank $HOST --timeout $((HOST ? 60 : 10))", "3 2",
        "0: train_gpt_fsdp: a process on 10.79.0.2 came with another token",
        "1: train_gpt_fsdp: host 0 at 10.79.0.1 port 29400 knows another token"},
       {"", "exec " RDZV_TWO "--lr 0.0$((HOST+1))", "2 2", "0: train_gpt_fsdp: options differ: '--lr 0.02",
@@ -162,8 +164,8 @@ TEST(rdzv_hosts_are_refused_by_name,
        "0: train_gpt_fsdp: node 1 (gph", " runs build 0.6.0 (000000000000), node 0 (gph"},
       {"", "exec $P --out $TEST_TMP/out $TCP --nnodes $((HOST+2)) --node_rank $HOST", "2 2",
        " has --nnodes 3, node 0 (", "1: train_gpt_fsdp: node 1 (gph"},
-      {"", "exec $P --out $TEST_TMP/out $TCP --nnodes 3 --node_rank $HOST --timeout 1", "3 3",
-       "0: train_gpt_fsdp: after 1 s (--timeout) at 10.79.0.1 port 29400 there came node 0 (gph",
+      {"", "exec $P --out $TEST_TMP/out $TCP --nnodes 3 --node_rank $HOST --timeout 10", "3 3",
+       "0: train_gpt_fsdp: after 10 s (--timeout) at 10.79.0.1 port 29400 there came node 0 (gph",
        "); there did not come 2"},
       {"", "[ $HOST = 0 ] || exec " RDZV_TWO "--timeout 1", "0 3", "",
        "1: train_gpt_fsdp: host 0 did not come to 10.79.0.1 port 29400 within 1 s (--timeout): 10.79.0.1: Connection "
@@ -174,11 +176,16 @@ TEST(rdzv_hosts_are_refused_by_name,
       {"", "[ $HOST = 1 ] && exit; $P --out $TEST_TMP/out $TCP --nnodes 2 --node_rank 0 & until ss -ltn | grep -q "
        ":29400; do sleep 0.05; done; $P --out $TEST_TMP/out $TCP --nnodes 2 --node_rank 0; a=$?; kill $!; wait; exit "
        "$a", "2 0", "0: train_gpt_fsdp: port 29400 of 10.79.0.1 is in use: choose another one", ""},
-      {"", "P=\"$P --out $TEST_TMP/out $TCP --nnodes 3 --timeout 2 --node_rank\"; [ $HOST = 1 ] || exec $P 0; $P 1 & "
+      {"", "P=\"$P --out $TEST_TMP/out $TCP --nnodes 3 --timeout 10 --node_rank\"; [ $HOST = 1 ] || exec $P 0; $P 1 & "
        "$P 1; a=$?; wait $!; echo codes $((a * $?))", "3 0", "came twice: node 1 (gph", "1: codes 6"}};
-  for (const RdzvRefusal &row : table) {
+  enum { ROWS = sizeof table / sizeof *table };
+  static CliRun run[ROWS];                       // side by side: some wait for ten seconds
+  for (int i = 0; i < ROWS; i++) rdzv_start_hosts(&run[i], 2, table[i].environment, table[i].command);
+  for (int i = 0; i < ROWS; i++) {
+    const RdzvRefusal &row = table[i];
     char codes[64];
-    rdzv_run_hosts(&r, 2, row.environment, row.command);
+    rdzv_wait_hosts(&run[i]);
+    r = run[i];
     snprintf(codes, sizeof codes, "exit codes: %s\n", row.codes);
     EXPECT(strstr(r.text, codes) && strstr(r.text, row.here) && strstr(r.text, row.there), "%s\n must end with %s and "
            "say\n%s\n%s\n; it printed:\n%.3000s", row.command, codes, row.here, row.there, r.text);
@@ -205,7 +212,8 @@ static inline void rdzv_kill(const RdzvKill *k) {
   snprintf(command, sizeof command, "env --default-signal=INT $P --epochs 1000000 --eval_every -1 --save_every -1 "
            "--out %s $TCP --nnodes 2 --node_rank $HOST &\np=$!\nif [ $HOST = %d ]; then\n"
            "while ! grep -q '\"kind\":\"step\"' %s/metrics.jsonl 2>/dev/null; do sleep 0.05; done\n"
-           "d=$(pgrep -P $p 'mpirun|orted')\ncase %s in self) t=$p;; daemon) t=$d;; rank) t=$(pgrep -P $d);; esac\n"
+           "kids() { cat /proc/$1/task/*/children; }\nd=$(kids $p)\n"
+           "case %s in self) t=$p;; daemon) t=$d;; rank) t=$(kids $((d)));; esac\n"
            "kill -%s $t\nfi\nwait $p", out, k->where, out, k->what, k->signal);
   rdzv_run_hosts(&r, 2, "", command);
   snprintf(codes, sizeof codes, "exit codes: %s\n", k->codes);

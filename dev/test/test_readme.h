@@ -142,6 +142,10 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/tests.md", "make fuzz", NULL, "first_fuzzers runs it", NULL},
     {"docs/troubleshooting.md", "mpirun -np 2 --host A:1,B:1 ./train_gpt_fsdp --preflight", NULL,
      "there are no hosts A and B", "mpirun -np 2 --host localhost:1,localhost:1 ./train_gpt_fsdp --preflight"},
+    {"docs/troubleshooting.md", "for i in $(seq 4); do mpirun -np 2 ./train_gpt_fsdp --resume auto && break; done",
+     NULL, "there is no checkpoint", "for i in 1 2; do mpirun -np 2 ./train_gpt_fsdp --out out-loop && break; done"},
+    {"docs/troubleshooting.md", "./train_gpt_fsdp --flight out", NULL, "no run was lost; flight_ and liveness_ run it",
+     "@ 2>&1 | grep 'there is no flight-RANK.json'"},
     {"docs/troubleshooting.md", "srun --mpi=pmix -n 4 ./train_gpt_fsdp", NULL, "needs Slurm",
      "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 ./train_gpt_fsdp 2>&1 | grep 'them with srun --mpi=pmix -n 4 [.]/'"}};
 enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions };
@@ -151,7 +155,8 @@ enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions 
   " --n_layer 3 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 256 --vocab_size 290 --batch_size 2 --threads 1" \
   " --sample_tokens 4 --save_model"
 static const struct { const char *part, *sizes; } readme_sizes[] = {
-    {"--plan", ""}, {"_only", ""}, {"--config", ""}, {"/step_00000500", ""}, {"--resume auto", " --max_steps 504"},
+    {"--plan", ""}, {"--flight", ""}, {"_only", ""}, {"--config", ""}, {"/step_00000500", ""},
+    {"--resume auto", " --max_steps 504"},
     {"--init_from", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2"},
     {"--save_every 500", README_SHAPE " --n_layer 1 --max_steps 502"},
     {"./train_gpt_fsdp", README_SHAPE " --max_steps 2"}};

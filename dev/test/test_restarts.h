@@ -1,0 +1,113 @@
+// test_restarts.h: --restarts K: who is watched, what is started again, and from where. Needs test_cli.h.
+#pragma once
+
+// ---- the watcher alone ----------------------------------------------------------------------------------------------
+// What the run does in each of its starts: one letter each. k killed (SIGKILL), a aborted, t SIGTERM, l exit code 4,
+// f exit code 1, u exit code 2, 0 done. The file has a line for each start: what --resume was.
+static inline int restarts_watched(int64_t restarts, const char *does, bool saves, const char *resume, char *said,
+                                   size_t bytes) {
+  const char *path = cli_path("starts");
+  remove(path);
+  fflush(NULL);
+  const pid_t watcher = fork();
+  if (!watcher) {
+    static Options o;
+    options_default(&o);
+    o.restarts = restarts;
+    snprintf(o.resume, sizeof o.resume, "%s", resume);
+    const int err = open(cli_path("err"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    dup2(err, STDERR_FILENO);
+    restarts_supervise(&o);
+    FILE *f = fopen(path, "a+");
+    int starts = 0;
+    for (int c; (c = fgetc(f)) != EOF;) starts += c == '\n';
+    fprintf(f, "%s\n", o.resume[0] ? o.resume : "-");
+    fclose(f);
+    restarts_step(10 * (starts + 1));
+    if (saves) restarts_saved(10 * starts + 5);
+    const char now = does[starts];
+    if (now == 'k') raise(SIGKILL);
+    if (now == 'a') { signal(SIGABRT, SIG_DFL); abort(); }
+    if (now == 't') { signal(SIGTERM, SIG_DFL); raise(SIGTERM); }
+    _exit(now == 'l' ? EXIT_LOST : now == 'f' ? EXIT_FAULT : now == 'u' ? EXIT_USAGE : 0);
+  }
+  int status = 0;
+  waitpid(watcher, &status, 0);
+  int64_t n = 0, m = 0;
+  char *starts = file_get(path, 1 << 16, &n), *err = file_get(cli_path("err"), 1 << 16, &m);
+  snprintf(said, bytes, "%s|%s", starts ? starts : "", err ? err : "");
+  free(starts);
+  free(err);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+TEST(restarts_what_crashed,
+     "the watcher starts a run again that a signal killed, or that ended with exit code 1 or 4, from its own "
+     "checkpoint if it has one; not what was asked to end, or would come again; not more than K times; it ends with "
+     "the run's code") {
+  struct Case { int64_t restarts; const char *does; bool saves; const char *resume; int code; const char *says; };
+  static const Case table[] = {
+      {3, "0", true, "", 0, "-\n|"},
+      {3, "k0", true, "", 0,
+       "-\nauto\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again (1 of 3) from the "
+       "checkpoint of step 5, 5 steps are done again\n"},
+      {3, "k0", false, "", 0,
+       "-\n-\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again (1 of 3) from the "
+       "beginning\n"},
+      {3, "l0", false, "some/ckpt", 0,
+       "some/ckpt\nsome/ckpt\n|notice: the run ended with exit code 4 after step 10; it starts again (1 of 3) from "
+       "--resume some/ckpt\n"},
+      {2, "fakk", true, "", 128 + SIGKILL, "-\nauto\nauto\n|notice: the run ended with exit code 1 after step 10; "},
+      {3, "u", true, "", EXIT_USAGE, "-\n|"},
+      {3, "t", true, "", 128 + SIGTERM, "-\n|"}};
+  for (const auto &c : table) {
+    char said[4096];
+    const int code = restarts_watched(c.restarts, c.does, c.saves, c.resume, said, sizeof said);
+    EXPECT(code == c.code, "%s: exit code %d, must be %d: %s", c.does, code, c.code, said);
+    const size_t n = strlen(c.says);
+    EXPECT(!strncmp(said, c.says, n) && (c.says[n - 1] == ' ' || !said[n]), "%s: it says\n%s\nmust be\n%s", c.does,
+           said, c.says);
+  }
+}
+
+// ---- a run ----------------------------------------------------------------------------------------------------------
+TEST(restarts_end_with_the_same_bits,
+     "a run that is killed twice, each time after a checkpoint, starts again and ends with the weights of one that was "
+     "not; SIGUSR1 reaches it; under mpirun it is refused with the loop to type") {
+  CliRun r;
+  char small[2048];
+  // It prints into a pipe that is read up to a step and no further: it cannot come to its end before it is killed.
+  static const char script[] =
+      "cd %s && mkfifo pipe && PROGRAM='%s %s --max_steps 2400 --save_every 200 --eval_every -1 --sample_tokens 0 "
+      "--save_model'\n"
+      "$PROGRAM --out one >/dev/null || exit 9\n"
+      "$PROGRAM --restarts 2 --log_every 1 --out two >pipe 2>err & RUN=$!\n"
+      "exec 3<pipe\n"
+      "kill_at() { while read -r line <&3; do case \"$line\" in *\"step $1/\"*) break;; esac; done\n"
+      "  kill -9 $(cat /proc/$RUN/task/$RUN/children); }\n"
+      "kill_at 450; kill_at 900; cat <&3 >/dev/null; wait $RUN; echo \"code $?\"; cat err\n"
+      "cmp one/model.safetensors two/model.safetensors && echo same";
+  snprintf(small, sizeof small, "%s", cli_small());
+  CLI_RUN(&r, script, test_tmp(), cli_program(), small);
+  EXPECT(!r.code && strstr(r.text, "code 0\n") && strstr(r.text, "same\n"), "exit code %d:\n%.3000s", r.code, r.text);
+  EXPECT(cli_count(r.text, "notice: the run was killed by signal 9 (Killed) after step ") == 2 &&
+         strstr(r.text, "it starts again (2 of 2) from the checkpoint of step "), "it was not started twice:\n%.3000s",
+         r.text);
+  cli_free(&r);
+  cli_start(&r, "exec %s %s --epochs 1000000 --eval_every -1 --restarts 3 --out %s", cli_program(), small,
+            cli_path("usr1"));
+  char metrics[600];
+  struct stat st;
+  snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", cli_path("usr1"));
+  for (double start = now_ms(); (stat(metrics, &st) || !st.st_size) && now_ms() - start < CLI_LIMIT_S * 1e3;)
+    usleep(20000);
+  kill(r.pid, SIGUSR1);
+  cli_wait(&r, CLI_LIMIT_S);
+  EXPECT(r.code == EXIT_SAVED, "exit code %d, must be %d:\n%.2000s", r.code, EXIT_SAVED, r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --restarts 2 --out %s", cli_ranks(2), small, cli_path("out"));
+  cli_expect_refusal(&r, "--restarts under mpirun", 2, "--restarts 2: a launcher started these ranks, and it ends when "
+                     "one is lost; let the shell start them again: for i in $(seq 3); do mpirun -np 2 "
+                     "./train_gpt_fsdp ... --resume auto && break; done");
+  cli_free(&r);
+  cli_expect_nothing_left("after restarts");
+}

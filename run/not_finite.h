@@ -1,0 +1,283 @@
+// not_finite.h: --on_nan: a step whose loss or gradient is not finite.
+// step_decide has left such a step out on every rank alike, so weights and moments are those of before. The step is
+// run again with the same bits, over a table of ops that looks at every tensor (fsdp/finite.h): the first one that is
+// not finite is named, with its microbatch and rank.
+//
+//   not_finite_find     runs the step again; every rank gets the same answer
+//   not_finite_text     that answer in words
+//   not_finite_dump     a checkpoint of the state before the step, and OUT/not_finite.json with the microbatch's tokens
+//
+// First: in order of the step's microbatches, whoever computes them, then of calls. So the answer, but for the rank, is
+// the same on any number of ranks.
+#pragma once
+#include "fsdp.h"
+#include "report.h"
+#include "saver.h"
+#include "version.h"
+
+enum NotFiniteKind { FOUND_NOTHING, FOUND_IN_OP, FOUND_IN_SUM, FOUND_IN_LOSS };
+// The same on all ranks. rank: that computed it; of a parameter or a sum, that holds the element. microbatch: of the
+// step; of a parameter, the first one whose loss is not finite.
+struct NotFinite {
+  int32_t kind, microbatch, rank, stage, param;  // param -1: none
+  bool parameter;                                // as it was before the step
+  char what[192], op[40], place[48], host[64];
+  int64_t element, numel, count;
+  float value;
+};
+
+// The step, and how to run it again: the trainer's. losses: [M]; inputs, targets: [A][B][T], as the step has left them
+// on the host. scratch: 4 bytes of the device that no pass touches. begin, microbatch: run these parts of the step.
+struct NotFiniteStep {
+  const RunView *run;
+  StepState before;                              // that it started from
+  const double *losses;
+  const int32_t *inputs, *targets;
+  float *scratch;
+  void (*begin)(void *trainer);
+  void (*microbatch)(void *trainer, int a);
+  void *trainer;
+};
+
+// ---- names ----------------------------------------------------------------------------------------------------------
+// The parameter that has this byte of a gathered stage, as it is stored or computed with, or of its gradient; -1: none.
+static int not_finite_param(Fsdp *f, uintptr_t at, bool gradient, int64_t *element) {
+  const int here = flight.stage > 0 ? flight.stage : 0;
+  for (int i = 0; i < 2 * f->lay.params; i++) {  // of the stage at work, then of what is outside the blocks
+    const int p = i % f->lay.params, s = i < f->lay.params ? here : 0;
+    const Param *q = &f->lay.param[p];
+    const GatherSlot *slot = fsdp_slot(f, s);
+    if (q->stage != s || slot->stage != s || !slot->in_use) continue;
+    const Tensor seen[] = {gradient ? fsdp_grad(f, p) : fsdp_weight(f, p), gradient ? Tensor{} : fsdp_stored(f, p)};
+    for (const Tensor &x : seen) {
+      const uintptr_t from = (uintptr_t)x.data;
+      const size_t b = dtype_bytes(x.dtype);
+      if (!from || at < from || at >= from + (size_t)numel(x) * b) continue;
+      *element = (int64_t)((at - from) / b);
+      return p;
+    }
+  }
+  return -1;
+}
+// The rank that holds an element of a parameter: of the first replica.
+static int not_finite_holder(const Fsdp *f, int p, int64_t element) {
+  const Param *q = &f->lay.param[p];
+  Run run;
+  for (int i = 0; i < fsdp_shards(f); i++)
+    if (shard_run(&f->lay.unit[q->unit], q, i, &run) && element >= run.in_range && element < run.in_range + run.numel)
+      return i;
+  return -1;
+}
+struct NotFiniteSearch { Fsdp *f; NotFinite *x; int a; };
+static void not_finite_tell(void *to, const Finite *found) {
+  const NotFiniteSearch *s = (const NotFiniteSearch *)to;
+  Fsdp *f = s->f;
+  NotFinite *x = s->x;
+  const uintptr_t at = (uintptr_t)found->t.data + (uintptr_t)found->element * dtype_bytes(found->t.dtype);
+  const bool gradient = !found->read && !strncmp(found->name, "dw", 2);        // dweight, dwte, dwpe
+  const bool bias = !found->read && !strcmp(found->name, "dbias");
+  int64_t element = found->element, in_weight;
+  x->kind = FOUND_IN_OP;
+  x->microbatch = s->a * f->mesh.world + f->mesh.rank;
+  x->rank = f->mesh.rank;
+  x->stage = flight.stage;
+  x->param = not_finite_param(f, at, gradient || bias, &element);
+  x->numel = numel(found->t), x->count = found->count, x->value = found->value, x->element = element;
+  snprintf(x->op, sizeof x->op, "%s", found->op);
+  char stage[32];
+  liveness_stage_text(stage, sizeof stage, flight.stage);
+  snprintf(x->place, sizeof x->place, "%.15s%s", WORD_GET(&liveness_words.phase), stage);
+  const Param *param = f->lay.param;
+  if (x->param >= 0) {
+    const Param *q = &param[x->param];
+    snprintf(x->what, sizeof x->what, "%s%s", gradient || bias ? "the gradient of " : "parameter ", q->name);
+    x->numel = param_numel(q);
+    x->parameter = !gradient && !bias;
+    if (x->parameter) x->rank = not_finite_holder(f, x->param, element);
+    return;
+  }
+  const int with = found->weight ? not_finite_param(f, (uintptr_t)found->weight, false, &in_weight) : -1;
+  snprintf(x->what, sizeof x->what, "%.20s of %.40s%s%.100s", found->name, found->op, with >= 0 ? " with " : "",
+           with >= 0 ? param[with].name : "");
+}
+// Of the summed gradients that this rank holds: the first parameter of which one is not finite.
+static void not_finite_sums(Fsdp *f, NotFinite *x) {
+  enum { PIECE = 4096 };
+  float piece[PIECE], *at;
+  for (int p = 0; p < f->lay.params && !x->kind; p++) {
+    const Param *q = &f->lay.param[p];
+    Run run;
+    if (q->frozen || !fsdp_own(f, STATE_GRAD, p, &run, &at) || !at) continue;
+    for (int64_t i = 0; i < run.numel; i++) {
+      if (i % PIECE == 0) fsdp_get_own(f, STATE_GRAD, p, i, piece, min64(PIECE, run.numel - i));
+      if (isfinite(piece[i % PIECE])) continue;
+      if (!x->count++) x->element = run.in_range + i, x->value = piece[i % PIECE];
+    }
+    if (!x->count) continue;
+    x->kind = FOUND_IN_SUM, x->param = p, x->rank = f->mesh.rank, x->microbatch = -1, x->stage = q->stage;
+    x->numel = param_numel(q);
+    snprintf(x->what, sizeof x->what, "the sum of the gradients of %s", q->name);
+  }
+}
+
+// ---- the step once more ---------------------------------------------------------------------------------------------
+static void not_finite_state(const RunView *run, const StepState *s) {
+  *run->state = *s;                              // pinned: the device copies from there
+  run->ctx->ops->copy(run->ctx, run->state_on_device, run->state, sizeof *s);
+  run->ctx->ops->sync(run->ctx);
+}
+static bool not_finite_before(const NotFinite *a, const NotFinite *b) {
+  if (!a->kind || !b->kind) return a->kind != 0;
+  if (a->kind != b->kind) return a->kind < b->kind;
+  if (a->kind == FOUND_IN_SUM) return a->param != b->param ? a->param < b->param : a->element < b->element;
+  return a->microbatch < b->microbatch;
+}
+// Looks for what was not finite in the step. Weights, moments and what the next step starts from stay as they are.
+// Collective.
+static NotFinite not_finite_find(const NotFiniteStep *step) {
+  const RunView *run = step->run;
+  Fsdp *f = run->fsdp;
+  Ctx *c = run->ctx;
+  const int A = (int)run->opt->grad_accum, N = f->mesh.world;
+  const StepState after = *run->state;
+  const Traffic traffic = f->traffic;
+  StepState again = after;
+  NotFinite mine = {};
+  NotFiniteSearch search = {f, &mine, 0};
+  Finite finite = {};
+  FiniteTable table;
+  again.loss_scale = step->before.loss_scale;    // with which the step was computed
+  not_finite_state(run, &again);
+  finite.tell = not_finite_tell, finite.to = &search, finite.scratch = step->scratch;
+  finite_table(&table, c->ops, &finite);
+  step->begin(step->trainer);
+  c->ops = &table.ops;
+  for (int a = 0; a < A; a++) {
+    search.a = a;
+    step->microbatch(step->trainer, a);
+  }
+  c->ops = table.real;
+  liveness_microbatch(MICROBATCH_NONE);
+  liveness_phase("looking for what is not finite");
+  fsdp_reduce_finish(f);
+  f->comm->reduce_join(f);
+  fsdp_sync(f);
+  if (!mine.kind) not_finite_sums(f, &mine);
+  fsdp_step_end(f);
+  fsdp_sync(f);
+  f->traffic = traffic;
+  not_finite_state(run, &after);
+  NotFinite *all = (NotFinite *)calloc((size_t)N, sizeof(NotFinite)), first = {};
+  gethostname(mine.host, sizeof mine.host - 1);
+  MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, f->mesh.comm);
+  for (int r = 0; r < N; r++) if (not_finite_before(&all[r], &first)) first = all[r];
+  int m = 0;
+  while (m < A * N && isfinite(step->losses[m])) m++;
+  if (first.parameter && m < A * N) first.microbatch = m;
+  if (!first.kind && m < A * N) {                // it does not come again: a fault of memory or device
+    first.kind = FOUND_IN_LOSS, first.microbatch = m, first.rank = m % N;
+    snprintf(first.what, sizeof first.what, "the loss");
+  }
+  if (first.kind && first.rank >= 0) memcpy(first.host, all[first.rank].host, sizeof first.host);
+  free(all);
+  return first;
+}
+
+// ---- what is said of it ---------------------------------------------------------------------------------------------
+// One line: "out of matmul_forward with h.1.mlp.c_fc.weight, forward of block 1, microbatch 3, rank 1 on host: ...".
+static void not_finite_text(const NotFinite *x, char *to, size_t bytes) {
+  char where[160] = "";
+  size_t n = 0;
+  if (x->place[0]) n += (size_t)snprintf(where + n, sizeof where - n, ", %s", x->place);
+  if (x->kind != FOUND_IN_SUM && x->kind)
+    n += (size_t)snprintf(where + n, sizeof where - n, ", microbatch %d", x->microbatch);
+  snprintf(where + n, sizeof where - n, ", rank %d on %.63s", x->rank, x->host);
+  if (x->kind == FOUND_NOTHING)
+    snprintf(to, bytes, "nothing: the step, run again, is finite; the memory or a device of some rank failed");
+  else if (x->kind == FOUND_IN_LOSS)
+    snprintf(to, bytes, "%s%s; the step, run again, is finite: the memory or the device of this rank failed", x->what,
+             where);
+  else
+    snprintf(to, bytes, "%s%s: element %lld of %lld is %s%s", x->what, where, (long long)x->element,
+             (long long)x->numel, isnan(x->value) ? "nan" : x->value > 0 ? "inf" : "-inf",
+             x->count > 1 ? ", and others" : "");
+}
+// The fields of a JSON object.
+static void not_finite_json(FILE *f, const NotFinite *x) {
+  static const char *const kinds[] = {"nothing", "op", "sum", "loss"};
+  fprintf(f, "\"found\":\"%s\",\"what\":", kinds[x->kind]);
+  json_text(f, x->what);
+  fprintf(f, ",\"op\":");
+  json_text(f, x->op);
+  fprintf(f, ",\"place\":");
+  json_text(f, x->place);
+  fprintf(f, ",\"host\":");
+  json_text(f, x->host);
+  fprintf(f, ",\"microbatch\":%d,\"rank\":%d,\"stage\":%d,\"element\":%lld,\"numel\":%lld,\"count\":%lld,"
+          "\"value\":\"%s\"", x->microbatch, x->rank, x->stage, (long long)x->element, (long long)x->numel,
+          (long long)x->count, isnan(x->value) ? "nan" : x->value > 0 ? "inf" : x->value < 0 ? "-inf" : "");
+}
+// A record of metrics.jsonl.
+static void not_finite_log(Log *log, const RunView *run, const NotFinite *x, bool left_out) {
+  if (!log->metrics) return;
+  fprintf(log->metrics, "{\"kind\":\"not_finite\",\"step\":%lld,\"left_out\":%s,", (long long)*run->step,
+          left_out ? "true" : "false");
+  not_finite_json(log->metrics, x);
+  fprintf(log->metrics, "}\n");
+  log_flush(log, run);
+}
+
+// ---- what is needed to see it again ---------------------------------------------------------------------------------
+// Writes OUT/not_finite.json on rank 0: what was found, and the tokens of its microbatch if it is of one. `inputs`,
+// `targets`: (B,T).
+static bool not_finite_write(const RunView *run, const NotFinite *x, const char *checkpoint, const int32_t *inputs,
+                             const int32_t *targets) {
+  const int B = (int)run->opt->batch_size, T = (int)run->model.T;
+  char path[OPTION_TEXT_BYTES + 32], *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  fprintf(f, "{\"version\":\"%s\",\"build\":\"%s\",\"step\":%lld,\"ranks\":%d,\"loss_scale\":%.9g,\"checkpoint\":",
+          PROGRAM_VERSION, BUILD_ID, (long long)*run->step + 1, run->fsdp->mesh.world, run->state->loss_scale);
+  json_text(f, checkpoint);
+  fprintf(f, ",");
+  not_finite_json(f, x);
+  const int32_t *const ids[] = {inputs, targets};
+  for (int k = 0; k < 2 && x->microbatch >= 0; k++) {            // else no one microbatch has it
+    fprintf(f, ",\n\"%s\":[", k ? "targets" : "tokens");
+    for (int b = 0; b < B; b++)
+      for (int i = 0; i < T; i++)
+        fprintf(f, "%s%d%s", i ? "," : b ? ",\n[" : "\n[", ids[k][b * T + i], i == T - 1 ? "]" : "");
+    fprintf(f, "]");
+  }
+  fprintf(f, "}\n");
+  fclose(f);
+  snprintf(path, sizeof path, "%s/not_finite.json", run->opt->out);
+  const bool ok = file_put(path, run->opt->out, text, (int64_t)bytes);
+  if (!ok) say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
+  free(text);
+  return ok;
+}
+// Goes back to the state before the step, saves a checkpoint of it, and writes OUT/not_finite.json. Collective.
+static void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x) {
+  const RunView *run = step->run;
+  const int N = run->fsdp->mesh.world, m = x->microbatch >= 0 ? x->microbatch : 0, root = m % N;
+  const int64_t numel_ = run->opt->batch_size * run->model.T;
+  const size_t bytes = sizeof(int32_t) * (size_t)numel_;
+  int32_t *ids = (int32_t *)calloc(2, bytes);
+  if (run->fsdp->mesh.rank == root) {
+    memcpy(ids, step->inputs + (m / N) * numel_, bytes);
+    memcpy(ids + numel_, step->targets + (m / N) * numel_, bytes);
+  }
+  MPI_Bcast(ids, fsdp_mpi_count(2 * numel_), MPI_INT32_T, root, run->fsdp->mesh.comm);
+  --*run->step;
+  *run->loss_scale = step->before.loss_scale;
+  not_finite_state(run, &step->before);
+  const bool saved = saver_save_now(saver, log);
+  char checkpoint[MAP_PATH_BYTES] = "";
+  if (saved) path_join(checkpoint, sizeof checkpoint, saver->directory, saver->name);
+  if (!run->fsdp->mesh.rank && not_finite_write(run, x, checkpoint, ids, ids + numel_) && saved)
+    say_error("  %s is the state before the step, %s/not_finite.json says what was found%s; --resume auto runs it "
+              "again\n", checkpoint, run->opt->out, x->microbatch >= 0 ? " and has the tokens" : "");
+  ++*run->step;
+  free(ids);
+}

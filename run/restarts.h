@@ -1,0 +1,105 @@
+// restarts.h: --restarts K: a run that ended without being asked to starts again from its newest checkpoint, at most K
+// times.
+//
+//   restarts_supervise   this process waits; the run is a child of it, in which the call returns
+//   restarts_step, restarts_saved      the run: how far it is, and from where the next one would go on
+//
+// A process that crashed cannot start itself again, so it is watched by one that does nothing else: no MPI, no threads,
+// no GPU. It passes on what signals ask and ends with the run's exit code.
+//
+// Started again is what a signal killed (a crash, the kernel out of memory), and exit codes 1 and 4: a fault, a rank
+// lost or stuck. A wrong request, a missing file or a loss that is not finite would come again.
+//
+// Ranks that a launcher started end with it, and only its user can start them again: refused, with the loop to type.
+#pragma once
+#include "options.h"
+#include "terminal.h"
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+// Shared by a run and who watches it. saved: the last step that has a checkpoint of this run, -1: none.
+struct RestartsShared { int64_t step, saved; };
+static RestartsShared restarts_alone = {0, -1}, *restarts_shared = &restarts_alone;
+static inline void restarts_step(int64_t step) { __atomic_store_n(&restarts_shared->step, step, __ATOMIC_RELAXED); }
+static inline void restarts_saved(int64_t step) { __atomic_store_n(&restarts_shared->saved, step, __ATOMIC_RELAXED); }
+
+static volatile sig_atomic_t restarts_child;     // its PID; 0: none
+// A terminal's Ctrl-C reaches the child by itself; a second one would end it at once.
+static inline void restarts_pass_on(int signal, siginfo_t *from, void *) {
+  if (restarts_child && from->si_code <= 0) kill((pid_t)restarts_child, signal);
+}
+static inline bool restarts_worth(int status) {
+  if (WIFEXITED(status)) return WEXITSTATUS(status) == EXIT_FAULT || WEXITSTATUS(status) == EXIT_LOST;
+  const int by = WTERMSIG(status);
+  return by != SIGINT && by != SIGTERM && by != SIGHUP && by != SIGQUIT;
+}
+// The notice before a start. number: of this start, of o->restarts.
+static inline void restarts_say(const Options *o, int status, int64_t number) {
+  const RestartsShared *s = restarts_shared;
+  char ended[64], from[256] = "the beginning";
+  if (WIFEXITED(status)) snprintf(ended, sizeof ended, "ended with exit code %d", WEXITSTATUS(status));
+  else snprintf(ended, sizeof ended, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  if (s->saved >= 0)
+    snprintf(from, sizeof from, "the checkpoint of step %lld, %lld steps are done again", (long long)s->saved,
+             (long long)(s->step - s->saved));
+  else if (o->resume[0]) snprintf(from, sizeof from, "--resume %.200s", o->resume);
+  say_error("notice: the run %s after step %lld; it starts again (%lld of %lld) from %s\n", ended, (long long)s->step,
+            (long long)number, (long long)o->restarts, from);
+}
+// Returns in the run, which is a child of this process: o->resume says what it goes on from. Ends this process when the
+// run has. Before MPI and threads are started.
+static inline void restarts_supervise(Options *o) {
+  static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+  struct sigaction before[4], pass = {};
+  void *shared = mmap(NULL, sizeof(RestartsShared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) die_missing("--restarts: no memory: %s", strerror(errno));
+  restarts_shared = (RestartsShared *)shared;
+  *restarts_shared = restarts_alone;
+  pass.sa_sigaction = restarts_pass_on;
+  pass.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (int64_t starts = 0;; starts++) {
+    int status = 0;
+    sigset_t some, mask;
+    sigemptyset(&some);
+    for (int s : passed) sigaddset(&some, s);
+    sigprocmask(SIG_BLOCK, &some, &mask);        // one that comes now is the child's
+    fflush(NULL);
+    const pid_t parent = getpid(), child = fork();
+    if (child < 0) die_missing("--restarts: the run cannot be started: %s", strerror(errno));
+    if (!child) {
+      prctl(PR_SET_PDEATHSIG, SIGTERM);          // nobody is left who would start it again
+      if (getppid() != parent) _exit(EXIT_STOPPED);              // it went before that
+      for (int i = 0; i < 4 && starts; i++) sigaction(passed[i], &before[i], NULL);
+      sigprocmask(SIG_SETMASK, &mask, NULL);
+      if (restarts_shared->saved >= 0) snprintf(o->resume, sizeof o->resume, "auto"), o->given[OPT_resume] = true;
+      return;
+    }
+    restarts_child = child;
+    for (int i = 0; i < 4 && !starts; i++) {
+      sigaction(passed[i], NULL, &before[i]);
+      if (before[i].sa_handler != SIG_IGN) sigaction(passed[i], &pass, NULL);  // nohup: stays ignored
+    }
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    restarts_child = 0;
+    if (!restarts_worth(status) || starts == o->restarts)
+      exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+    restarts_say(o, status, starts + 1);
+  }
+}
+// False and one line in `error` where a launcher has started this process.
+static inline bool restarts_allowed(const Options *o, char *error, size_t error_bytes) {
+  static const struct { const char *size, *rank, *line; } launchers_[] = {
+      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun -np"},
+      {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun -n"},
+      {"PMI_SIZE", "PMI_RANK", "mpirun -np"}, {"WORLD_SIZE", "RANK", "mpirun -np"}};
+  for (const auto &l : launchers_) {
+    const char *size = getenv(l.size);
+    REFUSE(o->restarts && size && getenv(l.rank), "--restarts %lld: a launcher started these ranks, and it ends when "
+           "one is lost; let the shell start them again: for i in $(seq %lld); do %s %.20s ./train_gpt_fsdp ... "
+           "--resume auto && break; done", (long long)o->restarts, (long long)o->restarts + 1, l.line, size);
+  }
+  return true;
+}
