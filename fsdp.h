@@ -86,3 +86,4 @@
 #include "fsdp/reduce.h"
 #include "fsdp/sharded_state.h"
 #include "fsdp/open.h"
+#include "fsdp/dry_run.h"

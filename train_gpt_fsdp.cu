@@ -338,7 +338,7 @@ struct Trainer {
   Acts acts;
   Placement placement;
   Pass pass[PASSES];
-  char *arena, *step_arena, *host_arena;
+  char *step_arena, *host_arena;
   size_t order_bytes, corpus_bytes;
   void *order;                                   // of the epoch's samples
   StepBuffers buffers;
@@ -362,8 +362,8 @@ static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
 // Lays out the activations of a pass over B x T tokens, where the placement put them. The memory itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
-  char *const slots = t->fsdp.work + t->fsdp.lay.part[WORK_SLOTS].at;
-  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->arena, slots}, 0};
+  char *const slots = t->fsdp.work + t->fsdp.lay.part[WORK_STAGING].at;
+  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->fsdp.pool, slots}, 0};
   acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
   t->carved = pass;
 }
@@ -502,7 +502,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
     block_forward(t, l, mb);
     fsdp_release(f, 1 + l);
   }
-  liveness_stage(0);
+  WORD_SET(&flight.stage, 0);
   residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, x->block[L - 1].residual_2,
                              x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
@@ -598,6 +598,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
   layernorm_backward(c, x->dresidual, x->dbranch, fsdp_grad(f, LN_F_W), fsdp_grad(f, LN_F_B), x->ln_f, x->residual_f,
                      root_weight(t, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ), mode);
+  if (!f->lay.blocks_in_root) fsdp_release(f, 0);                // nobody reads it from here on
   for (int l = L - 1; l >= lowest; l--) {
     fsdp_wait(f, 1 + l, true);
     fsdp_prefetch(f, 1 + l, -1, 1 + lowest);
@@ -607,10 +608,10 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_release(f, 1 + l);
     fsdp_reduce(f, 1 + l, a, A);
   }
-  liveness_stage(0);
+  WORD_SET(&flight.stage, 0);
   if (dwte.data || dwpe.data)
     embedding_backward(c, dwte, dwpe, x->dresidual, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode);
-  fsdp_release(f, 0);
+  if (f->lay.blocks_in_root) fsdp_release(f, 0);
   fsdp_reduce(f, 0, a, A);
   c->ops->range_end(c);
 }
@@ -729,6 +730,7 @@ static StepResult train_step(Trainer *t, int stop) {
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   t->before = *t->host.state;
+  for (int i = 0; i < MARKS && t->fsdp.marks; i++) WORD_SET(&t->fsdp.marks[i], 0u);    // of the step before
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
   record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
@@ -943,7 +945,7 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   cfg.host_ops = table;
   cfg.microbatches = dry->opt.grad_accum;
   cfg.small_bytes = trainer_exchange_bytes(dry);
-  cfg.slots_bytes = 0;                           // as many as slots take alone
+  cfg.slots_bytes = cfg.pool_bytes = 0;          // as many as the sharding layer's take alone
   Mesh mesh;
   mesh_copy(&mesh, &f->mesh);
   Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->lay.params);
@@ -969,8 +971,10 @@ static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
   dry->carved = kind;
   if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
   fsdp_step_begin(&dry->fsdp, false);
-  if (kind == PASS_EVAL) trainer_enqueue_eval(dry, B, T);
-  else trainer_enqueue_sample(dry, T);
+  for (int i = 0; i < DRY_BATCHES; i++) {
+    if (kind == PASS_EVAL) trainer_enqueue_eval(dry, B, T);
+    else trainer_enqueue_sample(dry, T);
+  }
 }
 // Gives every buffer of every pass its memory: t->placement, t->pass.
 static void trainer_place(Trainer *t) {
@@ -982,14 +986,15 @@ static void trainer_place(Trainer *t) {
   record_open(&r);
   trainer_dry_open(&dry, t, &r, &table);
   fsdp_pools(&dry.fsdp, &t->placement);
-  for (int k = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; k < PASSES; k++) {
+  const int first = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL;
+  for (int k = first; k < PASSES; k++) {
     trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
     CHECK(!r.error[0], "dry run: %s", r.error);
     const int64_t A = dry.opt.grad_accum;
     if (k == PASS_TRAIN) t->step_calls = r.calls * ((t->opt.grad_accum + A - 1) / A);
-    pass_place(&t->placement, &t->pass[k], &r);
-    t->placement.pool[POOL_SHARDS].open = false; // what the other passes write there would have to be zeroed
+    pass_lifetimes(&t->placement, &t->pass[k], &r);
   }
+  placement_place(&t->placement, t->pass + first, PASSES - first);
   trainer_dry_close(&dry);
   record_close(&r);
   fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
@@ -1010,7 +1015,6 @@ static void trainer_plan(Trainer *t) {
     if (w > t->ctx.workspace_bytes) t->ctx.workspace_bytes = w;
   }
   trainer_declare(t);
-  memory_declare(&t->plan, MEM_ACTIVATIONS, t->placement.pool[POOL_ACTS].bytes, &t->arena);
   memory_declare(&t->plan, MEM_WORKSPACE, t->ctx.workspace_bytes, &t->ctx.workspace);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, &t->plan, t->step_calls,
@@ -1044,6 +1048,7 @@ static void trainer_view(Trainer *t) {
   run->fsdp = &t->fsdp;
   run->store = &t->store;
   run->plan = &t->plan;
+  run->placement = &t->placement;
   run->corpus = t->corpus;
   run->device = &t->device;
   run->step = &t->step;
@@ -1110,20 +1115,17 @@ static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const 
   pass_free(&pass);
   return microbatches;
 }
-// The places of a training step's buffers, once more.
+// Where a training step's buffers lie.
 static void memory_map(const RunView *run, FILE *to) {
   static Trainer dry;
   const Trainer *t = trainer_of(run);
   Record r;
   const Ops table = plan_table(t->ctx.ops->nccl);
-  Placement placement = {};
   Pass pass = {};
   record_open(&r);
   trainer_dry_open(&dry, t, &r, &table);
-  fsdp_pools(&dry.fsdp, &placement);
-  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
-  pass_place(&placement, &pass, &r);
-  memory_map_write(to, &t->plan, &placement, &pass, &r, t->fsdp.lay.stages);
+  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);   // the record that the places were made from
+  memory_map_write(to, &t->plan, &t->placement, &t->pass[PASS_TRAIN], &r, t->fsdp.lay.stages);
   pass_free(&pass);
   trainer_dry_close(&dry);
   record_close(&r);
@@ -1470,9 +1472,10 @@ int train_main(int argc, char **argv) {
   options_parse(&o, argc, argv, error, sizeof error);
   if (strcmp(o.report, "on") && strcmp(o.report, "off")) return report_compare(&o, launched_as, error);
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
-  if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
-  if (o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error)) restarts_supervise(&o);
+  const bool watched = o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error);
+  if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
+  if (watched) restarts_supervise(&o);
   int provided, rank, world;
   const int met = launch_rendezvous(&o, argc, argv);
   if (met >= 0) return met;

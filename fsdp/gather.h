@@ -78,12 +78,20 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
 }
 
 // Tells the record that stage s is whole, or no longer read: what is gathered, and its copy in the compute dtype.
-static inline void fsdp_hold(Fsdp *f, RecordKind kind, int s) {
+static inline void fsdp_hold_gathered(Fsdp *f, RecordKind kind, int s) {
   const Stage *x = &f->lay.stage[s];
-  if (!f->record || !x->units) return;
-  record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_gathered(f, x->first_unit), x->full_bytes);
+  if (f->record && x->units)
+    record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_gathered(f, x->first_unit), x->full_bytes);
+}
+static inline void fsdp_hold_expanded(Fsdp *f, RecordKind kind, int s) {
   record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_expanded(f, s),
-              (size_t)x->expand_numel * dtype_bytes(f->cfg.compute_dtype));
+              (size_t)f->lay.stage[s].expand_numel * dtype_bytes(f->cfg.compute_dtype));
+}
+// Whether the model reads what is gathered of stage s itself, and not only its copy in the compute dtype.
+static inline bool fsdp_reads_gathered(const Fsdp *f, int s) {
+  bool reads = f->cfg.fp8 == FP8_MATMUL;
+  EACH_PIECE_OF_STAGE(f, s, u, i) reads = reads || !f->lay.unit[u].piece[i].expands;
+  return reads;
 }
 // Waits until stage s is whole: its weights may be read until fsdp_release. matrices: E4M3 ones are wanted in the
 // compute dtype.
@@ -102,6 +110,7 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   }
   slot->state = SLOT_WHOLE;
   liveness_stage(s);
+  fsdp_hold_gathered(f, RECORD_HOLD, s);
   const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
   doing(f->record, DOING_EXPAND, s, 0);
   if (f->lay.stage[s].expand_numel && !ready) {
@@ -110,7 +119,8 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
     else f->expanded_stage = s, f->expanded_matrices = matrices;
   }
   doing_again(f->record, was);
-  fsdp_hold(f, RECORD_HOLD, s);
+  fsdp_hold_expanded(f, RECORD_HOLD, s);
+  if (!fsdp_reads_gathered(f, s)) fsdp_hold_gathered(f, RECORD_FREE, s);
 }
 
 // Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
@@ -132,7 +142,8 @@ static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) { return fsdp_stored(f, p)
 static inline void fsdp_release(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = false;
-  fsdp_hold(f, RECORD_FREE, s);
+  if (fsdp_reads_gathered(f, s)) fsdp_hold_gathered(f, RECORD_FREE, s);
+  fsdp_hold_expanded(f, RECORD_FREE, s);
   if (!f->lay.in_place) step_event_record(f->ctx, &slot->released);
 }
 
@@ -159,6 +170,8 @@ static inline void fsdp_step_begin(Fsdp *f, bool training) {
   f->block_reductions = 0;                       // every pass uses the slots in the order of the record
   f->point = 0;
   for (int slot = 0; slot < 2; slot++) if (f->slot_shared[slot]) fsdp_grads_wait(f, slot);
+  for (int s = 0; s < f->lay.stages && f->staging_shared; s++)
+    if (f->lay.stage[s].staged) fsdp_grads_wait(f, 2 + s);       // what was sent for it has been read, too
 }
 
 // Waits for all that was asked of the model's stream, and meanwhile looks whether NCCL lost a peer: a stream that needs

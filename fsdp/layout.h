@@ -194,6 +194,8 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
   }
   fsdp_layout_stages(f);
   f->lay.blocks_alike = fsdp_blocks_are_alike(f);
+  for (int p = 0; p < params; p++)
+    f->lay.blocks_in_root = f->lay.blocks_in_root || f->lay.unit[param[p].unit].stage != param[p].stage;
   fsdp_layout_reductions(f);
   fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
   f->kept_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
@@ -201,6 +203,7 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
   f->kept_number = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
   f->stage_round0 = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
   f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->lay.stages), sizeof(uint64_t));
+  f->lay.pool_place = (PoolPlace *)calloc((size_t)cfg.gather_slots + POOL_PARTS, sizeof(PoolPlace));
   f->slot_collective = (FlightCollective *)calloc((size_t)(2 + f->lay.stages), sizeof(FlightCollective));
   f->grads_free = (StepEvent *)calloc((size_t)(2 + f->lay.stages), sizeof(StepEvent));
 }
@@ -237,10 +240,13 @@ static inline size_t fsdp_staging_in_numel(const Fsdp *f, int64_t largest) {
   if (S == 1 && !f->cfg.comms_of_one) return 0;
   return f->cfg.native_reduce ? (size_t)largest : 2 * S * chunk;
 }
-// Whether the model's buffers may lie where gradient slots do when these are not in use. Not on a mirrored device: all
-// of it would have a mirror.
+static inline size_t fsdp_staging_out_bytes(const Fsdp *f) {
+  return fsdp_stage_most(f).staged * 2 * (size_t)fsdp_shards(f) * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
+}
+// Whether the model's buffers may lie where gradient slots and what is sent do when these are not in use. Not on a
+// mirrored device: all of it would have a mirror.
 static inline bool fsdp_shares_slots(const Fsdp *f) {
-  return f->cfg.share_slots && f->lay.grad_slot_bytes && !f->lay.mirrored;
+  return f->cfg.share_slots && (f->lay.grad_slot_bytes || fsdp_stage_most(f).staged) && !f->lay.mirrored;
 }
 // Whether they may lie where gradient shards do: where these are the owner's alone, on the device.
 static inline bool fsdp_shares_sums(const Fsdp *f) {
@@ -277,8 +283,11 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
     at += f->lay.unit[u].stage ? f->lay.unit[u].shard_bytes * each_kept : 0;
   }
   work_part(f, WORK_KEPT, at - f->lay.work_bytes, false);
+  // Slots, and what shares with them, go on behind staging: a pool (fsdp_pools).
   const bool shares = fsdp_shares_slots(f) && f->cfg.slots_bytes;
-  work_part(f, WORK_SLOTS, shares ? f->cfg.slots_bytes : 2 * f->lay.grad_slot_bytes, false);
+  const size_t staging = fsdp_staging_out_bytes(f);
+  work_part(f, WORK_STAGING, staging, false);
+  work_part(f, WORK_SLOTS, shares ? f->cfg.slots_bytes - staging : 2 * f->lay.grad_slot_bytes, false);
   size_t own = 0;
   at = f->lay.work_bytes;
   for (int u = 0; u < f->lay.units; u++) {
@@ -288,8 +297,6 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
     own += s->sums_in_whole ? (size_t)unit_wire_numel(&f->lay.unit[u]) * 4 : 0;
   }
   work_part(f, WORK_WHOLE, at - f->lay.work_bytes, false);
-  const size_t rounds = fsdp_stage_most(f).staged ? 2 * (size_t)fsdp_shards(f) * (size_t)f->lay.chunk_numel : 0;
-  work_part(f, WORK_STAGING, rounds * fsdp_wire_bytes(f), false);
   if (f->lay.in_place) work_params(f);
   f->lay.work_bytes += mpi ? CONTROL_BYTES - CONTROL_PAGE_BYTES : 0;
   memory_declare(m, MEM_CONTROL, mpi ? CONTROL_BYTES : 0, NULL);
@@ -303,17 +310,56 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, MEM_MIRROR, f->lay.mirrored ? f->lay.work_bytes : 0, NULL);
   memory_declare(m, MEM_HOST_PARAMS, params_on_host && !f->lay.mirrored ? f->lay.params_bytes : 0, &f->host_params);
 }
+// Parts of the pool are one buffer each, but the blocks' gather slots.
+static inline int pool_buffers(const Fsdp *f, int part) {
+  return !f->lay.pool[part] ? 0 : part == POOL_BLOCK_SLOTS ? f->cfg.gather_slots : 1;
+}
+// What is gathered, and what arrives: nobody else touches it, but for messages on their way. It shares a pool with the
+// model's buffers; without a placement it lies in order. How much arrives by messages depends on the rank, and may not
+// decide where peers find what they read.
+static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
+  static const MemoryName line[POOL_PARTS] = {MEM_GATHER_SLOTS, MEM_ROOT_PARAMS, MEM_EXPANDED,
+                                              MEM_EXPANDED,     MEM_OFFLOAD,     MEM_STAGING_IN};
+  const StageMost most = fsdp_stage_most(f);
+  const size_t b_c = dtype_bytes(f->cfg.compute_dtype), slots = !f->lay.in_place, chunk = (size_t)f->lay.chunk_numel;
+  const size_t in = fsdp_staging_in_numel(f, most.state) * fsdp_wire_bytes(f);
+  const bool apart = f->cfg.comm == COMM_MPI && !f->lay.mirrored;
+  f->lay.block_slot_bytes = slots * most.slot_bytes;
+  const size_t bytes[POOL_PARTS] = {(size_t)f->cfg.gather_slots * f->lay.block_slot_bytes,
+                                    slots * f->lay.stage[0].full_bytes, (size_t)most.expanded * b_c,
+                                    (size_t)f->lay.stage[0].expand_numel * b_c,
+                                    fsdp_offloads(f) * 4 * (f->cfg.native_reduce ? (size_t)most.state : chunk),
+                                    apart ? 0 : in};
+  PoolPlace *place = f->lay.pool_place;
+  size_t at = 0;
+  for (int i = 0; i < POOL_PARTS; i++) {
+    f->lay.pool[i] = bytes[i];
+    memory_declare(m, line[i], bytes[i], NULL);
+    for (int k = pool_buffers(f, i); k > 0 && !f->cfg.pool_bytes; k--)
+      *place++ = PoolPlace{false, at + bytes[i] - (size_t)k * (bytes[i] / (size_t)pool_buffers(f, i))};
+    at += bytes[i];
+  }
+  f->lay.pool_bytes = at;
+  memory_declare(m, MEM_ACTIVATIONS, f->cfg.pool_bytes ? f->cfg.pool_bytes - at : 0, &f->pool, at);
+  memory_declare(m, MEM_STAGING_IN, apart ? in : 0, &f->staging_in);
+}
+// Sets the pointers to the pool's parts.
+static inline void fsdp_open_pool(Fsdp *f) {
+  char *const slots = f->work + f->lay.part[WORK_STAGING].at;
+  const PoolPlace *place = f->lay.pool_place;
+  char **const to[POOL_PARTS] = {NULL, &f->slot[f->cfg.gather_slots].data, &f->expanded, &f->root_expanded,
+                                 (char **)&f->sum, &f->staging_in};
+  for (int i = 0; i < POOL_PARTS; i++)
+    for (int k = 0; k < pool_buffers(f, i); k++, place++)
+      *(i == POOL_BLOCK_SLOTS ? &f->slot[k].data : to[i]) = (place->in_slots ? slots : f->pool) + place->at;
+}
 // Declares all memory of the sharding layer in m, which must stay where it is, and f too, until it is taken.
 static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
-  const StageMost most = fsdp_stage_most(f);
-  const size_t b_r = fsdp_wire_bytes(f), b_c = dtype_bytes(f->cfg.compute_dtype), chunk = (size_t)f->lay.chunk_numel;
+  const size_t b_r = fsdp_wire_bytes(f), chunk = (size_t)f->lay.chunk_numel;
   const size_t state = fsdp_trains(f) * (size_t)f->lay.state_numel * 4, scales = (size_t)f->lay.scales * 4;
   const size_t others = f->lay.mirrored ? fsdp_small_most_bytes(f) * (size_t)(f->mesh.world + 1) : 0;
-  const bool off = fsdp_offloads(f), lands = f->lay.mirrored && f->mesh.remote, slots = !f->lay.in_place;
+  const bool off = fsdp_offloads(f), lands = f->lay.mirrored && f->mesh.remote;
   fsdp_declare_work(f, m);
-  f->lay.block_slot_bytes = slots ? most.slot_bytes : 0;
-  const size_t blocks = (size_t)f->cfg.gather_slots * f->lay.block_slot_bytes;
-  const size_t root = slots ? f->lay.stage[0].full_bytes : 0;
   // Where the optimizer's state lies.
   memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER, (size_t)f->lay.master_numel * 4, &f->master);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER_LOW, (size_t)f->lay.low_numel * 2, &f->low);
@@ -322,23 +368,17 @@ static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   const size_t sums = f->lay.part[WORK_SUMS].bytes ? 0 : fsdp_trains(f) * (size_t)f->lay.sum_numel * 4;
   memory_declare(m, off ? MEM_HOST_STATE : MEM_GRADS, sums, &f->grads);
   // What an optimizer on the host needs besides: parameters on their way to the device, two units of them; the norm's
-  // limbs, and largest magnitudes and scales of E4M3; a round's sum on the device. NCCL's own sum of a unit is one.
+  // limbs, and largest magnitudes and scales of E4M3. A round's sum on the device is in the pool.
   f->lay.publish_bytes = 0;
   for (int u = 0; u < f->lay.units && f->cfg.offload == OFFLOAD_OPTIMIZER; u++)
     if (f->lay.unit[u].shard_bytes > f->lay.publish_bytes) f->lay.publish_bytes = f->lay.unit[u].shard_bytes;
   for (char *&to : f->publish) memory_declare(m, MEM_HOST_STATE, f->lay.publish_bytes, &to);
   const size_t limbs = NORM_LIMBS * sizeof(int64_t) + 2 * (size_t)max64(f->lay.scales, 1) * sizeof(float);
   memory_declare(m, MEM_HOST_STATE, off ? limbs : 0, &f->host_limbs);
-  memory_declare(m, MEM_OFFLOAD, off ? 4 * (f->cfg.native_reduce ? (size_t)most.state : chunk) : 0, &f->sum);
-  // What is gathered, and what arrives.
-  memory_declare(m, MEM_GATHER_SLOTS, blocks, &f->block_slots);
-  memory_declare(m, MEM_ROOT_PARAMS, root, &f->root_slot);
-  memory_declare(m, MEM_EXPANDED, (size_t)most.expanded * b_c, &f->expanded);
-  memory_declare(m, MEM_EXPANDED, (size_t)f->lay.stage[0].expand_numel * b_c, &f->root_expanded);
-  memory_declare(m, MEM_STAGING_IN, fsdp_staging_in_numel(f, most.state) * b_r, &f->staging_in);
+  fsdp_declare_pool(f, m);
   memory_declare(m, MEM_SCALES, scales * (size_t)(2 + f->mesh.world), &f->scale);
-  memory_declare(m, MEM_LANDING, lands ? blocks : 0, &f->block_landings);
-  memory_declare(m, MEM_LANDING, lands ? root : 0, &f->root_landing);
+  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_BLOCK_SLOTS], &f->block_landings);
+  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_ROOT_SLOT], &f->root_landing);
   memory_declare(m, MEM_LANDING, lands * fsdp_trains(f) * 2 * (size_t)f->mesh.remote * chunk * b_r, &f->landing_in);
   memory_declare(m, MEM_LANDING, others, &f->small_host);
 }

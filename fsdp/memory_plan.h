@@ -63,9 +63,9 @@ static const MemoryUse memory_uses[] = {
 static inline bool memory_measured(int line) { return memory_uses[line] == MEMORY_LIBRARIES; }
 static inline bool memory_on_host(int line) { return !strncmp(memory_words[line], "host:", 5); }
 
-// A block of memory that somebody declared. pointer: of the pointer that gets its address when it is taken; NULL where
-// the one who declared it takes the memory himself.
-struct MemoryBlock { MemoryName line; size_t bytes; void *pointer; };
+// A block of memory that somebody declared. besides: bytes of it that other lines count. pointer: of the pointer that
+// gets its address when it is taken; NULL where the one who declared it takes the memory himself.
+struct MemoryBlock { MemoryName line; size_t bytes, besides; void *pointer; };
 enum { MEMORY_BLOCKS_MOST = 64 };
 // planned: of what was declared, before anything is allocated. taken: added up by the allocator. They must be equal.
 struct MemoryPlan {
@@ -74,12 +74,13 @@ struct MemoryPlan {
   int blocks;
 };
 // Declares `bytes` of zeroed memory under a line. `pointer` is the address of a pointer, of any type, that
-// memory_take_all sets and memory_give_back_all reads; it stays as it is for 0 bytes.
-static inline void memory_declare(MemoryPlan *m, MemoryName line, size_t bytes, void *pointer) {
+// memory_take_all sets and memory_give_back_all reads; it stays as it is for 0 bytes. besides: as many bytes more,
+// which are declared under other lines, without a pointer.
+static inline void memory_declare(MemoryPlan *m, MemoryName line, size_t bytes, void *pointer, size_t besides = 0) {
   m->planned_bytes[line] += bytes;
-  if (!bytes) return;
+  if (!bytes && !besides) return;
   CHECK(m->blocks < MEMORY_BLOCKS_MOST, "more than %d blocks of memory", (int)MEMORY_BLOCKS_MOST);
-  m->block[m->blocks++] = MemoryBlock{line, bytes, pointer};
+  m->block[m->blocks++] = MemoryBlock{line, bytes, besides, pointer};
 }
 
 // MEMORY_TO_TAKE: on the device, but for what libraries have taken.
@@ -98,10 +99,12 @@ static inline size_t memory_planned_use(const MemoryPlan *m, MemoryUse use) {
   return total;
 }
 
-// Zeroed memory of `bytes`, counted under `line`: of the device, or pinned host memory for host lines.
-static inline void *memory_take(Ctx *c, MemoryPlan *m, MemoryName line, size_t bytes) {
+// Zeroed memory of `bytes`, counted under `line`, and `besides` more: of the device, or pinned host memory for host
+// lines.
+static inline void *memory_take(Ctx *c, MemoryPlan *m, MemoryName line, size_t bytes, size_t besides = 0) {
   void *p = NULL;
   m->taken_bytes[line] += bytes;
+  bytes += besides;
   c->ops->memory_alloc(c, &p, bytes, memory_on_host(line) ? MEMORY_PINNED : MEMORY_DEVICE);
   if (bytes && !p) die_missing("cannot allocate %zu bytes for %s: %s", bytes, memory_words[line], strerror(ENOMEM));
   return p;
@@ -115,7 +118,7 @@ static inline void memory_take_all(Ctx *c, MemoryPlan *m) {
   for (int i = 0; i < m->blocks; i++) {
     const MemoryBlock *b = &m->block[i];
     if (!b->pointer) { m->taken_bytes[b->line] += b->bytes; continue; }
-    void *p = memory_take(c, m, b->line, b->bytes);
+    void *p = memory_take(c, m, b->line, b->bytes, b->besides);
     memcpy(b->pointer, &p, sizeof p);
   }
 }
@@ -123,7 +126,7 @@ static inline void memory_give_back_all(Ctx *c, MemoryPlan *m) {
   for (int i = m->blocks - 1; i >= 0; i--) {
     void *p = NULL;
     if (m->block[i].pointer) memcpy(&p, m->block[i].pointer, sizeof p);
-    memory_give_back(c, m->block[i].line, p, m->block[i].bytes);
+    memory_give_back(c, m->block[i].line, p, m->block[i].bytes + m->block[i].besides);
   }
 }
 

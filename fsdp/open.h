@@ -1,5 +1,5 @@
 // open.h: the sharding layer's life, once fsdp_layout and fsdp_declare have described it: connected, opened (all memory
-// of the plan is taken), closed; and the same for a dry run.
+// of the plan is taken), closed. For dry runs see dry_run.h.
 #pragma once
 #include "sharded_state.h"
 
@@ -36,11 +36,10 @@ static inline void fsdp_open(Fsdp *f) {
   f->comm->open(f);
   memory_take_all(f->ctx, f->plan);
   if (f->host_params) f->params_home = f->host_params - f->lay.part[WORK_PARAMS].at;
-  for (int k = 0; k <= K; k++) {
-    const size_t at = (size_t)k * f->lay.block_slot_bytes;
-    f->slot[k].data = k == K ? f->root_slot : f->block_slots + at;
-    f->slot[k].landing = k == K ? f->root_landing : f->block_landings ? f->block_landings + at : NULL;
-  }
+  fsdp_open_pool(f);
+  for (int k = 0; k <= K; k++)
+    f->slot[k].landing = k == K ? f->root_landing
+                         : f->block_landings ? f->block_landings + (size_t)k * f->lay.block_slot_bytes : NULL;
   if (f->lay.part[WORK_SUMS].bytes) f->grads = (float *)((f->lay.part[WORK_SUMS].on_host ? f->window : f->work) +
                                                      f->lay.part[WORK_SUMS].at);
   f->amax = f->scale + f->lay.scales;
@@ -50,58 +49,12 @@ static inline void fsdp_open(Fsdp *f) {
   fsdp_open_events(f);
 }
 
-// ---- dry runs
-// Opens f, which has been laid out, for a dry run over the planning table: its memory is addresses of `r`.
-static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
-  f->plan = plan;
-  f->comm = &comm_plan;
-  f->record = r;
-  f->slot_shared[0] = f->slot_shared[1] = fsdp_shares_slots(f);  // so that the record has the zeroing of gaps
-  for (int s = 0; s < f->lay.stages; s++) f->sums_shared[s] = fsdp_shares_sums(f) && !f->lay.stage[s].sums_in_whole;
-  fsdp_open(f);
-}
-// Elements of f->grads before those of stage s.
-static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
-  int u = 0;
-  while (u < f->lay.units && f->lay.unit[u].stage < s) u++;
-  return u < f->lay.units ? f->lay.unit[u].sum_base : f->lay.sum_numel;
-}
-// Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run. In order of
-// addresses.
-static inline void fsdp_pools(const Fsdp *f, Placement *p) {
-  const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4;
-  p->pool[POOL_ACTS] = PoolSpace{0, SIZE_MAX, true};
-  if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{2 * slot, SIZE_MAX, true};
-  if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, sums, true};
-  for (int k = 0; k < 2 && fsdp_shares_slots(f); k++) {
-    const size_t at = (size_t)k * slot;
-    placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, f->work + f->lay.part[WORK_SLOTS].at + at);
-  }
-  for (int s = 0; s < f->lay.stages && fsdp_shares_sums(f); s++) {
-    const size_t at = (size_t)fsdp_sums_before(f, s) * 4, end = (size_t)fsdp_sums_before(f, s + 1) * 4;
-    placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->grads + at);
-  }
-}
-// Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives, a dry
-// run of `microbatches`.
-static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
-  f->cfg.slots_bytes = p->pool[POOL_SLOTS].bytes;
-  f->slot_shared[0] = f->slot_shared[1] = false;
-  for (int i = 0; i < p->fixed_count; i++) {
-    const FixedBuffer *x = &p->fixed[i];
-    if (x->slot) f->slot_shared[x->buffer.layer] = x->shared;
-    else f->sums_shared[x->buffer.layer] = x->shared;
-  }
-  f->wait = train->wait;
-  f->points = train->points / microbatches;
-}
-
 // Frees what fsdp_layout took.
 static inline void fsdp_layout_free(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
   void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->kept_valid, f->kept_number,
-                         f->stage_round0, f->slot_rounds, f->slot_collective, f->grads_free,
-                         f->sums_shared};
+                         f->stage_round0, f->slot_rounds, f->slot_collective, f->grads_free, f->sums_shared,
+                         f->lay.pool_place};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);

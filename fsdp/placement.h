@@ -3,13 +3,13 @@
 // A pass (a training step, a batch of evaluation, a token of a sample) is run once over the planning table (record.h).
 // For each declared buffer the record tells when it is alive: from a write to the last read of what was written. Then
 // every buffer gets a place in one of the pools where nothing lies that is alive at the same time, one after the other:
-// Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference". A pool may have fixed buffers
-// that lie where somebody else has put them.
+// Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference". A pool may have fixed buffers,
+// of the sharding layer, that lie where it has put them: the others may lie there too, at other times.
 //
 //   POOL_SHARDS   gradient shards of this rank alone, one fixed buffer a stage. It cannot grow
-//   POOL_ACTS     what nobody but the model's stream touches
-//   POOL_SLOTS    the two gradient slots, fixed, and beyond. Peers read the slots after they have been written, so what
-//                 comes next to lie there waits for them: at a point of the pass that the placement chooses
+//   POOL_ACTS     what no peer touches. Fixed: gather slots, copies of weights, what arrives from others
+//   POOL_SLOTS    fixed: what peers read, staging and the two gradient slots. What comes next to lie there waits for
+//                 them: for staging at the start of the pass, for a slot at a point that the placement chooses
 #pragma once
 #include "record.h"
 
@@ -25,10 +25,16 @@ struct Buffer {
   size_t at;                                     // in the pool
   int first, intervals;                          // when it is alive, latest first
   int begins, alive;                             // when first, and how long in all
+  int number, urgent;                            // of all that are placed with it; urgent: the more, the sooner placed
 };
-// Where a fixed buffer lies, and whether what is declared shares its memory. slot: a gradient slot, which peers read.
-struct FixedBuffer { Buffer buffer; bool slot, shared; };
-enum { FIXED_MOST = 258 };
+// A buffer of the sharding layer, and whether what is declared shares its memory. slot: of a gradient slot, which peers
+// read, its number, else -1. own: nobody else touches it, so it may lie elsewhere, too.
+struct FixedBuffer { Buffer buffer; int slot; bool own, shared; };
+enum { FIXED_MOST = 1024 };
+// Entries of the record's points.
+struct Points { int *entry, count; };
+// Which buffers are alive at once: of two, bit a * words * 64 + b, and the other way round.
+struct Meets { uint64_t *bit; int words; };
 // One pass. wait: for each point, bits of the slots that are waited for there; waits: of all points.
 struct Pass {
   Buffer *buffer;
@@ -37,20 +43,30 @@ struct Pass {
   int intervals, intervals_room;
   uint8_t *wait;
   int points, waits;
+  // Until it has its places: the fixed buffers with their lifetimes here, and of the slots what they were before these
+  // are given away.
+  Buffer *fixed;
+  Meets meets;
+  Points at;
+  Interval *natural[2];
 };
-// Open: buffers may be placed there; `most`: it cannot grow beyond.
-struct PoolSpace { size_t bytes, most; bool open; };
+// Open: buffers may be placed there; `most`: it cannot grow beyond. behind: where the first fixed buffers end, without
+// whose memory buffers could do, too: it need not be better to share it.
+struct PoolSpace { size_t bytes, behind, most; bool open; };
+enum { PASSES_MOST = 3 };
 struct Placement {
   PoolSpace pool[POOLS];
   FixedBuffer fixed[FIXED_MOST];
   int fixed_count;
-  size_t alive_most_bytes;                       // the largest sum of buffers alive at once, of any pass: a lower bound
+  size_t alive_most_bytes;                       // the largest sum of all that is alive at once, in any pass: a lower
+                                                 // bound of all pools together
 };
 
 // Adds a fixed buffer, of a stage or a slot, at `at` of its pool, which has at least this many bytes; `address` is
-// where the dry run has it. In order of addresses.
+// where the dry run has it. Nothing is added for 0 bytes.
 static inline void placement_fix(Placement *pl, const char *name, int number, Pool pool, size_t at, size_t bytes,
                                  const void *address) {
+  if (!bytes) return;
   CHECK(pl->fixed_count < FIXED_MOST, "more than %d fixed buffers", (int)FIXED_MOST);
   FixedBuffer *x = &pl->fixed[pl->fixed_count++];
   *x = FixedBuffer{};
@@ -60,7 +76,10 @@ static inline void placement_fix(Placement *pl, const char *name, int number, Po
   x->buffer.address = (uintptr_t)address;
   x->buffer.pool = pool;
   x->buffer.at = at;
-  x->slot = pool == POOL_SLOTS;
+  x->slot = -1;
+}
+static inline size_t placement_bytes(const Placement *pl) {
+  return pl->pool[POOL_SHARDS].bytes + pl->pool[POOL_ACTS].bytes + pl->pool[POOL_SLOTS].bytes;
 }
 
 // ---- declaring
@@ -135,31 +154,45 @@ static inline Interval *record_times(const Record *r) {
   return time;
 }
 
-// Bytes [from, to) of a buffer that will still be read.
+// Bytes [from, to) of a buffer that will still be read: apart from each other, in order.
 struct LiveRange { size_t from, to; };
 enum { LIVE_RANGES_MOST = 4096 };
 struct LiveRanges { LiveRange range[LIVE_RANGES_MOST]; int count; };
-static inline void live_remove(LiveRanges *l, LiveRange x) {
-  for (int i = l->count - 1; i >= 0; i--) {
-    const LiveRange old = l->range[i];
-    if (old.to <= x.from || old.from >= x.to) continue;
-    l->range[i] = l->range[--l->count];
-    if (old.from < x.from) l->range[l->count++] = LiveRange{old.from, x.from};
-    if (old.to > x.to) l->range[l->count++] = LiveRange{x.to, old.to};
-    CHECK(l->count < LIVE_RANGES_MOST - 2, "a buffer is read in more than %d parts", (int)LIVE_RANGES_MOST);
+// The first range that ends at `at` or behind it.
+static inline int live_find(const LiveRanges *l, size_t at) {
+  int low = 0, high = l->count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (l->range[middle].to >= at) high = middle;
+    else low = middle + 1;
   }
+  return low;
+}
+// Puts `count` ranges where those from i to j were.
+static inline void live_replace(LiveRanges *l, int i, int j, const LiveRange *by, int count) {
+  const int left = l->count + count - (j - i);
+  CHECK(left <= LIVE_RANGES_MOST, "a buffer is read in more than %d parts", (int)LIVE_RANGES_MOST);
+  memmove(l->range + i + count, l->range + j, sizeof(LiveRange) * (size_t)(l->count - j));
+  for (int k = 0; k < count; k++) l->range[i + k] = by[k];
+  l->count = left;
+}
+static inline void live_remove(LiveRanges *l, LiveRange x) {
+  const int i = live_find(l, x.from + 1);
+  int j = i, left = 0;
+  LiveRange by[2];
+  while (j < l->count && l->range[j].from < x.to) j++;
+  if (i < j && l->range[i].from < x.from) by[left++] = LiveRange{l->range[i].from, x.from};
+  if (i < j && l->range[j - 1].to > x.to) by[left++] = LiveRange{x.to, l->range[j - 1].to};
+  live_replace(l, i, j, by, left);
 }
 // Joins what it touches, so that a buffer read in many parts stays few ranges.
 static inline void live_add(LiveRanges *l, LiveRange x) {
-  for (int i = l->count - 1; i >= 0; i--) {
-    const LiveRange old = l->range[i];
-    if (old.to < x.from || old.from > x.to) continue;
-    if (old.from < x.from) x.from = old.from;
-    if (old.to > x.to) x.to = old.to;
-    l->range[i] = l->range[--l->count];
-  }
-  CHECK(l->count < LIVE_RANGES_MOST - 2, "a buffer is read in more than %d parts", (int)LIVE_RANGES_MOST);
-  l->range[l->count++] = x;
+  const int i = live_find(l, x.from);
+  int j = i;
+  while (j < l->count && l->range[j].from <= x.to) j++;
+  if (i < j && l->range[i].from < x.from) x.from = l->range[i].from;
+  if (i < j && l->range[j - 1].to > x.to) x.to = l->range[j - 1].to;
+  live_replace(l, i, j, &x, 1);
 }
 
 static inline void pass_interval(Pass *p, Buffer *b, Interval x) {
@@ -176,18 +209,24 @@ static inline void pass_interval(Pass *p, Buffer *b, Interval x) {
 // Which entries touch b, in order: entry[0 to entries).
 struct Touching { const int *entry; int entries; };
 // Appends b's lifetimes, latest first: the record is read backwards, and a part of b lives from a write to the last
-// read of what was written.
+// read of what was written. Weights may be read until they are released.
 static inline void buffer_lifetimes(Pass *p, Buffer *b, const Record *r, const Interval *time, Touching t) {
   static LiveRanges live;
   live.count = 0;
   Interval now = {};
+  int released = 0;
   for (int k = t.entries - 1; k >= 0; k--) {
     const int i = t.entry[k];
     const Access a = r->entry[i].access;
     const uintptr_t end = b->address + b->bytes;
+    if (r->entry[i].kind == RECORD_FREE) { released = i > released ? i : released; continue; }
     const LiveRange x = {a.at > b->address ? a.at - b->address : 0,
                          (a.at + a.bytes < end ? a.at + a.bytes : end) - b->address};
-    if (!live.count) now = time[i];
+    if (!live.count) {
+      now = time[i];
+      if (released > now.to) now.to = released;
+      released = 0;
+    }
     if (time[i].from < now.from) now.from = time[i].from;
     if (time[i].to > now.to) now.to = time[i].to;
     if (a.kind == ACCESS_WRITE) live_remove(&live, x);
@@ -198,15 +237,56 @@ static inline void buffer_lifetimes(Pass *p, Buffer *b, const Record *r, const I
 }
 
 // ---- placing
-static inline bool buffers_meet(const Pass *p, const Buffer *a, const Buffer *b) {
-  for (int i = 0; i < a->intervals; i++) for (int j = 0; j < b->intervals; j++) {
-    const Interval x = p->interval[a->first + i], y = p->interval[b->first + j];
-    if (x.from <= y.to && y.from <= x.to) return true;
+static inline void buffers_join(Meets *m, int a, int b) {
+  m->bit[(size_t)a * (size_t)m->words + (size_t)b / 64] |= (uint64_t)1 << (b & 63);
+  m->bit[(size_t)b * (size_t)m->words + (size_t)a / 64] |= (uint64_t)1 << (a & 63);
+}
+static inline bool buffers_meet(const Meets *m, int a, int b) {
+  return m->bit[(size_t)a * (size_t)m->words + (size_t)b / 64] >> (b & 63) & 1;
+}
+// Goes through the pass, of `times` entries: which of `count` buffers meet. Returns the largest sum of bytes alive at
+// once. Free m->bit.
+static inline size_t pass_meets(const Pass *p, Buffer *const *buffer, int count, int times, Meets *m) {
+  const int words = (count + 63) / 64;
+  int *begins = (int *)malloc(sizeof(int) * 2 * (size_t)(times + 2)), *ends = begins + times + 2;
+  int *next = (int *)malloc(sizeof(int) * 3 * (size_t)(p->intervals + 1)), *next_end = next + p->intervals + 1;
+  int *of = next_end + p->intervals + 1, *alive = (int *)calloc((size_t)count + 1, sizeof(int));
+  uint64_t *now = (uint64_t *)calloc((size_t)words + 1, sizeof(uint64_t));
+  size_t sum = 0, most = 0;
+  *m = Meets{(uint64_t *)calloc((size_t)words * (size_t)count + 1, sizeof(uint64_t)), words};
+  for (int i = 0; i < 2 * (times + 2); i++) begins[i] = -1;
+  for (int i = 0; i < count; i++)
+    for (int k = buffer[i]->first; k < buffer[i]->first + buffer[i]->intervals; k++) {
+      const Interval x = p->interval[k];
+      of[k] = i, next[k] = begins[x.from], begins[x.from] = k, next_end[k] = ends[x.to], ends[x.to] = k;
+    }
+  for (int t = 0; t <= times; t++) {
+    for (int k = begins[t]; k >= 0; k = next[k]) {
+      const int i = of[k];
+      for (int w = 0; w < words; w++) m->bit[(size_t)i * (size_t)words + (size_t)w] |= now[w];
+      now[i / 64] |= (uint64_t)1 << (i & 63);
+      sum += alive[i]++ ? 0 : buffer[i]->bytes;
+    }
+    if (sum > most) most = sum;
+    for (int k = ends[t]; k >= 0; k = next_end[k]) {
+      const int i = of[k];
+      if (--alive[i]) continue;
+      now[i / 64] &= ~((uint64_t)1 << (i & 63));
+      sum -= buffer[i]->bytes;
+    }
   }
-  return false;
+  for (int i = 0; i < count; i++)                // each buffer knows those alive when it began: now these know it
+    for (int w = 0; w < words; w++)
+      for (uint64_t bits = m->bit[(size_t)i * (size_t)words + (size_t)w]; bits; bits &= bits - 1)
+        buffers_join(m, i, w * 64 + __builtin_ctzll(bits));
+  free(now);
+  free(begins);
+  free(next);
+  free(alive);
+  return most;
 }
 // Orders to place buffers in; of equal ones the one declared first.
-static inline int buffers_in_turn(const Buffer *a, const Buffer *b) { return a < b ? -1 : a > b; }
+static inline int buffers_in_turn(const Buffer *a, const Buffer *b) { return a->number - b->number; }
 static inline int buffers_by_size(const void *x, const void *y) {
   const Buffer *a = *(const Buffer *const *)x, *b = *(const Buffer *const *)y;
   return a->bytes != b->bytes ? (a->bytes > b->bytes ? -1 : 1) : buffers_in_turn(a, b);
@@ -224,77 +304,201 @@ static inline int buffers_by_first_use(const void *x, const void *y) {
   const Buffer *a = *(const Buffer *const *)x, *b = *(const Buffer *const *)y;
   return a->begins != b->begins ? (a->begins < b->begins ? -1 : 1) : buffers_by_size(x, y);
 }
+// Of one size the one alive first.
+static inline int buffers_by_size_and_use(const void *x, const void *y) {
+  const Buffer *a = *(const Buffer *const *)x, *b = *(const Buffer *const *)y;
+  return a->bytes != b->bytes ? buffers_by_size(x, y) : buffers_by_first_use(x, y);
+}
 typedef int (*BufferOrder)(const void *x, const void *y);
 static const BufferOrder buffer_orders[] = {buffers_by_size, buffers_by_duration, buffers_by_area,
-                                            buffers_by_first_use};
+                                            buffers_by_first_use, buffers_by_size_and_use};
 enum { BUFFER_ORDERS = sizeof buffer_orders / sizeof buffer_orders[0] };
 
-// The lowest place of `b` in a pool where none of `near` lies, those of the pool that are alive with it, by place.
-static inline size_t pool_place(const Buffer *b, Buffer *const *near, int count) {
-  size_t at = 0;
-  for (int i = 0; i < count; i++) {
-    if (near[i]->at >= at + b->bytes) break;
-    if (near[i]->at + near[i]->bytes > at) at = near[i]->at + near[i]->bytes;
-  }
+// Of a pool: what has got a place, by place.
+struct PoolBuffer { size_t at, end; int number; };
+struct PoolBuffers { PoolBuffer *buffer; int count; };
+static inline void pool_insert(PoolBuffers *to, const Buffer *b) {
+  int at = to->count++;
+  for (; at > 0 && to->buffer[at - 1].at > b->at; at--) to->buffer[at] = to->buffer[at - 1];
+  to->buffer[at] = PoolBuffer{b->at, b->at + b->bytes, b->number};
+}
+// The lowest place of `b` from `at` on where none of `placed` lies that is alive with it.
+static inline size_t pool_place(const Meets *m, const Buffer *b, PoolBuffers placed, size_t at) {
+  for (int i = 0; i < placed.count && placed.buffer[i].at < at + b->bytes; i++)
+    if (placed.buffer[i].end > at && buffers_meet(m, b->number, placed.buffer[i].number)) at = placed.buffer[i].end;
   return at;
 }
-
-// Of a pool: what has got a place, by place.
-struct PoolBuffers { Buffer **buffer; int count; };
-static inline void pool_insert(PoolBuffers *to, Buffer *b) {
-  int at = to->count++;
-  for (; at > 0 && to->buffer[at - 1]->at > b->at; at--) to->buffer[at] = to->buffer[at - 1];
-  to->buffer[at] = b;
-}
-// Gives b the place that lets the pools grow least, and of equal ones that in the first pool.
-static inline void buffer_place(Placement *pl, const Pass *p, Buffer *b, PoolBuffers *placed, Buffer **near) {
+// How often the best way and order is tried again, with what ended highest placed sooner.
+enum { PLACE_AGAIN = 12 };
+// Ways to treat fixed buffers. Others may lie there at other times; or this rank's own ones get places like others, in
+// the first pass; or others lie behind the first ones, whose memory is not shared.
+enum PlaceWay { PLACE_SHARED, PLACE_MOVED, PLACE_APART, PLACE_WAYS };
+// Room to place in: of each pool what lies there, and the order to place in.
+struct PlaceRoom { PoolBuffers placed[POOLS]; Buffer **order; };
+// Gives b the place that lets the pools grow least, and of equal ones that in the first pool from `first` on.
+static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceRoom *room, bool behind, int first) {
   size_t least = SIZE_MAX;
   b->pool = POOL_ACTS;
-  if (!b->intervals) return;                     // nobody touches it in this pass
-  for (int k = 0; k < POOLS; k++) {
+  for (int k = first; k < POOLS; k++) {
     const PoolSpace *space = &pl->pool[k];
-    int count = 0;
-    for (int i = 0; i < placed[k].count && space->open; i++)
-      if (buffers_meet(p, b, placed[k].buffer[i])) near[count++] = placed[k].buffer[i];
-    const size_t at = pool_place(b, near, count), end = at + b->bytes;
+    if (!space->open) continue;
+    const size_t at = pool_place(m, b, room->placed[k], behind ? space->behind : 0), end = at + b->bytes;
     const size_t grows = end > space->bytes ? end - space->bytes : 0;
-    if (!space->open || end > space->most || grows >= least) continue;
+    if (end > space->most || grows >= least) continue;
     least = grows;
     b->pool = (Pool)k;
     b->at = at;
   }
   PoolSpace *space = &pl->pool[b->pool];
   if (b->at + b->bytes > space->bytes) space->bytes = b->at + b->bytes;
-  pool_insert(&placed[b->pool], b);
+  pool_insert(&room->placed[b->pool], b);
 }
-// The largest sum of bytes alive at once.
-static inline size_t pass_alive_most(const Pass *p, int times) {
-  int64_t *change = (int64_t *)calloc((size_t)times + 2, sizeof(int64_t)), now = 0, most = 0;
-  for (int i = 0; i < p->count; i++)
-    for (int j = 0; j < p->buffer[i].intervals; j++) {
-      const Interval x = p->interval[p->buffer[i].first + j];
-      change[x.from] += (int64_t)p->buffer[i].bytes;
-      change[x.to + 1] -= (int64_t)p->buffer[i].bytes;
+// A way and an order to place in, and the total that makes it useless.
+struct PlaceTry { PlaceWay way; int order; size_t limit; };
+// Places the buffers of a pass, unless pools grow to the limit. Only the first pass may lie in gradient shards: what
+// others write there would have to be zeroed. What nobody touches in the pass gets no place, unless it is fixed.
+static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x, bool first) {
+  int count = 0;
+  for (PoolBuffers &k : room->placed) k.count = 0;
+  for (int i = 0; i < pl->fixed_count; i++) {
+    Buffer *b = &p->fixed[i];
+    if (x.way == PLACE_MOVED && first && pl->fixed[i].own) room->order[count++] = b;
+    else if (b->intervals) pool_insert(&room->placed[b->pool], b);
+  }
+  for (int i = 0; i < p->count; i++) if (p->buffer[i].intervals) room->order[count++] = &p->buffer[i];
+  qsort(room->order, (size_t)count, sizeof *room->order, buffer_orders[x.order]);
+  for (int i = 0; i < count; i++) {              // few are urgent
+    Buffer *b = room->order[i];
+    int at = i;
+    for (; at > 0 && b->urgent > room->order[at - 1]->urgent; at--) room->order[at] = room->order[at - 1];
+    room->order[at] = b;
+  }
+  for (int i = 0; i < count && placement_bytes(pl) < x.limit; i++) {
+    const bool declared = room->order[i] >= p->buffer && room->order[i] < p->buffer + p->count;
+    buffer_place(pl, &p->meets, room->order[i], room, x.way == PLACE_APART,
+                 first && declared ? POOL_SHARDS : POOL_ACTS);
+  }
+}
+// A placement: where each buffer of a pass lies, the fixed ones first, and how large pools are.
+struct Places { PoolSpace pool[POOLS]; Pool *in[PASSES_MOST]; size_t *at[PASSES_MOST], total; };
+static inline Buffer *pass_buffer(const Placement *pl, const Pass *p, int i) {
+  return i < pl->fixed_count ? &p->fixed[i] : &p->buffer[i - pl->fixed_count];
+}
+static inline void places_note(Places *to, const Placement *pl, const Pass *pass, int passes) {
+  memcpy(to->pool, pl->pool, sizeof pl->pool);
+  to->total = placement_bytes(pl);
+  for (int k = 0; k < passes; k++)
+    for (int i = 0; i < pl->fixed_count + pass[k].count; i++) {
+      const Buffer *b = pass_buffer(pl, &pass[k], i);
+      to->in[k][i] = b->pool, to->at[k][i] = b->at;
     }
-  for (int i = 0; i <= times; i++) if ((now += change[i]) > most) most = now;
-  free(change);
-  return (size_t)most;
+}
+static inline void places_restore(const Places *from, Placement *pl, Pass *pass, int passes) {
+  memcpy(pl->pool, from->pool, sizeof pl->pool);
+  for (int k = 0; k < passes; k++)
+    for (int i = 0; i < pl->fixed_count + pass[k].count; i++) {
+      Buffer *b = pass_buffer(pl, &pass[k], i);
+      b->pool = from->in[k][i], b->at = from->at[k][i];
+    }
+}
+static inline Places places_open(const Placement *pl, const Pass *pass, int passes) {
+  Places x = {};
+  for (int k = 0; k < passes; k++) {
+    const size_t count = (size_t)(pl->fixed_count + pass[k].count + 1);
+    x.in[k] = (Pool *)malloc(sizeof(Pool) * count);
+    x.at[k] = (size_t *)malloc(sizeof(size_t) * count);
+  }
+  places_note(&x, pl, pass, passes);
+  return x;
+}
+static inline void places_free(Places *x) { for (int k = 0; k < PASSES_MOST; k++) { free(x->in[k]); free(x->at[k]); } }
+// Own buffers that meet in any pass must not share memory in the first one, which places them.
+static inline void passes_join_own(const Placement *pl, Pass *pass, int passes) {
+  for (int i = 0; i < pl->fixed_count; i++) for (int j = 0; j < pl->fixed_count; j++)
+    for (int k = 1; k < passes && pl->fixed[i].own && pl->fixed[j].own; k++)
+      if (buffers_meet(&pass[k].meets, pass[k].fixed[i].number, pass[k].fixed[j].number))
+        buffers_join(&pass->meets, pass->fixed[i].number, pass->fixed[j].number);
+}
+// Places the passes in one way, the first in one order, each other one in that which lets the pools grow least.
+static inline void passes_put(Placement *pl, Pass *pass, int passes, PlaceRoom *room, PlaceTry x) {
+  pass_put(pl, pass, room, x, true);
+  for (int k = 1; k < passes && placement_bytes(pl) < x.limit; k++) {
+    for (int i = 0; i < pl->fixed_count; i++) {
+      pass[k].fixed[i].pool = pass->fixed[i].pool;
+      pass[k].fixed[i].at = pass->fixed[i].at;
+    }
+    PoolSpace before[POOLS];
+    memcpy(before, pl->pool, sizeof before);
+    const size_t bytes = placement_bytes(pl);
+    size_t least = x.limit;
+    for (int i = 0, best = 0; i <= BUFFER_ORDERS && least > bytes; i++) {
+      const size_t limit = i < BUFFER_ORDERS ? least : SIZE_MAX;
+      memcpy(pl->pool, before, sizeof before);
+      pass_put(pl, &pass[k], room, PlaceTry{x.way, i < BUFFER_ORDERS ? i : best, limit}, false);
+      if (placement_bytes(pl) < least) least = placement_bytes(pl), best = i;
+    }
+  }
+}
+// Places the passes, whose lifetimes are known. No order is best for all, and fixed buffers whose memory is not shared
+// may leave better places: the smallest of all ways is taken, or the first one that no other can beat.
+static inline void passes_try(Placement *pl, Pass *pass, int passes) {
+  int most = 0;
+  bool own = false, behind = false;
+  for (int k = 0; k < passes; k++) most = pass[k].count > most ? pass[k].count : most;
+  for (int i = 0; i < pl->fixed_count; i++) own = own || pl->fixed[i].own;
+  for (const PoolSpace &k : pl->pool) behind = behind || k.behind;
+  const size_t room_bytes = sizeof(Buffer *) * (size_t)(most + pl->fixed_count + 1);
+  PlaceRoom room = {{}, (Buffer **)malloc(room_bytes)};
+  for (PoolBuffers &k : room.placed)
+    k.buffer = (PoolBuffer *)malloc(sizeof(PoolBuffer) * (size_t)(most + pl->fixed_count + 1));
+  passes_join_own(pl, pass, passes);
+  Places start = places_open(pl, pass, passes), best = places_open(pl, pass, passes);
+  const size_t bound = pl->alive_most_bytes > start.total ? pl->alive_most_bytes : start.total;
+  best.total = SIZE_MAX;
+  PlaceTry taken = {};
+  for (int way = 0; way < PLACE_WAYS; way++)
+    for (int k = 0; k < BUFFER_ORDERS && best.total > bound; k++) {
+      if ((way == PLACE_MOVED && !own) || (way == PLACE_APART && !behind)) continue;
+      places_restore(&start, pl, pass, passes);
+      const PlaceTry x = {(PlaceWay)way, k, best.total};
+      passes_put(pl, pass, passes, &room, x);
+      if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes), taken = x;
+    }
+  for (int i = 1; i <= PLACE_AGAIN && best.total > bound; i++) {
+    for (int k = 0; k < pl->fixed_count + pass->count; k++) {
+      Buffer *b = pass_buffer(pl, pass, k);
+      if (b->intervals && pl->pool[b->pool].bytes > start.pool[b->pool].bytes &&
+          b->at + b->bytes == pl->pool[b->pool].bytes) b->urgent = i;
+    }
+    places_restore(&start, pl, pass, passes);
+    passes_put(pl, pass, passes, &room, PlaceTry{taken.way, taken.order, best.total});
+    if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes);
+  }
+  places_restore(&best, pl, pass, passes);
+  for (PoolBuffers &k : room.placed) free(k.buffer);
+  free(room.order);
+  places_free(&start);
+  places_free(&best);
 }
 
-// Entries that touch each of `count` buffers, whose addresses rise. Returns count + 1 starts into *entry; free both.
+// Entries that touch, or release, each of `count` buffers, whose addresses rise. Returns count + 1 starts into *entry;
+// free both.
 static inline int *record_touches(const Record *r, Buffer *const *buffer, int count, int **entry) {
   int *start = (int *)calloc((size_t)count + 2, sizeof(int));
+  int *from = (int *)malloc(sizeof(int) * (size_t)(r->count + 1));             // the first buffer that ends behind it
   *entry = NULL;
   for (int fill = 0; fill < 2; fill++) {
     for (int i = 0; i < r->count; i++) {
       const Access a = r->entry[i].access;
-      if (r->entry[i].kind != RECORD_ACCESS || a.at < RECORD_ADDRESSES) continue;
-      int low = 0, high = count;                 // the first buffer that ends after a begins
+      const bool releases = r->entry[i].kind == RECORD_FREE && r->entry[i].op == HELD_WEIGHTS;
+      if ((r->entry[i].kind != RECORD_ACCESS && !releases) || a.at < RECORD_ADDRESSES) continue;
+      int low = fill ? from[i] : 0, high = fill ? low : count;
       while (low < high) {
         const int middle = (low + high) / 2;
         if (buffer[middle]->address + buffer[middle]->bytes > a.at) high = middle;
         else low = middle + 1;
       }
+      from[i] = low;
       for (int k = low; k < count && buffer[k]->address < a.at + a.bytes; k++) {
         if (fill) (*entry)[start[k + 1]++] = i;
         else start[k + 2]++;
@@ -304,14 +508,13 @@ static inline int *record_touches(const Record *r, Buffer *const *buffer, int co
     for (int k = 1; k < count + 1; k++) start[k + 1] += start[k];
     *entry = (int *)malloc(sizeof(int) * (size_t)(start[count + 1] + 1));
   }
+  free(from);
   return start;
 }
 
 // A slot is given to other buffers no sooner than POINTS_APART points after its reduction began, so that peers have
 // most likely read it and the wait is short.
 enum { POINTS_APART = 3 };
-// Entries of the record's points.
-struct Points { int *entry, count; };
 static inline Points record_points(const Record *r) {
   Points p = {(int *)malloc(sizeof(int) * (size_t)(r->count + 1)), 0};
   for (int i = 0; i < r->count; i++) if (r->entry[i].kind == RECORD_POINT) p.entry[p.count++] = i;
@@ -352,70 +555,70 @@ static inline void pass_wait_for_slot(Pass *p, Points points, const Interval *na
   }
 }
 
-// Places the buffers of a pass that was declared and recorded. Pools grow as it needs.
-static inline void pass_place(Placement *pl, Pass *p, const Record *r) {
+static inline int buffers_by_address(const void *x, const void *y) {
+  const uintptr_t a = (*(const Buffer *const *)x)->address, b = (*(const Buffer *const *)y)->address;
+  return a < b ? -1 : a > b;
+}
+// Learns from the record of a pass that was declared when its buffers are alive.
+static inline void pass_lifetimes(Placement *pl, Pass *p, const Record *r) {
   const int count = p->count + pl->fixed_count;
-  Buffer **all = (Buffer **)malloc(sizeof(Buffer *) * (size_t)(2 * count + 2)), **near = all + count + 1;
-  PoolBuffers placed[POOLS];
-  for (PoolBuffers &k : placed) k = PoolBuffers{(Buffer **)malloc(sizeof(Buffer *) * (size_t)(count + 1)), 0};
-  // Addresses of the sharding layer, which took its memory before the pass was declared, are below those declared.
-  for (int i = 0; i < pl->fixed_count; i++) {
-    all[i] = &pl->fixed[i].buffer;
-    all[i]->intervals = all[i]->alive = 0;
-  }
-  for (int i = 0; i < p->count; i++) all[pl->fixed_count + i] = &p->buffer[i];
+  Buffer **all = (Buffer **)malloc(sizeof(Buffer *) * (size_t)(count + 1));
+  p->fixed = (Buffer *)malloc(sizeof(Buffer) * (size_t)(pl->fixed_count + 1));
+  for (int i = 0; i < pl->fixed_count; i++) p->fixed[i] = pl->fixed[i].buffer;
+  for (int i = 0; i < count; i++) all[i] = pass_buffer(pl, p, i);
+  qsort(all, (size_t)count, sizeof *all, buffers_by_address);
   int *entry, *start = record_touches(r, all, count, &entry);
-  Interval *time = record_times(r), *natural[2] = {};
-  const Points points = record_points(r);
-  for (int i = 0; i < count; i++)
+  Interval *time = record_times(r);
+  p->at = record_points(r);
+  for (int i = 0; i < count; i++) {
+    all[i]->number = i;
     buffer_lifetimes(p, all[i], r, time, Touching{entry + start[i], start[i + 1] - start[i]});
-  pl->alive_most_bytes = (size_t)max64((int64_t)pl->alive_most_bytes, (int64_t)pass_alive_most(p, r->count));
-  int slots = 0;
-  for (int i = 0; i < pl->fixed_count; i++) {
-    FixedBuffer *x = &pl->fixed[i];
-    if (x->slot) natural[slots] = slot_give(p, &x->buffer, points, r->count);
-    slots += x->slot;
   }
-  // No order is best for all: the one after which the pools are smallest, placed once more.
-  Buffer **order = all + pl->fixed_count;
-  const PoolSpace before[POOLS] = {pl->pool[0], pl->pool[1], pl->pool[2]};
-  size_t least = SIZE_MAX;
-  for (int k = 0, best = 0; k <= BUFFER_ORDERS; k++) {
-    memcpy(pl->pool, before, sizeof before);
-    for (PoolBuffers &i : placed) i.count = 0;
-    for (int i = 0; i < pl->fixed_count; i++)
-      if (pl->fixed[i].buffer.intervals) pool_insert(&placed[pl->fixed[i].buffer.pool], &pl->fixed[i].buffer);
-    qsort(order, (size_t)p->count, sizeof *order, buffer_orders[k < BUFFER_ORDERS ? k : best]);
-    for (int i = 0; i < p->count; i++) buffer_place(pl, p, order[i], placed, near);
-    const size_t total = pl->pool[POOL_ACTS].bytes + pl->pool[POOL_SLOTS].bytes;
-    if (total < least) least = total, best = k;
-  }
-  p->points = points.count;
-  p->wait = (uint8_t *)calloc((size_t)p->points + 1, 1);
-  slots = 0;
-  for (int i = 0; i < pl->fixed_count; i++) {
-    FixedBuffer *x = &pl->fixed[i];
-    for (int k = 0; k < p->count; k++) {
-      const Buffer *b = &p->buffer[k];
-      if (!b->intervals || b->pool != x->buffer.pool || b->at >= x->buffer.at + x->buffer.bytes ||
-          x->buffer.at >= b->at + b->bytes)
-        continue;
-      x->shared = true;
-      if (x->slot) pass_wait_for_slot(p, points, natural[slots], &x->buffer, slots, b);
-    }
-    slots += x->slot;
-  }
-  for (PoolBuffers &k : placed) free(k.buffer);
-  for (Interval *n : natural) free(n);
-  free(points.entry);
+  for (int i = 0; i < pl->fixed_count; i++)
+    if (pl->fixed[i].slot >= 0) p->natural[pl->fixed[i].slot] = slot_give(p, &p->fixed[i], p->at, r->count);
+  const size_t alive_most = pass_meets(p, all, count, r->count, &p->meets);
+  if (alive_most > pl->alive_most_bytes) pl->alive_most_bytes = alive_most;
   free(all);
   free(start);
   free(entry);
   free(time);
 }
+// Notes what shares the memory of fixed buffers, and where the pass waits because of that.
+static inline void pass_share(Placement *pl, Pass *p) {
+  p->points = p->at.count;
+  p->wait = (uint8_t *)calloc((size_t)p->points + 1, 1);
+  for (int i = 0; i < pl->fixed_count; i++) for (int k = 0; k < pl->fixed_count + p->count; k++) {
+    FixedBuffer *x = &pl->fixed[i];
+    const Buffer *b = pass_buffer(pl, p, k), *f = &p->fixed[i];
+    const bool apart = b->pool != f->pool || b->at >= f->at + f->bytes || f->at >= b->at + b->bytes;
+    if (i == k || !b->intervals || apart) continue;
+    x->shared = true;
+    if (x->slot >= 0) pass_wait_for_slot(p, p->at, p->natural[x->slot], f, x->slot, b);
+  }
+}
+// What is only needed until a pass has its places.
+static inline void pass_forget(Pass *p) {
+  for (Interval *&n : p->natural) { free(n); n = NULL; }
+  free(p->meets.bit);
+  free(p->at.entry);
+  free(p->fixed);
+  p->meets = Meets{};
+  p->at = Points{};
+  p->fixed = NULL;
+}
+// Places the buffers of all passes, whose lifetimes are known, and those of the sharding layer that may lie anywhere.
+static inline void placement_place(Placement *pl, Pass *pass, int passes) {
+  CHECK(passes <= PASSES_MOST, "%d passes", passes);
+  passes_try(pl, pass, passes);
+  for (int k = 0; k < passes; k++) pass_share(pl, &pass[k]);
+  for (int i = 0; i < pl->fixed_count; i++)
+    pl->fixed[i].buffer.pool = pass->fixed[i].pool, pl->fixed[i].buffer.at = pass->fixed[i].at;
+  for (int k = 0; k < passes; k++) pass_forget(&pass[k]);
+}
 static inline void pass_free(Pass *p) {
   free(p->buffer);
   free(p->interval);
   free(p->wait);
+  pass_forget(p);
   *p = Pass{};
 }

@@ -46,7 +46,9 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
 // mirrored device has room for one. In parts that stay in cache where that is not all of them.
 static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan x, PieceRun run, bool overwrite) {
   const size_t b_r = fsdp_wire_bytes(f);
-  const int inputs = f->cfg.native_reduce ? 1 : fsdp_shards(f);
+  // In a dry run all contributions lie at one place: the own one and another's tell everything.
+  const int all = f->comm == &comm_plan ? (int)min64(fsdp_shards(f), 2) : fsdp_shards(f);
+  const int inputs = f->cfg.native_reduce ? 1 : all;
   for (int64_t at = 0; at < run.numel; at += f->lay.chunk_numel) {
     const int64_t n = min64(f->lay.chunk_numel, run.numel - at);
     Summands some = {f->cfg.wire_dtype, 0, {}};

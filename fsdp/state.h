@@ -26,7 +26,8 @@ struct FsdpConfig {
   Offload offload;
   const Ops *host_ops;                           // of the host's optimizer when it is offloaded
   bool share_slots;                              // the model's buffers may lie where gradient slots do (placement.h)
-  size_t slots_bytes;                            // of the pool that has both, if so
+  size_t slots_bytes, pool_bytes;                // of the pool that has both, if so; of the pool of own buffers; 0: as
+                                                 // many as the sharding layer has there
   OptimizerKind optimizer;
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
@@ -82,10 +83,16 @@ struct ReduceSpan { int unit; int64_t first, numel; };
 enum WorkName { WORK_CONTROL,                    // what the ranks of a host tell each other
                 WORK_SUMS,                       // gradient shards that replicas read
                 WORK_PARAMS, WORK_KEPT,          // parameter shards; blocks kept after forward
-                WORK_SLOTS, WORK_WHOLE,          // gradient slots and what shares with them; whole gradients
                 WORK_STAGING,                    // contributions rounded for the wire
+                WORK_SLOTS, WORK_WHOLE,          // gradient slots and what shares with them; whole gradients
                 WORK_PARTS };
 struct WorkPart { size_t at, bytes; bool on_host; };
+// Parts of the pool that this rank's own buffers share with the model's (placement.h).
+enum PoolName { POOL_BLOCK_SLOTS, POOL_ROOT_SLOT,        // gather slots
+                POOL_EXPANDED, POOL_ROOT_EXPANDED,       // copies in the compute dtype: of one block, of stage 0
+                POOL_SUM, POOL_STAGING_IN,               // offloaded: a round's sum; others' contributions
+                POOL_PARTS };
+struct PoolPlace { bool in_slots; size_t at; };  // of a buffer there; in_slots: of the pool that has gradient slots
 
 // What follows from the configuration and this rank's place in the mesh. Fixed once fsdp_layout and, for offsets,
 // fsdp_declare have made it (fsdp/layout.h).
@@ -97,6 +104,7 @@ struct FsdpLayout {
   bool mirrored;                                 // messages and windows need a copy of what a device has
   bool in_place;                                 // units lie whole where shards do
   bool blocks_alike;                             // all blocks lay out their gradients alike
+  bool blocks_in_root;                           // stage 0 has parameters of blocks
   int64_t state_numel, sum_numel;                // of all units: elements of moments; of gradient shards apart
   int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
   int64_t chunk_numel;                           // of a round, in every owner's shard
@@ -107,6 +115,8 @@ struct FsdpLayout {
   // layout: on a CPU the window is the working memory, else its mirror in pinned memory. Offsets hold in both.
   WorkPart part[WORK_PARTS];
   size_t work_bytes, work_on_host;               // on_host: of the parts that lie in the mirror alone; they come first
+  size_t pool[POOL_PARTS], pool_bytes;           // of each part; of all
+  PoolPlace *pool_place;                         // of each block's gather slot, then of the other parts that there are
 };
 
 struct Comm;
@@ -127,17 +137,18 @@ struct Fsdp {
   bool has_win;
   float *master, *m, *v, *grads;                 // shards of all units, in order of units
   low16 *low;                                    // of bf16 parameters: with them fp32 masters (kernels/master.cuh)
+  char *pool;                                    // of this rank's own buffers and the model's
   float *sum;                                    // offloaded: a round's sum, on the device
   char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
   int64_t *host_limbs;                           // offloaded: pinned, of the norm
-  char *block_slots, *root_slot, *block_landings, *root_landing;   // of gather slots
+  char *block_landings, *root_landing;           // of gather slots
   char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
   char *staging_in, *landing_in;                 // others' contributions, on the device and on the host
   char *small_host;                              // pinned: small collectives of a mirrored device
   float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; of all ranks
-  // Of the placement: whether other buffers lie in gradient slots and in gradient shards, and where in a training step
-  // slots are waited for because of that.
-  bool slot_shared[2], *sums_shared;             // [stages]
+  // Of the placement: whether other buffers lie in gradient slots, staging and gradient shards, and where in a training
+  // step slots are waited for because of that.
+  bool slot_shared[2], staging_shared, *sums_shared;             // [stages]
   const uint8_t *wait;                           // [points of the dry run]
   int points;                                    // of a microbatch
   // ---- gathering

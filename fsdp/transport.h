@@ -1004,7 +1004,7 @@ static inline void fsdp_record(Fsdp *f, Record *r) {
     const MemoryBlock *b = &f->plan->block[i];
     void *p = NULL;
     if (b->pointer) memcpy(&p, b->pointer, sizeof p);
-    record_block(r, r->rank, 2 + i, p, b->bytes);
+    record_block(r, r->rank, 2 + i, p, b->bytes + b->besides);
   }
   for (int i = 0; i < COMMUNICATORS; i++) {
     const RankGroup *g = i == OVER_KEPT ? &f->mesh.kept : i == OVER_REPLICATE ? &f->mesh.replicate : &f->mesh.shard;
@@ -1042,16 +1042,28 @@ static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   if (fsdp_keeps(f, s, slot)) fsdp_keep(f, s, slot);
   step_event_record(&f->gather_ctx, &slot->arrived);
 }
-// Every owner reads its part of what this rank contributes.
+// What arrives in a round over NCCL: noted as all of its staging.
+static inline void comm_plan_staging_in(Fsdp *f, AccessKind kind, uint64_t round) {
+  const size_t bytes = f->lay.pool[POOL_STAGING_IN];
+  if (f->cfg.comm != COMM_NCCL || !bytes) return;
+  comm_plan_touch(&f->reduce_ctx, kind, comm_nccl_staging_in(f, round, 0), f->cfg.native_reduce ? bytes : bytes / 2);
+}
+// Every owner reads its part of what this rank contributes: of a complete gradient, all from the first to the last.
 static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const bool staged = f->lay.stage[f->job.stage].staged;
+  const int S = fsdp_shards(f);
   PieceRun run;
   for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
     if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
-    for (int i = 0; i < fsdp_shards(f); i++)
-      comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + fsdp_contribution_at(f, i, round, x, run),
-                      (size_t)run.numel * fsdp_wire_bytes(f));
+    const size_t bytes = (size_t)run.numel * fsdp_wire_bytes(f), at = fsdp_contribution_at(f, 0, round, x, run);
+    const size_t last = fsdp_contribution_at(f, S - 1, round, x, run);
+    if (!staged) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + at, last - at + bytes);
+    for (int i = 0; i < S && staged; i++)
+      comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + fsdp_contribution_at(f, i, round, x, run), bytes);
   }
+  comm_plan_staging_in(f, ACCESS_WRITE, round);
 }
+static inline void comm_plan_round_done(Fsdp *f, uint64_t round) { comm_plan_staging_in(f, ACCESS_READ, round); }
 static inline const char *comm_plan_round_input(const Fsdp *f, uint64_t round, int, ReduceSpan x, PieceRun run) {
   return f->work + fsdp_contribution_at(f, f->mesh.shard.me, round, x, run);
 }
@@ -1069,6 +1081,10 @@ static inline void comm_plan_reduce_join(Fsdp *f) {
   if (R > 1 && f->cfg.native_reduce) f->traffic.replicate_bytes += f->lay.state_numel * 4 * 2 * (R - 1) / R;
   else if (R > 1 && g->me < R - 1) f->traffic.replicate_bytes += (int64_t)bytes;
   if (R > 1) comm_plan_touch(&f->reduce_ctx, f->cfg.native_reduce ? ACCESS_UPDATE : ACCESS_WRITE, f->grads, bytes);
+  // Offloaded shards go through the device.
+  const size_t sum = R > 1 && f->cfg.comm == COMM_NCCL ? f->lay.pool[POOL_SUM] : 0;
+  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, f->sum, sum);
+  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->sum, sum);
   streams_reduce_join(f);
 }
 static inline void comm_plan_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
@@ -1080,5 +1096,5 @@ static const Comm comm_plan = {
     "plan", comm_self_nothing, comm_plan_open, comm_self_nothing, streams_step_begin, comm_plan_step_end,
     comm_plan_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_plan_round_send,
     comm_self_yes,
-    comm_plan_round_input, comm_plan_chain_take, comm_plan_chain_give, comm_self_done, streams_reduce_end,
+    comm_plan_round_input, comm_plan_chain_take, comm_plan_chain_give, comm_plan_round_done, streams_reduce_end,
     streams_grads_free, comm_plan_reduce_join, comm_plan_small, comm_self_nothing};

@@ -89,7 +89,13 @@ static inline void memory_map_write(FILE *f, const MemoryPlan *plan, const Place
   }
   fprintf(f, "],\"buffers\":[");
   any = false;
-  for (int i = 0; i < pl->fixed_count; i++) memory_map_buffer(f, p, &pl->fixed[i].buffer, &any);
+  for (int i = 0; i < pl->fixed_count; i++) {    // those that share their memory are not alive all the time
+    const Buffer *b = &pl->fixed[i].buffer;
+    if (pl->fixed[i].shared || !b->bytes) continue;
+    fprintf(f, "%s[\"%s\",%d,%d,%zu,%zu,[[0,%d]]]", any ? "," : "", b->name, b->layer, (int)b->pool, b->at, b->bytes,
+            r->count);
+    any = true;
+  }
   for (int i = 0; i < p->count; i++) memory_map_buffer(f, p, &p->buffer[i], &any);
   fprintf(f, "],\"schedule\":[");
   memory_map_schedule(f, r, stages);

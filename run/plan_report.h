@@ -109,6 +109,8 @@ static void report_print_memory(const PlanReport *p) {
     say("\n");
   }
   if (p->plan.on.gpu) say("  %-38s %17zu\n", "of it on the GPU", memory_planned_total(&c->memory, MEMORY_ON_DEVICE));
+  say("  Of it %zu bytes are shared by what is never alive at once; at most %zu of them are alive\n", c->placed,
+      c->alive);
   say("  Not in it: tokens of the corpus and their order%s\n",
       p->plan.on.gpu ? ", and what CUDA, cuBLASLt and NCCL take" : "");
 }
@@ -225,6 +227,7 @@ static void report_json_rank(FILE *f, const PlanReport *p, const RankClass *c) {
   json_bytes(f, "memory_use_bytes", memory_use_words, use, MEMORY_USES);
   fprintf(f, ",\"total_bytes\":%zu,\"device_bytes\":%zu,", memory_planned_total(&c->memory, MEMORY_ALL),
           p->plan.on.gpu ? memory_planned_total(&c->memory, MEMORY_ON_DEVICE) : (size_t)0);
+  fprintf(f, "\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu},", c->placed, c->alive);
   const Traffic w = c->traffic;
   fprintf(f, "\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
           "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"small_bytes\":%lld},", (long long)w.gathers,

@@ -217,10 +217,12 @@ static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A
 }
 
 // Ranks that are alike: `count` of them, the first of which was planned.
+// placed, alive: bytes that are shared by what is never alive at once, and the most of them alive at once.
 struct RankClass {
   RankKey key;
   int first, count;
   MemoryPlan memory;
+  size_t placed, alive;
   Traffic traffic;
   Links links;
   StepTimes times;
@@ -250,7 +252,7 @@ static inline void world_plan_classes(WorldPlan *w) {
     int c = 0;
     while (c < w->classes && memcmp(&w->rank[c].key, &k, sizeof k)) c++;
     CHECK(c < RANK_CLASSES_MOST, "more than %d kinds of ranks", (int)RANK_CLASSES_MOST);
-    if (c == w->classes) w->rank[w->classes++] = RankClass{k, r, 0, {}, {}, {}, {}};
+    if (c == w->classes) w->rank[w->classes++] = RankClass{k, r, 0, {}, 0, 0, {}, {}, {}};
     w->rank[c].count++;
   }
   free(threads);
@@ -260,6 +262,8 @@ static inline RunView *world_plan_class(const WorldPlan *w, RankClass *c, bool t
   const Options *o = &w->opt;
   RunView *run = program.plan_open(o, &w->on.device, c->first, (int)o->world, (int)o->ranks_per_host, c->key.threads);
   c->memory = *run->plan;
+  c->placed = placement_bytes(run->placement);
+  c->alive = run->placement->alive_most_bytes;
   c->traffic = fsdp_formula(run->fsdp, (int)o->grad_accum);
   c->links = fsdp_links(run->fsdp, c->key, &c->traffic, (int)o->grad_accum);
   if (timed) c->times = step_predict(run, &w->on.machine);

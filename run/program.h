@@ -8,6 +8,9 @@
 // Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
 // begin in different gradient slots where a microbatch has an odd number of reductions.
 enum { DRY_MICROBATCHES = 3 };
+// And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
+// finds what the one before has left gathered, and so do all later ones.
+enum { DRY_BATCHES = 2 };
 
 struct Device;
 struct RunView;

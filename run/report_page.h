@@ -192,6 +192,8 @@ const kinds = {parameters: 0, gradients: 1, optimizer: 2, activations: 3, buffer
 const fill = k => 'var(--k' + (k in kinds ? kinds[k] : 6) + ')';
 const stageName = s => s ? 'block ' + (s - 1) : 'outside the blocks';
 function buffersKind(name) {
+  if (/^(gather|weights)/.test(name)) return 'parameters';
+  if (/^(staging|sum of)/.test(name)) return 'buffers';
   return /^gradient (slot|shard)/.test(name) ? 'gradients' : /^d(?!ata)/.test(name) && name !== 'dropout' ?
     'gradients of activations' : 'activations';
 }

@@ -10,7 +10,8 @@
 // Started again is what a signal killed (a crash, the kernel out of memory), and exit codes 1 and 4: a fault, a rank
 // lost or stuck. A wrong request, a missing file or a loss that is not finite would come again.
 //
-// Ranks that a launcher started end with it, and only its user can start them again: refused, with the loop to type.
+// Ranks that a launcher started, or that meet by --rdzv, end with it, and only its user can start them again: refused,
+// with the loop to type.
 #pragma once
 #include "options.h"
 #include "terminal.h"
@@ -89,14 +90,19 @@ static inline void restarts_supervise(Options *o) {
     restarts_say(o, status, starts + 1);
   }
 }
-// False and one line in `error` where a launcher has started this process.
+// False and one line in `error` where a launcher has started this process, or others are met.
 static inline bool restarts_allowed(const Options *o, char *error, size_t error_bytes) {
   static const struct { const char *size, *rank, *line; } launchers_[] = {
       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun -np"},
       {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun -n"},
       {"PMI_SIZE", "PMI_RANK", "mpirun -np"}, {"WORLD_SIZE", "RANK", "mpirun -np"}};
+  const bool none = !strcmp(o->rdzv, "none"), meet = strcmp(o->rdzv, "auto") && !none;
+  REFUSE(o->restarts && meet, "--restarts %lld is for one rank alone; let each host's shell start ranks that meet "
+         "again: for i in $(seq %lld); do ./train_gpt_fsdp --rdzv %.200s ... --resume auto && break; done",
+         (long long)o->restarts, (long long)o->restarts + 1, o->rdzv);
   for (const auto &l : launchers_) {
     const char *size = getenv(l.size);
+    if (none && &l != launchers_) continue;      // whatever they have set
     REFUSE(o->restarts && size && getenv(l.rank), "--restarts %lld: a launcher started these ranks, and it ends when "
            "one is lost; let the shell start them again: for i in $(seq %lld); do %s %.20s ./train_gpt_fsdp ... "
            "--resume auto && break; done", (long long)o->restarts, (long long)o->restarts + 1, l.line, size);

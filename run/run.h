@@ -54,6 +54,7 @@ struct RunView {
   Fsdp *fsdp;
   Store *store;
   const MemoryPlan *plan;
+  const Placement *placement;
   const Corpus *corpus;                          // NULL in plans
   const Device *device;
   const Cores *cores;                            // NULL in plans and in tests that take none

@@ -218,7 +218,8 @@ static void start_record(FILE *f, const RunView *run) {
   fprintf(f, ",\"total\":%zu},\"memory_use_bytes\":{", memory_planned_total(run->plan, MEMORY_ALL));
   for (int k = 0; k < MEMORY_USES; k++)
     fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(run->plan, (MemoryUse)k));
-  fprintf(f, "}");
+  fprintf(f, "},\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu}", placement_bytes(run->placement),
+          run->placement->alive_most_bytes);
   record_traffic(f, run);
   record_cores(f, run);
   free(sharding);
@@ -360,6 +361,8 @@ static void plan_words(FILE *to, const RunView *run) {
     if (m->planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], m->planned_bytes[i]);
   if (run->ctx->ops->nccl) fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
   fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", total, (double)total / 0x1p20);
+  fprintf(to, "  of it %zu bytes are shared by what is never alive at once; at most %zu of them are alive\n",
+          placement_bytes(run->placement), run->placement->alive_most_bytes);
 }
 static void traffic_words(FILE *to, const RunView *run) {
   if (run->fsdp->mesh.world == 1 || !run_trains(run->opt)) return;

@@ -54,6 +54,7 @@ struct SchedCell {
   int write_thread, writer, held_stage, freed, outs, out[SCHED_OUT_MOST];
   uint32_t write_time, pass, reads[SCHED_THREADS], held;
   Doing doing;
+  unsigned held_what;                            // weights, or a gradient
   bool weights, gradient, updated, modelled, stale;
 };
 struct SchedMeeting { int members; const RecordEntry *e; SchedClock all, last; };
@@ -76,8 +77,8 @@ static SchedCheck sched_check_state;
 
 static const char *const sched_streams[] = {"model", "gather", "reduce", "host"};
 static const char *const sched_counters[] = {"ready", "done", "partial", "kept"};
-static const char *const sched_parts[] = {"control", "sums", "parameter shards", "kept shards", "gradient slots",
-                                          "whole gradients", "staging"};
+static const char *const sched_parts[] = {"control", "sums", "parameter shards", "kept shards", "staging",
+                                          "gradient slots", "whole gradients"};
 #define X(id, words) words,
 static const char *const sched_kinds[] = {RECORD_KINDS(X)}, *const sched_collectives[] = {RECORD_COLLECTIVES(X)},
                          *const sched_comms[] = {RECORD_COMMUNICATORS(X)}, *const sched_doings[] = {RECORD_PARTS(X)};
@@ -295,6 +296,9 @@ static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const Sc
   const bool here = c->pass == x->e.pass && w.stage == d.stage;
   const bool model = d.what == DOING_MODEL || d.what == DOING_EXPAND;
   const int stage = d.what == DOING_MODEL ? c->held_stage : d.stage;
+  // Where weights lie at other times, the model's own buffers may: it reads there what it has written in this pass.
+  if (c->weights && d.what == DOING_MODEL && w.what == DOING_MODEL && c->writer && c->pass == x->e.pass &&
+      !(c->held >> rank & 1)) return NULL;
   if (shards && c->updated && (model || d.what == DOING_GATHER) &&
       (x->e.pass == 1 ? w.what == DOING_UPDATE : w.what != DOING_UPDATE || c->pass + 1 != x->e.pass))
     return "the shard is not that of the update before";
@@ -305,7 +309,9 @@ static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const Sc
   if (d.what == DOING_GATHER && !shards && (w.what != DOING_GATHER || !here)) return "another stage lies there";
   if (d.what != DOING_REDUCE || x->writes) return NULL;
   if (!c->gradient) return w.what != DOING_REDUCE || (here && w.round == d.round) ? NULL : "another round lies there";
-  if (c->modelled && c->stale) return "nothing was written there since the buffer was begun";
+  // Gaps too, which are zero: from the start, or because sums of gaps lie there, or zeroed since the buffer was begun.
+  if (c->stale && (c->modelled || (c->writer && w.what != DOING_REDUCE)))
+    return "nothing was written there since the buffer was begun";
   return !c->held || c->held_stage != d.stage ? "no gradient of this stage is complete there" : NULL;
 }
 static bool sched_read(SchedCheck *k, int rank, int at, int thread) {
@@ -364,7 +370,9 @@ static void sched_hold(SchedCheck *k, int rank, const SchedEntry *x) {
   for (int i = x->first; i < x->first + x->cells; i++) {
     SchedCell *c = &k->cell[i];
     const uint32_t before = c->held;
-    if (x->e.kind == RECORD_HOLD) c->held |= 1u << rank, c->held_stage = x->e.number, c->freed = 0;
+    if (c->held && x->e.kind == RECORD_FREE && x->e.op != c->held_what) continue;        // something else lies there
+    if (x->e.kind == RECORD_HOLD)
+      c->held |= 1u << rank, c->held_stage = x->e.number, c->held_what = x->e.op, c->freed = 0;
     else c->held &= ~(1u << rank), c->stale = c->gradient;
     if (x->e.kind == RECORD_FREE) c->freed = before != c->held ? x->id + 1 : 0;
   }

@@ -319,6 +319,12 @@ TEST(plan_text_and_json_agree,
     EXPECT(sum == plan_number(kind, "total_bytes") && sum == use_sum, "%s: lines add up to %.0f, uses to %.0f", row,
            sum, use_sum);
     plan_expect_said(row, text, "  total", sum);
+    const cJSON *shared = plan_item(kind, "shared_memory_bytes");
+    const double placed = plan_number(shared, "placed"), alive = plan_number(shared, "alive_most");
+    char line[160];
+    snprintf(line, sizeof line, "\n  Of it %.0f bytes are shared by what is never alive at once; at most %.0f of them "
+             "are alive\n", placed, alive);
+    EXPECT(alive > 0 && alive <= placed && placed < sum && strstr(text, line), "%s: no line is%s", row, line);
     double in = 0, out = 0;
     for (const char *use : link_words) {
       in += plan_number(plan_item(kind, "inside_host_bytes"), use);

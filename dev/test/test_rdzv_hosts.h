@@ -136,6 +136,30 @@ TEST(rdzv_ranks_take_the_place_of_processes,
 }
 
 // ---- what is refused ------------------------------------------------------------------------------------------------
+TEST(rdzv_options_are_refused_by_name,
+     "options of a rendezvous that belong to none, contradict each other or its environment: one line, exit code 2; in "
+     "the file of --config they count as on the command line") {
+  const char *file = cli_path("options.txt");
+  char config[600];
+  cli_write(file, "rdzv = etcd://x:1\n", 18);
+  snprintf(config, sizeof config, "--config %s", file);
+  const CliRefusal table[] = {
+      {0, "--nnodes 2", 2, "--nnodes belongs to --rdzv tcp://HOST:PORT or file:///shared/dir"},
+      {0, "--rdzv none --node_rank 1", 2, "--node_rank belongs to --rdzv tcp://HOST:PORT or file:///shared/dir"},
+      {0, "--rdzv_token x", 2, "--rdzv_token belongs to --rdzv tcp://HOST:PORT or file:///shared/dir"},
+      {0, "--rdzv etcd://x:1", 2,
+       "--rdzv 'etcd://x:1' is not auto, none, env://, tcp://HOST:PORT or file:///shared/directory"},
+      {0, config, 2, "--rdzv 'etcd://x:1' is not auto, none, env://, tcp://HOST:PORT or file:///shared/directory"},
+      {0, "--rdzv env://", 2, "--rdzv env:// needs MASTER_ADDR: MASTER_ADDR and MASTER_PORT of host 0, RANK and "
+       "WORLD_SIZE of this process (torchrun --no-python sets them)"},
+      {0, "--rdzv tcp://127.0.0.1:5 --restarts 3", 2, "--restarts 3 does not go with --rdzv tcp://127.0.0.1:5; let the "
+       "shell of each host start its process again: for i in $(seq 4); do ./train_gpt_fsdp --rdzv ... --resume auto && "
+       "break; done"},
+      {1, "--rdzv tcp://127.0.0.1:5", 2, "--rdzv tcp://127.0.0.1:5 is for processes that no launcher of MPI has "
+       "started, but mpirun or srun has started this: leave --rdzv out"}};
+  cli_expect_refusals(table, sizeof table / sizeof *table);
+}
+
 // On two hosts: `codes` they end with, and what is printed: parts of lines, each in one line of host 0 and of host 1.
 struct RdzvRefusal { const char *environment, *command, *codes, *here, *there; };
 TEST_WAITS(rdzv_hosts_are_refused_by_name,

@@ -457,6 +457,13 @@ TEST(report_record_has_what_verbose_prints,
   for (const char *key : {"gathers", "reductions", "gather_bytes", "reduce_bytes"})
     EXPECT(moved(key) > 0 && moved(key) == cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(m.line[2], key)),
            "%s: %.0f, not what step 2 counts", key, moved(key));
+  const cJSON *shared = cJSON_GetObjectItemCaseSensitive(run, "shared_memory_bytes");
+  const double placed = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(shared, "placed"));
+  const double alive = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(shared, "alive_most"));
+  EXPECT(alive > 0 && alive <= placed && placed < total, "%.0f bytes alive of %.0f", alive, placed);
+  snprintf(line, sizeof line, "\n  of it %.0f bytes are shared by what is never alive at once; at most %.0f of them "
+           "are alive\n", placed, alive);
+  EXPECT(strstr(r.text, line), "no line is%s", line);
   snprintf(line, sizeof line, "\nsharding: %s\n", cli_string(run, "sharding"));
   EXPECT(strstr(r.text, line), "no line is%s", line);
   snprintf(line, sizeof line, "\nmatrix multiply: %s\n", cli_string(run, "products"));

@@ -89,10 +89,11 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   f->record = NULL;
   record.paused = true;
   // In every microbatch the gradient of each stage begins in a separate buffer; other buffers, at the beginning of the
-  // step and where the placement says, in the slots they overwrite.
+  // step and where the placement says, in the slots and in the staging they overwrite.
   int64_t buffers = 0, begun = 0, given = f->slot_shared[0] + f->slot_shared[1];
   for (int i = 0; i < o.grad_accum * f->points; i++) given += __builtin_popcount((unsigned)fsdp_waits_at(f, i));
   for (int s = 0; s < f->lay.stages; s++) buffers += f->lay.stage[s].grads >= GRADS_IN_SLOT;
+  for (int s = 0; s < f->lay.stages; s++) given += f->staging_shared && f->lay.stage[s].staged;
   for (int i = 0; i < record.count; i++)
     begun += record.entry[i].kind == RECORD_FREE && record.entry[i].op == HELD_GRADIENT && !record.entry[i].number;
   const int64_t must = v.steps * (o.grad_accum * buffers + given) * (1 + f->lay.mirrored);
@@ -177,7 +178,7 @@ static bool sched_told_by(const SchedEntry *x, int counter, int rank) {
   if (!x->writes) return false;
   if (!strcmp(sched_counters[counter], "kept")) return m == WORK_KEPT;
   if (!strcmp(sched_counters[counter], "partial")) return m == WORK_SUMS;
-  return m == WORK_STAGING || ((m == WORK_SLOTS || m == WORK_WHOLE) && what == DOING_MODEL);
+  return (m == WORK_STAGING && what == DOING_REDUCE) || ((m == WORK_SLOTS || m == WORK_WHOLE) && what == DOING_MODEL);
 }
 // Parameter shards that peers read. Before entry i, a peer's read: the last barrier. Before i, an update: the entry
 // after the last read of shards.
@@ -237,7 +238,7 @@ static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
       for (; j >= 0; j--) {
         if (!log[j].cells || !sched_share_a_cell(&log[j], x)) continue;
         if (log[j].writes && log[j].e.doing.what == DOING_GATHER) return -1;
-        if (log[j].e.kind == RECORD_FREE) return j;
+        if (log[j].e.kind == RECORD_FREE && log[j].e.op == HELD_WEIGHTS) return j;
       }
       return -1;
   }
@@ -432,6 +433,7 @@ TEST_MPI(schedule_log_is_proven_cpu, 6,
       {2, "mpi", "--fp8 gather --param_dtype bf16", 0},
       {2, "mpi", "--fp8 gather --param_dtype bf16 --shm off", 0},
       {2, "mpi", "--freeze wte,wpe,h.0.*,h.1.*", 0},
+      {2, "mpi", "--freeze h.1.attn.*", 0},      // its gaps are where other blocks' gradients were
       {4, "mpi", "--mesh 2x2", 384},
       {4, "mpi", "--mesh 2x2 --shm off --reduce_dtype bf16", 384},
       {4, "mpi", "--mesh 2x2 --strategy hybrid_shard --accumulate local --shm copy", 0},

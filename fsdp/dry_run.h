@@ -1,0 +1,66 @@
+// dry_run.h: the sharding layer in a dry run, and what it takes from the placement that follows (fsdp/placement.h).
+// Above open.h. The planning transport, comm_plan, is in fsdp/transport.h.
+#pragma once
+#include "open.h"
+
+// Opens f, which has been laid out, for a dry run over the planning table: its memory is addresses of `r`.
+static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
+  f->plan = plan;
+  f->comm = &comm_plan;
+  f->record = r;
+  // So that the record has the zeroing of gaps.
+  f->slot_shared[0] = f->slot_shared[1] = fsdp_shares_slots(f) && f->lay.grad_slot_bytes;
+  f->staging_shared = fsdp_shares_slots(f);
+  for (int s = 0; s < f->lay.stages; s++) f->sums_shared[s] = fsdp_shares_sums(f) && !f->lay.stage[s].sums_in_whole;
+  fsdp_open(f);
+}
+// Elements of f->grads before those of stage s.
+static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
+  int u = 0;
+  while (u < f->lay.units && f->lay.unit[u].stage < s) u++;
+  return u < f->lay.units ? f->lay.unit[u].sum_base : f->lay.sum_numel;
+}
+// Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run.
+static inline void fsdp_pools(const Fsdp *f, Placement *p) {
+  static const char *const names[] = {"gather slot", "gathered outside the blocks", "weights",
+                                      "weights outside the blocks", "sum of a round", "staging in"};
+  const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4, own = f->lay.pool_bytes;
+  const size_t staging = f->lay.part[WORK_STAGING].bytes;
+  const char *const work = f->work + f->lay.part[WORK_STAGING].at;
+  p->pool[POOL_ACTS] = PoolSpace{own, own, SIZE_MAX, true};
+  if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{staging + 2 * slot, staging, SIZE_MAX, true};
+  if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, 0, sums, true};
+  if (fsdp_shares_slots(f)) placement_fix(p, "staging out", 0, POOL_SLOTS, 0, staging, work);
+  for (int k = 0; k < 2 && slot && fsdp_shares_slots(f); k++) {
+    const size_t at = staging + (size_t)k * slot;
+    placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, work + at);
+    p->fixed[p->fixed_count - 1].slot = k;
+  }
+  const PoolPlace *place = f->lay.pool_place;
+  for (int i = 0; i < POOL_PARTS; i++)
+    for (int k = 0, parts = pool_buffers(f, i); k < parts; k++, place++) {
+      placement_fix(p, names[i], k, POOL_ACTS, place->at, f->lay.pool[i] / (size_t)parts, f->pool + place->at);
+      p->fixed[p->fixed_count - 1].own = true;
+    }
+  for (int s = 0; s < f->lay.stages && fsdp_shares_sums(f); s++) {
+    const size_t at = (size_t)fsdp_sums_before(f, s) * 4, end = (size_t)fsdp_sums_before(f, s + 1) * 4;
+    placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->grads + at);
+  }
+}
+// Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives, a dry
+// run of `microbatches`.
+static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
+  f->cfg.slots_bytes = p->pool[POOL_SLOTS].bytes;
+  f->cfg.pool_bytes = p->pool[POOL_ACTS].bytes;
+  f->slot_shared[0] = f->slot_shared[1] = f->staging_shared = false;
+  PoolPlace *place = f->lay.pool_place;          // in the order of fsdp_pools
+  for (int i = 0; i < p->fixed_count; i++) {
+    const FixedBuffer *x = &p->fixed[i];
+    if (x->own) *place++ = PoolPlace{x->buffer.pool == POOL_SLOTS, x->buffer.at};
+    else if (x->slot >= 0) f->slot_shared[x->slot] = x->shared;
+    else if (x->buffer.pool == POOL_SLOTS) f->staging_shared = x->shared;
+    else if (x->buffer.pool == POOL_SHARDS) f->sums_shared[x->buffer.layer] = x->shared;
+  }
+  f->wait = train->wait;
+  f->points = train->points / microbatches;
+}
