@@ -1115,9 +1115,11 @@ static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const 
   pass_free(&pass);
   return microbatches;
 }
-// Where a training step's buffers lie.
+// Where a training step's buffers lie. One rank alone asks, so its dry run leaves nothing in the flight record.
 static void memory_map(const RunView *run, FILE *to) {
   static Trainer dry;
+  static Flight before;
+  before = flight;
   const Trainer *t = trainer_of(run);
   Record r;
   const Ops table = plan_table(t->ctx.ops->nccl);
@@ -1129,6 +1131,7 @@ static void memory_map(const RunView *run, FILE *to) {
   pass_free(&pass);
   trainer_dry_close(&dry);
   record_close(&r);
+  flight = before;
 }
 const Program program = {options_resolve, params_of_shape, plan_open, plan_step, plan_close, memory_map};
 
