@@ -16,6 +16,7 @@
 #include "fsdp.h"
 #include "run/agree.h"
 #include "run/flight_report.h"
+#include "run/memory_map.h"
 #include "run/not_finite.h"
 #include "run/option_help.h"
 #include "run/plan_search.h"
@@ -183,12 +184,13 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
   REFUSE(cpu && o->tune, "--tune needs --device cuda");
-  static const OptionId paths[] = {OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
+  static const OptionId paths[] = {OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
   for (OptionId path : paths)
     REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
            option_specs[path].name);
   REFUSE(o->tune && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
+  if (!report_refuse(o, error, error_bytes)) return false;
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
          "--resume continues a run, --init_from begins a new one: give one of them");
@@ -348,6 +350,8 @@ struct Trainer {
   bool has_run;                                  // this process has run a step
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic, step_traffic;           // of one replay; of the last step
+  int64_t step_calls;                            // calls of ops in a training step, at most
+  Trace trace;
   Device device;
 };
 
@@ -498,6 +502,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
     block_forward(t, l, mb);
     fsdp_release(f, 1 + l);
   }
+  WORD_SET(&flight.stage, 0);
   residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, x->block[L - 1].residual_2,
                              x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
@@ -603,6 +608,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_release(f, 1 + l);
     fsdp_reduce(f, 1 + l, a, A);
   }
+  WORD_SET(&flight.stage, 0);
   if (dwte.data || dwpe.data)
     embedding_backward(c, dwte, dwpe, x->dresidual, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode);
   if (f->lay.blocks_in_root) fsdp_release(f, 0);
@@ -984,6 +990,8 @@ static void trainer_place(Trainer *t) {
   for (int k = first; k < PASSES; k++) {
     trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
     CHECK(!r.error[0], "dry run: %s", r.error);
+    const int64_t A = dry.opt.grad_accum;
+    if (k == PASS_TRAIN) t->step_calls = r.calls * ((t->opt.grad_accum + A - 1) / A);
     pass_lifetimes(&t->placement, &t->pass[k], &r);
   }
   placement_place(&t->placement, t->pass + first, PASSES - first);
@@ -1009,6 +1017,8 @@ static void trainer_plan(Trainer *t) {
   trainer_declare(t);
   memory_declare(&t->plan, MEM_WORKSPACE, t->ctx.workspace_bytes, &t->ctx.workspace);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
+  trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, &t->plan, t->step_calls,
+                t->fsdp.lay.stages, t->fsdp.mesh.world);
   const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
   memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
 }
@@ -1042,6 +1052,7 @@ static void trainer_view(Trainer *t) {
   run->corpus = t->corpus;
   run->device = &t->device;
   run->step = &t->step;
+  run->trace = &t->trace;
   run->steps_total = t->steps_total;
   run->steps_per_epoch = t->steps_per_epoch;
   run->loss_scale = &t->loss_scale;
@@ -1104,7 +1115,25 @@ static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const 
   pass_free(&pass);
   return microbatches;
 }
-const Program program = {options_resolve, params_of_shape, plan_open, plan_step, plan_close};
+// Where a training step's buffers lie. One rank alone asks, so its dry run leaves nothing in the flight record.
+static void memory_map(const RunView *run, FILE *to) {
+  static Trainer dry;
+  static Flight before;
+  before = flight;
+  const Trainer *t = trainer_of(run);
+  Record r;
+  const Ops table = plan_table(t->ctx.ops->nccl);
+  Pass pass = {};
+  record_open(&r);
+  trainer_dry_open(&dry, t, &r, &table);
+  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);   // the record that the places were made from
+  memory_map_write(to, &t->plan, &t->placement, &t->pass[PASS_TRAIN], &r, t->fsdp.lay.stages);
+  pass_free(&pass);
+  trainer_dry_close(&dry);
+  record_close(&r);
+  flight = before;
+}
+const Program program = {options_resolve, params_of_shape, plan_open, plan_step, plan_close, memory_map};
 
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
@@ -1243,7 +1272,9 @@ static bool step_is_due(const Trainer *t, int64_t every) {
   return t->step == t->steps_total || t->step % (every ? every : t->steps_per_epoch) == 0;
 }
 static EvalResult evaluate(Trainer *t, Log *log, int split) {
+  const int64_t began = trace_now();
   const EvalResult e = trainer_eval(t, &t->corpus->split[split]);
+  trace_told(&t->trace, TOLD_EVALUATION, began);
   log_eval(log, &t->run, split_names[split], &t->corpus->split[split], &e);
   return e;
 }
@@ -1295,7 +1326,10 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     saver_save(saver, log, o->save_async, true);
   while (t->step < t->steps_total && !stop) {
     const double start = now_ms();
+    const bool traced = trace_wants(&t->trace, t->step);
+    if (traced) trace_step_begin(&t->trace, &t->ctx, &t->fsdp, t->step);
     const StepResult r = train_step(t, stop_asked);
+    if (traced) trace_step_end(&t->trace, &t->ctx, &t->fsdp);
     log_step(log, &t->run, &r, now_ms() - start);
     saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
@@ -1303,13 +1337,16 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     const bool goes_on = !strcmp(o->on_nan, "skip") && skipped_in_a_row < MAX_SKIPPED_IN_A_ROW;
     if ((r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
       const int code = train_not_finite(t, log, saver, &r, goes_on);
+      if (code >= 0) log_trace(log, &t->run);
       if (code >= 0) return code;
     }
     stop = r.stop;
     if (stop) break;
     const bool best = step_is_due(t, o->eval_every) && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
     if (step_is_due(t, o->save_every) || (best && o->keep_best)) saver_save(saver, log, o->save_async, best);
+    if (traced && !trace_wants(&t->trace, t->step)) log_trace(log, &t->run);
   }
+  log_trace(log, &t->run);                       // a run that ends before its last step to trace
   if (!stop) stop = agree_on_stop(t->fsdp.mesh.comm);            // a signal during the last evaluation or save
   if (!stop) return -1;
   if (stop == STOP_END) log_close(log, &t->run, "signal");             // first: mpirun may leave us little time
@@ -1347,8 +1384,9 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   log_close(log, &t->run, saved ? "done" : "not saved");
   const bool trained = run_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
   if (!t->fsdp.mesh.rank)
-    say("files: %s/metrics.jsonl%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
-        trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "", sampled ? ", sample.txt" : "");
+    say("files: %s/metrics.jsonl%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
+        log->page_whole ? ", report.html" : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
+        sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
 }
 
@@ -1376,6 +1414,7 @@ int train_main(int argc, char **argv) {
   if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   options_parse(&o, argc, argv, error, sizeof error);
+  if (strcmp(o.report, "on") && strcmp(o.report, "off")) return report_compare(&o, launched_as, error);
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
   const bool watched = o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error);
@@ -1444,6 +1483,7 @@ int train_main(int argc, char **argv) {
   start_load(&start, &t.run, &saver);
   catch_stop_signals();
   Log log;
+  t.trace.from = t.step;
   open_files(&log, &t.run, &start);
   if (!rank && run_trains(&o)) options_save(&asked, &o, world, start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);

@@ -8,6 +8,9 @@
 // Operands that are still in a cache can exceed 100 % of the memory limit. Of --max_steps (8) steps the one with the
 // median time is shown; the first one, which touches its memory, is left out. CPU only: on a GPU calls return before
 // their work is done.
+//
+//   build/bench_ops --model tiny --data random --trace /dev/null --max_steps 60
+// With --trace: what tracing costs. Every other step is traced; printed are the medians of both and their ratio.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/cpu_peaks.h"
@@ -156,6 +159,32 @@ static int slower_last(const void *a, const void *b) {
   const double x = ((const OpTable *)a)->ms, y = ((const OpTable *)b)->ms;
   return x < y ? -1 : x > y ? 1 : 0;
 }
+// Medians of `steps` steps with and without a trace, in turn.
+static int double_order(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+static void bench_trace(Trainer *t, int steps) {
+  static double ms[2][4096];
+  int64_t events = 0;
+  int n = 0;
+  train_step(t, 0);
+  for (; n < steps / 2 && n < 4096; n++)
+    for (int traced = 0; traced < 2; traced++) {
+      MPI_Barrier(MPI_COMM_WORLD);
+      if (traced) trace_step_begin(&t->trace, &t->ctx, &t->fsdp, t->step);
+      const double begin = now_ms();
+      train_step(t, 0);
+      ms[traced][n] = now_ms() - begin;
+      if (traced) trace_step_end(&t->trace, &t->ctx, &t->fsdp);
+      if (traced) events = t->trace.count, t->trace.count = 0;
+    }
+  if (t->fsdp.mesh.rank) return;
+  for (auto &x : ms) qsort(x, (size_t)n, sizeof(double), double_order);
+  printf("%s, %d rank%s: %d steps without a trace %.3f ms, with one %.3f ms (%lld events): %+.2f %%\n", t->opt.model,
+         t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", n, ms[0][n / 2], ms[1][n / 2], (long long)events,
+         100 * (ms[1][n / 2] / ms[0][n / 2] - 1));
+}
 int main(int argc, char **argv) {
   static Options o;
   static Start start;
@@ -171,19 +200,24 @@ int main(int argc, char **argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
   strcpy(o.device, "cpu");
-  const int steps = o.max_steps ? (int)min64(o.max_steps, 64) : 8;
+  const int steps = !o.max_steps ? 8 : o.trace[0] ? (int)o.max_steps : (int)min64(o.max_steps, 64);
   o.max_steps = steps + 1;
   if (!error[0]) options_resolve(&o, world, world, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   Device device = agree_on_device(&o, MPI_COMM_WORLD, MPI_COMM_WORLD);
   const Ops timed = timed_table(device.ops);
-  device.ops = &timed;
+  if (!o.trace[0]) device.ops = &timed;
   static Cores cores;
   cores_take(&cores, (int)o.threads, true, MPI_COMM_WORLD, MPI_COMM_WORLD);
   const int threads = cores.share.threads;
   void *image;
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
+  if (o.trace[0]) {
+    bench_trace(&t, steps);
+    MPI_Finalize();
+    return 0;
+  }
   const double fp32 = cpu_peak_fp32(timed.name, threads), half = cpu_peak_bf16(timed.name, threads);
   const double memory = cpu_peak_memory(threads);
   for (int s = -1; s < steps; s++) {

@@ -678,6 +678,8 @@ static void fuzz_seeds_rdzv_text() {
                  "at fd00::1 29401\n");
   fuzz_seed_text("10.0.0.1:29400");
   fuzz_seed_text("[fd00::1]:29400");
+}
+
 // ---- what ranks did last
 // Two flight records: each is read by itself, and what is read is compared and printed.
 static void fuzz_flight(const uint8_t *bytes, size_t count) {

@@ -35,6 +35,7 @@
   X(MEM_HOST_PARAMS,  MEMORY_OFFLOADED,   "host: offloaded parameter shards") \
   X(MEM_HOST_STATE,   MEMORY_OFFLOADED,   "host: offloaded optimizer") \
   X(MEM_CHECKPOINT,   MEMORY_SAVING,      "host: checkpoint buffers") \
+  X(MEM_TRACE,        MEMORY_BUFFERS,     "host: events of --trace") \
   X(MEM_DATA,         MEMORY_DATA,        "host: tokens, batches, sample order")
 
 enum MemoryName {

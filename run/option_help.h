@@ -40,7 +40,7 @@ static const char help_short[] =
     "  --plan                    what the run would need; starts nothing\n"
     "                            also --world, --on h100 (how long), --tokens, --json\n"
     "output and checkpoints\n"
-    "  --out DIR                 metrics.jsonl, options.txt, ckpt/, ... [out]\n"
+    "  --out DIR                 report.html, metrics.jsonl, ckpt/, ... [out]\n"
     "  --save_every 500          steps between checkpoints [an epoch]\n"
     "  --eval_every 100          steps between validations [an epoch]\n"
     "  --prompt \"In the year\"    text to continue at the end; also --sample_tokens\n"

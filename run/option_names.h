@@ -21,6 +21,7 @@ static const char say_prefetch[] = "--gather_slots 2 gathers one block ahead, 3 
 static const char say_offload[] = "--offload optimizer or --offload params, on a GPU";
 static const char say_wrap[] = "--wrap block (a unit each), model (one unit) or min_params:N";
 static const char say_metrics[] = "every step is a line of JSON in OUT/metrics.jsonl; --out names the directory";
+static const char say_board[] = "--tensorboard writes event files into OUT/tensorboard; --out names the directory";
 static const char say_rdzv[] = "type --rdzv env://, tcp://HOST:PORT or file:///shared/dir";
 static const char say_ranks[] = "ranks are started by mpirun -np N ./train_gpt_fsdp ...";
 static const char say_always[] = "this is always on here: leave it out";
@@ -127,7 +128,7 @@ static const OptionName option_names[] = {
     {"output_dir", "out", 0}, {"out_dir", "out", 0}, {"output", "out", 0}, {"checkpoint_dir", 0, say_ckpt},
     {"ckpt_dir", 0, say_ckpt}, {"save_dir", 0, say_ckpt}, {"log_dir", 0, say_metrics}, {"logging_dir", 0, say_metrics},
     {"log_interval", "log_every", 0}, {"logging_steps", "log_every", 0}, {"wandb*", 0, say_metrics},
-    {"report_to", 0, say_metrics}, {"tensorboard*", 0, say_metrics},
+    {"report_to", 0, say_board}, {"tensorboard_dir", 0, say_board}, {"tensorboard_log*", 0, say_board},
     {"save_steps", "save_every", 0}, {"save_interval", "save_every", 0}, {"checkpoint_interval", "save_every", 0},
     {"always_save_checkpoint", 0, "--save_every N sets how often; --keep_best saves the best too"},
     {"save_total_limit", "keep", 0}, {"resume_from_checkpoint", "resume", 0}, {"resume_from", "resume", 0},

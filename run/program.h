@@ -20,12 +20,14 @@ struct RunView;
 //             data or memory. o: resolved. Until plan_close
 // plan_step   runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns
 //             how many microbatches it had: as many as it takes to know all others
+// memory_map  writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h)
 struct Program {
   bool (*resolve)(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);
   Param *(*params)(const ModelShape *shape, int *count);
   RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
   int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
   void (*plan_close)(RunView *run);
+  void (*memory_map)(const RunView *run, FILE *to);
 };
 extern const Program program;
 

@@ -1,14 +1,20 @@
 // report.h: what a run reports while it runs: OUT/metrics.jsonl, one JSON object per line, and what the terminal shows.
 //
-//   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan
+//   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan; and, with
+//                 --tensorboard, an event file that gets the same numbers, and OUT/report.html
 //   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
+//   log_trace     what --trace has found
 //   lock_out      only one run may train into OUT; called before its checkpoints are read
 //   check_out     whether OUT can be written, before memory is taken
+//   report_refuse options about reports that cannot work; report_compare: --report A,B
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
+#include "program.h"
+#include "report_html.h"
 #include "restarts.h"
 #include "start_report.h"
+#include "tensorboard.h"
 #include <sys/file.h>
 
 // A notice says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
@@ -18,6 +24,9 @@ struct Log {
   FILE *metrics;                                 // rank 0 only, else NULL
   off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
   bool lost;                                     // metrics.jsonl could not be written to its end
+  Tensorboard board;                             // no file without --tensorboard
+  ReportLive *page;                              // of report.html; NULL: none is written
+  bool page_whole;                               // it has the run's end
   int64_t skipped;                               // steps of this run without an update
   bool plans_known;
   CoreWatch cores;
@@ -67,6 +76,49 @@ static void check_out(const Options *o, char *error, size_t bytes) {
   if (!error[0]) lock_out(o, error, bytes);
 }
 
+// Options about reports that contradict others. False with one line in `error`.
+static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
+  int64_t first, last;
+  REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
+         "line, not into the file of --config", o->report);
+  REFUSE(o->trace[0] && !strcmp(o->device, "cuda"), "--trace notes what the CPU computes: it does not go with --device "
+         "cuda; use nsys, whose ranges this program names, or leave it out");
+  REFUSE(o->trace[0] && !run_trains(o), "--trace is of training steps: it does not go with --%s",
+         o->eval_only ? "eval_only" : "sample_only");
+  REFUSE(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
+  REFUSE(!trace_steps_parse(o->trace_steps, &first, &last), "--trace_steps '%.200s' is not first:last, like 3:5, with "
+         "1 <= first <= last <= 1000000", o->trace_steps);
+  return true;
+}
+// Whether the trace can be written, and the run has steps for it. One line in `error`.
+static void report_check_trace(const RunView *run, char *error, size_t error_bytes) {
+  const Trace *x = run->trace;
+  const int64_t steps = run->steps_total - *run->step;
+  if (!x->path[0]) return;
+  if (run->ctx->ops->nccl)
+    snprintf(error, error_bytes, "--trace notes what the CPU computes: add --device cpu, or leave it out");
+  else if (steps < x->first)
+    snprintf(error, error_bytes, "--trace_steps %.40s: this run has %lld steps; choose earlier ones",
+             run->opt->trace_steps, (long long)steps);
+  FILE *f = run->fsdp->mesh.rank || error[0] ? NULL : fopen(x->path, "a");
+  if (f) fclose(f);
+  else if (!run->fsdp->mesh.rank && !error[0])
+    snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", x->path, strerror(errno));
+}
+// --report RUN1,RUN2,...: one page for all. Starts nothing; of ranks that were started the first does it. Returns the
+// exit code; fault: what parse_options has found, or "".
+static int report_compare(const Options *o, const char *launched_as, const char *fault) {
+  char path[OPTION_TEXT_BYTES + 32] = "report.html", error[1024];
+  if (fault[0]) die_user("train_gpt_fsdp: %s", fault);
+  if (launched_as && strcmp(launched_as, "0")) return 0;
+  if (o->given[OPT_out]) snprintf(path, sizeof path, "%s/report.html", o->out);
+  if (o->given[OPT_out] && !make_directories(o->out))
+    die_missing("train_gpt_fsdp: --out %.800s cannot be made: %s", o->out, strerror(errno));
+  if (!report_runs(o->report, path, PROGRAM_VERSION, error, sizeof error)) die_missing("train_gpt_fsdp: %s", error);
+  say("report: %s\n", path);
+  return 0;
+}
+
 // Opens a file of lines: empty, or (append) to add to. A last line that a killed run left unfinished is removed. Writes
 // go to the current end: while a run trains, another may evaluate its checkpoints into the same file.
 static FILE *log_file(const char *path, bool append) {
@@ -77,6 +129,32 @@ static FILE *log_file(const char *path, bool append) {
   if ((whole == all || !ftruncate(fileno(f), whole)) && !fseeko(f, 0, SEEK_END)) return f;
   fclose(f);
   return NULL;
+}
+
+// Opens the event file of --tensorboard in OUT/tensorboard, on rank 0. append: after what an earlier run wrote. One
+// line in `error` when it cannot be written.
+static void log_open_board(Log *log, const RunView *run, bool append, char *error, size_t error_bytes) {
+  if (!run->opt->tensorboard || run->opt->sample_only || run->fsdp->mesh.rank || error[0]) return;
+  char path[OPTION_TEXT_BYTES + 32], aside[OPTION_TEXT_BYTES + 64];
+  snprintf(path, sizeof path, "%s/tensorboard", run->opt->out);
+  const int64_t first_step = !append ? -1 : run_trains(run->opt) ? *run->step + 1 : 0;
+  if (!tensorboard_open(&log->board, path, first_step, aside, sizeof aside))
+    snprintf(error, error_bytes, "cannot write event files into %s: %s", path, strerror(errno));
+  else if (aside[0]) say("notice: %s is of an earlier run; it is now %s\n", path, aside);
+}
+// The same scalars as a line of metrics.jsonl. A full disk must not end a run.
+static void log_board(Log *log, int64_t step, const TensorboardScalar *x, int count) {
+  if (!tensorboard_write(&log->board, step, x, count))
+    say_error("notice: %s cannot be written any more (%s); training continues without it\n", log->board.path,
+              strerror(errno));
+}
+
+// Brings OUT/report.html up to date: now, or if it is time. A full disk must not end a run.
+static void log_page(Log *log, bool now) {
+  if (!log->page || report_live_write(log->page, now, PROGRAM_VERSION)) return;
+  say_error("notice: %s cannot be written (%s); training continues without it\n", log->page->path, strerror(errno));
+  free(log->page);
+  log->page = NULL;
 }
 
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
@@ -113,12 +191,18 @@ static void log_open(Log *log, const RunView *run, bool append, const char *from
           (unsigned long long)run->corpus->hash, (long long)run->model.parameters, (long long)run->steps_total,
           (long long)run->steps_per_epoch);
   start_record(f, run);
+  if (run_trains(run->opt)) fputc(',', f), program.memory_map(run, f);
   fprintf(f, ",\"starts_from\":");
   json_text(f, from);
   fprintf(f, ",\"first_step\":%lld}\n", (long long)*run->step + 1);
   if (run_trains(run->opt) && (fflush(f) || ferror(f)))
     snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
   else log_flush(log, run);
+  log_open_board(log, run, append, error, error_bytes);
+  if (error[0] || strcmp(run->opt->report, "on") || run->opt->sample_only) return;
+  log->page = (ReportLive *)calloc(1, sizeof(ReportLive));
+  report_live_open(log->page, run->opt->out);
+  log_page(log, true);
 }
 
 // Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
@@ -203,9 +287,15 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
     fprintf(log->metrics, "}\n");
     log_flush(log, run);
   }
+  const TensorboardScalar scalars[] = {{"train/loss", r->loss},
+                                       {"train/lr", r->lr},
+                                       {"train/grad_norm", r->grad_norm},
+                                       {"train/tokens_per_s", tokens / ms * 1e3}};
+  log_board(log, *run->step, scalars, 4);
   const bool last = *run->step == run->steps_total;
   if (terminal.out || *run->step % log->every == 0 || *run->step == 1 || last) log_draw(log, run, r);
   log_watch_cores(log);
+  log_page(log, false);
 }
 
 static void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
@@ -215,6 +305,11 @@ static void log_eval(Log *log, const RunView *run, const char *name, const Split
   say(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
   if (split->oracle_nats > 0)
     say("  the source of this generated text would itself reach a loss of %.4f here\n", split->oracle_nats);
+  char tags[2][32];
+  snprintf(tags[0], sizeof tags[0], "%s/loss", name);
+  snprintf(tags[1], sizeof tags[1], "%s/accuracy", name);
+  const TensorboardScalar scalars[] = {{tags[0], e->loss}, {tags[1], e->accuracy}};
+  log_board(log, *run->step, scalars, 2);
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)*run->step);
   json_number(log->metrics, "loss", e->loss);
@@ -245,8 +340,74 @@ static void log_checkpoint(Log *log, const RunView *run, const SaveReport *s) {
   log_flush(log, run);
 }
 
+// The parts of a step whose communication is exposed longest, by stage; all of them with --verbose.
+static void log_trace_stages(const RunView *run, const TraceFound *x) {
+  enum { ROWS = 3 };
+  const int stages = run->trace->stages, rows = run->opt->verbose ? stages : (int)min64(ROWS, stages);
+  bool *shown = (bool *)calloc((size_t)stages, sizeof(bool));
+  for (int row = 0; row < rows; row++) {
+    int most = -1;
+    double most_ms = 0;
+    for (int s = 0; s < stages; s++) {
+      const double *p = &x->exposed_ms[EXPOSED_PARTS * s], ms = p[EXPOSED_GATHER] + p[EXPOSED_WAIT] + p[EXPOSED_SUMS];
+      const bool next = run->opt->verbose ? s == row : !shown[s] && ms > most_ms;
+      if (next) most = s, most_ms = ms;
+    }
+    if (most < 0) break;
+    const double *p = &x->exposed_ms[EXPOSED_PARTS * most];
+    char name[32];
+    trace_stage_text(name, sizeof name, most);
+    shown[most] = true;
+    say("  %-20s %8.3f ms  %5.1f %%  gathers %.3f, waits for reductions %.3f, sums %.3f\n", name, most_ms,
+        100 * most_ms / x->step_ms, p[EXPOSED_GATHER], p[EXPOSED_WAIT], p[EXPOSED_SUMS]);
+  }
+  free(shown);
+}
+// Ends a trace, if there is one, and reports what communication is exposed. Collective.
+static void log_trace(Log *log, const RunView *run) {
+  TraceFound x = {};
+  char error[1100] = "";
+  if (!trace_finish(run->trace, run->fsdp, &x, error, sizeof error) || run->fsdp->mesh.rank) return;
+  if (error[0]) say_error("notice: the trace is lost: %s\n", error);
+  else
+    say("trace: %s, steps %lld to %lld; open it in ui.perfetto.dev or chrome://tracing\n", run->trace->path,
+        (long long)x.first_step, (long long)x.last_step);
+  if (x.dropped) say_error("notice: the trace lacks %lld events, for which there was no room\n", (long long)x.dropped);
+  say("exposed communication: %.3f ms of a step of %.3f ms, %.1f %%\n", x.total_ms, x.step_ms,
+      100 * x.total_ms / x.step_ms);
+  log_trace_stages(run, &x);
+  if (!log->metrics) return;
+  FILE *f = log->metrics;
+  fprintf(f, "{\"kind\":\"trace\",\"file\":");
+  json_text(f, run->trace->path);
+  fprintf(f, ",\"first_step\":%lld,\"last_step\":%lld,\"events\":%lld,\"dropped\":%lld", (long long)x.first_step,
+          (long long)x.last_step, (long long)x.events, (long long)x.dropped);
+  json_number(f, "clocks_within_us", x.within_us);
+  json_number(f, "step_ms", x.step_ms);
+  json_number(f, "exposed_ms", x.total_ms);
+  json_number(f, "exposed_percent", 100 * x.total_ms / x.step_ms);
+  for (int i = 0; i < TRACE_COMMONS; i++) {
+    char key[48];
+    snprintf(key, sizeof key, "%s_ms", trace_common_words[i]);
+    json_number(f, key, x.common_ms[i]);
+  }
+  fprintf(f, ",\"stages\":[");
+  for (int s = 0; s < run->trace->stages; s++) {
+    const double *p = &x.exposed_ms[EXPOSED_PARTS * s];
+    fprintf(f, "%s{\"stage\":%d", s ? "," : "", s);
+    json_number(f, "gather_ms", p[EXPOSED_GATHER]);
+    json_number(f, "wait_ms", p[EXPOSED_WAIT]);
+    json_number(f, "sums_ms", p[EXPOSED_SUMS]);
+    json_number(f, "percent", 100 * (p[EXPOSED_GATHER] + p[EXPOSED_WAIT] + p[EXPOSED_SUMS]) / x.step_ms);
+    fprintf(f, "}");
+  }
+  fprintf(f, "]}\n");
+  log_flush(log, run);
+}
+
 // The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
 static void log_close(Log *log, const RunView *run, const char *reason) {
+  tensorboard_close(&log->board);
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)*run->step,
           now_ms() - log->start_ms);
@@ -254,6 +415,11 @@ static void log_close(Log *log, const RunView *run, const char *reason) {
   if (const size_t taken = run_device_bytes(run)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
   fprintf(log->metrics, "}\n");
   log_flush(log, run);
+  log_page(log, true);
+  log->page_whole = log->page;
+  if (log->page) report_live_close(log->page);
+  free(log->page);
+  log->page = NULL;
   if (log->metrics) fclose(log->metrics);
   log->metrics = NULL;
 }

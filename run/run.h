@@ -10,6 +10,7 @@
 #include "data/dataloader.h"
 #include "launch.h"
 #include "sharding.h"
+#include "trace.h"
 
 // Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
 // ranks are on it, its dense peak in the compute dtype (0: unknown), a description for people, and the number of GPUs
@@ -62,6 +63,7 @@ struct RunView {
   float *loss_scale;                             // after the last step
   const Traffic *step_traffic;                   // of the last step
   StepState *state, *state_on_device;            // what changes from step to step
+  Trace *trace;                                  // of --trace
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
 

@@ -294,12 +294,14 @@ static void saver_give_up(Saver *s) {
 // Saves a checkpoint of the state after the last step: at once, or in the background. Waits for a save that is still in
 // flight. A failure is reported, and training continues. Collective.
 static bool saver_save(Saver *s, Log *log, bool background, bool best) {
+  const int64_t began = trace_now();
   saver_finish(s, log);
   s->pending = true;
-  if (!saver_begin(s, background, best)) return s->whole = saver_report(s, log);
-  if (background) return true;
-  saver_finish(s, log);
-  return s->whole;
+  const bool begun = saver_begin(s, background, best);
+  if (!begun) s->whole = saver_report(s, log);
+  else if (!background) saver_finish(s, log);
+  trace_told(s->run->trace, TOLD_SAVE, began);
+  return begun && background ? true : s->whole;
 }
 // The same at once, unless the newest checkpoint is of this step already.
 static bool saver_save_now(Saver *s, Log *log) {

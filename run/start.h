@@ -660,6 +660,7 @@ static void open_files(Log *log, const RunView *run, const Start *start) {
   snprintf(path, sizeof path, "%s/tokenizer.json", run->opt->out);
   if (!run->fsdp->mesh.rank && run->corpus->has_tokenizer && trains && !start->here)
     tokenizer_save(&run->corpus->tokenizer, path, error, sizeof error);
+  if (!error[0]) report_check_trace(run, error, sizeof error);
   if (!error[0]) log_open(log, run, append, start->path, error, sizeof error);
   agree_no_error(run->fsdp->mesh.comm, error, EXIT_MISSING);
 }

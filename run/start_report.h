@@ -310,6 +310,7 @@ static void files_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
   fprintf(to, "%s/metrics.jsonl", o->out);
   if (run_trains(o)) fprintf(to, ", options.txt");
+  if (!strcmp(o->report, "on") && !o->sample_only) fprintf(to, ", report.html");
   if (run->corpus->has_tokenizer && run_trains(o)) fprintf(to, ", tokenizer.json");
   if (o->sample_tokens && !o->eval_only) fprintf(to, ", sample.txt");
   if (o->save_model) fprintf(to, ", model.safetensors");
@@ -524,6 +525,8 @@ static void print_old_runs(const RunView *run, const char *from) {
   FILE *rm = open_memstream(&words, &words_bytes);
   snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
   int count = old_of(path, from, rm, &bytes);
+  snprintf(path, sizeof path, "%s/tensorboard", run->opt->out);
+  count += old_of(path, from, rm, &bytes);
   snprintf(path, sizeof path, "%s/ckpt", run->opt->out);
   count += old_of(path, from, rm, &bytes);             // a link's target has others beside it
   if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, from, rm, &bytes);

@@ -144,7 +144,7 @@ static const struct { const char *program, *name; } docs_others[] = {
     {"mpirun", "oversubscribe"}, {"mpirun", "host"}, {"mpirun", "mca"}, {"mpirun", "bind_to"}, {"mpirun", "map_by"},
     {"mpirun", "cpu_list"}, {"srun", "cpu_bind"}, {"srun", "mpi"},
     {"sbatch", "signal"}, {"sbatch", "requeue"}, {"hf", "local_dir"}, {"docker", "shm_size"}, {"docker", "cpus"},
-    {"docker", "memory"}, {"build/test_gpt_fsdp", "list"}};
+    {"docker", "memory"}, {"tensorboard", "logdir"}, {"build/test_gpt_fsdp", "list"}};
 // The name of an option that begins at `c` (its first hyphen), if it is plainly written; else false.
 static bool docs_option_at(const char *text, const char *c, char name[OPTION_NAME_BYTES]) {
   if (c > text && (isalnum((uint8_t)c[-1]) || strchr("-_", c[-1]))) return false;
@@ -184,7 +184,7 @@ TEST(docs_options_are_there,
 // an entry matches all paths that begin with it.
 static const char *const docs_not_here[] = {
     "out/", "OUT/", "DIR/", "build/", "data/cache/", "data/wikitext-2/", "exported/", "train_gpt_fsdp", "ckpt/",
-    "step_", "openai-community/gpt2", "tokens/s"};
+    "step_", "openai-community/gpt2", "tokens/s", "tensorboard/", "train/", "valid/", "test/loss", "test/accuracy"};
 static bool docs_is_listed(const char *word) {
   for (const char *listed : docs_not_here) {
     const size_t n = strlen(listed);

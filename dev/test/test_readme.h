@@ -100,6 +100,8 @@ static const ReadmeException readme_exceptions[] = {
     {"README.md", "make train_gpt_fsdp && mpirun -np 2 ./train_gpt_fsdp --schedule rsqrt --max_steps 300",
      "[ -e build/cpu_avx2.o ]", "the tests were built with sanitizers, so there is nothing to link",
      "make -n train_gpt_fsdp"},
+    {"docs/watch.md", "./train_gpt_fsdp --report out,again", NULL, "it trains nothing",
+     "rm -f report.html && @ && [ -s report.html ]"},
     {"docs/checkpoints.md", "kill -USR1 PID", NULL, "it needs a run's PID",
      "./train_gpt_fsdp --data random --max_steps 1000000000 --out out-usr1 & PID=$!; "
      "until [ -s out-usr1/metrics.jsonl ]; do sleep 0.02; done; kill -USR1 $PID; wait $PID; [ $? -eq 85 ]"},

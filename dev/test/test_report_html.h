@@ -1,0 +1,264 @@
+// test_report_html.h: OUT/report.html as a file: well formed, whole in itself, with metrics.jsonl's own numbers, and
+// without a way for text of a run to become markup. dev/screenshots.py opens it in a browser.
+
+// ---- the page as text -----------------------------------------------------------------------------------------------
+// Checks that elements are closed in order, attributes are quoted, and script and style end where they should. Returns
+// the number of script elements; `data`: what the one with id="data" has, malloc'ed.
+static int page_check(const char *what, const char *text, char **data) {
+  static const char *const empty[] = {"meta", "!DOCTYPE"};
+  char open[32][32];
+  int depth = 0, scripts = 0;
+  *data = NULL;
+  for (const char *p = text; (p = strchr(p, '<'));) {
+    const bool closes = p[1] == '/';
+    const char *name = p + 1 + closes;
+    const size_t n = strspn(name, "!abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+    const char *end = name + n;
+    char quote = 0, tag[32];
+    bool is_empty = false;
+    if (!n || n >= sizeof tag) { EXPECT(0, "%s: no element at '%.40s'", what, p); return -1; }
+    snprintf(tag, sizeof tag, "%.*s", (int)n, name);
+    for (; *end && (quote || *end != '>'); end++) {
+      if (!quote && *end == '=') EXPECT(end[1] == '"', "%s: an attribute of %s without quotes", what, tag);
+      if (!quote && *end == '<') EXPECT(0, "%s: %s is not ended", what, tag);
+      if (*end == '"') quote = quote ? 0 : '"';
+    }
+    for (const char *e : empty) is_empty = is_empty || !strcmp(tag, e);
+    if (closes) {
+      EXPECT(depth && !strcmp(open[depth - 1], tag), "%s: </%s> closes %s", what, tag,
+             depth ? open[depth - 1] : "nothing");
+      depth -= depth > 0;
+    } else if (!is_empty) {
+      if (depth == 32) { EXPECT(0, "%s: elements nest too deep", what); return -1; }
+      strcpy(open[depth++], tag);
+    }
+    p = end;
+    if (closes || (strcmp(tag, "script") && strcmp(tag, "style"))) continue;
+    scripts += !strcmp(tag, "script");
+    char close[40];
+    snprintf(close, sizeof close, "</%s", tag);
+    const char *stop = strstr(end, close);
+    if (!stop) { EXPECT(0, "%s: %s is not closed", what, tag); return -1; }
+    if (memmem(name, (size_t)(end - name), "id=\"data\"", 9)) *data = strndup(end + 1, (size_t)(stop - end - 1));
+    p = stop;
+  }
+  EXPECT(!depth, "%s: %s is not closed", what, depth ? open[depth - 1] : "");
+  return scripts;
+}
+// Whether all bytes are UTF-8 without control characters.
+static bool page_is_text(const char *text) {
+  const uint8_t *p = (const uint8_t *)text, *end = p + strlen(text);
+  for (int n; p < end; p += n) {
+    bpe_class_at(p, end, &n);
+    if ((*p >= 128 && n == 1) || (*p < 32 && *p != '\n')) return false;
+  }
+  return true;
+}
+// Opens a page, which must be all there is; returns its data, parsed.
+static cJSON *page_open(const char *what, const char *path) {
+  int64_t bytes = 0;
+  char *text = file_get(path, 1 << 26, &bytes), *data = NULL;
+  if (!text) { EXPECT(0, "%s: no %s", what, path); return NULL; }
+  EXPECT(strlen(text) == (size_t)bytes && page_is_text(text), "%s: %s is not plain UTF-8", what, path);
+  EXPECT(page_check(what, text, &data) == 2, "%s: not two scripts", what);
+  for (const char *part : {report_page_head, report_page_tail})
+    for (const char *out : {"src=", "href=", "@import", "url(", "fetch(", "XMLHttp", "innerHTML", "document.write"})
+      EXPECT(strstr(text, part) && !strstr(part, out), "%s: the page has %s", what, out);
+  EXPECT(data && !strpbrk(data, "<>&"), "%s: the data has markup", what);
+  cJSON *json = cJSON_Parse(data);
+  EXPECT(json, "%s: the data is no JSON", what);
+  free(data);
+  free(text);
+  return json;
+}
+static const cJSON *page_at(const cJSON *of, const char *a, const char *b) {
+  const cJSON *x = cJSON_GetObjectItemCaseSensitive(of, a);
+  return b ? cJSON_GetObjectItemCaseSensitive(x, b) : x;
+}
+// The run in the page has what its metrics.jsonl says of each step the last time, digit by digit, and its records.
+static void page_expect_metrics(const char *what, const cJSON *run, const char *out) {
+  CliMetrics m;
+  cli_metrics(&m, out);
+  int points = 0, evals = 0, last_run = 0;
+  for (int i = 0; i < m.lines; i++) if (cli_is_kind(m.line[i], "run")) last_run = i;
+  const cJSON *first = page_at(m.line[last_run], "first_step", NULL);
+  EXPECT(cJSON_Compare(page_at(run, "run", NULL), m.line[last_run], true), "%s: another first record", what);
+  EXPECT(cJSON_Compare(page_at(run, "end", NULL), m.line[m.lines - 1], true), "%s: another end", what);
+  for (int i = 0; i < m.lines; i++) {
+    const cJSON *line = m.line[i], *step = page_at(line, "step", NULL), *p, *e;
+    if (!step || (i < last_run && step->valuedouble >= first->valuedouble)) continue;
+    for (const char *name : report_series) {
+      if (!cli_is_kind(line, "step")) break;
+      int found = 0;
+      cJSON_ArrayForEach(p, page_at(run, "series", name))
+        found += p->child->valuedouble == step->valuedouble &&
+                 p->child->next->valuedouble == page_at(line, name, NULL)->valuedouble;
+      EXPECT(found == 1, "%s: %s of step %.0f is there %d times", what, name, step->valuedouble, found);
+      points++;
+    }
+    if (!cli_is_kind(line, "eval")) continue;
+    int found = 0;
+    cJSON_ArrayForEach(e, page_at(run, "evals", NULL)) {
+      bool same = !strcmp(cli_string(e, "split"), cli_string(line, "split"));
+      for (const char *key : {"step", "loss", "perplexity", "accuracy"})
+        same = same && page_at(e, key, NULL)->valuedouble == page_at(line, key, NULL)->valuedouble;
+      found += same;
+    }
+    EXPECT(found == 1, "%s: the %s of step %.0f is there %d times", what, cli_string(line, "split"), step->valuedouble,
+           found);
+    evals++;
+  }
+  int there = 0;
+  for (const char *name : report_series) there += cJSON_GetArraySize(page_at(run, "series", name));
+  EXPECT(there == points && points >= 32, "%s: %d points, metrics.jsonl has %d", what, there, points);
+  EXPECT(cJSON_GetArraySize(page_at(run, "evals", NULL)) == evals && evals >= 2, "%s: %d evaluations", what, evals);
+  cli_metrics_free(&m);
+}
+
+TEST(report_page_shows_the_metrics_numbers,
+     "OUT/report.html: well formed, nothing from elsewhere, metrics.jsonl's numbers digit by digit, resumed runs too, "
+     "the memory map inside the plan; hostile samples, options and names stay text; --report lays runs side by side; "
+     "off: no page") {
+  CliRun r;
+  const char *out = cli_path("x<script><b>&'\"");
+  const char *hostile = "'</script><img src=x onerror=alert(1)>&amp;\"\\'";
+  char options[3072], path[700];
+  snprintf(options, sizeof options, "%s --global_batch 8 --schedule constant --warmup 2 --eval_every 4 --save_every 5 "
+           "--keep 0 --prompt %s", cli_small(), hostile);
+  CLI_RUN(&r, "%s %s --max_steps 8 --out \"$(printf '%%s' '%s/x<script><b>&'; printf \"'\"; printf '\"')\"",
+          cli_ranks(2), options, test_tmp());
+  cli_expect_done(&r, "eight steps");
+  EXPECT(cli_count(r.text, "metrics.jsonl, report.html, options.txt") == 1, "it printed:\n%.3000s", r.text);
+  cli_free(&r);
+  snprintf(path, sizeof path, "%s/report.html", out);
+  cJSON *page = page_open("eight steps", path);
+  REQUIRE(page, "no page");
+  const cJSON *run = page_at(page, "runs", NULL)->child;
+  page_expect_metrics("eight steps", run, out);
+  EXPECT(strstr(cli_string(run, "sample"), "</script><img src=x onerror=alert(1)>"), "the sample is '%s'",
+         cli_string(run, "sample"));
+  EXPECT(!strcmp(cli_string(run, "name"), out), "the name is '%s'", cli_string(run, "name"));
+  // Memory: every buffer lies in its line of the plan.
+  const cJSON *map = page_at(run, "run", "memory_map"), *b, *l;
+  size_t total = 0, plan = 0;
+  cJSON_ArrayForEach(l, page_at(map, "lines", NULL)) total += (size_t)cJSON_GetArrayItem(l, 2)->valuedouble;
+  cJSON_ArrayForEach(l, page_at(run, "run", "memory_use_bytes")) plan += (size_t)l->valuedouble;
+  EXPECT(total == plan && cJSON_GetArraySize(page_at(map, "buffers", NULL)) > 30, "%zu of %zu bytes", total, plan);
+  cJSON_ArrayForEach(b, page_at(map, "buffers", NULL)) {
+    bool inside = false;
+    const double pool = cJSON_GetArrayItem(b, 2)->valuedouble;
+    const double end = cJSON_GetArrayItem(b, 3)->valuedouble + cJSON_GetArrayItem(b, 4)->valuedouble;
+    cJSON_ArrayForEach(l, page_at(map, "lines", NULL))
+      inside = inside || (cJSON_GetArrayItem(l, 3)->valuedouble == pool &&
+                          end <= cJSON_GetArrayItem(l, 2)->valuedouble);
+    EXPECT(inside, "%s lies in no line of the plan", b->child->valuestring);
+  }
+  cJSON_Delete(page);
+  // Any bytes in a sample; a resumed run; another one beside it.
+  CLI_RUN(&r, "cd %s && mv x* one && rm -r one/ckpt/step_00000008 && %s %s --resume auto --max_steps 12 --out one && "
+          "%s %s --max_steps 8 --lr 0.02 --report off --out two && ls two && "
+          "printf 'a\\000b\\377\\302</ScRiPt>\\360\\237\\230\\200\\355\\240\\200\\033[1m' >one/sample.txt && "
+          "%s --report one,two && mkdir three && %s --report one --out three",
+          test_tmp(), cli_ranks(0), options, cli_ranks(2), options, cli_ranks(0), cli_ranks(2));
+  cli_expect_done(&r, "resumed, and another");
+  // Named at the start and end of the resumed run, and by --report twice; not by the run without a page, nor by ls.
+  EXPECT(cli_count(r.text, "report: ") == 2 && cli_count(r.text, "report.html") == 4, "it printed:\n%.3000s", r.text);
+  cli_free(&r);
+  page = page_open("resumed", cli_path("one/report.html"));
+  if (page) page_expect_metrics("resumed", page_at(page, "runs", NULL)->child, cli_path("one"));
+  cJSON_Delete(page);
+  page = page_open("two runs", cli_path("report.html"));
+  REQUIRE(page && cJSON_GetArraySize(page_at(page, "runs", NULL)) == 2, "not two runs");
+  run = page_at(page, "runs", NULL)->child;
+  page_expect_metrics("one of two", run, cli_path("one"));
+  page_expect_metrics("two of two", run->next, cli_path("two"));
+  const cJSON *sample = page_at(run, "sample", NULL);
+  const char *rest = cJSON_IsString(sample) ? sample->valuestring : "";
+  EXPECT(!strncmp(rest, "a", 1), "the sample is '%s'", rest);
+  cJSON_Delete(page);
+  page = page_open("in three", cli_path("three/report.html"));
+  cJSON_Delete(page);
+  static const CliRefusal table[] = {
+      {0, "--report nowhere", 3, "--report nowhere: cannot read nowhere/metrics.jsonl: No such file or directory; "
+       "it takes directories of runs, with commas between them"}};
+  cli_expect_refusals(table, 1);
+}
+TEST(report_text_stays_text, "any bytes become a JSON string that is UTF-8 and has no markup, and means the same") {
+  static const struct { const char *bytes; size_t count; const char *means; } table[] = {
+      {"plain", 5, "plain"}, {"<&>\"\\", 5, "<&>\"\\"}, {"\x01\x1b\x7f\n", 4, "\x01\x1b\x7f\n"},
+      {"\xc3\xa9\xf0\x9f\x98\x80", 6, "\xc3\xa9\xf0\x9f\x98\x80"}, {"a\xff" "b", 3, "a\xef\xbf\xbd" "b"},
+      {"\xc0\xaf", 2, "\xef\xbf\xbd\xef\xbf\xbd"}, {"\xed\xa0\x80", 3, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+      {"\xe2\x82", 2, "\xef\xbf\xbd\xef\xbf\xbd"}, {"\xf5\x80\x80\x80", 1, "\xef\xbf\xbd"}};
+  for (const auto &row : table) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&text, &bytes);
+    report_text(f, row.bytes, row.count);
+    fclose(f);
+    cJSON *v = cJSON_Parse(text);
+    EXPECT(cJSON_IsString(v) && !strcmp(v->valuestring, row.means) && !strpbrk(text, "<>&") && page_is_text(text), "%s",
+           text);
+    cJSON_Delete(v);
+    free(text);
+  }
+}
+TEST(report_points_stand_for_all_steps,
+     "a series of any length is at most 512 points: none is lost, least and greatest stay; what a resumed run makes "
+     "again replaces what was there") {
+  static ReportRun r;
+  for (int steps : {1, 511, 512, 513, 5000, 100000}) {
+    report_run_open(&r, "nowhere");
+    double least = INFINITY, most = -INFINITY, sum = 0;
+    for (int i = 1; i <= steps; i++) {
+      char line[256];
+      const double loss = i == 77 ? -3 : 1000.0 / i;
+      const int n = snprintf(line, sizeof line, "{\"kind\":\"step\",\"step\":%d,\"loss\":%.17g,\"lr\":null}", i, loss);
+      report_take(&r, line, (size_t)n);
+      least = fmin(least, loss), most = fmax(most, loss), sum += loss;
+    }
+    double found_least = INFINITY, found_most = -INFINITY, found_sum = 0;
+    int count = 0;
+    for (int i = 0; i < r.points; i++) {
+      const ReportPoint *p = &r.point[REPORT_LOSS][i];
+      EXPECT(p->step == 1 + i * r.stride, "point %d begins at step %lld", i, (long long)p->step);
+      found_least = fmin(found_least, p->least), found_most = fmax(found_most, p->most);
+      found_sum += p->sum, count += p->count;
+      EXPECT(!r.point[REPORT_LR][i].count, "null counts");
+    }
+    EXPECT(r.points <= REPORT_POINTS && r.points > 0 && count == steps && r.step == steps, "%d steps: %d in %d points",
+           steps, count, r.points);
+    EXPECT(found_least == least && found_most == most && fabs(found_sum - sum) <= 1e-12 * fabs(sum) * steps,
+           "%d steps: another range", steps);
+  }
+  for (int first : {60001, 2}) {
+    char line[128];
+    int n = snprintf(line, sizeof line, "{\"kind\":\"run\",\"first_step\":%d,\"memory_map\":{}}", first);
+    report_take(&r, line, (size_t)n);
+    n = snprintf(line, sizeof line, "{\"kind\":\"step\",\"step\":%d,\"loss\":7}", first);
+    report_take(&r, line, (size_t)n);
+    const ReportPoint *p = &r.point[REPORT_LOSS][r.points - 1];
+    EXPECT(p->step <= first && p->step + r.stride > first && p->most >= 7, "step %d is not last", first);
+  }
+  report_run_close(&r);
+}
+TEST(report_page_survives_a_full_disk,
+     "a page that cannot be written leaves the old one whole, and is not tried again") {
+  static ReportLive live;
+  const char line[] = "{\"kind\":\"run\",\"first_step\":1,\"memory_map\":{},\"ranks\":1}\n";
+  cli_write(cli_path("metrics.jsonl"), line, strlen(line));
+  report_live_open(&live, test_tmp());
+  REQUIRE(report_live_write(&live, true, "1"), "%s", strerror(errno));
+  int64_t before = 0, after = 0;
+  char *old = file_get(cli_path("report.html"), 1 << 24, &before);
+  signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit most = {4096, 4096};
+  setrlimit(RLIMIT_FSIZE, &most);
+  EXPECT(!report_live_write(&live, true, "1") && errno == EFBIG, "written, or errno %d", errno);
+  EXPECT(report_live_write(&live, true, "1"), "tried again");
+  char *now = file_get(cli_path("report.html"), 1 << 24, &after);
+  EXPECT(old && now && before == after && !memcmp(old, now, (size_t)before), "the old page is gone");
+  EXPECT(access(cli_path("report.html.part"), F_OK), "a part is left");
+  free(old);
+  free(now);
+  report_live_close(&live);
+}

@@ -1,0 +1,270 @@
+// test_trace.h: the timeline of --trace, read back: spans nest, their number is that of the counters, flows lead from a
+// reduction to its readers, and the exposed communication that the program reports is what the spans add up to. Clocks
+// are measured within their stated error.
+
+// A complete event; times in ns, exact: the file has three digits of a microsecond.
+struct TraceSpan { int64_t begin, end, inner; int pid, tid, stage, step; const char *name, *cat; };
+struct TraceFile { cJSON *json; TraceSpan *span; int spans; };
+static int64_t trace_file_ns(const cJSON *x, const char *key) {
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(x, key);
+  EXPECT(cJSON_IsNumber(v), "an event has no %s", key);
+  return v ? llround(v->valuedouble * 1000) : 0;
+}
+static int trace_file_int(const cJSON *x, const char *key, int otherwise) {
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(x, key);
+  return v ? v->valueint : otherwise;
+}
+static int trace_span_order(const void *a, const void *b) {      // by track and begin, the longest first
+  const TraceSpan *x = (const TraceSpan *)a, *y = (const TraceSpan *)b;
+  if (x->pid != y->pid || x->tid != y->tid) return x->pid != y->pid ? x->pid - y->pid : x->tid - y->tid;
+  if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+  return x->end != y->end ? (x->end > y->end ? -1 : 1) : 0;
+}
+static void trace_file_open(TraceFile *t, const char *path) {
+  int64_t bytes = 0;
+  char *text = file_get(path, 1 << 26, &bytes);
+  *t = TraceFile{};
+  REQUIRE(text, "cannot read %s", path);
+  t->json = cJSON_Parse(text);
+  free(text);
+  const cJSON *events = cJSON_GetObjectItemCaseSensitive(t->json, "traceEvents"), *e;
+  REQUIRE(cJSON_IsArray(events), "%s is no trace", path);
+  t->span = (TraceSpan *)calloc((size_t)cJSON_GetArraySize(events), sizeof(TraceSpan));
+  cJSON_ArrayForEach(e, events) {
+    if (strcmp(cli_string(e, "ph"), "X")) continue;
+    const cJSON *args = cJSON_GetObjectItemCaseSensitive(e, "args");
+    const int64_t begin = trace_file_ns(e, "ts"), end = begin + trace_file_ns(e, "dur");
+    EXPECT(end >= begin && begin >= 0, "%s takes %lld ns from %lld on", cli_string(e, "name"),
+           (long long)(end - begin), (long long)begin);
+    t->span[t->spans++] = TraceSpan{begin, end, 0, trace_file_int(e, "pid", -1), trace_file_int(e, "tid", -1),
+                                    trace_file_int(args, "stage", -1), trace_file_int(args, "step", -1),
+                                    cli_string(e, "name"), cli_string(e, "cat")};
+  }
+  qsort(t->span, (size_t)t->spans, sizeof(TraceSpan), trace_span_order);
+}
+static void trace_file_close(TraceFile *t) {
+  cJSON_Delete(t->json);
+  free(t->span);
+}
+// Spans of a track lie inside each other or apart. Notes for each what its children take.
+static void trace_expect_nested(TraceFile *t) {
+  TraceSpan *open[64];
+  int depth = 0;
+  for (int i = 0; i < t->spans; i++) {
+    TraceSpan *x = &t->span[i];
+    if (i && (x->pid != x[-1].pid || x->tid != x[-1].tid)) depth = 0;
+    while (depth && open[depth - 1]->end <= x->begin) depth--;
+    if (depth) {
+      EXPECT(x->end <= open[depth - 1]->end, "rank %d: %s, %lld to %lld, overlaps %s, %lld to %lld", x->pid, x->name,
+             (long long)x->begin, (long long)x->end, open[depth - 1]->name, (long long)open[depth - 1]->begin,
+             (long long)open[depth - 1]->end);
+      open[depth - 1]->inner += x->end - x->begin;
+    }
+    REQUIRE(depth < 64, "spans nest deeper than 64");
+    open[depth++] = x;
+  }
+}
+static int trace_count(const TraceFile *t, int pid, int tid, const char *name) {
+  int n = 0;
+  for (int i = 0; i < t->spans; i++) {
+    const size_t length = strcspn(t->span[i].name, ",");         // "reduction, block 1"
+    n += t->span[i].pid == pid && t->span[i].tid == tid && strlen(name) == length &&
+         !strncmp(t->span[i].name, name, length);
+  }
+  return n;
+}
+// Whether a span of the track contains this time.
+static bool trace_lies_in_span(const TraceFile *t, int pid, int tid, int64_t at) {
+  for (int i = 0; i < t->spans; i++) {
+    const TraceSpan *x = &t->span[i];
+    if (x->pid == pid && x->tid == tid && x->begin <= at && at <= x->end) return true;
+  }
+  return false;
+}
+// Each flow has one begin and one end, which comes later, both in spans. Returns how many begin at this rank's
+// reductions.
+static int trace_expect_flows(const TraceFile *t, int pid) {
+  const cJSON *events = cJSON_GetObjectItemCaseSensitive(t->json, "traceEvents"), *s, *f;
+  int from_reductions = 0;
+  cJSON_ArrayForEach(s, events) {
+    const bool begins = !strcmp(cli_string(s, "ph"), "s"), ends = !strcmp(cli_string(s, "ph"), "f");
+    if ((!begins && !ends) || trace_file_int(s, "pid", -1) != pid) continue;
+    int others = 0;
+    EXPECT(trace_lies_in_span(t, pid, trace_file_int(s, "tid", -1), trace_file_ns(s, "ts")),
+           "the flow %s of rank %d is in no span", cli_string(s, "id"), pid);
+    cJSON_ArrayForEach(f, events) {
+      if (strcmp(cli_string(f, "ph"), begins ? "f" : "s") || strcmp(cli_string(f, "id"), cli_string(s, "id"))) continue;
+      const int64_t later = trace_file_ns(f, "ts") - trace_file_ns(s, "ts");
+      EXPECT(begins ? later >= 0 : later <= 0, "the flow %s ends before it begins", cli_string(s, "id"));
+      others++;
+    }
+    EXPECT(others == 1, "the flow %s of rank %d has %d other ends", cli_string(s, "id"), pid, others);
+    from_reductions += begins && trace_file_int(s, "tid", -1) == TRACK_REDUCTION;
+  }
+  return from_reductions;
+}
+// Adds up, in ms, what the spans of a category take on the computing threads without their children; stage -2: all.
+static double trace_own_ms(const TraceFile *t, const char *cat, int stage) {
+  double ns = 0;
+  for (int i = 0; i < t->spans; i++) {
+    const TraceSpan *x = &t->span[i];
+    if (x->tid == TRACK_COMPUTES && !strcmp(x->cat, cat) && (stage == -2 || x->stage == stage))
+      ns += (double)(x->end - x->begin - x->inner);
+  }
+  return ns * 1e-6;
+}
+static void trace_expect_ms(const char *what, const cJSON *of, const char *key, double ms) {
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(of, key);
+  EXPECT(v && fabs(v->valuedouble - ms) <= 1e-9 * (1 + ms), "%s: %s is %.9f, the spans add up to %.9f", what, key,
+         v ? v->valuedouble : -1, ms);
+}
+// The last line of this kind in metrics.jsonl, and the sum of a counter over the steps first to last.
+static const cJSON *trace_metrics_line(const CliMetrics *m, const char *kind) {
+  const cJSON *found = NULL;
+  for (int i = 0; i < m->lines; i++) if (cli_is_kind(m->line[i], kind)) found = m->line[i];
+  return found;
+}
+static int trace_metrics_sum(const CliMetrics *m, const char *key, int first, int last) {
+  int sum = 0;
+  for (int i = 0; i < m->lines; i++) {
+    const int step = trace_file_int(m->line[i], "step", 0);
+    if (cli_is_kind(m->line[i], "step") && step >= first && step <= last) sum += trace_file_int(m->line[i], key, 0);
+  }
+  return sum;
+}
+// A run's trace of steps first to last, with `reads` ranks that read each reduction of another.
+struct TraceWant { const char *what; int ranks, first, last, microbatches, shards; };
+static void trace_expect(const TraceWant *w, const char *file, const char *out) {
+  static TraceFile t;
+  CliMetrics m;
+  cli_metrics(&m, out);
+  trace_file_open(&t, file);
+  trace_expect_nested(&t);
+  const int steps = w->last - w->first + 1, L = 2, gathers = trace_metrics_sum(&m, "gathers", w->first, w->last);
+  const int reductions = trace_metrics_sum(&m, "reductions", w->first, w->last);
+  for (int r = 0; r < w->ranks; r++) {
+    const struct { const char *name; int tid, count; } want[] = {
+        {"step", 0, steps}, {"forward", 0, steps * w->microbatches}, {"backward", 0, steps * w->microbatches},
+        {"update", 0, steps}, {"attention_forward", 0, steps * w->microbatches * L},
+        {"attention_backward", 0, steps * w->microbatches * L}, {"step_decide", 0, steps},
+        {"reduction", TRACK_REDUCTION, reductions}};
+    for (const auto &x : want)
+      EXPECT(trace_count(&t, r, x.tid, x.name) == x.count, "%s, rank %d: %d spans of %s, must be %d", w->what, r,
+             trace_count(&t, r, x.tid, x.name), x.name, x.count);
+    int in_slots = 0;
+    for (int k = 0; k < L + 1; k++) in_slots += trace_count(&t, r, TRACK_SLOTS + k, "gather");
+    EXPECT(in_slots == gathers, "%s, rank %d: %d gathers, the counters say %d", w->what, r, in_slots, gathers);
+    const int flows = trace_expect_flows(&t, r);
+    EXPECT(flows == reductions * (w->shards - 1), "%s, rank %d: %d flows from %d reductions", w->what, r, flows,
+           reductions);
+  }
+  for (int i = 0; i < t.spans; i++)
+    EXPECT(t.span[i].step >= w->first && t.span[i].step <= w->last, "%s: %s of step %d", w->what, t.span[i].name,
+           t.span[i].step);
+  const cJSON *line = trace_metrics_line(&m, "trace");
+  REQUIRE(line, "%s: metrics.jsonl has no trace", w->what);
+  const double mean = 1.0 / (w->ranks * steps);
+  double all = 0, step = 0;
+  for (const char *cat : {"gather", "wait", "sums", "exchange", "messages"}) all += trace_own_ms(&t, cat, -2) * mean;
+  for (int i = 0; i < t.spans; i++)
+    if (!strcmp(t.span[i].name, "step")) step += (double)(t.span[i].end - t.span[i].begin) * 1e-6 * mean;
+  trace_expect_ms(w->what, line, "exposed_ms", all);
+  trace_expect_ms(w->what, line, "step_ms", step);
+  trace_expect_ms(w->what, line, "exposed_percent", 100 * all / step);
+  const cJSON *stages = cJSON_GetObjectItemCaseSensitive(line, "stages"), *s;
+  EXPECT(cJSON_GetArraySize(stages) == L + 1, "%s: %d stages", w->what, cJSON_GetArraySize(stages));
+  cJSON_ArrayForEach(s, stages) {
+    const int stage = trace_file_int(s, "stage", -1);
+    trace_expect_ms(w->what, s, "gather_ms", trace_own_ms(&t, "gather", stage) * mean);
+    trace_expect_ms(w->what, s, "sums_ms", trace_own_ms(&t, "sums", stage) * mean);
+    trace_expect_ms(w->what, s, "wait_ms", trace_own_ms(&t, "wait", stage) * mean);
+  }
+  EXPECT(trace_file_int(line, "dropped", -1) == 0, "%s: events were dropped", w->what);
+  trace_file_close(&t);
+  cli_metrics_free(&m);
+}
+
+TEST(trace_is_what_the_counters_say,
+     "--trace on 1 to 4 ranks, in place, by gathers, by messages, with replicas: valid, spans nest, gathers and "
+     "reductions are those counted, flows lead forward in time, exposed communication is what the spans add up to, and "
+     "the losses are those without a trace") {
+  static const struct { TraceWant want; const char *options; } table[] = {
+      {{"one rank", 1, 2, 3, 4, 1}, "--trace_steps 2:3"},
+      {{"in place", 2, 3, 5, 2, 2}, ""},
+      {{"gathers", 4, 2, 2, 1, 4}, "--shm copy --trace_steps 2:2 --eval_every 2 --save_every 2"},
+      {{"messages", 2, 5, 6, 2, 2}, "--shm off --trace_steps 5:9 --save_async --save_every 5"},
+      {{"replicas", 4, 1, 2, 1, 2}, "--mesh 2x2 --shm copy --trace_steps 1:2 --accumulate local"}};
+  CliRun r;
+  char file[700];
+  const char *options = "--batch_size 2 --global_batch 8 --max_steps 6 --eval_every -1 --save_every -1";
+  CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(0), cli_small(), options, cli_path("plain"));
+  cli_expect_done(&r, "without a trace");
+  cli_free(&r);
+  for (const auto &row : table) {
+    const TraceWant *w = &row.want;
+    snprintf(file, sizeof file, "%s", cli_path("t.json"));
+    CLI_RUN(&r, "rm -rf %s && %s %s %s --trace %s %s --out %s", cli_path("out"),
+            cli_ranks(w->ranks == 1 ? 0 : w->ranks), cli_small(), options, file, row.options, cli_path("out"));
+    cli_expect_done(&r, w->what);
+    EXPECT(cli_count(r.text, "exposed communication: ") == 1 && cli_count(r.text, "trace: ") == 1,
+           "%s: it printed:\n%s", w->what, r.text);
+    cli_free(&r);
+    trace_expect(w, file, cli_path("out"));
+    if (!strstr(row.options, "every")) cli_expect_same_series(w->what, cli_path("plain"), cli_path("out"), 6);
+  }
+}
+TEST(trace_cannot_be_where_it_would_not_be_true,
+     "--trace is refused by name: on a GPU, without training, of steps that the run does not have, into no directory") {
+  static const CliRefusal table[] = {
+      {0, "--trace t --device cuda", 2, "--trace notes what the CPU computes: it does not go with --device cuda; use "
+       "nsys, whose ranges this program names, or leave it out"},
+      {0, "--trace_steps 2:3", 2, "--trace_steps needs --trace FILE"},
+      {0, "--trace=", 2, "--trace needs a path"},
+      {2, "--trace t --trace_steps 3:2", 2, "--trace_steps '3:2' is not first:last, like 3:5, with 1 <= first <= last "
+       "<= 1000000"},
+      {0, "--trace t --trace_steps 0:2", 2, "--trace_steps '0:2' is not first:last, like 3:5, with 1 <= first <= last "
+       "<= 1000000"},
+      {2, "--trace t --max_steps 2", 3, "--trace_steps 3:5: this run has 2 steps; choose earlier ones"},
+      {2, "--trace /nowhere/t --max_steps 5", 3, "--trace /nowhere/t cannot be written: No such file or directory"}};
+  const char *device = getenv("DEVICE");
+  if (device && !strcmp(device, "cuda")) SKIP("refusals of a CPU");
+  cli_expect_refusals(table, sizeof table / sizeof *table);
+}
+
+static int64_t trace_shift_ns;
+static int64_t trace_shifted() { return trace_now() + trace_shift_ns; }
+TEST_MPI(trace_clocks_are_measured, 3,
+         "clocks that are hours ahead or behind are measured within half of a message's way there and back, and a time "
+         "of theirs becomes rank 0's within that") {
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  TraceClock a[3], b[3];
+  const int64_t shift[3] = {0, 7200000000123, -3600000000456};
+  trace_shift_ns = shift[rank];
+  trace_clocks(MPI_COMM_WORLD, a, trace_shifted, NULL);
+  trace_clocks(MPI_COMM_WORLD, b, trace_shifted, NULL);
+  for (int r = 0; r < 3 && !rank; r++)
+    for (const TraceClock *c : {&a[r], &b[r]})
+      EXPECT(fabs(c->ahead_ns - (double)shift[r]) <= c->within_ns + 1 && c->within_ns < 1e9,
+             "rank %d: %.0f ns ahead within %.0f, is %lld", r, c->ahead_ns, c->within_ns, (long long)shift[r]);
+  const int like[3] = {0, 1, 1};                 // the third rank has the second one's clock, and is not asked
+  trace_clocks(MPI_COMM_WORLD, a, trace_shifted, like);
+  EXPECT(rank || (a[2].ahead_ns == a[1].ahead_ns && fabs(a[2].ahead_ns - (double)shift[1]) <= a[1].within_ns + 1),
+         "rank 2 has another clock than rank 1");
+  // A clock that runs fast by a thousandth: in the middle between two measurements it is right again.
+  const TraceClock early = {1000, 0, 0}, late = {2000, 0, 1e6};
+  for (int64_t at : {-500, 0, 250000, 500000, 1000000, 1500000}) {
+    const double ahead = 1000 + 1000 * fmin(1, fmax(0, (double)at * 1e-6));
+    const int64_t back = trace_to_rank0(&early, &late, at + llround(ahead));
+    EXPECT(llabs(back - at) <= 2, "%lld became %lld", (long long)at, (long long)back);
+  }
+}
+TEST(trace_without_room_says_so, "events for which there is no room are counted, and none is written over") {
+  static Trace x;
+  TraceEvent few[3] = {};
+  memset(&x, 0, sizeof x);
+  x.event = few, x.room = 2;
+  for (int i = 0; i < 5; i++) trace_add(&x, TRACE_OP, i, 0, i, i + 1, 0, PART_OF_MODEL);
+  EXPECT(x.count == 2 && x.dropped == 3 && few[1].number == 1 && !few[2].end_ns, "%lld events, %lld dropped",
+         (long long)x.count, (long long)x.dropped);
+}

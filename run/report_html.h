@@ -1,0 +1,357 @@
+// report_html.h: OUT/report.html, one file that shows a run, or several side by side, in any browser: no network, no
+// library. All of it is made from what runs have written: metrics.jsonl, options.txt, sample.txt of their directories.
+//
+//   report_run_read     what has been added to a run's metrics.jsonl since the last call; of a series at most
+//                       REPORT_POINTS points are kept, each of as many steps as it takes
+//   report_write        the page of some runs, whole or not at all
+//   report_runs         --report RUN1,RUN2,...
+//
+// The page's data is JSON in a script element, read as data. Text of runs may be any bytes: it is made UTF-8, and <, >
+// and & are written as \u003c and so on, so that nothing in it can end the element.
+#pragma once
+#include "report_page.h"
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { REPORT_POINTS = 512, REPORT_EVALS = 512, REPORT_RUNS_MOST = 16, REPORT_PATH_BYTES = 1024,
+       REPORT_TEXT_MOST = 1 << 16 };
+enum ReportSeries { REPORT_LOSS, REPORT_LR, REPORT_NORM, REPORT_RATE, REPORT_SERIES };
+static const char *const report_series[] = {"loss", "lr", "grad_norm", "tokens_per_s"};
+// Of some consecutive steps. count 0: no finite value.
+struct ReportPoint { int64_t step; int count; double sum, least, most; };
+struct ReportEval { int64_t step; double loss, perplexity, accuracy; char split[16]; };
+struct ReportRun {
+  char directory[REPORT_PATH_BYTES];
+  int64_t offset;                                // of metrics.jsonl: read so far
+  ReportPoint point[REPORT_SERIES][REPORT_POINTS];
+  int points;                                    // of every series
+  int64_t stride, first, step;                   // steps of a point; the first one's; the last that was made
+  ReportEval eval[REPORT_EVALS];
+  int evals;
+  char *run, *end, *trace;                       // the last record of a kind, malloc'ed; NULL: none
+};
+
+// ---- text -----------------------------------------------------------------------------------------------------------
+// Bytes of the UTF-8 character at p, before end; 0: none begins there.
+static inline int report_utf8(const uint8_t *p, const uint8_t *end) {
+  const int n = *p < 0x80 ? 1 : *p < 0xc2 ? 0 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : *p < 0xf5 ? 4 : 0;
+  if (!n || end - p < n) return 0;
+  for (int i = 1; i < n; i++) if ((p[i] & 0xc0) != 0x80) return 0;
+  const bool overlong = (*p == 0xe0 && p[1] < 0xa0) || (*p == 0xf0 && p[1] < 0x90);
+  const bool beyond = (*p == 0xed && p[1] >= 0xa0) || (*p == 0xf4 && p[1] >= 0x90);            // surrogates, > U+10ffff
+  return overlong || beyond ? 0 : n;
+}
+// Writes bytes that stand in a JSON string, or are JSON themselves (json), so that they are UTF-8 and cannot end a
+// script element.
+static inline void report_bytes(FILE *to, const char *text, size_t bytes, bool json) {
+  const uint8_t *p = (const uint8_t *)text, *end = p + bytes;
+  for (int n = 1; p < end; p += n) {
+    n = report_utf8(p, end);
+    if (!n) { n = 1; fputs("\\ufffd", to); continue; }
+    if (strchr("<>&", *p) && *p) fprintf(to, "\\u%04x", *p);
+    else if (n == 1 && (*p < 32 || *p == 127) && (!json || *p != '\n')) fprintf(to, "\\u%04x", *p);
+    else if (!json && (*p == '"' || *p == '\\')) fprintf(to, "\\%c", *p);
+    else fwrite(p, 1, (size_t)n, to);
+  }
+}
+static inline void report_text(FILE *to, const char *text, size_t bytes) {
+  fputc('"', to);
+  report_bytes(to, text, bytes, false);
+  fputc('"', to);
+}
+// The first REPORT_TEXT_MOST bytes of a file in a run's directory, as a JSON string; null: there is none.
+static inline void report_file(FILE *to, const ReportRun *r, const char *name) {
+  char path[REPORT_PATH_BYTES + 64], *text = (char *)malloc(REPORT_TEXT_MOST);
+  snprintf(path, sizeof path, "%.1000s/%s", r->directory, name);
+  FILE *f = fopen(path, "rb");
+  if (f) report_text(to, text, fread(text, 1, REPORT_TEXT_MOST, f));
+  else fputs("null", to);
+  if (f) fclose(f);
+  free(text);
+}
+
+// ---- reading a run --------------------------------------------------------------------------------------------------
+// NaN: there is none.
+static inline double report_number(const cJSON *of, const char *key) {
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(of, key);
+  return cJSON_IsNumber(v) ? v->valuedouble : NAN;
+}
+// Two points become one, until there is room for `step`.
+static inline void report_make_room(ReportRun *r, int64_t step) {
+  while (step >= r->first + r->stride * REPORT_POINTS) {
+    for (int s = 0; s < REPORT_SERIES; s++)
+      for (int i = 0; i < REPORT_POINTS / 2; i++) {
+        const ReportPoint a = r->point[s][2 * i], b = r->point[s][2 * i + 1];
+        ReportPoint *x = &r->point[s][i];
+        *x = a.count ? a : b;
+        x->step = a.step;
+        if (!a.count || !b.count) continue;
+        x->count += b.count, x->sum += b.sum;
+        x->least = fmin(a.least, b.least), x->most = fmax(a.most, b.most);
+      }
+    r->points = (r->points + 1) / 2;
+    r->stride *= 2;
+    for (int s = 0; s < REPORT_SERIES; s++)
+      memset(&r->point[s][r->points], 0, sizeof(ReportPoint) * (size_t)(REPORT_POINTS - r->points));
+  }
+}
+static inline void report_take_step(ReportRun *r, const cJSON *line) {
+  const double number = report_number(line, "step");
+  if (!(number >= 1 && number < 0x1p53)) return;
+  const int64_t step = (int64_t)number;
+  if (!r->points) r->first = step, r->stride = 1;
+  if (step < r->first) return;
+  report_make_room(r, step);
+  const int i = (int)((step - r->first) / r->stride);
+  for (int s = 0; s < REPORT_SERIES; s++) {
+    const double x = report_number(line, report_series[s]);
+    for (int k = r->points; k <= i; k++) r->point[s][k] = ReportPoint{r->first + k * r->stride, 0, 0, 0, 0};
+    ReportPoint *p = &r->point[s][i];
+    if (!isfinite(x)) continue;
+    p->least = p->count ? fmin(p->least, x) : x, p->most = p->count ? fmax(p->most, x) : x;
+    p->sum += x, p->count++;
+  }
+  if (i >= r->points) r->points = i + 1;
+  r->step = step;
+}
+static inline void report_take_eval(ReportRun *r, const cJSON *line) {
+  const cJSON *split = cJSON_GetObjectItemCaseSensitive(line, "split");
+  const double step = report_number(line, "step");
+  if (!cJSON_IsString(split) || !(step >= 0)) return;
+  if (r->evals == REPORT_EVALS)                  // every other one goes
+    for (r->evals = 0; r->evals < REPORT_EVALS / 2; r->evals++) r->eval[r->evals] = r->eval[2 * r->evals + 1];
+  ReportEval *e = &r->eval[r->evals++];
+  *e = ReportEval{(int64_t)step, report_number(line, "loss"), report_number(line, "perplexity"),
+                  report_number(line, "accuracy"), ""};
+  snprintf(e->split, sizeof e->split, "%s", split->valuestring);
+}
+// A run that goes on makes again what an earlier one had from that step on.
+static inline void report_take_start(ReportRun *r, const cJSON *line) {
+  const double first = report_number(line, "first_step");
+  if (!cJSON_HasObjectItem(line, "memory_map")) return;          // it only evaluates
+  while (r->points && (double)(r->first + (r->points - 1) * r->stride) >= first) {
+    r->points--;
+    for (int s = 0; s < REPORT_SERIES; s++) r->point[s][r->points] = ReportPoint{};
+  }
+  int kept = 0;
+  for (int i = 0; i < r->evals; i++) if ((double)r->eval[i].step < first) r->eval[kept++] = r->eval[i];
+  r->evals = kept;
+}
+static inline void report_keep(char **to, const char *line, size_t bytes) {
+  free(*to);
+  *to = (char *)malloc(bytes + 1);
+  memcpy(*to, line, bytes);
+  (*to)[bytes] = 0;
+}
+static inline void report_take(ReportRun *r, const char *text, size_t bytes) {
+  cJSON *line = cJSON_ParseWithLength(text, bytes);
+  const cJSON *kind = cJSON_GetObjectItemCaseSensitive(line, "kind");
+  const char *is = cJSON_IsString(kind) ? kind->valuestring : "";
+  if (!strcmp(is, "step")) report_take_step(r, line);
+  if (!strcmp(is, "eval")) report_take_eval(r, line);
+  if (!strcmp(is, "end")) report_keep(&r->end, text, bytes);
+  if (!strcmp(is, "trace")) report_keep(&r->trace, text, bytes);
+  if (!strcmp(is, "run")) {
+    report_take_start(r, line);
+    if (!r->run || cJSON_HasObjectItem(line, "memory_map")) report_keep(&r->run, text, bytes);
+    free(r->end);                                // of an earlier part
+    r->end = NULL;
+  }
+  cJSON_Delete(line);
+}
+// Begins to read the run in `directory`.
+static inline void report_run_open(ReportRun *r, const char *directory) {
+  memset(r, 0, sizeof *r);
+  r->stride = 1;
+  snprintf(r->directory, sizeof r->directory, "%.1000s", directory);
+}
+static inline void report_run_close(ReportRun *r) {
+  free(r->run), free(r->end), free(r->trace);
+  r->run = r->end = r->trace = NULL;
+}
+// Takes the whole lines that metrics.jsonl has beyond those read before. False with errno.
+static inline bool report_run_read(ReportRun *r) {
+  char path[REPORT_PATH_BYTES + 32], *text = NULL;
+  size_t room = 0;
+  snprintf(path, sizeof path, "%.1000s/metrics.jsonl", r->directory);
+  FILE *f = fopen(path, "rb");
+  if (!f) return false;
+  if (!fseeko(f, r->offset, SEEK_SET))
+    for (ssize_t n; (n = getline(&text, &room, f)) > 0 && text[n - 1] == '\n'; r->offset += n)
+      report_take(r, text, (size_t)n - 1);
+  free(text);
+  fclose(f);
+  return true;
+}
+
+// ---- writing the page -----------------------------------------------------------------------------------------------
+static inline void report_value(FILE *to, double x) {
+  if (isfinite(x)) fprintf(to, "%.17g", x);
+  else fputs("null", to);
+}
+static inline void report_write_series(FILE *to, const ReportRun *r) {
+  for (int s = 0; s < REPORT_SERIES; s++) {
+    const char *comma = "";
+    fprintf(to, "%s\"%s\":[", s ? "," : "", report_series[s]);
+    for (int i = 0; i < r->points; i++) {
+      const ReportPoint *p = &r->point[s][i];
+      if (!p->count) continue;
+      fprintf(to, "%s[%lld,", comma, (long long)p->step);
+      report_value(to, p->sum / p->count);
+      if (p->count > 1) fprintf(to, ",%.9g,%.9g", p->least, p->most);
+      fputc(']', to);
+      comma = ",";
+    }
+    fputc(']', to);
+  }
+}
+// A word that a shell takes as it is, in quotes where it needs them.
+static inline void report_shell_word(FILE *to, const char *word) {
+  if (*word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-:=@%+,")]) {
+    fputs(word, to);
+    return;
+  }
+  fputc('\'', to);
+  for (; *word; word++) *word == '\'' ? (void)fputs("'\\''", to) : (void)fputc(*word, to);
+  fputc('\'', to);
+}
+// The command that repeats the run, as a JSON string.
+static inline void report_write_repeat(FILE *to, const ReportRun *r) {
+  cJSON *run = cJSON_Parse(r->run);
+  const int ranks = (int)fmax(1, report_number(run, "ranks"));
+  char *text = NULL, options[REPORT_PATH_BYTES + 32];
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  snprintf(options, sizeof options, "%.1000s/options.txt", r->directory);
+  if (ranks > 1) fprintf(f, "mpirun -np %d ", ranks);
+  fprintf(f, "./train_gpt_fsdp --config ");
+  report_shell_word(f, options);
+  fprintf(f, " --out again");
+  fclose(f);
+  report_text(to, text, bytes);
+  free(text);
+  cJSON_Delete(run);
+}
+static inline void report_write_run(FILE *to, const ReportRun *r) {
+  fprintf(to, "{\"name\":");
+  report_text(to, r->directory, strlen(r->directory));
+  fprintf(to, ",\"step\":%lld,\"run\":", (long long)r->step);
+  report_bytes(to, r->run, strlen(r->run), true);
+  const struct { const char *name, *line; } records[] = {{"end", r->end}, {"trace", r->trace}};
+  for (const auto &x : records) {
+    fprintf(to, ",\"%s\":", x.name);
+    if (x.line) report_bytes(to, x.line, strlen(x.line), true);
+    else fputs("null", to);
+  }
+  fprintf(to, ",\n\"series\":{");
+  report_write_series(to, r);
+  fprintf(to, "},\n\"evals\":[");
+  for (int i = 0; i < r->evals; i++) {
+    const ReportEval *e = &r->eval[i];
+    fprintf(to, "%s{\"split\":", i ? "," : "");
+    report_text(to, e->split, strlen(e->split));
+    fprintf(to, ",\"step\":%lld,\"loss\":", (long long)e->step);
+    report_value(to, e->loss);
+    fprintf(to, ",\"perplexity\":");
+    report_value(to, e->perplexity);
+    fprintf(to, ",\"accuracy\":");
+    report_value(to, e->accuracy);
+    fputc('}', to);
+  }
+  fprintf(to, "],\n\"sample\":");
+  report_file(to, r, "sample.txt");
+  fprintf(to, ",\"options\":");
+  report_file(to, r, "options.txt");
+  fprintf(to, ",\"repeat\":");
+  report_write_repeat(to, r);
+  fputc('}', to);
+}
+// Writes the page of `count` runs, which have been read, to `path`, by way of PATH.part: readers find the old one or
+// the new one. False with errno; runs without a first record are left out.
+static inline bool report_write(const char *path, const ReportRun *const *run, int count, const char *version) {
+  char part[REPORT_PATH_BYTES + 64];
+  snprintf(part, sizeof part, "%.1020s.part", path);
+  FILE *to = fopen(part, "wb");
+  if (!to) return false;
+  const char *comma = "";
+  fputs(report_page_head, to);
+  fprintf(to, "{\"version\":\"%s\",\"written\":%lld,\"runs\":[", version, (long long)time(NULL));
+  for (int i = 0; i < count; i++) {
+    if (!run[i]->run) continue;
+    fputs(comma, to);
+    report_write_run(to, run[i]);
+    comma = ",\n";
+  }
+  fprintf(to, "]}");
+  fputs(report_page_tail, to);
+  const bool whole = !fflush(to) && !ferror(to);
+  const int fault = errno;
+  if (!fclose(to) && whole && !rename(part, path)) return true;
+  const int later = whole ? errno : fault;
+  unlink(part);
+  errno = later;
+  return false;
+}
+
+// ---- while a run goes on --------------------------------------------------------------------------------------------
+// Writing takes at most a thousandth of the time.
+struct ReportLive { bool on; char path[REPORT_PATH_BYTES]; double next_ms; ReportRun run; };
+static inline void report_live_open(ReportLive *x, const char *directory) {
+  x->on = true;
+  snprintf(x->path, sizeof x->path, "%.1000s/report.html", directory);
+  report_run_open(&x->run, directory);
+}
+// Brings the page up to date: now, or if it is time. False with errno if it cannot be written: it is not tried again.
+static inline bool report_live_write(ReportLive *x, bool now, const char *version) {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  const double begin = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+  if (!x->on || (!now && begin < x->next_ms)) return true;
+  const ReportRun *run = &x->run;
+  x->on = report_run_read(&x->run) && report_write(x->path, &run, 1, version);
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  const double took = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6 - begin;
+  x->next_ms = begin + fmax(5000, 1000 * took);
+  return x->on;
+}
+static inline void report_live_close(ReportLive *x) {
+  report_run_close(&x->run);
+  x->on = false;
+}
+
+// ---- several runs ---------------------------------------------------------------------------------------------------
+// The page of the runs in `list`, directories with commas between them, into `path`. False with one line in `error`.
+static inline bool report_runs(const char *list, const char *path, const char *version, char *error,
+                               size_t error_bytes) {
+  static ReportRun run[REPORT_RUNS_MOST];
+  const ReportRun *all[REPORT_RUNS_MOST] = {};
+  char names[REPORT_PATH_BYTES], *save = NULL;
+  int count = 0;
+  error[0] = 0;
+  snprintf(names, sizeof names, "%s", list);
+  for (char *name = strtok_r(names, ",", &save); name && !error[0]; name = strtok_r(NULL, ",", &save)) {
+    if (count == REPORT_RUNS_MOST) {
+      snprintf(error, error_bytes, "--report takes at most %d runs", (int)REPORT_RUNS_MOST);
+      break;
+    }
+    ReportRun *r = &run[count];
+    report_run_open(r, name);
+    all[count++] = r;
+    if (!report_run_read(r))
+      snprintf(error, error_bytes, "--report %.300s: cannot read %.300s/metrics.jsonl: %s; it takes directories of "
+               "runs, with commas between them", list, name, strerror(errno));
+    else if (!r->run) snprintf(error, error_bytes, "--report: %.300s/metrics.jsonl has no record of a run", name);
+  }
+  if (!count && !error[0]) snprintf(error, error_bytes, "--report is on, off, or directories of runs: A,B");
+  if (!error[0] && !report_write(path, all, count, version))
+    snprintf(error, error_bytes, "--report: cannot write %.300s: %s", path, strerror(errno));
+  for (int i = 0; i < count; i++) report_run_close(&run[i]);
+  return !error[0];
+}

@@ -1,0 +1,629 @@
+// trace.h: --trace FILE: some steps of all ranks as a timeline that Perfetto and chrome://tracing open, and how much of
+// a step communication takes while nothing is computed.
+//
+//   trace_declare      how much memory the events need, as a line of the memory plan
+//   trace_step_begin, trace_step_end     around a traced step: the op table and the comm table are replaced by ones
+//                      that note when each call began and ended, and ask the real ones. Other steps run as ever
+//   trace_told         what the trainer does between steps: an evaluation, a save
+//   trace_finish       joins the ranks' events on rank 0, writes the file, adds up; collective
+//
+// What is noted: each op, on the thread that computes; what is waited for; a gather from its start until it is whole,
+// in the slot that it fills; a reduction from a complete gradient until all of it is added up. Calls inside others
+// nest.
+//   waits      The sharding layer asks again and again whether something has come. A wait lasts from the first no to
+//              the yes, if it was asked twice or more before that and nothing was done in between.
+//   clocks     Each rank notes its own monotonic clock. How far it is ahead of rank 0's is measured before the first
+//              and after the last traced step, by messages there and back: of the quickest exchange, the middle (as NTP
+//              does, RFC 5905). Between the two it is interpolated. Ranks of one host share a clock.
+//   exposed    Of a step: what the computing thread spends in gathers, in waits for reductions and for peers, adding up
+//              gradients, in the exchange of losses and the barrier at the end; without what is nested inside. The mean
+//              over ranks and traced steps.
+// The format is Chrome's "Trace Event Format": complete events (X), flows (s, f) and metadata (M); pid is the rank.
+//
+// On a GPU the host's clock says nothing about when a kernel runs: --trace is refused there.
+#pragma once
+#include "fsdp.h"
+#include <time.h>
+#include <unistd.h>
+
+// What an event is. RANGE: a part of a step; TOLD: between steps. SUMMED and READ are no spans but ends of flows: the
+// last round of a reduction is added up, an optimizer reads it.
+enum TraceKind : uint8_t {
+  TRACE_OP, TRACE_RANGE, TRACE_TOLD, TRACE_GATHER, TRACE_REDUCTION, TRACE_FETCH, TRACE_WAIT, TRACE_JOIN, TRACE_EXCHANGE,
+  TRACE_BARRIER, TRACE_MOVE, TRACE_SUMMED, TRACE_READ
+};
+static const char *const trace_ranges[] = {"step", "forward", "backward", "update", "other"};
+enum TraceTold { TOLD_EVALUATION, TOLD_SAVE, TOLD_SAVING };
+static const char *const trace_told_words[] = {"evaluation", "save", "saving in the background"};
+enum TraceWait { WAIT_ROUND, WAIT_ROOM, WAIT_SLOT, TRACE_WAITS };
+static const char *const trace_wait_words[] = {"wait for contributions", "wait for room to reduce in",
+                                               "wait for peers that read gradients"};
+// Tracks of a rank: tid of Chrome's format. Gather slot k has TRACK_SLOTS + k.
+enum TraceTrack { TRACK_COMPUTES, TRACK_REDUCTION, TRACK_SLOTS };
+
+// stage: STAGE_NONE, 0 outside the blocks, 1 + l block l. number: of the kind: op, range, wait, slot; of SUMMED:
+// whether the step has no further reduction of the stage. part: of an op, what it belongs to. round: of a reduction its
+// first one, alike on all ranks.
+enum TracePart { PART_OF_MODEL, PART_OF_GATHER, PART_OF_SUMS };  // copies of gathers; adding up gradients
+struct TraceEvent {
+  int64_t begin_ns, end_ns;
+  uint64_t round;
+  int32_t step;
+  int16_t stage;
+  TraceKind kind;
+  uint8_t number : 6, part : 2;
+};
+static_assert(OP_COUNT <= 64, "an event has six bits for the number of an op");
+// Where the time of a step goes that computes nothing, by stage.
+enum TraceExposed { EXPOSED_GATHER, EXPOSED_WAIT, EXPOSED_SUMS, EXPOSED_PARTS };
+// Of no stage: sums of replicas, the exchange of losses, the barrier, messages that are moved between ops.
+enum TraceCommon { COMMON_JOIN, COMMON_EXCHANGE, COMMON_BARRIER, COMMON_MOVE, TRACE_COMMONS };
+static const char *const trace_common_words[] = {"sums_of_replicas", "exchange", "barrier", "messages"};
+// The clock of another rank: how far it is ahead of rank 0's, at most `within` wrong, when rank 0's said at_ns.
+struct TraceClock { double ahead_ns, within_ns, at_ns; };
+
+struct Trace;
+struct TraceTable { Ops ops; const Ops *real; Trace *trace; TracePart part; };
+struct TraceOpen { int64_t inner_ns; };          // a span that has begun: what spans inside it took
+enum { TRACE_DEPTH = 16 };
+struct Trace {
+  char path[1024];                               // "": nothing is traced
+  int64_t first, last;                           // steps, counted from the first of this process, 1
+  int64_t from;                                  // the step before this process's first
+  bool done;
+  // ---- memory, of one block
+  char *memory;
+  TraceEvent *event;
+  double *exposed_ns;                            // [EXPOSED_PARTS (stages) + TRACE_COMMONS]
+  TraceClock *clock[2];                          // [world], on rank 0
+  int *reduced;                                  // [stages] reductions of this step
+  int64_t calls, room, count, dropped;           // calls: ops of a step, by a dry run
+  int stages, world;
+  // ---- while a step is traced
+  Fsdp *f;
+  const Comm *comm;                              // the real one
+  const Ops *ops;
+  void (*background)(void *to);
+  Comm traced_comm;
+  TraceTable table[3];                           // by TracePart
+  int32_t step;
+  int stage;                                     // that a call of the comm table is for; STAGE_NONE: none
+  TraceOpen open[TRACE_DEPTH];
+  int depth;
+  int64_t range_begin_ns[TRACE_DEPTH];
+  uint8_t range[TRACE_DEPTH];
+  int ranges, read_stage;
+  struct { int64_t since_ns; int times; } ask[TRACE_WAITS];
+  int64_t op_begin_ns;                           // of the last op
+  int64_t reduction_ns, gather_ns[64];           // when what is in flight began; by slot
+  int steps;
+  double step_ns;                                // of all traced steps
+};
+static Trace *tracing;                           // the one whose tables are in use
+
+static inline int64_t trace_now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+// ---- options and memory ---------------------------------------------------------------------------------------------
+// "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.
+static inline bool trace_steps_parse(const char *text, int64_t *first, int64_t *last) {
+  char *end;
+  if (*text < '1' || *text > '9') return false;
+  *first = strtoll(text, &end, 10);
+  if (*end != ':' || end[1] < '1' || end[1] > '9') return false;
+  *last = strtoll(end + 1, &end, 10);
+  return !*end && *first <= *last && *last <= 1000000;
+}
+// The parts of the block of memory, and its bytes. There is room for what lies between calls of ops, too.
+static inline size_t trace_lay(Trace *x) {
+  x->room = (x->last - x->first + 1) * (4 * x->calls + 16 * x->stages + 256);
+  const size_t clocks = sizeof(TraceClock) * (size_t)x->world;
+  const size_t exposed = sizeof(double) * (size_t)(EXPOSED_PARTS * x->stages + TRACE_COMMONS);
+  const size_t events = sizeof(TraceEvent) * (size_t)x->room;
+  if (x->memory) {
+    x->event = (TraceEvent *)x->memory;
+    x->exposed_ns = (double *)(x->memory + events);
+    x->clock[0] = (TraceClock *)(x->memory + events + exposed);
+    x->clock[1] = x->clock[0] + x->world;
+    x->reduced = (int *)(x->clock[1] + x->world);
+  }
+  return events + exposed + 2 * clocks + sizeof(int) * (size_t)x->stages;
+}
+// Declares the memory of a trace of steps `steps` ("A:B") of this process into file `path`; "": none.
+static inline void trace_declare(Trace *x, const char *path, const char *steps, MemoryPlan *plan, int64_t calls,
+                                 int stages, int world) {
+  *x = Trace{};
+  snprintf(x->path, sizeof x->path, "%s", path);
+  if (!path[0] || !trace_steps_parse(steps, &x->first, &x->last)) { x->path[0] = 0; return; }
+  x->calls = calls, x->stages = stages, x->world = world;
+  memory_declare(plan, MEM_TRACE, trace_lay(x), &x->memory);
+}
+
+// ---- noting ---------------------------------------------------------------------------------------------------------
+static inline void trace_add(Trace *x, TraceKind kind, int number, int stage, int64_t begin, int64_t end,
+                             uint64_t round, TracePart part) {
+  if (x->count == x->room) { x->dropped++; return; }
+  TraceEvent *e = &x->event[x->count++];
+  e->begin_ns = begin, e->end_ns = end, e->round = round;
+  e->step = x->step, e->stage = (int16_t)stage, e->kind = kind;
+  e->number = (uint8_t)(number & 63), e->part = (uint8_t)(part & 3);
+}
+static inline void trace_expose(Trace *x, TraceExposed part, int stage, int64_t ns) {
+  x->exposed_ns[EXPOSED_PARTS * stage + part] += (double)ns;
+}
+static inline void trace_expose_common(Trace *x, TraceCommon part, int64_t ns) {
+  x->exposed_ns[EXPOSED_PARTS * x->stages + part] += (double)ns;
+}
+static inline void trace_forget_asks(Trace *x) { for (auto &a : x->ask) a.times = 0; }
+// A span that others may lie in begins; it ends with what it took without those.
+static inline int64_t trace_enter(Trace *x) {
+  CHECK(x->depth < TRACE_DEPTH, "spans nest deeper than %d", (int)TRACE_DEPTH);
+  x->open[x->depth++].inner_ns = 0;
+  trace_forget_asks(x);
+  return trace_now();
+}
+static inline int64_t trace_leave(Trace *x, int64_t begin, int64_t end) {
+  const int64_t own = end - begin - x->open[--x->depth].inner_ns;
+  if (x->depth) x->open[x->depth - 1].inner_ns += end - begin;
+  trace_forget_asks(x);
+  return own;
+}
+// The sharding layer has asked whether something has come.
+static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
+  if (!yes) {
+    if (!x->ask[what].times++) x->ask[what].since_ns = trace_now();
+    return false;
+  }
+  if (x->ask[what].times >= 2) {
+    const int64_t begin = x->ask[what].since_ns, end = trace_now();
+    trace_add(x, TRACE_WAIT, what, stage, begin, end, 0, PART_OF_MODEL);
+    trace_expose(x, EXPOSED_WAIT, stage, end - begin);
+    if (x->depth) x->open[x->depth - 1].inner_ns += end - begin;
+  }
+  trace_forget_asks(x);
+  return true;
+}
+
+// ---- the table of ops
+template <auto Op> struct Traced;
+template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Traced<Op> {
+  static void call(Ctx *c, int number, int stage, P... p) {
+    const TraceTable *t = (const TraceTable *)c->ops;
+    Trace *x = t->trace;
+    Ctx real = *c;
+    real.ops = t->real;
+    const int64_t begin = trace_enter(x);
+    (t->real->*Op)(&real, p...);
+    const int64_t end = trace_now();
+    trace_add(x, TRACE_OP, number, stage, begin, end, 0, t->part);
+    const int64_t own = trace_leave(x, begin, end);
+    x->op_begin_ns = begin;
+    if (t->part) trace_expose(x, t->part == PART_OF_SUMS ? EXPOSED_SUMS : EXPOSED_GATHER, stage, own);
+  }
+};
+static inline int trace_stage(const Ctx *c) {
+  const TraceTable *t = (const TraceTable *)c->ops;
+  if (t->part == PART_OF_SUMS) return t->trace->f->job.stage;
+  return t->trace->stage != STAGE_NONE ? t->trace->stage : WORD_GET(&flight.stage);
+}
+// The stage whose gradient lies at p.
+static inline int trace_stage_at(const Fsdp *f, const void *p) {
+  for (int u = 0; u < f->lay.units; u++)
+    for (int i = 0; i < f->lay.unit[u].pieces; i++)
+      if (fsdp_piece_state(f, STATE_GRAD, u, i) == p) return f->lay.unit[u].stage;
+  return STAGE_NONE;
+}
+static inline int trace_stage_of(const Ctx *c, Tensor grad) {
+  return trace_stage_at(((const TraceTable *)c->ops)->trace->f, grad.data);
+}
+// The last op was the optimizer's. The first one of a stage reads what the stage's last reduction has added up.
+static inline void trace_updated(const Ctx *c, Tensor grad) {
+  Trace *x = ((const TraceTable *)c->ops)->trace;
+  const int stage = trace_stage_of(c, grad);
+  if (stage < 0 || !x->reduced[stage] || x->read_stage == stage) return;
+  trace_add(x, TRACE_READ, 0, stage, x->op_begin_ns, x->op_begin_ns, x->f->stage_round0[stage], PART_OF_MODEL);
+  x->read_stage = stage;
+}
+static inline void trace_range_begin(Ctx *c, const char *name) {
+  Trace *x = ((const TraceTable *)c->ops)->trace;
+  uint8_t n = 0;
+  while (n < 4 && strcmp(name, trace_ranges[n])) n++;
+  CHECK(x->ranges < TRACE_DEPTH, "ranges nest deeper than %d", (int)TRACE_DEPTH);
+  trace_forget_asks(x);
+  x->range[x->ranges] = n;
+  x->range_begin_ns[x->ranges++] = trace_now();
+}
+static inline void trace_range_end(Ctx *c) {
+  Trace *x = ((const TraceTable *)c->ops)->trace;
+  const int64_t begin = x->range_begin_ns[--x->ranges], end = trace_now();
+  trace_forget_asks(x);
+  trace_add(x, TRACE_RANGE, x->range[x->ranges], STAGE_NONE, begin, end, 0, PART_OF_MODEL);
+  if (x->ranges) return;
+  x->step_ns += (double)(end - begin);
+  x->steps++;
+}
+template <auto Op, int Number> struct TracedAs;
+template <class... P, void (*Ops::*Op)(Ctx *, P...), int Number> struct TracedAs<Op, Number> {
+  static void call(Ctx *c, P... p) { Traced<Op>::call(c, Number, trace_stage(c), p...); }
+};
+static inline void trace_table(TraceTable *t, Trace *x, const Ops *real, TracePart part) {
+  *t = TraceTable{*real, real, x, part};
+  Ops *o = &t->ops;
+#define X(op, args, touches) o->op = TracedAs<&Ops::op, OP_##op>::call;
+  OPS(X)
+#undef X
+  o->copy = TracedAs<&Ops::copy, OP_COPY>::call;
+  o->zero = TracedAs<&Ops::zero, OP_ZERO>::call;
+  o->adamw_update = [](Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+    Traced<&Ops::adamw_update>::call(c, OP_adamw_update, trace_stage_of(c, grad), param, master, m, v, grad, a);
+    trace_updated(c, grad);
+  };
+  o->sgd_update = [](Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+    Traced<&Ops::sgd_update>::call(c, OP_sgd_update, trace_stage_of(c, grad), param, master, momentum, grad, a);
+    trace_updated(c, grad);
+  };
+  o->norm_accumulate = [](Ctx *c, int64_t *limbs, Tensor grad) {
+    Traced<&Ops::norm_accumulate>::call(c, OP_norm_accumulate, trace_stage_of(c, grad), limbs, grad);
+  };
+  o->range_begin = trace_range_begin;
+  o->range_end = trace_range_end;
+}
+
+// ---- the comm table
+static inline void trace_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  Trace *x = tracing;
+  const int64_t begin = trace_enter(x), k = slot - f->slot;
+  x->stage = s;
+  x->comm->gather_start(f, s, slot);
+  x->stage = STAGE_NONE;
+  const int64_t end = trace_now();
+  x->gather_ns[k & 63] = begin;
+  trace_expose(x, EXPOSED_GATHER, s, trace_leave(x, begin, end));
+  trace_add(x, TRACE_FETCH, 0, s, begin, end, 0, PART_OF_MODEL);
+}
+static inline void trace_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
+  Trace *x = tracing;
+  const int64_t begin = trace_enter(x), k = slot - f->slot;
+  x->stage = s;
+  x->comm->gather_finish(f, s, slot);
+  x->stage = STAGE_NONE;
+  const int64_t end = trace_now();
+  trace_expose(x, EXPOSED_GATHER, s, trace_leave(x, begin, end));
+  trace_add(x, TRACE_FETCH, 1, s, begin, end, 0, PART_OF_MODEL);
+  trace_add(x, TRACE_GATHER, (int)(k & 63), s, x->gather_ns[k & 63], end, 0, PART_OF_MODEL);
+}
+static inline void trace_reduce_start(Fsdp *f) {
+  Trace *x = tracing;
+  x->reduction_ns = trace_now();
+  x->reduced[f->job.stage]++;
+  x->comm->reduce_start(f);
+}
+static inline void trace_round_done(Fsdp *f, uint64_t round) {
+  Trace *x = tracing;
+  x->comm->round_done(f, round);
+  if (f->job.consumed + 1 < f->job.rounds) return;
+  const bool last = f->cfg.local || x->reduced[f->job.stage] == f->cfg.microbatches;
+  trace_add(x, TRACE_SUMMED, last, f->job.stage, x->op_begin_ns, x->op_begin_ns, f->job.round0, PART_OF_MODEL);
+}
+static inline void trace_reduce_end(Fsdp *f) {
+  Trace *x = tracing;
+  x->comm->reduce_end(f);
+  trace_add(x, TRACE_REDUCTION, 0, f->job.stage, x->reduction_ns, trace_now(), f->job.round0, PART_OF_MODEL);
+}
+static inline bool trace_round_arrived(Fsdp *f, uint64_t round) {
+  return trace_asked(tracing, WAIT_ROUND, f->job.stage, tracing->comm->round_arrived(f, round));
+}
+static inline bool trace_round_free(Fsdp *f, uint64_t round) {
+  return trace_asked(tracing, WAIT_ROOM, f->job.stage, tracing->comm->round_free(f, round));
+}
+// The stage that waits for the slot: what is computed there next, or what a step begins with.
+static inline bool trace_grads_free(Fsdp *f, int slot) {
+  const bool yes = tracing->comm->grads_free(f, slot);
+  const int stage = WORD_GET(&flight.stage);
+  return trace_asked(tracing, WAIT_SLOT, stage < 0 ? 0 : stage, yes);
+}
+static inline void trace_common(Trace *x, TraceKind kind, TraceCommon part, int64_t begin) {
+  const int64_t end = trace_now();
+  trace_expose_common(x, part, trace_leave(x, begin, end));
+  trace_add(x, kind, 0, STAGE_NONE, begin, end, 0, PART_OF_MODEL);
+}
+static inline void trace_reduce_join(Fsdp *f) {
+  const int64_t begin = trace_enter(tracing);
+  tracing->comm->reduce_join(f);
+  trace_common(tracing, TRACE_JOIN, COMMON_JOIN, begin);
+}
+static inline void trace_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  const int64_t begin = trace_enter(tracing);
+  tracing->comm->small_all_gather(f, mine, all, bytes);
+  trace_common(tracing, TRACE_EXCHANGE, COMMON_EXCHANGE, begin);
+}
+static inline void trace_comm_step_end(Fsdp *f) {
+  const int64_t begin = trace_enter(tracing);
+  tracing->comm->step_end(f);
+  trace_common(tracing, TRACE_BARRIER, COMMON_BARRIER, begin);
+}
+// Messages move inside Open MPI's calls. Inside a wait or a gather that is part of it.
+static const int64_t TRACE_MOVE_NS = 20000;
+static inline void trace_progress(Fsdp *f) {
+  Trace *x = tracing;
+  const int64_t begin = trace_now();
+  x->comm->progress(f);
+  const int64_t end = trace_now();
+  bool asks = x->depth;
+  for (const auto &a : x->ask) asks = asks || a.times;
+  if (asks || end - begin < TRACE_MOVE_NS) return;
+  trace_add(x, TRACE_MOVE, 0, STAGE_NONE, begin, end, 0, PART_OF_MODEL);
+  trace_expose_common(x, COMMON_MOVE, end - begin);
+}
+static inline void trace_background(void *to) {
+  Trace *x = tracing;
+  const int64_t begin = trace_now();
+  x->background(to);
+  const int64_t end = trace_now();
+  bool asks = x->depth;
+  for (const auto &a : x->ask) asks = asks || a.times;
+  if (asks || end - begin < TRACE_MOVE_NS) return;
+  trace_add(x, TRACE_TOLD, TOLD_SAVING, STAGE_NONE, begin, end, 0, PART_OF_MODEL);
+}
+
+// ---- clocks ---------------------------------------------------------------------------------------------------------
+// How far each other rank's clock is ahead of rank 0's, on rank 0: clock[world]. `now` reads this rank's clock. like:
+// NULL, or for each rank the lowest one that has the same clock. Collective over comm.
+enum { TRACE_PINGS = 64, TRACE_TAG = 0x7a3 };
+static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)(), const int *like) {
+  int rank, world;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
+  if (!rank) clock[0] = TraceClock{0, 0, (double)now()};
+  MPI_Barrier(comm);                             // no rank's first event is before rank 0's first look at its clock
+  for (int i = 0; i < TRACE_PINGS && rank && (!like || like[rank] == rank); i++) {
+    int64_t mine = 0;
+    MPI_Recv(&mine, 1, MPI_INT64_T, 0, TRACE_TAG, comm, MPI_STATUS_IGNORE);
+    mine = now();
+    MPI_Send(&mine, 1, MPI_INT64_T, 0, TRACE_TAG, comm);
+  }
+  if (rank) return;
+  for (int r = 1; r < world; r++) {
+    clock[r] = TraceClock{0, INFINITY, 0};
+    if (like && like[r] != r) { clock[r] = clock[like[r]]; continue; }
+    for (int i = 0; i < TRACE_PINGS; i++) {
+      int64_t there = 0;
+      const int64_t sent = now();
+      MPI_Send(&there, 1, MPI_INT64_T, r, TRACE_TAG, comm);
+      MPI_Recv(&there, 1, MPI_INT64_T, r, TRACE_TAG, comm, MPI_STATUS_IGNORE);
+      const int64_t back = now();
+      const double half = (double)(back - sent) / 2;
+      if (half < clock[r].within_ns)
+        clock[r] = TraceClock{(double)(there - sent) - half, half, (double)sent + half};
+    }
+  }
+}
+// A time of a rank's clock as rank 0's, by the two measurements of it.
+static inline int64_t trace_to_rank0(const TraceClock *a, const TraceClock *b, int64_t ns) {
+  const double span = b->at_ns - a->at_ns, at = (double)ns - a->ahead_ns - a->at_ns;
+  const double share = span > 0 ? at / span : 0;
+  return ns - llround(a->ahead_ns + (b->ahead_ns - a->ahead_ns) * (share < 0 ? 0 : share > 1 ? 1 : share));
+}
+// Ranks of a host share a clock; a host is named by its first rank.
+static inline void trace_measure(Trace *x, Fsdp *f, int which) {
+  const Mesh *m = &f->mesh;
+  int *like = (int *)malloc(sizeof(int) * (size_t)m->world);
+  for (int r = 0; r < m->world; r++) like[r] = m->peer[r].host;
+  trace_clocks(m->comm, x->clock[which], trace_now, like);
+  free(like);
+}
+
+// ---- steps ----------------------------------------------------------------------------------------------------------
+// Whether the step after `step`, which counts from the start of training, is traced.
+static inline bool trace_wants(const Trace *x, int64_t step) {
+  return x->path[0] && !x->done && step + 1 - x->from >= x->first && step + 1 - x->from <= x->last;
+}
+// Replaces the tables of c and f. Collective before the first traced step.
+static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
+  if (!x->event) {
+    trace_lay(x);
+    trace_measure(x, f, 0);
+  }
+  x->f = f;
+  x->step = (int32_t)(step + 1);
+  x->ops = c->ops, x->comm = f->comm, x->background = f->background;
+  x->stage = x->read_stage = STAGE_NONE;
+  x->depth = x->ranges = 0;
+  trace_forget_asks(x);
+  memset(x->reduced, 0, sizeof(int) * (size_t)x->stages);
+  for (int part = 0; part < 3; part++) trace_table(&x->table[part], x, x->ops, (TracePart)part);
+  x->traced_comm = *x->comm;
+  x->traced_comm.gather_start = trace_gather_start;
+  x->traced_comm.gather_finish = trace_gather_finish;
+  x->traced_comm.reduce_start = trace_reduce_start;
+  x->traced_comm.round_done = trace_round_done;
+  x->traced_comm.reduce_end = trace_reduce_end;
+  x->traced_comm.round_free = trace_round_free;
+  x->traced_comm.round_arrived = trace_round_arrived;
+  x->traced_comm.grads_free = trace_grads_free;
+  x->traced_comm.reduce_join = trace_reduce_join;
+  x->traced_comm.small_all_gather = trace_small_all_gather;
+  x->traced_comm.step_end = trace_comm_step_end;
+  x->traced_comm.progress = trace_progress;
+  tracing = x;
+  c->ops = &x->table[PART_OF_MODEL].ops;
+  f->gather_ctx.ops = &x->table[PART_OF_GATHER].ops;
+  f->reduce_ctx.ops = &x->table[PART_OF_SUMS].ops;
+  f->comm = &x->traced_comm;
+  if (f->background) f->background = trace_background;
+}
+static inline void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
+  c->ops = f->gather_ctx.ops = f->reduce_ctx.ops = x->ops;
+  f->comm = x->comm;
+  f->background = x->background;
+  tracing = NULL;
+}
+// Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
+static inline void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
+  if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, trace_now(), 0, PART_OF_MODEL);
+}
+
+// ---- the file -------------------------------------------------------------------------------------------------------
+static inline void trace_stage_text(char *to, size_t bytes, int stage) {
+  if (stage == STAGE_NONE) to[0] = 0;
+  else if (stage) snprintf(to, bytes, "block %d", stage - 1);
+  else snprintf(to, bytes, "outside the blocks");
+}
+static inline int trace_track(const TraceEvent *e) {
+  return e->kind == TRACE_REDUCTION ? TRACK_REDUCTION : e->kind == TRACE_GATHER ? TRACK_SLOTS + e->number
+                                                                               : TRACK_COMPUTES;
+}
+static inline const char *trace_name(const TraceEvent *e) {
+  switch (e->kind) {
+    case TRACE_OP: return op_words[e->number];
+    case TRACE_RANGE: return trace_ranges[e->number];
+    case TRACE_TOLD: return trace_told_words[e->number];
+    case TRACE_GATHER: return "gather";
+    case TRACE_REDUCTION: return "reduction";
+    case TRACE_FETCH: return e->number ? "fetch" : "ask for";
+    case TRACE_WAIT: return trace_wait_words[e->number];
+    case TRACE_JOIN: return "join reductions";
+    case TRACE_EXCHANGE: return "exchange of losses and norm";
+    case TRACE_BARRIER: return "barrier";
+    case TRACE_MOVE: return "messages";
+    default: return "flow";
+  }
+}
+static inline const char *trace_category(const TraceEvent *e) {
+  static const char *const of_kind[] = {"compute", "range", "between", "gather", "reduction", "gather", "wait", "wait",
+                                        "exchange", "exchange", "messages", "flow", "flow"};
+  if (e->kind != TRACE_OP) return of_kind[e->kind];
+  if (e->part) return e->part == PART_OF_SUMS ? "sums" : "gather";
+  return e->number == OP_adamw_update || e->number == OP_sgd_update ? "optimizer" : "compute";
+}
+// A flow event: its id is text, alike at both ends.
+static inline void trace_write_flow(FILE *to, char ph, int rank, int track, double ts, const char *id) {
+  fprintf(to, ",\n{\"name\":\"reduction\",\"cat\":\"flow\",\"ph\":\"%c\",%s\"id\":\"%s\",\"ts\":%.3f,\"pid\":%d,"
+          "\"tid\":%d}", ph, ph == 'f' ? "\"bp\":\"e\"," : "", id, ts, rank, track);
+}
+// One event of `rank`. shards: of a shard group, whose ranks follow each other.
+static inline void trace_write(FILE *to, const TraceEvent *e, int rank, int shards, double ts, double ms) {
+  char stage[32], id[64];
+  const int first = rank / shards * shards;
+  trace_stage_text(stage, sizeof stage, e->stage);
+  if (e->kind == TRACE_READ) {
+    snprintf(id, sizeof id, "u%d.%llu", rank, (unsigned long long)e->round);
+    trace_write_flow(to, 'f', rank, TRACK_COMPUTES, ts, id);
+    return;
+  }
+  if (e->kind == TRACE_SUMMED) {
+    for (int r = first; r < first + shards; r++) {
+      snprintf(id, sizeof id, "%d.%d.%llu", r, rank, (unsigned long long)e->round);
+      if (r != rank) trace_write_flow(to, 'f', rank, TRACK_COMPUTES, ts, id);
+    }
+    snprintf(id, sizeof id, "u%d.%llu", rank, (unsigned long long)e->round);
+    if (e->number) trace_write_flow(to, 's', rank, TRACK_COMPUTES, ts, id);
+    return;
+  }
+  fprintf(to, ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
+          "\"args\":{\"step\":%d", trace_name(e), stage[0] && e->kind != TRACE_OP ? ", " : "",
+          e->kind != TRACE_OP ? stage : "", trace_category(e), ts, ms, rank, trace_track(e), e->step);
+  if (e->stage != STAGE_NONE) fprintf(to, ",\"stage\":%d,\"of\":\"%s\"", e->stage, stage);
+  fprintf(to, "}}");
+  for (int r = first; r < first + shards && e->kind == TRACE_REDUCTION; r++) {
+    snprintf(id, sizeof id, "%d.%d.%llu", rank, r, (unsigned long long)e->round);
+    if (r != rank) trace_write_flow(to, 's', rank, TRACK_REDUCTION, ts, id);
+  }
+}
+static inline void trace_write_track(FILE *to, int rank, int track, const char *name) {
+  fprintf(to, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", rank,
+          track, name);
+  fprintf(to, ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
+          rank, track, track);
+}
+// Writes events of a rank, as times since base_ns of rank 0's clock. slots: bits of the gather slots whose tracks have
+// a name already.
+static inline void trace_write_events(FILE *to, const Trace *x, const TraceEvent *e, int64_t count, int rank,
+                                      int64_t base_ns, uint64_t *slots) {
+  const TraceClock *a = &x->clock[0][rank], *b = &x->clock[1][rank];
+  for (int64_t i = 0; i < count; i++) {
+    if (i % 1024 == 0) liveness_progress();      // the other ranks wait
+    const int64_t begin = trace_to_rank0(a, b, e[i].begin_ns), end = trace_to_rank0(a, b, e[i].end_ns);
+    if (e[i].kind == TRACE_GATHER && !(*slots >> e[i].number & 1)) {
+      char name[32];
+      *slots |= (uint64_t)1 << e[i].number;
+      snprintf(name, sizeof name, "gather slot %d", e[i].number);
+      trace_write_track(to, rank, TRACK_SLOTS + e[i].number, name);
+    }
+    trace_write(to, &e[i], rank, x->f->cfg.mesh.shards, (double)(begin - base_ns) / 1e3, (double)(end - begin) / 1e3);
+  }
+}
+static inline void trace_write_rank(FILE *to, int rank, const char *host) {
+  fprintf(to, "%s\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}}",
+          rank ? "," : "", rank, rank, host);
+  fprintf(to, ",\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}", rank, rank);
+  trace_write_track(to, rank, TRACK_COMPUTES, "computes");
+  trace_write_track(to, rank, TRACK_REDUCTION, "reduction in flight");
+}
+
+// What a trace has found: means over ranks and steps, in milliseconds of a step. within_us: how far a clock may be off.
+struct TraceFound {
+  int64_t first_step, last_step, events, dropped;
+  double step_ms, within_us;
+  const double *exposed_ms, *common_ms;          // [EXPOSED_PARTS of each stage], [TRACE_COMMONS]
+  double total_ms;
+};
+// Ends the trace: writes the file, and on rank 0 fills in `found`, whose arrays live as long as x. False: no step was
+// traced, or it was done before. One line in `error` on rank 0 when the file cannot be written. Collective.
+static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *error, size_t error_bytes) {
+  if (!x->path[0] || x->done || !x->event) return false;
+  x->done = true;
+  trace_measure(x, f, 1);
+  const int parts = EXPOSED_PARTS * x->stages + TRACE_COMMONS, world = f->mesh.world;
+  const double mean = 1e-6 / ((double)world * x->steps);
+  double sums[2] = {x->step_ns, (double)x->dropped};
+  MPI_Allreduce(MPI_IN_PLACE, x->exposed_ns, parts, MPI_DOUBLE, MPI_SUM, f->mesh.comm);
+  MPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_DOUBLE, MPI_SUM, f->mesh.comm);
+  int64_t count = x->count;
+  char host[64];
+  memcpy(host, f->mesh.host, sizeof host);
+  if (f->mesh.rank) {
+    MPI_Send(&count, 1, MPI_INT64_T, 0, TRACE_TAG, f->mesh.comm);
+    MPI_Send(host, sizeof host, MPI_CHAR, 0, TRACE_TAG, f->mesh.comm);
+    int64_t most = 0;
+    MPI_Recv(&most, 1, MPI_INT64_T, 0, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
+    for (int64_t at = 0; at < count; at += most) {
+      const int64_t n = min64(most, count - at);
+      MPI_Send(x->event + at, fsdp_mpi_count(n * (int64_t)sizeof(TraceEvent)), MPI_BYTE, 0, TRACE_TAG, f->mesh.comm);
+    }
+    return true;
+  }
+  *found = TraceFound{x->from + x->first, x->step, count, (int64_t)sums[1], sums[0] * mean, 0, x->exposed_ns,
+                      x->exposed_ns + EXPOSED_PARTS * x->stages, 0};
+  for (int i = 0; i < parts; i++) found->total_ms += x->exposed_ns[i] *= mean;
+  FILE *to = fopen(x->path, "w");
+  if (!to) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, strerror(errno));
+  const int64_t base = (int64_t)x->clock[0][0].at_ns;            // before any rank's first event
+  if (to) fprintf(to, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+  for (int r = 0; r < world; r++) {
+    int64_t n = count;
+    uint64_t slots = 0;
+    if (r) MPI_Recv(&n, 1, MPI_INT64_T, r, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
+    if (r) MPI_Recv(host, sizeof host, MPI_CHAR, r, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
+    const int64_t most = min64(x->room, (1 << 30) / (int64_t)sizeof(TraceEvent));
+    if (r) MPI_Send(&most, 1, MPI_INT64_T, r, TRACE_TAG, f->mesh.comm);
+    if (to) trace_write_rank(to, r, host);
+    for (int64_t at = 0; at < n; at += most) {   // others' events come to where its own lay, which are written
+      const int64_t some = min64(most, n - at);
+      if (r)
+        MPI_Recv(x->event, fsdp_mpi_count(some * (int64_t)sizeof(TraceEvent)), MPI_BYTE, r, TRACE_TAG, f->mesh.comm,
+                 MPI_STATUS_IGNORE);
+      if (to) trace_write_events(to, x, r ? x->event : x->event + at, some, r, base, &slots);
+    }
+    if (r) found->events += n;
+    for (int i = 0; i < 2; i++) found->within_us = fmax(found->within_us, x->clock[i][r].within_ns * 1e-3);
+  }
+  if (!to) return true;
+  fprintf(to, "\n]}\n");
+  const bool bad = ferror(to);
+  if (fclose(to) || bad) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, strerror(errno));
+  return true;
+}
