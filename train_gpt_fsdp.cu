@@ -903,10 +903,6 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   t->ctx.threads = threads;
   t->ctx.fast_fp32 = !strcmp(o->matmul_precision, "high");
 }
-static SamplerOptions sampler_options(const Options *o) {
-  return SamplerOptions{o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
-                        !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
-}
 // The parameters of the model, with those that --freeze names marked. Returns a malloc'ed array; `error` has one line
 // if --freeze is wrong.
 static Param *trainer_params(const Trainer *t, int *params, char *error, size_t error_bytes) {
@@ -1388,11 +1384,6 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
         log->page_whole ? ", report.html" : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
         sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
-}
-
-static void die_everywhere(int code) {
-  liveness_leave(true);                          // why this rank ends was said
-  MPI_Abort(MPI_COMM_WORLD, code);
 }
 
 // The whole program; main, unless a test includes this file.

@@ -540,7 +540,6 @@ static void fuzz_seeds_checkpoint() {
   free(text);
 }
 
-// ---- libFuzzer -----------------------------------------------------------------------------------------------------
 // ---- the rendezvous (run/rdzv_wire.h, run/rdzv_file.h) --------------------------------------------------------------
 // The first byte says which end hears the rest, in pieces of its low bits. Without the token no end opens.
 static void fuzz_rdzv_link(const uint8_t *bytes, size_t count) {
@@ -736,6 +735,7 @@ static void fuzz_seeds_flight() {
   }
 }
 
+// ---- libFuzzer -----------------------------------------------------------------------------------------------------
 static const FuzzTarget fuzz_targets[] = {
     {"safetensors", fuzz_safetensors, fuzz_seeds_safetensors, 4096},
     {"safetensors_header", fuzz_safetensors_header, fuzz_seeds_safetensors_header, 4096},
@@ -750,7 +750,7 @@ static const FuzzTarget fuzz_targets[] = {
     {"rdzv_link", fuzz_rdzv_link, fuzz_seeds_rdzv_link, 2048},
     {"rdzv_payload", fuzz_rdzv_payload, fuzz_seeds_rdzv_payload, 2048},
     {"rdzv_daemon", fuzz_rdzv_daemon, fuzz_seeds_rdzv_daemon, 2048},
-    {"rdzv_text", fuzz_rdzv_text, fuzz_seeds_rdzv_text, 2048}};
+    {"rdzv_text", fuzz_rdzv_text, fuzz_seeds_rdzv_text, 2048},
     {"flight", fuzz_flight, fuzz_seeds_flight, 8192}};
 
 static void fuzz_make_seeds(const char *dir) {

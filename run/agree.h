@@ -251,3 +251,8 @@ static int ranks_per_host(MPI_Comm comm) {
   MPI_Allreduce(both, ends, 2, MPI_INT, MPI_MAX, comm);
   return ends[0] == -ends[1] ? mine : 0;
 }
+// What ends every rank once MPI is up: see die_hook.
+static void die_everywhere(int code) {
+  liveness_leave(true);                          // why this rank ends was said
+  MPI_Abort(MPI_COMM_WORLD, code);
+}

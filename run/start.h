@@ -628,6 +628,12 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   o->vocab_size = corpus->vocab_size;
 }
 
+// How the corpus is dealt to microbatches.
+static SamplerOptions sampler_options(const Options *o) {
+  return SamplerOptions{o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
+                        !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
+}
+
 // Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives
 // them unresolved. Collective.
 static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
