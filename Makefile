@@ -23,6 +23,7 @@ make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
 make test         install what is missing, build, run the tests (under 8 minutes on 2 cores)
 make plan         what a run would need and how long it would take: ARGS="--model gpt2-xl --world 64 --on h200"
+make compare      one training under each way of sharding: time, memory, bytes, measured beside planned
 make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
 make check        build and the most telling tests: about a minute on 2 cores after an edit of the trainer
 make test-all     the tests with more combinations of cases and more seeds
@@ -168,7 +169,7 @@ check-rooms:
 	@awk -F'"' '/^ *#include "/ { dir = FILENAME; sub("[^/]*$$", "", dir); print FILENAME, ($$2 ~ "/" || $$2 == "fsdp.h" ? "" : dir) $$2 }' \
 	  $(INCLUDES) | tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; exit 1; }
 
-.PHONY: all train test test-all check check-headers check-rooms plan prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all check check-headers check-rooms plan compare prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -186,7 +187,7 @@ FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the direc
 FIX_OpenSSL := header and libcrypto of OpenSSL 1.1.1 or later: OPENSSL_HOME=... (the directory that holds include/openssl/ and lib/)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
-THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
+THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
@@ -344,6 +345,9 @@ check: $(TRAINER) $(TESTS)
 
 plan: $(TRAINER)
 	@./$(TRAINER) --plan $(ARGS)
+
+compare: $(TRAINER)
+	@TRAIN_GPT_FSDP="./$(TRAINER)" MPIRUN="$(MPIRUN) $(MPIRUN_FLAGS)" NP=$(NP) "$(or $(PYTHON),python3)" dev/compare.py $(ARGS)
 
 prove: $(TRAINER)
 	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" dev/prove.sh

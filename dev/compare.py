@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 
+PROGRAM = os.environ.get("TRAIN_GPT_FSDP", "./train_gpt_fsdp")
 # Name, options. The last ones are cut into half the sequences a microbatch: `{half}`.
 MODES = [
     ("no_shard (DDP)", "--strategy no_shard"),
@@ -77,7 +78,7 @@ def descendants(root):
 
 def run(args, name, options, out):
     """One run. Returns its first record, its steps, and the most bytes it had."""
-    command = ["./train_gpt_fsdp"] + options + ["--max_steps", str(args.steps), "--eval_every", "-1"]
+    command = [PROGRAM] + options + ["--max_steps", str(args.steps), "--eval_every", "-1"]
     command += ["--save_every", "-1", "--sample_tokens", "0", "--out", out]
     if args.np > 1:
         command = shlex.split(args.mpirun) + ["-np", str(args.np)] + command
@@ -101,7 +102,7 @@ def main():
     parser.add_argument("--np", type=int, default=int(os.environ.get("NP", "2")), help="ranks (2)")
     parser.add_argument("--steps", type=int, default=12, help="steps of a run; the first two are not timed (12)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each mode (3)")
-    parser.add_argument("--out", default="compare", help="directory for runs and report.html (compare)")
+    parser.add_argument("--out", default="out-compare", help="directory for runs and report.html (out-compare)")
     parser.add_argument("--mpirun", default=os.environ.get("MPIRUN", "mpirun"), help="and its options")
     parser.add_argument("options", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -133,7 +134,7 @@ def main():
                 print(f"round {turn + 1} of {args.rounds}: {name}", end="\033[K\r", file=sys.stderr)
     show(args, modes, results, shlex.join(rest), gpu)
     names = ",".join(f"{args.out}/{n + 1}" for n in range(len(modes)))
-    subprocess.run(["./train_gpt_fsdp", "--report", names, "--out", args.out], check=True)
+    subprocess.run([PROGRAM, "--report", names, "--out", args.out], check=True)
 
 
 def moved(record):

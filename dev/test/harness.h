@@ -85,3 +85,23 @@ static inline const char *test_tmp() {
   const char *dir = getenv("TEST_TMP");
   return dir ? dir : "/tmp";
 }
+
+// Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. Collective.
+static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full) {
+  const Param *q = &f->lay.param[p];
+  for (int i = 0; i < fsdp_shards(f); i++) {
+    Run run;
+    if (!shard_run(&f->lay.unit[q->unit], q, i, &run)) continue;
+    const int root = i;                          // of the first replica: all have the same
+    if (f->mesh.rank == root) fsdp_get_own(f, state, p, 0, full + run.in_range, run.numel);
+    if (f->mesh.world > 1) MPI_Bcast(full + run.in_range, fsdp_mpi_count(run.numel), MPI_FLOAT, root, f->mesh.comm);
+  }
+}
+// Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are).
+static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const float *full) {
+  const Param *q = &f->lay.param[p];
+  Run run;
+  if (!shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run)) return;
+  const int64_t n = min64(run.numel, param_numel(q) - run.in_range);
+  if (n > 0) fsdp_set_own(f, state, p, 0, full + run.in_range, n, PASS_STORE);
+}

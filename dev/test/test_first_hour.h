@@ -619,3 +619,41 @@ TEST(first_prove_shows_equal_weights,
   cli_expect_nothing_left("after it");
   cli_free(&r);
 }
+
+TEST(first_compare_shows_every_mode,
+     "dev/compare.py on 2 ranks: every mode trains and has a row, bytes counted are those planned, losses of modes "
+     "with the same microbatches are equal to the last digit; report.html is there; wrong sizes get one line") {
+  first_need_repository();
+  CliRun r;
+  CLI_RUN(&r, "command -v python3");
+  const bool there = !r.code;
+  cli_free(&r);
+  if (!there) SKIP("no python3");
+  const char *mpirun = getenv("MPIRUN") && *getenv("MPIRUN") ? getenv("MPIRUN") : "mpirun";
+  CLI_RUN(&r, "TRAIN_GPT_FSDP=%s MPIRUN='%s --oversubscribe --bind-to none' python3 dev/compare.py --steps 3 "
+          "--rounds 1 --out %s -- --device cpu --n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 "
+          "--vocab_size 290 --batch_size 4 --threads 1 --cache= --data %s", cli_program(), mpirun,
+          cli_path("compare"), cli_text(60));
+  cli_expect_done(&r, "dev/compare.py");
+  static const char *const rows[] = {"\nno_shard (DDP) ", "\nzero1 ", "\nshard_grad_op (ZeRO-2) ",
+                                     "\nfull_shard, one unit ", "\nfull_shard, by block ", "\nby block, recomputed ",
+                                     "\nby block, two microbatches ", "\nby block, two, reduced once "};
+  for (int i = 0; i < 8; i++) {
+    const char *at = strstr(r.text, rows[i]);
+    EXPECT(at, "no row of%s:\n%.3000s", rows[i] + 1, r.text);
+    if (!at) continue;
+    double ms, ratio, planned_mib, mib, planned, counted;
+    const int n = sscanf(at + strlen(rows[i]), "%lf %lf %lf %lf %lf %lf", &ms, &ratio, &planned_mib, &mib, &planned,
+                         &counted);
+    EXPECT(n == 6 && ms > 0 && mib > 0 && planned_mib > 0 && planned > 0 && planned == counted, "%.200s", at + 1);
+    const char *equal = strstr(at, "equal to the last digit"), *end = strchr(at + 1, '\n');
+    EXPECT(i > 5 || (equal && equal < end), "losses differ: %.200s", at + 1);
+  }
+  EXPECT(!strstr(r.text, "NOT THE SAME"), "a mode's runs differ:\n%.3000s", r.text);
+  EXPECT(!access(cli_path("compare/report.html"), R_OK), "no report.html");
+  cli_free(&r);
+  CLI_RUN(&r, "python3 dev/compare.py -- --batch_size 3");
+  EXPECT(r.code && cli_count(r.text, "compare: --batch_size 3: two of the modes halve it, it must be an even") == 1,
+         "exit code %d: %s", r.code, r.text);
+  cli_free(&r);
+}
