@@ -1,11 +1,11 @@
-// gather.h: parameters on their way to the model. A stage is gathered into a slot ahead of its use,
-// waited for, read, released; where shards are read in place, all of that moves nothing.
+// gather.h: parameters on their way to the model. A stage is gathered into a slot before it is needed, then waited for,
+// read and released. Where shards are read in place, the same calls move nothing.
 //
-//   fsdp_gather, fsdp_prefetch    begin; Comm.gather_start moves the bytes
-//   fsdp_wait                     the stage is whole, in the compute dtype
+//   fsdp_gather, fsdp_prefetch    start a gather; Comm.gather_start moves the bytes
+//   fsdp_wait                     waits until the stage is whole, in the compute dtype
 //   fsdp_weight                   a parameter of it
-//   fsdp_release                  the slot may take another stage
-//   fsdp_step_begin, fsdp_sync    a pass over the model begins; the host waits for all of it
+//   fsdp_release                  frees the slot for another stage
+//   fsdp_step_begin, fsdp_sync    begin a pass over the model; wait on the host until it is done
 #pragma once
 #include "reduce.h"
 
@@ -51,8 +51,8 @@ static inline Tensor fsdp_stored(const Fsdp *f, int p) {
 }
 static inline Tensor fsdp_scale(const Fsdp *f, int p) { return tensor_of(f->scale + f->lay.param[p].scale, F32, 1); }
 
-// Writes what stage s stores in another dtype once more, in the compute dtype. E4M3 matrices one by one, each has its
-// scale; what else there is, piece by piece: fp32 parameters as if they were stored rounded.
+// Converts what stage s stores in another dtype to the compute dtype: E4M3 matrices one by one, because each has its
+// scale, everything else piece by piece. fp32 parameters are rounded as if they were stored so.
 static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
   const Dtype to = f->cfg.compute_dtype;
   for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
@@ -138,7 +138,7 @@ static inline Tensor fsdp_weight(Fsdp *f, int p) {
 // An E4M3 matrix as it is stored; its scale is fsdp_scale.
 static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) { return fsdp_stored(f, p); }
 
-// Stage s is not read any more; its slot may take another stage. What lies there stays whole until one does.
+// Stage s is not read any more. Its slot may take another stage; until then the stage stays whole in it.
 static inline void fsdp_release(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = false;
@@ -154,9 +154,9 @@ static inline void fsdp_forget(Fsdp *f) {
   f->expanded_stage = f->root_is_expanded = 0;
 }
 
-// Begins a step, or any other pass over the model: what other streams do from here on comes after all that was asked of
-// the model's stream before. A pass takes nothing over from the one before: a replayed graph changes weights and slots
-// unseen by the host, and one that is captured must gather everything itself. training: a backward follows each
+// Begins a step, or any other pass over the model. Other streams continue only after everything that was enqueued on
+// the model's stream so far. Nothing gathered by an earlier pass is used: a replayed graph changes weights and slots
+// without the host seeing it, and a pass that is captured must gather everything itself. training: backward follows
 // forward. Collective.
 static inline void fsdp_step_begin(Fsdp *f, bool training) {
   fsdp_forget(f);
@@ -174,8 +174,8 @@ static inline void fsdp_step_begin(Fsdp *f, bool training) {
     if (f->lay.stage[s].staged) fsdp_grads_wait(f, 2 + s);       // what was sent for it has been read, too
 }
 
-// Waits for all that was asked of the model's stream, and meanwhile looks whether NCCL lost a peer: a stream that needs
-// it never ends.
+// Waits for everything enqueued on the model's stream, and checks meanwhile whether NCCL has lost a peer: a stream that
+// waits for a lost peer would never end.
 static inline void fsdp_sync(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
   bool done = f->cfg.comm != COMM_NCCL;

@@ -1,4 +1,4 @@
-// memory_plan.h: every byte is planned under a name, told, then taken under that name.
+// memory_plan.h: every byte is planned under a name, printed, then allocated under that name.
 #pragma once
 #include <errno.h>
 #include "kernels/ops.h"
@@ -58,8 +58,8 @@ static const MemoryUse memory_uses[] = {
   MEMORY_LINES(X)
 #undef X
 };
-// Of what libraries take for themselves there is no formula: it is measured when they have been opened, and is taken
-// before the rest of the plan is.
+// There is no formula for what libraries allocate for themselves. It is measured after they have been opened, before
+// the rest of the plan is allocated.
 static inline bool memory_measured(int line) { return memory_uses[line] == MEMORY_LIBRARIES; }
 static inline bool memory_on_host(int line) { return !strncmp(memory_words[line], "host:", 5); }
 
@@ -130,8 +130,8 @@ static inline void memory_give_back_all(Ctx *c, MemoryPlan *m) {
   }
 }
 
-// What a library took, by what was free before and after. Others who use the device may take or give back meanwhile, so
-// this is told and never decided by: whether the plan fits is asked of what is free.
+// What a library has allocated: free memory before and after. Other programs on the device may allocate or free in
+// between, so the number is only printed; whether the plan fits is decided by what is free.
 static inline void memory_measure(MemoryPlan *m, MemoryName line, size_t before, size_t after) {
   m->planned_bytes[line] = m->taken_bytes[line] = before > after ? before - after : 0;
 }

@@ -1,11 +1,11 @@
-// reduce.h: gradients on their way to their owners. A backward writes a stage's gradient where
-// fsdp_grad says, fsdp_reduce begins to give it away, in rounds of at most chunk_numel elements of every owner's shard,
-// and fsdp_poll moves the rounds on between ops.
+// reduce.h: gradients on their way to their owners. Backward writes the gradient of a stage where fsdp_grad says.
+// fsdp_reduce then starts its reduction, which goes in rounds of at most chunk_numel elements of every owner's shard,
+// and fsdp_poll, called between ops, moves the rounds on.
 //
 //   fsdp_grads, fsdp_grad, fsdp_grad_mode    where a gradient is written, or added to
-//   fsdp_reduce                              begins; fsdp_reduce_finish ends what is in flight
-//   fsdp_reduce_prepare                      a round's contributions are laid out and given away
-//   fsdp_reduce_consume                      a round has arrived: its owner adds it up, in order of microbatches
+//   fsdp_reduce, fsdp_reduce_finish          starts a reduction; waits for the one in flight
+//   fsdp_reduce_prepare                      sends this rank's contributions to one round
+//   fsdp_reduce_consume                      adds up a round that has arrived, in order of microbatches
 #pragma once
 #include "transport.h"
 
@@ -20,7 +20,8 @@ static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
   return fsdp_round_span(f, f->job.stage, (int)(round - f->job.round0));
 }
 
-// Lays out round job.prepared, rounded for the wire where that is needed, and gives it away. False if it must wait.
+// Prepares round job.prepared, rounding contributions to the wire dtype where needed, and sends it. False: its memory
+// is still in use.
 static inline bool fsdp_reduce_prepare(Fsdp *f) {
   ReduceJob *job = &f->job;
   const uint64_t round = job->round0 + (uint64_t)job->prepared;
@@ -42,8 +43,9 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
   return true;
 }
 
-// Adds all ranks' contributions to a run of the sum, in order of ranks and as many at once as accumulate takes; a
-// mirrored device has room for one. In parts that stay in cache where that is not all of them.
+// Adds the contributions of all ranks to a part of the sum, in order of ranks: as many in one pass as accumulate takes,
+// or one by one on a mirrored device, which has room for one. If that takes several passes, it goes in parts that stay
+// in cache.
 static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan x, PieceRun run, bool overwrite) {
   const size_t b_r = fsdp_wire_bytes(f);
   // In a dry run all contributions lie at one place: the own one and another's tell everything.
@@ -67,8 +69,8 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan 
     }
   }
 }
-// Adds round job.consumed to the own shard if every contribution is there: over ranks in order, so over microbatches in
-// order. Of several replicas each adds its own to the sum of those before. Returns whether it did.
+// If every contribution to round job.consumed has arrived, adds them to this rank's shard, in order of ranks and so of
+// microbatches. With replicas, the sum of the replicas before comes first. Returns whether it did.
 static inline bool fsdp_reduce_consume(Fsdp *f) {
   ReduceJob *job = &f->job;
   const uint64_t round = job->round0 + (uint64_t)job->consumed;
@@ -106,7 +108,7 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   return true;
 }
 
-// Moves the reduction in flight as far as it goes without waiting. Called between ops.
+// Moves the reduction in flight on as far as it can without waiting. Called between ops.
 static inline void fsdp_poll(Fsdp *f) {
   const Doing was = doing(f->record, DOING_REDUCE, 0, 0);
   f->comm->progress(f);
@@ -127,7 +129,7 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
   flight_out();
 }
 
-// Gradient slots: 0 and 1 for blocks in turn, 2 is stage 0's; whole gradients of block l have 2 + l for their own.
+// Numbers of gradient buffers: slots 0 and 1, which blocks take in turn; 2 + s for the whole gradient of stage s.
 static inline int fsdp_grad_slot(const Fsdp *f, int s) {
   return f->lay.stage[s].grads == GRADS_IN_SLOT ? (int)(f->block_reductions & 1) : 2 + s;
 }
@@ -141,8 +143,7 @@ static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot)
   record_held(f->record, kind, HELD_GRADIENT, s, f->work + at, bytes);
   if (f->lay.mirrored) record_held(f->record, kind, HELD_GRADIENT, s, f->window + at, bytes);
 }
-// Waits until a gradient slot's memory may be written, with a gradient or what else lies there: everybody has read what
-// lay there.
+// Waits until the memory of a gradient slot may be overwritten: until every peer has read the gradient in it.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
   flight_in(f->slot_collective[slot]);
@@ -154,18 +155,18 @@ static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
     if (i != slot && f->slot_rounds[i] <= f->slot_rounds[slot]) fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
 }
-// Bits of the slots that a step waits for at its point number `point`.
+// The slots, as bits, that a step waits for at its point number `point`.
 static inline int fsdp_waits_at(const Fsdp *f, int point) {
   const int P = f->points;                       // from the second on, every other microbatch is alike
   return !P ? 0 : f->wait[point < P ? point : P + (point - P) % (2 * P)];
 }
-// A place of the step where the placement may have it wait for gradient slots.
+// A point of the step: here it may wait for gradient slots, if the placement says so.
 static inline void fsdp_point(Fsdp *f) {
   record_point(f->record);
   const int waits = f->training ? fsdp_waits_at(f, f->point++) : 0;
   for (int slot = 0; slot < 2; slot++) if (waits >> slot & 1) fsdp_grads_wait(f, slot);
 }
-// Zeroes what lies between the parameters of stage s's gradient in a slot, or in the shard it is summed in.
+// Zeroes the gaps between parameters in the gradient of stage s.
 static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
   const int64_t b = (int64_t)fsdp_wire_bytes(f);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
@@ -183,7 +184,7 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
     if (c->trains && end > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((end - at) * b));
   }
 }
-// Zeroes what aligns pieces in the shards of stage s: reductions write all else.
+// Zeroes the padding between pieces in the shards of stage s; reductions write everything else.
 static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const Piece *c = &f->lay.unit[u].piece[i];
@@ -192,9 +193,8 @@ static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
     if (c->trains && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
   }
 }
-// Makes stage s's gradient buffer ready to be written: waits until the reduction that used the memory before has been
-// read by everybody. Gaps, which reductions or the norm read too, may hold logits, activations or another block's
-// gradient.
+// Prepares the gradient buffer of stage s for backward: waits until all peers have read the gradient that was there
+// before, and zeroes the gaps, which reductions and the norm read too, and where other data may have been.
 static inline void fsdp_grads(Fsdp *f, int s) {
   const int slot = f->grad_slot = fsdp_grad_slot(f, s);
   const GradHome home = f->lay.stage[s].grads;
@@ -206,8 +206,8 @@ static inline void fsdp_grads(Fsdp *f, int s) {
   if (home == GRADS_WHOLE || (f->lay.blocks_alike && !f->slot_shared[slot])) return;
   fsdp_zero_gaps(f, s, slot);
 }
-// The whole gradient of parameter p, in the buffer that fsdp_grads made ready: in the wire dtype, or fp32 where it is
-// added to, as it is in the gradient shard of one rank. data is NULL if p is frozen.
+// The whole gradient of parameter p, in the buffer that fsdp_grads has prepared: in the wire dtype, or in fp32 where
+// gradients are added up there. data is NULL if p is frozen.
 static inline Tensor fsdp_grad(Fsdp *f, int p) {
   const Param *q = &f->lay.param[p];
   const Unit *u = &f->lay.unit[q->unit];

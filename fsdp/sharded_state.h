@@ -1,14 +1,14 @@
-// sharded_state.h: what every rank owns: the norm of the gradient shards, the
-// optimizer's step on them, the parameters that come of it (rounded, scaled to E4M3, sent to the device), and the ways
-// in and out of shards: initialisation, loading, saving, tests.
+// sharded_state.h: what every rank owns: the norm of its gradient shards, the optimizer's step on them, the new
+// parameters (rounded, scaled to E4M3, copied to the device), and ways in and out of shards: initialisation, loading,
+// saving.
 //
-// A shard's state is fp32: masters, moments, gradients, on the device or, offloaded, on the host. What is stored for
-// gathering is made from the masters: fp32 parameters are their own masters, frozen ones need none, bf16 ones are one
-// half of theirs and the other lies beside (master.cuh). To files and tests all masters are fp32.
+// The state is fp32: masters, moments and gradients, on the device or, if offloaded, on the host. The parameters that
+// are gathered are made from the masters. An fp32 parameter is its own master, a frozen one needs none, and a bf16 one
+// is the upper half of its master, whose lower half is stored beside it (master.cuh). Files see all masters as fp32.
 #pragma once
 #include "gather.h"
 
-// Where the optimizer's state lies and is computed with: the device, or the host.
+// The context of the optimizer: the device's, or the host's if it is offloaded.
 static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_ctx : f->ctx; }
 
 enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
@@ -27,7 +27,7 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   float *base = state == STATE_M ? f->m : f->v;
   return base && c->trains ? base + q->state_base + c->state_at : NULL;
 }
-// What the bf16 parameters of this rank's part of a piece lack of their masters; no data where masters are not split.
+// The lower halves of the masters of this rank's part of a piece; no data where masters are not split.
 static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
@@ -48,7 +48,7 @@ static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Run run) {
   return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
                    run.numel);
 }
-// And what it lacks of its masters; no data where they are not split.
+// And the lower halves of its masters; no data where they are not split.
 static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
   const Param *q = &f->lay.param[p];
   low16 *piece = (low16 *)fsdp_piece_low(f, q->unit, q->piece).data;
@@ -87,7 +87,7 @@ static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
 
 struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
 
-// `bytes` of every rank to every rank, in order of rank: once a step. Device memory.
+// All-gathers `bytes` of every rank, in order of ranks, once a step. Device memory.
 static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);

@@ -1,5 +1,5 @@
-// state.h: what the sharding layer is configured with, what follows from that once and for all, and what changes while
-// it runs: struct Fsdp, which every part of it works on.
+// state.h: the data of the sharding layer: its configuration (FsdpConfig), what follows from it once and for all
+// (FsdpLayout), and what changes while it runs (struct Fsdp, which has both).
 #pragma once
 #include "kernels/all.h"
 #include "liveness.h"
@@ -18,28 +18,28 @@ struct FsdpConfig {
   ShardLayout layout;
   WrapPolicy wrap;
   int64_t wrap_least;                            // of WRAP_MIN_PARAMS
-  int blocks, gather_slots;                      // L, K
-  int first_backward;                            // F: no block below it is visited by a backward
-  int64_t microbatches;                          // A, of a rank and step
-  bool local;                                    // gradients add up whole on each rank and are reduced once a step
+  int blocks, gather_slots;                      // L blocks, K gather slots for them
+  int first_backward;                            // F: backward does not go below this block
+  int64_t microbatches;                          // A: microbatches of one rank in one step
+  bool local;                                    // each rank adds up whole gradients; they are reduced once a step
   Fp8 fp8;
   Offload offload;
-  const Ops *host_ops;                           // of the host's optimizer when it is offloaded
-  bool share_slots;                              // the model's buffers may lie where gradient slots do (placement.h)
-  size_t slots_bytes, pool_bytes;                // of the pool that has both, if so; of the pool of own buffers; 0: as
-                                                 // many as the sharding layer has there
+  const Ops *host_ops;                           // the CPU ops of an offloaded optimizer
+  bool share_slots;                              // activations may reuse the memory of gradient slots (placement.h)
+  size_t slots_bytes, pool_bytes;                // bytes of the two pools that the placement has made: slots with
+                                                 // activations, own buffers with activations; 0: not placed yet
   OptimizerKind optimizer;
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
                                                  // parameters are copied from there, not read in place
-  bool comms_of_one;                             // COMM_NCCL: one rank tells itself all by NCCL (what a test asks of
-                                                 // one GPU), instead of nothing
-  bool native_reduce;                            // COMM_NCCL: NCCL's sums instead of the ordered ones
-  size_t small_bytes;                            // what the step's small all-gather takes from each rank
-  bool weights_only;                             // to evaluate and sample: no gradients, no optimizer, no reductions
+  bool comms_of_one;                             // COMM_NCCL: a single rank opens communicators all the same (for
+                                                 // tests on one GPU)
+  bool native_reduce;                            // COMM_NCCL: NCCL adds, in its own order
+  size_t small_bytes;                            // bytes that each rank gives to the step's small all-gather
+  bool weights_only;                             // evaluation and sampling only: no gradients, optimizer or reductions
 };
 
-// Traffic as the transport saw it: what this rank received. All ranks together send as much.
+// What this rank has received, as the transport counted it. All ranks together send as much as they receive.
 struct Traffic { int64_t gathers, reductions, small, gather_bytes, reduce_bytes, replicate_bytes, small_bytes; };
 static inline Traffic traffic_add(Traffic x, Traffic y, int sign) {
   return Traffic{x.gathers + sign * y.gathers,
@@ -51,13 +51,13 @@ static inline Traffic traffic_add(Traffic x, Traffic y, int sign) {
                  x.small_bytes + sign * y.small_bytes};
 }
 
-// An event and whether it was recorded since the step began: what was recorded earlier needs no wait, and a captured
-// step must not wait for what lies outside it.
+// An event, and whether it has been recorded since the step began. An event of an earlier step needs no wait, and a
+// captured step must not wait for events outside of it.
 struct StepEvent { void *event; bool recorded; };
 
 enum SlotState { SLOT_EMPTY, SLOT_PENDING, SLOT_WHOLE };
-// A stage's gathered units, one after the other. landing: pinned host memory where messages arrive that the device must
-// fetch. from_kept: the gather in flight asks the kept group.
+// The memory into which a stage is gathered: its units, one after the other. landing: pinned host memory for messages
+// that the device then copies. from_kept: the gather in flight asks the kept group instead of the shard group.
 struct GatherSlot {
   int stage;
   SlotState state;
@@ -66,25 +66,26 @@ struct GatherSlot {
   MPI_Request *requests;
   int pending;
   FlightCollective gather;                       // the last one into it
-  StepEvent arrived, released;                   // the gather is complete; the model has read it for the last time
+  StepEvent arrived, released;                   // the gather is complete; the model's last read of it
 };
 
-// The one reduction in flight, of a stage: rounds of at most chunk_numel elements of every owner's shard, unit by unit.
+// The reduction in flight (there is at most one), of one stage. It goes in rounds, unit by unit; a round covers at most
+// chunk_numel elements of every owner's shard.
 struct ReduceJob {
-  bool active, first;                            // first: of the step, overwrites the shard
+  bool active, first;                            // first: the step's first reduction of the stage overwrites the shard
   int stage, slot, rounds, prepared, consumed;
-  uint64_t round0, last_round0;                  // global number of its first round; of the stage's reduction before
+  uint64_t round0, last_round0;                  // number of its first round, and of the stage's last reduction
   FlightCollective collective;
 };
-// Round j of a job: elements [first, first + numel) of unit u's shards.
+// What one round covers: elements [first, first + numel) of the shards of one unit.
 struct ReduceSpan { int unit; int64_t first, numel; };
 
-// Parts of working memory, and where they lie in it. on_host: in its mirror alone.
-enum WorkName { WORK_CONTROL,                    // what the ranks of a host tell each other
+// The parts of working memory and their places in it. on_host: the part exists only in the mirror on the host.
+enum WorkName { WORK_CONTROL,                    // counters by which the ranks of a host wait for each other
                 WORK_SUMS,                       // gradient shards that replicas read
                 WORK_PARAMS, WORK_KEPT,          // parameter shards; blocks kept after forward
                 WORK_STAGING,                    // contributions rounded for the wire
-                WORK_SLOTS, WORK_WHOLE,          // gradient slots and what shares with them; whole gradients
+                WORK_SLOTS, WORK_WHOLE,          // gradient slots with what reuses them; whole gradients
                 WORK_PARTS };
 struct WorkPart { size_t at, bytes; bool on_host; };
 // Parts of the pool that this rank's own buffers share with the model's (placement.h).
@@ -94,23 +95,24 @@ enum PoolName { POOL_BLOCK_SLOTS, POOL_ROOT_SLOT,        // gather slots
                 POOL_PARTS };
 struct PoolPlace { bool in_slots; size_t at; };  // of a buffer there; in_slots: of the pool that has gradient slots
 
-// What follows from the configuration and this rank's place in the mesh. Fixed once fsdp_layout and, for offsets,
-// fsdp_declare have made it (fsdp/layout.h).
+// What follows from the configuration and this rank's place in the mesh. fsdp_layout makes it, fsdp_declare adds the
+// offsets (layout.h), and after that it does not change.
 struct FsdpLayout {
   int params, units, stages;
   Param *param;
   Unit *unit;
   Stage *stage;
-  bool mirrored;                                 // messages and windows need a copy of what a device has
-  bool in_place;                                 // units lie whole where shards do
-  bool blocks_alike;                             // all blocks lay out their gradients alike
-  bool blocks_in_root;                           // stage 0 has parameters of blocks
-  int64_t state_numel, sum_numel;                // of all units: elements of moments; of gradient shards apart
+  bool mirrored;                                 // a host copy (mirror) of device memory serves messages and windows
+  bool in_place;                                 // shards lie so that every unit is whole: nothing is gathered
+  bool blocks_alike;                             // gradients of all blocks have the same layout
+  bool blocks_in_root;                           // --wrap put parameters of blocks into stage 0
+  int64_t state_numel, sum_numel;                // of all units: elements of a moment; of separate gradient shards
   int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
-  int64_t chunk_numel;                           // of a round, in every owner's shard
+  int64_t chunk_numel;                           // elements of every owner's shard in one round, at most
   size_t params_bytes;                           // of all units
-  size_t grad_slot_bytes, block_slot_bytes, publish_bytes;       // of one slot; of a block's gather slot; of a buffer
-  int scales, scales_trained;                    // of E4M3; those that train come first
+  // of one gradient slot, one block's gather slot, one publish buffer
+  size_t grad_slot_bytes, block_slot_bytes, publish_bytes;
+  int scales, scales_trained;                    // number of E4M3 scales; those of trained parameters come first
   // Working memory: what peers may read, and what is sent from. With COMM_MPI they read it in a window of the same
   // layout: on a CPU the window is the working memory, else its mirror in pinned memory. Offsets hold in both.
   WorkPart part[WORK_PARTS];
@@ -124,15 +126,15 @@ struct Record;
 struct Fsdp {
   Ctx *ctx, gather_ctx, reduce_ctx;              // the model's stream, and those of gathers and reductions
   Ctx host_ctx;                                  // of an offloaded optimizer
-  const Comm *comm;                              // transport, see part 4
+  const Comm *comm;                              // the transport (transport.h)
   MemoryPlan *plan;
   FsdpConfig cfg;
   Mesh mesh;
   FsdpLayout lay;
   // ---- memory: addresses, from fsdp_open on
   char *work, *window;
-  char *params_home;                             // where parameter shards lie, at their offsets
-  char *host_params;                             // offloaded, where there is no mirror
+  char *params_home;                             // base of the parameter shards' offsets
+  char *host_params;                             // --offload params without a mirror
   MPI_Win win;
   bool has_win;
   float *master, *m, *v, *grads;                 // shards of all units, in order of units
@@ -146,8 +148,8 @@ struct Fsdp {
   char *staging_in, *landing_in;                 // others' contributions, on the device and on the host
   char *small_host;                              // pinned: small collectives of a mirrored device
   float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; of all ranks
-  // Of the placement: whether other buffers lie in gradient slots, staging and gradient shards, and where in a training
-  // step slots are waited for because of that.
+  // What the placement decided: whether other buffers reuse gradient slots, staging and gradient shards, and at which
+  // points of a training step that makes it wait for slots.
   bool slot_shared[2], staging_shared, *sums_shared;             // [stages]
   const uint8_t *wait;                           // [points of the dry run]
   int points;                                    // of a microbatch
@@ -160,8 +162,8 @@ struct Fsdp {
   uint64_t kept_count, *kept_number;             // [stages]
   // ---- reducing
   ReduceJob job;
-  int point;                                     // how many of the step's are past
-  int grad_slot;                                 // that the model writes
+  int point;                                     // points of the step that are past
+  int grad_slot;                                 // the slot that backward writes now
   int64_t block_reductions;
   uint64_t rounds_started;                       // global round counter, alike on all ranks
   uint64_t *stage_round0;                        // [stages] of the last reduction
@@ -174,15 +176,15 @@ struct Fsdp {
   int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];
   void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;
   // ---- who watches
-  uint32_t *marks, passes_marked;                // NULL, or where the device says how far it is (liveness.h)
+  uint32_t *marks, passes_marked;                // NULL, or words in which the device counts its progress (liveness.h)
   void (*meanwhile)(Fsdp *f);                    // fsdp_poll: what a transport does while it waits
   void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
   void *background_to;
-  Record *record;                                // NULL, or of this run, or of a dry one
+  Record *record;                                // NULL, or the record of this run or dry run
   Traffic traffic;
 };
 
-// The stream of c has come to `code`.
+// Marks on the stream of c that it has reached `code`.
 static inline void fsdp_mark(Fsdp *f, Ctx *c, DeviceMark stream, int code) {
   if (!f->marks) return;
   const uint32_t number = stream == MARK_MODEL ? ++f->passes_marked : (uint32_t)flight.begun;
@@ -191,7 +193,7 @@ static inline void fsdp_mark(Fsdp *f, Ctx *c, DeviceMark stream, int code) {
 static inline size_t fsdp_wire_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.wire_dtype); }
 static inline bool fsdp_trains(const Fsdp *f) { return !f->cfg.weights_only; }
 static inline int fsdp_shards(const Fsdp *f) { return f->cfg.mesh.shards; }
-// Sums go along the replicas, in their order.
+// Whether partial sums are passed from replica to replica.
 static inline bool fsdp_chains(const Fsdp *f) { return f->cfg.mesh.replicas > 1 && !f->cfg.native_reduce; }
 static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLOAD_NONE; }
 // What a small all-gather takes from each rank, at most.

@@ -1,9 +1,9 @@
 // units.h: parameters -> units -> pieces: what is gathered together, and which rank owns which elements.
 // Everything here is data made once; nothing else knows how a unit was laid out.
 //
-//   stage   when the model needs something: stage 1 + l is block l; stage 0 is all that is needed outside the blocks,
-//           or by several of them: it is gathered once a step and stays whole
-//   unit    what one collective gathers and one reduces. The wrap policy only chooses units
+//   stage   what the model needs at one time: stage 1 + l is block l; stage 0 is everything outside the blocks, or used
+//           by several of them. It is gathered once a step and stays whole
+//   unit    what one collective gathers and one reduces. The wrap policy chooses the units
 //   piece   a run of elements cut into equal parts, one a rank of the shard group
 //             flat   a piece a segment (equal dtype, decay, frozen or not): FSDP's FlatParameter
 //             dim0   a piece a parameter, ceil(rows / S) rows a rank, the last ones padded or empty: FSDP2's layout
