@@ -1,15 +1,15 @@
 // layout.h: what is decided once, before any memory is taken: units and their places, where each stage's gradient lies
 // and in how many rounds it is reduced, and every buffer of the sharding layer.
 //
-// fsdp_declare is the only description of the sharding layer's memory: what the plan says, where the parts of working
-// memory lie, what is taken and what is given back follow from it. Whoever adds a buffer adds a line there and a
-// pointer to struct Fsdp. After that nothing asks why a buffer is where it is.
+// fsdp_declare is the only description of the sharding layer's memory. The plan, the places in working memory, what is
+// allocated and what is freed follow from it. To add a buffer, add a line there and a pointer to struct Fsdp. At run
+// time no code asks again why a buffer is where it is.
 #pragma once
 #include <sys/statvfs.h>
 #include "placement.h"
 
 // ---- traffic
-// How often a step of A microbatches gathers block l: see the top.
+// How often a step of A microbatches gathers block l: see fsdp.h.
 static inline int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
   const int64_t L = c->blocks, K = c->gather_slots, low = min64(c->first_backward, L - K);
   return 1 + (l >= low && l < L - K ? A : 0) + (l >= low && l < K ? 0 : A - 1);
@@ -40,10 +40,10 @@ static inline Traffic fsdp_formula(const Fsdp *f, int A) {
 }
 
 // ---- decisions
-// The sum over one rank is what it computes itself. Where nothing is to be rounded for the wire, its gradients are
-// written straight into the gradient shard and later microbatches are added to it there. Only gradients that a
-// microbatch adds up itself (stage 0: over the head's chunks) must be complete before they are added, and so must those
-// of a device whose sums depend on whether it adds.
+// With one rank the sum is its own gradient. If nothing is rounded for the wire, backward writes gradients directly
+// into the gradient shard and adds those of later microbatches there. Two kinds must be complete before they are added:
+// gradients that one microbatch already adds up (stage 0, over the head's chunks), and those of a device whose sums
+// depend on whether it adds.
 static inline GradHome stage_grad_home(const Fsdp *f, int s) {
   const FsdpConfig *c = &f->cfg;
   const bool one = f->mesh.world == 1 && !c->comms_of_one && c->wire_dtype == F32 && c->offload == OFFLOAD_NONE;
@@ -209,7 +209,7 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
 }
 
 // ---- memory
-// What the ranks of one host tell each other, at the start of each window. Counters only grow.
+// Counters by which the ranks of one host wait for each other, at the start of each window. They only grow.
 struct Control {
   alignas(64) uint64_t ready;                    // reduction rounds whose data this rank has laid out
   alignas(64) uint64_t done;                     // reduction rounds this rank has added up

@@ -1,25 +1,25 @@
-// transport.h: how ranks reach each other. The comm table and its three rows.
+// transport.h: how ranks reach each other: the table of transports, struct Comm, and three of them.
 //
-//   self   one rank: contributions are the own ones; units are read in place, or fetched from the host
+//   self   one rank: it reduces its own contributions; units are read in place, or copied from the host
 //   mpi    ranks of one host read each other's windows: contributions in place, and parameters too where all of a shard
 //          group is on one host, so that nothing is gathered. Ranks of different hosts exchange nonblocking messages. A
-//          device that the host cannot write has a mirror of its shared memory in a pinned window, and copies both
-//          ways; the host then waits for copies (so such a step cannot be captured), and any number of ranks can share
+//          device whose memory the host cannot access has a mirror of its shared memory in a pinned window, and copies
+//          both ways. The host waits for these copies, so such a step cannot be captured. Any number of ranks can share
 //          a device
-//   nccl   a communicator a group and a stream. On the stream of reductions: all ranks (the small exchange), and split
-//          from it the shard group and the replicate group. On the stream of gathers: the shard group, and split from
-//          it the kept group. Split communicators share NCCL's buffers, and NCCL runs them one after the other, as
-//          their stream does anyway; gathers and reductions share none, so that they overlap. Only events order the
-//          two; the host enqueues alike on all ranks, and each call is with the device before the next
-//          (collectives.cuh), which is the one launch order that keeps several communicators from deadlock
+//   nccl   one communicator for each group on each stream. Stream of reductions: all ranks (the small all-gather), and
+//          split from that the shard group and the replicate group. Stream of gathers: the shard group, and split from
+//          that the kept group. Split communicators share NCCL's buffers and run one after the other, as their stream
+//          makes them do anyway. Gathers and reductions share no buffers, so that they overlap; only events order them.
+//          All ranks enqueue the same calls in the same order, and each call reaches the device before the next one
+//          (collectives.cuh): that order keeps several communicators from deadlock
 //
-// Replicas. After a round of a reduction, the sum so far lies in the shard of this rank; the next replica takes it from
-// there, adds its own contributions, and so on. The first replica's next reduction goes on from the last one's sum. No
-// rank overwrites a sum before its reader has it: what would be written is made from what the reader passes on; the
-// step's small all-gather orders the first reduction of the next step. (A message that cannot have been sent yet may so
-// be expected where another is still being sent from.) At the end of the step the last replica's sums go to all. Over
-// messages two rounds at a time go along the replicas, and so they do back to the first one: with many replicas and
-// microbatches --accumulate local saves that way.
+// Replicas. After a round of a reduction, the partial sum is in this rank's shard. The next replica reads it there,
+// adds its own contributions, and so on; the first replica's next reduction continues from the last one's sum. No rank
+// overwrites a sum before its reader has it, because what it would write is computed from what the reader passes on;
+// the step's small all-gather orders the first reduction of the next step. (So a rank may post the receive of a message
+// that cannot have been sent yet into memory from which another is still being sent.) At the end of the step the last
+// replica's sums go to all replicas. With messages, two rounds at a time are on their way along the replicas and back
+// to the first: with many replicas and microbatches, --accumulate local avoids that.
 //
 // All traffic is counted here.
 #pragma once
@@ -33,23 +33,25 @@
 // What a transport does. The parts above (gather.h, reduce.h, sharded_state.h) know no other way to reach a peer.
 struct Comm {
   const char *name;
-  void (*connect)(Fsdp *f);                                        // opens what takes memory that no formula tells
-  void (*open)(Fsdp *f);                                           // takes working memory, windows
+  void (*connect)(Fsdp *f);                                        // opens libraries whose memory must be measured
+  void (*open)(Fsdp *f);                                           // allocates working memory and windows
   void (*close)(Fsdp *f);
-  void (*step_begin)(Fsdp *f);                                     // orders the side streams behind what came before
-  void (*step_end)(Fsdp *f);                                       // new shards are written: peers may read them
-  void (*gather_start)(Fsdp *f, int s, GatherSlot *slot);          // begins to make stage s whole
+  void (*step_begin)(Fsdp *f);                                     // side streams continue after all work so far
+  void (*step_end)(Fsdp *f);                                       // new shards are complete: peers may read them
+  void (*gather_start)(Fsdp *f, int s, GatherSlot *slot);          // starts gathering stage s
   void (*gather_finish)(Fsdp *f, int s, GatherSlot *slot);         // the model may read the slot from here on
-  void (*reduce_start)(Fsdp *f);                                   // the job's gradient buffer is complete
+  void (*reduce_start)(Fsdp *f);                                   // backward has completed the job's gradient
   bool (*round_free)(Fsdp *f, uint64_t round);                     // may the memory of this round be written again?
-  void (*round_send)(Fsdp *f, uint64_t round, ReduceSpan x);       // own contributions lie ready: give them
-  bool (*round_arrived)(Fsdp *f, uint64_t round);                  // is all that the own shard takes here?
-  const char *(*round_input)(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run);    // of its rank i
-  void (*chain_take)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // sum = that of the replicas before
-  void (*chain_give)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // the next replica may have it
-  void (*round_done)(Fsdp *f, uint64_t round);                     // the own shard has them: peers may go on
-  void (*reduce_end)(Fsdp *f);                                     // all rounds of the job
-  bool (*grads_free)(Fsdp *f, int slot);                           // has everybody read this gradient slot?
+  void (*round_send)(Fsdp *f, uint64_t round, ReduceSpan x);       // sends this rank's contributions
+  // have all contributions to this rank's shard arrived?
+  bool (*round_arrived)(Fsdp *f, uint64_t round);
+  // contribution of rank i
+  const char *(*round_input)(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run);
+  void (*chain_take)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // gets the sum of the replicas before
+  void (*chain_give)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // passes the sum to the next replica
+  void (*round_done)(Fsdp *f, uint64_t round);                     // they are added up: peers may reuse memory
+  void (*reduce_end)(Fsdp *f);                                     // all rounds of the job are added up
+  bool (*grads_free)(Fsdp *f, int slot);                           // have all peers read this gradient slot?
   void (*reduce_join)(Fsdp *f);                                    // the model may read the gradient shards
   void (*small_all_gather)(Fsdp *f, const void *mine, void *all, size_t bytes);        // device memory, order of ranks
   void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
