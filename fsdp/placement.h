@@ -1,20 +1,21 @@
-// placement.h: buffers are declared, and get memory by their lifetimes. What is never alive at once may share.
+// placement.h: buffers are declared, and get memory by their lifetimes. Buffers that are never alive at the same time
+// may share memory.
 //
 // A pass (a training step, a batch of evaluation, a token of a sample) is run once over the planning table (record.h).
-// For each declared buffer the record tells when it is alive: from a write to the last read of what was written. Then
-// every buffer gets a place in one of the pools where nothing lies that is alive at the same time, one after the other:
+// The record shows when each declared buffer is alive: from a write to the last read of what was written. Then the
+// buffers are placed one by one, each in one of the pools, where no buffer lies that is alive at the same time:
 // Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference". A pool may have fixed buffers,
-// of the sharding layer, that lie where it has put them: the others may lie there too, at other times.
+// which the sharding layer has placed; others may use their memory at other times.
 //
 //   POOL_SHARDS   gradient shards of this rank alone, one fixed buffer a stage. It cannot grow
 //   POOL_ACTS     what no peer touches. Fixed: gather slots, copies of weights, what arrives from others
-//   POOL_SLOTS    fixed: what peers read, staging and the two gradient slots. What comes next to lie there waits for
-//                 them: for staging at the start of the pass, for a slot at a point that the placement chooses
+//   POOL_SLOTS    fixed: what peers read, staging and the two gradient slots. Before their memory is reused the step
+//                 waits for peers: for staging at its start, for a slot at a point that the placement chooses
 #pragma once
 #include "record.h"
 
 enum Pool { POOL_SHARDS, POOL_ACTS, POOL_SLOTS, POOLS };
-// Of time, both ends included. last: the entry that was enqueued last, which may be over later.
+// A span of time, both ends included. last: the last entry in it that was enqueued; it may end later.
 struct Interval { int from, to, last; };
 struct Buffer {
   const char *name;
@@ -33,7 +34,7 @@ struct FixedBuffer { Buffer buffer; int slot; bool own, shared; };
 enum { FIXED_MOST = 1024 };
 // Entries of the record's points.
 struct Points { int *entry, count; };
-// Which buffers are alive at once: of two, bit a * words * 64 + b, and the other way round.
+// Which buffers are alive at the same time: for two of them, bits a * words * 64 + b and b * words * 64 + a.
 struct Meets { uint64_t *bit; int words; };
 // One pass. wait: for each point, bits of the slots that are waited for there; waits: of all points.
 struct Pass {
@@ -50,8 +51,8 @@ struct Pass {
   Points at;
   Interval *natural[2];
 };
-// Open: buffers may be placed there; `most`: it cannot grow beyond. behind: where the first fixed buffers end, without
-// whose memory buffers could do, too: it need not be better to share it.
+// open: buffers may be placed there. most: its size limit. behind: where the first fixed buffers end; placing
+// everything behind them, without sharing their memory, is tried too.
 struct PoolSpace { size_t bytes, behind, most; bool open; };
 enum { PASSES_MOST = 3 };
 struct Placement {
@@ -322,20 +323,20 @@ static inline void pool_insert(PoolBuffers *to, const Buffer *b) {
   for (; at > 0 && to->buffer[at - 1].at > b->at; at--) to->buffer[at] = to->buffer[at - 1];
   to->buffer[at] = PoolBuffer{b->at, b->at + b->bytes, b->number};
 }
-// The lowest place of `b` from `at` on where none of `placed` lies that is alive with it.
+// The lowest place for `b` from `at` on that overlaps no placed buffer which is alive at the same time.
 static inline size_t pool_place(const Meets *m, const Buffer *b, PoolBuffers placed, size_t at) {
   for (int i = 0; i < placed.count && placed.buffer[i].at < at + b->bytes; i++)
     if (placed.buffer[i].end > at && buffers_meet(m, b->number, placed.buffer[i].number)) at = placed.buffer[i].end;
   return at;
 }
-// How often the best way and order is tried again, with what ended highest placed sooner.
+// How often the best way and order is tried again, each time placing the buffers that ended highest sooner.
 enum { PLACE_AGAIN = 12 };
 // Ways to treat fixed buffers. Others may lie there at other times; or this rank's own ones get places like others, in
 // the first pass; or others lie behind the first ones, whose memory is not shared.
 enum PlaceWay { PLACE_SHARED, PLACE_MOVED, PLACE_APART, PLACE_WAYS };
 // Room to place in: of each pool what lies there, and the order to place in.
 struct PlaceRoom { PoolBuffers placed[POOLS]; Buffer **order; };
-// Gives b the place that lets the pools grow least, and of equal ones that in the first pool from `first` on.
+// Gives b the place that makes the pools grow least; of equally good ones, that in the first pool from `first` on.
 static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceRoom *room, bool behind, int first) {
   size_t least = SIZE_MAX;
   b->pool = POOL_ACTS;

@@ -1,21 +1,22 @@
-// record.h: what a run does, entry by entry, so that tests can prove its order, and buffers get memory by their
-// lifetimes. A table of ops notes which memory each call reads and writes, by what ops.h says, and
-// the events, waits and collectives that order it:
-//   planning     plan_table: nothing is computed. The model and the sharding layer run over it as over any device; it
-//                hands out addresses with nothing behind them (placement.h)
-//   a real run   record_table: notes, then asks another table. A run without a record has that table itself
-// What no op does is told where it happens: messages, counters, what the host reads and writes, and which stage's
-// memory is complete. That costs one comparison where there is no record.
+// record.h: what a run does, entry by entry. Tests prove the order of a schedule from it, and buffers get memory by the
+// lifetimes that it shows. A table of ops notes which memory each call reads and writes, as ops.h declares, and the
+// events, waits and collectives that order these accesses:
+//   planning     plan_table: computes nothing. The model and the sharding layer run over it as over any device; it hands
+//                out addresses with no memory behind them (placement.h)
+//   a real run   record_table: notes a call and passes it on to another table. A run without a record uses that table
+//                directly
+// Accesses that no op makes (messages, counters, reads and writes of the host, which stage's memory is complete) are
+// noted by the code that makes them. Without a record that costs one comparison.
 //
-// Entries stand in the order in which they were enqueued. Nothing else than these entries orders two accesses:
-//   within a stream                their order; and everything the host had done when it enqueued them
+// Entries stand in the order in which they were enqueued. Only these entries order two accesses:
+//   within a stream                their order; and everything that the host had done before it enqueued them
 //   between streams                WAIT after the EVENT; for the host DONE (it asked) or SYNC
-//   between ranks of a host        OBSERVE has seen what PUBLISH has told
-//   between two ranks              ENDED: a message's RECEIVE has what its SEND gave, and may be read; or is gone
-//   between all ranks of a group   COLLECTIVE over a communicator: what one did before precedes what another does after
-// On a CPU a call is done when it returns: all streams and the host are one sequence there. In a dry run time is the
-// number of an entry. What another stream does has begun at the earliest when the last event that it waited for was
-// recorded, and is over when the model's stream has waited for an event recorded after it.
+//   between ranks of a host        OBSERVE, which has seen the value of a PUBLISH
+//   between two ranks              ENDED: the message of a RECEIVE has arrived, the memory of a SEND may be reused
+//   between all ranks of a group   COLLECTIVE over a communicator: what one did before it precedes what others do after it
+// On a CPU a call is done when it returns: all streams and the host are one sequence. In a dry run, time is the number
+// of an entry. Work of another stream begins no earlier than the recording of the last event that its stream waited
+// for, and has ended when the model's stream has waited for an event recorded after it.
 #pragma once
 #include <sys/mman.h>
 #include "state.h"
@@ -36,7 +37,7 @@ struct OpTouch {
   Access access[ACCESSES_MOST];
   uintptr_t in_place[IN_PLACE_MOST][2];
 };
-// Who is told what a call touches: Ctx.device of a planning table's context points to one.
+// Receives what each call touches. Ctx.device of a planning table's context points to one.
 struct TouchSink { void (*take)(TouchSink *to, const Ctx *c, const OpTouch *x); };
 
 static inline void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
@@ -125,7 +126,7 @@ enum Channel { CHANNEL_GATHER, CHANNEL_REDUCE, CHANNEL_CHAIN, CHANNEL_NCCL };
 
 // What the schedule does now, of which stage, in which round of a reduction.
 struct Doing { uint16_t what; int16_t stage; uint32_t round; };
-// Memory is told by its owner, block, and place in it; block -1: `at` is an address. pass: begun so far.
+// Memory is named by its owner, block and offset; block -1: `at` is an address. pass: number of passes begun so far.
 struct RecordEntry {
   RecordKind kind : 8;
   RecordStream stream : 8;
@@ -217,7 +218,7 @@ static inline void record_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
     }
   r->calls++;
 }
-// Marks a place where the host may wait for what the plan says (fsdp_point).
+// Marks a point where the host may wait, if the placement says so (fsdp_point).
 static inline void record_point(Record *r) {
   if (r) record_entry(r, record_of_kind(RECORD_POINT, RECORD_MODEL, 0));
 }
@@ -320,7 +321,7 @@ static inline Ops plan_table(bool gpu) {
 static inline void record_told(Record *r, RecordKind kind, RecordStream stream, int number, Access a) {
   if (r) record_entry(r, record_at(r, record_of_kind(kind, stream, number), a));
 }
-// From here on the schedule does `what`. Returns what it did, for doing_again.
+// Notes that the schedule does `what` from here on. Returns what it did before, for doing_again.
 static inline Doing doing(Record *r, DoingWhat what, int stage, uint64_t round) {
   if (!r) return Doing{};
   const Doing was = r->doing;
@@ -328,7 +329,7 @@ static inline Doing doing(Record *r, DoingWhat what, int stage, uint64_t round) 
   return was;
 }
 static inline void doing_again(Record *r, Doing was) { if (r) r->doing = was; }
-// The host reads or writes memory that a stream does, too.
+// The host reads or writes memory that a stream accesses, too.
 static inline void record_host(Record *r, AccessKind kind, const void *p, size_t bytes) {
   if (!r) return;
   RecordEntry e = record_of_kind(RECORD_ACCESS, RECORD_HOST, r->calls++);
