@@ -1,8 +1,8 @@
 // record.h: what a run does, entry by entry. Tests prove the order of a schedule from it, and buffers get memory by the
 // lifetimes that it shows. A table of ops notes which memory each call reads and writes, as ops.h declares, and the
 // events, waits and collectives that order these accesses:
-//   planning     plan_table: computes nothing. The model and the sharding layer run over it as over any device; it hands
-//                out addresses with no memory behind them (placement.h)
+//   planning     plan_table: computes nothing. The model and the sharding layer run over it as over any device; it
+//                hands out addresses with no memory behind them (placement.h)
 //   a real run   record_table: notes a call and passes it on to another table. A run without a record uses that table
 //                directly
 // Accesses that no op makes (messages, counters, reads and writes of the host, which stage's memory is complete) are
@@ -13,7 +13,7 @@
 //   between streams                WAIT after the EVENT; for the host DONE (it asked) or SYNC
 //   between ranks of a host        OBSERVE, which has seen the value of a PUBLISH
 //   between two ranks              ENDED: the message of a RECEIVE has arrived, the memory of a SEND may be reused
-//   between all ranks of a group   COLLECTIVE over a communicator: what one did before it precedes what others do after it
+//   between all ranks of a group   COLLECTIVE over a communicator: what one did before it precedes what others do after
 // On a CPU a call is done when it returns: all streams and the host are one sequence. In a dry run, time is the number
 // of an entry. Work of another stream begins no earlier than the recording of the last event that its stream waited
 // for, and has ended when the model's stream has waited for an event recorded after it.
