@@ -21,7 +21,7 @@ endif
 define HELP
 make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
-make test         install what is missing, build, run the tests (under 8 minutes on 2 cores)
+make test         install what is missing, build (about 2 minutes), run the tests (under 8 minutes on 2 cores)
 make plan         what a run would need and how long it would take: ARGS="--model gpt2-xl --world 64 --on h200"
 make compare      one training under each way of sharding: time, memory, bytes, measured beside planned
 make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
@@ -358,7 +358,8 @@ bench: $(TRAINER) $(B)/bench_ops
 # Two targets side by side. What is found stays in build/fuzz/findings, is run first next time, and fails the goal.
 FUZZ_SECONDS ?= 30
 FUZZ := $(B)/fuzz
-FUZZ_FLAGS := -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=1024 -max_len=16384
+FUZZ_UNTIL := -max_total_time=$(FUZZ_SECONDS)
+FUZZ_FLAGS := $(FUZZ_UNTIL) -timeout=10 -rss_limit_mb=1024 -max_len=16384
 ifneq ($(filter fuzz,$(MAKECMDGOALS)),)
 ifeq ($(shell d=$$(mktemp -d) && echo 'extern "C" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' \
   > $$d/probe.cc && $(FUZZ_CXX) $(FUZZ_SANITIZE) $$d/probe.cc -o $$d/probe >/dev/null 2>&1 && echo yes; rm -rf $$d),)

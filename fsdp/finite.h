@@ -27,24 +27,6 @@ static inline void finite_arg(FiniteList *list, const char *name, Tensor t, Acce
   CHECK(list->count < ACCESSES_MOST, "%s is one tensor too many", name);
   if (t.data && dtype_floats(t.dtype)) list->arg[list->count++] = FiniteArg{name, t, kind};
 }
-#pragma push_macro("READS")
-#pragma push_macro("WRITES")
-#pragma push_macro("UPDATES")
-#pragma push_macro("SUMS")
-#pragma push_macro("SUMMANDS")
-#pragma push_macro("READS_BYTES")
-#pragma push_macro("WRITES_BYTES")
-#pragma push_macro("UPDATES_BYTES")
-#pragma push_macro("IN_PLACE")
-#undef READS
-#undef WRITES
-#undef UPDATES
-#undef SUMS
-#undef SUMMANDS
-#undef READS_BYTES
-#undef WRITES_BYTES
-#undef UPDATES_BYTES
-#undef IN_PLACE
 #define READS(t) finite_arg((FiniteList *)c->device, #t, t, ACCESS_READ);
 #define WRITES(t) finite_arg((FiniteList *)c->device, #t, t, ACCESS_WRITE);
 #define UPDATES(t) finite_arg((FiniteList *)c->device, #t, t, ACCESS_UPDATE);
@@ -60,15 +42,7 @@ static inline void finite_arg(FiniteList *list, const char *name, Tensor t, Acce
 OPS(X)
 #undef X
 #pragma GCC diagnostic pop
-#pragma pop_macro("READS")
-#pragma pop_macro("WRITES")
-#pragma pop_macro("UPDATES")
-#pragma pop_macro("SUMS")
-#pragma pop_macro("SUMMANDS")
-#pragma pop_macro("READS_BYTES")
-#pragma pop_macro("WRITES_BYTES")
-#pragma pop_macro("UPDATES_BYTES")
-#pragma pop_macro("IN_PLACE")
+#include "kernels/ops_touches_end.h"
 // The table whose ops only fill the FiniteList that Ctx.device points to.
 static inline Ops finite_names() {
   Ops t = {};

@@ -83,6 +83,7 @@ static inline void touch_tell(const Ctx *c, const OpTouch *x) {
 OPS(X)
 #undef X
 #pragma GCC diagnostic pop
+#include "kernels/ops_touches_end.h"
 
 // ---- the record
 // X(identifier, word): fields that an entry uses, besides those of all.

@@ -191,15 +191,6 @@ static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *ki
 }
 
 // The same lines of ops.h once more: what a call touches, with shapes.
-#undef READS
-#undef WRITES
-#undef UPDATES
-#undef SUMS
-#undef SUMMANDS
-#undef READS_BYTES
-#undef WRITES_BYTES
-#undef UPDATES_BYTES
-#undef IN_PLACE
 #define READS(t) work_tensor(&work, ACCESS_READ, t);
 #define WRITES(t) work_tensor(&work, ACCESS_WRITE, t);
 #define UPDATES(t) work_tensor(&work, ACCESS_UPDATE, t);
@@ -222,6 +213,7 @@ static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *ki
 OPS(X)
 #undef X
 #pragma GCC diagnostic pop
+#include "kernels/ops_touches_end.h"
 
 // A collective begins when its stream has come to it; NCCL also lets it begin no sooner than the one launched before.
 // Links are shared: what begins while others move bytes moves its own behind them.

@@ -214,7 +214,8 @@ static inline int preflight_common_network(const PreflightFound *f) {
   }
   return -1;
 }
-// What to type so that only one network is used: the one that all hosts are in, or a placeholder.
+// What to type so that only one network is used: the one that all hosts are in. Where there is none, NETWORK/BITS
+// stands for one that only the reader can choose.
 static inline const char *preflight_only_words(const PreflightFound *f, char *to, size_t bytes) {
   const int common = preflight_common_network(f);
   const PreflightNet *n = common < 0 ? NULL : &f->host[0].facts->net[common];

@@ -592,15 +592,16 @@ TEST(first_every_laboratory_source_compiles,
   cli_free(&files);
 }
 
-TEST(first_fuzzers_run, "make fuzz with clang++: built, its seeds are accepted, every target runs for a second") {
+TEST(first_fuzzers_run,
+     "make fuzz with clang++: built, its seeds are accepted, every target is given 3,000 inputs, the same each time") {
   first_need_repository();
   CliRun r;
   CLI_RUN(&r, "cd %s && echo 'extern \"C\" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' "
           ">p.cc && clang++ -fsanitize=fuzzer,address,undefined p.cc -o p", test_tmp());
   if (r.code) SKIP("no clang++ with libFuzzer and its sanitizers");
   cli_free(&r);
-  cli_start(&r, "%s fuzz B=%s FUZZ_SECONDS=1 FUZZ_SANITIZE=-fsanitize=fuzzer CXXFLAGS= 2>&1", plain_make,
-            cli_path("build"));
+  cli_start(&r, "%s fuzz B=%s FUZZ_UNTIL='-runs=3000 -seed=1' FUZZ_SANITIZE=-fsanitize=fuzzer CXXFLAGS= 2>&1",
+            plain_make, cli_path("build"));
   cli_wait(&r, 4 * CLI_LIMIT_S);
   cli_expect_done(&r, "make fuzz");
   EXPECT(cli_count(r.text, " edges, nothing found") >= 10, "not every target was run:\n%.3000s", r.text);
