@@ -30,6 +30,7 @@ make test-all     the tests with more combinations of cases and more seeds
 make bench        against the fastest PyTorch (ARGS=ratios), op by op, checkpoints, quality; PYTHON has torch (dev/bench.sh)
 make fuzz         run the file readers on damaged files: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
 make ptxas        registers, spills and shared memory of every CUDA kernel
+make sass         machine code of the hot CUDA kernels: spills, reads in flight, tensor cores (needs cuobjdump)
 make setup        only install what is missing (dev/setup.sh)
 make check-style  tabs, trailing blanks, lines over 120 columns
 make check-rooms  headers include only what is below them, and none in a circle
@@ -169,7 +170,7 @@ check-rooms:
 	@awk -F'"' '/^ *#include "/ { dir = FILENAME; sub("[^/]*$$", "", dir); print FILENAME, ($$2 ~ "/" || $$2 == "fsdp.h" ? "" : dir) $$2 }' \
 	  $(INCLUDES) | tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; exit 1; }
 
-.PHONY: all train test test-all check check-headers check-rooms plan compare prove bench fuzz ptxas help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all check check-headers check-rooms plan compare prove bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -187,7 +188,7 @@ FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the direc
 FIX_OpenSSL := header and libcrypto of OpenSSL 1.1.1 or later: OPENSSL_HOME=... (the directory that holds include/openssl/ and lib/)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
-THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove bench fuzz ptxas check-symbols train_gpt_fsdp build/%
+THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
@@ -310,6 +311,12 @@ ifneq ($(WITH_CUDA),)
 	  BEGIN { print " spill  stack   regs   shared  arch     kernel" } END { exit bad }'; rm -f $(B)/ptxas.o
 else
 	@echo "ptxas: this needs nvcc, cublasLt.h and nccl.h" >&2; exit 1
+endif
+sass: $(if $(WITH_CUDA),$(B)/cuda.o)
+ifneq ($(WITH_CUDA),)
+	@SASS_OBJECT=$(B)/cuda.o dev/sass.py $(ARGS)
+else
+	@echo "sass: this needs nvcc, cublasLt.h and nccl.h" >&2; exit 1
 endif
 
 # ---- running --------------------------------------------------------------------------------------------------------

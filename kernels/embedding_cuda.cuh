@@ -136,15 +136,19 @@ __device__ static inline void embedding_add_token(const EmbeddingBackward<T> *p,
   constexpr int AHEAD = sizeof(T) == 4 ? 4 : 6;  // fits in 80 registers: three blocks per multiprocessor
   Lanes<W> sum = lanes_load<W>(p->dwte + token * p->C + i);
   for (int count = AHEAD; count == AHEAD; place += AHEAD) {
-    int32_t r[AHEAD] = {};
-    Lanes<W> g[AHEAD] = {};
+    int32_t r[AHEAD], of[AHEAD];
+    LanesRaw<W, T> g[AHEAD];
+    UNROLL for (int k = 0; k < AHEAD; k++) {     // all at once: one wait for memory, whatever the tokens are
+      const int64_t at = place + k < p->positions ? place + k : p->positions - 1;
+      of[k] = s->token[at], r[k] = s->position[at];
+    }
     count = 0;
     UNROLL for (int k = 0; k < AHEAD; k++)       // sorted: after another token none is ours
-      if (place + k < p->positions && s->token[place + k] == token) r[k] = s->position[place + k], count = k + 1;
-    UNROLL for (int k = 0; k < AHEAD; k++) if (k < count) g[k] = lanes_load<W>(p->dout + r[k] * p->C + i);
+      if (place + k < p->positions && of[k] == token) count = k + 1;
+    UNROLL for (int k = 0; k < AHEAD; k++) if (k < count) g[k] = lanes_read<W>(p->dout + r[k] * p->C + i);
     UNROLL for (int k = 0; k < AHEAD; k++) {
       if (k >= count) continue;
-      const Lanes<W> x = embedding_gradient<T, W>(p, g[k], r[k], i, step);
+      const Lanes<W> x = embedding_gradient<T, W>(p, lanes_unpack<W, T>(g[k]), r[k], i, step);
       UNROLL for (int j = 0; j < W; j++) sum.x[j] += x.x[j];
     }
   }
@@ -158,13 +162,13 @@ embedding_wte_kernel(EmbeddingBackward<T> p, EmbeddingSort s) {
   const int64_t base = (int64_t)blockIdx.x * EMBEDDING_PLACES, i = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;
   if (i >= p.C) return;
   const uint32_t step = drop_step(&p.drop, p.state);
-  int32_t before = base ? s.token[base - 1] : -1;                             // tokens are not negative
-  unsigned begins = 0;
-  UNROLL for (int k = 0; k < EMBEDDING_PLACES; k++) {
-    const int32_t token = base + k < p.positions ? s.token[base + k] : before;
-    begins |= (unsigned)(token != before) << k;
-    before = token;
+  int32_t token[EMBEDDING_PLACES + 1];           // of the place before, and of the eight
+  UNROLL for (int k = 0; k <= EMBEDDING_PLACES; k++) {
+    const int64_t at = base + k - 1 < p.positions ? base + k - 1 : p.positions - 1;
+    token[k] = s.token[at < 0 ? 0 : at];
   }
+  unsigned begins = base == 0;
+  UNROLL for (int k = 0; k < EMBEDDING_PLACES; k++) begins |= (unsigned)(token[k + 1] != token[k]) << k;
   for (int k = 0; begins; k++, begins >>= 1)
     if (begins & 1) embedding_add_token<T, W>(&p, &s, s.token[base + k], base + k, i, step);
 }

@@ -172,9 +172,8 @@ __device__ static inline void layernorm_read(LayernormRow<T, W, N> *to, const La
                                              LayernormColumns c, int64_t r) {
   to->mean = p->mean[r];
   to->rstd = p->rstd[r];
-  UNROLL for (int n = 0; n < N; n++) {
-    const int64_t i = c.first + n * c.next, at = r * p->C + i;
-    if (i >= p->C) continue;
+  UNROLL for (int n = 0; n < N; n++) {            // where there are no columns, the first ones: no branch, no waiting
+    const int64_t i = c.first + n * c.next, at = r * p->C + (i < p->C ? i : 0);
     to->dout[n] = lanes_read<W>(p->dout + at);
     to->x[n] = lanes_read<W>(p->residual + at);
     to->dresidual[n] = lanes_read<W>(p->dresidual + at);

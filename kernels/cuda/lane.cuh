@@ -21,13 +21,13 @@ static inline bool lanes_aligned(const void *a, const void *b = NULL, const void
 }
 
 // lanes_unpack waits for what lanes_read asked for: a read whose values are unpacked later is in flight until then, and
-// 16-bit values take half the registers meanwhile.
-template <int W, class T> struct LanesRaw { Pack<T> pack[W * sizeof(T) / 16]; };
+// 16-bit values take half the registers meanwhile. Words, because nvcc takes 16-bit members apart, which waits.
+template <int W, class T> struct LanesRaw { Pack<uint32_t> pack[W * sizeof(T) / 16]; };
 template <class T> struct LanesRaw<1, T> { T x; };
 template <int W, class T> __device__ static inline LanesRaw<W, T> lanes_read(const T *p) {
   LanesRaw<W, T> r;
   if constexpr (W == 1) r.x = *p;
-  else UNROLL for (int i = 0; i < W * (int)sizeof(T) / 16; i++) r.pack[i] = load_pack(p + 16 / sizeof(T) * i);
+  else UNROLL for (int i = 0; i < W * (int)sizeof(T) / 16; i++) r.pack[i] = load_pack((const uint32_t *)p + 4 * i);
   return r;
 }
 template <int W, class T> __device__ static inline Lanes<W> lanes_unpack(LanesRaw<W, T> raw) {
@@ -35,11 +35,9 @@ template <int W, class T> __device__ static inline Lanes<W> lanes_unpack(LanesRa
   if constexpr (W == 1) {
     r.x[0] = to_f32(raw.x);
   } else if constexpr (sizeof(T) == 4) {
-    UNROLL for (int i = 0; i < 4; i++) r.x[i] = raw.pack[0].x[i], r.x[4 + i] = raw.pack[1].x[i];
+    UNROLL for (int i = 0; i < 8; i++) r.x[i] = bits_f32(raw.pack[i / 4].x[i % 4]);
   } else {
-    uint32_t pair[4];
-    memcpy(pair, &raw, sizeof pair);
-    UNROLL for (int i = 0; i < 4; i++) unpack2<T>(pair[i], &r.x[2 * i], &r.x[2 * i + 1]);
+    UNROLL for (int i = 0; i < 4; i++) unpack2<T>(raw.pack[0].x[i], &r.x[2 * i], &r.x[2 * i + 1]);
   }
   return r;
 }
