@@ -928,6 +928,7 @@ static void trainer_declare(Trainer *t) {
 static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table) {
   const Fsdp *f = &t->fsdp;
   memset(dry, 0, sizeof *dry);
+  flight.dry = true;
   dry->opt = t->opt;
   dry->opt.grad_accum = min64(t->opt.grad_accum, DRY_MICROBATCHES);
   dry->model = t->model;
@@ -954,6 +955,7 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
 }
 static void trainer_dry_close(Trainer *dry) {
   fsdp_close(&dry->fsdp);
+  flight.dry = false;
   free(dry->acts.block);
 }
 // Runs a pass of `dry` and leaves its record in r: p receives what was declared.

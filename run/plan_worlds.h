@@ -72,13 +72,15 @@ static inline bool plan_choose_device(Options *o, char *error, size_t error_byte
   return true;
 }
 // This machine's cores, read once: where nobody says how many threads a rank has, a planned host is like this one.
-struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; char error[512]; };
+// quota: in cores.
+struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; double quota; char error[512]; };
 static inline const PlanHost *plan_host() {
   static PlanHost h;
   if (!h.asked) {
     h.asked = true;
     h.read = cores_read_machine(&h.table, h.error, sizeof h.error);
     h.mask = cores_mask(&h.table, &h.bind);
+    h.quota = cgroup_cores("");
   }
   return &h;
 }
@@ -89,7 +91,7 @@ static inline PlanThreads plan_threads(const Options *o, int node_rank, int node
   const PlanHost *h = plan_host();
   hwloc_bitmap_t *mask = (hwloc_bitmap_t *)malloc(sizeof(hwloc_bitmap_t) * (size_t)node_ranks);
   for (int r = 0; r < node_ranks; r++) mask[r] = h->mask;
-  const CoreAsk a = {node_rank, node_ranks, (int)o->threads, cgroup_cores(""), h->bind, mask};
+  const CoreAsk a = {node_rank, node_ranks, (int)o->threads, h->quota, h->bind, mask};
   CoreShare s = cores_deal(&h->table, &a);
   const bool shares = s.outnumbered && !o->threads;
   const PlanThreads t = {s.threads, shares ? (double)s.cores / node_ranks : s.threads};
@@ -119,7 +121,8 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   if (d->gpu && !strcmp(o->comm, "auto")) strcpy(o->comm, world == 1 ? "self" : "nccl");
   if (d->gpu && strcmp(o->offload, "none") && !strcmp(o->graph, "auto")) strcpy(o->graph, "off");
   d->timed = o->on[0] != 0;
-  d->host_bytes = host_available_bytes();
+  static const size_t host_bytes = host_available_bytes();       // one figure for all plans of a search
+  d->host_bytes = host_bytes;
   const bool tf32 = !strcmp(o->matmul_precision, "high");
   REFUSE(!d->gpu && !o->threads && !plan_host()->read, "%s", plan_host()->error);
   const double cores = d->gpu ? 1 : plan_threads(o, 0, per_host).cores;
