@@ -1127,8 +1127,13 @@ static void memory_map(const RunView *run, FILE *to) {
   Pass pass = {};
   record_open(&r);
   trainer_dry_open(&dry, t, &r, &table);
-  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);   // the record that the places were made from
-  memory_map_write(to, &t->plan, &t->placement, &t->pass[PASS_TRAIN], &r, t->fsdp.lay.stages);
+  static Placement again;                        // the same buffers at the same addresses as in trainer_place
+  again = Placement{};
+  fsdp_pools(&dry.fsdp, &again);
+  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
+  pass_lifetimes(&again, &pass, &r);
+  pass_take_places(&pass, &t->placement, &t->pass[PASS_TRAIN]);
+  memory_map_write(to, &t->fsdp, &t->plan, &t->placement, &pass, &r);
   pass_free(&pass);
   trainer_dry_close(&dry);
   record_close(&r);

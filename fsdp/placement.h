@@ -623,6 +623,13 @@ static inline void placement_place(Placement *pl, Pass *pass, int passes) {
     pl->fixed[i].buffer.pool = pass->fixed[i].pool, pl->fixed[i].buffer.at = pass->fixed[i].at;
   for (int k = 0; k < passes; k++) pass_forget(&pass[k]);
 }
+// Gives p, which has lifetimes, the places that the same pass got in `pl`.
+static inline void pass_take_places(Pass *p, const Placement *pl, const Pass *placed) {
+  CHECK(p->count == placed->count, "a pass has %d buffers, then %d", placed->count, p->count);
+  for (int i = 0; i < p->count; i++) p->buffer[i].pool = placed->buffer[i].pool, p->buffer[i].at = placed->buffer[i].at;
+  for (int i = 0; i < pl->fixed_count; i++)
+    p->fixed[i].pool = pl->fixed[i].buffer.pool, p->fixed[i].at = pl->fixed[i].buffer.at;
+}
 static inline void pass_free(Pass *p) {
   free(p->buffer);
   free(p->interval);
