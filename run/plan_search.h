@@ -99,9 +99,9 @@ static inline void search_axes(SearchAxis *axis, const Options *asked, const Opt
 }
 
 // ================================================================================================ 2 planning
-// A combination: a value of each axis. legal: training takes it. exact: planned with all its blocks; whole: at least its
-// bytes are. needs: bytes of a GPU, or of a CPU host. first_s: of a step, as it was known first. peak_flops: of a rank, in
-// its dtype.
+// A combination: a value of each axis. legal: training takes it. exact: planned with all its blocks; whole: at least
+// its bytes are. needs: bytes of a GPU, or of a CPU host. first_s: of a step, as it was known first. peak_flops: of a
+// rank, in its dtype.
 struct SearchRow {
   int16_t at[AXES];
   bool legal, exact, whole, fits;

@@ -35,7 +35,8 @@ static inline void tune_barrier(TuneRank *r) {
 }
 
 // ================================================================================================ 2 calls
-// Memory of a rank, taken round and round: `span` bytes of it until it begins again. tokens: of an embedding or targets.
+// Memory of a rank, taken round and round: `span` bytes of it until it begins again. tokens: of an embedding, or
+// targets.
 struct TuneMemory { char *base; size_t at, span; int32_t *tokens; };
 static const int64_t TUNE_VOCAB = 8192, TUNE_TOKENS = 1 << 17;
 static inline Tensor tune_tensor(TuneMemory *m, Dtype dtype, int64_t a, int64_t b = -1, int64_t c = -1) {
@@ -266,8 +267,8 @@ static inline void tune_all(Peaks *p, TuneRank *r, const Ops *ops, bool shown) {
   free(m.tokens);
 }
 static inline void tune_print(const Peaks *p) {
-  say("%s, %d rank%s of %d thread%s (%s), each:\n        matrix multiplies      attention   GB/s: copy  LayerNorm  AdamW\n",
-      p->cpu, p->ranks, p->ranks > 1 ? "s" : "", p->threads, p->threads > 1 ? "s" : "", p->table);
+  say("%s, %d rank%s of %d thread%s (%s), each:\n"
+      "        matrix multiplies      attention   GB/s: copy  LayerNorm  AdamW\n", p->cpu, p->ranks, p->ranks > 1 ? "s" : "", p->threads, p->threads > 1 ? "s" : "", p->table);
   for (int d = 0; d < PEAK_DTYPES; d++) {
     const auto last = [&](PeakKind k) { return p->rate[d][k][peak_grids[PEAK_BYTES].xs - 1][0] * 1e-9; };
     say("  %s  %7.1f GFLOP/s  %7.1f GFLOP/s  %10.1f %10.1f %6.1f\n", peak_dtype_word(d),
