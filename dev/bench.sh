@@ -447,7 +447,7 @@ for part in "${parts[@]}"; do
   case $part in
     ratios | ops | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8) ;;
     *)
-      echo "bench: a part is ratios, ops, tokenizer, modes, checkpoint, beside, plan, curve, fp8 or speed, not '$part'" >&2
+      echo "bench: a part is ratios, ops, tokenizer, modes, checkpoint, beside, plan, curve, fp8, speed; not '$part'" >&2
       exit 2 ;;
   esac
 done

@@ -155,7 +155,8 @@ static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, dou
 static inline void machine_measured(Machine *m, const Peaks *p, Dtype dtype) {
   const int d = dtype != F32;
   double products = 0;
-  for (PeakKind k : {PEAK_FORWARD, PEAK_INPUT, PEAK_WEIGHT}) products = fmax(products, peaks_best(p, d, k));
+  static const PeakKind kinds[] = {PEAK_FORWARD, PEAK_INPUT, PEAK_WEIGHT};
+  for (PeakKind k : kinds) products = fmax(products, peaks_best(p, d, k));
   m->peaks = p;
   m->peaks_dtype = d;
   m->peak_flops = m->product_flops = products;

@@ -3,8 +3,8 @@
 //
 //   "memory_map": {"time": entries,
 //     "turns":    [[words, entry], ...]                    where forward, backward and update begin
-//     "lines":    [[words, use, bytes, pool], ...]         of the memory plan, in its order; pool -1: lies as it is. What
-//                                                          shares a pool is one line
+//     "lines":    [[words, use, bytes, pool], ...]         of the memory plan, in its order; pool -1: lies as it is.
+//                                                          What shares a pool is one line
 //     "buffers":  [[name, block, pool, at, bytes, [[from, to], ...]], ...]       alive from entry to entry; block -1:
 //                                                          of none
 //     "schedule": [[stage, words, from, to], ...]}         weights whole and in use, gathers, reductions

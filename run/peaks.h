@@ -17,7 +17,8 @@
 
 // ================================================================================================ 1 rates
 // Sizes that rates depend on: X (identifier, word, axes).
-//   products    the smaller of a weight's two sides, and rows. Wide: its sides differ by more than 8 times, as the head's
+//   products    the smaller of a weight's two sides, and rows. Wide: its sides differ by more than 8 times, as those of
+//               the head do
 //   attention   channels of a head, and length of sequences
 //   bytes       of a call
 enum PeakAxes { PEAK_PRODUCTS, PEAK_ATTENTION, PEAK_BYTES, PEAK_AXES };

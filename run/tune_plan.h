@@ -268,7 +268,8 @@ static inline void tune_all(Peaks *p, TuneRank *r, const Ops *ops, bool shown) {
 }
 static inline void tune_print(const Peaks *p) {
   say("%s, %d rank%s of %d thread%s (%s), each:\n"
-      "        matrix multiplies      attention   GB/s: copy  LayerNorm  AdamW\n", p->cpu, p->ranks, p->ranks > 1 ? "s" : "", p->threads, p->threads > 1 ? "s" : "", p->table);
+      "        matrix multiplies      attention   GB/s: copy  LayerNorm  AdamW\n", p->cpu, p->ranks,
+      p->ranks > 1 ? "s" : "", p->threads, p->threads > 1 ? "s" : "", p->table);
   for (int d = 0; d < PEAK_DTYPES; d++) {
     const auto last = [&](PeakKind k) { return p->rate[d][k][peak_grids[PEAK_BYTES].xs - 1][0] * 1e-9; };
     say("  %s  %7.1f GFLOP/s  %7.1f GFLOP/s  %10.1f %10.1f %6.1f\n", peak_dtype_word(d),

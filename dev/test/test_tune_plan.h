@@ -11,8 +11,8 @@ static inline void peaks_made_up(Peaks *p, const char *dir, const char *table, i
     rate = next *= 1.001;
 }
 TEST(peaks_are_interpolated,
-     "a rate measured at a size is given at that size; between two sizes it lies between their rates and rises or falls "
-     "with them; beyond the last one it stays") {
+     "a rate measured at a size is given at that size; half way between two sizes it is the geometric mean of theirs; "
+     "beyond the last one it stays") {
   static Peaks p;
   peaks_made_up(&p, "x", "t", 1, 1);
   for (int d = 0; d < PEAK_DTYPES; d++) for (int k = 0; k < PEAK_KIND_COUNT; k++) {
@@ -61,8 +61,8 @@ TEST(peaks_are_of_the_calls_predicted,
   free(m.tokens);
 }
 TEST(peaks_files_are_used_or_told,
-     "--plan --on cpu predicts with the rates of --tune plan's file, and says of when; a missing, damaged or foreign file "
-     "gets one line, and figures are assumed; so they are where --on names some") {
+     "--plan --on cpu predicts with the rates of --tune plan's file; a missing, damaged or foreign file gets one line, "
+     "and figures are assumed; so they are where --on names some") {
   static Peaks p, back;
   static WorldPlan w;
   static Options o;
@@ -73,7 +73,7 @@ TEST(peaks_files_are_used_or_told,
   snprintf(base, sizeof base, "--model tiny --threads 3 --on cpu --cache %s", test_tmp());
   peaks_made_up(&p, test_tmp(), table, 1, 3);
   back = p;
-  EXPECT(!peaks_read(&back, why, sizeof why) && strstr(why, "nothing is measured for 1 rank of 3 threads: measure with"),
+  EXPECT(!peaks_read(&back, why, sizeof why) && strstr(why, "nothing is measured for 1 rank of 3 threads: measure"),
          "no file: %s", why);
   EXPECT(peaks_write(&p, error, sizeof error), "%s", error);
   memset(back.rate, 0, sizeof back.rate);
@@ -103,7 +103,8 @@ TEST(peaks_files_are_used_or_told,
   const size_t n = fread(text, 1, sizeof text - 1, f);
   fclose(f);
   static const struct { const char *from, *to, *fault; } edits[] = {
-      {"\"program\":\"", "\"program\":\"0", "is of another version"}, {"\"cpu\":\"", "\"cpu\":\"x", "is of another CPU"},
+      {"\"program\":\"", "\"program\":\"0", "is of another version"},
+      {"\"cpu\":\"", "\"cpu\":\"x", "is of another CPU"},
       {"\"threads\":3", "\"threads\":4", "is of other ranks or threads"}, {"1e+10", "-1e+10", "is damaged"},
       {"1e+10,", "", "is damaged"}, {"\"fp32 zero\"", "\"fp32 one\"", "is damaged"}, {"}}", "}", "is damaged"}};
   for (const auto &e : edits) {
@@ -113,8 +114,8 @@ TEST(peaks_files_are_used_or_told,
     fprintf(f, "%.*s%s%s", (int)(at - text), text, e.to, at + strlen(e.from));
     fclose(f);
     back = p;
-    EXPECT(!peaks_read(&back, why, sizeof why) && strstr(why, e.fault) && strstr(why, "--tune plan"), "%s for %s: %s", e.to,
-           e.from, why);
+    EXPECT(!peaks_read(&back, why, sizeof why) && strstr(why, e.fault) && strstr(why, "--tune plan"),
+           "%s for %s: %s", e.to, e.from, why);
   }
   for (size_t cut = 0; cut < n; cut += n / 97 + 1) {
     f = fopen(p.file, "w");
@@ -125,11 +126,12 @@ TEST(peaks_files_are_used_or_told,
   }
 }
 TEST(cli_tune_plan_refuses,
-     "--tune plan is refused under mpirun, on GPUs and in a file of options, by name; --world belongs to it and to --plan") {
+     "--tune plan is refused by name under mpirun, on GPUs and for more ranks than it can start; of --plan's options "
+     "only --world belongs to it") {
   static const CliRefusal table[] = {
       {2, "--tune plan", 2, "--tune plan starts its ranks itself: leave mpirun out and give --world N"},
-      {0, "--tune plan --device cuda", 2, "--tune plan measures CPUs; a GPU's predictions are from data sheets: use --plan "
-       "--on h100, or --on h100,tflops=...,memory_gbs=... with what dev/gpu_peaks.cu measures"},
+      {0, "--tune plan --device cuda", 2, "--tune plan measures CPUs; a GPU's predictions are from data sheets: use "
+       "--plan --on h100, or --on h100,tflops=...,memory_gbs=... with what dev/gpu_peaks.cu measures"},
       {0, "--tune plan --world 2000", 2, "--tune plan: 2000 ranks on this host; at most 256"},
       {0, "--tune plan --on cpu", 2, "--on belongs to --plan: give that too, or leave it out"},
       {0, "--tune plane", 2, "--tune 'plane' is not known: choose one of off|on|plan"}};
