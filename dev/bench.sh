@@ -419,7 +419,8 @@ plan() {
       'BEGIN { printf "%s %11.1f %9.1f %9.1f %9.2f %9.2f\n", name, 1e3 * p, m, l, 1e3 * p / m, 1e3 * p / l }'
   done; done; done | tee "$rows"
   awk '{ e = $7 - 1; if (e < 0) e = -e; print e }' "$rows" | sort -g | awk '{ a[NR] = $1 }
-    END { printf "off by: median %.0f %%, worst %.0f %%\n", 50 * (a[int((NR + 1) / 2)] + a[int(NR / 2) + 1]), 100 * a[NR] }'
+    END { printf "off by: median %.0f %%, worst %.0f %%\n", 50 * (a[int((NR + 1) / 2)] + a[int(NR / 2) + 1]),
+                 100 * a[NR] }'
 }
 
 # ---- fp8 ------------------------------------------------------------------------------------------------------------
@@ -447,7 +448,7 @@ for part in "${parts[@]}"; do
   case $part in
     ratios | ops | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8) ;;
     *)
-      echo "bench: a part is ratios, ops, tokenizer, modes, checkpoint, beside, plan, curve, fp8, speed; not '$part'" >&2
+      echo "bench: parts: ratios, ops, tokenizer, modes, checkpoint, beside, plan, curve, fp8, speed; not '$part'" >&2
       exit 2 ;;
   esac
 done
