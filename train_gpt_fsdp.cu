@@ -22,6 +22,7 @@
 #include "run/plan_search.h"
 #include "run/preflight_net.h"
 #include "run/start.h"
+#include "run/tune_plan.h"
 #include <stddef.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -183,12 +184,14 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   REFUSE(cpu && !strcmp(o->graph, "on"), "--graph on needs --device cuda: a CPU has nothing to capture");
   REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
-  REFUSE(cpu && o->tune, "--tune needs --device cuda");
+  REFUSE(!strcmp(o->tune, "plan"), "--tune plan belongs on the command line, not into the file of --config");
+  const bool tunes = strcmp(o->tune, "off");
+  REFUSE(cpu && tunes, "--tune needs --device cuda");
   static const OptionId paths[] = {OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
   for (OptionId path : paths)
     REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
            option_specs[path].name);
-  REFUSE(o->tune && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
+  REFUSE(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
   if (!report_refuse(o, error, error_bytes)) return false;
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
@@ -930,6 +933,7 @@ static void trainer_declare(Trainer *t) {
 static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table) {
   const Fsdp *f = &t->fsdp;
   memset(dry, 0, sizeof *dry);
+  flight.dry = true;
   dry->opt = t->opt;
   dry->opt.grad_accum = min64(t->opt.grad_accum, DRY_MICROBATCHES);
   dry->model = t->model;
@@ -956,6 +960,7 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
 }
 static void trainer_dry_close(Trainer *dry) {
   fsdp_close(&dry->fsdp);
+  flight.dry = false;
   free(dry->acts.block);
 }
 // Runs a pass of `dry` and leaves its record in r: p receives what was declared.
@@ -1124,8 +1129,13 @@ static void memory_map(const RunView *run, FILE *to) {
   Pass pass = {};
   record_open(&r);
   trainer_dry_open(&dry, t, &r, &table);
-  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);   // the record that the places were made from
-  memory_map_write(to, &t->plan, &t->placement, &t->pass[PASS_TRAIN], &r, t->fsdp.lay.stages);
+  static Placement again;                        // the same buffers at the same addresses as in trainer_place
+  again = Placement{};
+  fsdp_pools(&dry.fsdp, &again);
+  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
+  pass_lifetimes(&again, &pass, &r);
+  pass_take_places(&pass, &t->placement, &t->pass[PASS_TRAIN]);
+  memory_map_write(to, &t->fsdp, &t->plan, &t->placement, &pass, &r);
   pass_free(&pass);
   trainer_dry_close(&dry);
   record_close(&r);
@@ -1409,6 +1419,7 @@ int train_main(int argc, char **argv) {
   options_parse(&o, argc, argv, error, sizeof error);
   if (strcmp(o.report, "on") && strcmp(o.report, "off")) return report_compare(&o, launched_as, error);
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
+  if (!strcmp(o.tune, "plan")) return tune_plan_main(&o, launched_as, error, sizeof error);
   if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
   const bool watched = o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
@@ -1466,7 +1477,7 @@ int train_main(int argc, char **argv) {
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
   t.run.cores = &cores;
   t.run.crowded = cores_are_crowded(&cores);
-  if (o.tune) trainer_tune(&t);
+  if (!strcmp(o.tune, "on")) trainer_tune(&t);
   saver_init(&saver, &t.run);
   print_start(&t.run);
   saver_print_plan(&saver);

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Speed and quality of train_gpt_fsdp, against PyTorch if installed. `make bench` runs it from the repository root.
 #
-#   dev/bench.sh                ratios, ops, tokenizer, modes, checkpoint, beside, curve and fp8
+#   dev/bench.sh                ratios, ops, tokenizer, modes, checkpoint, beside, plan, curve, fp8
 #   dev/bench.sh ratios [NAME]  against the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, against dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh beside         `tiny` alone, and two runs side by side on the same cores; OTHER names a second build
+#   dev/bench.sh plan           steps predicted with this machine's peaks (--tune plan) beside steps measured
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
 #   dev/bench.sh modes          `small` on two ranks in every sharding mode: tokens/s, memory and wire bytes a rank
 #   dev/bench.sh fp8            `small`, 300 steps in bf16, then with --fp8 gather: validation losses within 1 %
@@ -382,6 +383,46 @@ beside() {
   done
 }
 
+# ---- predictions beside measurements --------------------------------------------------------------------------------
+# The peaks of this machine are measured in the same run (--tune plan), then steps, in turns.
+# plan_options model: shapes, small enough for a CPU; plan_steps model: steps of a round, the first of which is left out
+plan_options() {
+  case $1 in
+    gpt2*) echo "--model $1 --seq_len 256 --batch_size 2" ;;
+    *) echo "--model $1 --batch_size 8" ;;
+  esac
+}
+plan_steps() { case $1 in tiny) echo 40 ;; small) echo 8 ;; *) echo 4 ;; esac; }
+plan() {
+  local models=${MODELS:-tiny small gpt2} dtypes=${DTYPES:-fp32 bf16} ranks model dtype round row options
+  local run=$out/plan rows=$out/plan.rows
+  for ranks in 1 2; do "$program" --tune plan --world $ranks --cache "$out/cache"; done
+  for ((round = 0; round < ROUNDS; round++)); do
+    for model in $models; do for dtype in $dtypes; do for ranks in 1 2; do
+      row=$rows.$model.$dtype.$ranks
+      read -ra options <<<"$(plan_options "$model") --dtype $dtype --cache $out/cache"
+      [ -s "$row.predicted" ] || "$program" --plan --on cpu --world $ranks "${options[@]}" --json |
+        grep -o '"step_s":[0-9.e+-]*' | head -n 1 | cut -d: -f2 >"$row.predicted"
+      ours $ranks --device cpu "${options[@]}" --data random --max_steps "$(plan_steps "$model")" --sample_tokens 0 \
+        --eval_every -1 --save_every -1 --report off --out "$run" >"$run.log" 2>&1 ||
+        { tail -n 3 "$run.log" >&2; return 1; }
+      grep '"kind":"step"' "$run/metrics.jsonl" | tail -n +2 | field ms >>"$row.ms"
+    done; done; done
+  done
+  echo
+  echo "ms a step, predicted with peaks of this run, and measured: median and least of $ROUNDS rounds"
+  printf '%-6s %-5s %5s %11s %9s %9s %9s %9s\n' model dtype ranks predicted median least "pred./med" "pred./least"
+  for model in $models; do for dtype in $dtypes; do for ranks in 1 2; do
+    row=$rows.$model.$dtype.$ranks
+    awk -v p="$(cat "$row.predicted")" -v m="$(median <"$row.ms")" -v l="$(sort -g "$row.ms" | head -n 1)" \
+      -v name="$(printf '%-6s %-5s %5s' "$model" "$dtype" $ranks)" \
+      'BEGIN { printf "%s %11.1f %9.1f %9.1f %9.2f %9.2f\n", name, 1e3 * p, m, l, 1e3 * p / m, 1e3 * p / l }'
+  done; done; done | tee "$rows"
+  awk '{ e = $7 - 1; if (e < 0) e = -e; print e }' "$rows" | sort -g | awk '{ a[NR] = $1 }
+    END { printf "off by: median %.0f %%, worst %.0f %%\n", 50 * (a[int((NR + 1) / 2)] + a[int(NR / 2) + 1]),
+                 100 * a[NR] }'
+}
+
 # ---- fp8 ------------------------------------------------------------------------------------------------------------
 fp8() {
   local steps=${CURVE_STEPS:-300} batch=${FP8_BATCH:-8} run=$out/fp8 loss mode
@@ -400,14 +441,14 @@ fp8() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(ratios ops tokenizer modes checkpoint beside curve fp8)
+[ ${#parts[@]} -gt 0 ] || parts=(ratios ops tokenizer modes checkpoint beside plan curve fp8)
 [ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
 if [ "${parts[0]}" = ratios ] && [ $# -gt 1 ]; then ratios "${parts[@]:1}"; exit; fi   # the rest are names of its rows
 for part in "${parts[@]}"; do
   case $part in
-    ratios | ops | tokenizer | speed | modes | checkpoint | beside | curve | fp8) ;;
+    ratios | ops | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8) ;;
     *)
-      echo "bench: a part is ratios, ops, tokenizer, modes, checkpoint, beside, curve, fp8 or speed, not '$part'" >&2
+      echo "bench: parts: ratios, ops, tokenizer, modes, checkpoint, beside, plan, curve, fp8, speed; not '$part'" >&2
       exit 2 ;;
   esac
 done

@@ -319,14 +319,21 @@ enum { BUFFER_ORDERS = sizeof buffer_orders / sizeof buffer_orders[0] };
 struct PoolBuffer { size_t at, end; int number; };
 struct PoolBuffers { PoolBuffer *buffer; int count; };
 static inline void pool_insert(PoolBuffers *to, const Buffer *b) {
-  int at = to->count++;
-  for (; at > 0 && to->buffer[at - 1].at > b->at; at--) to->buffer[at] = to->buffer[at - 1];
-  to->buffer[at] = PoolBuffer{b->at, b->at + b->bytes, b->number};
+  int low = 0, high = to->count;
+  while (low < high) {                           // behind those that begin no later
+    const int middle = (low + high) / 2;
+    if (to->buffer[middle].at > b->at) high = middle;
+    else low = middle + 1;
+  }
+  memmove(&to->buffer[low + 1], &to->buffer[low], sizeof(PoolBuffer) * (size_t)(to->count++ - low));
+  to->buffer[low] = PoolBuffer{b->at, b->at + b->bytes, b->number};
 }
 // The lowest place for `b` from `at` on that overlaps no placed buffer which is alive at the same time.
 static inline size_t pool_place(const Meets *m, const Buffer *b, PoolBuffers placed, size_t at) {
-  for (int i = 0; i < placed.count && placed.buffer[i].at < at + b->bytes; i++)
-    if (placed.buffer[i].end > at && buffers_meet(m, b->number, placed.buffer[i].number)) at = placed.buffer[i].end;
+  const uint64_t *const meets = m->bit + (size_t)b->number * (size_t)m->words;
+  const PoolBuffer *const end = placed.buffer + placed.count;
+  for (const PoolBuffer *x = placed.buffer; x < end && x->at < at + b->bytes; x++)
+    if (x->end > at && (meets[x->number / 64] >> (x->number & 63) & 1)) at = x->end;
   return at;
 }
 // How often the best way and order is tried again, each time placing the buffers that ended highest sooner.
@@ -615,6 +622,13 @@ static inline void placement_place(Placement *pl, Pass *pass, int passes) {
   for (int i = 0; i < pl->fixed_count; i++)
     pl->fixed[i].buffer.pool = pass->fixed[i].pool, pl->fixed[i].buffer.at = pass->fixed[i].at;
   for (int k = 0; k < passes; k++) pass_forget(&pass[k]);
+}
+// Gives p, which has lifetimes, the places that the same pass got in `pl`.
+static inline void pass_take_places(Pass *p, const Placement *pl, const Pass *placed) {
+  CHECK(p->count == placed->count, "a pass has %d buffers, then %d", placed->count, p->count);
+  for (int i = 0; i < p->count; i++) p->buffer[i].pool = placed->buffer[i].pool, p->buffer[i].at = placed->buffer[i].at;
+  for (int i = 0; i < pl->fixed_count; i++)
+    p->fixed[i].pool = pl->fixed[i].buffer.pool, p->fixed[i].at = pl->fixed[i].buffer.at;
 }
 static inline void pass_free(Pass *p) {
   free(p->buffer);

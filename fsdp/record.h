@@ -201,10 +201,9 @@ static inline bool touch_allows(const OpTouch *x, Access w, Access r) {
 }
 static inline void record_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
   Record *r = (Record *)to;                      // its first member
-  for (int i = 0; i < x->count; i++) for (int j = 0; j < x->count; j++) {
+  for (int i = 0; i < x->count; i++) for (int j = 0; j < x->count && x->access[i].kind != ACCESS_READ; j++) {
     const Access w = x->access[i], other = x->access[j];
-    if (i == j || w.kind == ACCESS_READ || !accesses_overlap(w, other) || touch_allows(x, w, other) ||
-        touch_allows(x, other, w) || r->error[0])
+    if (i == j || !accesses_overlap(w, other) || touch_allows(x, w, other) || touch_allows(x, other, w) || r->error[0])
       continue;
     snprintf(r->error, sizeof r->error, "%s, call %d, writes argument %d over argument %d", op_words[x->op],
              r->calls, i, j);

@@ -44,8 +44,9 @@ struct Flight {
   const char *op;                                // called last; NULL: none in this phase
   int32_t begun;                                 // collectives of this step so far
   FlightCollective in;                           // the one that it cannot go on without; number 0: none
+  bool dry;                                      // a dry run leaves nothing
 };
-static Flight flight = {{}, {}, 0, MICROBATCH_NONE, STAGE_NONE, NULL, 0, {NULL, 0, STAGE_NONE}};
+static Flight flight = {{}, {}, 0, MICROBATCH_NONE, STAGE_NONE, NULL, 0, {NULL, 0, STAGE_NONE}, false};
 
 // A word that another thread, or the device, reads or writes at the same time.
 #define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELAXED)
@@ -53,6 +54,7 @@ static Flight flight = {{}, {}, 0, MICROBATCH_NONE, STAGE_NONE, NULL, 0, {NULL, 
 
 // All of these are the main thread's.
 static inline void flight_add(FlightRing *r, FlightKind kind, const char *what, int stage, int number) {
+  if (flight.dry) return;
   const uint64_t count = WORD_GET(&r->count);
   FlightEntry *e = &r->entry[count % FLIGHT_ENTRIES];
   timespec t;

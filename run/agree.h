@@ -95,7 +95,7 @@ static void check_device_options(const Options *o, const char *why, char *error,
                      : offloads ? (!strcmp(o->offload, "params") ? "offload params" : "offload optimizer")
                      : !strcmp(o->fp8, "matmul") ? "fp8 matmul"
                      : !strcmp(o->graph, "on") ? "graph on"
-                     : o->tune ? "tune"
+                     : strcmp(o->tune, "off") ? "tune"
                      : !strcmp(o->comm, "nccl") ? "comm nccl" : NULL;
   if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
                      cuda ? "cuda" : "the CPU", why[0] ? ": " : "", why);

@@ -3,7 +3,8 @@
 //
 //   "memory_map": {"time": entries,
 //     "turns":    [[words, entry], ...]                    where forward, backward and update begin
-//     "lines":    [[words, use, bytes, pool], ...]         of the memory plan, in its order; pool -1: lies as it is
+//     "lines":    [[words, use, bytes, pool], ...]         of the memory plan, in its order; pool -1: lies as it is.
+//                                                          What shares a pool is one line
 //     "buffers":  [[name, block, pool, at, bytes, [[from, to], ...]], ...]       alive from entry to entry; block -1:
 //                                                          of none
 //     "schedule": [[stage, words, from, to], ...]}         weights whole and in use, gathers, reductions
@@ -71,26 +72,52 @@ static inline void memory_map_schedule(FILE *f, const Record *r, int stages) {
     memory_map_span(f, s, "reduction", &reduction, reduction.last, &any);
   }
 }
-// Writes the member: of a training step whose record is r and whose buffers p and pl have placed; `stages`: of the
-// model.
-static inline void memory_map_write(FILE *f, const MemoryPlan *plan, const Placement *pl, const Pass *p,
-                                    const Record *r, int stages) {
+// In which pool a line of the plan lies, or -1 (fsdp_declare_pool, fsdp_declare_work).
+static inline int memory_map_pool(const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl, int line) {
+  const bool arrives = fsdp->lay.pool[POOL_PARTS - 1] > 0;       // staging in, unless it lies apart
+  switch (line) {
+    case MEM_GATHER_SLOTS: case MEM_ROOT_PARAMS: case MEM_EXPANDED: case MEM_OFFLOAD: case MEM_ACTIVATIONS:
+      return POOL_ACTS;
+    case MEM_STAGING_IN: return arrives ? (int)POOL_ACTS : -1;
+    case MEM_STAGING_OUT: case MEM_SLOTS_SHARED: return plan->planned_bytes[MEM_SLOTS_SHARED] ? (int)POOL_SLOTS : -1;
+    case MEM_GRADS: return pl->pool[POOL_SHARDS].bytes ? (int)POOL_SHARDS : -1;
+    default: return -1;
+  }
+}
+static inline void memory_map_lines(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl) {
+  bool any = false, told[POOLS] = {};
+  for (int i = 0; i < MEM_COUNT; i++) {
+    const int pool = memory_map_pool(fsdp, plan, pl, i);
+    size_t bytes = 0;
+    const char *plus = "";
+    int use = i;
+    if (!plan->planned_bytes[i] || (pool >= 0 && told[pool])) continue;
+    fprintf(f, "%s[\"", any ? "," : "");
+    for (int k = i; k < (pool < 0 ? i + 1 : (int)MEM_COUNT); k++) {
+      if (!plan->planned_bytes[k] || (k > i && memory_map_pool(fsdp, plan, pl, k) != pool)) continue;
+      fprintf(f, "%s%s", plus, memory_words[k]);
+      bytes += plan->planned_bytes[k];
+      plus = " + ";
+      use = k;                                   // the last one gives the pool its colour: activations, or slots
+    }
+    fprintf(f, "\",\"%s\",%zu,%d]", memory_use_words[memory_uses[use]], bytes, pool);
+    if (pool >= 0) told[pool] = true;
+    any = true;
+  }
+}
+// Writes the member: of a training step whose record is r, and whose buffers p has with their lifetimes and the places
+// that pl gave them.
+static inline void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl,
+                                    const Pass *p, const Record *r) {
   bool any = false;
   fprintf(f, "\"memory_map\":{\"time\":%d,\"turns\":[", r->count);
   memory_map_turns(f, r);
   fprintf(f, "],\"lines\":[");
-  for (int i = 0; i < MEM_COUNT; i++) {
-    if (!plan->planned_bytes[i]) continue;
-    const bool slots = i == MEM_SLOTS_SHARED, shards = i == MEM_GRADS && pl->pool[POOL_SHARDS].bytes;
-    fprintf(f, "%s[\"%s\",\"%s\",%zu,%d]", any ? "," : "", memory_words[i], memory_use_words[memory_uses[i]],
-            plan->planned_bytes[i], i == MEM_ACTIVATIONS ? (int)POOL_ACTS : slots ? (int)POOL_SLOTS
-                                                                        : shards ? (int)POOL_SHARDS : -1);
-    any = true;
-  }
+  memory_map_lines(f, fsdp, plan, pl);
   fprintf(f, "],\"buffers\":[");
-  any = false;
   for (int i = 0; i < pl->fixed_count; i++) {    // those that share their memory are not alive all the time
     const Buffer *b = &pl->fixed[i].buffer;
+    if (pl->fixed[i].shared) memory_map_buffer(f, p, &p->fixed[i], &any);
     if (pl->fixed[i].shared || !b->bytes) continue;
     fprintf(f, "%s[\"%s\",%d,%d,%zu,%zu,[[0,%d]]]", any ? "," : "", b->name, b->layer, (int)b->pool, b->at, b->bytes,
             r->count);
@@ -98,6 +125,6 @@ static inline void memory_map_write(FILE *f, const MemoryPlan *plan, const Place
   }
   for (int i = 0; i < p->count; i++) memory_map_buffer(f, p, &p->buffer[i], &any);
   fprintf(f, "],\"schedule\":[");
-  memory_map_schedule(f, r, stages);
+  memory_map_schedule(f, r, fsdp->lay.stages);
   fprintf(f, "]}");
 }

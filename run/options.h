@@ -374,7 +374,8 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
 // What belongs to --plan has no effect without it.
 static bool options_check_plan(const Options *o, char *error, size_t error_bytes) {
   for (int i = 0; i < OPTION_COUNT && !strcmp(o->plan, "off"); i++)
-    REFUSE(o->given[i] && i != OPT_plan && !strcmp(option_specs[i].group, option_specs[OPT_plan].group),
+    REFUSE(o->given[i] && i != OPT_plan && !(i == OPT_world && !strcmp(o->tune, "plan")) &&
+           !strcmp(option_specs[i].group, option_specs[OPT_plan].group),
            "--%s belongs to --plan: give that too, or leave it out", option_specs[i].name);
   return true;
 }

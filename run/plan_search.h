@@ -3,13 +3,15 @@
 //
 //   1 axes      what may vary: options that were not given
 //   2 planning  a combination's memory and step; alike blocks are planned once
-//   3 search    all of them; what is shown again, block for block
+//   3 search    all of them, on all cores; what is shown again, block for block
 //   4 printing; plan_main: --plan, called before MPI starts
 //
 // Options that were given stay as they are. The sequences of a step stay too, so that all rows train alike, but for
 // --dtype, which changes digits. Offloading is looked at only if nothing else fits: it is never faster.
 #pragma once
+#include "fork_work.h"
 #include "plan_report.h"
+#include <malloc.h>
 
 // ================================================================================================ 1 axes
 // One value of an axis: options and their values; "" stands for nothing to set.
@@ -97,12 +99,13 @@ static inline void search_axes(SearchAxis *axis, const Options *asked, const Opt
 }
 
 // ================================================================================================ 2 planning
-// A combination: a value of each axis. exact: planned with all its blocks. needs: bytes of a GPU, or of a CPU host.
-// peak_flops: of a rank, in its dtype.
+// A combination: a value of each axis. legal: training takes it. exact: planned with all its blocks; whole: at least
+// its bytes are. needs: bytes of a GPU, or of a CPU host. first_s: of a step, as it was known first. peak_flops: of a
+// rank, in its dtype.
 struct SearchRow {
   int16_t at[AXES];
-  bool exact, fits;
-  double needs, step_s, exposed_s, peak_flops;
+  bool legal, exact, whole, fits;
+  double needs, first_s, step_s, exposed_s, peak_flops;
 };
 // `asked` with a combination's options; what sets an option that was given, to another value, is refused. False: it is.
 static inline bool search_options(Options *o, const Options *asked, const SearchAxis *axis, const SearchRow *r) {
@@ -161,22 +164,28 @@ static inline bool search_bytes(SearchRow *r, const Options *o) {
 }
 // Once the pipeline of gathers and reductions is full, each block takes as long: then three models of few blocks, on
 // one line, tell the time of any number. Where they are not on one line, all blocks are planned. Steps of two blocks,
-// because gradient slots take turns.
+// because gradient slots take turns. Bytes are not quite on a line, as better places may be found for some numbers of
+// blocks than for others: a line tells them to about one in a hundred. So where they decide, those of all blocks are
+// planned: within this part of the room, of what is compared, or where all that fit are wanted.
 enum { SEARCH_FEW = SEARCH_SLOTS_MOST + 2, SEARCH_FEWS = 3, SEARCH_MOST = SEARCH_FEW + 2 * (SEARCH_FEWS - 1) };
-static inline bool search_estimate(SearchRow *r, const Options *o, int64_t blocks, double room) {
+static const double SEARCH_DOUBT = 0.1;
+static inline bool search_estimate(SearchRow *r, const Options *o, int64_t blocks, double room, bool all_bytes) {
   static Options few;
   SearchRow x[SEARCH_FEWS];
+  const double n = (double)(blocks - SEARCH_MOST) / 2;
   r->exact = blocks <= SEARCH_MOST || strchr(o->recompute, ':');
-  for (int i = 0; i < SEARCH_FEWS && !r->exact; i++) {
+  for (int i = SEARCH_FEWS - 1; i >= 0 && !r->exact; i--) {
     few = *o;
     few.n_layer = SEARCH_FEW + 2 * i;
     if (!search_plan(&x[i], &few)) return false;
+    if (i == SEARCH_FEWS - 2) r->needs = x[2].needs + n * (x[2].needs - x[1].needs);
+    if (i == SEARCH_FEWS - 2 && r->needs * (1 - SEARCH_DOUBT) > room) return true;     // how long does not matter
   }
   const auto bent = [](double a, double b, double c) { return fabs(c - 2 * b + a) > 1e-6 * c; };
   if (!r->exact && bent(x[0].step_s, x[1].step_s, x[2].step_s)) r->exact = true;
+  r->whole = r->exact || all_bytes || fabs(r->needs - room) <= SEARCH_DOUBT * room;
   if (r->exact) return search_plan(r, o);
-  const double n = (double)(blocks - SEARCH_MOST) / 2;
-  if (!search_bytes(r, o)) return false;
+  if (r->whole && !search_bytes(r, o)) return false;
   r->step_s = x[2].step_s + n * (x[2].step_s - x[1].step_s);
   r->exposed_s = x[2].exposed_s + n * (x[2].exposed_s - x[1].exposed_s);
   r->fits = r->needs <= room;
@@ -189,7 +198,8 @@ enum { SEARCH_ROWS_SHOWN = 20 };
 struct Search {
   SearchAxis axis[AXES];
   SearchRow *row;                                // that fit, fastest first
-  int rows, room;
+  int rows;
+  bool all_bytes;                                // bytes of all blocks are wanted of all rows: for --json
   SearchRow shown[SEARCH_ROWS_SHOWN];            // exact; each needs less memory than all faster ones
   int shown_rows;
   int64_t legal;                                 // combinations that training takes
@@ -202,11 +212,14 @@ static inline int search_order(const void *a, const void *b) {
   if (x->needs != y->needs) return x->needs < y->needs ? -1 : 1;
   return memcmp(x->at, y->at, sizeof x->at);
 }
-static inline int key_order(const void *a, const void *b) {
-  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-  return x < y ? -1 : x > y;
+// The order in which they are looked at, which exact times do not change any more.
+static inline int search_order_first(const void *a, const void *b) {
+  const SearchRow *x = (const SearchRow *)a, *y = (const SearchRow *)b;
+  if (x->first_s != y->first_s) return x->first_s < y->first_s ? -1 : 1;
+  if (x->needs != y->needs) return x->needs < y->needs ? -1 : 1;
+  return memcmp(x->at, y->at, sizeof x->at);
 }
-// On a terminal, which of how many combinations is looked at.
+// On a terminal, how many combinations are planned.
 static inline void search_progress(int64_t done, int64_t all) {
   static double next_ms;
   char line[96];
@@ -215,50 +228,95 @@ static inline void search_progress(int64_t done, int64_t all) {
   snprintf(line, sizeof line, "searching: %lld of %lld combinations", (long long)done, (long long)all);
   line_draw(line, true);
 }
-// All combinations with this value of the last axis. Legal ones count; those that fit become rows.
-static inline void search_offloaded(Search *s, const Options *asked, int offload, int64_t *done, int64_t all) {
-  static Options o, resolved;
+// What several processes plan: rows in memory that they share.
+struct SearchWork { const Search *search; const Options *asked; SearchRow *row; bool exactly; };
+static inline void search_piece(void *of, int64_t i) {
+  static Options o;
+  const SearchWork *w = (const SearchWork *)of;
+  SearchRow *r = &w->row[i];
+  const double room = world_plan_room(&w->search->plan);
+  r->legal = search_options(&o, w->asked, w->search->axis, r);
+  if (!r->legal) return;
+  if (w->exactly) r->legal = r->exact = r->whole = search_plan(r, &o);
+  else r->legal = search_estimate(r, &o, w->search->plan.opt.n_layer, room, w->search->all_bytes);
+}
+// Plans `rows` of them, on all cores.
+static inline void search_rows(const Search *s, const Options *asked, SearchRow *row, int rows, bool exactly) {
+  if (!rows) return;
+  const size_t bytes = sizeof(SearchRow) * (size_t)rows;
+  SearchWork w = {s, asked, (SearchRow *)fork_memory(bytes), exactly};
+  memcpy(w.row, row, bytes);
+  fork_work(fork_processes(), rows, search_piece, &w, exactly ? NULL : search_progress);
+  memcpy(row, w.row, bytes);
+  munmap(w.row, bytes);
+}
+// All different combinations with this value of the last axis that training takes, as far as options tell: malloc'ed.
+static inline SearchRow *search_different(const Search *s, const Options *asked, int offload, int *rows) {
+  static Options resolved;
   static PlanDevice on;
-  const double room = world_plan_room(&s->plan);
+  int64_t all = 1;
+  for (int a = 0; a < AXIS_OFFLOAD; a++) all *= s->axis[a].values;
+  SearchRow *row = (SearchRow *)malloc(sizeof(SearchRow) * (size_t)all);
   uint64_t *seen = (uint64_t *)malloc(sizeof(uint64_t) * (size_t)all);
-  int64_t count = 0;
   SearchRow r = {};
   r.at[AXIS_OFFLOAD] = (int16_t)offload;
-  for (;;) {
+  *rows = 0;
+  for (int64_t i = 0; i < all; i++) {
     char error[2048];
-    search_progress(++*done, all);
-    bool legal = search_options(&o, asked, s->axis, &r);
-    if (legal) {
-      resolved = o;
-      legal = plan_resolve(&resolved, &on, error, sizeof error);
-    }
-    if (legal) {
-      const uint64_t key = search_key(&resolved);
-      for (int64_t i = 0; i < count && legal; i++) legal = seen[i] != key;
-      if (legal) seen[count++] = key;
-    }
-    if (legal && search_estimate(&r, &o, resolved.n_layer, room)) {
-      s->legal++;
-      if (r.fits && s->rows == s->room)
-        s->row = (SearchRow *)realloc(s->row, sizeof(SearchRow) * (size_t)(s->room = s->room ? 2 * s->room : 64));
-      if (r.fits) s->row[s->rows++] = r;
-    }
-    int a = 0;
-    while (a < AXIS_OFFLOAD && ++r.at[a] == s->axis[a].values) r.at[a++] = 0;
-    if (a == AXIS_OFFLOAD) break;
+    bool different = search_options(&resolved, asked, s->axis, &r) && plan_resolve(&resolved, &on, error, sizeof error);
+    const uint64_t key = different ? search_key(&resolved) : 0;
+    for (int k = 0; k < *rows && different; k++) different = seen[k] != key;
+    if (different) seen[*rows] = key, row[(*rows)++] = r;
+    for (int a = 0; a < AXIS_OFFLOAD && ++r.at[a] == s->axis[a].values; a++) r.at[a] = 0;
   }
   free(seen);
+  return row;
+}
+// Plans all combinations with this value of the last axis. Legal ones count; those that fit become rows.
+static inline void search_offloaded(Search *s, const Options *asked, int offload) {
+  int rows;
+  SearchRow *row = search_different(s, asked, offload, &rows);
+  search_rows(s, asked, row, rows, false);
+  s->rows = 0;
+  for (int i = 0; i < rows; i++) {
+    s->legal += row[i].legal;
+    row[i].first_s = row[i].step_s;
+    if (row[i].legal && row[i].fits) row[s->rows++] = row[i];      // fits is false where that was seen early
+  }
+  free(s->row);
+  s->row = row;
+}
+// Whether a row may need less than `least` bytes, as far as is known.
+static inline bool search_may_need_less(const SearchRow *r, double least) {
+  return r->needs * (r->whole ? 1 : 1 - SEARCH_DOUBT) < least;
+}
+// Plans the next rows that may be shown with all their blocks, a few at once: from row `first` on what may need less
+// than `least` bytes, and all of those that are as fast as that row, which are put in the order of their exact bytes.
+// Returns where these end.
+enum { SEARCH_AT_ONCE = 8 };
+static inline int search_exactly(Search *s, const Options *asked, int first, double least) {
+  SearchRow *row = (SearchRow *)malloc(sizeof(SearchRow) * (size_t)s->rows);
+  int *of = (int *)malloc(sizeof(int) * (size_t)s->rows), count = 0, end = first;
+  while (end < s->rows && s->row[end].first_s == s->row[first].first_s) end++;
+  for (int i = first; i < s->rows && (i < end || count < SEARCH_AT_ONCE); i++)
+    if (!s->row[i].exact && search_may_need_less(&s->row[i], least)) of[count] = i, row[count++] = s->row[i];
+  search_rows(s, asked, row, count, true);
+  for (int k = 0; k < count; k++) s->row[of[k]] = row[k];
+  qsort(s->row + first, (size_t)(end - first), sizeof(SearchRow), search_order_first);
+  free(row);
+  free(of);
+  return end;
 }
 // Chooses what is shown, and plans it again with all its blocks: what is only estimated might not fit.
 static inline void search_confirm(Search *s, const Options *asked) {
-  static Options o;
-  qsort(s->row, (size_t)s->rows, sizeof(SearchRow), search_order);
+  qsort(s->row, (size_t)s->rows, sizeof(SearchRow), search_order_first);
   double least = INFINITY;
+  int settled = 0;
   for (int i = 0; i < s->rows && s->shown_rows < SEARCH_ROWS_SHOWN; i++) {
-    SearchRow *r = &s->row[i];
-    if (r->needs >= least) continue;
-    if (!r->exact) r->exact = search_options(&o, asked, s->axis, r) && search_plan(r, &o);
-    if (!r->exact || !r->fits || r->needs >= least) continue;
+    const SearchRow *r = &s->row[i];
+    if (!search_may_need_less(r, least)) continue;
+    if (i >= settled) settled = search_exactly(s, asked, i, least);
+    if (!r->exact || !r->legal || !r->fits || r->needs >= least) continue;
     least = r->needs;
     s->shown[s->shown_rows++] = *r;
   }
@@ -277,10 +335,8 @@ static inline bool search_make(Search *s, const Options *asked, char *error, siz
   REFUSE(!asked->on[0], "--plan search needs --on: what is fastest and what fits depends on the machine");
   if (!world_plan(&s->plan, asked, true, &s->run, error, error_bytes)) return false;
   search_axes(s->axis, asked, &s->plan.opt, s->plan.on.gpu);
-  int64_t all = 1, done = 0;
-  for (int a = 0; a < AXIS_OFFLOAD; a++) all *= s->axis[a].values;
-  for (int i = 0; i < s->axis[AXIS_OFFLOAD].values && !s->rows; i++, done = 0)
-    search_offloaded(s, asked, i, &done, all);
+  s->all_bytes = asked->json;
+  for (int i = 0; i < s->axis[AXIS_OFFLOAD].values && !s->rows; i++) search_offloaded(s, asked, i);
   search_confirm(s, asked);
   line_end();
   return true;
@@ -374,6 +430,8 @@ static inline void search_json(FILE *f, const Search *s, const Options *asked) {
 // --plan search: prints it. Ends the program with one line if it cannot be.
 static inline void search_main(const Options *asked, char *error, size_t error_bytes) {
   static Search s;
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);            // each plan takes and gives back megabytes: keep the pages
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
   if (!search_make(&s, asked, error, error_bytes)) die_user("train_gpt_fsdp: %s", error);
   char *json = NULL;
   size_t bytes = 0;

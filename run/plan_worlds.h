@@ -41,7 +41,8 @@ static inline Ops plan_cuda_table() {
 }
 
 // Where the planned ranks compute. timed: `machine` is known.
-struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; };
+// assumed: why what --tune plan measures is not used, or "".
+struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; char assumed[1536]; };
 
 static inline bool plan_refuses(const Options *o, char *error, size_t error_bytes) {
   static const OptionId not_here[] = {OPT_resume, OPT_init_from, OPT_eval_only, OPT_sample_only, OPT_tune};
@@ -68,13 +69,15 @@ static inline bool plan_choose_device(Options *o, char *error, size_t error_byte
   return true;
 }
 // This machine's cores, read once: where nobody says how many threads a rank has, a planned host is like this one.
-struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; char error[512]; };
+// quota: in cores.
+struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; double quota; char error[512]; };
 static inline const PlanHost *plan_host() {
   static PlanHost h;
   if (!h.asked) {
     h.asked = true;
     h.read = cores_read_machine(&h.table, h.error, sizeof h.error);
     h.mask = cores_mask(&h.table, &h.bind);
+    h.quota = cgroup_cores("");
   }
   return &h;
 }
@@ -85,13 +88,31 @@ static inline PlanThreads plan_threads(const Options *o, int node_rank, int node
   const PlanHost *h = plan_host();
   hwloc_bitmap_t *mask = (hwloc_bitmap_t *)malloc(sizeof(hwloc_bitmap_t) * (size_t)node_ranks);
   for (int r = 0; r < node_ranks; r++) mask[r] = h->mask;
-  const CoreAsk a = {node_rank, node_ranks, (int)o->threads, cgroup_cores(""), h->bind, mask};
+  const CoreAsk a = {node_rank, node_ranks, (int)o->threads, h->quota, h->bind, mask};
   CoreShare s = cores_deal(&h->table, &a);
   const bool shares = s.outnumbered && !o->threads;
   const PlanThreads t = {s.threads, shares ? (double)s.cores / node_ranks : s.threads};
   cores_share_free(&s);
   free(mask);
   return t;
+}
+// Takes what --tune plan has measured for a CPU's ranks, if that is there, is of this machine, and --on names no
+// figures.
+static inline void plan_measured(PlanDevice *d, const Options *o, const char *table, int threads) {
+  static Peaks read, asked;
+  static char why[1536];
+  static bool known, good;
+  d->assumed[0] = 0;
+  peaks_of_here(&asked, o->cache, table, (int)o->ranks_per_host, threads);
+  if (!known || strcmp(asked.file, read.file)) { // read once for all plans of a search
+    read = asked;
+    good = peaks_read(&read, why, sizeof why);
+    known = true;
+  }
+  if (strcmp(o->on, "cpu")) snprintf(d->assumed, sizeof d->assumed, "--on names some");
+  else if (!strcmp(o->buffer_dtype, "fp16")) snprintf(d->assumed, sizeof d->assumed, "fp16 is not measured");
+  else if (good) machine_measured(&d->machine, &read, dtype_named(o->buffer_dtype));
+  else snprintf(d->assumed, sizeof d->assumed, "%s", why);
 }
 // Completes `o` for o->world ranks as a start does, and refuses what it refuses. False with one line in `error`.
 static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t error_bytes) {
@@ -115,13 +136,16 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   if (d->gpu && !strcmp(o->comm, "auto")) strcpy(o->comm, world == 1 ? "self" : "nccl");
   if (d->gpu && strcmp(o->offload, "none") && !strcmp(o->graph, "auto")) strcpy(o->graph, "off");
   d->timed = o->on[0] != 0;
-  d->host_bytes = host_available_bytes();
+  static const size_t host_bytes = host_available_bytes();       // one figure for all plans of a search
+  d->host_bytes = host_bytes;
   const bool tf32 = !strcmp(o->matmul_precision, "high");
   REFUSE(!d->gpu && !o->threads && !plan_host()->read, "%s", plan_host()->error);
-  const double cores = d->gpu ? 1 : plan_threads(o, 0, per_host).cores;
+  const PlanThreads threads = d->gpu ? PlanThreads{1, 1} : plan_threads(o, 0, per_host);
+  const double cores = threads.cores;
   if (d->timed && !machine_parse(&d->machine, o->on, cpu, cores, d->host_bytes,
                                  dtype_named(o->buffer_dtype), tf32, error, error_bytes))
     return false;
+  if (d->timed && !d->gpu) plan_measured(d, o, cpu->name, threads.threads);
   REFUSE(d->timed && d->gpu && !strcmp(o->comm, "mpi") && world > 1, "--on: what --comm mpi takes on GPUs is not "
          "predicted; leave --on out, or plan --comm nccl");
   DeviceInfo info = {};

@@ -111,6 +111,8 @@ static int report_compare(const Options *o, const char *launched_as, const char 
   char path[OPTION_TEXT_BYTES + 32] = "report.html", error[1024];
   if (fault[0]) die_user("train_gpt_fsdp: %s", fault);
   if (launched_as && strcmp(launched_as, "0")) return 0;
+  if (strspn(o->report, ",") == strlen(o->report))
+    die_user("train_gpt_fsdp: --report is on, off, or directories of runs: A,B");
   if (o->given[OPT_out]) snprintf(path, sizeof path, "%s/report.html", o->out);
   if (o->given[OPT_out] && !make_directories(o->out))
     die_missing("train_gpt_fsdp: --out %.800s cannot be made: %s", o->out, strerror(errno));

@@ -349,7 +349,6 @@ static inline bool report_runs(const char *list, const char *path, const char *v
                "runs, with commas between them", list, name, strerror(errno));
     else if (!r->run) snprintf(error, error_bytes, "--report: %.300s/metrics.jsonl has no record of a run", name);
   }
-  if (!count && !error[0]) snprintf(error, error_bytes, "--report is on, off, or directories of runs: A,B");
   if (!error[0] && !report_write(path, all, count, version))
     snprintf(error, error_bytes, "--report: cannot write %.300s: %s", path, strerror(errno));
   for (int i = 0; i < count; i++) report_run_close(&run[i]);

@@ -469,7 +469,9 @@ static void start_import_plans(const Start *s, const RunView *run) {
   const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(s->json, "matmul_plans"));
   const size_t bytes = hex ? strlen(hex) / 2 : 0;
   const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
-  if (!bytes || !cJSON_IsString(device) || strcmp(device->valuestring, run->device->words) || run->opt->tune) return;
+  if (!bytes || !cJSON_IsString(device) || strcmp(device->valuestring, run->device->words) ||
+      strcmp(run->opt->tune, "off"))
+    return;
   uint8_t *plans = (uint8_t *)malloc(bytes);
   for (size_t i = 0; i < bytes; i++) {
     const char digits[] = {hex[2 * i], hex[2 * i + 1], 0};

@@ -17,7 +17,9 @@ static inline void plan_asked(Options *o, const char *fmt, ...) {
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  if (options_parse(o, argc, argv, error, sizeof error)) return;
+  const bool ok = options_parse(o, argc, argv, error, sizeof error);
+  if (ok && !o->given[OPT_cache]) strcpy(o->cache, "/nonexistent");             // no peaks that were measured here
+  if (ok) return;
   test_fail(__FILE__, __LINE__, "options: %s", error);
   exit(TEST_EXIT_FAILED);
 }
@@ -781,4 +783,85 @@ TEST(plan_collectives_begin_in_order,
   const Tensor whole = tensor_of(NULL, BF16, 128 * 132, 256), odd = tensor_of(NULL, BF16, 128 * 132 + 1, 256);
   EXPECT(product_fill(&m, whole) == 1 && product_fill(&m, odd) < 0.95 && product_fill(&m, odd) > 0.5,
          "132 tiles fill a GPU to %g, 133 to %g", product_fill(&m, whole), product_fill(&m, odd));
+}
+
+// ---- the map of memory
+static inline double map_number(const cJSON *row, int i) { return cJSON_GetNumberValue(cJSON_GetArrayItem(row, i)); }
+// Two buffers at the same bytes of a pool at the same time: their names, or NULL.
+static inline const char *map_overlap(const cJSON *x, const cJSON *y) {
+  static char text[160];
+  const cJSON *a, *b;
+  if (map_number(x, 2) != map_number(y, 2) || map_number(x, 3) >= map_number(y, 3) + map_number(y, 4) ||
+      map_number(y, 3) >= map_number(x, 3) + map_number(x, 4))
+    return NULL;
+  cJSON_ArrayForEach(a, cJSON_GetArrayItem(x, 5)) cJSON_ArrayForEach(b, cJSON_GetArrayItem(y, 5)) {
+    if (map_number(a, 0) > map_number(b, 1) || map_number(b, 0) > map_number(a, 1)) continue;
+    snprintf(text, sizeof text, "%.60s %g and %.60s %g, at %g and %g", x->child->valuestring, map_number(x, 1),
+             y->child->valuestring, map_number(y, 1), map_number(a, 0), map_number(b, 0));
+    return text;
+  }
+  return NULL;
+}
+TEST(memory_map_is_whole,
+     "the map of memory in report.html has every buffer that shares memory, of the model and of the sharding layer, in "
+     "its place; no two are at the same bytes at once; the pools end where the plan says, and lines add up to it") {
+  static const char *const rows[] = {
+      "--model tiny --world 2", "--model tiny --world 3 --shm copy --gather_slots 3 --grad_accum 2 --dtype bf16",
+      "--model tiny --world 4 --ranks_per_host 2 --shm off --reduce_dtype bf16 --recompute block",
+      "--model tiny --world 4 --device cuda --dtype bf16 --batch_size 2",
+      "--model tiny --world 2 --device cuda --offload params --dtype bf16 --recompute mlp",
+      "--model tiny --world 2 --strategy no_shard --accumulate local --grad_accum 3", "--model tiny --dtype bf16"};
+  bool slots = false, gathered = false, shards = false;
+  for (const char *row : rows) {
+    static Options o;
+    static WorldPlan w;
+    RunView *run = NULL;
+    char error[2048] = "", *text = NULL;
+    size_t bytes = 0, total = 0;
+    plan_asked(&o, "%s", row);
+    if (!world_plan(&w, &o, false, &run, error, sizeof error)) { EXPECT(false, "%s: %s", row, error); continue; }
+    FILE *f = open_memstream(&text, &bytes);
+    fputc('{', f);
+    program.memory_map(run, f);
+    fputc('}', f);
+    fclose(f);
+    cJSON *json = cJSON_Parse(text), *map = cJSON_GetObjectItemCaseSensitive(json, "memory_map"), *x, *y;
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(map, "buffers");
+    EXPECT(cJSON_GetArraySize(list) > 30, "%s: %d buffers", row, cJSON_GetArraySize(list));
+    double ends[POOLS] = {};
+    cJSON_ArrayForEach(x, list) {
+      for (y = x->next; y; y = y->next)
+        EXPECT(!map_overlap(x, y), "%s: %s are at the same bytes", row, map_overlap(x, y));
+      double *end = &ends[(int)map_number(x, 2)];
+      *end = fmax(*end, map_number(x, 3) + map_number(x, 4));
+    }
+    cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(map, "lines")) {
+      const int pool = (int)map_number(x, 3);
+      total += (size_t)map_number(x, 2);
+      if (pool < 0) continue;
+      EXPECT(pool == POOL_SHARDS ? ends[pool] <= map_number(x, 2) : ends[pool] == map_number(x, 2),
+             "%s: buffers end at %.0f of %.0f bytes, %s", row, ends[pool], map_number(x, 2), x->child->valuestring);
+      EXPECT(pool == POOL_SHARDS || map_number(x, 2) == (double)run->placement->pool[pool].bytes,
+             "%s: a pool of %zu bytes has a line of %.0f", row, run->placement->pool[pool].bytes, map_number(x, 2));
+    }
+    EXPECT(total == memory_planned_total(run->plan, MEMORY_ALL), "%s: lines of %zu bytes, a plan of %zu", row, total,
+           memory_planned_total(run->plan, MEMORY_ALL));
+    for (int i = 0; i < run->placement->fixed_count; i++) {
+      const FixedBuffer *b = &run->placement->fixed[i];
+      bool found = false;
+      cJSON_ArrayForEach(x, list)
+        found = found || (!strcmp(x->child->valuestring, b->buffer.name) && map_number(x, 1) == b->buffer.layer &&
+                          map_number(x, 2) == (double)b->buffer.pool && map_number(x, 3) == (double)b->buffer.at &&
+                          map_number(x, 4) == (double)b->buffer.bytes);
+      EXPECT(found, "%s: %s %d is missing", row, b->buffer.name, b->buffer.layer);
+      slots = slots || (b->shared && b->slot >= 0);
+      gathered = gathered || (b->shared && !strncmp(b->buffer.name, "gather", 6));
+      shards = shards || (b->shared && b->buffer.pool == POOL_SHARDS);
+    }
+    cJSON_Delete(json);
+    free(text);
+    program.plan_close(run);
+    world_plan_free(&w);
+  }
+  EXPECT(slots && gathered && shards, "gradient slots, gathered weights or gradient shards share no memory anywhere");
 }

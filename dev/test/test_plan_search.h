@@ -30,7 +30,7 @@ TEST(search_rows_are_plans,
     static Search s;
     int64_t compared = 0;
     double worst = 0;
-    plan_asked(&asked, "%s", base);
+    plan_asked(&asked, "%s --json", base);
     if (!search_made(&s, &asked)) return;
     EXPECT(s.rows >= 20 && s.legal >= s.rows && s.shown_rows, "%s: %d rows of %lld, %d shown", base, s.rows,
            (long long)s.legal, s.shown_rows);
@@ -50,6 +50,102 @@ TEST(search_rows_are_plans,
     EXPECT(worst < 1e-4, "%s: an estimate is %g off", base, worst);
     printf("%s: %lld plans, the worst estimate is %.2e off\n", base, (long long)compared, worst);
     search_free(&s);
+  }
+}
+// What of `all`, whose bytes are exact, fits into `room`, is what a search with that room finds.
+static inline void search_within(const char *base, double room, const Search *all) {
+  static Options asked;
+  static Search s;
+  int fit = 0;
+  for (int i = 0; i < all->rows; i++) fit += all->row[i].needs <= room;
+  plan_asked(&asked, "%s,memory_gib=%.9f", base, room / 0x1p30);
+  if (!search_made(&s, &asked)) return;
+  EXPECT(s.rows == fit && s.legal == all->legal, "%s within %.0f bytes: %d fit, not %d", base, room, s.rows, fit);
+  for (int i = 0; i < s.shown_rows; i++)
+    EXPECT(s.shown[i].needs <= room, "%s within %.0f bytes shows a row of %.0f", base, room, s.shown[i].needs);
+  search_free(&s);
+}
+TEST(search_of_few_blocks,
+     "--plan search shows the same rows, counts the same combinations and the same that fit, whether it plans bytes of "
+     "all blocks where they decide or everywhere, as for --json; with rooms between an estimate and what is exact; "
+     "estimates are within half of what it allows for") {
+  static const char *const bases[] = {
+      "--model gpt2-large --n_layer 20 --world 8 --global_batch 64 --recompute block --dtype bf16 --on h100"};
+  for (const char *base : bases) {
+    static Options asked;
+    static Search few, all;
+    const SearchRow *most = NULL, *exact = NULL;
+    int told = 0;
+    plan_asked(&asked, "%s", base);
+    if (!search_made(&few, &asked)) return;
+    asked.json = true;
+    if (!search_made(&all, &asked)) return;
+    EXPECT(few.legal == all.legal && few.rows == all.rows && few.shown_rows == all.shown_rows,
+           "%s: %lld combinations, %d fit, %d shown; of all blocks %lld, %d, %d", base, (long long)few.legal, few.rows,
+           few.shown_rows, (long long)all.legal, all.rows, all.shown_rows);
+    for (int i = 0; i < few.shown_rows && i < all.shown_rows; i++) {
+      const SearchRow *x = &few.shown[i], *y = &all.shown[i];
+      EXPECT(!memcmp(x->at, y->at, sizeof x->at) && x->needs == y->needs && x->step_s == y->step_s,
+             "%s: row %d needs %.0f bytes and takes %g s, of all blocks %.0f and %g", base, i, x->needs, x->step_s,
+             y->needs, y->step_s);
+    }
+    for (int i = 0; i < few.rows; i++) for (int k = 0; k < all.rows; k++) {
+      const SearchRow *x = &few.row[i], *y = &all.row[k];
+      if (memcmp(x->at, y->at, sizeof x->at) || x->whole) continue;
+      EXPECT(y->whole, "%s: a row of --json has no bytes of all blocks", base);
+      if (!most || fabs(x->needs - y->needs) > fabs(most->needs - exact->needs)) most = x, exact = y;
+      told++;
+    }
+    if (!most) { EXPECT(most, "%s: no bytes are estimated", base); return; }
+    const double worst = fabs(most->needs / exact->needs - 1), middle = (most->needs + exact->needs) / 2;
+    EXPECT(worst > 0 && worst < SEARCH_DOUBT / 2, "%s: the worst of %d estimates is %g off", base, told, worst);
+    printf("%s: %lld combinations, %d by estimates, the worst %.2e off\n", base, (long long)few.legal, told, worst);
+    search_within(base, middle, &all);
+    search_within(base, exact->needs * 1.02, &all);
+    search_free(&few);
+    search_free(&all);
+  }
+}
+
+// ---- the processes of a search
+struct ForkTest { int64_t *times, count; int code, dies; pid_t parent; };
+static void fork_test_count(void *of, int64_t i) {
+  __atomic_add_fetch(&((ForkTest *)of)->times[i], 1, __ATOMIC_RELAXED);
+}
+// Two pieces that two processes do, each waiting for the other to be begun; the child's ends it.
+static void fork_test_dies(void *of, int64_t i) {
+  ForkTest *t = (ForkTest *)of;
+  __atomic_store_n(&t->times[i], 1, __ATOMIC_RELEASE);
+  for (int k = 0; k < 6000 && !__atomic_load_n(&t->times[!i], __ATOMIC_ACQUIRE); k++) usleep(10000);
+  if (getpid() == t->parent) return;
+  if (t->code) _exit(t->code);
+  raise(SIGKILL);
+}
+TEST(fork_work_is_divided,
+     "any number of processes does each piece of a work once, and its results come back; where one of them ends with "
+     "an exit code, all do, and one that is killed is told") {
+  static ForkTest t;
+  for (int processes : {1, 2, 5}) for (int64_t count : {1, 3, 400}) {
+    t.times = (int64_t *)fork_memory(sizeof(int64_t) * (size_t)count);
+    fork_work(processes, count, fork_test_count, &t, NULL);
+    for (int64_t i = 0; i < count; i++)
+      EXPECT(t.times[i] == 1, "%d processes do piece %lld of %lld %lld times", processes, (long long)i,
+             (long long)count, (long long)t.times[i]);
+    munmap(t.times, sizeof(int64_t) * (size_t)count);
+  }
+  for (int code : {0, 7}) {
+    t.times = (int64_t *)fork_memory(2 * sizeof(int64_t));
+    t.code = code;
+    const pid_t all = fork();
+    if (!all) {
+      t.parent = getpid();
+      fork_work(2, 2, fork_test_dies, &t, NULL);
+      _exit(0);
+    }
+    int status = 0;
+    EXPECT(waitpid(all, &status, 0) == all && WIFEXITED(status) && WEXITSTATUS(status) == (code ? code : EXIT_FAULT),
+           "the exit code of a process that ended is %d, not %d", WEXITSTATUS(status), code ? code : EXIT_FAULT);
+    munmap(t.times, 2 * sizeof(int64_t));
   }
 }
 TEST(search_finds_the_fastest,

@@ -179,9 +179,11 @@ TEST(report_page_shows_the_metrics_numbers,
   page = page_open("in three", cli_path("three/report.html"));
   cJSON_Delete(page);
   static const CliRefusal table[] = {
+      {0, "--report=", 2, "--report is on, off, or directories of runs: A,B"},
+      {0, "--report ,", 2, "--report is on, off, or directories of runs: A,B"},
       {0, "--report nowhere", 3, "--report nowhere: cannot read nowhere/metrics.jsonl: No such file or directory; "
        "it takes directories of runs, with commas between them"}};
-  cli_expect_refusals(table, 1);
+  cli_expect_refusals(table, 3);
 }
 TEST(report_text_stays_text, "any bytes become a JSON string that is UTF-8 and has no markup, and means the same") {
   static const struct { const char *bytes; size_t count; const char *means; } table[] = {
