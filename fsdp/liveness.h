@@ -376,6 +376,7 @@ static inline void liveness_report_collective(const Liveness *l, char *to, size_
 
 // ---- the end --------------------------------------------------------------------------------------------------------
 static void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
+static void (*liveness_died)(int rank);          // NULL, or hears of a rank that died; called by the thread
 // Writes to stderr past stdio, whose locks the main thread may hold, if somebody takes it within a second.
 static inline void liveness_write(const char *text, size_t n) {
   pollfd p = {STDERR_FILENO, POLLOUT, 0};
@@ -510,6 +511,7 @@ static inline void liveness_listen(Liveness *l) {
     link_close(l, i);
     if (rank < 0 || l->peer[rank].state == PEER_LEFT) continue;
     l->peer[rank].state = PEER_DIED;
+    if (liveness_died && (!l->rank || !WORD_GET(&l->quiet))) liveness_died(rank);
     if (WORD_GET(&l->quiet)) liveness_end(l, NULL, NULL);        // no news
     if (!l->rank) liveness_ask(l);
     liveness_end_by(l, rank, true);
