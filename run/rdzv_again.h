@@ -12,8 +12,8 @@
 // divide the microbatches of a step, filling hosts in their order, since sums are by microbatch: the bits are those of
 // any other number. Host 0's own process keeps at least one place, and when it dies all ends.
 //
-// Every start but the first goes on from the newest whole checkpoint in OUT if this run has written one, else from where
-// the first began.
+// Every start but the first goes on from the newest whole checkpoint in OUT if this run has written one, else from
+// where the first began.
 #pragma once
 #include "rdzv_local.h"
 #include <dirent.h>

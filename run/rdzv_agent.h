@@ -21,7 +21,8 @@ struct RdzvAgent {
   RdzvChild daemon;
   RdzvPlan plan;
   bool planned, over, daemon_told;
-  // --restarts. again: to meet once more; later: it has before; last: where host 0 was then; left: its connection broke.
+  // --restarts. again: to meet once more; later: it has before; last: where host 0 was then; left: its connection
+  // broke.
   bool again, later, left;
   RdzvAddress last;
   char lost[200];                                // what is said of that if nobody listens there any more
@@ -29,7 +30,8 @@ struct RdzvAgent {
   RdzvEnd end;
 };
 
-// What ranks in this process's place need; plan: what they are told. interface: that leads to the other hosts, "" for none.
+// What ranks in this process's place need; plan: what they are told. interface: that leads to the other hosts, "" for
+// none.
 static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *interface, int64_t ranks_here,
                               const RdzvPlan *plan) {
   RdzvEnv env;

@@ -758,7 +758,7 @@ static inline int rdzv_host_close(RdzvHost *h) {
     if (c->member >= 0 && !c->closes) rdzv_client_end(c, h->goes_on, h->code, tells ? text : "");
     rdzv_flush(c->fd, &c->link, 1000);
   }
-  rdzv_seats_close(&h->seats, 2000);
+  rdzv_seats_close(&h->seats, h->mpirun.killed ? 0 : 2000);      // then nobody else ends them
   while (h->clients) {
     h->client[0]->member = -1;
     rdzv_client_close(h, 0);

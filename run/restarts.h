@@ -32,7 +32,11 @@ static inline void restarts_tell(int64_t kind, int64_t a, int64_t b) {
   const RdzvNote note = {kind, a, b};
   if (restarts_seat >= 0 && send(restarts_seat, &note, sizeof note, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
 }
-static inline void restarts_died(int rank) { restarts_tell(NOTE_DIED, rank, 0); }        // from the heartbeat's thread
+// From the heartbeat's thread. The step that is being done is not.
+static inline void restarts_died(int rank) {
+  if (restarts_first) restarts_tell(NOTE_STEP, WORD_GET(&flight.step) - 1, 0);
+  restarts_tell(NOTE_DIED, rank, 0);
+}
 static inline void restarts_open() {
   const char *seat = getenv("TRAIN_GPT_FSDP_RDZV") ? getenv("TRAIN_GPT_FSDP_SEAT") : NULL;
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");

@@ -111,10 +111,5 @@ TEST(restarts_end_with_the_same_bits,
                      "one is lost; let the shell start them again: for i in $(seq 3); do mpirun -np 2 "
                      "./train_gpt_fsdp ... --resume auto && break; done");
   cli_free(&r);
-  CLI_RUN(&r, "%s %s --restarts 2 --rdzv tcp://localhost:1 --out %s", cli_program(), small, cli_path("out"));
-  cli_expect_refusal(&r, "--restarts with --rdzv", 2, "--restarts 2 is for one rank alone; let each host's shell start "
-                     "ranks that meet again: for i in $(seq 3); do ./train_gpt_fsdp --rdzv tcp://localhost:1 ... "
-                     "--resume auto && break; done");
-  cli_free(&r);
   cli_expect_nothing_left("after restarts");
 }
