@@ -19,7 +19,7 @@
 
 enum { RDZV_EXIT_USAGE = 2, RDZV_EXIT_MISSING = 3, RDZV_EXIT_LOST = 4 };       // as EXIT_ in kernels/device.h
 enum { RDZV_NOTICE_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
-       RDZV_SPARE_CLIENTS = 128, RDZV_REPEAT_MS = 10000 };
+       RDZV_SPARE_CLIENTS = 128, RDZV_REPEAT_MS = 10000, RDZV_LINGER_MS = 30000 };
 
 // One that is expected. client: its connection; NULL: it is this process, or not there. lead: it runs the daemon of
 // its machine, whose number is `machine`, -1: no rank of this start is in its place. offers: ranks it was started for.
@@ -715,11 +715,17 @@ static inline void rdzv_host_hand(RdzvHost *h) {
 }
 // mpirun from its start to its end.
 static inline void rdzv_host_run(RdzvHost *h) {
+  double ended = 0;
   if (!rdzv_host_start(h)) return;
   while (!h->over && !rdzv_child_ended(&h->mpirun)) {
     rdzv_host_look(h, 500);
     if (h->daemon_gone_ms && rdzv_now_ms() - h->daemon_gone_ms > RDZV_GONE_MS)
       rdzv_host_end(h, RDZV_EXIT_LOST, "%s: all ranks end", h->daemon_gone);
+    if (!rdzv_seats_ended(&h->seats)) ended = 0;                 // mpirun or a daemon may be stopped
+    else if (!ended) ended = rdzv_now_ms();
+    if (ended && rdzv_now_ms() - ended > RDZV_LINGER_MS)
+      rdzv_host_end(h, RDZV_EXIT_LOST, "ranks on host 0 have ended, but mpirun has not for %d s: is it, or one of its "
+                    "daemons, stopped or out of reach?", RDZV_LINGER_MS / 1000);
   }
   if (h->over) {
     rdzv_host_tell(h);

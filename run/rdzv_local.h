@@ -182,7 +182,8 @@ enum RdzvNoteKind { NOTE_STEP = 1, NOTE_SAVED, NOTE_BATCH, NOTE_DIED };
 struct RdzvNote { int64_t kind, a, b; };
 // All zero: nothing. saved: 1 + the step of the newest checkpoint; died: 1 + a rank.
 struct RdzvHeard { int64_t step, saved, sequences, batch, died; };
-struct RdzvSeats { RdzvSeat *seat; int count; RdzvBytes needs; RdzvHeard heard; };
+// came: ranks that have taken a place.
+struct RdzvSeats { RdzvSeat *seat; int count, came; RdzvBytes needs; RdzvHeard heard; };
 // Rank 0 hears all ranks, the others hear only rank 0: when it says that another one has died, that one was the first.
 static inline void rdzv_hear_died(int64_t *died, int64_t rank) {
   if (rank >= 0 && *died <= 1) *died = 1 + rank;
@@ -264,9 +265,15 @@ static inline void rdzv_seats_look(RdzvSeats *s) {
     rdzv_add_block(&all, s->needs.p, s->needs.n);
     for (ssize_t n; ours && at < all.n && (n = send(fd, all.p + at, all.n - at, MSG_NOSIGNAL)) > 0;) at += (size_t)n;
     rdzv_bytes_free(&all);
-    if (at) x->fd = fd;
+    if (at) x->fd = fd, s->came++;
     else close(fd), x->pid = 0;
   }
+}
+// Whether every place had its rank, and all of them have ended.
+static inline bool rdzv_seats_ended(const RdzvSeats *s) {
+  bool alive = s->came < s->count;
+  for (int i = 0; i < s->count; i++) alive = alive || s->seat[i].fd >= 0;
+  return !alive;
 }
 // Files to poll for rdzv_seats_look: 2 for each place.
 static inline int rdzv_seats_poll(const RdzvSeats *s, pollfd *p) {
