@@ -1415,7 +1415,7 @@ int train_main(int argc, char **argv) {
   const bool watched = !error[0] && restarts_watches(&o, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);
   if (watched) restarts_supervise(&o);
-  if (o.restarts) restarts_open();
+  restarts_open();
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   liveness_start(o.timeout);
   launch_no_daemon();

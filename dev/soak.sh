@@ -65,24 +65,23 @@ pick() {
   read -ra word <<<"${found[$((RANDOM % ${#found[@]}))]}"
   pid=${word[0]} host=${word[2]}
 }
-on_host() { nsenter -t "$pid" -n "$@" 2>>"$at/faults"; }
-# A host's cable is changed for some seconds, then as before.
+# A host's cable is changed for some tenths of a second, then as before.
 cable() {
+  local seconds="$(($2 / 10)).$(($2 % 10))" name= file do undo
   one_of agent agent host0
-  pick "$REPLY" || return 1
-  local tenths=$2
-  said="$1 on host $host for $((tenths / 10)).$((tenths % 10)) s"
-  local holder=$pid
-  sleep 1000 & holder=$!                        # the namespace outlives its processes
-  local undo
+  pick "$REPLY" || return
+  for file in /run/netns/gph*; do
+    [ "$file" -ef "/proc/$pid/ns/net" ] && name=${file##*/}
+  done
+  [ -n "$name" ] || return
   case $1 in
-    down) on_host ip link set eth0 down ; undo="ip link set eth0 up" ;;
-    slow) on_host tc qdisc add dev eth0 root tbf rate 400kbit burst 16kb latency 50ms ; undo="tc qdisc del dev eth0 root" ;;
-    hole) on_host tc qdisc add dev eth0 root tbf rate 1gbit burst 1000 latency 50ms ; undo="tc qdisc del dev eth0 root" ;;
+    down) do="ip link set eth0 down" undo="ip link set eth0 up" ;;
+    slow) do="tc qdisc add dev eth0 root tbf rate 400kbit burst 16kb latency 50ms" undo="tc qdisc del dev eth0 root" ;;
+    hole) do="tc qdisc add dev eth0 root tbf rate 1gbit burst 1000 latency 50ms" undo="tc qdisc del dev eth0 root" ;;
   esac
-  kill "$holder"
-  wait "$holder" 2>/dev/null
-  nsenter -t "$pid" -n sh -c "sleep $((tenths / 10)).$((tenths % 10)); $undo" 2>>"$at/faults" &
+  ip netns exec "$name" $do 2>>"$at/faults" || return
+  said="cable of host $host: $1 for $seconds s"
+  (sleep "$seconds"; ip netns exec "$name" $undo) 2>>"$at/faults" &
 }
 # One fault. `said` is its line; `must` what an output that has only this fault says, as an extended regular expression.
 fault() {
@@ -92,14 +91,16 @@ fault() {
   local what=$REPLY
   case $what in
     kill_rank)
-      pick rank || return; kill -9 "$pid" && said="SIGKILL to rank's process $pid on host $host" must="[Pp][Ii][Dd] $pid" ;;
+      pick rank || return; kill -9 "$pid" && said="SIGKILL to rank's process $pid on host $host"
+      must="[Pp][Ii][Dd] $pid" ;;
     stop_rank)
       pick rank || return; kill -STOP "$pid" && said="SIGSTOP to rank's process $pid on host $host"
       must="heard of rank [0-9]+ \(pid $pid|no rank has made progress|this rank has made no" ;;
     kill_agent)
       pick agent || return; kill -9 "$pid" && said="SIGKILL to agent $pid on host $host"
       must="pid $pid\).* has ended or is out of reach" ;;
-    kill_mpirun) pick mpirun || return; kill -9 "$pid" && said="SIGKILL to mpirun" must="mpirun was killed by signal 9" ;;
+    kill_mpirun)
+      pick mpirun || return; kill -9 "$pid" && said="SIGKILL to mpirun" must="mpirun was killed by signal 9" ;;
     kill_orted) pick orted || return; kill -9 "$pid" && said="SIGKILL to Open MPI's daemon on host $host" must=daemon ;;
     stop_mpirun) pick mpirun || return; kill -STOP "$pid" && said="SIGSTOP to mpirun" ;;
     stop_orted) pick orted || return; kill -STOP "$pid" && said="SIGSTOP to Open MPI's daemon on host $host" ;;
@@ -117,7 +118,8 @@ fault() {
 # The command of every host: RANKS of it and where all meet are in `ranks` and `meet`.
 start() {
   local command
-  command="export SOAK_EPISODE=$dir/$episode RDZV_TOKEN=0123456789abcdef0 OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1
+  command="export SOAK_EPISODE=$dir/$episode RDZV_TOKEN=0123456789abcdef0
+export OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1
 set -- $ranks; shift \$HOST; n=\$1
 exec $program $model $options --timeout 8 --restarts $restarts --restart_wait 6 --out $at/out $1 \
 --rdzv $meet --nnodes $hosts --node_rank \$HOST --nproc_per_node \$n"

@@ -7,20 +7,21 @@
 //
 // Host 0 decides. After a start that was lost it tells all processes to come again, and meets those that do, at most K
 // times: with a nonce of its own, and for file:// a token of its own. It waits --restart_wait seconds for those that do
-// not come, then goes on without them. A rank that died takes its place with it; a host that was out of reach, or a
-// daemon or mpirun that was killed, takes none, if its process comes again. Of the ranks that are left as many run as
-// divide the microbatches of a step, filling hosts in their order, since sums are by microbatch: the bits are those of
-// any other number. Host 0's own process keeps at least one place, and when it dies all ends.
+// not come, then goes on without them; who comes later is asked to wait for the next start.
+//
+// A rank that died takes its place with it; a host that was out of reach, or a daemon or mpirun that was killed, takes
+// none, if its process comes again. Of the ranks that are left as many run as divide the microbatches of a step,
+// filling hosts in their order, since sums are by microbatch: the bits are those of any other number. Host 0's own
+// process keeps at least one place, and when it dies all ends.
 //
 // Every start but the first goes on from the newest whole checkpoint in OUT if this run has written one, else from
 // where the first began.
 #pragma once
 #include "rdzv_local.h"
-#include <dirent.h>
 
 // What host 0 remembers of a process from start to start. here: it took part in the last one. dead: ranks that died in
-// its place; first, ranks: what it had in the last start.
-struct RdzvPlace { bool here; int64_t pid, dead, first, ranks; char host[65]; };
+// its place; first, ranks: what it had in the last start. waits: one has come since that started.
+struct RdzvPlace { bool here, waits; int64_t pid, dead, first, ranks; char host[65]; };
 // start: starts before this one. heard: of all starts; died only of the last. job: the last one's nonce. blames: that
 // start ended as one does whose rank died. first_world: ranks of the first start. ended: how the last one did.
 struct RdzvAgain {

@@ -9,7 +9,7 @@
 #pragma once
 #include "rdzv_host.h"
 
-enum { RDZV_TRY_MS = 3000, RDZV_PAUSE_LEAST_MS = 50, RDZV_PAUSE_MOST_MS = 1000 };
+enum { RDZV_TRY_MS = 3000, RDZV_PAUSE_LEAST_MS = 50, RDZV_PAUSE_MOST_MS = 1000, RDZV_ASK_MS = 1000 };
 struct RdzvAgent {
   const RdzvAsk *ask;
   const RdzvWhere *where;
@@ -22,8 +22,8 @@ struct RdzvAgent {
   RdzvPlan plan;
   bool planned, over, daemon_told;
   // --restarts. again: to meet once more; later: it has before; last: where host 0 was then; left: its connection
-  // broke.
-  bool again, later, left;
+  // broke; asked: it came while a start went on.
+  bool again, later, left, asked;
   RdzvAddress last;
   char lost[200];                                // what is said of that if nobody listens there any more
   char interface[IF_NAMESIZE];
@@ -118,7 +118,7 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
   char job[RDZV_JOB_BYTES] = "";
   for (bool first = true;; first = false, rdzv_agent_pause(&pause_ms)) {
     char why[600] = "";
-    if (!first && rdzv_agent_gives_up(a)) return false;
+    if ((!first || a->asked) && rdzv_agent_gives_up(a)) return false;
     RdzvAddresses to = {};
     RdzvOffer offer = {};
     RdzvKey token = a->where->token;
@@ -288,6 +288,10 @@ static inline void rdzv_agent_renew(RdzvAgent *a) {
     snprintf(a->me->before, sizeof a->me->before, "%s", a->plan.job);
     a->me->died = a->seats.heard.died;
   }
+  const bool early = a->over && !a->left && !a->planned;           // a start goes on without it: asks now and then
+  if (early && !a->asked) rdzv_say("the run goes on without this process, which waits for the next start");
+  a->asked = early;
+  if (early) usleep(RDZV_ASK_MS * 1000);
   a->link = RdzvLink{};
   a->seats = RdzvSeats{};
   a->daemon = RdzvChild{};

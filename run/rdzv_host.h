@@ -218,11 +218,17 @@ static inline bool rdzv_host_judge(RdzvHost *h, const RdzvInfo *i, bool *only, c
 static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i) {
   bool only = false;
   char why[1024] = "";
-  const bool later = h->again && h->again->start > 0;
-  if (!rdzv_host_judge(h, i, &only, why, sizeof why) || h->planned) {
-    if (!why[0])
-      snprintf(why, sizeof why, "%s came after the run had %s", rdzv_name(h, i->index, i->host, i->pid),
-               later ? "gone on without it" : "begun");
+  const bool later = h->again && h->again->start > 0, judged = rdzv_host_judge(h, i, &only, why, sizeof why);
+  if (judged && h->planned && h->again) {        // its place is free
+    RdzvPlace *p = &h->again->place[i->index];
+    if (!p->waits)
+      rdzv_say("%s came while the run goes on: it waits for the next start", rdzv_name(h, i->index, i->host, i->pid));
+    p->waits = true;
+    rdzv_client_end(c, true, 0, "");
+    return;
+  }
+  if (!judged || h->planned) {
+    if (!why[0]) snprintf(why, sizeof why, "%s came after the run had begun", rdzv_name(h, i->index, i->host, i->pid));
     if (only || h->planned || later) {
       rdzv_say("%s; it is sent away", why);
       rdzv_client_end(c, false, later ? RDZV_EXIT_LOST : RDZV_EXIT_USAGE, why);
@@ -346,10 +352,11 @@ static inline void rdzv_host_list(const RdzvHost *h, bool here, char *to, size_t
   }
   if (count > 8) snprintf(to + n, room - n, " and %lld more", (long long)count - 8);
 }
-// Whether all are there that are waited for: in a later start those of the one before.
+// Whether all are there that are waited for: in a later start those of the one before, and who waits for it.
 static inline bool rdzv_host_all(const RdzvHost *h) {
   if (!h->again || !h->again->start) return h->here == h->where->members;
-  for (int64_t i = 0; i < h->where->members; i++) if (h->again->place[i].here && !h->member[i].here) return false;
+  for (int64_t i = 0; i < h->where->members; i++)
+    if ((h->again->place[i].here || h->again->place[i].waits) && !h->member[i].here) return false;
   return true;
 }
 // Later starts: says who did not come, at most eight of them.
@@ -357,7 +364,7 @@ static inline void rdzv_host_miss(const RdzvHost *h) {
   int64_t count = 0;
   for (int64_t i = 0; i < h->where->members; i++) {
     const RdzvPlace *p = &h->again->place[i];
-    if (!p->here || h->member[i].here || ++count > 8) continue;
+    if (!(p->here || p->waits) || h->member[i].here || ++count > 8) continue;
     rdzv_say("%s did not come again within %lld s (--restart_wait): it is left out", rdzv_name(h, i, p->host, p->pid),
              (long long)h->again->wait_s);
   }
@@ -409,6 +416,7 @@ static inline void rdzv_host_remember_places(RdzvHost *h) {
   for (int64_t i = 0; i < h->where->members; i++) {
     const RdzvMember *m = &h->member[i];
     RdzvPlace *p = &h->again->place[i];
+    if (m->here) p->waits = false;
     p->here = m->here, p->first = m->first, p->ranks = m->ranks;
     if (!m->here) continue;
     if (p->pid != m->pid || strcmp(p->host, m->host)) p->dead = 0;
@@ -471,7 +479,7 @@ static inline bool rdzv_host_deal(RdzvHost *h) {
   if (a->heard.saved)
     snprintf(from, sizeof from, "the checkpoint of step %lld, %lld steps are done again", (long long)a->heard.saved - 1,
              (long long)(a->heard.step - (a->heard.saved - 1)));
-  rdzv_say("%s after step %lld; it starts again (%lld of %lld) with %lld of %lld ranks from %s", a->ended,
+  rdzv_say("%s after step %lld; it starts again (%lld of %lld) with %lld ranks (before %lld) from %s", a->ended,
            (long long)a->heard.step, (long long)a->start, (long long)a->most, (long long)ranks, (long long)before,
            from);
   return true;

@@ -45,6 +45,8 @@ static inline void restarts_open() {
   fcntl(restarts_seat, F_SETFD, FD_CLOEXEC);
   restarts_first = rank && !strcmp(rank, "0");
   liveness_died = restarts_died;
+  const char *job = getenv("PMIX_NAMESPACE");    // of Open MPI 4; 5 has a text
+  if (job) restarts_tell(NOTE_JOB, (int64_t)strtoull(job, NULL, 10), 0);
 }
 // sequences a step and a microbatch.
 static inline void restarts_batch(int64_t sequences, int64_t batch) {

@@ -69,6 +69,26 @@ TEST(restarts_what_crashed,
   }
 }
 
+static inline void *restarts_crash(void *) {
+  raise(SIGSEGV);
+  return NULL;
+}
+TEST(restarts_an_agreed_end_is_no_crash,
+     "ranks that leave with an error that was printed have its exit code, even if a thread crashes while MPI is given "
+     "back") {
+  fflush(NULL);
+  const pid_t child = fork();
+  if (!child) {
+    pthread_t thread;
+    leave_even_by_a_crash(EXIT_USAGE);
+    pthread_create(&thread, NULL, restarts_crash, NULL);
+    for (;;) pause();
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_USAGE, "it ended with status %x", status);
+}
+
 // ---- a run ----------------------------------------------------------------------------------------------------------
 TEST(restarts_end_with_the_same_bits,
      "a run that is killed twice, each time after a checkpoint, starts again and ends with the weights of one that was "

@@ -1,5 +1,5 @@
-// test_restarts_hosts.h: --restarts K for ranks that meet by --rdzv, on hosts that are network namespaces: ranks, daemons,
-// mpirun and whole hosts are killed, and what goes on has the bits of one rank that was never disturbed.
+// test_restarts_hosts.h: --restarts K for ranks that meet by --rdzv, on hosts that are network namespaces: ranks,
+// daemons, mpirun and whole hosts are killed, and what goes on has the bits of one rank that was never disturbed.
 // Needs test_rdzv_hosts.h and test_restarts.h.
 #pragma once
 
@@ -43,9 +43,10 @@ TEST(restarts_decide,
 static inline const char *restarts_script(const char *out, const char *rdzv, const char *does) {
   static char text[4096];
   snprintf(text, sizeof text,
-           "out=%s\nrun() { env --default-signal=INT $P" RESTARTS_RUN "--max_steps 1000000 --out $out %s \"$@\" & p=$!; "
-           "}\nkids() { cat /proc/$1/task/*/children; }\n"
-           "wait_for() { while ! eval \"$1\" 2>/dev/null && ! grep -q State:.Z /proc/$p/status; do sleep 0.05; done; }\n"
+           "out=%s\nrun() { env --default-signal=INT $P" RESTARTS_RUN "--max_steps 1000000 --out $out %s & p=$!; }\n"
+           "kids() { cat /proc/$1/task/*/children; }\n"
+           "ended() { grep -q State:.Z /proc/$p/status; }\n"
+           "wait_for() { while ! eval \"$1\" 2>/dev/null && ! ended; do sleep 0.05; done; }\n"
            "saved() { wait_for \"[ -e $out/ckpt/step_0000$1 ]\"; }\n"
            "starts() { wait_for \"[ \\$(grep -c '\\\"kind\\\":\\\"run\\\"' $out/metrics.jsonl) -ge $1 ]\"; }\n%s", out,
            rdzv, does);
@@ -90,25 +91,26 @@ static inline void restarts_expect_said(const CliRun *r, const char *what, std::
 }
 
 TEST_WAITS(restarts_with_the_ranks_left,
-     "four ranks on two hosts, --restarts 2: one is killed, and two go on, since three do not divide four microbatches; "
-     "mpirun is killed, and two go on again; once more, and all ends; losses and checkpoints are those of one rank, and "
-     "the flight records of the first loss are kept") {
+     "four ranks on two hosts, --restarts 2: one is killed, and two go on, since three do not divide four "
+     "microbatches; mpirun is killed, and two go on again; once more, and all ends; losses and checkpoints are those "
+     "of one rank; the flight records of the first loss are kept") {
   CliRun r;
   char out[512], lost[600];
   snprintf(out, sizeof out, "%s", cli_path("out"));
   restarts_reference(400);
   test_mpirun_patience(5);                       // rank 0 has time to say who died
-  rdzv_run_hosts(&r, 2, "", restarts_script(out, "$TCP --nnodes 2 --node_rank $HOST --nproc_per_node 2 --restarts 2",
+  rdzv_run_hosts(&r, 2, "LEFT=1", restarts_script(out,
+      "$TCP --nnodes 2 --node_rank $HOST --nproc_per_node 2 --restarts 2",
       "run\n[ $HOST = 0 ] && { starts 2; saved 0200; kill -9 $(kids $p); starts 3; saved 0400; kill -9 $(kids $p); }\n"
       "[ $HOST = 1 ] && { saved 0050; kill -9 $(kids $(kids $p) | cut -d ' ' -f 1); }\nwait $p"));
-  EXPECT(strstr(r.text, "exit codes: 137 137\n"), "it ended otherwise:\n%.6000s", r.text);
+  EXPECT(strstr(r.text, "exit codes: 137 137\n") && !strstr(r.text, "left: "), "it ended otherwise:\n%.6000s", r.text);
   restarts_expect_said(&r, "killed", {
       "0: train_gpt_fsdp: rank 2 of node 1 (", ") died: its place is left out", "0:   ranks     4 on 2 hosts",
       "0: train_gpt_fsdp: the run ended with exit code 137 after step ",
-      "it starts again (1 of 2) with 2 of 4 ranks from the checkpoint of step ",
+      "it starts again (1 of 2) with 2 ranks (before 4) from the checkpoint of step ",
       "1: train_gpt_fsdp: the run ended with exit code 137; it starts again (1 of 2)",
       "0: train_gpt_fsdp: mpirun was killed by signal 9 after step ",
-      "it starts again (2 of 2) with 2 of 2 ranks from the checkpoint of step ",
+      "it starts again (2 of 2) with 2 ranks (before 2) from the checkpoint of step ",
       "0: train_gpt_fsdp: mpirun was killed by signal 9; it is not started again: --restarts 2"});
   EXPECT(cli_count(r.text, "0:   ranks     2 on 1 host,") == 2, "it did not go on with two ranks:\n%.6000s", r.text);
   cli_free(&r);
@@ -121,21 +123,26 @@ TEST_WAITS(restarts_with_the_ranks_left,
 }
 
 TEST_WAITS(restarts_without_a_host,
-     "a host's process is killed: the other host goes on alone after --restart_wait; file://, Open MPI's daemon killed: "
-     "all come again, and Ctrl-C to any process ends all; host 0's process is killed: the other one ends with one line; "
-     "a wrong option is not started again") {
+     "a host's process is killed: the other host goes on alone after --restart_wait, and one started in its place "
+     "waits for the next start, which has all ranks again; file://, Open MPI's daemon killed: all come again, and "
+     "Ctrl-C to any process ends all; host 0's process is killed: the other one ends with one line; a wrong option is "
+     "not started again") {
   CliRun r;
   char out[3][512];
   for (int i = 0; i < 3; i++) snprintf(out[i], sizeof out[i], "%s/out%d", test_tmp(), i);
   restarts_reference(150);
   rdzv_run_hosts(&r, 2, "", restarts_script(out[0],
-      "$TCP --nnodes 2 --node_rank $HOST --nproc_per_node 2 --restarts 1 --restart_wait 1",
-      "run\n[ $HOST = 0 ] && { starts 2; saved 0150; kill -INT $p; }\n[ $HOST = 1 ] && { saved 0050; kill -9 $p; }\nwait $p"));
-  EXPECT(strstr(r.text, "exit codes: 1 137\n"), "a lost host: it ended otherwise:\n%.6000s", r.text);
+      "$TCP --nnodes 2 --node_rank $HOST --nproc_per_node 2 --restarts 2 --restart_wait 15",
+      "run\n[ $HOST = 1 ] && { saved 0050; kill -9 $p; starts 2; run 2>$out.err; }\n"
+      "[ $HOST = 0 ] && { starts 2; wait_for 'grep -q waits $out.err'; kill -9 $(kids $p); starts 3; kill -INT $p; }\n"
+      "wait $p"));
+  EXPECT(strstr(r.text, "exit codes: 1 1\n"), "a lost host: it ended otherwise:\n%.6000s", r.text);
   restarts_expect_said(&r, "a lost host", {
       ") has ended or is out of reach: all ranks end",
-      ") did not come again within 1 s (--restart_wait): it is left out",
-      "it starts again (1 of 1) with 2 of 4 ranks from the checkpoint of step "});
+      ") did not come again within 15 s (--restart_wait): it is left out",
+      "it starts again (1 of 2) with 2 ranks (before 4) from the checkpoint of step ",
+      ") came while the run goes on: it waits for the next start",
+      "it starts again (2 of 2) with 4 ranks (before 2) from the checkpoint of step "});
   cli_free(&r);
   restarts_expect_same("a lost host", out[0], 150);
   rdzv_run_hosts(&r, 2, "", restarts_script(out[1],
@@ -143,7 +150,7 @@ TEST_WAITS(restarts_without_a_host,
       "run\n[ $HOST = 1 ] && { saved 0050; kill -9 $(kids $p); starts 2; saved 0150; kill -INT $p; }\nwait $p"));
   EXPECT(strstr(r.text, "exit codes: 1 1\n"), "a lost daemon: it ended otherwise:\n%.6000s", r.text);
   restarts_expect_said(&r, "a lost daemon", {
-      "it starts again (1 of 3) with 4 of 4 ranks from the checkpoint of step "});
+      "it starts again (1 of 3) with 4 ranks (before 4) from the checkpoint of step "});
   EXPECT(cli_count(r.text, "0:   ranks     4 on 2 hosts") == 2 && cli_names(cli_path("shared"), "") == 0,
          "a lost daemon: it did not go on with four ranks, or has left files:\n%.6000s", r.text);
   cli_free(&r);
