@@ -14,7 +14,7 @@
 // Ranks that meet by --rdzv are started again by host 0 (run/rdzv_again.h); they tell it here what it must know. Ranks
 // that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to type.
 #pragma once
-#include "fsdp/liveness.h"
+#include "fsdp.h"
 #include "options.h"
 #include "rdzv_again.h"
 #include "terminal.h"
