@@ -141,7 +141,7 @@ wrong() {
   bad=$((bad + 1)) kept=1
 }
 run_episode() {
-  local faults count=0 i line same
+  local faults count=0 i line
   episode=$((episode + 1)) killed_host0= kept=
   at=$dir/$episode
   mkdir -p "$at/shared"
@@ -153,7 +153,10 @@ run_episode() {
   between 1 3; faults=$REPLY
   printf '%4d s  episode %d: hosts with %s ranks, %s %s\n' $SECONDS $episode "$ranks" "${meet%%:*}" "$options"
   start ""
-  [ "$faults" -gt 1 ] || same=1
+  for i in {1..300}; do                         # until all have met: a process lost before that ends the start by name
+    [ ! -s "$at/out/metrics.jsonl" ] && kill -0 "$job" 2>/dev/null || break
+    sleep 0.2
+  done
   for i in $(seq "$faults"); do
     nap 1 25
     kill -0 "$job" 2>/dev/null || break
