@@ -26,7 +26,8 @@ make plan         what a run would need and how long it would take: ARGS="--mode
 make compare      one training under each way of sharding: time, memory, bytes, measured beside planned
 make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
 make check        build and the most telling tests: about a minute on 2 cores after an edit of the trainer
-make test-all     the tests with more combinations of cases and more seeds
+make test-all     the tests with more combinations of cases and more seeds, then an hour of `make soak`
+make soak         random faults on hosts that are network namespaces, SOAK_S=3600 seconds: same weights, nothing left
 make bench        against the fastest PyTorch (ARGS=ratios), op by op, checkpoints, quality; PYTHON has torch (dev/bench.sh)
 make fuzz         run the file readers on damaged files: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
 make ptxas        registers, spills and shared memory of every CUDA kernel
@@ -170,7 +171,7 @@ check-rooms:
 	@awk -F'"' '/^ *#include "/ { dir = FILENAME; sub("[^/]*$$", "", dir); print FILENAME, ($$2 ~ "/" || $$2 == "fsdp.h" ? "" : dir) $$2 }' \
 	  $(INCLUDES) | tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; exit 1; }
 
-.PHONY: all train test test-all check check-headers check-rooms plan compare prove bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all soak check check-headers check-rooms plan compare prove bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -188,7 +189,7 @@ FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the direc
 FIX_OpenSSL := header and libcrypto of OpenSSL 1.1.1 or later: OPENSSL_HOME=... (the directory that holds include/openssl/ and lib/)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
-THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
+THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove soak bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
@@ -341,6 +342,10 @@ train: $(TRAINER)
 TEST_ENVIRONMENT = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" DEVICE="$(DEVICE)" TEST_JOBS="$(TEST_JOBS)"
 test test-all: $(TRAINER) $(TESTS) check-symbols check-rooms
 	@$(TEST_ENVIRONMENT) ./$(TESTS) $(if $(filter test-all,$@),--all) $(T)
+	@$(if $(filter test-all,$@),$(if $(T),,dev/soak.sh ./$(TRAINER) || [ $$? -eq 77 ]))
+
+soak: $(TRAINER)
+	@dev/soak.sh ./$(TRAINER)
 
 # What an edit of the trainer breaks first: gradients and steps beside PyTorch's, bits over ranks and threads, the plan
 # of memory and traffic, steps on CUDA kernels and over NCCL (emulated), a run resumed on other ranks.

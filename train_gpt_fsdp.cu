@@ -1421,12 +1421,14 @@ int train_main(int argc, char **argv) {
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (!strcmp(o.tune, "plan")) return tune_plan_main(&o, launched_as, error, sizeof error);
   if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
-  const bool watched = o.restarts && !error[0] && restarts_allowed(&o, error, sizeof error);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
-  if (watched) restarts_supervise(&o);
   int provided, rank, world;
   const int met = launch_rendezvous(&o, argc, argv);
   if (met >= 0) return met;
+  const bool watched = !error[0] && restarts_watches(&o, error, sizeof error);
+  if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);
+  if (watched) restarts_supervise(&o);
+  restarts_open();
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   liveness_start(o.timeout);
   launch_no_daemon();
@@ -1457,6 +1459,7 @@ int train_main(int argc, char **argv) {
   liveness_open(MPI_COMM_WORLD, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
+  restarts_batch(o.global_batch, o.batch_size);
   liveness_flight(o.out, PROGRAM_VERSION " (" BUILD_ID ")");
   preflight(&o, true);
   MPI_Comm node;

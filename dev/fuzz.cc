@@ -595,11 +595,12 @@ static void fuzz_rdzv_payload(const uint8_t *bytes, size_t count) {
   const size_t n = count - 1;
   if (bytes[0] == '0') fuzz_accepted = rdzv_info_read(&i, p, n);
   if (bytes[0] == '0' && fuzz_accepted)
-    for (const char *text : {i.host, i.machine, i.build, i.mpi, i.program}) fuzz_rdzv_printable(text, false);
+    for (const char *text : {i.host, i.machine, i.build, i.mpi, i.program, i.before}) fuzz_rdzv_printable(text, false);
   if (bytes[0] == '0' && fuzz_accepted) fuzz_rdzv_printable(i.options, true);
   if (bytes[0] == '1') fuzz_accepted = rdzv_plan_read(&q, p, n);
   if (bytes[0] == '1' && fuzz_accepted)
-    HOLDS(strlen(q.job) == 32 && !strchr(q.job, '/') && q.first >= 0 && q.ranks > 0 && q.first + q.ranks <= q.world);
+    HOLDS(strlen(q.job) == 32 && !strchr(q.job, '/') && q.first >= 0 && q.ranks >= (q.start ? 0 : 1) &&
+          q.first + q.ranks <= q.world && q.sequences >= 0 && q.accum >= 0);
   if (bytes[0] == '2') fuzz_accepted = rdzv_end_read(&e, p, n);
   if (bytes[0] == '2' && fuzz_accepted) fuzz_rdzv_printable(e.text, false);
   if (bytes[0] != '3' || !rdzv_words_read(&w, p, n)) return;
@@ -612,8 +613,8 @@ static void fuzz_rdzv_payload(const uint8_t *bytes, size_t count) {
   rdzv_words_free(&w);
 }
 static void fuzz_seeds_rdzv_payload() {
-  static RdzvInfo i = {1, 2, 3, 4, "host", "machine", "build", "mpi", "/program", "--lr 1\n"};
-  RdzvPlan q = {1, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"};
+  static RdzvInfo i = {1, 2, 3, 4, "host", "machine", "build", "mpi", "/program", "--lr 1\n", "", 0};
+  RdzvPlan q = {1, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host", 1, 1, 8, 2};
   char name[] = "orted", flag[] = "-mca", ess[] = "ess", env[] = "env";
   RdzvWords w = {{name, flag, ess, env}, 4};
   for (int kind = 0; kind < 4; kind++) {

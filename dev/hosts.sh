@@ -2,13 +2,14 @@
 # Several hosts on one machine: network namespaces joined by one cable, each with a host name of its own. Runs the same
 # shell command on all of them at the same time, without ssh: what a launcher that makes no ranks does.
 #
-#   [V6=1] [EXTRA=1] [PRIVATE=DIR] dev/hosts.sh N COMMAND
+#   [V6=1] [EXTRA=1] [PRIVATE=DIR] [LEFT=1] dev/hosts.sh N COMMAND
 #
 #   COMMAND            run by sh on each host, with HOST=0 to N-1, ADDRESS=10.79.0.(HOST+1) and FIRST=10.79.0.1; the
 #                      hosts know each other's names
 #   V6=1               IPv6 only: fd00:79::1, ...
 #   EXTRA=1            a second interface on each host, that leads nowhere and has one address on all: 172.17.0.1
 #   PRIVATE=DIR        the hosts do not share DIR: all but host 0 have an empty directory there
+#   LEFT=1             a line for what is left ten seconds after all commands have ended: processes, files in /dev/shm
 #
 # Each line that a host prints begins with its number. The last lines have the exit codes; the exit status is the
 # largest, or 77 with a reason where namespaces cannot be made. Everything is removed, however it ends.
@@ -87,5 +88,14 @@ for host in $(seq 0 $((count - 1))); do
   codes="$codes $code"
   [ $code -le $worst ] || worst=$code
 done
+if [ -n "${LEFT:-}" ]; then
+  for try in {1..100}; do
+    left=$(for host in $(seq 0 $((count - 1))); do ip netns pids "$tag$host"; done)
+    [ -n "$left" ] || break
+    sleep 0.1
+  done
+  for pid in $left; do echo "left: process $pid: $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)"; done
+  find /dev/shm -maxdepth 1 -name "*$tag*" -printf 'left: %p\n'
+fi
 echo "exit codes:$codes"
 exit $worst

@@ -8,29 +8,29 @@
 //   liveness_progress    the main thread, or one that works for it, has done something
 //   liveness_step, liveness_phase, liveness_stage, liveness_microbatch
 //                        where the main thread is: what a report says
-//   liveness_wait, liveness_arrived                    it waits for others; what it waited for has come
+//   liveness_wait, liveness_arrived                    it begins to wait for others; it has what it waited for
 //   liveness_pause, liveness_poll                      one look of a waiting loop
-//   liveness_excuse      it waits for the reader of what it prints: no hang
-//   liveness_device      words of memory in which a device leaves marks: its progress, replayed graphs included
+//   liveness_excuse      it waits until somebody reads what it prints, which is not a hang
+//   liveness_device      memory in which a device writes how far it is, also while it replays a graph
 //   liveness_flight      where the flight record goes (kernels/flight.h, flight_file.h)
 //
 // What ends a run, all ranks with EXIT_LOST and one report on stderr; each that still can writes OUT/flight-RANK.json:
-//   died       a thread's connection closes without goodbye: at once, whatever --timeout says
-//   silent     nothing was heard of a rank for --timeout seconds and MARGIN_TICKS, which are for beats that come late:
-//              its process was stopped (SIGSTOP), its host is out of reach. A notice says so after NOTICE_TICKS
+//   died       a rank's connection closes and it has not said goodbye: at once, whatever --timeout says
+//   silent     no beat of a rank came for --timeout seconds and MARGIN_TICKS more, since beats may be late: its process
+//              was stopped (SIGSTOP), or its host is out of reach. After NOTICE_TICKS a notice says so
 //   stuck      every rank is heard, but none has made progress for --timeout seconds. Ranks of one run depend on each
-//              other at least once a step, so one that is stuck soon stops all. Progress of any rank counts for all:
-//              rank 0 may tokenize for an hour while the others wait for it. What takes long must therefore count it,
-//              by liveness_progress. Whoever is stuck is seen by what each rank says it waits for
+//              other at least once a step, so one that is stuck soon stops all. Progress of one rank is enough: rank 0
+//              may tokenize for an hour while the others wait for it. Code that takes long must therefore call
+//              liveness_progress. The report says what each rank waits for, which shows who is stuck
 //
 // Conventions
-//   - Time is counted in ticks, wake-ups of the judging thread at least TICK_MS apart: a run whose ranks are all
-//     stopped and let go again (Ctrl-Z and fg), or whose machine is busy, has lost no more time than its threads saw.
+//   - Time is counted in ticks: wake-ups of the judging thread, at least TICK_MS apart. Time in which all ranks were
+//     stopped (Ctrl-Z and fg), or had no core on a busy machine, has no ticks and does not count.
 //   - The thread calls neither MPI (which was not asked for MPI_THREAD_MULTIPLE) nor CUDA nor stdio, so it can end the
 //     process, by _exit, whatever the main thread is blocked in. ncclCommAbort is for processes that go on; one that
 //     ends gives its communicators back with its CUDA context, so nothing is aborted here.
 //   - Ranks on rank 0's host reach it by a socket without a file (abstract, AF_UNIX), others by TCP, at whichever of
-//     rank 0's addresses answers first. A random number that MPI handed round tells ranks from strangers.
+//     rank 0's addresses answers first. Ranks know each other by a random number that rank 0 has broadcast over MPI.
 //   - What the main thread says of itself are single words, read and written atomically.
 #pragma once
 #if PART_LAUNCH
@@ -59,8 +59,8 @@
 // Step, microbatch, stage, op and collective are the flight recorder's (kernels/flight.h).
 struct alignas(64) LivenessWords {
   uint64_t progress;
-  const char *phase, *what, *where;              // what: waits for it; where: the function that does
-  int what_stage;                                // that it waits for: see liveness_stage
+  const char *phase, *what, *where;              // what it waits for, NULL: nothing; where: the function that waits
+  int what_stage;                                // the stage that it waits for: see liveness_stage
   int excused;
 };
 static LivenessWords liveness_words = {0, "start-up", NULL, NULL, STAGE_NONE, 0};
@@ -208,7 +208,7 @@ static inline void link_send(LivenessLink *k, const LivenessFrame *frame) {
     k->out_at = 0;
   }
 }
-// What was not read would make the kernel throw away what was not sent.
+// Reads what is left first: the kernel resets a connection that is closed with unread data, and drops what was sent.
 static inline void link_close(Liveness *l, int i) {
   char rest[4096];
   while (recv(l->link[i].fd, rest, sizeof rest, MSG_DONTWAIT) > 0) {}
@@ -376,6 +376,7 @@ static inline void liveness_report_collective(const Liveness *l, char *to, size_
 
 // ---- the end --------------------------------------------------------------------------------------------------------
 static void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
+static void (*liveness_died)(int rank);          // NULL, or hears of a rank that died; called by the thread
 // Writes to stderr past stdio, whose locks the main thread may hold, if somebody takes it within a second.
 static inline void liveness_write(const char *text, size_t n) {
   pollfd p = {STDERR_FILENO, POLLOUT, 0};
@@ -393,6 +394,7 @@ __attribute__((format(printf, 2, 3))) static inline void liveness_notice(const L
   liveness_write(text, strlen(text));
 }
 static inline void liveness_end_at_once(int) { _exit(EXIT_LOST); }
+static unsigned liveness_flight_s = FLIGHT_S;    // tests on a busy machine give more
 // Writes this rank's flight record. The disk may be what everybody waits for: after FLIGHT_S it is done without.
 static inline void liveness_write_flight(const Liveness *l, const char *cause) {
   if (!l->flight[0]) return;
@@ -401,7 +403,7 @@ static inline void liveness_write_flight(const Liveness *l, const char *cause) {
   signal(SIGALRM, liveness_end_at_once);
   sigemptyset(&alarm_only);
   sigaddset(&alarm_only, SIGALRM);
-  alarm(FLIGHT_S);
+  alarm(liveness_flight_s);
   pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
   gethostname(host, sizeof host - 1);
   liveness_place_text(l, place, sizeof place);
@@ -510,6 +512,7 @@ static inline void liveness_listen(Liveness *l) {
     link_close(l, i);
     if (rank < 0 || l->peer[rank].state == PEER_LEFT) continue;
     l->peer[rank].state = PEER_DIED;
+    if (liveness_died && (!l->rank || !WORD_GET(&l->quiet))) liveness_died(rank);
     if (WORD_GET(&l->quiet)) liveness_end(l, NULL, NULL);        // no news
     if (!l->rank) liveness_ask(l);
     liveness_end_by(l, rank, true);
@@ -551,8 +554,8 @@ static inline void liveness_end_stuck(Liveness *l, int64_t timeout) {
 }
 static inline void liveness_tick(Liveness *l) {
   liveness_look_at_device(l);
+  const int64_t timeout = WORD_GET(&l->timeout); // before progress, which is counted before a new deadline is set
   const LivenessFrame mine = liveness_frame(l, FRAME_BEAT);
-  const int64_t timeout = WORD_GET(&l->timeout);
   uint64_t progress = mine.progress;
   bool excused = mine.excused;
   if (l->open) {
@@ -603,8 +606,8 @@ static inline void *liveness_life(void *to) {
 }
 
 // ---- a rank's life --------------------------------------------------------------------------------------------------
-// Says goodbye. all_end: every rank is being ended, by a signal or MPI_Abort, so those that vanish now are no news. May
-// be called in a handler.
+// Says goodbye. all_end: every rank is being ended, by a signal or MPI_Abort, so a rank that vanishes now need not be
+// reported. May be called in a signal handler.
 static inline void liveness_leave(bool all_end) {
   Liveness *l = &liveness;
   if (l->pid != getpid()) return;
@@ -617,7 +620,7 @@ static inline void liveness_leave(bool all_end) {
   for (int i = 0; i < l->links; i++)
     if (send(l->link[i].fd, &goodbye, sizeof goodbye, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
 }
-// A signal has asked every rank to end: one that is gone is no news. May be called in a handler.
+// A signal has asked every rank to end: a rank that is gone need not be reported. May be called in a signal handler.
 static inline void liveness_quiet() { WORD_SET(&liveness.quiet, 1); }
 // The rank leaves; the thread ends. Waits for nobody. Main thread.
 static inline void liveness_close() {
@@ -868,7 +871,8 @@ static inline void liveness_open(MPI_Comm comm, char *error, size_t error_bytes)
 #define MPI_Comm_free(...) LIVENESS_MPI(MPI_Comm_free, __VA_ARGS__)
 #define MPI_Comm_split(...) LIVENESS_MPI(MPI_Comm_split, __VA_ARGS__)
 #define MPI_Comm_split_type(...) LIVENESS_MPI(MPI_Comm_split_type, __VA_ARGS__)
-// Goodbye comes first: no rank gets out before all are in, so all have heard it when the first connection is closed.
+// Goodbye is said first: MPI_Finalize returns on no rank before all have called it, so all have heard the goodbye of a
+// rank when its connection closes.
 #define MPI_Finalize() \
   (liveness_leave(false), liveness_wait("MPI_Finalize", __func__, STAGE_NONE), liveness_after(MPI_Finalize()))
 #define MPI_Init_thread(...) LIVENESS_MPI(MPI_Init_thread, __VA_ARGS__)

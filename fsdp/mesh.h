@@ -7,10 +7,20 @@
 //   kept group        K neighbours of a shard group that keep 1/K of a block after its forward
 // full_shard is 1 x N, no_shard (DDP) is N x 1, everything between them is hybrid.
 #pragma once
+#include <initializer_list>                      // for (x : {a, b})
+#include <signal.h>
 #include <unistd.h>
 #include "kernels/device.h"
 #include <mpi.h>
 
+// From here on this process ends with `code` even if it crashes: why it ends was said, nothing is left to do but to
+// give MPI back, and threads of Open MPI 4.1 have been seen to crash in that on a busy machine.
+static int leaving_code;
+static inline void leave_now(int) { _exit(leaving_code); }
+static inline void leave_even_by_a_crash(int code) {
+  leaving_code = code;
+  for (int s : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE}) signal(s, leave_now);
+}
 // Every rank may have an error of its own: the lowest rank's is printed once, and all leave with `code`. Collective.
 static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {
   int rank, mine, lowest;
@@ -19,6 +29,7 @@ static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {
   MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, comm);
   if (lowest == INT32_MAX) return;
   if (rank == lowest) warn("%s", error);
+  leave_even_by_a_crash(code);
   MPI_Finalize();
   exit(code);
 }

@@ -14,6 +14,7 @@
 #include "option_file.h"
 #include "options.h"
 #include "rdzv.h"
+#include "sharding.h"
 #include "terminal.h"
 #include "version.h"
 #include <signal.h>
@@ -99,6 +100,14 @@ static int launch_rendezvous(const Options *o, int argc, char **argv) {
   ask.node_rank = seen.given[OPT_node_rank] ? seen.node_rank : -1;
   ask.nproc_per_node = seen.given[OPT_nproc_per_node] ? seen.nproc_per_node : -1;
   ask.timeout_s = seen.timeout;
+  ask.restarts = o->restarts, ask.wait_s = seen.restart_wait;
+  if (seen.given[OPT_restart_wait] && !o->restarts)
+    die_user("train_gpt_fsdp: --restart_wait belongs to --restarts, on the command line");
+  int replicas, shards;
+  ask.mesh = mesh_parse(seen.mesh, &replicas, &shards) ? (int64_t)replicas * shards : 0;
+  ask.batch_size = seen.batch_size, ask.global_batch = seen.global_batch, ask.grad_accum = seen.grad_accum;
+  ask.resumes = seen.resume[0] != 0;
+  ask.out = seen.out;
   ask.argc = argc, ask.argv = argv;
   return rdzv_main(&ask);
 }

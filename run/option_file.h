@@ -259,7 +259,7 @@ static void options_write(FILE *f, const Options *asked, const Options *o, int r
     option_print_short(value, sizeof value, asked, s);
     bool wanted = asked->given[i] ||
                   (asked->resume[0] && option_is_of_checkpoint(asked, i, &plain, &of_model, &of_shape));
-    if (i == OPT_config || i == OPT_grad_accum || i == OPT_restarts) continue;
+    if (i == OPT_config || i == OPT_grad_accum || i == OPT_restarts || i == OPT_restart_wait) continue;
     if (i == OPT_global_batch) option_print_short(value, sizeof value, o, s), wanted = true;
     if (i == OPT_vocab_size && o->vocab_size_asked > 0)          // of a tokenizer that may have reached fewer
       snprintf(value, sizeof value, "%lld", (long long)o->vocab_size_asked);

@@ -79,6 +79,7 @@ enum { LAYERS_MOST = 1000 };
   INT(nproc_per_node, 1, 1, 65536, "ranks", "ranks to run in its place") \
   TEXT(rdzv_token, "", NULL, "ranks", "file with a secret that all processes know (or RDZV_TOKEN is that secret)") \
   INT(restarts, 0, 0, 1000000, "device", "start again after a crash, from the newest checkpoint, at most N times") \
+  INT(restart_wait, 30, 1, 1 << 30, "ranks", "--restarts: seconds to wait for a host before going on without it") \
   TEXT(flight, "", NULL, "device", "compare what ranks did last: OUT, or FILE... of its flight-RANK.json; then end") \
   INT(eval_every, 0, -1, INT64_MAX, "evaluation and samples", "steps between validations (0: an epoch; -1: never)") \
   INT(test_batch_size, 0, 0, 1 << 20, "evaluation and samples", "sequences per batch and rank (0: batch_size)") \

@@ -14,6 +14,7 @@
 //   run/rdzv_where.h   options, addresses, sockets
 //   run/rdzv_file.h    a shared directory in place of an address
 //   run/rdzv_local.h   children and ranks on one host
+//   run/rdzv_again.h   --restarts: what is started again
 //   run/rdzv_host.h    host 0
 //   run/rdzv_agent.h   the others
 #pragma once
@@ -56,55 +57,87 @@ static inline bool rdzv_describe(const RdzvAsk *ask, const RdzvWhere *w, RdzvInf
   return true;
 }
 
-// Host 0. Returns the job's exit code.
-static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me) {
-  RdzvHost *h = (RdzvHost *)malloc(sizeof(RdzvHost));
-  RdzvEnv env;
+// Host 0: one start, from the meeting to the end. again: NULL without --restarts. Returns the exit code; *goes_on:
+// there is another start.
+static inline int rdzv_host_start_once(RdzvHost *h, RdzvAgain *again, int signals, bool *goes_on) {
   char error[1024] = "";
-  int listener[RDZV_ADDRESSES_MOST], listeners = 0, major;
-  rdzv_env_copy(&env);
-  const bool starts = rdzv_mpirun_check(ask, &env, &major, error, sizeof error);         // before anybody waits
-  rdzv_env_free(&env);
-  if (!starts) {
-    rdzv_say("%s", error);
-    free(h);
-    return RDZV_EXIT_MISSING;
+  const RdzvAsk *ask = h->ask;
+  RdzvWhere *w = h->where;
+  h->again = again;
+  h->signals = signals;
+  const RdzvAddresses at = h->offer.at;          // of listeners that are open already
+  if (w->members > 1 && w->kind == RDZV_FILE) {
+    if (!rdzv_file_offer(w, &h->offer, h->job, error, sizeof error)) rdzv_host_end(h, RDZV_EXIT_USAGE, "%s", error);
+    h->offer.at = at;
+    if (at.count && !h->over) rdzv_offer_write(w, &h->offer);
   }
-  rdzv_raise_files(w->members);
-  if (w->members > 1 && w->kind == RDZV_TCP) {
-    listener[listeners] = rdzv_listen(w, error, sizeof error);
-    if (listener[listeners++] < 0) {
-      rdzv_say("%s", error);
-      free(h);
-      return RDZV_EXIT_USAGE;
-    }
-  }
-  rdzv_host_open(h, ask, w, me, listener, listeners);
-  h->signals = rdzv_signals_open();
-  if (w->members > 1 && w->kind == RDZV_FILE && !rdzv_file_offer(w, &h->offer, h->job, error, sizeof error))
-    rdzv_host_end(h, RDZV_EXIT_USAGE, "%s", error);
-  if (rdzv_host_gather(h) && rdzv_host_plan(h)) {
+  if (rdzv_host_gather(h) && rdzv_host_deal(h) && rdzv_host_plan(h)) {
     RdzvMember *m = &h->member[w->index];
     int64_t ranks_here = 0;
     for (int64_t i = 0; i < w->members; i++) if (h->member[i].machine == m->machine) ranks_here += h->member[i].ranks;
     rdzv_host_interfaces(h);
-    rdzv_needs(&h->seats.needs, ask, h->machines > 1 ? h->interface : "", ranks_here);
+    rdzv_needs(&h->seats.needs, ask, h->machines > 1 ? h->interface : "", ranks_here, &h->own);
     if (!rdzv_seats_open(&h->seats, h->job, m->first, (int)m->ranks, error, sizeof error))
       rdzv_host_end(h, RDZV_EXIT_MISSING, "%s", error);
     if (rdzv_host_ready(h)) rdzv_host_run(h);
   }
+  *goes_on = rdzv_host_goes_on(h);
+  if (*goes_on) rdzv_host_remember_places(h);
   const int code = rdzv_host_close(h);
-  close(h->signals);
+  if (*goes_on) rdzv_host_remember(h);
+  if (*goes_on) rdzv_keep_flights(ask->out, again->start + 1);
+  return code;
+}
+// Host 0. Returns the job's exit code.
+static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me) {
+  RdzvHost *h = (RdzvHost *)calloc(1, sizeof(RdzvHost));
+  RdzvEnv env;
+  RdzvAgain again = {};
+  char error[1024] = "";
+  int listener[RDZV_ADDRESSES_MOST], listeners = 0, major, code = RDZV_EXIT_MISSING;
+  const RdzvKey token = w->token;
+  rdzv_env_copy(&env);
+  const bool starts = rdzv_mpirun_check(ask, &env, &major, error, sizeof error);         // before anybody waits
+  rdzv_env_free(&env);
+  rdzv_raise_files(w->members);
+  if (starts && w->members > 1 && w->kind == RDZV_TCP) {
+    listener[listeners] = rdzv_listen(w, error, sizeof error);
+    if (listener[listeners++] < 0) code = RDZV_EXIT_USAGE;
+  }
+  if (!starts || code == RDZV_EXIT_USAGE) {
+    rdzv_say("%s", error);
+    free(h);
+    return code;
+  }
+  again.most = ask->restarts, again.wait_s = ask->wait_s;
+  again.place = (RdzvPlace *)calloc((size_t)w->members, sizeof(RdzvPlace));
+  const int signals = rdzv_signals_open();
+  for (bool goes_on = true; goes_on; again.start++) {
+    const RdzvAddresses at = h->offer.at;
+    w->token = token;                            // file:// has a fresh one in each start
+    rdzv_host_open(h, ask, w, me, listener, listeners);
+    h->offer.at = at;
+    code = rdzv_host_start_once(h, ask->restarts ? &again : NULL, signals, &goes_on);
+    listeners = h->listeners;
+    memcpy(listener, h->listener, sizeof listener);
+  }
+  close(signals);
+  free(again.place);
   free(h);
   return code;
 }
 // Any other process. Returns the job's exit code.
 static inline int rdzv_main_agent(const RdzvAsk *ask, const RdzvWhere *w, RdzvInfo *me) {
   RdzvAgent *a = (RdzvAgent *)calloc(1, sizeof(RdzvAgent));
-  a->ask = ask, a->where = w, a->me = me, a->fd = -1;
-  const bool met = rdzv_agent_meet(a);
-  if (!met) rdzv_say("%s", a->end.text);
-  const int code = met ? rdzv_agent_serve(a) : (int)a->end.code;
+  int code;
+  a->ask = ask, a->where = w, a->me = me, a->fd = a->signals = -1;
+  for (;; rdzv_agent_renew(a)) {
+    const bool met = rdzv_agent_meet(a);
+    if (!met) rdzv_say("%s", a->end.text);
+    code = met ? rdzv_agent_serve(a) : (int)a->end.code;
+    if (!met || !a->again) break;
+  }
+  if (a->signals >= 0) close(a->signals);
   free(a);
   return code;
 }

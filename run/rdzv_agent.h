@@ -4,11 +4,12 @@
 //
 //   rdzv_agent_meet    connects, again and again until --timeout, and proves the token
 //   rdzv_agent_serve   from then on to the end
+//   rdzv_agent_renew   between two starts (--restarts)
 //   rdzv_needs         what the ranks of a process need, from this process (host 0's too)
 #pragma once
 #include "rdzv_host.h"
 
-enum { RDZV_TRY_MS = 3000, RDZV_PAUSE_LEAST_MS = 50, RDZV_PAUSE_MOST_MS = 1000 };
+enum { RDZV_TRY_MS = 3000, RDZV_PAUSE_LEAST_MS = 50, RDZV_PAUSE_MOST_MS = 1000, RDZV_ASK_MS = 1000 };
 struct RdzvAgent {
   const RdzvAsk *ask;
   const RdzvWhere *where;
@@ -20,12 +21,19 @@ struct RdzvAgent {
   RdzvChild daemon;
   RdzvPlan plan;
   bool planned, over, daemon_told;
+  // --restarts. again: to meet once more; later: it has before; last: where host 0 was then; left: its connection
+  // broke; asked: it came while a start went on.
+  bool again, later, left, asked;
+  RdzvAddress last;
+  char lost[200];                                // what is said of that if nobody listens there any more
   char interface[IF_NAMESIZE];
   RdzvEnd end;
 };
 
-// What ranks in this process's place need. interface: that leads to the other hosts, "" for none.
-static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *interface, int64_t ranks_here) {
+// What ranks in this process's place need; plan: what they are told. interface: that leads to the other hosts, "" for
+// none.
+static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *interface, int64_t ranks_here,
+                              const RdzvPlan *plan) {
   RdzvEnv env;
   cpu_set_t cores;
   rdzv_env_copy(&env);
@@ -33,7 +41,9 @@ static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *inte
   const bool crowded = !sched_getaffinity(0, sizeof cores, &cores) && CPU_COUNT(&cores) < ranks_here;
   if (crowded && rdzv_env_find(&env, "OMPI_MCA_mpi_yield_when_idle") < 0)
     rdzv_env_set(&env, "OMPI_MCA_mpi_yield_when_idle", "1");     // as mpirun --oversubscribe does
-  rdzv_needs_write(b, ask->argc, ask->argv, &env);
+  char **words = (char **)calloc((size_t)ask->argc + 8, sizeof(char *)), numbers[2][24];
+  rdzv_needs_write(b, rdzv_again_words(words, numbers, ask->argc, ask->argv, plan), words, &env);
+  free(words);
   rdzv_env_free(&env);
 }
 
@@ -83,13 +93,32 @@ static inline void rdzv_agent_pause(double *pause_ms) {
   *pause_ms *= 1.5;
   if (*pause_ms > RDZV_PAUSE_MOST_MS) *pause_ms = RDZV_PAUSE_MOST_MS;
 }
+// Whether a process that comes again need not try longer: a signal asks it to end, or host 0's process has: nobody
+// listens where it did, which it does between its starts too.
+static inline bool rdzv_agent_gives_up(RdzvAgent *a) {
+  if (!a->later) return false;
+  for (int s; (s = rdzv_signal_next(a->signals));) {
+    if (s != SIGINT && s != SIGTERM && s != SIGHUP && s != SIGQUIT) continue;
+    a->end.code = 128 + s;
+    snprintf(a->end.text, sizeof a->end.text, "stopped by signal %d while it came to host 0 again", s);
+    return true;
+  }
+  const int fd = a->last.bytes ? rdzv_connect(&a->last, RDZV_TRY_MS) : -1;
+  if (fd >= 0) close(fd);
+  if (fd >= 0 || !a->last.bytes || errno != ECONNREFUSED) return false;
+  snprintf(a->end.text, sizeof a->end.text, "%s", a->left ? a->lost :
+           "host 0 has ended before this process could come again");
+  a->end.code = RDZV_EXIT_LOST;
+  return true;
+}
 // Connects to host 0 and proves the token, within --timeout. False: a->end says why not.
 static inline bool rdzv_agent_meet(RdzvAgent *a) {
   const double begun = rdzv_now_ms(), limit = (double)a->ask->timeout_s * 1e3;
   double pause_ms = RDZV_PAUSE_LEAST_MS, notice = begun + RDZV_NOTICE_MS;
   char job[RDZV_JOB_BYTES] = "";
-  for (;; rdzv_agent_pause(&pause_ms)) {
+  for (bool first = true;; first = false, rdzv_agent_pause(&pause_ms)) {
     char why[600] = "";
+    if ((!first || a->asked) && rdzv_agent_gives_up(a)) return false;
     RdzvAddresses to = {};
     RdzvOffer offer = {};
     RdzvKey token = a->where->token;
@@ -137,12 +166,13 @@ __attribute__((format(printf, 3, 4))) static inline void rdzv_agent_end(RdzvAgen
 }
 static inline void rdzv_agent_plan(RdzvAgent *a, const RdzvFrame *f) {
   char error[300] = "";
-  if (a->planned || !rdzv_plan_read(&a->plan, f->payload, f->n) || a->plan.ranks != a->where->ranks) {
+  if (a->planned || !rdzv_plan_read(&a->plan, f->payload, f->n) ||
+      (a->plan.start ? a->plan.ranks > a->where->ranks : a->plan.ranks != a->where->ranks)) {
     rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0 does not speak as it should");
     return;
   }
   a->planned = true;
-  rdzv_needs(&a->seats.needs, a->ask, a->plan.machines > 1 ? a->interface : "", a->plan.here);
+  rdzv_needs(&a->seats.needs, a->ask, a->plan.machines > 1 ? a->interface : "", a->plan.here, &a->plan);
   if (!rdzv_seats_open(&a->seats, a->plan.job, a->plan.first, (int)a->plan.ranks, error, sizeof error)) {
     rdzv_agent_end(a, RDZV_EXIT_MISSING, "%s", error);
     return;
@@ -150,6 +180,7 @@ static inline void rdzv_agent_plan(RdzvAgent *a, const RdzvFrame *f) {
   if (a->plan.lead)
     rdzv_say("%lld of %lld ranks run on this host; what they print appears on %s", (long long)a->plan.here,
              (long long)a->plan.world, a->plan.host);
+  if (!a->plan.ranks) rdzv_say("no rank runs in this process's place now; it waits to be needed");
   rdzv_agent_send(a, RDZV_READY, NULL);
 }
 // Starts Open MPI's daemon, if these words are one.
@@ -187,7 +218,8 @@ static inline void rdzv_agent_frame(RdzvAgent *a, const RdzvFrame *f) {
   if (f->type == RDZV_TAKEN) return;
   if (f->type == RDZV_PLAN) rdzv_agent_plan(a, f);
   else if (f->type == RDZV_DAEMON) rdzv_agent_daemon(a, f);
-  else if (f->type == RDZV_END && rdzv_end_read(&a->end, f->payload, f->n)) a->over = true;
+  else if ((f->type == RDZV_END || f->type == RDZV_AGAIN) && rdzv_end_read(&a->end, f->payload, f->n))
+    a->over = true, a->again = f->type == RDZV_AGAIN;
   else rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0 does not speak as it should");
 }
 static inline void rdzv_agent_signals(RdzvAgent *a) {
@@ -210,9 +242,11 @@ static inline void rdzv_agent_look(RdzvAgent *a) {
   if (p[1].revents) rdzv_agent_signals(a);
   const bool alive = !p[0].revents || rdzv_receive(a->fd, &a->link);
   while (!a->over && (got = rdzv_link_next(&a->link, &f, &a->used)) > 0) rdzv_agent_frame(a, &f);
-  if (!a->over && (!rdzv_send(a->fd, &a->link) || !alive || got < 0))
+  if (!a->over && (!rdzv_send(a->fd, &a->link) || !alive || got < 0)) {
+    a->left = a->again = a->ask->restarts > 0;
     rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0%s%s has ended or is out of reach: what runs here ends",
                    a->planned ? " on " : "", a->planned ? a->plan.host : "");
+  }
   rdzv_seats_look(&a->seats);
   free(p);
   if (!a->daemon.pid || !rdzv_child_ended(&a->daemon) || a->over || !a->daemon.code) return;
@@ -232,15 +266,37 @@ static inline int rdzv_agent_serve(RdzvAgent *a) {
     rdzv_interface((const sockaddr *)&here, a->interface, &loopback);
     if (loopback) a->interface[0] = 0;
   }
-  a->signals = rdzv_signals_open();
+  if (a->signals < 0) a->signals = rdzv_signals_open();
+  a->last.bytes = sizeof a->last.to;
+  if (getpeername(a->fd, (sockaddr *)&a->last.to, &a->last.bytes)) a->last.bytes = 0;
   rdzv_info_write(&b, a->me);
   rdzv_agent_send(a, RDZV_INFO, &b);
+  a->left = false;
   while (!a->over) rdzv_agent_look(a);
-  if (a->end.text[0]) rdzv_say("%s", a->end.text);
+  if (a->left) snprintf(a->lost, sizeof a->lost, "%.199s", a->end.text);
+  if (a->end.text[0] && !a->left) rdzv_say("%s", a->end.text);
   rdzv_child_end(&a->daemon, 5000);
   rdzv_seats_close(&a->seats, 2000);
   close(a->fd);
-  close(a->signals);
   rdzv_link_close(&a->link);
+  if (a->again && a->plan.lead) rdzv_keep_flights(a->ask->out, a->plan.start + 1);
   return (int)a->end.code;
+}
+// Before it comes again: what it tells of the start that it was in, and all else as at first.
+static inline void rdzv_agent_renew(RdzvAgent *a) {
+  if (a->planned) {
+    snprintf(a->me->before, sizeof a->me->before, "%s", a->plan.job);
+    a->me->died = a->seats.heard.died;
+  }
+  const bool early = a->over && !a->left && !a->planned;           // a start goes on without it: asks now and then
+  if (early && !a->asked) rdzv_say("the run goes on without this process, which waits for the next start");
+  a->asked = early;
+  if (early) usleep(RDZV_ASK_MS * 1000);
+  a->link = RdzvLink{};
+  a->seats = RdzvSeats{};
+  a->daemon = RdzvChild{};
+  a->plan = RdzvPlan{};
+  a->used = 0, a->fd = -1;
+  a->planned = a->over = a->daemon_told = a->again = false;
+  a->later = true;
 }

@@ -5,29 +5,31 @@
 //   rdzv_host_gather   until all are there
 //   rdzv_host_plan     numbers hosts and ranks, and tells everyone
 //   rdzv_host_run      mpirun, signals, hosts that go away; its exit code
-//   rdzv_host_close    tells everyone how it ended; ends what is left
+//   rdzv_host_goes_on  whether there is another start after this one (--restarts)
+//   rdzv_host_close    tells everyone how it ended, or to come again; ends what is left
 //
 // It trusts nobody who has not proved the token: such a connection may say 64 bytes within ten seconds, and when there
 // are too many the oldest goes. Its own table decides who may come, once each.
 #pragma once
+#include "rdzv_again.h"
 #include "rdzv_file.h"
-#include "rdzv_local.h"
 #include <ctype.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
 enum { RDZV_EXIT_USAGE = 2, RDZV_EXIT_MISSING = 3, RDZV_EXIT_LOST = 4 };       // as EXIT_ in kernels/device.h
 enum { RDZV_NOTICE_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
-       RDZV_SPARE_CLIENTS = 128, RDZV_REPEAT_MS = 10000 };
+       RDZV_SPARE_CLIENTS = 128, RDZV_REPEAT_MS = 10000, RDZV_LINGER_MS = 30000 };
 
 // One that is expected. client: its connection; NULL: it is this process, or not there. lead: it runs the daemon of
-// its machine, whose number is `machine`.
+// its machine, whose number is `machine`, -1: no rank of this start is in its place. offers: ranks it was started for.
 struct RdzvClient;
 struct RdzvMember {
   bool here, ready, lead;
   RdzvClient *client;
-  int64_t ranks, first, pid;
+  int64_t ranks, offers, first, pid, died;       // died: as of RdzvInfo
   int machine;
+  char before[RDZV_JOB_BYTES];
   char host[65], machine_id[200], label[80];     // label: its machine's name for mpirun, where it leads
 };
 // A connection. member: -1 until it has said who it is. until: when it is closed unless it has by then.
@@ -53,6 +55,9 @@ struct RdzvHost {
   int64_t last_signal_from;
   double last_signal_ms;
   int strangers;                                 // connections with another token
+  RdzvAgain *again;                              // of --restarts; NULL: nothing is started again
+  RdzvPlan own;                                  // this process's
+  bool stopped, lost_one, goes_on;               // a user's signal came; a process that had ranks has gone; decided
 };
 
 // How a process is called in messages: "node 1 (host, pid 7)", in env:// "RANK 1 (host, pid 7)".
@@ -94,7 +99,7 @@ static inline void rdzv_host_open(RdzvHost *h, const RdzvAsk *ask, RdzvWhere *w,
   rdzv_hex(h->job, nonce, sizeof nonce);
   RdzvMember *m = &h->member[w->index];
   m->here = m->ready = true;
-  m->ranks = w->ranks, m->pid = me->pid;
+  m->ranks = m->offers = w->ranks, m->pid = me->pid;
   snprintf(m->host, sizeof m->host, "%s", me->host);
   snprintf(m->machine_id, sizeof m->machine_id, "%s", me->machine);
   h->here = 1;
@@ -106,11 +111,11 @@ static inline void rdzv_client_send(RdzvClient *c, int type, RdzvBytes *payload)
   if (payload) rdzv_bytes_free(payload);
   rdzv_send(c->fd, &c->link);
 }
-// Tells one process that it is over for it; its connection is closed once it knows.
-static inline void rdzv_client_end(RdzvClient *c, int code, const char *text) {
+// Tells one process that it is over for it, or that it shall come again; its connection is closed once it knows.
+static inline void rdzv_client_end(RdzvClient *c, bool again, int code, const char *text) {
   RdzvBytes b = {};
   rdzv_end_write(&b, code, text);
-  rdzv_client_send(c, RDZV_END, &b);
+  rdzv_client_send(c, again ? RDZV_AGAIN : RDZV_END, &b);
   c->closes = true;
   c->until = rdzv_now_ms() + rdzv_proof_ms;
 }
@@ -118,9 +123,14 @@ static inline void rdzv_client_end(RdzvClient *c, int code, const char *text) {
 static inline void rdzv_client_close(RdzvHost *h, int i) {
   RdzvClient *c = h->client[i];
   RdzvMember *m = c->member >= 0 ? &h->member[c->member] : NULL;
-  if (m && h->planned)
+  if (m && h->planned && m->ranks) {
+    h->lost_one = true;
     rdzv_host_end(h, RDZV_EXIT_LOST, "%s has ended or is out of reach: all ranks end",
                   rdzv_name(h, c->member, m->host, m->pid));
+  } else if (m && h->planned) {
+    rdzv_say("%s, which has no rank now, has ended or is out of reach", rdzv_name(h, c->member, m->host, m->pid));
+    m->here = false, m->client = NULL;
+  }
   if (m && !h->planned) {                        // it may come again
     *m = RdzvMember{};
     h->here--;
@@ -208,14 +218,23 @@ static inline bool rdzv_host_judge(RdzvHost *h, const RdzvInfo *i, bool *only, c
 static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i) {
   bool only = false;
   char why[1024] = "";
-  if (!rdzv_host_judge(h, i, &only, why, sizeof why) || h->planned) {
+  const bool later = h->again && h->again->start > 0, judged = rdzv_host_judge(h, i, &only, why, sizeof why);
+  if (judged && h->planned && h->again) {        // its place is free
+    RdzvPlace *p = &h->again->place[i->index];
+    if (!p->waits)
+      rdzv_say("%s came while the run goes on: it waits for the next start", rdzv_name(h, i->index, i->host, i->pid));
+    p->waits = true;
+    rdzv_client_end(c, true, 0, "");
+    return;
+  }
+  if (!judged || h->planned) {
     if (!why[0]) snprintf(why, sizeof why, "%s came after the run had begun", rdzv_name(h, i->index, i->host, i->pid));
-    if (only || h->planned) {
+    if (only || h->planned || later) {
       rdzv_say("%s; it is sent away", why);
-      rdzv_client_end(c, RDZV_EXIT_USAGE, why);
+      rdzv_client_end(c, false, later ? RDZV_EXIT_LOST : RDZV_EXIT_USAGE, why);
     } else {
       rdzv_host_end(h, RDZV_EXIT_USAGE, "%s", why);
-      rdzv_client_end(c, RDZV_EXIT_USAGE, why);
+      rdzv_client_end(c, false, RDZV_EXIT_USAGE, why);
     }
     return;
   }
@@ -223,7 +242,8 @@ static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i)
   *m = RdzvMember{};
   m->here = true;
   m->client = c;
-  m->ranks = i->ranks, m->pid = i->pid;
+  m->ranks = m->offers = i->ranks, m->pid = i->pid, m->died = i->died;
+  snprintf(m->before, sizeof m->before, "%s", i->before);
   snprintf(m->host, sizeof m->host, "%s", i->host);
   snprintf(m->machine_id, sizeof m->machine_id, "%s", i->machine);
   c->member = i->index;
@@ -239,6 +259,7 @@ static inline void rdzv_host_signal(RdzvHost *h, int signal, int64_t from) {
   const bool same = h->last_signal == signal && h->last_signal_from != from && now - h->last_signal_ms < RDZV_REPEAT_MS;
   if (same) return;
   h->last_signal = signal, h->last_signal_from = from, h->last_signal_ms = now;
+  h->stopped = h->stopped || (signal != SIGUSR1 && signal != SIGUSR2);
   if (h->mpirun.pid) {
     kill(h->mpirun.pid, signal == SIGQUIT ? SIGTERM : signal);
     return;
@@ -331,18 +352,41 @@ static inline void rdzv_host_list(const RdzvHost *h, bool here, char *to, size_t
   }
   if (count > 8) snprintf(to + n, room - n, " and %lld more", (long long)count - 8);
 }
+// Whether all are there that are waited for: in a later start those of the one before, and who waits for it.
+static inline bool rdzv_host_all(const RdzvHost *h) {
+  if (!h->again || !h->again->start) return h->here == h->where->members;
+  for (int64_t i = 0; i < h->where->members; i++)
+    if ((h->again->place[i].here || h->again->place[i].waits) && !h->member[i].here) return false;
+  return true;
+}
+// Later starts: says who did not come, at most eight of them.
+static inline void rdzv_host_miss(const RdzvHost *h) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < h->where->members; i++) {
+    const RdzvPlace *p = &h->again->place[i];
+    if (!(p->here || p->waits) || h->member[i].here || ++count > 8) continue;
+    rdzv_say("%s did not come again within %lld s (--restart_wait): it is left out", rdzv_name(h, i, p->host, p->pid),
+             (long long)h->again->wait_s);
+  }
+  if (count > 8) rdzv_say("and %lld more are left out", (long long)count - 8);
+}
 // Until all are there. False: it has ended before (h->code, h->text).
 static inline bool rdzv_host_gather(RdzvHost *h) {
-  const double begun = rdzv_now_ms(), limit = (double)h->ask->timeout_s * 1e3;
+  const bool later = h->again && h->again->start > 0;
+  const double begun = rdzv_now_ms(), limit = (double)(later ? h->again->wait_s : h->ask->timeout_s) * 1e3;
   double notice = begun + RDZV_NOTICE_MS;
   char there[1000], missing[1000];
   const char *kind = h->where->numbered ? "RANK" : "node";
-  while (h->here < h->where->members && !h->over) {
+  while (!rdzv_host_all(h) && !h->over) {
     if (h->offer.job[0]) rdzv_file_look(h->where, &h->offer, h->listener, &h->listeners);
     rdzv_host_look(h, 100);
     const double now = rdzv_now_ms();
     const bool late = limit > 0 && now - begun > limit;
-    if (h->here == h->where->members || (!late && now < notice)) continue;
+    if (rdzv_host_all(h) || (!late && now < notice)) continue;
+    if (late && later) {
+      rdzv_host_miss(h);
+      break;
+    }
     rdzv_host_list(h, true, there, sizeof there);
     rdzv_host_list(h, false, missing, sizeof missing);
     if (late)
@@ -355,6 +399,92 @@ static inline bool rdzv_host_gather(RdzvHost *h) {
   if (h->offer.job[0]) rdzv_file_remove(h->where, &h->offer);
   return !h->over;
 }
+// ---- starts after the first -----------------------------------------------------------------------------------------
+// After a start: what the next one must know of it.
+static inline void rdzv_host_remember(RdzvHost *h) {
+  RdzvAgain *a = h->again;
+  const RdzvHeard *now = &h->seats.heard;
+  if (now->step > a->heard.step || now->saved) a->heard.step = now->step;
+  if (now->saved) a->heard.saved = now->saved;
+  if (now->sequences) a->heard.sequences = now->sequences, a->heard.batch = now->batch;
+  a->heard.died = now->died;
+  if (!a->start) a->first_world = h->world;
+  snprintf(a->job, sizeof a->job, "%s", h->job);
+}
+// The same of processes, before they are forgotten.
+static inline void rdzv_host_remember_places(RdzvHost *h) {
+  for (int64_t i = 0; i < h->where->members; i++) {
+    const RdzvMember *m = &h->member[i];
+    RdzvPlace *p = &h->again->place[i];
+    if (m->here) p->waits = false;
+    p->here = m->here, p->first = m->first, p->ranks = m->ranks;
+    if (!m->here) continue;
+    if (p->pid != m->pid || strcmp(p->host, m->host)) p->dead = 0;
+    p->pid = m->pid;
+    snprintf(p->host, sizeof p->host, "%s", m->host);
+  }
+}
+// Takes the place of the rank that died in the start before from the process that it ran in, if that one came again.
+static inline void rdzv_host_bury(RdzvHost *h) {
+  RdzvAgain *a = h->again;
+  int64_t died = a->heard.died;
+  for (int64_t i = 0; i < h->where->members; i++) {
+    RdzvMember *m = &h->member[i];
+    RdzvPlace *p = &a->place[i];
+    if (m->here && (p->pid != m->pid || strcmp(p->host, m->host))) p->dead = 0;          // started anew
+    if (m->here && m->died && !strcmp(m->before, a->job)) rdzv_hear_died(&died, m->died - 1);
+  }
+  for (int64_t i = 0; i < h->where->members && died && a->blames; i++) {
+    const RdzvMember *m = &h->member[i];
+    RdzvPlace *p = &a->place[i];
+    if (died - 1 < p->first || died - 1 >= p->first + p->ranks) continue;
+    const bool same = m->here && p->pid == m->pid && !strcmp(p->host, m->host);
+    const bool last = i == h->where->index && p->dead + 1 >= m->offers;
+    if (!same) return;
+    if (!last) p->dead++;
+    rdzv_say("rank %lld of %s died: %s", (long long)died - 1, rdzv_name(h, i, m->host, m->pid),
+             last ? "host 0 keeps its last place" : "its place is left out");
+  }
+}
+// Deals ranks to those who are there. False: it has ended.
+static inline bool rdzv_host_deal(RdzvHost *h) {
+  RdzvAgain *a = h->again;
+  const RdzvAsk *k = h->ask;
+  int64_t left = 0, before = 0, hosts = 0;
+  if (!a || !a->start) return true;
+  rdzv_host_bury(h);
+  for (int64_t i = 0; i < h->where->members; i++) {
+    before += a->place[i].ranks;
+    if (h->member[i].here) left += h->member[i].offers - a->place[i].dead;
+  }
+  const bool told = a->heard.sequences > 0, known = told || !k->resumes;
+  const int64_t accum = k->grad_accum > 0 ? k->grad_accum : 1, batch = told ? a->heard.batch : k->batch_size;
+  const int64_t sequences = told ? a->heard.sequences : k->global_batch > 0 ? k->global_batch
+                                                                             : batch * accum * a->first_world;
+  const int64_t microbatches = sequences / batch, ranks = k->mesh ? k->mesh : rdzv_again_ranks(microbatches, left);
+  if (ranks > left) {
+    rdzv_host_end(h, RDZV_EXIT_LOST, "--mesh names %lld ranks, %lld are left: nothing is started again",
+                  (long long)ranks, (long long)left);
+    return false;
+  }
+  for (int64_t i = 0, rest = ranks; i < h->where->members; i++) {
+    RdzvMember *m = &h->member[i];
+    const int64_t may = m->here ? m->offers - a->place[i].dead : 0;
+    m->ranks = may < rest ? may : rest;
+    rest -= m->ranks, hosts += m->ranks > 0;
+  }
+  h->own.start = a->start, h->own.resume = a->heard.saved > 0;
+  if (known && (ranks != a->first_world || told)) h->own.sequences = sequences, h->own.accum = microbatches / ranks;
+  char from[100] = "where it began";
+  if (a->heard.saved)
+    snprintf(from, sizeof from, "the checkpoint of step %lld, %lld steps are done again", (long long)a->heard.saved - 1,
+             (long long)(a->heard.step - (a->heard.saved - 1)));
+  rdzv_say("%s after step %lld; it starts again (%lld of %lld) with %lld ranks (before %lld) from %s", a->ended,
+           (long long)a->heard.step, (long long)a->start, (long long)a->most, (long long)ranks, (long long)before,
+           from);
+  return true;
+}
+
 // The network interfaces that lead to the others, with commas between.
 static inline void rdzv_host_interfaces(RdzvHost *h) {
   size_t n = 0;
@@ -383,14 +513,15 @@ static inline void rdzv_label(const RdzvHost *h, RdzvMember *m) {
   else if (plain) snprintf(m->label, sizeof m->label, "%.*s", (int)n, m->host);
   else snprintf(m->label, sizeof m->label, "gptrdzv%d", m->machine);
 }
-// Numbers machines in the order of their first process, and ranks machine by machine. Tells everyone, then waits until
-// all are ready. False: it has ended before.
+// Numbers machines in the order of their first process, and ranks machine by machine. Tells everyone. Those who are not
+// there, or have no rank now, belong to no machine.
 static inline bool rdzv_host_plan(RdzvHost *h) {
   const int64_t members = h->where->members;
   int64_t *ranks = (int64_t *)calloc((size_t)members, sizeof(int64_t));
   for (int64_t i = 0; i < members; i++) {
     RdzvMember *m = &h->member[i];
     m->machine = -1;
+    if (!m->here || !m->ranks) continue;
     for (int64_t j = 0; j < i && m->machine < 0; j++)
       if (h->member[j].lead && !strcmp(h->member[j].machine_id, m->machine_id)) m->machine = h->member[j].machine;
     m->lead = m->machine < 0;
@@ -411,26 +542,30 @@ static inline bool rdzv_host_plan(RdzvHost *h) {
     }
   for (int64_t i = 0; i < members; i++) {
     RdzvMember *m = &h->member[i];
-    RdzvPlan q = {m->first, m->ranks, h->world, ranks[m->machine], h->machines, m->lead, "", ""};
+    RdzvPlan q = {m->first, m->ranks, h->world, m->ranks ? ranks[m->machine] : 0, h->machines, m->lead, "", "",
+                  h->own.start, h->own.resume, h->own.sequences, h->own.accum};
+    if (!m->here) continue;
     if (m->lead) rdzv_label(h, m);
     RdzvBytes b = {};
     snprintf(q.job, sizeof q.job, "%s", h->job);
     snprintf(q.host, sizeof q.host, "%s", h->me->host);
     rdzv_plan_write(&b, &q);
+    if (i == h->where->index) h->own = q;
     if (m->client) rdzv_client_send(m->client, RDZV_PLAN, &b);
     rdzv_bytes_free(&b);
   }
   free(ranks);
-  if (moved && h->where->numbered)
+  if (moved && h->where->numbered && !h->own.start)
     rdzv_say("ranks are numbered host by host: some are not what RANK said");
   return true;
 }
 static inline bool rdzv_host_ready(RdzvHost *h) {
   for (const double begun = rdzv_now_ms(); !h->over;) {
-    int64_t ready = 0, late = -1;
+    int64_t late = -1;
     for (int64_t i = 0; i < h->where->members; i++) {
-      ready += h->member[i].ready;
-      if (!h->member[i].ready && late < 0) late = i;
+      const RdzvMember *m = &h->member[i];
+      const bool waits = m->here && !m->ready && (m->client || m->ranks);
+      if (waits && late < 0) late = i;
     }
     if (late < 0) return true;
     if (rdzv_now_ms() - begun > RDZV_READY_MS)
@@ -588,11 +723,17 @@ static inline void rdzv_host_hand(RdzvHost *h) {
 }
 // mpirun from its start to its end.
 static inline void rdzv_host_run(RdzvHost *h) {
+  double ended = 0;
   if (!rdzv_host_start(h)) return;
   while (!h->over && !rdzv_child_ended(&h->mpirun)) {
     rdzv_host_look(h, 500);
     if (h->daemon_gone_ms && rdzv_now_ms() - h->daemon_gone_ms > RDZV_GONE_MS)
       rdzv_host_end(h, RDZV_EXIT_LOST, "%s: all ranks end", h->daemon_gone);
+    if (!rdzv_seats_ended(&h->seats)) ended = 0;                 // mpirun or a daemon may be stopped
+    else if (!ended) ended = rdzv_now_ms();
+    if (ended && rdzv_now_ms() - ended > RDZV_LINGER_MS)
+      rdzv_host_end(h, RDZV_EXIT_LOST, "ranks on host 0 have ended, but mpirun has not for %d s: is it, or one of its "
+                    "daemons, stopped or out of reach?", RDZV_LINGER_MS / 1000);
   }
   if (h->over) {
     rdzv_host_tell(h);
@@ -604,21 +745,39 @@ static inline void rdzv_host_run(RdzvHost *h) {
   }
   rdzv_host_end(h, h->mpirun.code, "%s", "");
 }
-// Tells everyone, ends what is left here, gives all back. Returns the exit code.
-static inline int rdzv_host_close(RdzvHost *h) {
+// Whether there is another start after this one, which has ended: notes how for it.
+static inline bool rdzv_host_goes_on(RdzvHost *h) {
+  RdzvAgain *a = h->again;
   rdzv_host_tell(h);
+  rdzv_host_look(h, 0);                          // a signal that ended mpirun too
+  if (!a || !h->planned || h->stopped || !rdzv_again_worth(h->code)) return false;
+  snprintf(a->ended, sizeof a->ended, h->mpirun.killed && !h->text[0] ? "mpirun was killed by signal %d" :
+           "the run ended with exit code %d", h->mpirun.killed && !h->text[0] ? h->code - 128 : h->code);
+  if (a->start == a->most) rdzv_say("%s; it is not started again: --restarts %lld", a->ended, (long long)a->most);
+  a->blames = rdzv_again_blames(h->code) && !h->mpirun.killed && !h->daemon_gone_ms && !h->lost_one;
+  return h->goes_on = a->start < a->most;
+}
+// Tells everyone, ends what is left here, gives all back. Listeners stay open where there is another start. Returns the
+// exit code.
+static inline int rdzv_host_close(RdzvHost *h) {
+  char again[300] = "";
+  rdzv_host_tell(h);
+  if (h->goes_on)
+    snprintf(again, sizeof again, "%s; it starts again (%lld of %lld)", h->again->ended, (long long)h->again->start + 1,
+             (long long)h->again->most);
   for (int i = 0; i < h->clients; i++) {
     RdzvClient *c = h->client[i];
     const bool tells = c->member >= 0 && (!h->planned || h->member[c->member].lead);
-    if (c->member >= 0 && !c->closes) rdzv_client_end(c, h->code, tells ? h->text : "");
+    const char *text = h->goes_on ? again : h->text;
+    if (c->member >= 0 && !c->closes) rdzv_client_end(c, h->goes_on, h->code, tells ? text : "");
     rdzv_flush(c->fd, &c->link, 1000);
   }
-  rdzv_seats_close(&h->seats, 2000);
+  rdzv_seats_close(&h->seats, h->mpirun.killed ? 0 : 2000);      // then nobody else ends them
   while (h->clients) {
     h->client[0]->member = -1;
     rdzv_client_close(h, 0);
   }
-  for (int i = 0; i < h->listeners; i++) close(h->listener[i]);
+  for (int i = 0; i < h->listeners && !h->goes_on; i++) close(h->listener[i]);
   if (h->hand >= 0) close(h->hand);
   free(h->client);
   free(h->member);

@@ -10,6 +10,7 @@
 // Local sockets have no files (abstract names), are asked for the user behind them, and end with their processes.
 #pragma once
 #include "rdzv_where.h"
+#include <dirent.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -115,8 +116,8 @@ static inline int rdzv_signal_next(int fd) {
   return read(fd, &s, sizeof s) == sizeof s ? (int)s.ssi_signo : 0;
 }
 
-// pid 0: not running. code: exit code, or 128 + the signal that ended it.
-struct RdzvChild { pid_t pid; int code; };
+// pid 0: not running. code: exit code, or 128 + the signal that ended it (killed).
+struct RdzvChild { pid_t pid; int code; bool killed; };
 // Starts a program found by PATH in a process group of its own, so that Ctrl-C reaches it only through us, with no
 // input. It gets SIGTERM when this process ends, however that happens. False with errno: it could not be started.
 static inline bool rdzv_child_start(RdzvChild *c, char *const *words, const RdzvEnv *env) {
@@ -158,6 +159,7 @@ static inline bool rdzv_child_ended(RdzvChild *c) {
   int status;
   if (c->pid && waitpid(c->pid, &status, WNOHANG) == c->pid) {
     c->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    c->killed = !WIFEXITED(status);
     c->pid = 0;
   }
   return !c->pid;
@@ -174,7 +176,26 @@ static inline void rdzv_child_end(RdzvChild *c, double wait_ms) {
 // ---- places of ranks ------------------------------------------------------------------------------------------------
 // A rank's place: where it comes for what it needs, then the connection that lasts as long as it lives.
 struct RdzvSeat { int listener, fd; pid_t pid; };
-struct RdzvSeats { RdzvSeat *seat; int count; RdzvBytes needs; };
+// What ranks say over that connection (run/restarts.h), and what was heard. Rank 0 says a: the step that it has done;
+// the one whose checkpoint is whole; sequences a step and (b) a microbatch. Any rank: rank a has died; Open MPI's
+// number of the job.
+enum RdzvNoteKind { NOTE_STEP = 1, NOTE_SAVED, NOTE_BATCH, NOTE_DIED, NOTE_JOB };
+struct RdzvNote { int64_t kind, a, b; };
+// All zero: nothing. saved: 1 + the step of the newest checkpoint; died: 1 + a rank.
+struct RdzvHeard { int64_t step, saved, sequences, batch, died, job; };
+// came: ranks that have taken a place.
+struct RdzvSeats { RdzvSeat *seat; int count, came; RdzvBytes needs; RdzvHeard heard; };
+// Rank 0 hears all ranks, the others hear only rank 0: when it says that another one has died, that one was the first.
+static inline void rdzv_hear_died(int64_t *died, int64_t rank) {
+  if (rank >= 0 && *died <= 1) *died = 1 + rank;
+}
+static inline void rdzv_hear(RdzvHeard *h, const RdzvNote *n) {
+  if (n->kind == NOTE_STEP && n->a > h->step) h->step = n->a;
+  if (n->kind == NOTE_SAVED && n->a >= h->saved) h->saved = n->a + 1;
+  if (n->kind == NOTE_BATCH && n->b > 0 && n->a > 0 && n->a % n->b == 0) h->sequences = n->a, h->batch = n->b;
+  if (n->kind == NOTE_DIED) rdzv_hear_died(&h->died, n->a);
+  if (n->kind == NOTE_JOB && n->a > 0 && n->a <= UINT32_MAX) h->job = n->a;
+}
 
 static inline RdzvAddress rdzv_seat_address(const char *job, int64_t rank) {
   char name[96];
@@ -210,7 +231,8 @@ static inline void rdzv_needs_write(RdzvBytes *b, int argc, char **argv, const R
 // Opens the places of `count` ranks from `first` on. False with one line in `error`.
 static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first, int count, char *error,
                                    size_t bytes) {
-  s->seat = (RdzvSeat *)calloc((size_t)count, sizeof(RdzvSeat));
+  s->seat = (RdzvSeat *)calloc((size_t)count + 1, sizeof(RdzvSeat));
+  s->heard = RdzvHeard{};
   for (s->count = 0; s->count < count; s->count++) {
     const RdzvAddress a = rdzv_seat_address(job, first + s->count);
     s->seat[s->count] = RdzvSeat{rdzv_listen_at(&a), -1, 0};
@@ -219,13 +241,19 @@ static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first,
   }
   return true;
 }
-// Gives a rank that has come what it needs, and notes those that have ended. Never waits longer than a rank needs to
-// read.
+// Hears what a rank says. False: it has ended.
+static inline bool rdzv_seat_hear(RdzvSeats *s, const RdzvSeat *x) {
+  RdzvNote note;
+  ssize_t n;
+  while ((n = recv(x->fd, &note, sizeof note, MSG_DONTWAIT)) == sizeof note) rdzv_hear(&s->heard, &note);
+  return n != 0;
+}
+// Gives a rank that has come what it needs, hears what ranks say, and notes those that have ended. Never waits longer
+// than a rank needs to read.
 static inline void rdzv_seats_look(RdzvSeats *s) {
   for (int i = 0; i < s->count; i++) {
     RdzvSeat *x = &s->seat[i];
-    char byte;
-    if (x->fd >= 0 && !recv(x->fd, &byte, 1, MSG_DONTWAIT)) {
+    if (x->fd >= 0 && !rdzv_seat_hear(s, x)) {
       close(x->fd);
       x->fd = -1, x->pid = 0;
     }
@@ -239,9 +267,15 @@ static inline void rdzv_seats_look(RdzvSeats *s) {
     rdzv_add_block(&all, s->needs.p, s->needs.n);
     for (ssize_t n; ours && at < all.n && (n = send(fd, all.p + at, all.n - at, MSG_NOSIGNAL)) > 0;) at += (size_t)n;
     rdzv_bytes_free(&all);
-    if (at) x->fd = fd;
+    if (at) x->fd = fd, s->came++;
     else close(fd), x->pid = 0;
   }
+}
+// Whether every place had its rank, and all of them have ended.
+static inline bool rdzv_seats_ended(const RdzvSeats *s) {
+  bool alive = s->came < s->count;
+  for (int i = 0; i < s->count; i++) alive = alive || s->seat[i].fd >= 0;
+  return !alive;
 }
 // Files to poll for rdzv_seats_look: 2 for each place.
 static inline int rdzv_seats_poll(const RdzvSeats *s, pollfd *p) {
@@ -252,7 +286,17 @@ static inline int rdzv_seats_poll(const RdzvSeats *s, pollfd *p) {
   }
   return n;
 }
-// Ends ranks that still live wait_ms later, and closes all places.
+// Removes the shared memory of a job's ranks on this host, which Open MPI leaves where mpirun or a daemon was killed:
+// vader_segment.HOST.USER.JOB.RANK. Its ranks have ended.
+static inline void rdzv_remove_segments(int64_t job) {
+  char part[64];
+  snprintf(part, sizeof part, ".%u.%x.", (unsigned)getuid(), (unsigned)job);
+  DIR *dir = job ? opendir("/dev/shm") : NULL;
+  for (dirent *e; dir && (e = readdir(dir));)
+    if (!strncmp(e->d_name, "vader_segment.", 14) && strstr(e->d_name, part)) unlinkat(dirfd(dir), e->d_name, 0);
+  if (dir) closedir(dir);
+}
+// Ends ranks that still live wait_ms later, and closes all places. What was heard stays.
 static inline void rdzv_seats_close(RdzvSeats *s, double wait_ms) {
   bool alive = true;
   for (const double begun = rdzv_now_ms(); alive; usleep(5000)) {
@@ -271,7 +315,10 @@ static inline void rdzv_seats_close(RdzvSeats *s, double wait_ms) {
   }
   free(s->seat);
   rdzv_bytes_free(&s->needs);
+  const RdzvHeard heard = s->heard;
+  if (!alive) rdzv_remove_segments(heard.job);
   *s = RdzvSeats{};
+  s->heard = heard;
 }
 
 // ---- what mpirun starts ---------------------------------------------------------------------------------------------
@@ -313,7 +360,8 @@ static inline char **rdzv_take_strings(RdzvReader *r) {
 }
 // A rank's environment: that of the process whose place it takes, and what Open MPI's daemon told this one, except the
 // networks, which each host has chosen for itself.
-static inline void rdzv_rank_env(RdzvEnv *env, char *const *theirs, const char *job) {
+static inline void rdzv_rank_env(RdzvEnv *env, char *const *theirs, const char *job, int seat) {
+  char number[16];
   static const char *const ours[] = {"OMPI_", "PMIX_", "ORTE_", "PRTE_", "OPAL_"};
   static const char *const kept[] = {"OMPI_MCA_oob_tcp_", "OMPI_MCA_btl_tcp_", "PRTE_MCA_prte_if_",
                                      "OMPI_MCA_mpi_yield_when_idle"};
@@ -326,6 +374,8 @@ static inline void rdzv_rank_env(RdzvEnv *env, char *const *theirs, const char *
     if (take && !keep) rdzv_env_put(env, *v);
   }
   rdzv_env_set(env, "TRAIN_GPT_FSDP_RDZV", job);
+  snprintf(number, sizeof number, "%d", seat);
+  rdzv_env_set(env, "TRAIN_GPT_FSDP_SEAT", number);
 }
 // A rank that mpirun has started: connects to its place, takes what belongs there and becomes the program. The
 // connection stays open, so that its place knows how long it lives. Returns an exit code where that is not possible.
@@ -358,7 +408,7 @@ static inline int rdzv_rank_main(const char *job) {
   const ssize_t length_of_path = readlink("/proc/self/exe", program, sizeof program - 1);
   if (!here || !cores || !argv || !theirs || !argv[0] || length_of_path < 0) return 1;
   program[length_of_path] = 0;
-  rdzv_rank_env(&env, theirs, job);
+  rdzv_rank_env(&env, theirs, job, fd);
   if (here[0] && chdir(here)) rdzv_say("rank %lld: cannot enter %s: %s", (long long)rank, here, strerror(errno));
   cpu_set_t *mask = (cpu_set_t *)malloc(cores_bytes + 1);        // aligned
   memcpy(mask, cores, cores_bytes);

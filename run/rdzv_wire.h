@@ -135,7 +135,8 @@ enum RdzvType { RDZV_HELLO = 1, RDZV_CHALLENGE, RDZV_PROOF, RDZV_WELCOME, RDZV_R
                 RDZV_DAEMON,       // start this                                 server to client
                 RDZV_DAEMON_ENDED, // code, text                                 client to server
                 RDZV_SIGNAL,       // this signal came here                      client to server
-                RDZV_END };        // code, text: it is over                     server to client
+                RDZV_END,          // code, text: it is over                     server to client
+                RDZV_AGAIN };      // code, text: come again (--restarts)        server to client
 enum RdzvPhase { PHASE_HELLO, PHASE_PROOF, PHASE_CHALLENGE, PHASE_WELCOME, PHASE_OPEN, PHASE_BROKEN };
 // One end. in: received, not read yet; out: to be sent. refused: the server does not know our token.
 struct RdzvLink {
@@ -262,16 +263,20 @@ static inline int rdzv_link_next(RdzvLink *k, RdzvFrame *frame, size_t *used) {
 // ---- payloads -------------------------------------------------------------------------------------------------------
 // A process that was started, as it tells host 0. index: its number of `members` that were started (--node_rank of
 // --nnodes, or RANK of WORLD_SIZE); ranks: how many ranks run in its place. machine: the same for processes that share
-// a kernel, its network and its process ids. options: a line for each, in one order.
+// a kernel, its network and its process ids. options: a line for each, in one order. before: the nonce of the start
+// that it took part in last, "" for none; died: 1 + the rank that died in it, as far as its ranks know, or 0.
 struct RdzvInfo {
   int64_t index, members, ranks, pid;
   char host[65], machine[200], build[80], mpi[80], program[1024];
   char options[65536];
+  char before[RDZV_JOB_BYTES];
+  int64_t died;
 };
 static inline void rdzv_info_write(RdzvBytes *b, const RdzvInfo *i) {
   for (int64_t number : {i->index, i->members, i->ranks, i->pid}) rdzv_add_number(b, number);
-  for (const char *text : {i->host, i->machine, i->build, i->mpi, i->program, i->options})
+  for (const char *text : {i->host, i->machine, i->build, i->mpi, i->program, i->options, i->before})
     rdzv_add_text(b, text);
+  rdzv_add_number(b, i->died);
 }
 // False: these bytes are no such payload. The texts are printable.
 static inline bool rdzv_info_read(RdzvInfo *i, const uint8_t *p, size_t n) {
@@ -284,17 +289,26 @@ static inline bool rdzv_info_read(RdzvInfo *i, const uint8_t *p, size_t n) {
   rdzv_take_text(&r, i->mpi, sizeof i->mpi, false);
   rdzv_take_text(&r, i->program, sizeof i->program, false);
   rdzv_take_text(&r, i->options, sizeof i->options, true);
-  return !r.bad && !r.n;
+  rdzv_take_text(&r, i->before, sizeof i->before, false);
+  i->died = rdzv_take_number(&r);
+  return !r.bad && !r.n && i->died >= 0 && i->died <= 1 << 24;
 }
 // What host 0 tells a process when all are there. Ranks first to first + ranks - 1 of world run in its place; here:
 // ranks on its machine; machines: hosts of the job; lead: it is the first process of its machine; job: the nonce of
-// this start; host: host 0's name.
-struct RdzvPlan { int64_t first, ranks, world, here, machines, lead; char job[RDZV_JOB_BYTES], host[65]; };
+// this start; host: host 0's name. A start after the first (run/rdzv_again.h) has its number in `start`, may leave a
+// process without ranks, and says what its ranks are told: resume: to go on from the newest checkpoint; sequences and
+// accum: --global_batch and --grad_accum, 0: as they were given.
+struct RdzvPlan {
+  int64_t first, ranks, world, here, machines, lead;
+  char job[RDZV_JOB_BYTES], host[65];
+  int64_t start, resume, sequences, accum;
+};
 static inline void rdzv_plan_write(RdzvBytes *b, const RdzvPlan *q) {
   for (int64_t number : {q->first, q->ranks, q->world, q->here, q->machines, q->lead})
     rdzv_add_number(b, number);
   rdzv_add_text(b, q->job);
   rdzv_add_text(b, q->host);
+  for (int64_t number : {q->start, q->resume, q->sequences, q->accum}) rdzv_add_number(b, number);
 }
 // False: these bytes are no such payload.
 static inline bool rdzv_plan_read(RdzvPlan *q, const uint8_t *p, size_t n) {
@@ -303,8 +317,11 @@ static inline bool rdzv_plan_read(RdzvPlan *q, const uint8_t *p, size_t n) {
   q->here = rdzv_take_number(&r), q->machines = rdzv_take_number(&r), q->lead = rdzv_take_number(&r);
   rdzv_take_text(&r, q->job, sizeof q->job, false);
   rdzv_take_text(&r, q->host, sizeof q->host, false);
+  q->start = rdzv_take_number(&r), q->resume = rdzv_take_number(&r);
+  q->sequences = rdzv_take_number(&r), q->accum = rdzv_take_number(&r);
   const bool hex = strlen(q->job) == RDZV_JOB_BYTES - 1 && strspn(q->job, "0123456789abcdef") == RDZV_JOB_BYTES - 1;
-  const bool fits = q->world <= 1 << 24 && q->first >= 0 && q->ranks > 0 && q->ranks <= q->world;
+  const bool fits = q->world <= 1 << 24 && q->first >= 0 && q->ranks >= (q->start > 0 ? 0 : 1) &&
+                    q->ranks <= q->world && q->start >= 0 && q->sequences >= 0 && q->accum >= 0;
   return !r.bad && !r.n && hex && fits && q->first <= q->world - q->ranks;
 }
 // How it ended, or the daemon did. RDZV_NEVER_STARTED: the daemon was refused or could not be started.

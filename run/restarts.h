@@ -3,6 +3,7 @@
 //
 //   restarts_supervise   this process waits; the run is a child of it, in which the call returns
 //   restarts_step, restarts_saved      the run: how far it is, and from where the next one would go on
+//   restarts_open, restarts_batch      a rank that met others: whom it tells that, and of a rank that died; its batch
 //
 // A process that crashed cannot start itself again, so it is watched by one that does nothing else: no MPI, no threads,
 // no GPU. It passes on what signals ask and ends with the run's exit code.
@@ -10,10 +11,12 @@
 // Started again is what a signal killed (a crash, the kernel out of memory), and exit codes 1 and 4: a fault, a rank
 // lost or stuck. A wrong request, a missing file or a loss that is not finite would come again.
 //
-// Ranks that a launcher started, or that meet by --rdzv, end with it, and only its user can start them again: refused,
-// with the loop to type.
+// Ranks that meet by --rdzv are started again by host 0 (run/rdzv_again.h); they tell it here what it must know. Ranks
+// that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to type.
 #pragma once
+#include "fsdp.h"
 #include "options.h"
+#include "rdzv_again.h"
 #include "terminal.h"
 #include <signal.h>
 #include <sys/mman.h>
@@ -23,8 +26,43 @@
 // Shared by a run and who watches it. saved: the last step that has a checkpoint of this run, -1: none.
 struct RestartsShared { int64_t step, saved; };
 static RestartsShared restarts_alone = {0, -1}, *restarts_shared = &restarts_alone;
-static inline void restarts_step(int64_t step) { __atomic_store_n(&restarts_shared->step, step, __ATOMIC_RELAXED); }
-static inline void restarts_saved(int64_t step) { __atomic_store_n(&restarts_shared->saved, step, __ATOMIC_RELAXED); }
+static int restarts_seat = -1;                   // a rank that met others: the connection to its place
+static bool restarts_first;                      // it is rank 0
+static inline void restarts_tell(int64_t kind, int64_t a, int64_t b) {
+  const RdzvNote note = {kind, a, b};
+  if (restarts_seat >= 0 && send(restarts_seat, &note, sizeof note, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+}
+// From the heartbeat's thread. The step that is being done is not.
+static inline void restarts_died(int rank) {
+  if (restarts_first) restarts_tell(NOTE_STEP, WORD_GET(&flight.step) - 1, 0);
+  restarts_tell(NOTE_DIED, rank, 0);
+}
+static inline void restarts_open() {
+  const char *seat = getenv("TRAIN_GPT_FSDP_RDZV") ? getenv("TRAIN_GPT_FSDP_SEAT") : NULL;
+  const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+  restarts_seat = seat ? (int)rdzv_number(seat) : -1;
+  if (restarts_seat < 0) return;
+  fcntl(restarts_seat, F_SETFD, FD_CLOEXEC);
+  restarts_first = rank && !strcmp(rank, "0");
+  liveness_died = restarts_died;
+  const char *job = getenv("PMIX_NAMESPACE");    // of Open MPI 4; 5 has a text
+  if (job) restarts_tell(NOTE_JOB, (int64_t)strtoull(job, NULL, 10), 0);
+}
+// sequences a step and a microbatch.
+static inline void restarts_batch(int64_t sequences, int64_t batch) {
+  if (restarts_first) restarts_tell(NOTE_BATCH, sequences, batch);
+}
+static inline void restarts_step(int64_t step) {
+  static double told_ms = -1e9;
+  __atomic_store_n(&restarts_shared->step, step, __ATOMIC_RELAXED);
+  if (!restarts_first || rdzv_now_ms() - told_ms < 250) return;
+  told_ms = rdzv_now_ms();
+  restarts_tell(NOTE_STEP, step, 0);
+}
+static inline void restarts_saved(int64_t step) {
+  __atomic_store_n(&restarts_shared->saved, step, __ATOMIC_RELAXED);
+  if (restarts_first) restarts_tell(NOTE_STEP, step, 0), restarts_tell(NOTE_SAVED, step, 0);
+}
 
 static volatile sig_atomic_t restarts_child;     // its PID; 0: none
 // A terminal's Ctrl-C reaches the child by itself; a second one would end it at once.
@@ -88,18 +126,18 @@ static inline void restarts_supervise(Options *o) {
     if (!restarts_worth(status) || starts == o->restarts)
       exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
     restarts_say(o, status, starts + 1);
+    rdzv_keep_flights(o->out, starts + 1);
   }
 }
-// False and one line in `error` where a launcher has started this process, or others are met.
-static inline bool restarts_allowed(const Options *o, char *error, size_t error_bytes) {
+// Whether this process, which meets no others, is to be watched. One line in `error` where a launcher has started it.
+static inline bool restarts_watches(const Options *o, char *error, size_t error_bytes) {
   static const struct { const char *size, *rank, *line; } launchers_[] = {
       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun -np"},
       {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun -n"},
       {"PMI_SIZE", "PMI_RANK", "mpirun -np"}, {"WORLD_SIZE", "RANK", "mpirun -np"}};
-  const bool none = !strcmp(o->rdzv, "none"), meet = strcmp(o->rdzv, "auto") && !none;
-  REFUSE(o->restarts && meet, "--restarts %lld is for one rank alone; let each host's shell start ranks that meet "
-         "again: for i in $(seq %lld); do ./train_gpt_fsdp --rdzv %.200s ... --resume auto && break; done",
-         (long long)o->restarts, (long long)o->restarts + 1, o->rdzv);
+  const bool none = !strcmp(o->rdzv, "none");
+  if (getenv("TRAIN_GPT_FSDP_RDZV")) return false;               // a rank whose host 0 does that
+  REFUSE(o->given[OPT_restart_wait], "--restart_wait belongs to --restarts of ranks that meet by --rdzv");
   for (const auto &l : launchers_) {
     const char *size = getenv(l.size);
     if (none && &l != launchers_) continue;      // whatever they have set
@@ -107,5 +145,5 @@ static inline bool restarts_allowed(const Options *o, char *error, size_t error_
            "one is lost; let the shell start them again: for i in $(seq %lld); do %s %.20s ./train_gpt_fsdp ... "
            "--resume auto && break; done", (long long)o->restarts, (long long)o->restarts + 1, l.line, size);
   }
-  return true;
+  return o->restarts > 0;
 }

@@ -188,8 +188,9 @@ TEST(rdzv_strangers_get_little, "whoever has not proved the token: random bytes,
 TEST(rdzv_payloads_are_read_as_written,
      "who a process is, the plan, an end and a command are read as written; cut anywhere, with a byte more, with "
      "control bytes or lengths that are not there they are refused") {
-  static RdzvInfo i = {1, 2, 3, 4, "host", "machine", "build", "mpi", "/program", "--lr 1\n--out x\n"}, j;
-  RdzvPlan q = {1, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"}, s;
+  static RdzvInfo i = {1, 2, 3, 4, "host", "machine", "build", "mpi", "/program", "--lr 1\n--out x\n",
+                       "0123456789abcdef0123456789abcdef", 3}, j;
+  RdzvPlan q = {1, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host", 1, 1, 8, 2}, s;
   RdzvEnd e;
   char first[] = "orted", second[] = "-mca";
   RdzvWords w = {{first, second}, 2}, x;
@@ -200,6 +201,7 @@ TEST(rdzv_payloads_are_read_as_written,
   rdzv_words_write(&b[3], &w);
   EXPECT(rdzv_info_read(&j, b[0].p, b[0].n) && !memcmp(&i, &j, sizeof i), "info differs");
   EXPECT(rdzv_plan_read(&s, b[1].p, b[1].n) && s.first == 1 && s.ranks == 2 && s.world == 3 && s.lead == 1 &&
+         s.start == 1 && s.resume == 1 && s.sequences == 8 && s.accum == 2 &&
          !strcmp(s.job, q.job) && !strcmp(s.host, "host"), "plan differs");
   EXPECT(rdzv_end_read(&e, b[2].p, b[2].n) && e.code == 85 && !strcmp(e.text, "text"), "end differs");
   REQUIRE(rdzv_words_read(&x, b[3].p, b[3].n) && x.count == 2, "words differ");
@@ -225,11 +227,13 @@ TEST(rdzv_payloads_are_read_as_written,
     EXPECT(!rdzv_end_read(&e, c.p, c.n), "control bytes are taken");
     rdzv_bytes_free(&c);
   }
-  static const RdzvPlan wrong[] = {{2, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"},
-                                   {0, 0, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"},
-                                   {INT64_MAX, INT64_MAX, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"},
-                                   {-1, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host"},
-                                   {0, 2, 3, 2, 1, 1, "../../abcdef0123456789abcdef0123", "host"}};
+  static const RdzvPlan wrong[] = {{2, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host", 0, 0, 0, 0},
+                                   {0, 0, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host", 0, 0, 0, 0},
+                                   {INT64_MAX, INT64_MAX, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host", 0, 0,
+                                    0, 0},
+                                   {-1, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host", 0, 0, 0, 0},
+                                   {0, 2, 3, 2, 1, 1, "../../abcdef0123456789abcdef0123", "host", 0, 0, 0, 0},
+                                   {0, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host", 1, 1, -8, 2}};
   for (const RdzvPlan &y : wrong) {
     RdzvBytes c = {};
     rdzv_plan_write(&c, &y);

@@ -142,6 +142,7 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/tests.md", "make test", README_MAKE},
     {"docs/tests.md", "make test T=resume_at", README_MAKE},
     {"docs/tests.md", "make test-all", README_MAKE},
+    {"docs/tests.md", "make soak", NULL, "an hour", NULL},
     {"docs/tests.md", "make test SAN=1", README_MAKE},
     {"docs/tests.md", "make fuzz", NULL, "first_fuzzers runs it", NULL},
     {"docs/troubleshooting.md", "mpirun -np 2 --host A:1,B:1 ./train_gpt_fsdp --preflight", NULL,

@@ -69,6 +69,26 @@ TEST(restarts_what_crashed,
   }
 }
 
+static inline void *restarts_crash(void *) {
+  raise(SIGSEGV);
+  return NULL;
+}
+TEST(restarts_an_agreed_end_is_no_crash,
+     "ranks that leave with an error that was printed have its exit code, even if a thread crashes while MPI is given "
+     "back") {
+  fflush(NULL);
+  const pid_t child = fork();
+  if (!child) {
+    pthread_t thread;
+    leave_even_by_a_crash(EXIT_USAGE);
+    pthread_create(&thread, NULL, restarts_crash, NULL);
+    for (;;) pause();
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_USAGE, "it ended with status %x", status);
+}
+
 // ---- a run ----------------------------------------------------------------------------------------------------------
 TEST(restarts_end_with_the_same_bits,
      "a run that is killed twice, each time after a checkpoint, starts again and ends with the weights of one that was "
@@ -110,11 +130,6 @@ TEST(restarts_end_with_the_same_bits,
   cli_expect_refusal(&r, "--restarts under mpirun", 2, "--restarts 2: a launcher started these ranks, and it ends when "
                      "one is lost; let the shell start them again: for i in $(seq 3); do mpirun -np 2 "
                      "./train_gpt_fsdp ... --resume auto && break; done");
-  cli_free(&r);
-  CLI_RUN(&r, "%s %s --restarts 2 --rdzv tcp://localhost:1 --out %s", cli_program(), small, cli_path("out"));
-  cli_expect_refusal(&r, "--restarts with --rdzv", 2, "--restarts 2 is for one rank alone; let each host's shell start "
-                     "ranks that meet again: for i in $(seq 3); do ./train_gpt_fsdp --rdzv tcp://localhost:1 ... "
-                     "--resume auto && break; done");
   cli_free(&r);
   cli_expect_nothing_left("after restarts");
 }
