@@ -118,6 +118,12 @@ static inline void mesh_copy(Mesh *to, const Mesh *from) {
   to->peer = (Peer *)malloc(sizeof(Peer) * (size_t)to->world);
   memcpy(to->peer, from->peer, sizeof(Peer) * (size_t)to->world);
 }
+// The largest `mine` of all ranks; without communicators this rank's. Collective.
+static inline size_t mesh_most(const Mesh *m, size_t mine) {
+  unsigned long long most = mine;
+  if (m->comm != MPI_COMM_NULL) MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, m->comm);
+  return (size_t)most;
+}
 static inline void mesh_close(Mesh *m) {
   RankGroup *const groups[] = {&m->shard, &m->replicate, &m->kept};
   MPI_Comm *const comms[] = {&m->node, &m->chain_comm, &m->reduce_comm, &m->gather_comm, &m->comm};

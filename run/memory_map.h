@@ -14,9 +14,9 @@ static inline void memory_map_buffer(FILE *f, const Pass *p, const Buffer *b, bo
   if (!b->intervals) return;
   fprintf(f, "%s[\"%s\",%d,%d,%zu,%zu,[", *any ? "," : "", b->name, b->layer, (int)b->pool, b->at, b->bytes);
   const char *comma = "";
-  for (int i = b->intervals - 1; i >= 0;) {      // they are kept latest first, and may overlap
+  for (int i = b->intervals - 1; i >= 0;) {      // they are kept latest first, and may overlap or touch
     Interval x = p->interval[b->first + i--];
-    for (; i >= 0 && p->interval[b->first + i].from <= x.to; i--) {
+    for (; i >= 0 && p->interval[b->first + i].from <= x.to + 1; i--) {
       const int to = p->interval[b->first + i].to;
       x.to = to > x.to ? to : x.to;
     }
