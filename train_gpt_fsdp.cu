@@ -943,7 +943,7 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   cfg.host_ops = table;
   cfg.microbatches = dry->opt.grad_accum;
   cfg.small_bytes = trainer_exchange_bytes(dry);
-  cfg.slots_bytes = cfg.pool_bytes = 0;          // as many as the sharding layer's take alone
+  cfg.slots_bytes = cfg.pool_bytes = cfg.workspace_bytes = 0;          // as many as the sharding layer's take alone
   Mesh mesh;
   mesh_copy(&mesh, &f->mesh);
   Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->lay.params);

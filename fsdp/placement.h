@@ -62,6 +62,7 @@ struct Placement {
   PoolSpace pool[POOLS];
   FixedBuffer fixed[FIXED_MOST];
   int fixed_count;
+  size_t workspace_bytes;                        // what all pools together take more because of the workspace
   size_t alive_most_bytes;                       // the largest sum of all that is alive at once, in any pass: a lower
                                                  // bound of all pools together
 };
@@ -349,13 +350,14 @@ enum { PLACE_AGAIN = 12 };
 enum PlaceWay { PLACE_SHARED, PLACE_MOVED, PLACE_APART, PLACE_WAYS };
 // Room to place in: of each pool what lies there, and the order to place in.
 struct PlaceRoom { PoolBuffers placed[POOLS]; Buffer **order; };
-// Gives b the place that makes the pools grow least; of equally good ones, that in the first pool from `first` on.
+// Gives b the place that makes the pools grow least; of equally good ones, that in the first pool from `first` on. The
+// workspace lies in no memory that peers read.
 static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceRoom *room, bool behind, int first) {
   size_t least = SIZE_MAX;
   b->pool = POOL_ACTS;
   for (int k = first; k < POOLS; k++) {
     const PoolSpace *space = &pl->pool[k];
-    if (!space->open) continue;
+    if (!space->open || (b->workspace && k == POOL_SLOTS)) continue;
     const size_t at = pool_place(m, b, room->placed[k], behind ? space->behind : 0), end = at + b->bytes;
     const size_t grows = end > space->bytes ? end - space->bytes : 0;
     if (end > space->most || grows >= least) continue;
@@ -507,6 +509,7 @@ static inline void passes_try(Placement *pl, Pass *pass, int passes) {
     if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes);
   }
   places_restore(&best, pl, pass, passes);
+  const size_t without = best.total;
   passes_put_workspace(pl, pass, passes, &room, taken.way);
   places_note(&best, pl, pass, passes);
   for (int way = 0; way < PLACE_WAYS; way++)
@@ -517,6 +520,7 @@ static inline void passes_try(Placement *pl, Pass *pass, int passes) {
       if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes);
     }
   places_restore(&best, pl, pass, passes);
+  pl->workspace_bytes = best.total > without ? best.total - without : 0;
   for (PoolBuffers &k : room.placed) free(k.buffer);
   free(room.order);
   places_free(&start);

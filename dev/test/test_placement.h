@@ -74,6 +74,54 @@ TEST(placement_needs_a_workspace_for_each_use,
   EXPECT(strstr(r.error, "matmul_forward") && strstr(r.error, "workspace"), "it says '%s'", r.error);
   record_close(&r);
 }
+// A table over an emulated GPU's: an op has no workspace unless it is said to use it, and no state unless it is said to
+// read some of it. test_plan.h, ops_touch_what_they_declare, is the same for a CPU's ops.
+static struct ContextCheck { TouchSink sink; OpTouch op; int calls; } context_check;
+template <auto Op> struct ContextChecked;
+template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct ContextChecked<Op> {
+  static void call(Ctx *c, P... p) {
+    static const Ops plan = plan_table(true);
+    Ctx teller = *c, real = *c;
+    teller.device = &context_check.sink;
+    (plan.*Op)(&teller, p...);
+    const OpTouch *x = &context_check.op;
+    const Access state = {ACCESS_READ, (uintptr_t)c->state, sizeof *c->state};
+    bool reads = false;
+    for (int i = 0; i < x->count; i++) reads = reads || accesses_overlap(x->access[i], state);
+    real.ops = &ops_cuda_emulated;
+    if (!reads) real.state = NULL;
+    if (!x->workspace) real.workspace = NULL, real.workspace_bytes = 0;
+    (ops_cuda_emulated.*Op)(&real, p...);
+    context_check.calls++;
+  }
+};
+TEST_MPI(placement_gives_cuda_ops_what_they_declare, 1,
+         "on an emulated GPU, training steps have the same losses when each op has only that of its context which its "
+         "line of ops.h names") {
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  static Corpus corpus;
+  static Trainer t;
+  Ops checked = ops_cuda_emulated;
+#define X(op, args, touches) checked.op = ContextChecked<&Ops::op>::call;
+  OPS(X)
+#undef X
+  context_check.sink.take = [](TouchSink *, const Ctx *, const OpTouch *x) { context_check.op = *x; };
+  test_corpus(&corpus, 64, 2 * 8 * 4 + 1, 20);
+  for (const char *mode : {"--dropout 0.2", "--param_dtype bf16 --optimizer sgd --reduce_dtype fp16"}) {
+    double loss[2][2];
+    for (int with = 0; with < 2; with++) {
+      Options o;
+      test_options(&o, 1, "--n_layer 1 --n_head 2 --n_embd 16 --seq_len 8 --n_positions 8 --vocab_size 64 "
+                   "--batch_size 2 --graph off %s", mode);
+      trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(with ? &checked : &ops_cuda_emulated), 1);
+      for (double &x : loss[with]) x = train_step(&t, 0).loss;
+      trainer_close(&t);
+    }
+    EXPECT(!memcmp(loss[0], loss[1], sizeof loss[0]) && context_check.calls > 50, "%s: losses %.9g %.9g, must be %.9g "
+           "%.9g; %d calls", mode, loss[1][0], loss[1][1], loss[0][0], loss[0][1], context_check.calls);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
 TEST_MPI(placement_is_one_of_all_ranks, 3,
          "ranks with different numbers of threads, whose workspaces would differ, agree on the larger one, so that "
          "peers find gradient slots where they are; losses are those of ranks with one thread each") {
