@@ -431,7 +431,8 @@ TEST_MPI(memory_is_what_was_planned, 2,
                 {MEM_STAGING_IN, messages ? 2 * chunk * b_r : 0}};
     const size_t kept = L * (10 * stream + 4 * R * 4 + H * R * 4) + 2 * stream + (2 + 1 + 1 + 2) * R * 4;
     const size_t workspace = t.ctx.workspace_bytes;
-    const size_t by_hand = workspace + kept + (lends ? (size_t)max64((int64_t)logits, (int64_t)(turns + slots)) : turns + slots);
+    const size_t other = turns + slots;
+    const size_t by_hand = workspace + kept + (lends && logits > other ? logits : other);
     size_t placed = 0;
     for (MemoryName line : {MEM_ACTIVATIONS, MEM_SLOTS_SHARED, MEM_GRAD_SLOTS, MEM_WORKSPACE})
       placed += t.plan.taken_bytes[line];
