@@ -80,10 +80,12 @@ static inline void memory_map_write(FILE *f, const MemoryPlan *plan, const Place
   memory_map_turns(f, r);
   fprintf(f, "],\"lines\":[");
   for (int i = 0; i < MEM_COUNT; i++) {
-    if (!plan->planned_bytes[i]) continue;
+    size_t bytes = i == MEM_WORKSPACE ? 0 : plan->planned_bytes[i];
+    if (i == MEM_ACTIVATIONS) bytes += plan->planned_bytes[MEM_WORKSPACE];       // it lies among them
+    if (!bytes) continue;
     const bool slots = i == MEM_SLOTS_SHARED, shards = i == MEM_GRADS && pl->pool[POOL_SHARDS].bytes;
     fprintf(f, "%s[\"%s\",\"%s\",%zu,%d]", any ? "," : "", memory_words[i], memory_use_words[memory_uses[i]],
-            plan->planned_bytes[i], i == MEM_ACTIVATIONS ? (int)POOL_ACTS : slots ? (int)POOL_SLOTS
+            bytes, i == MEM_ACTIVATIONS ? (int)POOL_ACTS : slots ? (int)POOL_SLOTS
                                                                         : shards ? (int)POOL_SHARDS : -1);
     any = true;
   }
