@@ -40,6 +40,7 @@
 #include "dev/test/test_nccl.h"
 #include "dev/test/test_first_gpu.h"
 #include "dev/test/test_plan.h"
+#include "dev/test/test_placement.h"
 #include "dev/test/test_checkpoint.h"
 #include "dev/test/test_checkpoint_modes.h"
 #include "dev/test/test_master.h"

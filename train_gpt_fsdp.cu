@@ -139,7 +139,6 @@ static double model_flops_per_token(const Model *m) {
   return 6.0 * (12.0 * m->L * C * C + (double)m->V * C) + 12.0 * m->L * C * (double)m->T;
 }
 
-
 // Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
 // tokenizer reaches. False with one line in `error`.
 static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
@@ -368,6 +367,7 @@ static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   char *const slots = t->fsdp.work + t->fsdp.lay.part[WORK_STAGING].at;
   Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->fsdp.pool, slots}, 0};
   acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
+  t->ctx.workspace = declare_workspace(&d, t->ctx.workspace_bytes);
   t->carved = pass;
 }
 
@@ -884,6 +884,7 @@ static void trainer_take_memory(Trainer *t) {
   t->fsdp.background_to = &t->store;
   memory_check_taken(&t->plan);
   trainer_carve_buffers(t);
+  trainer_carve(t, (int)t->opt.test_batch_size, (int)t->model.T, PASS_EVAL);   // values are set through its workspace
   if (c->ops->nccl && t->fsdp.cfg.comm != COMM_MPI) t->fsdp.marks = t->host.marks;   // else the host takes part
   liveness_device(t->fsdp.marks);
 }
@@ -939,15 +940,16 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   dry->model = t->model;
   dry->dtype = t->dtype;
   dry->head_rows = t->head_rows;
-  dry->rows_max = max64(t->model.P, max64(t->opt.batch_size, t->opt.test_batch_size) * t->model.T);
+  dry->rows_max = t->rows_max;
   dry->ctx = Ctx{};
   dry->ctx.ops = table;
   dry->ctx.device = r;
+  dry->ctx.workspace_bytes = t->ctx.workspace_bytes;
   FsdpConfig cfg = f->cfg;
   cfg.host_ops = table;
   cfg.microbatches = dry->opt.grad_accum;
   cfg.small_bytes = trainer_exchange_bytes(dry);
-  cfg.slots_bytes = cfg.pool_bytes = 0;          // as many as the sharding layer's take alone
+  cfg.slots_bytes = cfg.pool_bytes = cfg.workspace_bytes = 0;          // as many as the sharding layer's take alone
   Mesh mesh;
   mesh_copy(&mesh, &f->mesh);
   Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->lay.params);
@@ -971,6 +973,7 @@ static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
   Declare d = {p, r, {}, 0};
   r->count = 0;
   acts_declare(&dry->acts, &d, &dry->model, dry->dtype, B, T, pass_head_rows(dry, kind, B, T), kind == PASS_TRAIN);
+  dry->ctx.workspace = declare_workspace(&d, dry->ctx.workspace_bytes);
   dry->carved = kind;
   if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
   fsdp_step_begin(&dry->fsdp, false);
@@ -1006,19 +1009,7 @@ static void trainer_place(Trainer *t) {
 // ---- the plan
 // Declares every byte this rank will take, from shapes and the placement.
 static void trainer_plan(Trainer *t) {
-  const Model *m = &t->model;
-  const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
-  for (int i = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
-    t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
-    const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
-    WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, 0};
-    q.head_rows = t->head_rows;
-    size_t w;
-    t->ctx.ops->workspace_bytes(&t->ctx, q, &w);
-    if (w > t->ctx.workspace_bytes) t->ctx.workspace_bytes = w;
-  }
   trainer_declare(t);
-  memory_declare(&t->plan, MEM_WORKSPACE, t->ctx.workspace_bytes, &t->ctx.workspace);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, &t->plan, t->step_calls,
                 t->fsdp.lay.stages, t->fsdp.mesh.world);
@@ -1028,14 +1019,24 @@ static void trainer_plan(Trainer *t) {
 
 // Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
 static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+  const Model *m = &t->model;
   cfg.host_ops = t->device.host_ops;
   cfg.small_bytes = trainer_exchange_bytes(t);
   cfg.comms_of_one = t->device.comms_of_one;
   cfg.share_slots = true;
   fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
-  const int64_t B = run_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size;
-  t->head_rows = head_rows(&t->model, B * t->model.T);
-  t->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
+  t->head_rows = head_rows(m, (run_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size) * m->T);
+  t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
+  const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
+  for (int i = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
+    t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
+    const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
+    const WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, t->head_rows};
+    size_t bytes;
+    t->ctx.ops->workspace_bytes(&t->ctx, q, &bytes);
+    if (bytes > t->ctx.workspace_bytes) t->ctx.workspace_bytes = bytes;
+  }
+  t->ctx.workspace_bytes = mesh_most(&t->fsdp.mesh, t->ctx.workspace_bytes);   // it decides where peers find slots
   trainer_place(t);
 }
 

@@ -52,6 +52,7 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
 static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
   f->cfg.slots_bytes = p->pool[POOL_SLOTS].bytes;
   f->cfg.pool_bytes = p->pool[POOL_ACTS].bytes;
+  f->cfg.workspace_bytes = p->workspace_bytes;
   f->slot_shared[0] = f->slot_shared[1] = f->staging_shared = false;
   PoolPlace *place = f->lay.pool_place;          // in the order of fsdp_pools
   for (int i = 0; i < p->fixed_count; i++) {

@@ -36,6 +36,8 @@ static inline void finite_arg(FiniteList *list, const char *name, Tensor t, Acce
 #define WRITES_BYTES(p, n)
 #define UPDATES_BYTES(p, n)
 #define IN_PLACE(written, read)
+#define READS_VALUE(x, if_)
+#define USES_WORKSPACE
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define X(op_, args, touches) static inline void op_##_names args { touches }

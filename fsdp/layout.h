@@ -340,7 +340,10 @@ static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
     at += bytes[i];
   }
   f->lay.pool_bytes = at;
-  memory_declare(m, MEM_ACTIVATIONS, f->cfg.pool_bytes ? f->cfg.pool_bytes - at : 0, &f->pool, at);
+  const size_t more = f->cfg.pool_bytes ? f->cfg.pool_bytes - at : 0;
+  const size_t workspace = more < f->cfg.workspace_bytes ? more : f->cfg.workspace_bytes;
+  memory_declare(m, MEM_WORKSPACE, workspace, NULL);
+  memory_declare(m, MEM_ACTIVATIONS, more - workspace, &f->pool, at + workspace);
   memory_declare(m, MEM_STAGING_IN, apart ? in : 0, &f->staging_in);
 }
 // Sets the pointers to the pool's parts.

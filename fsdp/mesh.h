@@ -1,11 +1,12 @@
-// mesh.h: who is where: ranks, hosts, and the groups that parameters are cut over.
+// mesh.h: which rank belongs to which group, and which host each rank runs on.
 //
-// N = R x S ranks: R replicas of S shards each. Rank r S + s is shard s of replica r, so that the ranks of a shard
-// group follow each other, as torch.distributed.init_device_mesh and mpirun place them.
-//   shard group       the S ranks of a replica: parameters, gradients and optimizer state are cut over them
+// The N = R x S ranks form R replicas of S shards. Rank r S + s holds shard s of replica r. The ranks of a shard group
+// are therefore consecutive, as in torch.distributed.init_device_mesh, and mpirun puts them on one host where they fit.
+//   shard group       the S ranks of one replica: each holds 1/S of parameters, gradients and optimizer state
 //   replicate group   the R ranks that hold the same shard
-//   kept group        K neighbours of a shard group that keep 1/K of a block after its forward
-// full_shard is 1 x N, no_shard (DDP) is N x 1, everything between them is hybrid.
+//   kept group        K consecutive ranks of a shard group; each keeps 1/K of a block between its forward and its
+//                     backward (--reshard_after_forward K)
+// full_shard is the mesh 1 x N, no_shard (DDP) is N x 1, and all others are hybrid.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b})
 #include <signal.h>
@@ -21,7 +22,8 @@ static inline void leave_even_by_a_crash(int code) {
   leaving_code = code;
   for (int s : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE}) signal(s, leave_now);
 }
-// Every rank may have an error of its own: the lowest rank's is printed once, and all leave with `code`. Collective.
+// Ends all ranks with exit code `code` if any rank has an error (error[0] is not 0). The error of the lowest such rank
+// is printed, once. Collective.
 static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {
   int rank, mine, lowest;
   MPI_Comm_rank(comm, &rank);
@@ -34,42 +36,47 @@ static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {
   exit(code);
 }
 
-struct Peer { int host; char *window; };         // window: where this process sees the peer's window; NULL if remote
+// Another rank. host: the lowest rank on its host. window: where the peer's window is mapped in this process; NULL if
+// it is on another host.
+struct Peer { int host; char *window; };
 
-// The ranks of a collective in its order: rank[i] of the mesh; me: which of them this rank is.
+// The ranks of a group, in the order of its collectives: rank[i] is a rank of the mesh, rank[me] is this rank.
 struct RankGroup { int size, me; int *rank; };
 
-struct MeshShape { int replicas, shards, kept; };              // kept: 0 where nothing is kept after forward
+struct MeshShape { int replicas, shards, kept; };              // R, S and K; kept: 0 if no kept groups
 
 struct Mesh {
-  MPI_Comm comm, gather_comm, reduce_comm, chain_comm, node;   // one communicator a purpose: message order never mixes
+  // A communicator for each purpose, so that messages of one never match those of another. node: the ranks of a host.
+  MPI_Comm comm, gather_comm, reduce_comm, chain_comm, node;
   int rank, world, node_rank, node_world, hosts;
   MeshShape shape;
   RankGroup shard, replicate, kept;
-  bool windows;                                  // ranks of one host share memory; else messages inside a host too
-  int remote;                                    // of the shard group: peers reached by messages
+  bool windows;                                  // ranks of a host read each other's memory; if not, all send messages
+  int remote;                                    // number of peers in the shard group that need messages
   char host[64];
   Peer *peer;                                    // [world]
 };
 
+// Whether this rank reads rank r's memory directly.
 static inline bool mesh_shares_memory(const Mesh *m, int r) {
   return m->windows && m->peer[r].host == m->peer[m->rank].host;
 }
-// Whether every shard group lies on one host, where its ranks share memory.
+// Whether in every shard group all ranks are on one host and read each other's memory directly.
 static inline bool mesh_shards_share_memory(const Mesh *m) {
   const int S = m->shape.shards;
   bool near = m->windows;
   for (int r = 0; r < m->world; r++) near = near && m->peer[r].host == m->peer[r / S * S].host;
   return near;
 }
+// The group of the ranks first, first + stride, ..., of which `rank` is one. Free .rank.
 static inline RankGroup rank_group(int first, int stride, int size, int rank) {
   RankGroup g = {size, (rank - first) / stride, (int *)malloc(sizeof(int) * (size_t)size)};
   for (int i = 0; i < size; i++) g.rank[i] = first + i * stride;
   return g;
 }
 
-// The part of a mesh that follows from its shape and where its ranks are. peer[] has every rank's host; `windows`:
-// shared memory inside a host (else point-to-point everywhere).
+// Fills in the groups of a mesh whose rank, world and peer[].host are known. windows: ranks of a host read each other's
+// memory.
 static inline void mesh_groups(Mesh *m, MeshShape shape, bool windows) {
   m->windows = windows;
   m->shape = shape;
@@ -81,7 +88,7 @@ static inline void mesh_groups(Mesh *m, MeshShape shape, bool windows) {
   for (int r = 0; r < m->world; r++) m->hosts += m->peer[r].host == r;
   for (int i = 0; i < S; i++) m->remote += i != m->shard.me && !mesh_shares_memory(m, m->shard.rank[i]);
 }
-// Collective over `comm`, whose size is shape.replicas x shape.shards.
+// Opens the mesh of the ranks of `comm`, of which there are shape.replicas x shape.shards. Collective.
 static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {
   memset(m, 0, sizeof *m);
   MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm};
@@ -92,7 +99,7 @@ static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windo
   MPI_Comm_rank(m->node, &m->node_rank);
   MPI_Comm_size(m->node, &m->node_world);
   gethostname(m->host, sizeof m->host - 1);
-  int leader = m->rank;                          // a host is named by the world rank of its first rank
+  int leader = m->rank;                          // a host's number is the rank of its first rank
   MPI_Bcast(&leader, 1, MPI_INT, 0, m->node);
   int *all = (int *)malloc(sizeof(int) * (size_t)m->world);
   MPI_Allgather(&leader, 1, MPI_INT, all, 1, MPI_INT, m->comm);
@@ -101,8 +108,8 @@ static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windo
   free(all);
   mesh_groups(m, shape, windows);
 }
-// A mesh as rank `rank` of `world` would see it, `per_host` consecutive ranks a host, none of which need be running:
-// for plans. It has no communicators.
+// For plans: the mesh that rank `rank` of `world` ranks would have, with `per_host` consecutive ranks on each host. The
+// ranks need not be running, and the mesh has no communicators.
 static inline void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank, int world, int per_host) {
   memset(m, 0, sizeof *m);
   MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm, &m->node};
@@ -115,7 +122,7 @@ static inline void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank
   for (int r = 0; r < world; r++) m->peer[r].host = r / per_host * per_host;
   mesh_groups(m, shape, windows);
 }
-// The same mesh without communicators, for a dry run.
+// For dry runs: copies a mesh, but for its communicators. Close both.
 static inline void mesh_copy(Mesh *to, const Mesh *from) {
   *to = *from;
   MPI_Comm *const comms[] = {&to->comm, &to->gather_comm, &to->reduce_comm, &to->chain_comm, &to->node};
@@ -128,6 +135,12 @@ static inline void mesh_copy(Mesh *to, const Mesh *from) {
   }
   to->peer = (Peer *)malloc(sizeof(Peer) * (size_t)to->world);
   memcpy(to->peer, from->peer, sizeof(Peer) * (size_t)to->world);
+}
+// The largest `mine` of all ranks; without communicators this rank's. Collective.
+static inline size_t mesh_most(const Mesh *m, size_t mine) {
+  unsigned long long most = mine;
+  if (m->comm != MPI_COMM_NULL) MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, m->comm);
+  return (size_t)most;
 }
 static inline void mesh_close(Mesh *m) {
   RankGroup *const groups[] = {&m->shard, &m->replicate, &m->kept};

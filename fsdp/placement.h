@@ -5,7 +5,9 @@
 // The record shows when each declared buffer is alive: from a write to the last read of what was written. Then the
 // buffers are placed one by one, each in one of the pools, where no buffer lies that is alive at the same time:
 // Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference". A pool may have fixed buffers,
-// which the sharding layer has placed; others may use their memory at other times.
+// which the sharding layer has placed; others may use their memory at other times. The ops' workspace is a buffer, too.
+// Nearly every op writes it, so that it seldom finds a gap: it is placed last, in the gaps that others leave, and then
+// once more with all others, and the better is taken.
 //
 //   POOL_SHARDS   gradient shards of this rank alone, one fixed buffer a stage. It cannot grow
 //   POOL_ACTS     what no peer touches. Fixed: gather slots, copies of weights, what arrives from others
@@ -27,6 +29,7 @@ struct Buffer {
   int first, intervals;                          // when it is alive, latest first
   int begins, alive;                             // when first, and how long in all
   int number, urgent;                            // of all that are placed with it; urgent: the more, the sooner placed
+  bool workspace;                                // of the ops
 };
 // A buffer of the sharding layer, and whether what is declared shares its memory. slot: of a gradient slot, which peers
 // read, its number, else -1. own: nobody else touches it, so it may lie elsewhere, too.
@@ -59,6 +62,7 @@ struct Placement {
   PoolSpace pool[POOLS];
   FixedBuffer fixed[FIXED_MOST];
   int fixed_count;
+  size_t workspace_bytes;                        // what all pools together take more because of the workspace
   size_t alive_most_bytes;                       // the largest sum of all that is alive at once, in any pass: a lower
                                                  // bound of all pools together
 };
@@ -110,6 +114,14 @@ static inline char *declare_bytes(Declare *d, const char *name, int layer, size_
   b->bytes = align_bytes(bytes);
   b->address = (uintptr_t)record_addresses(d->record, b->bytes);
   return bytes ? (char *)b->address : NULL;
+}
+// The ops' workspace. It alone may end between two places.
+static inline char *declare_workspace(Declare *d, size_t bytes) {
+  char *p = declare_bytes(d, "workspace", -1, bytes);
+  if (!d->record) return p;
+  d->pass->buffer[d->pass->count - 1].workspace = true;
+  d->pass->buffer[d->pass->count - 1].bytes = bytes;
+  return p;
 }
 static inline Tensor declare(Declare *d, const char *name, int layer, Dtype dtype, int64_t d0, int64_t d1 = -1,
                              int64_t d2 = -1) {
@@ -196,14 +208,15 @@ static inline void live_add(LiveRanges *l, LiveRange x) {
   live_replace(l, i, j, &x, 1);
 }
 
-static inline void pass_interval(Pass *p, Buffer *b, Interval x) {
+// turn: of each time, the number of its entry, those of ops' contexts not counted.
+static inline void pass_interval(Pass *p, Buffer *b, Interval x, const int *turn) {
   if (p->intervals == p->intervals_room) {
     p->intervals_room = p->intervals_room ? 2 * p->intervals_room : 1024;
     p->interval = (Interval *)realloc(p->interval, sizeof(Interval) * (size_t)p->intervals_room);
   }
   if (!b->intervals) b->first = p->intervals;
   b->begins = x.from;
-  b->alive += x.to - x.from + 1;
+  b->alive += turn[x.to] - turn[x.from] + 1;
   p->interval[p->intervals++] = x;
   b->intervals++;
 }
@@ -211,7 +224,8 @@ static inline void pass_interval(Pass *p, Buffer *b, Interval x) {
 struct Touching { const int *entry; int entries; };
 // Appends b's lifetimes, latest first: the record is read backwards, and a part of b lives from a write to the last
 // read of what was written. Weights may be read until they are released.
-static inline void buffer_lifetimes(Pass *p, Buffer *b, const Record *r, const Interval *time, Touching t) {
+static inline void buffer_lifetimes(Pass *p, Buffer *b, const Record *r, const Interval *time, const int *turn,
+                                    Touching t) {
   static LiveRanges live;
   live.count = 0;
   Interval now = {};
@@ -232,9 +246,9 @@ static inline void buffer_lifetimes(Pass *p, Buffer *b, const Record *r, const I
     if (time[i].to > now.to) now.to = time[i].to;
     if (a.kind == ACCESS_WRITE) live_remove(&live, x);
     else live_add(&live, x);
-    if (!live.count) pass_interval(p, b, now);
+    if (!live.count) pass_interval(p, b, now, turn);
   }
-  if (live.count) { now.from = 0; pass_interval(p, b, now); }    // it has something from before the pass
+  if (live.count) { now.from = 0; pass_interval(p, b, now, turn); }    // it has something from before the pass
 }
 
 // ---- placing
@@ -326,7 +340,7 @@ static inline void pool_insert(PoolBuffers *to, const Buffer *b) {
     else low = middle + 1;
   }
   memmove(&to->buffer[low + 1], &to->buffer[low], sizeof(PoolBuffer) * (size_t)(to->count++ - low));
-  to->buffer[low] = PoolBuffer{b->at, b->at + b->bytes, b->number};
+  to->buffer[low] = PoolBuffer{b->at, b->at + align_bytes(b->bytes), b->number};
 }
 // The lowest place for `b` from `at` on that overlaps no placed buffer which is alive at the same time.
 static inline size_t pool_place(const Meets *m, const Buffer *b, PoolBuffers placed, size_t at) {
@@ -343,13 +357,14 @@ enum { PLACE_AGAIN = 12 };
 enum PlaceWay { PLACE_SHARED, PLACE_MOVED, PLACE_APART, PLACE_WAYS };
 // Room to place in: of each pool what lies there, and the order to place in.
 struct PlaceRoom { PoolBuffers placed[POOLS]; Buffer **order; };
-// Gives b the place that makes the pools grow least; of equally good ones, that in the first pool from `first` on.
+// Gives b the place that makes the pools grow least; of equally good ones, that in the first pool from `first` on. The
+// workspace lies in no memory that peers read.
 static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceRoom *room, bool behind, int first) {
   size_t least = SIZE_MAX;
   b->pool = POOL_ACTS;
   for (int k = first; k < POOLS; k++) {
     const PoolSpace *space = &pl->pool[k];
-    if (!space->open) continue;
+    if (!space->open || (b->workspace && k == POOL_SLOTS)) continue;
     const size_t at = pool_place(m, b, room->placed[k], behind ? space->behind : 0), end = at + b->bytes;
     const size_t grows = end > space->bytes ? end - space->bytes : 0;
     if (end > space->most || grows >= least) continue;
@@ -361,8 +376,8 @@ static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceR
   if (b->at + b->bytes > space->bytes) space->bytes = b->at + b->bytes;
   pool_insert(&room->placed[b->pool], b);
 }
-// A way and an order to place in, and the total that makes it useless.
-struct PlaceTry { PlaceWay way; int order; size_t limit; };
+// A way and an order to place in, with the workspace or without, and the total that makes it useless.
+struct PlaceTry { PlaceWay way; int order; bool workspace; size_t limit; };
 // Places the buffers of a pass, unless pools grow to the limit. Only the first pass may lie in gradient shards: what
 // others write there would have to be zeroed. What nobody touches in the pass gets no place, unless it is fixed.
 static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x, bool first) {
@@ -373,7 +388,8 @@ static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x,
     if (x.way == PLACE_MOVED && first && pl->fixed[i].own) room->order[count++] = b;
     else if (b->intervals) pool_insert(&room->placed[b->pool], b);
   }
-  for (int i = 0; i < p->count; i++) if (p->buffer[i].intervals) room->order[count++] = &p->buffer[i];
+  for (int i = 0; i < p->count; i++)
+    if (p->buffer[i].intervals && (x.workspace || !p->buffer[i].workspace)) room->order[count++] = &p->buffer[i];
   qsort(room->order, (size_t)count, sizeof *room->order, buffer_orders[x.order]);
   for (int i = 0; i < count; i++) {              // few are urgent
     Buffer *b = room->order[i];
@@ -442,9 +458,23 @@ static inline void passes_put(Placement *pl, Pass *pass, int passes, PlaceRoom *
     for (int i = 0, best = 0; i <= BUFFER_ORDERS && least > bytes; i++) {
       const size_t limit = i < BUFFER_ORDERS ? least : SIZE_MAX;
       memcpy(pl->pool, before, sizeof before);
-      pass_put(pl, &pass[k], room, PlaceTry{x.way, i < BUFFER_ORDERS ? i : best, limit}, false);
+      pass_put(pl, &pass[k], room, PlaceTry{x.way, i < BUFFER_ORDERS ? i : best, x.workspace, limit}, false);
       if (placement_bytes(pl) < least) least = placement_bytes(pl), best = i;
     }
+  }
+}
+// Places the workspace of each pass in a gap between the buffers that have their places, or behind them.
+static inline void passes_put_workspace(Placement *pl, Pass *pass, int passes, PlaceRoom *room, PlaceWay way) {
+  for (int k = 0; k < passes; k++) {
+    Buffer *workspace = NULL;
+    for (PoolBuffers &x : room->placed) x.count = 0;
+    for (int i = 0; i < pl->fixed_count + pass[k].count; i++) {
+      Buffer *b = pass_buffer(pl, &pass[k], i);
+      if (b->workspace) workspace = b;
+      else if (b->intervals) pool_insert(&room->placed[b->pool], b);
+    }
+    if (workspace && workspace->intervals)
+      buffer_place(pl, &pass[k].meets, workspace, room, way == PLACE_APART, k ? POOL_ACTS : POOL_SHARDS);
   }
 }
 // Places the passes, whose lifetimes are known. No order is best for all, and fixed buffers whose memory is not shared
@@ -461,14 +491,17 @@ static inline void passes_try(Placement *pl, Pass *pass, int passes) {
     k.buffer = (PoolBuffer *)malloc(sizeof(PoolBuffer) * (size_t)(most + pl->fixed_count + 1));
   passes_join_own(pl, pass, passes);
   Places start = places_open(pl, pass, passes), best = places_open(pl, pass, passes);
-  const size_t bound = pl->alive_most_bytes > start.total ? pl->alive_most_bytes : start.total;
+  size_t workspace = 0;
+  for (int i = 0; i < pass->count; i++) if (pass->buffer[i].workspace) workspace = pass->buffer[i].bytes;
+  const size_t alive = pl->alive_most_bytes - workspace;         // at least, of the others
+  const size_t bound = alive > start.total ? alive : start.total;
   best.total = SIZE_MAX;
   PlaceTry taken = {};
   for (int way = 0; way < PLACE_WAYS; way++)
     for (int k = 0; k < BUFFER_ORDERS && best.total > bound; k++) {
       if ((way == PLACE_MOVED && !own) || (way == PLACE_APART && !behind)) continue;
       places_restore(&start, pl, pass, passes);
-      const PlaceTry x = {(PlaceWay)way, k, best.total};
+      const PlaceTry x = {(PlaceWay)way, k, false, best.total};
       passes_put(pl, pass, passes, &room, x);
       if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes), taken = x;
     }
@@ -479,10 +512,22 @@ static inline void passes_try(Placement *pl, Pass *pass, int passes) {
           b->at + b->bytes == pl->pool[b->pool].bytes) b->urgent = i;
     }
     places_restore(&start, pl, pass, passes);
-    passes_put(pl, pass, passes, &room, PlaceTry{taken.way, taken.order, best.total});
+    passes_put(pl, pass, passes, &room, PlaceTry{taken.way, taken.order, false, best.total});
     if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes);
   }
   places_restore(&best, pl, pass, passes);
+  const size_t without = best.total;
+  passes_put_workspace(pl, pass, passes, &room, taken.way);
+  places_note(&best, pl, pass, passes);
+  for (int way = 0; way < PLACE_WAYS; way++)
+    for (int k = 0; k < BUFFER_ORDERS && best.total > pl->alive_most_bytes; k++) {
+      if ((way == PLACE_MOVED && !own) || (way == PLACE_APART && !behind)) continue;
+      places_restore(&start, pl, pass, passes);
+      passes_put(pl, pass, passes, &room, PlaceTry{(PlaceWay)way, k, true, best.total});
+      if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes);
+    }
+  places_restore(&best, pl, pass, passes);
+  pl->workspace_bytes = best.total > without ? best.total - without : 0;
   for (PoolBuffers &k : room.placed) free(k.buffer);
   free(room.order);
   places_free(&start);
@@ -577,10 +622,12 @@ static inline void pass_lifetimes(Placement *pl, Pass *p, const Record *r) {
   qsort(all, (size_t)count, sizeof *all, buffers_by_address);
   int *entry, *start = record_touches(r, all, count, &entry);
   Interval *time = record_times(r);
+  int *turn = (int *)malloc(sizeof(int) * (size_t)(r->count + 1));
+  for (int i = 0, n = 0; i <= r->count; i++) turn[i] = n += i == r->count || !r->entry[i].context;
   p->at = record_points(r);
   for (int i = 0; i < count; i++) {
     all[i]->number = i;
-    buffer_lifetimes(p, all[i], r, time, Touching{entry + start[i], start[i + 1] - start[i]});
+    buffer_lifetimes(p, all[i], r, time, turn, Touching{entry + start[i], start[i + 1] - start[i]});
   }
   for (int i = 0; i < pl->fixed_count; i++)
     if (pl->fixed[i].slot >= 0) p->natural[pl->fixed[i].slot] = slot_give(p, &p->fixed[i], p->at, r->count);
@@ -589,6 +636,7 @@ static inline void pass_lifetimes(Placement *pl, Pass *p, const Record *r) {
   free(all);
   free(start);
   free(entry);
+  free(turn);
   free(time);
 }
 // Notes what shares the memory of fixed buffers, and where the pass waits because of that.

@@ -24,6 +24,7 @@
 enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
 struct Access { AccessKind kind; uintptr_t at; size_t bytes; };
 // What one call of an op touches. in_place: pairs of what is written and what is read that may be the same memory.
+// Those from `context` on are of its context: c->state, and the workspace, if it uses that.
 enum { ACCESSES_MOST = 24, IN_PLACE_MOST = SUMMANDS_MOST };
 #define X(op, args, touches) OP_##op,
 enum OpNumber { OPS(X) OP_COPY, OP_ZERO, OP_GIVE, OP_TAKE, OP_HOST, OP_COUNT };
@@ -33,7 +34,8 @@ static const char *const op_words[] = {OPS(X) "copy", "zero", "give", "take", "h
 #undef X
 struct OpTouch {
   OpNumber op;
-  int count, pairs;
+  int count, pairs, context;
+  bool workspace;
   Access access[ACCESSES_MOST];
   uintptr_t in_place[IN_PLACE_MOST][2];
 };
@@ -49,6 +51,10 @@ static inline void touch(OpTouch *x, AccessKind kind, const void *p, size_t byte
 }
 static inline void touch_tensor(OpTouch *x, AccessKind kind, Tensor t) {
   if (t.data) touch(x, kind, t.data, (size_t)numel(t) * dtype_bytes(t.dtype));
+}
+static inline void touch_context(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
+  if (!x->context) x->context = x->count;        // every op has an argument
+  touch(x, kind, p, bytes);
 }
 static inline void touch_in_place(OpTouch *x, const void *written, const void *read) {
   x->in_place[x->pairs][0] = (uintptr_t)written;
@@ -71,6 +77,10 @@ static inline void touch_tell(const Ctx *c, const OpTouch *x) {
 #define WRITES_BYTES(p, n) touch(&touched, ACCESS_WRITE, p, n);
 #define UPDATES_BYTES(p, n) touch(&touched, ACCESS_UPDATE, p, n);
 #define IN_PLACE(written, read) touch_in_place(&touched, (written).data, (read).data);
+#define READS_VALUE(x, if_) if (if_) touch_context(&touched, ACCESS_READ, &(x), sizeof(x));
+#define USES_WORKSPACE \
+  touched.workspace = true; \
+  touch_context(&touched, ACCESS_WRITE, c->workspace, c->workspace_bytes);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define X(op_, args, touches) \
@@ -133,6 +143,7 @@ struct RecordEntry {
   RecordStream stream : 8;
   unsigned op : 8;
   int block : 8;
+  bool context;                                  // of an op's context, not an argument
   int rank;
   union { int call, event, number; };
   uint32_t pass;
@@ -148,7 +159,7 @@ struct Record {
   RecordEntry *entry;
   int count, room, calls, events, sides;
   uintptr_t next_address;
-  char error[256];                               // "" or the first call that writes what it reads without being allowed
+  char error[256];                               // "" or the first call that may not touch what it touches
   bool paused;
   uint32_t pass;
   Doing doing;
@@ -208,12 +219,16 @@ static inline void record_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
     snprintf(r->error, sizeof r->error, "%s, call %d, writes argument %d over argument %d", op_words[x->op],
              r->calls, i, j);
   }
+  if (x->workspace && !c->workspace && !r->error[0])
+    snprintf(r->error, sizeof r->error, "%s, call %d, uses the workspace, but its stream has none", op_words[x->op],
+             r->calls);
   // What is read first: a call may write it.
   for (int written = 0; written < 2; written++)
     for (int i = 0; i < x->count; i++) {
       if ((x->access[i].kind == ACCESS_WRITE) != (bool)written) continue;
       RecordEntry e = record_of_kind(RECORD_ACCESS, record_stream(c), r->calls);
       e.op = x->op;
+      e.context = x->context && i >= x->context;
       record_entry(r, record_at(r, e, x->access[i]));
     }
   r->calls++;
@@ -281,6 +296,8 @@ static inline void plan_zero(Ctx *c, void *to, size_t bytes) {
 static inline void plan_side_open(Ctx *c, Ctx *side, const char *) {
   *side = *c;
   side->stream = (void *)(intptr_t)++record_of(c)->sides;
+  side->workspace = NULL;
+  side->workspace_bytes = 0;
 }
 static inline void plan_event_open(Ctx *c, void **event, const char *) {
   *event = (void *)(intptr_t)++record_of(c)->events;

@@ -1,20 +1,23 @@
-// sharded_state.h: what every rank owns: the norm of its gradient shards, the optimizer's step on them, the new
-// parameters (rounded, scaled to E4M3, copied to the device), and ways in and out of shards: initialisation, loading,
-// saving.
+// sharded_state.h: what a rank does with the shards that it owns:
 //
-// The state is fp32: masters, moments and gradients, on the device or, if offloaded, on the host. The parameters that
-// are gathered are made from the masters. An fp32 parameter is its own master, a frozen one needs none, and a bf16 one
-// is the upper half of its master, whose lower half is stored beside it (master.cuh). Files see all masters as fp32.
+//   fsdp_norm_accumulate          adds up the norm of the gradient
+//   fsdp_update, fsdp_publish     the optimizer's step on the masters; new parameter shards from them
+//   fsdp_step_end                 lets peers read the new shards
+//   fsdp_set_own, fsdp_get_own    values from the host and to it: loading and saving
+//   fsdp_init_params              the initial values
+//
+// Masters, moments and gradients are fp32, on the device or, if offloaded, on the host. Parameter shards, which are
+// gathered, are made from the masters. An fp32 parameter is its own master. A frozen one has none. A bf16 one is the
+// upper half of its master, and the lower half is stored beside it (master.cuh). Files have all masters in fp32.
 #pragma once
 #include "gather.h"
 
-// The context of the optimizer: the device's, or the host's if it is offloaded.
+// The context that the optimizer runs in: the device's, or the host's if it is offloaded.
 static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_ctx : f->ctx; }
 
 enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
-// This rank's part of piece i of unit u in an fp32 state; NULL where there is none. The master of fp32 parameters is
-// the parameter shard itself, unless it is offloaded; one that is frozen in another dtype has none, and one in two
-// halves is nowhere in fp32.
+// Where this rank's part of piece i of unit u is in an fp32 state. NULL if it is not there: a frozen piece has only
+// masters, and those only if it is stored in fp32; a master in two halves is not stored in fp32.
 static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
@@ -27,14 +30,14 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   float *base = state == STATE_M ? f->m : f->v;
   return base && c->trains ? base + q->state_base + c->state_at : NULL;
 }
-// The lower halves of the masters of this rank's part of a piece; no data where masters are not split.
+// The lower halves of the masters of this rank's part of a piece. data is NULL if its masters are not split.
 static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
   return tensor_of(c->split ? f->low + q->low_base + c->master_at : NULL, LOW16, c->numel);
 }
-// The run of parameter p's elements that this rank holds, and where: in an fp32 state (NULL: it has none there).
-// Returns false when it holds none.
+// The elements of parameter p that this rank owns, and where they are in an fp32 state (NULL: not there). Returns false
+// if it owns none.
 static inline bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at) {
   const Param *q = &f->lay.param[p];
   if (!shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, run)) return false;
@@ -42,20 +45,21 @@ static inline bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, fl
   *at = piece ? piece + run->in_piece : NULL;
   return true;
 }
-// That run as it is stored in the parameter shard.
+// These elements in the parameter shard.
 static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Run run) {
   const Param *q = &f->lay.param[p];
   return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
                    run.numel);
 }
-// And the lower halves of its masters; no data where they are not split.
+// The lower halves of their masters. data is NULL if these are not split.
 static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
   const Param *q = &f->lay.param[p];
   low16 *piece = (low16 *)fsdp_piece_low(f, q->unit, q->piece).data;
   return tensor_of(piece ? piece + run.in_piece : NULL, LOW16, run.numel);
 }
 
-// Adds the squares of the own gradient shards to limbs: of those that lie apart, and of those in whole gradients.
+// Adds the squares of this rank's gradient shards to limbs: of those with memory of their own, and of those that are
+// part of a whole gradient.
 static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
   if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->grads, F32, f->lay.sum_numel));
   for (int u = 0; u < f->lay.units; u++)
@@ -63,8 +67,8 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
       if (f->lay.unit[u].piece[i].trains)
         norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->lay.unit[u].piece[i].numel));
 }
-// All reductions of the step are complete after this; adds the squares of the own gradient shards to limbs, which lie
-// in device memory. Of the replicas only the last one's count: there the sum is complete.
+// Waits until all reductions of the step are complete. Then adds the squares of this rank's gradient shards to limbs,
+// in device memory. Only the last replica adds its squares: it is the first to have the sum of all replicas.
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
   const Doing was = doing(f->record, DOING_CHAIN, STAGE_NONE, 0);
@@ -87,7 +91,7 @@ static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
 
 struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
 
-// All-gathers `bytes` of every rank, in order of ranks, once a step. Device memory.
+// Gathers `bytes` of every rank into `all`, in order of ranks, in device memory. Collective.
 static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
@@ -101,9 +105,8 @@ static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, s
 }
 
 // ---- from masters to parameter shards
-// With an offloaded optimizer and parameters on the device, the host writes a unit's parameters into one of two
-// buffers, and they are copied while it works on the next unit. Returns where unit u's parameters are to be written
-// now.
+// Returns where the parameters of unit u are to be written. With --offload optimizer that is one of two host buffers:
+// the host fills one while the other is copied to the device.
 static inline char *fsdp_publish_begin(Fsdp *f, int u) {
   if (!f->lay.publish_bytes) return f->params_home + f->lay.unit[u].params_at;
   StepEvent *e = &f->published[u & 1];
@@ -123,7 +126,8 @@ static inline void fsdp_publish_end(Fsdp *f, int u) {
   if (f->lay.publish_bytes) step_event_record(f->ctx, &f->published[u & 1]);
 }
 
-// Writes the stored copy of what has an fp32 master apart and is no E4M3 matrix, from its master.
+// Makes unit u's parameter shard from the masters, but for E4M3 matrices, and for parameters that are their own masters
+// or half of them.
 static inline void fsdp_publish_unit(Fsdp *f, int u) {
   char *to = fsdp_publish_begin(f, u);
   for (int i = 0; i < f->lay.unit[u].pieces; i++) {
@@ -136,8 +140,8 @@ static inline void fsdp_publish_unit(Fsdp *f, int u) {
   }
   fsdp_publish_end(f, u);
 }
-// E4M3 matrices: the largest magnitude of each over all ranks gives its scale, then every rank encodes what it holds.
-// A frozen one keeps the scale it has. Collective.
+// The same for E4M3 matrices: the largest magnitude of a matrix, over all ranks, gives its scale, and every rank
+// encodes the elements that it owns. A frozen matrix keeps its scale. Collective.
 static inline void fsdp_publish_e4m3(Fsdp *f) {
   if (!f->lay.scales_trained) return;
   const Ops *ops = f->ctx->ops;
@@ -171,14 +175,14 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
     fsdp_publish_end(f, u);
   }
 }
-// Writes every stored copy from its master: after a change of masters. Collective.
+// Makes all parameter shards from the masters, after these were changed. Collective.
 static inline void fsdp_publish(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) fsdp_publish_unit(f, u);
   fsdp_publish_e4m3(f);
 }
 
-// One optimizer step on the own part of piece i of unit u, whose parameters are written to `params`: where masters are
-// split, the shard itself, which has the other half.
+// The optimizer's step on this rank's part of piece i of unit u. The new parameters are written to `params`. Where
+// masters are split, `params` is the shard itself, because it holds the upper halves.
 static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, OptimizerArgs a) {
   Ctx *c = fsdp_state_ctx(f);
   const Piece *q = &f->lay.unit[u].piece[i];
@@ -192,9 +196,9 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   adamw_update(c, param, master, m, tensor_of(fsdp_piece_state(f, STATE_V, u, i), F32, n), grad, a.adamw);
 }
 
-// One optimizer step on the own shards, by what ctx->state says (offloaded: host_ctx.state, which the caller has waited
-// for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes nothing
-// and publishes what was there. Collective with fp8.
+// The optimizer's step on this rank's shards, as ctx->state says; an offloaded optimizer reads host_ctx.state, which
+// the caller has waited for. What was gathered before is stale. Padding is zero, has no gradient and stays zero. A
+// skipped step changes no parameter. Collective with --fp8.
 static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
   const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
   if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
@@ -213,7 +217,7 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
   doing_again(f->record, was);
 }
 
-// Ends a step: what was gathered is stale, and from here on peers may read the new shards. Collective.
+// Ends a step: what was gathered is stale, and peers may read the new shards from now on. Collective.
 static inline void fsdp_step_end(Fsdp *f) {
   fsdp_forget(f);
   const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
@@ -222,14 +226,14 @@ static inline void fsdp_step_end(Fsdp *f) {
 }
 
 // ---- values from and to the host
-// Where parameter p's values are computed with: an offloaded master's is the host's.
+// The context that holds parameter p's master: the host's if it is offloaded.
 static inline Ctx *fsdp_param_ctx(Fsdp *f, int p) {
   const bool host = f->cfg.offload == OFFLOAD_PARAMS || (fsdp_offloads(f) && !f->lay.param[p].frozen);
   return host ? &f->host_ctx : f->ctx;
 }
-// What has no fp32 master, frozen or split, takes values as they come, through scratch: rounded, and cut into halves. A
-// frozen E4M3 parameter needs its largest magnitude first: PASS_MEASURE of all values, fsdp_frozen_scales, then
-// PASS_STORE of all again.
+// Parameters without an fp32 master, frozen or split, take new values through scratch memory, where they are rounded or
+// cut into halves. A frozen E4M3 matrix needs its scale first: all values are given twice, with PASS_MEASURE and, after
+// fsdp_frozen_scales, with PASS_STORE.
 enum ValuePass { PASS_STORE, PASS_MEASURE };
 static inline bool fsdp_needs_measure(const Fsdp *f) { return f->lay.scales > f->lay.scales_trained; }
 // Before a PASS_MEASURE.
@@ -237,14 +241,15 @@ static inline void fsdp_forget_scales(Fsdp *f) {
   if (f->lay.scales) f->ctx->ops->zero(f->ctx, f->amax, (size_t)f->lay.scales * 4);
   if (fsdp_offloads(f)) memset(f->host_limbs + NORM_LIMBS, 0, (size_t)f->lay.scales * 4);
 }
-// Agrees on the scales of what was measured. Collective.
+// Sets the E4M3 scales from the magnitudes that all ranks have measured. Collective.
 static inline void fsdp_frozen_scales(Fsdp *f) {
   fsdp_small_all_gather(f, f->amax, f->amax_all, (size_t)f->lay.scales * 4);
   fp8_scales(f->ctx, tensor_of(f->scale, F32, f->lay.scales),
              tensor_of(f->amax_all, F32, f->mesh.world, f->lay.scales));
   fsdp_sync(f);
 }
-// Scratch of fp32 values for parameter p: where, and how many go in.
+// Scratch memory for fp32 values of parameter p; *numel_: how many fit. On the device it is the workspace of the ops,
+// which is free between passes.
 enum { SCRATCH_NUMEL = 4096 };
 static inline float *fsdp_scratch(Fsdp *f, int p, int64_t *numel_) {
   static float on_host[SCRATCH_NUMEL];
@@ -253,7 +258,8 @@ static inline float *fsdp_scratch(Fsdp *f, int p, int64_t *numel_) {
   CHECK(*numel_ > 0, "%s: no scratch", __func__);
   return host ? on_host : (float *)f->ctx->workspace;
 }
-// Puts scratch into elements [at, at + n) of this rank's run of parameter p, which has no fp32 master, or measures it.
+// Stores or measures n values in scratch: elements [at, at + n) of those that this rank owns of parameter p, which has
+// no fp32 master.
 static inline void fsdp_take_values(Fsdp *f, int p, Run run, int64_t at, const float *scratch, int64_t n,
                                     ValuePass pass) {
   Ctx *c = fsdp_param_ctx(f, p);
@@ -275,8 +281,8 @@ static inline void fsdp_take_values(Fsdp *f, int p, Run run, int64_t at, const f
   fp8_encode(c, to, values, tensor_of(scale, F32, 1));
 }
 
-// Sets elements [at, at + n) of this rank's run of parameter p in a state to values of the host. Follow changes of
-// STATE_MASTER by fsdp_publish and fsdp_step_end.
+// Sets elements [at, at + n) of those that this rank owns of parameter p, in a state, to values in host memory. After
+// changes of STATE_MASTER call fsdp_publish and fsdp_step_end.
 static inline void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *host, int64_t n,
                                 ValuePass pass) {
   Run run;
@@ -299,8 +305,8 @@ static inline void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, co
     host += k, at += k, n -= k;
   }
 }
-// Joins elements [at, at + n) of this rank's run of parameter p, whose masters are split, on the host: at once where
-// they lie there, else through scratch.
+// Copies masters to the host, as fsdp_get_own does, of a parameter whose masters are split, and joins their halves:
+// directly where the halves are in host memory, else through scratch.
 static inline void fsdp_get_split(Fsdp *f, int p, Run run, int64_t at, float *host, int64_t n) {
   Ctx *c = fsdp_param_ctx(f, p);
   int64_t room = n;
@@ -314,8 +320,8 @@ static inline void fsdp_get_split(Fsdp *f, int p, Run run, int64_t at, float *ho
     f->ctx->ops->sync(f->ctx);
   }
 }
-// Copies elements [at, at + n) of this rank's run of parameter p in a state to the host; of a frozen one without a
-// master the values that it stands for. A state that it does not have reads as zero.
+// Copies elements [at, at + n) of those that this rank owns of parameter p, in a state, to host memory. A frozen
+// parameter without a master gives its stored values, widened to fp32. A moment that it does not have reads as zero.
 static inline void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n) {
   Run run;
   float *from;
@@ -345,7 +351,7 @@ static inline void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, fl
   }
 }
 
-// Fills `n` values of parameter p from in_range on, of its initialisation.
+// Writes the initial values of elements [in_range, in_range + n) of parameter number p, which is q, to `to`.
 static inline void fsdp_init_range(Ctx *c, const Param *q, int p, float *to, uint64_t seed, int64_t in_range,
                                    int64_t n) {
   if (q->init == INIT_NORMAL) normal_fill(c, tensor_of(to, F32, n), seed, (uint32_t)p, in_range, q->std);
@@ -370,7 +376,8 @@ static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
     }
   }
 }
-// Initialises the own shards by counter: element i of tensor t is the same for every N. Collective (ends in a barrier).
+// Initialises the shards that this rank owns. Random numbers are counted by parameter and element, so that values do
+// not depend on the number of ranks. Collective; ends with a barrier.
 static inline void fsdp_init_params(Fsdp *f, uint64_t seed) {
   if (fsdp_needs_measure(f)) {
     fsdp_forget_scales(f);

@@ -28,6 +28,7 @@ struct FsdpConfig {
   bool share_slots;                              // activations may reuse the memory of gradient slots (placement.h)
   size_t slots_bytes, pool_bytes;                // bytes of the two pools that the placement has made: slots with
                                                  // activations, own buffers with activations; 0: not placed yet
+  size_t workspace_bytes;                        // what they take more because of the ops' workspace
   OptimizerKind optimizer;
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:

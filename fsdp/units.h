@@ -1,17 +1,17 @@
-// units.h: parameters -> units -> pieces: what is gathered together, and which rank owns which elements.
-// Everything here is data made once; nothing else knows how a unit was laid out.
+// units.h: which parameters are gathered together, and which rank of a shard group owns which elements of them. All of
+// this is decided once, before memory is taken. No other file needs to know how a unit is laid out.
 //
-//   stage   what the model needs at one time: stage 1 + l is block l; stage 0 is everything outside the blocks, or used
-//           by several of them. It is gathered once a step and stays whole
-//   unit    what one collective gathers and one reduces. The wrap policy chooses the units
-//   piece   a run of elements cut into equal parts, one a rank of the shard group
-//             flat   a piece a segment (equal dtype, decay, frozen or not): FSDP's FlatParameter
-//             dim0   a piece a parameter, ceil(rows / S) rows a rank, the last ones padded or empty: FSDP2's layout
+//   stage   the parameters that the model needs at one time. Stage 1 + l is block l. Stage 0 has all parameters that
+//           belong to no block or are needed by several; it is gathered once a step and stays whole
+//   unit    the parameters of one gather and one reduction; the wrap policy (--wrap) chooses them
+//   piece   a run of a unit's elements, cut into S equal parts, one for each rank of the shard group (--shard)
+//             flat   one piece for all parameters with equal dtype, weight decay and `frozen`: FSDP's FlatParameter
+//             dim0   one piece a parameter, ceil(rows / S) rows a rank, the last parts padded or empty: FSDP2's layout
 //
-// A gathered unit has its pieces one after the other, each with the parts of ranks 0 .. S-1 in order, so a collective
-// for each piece leaves every parameter whole and dense: nothing is copied out. Parameters start on 256-byte
-// boundaries. Where ranks read each other's memory, shards may lie so from the start: a rank's part of a piece between
-// its neighbours', and the unit is whole without being gathered.
+// A gathered unit holds its pieces one after the other, and each piece holds the parts of ranks 0 .. S-1 in order. So
+// when each piece has been gathered, every parameter is whole and dense where it is, and nothing need be copied.
+// Parameters start at multiples of 256 bytes. Ranks that read each other's memory may store their shards in the same
+// order from the start, each part between its neighbours': then the unit is always whole, without a gather.
 #pragma once
 #include "kernels/device.h"
 #include <fnmatch.h>
@@ -26,59 +26,63 @@ struct Param {
   Init init;
   float std;                                     // of INIT_NORMAL
   bool decay;                                    // weight decay applies
-  bool linear;                                   // a block's matrix: E4M3 under --fp8
+  bool linear;                                   // the weight of a block's matrix multiply: E4M3 with --fp8
   bool frozen;                                   // no gradient, no optimizer state
-  int stage;                                     // in which the model needs it
-  // Filled here:
-  Dtype dtype;                                   // as it is stored in shards and gathered
-  int unit, piece, scale;                        // scale: its number among the E4M3 ones, or -1
-  int64_t in_piece, numel_padded;                // from the piece's first element
+  int stage;                                     // the stage that needs it
+  // The layout fills in the rest.
+  Dtype dtype;                                   // in which it is stored and gathered
+  int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
+  int64_t in_piece, numel_padded;                // its first element, from the piece's; with padding rows
 };
 
 static inline int64_t param_cols(const Param *p) { return p->ndim == 2 ? p->shape[1] : 1; }
-// Elements as files see them: without padding rows.
+// Its elements without padding rows, as files have them.
 static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_cols(p); }
 
-// Rank i of the shard group holds elements [i numel, + numel) of a piece. A piece that is not trained has no gradient
-// and no optimizer state: trained pieces come first in a shard, so that theirs are dense.
+// Rank i of the shard group owns elements [i numel, (i + 1) numel) of a piece. Frozen pieces have no gradient and no
+// optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
 struct Piece {
   Dtype dtype;
   bool trains, decay;
   int64_t numel;                                 // of one rank
-  size_t full_at, shard_at;                      // bytes: in the gathered unit, in a rank's shard
-  int64_t state_at;                              // elements: in a rank's shard; of moments and gradients too
-  int64_t master_at;                             // in a rank's fp32 masters, or low halves of them, if it has some
-  int64_t grad_at, expand_at;                    // in the unit's whole gradient; in its copy of the compute dtype
-  bool has_master, split, expands;               // has_master: there is more of it than the shard; split: low halves;
-                                                 // expands: stored in another dtype than is computed with
+  // Where the piece begins. In bytes: in the gathered unit; in a rank's shard.
+  size_t full_at, shard_at;
+  // In elements: in a rank's moments and gradient shard; in its fp32 masters, or their low halves; in the unit's whole
+  // gradient; in its copy in the compute dtype.
+  int64_t state_at, master_at, grad_at, expand_at;
+  bool has_master;                               // an fp32 master, or the low half of one, is stored beside the shard
+  bool split;                                    // it is a low half
+  bool expands;                                  // it is stored in another dtype than the compute dtype
 };
 
-// Of one rank.
+// Bytes of one rank's part.
 static inline size_t piece_bytes(const Piece *c) { return (size_t)c->numel * dtype_bytes(c->dtype); }
 
 struct Unit {
   char name[64];
   int stage, params, pieces;
   Piece *piece;
-  size_t full_bytes, shard_bytes, slot_at;       // slot_at: in the gathered stage
-  int64_t shard_numel, state_numel;              // of a rank: all elements; those that train, which come first
-  int64_t master_numel, low_numel;               // of a rank: fp32 masters; low halves of masters
-  int64_t grad_numel, expand_numel;
-  int64_t grad_slot_at, expand_slot_at;          // elements: of the stage's gradient and of its expanded copy
+  size_t full_bytes, shard_bytes, slot_at;       // gathered; of one rank; slot_at: where it begins in its stage
+  int64_t shard_numel, state_numel;              // of one rank: all elements; the trained ones, which come first
+  int64_t master_numel, low_numel;               // of one rank: fp32 masters; low halves of masters
+  int64_t grad_numel, expand_numel;              // whole gradient; copy in the compute dtype
+  int64_t grad_slot_at, expand_slot_at;          // elements: where these begin in its stage's
   int rounds;                                    // in which its gradient is reduced
-  // Of this rank, in what holds all units one after the other: elements, bytes, bytes, bytes.
-  int64_t state_base, master_base, low_base, sum_base;             // sum_base: of gradient shards apart
+  // Where it begins in memory that holds all units one after the other. In elements: moments, fp32 masters, low halves,
+  // and gradient shards that are not part of a whole gradient. In bytes: parameter shards, kept parts, whole gradients.
+  int64_t state_base, master_base, low_base, sum_base;
   size_t params_at, kept_at, grads_at;
 };
 
-// Where the model writes a stage's gradient.
-//   in shard   straight into the gradient shard of the only rank; later microbatches are added there: no buffer, no
-//              reduction
-//   in slot    once a microbatch, in the wire dtype, into one of two slots that blocks take in turn
-//   whole      fp32, in a buffer of its own, because it is added to: over the head's chunks, or over microbatches
+// Where backward writes a stage's gradient.
+//   in shard   into the gradient shard itself, because this rank is the only one: there is no reduction. Later
+//              microbatches are added there
+//   in slot    into one of two slots, which blocks take in turn, in the wire dtype, once a microbatch
+//   whole      into an fp32 buffer of its own, because backward adds to it: chunk by chunk of the head, or with each
+//              microbatch
 enum GradHome { GRADS_NONE, GRADS_IN_SHARD, GRADS_IN_SLOT, GRADS_WHOLE };
-// staged: contributions are rounded for the wire into staging. sums_in_whole: its gradient shard is the own part of the
-// whole gradient. rounds: of a reduction of all its units.
+// staged: its gradient is rounded to the wire dtype in a separate buffer before it is sent. sums_in_whole: this rank's
+// gradient shard lies in its part of the whole gradient. rounds: of a reduction of all its units.
 struct Stage {
   int first_unit, units;
   size_t full_bytes;
@@ -96,9 +100,9 @@ enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements
 static inline int64_t piece_align(Dtype dtype) { return dtype == F8 ? PARAM_ALIGN_BYTES : PARAM_ALIGN_NUMEL; }
 static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n, PARAM_ALIGN_BYTES); }
 
-// ---- freezing: which parameters a list of globs names
-// Marks parameters that one of the comma-separated globs of `patterns` matches, by their whole name or by the name
-// without ".weight" or ".bias". False with one line in `error` when a glob matches nothing, or all of them everything.
+// ---- freezing
+// Marks as frozen each parameter whose name, with ".weight" or ".bias" or without, matches one of the comma-separated
+// globs of `patterns`. Returns false, with one line in `error`, if a glob matches nothing or nothing is left to train.
 static inline bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes) {
   char text[1024], *save = NULL;
   int frozen = 0;
@@ -125,7 +129,7 @@ static inline bool params_freeze(Param *param, int params, const char *patterns,
 }
 
 // ---- wrapping: parameters -> units
-// Parameters of the module called `prefix` ("": the model) that no unit has yet: their number of elements.
+// Whether p is a parameter of the module `prefix`, or of a module inside it; "" is the model.
 static inline bool param_is_under(const Param *p, const char *prefix) {
   const size_t n = strlen(prefix);
   return !n || (!strncmp(p->name, prefix, n) && p->name[n] == '.');
@@ -133,20 +137,21 @@ static inline bool param_is_under(const Param *p, const char *prefix) {
 
 struct Wrapping { Param *param; int params, units; Unit *unit; };
 
+// Adds an empty unit. Returns its number.
 static inline int wrap_unit(Wrapping *w, const char *name) {
   w->unit = (Unit *)realloc(w->unit, sizeof(Unit) * (size_t)(w->units + 1));
   memset(&w->unit[w->units], 0, sizeof(Unit));
   snprintf(w->unit[w->units].name, sizeof w->unit->name, "%s", name);
   return w->units++;
 }
-// Gives what is free under `prefix` to unit u.
+// Puts all parameters of module `prefix` that have no unit yet into unit u.
 static inline void wrap_take(Wrapping *w, const char *prefix, int u) {
   for (int i = 0; i < w->params; i++)
     if (w->param[i].unit < 0 && param_is_under(&w->param[i], prefix)) w->param[i].unit = u;
 }
-// torch.distributed.fsdp.wrap.size_based_auto_wrap_policy: children first; then a module is a unit if what they left of
-// it has `least` elements or more. The list of blocks, "h", is not one by itself. Returns the elements under `prefix`
-// that are in units now.
+// torch.distributed.fsdp.wrap.size_based_auto_wrap_policy: looks at a module's children first; then the module becomes
+// a unit if its parameters that are in no unit yet have `least` elements or more. "h", the list of blocks, never
+// becomes one. Returns the number of elements of module `prefix` that are in units now.
 static inline int64_t wrap_by_size(Wrapping *w, const char *prefix, int64_t least) {
   int64_t total = 0, wrapped = 0;
   for (int i = 0; i < w->params; i++)
@@ -169,10 +174,11 @@ static inline int64_t wrap_by_size(Wrapping *w, const char *prefix, int64_t leas
   return total;
 }
 
+// The order of units a and b, whose first parameters are first_a and first_b.
 static inline int unit_order(const Unit *a, int first_a, const Unit *b, int first_b) {
   return a->stage != b->stage ? a->stage - b->stage : first_a - first_b;
 }
-// Sorts units by stage, then by their first parameter, and drops a root that was left empty.
+// Sorts units by stage, then by their first parameter, and drops the root unit if it is empty.
 static inline void wrap_sort(Wrapping *w) {
   int *first = (int *)malloc(sizeof(int) * (size_t)w->units), *order = (int *)malloc(sizeof(int) * (size_t)w->units);
   int kept = 0;
@@ -199,7 +205,8 @@ static inline void wrap_sort(Wrapping *w) {
   w->units = kept;
 }
 
-// Chooses units. Returns a malloc'ed array in order of stages; param[].unit is filled.
+// Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least: of
+// WRAP_MIN_PARAMS.
 static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units) {
   Wrapping w = {param, params, 0, NULL};
   for (int i = 0; i < params; i++) param[i].unit = -1;
@@ -216,14 +223,16 @@ static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int6
 }
 
 // ---- laying out
-// What a layout is made for. apart: masters lie in another memory than parameters (offloaded). in_place: shards lie as
-// the parts of a gathered unit do, of which this rank's is number `me`; else each rank's lie one after the other.
+// apart: masters are in host memory and parameters are not (--offload optimizer). in_place: shards are stored in the
+// order of a gathered unit, of which this rank has part `me`; if not, a rank's parts follow each other.
 struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me; };
 
+// Whether a flat piece may take p.
 static inline bool same_segment(const Piece *c, const Param *p) {
   return c->dtype == p->dtype && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen);
 }
-// Puts the unit's parameters into pieces: order is trained before frozen, with decay before without. Fills numel.
+// Puts the unit's parameters into pieces and fills in numel. Trained pieces come before frozen ones, and among trained
+// ones those with weight decay first.
 static inline void unit_pieces(Unit *u, int index, Param *param, int params, ShardLayout layout, int shards) {
   u->piece = (Piece *)calloc((size_t)u->params, sizeof(Piece));
   for (int order = 0; order < 3; order++) for (int i = 0; i < params; i++) {
@@ -246,12 +255,13 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
   for (int i = 0; i < u->pieces && layout == SHARD_FLAT; i++)
     u->piece[i].numel = round_up((u->piece[i].numel + shards - 1) / shards, piece_align(u->piece[i].dtype));
 }
-// A bf16 parameter is one half of its master where both lie in one memory, and the other half is what is kept. The rest
-// has fp32 masters: fp16 and E4M3 are no half of one (master.cuh), and what lies apart is read where the parameter is
-// not. fp32 parameters are their own masters unless they lie apart.
+// Gives every piece its places. Flat pieces come in the order of their first parameter, so that dtypes may alternate;
+// trained pieces still come before frozen ones.
 //
-// Gives every piece its places. Flat pieces come in the order of their first parameter, which mixes dtypes within a
-// class: what trains still precedes what does not.
+// Which trained pieces have a master beside the shard: fp32 parameters are their own masters, unless masters are in
+// host memory. A bf16 parameter is the upper half of its master, so only the lower half is stored beside it, unless
+// masters are in host memory. All others have whole fp32 masters; fp16 and E4M3 numbers are not half of one
+// (master.cuh).
 static inline void unit_layout(Unit *u, int index, Param *param, int params, LayoutConfig k, int shards) {
   unit_pieces(u, index, param, params, k.layout, shards);
   const int64_t S = shards;
@@ -277,8 +287,9 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
   }
 }
 
-// The part of parameter p that lies in the shard of rank `i` of the group: `numel` elements, at in_range from p's
-// first, at in_piece of that rank's part of the piece. Returns false when there is none.
+// The part of parameter p that is in the shard of rank i of the shard group: `numel` elements, which begin in_range
+// elements after p's first and in_piece elements after the first of that rank's part of the piece. Returns false if
+// that rank has no element of p.
 struct Run { int64_t in_range, in_piece, numel; };
 static inline bool shard_run(const Unit *u, const Param *p, int i, Run *run) {
   const Piece *c = &u->piece[p->piece];
@@ -289,9 +300,8 @@ static inline bool shard_run(const Unit *u, const Param *p, int i, Run *run) {
   return true;
 }
 
-// Elements [first, first + n) of every owner's shard that are part of piece i: where they are in a shard (from its
-// first element), and in the unit's whole gradient for owner 0; owner o's are o piece.numel further. Returns false when
-// the piece has none there.
+// Of elements [first, first + n) of a gradient shard those that belong to piece i: `numel` elements at state_at. In the
+// unit's whole gradient, those of owner o are at grad_at + o owner_stride. Returns false if there are none.
 struct PieceRun { int64_t state_at, grad_at, owner_stride, numel; };
 static inline bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {
   const Piece *c = &u->piece[i];
@@ -301,12 +311,13 @@ static inline bool piece_run(const Unit *u, int i, int64_t first, int64_t n, Pie
   return true;
 }
 
-// Elements of a rank's shard that go over the wire: without the gaps that align pieces.
+// Elements of a rank's gradient shard without the gaps that align pieces: what a reduction sends.
 static inline int64_t unit_wire_numel(const Unit *u) {
   int64_t n = 0;
   for (int i = 0; i < u->pieces; i++) n += u->piece[i].trains ? u->piece[i].numel : 0;
   return n;
 }
+// Bytes of a rank's parameter shard without these gaps: what a gather sends.
 static inline int64_t unit_wire_bytes(const Unit *u) {
   int64_t n = 0;
   for (int i = 0; i < u->pieces; i++) n += (int64_t)piece_bytes(&u->piece[i]);

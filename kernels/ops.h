@@ -70,48 +70,59 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
 // _BYTES forms are for memory without a shape, SUMMANDS for the tensors of a Summands, one of which may be the sum
 // itself. An argument that is absent is not touched. What one call writes and reads lies apart unless
 // IN_PLACE(written, read) allows otherwise: the same memory, or, for cross entropy, a gradient that starts before its
-// logits. Besides, ops read c->state and use c->workspace.
+// logits. What a call reads and writes of its context is declared, too, for all devices alike:
+//   READS_VALUE(x, if_)  a member of c->state, where if_ holds
+//   USES_WORKSPACE       writes c->workspace and reads what it wrote; what the call leaves there nobody reads
 #define OPS(X) \
   X(embedding_forward,           (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop), \
-                                 WRITES(out) READS(tokens) READS(wte) READS(wpe)) \
+                                 WRITES(out) READS(tokens) READS(wte) READS(wpe) \
+                                 READS_VALUE(c->state->in, drop.p > 0)) \
   X(embedding_backward,          (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop, \
                                   Accumulate mode), \
-                                 UPDATES(dwte) SUMS(dwpe, mode) READS(dout) READS(tokens)) \
+                                 UPDATES(dwte) SUMS(dwpe, mode) READS(dout) READS(tokens) \
+                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(layernorm_forward,           (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, \
                                   Tensor bias), \
-                                 WRITES(out) WRITES(mean) WRITES(rstd) READS(in) READS(weight) READS(bias)) \
+                                 WRITES(out) WRITES(mean) WRITES(rstd) READS(in) READS(weight) READS(bias) \
+                                 USES_WORKSPACE) \
   X(residual_layernorm_forward,  (Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, \
                                   Tensor branch, Tensor weight, Tensor bias, Dropout drop), \
                                  WRITES(residual) WRITES(out) WRITES(mean) WRITES(rstd) READS(in) READS(branch) \
-                                 READS(weight) READS(bias) IN_PLACE(residual, branch) IN_PLACE(residual, in)) \
+                                 READS(weight) READS(bias) IN_PLACE(residual, branch) IN_PLACE(residual, in) \
+                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(layernorm_backward,          (Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout, \
                                   Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop, \
                                   Accumulate mode), \
                                  UPDATES(dresidual) WRITES(dbranch) SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) \
-                                 READS(residual) READS(weight) READS(mean) READS(rstd) IN_PLACE(dbranch, dresidual)) \
+                                 READS(residual) READS(weight) READS(mean) READS(rstd) IN_PLACE(dbranch, dresidual) \
+                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e), \
-                                 WRITES(out) WRITES(e.gelu) READS(in) READS(weight) READS(e.bias)) \
+                                 WRITES(out) WRITES(e.gelu) READS(in) READS(weight) READS(e.bias) USES_WORKSPACE) \
   X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu), \
-                                 WRITES(din) READS(dout) READS(weight) READS(pre_gelu)) \
+                                 WRITES(din) READS(dout) READS(weight) READS(pre_gelu) USES_WORKSPACE) \
   X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode), \
-                                 SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) READS(in)) \
+                                 SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) READS(in) USES_WORKSPACE) \
   X(gelu_forward,                (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
   X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop), \
-                                 WRITES(out) WRITES(lse) READS(qkv)) \
+                                 WRITES(out) WRITES(lse) READS(qkv) \
+                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
                                   Dropout drop), \
-                                 WRITES(dqkv) READS(dout) READS(qkv) READS(out) READS(lse)) \
+                                 WRITES(dqkv) READS(dout) READS(qkv) READS(out) READS(lse) \
+                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(cross_entropy_forward,       (Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets, \
                                   int64_t vocab), \
                                  WRITES(losses) WRITES(correct) READS(logits) READS(targets)) \
   X(cross_entropy_forward_backward, (Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, \
                                   int64_t vocab, float scale), \
                                  WRITES(losses) WRITES(dlogits) READS(logits) READS(targets) \
-                                 IN_PLACE(dlogits, logits)) \
+                                 IN_PLACE(dlogits, logits) READS_VALUE(c->state->loss_scale, true) USES_WORKSPACE) \
   X(adamw_update,                (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a), \
-                                 UPDATES(param) UPDATES(master) UPDATES(m) UPDATES(v) READS(grad)) \
+                                 UPDATES(param) UPDATES(master) UPDATES(m) UPDATES(v) READS(grad) \
+                                 READS_VALUE(*c->state, true)) \
   X(sgd_update,                  (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a), \
-                                 UPDATES(param) UPDATES(master) UPDATES(momentum) READS(grad)) \
+                                 UPDATES(param) UPDATES(master) UPDATES(momentum) READS(grad) \
+                                 READS_VALUE(*c->state, true)) \
   X(param_from_master,           (Ctx *c, Tensor param, Tensor low, Tensor master), \
                                  WRITES(param) WRITES(low) READS(master) IN_PLACE(param, master)) \
   X(master_from_param,           (Ctx *c, Tensor master, Tensor param, Tensor low), \
@@ -135,7 +146,8 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
   X(fp8_decode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale), WRITES(out) READS(in) READS(scale)) \
   X(matmul_forward_fp8,          (Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale, \
                                   Tensor bias), \
-                                 WRITES(out) READS(in) READS(in_scale) READS(weight) READS(weight_scale) READS(bias))
+                                 WRITES(out) READS(in) READS(in_scale) READS(weight) READS(weight_scale) READS(bias) \
+                                 USES_WORKSPACE)
 
 // Limits of the CUDA kernels, checked at start-up: columns that fit in a block's registers, for odd widths (not a
 // multiple of 8) and others; sequences that a grid can number.

@@ -9,3 +9,5 @@
 #undef WRITES_BYTES
 #undef UPDATES_BYTES
 #undef IN_PLACE
+#undef READS_VALUE
+#undef USES_WORKSPACE

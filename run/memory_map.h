@@ -15,9 +15,9 @@ static inline void memory_map_buffer(FILE *f, const Pass *p, const Buffer *b, bo
   if (!b->intervals) return;
   fprintf(f, "%s[\"%s\",%d,%d,%zu,%zu,[", *any ? "," : "", b->name, b->layer, (int)b->pool, b->at, b->bytes);
   const char *comma = "";
-  for (int i = b->intervals - 1; i >= 0;) {      // they are kept latest first, and may overlap
+  for (int i = b->intervals - 1; i >= 0;) {      // they are kept latest first, and may overlap or touch
     Interval x = p->interval[b->first + i--];
-    for (; i >= 0 && p->interval[b->first + i].from <= x.to; i--) {
+    for (; i >= 0 && p->interval[b->first + i].from <= x.to + 1; i--) {
       const int to = p->interval[b->first + i].to;
       x.to = to > x.to ? to : x.to;
     }
@@ -76,7 +76,8 @@ static inline void memory_map_schedule(FILE *f, const Record *r, int stages) {
 static inline int memory_map_pool(const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl, int line) {
   const bool arrives = fsdp->lay.pool[POOL_PARTS - 1] > 0;       // staging in, unless it lies apart
   switch (line) {
-    case MEM_GATHER_SLOTS: case MEM_ROOT_PARAMS: case MEM_EXPANDED: case MEM_OFFLOAD: case MEM_ACTIVATIONS:
+    case MEM_GATHER_SLOTS: case MEM_ROOT_PARAMS: case MEM_EXPANDED: case MEM_OFFLOAD: case MEM_WORKSPACE:
+    case MEM_ACTIVATIONS:
       return POOL_ACTS;
     case MEM_STAGING_IN: return arrives ? (int)POOL_ACTS : -1;
     case MEM_STAGING_OUT: case MEM_SLOTS_SHARED: return plan->planned_bytes[MEM_SLOTS_SHARED] ? (int)POOL_SLOTS : -1;
@@ -98,7 +99,7 @@ static inline void memory_map_lines(FILE *f, const Fsdp *fsdp, const MemoryPlan 
       fprintf(f, "%s%s", plus, memory_words[k]);
       bytes += plan->planned_bytes[k];
       plus = " + ";
-      use = k;                                   // the last one gives the pool its colour: activations, or slots
+      if (k != MEM_WORKSPACE) use = k;           // the last one gives the pool its colour: activations, or slots
     }
     fprintf(f, "\",\"%s\",%zu,%d]", memory_use_words[memory_uses[use]], bytes, pool);
     if (pool >= 0) told[pool] = true;

@@ -239,6 +239,8 @@ static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *ki
 #define WRITES_BYTES(p, n) work_bytes(&work, ACCESS_WRITE, (double)(n));
 #define UPDATES_BYTES(p, n) work_bytes(&work, ACCESS_UPDATE, (double)(n));
 #define IN_PLACE(written, read)
+#define READS_VALUE(x, if_)
+#define USES_WORKSPACE
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define X(op_, args, touches) \

@@ -11,6 +11,8 @@
 //   no slot reused before its last reader nothing writes there while the stage is held
 //   no gradient reduced before its last   a gradient is reduced only while it is held, which it is from its last write
 //     writer                              on; what was rounded or received for a round is added in that round
+//   no state of another step              what an op reads of the step's input was uploaded in its step; the update
+//                                         reads what was decided in its step, and no other op does
 //   equal order on every rank             the collectives of all ranks are compared one by one, and again where those
 //                                         of one communicator meet
 #pragma once
@@ -56,6 +58,7 @@ struct SchedCell {
   Doing doing;
   unsigned held_what;                            // weights, or a gradient
   bool weights, gradient, updated, modelled, stale;
+  bool state, input;                             // of the step's state, of its input
 };
 struct SchedMeeting { int members; const RecordEntry *e; SchedClock all, last; };
 // What is known of an entry: its clock; of a message its other end, and when it had left or arrived, on which thread.
@@ -160,7 +163,12 @@ static SchedEntry sched_entry(const SchedRun *run, int rank, const RecordEntry *
         (x.memory < 0 || t->part[i].at >= t->part[x.memory].at)) x.memory = i;
   return x;
 }
-// Cuts memory. Parts matter that several streams or ranks touch, and what is gathered, held, reduced or sent.
+// Whether an entry is of StepState, which comes first in its block.
+static bool sched_is_state(const SchedEntry *x) {
+  return x->memory == WORK_PARTS + MEM_STEP && x->e.access.at + x->e.access.bytes <= sizeof(StepState);
+}
+// Cuts memory. Parts matter that several streams or ranks touch, what is gathered, held, reduced or sent, and the
+// step's state.
 static SchedCut sched_cut(SchedRun *run) {
   size_t most = 1;
   for (int r = 0; r < run->world; r++) most += 2 * (size_t)run->count[r];
@@ -176,7 +184,7 @@ static SchedCut sched_cut(SchedRun *run) {
       for (SchedPart *p = pass ? sched_part_at(&c, from) : NULL; p && p->key < to; p++) {
         p->threads |= 1u << sched_thread(run, r, x->e.stream);
         p->matters = p->matters || x->e.kind != RECORD_ACCESS || (what != DOING_MODEL && what != DOING_UPDATE) ||
-                     (p->threads & (p->threads - 1));
+                     (p->threads & (p->threads - 1)) || sched_is_state(x);
       }
     }
     if (!pass) qsort(c.part, (size_t)c.parts, sizeof *c.part, sched_key_order);
@@ -290,7 +298,13 @@ static bool sched_messages_over(SchedCheck *k, SchedCell *c, const SchedClock *n
   return true;
 }
 // Why what lies in the cell is not what entry x may read there; NULL: it is.
+static const char *sched_is_wrong_state(const SchedEntry *x, const SchedCell *c) {
+  const bool here = c->pass == x->e.pass, decided = x->e.doing.what == DOING_UPDATE || x->e.op == OP_COPY;
+  if (c->input) return here ? NULL : "the step's input is not there yet";
+  return here == decided ? NULL : decided ? "the step is not decided yet" : "the step is decided already";
+}
 static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const SchedEntry *x, const SchedCell *c) {
+  if (c->state) return sched_is_wrong_state(x, c);
   const Doing d = x->e.doing, w = c->doing;
   const bool shards = x->memory == WORK_PARAMS || x->memory == WORK_PARTS + MEM_HOST_PARAMS;
   const bool here = c->pass == x->e.pass && w.stage == d.stage;
@@ -518,6 +532,10 @@ static void sched_mark_cells(SchedCheck *k) {
     for (int j = x->first; j < x->first + x->cells; j++) {
       SchedCell *c = &k->cell[j];
       if (x->e.kind == RECORD_HOLD) (x->e.op == HELD_WEIGHTS ? c->weights : c->gradient) = true;
+      if (sched_is_access(x) && sched_is_state(x)) {
+        c->state = true;
+        c->input = c->input || x->e.access.at + x->e.access.bytes <= sizeof(StepInput);
+      }
       if (!sched_is_access(x) || !x->writes) continue;
       if (x->e.doing.what == DOING_UPDATE) c->updated = true;
       if (x->e.doing.what == DOING_MODEL) c->modelled = true;

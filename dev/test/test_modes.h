@@ -873,16 +873,17 @@ static inline void stated_run(const StatedMode *k, const Corpus *corpus) {
   stated_memory(k, stage, &o, scales, bytes);
   int64_t placed = 0;
   for (int i = 0; i < MEM_COUNT; i++) {
-    if (i == MEM_WORKSPACE || i == MEM_STEP || i == MEM_DATA || i == MEM_CHECKPOINT) continue;
-    if (i == MEM_ACTIVATIONS || i == MEM_SLOTS_SHARED || i == MEM_GRAD_SLOTS) {
+    if (i == MEM_STEP || i == MEM_DATA || i == MEM_CHECKPOINT) continue;
+    if (i == MEM_ACTIVATIONS || i == MEM_SLOTS_SHARED || i == MEM_GRAD_SLOTS || i == MEM_WORKSPACE) {
       placed += (int64_t)t.plan.taken_bytes[i];
       continue;
     }
     EXPECT((int64_t)t.plan.taken_bytes[i] == bytes[i], "%s: %s: taken %zu bytes, must be %lld", k->options,
            memory_words[i], t.plan.taken_bytes[i], (long long)bytes[i]);
   }
-  EXPECT(placed > 0 && placed <= bytes[MEM_ACTIVATIONS], "%s: activations, logits and slots take %lld bytes, %lld by "
-         "hand", k->options, (long long)placed, (long long)bytes[MEM_ACTIVATIONS]);
+  const int64_t by_hand = bytes[MEM_ACTIVATIONS] + (int64_t)t.ctx.workspace_bytes;
+  EXPECT(placed > 0 && placed <= by_hand, "%s: activations, logits, slots and workspace take %lld bytes, %lld by hand",
+         k->options, (long long)placed, (long long)by_hand);
   const Traffic want = stated_traffic(k, stage, &o, t.fsdp.mesh.rank / k->S);
   for (int step = 0; step < 2; step++) {
     t.fsdp.traffic = Traffic{};

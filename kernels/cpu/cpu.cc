@@ -50,7 +50,11 @@ static void memory_unpin_impl(Ctx *, void *) {}
 static void memory_left_impl(Ctx *, size_t *free_bytes, size_t *total_bytes) { *free_bytes = *total_bytes = 0; }
 static void memory_opened_impl(Ctx *, size_t *bytes) { *bytes = 0; }
 static void sync_impl(Ctx *) {}
-static void side_open_impl(Ctx *c, Ctx *side, const char *) { *side = *c; }
+static void side_open_impl(Ctx *c, Ctx *side, const char *) {
+  *side = *c;
+  side->workspace = NULL;
+  side->workspace_bytes = 0;
+}
 static void side_close_impl(Ctx *) {}
 static void event_open_impl(Ctx *, void **event, const char *) { *event = NULL; }
 static void event_close_impl(Ctx *, void *) {}
