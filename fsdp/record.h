@@ -105,7 +105,7 @@ OPS(X)
 #define RECORD_COLLECTIVES(X) \
   X(COLLECTIVE_GATHER, "gather") X(COLLECTIVE_REDUCE, "reduce") X(COLLECTIVE_BARRIER, "barrier") \
   X(COLLECTIVE_ALL_GATHER, "all-gather") X(COLLECTIVE_REDUCE_SCATTER, "reduce-scatter") \
-  X(COLLECTIVE_ALL_REDUCE, "all-reduce") X(COLLECTIVE_BROADCAST, "broadcast")
+  X(COLLECTIVE_ALL_REDUCE, "all-reduce") X(COLLECTIVE_BROADCAST, "broadcast") X(COLLECTIVE_UPDATES, "updates")
 // NONE: only told, for the order and the number; what it is made of follows.
 #define RECORD_COMMUNICATORS(X) \
   X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_KEPT, "kept group") \

@@ -5,7 +5,7 @@
 //           by several of them. It is gathered once a step and stays whole
 //   unit    what one collective gathers and one reduces. The wrap policy chooses the units
 //   piece   a run of elements cut into equal parts, one a rank of the shard group
-//             flat   a piece a segment (equal dtype, decay, frozen or not): FSDP's FlatParameter
+//             flat   a piece a segment (equal dtype, decay, optimizer, frozen or not): FSDP's FlatParameter
 //             dim0   a piece a parameter, ceil(rows / S) rows a rank, the last ones padded or empty: FSDP2's layout
 //
 // A gathered unit has its pieces one after the other, each with the parts of ranks 0 .. S-1 in order, so a collective
@@ -26,11 +26,13 @@ struct Param {
   Init init;
   float std;                                     // of INIT_NORMAL
   bool decay;                                    // weight decay applies
-  bool linear;                                   // a block's matrix: E4M3 under --fp8
+  bool linear;                                   // a block's matrix: E4M3 under --fp8, orthogonalised by Muon
+  int matrices;                                  // that it is made of, one below the other: 3 of q, k and v
   bool frozen;                                   // no gradient, no optimizer state
   int stage;                                     // in which the model needs it
   // Filled here:
   Dtype dtype;                                   // as it is stored in shards and gathered
+  bool owned;                                    // Muon: for each of its matrices one rank computes the update
   int unit, piece, scale;                        // scale: its number among the E4M3 ones, or -1
   int64_t in_piece, numel_padded;                // from the piece's first element
 };
@@ -43,10 +45,12 @@ static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_c
 // and no optimizer state: trained pieces come first in a shard, so that theirs are dense.
 struct Piece {
   Dtype dtype;
-  bool trains, decay;
+  bool trains, decay, owned;
+  int moments;                                   // of the optimizer: 0 to 2
   int64_t numel;                                 // of one rank
   size_t full_at, shard_at;                      // bytes: in the gathered unit, in a rank's shard
-  int64_t state_at;                              // elements: in a rank's shard; of moments and gradients too
+  int64_t state_at;                              // elements: in a rank's shard; of first moments and gradients too
+  int64_t second_at;                             // in a rank's second moments
   int64_t master_at;                             // in a rank's fp32 masters, or low halves of them, if it has some
   int64_t grad_at, expand_at;                    // in the unit's whole gradient; in its copy of the compute dtype
   bool has_master, split, expands;               // has_master: there is more of it than the shard; split: low halves;
@@ -62,12 +66,13 @@ struct Unit {
   Piece *piece;
   size_t full_bytes, shard_bytes, slot_at;       // slot_at: in the gathered stage
   int64_t shard_numel, state_numel;              // of a rank: all elements; those that train, which come first
+  int64_t second_numel;                          // of a rank: those with a second moment
   int64_t master_numel, low_numel;               // of a rank: fp32 masters; low halves of masters
   int64_t grad_numel, expand_numel;
   int64_t grad_slot_at, expand_slot_at;          // elements: of the stage's gradient and of its expanded copy
   int rounds;                                    // in which its gradient is reduced
-  // Of this rank, in what holds all units one after the other: elements, bytes, bytes, bytes.
-  int64_t state_base, master_base, low_base, sum_base;             // sum_base: of gradient shards apart
+  // Of this rank, in what holds all units one after the other: elements, then bytes.
+  int64_t state_base, second_base, master_base, low_base, sum_base;            // sum_base: of gradient shards apart
   size_t params_at, kept_at, grads_at;
 };
 
@@ -218,10 +223,12 @@ static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int6
 // ---- laying out
 // What a layout is made for. apart: masters lie in another memory than parameters (offloaded). in_place: shards lie as
 // the parts of a gathered unit do, of which this rank's is number `me`; else each rank's lie one after the other.
-struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me; };
+// moments: of the optimizer; what Muon owns has one.
+struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me, moments; };
 
 static inline bool same_segment(const Piece *c, const Param *p) {
-  return c->dtype == p->dtype && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen);
+  return c->dtype == p->dtype && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen) &&
+         c->owned == p->owned;
 }
 // Puts the unit's parameters into pieces: order is trained before frozen, with decay before without. Fills numel.
 static inline void unit_pieces(Unit *u, int index, Param *param, int params, ShardLayout layout, int shards) {
@@ -235,7 +242,7 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
     Piece *c = &u->piece[at];
     if (at == u->pieces) {
       *c = Piece{};
-      c->dtype = p->dtype, c->trains = !p->frozen, c->decay = p->decay && !p->frozen;
+      c->dtype = p->dtype, c->trains = !p->frozen, c->decay = p->decay && !p->frozen, c->owned = p->owned;
       u->pieces++;
     }
     p->piece = at;
@@ -264,7 +271,9 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
     c->expands = c->dtype != k.compute_dtype;
     c->full_at = u->full_bytes;
     c->shard_at = k.in_place ? c->full_at + (size_t)(k.me * c->numel) * b : u->shard_bytes;
+    c->moments = !c->trains ? 0 : c->owned ? 1 : k.moments;
     c->state_at = u->shard_numel;
+    c->second_at = u->second_numel;
     c->master_at = c->split ? u->low_numel : u->master_numel;
     c->grad_at = u->grad_numel;
     c->expand_at = u->expand_numel;
@@ -272,6 +281,7 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
     u->shard_bytes += align_bytes((size_t)c->numel * b);
     u->shard_numel += part;
     if (c->trains) u->state_numel += part, u->grad_numel += whole;
+    if (c->moments == 2) u->second_numel += part;
     if (c->has_master) *(c->split ? &u->low_numel : &u->master_numel) += part;
     if (c->expands) u->expand_numel += whole;
   }

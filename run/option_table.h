@@ -24,7 +24,7 @@ enum { LAYERS_MOST = 1000 };
   INT(global_batch, 0, 0, 1 << 24, "training", "sequences per step over all ranks; batch_size x ranks must divide it") \
   TEXT(on_nan, "stop", "stop|skip|dump", "training", "loss or gradient not finite: stop; skip the step; or dump it") \
   INT(seed, 1, 0, INT64_MAX, "training", "seed of initialisation, data order, dropout and sampling") \
-  TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
+  TEXT(optimizer, "adamw", "adamw|sgd|muon", "optimizer", "AdamW; SGD; or Muon for blocks' matrices, AdamW for the rest") \
   NUM(lr, 0.0, 1e-20, 1000.0, "optimizer", "peak learning rate (default: the preset's)") \
   TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "after warm-up; step: StepLR, by --gamma") \
   NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up steps; below 1: as a fraction of all steps") \
@@ -37,6 +37,10 @@ enum { LAYERS_MOST = 1000 };
   NUM(beta2, 0.95, 0.0, 0.999999, "optimizer", "AdamW: decay of the second moment") \
   NUM(eps, 1e-8, 1e-20, 1.0, "optimizer", "AdamW: added to the root of the second moment") \
   NUM(momentum, 0.9, 0.0, 0.999999, "optimizer", "SGD: momentum") \
+  NUM(muon_momentum, 0.95, 0.0, 0.999999, "optimizer", "Muon: momentum") \
+  TEXT(muon_nesterov, "on", "on|off", "optimizer", "Muon: Nesterov's momentum") \
+  TEXT(muon_adjust, "match_rms_adamw", "match_rms_adamw|original", "optimizer", \
+       "Muon: size of updates; by default as AdamW's, so that --lr serves both") \
   NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: off)") \
   TEXT(freeze, "", NULL, "optimizer", "parameters not to train: globs of names, like wte,h.0.*,*.ln_*") \
   TEXT(data, "", NULL, "data", "text, directory, .bin, random, generated (default: WIKITEXT2_DIR, data/wikitext-2)") \

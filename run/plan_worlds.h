@@ -171,8 +171,8 @@ static inline RankKey rank_key(MeshShape s, int rank, int world, int per_host) {
   return k;
 }
 
-enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_SMALL, LINK_USES };
-static const char *const link_words[] = {"gathers", "reductions", "sums along replicas", "small"};
+enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_UPDATES, LINK_SMALL, LINK_USES };
+static const char *const link_words[] = {"gathers", "reductions", "sums along replicas", "updates of Muon", "small"};
 // Bytes that a rank receives in a step, by where they come from. Of rings the bytes that cross to another host are
 // those that its adapter carries: the ranks of a group on one host share them.
 struct Links { int64_t inside[LINK_USES], between[LINK_USES]; };
@@ -212,6 +212,7 @@ static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A
     links_split(&l, LINK_REPLICAS, k.before_near ? 0 : t->replicate_bytes - result, t->replicate_bytes - result);
     links_split(&l, LINK_REPLICAS, near_result ? 0 : result, result);
   }
+  if (t->update_bytes) links_split(&l, LINK_UPDATES, owned_wire_bytes(f, false), t->update_bytes);
   group(&l, LINK_SMALL, t->small_bytes, N, k.host);
   return l;
 }

@@ -281,6 +281,9 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
     fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"
             "\"replicate_bytes\":%lld", (long long)w->gathers, (long long)w->reductions, (long long)w->gather_bytes,
             (long long)w->reduce_bytes, (long long)w->replicate_bytes);
+    if (w->updates)
+      fprintf(log->metrics, ",\"updates\":%lld,\"update_bytes\":%lld", (long long)w->updates,
+              (long long)w->update_bytes);
     if (run->dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g", *run->loss_scale);
     if (run->dtype == F16 || r->skipped)
       fprintf(log->metrics, ",\"skipped\":%s", r->skipped ? "true" : "false");

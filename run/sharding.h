@@ -249,6 +249,9 @@ static MeshShape mesh_shape_of(const Options *o) {
   return m;
 }
 
+static OptimizerKind optimizer_kind(const Options *o) {
+  return !strcmp(o->optimizer, "muon") ? OPTIMIZER_MUON : !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+}
 static CommKind comm_kind(const Options *o, int world) {
   if (!strcmp(o->comm, "nccl")) return COMM_NCCL;
   return !strcmp(o->comm, "self") || (!strcmp(o->comm, "auto") && world == 1) ? COMM_SELF : COMM_MPI;
@@ -271,7 +274,7 @@ static FsdpConfig sharding_config(const Options *o, int first_backward, CommKind
   c.offload = !strcmp(o->offload, "optimizer") ? OFFLOAD_OPTIMIZER : !strcmp(o->offload, "params") ? OFFLOAD_PARAMS
                                                                                                   : OFFLOAD_NONE;
   c.microbatches = o->grad_accum;
-  c.optimizer = !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+  c.optimizer = optimizer_kind(o);
   c.comm = comm;
   c.windows = strcmp(o->shm, "off");
   c.copies = !strcmp(o->shm, "copy");

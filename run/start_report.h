@@ -179,9 +179,9 @@ static void record_traffic(FILE *f, const RunView *run) {
   if (!run_trains(run->opt)) return;
   const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
   fprintf(f, ",\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
-          "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
+          "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,\"update_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
-          (long long)w.replicate_bytes, (long long)w.small_bytes);
+          (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes, (long long)w.small_bytes);
 }
 // Which cores each rank took, in words.
 static void record_cores(FILE *f, const RunView *run) {
@@ -299,12 +299,13 @@ static void memory_short_words(FILE *to, const RunView *run) {
 // What a step of training moves, by the formula with which tests compare the counters.
 static void moved_words(FILE *to, const RunView *run) {
   const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
-  const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.small_bytes;
+  const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.update_bytes + w.small_bytes;
   fprintf(to, "%.3f MB a step to a rank: gradients %.3f (%lld reductions)", (double)bytes * 1e-6,
           (double)w.reduce_bytes * 1e-6, (long long)w.reductions);
   if (w.gathers)
     fprintf(to, ", parameters %.3f (%lld gathers)", (double)w.gather_bytes * 1e-6, (long long)w.gathers);
   if (w.replicate_bytes) fprintf(to, ", between replicas %.3f", (double)w.replicate_bytes * 1e-6);
+  if (w.updates) fprintf(to, ", updates %.3f", (double)w.update_bytes * 1e-6);
 }
 static void files_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
@@ -370,6 +371,8 @@ static void traffic_words(FILE *to, const RunView *run) {
   fprintf(to, "traffic of a step, received by rank 0: %lld gathers %.3f MB, %lld reductions %.3f MB",
           (long long)w.gathers, (double)w.gather_bytes * 1e-6, (long long)w.reductions, (double)w.reduce_bytes * 1e-6);
   if (w.replicate_bytes) fprintf(to, ", along replicas %.3f MB", (double)w.replicate_bytes * 1e-6);
+  if (w.updates)
+    fprintf(to, ", %lld exchanges of updates %.3f MB", (long long)w.updates, (double)w.update_bytes * 1e-6);
   fprintf(to, ", %lld small %lld bytes\n", (long long)w.small, (long long)w.small_bytes);
 }
 static void configuration_words(FILE *to, const RunView *run) {
