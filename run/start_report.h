@@ -329,6 +329,35 @@ static void training_words(FILE *to, const RunView *run) {
           run->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)run->model.T, o->optimizer, o->lr,
           o->schedule);
 }
+// The name of a block's parameter without its number and ".weight": h.*.attn.c_attn.
+static void owned_name(char *to, size_t bytes, const Param *p) {
+  const char *dot = strchr(p->name + 2, '.');
+  snprintf(to, bytes, "h.*%.*s", (int)(strlen(dot) - strlen(".weight")), dot);
+}
+// Which parameters Muon updates; the others are AdamW's.
+static void muon_words(FILE *to, const RunView *run) {
+  const FsdpLayout *lay = &run->fsdp->lay;
+  const int blocks = run->fsdp->cfg.blocks;
+  char name[64], other[64];
+  for (int p = 0; p < lay->params; p++) {
+    int alike = 0, before = 0;
+    if (!lay->param[p].owned) continue;
+    owned_name(name, sizeof name, &lay->param[p]);
+    for (int q = 0; q < lay->params; q++) {
+      if (!lay->param[q].owned) continue;
+      owned_name(other, sizeof other, &lay->param[q]);
+      alike += !strcmp(name, other);
+      before += !strcmp(name, other) && q < p;
+    }
+    if (before) continue;
+    fprintf(to, "%s%s", name, lay->param[p].matrices == 3 ? " (q, k, v apart)" : "");
+    if (alike < blocks) fprintf(to, " (of %d of %d blocks)", alike, blocks);
+    fprintf(to, ", ");
+  }
+  if (!lay->owned.matrices) fprintf(to, "nothing: all matrices of blocks are frozen; AdamW for all the rest");
+  else
+    fprintf(to, "%d matrices, at most %d a rank; AdamW for all the rest", lay->owned.matrices, lay->owned.rounds);
+}
 static void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run)) {
   char *text = words_of(run, write);
   start_line(name, "%s", text);
@@ -344,6 +373,7 @@ static void print_start(const RunView *run) {
              (long long)m->V);
   start_words("data", run, data_words);
   if (run_trains(run->opt)) start_words("training", run, training_words);
+  if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
   start_words("ranks", run, ranks_words);
   if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);
   start_words("sharding", run, shards_words);

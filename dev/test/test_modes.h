@@ -41,7 +41,7 @@ static const ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_shm, 3, {"on", "copy", "off"}},
     {OPT_tie_head, 2, {"on", "off"}},
     {OPT_dropout, 2, {"0", "0.1"}},
-    {OPT_optimizer, 2, {"adamw", "sgd"}},
+    {OPT_optimizer, 3, {"adamw", "sgd", "muon"}},
     {OPTION_COUNT, 2, {"several microbatches a rank", "one microbatch a rank"}},
     {OPTION_COUNT, 2, {"reductions in one round", "reductions in rounds of 384"}},
     {OPTION_COUNT, 2, {"one thread", "two threads"}}};
@@ -444,7 +444,7 @@ static inline CoverRow mode_walk_row(const ModeSet *s, int64_t j) {
                                           MODE_DROPOUT, MODE_OPTIMIZER, MODE_MICROBATCHES};
   static const ModeFactor others[] = {MODE_SHARD, MODE_RECOMPUTE, MODE_SHM, MODE_ROUNDS, MODE_THREADS};
   CoverRow r = s->core[j * 7919 % s->cores];
-  mode_digits(&r, arithmetic, 9, j / MODE_WALK_SHARE * 1663 % 4320);
+  mode_digits(&r, arithmetic, 9, j / MODE_WALK_SHARE * 1663 % 6480);
   mode_digits(&r, others, 5, (29 * j + j / 144) % 144);
   return r;
 }

@@ -232,8 +232,15 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
     }
   }
   const size_t state = 4 * (size_t)f->lay.state_numel, master = 4 * (size_t)f->lay.master_numel;
+  size_t second = 0;                             // the second moment is AdamW's: not of SGD, nor of Muon's matrices
+  for (int u = 0; u < f->lay.units; u++)
+    for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+      const Piece *q = &f->lay.unit[u].piece[i];
+      const bool muons = c->optimizer == OPTIMIZER_MUON && q->owned;
+      if (q->trains && c->optimizer != OPTIMIZER_SGD && !muons) second += 4 * (size_t)round_up(q->numel, 128);
+    }
   const size_t low = 2 * (size_t)f->lay.low_numel, scales = (size_t)f->lay.scales;
-  const size_t moments = c->optimizer == OPTIMIZER_ADAMW ? 2 : 1, limbs = NORM_LIMBS * 8;
+  const size_t limbs = NORM_LIMBS * 8;
   const size_t gathers = !f->lay.in_place, slots = gathers * (size_t)c->gather_slots * block;
   const size_t root = gathers * f->lay.stage[0].full_bytes;
   const bool shared = slots_bytes != 0, params_off = c->offload == OFFLOAD_PARAMS, on = trains && !off;
@@ -244,9 +251,9 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_KEPT] = trains ? kept : 0;
   line[MEM_MASTER] = off ? 0 : master;
   line[MEM_MASTER_LOW] = off ? 0 : low;
-  line[MEM_OPTIMIZER] = on * moments * state;
+  line[MEM_OPTIMIZER] = on * (state + second);
   line[MEM_GRADS] = on * (apart + own);
-  line[MEM_HOST_STATE] = !off ? 0 : master + low + moments * state + (chains && mirrored ? 0 : state) +
+  line[MEM_HOST_STATE] = !off ? 0 : master + low + state + second + (chains && mirrored ? 0 : state) +
                          (params_off ? 0 : 2 * unit_bytes) + limbs + 8 * (scales ? scales : 1);
   line[MEM_OFFLOAD] = off * 4 * (c->native_reduce ? largest : chunk);
   line[MEM_GATHER_SLOTS] = slots;
@@ -404,7 +411,8 @@ TEST_MPI(ops_touch_what_they_declare, 1,
   static const char *const modes[] = {"", "--dropout 0.2 --param_dtype bf16 --reduce_dtype bf16 --recompute block",
                                       "--param_dtype fp16 --optimizer sgd --recompute gelu --accumulate local",
                                       "--param_dtype bf16 --fp8 gather --tie_head off --recompute mlp",
-                                      "--buffer_dtype bf16 --freeze wte,h.0.*"};
+                                      "--buffer_dtype bf16 --freeze wte,h.0.*",
+                                      "--optimizer muon --param_dtype bf16"};
   static Corpus corpus;
   static Trainer t;
   TouchCheck *k = &touch_check;
