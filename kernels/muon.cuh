@@ -51,6 +51,8 @@ static inline MuonWork muon_work(Tensor scratch, int64_t rows, int64_t cols, Dty
 }
 static_assert(NORM_LIMBS * sizeof(int64_t) <= 256, "the limbs of the norm");
 
+struct MuonShape { int64_t rows, cols; };
+
 // ---- factors, the same code on every device
 static const float MUON_X = 3.4445f, MUON_GRAM = -4.7750f, MUON_SQUARE = 2.0315f;        // a, b, c
 static const double MUON_EPS = 1e-7;

@@ -63,7 +63,6 @@ muon_update_kernel(T *param, M *master, const U *update, int64_t n, MuonArgs a, 
   FLAT_WALK(W, n, i, (muon_update_lanes<T, M, CAST, U, W>(param + i, master + i, update + i, f)),
             (muon_update_lanes<T, M, CAST, U, 1>(param + i, master + i, update + i, f)));
 }
-struct MuonShape { int64_t rows, cols; };
 template <class T, class M, bool CAST, class U>
 static void muon_update_launch(Ctx *c, T *param, M *master, const U *update, int64_t n, MuonArgs a, MuonShape s) {
   if (lanes_aligned(param, master, update))
