@@ -60,6 +60,8 @@ struct StepRule { int world, microbatches; float beta1, beta2; double clip; bool
 // lr, corrections, scale and skip are in c->state.
 struct AdamwArgs { float beta1, beta2, eps, weight_decay; };
 struct SgdArgs { float momentum, weight_decay; };
+struct MuonArgs { float momentum, weight_decay; bool nesterov, match_rms; };
+enum { MUON_STEPS = 5 };                         // of newton_schulz, in training
 
 // Shapes that determine the largest workspace of any op in a training step.
 struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd, n_head, vocab_padded, head_rows; };
@@ -112,6 +114,13 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
                                  UPDATES(param) UPDATES(master) UPDATES(m) UPDATES(v) READS(grad)) \
   X(sgd_update,                  (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a), \
                                  UPDATES(param) UPDATES(master) UPDATES(momentum) READS(grad)) \
+  X(muon_momentum,               (Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a), \
+                                 WRITES(update) UPDATES(momentum) READS(grad)) \
+  X(newton_schulz,               (Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps), \
+                                 WRITES(out) READS(in) WRITES(scratch) IN_PLACE(out, in)) \
+  X(muon_update,                 (Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows, \
+                                  int64_t cols), \
+                                 UPDATES(param) UPDATES(master) READS(update)) \
   X(param_from_master,           (Ctx *c, Tensor param, Tensor low, Tensor master), \
                                  WRITES(param) WRITES(low) READS(master) IN_PLACE(param, master)) \
   X(master_from_param,           (Ctx *c, Tensor master, Tensor param, Tensor low), \

@@ -138,13 +138,14 @@ __device__ static inline void norm_add(NormThread *sum, int64_t *limbs, float g)
   sum->word[1] += one;
   sum->word[2] += add[2] + (sum->word[1] < one);
 }
-template <int W> __device__ static inline void norm_add_lanes(NormThread *sum, int64_t *limbs, const float *grad) {
+template <int W, class T>
+__device__ static inline void norm_add_lanes(NormThread *sum, int64_t *limbs, const T *grad) {
   const Lanes<W> g = lanes_load<W>(grad);
   UNROLL for (int i = 0; i < W; i++) norm_add(sum, limbs, g.x[i]);
 }
 // Shared memory: part[digit][thread], 14 KiB; first every thread writes its own digits, then a warp adds each digit.
-template <int W>
-__global__ static void __launch_bounds__(FLAT_THREADS) norm_kernel(int64_t *limbs, const float *grad, int64_t n) {
+template <int W, class T>
+__global__ static void __launch_bounds__(FLAT_THREADS) norm_kernel(int64_t *limbs, const T *grad, int64_t n) {
   SHARED(uint64_t, part, NORM_SUMS * FLAT_THREADS);
   NormThread sum = {};
   FLAT_WALK(W, n, i, norm_add_lanes<W>(&sum, limbs, grad + i), norm_add_lanes<1>(&sum, limbs, grad + i));
@@ -174,7 +175,8 @@ __global__ static void norm_carry_kernel(int64_t *limbs) {
 static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
   const float *g = (const float *)grad.data;
   const int64_t n = numel(grad);
-  if (lanes_aligned(g)) LAUNCH(norm_kernel<LANES>, flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
-  else LAUNCH(norm_kernel<1>, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
+  if (lanes_aligned(g))
+    LAUNCH((norm_kernel<LANES, float>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
+  else LAUNCH((norm_kernel<1, float>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
   LAUNCH(norm_carry_kernel, 1, 1, 0, STREAM(c), limbs);
 }

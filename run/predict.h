@@ -48,6 +48,11 @@ static inline double flops_input(const CallWork *w) { return product_flops(w, 0,
 static inline double flops_weight(const CallWork *w) { return product_flops(w, 0, w->tensor[2].shape[0]); }
 static inline double flops_attention(const CallWork *w) { return 2 * attention_triangle(w->tensor[0]); }
 static inline double flops_attention_backward(const CallWork *w) { return 5 * attention_triangle(w->tensor[3]); }
+// Five steps of three products, of which two are symmetric: muon.cuh.
+static inline double flops_newton_schulz(const CallWork *w) {
+  const double rows = (double)w->tensor[0].shape[0], cols = (double)w->tensor[0].shape[1], m = fmin(rows, cols);
+  return MUON_STEPS * m * m * (3 * fmax(rows, cols) + m);
+}
 // Of tables, only the rows of the batch's tokens are read, or added to in fp32.
 static inline double bytes_embedding(const CallWork *w) { return 3 * tensor_bytes(w->tensor[0]); }
 static inline double bytes_embedding_backward(const CallWork *w) {
@@ -85,6 +90,9 @@ static const OpKind op_kinds[] = {
     {"embedding_backward", STEP_ELEMENTWISE, NULL, bytes_embedding_backward, NULL},
     {"adamw_update", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"sgd_update", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"newton_schulz", STEP_PRODUCTS, flops_newton_schulz, NULL, NULL},
+    {"muon_momentum", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"muon_update", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"norm_accumulate", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"step_decide", STEP_OPTIMIZER, NULL, NULL, NULL}};
 static inline OpKind op_kind(const char *op) {
