@@ -209,7 +209,11 @@ static Tensor bench_tensor(Ctx *c, Dtype dtype, int64_t rows, int64_t cols) {
   Tensor t = tensor_of(NULL, dtype, rows, cols);
   c->ops->memory_alloc(c, &t.data, (size_t)(rows * cols) * dtype_bytes(dtype), MEMORY_DEVICE);
   CHECK(t.data, "no memory for %lld x %lld", (long long)rows, (long long)cols);
-  if (dtype != I32) normal_fill(c, t, 1, 1, 0, 1.0f);
+  if (dtype == F32) normal_fill(c, t, 1, 1, 0, 1.0f);
+  if (dtype != BF16) return t;
+  const Tensor wide = bench_tensor(c, F32, rows, cols);
+  convert(c, t, wide);
+  c->ops->memory_free(c, wide.data, (size_t)(rows * cols) * 4, MEMORY_DEVICE);
   return t;
 }
 static void bench_newton_schulz(Ctx *c, Dtype dtype, int64_t rows, int64_t cols) {
