@@ -1110,7 +1110,7 @@ static inline void comm_nccl_warm_reduce(Fsdp *f, char *memory, WarmBytes chunks
   for (int i = 0; i < f->mesh.world && f->lay.owned.rounds; i++) {
     if (i == f->mesh.rank) continue;
     nccl->send(c, f->nccl_world, memory, 256, i);
-    nccl->receive(c, f->nccl_world, memory + 256, 256, i);
+    nccl->receive(c, f->nccl_world, memory + (size_t)(1 + i) * 256, 256, i);
   }
   nccl->group_end(c);
   if (!f->nccl_replicate) return;
@@ -1141,7 +1141,7 @@ static inline void comm_nccl_warm(Fsdp *f) {
     for (int i = 0; i < f->lay.unit[u].pieces; i++)
       chunks = warm_with(chunks, (size_t)min64(f->lay.unit[u].piece[i].numel, most) * fsdp_wire_bytes(f));
   size_t bytes = world * small;
-  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1), 512,
+  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1), 256 * (world + 1),
                           f->nccl_replicate && trains ? (size_t)f->lay.state_numel * 4 : 0};
   for (size_t n : needs) if (n > bytes) bytes = n;
   char *memory = fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "the first calls of NCCL");
