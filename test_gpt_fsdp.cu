@@ -25,6 +25,7 @@
 #include "dev/test/test_train.h"
 #include "dev/test/test_interchange.h"
 #include "dev/test/test_fsdp.h"
+#include "dev/test/test_param_groups.h"
 #include "dev/test/test_matmul_split.h"
 #include "dev/test/test_modes.h"
 #include "dev/test/test_recompute.h"

@@ -96,6 +96,7 @@ static Param param_make(const Model *m, const ParamSpec *s, int stage) {
   p.init = s->init;
   p.std = s->residual ? INIT_STD / sqrtf(2.0f * (float)m->L) : INIT_STD;
   p.decay = s->decay;
+  p.lr_scale = 1;
   p.linear = stage && p.ndim == 2;
   p.matrices = s->rows == ROWS_3C ? 3 : 1;
   p.stage = stage;
@@ -910,11 +911,11 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   t->ctx.threads = threads;
   t->ctx.fast_fp32 = !strcmp(o->matmul_precision, "high");
 }
-// The parameters of the model, with those that --freeze names marked. Returns a malloc'ed array; `error` has one line
-// if --freeze is wrong.
+// The parameters of the model, with what --freeze, --no_decay and --lr_scale say of them. Returns a malloc'ed array;
+// `error` has one line if one of these is wrong.
 static Param *trainer_params(const Trainer *t, int *params, char *error, size_t error_bytes) {
   Param *param = model_params(&t->model, params);
-  sharding_freeze(&t->opt, param, *params, error, error_bytes);
+  param_groups(&t->opt, param, *params, error, error_bytes);
   return param;
 }
 static void trainer_free(Trainer *t) {

@@ -5,7 +5,7 @@
 //           by several of them. It is gathered once a step and stays whole
 //   unit    what one collective gathers and one reduces. The wrap policy chooses the units
 //   piece   a run of elements cut into equal parts, one a rank of the shard group
-//             flat   a piece a segment (equal dtype, decay, optimizer, frozen or not): FSDP's FlatParameter
+//             flat   a piece a segment (equal dtype, decay, rate, optimizer, frozen or not): FSDP's FlatParameter
 //             dim0   a piece a parameter, ceil(rows / S) rows a rank, the last ones padded or empty: FSDP2's layout
 //
 // A gathered unit has its pieces one after the other, each with the parts of ranks 0 .. S-1 in order, so a collective
@@ -26,6 +26,7 @@ struct Param {
   Init init;
   float std;                                     // of INIT_NORMAL
   bool decay;                                    // weight decay applies
+  float lr_scale;                                // factor of its learning rate
   bool linear;                                   // a block's matrix: E4M3 under --fp8, orthogonalised by Muon
   int matrices;                                  // that it is made of, one below the other: 3 of q, k and v
   bool frozen;                                   // no gradient, no optimizer state
@@ -46,6 +47,7 @@ static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_c
 struct Piece {
   Dtype dtype;
   bool trains, decay, owned;
+  float lr_scale;
   int moments;                                   // of the optimizer: 0 to 2
   int64_t numel;                                 // of one rank
   size_t full_at, shard_at;                      // bytes: in the gathered unit, in a rank's shard
@@ -101,9 +103,16 @@ enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements
 static inline int64_t piece_align(Dtype dtype) { return dtype == F8 ? PARAM_ALIGN_BYTES : PARAM_ALIGN_NUMEL; }
 static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n, PARAM_ALIGN_BYTES); }
 
-// ---- freezing: which parameters a list of globs names
-// Marks parameters that one of the comma-separated globs of `patterns` matches, by their whole name or by the name
-// without ".weight" or ".bias". False with one line in `error` when a glob matches nothing, or all of them everything.
+// ---- names: which parameters a list of globs names
+// Whether a glob matches a parameter's whole name, or the name without ".weight" or ".bias".
+#define PARAM_NAMES_LIKE "wte.weight, h.0.attn.c_attn.bias, ln_f.weight"
+static inline bool param_matches(const Param *p, const char *glob) {
+  char module[64];
+  snprintf(module, sizeof module, "%s", p->name);
+  if (strrchr(module, '.')) *strrchr(module, '.') = 0;
+  return !fnmatch(glob, p->name, 0) || !fnmatch(glob, module, 0);
+}
+// Marks parameters that one of the comma-separated globs of `patterns` matches. False with one line in `error` when a glob matches nothing, or all of them everything.
 static inline bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes) {
   char text[1024], *save = NULL;
   int frozen = 0;
@@ -111,16 +120,12 @@ static inline bool params_freeze(Param *param, int params, const char *patterns,
   for (char *glob = strtok_r(text, ",", &save); glob; glob = strtok_r(NULL, ",", &save)) {
     int matched = 0;
     for (int i = 0; i < params; i++) {
-      char module[64];
-      snprintf(module, sizeof module, "%s", param[i].name);
-      if (strrchr(module, '.')) *strrchr(module, '.') = 0;
-      if (fnmatch(glob, param[i].name, 0) && fnmatch(glob, module, 0)) continue;
+      if (!param_matches(&param[i], glob)) continue;
       param[i].frozen = true;
       matched++;
     }
     if (!matched) {
-      snprintf(error, error_bytes, "--freeze %s matches no parameter; names are like wte.weight, h.0.attn.c_attn.bias, "
-               "ln_f.weight", glob);
+      snprintf(error, error_bytes, "--freeze %s matches no parameter; names are like " PARAM_NAMES_LIKE, glob);
       return false;
     }
   }
@@ -228,7 +233,7 @@ struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_pl
 
 static inline bool same_segment(const Piece *c, const Param *p) {
   return c->dtype == p->dtype && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen) &&
-         c->owned == p->owned;
+         c->owned == p->owned && c->lr_scale == (p->frozen ? 1.0f : p->lr_scale);
 }
 // Puts the unit's parameters into pieces: order is trained before frozen, with decay before without. Fills numel.
 static inline void unit_pieces(Unit *u, int index, Param *param, int params, ShardLayout layout, int shards) {
@@ -243,6 +248,7 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
     if (at == u->pieces) {
       *c = Piece{};
       c->dtype = p->dtype, c->trains = !p->frozen, c->decay = p->decay && !p->frozen, c->owned = p->owned;
+      c->lr_scale = p->frozen ? 1.0f : p->lr_scale;
       u->pieces++;
     }
     p->piece = at;

@@ -53,6 +53,7 @@ static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
     const bool copied = c->has_master && c->dtype != F8 && !f->lay.publish_bytes;
     MuonArgs mine = a;
     if (!c->decay) mine.weight_decay = 0;
+    mine.lr_scale = c->lr_scale;
     muon_update(fsdp_state_ctx(f), copied ? tensor_of(params, c->dtype, run.numel) : none,
                 c->split ? tensor_of(low + run.in_piece, LOW16, run.numel)
                          : tensor_of(state + run.in_piece, F32, run.numel),
@@ -83,6 +84,7 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   const Piece *q = &f->lay.unit[u].piece[i];
   const int64_t n = q->numel;
   if (!q->decay) a.adamw.weight_decay = a.sgd.weight_decay = 0;
+  a.adamw.lr_scale = a.sgd.lr_scale = q->lr_scale;
   Tensor param = tensor_of(q->has_master && q->dtype != F8 ? params + q->shard_at : NULL, q->dtype, n);
   Tensor master = q->split ? fsdp_piece_low(f, u, i) : tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
   Tensor m = tensor_of(fsdp_piece_state(f, STATE_M, u, i), F32, n);

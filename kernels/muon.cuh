@@ -71,7 +71,7 @@ HD MuonMomentumFactors muon_momentum_factors(const StepState *s, MuonArgs a) {
 }
 struct MuonUpdateFactors { float decay, step; };
 HD MuonUpdateFactors muon_update_factors(const StepState *s, MuonArgs a, int64_t rows, int64_t cols) {
-  const double lr = (double)s->in.lr, m = (double)rows, n = (double)cols;
+  const double lr = (double)s->in.lr * (double)a.lr_scale, m = (double)rows, n = (double)cols;
   const double factor = a.match_rms ? 0.2 * sqrt(m > n ? m : n) : sqrt(m > n ? m / n : 1.0);
   MuonUpdateFactors f = {(float)(1.0 - lr * (double)a.weight_decay), (float)(-lr * factor)};
   return f;

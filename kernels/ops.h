@@ -57,10 +57,10 @@ HD size_t exchange_bytes(int microbatches) { return sizeof(Exchange) + sizeof(do
 // Rules for step_decide. clip: bound of the global norm, 0: no clipping. dynamic_scale: adapt to overflows (fp16).
 struct StepRule { int world, microbatches; float beta1, beta2; double clip; bool dynamic_scale; };
 
-// lr, corrections, scale and skip are in c->state.
-struct AdamwArgs { float beta1, beta2, eps, weight_decay; };
-struct SgdArgs { float momentum, weight_decay; };
-struct MuonArgs { float momentum, weight_decay; bool nesterov, match_rms; };
+// lr, corrections, scale and skip are in c->state. lr_scale: a factor of lr for these parameters.
+struct AdamwArgs { float beta1, beta2, eps, weight_decay, lr_scale = 1; };
+struct SgdArgs { float momentum, weight_decay, lr_scale = 1; };
+struct MuonArgs { float momentum, weight_decay; bool nesterov, match_rms; float lr_scale = 1; };
 enum { MUON_STEPS = 5 };                         // of newton_schulz, in training
 
 // Shapes that determine the largest workspace of any op in a training step.

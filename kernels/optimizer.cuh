@@ -14,7 +14,7 @@
 //   norm_accumulate, norm_finish   sqrt(sum of squares) without intermediate rounding: same bits for every partition
 //
 // lr, grad_scale, the bias corrections and skip (which leaves everything unchanged) are read from c->state when the op
-// runs.
+// runs. lr is that of the state times lr_scale of the arguments.
 //
 //   p master (n) fp32; param (n), any floating dtype, is overwritten with p rounded (master.cuh); param.data NULL: the
 //                master is the parameter
@@ -59,7 +59,7 @@ HD double norm_finish(const int64_t *limbs) {
 // ---- factors of one update, the same code on every device
 struct AdamwFactors { float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
 HD AdamwFactors adamw_factors(const StepState *s, AdamwArgs a) {
-  const double lr = (double)s->in.lr;
+  const double lr = (double)s->in.lr * (double)a.lr_scale;
   AdamwFactors f = {s->grad_scale,
                     (float)(1.0 - lr * (double)a.weight_decay),
                     (float)(1.0 - (double)a.beta1),
@@ -161,7 +161,7 @@ INLINE void sgd_lanes(T *param, M *master, float *buffer, const float *grad, con
 template <class T, class M, bool CAST, bool BUFFER>
 static void sgd_range(Ctx *c, T *param, M *master, float *buffer, const float *grad, int64_t n, SgdArgs args) {
   const SgdLanes lanes = {vf_set1(c->state->grad_scale), vf_set1(args.weight_decay), vf_set1(args.momentum),
-                          vf_set1(-c->state->in.lr)};
+                          vf_set1(-c->state->in.lr * args.lr_scale)};
   parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
     const SgdLanes a = lanes;
     const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;

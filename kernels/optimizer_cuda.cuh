@@ -70,7 +70,7 @@ template <class T, class M, bool CAST, bool BUFFER, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS)
 sgd_kernel(T *param, M *master, float *buffer, const float *grad, int64_t n, SgdArgs a, const StepState *state) {
   if (state->skip) return;
-  const float scale = state->grad_scale, minus_lr = -state->in.lr;
+  const float scale = state->grad_scale, minus_lr = -state->in.lr * a.lr_scale;
   FLAT_WALK(W, n, i,
             (sgd_lanes<T, M, CAST, BUFFER, W>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)),
             (sgd_lanes<T, M, CAST, BUFFER, 1>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)));

@@ -42,6 +42,8 @@ enum { LAYERS_MOST = 1000 };
   TEXT(muon_adjust, "match_rms_adamw", "match_rms_adamw|original", "optimizer", \
        "Muon: size of updates; by default as AdamW's, so that --lr serves both") \
   NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: off)") \
+  TEXT(no_decay, "", NULL, "optimizer", "parameters without weight decay: globs of names, like wte,wpe,h.*.attn.*") \
+  TEXT(lr_scale, "", NULL, "optimizer", "factors of the learning rate: glob=X,... of names, like wte=0.1,h.0.*=2") \
   TEXT(freeze, "", NULL, "optimizer", "parameters not to train: globs of names, like wte,h.0.*,*.ln_*") \
   TEXT(data, "", NULL, "data", "text, directory, .bin, random, generated (default: WIKITEXT2_DIR, data/wikitext-2)") \
   TEXT(tokenizer, "", NULL, "data", "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)") \
