@@ -171,6 +171,7 @@ static inline void muon_plain_step(Ctx *c, const Param *p, float *x, float *m, f
   const int64_t n = p->numel_padded, rows = p->shape[0] / p->matrices, cols = param_cols(p), one = rows * cols;
   const Tensor none = {};
   if (!p->decay) a.adamw.weight_decay = a.muon.weight_decay = 0;
+  a.adamw.lr_scale = a.muon.lr_scale = p->lr_scale;
   if (!p->stage || p->ndim == 1) {
     adamw_update(c, none, tensor_of(x, F32, n), tensor_of(m, F32, n), tensor_of(v, F32, n), tensor_of(g, F32, n), a.adamw);
     return;
