@@ -45,6 +45,7 @@
 #include "dev/test/test_plan.h"
 #include "dev/test/test_checkpoint.h"
 #include "dev/test/test_checkpoint_modes.h"
+#include "dev/test/test_muon_sharded.h"
 #include "dev/test/test_master.h"
 #include "dev/test/test_cli.h"
 #include "dev/test/test_machine.h"

@@ -210,22 +210,36 @@ static inline void updates_copy(Fsdp *f, int round, bool back) {
     f->ctx->ops->copy(&f->reduce_ctx, back ? host : here, back ? here : host, owned_bytes(run.numel));
   }
 }
-// exchange: sends and receives a round on the stream of reductions, one way or back.
+// Whether this rank sends, receives or copies anything in a round.
+static inline bool updates_move(const Fsdp *f, int round, bool back) {
+  const int S = fsdp_shards(f), me = f->mesh.rank;
+  Run run;
+  EACH_OWNED(f, round, x) {
+    const bool own = x->owner == me;
+    if ((own ? fsdp_offloads(f) : back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run)) return true;
+    for (int r = back ? 0 : me / S * S; r < (back ? f->mesh.world : me / S * S + S) && own; r++)
+      if (r != me && owned_run(f, x, r % S, &run)) return true;
+  }
+  return false;
+}
+// exchange: sends and receives a round on the stream of reductions, one way or back. A rank that moves nothing waits for
+// nothing.
 static inline void updates_by_stream(Fsdp *f, UpdateMove move, int round, void (*exchange)(Fsdp *, int, bool)) {
   const int slot = owned_slot(f, round);
   const bool off = fsdp_offloads(f);
   Ctx *c = f->ctx;
   if (move == UPDATES_GIVE || move == UPDATES_BACK) {
-    const bool back = move == UPDATES_BACK;
-    if (!off || back) {                          // offloaded momenta are the host's
+    const bool back = move == UPDATES_BACK, moves = updates_move(f, round, back);
+    if (moves && (!off || back)) {               // offloaded momenta are the host's
       step_event_record(c, &f->update_ready);
       step_event_wait(&f->reduce_ctx, &f->update_ready);
     }
     if (!back) updates_copy(f, round, false);
     exchange(f, round, back);
     if (back) updates_copy(f, round, true);
-    step_event_record(&f->reduce_ctx, back ? &f->update_back[slot] : &f->update_whole[slot]);
+    if (moves) step_event_record(&f->reduce_ctx, back ? &f->update_back[slot] : &f->update_whole[slot]);
   }
+  if ((move != UPDATES_WHOLE && move != UPDATES_ARRIVED) || !updates_move(f, round, move == UPDATES_ARRIVED)) return;
   if (move == UPDATES_WHOLE) step_event_wait(c, &f->update_whole[slot]);
   if (move == UPDATES_ARRIVED && !off) step_event_wait(c, &f->update_back[slot]);
   bool done = move != UPDATES_ARRIVED || !off;
@@ -1110,7 +1124,7 @@ static inline void comm_nccl_warm_reduce(Fsdp *f, char *memory, WarmBytes chunks
   for (int i = 0; i < f->mesh.world && f->lay.owned.rounds; i++) {
     if (i == f->mesh.rank) continue;
     nccl->send(c, f->nccl_world, memory, 256, i);
-    nccl->receive(c, f->nccl_world, memory + 256, 256, i);
+    nccl->receive(c, f->nccl_world, memory + (size_t)(1 + i) * 256, 256, i);
   }
   nccl->group_end(c);
   if (!f->nccl_replicate) return;
@@ -1141,7 +1155,7 @@ static inline void comm_nccl_warm(Fsdp *f) {
     for (int i = 0; i < f->lay.unit[u].pieces; i++)
       chunks = warm_with(chunks, (size_t)min64(f->lay.unit[u].piece[i].numel, most) * fsdp_wire_bytes(f));
   size_t bytes = world * small;
-  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1), 512,
+  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1), 256 * (world + 1),
                           f->nccl_replicate && trains ? (size_t)f->lay.state_numel * 4 : 0};
   for (size_t n : needs) if (n > bytes) bytes = n;
   char *memory = fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "the first calls of NCCL");

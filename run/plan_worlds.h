@@ -147,7 +147,8 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
 // ================================================================================================ 2 ranks
 // What a plan can depend on: ranks with the same key differ in nothing that takes memory, moves bytes or costs time.
 // Ranks on this rank's host: of the host, of its shard group, of its kept group, of its replicas.
-struct RankKey { int host, shards, kept, replicas, role, before_near, last_near, threads; };
+// owns: see rank_owns.
+struct RankKey { int host, shards, kept, replicas, role, before_near, last_near, threads, owns; };
 enum { ROLE_ONE, ROLE_FIRST, ROLE_BETWEEN, ROLE_LAST };
 
 // How many of `size` ranks, first, first + stride, ..., are among [from, to).
@@ -169,6 +170,33 @@ static inline RankKey rank_key(MeshShape s, int rank, int world, int per_host) {
   k.before_near = before >= from && before < to;
   k.last_near = last >= from && last < to;
   return k;
+}
+
+// With Muon ranks own different matrices, and so move different bytes: each of up to 256 ranks is of a kind of its own.
+// Of more ranks, those with equally many matrices count as alike, though their runs of others' matrices differ.
+enum { OWNERS_APART_MOST = 256 };
+struct RankOwners { int *count, world; };
+static inline RankOwners rank_owners(const Options *o) {
+  RankOwners w = {NULL, (int)o->world};
+  if (optimizer_kind(o) != OPTIMIZER_MUON || o->eval_only || o->sample_only) return w;
+  const ModelShape shape = shape_of(o);
+  int params, n = 0;
+  char error[512];
+  Param *param = program.params(&shape, &params);
+  param_groups(o, param, params, error, sizeof error);
+  OwnedMatrix *x = (OwnedMatrix *)calloc((size_t)(3 * params), sizeof(OwnedMatrix));
+  for (int p = 0; p < params; p++)
+    for (int i = 0; i < param[p].matrices && param[p].linear && !param[p].frozen; i++)
+      x[n++] = OwnedMatrix{p, i, param[p].shape[0] / param[p].matrices, param[p].shape[1], 0, 0, 0, 0};
+  owned_deal(x, n, w.world);
+  w.count = (int *)calloc((size_t)w.world + 1, sizeof(int));
+  for (int i = 0; i < n; i++) w.count[x[i].owner]++;
+  free(x);
+  free(param);
+  return w;
+}
+static inline int rank_owns(RankOwners w, int rank) {
+  return !w.count ? 0 : w.world <= OWNERS_APART_MOST ? 1 + rank : 1 + w.count[rank];
 }
 
 enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_UPDATES, LINK_SMALL, LINK_USES };
@@ -246,10 +274,12 @@ static inline void world_plan_classes(WorldPlan *w) {
   const int left = world % per_host;
   for (int i = 0; i < per_host; i++) threads[i] = w->on.gpu ? 1 : plan_threads(o, i, per_host).threads;
   for (int i = 0; i < left; i++) threads[per_host + i] = w->on.gpu ? 1 : plan_threads(o, i, left).threads;
+  const RankOwners owners = rank_owners(o);
   w->rank = (RankClass *)calloc(RANK_CLASSES_MOST, sizeof(RankClass));
   for (int r = 0; r < world; r++) {
     RankKey k = rank_key(mesh, r, world, per_host);
     k.threads = threads[r % per_host + (k.host < per_host ? per_host : 0)];
+    k.owns = rank_owns(owners, r);
     int c = 0;
     while (c < w->classes && memcmp(&w->rank[c].key, &k, sizeof k)) c++;
     CHECK(c < RANK_CLASSES_MOST, "more than %d kinds of ranks", (int)RANK_CLASSES_MOST);
@@ -257,6 +287,7 @@ static inline void world_plan_classes(WorldPlan *w) {
     w->rank[c].count++;
   }
   free(threads);
+  free(owners.count);
 }
 // Plans one class. timed: its step is predicted, too. Returns the planned rank, for program.plan_close.
 static inline RunView *world_plan_class(const WorldPlan *w, RankClass *c, bool timed) {

@@ -356,6 +356,28 @@ static inline void timed_reduce_join(Fsdp *f) {
   comm_plan.reduce_join(f);
   l->waits[RECORD_REDUCE] = false;
 }
+// A round of Muon's matrices, one way: links carry what is sent and what is received at once.
+static inline CommTime updates_time(const Machine *m, const Fsdp *f, int round, bool back) {
+  const int S = fsdp_shards(f), me = f->mesh.rank, host = f->mesh.peer[me].host;
+  double bytes[2][2] = {};                       // sent, received; between hosts, inside
+  Run run;
+  EACH_OWNED(f, round, x) {
+    const bool own = x->owner == me;
+    for (int r = back ? 0 : me / S * S; r < (back ? f->mesh.world : me / S * S + S) && own; r++)
+      if (r != me && owned_run(f, x, r % S, &run)) bytes[!back][f->mesh.peer[r].host == host] += (double)owned_bytes(run.numel);
+    if (!own && (back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run))
+      bytes[back][f->mesh.peer[x->owner].host == host] += (double)owned_bytes(run.numel);
+  }
+  const double between = fmax(bytes[0][0], bytes[1][0]) / m->between, inside = fmax(bytes[0][1], bytes[1][1]) / m->inside;
+  return CommTime{m->base_s + (between > 0 ? m->between_s : m->inside_s), m->gpu ? fmax(inside, between) : between};
+}
+static inline void timed_updates(Fsdp *f, UpdateMove move, int round) {
+  const bool starts = move == UPDATES_GIVE || move == UPDATES_BACK, back = move == UPDATES_BACK;
+  if (starts && !f->lay.owned.in_place && updates_move(f, round, back))
+    timeline_expect(timeline_of(f), RECORD_REDUCE, updates_time(timeline_of(f)->m, f, round, back));
+  comm_plan.updates(f, move, round);
+  timeline_of(f)->waits[RECORD_REDUCE] = false;
+}
 static inline void timed_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   Timeline *l = timeline_of(f);
   RankGroup world = rank_group(0, 1, f->mesh.world, f->mesh.rank);
@@ -375,6 +397,7 @@ static inline Comm timeline_comm_table() {
   c.chain_take = timed_chain_take;
   c.reduce_join = timed_reduce_join;
   c.small_all_gather = timed_small;
+  c.updates = timed_updates;
   return c;
 }
 

@@ -199,6 +199,34 @@ static inline void plan_case_close(PlanCase *x) {
   record_close(&x->record);
   trainer_plan_close(&x->t);
 }
+// Muon's: bytes of the largest matrix, of the most runs that a rank has in a round, and of newton_schulz's scratch.
+struct PlanUpdates { size_t slots, matrix, stage, work; bool in_place; };
+static inline PlanUpdates plan_updates(const Fsdp *f) {
+  PlanUpdates x = {};
+  const Mesh *m = &f->mesh;
+  x.in_place = f->cfg.comm == COMM_MPI && !f->lay.mirrored && m->windows;
+  for (int r = 0; r < m->world; r++) x.in_place = x.in_place && m->peer[r].host == m->peer[0].host;
+  for (int p = 0; p < f->lay.params && f->cfg.optimizer == OPTIMIZER_MUON && !f->cfg.weights_only; p++) {
+    const Param *q = &f->lay.param[p];
+    if (!q->stage || q->ndim < 2 || q->frozen) continue;
+    const int64_t rows = strstr(q->name, "c_attn") ? q->shape[1] : q->shape[0], cols = q->shape[1];
+    const size_t matrix = (size_t)round_up(2 * rows * cols, 256);
+    const size_t work = (size_t)round_up((int64_t)newton_schulz_work_bytes(rows, cols, BF16), 256);
+    if (matrix > x.matrix) x.matrix = matrix;
+    if (work > x.work) x.work = work;
+    x.slots = m->world > 1 ? 3 : 1;
+  }
+  for (int i = 0; i < f->cfg.mesh.shards; i++) for (int j = 0; j < f->lay.owned.rounds; j++) {
+    size_t bytes = 0;
+    for (int k = 0; k < f->lay.owned.matrices; k++) {
+      Run run;
+      if (f->lay.owned.matrix[k].round == j && owned_run(f, &f->lay.owned.matrix[k], i, &run))
+        bytes += (size_t)round_up(2 * run.numel, 256);
+    }
+    if (bytes > x.stage) x.stage = bytes;
+  }
+  return x;
+}
 // The formulas of memory, per rank and line: stated once more, from the configuration and the sizes of units alone.
 // slots_bytes: of gradient slots and what shares with them.
 static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line) {
@@ -268,10 +296,14 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_STAGING_IN] = trains ? in * b_r : 0;
   line[MEM_SCALES] = 4 * scales * (2 + world);
   line[MEM_CONTROL] = mpi ? 8192 : 0;
+  const PlanUpdates x = plan_updates(f);
+  const size_t matrices = x.slots * x.matrix, stages = x.slots * x.stage;
+  line[MEM_UPDATES] = matrices + x.work + (world > 1 && !(x.in_place && !replicas) ? stages : 0);
   static const MemoryName readable[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
   for (MemoryName i : readable) line[MEM_MIRROR] += mirrored ? line[i] : 0;
   if (mirrored) line[MEM_MIRROR] += (params_off ? f->lay.params_bytes : 0) + (chains && trains ? state : 0) + whole;
-  if (mirrored) line[MEM_LANDING] = small * (world + 1);
+  line[off ? MEM_HOST_STATE : MEM_LANDING] += off || mirrored ? stages + mirrored * matrices : 0;
+  if (mirrored) line[MEM_LANDING] += small * (world + 1);
   if (mirrored && remote) line[MEM_LANDING] += slots + root + trains * 2 * remote * chunk * b_r;
 }
 static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) {
