@@ -1,5 +1,5 @@
-// layers.h: --log_layers: norms of each unit's gradient, of what a step changed in its weights, and of the weights, over
-// all ranks. Squares are added exactly (kernels/optimizer.cuh), so the norms have the same bits for every number of
+// layers.h: --log_layers: norms of each unit's gradient, of what a step changed in its weights, and of the weights,
+// over all ranks. Squares are added exactly (kernels/optimizer.cuh), so the norms have the same bits for every number of
 // ranks, mesh and layout.
 //
 // The update goes through shards in chunks that fit into a cache: before a chunk's update its gradient is added up and

@@ -1,7 +1,7 @@
-// muon_cuda.cuh: the CUDA part of muon.cuh. Element-wise kernels walk flat ranges as in optimizer_cuda.cuh, operation by
-// operation as on the CPU: the same bits. The norm is exact, so it has the same bits too. Products of Newton-Schulz:
-// symmetric ones by a kernel of our own in bf16, whole ones by cuBLASLt where shapes or memory are odd, and in fp32; B X by
-// cuBLASLt.
+// muon_cuda.cuh: the CUDA part of muon.cuh. Element-wise kernels walk flat ranges as in optimizer_cuda.cuh, operation
+// by operation as on the CPU: the same bits. The norm is exact, so it has the same bits too. Newton-Schulz in bf16
+// multiplies by a symmetric kernel of our own, and B X by cuBLASLt; where shapes or memory are odd, and in fp32, all
+// multiplies are whole ones of cuBLASLt.
 #pragma once
 #include "muon.cuh"
 #include "optimizer_cuda.cuh"
@@ -33,7 +33,8 @@ muon_momentum_kernel(U *update, float *momentum, const float *grad, int64_t n, M
   FLAT_WALK(W, n, i, (muon_momentum_lanes<W>(update + i, momentum + i, grad + i, skip, &f)),
             (muon_momentum_lanes<1>(update + i, momentum + i, grad + i, skip, &f)));
 }
-template <class U> static void muon_momentum_launch(Ctx *c, U *update, float *m, const float *g, int64_t n, MuonArgs a) {
+template <class U>
+static void muon_momentum_launch(Ctx *c, U *update, float *m, const float *g, int64_t n, MuonArgs a) {
   if (lanes_aligned(update, m, g))
     LAUNCH((muon_momentum_kernel<LANES, U>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), update, m, g, n, a,
            c->state);
@@ -85,7 +86,8 @@ static void muon_update_choose(Ctx *c, Tensor param, Tensor master, const U *upd
 }
 static void muon_update_impl(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
                              int64_t cols) {
-  MUON_DISPATCH(update.dtype, U, muon_update_choose(c, param, master, (const U *)update.data, a, MuonShape{rows, cols}));
+  MUON_DISPATCH(update.dtype, U,
+                muon_update_choose(c, param, master, (const U *)update.data, a, MuonShape{rows, cols}));
 }
 
 // ---- Newton-Schulz -------------------------------------------------------------------------------------------------
@@ -111,13 +113,13 @@ template <class T> static void muon_normalise(Ctx *c, T *out, const T *in, int64
   else LAUNCH((muon_divide_kernel<1, T>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), out, in, n, limbs);
 }
 // ---- symmetric products
-// out = scale (a a^T) + add_scale addend, (I,I), bf16, on tensor cores: a block of 4 warps computes a tile of 64 x 64 on
-// or below the diagonal, 32 x 32 a warp, and writes it and its mirror image. COLUMNS: a is stored (S,I), else (I,S). I and
-// S are multiples of 8, and all memory lies on 16 bytes, so that 16 bytes are copied at a time. Sums are fp32, s ascending
-// in steps of 16.
+// out = scale (a a^T) + add_scale addend, (I,I), bf16, on tensor cores: a block of 4 warps computes a tile of 64 x 64
+// on or below the diagonal, 32 x 32 a warp, and writes it and its mirror image. COLUMNS: a is stored (S,I), else (I,S).
+// I and S are multiples of 8, and all memory lies on 16 bytes, so that 16 bytes are copied at a time. Sums are fp32, s
+// ascending in steps of 16.
 //
-// Shared memory, 30 KiB: STAGES stages of 32 s of both operands. A row of them has 16 bytes more than it needs: the eight
-// rows of a fragment are then in different banks (20 and 36 words apart). Afterwards the tile, rounded.
+// Shared memory, 30 KiB: STAGES stages of 32 s of both operands. A row of them has 16 bytes more than it needs: the
+// eight rows of a fragment are then in different banks (20 and 36 words apart). Afterwards the tile, rounded.
 enum { MUON_TILE = 64, MUON_DEPTH = 32, MUON_STAGES = 3, MUON_THREADS = 128, MUON_OUT_PITCH = MUON_TILE + 8 };
 template <bool COLUMNS> struct MuonPanel {
   enum { ROWS = COLUMNS ? MUON_DEPTH : MUON_TILE, WIDTH = COLUMNS ? MUON_TILE : MUON_DEPTH, PITCH = WIDTH + 8,
@@ -141,7 +143,8 @@ __device__ static inline void muon_panel_load(bf16 *panel, const MuonSymmetric &
 // fragments of the other one.
 template <bool COLUMNS, bool FIRST>
 __device__ static inline void muon_fragment(uint32_t r[4], const bf16 *panel, int i, int s) {
-  const int lane = (int)threadIdx.x % WARP, t = lane / 8, far_i = FIRST ? t & 1 : t >> 1, far_s = FIRST ? t >> 1 : t & 1;
+  const int lane = (int)threadIdx.x % WARP, t = lane / 8;
+  const int far_i = FIRST ? t & 1 : t >> 1, far_s = FIRST ? t >> 1 : t & 1;
   const int row = lane % 8 + (COLUMNS ? s + 8 * far_s : i + 8 * far_i), col = COLUMNS ? i + 8 * far_i : s + 8 * far_s;
   const bf16 *at = panel + row * MuonPanel<COLUMNS>::PITCH + col;
   if (COLUMNS) ldmatrix_x4_trans(r, at);

@@ -149,7 +149,8 @@ __device__ static inline void norm_add_lanes(NormThread *sum, int64_t *limbs, co
 }
 // Shared memory: part[digit][thread], 14 KiB; first every thread writes its own digits, then a warp adds each digit.
 template <int W, class T>
-__global__ static void __launch_bounds__(FLAT_THREADS) norm_kernel(int64_t *limbs, const T *grad, const T *less, int64_t n) {
+__global__ static void __launch_bounds__(FLAT_THREADS)
+norm_kernel(int64_t *limbs, const T *grad, const T *less, int64_t n) {
   SHARED(uint64_t, part, NORM_SUMS * FLAT_THREADS);
   NormThread sum = {};
   FLAT_WALK(W, n, i, norm_add_lanes<W>(&sum, limbs, grad + i, less ? less + i : less),

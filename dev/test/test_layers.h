@@ -35,8 +35,8 @@ static inline void layers_check(const Fsdp *f, float **before, const char *what)
     const LayerNorms x = layer_norms(f, u);
     const double got[] = {x.gradient, x.change, x.weights};
     for (int i = 0; i < 3; i++)
-      EXPECT(fabs(got[i] - sqrt(squares[u][i])) <= 0x1p-33 * got[i] && got[i] > 0, "%s, %s: norm %d is %.17g, must be %.17g",
-             what, f->lay.unit[u].name, i, got[i], sqrt(squares[u][i]));
+      EXPECT(fabs(got[i] - sqrt(squares[u][i])) <= 0x1p-33 * got[i] && got[i] > 0,
+             "%s, %s: norm %d is %.17g, must be %.17g", what, f->lay.unit[u].name, i, got[i], sqrt(squares[u][i]));
   }
 }
 static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, const char *extra, bool logs) {
@@ -51,7 +51,8 @@ static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, 
   Options o;
   test_options(&o, world, "%s %s %s", world_shapes, extra, logs ? "--log_layers" : "");
   trainer_open(&t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
-  EXPECT(!memcmp(t.plan.taken_bytes, t.plan.planned_bytes, sizeof t.plan.taken_bytes), "%s: taken is not planned", extra);
+  const bool planned = !memcmp(t.plan.taken_bytes, t.plan.planned_bytes, sizeof t.plan.taken_bytes);
+  EXPECT(planned, "%s: taken is not planned", extra);
   for (int s = 0; s < LAYERS_STEPS; s++) {
     float *before[64] = {};
     for (int p = 0; p < f->lay.params && world == 1; p++) before[p] = layers_param(f, STATE_MASTER, p);
@@ -85,7 +86,8 @@ TEST_MPI(layers_are_what_a_step_did, 4,
   for (const auto &m : modes) {
     const bool first = layers_run(&r, &corpus, 1, m.alone, false);
     layers_run(&one, &corpus, 1, m.alone, true);
-    if (first) EXPECT(one.weights == r.weights && one.norm[2] == r.norm[2], "%s: --log_layers changes training", m.alone);
+    if (first)
+      EXPECT(one.weights == r.weights && one.norm[2] == r.norm[2], "%s: --log_layers changes training", m.alone);
     MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
     for (int i = 0; i < 4 && m.ranks[i]; i++) {
       char extra[200];
@@ -99,8 +101,8 @@ TEST_MPI(layers_are_what_a_step_did, 4,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-static void layers_check_change(const Ops *ops, bool device, int threads, const float *now, const float *before, int64_t n,
-                                const int64_t *want) {
+static void layers_check_change(const Ops *ops, bool device, int threads, const float *now, const float *before,
+                                int64_t n, const int64_t *want) {
   Ctx c = device ? device_ctx(ops, cuda_ops_query(F32, 1, 1, 1)) : op_ctx(ops, threads, {F32, F32, 1, 1, 1, 1, 1, 1});
   Tensor a = op_tensor(F32, n), b = op_tensor(F32, n), limbs = op_tensor(I32, 2 * NORM_LIMBS);
   memcpy(a.data, now, (size_t)n * 4), memcpy(b.data, before, (size_t)n * 4);
@@ -111,15 +113,17 @@ static void layers_check_change(const Ops *ops, bool device, int threads, const 
          "%s, %d threads, %lld elements: not the norm of the differences", ops->name, threads, (long long)n);
   device_done(&c);
 }
-TEST(norm_change_is_of_differences, "norm_change adds the squares of now - before, rounded to fp32, exactly: the limbs of "
-                                    "norm_accumulate of these, on all instruction sets, threads and CUDA") {
+TEST(norm_change_is_of_differences,
+     "norm_change adds the squares of now - before, rounded to fp32, exactly: the limbs of norm_accumulate of these, on "
+     "all instruction sets, threads and CUDA") {
   for (int64_t n : {1, 17, 2048, 40003}) {
     Tensor now = op_random_tensor(1, 1.0, F32, n), before = op_random_tensor(2, 0.9, F32, n), less = op_tensor(F32, n);
     for (int64_t i = 0; i < n; i++) ((float *)less.data)[i] = ((float *)now.data)[i] - ((float *)before.data)[i];
     int64_t want[NORM_LIMBS] = {};
     const float *x = (const float *)now.data, *y = (const float *)before.data;
     ops_norm_run(op_table(0), 1, want, (const float *)less.data, n);
-    for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) layers_check_change(r.ops, false, r.threads, x, y, n, want);
+    for (OpRun r = op_run_first(); r.ops; r = op_run_next(r))
+      layers_check_change(r.ops, false, r.threads, x, y, n, want);
     for (int i = 0; const Ops *ops = device_table(i); i++) layers_check_change(ops, true, 1, x, y, n, want);
     op_free_all();
   }
