@@ -1,6 +1,6 @@
 // layers.h: --log_layers: norms of each unit's gradient, of what a step changed in its weights, and of the weights,
-// over all ranks. Squares are added exactly (kernels/optimizer.cuh), so the norms have the same bits for every number of
-// ranks, mesh and layout.
+// over all ranks. Squares are added exactly (kernels/optimizer.cuh), so the norms have the same bits for every number
+// of ranks, mesh and layout.
 //
 // The update goes through shards in chunks that fit into a cache: before a chunk's update its gradient is added up and
 // its masters are copied, afterwards the difference and the new masters are added up. No whole copy of the masters is

@@ -114,8 +114,8 @@ static void layers_check_change(const Ops *ops, bool device, int threads, const 
   device_done(&c);
 }
 TEST(norm_change_is_of_differences,
-     "norm_change adds the squares of now - before, rounded to fp32, exactly: the limbs of norm_accumulate of these, on "
-     "all instruction sets, threads and CUDA") {
+     "norm_change adds the squares of now - before, rounded to fp32, exactly: the limbs of norm_accumulate of these, "
+     "on all instruction sets, threads and CUDA") {
   for (int64_t n : {1, 17, 2048, 40003}) {
     Tensor now = op_random_tensor(1, 1.0, F32, n), before = op_random_tensor(2, 0.9, F32, n), less = op_tensor(F32, n);
     for (int64_t i = 0; i < n; i++) ((float *)less.data)[i] = ((float *)now.data)[i] - ((float *)before.data)[i];

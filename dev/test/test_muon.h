@@ -138,7 +138,8 @@ static void muon_expect_steps(const char *what, Ctx *c, Tensor in, bool mirrored
 static const struct { int64_t rows, cols; } muon_shapes[] = {{1, 1},   {1, 37},  {37, 1},  {5, 3},   {16, 16},
                                                              {33, 70}, {70, 33}, {64, 64}, {130, 67}, {50, 400}};
 TEST(newton_schulz_fp64, "every matrix multiply of five Newton-Schulz steps equals fp64 within its rounding, in fp32 "
-                         "and bf16, on all instruction sets; fp32 has one result on all of them, and on 1 to 4 threads") {
+                         "and bf16, on all instruction sets; fp32 has one result on all of them, and on 1 to 4 "
+                         "threads") {
   for (Dtype dtype : {F32, BF16})
     for (auto s : muon_shapes) {
       Tensor in = op_random_tensor((uint64_t)(s.rows * 1000 + s.cols), 1e-3, dtype, s.rows, s.cols), first = {};
