@@ -40,7 +40,7 @@ enum { LAYERS_MOST = 1000 };
   NUM(muon_momentum, 0.95, 0.0, 0.999999, "optimizer", "Muon: momentum") \
   TEXT(muon_nesterov, "on", "on|off", "optimizer", "Muon: Nesterov's momentum") \
   TEXT(muon_adjust, "match_rms_adamw", "match_rms_adamw|original", "optimizer", \
-       "Muon: size of updates; by default as AdamW's, so that --lr serves both") \
+       "Muon: size of updates; that of AdamW, so that --lr fits both") \
   NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: off)") \
   TEXT(no_decay, "", NULL, "optimizer", "parameters without weight decay: globs of names, like wte,wpe,h.*.attn.*") \
   TEXT(lr_scale, "", NULL, "optimizer", "factors of the learning rate: glob=X,... of names, like wte=0.1,h.0.*=2") \
