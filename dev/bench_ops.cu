@@ -117,6 +117,8 @@ TIMED(muon_update, (Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs
 TIMED(param_from_master, (Ctx *c, Tensor param, Tensor low, Tensor master), (c, param, low, master), any_shape, 0, 0,
       bytes_of(param) + bytes_of(low) + bytes_of(master), false)
 TIMED(norm_accumulate, (Ctx *c, int64_t *limbs, Tensor grad), (c, limbs, grad), any_shape, 0, 0, bytes_of(grad), false)
+TIMED(norm_change, (Ctx *c, int64_t *limbs, Tensor now, Tensor before), (c, limbs, now, before), any_shape, 0, 0,
+      bytes_of(now) + bytes_of(before), false)
 TIMED(convert, (Ctx *c, Tensor out, Tensor in), (c, out, in), any_shape, 0, 0, bytes_of(out) + bytes_of(in), false)
 TIMED(accumulate, (Ctx *c, Tensor sum, Summands in, Accumulate m), (c, sum, in, m), any_shape, 0, 0,
       bytes_of(sum) * (m == ADD ? 2 : 1) + (double)numel(sum) * in.count * (double)dtype_bytes(in.dtype), false)
@@ -144,6 +146,7 @@ static Ops timed_table(const Ops *real) {
   t.muon_update = timed_muon_update;
   t.param_from_master = timed_param_from_master;
   t.norm_accumulate = timed_norm_accumulate;
+  t.norm_change = timed_norm_change;
   t.convert = timed_convert;
   t.accumulate = timed_accumulate;
   t.copy = timed_copy;
