@@ -36,6 +36,7 @@
 #include "dev/test/test_cuda_attention.h"
 #include "dev/test/test_cuda_ops.h"
 #include "dev/test/test_muon.h"
+#include "dev/test/test_layers.h"
 #include "dev/test/test_schedule.h"
 #include "dev/test/test_schedule_log.h"
 #include "dev/test/test_cuda_train.h"

@@ -612,6 +612,8 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_grads(f, 1 + l);
     block_backward(t, l, mb, fsdp_grad_mode(f, 1 + l, a));
     fsdp_release(f, 1 + l);
+    // First: NCCL begins no collective before the one launched before it, and a reduction is many.
+    if (l > lowest) fsdp_prefetch(f, l, -1, 1 + lowest);
     fsdp_reduce(f, 1 + l, a, A);
   }
   WORD_SET(&flight.stage, 0);

@@ -416,7 +416,8 @@ for part in "${parts[@]}"; do
   case $part in
     ratios | ops | muon | tokenizer | speed | modes | checkpoint | beside | curve | fp8) ;;
     *)
-      echo "bench: a part is ratios, ops, muon, tokenizer, modes, checkpoint, beside, curve, fp8 or speed, not '$part'" >&2
+      echo "bench: a part is ratios, ops, muon, tokenizer, modes, checkpoint, beside, curve, fp8 or speed," \
+        "not '$part'" >&2
       exit 2 ;;
   esac
 done

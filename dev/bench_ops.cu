@@ -13,8 +13,8 @@
 // With --trace: what tracing costs. Every other step is traced; printed are the medians of both and their ratio.
 //
 //   build/bench_ops muon --model small --data random
-// Muon's Newton-Schulz for the model's matrices, beside the matrix multiplies of the same shapes. `limit` is the time in
-// which these would do its operations, symmetric products counted half.
+// Muon's Newton-Schulz for the model's matrices, beside the matrix multiplies of the same shapes. `limit` is the time
+// in which these would do its operations, symmetric products counted half.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/cpu_peaks.h"
@@ -209,7 +209,11 @@ static Tensor bench_tensor(Ctx *c, Dtype dtype, int64_t rows, int64_t cols) {
   Tensor t = tensor_of(NULL, dtype, rows, cols);
   c->ops->memory_alloc(c, &t.data, (size_t)(rows * cols) * dtype_bytes(dtype), MEMORY_DEVICE);
   CHECK(t.data, "no memory for %lld x %lld", (long long)rows, (long long)cols);
-  if (dtype != I32) normal_fill(c, t, 1, 1, 0, 1.0f);
+  if (dtype == F32) normal_fill(c, t, 1, 1, 0, 1.0f);
+  if (dtype != BF16) return t;
+  const Tensor wide = bench_tensor(c, F32, rows, cols);
+  convert(c, t, wide);
+  c->ops->memory_free(c, wide.data, (size_t)(rows * cols) * 4, MEMORY_DEVICE);
   return t;
 }
 static void bench_newton_schulz(Ctx *c, Dtype dtype, int64_t rows, int64_t cols) {
@@ -246,8 +250,8 @@ static void bench_newton_schulz(Ctx *c, Dtype dtype, int64_t rows, int64_t cols)
 }
 static void bench_muon(Trainer *t) {
   const int64_t C = t->model.C;
-  printf("\nNewton-Schulz, %s, table %s, %d threads: ms, GFLOP/s (symmetric products counted half), and the same of whole "
-         "multiplies\n", t->opt.model, t->ctx.ops->name, t->ctx.threads);
+  printf("\nNewton-Schulz, %s, table %s, %d threads: ms, GFLOP/s (symmetric products counted half), and the same of "
+         "whole multiplies\n", t->opt.model, t->ctx.ops->name, t->ctx.threads);
   printf("%5s %13s %10s %9s %11s %9s %9s %10s %9s\n", "", "matrix", "ms", "GFLOP/s", "X X^T", "A A", "B X", "limit",
          "over");
   for (Dtype dtype : {BF16, F32})

@@ -37,8 +37,9 @@ static inline Traffic fsdp_formula(const Fsdp *f, int A) {
   if (R > 1 && f->cfg.native_reduce) t.replicate_bytes += f->lay.state_numel * 4 * 2 * (R - 1) / R;
   if (N > 1 && !f->lay.owned.in_place) t.updates = 2 * f->lay.owned.rounds;
   if (N > 1 && !f->lay.owned.in_place) t.update_bytes = owned_wire_bytes(f, true) + owned_wire_bytes(f, false);
-  t.small = (f->cfg.comm == COMM_MPI ? 2 : 1) + (f->lay.scales_trained ? 1 : 0);
-  t.small_bytes = (N - 1) * ((int64_t)f->cfg.small_bytes + 4 * f->lay.scales_trained);
+  const int64_t layers = (int64_t)fsdp_layers_bytes(f);
+  t.small = (f->cfg.comm == COMM_MPI ? 2 : 1) + (f->lay.scales_trained ? 1 : 0) + (layers ? 1 : 0);
+  t.small_bytes = (N - 1) * ((int64_t)f->cfg.small_bytes + 4 * f->lay.scales_trained + layers);
   return t;
 }
 
@@ -396,6 +397,10 @@ static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   const size_t limbs = NORM_LIMBS * sizeof(int64_t) + 2 * (size_t)max64(f->lay.scales, 1) * sizeof(float);
   memory_declare(m, MEM_HOST_STATE, off ? limbs : 0, &f->host_limbs);
   fsdp_declare_pool(f, m);
+  const size_t layers = fsdp_layers_bytes(f), world = (size_t)f->mesh.world;
+  memory_declare(m, MEM_STEP, layers * (1 + world), &f->layers);
+  memory_declare(m, MEM_STEP, layers ? 2 * (size_t)layer_chunk_numel(f) * sizeof(float) : 0, &f->layer_scratch);
+  memory_declare(m, MEM_DATA, layers * world, &f->layers_host);
   memory_declare(m, MEM_SCALES, scales * (size_t)(2 + f->mesh.world), &f->scale);
   memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_BLOCK_SLOTS], &f->block_landings);
   memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_ROOT_SLOT], &f->root_landing);

@@ -36,6 +36,7 @@ struct FsdpConfig {
                                                  // tests on one GPU)
   bool native_reduce;                            // COMM_NCCL: NCCL adds, in its own order
   size_t small_bytes;                            // bytes that each rank gives to the step's small all-gather
+  bool log_layers;                               // norms of each unit are added up in each step (layers.h)
   bool weights_only;                             // evaluation and sampling only: no gradients, optimizer or reductions
 };
 
@@ -191,6 +192,9 @@ struct Fsdp {
   uint64_t *stage_round0;                        // [stages] of the last reduction
   uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
   FlightCollective *slot_collective;             // [3 + L] of this step, the last reduction from there
+  // ---- --log_layers
+  int64_t *layers, *layers_host;                 // limbs of this rank's sums, then of all ranks'; these on the host
+  float *layer_scratch;                          // two chunks of masters
   // ---- updates of Muon
   uint64_t update_rounds;                        // of all steps before, alike on all ranks
   StepEvent update_ready, update_whole[UPDATE_SLOTS], update_back[UPDATE_SLOTS];
@@ -223,10 +227,17 @@ static inline int fsdp_shards(const Fsdp *f) { return f->cfg.mesh.shards; }
 // Whether partial sums are passed from replica to replica.
 static inline bool fsdp_chains(const Fsdp *f) { return f->cfg.mesh.replicas > 1 && !f->cfg.native_reduce; }
 static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLOAD_NONE; }
+// --log_layers: bytes of a rank's sums; elements of a chunk, which fit into a cache.
+enum { LAYER_SUMS = 3, LAYER_CHUNK = 1 << 16, LAYER_CHUNK_CUDA = 1 << 21 };
+static inline size_t fsdp_layers_bytes(const Fsdp *f) {
+  return f->cfg.log_layers && fsdp_trains(f) ? (size_t)f->lay.units * LAYER_SUMS * NORM_LIMBS * sizeof(int64_t) : 0;
+}
+static inline int64_t layer_chunk_numel(const Fsdp *f) { return f->ctx->ops->nccl ? LAYER_CHUNK_CUDA : LAYER_CHUNK; }
 // What a small all-gather takes from each rank, at most.
 static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
-  const size_t scales = (size_t)f->lay.scales * sizeof(float);
-  return scales > f->cfg.small_bytes ? scales : f->cfg.small_bytes;
+  const size_t scales = (size_t)f->lay.scales * sizeof(float), layers = fsdp_layers_bytes(f);
+  const size_t most = scales > f->cfg.small_bytes ? scales : f->cfg.small_bytes;
+  return layers > most ? layers : most;
 }
 // Moments of the optimizer, at most; of a parameter, which may have fewer (units.h: Piece).
 static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_SGD ? 1 : 2; }

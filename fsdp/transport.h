@@ -1163,7 +1163,7 @@ static inline void comm_nccl_warm(Fsdp *f) {
   comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_kept, &f->mesh.kept, memory, kept);
   f->ctx->ops->sync(&f->gather_ctx);
   if (trains) comm_nccl_warm_reduce(f, memory, chunks);
-  const size_t smalls[] = {f->cfg.small_bytes, small, (size_t)f->lay.scales_trained * 4};
+  const size_t smalls[] = {f->cfg.small_bytes, small, (size_t)f->lay.scales_trained * 4, fsdp_layers_bytes(f)};
   for (size_t k : smalls)
     if (k) nccl->all_gather(&f->reduce_ctx, f->nccl_world, memory, memory + (size_t)f->mesh.rank * k, k);
   f->ctx->ops->sync(&f->reduce_ctx);

@@ -4,7 +4,7 @@
 // Muon goes in rounds, three of them in flight: while the matrices of one round are orthogonalised, those of the next
 // come to their owners and those of the one before go back.
 #pragma once
-#include "sharded_state.h"
+#include "layers.h"
 
 struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; MuonArgs muon; };
 
@@ -46,7 +46,6 @@ static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
     if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
     const Param *p = &f->lay.param[x->param];
     const Piece *c = &f->lay.unit[p->unit].piece[p->piece];
-    const Tensor none = {};
     float *state = fsdp_piece_state(f, STATE_MASTER, p->unit, p->piece);
     low16 *low = (low16 *)fsdp_piece_low(f, p->unit, p->piece).data;
     char *params = fsdp_own_piece(f, p->unit, p->piece) + (size_t)run.in_piece * dtype_bytes(c->dtype);
@@ -54,10 +53,19 @@ static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
     MuonArgs mine = a;
     if (!c->decay) mine.weight_decay = 0;
     mine.lr_scale = c->lr_scale;
-    muon_update(fsdp_state_ctx(f), copied ? tensor_of(params, c->dtype, run.numel) : none,
-                c->split ? tensor_of(low + run.in_piece, LOW16, run.numel)
-                         : tensor_of(state + run.in_piece, F32, run.numel),
-                tensor_of(owned_from(f, x, run), BF16, run.numel), mine, x->rows, x->cols);
+    const Tensor to = tensor_of(copied ? params : NULL, c->dtype, run.numel);
+    const Tensor master = c->split ? tensor_of(low + run.in_piece, LOW16, run.numel)
+                                   : tensor_of(state + run.in_piece, F32, run.numel);
+    const Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, p->unit, p->piece) + run.in_piece, F32, run.numel);
+    const Tensor update = tensor_of(owned_from(f, x, run), BF16, run.numel);
+    const int64_t chunk = layers_chunk(f, run.numel);
+    for (int64_t at = 0; at < run.numel; at += chunk) {
+      const int64_t n = min64(chunk, run.numel - at);
+      layer_before(f, p->unit, run_of(to, at, n), run_of(master, at, n), run_of(grad, at, n));
+      muon_update(fsdp_state_ctx(f), run_of(to, at, n), run_of(master, at, n), run_of(update, at, n), mine, x->rows,
+                  x->cols);
+      layer_after(f, p->unit, run_of(to, at, n), run_of(master, at, n));
+    }
   }
   f->comm->updates(f, UPDATES_TAKEN, round);
 }
@@ -89,8 +97,17 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   Tensor master = q->split ? fsdp_piece_low(f, u, i) : tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
   Tensor m = tensor_of(fsdp_piece_state(f, STATE_M, u, i), F32, n);
   Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, u, i), F32, n);
-  if (a.kind == OPTIMIZER_SGD) { sgd_update(c, param, master, m, grad, a.sgd); return; }
-  adamw_update(c, param, master, m, tensor_of(fsdp_piece_state(f, STATE_V, u, i), F32, n), grad, a.adamw);
+  float *const second = a.kind == OPTIMIZER_SGD ? NULL : fsdp_piece_state(f, STATE_V, u, i);
+  const Tensor v = tensor_of(second, F32, n);
+  const int64_t chunk = layers_chunk(f, n);
+  for (int64_t at = 0; at < n; at += chunk) {
+    const int64_t k = min64(chunk, n - at);
+    const Tensor to = run_of(param, at, k), p = run_of(master, at, k), g = run_of(grad, at, k);
+    layer_before(f, u, to, p, g);
+    if (a.kind == OPTIMIZER_SGD) sgd_update(c, to, p, run_of(m, at, k), g, a.sgd);
+    else adamw_update(c, to, p, run_of(m, at, k), run_of(v, at, k), g, a.adamw);
+    layer_after(f, u, to, p);
+  }
 }
 
 // One optimizer step on the own shards, by what ctx->state says (offloaded: host_ctx.state, which the caller has waited
@@ -99,6 +116,7 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
 static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
   const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
   if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
+  layers_begin(f);
   if (f->lay.owned.rounds) fsdp_update_owned(f, a.muon);
   const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;            // the buffers hold another unit's
   for (int u = 0; u < f->lay.units && !skipped; u++) {
@@ -116,5 +134,6 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
     liveness_arrived();
   }
   fsdp_publish_e4m3(f);
+  layers_end(f);
   doing_again(f->record, was);
 }

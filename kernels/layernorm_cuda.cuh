@@ -1,14 +1,15 @@
-// layernorm_cuda.cuh: the CUDA part of layernorm.cuh. A block takes a row; a thread keeps its columns in registers from
-// the only read to the last write.
+// layernorm_cuda.cuh: the CUDA part of layernorm.cuh. A thread keeps its columns of a row in registers from the only
+// read to the last write.
 //
 //   forward    one block per row: mean, then squares around it (two barriers), then out
-//   backward   one block per run of neighbouring rows: weight, and the column sums of dweight and dbias, stay in
-//              registers for the whole run, and the next row is loaded while this row's two sums are computed. Each run
-//              stores its sums in the workspace; a second kernel adds the runs in order.
+//   backward   one block per run of neighbouring rows: the column sums of dweight and dbias stay in registers for the
+//              whole run, and the next row is on its way, as it is in memory, while this one is computed. Up to 1024
+//              columns a warp takes a row, without barriers, and four warps take the rows of a run in turn; beyond, the
+//              block takes a row. Each run stores its sums in the workspace; a second kernel adds the runs in order.
 //
-// Order of sums: along a row, a thread's columns in order, then a butterfly over a warp, then over the warps. Down the
-// columns, the rows of a run in order, then the runs in eight parts in order. The number of rows in a run depends on
-// the shape alone.
+// Order of sums: along a row, a thread's columns in order, then a butterfly over a warp, then over the block's warps if
+// they share a row. Down the columns, a warp's rows of a run in order, then the warps, then the runs in eight parts in
+// order. The number of rows in a run depends on the shape alone.
 #pragma once
 #include "layernorm.cuh"
 #include "kernels/cuda/lane.cuh"
@@ -35,6 +36,13 @@ static inline LayernormPlan layernorm_plan(int64_t C) {
     else if ((plan).pieces == 1) { constexpr int W = LANES, N = 1; __VA_ARGS__; } \
     else if ((plan).pieces == 2) { constexpr int W = LANES, N = 2; __VA_ARGS__; } \
     else { constexpr int W = LANES, N = 4; __VA_ARGS__; } \
+  } while (0)
+#define LAYERNORM_BY_PIECES(plan, N, ...) \
+  do { \
+    if ((plan).pieces == 1) { constexpr int N = 1; __VA_ARGS__; } \
+    else if ((plan).pieces == 2) { constexpr int N = 2; __VA_ARGS__; } \
+    else if ((plan).pieces == 3) { constexpr int N = 3; __VA_ARGS__; } \
+    else { constexpr int N = 4; __VA_ARGS__; } \
   } while (0)
 // At least one block per multiprocessor: without this ptxas gives rows beyond 8192 columns only 32 registers.
 #define LAYERNORM_BOUNDS(W) __launch_bounds__((W) == 1 ? LAYERNORM_NARROW_THREADS : LAYERNORM_WIDE_THREADS, 1)
@@ -65,6 +73,12 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_forward_kernel(LayernormFor
   SHARED(float, scratch, 2 * WARP);
   const int64_t r = blockIdx.x, first = (int64_t)threadIdx.x * W, next = (int64_t)blockDim.x * W;
   const uint32_t step = drop_step(&p.drop, p.state);
+  LanesRaw<W, T> weight[N], bias[N];             // on their way while the row is summed
+  UNROLL for (int n = 0; n < N; n++) {
+    if (first + n * next >= p.C) break;
+    weight[n] = lanes_read<W>(p.weight + first + n * next);
+    bias[n] = lanes_read<W>(p.bias + first + n * next);
+  }
   Lanes<W> x[N];
   float sum = 0.0f;
   UNROLL for (int n = 0; n < N; n++) {
@@ -82,7 +96,7 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_forward_kernel(LayernormFor
   UNROLL for (int n = 0; n < N; n++) {
     const int64_t i = first + n * next;
     if (i >= p.C) break;
-    const Lanes<W> w = lanes_load<W>(p.weight + i), b = lanes_load<W>(p.bias + i);
+    const Lanes<W> w = lanes_unpack<W, T>(weight[n]), b = lanes_unpack<W, T>(bias[n]);
     UNROLL for (int k = 0; k < W; k++) x[n].x[k] = fmaf((x[n].x[k] - mean) * rstd, w.x[k], b.x[k]);
     lanes_store<W>(p.out + r * p.C + i, x[n]);
   }
@@ -109,14 +123,26 @@ static void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd,
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
-// Rows in a run: enough runs to keep about 2^17 threads busy, but at least eight rows, so that the stored sums stay
-// small beside the rows.
-static inline int64_t layernorm_run_rows(int64_t rows, int64_t C) {
-  const int64_t runs = (1 << 17) / layernorm_plan(C).threads, each = (rows + runs - 1) / runs;
-  return each < 8 ? 8 : each;
+// A run has the threads of `threads`, and `at_once` rows at a time, of `pieces` groups of columns a thread.
+struct LayernormRuns { int width, pieces, threads, at_once; int64_t rows; };
+enum { LAYERNORM_WARP_COLUMNS = 1024, LAYERNORM_RUN_WARPS = 4, LAYERNORM_RUNS = 1024 };
+// Rows in a run: 16, or 8 for each warp where these have rows of their own, so that the stored sums stay small beside
+// the rows; more where there would be more runs than LAYERNORM_RUNS, which are three rounds or more of the blocks that
+// a GPU holds, so that the last round, which is not full, costs little.
+static inline LayernormRuns layernorm_runs(int64_t rows, int64_t C) {
+  const LayernormPlan plan = layernorm_plan(C);
+  LayernormRuns r = {plan.width, plan.pieces, plan.threads, 1, 0};
+  if (plan.width == LANES && C <= LAYERNORM_WARP_COLUMNS) {
+    r.pieces = (int)((C + WARP * LANES - 1) / (WARP * LANES));
+    r.at_once = LAYERNORM_RUN_WARPS;
+    r.threads = LAYERNORM_RUN_WARPS * WARP;
+  }
+  const int64_t least = r.at_once == 1 ? 16 : 8 * r.at_once, each = (rows + LAYERNORM_RUNS - 1) / LAYERNORM_RUNS;
+  r.rows = each < least ? least : (each + r.at_once - 1) / r.at_once * r.at_once;
+  return r;
 }
 static inline size_t layernorm_partials_bytes(int64_t rows, int64_t C) {      // two sums per column and run
-  const int64_t each = layernorm_run_rows(rows, C);
+  const int64_t each = layernorm_runs(rows, C).rows;
   return (size_t)((rows + each - 1) / each * 2 * C) * sizeof(float);
 }
 static size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
@@ -133,20 +159,25 @@ template <class T> struct LayernormBackward {    // dbranch NULL: not needed
   const StepState *state;
   bool dweight, dbias;                           // which column sums are needed
 };
-template <int W> struct LayernormRow { Lanes<W> dout, x, dresidual; };
-template <int W, int N> struct LayernormRows { LayernormRow<W> piece[N]; float mean, rstd; };
+// The columns of one thread in a row, as they are in memory. PIECES: 0 if the row is read anew at each use instead.
+template <class T, int W, int PIECES> struct LayernormRow {
+  LanesRaw<W, T> dout[PIECES ? PIECES : 1], x[PIECES ? PIECES : 1], dresidual[PIECES ? PIECES : 1];
+  float mean, rstd;
+};
+// Which columns a thread has: first, first + next, ...
+struct LayernormColumns { int64_t first, next; };
 
 template <class T, int W, int N>
-__device__ static inline void layernorm_read(LayernormRows<W, N> *to, const LayernormBackward<T> *p, int64_t r) {
-  const int64_t first = (int64_t)threadIdx.x * W, next = (int64_t)blockDim.x * W;
+__device__ static inline void layernorm_read(LayernormRow<T, W, N> *to, const LayernormBackward<T> *p,
+                                             LayernormColumns c, int64_t r) {
   to->mean = p->mean[r];
   to->rstd = p->rstd[r];
   UNROLL for (int n = 0; n < N; n++) {
-    const int64_t i = first + n * next, at = r * p->C + i;
+    const int64_t i = c.first + n * c.next, at = r * p->C + i;
     if (i >= p->C) continue;
-    to->piece[n].dout = lanes_load<W>(p->dout + at);
-    to->piece[n].x = lanes_load<W>(p->residual + at);
-    to->piece[n].dresidual = lanes_load<W>(p->dresidual + at);
+    to->dout[n] = lanes_read<W>(p->dout + at);
+    to->x[n] = lanes_read<W>(p->residual + at);
+    to->dresidual[n] = lanes_read<W>(p->dresidual + at);
   }
 }
 // Two sums over the block behind one barrier. scratch: 64 floats.
@@ -161,61 +192,107 @@ __device__ static inline void layernorm_two_sums(float *a, float *b, float *scra
 }
 // One group of columns of one row, after its sums are known.
 template <class T, int W>
-__device__ static inline void layernorm_write(const LayernormBackward<T> *p, const LayernormRow<W> *row,
+__device__ static inline void layernorm_write(const LayernormBackward<T> *p, Lanes<W> dout, Lanes<W> x, Lanes<W> d,
                                               Lanes<W> weight, Lanes<W> *dweight, Lanes<W> *dbias, float mean,
                                               float rstd, float g_mean, float gx_mean, int64_t r, int64_t i,
                                               uint32_t step) {
-  Lanes<W> d = row->dresidual;
   UNROLL for (int k = 0; k < W; k++) {
-    const float dout = row->dout.x[k], xhat = (row->x.x[k] - mean) * rstd;
-    if (p->dweight) dweight->x[k] = fmaf(dout, xhat, dweight->x[k]);
-    if (p->dbias) dbias->x[k] += dout;
-    d.x[k] = fmaf(rstd, (dout * weight.x[k] - g_mean) - xhat * gx_mean, d.x[k]);
+    const float xhat = (x.x[k] - mean) * rstd;
+    if (p->dweight) dweight->x[k] = fmaf(dout.x[k], xhat, dweight->x[k]);
+    if (p->dbias) dbias->x[k] += dout.x[k];
+    d.x[k] = fmaf(rstd, (dout.x[k] * weight.x[k] - g_mean) - xhat * gx_mean, d.x[k]);
   }
   d = lanes_store<W>(p->dresidual + r * p->C + i, d);
   if (!p->dbranch) return;
   if (p->drop.on) d = lanes_drop<W>(d, &p->drop, step, p->drop.sample0 + r / p->seq_len, r % p->seq_len * p->C + i);
   lanes_store<W>(p->dbranch + r * p->C + i, d);
 }
-// Shared memory: two floats per warp, twice: while slow warps read the sums of one row, fast ones write the next row's.
-template <class T, int W, int N>
-__global__ static void LAYERNORM_BOUNDS(W) layernorm_backward_kernel(LayernormBackward<T> p) {
-  constexpr bool AHEAD = N == 1;                 // with more columns per thread no registers are left for a second row
-  SHARED(float, scratch, 4 * WARP);
-  const int64_t first = (int64_t)threadIdx.x * W, next = (int64_t)blockDim.x * W;
-  const int64_t begin = blockIdx.x * p.run_rows, end = begin + p.run_rows < p.rows ? begin + p.run_rows : p.rows;
-  const uint32_t step = drop_step(&p.drop, p.state);
-  Lanes<W> weight[N], dweight[N], dbias[N];
-  UNROLL for (int n = 0; n < N; n++) {
-    weight[n] = first + n * next < p.C ? lanes_load<W>(p.weight + first + n * next) : lanes_of<W>(0.0f);
-    dweight[n] = dbias[n] = lanes_of<W>(0.0f);
-  }
-  LayernormRows<W, N> row = {}, ahead = {};
-  if (AHEAD) layernorm_read<T, W, N>(&ahead, &p, begin);
-  for (int64_t r = begin; r < end; r++) {
+// A run's rows from `begin` on, every `stride`-th, by a thread's columns. KEEP: a row stays in registers from the only
+// read; else there is no room, and it is read again, from the caches. AHEAD: the next row is read meanwhile.
+// scratch: NULL where a warp has a row; else four floats a warp, because while slow warps read the sums of one row,
+// fast ones write the next row's.
+template <class T, int W, int N, bool KEEP, bool AHEAD>
+__device__ static inline void layernorm_run(const LayernormBackward<T> *p, LayernormColumns c, Lanes<W> *dweight,
+                                            Lanes<W> *dbias, int64_t begin, int64_t end, int64_t stride,
+                                            float *scratch) {
+  const uint32_t step = drop_step(&p->drop, p->state);
+  LanesRaw<W, T> weight[KEEP ? N : 1];
+  UNROLL for (int n = 0; n < N && KEEP; n++)
+    if (c.first + n * c.next < p->C) weight[n] = lanes_read<W>(p->weight + c.first + n * c.next);
+  LayernormRow<T, W, KEEP ? N : 0> row, ahead;
+  if (AHEAD && begin < end) layernorm_read<T, W, KEEP ? N : 0>(&ahead, p, c, begin);
+  int turn = 0;
+  for (int64_t r = begin; r < end; r += stride, turn ^= 1) {
     if (AHEAD) row = ahead;
-    else layernorm_read<T, W, N>(&row, &p, r);
-    if (AHEAD && r + 1 < end) layernorm_read<T, W, N>(&ahead, &p, r + 1);
+    else layernorm_read<T, W, KEEP ? N : 0>(&row, p, c, r);
+    if (AHEAD && r + stride < end) layernorm_read<T, W, KEEP ? N : 0>(&ahead, p, c, r + stride);
     float g_sum = 0.0f, gx_sum = 0.0f;
     UNROLL for (int n = 0; n < N; n++) {
-      UNROLL for (int k = 0; k < W; k++) {       // missing columns have weight 0
-        const float g = row.piece[n].dout.x[k] * weight[n].x[k];
+      const int64_t i = c.first + n * c.next;
+      if (i >= p->C) continue;
+      const Lanes<W> dout = KEEP ? lanes_unpack<W, T>(row.dout[n]) : lanes_load<W>(p->dout + r * p->C + i);
+      const Lanes<W> x = KEEP ? lanes_unpack<W, T>(row.x[n]) : lanes_load<W>(p->residual + r * p->C + i);
+      const Lanes<W> w = KEEP ? lanes_unpack<W, T>(weight[n]) : lanes_load<W>(p->weight + i);
+      UNROLL for (int k = 0; k < W; k++) {
+        const float g = dout.x[k] * w.x[k];
         g_sum += g;
-        gx_sum = fmaf(g, (row.piece[n].x.x[k] - row.mean) * row.rstd, gx_sum);
+        gx_sum = fmaf(g, (x.x[k] - row.mean) * row.rstd, gx_sum);
       }
     }
-    layernorm_two_sums(&g_sum, &gx_sum, scratch + (r & 1) * 2 * WARP);
-    UNROLL for (int n = 0; n < N; n++)
-      if (first + n * next < p.C)
-        layernorm_write<T, W>(&p, &row.piece[n], weight[n], &dweight[n], &dbias[n], row.mean, row.rstd,
-                              g_sum / (float)p.C, gx_sum / (float)p.C, r, first + n * next, step);
+    if (scratch) layernorm_two_sums(&g_sum, &gx_sum, scratch + turn * 2 * WARP);
+    else g_sum = warp_sum(g_sum), gx_sum = warp_sum(gx_sum);
+    UNROLL for (int n = 0; n < N; n++) {
+      const int64_t i = c.first + n * c.next, at = r * p->C + i;
+      if (i >= p->C) continue;
+      layernorm_write<T, W>(p, KEEP ? lanes_unpack<W, T>(row.dout[n]) : lanes_load<W>(p->dout + at),
+                            KEEP ? lanes_unpack<W, T>(row.x[n]) : lanes_load<W>(p->residual + at),
+                            KEEP ? lanes_unpack<W, T>(row.dresidual[n]) : lanes_load<W>(p->dresidual + at),
+                            KEEP ? lanes_unpack<W, T>(weight[n]) : lanes_load<W>(p->weight + i), &dweight[n],
+                            &dbias[n], row.mean, row.rstd, g_sum / (float)p->C, gx_sum / (float)p->C, r, i, step);
+    }
   }
+}
+// A block takes a row at a time.
+template <class T, int W, int N>
+__global__ static void LAYERNORM_BOUNDS(W) layernorm_backward_kernel(LayernormBackward<T> p) {
+  constexpr int REGISTERS = N * W * (int)sizeof(T) / 4;          // that hold a thread's columns of one tensor
+  SHARED(float, scratch, 4 * WARP);
+  const LayernormColumns c = {(int64_t)threadIdx.x * W, (int64_t)blockDim.x * W};
+  const int64_t begin = blockIdx.x * p.run_rows, end = begin + p.run_rows < p.rows ? begin + p.run_rows : p.rows;
+  Lanes<W> dweight[N], dbias[N];
+  UNROLL for (int n = 0; n < N; n++) dweight[n] = dbias[n] = lanes_of<W>(0.0f);
+  layernorm_run<T, W, N, N * W <= 16, REGISTERS <= 8>(&p, c, dweight, dbias, begin, end, 1, scratch);
   float *partial = p.partial + (int64_t)blockIdx.x * 2 * p.C;
   UNROLL for (int n = 0; n < N; n++) {
-    const int64_t i = first + n * next;
+    const int64_t i = c.first + n * c.next;
     if (i >= p.C) break;
     if (p.dweight) lanes_store<W>(partial + i, dweight[n]);
     if (p.dbias) lanes_store<W>(partial + p.C + i, dbias[n]);
+  }
+}
+// A warp takes a row of at most N x 256 columns; the block's warps take turns. Their column sums are added in order.
+template <class T, int N>
+__global__ static void __launch_bounds__(LAYERNORM_RUN_WARPS *WARP, N * sizeof(T) > 4 ? 2 : 3)
+layernorm_backward_warps_kernel(LayernormBackward<T> p) {
+  SHARED(float, sums, LAYERNORM_RUN_WARPS * N * WARP * LANES);
+  const int warp = (int)threadIdx.x / WARP;
+  const LayernormColumns c = {(int64_t)(threadIdx.x % WARP) * LANES, WARP * LANES};
+  const int64_t begin = blockIdx.x * p.run_rows, end = begin + p.run_rows < p.rows ? begin + p.run_rows : p.rows;
+  Lanes<LANES> column[2][N];
+  UNROLL for (int n = 0; n < N; n++) column[0][n] = column[1][n] = lanes_of<LANES>(0.0f);
+  layernorm_run<T, LANES, N, true, N * sizeof(T) <= 12>(&p, c, column[0], column[1], begin + warp, end,
+                                                        LAYERNORM_RUN_WARPS, NULL);
+  UNROLL for (int which = 0; which < 2; which++) {
+    UNROLL for (int n = 0; n < N; n++)
+      lanes_store<LANES>(sums + (warp * N * WARP * LANES + c.first + n * c.next), column[which][n]);
+    __syncthreads();
+    float *partial = p.partial + ((int64_t)blockIdx.x * 2 + which) * p.C;
+    for (int64_t i = threadIdx.x; i < p.C && (which ? p.dbias : p.dweight); i += LAYERNORM_RUN_WARPS * WARP) {
+      float sum = 0.0f;
+      UNROLL for (int w = 0; w < LAYERNORM_RUN_WARPS; w++) sum += sums[w * N * WARP * LANES + i];
+      partial[i] = sum;
+    }
+    __syncthreads();
   }
 }
 
@@ -261,9 +338,9 @@ static void layernorm_backward_fold(Ctx *c, Tensor dweight, Tensor dbias, int64_
 static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
                                     Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
                                     Accumulate mode) {
-  const int64_t rows = numel(mean), C = numel(weight), run_rows = layernorm_run_rows(rows, C);
-  const int64_t runs = (rows + run_rows - 1) / run_rows;
-  const LayernormPlan plan = layernorm_plan(C);
+  const int64_t rows = numel(mean), C = numel(weight);
+  const LayernormRuns plan = layernorm_runs(rows, C);
+  const int64_t runs = (rows + plan.rows - 1) / plan.rows;
   void *branch = dbranch.data == dresidual.data ? NULL : dbranch.data;
   CHECK(c->workspace_bytes >= layernorm_partials_bytes(rows, C),
         "layernorm_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, layernorm_partials_bytes(rows, C));
@@ -272,10 +349,14 @@ static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Te
   if (runs) DISPATCH(dout.dtype, T, {
     LayernormBackward<T> p = {(T *)dresidual.data, (T *)branch, (float *)c->workspace, (const T *)dout.data,
                               (const T *)residual.data, (const T *)weight.data, (const float *)mean.data,
-                              (const float *)rstd.data, rows, run_rows, C, dout.shape[1], drop_key(drop), c->state,
+                              (const float *)rstd.data, rows, plan.rows, C, dout.shape[1], drop_key(drop), c->state,
                               dweight.data != NULL, dbias.data != NULL};
-    LAYERNORM_BY_PLAN(plan, W, N, LAUNCH((layernorm_backward_kernel<T, W, N>), (unsigned)runs, (unsigned)plan.threads,
-                                         0, STREAM(c), p));
+    if (plan.at_once == 1)
+      LAYERNORM_BY_PLAN(plan, W, N, LAUNCH((layernorm_backward_kernel<T, W, N>), (unsigned)runs, (unsigned)plan.threads,
+                                           0, STREAM(c), p));
+    else
+      LAYERNORM_BY_PIECES(plan, N, LAUNCH((layernorm_backward_warps_kernel<T, N>), (unsigned)runs,
+                                          (unsigned)plan.threads, 0, STREAM(c), p));
   });
   layernorm_backward_fold(c, dweight, dbias, runs, C, mode == ADD);
 }

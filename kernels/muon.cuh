@@ -19,9 +19,9 @@
 // then mirrored, in about half of the FLOPs. Where rows > columns X is multiplied as it is stored, with A = X^T X and
 // X B: on a CPU the result has the bits of the transposed matrix's, transposed.
 //
-// Precision: X, A and B are stored in the dtype of in and out, each rounded once; sums are fp32, in the order of gemm.h,
-// fixed by the shape and the instruction set. bf16 is what torch takes. The norm is exact (optimizer.cuh), rounded to
-// fp32, so it has the same bits on every device; torch rounds it to bf16.
+// Precision: X, A and B are stored in the dtype of in and out, each rounded once; sums are fp32, in the order of
+// gemm.h, fixed by the shape and the instruction set. bf16 is what torch takes. The norm is exact (optimizer.cuh),
+// rounded to fp32, so it has the same bits on every device; torch rounds it to bf16.
 //
 //   update (n) fp32 or bf16; momentum, grad (n) fp32
 //   in, out (rows, cols): fp32, or bf16; scratch: int32 words, newton_schulz_work_bytes()
@@ -146,7 +146,8 @@ template <class U> static void muon_momentum_range(Ctx *c, U *update, float *mom
     for (int64_t i = at; i < end; i += VF) {
       const int64_t left = end - i;
       if (skip) { vf_store_n(update + i, vf_zero(), left); continue; }
-      const vf g = vf_mul(vf_load_n(grad + i, left), scale), b = muon_lerp_lanes(vf_load_n(momentum + i, left), g, first);
+      const vf g = vf_mul(vf_load_n(grad + i, left), scale);
+      const vf b = muon_lerp_lanes(vf_load_n(momentum + i, left), g, first);
       vf_store_n(momentum + i, b, left);
       vf_store_n(update + i, muon_lerp_lanes(g, b, second), left);
     }
@@ -264,7 +265,10 @@ template <class T> static void muon_mirror(Ctx *c, T *x, int64_t N) {
   parallel_tasks(N > 2 * SIDE ? c->threads : 1, gemm_ceil_div(N, SIDE), 1, [=](int64_t task) {
     const int64_t first = task * SIDE, end = gemm_min(first + SIDE, N);
     for (int64_t col = first; col < N; col += 8) for (int64_t row = first; row < gemm_min(end, col + 8); row += 8) {
-      if (row < col && row + 8 <= N && col + 8 <= N) { muon_transpose8(x + row * N + col, x + col * N + row, N); continue; }
+      if (row < col && row + 8 <= N && col + 8 <= N) {
+        muon_transpose8(x + row * N + col, x + col * N + row, N);
+        continue;
+      }
       for (int64_t i = row; i < gemm_min(row + 8, N); i++)
         for (int64_t j = max64(col, i + 1); j < gemm_min(col + 8, N); j++) x[i * N + j] = x[j * N + i];
     }

@@ -127,6 +127,8 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
                                  WRITES(master) READS(param) READS(low)) \
   X(norm_accumulate,             (Ctx *c, int64_t *limbs, Tensor grad), \
                                  UPDATES_BYTES(limbs, NORM_LIMBS * sizeof(int64_t)) READS(grad)) \
+  X(norm_change,                 (Ctx *c, int64_t *limbs, Tensor now, Tensor before), \
+                                 UPDATES_BYTES(limbs, NORM_LIMBS * sizeof(int64_t)) READS(now) READS(before)) \
   X(loss_mean,                   (Ctx *c, double *to, Tensor losses), WRITES_BYTES(to, sizeof *to) READS(losses)) \
   X(step_decide,                 (Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule), \
                                  UPDATES_BYTES(state, sizeof *state) \

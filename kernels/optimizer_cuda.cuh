@@ -139,16 +139,22 @@ __device__ static inline void norm_add(NormThread *sum, int64_t *limbs, float g)
   sum->word[2] += add[2] + (sum->word[1] < one);
 }
 template <int W, class T>
-__device__ static inline void norm_add_lanes(NormThread *sum, int64_t *limbs, const T *grad) {
-  const Lanes<W> g = lanes_load<W>(grad);
+__device__ static inline void norm_add_lanes(NormThread *sum, int64_t *limbs, const T *grad, const T *less) {
+  Lanes<W> g = lanes_load<W>(grad);
+  if (less) {
+    const Lanes<W> b = lanes_load<W>(less);
+    UNROLL for (int i = 0; i < W; i++) g.x[i] -= b.x[i];
+  }
   UNROLL for (int i = 0; i < W; i++) norm_add(sum, limbs, g.x[i]);
 }
 // Shared memory: part[digit][thread], 14 KiB; first every thread writes its own digits, then a warp adds each digit.
 template <int W, class T>
-__global__ static void __launch_bounds__(FLAT_THREADS) norm_kernel(int64_t *limbs, const T *grad, int64_t n) {
+__global__ static void __launch_bounds__(FLAT_THREADS)
+norm_kernel(int64_t *limbs, const T *grad, const T *less, int64_t n) {
   SHARED(uint64_t, part, NORM_SUMS * FLAT_THREADS);
   NormThread sum = {};
-  FLAT_WALK(W, n, i, norm_add_lanes<W>(&sum, limbs, grad + i), norm_add_lanes<1>(&sum, limbs, grad + i));
+  FLAT_WALK(W, n, i, norm_add_lanes<W>(&sum, limbs, grad + i, less ? less + i : less),
+            norm_add_lanes<1>(&sum, limbs, grad + i, less ? less + i : less));
   const int t = (int)threadIdx.x, digit = t / WARP, lane = t % WARP;
   UNROLL for (int k = 0; k < NORM_DIGITS; k++)
     part[k * FLAT_THREADS + t] = k & 1 ? sum.word[k / 2] >> 32 : sum.word[k / 2] & 0xffffffffu;
@@ -172,11 +178,16 @@ __global__ static void norm_carry_kernel(int64_t *limbs) {
     limbs[j] &= 0xffffffff;
   }
 }
-static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
-  const float *g = (const float *)grad.data;
-  const int64_t n = numel(grad);
-  if (lanes_aligned(g))
-    LAUNCH((norm_kernel<LANES, float>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
-  else LAUNCH((norm_kernel<1, float>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
+// Adds the squares of x, or, where less is not NULL, of x - less.
+template <class T> static void norm_launch(Ctx *c, int64_t *limbs, const T *x, const T *less, int64_t n) {
+  if (lanes_aligned(x, less))
+    LAUNCH((norm_kernel<LANES, T>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), limbs, x, less, n);
+  else LAUNCH((norm_kernel<1, T>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), limbs, x, less, n);
   LAUNCH(norm_carry_kernel, 1, 1, 0, STREAM(c), limbs);
+}
+static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
+  norm_launch<float>(c, limbs, (const float *)grad.data, NULL, numel(grad));
+}
+static void norm_change_impl(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
+  norm_launch<float>(c, limbs, (const float *)now.data, (const float *)before.data, numel(now));
 }

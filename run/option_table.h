@@ -40,7 +40,7 @@ enum { LAYERS_MOST = 1000 };
   NUM(muon_momentum, 0.95, 0.0, 0.999999, "optimizer", "Muon: momentum") \
   TEXT(muon_nesterov, "on", "on|off", "optimizer", "Muon: Nesterov's momentum") \
   TEXT(muon_adjust, "match_rms_adamw", "match_rms_adamw|original", "optimizer", \
-       "Muon: size of updates; by default as AdamW's, so that --lr serves both") \
+       "Muon: size of updates; that of AdamW, so that --lr fits both") \
   NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: off)") \
   TEXT(no_decay, "", NULL, "optimizer", "parameters without weight decay: globs of names, like wte,wpe,h.*.attn.*") \
   TEXT(lr_scale, "", NULL, "optimizer", "factors of the learning rate: glob=X,... of names, like wte=0.1,h.0.*=2") \
@@ -96,6 +96,7 @@ enum { LAYERS_MOST = 1000 };
   INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
   TEXT(out, "out", NULL, "output", "directory for report.html, metrics.jsonl, options.txt, sample.txt, ckpt/ ...") \
   INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
+  FLAG(log_layers, "output", "metrics.jsonl: gradient norm and update ratio of each unit, in each step") \
   FLAG(verbose, "output", "print configuration, units, memory plan and traffic; metrics.jsonl always has them") \
   TEXT(report, "on", "on|off|...", "output", "OUT/report.html, a page of the run; or RUN1,RUN2,...: of several") \
   TEXT(trace, "", NULL, "output", "file: a timeline of some steps of all ranks, for Perfetto or chrome://tracing") \

@@ -1,8 +1,8 @@
 // param_groups.h: what --freeze, --no_decay and --lr_scale say of parameters, by globs of their names. All of it goes
-// into the table of parameters, from which the layout follows: parameters with equal settings lie together, and one call
-// of the optimizer's op updates them.
+// into the table of parameters, from which the layout follows: parameters with equal settings lie together, and one
+// call of the optimizer's op updates them.
 #pragma once
-#include "fsdp/units.h"
+#include "fsdp.h"
 #include "options.h"
 
 // Takes the blanks out of a list: no name has one, but lists are often written with them.
@@ -26,7 +26,8 @@ static inline bool params_scale(Param *param, int params, const char *list, char
     char *end = value;
     const double scale = value ? strtod(value + 1, &end) : 0;
     REFUSE(!value || value == glob || end == value + 1 || *end || !(scale > 0 && scale <= 1e6),
-           "--lr_scale '%s' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' (--freeze trains nothing)", glob);
+           "--lr_scale '%s' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' (--freeze trains nothing)",
+           glob);
     *value = 0;
     int matched = 0;
     for (int i = 0; i < params; i++)

@@ -15,14 +15,10 @@ enum { PLAN_HOST_RANKS = 8 };
 // What a CUDA device would need as workspace; a test compares this with the kernels' own formulas, which only a build
 // with CUDA has (kernels/*_cuda.cuh, matmul_plans.h).
 static inline size_t cuda_workspace_plan(int major, WorkspaceQuery q) {
-  enum { LANES_ = 8, WARP_ = 32, RUN_THREADS = 1 << 17, DBIAS = 128 };
+  enum { LANES_ = 8, WARP_COLUMNS = 1024, WARPS = 4, RUNS = 1024, DBIAS = 128 };
   const int64_t rows = q.batch * q.seq_len, C = q.n_embd;
-  const bool wide = C % LANES_ == 0;
-  const int64_t groups = wide ? C / LANES_ : C, most = wide ? 512 : 1024;
-  int64_t pieces = wide ? 1 : 4;
-  while (wide && pieces < 4 && groups > most * pieces) pieces *= 2;
-  const int64_t threads = round_up(groups, pieces * WARP_) / pieces, runs = RUN_THREADS / threads;
-  const int64_t each = max64(8, (rows + runs - 1) / runs);
+  const int64_t at_once = C % LANES_ || C > WARP_COLUMNS ? 1 : WARPS;          // layer normalisation: rows of a run
+  const int64_t each = max64(at_once == 1 ? 16 : 8 * WARPS, round_up((rows + RUNS - 1) / RUNS, at_once));
   size_t library = (size_t)(major >= 9 && major <= 11 ? 32 : major >= 12 ? 12 : 4) << 20;
   if (q.grad_dtype != F32 && q.grad_dtype != q.dtype) library += (size_t)(4 * C * C) * 4;
   const size_t wanted[] = {library, (size_t)DBIAS * (size_t)(4 * C) * 4, (size_t)rows * 16,

@@ -93,6 +93,7 @@ static const OpKind op_kinds[] = {
     {"newton_schulz", STEP_PRODUCTS, flops_newton_schulz, NULL, NULL},
     {"muon_momentum", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"muon_update", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"norm_change", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"norm_accumulate", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"step_decide", STEP_OPTIMIZER, NULL, NULL, NULL}};
 static inline OpKind op_kind(const char *op) {

@@ -905,12 +905,13 @@ static const OptionClass option_classes[] = {
     {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision eval_every "
             "test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best"},
     {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
-            "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip reduce "
-            "accumulate"},
+            "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
+            "reduce accumulate"},
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
              "comm shm device no_cuda graph tune isa rdzv nnodes node_rank nproc_per_node rdzv_token preflight threads "
-             "timeout flight restarts eval_only verbose sample_only prompt out log_every report trace trace_steps "
-             "tensorboard save_model export_hf resume init_from config plan world ranks_per_host on tokens json"}};
+             "timeout flight restarts eval_only verbose sample_only prompt out log_every log_layers report trace "
+             "trace_steps tensorboard save_model export_hf resume init_from config plan world ranks_per_host on tokens "
+             "json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =

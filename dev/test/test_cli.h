@@ -484,8 +484,8 @@ TEST(modes_that_cannot_work_are_refused,
       {2, 2, "--no_decay ,", "--no_decay ',' names no parameter"},
       {2, 2, "--lr_scale wte=0.5,wtf=2", "--lr_scale wtf matches no parameter; names are like wte.weight, "
        "h.0.attn.c_attn.bias, ln_f.weight"},
-      {2, 2, "--lr_scale wte", "--lr_scale 'wte' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' (--freeze "
-       "trains nothing)"},
+      {2, 2, "--lr_scale wte", "--lr_scale 'wte' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "
+       "(--freeze trains nothing)"},
       {2, 2, "--lr_scale wte=0", "--lr_scale 'wte=0' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "
        "(--freeze trains nothing)"},
       {2, 2, "--lr_scale wte=1x", "--lr_scale 'wte=1x' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "

@@ -56,7 +56,8 @@ static inline float *param_groups_step(const Corpus *corpus, const char *extra, 
 TEST_MPI(param_groups_are_by_name, 1,
          "after one step parameters that --no_decay or --lr_scale names are those of a run with this decay or rate for "
          "all, the others those of a run without: by whole names and by names without .weight; the last glob counts") {
-  static const char *const optimizers[] = {"--optimizer adamw --param_dtype bf16", "--optimizer sgd", "--optimizer muon"};
+  static const char *const optimizers[] = {"--optimizer adamw --param_dtype bf16", "--optimizer sgd",
+                                           "--optimizer muon"};
   static Corpus corpus;
   static Param param[64];
   test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
@@ -79,8 +80,8 @@ TEST_MPI(param_groups_are_by_name, 1,
         const size_t bytes = (size_t)param_numel(&param[p]) * sizeof(float);
         named += is && memcmp(w[0] + at, w[1] + at, bytes);
         if (memcmp(w[2] + at, w[is] + at, bytes)) wrong++;
-        EXPECT(!memcmp(w[2] + at, w[is] + at, bytes), "%s %s: %s is not that of '%s'", optimizer, options[decay][2], name,
-               options[decay][is]);
+        EXPECT(!memcmp(w[2] + at, w[is] + at, bytes), "%s %s: %s is not that of '%s'", optimizer, options[decay][2],
+               name, options[decay][is]);
       }
       EXPECT(named > 4 && !wrong, "%s: %d parameters differ between the plain runs", optimizer, named);
       for (float *x : w) free(x);

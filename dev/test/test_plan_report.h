@@ -707,6 +707,56 @@ TEST(plan_waits_follow_the_schedule,
   const double high = plan_times(chain, 16, NULL, true).at[STEP_TOTAL];
   EXPECT(high > low, "the second replica's step takes %g s, the third one's %g", low, high);
 }
+// A timed step that notes when each stage's gather in backward, and the first round of its reduction, begin.
+struct BeginTimes { double gather[LAYERS_MOST + 1], reduce[LAYERS_MOST + 1]; int stage; };
+static BeginTimes plan_begins;
+static inline void begins_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  timed_gather_start(f, s, slot);
+  plan_begins.gather[s] = timeline_of(f)->launched;              // backward comes after forward and counts
+}
+static inline void begins_reduce_start(Fsdp *f) {
+  timed_reduce_start(f);
+  plan_begins.stage = f->job.stage;
+}
+static inline void begins_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
+  timed_round_send(f, round, x);
+  if (round == f->job.round0) plan_begins.reduce[plan_begins.stage] = timeline_of(f)->launched;
+}
+TEST(plan_gathers_begin_before_reductions,
+     "where NCCL begins collectives in the order of their launch: the gather for two blocks on begins no later than "
+     "the reduction of a block, so that it is beside all of its rounds") {
+  static WorldPlan w;
+  static Trainer t;
+  static Options o;
+  for (const char *mode : {"--world 2", "--world 2 --gather_slots 3", "--world 4 --mesh 2x2 --n_layer 12"}) {
+    plan_asked(&o, "--model gpt2-xl --on h100 --dtype bf16 %s", mode);
+    if (!plan_made(&w, &o, false)) return;
+    trainer_plan_as(&t, &w.opt, w.on.device, 0, (int)w.opt.world, (int)w.opt.ranks_per_host);
+    Timeline l = {};
+    const Ops table = timeline_table(true);
+    Comm comm = timeline_comm_table();
+    comm.gather_start = begins_gather_start;
+    comm.reduce_start = begins_reduce_start;
+    comm.round_send = begins_round_send;
+    record_open(&l.record);
+    l.record.sink.take = timeline_take;
+    l.m = &w.on.machine;
+    timeline_running = &l;
+    plan_begins = BeginTimes{};
+    program.plan_step(&t.run, &l.record, &table, &comm);
+    record_close(&l.record);
+    free(l.event);
+    free(l.event_of);
+    const int slots = (int)t.opt.gather_slots;
+    EXPECT(t.fsdp.lay.stage[1].rounds > 1, "%s: a block's reduction is one round, which proves nothing", mode);
+    for (int s = t.model.L; s > slots; s--)
+      EXPECT(plan_begins.gather[s - slots] > 0 && plan_begins.gather[s - slots] <= plan_begins.reduce[s],
+             "%s: block %d is gathered from %g s on, the reduction of block %d begins at %g s", mode, s - slots - 1,
+             plan_begins.gather[s - slots], s - 1, plan_begins.reduce[s]);
+    trainer_plan_close(&t);
+    world_plan_free(&w);
+  }
+}
 TEST(plan_collectives_begin_in_order,
      "on a GPU a collective begins no sooner than the one launched before, and moves its bytes when the links are "
      "free; a CPU's messages begin when they are sent; times of rings and messages are those counted by hand") {

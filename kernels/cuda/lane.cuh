@@ -3,6 +3,7 @@
 //   Lanes<W>                       W neighbouring values in fp32: 8, read and written in 16-byte pieces, or 1 where a
 //                                  row's length or a pointer's alignment allows no more
 //   lanes_load, lanes_store        from and to float, bf16, fp16; lanes_store returns the values as stored
+//   LanesRaw<W, T>                 W values as they are in memory; lanes_read, lanes_unpack: lanes_load in two steps
 //   DropKey, drop_key, lanes_drop  dropout of W neighbouring elements: two Philox calls for 8 of them
 //   lane_log                       the operations of vec.h's vf_log: the same bits
 //   flat_blocks                    blocks of a kernel that walks a flat range with a stride of the whole grid
@@ -19,20 +20,31 @@ static inline bool lanes_aligned(const void *a, const void *b = NULL, const void
   return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
 }
 
-template <int W, class T> __device__ static inline Lanes<W> lanes_load(const T *p) {
+// lanes_unpack waits for what lanes_read asked for: a read whose values are unpacked later is in flight until then, and
+// 16-bit values take half the registers meanwhile.
+template <int W, class T> struct LanesRaw { Pack<T> pack[W * sizeof(T) / 16]; };
+template <class T> struct LanesRaw<1, T> { T x; };
+template <int W, class T> __device__ static inline LanesRaw<W, T> lanes_read(const T *p) {
+  LanesRaw<W, T> r;
+  if constexpr (W == 1) r.x = *p;
+  else UNROLL for (int i = 0; i < W * (int)sizeof(T) / 16; i++) r.pack[i] = load_pack(p + 16 / sizeof(T) * i);
+  return r;
+}
+template <int W, class T> __device__ static inline Lanes<W> lanes_unpack(LanesRaw<W, T> raw) {
   Lanes<W> r;
   if constexpr (W == 1) {
-    r.x[0] = to_f32(*p);
+    r.x[0] = to_f32(raw.x);
   } else if constexpr (sizeof(T) == 4) {
-    const Pack<T> low = load_pack(p), high = load_pack(p + 4);
-    UNROLL for (int i = 0; i < 4; i++) r.x[i] = low.x[i], r.x[4 + i] = high.x[i];
+    UNROLL for (int i = 0; i < 4; i++) r.x[i] = raw.pack[0].x[i], r.x[4 + i] = raw.pack[1].x[i];
   } else {
-    const Pack<T> v = load_pack(p);
     uint32_t pair[4];
-    memcpy(pair, &v, sizeof pair);
+    memcpy(pair, &raw, sizeof pair);
     UNROLL for (int i = 0; i < 4; i++) unpack2<T>(pair[i], &r.x[2 * i], &r.x[2 * i + 1]);
   }
   return r;
+}
+template <int W, class T> __device__ static inline Lanes<W> lanes_load(const T *p) {
+  return lanes_unpack<W, T>(lanes_read<W>(p));
 }
 template <int W, class T> __device__ static inline Lanes<W> lanes_store(T *p, Lanes<W> v) {
   if constexpr (W == 1) {
