@@ -417,7 +417,8 @@ TEST(schedule_needs_every_wait_offload, "the same with optimizer or parameters o
 TEST(schedule_needs_every_wait_muon, "the same with Muon's matrices on their way to owners and back") {
   schedule_mutants(ScheduleCase{2, "nccl", "--graph off", "--optimizer muon"}, 12);
 }
-TEST(schedule_needs_every_wait_muon_all, "Muon's matrices over messages of a mirrored device, and with masters on the host") {
+TEST(schedule_needs_every_wait_muon_all,
+     "Muon's matrices over messages of a mirrored device, and with masters on the host") {
   schedule_mutants(ScheduleCase{2, "mpi", "--shm off", "--optimizer muon"}, 5);
   schedule_mutants(ScheduleCase{1, "self", "--offload params", "--optimizer muon"}, 9);
 }

@@ -47,8 +47,8 @@ static void sched_tell(SchedTold *told, const Record *r, const Fsdp *f) {
   for (int i = 0; i < r->count; i++) {
     const RecordEntry *e = &r->entry[i];
     if (e->kind == RECORD_SEND || e->kind == RECORD_RECEIVE)
-      strcpy(told->name[e->number], e->doing.what == DOING_UPDATE ? "updates" : e->op == CHANNEL_GATHER ? "gather" : e->op == CHANNEL_REDUCE ? "reduce" :
-                                    e->op == CHANNEL_CHAIN ? "chain" : "nccl");
+      strcpy(told->name[e->number], e->doing.what == DOING_UPDATE ? "updates" : e->op == CHANNEL_GATHER ? "gather" :
+                                    e->op == CHANNEL_REDUCE ? "reduce" : e->op == CHANNEL_CHAIN ? "chain" : "nccl");
   }
   memcpy(told->part, f->lay.part, sizeof told->part);
   told->on_host = f->lay.work_on_host;
