@@ -177,10 +177,10 @@ static inline RankOwners rank_owners(const Options *o) {
   if (optimizer_kind(o) != OPTIMIZER_MUON || o->eval_only || o->sample_only) return w;
   const ModelShape shape = shape_of(o);
   int params, n = 0;
-  char error[1536];
+  char error[2048];
   Param *param = program.params(&shape, &params);
   param_groups(o, param, params, error, sizeof error);
-  OwnedMatrix *x = (OwnedMatrix *)calloc((size_t)params, 3 * sizeof(OwnedMatrix));
+  OwnedMatrix *x = (OwnedMatrix *)calloc(params > 0 ? 3 * (size_t)params : 0, sizeof(OwnedMatrix));
   for (int p = 0; p < params; p++)
     for (int i = 0; i < param[p].matrices && param[p].linear && !param[p].frozen; i++)
       x[n++] = OwnedMatrix{p, i, param[p].shape[0] / param[p].matrices, param[p].shape[1], 0, 0, 0, 0};

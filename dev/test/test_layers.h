@@ -39,6 +39,37 @@ static inline void layers_check(const Fsdp *f, float **before, const char *what)
              "%s, %s: norm %d is %.17g, must be %.17g", what, f->lay.unit[u].name, i, got[i], sqrt(squares[u][i]));
   }
 }
+// The field of metrics.jsonl says the same, units by name.
+static inline void layers_check_json(const Trainer *t, double grad_norm) {
+  const Fsdp *f = &t->fsdp;
+  RunView run = {};
+  run.fsdp = (Fsdp *)f;
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *to = open_memstream(&text, &bytes);
+  fprintf(to, "{\"kind\":\"step\"");
+  log_layers(to, &run, grad_norm);
+  fprintf(to, "}");
+  fclose(to);
+  cJSON *json = cJSON_Parse(text);
+  const cJSON *layers = cJSON_GetObjectItemCaseSensitive(json, "layers");
+  EXPECT(cJSON_GetArraySize(layers) == f->lay.units, "%s: not of %d units", text, f->lay.units);
+  double squares = 0;
+  for (int u = 0; u < f->lay.units; u++) {
+    const cJSON *x = cJSON_GetArrayItem(layers, u), *name = cJSON_GetObjectItemCaseSensitive(x, "unit");
+    const cJSON *norm = cJSON_GetObjectItemCaseSensitive(x, "grad_norm");
+    const cJSON *ratio = cJSON_GetObjectItemCaseSensitive(x, "update_ratio");
+    const LayerNorms want = layer_norms(f, u);
+    if (!cJSON_IsString(name) || !cJSON_IsNumber(norm) || !cJSON_IsNumber(ratio)) { EXPECT(false, "%s", text); break; }
+    EXPECT(!strcmp(name->valuestring, f->lay.unit[u].name) && ratio->valuedouble == want.change / want.weights,
+           "%s: unit %d is %s, %.17g", text, u, f->lay.unit[u].name, want.change / want.weights);
+    squares += norm->valuedouble * norm->valuedouble;
+  }
+  EXPECT(fabs(sqrt(squares) / grad_norm - 1) < 1e-14, "%s: together %.17g, must be %.17g", text, sqrt(squares),
+         grad_norm);
+  cJSON_Delete(json);
+  free(text);
+}
 static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, const char *extra, bool logs) {
   memset(r, 0, sizeof *r);
   int rank;
@@ -65,6 +96,7 @@ static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, 
                      "%s: all units' gradients are %.17g, the step's %.17g", extra, layer_norms(f, -1).gradient,
                      r->norm[s]);
     if (world == 1 && logs) layers_check(f, before, extra);
+    if (world == 1 && logs) layers_check_json(&t, r->norm[s]);
     for (float *b : before) free(b);
   }
   r->weights = weights_hash(f);
