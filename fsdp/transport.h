@@ -30,11 +30,12 @@
 #include <signal.h>
 #include "layout.h"
 
-// What is done with a round of Muon's matrices (owned.h), in this order. FREE: waits until its slot may be written. GIVE:
-// this rank's momenta are written; they go to their owners. WHOLE: waits until this rank's matrix has all of them.
-// BACK: its update is computed; its runs go back. ARRIVED: waits for this rank's runs. TAKEN: it has read them.
+// What is done with a round of Muon's matrices (owned.h), in this order. FREE: waits until its slot may be written.
+// GIVE: this rank's momenta are written; they go to their owners. WHOLE: waits until this rank's matrix has all of
+// them. BACK: its update is computed; its runs go back. ARRIVED: waits for this rank's runs. TAKEN: it has read them.
 enum UpdateMove { UPDATES_FREE, UPDATES_GIVE, UPDATES_WHOLE, UPDATES_BACK, UPDATES_ARRIVED, UPDATES_TAKEN };
-// What a transport does. The parts above (gather.h, reduce.h, update.h, sharded_state.h) know no other way to reach a peer.
+// What a transport does. The parts above (gather.h, reduce.h, update.h, sharded_state.h) know no other way to reach a
+// peer.
 struct Comm {
   const char *name;
   void (*connect)(Fsdp *f);                                        // opens libraries whose memory must be measured
@@ -185,7 +186,8 @@ static inline void updates_each_message(Fsdp *f, int round, bool back,
     const bool own = x->owner == me;
     if (!own && (back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run)) {
       const size_t bytes = owned_bytes(run.numel);
-      message(f, round, UpdateMessage{host ? owned_host_stage(f, x) : owned_stage_of(f, x), bytes, x->owner, !back, back});
+      char *at = host ? owned_host_stage(f, x) : owned_stage_of(f, x);
+      message(f, round, UpdateMessage{at, bytes, x->owner, !back, back});
       f->traffic.update_bytes += back ? (int64_t)bytes : 0;
     }
     for (int r = first; r < (back ? N : first + S) && own; r++) {
@@ -222,8 +224,8 @@ static inline bool updates_move(const Fsdp *f, int round, bool back) {
   }
   return false;
 }
-// exchange: sends and receives a round on the stream of reductions, one way or back. A rank that moves nothing waits for
-// nothing.
+// exchange: sends and receives a round on the stream of reductions, one way or back. A rank that moves nothing waits
+// for nothing.
 static inline void updates_by_stream(Fsdp *f, UpdateMove move, int round, void (*exchange)(Fsdp *, int, bool)) {
   const int slot = owned_slot(f, round);
   const bool off = fsdp_offloads(f);
@@ -862,7 +864,8 @@ static inline void comm_mpi_updates_finish(Fsdp *f, int round) {
 static inline void comm_mpi_mirror_runs(Fsdp *f, int round, bool to_host) {
   Run run;
   EACH_OWNED(f, round, x) {
-    if (x->owner == f->mesh.rank || (to_host && !owned_gives(f, x)) || !owned_run(f, x, f->mesh.shard.me, &run)) continue;
+    if (x->owner == f->mesh.rank || (to_host && !owned_gives(f, x))) continue;
+    if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
     char *here = owned_stage_of(f, x), *host = owned_host_stage(f, x);
     f->ctx->ops->copy(&f->reduce_ctx, to_host ? host : here, to_host ? here : host, owned_bytes(run.numel));
   }
@@ -1155,7 +1158,8 @@ static inline void comm_nccl_warm(Fsdp *f) {
     for (int i = 0; i < f->lay.unit[u].pieces; i++)
       chunks = warm_with(chunks, (size_t)min64(f->lay.unit[u].piece[i].numel, most) * fsdp_wire_bytes(f));
   size_t bytes = world * small;
-  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1), 256 * (world + 1),
+  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1),
+                          256 * (world + 1),
                           f->nccl_replicate && trains ? (size_t)f->lay.state_numel * 4 : 0};
   for (size_t n : needs) if (n > bytes) bytes = n;
   char *memory = fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "the first calls of NCCL");

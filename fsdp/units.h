@@ -112,7 +112,8 @@ static inline bool param_matches(const Param *p, const char *glob) {
   if (strrchr(module, '.')) *strrchr(module, '.') = 0;
   return !fnmatch(glob, p->name, 0) || !fnmatch(glob, module, 0);
 }
-// Marks parameters that one of the comma-separated globs of `patterns` matches. False with one line in `error` when a glob matches nothing, or all of them everything.
+// Marks parameters that one of the comma-separated globs of `patterns` matches. False with one line in `error` when a
+// glob matches nothing, or all of them everything.
 static inline bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes) {
   char text[1024], *save = NULL;
   int frozen = 0;

@@ -24,7 +24,7 @@ enum { LAYERS_MOST = 1000 };
   INT(global_batch, 0, 0, 1 << 24, "training", "sequences per step over all ranks; batch_size x ranks must divide it") \
   TEXT(on_nan, "stop", "stop|skip|dump", "training", "loss or gradient not finite: stop; skip the step; or dump it") \
   INT(seed, 1, 0, INT64_MAX, "training", "seed of initialisation, data order, dropout and sampling") \
-  TEXT(optimizer, "adamw", "adamw|sgd|muon", "optimizer", "AdamW; SGD; or Muon for blocks' matrices, AdamW for the rest") \
+  TEXT(optimizer, "adamw", "adamw|sgd|muon", "optimizer", "AdamW; SGD; Muon: for blocks' matrices, else AdamW") \
   NUM(lr, 0.0, 1e-20, 1000.0, "optimizer", "peak learning rate (default: the preset's)") \
   TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "after warm-up; step: StepLR, by --gamma") \
   NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up steps; below 1: as a fraction of all steps") \

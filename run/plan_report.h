@@ -230,7 +230,8 @@ static void report_json_rank(FILE *f, const PlanReport *p, const RankClass *c) {
   fprintf(f, "\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu},", c->placed, c->alive);
   const Traffic w = c->traffic;
   fprintf(f, "\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
-          "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,\"update_bytes\":%lld,\"small_bytes\":%lld},", (long long)w.gathers,
+          "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
+          "\"update_bytes\":%lld,\"small_bytes\":%lld},", (long long)w.gathers,
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
           (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes, (long long)w.small_bytes);
   json_bytes(f, "inside_host_bytes", link_words, c->links.inside, LINK_USES);

@@ -364,11 +364,13 @@ static inline CommTime updates_time(const Machine *m, const Fsdp *f, int round, 
   EACH_OWNED(f, round, x) {
     const bool own = x->owner == me;
     for (int r = back ? 0 : me / S * S; r < (back ? f->mesh.world : me / S * S + S) && own; r++)
-      if (r != me && owned_run(f, x, r % S, &run)) bytes[!back][f->mesh.peer[r].host == host] += (double)owned_bytes(run.numel);
+      if (r != me && owned_run(f, x, r % S, &run))
+        bytes[!back][f->mesh.peer[r].host == host] += (double)owned_bytes(run.numel);
     if (!own && (back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run))
       bytes[back][f->mesh.peer[x->owner].host == host] += (double)owned_bytes(run.numel);
   }
-  const double between = fmax(bytes[0][0], bytes[1][0]) / m->between, inside = fmax(bytes[0][1], bytes[1][1]) / m->inside;
+  const double between = fmax(bytes[0][0], bytes[1][0]) / m->between;
+  const double inside = fmax(bytes[0][1], bytes[1][1]) / m->inside;
   return CommTime{m->base_s + (between > 0 ? m->between_s : m->inside_s), m->gpu ? fmax(inside, between) : between};
 }
 static inline void timed_updates(Fsdp *f, UpdateMove move, int round) {

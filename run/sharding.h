@@ -238,7 +238,8 @@ static MeshShape mesh_shape_of(const Options *o) {
 }
 
 static OptimizerKind optimizer_kind(const Options *o) {
-  return !strcmp(o->optimizer, "muon") ? OPTIMIZER_MUON : !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+  if (!strcmp(o->optimizer, "muon")) return OPTIMIZER_MUON;
+  return !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
 }
 static CommKind comm_kind(const Options *o, int world) {
   if (!strcmp(o->comm, "nccl")) return COMM_NCCL;

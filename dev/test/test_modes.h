@@ -23,7 +23,7 @@ enum { MODE_ONE_MICROBATCH = 1, MODE_MANY_ROUNDS = 1, MODE_VALUES_MOST = 14 };
 // option: OPTION_COUNT if the value is not one of the program's options. A value "" leaves the option out. The wraps
 // cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
 struct ModeFactorSpec { OptionId option; int values; const char *value[MODE_VALUES_MOST]; };
-static const ModeFactorSpec mode_factors[MODE_FACTORS] = {
+static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_mesh, 14, {"1x1", "1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1", "1x5", "5x1", "1x6", "2x3", "3x2", "6x1"}},
     {OPT_strategy, 9,
      {"", "full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "zero1", "zero2", "zero3", "ddp"}},

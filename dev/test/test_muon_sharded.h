@@ -47,8 +47,8 @@ TEST(muon_owners_are_balanced,
       if (load[r] < least) least = load[r];
       if (load[r] > most) most = load[r];
     }
-    EXPECT(most - least <= largest, "%d matrices on %d ranks: costs from %g to %g, the largest matrix's is %g", n, world,
-           least, most, largest);
+    EXPECT(most - least <= largest, "%d matrices on %d ranks: costs from %g to %g, the largest matrix's is %g", n,
+           world, least, most, largest);
     qsort(x, (size_t)n, sizeof *x, muon_by_name);
     qsort(again, (size_t)n, sizeof *again, muon_by_name);
     for (int i = 0; i < n; i++)
@@ -85,12 +85,13 @@ TEST(muon_matrices_are_whole_in_runs,
           EXPECT(run.in_range == at, "%s: rank %d's run begins at %lld, not %lld", p->name, i, (long long)run.in_range,
                  (long long)at);
           REQUIRE(shard_run(&t.fsdp.lay.unit[p->unit], p, i, &all), "%s", p->name);
-          EXPECT(x->first + run.in_range - all.in_range == run.in_piece - all.in_piece, "%s: a run is elsewhere", p->name);
+          EXPECT(x->first + run.in_range - all.in_range == run.in_piece - all.in_piece, "%s: a run is elsewhere",
+                 p->name);
           at += run.numel;
         }
         EXPECT(at == x->rows * x->cols, "%s: runs of %lld elements", p->name, (long long)at);
-        EXPECT(x->rows == p->shape[0] / (qkv ? 3 : 1) && x->first == x->part * x->rows * x->cols, "%s: part %d", p->name,
-               x->part);
+        EXPECT(x->rows == p->shape[0] / (qkv ? 3 : 1) && x->first == x->part * x->rows * x->cols, "%s: part %d",
+               p->name, x->part);
       }
       trainer_plan_close(&t);
     }
@@ -116,8 +117,10 @@ TEST(muon_takes_the_bytes_stated_here,
     const Fsdp *f = &t.fsdp;
     int64_t matrices = 0;
     for (int u = 0; u < f->lay.units; u++)
-      for (int i = 0; i < f->lay.unit[u].pieces; i++)
-        if (f->lay.unit[u].stage && f->lay.unit[u].piece[i].decay) matrices += round_up(f->lay.unit[u].piece[i].numel, 128);
+      for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+        const Piece *c = &f->lay.unit[u].piece[i];
+        if (f->lay.unit[u].stage && c->decay) matrices += round_up(c->numel, 128);
+      }
     EXPECT((int64_t)t.plan.planned_bytes[MEM_UPDATES] == k.updates, "%s: %zu bytes of matrices, must be %lld", k.extra,
            t.plan.planned_bytes[MEM_UPDATES], (long long)k.updates);
     EXPECT(!adamw.plan.planned_bytes[MEM_UPDATES], "AdamW has %zu bytes", adamw.plan.planned_bytes[MEM_UPDATES]);
@@ -152,8 +155,8 @@ TEST(muon_says_which_parameters_it_has,
     snprintf(text, sizeof text, "%s", option);
     for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save)) argv[argc++] = w;
     REQUIRE(options_parse(&o, argc, argv, error, sizeof error), "%s", error);
-    EXPECT(!options_resolve(&o, 1, 1, error, sizeof error) && strstr(error, "belongs to --optimizer muon, not to adamw"),
-           "%s: '%s'", option, error);
+    EXPECT(!options_resolve(&o, 1, 1, error, sizeof error) &&
+               strstr(error, "belongs to --optimizer muon, not to adamw"), "%s: '%s'", option, error);
   }
 }
 
@@ -173,13 +176,16 @@ static inline void muon_plain_step(Ctx *c, const Param *p, float *x, float *m, f
   if (!p->decay) a.adamw.weight_decay = a.muon.weight_decay = 0;
   a.adamw.lr_scale = a.muon.lr_scale = p->lr_scale;
   if (!p->stage || p->ndim == 1) {
-    adamw_update(c, none, tensor_of(x, F32, n), tensor_of(m, F32, n), tensor_of(v, F32, n), tensor_of(g, F32, n), a.adamw);
+    adamw_update(c, none, tensor_of(x, F32, n), tensor_of(m, F32, n), tensor_of(v, F32, n), tensor_of(g, F32, n),
+                 a.adamw);
     return;
   }
   const int64_t words = (int64_t)newton_schulz_work_bytes(rows, cols, BF16) / 4 + 64;
-  void *work = aligned_alloc(256, (size_t)round_up(words * 4, 256)), *update = aligned_alloc(256, (size_t)round_up(one * 2, 256));
+  void *work = aligned_alloc(256, (size_t)round_up(words * 4, 256));
+  void *update = aligned_alloc(256, (size_t)round_up(one * 2, 256));
   for (int i = 0; i < p->matrices; i++) {
-    muon_momentum(c, tensor_of(update, BF16, one), tensor_of(m + i * one, F32, one), tensor_of(g + i * one, F32, one), a.muon);
+    muon_momentum(c, tensor_of(update, BF16, one), tensor_of(m + i * one, F32, one), tensor_of(g + i * one, F32, one),
+                  a.muon);
     newton_schulz(c, tensor_of(update, BF16, rows, cols), tensor_of(update, BF16, rows, cols),
                   tensor_of(work, I32, words), MUON_STEPS);
     muon_update(c, none, tensor_of(x + i * one, F32, one), tensor_of(update, BF16, one), a.muon, rows, cols);
@@ -221,8 +227,8 @@ TEST_MPI(muon_step_is_the_plain_step, 4,
         muon_plain_step(&c, &f->lay.param[p], want[0] + at, want[1] + at, want[2] + at, g + at, optimizer_args(&o));
       static const char *const names[] = {"parameters", "first moments", "second moments"};
       for (int i = 0; i < 3; i++)
-        EXPECT(!memcmp(want[i], got[i], sizeof(float) * (size_t)at), "N=%d %s, step %d: %s are others", k.world, k.extra, s,
-               names[i]);
+        EXPECT(!memcmp(want[i], got[i], sizeof(float) * (size_t)at), "N=%d %s, step %d: %s are others", k.world,
+               k.extra, s, names[i]);
       // Every matrix once from all others of its owner's shard group, and once to all other ranks of all replicas.
       long long bytes = f->traffic.update_bytes, all = 0;
       for (int i = 0; i < f->lay.owned.matrices; i++) {
@@ -256,8 +262,8 @@ static const ScheduleMode muon_modes[] = {
     {"3", "--strategy ddp", "--fp8 gather --tie_head off", 0},
     {"2", "--strategy zero1 --wrap model --shard dim0", "--muon_adjust original --global_batch 2", 0}};
 TEST_MPI(muon_gives_one_rank_s_bits, 6,
-         "flat, by rows, meshes, strategies, dtypes, frozen parts, recomputed blocks, windows and messages: losses, norms "
-         "and weights of 2 to 6 ranks are those of one, and traffic that of the formula") {
+         "flat, by rows, meshes, strategies, dtypes, frozen parts, recomputed blocks, windows and messages: losses, "
+         "norms and weights of 2 to 6 ranks are those of one, and traffic that of the formula") {
   static Corpus corpus;
   WorldResult got;
   schedule_corpus(&corpus);

@@ -56,10 +56,13 @@ static inline void plan_modes(ModeSet *s) {        // the covering set
   modes_legal_pairs(s);
   modes_cover(s);
 }
+// The covering set as it was when the tables were written: before there was Muon, the last optimizer.
 static inline void plan_table_modes(PlanTable *table) {
   static ModeSet s;
   static Options o;
+  mode_factors[MODE_OPTIMIZER].values--;
   plan_modes(&s);
+  mode_factors[MODE_OPTIMIZER].values++;
   for (int i = 0; i < s.rows; i++) {
     char error[512] = "", text[512], name[600];
     const int world = mode_world(&s.row[i]);

@@ -47,8 +47,8 @@ static void sched_tell(SchedTold *told, const Record *r, const Fsdp *f) {
   for (int i = 0; i < r->count; i++) {
     const RecordEntry *e = &r->entry[i];
     if (e->kind == RECORD_SEND || e->kind == RECORD_RECEIVE)
-      strcpy(told->name[e->number], e->doing.what == DOING_UPDATE ? "updates" : e->op == CHANNEL_GATHER ? "gather" : e->op == CHANNEL_REDUCE ? "reduce" :
-                                    e->op == CHANNEL_CHAIN ? "chain" : "nccl");
+      strcpy(told->name[e->number], e->doing.what == DOING_UPDATE ? "updates" : e->op == CHANNEL_GATHER ? "gather" :
+                                    e->op == CHANNEL_REDUCE ? "reduce" : e->op == CHANNEL_CHAIN ? "chain" : "nccl");
   }
   memcpy(told->part, f->lay.part, sizeof told->part);
   told->on_host = f->lay.work_on_host;
@@ -304,11 +304,20 @@ static bool sched_is_redundant(const char *site) {
   for (const char *r : sched_redundant) if (strstr(site, r)) return true;
   return false;
 }
+// Whether an event is of Muon's exchange. All rounds wait alike; which of them need to depends on which runs move, and
+// where runs of the rounds before lay. Each wait must be caught in some round.
+static bool sched_is_of_updates(const SchedRun *run, int rank, const SchedEntry *x) {
+  static const char *const events[] = {"updates ready", "matrix whole", "updates back"};
+  const bool named = x->e.kind == RECORD_EVENT || x->e.kind == RECORD_WAIT || x->e.kind == RECORD_DONE;
+  for (const char *event : events) if (named && !strcmp(run->told[rank]->name[x->e.number], event)) return true;
+  return false;
+}
 // Waits that no entry needs in a mode: for a stream that touches nothing; for the mirror of a gradient without peers;
 // for sums whose norm the last replica alone takes, as the update comes after the step's small all-gather.
 static bool sched_waits_for_nothing(const SchedRun *run, int rank, const SchedEntry *x) {
   const char *event = run->told[rank]->name[x->e.number];
   if (run->mesh.shards == 1 && !strcmp(event, "mirror filled")) return true;
+  if (sched_is_of_updates(run, rank, x)) return true;
   if (rank / run->mesh.shards < run->mesh.replicas - 1 && !strcmp(event, "reduced")) return true;
   if (x->e.kind != RECORD_WAIT) return false;
   for (int i = 0; i < run->count[rank]; i++)
@@ -341,7 +350,8 @@ static void sched_mutate(SchedRun *run, int kind, int most, const bool *useful, 
       const int to = sched_mutant_to(run, kind, r, i);
       if (to == -1 || (kind == MUTANT_DROP_RELEASE && !useful[run->entry[r][i].id])) continue;
       SchedSite *site = sched_site(tally, run, kind, r, &run->entry[r][i]);
-      const bool more = others && !site->caught && site->here < SCHED_MOST_TRIES && !sched_is_redundant(site->name);
+      const bool open = others || sched_is_of_updates(run, r, &run->entry[r][i]);
+      const bool more = open && !site->caught && site->here < SCHED_MOST_TRIES && !sched_is_redundant(site->name);
       if (site->at++ % ((site->count + most - 1) / most) && !more) continue;
       site->here++;
       site->made++;
