@@ -10,12 +10,14 @@
 //   fsdp/state.h           configuration, what follows from it once and for all, and what changes: struct Fsdp
 //   fsdp/record.h          what a run does, entry by entry: for proofs of its order, and for dry runs
 //   fsdp/placement.h       memory by lifetimes
+//   fsdp/owned.h           Muon: which rank computes the update of which matrix
 //   fsdp/layout.h          decisions and the list of all buffers
 //   fsdp/transport.h       the comm table: self, mpi or nccl; all traffic is counted there
 //   fsdp/reduce.h          fsdp_grads, fsdp_grad, fsdp_reduce: ordered, so that N ranks give bit for bit what one
 //                          rank gives
 //   fsdp/gather.h          fsdp_gather, fsdp_wait, fsdp_weight, fsdp_release
-//   fsdp/sharded_state.h   norm, update, E4M3 scales, initialisation, reading and writing of shards
+//   fsdp/sharded_state.h   norm, E4M3 scales, initialisation, reading and writing of shards
+//   fsdp/update.h          the optimizer's step on shards
 //   fsdp/open.h            opening and closing
 // docs/design.md follows a gradient through them.
 //
@@ -61,6 +63,9 @@
 //   along the replicas      fp32 partial sums of shards: 4 s(u) for each reduction, less the first of replica 0; the
 //                           whole once more to all but the last replica. native: 2 (R-1)/R of 4 s(u), once a step.
 //                           s(u): e(u) and the gaps that align pieces in a shard
+//   updates of Muon         rounds: the most matrices a rank owns; 2 exchanges a round. Of a matrix of n elements
+//                           its owner gets 2 (n - own) bytes, every other rank 2 own, own: elements of it in a rank's
+//                           shard. None in place (fsdp/owned.h)
 //   small                   one all-gather (norm, losses, stop flag); over mpi a barrier too; fp8: one of maxima
 // With L blocks in one unit each, A reductions, no freezing and R = 1 that is, in bytes, f = (N-1)/N, U a block, P all:
 //   f (root b_p + (L + (2A-1) max(L-K,0)) U b_p + A P b_r); in place f A P b_r
@@ -80,10 +85,12 @@
 #include "fsdp/record.h"
 #include "fsdp/finite.h"
 #include "fsdp/placement.h"
+#include "fsdp/owned.h"
 #include "fsdp/layout.h"
 #include "fsdp/transport.h"
 #include "fsdp/gather.h"
 #include "fsdp/reduce.h"
 #include "fsdp/sharded_state.h"
+#include "fsdp/update.h"
 #include "fsdp/open.h"
 #include "fsdp/dry_run.h"

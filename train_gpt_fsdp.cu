@@ -5,7 +5,7 @@
 //   2 memory        activations; every byte is planned before any is allocated
 //   3 forward       embeddings, blocks, head in chunks of rows
 //   4 backward      the same, in reverse
-//   5 update        microbatches, exact norm, clipping, learning rate, AdamW or SGD
+//   5 update        microbatches, exact norm, clipping, learning rate, AdamW, SGD or Muon
 //   6 eval, sample  every token of a split once; text from a prompt
 //   7 main          a trainer's life, dry runs and plans of it, the loop
 //
@@ -97,7 +97,9 @@ static Param param_make(const Model *m, const ParamSpec *s, int stage) {
   p.init = s->init;
   p.std = s->residual ? INIT_STD / sqrtf(2.0f * (float)m->L) : INIT_STD;
   p.decay = s->decay;
+  p.lr_scale = 1;
   p.linear = stage && p.ndim == 2;
+  p.matrices = s->rows == ROWS_3C ? 3 : 1;
   p.stage = stage;
   return p;
 }
@@ -157,6 +159,10 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (o->given[OPT_gamma] && !o->given[OPT_schedule]) strcpy(o->schedule, "step");
   REFUSE(o->given[OPT_gamma] && strcmp(o->schedule, "step"), "--gamma belongs to --schedule step, not to %s",
          o->schedule);
+  static const OptionId muon[] = {OPT_muon_momentum, OPT_muon_nesterov, OPT_muon_adjust};
+  for (OptionId k : muon)
+    REFUSE(o->given[k] && strcmp(o->optimizer, "muon"), "--%s belongs to --optimizer muon, not to %s",
+           option_specs[k].name, o->optimizer);
   REFUSE(o->n_embd % o->n_head, "--n_head %lld does not divide --n_embd %lld", (long long)o->n_head,
          (long long)o->n_embd);
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
@@ -641,9 +647,11 @@ static double learning_rate(const Options *o, int64_t step, int64_t total, int64
 
 static OptimizerArgs optimizer_args(const Options *o) {
   OptimizerArgs a = {};
-  a.kind = !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+  a.kind = optimizer_kind(o);
   a.adamw = AdamwArgs{(float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay};
   a.sgd = SgdArgs{(float)o->momentum, (float)o->weight_decay};
+  a.muon = MuonArgs{(float)o->muon_momentum, (float)o->weight_decay, !strcmp(o->muon_nesterov, "on"),
+                    !strcmp(o->muon_adjust, "match_rms_adamw")};
   return a;
 }
 
@@ -909,11 +917,11 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   t->ctx.threads = threads;
   t->ctx.fast_fp32 = !strcmp(o->matmul_precision, "high");
 }
-// The parameters of the model, with those that --freeze names marked. Returns a malloc'ed array; `error` has one line
-// if --freeze is wrong.
+// The parameters of the model, with what --freeze, --no_decay and --lr_scale say of them. Returns a malloc'ed array;
+// `error` has one line if one of these is wrong.
 static Param *trainer_params(const Trainer *t, int *params, char *error, size_t error_bytes) {
   Param *param = model_params(&t->model, params);
-  sharding_freeze(&t->opt, param, *params, error, error_bytes);
+  param_groups(&t->opt, param, *params, error, error_bytes);
   return param;
 }
 static void trainer_free(Trainer *t) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Speed and quality of train_gpt_fsdp, against PyTorch if installed. `make bench` runs it from the repository root.
 #
-#   dev/bench.sh                ratios, ops, tokenizer, modes, checkpoint, beside, plan, curve, fp8
+#   dev/bench.sh                ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8
 #   dev/bench.sh ratios [NAME]  against the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
+#   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, against dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh beside         `tiny` alone, and two runs side by side on the same cores; OTHER names a second build
@@ -149,6 +150,14 @@ ops() {
     "$program" --model "$model" --seq_len 256 --vocab_size $vocab --batch_size $batch --data random \
       --param_dtype "$dtype" --out "$out/ops"
   done; done
+}
+
+muon() {
+  local program=$here/../build/bench_ops model
+  [ -x "$program" ] || { echo "bench: build/bench_ops is not built: make build/bench_ops" >&2; return 1; }
+  for model in ${MODELS:-small gpt2}; do
+    "$program" muon --model "$model" --seq_len 64 --batch_size 1 --data random --out "$out/muon"
+  done
 }
 
 # ---- tokenizer ------------------------------------------------------------------------------------------------------
@@ -441,14 +450,14 @@ fp8() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(ratios ops tokenizer modes checkpoint beside plan curve fp8)
+[ ${#parts[@]} -gt 0 ] || parts=(ratios ops muon tokenizer modes checkpoint beside plan curve fp8)
 [ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
 if [ "${parts[0]}" = ratios ] && [ $# -gt 1 ]; then ratios "${parts[@]:1}"; exit; fi   # the rest are names of its rows
 for part in "${parts[@]}"; do
   case $part in
-    ratios | ops | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8) ;;
+    ratios | ops | muon | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8) ;;
     *)
-      echo "bench: parts: ratios, ops, tokenizer, modes, checkpoint, beside, plan, curve, fp8, speed; not '$part'" >&2
+      echo "bench: parts: ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8, speed; not '$part'" >&2
       exit 2 ;;
   esac
 done

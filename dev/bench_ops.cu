@@ -11,6 +11,10 @@
 //
 //   build/bench_ops --model tiny --data random --trace /dev/null --max_steps 60
 // With --trace: what tracing costs. Every other step is traced; printed are the medians of both and their ratio.
+//
+//   build/bench_ops muon --model small --data random
+// Muon's Newton-Schulz for the model's matrices, beside the matrix multiplies of the same shapes. `limit` is the time
+// in which these would do its operations, symmetric products counted half.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/cpu_peaks.h"
@@ -53,6 +57,11 @@ static void op_note(const char *op, Tensor shape, int64_t more, double start, Op
   }
 static double product(Tensor a, int64_t k) { return 2.0 * (double)numel(a) * (double)k; }
 static double triangle(Tensor out) { return (double)numel(out) * (double)out.shape[1]; }      // B T^2 C
+// Three products of a step, the two symmetric ones half.
+static double newton_schulz_flops(Tensor x, int steps) {
+  const double m = (double)min64(x.shape[0], x.shape[1]), n = (double)max64(x.shape[0], x.shape[1]);
+  return steps * m * m * (3 * n + m);
+}
 static const Tensor any_shape = {};              // rows of ops whose pieces differ in size
 
 TIMED(matmul_forward, (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e), (c, out, in, weight, e), out,
@@ -98,9 +107,18 @@ TIMED(sgd_update, (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor 
       (c, param, master, momentum, grad, a), any_shape, 0,
       0, 2 * (bytes_of(master) + bytes_of(momentum)) + bytes_of(grad) +
               (master.dtype == LOW16 ? 2 : 1) * bytes_of(param), false)
+TIMED(muon_momentum, (Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a), (c, update, momentum, grad, a),
+      any_shape, 0, 0, bytes_of(update) + 2 * bytes_of(momentum) + bytes_of(grad), false)
+TIMED(newton_schulz, (Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps), (c, out, in, scratch, steps), out, 0,
+      newton_schulz_flops(out, steps), bytes_of(in) + bytes_of(out), in.dtype != F32)
+TIMED(muon_update, (Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows, int64_t cols),
+      (c, param, master, update, a, rows, cols), any_shape, 0,
+      0, 2 * bytes_of(master) + bytes_of(update) + (master.dtype == LOW16 ? 2 : 1) * bytes_of(param), false)
 TIMED(param_from_master, (Ctx *c, Tensor param, Tensor low, Tensor master), (c, param, low, master), any_shape, 0, 0,
       bytes_of(param) + bytes_of(low) + bytes_of(master), false)
 TIMED(norm_accumulate, (Ctx *c, int64_t *limbs, Tensor grad), (c, limbs, grad), any_shape, 0, 0, bytes_of(grad), false)
+TIMED(norm_change, (Ctx *c, int64_t *limbs, Tensor now, Tensor before), (c, limbs, now, before), any_shape, 0, 0,
+      bytes_of(now) + bytes_of(before), false)
 TIMED(convert, (Ctx *c, Tensor out, Tensor in), (c, out, in), any_shape, 0, 0, bytes_of(out) + bytes_of(in), false)
 TIMED(accumulate, (Ctx *c, Tensor sum, Summands in, Accumulate m), (c, sum, in, m), any_shape, 0, 0,
       bytes_of(sum) * (m == ADD ? 2 : 1) + (double)numel(sum) * in.count * (double)dtype_bytes(in.dtype), false)
@@ -123,8 +141,12 @@ static Ops timed_table(const Ops *real) {
   t.cross_entropy_forward_backward = timed_cross_entropy_forward_backward;
   t.adamw_update = timed_adamw_update;
   t.sgd_update = timed_sgd_update;
+  t.muon_momentum = timed_muon_momentum;
+  t.newton_schulz = timed_newton_schulz;
+  t.muon_update = timed_muon_update;
   t.param_from_master = timed_param_from_master;
   t.norm_accumulate = timed_norm_accumulate;
+  t.norm_change = timed_norm_change;
   t.convert = timed_convert;
   t.accumulate = timed_accumulate;
   t.copy = timed_copy;
@@ -185,6 +207,65 @@ static void bench_trace(Trainer *t, int steps) {
          t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", n, ms[0][n / 2], ms[1][n / 2], (long long)events,
          100 * (ms[1][n / 2] / ms[0][n / 2] - 1));
 }
+// Newton-Schulz beside the matrix multiplies of its shapes, in turn; medians of ROUNDS. One thread's time is what it
+// had of its core: what others took does not count.
+static double bench_clock(const Ctx *c) {
+  timespec t;
+  clock_gettime(c->threads > 1 ? CLOCK_MONOTONIC : CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+static Tensor bench_tensor(Ctx *c, Dtype dtype, int64_t rows, int64_t cols) {
+  Tensor t = tensor_of(NULL, dtype, rows, cols);
+  c->ops->memory_alloc(c, &t.data, (size_t)(rows * cols) * dtype_bytes(dtype), MEMORY_DEVICE);
+  CHECK(t.data, "no memory for %lld x %lld", (long long)rows, (long long)cols);
+  if (dtype == F32) normal_fill(c, t, 1, 1, 0, 1.0f);
+  if (dtype != BF16) return t;
+  const Tensor wide = bench_tensor(c, F32, rows, cols);
+  convert(c, t, wide);
+  c->ops->memory_free(c, wide.data, (size_t)(rows * cols) * 4, MEMORY_DEVICE);
+  return t;
+}
+static void bench_newton_schulz(Ctx *c, Dtype dtype, int64_t rows, int64_t cols) {
+  enum { ROUNDS = 15, KINDS = 4 };
+  const int64_t m = min64(rows, cols), n = max64(rows, cols);
+  const size_t bytes = newton_schulz_work_bytes(rows, cols, dtype);
+  const Tensor x = bench_tensor(c, dtype, rows, cols), out = bench_tensor(c, dtype, rows, cols);
+  const Tensor scratch = bench_tensor(c, I32, (int64_t)(bytes + 3) / 4, 1), gram = bench_tensor(c, dtype, m, m);
+  const Tensor other = bench_tensor(c, dtype, m, m);
+  double ms[KINDS][ROUNDS];
+  for (int round = -1; round < ROUNDS; round++)
+    for (int kind = 0; kind < KINDS; kind++) {
+      const double begin = bench_clock(c);
+      if (kind == 0) newton_schulz(c, out, x, scratch, MUON_STEPS);
+      else if (kind == 1 && rows <= cols) matmul_forward(c, gram, x, x, MatmulEpilogue{});
+      else if (kind == 1) matmul_backward_weight(c, gram, Tensor{}, x, x, OVERWRITE);
+      else if (kind == 2) matmul_forward(c, gram, other, other, MatmulEpilogue{});
+      else if (rows <= cols) matmul_backward_input(c, out, gram, x, Tensor{});
+      else matmul_backward_input(c, out, x, gram, Tensor{});
+      if (round >= 0) ms[kind][round] = bench_clock(c) - begin;
+    }
+  double median[KINDS];
+  for (int kind = 0; kind < KINDS; kind++) {
+    qsort(ms[kind], ROUNDS, sizeof(double), double_order);
+    median[kind] = ms[kind][ROUNDS / 2];
+  }
+  const double limit = MUON_STEPS * (median[1] / 2 + median[2] / 2 + median[3]), M = (double)m, N = (double)n;
+  printf("%5s %5lld x %5lld %10.2f %9.1f %11.1f %9.1f %9.1f %10.2f %+7.1f %%\n", dtype_name(dtype), (long long)rows,
+         (long long)cols, median[0], newton_schulz_flops(x, MUON_STEPS) / median[0] * 1e-6,
+         2 * M * M * N / median[1] * 1e-6, 2 * M * M * M / median[2] * 1e-6, 2 * M * M * N / median[3] * 1e-6, limit,
+         100 * (median[0] / limit - 1));
+  for (Tensor t : {x, out, scratch, gram, other})
+    c->ops->memory_free(c, t.data, (size_t)numel(t) * dtype_bytes(t.dtype), MEMORY_DEVICE);
+}
+static void bench_muon(Trainer *t) {
+  const int64_t C = t->model.C;
+  printf("\nNewton-Schulz, %s, table %s, %d threads: ms, GFLOP/s (symmetric products counted half), and the same of "
+         "whole multiplies\n", t->opt.model, t->ctx.ops->name, t->ctx.threads);
+  printf("%5s %13s %10s %9s %11s %9s %9s %10s %9s\n", "", "matrix", "ms", "GFLOP/s", "X X^T", "A A", "B X", "limit",
+         "over");
+  for (Dtype dtype : {BF16, F32})
+    for (int64_t k = 0; k < 3; k++) bench_newton_schulz(&t->ctx, dtype, k == 1 ? 4 * C : C, k == 2 ? 4 * C : C);
+}
 int main(int argc, char **argv) {
   static Options o;
   static Start start;
@@ -195,6 +276,8 @@ int main(int argc, char **argv) {
   int rank, world;
   who_am_i = "bench_ops";
   die_hook = die_everywhere;
+  const bool muon = argc > 1 && !strcmp(argv[1], "muon");
+  if (muon) argv[1] = argv[0], argc--, argv++;
   options_parse(&o, argc, argv, error, sizeof error);
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -206,15 +289,16 @@ int main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   Device device = agree_on_device(&o, MPI_COMM_WORLD, MPI_COMM_WORLD);
   const Ops timed = timed_table(device.ops);
-  if (!o.trace[0]) device.ops = &timed;
+  if (!o.trace[0] && !muon) device.ops = &timed;
   static Cores cores;
   cores_take(&cores, (int)o.threads, true, MPI_COMM_WORLD, MPI_COMM_WORLD);
   const int threads = cores.share.threads;
   void *image;
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
-  if (o.trace[0]) {
-    bench_trace(&t, steps);
+  if (o.trace[0] || muon) {
+    if (muon) bench_muon(&t);
+    else bench_trace(&t, steps);
     MPI_Finalize();
     return 0;
   }

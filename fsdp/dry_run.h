@@ -23,7 +23,8 @@ static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
 // Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run.
 static inline void fsdp_pools(const Fsdp *f, Placement *p) {
   static const char *const names[] = {"gather slot", "gathered outside the blocks", "weights",
-                                      "weights outside the blocks", "sum of a round", "staging in"};
+                                      "weights outside the blocks", "sum of a round", "staging in",
+                                      "updates", "scratch of Newton-Schulz"};
   const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4, own = f->lay.pool_bytes;
   const size_t staging = f->lay.part[WORK_STAGING].bytes;
   const char *const work = f->work + f->lay.part[WORK_STAGING].at;

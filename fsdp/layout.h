@@ -6,6 +6,7 @@
 // time no code asks again why a buffer is where it is.
 #pragma once
 #include <sys/statvfs.h>
+#include "owned.h"
 #include "placement.h"
 
 // ---- traffic
@@ -34,8 +35,11 @@ static inline Traffic fsdp_formula(const Fsdp *f, int A) {
   }
   if (fsdp_chains(f) && r < R - 1) t.replicate_bytes += f->lay.state_numel * 4;
   if (R > 1 && f->cfg.native_reduce) t.replicate_bytes += f->lay.state_numel * 4 * 2 * (R - 1) / R;
-  t.small = (f->cfg.comm == COMM_MPI ? 2 : 1) + (f->lay.scales_trained ? 1 : 0);
-  t.small_bytes = (N - 1) * ((int64_t)f->cfg.small_bytes + 4 * f->lay.scales_trained);
+  if (N > 1 && !f->lay.owned.in_place) t.updates = 2 * f->lay.owned.rounds;
+  if (N > 1 && !f->lay.owned.in_place) t.update_bytes = owned_wire_bytes(f, true) + owned_wire_bytes(f, false);
+  const int64_t layers = (int64_t)fsdp_layers_bytes(f);
+  t.small = (f->cfg.comm == COMM_MPI ? 2 : 1) + (f->lay.scales_trained ? 1 : 0) + (layers ? 1 : 0);
+  t.small_bytes = (N - 1) * ((int64_t)f->cfg.small_bytes + 4 * f->lay.scales_trained + layers);
   return t;
 }
 
@@ -93,6 +97,7 @@ static inline void fsdp_layout_stages(Fsdp *f) {
     u->grad_slot_at = s->grad_numel;
     u->expand_slot_at = s->expand_numel;
     u->state_base = f->lay.state_numel;
+    u->second_base = f->lay.second_numel;
     u->master_base = f->lay.master_numel;
     u->low_base = f->lay.low_numel;
     s->units++;
@@ -101,6 +106,7 @@ static inline void fsdp_layout_stages(Fsdp *f) {
     s->expand_numel += u->expand_numel;
     s->trains = s->trains || u->state_numel;
     f->lay.state_numel += u->state_numel;
+    f->lay.second_numel += u->second_numel;
     f->lay.master_numel += u->master_numel;
     f->lay.low_numel += u->low_numel;
     f->lay.params_bytes += u->shard_bytes;
@@ -154,6 +160,10 @@ static inline bool fsdp_blocks_are_alike(const Fsdp *f) {
     }
   return true;
 }
+// Whether Muon updates a parameter: its moment and its update are matrices.
+static inline bool param_is_owned(const Param *p, const FsdpConfig *cfg) {
+  return cfg->optimizer == OPTIMIZER_MUON && p->linear && !p->frozen && !cfg->weights_only;
+}
 static inline bool param_is_e4m3(const Param *p, const FsdpConfig *cfg) { return p->linear && cfg->fp8 != FP8_OFF; }
 // Dtypes, and numbers of the E4M3 scales: those that train first.
 static inline void fsdp_layout_dtypes(Fsdp *f) {
@@ -184,9 +194,10 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
                 : cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
                                        : !cfg.copies && !f->lay.mirrored && mesh_shards_share_memory(&f->mesh);
   fsdp_layout_dtypes(f);
+  for (int p = 0; p < params; p++) param[p].owned = param_is_owned(&param[p], &cfg);
   f->lay.unit = units_wrap(param, params, cfg.wrap, cfg.wrap_least, &f->lay.units);
   const LayoutConfig k = {cfg.layout, cfg.compute_dtype, cfg.offload == OFFLOAD_OPTIMIZER, f->lay.in_place,
-                          f->mesh.shard.me};
+                          f->mesh.shard.me, (int)fsdp_moments(f)};
   int64_t largest = 0;
   for (int u = 0; u < f->lay.units; u++) {
     unit_layout(&f->lay.unit[u], u, param, params, k, cfg.mesh.shards);
@@ -196,6 +207,7 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
   f->lay.blocks_alike = fsdp_blocks_are_alike(f);
   for (int p = 0; p < params; p++)
     f->lay.blocks_in_root = f->lay.blocks_in_root || f->lay.unit[param[p].unit].stage != param[p].stage;
+  owned_layout(f);
   fsdp_layout_reductions(f);
   fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
   f->kept_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
@@ -215,6 +227,9 @@ struct Control {
   alignas(64) uint64_t done;                     // reduction rounds this rank has added up
   alignas(64) uint64_t partial;                  // reduction rounds whose sum, so far, lies in this rank's shard
   alignas(64) uint64_t kept;                     // blocks kept after forward, since the start
+  alignas(64) uint64_t momenta;                  // rounds of Muon whose momenta this rank has written to their owners
+  alignas(64) uint64_t updates;                  // rounds whose update, if this rank owns one, can be read
+  alignas(64) uint64_t taken;                    // rounds whose updates this rank has read
 };
 // The control block takes one page, and OpenMPI may start a window anywhere in a page: one more to align it.
 enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
@@ -283,6 +298,7 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
     at += f->lay.unit[u].stage ? f->lay.unit[u].shard_bytes * each_kept : 0;
   }
   work_part(f, WORK_KEPT, at - f->lay.work_bytes, false);
+  work_part(f, WORK_UPDATES, f->lay.owned.in_place ? (size_t)f->lay.owned.slots * f->lay.owned.matrix_bytes : 0, false);
   // Slots, and what shares with them, go on behind staging: a pool (fsdp_pools).
   const bool shares = fsdp_shares_slots(f) && f->cfg.slots_bytes;
   const size_t staging = fsdp_staging_out_bytes(f);
@@ -306,6 +322,7 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, shares ? MEM_SLOTS_SHARED : MEM_GRAD_SLOTS, f->lay.part[WORK_SLOTS].bytes, NULL);
   memory_declare(m, MEM_GRADS, own, NULL);
   memory_declare(m, own ? MEM_PEERS_GRADS : MEM_ROOT_GRADS, f->lay.part[WORK_WHOLE].bytes - own, NULL);
+  memory_declare(m, MEM_UPDATES, f->lay.part[WORK_UPDATES].bytes, NULL);
   memory_declare(m, MEM_STAGING_OUT, f->lay.part[WORK_STAGING].bytes, NULL);
   memory_declare(m, MEM_MIRROR, f->lay.mirrored ? f->lay.work_bytes : 0, NULL);
   memory_declare(m, MEM_HOST_PARAMS, params_on_host && !f->lay.mirrored ? f->lay.params_bytes : 0, &f->host_params);
@@ -319,7 +336,8 @@ static inline int pool_buffers(const Fsdp *f, int part) {
 // decide where peers find what they read.
 static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
   static const MemoryName line[POOL_PARTS] = {MEM_GATHER_SLOTS, MEM_ROOT_PARAMS, MEM_EXPANDED,
-                                              MEM_EXPANDED,     MEM_OFFLOAD,     MEM_STAGING_IN};
+                                              MEM_EXPANDED,     MEM_OFFLOAD,     MEM_STAGING_IN,
+                                              MEM_UPDATES,      MEM_UPDATES};
   const StageMost most = fsdp_stage_most(f);
   const size_t b_c = dtype_bytes(f->cfg.compute_dtype), slots = !f->lay.in_place, chunk = (size_t)f->lay.chunk_numel;
   const size_t in = fsdp_staging_in_numel(f, most.state) * fsdp_wire_bytes(f);
@@ -329,7 +347,8 @@ static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
                                     slots * f->lay.stage[0].full_bytes, (size_t)most.expanded * b_c,
                                     (size_t)f->lay.stage[0].expand_numel * b_c,
                                     fsdp_offloads(f) * 4 * (f->cfg.native_reduce ? (size_t)most.state : chunk),
-                                    apart ? 0 : in};
+                                    apart ? 0 : in,
+                                    owned_pool_bytes(f), f->lay.owned.work_bytes};
   PoolPlace *place = f->lay.pool_place;
   size_t at = 0;
   for (int i = 0; i < POOL_PARTS; i++) {
@@ -351,7 +370,7 @@ static inline void fsdp_open_pool(Fsdp *f) {
   char *const slots = f->work + f->lay.part[WORK_STAGING].at;
   const PoolPlace *place = f->lay.pool_place;
   char **const to[POOL_PARTS] = {NULL, &f->slot[f->cfg.gather_slots].data, &f->expanded, &f->root_expanded,
-                                 (char **)&f->sum, &f->staging_in};
+                                 (char **)&f->sum, &f->staging_in, &f->updates, &f->orthogonal};
   for (int i = 0; i < POOL_PARTS; i++)
     for (int k = 0; k < pool_buffers(f, i); k++, place++)
       *(i == POOL_BLOCK_SLOTS ? &f->slot[k].data : to[i]) = (place->in_slots ? slots : f->pool) + place->at;
@@ -367,7 +386,9 @@ static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER, (size_t)f->lay.master_numel * 4, &f->master);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER_LOW, (size_t)f->lay.low_numel * 2, &f->low);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, state, &f->m);
-  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, fsdp_moments(f) == 2 ? state : 0, &f->v);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, fsdp_trains(f) * (size_t)f->lay.second_numel * 4, &f->v);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_LANDING, (size_t)f->lay.owned.slots * f->lay.owned.host_bytes,
+                 &f->updates_host);
   const size_t sums = f->lay.part[WORK_SUMS].bytes ? 0 : fsdp_trains(f) * (size_t)f->lay.sum_numel * 4;
   memory_declare(m, off ? MEM_HOST_STATE : MEM_GRADS, sums, &f->grads);
   // What an optimizer on the host needs besides: parameters on their way to the device, two units of them; the norm's
@@ -379,6 +400,10 @@ static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   const size_t limbs = NORM_LIMBS * sizeof(int64_t) + 2 * (size_t)max64(f->lay.scales, 1) * sizeof(float);
   memory_declare(m, MEM_HOST_STATE, off ? limbs : 0, &f->host_limbs);
   fsdp_declare_pool(f, m);
+  const size_t layers = fsdp_layers_bytes(f), world = (size_t)f->mesh.world;
+  memory_declare(m, MEM_STEP, layers * (1 + world), &f->layers);
+  memory_declare(m, MEM_STEP, layers ? 2 * (size_t)layer_chunk_numel(f) * sizeof(float) : 0, &f->layer_scratch);
+  memory_declare(m, MEM_DATA, layers * world, &f->layers_host);
   memory_declare(m, MEM_SCALES, scales * (size_t)(2 + f->mesh.world), &f->scale);
   memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_BLOCK_SLOTS], &f->block_landings);
   memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_ROOT_SLOT], &f->root_landing);

@@ -1,7 +1,7 @@
 // open.h: the sharding layer's life, once fsdp_layout and fsdp_declare have described it: connected, opened (all memory
 // of the plan is taken), closed. For dry runs see dry_run.h.
 #pragma once
-#include "sharded_state.h"
+#include "update.h"
 
 static inline void fsdp_open_events(Fsdp *f) {
   Ctx *c = f->ctx;
@@ -19,6 +19,9 @@ static inline void fsdp_open_events(Fsdp *f) {
   step_event_open(c, &f->mirror_filled, "mirror filled");
   step_event_open(c, &f->drained, "drained");
   for (StepEvent &e : f->published) step_event_open(c, &e, "parameters published");
+  step_event_open(c, &f->update_ready, "updates ready");
+  for (StepEvent &e : f->update_whole) step_event_open(c, &e, "matrix whole");
+  for (StepEvent &e : f->update_back) step_event_open(c, &e, "updates back");
 }
 
 // Opens what takes memory of its own, and notes in the plan how much. Collective, before fsdp_open.
@@ -54,7 +57,7 @@ static inline void fsdp_layout_free(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
   void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->kept_valid, f->kept_number,
                          f->stage_round0, f->slot_rounds, f->slot_collective, f->grads_free, f->sums_shared,
-                         f->lay.pool_place};
+                         f->lay.pool_place, f->lay.owned.matrix, f->lay.owned.round_first};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);
@@ -67,8 +70,12 @@ static inline void fsdp_close(Fsdp *f) {
     c->ops->event_close(c, f->slot[k].released.event);
   }
   StepEvent *const events[] = {&f->began, &f->grads_ready, &f->reduced, &f->exchange_ready, &f->exchanged,
-                               &f->mirror_filled, &f->drained, &f->published[0], &f->published[1]};
+                               &f->mirror_filled, &f->drained, &f->published[0], &f->published[1], &f->update_ready};
   for (StepEvent *e : events) c->ops->event_close(c, e->event);
+  for (int i = 0; i < UPDATE_SLOTS; i++) {
+    c->ops->event_close(c, f->update_whole[i].event);
+    c->ops->event_close(c, f->update_back[i].event);
+  }
   for (int s = 0; s < 2 + f->lay.stages; s++) c->ops->event_close(c, f->grads_free[s].event);
   f->comm->close(f);
   memory_give_back_all(c, f->plan);

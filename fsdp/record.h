@@ -115,7 +115,7 @@ OPS(X)
 #define RECORD_COLLECTIVES(X) \
   X(COLLECTIVE_GATHER, "gather") X(COLLECTIVE_REDUCE, "reduce") X(COLLECTIVE_BARRIER, "barrier") \
   X(COLLECTIVE_ALL_GATHER, "all-gather") X(COLLECTIVE_REDUCE_SCATTER, "reduce-scatter") \
-  X(COLLECTIVE_ALL_REDUCE, "all-reduce") X(COLLECTIVE_BROADCAST, "broadcast")
+  X(COLLECTIVE_ALL_REDUCE, "all-reduce") X(COLLECTIVE_BROADCAST, "broadcast") X(COLLECTIVE_UPDATES, "updates")
 // NONE: only told, for the order and the number; what it is made of follows.
 #define RECORD_COMMUNICATORS(X) \
   X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_KEPT, "kept group") \
@@ -428,6 +428,8 @@ static inline void recorded_event_done(Ctx *c, void *event, bool *done) {
   if (*done && event)
     record_told(t->record, RECORD_DONE, t->stream, record_number(t->record, event, "event"), Access{});
 }
+// The rank of a group's i-th member; the group of all has no list.
+static inline int record_member(const RecordGroup *g, int i) { return g->rank ? g->rank[i] : i; }
 // NCCL. Which group a communicator is of, and the real table for a call.
 struct NcclCall { Record *record; RecordStream stream; Communicator over; const RecordGroup *group; Ctx real; };
 static inline NcclCall nccl_call(Ctx *c, const void *comm) {
@@ -469,14 +471,14 @@ static inline void recorded_send(Ctx *c, void *comm, const void *from, size_t by
   NcclCall x = nccl_call(c, comm);
   const bool on = x.group->size;
   if (on) record_message(x.record, RECORD_SEND, x.stream, (Channel)(CHANNEL_NCCL + x.over), comm,
-                         x.group->rank[to_rank], from, bytes);
+                         record_member(x.group, to_rank), from, bytes);
   x.real.ops->nccl->send(&x.real, comm, from, bytes, to_rank);
 }
 static inline void recorded_receive(Ctx *c, void *comm, void *to, size_t bytes, int from_rank) {
   NcclCall x = nccl_call(c, comm);
   const bool on = x.group->size;
   if (on) record_message(x.record, RECORD_RECEIVE, x.stream, (Channel)(CHANNEL_NCCL + x.over), comm,
-                         x.group->rank[from_rank], to, bytes);
+                         record_member(x.group, from_rank), to, bytes);
   if (on && !x.record->grouped) record_ended(x.record, x.stream, comm);
   x.real.ops->nccl->receive(&x.real, comm, to, bytes, from_rank);
 }

@@ -27,8 +27,8 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   if (state == STATE_GRAD && !c->trains) return NULL;
   if (state == STATE_GRAD && f->lay.stage[q->stage].sums_in_whole) return fsdp_own_gradient(f, u, i);
   if (state == STATE_GRAD) return f->grads ? f->grads + q->sum_base + c->state_at : NULL;
-  float *base = state == STATE_M ? f->m : f->v;
-  return base && c->trains ? base + q->state_base + c->state_at : NULL;
+  if (state == STATE_V) return f->v && c->moments == 2 ? f->v + q->second_base + c->second_at : NULL;
+  return f->m && c->trains ? f->m + q->state_base + c->state_at : NULL;
 }
 // The lower halves of the masters of this rank's part of a piece. data is NULL if its masters are not split.
 static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
@@ -89,9 +89,7 @@ static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   doing_again(f->record, was);
 }
 
-struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; };
-
-// Gathers `bytes` of every rank into `all`, in order of ranks, in device memory. Collective.
+// Gathers `bytes` of every rank into `all`, in order of ranks, in device memory; once a step. Collective.
 static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
@@ -179,42 +177,6 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
 static inline void fsdp_publish(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) fsdp_publish_unit(f, u);
   fsdp_publish_e4m3(f);
-}
-
-// The optimizer's step on this rank's part of piece i of unit u. The new parameters are written to `params`. Where
-// masters are split, `params` is the shard itself, because it holds the upper halves.
-static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, OptimizerArgs a) {
-  Ctx *c = fsdp_state_ctx(f);
-  const Piece *q = &f->lay.unit[u].piece[i];
-  const int64_t n = q->numel;
-  if (!q->decay) a.adamw.weight_decay = a.sgd.weight_decay = 0;
-  Tensor param = tensor_of(q->has_master && q->dtype != F8 ? params + q->shard_at : NULL, q->dtype, n);
-  Tensor master = q->split ? fsdp_piece_low(f, u, i) : tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
-  Tensor m = tensor_of(fsdp_piece_state(f, STATE_M, u, i), F32, n);
-  Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, u, i), F32, n);
-  if (a.kind == OPTIMIZER_SGD) { sgd_update(c, param, master, m, grad, a.sgd); return; }
-  adamw_update(c, param, master, m, tensor_of(fsdp_piece_state(f, STATE_V, u, i), F32, n), grad, a.adamw);
-}
-
-// The optimizer's step on this rank's shards, as ctx->state says; an offloaded optimizer reads host_ctx.state, which
-// the caller has waited for. What was gathered before is stale. Padding is zero, has no gradient and stays zero. A
-// skipped step changes no parameter. Collective with --fp8.
-static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
-  const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
-  if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
-  const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;            // the buffers hold another unit's
-  for (int u = 0; u < f->lay.units && !skipped; u++) {
-    char *params = fsdp_publish_begin(f, u);
-    for (int i = 0; i < f->lay.unit[u].pieces; i++) {
-      if (!f->lay.unit[u].piece[i].trains) continue;
-      fsdp_update_piece(f, u, i, params, a);
-      if (f->lay.unit[u].piece[i].dtype != F8) fsdp_publish_piece(f, u, i);
-    }
-    fsdp_publish_end(f, u);
-    liveness_arrived();
-  }
-  fsdp_publish_e4m3(f);
-  doing_again(f->record, was);
 }
 
 // Ends a step: what was gathered is stale, and peers may read the new shards from now on. Collective.

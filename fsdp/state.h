@@ -7,7 +7,7 @@
 #include "mesh.h"
 #include "units.h"
 
-enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_SGD };
+enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON };          // Muon: AdamW beside it
 enum CommKind { COMM_SELF, COMM_MPI, COMM_NCCL };
 enum Fp8 { FP8_OFF, FP8_GATHER, FP8_MATMUL };    // matmul: the forward products take E4M3 weights too
 enum Offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };              // params: and the optimizer
@@ -37,21 +37,28 @@ struct FsdpConfig {
                                                  // tests on one GPU)
   bool native_reduce;                            // COMM_NCCL: NCCL adds, in its own order
   size_t small_bytes;                            // bytes that each rank gives to the step's small all-gather
+  bool log_layers;                               // norms of each unit are added up in each step (layers.h)
   bool weights_only;                             // evaluation and sampling only: no gradients, optimizer or reductions
 };
 
 // What this rank has received, as the transport counted it. All ranks together send as much as they receive.
-struct Traffic { int64_t gathers, reductions, small, gather_bytes, reduce_bytes, replicate_bytes, small_bytes; };
+struct Traffic {
+  int64_t gathers, reductions, updates, small, gather_bytes, reduce_bytes, replicate_bytes, update_bytes, small_bytes;
+};
 static inline Traffic traffic_add(Traffic x, Traffic y, int sign) {
   return Traffic{x.gathers + sign * y.gathers,
                  x.reductions + sign * y.reductions,
+                 x.updates + sign * y.updates,
                  x.small + sign * y.small,
                  x.gather_bytes + sign * y.gather_bytes,
                  x.reduce_bytes + sign * y.reduce_bytes,
                  x.replicate_bytes + sign * y.replicate_bytes,
+                 x.update_bytes + sign * y.update_bytes,
                  x.small_bytes + sign * y.small_bytes};
 }
 
+// Rounds of updates in flight: one whose matrices come to their owners, one that they compute, one that goes back.
+enum { UPDATE_SLOTS = 3 };
 // An event, and whether it has been recorded since the step began. An event of an earlier step needs no wait, and a
 // captured step must not wait for events outside of it.
 struct StepEvent { void *event; bool recorded; };
@@ -85,6 +92,7 @@ struct ReduceSpan { int unit; int64_t first, numel; };
 enum WorkName { WORK_CONTROL,                    // counters by which the ranks of a host wait for each other
                 WORK_SUMS,                       // gradient shards that replicas read
                 WORK_PARAMS, WORK_KEPT,          // parameter shards; blocks kept after forward
+                WORK_UPDATES,                    // Muon: matrices that this rank owns, where peers write and read them
                 WORK_STAGING,                    // contributions rounded for the wire
                 WORK_SLOTS, WORK_WHOLE,          // gradient slots with what reuses them; whole gradients
                 WORK_PARTS };
@@ -93,8 +101,20 @@ struct WorkPart { size_t at, bytes; bool on_host; };
 enum PoolName { POOL_BLOCK_SLOTS, POOL_ROOT_SLOT,        // gather slots
                 POOL_EXPANDED, POOL_ROOT_EXPANDED,       // copies in the compute dtype: of one block, of stage 0
                 POOL_SUM, POOL_STAGING_IN,               // offloaded: a round's sum; others' contributions
+                POOL_UPDATES, POOL_ORTHOGONAL,           // Muon: updates on their way; scratch of newton_schulz
                 POOL_PARTS };
 struct PoolPlace { bool in_slots; size_t at; };  // of a buffer there; in_slots: of the pool that has gradient slots
+// Muon's matrices in the order of their rounds (owned.h). round_first: [rounds + 1] of matrix. in_place: owners' are
+// written and read through shared memory. Bytes of one slot of POOL_UPDATES: the runs of a round that are sent or
+// received, and the matrix of this rank; of one on the host. work_bytes: of newton_schulz.
+struct OwnedMatrix;
+struct OwnedLayout {
+  int matrices, rounds, slots;
+  OwnedMatrix *matrix;
+  int *round_first;
+  bool in_place;
+  size_t stage_bytes, matrix_bytes, host_bytes, work_bytes;
+};
 
 // What follows from the configuration and this rank's place in the mesh. fsdp_layout makes it, fsdp_declare adds the
 // offsets (layout.h), and after that it does not change.
@@ -108,6 +128,7 @@ struct FsdpLayout {
   bool blocks_alike;                             // gradients of all blocks have the same layout
   bool blocks_in_root;                           // --wrap put parameters of blocks into stage 0
   int64_t state_numel, sum_numel;                // of all units: elements of a moment; of separate gradient shards
+  int64_t second_numel;                          // of all units: elements of the second moment
   int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
   int64_t chunk_numel;                           // elements of every owner's shard in one round, at most
   size_t params_bytes;                           // of all units
@@ -120,6 +141,7 @@ struct FsdpLayout {
   size_t work_bytes, work_on_host;               // on_host: of the parts that lie in the mirror alone; they come first
   size_t pool[POOL_PARTS], pool_bytes;           // of each part; of all
   PoolPlace *pool_place;                         // of each block's gather slot, then of the other parts that there are
+  OwnedLayout owned;
 };
 
 struct Comm;
@@ -142,6 +164,7 @@ struct Fsdp {
   low16 *low;                                    // of bf16 parameters: with them fp32 masters (kernels/master.cuh)
   char *pool;                                    // of this rank's own buffers and the model's
   float *sum;                                    // offloaded: a round's sum, on the device
+  char *updates, *updates_host, *orthogonal;     // Muon: slots of updates; on the host; scratch of newton_schulz
   char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
   int64_t *host_limbs;                           // offloaded: pinned, of the norm
   char *block_landings, *root_landing;           // of gather slots
@@ -170,6 +193,14 @@ struct Fsdp {
   uint64_t *stage_round0;                        // [stages] of the last reduction
   uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
   FlightCollective *slot_collective;             // [3 + L] of this step, the last reduction from there
+  // ---- --log_layers
+  int64_t *layers, *layers_host;                 // limbs of this rank's sums, then of all ranks'; these on the host
+  float *layer_scratch;                          // two chunks of masters
+  // ---- updates of Muon
+  uint64_t update_rounds;                        // of all steps before, alike on all ranks
+  StepEvent update_ready, update_whole[UPDATE_SLOTS], update_back[UPDATE_SLOTS];
+  MPI_Request *update_requests[UPDATE_SLOTS];
+  int updates_pending[UPDATE_SLOTS];
   // ---- events, messages, communicators
   StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
   MPI_Request *sends[2], *receives[2], chain_send[2], chain_receive[2], chain_back[2];   // by parity of the round
@@ -197,9 +228,20 @@ static inline int fsdp_shards(const Fsdp *f) { return f->cfg.mesh.shards; }
 // Whether partial sums are passed from replica to replica.
 static inline bool fsdp_chains(const Fsdp *f) { return f->cfg.mesh.replicas > 1 && !f->cfg.native_reduce; }
 static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLOAD_NONE; }
+// --log_layers: bytes of a rank's sums; elements of a chunk, which fit into a cache.
+enum { LAYER_SUMS = 3, LAYER_CHUNK = 1 << 16, LAYER_CHUNK_CUDA = 1 << 21 };
+static inline size_t fsdp_layers_bytes(const Fsdp *f) {
+  return f->cfg.log_layers && fsdp_trains(f) ? (size_t)f->lay.units * LAYER_SUMS * NORM_LIMBS * sizeof(int64_t) : 0;
+}
+static inline int64_t layer_chunk_numel(const Fsdp *f) { return f->ctx->ops->nccl ? LAYER_CHUNK_CUDA : LAYER_CHUNK; }
 // What a small all-gather takes from each rank, at most.
 static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
-  const size_t scales = (size_t)f->lay.scales * sizeof(float);
-  return scales > f->cfg.small_bytes ? scales : f->cfg.small_bytes;
+  const size_t scales = (size_t)f->lay.scales * sizeof(float), layers = fsdp_layers_bytes(f);
+  const size_t most = scales > f->cfg.small_bytes ? scales : f->cfg.small_bytes;
+  return layers > most ? layers : most;
 }
-static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1; }
+// Moments of the optimizer, at most; of a parameter, which may have fewer (units.h: Piece).
+static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_SGD ? 1 : 2; }
+static inline int fsdp_param_moments(const Fsdp *f, const Param *p) {
+  return f->lay.unit[p->unit].piece[p->piece].moments;
+}

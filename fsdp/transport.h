@@ -30,7 +30,12 @@
 #include <signal.h>
 #include "layout.h"
 
-// What a transport does. The parts above (gather.h, reduce.h, sharded_state.h) know no other way to reach a peer.
+// What is done with a round of Muon's matrices (owned.h), in this order. FREE: waits until its slot may be written.
+// GIVE: this rank's momenta are written; they go to their owners. WHOLE: waits until this rank's matrix has all of
+// them. BACK: its update is computed; its runs go back. ARRIVED: waits for this rank's runs. TAKEN: it has read them.
+enum UpdateMove { UPDATES_FREE, UPDATES_GIVE, UPDATES_WHOLE, UPDATES_BACK, UPDATES_ARRIVED, UPDATES_TAKEN };
+// What a transport does. The parts above (gather.h, reduce.h, update.h, sharded_state.h) know no other way to reach a
+// peer.
 struct Comm {
   const char *name;
   void (*connect)(Fsdp *f);                                        // opens libraries whose memory must be measured
@@ -55,6 +60,7 @@ struct Comm {
   void (*reduce_join)(Fsdp *f);                                    // the model may read the gradient shards
   void (*small_all_gather)(Fsdp *f, const void *mine, void *all, size_t bytes);        // device memory, order of ranks
   void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
+  void (*updates)(Fsdp *f, UpdateMove move, int round);            // exchanges a round of Muon's matrices
 };
 
 static inline void step_event_open(Ctx *c, StepEvent *e, const char *name) {
@@ -163,6 +169,88 @@ static inline void fsdp_keep(Fsdp *f, int s, GatherSlot *slot) {
   f->kept_number[s] = ++f->kept_count;
 }
 
+// ---- Muon's matrices (owned.h)
+// Of a round: this rank's run of a matrix, or its part of the own one. back: after the owner has computed it.
+struct UpdateMessage { char *at; size_t bytes; int peer; bool sends, back; };
+// Gives `message` all that this rank sends and receives in a round: between two ranks at most one each way. With
+// messages, a mirrored device's lie on the host. Counts them.
+static inline void updates_each_message(Fsdp *f, int round, bool back,
+                                        void (*message)(Fsdp *f, int round, UpdateMessage m)) {
+  const int S = fsdp_shards(f), me = f->mesh.rank, N = f->mesh.world, first = back ? 0 : me / S * S;
+  const bool host = f->lay.mirrored;
+  Run run;
+  if (N == 1 || f->lay.owned.in_place) return;
+  f->traffic.updates++;
+  record_collective(f->record, RECORD_HOST, COLLECTIVE_UPDATES, OVER_NONE, 1, 0);
+  EACH_OWNED(f, round, x) {
+    const bool own = x->owner == me;
+    if (!own && (back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run)) {
+      const size_t bytes = owned_bytes(run.numel);
+      char *at = host ? owned_host_stage(f, x) : owned_stage_of(f, x);
+      message(f, round, UpdateMessage{at, bytes, x->owner, !back, back});
+      f->traffic.update_bytes += back ? (int64_t)bytes : 0;
+    }
+    for (int r = first; r < (back ? N : first + S) && own; r++) {
+      if (r == me || !owned_run(f, x, r % S, &run)) continue;
+      char *matrix = host ? owned_host_matrix(f, round) : owned_matrix(f, me, round);
+      const size_t bytes = owned_bytes(run.numel);
+      message(f, round, UpdateMessage{matrix + owned_bytes(run.in_range), bytes, r, back, back});
+      f->traffic.update_bytes += back ? 0 : (int64_t)bytes;
+    }
+  }
+}
+// Runs of a round between the device and the host, whose optimizer writes and reads them: to where they are sent from
+// or orthogonalised, or back. A mirrored device has only those of its own matrix.
+static inline void updates_copy(Fsdp *f, int round, bool back) {
+  Run run;
+  EACH_OWNED(f, round, x) {
+    const bool own = x->owner == f->mesh.rank;
+    if (!fsdp_offloads(f) || (!own && (f->lay.mirrored || (!back && !owned_gives(f, x))))) continue;
+    if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
+    char *host = owned_host_stage(f, x), *here = owned_stage_of(f, x);
+    if (own) here = owned_matrix(f, x->owner, round) + owned_bytes(run.in_range);
+    f->ctx->ops->copy(&f->reduce_ctx, back ? host : here, back ? here : host, owned_bytes(run.numel));
+  }
+}
+// Whether this rank sends, receives or copies anything in a round.
+static inline bool updates_move(const Fsdp *f, int round, bool back) {
+  const int S = fsdp_shards(f), me = f->mesh.rank;
+  Run run;
+  EACH_OWNED(f, round, x) {
+    const bool own = x->owner == me;
+    if ((own ? fsdp_offloads(f) : back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run)) return true;
+    for (int r = back ? 0 : me / S * S; r < (back ? f->mesh.world : me / S * S + S) && own; r++)
+      if (r != me && owned_run(f, x, r % S, &run)) return true;
+  }
+  return false;
+}
+// exchange: sends and receives a round on the stream of reductions, one way or back. A rank that moves nothing waits
+// for nothing.
+static inline void updates_by_stream(Fsdp *f, UpdateMove move, int round, void (*exchange)(Fsdp *, int, bool)) {
+  const int slot = owned_slot(f, round);
+  const bool off = fsdp_offloads(f);
+  Ctx *c = f->ctx;
+  if (move == UPDATES_GIVE || move == UPDATES_BACK) {
+    const bool back = move == UPDATES_BACK, moves = updates_move(f, round, back);
+    if (moves && (!off || back)) {               // offloaded momenta are the host's
+      step_event_record(c, &f->update_ready);
+      step_event_wait(&f->reduce_ctx, &f->update_ready);
+    }
+    if (!back) updates_copy(f, round, false);
+    exchange(f, round, back);
+    if (back) updates_copy(f, round, true);
+    if (moves) step_event_record(&f->reduce_ctx, back ? &f->update_back[slot] : &f->update_whole[slot]);
+  }
+  if ((move != UPDATES_WHOLE && move != UPDATES_ARRIVED) || !updates_move(f, round, move == UPDATES_ARRIVED)) return;
+  if (move == UPDATES_WHOLE) step_event_wait(c, &f->update_whole[slot]);
+  if (move == UPDATES_ARRIVED && !off) step_event_wait(c, &f->update_back[slot]);
+  bool done = move != UPDATES_ARRIVED || !off;
+  for (int spins = 0; !done;) {
+    c->ops->event_done(c, f->update_back[slot].event, &done);
+    if (!done) liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
+  }
+}
+
 // ================================================================================================ self
 // What one device does with streams of its own, over NCCL or alone.
 static inline void streams_open(Fsdp *f) {
@@ -226,11 +314,16 @@ static inline void comm_self_small(Fsdp *f, const void *mine, void *all, size_t 
   record_collective(f->record, RECORD_MODEL, COLLECTIVE_ALL_GATHER, OVER_WORLD, 1, 0);
   f->ctx->ops->copy(f->ctx, all, mine, bytes);
 }
+// One rank owns every matrix. Only where the optimizer is on the host do they come and go.
+static inline void comm_self_exchange(Fsdp *, int, bool) {}
+static inline void comm_self_updates(Fsdp *f, UpdateMove move, int round) {
+  if (fsdp_offloads(f)) updates_by_stream(f, move, round, comm_self_exchange);
+}
 static const Comm comm_self = {
     "self", comm_self_nothing, comm_self_open, comm_self_close, streams_step_begin, comm_self_nothing,
     comm_self_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_self_send, comm_self_yes,
     comm_self_input, comm_self_chain, comm_self_chain, comm_self_done, streams_reduce_end, streams_grads_free,
-    streams_reduce_join, comm_self_small, comm_self_nothing};
+    streams_reduce_join, comm_self_small, comm_self_nothing, comm_self_updates};
 
 // ================================================================================================ mpi
 static inline Control *fsdp_control(const Fsdp *f, int r) { return (Control *)f->mesh.peer[r].window; }
@@ -383,12 +476,14 @@ static inline void comm_mpi_open(Fsdp *f) {
     f->receives[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
   }
   f->replicate_requests = (MPI_Request *)calloc((size_t)f->mesh.replicate.size, sizeof(MPI_Request));
+  for (MPI_Request *&r : f->update_requests) r = (MPI_Request *)calloc(2 * (size_t)f->mesh.world, sizeof(MPI_Request));
 }
 static inline void comm_mpi_close(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
   for (int k = 0; k <= f->cfg.gather_slots; k++) free(f->slot[k].requests);
   for (int parity = 0; parity < 2; parity++) { free(f->sends[parity]); free(f->receives[parity]); }
   free(f->replicate_requests);
+  for (MPI_Request *r : f->update_requests) free(r);
   if (f->lay.mirrored) {
     fsdp_close_work(f);
     streams_close(f);
@@ -723,12 +818,104 @@ static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t b
   MPI_Allgather(from, (int)bytes, MPI_BYTE, to, (int)bytes, MPI_BYTE, f->mesh.comm);
   if (f->lay.mirrored) f->ctx->ops->copy(f->ctx, all, to, everything);
 }
+// ---- Muon's matrices
+// Waits until a counter of rank r has reached `value`.
+static inline void comm_mpi_updates_wait(Fsdp *f, const uint64_t *counter, uint64_t value) {
+  for (int spins = 0; !counter_reached(f, counter, value); f->meanwhile(f))
+    liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
+  liveness_arrived();
+}
+// All ranks share memory: momenta are written into owners' windows, updates are read there.
+static inline void comm_mpi_updates_in_place(Fsdp *f, UpdateMove move, int round) {
+  const uint64_t count = f->update_rounds + (uint64_t)round + 1;
+  const int S = fsdp_shards(f), N = f->mesh.world, slots = f->lay.owned.slots;
+  Control *own = fsdp_control(f, f->mesh.rank);
+  Run run;
+  // The slots of a step's first rounds are free: everybody has passed its small all-gather.
+  for (int r = 0; r < N && move == UPDATES_FREE && round >= slots; r++)
+    if (r != f->mesh.rank) comm_mpi_updates_wait(f, &fsdp_control(f, r)->taken, count - (uint64_t)slots);
+  if (N > 1 && move == UPDATES_GIVE) counter_publish(f, &own->momenta, count);
+  if (N > 1 && move == UPDATES_BACK) counter_publish(f, &own->updates, count);
+  if (N > 1 && move == UPDATES_TAKEN) counter_publish(f, &own->taken, count);
+  EACH_OWNED(f, round, x) {
+    for (int i = 0; i < S && move == UPDATES_WHOLE && x->owner == f->mesh.rank; i++)
+      if (comm_mpi_is_neighbour(f, i) && owned_run(f, x, i, &run))
+        comm_mpi_updates_wait(f, &fsdp_control(f, f->mesh.shard.rank[i])->momenta, count);
+    if (move == UPDATES_ARRIVED && x->owner != f->mesh.rank && owned_run(f, x, f->mesh.shard.me, &run))
+      comm_mpi_updates_wait(f, &fsdp_control(f, x->owner)->updates, count);
+  }
+}
+static inline void comm_mpi_update_message(Fsdp *f, int round, UpdateMessage m) {
+  enum { TAG_GIVE = 0x4001, TAG_BACK = 0x4002 };
+  const int slot = owned_slot(f, round), bytes = fsdp_mpi_count((int64_t)m.bytes), tag = m.back ? TAG_BACK : TAG_GIVE;
+  const MessageSet set = {f->update_requests[slot], &f->updates_pending[slot]};
+  if (m.sends) message_send(f, CHANNEL_CHAIN, set, m.at, bytes, m.peer, tag);
+  else message_receive(f, CHANNEL_CHAIN, set, m.at, bytes, m.peer, tag);
+}
+static inline void comm_mpi_updates_finish(Fsdp *f, int round) {
+  const int slot = owned_slot(f, round);
+  const MessageSet set = {f->update_requests[slot], &f->updates_pending[slot]};
+  for (int spins = 0; !messages_done(f, set); f->meanwhile(f))
+    liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
+  liveness_arrived();
+}
+// Of a mirrored device, to or from the host: the runs of others' matrices, where the device has them; and the own
+// matrix, of which only others' runs come from the host.
+static inline void comm_mpi_mirror_runs(Fsdp *f, int round, bool to_host) {
+  Run run;
+  EACH_OWNED(f, round, x) {
+    if (x->owner == f->mesh.rank || (to_host && !owned_gives(f, x))) continue;
+    if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
+    char *here = owned_stage_of(f, x), *host = owned_host_stage(f, x);
+    f->ctx->ops->copy(&f->reduce_ctx, to_host ? host : here, to_host ? here : host, owned_bytes(run.numel));
+  }
+}
+static inline void comm_mpi_mirror_matrix(Fsdp *f, int round, bool to_host) {
+  Run run;
+  EACH_OWNED(f, round, x) for (int i = 0; i < fsdp_shards(f) && x->owner == f->mesh.rank; i++) {
+    if (!owned_run(f, x, i, &run) || (!to_host && i == f->mesh.shard.me)) continue;
+    char *here = owned_matrix(f, x->owner, round) + owned_bytes(run.in_range);
+    char *host = owned_host_matrix(f, round) + owned_bytes(run.in_range);
+    f->ctx->ops->copy(&f->reduce_ctx, to_host ? host : here, to_host ? here : host, owned_bytes(run.numel));
+  }
+}
+// The host waits for copies to it before it sends.
+static inline void comm_mpi_updates_mirrored(Fsdp *f, UpdateMove move, int round) {
+  const bool off = fsdp_offloads(f), back = move == UPDATES_BACK;
+  const int slot = owned_slot(f, round);
+  if (move == UPDATES_GIVE || back) {
+    if (!off || back) {
+      step_event_record(f->ctx, &f->update_ready);
+      step_event_wait(&f->reduce_ctx, &f->update_ready);
+    }
+    if (back) comm_mpi_mirror_matrix(f, round, true);
+    else if (!off) comm_mpi_mirror_runs(f, round, true);
+    updates_copy(f, round, back);
+    f->ctx->ops->sync(&f->reduce_ctx);
+    updates_each_message(f, round, back, comm_mpi_update_message);
+  }
+  if (move != UPDATES_WHOLE && move != UPDATES_ARRIVED) return;
+  comm_mpi_updates_finish(f, round);
+  if (move == UPDATES_ARRIVED && off) return;
+  StepEvent *there = move == UPDATES_WHOLE ? &f->update_whole[slot] : &f->update_back[slot];
+  if (move == UPDATES_WHOLE) comm_mpi_mirror_matrix(f, round, false);
+  else comm_mpi_mirror_runs(f, round, false);
+  step_event_record(&f->reduce_ctx, there);
+  step_event_wait(f->ctx, there);
+}
+static inline void comm_mpi_updates(Fsdp *f, UpdateMove move, int round) {
+  if (f->lay.owned.in_place) comm_mpi_updates_in_place(f, move, round);
+  else if (f->lay.mirrored) comm_mpi_updates_mirrored(f, move, round);
+  else if (move == UPDATES_GIVE || move == UPDATES_BACK)
+    updates_each_message(f, round, move == UPDATES_BACK, comm_mpi_update_message);
+  else if (move == UPDATES_WHOLE || move == UPDATES_ARRIVED) comm_mpi_updates_finish(f, round);
+}
 static const Comm comm_mpi = {
     "mpi", comm_self_nothing, comm_mpi_open, comm_mpi_close, comm_mpi_step_begin, comm_mpi_step_end,
     comm_mpi_gather_start, comm_mpi_gather_finish, comm_mpi_reduce_start, comm_mpi_round_free, comm_mpi_round_send,
     comm_mpi_round_arrived,
     comm_mpi_round_input, comm_mpi_chain_take, comm_mpi_chain_give, comm_mpi_round_done, comm_self_nothing,
-    comm_mpi_grads_free, comm_mpi_reduce_join, comm_mpi_small, comm_mpi_progress};
+    comm_mpi_grads_free, comm_mpi_reduce_join, comm_mpi_small, comm_mpi_progress, comm_mpi_updates};
 
 // ================================================================================================ nccl
 // Whether the ranks of a group tell each other anything: a test lets one rank tell itself (comms_of_one).
@@ -936,6 +1123,13 @@ static inline void comm_nccl_warm_reduce(Fsdp *f, char *memory, WarmBytes chunks
     }
     nccl->group_end(c);
   }
+  nccl->group_begin(c);                          // Muon's matrices, between any two ranks
+  for (int i = 0; i < f->mesh.world && f->lay.owned.rounds; i++) {
+    if (i == f->mesh.rank) continue;
+    nccl->send(c, f->nccl_world, memory, 256, i);
+    nccl->receive(c, f->nccl_world, memory + (size_t)(1 + i) * 256, 256, i);
+  }
+  nccl->group_end(c);
   if (!f->nccl_replicate) return;
   if (fsdp_chains(f)) {                          // round the ring of replicas: to the next one, and from the one before
     nccl->group_begin(c);
@@ -964,7 +1158,8 @@ static inline void comm_nccl_warm(Fsdp *f) {
     for (int i = 0; i < f->lay.unit[u].pieces; i++)
       chunks = warm_with(chunks, (size_t)min64(f->lay.unit[u].piece[i].numel, most) * fsdp_wire_bytes(f));
   size_t bytes = world * small;
-  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1), 512,
+  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1),
+                          256 * (world + 1),
                           f->nccl_replicate && trains ? (size_t)f->lay.state_numel * 4 : 0};
   for (size_t n : needs) if (n > bytes) bytes = n;
   char *memory = fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "the first calls of NCCL");
@@ -972,7 +1167,7 @@ static inline void comm_nccl_warm(Fsdp *f) {
   comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_kept, &f->mesh.kept, memory, kept);
   f->ctx->ops->sync(&f->gather_ctx);
   if (trains) comm_nccl_warm_reduce(f, memory, chunks);
-  const size_t smalls[] = {f->cfg.small_bytes, small, (size_t)f->lay.scales_trained * 4};
+  const size_t smalls[] = {f->cfg.small_bytes, small, (size_t)f->lay.scales_trained * 4, fsdp_layers_bytes(f)};
   for (size_t k : smalls)
     if (k) nccl->all_gather(&f->reduce_ctx, f->nccl_world, memory, memory + (size_t)f->mesh.rank * k, k);
   f->ctx->ops->sync(&f->reduce_ctx);
@@ -983,12 +1178,26 @@ static inline void comm_nccl_progress(Fsdp *f) {
   void *const comms[] = {f->nccl_gather, f->nccl_reduce, f->nccl_kept, f->nccl_replicate, f->nccl_world};
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_check(f->ctx, comm);
 }
+static inline void comm_nccl_update_message(Fsdp *f, int, UpdateMessage m) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  if (m.sends) nccl->send(&f->reduce_ctx, f->nccl_world, m.at, m.bytes, m.peer);
+  else nccl->receive(&f->reduce_ctx, f->nccl_world, m.at, m.bytes, m.peer);
+}
+static inline void comm_nccl_exchange(Fsdp *f, int round, bool back) {
+  if (f->mesh.world == 1) return;
+  f->ctx->ops->nccl->group_begin(&f->reduce_ctx);
+  updates_each_message(f, round, back, comm_nccl_update_message);
+  f->ctx->ops->nccl->group_end(&f->reduce_ctx);
+}
+static inline void comm_nccl_updates(Fsdp *f, UpdateMove move, int round) {
+  if (f->mesh.world > 1 || fsdp_offloads(f)) updates_by_stream(f, move, round, comm_nccl_exchange);
+}
 static const Comm comm_nccl = {
     "nccl", comm_nccl_connect, fsdp_open_work, comm_nccl_close, streams_step_begin, comm_self_nothing,
     comm_nccl_gather_start, streams_gather_finish, streams_reduce_start, comm_nccl_round_free, comm_nccl_round_send,
     comm_self_yes,
     comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
-    streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress};
+    streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress, comm_nccl_updates};
 
 // ================================================================================================ record
 // Begins or goes on recording f's run in r, whose tables f was opened with (record_tables).
@@ -1093,10 +1302,25 @@ static inline void comm_plan_small(Fsdp *f, const void *mine, void *all, size_t 
   comm_plan_touch(f->ctx, ACCESS_READ, mine, bytes);
   comm_plan_touch(f->ctx, ACCESS_WRITE, all, bytes * (size_t)f->mesh.world);
 }
+static inline void comm_plan_update_message(Fsdp *f, int, UpdateMessage m) {
+  if (!f->lay.mirrored) comm_plan_touch(&f->reduce_ctx, m.sends ? ACCESS_READ : ACCESS_WRITE, m.at, m.bytes);
+}
+// A mirrored device's copies, one way and back, as if messages took no time.
+static inline void comm_plan_exchange(Fsdp *f, int round, bool back) {
+  const bool runs = f->lay.mirrored && !fsdp_offloads(f);
+  if (runs && !back) comm_mpi_mirror_runs(f, round, true);
+  if (f->lay.mirrored) comm_mpi_mirror_matrix(f, round, back);
+  updates_each_message(f, round, back, comm_plan_update_message);
+  if (runs && back) comm_mpi_mirror_runs(f, round, false);
+}
+static inline void comm_plan_updates(Fsdp *f, UpdateMove move, int round) {
+  const bool moves = f->mesh.world > 1 || fsdp_offloads(f);
+  if (moves && !f->lay.owned.in_place) updates_by_stream(f, move, round, comm_plan_exchange);
+}
 static inline void comm_plan_step_end(Fsdp *f) { f->traffic.small += f->cfg.comm == COMM_MPI; }
 static const Comm comm_plan = {
     "plan", comm_self_nothing, comm_plan_open, comm_self_nothing, streams_step_begin, comm_plan_step_end,
     comm_plan_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_plan_round_send,
     comm_self_yes,
     comm_plan_round_input, comm_plan_chain_take, comm_plan_chain_give, comm_plan_round_done, streams_reduce_end,
-    streams_grads_free, comm_plan_reduce_join, comm_plan_small, comm_self_nothing};
+    streams_grads_free, comm_plan_reduce_join, comm_plan_small, comm_self_nothing, comm_plan_updates};

@@ -5,7 +5,8 @@
 //           belong to no block or are needed by several; it is gathered once a step and stays whole
 //   unit    the parameters of one gather and one reduction; the wrap policy (--wrap) chooses them
 //   piece   a run of a unit's elements, cut into S equal parts, one for each rank of the shard group (--shard)
-//             flat   one piece for all parameters with equal dtype, weight decay and `frozen`: FSDP's FlatParameter
+//             flat   one piece for all parameters with equal dtype, weight decay, rate, optimizer and `frozen`: FSDP's
+//                    FlatParameter
 //             dim0   one piece a parameter, ceil(rows / S) rows a rank, the last parts padded or empty: FSDP2's layout
 //
 // A gathered unit holds its pieces one after the other, and each piece holds the parts of ranks 0 .. S-1 in order. So
@@ -26,11 +27,14 @@ struct Param {
   Init init;
   float std;                                     // of INIT_NORMAL
   bool decay;                                    // weight decay applies
-  bool linear;                                   // the weight of a block's matrix multiply: E4M3 with --fp8
+  float lr_scale;                                // factor of its learning rate
+  bool linear;                                   // the weight of a block's matrix multiply: E4M3 with --fp8, Muon's
+  int matrices;                                  // that it is made of, one below the other: 3 of q, k and v
   bool frozen;                                   // no gradient, no optimizer state
   int stage;                                     // the stage that needs it
   // The layout fills in the rest.
   Dtype dtype;                                   // in which it is stored and gathered
+  bool owned;                                    // Muon: for each of its matrices one rank computes the update
   int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
   int64_t in_piece, numel_padded;                // its first element, from the piece's; with padding rows
 };
@@ -43,13 +47,16 @@ static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_c
 // optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
 struct Piece {
   Dtype dtype;
-  bool trains, decay;
+  bool trains, decay, owned;
+  float lr_scale;
+  int moments;                                   // of the optimizer: 0 to 2
   int64_t numel;                                 // of one rank
   // Where the piece begins. In bytes: in the gathered unit; in a rank's shard.
   size_t full_at, shard_at;
   // In elements: in a rank's moments and gradient shard; in its fp32 masters, or their low halves; in the unit's whole
   // gradient; in its copy in the compute dtype.
   int64_t state_at, master_at, grad_at, expand_at;
+  int64_t second_at;                             // in elements: in a rank's second moments
   bool has_master;                               // an fp32 master, or the low half of one, is stored beside the shard
   bool split;                                    // it is a low half
   bool expands;                                  // it is stored in another dtype than the compute dtype
@@ -64,13 +71,15 @@ struct Unit {
   Piece *piece;
   size_t full_bytes, shard_bytes, slot_at;       // gathered; of one rank; slot_at: where it begins in its stage
   int64_t shard_numel, state_numel;              // of one rank: all elements; the trained ones, which come first
+  int64_t second_numel;                          // of one rank: those with a second moment
   int64_t master_numel, low_numel;               // of one rank: fp32 masters; low halves of masters
   int64_t grad_numel, expand_numel;              // whole gradient; copy in the compute dtype
   int64_t grad_slot_at, expand_slot_at;          // elements: where these begin in its stage's
   int rounds;                                    // in which its gradient is reduced
-  // Where it begins in memory that holds all units one after the other. In elements: moments, fp32 masters, low halves,
+  // Where it begins in memory that holds all units one after the other. In elements: moments, second moments, fp32
+  // masters, low halves,
   // and gradient shards that are not part of a whole gradient. In bytes: parameter shards, kept parts, whole gradients.
-  int64_t state_base, master_base, low_base, sum_base;
+  int64_t state_base, second_base, master_base, low_base, sum_base;
   size_t params_at, kept_at, grads_at;
 };
 
@@ -100,9 +109,17 @@ enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements
 static inline int64_t piece_align(Dtype dtype) { return dtype == F8 ? PARAM_ALIGN_BYTES : PARAM_ALIGN_NUMEL; }
 static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n, PARAM_ALIGN_BYTES); }
 
-// ---- freezing
-// Marks as frozen each parameter whose name, with ".weight" or ".bias" or without, matches one of the comma-separated
-// globs of `patterns`. Returns false, with one line in `error`, if a glob matches nothing or nothing is left to train.
+// ---- names: which parameters a list of globs names
+// Whether a glob matches a parameter's whole name, or the name without ".weight" or ".bias".
+#define PARAM_NAMES_LIKE "wte.weight, h.0.attn.c_attn.bias, ln_f.weight"
+static inline bool param_matches(const Param *p, const char *glob) {
+  char module[64];
+  snprintf(module, sizeof module, "%s", p->name);
+  if (strrchr(module, '.')) *strrchr(module, '.') = 0;
+  return !fnmatch(glob, p->name, 0) || !fnmatch(glob, module, 0);
+}
+// Marks as frozen each parameter that matches one of the comma-separated globs of `patterns`. Returns false, with one
+// line in `error`, if a glob matches nothing or nothing is left to train.
 static inline bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes) {
   char text[1024], *save = NULL;
   int frozen = 0;
@@ -110,16 +127,12 @@ static inline bool params_freeze(Param *param, int params, const char *patterns,
   for (char *glob = strtok_r(text, ",", &save); glob; glob = strtok_r(NULL, ",", &save)) {
     int matched = 0;
     for (int i = 0; i < params; i++) {
-      char module[64];
-      snprintf(module, sizeof module, "%s", param[i].name);
-      if (strrchr(module, '.')) *strrchr(module, '.') = 0;
-      if (fnmatch(glob, param[i].name, 0) && fnmatch(glob, module, 0)) continue;
+      if (!param_matches(&param[i], glob)) continue;
       param[i].frozen = true;
       matched++;
     }
     if (!matched) {
-      snprintf(error, error_bytes, "--freeze %s matches no parameter; names are like wte.weight, h.0.attn.c_attn.bias, "
-               "ln_f.weight", glob);
+      snprintf(error, error_bytes, "--freeze %s matches no parameter; names are like " PARAM_NAMES_LIKE, glob);
       return false;
     }
   }
@@ -224,12 +237,13 @@ static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int6
 
 // ---- laying out
 // apart: masters are in host memory and parameters are not (--offload optimizer). in_place: shards are stored in the
-// order of a gathered unit, of which this rank has part `me`; if not, a rank's parts follow each other.
-struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me; };
+// order of a gathered unit, of which this rank has part `me`; if not, a rank's parts follow each other. moments: of the optimizer; what Muon owns has one.
+struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me, moments; };
 
 // Whether a flat piece may take p.
 static inline bool same_segment(const Piece *c, const Param *p) {
-  return c->dtype == p->dtype && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen);
+  return c->dtype == p->dtype && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen) &&
+         c->owned == p->owned && c->lr_scale == (p->frozen ? 1.0f : p->lr_scale);
 }
 // Puts the unit's parameters into pieces and fills in numel. Trained pieces come before frozen ones, and among trained
 // ones those with weight decay first.
@@ -244,7 +258,8 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
     Piece *c = &u->piece[at];
     if (at == u->pieces) {
       *c = Piece{};
-      c->dtype = p->dtype, c->trains = !p->frozen, c->decay = p->decay && !p->frozen;
+      c->dtype = p->dtype, c->trains = !p->frozen, c->decay = p->decay && !p->frozen, c->owned = p->owned;
+      c->lr_scale = p->frozen ? 1.0f : p->lr_scale;
       u->pieces++;
     }
     p->piece = at;
@@ -274,7 +289,9 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
     c->expands = c->dtype != k.compute_dtype;
     c->full_at = u->full_bytes;
     c->shard_at = k.in_place ? c->full_at + (size_t)(k.me * c->numel) * b : u->shard_bytes;
+    c->moments = !c->trains ? 0 : c->owned ? 1 : k.moments;
     c->state_at = u->shard_numel;
+    c->second_at = u->second_numel;
     c->master_at = c->split ? u->low_numel : u->master_numel;
     c->grad_at = u->grad_numel;
     c->expand_at = u->expand_numel;
@@ -282,6 +299,7 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
     u->shard_bytes += align_bytes((size_t)c->numel * b);
     u->shard_numel += part;
     if (c->trains) u->state_numel += part, u->grad_numel += whole;
+    if (c->moments == 2) u->second_numel += part;
     if (c->has_master) *(c->split ? &u->low_numel : &u->master_numel) += part;
     if (c->expands) u->expand_numel += whole;
   }

@@ -8,6 +8,7 @@
 #include "cross_entropy.cuh"
 #include "master.cuh"
 #include "optimizer.cuh"
+#include "muon.cuh"
 #include "step.cuh"
 #include "elementwise.cuh"
 #include "fp8.cuh"
@@ -17,4 +18,5 @@
 #include "matmul_cuda.cuh"
 #include "attention_cuda.cuh"
 #include "optimizer_cuda.cuh"
+#include "muon_cuda.cuh"
 #endif

@@ -45,6 +45,7 @@ template <class TO, class T> __device__ static inline void matmul_any_store(cons
   if (p.bias.data) x += to_f32(((const T *)p.bias.data)[j]);
   if (p.pre_gelu.data) x *= gelu_grad(to_f32(((const T *)p.pre_gelu.data)[at]));
   if (p.add) x = to_f32(*out) + x;
+  if (p.addend.data) x = fmaf(x, p.scale, to_f32(((const TO *)p.addend.data)[at]) * p.add_scale);
   round_to(out, x);
 }
 // 256 threads compute a 64 x 64 tile, 4 x 4 each. Every element is one chain of fused multiply-adds from zero, s
@@ -171,13 +172,13 @@ static void matmul_product(Ctx *c, const MatmulProduct *p) {
 }
 static void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
-                           true, true, false, e.bias, Tensor{}, Tensor{}, Tensor{}};
+                           true, true, false, e.bias, Tensor{}, Tensor{}, Tensor{}, Tensor{}, 1, 0};
   matmul_product(c, &p);
   if (e.gelu.data) gelu_launch<false>(c, e.gelu, out);
 }
 static void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
   const MatmulProduct p = {MATMUL_BACKWARD_INPUT, dout.shape[0], weight.shape[1], dout.shape[1], din, dout, weight,
-                           true, false, false, Tensor{}, pre_gelu, Tensor{}, Tensor{}};
+                           true, false, false, Tensor{}, pre_gelu, Tensor{}, Tensor{}, Tensor{}, 1, 0};
   matmul_product(c, &p);
 }
 // The GEMM writes the gradient directly, except for the pairs of matmul_rounds_after when the workspace has room for
@@ -188,7 +189,7 @@ static void matmul_dweight(Ctx *c, Tensor dweight, Tensor dout, Tensor in, bool 
   if (matmul_rounds_after(dout.dtype, dweight.dtype) && c->workspace_bytes >= library + bytes)
     to = tensor_of((char *)c->workspace + library, F32, dweight.shape[0], dweight.shape[1]);
   const MatmulProduct p = {MATMUL_BACKWARD_WEIGHT, dout.shape[1], in.shape[1], in.shape[0], to, dout, in,
-                           false, false, add, Tensor{}, Tensor{}, Tensor{}, Tensor{}};
+                           false, false, add, Tensor{}, Tensor{}, Tensor{}, Tensor{}, Tensor{}, 1, 0};
   matmul_product(c, &p);
   if (to.data != dweight.data) convert_impl(c, dweight, to);
 }
@@ -201,7 +202,7 @@ static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Te
 static void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale,
                                     Tensor bias) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
-                           true, true, false, bias, Tensor{}, in_scale, weight_scale};
+                           true, true, false, bias, Tensor{}, in_scale, weight_scale, Tensor{}, 1, 0};
   CHECK(lanes_aligned(out.data, in.data, weight.data, bias.data),
         "matmul_forward_fp8: out %p, in %p, weight %p and bias %p must lie on 16 bytes", out.data, in.data, weight.data,
         bias.data);

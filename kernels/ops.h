@@ -57,9 +57,11 @@ HD size_t exchange_bytes(int microbatches) { return sizeof(Exchange) + sizeof(do
 // Rules for step_decide. clip: bound of the global norm, 0: no clipping. dynamic_scale: adapt to overflows (fp16).
 struct StepRule { int world, microbatches; float beta1, beta2; double clip; bool dynamic_scale; };
 
-// lr, corrections, scale and skip are in c->state.
-struct AdamwArgs { float beta1, beta2, eps, weight_decay; };
-struct SgdArgs { float momentum, weight_decay; };
+// lr, corrections, scale and skip are in c->state. lr_scale: a factor of lr for these parameters.
+struct AdamwArgs { float beta1, beta2, eps, weight_decay, lr_scale = 1; };
+struct SgdArgs { float momentum, weight_decay, lr_scale = 1; };
+struct MuonArgs { float momentum, weight_decay; bool nesterov, match_rms; float lr_scale = 1; };
+enum { MUON_STEPS = 5 };                         // of newton_schulz, in training
 
 // Shapes that determine the largest workspace of any op in a training step.
 struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd, n_head, vocab_padded, head_rows; };
@@ -123,12 +125,21 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
   X(sgd_update,                  (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a), \
                                  UPDATES(param) UPDATES(master) UPDATES(momentum) READS(grad) \
                                  READS_VALUE(*c->state, true)) \
+  X(muon_momentum,               (Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a), \
+                                 WRITES(update) UPDATES(momentum) READS(grad) READS_VALUE(*c->state, true)) \
+  X(newton_schulz,               (Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps), \
+                                 WRITES(out) READS(in) WRITES(scratch) USES_WORKSPACE IN_PLACE(out, in)) \
+  X(muon_update,                 (Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows, \
+                                  int64_t cols), \
+                                 UPDATES(param) UPDATES(master) READS(update) READS_VALUE(*c->state, true)) \
   X(param_from_master,           (Ctx *c, Tensor param, Tensor low, Tensor master), \
                                  WRITES(param) WRITES(low) READS(master) IN_PLACE(param, master)) \
   X(master_from_param,           (Ctx *c, Tensor master, Tensor param, Tensor low), \
                                  WRITES(master) READS(param) READS(low)) \
   X(norm_accumulate,             (Ctx *c, int64_t *limbs, Tensor grad), \
                                  UPDATES_BYTES(limbs, NORM_LIMBS * sizeof(int64_t)) READS(grad)) \
+  X(norm_change,                 (Ctx *c, int64_t *limbs, Tensor now, Tensor before), \
+                                 UPDATES_BYTES(limbs, NORM_LIMBS * sizeof(int64_t)) READS(now) READS(before)) \
   X(loss_mean,                   (Ctx *c, double *to, Tensor losses), WRITES_BYTES(to, sizeof *to) READS(losses)) \
   X(step_decide,                 (Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule), \
                                  UPDATES_BYTES(state, sizeof *state) \

@@ -11,10 +11,11 @@
 //                    g = grad_scale grad + weight_decay p
 //                    b = momentum b + g        a zero b makes the first step b = g, as torch does
 //                    p -= lr b
+//   norm_change                    the same of differences, each rounded to fp32
 //   norm_accumulate, norm_finish   sqrt(sum of squares) without intermediate rounding: same bits for every partition
 //
 // lr, grad_scale, the bias corrections and skip (which leaves everything unchanged) are read from c->state when the op
-// runs.
+// runs. lr is that of the state times lr_scale of the arguments.
 //
 //   p master (n) fp32; param (n), any floating dtype, is overwritten with p rounded (master.cuh); param.data NULL: the
 //                master is the parameter
@@ -59,7 +60,7 @@ HD double norm_finish(const int64_t *limbs) {
 // ---- factors of one update, the same code on every device
 struct AdamwFactors { float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
 HD AdamwFactors adamw_factors(const StepState *s, AdamwArgs a) {
-  const double lr = (double)s->in.lr;
+  const double lr = (double)s->in.lr * (double)a.lr_scale;
   AdamwFactors f = {s->grad_scale,
                     (float)(1.0 - lr * (double)a.weight_decay),
                     (float)(1.0 - (double)a.beta1),
@@ -101,6 +102,14 @@ static inline void sgd_update(Ctx *c, Tensor param, Tensor master, Tensor moment
 static inline void norm_accumulate(Ctx *c, int64_t *limbs, Tensor grad) {
   CHECK_DTYPE(grad, F32);
   CALL_OP(c, norm_accumulate, limbs, grad);
+}
+// Adds the squares of now - before, both (n) fp32, to limbs[NORM_LIMBS].
+static inline void norm_change(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
+  CHECK_DTYPE(now, F32);
+  CHECK_DTYPE(before, F32);
+  CHECK(numel(now) == numel(before), "norm_change: %lld elements now, %lld before", (long long)numel(now),
+        (long long)numel(before));
+  CALL_OP(c, norm_change, limbs, now, before);
 }
 #endif
 
@@ -161,7 +170,7 @@ INLINE void sgd_lanes(T *param, M *master, float *buffer, const float *grad, con
 template <class T, class M, bool CAST, bool BUFFER>
 static void sgd_range(Ctx *c, T *param, M *master, float *buffer, const float *grad, int64_t n, SgdArgs args) {
   const SgdLanes lanes = {vf_set1(c->state->grad_scale), vf_set1(args.weight_decay), vf_set1(args.momentum),
-                          vf_set1(-c->state->in.lr)};
+                          vf_set1(-c->state->in.lr * args.lr_scale)};
   parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
     const SgdLanes a = lanes;
     const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
@@ -316,17 +325,27 @@ static void norm_add_block(int64_t *limbs, const float *g, int64_t n) {
   else if (largest < 0x1p21f) norm_block<3>(limbs, g, n);
   else for (int64_t i = 0; i < n; i++) norm_add_one(limbs, g[i]);
 }
-static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
-  const float *g = (const float *)grad.data;
-  const int64_t n = numel(grad);
+// Adds the squares of x, or with CHANGE of x - less.
+template <bool CHANGE> static void norm_range(Ctx *c, int64_t *limbs, const float *x, const float *less, int64_t n) {
   parallel(n > 8 * NORM_BLOCK ? c->threads : 1, [=](int thread, int threads) {
+    alignas(64) float change[NORM_BLOCK];
     int64_t mine[NORM_LIMBS] = {};
     const ThreadShare share = thread_share(n, NORM_BLOCK, thread, threads);
-    for (int64_t at = share.begin; at < share.end; at += NORM_BLOCK)
-      norm_add_block(mine, g + at, n - at < NORM_BLOCK ? n - at : NORM_BLOCK);
+    for (int64_t at = share.begin; at < share.end; at += NORM_BLOCK) {
+      const int64_t count = n - at < NORM_BLOCK ? n - at : NORM_BLOCK;
+      for (int64_t i = 0; CHANGE && i < count; i += VF)
+        vf_store(change + i, vf_sub(vf_load_n(x + at + i, count - i), vf_load_n(less + at + i, count - i)));
+      norm_add_block(mine, CHANGE ? change : x + at, count);
+    }
     norm_carry(mine);
     for (int j = 0; j < NORM_LIMBS; j++) __atomic_fetch_add(&limbs[j], mine[j], __ATOMIC_RELAXED);
   });
   norm_carry(limbs);
+}
+static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
+  norm_range<false>(c, limbs, (const float *)grad.data, NULL, numel(grad));
+}
+static void norm_change_impl(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
+  norm_range<true>(c, limbs, (const float *)now.data, (const float *)before.data, numel(now));
 }
 #endif

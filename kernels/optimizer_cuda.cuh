@@ -70,7 +70,7 @@ template <class T, class M, bool CAST, bool BUFFER, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS)
 sgd_kernel(T *param, M *master, float *buffer, const float *grad, int64_t n, SgdArgs a, const StepState *state) {
   if (state->skip) return;
-  const float scale = state->grad_scale, minus_lr = -state->in.lr;
+  const float scale = state->grad_scale, minus_lr = -state->in.lr * a.lr_scale;
   FLAT_WALK(W, n, i,
             (sgd_lanes<T, M, CAST, BUFFER, W>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)),
             (sgd_lanes<T, M, CAST, BUFFER, 1>(param + i, master + i, buffer + i, grad + i, a, scale, minus_lr)));
@@ -138,16 +138,23 @@ __device__ static inline void norm_add(NormThread *sum, int64_t *limbs, float g)
   sum->word[1] += one;
   sum->word[2] += add[2] + (sum->word[1] < one);
 }
-template <int W> __device__ static inline void norm_add_lanes(NormThread *sum, int64_t *limbs, const float *grad) {
-  const Lanes<W> g = lanes_load<W>(grad);
+template <int W, class T>
+__device__ static inline void norm_add_lanes(NormThread *sum, int64_t *limbs, const T *grad, const T *less) {
+  Lanes<W> g = lanes_load<W>(grad);
+  if (less) {
+    const Lanes<W> b = lanes_load<W>(less);
+    UNROLL for (int i = 0; i < W; i++) g.x[i] -= b.x[i];
+  }
   UNROLL for (int i = 0; i < W; i++) norm_add(sum, limbs, g.x[i]);
 }
 // Shared memory: part[digit][thread], 14 KiB; first every thread writes its own digits, then a warp adds each digit.
-template <int W>
-__global__ static void __launch_bounds__(FLAT_THREADS) norm_kernel(int64_t *limbs, const float *grad, int64_t n) {
+template <int W, class T>
+__global__ static void __launch_bounds__(FLAT_THREADS)
+norm_kernel(int64_t *limbs, const T *grad, const T *less, int64_t n) {
   SHARED(uint64_t, part, NORM_SUMS * FLAT_THREADS);
   NormThread sum = {};
-  FLAT_WALK(W, n, i, norm_add_lanes<W>(&sum, limbs, grad + i), norm_add_lanes<1>(&sum, limbs, grad + i));
+  FLAT_WALK(W, n, i, norm_add_lanes<W>(&sum, limbs, grad + i, less ? less + i : less),
+            norm_add_lanes<1>(&sum, limbs, grad + i, less ? less + i : less));
   const int t = (int)threadIdx.x, digit = t / WARP, lane = t % WARP;
   UNROLL for (int k = 0; k < NORM_DIGITS; k++)
     part[k * FLAT_THREADS + t] = k & 1 ? sum.word[k / 2] >> 32 : sum.word[k / 2] & 0xffffffffu;
@@ -171,10 +178,16 @@ __global__ static void norm_carry_kernel(int64_t *limbs) {
     limbs[j] &= 0xffffffff;
   }
 }
-static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
-  const float *g = (const float *)grad.data;
-  const int64_t n = numel(grad);
-  if (lanes_aligned(g)) LAUNCH(norm_kernel<LANES>, flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
-  else LAUNCH(norm_kernel<1>, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), limbs, g, n);
+// Adds the squares of x, or, where less is not NULL, of x - less.
+template <class T> static void norm_launch(Ctx *c, int64_t *limbs, const T *x, const T *less, int64_t n) {
+  if (lanes_aligned(x, less))
+    LAUNCH((norm_kernel<LANES, T>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), limbs, x, less, n);
+  else LAUNCH((norm_kernel<1, T>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), limbs, x, less, n);
   LAUNCH(norm_carry_kernel, 1, 1, 0, STREAM(c), limbs);
+}
+static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
+  norm_launch<float>(c, limbs, (const float *)grad.data, NULL, numel(grad));
+}
+static void norm_change_impl(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
+  norm_launch<float>(c, limbs, (const float *)now.data, (const float *)before.data, numel(now));
 }

@@ -76,7 +76,7 @@ static const OptionName option_names[] = {
     {"lr_decay_iters", 0, "the schedule ends with the run: --epochs, --max_steps"},
     {"lr_scheduler_type", 0, say_schedule}, {"lr_scheduler", 0, say_schedule}, {"lr_schedule", 0, say_schedule},
     {"scheduler", 0, say_schedule}, {"lr_decay_style", 0, say_schedule},
-    {"optim", 0, "--optimizer adamw or --optimizer sgd"}, {"adam", 0, "--optimizer adamw is the default"},
+    {"optim", 0, "--optimizer adamw, sgd or muon"}, {"adam", 0, "--optimizer adamw is the default"},
     // data
     {"data_dir", "data", 0}, {"data_path", "data", 0}, {"dataset", 0, say_data}, {"dataset_name", 0, say_data},
     {"train_file", 0, say_data}, {"train_data", 0, say_data}, {"input_bin", 0, say_data},

@@ -24,7 +24,7 @@ enum { LAYERS_MOST = 1000 };
   INT(global_batch, 0, 0, 1 << 24, "training", "sequences per step over all ranks; batch_size x ranks must divide it") \
   TEXT(on_nan, "stop", "stop|skip|dump", "training", "loss or gradient not finite: stop; skip the step; or dump it") \
   INT(seed, 1, 0, INT64_MAX, "training", "seed of initialisation, data order, dropout and sampling") \
-  TEXT(optimizer, "adamw", "adamw|sgd", "optimizer", "AdamW with decoupled decay, or SGD with momentum") \
+  TEXT(optimizer, "adamw", "adamw|sgd|muon", "optimizer", "AdamW; SGD; Muon: for blocks' matrices, else AdamW") \
   NUM(lr, 0.0, 1e-20, 1000.0, "optimizer", "peak learning rate (default: the preset's)") \
   TEXT(schedule, "cosine", "cosine|linear|constant|step|wsd", "optimizer", "after warm-up; step: StepLR, by --gamma") \
   NUM(warmup, 0.05, 0.0, 1e9, "optimizer", "warm-up steps; below 1: as a fraction of all steps") \
@@ -37,7 +37,13 @@ enum { LAYERS_MOST = 1000 };
   NUM(beta2, 0.95, 0.0, 0.999999, "optimizer", "AdamW: decay of the second moment") \
   NUM(eps, 1e-8, 1e-20, 1.0, "optimizer", "AdamW: added to the root of the second moment") \
   NUM(momentum, 0.9, 0.0, 0.999999, "optimizer", "SGD: momentum") \
+  NUM(muon_momentum, 0.95, 0.0, 0.999999, "optimizer", "Muon: momentum") \
+  TEXT(muon_nesterov, "on", "on|off", "optimizer", "Muon: Nesterov's momentum") \
+  TEXT(muon_adjust, "match_rms_adamw", "match_rms_adamw|original", "optimizer", \
+       "Muon: size of updates; that of AdamW, so that --lr fits both") \
   NUM(clip, 1.0, 0.0, 1e30, "optimizer", "clip the global gradient norm (0: off)") \
+  TEXT(no_decay, "", NULL, "optimizer", "parameters without weight decay: globs of names, like wte,wpe,h.*.attn.*") \
+  TEXT(lr_scale, "", NULL, "optimizer", "factors of the learning rate: glob=X,... of names, like wte=0.1,h.0.*=2") \
   TEXT(freeze, "", NULL, "optimizer", "parameters not to train: globs of names, like wte,h.0.*,*.ln_*") \
   TEXT(data, "", NULL, "data", "text, directory, .bin, random, generated (default: WIKITEXT2_DIR, data/wikitext-2)") \
   TEXT(tokenizer, "", NULL, "data", "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)") \
@@ -91,6 +97,7 @@ enum { LAYERS_MOST = 1000 };
   INT(top_k, 40, 0, 1 << 24, "evaluation and samples", "draw among the k likeliest tokens (0: among all)") \
   TEXT(out, "out", NULL, "output", "directory for report.html, metrics.jsonl, options.txt, sample.txt, ckpt/ ...") \
   INT(log_every, 0, 0, INT64_MAX, "output", "steps between plain progress lines (0: about fifty lines a run)") \
+  FLAG(log_layers, "output", "metrics.jsonl: gradient norm and update ratio of each unit, in each step") \
   FLAG(verbose, "output", "print configuration, units, memory plan and traffic; metrics.jsonl always has them") \
   TEXT(report, "on", "on|off|...", "output", "OUT/report.html, a page of the run; or RUN1,RUN2,...: of several") \
   TEXT(trace, "", NULL, "output", "file: a timeline of some steps of all ranks, for Perfetto or chrome://tracing") \

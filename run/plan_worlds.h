@@ -167,7 +167,8 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
 // ================================================================================================ 2 ranks
 // What a plan can depend on: ranks with the same key differ in nothing that takes memory, moves bytes or costs time.
 // Ranks on this rank's host: of the host, of its shard group, of its kept group, of its replicas.
-struct RankKey { int host, shards, kept, replicas, role, before_near, last_near, threads; };
+// owns: see rank_owns.
+struct RankKey { int host, shards, kept, replicas, role, before_near, last_near, threads, owns; };
 enum { ROLE_ONE, ROLE_FIRST, ROLE_BETWEEN, ROLE_LAST };
 
 // How many of `size` ranks, first, first + stride, ..., are among [from, to).
@@ -191,8 +192,35 @@ static inline RankKey rank_key(MeshShape s, int rank, int world, int per_host) {
   return k;
 }
 
-enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_SMALL, LINK_USES };
-static const char *const link_words[] = {"gathers", "reductions", "sums along replicas", "small"};
+// With Muon ranks own different matrices, and so move different bytes: each of up to 256 ranks is of a kind of its own.
+// Of more ranks, those with equally many matrices count as alike, though their runs of others' matrices differ.
+enum { OWNERS_APART_MOST = 256 };
+struct RankOwners { int *count, world; };
+static inline RankOwners rank_owners(const Options *o) {
+  RankOwners w = {NULL, (int)o->world};
+  if (optimizer_kind(o) != OPTIMIZER_MUON || o->eval_only || o->sample_only) return w;
+  const ModelShape shape = shape_of(o);
+  int params, n = 0;
+  char error[2048];
+  Param *param = program.params(&shape, &params);
+  param_groups(o, param, params, error, sizeof error);
+  OwnedMatrix *x = (OwnedMatrix *)calloc(params > 0 ? 3 * (size_t)params : 0, sizeof(OwnedMatrix));
+  for (int p = 0; p < params; p++)
+    for (int i = 0; i < param[p].matrices && param[p].linear && !param[p].frozen; i++)
+      x[n++] = OwnedMatrix{p, i, param[p].shape[0] / param[p].matrices, param[p].shape[1], 0, 0, 0, 0};
+  owned_deal(x, n, w.world);
+  w.count = (int *)calloc((size_t)w.world + 1, sizeof(int));
+  for (int i = 0; i < n; i++) w.count[x[i].owner]++;
+  free(x);
+  free(param);
+  return w;
+}
+static inline int rank_owns(RankOwners w, int rank) {
+  return !w.count ? 0 : w.world <= OWNERS_APART_MOST ? 1 + rank : 1 + w.count[rank];
+}
+
+enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_UPDATES, LINK_SMALL, LINK_USES };
+static const char *const link_words[] = {"gathers", "reductions", "sums along replicas", "updates of Muon", "small"};
 // Bytes that a rank receives in a step, by where they come from. Of rings the bytes that cross to another host are
 // those that its adapter carries: the ranks of a group on one host share them.
 struct Links { int64_t inside[LINK_USES], between[LINK_USES]; };
@@ -232,6 +260,7 @@ static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A
     links_split(&l, LINK_REPLICAS, k.before_near ? 0 : t->replicate_bytes - result, t->replicate_bytes - result);
     links_split(&l, LINK_REPLICAS, near_result ? 0 : result, result);
   }
+  if (t->update_bytes) links_split(&l, LINK_UPDATES, owned_wire_bytes(f, false), t->update_bytes);
   group(&l, LINK_SMALL, t->small_bytes, N, k.host);
   return l;
 }
@@ -265,10 +294,12 @@ static inline void world_plan_classes(WorldPlan *w) {
   const int left = world % per_host;
   for (int i = 0; i < per_host; i++) threads[i] = w->on.gpu ? 1 : plan_threads(o, i, per_host).threads;
   for (int i = 0; i < left; i++) threads[per_host + i] = w->on.gpu ? 1 : plan_threads(o, i, left).threads;
+  const RankOwners owners = rank_owners(o);
   w->rank = (RankClass *)calloc(RANK_CLASSES_MOST, sizeof(RankClass));
   for (int r = 0; r < world; r++) {
     RankKey k = rank_key(mesh, r, world, per_host);
     k.threads = threads[r % per_host + (k.host < per_host ? per_host : 0)];
+    k.owns = rank_owns(owners, r);
     int c = 0;
     while (c < w->classes && memcmp(&w->rank[c].key, &k, sizeof k)) c++;
     CHECK(c < RANK_CLASSES_MOST, "more than %d kinds of ranks", (int)RANK_CLASSES_MOST);
@@ -276,6 +307,7 @@ static inline void world_plan_classes(WorldPlan *w) {
     w->rank[c].count++;
   }
   free(threads);
+  free(owners.count);
 }
 // Plans one class. timed: its step is predicted, too. Returns the planned rank, for program.plan_close.
 static inline RunView *world_plan_class(const WorldPlan *w, RankClass *c, bool timed) {

@@ -48,6 +48,11 @@ static inline double flops_input(const CallWork *w) { return product_flops(w, 0,
 static inline double flops_weight(const CallWork *w) { return product_flops(w, 0, w->tensor[2].shape[0]); }
 static inline double flops_attention(const CallWork *w) { return 2 * attention_triangle(w->tensor[0]); }
 static inline double flops_attention_backward(const CallWork *w) { return 5 * attention_triangle(w->tensor[3]); }
+// Five steps of three products, of which two are symmetric: muon.cuh.
+static inline double flops_newton_schulz(const CallWork *w) {
+  const double rows = (double)w->tensor[0].shape[0], cols = (double)w->tensor[0].shape[1], m = fmin(rows, cols);
+  return MUON_STEPS * m * m * (3 * fmax(rows, cols) + m);
+}
 // Of tables, only the rows of the batch's tokens are read, or added to in fp32.
 static inline double bytes_embedding(const CallWork *w) { return 3 * tensor_bytes(w->tensor[0]); }
 static inline double bytes_embedding_backward(const CallWork *w) {
@@ -85,6 +90,10 @@ static const OpKind op_kinds[] = {
     {"embedding_backward", STEP_ELEMENTWISE, NULL, bytes_embedding_backward, NULL},
     {"adamw_update", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"sgd_update", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"newton_schulz", STEP_PRODUCTS, flops_newton_schulz, NULL, NULL},
+    {"muon_momentum", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"muon_update", STEP_OPTIMIZER, NULL, NULL, NULL},
+    {"norm_change", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"norm_accumulate", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"step_decide", STEP_OPTIMIZER, NULL, NULL, NULL}};
 static inline OpKind op_kind(const char *op) {
@@ -393,6 +402,30 @@ static inline void timed_reduce_join(Fsdp *f) {
   comm_plan.reduce_join(f);
   l->waits[RECORD_REDUCE] = false;
 }
+// A round of Muon's matrices, one way: links carry what is sent and what is received at once.
+static inline CommTime updates_time(const Machine *m, const Fsdp *f, int round, bool back) {
+  const int S = fsdp_shards(f), me = f->mesh.rank, host = f->mesh.peer[me].host;
+  double bytes[2][2] = {};                       // sent, received; between hosts, inside
+  Run run;
+  EACH_OWNED(f, round, x) {
+    const bool own = x->owner == me;
+    for (int r = back ? 0 : me / S * S; r < (back ? f->mesh.world : me / S * S + S) && own; r++)
+      if (r != me && owned_run(f, x, r % S, &run))
+        bytes[!back][f->mesh.peer[r].host == host] += (double)owned_bytes(run.numel);
+    if (!own && (back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run))
+      bytes[back][f->mesh.peer[x->owner].host == host] += (double)owned_bytes(run.numel);
+  }
+  const double between = fmax(bytes[0][0], bytes[1][0]) / m->between;
+  const double inside = fmax(bytes[0][1], bytes[1][1]) / m->inside;
+  return CommTime{m->base_s + (between > 0 ? m->between_s : m->inside_s), m->gpu ? fmax(inside, between) : between};
+}
+static inline void timed_updates(Fsdp *f, UpdateMove move, int round) {
+  const bool starts = move == UPDATES_GIVE || move == UPDATES_BACK, back = move == UPDATES_BACK;
+  if (starts && !f->lay.owned.in_place && updates_move(f, round, back))
+    timeline_expect(timeline_of(f), RECORD_REDUCE, updates_time(timeline_of(f)->m, f, round, back));
+  comm_plan.updates(f, move, round);
+  timeline_of(f)->waits[RECORD_REDUCE] = false;
+}
 static inline void timed_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   Timeline *l = timeline_of(f);
   RankGroup world = rank_group(0, 1, f->mesh.world, f->mesh.rank);
@@ -412,6 +445,7 @@ static inline Comm timeline_comm_table() {
   c.chain_take = timed_chain_take;
   c.reduce_join = timed_reduce_join;
   c.small_all_gather = timed_small;
+  c.updates = timed_updates;
   return c;
 }
 

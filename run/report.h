@@ -263,6 +263,24 @@ static void log_watch_cores(Log *log) {
       100 * waited);
 }
 
+// Of each unit that trains: the norm of its gradient, as "grad_norm" is that of all units', and the norm of what the
+// step changed in its weights, over the norm of the weights.
+static void log_layers(FILE *to, const RunView *run, double grad_norm) {
+  const Fsdp *f = run->fsdp;
+  const double scale = grad_norm / layer_norms(f, -1).gradient;      // loss scale: a power of two
+  fprintf(to, ",\"layers\":[");
+  bool any = false;
+  for (int u = 0; u < f->lay.units; u++) {
+    const LayerNorms x = layer_norms(f, u);
+    if (!f->lay.unit[u].state_numel) continue;
+    fprintf(to, "%s{\"unit\":\"%s\"", any ? "," : "", f->lay.unit[u].name);
+    json_number(to, "grad_norm", x.gradient * scale);
+    json_number(to, "update_ratio", x.change / x.weights);
+    fprintf(to, "}");
+    any = true;
+  }
+  fprintf(to, "]");
+}
 static void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
   if (run->fsdp->mesh.rank) return;
   const double tokens = (double)run->opt->global_batch * (double)run->model.T;
@@ -283,6 +301,10 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
     fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"
             "\"replicate_bytes\":%lld", (long long)w->gathers, (long long)w->reductions, (long long)w->gather_bytes,
             (long long)w->reduce_bytes, (long long)w->replicate_bytes);
+    if (w->updates)
+      fprintf(log->metrics, ",\"updates\":%lld,\"update_bytes\":%lld", (long long)w->updates,
+              (long long)w->update_bytes);
+    if (run->fsdp->layers_host) log_layers(log->metrics, run, r->grad_norm);
     if (run->dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g", *run->loss_scale);
     if (run->dtype == F16 || r->skipped)
       fprintf(log->metrics, ",\"skipped\":%s", r->skipped ? "true" : "false");

@@ -9,6 +9,7 @@
 #pragma once
 #include "fsdp.h"
 #include "options.h"
+#include "param_groups.h"
 #include "program.h"
 
 // What backward recomputes of a block. Each level adds to the one before: GELU; both LayerNorms; the MLP's first matrix
@@ -100,13 +101,6 @@ static bool recompute_parse(const Options *o, Recompute *level, char *error, siz
   for (; at < o->n_layer; at++) level[at] = RECOMPUTE_NONE;
   return true;
 }
-// Removes the blanks from --freeze: no name has one, but lists are often written with them.
-static void freeze_trim(char *patterns) {
-  char *to = patterns;
-  for (const char *c = patterns; *c; c++) if (*c != ' ' && *c != '\t') *to++ = *c;
-  *to = 0;
-}
-
 // Mesh and strategy: one follows from the other. ranks_per_host: 0 where hosts differ; it only completes hybrid_shard.
 static bool sharding_resolve_mesh(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
   int R = 1, S = world;
@@ -203,6 +197,8 @@ static bool sharding_check_device(const Options *o, char *error, size_t error_by
          o->eval_only ? "eval_only" : "sample_only");
   REFUSE(offloads && !strcmp(o->graph, "on"),
          "--graph on does not go with --offload: the host's optimizer cannot be captured");
+  REFUSE(offloads && o->log_layers, "--log_layers does not go with --offload: the masters are not where norms are "
+         "added up");
   REFUSE(cpu && matmul, "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here");
   REFUSE(matmul && strcmp(o->buffer_dtype, "bf16"), "--fp8 matmul computes all else in bf16: it needs --buffer_dtype "
          "bf16 (or --param_dtype bf16), not %s", o->buffer_dtype);
@@ -213,19 +209,11 @@ static bool sharding_check_device(const Options *o, char *error, size_t error_by
   REFUSE(matmul && o->n_embd % 16, "--fp8 matmul needs an --n_embd divisible by 16, not %lld", (long long)o->n_embd);
   return true;
 }
-// Marks what --freeze names. False with one line in `error`: it must name parameters, and not all of them.
-static bool sharding_freeze(const Options *o, Param *param, int params, char *error, size_t error_bytes) {
-  return !o->freeze[0] || params_freeze(param, params, o->freeze, error, error_bytes);
-}
-static bool sharding_check_freeze(Options *o, char *error, size_t error_bytes) {
-  const bool asked = o->freeze[0] != 0;
-  freeze_trim(o->freeze);
-  if (!asked) return true;
-  REFUSE(!o->freeze[strspn(o->freeze, ",")], "--freeze '%s' names no parameter", o->freeze);
+static bool sharding_check_params(Options *o, char *error, size_t error_bytes) {
   const ModelShape shape = shape_of(o);
   int params;
   Param *param = program.params(&shape, &params);
-  const bool ok = sharding_freeze(o, param, params, error, error_bytes);
+  const bool ok = param_groups_check(o, param, params, error, error_bytes);
   free(param);
   return ok;
 }
@@ -238,7 +226,7 @@ static bool sharding_resolve(Options *o, int world, int ranks_per_host, char *er
   return recompute_parse(o, level, error, error_bytes) &&
          sharding_resolve_mesh(o, world, ranks_per_host, error, error_bytes) &&
          sharding_resolve_slots(o, world, error, error_bytes) && sharding_check_device(o, error, error_bytes) &&
-         sharding_check_freeze(o, error, error_bytes);
+         sharding_check_params(o, error, error_bytes);
 }
 
 static MeshShape mesh_shape_of(const Options *o) {
@@ -249,6 +237,10 @@ static MeshShape mesh_shape_of(const Options *o) {
   return m;
 }
 
+static OptimizerKind optimizer_kind(const Options *o) {
+  if (!strcmp(o->optimizer, "muon")) return OPTIMIZER_MUON;
+  return !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+}
 static CommKind comm_kind(const Options *o, int world) {
   if (!strcmp(o->comm, "nccl")) return COMM_NCCL;
   return !strcmp(o->comm, "self") || (!strcmp(o->comm, "auto") && world == 1) ? COMM_SELF : COMM_MPI;
@@ -271,7 +263,8 @@ static FsdpConfig sharding_config(const Options *o, int first_backward, CommKind
   c.offload = !strcmp(o->offload, "optimizer") ? OFFLOAD_OPTIMIZER : !strcmp(o->offload, "params") ? OFFLOAD_PARAMS
                                                                                                   : OFFLOAD_NONE;
   c.microbatches = o->grad_accum;
-  c.optimizer = !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+  c.optimizer = optimizer_kind(o);
+  c.log_layers = o->log_layers;
   c.comm = comm;
   c.windows = strcmp(o->shm, "off");
   c.copies = !strcmp(o->shm, "copy");

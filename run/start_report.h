@@ -179,9 +179,10 @@ static void record_traffic(FILE *f, const RunView *run) {
   if (!run_trains(run->opt)) return;
   const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
   fprintf(f, ",\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
-          "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
+          "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
+          "\"update_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
-          (long long)w.replicate_bytes, (long long)w.small_bytes);
+          (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes, (long long)w.small_bytes);
 }
 // Which cores each rank took, in words.
 static void record_cores(FILE *f, const RunView *run) {
@@ -299,12 +300,13 @@ static void memory_short_words(FILE *to, const RunView *run) {
 // What a step of training moves, by the formula with which tests compare the counters.
 static void moved_words(FILE *to, const RunView *run) {
   const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
-  const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.small_bytes;
+  const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.update_bytes + w.small_bytes;
   fprintf(to, "%.3f MB a step to a rank: gradients %.3f (%lld reductions)", (double)bytes * 1e-6,
           (double)w.reduce_bytes * 1e-6, (long long)w.reductions);
   if (w.gathers)
     fprintf(to, ", parameters %.3f (%lld gathers)", (double)w.gather_bytes * 1e-6, (long long)w.gathers);
   if (w.replicate_bytes) fprintf(to, ", between replicas %.3f", (double)w.replicate_bytes * 1e-6);
+  if (w.updates) fprintf(to, ", updates %.3f", (double)w.update_bytes * 1e-6);
 }
 static void files_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
@@ -328,6 +330,35 @@ static void training_words(FILE *to, const RunView *run) {
           run->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)run->model.T, o->optimizer, o->lr,
           o->schedule);
 }
+// The name of a block's parameter without its number and ".weight": h.*.attn.c_attn.
+static void owned_name(char *to, size_t bytes, const Param *p) {
+  const char *dot = strchr(p->name + 2, '.');
+  snprintf(to, bytes, "h.*%.*s", (int)(strlen(dot) - strlen(".weight")), dot);
+}
+// Which parameters Muon updates; the others are AdamW's.
+static void muon_words(FILE *to, const RunView *run) {
+  const FsdpLayout *lay = &run->fsdp->lay;
+  const int blocks = run->fsdp->cfg.blocks;
+  char name[64], other[64];
+  for (int p = 0; p < lay->params; p++) {
+    int alike = 0, before = 0;
+    if (!lay->param[p].owned) continue;
+    owned_name(name, sizeof name, &lay->param[p]);
+    for (int q = 0; q < lay->params; q++) {
+      if (!lay->param[q].owned) continue;
+      owned_name(other, sizeof other, &lay->param[q]);
+      alike += !strcmp(name, other);
+      before += !strcmp(name, other) && q < p;
+    }
+    if (before) continue;
+    fprintf(to, "%s%s", name, lay->param[p].matrices == 3 ? " (q, k, v apart)" : "");
+    if (alike < blocks) fprintf(to, " (of %d of %d blocks)", alike, blocks);
+    fprintf(to, ", ");
+  }
+  if (!lay->owned.matrices) fprintf(to, "nothing: all matrices of blocks are frozen; AdamW for all the rest");
+  else
+    fprintf(to, "%d matrices, at most %d a rank; AdamW for all the rest", lay->owned.matrices, lay->owned.rounds);
+}
 static void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run)) {
   char *text = words_of(run, write);
   start_line(name, "%s", text);
@@ -343,6 +374,7 @@ static void print_start(const RunView *run) {
              (long long)m->V);
   start_words("data", run, data_words);
   if (run_trains(run->opt)) start_words("training", run, training_words);
+  if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
   start_words("ranks", run, ranks_words);
   if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);
   start_words("sharding", run, shards_words);
@@ -370,6 +402,8 @@ static void traffic_words(FILE *to, const RunView *run) {
   fprintf(to, "traffic of a step, received by rank 0: %lld gathers %.3f MB, %lld reductions %.3f MB",
           (long long)w.gathers, (double)w.gather_bytes * 1e-6, (long long)w.reductions, (double)w.reduce_bytes * 1e-6);
   if (w.replicate_bytes) fprintf(to, ", along replicas %.3f MB", (double)w.replicate_bytes * 1e-6);
+  if (w.updates)
+    fprintf(to, ", %lld exchanges of updates %.3f MB", (long long)w.updates, (double)w.update_bytes * 1e-6);
   fprintf(to, ", %lld small %lld bytes\n", (long long)w.small, (long long)w.small_bytes);
 }
 static void configuration_words(FILE *to, const RunView *run) {

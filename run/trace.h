@@ -209,11 +209,14 @@ static inline int trace_stage(const Ctx *c) {
   if (t->part == PART_OF_SUMS) return t->trace->f->job.stage;
   return t->trace->stage != STAGE_NONE ? t->trace->stage : WORD_GET(&flight.stage);
 }
-// The stage whose gradient lies at p.
+// The stage whose gradient lies at p; p may be inside of it.
 static inline int trace_stage_at(const Fsdp *f, const void *p) {
   for (int u = 0; u < f->lay.units; u++)
-    for (int i = 0; i < f->lay.unit[u].pieces; i++)
-      if (fsdp_piece_state(f, STATE_GRAD, u, i) == p) return f->lay.unit[u].stage;
+    for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+      const float *g = fsdp_piece_state(f, STATE_GRAD, u, i);
+      if (g && (const float *)p >= g && (const float *)p < g + f->lay.unit[u].piece[i].numel)
+        return f->lay.unit[u].stage;
+    }
   return STAGE_NONE;
 }
 static inline int trace_stage_of(const Ctx *c, Tensor grad) {
@@ -263,6 +266,10 @@ static inline void trace_table(TraceTable *t, Trace *x, const Ops *real, TracePa
   };
   o->sgd_update = [](Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
     Traced<&Ops::sgd_update>::call(c, OP_sgd_update, trace_stage_of(c, grad), param, master, momentum, grad, a);
+    trace_updated(c, grad);
+  };
+  o->muon_momentum = [](Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
+    Traced<&Ops::muon_momentum>::call(c, OP_muon_momentum, trace_stage_of(c, grad), update, momentum, grad, a);
     trace_updated(c, grad);
   };
   o->norm_accumulate = [](Ctx *c, int64_t *limbs, Tensor grad) {
@@ -497,7 +504,9 @@ static inline const char *trace_category(const TraceEvent *e) {
                                         "exchange", "exchange", "messages", "flow", "flow"};
   if (e->kind != TRACE_OP) return of_kind[e->kind];
   if (e->part) return e->part == PART_OF_SUMS ? "sums" : "gather";
-  return e->number == OP_adamw_update || e->number == OP_sgd_update ? "optimizer" : "compute";
+  static const int optimizer[] = {OP_adamw_update, OP_sgd_update, OP_muon_momentum, OP_newton_schulz, OP_muon_update};
+  for (int op : optimizer) if (e->number == op) return "optimizer";
+  return "compute";
 }
 // A flow event: its id is text, alike at both ends.
 static inline void trace_write_flow(FILE *to, char ph, int rank, int track, double ts, const char *id) {

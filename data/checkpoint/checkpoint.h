@@ -1,7 +1,8 @@
 // checkpoint.h: what is saved and how it becomes a checkpoint.
 //
 //   OUT/ckpt/step_%08d/   model.safetensors   parameters, fp32, logical shapes, matrices as (out, in)
-//                         optim.safetensors   exp_avg.NAME and exp_avg_sq.NAME, or momentum_buffer.NAME
+//                         optim.safetensors   exp_avg.NAME and exp_avg_sq.NAME; of SGD and of Muon's matrices
+//                                             momentum_buffer.NAME
 //                         tokenizer.json      where the data is text
 //                         trainer.json        configuration, step, what changes from step to step, checksums
 //   OUT/ckpt/latest, best                     symbolic links
@@ -55,8 +56,7 @@ static void path_join(char *to, size_t bytes, const char *directory, const char 
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
 static void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]) {
   const Fsdp *f = saved->fsdp;
-  const bool adamw = f->cfg.optimizer == OPTIMIZER_ADAMW;
-  const char *const prefix[MAP_STATES] = {"", adamw ? "exp_avg." : "momentum_buffer.", "exp_avg_sq."};
+  const bool sgd = f->cfg.optimizer == OPTIMIZER_SGD;
   typedef char Name[96];
   Name *names = (Name *)malloc(sizeof(Name) * (size_t)(MAP_STATES * f->lay.params));
   SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * f->lay.params),
@@ -67,12 +67,14 @@ static void checkpoint_map(const Saved *saved, const char *directory, TensorMap 
   tensor_map_open(m, f->lay.params);
   m->files = CHECKPOINT_FILES;
   for (int file = 0; file < CHECKPOINT_FILES; file++) {
-    const int from = file == CHECKPOINT_MODEL ? 0 : 1, to = file == CHECKPOINT_MODEL ? 1 : adamw ? 3 : 2;
+    const int from = file == CHECKPOINT_MODEL ? 0 : 1, to = file == CHECKPOINT_MODEL ? 1 : MAP_STATES;
     int count = 0;
     for (int i = 0; i < (to - from) * f->lay.params; i++) {
       const Param *p = &f->lay.param[i % f->lay.params];
-      if (from && p->frozen) continue;           // it has no moments
-      snprintf(names[count], sizeof names[count], "%s%s", prefix[from + i / f->lay.params], p->name);
+      const int state = from + i / f->lay.params;
+      if (state > fsdp_param_moments(f, p) && state) continue;
+      const char *first = sgd || p->owned ? "momentum_buffer." : "exp_avg.";
+      snprintf(names[count], sizeof names[count], "%s%s", !state ? "" : state == 1 ? first : "exp_avg_sq.", p->name);
       list[count] = SafetensorsTensor{};
       list[count].name = names[count];
       list[count].dtype = F32;
@@ -82,7 +84,7 @@ static void checkpoint_map(const Saved *saved, const char *directory, TensorMap 
     }
     header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
     for (int i = 0, at = 0; i < (to - from) * f->lay.params; i++)
-      if (!from || !f->lay.param[i % f->lay.params].frozen)
+      if (!from || from + i / f->lay.params <= fsdp_param_moments(f, &f->lay.param[i % f->lay.params]))
         *tensor_place(m, from + i / f->lay.params, i % f->lay.params) = {file, F32, false, list[at++].at};
     m->file_bytes[file] = list[count - 1].at + list[count - 1].bytes;
     path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);

@@ -164,7 +164,7 @@ static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
     const int state = i / f->lay.params;
     Run run;
     if (at) at[i] = numel;
-    if (state && (p->frozen || (size_t)state > fsdp_moments(f))) continue;
+    if (state > fsdp_param_moments(f, p) && state) continue;
     if (shard_run(&f->lay.unit[p->unit], p, f->mesh.shard.me, &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
   }
   return numel * 4;
@@ -172,13 +172,13 @@ static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
 static inline int64_t store_snapshot_bytes(const Fsdp *f) { return store_snapshot_layout(f, NULL); }
 // Blocks of all tensors of all states, over both files of a checkpoint.
 static inline int64_t store_blocks(const Fsdp *f) {
-  int64_t numel = 0, trained = 0;
+  int64_t numel = 0, moments = 0;
   for (int p = 0; p < f->lay.params; p++) {
     numel += param_numel(&f->lay.param[p]);
-    trained += f->lay.param[p].frozen ? 0 : param_numel(&f->lay.param[p]);
+    moments += fsdp_param_moments(f, &f->lay.param[p]) * param_numel(&f->lay.param[p]);
   }
-  const int64_t moments = (int64_t)fsdp_moments(f), block = STORE_BLOCK_BYTES;
-  return (numel * 4 + block - 1) / block + (trained * 4 * moments + block - 1) / block;
+  const int64_t block = STORE_BLOCK_BYTES;
+  return (numel * 4 + block - 1) / block + (moments * 4 + block - 1) / block;
 }
 enum { STREAM_BYTES = STORE_CHUNK_BYTES + 256 };
 static inline size_t store_plan_bytes(const Fsdp *f, bool background) {

@@ -79,8 +79,9 @@ struct SchedCheck {
 static SchedCheck sched_check_state;
 
 static const char *const sched_streams[] = {"model", "gather", "reduce", "host"};
-static const char *const sched_counters[] = {"ready", "done", "partial", "kept"};
-static const char *const sched_parts[] = {"control", "sums", "parameter shards", "kept shards", "staging",
+static const char *const sched_counters[] = {"ready", "done", "partial", "kept", "momenta", "updates", "taken"};
+enum { SCHED_COUNTERS = sizeof sched_counters / sizeof *sched_counters };
+static const char *const sched_parts[] = {"control", "sums", "parameter shards", "kept shards", "matrices", "staging",
                                           "gradient slots", "whole gradients"};
 #define X(id, words) words,
 static const char *const sched_kinds[] = {RECORD_KINDS(X)}, *const sched_collectives[] = {RECORD_COLLECTIVES(X)},
@@ -89,7 +90,7 @@ static const char *const sched_kinds[] = {RECORD_KINDS(X)}, *const sched_collect
 static const char *sched_memory(int m) {
   return m < 0 ? "elsewhere" : m < WORK_PARTS ? sched_parts[m] : memory_words[m - WORK_PARTS];
 }
-static int sched_counter(const SchedEntry *x) { return (int)(x->e.access.at / 64) & 3; }
+static int sched_counter(const SchedEntry *x) { return (int)(x->e.access.at / 64) & 7; }
 static bool sched_is_access(const SchedEntry *x) { return x->e.kind == RECORD_ACCESS; }
 // One line for an entry.
 static void sched_line(char *to, size_t bytes, const SchedRun *run, int rank, int at, const SchedEntry *x) {
@@ -216,7 +217,7 @@ static void sched_pair(SchedRun *run) {
       for (SchedEntry *x, *y; (x = sched_next(run, from, &i, RECORD_SEND, to, channel)) &&
                               (y = sched_next(run, to, &j, RECORD_RECEIVE, from, channel)); i++, j++)
         x->other = y->id, y->other = x->id;
-    for (int counter = 0, i = 0; counter < 4; counter++, i = 0)
+    for (int counter = 0, i = 0; counter < SCHED_COUNTERS; counter++, i = 0)
       for (SchedEntry *x; (x = sched_next(run, to, &i, RECORD_OBSERVE, from, counter)); i++) {
         int j = 0;
         SchedEntry *y = sched_next(run, from, &j, RECORD_PUBLISH, from, counter);

@@ -44,7 +44,7 @@ static inline void ckpt_remove(const char *path) {
 // Every state of every parameter, padding included: the same for every number of ranks. Collective.
 static inline uint64_t states_hash(Fsdp *f) {
   uint64_t h = 14695981039346656037ull;
-  const int states = f->cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2;
+  const int states = f->cfg.optimizer == OPTIMIZER_SGD ? 2 : 3;
   for (int s = 0; s < states; s++) for (int p = 0; p < f->lay.params; p++) {
     float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
     fsdp_read_param(f, (ShardState)s, p, full);
@@ -100,11 +100,17 @@ static inline void ckpt_expect_same_checkpoint(const char *what, const char *a, 
   free(q);
 }
 
-// Elements of all states that a checkpoint has: frozen parameters have no moments.
+// Moments of a parameter: a frozen one has none, and one those of SGD and Muon's matrices.
+static inline int moments_of(const Fsdp *f, const Param *p) {
+  const OptimizerKind kind = f->cfg.optimizer;
+  const bool matrix = p->stage && p->ndim == 2;
+  return p->frozen ? 0 : kind == OPTIMIZER_SGD || (kind == OPTIMIZER_MUON && matrix) ? 1 : 2;
+}
+// Elements of all states that a checkpoint has.
 static inline int64_t ckpt_numel(const Fsdp *f) {
   int64_t numel = 0;
   for (int p = 0; p < f->lay.params; p++)
-    numel += param_numel(&f->lay.param[p]) * (f->lay.param[p].frozen ? 1 : f->cfg.optimizer == OPTIMIZER_ADAMW ? 3 : 2);
+    numel += param_numel(&f->lay.param[p]) * (1 + moments_of(f, &f->lay.param[p]));
   return numel;
 }
 // The bytes written are the bytes planned: each rank of the first replica writes its own, together they are the tensors
@@ -899,11 +905,12 @@ static const OptionClass option_classes[] = {
     {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision eval_every "
             "test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best"},
     {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
-            "weight_decay beta1 beta2 eps momentum clip reduce accumulate"},
+            "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
+            "reduce accumulate"},
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
              "comm shm device no_cuda graph tune isa rdzv nnodes node_rank nproc_per_node rdzv_token preflight threads "
-             "timeout flight restarts restart_wait eval_only verbose sample_only prompt out log_every report trace "
-             "trace_steps tensorboard save_model export_hf resume init_from config plan world ranks_per_host on "
+             "timeout flight restarts restart_wait eval_only verbose sample_only prompt out log_every log_layers report "
+             "trace trace_steps tensorboard save_model export_hf resume init_from config plan world ranks_per_host on "
              "tokens json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.

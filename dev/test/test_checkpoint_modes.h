@@ -62,6 +62,7 @@ TEST_MPI(checkpoints_know_no_schedule, 6,
                  POKE_OVERFLOW},
                 {"--param_dtype bf16", 6, "--reshard_after_forward 2 --gather_slots 1 --shm copy", 4,
                  "--reshard_after_forward 2 --shard dim0 --recompute block:1,mlp", 3, POKE_NONE},
+                {"--optimizer muon", 3, "--shard dim0 --save_async", 4, "--mesh 2x2 --shm off", 3, POKE_NONE},
                 {"--optimizer sgd", 3, "--strategy shard_grad_op --save_async", 6, "--mesh 3x2 --wrap model", 3,
                  POKE_NONE}});
 }
@@ -103,11 +104,10 @@ static inline void ckpt_begin(Trainer *t, Saver *saver, const Corpus *corpus, MP
 static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
   const Fsdp *f = &t->fsdp;
   const Store *s = &t->store;
-  const int64_t moments = f->cfg.optimizer == OPTIMIZER_ADAMW ? 2 : 1;
   int64_t want = 0, last = -1;
   long long own = store_snapshot_bytes(f), all = 0;
   for (int p = 0; p < f->lay.params; p++)
-    want += round_up(f->lay.param[p].numel_padded, 128) * 4 * (f->lay.param[p].frozen ? 1 : 1 + moments);
+    want += round_up(f->lay.param[p].numel_padded, 128) * 4 * (1 + moments_of(f, &f->lay.param[p]));
   MPI_Allreduce(&own, &all, 1, MPI_LONG_LONG, MPI_SUM, f->mesh.comm);
   EXPECT(all == want, "%s: the ranks' snapshots have %lld bytes, all states %lld", what, all, (long long)want);
   EXPECT(!own == (f->mesh.replicate.me > 0), "%s: the snapshot of replica %d has %lld bytes", what,
@@ -132,8 +132,9 @@ static inline void ckpt_expect_tensors(const Trainer *t, const char *directory, 
     REQUIRE(safetensors_open(&there, path), "%s: %s", what, there.error);
     static const char *const prefixes[] = {"", "exp_avg.", "exp_avg_sq.", "momentum_buffer."};
     for (int p = 0; p < f->lay.params; p++) for (const char *prefix : prefixes) {
-      const bool sgd = f->cfg.optimizer == OPTIMIZER_SGD, mine = file == (prefix[0] != 0);
-      const bool due = mine && (!prefix[0] || (!f->lay.param[p].frozen && sgd == !strcmp(prefix, "momentum_buffer.")));
+      const int moments = moments_of(f, &f->lay.param[p]);
+      const bool mine = file == (prefix[0] != 0), one = !strcmp(prefix, "momentum_buffer.");
+      const bool due = mine && (!prefix[0] || (moments && (moments == 1) == one));
       bool has = false;
       snprintf(name, sizeof name, "%s%s", prefix, f->lay.param[p].name);
       for (int i = 0; i < there.count; i++) has = has || !strcmp(there.tensor[i].name, name);
@@ -156,7 +157,8 @@ TEST_MPI(the_first_replica_writes_each_byte_once, 6,
   resume_corpus(&corpus);
   const struct { int N; const char *kept, *mesh; } rows[] = {
       {6, "", ""}, {6, "--freeze wte,h.1.mlp.* --param_dtype bf16 --fp8 gather", "--mesh 2x3"},
-      {6, "--optimizer sgd --freeze *.bias,h.2.*", "--mesh 3x2"}, {4, "--freeze h.*", "--strategy no_shard"}};
+      {6, "--optimizer sgd --freeze *.bias,h.2.*", "--mesh 3x2"}, {4, "--freeze h.*", "--strategy no_shard"},
+      {3, "--optimizer muon --freeze h.1.mlp.*", ""}};
   for (const auto &row : rows) {
     char what[256], own[128];
     snprintf(what, sizeof what, "%d ranks %s %s", row.N, row.kept, row.mesh);

@@ -478,7 +478,18 @@ TEST(modes_that_cannot_work_are_refused,
       {2, 2, "--freeze lm_head,wte", "--freeze lm_head matches no parameter; names are like wte.weight, "
        "h.0.attn.c_attn.bias, ln_f.weight"},
       {2, 2, "--freeze *", "--freeze * leaves nothing to train"},
-      {2, 2, "--freeze ,,", "--freeze ',,' names no parameter"}};
+      {2, 2, "--freeze ,,", "--freeze ',,' names no parameter"},
+      {2, 2, "--no_decay h.7.*", "--no_decay h.7.* matches no parameter; names are like wte.weight, "
+       "h.0.attn.c_attn.bias, ln_f.weight"},
+      {2, 2, "--no_decay ,", "--no_decay ',' names no parameter"},
+      {2, 2, "--lr_scale wte=0.5,wtf=2", "--lr_scale wtf matches no parameter; names are like wte.weight, "
+       "h.0.attn.c_attn.bias, ln_f.weight"},
+      {2, 2, "--lr_scale wte", "--lr_scale 'wte' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "
+       "(--freeze trains nothing)"},
+      {2, 2, "--lr_scale wte=0", "--lr_scale 'wte=0' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "
+       "(--freeze trains nothing)"},
+      {2, 2, "--lr_scale wte=1x", "--lr_scale 'wte=1x' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "
+       "(--freeze trains nothing)"}};
   Options o;
   char error[2048], want[256], options[128];
   for (const auto &row : table) {
@@ -557,7 +568,7 @@ TEST(modes_at_the_edge_resolve,
   }
   modes_resolve(&o, 2, 2, "--freeze=wte,h.0.*", error, sizeof error);
   strcpy(o.freeze, " wte ,\th.0.* ");
-  EXPECT(sharding_check_freeze(&o, error, sizeof error) && !strcmp(o.freeze, "wte,h.0.*"), "--freeze '%s': %s",
+  EXPECT(sharding_check_params(&o, error, sizeof error) && !strcmp(o.freeze, "wte,h.0.*"), "--freeze '%s': %s",
          o.freeze, error);
 }
 

@@ -185,6 +185,7 @@ TEST_MPI(cuda_modes_change_no_bit, 4,
       {4, "nccl", "--mesh 2x2 --recompute block", "--fp8 gather"},
       {2, "nccl", "--shard dim0", SCHEDULE_OF_16 "--param_dtype bf16 --fp8 matmul"},
       {2, "mpi", "--offload params --recompute gelu", "--freeze wte,h.0.*,h.1.attn.*,*.bias --param_dtype bf16"},
+      {3, "nccl", "--shard dim0", "--optimizer muon --n_layer 1"},
       {1, "self", "--offload optimizer", "--fp8 gather --param_dtype bf16"}};
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (const auto &k : cases) {

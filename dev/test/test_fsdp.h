@@ -27,11 +27,13 @@ static inline void expect_traffic(const Fsdp *f, int A, int step, const char *wh
   const Traffic got = f->traffic, want = fsdp_formula(f, A);
   EXPECT(!memcmp(&want, &got, sizeof got),
          "N=%d %s rank %d step %d: gathers %lld (formula %lld), reductions %lld (%lld), small %lld (%lld), gathered "
-         "bytes %lld (%lld), reduced bytes %lld (%lld), bytes along the replicas %lld (%lld), small bytes %lld (%lld)",
+         "bytes %lld (%lld), reduced bytes %lld (%lld), bytes along the replicas %lld (%lld), exchanges of "
+         "updates %lld (%lld) of %lld bytes (%lld), small bytes %lld (%lld)",
          f->mesh.world, what, f->mesh.rank, step, (long long)got.gathers, (long long)want.gathers,
          (long long)got.reductions, (long long)want.reductions, (long long)got.small, (long long)want.small,
          (long long)got.gather_bytes, (long long)want.gather_bytes, (long long)got.reduce_bytes,
          (long long)want.reduce_bytes, (long long)got.replicate_bytes, (long long)want.replicate_bytes,
+         (long long)got.updates, (long long)want.updates, (long long)got.update_bytes, (long long)want.update_bytes,
          (long long)got.small_bytes, (long long)want.small_bytes);
 }
 

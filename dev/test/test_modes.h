@@ -23,7 +23,7 @@ enum { MODE_ONE_MICROBATCH = 1, MODE_MANY_ROUNDS = 1, MODE_VALUES_MOST = 14 };
 // option: OPTION_COUNT if the value is not one of the program's options. A value "" leaves the option out. The wraps
 // cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
 struct ModeFactorSpec { OptionId option; int values; const char *value[MODE_VALUES_MOST]; };
-static const ModeFactorSpec mode_factors[MODE_FACTORS] = {
+static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_mesh, 14, {"1x1", "1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1", "1x5", "5x1", "1x6", "2x3", "3x2", "6x1"}},
     {OPT_strategy, 9,
      {"", "full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "zero1", "zero2", "zero3", "ddp"}},
@@ -41,7 +41,7 @@ static const ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_shm, 3, {"on", "copy", "off"}},
     {OPT_tie_head, 2, {"on", "off"}},
     {OPT_dropout, 2, {"0", "0.1"}},
-    {OPT_optimizer, 2, {"adamw", "sgd"}},
+    {OPT_optimizer, 3, {"adamw", "sgd", "muon"}},
     {OPTION_COUNT, 2, {"several microbatches a rank", "one microbatch a rank"}},
     {OPTION_COUNT, 2, {"reductions in one round", "reductions in rounds of 384"}},
     {OPTION_COUNT, 2, {"one thread", "two threads"}}};
@@ -444,7 +444,7 @@ static inline CoverRow mode_walk_row(const ModeSet *s, int64_t j) {
                                           MODE_DROPOUT, MODE_OPTIMIZER, MODE_MICROBATCHES};
   static const ModeFactor others[] = {MODE_SHARD, MODE_RECOMPUTE, MODE_SHM, MODE_ROUNDS, MODE_THREADS};
   CoverRow r = s->core[j * 7919 % s->cores];
-  mode_digits(&r, arithmetic, 9, j / MODE_WALK_SHARE * 1663 % 4320);
+  mode_digits(&r, arithmetic, 9, j / MODE_WALK_SHARE * 1663 % 6480);
   mode_digits(&r, others, 5, (29 * j + j / 144) % 144);
   return r;
 }

@@ -56,10 +56,13 @@ static inline void plan_modes(ModeSet *s) {        // the covering set
   modes_legal_pairs(s);
   modes_cover(s);
 }
+// The covering set as it was when the tables were written: before there was Muon, the last optimizer.
 static inline void plan_table_modes(PlanTable *table) {
   static ModeSet s;
   static Options o;
+  mode_factors[MODE_OPTIMIZER].values--;
   plan_modes(&s);
+  mode_factors[MODE_OPTIMIZER].values++;
   for (int i = 0; i < s.rows; i++) {
     char error[512] = "", text[512], name[600];
     const int world = mode_world(&s.row[i]);
@@ -199,6 +202,34 @@ static inline void plan_case_close(PlanCase *x) {
   record_close(&x->record);
   trainer_plan_close(&x->t);
 }
+// Muon's: bytes of the largest matrix, of the most runs that a rank has in a round, and of newton_schulz's scratch.
+struct PlanUpdates { size_t slots, matrix, stage, work; bool in_place; };
+static inline PlanUpdates plan_updates(const Fsdp *f) {
+  PlanUpdates x = {};
+  const Mesh *m = &f->mesh;
+  x.in_place = f->cfg.comm == COMM_MPI && !f->lay.mirrored && m->windows;
+  for (int r = 0; r < m->world; r++) x.in_place = x.in_place && m->peer[r].host == m->peer[0].host;
+  for (int p = 0; p < f->lay.params && f->cfg.optimizer == OPTIMIZER_MUON && !f->cfg.weights_only; p++) {
+    const Param *q = &f->lay.param[p];
+    if (!q->stage || q->ndim < 2 || q->frozen) continue;
+    const int64_t rows = strstr(q->name, "c_attn") ? q->shape[1] : q->shape[0], cols = q->shape[1];
+    const size_t matrix = (size_t)round_up(2 * rows * cols, 256);
+    const size_t work = (size_t)round_up((int64_t)newton_schulz_work_bytes(rows, cols, BF16), 256);
+    if (matrix > x.matrix) x.matrix = matrix;
+    if (work > x.work) x.work = work;
+    x.slots = m->world > 1 ? 3 : 1;
+  }
+  for (int i = 0; i < f->cfg.mesh.shards; i++) for (int j = 0; j < f->lay.owned.rounds; j++) {
+    size_t bytes = 0;
+    for (int k = 0; k < f->lay.owned.matrices; k++) {
+      Run run;
+      if (f->lay.owned.matrix[k].round == j && owned_run(f, &f->lay.owned.matrix[k], i, &run))
+        bytes += (size_t)round_up(2 * run.numel, 256);
+    }
+    if (bytes > x.stage) x.stage = bytes;
+  }
+  return x;
+}
 // The formulas of memory, per rank and line: stated once more, from the configuration and the sizes of units alone.
 // slots_bytes: of gradient slots and what shares with them.
 static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line) {
@@ -232,8 +263,15 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
     }
   }
   const size_t state = 4 * (size_t)f->lay.state_numel, master = 4 * (size_t)f->lay.master_numel;
+  size_t second = 0;                             // the second moment is AdamW's: not of SGD, nor of Muon's matrices
+  for (int u = 0; u < f->lay.units; u++)
+    for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+      const Piece *q = &f->lay.unit[u].piece[i];
+      const bool muons = c->optimizer == OPTIMIZER_MUON && q->owned;
+      if (q->trains && c->optimizer != OPTIMIZER_SGD && !muons) second += 4 * (size_t)round_up(q->numel, 128);
+    }
   const size_t low = 2 * (size_t)f->lay.low_numel, scales = (size_t)f->lay.scales;
-  const size_t moments = c->optimizer == OPTIMIZER_ADAMW ? 2 : 1, limbs = NORM_LIMBS * 8;
+  const size_t limbs = NORM_LIMBS * 8;
   const size_t gathers = !f->lay.in_place, slots = gathers * (size_t)c->gather_slots * block;
   const size_t root = gathers * f->lay.stage[0].full_bytes;
   const bool shared = slots_bytes != 0, params_off = c->offload == OFFLOAD_PARAMS, on = trains && !off;
@@ -244,9 +282,9 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_KEPT] = trains ? kept : 0;
   line[MEM_MASTER] = off ? 0 : master;
   line[MEM_MASTER_LOW] = off ? 0 : low;
-  line[MEM_OPTIMIZER] = on * moments * state;
+  line[MEM_OPTIMIZER] = on * (state + second);
   line[MEM_GRADS] = on * (apart + own);
-  line[MEM_HOST_STATE] = !off ? 0 : master + low + moments * state + (chains && mirrored ? 0 : state) +
+  line[MEM_HOST_STATE] = !off ? 0 : master + low + state + second + (chains && mirrored ? 0 : state) +
                          (params_off ? 0 : 2 * unit_bytes) + limbs + 8 * (scales ? scales : 1);
   line[MEM_OFFLOAD] = off * 4 * (c->native_reduce ? largest : chunk);
   line[MEM_GATHER_SLOTS] = slots;
@@ -261,10 +299,14 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_STAGING_IN] = trains ? in * b_r : 0;
   line[MEM_SCALES] = 4 * scales * (2 + world);
   line[MEM_CONTROL] = mpi ? 8192 : 0;
+  const PlanUpdates x = plan_updates(f);
+  const size_t matrices = x.slots * x.matrix, stages = x.slots * x.stage;
+  line[MEM_UPDATES] = matrices + x.work + (world > 1 && !(x.in_place && !replicas) ? stages : 0);
   static const MemoryName readable[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
   for (MemoryName i : readable) line[MEM_MIRROR] += mirrored ? line[i] : 0;
   if (mirrored) line[MEM_MIRROR] += (params_off ? f->lay.params_bytes : 0) + (chains && trains ? state : 0) + whole;
-  if (mirrored) line[MEM_LANDING] = small * (world + 1);
+  line[off ? MEM_HOST_STATE : MEM_LANDING] += off || mirrored ? stages + mirrored * matrices : 0;
+  if (mirrored) line[MEM_LANDING] += small * (world + 1);
   if (mirrored && remote) line[MEM_LANDING] += slots + root + trains * 2 * remote * chunk * b_r;
 }
 static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) {
@@ -406,7 +448,8 @@ TEST_MPI(ops_touch_what_they_declare, 1,
   static const char *const modes[] = {"", "--dropout 0.2 --param_dtype bf16 --reduce_dtype bf16 --recompute block",
                                       "--param_dtype fp16 --optimizer sgd --recompute gelu --accumulate local",
                                       "--param_dtype bf16 --fp8 gather --tie_head off --recompute mlp",
-                                      "--buffer_dtype bf16 --freeze wte,h.0.*"};
+                                      "--buffer_dtype bf16 --freeze wte,h.0.*",
+                                      "--optimizer muon --param_dtype bf16"};
   static Corpus corpus;
   static Trainer t;
   TouchCheck *k = &touch_check;

@@ -97,6 +97,13 @@ static inline int64_t plan_message_bytes(const Fsdp *f, LinkUse use, bool near, 
     if ((m->peer[before].host == host) == near) bytes += times * f->lay.state_numel * 4;
     if (m->rank != last && (m->peer[last].host == host) == near) bytes += f->lay.state_numel * 4;
   }
+  for (int r = 0; r < m->world && use == LINK_UPDATES && !f->lay.owned.in_place; r++)
+    for (int i = 0; i < f->lay.owned.matrices && r != m->rank && (m->peer[r].host == host) == near; i++) {
+      const OwnedMatrix *x = &f->lay.owned.matrix[i];
+      Run run;
+      if (x->owner == m->rank && r / S == m->rank / S && owned_run(f, x, r % S, &run)) bytes += 2 * run.numel;
+      if (x->owner == r && owned_run(f, x, m->rank % S, &run)) bytes += 2 * run.numel;
+    }
   for (int r = 0; r < m->world && use == LINK_SMALL; r++)
     if (r != m->rank && (m->peer[r].host == host) == near)
       bytes += (int64_t)f->cfg.small_bytes + 4 * (int64_t)f->lay.scales_trained;
@@ -108,12 +115,14 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
   static Trainer t;
   if (!plan_made(&w, asked, false)) return;
   const int world = (int)w.opt.world, per_host = (int)w.opt.ranks_per_host, A = (int)w.opt.grad_accum;
+  const RankOwners owners = rank_owners(&w.opt);
   int ranks = 0;
   for (int c = 0; c < w.classes; c++) ranks += w.rank[c].count;
   EXPECT(ranks == world, "%s: kinds of %d ranks, there are %d", what, ranks, world);
   for (int r = 0; r < world; r++) {
     RankKey key = rank_key(mesh_shape_of(&w.opt), r, world, per_host);
     key.threads = w.rank[0].key.threads;         // the test asks for a number
+    key.owns = rank_owns(owners, r);
     int c = 0;
     while (c < w.classes && memcmp(&w.rank[c].key, &key, sizeof key)) c++;
     REQUIRE(c < w.classes, "%s: rank %d is of no kind", what, r);
@@ -125,7 +134,7 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
            "moves others", what, r, memory_planned_total(&t.plan, MEMORY_ALL), k->first,
            memory_planned_total(&k->memory, MEMORY_ALL));
     const int64_t all[LINK_USES] = {traffic.gather_bytes, traffic.reduce_bytes, traffic.replicate_bytes,
-                                    traffic.small_bytes};
+                                    traffic.update_bytes, traffic.small_bytes};
     for (int use = 0; use < LINK_USES; use++) {
       const int64_t in = k->links.inside[use], out = k->links.between[use];
       EXPECT(in >= 0 && out >= 0 && in + out == all[use], "%s, rank %d, %s: %lld and %lld bytes, %lld by the formula",
@@ -136,6 +145,7 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
     }
     trainer_plan_close(&t);
   }
+  free(owners.count);
   world_plan_free(&w);
 }
 TEST(plan_ranks_of_a_kind_are_alike,

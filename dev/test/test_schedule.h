@@ -414,6 +414,14 @@ TEST(schedule_needs_every_wait_offload, "the same with optimizer or parameters o
   schedule_mutants(ScheduleCase{2, "nccl", "--offload optimizer --strategy no_shard", "--param_dtype bf16"}, 6);
   schedule_mutants(ScheduleCase{2, "mpi", "--offload params --strategy no_shard", ""}, 3);
 }
+TEST(schedule_needs_every_wait_muon, "the same with Muon's matrices on their way to owners and back") {
+  schedule_mutants(ScheduleCase{2, "nccl", "--graph off", "--optimizer muon"}, 12);
+}
+TEST(schedule_needs_every_wait_muon_all,
+     "Muon's matrices over messages of a mirrored device, and with masters on the host") {
+  schedule_mutants(ScheduleCase{2, "mpi", "--shm off", "--optimizer muon"}, 5);
+  schedule_mutants(ScheduleCase{1, "self", "--offload params", "--optimizer muon"}, 9);
+}
 TEST(schedule_needs_every_wait_modes_all, "the same with kept blocks, meshes, local sums") {
   schedule_mutants(ScheduleCase{4, "nccl", "--reshard_after_forward 2 --graph off", ""}, 9);
   schedule_mutants(ScheduleCase{4, "nccl", "--mesh 2x2", "--fp8 gather"}, 9);

@@ -18,6 +18,8 @@ static Traffic sched_traffic(const Record *r) {
     const bool small = e->doing.what == DOING_SMALL || e->op == COLLECTIVE_BARRIER;
     if (collective && e->op == COLLECTIVE_GATHER) t.gathers += (int64_t)e->access.at;
     if (collective && e->op == COLLECTIVE_REDUCE) t.reductions += (int64_t)e->access.at;
+    if (collective && e->op == COLLECTIVE_UPDATES) t.updates += (int64_t)e->access.at;
+    if (e->kind == RECORD_RECEIVE && e->doing.what == DOING_UPDATE) t.update_bytes += (int64_t)e->access.bytes;
     t.small += collective && small;
     if (!collective && !(e->kind == RECORD_RECEIVE && others) &&
         !(e->kind == RECORD_ACCESS && others && e->access.kind == ACCESS_READ)) continue;
@@ -46,8 +48,8 @@ static void sched_tell(SchedTold *told, const Record *r, const Fsdp *f) {
   for (int i = 0; i < r->count; i++) {
     const RecordEntry *e = &r->entry[i];
     if (e->kind == RECORD_SEND || e->kind == RECORD_RECEIVE)
-      strcpy(told->name[e->number], e->op == CHANNEL_GATHER ? "gather" : e->op == CHANNEL_REDUCE ? "reduce" :
-                                    e->op == CHANNEL_CHAIN ? "chain" : "nccl");
+      strcpy(told->name[e->number], e->doing.what == DOING_UPDATE ? "updates" : e->op == CHANNEL_GATHER ? "gather" :
+                                    e->op == CHANNEL_REDUCE ? "reduce" : e->op == CHANNEL_CHAIN ? "chain" : "nccl");
   }
   memcpy(told->part, f->lay.part, sizeof told->part);
   told->on_host = f->lay.work_on_host;
@@ -177,7 +179,10 @@ static bool sched_told_by(const SchedEntry *x, int counter, int rank) {
   const int m = x->memory, what = x->e.doing.what;
   if (!sched_is_access(x) || x->e.block != 0) return false;
   if (!strcmp(sched_counters[counter], "done")) return x->reads && x->owner != rank && what == DOING_REDUCE;
+  if (!strcmp(sched_counters[counter], "taken")) return x->reads && m == WORK_UPDATES && x->e.op == OP_muon_update;
   if (!x->writes) return false;
+  if (!strcmp(sched_counters[counter], "momenta")) return m == WORK_UPDATES && x->e.op == OP_muon_momentum;
+  if (!strcmp(sched_counters[counter], "updates")) return m == WORK_UPDATES && x->e.op == OP_newton_schulz;
   if (!strcmp(sched_counters[counter], "kept")) return m == WORK_KEPT;
   if (!strcmp(sched_counters[counter], "partial")) return m == WORK_SUMS;
   return (m == WORK_STAGING && what == DOING_REDUCE) || ((m == WORK_SLOTS || m == WORK_WHOLE) && what == DOING_MODEL);
@@ -295,9 +300,18 @@ static SchedSite *sched_site(SchedTally *tally, const SchedRun *run, int kind, i
 static const char *const sched_redundant[] = {"a message's end is not waited for: gather",
                                               "a message's end is not waited for: chain",
                                               "a message's end is not waited for: replicate",
+                                              "a message's end is not waited for: updates",
                                               "a record is left out: gradient free"};
 static bool sched_is_redundant(const char *site) {
   for (const char *r : sched_redundant) if (strstr(site, r)) return true;
+  return false;
+}
+// Whether an event is of Muon's exchange. All rounds wait alike; which of them need to depends on which runs move, and
+// where runs of the rounds before lay. Each wait must be caught in some round.
+static bool sched_is_of_updates(const SchedRun *run, int rank, const SchedEntry *x) {
+  static const char *const events[] = {"updates ready", "matrix whole", "updates back"};
+  const bool named = x->e.kind == RECORD_EVENT || x->e.kind == RECORD_WAIT || x->e.kind == RECORD_DONE;
+  for (const char *event : events) if (named && !strcmp(run->told[rank]->name[x->e.number], event)) return true;
   return false;
 }
 // Waits that no entry needs in a mode: for a stream that touches nothing; for the mirror of a gradient without peers;
@@ -305,6 +319,7 @@ static bool sched_is_redundant(const char *site) {
 static bool sched_waits_for_nothing(const SchedRun *run, int rank, const SchedEntry *x) {
   const char *event = run->told[rank]->name[x->e.number];
   if (run->mesh.shards == 1 && !strcmp(event, "mirror filled")) return true;
+  if (sched_is_of_updates(run, rank, x)) return true;
   if (rank / run->mesh.shards < run->mesh.replicas - 1 && !strcmp(event, "reduced")) return true;
   if (x->e.kind != RECORD_WAIT) return false;
   for (int i = 0; i < run->count[rank]; i++)
@@ -337,7 +352,8 @@ static void sched_mutate(SchedRun *run, int kind, int most, const bool *useful, 
       const int to = sched_mutant_to(run, kind, r, i);
       if (to == -1 || (kind == MUTANT_DROP_RELEASE && !useful[run->entry[r][i].id])) continue;
       SchedSite *site = sched_site(tally, run, kind, r, &run->entry[r][i]);
-      const bool more = others && !site->caught && site->here < SCHED_MOST_TRIES && !sched_is_redundant(site->name);
+      const bool open = others || sched_is_of_updates(run, r, &run->entry[r][i]);
+      const bool more = open && !site->caught && site->here < SCHED_MOST_TRIES && !sched_is_redundant(site->name);
       if (site->at++ % ((site->count + most - 1) / most) && !more) continue;
       site->here++;
       site->made++;
@@ -446,7 +462,10 @@ TEST_MPI(schedule_log_is_proven_cpu, 6,
       {3, "mpi", "--strategy ddp --accumulate local --shm off", 0},
       {4, "mpi", "--reshard_after_forward 2 --gather_slots 1 --freeze h.*", 0},
       {4, "mpi", "--reshard_after_forward 2 --gather_slots 1 --freeze h.* --shm copy", 0},
-      {4, "mpi", "--reshard_after_forward 2 --shm off", 0}};
+      {4, "mpi", "--reshard_after_forward 2 --shm off", 0},
+      {2, "mpi", "--optimizer muon --n_layer 2", 0},
+      {3, "mpi", "--optimizer muon --n_layer 3 --shm off", 0},
+      {4, "mpi", "--optimizer muon --n_layer 3 --mesh 2x2", 0}};
   sched_modes_hold(cpu_tables[0].ops, modes, (int)(sizeof modes / sizeof *modes), SCHED_MUTANTS_A_SITE);
 }
 TEST_MPI(schedule_log_is_proven_nccl, 4,
@@ -467,7 +486,10 @@ TEST_MPI(schedule_log_is_proven_nccl, 4,
       {2, "nccl", "--offload optimizer --param_dtype bf16", 0},
       {3, "nccl", "--strategy no_shard", 384},
       {4, "nccl", "--mesh 2x2", 384},
-      {4, "nccl", "--reshard_after_forward 2 --freeze wte,wpe,h.0.*", 0}};
+      {4, "nccl", "--reshard_after_forward 2 --freeze wte,wpe,h.0.*", 0},
+      {1, "self", "--optimizer muon --n_layer 1 --offload optimizer", 0},
+      {2, "nccl", "--optimizer muon --n_layer 2 --graph off", 0},
+      {2, "nccl", "--optimizer muon --n_layer 2 --offload optimizer --param_dtype bf16", 0}};
   sched_modes_hold(&ops_streams, modes, (int)(sizeof modes / sizeof *modes), SCHED_MUTANTS_A_SITE);
 }
 TEST_MPI(schedule_log_is_proven_mpi, 4,
@@ -487,6 +509,8 @@ TEST_MPI(schedule_log_is_proven_mpi, 4,
       {4, "mpi", "--mesh 2x2 --shm off", 384},
       {3, "mpi", "--strategy no_shard", 0},
       {4, "mpi", "--reshard_after_forward 2 --gather_slots 1 --freeze h.*", 0},
-      {4, "mpi", "--reshard_after_forward 2 --shm off", 0}};
+      {4, "mpi", "--reshard_after_forward 2 --shm off", 0},
+      {2, "mpi", "--optimizer muon --n_layer 2", 0},
+      {2, "mpi", "--optimizer muon --n_layer 2 --offload params --shm off", 0}};
   sched_modes_hold(&ops_streams, modes, (int)(sizeof modes / sizeof *modes), SCHED_MUTANTS_A_SITE);
 }

@@ -78,6 +78,8 @@ static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, si
   const int64_t most_row_tasks = gemm_ceil_div(M, 4 * g->mr);
   while (row_tasks < most_row_tasks && row_tasks * col_tasks % threads && row_tasks * col_tasks < 8 * threads)
     row_tasks++;
+  // Below a diagonal tasks differ in size: several for each thread, so that all end at about the same time.
+  if (j->lower && threads > 1) row_tasks = gemm_min(most_row_tasks, row_tasks > 4 * threads ? row_tasks : 4 * threads);
   p.rows = gemm_round_up(gemm_ceil_div(M, row_tasks), g->share_mr);
   p.pass_rows = M;
   if (p.pass_k_blocks < p.k_blocks) {            // sums wait in the threads' scratch from pass to pass: one task each
@@ -112,20 +114,37 @@ static int64_t gemm_take_task(GemmWork *w, bool first) {
   if (w->p->pass_k_blocks < w->p->k_blocks) return first ? thread_number : w->pass.tasks;
   return __atomic_fetch_add(&w->shared->next_task, 1, __ATOMIC_RELAXED);
 }
-static GemmPlace gemm_task_begin(GemmWork *w, bool first) {
-  const GemmPass *s = &w->pass;
-  GemmPlace at = {gemm_take_task(w, first), s->k_block, 0, 0, 0, 0};
-  if (at.task >= s->tasks) return at;
-  at.row = s->row + at.task % s->row_tasks * w->p->rows;
-  at.col = s->col + at.task / s->row_tasks * w->p->cols;
-  at.cols = gemm_min(w->p->cols, s->col_end - at.col);
-  return at;
-}
+// Below a diagonal the last rows have the most work: their tasks come first.
 INLINE int64_t gemm_task_row(const GemmWork *w, GemmPlace at) {
-  return w->pass.row + at.task % w->pass.row_tasks * w->p->rows;
+  const int64_t n = at.task % w->pass.row_tasks;
+  return w->pass.row + (w->j->lower ? w->pass.row_tasks - 1 - n : n) * w->p->rows;
 }
 INLINE int64_t gemm_task_row_end(const GemmWork *w, GemmPlace at) {
   return gemm_min(gemm_task_row(w, at) + w->p->rows, w->pass.row_end);
+}
+// The first row of a task's first group, of those that reach below the diagonal.
+static int64_t gemm_first_row(const GemmWork *w, GemmPlace at) {
+  const int64_t row = gemm_task_row(w, at), group = w->g->mr * GEMM_A_PANELS;
+  return w->j->lower && at.col > row ? row + (at.col - row) / group * group : row;
+}
+static GemmPlace gemm_task_begin(GemmWork *w, bool first) {
+  const GemmPass *s = &w->pass;
+  GemmPlace at = {0, s->k_block, 0, 0, 0, 0};
+  do {
+    at.task = gemm_take_task(w, first);
+    first = false;
+    if (at.task >= s->tasks) return at;
+    at.col = s->col + at.task / s->row_tasks * w->p->cols;
+  } while (w->j->lower && gemm_task_row_end(w, at) <= at.col);
+  at.row = gemm_first_row(w, at);
+  at.cols = gemm_min(w->p->cols, s->col_end - at.col);
+  return at;
+}
+// How many of the place's columns a panel of rows computes.
+INLINE int64_t gemm_panel_cols(const GemmWork *w, GemmPlace at, int64_t row) {
+  if (!w->j->lower) return at.cols;
+  const int64_t below = gemm_min(row + w->g->mr, at.row + at.rows) - at.col;
+  return below <= 0 ? 0 : gemm_min(at.cols, gemm_round_up(below, GEMM_NR));
 }
 INLINE int64_t gemm_group_rows(const GemmWork *w, GemmPlace at) {
   return gemm_min(w->g->mr * GEMM_A_PANELS, gemm_task_row_end(w, at) - at.row);
@@ -133,7 +152,7 @@ INLINE int64_t gemm_group_rows(const GemmWork *w, GemmPlace at) {
 static GemmPlace gemm_next_place(GemmWork *w, GemmPlace at) {
   at.row += at.rows;
   if (at.row < gemm_task_row_end(w, at)) return at;
-  at.row = gemm_task_row(w, at);
+  at.row = gemm_first_row(w, at);
   return ++at.k_block < w->pass.k_block_end ? at : gemm_task_begin(w, false);
 }
 // Prepares a group for packing.
@@ -196,11 +215,15 @@ static void gemm_strip_done(GemmWork *w, float *strip, int64_t stride, GemmPlace
   s->cols = at.cols;
   s->r = s->c = 0;
 }
-static void gemm_multiply_group(GemmWork *w, GemmPlace at, const uint32_t *a) {
+static void gemm_multiply_group(GemmWork *w, GemmPlace of, const uint32_t *a) {
+  GemmPlace at = of;                             // of a panel at a time
+  at.cols = gemm_panel_cols(w, of, of.row + of.rows - 1);
   const GemmPlan *p = w->p;
   const int64_t mr = w->g->mr, tile_floats = mr * GEMM_NR, words = gemm_words(w, at.k_block);
   gemm_side_spread(w, at, words);
   for (int64_t row = at.row; row < at.row + at.rows; row += mr, a += gemm_panel_words(mr, words)) {
+    at.cols = gemm_panel_cols(w, of, row);
+    if (at.cols == 0) continue;
     // One block of k: two strips take turns. More: each panel's strip waits for the next block.
     const int64_t n = p->k_blocks == 1 ? w->strips++ % 2 : (row - gemm_task_row(w, at)) / mr;
     float *const strip = w->s.strips + n * p->cols * mr, *to = strip;

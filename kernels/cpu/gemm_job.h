@@ -21,6 +21,8 @@ struct GemmJob {
   // If not NULL: receives the sums over k of a's rows row.. (a must not be k_contiguous).
   void (*finish_sums)(const GemmJob *j, const float *sums, int64_t row, int64_t rows);
   const void *arg;                               // for the two functions
+  // a and b are one operand: only elements on and below the diagonal are wanted. finish also gets some above it.
+  bool lower = false;
 };
 
 #ifdef __AVX512F__

@@ -26,6 +26,8 @@ struct MatmulProduct {
   Tensor out, a, b;
   bool a_rows, b_rows, add;
   Tensor bias, pre_gelu, a_scale, b_scale;
+  Tensor addend;                                 // (I,J), dtype of out: out = scale (a b) + add_scale addend (muon.cuh)
+  float scale, add_scale;
 };
 
 // ================================================================================================ 2 plans
@@ -93,7 +95,7 @@ static MatmulKey matmul_key(const Ctx *c, const MatmulProduct *p) {
   k.I = p->I, k.J = p->J, k.S = p->S;
   k.op = (uint8_t)p->op, k.dtype = (uint8_t)p->a.dtype, k.out_dtype = (uint8_t)p->out.dtype;
   k.bias = p->bias.data != NULL, k.pre_gelu = p->pre_gelu.data != NULL;
-  k.add = p->add, k.tf32 = c->fast_fp32 && p->a.dtype == F32;
+  k.add = p->add || p->addend.data, k.tf32 = c->fast_fp32 && p->a.dtype == F32;
   k.align_out = matmul_alignment(p->out), k.align_a = matmul_alignment(p->a), k.align_b = matmul_alignment(p->b);
   k.align_bias = matmul_alignment(p->bias), k.align_pre_gelu = matmul_alignment(p->pre_gelu);
   return k;
@@ -227,13 +229,15 @@ static MatmulPlan *matmul_plan_new(MatmulPlans *plans, const MatmulKey *key) {
 
 static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, const cublasLtMatmulAlgo_t *algo,
                            size_t workspace_bytes) {
-  const float one = 1.0f, beta = p->add ? 1.0f : 0.0f;
-  void *out = p->out.data;
+  const bool scaled = p->addend.data != NULL;
+  const float alpha = scaled ? p->scale : 1.0f, beta = scaled ? p->add_scale : p->add ? 1.0f : 0.0f;
+  void *const out = p->out.data, *const addend = scaled ? p->addend.data : out;
   CHECK(workspace_bytes <= c->workspace_bytes, "a GEMM needs %zu bytes of workspace, has %zu",
         workspace_bytes, c->workspace_bytes);
   matmul_point(plan, p);
-  BLAS(cublasLtMatmul(DEVICE(c)->blas, plan->desc, &one, p->b.data, plan->b, p->a.data, plan->a, &beta, out, plan->out,
-                      out, plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes, STREAM(c)));
+  BLAS(cublasLtMatmul(DEVICE(c)->blas, plan->desc, &alpha, p->b.data, plan->b, p->a.data, plan->a, &beta, addend,
+                      plan->out, out, plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes,
+                      STREAM(c)));
 }
 // The last way of every GEMM is MATMUL_OWN, except with fp8.
 static void matmul_choose(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {

@@ -1,0 +1,162 @@
+// test_layers.h: --log_layers says what a step did to each unit, exactly, and changes nothing.
+#pragma once
+
+// Norms of each unit in each of three steps, and the run's weights.
+enum { LAYERS_UNITS = 8, LAYERS_STEPS = 3 };
+struct LayersResult { LayerNorms norms[LAYERS_STEPS][LAYERS_UNITS]; double norm[LAYERS_STEPS]; uint64_t weights; };
+static inline double layers_square(const float *x, const float *less, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const float d = less ? x[i] - less[i] : x[i];
+    sum += (double)d * (double)d;
+  }
+  return sum;
+}
+// Of parameter p: its masters, or its gradient.
+static inline float *layers_param(Fsdp *f, ShardState state, int p) {
+  float *full = (float *)calloc((size_t)f->lay.param[p].numel_padded, sizeof(float));
+  fsdp_read_param(f, state, p, full);
+  return full;
+}
+// What one rank's last step did, from its parameters before and after it. A sum of n squares in fp64 has n roundings,
+// n < 2^19; the norms have one.
+static inline void layers_check(const Fsdp *f, float **before, const char *what) {
+  double squares[LAYERS_UNITS][3] = {};
+  for (int p = 0; p < f->lay.params; p++) {
+    const Param *q = &f->lay.param[p];
+    float *now = layers_param((Fsdp *)f, STATE_MASTER, p), *grad = layers_param((Fsdp *)f, STATE_GRAD, p);
+    squares[q->unit][0] += layers_square(grad, NULL, param_numel(q));
+    squares[q->unit][1] += layers_square(now, before[p], param_numel(q));
+    squares[q->unit][2] += layers_square(now, NULL, param_numel(q));
+    free(now);
+    free(grad);
+  }
+  for (int u = 0; u < f->lay.units; u++) {
+    const LayerNorms x = layer_norms(f, u);
+    const double got[] = {x.gradient, x.change, x.weights};
+    for (int i = 0; i < 3; i++)
+      EXPECT(fabs(got[i] - sqrt(squares[u][i])) <= 0x1p-33 * got[i] && got[i] > 0,
+             "%s, %s: norm %d is %.17g, must be %.17g", what, f->lay.unit[u].name, i, got[i], sqrt(squares[u][i]));
+  }
+}
+// The field of metrics.jsonl says the same, units by name.
+static inline void layers_check_json(const Trainer *t, double grad_norm) {
+  const Fsdp *f = &t->fsdp;
+  RunView run = {};
+  run.fsdp = (Fsdp *)f;
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *to = open_memstream(&text, &bytes);
+  fprintf(to, "{\"kind\":\"step\"");
+  log_layers(to, &run, grad_norm);
+  fprintf(to, "}");
+  fclose(to);
+  cJSON *json = cJSON_Parse(text);
+  const cJSON *layers = cJSON_GetObjectItemCaseSensitive(json, "layers");
+  EXPECT(cJSON_GetArraySize(layers) == f->lay.units, "%s: not of %d units", text, f->lay.units);
+  double squares = 0;
+  for (int u = 0; u < f->lay.units; u++) {
+    const cJSON *x = cJSON_GetArrayItem(layers, u), *name = cJSON_GetObjectItemCaseSensitive(x, "unit");
+    const cJSON *norm = cJSON_GetObjectItemCaseSensitive(x, "grad_norm");
+    const cJSON *ratio = cJSON_GetObjectItemCaseSensitive(x, "update_ratio");
+    const LayerNorms want = layer_norms(f, u);
+    if (!cJSON_IsString(name) || !cJSON_IsNumber(norm) || !cJSON_IsNumber(ratio)) { EXPECT(false, "%s", text); break; }
+    EXPECT(!strcmp(name->valuestring, f->lay.unit[u].name) && ratio->valuedouble == want.change / want.weights,
+           "%s: unit %d is %s, %.17g", text, u, f->lay.unit[u].name, want.change / want.weights);
+    squares += norm->valuedouble * norm->valuedouble;
+  }
+  EXPECT(fabs(sqrt(squares) / grad_norm - 1) < 1e-14, "%s: together %.17g, must be %.17g", text, sqrt(squares),
+         grad_norm);
+  cJSON_Delete(json);
+  free(text);
+}
+static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, const char *extra, bool logs) {
+  memset(r, 0, sizeof *r);
+  int rank;
+  MPI_Comm comm;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
+  if (comm == MPI_COMM_NULL) return false;
+  static Trainer t;
+  Fsdp *f = &t.fsdp;
+  Options o;
+  test_options(&o, world, "%s %s %s", world_shapes, extra, logs ? "--log_layers" : "");
+  trainer_open(&t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
+  const bool planned = !memcmp(t.plan.taken_bytes, t.plan.planned_bytes, sizeof t.plan.taken_bytes);
+  EXPECT(planned, "%s: taken is not planned", extra);
+  for (int s = 0; s < LAYERS_STEPS; s++) {
+    float *before[64] = {};
+    for (int p = 0; p < f->lay.params && world == 1; p++) before[p] = layers_param(f, STATE_MASTER, p);
+    t.fsdp.traffic = Traffic{};
+    r->norm[s] = train_step(&t, false).grad_norm;
+    expect_traffic(f, (int)o.grad_accum, s, extra);
+    for (int u = 0; u < f->lay.units && logs; u++) r->norms[s][u] = layer_norms(f, u);
+    if (logs) EXPECT(layer_norms(f, -1).gradient / (double)t.before.loss_scale / 12 == r->norm[s] ||
+                         fabs(layer_norms(f, -1).gradient / (double)t.before.loss_scale / 12 / r->norm[s] - 1) < 1e-15,
+                     "%s: all units' gradients are %.17g, the step's %.17g", extra, layer_norms(f, -1).gradient,
+                     r->norm[s]);
+    if (world == 1 && logs) layers_check(f, before, extra);
+    if (world == 1 && logs) layers_check_json(&t, r->norm[s]);
+    for (float *b : before) free(b);
+  }
+  r->weights = weights_hash(f);
+  trainer_close(&t);
+  MPI_Comm_free(&comm);
+  return true;
+}
+TEST_MPI(layers_are_what_a_step_did, 4,
+         "--log_layers: norms of each unit's gradient, change and weights are those of its parameters before and after "
+         "the step, with the same bits on 1 to 4 ranks, meshes and layouts, for each optimizer; planned memory and "
+         "traffic are what is taken; no bit of training changes") {
+  static const struct { const char *alone, *ranks[4]; } modes[] = {
+      {"--param_dtype bf16", {"", "--shard dim0", "--mesh 2x2", "--shm off"}},
+      {"--optimizer sgd --wrap min_params:20000", {"", "", "--strategy ddp", NULL}},
+      {"--optimizer muon --param_dtype bf16", {"--shm off", "--shard dim0", "--mesh 2x2", NULL}}};
+  static Corpus corpus;
+  static LayersResult one, r;
+  test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
+  for (const auto &m : modes) {
+    const bool first = layers_run(&r, &corpus, 1, m.alone, false);
+    layers_run(&one, &corpus, 1, m.alone, true);
+    if (first)
+      EXPECT(one.weights == r.weights && one.norm[2] == r.norm[2], "%s: --log_layers changes training", m.alone);
+    MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+    for (int i = 0; i < 4 && m.ranks[i]; i++) {
+      char extra[200];
+      const int world = i == 2 ? 4 : i == 1 ? 3 : 2;
+      snprintf(extra, sizeof extra, "%s %s", m.alone, m.ranks[i]);
+      if (layers_run(&r, &corpus, world, extra, true))
+        EXPECT(!memcmp(&one, &r, sizeof r), "N=%d %s: not the bits of one rank: change of unit 1 %.17g (%.17g)", world,
+               extra, r.norms[2][1].change, one.norms[2][1].change);
+    }
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+static void layers_check_change(const Ops *ops, bool device, int threads, const float *now, const float *before,
+                                int64_t n, const int64_t *want) {
+  Ctx c = device ? device_ctx(ops, cuda_ops_query(F32, 1, 1, 1)) : op_ctx(ops, threads, {F32, F32, 1, 1, 1, 1, 1, 1});
+  Tensor a = op_tensor(F32, n), b = op_tensor(F32, n), limbs = op_tensor(I32, 2 * NORM_LIMBS);
+  memcpy(a.data, now, (size_t)n * 4), memcpy(b.data, before, (size_t)n * 4);
+  memset(limbs.data, 0, sizeof(int64_t) * NORM_LIMBS);
+  Tensor to = device_upload(&c, limbs);
+  norm_change(&c, (int64_t *)to.data, device_upload(&c, a), device_upload(&c, b));
+  EXPECT(!memcmp(device_download(&c, to).data, want, sizeof(int64_t) * NORM_LIMBS),
+         "%s, %d threads, %lld elements: not the norm of the differences", ops->name, threads, (long long)n);
+  device_done(&c);
+}
+TEST(norm_change_is_of_differences,
+     "norm_change adds the squares of now - before, rounded to fp32, exactly: the limbs of norm_accumulate of these, "
+     "on all instruction sets, threads and CUDA") {
+  for (int64_t n : {1, 17, 2048, 40003}) {
+    Tensor now = op_random_tensor(1, 1.0, F32, n), before = op_random_tensor(2, 0.9, F32, n), less = op_tensor(F32, n);
+    for (int64_t i = 0; i < n; i++) ((float *)less.data)[i] = ((float *)now.data)[i] - ((float *)before.data)[i];
+    int64_t want[NORM_LIMBS] = {};
+    const float *x = (const float *)now.data, *y = (const float *)before.data;
+    ops_norm_run(op_table(0), 1, want, (const float *)less.data, n);
+    for (OpRun r = op_run_first(); r.ops; r = op_run_next(r))
+      layers_check_change(r.ops, false, r.threads, x, y, n, want);
+    for (int i = 0; const Ops *ops = device_table(i); i++) layers_check_change(ops, true, 1, x, y, n, want);
+    op_free_all();
+  }
+}

@@ -1,0 +1,74 @@
+// layers.h: --log_layers: norms of each unit's gradient, of what a step changed in its weights, and of the weights,
+// over all ranks. Squares are added exactly (kernels/optimizer.cuh), so the norms have the same bits for every number
+// of ranks, mesh and layout.
+//
+// The update goes through shards in chunks that fit into a cache: before a chunk's update its gradient is added up and
+// its masters are copied, afterwards the difference and the new masters are added up. No whole copy of the masters is
+// needed, and memory is read once.
+#pragma once
+#include "sharded_state.h"
+
+// What is added up of each unit.
+enum LayerSum { LAYER_GRADIENT, LAYER_CHANGE, LAYER_WEIGHTS };
+static_assert(LAYER_WEIGHTS + 1 == LAYER_SUMS, "limbs of each sum");
+static inline int64_t *layer_limbs(int64_t *of_rank, int unit, LayerSum sum) {
+  return of_rank + (unit * LAYER_SUMS + sum) * NORM_LIMBS;
+}
+// Elements that are updated at a time of a run of n: all, if nothing is added up. Of replicas only the last one counts.
+static inline int64_t layers_chunk(const Fsdp *f, int64_t n) {
+  return f->layers && f->mesh.replicate.me == f->mesh.replicate.size - 1 ? min64(n, layer_chunk_numel(f)) : n;
+}
+static inline bool layers_count(const Fsdp *f) {
+  return f->layers && f->mesh.replicate.me == f->mesh.replicate.size - 1;
+}
+// Elements [at, at + n) of a flat tensor; no data where it has none.
+static inline Tensor run_of(Tensor t, int64_t at, int64_t n) {
+  return tensor_of(t.data ? (char *)t.data + (size_t)at * dtype_bytes(t.dtype) : NULL, t.dtype, n);
+}
+
+// Around the update of a chunk of unit u.
+static inline void layer_before(Fsdp *f, int u, Tensor param, Tensor master, Tensor grad) {
+  if (!layers_count(f)) return;
+  const Tensor before = tensor_of(f->layer_scratch, F32, numel(master));
+  norm_accumulate(f->ctx, layer_limbs(f->layers, u, LAYER_GRADIENT), grad);
+  if (master.dtype == LOW16) master_from_param(f->ctx, before, param, master);
+  else convert(f->ctx, before, master);
+}
+static inline void layer_after(Fsdp *f, int u, Tensor param, Tensor master) {
+  if (!layers_count(f)) return;
+  const int64_t n = numel(master);
+  Tensor now = master;
+  if (master.dtype == LOW16) {
+    now = tensor_of(f->layer_scratch + layer_chunk_numel(f), F32, n);
+    master_from_param(f->ctx, now, param, master);
+  }
+  norm_change(f->ctx, layer_limbs(f->layers, u, LAYER_CHANGE), now, tensor_of(f->layer_scratch, F32, n));
+  norm_accumulate(f->ctx, layer_limbs(f->layers, u, LAYER_WEIGHTS), now);
+}
+// Before and after the updates of a step. The end is collective; f->layers_host has the sums of all ranks once the
+// stream is done.
+static inline void layers_begin(Fsdp *f) { if (f->layers) f->ctx->ops->zero(f->ctx, f->layers, fsdp_layers_bytes(f)); }
+static inline void layers_end(Fsdp *f) {
+  if (!f->layers) return;
+  const size_t bytes = fsdp_layers_bytes(f);
+  int64_t *all = f->layers + bytes / sizeof(int64_t);
+  fsdp_small_all_gather(f, f->layers, all, bytes);
+  f->ctx->ops->copy(f->ctx, f->layers_host, all, bytes * (size_t)f->mesh.world);
+}
+
+// Norms of unit u in the last step, of what trains; u -1: of all units. gradient: of the sum over microbatches, before
+// loss scale and clipping are taken out.
+struct LayerNorms { double gradient, change, weights; };
+static inline LayerNorms layer_norms(const Fsdp *f, int u) {
+  double norm[LAYER_SUMS];
+  for (int sum = 0; sum < LAYER_SUMS; sum++) {
+    int64_t limbs[NORM_LIMBS] = {};
+    for (int r = 0; r < f->mesh.world; r++)
+      for (int k = u < 0 ? 0 : u; k < (u < 0 ? f->lay.units : u + 1); k++)
+        for (int j = 0; j < NORM_LIMBS; j++)
+          limbs[j] += layer_limbs(f->layers_host + (size_t)r * (fsdp_layers_bytes(f) / sizeof(int64_t)), k,
+                                  (LayerSum)sum)[j];
+    norm[sum] = norm_finish(limbs);
+  }
+  return LayerNorms{norm[LAYER_GRADIENT], norm[LAYER_CHANGE], norm[LAYER_WEIGHTS]};
+}

@@ -1,0 +1,184 @@
+// owned.h: Muon under sharding: which matrices there are, which rank computes the update of which, and when. Momenta
+// stay in shards, beside the gradients. An update needs a whole matrix, so each matrix has one owner:
+//
+//   1 every rank of the owner's shard group computes the momenta of its run of the matrix, which go to the owner (bf16)
+//   2 the owner orthogonalises the matrix: once, in one order, so no bit depends on the number of ranks
+//   3 every rank of every replica takes its run of the result and updates its parameters
+//
+// Owners are dealt out by cost, longest first, each to the rank with the least so far (Graham 1969): no rank has more
+// than the largest matrix's cost above the least. A rank takes its matrices one a round. Rounds are alike on all ranks
+// and go in three slots, so that one's matrices come and another's go while a third's are computed (update.h).
+// All of it is data made once, from shapes alone.
+//
+//   in place    all ranks are on one host and share memory: momenta are written into the owner's window, and updates
+//               read from there. Nothing else moves
+//   else        an exchange a round each way, over all ranks; the runs lie in a slot's stage
+#pragma once
+#include "state.h"
+
+// A matrix: rows [part rows, + rows) of a parameter. first: its first element there. stage_at: of this rank's run, in
+// the stage of its round's slot.
+struct OwnedMatrix {
+  int param, part;
+  int64_t rows, cols, first;
+  int owner, round;
+  size_t stage_at;
+};
+static inline int64_t owned_numel(const OwnedMatrix *x) { return x->rows * x->cols; }
+static inline size_t owned_bytes(int64_t numel) { return (size_t)numel * dtype_bytes(BF16); }
+// Operations of a step of Newton-Schulz, but for a factor: X X^T and A A, of which half is computed, and B X, with m
+// the shorter side and n the longer one.
+static inline double owned_cost(const OwnedMatrix *x) {
+  const double m = (double)min64(x->rows, x->cols), n = (double)max64(x->rows, x->cols);
+  return m * m * (3 * n + m);
+}
+// The part of a matrix in the shard of rank `i` of the shard group: in_range counts from the matrix's first element,
+// in_piece from the first of that rank's part of the piece. Returns false when there is none.
+static inline bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Run *run) {
+  const Param *p = &f->lay.param[x->param];
+  Run all;
+  if (!shard_run(&f->lay.unit[p->unit], p, i, &all)) return false;
+  const int64_t a = max64(all.in_range, x->first), b = min64(all.in_range + all.numel, x->first + owned_numel(x));
+  if (a >= b) return false;
+  *run = Run{a - x->first, all.in_piece + a - all.in_range, b - a};
+  return true;
+}
+// The matrices of a round, one an owner.
+#define EACH_OWNED(f, round_, x) \
+  for (const OwnedMatrix *x = (f)->lay.owned.matrix + (f)->lay.owned.round_first[round_]; \
+       x < (f)->lay.owned.matrix + (f)->lay.owned.round_first[(round_) + 1]; x++)
+// Whether this rank gives its run of a matrix to the owner: its replica is the owner's.
+static inline bool owned_gives(const Fsdp *f, const OwnedMatrix *x) {
+  return x->owner / fsdp_shards(f) == f->mesh.rank / fsdp_shards(f);
+}
+
+static inline int owned_by_cost(const void *a, const void *b) {
+  const OwnedMatrix *x = (const OwnedMatrix *)a, *y = (const OwnedMatrix *)b;
+  const double p = owned_cost(x), q = owned_cost(y);
+  if (p != q) return p > q ? -1 : 1;
+  return x->param != y->param ? x->param - y->param : x->part - y->part;
+}
+static inline int owned_by_round(const void *a, const void *b) {
+  const OwnedMatrix *x = (const OwnedMatrix *)a, *y = (const OwnedMatrix *)b;
+  return x->round != y->round ? x->round - y->round : x->owner - y->owner;
+}
+// Deals `count` matrices out to `world` ranks. With more ranks than matrices, owners are spread over them.
+static inline void owned_deal(OwnedMatrix *x, int count, int world) {
+  const int owners = world < count ? world : count;
+  double *load = (double *)calloc((size_t)owners + 1, sizeof(double));
+  int *rounds = (int *)calloc((size_t)owners + 1, sizeof(int));
+  qsort(x, (size_t)count, sizeof *x, owned_by_cost);
+  for (int i = 0; i < count; i++) {
+    int least = 0;
+    for (int r = 1; r < owners; r++) if (load[r] < load[least]) least = r;
+    load[least] += owned_cost(&x[i]);
+    x[i].round = rounds[least]++;
+    x[i].owner = (int)((int64_t)least * world / owners);
+  }
+  qsort(x, (size_t)count, sizeof *x, owned_by_round);
+  free(load);
+  free(rounds);
+}
+// Bytes of the runs of rank `i` of the shard group in a round; with `keep` their places are noted.
+static inline size_t owned_stage(Fsdp *f, int round, int i, bool keep) {
+  OwnedLayout *o = &f->lay.owned;
+  size_t at = 0;
+  Run run;
+  for (int k = o->round_first[round]; k < o->round_first[round + 1]; k++) {
+    if (keep) o->matrix[k].stage_at = at;
+    at += owned_run(f, &o->matrix[k], i, &run) ? align_bytes(owned_bytes(run.numel)) : 0;
+  }
+  return at;
+}
+// Makes f->lay.owned; frees nothing. Sizes are alike on all ranks: where peers find what they read depends on them.
+static inline void owned_layout(Fsdp *f) {
+  OwnedLayout *o = &f->lay.owned;
+  const int N = f->mesh.world, R = f->cfg.mesh.replicas;
+  const bool off = fsdp_offloads(f), mpi = f->cfg.comm == COMM_MPI;
+  bool near = mpi && !f->lay.mirrored;
+  for (int r = 0; r < N; r++) near = near && (r == f->mesh.rank || mesh_shares_memory(&f->mesh, r));
+  for (int p = 0; p < f->lay.params; p++) o->matrices += f->lay.param[p].owned ? f->lay.param[p].matrices : 0;
+  o->matrix = (OwnedMatrix *)calloc((size_t)o->matrices + 1, sizeof(OwnedMatrix));
+  for (int p = 0, k = 0; p < f->lay.params; p++) {
+    const Param *q = &f->lay.param[p];
+    for (int part = 0; part < q->matrices && q->owned; part++, k++) {
+      const int64_t rows = q->shape[0] / q->matrices;
+      o->matrix[k] = OwnedMatrix{p, part, rows, q->shape[1], part * rows * q->shape[1], 0, 0, 0};
+    }
+  }
+  owned_deal(o->matrix, o->matrices, N);
+  for (int k = 0; k < o->matrices; k++) if (o->matrix[k].round >= o->rounds) o->rounds = o->matrix[k].round + 1;
+  o->round_first = (int *)calloc((size_t)o->rounds + 2, sizeof(int));
+  for (int k = 0; k < o->matrices; k++) o->round_first[o->matrix[k].round + 1] = k + 1;
+  if (!o->matrices) return;
+  o->in_place = near;
+  o->slots = N > 1 ? UPDATE_SLOTS : 1;
+  for (int k = 0; k < o->matrices; k++) {
+    const OwnedMatrix *x = &o->matrix[k];
+    const size_t matrix = align_bytes(owned_bytes(owned_numel(x)));
+    const size_t work = align_bytes(newton_schulz_work_bytes(x->rows, x->cols, BF16));
+    if (matrix > o->matrix_bytes) o->matrix_bytes = matrix;
+    if (work > o->work_bytes) o->work_bytes = work;
+  }
+  size_t stage = 0;
+  for (int i = 0; i < fsdp_shards(f); i++)
+    for (int j = 0; j < o->rounds; j++) {
+      const size_t bytes = owned_stage(f, j, i, i == f->mesh.shard.me);
+      if (bytes > stage) stage = bytes;
+    }
+  o->stage_bytes = N > 1 && !(near && R == 1) ? stage : 0;
+  o->host_bytes = off || f->lay.mirrored ? stage + (f->lay.mirrored ? o->matrix_bytes : 0) : 0;
+}
+// Bytes of updates that this rank receives in a step: from ranks of its host, or from others.
+static inline int64_t owned_wire_bytes(const Fsdp *f, bool near) {
+  const Mesh *m = &f->mesh;
+  const int S = fsdp_shards(f), me = m->rank, host = m->peer[me].host;
+  int64_t n = 0;
+  Run run;
+  for (int j = 0; j < f->lay.owned.rounds; j++)
+    EACH_OWNED(f, j, x) {
+      const bool own = x->owner == me;
+      for (int i = 0; i < S && own; i++)
+        if (i != m->shard.me && (m->peer[me / S * S + i].host == host) == near && owned_run(f, x, i, &run))
+          n += (int64_t)owned_bytes(run.numel);
+      if (!own && (m->peer[x->owner].host == host) == near && owned_run(f, x, m->shard.me, &run))
+        n += (int64_t)owned_bytes(run.numel);
+    }
+  return n;
+}
+static inline size_t owned_slot_bytes(const Fsdp *f) {
+  return f->lay.owned.stage_bytes + (f->lay.owned.in_place ? 0 : f->lay.owned.matrix_bytes);
+}
+static inline size_t owned_pool_bytes(const Fsdp *f) { return (size_t)f->lay.owned.slots * owned_slot_bytes(f); }
+
+// ---- where the matrices and runs of a round are, once memory is taken
+static inline int owned_slot(const Fsdp *f, int round) { return round % f->lay.owned.slots; }
+// The matrix of rank `owner`, whole: this rank's, or in place any rank's. In a dry run all owners' are this rank's.
+static inline char *owned_matrix(const Fsdp *f, int owner, int round) {
+  const size_t slot = (size_t)owned_slot(f, round);
+  if (!f->lay.owned.in_place) return f->updates + slot * owned_slot_bytes(f) + f->lay.owned.stage_bytes;
+  char *window = owner == f->mesh.rank ? NULL : f->mesh.peer[owner].window;
+  return (window ? window : f->work) + f->lay.part[WORK_UPDATES].at + slot * f->lay.owned.matrix_bytes;
+}
+static inline char *owned_stage_of(const Fsdp *f, const OwnedMatrix *x) {
+  return f->updates + (size_t)owned_slot(f, x->round) * owned_slot_bytes(f) + x->stage_at;
+}
+// The same on the host: of an optimizer there, or for messages of a mirrored device.
+static inline char *owned_host_stage(const Fsdp *f, const OwnedMatrix *x) {
+  return f->updates_host + (size_t)owned_slot(f, x->round) * f->lay.owned.host_bytes + x->stage_at;
+}
+static inline char *owned_host_matrix(const Fsdp *f, int round) {
+  const OwnedLayout *o = &f->lay.owned;
+  return f->updates_host + (size_t)(owned_slot(f, round) + 1) * o->host_bytes - o->matrix_bytes;
+}
+// Where this rank writes its run's momenta, and where it finds its run's update.
+static inline char *owned_to(const Fsdp *f, const OwnedMatrix *x, Run run) {
+  const bool there = f->lay.owned.in_place ? owned_gives(f, x) : x->owner == f->mesh.rank;
+  if (fsdp_offloads(f)) return owned_host_stage(f, x);
+  return there ? owned_matrix(f, x->owner, x->round) + owned_bytes(run.in_range) : owned_stage_of(f, x);
+}
+static inline char *owned_from(const Fsdp *f, const OwnedMatrix *x, Run run) {
+  if (fsdp_offloads(f)) return owned_host_stage(f, x);
+  const bool there = f->lay.owned.in_place || x->owner == f->mesh.rank;
+  return there ? owned_matrix(f, x->owner, x->round) + owned_bytes(run.in_range) : owned_stage_of(f, x);
+}

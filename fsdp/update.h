@@ -1,0 +1,139 @@
+// update.h: the optimizer's step on the own shards: AdamW and SGD piece by piece; Muon matrix by matrix, each at its
+// owner (owned.h). All of it reads the step's decision from ctx->state, so it can be captured.
+//
+// Muon goes in rounds, three of them in flight: while the matrices of one round are orthogonalised, those of the next
+// come to their owners and those of the one before go back.
+#pragma once
+#include "layers.h"
+
+struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; MuonArgs muon; };
+
+// ---- Muon
+// Computes the momenta of this rank's runs of a round's matrices and gives them to the owners.
+static inline void fsdp_update_give(Fsdp *f, int round, MuonArgs a) {
+  Run run;
+  doing(f->record, DOING_UPDATE, 0, (uint64_t)round);
+  f->comm->updates(f, UPDATES_FREE, round);
+  EACH_OWNED(f, round, x) {
+    if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
+    const Param *p = &f->lay.param[x->param];
+    float *m = fsdp_piece_state(f, STATE_M, p->unit, p->piece), *g = fsdp_piece_state(f, STATE_GRAD, p->unit, p->piece);
+    muon_momentum(fsdp_state_ctx(f), tensor_of(owned_to(f, x, run), BF16, run.numel),
+                  tensor_of(m + run.in_piece, F32, run.numel), tensor_of(g + run.in_piece, F32, run.numel), a);
+  }
+  f->comm->updates(f, UPDATES_GIVE, round);
+}
+// Orthogonalises this rank's matrix of the round, if it has one, and gives the runs back.
+static inline void fsdp_update_orthogonalise(Fsdp *f, int round) {
+  doing(f->record, DOING_UPDATE, 0, (uint64_t)round);
+  f->comm->updates(f, UPDATES_WHOLE, round);
+  EACH_OWNED(f, round, x) {
+    if (x->owner != f->mesh.rank) continue;
+    const Tensor matrix = tensor_of(owned_matrix(f, x->owner, round), BF16, x->rows, x->cols);
+    newton_schulz(f->ctx, matrix, matrix, tensor_of(f->orthogonal, I32, (int64_t)f->lay.owned.work_bytes / 4),
+                  MUON_STEPS);
+    liveness_progress();
+  }
+  f->comm->updates(f, UPDATES_BACK, round);
+}
+// Updates the parameters of this rank's runs. Where masters are offloaded and parameters are not, these follow unit by
+// unit (fsdp_update).
+static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
+  Run run;
+  doing(f->record, DOING_UPDATE, 0, (uint64_t)round);
+  f->comm->updates(f, UPDATES_ARRIVED, round);
+  EACH_OWNED(f, round, x) {
+    if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
+    const Param *p = &f->lay.param[x->param];
+    const Piece *c = &f->lay.unit[p->unit].piece[p->piece];
+    float *state = fsdp_piece_state(f, STATE_MASTER, p->unit, p->piece);
+    low16 *low = (low16 *)fsdp_piece_low(f, p->unit, p->piece).data;
+    char *params = fsdp_own_piece(f, p->unit, p->piece) + (size_t)run.in_piece * dtype_bytes(c->dtype);
+    const bool copied = c->has_master && c->dtype != F8 && !f->lay.publish_bytes;
+    MuonArgs mine = a;
+    if (!c->decay) mine.weight_decay = 0;
+    mine.lr_scale = c->lr_scale;
+    const Tensor to = tensor_of(copied ? params : NULL, c->dtype, run.numel);
+    const Tensor master = c->split ? tensor_of(low + run.in_piece, LOW16, run.numel)
+                                   : tensor_of(state + run.in_piece, F32, run.numel);
+    const Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, p->unit, p->piece) + run.in_piece, F32, run.numel);
+    const Tensor update = tensor_of(owned_from(f, x, run), BF16, run.numel);
+    const int64_t chunk = layers_chunk(f, run.numel);
+    for (int64_t at = 0; at < run.numel; at += chunk) {
+      const int64_t n = min64(chunk, run.numel - at);
+      layer_before(f, p->unit, run_of(to, at, n), run_of(master, at, n), run_of(grad, at, n));
+      muon_update(fsdp_state_ctx(f), run_of(to, at, n), run_of(master, at, n), run_of(update, at, n), mine, x->rows,
+                  x->cols);
+      layer_after(f, p->unit, run_of(to, at, n), run_of(master, at, n));
+    }
+  }
+  f->comm->updates(f, UPDATES_TAKEN, round);
+}
+static inline void fsdp_update_owned(Fsdp *f, MuonArgs a) {
+  const int rounds = f->lay.owned.rounds, ahead = f->lay.owned.slots > 1 ? 1 : 0;
+  const FlightCollective exchange = flight_begin("the updates of Muon", STAGE_NONE);
+  flight_in(exchange);
+  for (int k = 0; k < rounds + 2 * ahead; k++) {
+    if (k < rounds) fsdp_update_give(f, k, a);
+    if (k >= ahead && k - ahead < rounds) fsdp_update_orthogonalise(f, k - ahead);
+    if (k >= 2 * ahead) fsdp_update_take(f, k - 2 * ahead, a);
+  }
+  f->update_rounds += (uint64_t)rounds;
+  flight_out();
+  flight_end(exchange);
+  doing(f->record, DOING_UPDATE, 0, 0);
+}
+
+// ---- the step
+// One optimizer step on the own part of piece i of unit u, whose parameters are written to `params`: where masters are
+// split, the shard itself, which has the other half.
+static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, OptimizerArgs a) {
+  Ctx *c = fsdp_state_ctx(f);
+  const Piece *q = &f->lay.unit[u].piece[i];
+  const int64_t n = q->numel;
+  if (!q->decay) a.adamw.weight_decay = a.sgd.weight_decay = 0;
+  a.adamw.lr_scale = a.sgd.lr_scale = q->lr_scale;
+  Tensor param = tensor_of(q->has_master && q->dtype != F8 ? params + q->shard_at : NULL, q->dtype, n);
+  Tensor master = q->split ? fsdp_piece_low(f, u, i) : tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
+  Tensor m = tensor_of(fsdp_piece_state(f, STATE_M, u, i), F32, n);
+  Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, u, i), F32, n);
+  float *const second = a.kind == OPTIMIZER_SGD ? NULL : fsdp_piece_state(f, STATE_V, u, i);
+  const Tensor v = tensor_of(second, F32, n);
+  const int64_t chunk = layers_chunk(f, n);
+  for (int64_t at = 0; at < n; at += chunk) {
+    const int64_t k = min64(chunk, n - at);
+    const Tensor to = run_of(param, at, k), p = run_of(master, at, k), g = run_of(grad, at, k);
+    layer_before(f, u, to, p, g);
+    if (a.kind == OPTIMIZER_SGD) sgd_update(c, to, p, run_of(m, at, k), g, a.sgd);
+    else adamw_update(c, to, p, run_of(m, at, k), run_of(v, at, k), g, a.adamw);
+    layer_after(f, u, to, p);
+  }
+}
+
+// One optimizer step on the own shards, by what ctx->state says (offloaded: host_ctx.state, which the caller has waited
+// for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes nothing
+// and publishes what was there. Collective with fp8.
+static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
+  const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
+  if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
+  layers_begin(f);
+  if (f->lay.owned.rounds) fsdp_update_owned(f, a.muon);
+  const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;            // the buffers hold another unit's
+  for (int u = 0; u < f->lay.units && !skipped; u++) {
+    char *params = fsdp_publish_begin(f, u);
+    for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+      const Piece *c = &f->lay.unit[u].piece[i];
+      if (!c->trains) continue;
+      if (!c->owned) fsdp_update_piece(f, u, i, params, a);
+      else if (f->lay.publish_bytes && c->dtype != F8)
+        param_from_master(fsdp_state_ctx(f), tensor_of(params + c->shard_at, c->dtype, c->numel), Tensor{},
+                          tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, c->numel));
+      if (c->dtype != F8) fsdp_publish_piece(f, u, i);
+    }
+    fsdp_publish_end(f, u);
+    liveness_arrived();
+  }
+  fsdp_publish_e4m3(f);
+  layers_end(f);
+  doing_again(f->record, was);
+}

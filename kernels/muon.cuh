@@ -1,0 +1,301 @@
+// muon.cuh: Muon (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"): momentum whose matrix
+// is orthogonalised before it becomes the update. The operations of torch.optim.Muon, in its order.
+//
+//   muon_momentum   g = grad_scale grad
+//                   b = b + (1 - mu) (g - b)                       torch's lerp
+//                   update = nesterov ? g + mu (b - g) : b
+//   newton_schulz   X = in / max(|in|, 1e-7)                       Frobenius norm
+//                   steps times, X with rows <= columns:
+//                     A = X X^T,  B = b A + c A A,  X = a X + B X  a, b, c = 3.4445, -4.7750, 2.0315
+//                   out = X: singular values of about 0.7 to 1.2, singular vectors as before
+//   muon_update     p -= lr weight_decay p
+//                   p -= lr factor update      factor = sqrt(max(1, rows / cols)), or with match_rms
+//                                              0.2 sqrt(max(rows, cols)) (Liu et al. 2025, "Muon is scalable for LLM
+//                                              training"): the size of AdamW's updates, so that one lr serves both
+//
+// lerp, as torch does it: the smaller of the two factors multiplies the difference, which is added to the other end.
+//
+// Two of the three matrix multiplies of a step are symmetric. Their elements on and below the diagonal are computed and
+// then mirrored, in about half of the FLOPs. Where rows > columns X is multiplied as it is stored, with A = X^T X and
+// X B: on a CPU the result has the bits of the transposed matrix's, transposed.
+//
+// Precision: X, A and B are stored in the dtype of in and out, each rounded once; sums are fp32, in the order of
+// gemm.h, fixed by the shape and the instruction set. bf16 is what torch takes. The norm is exact (optimizer.cuh),
+// rounded to fp32, so it has the same bits on every device; torch rounds it to bf16.
+//
+//   update (n) fp32 or bf16; momentum, grad (n) fp32
+//   in, out (rows, cols): fp32, or bf16; scratch: int32 words, newton_schulz_work_bytes()
+//   master, param (n): as for adamw_update, optimizer.cuh. rows, cols: of the matrix that n elements are a run of
+#pragma once
+#include "matmul.cuh"
+#include "optimizer.cuh"
+
+// ---- work memory of newton_schulz
+// gram: A, square: B, both (m, m) with m = min(rows, cols); x (rows, cols): the X of every other step; limbs: the norm.
+struct MuonWork { Tensor x, gram, square; int64_t *limbs; };
+static inline size_t muon_whole(size_t bytes) { return (bytes + 255) / 256 * 256; }
+// What scratch must have for a matrix of this shape and dtype, in bytes.
+static inline size_t newton_schulz_work_bytes(int64_t rows, int64_t cols, Dtype dtype) {
+  const int64_t m = min64(rows, cols);
+  return 256 + muon_whole((size_t)(rows * cols) * dtype_bytes(dtype)) +
+         2 * muon_whole((size_t)(m * m) * dtype_bytes(dtype));
+}
+static inline MuonWork muon_work(Tensor scratch, int64_t rows, int64_t cols, Dtype dtype) {
+  const int64_t m = min64(rows, cols);
+  const size_t x_bytes = muon_whole((size_t)(rows * cols) * dtype_bytes(dtype));
+  const size_t gram_bytes = muon_whole((size_t)(m * m) * dtype_bytes(dtype));
+  char *const at = (char *)scratch.data + 256;
+  MuonWork w = {tensor_of(at, dtype, rows, cols), tensor_of(at + x_bytes, dtype, m, m),
+                tensor_of(at + x_bytes + gram_bytes, dtype, m, m), (int64_t *)scratch.data};
+  return w;
+}
+static_assert(NORM_LIMBS * sizeof(int64_t) <= 256, "the limbs of the norm");
+
+struct MuonShape { int64_t rows, cols; };
+
+// ---- factors, the same code on every device
+static const float MUON_X = 3.4445f, MUON_GRAM = -4.7750f, MUON_SQUARE = 2.0315f;        // a, b, c
+static const double MUON_EPS = 1e-7;
+
+// near + (far - near) part is lerp(from, to, weight) in torch's way: `from` is the near end while weight < 1/2.
+struct MuonLerp { bool from_is_near; float part; };
+HD MuonLerp muon_lerp(double weight) {
+  MuonLerp l = {weight < 0.5, (float)(weight < 0.5 ? weight : 1.0 - weight)};
+  return l;
+}
+struct MuonMomentumFactors { float grad_scale; MuonLerp momentum, update; };
+HD MuonMomentumFactors muon_momentum_factors(const StepState *s, MuonArgs a) {
+  const double mu = (double)a.momentum;
+  MuonMomentumFactors f = {s->grad_scale, muon_lerp(1.0 - mu), muon_lerp(a.nesterov ? mu : 1.0)};
+  return f;
+}
+struct MuonUpdateFactors { float decay, step; };
+HD MuonUpdateFactors muon_update_factors(const StepState *s, MuonArgs a, int64_t rows, int64_t cols) {
+  const double lr = (double)s->in.lr * (double)a.lr_scale, m = (double)rows, n = (double)cols;
+  const double factor = a.match_rms ? 0.2 * sqrt(m > n ? m : n) : sqrt(m > n ? m / n : 1.0);
+  MuonUpdateFactors f = {(float)(1.0 - lr * (double)a.weight_decay), (float)(-lr * factor)};
+  return f;
+}
+// What in is divided by. A NaN stays one.
+HD float muon_divisor(const int64_t *limbs) {
+  const double norm = norm_finish(limbs);
+  return (float)(norm < MUON_EPS ? MUON_EPS : norm);
+}
+
+#if PART_LAUNCH
+// Updates momentum (n) fp32, overwrites update (n) fp32 or bf16. A skipped step leaves momentum, and update is 0.
+static inline void muon_momentum(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
+  const int64_t n = numel(grad);
+  CHECK(numel(update) == n && numel(momentum) == n, "muon_momentum: grad has %lld elements, momentum %lld, update %lld",
+        (long long)n, (long long)numel(momentum), (long long)numel(update));
+  CHECK(update.dtype == F32 || update.dtype == BF16, "muon_momentum: update is %s", dtype_name(update.dtype));
+  CHECK_DTYPE(momentum, F32);
+  CHECK_DTYPE(grad, F32);
+  CALL_OP(c, muon_momentum, update, momentum, grad, a);
+}
+// Overwrites out (rows, cols), which may be in, with in orthogonalised in `steps` steps (training: MUON_STEPS; 0: only
+// divided by its norm), and scratch, which then holds A and B of the last step (muon_work). A zero matrix stays zero.
+static inline void newton_schulz(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
+  CHECK(in.ndim == 2 && in.shape[0] > 0 && in.shape[1] > 0, "newton_schulz: in has %d dimensions, or none of some",
+        in.ndim);
+  CHECK_SHAPE(out, in.shape[0], in.shape[1]);
+  CHECK(in.dtype == F32 || in.dtype == BF16, "newton_schulz: in is %s", dtype_name(in.dtype));
+  CHECK_DTYPE(out, in.dtype);
+  CHECK_DTYPE(scratch, I32);
+  const size_t need = newton_schulz_work_bytes(in.shape[0], in.shape[1], in.dtype);
+  CHECK((size_t)numel(scratch) * 4 >= need && (uintptr_t)scratch.data % 256 == 0,
+        "newton_schulz: scratch has %zu bytes at %p, needs %zu on 256", (size_t)numel(scratch) * 4, scratch.data, need);
+  CALL_OP(c, newton_schulz, out, in, scratch, steps);
+}
+// Updates master (n), and param as adamw_update does. update (n) fp32 or bf16. Nothing changes in a skipped step.
+static inline void muon_update(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
+                               int64_t cols) {
+  master_check("muon_update", param, master);
+  CHECK(numel(update) == numel(master), "muon_update: master has %lld elements, update %lld",
+        (long long)numel(master), (long long)numel(update));
+  CHECK(update.dtype == F32 || update.dtype == BF16, "muon_update: update is %s", dtype_name(update.dtype));
+  CHECK(rows > 0 && cols > 0, "muon_update: a matrix of %lld x %lld", (long long)rows, (long long)cols);
+  CALL_OP(c, muon_update, param, master, update, a, rows, cols);
+}
+#endif
+
+#if PART_CPU || PART_CUDA
+// F32 or BF16, which is what an update is.
+#define MUON_DISPATCH(dtype_, T, ...) \
+  do { if ((dtype_) == F32) { using T = float; __VA_ARGS__; } else { using T = bf16; __VA_ARGS__; } } while (0)
+// X_s, for s = 0 .. steps, is in `out` or in scratch, by turns, and the last one in `out`.
+static inline Tensor muon_x(const MuonWork *w, Tensor out, int s, int steps) { return (steps - s) % 2 ? w->x : out; }
+#endif
+
+#if PART_CPU
+// ---- momentum and update -------------------------------------------------------------------------------------------
+struct MuonLerpLanes { bool from_is_near; vf part; };
+INLINE vf muon_lerp_lanes(vf from, vf to, MuonLerpLanes l) {
+  const vf near = l.from_is_near ? from : to, far = l.from_is_near ? to : from;
+  return vf_fma(vf_sub(far, near), l.part, near);
+}
+template <class U> static void muon_momentum_range(Ctx *c, U *update, float *momentum, const float *grad, int64_t n,
+                                                   MuonArgs args) {
+  const MuonMomentumFactors f = muon_momentum_factors(c->state, args);
+  const bool skip = c->state->skip;
+  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
+    const MuonLerpLanes first = {f.momentum.from_is_near, vf_set1(f.momentum.part)};
+    const MuonLerpLanes second = {f.update.from_is_near, vf_set1(f.update.part)};
+    const vf scale = vf_set1(f.grad_scale);
+    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
+    for (int64_t i = at; i < end; i += VF) {
+      const int64_t left = end - i;
+      if (skip) { vf_store_n(update + i, vf_zero(), left); continue; }
+      const vf g = vf_mul(vf_load_n(grad + i, left), scale);
+      const vf b = muon_lerp_lanes(vf_load_n(momentum + i, left), g, first);
+      vf_store_n(momentum + i, b, left);
+      vf_store_n(update + i, muon_lerp_lanes(g, b, second), left);
+    }
+  });
+}
+static void muon_momentum_impl(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
+  MUON_DISPATCH(update.dtype, U, muon_momentum_range<U>(c, (U *)update.data, (float *)momentum.data,
+                                                        (const float *)grad.data, numel(grad), a));
+}
+
+template <class T, class M, bool CAST, class U>
+static void muon_update_range(Ctx *c, T *param, M *master, const U *update, int64_t n, MuonUpdateFactors f) {
+  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
+    const vf decay = vf_set1(f.decay), step = vf_set1(f.step);
+    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
+    for (int64_t i = at; i < end; i += VF) {
+      const int64_t left = end - i < VF ? end - i : VF;
+      const vf p = vf_mul(masters_load(param + i, master + i, left), decay);
+      masters_store<CAST>(param + i, master + i, vf_fma(vf_load_n(update + i, left), step, p), left);
+    }
+  });
+}
+template <class U> static void muon_update_choose(Ctx *c, Tensor param, Tensor master, const U *update,
+                                                  MuonUpdateFactors f) {
+  const int64_t n = numel(master);
+  float *p = (float *)master.data;
+  if (master.dtype == LOW16)
+    muon_update_range<bf16, low16, true>(c, (bf16 *)param.data, (low16 *)master.data, update, n, f);
+  else if (!param.data) muon_update_range<float, float, false>(c, p, p, update, n, f);
+  else DISPATCH(param.dtype, T, muon_update_range<T, float, true>(c, (T *)param.data, p, update, n, f));
+}
+static void muon_update_impl(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
+                             int64_t cols) {
+  if (c->state->skip) return;
+  const MuonUpdateFactors f = muon_update_factors(c->state, a, rows, cols);
+  MUON_DISPATCH(update.dtype, U, muon_update_choose(c, param, master, (const U *)update.data, f));
+}
+
+// ---- Newton-Schulz -------------------------------------------------------------------------------------------------
+INLINE void muon_norm_block(int64_t *limbs, const float *x, int64_t n) { norm_add_block(limbs, x, n); }
+INLINE void muon_norm_block(int64_t *limbs, const bf16 *x, int64_t n) {
+  alignas(64) float wide[NORM_BLOCK];
+  for (int64_t i = 0; i < n; i += VF) vf_store(wide + i, vf_load_n(x + i, n - i));
+  norm_add_block(limbs, wide, n);
+}
+template <class T> static void muon_norm(Ctx *c, int64_t *limbs, const T *x, int64_t n) {
+  memset(limbs, 0, NORM_LIMBS * sizeof *limbs);
+  parallel(n > 8 * NORM_BLOCK ? c->threads : 1, [=](int thread, int threads) {
+    int64_t mine[NORM_LIMBS] = {};
+    const ThreadShare share = thread_share(n, NORM_BLOCK, thread, threads);
+    for (int64_t at = share.begin; at < share.end; at += NORM_BLOCK)
+      muon_norm_block(mine, x + at, n - at < NORM_BLOCK ? n - at : NORM_BLOCK);
+    norm_carry(mine);
+    for (int j = 0; j < NORM_LIMBS; j++) __atomic_fetch_add(&limbs[j], mine[j], __ATOMIC_RELAXED);
+  });
+}
+template <class T> static void muon_divide(Ctx *c, T *out, const T *in, int64_t n, float divisor) {
+  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
+    const vf by = vf_set1(divisor);
+    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
+    for (int64_t i = at; i < end; i += VF) vf_store_n(out + i, vf_div(vf_load_n(in + i, end - i), by), end - i);
+  });
+}
+
+// out = scale sum + add_scale addend, all (rows, N) of the GEMM. addend NULL: out = sum.
+struct MuonFinish { void *out; const void *addend; int64_t N; float scale, add_scale; };
+template <class T, bool ADDS> static void muon_finish(const GemmJob *j, const float *sums, int64_t stride, int64_t row,
+                                                      int64_t col, int64_t rows, int64_t cols) {
+  const MuonFinish f = *(const MuonFinish *)j->arg;
+  const vf scale = vf_set1(f.scale), add_scale = vf_set1(f.add_scale);
+  for (int64_t r = 0; r < rows; r++, sums += GEMM_NR) {
+    T *const out = (T *)f.out + (row + r) * f.N + col;
+    const T *const addend = (const T *)f.addend + (row + r) * f.N + col;
+    for (int64_t i = 0; i < cols; i += VF) {
+      const int64_t n = gemm_min(VF, cols - i);
+      vf x = vf_load(sums + i / GEMM_NR * stride + i % GEMM_NR);
+      if (ADDS) x = vf_fma(x, scale, vf_mul(vf_load_n(addend + i, n), add_scale));
+      vf_store_n(out + i, x, n);
+    }
+  }
+}
+template <class T> static void muon_multiply(Ctx *c, GemmOperand a, GemmOperand b, int64_t K, bool lower,
+                                             MuonFinish f) {
+  GemmJob j = {a, b, K, f.addend ? muon_finish<T, true> : muon_finish<T, false>, NULL, &f};
+  j.lower = lower;
+  gemm(c, &j);
+}
+
+// Eight rows of eight: 16 bytes each (bf16) or 32 (fp32).
+INLINE void muon_transpose8(bf16 *to, const bf16 *from, int64_t N) {
+  __m128i r[8], s[8];
+  for (int i = 0; i < 8; i++) r[i] = _mm_loadu_si128((const __m128i *)(from + i * N));
+  for (int i = 0; i < 8; i += 2) {               // words (row i, row i + 1) of columns 0..3, then 4..7
+    s[i] = _mm_unpacklo_epi16(r[i], r[i + 1]);
+    s[i + 1] = _mm_unpackhi_epi16(r[i], r[i + 1]);
+  }
+  for (int h = 0; h < 2; h++) for (int i = 0; i < 8; i += 4) {       // r[2h + i ..]: rows i .. i+3 of columns 4h..
+    r[2 * h + i] = _mm_unpacklo_epi32(s[i + h], s[i + 2 + h]);
+    r[2 * h + i + 1] = _mm_unpackhi_epi32(s[i + h], s[i + 2 + h]);
+  }
+  for (int i = 0; i < 4; i++) {
+    _mm_storeu_si128((__m128i *)(to + 2 * i * N), _mm_unpacklo_epi64(r[i], r[i + 4]));
+    _mm_storeu_si128((__m128i *)(to + (2 * i + 1) * N), _mm_unpackhi_epi64(r[i], r[i + 4]));
+  }
+}
+INLINE void muon_transpose8(float *to, const float *from, int64_t N) {
+  __m256 r[8];
+  for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(from + i * N);
+  gemm_transpose8(r);
+  for (int i = 0; i < 8; i++) _mm256_storeu_ps(to + i * N, r[i]);
+}
+// Copies what is below the diagonal of x (N,N) above it. A task is 64 rows above: whole lines are written.
+template <class T> static void muon_mirror(Ctx *c, T *x, int64_t N) {
+  enum { SIDE = 64 };
+  parallel_tasks(N > 2 * SIDE ? c->threads : 1, gemm_ceil_div(N, SIDE), 1, [=](int64_t task) {
+    const int64_t first = task * SIDE, end = gemm_min(first + SIDE, N);
+    for (int64_t col = first; col < N; col += 8) for (int64_t row = first; row < gemm_min(end, col + 8); row += 8) {
+      if (row < col && row + 8 <= N && col + 8 <= N) {
+        muon_transpose8(x + row * N + col, x + col * N + row, N);
+        continue;
+      }
+      for (int64_t i = row; i < gemm_min(row + 8, N); i++)
+        for (int64_t j = max64(col, i + 1); j < gemm_min(col + 8, N); j++) x[i * N + j] = x[j * N + i];
+    }
+  });
+}
+
+template <class T> static void newton_schulz_run(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
+  const int64_t rows = in.shape[0], cols = in.shape[1], m = min64(rows, cols);
+  const bool tall = rows > cols;
+  const MuonWork w = muon_work(scratch, rows, cols, in.dtype);
+  muon_norm(c, w.limbs, (const T *)in.data, rows * cols);
+  norm_carry(w.limbs);
+  muon_divide(c, (T *)muon_x(&w, out, 0, steps).data, (const T *)in.data, rows * cols, muon_divisor(w.limbs));
+  for (int s = 0; s < steps; s++) {
+    const Tensor x = muon_x(&w, out, s, steps), next = muon_x(&w, out, s + 1, steps);
+    const GemmOperand sides = tall ? matmul_columns(x) : matmul_rows(x), gram = matmul_rows(w.gram);
+    muon_multiply<T>(c, sides, sides, tall ? rows : cols, true, MuonFinish{w.gram.data, NULL, m, 1.0f, 0.0f});
+    muon_mirror(c, (T *)w.gram.data, m);
+    muon_multiply<T>(c, gram, gram, m, true, MuonFinish{w.square.data, w.gram.data, m, MUON_SQUARE, MUON_GRAM});
+    muon_mirror(c, (T *)w.square.data, m);
+    const GemmOperand square = matmul_rows(w.square);
+    const MuonFinish f = {next.data, x.data, cols, 1.0f, MUON_X};
+    if (tall) muon_multiply<T>(c, matmul_rows(x), square, m, false, f);
+    else muon_multiply<T>(c, square, matmul_columns(x), m, false, f);
+  }
+}
+static void newton_schulz_impl(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
+  MUON_DISPATCH(in.dtype, T, newton_schulz_run<T>(c, out, in, scratch, steps));
+}
+#endif
