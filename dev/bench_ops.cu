@@ -207,8 +207,8 @@ static void bench_trace(Trainer *t, int steps) {
          t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", n, ms[0][n / 2], ms[1][n / 2], (long long)events,
          100 * (ms[1][n / 2] / ms[0][n / 2] - 1));
 }
-// Newton-Schulz beside the matrix multiplies of its shapes, in turn; medians of ROUNDS. One thread's time is what it had
-// of its core: what others took does not count.
+// Newton-Schulz beside the matrix multiplies of its shapes, in turn; medians of ROUNDS. One thread's time is what it
+// had of its core: what others took does not count.
 static double bench_clock(const Ctx *c) {
   timespec t;
   clock_gettime(c->threads > 1 ? CLOCK_MONOTONIC : CLOCK_PROCESS_CPUTIME_ID, &t);

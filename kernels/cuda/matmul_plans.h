@@ -236,7 +236,8 @@ static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, con
         workspace_bytes, c->workspace_bytes);
   matmul_point(plan, p);
   BLAS(cublasLtMatmul(DEVICE(c)->blas, plan->desc, &alpha, p->b.data, plan->b, p->a.data, plan->a, &beta, addend,
-                      plan->out, out, plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes, STREAM(c)));
+                      plan->out, out, plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes,
+                      STREAM(c)));
 }
 // The last way of every GEMM is MATMUL_OWN, except with fp8.
 static void matmul_choose(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
