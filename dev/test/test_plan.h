@@ -57,12 +57,15 @@ static inline void plan_modes(ModeSet *s) {        // the covering set
   modes_cover(s);
 }
 // The covering set as it was when the tables were written: before there was Muon, the last optimizer.
+static inline void plan_recorded_modes(ModeSet *s) {
+  mode_factors[MODE_OPTIMIZER].values--;
+  plan_modes(s);
+  mode_factors[MODE_OPTIMIZER].values++;
+}
 static inline void plan_table_modes(PlanTable *table) {
   static ModeSet s;
   static Options o;
-  mode_factors[MODE_OPTIMIZER].values--;
-  plan_modes(&s);
-  mode_factors[MODE_OPTIMIZER].values++;
+  plan_recorded_modes(&s);
   for (int i = 0; i < s.rows; i++) {
     char error[512] = "", text[512], name[600];
     const int world = mode_world(&s.row[i]);
@@ -157,7 +160,7 @@ static inline size_t plan_alive_most(const Trainer *t, const Ops *table, bool wi
   return p.alive_most_bytes;
 }
 TEST(plan_whole_gradients_are_alive_with_the_most,
-     "in the covering set of modes, whole gradients, which share no memory, are alive when most is: placing them by "
+     "in the recorded modes, whole gradients, which share no memory, are alive when most is: placing them by "
      "their lifetimes could make no plan smaller by more than a quarter of a hundredth") {
   static ModeSet s;
   static Options o;
@@ -166,7 +169,7 @@ TEST(plan_whole_gradients_are_alive_with_the_most,
   const Ops cpu = plan_table(false);
   int rows = 0;
   double most = 0;
-  plan_modes(&s);
+  plan_recorded_modes(&s);
   for (int i = 0; i < s.rows; i++) {
     const int world = mode_world(&s.row[i]);
     mode_text(text, sizeof text, &s.row[i]);
