@@ -237,7 +237,8 @@ static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int6
 
 // ---- laying out
 // apart: masters are in host memory and parameters are not (--offload optimizer). in_place: shards are stored in the
-// order of a gathered unit, of which this rank has part `me`; if not, a rank's parts follow each other. moments: of the optimizer; what Muon owns has one.
+// order of a gathered unit, of which this rank has part `me`; if not, a rank's parts follow each other. moments: of
+// the optimizer; what Muon owns has one.
 struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me, moments; };
 
 // Whether a flat piece may take p.

@@ -799,7 +799,7 @@ TEST(plan_collectives_begin_in_order,
 static inline double map_number(const cJSON *row, int i) { return cJSON_GetNumberValue(cJSON_GetArrayItem(row, i)); }
 // Two buffers at the same bytes of a pool at the same time: their names, or NULL.
 static inline const char *map_overlap(const cJSON *x, const cJSON *y) {
-  static char text[160];
+  static char text[256];
   const cJSON *a, *b;
   if (map_number(x, 2) != map_number(y, 2) || map_number(x, 3) >= map_number(y, 3) + map_number(y, 4) ||
       map_number(y, 3) >= map_number(x, 3) + map_number(x, 4))
