@@ -457,7 +457,8 @@ for part in "${parts[@]}"; do
   case $part in
     ratios | ops | muon | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8) ;;
     *)
-      echo "bench: parts: ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8, speed; not '$part'" >&2
+      echo "bench: parts: ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8, speed;" \
+        "not '$part'" >&2
       exit 2 ;;
   esac
 done

@@ -337,7 +337,7 @@ static inline int pool_buffers(const Fsdp *f, int part) {
 static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
   static const MemoryName line[POOL_PARTS] = {MEM_GATHER_SLOTS, MEM_ROOT_PARAMS, MEM_EXPANDED,
                                               MEM_EXPANDED,     MEM_OFFLOAD,     MEM_STAGING_IN,
-                                              MEM_UPDATES,      MEM_UPDATES};
+                                              MEM_ORTHOGONAL,   MEM_ORTHOGONAL};
   const StageMost most = fsdp_stage_most(f);
   const size_t b_c = dtype_bytes(f->cfg.compute_dtype), slots = !f->lay.in_place, chunk = (size_t)f->lay.chunk_numel;
   const size_t in = fsdp_staging_in_numel(f, most.state) * fsdp_wire_bytes(f);

@@ -21,7 +21,8 @@
   X(MEM_PEERS_GRADS,  MEMORY_GRADIENTS,   "peers' parts of gradients, shared") \
   X(MEM_STAGING_OUT,  MEMORY_BUFFERS,     "reduction staging out, shared") \
   X(MEM_STAGING_IN,   MEMORY_BUFFERS,     "reduction staging in") \
-  X(MEM_UPDATES,      MEMORY_BUFFERS,     "Muon's matrices, shared, and scratch") \
+  X(MEM_UPDATES,      MEMORY_BUFFERS,     "Muon's matrices, shared") \
+  X(MEM_ORTHOGONAL,   MEMORY_BUFFERS,     "Muon's updates and scratch") \
   X(MEM_SCALES,       MEMORY_PARAMETERS,  "E4M3 scales") \
   X(MEM_OFFLOAD,      MEMORY_BUFFERS,     "offloading: sums of a round") \
   X(MEM_CONTROL,      MEMORY_BUFFERS,     "control block, shared") \

@@ -164,7 +164,8 @@ static inline int fsdp_waits_at(const Fsdp *f, int point) {
 static inline void fsdp_point(Fsdp *f) {
   record_point(f->record);
   const int waits = f->training ? fsdp_waits_at(f, f->point++) : 0;
-  for (int slot = 0; slot < 2; slot++) if (waits >> slot & 1) fsdp_grads_wait(f, slot);
+  const int newer = f->slot_rounds[1] > f->slot_rounds[0];       // first: with it the other one has been read, too
+  for (int i = 0; i < 2; i++) if (waits >> (i ^ newer) & 1) fsdp_grads_wait(f, i ^ newer);
 }
 // Zeroes the gaps between parameters in the gradient of stage s.
 static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {

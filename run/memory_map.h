@@ -74,10 +74,10 @@ static inline void memory_map_schedule(FILE *f, const Record *r, int stages) {
 }
 // In which pool a line of the plan lies, or -1 (fsdp_declare_pool, fsdp_declare_work).
 static inline int memory_map_pool(const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl, int line) {
-  const bool arrives = fsdp->lay.pool[POOL_PARTS - 1] > 0;       // staging in, unless it lies apart
+  const bool arrives = fsdp->lay.pool[POOL_STAGING_IN] > 0;        // unless it lies apart
   switch (line) {
-    case MEM_GATHER_SLOTS: case MEM_ROOT_PARAMS: case MEM_EXPANDED: case MEM_OFFLOAD: case MEM_WORKSPACE:
-    case MEM_ACTIVATIONS:
+    case MEM_GATHER_SLOTS: case MEM_ROOT_PARAMS: case MEM_EXPANDED: case MEM_OFFLOAD: case MEM_ORTHOGONAL:
+    case MEM_WORKSPACE: case MEM_ACTIVATIONS:
       return POOL_ACTS;
     case MEM_STAGING_IN: return arrives ? (int)POOL_ACTS : -1;
     case MEM_STAGING_OUT: case MEM_SLOTS_SHARED: return plan->planned_bytes[MEM_SLOTS_SHARED] ? (int)POOL_SLOTS : -1;

@@ -100,12 +100,11 @@ static inline void search_axes(SearchAxis *axis, const Options *asked, const Opt
 
 // ================================================================================================ 2 planning
 // A combination: a value of each axis. legal: training takes it. exact: planned with all its blocks; whole: at least
-// its bytes are. needs: bytes of a GPU, or of a CPU host. first_s: of a step, as it was known first. peak_flops: of a
-// rank, in its dtype.
+// its bytes are. needs: bytes of a GPU, or of a CPU host. peak_flops: of a rank, in its dtype.
 struct SearchRow {
   int16_t at[AXES];
   bool legal, exact, whole, fits;
-  double needs, first_s, step_s, exposed_s, peak_flops;
+  double needs, step_s, exposed_s, peak_flops;
 };
 // `asked` with a combination's options; what sets an option that was given, to another value, is refused. False: it is.
 static inline bool search_options(Options *o, const Options *asked, const SearchAxis *axis, const SearchRow *r) {
@@ -163,7 +162,9 @@ static inline bool search_bytes(SearchRow *r, const Options *o) {
   return true;
 }
 // Once the pipeline of gathers and reductions is full, each block takes as long: then three models of few blocks, on
-// one line, tell the time of any number. Where they are not on one line, all blocks are planned. Steps of two blocks,
+// one line, tell the time of any number. Where they are not on one line, all blocks are planned. Where messages take
+// longer than blocks, their backlog grows, and more blocks may begin to wait: the line is then too short, by up to a
+// few in a hundred. Steps of two blocks,
 // because gradient slots take turns. Bytes are not quite on a line, as better places may be found for some numbers of
 // blocks than for others: a line tells them to about one in a hundred. So where they decide, those of all blocks are
 // planned: within this part of the room, of what is compared, or where all that fit are wanted.
@@ -209,13 +210,6 @@ struct Search {
 static inline int search_order(const void *a, const void *b) {
   const SearchRow *x = (const SearchRow *)a, *y = (const SearchRow *)b;
   if (x->step_s != y->step_s) return x->step_s < y->step_s ? -1 : 1;
-  if (x->needs != y->needs) return x->needs < y->needs ? -1 : 1;
-  return memcmp(x->at, y->at, sizeof x->at);
-}
-// The order in which they are looked at, which exact times do not change any more.
-static inline int search_order_first(const void *a, const void *b) {
-  const SearchRow *x = (const SearchRow *)a, *y = (const SearchRow *)b;
-  if (x->first_s != y->first_s) return x->first_s < y->first_s ? -1 : 1;
   if (x->needs != y->needs) return x->needs < y->needs ? -1 : 1;
   return memcmp(x->at, y->at, sizeof x->at);
 }
@@ -280,7 +274,6 @@ static inline void search_offloaded(Search *s, const Options *asked, int offload
   s->rows = 0;
   for (int i = 0; i < rows; i++) {
     s->legal += row[i].legal;
-    row[i].first_s = row[i].step_s;
     if (row[i].legal && row[i].fits) row[s->rows++] = row[i];      // fits is false where that was seen early
   }
   free(s->row);
@@ -290,44 +283,51 @@ static inline void search_offloaded(Search *s, const Options *asked, int offload
 static inline bool search_may_need_less(const SearchRow *r, double least) {
   return r->needs * (r->whole ? 1 : 1 - SEARCH_DOUBT) < least;
 }
-// Plans the next rows that may be shown with all their blocks, a few at once: from row `first` on what may need less
-// than `least` bytes, and all of those that are as fast as that row, which are put in the order of their exact bytes.
-// Returns where these end.
+// The row that comes next among those that are not settled and may need less than `least` bytes: the fastest as far as
+// is known, and of equally fast ones first those that are only estimated. -1: there is none.
+static inline int search_next(const Search *s, const bool *passed, double least) {
+  int next = -1;
+  for (int i = 0; i < s->rows; i++) {
+    const SearchRow *r = &s->row[i], *x = next < 0 ? NULL : &s->row[next];
+    if (passed[i] || !search_may_need_less(r, least)) continue;
+    if (!x || r->step_s < x->step_s || (r->step_s == x->step_s && r->exact < x->exact) ||
+        (r->step_s == x->step_s && r->exact == x->exact && search_order(r, x) < 0))
+      next = i;
+  }
+  return next;
+}
+// Plans the next estimated rows with all their blocks, a few at once.
 enum { SEARCH_AT_ONCE = 8 };
-static inline int search_exactly(Search *s, const Options *asked, int first, double least) {
-  SearchRow *row = (SearchRow *)malloc(sizeof(SearchRow) * (size_t)s->rows);
-  int *of = (int *)malloc(sizeof(int) * (size_t)s->rows), count = 0, end = first;
-  while (end < s->rows && s->row[end].first_s == s->row[first].first_s) end++;
-  for (int i = first; i < s->rows && (i < end || count < SEARCH_AT_ONCE); i++)
-    if (!s->row[i].exact && search_may_need_less(&s->row[i], least)) of[count] = i, row[count++] = s->row[i];
+static inline void search_exactly(Search *s, const Options *asked, const bool *settled, double least) {
+  SearchRow row[SEARCH_AT_ONCE];
+  int of[SEARCH_AT_ONCE], count = 0, i;
+  bool *passed = (bool *)malloc((size_t)s->rows);
+  memcpy(passed, settled, (size_t)s->rows);
+  while (count < SEARCH_AT_ONCE && (i = search_next(s, passed, least)) >= 0) {
+    passed[i] = true;
+    if (!s->row[i].exact) of[count] = i, row[count++] = s->row[i];
+  }
   search_rows(s, asked, row, count, true);
   for (int k = 0; k < count; k++) s->row[of[k]] = row[k];
-  qsort(s->row + first, (size_t)(end - first), sizeof(SearchRow), search_order_first);
-  free(row);
-  free(of);
-  return end;
+  free(passed);
 }
-// Chooses what is shown, and plans it again with all its blocks: what is only estimated might not fit.
+// Chooses what is shown, planned with all its blocks: what is only estimated might not fit. An estimated time is no
+// longer than the exact one, as waits may begin with more blocks: so what is exact and comes next is the next fastest.
 static inline void search_confirm(Search *s, const Options *asked) {
-  qsort(s->row, (size_t)s->rows, sizeof(SearchRow), search_order_first);
+  bool *settled = (bool *)calloc((size_t)s->rows + 1, 1);
   double least = INFINITY;
-  int settled = 0;
-  for (int i = 0; i < s->rows && s->shown_rows < SEARCH_ROWS_SHOWN; i++) {
-    const SearchRow *r = &s->row[i];
-    if (!search_may_need_less(r, least)) continue;
-    if (i >= settled) settled = search_exactly(s, asked, i, least);
-    if (!r->exact || !r->legal || !r->fits || r->needs >= least) continue;
-    least = r->needs;
-    s->shown[s->shown_rows++] = *r;
+  for (int i; s->shown_rows < SEARCH_ROWS_SHOWN && (i = search_next(s, settled, least)) >= 0;) {
+    if (!s->row[i].exact) { search_exactly(s, asked, settled, least); continue; }
+    settled[i] = true;
+    if (!s->row[i].legal || !s->row[i].fits || s->row[i].needs >= least) continue;
+    least = s->row[i].needs;
+    s->shown[s->shown_rows++] = s->row[i];
   }
-  qsort(s->shown, (size_t)s->shown_rows, sizeof(SearchRow), search_order);
-  int kept = 0, fit = 0;
-  for (int i = 0; i < s->shown_rows; i++)
-    if (!kept || s->shown[i].needs < s->shown[kept - 1].needs) s->shown[kept++] = s->shown[i];
-  s->shown_rows = kept;
+  int fit = 0;
   for (int i = 0; i < s->rows; i++) if (s->row[i].fits) s->row[fit++] = s->row[i];
   s->rows = fit;
   qsort(s->row, (size_t)s->rows, sizeof(SearchRow), search_order);
+  free(settled);
 }
 // False with one line in `error`.
 static inline bool search_make(Search *s, const Options *asked, char *error, size_t error_bytes) {

@@ -304,7 +304,8 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_CONTROL] = mpi ? 8192 : 0;
   const PlanUpdates x = plan_updates(f);
   const size_t matrices = x.slots * x.matrix, stages = x.slots * x.stage;
-  line[MEM_UPDATES] = matrices + x.work + (world > 1 && !(x.in_place && !replicas) ? stages : 0);
+  line[x.in_place ? MEM_UPDATES : MEM_ORTHOGONAL] += matrices;
+  line[MEM_ORTHOGONAL] += x.work + (world > 1 && !(x.in_place && !replicas) ? stages : 0);
   static const MemoryName readable[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
   for (MemoryName i : readable) line[MEM_MIRROR] += mirrored ? line[i] : 0;
   if (mirrored) line[MEM_MIRROR] += (params_off ? f->lay.params_bytes : 0) + (chains && trains ? state : 0) + whole;

@@ -20,7 +20,8 @@ static inline bool search_made(Search *s, const Options *asked) {
 }
 TEST(search_rows_are_plans,
      "rows of --plan search: typed as they are printed, --plan gives the same bytes and the same time; that holds for "
-     "all of them where models have few blocks, else for those that are shown, and estimates are within 1 in 10,000") {
+     "all of them where models have few blocks, else for those that are shown; estimated times are never longer than "
+     "exact ones, and within 1 in 20") {
   static const char *const bases[] = {"--model tiny --world 2 --on cpu --dtype fp32 --threads 1",
                                       "--model tiny --world 4 --on h100 --batch_size 4",
                                       "--model gpt2 --world 16 --on a100 --batch_size 2 --dtype bf16 --mesh 2x8",
@@ -29,7 +30,7 @@ TEST(search_rows_are_plans,
     static Options asked, typed;
     static Search s;
     int64_t compared = 0;
-    double worst = 0;
+    double worst = 0, above = 0;
     plan_asked(&asked, "%s --json", base);
     if (!search_made(&s, &asked)) return;
     EXPECT(s.rows >= 20 && s.legal >= s.rows && s.shown_rows, "%s: %d rows of %lld, %d shown", base, s.rows,
@@ -43,11 +44,13 @@ TEST(search_rows_are_plans,
         EXPECT(plan.needs == r->needs && plan.step_s == r->step_s && plan.exposed_s == r->exposed_s,
                "%s, row %d: %.0f bytes and %g s, its plan has %.0f and %g", base, i, r->needs, r->step_s, plan.needs,
                plan.step_s);
-      worst = fmax(worst, fmax(fabs(r->needs / plan.needs - 1), fabs(r->step_s / plan.step_s - 1)));
+      worst = fmax(worst, fmax(fabs(r->needs / plan.needs - 1), 1 - r->step_s / plan.step_s));
+      above = fmax(above, r->step_s / plan.step_s - 1);
       compared++;
     }
     for (int i = 0; i < s.shown_rows; i++) EXPECT(s.shown[i].exact, "%s: row %d that is shown is an estimate", base, i);
-    EXPECT(worst < 1e-4, "%s: an estimate is %g off", base, worst);
+    EXPECT(worst < 0.05 && above < 1e-9, "%s: estimates are up to %g below what is exact and %g above", base, worst,
+           above);
     printf("%s: %lld plans, the worst estimate is %.2e off\n", base, (long long)compared, worst);
     search_free(&s);
   }
