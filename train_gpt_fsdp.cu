@@ -180,29 +180,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
          (long long)o->global_batch, (long long)o->batch_size, world, s, (long long)o->grad_accum);
   if (!o->grad_accum) o->grad_accum = o->global_batch ? o->global_batch / per_round : 1;
   o->global_batch = per_round * o->grad_accum;
-  REFUSE(!strcmp(o->comm, "self") && world > 1, "--comm self is for one rank, there are %d", world);
-  REFUSE(!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda"), "--comm nccl needs --device cuda");
-  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda && !strcmp(o->plan, "off"),
-         "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu");
-  REFUSE(!strcmp(o->reduce, "native") && strcmp(o->comm, "nccl"), "--reduce native needs --comm nccl");
-  const bool cpu = !strcmp(o->device, "cpu");
-  REFUSE(cpu && !strcmp(o->graph, "on"), "--graph on needs --device cuda: a CPU has nothing to capture");
-  REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
-         "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
-  REFUSE(!strcmp(o->tune, "plan"), "--tune plan belongs on the command line, not into the file of --config");
-  const bool tunes = strcmp(o->tune, "off");
-  REFUSE(cpu && tunes, "--tune needs --device cuda");
-  static const OptionId paths[] = {OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
-  for (OptionId path : paths)
-    REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
-           option_specs[path].name);
-  REFUSE(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
-         o->eval_only ? "eval_only" : "sample_only");
-  if (!report_refuse(o, error, error_bytes)) return false;
-  REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
-  REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
-         "--resume continues a run, --init_from begins a new one: give one of them");
-  return sharding_resolve(o, world, ranks_per_host, error, error_bytes);
+  return report_refuse(o, error, error_bytes) && sharding_resolve(o, world, ranks_per_host, error, error_bytes);
 }
 
 static Model model_of(const Options *o) {

@@ -6,7 +6,7 @@
 //   log_trace     what --trace has found
 //   lock_out      only one run may train into OUT; called before its checkpoints are read
 //   check_out     whether OUT can be written, before memory is taken
-//   report_refuse options about reports that cannot work; report_compare: --report A,B
+//   report_refuse options about runs and reports that cannot work; report_compare: --report A,B
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
@@ -76,9 +76,21 @@ static void check_out(const Options *o, char *error, size_t bytes) {
   if (!error[0]) lock_out(o, error, bytes);
 }
 
-// Options about reports that contradict others. False with one line in `error`.
+// Options about what a run does and reports that contradict others. False with one line in `error`.
 static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   int64_t first, last;
+  REFUSE(!strcmp(o->tune, "plan"), "--tune plan belongs on the command line, not into the file of --config");
+  const bool tunes = strcmp(o->tune, "off");
+  REFUSE(!strcmp(o->device, "cpu") && tunes, "--tune needs --device cuda");
+  static const OptionId paths[] = {OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
+  for (OptionId path : paths)
+    REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
+           option_specs[path].name);
+  REFUSE(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
+         o->eval_only ? "eval_only" : "sample_only");
+  REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
+  REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
+         "--resume continues a run, --init_from begins a new one: give one of them");
   REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
          "line, not into the file of --config", o->report);
   REFUSE(o->trace[0] && !strcmp(o->device, "cuda"), "--trace notes what the CPU computes: it does not go with --device "

@@ -101,6 +101,19 @@ static bool recompute_parse(const Options *o, Recompute *level, char *error, siz
   for (; at < o->n_layer; at++) level[at] = RECOMPUTE_NONE;
   return true;
 }
+// The device and what ranks talk over.
+static bool sharding_resolve_device(const Options *o, int world, char *error, size_t error_bytes) {
+  REFUSE(!strcmp(o->comm, "self") && world > 1, "--comm self is for one rank, there are %d", world);
+  REFUSE(!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda"), "--comm nccl needs --device cuda");
+  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda && !strcmp(o->plan, "off"),
+         "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu");
+  REFUSE(!strcmp(o->reduce, "native") && strcmp(o->comm, "nccl"), "--reduce native needs --comm nccl");
+  const bool cpu = !strcmp(o->device, "cpu");
+  REFUSE(cpu && !strcmp(o->graph, "on"), "--graph on needs --device cuda: a CPU has nothing to capture");
+  REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
+         "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
+  return true;
+}
 // Mesh and strategy: one follows from the other. ranks_per_host: 0 where hosts differ; it only completes hybrid_shard.
 static bool sharding_resolve_mesh(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
   int R = 1, S = world;
@@ -221,6 +234,7 @@ static bool sharding_check_params(Options *o, char *error, size_t error_bytes) {
 // Completes and checks what needs neither device nor data. ranks_per_host: 0 where hosts differ. False with one line in
 // `error`.
 static bool sharding_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
+  if (!sharding_resolve_device(o, world, error, error_bytes)) return false;
   Recompute level[LAYERS_MOST];
   if (!strcmp(o->buffer_dtype, "auto")) strcpy(o->buffer_dtype, o->param_dtype);
   return recompute_parse(o, level, error, error_bytes) &&
