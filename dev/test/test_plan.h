@@ -453,7 +453,8 @@ TEST_MPI(ops_touch_what_they_declare, 1,
                                       "--param_dtype fp16 --optimizer sgd --recompute gelu --accumulate local",
                                       "--param_dtype bf16 --fp8 gather --tie_head off --recompute mlp",
                                       "--buffer_dtype bf16 --freeze wte,h.0.*",
-                                      "--optimizer muon --param_dtype bf16"};
+                                      "--optimizer muon --param_dtype bf16",
+                                      "--param_dtype bf16 --fp8 matmul --n_embd 32 --seq_len 8"};
   static Corpus corpus;
   static Trainer t;
   TouchCheck *k = &touch_check;
