@@ -11,13 +11,6 @@ static inline const Saved *test_saved(const Trainer *t) {
   saved = saved_of(&t->run);
   return &saved;
 }
-// The first `world` ranks of this launch; false on the others, which only wait.
-static inline bool ckpt_world(int world, MPI_Comm *comm) {
-  int rank;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, comm);
-  return *comm != MPI_COMM_NULL;
-}
 static inline int ckpt_rank() {
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -284,7 +277,7 @@ static inline ResumeTrace resume_reference(const Corpus *corpus, const ResumeVar
   static Log log;
   ResumeTrace r = {};
   MPI_Comm comm;
-  if (ckpt_world(1, &comm)) {
+  if (world_comm(1, &comm)) {
     ckpt_remove(ckpt_path("ref"));
     const ResumeVariant plain = {v->kept, "", v->saved_after, v->poke};
     resume_begin(&t, &saver, corpus, comm, &plain, ckpt_path("ref"));
@@ -332,7 +325,7 @@ static inline void resume_save_at(int N, const Corpus *corpus, const ResumeVaria
   static Log log;
   MPI_Comm comm;
   ResumeTrace r = {};
-  if (!ckpt_world(N, &comm)) return;
+  if (!world_comm(N, &comm)) return;
   resume_begin(&t, &saver, corpus, comm, v, ckpt_path("saved"));
   resume_steps(&t, &saver, v, &r, v->saved_after);
   EXPECT(!resume_traces_differ(&r, want, 0, v->saved_after), "%s: differs from one rank before the save", what);
@@ -365,7 +358,7 @@ static inline void resume_load_at(int M, const Corpus *corpus, const ResumeVaria
   ResumeTrace r = {};
   char arguments[2048];
   const int k = v->saved_after;
-  if (!ckpt_world(M, &comm)) return;
+  if (!world_comm(M, &comm)) return;
   snprintf(arguments, sizeof arguments, "--resume %s --out %s %s", resume,
            ckpt_path(strcmp(resume, "auto") ? "resumed" : "saved"), v->own);
   resume_from(&t, &saver, corpus, comm, arguments);
@@ -673,7 +666,7 @@ static inline void stream_world(const Corpus *corpus, int N, bool background, bo
   static Log log;
   MPI_Comm comm;
   char what[128], error[1024];
-  if (!ckpt_world(N, &comm)) return;
+  if (!world_comm(N, &comm)) return;
   snprintf(what, sizeof what, "%d ranks, %s of them blind, %s", N, all_blind ? "all but the first" : "every second",
            background ? "in the background" : "at once");
   const ResumeVariant v = {"", background ? "--save_async" : "", 0, POKE_NONE};
@@ -731,7 +724,7 @@ static inline void export_case(const ExportCase *k) {
   uint64_t want = 0;
   for (const ResumePair &pair : k->pair) {
     if (!pair.N) break;
-    if (ckpt_world(pair.N, &comm)) {
+    if (world_comm(pair.N, &comm)) {
       Options o;
       test_options(&o, pair.N, "%s --epochs 9 --out %s", k->shapes, ckpt_path("out"));
       make_directories(ckpt_path("out"));
@@ -756,7 +749,7 @@ static inline void export_case(const ExportCase *k) {
     // Each of the three is read on other ranks: the export, the weights alone, the checkpoint.
     for (const char *from : {ckpt_path("hf%d", pair.N), ckpt_path("out/model.safetensors"), ckpt_path("out")}) {
       char arguments[1024];
-      if (!ckpt_world(pair.M, &comm)) continue;
+      if (!world_comm(pair.M, &comm)) continue;
       snprintf(arguments, sizeof arguments, "--init_from %s --seq_len 21 --batch_size 1 --seed 9 --out %s", from,
                ckpt_path("fresh"));
       resume_from(&t, &saver, &corpus, comm, arguments);
@@ -828,7 +821,7 @@ static inline void device_cases(const char *kept, const DeviceCase *cases, int c
   static Corpus corpus;
   MPI_Comm comm;
   schedule_corpus(&corpus);
-  if (ckpt_world(1, &comm)) {
+  if (world_comm(1, &comm)) {
     ckpt_remove(ckpt_path("cpu"));
     device_run(cpu_tables[0].ops, comm, "self", &corpus, kept, ckpt_path("cpu"), NULL);
     MPI_Comm_free(&comm);
@@ -838,7 +831,7 @@ static inline void device_cases(const char *kept, const DeviceCase *cases, int c
     char extra[256], what[512];
     snprintf(extra, sizeof extra, "%s %s", kept, k->extra);
     snprintf(what, sizeof what, "--comm %s, N=%d, %s", k->comm, k->world, extra);
-    if (ckpt_world(k->world, &comm)) {
+    if (world_comm(k->world, &comm)) {
       emu_set_seed((uint64_t)(k->world + (k->extra[0] != 0)));
       device_run(&ops_streams, comm, k->comm, &corpus, extra, ckpt_path("device"), NULL);
       device_run(&ops_streams, comm, k->comm, &corpus, k->extra, ckpt_path("again"),

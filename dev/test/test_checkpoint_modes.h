@@ -163,7 +163,7 @@ TEST_MPI(the_first_replica_writes_each_byte_once, 6,
     char what[256], own[128];
     snprintf(what, sizeof what, "%d ranks %s %s", row.N, row.kept, row.mesh);
     snprintf(own, sizeof own, "%s --save_async", row.mesh);
-    if (ckpt_world(row.N, &comm)) {
+    if (world_comm(row.N, &comm)) {
       ckpt_begin(&t, &saver, &corpus, comm, row.kept, own, "out");
       ckpt_expect_snapshot(&t, what);
       EXPECT(saver_save(&saver, &log, true, false) && saver_finish(&saver, &log), "%s: %s", what,
@@ -200,7 +200,7 @@ static inline void ckpt_export(const Corpus *corpus, int N, const char *kept, co
   static Saver saver;
   MPI_Comm comm;
   char directory[MAP_PATH_BYTES];
-  if (!ckpt_world(N, &comm)) return;
+  if (!world_comm(N, &comm)) return;
   ckpt_begin(&t, &saver, corpus, comm, kept, own, name);
   ckpt_plant(&t.fsdp);
   snprintf(directory, sizeof directory, "%s", ckpt_path("%s/hf", name));
@@ -291,7 +291,7 @@ TEST_MPI(weights_are_rounded_as_they_come, 6,
   MPI_Barrier(MPI_COMM_WORLD);
   ckpt_read_weights(&corpus, MPI_COMM_SELF, "one/model.safetensors", "", plain, NULL);
   for (const auto &row : rows) {
-    if (!ckpt_world(row.N, &comm)) continue;
+    if (!world_comm(row.N, &comm)) continue;
     ckpt_read_weights(&corpus, comm, row.from, row.own, NULL, plain);
     MPI_Comm_free(&comm);
   }
@@ -318,7 +318,7 @@ TEST_MPI(checkpoints_are_evaluated_in_any_mode, 6,
       {"--fp8 gather --freeze *.bias,h.*.attn.*", 1, "", 4, "--reshard_after_forward 2 --gather_slots 1"}};
   for (const auto &row : rows) {
     double want = 0;
-    if (ckpt_world(row.N, &comm)) {
+    if (world_comm(row.N, &comm)) {
       ckpt_begin(&t, &saver, &corpus, comm, row.kept, row.saving, "out");
       want = trainer_eval(&t, &corpus.split[SPLIT_VALID]).loss;
       EXPECT(saver_save(&saver, &log, false, false), "%s", t.store.result->error);
@@ -329,7 +329,7 @@ TEST_MPI(checkpoints_are_evaluated_in_any_mode, 6,
     for (const char *from : {"--eval_only --resume", "--seq_len 21 --batch_size 1 --init_from"}) {
       char arguments[1024];
       const bool again = strstr(from, "init_from");
-      if (!ckpt_world(row.M, &comm)) continue;
+      if (!world_comm(row.M, &comm)) continue;
       snprintf(arguments, sizeof arguments, "%s %s %s %s --out %s", from, ckpt_path("out"), row.evaluating,
                again ? row.kept : "", ckpt_path("fresh"));
       resume_from(&t, &saver, &corpus, comm, arguments);

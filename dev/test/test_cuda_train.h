@@ -226,7 +226,8 @@ TEST_MPI(cuda_native_reduce_of_meshes_is_close, 4,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 TEST_MPI(cuda_native_reduce_is_close, 3,
-         "--reduce native: one rank gives the ordered sum's bits, more ranks the same sums in another order") {
+         "--reduce native: one rank gives the ordered sum's bits, more ranks the same sums in another order; two terms "
+         "have one order only: there Muon, too, has the ordered sum's bits") {
   static Corpus corpus;
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   schedule_corpus(&corpus);
@@ -255,6 +256,10 @@ TEST_MPI(cuda_native_reduce_is_close, 3,
              r.loss[s], one.loss[s]);
   }
   schedule_variant = ScheduleVariant{};
+  WorldResult r;
+  one = schedule_reference(&corpus, "--optimizer muon --global_batch 2");
+  if (schedule_run(&r, &corpus, &ops_streams, 2, "nccl", "native --optimizer muon --global_batch 2"))
+    schedule_expect(&r, &one, "N=2, native, one microbatch a rank, Muon");
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 

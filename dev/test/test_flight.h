@@ -65,10 +65,7 @@ TEST_MPI(flight_tells_what_the_record_tells, 3,
     Record record;
     Options o;
     MPI_Comm comm;
-    int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_split(MPI_COMM_WORLD, rank < m.world ? 0 : MPI_UNDEFINED, rank, &comm);
-    if (comm == MPI_COMM_NULL) continue;
+    if (!world_comm(m.world, &comm)) continue;
     test_options(&o, m.world, "%s %s", schedule_shapes, m.extra);
     snprintf(o.comm, sizeof o.comm, "%s", m.comm);
     record_open(&record);

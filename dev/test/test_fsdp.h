@@ -37,6 +37,13 @@ static inline void expect_traffic(const Fsdp *f, int A, int step, const char *wh
          (long long)got.small_bytes, (long long)want.small_bytes);
 }
 
+// The first `world` ranks of this launch as a communicator; false on the others, which only wait.
+static inline bool world_comm(int world, MPI_Comm *comm) {
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, comm);
+  return *comm != MPI_COMM_NULL;
+}
 // Odd on purpose: vocabulary 5003, width 60 (not a multiple of 128 or of most N), heads of 20, three blocks, sequences
 // of 21 in 32 positions, dropout on. Every rank calls it; ranks at or beyond `world` only wait.
 static const char world_shapes[] = "--n_layer 3 --n_head 3 --n_embd 60 --seq_len 21 --n_positions 32 --vocab_size 5003 "
@@ -45,11 +52,8 @@ static const Ops *world_ops;                     // the table; NULL: the ranks a
 static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, int threads, int steps, const char *extra,
                              bool check_traffic) {
   memset(r, 0, sizeof *r);
-  int rank;
   MPI_Comm comm;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
-  if (comm == MPI_COMM_NULL) return false;
+  if (!world_comm(world, &comm)) return false;
   static Trainer t;
   Options o;
   test_options(&o, world, "%s %s", world_shapes, extra);
@@ -72,12 +76,9 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
 // (own, with gaps) and for the others. Ranks at or beyond `world` only wait.
 struct WorldBuffers { size_t whole, own, in_whole, apart; };
 static inline WorldBuffers world_buffers(MemoryPlan *plan, const Corpus *corpus, int world, const char *extra) {
-  int rank;
   MPI_Comm comm;
   WorldBuffers b = {};
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
-  if (comm == MPI_COMM_NULL) return b;
+  if (!world_comm(world, &comm)) return b;
   static Trainer t;
   Options o;
   test_options(&o, world, "%s %s", world_shapes, extra);

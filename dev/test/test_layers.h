@@ -72,11 +72,8 @@ static inline void layers_check_json(const Trainer *t, double grad_norm) {
 }
 static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, const char *extra, bool logs) {
   memset(r, 0, sizeof *r);
-  int rank;
   MPI_Comm comm;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
-  if (comm == MPI_COMM_NULL) return false;
+  if (!world_comm(world, &comm)) return false;
   static Trainer t;
   Fsdp *f = &t.fsdp;
   Options o;

@@ -77,7 +77,21 @@ static inline void liveness_small(Fsdp *f, const void *mine, void *all, size_t b
   liveness_fall_at("small");
   liveness_fall.comm->small_all_gather(f, mine, all, bytes);
 }
-static inline void liveness_background(void *) { liveness_fall_at("replay"); }
+// In the middle of its device's step the victim waits, and so the others' devices do, until their hosts have said that
+// they wait for them: a rank that died before that would find them elsewhere.
+static inline void liveness_background(void *) {
+  char name[48];
+  if (strcmp(liveness_fall.k->at, "replay")) return;
+  const int number = (int)(liveness_fall.k - liveness_cases), victim = liveness_fall.k->victim;
+  snprintf(name, sizeof name, "waits.%d.%d", number, liveness_fall.rank);
+  if (WORD_GET(&liveness_words.what) && access(cli_path(name), F_OK)) cli_write(cli_path(name), "", 0);
+  if (liveness_fall.rank != victim || ++liveness_fall.calls < liveness_fall.at_call) return;
+  for (int r = 0; r < LIVENESS_RANKS; r++) {
+    snprintf(name, sizeof name, "waits.%d.%d", number, r);
+    while (r != victim && access(cli_path(name), F_OK)) usleep(1000);
+  }
+  liveness_fall_out();
+}
 static inline void liveness_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
   if (liveness_fall.comm) liveness_fall_at("forward");
   if (liveness_fall.comm) liveness_fall_at("eval");

@@ -305,7 +305,7 @@ TEST_MPI(bf16_runs_are_those_of_fp32_masters, 4,
   MPI_Comm comm;
   test_corpus(&corpus, 5003, 12 * 21 * (MASTER_STEPS + 1) + 1, 500);
   for (const auto &row : rows) {
-    if (!ckpt_world(row.N, &comm)) continue;
+    if (!world_comm(row.N, &comm)) continue;
     MasterTrace halves, whole;
     master_run(&whole, &corpus, comm, "--param_dtype fp32 --buffer_dtype bf16", row.modes);
     master_run(&halves, &corpus, comm, "--param_dtype bf16", row.modes);
@@ -417,7 +417,7 @@ TEST_MPI(checkpoints_have_whole_masters, 4,
     uint64_t states[2] = {};
     for (int i = 0; i < 2; i++) {
       snprintf(kept, sizeof kept, "%s %s", row.kept, i ? halves : whole);
-      if (!ckpt_world(i ? row.N : 1, &comm)) continue;
+      if (!world_comm(i ? row.N : 1, &comm)) continue;
       ckpt_begin(&t, &saver, &corpus, comm, kept, i ? row.saving : "", i ? "halves" : "whole");
       saver_save(&saver, &log, t.opt.save_async, false);
       if (t.opt.save_async) train_step(&t, false);                 // a snapshot is of the step before
@@ -431,7 +431,7 @@ TEST_MPI(checkpoints_have_whole_masters, 4,
         ckpt_expect_same_file(row.kept, ckpt_path("whole/ckpt/latest/%s", name), ckpt_path("halves/ckpt/latest/%s",
                                                                                            name));
     for (int i = 0; i < 2; i++) {                // each resumes from the other's
-      if (!ckpt_world(row.M, &comm)) continue;
+      if (!world_comm(row.M, &comm)) continue;
       snprintf(arguments, sizeof arguments, "--resume %s --out %s %s %s", ckpt_path(i ? "whole" : "halves"),
                ckpt_path("resumed"), i ? halves : whole, row.loading);
       resume_from(&t, &saver, &corpus, comm, arguments);

@@ -207,11 +207,8 @@ TEST_MPI(muon_step_is_the_plain_step, 4,
   test_corpus(&corpus, 101, 12 * 7 * 3 + 1, 60);
   for (const auto &k : cases) {
     Options o;
-    int rank;
     MPI_Comm comm;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_split(MPI_COMM_WORLD, rank < k.world ? 0 : MPI_UNDEFINED, rank, &comm);
-    if (comm == MPI_COMM_NULL) continue;
+    if (!world_comm(k.world, &comm)) continue;
     test_options(&o, k.world, "%s %s", owned_shapes, k.extra);
     trainer_open(&t, &o, &corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
     Fsdp *f = &t.fsdp;
@@ -262,6 +259,7 @@ static const ScheduleMode muon_modes[] = {
     {"4", "--mesh 2x2", "--param_dtype fp16 --loss_scale 128", 0},
     {"6", "--mesh 3x2 --shm off --recompute block", "--freeze h.1.attn.*,*.ln_*", 0},
     {"3", "--strategy ddp", "--fp8 gather --tie_head off", 0},
+    {"2", "--shard dim0", SCHEDULE_OF_16 "--fp8 matmul --param_dtype bf16", 0},
     {"2", "--strategy zero1 --wrap model --shard dim0", "--muon_adjust original --global_batch 2", 0}};
 TEST_MPI(muon_gives_one_rank_s_bits, 6,
          "flat, by rows, meshes, strategies, dtypes, frozen parts, recomputed blocks, windows and messages: losses, "

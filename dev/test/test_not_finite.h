@@ -124,8 +124,7 @@ static inline uint64_t nan_train(const Corpus *corpus, const Ops *ops, const cha
   MPI_Comm comm;
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
-  if (comm == MPI_COMM_NULL) return 0;
+  if (!world_comm(world, &comm)) return 0;
   nan_in = {k, ops, world, rank, NAN_MICROBATCH, 1, false, 0};
   test_options(&o, world, "%s %s", schedule_shapes, k->extra);
   snprintf(o.comm, sizeof o.comm, "%s", world == 1 ? "self" : comm_name);
@@ -220,13 +219,6 @@ static inline void rare_open(KillWorld *w, MPI_Comm comm, const char *out, const
   tokens[48 * (RARE_FIRST - 1) + 8 * 4 + 3] = tokens[48 * (RARE_SECOND - 1) + 8 * 1 + 5] = RARE;
   nan_into_parameter(&w->t.fsdp, WTE, (int64_t)RARE * w->t.model.C + 3, INFINITY);
 }
-static inline MPI_Comm rare_comm(int world) {
-  MPI_Comm comm;
-  int rank;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
-  return comm;
-}
 // metrics.jsonl of OUT: which steps it calls skipped, as bits; records of what was not finite; how many steps the end
 // counts.
 struct RareMetrics { unsigned skipped; int named, counted; };
@@ -254,8 +246,8 @@ TEST_MPI(not_finite_skip_and_resume, 3,
   for (int world = 1; world <= 3; world++)
     for (int resumed = 0; resumed < 2; resumed++) {
       static KillWorld w;
-      MPI_Comm comm = rare_comm(resumed ? 4 - world : world);
-      if (comm == MPI_COMM_NULL) continue;
+      MPI_Comm comm;
+      if (!world_comm(resumed ? 4 - world : world, &comm)) continue;
       snprintf(out, sizeof out, "%s/%d", test_tmp(), world);
       snprintf(step, sizeof step, "%s/ckpt/step_00000004", out);
       char other[340];
@@ -301,10 +293,10 @@ TEST_MPI(not_finite_dump_is_repeated, 3,
     static KillWorld w;
     char out[300], path[400], other[340];
     uint64_t before = 0;
-    MPI_Comm comm = rare_comm(world);
+    MPI_Comm comm;
     snprintf(out, sizeof out, "%s/%d", test_tmp(), world);
     snprintf(path, sizeof path, "%s/ckpt", out);
-    if (comm != MPI_COMM_NULL) {
+    if (world_comm(world, &comm)) {
       rare_open(&w, comm, out, "--on_nan stop --save_every -1");
       EXPECT(trainer_train(&w.t, &w.log, &w.saver) == EXIT_NOT_FINITE && w.t.step == RARE_FIRST, "it ends at step %lld",
              (long long)w.t.step);
@@ -318,8 +310,7 @@ TEST_MPI(not_finite_dump_is_repeated, 3,
       if (!w.rank) rare_expect_json(out, world);
     }
     MPI_Bcast(&before, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
-    comm = rare_comm(4 - world);
-    if (comm == MPI_COMM_NULL) continue;
+    if (!world_comm(4 - world, &comm)) continue;
     snprintf(other, sizeof other, "%s.again", out);
     snprintf(path, sizeof path, "%s/ckpt/step_00000002", out);
     rare_open(&w, comm, other, "--on_nan stop");
@@ -348,9 +339,9 @@ TEST_MPI(not_finite_in_a_replayed_graph, 3,
   tokens[12 * 7 * 2 + 7 * 5 + 2] = 100;          // in the third step, its sixth microbatch
   uint64_t want = 0;
   for (int world = 1; world <= 3; world++) for (int device = 0; device < 2; device++) {
-    MPI_Comm comm = rare_comm(world);
+    MPI_Comm comm;
     Options o;
-    if (comm == MPI_COMM_NULL) continue;
+    if (!world_comm(world, &comm)) continue;
     test_options(&o, world, "%s --tie_head off --shuffle off --dropout 0", schedule_shapes);
     snprintf(o.comm, sizeof o.comm, "%s", world == 1 ? "self" : device ? "nccl" : "mpi");
     emu_set_seed((uint64_t)world);

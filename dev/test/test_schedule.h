@@ -44,12 +44,9 @@ static inline void schedule_passes(Trainer *t) {
 // Trains on `world` of this launch's ranks. False on the others, which only wait.
 static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops *ops, int world, const char *comm_name,
                                 const char *extra) {
-  int rank;
   MPI_Comm comm;
   memset(r, 0, sizeof *r);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
-  if (comm == MPI_COMM_NULL) return false;
+  if (!world_comm(world, &comm)) return false;
   static Trainer t;
   Options o;
   // "native": refused with --comm auto, so it is set like --comm, after the parser.

@@ -61,8 +61,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   int rank;
   MPI_Comm comm;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, &comm);
-  if (comm == MPI_COMM_NULL) return false;
+  if (!world_comm(world, &comm)) return false;
   static Trainer t;
   static RecordTable table[RECORD_STREAMS];
   static SchedTold told;
