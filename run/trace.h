@@ -25,10 +25,10 @@
 // until the step is over and trace_resolve puts in what the device has written.
 //   tracks     spans of the model's stream are "computes"; sums and copies of the other streams have tracks of theirs,
 //              and are not exposed. A wait is what the model's stream stands still for an event of another one
-//   graphs     a traced step is captured on its own, with its stamps; trace_replayed repeats its events for each replay.
-//              The graph of other steps has none
-//   clocks     how far the device's clock is ahead of the host's is measured around each traced step, by stamps that the
-//              host waits for
+//   graphs     a traced step is captured on its own, with its stamps; trace_replayed repeats its events for each
+//              replay. The graph of other steps has none
+//   clocks     how far the device's clock is ahead of the host's is measured around each traced step, by stamps that
+//              the host waits for
 // What the host decides while it trains is not on the device's clock: --offload and --comm mpi are refused there.
 #pragma once
 #include "fsdp.h"

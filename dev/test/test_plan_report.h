@@ -448,7 +448,7 @@ TEST(plan_states_are_zero_s_formulas,
       EXPECT(shards + whole == 2 * P + 16 * P / N, "%s, %d ranks: with whole parameters %lld bytes, must be %lld",
              strategies[stage], (int)N, (long long)(shards + whole), (long long)(2 * P + 16 * P / N));
     if (N > 1 && stage == 2)
-      EXPECT(shards + whole + peers == 6 * P + 12 * P / N, "%s, %d ranks: with whole gradients %lld bytes, must be %lld",
+      EXPECT(shards + whole + peers == 6 * P + 12 * P / N, "%s, %d ranks: with whole gradients %lld, must be %lld",
              strategies[stage], (int)N, (long long)(shards + whole + peers), (long long)(6 * P + 12 * P / N));
     if (N == 1) EXPECT(!whole && !peers, "%s: one rank has %lld bytes twice", strategies[stage],
                        (long long)(whole + peers));

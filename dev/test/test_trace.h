@@ -214,10 +214,12 @@ TEST(trace_is_what_the_counters_say,
   }
 }
 TEST(trace_cannot_be_where_it_would_not_be_true,
-     "--trace is refused by name: with --offload, without training, of steps that the run does not have, into no directory") {
+     "--trace is refused by name: with --offload, without training, of steps that the run does not have, into no "
+     "directory") {
   static const CliRefusal table[] = {
-      {0, "--trace t --device cuda --offload optimizer", 2, "--trace with --offload optimizer: on a GPU a trace is what "
-       "the device did, and the host updates; leave one of them out, or use nsys, whose ranges this program names"},
+      {0, "--trace t --device cuda --offload optimizer", 2, "--trace with --offload optimizer: on a GPU a trace is "
+       "what the device did, and the host updates; leave one of them out, or use nsys, whose ranges this program "
+       "names"},
       {0, "--trace_steps 2:3", 2, "--trace_steps needs --trace FILE"},
       {0, "--trace=", 2, "--trace needs a path"},
       {2, "--trace t --trace_steps 3:2", 2, "--trace_steps '3:2' is not first:last, like 3:5, with 1 <= first <= last "
@@ -261,8 +263,8 @@ static int trace_same_span(const TraceFile *t, const TraceSpan *x) {
   int n = 0;
   for (int i = 0; i < t->spans; i++) {
     const TraceSpan *y = &t->span[i];
-    n += x->pid == y->pid && x->tid == y->tid && x->stage == y->stage && x->step == y->step && !strcmp(x->name, y->name) &&
-         !strcmp(x->cat, y->cat);
+    n += x->pid == y->pid && x->tid == y->tid && x->stage == y->stage && x->step == y->step &&
+         !strcmp(x->name, y->name) && !strcmp(x->cat, y->cat);
   }
   return n;
 }
@@ -286,12 +288,16 @@ static void trace_gpu_expect(const TraceGpu *x, TraceFile *t, int world, int mic
     EXPECT(gathers == all, "%s, rank %d: %d gathers, must be %d", what, r, gathers, all);
     EXPECT(world == 1 || trace_count(t, r, TRACK_REDUCTION, "accumulate") >= reductions, "%s, rank %d: %d sums on the "
            "reductions' stream", what, r, trace_count(t, r, TRACK_REDUCTION, "accumulate"));
-    EXPECT(trace_expect_flows(t, r, within_ns) == reductions * (world - 1), "%s, rank %d: flows", what, r);
+    // From each reduction to the other ranks; with a stream of its own also from each step's last sum to its update.
+    const int flows = trace_expect_flows(t, r, within_ns), sums = world > 1 ? steps * (L + 1) : 0;
+    EXPECT(flows == reductions * (world - 1) + sums, "%s, rank %d: %d flows, must be %d", what, r, flows,
+           reductions * (world - 1) + sums);
   }
   double step = 0;
   for (int i = 0; i < t->spans; i++)
     if (!strcmp(t->span[i].name, "step")) step += (double)(t->span[i].end - t->span[i].begin) * 1e-6 * mean;
-  EXPECT(fabs(step - x->found.step_ms) <= 1e-9 * step, "%s: a step of %.9f ms, spans %.9f", what, x->found.step_ms, step);
+  EXPECT(fabs(step - x->found.step_ms) <= 1e-9 * step, "%s: a step of %.9f ms, spans %.9f", what, x->found.step_ms,
+         step);
   static const char *const cats[EXPOSED_PARTS] = {"gather", "wait", "sums"};
   for (int s = 0; s <= L; s++) for (int i = 0; i < EXPOSED_PARTS; i++) {
     double ms = 0;
@@ -304,8 +310,8 @@ static void trace_gpu_expect(const TraceGpu *x, TraceFile *t, int world, int mic
            what, s, cats[i], x->exposed_ms[EXPOSED_PARTS * s + i], ms);
   }
   const double exchange = trace_own_ms(t, "exchange", -2) * mean;
-  EXPECT(fabs(exchange - x->exposed_ms[32 + COMMON_EXCHANGE]) <= 1e-9 * (1 + exchange), "%s: exchange %.9f ms, spans %.9f",
-         what, x->exposed_ms[32 + COMMON_EXCHANGE], exchange);
+  EXPECT(fabs(exchange - x->exposed_ms[32 + COMMON_EXCHANGE]) <= 1e-9 * (1 + exchange), "%s: exchange %.9f ms, spans "
+         "%.9f", what, x->exposed_ms[32 + COMMON_EXCHANGE], exchange);
 }
 // Eagerly and replayed: the same losses as without a trace, the same spans.
 static void trace_gpu_case(int world, const char *comm, const char *extra) {
@@ -324,8 +330,8 @@ static void trace_gpu_case(int world, const char *comm, const char *extra) {
   snprintf(options, sizeof options, "%s --trace %s", extra, trace_gpu_file());
   trace_gpu_run(&replayed, &corpus, world, comm, options);
   for (int s = 0; s < 6; s++)
-    EXPECT(plain.loss[s] == eager.loss[s] && plain.loss[s] == replayed.loss[s], "%s, step %d: losses %.17g, %.17g, %.17g",
-           extra, s, plain.loss[s], eager.loss[s], replayed.loss[s]);
+    EXPECT(plain.loss[s] == eager.loss[s] && plain.loss[s] == replayed.loss[s], "%s, step %d: losses %.17g, %.17g, "
+           "%.17g", extra, s, plain.loss[s], eager.loss[s], replayed.loss[s]);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
   if (rank) return;
   trace_file_open(&b, trace_gpu_file());
@@ -333,9 +339,9 @@ static void trace_gpu_case(int world, const char *comm, const char *extra) {
   trace_gpu_expect(&replayed, &b, world, 12 / world, "replayed");
   EXPECT(a.spans == b.spans && a.spans > 100, "%d spans eager, %d replayed", a.spans, b.spans);
   for (int i = 0; i < a.spans; i++)
-    EXPECT(trace_same_span(&a, &a.span[i]) == trace_same_span(&b, &a.span[i]), "step %d, rank %d, track %d: %s, stage %d: "
-           "%d times eager, %d replayed", a.span[i].step, a.span[i].pid, a.span[i].tid, a.span[i].name, a.span[i].stage,
-           trace_same_span(&a, &a.span[i]), trace_same_span(&b, &a.span[i]));
+    EXPECT(trace_same_span(&a, &a.span[i]) == trace_same_span(&b, &a.span[i]), "step %d, rank %d, track %d: %s, stage "
+           "%d: %d times eager, %d replayed", a.span[i].step, a.span[i].pid, a.span[i].tid, a.span[i].name,
+           a.span[i].stage, trace_same_span(&a, &a.span[i]), trace_same_span(&b, &a.span[i]));
   trace_file_close(&a);
   trace_file_close(&b);
 }
@@ -346,8 +352,8 @@ TEST_MPI(trace_of_a_gpu, 1,
   trace_gpu_case(1, "self", "");
 }
 TEST_MPI(trace_of_gpus, 2,
-         "the same on two ranks over NCCL; exposed communication is what the waits of the model's stream add up to, and "
-         "flows lead to the sums; --comm mpi is refused there") {
+         "the same on two ranks over NCCL; exposed communication is what the waits of the model's stream add up to, "
+         "and flows lead to the sums; --comm mpi is refused there") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   trace_gpu_case(2, "nccl", "");
   static Corpus corpus;
