@@ -189,8 +189,8 @@ struct DeviceProbe {
 // Events order streams, never the host. `side` is a Ctx with its own stream (high priority, no workspace); its name and
 // an event's name are for traces. mark: *to, in pinned memory, becomes `value` when the stream reaches it, so that a
 // thread that makes no CUDA call sees how far the device is. stamp: *to, in pinned memory, becomes the device's clock
-// then, in nanoseconds; its zero is the device's own. On a CPU every call is done when it returns, so streams and events
-// do nothing.
+// then, in nanoseconds; its zero is the device's own. On a CPU every call is done when it returns, so streams
+// and events do nothing.
 #define DEVICE_CALLS(X) \
   X(device_probe,    (Ctx *c, DeviceProbe *p)) \
   X(device_open,     (Ctx *c, int index)) \
