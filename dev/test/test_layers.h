@@ -138,7 +138,8 @@ TEST_MPI(layers_of_an_offloaded_optimizer, 4,
          "each optimizer, over emulated streams with NCCL and messages, in steps that are skipped too") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   static const struct { const char *alone, *offload[3]; } modes[] = {
-      {"--param_dtype bf16", {"self --offload optimizer", "nccl --offload params --shard dim0", "mpi --offload params"}},
+      {"--param_dtype bf16",
+       {"self --offload optimizer", "nccl --offload params --shard dim0", "mpi --offload params"}},
       {"--optimizer sgd --param_dtype fp16 --loss_scale 1e9", {"self --offload params", "nccl --offload optimizer"}},
       {"--optimizer muon --param_dtype bf16", {"", "nccl --offload optimizer", "mpi --offload params --mesh 2x2"}}};
   static Corpus corpus;

@@ -484,8 +484,8 @@ TEST(muon_torch, "ten steps of torch.optim.Muon in its bf16: each of its Newton-
                  "in fp64") {
   muon_each_torch(muon_check_torch);
 }
-TEST(muon_losses, "a run of ten steps, each with the gradient where it came to: its losses are those of torch's run, to "
-                  "a bound that follows both runs' roundings through all steps") {
+TEST(muon_losses, "a run of ten steps, each with the gradient where it came to: its losses are those of torch's run, "
+                  "to a bound that follows both runs' roundings through all steps") {
   muon_each_torch(muon_check_losses);
 }
 
@@ -537,7 +537,8 @@ TEST(cuda_muon, "CUDA: Muon's momentum, update and norm have the CPU's bits; eac
       for (Dtype dtype : {F32, BF16})
         for (auto s : {MuonShape{1, 1}, MuonShape{7, 20}, MuonShape{33, 19}, MuonShape{64, 72}, MuonShape{80, 64},
                        MuonShape{136, 200}, MuonShape{168, 72}})
-          if (matmul_set_without(ops, without) && (!without || s.rows < 100)) muon_check_cuda(ops, dtype, s.rows, s.cols);
+          if (matmul_set_without(ops, without) && (!without || s.rows < 100))
+            muon_check_cuda(ops, dtype, s.rows, s.cols);
     matmul_set_without(ops, 0);
     for (Dtype update : {F32, BF16}) {
       muon_check_cuda_elements(ops, F32, CUDA_MASTER_ITSELF, update, 1021, 0);

@@ -134,7 +134,8 @@ static void page_expect_metrics(const char *what, const cJSON *run, const char *
   const cJSON *unit;
   cJSON_ArrayForEach(unit, page_at(run, "layers", NULL))
     for (const char *name : report_unit_series) of_units -= cJSON_GetArraySize(page_at(unit, name, NULL));
-  EXPECT(!of_units && cJSON_GetArraySize(page_at(run, "layers", NULL)) > 1, "%s: %d numbers of units more in metrics.jsonl", what, of_units);
+  EXPECT(!of_units && cJSON_GetArraySize(page_at(run, "layers", NULL)) > 1,
+         "%s: %d numbers of units more in metrics.jsonl", what, of_units);
   EXPECT(cJSON_GetArraySize(page_at(run, "evals", NULL)) == evals && evals >= 2, "%s: %d evaluations", what, evals);
   cli_metrics_free(&m);
 }
@@ -268,7 +269,7 @@ TEST(report_points_stand_for_all_steps,
   report_run_close(&r);
 }
 TEST(report_shows_units_of_any_model,
-     "of 49 units 12 are drawn, the root and the last block included, each with its own numbers; a unit that comes later "
+     "of 49 units 12 are drawn, the first and the last included, each with its own numbers; a unit that comes later "
      "begins at its step") {
   static ReportRun r;
   report_run_open(&r, "nowhere");
