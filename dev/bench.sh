@@ -4,7 +4,8 @@
 #   dev/bench.sh                ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8, optimizers
 #   dev/bench.sh ratios [NAME]  against the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
-#   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes
+#   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes; the optimizer's step of Muon
+#                               and AdamW beside torch.optim's (dev/bench_muon.py)
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, against dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh beside         `tiny` alone, and two runs side by side on the same cores; OTHER names a second build
@@ -12,8 +13,8 @@
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
 #   dev/bench.sh modes          `small` on two ranks in every sharding mode: tokens/s, memory and wire bytes a rank
 #   dev/bench.sh fp8            `small`, 300 steps in bf16, then with --fp8 gather: validation losses within 1 %
-#   dev/bench.sh optimizers     `small`, 300 steps with AdamW and with Muon at four learning rates each: validation losses,
-#                               and how many steps Muon needs to reach AdamW's best
+#   dev/bench.sh optimizers     `small`, 300 steps with AdamW and with Muon at four learning rates each: validation
+#                               losses, and how many steps Muon needs to reach AdamW's best
 #   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile and flash attention
 #
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
@@ -155,12 +156,43 @@ ops() {
   done; done
 }
 
+# The optimizer's step alone: medians over rounds of a round's median, in ms. In a round all take turns.
+muon_steps() {
+  local program=$here/../build/bench_ops model ranks round kind options run=$out/muon-step
+  echo
+  echo "the optimizer's step, ms: median of $ROUNDS rounds of $STEPS steps; all ranks together have all cores"
+  printf '%-6s %5s  %9s %9s  %11s %10s  %11s %11s\n' model ranks AdamW Muon torch-AdamW torch-Muon "Muon/AdamW" \
+    "torch/Muon"
+  for model in ${MODELS:-small gpt2}; do
+    options=(--model "$model" --data random --seq_len 256 --batch_size 1 --max_steps "$STEPS")
+    options+=(--vocab_size "$([ "$model" = small ] && echo 5000 || echo 50257)" --out "$run")
+    for ranks in ${RANKS:-1 2}; do
+      for kind in adamw muon torch-adamw torch-muon; do : >"$run.$kind"; done
+      for ((round = 0; round < ROUNDS; round++)); do
+        for kind in adamw muon; do
+          ours "$ranks" update "${options[@]}" --optimizer $kind >"$run.log" 2>&1 ||
+            { tail -n 5 "$run.log" >&2; return 1; }
+          field ms <"$run.log" >>"$run.$kind"
+        done
+        [ -n "$torch" ] || continue
+        "$PYTHON" "$here/bench_muon.py" --model "$model" --processes "$ranks" --steps "$STEPS" >"$run.log" ||
+          return 1
+        for kind in adamw muon; do field torch_$kind <"$run.log" >>"$run.torch-$kind"; done
+      done
+      awk -v a="$(median <"$run.adamw")" -v m="$(median <"$run.muon")" -v ta="$(median <"$run.torch-adamw")" \
+        -v tm="$(median <"$run.torch-muon")" -v name="$(printf '%-6s %5s' "$model" "$ranks")" 'BEGIN {
+          printf "%s  %9.1f %9.1f  %11s %10s  %11.2f %11s\n", name, a, m, ta ? sprintf("%.1f", ta) : "-",
+                 tm ? sprintf("%.1f", tm) : "-", m / a, tm ? sprintf("%.2f", tm / m) : "-" }'
+    done
+  done
+}
 muon() {
   local program=$here/../build/bench_ops model
   [ -x "$program" ] || { echo "bench: build/bench_ops is not built: make build/bench_ops" >&2; return 1; }
   for model in ${MODELS:-small gpt2}; do
     "$program" muon --model "$model" --seq_len 64 --batch_size 1 --data random --out "$out/muon"
   done
+  muon_steps
 }
 
 # ---- tokenizer ------------------------------------------------------------------------------------------------------

@@ -15,6 +15,9 @@
 //   build/bench_ops muon --model small --data random
 // Muon's Newton-Schulz for the model's matrices, beside the matrix multiplies of the same shapes. `limit` is the time
 // in which these would do its operations, symmetric products counted half.
+//
+//   mpirun -np 2 build/bench_ops update --model small --data random --optimizer muon
+// The optimizer's step alone, of the slowest rank: the median of --max_steps (8) in a line of JSON.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/cpu_peaks.h"
@@ -266,6 +269,21 @@ static void bench_muon(Trainer *t) {
   for (Dtype dtype : {BF16, F32})
     for (int64_t k = 0; k < 3; k++) bench_newton_schulz(&t->ctx, dtype, k == 1 ? 4 * C : C, k == 2 ? 4 * C : C);
 }
+static void bench_update(Trainer *t, int updates) {
+  double ms[64], slowest;
+  train_step(t, 0);                              // makes the gradients that all updates take
+  for (int k = -1; k < updates; k++) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    const double begin = now_ms();
+    fsdp_update(&t->fsdp, optimizer_args(&t->opt));
+    const double mine = now_ms() - begin;
+    MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    if (k >= 0) ms[k] = slowest;
+  }
+  qsort(ms, (size_t)updates, sizeof *ms, double_order);
+  if (!t->fsdp.mesh.rank)
+    printf("{\"optimizer\":\"%s\",\"ms\":%.3f,\"threads\":%d}\n", t->opt.optimizer, ms[updates / 2], t->ctx.threads);
+}
 int main(int argc, char **argv) {
   static Options o;
   static Start start;
@@ -276,8 +294,9 @@ int main(int argc, char **argv) {
   int rank, world;
   who_am_i = "bench_ops";
   die_hook = die_everywhere;
-  const bool muon = argc > 1 && !strcmp(argv[1], "muon");
-  if (muon) argv[1] = argv[0], argc--, argv++;
+  const bool muon = argc > 1 && !strcmp(argv[1], "muon"), update = argc > 1 && !strcmp(argv[1], "update");
+  const bool whole = !muon && !update;           // whole steps
+  if (!whole) argv[1] = argv[0], argc--, argv++;
   options_parse(&o, argc, argv, error, sizeof error);
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -289,15 +308,16 @@ int main(int argc, char **argv) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   Device device = agree_on_device(&o, MPI_COMM_WORLD, MPI_COMM_WORLD);
   const Ops timed = timed_table(device.ops);
-  if (!o.trace[0] && !muon) device.ops = &timed;
+  if (!o.trace[0] && whole) device.ops = &timed;
   static Cores cores;
   cores_take(&cores, (int)o.threads, true, MPI_COMM_WORLD, MPI_COMM_WORLD);
   const int threads = cores.share.threads;
   void *image;
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
-  if (o.trace[0] || muon) {
+  if (o.trace[0] || !whole) {
     if (muon) bench_muon(&t);
+    else if (update) bench_update(&t, steps);
     else bench_trace(&t, steps);
     MPI_Finalize();
     return 0;

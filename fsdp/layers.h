@@ -4,7 +4,7 @@
 //
 // The update goes through shards in chunks that fit into a cache: before a chunk's update its gradient is added up and
 // its masters are copied, afterwards the difference and the new masters are added up. No whole copy of the masters is
-// needed, and memory is read once.
+// needed, and memory is read once. All of that is done where the optimizer is: on the host, if it is offloaded.
 #pragma once
 #include "sharded_state.h"
 
@@ -26,32 +26,40 @@ static inline Tensor run_of(Tensor t, int64_t at, int64_t n) {
   return tensor_of(t.data ? (char *)t.data + (size_t)at * dtype_bytes(t.dtype) : NULL, t.dtype, n);
 }
 
+static inline int64_t *layers_own(const Fsdp *f) { return fsdp_offloads(f) ? f->layers_own : f->layers; }
+
 // Around the update of a chunk of unit u.
 static inline void layer_before(Fsdp *f, int u, Tensor param, Tensor master, Tensor grad) {
   if (!layers_count(f)) return;
+  Ctx *c = fsdp_state_ctx(f);
   const Tensor before = tensor_of(f->layer_scratch, F32, numel(master));
-  norm_accumulate(f->ctx, layer_limbs(f->layers, u, LAYER_GRADIENT), grad);
-  if (master.dtype == LOW16) master_from_param(f->ctx, before, param, master);
-  else convert(f->ctx, before, master);
+  norm_accumulate(c, layer_limbs(layers_own(f), u, LAYER_GRADIENT), grad);
+  if (master.dtype == LOW16) master_from_param(c, before, param, master);
+  else convert(c, before, master);
 }
 static inline void layer_after(Fsdp *f, int u, Tensor param, Tensor master) {
   if (!layers_count(f)) return;
+  Ctx *c = fsdp_state_ctx(f);
   const int64_t n = numel(master);
   Tensor now = master;
   if (master.dtype == LOW16) {
     now = tensor_of(f->layer_scratch + layer_chunk_numel(f), F32, n);
-    master_from_param(f->ctx, now, param, master);
+    master_from_param(c, now, param, master);
   }
-  norm_change(f->ctx, layer_limbs(f->layers, u, LAYER_CHANGE), now, tensor_of(f->layer_scratch, F32, n));
-  norm_accumulate(f->ctx, layer_limbs(f->layers, u, LAYER_WEIGHTS), now);
+  norm_change(c, layer_limbs(layers_own(f), u, LAYER_CHANGE), now, tensor_of(f->layer_scratch, F32, n));
+  norm_accumulate(c, layer_limbs(layers_own(f), u, LAYER_WEIGHTS), now);
 }
 // Before and after the updates of a step. The end is collective; f->layers_host has the sums of all ranks once the
 // stream is done.
-static inline void layers_begin(Fsdp *f) { if (f->layers) f->ctx->ops->zero(f->ctx, f->layers, fsdp_layers_bytes(f)); }
+static inline void layers_begin(Fsdp *f) {
+  Ctx *c = fsdp_state_ctx(f);
+  if (f->layers) c->ops->zero(c, layers_own(f), fsdp_layers_bytes(f));
+}
 static inline void layers_end(Fsdp *f) {
   if (!f->layers) return;
   const size_t bytes = fsdp_layers_bytes(f);
   int64_t *all = f->layers + bytes / sizeof(int64_t);
+  if (fsdp_offloads(f)) f->ctx->ops->copy(f->ctx, f->layers, f->layers_own, bytes);
   fsdp_small_all_gather(f, f->layers, all, bytes);
   f->ctx->ops->copy(f->ctx, f->layers_host, all, bytes * (size_t)f->mesh.world);
 }

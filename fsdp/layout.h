@@ -402,7 +402,9 @@ static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   fsdp_declare_pool(f, m);
   const size_t layers = fsdp_layers_bytes(f), world = (size_t)f->mesh.world;
   memory_declare(m, MEM_STEP, layers * (1 + world), &f->layers);
-  memory_declare(m, MEM_STEP, layers ? 2 * (size_t)layer_chunk_numel(f) * sizeof(float) : 0, &f->layer_scratch);
+  memory_declare(m, MEM_HOST_STATE, off ? layers : 0, &f->layers_own);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_STEP, layers ? 2 * (size_t)layer_chunk_numel(f) * sizeof(float) : 0,
+                 &f->layer_scratch);
   memory_declare(m, MEM_DATA, layers * world, &f->layers_host);
   memory_declare(m, MEM_SCALES, scales * (size_t)(2 + f->mesh.world), &f->scale);
   memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_BLOCK_SLOTS], &f->block_landings);

@@ -195,7 +195,8 @@ struct Fsdp {
   FlightCollective *slot_collective;             // [3 + L] of this step, the last reduction from there
   // ---- --log_layers
   int64_t *layers, *layers_host;                 // limbs of this rank's sums, then of all ranks'; these on the host
-  float *layer_scratch;                          // two chunks of masters
+  int64_t *layers_own;                           // offloaded: this rank's, on the host, where they are added up
+  float *layer_scratch;                          // two chunks of masters, where the optimizer is
   // ---- updates of Muon
   uint64_t update_rounds;                        // of all steps before, alike on all ranks
   StepEvent update_ready, update_whole[UPDATE_SLOTS], update_back[UPDATE_SLOTS];
@@ -233,7 +234,9 @@ enum { LAYER_SUMS = 3, LAYER_CHUNK = 1 << 16, LAYER_CHUNK_CUDA = 1 << 21 };
 static inline size_t fsdp_layers_bytes(const Fsdp *f) {
   return f->cfg.log_layers && fsdp_trains(f) ? (size_t)f->lay.units * LAYER_SUMS * NORM_LIMBS * sizeof(int64_t) : 0;
 }
-static inline int64_t layer_chunk_numel(const Fsdp *f) { return f->ctx->ops->nccl ? LAYER_CHUNK_CUDA : LAYER_CHUNK; }
+static inline int64_t layer_chunk_numel(const Fsdp *f) {
+  return f->ctx->ops->nccl && !fsdp_offloads(f) ? LAYER_CHUNK_CUDA : LAYER_CHUNK;
+}
 // What a small all-gather takes from each rank, at most.
 static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
   const size_t scales = (size_t)f->lay.scales * sizeof(float), layers = fsdp_layers_bytes(f);

@@ -118,19 +118,20 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
   if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
   layers_begin(f);
   if (f->lay.owned.rounds) fsdp_update_owned(f, a.muon);
-  const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;            // the buffers hold another unit's
-  for (int u = 0; u < f->lay.units && !skipped; u++) {
+  // Of a skipped step nothing is published: the buffers hold another unit's. Its norms are added up all the same.
+  const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;
+  for (int u = 0; u < f->lay.units && (!skipped || f->layers); u++) {
     char *params = fsdp_publish_begin(f, u);
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
       const Piece *c = &f->lay.unit[u].piece[i];
       if (!c->trains) continue;
       if (!c->owned) fsdp_update_piece(f, u, i, params, a);
-      else if (f->lay.publish_bytes && c->dtype != F8)
+      else if (f->lay.publish_bytes && c->dtype != F8 && !skipped)
         param_from_master(fsdp_state_ctx(f), tensor_of(params + c->shard_at, c->dtype, c->numel), Tensor{},
                           tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, c->numel));
-      if (c->dtype != F8) fsdp_publish_piece(f, u, i);
+      if (c->dtype != F8 && !skipped) fsdp_publish_piece(f, u, i);
     }
-    fsdp_publish_end(f, u);
+    if (!skipped) fsdp_publish_end(f, u);
     liveness_arrived();
   }
   fsdp_publish_e4m3(f);

@@ -20,17 +20,22 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REPORT_POINTS = 512, REPORT_EVALS = 512, REPORT_RUNS_MOST = 16, REPORT_PATH_BYTES = 1024,
+enum { REPORT_POINTS = 512, REPORT_UNITS = 12, REPORT_EVALS = 512, REPORT_RUNS_MOST = 16, REPORT_PATH_BYTES = 1024,
        REPORT_TEXT_MOST = 1 << 16 };
 enum ReportSeries { REPORT_LOSS, REPORT_LR, REPORT_NORM, REPORT_RATE, REPORT_SERIES };
 static const char *const report_series[] = {"loss", "lr", "grad_norm", "tokens_per_s"};
+enum { REPORT_UNIT_SERIES = 2 };                 // of each unit, with --log_layers
+static const char *const report_unit_series[] = {"grad_norm", "update_ratio"};
 // Of some consecutive steps. count 0: no finite value.
 struct ReportPoint { int64_t step; int count; double sum, least, most; };
+struct ReportUnit { char name[64]; ReportPoint point[REPORT_UNIT_SERIES][REPORT_POINTS]; };
 struct ReportEval { int64_t step; double loss, perplexity, accuracy; char split[16]; };
 struct ReportRun {
   char directory[REPORT_PATH_BYTES];
   int64_t offset;                                // of metrics.jsonl: read so far
   ReportPoint point[REPORT_SERIES][REPORT_POINTS];
+  ReportUnit *unit;                              // malloc'ed
+  int units;
   int points;                                    // of every series
   int64_t stride, first, step;                   // steps of a point; the first one's; the last that was made
   ReportEval eval[REPORT_EVALS];
@@ -83,24 +88,49 @@ static inline double report_number(const cJSON *of, const char *key) {
   const cJSON *v = cJSON_GetObjectItemCaseSensitive(of, key);
   return cJSON_IsNumber(v) ? v->valuedouble : NAN;
 }
+// All series: the run's, then those of its units.
+static inline int report_all_series(const ReportRun *r) { return REPORT_SERIES + r->units * REPORT_UNIT_SERIES; }
+static inline ReportPoint *report_points(ReportRun *r, int s) {
+  const int u = s - REPORT_SERIES;
+  return u < 0 ? r->point[s] : r->unit[u / REPORT_UNIT_SERIES].point[u % REPORT_UNIT_SERIES];
+}
 // Two points become one, until there is room for `step`.
 static inline void report_make_room(ReportRun *r, int64_t step) {
   while (step >= r->first + r->stride * REPORT_POINTS) {
-    for (int s = 0; s < REPORT_SERIES; s++)
+    for (int s = 0; s < report_all_series(r); s++)
       for (int i = 0; i < REPORT_POINTS / 2; i++) {
-        const ReportPoint a = r->point[s][2 * i], b = r->point[s][2 * i + 1];
-        ReportPoint *x = &r->point[s][i];
+        const ReportPoint a = report_points(r, s)[2 * i], b = report_points(r, s)[2 * i + 1];
+        ReportPoint *x = &report_points(r, s)[i];
         *x = a.count ? a : b;
-        x->step = a.step;
+        x->step = r->first + 2 * i * r->stride;
         if (!a.count || !b.count) continue;
         x->count += b.count, x->sum += b.sum;
         x->least = fmin(a.least, b.least), x->most = fmax(a.most, b.most);
       }
     r->points = (r->points + 1) / 2;
     r->stride *= 2;
-    for (int s = 0; s < REPORT_SERIES; s++)
-      memset(&r->point[s][r->points], 0, sizeof(ReportPoint) * (size_t)(REPORT_POINTS - r->points));
+    for (int s = 0; s < report_all_series(r); s++)
+      memset(&report_points(r, s)[r->points], 0, sizeof(ReportPoint) * (size_t)(REPORT_POINTS - r->points));
   }
+}
+// The number of the unit of this name, which is added if it is new.
+static inline int report_unit(ReportRun *r, const char *name) {
+  int u = 0;
+  while (u < r->units && strcmp(r->unit[u].name, name)) u++;
+  if (u < r->units) return u;
+  r->unit = (ReportUnit *)realloc(r->unit, sizeof(ReportUnit) * (size_t)(u + 1));
+  memset(&r->unit[u], 0, sizeof(ReportUnit));
+  snprintf(r->unit[u].name, sizeof r->unit[u].name, "%s", name);
+  r->units++;
+  return u;
+}
+// Adds x to point i of series s.
+static inline void report_add(ReportRun *r, int s, int i, double x) {
+  ReportPoint *p = report_points(r, s) + i;
+  p->step = r->first + i * r->stride;
+  if (!isfinite(x)) return;
+  p->least = p->count ? fmin(p->least, x) : x, p->most = p->count ? fmax(p->most, x) : x;
+  p->sum += x, p->count++;
 }
 static inline void report_take_step(ReportRun *r, const cJSON *line) {
   const double number = report_number(line, "step");
@@ -110,13 +140,13 @@ static inline void report_take_step(ReportRun *r, const cJSON *line) {
   if (step < r->first) return;
   report_make_room(r, step);
   const int i = (int)((step - r->first) / r->stride);
-  for (int s = 0; s < REPORT_SERIES; s++) {
-    const double x = report_number(line, report_series[s]);
-    for (int k = r->points; k <= i; k++) r->point[s][k] = ReportPoint{r->first + k * r->stride, 0, 0, 0, 0};
-    ReportPoint *p = &r->point[s][i];
-    if (!isfinite(x)) continue;
-    p->least = p->count ? fmin(p->least, x) : x, p->most = p->count ? fmax(p->most, x) : x;
-    p->sum += x, p->count++;
+  for (int s = 0; s < REPORT_SERIES; s++) report_add(r, s, i, report_number(line, report_series[s]));
+  const cJSON *unit;
+  cJSON_ArrayForEach(unit, cJSON_GetObjectItemCaseSensitive(line, "layers")) {
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(unit, "unit");
+    const int u = cJSON_IsString(name) ? report_unit(r, name->valuestring) : -1;
+    for (int s = 0; s < REPORT_UNIT_SERIES && u >= 0; s++)
+      report_add(r, REPORT_SERIES + u * REPORT_UNIT_SERIES + s, i, report_number(unit, report_unit_series[s]));
   }
   if (i >= r->points) r->points = i + 1;
   r->step = step;
@@ -138,7 +168,7 @@ static inline void report_take_start(ReportRun *r, const cJSON *line) {
   if (!cJSON_HasObjectItem(line, "memory_map")) return;          // it only evaluates
   while (r->points && (double)(r->first + (r->points - 1) * r->stride) >= first) {
     r->points--;
-    for (int s = 0; s < REPORT_SERIES; s++) r->point[s][r->points] = ReportPoint{};
+    for (int s = 0; s < report_all_series(r); s++) report_points(r, s)[r->points] = ReportPoint{};
   }
   int kept = 0;
   for (int i = 0; i < r->evals; i++) if ((double)r->eval[i].step < first) r->eval[kept++] = r->eval[i];
@@ -173,8 +203,10 @@ static inline void report_run_open(ReportRun *r, const char *directory) {
   snprintf(r->directory, sizeof r->directory, "%.1000s", directory);
 }
 static inline void report_run_close(ReportRun *r) {
-  free(r->run), free(r->end), free(r->trace);
+  free(r->run), free(r->end), free(r->trace), free(r->unit);
   r->run = r->end = r->trace = NULL;
+  r->unit = NULL;
+  r->units = 0;
 }
 // Takes the whole lines that metrics.jsonl has beyond those read before. False with errno.
 static inline bool report_run_read(ReportRun *r) {
@@ -196,21 +228,41 @@ static inline void report_value(FILE *to, double x) {
   if (isfinite(x)) fprintf(to, "%.17g", x);
   else fputs("null", to);
 }
+// "name":[[step,mean,least,most],...], with range only where there is one, and where it is wanted.
+static inline void report_write_points(FILE *to, const char *name, const ReportPoint *p, int points, bool range) {
+  const char *comma = "";
+  fprintf(to, "\"%s\":[", name);
+  for (int i = 0; i < points; i++, p++) {
+    if (!p->count) continue;
+    fprintf(to, "%s[%lld,", comma, (long long)p->step);
+    report_value(to, p->sum / p->count);
+    if (p->count > 1 && range) fprintf(to, ",%.9g,%.9g", p->least, p->most);
+    fputc(']', to);
+    comma = ",";
+  }
+  fputc(']', to);
+}
 static inline void report_write_series(FILE *to, const ReportRun *r) {
   for (int s = 0; s < REPORT_SERIES; s++) {
-    const char *comma = "";
-    fprintf(to, "%s\"%s\":[", s ? "," : "", report_series[s]);
-    for (int i = 0; i < r->points; i++) {
-      const ReportPoint *p = &r->point[s][i];
-      if (!p->count) continue;
-      fprintf(to, "%s[%lld,", comma, (long long)p->step);
-      report_value(to, p->sum / p->count);
-      if (p->count > 1) fprintf(to, ",%.9g,%.9g", p->least, p->most);
-      fputc(']', to);
-      comma = ",";
-    }
-    fputc(']', to);
+    if (s) fputc(',', to);
+    report_write_points(to, report_series[s], r->point[s], r->points, true);
   }
+}
+// Of units: all, or REPORT_UNITS evenly spaced ones, the first and the last included.
+static inline void report_write_units(FILE *to, const ReportRun *r) {
+  const int shown = r->units < REPORT_UNITS ? r->units : REPORT_UNITS;
+  fprintf(to, "\"units\":%d,\"layers\":[", r->units);
+  for (int i = 0; i < shown; i++) {
+    const ReportUnit *u = &r->unit[shown > 1 ? i * (r->units - 1) / (shown - 1) : 0];
+    fprintf(to, "%s{\"unit\":", i ? ",\n" : "");
+    report_text(to, u->name, strlen(u->name));
+    for (int s = 0; s < REPORT_UNIT_SERIES; s++) {
+      fputc(',', to);
+      report_write_points(to, report_unit_series[s], u->point[s], r->points, false);
+    }
+    fputc('}', to);
+  }
+  fputc(']', to);
 }
 // A word that a shell takes as it is, in quotes where it needs them.
 static inline void report_shell_word(FILE *to, const char *word) {
@@ -252,7 +304,9 @@ static inline void report_write_run(FILE *to, const ReportRun *r) {
   }
   fprintf(to, ",\n\"series\":{");
   report_write_series(to, r);
-  fprintf(to, "},\n\"evals\":[");
+  fprintf(to, "},\n");
+  report_write_units(to, r);
+  fprintf(to, ",\n\"evals\":[");
   for (int i = 0; i < r->evals; i++) {
     const ReportEval *e = &r->eval[i];
     fprintf(to, "%s{\"split\":", i ? "," : "");

@@ -297,6 +297,14 @@ section('Training', el('div', {class: 'charts'},
     colour: colour(many ? i : i + 1), dots: true, points: evalsOf(r, 'valid').map(e => [e.step, e.loss])})))),
   chart('Learning rate', series('lr')), chart('Gradient norm', series('grad_norm')),
   chart('Tokens per second', series('tokens_per_s'), {zero: true})));
+for (const r of R) if (r.layers.length) {       // units from the first to the last, the rest apart
+  const shade = (u, i) => u.unit === 'root' ? 'var(--text)' :
+    'color-mix(in srgb, var(--c1) ' + Math.round(100 * i / Math.max(1, r.layers.length - 1)) + '%, var(--c0))';
+  const lines = of => r.layers.map((u, i) => ({name: u.unit, colour: shade(u, i), points: u[of]}));
+  section('Norms of each unit' + (many ? ' of ' + r.name : ''), r.units > r.layers.length ? el('p', {class: 'soft'},
+    r.layers.length + ' of ' + r.units + ' units; metrics.jsonl has all.') : null, el('div', {class: 'charts'},
+    chart('Gradient norm', lines('grad_norm')), chart('Update ratio: change over weights', lines('update_ratio'))));
+}
 if (R.some(r => r.evals.length))
   section('Evaluations', table([many ? 'run' : 'split', many ? 'split' : 'step', many ? 'step' : 'loss',
     many ? 'loss' : 'perplexity', many ? 'perplexity' : 'accuracy'].concat(many ? ['accuracy'] : []),

@@ -210,8 +210,6 @@ static bool sharding_check_device(const Options *o, char *error, size_t error_by
          o->eval_only ? "eval_only" : "sample_only");
   REFUSE(offloads && !strcmp(o->graph, "on"),
          "--graph on does not go with --offload: the host's optimizer cannot be captured");
-  REFUSE(offloads && o->log_layers, "--log_layers does not go with --offload: the masters are not where norms are "
-         "added up");
   REFUSE(cpu && matmul, "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here");
   REFUSE(matmul && strcmp(o->buffer_dtype, "bf16"), "--fp8 matmul computes all else in bf16: it needs --buffer_dtype "
          "bf16 (or --param_dtype bf16), not %s", o->buffer_dtype);

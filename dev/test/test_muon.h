@@ -343,11 +343,16 @@ static Tensor muon_part(Tensor whole, int64_t part, int64_t rows, int64_t cols) 
   char *const at = (char *)whole.data + (size_t)(part * rows * cols) * dtype_bytes(whole.dtype);
   return tensor_of(at, whole.dtype, rows, cols);
 }
-// Steps of torch.optim.Muon. In bf16: each of its Newton-Schulz steps within the bound of ours; our matrices within
-// what both roundings can amount to; and our update of its parameters by its matrices equal to rounding. In fp32:
-// parameters as those of torch's code in fp64.
+enum { MUON_TORCH_STEPS = 10 };
+static const double MUON_TORCH_LR = 0.02, MUON_TORCH_SCALE = 0x1p-8;
+static double muon_torch_factor(MuonTorch x) {
+  const double R = (double)x.rows, C = (double)x.cols;
+  return x.a.match_rms ? 0.2 * sqrt(fmax(R, C)) : sqrt(fmax(1, R / C));
+}
+// Steps of torch.optim.Muon with its gradients. In bf16: each of its Newton-Schulz steps within the bound of ours; our
+// matrices within what both roundings can amount to; and our update of its parameters by its matrices equal to
+// rounding. In fp32: parameters as those of torch's code in fp64.
 static void muon_check_torch(IxModel *m, int number, MuonTorch x, const Ops *ops) {
-  enum { STEPS = 3 };
   const int64_t R = x.rows, C = x.cols, n = R * C;
   const Tensor grads = muon_fixture(m, number, "grads"), after = muon_fixture(m, number, "after");
   const Tensor exact = muon_fixture(m, number, "exact"), torch = muon_fixture(m, number, "x");
@@ -358,10 +363,9 @@ static void muon_check_torch(IxModel *m, int number, MuonTorch x, const Ops *ops
   snprintf(what, sizeof what, "case %d, %s", number, ops->name);
   memset(b.data, 0, (size_t)n * 4), memset(b32.data, 0, (size_t)n * 4);
   Ctx c = op_ctx(ops, 2, muon_query(update));
-  ops_state_set(0.02f, 1.0f, 0, 0);
-  const double factor = x.a.match_rms ? 0.2 * sqrt((double)max64(R, C)) : sqrt(fmax(1, (double)R / (double)C));
+  ops_state_set((float)MUON_TORCH_LR, 1.0f, 0, 0);
   double far = 0;
-  for (int t = 0; t < STEPS; t++) {
+  for (int t = 0; t < MUON_TORCH_STEPS; t++) {
     const Tensor grad = muon_part(grads, t, R, C);
     muon_momentum(&c, update, reshaped(b, R, C), grad, x.a);
     MuonMatrix ours[MUON_STEPS + 1], its[MUON_STEPS + 1];
@@ -387,8 +391,9 @@ static void muon_check_torch(IxModel *m, int number, MuonTorch x, const Ops *ops
     MuonMatrix chain[MUON_STEPS + 1];
     for (int k = 0; k <= MUON_STEPS; k++) chain[k] = muon_wide(muon_run(&c, update32, k, false).x);
     // X_0: two roundings here; grad and momentum 8 of at most 2^-24 of the largest element's size each.
-    far += 0.02 * factor * (muon_chain_error(what, chain, F32) +
-                            muon_distance_growth(MUON_STEPS, chain[0], chain[0]) * 16 * 0x1p-24 * 4);
+    far += MUON_TORCH_LR * muon_torch_factor(x) *
+           (muon_chain_error(what, chain, F32) +
+            muon_distance_growth(MUON_STEPS, chain[0], chain[0]) * 16 * 0x1p-24 * 4);
     muon_update(&c, Tensor{}, p32, reshaped(muon_run(&c, update32, MUON_STEPS, false).x, n), x.a, R, C);
     const double *want = op_fp64(muon_part(exact, t, R, C));
     for (int64_t i = 0; i < n; i++)
@@ -399,15 +404,89 @@ static void muon_check_torch(IxModel *m, int number, MuonTorch x, const Ops *ops
   device_done(&c);
   op_free_all();
 }
-TEST(muon_torch, "three steps of torch.optim.Muon in its bf16: each of its Newton-Schulz steps is ours to rounding, "
-                 "its matrices are as far from ours as both roundings allow; in fp32 parameters are those of its code "
-                 "in fp64") {
+// |p - target|^2; writes the loss's gradient, if there is room.
+static double muon_torch_square(Tensor p, Tensor target, float *grad) {
+  double sum = 0;
+  for (int64_t i = 0; i < numel(p); i++) {
+    const double d = op_get(p, i) - op_get(target, i);
+    if (grad) grad[i] = (float)(MUON_TORCH_SCALE * d);
+    sum += d * d;
+  }
+  return sum;
+}
+// A run of our own beside torch's: gradients of our parameters, our momentum, matrices and updates. The bound of the
+// losses' distance follows the distance of both runs through a step (Frobenius norms; ' is torch's; e: 2^-24, u: 2^-8):
+//   gradient    |g - g'| <= s |p - p'| + e (|g| + |g'|)                       g = s (p - target), rounded
+//   momentum    |b - b'| <= mu |b - b'| + (1 - mu) |g - g'| + roundings       linear; the update also, with Nesterov
+//   X_0         |U/|U| - U'/|U'|| <= 2 |U - U'| / (|U| + |U'|)                (Dunkl and Williams 1964), and what is
+//               rounded on the way to X_0: 2 u each, and 2.02 u of torch's norm, as for torch's gradients above
+//   X_5         what both chains have rounded, and by how much X_0 differ, which must be within its bound, times what
+//               five steps can make of that, as above
+//   parameters  |p - p'| <= (1 - lr decay) |p - p'| + lr factor |X_5 - X_5'| + 5 e |p|
+//   loss        s/2 ||p - target|^2 - |p' - target|^2| <= s |p - p'| (|p' - target| + |p - p'| / 2)
+// Everything on the right is known here but |U'|, which is at least |U| - |U - U'|. Losses in the file are fp32.
+static void muon_check_losses(IxModel *m, int number, MuonTorch x, const Ops *ops) {
+  const int64_t R = x.rows, C = x.cols, n = R * C;
+  const Tensor target = muon_fixture(m, number, "target"), torch = muon_fixture(m, number, "x");
+  const Tensor after = muon_fixture(m, number, "after"), losses = muon_fixture(m, number, "losses");
+  Tensor p = muon_fixture(m, number, "param"), grad = op_tensor(F32, R, C), its_p = op_copy(p);
+  Tensor b = op_tensor(F32, R, C), update = op_tensor(BF16, R, C), exact_update = op_tensor(F32, R, C);
+  char what[80];
+  snprintf(what, sizeof what, "case %d, losses, %s", number, ops->name);
+  memset(b.data, 0, (size_t)n * 4);
+  Ctx c = op_ctx(ops, 2, muon_query(update));
+  ops_state_set((float)MUON_TORCH_LR, 1.0f, 0, 0);
+  const double mu = (double)x.a.momentum, s = MUON_TORCH_SCALE, e = 0x1p-24, u = 0x1p-8;
+  const double step = MUON_TORCH_LR * muon_torch_factor(x), first = op_get(losses, 0);
+  double dp = 0, db = 0, bound = 0;
+  for (int t = 0;; t++) {
+    const double square = muon_torch_square(p, target, (float *)grad.data), want = op_get(losses, t);
+    const double loss = s / 2 * square, its = sqrt(muon_torch_square(its_p, target, NULL));
+    bound = s * dp * (its + dp / 2) + 2 * e * want;
+    EXPECT(fabs(loss - want) <= bound, "%s, step %d: %.9g, torch says %.9g, bound %.3g", what, t, loss, want, bound);
+    if (t == MUON_TORCH_STEPS) break;
+    const double dg = s * dp + 2 * e * s * (its + dp);
+    Tensor b2 = op_copy(b);
+    muon_momentum(&c, exact_update, b2, grad, x.a);
+    muon_momentum(&c, update, b, grad, x.a);
+    const double size = muon_frobenius(muon_wide(exact_update)), slip = 4 * e * (size + muon_frobenius(muon_wide(b)));
+    db = mu * db + (1 - mu) * dg + slip;
+    const double du = x.a.nesterov ? (1 - mu) * dg + mu * db + slip : db + slip;
+    const double d0 = 2 * du / (2 * size - du) + 4.04 * u + 2.02 * u;
+    MuonMatrix ours[MUON_STEPS + 1], theirs[MUON_STEPS + 1];
+    for (int k = 0; k <= MUON_STEPS; k++) {
+      ours[k] = muon_wide(muon_run(&c, update, k, false).x);
+      theirs[k] = muon_wide(muon_part(torch, t * (MUON_STEPS + 1) + k, R, C));
+    }
+    const double apart = muon_frobenius(muon_plus(ours[0], -1, theirs[0]));
+    EXPECT(apart <= d0, "%s, step %d: X_0 is %.3g from torch's, bound %.3g", what, t, apart, d0);
+    const double d5 = muon_chain_error(what, ours, BF16) + muon_chain_error(what, theirs, BF16) +
+                      muon_distance_growth(MUON_STEPS, ours[0], theirs[0]) * apart;
+    its_p = muon_part(after, t, R, C);
+    dp = dp + step * d5 + 5 * e * (muon_frobenius(muon_wide(its_p)) + dp);
+    muon_update(&c, Tensor{}, p, reshaped(muon_run(&c, update, MUON_STEPS, false).x, n), x.a, R, C);
+  }
+  const double fell = first - op_get(losses, MUON_TORCH_STEPS);
+  EXPECT(bound < fell / 2, "%s: a bound of %.3g says little of a loss that fell by %.3g", what, bound, fell);
+  device_done(&c);
+  op_free_all();
+}
+static const MuonTorch muon_torch_cases[] = {{8, 32, {0.95f, 0.1f, true, true}}, {24, 8, {0.95f, 0.1f, true, false}},
+                                             {12, 20, {0.4f, 0.1f, true, true}}, {16, 24, {0.9f, 0.1f, false, false}}};
+static void muon_each_torch(void (*check)(IxModel *m, int number, MuonTorch x, const Ops *ops)) {
   static IxModel m;
   ix_load(&m, "dev/fixtures/muon.safetensors");
-  const MuonTorch cases[] = {{8, 32, {0.95f, 0.1f, true, true}}, {24, 8, {0.95f, 0.1f, true, false}},
-                             {12, 20, {0.4f, 0.1f, true, true}}, {16, 24, {0.9f, 0.1f, false, false}}};
   for (int i = 0; const Ops *ops = op_table(i); i++)
-    for (int k = 0; k < 4; k++) muon_check_torch(&m, k, cases[k], ops);
+    for (int k = 0; k < 4; k++) check(&m, k, muon_torch_cases[k], ops);
+}
+TEST(muon_torch, "ten steps of torch.optim.Muon in its bf16: each of its Newton-Schulz steps is ours to rounding, "
+                 "its matrices are as far from ours as both roundings allow; in fp32 parameters are those of its code "
+                 "in fp64") {
+  muon_each_torch(muon_check_torch);
+}
+TEST(muon_losses, "a run of ten steps, each with the gradient where it came to: its losses are those of torch's run, "
+                  "to a bound that follows both runs' roundings through all steps") {
+  muon_each_torch(muon_check_losses);
 }
 
 // ---- CUDA ----------------------------------------------------------------------------------------------------------
@@ -452,12 +531,15 @@ static void muon_check_cuda_elements(const Ops *ops, Dtype dtype, CudaMaster kin
   cuda_ops_close(&o);
 }
 TEST(cuda_muon, "CUDA: Muon's momentum, update and norm have the CPU's bits; each matrix multiply of Newton-Schulz "
-                "equals fp64 within its rounding") {
+                "equals fp64 within its rounding, by cuBLASLt and by kernels of our own") {
   for (int i = 0; const Ops *ops = device_table(i); i++) {
-    for (Dtype dtype : {F32, BF16})
-      for (auto s : {MuonShape{1, 1}, MuonShape{7, 20}, MuonShape{33, 19}, MuonShape{64, 72}, MuonShape{80, 64},
-                     MuonShape{136, 200}, MuonShape{168, 72}})
-        muon_check_cuda(ops, dtype, s.rows, s.cols);
+    for (unsigned without : {0u, (unsigned)EMU_LT_WITHOUT_ALL})
+      for (Dtype dtype : {F32, BF16})
+        for (auto s : {MuonShape{1, 1}, MuonShape{7, 20}, MuonShape{33, 19}, MuonShape{64, 72}, MuonShape{80, 64},
+                       MuonShape{136, 200}, MuonShape{168, 72}})
+          if (matmul_set_without(ops, without) && (!without || s.rows < 100))
+            muon_check_cuda(ops, dtype, s.rows, s.cols);
+    matmul_set_without(ops, 0);
     for (Dtype update : {F32, BF16}) {
       muon_check_cuda_elements(ops, F32, CUDA_MASTER_ITSELF, update, 1021, 0);
       muon_check_cuda_elements(ops, BF16, CUDA_MASTER_HALVES, update, 2055, 0);

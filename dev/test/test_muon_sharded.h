@@ -290,10 +290,12 @@ TEST_MPI(muon_gives_one_rank_s_bits_over_streams, 4,
                                        {"4", "--offload params --mesh 2x2", "--optimizer muon --fp8 gather", 0}};
   static const ScheduleMode messages[] = {{"3", "--shm off --shard dim0", "--optimizer muon", 0},
                                           {"2", "--shm off --offload optimizer", "--optimizer muon", 0}};
-  static const ScheduleMode alone[] = {{"1", "", "--optimizer muon", 0},
-                                       {"1", "--offload optimizer", "--optimizer muon --param_dtype bf16", 0},
-                                       {"1", "--offload params", "--optimizer muon --shard dim0", 0}};
   SCHEDULE_MODES(modes, "nccl mpi", 2);
   SCHEDULE_MODES(messages, "mpi", 2);
-  SCHEDULE_MODES(alone, "self nccl", 2);
+}
+TEST_MPI(muon_gives_one_rank_s_bits_alone, 1, "the same of one rank over streams, and of one over NCCL") {
+  static const ScheduleMode modes[] = {{"1", "", "--optimizer muon", 0},
+                                       {"1", "--offload optimizer", "--optimizer muon --param_dtype bf16", 0},
+                                       {"1", "--offload params", "--optimizer muon --shard dim0", 0}};
+  SCHEDULE_MODES(modes, "self nccl", 2);
 }

@@ -75,11 +75,30 @@ static const cJSON *page_at(const cJSON *of, const char *a, const char *b) {
   const cJSON *x = cJSON_GetObjectItemCaseSensitive(of, a);
   return b ? cJSON_GetObjectItemCaseSensitive(x, b) : x;
 }
+// Of a step's record: every unit's numbers are in the page. Returns how many.
+static int page_expect_units(const char *what, const cJSON *run, const cJSON *line) {
+  const cJSON *unit, *shown, *p;
+  int numbers = 0;
+  cJSON_ArrayForEach(unit, page_at(line, "layers", NULL))
+    for (const char *name : report_unit_series) {
+      int found = 0;
+      cJSON_ArrayForEach(shown, page_at(run, "layers", NULL)) {
+        if (strcmp(cli_string(shown, "unit"), cli_string(unit, "unit"))) continue;
+        cJSON_ArrayForEach(p, page_at(shown, name, NULL))
+          found += p->child->valuedouble == page_at(line, "step", NULL)->valuedouble &&
+                   p->child->next->valuedouble == page_at(unit, name, NULL)->valuedouble;
+      }
+      EXPECT(found == 1, "%s: %s of %s in step %.0f is there %d times", what, name, cli_string(unit, "unit"),
+             page_at(line, "step", NULL)->valuedouble, found);
+      numbers++;
+    }
+  return numbers;
+}
 // The run in the page has what its metrics.jsonl says of each step the last time, digit by digit, and its records.
 static void page_expect_metrics(const char *what, const cJSON *run, const char *out) {
   CliMetrics m;
   cli_metrics(&m, out);
-  int points = 0, evals = 0, last_run = 0;
+  int points = 0, evals = 0, last_run = 0, of_units = 0;
   for (int i = 0; i < m.lines; i++) if (cli_is_kind(m.line[i], "run")) last_run = i;
   const cJSON *first = page_at(m.line[last_run], "first_step", NULL);
   EXPECT(cJSON_Compare(page_at(run, "run", NULL), m.line[last_run], true), "%s: another first record", what);
@@ -87,6 +106,7 @@ static void page_expect_metrics(const char *what, const cJSON *run, const char *
   for (int i = 0; i < m.lines; i++) {
     const cJSON *line = m.line[i], *step = page_at(line, "step", NULL), *p, *e;
     if (!step || (i < last_run && step->valuedouble >= first->valuedouble)) continue;
+    of_units += page_expect_units(what, run, line);
     for (const char *name : report_series) {
       if (!cli_is_kind(line, "step")) break;
       int found = 0;
@@ -111,6 +131,11 @@ static void page_expect_metrics(const char *what, const cJSON *run, const char *
   int there = 0;
   for (const char *name : report_series) there += cJSON_GetArraySize(page_at(run, "series", name));
   EXPECT(there == points && points >= 32, "%s: %d points, metrics.jsonl has %d", what, there, points);
+  const cJSON *unit;
+  cJSON_ArrayForEach(unit, page_at(run, "layers", NULL))
+    for (const char *name : report_unit_series) of_units -= cJSON_GetArraySize(page_at(unit, name, NULL));
+  EXPECT(!of_units && cJSON_GetArraySize(page_at(run, "layers", NULL)) > 1,
+         "%s: %d numbers of units more in metrics.jsonl", what, of_units);
   EXPECT(cJSON_GetArraySize(page_at(run, "evals", NULL)) == evals && evals >= 2, "%s: %d evaluations", what, evals);
   cli_metrics_free(&m);
 }
@@ -124,7 +149,7 @@ TEST(report_page_shows_the_metrics_numbers,
   const char *hostile = "'</script><img src=x onerror=alert(1)>&amp;\"\\'";
   char options[3072], path[700];
   snprintf(options, sizeof options, "%s --global_batch 8 --schedule constant --warmup 2 --eval_every 4 --save_every 5 "
-           "--keep 0 --prompt %s", cli_small(), hostile);
+           "--keep 0 --log_layers --prompt %s", cli_small(), hostile);
   CLI_RUN(&r, "%s %s --max_steps 8 --out \"$(printf '%%s' '%s/x<script><b>&'; printf \"'\"; printf '\"')\"",
           cli_ranks(2), options, test_tmp());
   cli_expect_done(&r, "eight steps");
@@ -241,6 +266,46 @@ TEST(report_points_stand_for_all_steps,
     const ReportPoint *p = &r.point[REPORT_LOSS][r.points - 1];
     EXPECT(p->step <= first && p->step + r.stride > first && p->most >= 7, "step %d is not last", first);
   }
+  report_run_close(&r);
+}
+TEST(report_shows_units_of_any_model,
+     "of 49 units 12 are drawn, the first and the last included, each with its own numbers; a unit that comes later "
+     "begins at its step") {
+  static ReportRun r;
+  report_run_open(&r, "nowhere");
+  for (int step = 1; step <= 1500; step++) {
+    static char line[8192];
+    int n = snprintf(line, sizeof line, "{\"kind\":\"step\",\"step\":%d,\"loss\":1,\"layers\":[", step);
+    for (int u = 0; u < (step < 700 ? 40 : 49); u++)
+      n += snprintf(line + n, sizeof line - (size_t)n, "%s{\"unit\":\"u%d\",\"grad_norm\":%d,\"update_ratio\":null}",
+                    u ? "," : "", u, 1000 * u + step);
+    n += snprintf(line + n, sizeof line - (size_t)n, "]}");
+    report_take(&r, line, (size_t)n);
+  }
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  fputc('{', f);
+  report_write_units(f, &r);
+  fputc('}', f);
+  fclose(f);
+  cJSON *v = cJSON_Parse(text);
+  const cJSON *layers = page_at(v, "layers", NULL), *p;
+  REQUIRE(cJSON_GetArraySize(layers) == 12 && page_at(v, "units", NULL)->valuedouble == 49, "%.200s", text);
+  for (int i = 0; i < 12; i++) {
+    const cJSON *x = cJSON_GetArrayItem(layers, i);
+    const int u = atoi(cli_string(x, "unit") + 1);
+    EXPECT(u == i * 48 / 11 && !cJSON_GetArraySize(page_at(x, "update_ratio", NULL)), "unit %d is u%d", i, u);
+    int steps = 0;
+    cJSON_ArrayForEach(p, page_at(x, "grad_norm", NULL)) {       // four steps a point; a late unit's first has one
+      const double step = p->child->valuedouble, mean = p->child->next->valuedouble - 1000 * u - step;
+      EXPECT(mean == (u >= 40 && step == 697 ? 3 : 1.5), "u%d, step %g: %g", u, step, mean);
+      steps++;
+    }
+    EXPECT(steps == (u < 40 ? 375 : 201), "u%d has %d points", u, steps);
+  }
+  cJSON_Delete(v);
+  free(text);
   report_run_close(&r);
 }
 TEST(report_page_survives_a_full_disk,
