@@ -421,7 +421,7 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, co
       cross_entropy_store<T, W>(to + at, lanes_of<W>(0.0f));
     return;
   }
-  if constexpr (CLUSTER) cluster_arrive();       // this block has begun
+  if constexpr (CLUSTER) cluster_begin();
   if constexpr (FORM != CROSS_ENTROPY_TWICE) {
     for (int part = first; part < p.parts; part += groups) {
       const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
@@ -445,6 +445,7 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, co
     if constexpr (CLUSTER) {
       cluster_wait();                            // the other blocks have begun
       if (lane < blocks) cluster_store(&found[number], (unsigned)lane, warp[k]);
+      __syncwarp();                              // the barrier takes whole warps
     } else if (lane == 0) {
       found[number] = warp[k];
     }

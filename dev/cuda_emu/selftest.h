@@ -261,7 +261,7 @@ enum { SELF_BEGUN = 1, SELF_GIVEN = 2 };
 __global__ static void self_cluster_kernel(float *out, int steps) {
   SHARED(float2, got, 4);
   const unsigned rank = blockIdx.x % 4;
-  if (steps & SELF_BEGUN) cluster_arrive(), cluster_wait();
+  if (steps & SELF_BEGUN) cluster_begin(), cluster_wait();
   if (threadIdx.x < 4) cluster_store(&got[rank], threadIdx.x, float2{(float)(blockIdx.x + 1), 0.0f});
   if (steps & SELF_GIVEN) cluster_arrive(), cluster_wait();
   if (threadIdx.x == 0) out[blockIdx.x] = got[0].x + got[1].x + got[2].x + got[3].x;

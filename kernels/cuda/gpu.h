@@ -3,7 +3,8 @@
 //
 //   CUDA, LAUNCH, STREAM        checked calls and launches
 //   LAUNCH_CLUSTER              clusters of so many neighbouring blocks (sm_90 and later): they run at the same time
-//   cluster_arrive, cluster_wait, cluster_store     a barrier of all threads of a cluster; into another block's memory
+//   cluster_begin, cluster_arrive, cluster_wait, cluster_store      a barrier of all threads of a cluster; into another
+//                               block's memory
 //   SHARED, SHARED_DYNAMIC      shared memory of a block, 16-byte aligned; LAUNCH requests dynamic sizes above 48 KiB
 //   UNROLL, ROLLED              before a loop that should be unrolled, or must not be
 //   mma_16816, ldmatrix_x4, ldmatrix_x4_trans       tensor cores, sm_80 and later (PTX ISA, "Matrix fragments")
@@ -133,18 +134,24 @@ template <int N> __device__ static inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 // A barrier of all threads of a cluster, in two steps: what a thread wrote before it arrived is seen by all that have
-// waited. A block may be written into when it has arrived once, and must not end before nobody writes into it any more.
-// Targets before sm_90 have no clusters: a kernel of theirs that asks for one ends in a trap.
-__device__ static inline void cluster_arrive() {
+// waited. A block may be written into when it has arrived once, for which it needs no fence: cluster_begin. It must not
+// end before nobody writes into it any more. Whole warps call these. Targets before sm_90 have no clusters: a kernel of
+// theirs that asks for one ends in a trap.
+__device__ static inline void cluster_begin() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #else
   __trap();
 #endif
 }
+__device__ static inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
 __device__ static inline void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 // Writes where block `rank` of the cluster has what this block has at `to` in shared memory (8-byte aligned).
@@ -240,6 +247,7 @@ static inline void gpu_uuid_bytes(char to[16], int, const cudaDeviceProp *p) { m
 template <class T> static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2]) {
   emu_mma_16816(d, a, b, (const T *)NULL);
 }
+static inline void cluster_begin() { emu_cluster_arrive(); }
 static inline void cluster_arrive() { emu_cluster_arrive(); }
 static inline void cluster_wait() { emu_cluster_wait(); }
 static inline void cluster_store(float2 *to, unsigned rank, float2 x) { *(float2 *)emu_cluster_at(to, rank) = x; }
