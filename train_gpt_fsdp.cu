@@ -281,8 +281,8 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
     x->in_amax = declare(d, "in_amax", -1, F32, 1, 1);
     x->in_scale = declare(d, "in_scale", -1, F32, 1);
   }
-  // The gradient overwrites the logits; in 16 bits it begins one of its rows before them (cross_entropy.cuh). That takes
-  // a call for each power of two of rows, of which a GPU would be idle in the first ones.
+  // The gradient overwrites the logits; in 16 bits it begins one of its rows before them (cross_entropy.cuh). That
+  // takes a call for each power of two of rows, and in the first ones a GPU would be idle.
   const bool apart = m->dlogits_apart && training && dt != F32;
   const int64_t before = dt == F32 || apart ? 0 : 2 * m->Vp;
   char *logits = declare_bytes(d, "logits", -1, (size_t)round_up(before, 256) + (size_t)(rows * m->Vp) * sizeof(float));

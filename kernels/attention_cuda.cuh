@@ -114,7 +114,9 @@ template <class T, int COLUMNS> static void attention_plain_backward(Ctx *c, Att
 // Bytes of `rows` rows of two-byte elements.
 static constexpr size_t attention_row_bytes(int HS, int rows) { return (size_t)rows * (size_t)(HS + 8) * 2; }
 enum { ATTENTION_SHARED_MOST = 99 << 10 };
-static constexpr size_t attention_forward_bytes(int HS, int M, int N) { return attention_row_bytes(HS, 64 * M + 4 * N); }
+static constexpr size_t attention_forward_bytes(int HS, int M, int N) {
+  return attention_row_bytes(HS, 64 * M + 4 * N);
+}
 static constexpr size_t attention_dkv_bytes(int HS, int M, int N) {
   return attention_row_bytes(HS, 2 * 64 * M + 4 * N) + 4 * (size_t)N * sizeof(float);
 }

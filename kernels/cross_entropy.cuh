@@ -8,8 +8,8 @@
 //   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype
 // dlogits may overlap logits: in fp32 at the same address, in 16 bits when it starts at least one of its own rows
 // before logits. Row r of dlogits then ends before row (r + 1) / 2 of logits, so once the rows below `at` are done,
-// rows at .. 2 at may be done in parallel: 12 calls for 4095 rows. A GPU, which 1 or 2 rows do not fill, is given memory
-// apart (train_gpt_fsdp.cu).
+// rows at .. 2 at may be done in parallel: 12 calls for 4095 rows. A GPU, which 1 or 2 rows do not fill, is given
+// memory apart (train_gpt_fsdp.cu).
 // One pass finds maximum and sum together (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax") in
 // pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree.
 // When a piece of 1024 columns has a larger maximum, the earlier sum is rescaled.

@@ -57,7 +57,7 @@ static uint32_t emu_ready_warps;
 static bool emu_downwards;
 static unsigned emu_thread_count, emu_finished;   // of all blocks that run together
 static unsigned emu_block_threads, emu_cluster = 1, emu_cluster_here, emu_cluster_phase;
-static bool emu_cluster_open;                    // another block's memory was asked for since the cluster's last barrier
+static bool emu_cluster_open;                    // another block's memory was asked for since the last such barrier
 static unsigned emu_cluster_arrived[EMU_MAX_THREADS];      // barriers of the cluster that a thread has arrived at
 static EmuBarrier emu_barriers[EMU_MAX_CLUSTER];
 static char *emu_stacks, *emu_free_stacks[EMU_MAX_THREADS];

@@ -122,8 +122,8 @@ TEST(cuda_attention_fp16, "fp16 attention on a device equals the fp64 formula wi
   cuda_attention_test(F16);
 }
 TEST(cuda_attention_tiles,
-     "attention where a multiprocessor has 164 KiB of shared memory equals the fp64 formula, and so does it where a block "
-     "may have 49: head sizes to 80 then leave room for a second block") {
+     "attention where a multiprocessor has 164 KiB of shared memory equals the fp64 formula, and so does it where a "
+     "block may have 49: head sizes to 80 then leave room for a second block") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   for (size_t limit : {163 << 10, 49 << 10}) {
     emu_set_shared_limit(limit);

@@ -145,8 +145,8 @@ TEST(plan_totals_do_not_grow,
 
 // Calls of cross entropy in a step that is planned, and the chunks of the head's logits, a call of which could be one.
 TEST(plan_of_a_gpu_has_one_call_of_cross_entropy_a_chunk,
-     "the gradient of a chunk of logits is one call on a GPU in every dtype, and on a CPU in two bytes one for each power "
-     "of two of its rows") {
+     "the gradient of a chunk of logits is one call on a GPU in every dtype, and on a CPU in two bytes one for each "
+     "power of two of its rows") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   static Trainer t, dry;
   static Options o;
