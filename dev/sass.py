@@ -49,8 +49,8 @@ FLAT = ['adamw_kernel<', 'sgd_kernel<', 'accumulate_kernel<', 'convert_kernel<',
 MMA_SYNC = 0.65
 TENSOR = ['attention_forward_kernel<bf16', 'attention_dq_kernel<bf16', 'attention_dkv_kernel<bf16']
 # Rows beyond 8192 columns, and fp32 attention of the plain kind on one target: no preset reaches them. One thread of a
-# block of muon_divide has an array that it indexes, once. AdamW of one instance on sm_80 saves two words once, before its
-# loop.
+# block of muon_divide has an array that it indexes, once. AdamW of one instance on sm_80 saves two words once, before
+# its loop.
 SPILLS = ['layernorm_backward_kernel<float, 8, 4>', 'layernorm_backward_kernel<fp16, 8, 4>',
           'attention_plain_dkv_kernel<float, 64>', 'muon_divide_kernel<',
           'adamw_kernel<float, float, true, 4>']
