@@ -698,16 +698,20 @@ static void trainer_run_step(Trainer *t) {
   const bool first = !t->has_run;
   t->has_run = true;
   if (first || !trainer_captures(t)) { trainer_enqueue_step(t); return; }
-  if (!t->graph) {
+  void **graph = tracing ? &t->trace.graph : &t->graph;          // a traced step has a graph of its own
+  if (!*graph) {
     const Traffic before = t->fsdp.traffic;
+    if (tracing) trace_capture_begin(tracing);
     c->ops->graph_begin(c);
     trainer_enqueue_step(t);
-    c->ops->graph_end(c, &t->graph);
+    c->ops->graph_end(c, graph);
+    if (tracing) trace_capture_end(tracing);
     t->graph_traffic = traffic_add(t->fsdp.traffic, before, -1);
     t->fsdp.traffic = before;
   }
   liveness_phase("a replayed step");
-  c->ops->graph_launch(c, t->graph);
+  c->ops->graph_launch(c, *graph);
+  if (tracing) trace_replayed(tracing);
   t->fsdp.traffic = traffic_add(t->fsdp.traffic, t->graph_traffic, 1);
 }
 
@@ -1001,7 +1005,7 @@ static void trainer_plan(Trainer *t) {
   trainer_declare(t);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, &t->plan, t->step_calls,
-                t->fsdp.lay.stages, t->fsdp.mesh.world);
+                t->fsdp.lay.stages, t->fsdp.mesh.world, t->ctx.ops->nccl != NULL);
   const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
   memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
 }
@@ -1185,6 +1189,7 @@ static void trainer_close(Trainer *t) {
   Ctx *c = &t->ctx;
   c->ops->sync(c);
   if (t->graph) c->ops->graph_close(c, t->graph);
+  if (t->trace.graph) c->ops->graph_close(c, t->trace.graph);
   liveness_device(NULL);
   free(t->order);
   store_close(&t->store);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Speed and quality of train_gpt_fsdp, against PyTorch if installed. `make bench` runs it from the repository root.
 #
-#   dev/bench.sh                ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8
+#   dev/bench.sh                ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8, optimizers
 #   dev/bench.sh ratios [NAME]  against the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
 #   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes
@@ -12,11 +12,14 @@
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
 #   dev/bench.sh modes          `small` on two ranks in every sharding mode: tokens/s, memory and wire bytes a rank
 #   dev/bench.sh fp8            `small`, 300 steps in bf16, then with --fp8 gather: validation losses within 1 %
+#   dev/bench.sh optimizers     `small`, 300 steps with AdamW and with Muon at four learning rates each: validation losses,
+#                               and how many steps Muon needs to reach AdamW's best
 #   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile and flash attention
 #
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
 # "gpt2 gpt2-xl"), DTYPES ("fp32 bf16"; cuda: bf16), RANKS (cuda: 1), ROUNDS (3), STEPS (5 timed a round; cuda: 20),
-# CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), FP8_BATCH (8), OUT (a directory to keep everything in).
+# CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), FP8_BATCH (8), LEARNING_RATES
+# ("5e-4 1e-3 2e-3 4e-3", for `optimizers`), OPTIMIZER_STEPS (300), OUT (a directory to keep everything in).
 # For `ratios`: see dev/bench_ratios.py. For DEVICE=cuda: PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), BATCH
 # (sequences of 1024 tokens a step; by model, for 141 GB), PROGRAM_OPTIONS (more options for the program), FORM (of
 # PyTorch's bf16: "bf16 autocast" or "bf16 params"; else the faster one).
@@ -449,16 +452,60 @@ fp8() {
     100 * (a / b - 1), (a / b - 1 <= 0.01 && a / b - 1 >= -0.01 ? "within" : "NOT within") }'
 }
 
+# ---- optimizers -----------------------------------------------------------------------------------------------------
+# One rank, bf16, the preset's batch; every run sees the same tokens in the same order. Muon is trained with its best
+# rate once more for fewer steps, schedule and all, until it no longer reaches AdamW's best loss: a cosine that is cut
+# off would count against it.
+# optimizer_loss name rate steps: the validation loss after these steps
+optimizer_loss() {
+  local run=$out/$1-$2-$3
+  [ -s "$run.loss" ] || {
+    ours 1 --device cpu --model small --optimizer "$1" --lr "$2" --max_steps "$3" --epochs 1000 --param_dtype bf16 \
+      --sample_tokens 0 --save_every -1 --report off --cache "$out/cache" --out "$run" \
+      >"$run.log" 2>&1 || { tail -n 5 "$run.log" >&2; return 1; }
+    grep '"split":"valid"' "$run/metrics.jsonl" | field loss | tail -n 1 >"$run.loss"
+  }
+  cat "$run.loss"
+}
+optimizers() {
+  local steps=${OPTIMIZER_STEPS:-300} name rate loss low high middle
+  local -A best_loss best_rate
+  echo
+  echo "\`small\`, bf16, $steps steps of 8 sequences of WikiText-2: validation loss"
+  for name in adamw muon; do
+    for rate in ${LEARNING_RATES:-5e-4 1e-3 2e-3 4e-3}; do
+      loss=$(optimizer_loss $name "$rate" "$steps") || return 1
+      printf '%-6s --lr %-6s %8.4f\n' $name "$rate" "$loss"
+      if awk -v a="$loss" -v b="${best_loss[$name]:-1e9}" 'BEGIN { exit !(a < b) }'; then
+        best_loss[$name]=$loss best_rate[$name]=$rate
+      fi
+    done
+  done
+  low=0 high=$steps                              # Muon reaches the loss with `high` steps, not with `low`
+  while [ $((high - low)) -gt $((steps / 20 + 1)) ]; do
+    middle=$(((low + high) / 2))
+    loss=$(optimizer_loss muon "${best_rate[muon]}" $middle) || return 1
+    printf 'muon   --lr %-6s %8.4f after %d steps\n' "${best_rate[muon]}" "$loss" $middle
+    if awk -v a="$loss" -v b="${best_loss[adamw]}" 'BEGIN { exit !(a <= b) }'; then high=$middle; else low=$middle; fi
+  done
+  if awk -v a="${best_loss[muon]}" -v b="${best_loss[adamw]}" 'BEGIN { exit !(a <= b) }'; then
+    awk -v a=$high -v b="$steps" -v l="${best_loss[adamw]}" 'BEGIN {
+      printf "muon reaches adamw'"'"'s best loss, %.4f, in %d steps: %.2f of its steps\n", l, a, a / b }'
+  else
+    echo "muon does not reach adamw's best loss, ${best_loss[adamw]}, in $steps steps"
+  fi
+}
+
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(ratios ops muon tokenizer modes checkpoint beside plan curve fp8)
+[ ${#parts[@]} -gt 0 ] || parts=(ratios ops muon tokenizer modes checkpoint beside plan curve fp8 optimizers)
 [ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
 if [ "${parts[0]}" = ratios ] && [ $# -gt 1 ]; then ratios "${parts[@]:1}"; exit; fi   # the rest are names of its rows
 for part in "${parts[@]}"; do
   case $part in
-    ratios | ops | muon | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8) ;;
+    ratios | ops | muon | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8 | optimizers) ;;
     *)
-      echo "bench: parts: ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8, speed;" \
-        "not '$part'" >&2
+      echo "bench: parts: ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8, optimizers," \
+        "speed; not '$part'" >&2
       exit 2 ;;
   esac
 done

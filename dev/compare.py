@@ -93,7 +93,9 @@ def run(args, name, options, out):
         fail(f"{name}: {shlex.join(command)} ended with {process.returncode}:\n{text}")
     with open(f"{out}/metrics.jsonl") as f:
         records = [json.loads(line) for line in f]
-    return records[0], [r for r in records if r["kind"] == "step"], peak[0]
+    # On a GPU: what rank 0's device gave, libraries included. A host's pages say nothing about that.
+    taken = next((r.get("device_bytes") for r in records if r["kind"] == "end"), None)
+    return records[0], [r for r in records if r["kind"] == "step"], taken * args.np if taken else peak[0]
 
 
 def main():
@@ -118,7 +120,11 @@ def main():
     if not batch.isdigit() or int(batch) % 2:
         fail(f"--batch_size {batch}: two of the modes halve it, it must be an even number")
     rest = [o for i, o in enumerate(shared) if o != "--batch_size" and (not i or shared[i - 1] != "--batch_size")]
-    gpu = "--device" in given and given[given.index("--device") + 1] == "cuda"
+    if "--device=cuda" in given:
+        fail("write --device cuda, in two words")
+    if "--device" not in given and os.environ.get("DEVICE"):
+        rest += ["--device", os.environ["DEVICE"]]
+    gpu = "--device" in rest and rest[rest.index("--device") + 1:][:1] == ["cuda"]
     if not gpu and "--shm" not in given and args.np > 1:
         rest += ["--shm", "copy"]
     modes, results = MODES + (GPU_MODES if gpu else []), {}
@@ -157,7 +163,8 @@ def show(args, modes, results, options, gpu):
         ms = statistics.median(r[0] for r in runs)
         first_ms = first_ms or ms
         record, steps = runs[0][2], runs[0][3]
-        planned = record["memory_plan_bytes"]["total"] / 2**20
+        lines = record["memory_plan_bytes"]
+        planned = (lines["total"] - (sum(b for k, b in lines.items() if k.startswith("host: ")) if gpu else 0)) / 2**20
         # What is measured has the program, its libraries and MPI's buffers in it, and shared pages once.
         peak = statistics.median(r[1] for r in runs) / 2**20 / args.np
         plan_moved, counted = moved(record.get("step_traffic", {})) / 1e6, moved(steps[-1]) / 1e6

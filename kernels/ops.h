@@ -188,7 +188,8 @@ struct DeviceProbe {
 // memory_opened: device memory that the libraries took for themselves while the device was opened.
 // Events order streams, never the host. `side` is a Ctx with its own stream (high priority, no workspace); its name and
 // an event's name are for traces. mark: *to, in pinned memory, becomes `value` when the stream reaches it, so that a
-// thread that makes no CUDA call sees how far the device is. On a CPU every call is done when it returns, so streams
+// thread that makes no CUDA call sees how far the device is. stamp: *to, in pinned memory, becomes the device's clock
+// then, in nanoseconds; its zero is the device's own. On a CPU every call is done when it returns, so streams
 // and events do nothing.
 #define DEVICE_CALLS(X) \
   X(device_probe,    (Ctx *c, DeviceProbe *p)) \
@@ -212,6 +213,7 @@ struct DeviceProbe {
   X(event_wait,      (Ctx *c, void *event)) \
   X(event_done,      (Ctx *c, void *event, bool *done)) \
   X(mark,            (Ctx *c, uint32_t *to, uint32_t value)) \
+  X(stamp,           (Ctx *c, int64_t *to)) \
   X(graph_begin,     (Ctx *c)) \
   X(graph_end,       (Ctx *c, void **graph)) \
   X(graph_launch,    (Ctx *c, void *graph)) \

@@ -268,14 +268,16 @@ static inline int cores_bind(const Cores *c, int thread) {
 }
 static inline void cores_place(int thread) { cores_bind(cores_placed, thread); }
 
-// Whether mpirun bound this rank as its user said, not by itself: two ranks to a core each, more to sockets.
-// *none: by --bind-to none. Open MPI 4 hands such options on in the environment.
+// Whether this rank is bound as its user said, not by mpirun itself: two ranks to a core each, more to sockets.
+// *none: by --bind-to none. Open MPI 4 hands such options on in the environment, Open MPI 5 does not: there all counts
+// as bound by mpirun itself. A rank that took the place of a process (--rdzv) has the CPUs of that process.
 static inline bool cores_user_bound(bool *none) {
   const char *map = getenv("OMPI_MCA_rmaps_base_mapping_policy"), *bind = getenv("OMPI_MCA_hwloc_base_binding_policy");
   const bool pinned = getenv("OMPI_MCA_hwloc_base_cpu_list") || getenv("OMPI_MCA_hwloc_base_cpu_set") ||
                       getenv("OMPI_MCA_orte_rankfile") || (map && (strstr(map, "PE=") || strstr(map, "pe=")));
-  *none = bind && !getenv("OMPI_MCA_orte_bound_at_launch");
-  return bind || pinned;
+  const bool place_taken = getenv("TRAIN_GPT_FSDP_RDZV");
+  *none = place_taken || (bind && !getenv("OMPI_MCA_orte_bound_at_launch"));
+  return place_taken || bind || pinned;
 }
 // The CPUs that this rank may use: its own mask; of a rank that mpirun bound by itself, the mask of mpirun or its
 // daemon. *bind: false where mpirun was told to bind nothing.

@@ -93,8 +93,8 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
          "--resume continues a run, --init_from begins a new one: give one of them");
   REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
          "line, not into the file of --config", o->report);
-  REFUSE(o->trace[0] && !strcmp(o->device, "cuda"), "--trace notes what the CPU computes: it does not go with --device "
-         "cuda; use nsys, whose ranges this program names, or leave it out");
+  REFUSE(o->trace[0] && strcmp(o->offload, "none"), "--trace with --offload %s: on a GPU a trace is what the device "
+         "did, and the host updates; leave one of them out, or use nsys, whose ranges this program names", o->offload);
   REFUSE(o->trace[0] && !run_trains(o), "--trace is of training steps: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
   REFUSE(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
@@ -107,8 +107,9 @@ static void report_check_trace(const RunView *run, char *error, size_t error_byt
   const Trace *x = run->trace;
   const int64_t steps = run->steps_total - *run->step;
   if (!x->path[0]) return;
-  if (run->ctx->ops->nccl)
-    snprintf(error, error_bytes, "--trace notes what the CPU computes: add --device cpu, or leave it out");
+  if (run->ctx->ops->nccl && run->fsdp->cfg.comm == COMM_MPI)
+    snprintf(error, error_bytes, "--trace with --comm mpi on GPUs: a trace there is what the device did, and the host "
+             "moves the messages; use --comm nccl, or leave it out");
   else if (steps < x->first)
     snprintf(error, error_bytes, "--trace_steps %.40s: this run has %lld steps; choose earlier ones",
              run->opt->trace_steps, (long long)steps);

@@ -20,7 +20,16 @@
 //              over ranks and traced steps.
 // The format is Chrome's "Trace Event Format": complete events (X), flows (s, f) and metadata (M); pid is the rank.
 //
-// On a GPU the host's clock says nothing about when a kernel runs: --trace is refused there.
+// On a GPU the host only enqueues. There the device itself notes when it comes to the begin and the end of a span, by
+// small kernels that write its clock into pinned memory (Ops.stamp); a time in an event is then the number of a stamp,
+// until the step is over and trace_resolve puts in what the device has written.
+//   tracks     spans of the model's stream are "computes"; sums and copies of the other streams have tracks of theirs,
+//              and are not exposed. A wait is what the model's stream stands still for an event of another one
+//   graphs     a traced step is captured on its own, with its stamps; trace_replayed repeats its events for each
+//              replay. The graph of other steps has none
+//   clocks     how far the device's clock is ahead of the host's is measured around each traced step, by stamps that
+//              the host waits for
+// What the host decides while it trains is not on the device's clock: --offload and --comm mpi are refused there.
 #pragma once
 #include "fsdp.h"
 #include <time.h>
@@ -39,7 +48,7 @@ enum TraceWait { WAIT_ROUND, WAIT_ROOM, WAIT_SLOT, TRACE_WAITS };
 static const char *const trace_wait_words[] = {"wait for contributions", "wait for room to reduce in",
                                                "wait for peers that read gradients"};
 // Tracks of a rank: tid of Chrome's format. Gather slot k has TRACK_SLOTS + k.
-enum TraceTrack { TRACK_COMPUTES, TRACK_REDUCTION, TRACK_SLOTS };
+enum TraceTrack { TRACK_COMPUTES, TRACK_REDUCTION, TRACK_SLOTS, TRACK_GATHER_STREAM = 100 };  // the last: on a GPU
 
 // stage: STAGE_NONE, 0 outside the blocks, 1 + l block l. number: of the kind: op, range, wait, slot; of SUMMED:
 // whether the step has no further reduction of the stage. part: of an op, what it belongs to. round: of a reduction its
@@ -98,6 +107,17 @@ struct Trace {
   int64_t reduction_ns, gather_ns[64];           // when what is in flight began; by slot
   int steps;
   double step_ns;                                // of all traced steps
+  // ---- on a GPU
+  bool on_device, side[3];                       // side: ops of this part run on a stream of their own
+  const Ctx *model;                              // of the model's stream
+  int64_t *stamp;                                // [stamps_most + 1], of one step; the last one measures the clock
+  int64_t stamps, stamps_most, step_count;       // given out in this step; events before this step
+  void *graph;                                   // of a traced step; NULL before
+  TraceEvent *captured;                          // [captured_count] what a replay does
+  int64_t captured_count, captured_at, captured_from, captured_to;     // events before it; stamps before and after it
+  TraceClock device_clock[2];                    // the device's, against this rank's, before and after the step
+  int64_t host_begin_ns, host_end_ns;            // of the step
+  double device_within_ns;
 };
 static Trace *tracing;                           // the one whose tables are in use
 
@@ -119,33 +139,71 @@ static inline bool trace_steps_parse(const char *text, int64_t *first, int64_t *
 }
 // The parts of the block of memory, and its bytes. There is room for what lies between calls of ops, too.
 static inline size_t trace_lay(Trace *x) {
-  x->room = (x->last - x->first + 1) * (4 * x->calls + 16 * x->stages + 256);
+  const int64_t of_a_step = 4 * x->calls + 16 * x->stages + 256;
+  x->room = (x->last - x->first + 1) * of_a_step;
   const size_t clocks = sizeof(TraceClock) * (size_t)x->world;
   const size_t exposed = sizeof(double) * (size_t)(EXPOSED_PARTS * x->stages + TRACE_COMMONS);
   const size_t events = sizeof(TraceEvent) * (size_t)x->room;
+  const size_t captured = x->on_device ? sizeof(TraceEvent) * (size_t)of_a_step : 0;
+  x->stamps_most = x->on_device ? 2 * of_a_step : 0;
+  const size_t stamps = x->on_device ? sizeof(int64_t) * (size_t)(x->stamps_most + 1) : 0;
   if (x->memory) {
     x->event = (TraceEvent *)x->memory;
     x->exposed_ns = (double *)(x->memory + events);
     x->clock[0] = (TraceClock *)(x->memory + events + exposed);
     x->clock[1] = x->clock[0] + x->world;
-    x->reduced = (int *)(x->clock[1] + x->world);
+    x->stamp = (int64_t *)(x->clock[1] + x->world);
+    x->captured = (TraceEvent *)((char *)x->stamp + stamps);
+    x->reduced = (int *)((char *)x->captured + captured);
   }
-  return events + exposed + 2 * clocks + sizeof(int) * (size_t)x->stages;
+  return events + exposed + 2 * clocks + stamps + captured + sizeof(int) * (size_t)x->stages;
 }
-// Declares the memory of a trace of steps `steps` ("A:B") of this process into file `path`; "": none.
+// Declares the memory of a trace of steps `steps` ("A:B") of this process into file `path`; "": none. on_device: a GPU
+// computes, with streams of its own.
 static inline void trace_declare(Trace *x, const char *path, const char *steps, MemoryPlan *plan, int64_t calls,
-                                 int stages, int world) {
+                                 int stages, int world, bool on_device) {
   *x = Trace{};
+  x->on_device = on_device;
   snprintf(x->path, sizeof x->path, "%s", path);
   if (!path[0] || !trace_steps_parse(steps, &x->first, &x->last)) { x->path[0] = 0; return; }
   x->calls = calls, x->stages = stages, x->world = world;
   memory_declare(plan, MEM_TRACE, trace_lay(x), &x->memory);
 }
 
+// ---- stamps ---------------------------------------------------------------------------------------------------------
+static inline void trace_stamp(Trace *x, const Ctx *c, int64_t number) {
+  Ctx real = *c;
+  real.ops = x->ops;
+  x->ops->stamp(&real, &x->stamp[number]);
+}
+// Now, for a span of what c enqueues: the host's clock, or the number of a stamp of c's stream; -1: there is no room.
+static inline int64_t trace_time(Trace *x, const Ctx *c) {
+  if (!x->on_device) return trace_now();
+  if (x->stamps == x->stamps_most) return -1;
+  trace_stamp(x, c, x->stamps);
+  return x->stamps++;
+}
+// How far the device's clock is ahead of this rank's. Nothing is queued on c's stream.
+enum { TRACE_STAMP_PINGS = 8 };
+static inline TraceClock trace_device_clock(Trace *x, Ctx *c) {
+  TraceClock found = {0, INFINITY, 0};
+  for (int i = 0; i < TRACE_STAMP_PINGS; i++) {
+    const int64_t sent = trace_now();
+    trace_stamp(x, c, x->stamps_most);
+    x->ops->sync(c);
+    const int64_t back = trace_now();
+    const double half = (double)(back - sent) / 2;
+    if (half < found.within_ns)
+      found = TraceClock{(double)(x->stamp[x->stamps_most] - sent) - half, half, (double)sent + half};
+  }
+  x->device_within_ns = fmax(x->device_within_ns, found.within_ns);
+  return found;
+}
+
 // ---- noting ---------------------------------------------------------------------------------------------------------
 static inline void trace_add(Trace *x, TraceKind kind, int number, int stage, int64_t begin, int64_t end,
                              uint64_t round, TracePart part) {
-  if (x->count == x->room) { x->dropped++; return; }
+  if (x->count == x->room || begin < 0 || end < 0) { x->dropped++; return; }
   TraceEvent *e = &x->event[x->count++];
   e->begin_ns = begin, e->end_ns = end, e->round = round;
   e->step = x->step, e->stage = (int16_t)stage, e->kind = kind;
@@ -159,14 +217,16 @@ static inline void trace_expose_common(Trace *x, TraceCommon part, int64_t ns) {
 }
 static inline void trace_forget_asks(Trace *x) { for (auto &a : x->ask) a.times = 0; }
 // A span that others may lie in begins; it ends with what it took without those.
-static inline int64_t trace_enter(Trace *x) {
+// On a GPU that follows when the step is over.
+static inline int64_t trace_enter(Trace *x, const Ctx *c) {
   CHECK(x->depth < TRACE_DEPTH, "spans nest deeper than %d", (int)TRACE_DEPTH);
   x->open[x->depth++].inner_ns = 0;
   trace_forget_asks(x);
-  return trace_now();
+  return trace_time(x, c);
 }
 static inline int64_t trace_leave(Trace *x, int64_t begin, int64_t end) {
   const int64_t own = end - begin - x->open[--x->depth].inner_ns;
+  if (x->on_device) return 0;
   if (x->depth) x->open[x->depth - 1].inner_ns += end - begin;
   trace_forget_asks(x);
   return own;
@@ -195,9 +255,9 @@ template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Traced<Op> {
     Trace *x = t->trace;
     Ctx real = *c;
     real.ops = t->real;
-    const int64_t begin = trace_enter(x);
+    const int64_t begin = trace_enter(x, c);
     (t->real->*Op)(&real, p...);
-    const int64_t end = trace_now();
+    const int64_t end = trace_time(x, c);
     trace_add(x, TRACE_OP, number, stage, begin, end, 0, t->part);
     const int64_t own = trace_leave(x, begin, end);
     x->op_begin_ns = begin;
@@ -237,14 +297,16 @@ static inline void trace_range_begin(Ctx *c, const char *name) {
   CHECK(x->ranges < TRACE_DEPTH, "ranges nest deeper than %d", (int)TRACE_DEPTH);
   trace_forget_asks(x);
   x->range[x->ranges] = n;
-  x->range_begin_ns[x->ranges++] = trace_now();
+  x->ops->range_begin(c, name);
+  x->range_begin_ns[x->ranges++] = trace_time(x, c);
 }
 static inline void trace_range_end(Ctx *c) {
   Trace *x = ((const TraceTable *)c->ops)->trace;
-  const int64_t begin = x->range_begin_ns[--x->ranges], end = trace_now();
+  const int64_t begin = x->range_begin_ns[--x->ranges], end = trace_time(x, c);
+  x->ops->range_end(c);
   trace_forget_asks(x);
   trace_add(x, TRACE_RANGE, x->range[x->ranges], STAGE_NONE, begin, end, 0, PART_OF_MODEL);
-  if (x->ranges) return;
+  if (x->ranges || x->on_device) return;
   x->step_ns += (double)(end - begin);
   x->steps++;
 }
@@ -282,7 +344,18 @@ static inline void trace_table(TraceTable *t, Trace *x, const Ops *real, TracePa
 // ---- the comm table
 static inline void trace_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   Trace *x = tracing;
-  const int64_t begin = trace_enter(x), k = slot - f->slot;
+  const int64_t k = slot - f->slot;
+  if (x->on_device) {                            // all of it is on the gather stream, after what it waits for
+    step_event_wait(&f->gather_ctx, &slot->released);
+    const int64_t begin = trace_time(x, &f->gather_ctx);
+    x->stage = s;
+    x->comm->gather_start(f, s, slot);
+    x->stage = STAGE_NONE;
+    trace_add(x, TRACE_GATHER, (int)(k & 63), s, begin, trace_time(x, &f->gather_ctx), 0, PART_OF_MODEL);
+    step_event_record(&f->gather_ctx, &slot->arrived);           // again: a capture must not end before the stamp
+    return;
+  }
+  const int64_t begin = trace_enter(x, f->ctx);
   x->stage = s;
   x->comm->gather_start(f, s, slot);
   x->stage = STAGE_NONE;
@@ -293,20 +366,21 @@ static inline void trace_gather_start(Fsdp *f, int s, GatherSlot *slot) {
 }
 static inline void trace_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
   Trace *x = tracing;
-  const int64_t begin = trace_enter(x), k = slot - f->slot;
+  const int64_t begin = trace_enter(x, f->ctx), k = slot - f->slot;
   x->stage = s;
   x->comm->gather_finish(f, s, slot);
   x->stage = STAGE_NONE;
-  const int64_t end = trace_now();
+  const int64_t end = trace_time(x, f->ctx);
   trace_expose(x, EXPOSED_GATHER, s, trace_leave(x, begin, end));
   trace_add(x, TRACE_FETCH, 1, s, begin, end, 0, PART_OF_MODEL);
-  trace_add(x, TRACE_GATHER, (int)(k & 63), s, x->gather_ns[k & 63], end, 0, PART_OF_MODEL);
+  if (!x->on_device) trace_add(x, TRACE_GATHER, (int)(k & 63), s, x->gather_ns[k & 63], end, 0, PART_OF_MODEL);
 }
 static inline void trace_reduce_start(Fsdp *f) {
   Trace *x = tracing;
-  x->reduction_ns = trace_now();
+  if (!x->on_device) x->reduction_ns = trace_now();
   x->reduced[f->job.stage]++;
-  x->comm->reduce_start(f);
+  x->comm->reduce_start(f);                      // the reduction's stream waits for the gradient
+  if (x->on_device) x->reduction_ns = trace_time(x, &f->reduce_ctx);
 }
 static inline void trace_round_done(Fsdp *f, uint64_t round) {
   Trace *x = tracing;
@@ -317,8 +391,10 @@ static inline void trace_round_done(Fsdp *f, uint64_t round) {
 }
 static inline void trace_reduce_end(Fsdp *f) {
   Trace *x = tracing;
+  const int64_t stamp = x->on_device ? trace_time(x, &f->reduce_ctx) : 0;       // before the event that others wait for
   x->comm->reduce_end(f);
-  trace_add(x, TRACE_REDUCTION, 0, f->job.stage, x->reduction_ns, trace_now(), f->job.round0, PART_OF_MODEL);
+  trace_add(x, TRACE_REDUCTION, 0, f->job.stage, x->reduction_ns, x->on_device ? stamp : trace_now(), f->job.round0,
+            PART_OF_MODEL);
 }
 static inline bool trace_round_arrived(Fsdp *f, uint64_t round) {
   return trace_asked(tracing, WAIT_ROUND, f->job.stage, tracing->comm->round_arrived(f, round));
@@ -328,27 +404,33 @@ static inline bool trace_round_free(Fsdp *f, uint64_t round) {
 }
 // The stage that waits for the slot: what is computed there next, or what a step begins with.
 static inline bool trace_grads_free(Fsdp *f, int slot) {
-  const bool yes = tracing->comm->grads_free(f, slot);
   const int stage = WORD_GET(&flight.stage);
+  const int64_t begin = tracing->on_device ? trace_time(tracing, f->ctx) : 0;
+  const bool yes = tracing->comm->grads_free(f, slot);
+  if (tracing->on_device) {
+    trace_add(tracing, TRACE_WAIT, WAIT_SLOT, stage < 0 ? 0 : stage, begin, trace_time(tracing, f->ctx), 0,
+              PART_OF_MODEL);
+    return yes;
+  }
   return trace_asked(tracing, WAIT_SLOT, stage < 0 ? 0 : stage, yes);
 }
 static inline void trace_common(Trace *x, TraceKind kind, TraceCommon part, int64_t begin) {
-  const int64_t end = trace_now();
+  const int64_t end = trace_time(x, x->model);
   trace_expose_common(x, part, trace_leave(x, begin, end));
   trace_add(x, kind, 0, STAGE_NONE, begin, end, 0, PART_OF_MODEL);
 }
 static inline void trace_reduce_join(Fsdp *f) {
-  const int64_t begin = trace_enter(tracing);
+  const int64_t begin = trace_enter(tracing, f->ctx);
   tracing->comm->reduce_join(f);
   trace_common(tracing, TRACE_JOIN, COMMON_JOIN, begin);
 }
 static inline void trace_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  const int64_t begin = trace_enter(tracing);
+  const int64_t begin = trace_enter(tracing, f->ctx);
   tracing->comm->small_all_gather(f, mine, all, bytes);
   trace_common(tracing, TRACE_EXCHANGE, COMMON_EXCHANGE, begin);
 }
 static inline void trace_comm_step_end(Fsdp *f) {
-  const int64_t begin = trace_enter(tracing);
+  const int64_t begin = trace_enter(tracing, f->ctx);
   tracing->comm->step_end(f);
   trace_common(tracing, TRACE_BARRIER, COMMON_BARRIER, begin);
 }
@@ -423,6 +505,75 @@ static inline void trace_measure(Trace *x, Fsdp *f, int which) {
   free(like);
 }
 
+// ---- steps of a GPU -------------------------------------------------------------------------------------------------
+static inline int trace_track(const Trace *x, const TraceEvent *e) {
+  if (e->kind == TRACE_REDUCTION) return TRACK_REDUCTION;
+  if (e->kind == TRACE_GATHER) return TRACK_SLOTS + e->number;
+  if (e->kind == TRACE_SUMMED) return x->side[PART_OF_SUMS] ? TRACK_REDUCTION : TRACK_COMPUTES;
+  if (e->kind != TRACE_OP || !x->side[e->part]) return TRACK_COMPUTES;
+  return e->part == PART_OF_SUMS ? TRACK_REDUCTION : TRACK_GATHER_STREAM;
+}
+// What event i of the model's stream took without the spans inside it, which come before it in the list.
+static inline int64_t trace_own(const Trace *x, int64_t i) {
+  const TraceEvent *e = &x->event[i];
+  int64_t own = e->end_ns - e->begin_ns, limit = e->end_ns;
+  for (i--; i >= x->step_count; i--) {
+    const TraceEvent *inner = &x->event[i];
+    if (trace_track(x, inner) != TRACK_COMPUTES || inner->kind == TRACE_READ) continue;
+    if (inner->begin_ns < e->begin_ns) break;
+    if (inner->end_ns > limit) continue;         // inside one that is inside
+    own -= inner->end_ns - inner->begin_ns;
+    limit = inner->begin_ns;
+  }
+  return own;
+}
+static inline int64_t trace_resolved(const Trace *x, int64_t number) {
+  const int64_t ns = trace_to_rank0(&x->device_clock[0], &x->device_clock[1], x->stamp[number]);
+  return ns < x->host_begin_ns ? x->host_begin_ns : ns > x->host_end_ns ? x->host_end_ns : ns;
+}
+// Gives this step's events the times that the device has written, on this rank's clock, and adds up what was exposed.
+// The step is over.
+static inline void trace_resolve(Trace *x) {
+  for (int64_t i = x->step_count; i < x->count; i++) {
+    TraceEvent *e = &x->event[i];
+    e->begin_ns = trace_resolved(x, e->begin_ns);
+    e->end_ns = max64(e->begin_ns, trace_resolved(x, e->end_ns));
+    const bool sums = e->kind == TRACE_OP && e->part == PART_OF_SUMS && !x->side[PART_OF_SUMS];
+    const bool copies = e->kind == TRACE_OP && e->part == PART_OF_GATHER && !x->side[PART_OF_GATHER];
+    if (e->kind == TRACE_FETCH || copies) trace_expose(x, EXPOSED_GATHER, e->stage, trace_own(x, i));
+    if (e->kind == TRACE_WAIT) trace_expose(x, EXPOSED_WAIT, e->stage, trace_own(x, i));
+    if (sums) trace_expose(x, EXPOSED_SUMS, e->stage, trace_own(x, i));
+    if (e->kind == TRACE_JOIN) trace_expose_common(x, COMMON_JOIN, trace_own(x, i));
+    if (e->kind == TRACE_EXCHANGE) trace_expose_common(x, COMMON_EXCHANGE, trace_own(x, i));
+    if (e->kind != TRACE_RANGE || e->number) continue;           // "step"
+    x->step_ns += (double)(e->end_ns - e->begin_ns);
+    x->steps++;
+  }
+}
+// Around the capture of a traced step: its events are kept for its replays.
+static inline void trace_capture_begin(Trace *x) {
+  x->captured_at = x->count;
+  x->captured_from = x->stamps;
+}
+static inline void trace_capture_end(Trace *x) {
+  x->captured_count = min64(x->count - x->captured_at, x->stamps_most / 2);
+  memcpy(x->captured, x->event + x->captured_at, sizeof(TraceEvent) * (size_t)x->captured_count);
+  x->count = x->captured_at;
+  x->captured_to = x->stamps;
+  x->stamps = x->captured_from;
+}
+// The graph of a traced step was launched: its events are noted again.
+static inline void trace_replayed(Trace *x) {
+  CHECK(x->stamps == x->captured_from, "%lld stamps before a replay, %lld before its capture", (long long)x->stamps,
+        (long long)x->captured_from);
+  for (int64_t i = 0; i < x->captured_count; i++) {
+    if (x->count == x->room) { x->dropped++; continue; }
+    x->event[x->count] = x->captured[i];
+    x->event[x->count++].step = x->step;
+  }
+  x->stamps = x->captured_to;
+}
+
 // ---- steps ----------------------------------------------------------------------------------------------------------
 // Whether the step after `step`, which counts from the start of training, is traced.
 static inline bool trace_wants(const Trace *x, int64_t step) {
@@ -437,6 +588,15 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   x->f = f;
   x->step = (int32_t)(step + 1);
   x->ops = c->ops, x->comm = f->comm, x->background = f->background;
+  x->model = c;
+  x->step_count = x->count, x->stamps = 0;
+  x->side[PART_OF_GATHER] = x->on_device && f->gather_ctx.stream != c->stream;
+  x->side[PART_OF_SUMS] = x->on_device && f->reduce_ctx.stream != c->stream;
+  if (x->on_device) {
+    x->ops->sync(c);
+    x->device_clock[0] = trace_device_clock(x, c);
+    x->host_begin_ns = trace_now();
+  }
   x->stage = x->read_stage = STAGE_NONE;
   x->depth = x->ranges = 0;
   trace_forget_asks(x);
@@ -448,25 +608,32 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   x->traced_comm.reduce_start = trace_reduce_start;
   x->traced_comm.round_done = trace_round_done;
   x->traced_comm.reduce_end = trace_reduce_end;
-  x->traced_comm.round_free = trace_round_free;
-  x->traced_comm.round_arrived = trace_round_arrived;
   x->traced_comm.grads_free = trace_grads_free;
   x->traced_comm.reduce_join = trace_reduce_join;
   x->traced_comm.small_all_gather = trace_small_all_gather;
-  x->traced_comm.step_end = trace_comm_step_end;
-  x->traced_comm.progress = trace_progress;
+  if (!x->on_device) {                           // a host that only enqueues does not wait for peers
+    x->traced_comm.round_free = trace_round_free;
+    x->traced_comm.round_arrived = trace_round_arrived;
+    x->traced_comm.step_end = trace_comm_step_end;
+    x->traced_comm.progress = trace_progress;
+  }
   tracing = x;
   c->ops = &x->table[PART_OF_MODEL].ops;
   f->gather_ctx.ops = &x->table[PART_OF_GATHER].ops;
   f->reduce_ctx.ops = &x->table[PART_OF_SUMS].ops;
   f->comm = &x->traced_comm;
-  if (f->background) f->background = trace_background;
+  if (f->background && !x->on_device) f->background = trace_background;
 }
 static inline void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
   c->ops = f->gather_ctx.ops = f->reduce_ctx.ops = x->ops;
   f->comm = x->comm;
   f->background = x->background;
   tracing = NULL;
+  if (!x->on_device) return;
+  x->ops->sync(c);
+  x->host_end_ns = trace_now();
+  x->device_clock[1] = trace_device_clock(x, c);
+  trace_resolve(x);
 }
 // Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
 static inline void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
@@ -478,10 +645,6 @@ static inline void trace_stage_text(char *to, size_t bytes, int stage) {
   if (stage == STAGE_NONE) to[0] = 0;
   else if (stage) snprintf(to, bytes, "block %d", stage - 1);
   else snprintf(to, bytes, "outside the blocks");
-}
-static inline int trace_track(const TraceEvent *e) {
-  return e->kind == TRACE_REDUCTION ? TRACK_REDUCTION : e->kind == TRACE_GATHER ? TRACK_SLOTS + e->number
-                                                                               : TRACK_COMPUTES;
 }
 static inline const char *trace_name(const TraceEvent *e) {
   switch (e->kind) {
@@ -514,31 +677,32 @@ static inline void trace_write_flow(FILE *to, char ph, int rank, int track, doub
           "\"tid\":%d}", ph, ph == 'f' ? "\"bp\":\"e\"," : "", id, ts, rank, track);
 }
 // One event of `rank`. shards: of a shard group, whose ranks follow each other.
-static inline void trace_write(FILE *to, const TraceEvent *e, int rank, int shards, double ts, double ms) {
+static inline void trace_write(FILE *to, const Trace *x, const TraceEvent *e, int rank, int shards, double ts,
+                               double ms) {
   char stage[32], id[64];
   const int first = rank / shards * shards;
   trace_stage_text(stage, sizeof stage, e->stage);
   if (e->kind == TRACE_READ) {
-    snprintf(id, sizeof id, "u%d.%llu", rank, (unsigned long long)e->round);
+    snprintf(id, sizeof id, "u%d.%d.%llu", rank, e->step, (unsigned long long)e->round);
     trace_write_flow(to, 'f', rank, TRACK_COMPUTES, ts, id);
     return;
   }
   if (e->kind == TRACE_SUMMED) {
     for (int r = first; r < first + shards; r++) {
-      snprintf(id, sizeof id, "%d.%d.%llu", r, rank, (unsigned long long)e->round);
-      if (r != rank) trace_write_flow(to, 'f', rank, TRACK_COMPUTES, ts, id);
+      snprintf(id, sizeof id, "%d.%d.%d.%llu", r, rank, e->step, (unsigned long long)e->round);
+      if (r != rank) trace_write_flow(to, 'f', rank, trace_track(x, e), ts, id);
     }
-    snprintf(id, sizeof id, "u%d.%llu", rank, (unsigned long long)e->round);
-    if (e->number) trace_write_flow(to, 's', rank, TRACK_COMPUTES, ts, id);
+    snprintf(id, sizeof id, "u%d.%d.%llu", rank, e->step, (unsigned long long)e->round);
+    if (e->number) trace_write_flow(to, 's', rank, trace_track(x, e), ts, id);
     return;
   }
   fprintf(to, ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
           "\"args\":{\"step\":%d", trace_name(e), stage[0] && e->kind != TRACE_OP ? ", " : "",
-          e->kind != TRACE_OP ? stage : "", trace_category(e), ts, ms, rank, trace_track(e), e->step);
+          e->kind != TRACE_OP ? stage : "", trace_category(e), ts, ms, rank, trace_track(x, e), e->step);
   if (e->stage != STAGE_NONE) fprintf(to, ",\"stage\":%d,\"of\":\"%s\"", e->stage, stage);
   fprintf(to, "}}");
   for (int r = first; r < first + shards && e->kind == TRACE_REDUCTION; r++) {
-    snprintf(id, sizeof id, "%d.%d.%llu", rank, r, (unsigned long long)e->round);
+    snprintf(id, sizeof id, "%d.%d.%d.%llu", rank, r, e->step, (unsigned long long)e->round);
     if (r != rank) trace_write_flow(to, 's', rank, TRACK_REDUCTION, ts, id);
   }
 }
@@ -562,15 +726,17 @@ static inline void trace_write_events(FILE *to, const Trace *x, const TraceEvent
       snprintf(name, sizeof name, "gather slot %d", e[i].number);
       trace_write_track(to, rank, TRACK_SLOTS + e[i].number, name);
     }
-    trace_write(to, &e[i], rank, x->f->cfg.mesh.shards, (double)(begin - base_ns) / 1e3, (double)(end - begin) / 1e3);
+    trace_write(to, x, &e[i], rank, x->f->cfg.mesh.shards, (double)(begin - base_ns) / 1e3,
+                (double)(end - begin) / 1e3);
   }
 }
-static inline void trace_write_rank(FILE *to, int rank, const char *host) {
+static inline void trace_write_rank(FILE *to, const Trace *x, int rank, const char *host) {
   fprintf(to, "%s\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}}",
           rank ? "," : "", rank, rank, host);
   fprintf(to, ",\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}", rank, rank);
   trace_write_track(to, rank, TRACK_COMPUTES, "computes");
   trace_write_track(to, rank, TRACK_REDUCTION, "reduction in flight");
+  if (x->side[PART_OF_GATHER]) trace_write_track(to, rank, TRACK_GATHER_STREAM, "copies of gathers");
 }
 
 // What a trace has found: means over ranks and steps, in milliseconds of a step. within_us: how far a clock may be off.
@@ -586,6 +752,10 @@ static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *erro
   if (!x->path[0] || x->done || !x->event) return false;
   x->done = true;
   trace_measure(x, f, 1);
+  if (x->graph) f->ctx->ops->graph_close(f->ctx, x->graph);
+  x->graph = NULL;
+  double device_within_ns = x->device_within_ns;
+  MPI_Allreduce(MPI_IN_PLACE, &device_within_ns, 1, MPI_DOUBLE, MPI_MAX, f->mesh.comm);
   const int parts = EXPOSED_PARTS * x->stages + TRACE_COMMONS, world = f->mesh.world;
   const double mean = 1e-6 / ((double)world * x->steps);
   double sums[2] = {x->step_ns, (double)x->dropped};
@@ -619,7 +789,7 @@ static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *erro
     if (r) MPI_Recv(host, sizeof host, MPI_CHAR, r, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
     const int64_t most = min64(x->room, (1 << 30) / (int64_t)sizeof(TraceEvent));
     if (r) MPI_Send(&most, 1, MPI_INT64_T, r, TRACE_TAG, f->mesh.comm);
-    if (to) trace_write_rank(to, r, host);
+    if (to) trace_write_rank(to, x, r, host);
     for (int64_t at = 0; at < n; at += most) {   // others' events come to where its own lay, which are written
       const int64_t some = min64(most, n - at);
       if (r)
@@ -630,6 +800,7 @@ static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *erro
     if (r) found->events += n;
     for (int i = 0; i < 2; i++) found->within_us = fmax(found->within_us, x->clock[i][r].within_ns * 1e-3);
   }
+  found->within_us += device_within_ns * 1e-3;
   if (!to) return true;
   fprintf(to, "\n]}\n");
   const bool bad = ferror(to);

@@ -435,6 +435,28 @@ TEST_MPI(cores_given_by_a_launcher_are_kept, 2,
   }
 }
 
+TEST(cores_are_bound_by_whom,
+     "who has bound a rank, by what mpirun of Open MPI 4 and 5 and a rendezvous leave in its environment") {
+  static const struct { const char *name, *value, *more; bool user, none; } table[] = {
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "0", NULL, false, false},
+      {"OMPI_MCA_orte_bound_at_launch", "1", NULL, false, false},
+      {"OMPI_MCA_hwloc_base_binding_policy", "none", NULL, true, true},
+      {"OMPI_MCA_hwloc_base_binding_policy", "core", "OMPI_MCA_orte_bound_at_launch", true, false},
+      {"OMPI_MCA_hwloc_base_cpu_list", "0,1", NULL, true, false},
+      {"OMPI_MCA_rmaps_base_mapping_policy", "slot:PE=2", NULL, true, false},
+      {"OMPI_MCA_rmaps_base_mapping_policy", "slot", NULL, false, false},
+      {"PRTE_LAUNCHED", "1", NULL, false, false},
+      {"TRAIN_GPT_FSDP_RDZV", "a job", NULL, true, true}};
+  for (const auto &t : table) {
+    bool none = !t.none;
+    for (const auto &other : table) unsetenv(other.name);
+    setenv(t.name, t.value, 1);
+    if (t.more) setenv(t.more, "1", 1);
+    EXPECT(cores_user_bound(&none) == t.user && none == t.none, "%s=%s: %s", t.name, t.value,
+           none ? "nobody may bind" : "");
+  }
+}
+
 TEST(cores_share_the_pages_of_a_window,
      "a rank's window is touched first by all its threads in turns, so its NUMA nodes share the pages; it is zeroed") {
   enum { THREADS = 3, PIECES = 24 };

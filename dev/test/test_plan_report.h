@@ -424,6 +424,38 @@ TEST(plan_of_175_billion_on_1024,
   world_plan_free(&w);
 }
 
+TEST(plan_states_are_zero_s_formulas,
+     "model states of ZeRO-3, 2 and 1 in a plan are the formulas of the ZeRO paper in this program's dtypes: 16 P / N, "
+     "2 P + 16 P / N, 6 P + 12 P / N bytes, to the byte; on one rank 16 P") {
+  static const char *const strategies[] = {"zero3", "zero2", "zero1"};
+  static WorldPlan w;
+  static Options o;
+  const int64_t C = 4096, L = 4;
+  for (int64_t N : {1, 4, 16, 64}) for (int stage = 0; stage < 3; stage++) {
+    plan_asked(&o, "--world %d --n_layer %d --n_head 32 --n_embd %d --seq_len 1024 --vocab_size 50257 --dtype bf16 "
+               "--batch_size 1 --device cuda --strategy %s", (int)N, (int)L, (int)C, strategies[stage]);
+    if (!plan_made(&w, &o, false)) return;
+    const size_t *bytes = w.rank[0].memory.planned_bytes;
+    // A rank's elements, rounded up to 128 of each piece: blocks' matrices and what else they have, tables, last norm.
+    const int64_t n = L * (12 * C * C / N + round_up(13 * C / N, 128)) + (50304 + 1024) * C / N + 2 * C / N, P = n * N;
+    const int64_t shards = (int64_t)(bytes[MEM_PARAMS] + bytes[MEM_MASTER_LOW] + bytes[MEM_OPTIMIZER] +
+                                     bytes[MEM_GRADS]);
+    const int64_t whole = (int64_t)(bytes[MEM_GATHER_SLOTS] + bytes[MEM_ROOT_PARAMS]);
+    const int64_t peers = (int64_t)bytes[MEM_PEERS_GRADS];
+    EXPECT(shards == 16 * P / N, "%s, %d ranks: %lld bytes of shards, 16 P / N is %lld", strategies[stage], (int)N,
+           (long long)shards, (long long)(16 * P / N));
+    if (N > 1 && stage)
+      EXPECT(shards + whole == 2 * P + 16 * P / N, "%s, %d ranks: with whole parameters %lld bytes, must be %lld",
+             strategies[stage], (int)N, (long long)(shards + whole), (long long)(2 * P + 16 * P / N));
+    if (N > 1 && stage == 2)
+      EXPECT(shards + whole + peers == 6 * P + 12 * P / N, "%s, %d ranks: with whole gradients %lld, must be %lld",
+             strategies[stage], (int)N, (long long)(shards + whole + peers), (long long)(6 * P + 12 * P / N));
+    if (N == 1) EXPECT(!whole && !peers, "%s: one rank has %lld bytes twice", strategies[stage],
+                       (long long)(whole + peers));
+    world_plan_free(&w);
+  }
+}
+
 TEST(plan_fits_are_exact,
      "the largest batch and the longest sequence that a plan gives fit when planned, and the next ones do not; a plan "
      "that fits nothing says none; steps of --fp8 matmul are multiples of 16 tokens") {

@@ -134,7 +134,8 @@ TEST_WAITS(restarts_without_a_host,
   rdzv_run_hosts(&r, 2, "", restarts_script(out[0],
       "$TCP --nnodes 2 --node_rank $HOST --nproc_per_node 2 --restarts 2 --restart_wait 15",
       "run\n[ $HOST = 1 ] && { saved 0050; kill -9 $p; starts 2; run 2>$out.err; }\n"
-      "[ $HOST = 0 ] && { starts 2; wait_for 'grep -q waits $out.err'; kill -9 $(kids $p); starts 3; kill -INT $p; }\n"
+      "[ $HOST = 0 ] && { starts 2; wait_for 'grep -q waits $out.err'; kill -9 $(kids $p); starts 3; saved 0150\n"
+      "kill -INT $p; }\n"
       "wait $p"));
   EXPECT(strstr(r.text, "exit codes: 1 1\n"), "a lost host: it ended otherwise:\n%.6000s", r.text);
   restarts_expect_said(&r, "a lost host", {

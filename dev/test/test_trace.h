@@ -82,8 +82,8 @@ static bool trace_lies_in_span(const TraceFile *t, int pid, int tid, int64_t at)
   return false;
 }
 // Each flow has one begin and one end, which comes later, both in spans. Returns how many begin at this rank's
-// reductions.
-static int trace_expect_flows(const TraceFile *t, int pid) {
+// reductions. within_ns: how much earlier the end may be by errors of clocks.
+static int trace_expect_flows(const TraceFile *t, int pid, double within_ns) {
   const cJSON *events = cJSON_GetObjectItemCaseSensitive(t->json, "traceEvents"), *s, *f;
   int from_reductions = 0;
   cJSON_ArrayForEach(s, events) {
@@ -95,7 +95,7 @@ static int trace_expect_flows(const TraceFile *t, int pid) {
     cJSON_ArrayForEach(f, events) {
       if (strcmp(cli_string(f, "ph"), begins ? "f" : "s") || strcmp(cli_string(f, "id"), cli_string(s, "id"))) continue;
       const int64_t later = trace_file_ns(f, "ts") - trace_file_ns(s, "ts");
-      EXPECT(begins ? later >= 0 : later <= 0, "the flow %s ends before it begins", cli_string(s, "id"));
+      EXPECT((double)(begins ? later : -later) >= -within_ns, "the flow %s ends before it begins", cli_string(s, "id"));
       others++;
     }
     EXPECT(others == 1, "the flow %s of rank %d has %d other ends", cli_string(s, "id"), pid, others);
@@ -154,7 +154,7 @@ static void trace_expect(const TraceWant *w, const char *file, const char *out) 
     int in_slots = 0;
     for (int k = 0; k < L + 1; k++) in_slots += trace_count(&t, r, TRACK_SLOTS + k, "gather");
     EXPECT(in_slots == gathers, "%s, rank %d: %d gathers, the counters say %d", w->what, r, in_slots, gathers);
-    const int flows = trace_expect_flows(&t, r);
+    const int flows = trace_expect_flows(&t, r, 0);
     EXPECT(flows == reductions * (w->shards - 1), "%s, rank %d: %d flows from %d reductions", w->what, r, flows,
            reductions);
   }
@@ -214,10 +214,12 @@ TEST(trace_is_what_the_counters_say,
   }
 }
 TEST(trace_cannot_be_where_it_would_not_be_true,
-     "--trace is refused by name: on a GPU, without training, of steps that the run does not have, into no directory") {
+     "--trace is refused by name: with --offload, without training, of steps that the run does not have, into no "
+     "directory") {
   static const CliRefusal table[] = {
-      {0, "--trace t --device cuda", 2, "--trace notes what the CPU computes: it does not go with --device cuda; use "
-       "nsys, whose ranges this program names, or leave it out"},
+      {0, "--trace t --device cuda --offload optimizer", 2, "--trace with --offload optimizer: on a GPU a trace is "
+       "what the device did, and the host updates; leave one of them out, or use nsys, whose ranges this program "
+       "names"},
       {0, "--trace_steps 2:3", 2, "--trace_steps needs --trace FILE"},
       {0, "--trace=", 2, "--trace needs a path"},
       {2, "--trace t --trace_steps 3:2", 2, "--trace_steps '3:2' is not first:last, like 3:5, with 1 <= first <= last "
@@ -229,6 +231,144 @@ TEST(trace_cannot_be_where_it_would_not_be_true,
   const char *device = getenv("DEVICE");
   if (device && !strcmp(device, "cuda")) SKIP("refusals of a CPU");
   cli_expect_refusals(table, sizeof table / sizeof *table);
+}
+
+// ---- on a GPU: the emulated device, whose clock is a day ahead of the host's
+struct TraceGpu { TraceFound found; double exposed_ms[64]; double loss[6]; };
+static const char *trace_gpu_file() { return cli_path("gpu.json"); }
+// Six steps, the third to the fifth traced; options `extra`. x: of rank 0, but for the losses.
+static void trace_gpu_run(TraceGpu *x, const Corpus *corpus, int world, const char *comm, const char *extra) {
+  static Trainer t;
+  Options o;
+  char error[512] = "";
+  test_options(&o, world, "%s %s", schedule_shapes, extra);
+  strcpy(o.comm, comm);
+  trainer_open(&t, &o, corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
+  for (int s = 0; s < 6; s++) {
+    const bool traced = trace_wants(&t.trace, t.step);
+    if (traced) trace_step_begin(&t.trace, &t.ctx, &t.fsdp, t.step);
+    x->loss[s] = train_step(&t, false).loss;
+    if (traced) trace_step_end(&t.trace, &t.ctx, &t.fsdp);
+  }
+  EXPECT(!o.trace[0] || !strcmp(o.graph, "off") == !t.trace.graph, "%s: %s graph of a traced step", extra,
+         t.trace.graph ? "a" : "no");
+  if (trace_finish(&t.trace, &t.fsdp, &x->found, error, sizeof error) && !t.fsdp.mesh.rank) {
+    EXPECT(!error[0] && !x->found.dropped, "%s: %s, %lld events dropped", extra, error, (long long)x->found.dropped);
+    memcpy(x->exposed_ms, x->found.exposed_ms, sizeof(double) * (size_t)(EXPOSED_PARTS * t.fsdp.lay.stages));
+    memcpy(x->exposed_ms + 32, x->found.common_ms, sizeof(double) * TRACE_COMMONS);
+  }
+  trainer_close(&t);
+}
+static int trace_same_span(const TraceFile *t, const TraceSpan *x) {
+  int n = 0;
+  for (int i = 0; i < t->spans; i++) {
+    const TraceSpan *y = &t->span[i];
+    n += x->pid == y->pid && x->tid == y->tid && x->stage == y->stage && x->step == y->step &&
+         !strcmp(x->name, y->name) && !strcmp(x->cat, y->cat);
+  }
+  return n;
+}
+static void trace_gpu_expect(const TraceGpu *x, TraceFile *t, int world, int microbatches, const char *what) {
+  const int L = 4, steps = 3;
+  const double mean = 1.0 / (world * steps), within_ns = 2e3 * x->found.within_us + 2;
+  trace_expect_nested(t);
+  for (int r = 0; r < world; r++) {
+    const int passes = steps * microbatches, reductions = passes * (L + 1);
+    const struct { const char *name; int tid, count; } want[] = {
+        {"step", 0, steps}, {"forward", 0, passes}, {"backward", 0, passes}, {"update", 0, steps},
+        {"attention_forward", 0, passes * L}, {"attention_backward", 0, passes * L}, {"step_decide", 0, steps},
+        {"reduction", TRACK_REDUCTION, reductions}, {"exchange of losses and norm", 0, steps}};
+    for (const auto &k : want)
+      EXPECT(trace_count(t, r, k.tid, k.name) == k.count, "%s, rank %d: %d spans of %s, must be %d", what, r,
+             trace_count(t, r, k.tid, k.name), k.name, k.count);
+    // Two slots: forward gathers the root and every block, backward all but the last two blocks again.
+    int gathers = 0;
+    for (int k = 0; k < 3; k++) gathers += trace_count(t, r, TRACK_SLOTS + k, "gather");
+    const int all = world > 1 ? steps * (L + 1) + steps * (2 * microbatches - 1) * (L - 2) : 0;
+    EXPECT(gathers == all, "%s, rank %d: %d gathers, must be %d", what, r, gathers, all);
+    EXPECT(world == 1 || trace_count(t, r, TRACK_REDUCTION, "accumulate") >= reductions, "%s, rank %d: %d sums on the "
+           "reductions' stream", what, r, trace_count(t, r, TRACK_REDUCTION, "accumulate"));
+    // From each reduction to the other ranks; with a stream of its own also from each step's last sum to its update.
+    const int flows = trace_expect_flows(t, r, within_ns), sums = world > 1 ? steps * (L + 1) : 0;
+    EXPECT(flows == reductions * (world - 1) + sums, "%s, rank %d: %d flows, must be %d", what, r, flows,
+           reductions * (world - 1) + sums);
+  }
+  double step = 0;
+  for (int i = 0; i < t->spans; i++)
+    if (!strcmp(t->span[i].name, "step")) step += (double)(t->span[i].end - t->span[i].begin) * 1e-6 * mean;
+  EXPECT(fabs(step - x->found.step_ms) <= 1e-9 * step, "%s: a step of %.9f ms, spans %.9f", what, x->found.step_ms,
+         step);
+  static const char *const cats[EXPOSED_PARTS] = {"gather", "wait", "sums"};
+  for (int s = 0; s <= L; s++) for (int i = 0; i < EXPOSED_PARTS; i++) {
+    double ms = 0;
+    for (int k = 0; k < t->spans; k++) {         // waits of no stage stand with it, too
+      const TraceSpan *y = &t->span[k];
+      if (y->tid == TRACK_COMPUTES && y->stage == s && !strcmp(y->cat, cats[i]) && strcmp(y->name, "join reductions"))
+        ms += (double)(y->end - y->begin - y->inner) * 1e-6 * mean;
+    }
+    EXPECT(fabs(ms - x->exposed_ms[EXPOSED_PARTS * s + i]) <= 1e-9 * (1 + ms), "%s, stage %d: %s %.9f ms, spans %.9f",
+           what, s, cats[i], x->exposed_ms[EXPOSED_PARTS * s + i], ms);
+  }
+  const double exchange = trace_own_ms(t, "exchange", -2) * mean;
+  EXPECT(fabs(exchange - x->exposed_ms[32 + COMMON_EXCHANGE]) <= 1e-9 * (1 + exchange), "%s: exchange %.9f ms, spans "
+         "%.9f", what, x->exposed_ms[32 + COMMON_EXCHANGE], exchange);
+}
+// Eagerly and replayed: the same losses as without a trace, the same spans.
+static void trace_gpu_case(int world, const char *comm, const char *extra) {
+  static Corpus corpus;
+  TraceGpu plain, eager, replayed;
+  TraceFile a, b;
+  char options[700];
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  test_corpus(&corpus, 101, 12 * 7 * 6 + 1, 60);
+  trace_gpu_run(&plain, &corpus, world, comm, extra);
+  snprintf(options, sizeof options, "%s --graph off --trace %s", extra, trace_gpu_file());
+  trace_gpu_run(&eager, &corpus, world, comm, options);
+  if (!rank) trace_file_open(&a, trace_gpu_file());
+  MPI_Barrier(MPI_COMM_WORLD);
+  snprintf(options, sizeof options, "%s --trace %s", extra, trace_gpu_file());
+  trace_gpu_run(&replayed, &corpus, world, comm, options);
+  for (int s = 0; s < 6; s++)
+    EXPECT(plain.loss[s] == eager.loss[s] && plain.loss[s] == replayed.loss[s], "%s, step %d: losses %.17g, %.17g, "
+           "%.17g", extra, s, plain.loss[s], eager.loss[s], replayed.loss[s]);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+  if (rank) return;
+  trace_file_open(&b, trace_gpu_file());
+  trace_gpu_expect(&eager, &a, world, 12 / world, "eager");
+  trace_gpu_expect(&replayed, &b, world, 12 / world, "replayed");
+  EXPECT(a.spans == b.spans && a.spans > 100, "%d spans eager, %d replayed", a.spans, b.spans);
+  for (int i = 0; i < a.spans; i++)
+    EXPECT(trace_same_span(&a, &a.span[i]) == trace_same_span(&b, &a.span[i]), "step %d, rank %d, track %d: %s, stage "
+           "%d: %d times eager, %d replayed", a.span[i].step, a.span[i].pid, a.span[i].tid, a.span[i].name,
+           a.span[i].stage, trace_same_span(&a, &a.span[i]), trace_same_span(&b, &a.span[i]));
+  trace_file_close(&a);
+  trace_file_close(&b);
+}
+TEST_MPI(trace_of_a_gpu, 1,
+         "--trace on an emulated GPU of one rank: stamps of the device become spans that nest and have the counters' "
+         "numbers, alike eagerly and replayed, with the losses of a run without a trace") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  trace_gpu_case(1, "self", "");
+}
+TEST_MPI(trace_of_gpus, 2,
+         "the same on two ranks over NCCL; exposed communication is what the waits of the model's stream add up to, "
+         "and flows lead to the sums; --comm mpi is refused there") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  trace_gpu_case(2, "nccl", "");
+  static Corpus corpus;
+  static Trainer t;
+  Options o;
+  char error[512] = "";
+  test_corpus(&corpus, 101, 12 * 7 * 6 + 1, 60);
+  test_options(&o, 2, "%s --trace %s", schedule_shapes, trace_gpu_file());
+  strcpy(o.comm, "mpi");
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
+  t.steps_total = t.run.steps_total = 6;
+  report_check_trace(&t.run, error, sizeof error);
+  EXPECT(strstr(error, "--trace with --comm mpi on GPUs: "), "it says: %s", error);
+  trainer_close(&t);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
 static int64_t trace_shift_ns;

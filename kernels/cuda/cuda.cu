@@ -251,6 +251,12 @@ static void event_done_impl(Ctx *, void *event, bool *done) {
 __global__ static void mark_kernel(uint32_t *to, uint32_t value) { *(volatile uint32_t *)to = value; }
 static void mark_impl(Ctx *c, uint32_t *to, uint32_t value) { LAUNCH(mark_kernel, 1, 1, 0, STREAM(c), to, value); }
 
+// A kernel that reads %globaltimer works alike eagerly and in a replayed graph, on every stream, and one clock serves
+// all streams. Events that cudaEventRecordExternal captures would tell the same by cudaEventElapsedTime, but only
+// differences to an event that was recorded outside, and each would be created, kept and asked for by the host.
+__global__ static void stamp_kernel(int64_t *to) { *(volatile int64_t *)to = device_clock_ns(); }
+static void stamp_impl(Ctx *c, int64_t *to) { LAUNCH(stamp_kernel, 1, 1, 0, STREAM(c), to); }
+
 // ---- graphs ---------------------------------------------------------------------------------------------------------
 // Thread-local capture: calls that cannot be captured are errors on this thread, where they would be our bug. They
 // remain allowed on the threads of NCCL and MPI, which allocate and query events at any time.

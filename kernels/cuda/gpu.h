@@ -209,6 +209,12 @@ __device__ static inline void unpack4_fp8(uint32_t word, float x[4]) {
   unpack4_fp8_plain(word, x);
 #endif
 }
+// Of the GPU, the same for all its multiprocessors; it ticks every 32 ns to 1 us (PTX ISA, %globaltimer).
+__device__ static inline int64_t device_clock_ns() {
+  int64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns) : : "memory");
+  return ns;
+}
 // A check that the host would do, if the value were not in device memory.
 #define DEVICE_CHECK(cond, what) assert((cond) && what)
 __device__ static inline float fast_exp2(float x) {
@@ -229,6 +235,11 @@ __device__ static inline float fast_exp2(float x) {
 #define DEVICE_NAME_STREAM(stream, name) emu_name_stream((void *)(stream), name)
 #define DEVICE_NAME_EVENT(event, name) emu_name_event((void *)(event), name)
 static inline cudaError_t kernel_loads(void (*)()) { return cudaSuccess; }
+static inline int64_t device_clock_ns() {        // ahead of the host's clock by a day, as real ones have their own zero
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)(t.tv_sec + 86400) * 1000000000 + t.tv_nsec;
+}
 static inline void gpu_uuid_bytes(char to[16], int, const cudaDeviceProp *p) { memcpy(to, p->uuid.bytes, 16); }
 #define LAUNCH_CLUSTER(kernel, cluster, grid, block, shared_bytes, stream, ...) \
   do { \
