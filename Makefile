@@ -31,7 +31,7 @@ make soak         random faults on hosts that are network namespaces, SOAK_S=360
 make bench        against the fastest PyTorch (ARGS=ratios), op by op, checkpoints, quality; PYTHON has torch (dev/bench.sh)
 make fuzz         run the file readers on damaged files: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
 make ptxas        registers, spills and shared memory of every CUDA kernel
-make sass         machine code of the hot CUDA kernels: spills, reads in flight, tensor cores (needs cuobjdump)
+make sass         machine code of the hot CUDA kernels: spills, reads, tensor cores, predictions (cuobjdump)
 make setup        only install what is missing (dev/setup.sh)
 make check-style  tabs, trailing blanks, lines over 120 columns
 make check-rooms  headers include only what is below them, and none in a circle

@@ -40,6 +40,7 @@ struct Model {
   bool tied;
   float dropout;
   int64_t head_chunk_bytes;
+  bool dlogits_apart;                            // from logits, in memory of their own
   Recompute recompute[LAYERS_MOST];
   bool e4m3_products;                            // the blocks' forward matrix multiplies take E4M3
 };
@@ -199,7 +200,7 @@ static Model model_of(const Options *o) {
 // ================================================================================================ 2 memory
 // What the model computes in one pass is declared here, each tensor once, and gets memory by its lifetime: what is
 // never alive at once may share (fsdp/placement.h). A tensor that an op changes in place is one buffer: the branch
-// that becomes the stream with it, ln_f and its gradient, logits and theirs.
+// that becomes the stream with it, ln_f and its gradient, on a CPU logits and theirs.
 //
 // Forward activations of one block. R = B T rows. Shapes in comments; F32 where noted, else compute dtype. Backward
 // finds a block's tensors kept, or recomputes them (--recompute). An op depends only on stored tensors, so recomputing
@@ -221,7 +222,7 @@ struct Acts {
   Tensor dresidual, dbranch;                     // training only
   Tensor losses, correct;                        // F32, I32 (R)
   Tensor in_e4m3, in_amax, in_scale;             // F8 (R,4C), F32 (1): a GEMM's input, with --fp8 matmul
-  Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp), in one buffer
+  Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp)
 };
 
 // Tensors of a memory one behind the other, in 256-byte steps; with base == NULL only the size is counted.
@@ -280,11 +281,13 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
     x->in_amax = declare(d, "in_amax", -1, F32, 1, 1);
     x->in_scale = declare(d, "in_scale", -1, F32, 1);
   }
-  // The gradient overwrites the logits; in 16 bits it begins one of its rows before them (cross_entropy.cuh).
-  const int64_t before = dt == F32 ? 0 : 2 * m->Vp;
+  // The gradient overwrites the logits; in 16 bits it begins one of its rows before them (cross_entropy.cuh). That
+  // takes a call for each power of two of rows, and in the first ones a GPU would be idle.
+  const bool apart = m->dlogits_apart && training && dt != F32;
+  const int64_t before = dt == F32 || apart ? 0 : 2 * m->Vp;
   char *logits = declare_bytes(d, "logits", -1, (size_t)round_up(before, 256) + (size_t)(rows * m->Vp) * sizeof(float));
   x->logits = tensor_of(logits + round_up(before, 256), F32, rows, m->Vp);
-  x->dlogits = tensor_of(logits, dt, rows, m->Vp);
+  x->dlogits = apart ? declare(d, "dlogits", -1, dt, rows, m->Vp) : tensor_of(logits, dt, rows, m->Vp);
   if (!training) return;
   x->dresidual = declare(d, "dresidual", -1, dt, B, T, C);
   x->dbranch = m->dropout > 0 ? declare(d, "dbranch", -1, dt, B, T, C) : x->dresidual;     // equal without dropout
@@ -891,7 +894,7 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   t->opt = *o;
   recompute_choose(&t->opt, device.ops);
   t->model = model_of(&t->opt);
-  if (device.ops->nccl) t->model.head_chunk_bytes = HEAD_CHUNK_BYTES_CUDA;
+  if (device.ops->nccl) t->model.head_chunk_bytes = HEAD_CHUNK_BYTES_CUDA, t->model.dlogits_apart = true;
   t->dtype = dtype_named(o->buffer_dtype);
   t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
   t->device = device;

@@ -5,6 +5,9 @@ measured. Ends with 1 if a property is lost that speed depends on:
   no spills      no kernel but those of SPILLS keeps registers in local memory
   in flight      what is read for the next row of a loop is not touched before the loop's end (IN_FLIGHT)
   tensor cores   kernels of TENSOR have HMMA instructions
+  read once      kernels of READ_ONCE copy a row into shared memory 16 bytes at a time, and read none again
+  batched        each loop of BATCHED's kernels that reads 16 bytes at a time asks for 64 before it looks at any
+  contiguous     no thread of FLAT's kernels takes two neighbouring 16-byte pieces, so that a warp's lie side by side
 
     make sass                            all hot kernels
     make sass ARGS="--kernels PATTERN"   those whose name contains PATTERN, hot or not
@@ -13,6 +16,14 @@ Needs cuobjdump, of the CUDA Toolkit or from PyPI (nvidia-cuda-cuobjdump); CUOBJ
 Columns: registers a thread; local: loads and stores of spilled registers; shared: bytes of static shared memory;
 tensor: HMMA; lds: reads of shared memory (LDS, LDSM); ldg: reads of global memory, and how many are of 16 bytes;
 stg: writes; bar: barriers. All are counted in the code, not in what runs.
+
+The second table is a prediction from counts, of attention on an H100 or H200 SXM; no GPU was asked. For each tile that
+a warp computes, from the loop that has the tensor instructions: HMMA; wavefronts of shared memory, 128 bytes each, that
+the warp reads (LDSM.x4: 4; LDS of 4, 8, 16 bytes: 1, 2, 4) and its share of what cp.async writes (4 each); EX2. A
+multiprocessor of Hopper does an HMMA a cycle at the dense peak (4096 FLOP), of which mma.sync reaches at most MMA_SYNC
+by others' measurements; it moves one wavefront and 16 results of EX2 a cycle. The slowest of the three bounds the tile;
+per cent of peak is what the HMMAs take at the dense peak, divided by that. What is not in it, and makes it less: other
+instructions, waits, tiles on the diagonal, of which half is in vain. blocks: that registers let a multiprocessor hold.
 """
 import os
 import re
@@ -22,16 +33,27 @@ import sys
 
 HOT = ['layernorm_forward_kernel<bf16, 8, 1>', 'layernorm_backward_warps_kernel<bf16, 3>',
        'layernorm_backward_warps_kernel<bf16, 4>', 'layernorm_backward_kernel<bf16, 8, 1>',
-       'embedding_wte_kernel<bf16, 8>', 'embedding_wpe_kernel<bf16, 8>', 'cross_entropy_backward_kernel<bf16, 8>',
-       'adamw_kernel<bf16, true, 8>', 'accumulate_kernel<bf16, 8>', 'norm_kernel<8>',
+       'embedding_wte_kernel<bf16, 8>', 'embedding_wpe_kernel<bf16, 8>', 'cross_entropy_backward_kernel<bf16, 4',
+       'cross_entropy_forward_kernel<4>', 'adamw_kernel<bf16, low16, true, 4>', 'adamw_kernel<bf16, float, true, 4>',
+       'accumulate_kernel<bf16, 4>', 'norm_kernel<4, float>',
        'attention_forward_kernel<bf16, 64', 'attention_dq_kernel<bf16, 64', 'attention_dkv_kernel<bf16, 64',
        'attention_forward_kernel<bf16, 128', 'attention_dq_kernel<bf16, 128', 'attention_dkv_kernel<bf16, 128']
 IN_FLIGHT = ['layernorm_backward_warps_kernel<bf16, ', 'layernorm_backward_warps_kernel<fp16, ',
              'layernorm_backward_kernel<bf16, 8, 1>', 'layernorm_backward_kernel<fp16, 8, 1>']
+# The forms of cross entropy (kernels/cross_entropy.cuh): 0 reads a row twice, 1 keeps it, 2 keeps it in a cluster.
+READ_ONCE = ['cross_entropy_backward_kernel<%s, 4, %d>' % (t, f) for t in ('bf16', 'fp16', 'float') for f in (1, 2)]
+BATCHED = ['cross_entropy_backward_kernel<%s, 4, 0>' % t for t in ('bf16', 'fp16', 'float')]
+BATCHED += ['cross_entropy_forward_kernel<4>']
+FLAT = ['adamw_kernel<', 'sgd_kernel<', 'accumulate_kernel<', 'convert_kernel<', 'fill_kernel<', 'master_kernel<',
+        'norm_kernel<', 'muon_momentum_kernel<', 'muon_update_kernel<', 'cross_entropy_']
+MMA_SYNC = 0.65
 TENSOR = ['attention_forward_kernel<bf16', 'attention_dq_kernel<bf16', 'attention_dkv_kernel<bf16']
-# Rows beyond 8192 columns, and fp32 attention of the plain kind on one target: no preset reaches them.
+# Rows beyond 8192 columns, and fp32 attention of the plain kind on one target: no preset reaches them. One thread of a
+# block of muon_divide has an array that it indexes, once. AdamW of one instance on sm_80 saves two words once, before
+# its loop.
 SPILLS = ['layernorm_backward_kernel<float, 8, 4>', 'layernorm_backward_kernel<fp16, 8, 4>',
-          'attention_plain_dkv_kernel<float, 64>']
+          'attention_plain_dkv_kernel<float, 64>', 'muon_divide_kernel<',
+          'adamw_kernel<float, float, true, 4>']
 
 
 def tool():
@@ -63,6 +85,7 @@ def kernels(cuobjdump, path):
             found[-1][2].append((int(match[1], 16), match[2]))
     names = sorted(mangled)
     plain = subprocess.run(['c++filt'], input='\n'.join(names), capture_output=True, text=True).stdout.splitlines()
+    plain = [re.sub(r'\((?!anonymous)\w+\)(?=\d)', '', p) for p in plain]            # (CrossEntropyForm)2: 2
     name_of = {m: re.sub(r'^void |\(.*$', '', p) for m, p in zip(names, plain)}
     resources, target = {}, ''
     for line in output(cuobjdump, '-res-usage', path).splitlines():
@@ -116,6 +139,74 @@ def not_in_flight(code):
     return lost
 
 
+READ_8 = r'(?:@!?U?P\d+ )?LDG\.E\.(64|128)\S* R(\d+),'     # nvcc cuts some reads of 16 bytes in two
+
+
+def loops_of(code):
+    """Loops that hold no other loop, each a list of (address, instruction)."""
+    found = []
+    for end, text in code:
+        match = re.search(r'\bBRA (?:U?P\d+, )?(0x[0-9a-f]+)', text)
+        if match and int(match[1], 16) < end:
+            found.append((int(match[1], 16), end))
+    inner = [f for f in found if not any(g != f and f[0] <= g[0] and g[1] <= f[1] for g in found)]
+    return [[(a, t) for a, t in code if begin <= a <= end] for begin, end in inner]
+
+
+def not_batched(code, most):
+    """Loops in which fewer than `most` bytes are asked for, 8 or 16 at a time, before any is used: their addresses."""
+    lost, loops = [], [x for x in loops_of(code) if any(re.match(READ_8, t) for _, t in x)]
+    for loop in loops:
+        landing, asked = set(), 0
+        for _, text in loop:
+            operands = re.sub(r'^@!?U?P\d+ ', '', text).split(' ', 1)[-1].split(',', 1)
+            match = re.match(READ_8, text)
+            if landing & registers(operands[-1] if match or len(operands) > 1 else operands[0]):
+                break
+            if match:
+                asked += int(match[1]) // 8
+                landing |= set(range(int(match[2]), int(match[2]) + int(match[1]) // 32))
+        if asked < most:
+            lost.append('%#x' % loop[0][0])
+    return lost if loops else ['no loop reads 16 bytes at a time']
+
+
+def neighbours(code):
+    """Reads and writes of 16 bytes that the same thread does 16 bytes from another one: their addresses."""
+    at, found = {}, []
+    for address, text in code:
+        match = re.match(r'(?:@!?U?P\d+ )?(LDG|STG)\.E\.128.*\[(R\d+)\.64(?:\+(-?0x[0-9a-f]+))?\]', text)
+        if match:
+            offset = int(match[3] or '0', 16)
+            if {offset - 16, offset + 16} & at.setdefault((match[1], match[2]), set()):
+                found.append('%#x' % address)
+            at[match[1], match[2]].add(offset)
+    return found
+
+
+def predicted(name, regs, code):
+    """A line of the second table, or None where no loop has tensor instructions."""
+    spans = []
+    for end, text in code:
+        match = re.search(r'\bBRA (?:U?P\d+, )?(0x[0-9a-f]+)', text)
+        if match and int(match[1], 16) < end:
+            loop = [(a, t) for a, t in code if int(match[1], 16) <= a <= end]
+            if count(loop, 'HMMA'):
+                spans.append(loop)
+    if not spans:
+        return None
+    loop = max(spans, key=lambda x: count(x, 'HMMA'))
+    twice = 2 if 'dkv' in name else 1            # with and without dropout: the code is there twice
+    tensor, exponentials = count(loop, 'HMMA'), count(loop, r'MUFU\.EX2') // twice
+    plain = count(loop, r'LDS\.128') * 4 + count(loop, r'LDS\.64') * 2 + count(loop, r'LDS (?!.*RZ)')
+    waves = 4 * count(loop, r'LDSM\S*\.4\b') + plain // twice + 4 * count(loop, 'LDGSTS')
+    cycles = {'tensor cores': tensor / MMA_SYNC, 'shared memory': waves, 'EX2': exponentials * 2}
+    bound = max(cycles, key=cycles.get)
+    blocks = 65536 // (128 * ((regs + 7) // 8 * 8))
+    return '%6d %10d %5d %6d  %-13s %3.0f %%  %s' % (tensor, waves, exponentials, blocks, bound,
+                                                  100 * tensor / cycles[bound], name)
+
+
 def main(arguments):
     if '-h' in arguments or '--help' in arguments:
         return print(__doc__.strip())
@@ -125,7 +216,7 @@ def main(arguments):
     if arguments:
         sys.exit('sass: options are --kernels PATTERN and --help, not %s' % ' '.join(arguments))
     all_of = kernels(tool(), os.environ.get('SASS_OBJECT', 'build/cuda.o'))
-    lost, shown = [], 0
+    lost, shown, attention = [], 0, []
     print('regs local  shared tensor   lds   ldg (16 bytes)  stg  bar  target   kernel')
     for target, name, (regs, shared), code in sorted(all_of, key=lambda k: (k[1], k[0])):
         local = count(code, r'(LDL|STL)')
@@ -136,18 +227,32 @@ def main(arguments):
             lost.append('%s on %s has no tensor instructions' % (name, target))
         if any(name.startswith(s) for s in IN_FLIGHT) and (where := not_in_flight(code)):
             lost.append('%s on %s: the next row is waited for in the loop (%s)' % (name, target, ', '.join(where[:4])))
+        clusters = int(re.match(r'sm_(\d+)', target)[1]) >= 90  # before, the form is a trap
+        if any(name.startswith(s) for s in READ_ONCE) and (clusters or not name.endswith(' 2>')):
+            if count(code, r'LDG\.\S*128') or not count(code, r'LDGSTS\S*\.128'):
+                lost.append('%s on %s: the row is not copied into shared memory, or is read again' % (name, target))
+        if any(name.startswith(s) for s in BATCHED) and (where := not_batched(code, 64)):
+            lost.append('%s on %s: fewer than 64 bytes asked for at once (%s)' % (name, target, ', '.join(where)))
+        if any(name.startswith(s) for s in FLAT) and (where := neighbours(code)):
+            lost.append('%s on %s: a thread takes two neighbouring pieces (%s)' % (name, target, ', '.join(where[:4])))
+        if target == 'sm_90a' and any(name.startswith(s) for s in TENSOR) and (line := predicted(name, regs, code)):
+            attention.append(line)
         if pattern in name if pattern else any(name.startswith(s) for s in HOT):
             shown += 1
             print('%4d %5d %7d %6d %5d %5d %10d %4d %4d  %-7s  %s' % (
                 regs, local, shared, tensor, count(code, r'LDSM?\b'), count(code, 'LDG'), count(code, r'LDG\S*\.128'),
                 count(code, 'STG'), count(code, 'BAR'), target, name))
+    if attention and not pattern:
+        print('\npredicted, sm_90a, for a tile of a warp; per cent of the dense peak (dev/sass.py --help)')
+        print('tensor wavefronts   EX2 blocks  bound        of peak kernel')
+        print('\n'.join(attention) + '\n')
     if not shown:
         lost.append('no kernel is shown: %s' % (pattern or 'the hot ones have other names now'))
     for line in lost:
         print('sass: ' + line, file=sys.stderr)
     if not lost:
         print('%d kernels on all targets: no spills but those listed in dev/sass.py, next rows in flight, tensor cores '
-              'in use' % len(all_of))
+              'in use, rows of logits read once, reads batched, pieces of a warp side by side' % len(all_of))
     return sys.exit(1) if lost else None
 
 

@@ -37,8 +37,13 @@
 //   dq        Q, dout (64 M) | K, V (N) of two tiles
 // Finished tiles are stored through the warp's own rows of shared memory, so that global stores are 16 bytes too. M and
 // N of each head size are in ATTENTION_TILES; sizes in KiB (forward | dk, dv | dq) are
-//   32: 30 | 30.5 | 40    64: 54 | 55 | 54    80: 66 | 67 | 66    96: 52 | 52.5 | 78    128: 68 | 68.5 | 68
-// below the 99 KiB that a block may use on every GPU since sm_80.
+//   32: 30 | 30.5 | 40    64: 54 | 55 | 54    80: 66 | 44.5 | 66    96: 52 | 52.5 | 78    128: 68 | 68.5 | 68
+// below the 99 KiB that a block may use on every GPU since sm_80. Where a multiprocessor has 100 KiB (sm_86, sm_89,
+// sm_120), only what takes at most 49 leaves room for a second block, which computes while the first one waits.
+// ATTENTION_SMALL has tiles for that, of head sizes from 33 to 80, and forward to 96:
+//   64: 36 | 36.5 | 36    80: 44 | 44.5 | 44    96: 39 | - | -
+// One block of 128 takes more even with the smallest tiles. M = 1 does no harm there: by the data sheets' peaks an mma
+// with fp32 sums takes four or eight cycles of these multiprocessors, and shared memory brings 256 bytes in two.
 //
 // Dropout: the mask's words follow the keys of a query. Each lane draws 16 or 32 neighbouring elements, one Philox call
 // per 4 elements, and shuffles move the bits to the lanes that hold the scores. 1/(1-p) is applied to the finished sums
@@ -48,6 +53,7 @@
 // dv; as keys they are in the future of every real query.
 #pragma once
 #include "attention.cuh"
+#include "kernels/cuda/cuda_device.h"
 #include "attention_tensorcore.cuh"
 #include "attention_plain.cuh"
 
@@ -61,6 +67,14 @@
   X(64,  2, 64, true,  2,   1, 64, true,  2,  2, 32, true,  2) \
   X(80,  2, 64, false, 2,   1, 32, true,  2,  2, 32, false, 2) \
   X(96,  2, 32, false, 2,   1, 32, true,  2,  2, 32, false, 2) \
+  X(128, 2, 32, false, 2,   1, 32, false, 2,  1, 32, true,  2)
+
+// The same for multiprocessors of 100 KiB. Where no tiles are small enough they are those of ATTENTION_TILES.
+#define ATTENTION_SMALL(X) \
+  X(32,  2, 64, true,  2,   2, 32, true,  2,  2, 64, true,  2) \
+  X(64,  2, 32, true,  2,   1, 32, true,  2,  1, 32, true,  2) \
+  X(80,  2, 32, true,  2,   1, 32, true,  2,  1, 32, true,  2) \
+  X(96,  1, 32, true,  2,   1, 32, true,  2,  2, 32, false, 2) \
   X(128, 2, 32, false, 2,   1, 32, false, 2,  1, 32, true,  2)
 
 static AttentionShape attention_shape(Tensor out, int n_head) {
@@ -100,6 +114,21 @@ template <class T, int COLUMNS> static void attention_plain_backward(Ctx *c, Att
 // Bytes of `rows` rows of two-byte elements.
 static constexpr size_t attention_row_bytes(int HS, int rows) { return (size_t)rows * (size_t)(HS + 8) * 2; }
 enum { ATTENTION_SHARED_MOST = 99 << 10 };
+static constexpr size_t attention_forward_bytes(int HS, int M, int N) {
+  return attention_row_bytes(HS, 64 * M + 4 * N);
+}
+static constexpr size_t attention_dkv_bytes(int HS, int M, int N) {
+  return attention_row_bytes(HS, 2 * 64 * M + 4 * N) + 4 * (size_t)N * sizeof(float);
+}
+static constexpr size_t attention_dq_bytes(int HS, int M, int N) { return attention_row_bytes(HS, 2 * 64 * M + 4 * N); }
+#define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \
+  static_assert(HS > 96 || attention_forward_bytes(HS, F_M, F_N) <= 49 << 10, "no room for a second block"); \
+  static_assert(HS > 80 || (attention_dkv_bytes(HS, KV_M, KV_N) <= 49 << 10 && \
+                            attention_dq_bytes(HS, Q_M, Q_N) <= 49 << 10), "no room for a second block");
+ATTENTION_SMALL(X)
+#undef X
+// Whether a multiprocessor holds two blocks with what the largest tiles take, 78 KiB each, and 1 KiB of the system's.
+static inline bool attention_roomy(const Ctx *c) { return DEVICE(c)->shared_all >= 2 * (78 + 1) << 10; }
 
 template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<T> a, int64_t B) {
   if constexpr (sizeof(T) == 4) {
@@ -108,13 +137,13 @@ template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<
   } else {
 #define X(HS, M, N, KEEP, BLOCKS, ...) \
     if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
-      constexpr size_t bytes = attention_row_bytes(HS, 64 * M + 4 * N); \
+      constexpr size_t bytes = attention_forward_bytes(HS, M, N); \
       static_assert(bytes <= ATTENTION_SHARED_MOST, "more shared memory than a block may have"); \
       LAUNCH((attention_forward_kernel<T, HS, M, N, KEEP, BLOCKS>), attention_grid(a.s, B, 64 * M), ATTENTION_THREADS, \
              bytes, STREAM(c), a); \
       return; \
     }
-    ATTENTION_TILES(X)
+    if (attention_roomy(c)) { ATTENTION_TILES(X) } else { ATTENTION_SMALL(X) }
 #undef X
     attention_plain_forward<T, 64>(c, a, B);
   }
@@ -138,8 +167,7 @@ template <class T> static void attention_backward_typed(Ctx *c, AttentionBackwar
   } else {
 #define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \
     if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
-      constexpr size_t kv_bytes = attention_row_bytes(HS, 2 * 64 * KV_M + 4 * KV_N) + 4 * KV_N * sizeof(float); \
-      constexpr size_t q_bytes = attention_row_bytes(HS, 2 * 64 * Q_M + 4 * Q_N); \
+      constexpr size_t kv_bytes = attention_dkv_bytes(HS, KV_M, KV_N), q_bytes = attention_dq_bytes(HS, Q_M, Q_N); \
       static_assert(kv_bytes <= ATTENTION_SHARED_MOST && q_bytes <= ATTENTION_SHARED_MOST, "too much shared memory"); \
       LAUNCH((attention_dkv_kernel<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS>), attention_grid(a.s, B, 64 * KV_M), \
              ATTENTION_THREADS, kv_bytes, STREAM(c), a); \
@@ -147,7 +175,7 @@ template <class T> static void attention_backward_typed(Ctx *c, AttentionBackwar
              ATTENTION_THREADS, q_bytes, STREAM(c), a); \
       return; \
     }
-    ATTENTION_TILES(X)
+    if (attention_roomy(c)) { ATTENTION_TILES(X) } else { ATTENTION_SMALL(X) }
 #undef X
     attention_plain_backward<T, 64>(c, a, B);
   }

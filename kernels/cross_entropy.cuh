@@ -8,7 +8,8 @@
 //   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype
 // dlogits may overlap logits: in fp32 at the same address, in 16 bits when it starts at least one of its own rows
 // before logits. Row r of dlogits then ends before row (r + 1) / 2 of logits, so once the rows below `at` are done,
-// rows at .. 2 at may be done in parallel.
+// rows at .. 2 at may be done in parallel: 12 calls for 4095 rows. A GPU, which 1 or 2 rows do not fill, is given
+// memory apart (train_gpt_fsdp.cu).
 // One pass finds maximum and sum together (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax") in
 // pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree.
 // When a piece of 1024 columns has a larger maximum, the earlier sum is rescaled.
@@ -197,73 +198,114 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
 #endif
 
 #if PART_CUDA
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/lane.cuh"
 
 static size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
 
-// A block takes a row. Every thread runs through its columns once with its own maximum and sum (two groups of eight in
-// flight), and the block joins them. The second pass, which writes, runs backwards: the columns that the first pass
-// read last are still in L1 and L2. The number of threads depends on the columns alone, so sums have one order on every
-// device.
+// A row is cut into parts by its columns alone: four, each a quarter of the row and the columns of 256 threads, or one
+// of fewer. Every thread has groups of W columns, a warp's side by side, and runs through them with its own maximum and
+// sum, 16 columns at a time. Warps join theirs, and then the row is what its warps found, in their order. So the order
+// of sums depends on the columns alone. Who computes depends on what the device has, and changes no bit:
+//   CLUSTER  sm_90 and later, four parts: a cluster of four blocks, each with its quarter of the row in shared memory
+//   KEPT     one block that holds the whole row in shared memory
+//   TWICE    one block that reads the row again to write the gradient, backwards: the columns that were read last are
+//            still in L1 and L2
+// A row in shared memory comes by cp.async, all of it in flight at once. A thread reads only what it copied itself.
 //
 // e^x is 2^(x log2 e) by the hardware's ex2 (PTX ISA: relative error below 2^-22). With the argument rounded twice, a
 // term's relative error is 2^-22 + |x - m| 2^-23; where |x - m| is large the term itself is small.
-static const int CROSS_ENTROPY_MAX_THREADS = 512;
+enum CrossEntropyForm { CROSS_ENTROPY_TWICE, CROSS_ENTROPY_KEPT, CROSS_ENTROPY_CLUSTER };
+enum { CROSS_ENTROPY_THREADS = 512, CROSS_ENTROPY_PART_THREADS = 256, CROSS_ENTROPY_PARTS = 4,
+       CROSS_ENTROPY_BATCH = 16, CROSS_ENTROPY_WIDE = 4 };         // columns at once; of a group where rows allow it
+
+// How a row is cut: `each` columns a part (the last has the rest), `threads` of a part, `block` threads of a block that
+// takes a whole row, and in turn the parts beyond them. warps: of all parts.
+struct CrossEntropyParts { int columns, each, parts, threads, warps, block; };
+static inline CrossEntropyParts cross_entropy_parts(int64_t columns) {
+  CHECK(columns < 1 << 30, "cross_entropy: %lld columns, needs fewer than 2^30", (long long)columns);
+  const int n = (int)columns;
+  if (n > CROSS_ENTROPY_THREADS * CROSS_ENTROPY_BATCH)
+    return {n, (int)round_up((n + CROSS_ENTROPY_PARTS - 1) / CROSS_ENTROPY_PARTS, 8), CROSS_ENTROPY_PARTS,
+            CROSS_ENTROPY_PART_THREADS, CROSS_ENTROPY_PARTS * CROSS_ENTROPY_PART_THREADS / WARP, CROSS_ENTROPY_THREADS};
+  const int threads = (int)round_up((n + CROSS_ENTROPY_BATCH - 1) / CROSS_ENTROPY_BATCH, WARP);
+  return {n, n, 1, threads, threads / WARP, threads};
+}
+static inline CrossEntropyForm cross_entropy_form(const CudaDevice *d, CrossEntropyParts p) {
+  const size_t own = 2048;                       // more than the kernel's other shared memory and the system's 1 KiB
+  if (p.columns % CROSS_ENTROPY_WIDE) return CROSS_ENTROPY_TWICE;
+  if (d->major >= 9 && p.parts == CROSS_ENTROPY_PARTS && own + 4 * (size_t)p.each <= d->shared_most)
+    return CROSS_ENTROPY_CLUSTER;
+  return own + 4 * (size_t)p.columns <= d->shared_most ? CROSS_ENTROPY_KEPT : CROSS_ENTROPY_TWICE;
+}
 
 struct CrossEntropySum { float max, sum; bool beaten; };         // beaten: a logit exceeds the target's, or ties before
+// A thread's columns of one part, which begins at column `from` of the row: groups of W columns at first, first + step,
+// ... below end, counted from there.
+struct CrossEntropyRange { int from, first, end, step; };
 
-static inline int cross_entropy_threads(int64_t columns, int width) {
-  const int64_t warps = (columns + 2 * width * WARP - 1) / (2 * width * WARP);
-  return (int)(warps * WARP < CROSS_ENTROPY_MAX_THREADS ? warps * WARP : CROSS_ENTROPY_MAX_THREADS);
-}
-// How many of W columns from `at` on come before `end`, so that later comparisons need 32 bits only.
-template <int W> __device__ static inline int cross_entropy_before(int64_t at, int64_t end) {
-  return end - at >= W ? W : end > at ? (int)(end - at) : 0;
-}
 __device__ static inline float cross_entropy_exp(float x, float max) {
   return fast_exp2((x - max) * CROSS_ENTROPY_LOG2E);
 }
-// Columns from `at` on; those past the vocabulary are ignored. These comparisons treat a NaN before the target as the
+// A group of W columns; a pack of 16 bytes where W is 4.
+template <int W> __device__ static inline Lanes<W> cross_entropy_group(const float *x) {
+  Lanes<W> v;
+  if constexpr (W == 4) {
+    const Pack<float> pack = load_pack(x);
+    UNROLL for (int k = 0; k < 4; k++) v.x[k] = pack.x[k];
+  } else {
+    v.x[0] = *x;
+  }
+  return v;
+}
+HD CrossEntropyRange cross_entropy_range(CrossEntropyParts p, int part, int thread, int W) {
+  const int from = part * p.each, rest = p.columns - from;
+  return {from, thread * W, p.each < rest ? p.each : rest, p.threads * W};
+}
+// Adds the columns of a range to a thread's maximum and sum; those at or past `vocab` are ignored. x: the part's first
+// column, from which vocab and target are counted, too. These comparisons with the target treat a NaN before it as the
 // CPU does.
 template <int W, bool CORRECT>
-__device__ static inline void cross_entropy_add(CrossEntropySum *s, Lanes<W> v, int64_t at, int64_t vocab,
-                                                int64_t target, float target_logit) {
-  const int valid = cross_entropy_before<W>(at, vocab), before = CORRECT ? cross_entropy_before<W>(at, target) : 0;
-  float most = s->max;
-  UNROLL for (int i = 0; i < W; i++) {
-    if (i >= valid) v.x[i] = -INFINITY;
-    most = fmaxf(most, v.x[i]);
-    if (CORRECT) s->beaten |= i < before ? !(v.x[i] < target_logit) : v.x[i] > target_logit;
+__device__ static inline void cross_entropy_add(CrossEntropySum *s, const float *x, CrossEntropyRange r, int vocab,
+                                                int target, float target_logit) {
+  constexpr int GROUPS = CROSS_ENTROPY_BATCH / W;
+  const int end = vocab < r.end ? vocab : r.end;
+  ROLLED for (int at = r.first; at < end; at += GROUPS * r.step) {
+    Lanes<W> v[GROUPS];
+    UNROLL for (int g = 0; g < GROUPS; g++) {    // all of them in flight before one is looked at
+      const int i = at + g * r.step;
+      v[g] = cross_entropy_group<W>(x + (i < end ? i : at));
+    }
+    float most = s->max;
+    UNROLL for (int g = 0; g < GROUPS; g++)
+      UNROLL for (int k = 0; k < W; k++) {
+        const int i = at + g * r.step + k;
+        if (i >= end) v[g].x[k] = -INFINITY;
+        most = fmaxf(most, v[g].x[k]);
+        if (CORRECT) s->beaten |= i < target ? !(v[g].x[k] < target_logit) : v[g].x[k] > target_logit;
+      }
+    if (most > s->max) {
+      s->sum *= cross_entropy_exp(s->max, most);
+      s->max = most;
+    }
+    UNROLL for (int g = 0; g < GROUPS; g++)
+      UNROLL for (int k = 0; k < W; k++) s->sum += cross_entropy_exp(v[g].x[k], s->max);
   }
-  if (most > s->max) {
-    s->sum *= cross_entropy_exp(s->max, most);
-    s->max = most;
-  }
-  UNROLL for (int i = 0; i < W; i++) s->sum += cross_entropy_exp(v.x[i], s->max);
 }
-// Maximum and sum of a row, the same in every thread. The maximum starts at the lowest finite number, so threads
-// without columns and logits of -Inf add 0; NaN and +Inf make the sum NaN.
-template <int W, bool CORRECT>
-__device__ static CrossEntropySum cross_entropy_row(const float *x, int64_t vocab, int64_t columns, int64_t target,
-                                                    float *scratch) {
-  CrossEntropySum s = {-3.40282347e38f, 0.0f, false};
-  const float target_logit = CORRECT ? x[target] : 0.0f;
-  const int64_t step = (int64_t)blockDim.x * W;
-  int64_t at = (int64_t)threadIdx.x * W;
-  for (; at + step + W <= columns && at + step < vocab; at += 2 * step) {
-    const Lanes<W> first = lanes_load<W>(x + at), second = lanes_load<W>(x + at + step);
-    cross_entropy_add<W, CORRECT>(&s, first, at, vocab, target, target_logit);
-    cross_entropy_add<W, CORRECT>(&s, second, at + step, vocab, target, target_logit);
-  }
-  if (at < vocab) cross_entropy_add<W, CORRECT>(&s, lanes_load<W>(x + at), at, vocab, target, target_logit);
-  const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
-  float most = warp_max(s.max);
-  if (lane == 0) scratch[warp] = most;
-  __syncthreads();
-  most = warp_max(scratch[lane < warps ? lane : 0]);
-  s.sum = block_sum(s.sum * cross_entropy_exp(s.max, most), scratch + WARP);
-  s.max = most;
-  return s;
+// The maximum starts at the lowest finite number, so threads without columns and logits of -Inf add 0; NaN and +Inf
+// make the sum NaN.
+__device__ static inline CrossEntropySum cross_entropy_nothing() { return {-3.40282347e38f, 0.0f, false}; }
+// A warp's maximum and sum, of one part.
+__device__ static inline float2 cross_entropy_warp(CrossEntropySum s) {
+  const float most = warp_max(s.max);
+  return float2{most, warp_sum(s.sum * cross_entropy_exp(s.max, most))};
+}
+// The row's, from those of its warps; the same in every thread.
+__device__ static inline CrossEntropySum cross_entropy_join(const float2 *found, int warps) {
+  const int lane = (int)threadIdx.x % WARP;
+  const float2 mine = lane < warps ? found[lane] : float2{-3.40282347e38f, 0.0f};
+  const float most = warp_max(mine.x);
+  return {most, warp_sum(mine.y * cross_entropy_exp(mine.x, most)), false};
 }
 __device__ static inline float cross_entropy_loss(CrossEntropySum s, float target_logit) {
   return s.sum >= 1.0f ? lane_log(s.sum) - (target_logit - s.max) : NAN;
@@ -273,13 +315,13 @@ __device__ static inline void cross_entropy_check(int32_t target, int64_t vocab)
 }
 
 template <int W>
-__global__ static void __launch_bounds__(CROSS_ENTROPY_MAX_THREADS)
+__global__ static void __launch_bounds__(CROSS_ENTROPY_THREADS, 2)
 cross_entropy_forward_kernel(float *losses, int32_t *correct, const float *logits, const int32_t *targets,
-                             int64_t vocab, int64_t columns) {
-  SHARED(float, scratch, 2 * WARP);
+                             int64_t vocab, CrossEntropyParts p) {
+  SHARED(float2, found, WARP);
   SHARED(int32_t, beaten, 1);
   const int64_t r = blockIdx.x, target = targets[r];
-  const float *x = logits + r * columns;
+  const float *x = logits + r * p.columns;
   cross_entropy_check((int32_t)target, vocab);
   if (target < 0) {
     if (threadIdx.x == 0) losses[r] = 0.0f, correct[r] = 0;
@@ -287,12 +329,22 @@ cross_entropy_forward_kernel(float *losses, int32_t *correct, const float *logit
   }
   if (threadIdx.x == 0) *beaten = 0;
   __syncthreads();
-  const CrossEntropySum s = cross_entropy_row<W, true>(x, vocab, columns, target, scratch);
-  if (s.beaten) *beaten = 1;
+  const float target_logit = x[target];
+  const int thread = (int)threadIdx.x % p.threads, groups = (int)blockDim.x / p.threads;
+  for (int part = (int)threadIdx.x / p.threads; part < p.parts; part += groups) {
+    const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
+    CrossEntropySum s = cross_entropy_nothing();
+    cross_entropy_add<W, true>(&s, x + range.from, range, (int)vocab - range.from, (int)target - range.from,
+                               target_logit);
+    const float2 warp = cross_entropy_warp(s);
+    if (threadIdx.x % WARP == 0) found[part * (p.threads / WARP) + thread / WARP] = warp;
+    if (s.beaten) *beaten = 1;
+  }
   __syncthreads();
+  const CrossEntropySum s = cross_entropy_join(found, p.warps);
   if (threadIdx.x) return;
-  losses[r] = cross_entropy_loss(s, x[target]);
-  correct[r] = !*beaten && x[target] == s.max;
+  losses[r] = cross_entropy_loss(s, target_logit);
+  correct[r] = !*beaten && target_logit == s.max;
 }
 static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
                                        int64_t vocab) {
@@ -301,48 +353,142 @@ static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Te
   float *loss = (float *)losses.data;
   const float *x = (const float *)logits.data;
   const int32_t *t = (const int32_t *)targets.data;
-  CHECK(Vp % LANES || lanes_aligned(x), "cross_entropy_forward: logits begin at %p, not on 16 bytes", (const void *)x);
-  if (Vp % LANES == 0)
-    LAUNCH(cross_entropy_forward_kernel<LANES>, (unsigned)R, cross_entropy_threads(Vp, LANES), 0, STREAM(c), loss,
-           (int32_t *)correct.data, x, t, vocab, Vp);
+  const bool wide = Vp % CROSS_ENTROPY_WIDE == 0;
+  const CrossEntropyParts p = cross_entropy_parts(Vp);
+  CHECK(!wide || lanes_aligned(x), "cross_entropy_forward: logits begin at %p, not on 16 bytes", (const void *)x);
+  if (wide)
+    LAUNCH(cross_entropy_forward_kernel<CROSS_ENTROPY_WIDE>, (unsigned)R, p.block, 0, STREAM(c), loss,
+           (int32_t *)correct.data, x, t, vocab, p);
   else
-    LAUNCH(cross_entropy_forward_kernel<1>, (unsigned)R, cross_entropy_threads(Vp, 1), 0, STREAM(c), loss,
-           (int32_t *)correct.data, x, t, vocab, Vp);
+    LAUNCH(cross_entropy_forward_kernel<1>, (unsigned)R, p.block, 0, STREAM(c), loss, (int32_t *)correct.data, x, t,
+           vocab, p);
 }
 
-// One group of columns of the gradient. In place, a thread overwrites only columns that no other thread reads.
-template <class T, int W>
-__device__ static inline void cross_entropy_write(T *to, const float *x, CrossEntropySum s, float inverse_sum,
-                                                  float scale, int64_t at, int64_t vocab, int64_t target) {
-  const int valid = cross_entropy_before<W>(at, vocab), hit = target >= at && target < at + W ? (int)(target - at) : -1;
-  Lanes<W> v = lanes_load<W>(x + at);
-  UNROLL for (int i = 0; i < W; i++) {
-    const float p = cross_entropy_exp(v.x[i], s.max) * inverse_sum;
-    v.x[i] = i >= valid ? 0.0f : (i == hit ? p - 1.0f : p) * scale;
+// The gradient of W columns. In place, a thread overwrites only columns that no other thread reads.
+template <class T, int W> __device__ static inline void cross_entropy_store(T *to, Lanes<W> v) {
+  if constexpr (W == 1) {
+    round_to(to, v.x[0]);
+  } else if constexpr (sizeof(T) == 4) {
+    Pack<T> pack;
+    UNROLL for (int k = 0; k < 4; k++) pack.x[k] = v.x[k];
+    store_pack(to, pack);
+  } else {
+    *(uint2 *)to = uint2{pack2<T>(v.x[0], v.x[1]), pack2<T>(v.x[2], v.x[3])};
   }
-  lanes_store<W>(to + at, v);
 }
+// Writes a range's gradient, the last columns first. x, to and vocab: as for cross_entropy_add.
 template <class T, int W>
-__global__ static void __launch_bounds__(CROSS_ENTROPY_MAX_THREADS)
+__device__ static inline void cross_entropy_write(T *to, const float *x, CrossEntropyRange r, CrossEntropySum s,
+                                                  float factor, int vocab) {
+  constexpr int GROUPS = CROSS_ENTROPY_BATCH / W;
+  const int batch = GROUPS * r.step;
+  if (r.first >= r.end) return;
+  ROLLED for (int at = r.first + (r.end - 1 - r.first) / batch * batch; at >= 0; at -= batch) {
+    Lanes<W> v[GROUPS];
+    UNROLL for (int g = 0; g < GROUPS; g++) {
+      const int i = at + g * r.step;
+      v[g] = cross_entropy_group<W>(x + (i < r.end ? i : at));
+    }
+    UNROLL for (int g = 0; g < GROUPS; g++) {
+      const int i = at + g * r.step;
+      UNROLL for (int k = 0; k < W; k++)
+        v[g].x[k] = i + k < vocab ? cross_entropy_exp(v[g].x[k], s.max) * factor : 0.0f;
+      if (i < r.end) cross_entropy_store<T, W>(to + i, v[g]);
+    }
+  }
+}
+template <class T, int W, CrossEntropyForm FORM>
+__global__ static void __launch_bounds__(FORM == CROSS_ENTROPY_CLUSTER ? CROSS_ENTROPY_PART_THREADS
+                                                                       : CROSS_ENTROPY_THREADS,
+                                         FORM == CROSS_ENTROPY_CLUSTER ? 4 : W == 1 ? 1 : 2)
 cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, const int32_t *targets, int64_t vocab,
-                              int64_t columns, float scale, const StepState *state) {
-  SHARED(float, scratch, 2 * WARP);
-  const int64_t r = blockIdx.x, target = targets[r], step = (int64_t)blockDim.x * W, first = (int64_t)threadIdx.x * W;
-  const float *x = logits + r * columns;
-  T *to = dlogits + r * columns;
-  cross_entropy_check((int32_t)target, vocab);
-  if (target < 0) {
-    if (threadIdx.x == 0) losses[r] = 0.0f;
-    for (int64_t at = first; at < columns; at += step) lanes_store<W>(to + at, lanes_of<W>(0.0f));
+                              CrossEntropyParts p, float scale, const StepState *state) {
+  constexpr bool CLUSTER = FORM == CROSS_ENTROPY_CLUSTER;
+  SHARED(float2, found, WARP);
+  SHARED_DYNAMIC(float, row);                    // the whole row, or with CLUSTER this block's part of it
+  const int blocks = CLUSTER ? CROSS_ENTROPY_PARTS : 1, rank = CLUSTER ? (int)blockIdx.x % CROSS_ENTROPY_PARTS : 0;
+  const int64_t r = blockIdx.x / (unsigned)blocks;
+  const int target = targets[r], lane = (int)threadIdx.x % WARP, thread = (int)threadIdx.x % p.threads;
+  // This thread's parts: first, first + groups, ...
+  const int groups = CLUSTER ? blocks : (int)blockDim.x / p.threads;
+  const int first = CLUSTER ? rank : (int)threadIdx.x / p.threads;
+  const float *x = logits + r * p.columns;
+  T *to = dlogits + r * p.columns;
+  cross_entropy_check(target, vocab);
+  if (target < 0) {                              // all blocks of a cluster have the same target
+    if (threadIdx.x == 0 && rank == 0) losses[r] = 0.0f;
+    for (int at = (rank * (int)blockDim.x + (int)threadIdx.x) * W; at < p.columns; at += blocks * (int)blockDim.x * W)
+      cross_entropy_store<T, W>(to + at, lanes_of<W>(0.0f));
     return;
   }
-  const float target_logit = x[target];          // before any thread writes: block_sum's barrier is in between
-  const CrossEntropySum s = cross_entropy_row<W, false>(x, vocab, columns, target, scratch);
-  if (threadIdx.x == 0) losses[r] = cross_entropy_loss(s, target_logit);
-  const float inverse_sum = 1.0f / s.sum, factor = scale * state->loss_scale;
-  if (first >= columns) return;
-  for (int64_t at = first + (columns - 1 - first) / step * step; at >= 0; at -= step)
-    cross_entropy_write<T, W>(to, x, s, inverse_sum, factor, at, vocab, target);
+  if constexpr (CLUSTER) cluster_begin();
+  if constexpr (FORM != CROSS_ENTROPY_TWICE) {
+    for (int part = first; part < p.parts; part += groups) {
+      const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
+      float *kept = CLUSTER ? row : row + range.from;
+      for (int at = range.first; at < range.end; at += range.step) cp_async16(kept + at, x + range.from + at, true);
+    }
+    cp_async_commit();
+  }
+  const float target_logit = x[target];          // before any thread writes: a barrier is in between
+  if constexpr (FORM != CROSS_ENTROPY_TWICE) cp_async_wait<0>();
+  float2 warp[2];                                // a block has half of the parts' threads, or all
+  UNROLL for (int k = 0; k < 2; k++) {
+    const int part = first + k * groups;
+    if (part >= p.parts) break;
+    const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
+    const float *from = FORM == CROSS_ENTROPY_TWICE ? x + range.from : CLUSTER ? row : row + range.from;
+    CrossEntropySum s = cross_entropy_nothing();
+    cross_entropy_add<W, false>(&s, from, range, (int)vocab - range.from, 0, 0.0f);
+    warp[k] = cross_entropy_warp(s);
+    const int number = part * (p.threads / WARP) + thread / WARP;
+    if constexpr (CLUSTER) {
+      cluster_wait();                            // the other blocks have begun
+      if (lane < blocks) cluster_store(&found[number], (unsigned)lane, warp[k]);
+      __syncwarp();                              // the barrier takes whole warps
+    } else if (lane == 0) {
+      found[number] = warp[k];
+    }
+  }
+  if constexpr (CLUSTER) {
+    cluster_arrive();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  const CrossEntropySum s = cross_entropy_join(found, p.warps);
+  if (threadIdx.x == 0 && rank == 0) losses[r] = cross_entropy_loss(s, target_logit);
+  const float inverse_sum = 1.0f / s.sum;
+  scale *= state->loss_scale;
+  for (int part = first + (p.parts - 1 - first) / groups * groups; part >= 0; part -= groups) {
+    const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
+    const float *from = FORM == CROSS_ENTROPY_TWICE ? x + range.from : CLUSTER ? row : row + range.from;
+    cross_entropy_write<T, W>(to + range.from, from, range, s, inverse_sum * scale, (int)vocab - range.from);
+    const int hit = target - range.from;         // the thread that wrote this column writes it again
+    if (hit >= 0 && hit < range.end && hit / W % p.threads == thread)
+      round_to(to + target, (cross_entropy_exp(target_logit, s.max) * inverse_sum - 1.0f) * scale);
+  }
+}
+
+template <class T, int W>
+static void cross_entropy_backward(Ctx *c, float *losses, T *dlogits, const float *logits, const int32_t *targets,
+                                   int64_t rows, int64_t vocab, CrossEntropyParts p, float scale) {
+  const CrossEntropyForm form = cross_entropy_form(DEVICE(c), p);
+  const unsigned R = (unsigned)rows;
+  if (form == CROSS_ENTROPY_TWICE) {
+    LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_TWICE>), R, p.block, 0, STREAM(c), losses, dlogits,
+           logits, targets, vocab, p, scale, c->state);
+    return;
+  }
+  if constexpr (W == CROSS_ENTROPY_WIDE) {       // the forms with shared memory copy 16 bytes at a time
+    if (form == CROSS_ENTROPY_CLUSTER)
+      LAUNCH_CLUSTER((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_CLUSTER>), CROSS_ENTROPY_PARTS,
+                     R * CROSS_ENTROPY_PARTS, CROSS_ENTROPY_PART_THREADS, sizeof(float) * (size_t)p.each, STREAM(c),
+                     losses, dlogits, logits, targets, vocab, p, scale, c->state);
+    else
+      LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_KEPT>), R, p.block,
+             sizeof(float) * (size_t)p.columns, STREAM(c), losses, dlogits, logits, targets, vocab, p, scale, c->state);
+  }
 }
 static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
                                                 int64_t vocab, float scale) {
@@ -351,15 +497,14 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
   float *loss = (float *)losses.data;
   const float *x = (const float *)logits.data;
   const int32_t *t = (const int32_t *)targets.data;
-  const bool wide = Vp % LANES == 0;
+  const bool wide = Vp % CROSS_ENTROPY_WIDE == 0;
+  const CrossEntropyParts p = cross_entropy_parts(Vp);
   CHECK(!wide || lanes_aligned(x, dlogits.data),
         "cross_entropy_forward_backward: logits begin at %p, dlogits at %p, not on 16 bytes", (const void *)x,
         dlogits.data);
   DISPATCH(dlogits.dtype, T, {
-    if (wide) LAUNCH((cross_entropy_backward_kernel<T, LANES>), (unsigned)R, cross_entropy_threads(Vp, LANES), 0,
-                     STREAM(c), loss, (T *)dlogits.data, x, t, vocab, Vp, scale, c->state);
-    else LAUNCH((cross_entropy_backward_kernel<T, 1>), (unsigned)R, cross_entropy_threads(Vp, 1), 0, STREAM(c), loss,
-                (T *)dlogits.data, x, t, vocab, Vp, scale, c->state);
+    if (wide) cross_entropy_backward<T, CROSS_ENTROPY_WIDE>(c, loss, (T *)dlogits.data, x, t, R, vocab, p, scale);
+    else cross_entropy_backward<T, 1>(c, loss, (T *)dlogits.data, x, t, R, vocab, p, scale);
   });
 }
 #endif

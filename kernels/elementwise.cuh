@@ -148,8 +148,7 @@ static void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor,
 #if PART_CUDA
 #include "kernels/cuda/lane.cuh"
 
-// Flat ranges: eight elements per thread and iteration, so that 16 to 64 bytes of each tensor are in flight; one
-// element if a pointer is not aligned to 16 bytes.
+// Flat ranges: four elements per thread and iteration, one if a pointer is not aligned to 16 bytes.
 template <class O, class I, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS) convert_kernel(O *out, const I *in, int64_t n) {
   FLAT_WALK(W, n, i, lanes_store<W>(out + i, lanes_load<W>(in + i)), lanes_store<1>(out + i, lanes_load<1>(in + i)));
@@ -161,9 +160,9 @@ static void convert_impl(Ctx *c, Tensor out, Tensor in) {
     return;
   }
   const bool aligned = lanes_aligned(out.data, in.data);
-  const unsigned blocks = flat_blocks(n, aligned ? LANES : 1);
+  const unsigned blocks = flat_blocks(n, aligned ? LANES_FLAT : 1);
   DISPATCH(out.dtype, O, DISPATCH(in.dtype, I, {
-    if (aligned) LAUNCH((convert_kernel<O, I, LANES>), blocks, FLAT_THREADS, 0, STREAM(c), (O *)out.data,
+    if (aligned) LAUNCH((convert_kernel<O, I, LANES_FLAT>), blocks, FLAT_THREADS, 0, STREAM(c), (O *)out.data,
                         (const I *)in.data, n);
     else LAUNCH((convert_kernel<O, I, 1>), blocks, FLAT_THREADS, 0, STREAM(c), (O *)out.data, (const I *)in.data, n);
   }));
@@ -182,11 +181,12 @@ __global__ static void __launch_bounds__(FLAT_THREADS) accumulate_kernel(float *
 static void accumulate_one(Ctx *c, Tensor sum, Tensor in) {
   const int64_t n = numel(sum);
   const bool aligned = lanes_aligned(sum.data, in.data);
-  const unsigned blocks = flat_blocks(n, aligned ? LANES : 1);
+  const unsigned blocks = flat_blocks(n, aligned ? LANES_FLAT : 1);
   float *s = (float *)sum.data;
   DISPATCH(in.dtype, T, {
-    if (aligned) LAUNCH((accumulate_kernel<T, LANES>), blocks, FLAT_THREADS, 0, STREAM(c), s, (const T *)in.data, n);
-    else LAUNCH((accumulate_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), s, (const T *)in.data, n);
+    const T *x = (const T *)in.data;
+    if (aligned) LAUNCH((accumulate_kernel<T, LANES_FLAT>), blocks, FLAT_THREADS, 0, STREAM(c), s, x, n);
+    else LAUNCH((accumulate_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), s, x, n);
   });
 }
 static void accumulate_impl(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
@@ -204,8 +204,10 @@ __global__ static void __launch_bounds__(FLAT_THREADS) fill_kernel(float *out, f
 static void fill_impl(Ctx *c, Tensor out, float value) {
   const int64_t n = numel(out);
   float *to = (float *)out.data;
-  if (lanes_aligned(to)) LAUNCH(fill_kernel<LANES>, flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), to, value, n);
-  else LAUNCH(fill_kernel<1>, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), to, value, n);
+  const bool aligned = lanes_aligned(to);
+  const unsigned blocks = flat_blocks(n, aligned ? LANES_FLAT : 1);
+  if (aligned) LAUNCH(fill_kernel<LANES_FLAT>, blocks, FLAT_THREADS, 0, STREAM(c), to, value, n);
+  else LAUNCH(fill_kernel<1>, blocks, FLAT_THREADS, 0, STREAM(c), to, value, n);
 }
 
 // The CPU's normal_sin_turns and normal16 for one lane, operation by operation: the same bits.

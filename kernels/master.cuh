@@ -139,14 +139,11 @@ template <int W> __device__ static inline Lanes<W> masters_load(const bf16 *para
   if constexpr (W == 1) {
     r.x[0] = master_join(*param, *low);
   } else {
-    const Pack<bf16> upper = load_pack(param);
-    const Pack<low16> lower = load_pack(low);
-    uint32_t u[4], l[4];
-    memcpy(u, &upper, sizeof u);
-    memcpy(l, &lower, sizeof l);
-    UNROLL for (int i = 0; i < 4; i++) {
-      r.x[2 * i] = bits_f32((u[i] << 16) + (uint32_t)(int32_t)(int16_t)(l[i] & 0xffffu));
-      r.x[2 * i + 1] = bits_f32((u[i] & 0xffff0000u) + (uint32_t)((int32_t)l[i] >> 16));
+    const LaneWords<W / 2> upper = *(const LaneWords<W / 2> *)param, lower = *(const LaneWords<W / 2> *)low;
+    UNROLL for (int i = 0; i < W / 2; i++) {
+      const uint32_t u = upper.x[i], l = lower.x[i];
+      r.x[2 * i] = bits_f32((u << 16) + (uint32_t)(int32_t)(int16_t)(l & 0xffffu));
+      r.x[2 * i + 1] = bits_f32((u & 0xffff0000u) + (uint32_t)((int32_t)l >> 16));
     }
   }
   return r;
@@ -157,13 +154,11 @@ template <int W> __device__ static inline void param_store(bf16 *to, Lanes<W> ma
   if constexpr (W == 1) {
     round_param(to, master.x[0]);
   } else {
-    Pack<bf16> packed;
-    uint32_t pair[4];
-    UNROLL for (int i = 0; i < 4; i++)
-      pair[i] = (master_bits(master.x[2 * i]) + 0x8000u) >> 16 |
-                ((master_bits(master.x[2 * i + 1]) + 0x8000u) & 0xffff0000u);
-    memcpy(&packed, pair, sizeof pair);
-    store_pack(to, packed);
+    LaneWords<W / 2> words;
+    UNROLL for (int i = 0; i < W / 2; i++)
+      words.x[i] = (master_bits(master.x[2 * i]) + 0x8000u) >> 16 |
+                   ((master_bits(master.x[2 * i + 1]) + 0x8000u) & 0xffff0000u);
+    *(LaneWords<W / 2> *)to = words;
   }
 }
 // Stores the masters, and with CAST the parameters rounded from them.
@@ -178,12 +173,10 @@ __device__ static inline void masters_store(bf16 *param, low16 *low, Lanes<W> ma
   if constexpr (W == 1) {
     *low = master_low(master.x[0]);
   } else {
-    Pack<low16> packed;
-    uint32_t pair[4];
-    UNROLL for (int i = 0; i < 4; i++)
-      pair[i] = (master_bits(master.x[2 * i]) & 0xffffu) | master_bits(master.x[2 * i + 1]) << 16;
-    memcpy(&packed, pair, sizeof pair);
-    store_pack(low, packed);
+    LaneWords<W / 2> words;
+    UNROLL for (int i = 0; i < W / 2; i++)
+      words.x[i] = (master_bits(master.x[2 * i]) & 0xffffu) | master_bits(master.x[2 * i + 1]) << 16;
+    *(LaneWords<W / 2> *)low = words;
   }
 }
 
@@ -203,7 +196,8 @@ __global__ static void __launch_bounds__(FLAT_THREADS) master_kernel(P *param, L
 }
 template <class P, class L, class M> static void master_range(Ctx *c, P *param, L *low, M *master, int64_t n) {
   if (lanes_aligned(param, low, master))
-    LAUNCH((master_kernel<P, L, M, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, low, master, n);
+    LAUNCH((master_kernel<P, L, M, LANES_FLAT>), flat_blocks(n, LANES_FLAT), FLAT_THREADS, 0, STREAM(c), param, low,
+           master, n);
   else LAUNCH((master_kernel<P, L, M, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, low, master, n);
 }
 #endif

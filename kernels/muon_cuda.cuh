@@ -36,8 +36,8 @@ muon_momentum_kernel(U *update, float *momentum, const float *grad, int64_t n, M
 template <class U>
 static void muon_momentum_launch(Ctx *c, U *update, float *m, const float *g, int64_t n, MuonArgs a) {
   if (lanes_aligned(update, m, g))
-    LAUNCH((muon_momentum_kernel<LANES, U>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), update, m, g, n, a,
-           c->state);
+    LAUNCH((muon_momentum_kernel<LANES_FLAT, U>), flat_blocks(n, LANES_FLAT), FLAT_THREADS, 0, STREAM(c), update, m, g,
+           n, a, c->state);
   else
     LAUNCH((muon_momentum_kernel<1, U>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), update, m, g, n, a, c->state);
 }
@@ -69,8 +69,8 @@ muon_update_kernel(T *param, M *master, const U *update, int64_t n, MuonArgs a, 
 template <class T, class M, bool CAST, class U>
 static void muon_update_launch(Ctx *c, T *param, M *master, const U *update, int64_t n, MuonArgs a, MuonShape s) {
   if (lanes_aligned(param, master, update))
-    LAUNCH((muon_update_kernel<T, M, CAST, U, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, master,
-           update, n, a, s.rows, s.cols, c->state);
+    LAUNCH((muon_update_kernel<T, M, CAST, U, LANES_FLAT>), flat_blocks(n, LANES_FLAT), FLAT_THREADS, 0, STREAM(c),
+           param, master, update, n, a, s.rows, s.cols, c->state);
   else
     LAUNCH((muon_update_kernel<T, M, CAST, U, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, master, update,
            n, a, s.rows, s.cols, c->state);

@@ -1,4 +1,4 @@
-// optimizer_cuda.cuh: the CUDA part of optimizer.cuh. All kernels walk flat ranges, eight elements per thread and
+// optimizer_cuda.cuh: the CUDA part of optimizer.cuh. All kernels walk flat ranges, four elements per thread and
 // iteration if every pointer is aligned to 16 bytes; they read lr, scales and skip from c->state.
 #pragma once
 #include "optimizer.cuh"
@@ -40,8 +40,8 @@ static void adamw_launch(Ctx *c, T *param, Tensor master, Tensor m, Tensor v, Te
   M *p = (M *)master.data;
   float *pm = (float *)m.data, *pv = (float *)v.data, *g = (float *)grad.data;
   if (lanes_aligned(param, p, pm, pv, g))
-    LAUNCH((adamw_kernel<T, M, CAST, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, p, pm, pv, g, n,
-           a, c->state);
+    LAUNCH((adamw_kernel<T, M, CAST, LANES_FLAT>), flat_blocks(n, LANES_FLAT), FLAT_THREADS, 0, STREAM(c), param, p, pm,
+           pv, g, n, a, c->state);
   else
     LAUNCH((adamw_kernel<T, M, CAST, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, p, pm, pv, g, n, a,
            c->state);
@@ -81,8 +81,8 @@ static void sgd_launch(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor 
   M *p = (M *)master.data;
   float *g = (float *)grad.data, *b = BUFFER ? (float *)momentum.data : g;     // g: a dummy, never read as a buffer
   if (lanes_aligned(param, p, b, g))
-    LAUNCH((sgd_kernel<T, M, CAST, BUFFER, LANES>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), param, p, b, g,
-           n, a, c->state);
+    LAUNCH((sgd_kernel<T, M, CAST, BUFFER, LANES_FLAT>), flat_blocks(n, LANES_FLAT), FLAT_THREADS, 0, STREAM(c), param,
+           p, b, g, n, a, c->state);
   else
     LAUNCH((sgd_kernel<T, M, CAST, BUFFER, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, p, b, g, n, a,
            c->state);
@@ -181,7 +181,7 @@ __global__ static void norm_carry_kernel(int64_t *limbs) {
 // Adds the squares of x, or, where less is not NULL, of x - less.
 template <class T> static void norm_launch(Ctx *c, int64_t *limbs, const T *x, const T *less, int64_t n) {
   if (lanes_aligned(x, less))
-    LAUNCH((norm_kernel<LANES, T>), flat_blocks(n, LANES), FLAT_THREADS, 0, STREAM(c), limbs, x, less, n);
+    LAUNCH((norm_kernel<LANES_FLAT, T>), flat_blocks(n, LANES_FLAT), FLAT_THREADS, 0, STREAM(c), limbs, x, less, n);
   else LAUNCH((norm_kernel<1, T>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), limbs, x, less, n);
   LAUNCH(norm_carry_kernel, 1, 1, 0, STREAM(c), limbs);
 }

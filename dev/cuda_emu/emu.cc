@@ -80,6 +80,7 @@ void emu_skip_waits(const char *event, const char *stream) {
 }
 void emu_set_device_bytes(size_t bytes) { emu_device_bytes_now = bytes; }
 void emu_set_shared_limit(size_t bytes) { emu_shared_limit_now = bytes; }
+void emu_set_capability(int capability) { emu_capability_now = capability; }
 void emu_set_devices(int count) { emu_devices_now = count; }
 void emu_set_instances(int of_a_gpu) { emu_instances_now = of_a_gpu; }
 void emu_set_driver_version(int version) { emu_driver_now = version; }

@@ -24,6 +24,7 @@ EMU_CALL void emu_skip_waits(const char *event, const char *stream);
 // Limits of the device; requests beyond them are refused as by a real device.
 EMU_CALL void emu_set_device_bytes(size_t bytes);                  // memory (16 GiB)
 EMU_CALL void emu_set_shared_limit(size_t bytes);                  // shared memory of a block after opt-in (99 KiB)
+EMU_CALL void emu_set_capability(int capability);                  // 90: compute capability 9.0, with clusters (80)
 EMU_CALL void emu_set_devices(int count);                          // 8
 // Devices are instances (MIG) of a GPU, that many on each: one PCI bus id, UUIDs of their own. 1: whole GPUs.
 EMU_CALL void emu_set_instances(int of_a_gpu);

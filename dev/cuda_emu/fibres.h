@@ -1,5 +1,10 @@
 // fibres.h: the threads of one block. Each is a fibre (a stack and a saved stack pointer). It runs until it must wait
-// for others; then the next fibre that can run does. Blocks run one after the other.
+// for others; then the next fibre that can run does. Blocks run one after the other; those of a cluster run together.
+//
+// Clusters (compute capability 9.0 and later): blocks of whole warps, all of whose threads are at most EMU_MAX_THREADS.
+// Each block has shared memory of its own, at the same places, and a barrier of its own; one more is the cluster's. A
+// block that writes into another's shared memory must know that it has begun, and no block may end before it knows that
+// nobody does so any more: both by a barrier of the cluster, and both are asked for.
 //
 // Speed: a thread that never waits needs no switch, because the stack continues with the next thread. A waiting thread
 // switches straight to its successor. A bit mask per warp says which threads can run.
@@ -33,7 +38,7 @@ enum : size_t {
   EMU_SHARED_REGION = 256 << 10,                 // for each of static and dynamic shared memory
   EMU_GUARD = 16,                                // bytes after a static shared array
 };
-enum { EMU_MAX_THREADS = 1024, EMU_MAX_WARPS = 32, EMU_MAX_ARRAYS = 64 };
+enum { EMU_MAX_THREADS = 1024, EMU_MAX_WARPS = 32, EMU_MAX_ARRAYS = 64, EMU_MAX_CLUSTER = 8 };
 
 typedef void (*EmuWarpOp)(void **operands, uint32_t lanes);
 struct EmuMeeting { uint32_t mask, here; EmuWarpOp op; const char *what; void *operands[32]; };
@@ -42,22 +47,27 @@ struct EmuWarp {
   uint32_t meeting_count;                        // meetings with a waiting thread; each has another mask
   EmuMeeting meeting[32];
 };
-struct EmuThread { void *sp; char *stack; uint3 id; unsigned index; const char *waits_in; };
+struct EmuThread { void *sp; char *stack; uint3 id; unsigned index, rank; const char *waits_in; };
+struct EmuBarrier { unsigned here, votes, result; };
 struct EmuBody { void (*call)(const void *args); const void *args; };
 
 static EmuThread emu_threads[EMU_MAX_THREADS], *emu_thread;        // the running one; NULL: the host
 static EmuWarp emu_warps[EMU_MAX_WARPS];
 static uint32_t emu_ready_warps;
 static bool emu_downwards;
-static unsigned emu_thread_count, emu_finished, emu_at_barrier, emu_barrier_votes, emu_barrier_result;
+static unsigned emu_thread_count, emu_finished;   // of all blocks that run together
+static unsigned emu_block_threads, emu_cluster = 1, emu_cluster_here, emu_cluster_phase;
+static bool emu_cluster_open;                    // another block's memory was asked for since the last such barrier
+static unsigned emu_cluster_arrived[EMU_MAX_THREADS];      // barriers of the cluster that a thread has arrived at
+static EmuBarrier emu_barriers[EMU_MAX_CLUSTER];
 static char *emu_stacks, *emu_free_stacks[EMU_MAX_THREADS];
 static unsigned emu_free_stack_count;
 static void *emu_host_sp;
 static EmuBody emu_body;
-static uint3 emu_block_index;
+static uint3 emu_block_index[EMU_MAX_CLUSTER];
 static dim3 emu_block_dim, emu_grid_dim;
 #define threadIdx (emu_thread->id)
-#define blockIdx emu_block_index
+#define blockIdx (emu_block_index[emu_thread->rank])
 #define blockDim emu_block_dim
 #define gridDim emu_grid_dim
 __attribute__((unused)) static const int warpSize = 32;
@@ -74,19 +84,20 @@ struct EmuShared { uint64_t block; char *data; size_t bytes; };  // one per plac
 static EmuShared *emu_arrays[EMU_MAX_ARRAYS];    // of the running block
 static unsigned emu_array_count;
 static uint64_t emu_block_serial;
-static char *emu_static, *emu_dynamic_end;
+static const size_t EMU_SHARED_STRIDE = 2 * (size_t)EMU_SHARED_REGION + 4096;    // from a block's to the next one's
+static char *emu_static, *emu_dynamic_end;       // of the cluster's first block
 static size_t emu_static_used, emu_static_bytes, emu_dynamic_bytes;
 static size_t emu_shared_limit_now = 99 << 10;   // the limit of every architecture since sm_80, by opting in
 
 EMU(size_t) emu_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
+// Of the running thread's block.
 EMU(bool) emu_is_shared(const void *p) {
-  const char *c = (const char *)p;
-  return (c >= emu_static && c < emu_static + EMU_SHARED_REGION) ||
-         (c >= emu_dynamic_end - EMU_SHARED_REGION && c < emu_dynamic_end);
+  const char *c = (const char *)p - emu_thread->rank * EMU_SHARED_STRIDE;
+  return c >= emu_static && c < emu_dynamic_end;
 }
-// The array of this place in the running block, filled with NaN at its first use.
+// The array of this place in the running blocks, filled with NaN at its first use.
 EMU(void *) emu_shared(EmuShared *place, size_t bytes) {
-  if (place->block == emu_block_serial) return place->data;
+  if (place->block == emu_block_serial) return place->data + emu_thread->rank * EMU_SHARED_STRIDE;
   if (emu_array_count == EMU_MAX_ARRAYS) emu_fail("more than %d shared arrays", EMU_MAX_ARRAYS);
   emu_static_bytes += emu_round(bytes, 16);
   if (emu_static_bytes > EMU_STATIC_LIMIT)
@@ -96,12 +107,14 @@ EMU(void *) emu_shared(EmuShared *place, size_t bytes) {
              emu_dynamic_bytes, emu_shared_limit_now);
   const size_t whole = emu_round(bytes, 16) + EMU_GUARD;
   *place = {emu_block_serial, emu_static + emu_static_used, bytes};
-  memset(place->data, 0xff, whole);
+  for (unsigned r = 0; r < emu_cluster; r++) memset(place->data + r * EMU_SHARED_STRIDE, 0xff, whole);
   emu_static_used += whole;
   emu_arrays[emu_array_count++] = place;
-  return place->data;
+  return place->data + emu_thread->rank * EMU_SHARED_STRIDE;
 }
-static inline void *emu_shared_dynamic() { return emu_dynamic_end - emu_round(emu_dynamic_bytes, 128); }
+static inline void *emu_shared_dynamic() {
+  return emu_dynamic_end + emu_thread->rank * EMU_SHARED_STRIDE - emu_round(emu_dynamic_bytes, 128);
+}
 
 EMU(bool) emu_untouched(const char *p, size_t n) {                 // still 0xff
   uint64_t all = ~(uint64_t)0, word;
@@ -109,16 +122,17 @@ EMU(bool) emu_untouched(const char *p, size_t n) {                 // still 0xff
   for (; n; p++, n--) all &= (uint64_t)(int64_t)(int8_t)*p;
   return all == ~(uint64_t)0;
 }
-EMU(void) emu_check_shared() {
+EMU(void) emu_check_shared(unsigned rank) {
+  const uint3 block = emu_block_index[rank];
   for (unsigned i = 0; i < emu_array_count; i++) {
     const EmuShared *a = emu_arrays[i];
-    if (!emu_untouched(a->data + a->bytes, emu_round(a->bytes, 16) + EMU_GUARD - a->bytes))
-      emu_fail("block (%u,%u,%u) wrote behind a shared array of %zu bytes", blockIdx.x, blockIdx.y, blockIdx.z,
-               a->bytes);
+    if (!emu_untouched(a->data + rank * EMU_SHARED_STRIDE + a->bytes, emu_round(a->bytes, 16) + EMU_GUARD - a->bytes))
+      emu_fail("block (%u,%u,%u) wrote behind a shared array of %zu bytes", block.x, block.y, block.z, a->bytes);
   }
   const size_t dynamic = emu_round(emu_dynamic_bytes, 128);
-  if (!emu_untouched(emu_dynamic_end - dynamic + emu_dynamic_bytes, dynamic - emu_dynamic_bytes))
-    emu_fail("block (%u,%u,%u) wrote behind %zu bytes of dynamic shared memory", blockIdx.x, blockIdx.y, blockIdx.z,
+  const char *end = emu_dynamic_end + rank * EMU_SHARED_STRIDE;
+  if (!emu_untouched(end - dynamic + emu_dynamic_bytes, dynamic - emu_dynamic_bytes))
+    emu_fail("block (%u,%u,%u) wrote behind %zu bytes of dynamic shared memory", block.x, block.y, block.z,
              emu_dynamic_bytes);
 }
 
@@ -186,6 +200,7 @@ __attribute__((no_sanitize("address"))) static void emu_thread_main() {
     EmuThread *self = emu_thread;
     if (!emu_untouched(self->stack, EMU_CANARY_BYTES)) emu_fail("a thread's local memory is larger than its stack");
     emu_cp_async_end();
+    if (emu_cluster_open) emu_fail("a block of a cluster ends while others may write into its shared memory");
     emu_not_ready(self);
     emu_finished++;
     EmuThread *next = emu_next();
@@ -206,82 +221,130 @@ __attribute__((no_sanitize("address"))) static void emu_thread_main() {
 EMU(void) emu_fibres_init() {
   if (emu_stacks) return;
   const int rw = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  const size_t shared = 2 * (size_t)EMU_SHARED_REGION + 4096, stacks = EMU_STACK_BYTES * EMU_MAX_THREADS;
+  const size_t shared = EMU_MAX_CLUSTER * EMU_SHARED_STRIDE, stacks = EMU_STACK_BYTES * EMU_MAX_THREADS;
   void *a = mmap(NULL, stacks, rw, flags, -1, 0), *b = mmap(NULL, shared, rw, flags, -1, 0);
   if (a == MAP_FAILED || b == MAP_FAILED) emu_fail("no memory for the threads of a block");
   emu_stacks = (char *)a;
   emu_static = (char *)b;
   emu_dynamic_end = emu_static + 2 * (size_t)EMU_SHARED_REGION;
-  mprotect(emu_dynamic_end, 4096, PROT_NONE);
+  for (unsigned r = 0; r < EMU_MAX_CLUSTER; r++) mprotect(emu_dynamic_end + r * EMU_SHARED_STRIDE, 4096, PROT_NONE);
   for (unsigned i = EMU_MAX_THREADS; i-- > 0;) {                   // the lowest is taken first
     char *stack = emu_stacks + EMU_STACK_BYTES * i;
     memset(stack, 0xff, EMU_CANARY_BYTES);
     emu_free_stacks[emu_free_stack_count++] = stack;
   }
 }
-EMU(void) emu_threads_init(dim3 block) {
+EMU(void) emu_threads_init(dim3 block, unsigned cluster) {
   emu_block_dim = block;
-  emu_thread_count = block.x * block.y * block.z;
-  for (unsigned i = 0; i < emu_thread_count; i++)
-    emu_threads[i] = {NULL, NULL, {i % block.x, i / block.x % block.y, i / block.x / block.y}, i, NULL};
+  emu_block_threads = block.x * block.y * block.z;
+  emu_cluster = cluster;
+  emu_thread_count = cluster * emu_block_threads;
+  for (unsigned i = 0; i < emu_thread_count; i++) {
+    const unsigned t = i % emu_block_threads;
+    emu_threads[i] = {NULL, NULL, {t % block.x, t / block.x % block.y, t / block.x / block.y}, i,
+                      i / emu_block_threads, NULL};
+  }
   for (unsigned w = 0; w * 32 < emu_thread_count; w++) {
     const unsigned lanes = emu_thread_count - w * 32;
     emu_warps[w].live = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
     emu_warps[w].meeting_count = 0;
   }
 }
-static inline void emu_all_ready() {
-  const unsigned warps = (emu_thread_count + 31) / 32;
-  for (unsigned w = 0; w < warps; w++) emu_warps[w].ready = emu_warps[w].live;
-  emu_ready_warps = warps == 32 ? 0xffffffffu : (1u << warps) - 1;
+// All warps of `count` threads from `first` on.
+static inline void emu_all_ready(unsigned first, unsigned count) {
+  for (unsigned w = first / 32; w < (first + count + 31) / 32; w++) {
+    emu_warps[w].ready = emu_warps[w].live;
+    emu_ready_warps |= 1u << w;
+  }
 }
-EMU(void) emu_run_block() {
+// The blocks that run together: one, or those of a cluster.
+EMU(void) emu_run_blocks() {
   const size_t dynamic = emu_round(emu_dynamic_bytes, 128);
-  memset(emu_dynamic_end - dynamic, 0xff, dynamic);
+  for (unsigned r = 0; r < emu_cluster; r++) {
+    memset(emu_dynamic_end + r * EMU_SHARED_STRIDE - dynamic, 0xff, dynamic);
+    emu_barriers[r] = {};
+  }
   emu_block_serial++;
   emu_array_count = 0;
   emu_static_used = emu_static_bytes = 0;
-  emu_at_barrier = emu_finished = emu_barrier_votes = 0;
+  emu_finished = emu_cluster_here = emu_cluster_phase = emu_ready_warps = 0;
+  emu_cluster_open = false;
+  memset(emu_cluster_arrived, 0, sizeof(unsigned) * emu_thread_count);
   emu_downwards = emu_random(2);
-  emu_all_ready();
+  emu_all_ready(0, emu_thread_count);
   for (unsigned w = 0; w * 32 < emu_thread_count; w++) emu_warps[w].started = 0;
   emu_switch_to(&emu_host_sp, emu_next());
   emu_thread = NULL;
-  emu_check_shared();
+  for (unsigned r = 0; r < emu_cluster; r++) emu_check_shared(r);
 }
 EMU(unsigned) emu_gcd(unsigned a, unsigned b) { return b ? emu_gcd(b, a % b) : a; }
-// Runs the blocks in the adversary's order: a random start and stride.
-EMU(void) emu_run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, EmuBody body) {
+// Runs the blocks in the adversary's order: a random start and stride. cluster: neighbours in x that run together.
+EMU(void) emu_run_grid(dim3 grid, dim3 block, unsigned cluster, size_t dynamic_bytes, EmuBody body) {
   emu_grid_dim = grid;
   emu_dynamic_bytes = dynamic_bytes;
   emu_body = body;
-  emu_threads_init(block);
-  const unsigned blocks = grid.x * grid.y * grid.z;
+  emu_threads_init(block, cluster);
+  const unsigned blocks = grid.x * grid.y * grid.z / cluster;
   unsigned b = emu_random(blocks), stride = 1 + emu_random(blocks);
   while (emu_gcd(stride, blocks) != 1) stride++;
   for (unsigned i = 0; i < blocks; i++) {
-    emu_block_index = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
-    emu_run_block();
+    for (unsigned r = 0; r < cluster; r++) {
+      const unsigned at = b * cluster + r;
+      emu_block_index[r] = {at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y};
+    }
+    emu_run_blocks();
     b = (unsigned)(((uint64_t)b + stride) % blocks);
   }
 }
 
 // ---- barriers
+static const char *const emu_cluster_waits = "the barrier of its cluster";
 static inline unsigned emu_barrier(unsigned vote, const char *what) {
-  emu_barrier_votes += vote;
-  if (++emu_at_barrier < emu_thread_count) {
+  const unsigned rank = emu_thread->rank;
+  EmuBarrier *b = &emu_barriers[rank];
+  b->votes += vote;
+  if (++b->here < emu_block_threads) {
     emu_wait(what);
   } else {
-    emu_barrier_result = emu_barrier_votes;
-    emu_barrier_votes = emu_at_barrier = 0;
-    emu_all_ready();
+    b->result = b->votes;
+    b->votes = b->here = 0;
+    emu_all_ready(rank * emu_block_threads, emu_block_threads);
   }
-  return emu_barrier_result;
+  return b->result;
 }
 static inline void __syncthreads() { emu_barrier(0, "__syncthreads"); }
 EMU(int) __syncthreads_count(int p) { return (int)emu_barrier(p != 0, "__syncthreads_count"); }
 EMU(int) __syncthreads_or(int p) { return emu_barrier(p != 0, "__syncthreads_or") != 0; }
-EMU(int) __syncthreads_and(int p) { return emu_barrier(p != 0, "__syncthreads_and") == emu_thread_count; }
+EMU(int) __syncthreads_and(int p) { return emu_barrier(p != 0, "__syncthreads_and") == emu_block_threads; }
+
+// The cluster's barrier, in two steps: cluster_arrive and cluster_wait of kernels/cuda/gpu.h. A thread waits with
+// waits_in alone; the last to arrive makes those that already wait ready again.
+EMU(void) emu_cluster_arrive() {
+  if (emu_cluster_arrived[emu_thread->index]++ != emu_cluster_phase)
+    emu_fail("a thread arrives twice at one barrier of its cluster");
+  if (++emu_cluster_here < emu_thread_count) return;
+  emu_cluster_here = 0;
+  emu_cluster_phase++;
+  emu_cluster_open = false;
+  for (unsigned i = 0; i < emu_thread_count; i++)
+    if (emu_threads[i].waits_in == emu_cluster_waits) {
+      emu_warps[i / 32].ready |= 1u << i % 32;
+      emu_ready_warps |= 1u << i / 32;
+    }
+}
+EMU(void) emu_cluster_wait() {
+  const unsigned mine = emu_cluster_arrived[emu_thread->index];
+  if (mine != emu_cluster_phase + 1 && mine != emu_cluster_phase)
+    emu_fail("a thread waits at a barrier of its cluster where it has not arrived");
+  if (mine == emu_cluster_phase + 1) emu_wait(emu_cluster_waits);
+}
+// Where block `rank` of the cluster has what this block has at p.
+EMU(void *) emu_cluster_at(void *p, unsigned rank) {
+  if (rank >= emu_cluster || !emu_is_shared(p)) emu_fail("no shared memory of block %u of %u", rank, emu_cluster);
+  if (!emu_cluster_phase) emu_fail("a block of a cluster is written into before it is known to have begun");
+  emu_cluster_open = true;
+  return (char *)p + ((int64_t)rank - (int64_t)emu_thread->rank) * (int64_t)EMU_SHARED_STRIDE;
+}
 
 // Every lane of `mask` gives a pointer to its operands; the last to arrive computes for all.
 static inline void emu_meet(uint32_t mask, void *operands, EmuWarpOp op, const char *what) {

@@ -32,6 +32,7 @@ EMU(const char *) cudaGetErrorName(cudaError_t e) {
 }
 
 // ---- launches
+static int emu_capability_now = 80;              // ten times major, and minor
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
@@ -67,12 +68,18 @@ EMU(bool) emu_launchable(void (*key)(), dim3 grid, dim3 block, size_t dynamic_by
   auto allowed = emu_dynamic_allowed.find(key);
   return dynamic_bytes <= (allowed == emu_dynamic_allowed.end() ? EMU_STATIC_LIMIT : allowed->second);
 }
+// Clusters of this many blocks in x; 1: none. Blocks of whole warps, because the emulated ones share the warps' table.
+EMU(bool) emu_clusters(dim3 grid, dim3 block, unsigned cluster) {
+  const unsigned threads = block.x * block.y * block.z;
+  return cluster == 1 || (emu_capability_now >= 90 && cluster <= EMU_MAX_CLUSTER && grid.x % cluster == 0 &&
+                          threads % 32 == 0 && threads * cluster <= EMU_MAX_THREADS);
+}
 // kernel<<<grid, block, dynamic_bytes, stream>>>(args...); an impossible launch is an error as in CUDA.
 template <class... P, class... A>
-static inline void emu_launch(const char *name, dim3 grid, dim3 block, size_t dynamic_bytes, cudaStream_t stream,
-                              void (*kernel)(P...), A... args) {
+static inline void emu_launch(const char *name, dim3 grid, dim3 block, unsigned cluster, size_t dynamic_bytes,
+                              cudaStream_t stream, void (*kernel)(P...), A... args) {
   static_assert((sizeof(P) + ... + 0) <= 4096, "kernels take 4 KiB of arguments");
-  if (!emu_launchable(emu_kernel_key(kernel), grid, block, dynamic_bytes)) {
+  if (!emu_launchable(emu_kernel_key(kernel), grid, block, dynamic_bytes) || !emu_clusters(grid, block, cluster)) {
     emu_error(cudaErrorInvalidConfiguration);
     return;
   }
@@ -82,7 +89,7 @@ static inline void emu_launch(const char *name, dim3 grid, dim3 block, size_t dy
   emu_push(stream, name, [=] {
     emu_count.kernels++;
     emu_open_arguments(&call.args, sizeof call.args);
-    emu_run_grid(grid, block, dynamic_bytes, {call.run, &call});
+    emu_run_grid(grid, block, cluster, dynamic_bytes, {call.run, &call});
     return true;
   });
 }
@@ -221,7 +228,8 @@ EMU(cudaError_t) cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
   p->sharedMemPerBlock = EMU_STATIC_LIMIT;
   p->sharedMemPerBlockOptin = emu_shared_limit_now;
   p->sharedMemPerMultiprocessor = emu_shared_limit_now + 1024;
-  p->major = 8;
+  p->major = emu_capability_now / 10;
+  p->minor = emu_capability_now % 10;
   p->multiProcessorCount = 4;
   p->warpSize = 32;
   p->maxThreadsPerBlock = EMU_MAX_THREADS;

@@ -256,18 +256,44 @@ static bool self_static_limit() {
   CUDA(cudaStreamSynchronize(t.stream));
   return false;
 }
+// Clusters of four blocks: each gives a number to all four, and adds up what it got. Every step may be left out.
+enum { SELF_BEGUN = 1, SELF_GIVEN = 2 };
+__global__ static void self_cluster_kernel(float *out, int steps) {
+  SHARED(float2, got, 4);
+  const unsigned rank = blockIdx.x % 4;
+  if (steps & SELF_BEGUN) cluster_begin(), cluster_wait();
+  if (threadIdx.x < 4) cluster_store(&got[rank], threadIdx.x, float2{(float)(blockIdx.x + 1), 0.0f});
+  if (steps & SELF_GIVEN) cluster_arrive(), cluster_wait();
+  if (threadIdx.x == 0) out[blockIdx.x] = got[0].x + got[1].x + got[2].x + got[3].x;
+}
+static bool self_cluster(int steps) {
+  SelfTest t = self_open();
+  float host[8];
+  emu_capability_now = 90;
+  LAUNCH_CLUSTER(self_cluster_kernel, 4, 8, 64, 0, t.stream, t.device, steps);
+  CUDA(cudaMemcpyAsync(host, t.device, sizeof host, cudaMemcpyDeviceToHost, t.stream));
+  CUDA(cudaStreamSynchronize(t.stream));
+  for (int b = 0; b < 8; b++)
+    if (host[b] != (b < 4 ? 10.0f : 26.0f)) return false;
+  emu_capability_now = 80;
+  emu_launch("cluster", 8, 64, 4, 0, t.stream, self_cluster_kernel, t.device, steps);      // no clusters there
+  return cudaGetLastError() == cudaErrorInvalidConfiguration;
+}
+static bool self_cluster_right() { return self_cluster(SELF_BEGUN | SELF_GIVEN); }
+static bool self_cluster_not_begun() { return self_cluster(SELF_GIVEN); }
+static bool self_cluster_ends() { return self_cluster(SELF_BEGUN); }
 // What a launch and an allocation refuse, and that an error is reported once.
 static bool self_limits() {
   SelfTest t = self_open();
   const int most = (99 << 10) / 4;
   void *p;
-  emu_launch("dynamic", 1, 1, 64 << 10, t.stream, self_dynamic_kernel, t.device, 16 << 10);  // without opt-in
+  emu_launch("dynamic", 1, 1, 1, 64 << 10, t.stream, self_dynamic_kernel, t.device, 16 << 10);  // without opt-in
   bool right = cudaGetLastError() == cudaErrorInvalidConfiguration && cudaGetLastError() == cudaSuccess;
   LAUNCH(self_dynamic_kernel, 1, SELF_N, 99 << 10, t.stream, t.device, most);
   right = right && self_all(&t, t.device, 1.0f);
   right = right && cudaFuncSetAttribute(self_dynamic_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10) ==
                        cudaErrorInvalidValue;
-  emu_launch("write", 1, 1025, 0, t.stream, self_write_kernel, t.device, (int64_t)0, 0.0f);
+  emu_launch("write", 1, 1025, 1, 0, t.stream, self_write_kernel, t.device, (int64_t)0, 0.0f);
   right = right && cudaGetLastError() != cudaSuccess;
   emu_set_device_bytes(1 << 20);
   right = right && cudaMalloc(&p, 1 << 20) == cudaErrorMemoryAllocation && !p && cudaMalloc(&p, 1 << 19) == cudaSuccess;
@@ -444,6 +470,9 @@ static const SelfCase self_cases[] = {
     {"behind a shared array", "wrote behind a shared array of 120 bytes", self_shared_overrun},
     {"behind dynamic shared memory", "wrote behind 160 bytes of dynamic shared memory", self_dynamic_overrun},
     {"too much static shared memory", "must be SHARED_DYNAMIC", self_static_limit},
+    {"clusters", NULL, self_cluster_right},
+    {"a cluster whose blocks may not have begun", "before it is known to have begun", self_cluster_not_begun},
+    {"a cluster whose blocks end too soon", "ends while others may write into its shared memory", self_cluster_ends},
     {"limits of launches and memory", NULL, self_limits},
     {"copies from pinned memory are late", NULL, self_late_copy},
     {"two streams", NULL, self_two_streams_right},

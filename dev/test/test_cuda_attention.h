@@ -121,6 +121,18 @@ TEST(cuda_attention_bf16, "bf16 attention on a device equals the fp64 formula wi
 TEST(cuda_attention_fp16, "fp16 attention on a device equals the fp64 formula within rounding") {
   cuda_attention_test(F16);
 }
+TEST(cuda_attention_tiles,
+     "attention where a multiprocessor has 164 KiB of shared memory equals the fp64 formula, and so does it where a "
+     "block may have 49: head sizes to 80 then leave room for a second block") {
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  for (size_t limit : {163 << 10, 49 << 10}) {
+    emu_set_shared_limit(limit);
+    for (const AttentionCase &k : cuda_attention_cases)
+      if (k.hs % 8 == 0 && k.hs >= 40 && k.hs <= (limit > 99 << 10 ? 96 : 80))
+        for (Dtype dtype : {BF16, F16}) cuda_attention_case(&ops_cuda_emulated, k, dtype);
+  }
+  emu_set_shared_limit(99 << 10);
+}
 TEST(cuda_attention_all, "every head size, length and dtype: attention on a device equals the fp64 formula") {
   for (int table = 0; const Ops *ops = device_table(table); table++)
     for (int64_t hs : {1, 7, 16, 24, 32, 40, 64, 72, 80, 96, 100, 120, 128, 136, 200})

@@ -307,6 +307,61 @@ TEST(cuda_cross_entropy, "both CUDA cross-entropy ops equal fp64; correct is the
     cuda_check_cross_entropy(ops, BF16, {2, 50257, 50304, 4.0, 0.125f});
   }
 }
+// One training call on an emulated device with so much shared memory a block and that compute capability.
+struct CudaCrossEntropyDevice { const char *form; size_t shared; int capability; };
+static void cuda_cross_entropy_on(CudaCrossEntropyDevice d, Tensor losses, Tensor dlogits, Tensor logits,
+                                  Tensor targets, int64_t vocab) {
+  emu_set_shared_limit(d.shared);
+  emu_set_capability(d.capability);
+  Ctx c = device_ctx(&ops_cuda_emulated, cuda_ops_query(dlogits.dtype, 1, logits.shape[0], 1));
+  Tensor x = device_upload(&c, logits), t = device_upload(&c, targets), l = device_tensor(&c, F32, logits.shape[0]);
+  Tensor to = dlogits.dtype == F32 ? x : device_tensor(&c, dlogits.dtype, logits.shape[0], logits.shape[1]);
+  const int64_t before = emu_counters().kernels;
+  cross_entropy_forward_backward(&c, l, to, x, t, vocab, 0.125f);
+  c.ops->sync(&c);
+  EXPECT(emu_counters().kernels - before == 1, "%lld launches for logits apart from their gradient",
+         (long long)(emu_counters().kernels - before));
+  memcpy(losses.data, device_download(&c, l).data, sizeof(float) * (size_t)numel(l));
+  memcpy(dlogits.data, device_download(&c, to).data, (size_t)numel(to) * dtype_bytes(to.dtype));
+  device_done(&c);
+  emu_set_shared_limit(99 << 10);
+  emu_set_capability(80);
+}
+TEST(cuda_cross_entropy_forms,
+     "CUDA cross-entropy in one launch: a row read twice, kept in shared memory, or kept by a cluster of four blocks "
+     "gives the same bits, whatever the order of threads") {
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  const CudaCrossEntropyDevice devices[] = {{"twice", 3 << 10, 80}, {"kept", 227 << 10, 80},
+                                            {"cluster", 227 << 10, 90}, {"cluster, 99 KiB", 99 << 10, 120}};
+  const struct { int64_t rows, vocab, columns; } shapes[] = {
+      {3, 8190, 8192}, {3, 8193, 8196}, {3, 6300, 8256}, {2, 12345, 12352}, {2, 50257, 50304}, {65, 700, 704}};
+  for (uint64_t seed = 0; seed < 3; seed++)
+    for (auto s : shapes)
+      for (Dtype dtype : {F32, BF16}) {
+        if (s.columns > 20000 && (dtype == F32 || seed)) continue;
+        Tensor logits = op_random_tensor(1, 6.0, F32, s.rows, s.columns), targets = op_random_ids(2, s.vocab, s.rows);
+        float *x = (float *)logits.data;
+        int32_t *t = (int32_t *)targets.data;
+        for (int64_t r = 0; r < s.rows; r++)
+          for (int64_t j = s.vocab; j < s.columns; j++) x[r * s.columns + j] = j & 1 ? NAN : 1e38f;
+        t[0] = (int32_t)s.vocab - 1;
+        if (s.rows > 2) t[1] = -1, x[2 * s.columns + s.vocab - 1] = 50.0f;     // the largest in the last part
+        Tensor first[2] = {};
+        emu_set_seed(seed);
+        for (const CudaCrossEntropyDevice &d : devices) {
+          Tensor got[2] = {op_tensor(F32, s.rows), op_tensor(dtype, s.rows, s.columns)};
+          cuda_cross_entropy_on(d, got[0], got[1], logits, targets, s.vocab);
+          char where[80];
+          snprintf(where, sizeof where, "%s, %lld columns, %s", d.form, (long long)s.columns, dtype_name(dtype));
+          for (int i = 0; i < 2; i++) {
+            if (!first[i].data) first[i] = got[i];
+            op_expect_same_bits(where, got[i], first[i]);
+          }
+        }
+        op_free_all();
+      }
+  emu_set_seed(1);
+}
 TEST(cuda_cross_entropy_all, "both CUDA cross-entropy ops equal fp64 over vocabularies of any size") {
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (Dtype dtype : {F32, BF16, F16})

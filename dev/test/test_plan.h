@@ -12,8 +12,11 @@ static const char plan_table_path[] = "dev/results/2026-11-23-plans.tsv";
 static const char plan_table_now_path[] = "dev/results/2026-11-23-plans-now.tsv";
 // Rows whose total is larger than in the first table, and by how much at most: dev/results/2026-11-23-plans.md lists
 // them, and why.
-static const int PLAN_LARGER_ROWS = 8;
+static const int PLAN_LARGER_ROWS = 5;
 static const double PLAN_LARGER_MOST = 1.0068;
+// The same for rows of CUDA in two bytes, whose gradients of logits have memory of their own, for one launch a chunk.
+static const int PLAN_LARGER_APART_ROWS = 77;
+static const double PLAN_LARGER_APART_MOST = 1.122;
 // Rows of models, and of the covering set, whose places take more than a fiftieth more than what is alive at once.
 static const int PLAN_OVER_MODELS = 34, PLAN_OVER_MODES = 3;
 enum { PLAN_ROWS_MOST = 2048, PLAN_LINE_MOST = 2048 };
@@ -76,12 +79,15 @@ static inline void plan_table_modes(PlanTable *table) {
     table->row[table->rows - 1].mode = true;
   }
 }
-// Compares with a recorded table: no total may be `most` times larger, and only `larger_most` rows larger at all.
-static inline void plan_compare(const PlanTable *now, const char *path, double most, int larger_most) {
+// How many rows may be larger than recorded, and how many times.
+struct PlanLarger { double most; int rows; };
+static inline bool plan_row_apart(const char *name) { return !strncmp(name, "cuda ", 5) && strstr(name, "bf16"); }
+// Compares with a recorded table. apart: for the rows of plan_row_apart.
+static inline void plan_compare(const PlanTable *now, const char *path, PlanLarger others, PlanLarger apart) {
   static char line[PLAN_LINE_MOST];
   FILE *from = fopen(path, "r");
   REQUIRE(from, "%s cannot be read", path);
-  int rows = 0, smaller = 0, larger = 0;
+  int rows = 0, smaller = 0, larger[2] = {};
   double most_saved = 0;
   while (fgets(line, sizeof line, from)) {
     if (line[0] == '#') continue;
@@ -89,18 +95,21 @@ static inline void plan_compare(const PlanTable *now, const char *path, double m
     const PlanRow *r = &now->row[rows++];
     const size_t n = strlen(r->name), before = strtoull(line + n + 1, NULL, 10);
     EXPECT(!strncmp(line, r->name, n) && line[n] == '\t', "row %d is '%s', must be '%s'", rows, line, r->name);
-    EXPECT((double)r->total <= most * (double)before, "%s: %zu bytes, %zu in %s", r->name, r->total, before, path);
+    const bool is_apart = plan_row_apart(r->name);
+    EXPECT((double)r->total <= (is_apart ? apart : others).most * (double)before, "%s: %zu bytes, %zu in %s", r->name,
+           r->total, before, path);
     smaller += r->total < before;
-    larger += r->total > before;
+    larger[is_apart] += r->total > before;
     if (getenv("PLANS_LARGER") && r->total > before)
       printf("NOTE: %.4f %s\n", (double)r->total / (double)before, r->name);
     most_saved = fmax(most_saved, 1 - (double)r->total / (double)before);
   }
   fclose(from);
   EXPECT(rows == now->rows && rows > 300, "%s has %d rows, must have %d", path, rows, now->rows);
-  EXPECT(larger <= larger_most, "%d rows are larger than in %s, %d are listed", larger, path, larger_most);
-  printf("%s: %d of %d rows are smaller, by up to %.1f %%; %d are larger\n", path, smaller, rows, 100 * most_saved,
-         larger);
+  EXPECT(larger[0] <= others.rows && larger[1] <= apart.rows, "%d and %d rows are larger than in %s, %d and %d are "
+         "listed", larger[0], larger[1], path, others.rows, apart.rows);
+  printf("%s: %d of %d rows are smaller, by up to %.1f %%; %d are larger, and %d of CUDA in two bytes\n", path, smaller,
+         rows, 100 * most_saved, larger[0], larger[1]);
 }
 TEST(plan_totals_do_not_grow,
      "for models, ranks, devices, levels of recomputation and the covering set of modes, a rank is planned to take no "
@@ -115,8 +124,9 @@ TEST(plan_totals_do_not_grow,
   for (int i = 0; i < now.rows && to; i++)
     fprintf(to, "%s\t%zu\t%zu\t%zu\n", now.row[i].name, now.row[i].total, now.row[i].placed, now.row[i].alive);
   if (to) fclose(to);
-  plan_compare(&now, plan_table_path, PLAN_LARGER_MOST, PLAN_LARGER_ROWS);
-  plan_compare(&now, path ? path : plan_table_now_path, 1, 0);
+  plan_compare(&now, plan_table_path, {PLAN_LARGER_MOST, PLAN_LARGER_ROWS},
+               {PLAN_LARGER_APART_MOST, PLAN_LARGER_APART_ROWS});
+  plan_compare(&now, path ? path : plan_table_now_path, {1, 0}, {1, 0});
   int over[2] = {}, reach = 0;
   double most = 0;
   for (int i = 0; i < now.rows; i++) {
@@ -131,6 +141,43 @@ TEST(plan_totals_do_not_grow,
          "more than is alive at once", over[0], over[1]);
   printf("%d of %d rows take what is alive at once; %d of models and %d of modes over 2 %% more, at most %.0f %%\n",
          reach, now.rows, over[0], over[1], 100 * (most - 1));
+}
+
+// Calls of cross entropy in a step that is planned, and the chunks of the head's logits, a call of which could be one.
+TEST(plan_of_a_gpu_has_one_call_of_cross_entropy_a_chunk,
+     "the gradient of a chunk of logits is one call on a GPU in every dtype, and on a CPU in two bytes one for each "
+     "power of two of its rows") {
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  static Trainer t, dry;
+  static Options o;
+  for (int cuda = 0; cuda < 2; cuda++)
+    for (const char *dtype : {"fp32", "bf16", "fp16"}) {
+      Record r;
+      Pass pass = {};
+      test_options(&o, 1, "--model gpt2 --param_dtype %s --reduce_dtype %s", dtype, dtype);
+      trainer_plan_as(&t, &o, plan_device(cuda), 0, 1, 1);
+      const Ops table = plan_table(cuda);
+      record_open(&r);
+      trainer_dry_open(&dry, &t, &r, &table);
+      trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
+      int calls = 0, expected = 0, last = -1;
+      for (int i = 0; i < r.count; i++)
+        if (r.entry[i].kind == RECORD_ACCESS && r.entry[i].op == OP_cross_entropy_forward_backward &&
+            r.entry[i].call != last)
+          last = r.entry[i].call, calls++;
+      const int64_t R = o.batch_size * o.seq_len;
+      for (int64_t at = 0; at < R; at += t.head_rows) {
+        int powers = 0;
+        for (int64_t n = min64(t.head_rows, R - at); n; n /= 2) powers++;
+        expected += cuda || !strcmp(dtype, "fp32") ? 1 : powers;
+      }
+      EXPECT(calls == expected && calls, "%s in %s: %d calls for chunks of %lld of %lld rows, must be %d",
+             cuda ? "cuda" : "cpu", dtype, calls, (long long)t.head_rows, (long long)R, expected);
+      pass_free(&pass);
+      trainer_dry_close(&dry);
+      record_close(&r);
+      trainer_plan_close(&t);
+    }
 }
 
 // The most bytes alive at once in a step of what t plans, with whole gradients or without. *whole: their bytes.

@@ -130,6 +130,8 @@ static void device_open_impl(Ctx *c, int index) {
   d->major = prop.major;
   d->minor = prop.minor;
   d->multiprocessors = prop.multiProcessorCount;
+  d->shared_most = prop.sharedMemPerBlockOptin;
+  d->shared_all = prop.sharedMemPerMultiprocessor;
   c->device = d;
   size_t before, after, total;                   // the context is there, and in nobody's account but the driver's
   CUDA(cudaMemGetInfo(&before, &total));

@@ -2,6 +2,9 @@
 // Kernels use these names and plain CUDA C; no other file distinguishes the two compilers.
 //
 //   CUDA, LAUNCH, STREAM        checked calls and launches
+//   LAUNCH_CLUSTER              clusters of so many neighbouring blocks (sm_90 and later): they run at the same time
+//   cluster_begin, cluster_arrive, cluster_wait, cluster_store      a barrier of all threads of a cluster; into another
+//                               block's memory
 //   SHARED, SHARED_DYNAMIC      shared memory of a block, 16-byte aligned; LAUNCH requests dynamic sizes above 48 KiB
 //   UNROLL, ROLLED              before a loop that should be unrolled, or must not be
 //   mma_16816, ldmatrix_x4, ldmatrix_x4_trans       tensor cores, sm_80 and later (PTX ISA, "Matrix fragments")
@@ -76,6 +79,19 @@ static inline cudaError_t kernel_loads(void (*kernel)()) {
     kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__); \
     CUDA(cudaGetLastError()); \
   } while (0)
+// cluster: blocks of a cluster, neighbours in x. Only where the device has compute capability 9.0 or later.
+#define LAUNCH_CLUSTER(kernel, cluster, grid, block, shared_bytes, in, ...) \
+  do { \
+    if (large_shared(shared_bytes)) \
+      CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared_bytes))); \
+    cudaLaunchAttribute attribute_ = {}; \
+    attribute_.id = cudaLaunchAttributeClusterDimension; \
+    attribute_.val.clusterDim.x = (cluster), attribute_.val.clusterDim.y = attribute_.val.clusterDim.z = 1; \
+    cudaLaunchConfig_t config_ = {}; \
+    config_.gridDim = (grid), config_.blockDim = (block), config_.dynamicSmemBytes = (shared_bytes); \
+    config_.stream = (in), config_.attrs = &attribute_, config_.numAttrs = 1; \
+    CUDA(cudaLaunchKernelEx(&config_, kernel, __VA_ARGS__)); \
+  } while (0)
 #define SHARED(T, name, n) __shared__ __align__(16) T name[n]
 // One untyped array: a template's second T would declare the same extern with another type.
 #define SHARED_DYNAMIC(T, name) \
@@ -116,6 +132,37 @@ __device__ static inline void cp_async_commit() { asm volatile("cp.async.commit_
 // Waits until all but the N latest groups of this thread have landed.
 template <int N> __device__ static inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+// A barrier of all threads of a cluster, in two steps: what a thread wrote before it arrived is seen by all that have
+// waited. A block may be written into when it has arrived once, for which it needs no fence: cluster_begin. It must not
+// end before nobody writes into it any more. Whole warps call these. Targets before sm_90 have no clusters: a kernel of
+// theirs that asks for one ends in a trap.
+__device__ static inline void cluster_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#else
+  __trap();
+#endif
+}
+__device__ static inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ static inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// Writes where block `rank` of the cluster has what this block has at `to` in shared memory (8-byte aligned).
+__device__ static inline void cluster_store(float2 *to, unsigned rank, float2 x) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(to), there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(p), "r"(rank));
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(x.x), "f"(x.y) : "memory");
+#else
+  (void)to, (void)rank, (void)x;
+#endif
 }
 // Two floats rounded to T and packed, with `low` in the low half.
 template <class T> __device__ static inline uint32_t pack2(float low, float high);
@@ -194,13 +241,15 @@ static inline int64_t device_clock_ns() {        // ahead of the host's clock by
   return (int64_t)(t.tv_sec + 86400) * 1000000000 + t.tv_nsec;
 }
 static inline void gpu_uuid_bytes(char to[16], int, const cudaDeviceProp *p) { memcpy(to, p->uuid.bytes, 16); }
-#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+#define LAUNCH_CLUSTER(kernel, cluster, grid, block, shared_bytes, stream, ...) \
   do { \
     if (large_shared(shared_bytes)) \
       CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared_bytes))); \
-    emu_launch(#kernel, grid, block, shared_bytes, stream, kernel, __VA_ARGS__); \
+    emu_launch(#kernel, grid, block, cluster, shared_bytes, stream, kernel, __VA_ARGS__); \
     CUDA(cudaGetLastError()); \
   } while (0)
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+  LAUNCH_CLUSTER(kernel, 1, grid, block, shared_bytes, stream, __VA_ARGS__)
 // One array per place in the source, as with nvcc, whichever thread reaches it first.
 #define SHARED(T, name, n) \
   static EmuShared name##_place_; \
@@ -209,6 +258,10 @@ static inline void gpu_uuid_bytes(char to[16], int, const cudaDeviceProp *p) { m
 template <class T> static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2]) {
   emu_mma_16816(d, a, b, (const T *)NULL);
 }
+static inline void cluster_begin() { emu_cluster_arrive(); }
+static inline void cluster_arrive() { emu_cluster_arrive(); }
+static inline void cluster_wait() { emu_cluster_wait(); }
+static inline void cluster_store(float2 *to, unsigned rank, float2 x) { *(float2 *)emu_cluster_at(to, rank) = x; }
 static inline void ldmatrix_x4(uint32_t r[4], const void *row) { emu_ldmatrix_x4(r, row, false); }
 static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row) { emu_ldmatrix_x4(r, row, true); }
 static inline void cp_async16(void *to, const void *from, bool ok) { emu_cp_async16(to, from, ok); }

@@ -1,7 +1,7 @@
 // lane.cuh: the part of a row or a flat range that one CUDA thread holds, as vec.h is the part in one CPU vector.
 //
-//   Lanes<W>                       W neighbouring values in fp32: 8, read and written in 16-byte pieces, or 1 where a
-//                                  row's length or a pointer's alignment allows no more
+//   Lanes<W>                       W neighbouring values in fp32: 8, read and written in 16-byte pieces, or 4, or 1
+//                                  where a row's length or a pointer's alignment allows no more
 //   lanes_load, lanes_store        from and to float, bf16, fp16; lanes_store returns the values as stored
 //   LanesRaw<W, T>                 W values as they are in memory; lanes_read, lanes_unpack: lanes_load in two steps
 //   DropKey, drop_key, lanes_drop  dropout of W neighbouring elements: two Philox calls for 8 of them
@@ -11,8 +11,11 @@
 #include "gpu.h"
 #include "kernels/random.h"
 
-enum { LANES = 8 };
+// Flat ranges that are fp32, or part of which is, take 4 at a time: a warp's 16-byte pieces of fp32 are then side by
+// side. Of 8 values a piece would be every other one, and a warp would touch twice the lines, and write half sectors.
+enum { LANES = 8, LANES_FLAT = 4 };
 template <int W> struct Lanes { float x[W]; };
+template <int N> struct alignas(4 * N) LaneWords { uint32_t x[N]; };
 
 // Every pointer on 16 bytes (NULL counts as aligned), which access to LANES values at once requires.
 static inline bool lanes_aligned(const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL,
@@ -42,7 +45,15 @@ template <int W, class T> __device__ static inline Lanes<W> lanes_unpack(LanesRa
   return r;
 }
 template <int W, class T> __device__ static inline Lanes<W> lanes_load(const T *p) {
-  return lanes_unpack<W, T>(lanes_read<W>(p));
+  if constexpr (W != 4) {
+    return lanes_unpack<W, T>(lanes_read<W>(p));
+  } else {
+    const LaneWords<(int)sizeof(T)> words = *(const LaneWords<(int)sizeof(T)> *)p;
+    Lanes<W> r;
+    if constexpr (sizeof(T) == 4) UNROLL for (int i = 0; i < 4; i++) r.x[i] = bits_f32(words.x[i]);
+    else UNROLL for (int i = 0; i < 2; i++) unpack2<T>(words.x[i], &r.x[2 * i], &r.x[2 * i + 1]);
+    return r;
+  }
 }
 template <int W, class T> __device__ static inline Lanes<W> lanes_store(T *p, Lanes<W> v) {
   if constexpr (W == 1) {
@@ -50,6 +61,17 @@ template <int W, class T> __device__ static inline Lanes<W> lanes_store(T *p, La
     round_to(&stored, v.x[0]);
     *p = stored;
     v.x[0] = to_f32(stored);
+  } else if constexpr (W == 4) {
+    LaneWords<(int)sizeof(T)> words;
+    if constexpr (sizeof(T) == 4) {
+      UNROLL for (int i = 0; i < 4; i++) words.x[i] = f32_bits(v.x[i]);
+    } else {
+      UNROLL for (int i = 0; i < 2; i++) {
+        words.x[i] = pack2<T>(v.x[2 * i], v.x[2 * i + 1]);
+        unpack2<T>(words.x[i], &v.x[2 * i], &v.x[2 * i + 1]);
+      }
+    }
+    *(LaneWords<(int)sizeof(T)> *)p = words;
   } else if constexpr (sizeof(T) == 4) {
     Pack<T> low, high;
     UNROLL for (int i = 0; i < 4; i++) low.x[i] = v.x[i], high.x[i] = v.x[4 + i];
