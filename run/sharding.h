@@ -282,6 +282,8 @@ static FsdpConfig sharding_config(const Options *o, int first_backward, CommKind
   c.comm = comm;
   c.windows = strcmp(o->shm, "off");
   c.copies = !strcmp(o->shm, "copy");
+  c.between = !strcmp(o->between_hosts, "chain") ? BETWEEN_CHAIN
+              : !strcmp(o->between_hosts, "direct") ? BETWEEN_DIRECT : BETWEEN_AUTO;
   c.native_reduce = !strcmp(o->reduce, "native");
   c.weights_only = o->eval_only || o->sample_only;
   return c;

@@ -205,6 +205,23 @@ static inline void plan_case_close(PlanCase *x) {
   record_close(&x->record);
   trainer_plan_close(&x->t);
 }
+// Whether this rank adds to the sums of the shard group's owner o: those with its number on their own host.
+static inline bool plan_adds_to(const Fsdp *f, int o) {
+  const Mesh *m = &f->mesh;
+  const auto number = [m](int i, int *ranks) { // of rank i on its host, and how many there are
+    int before = 0;
+    *ranks = 0;
+    for (int k = 0; k < m->shard.size; k++) {
+      if (m->peer[m->shard.rank[k]].host != m->peer[m->shard.rank[i]].host) continue;
+      ++*ranks;
+      before += k < i;
+    }
+    return before;
+  };
+  int here, there;
+  const int mine = number(m->shard.me, &here), its = number(o, &there);
+  return its % here == mine;
+}
 // Muon's: bytes of the largest matrix, of the most runs that a rank has in a round, and of newton_schulz's scratch.
 struct PlanUpdates { size_t slots, matrix, stage, work; bool in_place; };
 static inline PlanUpdates plan_updates(const Fsdp *f) {
@@ -298,6 +315,10 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_STAGING_OUT] = trains && staged ? 2 * S * chunk * b_r : 0;
   line[MEM_SLOTS_SHARED] = shared ? slots_bytes - line[MEM_STAGING_OUT] : 0;
   size_t in = mirrored && S > 1 ? chunk : 2 * remote * chunk;
+  // Along hosts: fp32 sums of as many parts as this rank adds to, twice.
+  size_t parts = 0;
+  for (int o = 0; o < (int)S && f->lay.hosts.hosts; o++) parts += plan_adds_to(f, o);
+  if (f->lay.hosts.hosts) in = 2 * parts * chunk * 4 / b_r;
   if (c->comm == COMM_NCCL) in = S == 1 && !c->comms_of_one ? 0 : c->native_reduce ? largest : 2 * S * chunk;
   line[MEM_STAGING_IN] = trains ? in * b_r : 0;
   line[MEM_SCALES] = 4 * scales * (2 + world);

@@ -1,0 +1,100 @@
+// test_hosts.h: gradients between hosts as sums that travel along them (fsdp/hosts.h). The ranks of one machine are
+// taken for those of several hosts, which share no memory.
+
+// Which host a rank is on, in each case: three a host; two; hosts of 4 and 2 ranks, of 1 and 5, of one each; in turn.
+enum HostMap { HOSTS_OF_3, HOSTS_OF_2, HOSTS_4_2, HOSTS_1_5, HOSTS_2_1_3, HOSTS_OF_1, HOSTS_IN_TURN, HOST_MAPS };
+static HostMap host_map;
+static int host_of_map(int r) {
+  static const int table[HOST_MAPS][6] = {{0, 0, 0, 1, 1, 1}, {0, 0, 1, 1, 2, 2}, {0, 0, 0, 0, 1, 1},
+                                          {0, 1, 1, 1, 1, 1}, {0, 0, 1, 2, 2, 2}, {0, 1, 2, 3, 4, 5},
+                                          {0, 1, 0, 1, 0, 1}};
+  return table[host_map][r];
+}
+// Takes ranks for those of hosts, until hosts_end.
+static inline void hosts_begin(HostMap map) { host_map = map, mesh_pretended_host = host_of_map; }
+static inline void hosts_end() { mesh_pretended_host = NULL; }
+
+// hosts: on so many sums travel, 0: gradients go straight to their owners.
+struct HostsCase { int world; HostMap map; const char *options; int hosts; };
+static inline bool hosts_run(WorldResult *r, const Corpus *corpus, const HostsCase *k, int world) {
+  memset(r, 0, sizeof *r);
+  MPI_Comm comm;
+  if (!world_comm(world, &comm)) return false;
+  static Trainer t;
+  Options o;
+  test_options(&o, world, "%s %s", schedule_shapes, k->options);
+  if (!mesh_pretended_host) strcpy(o.between_hosts, "auto");
+  trainer_open(&t, &o, corpus, comm, device_of(cpu_tables[0].ops), 1);
+  fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, 384));
+  EXPECT(!mesh_pretended_host || t.fsdp.lay.hosts.hosts == k->hosts, "%s: sums go along %d hosts, not %d", k->options,
+         t.fsdp.lay.hosts.hosts, k->hosts);
+  for (int s = 0; s < 2; s++) {
+    t.fsdp.traffic = Traffic{};
+    const StepResult x = train_step(&t, false);
+    r->loss[s] = x.loss, r->norm[s] = x.grad_norm;
+    expect_traffic(&t.fsdp, (int)o.grad_accum, s, k->options);
+  }
+  r->weights = weights_hash(&t.fsdp);
+  trainer_close(&t);
+  MPI_Comm_free(&comm);
+  return true;
+}
+static inline void hosts_equal(const HostsCase *k, int cases) {
+  static Corpus corpus;
+  schedule_corpus(&corpus);
+  WorldResult one, r;
+  for (int i = 0; i < cases; i++) {
+    hosts_end();
+    if (!i || strcmp(k[i].options, k[i - 1].options)) {
+      // With zero1 a rank adds up its own microbatches first: ranks of one host, straight.
+      if (!hosts_run(&one, &corpus, &k[i], strstr(k[i].options, "zero1") ? k[i].world : 1)) memset(&one, 0, sizeof one);
+      MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+    }
+    hosts_begin(k[i].map);
+    if (hosts_run(&r, &corpus, &k[i], k[i].world))
+      EXPECT(!memcmp(&one, &r, sizeof r), "%s, hosts %d: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g), "
+             "weights %s", k[i].options, k[i].map, r.loss[0], r.loss[1], one.loss[0], one.loss[1], r.norm[0], one.norm[0],
+             r.weights == one.weights ? "equal" : "differ");
+  }
+  hosts_end();
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+TEST_MPI(sums_along_hosts_change_no_bit, 6,
+         "2 to 6 ranks on pretended hosts, equal, unequal, of one rank, in turn: gradients summed along the hosts give "
+         "the bits and the bytes of the formula; several microbatches, wires, layouts, freezing, replicas") {
+  static const HostsCase cases[] = {
+      {6, HOSTS_OF_3, "--between_hosts auto", 2},
+      {6, HOSTS_OF_2, "--between_hosts auto", 0},          // as many bytes straight
+      {6, HOSTS_IN_TURN, "--between_hosts auto", 0},
+      {6, HOSTS_OF_3, "--between_hosts direct", 0},
+      {4, HOSTS_OF_3, "--between_hosts chain", 2},         // 3 and 1
+      {6, HOSTS_OF_3, "--between_hosts chain", 2},
+      {6, HOSTS_OF_2, "--between_hosts chain", 3},
+      {6, HOSTS_4_2, "--between_hosts chain", 2},
+      {6, HOSTS_1_5, "--between_hosts chain", 2},
+      {6, HOSTS_2_1_3, "--between_hosts chain", 3},
+      {6, HOSTS_OF_1, "--between_hosts chain", 6},
+      {6, HOSTS_2_1_3, "--between_hosts chain --global_batch 6", 3},
+      {6, HOSTS_OF_2, "--between_hosts chain --global_batch 6 --reduce_dtype bf16 --shard dim0", 3},
+      {6, HOSTS_4_2, "--between_hosts chain --global_batch 6 --reduce_dtype bf16 --shard dim0", 2},
+      {6, HOSTS_OF_3, "--between_hosts chain --reduce_dtype bf16 --param_dtype bf16 --recompute block", 2},
+      {6, HOSTS_2_1_3, "--between_hosts chain --reduce_dtype fp16 --freeze wte,h.1.*,*.ln_* --gather_slots 1", 3},
+      {4, HOSTS_OF_2, "--between_hosts chain --strategy zero2 --wrap min_params:1000 --fp8 gather", 2},
+      {6, HOSTS_OF_2, "--between_hosts chain --strategy zero1 --global_batch 6 --wrap model", 3},
+      {6, HOSTS_2_1_3, "--between_hosts chain --strategy zero1 --global_batch 6 --reduce_dtype bf16", 3},
+      {6, HOSTS_OF_1, "--between_hosts chain --mesh 2x3", 3},
+      {6, HOSTS_OF_1, "--between_hosts chain --mesh 3x2 --reduce_dtype bf16 --shm copy", 2},
+      {6, HOSTS_OF_1, "--between_hosts chain --reshard_after_forward 2 --optimizer sgd", 6}};
+  hosts_equal(cases, (int)(sizeof cases / sizeof *cases));
+}
+TEST_MPI(schedule_log_is_proven_along_hosts, 6,
+         "sums along pretended hosts of two ranks: the record proves their order; every broken record is seen") {
+  static const SchedMode modes[] = {{4, "mpi", "--between_hosts chain", 384},
+                                    {4, "mpi", "--between_hosts chain --global_batch 4 --reduce_dtype bf16", 384},
+                                    {6, "mpi", "--between_hosts chain --gather_slots 1", 384},
+                                    {6, "mpi", "--between_hosts chain --global_batch 6 --strategy zero1", 384},
+                                    {6, "mpi", "--between_hosts chain --mesh 2x3 --shm copy", 384}};
+  hosts_begin(HOSTS_OF_2);
+  sched_modes_hold(cpu_tables[0].ops, modes, (int)(sizeof modes / sizeof *modes), SCHED_MUTANTS_A_SITE);
+  hosts_end();
+}
