@@ -14,15 +14,15 @@ static int host_of_map(int r) {
 static inline void hosts_begin(HostMap map) { host_map = map, mesh_pretended_host = host_of_map; }
 static inline void hosts_end() { mesh_pretended_host = NULL; }
 
-// hosts: on so many sums travel, 0: gradients go straight to their owners.
-struct HostsCase { int world; HostMap map; const char *options; int hosts; };
+// hosts: on so many sums travel, 0: gradients go straight to their owners. mesh: options that one rank does not take.
+struct HostsCase { int world; HostMap map; const char *options; int hosts; const char *mesh; };
 static inline bool hosts_run(WorldResult *r, const Corpus *corpus, const HostsCase *k, int world) {
   memset(r, 0, sizeof *r);
   MPI_Comm comm;
   if (!world_comm(world, &comm)) return false;
   static Trainer t;
   Options o;
-  test_options(&o, world, "%s %s", schedule_shapes, k->options);
+  test_options(&o, world, "%s %s %s", schedule_shapes, k->options, world > 1 ? k->mesh : "");
   if (!mesh_pretended_host) strcpy(o.between_hosts, "auto");
   trainer_open(&t, &o, corpus, comm, device_of(cpu_tables[0].ops), 1);
   fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, 384));
@@ -63,28 +63,28 @@ TEST_MPI(sums_along_hosts_change_no_bit, 6,
          "2 to 6 ranks on pretended hosts, equal, unequal, of one rank, in turn: gradients summed along the hosts give "
          "the bits and the bytes of the formula; several microbatches, wires, layouts, freezing, replicas") {
   static const HostsCase cases[] = {
-      {6, HOSTS_OF_3, "--between_hosts auto", 2},
-      {6, HOSTS_OF_2, "--between_hosts auto", 0},          // as many bytes straight
-      {6, HOSTS_IN_TURN, "--between_hosts auto", 0},
-      {6, HOSTS_OF_3, "--between_hosts direct", 0},
-      {4, HOSTS_OF_3, "--between_hosts chain", 2},         // 3 and 1
-      {6, HOSTS_OF_3, "--between_hosts chain", 2},
-      {6, HOSTS_OF_2, "--between_hosts chain", 3},
-      {6, HOSTS_4_2, "--between_hosts chain", 2},
-      {6, HOSTS_1_5, "--between_hosts chain", 2},
-      {6, HOSTS_2_1_3, "--between_hosts chain", 3},
-      {6, HOSTS_OF_1, "--between_hosts chain", 6},
-      {6, HOSTS_2_1_3, "--between_hosts chain --global_batch 6", 3},
-      {6, HOSTS_OF_2, "--between_hosts chain --global_batch 6 --reduce_dtype bf16 --shard dim0", 3},
-      {6, HOSTS_4_2, "--between_hosts chain --global_batch 6 --reduce_dtype bf16 --shard dim0", 2},
-      {6, HOSTS_OF_3, "--between_hosts chain --reduce_dtype bf16 --param_dtype bf16 --recompute block", 2},
-      {6, HOSTS_2_1_3, "--between_hosts chain --reduce_dtype fp16 --freeze wte,h.1.*,*.ln_* --gather_slots 1", 3},
-      {4, HOSTS_OF_2, "--between_hosts chain --strategy zero2 --wrap min_params:1000 --fp8 gather", 2},
-      {6, HOSTS_OF_2, "--between_hosts chain --strategy zero1 --global_batch 6 --wrap model", 3},
-      {6, HOSTS_2_1_3, "--between_hosts chain --strategy zero1 --global_batch 6 --reduce_dtype bf16", 3},
-      {6, HOSTS_OF_1, "--between_hosts chain --mesh 2x3", 3},
-      {6, HOSTS_OF_1, "--between_hosts chain --mesh 3x2 --reduce_dtype bf16 --shm copy", 2},
-      {6, HOSTS_OF_1, "--between_hosts chain --reshard_after_forward 2 --optimizer sgd", 6}};
+      {6, HOSTS_OF_3, "--between_hosts auto", 2, ""},
+      {6, HOSTS_OF_2, "--between_hosts auto", 0, ""},          // as many bytes straight
+      {6, HOSTS_IN_TURN, "--between_hosts auto", 0, ""},
+      {6, HOSTS_OF_3, "--between_hosts direct", 0, ""},
+      {4, HOSTS_OF_3, "--between_hosts chain", 2, ""},         // 3 and 1
+      {6, HOSTS_OF_3, "--between_hosts chain", 2, ""},
+      {6, HOSTS_OF_2, "--between_hosts chain", 3, ""},
+      {6, HOSTS_4_2, "--between_hosts chain", 2, ""},
+      {6, HOSTS_1_5, "--between_hosts chain", 2, ""},
+      {6, HOSTS_2_1_3, "--between_hosts chain", 3, ""},
+      {6, HOSTS_OF_1, "--between_hosts chain", 6, ""},
+      {6, HOSTS_2_1_3, "--between_hosts chain --global_batch 6", 3, ""},
+      {6, HOSTS_OF_2, "--between_hosts chain --global_batch 6 --reduce_dtype bf16 --shard dim0", 3, ""},
+      {6, HOSTS_4_2, "--between_hosts chain --global_batch 6 --reduce_dtype bf16 --shard dim0", 2, ""},
+      {6, HOSTS_OF_3, "--between_hosts chain --reduce_dtype bf16 --param_dtype bf16 --recompute block", 2, ""},
+      {6, HOSTS_2_1_3, "--between_hosts chain --reduce_dtype fp16 --freeze wte,h.1.*,*.ln_* --gather_slots 1", 3, ""},
+      {4, HOSTS_OF_2, "--between_hosts chain --strategy zero2 --wrap min_params:1000 --fp8 gather", 2, ""},
+      {6, HOSTS_OF_2, "--between_hosts chain --strategy zero1 --global_batch 6 --wrap model", 3, ""},
+      {6, HOSTS_2_1_3, "--between_hosts chain --strategy zero1 --global_batch 6 --reduce_dtype bf16", 3, ""},
+      {6, HOSTS_OF_1, "--between_hosts chain", 3, "--mesh 2x3"},
+      {6, HOSTS_OF_1, "--between_hosts chain --reduce_dtype bf16", 2, "--mesh 3x2 --shm copy"},
+      {6, HOSTS_OF_1, "--between_hosts chain --optimizer sgd", 6, "--reshard_after_forward 2"}};
   hosts_equal(cases, (int)(sizeof cases / sizeof *cases));
 }
 TEST_MPI(schedule_log_is_proven_along_hosts, 6,
