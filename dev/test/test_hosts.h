@@ -1,13 +1,15 @@
 // test_hosts.h: gradients between hosts as sums that travel along them (fsdp/hosts.h). The ranks of one machine are
 // taken for those of several hosts, which share no memory.
 
-// Which host a rank is on, in each case: three a host; two; hosts of 4 and 2 ranks, of 1 and 5, of one each; in turn.
-enum HostMap { HOSTS_OF_3, HOSTS_OF_2, HOSTS_4_2, HOSTS_1_5, HOSTS_2_1_3, HOSTS_OF_1, HOSTS_IN_TURN, HOST_MAPS };
+// Which host a rank is on, in each case: three a host; two; hosts of 4 and 2 ranks, of 1 and 5, of 2, 1 and 3, of one
+// each; in turn; two hosts that each have ranks of both groups of three.
+enum HostMap { HOSTS_OF_3, HOSTS_OF_2, HOSTS_4_2, HOSTS_1_5, HOSTS_2_1_3, HOSTS_OF_1, HOSTS_IN_TURN, HOSTS_OF_BOTH,
+               HOST_MAPS };
 static HostMap host_map;
 static int host_of_map(int r) {
   static const int table[HOST_MAPS][6] = {{0, 0, 0, 1, 1, 1}, {0, 0, 1, 1, 2, 2}, {0, 0, 0, 0, 1, 1},
                                           {0, 1, 1, 1, 1, 1}, {0, 0, 1, 2, 2, 2}, {0, 1, 2, 3, 4, 5},
-                                          {0, 1, 0, 1, 0, 1}};
+                                          {0, 1, 0, 1, 0, 1}, {0, 0, 1, 0, 0, 1}};
   return table[host_map][r];
 }
 // Takes ranks for those of hosts, until hosts_end.
@@ -83,6 +85,7 @@ TEST_MPI(sums_along_hosts_change_no_bit, 6,
       {6, HOSTS_OF_2, "--between_hosts chain --strategy zero1 --global_batch 6 --wrap model", 3, ""},
       {6, HOSTS_2_1_3, "--between_hosts chain --strategy zero1 --global_batch 6 --reduce_dtype bf16", 3, ""},
       {6, HOSTS_OF_1, "--between_hosts chain", 3, "--mesh 2x3"},
+      {6, HOSTS_OF_BOTH, "--between_hosts chain", 2, "--mesh 2x3"},
       {6, HOSTS_OF_1, "--between_hosts chain --reduce_dtype bf16", 2, "--mesh 3x2 --shm copy"},
       {6, HOSTS_OF_1, "--between_hosts chain --optimizer sgd", 6, "--reshard_after_forward 2"}};
   hosts_equal(cases, (int)(sizeof cases / sizeof *cases));
@@ -92,9 +95,11 @@ TEST_MPI(schedule_log_is_proven_along_hosts, 6,
   static const SchedMode modes[] = {{4, "mpi", "--between_hosts chain", 384},
                                     {4, "mpi", "--between_hosts chain --global_batch 4 --reduce_dtype bf16", 384},
                                     {6, "mpi", "--between_hosts chain --gather_slots 1", 384},
-                                    {6, "mpi", "--between_hosts chain --global_batch 6 --strategy zero1", 384},
-                                    {6, "mpi", "--between_hosts chain --mesh 2x3 --shm copy", 384}};
+                                    {6, "mpi", "--between_hosts chain --global_batch 6 --strategy zero1", 384}};
+  static const SchedMode replicas[] = {{6, "mpi", "--between_hosts chain --mesh 2x3 --shm copy", 384}};
   hosts_begin(HOSTS_OF_2);
   sched_modes_hold(cpu_tables[0].ops, modes, (int)(sizeof modes / sizeof *modes), SCHED_MUTANTS_A_SITE);
+  hosts_begin(HOSTS_OF_BOTH);
+  sched_modes_hold(cpu_tables[0].ops, replicas, 1, SCHED_MUTANTS_A_SITE);
   hosts_end();
 }
