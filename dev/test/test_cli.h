@@ -1151,6 +1151,29 @@ TEST(cli_notes_groups_across_hosts, "shard groups placed across two hosts: one n
                    "the network; place ranks host by host") == 1 && cli_count(r.text, " cross hosts ") == 1,
          "not one notice:\n%.3000s", r.text);
   cli_free(&r);
+  CLI_RUN(&r, "OMPI_MCA_rmaps_base_mapping_policy=node PER=2 dev/two_hosts.sh %s %s --max_steps 1 --eval_every -1 "
+          "--save_every -1 --sample_tokens 0 --out %s", cli_program(), cli_small(), cli_path("out"));
+  cli_expect_done(&r, "by node");
+  EXPECT(cli_count(r.text, "notice: the ranks of a host are not consecutive in 1 of 1 shard groups: each rank sends its "
+                   "gradients to all owners on other hosts; place ranks host by host") == 1 &&
+         strstr(r.text, "gradients by messages"), "no notice of ranks in turn:\n%.3000s", r.text);
+  cli_free(&r);
+}
+TEST(cli_refuses_sums_along_hosts_that_cannot_be, "--between_hosts chain: one line says why it cannot be") {
+  static const struct { const char *options, *why; } table[] = {
+      {"", "no shard group spans several hosts"},
+      {"--plan on --world 8 --ranks_per_host 4 --device cuda", "on GPUs gradients go straight to their owners"},
+      {"--plan on --world 8 --ranks_per_host 4 --shm off", "--shm off sends messages inside a host, too"}};
+  for (const auto &row : table) {
+    CliRun r;
+    char line[256];
+    snprintf(line, sizeof line, "--between_hosts chain: %s; leave it out", row.why);
+    CLI_RUN(&r, "%s %s --between_hosts chain --max_steps 1 --out %s %s", cli_ranks(row.options[0] ? 0 : 2), cli_small(),
+            cli_path("out"), row.options);
+    EXPECT(r.code == 2 && cli_count(r.text, line) == 1, "%s: exit %d, not the line '%s':\n%.2000s", row.options, r.code,
+           line, r.text);
+    cli_free(&r);
+  }
 }
 
 TEST_WAITS(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the run on both") {

@@ -55,8 +55,8 @@ static inline void hosts_equal(const HostsCase *k, int cases) {
     hosts_begin(k[i].map);
     if (hosts_run(&r, &corpus, &k[i], k[i].world))
       EXPECT(!memcmp(&one, &r, sizeof r), "%s, hosts %d: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g), "
-             "weights %s", k[i].options, k[i].map, r.loss[0], r.loss[1], one.loss[0], one.loss[1], r.norm[0], one.norm[0],
-             r.weights == one.weights ? "equal" : "differ");
+             "weights %s", k[i].options, k[i].map, r.loss[0], r.loss[1], one.loss[0], one.loss[1], r.norm[0],
+             one.norm[0], r.weights == one.weights ? "equal" : "differ");
   }
   hosts_end();
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
@@ -89,6 +89,60 @@ TEST_MPI(sums_along_hosts_change_no_bit, 6,
       {6, HOSTS_OF_1, "--between_hosts chain --reduce_dtype bf16", 2, "--mesh 3x2 --shm copy"},
       {6, HOSTS_OF_1, "--between_hosts chain --optimizer sgd", 6, "--reshard_after_forward 2"}};
   hosts_equal(cases, (int)(sizeof cases / sizeof *cases));
+}
+TEST(sums_along_hosts_carry_these_bytes,
+     "bytes of the busiest host for each element of the gradients: those of the table in docs/sharding.md; the part of "
+     "an owner is added to once on each host, and what a rank sends its successor receives; ranks in turn are found") {
+  static const struct { int hosts, n; double fp32, bf16, along; const char *row; } table[] = {
+      {2, 8, 16, 8, 4, "| 2 hosts of 8, fp32; bf16 | 16; 8 | 4 |"},
+      {4, 8, 24, 12, 5, "| 4 hosts of 8, fp32; bf16 | 24; 12 | 5 |"},
+      {8, 8, 28, 14, 4.5, "| 8 hosts of 8, fp32; bf16 | 28; 14 | 4.5 |"},
+      {2, 2, 4, 2, 4, "| 2 hosts of 2, fp32; bf16 | 4; 2 | 4 |"}};
+  size_t n = 0;
+  char *page = data_read("docs/sharding.md", &n);
+  for (const auto &k : table) {
+    int first[16];
+    for (int h = 0; h <= k.hosts; h++) first[h] = h * k.n;
+    const double S = k.hosts * k.n;
+    for (int starts = 0; starts <= 1; starts++) {
+      const HostsBytes a = hosts_busiest(first, k.hosts, 1, starts, 4), b = hosts_busiest(first, k.hosts, 1, starts, 2);
+      EXPECT((double)a.straight == k.fp32 * S && (double)b.straight == k.bf16 * S && (double)a.along == k.along * S &&
+             a.along == b.along, "%s: %g and %g straight, %g along", k.row, (double)a.straight / S,
+             (double)b.straight / S, (double)a.along / S);
+    }
+    EXPECT(page && strstr(page, k.row), "docs/sharding.md has no line %s", k.row);
+  }
+  free(page);
+  FsdpConfig c = {};
+  c.comm = COMM_MPI, c.between = BETWEEN_CHAIN;
+  for (int per = 1; per <= 5; per++) for (int world = per + 1; world <= 13; world++) {
+    HostsLayout x[16];
+    Mesh m[16];
+    int added[16] = {}, hosts = (world + per - 1) / per;
+    for (int r = 0; r < world; r++) {
+      mesh_pretend(&m[r], MeshShape{1, world, 0}, true, r, world, per);
+      x[r] = hosts_layout(&c, &m[r], false);
+    }
+    for (int r = 0; r < world; r++) for (int p = 0; p < x[r].parts; p++) {
+      const HostPart *part = &x[r].part[p];
+      added[part->owner]++;
+      bool next = x[r].me == hosts - 1 && part->after == part->owner;
+      const HostsLayout *y = &x[part->after];
+      for (int q = 0; q < y->parts; q++)
+        next = next || (y->me == x[r].me + 1 && y->part[q].owner == part->owner && y->part[q].before == r);
+      EXPECT(next, "%d ranks, %d a host: rank %d gives the part of %d to %d", world, per, r, part->owner, part->after);
+    }
+    for (int r = 0; r < world; r++) {
+      EXPECT(added[r] == hosts && x[r].part[x[r].own].owner == r, "%d ranks, %d a host: the part of %d is added to by "
+             "%d ranks", world, per, r, added[r]);
+      free(x[r].part);
+      mesh_close(&m[r]);
+    }
+  }
+  Peer peer[4] = {{0, NULL}, {1, NULL}, {0, NULL}, {1, NULL}};
+  Mesh m = {};
+  m.world = 4, m.shape = MeshShape{1, 4, 0}, m.peer = peer, m.windows = true;
+  EXPECT(hosts_out_of_order(&m) == 1 && hosts_why_not(&c, &m, false), "ranks in turn are taken for consecutive ones");
 }
 TEST_MPI(schedule_log_is_proven_along_hosts, 6,
          "sums along pretended hosts of two ranks: the record proves their order; every broken record is seen") {

@@ -400,6 +400,16 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
     if (!rank) printf("%s: %d entries, %d buffers\n", m.options, x.record.count, x.pass.count);
     plan_case_close(&x);
   }
+  // Gradients along hosts, of 4, 4 and 3 ranks.
+  for (const char *options : {"--model tiny --grad_accum 2 --between_hosts chain",
+                              "--model tiny --dtype bf16 --strategy zero1 --shard dim0 --between_hosts chain"})
+    for (int rank = 0; rank < 11; rank++) {
+      test_options(&o, 11, "%s", options);
+      plan_case_open(&x, &cpu, &o, false, rank, 11, 4, PASS_TRAIN);
+      EXPECT(x.t.fsdp.lay.hosts.hosts == 3 && !x.record.error[0], "%s, rank %d: %s", options, rank, x.record.error);
+      plan_expect_formula(&x, options, rank);
+      plan_case_close(&x);
+    }
 }
 
 // ================================================================================================ 3 touches

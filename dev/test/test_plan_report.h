@@ -203,6 +203,9 @@ TEST(plan_ranks_of_a_kind_are_alike,
        {"--world 24 --mesh 4x6 --model small --ranks_per_host 8 --device cuda --grad_accum 2",
         "--world 12 --mesh 3x4 --model tiny --ranks_per_host 4 --device cuda --dtype bf16 --comm nccl --reduce native",
         "--world 16 --model tiny --device cuda --reshard_after_forward 4 --gather_slots 1",
+        "--world 12 --model tiny --ranks_per_host 4 --device cpu --grad_accum 2 --threads 1",
+        "--world 11 --model tiny --ranks_per_host 4 --device cpu --dtype bf16 --between_hosts chain --threads 1",
+        "--world 8 --mesh 2x4 --model tiny --ranks_per_host 3 --device cpu --between_hosts chain --threads 1",
         "--world 6 --model tiny --device cuda --comm mpi --ranks_per_host 2 --dtype bf16",
         "--world 9 --model tiny --device cuda --offload params --ranks_per_host 4"}) {
     plan_asked(&o, "%s", more);
