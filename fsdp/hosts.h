@@ -12,7 +12,8 @@
 //          only where something was added before: an earlier microbatch of the step, or replicas before
 //
 // On each host one rank adds to the part of owner o: o itself on its own, and elsewhere the rank of the same number
-// there, modulo the host's ranks. It reads what its neighbours contribute in their windows. A rank's parts of a round,
+// there, modulo the host's ranks. It reads what its neighbours contribute in their windows; over NCCL they send it.
+// A rank's parts of a round,
 // one of each host where these have equally many ranks, follow each other, so that all hosts are at work at once.
 //
 // With e elements of a shard on the wire, of b bytes, n ranks of this host and k parts, a rank receives of a reduction:
@@ -61,21 +62,26 @@ static inline HostsBytes hosts_busiest(const int *first, int hosts, int64_t redu
   return most;
 }
 // Why sums cannot go along hosts; NULL: they can.
-static inline const char *hosts_why_not(const FsdpConfig *c, const Mesh *m, bool mirrored) {
+static inline const char *hosts_why_not(const FsdpConfig *c, const Mesh *m, bool gpu) {
   const int S = m->shape.shards;
   bool spans = false;
   for (int r = 0; r < m->world; r++) spans = spans || m->peer[r].host != m->peer[r / S * S].host;
   if (!spans) return "no shard group spans several hosts";
-  if (c->comm != COMM_MPI || mirrored) return "on GPUs gradients go straight to their owners";
-  if (!m->windows) return "--shm off sends messages inside a host, too";
+  if (gpu && c->comm == COMM_MPI) return "on GPUs with --comm mpi gradients go straight to their owners";
+  if (c->native_reduce) return "--reduce native is NCCL's own sum";
+  if (c->offload != OFFLOAD_NONE) return "with --offload gradients go straight to their owners";
+  if (c->comm == COMM_NCCL && m->shape.replicas > 1)
+    return "on GPUs with replicas gradients go straight to their owners";
+  if (c->comm == COMM_MPI && !m->windows) return "--shm off sends messages inside a host, too";
   if (hosts_out_of_order(m)) return "the ranks of a host are not consecutive (mpirun --map-by slot makes them)";
   return NULL;
 }
 // Whether sums go along the hosts of every shard group that spans several. Alike on all ranks. By itself: where the
-// busiest host has fewer bytes to send or receive.
-static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool mirrored) {
-  if (c->between == BETWEEN_DIRECT || c->weights_only || hosts_why_not(c, m, mirrored)) return false;
+// busiest host has fewer bytes to send or receive; on GPUs not, because nothing of it was measured there yet.
+static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
+  if (c->between == BETWEEN_DIRECT || c->weights_only || hosts_why_not(c, m, gpu)) return false;
   if (c->between == BETWEEN_CHAIN) return true;
+  if (c->comm == COMM_NCCL) return false;
   const int64_t reductions = c->local ? 1 : c->microbatches, starts = reductions - (m->shape.replicas == 1);
   const int S = m->shape.shards;
   int *first = (int *)malloc(sizeof(int) * (size_t)(S + 1));
@@ -90,8 +96,8 @@ static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool mirrore
   return most.along < most.straight;
 }
 // One line in `error` if --between_hosts chain was asked for where it cannot be; false then.
-static inline bool hosts_check(const FsdpConfig *c, const Mesh *m, bool mirrored, char *error, size_t error_bytes) {
-  const char *why = c->between == BETWEEN_CHAIN && !c->weights_only ? hosts_why_not(c, m, mirrored) : NULL;
+static inline bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, char *error, size_t error_bytes) {
+  const char *why = c->between == BETWEEN_CHAIN && !c->weights_only ? hosts_why_not(c, m, gpu) : NULL;
   if (why) snprintf(error, error_bytes, "--between_hosts chain: %s; leave it out", why);
   return !why;
 }
@@ -101,11 +107,11 @@ static inline int hosts_adder(const int *first, int hosts, int h, int owner) {
   while (of < hosts - 1 && first[of + 1] <= owner) of++;
   return first[h] + (owner - first[of]) % (first[h + 1] - first[h]);
 }
-// Which parts this rank adds to, and between whom. Free .part.
-static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool mirrored) {
+// Which parts this rank adds to, and between whom. Free .part and .adder.
+static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool gpu) {
   HostsLayout x = {};
   const int S = m->shape.shards, base = m->shard.rank[0], me = m->shard.me;
-  if (!hosts_chosen(c, m, mirrored)) return x;
+  if (!hosts_chosen(c, m, gpu)) return x;
   int *first = (int *)malloc(sizeof(int) * (size_t)(S + 1));
   const int hosts = hosts_in_order(m, base, S, first);
   for (int h = 0; h <= hosts; h++) first[h] -= base;
@@ -117,8 +123,10 @@ static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool 
     x.begin = hosts_adder(first, hosts, 0, me);
     x.end = hosts_adder(first, hosts, hosts - 1, me);
     x.part = (HostPart *)calloc((size_t)S, sizeof(HostPart));
+    x.adder = (int *)calloc((size_t)S, sizeof(int));
     for (int o = 0; o < S; o++) {
-      if (hosts_adder(first, hosts, x.me, o) != me) continue;
+      x.adder[o] = hosts_adder(first, hosts, x.me, o);
+      if (x.adder[o] != me) continue;
       const int before = x.me ? hosts_adder(first, hosts, x.me - 1, o) : o;
       const int after = x.me < hosts - 1 ? hosts_adder(first, hosts, x.me + 1, o) : o;
       if (o == me) x.own = x.parts;

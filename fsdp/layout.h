@@ -267,9 +267,19 @@ static inline size_t fsdp_staging_in_numel(const Fsdp *f, int64_t largest) {
   if (S == 1 && !f->cfg.comms_of_one) return 0;
   return f->cfg.native_reduce ? (size_t)largest : 2 * S * chunk;
 }
-// The same in bytes. Along hosts: sums of this rank's parts.
+// Along hosts, bytes of a round: over NCCL what this host's other ranks contribute to this rank's parts; behind that
+// the parts' sums.
+static inline size_t hosts_inputs_bytes(const Fsdp *f) {
+  const HostsLayout *h = &f->lay.hosts;
+  if (f->cfg.comm != COMM_NCCL) return 0;
+  return align_bytes((size_t)h->parts * (size_t)(h->ranks - 1) * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f));
+}
+static inline size_t hosts_round_bytes(const Fsdp *f) {
+  return hosts_inputs_bytes(f) + (size_t)f->lay.hosts.parts * (size_t)f->lay.chunk_numel * sizeof(float);
+}
+// The same in bytes. Along hosts: of two rounds.
 static inline size_t fsdp_staging_in_bytes(const Fsdp *f, int64_t largest) {
-  if (f->lay.hosts.hosts) return 2 * (size_t)f->lay.hosts.parts * (size_t)f->lay.chunk_numel * sizeof(float);
+  if (f->lay.hosts.hosts) return 2 * hosts_round_bytes(f);
   return fsdp_staging_in_numel(f, largest) * fsdp_wire_bytes(f);
 }
 static inline size_t fsdp_staging_out_bytes(const Fsdp *f) {

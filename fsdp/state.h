@@ -116,9 +116,11 @@ struct PoolPlace { bool in_slots; size_t at; };  // of a buffer there; in_slots:
 struct HostPart { int owner, before, after; };
 // hosts: of the shard group, 0: gradients go straight to their owners. me: this rank's among them, with the ranks
 // [first, first + ranks). part: those that this rank adds to, in order of owners; own: the one that is its own.
-// begin, end: ranks of the first and the last host that add to this rank's shard.
+// begin, end: ranks of the first and the last host that add to this rank's shard. adder: [shards] which of this host's
+// ranks adds to an owner's part.
 struct HostsLayout {
   int hosts, me, first, ranks, parts, own, begin, end;
+  int *adder;
   HostPart *part;
 };
 struct OwnedMatrix;

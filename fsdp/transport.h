@@ -144,8 +144,8 @@ static inline bool hosts_receives_part(const Fsdp *f, int part) {
 }
 // Along hosts: the sum of a part in a round; elements from x.first on.
 static inline float *hosts_sum(const Fsdp *f, uint64_t round, int part) {
-  const size_t at = (round & 1) * (size_t)f->lay.hosts.parts + (size_t)part;
-  return (float *)f->staging_in + at * (size_t)f->lay.chunk_numel;
+  char *sums = f->staging_in + (round & 1) * hosts_round_bytes(f) + hosts_inputs_bytes(f);
+  return (float *)sums + (size_t)part * (size_t)f->lay.chunk_numel;
 }
 static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
   return f->params_home + f->lay.unit[u].params_at + f->lay.unit[u].piece[i].shard_at;
@@ -1114,15 +1114,112 @@ static inline bool comm_nccl_round_free(Fsdp *f, uint64_t) {
 }
 static inline char *comm_nccl_staging_in(const Fsdp *f, uint64_t round, int i) {
   if (f->cfg.native_reduce) return f->staging_in;
+  if (f->lay.hosts.hosts) return f->staging_in + (round & 1) * hosts_round_bytes(f);
   const size_t chunk_bytes = (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
   return f->staging_in + ((round & 1) * (size_t)fsdp_shards(f) + (size_t)i) * chunk_bytes;
 }
+// ---- sums along hosts
+// All ranks of the group enqueue these in one order: what a round's ranks of a host contribute; what owners begin with;
+// parts along the hosts, in order of owners; results. A part's message waits only for those of owners before it and of
+// hosts before, so that no messages wait for each other in a circle. A part goes on while the next one comes.
+// What the i-th rank of this host contributes to a part.
+static inline char *comm_nccl_part_staging(const Fsdp *f, uint64_t round, int i, int part) {
+  const HostsLayout *h = &f->lay.hosts;
+  const int other = i - (h->first + i > f->mesh.shard.me);
+  return comm_nccl_staging_in(f, round, 0) +
+         (size_t)(part * (h->ranks - 1) + other) * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
+}
+static inline void comm_nccl_parts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const HostsLayout *h = &f->lay.hosts;
+  const size_t b_r = fsdp_wire_bytes(f);
+  const int me = f->mesh.shard.me;
+  PieceRun run;
+  nccl->group_begin(&f->reduce_ctx);
+  for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
+    if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
+    const size_t to = (size_t)(run.state_at - x.first) * b_r, bytes = (size_t)run.numel * b_r;
+    for (int o = 0; o < fsdp_shards(f); o++)
+      if (h->adder[o] != me)
+        nccl->send(&f->reduce_ctx, f->nccl_reduce, f->work + fsdp_contribution_at(f, o, round, x, run), bytes,
+                   h->adder[o]);
+    for (int p = 0; p < h->parts; p++) for (int i = 0; i < h->ranks; i++)
+      if (h->first + i != me)
+        nccl->receive(&f->reduce_ctx, f->nccl_reduce, comm_nccl_part_staging(f, round, i, p) + to, bytes, h->first + i);
+  }
+  nccl->group_end(&f->reduce_ctx);
+}
+// A sum to or from rank `peer` of the shard group, piece by piece; sum NULL: of the own shard.
+static inline void comm_nccl_sum(Fsdp *f, ReduceSpan x, float *sum, HostsMove move, int peer) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
+    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
+    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x));
+    const size_t bytes = (size_t)run.numel * 4;
+    if (move == HOSTS_SEND) nccl->send(&f->reduce_ctx, f->nccl_reduce, at, bytes, peer);
+    else nccl->receive(&f->reduce_ctx, f->nccl_reduce, at, bytes, peer);
+  }
+}
+static inline void comm_nccl_part_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const HostsLayout *h = &f->lay.hosts;
+  if (fsdp_begins(f)) return;
+  nccl->group_begin(&f->reduce_ctx);
+  for (int p = 0; p < h->parts && !h->me; p++)
+    if (hosts_receives_part(f, p)) comm_nccl_sum(f, x, hosts_sum(f, round, p), HOSTS_RECEIVE, h->part[p].before);
+  const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
+  if (h->begin != f->mesh.shard.me) comm_nccl_sum(f, x, NULL, HOSTS_SEND, h->begin);
+  doing_again(f->record, was);
+  nccl->group_end(&f->reduce_ctx);
+}
+static inline void comm_nccl_part_exchange(Fsdp *f, uint64_t round, int gives, int takes, ReduceSpan x) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const HostsLayout *h = &f->lay.hosts;
+  nccl->group_begin(&f->reduce_ctx);
+  if (gives >= 0 && h->me < h->hosts - 1)
+    comm_nccl_sum(f, x, hosts_sum(f, round, gives), HOSTS_SEND, h->part[gives].after);
+  if (takes < h->parts && h->me)
+    comm_nccl_sum(f, x, hosts_sum(f, round, takes), HOSTS_RECEIVE, h->part[takes].before);
+  nccl->group_end(&f->reduce_ctx);
+}
+static inline bool comm_nccl_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  if (!part) comm_nccl_part_exchange(f, round, -1, 0, x);
+  return true;
+}
+static inline const char *comm_nccl_part_input(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x,
+                                               PieceRun run) {
+  const HostsLayout *h = &f->lay.hosts;
+  if (h->first + i == f->mesh.shard.me) return f->work + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+  return comm_nccl_part_staging(f, round, i, part) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
+}
+static inline void comm_nccl_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  comm_nccl_part_exchange(f, round, part, part + 1, x);
+}
+// Results of a round come after the parts of the next one: hosts before the last are at work on these meanwhile.
+static inline bool comm_nccl_part_back(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const HostsLayout *h = &f->lay.hosts;
+  nccl->group_begin(&f->reduce_ctx);
+  for (int p = 0; p < h->parts && h->me == h->hosts - 1; p++)
+    if (h->part[p].after != f->mesh.shard.me)
+      comm_nccl_sum(f, x, hosts_sum(f, round, p), HOSTS_SEND, h->part[p].after);
+  if (h->end != f->mesh.shard.me) comm_nccl_sum(f, x, NULL, HOSTS_RECEIVE, h->end);
+  nccl->group_end(&f->reduce_ctx);
+  return true;
+}
+static const CommHosts hosts_nccl = {comm_self_yes,        comm_nccl_part_begin, comm_nccl_part_arrived,
+                                     comm_nccl_part_input, comm_nccl_part_give,  comm_nccl_part_back};
 // Ordered: all-to-all, each rank's part of the own shard into its own chunk; fsdp.h adds them in order of ranks.
 static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const size_t b_r = fsdp_wire_bytes(f);
   const int S = fsdp_shards(f);
   if (!comm_nccl_meets(f, &f->mesh.shard)) return;
+  if (f->lay.hosts.hosts) {
+    comm_nccl_parts_post(f, round, x);
+    return;
+  }
   PieceRun run;
   nccl->group_begin(&f->reduce_ctx);
   for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
@@ -1271,7 +1368,8 @@ static inline void comm_nccl_warm(Fsdp *f) {
   const int64_t most = f->cfg.native_reduce ? fsdp_stage_most(f).state : f->lay.chunk_numel;
   for (int u = 0; u < f->lay.units && trains; u++)
     for (int i = 0; i < f->lay.unit[u].pieces; i++)
-      chunks = warm_with(chunks, (size_t)min64(f->lay.unit[u].piece[i].numel, most) * fsdp_wire_bytes(f));
+      for (size_t b : {fsdp_wire_bytes(f), f->lay.hosts.hosts ? sizeof(float) : 0})     // along hosts: sums, too
+        chunks = warm_with(chunks, (size_t)min64(f->lay.unit[u].piece[i].numel, most) * b);
   size_t bytes = world * small;
   const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1),
                           256 * (world + 1),
@@ -1313,7 +1411,7 @@ static const Comm comm_nccl = {
     comm_self_yes,
     comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
     streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress, comm_nccl_updates,
-    NULL};
+    &hosts_nccl};
 
 // ================================================================================================ record
 // Begins or goes on recording f's run in r, whose tables f was opened with (record_tables).
@@ -1458,10 +1556,14 @@ static inline const char *comm_plan_part_input(const Fsdp *f, uint64_t round, in
   return f->work + fsdp_contribution_at(f, f->lay.hosts.part[part].owner, round, x, run);
 }
 static inline void comm_plan_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
-  if (f->lay.hosts.part[part].after != f->mesh.shard.me) comm_plan_part(f, ACCESS_READ, round, part, x);
+  const HostsLayout *h = &f->lay.hosts;
+  if (h->me < h->hosts - 1) comm_plan_part(f, ACCESS_READ, round, part, x);
 }
-static inline bool comm_plan_part_back(Fsdp *f, uint64_t, ReduceSpan x) {
-  if (f->lay.hosts.end != f->mesh.shard.me) comm_plan_own_sum(f, ACCESS_WRITE, x);
+static inline bool comm_plan_part_back(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const HostsLayout *h = &f->lay.hosts;
+  for (int p = 0; p < h->parts && h->me == h->hosts - 1; p++)
+    if (h->part[p].after != f->mesh.shard.me) comm_plan_part(f, ACCESS_READ, round, p, x);
+  if (h->end != f->mesh.shard.me) comm_plan_own_sum(f, ACCESS_WRITE, x);
   return true;
 }
 static const CommHosts hosts_plan = {comm_self_yes,        comm_plan_part_begin, comm_plan_part_arrived,

@@ -236,6 +236,7 @@ static inline void rank_along(RankKey *k, const Options *o, int rank) {
   if (x.hosts) k->along = !x.me ? ROLE_FIRST : x.me == x.hosts - 1 ? ROLE_LAST : ROLE_BETWEEN;
   k->parts = x.parts;
   free(x.part);
+  free(x.adder);
   mesh_close(&m);
 }
 

@@ -381,7 +381,10 @@ static inline void timed_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
       part += (double)run.numel * (double)fsdp_wire_bytes(f);
   timeline_host_copies(l, place, f->mesh.windows ? 0 : part);
-  if (!f->lay.hosts.hosts)                       // else part by part
+  const HostsLayout *h = &f->lay.hosts;
+  const GroupPlace host = {h->ranks, 1, h->ranks};
+  if (h->hosts) timeline_expect(l, RECORD_REDUCE, messages_time(l->m, host, l->m->gpu ? h->parts * part : 0));
+  else
     timeline_expect(l, RECORD_REDUCE, f->cfg.native_reduce ? ring_time(l->m, place, (place.size - 1) * part)
                                                            : messages_time(l->m, place, part));
   comm_plan.round_send(f, round, x);
@@ -408,7 +411,7 @@ static inline bool timed_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x
 }
 static inline void timed_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   Timeline *l = timeline_of(f);
-  if (!hosts_receives_part(f, part)) timeline_expect(l, RECORD_REDUCE, hosts_time(l->m, x));
+  if (!f->lay.hosts.me) timeline_expect(l, RECORD_REDUCE, hosts_time(l->m, x));
   comm_plan.hosts->give(f, round, part, x);
   l->waits[RECORD_REDUCE] = false;
 }

@@ -1162,7 +1162,12 @@ TEST(cli_notes_groups_across_hosts, "shard groups placed across two hosts: one n
 TEST(cli_refuses_sums_along_hosts_that_cannot_be, "--between_hosts chain: one line says why it cannot be") {
   static const struct { const char *options, *why; } table[] = {
       {"", "no shard group spans several hosts"},
-      {"--plan on --world 8 --ranks_per_host 4 --device cuda", "on GPUs gradients go straight to their owners"},
+      {"--plan on --world 8 --ranks_per_host 4 --device cuda --comm mpi",
+       "on GPUs with --comm mpi gradients go straight to their owners"},
+      {"--plan on --world 8 --ranks_per_host 2 --device cuda --mesh 2x4",
+       "on GPUs with replicas gradients go straight to their owners"},
+      {"--plan on --world 8 --ranks_per_host 4 --device cuda --offload optimizer",
+       "with --offload gradients go straight to their owners"},
       {"--plan on --world 8 --ranks_per_host 4 --shm off", "--shm off sends messages inside a host, too"}};
   for (const auto &row : table) {
     CliRun r;

@@ -18,6 +18,7 @@ static inline void hosts_end() { mesh_pretended_host = NULL; }
 
 // hosts: on so many sums travel, 0: gradients go straight to their owners. mesh: options that one rank does not take.
 struct HostsCase { int world; HostMap map; const char *options; int hosts; const char *mesh; };
+static const Ops *hosts_ops = cpu_tables[0].ops;  // emulated streams: over NCCL
 static inline bool hosts_run(WorldResult *r, const Corpus *corpus, const HostsCase *k, int world) {
   memset(r, 0, sizeof *r);
   MPI_Comm comm;
@@ -26,7 +27,8 @@ static inline bool hosts_run(WorldResult *r, const Corpus *corpus, const HostsCa
   Options o;
   test_options(&o, world, "%s %s %s", schedule_shapes, k->options, world > 1 ? k->mesh : "");
   if (!mesh_pretended_host) strcpy(o.between_hosts, "auto");
-  trainer_open(&t, &o, corpus, comm, device_of(cpu_tables[0].ops), 1);
+  if (hosts_ops->nccl && mesh_pretended_host) strcpy(o.comm, "nccl");
+  trainer_open(&t, &o, corpus, comm, schedule_device(hosts_ops), 1);
   fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, 384));
   EXPECT(!mesh_pretended_host || t.fsdp.lay.hosts.hosts == k->hosts, "%s: sums go along %d hosts, not %d", k->options,
          t.fsdp.lay.hosts.hosts, k->hosts);
@@ -90,6 +92,21 @@ TEST_MPI(sums_along_hosts_change_no_bit, 6,
       {6, HOSTS_OF_1, "--between_hosts chain --optimizer sgd", 6, "--reshard_after_forward 2"}};
   hosts_equal(cases, (int)(sizeof cases / sizeof *cases));
 }
+TEST_MPI(sums_along_hosts_change_no_bit_nccl, 6,
+         "the same over NCCL on emulated streams") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  static const HostsCase cases[] = {
+      {4, HOSTS_OF_2, "--between_hosts auto", 0, ""},
+      {4, HOSTS_OF_2, "--between_hosts chain", 2, ""},
+      {6, HOSTS_OF_2, "--between_hosts chain --graph on", 3, ""},
+      {6, HOSTS_2_1_3, "--between_hosts chain --reduce_dtype bf16 --shard dim0", 3, ""},
+      {6, HOSTS_4_2, "--between_hosts chain --global_batch 6 --freeze wte,h.1.*,*.ln_*", 2, ""},
+      {6, HOSTS_OF_1, "--between_hosts chain --param_dtype bf16 --recompute block --wrap model", 6, ""},
+      {4, HOSTS_OF_3, "--between_hosts chain --strategy zero1 --global_batch 4 --reduce_dtype bf16", 2, ""}};
+  hosts_ops = &ops_streams;
+  hosts_equal(cases, (int)(sizeof cases / sizeof *cases));
+  hosts_ops = cpu_tables[0].ops;
+}
 TEST(sums_along_hosts_carry_these_bytes,
      "bytes of the busiest host for each element of the gradients: those of the table in docs/sharding.md; the part of "
      "an owner is added to once on each host, and what a rank sends its successor receives; ranks in turn are found") {
@@ -136,6 +153,7 @@ TEST(sums_along_hosts_carry_these_bytes,
       EXPECT(added[r] == hosts && x[r].part[x[r].own].owner == r, "%d ranks, %d a host: the part of %d is added to by "
              "%d ranks", world, per, r, added[r]);
       free(x[r].part);
+      free(x[r].adder);
       mesh_close(&m[r]);
     }
   }
@@ -155,5 +173,14 @@ TEST_MPI(schedule_log_is_proven_along_hosts, 6,
   sched_modes_hold(cpu_tables[0].ops, modes, (int)(sizeof modes / sizeof *modes), SCHED_MUTANTS_A_SITE);
   hosts_begin(HOSTS_OF_BOTH);
   sched_modes_hold(cpu_tables[0].ops, replicas, 1, SCHED_MUTANTS_A_SITE);
+  hosts_end();
+}
+TEST_MPI(schedule_log_is_proven_along_hosts_nccl, 6, "the same over emulated streams and NCCL") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  static const SchedMode modes[] = {{4, "nccl", "--between_hosts chain --graph off", 384},
+                                    {4, "nccl", "--between_hosts chain --global_batch 4 --reduce_dtype bf16", 384},
+                                    {6, "nccl", "--between_hosts chain --global_batch 6 --strategy zero1", 384}};
+  hosts_begin(HOSTS_OF_2);
+  sched_modes_hold(&ops_streams, modes, (int)(sizeof modes / sizeof *modes), SCHED_MUTANTS_A_SITE);
   hosts_end();
 }

@@ -318,8 +318,11 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   // Along hosts: fp32 sums of as many parts as this rank adds to, twice.
   size_t parts = 0;
   for (int o = 0; o < (int)S && f->lay.hosts.hosts; o++) parts += plan_adds_to(f, o);
-  if (f->lay.hosts.hosts) in = 2 * parts * chunk * 4 / b_r;
-  if (c->comm == COMM_NCCL) in = S == 1 && !c->comms_of_one ? 0 : c->native_reduce ? largest : 2 * S * chunk;
+  size_t here = 0;
+  for (int i = 0; i < (int)S; i++) here += f->mesh.peer[f->mesh.shard.rank[i]].host == f->mesh.peer[f->mesh.rank].host;
+  const size_t inputs = c->comm == COMM_NCCL ? align_bytes(parts * (here - 1) * chunk * b_r) : 0;
+  if (f->lay.hosts.hosts) in = 2 * (inputs + parts * chunk * 4) / b_r;
+  else if (c->comm == COMM_NCCL) in = S == 1 && !c->comms_of_one ? 0 : c->native_reduce ? largest : 2 * S * chunk;
   line[MEM_STAGING_IN] = trains ? in * b_r : 0;
   line[MEM_SCALES] = 4 * scales * (2 + world);
   line[MEM_CONTROL] = mpi ? 8192 : 0;
