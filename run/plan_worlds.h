@@ -133,7 +133,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   const Ops *cpu = cpu_tables[wanted >= 0 ? wanted : best].ops;
   char why[256];
   REFUSE(!d->gpu && !cpu_precision_fits(o, cpu, why, sizeof why), "--matmul_precision high: %s", why);
-  if (d->gpu && !strcmp(o->comm, "auto")) strcpy(o->comm, world == 1 ? "self" : "nccl");
+  if (d->gpu && !strcmp(o->comm, "auto")) strcpy(o->comm, comm_of_gpus(o, world, false));
   if (d->gpu && strcmp(o->offload, "none") && !strcmp(o->graph, "auto")) strcpy(o->graph, "off");
   d->timed = o->on[0] != 0;
   static const size_t host_bytes = host_available_bytes();       // one figure for all plans of a search

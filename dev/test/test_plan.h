@@ -391,6 +391,7 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
       {"--model gpt2 --mesh 4x2 --accumulate local --grad_accum 3", 8, 4, "mpi"},
       {"--model small --reshard_after_forward 8 --grad_accum 2", 64, 8, "nccl"},
       {"--model small --param_dtype bf16 --offload optimizer", 16, 8, "nccl"},
+      {"--model small --between_hosts chain --grad_accum 2 --reduce_dtype bf16", 22, 8, "nccl"},
       {"--model small --mesh 2x8 --fp8 gather --offload optimizer", 16, 4, "mpi"},
       {"--model small --mesh 8x2 --offload params --grad_accum 2", 16, 4, "mpi"},
       {"--model small --offload params --device cuda --comm nccl --reduce native", 8, 8, "nccl"}};

@@ -201,9 +201,10 @@ TEST(plan_ranks_of_a_kind_are_alike,
   }
   for (const char *more :
        {"--world 24 --mesh 4x6 --model small --ranks_per_host 8 --device cuda --grad_accum 2",
-        "--world 12 --mesh 3x4 --model tiny --ranks_per_host 4 --device cuda --dtype bf16 --comm nccl --reduce native",
+        "--world 12 --mesh 3x4 --model tiny --ranks_per_host 4 --device cuda --dtype bf16 --reduce native",
         "--world 16 --model tiny --device cuda --reshard_after_forward 4 --gather_slots 1",
         "--world 12 --model tiny --ranks_per_host 4 --device cpu --grad_accum 2 --threads 1",
+        "--world 11 --model tiny --ranks_per_host 4 --device cuda --grad_accum 2 --between_hosts chain",
         "--world 11 --model tiny --ranks_per_host 4 --device cpu --dtype bf16 --between_hosts chain --threads 1",
         "--world 8 --mesh 2x4 --model tiny --ranks_per_host 3 --device cpu --between_hosts chain --threads 1",
         "--world 6 --model tiny --device cuda --comm mpi --ranks_per_host 2 --dtype bf16",
