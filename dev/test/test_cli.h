@@ -354,11 +354,11 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
   const CliRefusal no_cuda[] = {
       {2, "--device cuda", 2,
        "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu"},
-      {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: this build has no"},
+      {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: this build..."},
       {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: this build has no CUDA kernels"}};
   const CliRefusal no_driver[] = {
       {2, "--device cuda", 3, "--device cuda: no NVIDIA driver..."},
-      {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: no NVIDIA driver"},
+      {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: no NVIDIA..."},
       {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: no NVIDIA driver..."}};
   void *driver = dlopen("libcuda.so.1", RTLD_NOW);
   if (!&ops_cuda) cli_expect_refusals(no_cuda, 3);

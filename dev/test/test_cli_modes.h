@@ -124,7 +124,7 @@ TEST(two_hosts_print_the_same_losses_in_every_mesh,
       {"--reshard_after_forward 2 --gather_slots 1", "1 replica of 4 shards"}};
   static const char steps[] = "--global_batch 8 --max_steps 4 --eval_every 2 --save_every -1";
   CliRun r;
-  char options[1024];
+  char options[4096];
   CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(0), cli_small(), steps, cli_path("one"));
   cli_expect_done(&r, "one rank");
   cli_free(&r);
