@@ -11,6 +11,7 @@
 //   fsdp/record.h          what a run does, entry by entry: for proofs of its order, and for dry runs
 //   fsdp/placement.h       memory by lifetimes
 //   fsdp/owned.h           Muon: which rank computes the update of which matrix
+//   fsdp/hosts.h           gradients between hosts as sums that travel along them
 //   fsdp/layout.h          decisions and the list of all buffers
 //   fsdp/transport.h       the comm table: self, mpi or nccl; all traffic is counted there
 //   fsdp/reduce.h          fsdp_grads, fsdp_grad, fsdp_reduce: ordered, so that N ranks give bit for bit what one
@@ -58,8 +59,8 @@
 //   gathers of block l      1 + A [l' <= l < L - K] + (A-1) [not l' <= l < K], of everything else 1
 //                           each (S-1) g(u); with reshard G all but the first (G-1) (S/G) g(u)
 //                           none where shards are read in place: nothing is moved
-//   reductions of u         A, or 1 if accumulated locally; each (S-1) e(u) b; none if all of u is frozen, or if one
-//                           rank sums its gradient in its shard
+//   reductions of u         A, or 1 if accumulated locally; each (S-1) e(u) b, or along hosts what fsdp/hosts.h
+//                           says; none if all of u is frozen, or if one rank sums its gradient in its shard
 //   along the replicas      fp32 partial sums of shards: 4 s(u) for each reduction, less the first of replica 0; the
 //                           whole once more to all but the last replica. native: 2 (R-1)/R of 4 s(u), once a step.
 //                           s(u): e(u) and the gaps that align pieces in a shard
@@ -86,6 +87,7 @@
 #include "fsdp/finite.h"
 #include "fsdp/placement.h"
 #include "fsdp/owned.h"
+#include "fsdp/hosts.h"
 #include "fsdp/layout.h"
 #include "fsdp/transport.h"
 #include "fsdp/gather.h"

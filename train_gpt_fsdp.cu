@@ -1162,6 +1162,8 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
   Mesh mesh;
   mesh_open(&mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
+  hosts_check(&cfg, &mesh, ops->nccl, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
   trainer_layout(t, mesh, cfg, param, params);
   if (!fsdp_shared_slots_fit(&t->fsdp)) {
     t->fsdp.cfg.share_slots = false;

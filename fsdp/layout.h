@@ -6,6 +6,7 @@
 // time no code asks again why a buffer is where it is.
 #pragma once
 #include <sys/statvfs.h>
+#include "hosts.h"
 #include "owned.h"
 #include "placement.h"
 
@@ -15,10 +16,17 @@ static inline int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
   const int64_t L = c->blocks, K = c->gather_slots, low = min64(c->first_backward, L - K);
   return 1 + (l >= low && l < L - K ? A : 0) + (l >= low && l < K ? 0 : A - 1);
 }
+// What comes of a reduction of unit u. first: of the step. Between hosts: only known of sums along them.
+static inline HostsTraffic fsdp_hosts_traffic(const Fsdp *f, const Unit *u, bool first) {
+  const int64_t e = unit_wire_numel(u), b = (int64_t)fsdp_wire_bytes(f);
+  const bool begins = first && (!fsdp_chains(f) || f->mesh.replicate.me == 0);
+  if (f->lay.hosts.hosts) return hosts_formula(&f->lay.hosts, e, b, begins);
+  return HostsTraffic{(fsdp_shards(f) - 1) * e * b, 0};
+}
 // The formulas of traffic, per rank and step of A microbatches a rank.
 static inline Traffic fsdp_formula(const Fsdp *f, int A) {
   const int64_t S = fsdp_shards(f), R = f->cfg.mesh.replicas, r = f->mesh.replicate.me, N = f->mesh.world;
-  const int64_t b_r = (int64_t)fsdp_wire_bytes(f), G = f->cfg.mesh.kept, reductions = f->cfg.local ? 1 : A;
+  const int64_t G = f->cfg.mesh.kept, reductions = f->cfg.local ? 1 : A;
   Traffic t = {};
   for (int i = 0; i < f->lay.units; i++) {
     const Unit *u = &f->lay.unit[i];
@@ -30,7 +38,10 @@ static inline Traffic fsdp_formula(const Fsdp *f, int A) {
     }
     if (!u->state_numel || f->lay.stage[u->stage].grads == GRADS_IN_SHARD) continue;
     t.reductions += reductions;
-    t.reduce_bytes += reductions * (S - 1) * unit_wire_numel(u) * b_r;
+    for (int64_t a = 0; a < reductions; a++) {
+      const HostsTraffic x = fsdp_hosts_traffic(f, u, a == 0);
+      t.reduce_bytes += x.inside + x.between;
+    }
     if (fsdp_chains(f)) t.replicate_bytes += (reductions - (r == 0)) * u->state_numel * 4;
   }
   if (fsdp_chains(f) && r < R - 1) t.replicate_bytes += f->lay.state_numel * 4;
@@ -208,6 +219,7 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
   for (int p = 0; p < params; p++)
     f->lay.blocks_in_root = f->lay.blocks_in_root || f->lay.unit[param[p].unit].stage != param[p].stage;
   owned_layout(f);
+  f->lay.hosts = hosts_layout(&f->cfg, &f->mesh, f->lay.mirrored);
   fsdp_layout_reductions(f);
   fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
   f->kept_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
@@ -254,6 +266,21 @@ static inline size_t fsdp_staging_in_numel(const Fsdp *f, int64_t largest) {
   if (f->cfg.comm != COMM_NCCL) return f->lay.mirrored && S > 1 ? chunk : 2 * (size_t)f->mesh.remote * chunk;
   if (S == 1 && !f->cfg.comms_of_one) return 0;
   return f->cfg.native_reduce ? (size_t)largest : 2 * S * chunk;
+}
+// Along hosts, bytes of a round: over NCCL what this host's other ranks contribute to this rank's parts; behind that
+// the parts' sums.
+static inline size_t hosts_inputs_bytes(const Fsdp *f) {
+  const HostsLayout *h = &f->lay.hosts;
+  if (f->cfg.comm != COMM_NCCL) return 0;
+  return align_bytes((size_t)h->parts * (size_t)(h->ranks - 1) * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f));
+}
+static inline size_t hosts_round_bytes(const Fsdp *f) {
+  return hosts_inputs_bytes(f) + (size_t)f->lay.hosts.parts * (size_t)f->lay.chunk_numel * sizeof(float);
+}
+// The same in bytes. Along hosts: of two rounds.
+static inline size_t fsdp_staging_in_bytes(const Fsdp *f, int64_t largest) {
+  if (f->lay.hosts.hosts) return 2 * hosts_round_bytes(f);
+  return fsdp_staging_in_numel(f, largest) * fsdp_wire_bytes(f);
 }
 static inline size_t fsdp_staging_out_bytes(const Fsdp *f) {
   return fsdp_stage_most(f).staged * 2 * (size_t)fsdp_shards(f) * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
@@ -340,7 +367,7 @@ static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
                                               MEM_ORTHOGONAL,   MEM_ORTHOGONAL};
   const StageMost most = fsdp_stage_most(f);
   const size_t b_c = dtype_bytes(f->cfg.compute_dtype), slots = !f->lay.in_place, chunk = (size_t)f->lay.chunk_numel;
-  const size_t in = fsdp_staging_in_numel(f, most.state) * fsdp_wire_bytes(f);
+  const size_t in = fsdp_staging_in_bytes(f, most.state);
   const bool apart = f->cfg.comm == COMM_MPI && !f->lay.mirrored;
   f->lay.block_slot_bytes = slots * most.slot_bytes;
   const size_t bytes[POOL_PARTS] = {(size_t)f->cfg.gather_slots * f->lay.block_slot_bytes,

@@ -88,6 +88,8 @@ static inline void mesh_groups(Mesh *m, MeshShape shape, bool windows) {
   for (int r = 0; r < m->world; r++) m->hosts += m->peer[r].host == r;
   for (int i = 0; i < S; i++) m->remote += i != m->shard.me && !mesh_shares_memory(m, m->shard.rank[i]);
 }
+// Tests: the host that a rank is to be taken for, of those that are on one. NULL: hosts are as MPI finds them.
+static int (*mesh_pretended_host)(int rank);
 // Opens the mesh of the ranks of `comm`, of which there are shape.replicas x shape.shards. Collective.
 static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {
   memset(m, 0, sizeof *m);
@@ -96,6 +98,11 @@ static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windo
   MPI_Comm_rank(m->comm, &m->rank);
   MPI_Comm_size(m->comm, &m->world);
   MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, m->rank, MPI_INFO_NULL, &m->node);
+  if (mesh_pretended_host) {
+    MPI_Comm whole = m->node;
+    MPI_Comm_split(whole, mesh_pretended_host(m->rank), m->rank, &m->node);
+    MPI_Comm_free(&whole);
+  }
   MPI_Comm_rank(m->node, &m->node_rank);
   MPI_Comm_size(m->node, &m->node_world);
   gethostname(m->host, sizeof m->host - 1);

@@ -57,7 +57,8 @@ static inline void fsdp_layout_free(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
   void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->kept_valid, f->kept_number,
                          f->stage_round0, f->slot_rounds, f->slot_collective, f->grads_free, f->sums_shared,
-                         f->lay.pool_place, f->lay.owned.matrix, f->lay.owned.round_first};
+                         f->lay.pool_place, f->lay.owned.matrix, f->lay.owned.round_first, f->lay.hosts.part,
+                         f->lay.hosts.adder};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);

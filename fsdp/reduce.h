@@ -5,6 +5,7 @@
 //   fsdp_grads, fsdp_grad, fsdp_grad_mode    where a gradient is written, or added to
 //   fsdp_reduce, fsdp_reduce_finish          starts a reduction; waits for the one in flight
 //   fsdp_reduce_prepare                      sends this rank's contributions to one round
+//   fsdp_reduce_begin, fsdp_reduce_fold      along hosts: adds this host's contributions to sums that pass by
 //   fsdp_reduce_consume                      adds up a round that has arrived, in order of microbatches
 #pragma once
 #include "transport.h"
@@ -45,18 +46,23 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
 
 // Adds the contributions of all ranks to a part of the sum, in order of ranks: as many in one pass as accumulate takes,
 // or one by one on a mirrored device, which has room for one. If that takes several passes, it goes in parts that stay
-// in cache.
-static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan x, PieceRun run, bool overwrite) {
+// in cache. Along hosts only those of this host's ranks, to the sum of part `part`; else that is ALL_RANKS.
+enum { ALL_RANKS = -1 };
+static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, ReduceSpan x, PieceRun run,
+                                bool overwrite) {
   const size_t b_r = fsdp_wire_bytes(f);
+  const int ranks = part == ALL_RANKS ? fsdp_shards(f) : f->lay.hosts.ranks;
   // In a dry run all contributions lie at one place: the own one and another's tell everything.
-  const int all = f->comm == &comm_plan ? (int)min64(fsdp_shards(f), 2) : fsdp_shards(f);
+  const int all = f->comm == &comm_plan ? (int)min64(ranks, 2) : ranks;
   const int inputs = f->cfg.native_reduce ? 1 : all;
   for (int64_t at = 0; at < run.numel; at += f->lay.chunk_numel) {
     const int64_t n = min64(f->lay.chunk_numel, run.numel - at);
     Summands some = {f->cfg.wire_dtype, 0, {}};
     bool begins = overwrite;
     for (int i = 0; i < inputs; i++) {
-      const char *in = f->comm->round_input(f, round, i, x, run) + (size_t)at * b_r;
+      const char *in = part == ALL_RANKS ? f->comm->round_input(f, round, i, x, run)
+                                         : f->comm->hosts->input(f, round, i, part, x, run);
+      in += (size_t)at * b_r;
       if (f->lay.mirrored && i != f->mesh.shard.me) {
         f->ctx->ops->copy(&f->reduce_ctx, f->staging_in, in, (size_t)n * b_r);
         in = f->staging_in;
@@ -69,19 +75,103 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, ReduceSpan 
     }
   }
 }
+// ---- along hosts (hosts.h)
+// Begins the sum of this rank's shard in round job.started, when that of the replicas before is known. Returns whether
+// it did.
+static inline bool fsdp_reduce_begin(Fsdp *f) {
+  ReduceJob *job = &f->job;
+  const uint64_t round = job->round0 + (uint64_t)job->started;
+  if (job->started >= job->prepared) return false;
+  doing(f->record, DOING_CHAIN, job->stage, round);
+  if (!f->comm->hosts->known(f, round)) return false;
+  const ReduceSpan x = fsdp_span_of(f, round);
+  if (fsdp_chains(f) && !fsdp_begins(f)) f->comm->chain_take(f, round, x, fsdp_grads_of(f, x));
+  doing(f->record, DOING_REDUCE, job->stage, round);
+  f->comm->hosts->begin(f, round, x);
+  job->started++;
+  return true;
+}
+// Copies this rank's shard to the sum of its part, or back.
+static inline void fsdp_copy_own_sum(Fsdp *f, uint64_t round, ReduceSpan x, bool back) {
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
+    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
+    float *own = fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x));
+    float *sum = hosts_sum(f, round, f->lay.hosts.own) + run.state_at - x.first;
+    f->ctx->ops->copy(&f->reduce_ctx, back ? own : sum, back ? sum : own, (size_t)run.numel * 4);
+  }
+}
+// If the sum of part job->part of round job.folded has arrived, adds the contributions of this host's ranks to it, in
+// their order, and passes it on. Returns whether it did.
+static inline bool fsdp_reduce_fold(Fsdp *f) {
+  ReduceJob *job = &f->job;
+  const HostsLayout *h = &f->lay.hosts;
+  const uint64_t round = job->round0 + (uint64_t)job->folded;
+  if (job->folded >= job->started) return false;
+  doing(f->record, DOING_REDUCE, job->stage, round);
+  const ReduceSpan x = fsdp_span_of(f, round);
+  if (!f->comm->hosts->arrived(f, round, job->part, x)) return false;
+  const bool begins = !h->me && fsdp_begins(f), received = hosts_receives_part(f, job->part);
+  PieceRun run;
+  doing(f->record, DOING_CHAIN, job->stage, round);
+  if (!received && !begins) fsdp_copy_own_sum(f, round, x, false);
+  doing(f->record, DOING_REDUCE, job->stage, round);
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
+    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
+    fsdp_add_run(f, hosts_sum(f, round, job->part) + run.state_at - x.first, round, job->part, x, run, begins);
+    f->traffic.reduce_bytes += (h->ranks - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
+    f->traffic.reduce_bytes += received * run.numel * 4;
+  }
+  f->comm->hosts->give(f, round, job->part, x);
+  if (++job->part < h->parts) return true;
+  job->part = 0;
+  job->folded++;
+  f->comm->round_done(f, round);                 // this host's contributions have been read
+  return true;
+}
+// If the sum of this rank's shard in round job.consumed has come back, takes it. Returns whether it did.
+static inline bool fsdp_reduce_take(Fsdp *f) {
+  ReduceJob *job = &f->job;
+  const uint64_t round = job->round0 + (uint64_t)job->consumed;
+  if (job->consumed >= job->folded) return false;
+  const ReduceSpan x = fsdp_span_of(f, round);
+  if (!f->comm->hosts->back(f, round, x)) return false;
+  PieceRun run;
+  if (f->lay.hosts.end == f->mesh.shard.me) fsdp_copy_own_sum(f, round, x, true);
+  else
+    for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
+      if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) f->traffic.reduce_bytes += run.numel * 4;
+  doing(f->record, DOING_CHAIN, job->stage, round);
+  if (fsdp_chains(f)) f->comm->chain_give(f, round, x, fsdp_grads_of(f, x));
+  return true;
+}
+// ---- straight to the owner
+// A round is in this rank's shard. Ends the reduction after its last one.
+static inline void fsdp_reduce_consumed(Fsdp *f) {
+  ReduceJob *job = &f->job;
+  liveness_arrived();
+  if (++job->consumed < job->rounds) return;
+  flight_end(job->collective);
+  f->comm->reduce_end(f);
+  job->active = false;
+}
 // If every contribution to round job.consumed has arrived, adds them to this rank's shard, in order of ranks and so of
 // microbatches. With replicas, the sum of the replicas before comes first. Returns whether it did.
 static inline bool fsdp_reduce_consume(Fsdp *f) {
   ReduceJob *job = &f->job;
   const uint64_t round = job->round0 + (uint64_t)job->consumed;
   doing(f->record, DOING_REDUCE, job->stage, round);
+  if (f->lay.hosts.hosts) {
+    const bool took = fsdp_reduce_take(f);
+    if (took) fsdp_reduce_consumed(f);
+    return took;
+  }
   if (job->consumed >= job->prepared || !f->comm->round_arrived(f, round)) return false;
   const ReduceSpan x = fsdp_span_of(f, round);
   const Unit *u = &f->lay.unit[x.unit];
   const bool off = fsdp_offloads(f), chain = fsdp_chains(f);
-  const bool begins = job->first && (!chain || f->mesh.replicate.me == 0);     // nothing was added yet
-  const bool in_whole = f->lay.stage[job->stage].sums_in_whole;
-  float *own = in_whole ? NULL : f->grads + u->sum_base + x.first, *sum = off ? f->sum : own;
+  const bool begins = fsdp_begins(f);
+  float *own = fsdp_grads_of(f, x), *sum = off ? f->sum : own;
   const size_t bytes = (size_t)x.numel * sizeof(float);
   doing(f->record, DOING_CHAIN, job->stage, round);
   if (chain && !begins) f->comm->chain_take(f, round, x, sum);
@@ -91,20 +181,14 @@ static inline bool fsdp_reduce_consume(Fsdp *f) {
   PieceRun run;
   for (int i = 0; i < u->pieces; i++) {
     if (!piece_run(u, i, x.first, x.numel, &run)) continue;
-    float *to = in_whole ? fsdp_own_gradient(f, x.unit, i) + run.state_at - u->piece[i].state_at
-                         : sum + run.state_at - x.first;
-    fsdp_add_run(f, to, round, x, run, begins);
+    fsdp_add_run(f, fsdp_own_sum(f, x, i, run, sum), round, ALL_RANKS, x, run, begins);
     f->traffic.reduce_bytes += (fsdp_shards(f) - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
   }
   const bool given = chain && f->lay.mirrored;   // chain_give copies it
   if (off && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, bytes);
   if (chain) f->comm->chain_give(f, round, x, sum);
   f->comm->round_done(f, round);
-  liveness_arrived();
-  if (++job->consumed < job->rounds) return true;
-  flight_end(job->collective);
-  f->comm->reduce_end(f);
-  job->active = false;
+  fsdp_reduce_consumed(f);
   return true;
 }
 
@@ -113,16 +197,23 @@ static inline void fsdp_poll(Fsdp *f) {
   const Doing was = doing(f->record, DOING_REDUCE, 0, 0);
   f->comm->progress(f);
   if (f->background) f->background(f->background_to);
-  while (f->job.active && (fsdp_reduce_prepare(f) || fsdp_reduce_consume(f))) {}
+  const bool along = f->lay.hosts.hosts;
+  while (f->job.active && (fsdp_reduce_prepare(f) || (along && (fsdp_reduce_begin(f) || fsdp_reduce_fold(f))) ||
+                           fsdp_reduce_consume(f))) {}
   doing_again(f->record, was);
+}
+// Grows with whatever a reduction does.
+static inline int64_t fsdp_reduce_moves(const Fsdp *f) {
+  const ReduceJob *job = &f->job;
+  return job->prepared + job->started + job->consumed + job->folded * (int64_t)(f->lay.hosts.parts + 1) + job->part;
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {
   if (!f->job.active) return;
   flight_in(f->job.collective);
   for (int spins = 0; f->job.active;) {
-    const int before = f->job.prepared + f->job.consumed;
+    const int64_t before = fsdp_reduce_moves(f);
     fsdp_poll(f);
-    if (f->job.active && f->job.prepared + f->job.consumed == before)
+    if (f->job.active && fsdp_reduce_moves(f) == before)
       liveness_pause(&spins, fsdp_chains(f) ? "the reduction along the replicas" : "the reduction", f->job.stage);
   }
   liveness_arrived();

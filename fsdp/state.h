@@ -10,6 +10,7 @@
 enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON };          // Muon: AdamW beside it
 enum CommKind { COMM_SELF, COMM_MPI, COMM_NCCL };
 enum Fp8 { FP8_OFF, FP8_GATHER, FP8_MATMUL };    // matmul: the forward products take E4M3 weights too
+enum BetweenHosts { BETWEEN_AUTO, BETWEEN_CHAIN, BETWEEN_DIRECT };   // how gradients go between hosts (hosts.h)
 enum Offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };              // params: and the optimizer
 
 struct FsdpConfig {
@@ -36,6 +37,7 @@ struct FsdpConfig {
   bool comms_of_one;                             // COMM_NCCL: a single rank opens communicators all the same (for
                                                  // tests on one GPU)
   bool native_reduce;                            // COMM_NCCL: NCCL adds, in its own order
+  BetweenHosts between;
   size_t small_bytes;                            // bytes that each rank gives to the step's small all-gather
   bool log_layers;                               // norms of each unit are added up in each step (layers.h)
   bool weights_only;                             // evaluation and sampling only: no gradients, optimizer or reductions
@@ -82,6 +84,8 @@ struct GatherSlot {
 struct ReduceJob {
   bool active, first;                            // first: the step's first reduction of the stage overwrites the shard
   int stage, slot, rounds, prepared, consumed;
+  int started, folded, part;                     // along hosts: rounds whose sums have begun; rounds, and in the next
+                                                 // one parts, that this rank has added to
   uint64_t round0, last_round0;                  // number of its first round, and of the stage's last reduction
   FlightCollective collective;
 };
@@ -107,6 +111,18 @@ struct PoolPlace { bool in_slots; size_t at; };  // of a buffer there; in_slots:
 // Muon's matrices in the order of their rounds (owned.h). round_first: [rounds + 1] of matrix. in_place: owners' are
 // written and read through shared memory. Bytes of one slot of POOL_UPDATES: the runs of a round that are sent or
 // received, and the matrix of this rank; of one on the host. work_bytes: of newton_schulz.
+// Sums along hosts (hosts.h). A part: what an owner's shard gets in a round. Ranks are numbers in the shard group.
+// before, after: from where its sum comes to this rank, and where it goes.
+struct HostPart { int owner, before, after; };
+// hosts: of the shard group, 0: gradients go straight to their owners. me: this rank's among them, with the ranks
+// [first, first + ranks). part: those that this rank adds to, in order of owners; own: the one that is its own.
+// begin, end: ranks of the first and the last host that add to this rank's shard. adder: [shards] which of this host's
+// ranks adds to an owner's part.
+struct HostsLayout {
+  int hosts, me, first, ranks, parts, own, begin, end;
+  int *adder;
+  HostPart *part;
+};
 struct OwnedMatrix;
 struct OwnedLayout {
   int matrices, rounds, slots;
@@ -142,6 +158,7 @@ struct FsdpLayout {
   size_t pool[POOL_PARTS], pool_bytes;           // of each part; of all
   PoolPlace *pool_place;                         // of each block's gather slot, then of the other parts that there are
   OwnedLayout owned;
+  HostsLayout hosts;
 };
 
 struct Comm;
@@ -206,6 +223,8 @@ struct Fsdp {
   StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
   MPI_Request *sends[2], *receives[2], chain_send[2], chain_receive[2], chain_back[2];   // by parity of the round
   MPI_Request *replicate_requests;               // [replicas]
+  MPI_Request *part_receives;                    // along hosts, by parity: of each part's sum, then of the own result
+  int *part_pending;
   int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];
   void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;
   // ---- who watches

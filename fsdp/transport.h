@@ -34,6 +34,17 @@
 // GIVE: this rank's momenta are written; they go to their owners. WHOLE: waits until this rank's matrix has all of
 // them. BACK: its update is computed; its runs go back. ARRIVED: waits for this rank's runs. TAKEN: it has read them.
 enum UpdateMove { UPDATES_FREE, UPDATES_GIVE, UPDATES_WHOLE, UPDATES_BACK, UPDATES_ARRIVED, UPDATES_TAKEN };
+// Sums along hosts (hosts.h). What is done with a round, in this order, between round_send and round_done.
+struct CommHosts {
+  bool (*known)(Fsdp *f, uint64_t round);                          // has the sum of the replicas before arrived?
+  void (*begin)(Fsdp *f, uint64_t round, ReduceSpan x);            // the own shard's sum goes to the first host
+  // have a part's sum, and what this host adds to it?
+  bool (*arrived)(Fsdp *f, uint64_t round, int part, ReduceSpan x);
+  // contribution of the i-th rank of this host
+  const char *(*input)(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x, PieceRun run);
+  void (*give)(Fsdp *f, uint64_t round, int part, ReduceSpan x);   // the sum goes on
+  bool (*back)(Fsdp *f, uint64_t round, ReduceSpan x);             // has the own shard's come from the last host?
+};
 // What a transport does. The parts above (gather.h, reduce.h, update.h, sharded_state.h) know no other way to reach a
 // peer.
 struct Comm {
@@ -61,6 +72,7 @@ struct Comm {
   void (*small_all_gather)(Fsdp *f, const void *mine, void *all, size_t bytes);        // device memory, order of ranks
   void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
   void (*updates)(Fsdp *f, UpdateMove move, int round);            // exchanges a round of Muon's matrices
+  const CommHosts *hosts;                                          // NULL: it has no sums along hosts
 };
 
 static inline void step_event_open(Ctx *c, StepEvent *e, const char *name) {
@@ -110,6 +122,30 @@ static inline size_t fsdp_unit_grads_at(const Fsdp *f, int u, int slot) {
 static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
   const Piece *c = &f->lay.unit[u].piece[i];
   return (float *)(f->work + f->lay.unit[u].grads_at) + c->grad_at + f->mesh.shard.me * c->numel;
+}
+// Where this rank's sum of a run of piece i lies; sum: where elements from x.first on do, if they lie apart.
+static inline float *fsdp_own_sum(const Fsdp *f, ReduceSpan x, int i, PieceRun run, float *sum) {
+  const Unit *u = &f->lay.unit[x.unit];
+  if (!f->lay.stage[u->stage].sums_in_whole) return sum + run.state_at - x.first;
+  return fsdp_own_gradient(f, x.unit, i) + run.state_at - u->piece[i].state_at;
+}
+static inline float *fsdp_grads_of(const Fsdp *f, ReduceSpan x) {
+  return f->lay.stage[f->lay.unit[x.unit].stage].sums_in_whole ? NULL
+                                                               : f->grads + f->lay.unit[x.unit].sum_base + x.first;
+}
+// Whether nothing was added yet to what this rank's shard group reduces now.
+static inline bool fsdp_begins(const Fsdp *f) {
+  return f->job.first && (!fsdp_chains(f) || f->mesh.replicate.me == 0);
+}
+// Along hosts: whether the sum of a part comes to this rank by messages.
+static inline bool hosts_receives_part(const Fsdp *f, int part) {
+  const HostsLayout *h = &f->lay.hosts;
+  return h->part[part].before != f->mesh.shard.me && (h->me || !fsdp_begins(f));
+}
+// Along hosts: the sum of a part in a round; elements from x.first on.
+static inline float *hosts_sum(const Fsdp *f, uint64_t round, int part) {
+  char *sums = f->staging_in + (round & 1) * hosts_round_bytes(f) + hosts_inputs_bytes(f);
+  return (float *)sums + (size_t)part * (size_t)f->lay.chunk_numel;
 }
 static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
   return f->params_home + f->lay.unit[u].params_at + f->lay.unit[u].piece[i].shard_at;
@@ -323,7 +359,7 @@ static const Comm comm_self = {
     "self", comm_self_nothing, comm_self_open, comm_self_close, streams_step_begin, comm_self_nothing,
     comm_self_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_self_send, comm_self_yes,
     comm_self_input, comm_self_chain, comm_self_chain, comm_self_done, streams_reduce_end, streams_grads_free,
-    streams_reduce_join, comm_self_small, comm_self_nothing, comm_self_updates};
+    streams_reduce_join, comm_self_small, comm_self_nothing, comm_self_updates, NULL};
 
 // ================================================================================================ mpi
 static inline Control *fsdp_control(const Fsdp *f, int r) { return (Control *)f->mesh.peer[r].window; }
@@ -468,7 +504,8 @@ static inline void comm_mpi_open(Fsdp *f) {
     fsdp_open_work(f);
     streams_open(f);
   } else f->gather_ctx = f->reduce_ctx = *f->ctx;
-  const size_t remote = (size_t)f->mesh.remote, requests = 2 * remote * (size_t)fsdp_most_pieces(f) + 1;
+  const size_t remote = (size_t)f->mesh.remote, pieces = (size_t)fsdp_most_pieces(f);
+  const size_t parts = (size_t)f->lay.hosts.parts + 1, requests = (2 * remote + parts) * pieces + 1;
   for (int k = 0; k <= f->cfg.gather_slots; k++)
     f->slot[k].requests = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
   for (int parity = 0; parity < 2; parity++) {
@@ -476,6 +513,8 @@ static inline void comm_mpi_open(Fsdp *f) {
     f->receives[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
   }
   f->replicate_requests = (MPI_Request *)calloc((size_t)f->mesh.replicate.size, sizeof(MPI_Request));
+  f->part_receives = (MPI_Request *)calloc(2 * parts * pieces, sizeof(MPI_Request));
+  f->part_pending = (int *)calloc(2 * parts, sizeof(int));
   for (MPI_Request *&r : f->update_requests) r = (MPI_Request *)calloc(2 * (size_t)f->mesh.world, sizeof(MPI_Request));
 }
 static inline void comm_mpi_close(Fsdp *f) {
@@ -483,6 +522,8 @@ static inline void comm_mpi_close(Fsdp *f) {
   for (int k = 0; k <= f->cfg.gather_slots; k++) free(f->slot[k].requests);
   for (int parity = 0; parity < 2; parity++) { free(f->sends[parity]); free(f->receives[parity]); }
   free(f->replicate_requests);
+  free(f->part_receives);
+  free(f->part_pending);
   for (MPI_Request *r : f->update_requests) free(r);
   if (f->lay.mirrored) {
     fsdp_close_work(f);
@@ -746,6 +787,75 @@ static inline void comm_mpi_reduce_join(Fsdp *f) {
   if (from != (const char *)f->grads) f->ctx->ops->copy(f->ctx, f->grads, from, bytes);
 }
 
+// ---- sums along hosts
+// Receives of a part's sum in a round, or of the own result: as the part behind all others.
+static inline MessageSet hosts_receives(Fsdp *f, uint64_t round, int part) {
+  const size_t i = (round & 1) * (size_t)(f->lay.hosts.parts + 1) + (size_t)part;
+  return MessageSet{f->part_receives + i * (size_t)fsdp_most_pieces(f), &f->part_pending[i]};
+}
+// A sum of a round in messages: of a part, to or from rank `peer` of the shard group; sum NULL: of the own shard.
+// What an owner begins with and what comes back to it go from the last host to the first in one round: by channels.
+enum HostsMove { HOSTS_SEND, HOSTS_RECEIVE };
+static inline void hosts_message(Fsdp *f, uint64_t round, ReduceSpan x, float *sum, HostsMove move, Channel c,
+                                 MessageSet set, int peer) {
+  const int r = f->mesh.shard.rank[peer], tag = (int)(round & 0x3fff);
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
+    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
+    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x));
+    const int bytes = fsdp_mpi_count(run.numel * 4);
+    if (move == HOSTS_SEND) message_send(f, c, set, at, bytes, r, tag);
+    else message_receive(f, c, set, at, bytes, r, tag);
+  }
+}
+static inline MessageSet hosts_sends(Fsdp *f, uint64_t round) {
+  return MessageSet{f->sends[round & 1], &f->sends_pending[round & 1]};
+}
+// A round is laid out: sums may arrive.
+static inline void comm_mpi_parts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const HostsLayout *h = &f->lay.hosts;
+  for (int p = 0; p < h->parts; p++) {
+    if (!hosts_receives_part(f, p)) continue;
+    hosts_message(f, round, x, hosts_sum(f, round, p), HOSTS_RECEIVE, h->me ? CHANNEL_REDUCE : CHANNEL_CHAIN,
+                  hosts_receives(f, round, p), h->part[p].before);
+  }
+}
+// The result comes to where the sum is sent from that it goes on from, and so after that has arrived; in a whole
+// gradient, to where this rank has added its own contribution before.
+static inline void comm_mpi_part_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const HostsLayout *h = &f->lay.hosts;
+  const int me = f->mesh.shard.me;
+  const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
+  if (h->begin != me && !fsdp_begins(f))
+    hosts_message(f, round, x, NULL, HOSTS_SEND, CHANNEL_CHAIN, hosts_sends(f, round), h->begin);
+  doing_again(f->record, was);
+  if (h->end != me)
+    hosts_message(f, round, x, NULL, HOSTS_RECEIVE, CHANNEL_REDUCE, hosts_receives(f, round, h->parts), h->end);
+}
+static inline bool comm_mpi_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan) {
+  for (int i = 0; i < fsdp_shards(f); i++)
+    if (comm_mpi_is_neighbour(f, i) &&
+        !counter_reached(f, &fsdp_control(f, f->mesh.shard.rank[i])->ready, round + 1)) return false;
+  return messages_done(f, hosts_receives(f, round, part));
+}
+static inline const char *comm_mpi_part_input(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x,
+                                              PieceRun run) {
+  const HostsLayout *h = &f->lay.hosts;
+  const int r = h->first + i;
+  const char *memory = r == f->mesh.shard.me ? f->work : f->mesh.peer[f->mesh.shard.rank[r]].window;
+  return memory + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+}
+static inline void comm_mpi_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  const int after = f->lay.hosts.part[part].after;
+  if (after != f->mesh.shard.me)
+    hosts_message(f, round, x, hosts_sum(f, round, part), HOSTS_SEND, CHANNEL_REDUCE, hosts_sends(f, round), after);
+}
+static inline bool comm_mpi_part_back(Fsdp *f, uint64_t round, ReduceSpan) {
+  return messages_done(f, hosts_receives(f, round, f->lay.hosts.parts));
+}
+static const CommHosts hosts_mpi = {comm_mpi_chain_arrived, comm_mpi_part_begin, comm_mpi_part_arrived,
+                                    comm_mpi_part_input,    comm_mpi_part_give,  comm_mpi_part_back};
+
 static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), S = fsdp_shards(f);
   const bool staged = f->lay.stage[f->job.stage].staged;
@@ -760,6 +870,10 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
   if (fsdp_chains(f)) comm_mpi_chain_post(f, round, x);
   doing_again(f->record, was);
+  if (f->lay.hosts.hosts) {
+    comm_mpi_parts_post(f, round, x);
+    return;
+  }
   const MessageSet in = {f->receives[parity], &f->receives_pending[parity]};
   const MessageSet out = {f->sends[parity], &f->sends_pending[parity]};
   PieceRun run;
@@ -915,7 +1029,8 @@ static const Comm comm_mpi = {
     comm_mpi_gather_start, comm_mpi_gather_finish, comm_mpi_reduce_start, comm_mpi_round_free, comm_mpi_round_send,
     comm_mpi_round_arrived,
     comm_mpi_round_input, comm_mpi_chain_take, comm_mpi_chain_give, comm_mpi_round_done, comm_self_nothing,
-    comm_mpi_grads_free, comm_mpi_reduce_join, comm_mpi_small, comm_mpi_progress, comm_mpi_updates};
+    comm_mpi_grads_free, comm_mpi_reduce_join, comm_mpi_small, comm_mpi_progress, comm_mpi_updates,
+    &hosts_mpi};
 
 // ================================================================================================ nccl
 // Whether the ranks of a group tell each other anything: a test lets one rank tell itself (comms_of_one).
@@ -999,15 +1114,112 @@ static inline bool comm_nccl_round_free(Fsdp *f, uint64_t) {
 }
 static inline char *comm_nccl_staging_in(const Fsdp *f, uint64_t round, int i) {
   if (f->cfg.native_reduce) return f->staging_in;
+  if (f->lay.hosts.hosts) return f->staging_in + (round & 1) * hosts_round_bytes(f);
   const size_t chunk_bytes = (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
   return f->staging_in + ((round & 1) * (size_t)fsdp_shards(f) + (size_t)i) * chunk_bytes;
 }
+// ---- sums along hosts
+// All ranks of the group enqueue these in one order: what a round's ranks of a host contribute; what owners begin with;
+// parts along the hosts, in order of owners; results. A part's message waits only for those of owners before it and of
+// hosts before, so that no messages wait for each other in a circle. A part goes on while the next one comes.
+// What the i-th rank of this host contributes to a part.
+static inline char *comm_nccl_part_staging(const Fsdp *f, uint64_t round, int i, int part) {
+  const HostsLayout *h = &f->lay.hosts;
+  const int other = i - (h->first + i > f->mesh.shard.me);
+  return comm_nccl_staging_in(f, round, 0) +
+         (size_t)(part * (h->ranks - 1) + other) * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
+}
+static inline void comm_nccl_parts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const HostsLayout *h = &f->lay.hosts;
+  const size_t b_r = fsdp_wire_bytes(f);
+  const int me = f->mesh.shard.me;
+  PieceRun run;
+  nccl->group_begin(&f->reduce_ctx);
+  for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
+    if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
+    const size_t to = (size_t)(run.state_at - x.first) * b_r, bytes = (size_t)run.numel * b_r;
+    for (int o = 0; o < fsdp_shards(f); o++)
+      if (h->adder[o] != me)
+        nccl->send(&f->reduce_ctx, f->nccl_reduce, f->work + fsdp_contribution_at(f, o, round, x, run), bytes,
+                   h->adder[o]);
+    for (int p = 0; p < h->parts; p++) for (int i = 0; i < h->ranks; i++)
+      if (h->first + i != me)
+        nccl->receive(&f->reduce_ctx, f->nccl_reduce, comm_nccl_part_staging(f, round, i, p) + to, bytes, h->first + i);
+  }
+  nccl->group_end(&f->reduce_ctx);
+}
+// A sum to or from rank `peer` of the shard group, piece by piece; sum NULL: of the own shard.
+static inline void comm_nccl_sum(Fsdp *f, ReduceSpan x, float *sum, HostsMove move, int peer) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
+    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
+    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x));
+    const size_t bytes = (size_t)run.numel * 4;
+    if (move == HOSTS_SEND) nccl->send(&f->reduce_ctx, f->nccl_reduce, at, bytes, peer);
+    else nccl->receive(&f->reduce_ctx, f->nccl_reduce, at, bytes, peer);
+  }
+}
+static inline void comm_nccl_part_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const HostsLayout *h = &f->lay.hosts;
+  if (fsdp_begins(f)) return;
+  nccl->group_begin(&f->reduce_ctx);
+  for (int p = 0; p < h->parts && !h->me; p++)
+    if (hosts_receives_part(f, p)) comm_nccl_sum(f, x, hosts_sum(f, round, p), HOSTS_RECEIVE, h->part[p].before);
+  const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
+  if (h->begin != f->mesh.shard.me) comm_nccl_sum(f, x, NULL, HOSTS_SEND, h->begin);
+  doing_again(f->record, was);
+  nccl->group_end(&f->reduce_ctx);
+}
+static inline void comm_nccl_part_exchange(Fsdp *f, uint64_t round, int gives, int takes, ReduceSpan x) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const HostsLayout *h = &f->lay.hosts;
+  nccl->group_begin(&f->reduce_ctx);
+  if (gives >= 0 && h->me < h->hosts - 1)
+    comm_nccl_sum(f, x, hosts_sum(f, round, gives), HOSTS_SEND, h->part[gives].after);
+  if (takes < h->parts && h->me)
+    comm_nccl_sum(f, x, hosts_sum(f, round, takes), HOSTS_RECEIVE, h->part[takes].before);
+  nccl->group_end(&f->reduce_ctx);
+}
+static inline bool comm_nccl_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  if (!part) comm_nccl_part_exchange(f, round, -1, 0, x);
+  return true;
+}
+static inline const char *comm_nccl_part_input(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x,
+                                               PieceRun run) {
+  const HostsLayout *h = &f->lay.hosts;
+  if (h->first + i == f->mesh.shard.me) return f->work + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+  return comm_nccl_part_staging(f, round, i, part) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
+}
+static inline void comm_nccl_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  comm_nccl_part_exchange(f, round, part, part + 1, x);
+}
+// Results of a round come after the parts of the next one: hosts before the last are at work on these meanwhile.
+static inline bool comm_nccl_part_back(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const Collectives *nccl = f->ctx->ops->nccl;
+  const HostsLayout *h = &f->lay.hosts;
+  nccl->group_begin(&f->reduce_ctx);
+  for (int p = 0; p < h->parts && h->me == h->hosts - 1; p++)
+    if (h->part[p].after != f->mesh.shard.me)
+      comm_nccl_sum(f, x, hosts_sum(f, round, p), HOSTS_SEND, h->part[p].after);
+  if (h->end != f->mesh.shard.me) comm_nccl_sum(f, x, NULL, HOSTS_RECEIVE, h->end);
+  nccl->group_end(&f->reduce_ctx);
+  return true;
+}
+static const CommHosts hosts_nccl = {comm_self_yes,        comm_nccl_part_begin, comm_nccl_part_arrived,
+                                     comm_nccl_part_input, comm_nccl_part_give,  comm_nccl_part_back};
 // Ordered: all-to-all, each rank's part of the own shard into its own chunk; fsdp.h adds them in order of ranks.
 static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const size_t b_r = fsdp_wire_bytes(f);
   const int S = fsdp_shards(f);
   if (!comm_nccl_meets(f, &f->mesh.shard)) return;
+  if (f->lay.hosts.hosts) {
+    comm_nccl_parts_post(f, round, x);
+    return;
+  }
   PieceRun run;
   nccl->group_begin(&f->reduce_ctx);
   for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
@@ -1156,7 +1368,8 @@ static inline void comm_nccl_warm(Fsdp *f) {
   const int64_t most = f->cfg.native_reduce ? fsdp_stage_most(f).state : f->lay.chunk_numel;
   for (int u = 0; u < f->lay.units && trains; u++)
     for (int i = 0; i < f->lay.unit[u].pieces; i++)
-      chunks = warm_with(chunks, (size_t)min64(f->lay.unit[u].piece[i].numel, most) * fsdp_wire_bytes(f));
+      for (size_t b : {fsdp_wire_bytes(f), f->lay.hosts.hosts ? sizeof(float) : 0})     // along hosts: sums, too
+        chunks = warm_with(chunks, (size_t)min64(f->lay.unit[u].piece[i].numel, most) * b);
   size_t bytes = world * small;
   const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1),
                           256 * (world + 1),
@@ -1197,7 +1410,8 @@ static const Comm comm_nccl = {
     comm_nccl_gather_start, streams_gather_finish, streams_reduce_start, comm_nccl_round_free, comm_nccl_round_send,
     comm_self_yes,
     comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
-    streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress, comm_nccl_updates};
+    streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress, comm_nccl_updates,
+    &hosts_nccl};
 
 // ================================================================================================ record
 // Begins or goes on recording f's run in r, whose tables f was opened with (record_tables).
@@ -1317,10 +1531,48 @@ static inline void comm_plan_updates(Fsdp *f, UpdateMove move, int round) {
   const bool moves = f->mesh.world > 1 || fsdp_offloads(f);
   if (moves && !f->lay.owned.in_place) updates_by_stream(f, move, round, comm_plan_exchange);
 }
+// Along hosts: the own shard's sum goes to the first host, and the result comes back; parts come and go.
+static inline void comm_plan_own_sum(Fsdp *f, AccessKind kind, ReduceSpan x) {
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
+    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
+      comm_plan_touch(&f->reduce_ctx, kind, fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x)), (size_t)run.numel * 4);
+}
+static inline void comm_plan_part_begin(Fsdp *f, uint64_t, ReduceSpan x) {
+  if (f->lay.hosts.begin != f->mesh.shard.me && !fsdp_begins(f)) comm_plan_own_sum(f, ACCESS_READ, x);
+}
+static inline void comm_plan_part(Fsdp *f, AccessKind kind, uint64_t round, int part, ReduceSpan x) {
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
+    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
+      comm_plan_touch(&f->reduce_ctx, kind, hosts_sum(f, round, part) + run.state_at - x.first, (size_t)run.numel * 4);
+}
+static inline bool comm_plan_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  if (hosts_receives_part(f, part)) comm_plan_part(f, ACCESS_WRITE, round, part, x);
+  return true;
+}
+static inline const char *comm_plan_part_input(const Fsdp *f, uint64_t round, int, int part, ReduceSpan x,
+                                               PieceRun run) {
+  return f->work + fsdp_contribution_at(f, f->lay.hosts.part[part].owner, round, x, run);
+}
+static inline void comm_plan_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  const HostsLayout *h = &f->lay.hosts;
+  if (h->me < h->hosts - 1) comm_plan_part(f, ACCESS_READ, round, part, x);
+}
+static inline bool comm_plan_part_back(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const HostsLayout *h = &f->lay.hosts;
+  for (int p = 0; p < h->parts && h->me == h->hosts - 1; p++)
+    if (h->part[p].after != f->mesh.shard.me) comm_plan_part(f, ACCESS_READ, round, p, x);
+  if (h->end != f->mesh.shard.me) comm_plan_own_sum(f, ACCESS_WRITE, x);
+  return true;
+}
+static const CommHosts hosts_plan = {comm_self_yes,        comm_plan_part_begin, comm_plan_part_arrived,
+                                     comm_plan_part_input, comm_plan_part_give,  comm_plan_part_back};
 static inline void comm_plan_step_end(Fsdp *f) { f->traffic.small += f->cfg.comm == COMM_MPI; }
 static const Comm comm_plan = {
     "plan", comm_self_nothing, comm_plan_open, comm_self_nothing, streams_step_begin, comm_plan_step_end,
     comm_plan_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_plan_round_send,
     comm_self_yes,
     comm_plan_round_input, comm_plan_chain_take, comm_plan_chain_give, comm_plan_round_done, streams_reduce_end,
-    streams_grads_free, comm_plan_reduce_join, comm_plan_small, comm_self_nothing, comm_plan_updates};
+    streams_grads_free, comm_plan_reduce_join, comm_plan_small, comm_self_nothing, comm_plan_updates,
+    &hosts_plan};

@@ -58,11 +58,16 @@ static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, M
              "%d: all ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
              first.driver, first.runtime, first.cublaslt, first.nccl);
 }
+// What --comm auto is on GPUs; crowded: ranks share one. --reduce native is NCCL's sum, also of one rank.
+static const char *comm_of_gpus(const Options *o, int world, bool crowded) {
+  if (!strcmp(o->reduce, "native")) return "nccl";
+  return world == 1 ? "self" : crowded ? "mpi" : "nccl";
+}
 // Whether the GPUs can serve `comm`. auto is decided here, from what all ranks know; the printed configuration shows
 // the decision. Ranks that share a GPU report that; ranks that lack a library report the library.
 static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, char *error, size_t bytes) {
   const bool automatic = !strcmp(o->comm, "auto");
-  if (automatic) strcpy(o->comm, world == 1 ? "self" : g->crowded ? "mpi" : "nccl");
+  if (automatic) strcpy(o->comm, comm_of_gpus(o, world, g->crowded));
   const bool shares = nccl_shares_a_gpu(p->nccl, getenv("NCCL_MULTI_RANK_GPU_ENABLE"));
   if (!strcmp(o->comm, "nccl") && g->sharing > 1 && !shares)
     snprintf(error, bytes, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi",
@@ -96,7 +101,8 @@ static void check_device_options(const Options *o, const char *why, char *error,
                      : !strcmp(o->fp8, "matmul") ? "fp8 matmul"
                      : !strcmp(o->graph, "on") ? "graph on"
                      : strcmp(o->tune, "off") ? "tune"
-                     : !strcmp(o->comm, "nccl") ? "comm nccl" : NULL;
+                     : !strcmp(o->comm, "nccl") ? "comm nccl"
+                     : !strcmp(o->reduce, "native") ? "reduce native" : NULL;
   if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
                      cuda ? "cuda" : "the CPU", why[0] ? ": " : "", why);
   const int64_t widest = o->n_embd % 8 ? CUDA_MAX_ODD_COLUMNS : CUDA_MAX_COLUMNS;

@@ -133,7 +133,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   const Ops *cpu = cpu_tables[wanted >= 0 ? wanted : best].ops;
   char why[256];
   REFUSE(!d->gpu && !cpu_precision_fits(o, cpu, why, sizeof why), "--matmul_precision high: %s", why);
-  if (d->gpu && !strcmp(o->comm, "auto")) strcpy(o->comm, world == 1 ? "self" : "nccl");
+  if (d->gpu && !strcmp(o->comm, "auto")) strcpy(o->comm, comm_of_gpus(o, world, false));
   if (d->gpu && strcmp(o->offload, "none") && !strcmp(o->graph, "auto")) strcpy(o->graph, "off");
   d->timed = o->on[0] != 0;
   static const size_t host_bytes = host_available_bytes();       // one figure for all plans of a search
@@ -154,6 +154,12 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   if (d->gpu && d->timed) check_fp8(o, &info, error, error_bytes);
   if (error[0]) return false;
   cuda = plan_cuda_table();
+  FsdpConfig c = sharding_config(o, 0, comm_kind(o, world));
+  Mesh mesh;
+  mesh_pretend(&mesh, c.mesh, c.windows && c.comm == COMM_MPI, 0, world, per_host);
+  const bool can = hosts_check(&c, &mesh, d->gpu, error, error_bytes);
+  mesh_close(&mesh);
+  if (!can) return false;
   d->device = device_of(d->gpu ? &cuda : cpu);
   d->device.host_ops = cpu;
   d->device.index = d->timed && d->gpu ? d->machine.major : 9;   // see plan_cuda_table
@@ -168,7 +174,8 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
 // What a plan can depend on: ranks with the same key differ in nothing that takes memory, moves bytes or costs time.
 // Ranks on this rank's host: of the host, of its shard group, of its kept group, of its replicas.
 // owns: see rank_owns.
-struct RankKey { int host, shards, kept, replicas, role, before_near, last_near, threads, owns; };
+// along, parts: sums along hosts, see rank_along.
+struct RankKey { int host, shards, kept, replicas, role, before_near, last_near, threads, owns, along, parts; };
 enum { ROLE_ONE, ROLE_FIRST, ROLE_BETWEEN, ROLE_LAST };
 
 // How many of `size` ranks, first, first + stride, ..., are among [from, to).
@@ -219,6 +226,20 @@ static inline int rank_owns(RankOwners w, int rank) {
   return !w.count ? 0 : w.world <= OWNERS_APART_MOST ? 1 + rank : 1 + w.count[rank];
 }
 
+// Where sums go along hosts: what this rank's host is among its shard group's (a role), and the parts that the rank
+// adds to.
+static inline void rank_along(RankKey *k, const Options *o, int rank) {
+  FsdpConfig c = sharding_config(o, 0, comm_kind(o, (int)o->world));
+  Mesh m;
+  mesh_pretend(&m, c.mesh, c.windows && c.comm == COMM_MPI, rank, (int)o->world, (int)o->ranks_per_host);
+  HostsLayout x = hosts_layout(&c, &m, !strcmp(o->device, "cuda"));
+  if (x.hosts) k->along = !x.me ? ROLE_FIRST : x.me == x.hosts - 1 ? ROLE_LAST : ROLE_BETWEEN;
+  k->parts = x.parts;
+  free(x.part);
+  free(x.adder);
+  mesh_close(&m);
+}
+
 enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_UPDATES, LINK_SMALL, LINK_USES };
 static const char *const link_words[] = {"gathers", "reductions", "sums along replicas", "updates of Muon", "small"};
 // Bytes that a rank receives in a step, by where they come from. Of rings the bytes that cross to another host are
@@ -251,7 +272,11 @@ static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A
   Links l = {};
   group(&l, LINK_GATHERS, t->gather_bytes - near, S, k.shards);
   if (near) group(&l, LINK_GATHERS, near, G, k.kept);
+  int64_t along = 0;
+  for (int i = 0; i < f->lay.units && f->lay.hosts.hosts; i++)
+    for (int a = 0; a < (f->cfg.local ? 1 : A); a++) along += fsdp_hosts_traffic(f, &f->lay.unit[i], a == 0).between;
   if (f->cfg.native_reduce) links_ring(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
+  else if (f->lay.hosts.hosts) links_split(&l, LINK_REDUCTIONS, along, t->reduce_bytes);
   else links_messages(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
   const int64_t result = fsdp_chains(f) && f->mesh.replicate.me < R - 1 ? f->lay.state_numel * 4 : 0;
   const bool near_result = nccl ? k.before_near : k.last_near;
@@ -300,6 +325,7 @@ static inline void world_plan_classes(WorldPlan *w) {
     RankKey k = rank_key(mesh, r, world, per_host);
     k.threads = threads[r % per_host + (k.host < per_host ? per_host : 0)];
     k.owns = rank_owns(owners, r);
+    rank_along(&k, o, r);
     int c = 0;
     while (c < w->classes && memcmp(&w->rank[c].key, &k, sizeof k)) c++;
     CHECK(c < RANK_CLASSES_MOST, "more than %d kinds of ranks", (int)RANK_CLASSES_MOST);

@@ -381,9 +381,49 @@ static inline void timed_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
       part += (double)run.numel * (double)fsdp_wire_bytes(f);
   timeline_host_copies(l, place, f->mesh.windows ? 0 : part);
-  timeline_expect(l, RECORD_REDUCE, f->cfg.native_reduce ? ring_time(l->m, place, (place.size - 1) * part)
-                                                         : messages_time(l->m, place, part));
+  const HostsLayout *h = &f->lay.hosts;
+  const GroupPlace host = {h->ranks, 1, h->ranks};
+  if (h->hosts) timeline_expect(l, RECORD_REDUCE, messages_time(l->m, host, l->m->gpu ? h->parts * part : 0));
+  else
+    timeline_expect(l, RECORD_REDUCE, f->cfg.native_reduce ? ring_time(l->m, place, (place.size - 1) * part)
+                                                           : messages_time(l->m, place, part));
   comm_plan.round_send(f, round, x);
+}
+// Along hosts, for x elements: a message between two, and when it begins that of a reduction's first part, which comes
+// through the hosts before. Links carry what is sent and received at once; the first host only sends.
+static inline CommTime hosts_time(const Machine *m, ReduceSpan x) {
+  return CommTime{m->base_s + m->between_s, (double)x.numel * 4 / m->between};
+}
+static inline void timed_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+  timeline_expect(timeline_of(f), RECORD_REDUCE, hosts_time(timeline_of(f)->m, x));
+  comm_plan.hosts->begin(f, round, x);
+  timeline_of(f)->waits[RECORD_REDUCE] = false;
+}
+static inline bool timed_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  Timeline *l = timeline_of(f);
+  const CommTime t = hosts_time(l->m, x);
+  timeline_expect(l, RECORD_REDUCE, t);
+  if (!f->job.folded && !part && hosts_receives_part(f, part))
+    l->not_before = l->job_began + f->lay.hosts.me * (t.latency + t.moving);
+  const bool arrived = comm_plan.hosts->arrived(f, round, part, x);
+  l->waits[RECORD_REDUCE] = false;
+  return arrived;
+}
+static inline void timed_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  Timeline *l = timeline_of(f);
+  if (!f->lay.hosts.me) timeline_expect(l, RECORD_REDUCE, hosts_time(l->m, x));
+  comm_plan.hosts->give(f, round, part, x);
+  l->waits[RECORD_REDUCE] = false;
+}
+// The result has come through the hosts behind.
+static inline bool timed_back(Fsdp *f, uint64_t round, ReduceSpan x) {
+  Timeline *l = timeline_of(f);
+  CommTime t = hosts_time(l->m, x);
+  t.latency += (f->lay.hosts.hosts - 1 - f->lay.hosts.me) * (t.latency + t.moving);
+  timeline_expect(l, RECORD_REDUCE, t);
+  const bool back = comm_plan.hosts->back(f, round, x);
+  l->waits[RECORD_REDUCE] = false;
+  return back;
 }
 // Sums come along the replicas one after the other: a round's at this rank when those before it have had it.
 static inline void timed_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
@@ -443,6 +483,13 @@ static inline Comm timeline_comm_table() {
   c.reduce_start = timed_reduce_start;
   c.round_send = timed_round_send;
   c.chain_take = timed_chain_take;
+  static CommHosts hosts;
+  hosts = *comm_plan.hosts;
+  hosts.begin = timed_begin;
+  hosts.arrived = timed_arrived;
+  hosts.give = timed_give;
+  hosts.back = timed_back;
+  c.hosts = &hosts;
   c.reduce_join = timed_reduce_join;
   c.small_all_gather = timed_small;
   c.updates = timed_updates;

@@ -107,8 +107,8 @@ static bool sharding_resolve_device(const Options *o, int world, char *error, si
   REFUSE(!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda"), "--comm nccl needs --device cuda");
   REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda && !strcmp(o->plan, "off"),
          "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu");
-  REFUSE(!strcmp(o->reduce, "native") && strcmp(o->comm, "nccl"), "--reduce native needs --comm nccl");
-  const bool cpu = !strcmp(o->device, "cpu");
+  const bool cpu = !strcmp(o->device, "cpu"), by_nccl = !strcmp(o->comm, "nccl") || (!strcmp(o->comm, "auto") && !cpu);
+  REFUSE(!strcmp(o->reduce, "native") && !by_nccl, "--reduce native needs --comm nccl");
   REFUSE(cpu && !strcmp(o->graph, "on"), "--graph on needs --device cuda: a CPU has nothing to capture");
   REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
@@ -280,6 +280,8 @@ static FsdpConfig sharding_config(const Options *o, int first_backward, CommKind
   c.comm = comm;
   c.windows = strcmp(o->shm, "off");
   c.copies = !strcmp(o->shm, "copy");
+  c.between = !strcmp(o->between_hosts, "chain") ? BETWEEN_CHAIN
+              : !strcmp(o->between_hosts, "direct") ? BETWEEN_DIRECT : BETWEEN_AUTO;
   c.native_reduce = !strcmp(o->reduce, "native");
   c.weights_only = o->eval_only || o->sample_only;
   return c;

@@ -44,6 +44,8 @@ static const char *count_words(int64_t n) {
 static const char *transport_words(const RunView *run) {
   const CommKind comm = run->fsdp->cfg.comm;
   if (comm == COMM_SELF) return "stay here";
+  if (run->fsdp->lay.hosts.hosts)
+    return comm == COMM_NCCL ? "by NCCL, sums along the hosts" : "by sums along the hosts";
   if (comm == COMM_NCCL) return "by NCCL";
   if (run->fsdp->mesh.remote || !run->fsdp->mesh.windows) return "by messages";
   return run->fsdp->mesh.hosts > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
@@ -479,6 +481,11 @@ static void print_sharding_notices(const RunView *run) {
     say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
            "--%s has no effect; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
   if (!run_trains(o)) return;
+  const int mixed = hosts_out_of_order(m);
+  if (mixed && m->windows && !run->ctx->ops->nccl && run->fsdp->cfg.between == BETWEEN_AUTO)
+    say("notice: the ranks of a host are not consecutive in %d of %d shard groups: each rank sends its gradients to "
+           "all owners on other hosts; place ranks host by host (mpirun --map-by slot) and sums can go along the "
+           "hosts\n", mixed, m->world / m->shape.shards);
   bool rounded = false;
   for (int p = 0; p < run->fsdp->lay.params; p++)
     rounded = rounded || (run->fsdp->lay.param[p].frozen && run->fsdp->lay.param[p].dtype != F32);

@@ -354,13 +354,15 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
   const CliRefusal no_cuda[] = {
       {2, "--device cuda", 2,
        "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu"},
+      {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: this build..."},
       {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: this build has no CUDA kernels"}};
   const CliRefusal no_driver[] = {
       {2, "--device cuda", 3, "--device cuda: no NVIDIA driver..."},
+      {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: no NVIDIA..."},
       {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: no NVIDIA driver..."}};
   void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-  if (!&ops_cuda) cli_expect_refusals(no_cuda, 2);
-  else if (!driver) cli_expect_refusals(no_driver, 2);
+  if (!&ops_cuda) cli_expect_refusals(no_cuda, 3);
+  else if (!driver) cli_expect_refusals(no_driver, 3);
   if (driver) dlclose(driver);
   char line[128], options[64];
   const int best = cpu_best_table();
@@ -472,7 +474,7 @@ TEST(modes_that_cannot_work_are_refused,
        "--fp8 matmul needs an --n_embd divisible by 16, not 24"},
       {2, 2, "--fp8 matmul --buffer_dtype bf16 --test_batch_size 3", "--fp8 matmul needs batches of a multiple of 16 "
        "tokens, not 24: change --seq_len, --batch_size or --test_batch_size"},
-      {2, 2, "--reduce native", "--reduce native needs --comm nccl"},
+      {2, 2, "--reduce native --comm mpi", "--reduce native needs --comm nccl"},
       {2, 2, "--freeze nothing", "--freeze nothing matches no parameter; names are like wte.weight, "
        "h.0.attn.c_attn.bias, ln_f.weight"},
       {2, 2, "--freeze lm_head,wte", "--freeze lm_head matches no parameter; names are like wte.weight, "
@@ -1151,6 +1153,34 @@ TEST(cli_notes_groups_across_hosts, "shard groups placed across two hosts: one n
                    "the network; place ranks host by host") == 1 && cli_count(r.text, " cross hosts ") == 1,
          "not one notice:\n%.3000s", r.text);
   cli_free(&r);
+  CLI_RUN(&r, "OMPI_MCA_rmaps_base_mapping_policy=node PER=2 dev/two_hosts.sh %s %s --max_steps 1 --eval_every -1 "
+          "--save_every -1 --sample_tokens 0 --out %s", cli_program(), cli_small(), cli_path("out"));
+  cli_expect_done(&r, "by node");
+  EXPECT(cli_count(r.text, "notice: the ranks of a host are not consecutive in 1 of 1 shard groups: each rank sends "
+                   "its gradients to all owners on other hosts; place ranks host by host") == 1 &&
+         strstr(r.text, "gradients by messages"), "no notice of ranks in turn:\n%.3000s", r.text);
+  cli_free(&r);
+}
+TEST(cli_refuses_sums_along_hosts_that_cannot_be, "--between_hosts chain: one line says why it cannot be") {
+  static const struct { const char *options, *why; } table[] = {
+      {"", "no shard group spans several hosts"},
+      {"--plan on --world 8 --ranks_per_host 4 --device cuda --comm mpi",
+       "on GPUs with --comm mpi gradients go straight to their owners"},
+      {"--plan on --world 8 --ranks_per_host 2 --device cuda --mesh 2x4",
+       "on GPUs with replicas gradients go straight to their owners"},
+      {"--plan on --world 8 --ranks_per_host 4 --device cuda --offload optimizer",
+       "with --offload gradients go straight to their owners"},
+      {"--plan on --world 8 --ranks_per_host 4 --shm off", "--shm off sends messages inside a host, too"}};
+  for (const auto &row : table) {
+    CliRun r;
+    char line[256];
+    snprintf(line, sizeof line, "--between_hosts chain: %s; leave it out", row.why);
+    CLI_RUN(&r, "%s %s --between_hosts chain --max_steps 1 --out %s %s", cli_ranks(row.options[0] ? 0 : 2), cli_small(),
+            cli_path("out"), row.options);
+    EXPECT(r.code == 2 && cli_count(r.text, line) == 1, "%s: exit %d, not the line '%s':\n%.2000s", row.options, r.code,
+           line, r.text);
+    cli_free(&r);
+  }
 }
 
 TEST_WAITS(cli_a_dead_host_ends_the_other, "a rank that is killed on one host ends the run on both") {

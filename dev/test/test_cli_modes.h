@@ -116,14 +116,15 @@ TEST(modes_say_what_lies_in_place,
 // ---- two hosts ------------------------------------------------------------------------------------------------------
 TEST(two_hosts_print_the_same_losses_in_every_mesh,
      "4 ranks on two hosts: a replica a host, which hybrid_shard chooses by itself, four replicas, blocks kept by "
-     "pairs: every loss equals one rank's") {
+     "pairs, sums along the hosts: every loss equals one rank's") {
   static const struct { const char *options, *mesh; } meshes[] = {
       {"--strategy hybrid_shard", "2 replicas of 2 shards"},
       {"--mesh 4x1", "4 replicas of 1 shard"},
+      {"--between_hosts chain", "gradients by sums along the hosts"},
       {"--reshard_after_forward 2 --gather_slots 1", "1 replica of 4 shards"}};
   static const char steps[] = "--global_batch 8 --max_steps 4 --eval_every 2 --save_every -1";
   CliRun r;
-  char options[1024];
+  char options[4096];
   CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(0), cli_small(), steps, cli_path("one"));
   cli_expect_done(&r, "one rank");
   cli_free(&r);

@@ -398,6 +398,15 @@ TEST_MPI(
     EXPECT(rank ? strstr(error, ": 2 ranks share") != NULL : !error[0], "--comm %s, rank %d: '%s'", comm, rank, error);
     EXPECT(!strcmp(o.comm, !strcmp(comm, "auto") ? "mpi" : comm), "rank %d: %s", rank, o.comm);
   }
+  // NCCL's sum needs NCCL, of one rank too, and where ranks share a GPU it says that they do.
+  for (int world : {1, 3}) {
+    options_default(&o);
+    strcpy(o.reduce, "native");
+    error[0] = 0;
+    agree_on_comm(&o, &p, world == 1 ? &own : &g, world, error, sizeof error);
+    EXPECT(!strcmp(o.comm, "nccl") && (world > 1 && rank ? strstr(error, ": 2 ranks share") != NULL : !error[0]),
+           "--reduce native, %d ranks: %s, '%s'", world, o.comm, error);
+  }
 }
 
 TEST(gpu_options_are_refused_by_name,

@@ -252,6 +252,23 @@ static inline void plan_case_close(PlanCase *x) {
   record_close(&x->record);
   trainer_plan_close(&x->t);
 }
+// Whether this rank adds to the sums of the shard group's owner o: those with its number on their own host.
+static inline bool plan_adds_to(const Fsdp *f, int o) {
+  const Mesh *m = &f->mesh;
+  const auto number = [m](int i, int *ranks) { // of rank i on its host, and how many there are
+    int before = 0;
+    *ranks = 0;
+    for (int k = 0; k < m->shard.size; k++) {
+      if (m->peer[m->shard.rank[k]].host != m->peer[m->shard.rank[i]].host) continue;
+      ++*ranks;
+      before += k < i;
+    }
+    return before;
+  };
+  int here, there;
+  const int mine = number(m->shard.me, &here), its = number(o, &there);
+  return its % here == mine;
+}
 // Muon's: bytes of the largest matrix, of the most runs that a rank has in a round, and of newton_schulz's scratch.
 struct PlanUpdates { size_t slots, matrix, stage, work; bool in_place; };
 static inline PlanUpdates plan_updates(const Fsdp *f) {
@@ -345,7 +362,14 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_STAGING_OUT] = trains && staged ? 2 * S * chunk * b_r : 0;
   line[MEM_SLOTS_SHARED] = shared ? slots_bytes - line[MEM_STAGING_OUT] : 0;
   size_t in = mirrored && S > 1 ? chunk : 2 * remote * chunk;
-  if (c->comm == COMM_NCCL) in = S == 1 && !c->comms_of_one ? 0 : c->native_reduce ? largest : 2 * S * chunk;
+  // Along hosts: fp32 sums of as many parts as this rank adds to, twice.
+  size_t parts = 0;
+  for (int o = 0; o < (int)S && f->lay.hosts.hosts; o++) parts += plan_adds_to(f, o);
+  size_t here = 0;
+  for (int i = 0; i < (int)S; i++) here += f->mesh.peer[f->mesh.shard.rank[i]].host == f->mesh.peer[f->mesh.rank].host;
+  const size_t inputs = c->comm == COMM_NCCL ? align_bytes(parts * (here - 1) * chunk * b_r) : 0;
+  if (f->lay.hosts.hosts) in = 2 * (inputs + parts * chunk * 4) / b_r;
+  else if (c->comm == COMM_NCCL) in = S == 1 && !c->comms_of_one ? 0 : c->native_reduce ? largest : 2 * S * chunk;
   line[MEM_STAGING_IN] = trains ? in * b_r : 0;
   line[MEM_SCALES] = 4 * scales * (2 + world);
   line[MEM_CONTROL] = mpi ? 8192 : 0;
@@ -414,6 +438,7 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
       {"--model gpt2 --mesh 4x2 --accumulate local --grad_accum 3", 8, 4, "mpi"},
       {"--model small --reshard_after_forward 8 --grad_accum 2", 64, 8, "nccl"},
       {"--model small --param_dtype bf16 --offload optimizer", 16, 8, "nccl"},
+      {"--model small --between_hosts chain --grad_accum 2 --reduce_dtype bf16", 22, 8, "nccl"},
       {"--model small --mesh 2x8 --fp8 gather --offload optimizer", 16, 4, "mpi"},
       {"--model small --mesh 8x2 --offload params --grad_accum 2", 16, 4, "mpi"},
       {"--model small --offload params --device cuda --comm nccl --reduce native", 8, 8, "nccl"}};
@@ -426,6 +451,16 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
     if (!rank) printf("%s: %d entries, %d buffers\n", m.options, x.record.count, x.pass.count);
     plan_case_close(&x);
   }
+  // Gradients along hosts, of 4, 4 and 3 ranks.
+  for (const char *options : {"--model tiny --grad_accum 2 --between_hosts chain",
+                              "--model tiny --dtype bf16 --strategy zero1 --shard dim0 --between_hosts chain"})
+    for (int rank = 0; rank < 11; rank++) {
+      test_options(&o, 11, "%s", options);
+      plan_case_open(&x, &cpu, &o, false, rank, 11, 4, PASS_TRAIN);
+      EXPECT(x.t.fsdp.lay.hosts.hosts == 3 && !x.record.error[0], "%s, rank %d: %s", options, rank, x.record.error);
+      plan_expect_formula(&x, options, rank);
+      plan_case_close(&x);
+    }
 }
 
 // ================================================================================================ 3 touches

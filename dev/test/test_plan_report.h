@@ -67,12 +67,42 @@ TEST(plan_keys_are_what_a_rank_sees,
   printf("%d ranks\n", ranks);
 }
 
+// Sums along the hosts of a shard group, owner by owner and hop by hop: what comes to this rank from its host (what its
+// neighbours contribute), or from others.
+static inline int64_t plan_along_bytes(const Fsdp *f, bool near, int A) {
+  const Mesh *m = &f->mesh;
+  const int S = m->shard.size, me = m->shard.me;
+  int host[64], hosts = 0, count[64] = {}, base[64], number[256];
+  for (int i = 0; i < S; i++) {
+    const int at = m->peer[m->shard.rank[i]].host;
+    if (!hosts || host[hosts - 1] != at) host[hosts] = at, base[hosts++] = i;
+    number[i] = count[hosts - 1]++;
+  }
+  int64_t bytes = 0;
+  for (int u = 0; u < f->lay.units; u++) {
+    const Unit *q = &f->lay.unit[u];
+    const int64_t e = unit_wire_numel(q);
+    for (int a = 0; a < (f->cfg.local ? 1 : A) && q->state_numel; a++) for (int o = 0; o < S; o++) {
+      const bool begins = !a && !m->replicate.me;
+      int from = begins ? -1 : o;                // who has the sum so far
+      for (int h = 0; h < hosts; h++) {
+        const int r = base[h] + number[o] % count[h];
+        const int64_t sum = from >= 0 && from != r ? 4 * e : 0;
+        if (r == me) bytes += near ? (count[h] - 1) * e * (int64_t)fsdp_wire_bytes(f) : sum;
+        from = r;
+      }
+      if (o == me && !near && from != me) bytes += 4 * e;
+    }
+  }
+  return bytes;
+}
 // What messages bring to a rank from its host (near) or from others, peer by peer: an independent count of fsdp_links.
 // NCCL's rings are not messages; their shares are checked by their sum.
 static inline int64_t plan_message_bytes(const Fsdp *f, LinkUse use, bool near, int A) {
   const Mesh *m = &f->mesh;
   const int S = m->shard.size, R = m->replicate.size, host = m->peer[m->rank].host;
   int64_t bytes = 0;
+  if (use == LINK_REDUCTIONS && f->lay.hosts.hosts) return plan_along_bytes(f, near, A);
   for (int i = 0; i < S && use != LINK_REPLICAS && use != LINK_SMALL; i++) {
     if (i == m->shard.me || (m->peer[m->shard.rank[i]].host == host) != near) continue;
     for (int u = 0; u < f->lay.units; u++) {
@@ -123,6 +153,7 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
     RankKey key = rank_key(mesh_shape_of(&w.opt), r, world, per_host);
     key.threads = w.rank[0].key.threads;         // the test asks for a number
     key.owns = rank_owns(owners, r);
+    rank_along(&key, &w.opt, r);
     int c = 0;
     while (c < w.classes && memcmp(&w.rank[c].key, &key, sizeof key)) c++;
     REQUIRE(c < w.classes, "%s: rank %d is of no kind", what, r);
@@ -170,8 +201,12 @@ TEST(plan_ranks_of_a_kind_are_alike,
   }
   for (const char *more :
        {"--world 24 --mesh 4x6 --model small --ranks_per_host 8 --device cuda --grad_accum 2",
-        "--world 12 --mesh 3x4 --model tiny --ranks_per_host 4 --device cuda --dtype bf16 --comm nccl --reduce native",
+        "--world 12 --mesh 3x4 --model tiny --ranks_per_host 4 --device cuda --dtype bf16 --reduce native",
         "--world 16 --model tiny --device cuda --reshard_after_forward 4 --gather_slots 1",
+        "--world 12 --model tiny --ranks_per_host 4 --device cpu --grad_accum 2 --threads 1",
+        "--world 11 --model tiny --ranks_per_host 4 --device cuda --grad_accum 2 --between_hosts chain",
+        "--world 11 --model tiny --ranks_per_host 4 --device cpu --dtype bf16 --between_hosts chain --threads 1",
+        "--world 8 --mesh 2x4 --model tiny --ranks_per_host 3 --device cpu --between_hosts chain --threads 1",
         "--world 6 --model tiny --device cuda --comm mpi --ranks_per_host 2 --dtype bf16",
         "--world 9 --model tiny --device cuda --offload params --ranks_per_host 4"}) {
     plan_asked(&o, "%s", more);

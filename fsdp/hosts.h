@@ -1,0 +1,145 @@
+// hosts.h: gradients between hosts as partial sums that travel along them. Decided here, with its bytes; done in
+// reduce.h, and by messages in transport.h.
+//
+// Sent straight to its owner, every rank's contribution to every shard of another host crosses between hosts. But the
+// ranks of a host hold consecutive microbatches. So what they add to a shard is a stretch of the left fold over all
+// microbatches, and one fp32 partial sum can carry it: ranks of the first host add theirs and pass it on, those of the
+// next host go on from there, and so on; the last host gives the result to the owner. These are the additions that the
+// owner would make, in the same order: the same bits.
+//
+//   owner o --> host 0 --> host 1 --> ... --> host H-1 --> owner o        one element of fp32 a hop, whatever a host's
+//          |                                                              number of ranks
+//          only where something was added before: an earlier microbatch of the step, or replicas before
+//
+// On each host one rank adds to the part of owner o: o itself on its own, and elsewhere the rank of the same number
+// there, modulo the host's ranks. It reads what its neighbours contribute in their windows; over NCCL they send it.
+// A rank's parts of a round,
+// one of each host where these have equally many ranks, follow each other, so that all hosts are at work at once.
+//
+// With e elements of a shard on the wire, of b bytes, n ranks of this host and k parts, a rank receives of a reduction:
+//   from its host     k (n-1) e b
+//   from others       4 k e         but on the first host
+//                     4 (k-1) e     on the first host, unless nothing was added before
+//                     4 e           the result, but on the last host
+// Straight to the owner it would be (S-n) e b from other hosts. A host's n ranks together: 4 S e along hosts on equal
+// ones, and n (S-n) e b straight. For two hosts of 8 ranks that is a quarter of fp32's bytes, and half of bf16's.
+#pragma once
+#include "state.h"
+
+// The hosts of ranks [from, from + size), in their order: first[h] is host h's first rank, and first[hosts] the end.
+// Returns how many there are, or 0 if a host's ranks are not consecutive. first: [size + 1], or NULL.
+static inline int hosts_in_order(const Mesh *m, int from, int size, int *first) {
+  int hosts = 0;
+  for (int r = from; r < from + size; r++) {
+    if (r > from && m->peer[r].host == m->peer[r - 1].host) continue;
+    for (int q = from; q < r; q++) if (m->peer[q].host == m->peer[r].host) return 0;
+    if (first) first[hosts] = r;
+    hosts++;
+  }
+  if (first) first[hosts] = from + size;
+  return hosts;
+}
+// Shard groups in which a host's ranks are not consecutive.
+static inline int hosts_out_of_order(const Mesh *m) {
+  int groups = 0;
+  for (int r = 0; r < m->world; r += m->shape.shards) groups += !hosts_in_order(m, r, m->shape.shards, NULL);
+  return groups;
+}
+// Elements that cross to or from the busiest host of a shard group in a step of `reductions` of which `starts` go on
+// from an earlier sum, per element of a shard; times their bytes: along the hosts, and straight to the owners.
+struct HostsBytes { int64_t along, straight; };
+static inline HostsBytes hosts_busiest(const int *first, int hosts, int64_t reductions, int64_t starts, int64_t wire) {
+  const int64_t S = first[hosts] - first[0], n0 = first[1] - first[0];
+  HostsBytes most = {};
+  for (int h = 0; h < hosts; h++) {
+    const int64_t n = first[h + 1] - first[h];
+    const bool last = h == hosts - 1;
+    const int64_t in = reductions * ((h ? S : 0) + (last ? 0 : n)) + starts * (h ? 0 : S - n0);
+    const int64_t out = reductions * (last ? S - n : S) + starts * (h ? n : 0);
+    most.along = max64(most.along, 4 * max64(in, out));
+    most.straight = max64(most.straight, reductions * wire * n * (S - n));
+  }
+  return most;
+}
+// Why sums cannot go along hosts; NULL: they can.
+static inline const char *hosts_why_not(const FsdpConfig *c, const Mesh *m, bool gpu) {
+  const int S = m->shape.shards;
+  bool spans = false;
+  for (int r = 0; r < m->world; r++) spans = spans || m->peer[r].host != m->peer[r / S * S].host;
+  if (!spans) return "no shard group spans several hosts";
+  if (gpu && c->comm == COMM_MPI) return "on GPUs with --comm mpi gradients go straight to their owners";
+  if (c->native_reduce) return "--reduce native is NCCL's own sum";
+  if (c->offload != OFFLOAD_NONE) return "with --offload gradients go straight to their owners";
+  if (c->comm == COMM_NCCL && m->shape.replicas > 1)
+    return "on GPUs with replicas gradients go straight to their owners";
+  if (c->comm == COMM_MPI && !m->windows) return "--shm off sends messages inside a host, too";
+  if (hosts_out_of_order(m)) return "the ranks of a host are not consecutive (mpirun --map-by slot makes them)";
+  return NULL;
+}
+// Whether sums go along the hosts of every shard group that spans several. Alike on all ranks. By itself: where the
+// busiest host has fewer bytes to send or receive; on GPUs not, because nothing of it was measured there yet.
+static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
+  if (c->between == BETWEEN_DIRECT || c->weights_only || hosts_why_not(c, m, gpu)) return false;
+  if (c->between == BETWEEN_CHAIN) return true;
+  if (c->comm == COMM_NCCL) return false;
+  const int64_t reductions = c->local ? 1 : c->microbatches, starts = reductions - (m->shape.replicas == 1);
+  const int S = m->shape.shards;
+  int *first = (int *)malloc(sizeof(int) * (size_t)(S + 1));
+  HostsBytes most = {};
+  for (int r = 0; r < m->world; r += S) {
+    const int hosts = hosts_in_order(m, r, S, first);
+    if (hosts < 2) continue;
+    const HostsBytes x = hosts_busiest(first, hosts, reductions, starts, (int64_t)dtype_bytes(c->wire_dtype));
+    most.along = max64(most.along, x.along), most.straight = max64(most.straight, x.straight);
+  }
+  free(first);
+  return most.along < most.straight;
+}
+// One line in `error` if --between_hosts chain was asked for where it cannot be; false then.
+static inline bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, char *error, size_t error_bytes) {
+  const char *why = c->between == BETWEEN_CHAIN && !c->weights_only ? hosts_why_not(c, m, gpu) : NULL;
+  if (why) snprintf(error, error_bytes, "--between_hosts chain: %s; leave it out", why);
+  return !why;
+}
+// The rank of host `h` that adds to the part of `owner`.
+static inline int hosts_adder(const int *first, int hosts, int h, int owner) {
+  int of = 0;
+  while (of < hosts - 1 && first[of + 1] <= owner) of++;
+  return first[h] + (owner - first[of]) % (first[h + 1] - first[h]);
+}
+// Which parts this rank adds to, and between whom. Free .part and .adder.
+static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool gpu) {
+  HostsLayout x = {};
+  const int S = m->shape.shards, base = m->shard.rank[0], me = m->shard.me;
+  if (!hosts_chosen(c, m, gpu)) return x;
+  int *first = (int *)malloc(sizeof(int) * (size_t)(S + 1));
+  const int hosts = hosts_in_order(m, base, S, first);
+  for (int h = 0; h <= hosts; h++) first[h] -= base;
+  if (hosts > 1) {
+    x.hosts = hosts;
+    while (first[x.me + 1] <= me) x.me++;
+    x.first = first[x.me];
+    x.ranks = first[x.me + 1] - x.first;
+    x.begin = hosts_adder(first, hosts, 0, me);
+    x.end = hosts_adder(first, hosts, hosts - 1, me);
+    x.part = (HostPart *)calloc((size_t)S, sizeof(HostPart));
+    x.adder = (int *)calloc((size_t)S, sizeof(int));
+    for (int o = 0; o < S; o++) {
+      x.adder[o] = hosts_adder(first, hosts, x.me, o);
+      if (x.adder[o] != me) continue;
+      const int before = x.me ? hosts_adder(first, hosts, x.me - 1, o) : o;
+      const int after = x.me < hosts - 1 ? hosts_adder(first, hosts, x.me + 1, o) : o;
+      if (o == me) x.own = x.parts;
+      x.part[x.parts++] = HostPart{o, before, after};
+    }
+  }
+  free(first);
+  return x;
+}
+// What this rank receives of a reduction with e elements of each shard, of b bytes on the wire: from its host, and from
+// others. begins: nothing was added before.
+struct HostsTraffic { int64_t inside, between; };
+static inline HostsTraffic hosts_formula(const HostsLayout *x, int64_t e, int64_t b, bool begins) {
+  const int64_t sums = x->me ? x->parts : begins ? 0 : x->parts - 1, result = x->me < x->hosts - 1;
+  return HostsTraffic{x->parts * (x->ranks - 1) * e * b, 4 * e * (sums + result)};
+}
