@@ -70,7 +70,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(comm, "auto", "auto|mpi|self|nccl", "sharding", "transport; self: one rank; nccl: cuda, one rank per GPU") \
   TEXT(reduce, "ordered", "ordered|native", "sharding", "native: NCCL's sum, whose bits depend on the ranks") \
   TEXT(between_hosts, "auto", "auto|chain|direct", "sharding", \
-       "gradients: sums along hosts, or each rank's to owners; auto on cpu: fewer bytes") \
+       "gradients: sums along hosts, or each rank's to owners; cpu: fewer bytes") \
   TEXT(shm, "on", "on|copy|off", "sharding", "ranks of a host read shards in place; copy: gather them; off: messages") \
   TEXT(device, "auto", "auto|cpu|cuda", "device", "where to compute") \
   FLAG(no_cuda, "device", "the same as --device cpu") \
