@@ -19,8 +19,8 @@
 #
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
 # "gpt2 gpt2-xl"), DTYPES ("fp32 bf16"; cuda: bf16), RANKS (cuda: 1), ROUNDS (3), STEPS (5 timed a round; cuda: 20),
-# CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), FP8_BATCH (8), LEARNING_RATES
-# ("5e-4 1e-3 2e-3 4e-3", for `optimizers`), OPTIMIZER_STEPS (300), OUT (a directory to keep everything in).
+# CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), FP8_BATCH (8), OUT (a directory to keep everything in).
+# For `optimizers`: ADAMW_RATES ("2.5e-4 5e-4 1e-3 2e-3"), MUON_RATES ("5e-4 1e-3 2e-3 4e-3"), OPTIMIZER_STEPS (300).
 # For `ratios`: see dev/bench_ratios.py. For DEVICE=cuda: PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), BATCH
 # (sequences of 1024 tokens a step; by model, for 141 GB), PROGRAM_OPTIONS (more options for the program), FORM (of
 # PyTorch's bf16: "bf16 autocast" or "bf16 params"; else the faster one).
@@ -501,11 +501,13 @@ optimizer_loss() {
 }
 optimizers() {
   local steps=${OPTIMIZER_STEPS:-300} name rate loss low high middle
-  local -A best_loss best_rate
+  local -A best_loss best_rate rates
+  rates[adamw]=${ADAMW_RATES:-2.5e-4 5e-4 1e-3 2e-3}
+  rates[muon]=${MUON_RATES:-5e-4 1e-3 2e-3 4e-3}
   echo
   echo "\`small\`, bf16, $steps steps of 8 sequences of WikiText-2: validation loss"
   for name in adamw muon; do
-    for rate in ${LEARNING_RATES:-5e-4 1e-3 2e-3 4e-3}; do
+    for rate in ${rates[$name]}; do
       loss=$(optimizer_loss $name "$rate" "$steps") || return 1
       printf '%-6s --lr %-6s %8.4f\n' $name "$rate" "$loss"
       if awk -v a="$loss" -v b="${best_loss[$name]:-1e9}" 'BEGIN { exit !(a < b) }'; then
