@@ -1,5 +1,5 @@
 // dry_run.h: the sharding layer in a dry run, and what it takes from the placement that follows (fsdp/placement.h).
-// Above open.h. The planning transport, comm_plan, is in fsdp/transport.h.
+// Above open.h. The planning transport, comm_plan, is in fsdp/transport_plan.h.
 #pragma once
 #include "open.h"
 

@@ -8,7 +8,7 @@
 //   fsdp_reduce_begin, fsdp_reduce_fold      along hosts: adds this host's contributions to sums that pass by
 //   fsdp_reduce_consume                      adds up a round that has arrived, in order of microbatches
 #pragma once
-#include "transport.h"
+#include "transport_plan.h"
 
 static inline ReduceSpan fsdp_round_span(const Fsdp *f, int s, int j) {
   int u = f->lay.stage[s].first_unit;

@@ -1,0 +1,140 @@
+// transport_plan.h: the transport of a dry run over the planning table: nobody is there. What a transport reads and
+// writes is told to the record, on the streams and between the events of NCCL's: a CPU's calls, which are done when
+// they return, are ordered more strictly. The traffic is counted as if peers were there.
+#pragma once
+#include "transport.h"
+
+static inline void comm_plan_touch(const Ctx *c, AccessKind kind, const void *p, size_t bytes) {
+  OpTouch x = {};
+  x.op = kind == ACCESS_READ ? OP_GIVE : OP_TAKE;
+  touch(&x, kind, p, bytes);
+  touch_tell(c, &x);
+}
+static inline void comm_plan_open(Fsdp *f) {
+  const size_t others = f->lay.in_place ? (size_t)fsdp_shards(f) * f->lay.params_bytes : 0;
+  streams_open(f);
+  f->work = record_addresses(f->record, f->lay.work_bytes + others);
+  if (f->lay.mirrored) f->window = record_addresses(f->record, f->lay.work_bytes);
+  f->params_home = f->lay.part[WORK_PARAMS].on_host ? f->window : f->work;
+}
+static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  const GatherSource g = fsdp_gather_source(f, slot);
+  fsdp_count_gather(f, s, slot);
+  step_event_wait(&f->gather_ctx, &slot->released);
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    comm_plan_touch(&f->gather_ctx, ACCESS_WRITE, slot->data + p.to_at, (size_t)g.group->size * p.bytes);
+    f->traffic.gather_bytes += (g.group->size - 1) * (int64_t)p.bytes;
+  }
+  if (fsdp_keeps(f, s, slot)) fsdp_keep(f, s, slot);
+  step_event_record(&f->gather_ctx, &slot->arrived);
+}
+// What arrives in a round over NCCL: noted as all of its staging.
+static inline void comm_plan_staging_in(Fsdp *f, AccessKind kind, uint64_t round) {
+  const size_t bytes = f->lay.pool[POOL_STAGING_IN];
+  if (f->cfg.comm != COMM_NCCL || !bytes) return;
+  comm_plan_touch(&f->reduce_ctx, kind, comm_nccl_staging_in(f, round, 0), f->cfg.native_reduce ? bytes : bytes / 2);
+}
+// Every owner reads its part of what this rank contributes: of a complete gradient, all from the first to the last.
+static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const bool staged = f->lay.stage[f->job.stage].staged;
+  const int S = fsdp_shards(f);
+  PieceRun run;
+  for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
+    if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
+    const size_t bytes = (size_t)run.numel * fsdp_wire_bytes(f), at = fsdp_contribution_at(f, 0, round, x, run);
+    const size_t last = fsdp_contribution_at(f, S - 1, round, x, run);
+    if (!staged) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + at, last - at + bytes);
+    for (int i = 0; i < S && staged; i++)
+      comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + fsdp_contribution_at(f, i, round, x, run), bytes);
+  }
+  comm_plan_staging_in(f, ACCESS_WRITE, round);
+}
+static inline void comm_plan_round_done(Fsdp *f, uint64_t round) { comm_plan_staging_in(f, ACCESS_READ, round); }
+static inline const char *comm_plan_round_input(const Fsdp *f, uint64_t round, int, ReduceSpan x, PieceRun run) {
+  return f->work + fsdp_contribution_at(f, f->mesh.shard.me, round, x, run);
+}
+static inline void comm_plan_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
+  chain_count(f, x.numel);
+  comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, sum, (size_t)x.numel * 4);
+}
+static inline void comm_plan_chain_give(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
+  comm_plan_touch(&f->reduce_ctx, ACCESS_READ, sum, (size_t)x.numel * 4);
+}
+static inline void comm_plan_reduce_join(Fsdp *f) {
+  const RankGroup *g = &f->mesh.replicate;
+  const size_t bytes = (size_t)f->lay.state_numel * 4;
+  const int R = g->size;
+  if (R > 1 && f->cfg.native_reduce) f->traffic.replicate_bytes += f->lay.state_numel * 4 * 2 * (R - 1) / R;
+  else if (R > 1 && g->me < R - 1) f->traffic.replicate_bytes += (int64_t)bytes;
+  if (R > 1) comm_plan_touch(&f->reduce_ctx, f->cfg.native_reduce ? ACCESS_UPDATE : ACCESS_WRITE, f->grads, bytes);
+  // Offloaded shards go through the device.
+  const size_t sum = R > 1 && f->cfg.comm == COMM_NCCL ? f->lay.pool[POOL_SUM] : 0;
+  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, f->sum, sum);
+  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->sum, sum);
+  streams_reduce_join(f);
+}
+static inline void comm_plan_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  comm_plan_touch(f->ctx, ACCESS_READ, mine, bytes);
+  comm_plan_touch(f->ctx, ACCESS_WRITE, all, bytes * (size_t)f->mesh.world);
+}
+static inline void comm_plan_update_message(Fsdp *f, int, UpdateMessage m) {
+  if (!f->lay.mirrored) comm_plan_touch(&f->reduce_ctx, m.sends ? ACCESS_READ : ACCESS_WRITE, m.at, m.bytes);
+}
+// A mirrored device's copies, one way and back, as if messages took no time.
+static inline void comm_plan_exchange(Fsdp *f, int round, bool back) {
+  const bool runs = f->lay.mirrored && !fsdp_offloads(f);
+  if (runs && !back) comm_mpi_mirror_runs(f, round, true);
+  if (f->lay.mirrored) comm_mpi_mirror_matrix(f, round, back);
+  updates_each_message(f, round, back, comm_plan_update_message);
+  if (runs && back) comm_mpi_mirror_runs(f, round, false);
+}
+static inline void comm_plan_updates(Fsdp *f, UpdateMove move, int round) {
+  const bool moves = f->mesh.world > 1 || fsdp_offloads(f);
+  if (moves && !f->lay.owned.in_place) updates_by_stream(f, move, round, comm_plan_exchange);
+}
+// Along hosts: the own shard's sum goes to the first host, and the result comes back; parts come and go.
+static inline void comm_plan_own_sum(Fsdp *f, AccessKind kind, ReduceSpan x) {
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
+    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
+      comm_plan_touch(&f->reduce_ctx, kind, fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x)), (size_t)run.numel * 4);
+}
+static inline void comm_plan_part_begin(Fsdp *f, uint64_t, ReduceSpan x) {
+  if (f->lay.hosts.begin != f->mesh.shard.me && !fsdp_begins(f)) comm_plan_own_sum(f, ACCESS_READ, x);
+}
+static inline void comm_plan_part(Fsdp *f, AccessKind kind, uint64_t round, int part, ReduceSpan x) {
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
+    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
+      comm_plan_touch(&f->reduce_ctx, kind, hosts_sum(f, round, part) + run.state_at - x.first, (size_t)run.numel * 4);
+}
+static inline bool comm_plan_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  if (hosts_receives_part(f, part)) comm_plan_part(f, ACCESS_WRITE, round, part, x);
+  return true;
+}
+static inline const char *comm_plan_part_input(const Fsdp *f, uint64_t round, int, int part, ReduceSpan x,
+                                               PieceRun run) {
+  return f->work + fsdp_contribution_at(f, f->lay.hosts.part[part].owner, round, x, run);
+}
+static inline void comm_plan_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  const HostsLayout *h = &f->lay.hosts;
+  if (h->me < h->hosts - 1) comm_plan_part(f, ACCESS_READ, round, part, x);
+}
+static inline bool comm_plan_part_back(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const HostsLayout *h = &f->lay.hosts;
+  for (int p = 0; p < h->parts && h->me == h->hosts - 1; p++)
+    if (h->part[p].after != f->mesh.shard.me) comm_plan_part(f, ACCESS_READ, round, p, x);
+  if (h->end != f->mesh.shard.me) comm_plan_own_sum(f, ACCESS_WRITE, x);
+  return true;
+}
+static const CommHosts hosts_plan = {comm_self_yes,        comm_plan_part_begin, comm_plan_part_arrived,
+                                     comm_plan_part_input, comm_plan_part_give,  comm_plan_part_back};
+static inline void comm_plan_step_end(Fsdp *f) { f->traffic.small += f->cfg.comm == COMM_MPI; }
+static const Comm comm_plan = {
+    "plan", comm_self_nothing, comm_plan_open, comm_self_nothing, streams_step_begin, comm_plan_step_end,
+    comm_plan_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_plan_round_send,
+    comm_self_yes,
+    comm_plan_round_input, comm_plan_chain_take, comm_plan_chain_give, comm_plan_round_done, streams_reduce_end,
+    streams_grads_free, comm_plan_reduce_join, comm_plan_small, comm_self_nothing, comm_plan_updates,
+    &hosts_plan};
