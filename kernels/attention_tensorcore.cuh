@@ -114,20 +114,16 @@ __device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], c
         keep[m][i][k] = __shfl_sync(FULL_WARP, word[m * N / 64], from % WARP) >> lane % 4 * 2;
       }
 }
-// The same for N queries by the warp's 16 M keys (rows): bit m * 16 + i * 8 of keep[n][e] belongs to sum
-// [m][n][2 i + e].
+// The same for N queries by the warp's 16 M keys (rows): word j of a lane is query j * 32 + lane, bit m * 16 + i its key.
+// A word is a register where all the bits that a lane needs would be N / 4: attention_transposed_ds asks for them.
 template <int M, int N>
-__device__ static inline void attention_keep_queries(uint32_t keep[N / 8][2], const AttentionDrop &d, uint32_t step,
+__device__ static inline void attention_keep_queries(uint32_t word[N / 32], const AttentionDrop &d, uint32_t step,
                                                      const AttentionShape &s, int first_query, int first_key) {
   const int lane = (int)threadIdx.x % WARP, head = (int)blockIdx.y;
-  uint32_t word[N / 32];                         // one for each query
   UNROLL for (int j = 0; j < N / 32; j++) {
     const int64_t element = attention_element(s, head, first_query + j * WARP + lane, first_key);
     word[j] = attention_keep(d, step, d.drop.sample0 + blockIdx.z, element, 16 * M);
   }
-  UNROLL for (int n = 0; n < N / 8; n++)
-    UNROLL for (int e = 0; e < 2; e++)
-      keep[n][e] = __shfl_sync(FULL_WARP, word[n / 4], n % 4 * 8 + lane % 4 * 2 + e) >> lane / 4;
 }
 
 // ---- tensor cores: forward ------------------------------------------------------------------------------------------
@@ -248,14 +244,17 @@ __device__ static inline void attention_mask_queries(float (*p)[N / 8][4], int f
 template <int M, int N, bool DROP>
 __device__ static inline void attention_transposed_ds(float (*p)[N / 8][4], float (*dp)[N / 8][4], const float *lse,
                                                       const float *dot, float scale2, float factor,
-                                                      const uint32_t (*keep)[2]) {
+                                                      const uint32_t *word) {
+  const int lane = (int)threadIdx.x % WARP;
   UNROLL for (int n = 0; n < N / 8; n++)
     UNROLL for (int e = 0; e < 2; e++) {
-      const int column = n * 8 + (int)threadIdx.x % 4 * 2 + e;
+      const int column = n * 8 + lane % 4 * 2 + e;
+      uint32_t keep = 0;                         // bit m * 16 + i * 8 belongs to sum [m][n][2 i + e]
+      if (DROP) keep = __shfl_sync(FULL_WARP, word[n / 4], column % WARP) >> lane / 4;
       const float log_sum = lse[column], d = dot[column];
       UNROLL for (int i = 0; i < 2 * M; i++) {
         float *score = &p[i / 2][n][i % 2 * 2 + e], *y = &dp[i / 2][n][i % 2 * 2 + e];
-        const bool kept = DROP ? keep[n][e] >> (i * 8) & 1 : true;
+        const bool kept = DROP ? keep >> (i * 8) & 1 : true;
         const float x = fast_exp2(fmaf(*score, scale2, -log_sum));
         *y = x * ((DROP ? kept ? *y * factor : 0.0f : *y) - d);
         *score = kept ? x : 0.0f;
@@ -289,16 +288,18 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   attention_load<N, HS>(qd + TILE, dout, s.C, begin, s);
   cp_async_commit();
   float stat = thread < 2 * N && begin + thread % N < s.len ? stat_in[begin + thread % N] : 0.0f;
+  if (KEEP) {                                    // not within the loop, which would hold their reads and a branch
+    cp_async_wait<0>();
+    __syncthreads();
+    attention_keep_rows(&rows_k, own_k);
+    attention_keep_rows(&rows_v, own_v);
+  }
   for (int query = begin, odd = 0; query < s.len; query += N, odd ^= 1) {
     const T *q = qd + odd * 2 * TILE, *d = q + TILE;
     const float *lse = stats + odd * 2 * N, *dot = lse + N;
     if (thread < 2 * N) stats[odd * 2 * N + thread] = stat * stat_scale;
     cp_async_wait<0>();
     __syncthreads();
-    if (query == begin) {
-      attention_keep_rows(&rows_k, own_k);
-      attention_keep_rows(&rows_v, own_v);
-    }
     if (query + N < s.len) {
       T *next = qd + (odd ^ 1) * 2 * TILE;
       attention_load<N, HS>(next, in, at.ld, query + N, s);
@@ -308,14 +309,14 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
       stat = thread < 2 * N && mine < s.len ? stat_in[mine] : 0.0f;
     }
     if (query + N <= first) continue;            // every query of the tile comes before this warp's keys
+    uint32_t word[N / 32];                       // drawn here, while the tile's sums need no registers yet
+    if (a.d.drop.p > 0.0f) attention_keep_queries<M, N>(word, a.d, step, s, query, first);
     float p[M][N / 8][4] = {}, dp[M][N / 8][4] = {};
     attention_dot_rows<M, N, HS, KEEP>(p, &rows_k, own_k, q);
     attention_dot_rows<M, N, HS, KEEP>(dp, &rows_v, own_v, d);
     if (query < first + ROWS) attention_mask_queries<M, N>(p, first, query);
     if (a.d.drop.p > 0.0f) {
-      uint32_t keep[N / 8][2];
-      attention_keep_queries<M, N>(keep, a.d, step, s, query, first);
-      attention_transposed_ds<M, N, true>(p, dp, lse, dot, s.scale2, a.d.factor, keep);
+      attention_transposed_ds<M, N, true>(p, dp, lse, dot, s.scale2, a.d.factor, word);
     } else {
       attention_transposed_ds<M, N, false>(p, dp, lse, dot, s.scale2, 1.0f, NULL);
     }
@@ -359,14 +360,16 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   attention_load<N, HS>(kv, in + s.C, at.ld, 0, s);
   attention_load<N, HS>(kv + TILE, in + 2 * s.C, at.ld, 0, s);
   cp_async_commit();
+  if (KEEP) {                                    // not within the loop, which would hold their reads and a branch
+    cp_async_wait<0>();
+    __syncthreads();
+    attention_keep_rows(&rows_q, own_q);
+    attention_keep_rows(&rows_d, own_d);
+  }
   for (int key = 0, odd = 0; key < end; key += N, odd ^= 1) {
     const T *k = kv + odd * 2 * TILE, *v = k + TILE;
     cp_async_wait<0>();
     __syncthreads();
-    if (key == 0) {
-      attention_keep_rows(&rows_q, own_q);
-      attention_keep_rows(&rows_d, own_d);
-    }
     if (key + N < end) {
       T *next = kv + (odd ^ 1) * 2 * TILE;
       attention_load<N, HS>(next, in + s.C, at.ld, key + N, s);
