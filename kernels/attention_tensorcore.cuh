@@ -6,13 +6,21 @@
 // ---- tensor cores: pieces -------------------------------------------------------------------------------------------
 enum { ATTENTION_WARPS = 4, ATTENTION_THREADS = ATTENTION_WARPS * WARP };
 
+// x, of unknown origin to the compiler. What is computed from it within a loop is computed each time, instead of once
+// before the loop, which would take registers for all of it.
+__device__ static inline int attention_anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Starts the copy of rows first .. first + ROWS of one head into shared memory; rows beyond T and columns beyond the
 // head size become zero.
 template <int ROWS, int HS, class T>
-__device__ static inline void attention_load(T *to, const T *from, int ld, int first, const AttentionShape &s) {
+__device__ static inline void attention_load(T *to, const T *from, int ld, int first, const AttentionShape &s,
+                                         int thread = (int)threadIdx.x) {
   constexpr int PIECES = ROWS * HS / 8;
   UNROLL for (int j = 0; j < (PIECES + ATTENTION_THREADS - 1) / ATTENTION_THREADS; j++) {
-    const int i = (int)threadIdx.x + j * ATTENTION_THREADS;
+    const int i = thread + j * ATTENTION_THREADS;
     if (PIECES % ATTENTION_THREADS && i >= PIECES) break;
     const int row = i / (HS / 8), column = i % (HS / 8) * 8;
     const bool ok = first + row < s.len && column < s.hs;
@@ -119,7 +127,7 @@ __device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], c
 template <int M, int N>
 __device__ static inline void attention_keep_queries(uint32_t word[N / 32], const AttentionDrop &d, uint32_t step,
                                                      const AttentionShape &s, int first_query, int first_key) {
-  const int lane = (int)threadIdx.x % WARP, head = (int)blockIdx.y;
+  const int lane = attention_anew((int)threadIdx.x) % WARP, head = (int)blockIdx.y;
   UNROLL for (int j = 0; j < N / 32; j++) {
     const int64_t element = attention_element(s, head, first_query + j * WARP + lane, first_key);
     word[j] = attention_keep(d, step, d.drop.sample0 + blockIdx.z, element, 16 * M);
@@ -234,7 +242,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
 // Scores of queries before a row's key become -INFINITY. Rows are keys.
 template <int M, int N>
 __device__ static inline void attention_mask_queries(float (*p)[N / 8][4], int first_key, int first_query) {
-  const int ahead = first_query - first_key + (int)threadIdx.x % 4 * 2 - (int)threadIdx.x % WARP / 4;
+  const int thread = attention_anew((int)threadIdx.x), ahead = first_query - first_key + thread % 4 * 2 - thread % WARP / 4;
   UNROLL for (int m = 0; m < M; m++)
     UNROLL for (int n = 0; n < N / 8; n++)
       UNROLL for (int e = 0; e < 4; e++)
@@ -244,13 +252,15 @@ __device__ static inline void attention_mask_queries(float (*p)[N / 8][4], int f
 template <int M, int N, bool DROP>
 __device__ static inline void attention_transposed_ds(float (*p)[N / 8][4], float (*dp)[N / 8][4], const float *lse,
                                                       const float *dot, float scale2, float factor,
-                                                      const uint32_t *word) {
-  const int lane = (int)threadIdx.x % WARP;
+                                                      const uint32_t *word, int first_query) {
+  const int lane = attention_anew((int)threadIdx.x) % WARP;
   UNROLL for (int n = 0; n < N / 8; n++)
     UNROLL for (int e = 0; e < 2; e++) {
       const int column = n * 8 + lane % 4 * 2 + e;
       uint32_t keep = 0;                         // bit m * 16 + i * 8 belongs to sum [m][n][2 i + e]
-      if (DROP) keep = __shfl_sync(FULL_WARP, word[n / 4], column % WARP) >> lane / 4;
+      // first_query is a multiple of 32, and lanes count modulo 32. Without it the N / 4 lanes are the same for every
+      // tile, and the compiler gives each a register.
+      if (DROP) keep = __shfl_sync(FULL_WARP, word[n / 4], first_query + column) >> lane / 4;
       const float log_sum = lse[column], d = dot[column];
       UNROLL for (int i = 0; i < 2 * M; i++) {
         float *score = &p[i / 2][n][i % 2 * 2 + e], *y = &dp[i / 2][n][i % 2 * 2 + e];
@@ -262,6 +272,13 @@ __device__ static inline void attention_transposed_ds(float (*p)[N / 8][4], floa
     }
 }
 
+// This thread's lse (natural) or D of the tile of N queries from `first`: what it writes into shared memory for all.
+template <int N, class T>
+__device__ static inline float attention_stat(const AttentionBackward<T> &a, const AttentionPlace &at, int first) {
+  const int thread = attention_anew((int)threadIdx.x), query = first + thread % N;
+  const float *in = thread < N ? a.lse : a.dot;
+  return thread < 2 * N && query < a.s.len ? in[at.stat + query] : 0.0f;
+}
 // dk and dv of 64 M keys. Rows are keys: p holds S^T, then the dropped P^T; dp holds dP^T, then ds^T. Tiles of keys run
 // from the first, which all queries see, to the last.
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
@@ -275,8 +292,6 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   const int block = (int)blockIdx.x * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
   const AttentionPlace at = attention_place(s);
   const T *in = a.qkv + at.qkv, *dout = a.dout + at.out;
-  const float *stat_in = (thread < N ? a.lse : a.dot) + at.stat;
-  const float stat_scale = thread < N ? 1.44269504f : 1.0f;
   const uint32_t step = attention_step(a.d);
   T *own_k = k + warp * ROWS * (HS + 8), *own_v = v + warp * ROWS * (HS + 8);
   AttentionRows<M, HS, KEEP> rows_k, rows_v;
@@ -287,7 +302,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   attention_load<N, HS>(qd, in, at.ld, begin, s);
   attention_load<N, HS>(qd + TILE, dout, s.C, begin, s);
   cp_async_commit();
-  float stat = thread < 2 * N && begin + thread % N < s.len ? stat_in[begin + thread % N] : 0.0f;
+  float stat = attention_stat<N>(a, at, begin);
   if (KEEP) {                                    // not within the loop, which would hold their reads and a branch
     cp_async_wait<0>();
     __syncthreads();
@@ -297,16 +312,16 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   for (int query = begin, odd = 0; query < s.len; query += N, odd ^= 1) {
     const T *q = qd + odd * 2 * TILE, *d = q + TILE;
     const float *lse = stats + odd * 2 * N, *dot = lse + N;
-    if (thread < 2 * N) stats[odd * 2 * N + thread] = stat * stat_scale;
+    if (thread < 2 * N) stats[odd * 2 * N + thread] = thread < N ? stat * 1.44269504f : stat;
     cp_async_wait<0>();
     __syncthreads();
     if (query + N < s.len) {
       T *next = qd + (odd ^ 1) * 2 * TILE;
-      attention_load<N, HS>(next, in, at.ld, query + N, s);
-      attention_load<N, HS>(next + TILE, dout, s.C, query + N, s);
+      const int mine = attention_anew(thread);
+      attention_load<N, HS>(next, in, at.ld, query + N, s, mine);
+      attention_load<N, HS>(next + TILE, dout, s.C, query + N, s, mine);
       cp_async_commit();
-      const int mine = query + N + thread % N;   // arrives while this tile is computed
-      stat = thread < 2 * N && mine < s.len ? stat_in[mine] : 0.0f;
+      stat = attention_stat<N>(a, at, query + N);          // arrives while this tile is computed
     }
     if (query + N <= first) continue;            // every query of the tile comes before this warp's keys
     uint32_t word[N / 32];                       // drawn here, while the tile's sums need no registers yet
@@ -316,9 +331,9 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
     attention_dot_rows<M, N, HS, KEEP>(dp, &rows_v, own_v, d);
     if (query < first + ROWS) attention_mask_queries<M, N>(p, first, query);
     if (a.d.drop.p > 0.0f) {
-      attention_transposed_ds<M, N, true>(p, dp, lse, dot, s.scale2, a.d.factor, word);
+      attention_transposed_ds<M, N, true>(p, dp, lse, dot, s.scale2, a.d.factor, word, query);
     } else {
-      attention_transposed_ds<M, N, false>(p, dp, lse, dot, s.scale2, 1.0f, NULL);
+      attention_transposed_ds<M, N, false>(p, dp, lse, dot, s.scale2, 1.0f, NULL, query);
     }
     attention_weigh_rows<M, N, HS>(dv, p, d);
     attention_weigh_rows<M, N, HS>(dk, dp, q);
