@@ -7,6 +7,7 @@ measured. Ends with 1 if a property is lost that speed depends on:
   tensor cores   kernels of TENSOR have HMMA instructions
   read once      kernels of READ_ONCE copy a row into shared memory 16 bytes at a time, and read none again
   batched        each loop of BATCHED's kernels that reads 16 bytes at a time asks for 64 before it looks at any
+  wavefronts     a kernel of WAVES has an instance with at most so many wavefronts of shared memory for an HMMA
   contiguous     no thread of FLAT's kernels takes two neighbouring 16-byte pieces, so that a warp's lie side by side
 
     make sass                            all hot kernels
@@ -48,6 +49,8 @@ FLAT = ['adamw_kernel<', 'sgd_kernel<', 'accumulate_kernel<', 'convert_kernel<',
         'norm_kernel<', 'muon_momentum_kernel<', 'muon_update_kernel<', 'cross_entropy_']
 MMA_SYNC = 0.65
 TENSOR = ['attention_forward_kernel<bf16', 'attention_dq_kernel<bf16', 'attention_dkv_kernel<bf16']
+# Smaller tiles are for multiprocessors with less shared memory, so the best instance counts.
+WAVES = {'attention_dkv_kernel<bf16, 64, ': 1.8}
 # Rows beyond 8192 columns, and fp32 attention of the plain kind on one target: no preset reaches them. One thread of a
 # block of muon_divide has an array that it indexes, once. AdamW of one instance on sm_80 saves two words once, before
 # its loop.
@@ -185,7 +188,7 @@ def neighbours(code):
 
 
 def predicted(name, regs, code):
-    """A line of the second table, or None where no loop has tensor instructions."""
+    """A line of the second table and wavefronts for an HMMA, or None where no loop has tensor instructions."""
     spans = []
     for end, text in code:
         match = re.search(r'\bBRA (?:U?P\d+, )?(0x[0-9a-f]+)', text)
@@ -203,8 +206,9 @@ def predicted(name, regs, code):
     cycles = {'tensor cores': tensor / MMA_SYNC, 'shared memory': waves, 'EX2': exponentials * 2}
     bound = max(cycles, key=cycles.get)
     blocks = 65536 // (128 * ((regs + 7) // 8 * 8))
-    return '%6d %10d %5d %6d  %-13s %3.0f %%  %s' % (tensor, waves, exponentials, blocks, bound,
+    line = '%6d %10d %5d %6d  %-13s %3.0f %%  %s' % (tensor, waves, exponentials, blocks, bound,
                                                   100 * tensor / cycles[bound], name)
+    return line, waves / tensor
 
 
 def main(arguments):
@@ -216,7 +220,7 @@ def main(arguments):
     if arguments:
         sys.exit('sass: options are --kernels PATTERN and --help, not %s' % ' '.join(arguments))
     all_of = kernels(tool(), os.environ.get('SASS_OBJECT', 'build/cuda.o'))
-    lost, shown, attention = [], 0, []
+    lost, shown, attention, least = [], 0, [], {}
     print('regs local  shared tensor   lds   ldg (16 bytes)  stg  bar  target   kernel')
     for target, name, (regs, shared), code in sorted(all_of, key=lambda k: (k[1], k[0])):
         local = count(code, r'(LDL|STL)')
@@ -235,8 +239,11 @@ def main(arguments):
             lost.append('%s on %s: fewer than 64 bytes asked for at once (%s)' % (name, target, ', '.join(where)))
         if any(name.startswith(s) for s in FLAT) and (where := neighbours(code)):
             lost.append('%s on %s: a thread takes two neighbouring pieces (%s)' % (name, target, ', '.join(where[:4])))
-        if target == 'sm_90a' and any(name.startswith(s) for s in TENSOR) and (line := predicted(name, regs, code)):
-            attention.append(line)
+        if target == 'sm_90a' and any(name.startswith(s) for s in TENSOR) and (found := predicted(name, regs, code)):
+            attention.append(found[0])
+            for kernel in WAVES:
+                if name.startswith(kernel):
+                    least[kernel] = min(found[1], least.get(kernel, found[1]))
         if pattern in name if pattern else any(name.startswith(s) for s in HOT):
             shown += 1
             print('%4d %5d %7d %6d %5d %5d %10d %4d %4d  %-7s  %s' % (
@@ -246,13 +253,18 @@ def main(arguments):
         print('\npredicted, sm_90a, for a tile of a warp; per cent of the dense peak (dev/sass.py --help)')
         print('tensor wavefronts   EX2 blocks  bound        of peak kernel')
         print('\n'.join(attention) + '\n')
+    for kernel, waves in least.items():
+        if waves > WAVES[kernel]:
+            lost.append('%s...> on sm_90a: %.2f wavefronts of shared memory for a tensor instruction, %.2f are the most '
+                        'that are allowed' % (kernel, waves, WAVES[kernel]))
     if not shown:
         lost.append('no kernel is shown: %s' % (pattern or 'the hot ones have other names now'))
     for line in lost:
         print('sass: ' + line, file=sys.stderr)
     if not lost:
         print('%d kernels on all targets: no spills but those listed in dev/sass.py, next rows in flight, tensor cores '
-              'in use, rows of logits read once, reads batched, pieces of a warp side by side' % len(all_of))
+              'in use, rows of logits read once, reads batched, few wavefronts for a tensor instruction, pieces of a '
+              'warp side by side' % len(all_of))
     return sys.exit(1) if lost else None
 
 

@@ -29,7 +29,8 @@
 //
 // Four warps, each with M blocks of 16 rows. With M = 1 an mma needs 256 new bytes of B, two cycles of shared memory:
 // as long as the tensor cores of sm_80 take for the mma. M = 2, where registers allow it, uses each fragment of B
-// twice.
+// twice. dk and dv of head size 64 then read K and V again for each tile of 32 queries: 48 ldmatrix for 128 mma, where
+// M = 1 with K and V in registers takes 64.
 // Shared memory is in rows of HS + 8 elements: HS / 8 + 1 pieces of 16 bytes are an odd number, so that the 8 rows that
 // ldmatrix reads at a time begin in 8 different groups of 4 banks: no bank conflicts without a swizzle.
 //   forward   Q (64 M rows) | K, V (N rows each) of two tiles: one is computed while cp.async loads the next
@@ -37,7 +38,7 @@
 //   dq        Q, dout (64 M) | K, V (N) of two tiles
 // Finished tiles are stored through the warp's own rows of shared memory, so that global stores are 16 bytes too. M and
 // N of each head size are in ATTENTION_TILES; sizes in KiB (forward | dk, dv | dq) are
-//   32: 30 | 30.5 | 40    64: 54 | 55 | 54    80: 66 | 44.5 | 66    96: 52 | 52.5 | 78    128: 68 | 68.5 | 68
+//   32: 30 | 30.5 | 40    64: 54 | 54.5 | 54    80: 66 | 44.5 | 66    96: 52 | 52.5 | 78    128: 68 | 68.5 | 68
 // below the 99 KiB that a block may use on every GPU since sm_80. Where a multiprocessor has 100 KiB (sm_86, sm_89,
 // sm_120), only what takes at most 49 leaves room for a second block, which computes while the first one waits.
 // ATTENTION_SMALL has tiles for that, of head sizes from 33 to 80, and forward to 96:
@@ -64,7 +65,7 @@
 //   HS   forward            dk and dv         dq
 #define ATTENTION_TILES(X) \
   X(32,  2, 64, true,  2,   2, 32, true,  2,  2, 64, true,  2) \
-  X(64,  2, 64, true,  2,   1, 64, true,  2,  2, 32, true,  2) \
+  X(64,  2, 64, true,  2,   2, 32, false, 2,  2, 32, true,  2) \
   X(80,  2, 64, false, 2,   1, 32, true,  2,  2, 32, false, 2) \
   X(96,  2, 32, false, 2,   1, 32, true,  2,  2, 32, false, 2) \
   X(128, 2, 32, false, 2,   1, 32, false, 2,  1, 32, true,  2)

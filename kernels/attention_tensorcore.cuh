@@ -122,8 +122,8 @@ __device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], c
         keep[m][i][k] = __shfl_sync(FULL_WARP, word[m * N / 64], from % WARP) >> lane % 4 * 2;
       }
 }
-// The same for N queries by the warp's 16 M keys (rows): word j of a lane is query j * 32 + lane, bit m * 16 + i its key.
-// A word is a register where all the bits that a lane needs would be N / 4: attention_transposed_ds asks for them.
+// The same for N queries by the warp's 16 M keys (rows): word j of a lane is query j * 32 + lane, its bits are the keys.
+// That is N / 32 registers; what a lane's own sums need would be N / 4. attention_transposed_ds asks other lanes for it.
 template <int M, int N>
 __device__ static inline void attention_keep_queries(uint32_t word[N / 32], const AttentionDrop &d, uint32_t step,
                                                      const AttentionShape &s, int first_query, int first_key) {
@@ -242,7 +242,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
 // Scores of queries before a row's key become -INFINITY. Rows are keys.
 template <int M, int N>
 __device__ static inline void attention_mask_queries(float (*p)[N / 8][4], int first_key, int first_query) {
-  const int thread = attention_anew((int)threadIdx.x), ahead = first_query - first_key + thread % 4 * 2 - thread % WARP / 4;
+  const int thread = attention_anew((int)threadIdx.x);
+  const int ahead = first_query - first_key + thread % 4 * 2 - thread % WARP / 4;
   UNROLL for (int m = 0; m < M; m++)
     UNROLL for (int n = 0; n < N / 8; n++)
       UNROLL for (int e = 0; e < 4; e++)
