@@ -255,8 +255,8 @@ def main(arguments):
         print('\n'.join(attention) + '\n')
     for kernel, waves in least.items():
         if waves > WAVES[kernel]:
-            lost.append('%s...> on sm_90a: %.2f wavefronts of shared memory for a tensor instruction, %.2f are the most '
-                        'that are allowed' % (kernel, waves, WAVES[kernel]))
+            lost.append('%s...> on sm_90a: %.2f wavefronts of shared memory for a tensor instruction, '
+                        '%.2f are allowed' % (kernel, waves, WAVES[kernel]))
     if not shown:
         lost.append('no kernel is shown: %s' % (pattern or 'the hot ones have other names now'))
     for line in lost:

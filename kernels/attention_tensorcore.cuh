@@ -122,8 +122,8 @@ __device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], c
         keep[m][i][k] = __shfl_sync(FULL_WARP, word[m * N / 64], from % WARP) >> lane % 4 * 2;
       }
 }
-// The same for N queries by the warp's 16 M keys (rows): word j of a lane is query j * 32 + lane, its bits are the keys.
-// That is N / 32 registers; what a lane's own sums need would be N / 4. attention_transposed_ds asks other lanes for it.
+// The same for N queries by the warp's 16 M keys (rows): word j of a lane is query j * 32 + lane, its bits are keys.
+// That is N / 32 registers; a lane's own sums need N / 4 words. attention_transposed_ds asks other lanes for them.
 template <int M, int N>
 __device__ static inline void attention_keep_queries(uint32_t word[N / 32], const AttentionDrop &d, uint32_t step,
                                                      const AttentionShape &s, int first_query, int first_key) {
