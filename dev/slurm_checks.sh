@@ -10,7 +10,7 @@ out=$PWD
 wrong=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 tiny="--data generated --n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --vocab_size 290 --batch_size 2
-  --sample_tokens 0 --eval_tokens 1000"
+  --sample_tokens 0 --eval_every -1"
 short="$tiny --threads 1 --max_steps 5 --save_every -1"
 long="$tiny --threads 1 --max_steps 150 --save_every -1"
 
@@ -27,13 +27,14 @@ same() {
 mpirun_of() { [ -e "$1" ] || mpirun --oversubscribe --bind-to none -np "$2" "$program" ${3:-$short} --out "$1" >"$1.log" 2>&1; }
 # The job that the next lines are about, and what runs of it.
 start() { srun --job-name "$1" "${@:2}" >log 2>&1 & srun=$!; }
-until_steps() { for _ in {1..400}; do [ "$(grep -c '"kind":"step"' "$1/metrics.jsonl" 2>/dev/null)" -lt "$2" ] || return 0; sleep 0.1; done; bad "$1: no steps"; tail log; }
+steps() { cat "$1/metrics.jsonl" 2>/dev/null | grep -c '"kind":"step"'; }
+until_steps() { for _ in {1..400}; do [ "$(steps "$1")" -lt "$2" ] || return 0; sleep 0.1; done; bad "$1: no steps"; tail log; }
 job() { squeue -h -n "$1" -o %A; }
 ranks() {                                      # process ids of rank $1, or of all ranks, on both hosts
   local p
   for p in $(pgrep -x train_gpt_fsdp); do
-    tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx "SLURM_CONF=$SLURM_CONF" &&
-      tr '\0' '\n' <"/proc/$p/environ" | grep -qx "SLURM_PROCID=${1:-[0-9]*}" && echo "$p"
+    cat "/proc/$p/environ" 2>/dev/null | tr '\0' '\n' >environment
+    grep -qx "SLURM_CONF=$SLURM_CONF" environment && grep -qx "SLURM_PROCID=${1:-[0-9]*}" environment && echo "$p"
   done
 }
 ended() {                                      # waits for srun; what it returned, and whether nothing is left
@@ -45,6 +46,11 @@ ended() {                                      # waits for srun; what it returne
   bad "ranks are left: $(ranks | tr '\n' ' ')"
 }
 saved() { ls "$1/ckpt" 2>/dev/null | grep -c '^step'; }
+
+over() {                                       # waits for the end of job $1; $2: what the line begins with
+  for _ in {1..300}; do [ -n "$(squeue -h -j "$1" -t RUNNING,COMPLETING,PENDING)" ] || break; sleep 0.5; done
+  echo "$2: $(scontrol show job "$1" | grep -oE '(JobState|Restarts|ExitCode)=[^ ]*' | xargs), $(saved "$3") checkpoint(s)"
+}
 
 check_versions() {
   "$program" --version
@@ -63,14 +69,16 @@ check_losses() {
   grep -A1 ' ranks ' log
 }
 check_refusals() {
-  local mpi
-  for mpi in none pmi2; do
-    srun --mpi=$mpi -N2 -n3 "$program" $short --out three >log 2>&1
-    code=$?
-    if [ $code -eq 2 ] && [ ! -e three ] && [ "$(grep -c 'programs that do not know of each other' log)" -eq 1 ]
-    then good "srun --mpi=$mpi: refused, exit code $code: $(grep 'know of' log)"
-    else bad "srun --mpi=$mpi: exit code $code"; cat log; fi
-  done
+  srun --mpi=none -N2 -n3 "$program" $short --out three >log 2>&1
+  code=$?
+  if [ $code -eq 2 ] && [ ! -e three ] && [ "$(grep -c 'programs that do not know of each other' log)" -eq 1 ]
+  then good "srun --mpi=none: refused, exit code $code: $(grep 'know of' log)"
+  else bad "srun --mpi=none: exit code $code"; cat log; fi
+  srun --mpi=pmi2 -N2 -n3 "$program" $short --out three >log 2>&1
+  code=$?
+  if [ $code -ne 0 ] && [ ! -e three ] && [ "$(grep -c '^notice: srun gave' log)" -eq 1 ]
+  then good "srun --mpi=pmi2: exit code $code of Open MPI, after: $(grep '^notice' log)"
+  else bad "srun --mpi=pmi2: exit code $code"; cat log; fi
   srun --mpi=pmix -N2 -n3 sh -c 'exec "$@" --lr 0.0$((SLURM_PROCID == 2 ? 2 : 1)) --out four' _ "$program" $short >log 2>&1
   code=$?
   if [ $code -eq 2 ] && grep -q -- --lr log; then good "another --lr on rank 2: exit code $code: $(grep -- --lr log)"
@@ -91,11 +99,11 @@ check_signals() {
       srun-*) kill "-${way#srun-}" $srun ;;
     esac
     ended
-    echo "$way: exit code $code after $took s, $(saved "$way") checkpoint(s), $(grep -c '"kind":"step"' "$way/metrics.jsonl") steps"
+    echo "$way: exit code $code after $took s, $(saved "$way") checkpoint(s), $(steps "$way") steps"
     grep -E 'srun:|slurmstepd' log | head -n 4
     [ "$(saved "$way")" -gt 0 ] || continue
-    srun --mpi=pmix -N1 -n2 "$program" --resume auto --save_every -1 --out "$way" >log 2>&1 || tail -n 5 log
-    same whole "$way" "$way, resumed on 2 ranks"
+    srun --mpi=pmix -N1 -n1 "$program" --resume auto --save_every -1 --out "$way" >log 2>&1 || tail -n 5 log
+    same whole "$way" "$way, resumed on 1 rank"
   done
 }
 check_killed() {
@@ -109,42 +117,66 @@ check_killed() {
     grep -vE 'step|^ ' log | tail -n 12
   done
 }
+cores_of() { echo "[$(cat /proc/"$1"/task/*/status | sed -n 's/Cpus_allowed_list:[^0-9]*//p' | sort -u | xargs)]"; }
 check_cores() {
-  local shape
+  local shape used p
   for shape in "-N1 -n1 -c1" "-N1 -n1 -c2" "-N1 -n2 -c1" "-N2 -n2 -c2" "-N2 -n3 -c1"; do
     rm -rf cores
     start cores --mpi=pmix $shape "$program" $tiny --save_every -1 --max_steps 1000000 --out cores
     until_steps cores 3
-    echo "srun $shape: $(grep ' ranks ' log | sed 's/^ *ranks *//'); cores of each rank's threads:" $(
-      for p in $(ranks); do
-        echo "[$(cat /proc/"$p"/task/*/status | sed -n 's/Cpus_allowed_list:[^0-9]*//p' | sort -u | tr '\n' ' ' | sed 's/ $//')]"
-      done)
+    used=$(for p in $(ranks); do cores_of "$p"; done | tr '\n' ' ')
     scancel "$(job cores)"
     ended
+    echo "srun $shape: $(grep ' ranks ' log | sed 's/^ *ranks *//'); cores of each rank's threads: $used"
   done
 }
 check_sbatch() {
   ln -sf "$program" train_gpt_fsdp
-  mpirun_of mpirun4 4
-  mpirun_of mpirun8 8
+  mpirun_of small4 4 "--model small $short"
+  mpirun_of small8 8 "--model small $short"
   sbatch --wait -o log --ntasks-per-node=2 --cpus-per-task=1 "$launch/slurm_pmix.sbatch" $short --out batch1 >/dev/null
   echo "slurm_pmix.sbatch: exit code $?"
-  same mpirun4 batch1 "slurm_pmix.sbatch, 2 ranks on each of two hosts"
+  same small4 batch1 "slurm_pmix.sbatch, 2 ranks on each of two hosts"
   sbatch --wait -o log --cpus-per-task=2 "$launch/slurm_rdzv.sbatch" $short --out batch2 >/dev/null
   echo "slurm_rdzv.sbatch: exit code $?"
-  same mpirun8 batch2 "slurm_rdzv.sbatch, 4 ranks on each of two hosts"
+  same small8 batch2 "slurm_rdzv.sbatch, 4 ranks on each of two hosts"
 }
 check_requeue() {
-  local id
+  local id file per whole
   ln -sf "$program" train_gpt_fsdp
-  mpirun_of whole4 4 "$long"
-  id=$(sbatch --parsable -o log --open-mode=append --ntasks-per-node=2 --cpus-per-task=1 "$launch/slurm_pmix.sbatch" \
-    $long --out requeue)
-  until_steps requeue 5
-  scancel --signal=USR1 "$id"
-  for _ in {1..300}; do [ -n "$(squeue -h -j "$id" -t RUNNING,COMPLETING,PENDING)" ] || break; sleep 0.5; done
-  echo "slurm_pmix.sbatch, SIGUSR1: $(scontrol show job "$id" | grep -oE '(JobState|Restarts|ExitCode)=[^ ]*' | tr '\n' ' ')"
-  same whole4 requeue "slurm_pmix.sbatch, stopped by SIGUSR1, queued again and resumed by itself"
+  for file in pmix rdzv; do
+    per="--ntasks-per-node=2 --cpus-per-task=1"
+    whole=whole4
+    [ $file = pmix ] || { per="--cpus-per-task=2"; whole=whole8; }
+    mpirun_of $whole ${whole#whole} "--model small $long"
+    id=$(sbatch --parsable -o log --open-mode=append $per "$launch/slurm_$file.sbatch" $long --out "requeue_$file")
+    until_steps "requeue_$file" 5
+    scancel --signal=USR1 "$id"
+    over "$id" "slurm_$file.sbatch, SIGUSR1" "requeue_$file"
+    same $whole "requeue_$file" "slurm_$file.sbatch, stopped by SIGUSR1, queued again and resumed by itself"
+  done
 }
-for check in ${@:-versions losses refusals signals killed cores sbatch requeue}; do "check_$check"; done
+# Time limits and scancel of whole jobs, which take a minute or two.
+check_limits() {
+  local id timed limited way file
+  ln -sf "$program" train_gpt_fsdp
+  for file in pmix rdzv; do
+    id=$(sbatch --parsable -o log --cpus-per-task=1 --ntasks-per-node=1 "$launch/slurm_$file.sbatch" $long \
+      --max_steps 1000000 --out "cancel_$file")
+    until_steps "cancel_$file" 5
+    scancel "$id"
+    over "$id" "slurm_$file.sbatch, scancel" "cancel_$file"
+  done
+  timed=$(sbatch --parsable -o timed.log --open-mode=append --time=2 --cpus-per-task=1 --ntasks-per-node=1 \
+    "$launch/slurm_pmix.sbatch" $long --max_steps 1000000 --out timed)
+  limited=$(sbatch --parsable -o limited.log --time=1 -N2 -n2 \
+    --wrap "srun --mpi=pmix $program $(echo $long) --max_steps 1000000 --out limited")
+  over "$limited" "srun in a job without --signal, time limit" limited
+  grep -hE 'slurmstepd|srun:' limited.log
+  for _ in {1..200}; do [ "$(scontrol show job "$timed" | grep -oE 'Restarts=[0-9]*')" = Restarts=0 ] || break; sleep 0.5; done
+  scontrol show job "$timed" | grep -oE '(JobState|Restarts|Reason)=[^ ]*' | xargs echo "slurm_pmix.sbatch, --signal before its time is up:"
+  echo "$(saved timed) checkpoint(s)"
+  scancel "$timed"
+}
+for check in ${@:-versions losses refusals signals killed cores sbatch requeue limits}; do "check_$check"; done
 exit $wrong
