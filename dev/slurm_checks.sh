@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What dev/slurm_hosts.sh runs by default, on its first host: srun and sbatch start train_gpt_fsdp on one host and on two,
 # and losses are compared with those of mpirun. The names of checks as arguments run only these. What was measured on
-# which day is in dev/results/.
+# which day is in dev/results/. Needs at least two cores; takes about four minutes.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 program=$(realpath "${TRAIN_GPT_FSDP:-$here/../train_gpt_fsdp}")
@@ -24,11 +24,17 @@ same() {
   if [ "$(wc -l <want)" -eq 10 ] && cmp -s want got; then good "$3: the losses of mpirun, digit for digit"
   else bad "$3: losses differ"; paste want got; tail -n 20 log; fi
 }
-mpirun_of() { [ -e "$1" ] || mpirun --oversubscribe --bind-to none -np "$2" "$program" ${3:-$short} --out "$1" >"$1.log" 2>&1; }
+mpirun_of() {
+  [ -e "$1" ] || mpirun --oversubscribe --bind-to none -np "$2" "$program" ${3:-$short} --out "$1" >"$1.log" 2>&1
+}
 # The job that the next lines are about, and what runs of it.
 start() { srun --job-name "$1" "${@:2}" >log 2>&1 & srun=$!; }
 steps() { cat "$1/metrics.jsonl" 2>/dev/null | grep -c '"kind":"step"'; }
-until_steps() { for _ in {1..400}; do [ "$(steps "$1")" -lt "$2" ] || return 0; sleep 0.1; done; bad "$1: no steps"; tail log; }
+until_steps() {
+  for _ in {1..400}; do [ "$(steps "$1")" -lt "$2" ] || return 0; sleep 0.1; done
+  bad "$1: no steps"
+  tail log
+}
 job() { squeue -h -n "$1" -o %A; }
 ranks() {                                      # process ids of rank $1, or of all ranks, on both hosts
   local p
@@ -66,7 +72,7 @@ check_losses() {
   same mpirun2 one "srun --mpi=pmix, 2 ranks on one host"
   srun --mpi=pmix -N2 -n3 "$program" $short --out two >log 2>&1
   same mpirun3 two "srun --mpi=pmix, 2 ranks and 1 rank on two hosts"
-  grep -A1 ' ranks ' log
+  grep ' ranks ' log
 }
 check_refusals() {
   srun --mpi=none -N2 -n3 "$program" $short --out three >log 2>&1
@@ -86,7 +92,7 @@ check_refusals() {
 }
 # Each of these ends a run in another way; what it saved goes on to the losses of a run that nobody ended.
 check_signals() {
-  local way id
+  local way id want
   mpirun_of whole 3 "$long"
   for way in scancel-USR1 scancel-TERM scancel srun-USR1 srun-TERM srun-INT; do
     start "$way" --mpi=pmix -N2 -n3 "$program" $long --out "$way"
@@ -101,6 +107,9 @@ check_signals() {
     ended
     echo "$way: exit code $code after $took s, $(saved "$way") checkpoint(s), $(steps "$way") steps"
     grep -E 'srun:|slurmstepd' log | head -n 4
+    want="85 1"                                # srun's own end is the end of its ranks at once
+    case $way in srun-TERM|srun-INT) want="137 0" ;; esac
+    [ "$code $(saved "$way")" = "$want" ] || bad "$way: not as docs/checkpoints.md says: $want"
     [ "$(saved "$way")" -gt 0 ] || continue
     srun --mpi=pmix -N1 -n1 "$program" --resume auto --save_every -1 --out "$way" >log 2>&1 || tail -n 5 log
     same whole "$way" "$way, resumed on 1 rank"
@@ -113,8 +122,9 @@ check_killed() {
     until_steps "kill$rank" 5
     kill -KILL $(ranks $rank)
     ended
-    echo "rank $rank killed: exit code $code after $took s"
-    grep -vE 'step|^ ' log | tail -n 12
+    if [ $code -eq 137 ] && grep -q 'all ranks end' log; then good "rank $rank killed: exit code $code after $took s"
+    else bad "rank $rank killed: exit code $code after $took s"; fi
+    grep -E 'all ranks end|srun' log
   done
 }
 cores_of() { echo "[$(cat /proc/"$1"/task/*/status | sed -n 's/Cpus_allowed_list:[^0-9]*//p' | sort -u | xargs)]"; }
@@ -128,6 +138,10 @@ check_cores() {
     scancel "$(job cores)"
     ended
     echo "srun $shape: $(grep ' ranks ' log | sed 's/^ *ranks *//'); cores of each rank's threads: $used"
+    case $shape in
+      *-c1) grep -q '1 thread each' log && ! grep -q '[-,]' <<<"$used" ;;
+      *) grep -q '2 threads each' log && ! grep -vqE '^(\[(0-1|0,1)\] ?)+$' <<<"$used" ;;
+    esac || bad "other cores than Slurm gave"
   done
 }
 check_sbatch() {
@@ -166,16 +180,18 @@ check_limits() {
     until_steps "cancel_$file" 5
     scancel "$id"
     over "$id" "slurm_$file.sbatch, scancel" "cancel_$file"
+    [ "$(saved "cancel_$file")" -eq $([ $file = pmix ]; echo $((1 - $?))) ] || bad "not as docs/checkpoints.md says"
   done
   timed=$(sbatch --parsable -o timed.log --open-mode=append --time=2 --cpus-per-task=1 --ntasks-per-node=1 \
     "$launch/slurm_pmix.sbatch" $long --max_steps 1000000 --out timed)
   limited=$(sbatch --parsable -o limited.log --time=1 -N2 -n2 \
     --wrap "srun --mpi=pmix $program $(echo $long) --max_steps 1000000 --out limited")
   over "$limited" "srun in a job without --signal, time limit" limited
+  [ "$(saved limited)" -eq 1 ] || bad "the time limit left no checkpoint"
   grep -hE 'slurmstepd|srun:' limited.log
   for _ in {1..200}; do [ "$(scontrol show job "$timed" | grep -oE 'Restarts=[0-9]*')" = Restarts=0 ] || break; sleep 0.5; done
   scontrol show job "$timed" | grep -oE '(JobState|Restarts|Reason)=[^ ]*' | xargs echo "slurm_pmix.sbatch, --signal before its time is up:"
-  echo "$(saved timed) checkpoint(s)"
+  [ "$(saved timed)" -gt 0 ] || bad "Slurm's own SIGUSR1 left no checkpoint"
   scancel "$timed"
 }
 for check in ${@:-versions losses refusals signals killed cores sbatch requeue limits}; do "check_$check"; done

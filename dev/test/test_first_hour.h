@@ -5,7 +5,8 @@
 // ---- how a run starts -----------------------------------------------------------------------------------------------
 TEST(first_a_launcher_that_makes_no_ranks_is_refused,
      "srun without PMIx, another MPI's mpiexec, torchrun: exit code 2, the first process says what to type, the others "
-     "nothing, OUT is not made; PMI of srun has a line before MPI_Init; not for ranks that mpirun started, for one process, --help, or with --rdzv none") {
+     "nothing, OUT is not made; PMI of srun has a line before MPI_Init; not for ranks that mpirun started, for one "
+     "process, --help, or with --rdzv none") {
   static const struct { const char *environment, *line; } table[] = {
       {"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0",
        "srun started 4 programs that do not know of each other (SLURM_STEP_NUM_TASKS=4, but MPI has one rank): start "
