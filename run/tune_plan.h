@@ -5,8 +5,8 @@
 //   3 measuring tune_plan_main
 //
 // Every rate is the median over rounds; a round lasts as long as its slowest rank. All is measured twice, the second
-// time after the whole first, and the better median counts: what else runs on the machine for some seconds spoils one of
-// them.
+// time after the whole first, and the better median counts: what else runs on the machine for some seconds spoils one
+// of them.
 #pragma once
 #include "fork_work.h"
 #include "plan_worlds.h"

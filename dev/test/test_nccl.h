@@ -214,3 +214,20 @@ TEST(nccl_that_serializes_is_said,
   ops_cuda_emulated.device_probe(NULL, &p);
   EXPECT(p.nccl == 22602 && p.driver == 12080, "the probe sees NCCL %d, driver %d", p.nccl, p.driver);
 }
+TEST(nccl_registers_nothing_in_graphs,
+     "NCCL before 2.33 can hang on buffers that it registers in graphs: NCCL_GRAPH_REGISTER=0, unless it is set") {
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  const struct { int version; const char *set, *then; } cases[] = {
+      {22809, NULL, "0"}, {23207, NULL, "0"}, {23300, NULL, NULL}, {22809, "1", "1"}, {23300, "0", "0"}};
+  for (const auto &k : cases) {
+    unsetenv("NCCL_GRAPH_REGISTER");
+    if (k.set) setenv("NCCL_GRAPH_REGISTER", k.set, 1);
+    emu_set_nccl_version(k.version);
+    Ctx c = {};
+    char id[NCCL_ID_BYTES];
+    ops_cuda_emulated.nccl->id_make(&c, id);
+    const char *now = getenv("NCCL_GRAPH_REGISTER");
+    EXPECT(now && k.then ? !strcmp(now, k.then) : !now && !k.then, "NCCL %d, %s: %s", k.version,
+           k.set ? k.set : "not set", now ? now : "not set");
+  }
+}

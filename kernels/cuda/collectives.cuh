@@ -33,8 +33,6 @@
 #include "nvidia.h"
 #include <sched.h>
 
-static void collectives_environment() { setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); }
-
 // An error that NCCL met in the background (a peer that died, a network that failed) belongs to no call of ours.
 static bool collectives_in_progress(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
@@ -76,6 +74,11 @@ static int collectives_version() {
   int version = 0;
   NCCL(ncclGetVersion(&version));
   return version;
+}
+// What NCCL reads when it is first used. What the user has set stays.
+static void collectives_environment() {
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  if (collectives_version() < NCCL_GRAPH_REGISTERS) setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }
 static ncclConfig_t collectives_config() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
