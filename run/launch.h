@@ -144,8 +144,8 @@ static void launch_refuse_alone(const Options *o, bool before) {
   }
 }
 
-// srun --mpi=pmi2: an Open MPI that was not built for that ends in MPI_Init with many lines about how Slurm is built. So
-// the first rank says before that what to type; an Open MPI that was built for it goes on.
+// srun --mpi=pmi2: an Open MPI that was not built for that ends in MPI_Init, with many lines about how to build Slurm.
+// So the first rank says before that what to type; an Open MPI that was built for it goes on.
 static void launch_notice_pmi() {
   const char *size = getenv("SLURM_STEP_NUM_TASKS"), *rank = getenv("PMI_RANK");
   if (getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK") || !size || !rank || strcmp(rank, "0")) return;

@@ -41,7 +41,8 @@ TEST(first_a_launcher_that_makes_no_ranks_is_refused,
             cli_ranks(0), cli_small(), out);
     const bool said = strstr(r.text, "notice: srun gave its 4 processes PMI") &&
                       strstr(r.text, "start them with srun --mpi=pmix -n 4 ./train_gpt_fsdp");
-    EXPECT(r.code == 2 && said == !rank, "PMI of srun, rank %d: exit code %d, it printed:\n%.2000s", rank, r.code, r.text);
+    EXPECT(r.code == 2 && said == !rank, "PMI of srun, rank %d: exit code %d, it printed:\n%.2000s", rank, r.code,
+           r.text);
     cli_free(&r);
   }
   static const struct { const char *environment; int ranks; const char *options; } taken[] = {
