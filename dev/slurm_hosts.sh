@@ -91,7 +91,8 @@ if [ "${1:-}" = --host ]; then
   run_host "$2" "$3"
 fi
 for tool in slurmctld slurmd srun munged; do
-  command -v $tool >/dev/null || { echo "slurm_hosts: no $tool (Debian: slurmctld, slurmd, slurm-client, munge)" >&2; exit 77; }
+  command -v $tool >/dev/null ||
+    { echo "slurm_hosts: no $tool (Debian: slurmctld, slurmd, slurm-client, munge)" >&2; exit 77; }
 done
 out=$(mktemp -d /var/tmp/slurm_hosts.XXXXXX)
 trap 'rm -rf "$out"' EXIT
