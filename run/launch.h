@@ -3,6 +3,7 @@
 //   launch_rendezvous     meets the other processes that were started, where --rdzv or the environment says so
 //   launch_forget         what a rank does not need to know of that
 //   launch_no_daemon      a rank that no launcher started needs none of Open MPI's processes
+//   launch_notice_pmi     says what to type where MPI_Init may fail under srun
 //   launch_refuse_alone   refuses a start that was meant for several ranks and would be several runs of one rank
 //   catch_stop_signals    which signals end training after its step, and which of them with a checkpoint
 //
@@ -141,6 +142,17 @@ static void launch_refuse_alone(const Options *o, bool before) {
     die_user("train_gpt_fsdp: %s started %lld programs that do not know of each other (%s=%lld, but MPI has one rank): "
              "start them with %s; --rdzv none starts each alone", l.name, count, l.size, count, line);
   }
+}
+
+// srun --mpi=pmi2: an Open MPI that was not built for that ends in MPI_Init, with many lines about how to build Slurm.
+// So the first rank says before that what to type; an Open MPI that was built for it goes on.
+static void launch_notice_pmi() {
+  const char *size = getenv("SLURM_STEP_NUM_TASKS"), *rank = getenv("PMI_RANK");
+  if (getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK") || !size || !rank || strcmp(rank, "0")) return;
+  const long long count = strtoll(size, NULL, 10);
+  if (count > 1)
+    fprintf(stderr, "notice: srun gave its %lld processes PMI, and few builds of Open MPI know that: if MPI_Init fails "
+            "now, start them with srun --mpi=pmix -n %lld ./train_gpt_fsdp ...\n", count, count);
 }
 
 // mpirun kills its ranks soon after it has passed Ctrl-C or SIGTERM on; a rank without a launcher has time to save.

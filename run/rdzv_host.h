@@ -479,9 +479,9 @@ static inline bool rdzv_host_deal(RdzvHost *h) {
   if (a->heard.saved)
     snprintf(from, sizeof from, "the checkpoint of step %lld, %lld steps are done again", (long long)a->heard.saved - 1,
              (long long)(a->heard.step - (a->heard.saved - 1)));
-  rdzv_say("%s after step %lld; it starts again (%lld of %lld) with %lld ranks (before %lld) from %s", a->ended,
-           (long long)a->heard.step, (long long)a->start, (long long)a->most, (long long)ranks, (long long)before,
-           from);
+  rdzv_say("%s after step %lld; it starts again (%lld of %lld) with %lld rank%s (before %lld) from %s", a->ended,
+           (long long)a->heard.step, (long long)a->start, (long long)a->most, (long long)ranks, ranks > 1 ? "s" : "",
+           (long long)before, from);
   return true;
 }
 
@@ -743,6 +743,11 @@ static inline void rdzv_host_run(RdzvHost *h) {
     rdzv_child_end(&h->mpirun, 0);
     return;
   }
+  // Open MPI 5's mpirun has ended with 0 after one of its daemons was killed, and all ranks with it.
+  for (const double begun = rdzv_now_ms(); !h->mpirun.code && !h->seats.heard.done && !rdzv_seats_ended(&h->seats) &&
+                                           rdzv_now_ms() - begun < 2000;) rdzv_host_look(h, 50);
+  if (!h->mpirun.code && !h->seats.heard.done && !h->over)
+    rdzv_host_end(h, EXIT_FAULT, "mpirun has ended with exit code 0, but rank 0 has not");
   rdzv_host_end(h, h->mpirun.code, "%s", "");
 }
 // Whether there is another start after this one, which has ended: notes how for it.

@@ -37,6 +37,8 @@ static inline void restarts_died(int rank) {
   if (restarts_first) restarts_tell(NOTE_STEP, WORD_GET(&flight.step) - 1, 0);
   restarts_tell(NOTE_DIED, rank, 0);
 }
+// Of exit and main's end; a rank that is killed says nothing.
+static inline void restarts_ended(int code, void *) { restarts_tell(NOTE_END, code, 0); }
 static inline void restarts_open() {
   const char *seat = getenv("TRAIN_GPT_FSDP_RDZV") ? getenv("TRAIN_GPT_FSDP_SEAT") : NULL;
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -45,6 +47,7 @@ static inline void restarts_open() {
   fcntl(restarts_seat, F_SETFD, FD_CLOEXEC);
   restarts_first = rank && !strcmp(rank, "0");
   liveness_died = restarts_died;
+  if (restarts_first) on_exit(restarts_ended, NULL);
   const char *job = getenv("PMIX_NAMESPACE");    // of Open MPI 4; 5 has a text
   if (job) restarts_tell(NOTE_JOB, (int64_t)strtoull(job, NULL, 10), 0);
 }

@@ -5,7 +5,8 @@
 // ---- how a run starts -----------------------------------------------------------------------------------------------
 TEST(first_a_launcher_that_makes_no_ranks_is_refused,
      "srun without PMIx, another MPI's mpiexec, torchrun: exit code 2, the first process says what to type, the others "
-     "nothing, OUT is not made; not for ranks that mpirun started, for one process, --help, or with --rdzv none") {
+     "nothing, OUT is not made; PMI of srun has a line before MPI_Init; not for ranks that mpirun started, for one "
+     "process, --help, or with --rdzv none") {
   static const struct { const char *environment, *line; } table[] = {
       {"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0",
        "srun started 4 programs that do not know of each other (SLURM_STEP_NUM_TASKS=4, but MPI has one rank): start "
@@ -32,6 +33,15 @@ TEST(first_a_launcher_that_makes_no_ranks_is_refused,
   for (const char *other : {"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3", "PMI_SIZE=3 PMI_RANK=1", "WORLD_SIZE=2 RANK=1"}) {
     CLI_RUN(&r, "env %s %s %s --max_steps 1 --out %s", other, cli_ranks(0), cli_small(), out);
     EXPECT(r.code == 2 && !r.text[0] && access(out, F_OK), "%s: exit code %d, it printed:\n%.2000s", other, r.code,
+           r.text);
+    cli_free(&r);
+  }
+  for (int rank = 0; rank < 2; rank++) {         // srun --mpi=pmi2: MPI_Init may end the program, with words of its own
+    CLI_RUN(&r, "env SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=%d PMI_RANK=%d %s %s --max_steps 1 --out %s", rank, rank,
+            cli_ranks(0), cli_small(), out);
+    const bool said = strstr(r.text, "notice: srun gave its 4 processes PMI") &&
+                      strstr(r.text, "start them with srun --mpi=pmix -n 4 ./train_gpt_fsdp");
+    EXPECT(r.code == 2 && said == !rank, "PMI of srun, rank %d: exit code %d, it printed:\n%.2000s", rank, r.code,
            r.text);
     cli_free(&r);
   }

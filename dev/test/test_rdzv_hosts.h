@@ -135,6 +135,24 @@ TEST(rdzv_ranks_take_the_place_of_processes,
   cli_expect_nothing_left("after SIGUSR1");
 }
 
+TEST_WAITS(rdzv_mpirun_ends_after_rank_0,
+     "an mpirun that ends with exit code 0 before rank 0 has done so is a fault: one line, exit code 1; --restarts "
+     "starts it again") {
+  CliRun r;
+  char script[600], command[1600];
+  const char *mpirun = getenv("MPIRUN") && *getenv("MPIRUN") ? getenv("MPIRUN") : "mpirun";
+  snprintf(script, sizeof script, "#!/bin/sh\n[ $1 = --version ] && exec %s --version\nexit 0\n", mpirun);
+  cli_write(cli_path("mpirun0"), script, (int64_t)strlen(script));
+  chmod(cli_path("mpirun0"), 0755);
+  snprintf(command, sizeof command, "MPIRUN=%s $P --rdzv tcp://127.0.0.1:29500 --nnodes 1 --restarts 1 --out %s; "
+           "echo codes $?", cli_path("mpirun0"), cli_path("out"));
+  rdzv_run_hosts(&r, 1, "", command);
+  const char *line = "0: train_gpt_fsdp: mpirun has ended with exit code 0, but rank 0 has not";
+  EXPECT(cli_count(r.text, line) == 2 && cli_count(r.text, "0: codes 1") == 1 &&
+         cli_count(r.text, "it starts again (1 of 1) with 1 rank") == 1, "it printed:\n%.3000s", r.text);
+  cli_free(&r);
+}
+
 // ---- what is refused ------------------------------------------------------------------------------------------------
 TEST(rdzv_options_are_refused_by_name,
      "options of a rendezvous that belong to none, contradict each other or its environment: one line, exit code 2; in "

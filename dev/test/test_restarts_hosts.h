@@ -38,13 +38,16 @@ TEST(restarts_decide,
 // Runs have no end but the one that the test gives them, so nothing can be over before it is disturbed; learning rates
 // do not depend on how many steps there are.
 #define RESTARTS_RUN " --schedule constant --warmup 10 --sample_tokens 0 --eval_every -1 --save_every 50 --keep 0 "
-// What the scripts of hosts use: $p the process, its child mpirun or Open MPI's daemon, the ranks below that; saved
-// STEP, starts NUMBER: wait until that checkpoint is there, or that start trains. The shell lets Ctrl-C through.
+// What the scripts of hosts use: $p the process, its child mpirun or Open MPI's daemon (5's has another one below it),
+// the ranks below that, rank the first of them; saved STEP, starts NUMBER: wait until that checkpoint is there, or that
+// start trains. The shell lets Ctrl-C through.
 static inline const char *restarts_script(const char *out, const char *rdzv, const char *does) {
   static char text[4096];
   snprintf(text, sizeof text,
            "out=%s\nrun() { env --default-signal=INT $P" RESTARTS_RUN "--max_steps 1000000 --out $out %s & p=$!; }\n"
            "kids() { cat /proc/$1/task/*/children; }\n"
+           "rank() { d=$(kids $p); while r=$(kids $d); r=${r%%%% *}; [ \"$(cat /proc/$r/comm)\" = prted ]; do d=$r; "
+           "done; echo $r; }\n"
            "ended() { grep -q State:.Z /proc/$p/status; }\n"
            "wait_for() { while ! eval \"$1\" 2>/dev/null && ! ended; do sleep 0.05; done; }\n"
            "saved() { wait_for \"[ -e $out/ckpt/step_0000$1 ]\"; }\n"
@@ -102,7 +105,7 @@ TEST_WAITS(restarts_with_the_ranks_left,
   rdzv_run_hosts(&r, 2, "LEFT=1", restarts_script(out,
       "$TCP --nnodes 2 --node_rank $HOST --nproc_per_node 2 --restarts 2",
       "run\n[ $HOST = 0 ] && { starts 2; saved 0200; kill -9 $(kids $p); starts 3; saved 0400; kill -9 $(kids $p); }\n"
-      "[ $HOST = 1 ] && { saved 0050; kill -9 $(kids $(kids $p) | cut -d ' ' -f 1); }\nwait $p"));
+      "[ $HOST = 1 ] && { saved 0050; kill -9 $(rank); }\nwait $p"));
   EXPECT(strstr(r.text, "exit codes: 137 137\n") && !strstr(r.text, "left: "), "it ended otherwise:\n%.6000s", r.text);
   restarts_expect_said(&r, "killed", {
       "0: train_gpt_fsdp: rank 2 of node 1 (", ") died: its place is left out", "0:   ranks     4 on 2 hosts",
@@ -170,4 +173,23 @@ TEST_WAITS(restarts_without_a_host,
   cli_expect_refusal(&r, "--restart_wait alone", 2, "--restart_wait belongs to --restarts, on the command line");
   cli_free(&r);
   cli_expect_nothing_left("after restarts");
+}
+
+TEST_WAITS(restarts_by_env,
+           "env:// with torchrun's variables, two processes on one machine, --restarts 1: a rank is killed, and the "
+           "other one goes on with the losses and checkpoints of one rank; both processes share its end") {
+  CliRun r;
+  char out[512];
+  snprintf(out, sizeof out, "%s", cli_path("out"));
+  restarts_reference(150);
+  rdzv_run_hosts(&r, 1, "", restarts_script(out, "--grad_accum 2 --restarts 1",
+      "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 RANK=1 LOCAL_RANK=1\nrun; q=$p\n"
+      "export RANK=0 LOCAL_RANK=0\nrun\nsaved 0050; kill -9 $(kids $(kids $p) | cut -d ' ' -f 2); starts 2\n"
+      "saved 0150; kill -INT $p; wait $p; a=$?; wait $q; echo codes $a $?"));
+  restarts_expect_said(&r, "env://", {
+      "0: codes 1 1\n", ") died: its place is left out",
+      "it starts again (1 of 1) with 1 rank (before 2) from the checkpoint of step "});
+  cli_free(&r);
+  restarts_expect_same("env://", out, 150);
+  cli_expect_nothing_left("after restarts by env://");
 }

@@ -61,9 +61,9 @@ static inline const char *version_text(VersionOf of, int v, char *text, size_t b
 }
 
 // NCCL_NEEDED: NCCL_LAUNCH_ORDER_IMPLICIT (release notes of 2.26.2). NCCL_SPLIT_SHARES: before it, ncclCommSplit could
-// corrupt memory where resources are shared (release notes of 2.27.3). NCCL_GRAPH_REGISTERS: before it, a replayed graph
-// whose buffers NCCL has registered with a network adapter could hang in silence (NCCL issue 2389, pull request 2390; the
-// mend is on the branch of an update of 2.32, which its number does not tell from 2.32 itself).
+// corrupt memory where resources are shared (release notes of 2.27.3). NCCL_GRAPH_REGISTERS: before it, a replayed
+// graph whose buffers NCCL has registered with a network adapter could hang in silence (NCCL issue 2389, pull request
+// 2390; the mend is on the branch of an update of 2.32, which its number does not tell from 2.32 itself).
 enum { NCCL_NEEDED = 22602, NCCL_SPLIT_SHARES = 22703, NCCL_CAPTURED_OVERLAP = 22703, NCCL_SHARES_A_GPU = 23000,
        NCCL_GRAPH_REGISTERS = 23300, DRIVER_OVERLAP = 12030, DRIVER_CAPTURED_OVERLAP = 12090 };
 // Whether NCCL lets two ranks use one GPU: until 2.29 it compares PCI bus ids in ncclCommInitRank ("Duplicate GPU
