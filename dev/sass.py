@@ -50,7 +50,8 @@ FLAT = ['adamw_kernel<', 'sgd_kernel<', 'accumulate_kernel<', 'convert_kernel<',
 MMA_SYNC = 0.65
 TENSOR = ['attention_forward_kernel<bf16', 'attention_dq_kernel<bf16', 'attention_dkv_kernel<bf16']
 # Smaller tiles are for multiprocessors with less shared memory, so the best instance counts.
-WAVES = {'attention_dkv_kernel<bf16, 64, ': 1.8}
+WAVES = {'attention_dkv_kernel<bf16, 64, ': 1.3, 'attention_dkv_kernel<bf16, 80, ': 2.2,
+         'attention_dkv_kernel<bf16, 128, ': 2.3, 'attention_dq_kernel<bf16, 64, ': 1.2}
 # Rows beyond 8192 columns, and fp32 attention of the plain kind on one target: no preset reaches them. One thread of a
 # block of muon_divide has an array that it indexes, once. AdamW of one instance on sm_80 saves two words once, before
 # its loop.

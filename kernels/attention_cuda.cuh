@@ -29,8 +29,8 @@
 //
 // Four warps, each with M blocks of 16 rows. With M = 1 an mma needs 256 new bytes of B, two cycles of shared memory:
 // as long as the tensor cores of sm_80 take for the mma. M = 2, where registers allow it, uses each fragment of B
-// twice. dk and dv of head size 64 then read K and V again for each tile of 32 queries: 48 ldmatrix for 128 mma, where
-// M = 1 with K and V in registers takes 64.
+// twice. dk and dv of head size 64 have sums of 128 registers then; they take queries 16 at a time, so that S and dP
+// need only 32 and K and V stay in registers, all but a piece: 18 ldmatrix for 64 mma, where M = 1 takes 32.
 // Shared memory is in rows of HS + 8 elements: HS / 8 + 1 pieces of 16 bytes are an odd number, so that the 8 rows that
 // ldmatrix reads at a time begin in 8 different groups of 4 banks: no bank conflicts without a swizzle.
 //   forward   Q (64 M rows) | K, V (N rows each) of two tiles: one is computed while cp.async loads the next
@@ -38,7 +38,7 @@
 //   dq        Q, dout (64 M) | K, V (N) of two tiles
 // Finished tiles are stored through the warp's own rows of shared memory, so that global stores are 16 bytes too. M and
 // N of each head size are in ATTENTION_TILES; sizes in KiB (forward | dk, dv | dq) are
-//   32: 30 | 30.5 | 40    64: 54 | 54.5 | 54    80: 66 | 44.5 | 66    96: 52 | 52.5 | 78    128: 68 | 68.5 | 68
+//   32: 30 | 30.5 | 40    64: 54 | 54.5 | 54    80: 66 | 66.5 | 66    96: 52 | 52.5 | 78    128: 68 | 68.5 | 68
 // below the 99 KiB that a block may use on every GPU since sm_80. Where a multiprocessor has 100 KiB (sm_86, sm_89,
 // sm_120), only what takes at most 49 leaves room for a second block, which computes while the first one waits.
 // ATTENTION_SMALL has tiles for that, of head sizes from 33 to 80, and forward to 96:
@@ -65,10 +65,10 @@
 //   HS   forward            dk and dv         dq
 #define ATTENTION_TILES(X) \
   X(32,  2, 64, true,  2,   2, 32, true,  2,  2, 64, true,  2) \
-  X(64,  2, 64, true,  2,   2, 32, false, 2,  2, 32, true,  2) \
-  X(80,  2, 64, false, 2,   1, 32, true,  2,  2, 32, false, 2) \
+  X(64,  2, 64, true,  2,   2, 16, true,  2,  2, 32, true,  2) \
+  X(80,  2, 64, false, 2,   2, 16, false, 2,  2, 32, false, 2) \
   X(96,  2, 32, false, 2,   1, 32, true,  2,  2, 32, false, 2) \
-  X(128, 2, 32, false, 2,   1, 32, false, 2,  1, 32, true,  2)
+  X(128, 2, 32, false, 2,   1, 16, true,  2,  1, 32, true,  2)
 
 // The same for multiprocessors of 100 KiB. Where no tiles are small enough they are those of ATTENTION_TILES.
 #define ATTENTION_SMALL(X) \
@@ -76,7 +76,7 @@
   X(64,  2, 32, true,  2,   1, 32, true,  2,  1, 32, true,  2) \
   X(80,  2, 32, true,  2,   1, 32, true,  2,  1, 32, true,  2) \
   X(96,  1, 32, true,  2,   1, 32, true,  2,  2, 32, false, 2) \
-  X(128, 2, 32, false, 2,   1, 32, false, 2,  1, 32, true,  2)
+  X(128, 2, 32, false, 2,   1, 16, true,  2,  1, 32, true,  2)
 
 static AttentionShape attention_shape(Tensor out, int n_head) {
   const int hs = (int)(out.shape[2] / n_head);
@@ -119,7 +119,7 @@ static constexpr size_t attention_forward_bytes(int HS, int M, int N) {
   return attention_row_bytes(HS, 64 * M + 4 * N);
 }
 static constexpr size_t attention_dkv_bytes(int HS, int M, int N) {
-  return attention_row_bytes(HS, 2 * 64 * M + 4 * N) + 4 * (size_t)N * sizeof(float);
+  return attention_row_bytes(HS, 2 * 64 * M + 4 * attention_stage(N)) + 4 * (size_t)attention_stage(N) * sizeof(float);
 }
 static constexpr size_t attention_dq_bytes(int HS, int M, int N) { return attention_row_bytes(HS, 2 * 64 * M + 4 * N); }
 #define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \

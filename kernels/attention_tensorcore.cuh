@@ -28,26 +28,30 @@ __device__ static inline void attention_load(T *to, const T *from, int ld, int f
   }
 }
 
-// The A operand of a warp: 16 M rows of a tile, kept in registers for all tiles (KEEP) or read again for each tile.
-template <int M, int HS, bool KEEP> struct AttentionRows { uint32_t fragment[KEEP ? HS / 16 : 1][M][4]; };
+// Queries of a tile in shared memory from which dk and dv take N at a time; a lane draws dropout for whole ones.
+HD constexpr int attention_stage(int N) { return N < WARP ? WARP : N; }
+
+// The A operand of a warp: 16 M rows of a tile. Their first 16 KEPT columns stay in registers for all tiles, the others
+// are read again for each tile.
+template <int M, int KEPT> struct AttentionRows { uint32_t fragment[KEPT ? KEPT : 1][M][4]; };
 template <int M, int HS, class T>
 __device__ static inline void attention_read_rows(uint32_t a[M][4], const T *rows, int d) {
   const int lane = (int)threadIdx.x % WARP;
   UNROLL for (int m = 0; m < M; m++)
     ldmatrix_x4(a[m], rows + (m * 16 + lane % 16) * (HS + 8) + d * 16 + lane / 16 * 8);
 }
-template <int M, int HS, bool KEEP, class T>
-__device__ static inline void attention_keep_rows(AttentionRows<M, HS, KEEP> *a, const T *rows) {
-  if constexpr (KEEP) UNROLL for (int d = 0; d < HS / 16; d++) attention_read_rows<M, HS>(a->fragment[d], rows, d);
+template <int M, int HS, int KEPT, class T>
+__device__ static inline void attention_keep_rows(AttentionRows<M, KEPT> *a, const T *rows) {
+  UNROLL for (int d = 0; d < KEPT; d++) attention_read_rows<M, HS>(a->fragment[d], rows, d);
 }
 // sums (16 M x N) += A B^T: dot products of the warp's rows with N rows of b, over the head ascending.
-template <int M, int N, int HS, bool KEEP, class T>
-__device__ static inline void attention_dot_rows(float (*sums)[N / 8][4], AttentionRows<M, HS, KEEP> *kept, const T *a,
+template <int M, int N, int HS, int KEPT, class T>
+__device__ static inline void attention_dot_rows(float (*sums)[N / 8][4], AttentionRows<M, KEPT> *kept, const T *a,
                                                  const T *b) {
   const int lane = (int)threadIdx.x % WARP;
   UNROLL for (int d = 0; d < HS / 16; d++) {
-    uint32_t (*f)[4] = kept->fragment[KEEP ? d : 0];
-    if (!KEEP) attention_read_rows<M, HS>(f, a, d);
+    uint32_t again[M][4], (*f)[4] = d < KEPT ? kept->fragment[d] : again;
+    if (d >= KEPT) attention_read_rows<M, HS>(f, a, d);
     UNROLL for (int n = 0; n < N / 8; n += 2) {
       uint32_t r[4];                             // B of column tiles n and n + 1
       ldmatrix_x4(r, b + (n * 8 + lane / 16 * 8 + lane % 8) * (HS + 8) + d * 16 + lane / 8 % 2 * 8);
@@ -178,6 +182,7 @@ __device__ static inline void attention_mask_keys(float (*p)[N / 8][4], int firs
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
 __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_forward_kernel(AttentionForward<T> a) {
   SHARED_DYNAMIC(T, q);
+  constexpr int KEPT = KEEP ? HS / 16 : 0;
   constexpr int TILE = N * (HS + 8), ROWS = 16 * M;
   T *kv = q + ATTENTION_WARPS * ROWS * (HS + 8); // K, V of the even tiles, K, V of the odd ones
   const AttentionShape &s = a.s;
@@ -188,7 +193,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
   const T *in = a.qkv + at.qkv;
   const uint32_t step = attention_step(a.d);
   T *own = q + warp * ROWS * (HS + 8);
-  AttentionRows<M, HS, KEEP> rows;
+  AttentionRows<M, KEPT> rows;
   AttentionSoftmax<M> w;
   float out[M][HS / 8][4] = {};
   UNROLL for (int i = 0; i < 2 * M; i++) {
@@ -203,7 +208,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
     const T *k = kv + odd * 2 * TILE, *v = k + TILE;
     cp_async_wait<0>();
     __syncthreads();                             // every thread sees this tile, and no thread reads the previous one
-    if (key == 0) attention_keep_rows(&rows, own);
+    if (key == 0) attention_keep_rows<M, HS, KEPT>(&rows, own);
     if (key + N < end) {
       T *next = kv + (odd ^ 1) * 2 * TILE;
       attention_load<N, HS>(next, in + s.C, at.ld, key + N, s);
@@ -212,7 +217,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
     }
     if (key >= first + ROWS) continue;           // in the future of all of this warp's queries
     float p[M][N / 8][4] = {};
-    attention_dot_rows<M, N, HS, KEEP>(p, &rows, own, k);
+    attention_dot_rows<M, N, HS, KEPT>(p, &rows, own, k);
     if (key + N > first) attention_mask_keys<M, N>(p, first, key);
     attention_softmax<M, N, HS>(&w, p, out, s.scale2);
     if (a.d.drop.p > 0.0f) {
@@ -281,11 +286,15 @@ __device__ static inline float attention_stat(const AttentionBackward<T> &a, con
   return thread < 2 * N && query < a.s.len ? in[at.stat + query] : 0.0f;
 }
 // dk and dv of 64 M keys. Rows are keys: p holds S^T, then the dropped P^T; dp holds dP^T, then ds^T. Tiles of keys run
-// from the first, which all queries see, to the last.
+// from the first, which all queries see, to the last. Queries arrive in tiles of attention_stage(N) and are computed N
+// at a time: with N = 16 their sums leave registers for K and V. One of V's pieces of 16 columns is then read again for
+// each 16 queries, because with all of them kept a few registers spill.
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
 __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dkv_kernel(AttentionBackward<T> a) {
   SHARED_DYNAMIC(T, k);
-  constexpr int TILE = N * (HS + 8), ROWS = 16 * M, OWN = ATTENTION_WARPS * ROWS * (HS + 8);
+  constexpr int KEPT = KEEP ? HS / 16 : 0, KEPT_V = KEEP && N < 32 ? KEPT - 1 : KEPT;
+  constexpr int STAGE = attention_stage(N), TILE = STAGE * (HS + 8), ROWS = 16 * M;
+  constexpr int OWN = ATTENTION_WARPS * ROWS * (HS + 8);
   T *v = k + OWN, *qd = v + OWN;                 // Q, dout of the even tiles, Q, dout of the odd ones
   float *stats = (float *)(qd + 4 * TILE);       // lse (base 2), D of the even tiles, lse, D of the odd ones
   const AttentionShape &s = a.s;
@@ -295,49 +304,54 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   const T *in = a.qkv + at.qkv, *dout = a.dout + at.out;
   const uint32_t step = attention_step(a.d);
   T *own_k = k + warp * ROWS * (HS + 8), *own_v = v + warp * ROWS * (HS + 8);
-  AttentionRows<M, HS, KEEP> rows_k, rows_v;
+  AttentionRows<M, KEPT> rows_k;
+  AttentionRows<M, KEPT_V> rows_v;
   float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
-  const int begin = block / N * N;
+  const int begin = block / STAGE * STAGE;
   attention_load<ATTENTION_WARPS * ROWS, HS>(k, in + s.C, at.ld, block, s);
   attention_load<ATTENTION_WARPS * ROWS, HS>(v, in + 2 * s.C, at.ld, block, s);
-  attention_load<N, HS>(qd, in, at.ld, begin, s);
-  attention_load<N, HS>(qd + TILE, dout, s.C, begin, s);
   cp_async_commit();
-  float stat = attention_stat<N>(a, at, begin);
-  if (KEEP) {                                    // not within the loop, which would hold their reads and a branch
-    cp_async_wait<0>();
-    __syncthreads();
-    attention_keep_rows(&rows_k, own_k);
-    attention_keep_rows(&rows_v, own_v);
-  }
-  for (int query = begin, odd = 0; query < s.len; query += N, odd ^= 1) {
+  attention_load<STAGE, HS>(qd, in, at.ld, begin, s);
+  attention_load<STAGE, HS>(qd + TILE, dout, s.C, begin, s);
+  cp_async_commit();
+  float stat = attention_stat<STAGE>(a, at, begin);
+  cp_async_wait<1>();
+  __syncthreads();
+  attention_keep_rows<M, HS, KEPT>(&rows_k, own_k);
+  attention_keep_rows<M, HS, KEPT_V>(&rows_v, own_v);
+  for (int tile = begin, odd = 0; tile < s.len; tile += STAGE, odd ^= 1) {
     const T *q = qd + odd * 2 * TILE, *d = q + TILE;
-    const float *lse = stats + odd * 2 * N, *dot = lse + N;
-    if (thread < 2 * N) stats[odd * 2 * N + thread] = thread < N ? stat * 1.44269504f : stat;
+    const float *lse = stats + odd * 2 * STAGE;
+    if (thread < 2 * STAGE) stats[odd * 2 * STAGE + thread] = thread < STAGE ? stat * 1.44269504f : stat;
     cp_async_wait<0>();
     __syncthreads();
-    if (query + N < s.len) {
+    if (tile + STAGE < s.len) {
       T *next = qd + (odd ^ 1) * 2 * TILE;
-      const int mine = attention_anew(thread);
-      attention_load<N, HS>(next, in, at.ld, query + N, s, mine);
-      attention_load<N, HS>(next + TILE, dout, s.C, query + N, s, mine);
+      const int me = attention_anew(thread);
+      attention_load<STAGE, HS>(next, in, at.ld, tile + STAGE, s, me);
+      attention_load<STAGE, HS>(next + TILE, dout, s.C, tile + STAGE, s, me);
       cp_async_commit();
-      stat = attention_stat<N>(a, at, query + N);          // arrives while this tile is computed
+      stat = attention_stat<STAGE>(a, at, tile + STAGE);
     }
-    if (query + N <= first) continue;            // every query of the tile comes before this warp's keys
-    uint32_t word[N / 32];                       // drawn here, while the tile's sums need no registers yet
-    if (a.d.drop.p > 0.0f) attention_keep_queries<M, N>(word, a.d, step, s, query, first);
-    float p[M][N / 8][4] = {}, dp[M][N / 8][4] = {};
-    attention_dot_rows<M, N, HS, KEEP>(p, &rows_k, own_k, q);
-    attention_dot_rows<M, N, HS, KEEP>(dp, &rows_v, own_v, d);
-    if (query < first + ROWS) attention_mask_queries<M, N>(p, first, query);
-    if (a.d.drop.p > 0.0f) {
-      attention_transposed_ds<M, N, true>(p, dp, lse, dot, s.scale2, a.d.factor, word, query);
-    } else {
-      attention_transposed_ds<M, N, false>(p, dp, lse, dot, s.scale2, 1.0f, NULL, query);
+    if (tile + STAGE <= first) continue;         // every query of the tile comes before this warp's keys
+    uint32_t word[STAGE / 32];
+    if (a.d.drop.p > 0.0f) attention_keep_queries<M, STAGE>(word, a.d, step, s, tile, first);
+    ROLLED for (int column = 0; column < STAGE; column += N, q += N * (HS + 8), d += N * (HS + 8)) {
+      const int query = tile + column;
+      if (query + N <= first) continue;
+      float p[M][N / 8][4] = {}, dp[M][N / 8][4] = {};
+      attention_dot_rows<M, N, HS, KEPT>(p, &rows_k, own_k, q);
+      attention_dot_rows<M, N, HS, KEPT_V>(dp, &rows_v, own_v, d);
+      if (query < first + ROWS) attention_mask_queries<M, N>(p, first, query);
+      if (a.d.drop.p > 0.0f) {
+        attention_transposed_ds<M, N, true>(p, dp, lse + column, lse + STAGE + column, s.scale2, a.d.factor, word,
+                                            column);
+      } else {
+        attention_transposed_ds<M, N, false>(p, dp, lse + column, lse + STAGE + column, s.scale2, 1.0f, NULL, 0);
+      }
+      attention_weigh_rows<M, N, HS>(dv, p, d);
+      attention_weigh_rows<M, N, HS>(dk, dp, q);
     }
-    attention_weigh_rows<M, N, HS>(dv, p, d);
-    attention_weigh_rows<M, N, HS>(dk, dp, q);
   }
   float k_factor[M][2], v_factor[M][2];
   UNROLL for (int i = 0; i < 2 * M; i++) {
@@ -353,6 +367,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
 __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq_kernel(AttentionBackward<T> a) {
   SHARED_DYNAMIC(T, q);
+  constexpr int KEPT = KEEP ? HS / 16 : 0;
   constexpr int TILE = N * (HS + 8), ROWS = 16 * M, OWN = ATTENTION_WARPS * ROWS * (HS + 8);
   T *d = q + OWN, *kv = d + OWN;
   const AttentionShape &s = a.s;
@@ -363,7 +378,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   const T *in = a.qkv + at.qkv;
   const uint32_t step = attention_step(a.d);
   T *own_q = q + warp * ROWS * (HS + 8), *own_d = d + warp * ROWS * (HS + 8);
-  AttentionRows<M, HS, KEEP> rows_q, rows_d;
+  AttentionRows<M, KEPT> rows_q, rows_d;
   float dq[M][HS / 8][4] = {}, lse[M][2], dot[M][2], factor[M][2];
   UNROLL for (int i = 0; i < 2 * M; i++) {
     const int query = first + i * 8 + lane / 4;
@@ -379,8 +394,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   if (KEEP) {                                    // not within the loop, which would hold their reads and a branch
     cp_async_wait<0>();
     __syncthreads();
-    attention_keep_rows(&rows_q, own_q);
-    attention_keep_rows(&rows_d, own_d);
+    attention_keep_rows<M, HS, KEPT>(&rows_q, own_q);
+    attention_keep_rows<M, HS, KEPT>(&rows_d, own_d);
   }
   for (int key = 0, odd = 0; key < end; key += N, odd ^= 1) {
     const T *k = kv + odd * 2 * TILE, *v = k + TILE;
@@ -394,8 +409,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     }
     if (key >= first + ROWS) continue;
     float p[M][N / 8][4] = {}, dp[M][N / 8][4] = {};
-    attention_dot_rows<M, N, HS, KEEP>(p, &rows_q, own_q, k);
-    attention_dot_rows<M, N, HS, KEEP>(dp, &rows_d, own_d, v);
+    attention_dot_rows<M, N, HS, KEPT>(p, &rows_q, own_q, k);
+    attention_dot_rows<M, N, HS, KEPT>(dp, &rows_d, own_d, v);
     if (key + N > first) attention_mask_keys<M, N>(p, first, key);
     if (a.d.drop.p > 0.0f) {
       uint32_t keep[M][2][N / 32];
