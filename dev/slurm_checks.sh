@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What dev/slurm_hosts.sh runs by default, on its first host: srun and sbatch start train_gpt_fsdp on one host and on two,
-# and losses are compared with those of mpirun. The names of checks as arguments run only these. What was measured on
+# What dev/slurm_hosts.sh runs by default, on its first host: srun and sbatch start train_gpt_fsdp on one host and on
+# two, and losses are compared with those of mpirun. Names of checks as arguments run only these. What was measured on
 # which day is in dev/results/. Needs at least two cores; takes about four minutes.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -55,7 +55,8 @@ saved() { ls "$1/ckpt" 2>/dev/null | grep -c '^step'; }
 
 over() {                                       # waits for the end of job $1; $2: what the line begins with
   for _ in {1..300}; do [ -n "$(squeue -h -j "$1" -t RUNNING,COMPLETING,PENDING)" ] || break; sleep 0.5; done
-  echo "$2: $(scontrol show job "$1" | grep -oE '(JobState|Restarts|ExitCode)=[^ ]*' | xargs), $(saved "$3") checkpoint(s)"
+  echo "$2: $(scontrol show job "$1" | grep -oE '(JobState|Restarts|ExitCode)=[^ ]*' | xargs)," \
+    "$(saved "$3") checkpoint(s)"
 }
 
 check_versions() {
@@ -85,7 +86,8 @@ check_refusals() {
   if [ $code -ne 0 ] && [ ! -e three ] && [ "$(grep -c '^notice: srun gave' log)" -eq 1 ]
   then good "srun --mpi=pmi2: exit code $code of Open MPI, after: $(grep '^notice' log)"
   else bad "srun --mpi=pmi2: exit code $code"; cat log; fi
-  srun --mpi=pmix -N2 -n3 sh -c 'exec "$@" --lr 0.0$((SLURM_PROCID == 2 ? 2 : 1)) --out four' _ "$program" $short >log 2>&1
+  srun --mpi=pmix -N2 -n3 sh -c 'exec "$@" --lr 0.0$((SLURM_PROCID == 2 ? 2 : 1)) --out four' \
+    _ "$program" $short >log 2>&1
   code=$?
   if [ $code -eq 2 ] && grep -q -- --lr log; then good "another --lr on rank 2: exit code $code: $(grep -- --lr log)"
   else bad "another --lr: exit code $code"; cat log; fi
@@ -189,8 +191,11 @@ check_limits() {
   over "$limited" "srun in a job without --signal, time limit" limited
   [ "$(saved limited)" -eq 1 ] || bad "the time limit left no checkpoint"
   grep -hE 'slurmstepd|srun:' limited.log
-  for _ in {1..200}; do [ "$(scontrol show job "$timed" | grep -oE 'Restarts=[0-9]*')" = Restarts=0 ] || break; sleep 0.5; done
-  scontrol show job "$timed" | grep -oE '(JobState|Restarts|Reason)=[^ ]*' | xargs echo "slurm_pmix.sbatch, --signal before its time is up:"
+  for _ in {1..200}; do [ "$(scontrol show job "$timed" | grep -oE 'Restarts=[0-9]*')" = Restarts=0 ] || break
+    sleep 0.5
+  done
+  scontrol show job "$timed" | grep -oE '(JobState|Restarts|Reason)=[^ ]*' | xargs echo \
+    "slurm_pmix.sbatch, --signal before its time is up:"
   [ "$(saved timed)" -gt 0 ] || bad "Slurm's own SIGUSR1 left no checkpoint"
   scancel "$timed"
 }

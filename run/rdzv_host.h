@@ -747,7 +747,7 @@ static inline void rdzv_host_run(RdzvHost *h) {
   for (const double begun = rdzv_now_ms(); !h->mpirun.code && !h->seats.heard.done && !rdzv_seats_ended(&h->seats) &&
                                            rdzv_now_ms() - begun < 2000;) rdzv_host_look(h, 50);
   if (!h->mpirun.code && !h->seats.heard.done && !h->over)
-    rdzv_host_end(h, EXIT_FAULT, "mpirun has ended with exit code 0, but rank 0 has not");
+    rdzv_host_end(h, 1, "mpirun has ended with exit code 0, but rank 0 has not");
   rdzv_host_end(h, h->mpirun.code, "%s", "");
 }
 // Whether there is another start after this one, which has ended: notes how for it.
