@@ -10,7 +10,7 @@
 #include "data/dataloader.h"
 #include "launch.h"
 #include "sharding.h"
-#include "trace.h"
+#include "trace_file.h"
 
 // Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
 // ranks are on it, its dense peak in the compute dtype (0: unknown), a description for people, and the number of GPUs

@@ -5,7 +5,7 @@
 //   trace_step_begin, trace_step_end     around a traced step: the op table and the comm table are replaced by ones
 //                      that note when each call began and ended, and ask the real ones. Other steps run as ever
 //   trace_told         what the trainer does between steps: an evaluation, a save
-//   trace_finish       joins the ranks' events on rank 0, writes the file, adds up; collective
+//   trace_finish       joins the ranks' events on rank 0, writes the file, adds up; collective: trace_file.h
 //
 // What is noted: each op, on the thread that computes; what is waited for; a gather from its start until it is whole,
 // in the slot that it fills; a reduction from a complete gradient until all of it is added up. Calls inside others
@@ -18,8 +18,6 @@
 //   exposed    Of a step: what the computing thread spends in gathers, in waits for reductions and for peers, adding up
 //              gradients, in the exchange of losses and the barrier at the end; without what is nested inside. The mean
 //              over ranks and traced steps.
-// The format is Chrome's "Trace Event Format": complete events (X), flows (s, f) and metadata (M); pid is the rank.
-//
 // On a GPU the host only enqueues. There the device itself notes when it comes to the begin and the end of a span, by
 // small kernels that write its clock into pinned memory (Ops.stamp); a time in an event is then the number of a stamp,
 // until the step is over and trace_resolve puts in what the device has written.
@@ -47,7 +45,7 @@ static const char *const trace_told_words[] = {"evaluation", "save", "saving in 
 enum TraceWait { WAIT_ROUND, WAIT_ROOM, WAIT_SLOT, TRACE_WAITS };
 static const char *const trace_wait_words[] = {"wait for contributions", "wait for room to reduce in",
                                                "wait for peers that read gradients"};
-// Tracks of a rank: tid of Chrome's format. Gather slot k has TRACK_SLOTS + k.
+// Tracks of a rank. Gather slot k has TRACK_SLOTS + k.
 enum TraceTrack { TRACK_COMPUTES, TRACK_REDUCTION, TRACK_SLOTS, TRACK_GATHER_STREAM = 100 };  // the last: on a GPU
 
 // stage: STAGE_NONE, 0 outside the blocks, 1 + l block l. number: of the kind: op, range, wait, slot; of SUMMED:
@@ -638,172 +636,4 @@ static inline void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
 // Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
 static inline void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
   if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, trace_now(), 0, PART_OF_MODEL);
-}
-
-// ---- the file -------------------------------------------------------------------------------------------------------
-static inline void trace_stage_text(char *to, size_t bytes, int stage) {
-  if (stage == STAGE_NONE) to[0] = 0;
-  else if (stage) snprintf(to, bytes, "block %d", stage - 1);
-  else snprintf(to, bytes, "outside the blocks");
-}
-static inline const char *trace_name(const TraceEvent *e) {
-  switch (e->kind) {
-    case TRACE_OP: return op_words[e->number];
-    case TRACE_RANGE: return trace_ranges[e->number];
-    case TRACE_TOLD: return trace_told_words[e->number];
-    case TRACE_GATHER: return "gather";
-    case TRACE_REDUCTION: return "reduction";
-    case TRACE_FETCH: return e->number ? "fetch" : "ask for";
-    case TRACE_WAIT: return trace_wait_words[e->number];
-    case TRACE_JOIN: return "join reductions";
-    case TRACE_EXCHANGE: return "exchange of losses and norm";
-    case TRACE_BARRIER: return "barrier";
-    case TRACE_MOVE: return "messages";
-    default: return "flow";
-  }
-}
-static inline const char *trace_category(const TraceEvent *e) {
-  static const char *const of_kind[] = {"compute", "range", "between", "gather", "reduction", "gather", "wait", "wait",
-                                        "exchange", "exchange", "messages", "flow", "flow"};
-  if (e->kind != TRACE_OP) return of_kind[e->kind];
-  if (e->part) return e->part == PART_OF_SUMS ? "sums" : "gather";
-  static const int optimizer[] = {OP_adamw_update, OP_sgd_update, OP_muon_momentum, OP_newton_schulz, OP_muon_update};
-  for (int op : optimizer) if (e->number == op) return "optimizer";
-  return "compute";
-}
-// A flow event: its id is text, alike at both ends.
-static inline void trace_write_flow(FILE *to, char ph, int rank, int track, double ts, const char *id) {
-  fprintf(to, ",\n{\"name\":\"reduction\",\"cat\":\"flow\",\"ph\":\"%c\",%s\"id\":\"%s\",\"ts\":%.3f,\"pid\":%d,"
-          "\"tid\":%d}", ph, ph == 'f' ? "\"bp\":\"e\"," : "", id, ts, rank, track);
-}
-// One event of `rank`. shards: of a shard group, whose ranks follow each other.
-static inline void trace_write(FILE *to, const Trace *x, const TraceEvent *e, int rank, int shards, double ts,
-                               double ms) {
-  char stage[32], id[64];
-  const int first = rank / shards * shards;
-  trace_stage_text(stage, sizeof stage, e->stage);
-  if (e->kind == TRACE_READ) {
-    snprintf(id, sizeof id, "u%d.%d.%llu", rank, e->step, (unsigned long long)e->round);
-    trace_write_flow(to, 'f', rank, TRACK_COMPUTES, ts, id);
-    return;
-  }
-  if (e->kind == TRACE_SUMMED) {
-    for (int r = first; r < first + shards; r++) {
-      snprintf(id, sizeof id, "%d.%d.%d.%llu", r, rank, e->step, (unsigned long long)e->round);
-      if (r != rank) trace_write_flow(to, 'f', rank, trace_track(x, e), ts, id);
-    }
-    snprintf(id, sizeof id, "u%d.%d.%llu", rank, e->step, (unsigned long long)e->round);
-    if (e->number) trace_write_flow(to, 's', rank, trace_track(x, e), ts, id);
-    return;
-  }
-  fprintf(to, ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
-          "\"args\":{\"step\":%d", trace_name(e), stage[0] && e->kind != TRACE_OP ? ", " : "",
-          e->kind != TRACE_OP ? stage : "", trace_category(e), ts, ms, rank, trace_track(x, e), e->step);
-  if (e->stage != STAGE_NONE) fprintf(to, ",\"stage\":%d,\"of\":\"%s\"", e->stage, stage);
-  fprintf(to, "}}");
-  for (int r = first; r < first + shards && e->kind == TRACE_REDUCTION; r++) {
-    snprintf(id, sizeof id, "%d.%d.%d.%llu", rank, r, e->step, (unsigned long long)e->round);
-    if (r != rank) trace_write_flow(to, 's', rank, TRACK_REDUCTION, ts, id);
-  }
-}
-static inline void trace_write_track(FILE *to, int rank, int track, const char *name) {
-  fprintf(to, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", rank,
-          track, name);
-  fprintf(to, ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
-          rank, track, track);
-}
-// Writes events of a rank, as times since base_ns of rank 0's clock. slots: bits of the gather slots whose tracks have
-// a name already.
-static inline void trace_write_events(FILE *to, const Trace *x, const TraceEvent *e, int64_t count, int rank,
-                                      int64_t base_ns, uint64_t *slots) {
-  const TraceClock *a = &x->clock[0][rank], *b = &x->clock[1][rank];
-  for (int64_t i = 0; i < count; i++) {
-    if (i % 1024 == 0) liveness_progress();      // the other ranks wait
-    const int64_t begin = trace_to_rank0(a, b, e[i].begin_ns), end = trace_to_rank0(a, b, e[i].end_ns);
-    if (e[i].kind == TRACE_GATHER && !(*slots >> e[i].number & 1)) {
-      char name[32];
-      *slots |= (uint64_t)1 << e[i].number;
-      snprintf(name, sizeof name, "gather slot %d", e[i].number);
-      trace_write_track(to, rank, TRACK_SLOTS + e[i].number, name);
-    }
-    trace_write(to, x, &e[i], rank, x->f->cfg.mesh.shards, (double)(begin - base_ns) / 1e3,
-                (double)(end - begin) / 1e3);
-  }
-}
-static inline void trace_write_rank(FILE *to, const Trace *x, int rank, const char *host) {
-  fprintf(to, "%s\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}}",
-          rank ? "," : "", rank, rank, host);
-  fprintf(to, ",\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}", rank, rank);
-  trace_write_track(to, rank, TRACK_COMPUTES, "computes");
-  trace_write_track(to, rank, TRACK_REDUCTION, "reduction in flight");
-  if (x->side[PART_OF_GATHER]) trace_write_track(to, rank, TRACK_GATHER_STREAM, "copies of gathers");
-}
-
-// What a trace has found: means over ranks and steps, in milliseconds of a step. within_us: how far a clock may be off.
-struct TraceFound {
-  int64_t first_step, last_step, events, dropped;
-  double step_ms, within_us;
-  const double *exposed_ms, *common_ms;          // [EXPOSED_PARTS of each stage], [TRACE_COMMONS]
-  double total_ms;
-};
-// Ends the trace: writes the file, and on rank 0 fills in `found`, whose arrays live as long as x. False: no step was
-// traced, or it was done before. One line in `error` on rank 0 when the file cannot be written. Collective.
-static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *error, size_t error_bytes) {
-  if (!x->path[0] || x->done || !x->event) return false;
-  x->done = true;
-  trace_measure(x, f, 1);
-  if (x->graph) f->ctx->ops->graph_close(f->ctx, x->graph);
-  x->graph = NULL;
-  double device_within_ns = x->device_within_ns;
-  MPI_Allreduce(MPI_IN_PLACE, &device_within_ns, 1, MPI_DOUBLE, MPI_MAX, f->mesh.comm);
-  const int parts = EXPOSED_PARTS * x->stages + TRACE_COMMONS, world = f->mesh.world;
-  const double mean = 1e-6 / ((double)world * x->steps);
-  double sums[2] = {x->step_ns, (double)x->dropped};
-  MPI_Allreduce(MPI_IN_PLACE, x->exposed_ns, parts, MPI_DOUBLE, MPI_SUM, f->mesh.comm);
-  MPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_DOUBLE, MPI_SUM, f->mesh.comm);
-  int64_t count = x->count;
-  char host[64];
-  memcpy(host, f->mesh.host, sizeof host);
-  if (f->mesh.rank) {
-    MPI_Send(&count, 1, MPI_INT64_T, 0, TRACE_TAG, f->mesh.comm);
-    MPI_Send(host, sizeof host, MPI_CHAR, 0, TRACE_TAG, f->mesh.comm);
-    int64_t most = 0;
-    MPI_Recv(&most, 1, MPI_INT64_T, 0, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
-    for (int64_t at = 0; at < count; at += most) {
-      const int64_t n = min64(most, count - at);
-      MPI_Send(x->event + at, fsdp_mpi_count(n * (int64_t)sizeof(TraceEvent)), MPI_BYTE, 0, TRACE_TAG, f->mesh.comm);
-    }
-    return true;
-  }
-  *found = TraceFound{x->from + x->first, x->step, count, (int64_t)sums[1], sums[0] * mean, 0, x->exposed_ns,
-                      x->exposed_ns + EXPOSED_PARTS * x->stages, 0};
-  for (int i = 0; i < parts; i++) found->total_ms += x->exposed_ns[i] *= mean;
-  FILE *to = fopen(x->path, "w");
-  if (!to) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, strerror(errno));
-  const int64_t base = (int64_t)x->clock[0][0].at_ns;            // before any rank's first event
-  if (to) fprintf(to, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
-  for (int r = 0; r < world; r++) {
-    int64_t n = count;
-    uint64_t slots = 0;
-    if (r) MPI_Recv(&n, 1, MPI_INT64_T, r, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
-    if (r) MPI_Recv(host, sizeof host, MPI_CHAR, r, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
-    const int64_t most = min64(x->room, (1 << 30) / (int64_t)sizeof(TraceEvent));
-    if (r) MPI_Send(&most, 1, MPI_INT64_T, r, TRACE_TAG, f->mesh.comm);
-    if (to) trace_write_rank(to, x, r, host);
-    for (int64_t at = 0; at < n; at += most) {   // others' events come to where its own lay, which are written
-      const int64_t some = min64(most, n - at);
-      if (r)
-        MPI_Recv(x->event, fsdp_mpi_count(some * (int64_t)sizeof(TraceEvent)), MPI_BYTE, r, TRACE_TAG, f->mesh.comm,
-                 MPI_STATUS_IGNORE);
-      if (to) trace_write_events(to, x, r ? x->event : x->event + at, some, r, base, &slots);
-    }
-    if (r) found->events += n;
-    for (int i = 0; i < 2; i++) found->within_us = fmax(found->within_us, x->clock[i][r].within_ns * 1e-3);
-  }
-  found->within_us += device_within_ns * 1e-3;
-  if (!to) return true;
-  fprintf(to, "\n]}\n");
-  const bool bad = ferror(to);
-  if (fclose(to) || bad) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, strerror(errno));
-  return true;
 }

@@ -8,7 +8,9 @@ struct TraceFile { cJSON *json; TraceSpan *span; int spans; };
 static int64_t trace_file_ns(const cJSON *x, const char *key) {
   const cJSON *v = cJSON_GetObjectItemCaseSensitive(x, key);
   EXPECT(cJSON_IsNumber(v), "an event has no %s", key);
-  return v ? llround(v->valuedouble * 1000) : 0;
+  const double ns = v ? v->valuedouble * 1000 : 0;
+  EXPECT((int64_t)ns == llround(ns), "%s is %.17g us: cut off, as Perfetto does, another nanosecond", key, ns * 1e-3);
+  return llround(ns);
 }
 static int trace_file_int(const cJSON *x, const char *key, int otherwise) {
   const cJSON *v = cJSON_GetObjectItemCaseSensitive(x, key);
@@ -20,6 +22,8 @@ static int trace_span_order(const void *a, const void *b) {      // by track and
   if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
   return x->end != y->end ? (x->end > y->end ? -1 : 1) : 0;
 }
+static int trace_file_rank(const cJSON *e) { return trace_file_int(e, "pid", -1) / TRACE_PIDS - 1; }
+static int trace_file_track(const cJSON *e) { return trace_file_int(e, "tid", -1) % TRACE_PIDS - 1; }
 static void trace_file_open(TraceFile *t, const char *path) {
   int64_t bytes = 0;
   char *text = file_get(path, 1 << 26, &bytes);
@@ -36,11 +40,20 @@ static void trace_file_open(TraceFile *t, const char *path) {
     const int64_t begin = trace_file_ns(e, "ts"), end = begin + trace_file_ns(e, "dur");
     EXPECT(end >= begin && begin >= 0, "%s takes %lld ns from %lld on", cli_string(e, "name"),
            (long long)(end - begin), (long long)begin);
-    t->span[t->spans++] = TraceSpan{begin, end, 0, trace_file_int(e, "pid", -1), trace_file_int(e, "tid", -1),
+    t->span[t->spans++] = TraceSpan{begin, end, 0, trace_file_rank(e), trace_file_track(e),
                                     trace_file_int(args, "stage", -1), trace_file_int(args, "step", -1),
                                     cli_string(e, "name"), cli_string(e, "cat")};
   }
   qsort(t->span, (size_t)t->spans, sizeof(TraceSpan), trace_span_order);
+  // What Perfetto asks for beyond the format: a thread has a number of its own among all, and a flow a hexadecimal one.
+  cJSON_ArrayForEach(e, events) {
+    const int pid = trace_file_int(e, "pid", 0), tid = trace_file_int(e, "tid", pid + 1);
+    const char *id = cli_string(e, "id"), ph = cli_string(e, "ph")[0];
+    EXPECT(pid > 0 && tid > pid && (tid - 1) / TRACE_PIDS == pid / TRACE_PIDS, "%s has process %d and thread %d",
+           cli_string(e, "name"), pid, tid);
+    EXPECT((ph == 's' || ph == 'f') == (id[0] != 0) && strlen(id) <= 16 && strspn(id, "0123456789abcdef") == strlen(id),
+           "an event %c has the id '%s'", ph, id);
+  }
 }
 static void trace_file_close(TraceFile *t) {
   cJSON_Delete(t->json);
@@ -88,9 +101,9 @@ static int trace_expect_flows(const TraceFile *t, int pid, double within_ns) {
   int from_reductions = 0;
   cJSON_ArrayForEach(s, events) {
     const bool begins = !strcmp(cli_string(s, "ph"), "s"), ends = !strcmp(cli_string(s, "ph"), "f");
-    if ((!begins && !ends) || trace_file_int(s, "pid", -1) != pid) continue;
+    if ((!begins && !ends) || trace_file_rank(s) != pid) continue;
     int others = 0;
-    EXPECT(trace_lies_in_span(t, pid, trace_file_int(s, "tid", -1), trace_file_ns(s, "ts")),
+    EXPECT(trace_lies_in_span(t, pid, trace_file_track(s), trace_file_ns(s, "ts")),
            "the flow %s of rank %d is in no span", cli_string(s, "id"), pid);
     cJSON_ArrayForEach(f, events) {
       if (strcmp(cli_string(f, "ph"), begins ? "f" : "s") || strcmp(cli_string(f, "id"), cli_string(s, "id"))) continue;
@@ -99,7 +112,7 @@ static int trace_expect_flows(const TraceFile *t, int pid, double within_ns) {
       others++;
     }
     EXPECT(others == 1, "the flow %s of rank %d has %d other ends", cli_string(s, "id"), pid, others);
-    from_reductions += begins && trace_file_int(s, "tid", -1) == TRACK_REDUCTION;
+    from_reductions += begins && trace_file_track(s) == TRACK_REDUCTION;
   }
   return from_reductions;
 }
