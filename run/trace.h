@@ -386,8 +386,7 @@ static inline void trace_round_done(Fsdp *f, uint64_t round) {
   Trace *x = tracing;
   x->comm->round_done(f, round);
   if (f->job.consumed + 1 < f->job.rounds) return;
-  const bool last = f->cfg.local || x->reduced[f->job.stage] == f->cfg.microbatches;
-  trace_add(x, TRACE_SUMMED, last, f->job.stage, x->op_begin_ns, x->op_begin_ns, f->job.round0, PART_OF_MODEL);
+  trace_add(x, TRACE_SUMMED, f->job.last, f->job.stage, x->op_begin_ns, x->op_begin_ns, f->job.round0, PART_OF_MODEL);
 }
 static inline void trace_reduce_end(Fsdp *f) {
   Trace *x = tracing;
