@@ -45,7 +45,8 @@ struct FsdpConfig {
 
 // What this rank has received, as the transport counted it. All ranks together send as much as they receive.
 struct Traffic {
-  int64_t gathers, reductions, returns, updates, small, gather_bytes, reduce_bytes, replicate_bytes, update_bytes, small_bytes;
+  int64_t gathers, reductions, returns, updates, small;
+  int64_t gather_bytes, reduce_bytes, replicate_bytes, update_bytes, small_bytes;
 };
 static inline Traffic traffic_add(Traffic x, Traffic y, int sign) {
   return Traffic{x.gathers + sign * y.gathers,
@@ -83,16 +84,16 @@ struct GatherSlot {
 // The reduction in flight (there is at most one), of one stage. It goes in rounds, unit by unit; a round covers at most
 // chunk_numel elements of every owner's shard.
 struct ReduceJob {
-  bool active, first, last;                      // of the step's reductions of the stage; the first overwrites the shard
+  bool active, first, last;                      // of the stage's in this step; the first one overwrites the shard
   int stage, slot, rounds, prepared, consumed;
   int started, folded, part;                     // along hosts: rounds whose sums have begun; rounds, and in the next
                                                  // one parts, that this rank has added to
   uint64_t round0, last_round0;                  // number of its first round, and of the stage's last reduction
   FlightCollective collective;
 };
-// With replicas, a unit's sum of the step on its way back to all of them, since the last round of its reduction. Several
-// can be on their way, in the order in which they began: these are [0, begun), of which [0, taken) have come. pending:
-// of its messages.
+// With replicas, a unit's sum of the step on its way back to all of them. round: the last one of the reduction that
+// made it. pending: of its messages. Several can be on their way, in the order in which they began: these are
+// [0, begun), of which [0, taken) have come.
 struct SumReturn { int unit, pending; uint64_t round; };
 struct SumReturns { int begun, taken; SumReturn *of; };
 // What one round covers: elements [first, first + numel) of the shards of one unit.

@@ -239,7 +239,8 @@ static void report_json_rank(FILE *f, const PlanReport *p, const RankClass *c) {
           "\"reduce_bytes\":%lld,\"returns\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
           "\"update_bytes\":%lld,\"small_bytes\":%lld},", (long long)w.gathers,
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
-          (long long)w.returns, (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes, (long long)w.small_bytes);
+          (long long)w.returns, (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes,
+          (long long)w.small_bytes);
   json_bytes(f, "inside_host_bytes", link_words, c->links.inside, LINK_USES);
   fprintf(f, ",");
   json_bytes(f, "between_hosts_bytes", link_words, c->links.between, LINK_USES);

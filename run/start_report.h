@@ -184,7 +184,8 @@ static void record_traffic(FILE *f, const RunView *run) {
           "\"reduce_bytes\":%lld,\"returns\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
           "\"update_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
-          (long long)w.returns, (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes, (long long)w.small_bytes);
+          (long long)w.returns, (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes,
+          (long long)w.small_bytes);
 }
 // Which cores each rank took, in words.
 static void record_cores(FILE *f, const RunView *run) {

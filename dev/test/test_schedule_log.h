@@ -69,8 +69,10 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   static SchedTold told;
   Record record;
   Options o;
-  test_options(&o, world, "%s %s", schedule_shapes, extra);
+  const bool native = !strncmp(extra, "native", 6);              // as schedule_run takes it
+  test_options(&o, world, "%s %s", schedule_shapes, extra + (native ? 6 : 0));
   snprintf(o.comm, sizeof o.comm, "%s", comm_name);
+  if (native) strcpy(o.reduce, "native");
   record_open(&record);
   record.paused = true;
   record_tables(table, &record, ops, ops->nccl ? cpu_tables[0].ops : ops);
