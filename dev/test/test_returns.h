@@ -1,8 +1,8 @@
-// test_returns.h: with replicas, the sum of each unit goes back to all replicas beside backward of the blocks before it.
-// Shown by the record of a run of two steps (record_replay.h).
+// test_returns.h: with replicas, the sum of each unit goes back to all replicas beside backward of the blocks before
+// it. Shown by the record of a run of two steps (record_replay.h).
 
-// replicas: R of the mesh. streams: on an emulated device. Over NCCL a collective carries a unit's sum; else a message to
-// each replica, or a read of the last replica's window.
+// replicas: R of the mesh. streams: on an emulated device. Over NCCL a collective carries a unit's sum; else a message
+// to each replica, or a read of the last replica's window.
 struct ReturnsMode { int world; bool streams; const char *comm, *extra; int replicas; };
 static bool returns_by_nccl(const ReturnsMode *k) { return !strcmp(k->comm, "nccl"); }
 
@@ -42,7 +42,8 @@ static void returns_beside_backward(const SchedRun *run, const ReturnsMode *k, i
     const SchedEntry *last = returns_of_model(run, rank, end);
     for (int i = at; i < run->count[rank] && returns_by_nccl(k) && last; i++) {
       const SchedEntry *x = &log[i];
-      if (!sched_is_access(x) || x->e.pass != pass || x->e.doing.what != DOING_RETURN || x->e.doing.stage != s) continue;
+      if (!sched_is_access(x) || x->e.doing.what != DOING_RETURN) continue;
+      if (x->e.pass != pass || x->e.doing.stage != s) continue;
       EXPECT(!returns_before(run, rank, x, last), "%s %s, rank %d: the sum of stage %d must be back before backward of "
              "stage %d ends", k->comm, k->extra, rank, s, before);
       EXPECT(!returns_before(run, rank, last, x), "%s %s, rank %d: the sum of stage %d waits for all of backward of "
@@ -85,10 +86,10 @@ TEST_MPI(returns_go_beside_backward, 4,
         else moved += returns && sched_is_access(x) && x->reads && x->owner != r;
       }
       const int peers = returns_by_nccl(&k) || !last ? 1 : strstr(k.extra, "--shm off") ? k.replicas - 1 : 0;
-      EXPECT(begun == STEPS * UNITS && beside == STEPS * (UNITS - 2), "%s %s, rank %d: %d sums begin to go back, must be "
-             "%d", k.comm, k.extra, r, begun, STEPS * UNITS);
-      EXPECT(moved == STEPS * UNITS * peers, "%s %s, rank %d: sums go back by %d collectives, messages or reads, must be "
-             "%d", k.comm, k.extra, r, moved, STEPS * UNITS * peers);
+      EXPECT(begun == STEPS * UNITS && beside == STEPS * (UNITS - 2), "%s %s, rank %d: %d sums begin to go back, must "
+             "be %d", k.comm, k.extra, r, begun, STEPS * UNITS);
+      EXPECT(moved == STEPS * UNITS * peers, "%s %s, rank %d: sums go back by %d collectives, messages or reads, must "
+             "be %d", k.comm, k.extra, r, moved, STEPS * UNITS * peers);
     }
     sched_free(&run);
   }
