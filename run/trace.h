@@ -38,8 +38,8 @@
 // What an event is. RANGE: a part of a step; TOLD: between steps. SUMMED and READ are no spans but ends of flows: the
 // last round of a reduction is added up, an optimizer reads it.
 enum TraceKind : uint8_t {
-  TRACE_OP, TRACE_RANGE, TRACE_TOLD, TRACE_GATHER, TRACE_REDUCTION, TRACE_FETCH, TRACE_WAIT, TRACE_JOIN, TRACE_EXCHANGE,
-  TRACE_BARRIER, TRACE_MOVE, TRACE_SUMMED, TRACE_READ
+  TRACE_OP, TRACE_RANGE, TRACE_TOLD, TRACE_GATHER, TRACE_REDUCTION, TRACE_RETURN, TRACE_FETCH, TRACE_WAIT, TRACE_JOIN,
+  TRACE_EXCHANGE, TRACE_BARRIER, TRACE_MOVE, TRACE_SUMMED, TRACE_READ
 };
 static const char *const trace_ranges[] = {"step", "forward", "backward", "update", "other"};
 enum TraceTold { TOLD_EVALUATION, TOLD_SAVE, TOLD_SAVING };
@@ -395,6 +395,13 @@ static inline void trace_reduce_end(Fsdp *f) {
   trace_add(x, TRACE_REDUCTION, 0, f->job.stage, x->reduction_ns, x->on_device ? stamp : trace_now(), f->job.round0,
             PART_OF_MODEL);
 }
+// On a GPU's stream of reductions. Where ranks poll, the copy of what has come is an op.
+static inline void trace_return_start(Fsdp *f, SumReturn *r) {
+  const int64_t begin = trace_time(tracing, &f->reduce_ctx);
+  tracing->comm->return_start(f, r);
+  trace_add(tracing, TRACE_RETURN, 0, f->lay.unit[r->unit].stage, begin, trace_time(tracing, &f->reduce_ctx), r->round,
+            PART_OF_MODEL);
+}
 static inline bool trace_round_arrived(Fsdp *f, uint64_t round) {
   return trace_asked(tracing, WAIT_ROUND, f->job.stage, tracing->comm->round_arrived(f, round));
 }
@@ -506,7 +513,7 @@ static inline void trace_measure(Trace *x, Fsdp *f, int which) {
 
 // ---- steps of a GPU -------------------------------------------------------------------------------------------------
 static inline int trace_track(const Trace *x, const TraceEvent *e) {
-  if (e->kind == TRACE_REDUCTION) return TRACK_REDUCTION;
+  if (e->kind == TRACE_REDUCTION || e->kind == TRACE_RETURN) return TRACK_REDUCTION;
   if (e->kind == TRACE_GATHER) return TRACK_SLOTS + e->number;
   if (e->kind == TRACE_SUMMED) return x->side[PART_OF_SUMS] ? TRACK_REDUCTION : TRACK_COMPUTES;
   if (e->kind != TRACE_OP || !x->side[e->part]) return TRACK_COMPUTES;
@@ -608,6 +615,7 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   x->traced_comm.round_done = trace_round_done;
   x->traced_comm.reduce_end = trace_reduce_end;
   x->traced_comm.grads_free = trace_grads_free;
+  if (x->on_device) x->traced_comm.return_start = trace_return_start;
   x->traced_comm.reduce_join = trace_reduce_join;
   x->traced_comm.small_all_gather = trace_small_all_gather;
   if (!x->on_device) {                           // a host that only enqueues does not wait for peers
@@ -652,6 +660,7 @@ static inline const char *trace_name(const TraceEvent *e) {
     case TRACE_TOLD: return trace_told_words[e->number];
     case TRACE_GATHER: return "gather";
     case TRACE_REDUCTION: return "reduction";
+    case TRACE_RETURN: return "sum back to replicas";
     case TRACE_FETCH: return e->number ? "fetch" : "ask for";
     case TRACE_WAIT: return trace_wait_words[e->number];
     case TRACE_JOIN: return "join reductions";
@@ -662,8 +671,8 @@ static inline const char *trace_name(const TraceEvent *e) {
   }
 }
 static inline const char *trace_category(const TraceEvent *e) {
-  static const char *const of_kind[] = {"compute", "range", "between", "gather", "reduction", "gather", "wait", "wait",
-                                        "exchange", "exchange", "messages", "flow", "flow"};
+  static const char *const of_kind[] = {"compute", "range", "between", "gather", "reduction", "reduction", "gather",
+                                        "wait", "wait", "exchange", "exchange", "messages", "flow", "flow"};
   if (e->kind != TRACE_OP) return of_kind[e->kind];
   if (e->part) return e->part == PART_OF_SUMS ? "sums" : "gather";
   static const int optimizer[] = {OP_adamw_update, OP_sgd_update, OP_muon_momentum, OP_newton_schulz, OP_muon_update};
