@@ -793,7 +793,7 @@ static inline void comm_mpi_return_start(Fsdp *f, SumReturn *r) {
       message_receive(f, CHANNEL_RETURN, set, sum + at, n, last, tag);
   }
 }
-// Else out of the last replica's window, when it has added up the round that r began with.
+// Else out of the last replica's window, when that has added up r's round.
 static inline bool comm_mpi_return_arrived(Fsdp *f, SumReturn *r) {
   const RankGroup *g = &f->mesh.replicate;
   const int last = g->rank[g->size - 1];
