@@ -31,7 +31,8 @@
 //   full_shard (zero3)      mesh 1 x N; K gather slots: a block is gathered for its forward and again for its backward
 //   shard_grad_op (zero2)   K = L slots: every block is gathered once a step
 //   zero1                   that, and gradients are added up whole on each rank: one reduction and one gather a step
-//   hybrid_shard            mesh R x S: all of it inside a replica, and sums of shards passed along the replicas
+//   hybrid_shard            mesh R x S: all of it inside a replica, and sums of shards passed along the replicas, and
+//                           back to all of them beside backward
 //   no_shard (ddp)          mesh N x 1: a shard is the whole, nothing is gathered
 //   reshard_after_forward   on: K slots, off: K = L, G: a block's first gather of a step leaves 1/G of it on every
 //                           rank, and later ones only ask the G neighbours that hold the rest
@@ -62,8 +63,9 @@
 //   reductions of u         A, or 1 if accumulated locally; each (S-1) e(u) b, or along hosts what fsdp/hosts.h
 //                           says; none if all of u is frozen, or if one rank sums its gradient in its shard
 //   along the replicas      fp32 partial sums of shards: 4 s(u) for each reduction, less the first of replica 0; the
-//                           whole once more to all but the last replica. native: 2 (R-1)/R of 4 s(u), once a step.
-//                           s(u): e(u) and the gaps that align pieces in a shard
+//                           result once more to all but the last replica. native: 2 (R-1)/R of 4 s(u) instead.
+//                           s(u): e(u) and the gaps that align pieces in a shard. Ways back: 1 for each u that
+//                           trains, in each step, when its last reduction is over
 //   updates of Muon         rounds: the most matrices a rank owns; 2 exchanges a round. Of a matrix of n elements
 //                           its owner gets 2 (n - own) bytes, every other rank 2 own, own: elements of it in a rank's
 //                           shard. None in place (fsdp/owned.h)

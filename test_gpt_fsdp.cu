@@ -39,6 +39,7 @@
 #include "dev/test/test_schedule.h"
 #include "dev/test/test_layers.h"
 #include "dev/test/test_schedule_log.h"
+#include "dev/test/test_returns.h"
 #include "dev/test/test_hosts.h"
 #include "dev/test/test_cuda_train.h"
 #include "dev/test/test_nccl.h"

@@ -923,13 +923,14 @@ static void trainer_declare(Trainer *t) {
 }
 
 // ---- dry runs
-// A trainer of the same rank over the planning table: all that t has laid out, and nothing behind its addresses.
-static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table) {
+// A trainer of the same rank over the planning table, with at most `microbatches` a step: all that t has laid out, and
+// nothing behind its addresses.
+static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table, int64_t microbatches) {
   const Fsdp *f = &t->fsdp;
   memset(dry, 0, sizeof *dry);
   flight.dry = true;
   dry->opt = t->opt;
-  dry->opt.grad_accum = min64(t->opt.grad_accum, DRY_MICROBATCHES);
+  dry->opt.grad_accum = min64(t->opt.grad_accum, microbatches);
   dry->model = t->model;
   dry->dtype = t->dtype;
   dry->head_rows = t->head_rows;
@@ -983,7 +984,7 @@ static void trainer_place(Trainer *t) {
   t->placement = Placement{};
   for (Pass &p : t->pass) pass_free(&p);
   record_open(&r);
-  trainer_dry_open(&dry, t, &r, &table);
+  trainer_dry_open(&dry, t, &r, &table, DRY_MICROBATCHES);
   fsdp_pools(&dry.fsdp, &t->placement);
   const int first = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL;
   for (int k = first; k < PASSES; k++) {
@@ -1103,8 +1104,9 @@ static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const 
   static Trainer dry;
   const Trainer *t = trainer_of(run);
   Pass pass = {};
-  trainer_dry_open(&dry, t, r, table);
-  fsdp_take_placement(&dry.fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
+  trainer_dry_open(&dry, t, r, table, TIMED_MICROBATCHES);
+  const int placed = (int)min64(t->opt.grad_accum, DRY_MICROBATCHES);
+  fsdp_take_placement(&dry.fsdp, &t->placement, &t->pass[PASS_TRAIN], placed);
   dry.fsdp.comm = comm;
   trainer_dry_pass(&dry, &pass, r, PASS_TRAIN);
   const int64_t microbatches = dry.opt.grad_accum;
@@ -1122,7 +1124,7 @@ static void memory_map(const RunView *run, FILE *to) {
   const Ops table = plan_table(t->ctx.ops->nccl);
   Pass pass = {};
   record_open(&r);
-  trainer_dry_open(&dry, t, &r, &table);
+  trainer_dry_open(&dry, t, &r, &table, DRY_MICROBATCHES);
   static Placement again;                        // the same buffers at the same addresses as in trainer_place
   again = Placement{};
   fsdp_pools(&dry.fsdp, &again);

@@ -23,6 +23,12 @@ static inline HostsTraffic fsdp_hosts_traffic(const Fsdp *f, const Unit *u, bool
   if (f->lay.hosts.hosts) return hosts_formula(&f->lay.hosts, e, b, begins);
   return HostsTraffic{(fsdp_shards(f) - 1) * e * b, 0};
 }
+// What comes to this rank when a unit's sum of the step goes to all replicas: the last one's sum, or a ring's part.
+static inline int64_t fsdp_return_bytes(const Fsdp *f, const Unit *u) {
+  const int64_t R = f->cfg.mesh.replicas, bytes = u->state_numel * 4;
+  if (f->cfg.native_reduce) return bytes * 2 * (R - 1) / R;
+  return f->mesh.replicate.me < R - 1 ? bytes : 0;
+}
 // The formulas of traffic, per rank and step of A microbatches a rank.
 static inline Traffic fsdp_formula(const Fsdp *f, int A) {
   const int64_t S = fsdp_shards(f), R = f->cfg.mesh.replicas, r = f->mesh.replicate.me, N = f->mesh.world;
@@ -43,9 +49,9 @@ static inline Traffic fsdp_formula(const Fsdp *f, int A) {
       t.reduce_bytes += x.inside + x.between;
     }
     if (fsdp_chains(f)) t.replicate_bytes += (reductions - (r == 0)) * u->state_numel * 4;
+    t.returns += R > 1;
+    t.replicate_bytes += fsdp_return_bytes(f, u);
   }
-  if (fsdp_chains(f) && r < R - 1) t.replicate_bytes += f->lay.state_numel * 4;
-  if (R > 1 && f->cfg.native_reduce) t.replicate_bytes += f->lay.state_numel * 4 * 2 * (R - 1) / R;
   if (N > 1 && !f->lay.owned.in_place) t.updates = 2 * f->lay.owned.rounds;
   if (N > 1 && !f->lay.owned.in_place) t.update_bytes = owned_wire_bytes(f, true) + owned_wire_bytes(f, false);
   const int64_t layers = (int64_t)fsdp_layers_bytes(f);
@@ -224,6 +230,7 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
   fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
   f->kept_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
   f->sums_shared = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
+  f->returns.of = (SumReturn *)calloc((size_t)f->lay.units, sizeof(SumReturn));
   f->kept_number = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
   f->stage_round0 = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
   f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->lay.stages), sizeof(uint64_t));

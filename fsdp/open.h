@@ -58,7 +58,7 @@ static inline void fsdp_layout_free(Fsdp *f) {
   void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->kept_valid, f->kept_number,
                          f->stage_round0, f->slot_rounds, f->slot_collective, f->grads_free, f->sums_shared,
                          f->lay.pool_place, f->lay.owned.matrix, f->lay.owned.round_first, f->lay.hosts.part,
-                         f->lay.hosts.adder};
+                         f->lay.hosts.adder, f->returns.of};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);

@@ -115,7 +115,8 @@ OPS(X)
 #define RECORD_COLLECTIVES(X) \
   X(COLLECTIVE_GATHER, "gather") X(COLLECTIVE_REDUCE, "reduce") X(COLLECTIVE_BARRIER, "barrier") \
   X(COLLECTIVE_ALL_GATHER, "all-gather") X(COLLECTIVE_REDUCE_SCATTER, "reduce-scatter") \
-  X(COLLECTIVE_ALL_REDUCE, "all-reduce") X(COLLECTIVE_BROADCAST, "broadcast") X(COLLECTIVE_UPDATES, "updates")
+  X(COLLECTIVE_ALL_REDUCE, "all-reduce") X(COLLECTIVE_BROADCAST, "broadcast") X(COLLECTIVE_UPDATES, "updates") \
+  X(COLLECTIVE_RETURN, "return")
 // NONE: only told, for the order and the number; what it is made of follows.
 #define RECORD_COMMUNICATORS(X) \
   X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_KEPT, "kept group") \
@@ -123,7 +124,7 @@ OPS(X)
 // Part of the schedule that an entry belongs to.
 #define RECORD_PARTS(X) \
   X(DOING_MODEL, "model") X(DOING_GATHER, "gather") X(DOING_EXPAND, "expand") X(DOING_REDUCE, "reduce") \
-  X(DOING_CHAIN, "chain") X(DOING_SMALL, "small") X(DOING_UPDATE, "update")
+  X(DOING_CHAIN, "chain") X(DOING_RETURN, "return") X(DOING_SMALL, "small") X(DOING_UPDATE, "update")
 #define X(id, words) id,
 enum RecordKind { RECORD_KINDS(X) };
 enum CollectiveKind { RECORD_COLLECTIVES(X) };
@@ -133,7 +134,7 @@ enum DoingWhat { RECORD_PARTS(X) };
 enum RecordStream { RECORD_MODEL, RECORD_GATHER, RECORD_REDUCE, RECORD_HOST, RECORD_STREAMS };
 enum Held { HELD_WEIGHTS, HELD_GRADIENT };
 // Messages from one rank to another over a channel come in order. The last ones are NCCL's, by communicator.
-enum Channel { CHANNEL_GATHER, CHANNEL_REDUCE, CHANNEL_CHAIN, CHANNEL_NCCL };
+enum Channel { CHANNEL_GATHER, CHANNEL_REDUCE, CHANNEL_CHAIN, CHANNEL_RETURN, CHANNEL_NCCL };
 
 // What the schedule does now, of which stage, in which round of a reduction.
 struct Doing { uint16_t what; int16_t stage; uint32_t round; };

@@ -7,6 +7,7 @@
 //   fsdp_reduce_prepare                      sends this rank's contributions to one round
 //   fsdp_reduce_begin, fsdp_reduce_fold      along hosts: adds this host's contributions to sums that pass by
 //   fsdp_reduce_consume                      adds up a round that has arrived, in order of microbatches
+//   fsdp_return, fsdp_return_take            with replicas: sums of the step go back to all of them, and come
 #pragma once
 #include "transport_plan.h"
 
@@ -146,6 +147,37 @@ static inline bool fsdp_reduce_take(Fsdp *f) {
   return true;
 }
 // ---- straight to the owner
+// ---- back to all replicas
+// The step's last reduction of a stage is over: its units' sums go to all replicas, while backward goes on. That comes
+// after reduce_end: nobody who waits for the gradient's memory waits for them.
+static inline void fsdp_return(Fsdp *f) {
+  const Stage *s = &f->lay.stage[f->job.stage];
+  const uint64_t end = f->job.round0 + (uint64_t)f->job.rounds;
+  const Doing was = doing(f->record, DOING_RETURN, f->job.stage, end - 1);
+  for (int u = s->first_unit; u < s->first_unit + s->units; u++) {
+    if (!f->lay.unit[u].state_numel) continue;
+    SumReturn *r = &f->returns.of[f->returns.begun++];
+    *r = SumReturn{u, 0, end - 1};
+    f->traffic.returns++;
+    f->traffic.replicate_bytes += fsdp_return_bytes(f, &f->lay.unit[u]);
+    record_collective(f->record, RECORD_HOST, COLLECTIVE_RETURN, OVER_NONE, 1, 0);
+    f->comm->return_start(f, r);
+  }
+  doing_again(f->record, was);
+}
+// Takes the next sum, if it has come. Returns whether it did.
+static inline bool fsdp_return_take(Fsdp *f) {
+  SumReturns *all = &f->returns;
+  if (all->taken == all->begun) return false;
+  SumReturn *r = &all->of[all->taken];
+  const Doing was = doing(f->record, DOING_RETURN, f->lay.unit[r->unit].stage, r->round);
+  const bool came = f->comm->return_arrived(f, r);
+  doing_again(f->record, was);
+  if (!came) return false;
+  liveness_arrived();
+  if (++all->taken == all->begun) all->taken = all->begun = 0;
+  return true;
+}
 // A round is in this rank's shard. Ends the reduction after its last one.
 static inline void fsdp_reduce_consumed(Fsdp *f) {
   ReduceJob *job = &f->job;
@@ -154,6 +186,7 @@ static inline void fsdp_reduce_consumed(Fsdp *f) {
   flight_end(job->collective);
   f->comm->reduce_end(f);
   job->active = false;
+  if (job->last && f->cfg.mesh.replicas > 1) fsdp_return(f);
 }
 // If every contribution to round job.consumed has arrived, adds them to this rank's shard, in order of ranks and so of
 // microbatches. With replicas, the sum of the replicas before comes first. Returns whether it did.
@@ -200,6 +233,7 @@ static inline void fsdp_poll(Fsdp *f) {
   const bool along = f->lay.hosts.hosts;
   while (f->job.active && (fsdp_reduce_prepare(f) || (along && (fsdp_reduce_begin(f) || fsdp_reduce_fold(f))) ||
                            fsdp_reduce_consume(f))) {}
+  while (fsdp_return_take(f)) {}
   doing_again(f->record, was);
 }
 // Grows with whatever a reduction does.
@@ -329,6 +363,7 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   *job = ReduceJob{};
   job->active = true;
   job->first = a == 0 || f->cfg.local;
+  job->last = a == microbatches - 1;
   job->stage = s;
   job->slot = slot;
   job->collective = flight_begin("the reduction", s);

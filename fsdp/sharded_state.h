@@ -71,8 +71,8 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
 // in device memory. Only the last replica adds its squares: it is the first to have the sum of all replicas.
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
-  const Doing was = doing(f->record, DOING_CHAIN, STAGE_NONE, 0);
-  const bool between = f->mesh.replicate.size > 1;               // the last replica's sums to all
+  const Doing was = doing(f->record, DOING_RETURN, STAGE_NONE, 0);
+  const bool between = f->mesh.replicate.size > 1;               // sums that are still on their way to all replicas
   const FlightCollective sums = between ? flight_begin("the sums of all replicas", STAGE_NONE) : FlightCollective{};
   flight_in(sums);
   f->comm->reduce_join(f);

@@ -45,11 +45,13 @@ struct FsdpConfig {
 
 // What this rank has received, as the transport counted it. All ranks together send as much as they receive.
 struct Traffic {
-  int64_t gathers, reductions, updates, small, gather_bytes, reduce_bytes, replicate_bytes, update_bytes, small_bytes;
+  int64_t gathers, reductions, returns, updates, small;
+  int64_t gather_bytes, reduce_bytes, replicate_bytes, update_bytes, small_bytes;
 };
 static inline Traffic traffic_add(Traffic x, Traffic y, int sign) {
   return Traffic{x.gathers + sign * y.gathers,
                  x.reductions + sign * y.reductions,
+                 x.returns + sign * y.returns,
                  x.updates + sign * y.updates,
                  x.small + sign * y.small,
                  x.gather_bytes + sign * y.gather_bytes,
@@ -82,13 +84,18 @@ struct GatherSlot {
 // The reduction in flight (there is at most one), of one stage. It goes in rounds, unit by unit; a round covers at most
 // chunk_numel elements of every owner's shard.
 struct ReduceJob {
-  bool active, first;                            // first: the step's first reduction of the stage overwrites the shard
+  bool active, first, last;                      // of the stage's in this step; the first one overwrites the shard
   int stage, slot, rounds, prepared, consumed;
   int started, folded, part;                     // along hosts: rounds whose sums have begun; rounds, and in the next
                                                  // one parts, that this rank has added to
   uint64_t round0, last_round0;                  // number of its first round, and of the stage's last reduction
   FlightCollective collective;
 };
+// With replicas, a unit's sum of the step on its way back to all of them. round: the last one of the reduction that
+// made it. pending: of its messages. Several can be on their way, in the order in which they began: these are
+// [0, begun), of which [0, taken) have come.
+struct SumReturn { int unit, pending; uint64_t round; };
+struct SumReturns { int begun, taken; SumReturn *of; };
 // What one round covers: elements [first, first + numel) of the shards of one unit.
 struct ReduceSpan { int unit; int64_t first, numel; };
 
@@ -203,6 +210,7 @@ struct Fsdp {
   uint64_t kept_count, *kept_number;             // [stages]
   // ---- reducing
   ReduceJob job;
+  SumReturns returns;
   int point;                                     // points of the step that are past
   int grad_slot;                                 // the slot that backward writes now
   int64_t block_reductions;
@@ -222,7 +230,7 @@ struct Fsdp {
   // ---- events, messages, communicators
   StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
   MPI_Request *sends[2], *receives[2], chain_send[2], chain_receive[2], chain_back[2];   // by parity of the round
-  MPI_Request *replicate_requests;               // [replicas]
+  MPI_Request *return_requests;                  // of each of returns.of
   MPI_Request *part_receives;                    // along hosts, by parity: of each part's sum, then of the own result
   int *part_pending;
   int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];

@@ -18,9 +18,10 @@
 // adds its own contributions, and so on; the first replica's next reduction continues from the last one's sum. No rank
 // overwrites a sum before its reader has it, because what it would write is computed from what the reader passes on;
 // the step's small all-gather orders the first reduction of the next step. (So a rank may post the receive of a message
-// that cannot have been sent yet into memory from which another is still being sent.) At the end of the step the last
-// replica's sums go to all replicas. With messages, two rounds at a time are on their way along the replicas and back
-// to the first: with many replicas and microbatches, --accumulate local avoids that.
+// that cannot have been sent yet into memory from which another is still being sent.) After a stage's last reduction of
+// the step, the last replica's sums of its units go to all replicas, while backward goes on; native, NCCL adds them up.
+// With messages, two rounds at a time are on their way along the replicas and back to the first: with many replicas and
+// microbatches, --accumulate local avoids that.
 //
 // All traffic is counted here.
 #pragma once
@@ -69,6 +70,9 @@ struct Comm {
   void (*round_done)(Fsdp *f, uint64_t round);                     // they are added up: peers may reuse memory
   void (*reduce_end)(Fsdp *f);                                     // all rounds of the job are added up
   bool (*grads_free)(Fsdp *f, int slot);                           // have all peers read this gradient slot?
+  // With replicas: a unit's sum of the step goes to all of them; has it come? It is in this rank's shard then.
+  void (*return_start)(Fsdp *f, SumReturn *r);
+  bool (*return_arrived)(Fsdp *f, SumReturn *r);
   void (*reduce_join)(Fsdp *f);                                    // the model may read the gradient shards
   void (*small_all_gather)(Fsdp *f, const void *mine, void *all, size_t bytes);        // device memory, order of ranks
   void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
@@ -347,6 +351,8 @@ static inline const char *comm_self_input(const Fsdp *f, uint64_t round, int i, 
 }
 static inline void comm_self_chain(Fsdp *, uint64_t, ReduceSpan, float *) {}
 static inline void comm_self_done(Fsdp *, uint64_t) {}
+static inline void comm_self_return(Fsdp *, SumReturn *) {}
+static inline bool comm_self_returned(Fsdp *, SumReturn *) { return true; }
 static inline void comm_self_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   record_collective(f->record, RECORD_MODEL, COLLECTIVE_ALL_GATHER, OVER_WORLD, 1, 0);
   f->ctx->ops->copy(f->ctx, all, mine, bytes);
@@ -360,7 +366,8 @@ static const Comm comm_self = {
     "self", comm_self_nothing, comm_self_open, comm_self_close, streams_step_begin, comm_self_nothing,
     comm_self_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_self_send, comm_self_yes,
     comm_self_input, comm_self_chain, comm_self_chain, comm_self_done, streams_reduce_end, streams_grads_free,
-    streams_reduce_join, comm_self_small, comm_self_nothing, comm_self_updates, NULL};
+    comm_self_return, comm_self_returned, streams_reduce_join, comm_self_small, comm_self_nothing, comm_self_updates,
+    NULL};
 
 // ================================================================================================ mpi
 static inline Control *fsdp_control(const Fsdp *f, int r) { return (Control *)f->mesh.peer[r].window; }
@@ -498,6 +505,11 @@ static inline int fsdp_most_pieces(const Fsdp *f) {
   }
   return most;
 }
+// Messages of a unit's sum on its way back, at most: from the last replica to all others.
+static inline size_t fsdp_return_messages(const Fsdp *f) {
+  const size_t bytes = (size_t)fsdp_stage_most(f).state * 4;
+  return (size_t)f->mesh.replicate.size * (1 + bytes / MESSAGE_MOST_BYTES);
+}
 static inline void comm_mpi_open(Fsdp *f) {
   comm_mpi_open_window(f);
   f->work = f->window;
@@ -513,7 +525,7 @@ static inline void comm_mpi_open(Fsdp *f) {
     f->sends[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
     f->receives[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
   }
-  f->replicate_requests = (MPI_Request *)calloc((size_t)f->mesh.replicate.size, sizeof(MPI_Request));
+  f->return_requests = (MPI_Request *)calloc((size_t)f->lay.units * fsdp_return_messages(f), sizeof(MPI_Request));
   f->part_receives = (MPI_Request *)calloc(2 * parts * pieces, sizeof(MPI_Request));
   f->part_pending = (int *)calloc(2 * parts, sizeof(int));
   for (MPI_Request *&r : f->update_requests) r = (MPI_Request *)calloc(2 * (size_t)f->mesh.world, sizeof(MPI_Request));
@@ -522,7 +534,7 @@ static inline void comm_mpi_close(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
   for (int k = 0; k <= f->cfg.gather_slots; k++) free(f->slot[k].requests);
   for (int parity = 0; parity < 2; parity++) { free(f->sends[parity]); free(f->receives[parity]); }
-  free(f->replicate_requests);
+  free(f->return_requests);
   free(f->part_receives);
   free(f->part_pending);
   for (MPI_Request *r : f->update_requests) free(r);
@@ -752,40 +764,53 @@ static inline void comm_mpi_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, fl
   message_send(f, CHANNEL_CHAIN, MessageSet{&f->chain_send[parity], &f->chain_sends[parity]}, shard,
                fsdp_mpi_count(x.numel * 4), g->rank[g->me + 1], (int)(round & 0x3fff));
 }
-// The last replica's sums to those that only messages reach, by messages from it: few, one replica a host.
-static inline void comm_mpi_replicate(Fsdp *f, bool sends, bool receives) {
+// ---- back to all replicas
+// The last replica's sum of a unit in working memory, in every replica's window at the same place.
+static inline size_t return_at(const Fsdp *f, const SumReturn *r) {
+  return f->lay.part[WORK_SUMS].at + (size_t)f->lay.unit[r->unit].sum_base * sizeof(float);
+}
+static inline size_t return_bytes(const Fsdp *f, const SumReturn *r) {
+  return (size_t)f->lay.unit[r->unit].state_numel * sizeof(float);
+}
+static inline MessageSet return_messages(Fsdp *f, SumReturn *r) {
+  return MessageSet{f->return_requests + (size_t)(r - f->returns.of) * fsdp_return_messages(f), &r->pending};
+}
+// By messages to those that do not share memory with the last replica: few, one replica a host. They land in the own
+// shard, or in its mirror. They can only come when it has been read: see the top.
+static inline void comm_mpi_return_start(Fsdp *f, SumReturn *r) {
   const RankGroup *g = &f->mesh.replicate;
   const int last = g->rank[g->size - 1], tag = 0x4000;
-  const size_t bytes = (size_t)f->lay.state_numel * 4;
-  int pending = 0;
-  const MessageSet set = {f->replicate_requests, &pending};
+  const bool gives = g->me == g->size - 1;
+  const size_t bytes = return_bytes(f, r);
+  const MessageSet set = return_messages(f, r);
+  char *sum = f->window + return_at(f, r);
   for (size_t at = 0; at < bytes; at += MESSAGE_MOST_BYTES) {
     const int n = (int)(bytes - at < MESSAGE_MOST_BYTES ? bytes - at : MESSAGE_MOST_BYTES);
-    char *piece = f->window + f->lay.part[WORK_SUMS].at + at;
-    for (int i = 0; i < g->size - 1 && sends; i++)
-      if (!mesh_shares_memory(&f->mesh, g->rank[i])) message_send(f, CHANNEL_CHAIN, set, piece, n, g->rank[i], tag);
-    if (receives) message_receive(f, CHANNEL_CHAIN, set, piece, n, last, tag);
-    for (int spins = 0; !messages_done(f, set); f->meanwhile(f))
-      liveness_pause(&spins, "the last replica's sums", STAGE_NONE);
-    liveness_arrived();
+    for (int i = 0; i < g->size - 1 && gives; i++)
+      if (!mesh_shares_memory(&f->mesh, g->rank[i]))
+        message_send(f, CHANNEL_RETURN, set, sum + at, n, g->rank[i], tag);
+    if (!gives && !mesh_shares_memory(&f->mesh, last))
+      message_receive(f, CHANNEL_RETURN, set, sum + at, n, last, tag);
   }
 }
-// The last replica's sums to all of them: out of its window, or by messages.
-static inline void comm_mpi_reduce_join(Fsdp *f) {
-  if (!f->lay.mirrored) streams_reduce_join(f);      // else the host has waited for every round
-  if (!fsdp_chains(f)) return;
+// Else out of the last replica's window, when that has added up r's round.
+static inline bool comm_mpi_return_arrived(Fsdp *f, SumReturn *r) {
   const RankGroup *g = &f->mesh.replicate;
   const int last = g->rank[g->size - 1];
-  const size_t bytes = (size_t)f->lay.state_numel * 4;
-  const bool takes = g->me < g->size - 1, local = mesh_shares_memory(&f->mesh, last);
-  comm_mpi_replicate(f, !takes, takes && !local);
-  if (!takes) return;
-  for (int spins = 0; local && !counter_reached(f, &fsdp_control(f, last)->partial, f->rounds_started); f->meanwhile(f))
-    liveness_pause(&spins, "the last replica's sums", STAGE_NONE);
-  liveness_arrived();
-  const char *from = (local ? f->mesh.peer[last].window : f->window) + f->lay.part[WORK_SUMS].at;
-  f->traffic.replicate_bytes += (int64_t)bytes;
-  if (from != (const char *)f->grads) f->ctx->ops->copy(f->ctx, f->grads, from, bytes);
+  const bool gives = g->me == g->size - 1, local = mesh_shares_memory(&f->mesh, last);
+  if (!messages_done(f, return_messages(f, r))) return false;
+  if (gives) return true;
+  if (local && !counter_reached(f, &fsdp_control(f, last)->partial, r->round + 1)) return false;
+  const char *from = (local ? f->mesh.peer[last].window : f->window) + return_at(f, r);
+  float *own = f->grads + f->lay.unit[r->unit].sum_base;
+  if (from != (const char *)own) f->ctx->ops->copy(&f->reduce_ctx, own, from, return_bytes(f, r));
+  return true;
+}
+// A mirrored device's host has waited for every round, but not for copies of sums that came back.
+static inline void comm_mpi_reduce_join(Fsdp *f) {
+  for (int spins = 0; f->returns.begun; f->meanwhile(f))
+    liveness_pause(&spins, "the last replica's sums", f->lay.unit[f->returns.of[f->returns.taken].unit].stage);
+  if (!f->lay.mirrored || fsdp_chains(f)) streams_reduce_join(f);
 }
 
 // ---- sums along hosts
@@ -1030,7 +1055,8 @@ static const Comm comm_mpi = {
     comm_mpi_gather_start, comm_mpi_gather_finish, comm_mpi_reduce_start, comm_mpi_round_free, comm_mpi_round_send,
     comm_mpi_round_arrived,
     comm_mpi_round_input, comm_mpi_chain_take, comm_mpi_chain_give, comm_mpi_round_done, comm_self_nothing,
-    comm_mpi_grads_free, comm_mpi_reduce_join, comm_mpi_small, comm_mpi_progress, comm_mpi_updates,
+    comm_mpi_grads_free, comm_mpi_return_start, comm_mpi_return_arrived, comm_mpi_reduce_join, comm_mpi_small,
+    comm_mpi_progress, comm_mpi_updates,
     &hosts_mpi};
 
 // ================================================================================================ nccl
@@ -1268,25 +1294,20 @@ static inline void comm_nccl_chain_give(Fsdp *f, uint64_t, ReduceSpan x, float *
   if (g->me < g->size - 1)
     f->ctx->ops->nccl->send(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)x.numel * 4, g->me + 1);
 }
-// The last replica's sums to all of them; or all replicas' sums, by NCCL.
-static inline void comm_nccl_reduce_join(Fsdp *f) {
+// The last replica's sum of a unit to all of them; or all replicas' sums, by NCCL.
+static inline void comm_nccl_return_start(Fsdp *f, SumReturn *r) {
   const Collectives *nccl = f->ctx->ops->nccl;
-  const RankGroup *g = &f->mesh.replicate;
-  const bool native = f->cfg.native_reduce, off = fsdp_offloads(f);
-  const int64_t n = f->lay.state_numel, chunk = off ? f->lay.chunk_numel : n;
-  if (g->size > 1) {
-    if (native) f->traffic.replicate_bytes += n * 4 * 2 * (g->size - 1) / g->size;
-    else f->traffic.replicate_bytes += g->me < g->size - 1 ? n * 4 : 0;
-  }
-  for (int64_t at = 0; at < n && g->size > 1; at += chunk) {
+  const Unit *u = &f->lay.unit[r->unit];
+  const bool off = fsdp_offloads(f);
+  const int64_t n = u->state_numel, chunk = off ? f->lay.chunk_numel : n;
+  for (int64_t at = 0; at < n; at += chunk) {
     const int64_t k = min64(chunk, n - at);
-    float *own = f->grads + at, *sum = off ? f->sum : own;
+    float *own = f->grads + u->sum_base + at, *sum = off ? f->sum : own;
     if (off) f->ctx->ops->copy(&f->reduce_ctx, sum, own, (size_t)k * 4);
-    if (native) nccl->all_reduce(&f->reduce_ctx, f->nccl_replicate, tensor_of(sum, F32, k));
-    else nccl->broadcast(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)k * 4, g->size - 1);
+    if (f->cfg.native_reduce) nccl->all_reduce(&f->reduce_ctx, f->nccl_replicate, tensor_of(sum, F32, k));
+    else nccl->broadcast(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)k * 4, f->mesh.replicate.size - 1);
     if (off) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)k * 4);
   }
-  streams_reduce_join(f);
 }
 // Over the communicator of all ranks, on the stream whose others were split from it.
 static inline void comm_nccl_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
@@ -1317,6 +1338,16 @@ static inline void comm_nccl_warm_gather(Fsdp *f, Ctx *c, void *comm, const Rank
   const size_t sizes[] = {w.least, w.most};
   for (size_t bytes : sizes)
     if (comm && bytes) f->ctx->ops->nccl->all_gather(c, comm, memory, memory + (size_t)g->me * bytes, bytes);
+}
+// Of sums that go back to all replicas.
+static inline WarmBytes comm_nccl_returns(const Fsdp *f) {
+  WarmBytes w = {};
+  for (int u = 0; u < f->lay.units; u++) {
+    const int64_t n = f->lay.unit[u].state_numel, chunk = fsdp_offloads(f) ? min64(n, f->lay.chunk_numel) : n;
+    w = warm_with(w, (size_t)chunk * 4);
+    w = warm_with(w, (size_t)(n % max64(chunk, 1)) * 4);
+  }
+  return w;
 }
 static inline void comm_nccl_warm_reduce(Fsdp *f, char *memory, WarmBytes chunks) {
   const Collectives *nccl = f->ctx->ops->nccl;
@@ -1350,12 +1381,12 @@ static inline void comm_nccl_warm_reduce(Fsdp *f, char *memory, WarmBytes chunks
     nccl->receive(c, f->nccl_replicate, memory + 256, 4, (r->me + r->size - 1) % r->size);
     nccl->group_end(c);
   }
-  const int64_t n = f->lay.state_numel, chunk = fsdp_offloads(f) ? min64(n, f->lay.chunk_numel) : n;
-  const int64_t parts[] = {chunk, n % max64(chunk, 1)};
-  for (int64_t k : parts) {
-    if (!k) continue;
-    if (f->cfg.native_reduce) nccl->all_reduce(c, f->nccl_replicate, tensor_of(memory, F32, k));
-    else nccl->broadcast(c, f->nccl_replicate, memory, (size_t)k * 4, r->size - 1);
+  const WarmBytes sums = comm_nccl_returns(f);
+  const size_t of_sums[] = {sums.least, sums.most};
+  for (size_t bytes : of_sums) {
+    if (!bytes) continue;
+    if (f->cfg.native_reduce) nccl->all_reduce(c, f->nccl_replicate, tensor_of(memory, F32, (int64_t)(bytes / 4)));
+    else nccl->broadcast(c, f->nccl_replicate, memory, bytes, r->size - 1);
   }
 }
 static inline void comm_nccl_warm(Fsdp *f) {
@@ -1374,7 +1405,7 @@ static inline void comm_nccl_warm(Fsdp *f) {
   size_t bytes = world * small;
   const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1),
                           256 * (world + 1),
-                          f->nccl_replicate && trains ? (size_t)f->lay.state_numel * 4 : 0};
+                          f->nccl_replicate && trains ? comm_nccl_returns(f).most : 0};
   for (size_t n : needs) if (n > bytes) bytes = n;
   char *memory = fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "the first calls of NCCL");
   comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_gather, &f->mesh.shard, memory, gathers);
@@ -1411,7 +1442,8 @@ static const Comm comm_nccl = {
     comm_nccl_gather_start, streams_gather_finish, streams_reduce_start, comm_nccl_round_free, comm_nccl_round_send,
     comm_self_yes,
     comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
-    streams_grads_free, comm_nccl_reduce_join, comm_nccl_small, comm_nccl_progress, comm_nccl_updates,
+    streams_grads_free, comm_nccl_return_start, comm_self_returned, streams_reduce_join, comm_nccl_small,
+    comm_nccl_progress, comm_nccl_updates,
     &hosts_nccl};
 
 // ================================================================================================ record

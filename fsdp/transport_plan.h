@@ -61,18 +61,14 @@ static inline void comm_plan_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *
 static inline void comm_plan_chain_give(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
   comm_plan_touch(&f->reduce_ctx, ACCESS_READ, sum, (size_t)x.numel * 4);
 }
-static inline void comm_plan_reduce_join(Fsdp *f) {
-  const RankGroup *g = &f->mesh.replicate;
-  const size_t bytes = (size_t)f->lay.state_numel * 4;
-  const int R = g->size;
-  if (R > 1 && f->cfg.native_reduce) f->traffic.replicate_bytes += f->lay.state_numel * 4 * 2 * (R - 1) / R;
-  else if (R > 1 && g->me < R - 1) f->traffic.replicate_bytes += (int64_t)bytes;
-  if (R > 1) comm_plan_touch(&f->reduce_ctx, f->cfg.native_reduce ? ACCESS_UPDATE : ACCESS_WRITE, f->grads, bytes);
+static inline void comm_plan_return_start(Fsdp *f, SumReturn *r) {
+  const Unit *u = &f->lay.unit[r->unit];
+  comm_plan_touch(&f->reduce_ctx, f->cfg.native_reduce ? ACCESS_UPDATE : ACCESS_WRITE, f->grads + u->sum_base,
+                  (size_t)u->state_numel * 4);
   // Offloaded shards go through the device.
-  const size_t sum = R > 1 && f->cfg.comm == COMM_NCCL ? f->lay.pool[POOL_SUM] : 0;
+  const size_t sum = f->cfg.comm == COMM_NCCL ? f->lay.pool[POOL_SUM] : 0;
   if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, f->sum, sum);
   if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->sum, sum);
-  streams_reduce_join(f);
 }
 static inline void comm_plan_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   comm_plan_touch(f->ctx, ACCESS_READ, mine, bytes);
@@ -136,5 +132,6 @@ static const Comm comm_plan = {
     comm_plan_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_plan_round_send,
     comm_self_yes,
     comm_plan_round_input, comm_plan_chain_take, comm_plan_chain_give, comm_plan_round_done, streams_reduce_end,
-    streams_grads_free, comm_plan_reduce_join, comm_plan_small, comm_self_nothing, comm_plan_updates,
+    streams_grads_free, comm_plan_return_start, comm_self_returned, streams_reduce_join, comm_plan_small,
+    comm_self_nothing, comm_plan_updates,
     &hosts_plan};

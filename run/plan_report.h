@@ -116,7 +116,8 @@ static void report_print_memory(const PlanReport *p) {
 }
 static void report_print_traffic(const PlanReport *p) {
   const RankClass *c = report_most(p);
-  const int64_t calls[LINK_USES] = {c->traffic.gathers, c->traffic.reductions, 0, c->traffic.updates, c->traffic.small};
+  const int64_t calls[LINK_USES] = {c->traffic.gathers, c->traffic.reductions, c->traffic.returns, c->traffic.updates,
+                                    c->traffic.small};
   int64_t inside = 0, between = 0;
   if (p->plan.opt.world == 1) return;
   say("\nmoved in a step to rank %d                   calls  bytes inside the host  from other hosts\n", c->first);
@@ -235,10 +236,11 @@ static void report_json_rank(FILE *f, const PlanReport *p, const RankClass *c) {
   fprintf(f, "\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu},", c->placed, c->alive);
   const Traffic w = c->traffic;
   fprintf(f, "\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
-          "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
+          "\"reduce_bytes\":%lld,\"returns\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
           "\"update_bytes\":%lld,\"small_bytes\":%lld},", (long long)w.gathers,
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
-          (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes, (long long)w.small_bytes);
+          (long long)w.returns, (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes,
+          (long long)w.small_bytes);
   json_bytes(f, "inside_host_bytes", link_words, c->links.inside, LINK_USES);
   fprintf(f, ",");
   json_bytes(f, "between_hosts_bytes", link_words, c->links.between, LINK_USES);

@@ -189,7 +189,7 @@ struct Timeline {
   CommTime comm[RECORD_STREAMS];
   double not_before, job_began;                  // of that collective; of the reduction in flight
   bool host_copies;                              // CPU: ranks of a host copy what they gather or send
-  StepTimes sum, microbatch[DRY_MICROBATCHES + 2];
+  StepTimes sum, microbatch[TIMED_MICROBATCHES + 2];
   int microbatches;
 };
 static Timeline *timeline_running;               // an offloaded optimizer's context points to nothing
@@ -433,13 +433,14 @@ static inline void timed_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float
   l->not_before = l->job_began + f->mesh.replicate.me * (t.latency + t.moving);
   comm_plan.chain_take(f, round, x, sum);
 }
-static inline void timed_reduce_join(Fsdp *f) {
+// A unit's sum goes back to all replicas round a ring.
+static inline void timed_return_start(Fsdp *f, SumReturn *r) {
   Timeline *l = timeline_of(f);
   const GroupPlace place = group_place(&f->mesh, &f->mesh.replicate);
-  const double bytes = (double)f->lay.state_numel * 4;
+  const double bytes = (double)f->lay.unit[r->unit].state_numel * 4;
   timeline_expect(l, RECORD_REDUCE,
                   ring_time(l->m, place, f->cfg.native_reduce ? 2 * bytes * (place.size - 1) / place.size : bytes));
-  comm_plan.reduce_join(f);
+  comm_plan.return_start(f, r);
   l->waits[RECORD_REDUCE] = false;
 }
 // A round of Muon's matrices, one way: links carry what is sent and what is received at once.
@@ -490,13 +491,14 @@ static inline Comm timeline_comm_table() {
   hosts.give = timed_give;
   hosts.back = timed_back;
   c.hosts = &hosts;
-  c.reduce_join = timed_reduce_join;
+  c.return_start = timed_return_start;
   c.small_all_gather = timed_small;
   c.updates = timed_updates;
   return c;
 }
 
-// A training step of a planned rank on machine m. Later microbatches repeat the last two of the dry run.
+// A training step of a planned rank on machine m. Other microbatches repeat those between the first, which overwrites
+// sums, and the last, whose sums go back to all replicas.
 static inline StepTimes step_predict(const RunView *run, const Machine *m) {
   static Comm comm;
   Timeline l = {};
@@ -512,7 +514,7 @@ static inline StepTimes step_predict(const RunView *run, const Machine *m) {
   l.sum.at[STEP_TOTAL] = l.now[RECORD_MODEL];
   for (double *x = l.sum.at; more > 0 && x < l.sum.at + STEP_SUMMED; x++) {
     const int64_t i = x - l.sum.at;
-    *x += (double)more * (l.microbatch[last].at[i] - l.microbatch[last - 2].at[i]) / 2;
+    *x += (double)more * (l.microbatch[last - 1].at[i] - l.microbatch[last - 3].at[i]) / 2;
   }
   record_close(&l.record);
   free(l.event);

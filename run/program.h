@@ -8,6 +8,9 @@
 // Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
 // begin in different gradient slots where a microbatch has an odd number of reductions.
 enum { DRY_MICROBATCHES = 3 };
+// A step that is timed has one more: between the first, which overwrites sums, and the last, whose sums go back to all
+// replicas, lie two of those that repeat.
+enum { TIMED_MICROBATCHES = DRY_MICROBATCHES + 1 };
 // And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
 // finds what the one before has left gathered, and so do all later ones.
 enum { DRY_BATCHES = 2 };
@@ -19,7 +22,7 @@ struct RunView;
 // plan_open   plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI,
 //             data or memory. o: resolved. Until plan_close
 // plan_step   runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns
-//             how many microbatches it had: as many as it takes to know all others
+//             how many microbatches it had: at most TIMED_MICROBATCHES
 // memory_map  writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h)
 struct Program {
   bool (*resolve)(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);

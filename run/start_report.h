@@ -181,10 +181,11 @@ static void record_traffic(FILE *f, const RunView *run) {
   if (!run_trains(run->opt)) return;
   const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
   fprintf(f, ",\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
-          "\"reduce_bytes\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
+          "\"reduce_bytes\":%lld,\"returns\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
           "\"update_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
           (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
-          (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes, (long long)w.small_bytes);
+          (long long)w.returns, (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes,
+          (long long)w.small_bytes);
 }
 // Which cores each rank took, in words.
 static void record_cores(FILE *f, const RunView *run) {

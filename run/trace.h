@@ -36,8 +36,8 @@
 // What an event is. RANGE: a part of a step; TOLD: between steps. SUMMED and READ are no spans but ends of flows: the
 // last round of a reduction is added up, an optimizer reads it.
 enum TraceKind : uint8_t {
-  TRACE_OP, TRACE_RANGE, TRACE_TOLD, TRACE_GATHER, TRACE_REDUCTION, TRACE_FETCH, TRACE_WAIT, TRACE_JOIN, TRACE_EXCHANGE,
-  TRACE_BARRIER, TRACE_MOVE, TRACE_SUMMED, TRACE_READ
+  TRACE_OP, TRACE_RANGE, TRACE_TOLD, TRACE_GATHER, TRACE_REDUCTION, TRACE_RETURN, TRACE_FETCH, TRACE_WAIT, TRACE_JOIN,
+  TRACE_EXCHANGE, TRACE_BARRIER, TRACE_MOVE, TRACE_SUMMED, TRACE_READ
 };
 static const char *const trace_ranges[] = {"step", "forward", "backward", "update", "other"};
 enum TraceTold { TOLD_EVALUATION, TOLD_SAVE, TOLD_SAVING };
@@ -384,14 +384,20 @@ static inline void trace_round_done(Fsdp *f, uint64_t round) {
   Trace *x = tracing;
   x->comm->round_done(f, round);
   if (f->job.consumed + 1 < f->job.rounds) return;
-  const bool last = f->cfg.local || x->reduced[f->job.stage] == f->cfg.microbatches;
-  trace_add(x, TRACE_SUMMED, last, f->job.stage, x->op_begin_ns, x->op_begin_ns, f->job.round0, PART_OF_MODEL);
+  trace_add(x, TRACE_SUMMED, f->job.last, f->job.stage, x->op_begin_ns, x->op_begin_ns, f->job.round0, PART_OF_MODEL);
 }
 static inline void trace_reduce_end(Fsdp *f) {
   Trace *x = tracing;
   const int64_t stamp = x->on_device ? trace_time(x, &f->reduce_ctx) : 0;       // before the event that others wait for
   x->comm->reduce_end(f);
   trace_add(x, TRACE_REDUCTION, 0, f->job.stage, x->reduction_ns, x->on_device ? stamp : trace_now(), f->job.round0,
+            PART_OF_MODEL);
+}
+// On a GPU's stream of reductions. Where ranks poll, the copy of what has come is an op.
+static inline void trace_return_start(Fsdp *f, SumReturn *r) {
+  const int64_t begin = trace_time(tracing, &f->reduce_ctx);
+  tracing->comm->return_start(f, r);
+  trace_add(tracing, TRACE_RETURN, 0, f->lay.unit[r->unit].stage, begin, trace_time(tracing, &f->reduce_ctx), r->round,
             PART_OF_MODEL);
 }
 static inline bool trace_round_arrived(Fsdp *f, uint64_t round) {
@@ -505,7 +511,7 @@ static inline void trace_measure(Trace *x, Fsdp *f, int which) {
 
 // ---- steps of a GPU -------------------------------------------------------------------------------------------------
 static inline int trace_track(const Trace *x, const TraceEvent *e) {
-  if (e->kind == TRACE_REDUCTION) return TRACK_REDUCTION;
+  if (e->kind == TRACE_REDUCTION || e->kind == TRACE_RETURN) return TRACK_REDUCTION;
   if (e->kind == TRACE_GATHER) return TRACK_SLOTS + e->number;
   if (e->kind == TRACE_SUMMED) return x->side[PART_OF_SUMS] ? TRACK_REDUCTION : TRACK_COMPUTES;
   if (e->kind != TRACE_OP || !x->side[e->part]) return TRACK_COMPUTES;
@@ -607,6 +613,7 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   x->traced_comm.round_done = trace_round_done;
   x->traced_comm.reduce_end = trace_reduce_end;
   x->traced_comm.grads_free = trace_grads_free;
+  if (x->on_device) x->traced_comm.return_start = trace_return_start;
   x->traced_comm.reduce_join = trace_reduce_join;
   x->traced_comm.small_all_gather = trace_small_all_gather;
   if (!x->on_device) {                           // a host that only enqueues does not wait for peers

@@ -28,6 +28,7 @@ static inline const char *trace_name(const TraceEvent *e) {
     case TRACE_TOLD: return trace_told_words[e->number];
     case TRACE_GATHER: return "gather";
     case TRACE_REDUCTION: return "reduction";
+    case TRACE_RETURN: return "sum back to replicas";
     case TRACE_FETCH: return e->number ? "fetch" : "ask for";
     case TRACE_WAIT: return trace_wait_words[e->number];
     case TRACE_JOIN: return "join reductions";
@@ -38,8 +39,8 @@ static inline const char *trace_name(const TraceEvent *e) {
   }
 }
 static inline const char *trace_category(const TraceEvent *e) {
-  static const char *const of_kind[] = {"compute", "range", "between", "gather", "reduction", "gather", "wait", "wait",
-                                        "exchange", "exchange", "messages", "flow", "flow"};
+  static const char *const of_kind[] = {"compute", "range", "between", "gather", "reduction", "reduction", "gather",
+                                        "wait", "wait", "exchange", "exchange", "messages", "flow", "flow"};
   if (e->kind != TRACE_OP) return of_kind[e->kind];
   if (e->part) return e->part == PART_OF_SUMS ? "sums" : "gather";
   static const int optimizer[] = {OP_adamw_update, OP_sgd_update, OP_muon_momentum, OP_newton_schulz, OP_muon_update};

@@ -508,7 +508,10 @@ static bool sched_step(SchedCheck *k, int rank) {
   k->at[rank]++;
   return true;
 }
-static bool sched_compared(const SchedEntry *x) { return x->e.kind == RECORD_COLLECTIVE; }
+// Where ranks poll, sums begin to go back to the replicas when a rank has come to it.
+static bool sched_compared(const SchedEntry *x) {
+  return x->e.kind == RECORD_COLLECTIVE && x->e.op != COLLECTIVE_RETURN;
+}
 // All ranks begin the same collectives in the same order.
 static bool sched_same_order(SchedCheck *k) {
   const SchedRun *run = k->run;

@@ -750,6 +750,7 @@ static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *sta
       if (k->R > 1 && (r > 0 || i > 0)) t.replicate_bytes += stage[s].trained * 4;     // the sum so far
     }
     if (k->R > 1 && r < k->R - 1) t.replicate_bytes += stage[s].trained * 4;           // the sum
+    t.returns += k->R > 1 && stage[s].trained;
   }
   t.small = scales ? 3 : 2;                      // norm and losses, barrier; the matrices' largest magnitudes
   t.small_bytes = (STATED_N - 1) * (4 * scales + (int64_t)exchange_bytes(A));

@@ -158,7 +158,7 @@ TEST(plan_of_a_gpu_has_one_call_of_cross_entropy_a_chunk,
       trainer_plan_as(&t, &o, plan_device(cuda), 0, 1, 1);
       const Ops table = plan_table(cuda);
       record_open(&r);
-      trainer_dry_open(&dry, &t, &r, &table);
+      trainer_dry_open(&dry, &t, &r, &table, DRY_MICROBATCHES);
       trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
       int calls = 0, expected = 0, last = -1;
       for (int i = 0; i < r.count; i++)
@@ -188,7 +188,7 @@ static inline size_t plan_alive_most(const Trainer *t, const Ops *table, bool wi
   Pass pass = {};
   p = Placement{};
   record_open(&r);
-  trainer_dry_open(&dry, t, &r, table);
+  trainer_dry_open(&dry, t, &r, table, DRY_MICROBATCHES);
   const Fsdp *f = &dry.fsdp;
   fsdp_pools(f, &p);
   *whole = 0;
@@ -243,7 +243,7 @@ static inline void plan_case_open(PlanCase *x, const Ops *table, const Options *
   memset(x, 0, sizeof *x);
   trainer_plan_as(&x->t, o, plan_device(cuda), rank, world, per_host);
   record_open(&x->record);
-  trainer_dry_open(&x->dry, &x->t, &x->record, table);
+  trainer_dry_open(&x->dry, &x->t, &x->record, table, DRY_MICROBATCHES);
   trainer_dry_pass(&x->dry, &x->pass, &x->record, kind);
 }
 static inline void plan_case_close(PlanCase *x) {

@@ -18,6 +18,7 @@ static Traffic sched_traffic(const Record *r) {
     const bool small = e->doing.what == DOING_SMALL || e->op == COLLECTIVE_BARRIER;
     if (collective && e->op == COLLECTIVE_GATHER) t.gathers += (int64_t)e->access.at;
     if (collective && e->op == COLLECTIVE_REDUCE) t.reductions += (int64_t)e->access.at;
+    if (collective && e->op == COLLECTIVE_RETURN) t.returns += (int64_t)e->access.at;
     if (collective && e->op == COLLECTIVE_UPDATES) t.updates += (int64_t)e->access.at;
     if (e->kind == RECORD_RECEIVE && e->doing.what == DOING_UPDATE) t.update_bytes += (int64_t)e->access.bytes;
     t.small += collective && small;
@@ -26,7 +27,7 @@ static Traffic sched_traffic(const Record *r) {
     const int64_t bytes = (int64_t)e->access.bytes;
     if (e->doing.what == DOING_GATHER) t.gather_bytes += bytes;
     if (e->doing.what == DOING_REDUCE) t.reduce_bytes += bytes;
-    if (e->doing.what == DOING_CHAIN) t.replicate_bytes += bytes;
+    if (e->doing.what == DOING_CHAIN || e->doing.what == DOING_RETURN) t.replicate_bytes += bytes;
     if (e->doing.what == DOING_SMALL) t.small_bytes += bytes;
   }
   return t;
@@ -49,7 +50,8 @@ static void sched_tell(SchedTold *told, const Record *r, const Fsdp *f) {
     const RecordEntry *e = &r->entry[i];
     if (e->kind == RECORD_SEND || e->kind == RECORD_RECEIVE)
       strcpy(told->name[e->number], e->doing.what == DOING_UPDATE ? "updates" : e->op == CHANNEL_GATHER ? "gather" :
-                                    e->op == CHANNEL_REDUCE ? "reduce" : e->op == CHANNEL_CHAIN ? "chain" : "nccl");
+                                    e->op == CHANNEL_REDUCE ? "reduce" : e->op == CHANNEL_CHAIN ? "chain" :
+                                    e->op == CHANNEL_RETURN ? "return" : "nccl");
   }
   memcpy(told->part, f->lay.part, sizeof told->part);
   told->on_host = f->lay.work_on_host;
@@ -67,8 +69,10 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   static SchedTold told;
   Record record;
   Options o;
-  test_options(&o, world, "%s %s", schedule_shapes, extra);
+  const bool native = !strncmp(extra, "native", 6);              // as schedule_run takes it
+  test_options(&o, world, "%s %s", schedule_shapes, extra + (native ? 6 : 0));
   snprintf(o.comm, sizeof o.comm, "%s", comm_name);
+  if (native) strcpy(o.reduce, "native");
   record_open(&record);
   record.paused = true;
   record_tables(table, &record, ops, ops->nccl ? cpu_tables[0].ops : ops);
@@ -210,21 +214,23 @@ static int sched_read_mutant_to(const SchedRun *run, int kind, int rank, int i) 
   const int first = f->first < 0 ? -1 : f->first - run->base[rank], last = f->last < 0 ? -1 : f->last - run->base[rank];
   if (last < 0) return -1;
   const int by = run->entry[rank][last].e.doing.what;
-  const bool gradient = what == DOING_REDUCE || what == DOING_CHAIN || (what == DOING_UPDATE && by == DOING_REDUCE);
+  const bool sums = what == DOING_REDUCE || what == DOING_CHAIN || what == DOING_RETURN;
+  const bool gradient = sums || (what == DOING_UPDATE && by == DOING_REDUCE);
   return gradient != (kind == MUTANT_REDUCE_EARLY) ? -1 : gradient ? last : first;
 }
 // The entry before which a mutant of this kind moves entry i; -1: there is none. SCHED_LEAVE_OUT: it is left out.
 enum { SCHED_LEAVE_OUT = -2 };
 static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
   static const RecordKind drops[] = {RECORD_WAIT, RECORD_EVENT, RECORD_DONE, RECORD_SYNC, RECORD_OBSERVE, RECORD_ENDED,
-                                     RECORD_ENDED, RECORD_FREE, RECORD_COLLECTIVE};
+                                     RECORD_ENDED, RECORD_FREE};
   const SchedEntry *log = run->entry[rank], *x = &log[i];
   if (kind == MUTANT_DROP_SYNC)
     for (int j = 0; j < i; j++) if (log[j].e.kind == RECORD_SYNC && log[j].e.stream == x->e.stream) return -1;
   if (kind >= MUTANT_DROP_COLLECTIVE && kind <= MUTANT_SWAP_COLLECTIVES && run->world == 1) return -1;
   if (kind == MUTANT_DROP_ARRIVED || kind == MUTANT_DROP_SENT)
     return x->e.kind == RECORD_ENDED && x->arrives == (kind == MUTANT_DROP_ARRIVED) ? SCHED_LEAVE_OUT : -1;
-  if (kind <= MUTANT_DROP_COLLECTIVE) return x->e.kind == drops[kind] ? SCHED_LEAVE_OUT : -1;
+  if (kind == MUTANT_DROP_COLLECTIVE) return sched_compared(x) ? SCHED_LEAVE_OUT : -1;
+  if (kind < MUTANT_DROP_COLLECTIVE) return x->e.kind == drops[kind] ? SCHED_LEAVE_OUT : -1;
   int j = i - 1;
   switch (kind) {
     case MUTANT_SWAP_COLLECTIVES:
@@ -234,7 +240,8 @@ static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
       while (j >= 0 && !(x->e.kind == RECORD_PUBLISH && sched_told_by(&log[j], sched_counter(x), rank))) j--;
       return j;
     case MUTANT_PARTIAL_EARLY:
-      if (!sched_is_access(x) || x->writes || x->e.doing.what != DOING_CHAIN || x->e.doing.stage < 0) return -1;
+      if (!sched_is_access(x) || x->writes) return -1;
+      if (x->e.doing.what != DOING_CHAIN && x->e.doing.what != DOING_RETURN) return -1;
       if (x->owner == rank) return run->found[x->id].last < 0 ? -1 : run->found[x->id].last - run->base[rank];
       while (j >= 0 && !(log[j].e.kind == RECORD_OBSERVE && sched_counter(&log[j]) == 2)) j--;
       return j;
@@ -298,7 +305,7 @@ static SchedSite *sched_site(SchedTally *tally, const SchedRun *run, int kind, i
 // A whole gradient that adds up over the step is written again in the next one.
 static const char *const sched_redundant[] = {"a message's end is not waited for: gather",
                                               "a message's end is not waited for: chain",
-                                              "a message's end is not waited for: replicate",
+                                              "a message's end is not waited for: return",
                                               "a message's end is not waited for: updates",
                                               "a record is left out: gradient free"};
 static bool sched_is_redundant(const char *site) {

@@ -421,3 +421,26 @@ TEST(trace_without_room_says_so, "events for which there is no room are counted,
   EXPECT(x.count == 2 && x.dropped == 3 && few[1].number == 1 && !few[2].end_ns, "%lld events, %lld dropped",
          (long long)x.count, (long long)x.dropped);
 }
+TEST_MPI(trace_of_gpus_shows_sums_back_to_replicas, 2,
+         "replicas over NCCL: the way back of each unit's sum is a span on the stream of reductions, one a unit and "
+         "step") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  static Corpus corpus;
+  TraceGpu run;
+  TraceFile t;
+  char options[700];
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  test_corpus(&corpus, 101, 12 * 7 * 6 + 1, 60);
+  snprintf(options, sizeof options, "--strategy no_shard --trace %s", trace_gpu_file());
+  trace_gpu_run(&run, &corpus, 2, "nccl", options);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+  if (rank) return;
+  trace_file_open(&t, trace_gpu_file());
+  trace_expect_nested(&t);
+  for (int r = 0; r < 2; r++) {
+    const int found = trace_count(&t, r, TRACK_REDUCTION, "sum back to replicas");
+    EXPECT(found == 3 * 5, "rank %d: %d spans of sums that go back, must be %d", r, found, 3 * 5);
+  }
+  trace_file_close(&t);
+}
