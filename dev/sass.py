@@ -52,12 +52,8 @@ TENSOR = ['attention_forward_kernel<bf16', 'attention_dq_kernel<bf16', 'attentio
 # Smaller tiles are for multiprocessors with less shared memory, so the best instance counts.
 WAVES = {'attention_dkv_kernel<bf16, 64, ': 1.3, 'attention_dkv_kernel<bf16, 80, ': 2.2,
          'attention_dkv_kernel<bf16, 128, ': 2.3, 'attention_dq_kernel<bf16, 64, ': 1.2}
-# Rows beyond 8192 columns, and fp32 attention of the plain kind on one target: no preset reaches them. One thread of a
-# block of muon_divide has an array that it indexes, once. AdamW of one instance on sm_80 saves two words once, before
-# its loop.
-SPILLS = ['layernorm_backward_kernel<float, 8, 4>', 'layernorm_backward_kernel<fp16, 8, 4>',
-          'attention_plain_dkv_kernel<float, 64>', 'muon_divide_kernel<',
-          'adamw_kernel<float, float, true, 4>']
+# No spill: one thread of a block has an array of digits there, which it indexes once.
+SPILLS = ['muon_divide_kernel<']
 
 
 def tool():

@@ -183,13 +183,13 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
   attention_plain_store<COLUMNS>(a.out + at.out, s.C, first, column, out, sum, s);
 }
 
-// Rows are keys, columns are queries.
+// Rows are keys, columns are queries. What dropout drops has its sign bit set in p until ds is computed: one register
+// less than a mask, which is the one that would spill.
 template <class T, int COLUMNS>
 __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 ? 2 : 1)
     attention_plain_dkv_kernel(AttentionBackward<T> a) {
   SHARED(float, shared, 2 * ATTENTION_DEPTH * ATTENTION_EDGE);
   SHARED(float, tile, ATTENTION_EDGE * ATTENTION_EDGE);
-  SHARED(float, tile_ds, ATTENTION_EDGE * ATTENTION_EDGE);
   const AttentionShape &s = a.s;
   const int runs = (s.hs + COLUMNS - 1) / COLUMNS, column = (int)blockIdx.x % runs * COLUMNS;
   const int first = (int)blockIdx.x / runs * ATTENTION_EDGE, my_key = first + attention_plain_row();
@@ -201,23 +201,27 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
     float p[4][4], dp[4][4];
     const AttentionOperand<T> of_q = {q, at.ld, query}, of_dout = {dout, s.C, query};
     attention_plain_scores(p, shared, AttentionOperand<T>{q + s.C, at.ld, first}, of_q, s);
-    attention_plain_scores(dp, shared, AttentionOperand<T>{q + 2 * s.C, at.ld, first}, of_dout, s);
     const uint32_t keep = attention_plain_keep(a.d, step, s, query + attention_plain_column(), my_key);
     UNROLL for (int j = 0; j < 4; j++) {
       const int my_query = query + attention_plain_column() + j;
       const float lse = my_query < s.len ? a.lse[at.stat + my_query] * 1.44269504f : 0.0f;
-      const float dot = my_query < s.len ? a.dot[at.stat + my_query] : 0.0f;
       UNROLL for (int i = 0; i < 4; i++) {
         const float x = my_key + i > my_query ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
-        const bool kept = keep >> (4 * j + i) & 1;
-        p[i][j] = kept ? x : 0.0f;
-        dp[i][j] = x * ((kept ? dp[i][j] * a.d.factor : 0.0f) - dot);
+        p[i][j] = keep >> (4 * j + i) & 1 ? x : -x;
+        dp[i][j] = signbit(p[i][j]) ? 0.0f : x;
       }
     }
-    attention_plain_put(tile, p);
-    attention_plain_put(tile_ds, dp);
+    attention_plain_put(tile, dp);
     attention_plain_weigh<COLUMNS>(dv, shared, tile, of_dout, column, s);
-    attention_plain_weigh<COLUMNS>(dk, shared, tile_ds, of_q, column, s);
+    attention_plain_scores(dp, shared, AttentionOperand<T>{q + 2 * s.C, at.ld, first}, of_dout, s);
+    UNROLL for (int j = 0; j < 4; j++) {
+      const int my_query = query + attention_plain_column() + j;
+      const float dot = my_query < s.len ? a.dot[at.stat + my_query] : 0.0f;
+      UNROLL for (int i = 0; i < 4; i++)
+        dp[i][j] = fabsf(p[i][j]) * ((signbit(p[i][j]) ? 0.0f : dp[i][j] * a.d.factor) - dot);
+    }
+    attention_plain_put(tile, dp);
+    attention_plain_weigh<COLUMNS>(dk, shared, tile, of_q, column, s);
   }
   float k_factor[4], v_factor[4];
   UNROLL for (int i = 0; i < 4; i++) {

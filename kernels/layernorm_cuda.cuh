@@ -242,7 +242,7 @@ __device__ static inline void layernorm_run(const LayernormBackward<T> *p, Layer
     else g_sum = warp_sum(g_sum), gx_sum = warp_sum(gx_sum);
     UNROLL for (int n = 0; n < N; n++) {
       const int64_t i = c.first + n * c.next, at = r * p->C + i;
-      if (i >= p->C) continue;
+      if (i >= p->C) break;                      // not continue: the pieces' reads would be hoisted, and spill
       layernorm_write<T, W>(p, KEEP ? lanes_unpack<W, T>(row.dout[n]) : lanes_load<W>(p->dout + at),
                             KEEP ? lanes_unpack<W, T>(row.x[n]) : lanes_load<W>(p->residual + at),
                             KEEP ? lanes_unpack<W, T>(row.dresidual[n]) : lanes_load<W>(p->dresidual + at),

@@ -21,9 +21,10 @@ __device__ static inline void adamw_lanes(T *param, M *master, float *m, float *
   lanes_store<W>(v, pv);
   masters_store<W, CAST>(param, master, p);
 }
-// The factors need fp64 divisions and a square root: one thread of a block computes them.
+// The factors need fp64 divisions and a square root: one thread of a block computes them. Five blocks fit into a
+// multiprocessor's registers; left to itself ptxas also asks for five of fp32 parameters with masters, which spills.
 template <class T, class M, bool CAST, int W>
-__global__ static void __launch_bounds__(FLAT_THREADS)
+__global__ static void __launch_bounds__(FLAT_THREADS, CAST && sizeof(T) == 4 ? 4 : 5)
 adamw_kernel(T *param, M *master, float *m, float *v, const float *grad, int64_t n, AdamwArgs args,
              const StepState *state) {
   SHARED(AdamwFactors, factors, 1);
