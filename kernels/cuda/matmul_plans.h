@@ -389,7 +389,7 @@ static void matmul_tune(Ctx *c, MatmulPlan *plan, cudaEvent_t from, cudaEvent_t 
   plan->algo = found[best].algo;
   plan->workspace_bytes = found[best].workspaceSize;
 }
-// Leaves all operands as they were; takes as much host memory as the largest GEMM's for the time.
+// Leaves all operands as they were; for the time it takes up to four times the largest GEMM's operands on the host.
 static void plans_tune_impl(Ctx *c) {
   cudaEvent_t from, to;
   CUDA(cudaEventCreate(&from));
