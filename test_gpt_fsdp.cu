@@ -79,6 +79,7 @@
 #include "dev/test/test_plan_report.h"
 #include "dev/test/test_plan_search.h"
 #include "dev/test/test_tune_plan.h"
+#include "dev/test/test_sm_margin.h"
 
 // In place of libc's. Whoever waits for another rank calls this again and again: Open MPI, the transports, emulated
 // streams. A rank that says what it waits for, and has waited for a second, sleeps between calls: tests in which ranks

@@ -901,6 +901,7 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   t->ctx.ops = device.ops;
   t->ctx.threads = threads;
   t->ctx.fast_fp32 = !strcmp(o->matmul_precision, "high");
+  t->ctx.sm_margin = device.sm_margin;
 }
 // The parameters of the model, with what --freeze, --no_decay and --lr_scale say of them. Returns a malloc'ed array;
 // `error` has one line if one of these is wrong.
@@ -1203,8 +1204,8 @@ static void trainer_close(Trainer *t) {
   memset(t, 0, sizeof *t);
 }
 
-// Chooses the matrix multiply algorithms by timing them. Microbatches whose results are dropped register every shape of
-// a step; rank 0 measures, and all ranks take its choice, so that no sum depends on which rank computed it. Collective.
+// Chooses the matrix multiply algorithms by timing them, among those of equal bits: each rank for its own GPU.
+// Microbatches whose results are dropped register every shape of a step. Collective.
 static void trainer_tune(Trainer *t) {
   Ctx *c = &t->ctx;
   const int B = (int)t->opt.batch_size, T = (int)t->model.T;
@@ -1220,17 +1221,7 @@ static void trainer_tune(Trainer *t) {
   fsdp_reduce_finish(&t->fsdp);
   t->fsdp.comm->reduce_join(&t->fsdp);
   c->ops->sync(c);
-  size_t bytes = 0;
-  if (!t->fsdp.mesh.rank) c->ops->plans_tune(c);
-  if (!t->fsdp.mesh.rank) c->ops->plans_export(c, NULL, &bytes);
-  unsigned long long n = bytes;
-  MPI_Bcast(&n, 1, MPI_UNSIGNED_LONG_LONG, 0, t->fsdp.mesh.comm);
-  void *plans = calloc(1, n + 1);
-  bytes = n;
-  if (!t->fsdp.mesh.rank) c->ops->plans_export(c, plans, &bytes);
-  MPI_Bcast(plans, fsdp_mpi_count((int64_t)n), MPI_BYTE, 0, t->fsdp.mesh.comm);
-  c->ops->plans_import(c, plans, n);
-  free(plans);
+  c->ops->plans_tune(c);
   fsdp_step_end(&t->fsdp);
   t->fsdp.traffic = Traffic{};
 }

@@ -103,7 +103,9 @@ fault() {
       pick mpirun || return; kill -9 "$pid" && said="SIGKILL to mpirun" must="mpirun was killed by signal 9" ;;
     kill_orted) pick orted || return; kill -9 "$pid" && said="SIGKILL to Open MPI's daemon on host $host" must=daemon ;;
     stop_mpirun) pick mpirun || return; kill -STOP "$pid" && said="SIGSTOP to mpirun" ;;
-    stop_orted) pick orted || return; kill -STOP "$pid" && said="SIGSTOP to Open MPI's daemon on host $host" ;;
+    stop_orted)        # not after its agent: the daemon then ends, and stopped there nobody is left who could end it
+      pick orted && processes | grep -q " agent $host$" || return
+      kill -STOP "$pid" && said="SIGSTOP to Open MPI's daemon on host $host" ;;
     stop_agent | stop_host0)
       pick "${what#stop_}" || return; kill -STOP "$pid"
       between 10 60

@@ -166,9 +166,9 @@ static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
 
 static void matmul_product(Ctx *c, const MatmulProduct *p) {
   MatmulPlan *plan = matmul_plan(c, p);
-  if (plan->r.way == MATMUL_OWN) { matmul_any(c, p); return; }
-  matmul_library(c, plan, p, &plan->r.algo, plan->r.workspace_bytes);
-  if (plan->r.way == MATMUL_AFTER) gelu_launch<true>(c, p->out, p->pre_gelu);
+  if (plan->way == MATMUL_OWN) { matmul_any(c, p); return; }
+  matmul_library(c, plan, p, &plan->algo, plan->workspace_bytes);
+  if (plan->way == MATMUL_AFTER) gelu_launch<true>(c, p->out, p->pre_gelu);
 }
 static void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,

@@ -221,8 +221,6 @@ struct DeviceProbe {
   X(range_begin,     (Ctx *c, const char *name)) \
   X(range_end,       (Ctx *c)) \
   X(plans_tune,      (Ctx *c)) \
-  X(plans_export,    (Ctx *c, void *to, size_t *bytes)) \
-  X(plans_import,    (Ctx *c, const void *from, size_t bytes)) \
   X(plans_text,      (Ctx *c, char *to, size_t bytes))
 
 // NCCL, if the device has it. Counts are bytes or elements of one rank; everything runs on c's stream.

@@ -13,6 +13,7 @@
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
 #include "run.h"
+#include "sm_margin.h"
 #include "version.h"
 #include "kernels/cuda/nvidia.h"
 
@@ -101,6 +102,7 @@ static void check_device_options(const Options *o, const char *why, char *error,
                      : !strcmp(o->fp8, "matmul") ? "fp8 matmul"
                      : !strcmp(o->graph, "on") ? "graph on"
                      : strcmp(o->tune, "off") ? "tune"
+                     : o->given[OPT_sm_margin] && strcmp(o->sm_margin, "0") ? "sm_margin"
                      : !strcmp(o->comm, "nccl") ? "comm nccl"
                      : !strcmp(o->reduce, "native") ? "reduce native" : NULL;
   if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
@@ -165,6 +167,10 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   if (!strcmp(o->device, "cpu")) {
     d = device_of(agree_on_ops(o, comm));
     agree_on_precision(o, d.ops, comm);
+    if (strcmp(o->sm_margin, "0")) {             // a checkpoint's: check_device_options refuses a given one
+      if (!rank) say("notice: --sm_margin 0 replaces the checkpoint's %.32s: it is of GPUs\n", o->sm_margin);
+      strcpy(o->sm_margin, "0");
+    }
     snprintf(d.words, sizeof d.words, "cpu (%s)", d.ops->name);
     return d;
   }
@@ -176,7 +182,11 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   agree_no_error(comm, error, nccl && !g.crowded ? EXIT_MISSING : EXIT_USAGE);
   agree_on_versions(&p, g.index, nccl, comm, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
-  check_fp8(o, &p.device[g.index], error, sizeof error);
+  const DeviceInfo *gpu = &p.device[g.index];
+  d.multiprocessors = gpu->multiprocessors;
+  d.sm_margin = sm_margin_for(o, gpu->name, gpu->major, gpu->minor, gpu->multiprocessors, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  check_fp8(o, gpu, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   const bool offloads = strcmp(o->offload, "none");
   char serial[512];

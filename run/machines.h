@@ -13,6 +13,7 @@ struct Machine {
   char name[32];
   bool gpu;
   int major, minor, multiprocessors;             // major, minor: compute capability
+  int sm_margin;                                 // of the multiprocessors, those not given to matrix multiplies
   double peak_flops;                             // dense, in the compute dtype: MFU refers to it
   double product_flops, attention_flops;         // what matrix multiplies reach at best, and attention
   double memory_rate, launch_s;                  // what streaming ops reach; from the end of a kernel to the next

@@ -76,6 +76,7 @@ enum { LAYERS_MOST = 1000 };
   FLAG(no_cuda, "device", "the same as --device cpu") \
   TEXT(graph, "auto", "auto|on|off", "device", "cuda: capture a step once, then replay it (not with --comm mpi)") \
   TEXT(tune, "off", "off|on|plan", "device", "cuda: time GEMM algorithms at start; plan: measure this CPU, then end") \
+  TEXT(sm_margin, "0", "0|auto|...", "device", "cuda: multiprocessors that GEMMs leave to NCCL; auto: by GPU model") \
   TEXT(matmul_precision, "highest", "highest|high", "device", "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   TEXT(isa, "auto", "auto|avx2|avx512|avx512_bf16|amx", "device", "auto: the best that all ranks have") \
   FLAG(preflight, "device", "look at all hosts and the network between them, say what to mend, and end") \

@@ -152,6 +152,9 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   snprintf(info.name, sizeof info.name, "%s", d->machine.name);
   info.major = d->machine.major, info.minor = d->machine.minor;
   if (d->gpu && d->timed) check_fp8(o, &info, error, error_bytes);
+  if (d->gpu && d->timed)
+    d->machine.sm_margin = sm_margin_for(o, info.name, info.major, info.minor, d->machine.multiprocessors, error,
+                                         error_bytes);
   if (error[0]) return false;
   cuda = plan_cuda_table();
   FsdpConfig c = sharding_config(o, 0, comm_kind(o, world));

@@ -67,7 +67,8 @@ static inline double product_fill(const Machine *m, Tensor out) {
   const double rows = (double)out.shape[0], cols = (double)(numel(out) / out.shape[0]);
   double best = 0;
   for (const auto &t : tiles) {
-    const double count = ceil(rows / t.rows) * ceil(cols / t.cols), turns = ceil(count / m->multiprocessors);
+    const double count = ceil(rows / t.rows) * ceil(cols / t.cols);
+    const double turns = ceil(count / (m->multiprocessors - m->sm_margin));
     best = fmax(best, t.reuse * rows * cols / (t.rows * t.cols) / (turns * m->multiprocessors));
   }
   return best;

@@ -13,6 +13,7 @@
 #include "program.h"
 #include "report_html.h"
 #include "restarts.h"
+#include "sm_margin.h"
 #include "start_report.h"
 #include "tensorboard.h"
 #include <sys/file.h>
@@ -86,6 +87,7 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   for (OptionId path : paths)
     REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
            option_specs[path].name);
+  if (!sm_margin_refuse(o, error, error_bytes)) return false;
   REFUSE(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
@@ -225,8 +227,8 @@ static double log_mfu(const RunView *run, double tokens_per_s) {
   return tokens_per_s * run->model.flops_per_token / (run->device->peak_flops * run->device->gpus);
 }
 
-// How matrix multiplies are computed: one string per shape. Known once a step has run. A run that resumes with other
-// algorithms would not give the same bits.
+// How matrix multiplies are computed: one string per shape. Known once a step has run. Where another version of
+// cuBLASLt or another GPU gives other bits, this shows what differs.
 static void log_plans(Log *log, const RunView *run) {
   enum { PLANS_BYTES = 1 << 16 };
   char *text = (char *)calloc(1, PLANS_BYTES), *save = NULL;

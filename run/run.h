@@ -14,7 +14,8 @@
 
 // Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
 // ranks are on it, its dense peak in the compute dtype (0: unknown), a description for people, and the number of GPUs
-// over all ranks. comms_of_one: for tests, see FsdpConfig.
+// over all ranks. sm_margin: of so many multiprocessors of the GPU, those left to NCCL (--sm_margin). comms_of_one: for
+// tests, see FsdpConfig.
 struct Device {
   const Ops *ops, *host_ops;
   int index, sharing;
@@ -22,11 +23,12 @@ struct Device {
   char words[256];
   int gpus;
   bool comms_of_one;
+  int multiprocessors, sm_margin;
 };
 
 // A device that needs no choice: the CPU, or the only GPU.
 static Device device_of(const Ops *ops) {
-  Device d = {ops, ops, 0, 1, 0, "", 1, false};
+  Device d = {ops, ops, 0, 1, 0, "", 1, false, 0, 0};
   snprintf(d.words, sizeof d.words, "%s", ops->name);
   return d;
 }

@@ -267,7 +267,7 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", "resume",
                                     "init_from", 0};
   static const char *const always[] = {"model", "data", "precision", "evaluation and samples", "checkpoints", 0};
-  static const char *const seen[] = {"seed", "matmul_precision", 0};             // in samples, random tokens, digits
+  static const char *const seen[] = {"seed", "matmul_precision", "sm_margin", 0};   // in samples, random tokens, digits
   static const char *const in_training[] = {"training", "optimizer", 0}, *const sums[] = {"reduce", "accumulate", 0};
   const bool trains = start->resume && run_trains(o);
   if (is_one_of(s->name, shape) || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
@@ -464,25 +464,6 @@ static void start_check_device(Start *s, const RunView *run) {
     start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
                  device->valuestring, run->device->words);
 }
-// Takes over the matrix multiply algorithms that the checkpoint's run had chosen.
-static void start_import_plans(const Start *s, const RunView *run) {
-  const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(s->json, "matmul_plans"));
-  const size_t bytes = hex ? strlen(hex) / 2 : 0;
-  const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
-  if (!bytes || !cJSON_IsString(device) || strcmp(device->valuestring, run->device->words) ||
-      strcmp(run->opt->tune, "off"))
-    return;
-  uint8_t *plans = (uint8_t *)malloc(bytes);
-  for (size_t i = 0; i < bytes; i++) {
-    const char digits[] = {hex[2 * i], hex[2 * i + 1], 0};
-    unsigned x = 0;
-    if (sscanf(digits, "%2x", &x) != 1) { free(plans); return; }
-    plans[i] = (uint8_t)x;
-  }
-  run->ctx->ops->plans_import(run->ctx, plans, bytes);
-  free(plans);
-}
-
 // Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
 // they cannot be read.
 static void start_load(Start *s, const RunView *run, Saver *saver) {
@@ -508,7 +489,6 @@ static void start_load(Start *s, const RunView *run, Saver *saver) {
       saver->continues = s->here;
       saver->saved_step = s->here ? c.step : -1;
       start_check_device(s, run);
-      start_import_plans(s, run);
     }
   } else {
     TensorMap map = {};

@@ -12,6 +12,7 @@
 #include "run.h"
 #include "version.h"
 #include "data/files.h"
+#include "kernels/cuda/nvidia.h"
 
 // ---- words ----------------------------------------------------------------------------------------------------------
 // What `write` prints about the run, malloc'ed.
@@ -271,6 +272,13 @@ static void ranks_words(FILE *to, const RunView *run) {
   if (strcmp(o->fp8, "off")) fprintf(to, ", blocks %s in E4M3", strcmp(o->fp8, "gather") ? "multiplied" : "gathered");
 }
 // Cores of the first and the last rank.
+// How multiprocessors are dealt between matrix multiplies and NCCL.
+static void sm_margin_words(FILE *to, const RunView *run) {
+  const Device *d = run->device;
+  fprintf(to, "%d of %d multiprocessors for matrix multiplies; %d for NCCL: %d blocks for gathers, %d for all else",
+          d->multiprocessors - d->sm_margin, d->multiprocessors, d->sm_margin, sm_margin_blocks(d->sm_margin),
+          sm_margin_blocks(d->sm_margin));
+}
 static void cores_short_words(FILE *to, const RunView *run) {
   const Cores *c = run->cores;
   const int last = c->world - 1;
@@ -380,6 +388,7 @@ static void print_start(const RunView *run) {
   if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
   start_words("ranks", run, ranks_words);
   if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);
+  if (run->device->sm_margin) start_words("margin", run, sm_margin_words);
   start_words("sharding", run, shards_words);
   start_words("memory", run, memory_short_words);
   if (run->fsdp->mesh.world > 1 && run_trains(run->opt)) start_words("moved", run, moved_words);

@@ -135,15 +135,7 @@ static void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, C
   json_text(f, saved->corpus->source);
   fprintf(f, ",\"vocab_size_asked\":%lld},\n\"config\":{", (long long)saved->vocab_size_asked);
   saved->write_config(f, saved->options);
-  fprintf(f, "},\n\"matmul_plans\":\"");
-  size_t bytes = 0;
-  Ctx c = *saved->ctx;
-  c.ops->plans_export(&c, NULL, &bytes);
-  uint8_t *plans = (uint8_t *)calloc(1, bytes + 1);
-  c.ops->plans_export(&c, plans, &bytes);
-  for (size_t i = 0; i < bytes; i++) fprintf(f, "%02x", plans[i]);
-  free(plans);
-  fprintf(f, "\",\n");
+  fprintf(f, "},\n");
 }
 // Its second part, when all tensors are written.
 static void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksums, const char *tokenizer,

@@ -40,6 +40,7 @@ typedef enum {
   CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
+  CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,
   CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
   CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18
 } cublasLtMatmulDescAttributes_t;
@@ -73,6 +74,7 @@ struct EmuLtMatmul {
   const void *aux;
   int64_t aux_ld;
   const float *scale[2];                         // of A, B; NULL: 1
+  int32_t multiprocessors;                       // to plan for; 0: the device's
 };
 struct EmuLtLayout { cudaDataType_t type; uint64_t rows, cols; int64_t ld; };
 struct EmuLtPreference { uint64_t workspace; uint32_t schemes, align[4]; };      // of A, B, C, D
@@ -132,7 +134,7 @@ EMU(cublasStatus_t) emu_lt_set(void *to, size_t want, const void *from, size_t b
 EMU(cublasStatus_t)
 cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute, cudaDataType_t scale) {
   EMU_LT_NEED(scale == CUDA_R_32F, NOT_SUPPORTED, "scale type of fp32 sums is fp32");
-  *d = new EmuLtMatmul{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, {NULL, NULL}};
+  *d = new EmuLtMatmul{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, {NULL, NULL}, 0};
   return CUBLAS_STATUS_SUCCESS;
 }
 EMU(cublasStatus_t) cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
@@ -148,6 +150,7 @@ cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttribu
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return emu_lt_set(&d->bias, 8, p, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return emu_lt_set(&d->aux, 8, p, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return emu_lt_set(&d->aux_ld, 8, p, bytes);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return emu_lt_set(&d->multiprocessors, 4, p, bytes);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return emu_lt_set(&d->scale[0], 8, p, bytes);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return emu_lt_set(&d->scale[1], 8, p, bytes);
   }
@@ -225,6 +228,8 @@ emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, c
     EMU_LT_NEED(!o.scale[0] && !o.scale[1], INVALID_VALUE, "a scale of an operand that is not fp8");
   }
   EMU_LT_NEED(!emu_lt_uses_bias(o.epilogue) || o.bias, INVALID_VALUE, "no bias pointer");
+  EMU_LT_NEED(o.multiprocessors >= 0 && o.multiprocessors <= EMU_MULTIPROCESSORS, INVALID_VALUE,
+              "a number of multiprocessors that the device does not have");
   if (emu_lt_uses_aux(o.epilogue)) {
     EMU_LT_NEED(o.aux, INVALID_VALUE, "no auxiliary pointer");
     EMU_LT_NEED(o.aux_ld >= (int64_t)m, INVALID_VALUE, "the auxiliary leading dimension is smaller than D's rows");
@@ -241,7 +246,8 @@ emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, c
 // ---- algorithms ----------------------------------------------------------------------------------------------------
 enum EmuLtOrder { EMU_LT_ASCENDING, EMU_LT_DESCENDING, EMU_LT_EVEN_ODD, EMU_LT_SPLIT };
 // align: of pointers and leading dimensions, in bytes. steps: stream operations per GEMM, which is what events measure
-// here. The heuristic's first algorithm is not the fastest, so that tuning has something to find.
+// here. The heuristic's first algorithm is not the fastest, so that tuning has something to find: the seventh has the
+// bits of the third and is faster; the last has them too, but says that it splits the sum.
 struct EmuLtAlgo { uint32_t magic, id, tile, stages, splits, scheme, align, order, fused, steps; };
 enum : uint32_t { EMU_LT_MAGIC = 0x654c7421 };
 static const EmuLtAlgo emu_lt_algos[] = {
@@ -250,8 +256,12 @@ static const EmuLtAlgo emu_lt_algos[] = {
     {EMU_LT_MAGIC, 6, 20, 14, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, EMU_LT_EVEN_ODD, 1, 3},
     {EMU_LT_MAGIC, 31, 23, 9, 3, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 16, EMU_LT_SPLIT, 1, 2},
     {EMU_LT_MAGIC, 66, 11, 5, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, EMU_LT_ASCENDING, 1, 3},
-    {EMU_LT_MAGIC, 2, 5, 0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, EMU_LT_DESCENDING, 0, 1}};
+    {EMU_LT_MAGIC, 2, 5, 0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, EMU_LT_DESCENDING, 0, 1},
+    {EMU_LT_MAGIC, 6, 24, 14, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, EMU_LT_EVEN_ODD, 1, 2},     // the third's bits
+    {EMU_LT_MAGIC, 33, 23, 9, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 16, EMU_LT_EVEN_ODD, 1, 1}};
 
+static int emu_lt_planned_for;
+int emu_lt_multiprocessors() { return emu_lt_planned_for; }
 static unsigned emu_lt_refused;                  // emu.h: EMU_LT_WITHOUT_*
 void emu_lt_without(unsigned what) { emu_lt_refused = what; }
 
@@ -275,7 +285,8 @@ emu_lt_runs(const EmuLtAlgo &g, const EmuLtMatmul &o, const EmuLtLayout &a, cons
                 "alignment of a pointer or a leading dimension");
   return CUBLAS_STATUS_SUCCESS;
 }
-// The heuristic prefers one of its two fast algorithms, depending on the shape.
+// The heuristic prefers one of its two fast algorithms, depending on the shape and on whether it may use all of the
+// device.
 EMU(cublasStatus_t)
 cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cublasLtMatrixLayout_t a,
                                cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -283,11 +294,12 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cubla
                                int *count) {
   EMU_LT_NEED(h && h->open, NOT_INITIALIZED, "no handle");
   EMU_LT_NEED(wanted > 0 && results && count, INVALID_VALUE, "no results asked for");
+  emu_lt_planned_for = o->multiprocessors;
   *count = 0;
   const cublasStatus_t s = emu_lt_check(*o, *a, *b, *c, *d);
   if (s != CUBLAS_STATUS_SUCCESS) return s;
-  const bool swap = (d->rows / 8 + d->cols / 8) % 2;
-  const int order[] = {0, 1, swap ? 3 : 2, swap ? 2 : 3, 4, 5};
+  const bool swap = (d->rows / 8 + d->cols / 8 + (o->multiprocessors ? 1 : 0)) % 2;
+  const int order[] = {0, 1, swap ? 3 : 2, swap ? 2 : 3, 4, 5, 6, 7};
   for (int i : order) {
     const EmuLtAlgo &g = emu_lt_algos[i];
     if (*count == wanted || (g.scheme && !(g.scheme & p->schemes)) || emu_lt_workspace(g, *d) > p->workspace) continue;
@@ -299,20 +311,6 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cubla
     r->wavesCount = 1.0f;
   }
   return *count ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
-}
-EMU(cublasStatus_t)
-cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,
-                        cublasLtMatmulHeuristicResult_t *r) {
-  static const uint32_t best[] = {256, 256, 256, 256};
-  EMU_LT_NEED(h && h->open, NOT_INITIALIZED, "no handle");
-  cublasStatus_t s = emu_lt_check(*o, *a, *b, *c, *d);
-  EmuLtAlgo g;
-  memcpy(&g, algo, sizeof g);
-  if (s == CUBLAS_STATUS_SUCCESS) s = emu_lt_runs(g, *o, *a, *b, *c, *d, best);
-  if (s == CUBLAS_STATUS_SUCCESS) r->workspaceSize = emu_lt_workspace(g, *d);
-  r->state = s;
-  return s;
 }
 EMU(cublasStatus_t)
 cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t a, void *to,
@@ -500,7 +498,7 @@ static void emu_lt_gelu_problem(EmuLtProblem *q, const void *aux = emu_lt_somewh
 static void emu_lt_fp8_problem(EmuLtProblem *q) {                // 32 x 16 x 32
   static float scale;
   *q = {{CUBLAS_COMPUTE_32F, CUBLAS_OP_T, CUBLAS_OP_N, CUBLASLT_EPILOGUE_BIAS, emu_lt_somewhere(), NULL, 0,
-         {&scale, &scale}},
+         {&scale, &scale}, 0},
         {CUDA_R_8F_E4M3, 32, 32, 32},
         {CUDA_R_8F_E4M3, 32, 16, 32},
         {CUDA_R_16BF, 32, 16, 32},
@@ -532,6 +530,9 @@ static const EmuLtRule emu_lt_rule_list[] = {
      [](EmuLtProblem *q) { emu_lt_gelu_problem(q, emu_lt_somewhere(), 28); }, CUBLAS_STATUS_INVALID_VALUE},
     {"an auxiliary leading dimension below the rows",
      [](EmuLtProblem *q) { emu_lt_gelu_problem(q, emu_lt_somewhere(), 16); }, CUBLAS_STATUS_INVALID_VALUE},
+    {"half of the multiprocessors", [](EmuLtProblem *q) { q->o.multiprocessors = 2; }, CUBLAS_STATUS_SUCCESS},
+    {"more multiprocessors than there are", [](EmuLtProblem *q) { q->o.multiprocessors = 5; },
+     CUBLAS_STATUS_INVALID_VALUE},
     {"an unknown epilogue", [](EmuLtProblem *q) { q->o.epilogue = (cublasLtEpilogue_t)2; },
      CUBLAS_STATUS_NOT_SUPPORTED},
     {"a scale of bf16", [](EmuLtProblem *q) { q->o.scale[1] = (const float *)emu_lt_somewhere(); },
@@ -564,7 +565,7 @@ EMU(int) emu_lt_offered(EmuLtProblem *q, cublasLtMatmulHeuristicResult_t *r, cub
   return n;
 }
 EMU(EmuLtProblem) emu_lt_problem() {
-  return {{CUBLAS_COMPUTE_32F, CUBLAS_OP_T, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, {NULL, NULL}},
+  return {{CUBLAS_COMPUTE_32F, CUBLAS_OP_T, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, {NULL, NULL}, 0},
           {CUDA_R_16BF, 32, 24, 32},
           {CUDA_R_16BF, 32, 16, 32},
           {CUDA_R_16BF, 24, 16, 24},

@@ -46,6 +46,9 @@ EMU_CALL bool emu_selftest_run(int i);
 EMU_CALL void emu_nccl_lose(int queries);
 // Questions for the state of a communicator that were answered "in progress", so far in this process.
 EMU_CALL int64_t emu_nccl_in_progress();
+// Blocks that NCCL's kernels may have at once: of all communicators that are open now, those that share buffers once
+// (they run one after another). 64 of each that has no limit (maxCTAs).
+EMU_CALL int emu_nccl_blocks();
 // What libraries and driver say of themselves (NCCL 2.28.9, CUDA 13.0).
 EMU_CALL void emu_set_nccl_version(int version);
 EMU_CALL void emu_set_driver_version(int version);
@@ -54,6 +57,8 @@ EMU_CALL void emu_set_driver_version(int version);
 // aligned; everything. The program's own kernels then do that work. 0: it refuses nothing.
 enum { EMU_LT_WITHOUT_FUSED = 1, EMU_LT_WITHOUT_UNALIGNED = 2, EMU_LT_WITHOUT_ALL = 4 };
 EMU_CALL void emu_lt_without(unsigned what);
+// The number of multiprocessors that the latest heuristic was asked to plan for; 0: the device's.
+EMU_CALL int emu_lt_multiprocessors();
 // The i-th rule of the emulated cuBLASLt, NULL after the last; and whether it refuses or allows what it should.
 EMU_CALL const char *emu_lt_rule_name(int i);
 EMU_CALL bool emu_lt_rule_holds(int i);

@@ -50,8 +50,11 @@ typedef enum { ncclUint8 = 1, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9
 typedef enum { ncclSum = 0 } ncclRedOp_t;
 typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
 enum { NCCL_CONFIG_UNDEF_INT = INT_MIN, NCCL_SPLIT_NOCOLOR = -1, EMU_NCCL_MAGIC = 0x5afebeef };
-typedef struct { size_t size; unsigned magic; int blocking, splitShare; } ncclConfig_t;
-#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), EMU_NCCL_MAGIC, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT}
+typedef struct { size_t size; unsigned magic; int blocking, minCTAs, maxCTAs, splitShare; } ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER \
+  {sizeof(ncclConfig_t), EMU_NCCL_MAGIC, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
+   NCCL_CONFIG_UNDEF_INT}
+enum { EMU_NCCL_MAXCHANNELS = 64 };
 
 // What goes on in the background of a call: `run` says whether it is done. Nothing at all happens before `questions`
 // of ncclCommGetAsyncError.
@@ -63,11 +66,14 @@ struct EmuNcclJob {
   std::vector<EmuStream *> streams;              // that it will enqueue to
 };
 // Buffers and connections, which split communicators may share. Memory is only counted.
+static int emu_nccl_blocks_now;                  // of all families
 struct EmuNcclFamily {
   size_t bytes;
   unsigned connected;                            // kinds of calls, by bit
-  ~EmuNcclFamily() { emu_device_bytes_used -= bytes; }
+  int blocks;                                    // of a kernel at most: maxCTAs, the most of its communicators
+  ~EmuNcclFamily() { emu_device_bytes_used -= bytes, emu_nccl_blocks_now -= blocks; }
 };
+int emu_nccl_blocks() { return emu_nccl_blocks_now; }
 struct EmuNcclComm {
   MPI_Comm mpi;                                  // MPI_COMM_NULL for one rank
   int rank, world;
@@ -284,10 +290,16 @@ EMU(ncclComm_t) emu_nccl_new(int rank, int world, const EmuNcclComm *parent, con
   c->sent.resize((size_t)world), c->received.resize((size_t)world);
   c->family = parent && parent->shares ? parent->family : std::make_shared<EmuNcclFamily>();
   c->uses = std::make_shared<int>(0);
+  const int blocks = g->maxCTAs == undefined || g->maxCTAs > EMU_NCCL_MAXCHANNELS ? EMU_NCCL_MAXCHANNELS : g->maxCTAs;
+  const int more = std::max(0, blocks - c->family->blocks);
+  c->family->blocks += more, emu_nccl_blocks_now += more;
   return c;
 }
+// A number of blocks, where it is given, is at least 1, and the least is not above the most (parseCommConfig).
 EMU(bool) emu_nccl_config_holds(const ncclConfig_t *c) {
-  return !c || (c->size == sizeof *c && c->magic == EMU_NCCL_MAGIC);
+  const int undefined = NCCL_CONFIG_UNDEF_INT;
+  return !c || (c->size == sizeof *c && c->magic == EMU_NCCL_MAGIC && (c->minCTAs == undefined || c->minCTAs > 0) &&
+                (c->maxCTAs == undefined || (c->maxCTAs > 0 && c->minCTAs <= c->maxCTAs)));
 }
 EMU(ncclResult_t) emu_nccl_pay(EmuNcclComm *c) {
   const bool first = !c->family->bytes && c->world > 1;

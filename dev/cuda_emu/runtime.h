@@ -32,6 +32,7 @@ EMU(const char *) cudaGetErrorName(cudaError_t e) {
 }
 
 // ---- launches
+enum { EMU_MULTIPROCESSORS = 4 };
 static int emu_capability_now = 80;              // ten times major, and minor
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
@@ -230,7 +231,7 @@ EMU(cudaError_t) cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
   p->sharedMemPerMultiprocessor = emu_shared_limit_now + 1024;
   p->major = emu_capability_now / 10;
   p->minor = emu_capability_now % 10;
-  p->multiProcessorCount = 4;
+  p->multiProcessorCount = EMU_MULTIPROCESSORS;
   p->warpSize = 32;
   p->maxThreadsPerBlock = EMU_MAX_THREADS;
   p->maxThreadsPerMultiProcessor = 2048;

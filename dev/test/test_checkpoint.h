@@ -895,7 +895,7 @@ static const OptionClass option_classes[] = {
     {"KKK", "model n_layer n_head n_embd n_positions vocab_size tie_head"},
     {"KDO", "seq_len seed shuffle drop_last"},
     {"KOO", "global_batch optimizer freeze"},
-    {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision eval_every "
+    {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision sm_margin eval_every "
             "test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best"},
     {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
             "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "

@@ -359,64 +359,85 @@ static Tensor matmul_run_once(Ctx *c, const MatmulDeviceCase *d) {
   matmul_forward(c, out, d->in, d->weight, MatmulEpilogue{d->bias, {}});
   return device_download(c, out);
 }
-TEST(cuda_matmul_plans,
-     "a shape is planned once; tuning changes algorithms; choices travel to another device, bit for bit") {
-  const MatmulShape s = {64, 96, 72};
-  static char text[4096], again[4096], before[4096];
+TEST(cuda_matmul_plans, "a shape is planned once") {
+  static char text[4096];
   for (int i = 0; const Ops *ops = device_table(i); i++) {
-    const bool emulated = ops == &ops_cuda_emulated;
     matmul_set_without(ops, 0);
     Ctx c = matmul_device_ctx(ops);
-    const MatmulCase x = matmul_case(s, F32);
-    MatmulDeviceCase d = matmul_device_case(&c, x);
+    const MatmulDeviceCase d = matmul_device_case(&c, matmul_case({64, 96, 72}, F32));
     Tensor first = matmul_run_once(&c, &d);
     op_expect_same_bits("the same product again", first, matmul_run_once(&c, &d));
-    EXPECT(matmul_lines(&c, before, sizeof before) == 1, "plans of one shape:\n%s", before);
-    EXPECT(strstr(before, "matmul_forward 64x72x96 fp32 to fp32, bias: algorithm "), "%s", before);
-    ops->plans_tune(&c);
-    EXPECT(matmul_lines(&c, text, sizeof text) == 1, "plans after tuning:\n%s", text);
-    Tensor tuned = matmul_run_once(&c, &d);
-    if (emulated)
-      EXPECT(strcmp(text, before) && op_first_difference(first, tuned) >= 0, "tuning chose nothing new: %s", text);
-    size_t bytes = 0;
-    ops->plans_export(&c, NULL, &bytes);
-    void *choice = malloc(bytes);
-    ops->plans_export(&c, choice, &bytes);
+    EXPECT(matmul_lines(&c, text, sizeof text) == 1, "plans of one shape:\n%s", text);
+    EXPECT(strstr(text, "matmul_forward 64x72x96 fp32 to fp32, bias: algorithm "), "%s", text);
     device_done(&c);
-
-    c = matmul_device_ctx(ops);                  // imported before the first use
-    d = matmul_device_case(&c, x);
-    ops->plans_import(&c, choice, bytes);
-    EXPECT(matmul_lines(&c, again, sizeof again) == 1 && strstr(again, "not used yet"), "imported:\n%s", again);
-    op_expect_same_bits("imported before use", tuned, matmul_run_once(&c, &d));
-    matmul_lines(&c, again, sizeof again);
-    EXPECT(!strcmp(again, text), "imported plan:\n%s differs from\n%s", again, text);
+    op_free_all();
+  }
+}
+// The GEMMs of a layer, and what then is in their memory.
+struct MatmulTuned { Tensor out, din, dweight, host[6]; };
+static void matmul_tuned_run(Ctx *c, const MatmulDeviceCase *d, MatmulTuned *x) {
+  const Tensor all[] = {x->out, x->din, x->dweight, d->in, d->weight, d->pre};
+  device_write(c, x->dweight, op_random_tensor(77, 1.0, x->dweight.dtype, d->host.s.N, d->host.s.K));
+  matmul_forward(c, x->out, d->in, d->weight, MatmulEpilogue{d->bias, {}});
+  matmul_backward_input(c, x->din, d->dout, d->weight, d->pre);
+  matmul_backward_weight(c, x->dweight, Tensor{}, d->dout, d->in, ADD);
+  for (int k = 0; k < 6; k++) x->host[k] = device_download(c, all[k]);
+}
+// The emulated cuBLASLt offers the heuristic's first algorithm; faster ones of other bits; one with its bits that is
+// faster; and the fastest, with its bits too, but of another split of S.
+TEST(cuda_matmul_tuned_bits,
+     "tuning takes a faster algorithm only of equal bits and of the same split, and leaves every operand as it was") {
+  static char before[4096], text[4096];
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (MatmulShape s : {MatmulShape{64, 96, 80}, MatmulShape{64, 96, 72}}) for (Dtype t : {F32, BF16, F16}) {
+      const bool emulated = ops == &ops_cuda_emulated, split = s.N == 72;       // of the heuristic's first, emulated
+      matmul_set_without(ops, 0);
+      Ctx c = matmul_device_ctx(ops);
+      const MatmulDeviceCase d = matmul_device_case(&c, matmul_case(s, t));
+      MatmulTuned x = {device_tensor(&c, t, s.M, s.N), device_tensor(&c, t, s.M, s.K), device_tensor(&c, F32, s.N, s.K),
+                       {}}, y = x;
+      matmul_tuned_run(&c, &d, &x);
+      EXPECT(matmul_lines(&c, before, sizeof before) == 3, "plans:\n%s", before);
+      ops->plans_tune(&c);
+      const Tensor kept[] = {x.out, x.din, x.dweight, d.in, d.weight, d.pre};
+      for (int k = 0; k < 6; k++) device_expect_same_bits("operands after tuning", &c, kept[k], x.host[k]);
+      device_expect_same_bits("a bias after tuning", &c, d.bias, d.host.bias);
+      device_expect_same_bits("dout after tuning", &c, d.dout, d.host.dout);
+      EXPECT(matmul_lines(&c, text, sizeof text) == 3, "plans after tuning:\n%s", text);
+      matmul_tuned_run(&c, &d, &y);
+      for (int k = 0; k < 6; k++) op_expect_same_bits("tuned", y.host[k], x.host[k]);
+      if (emulated && !split)
+        EXPECT(strstr(before, "bias: algorithm 6 tile 20 ") && strstr(text, "bias: algorithm 6 tile 24 ") &&
+                   !strstr(text, "tile 20 ") && !strstr(text, "algorithm 33 "), "%s became\n%s", before, text);
+      if (emulated && split)
+        EXPECT(strstr(before, "bias: algorithm 31 ") && strstr(text, "bias: algorithm 31 "), "%s became\n%s", before,
+               text);
+      device_done(&c);
+      op_free_all();
+    }
+}
+// X X^T, whose operands are one; a GEMM that adds another matrix, which is an operand too.
+TEST(cuda_matmul_tuned_bits_of_one_operand, "tuning changes no bit where operands share their memory") {
+  static char text[4096];
+  for (int i = 0; const Ops *ops = device_table(i); i++) for (Dtype t : {F32, BF16}) {
+    matmul_set_without(ops, 0);
+    Ctx c = matmul_device_ctx(ops);
+    const Tensor x = op_random_tensor(5, 1.0, t, 64, 96), in = device_upload(&c, x);
+    Tensor gram = device_tensor(&c, t, 64, 64), out = device_tensor(&c, t, 64, 96), host[2][2];
+    Tensor scratch = device_tensor(&c, I32, (int64_t)newton_schulz_work_bytes(64, 96, t) / 4);
+    for (int tuned = 0; tuned < 2; tuned++) {
+      if (tuned) ops->plans_tune(&c);
+      matmul_forward(&c, gram, in, in, MatmulEpilogue{});
+      newton_schulz(&c, out, in, scratch, 5);
+      host[tuned][0] = device_download(&c, gram), host[tuned][1] = device_download(&c, out);
+    }
+    for (int k = 0; k < 2; k++) op_expect_same_bits("tuned", host[1][k], host[0][k]);
+    device_expect_same_bits("the operand", &c, in, x);
+    matmul_lines(&c, text, sizeof text);
+    if (ops == &ops_cuda_emulated)
+      EXPECT(strstr(text, "tile 24 ") && !strstr(text, "tile 20 ") && !strstr(text, "algorithm 2 "),
+             "not all were tuned, or not to the same bits:\n%s", text);
     device_done(&c);
-
-    c = matmul_device_ctx(ops);                  // imported over a plan in use
-    d = matmul_device_case(&c, x);
-    op_expect_same_bits("the heuristic's first", first, matmul_run_once(&c, &d));
-    ops->plans_import(&c, choice, bytes);
-    op_expect_same_bits("imported over it", tuned, matmul_run_once(&c, &d));
-    size_t exported = 0;
-    ops->plans_export(&c, NULL, &exported);
-    EXPECT(exported == bytes, "%zu bytes exported, %zu imported", exported, bytes);
-    device_done(&c);
-
-    c = matmul_device_ctx(ops);                  // from another library: ignored
-    d = matmul_device_case(&c, x);
-    ((unsigned char *)choice)[8] ^= 1;
-    ops->plans_import(&c, choice, bytes);
-    op_expect_same_bits("foreign choices", first, matmul_run_once(&c, &d));
-    device_done(&c);
-
-    c = matmul_device_ctx(ops);                  // of another layout: ignored too
-    d = matmul_device_case(&c, x);
-    memcpy(choice, "matmul1", 8);
-    ops->plans_import(&c, choice, bytes - 8);
-    op_expect_same_bits("choices of another form", first, matmul_run_once(&c, &d));
-    device_done(&c);
-    free(choice);
     op_free_all();
   }
 }
@@ -527,14 +548,14 @@ TEST(cuda_matmul_fp8_exact, "where no sum rounds, matmul_forward_fp8 on CUDA has
   }
 }
 TEST(cuda_matmul_fp8_plans,
-     "fp8 GEMMs are planned once a shape, beside bf16's; tuned choices travel to another device, bit for bit") {
+     "fp8 GEMMs are planned once a shape, beside bf16's; tuning finds a faster algorithm of the same bits") {
   static char text[4096], again[4096];
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     matmul_set_without(ops, 0);
     Ctx c = matmul_device_ctx(ops);
     const MatmulShape s = {64, 96, 80};
     const Fp8Case x = fp8_case(s);
-    MatmulFp8 d = matmul_fp8_upload(&c, &x);
+    const MatmulFp8 d = matmul_fp8_upload(&c, &x);
     const MatmulDeviceCase half = matmul_device_case(&c, matmul_case(s, BF16));
     matmul_run_once(&c, &half);
     Tensor first = device_download(&c, matmul_fp8_run(&c, &d));
@@ -543,22 +564,9 @@ TEST(cuda_matmul_fp8_plans,
     EXPECT(strstr(text, "matmul_forward 64x80x96 fp8 to bf16, bias: algorithm "), "%s", text);
     ops->plans_tune(&c);
     matmul_lines(&c, again, sizeof again);
-    Tensor tuned = device_download(&c, matmul_fp8_run(&c, &d));
     if (ops == &ops_cuda_emulated) EXPECT(strcmp(strstr(text, " fp8 "), strstr(again, " fp8 ")), "not tuned: %s", text);
-    size_t bytes = 0;
-    ops->plans_export(&c, NULL, &bytes);
-    void *choice = malloc(bytes);
-    ops->plans_export(&c, choice, &bytes);
+    device_expect_same_bits("tuned", &c, matmul_fp8_run(&c, &d), first);
     device_done(&c);
-    c = matmul_device_ctx(ops);
-    d = matmul_fp8_upload(&c, &x);
-    ops->plans_import(&c, choice, bytes);
-    EXPECT(matmul_lines(&c, text, sizeof text) == 2 && strstr(text, "not used yet"), "imported:\n%s", text);
-    device_expect_same_bits("imported before use", &c, matmul_fp8_run(&c, &d), tuned);
-    matmul_lines(&c, text, sizeof text);
-    EXPECT(!strcmp(strstr(text, " fp8 "), strstr(again, " fp8 ")), "imported plan:\n%s differs from\n%s", text, again);
-    device_done(&c);
-    free(choice);
     op_free_all();
   }
 }

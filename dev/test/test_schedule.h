@@ -14,8 +14,9 @@ enum { SCHEDULE_STEPS = 4 };
 // What a run does beyond its options. chunk_numel: of a reduction's rounds; 0: the trainer's own, which these small
 // shapes never fill. eval_each_step: validates after every step, not only after the last. passes: runs two forward
 // passes without the host waiting in between. comms_of_one: over NCCL one rank sends everything to itself.
-struct ScheduleVariant { int64_t chunk_numel; bool eval_each_step, passes, comms_of_one; };
+struct ScheduleVariant { int64_t chunk_numel; bool eval_each_step, passes, comms_of_one; int sm_margin; };
 static ScheduleVariant schedule_variant;
+static int schedule_nccl_blocks;                 // of emulated NCCL at once, in the latest schedule_run
 
 // A device without a choice. The CPU updates offloaded tensors: an emulated device's ops cannot reach the host's
 // memory.
@@ -23,6 +24,7 @@ static inline Device schedule_device(const Ops *ops) {
   Device d = device_of(ops);
   if (ops->nccl) d.host_ops = cpu_tables[0].ops;
   d.comms_of_one = schedule_variant.comms_of_one;
+  d.sm_margin = schedule_variant.sm_margin;
   return d;
 }
 // Two passes in a row over the same tokens: the second one's gathers must not disturb the first.
@@ -55,6 +57,7 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   snprintf(o.comm, sizeof o.comm, "%s", comm_name);
   if (native) strcpy(o.reduce, "native");
   trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);
+  schedule_nccl_blocks = &ops_streams ? emu_nccl_blocks() : 0;
   const int64_t chunk = schedule_variant.chunk_numel;
   if (chunk) fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, chunk));
   for (int s = 0; s < SCHEDULE_STEPS; s++) {

@@ -75,8 +75,6 @@ static void graph_close_impl(Ctx *, void *) {}
 static void range_begin_impl(Ctx *, const char *) {}
 static void range_end_impl(Ctx *) {}
 static void plans_tune_impl(Ctx *) {}
-static void plans_export_impl(Ctx *, void *, size_t *bytes) { *bytes = 0; }
-static void plans_import_impl(Ctx *, const void *, size_t) {}
 static void plans_text_impl(Ctx *, char *to, size_t bytes) { if (bytes) *to = 0; }
 
 const Ops CPU_TABLE_NAME(ISA) = OPS_TABLE(CPU_STRING(ISA), NULL);

@@ -80,9 +80,11 @@ static void collectives_environment() {
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   if (collectives_version() < NCCL_GRAPH_REGISTERS) setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }
-static ncclConfig_t collectives_config() {
+// NCCL_MAX_CTAS replaces maxCTAs, where the user has set it (envConfigOverride, src/init.cc).
+static ncclConfig_t collectives_config(const Ctx *c) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  if (c->sm_margin) config.maxCTAs = sm_margin_blocks(c->sm_margin);
   config.splitShare = collectives_version() >= NCCL_SPLIT_SHARES;
   return config;
 }
@@ -93,10 +95,10 @@ static void id_make_impl(Ctx *, void *id) {
   NCCL(ncclGetUniqueId(&made));
   memcpy(id, &made, sizeof made);
 }
-static void comm_open_impl(Ctx *, void **comm, const void *id, int rank, int world) {
+static void comm_open_impl(Ctx *c, void **comm, const void *id, int rank, int world) {
   ncclUniqueId given;
   ncclComm_t opened = NULL;
-  ncclConfig_t config = collectives_config();
+  ncclConfig_t config = collectives_config(c);
   memcpy(&given, id, sizeof given);
   collectives_environment();
   NCCL(ncclCommInitRankConfig(&opened, world, given, rank, &config));
@@ -104,9 +106,9 @@ static void comm_open_impl(Ctx *, void **comm, const void *id, int rank, int wor
   *comm = (void *)opened;
 }
 // The new communicator is there when the parent is ready again.
-static void comm_split_impl(Ctx *, void **comm, void *parent, int color, int key) {
+static void comm_split_impl(Ctx *c, void **comm, void *parent, int color, int key) {
   ncclComm_t opened = NULL;
-  ncclConfig_t config = collectives_config();
+  ncclConfig_t config = collectives_config(c);
   NCCL(ncclCommSplit((ncclComm_t)parent, color, key, &opened, &config));
   collectives_wait((ncclComm_t)parent, "all ranks to split an NCCL communicator");
   CHECK(opened, "ncclCommSplit made no communicator of color %d", color);

@@ -2,13 +2,15 @@
 //
 //   1 GEMM       what the ops of matmul.cuh ask for, in one form
 //   2 plans      matmul_plan: the plan of a GEMM, made at its first use; matmul_library: runs it
-//   3 choosing   plans_tune, plans_export, plans_import, plans_text
+//   3 tuning     plans_tune: the fastest algorithm that gives the plan's bits
+//   4 text       plans_text
 //
 // Every GEMM is out(i,j) = sum over s of a(i,s) b(j,s) with i < I, j < J, s < S. cuBLASLt is column-major: a row-major
 // (I,J) matrix is its J x I matrix with leading dimension J, so our b is its A and our a its B.
 //
-// Order of sums: cuBLASLt's, fixed by its version, the GPU model, the shape and the algorithm, which all ranks share
-// (its manual, "Results reproducibility": the same bits in every run if the user provides the workspace). Two schemes
+// Order of sums: cuBLASLt's, fixed by its version, the GPU model, the shape and the algorithm (its manual, "Results
+// reproducibility": the same bits in every run if the user provides the workspace). The algorithm is the heuristic's
+// first, which all ranks find alike, or one with its bits. Two schemes
 // of splitting S are refused, in place and in the output's type, because both round partial sums to the dtype of `out`.
 // The remaining schemes add fp32 partial sums in a fixed order. Unlike on the CPU, a row may depend on M; M is constant
 // within a run.
@@ -44,14 +46,12 @@ struct MatmulKey {
   uint16_t align_out, align_a, align_b, align_bias, align_pre_gelu, reserved2[3];
 };
 static_assert(sizeof(MatmulKey) == 48, "MatmulKey has no padding");
-struct MatmulRecord {                            // sent between ranks and stored in checkpoints
-  MatmulKey key;
-  uint64_t way, workspace_bytes;
-  cublasLtMatmulAlgo_t algo;
-};
 struct MatmulPlan {
-  MatmulRecord r;
-  bool ready;                                    // descriptors exist; false: imported and not used yet
+  MatmulKey key;
+  MatmulWay way;
+  cublasLtMatmulAlgo_t algo;
+  size_t workspace_bytes;
+  bool described;                                // descriptors exist
   cublasLtMatmulDesc_t desc;
   cublasLtMatrixLayout_t a, b, out;              // a, b: our names; cuBLASLt's B and A
   MatmulProduct last;                            // operands of the latest use, for plans_tune
@@ -66,20 +66,19 @@ static void matmul_open(Ctx *c) {
   DEVICE(c)->plans = plans;
   BLAS(cublasLtCreate(&DEVICE(c)->blas));
 }
-static void matmul_plan_unready(MatmulPlan *plan) {
-  if (plan->ready && plan->r.way != MATMUL_OWN) {
-    BLAS(cublasLtMatmulDescDestroy(plan->desc));
-    BLAS(cublasLtMatrixLayoutDestroy(plan->a));
-    BLAS(cublasLtMatrixLayoutDestroy(plan->b));
-    BLAS(cublasLtMatrixLayoutDestroy(plan->out));
-  }
-  plan->ready = false;
+static void matmul_undescribe(MatmulPlan *plan) {
+  if (!plan->described) return;
+  BLAS(cublasLtMatmulDescDestroy(plan->desc));
+  BLAS(cublasLtMatrixLayoutDestroy(plan->a));
+  BLAS(cublasLtMatrixLayoutDestroy(plan->b));
+  BLAS(cublasLtMatrixLayoutDestroy(plan->out));
+  plan->described = false;
 }
 static void matmul_close(Ctx *c) {
   MatmulPlans *plans = DEVICE(c)->plans;
   for (MatmulPlan *plan = plans->first, *next; plan; plan = next) {
     next = plan->next;
-    matmul_plan_unready(plan);
+    matmul_undescribe(plan);
     free(plan);
   }
   free(plans);
@@ -118,17 +117,18 @@ static cudaDataType_t matmul_cuda_type(Dtype t) {
 // epilogue's pointer; the GEMM uses all of them.
 static void matmul_point(MatmulPlan *plan, const MatmulProduct *p) {
   if (p->bias.data) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, const void *, p->bias.data);
-  if (plan->r.way == MATMUL_EPILOGUE && p->pre_gelu.data)
+  if (plan->way == MATMUL_EPILOGUE && p->pre_gelu.data)
     MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, const void *, p->pre_gelu.data);
   if (p->a.dtype != F8) return;
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, const void *, p->b_scale.data);
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, const void *, p->a_scale.data);
 }
-// Makes the descriptors of plan->r.way. Fast accumulation of fp8 GEMMs stays off (the default): partial sums of the
-// tensor cores, which keep fewer bits than fp32, are then added in fp32 every few k.
-static void matmul_describe(MatmulPlan *plan, const MatmulProduct *p) {
-  const MatmulKey *k = &plan->r.key;
-  const bool grad = plan->r.way == MATMUL_EPILOGUE && p->pre_gelu.data;
+// Makes the descriptors of plan->way. Fast accumulation of fp8 GEMMs stays off (the default): partial sums of the
+// tensor cores, which keep fewer bits than fp32, are then added in fp32 every few k. The number of multiprocessors to
+// plan for decides the heuristic's choice, and so the bits: it never depends on the number of ranks.
+static void matmul_describe(const Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
+  const MatmulKey *k = &plan->key;
+  const bool grad = plan->way == MATMUL_EPILOGUE && p->pre_gelu.data;
   const cudaDataType_t type = matmul_cuda_type(p->a.dtype), out = matmul_cuda_type(p->out.dtype);
   BLAS(cublasLtMatmulDescCreate(&plan->desc, k->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_TRANSA, cublasOperation_t, p->b_rows ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -137,17 +137,19 @@ static void matmul_describe(MatmulPlan *plan, const MatmulProduct *p) {
       grad ? CUBLASLT_EPILOGUE_DGELU : p->bias.data ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t, epilogue);
   if (grad) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t, p->J);
+  if (c->sm_margin)
+    MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, int32_t, DEVICE(c)->multiprocessors - c->sm_margin);
   matmul_point(plan, p);
   const uint64_t I = (uint64_t)p->I, J = (uint64_t)p->J, S = (uint64_t)p->S;
   BLAS(cublasLtMatrixLayoutCreate(&plan->b, type, p->b_rows ? S : J, p->b_rows ? J : S, p->b_rows ? p->S : p->J));
   BLAS(cublasLtMatrixLayoutCreate(&plan->a, type, p->a_rows ? S : I, p->a_rows ? I : S, p->a_rows ? p->S : p->I));
   BLAS(cublasLtMatrixLayoutCreate(&plan->out, out, J, I, p->J));
-  plan->ready = true;
+  plan->described = true;
 }
 // The heuristic's algorithms for a described plan, best first; returns their number.
 enum { MATMUL_CANDIDATES = 8 };
 static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicResult_t *found, int wanted) {
-  const MatmulKey *k = &plan->r.key;
+  const MatmulKey *k = &plan->key;
   cublasLtMatmulPreference_t pref;
   BLAS(cublasLtMatmulPreferenceCreate(&pref));
   uint64_t workspace = matmul_library_workspace_bytes(c);
@@ -190,38 +192,24 @@ static bool matmul_may(const MatmulProduct *p, MatmulWay way) {
 }
 static bool matmul_try(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, MatmulWay way) {
   if (!matmul_may(p, way)) return false;
-  plan->r.way = way;
-  if (way == MATMUL_OWN) return plan->ready = true;
-  matmul_describe(plan, p);
+  plan->way = way;
+  if (way == MATMUL_OWN) return true;
+  matmul_describe(c, plan, p);
   cublasLtMatmulHeuristicResult_t found = {};
-  if (matmul_candidates(c, plan, &found, 1) == 0) { matmul_plan_unready(plan); return false; }
-  plan->r.algo = found.algo;
-  plan->r.workspace_bytes = found.workspaceSize;
+  if (matmul_candidates(c, plan, &found, 1) == 0) { matmul_undescribe(plan); return false; }
+  plan->algo = found.algo;
+  plan->workspace_bytes = found.workspaceSize;
   return true;
-}
-// Makes a plan from an imported choice. It dies if the algorithm cannot run here, because ranks would then differ.
-static void matmul_adopt(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
-  CHECK(matmul_may(p, (MatmulWay)plan->r.way), "an imported matmul plan (\"%s\") does not fit its GEMM",
-        matmul_way_names[plan->r.way]);
-  if (plan->r.way == MATMUL_OWN) { plan->ready = true; return; }
-  matmul_describe(plan, p);
-  cublasLtMatmulHeuristicResult_t r = {};
-  const cublasStatus_t status = cublaslt()->cublasLtMatmulAlgoCheck(DEVICE(c)->blas, plan->desc, plan->b, plan->a,
-                                                                    plan->out, plan->out, &plan->r.algo, &r);
-  CHECK(status == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= matmul_library_workspace_bytes(c),
-        "the algorithm chosen elsewhere for %lldx%lldx%lld cannot run here (%s): train without the imported choice",
-        (long long)p->I, (long long)p->J, (long long)p->S, cublaslt()->cublasLtGetStatusString(status));
-  plan->r.workspace_bytes = r.workspaceSize;
 }
 static MatmulPlan *matmul_plan_of(MatmulPlans *plans, const MatmulKey *key) {
   for (MatmulPlan *plan = plans->first; plan; plan = plan->next)
-    if (!memcmp(&plan->r.key, key, sizeof *key)) return plan;
+    if (!memcmp(&plan->key, key, sizeof *key)) return plan;
   return NULL;
 }
 static MatmulPlan *matmul_plan_new(MatmulPlans *plans, const MatmulKey *key) {
   MatmulPlan *plan = (MatmulPlan *)calloc(1, sizeof *plan);
   CHECK(plan, "no memory for %zu bytes of a matmul plan", sizeof *plan);
-  plan->r.key = *key;
+  plan->key = *key;
   *plans->end = plan;
   plans->end = &plan->next;
   return plan;
@@ -254,24 +242,122 @@ static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
   if (!plan) {
     plan = matmul_plan_new(plans, &key);
     matmul_choose(c, plan, p);
-  } else if (!plan->ready) {
-    matmul_adopt(c, plan, p);
   }
   plan->last = *p;
   return plan;
 }
 
-// ================================================================================================ 3 choosing
-// Median time of one algorithm on the operands of the latest use. Four GEMMs per sample, so that an event's own cost is
-// small beside them.
-static float matmul_time(Ctx *c, MatmulPlan *plan, const cublasLtMatmulHeuristicResult_t *f, cudaEvent_t from,
-                         cudaEvent_t to) {
+// ================================================================================================ 3 tuning
+// Another algorithm replaces a plan's own only if it gives the same bits. cuBLASLt promises that of no two algorithms
+// and does not say what a tile or a stage does to the order of a sum. So both compute the same GEMM and every element
+// is compared, from operands in which an order shows. Of another split of S or another reduction the order is known to
+// differ: those are not tried.
+//
+// Along S both operands are 256 in four places (peaks; two where S is short), with signs of `a` that cancel in pairs;
+// elsewhere they are +-[1, 2) times 2^-3 to 2^-6. Between a pair a partial sum is about 65536, where fp32 numbers are
+// 2^-7 apart: nearly as coarse as the terms (below 2^-4) are large, so what is left of a term depends on what it is
+// added to, and when. After the pairs only the sum of what was left remains: two orders differ there in about every
+// element, and by enough to outlast rounding to bf16. All dtypes hold these numbers, E4M3 too.
+enum MatmulPeaks { PEAKS_NONE, PEAKS_PLUS, PEAKS_SIGNED, PEAKS_SIGNED_IN_ODD_ROWS };
+static uint32_t matmul_hash(uint32_t x) {                        // as good as random, the same everywhere
+  x = (x ^ x >> 16) * 0x45d9f3bu;
+  x = (x ^ x >> 16) * 0x45d9f3bu;
+  return x ^ x >> 16;
+}
+static float matmul_ordinary(uint32_t seed, int64_t i) {
+  const uint32_t h = matmul_hash((uint32_t)i * 8 + seed);
+  return (h & 1 ? -0x1p-10f : 0x1p-10f) * (float)(128 + (h >> 1 & 127)) / (float)(1 << (h >> 8 & 3));
+}
+static void matmul_put(void *data, Dtype t, int64_t i, float x) {
+  if (t == F32) round_to((float *)data + i, x);
+  else if (t == BF16) round_to((bf16 *)data + i, x);
+  else if (t == F16) round_to((fp16 *)data + i, x);
+  else round_to((fp8 *)data + i, x);
+}
+
+// One GEMM on operands of our own, in the memory of the plan's latest use: what that held is kept on the host.
+struct MatmulHeld { Tensor t; void *was; };
+struct MatmulTrial {
+  MatmulHeld held[8];                            // the first is `out`
+  int count;
+  void *before, *want, *got;                     // of `out`: before a GEMM; of the plan's algorithm; of another
+};
+static size_t matmul_bytes(Tensor t) { return (size_t)numel(t) * dtype_bytes(t.dtype); }
+static void *matmul_host(size_t bytes) {
+  void *p = malloc(bytes);
+  CHECK(p, "--tune: no memory for %zu bytes on the host", bytes);
+  return p;
+}
+static void matmul_copy(Ctx *c, void *to, const void *from, size_t bytes) {
+  CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, STREAM(c)));
+  CUDA(cudaStreamSynchronize(STREAM(c)));
+}
+// What an operand holds in a trial, on the host. With peaks it is a or b: (rows,S) in memory if by_rows, else (S,rows).
+static void matmul_fill(void *data, Tensor t, uint32_t seed, MatmulPeaks peaks, int64_t S, bool by_rows) {
+  const int64_t n = numel(t), rows = n / S, at[] = {0, S - 1, S / 3, 2 * S / 3};
+  const int count = peaks == PEAKS_NONE || S < 3 ? 0 : S < 16 ? 2 : 4;           // two terms have one order
+  for (int64_t i = 0; i < n; i++) matmul_put(data, t.dtype, i, matmul_ordinary(seed, i));
+  for (int k = 0; k < count; k++)
+    for (int64_t r = 0; r < rows; r++) {
+      const bool minus = (k == 1 || k == 2) && (peaks == PEAKS_SIGNED || (peaks == PEAKS_SIGNED_IN_ODD_ROWS && r % 2));
+      matmul_put(data, t.dtype, by_rows ? r * S + at[k] : at[k] * rows + r, minus ? -256.0f : 256.0f);
+    }
+}
+static void matmul_trial_open(Ctx *c, MatmulTrial *x, const MatmulProduct *p) {
+  *x = MatmulTrial{};
+  for (Tensor t : {p->out, p->a, p->b, p->bias, p->pre_gelu, p->addend, p->a_scale, p->b_scale})
+    if (t.data) x->held[x->count++] = MatmulHeld{t, matmul_host(matmul_bytes(t))};
+  for (int i = 0; i < x->count; i++) matmul_copy(c, x->held[i].was, x->held[i].t.data, matmul_bytes(x->held[i].t));
+  for (int i = 1; i < x->count; i++) {
+    const Tensor t = x->held[i].t;
+    const bool a = t.data == p->a.data, b = t.data == p->b.data;   // both: X X^T, where half of the elements cancel
+    void *own = matmul_host(matmul_bytes(t));
+    if (t.data == p->a_scale.data || t.data == p->b_scale.data) matmul_put(own, t.dtype, 0, 1.0f);
+    else matmul_fill(own, t, (uint32_t)i, a && b ? PEAKS_SIGNED_IN_ODD_ROWS : a ? PEAKS_SIGNED : b ? PEAKS_PLUS
+                     : PEAKS_NONE, p->S, a ? p->a_rows : p->b_rows);
+    matmul_copy(c, t.data, own, matmul_bytes(t));
+    free(own);
+  }
+  const size_t bytes = matmul_bytes(p->out);
+  x->before = matmul_host(bytes), x->want = matmul_host(bytes), x->got = matmul_host(bytes);
+  matmul_fill(x->before, p->out, 0, PEAKS_NONE, p->S, true);
+}
+static void matmul_trial_run(Ctx *c, MatmulTrial *x, MatmulPlan *plan, const cublasLtMatmulAlgo_t *algo,
+                             size_t workspace_bytes, void *result) {
+  const Tensor out = x->held[0].t;
+  matmul_copy(c, out.data, x->before, matmul_bytes(out));
+  matmul_library(c, plan, &plan->last, algo, workspace_bytes);
+  matmul_copy(c, result, out.data, matmul_bytes(out));
+}
+static void matmul_trial_close(Ctx *c, MatmulTrial *x) {
+  for (int i = 0; i < x->count; i++) {
+    matmul_copy(c, x->held[i].t.data, x->held[i].was, matmul_bytes(x->held[i].t));
+    free(x->held[i].was);
+  }
+  for (void *p : {x->before, x->want, x->got}) free(p);
+}
+
+static int matmul_config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  uint32_t x = 0;
+  size_t written = 0;
+  const cublasStatus_t s = cublaslt()->cublasLtMatmulAlgoConfigGetAttribute(algo, attribute, &x, sizeof x, &written);
+  return s == CUBLAS_STATUS_SUCCESS ? (int)x : -1;
+}
+static bool matmul_splits_alike(const cublasLtMatmulAlgo_t *a, const cublasLtMatmulAlgo_t *b) {
+  return matmul_config(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) == matmul_config(b, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) &&
+         matmul_config(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) ==
+             matmul_config(b, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+}
+// Median time of one algorithm on the operands of a trial. Four GEMMs per sample, so that an event's own cost is small
+// beside them.
+static float matmul_time(Ctx *c, MatmulPlan *plan, const cublasLtMatmulAlgo_t *algo, size_t workspace_bytes,
+                         cudaEvent_t from, cudaEvent_t to) {
   enum { SAMPLES = 5, PRODUCTS = 4 };
   float ms[SAMPLES];
-  matmul_library(c, plan, &plan->last, &f->algo, f->workspaceSize);
+  matmul_library(c, plan, &plan->last, algo, workspace_bytes);
   for (int i = 0; i < SAMPLES; i++) {
     CUDA(cudaEventRecord(from, STREAM(c)));
-    for (int k = 0; k < PRODUCTS; k++) matmul_library(c, plan, &plan->last, &f->algo, f->workspaceSize);
+    for (int k = 0; k < PRODUCTS; k++) matmul_library(c, plan, &plan->last, algo, workspace_bytes);
     CUDA(cudaEventRecord(to, STREAM(c)));
     CUDA(cudaEventSynchronize(to));
     CUDA(cudaEventElapsedTime(&ms[i], from, to));
@@ -279,115 +365,64 @@ static float matmul_time(Ctx *c, MatmulPlan *plan, const cublasLtMatmulHeuristic
   }
   return ms[SAMPLES / 2];
 }
-// Overwrites the memory of the plans' latest operands, which the caller no longer needs. A gain below 1 % is noise: the
-// heuristic's first choice stays.
+// A gain below 1 % is noise: the plan's algorithm stays.
+static void matmul_tune(Ctx *c, MatmulPlan *plan, cudaEvent_t from, cudaEvent_t to) {
+  cublasLtMatmulHeuristicResult_t found[MATMUL_CANDIDATES] = {};
+  MatmulTrial x;
+  matmul_trial_open(c, &x, &plan->last);
+  matmul_point(plan, &plan->last);
+  const int n = matmul_candidates(c, plan, found, MATMUL_CANDIDATES);
+  matmul_trial_run(c, &x, plan, &plan->algo, plan->workspace_bytes, x.want);
+  const float own_ms = matmul_time(c, plan, &plan->algo, plan->workspace_bytes, from, to);
+  float best_ms = own_ms;
+  int best = -1;
+  for (int i = 0; i < n; i++) {
+    if (!memcmp(&found[i].algo, &plan->algo, sizeof plan->algo)) continue;
+    if (!matmul_splits_alike(&found[i].algo, &plan->algo)) continue;
+    matmul_trial_run(c, &x, plan, &found[i].algo, found[i].workspaceSize, x.got);
+    if (memcmp(x.got, x.want, matmul_bytes(plan->last.out))) continue;
+    const float ms = matmul_time(c, plan, &found[i].algo, found[i].workspaceSize, from, to);
+    if (ms < best_ms && ms < 0.99f * own_ms) best = i, best_ms = ms;
+  }
+  matmul_trial_close(c, &x);
+  if (best < 0) return;
+  plan->algo = found[best].algo;
+  plan->workspace_bytes = found[best].workspaceSize;
+}
+// Leaves all operands as they were; for the time it takes up to four times the largest GEMM's operands on the host.
 static void plans_tune_impl(Ctx *c) {
   cudaEvent_t from, to;
   CUDA(cudaEventCreate(&from));
   CUDA(cudaEventCreate(&to));
-  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) {
-    if (!plan->ready || plan->r.way == MATMUL_OWN) continue;
-    cublasLtMatmulHeuristicResult_t found[MATMUL_CANDIDATES] = {};
-    matmul_point(plan, &plan->last);
-    const int n = matmul_candidates(c, plan, found, MATMUL_CANDIDATES);
-    int best = 0;
-    float first_ms = 0, best_ms = 0;
-    for (int i = 0; i < n; i++) {
-      const float ms = matmul_time(c, plan, &found[i], from, to);
-      if (i == 0) first_ms = best_ms = ms;
-      if (ms < best_ms && ms < 0.99f * first_ms) { best = i; best_ms = ms; }
-    }
-    if (n == 0) continue;
-    plan->r.algo = found[best].algo;
-    plan->r.workspace_bytes = found[best].workspaceSize;
-  }
+  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next)
+    if (plan->way != MATMUL_OWN) matmul_tune(c, plan, from, to);
   CUDA(cudaEventDestroy(from));
   CUDA(cudaEventDestroy(to));
 }
 
-// An algorithm is an opaque byte string, valid only for the same cuBLASLt on the same GPU model. magic: "matmul" and
-// the version of MatmulRecord's layout.
-struct MatmulExport { char magic[8]; uint64_t library; int32_t major, minor, multiprocessors, count; };
-static MatmulExport matmul_export_head(Ctx *c, int count) {
-  const CudaDevice *d = DEVICE(c);
-  MatmulExport h = {"matmul2", cublaslt()->cublasLtGetVersion(), d->major, d->minor, d->multiprocessors, count};
-  return h;
-}
-// to == NULL: only the number of bytes.
-static void plans_export_impl(Ctx *c, void *to, size_t *bytes) {
-  int count = 0;
-  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) count++;
-  const size_t need = sizeof(MatmulExport) + (size_t)count * sizeof(MatmulRecord);
-  if (to) {
-    CHECK(*bytes >= need, "matmul plans take %zu bytes, given %zu", need, *bytes);
-    const MatmulExport head = matmul_export_head(c, count);
-    char *at = (char *)to;
-    memcpy(at, &head, sizeof head);
-    at += sizeof head;
-    for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next, at += sizeof plan->r)
-      memcpy(at, &plan->r, sizeof plan->r);
-  }
-  *bytes = need;
-}
-// Choices of another layout, library version or GPU model are ignored, with a line that says so.
-static void plans_import_impl(Ctx *c, const void *from, size_t bytes) {
-  MatmulExport head = {};
-  CHECK(bytes >= sizeof head, "matmul plans of %zu bytes are too short", bytes);
-  memcpy(&head, from, sizeof head);
-  const MatmulExport mine = matmul_export_head(c, head.count);
-  if (!memcmp(head.magic, mine.magic, strlen("matmul")) && memcmp(head.magic, mine.magic, sizeof head.magic)) {
-    warn("matmul algorithms chosen by another version of this program are not used: results differ from that run in "
-         "rounding");
-    return;
-  }
-  CHECK(!memcmp(head.magic, mine.magic, sizeof head.magic) && head.count >= 0 &&
-            bytes == sizeof head + (size_t)head.count * sizeof(MatmulRecord),
-        "matmul plans of %zu bytes are damaged", bytes);
-  if (memcmp(&head, &mine, sizeof head)) {
-    warn("matmul algorithms chosen with cuBLASLt %llu on sm_%d%d x %d are not used with %llu on sm_%d%d x %d: results "
-         "differ from that run in rounding", (unsigned long long)head.library, head.major, head.minor,
-         head.multiprocessors, (unsigned long long)mine.library, mine.major, mine.minor, mine.multiprocessors);
-    return;
-  }
-  for (int i = 0; i < head.count; i++) {
-    MatmulRecord r;
-    memcpy(&r, (const char *)from + sizeof head + (size_t)i * sizeof r, sizeof r);
-    CHECK(r.way <= MATMUL_OWN, "matmul plan %d is damaged", i);
-    MatmulPlan *plan = matmul_plan_of(DEVICE(c)->plans, &r.key);
-    if (!plan) plan = matmul_plan_new(DEVICE(c)->plans, &r.key);
-    matmul_plan_unready(plan);                   // made and checked again at its next use
-    plan->r = r;
-  }
-}
-
-static int matmul_config(const MatmulPlan *plan, cublasLtMatmulAlgoConfigAttributes_t attribute) {
-  uint32_t x = 0;
-  size_t written = 0;
-  const cublasStatus_t s =
-      cublaslt()->cublasLtMatmulAlgoConfigGetAttribute(&plan->r.algo, attribute, &x, sizeof x, &written);
-  return s == CUBLAS_STATUS_SUCCESS ? (int)x : -1;
-}
+// ================================================================================================ 4 text
 // One line per plan, in order of first use; cut at the end of a line if `bytes` is too small.
 static void plans_text_impl(Ctx *c, char *to, size_t bytes) {
   static const char *const names[] = {"forward", "backward_input", "backward_weight"};
   size_t used = 0;
   if (bytes) *to = 0;
   for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) {
-    const MatmulKey *k = &plan->r.key;
+    const MatmulKey *k = &plan->key;
     char line[320], algo[128] = "";
-    if (plan->r.way != MATMUL_OWN)
+    if (plan->way != MATMUL_OWN)
       snprintf(algo, sizeof algo, ": algorithm %d tile %d stages %d split-k %d reduction %d, workspace %llu",
-               matmul_config(plan, CUBLASLT_ALGO_CONFIG_ID), matmul_config(plan, CUBLASLT_ALGO_CONFIG_TILE_ID),
-               matmul_config(plan, CUBLASLT_ALGO_CONFIG_STAGES_ID),
-               matmul_config(plan, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
-               matmul_config(plan, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME), (unsigned long long)plan->r.workspace_bytes);
+               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_ID),
+               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
+               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+               (unsigned long long)plan->workspace_bytes);
     const int n = snprintf(
-        line, sizeof line, "matmul_%s %lldx%lldx%lld %s%s to %s%s%s%s%s%s%s\n", names[k->op % 3], (long long)k->I,
+        line, sizeof line, "matmul_%s %lldx%lldx%lld %s%s to %s%s%s%s%s%s\n", names[k->op % 3], (long long)k->I,
         (long long)k->J, (long long)k->S, dtype_name((Dtype)k->dtype), k->tf32 ? " (tf32)" : "",
         dtype_name((Dtype)k->out_dtype), k->bias ? ", bias" : "", k->add ? ", added" : "",
-        k->pre_gelu ? ", gelu' " : plan->r.way == MATMUL_OWN ? ", " : "",
-        k->pre_gelu || plan->r.way == MATMUL_OWN ? matmul_way_names[plan->r.way] : "", algo,
-        plan->ready ? "" : " (not used yet)");
+        k->pre_gelu ? ", gelu' " : plan->way == MATMUL_OWN ? ", " : "",
+        k->pre_gelu || plan->way == MATMUL_OWN ? matmul_way_names[plan->way] : "", algo);
     if (n < 0 || used + (size_t)n >= bytes) return;
     memcpy(to + used, line, (size_t)n + 1);
     used += (size_t)n;

@@ -1,6 +1,7 @@
 // nvidia.h: facts about NVIDIA devices and libraries that no call returns.
 //
-// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR, NCCL_NEEDED, nccl_shares_a_gpu(), nccl_serial_words().
+// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR, NCCL_NEEDED, nccl_shares_a_gpu(), nccl_serial_words(),
+// sm_margin_row(), sm_margin_blocks().
 // Every compiler compiles it, so that tests can use it.
 //
 // Peaks are FLOP/s of dense GEMMs (data sheets quote twice as much, for 2:4 sparsity) with fp32 sums, which GeForce
@@ -88,4 +89,38 @@ static inline const char *nccl_serial_words(int nccl, int driver, bool captured,
            driver >= DRIVER_OVERLAP ? "NCCL 2.27.3 and a driver for CUDA 12.9 overlap them, and so does --graph off"
                                     : "a driver for CUDA 12.9 and NCCL 2.27.3 overlap them");
   return text;
+}
+
+// --sm_margin auto: how many multiprocessors matrix multiplies leave to NCCL, by the GPU's model alone. A row is of
+// GPUs of this compute capability (of any minor version if minor is -1) with at least so many multiprocessors; the
+// first match counts. What is known, and where from:
+//   sm_90     Large GEMMs are persistent: as many blocks as multiprocessors, each for several tiles. Where NCCL holds
+//             some, the last blocks wait for the first, and the GEMM takes up to twice as long; NCCL held about 10 %
+//             (PyTorch issue 143988, FSDP on H100). With the target cuBLASLt launches fewer blocks (pull request
+//             144974). 16 are 12 % of 132; 8 for each of the two kernels of NCCL that run at once.
+//   sm_100    A cap of 16 blocks for NCCL cost more than it gave, one of 8 more still (marin issue 7012, 8 x B200), and
+//             the target is for heuristics: that it changes the grid on Hopper is not meant to last (PyTorch pull
+//             request 183330).
+//   others    GEMMs have a block a tile: NCCL's blocks, at a higher priority, start when any of them ends.
+struct SmMargin { int major, minor, multiprocessors, margin; const char *why; };
+static const SmMargin sm_margins[] = {
+    {9, 0, 132, 16, "large GEMMs are persistent, and NCCL takes about a tenth of the multiprocessors"},
+    {9, 0, 114, 8, "large GEMMs are persistent; without NVSwitch NCCL needs fewer multiprocessors"},
+    {9, 0, 0, 0, "too few multiprocessors to give some away"},
+    {10, -1, 0, 0, "a cap on NCCL cost more than it gave"},
+    {0, -1, 0, 0, "a GEMM has a block a tile, and NCCL's blocks start when any of them ends"}};
+static inline const SmMargin *sm_margin_row(int major, int minor, int multiprocessors) {
+  for (const SmMargin &m : sm_margins)
+    if ((!m.major || (m.major == major && (m.minor < 0 || m.minor == minor))) && multiprocessors >= m.multiprocessors)
+      return &m;
+  return NULL;                                   // the last row matches everything
+}
+// The most blocks of one kernel of NCCL (config.maxCTAs; a block takes a multiprocessor for itself, NCCL issue 689).
+// Gathers have buffers of their own, all other communicators share theirs and run one after another (collectives.cuh),
+// so two kernels run at once. A power of two, because NCCL rounds the channels of sends and receives up to one
+// (ncclTopoComputeP2pChannels, src/graph/paths.cc). 0: as many as NCCL likes.
+static inline int sm_margin_blocks(int margin) {
+  int blocks = margin ? 1 : 0;
+  while (blocks && 4 * blocks <= margin && blocks < 32) blocks *= 2;
+  return blocks;
 }

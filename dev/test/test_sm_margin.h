@@ -1,0 +1,148 @@
+// test_sm_margin.h: --sm_margin: the table, what cuBLASLt and NCCL are told, that the number of ranks changes nothing.
+// Included after test_schedule.h, test_cuda_matmul.h and test_plan_report.h.
+
+TEST(sm_margin_table,
+     "--sm_margin auto: Hopper with NVSwitch 16, H100 PCIe 8, all others and instances 0; two kernels of NCCL fit into "
+     "any margin") {
+  const struct { int major, minor, multiprocessors, margin; } cases[] = {
+      {9, 0, 132, 16}, {9, 0, 114, 8}, {9, 0, 16, 0}, {9, 0, 78, 0}, {10, 0, 148, 0}, {10, 3, 160, 0}, {8, 0, 108, 0},
+      {8, 6, 84, 0},   {8, 9, 128, 0}, {12, 0, 170, 0}};
+  for (const auto &k : cases) {
+    const SmMargin *row = sm_margin_row(k.major, k.minor, k.multiprocessors);
+    EXPECT(row && row->margin == k.margin && row->why[0], "sm_%d%d x %d: %d", k.major, k.minor, k.multiprocessors,
+           row ? row->margin : -1);
+  }
+  EXPECT(sm_margin_blocks(0) == 0, "no margin, no limit");
+  for (int margin = 2; margin <= SM_MARGIN_MOST; margin++) {
+    const int blocks = sm_margin_blocks(margin);
+    EXPECT(blocks >= 1 && 2 * blocks <= margin && !(blocks & (blocks - 1)) && (blocks == 32 || 4 * blocks > margin),
+           "margin %d: %d blocks", margin, blocks);
+  }
+}
+TEST(sm_margin_is_read, "--sm_margin: auto, or a number that leaves something of the GPU; all else is refused") {
+  const struct { const char *text; int multiprocessors, margin; const char *said; } cases[] = {
+      {"0", 132, 0, ""},
+      {"auto", 132, 16, ""},
+      {"auto", 16, 0, ""},
+      {"24", 132, 24, ""},
+      {"131", 132, 131, ""},
+      {"132", 132, 0,
+       "--sm_margin 132 leaves nothing for matrix multiplies: GPU has 132 multiprocessors; give fewer, or auto"},
+      {"1", 132, 0,
+       "--sm_margin 1: two kernels of NCCL run at once, a gather and a reduction, and each needs one: give 2 or more, "
+       "or 0 for no limits"},
+      {"16x", 132, 0, "--sm_margin '16x' is neither auto nor a number of multiprocessors, like 16"},
+      {"-2", 132, 0, "--sm_margin '-2' is neither auto nor a number of multiprocessors, like 16"},
+      {"99999", 132, 0, "--sm_margin '99999' is neither auto nor a number of multiprocessors, like 16"}};
+  for (const auto &k : cases) {
+    Options o;
+    char error[512] = "";
+    test_options(&o, 1, "%s", "");
+    strcpy(o.sm_margin, k.text);
+    const bool read = sm_margin_refuse(&o, error, sizeof error);
+    const int margin = read ? sm_margin_for(&o, "GPU", 9, 0, k.multiprocessors, error, sizeof error) : 0;
+    EXPECT(!strcmp(error, k.said) && (error[0] || margin == k.margin), "--sm_margin %s: %d, '%s'", k.text, margin,
+           error);
+  }
+}
+TEST_MPI(sm_margin_of_a_checkpoint, 1, "a checkpoint's --sm_margin becomes 0 on a CPU") {
+  for (const char *saved : {"16", "auto", "0"}) {
+    Options o;
+    test_options(&o, 1, "--device cpu");
+    strcpy(o.sm_margin, saved);
+    const Device d = agree_on_device(&o, MPI_COMM_SELF, MPI_COMM_SELF);
+    EXPECT(!strcmp(o.sm_margin, "0") && !d.sm_margin, "%s: %s, %d", saved, o.sm_margin, d.sm_margin);
+  }
+}
+TEST(sm_margin_of_plans, "a plan's matrix multiplies take the multiprocessors that --sm_margin leaves") {
+  Machine m = {};
+  m.multiprocessors = 132;
+  const Tensor tiles = tensor_of(NULL, BF16, 132 * 128, 256);    // of the best kind: one turn of all multiprocessors
+  const double all = product_fill(&m, tiles);
+  m.sm_margin = 16;
+  EXPECT(all == 1 && product_fill(&m, tiles) < 0.9, "132 tiles: %g, beside NCCL %g", all, product_fill(&m, tiles));
+  const Tensor fewer = tensor_of(NULL, BF16, 116 * 128, 256);
+  m.sm_margin = 0;
+  const double alone = product_fill(&m, fewer);
+  m.sm_margin = 16;
+  EXPECT(product_fill(&m, fewer) == alone, "116 tiles fit beside NCCL");
+  const struct { const char *options; int margin; const char *said; } cases[] = {
+      {"--on h100", 0, ""}, {"--on h100 --sm_margin auto", 16, ""}, {"--on b200 --sm_margin auto", 0, ""},
+      {"--on a100 --sm_margin 24", 24, ""},
+      {"--on a100 --sm_margin 108", 0,
+       "--sm_margin 108 leaves nothing for matrix multiplies: a100 has 108 multiprocessors; give fewer, or auto"}};
+  for (const auto &k : cases) {
+    Options o;
+    PlanDevice d = {};
+    char error[2048] = "";
+    plan_asked(&o, "%s --model gpt2 --world 8", k.options);
+    const bool ok = plan_resolve(&o, &d, error, sizeof error);
+    EXPECT(ok == !k.said[0] && !strcmp(error, k.said) && (!ok || d.machine.sm_margin == k.margin), "%s: %d, '%s'",
+           k.options, d.machine.sm_margin, error);
+  }
+}
+
+TEST(sm_margin_is_said, "the start says how multiprocessors are dealt out") {
+  RunView run = {};
+  Device d = {};
+  d.multiprocessors = 132, d.sm_margin = 16;
+  run.device = &d;
+  char *text = words_of(&run, sm_margin_words);
+  EXPECT(!strcmp(text, "116 of 132 multiprocessors for matrix multiplies; 16 for NCCL: 8 blocks for gathers, 8 for all "
+                 "else"), "%s", text);
+  free(text);
+}
+
+// Every GEMM of a layer, tuned too.
+TEST(sm_margin_reaches_cublaslt, "cuBLASLt plans for the multiprocessors that --sm_margin leaves, when tuning too") {
+  if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
+  static char text[4096];
+  for (int margin : {0, 2}) for (int tuned = 0; tuned < 2; tuned++) {
+    Ctx c = matmul_device_ctx(&ops_cuda_emulated);
+    emu_lt_without(0);
+    c.sm_margin = margin;
+    const MatmulDeviceCase d = matmul_device_case(&c, matmul_case({16, 24, 40}, BF16));
+    Tensor out = device_tensor(&c, BF16, 16, 40), din = device_tensor(&c, BF16, 16, 24);
+    Tensor dweight = device_tensor(&c, F32, 40, 24);
+    const int want = margin ? 4 - margin : 0;    // the emulated GPU has 4
+    matmul_forward(&c, out, d.in, d.weight, MatmulEpilogue{d.bias, {}});
+    EXPECT(emu_lt_multiprocessors() == want, "margin %d: forward for %d", margin, emu_lt_multiprocessors());
+    matmul_backward_input(&c, din, d.dout, d.weight, d.pre);
+    EXPECT(emu_lt_multiprocessors() == want, "margin %d: backward_input for %d", margin, emu_lt_multiprocessors());
+    matmul_backward_weight(&c, dweight, Tensor{}, d.dout, d.in, OVERWRITE);
+    EXPECT(emu_lt_multiprocessors() == want, "margin %d: backward_weight for %d", margin, emu_lt_multiprocessors());
+    if (tuned) c.ops->plans_tune(&c);
+    EXPECT(emu_lt_multiprocessors() == want, "margin %d: tuning for %d", margin, emu_lt_multiprocessors());
+    EXPECT(matmul_lines(&c, text, sizeof text) == 3, "%s", text);
+    device_done(&c);
+    op_free_all();
+  }
+}
+
+// The emulated heuristic chooses another algorithm, of other bits, where it may not use the whole device.
+TEST_MPI(sm_margin_ranks_change_no_bit, 4,
+         "with --sm_margin N = 1, 2 and 4 ranks, replicas too, have the same bits, which are not those without it; "
+         "NCCL's kernels fit into the margin together") {
+  static Corpus corpus;
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  schedule_corpus(&corpus);
+  WorldResult without, one, r;
+  const struct { int world; const char *extra; } cases[] = {{2, ""}, {4, "--mesh 2x2"}};
+  for (int margin : {0, 2}) {
+    WorldResult *alone = margin ? &one : &without;
+    schedule_variant.sm_margin = margin;
+    if (!schedule_run(alone, &corpus, &ops_cuda_emulated, 1, "self", "")) memset(alone, 0, sizeof *alone);
+    MPI_Bcast(alone, sizeof *alone, MPI_BYTE, 0, MPI_COMM_WORLD);
+    for (const auto &k : cases) {
+      if (!margin && k.world != 2) continue;
+      if (!schedule_run(&r, &corpus, &ops_cuda_emulated, k.world, "nccl", k.extra)) continue;
+      schedule_expect(&r, alone, "margin %d, N=%d, %s", margin, k.world, k.extra);
+      const int want = margin ? margin : 2 * 64;
+      EXPECT(schedule_nccl_blocks == want, "margin %d, N=%d, %s: NCCL may have %d blocks at once, not %d", margin,
+             k.world, k.extra, schedule_nccl_blocks, want);
+    }
+  }
+  schedule_variant = ScheduleVariant{};
+  EXPECT(memcmp(&one, &without, sizeof one), "a margin changes nothing: cuBLASLt was not told");
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
