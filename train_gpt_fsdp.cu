@@ -1383,7 +1383,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   const bool trained = run_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
   if (!t->fsdp.mesh.rank)
     say("files: %s/metrics.jsonl%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
-        log->page_whole ? ", report.html" : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
+        log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
         sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
 }

@@ -27,7 +27,7 @@ struct Log {
   bool lost;                                     // metrics.jsonl could not be written to its end
   Tensorboard board;                             // no file without --tensorboard
   ReportLive *page;                              // of report.html; NULL: none is written
-  bool page_whole;                               // it has the run's end
+  const char *page_said;                         // what the list of files says of it at the end; NULL: nothing
   int64_t skipped;                               // steps of this run without an update
   bool plans_known;
   CoreWatch cores;
@@ -447,6 +447,7 @@ static void log_trace(Log *log, const RunView *run) {
 // The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
 static void log_close(Log *log, const RunView *run, const char *reason) {
   tensorboard_close(&log->board);
+  log->page_said = log->page ? ", report.html (incomplete)" : NULL;
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)*run->step,
           now_ms() - log->start_ms);
@@ -455,7 +456,7 @@ static void log_close(Log *log, const RunView *run, const char *reason) {
   fprintf(log->metrics, "}\n");
   log_flush(log, run);
   log_page(log, true);
-  log->page_whole = log->page;
+  log->page_said = log->page ? ", report.html" : NULL;
   if (log->page) report_live_close(log->page);
   free(log->page);
   log->page = NULL;
