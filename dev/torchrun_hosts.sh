@@ -4,8 +4,8 @@
 #
 #   TORCHRUN=venv/bin/torchrun dev/torchrun_hosts.sh
 #
-# A run with other options than the others must be refused, and torchrun must report exit code 2. With --max-restarts and
-# --resume auto a run whose ranks are killed twice must end with the weights of one that nothing disturbed. What was
+# A run with other options than the others must be refused, and torchrun must report exit code 2. With --max-restarts
+# and --resume auto a run whose ranks are killed twice must end with the weights of one that nothing disturbed. What was
 # measured on which day is in dev/results/.
 set -eu
 program=$(realpath "${TRAIN_GPT_FSDP:-train_gpt_fsdp}")
