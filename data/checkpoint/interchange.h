@@ -412,8 +412,8 @@ static inline bool import_open_directory(Import *s, const char *directory, char 
   }
   for (const char *name : others)
     IMPORT_REFUSE(import_exists(directory, name),
-                  "%s: has its weights in %s, only safetensors are read; convert them in Python: "
-                  "transformers.AutoModelForCausalLM.from_pretrained('%s').save_pretrained('NEW')", directory, name,
+                  "%.800s: has its weights in %s, only safetensors are read; convert them in Python: "
+                  "transformers.AutoModelForCausalLM.from_pretrained('%.800s').save_pretrained('NEW')", directory, name,
                   directory);
   IMPORT_REFUSE(true, "%s: has config.json but no model.safetensors, nor %s with its shards", directory,
                 set_index_name);

@@ -386,7 +386,7 @@ TEST(corpora_cache_that_cannot_be,
                  "made: No such file or directory");           // the error of /proc itself
   cli_free(&r);
   cli_need_mount_namespace();
-  char command[2048];
+  char command[8192];
   const char *const mounts[] = {"mount -t tmpfs -o ro tmpfs", "mount -t tmpfs -o size=4k tmpfs"};
   const char *const says[] = {"Read-only file system", "No space left on device"};
   for (int i = 0; i < 2; i++) {

@@ -95,7 +95,7 @@ TEST(rdzv_ranks_take_the_place_of_processes,
      "env:// on one machine without a token, each process with GPUs, a core and a directory of its own: its rank has "
      "them; SIGUSR1 to one of them saves a checkpoint, and both share exit code 85") {
   CliRun r;
-  char command[2048], gpus[64], want[8];
+  char command[2048], gpus[64], want[16];
   cpu_set_t all, cores;
   sched_getaffinity(0, sizeof all, &all);
   int core[2] = {-1, -1};
