@@ -148,6 +148,9 @@ static void report_print_times(const PlanReport *p) {
   start_line("peaks", "%.4g TFLOP/s dense %s, of which matrix multiplies reach %.4g and attention %.4g; streaming ops "
              "%.4g GB/s%s", m->peak_flops * 1e-12, p->plan.opt.buffer_dtype, m->product_flops * 1e-12,
              m->attention_flops * 1e-12, m->memory_rate * 1e-9, m->gpu || m->peaks ? "" : " (assumed, not measured)");
+  if (m->sm_margin)
+    start_line("margin", "matrix multiplies have %d of %d multiprocessors, NCCL the others (--sm_margin)",
+               m->multiprocessors - m->sm_margin, m->multiprocessors);
   if (m->peaks)
     start_line("measured", "%s UTC by --tune plan, %d rank%s of %d thread%s (%s): %s", m->peaks->measured,
                m->peaks->ranks, m->peaks->ranks > 1 ? "s" : "", m->peaks->threads, m->peaks->threads > 1 ? "s" : "",
@@ -252,6 +255,7 @@ static void report_json_times(FILE *f, const PlanReport *p) {
   fprintf(f, ",\"predicted\":{\"on\":\"%s\"", m->name);
   const struct { const char *name; double value; } figures[] = {
       {"peak_flops", m->peak_flops}, {"product_flops", m->product_flops}, {"attention_flops", m->attention_flops},
+      {"sm_margin", (double)m->sm_margin},
       {"memory_bytes_per_s", m->memory_rate}, {"inside_bytes_per_s", m->inside},
       {"between_bytes_per_s", m->between}, {"memory_bytes", m->memory_bytes}, {"reserve_bytes", m->reserve_bytes},
       {"step_s", s->at[STEP_TOTAL]}, {"gathers_s", s->at[STEP_GATHERS]}, {"reductions_s", s->at[STEP_REDUCTIONS]},

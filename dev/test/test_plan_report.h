@@ -342,7 +342,8 @@ TEST(plan_text_and_json_agree,
      "sequences, FLOPs and days follow from each other; all that is predicted is below that word") {
   static Options o;
   CliRun r[2];
-  for (const char *row : {"--model gpt2 --world 16 --on h100 --dtype bf16 --grad_accum 3 --tokens 1e9",
+  for (const char *row : {"--model gpt2 --world 16 --on h100 --dtype bf16 --grad_accum 3 --tokens 1e9 "
+                          "--sm_margin 8",
                           "--model small --world 6 --ranks_per_host 4 --on cpu,memory_gib=40 --threads 2 --shm copy",
                           "--model tiny --world 8 --mesh 2x4 --device cuda --global_batch 512"}) {
     plan_asked(&o, "%s", row);
@@ -405,6 +406,9 @@ TEST(plan_text_and_json_agree,
         const char *at = strstr(text, line);
         EXPECT(at && atoll(at + strlen(line)) == (long long)plan_number(fit, "value"), "%s: %s", row, key);
       }
+      const int margin = (int)plan_number(predicted, "sm_margin");
+      EXPECT(margin == atoi(o.sm_margin) && (strstr(text, "have 124 of 132 multiprocessors") != NULL) == (margin == 8),
+             "%s: --sm_margin %d", row, margin);
       const char *below = strstr(text, "\npredicted on ");
       for (const char *words : {"tokens/s", "MFU", " GiB: "})
         EXPECT(below && strstr(text, words) > below, "%s: %s stands above 'predicted'", row, words);
