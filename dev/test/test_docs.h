@@ -143,8 +143,8 @@ TEST(docs_readme_is_short, "README.md has at most 170 lines of at most 120 colum
 static const struct { const char *program, *name; } docs_others[] = {
     {"mpirun", "oversubscribe"}, {"mpirun", "host"}, {"mpirun", "mca"}, {"mpirun", "bind_to"}, {"mpirun", "map_by"},
     {"mpirun", "cpu_list"}, {"srun", "cpu_bind"}, {"srun", "mpi"}, {"torchrun", "no_python"},
-    {"torchrun", "max_restarts"}, {"dev/compare.py", "steps"}, {"sbatch", "signal"}, {"sbatch", "requeue"}, {"hf", "local_dir"},
-    {"docker", "shm_size"}, {"docker", "cpus"}, {"docker", "memory"}, {"tensorboard", "logdir"},
+    {"torchrun", "max_restarts"}, {"dev/compare.py", "steps"}, {"sbatch", "signal"}, {"sbatch", "requeue"},
+    {"hf", "local_dir"}, {"docker", "shm_size"}, {"docker", "cpus"}, {"docker", "memory"}, {"tensorboard", "logdir"},
     {"build/test_gpt_fsdp", "list"}};
 // The name of an option that begins at `c` (its first hyphen), if it is plainly written; else false.
 static bool docs_option_at(const char *text, const char *c, char name[OPTION_NAME_BYTES]) {
