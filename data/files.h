@@ -19,6 +19,8 @@
 #include <unistd.h>
 #include "fsdp.h"
 
+// Bytes of one call that may wait for the disk. Each is progress: a slow disk is not taken for one that hangs.
+enum { FILE_PIECE_BYTES = 4 << 20 };
 enum FileOp { FILE_MAKE_DIRECTORY, FILE_CREATE, FILE_WRITE, FILE_SYNC, FILE_RENAME, FILE_LINK, FILE_REMOVE };
 // NULL except in tests. Called before the system call, from any thread. It returns 0 to let the call happen, or the
 // errno with which the call fails.
@@ -60,18 +62,18 @@ static inline bool file_reserve(int fd, const char *path, int64_t bytes) {
 // Writes all bytes, and asks the kernel to start writing to the disk now and not when memory is full.
 static inline bool file_write(int fd, const char *path, const void *data, int64_t bytes, int64_t offset) {
   if (!file_allowed(FILE_WRITE, path)) return false;
-  const int64_t first = offset, all = bytes;
+  enum { WORTH_STARTING_BYTES = 1 << 20 };
+  const bool starts = bytes >= WORTH_STARTING_BYTES;
   while (bytes > 0) {
-    const ssize_t n = pwrite(fd, data, (size_t)bytes, offset);
+    const ssize_t n = pwrite(fd, data, (size_t)min64(bytes, FILE_PIECE_BYTES), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) { errno = n ? errno : ENOSPC; return false; }
+    if (starts) sync_file_range(fd, offset, n, SYNC_FILE_RANGE_WRITE);
     data = (const char *)data + n;
     bytes -= n;
     offset += n;
     liveness_progress();
   }
-  enum { WORTH_STARTING_BYTES = 1 << 20 };
-  if (all >= WORTH_STARTING_BYTES) sync_file_range(fd, first, all, SYNC_FILE_RANGE_WRITE);
   return true;
 }
 // A number for a temporary name: nanoseconds. If another host sees the name, it sees this file and never a leftover of
@@ -84,7 +86,7 @@ static inline unsigned long long file_nonce() {
 // Reads all bytes; ENODATA if the file ends before.
 static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) {
   while (bytes > 0) {
-    const ssize_t n = pread(fd, data, (size_t)bytes, offset);
+    const ssize_t n = pread(fd, data, (size_t)min64(bytes, FILE_PIECE_BYTES), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) { errno = n ? errno : ENODATA; return false; }
     data = (char *)data + n;
@@ -94,8 +96,21 @@ static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) 
   }
   return true;
 }
+// Waits until a large file's bytes, but the last ones, are on the disk: piece by piece, where the file system can.
+static inline bool file_sync_pieces(int fd, const char *path) {
+  enum { WAIT = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER };
+  struct stat st;
+  if (fstat(fd, &st)) return false;
+  for (int64_t at = 0; at + FILE_PIECE_BYTES < st.st_size; at += FILE_PIECE_BYTES, liveness_progress()) {
+    if (!file_allowed(FILE_SYNC, path)) return false;
+    const int fault = sync_file_range(fd, at, FILE_PIECE_BYTES, WAIT);
+    if (fault) return errno == ENOSYS || errno == ESPIPE || errno == EINVAL || errno == EOPNOTSUPP;
+  }
+  return true;
+}
+// Waits until the file is on the disk.
 static inline bool file_sync(int fd, const char *path) {
-  if (!file_allowed(FILE_SYNC, path)) return false;
+  if (!file_sync_pieces(fd, path) || !file_allowed(FILE_SYNC, path)) return false;
   int fault;
   do fault = fsync(fd); while (fault && errno == EINTR);       // a signal that asks for the save may come twice
   liveness_progress();

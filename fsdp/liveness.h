@@ -10,7 +10,7 @@
 //                        where the main thread is: what a report says
 //   liveness_wait, liveness_arrived                    it begins to wait for others; it has what it waited for
 //   liveness_pause, liveness_poll                      one look of a waiting loop
-//   liveness_excuse      it waits until somebody reads what it prints, which is not a hang
+//   liveness_excuse      it prints: while a terminal or pipe takes nothing that is no hang
 //   liveness_device      memory in which a device writes how far it is, also while it replays a graph
 //   liveness_flight      where the flight record goes (kernels/flight.h, flight_file.h)
 //
@@ -30,15 +30,20 @@
 //     process, by _exit, whatever the main thread is blocked in. ncclCommAbort is for processes that go on; one that
 //     ends gives its communicators back with its CUDA context, so nothing is aborted here.
 //   - Ranks on rank 0's host reach it by a socket without a file (abstract, AF_UNIX), others by TCP, at whichever of
-//     rank 0's addresses answers first. Ranks know each other by a random number that rank 0 has broadcast over MPI.
+//     rank 0's addresses answers first. Every user of the host can see such a socket's name, and every host a port. So
+//     rank 0 takes a connection to the first only from its own user, and on each both ends prove that they know a
+//     random key that rank 0 has broadcast over MPI (prove.h). Until then nothing is done that a connection asks for.
+//     What follows is not signed: whoever can change packets between hosts can also end their connections.
 //   - What the main thread says of itself are single words, read and written atomically.
 #pragma once
 #if PART_LAUNCH
 #include "kernels/device.h"
 #include "kernels/flight.h"
+#include "kernels/prove.h"
 #include "fsdp/flight_file.h"
 #include <errno.h>
 #include <ifaddrs.h>
+#include <limits.h>
 #include <mpi.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -49,7 +54,6 @@
 #include <signal.h>
 #include <stddef.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -61,7 +65,7 @@ struct alignas(64) LivenessWords {
   uint64_t progress;
   const char *phase, *what, *where;              // what it waits for, NULL: nothing; where: the function that waits
   int what_stage;                                // the stage that it waits for: see liveness_stage
-  int excused;
+  int prints;                                    // 1 + the descriptor to which it writes text now, or 0
 };
 static LivenessWords liveness_words = {0, "start-up", NULL, NULL, STAGE_NONE, 0};
 
@@ -105,9 +109,13 @@ static inline void liveness_phase(const char *phase) {
 // microbatch: of this rank in its step, or MICROBATCH_NONE.
 static inline void liveness_microbatch(int microbatch) { flight_microbatch(microbatch); }
 static inline void liveness_step(int64_t step) { flight_step(step); }
-static inline void liveness_excuse(bool begins) {
-  __atomic_fetch_add(&liveness_words.excused, begins ? 1 : -1, __ATOMIC_RELAXED);
-  liveness_progress();
+// The main thread writes text to `fd` from here on; -1: no longer. This is no progress: a save that hangs is reported
+// on as well.
+static inline void liveness_excuse(int fd) { WORD_SET(&liveness_words.prints, fd + 1); }
+// Whether it waits for a reader now. A file always takes more: a disk that hangs is no slow reader.
+static inline bool liveness_excused() {
+  pollfd p = {WORD_GET(&liveness_words.prints) - 1, POLLOUT, 0};
+  return p.fd >= 0 && !poll(&p, 1, 0);
 }
 // Between two looks at what has not come yet: lets another process run, since ranks may outnumber cores.
 static inline void liveness_pause(int *spins, const char *what, int stage) {
@@ -125,21 +133,30 @@ static inline int mark_code(uint32_t value) { return (int)(value & ((1u << MARK_
 static inline int mark_number(uint32_t value) { return (int)(value >> MARK_BITS); }
 
 // ---- frames and links -----------------------------------------------------------------------------------------------
-// hello: I am this rank. welcome: rank 0 it is. From then on beats, both ways; ask: a beat is wanted now. As the last a
-// goodbye or an end.
-enum LivenessKind { FRAME_HELLO = 1, FRAME_WELCOME, FRAME_BEAT, FRAME_ASK, FRAME_GOODBYE, FRAME_END };
+// Another rank connects: hello, who it is and a random number. Rank 0: challenge, another one and its proof. proof: the
+// rank's. welcome: it is taken. From then on beats, both ways; ask: a beat is wanted now. As the last a goodbye or an
+// end.
+enum LivenessKind { FRAME_HELLO = 1, FRAME_CHALLENGE, FRAME_PROOF, FRAME_WELCOME, FRAME_BEAT, FRAME_ASK, FRAME_GOODBYE,
+                    FRAME_END };
+struct LivenessProof { uint8_t nonce[PROVE_NONCE], mac[PROVE_MAC]; };
 struct LivenessFrame {
-  uint64_t token, progress;
+  uint64_t progress;
   int64_t step;
   int32_t kind, rank, excused, waits;
   int32_t begun, in;                             // collectives of this step: last begun; waits for, or 0
   char collective[64];                           // which one that is: "the gather of block 2"
-  char place[224];                               // "microbatch 0, forward, waits for the gather of block 2"
+  union {
+    char place[224];                             // "microbatch 0, forward, waits for the gather of block 2"
+    LivenessProof proof;                         // before a welcome
+  };
 };
-// A connection; rank -1: nobody has spoken yet. joined: a beat came, so the peer keeps this one.
+// A connection; rank -1: it has proved nothing yet; claims: the rank that it says it is, -1: it has said nothing.
+// joined: a beat came, so the peer keeps this one. number: those made later have larger ones.
 struct LivenessLink {
-  int fd, rank;
+  int fd, rank, claims;
   bool joined;
+  uint64_t number;
+  uint8_t client[PROVE_NONCE], server[PROVE_NONCE];
   char in[sizeof(LivenessFrame)], out[sizeof(LivenessFrame)];
   size_t in_bytes, out_bytes, out_at;
 };
@@ -155,8 +172,8 @@ struct LivenessPeer {
 // A rank whose beats are late by LOST_TICKS is not counted among those that wait; only a rank that is late by
 // MARGIN_TICKS more than --timeout ends the run.
 enum { TICKS_PER_S = 4, TICK_MS = 1000 / TICKS_PER_S, NOTICE_TICKS = 10 * TICKS_PER_S, LOST_TICKS = 2 * TICKS_PER_S,
-       MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ADDRESSES_MOST = 16, CONNECT_MS = 30000,
-       WRITE_MS = 1000, REPORTER_MS = 2000, REPORT_BYTES = 8192, FLIGHT_S = 5 };
+       MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ACCEPTS_MOST = 16, ADDRESSES_MOST = 16, CONNECT_MS = 30000,
+       WRITE_MS = 1000, REPORTER_MS = 2000, LEAVE_MS = 1000, REPORT_BYTES = 8192, FLIGHT_S = 5 };
 
 struct Liveness {
   int64_t timeout;                               // seconds, 0: never; atomic
@@ -169,19 +186,26 @@ struct Liveness {
   int rank, world;
   int64_t idle;                                  // ticks without progress of any rank
   bool reports;                                  // of a lost rank 0 this rank tells for its host
-  uint64_t token, progress_before;
+  uint64_t run, progress_before;                 // run: random, the same on all ranks, no secret
+  ProveKey key;                                  // what only ranks of this run know
   uint64_t device_seen;
   const uint32_t *device;                        // [MARKS] that the device writes; NULL: none
   LivenessPeer *peer;                            // [world]; other ranks but 0 use only their own and rank 0's
   LivenessLink *link;
   int links, links_most, listener[2];
+  uint64_t links_made;
   char me[160];
   char flight[FLIGHT_PATH_BYTES];                // where the flight record goes; "": nowhere
   const char *version;
 };
-static Liveness liveness = {600, 0, 0, -1, 0, 0, PTHREAD_MUTEX_INITIALIZER, false, false, 0, 1, 0, true, 0, 0, 0, NULL,
-                            NULL, NULL, 0, 0, {-1, -1}, "", "", ""};
+static Liveness liveness = {600, 0, 0, -1, 0, 0, PTHREAD_MUTEX_INITIALIZER, false, false, 0, 1, 0, true, 0, 0, {}, 0,
+                            NULL, NULL, NULL, 0, 0, {-1, -1}, 0, "", "", ""};
 
+// A text of another process ends, and does nothing to a terminal.
+static inline void peer_text(char *text, size_t bytes) {
+  text[bytes - 1] = 0;
+  for (char *c = text; *c; c++) if (*c < 32 || *c > 126) *c = '?';
+}
 // Reads what has come into the frame; 1: it is complete, 0: not yet, -1: the connection has ended.
 static inline int link_read(LivenessLink *k, LivenessFrame *frame) {
   const ssize_t n = recv(k->fd, k->in + k->in_bytes, sizeof k->in - k->in_bytes, MSG_DONTWAIT);
@@ -190,7 +214,8 @@ static inline int link_read(LivenessLink *k, LivenessFrame *frame) {
   k->in_bytes += (size_t)n;
   if (k->in_bytes < sizeof k->in) return 0;
   memcpy(frame, k->in, sizeof *frame);
-  frame->place[sizeof frame->place - 1] = 0;
+  peer_text(frame->collective, sizeof frame->collective);
+  if (frame->kind >= FRAME_WELCOME) peer_text(frame->place, sizeof frame->place);
   k->in_bytes = 0;
   return 1;
 }
@@ -208,22 +233,39 @@ static inline void link_send(LivenessLink *k, const LivenessFrame *frame) {
     k->out_at = 0;
   }
 }
-// Reads what is left first: the kernel resets a connection that is closed with unread data, and drops what was sent.
+// To all that have proved themselves.
+static inline void links_send(Liveness *l, const LivenessFrame *frame) {
+  for (int i = 0; i < l->links; i++) if (l->link[i].rank >= 0) link_send(&l->link[i], frame);
+}
+// Reads what is left first, but not for ever: the kernel resets a connection that is closed with unread data, and drops
+// what was sent.
 static inline void link_close(Liveness *l, int i) {
   char rest[4096];
-  while (recv(l->link[i].fd, rest, sizeof rest, MSG_DONTWAIT) > 0) {}
+  for (int pieces = 0; pieces < 64 && recv(l->link[i].fd, rest, sizeof rest, MSG_DONTWAIT) > 0; pieces++) {}
   shutdown(l->link[i].fd, SHUT_WR);
   close(l->link[i].fd);
   l->link[i] = l->link[--l->links];
 }
+// Where all are taken the oldest that has proved nothing makes room: strangers that stay keep no rank out.
 static inline void link_add(Liveness *l, int fd, int rank) {
   const int on = 1;
+  int oldest = -1;
+  for (int i = 0; i < l->links && l->links == l->links_most; i++)
+    if (l->link[i].rank < 0 && (oldest < 0 || l->link[i].number < l->link[oldest].number)) oldest = i;
+  if (oldest >= 0) link_close(l, oldest);
   if (l->links == l->links_most) { close(fd); return; }
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);      // a goodbye must not wait for an answer to a beat
   LivenessLink *k = &l->link[l->links++];
   memset(k, 0, sizeof *k);
   k->fd = fd;
-  k->rank = rank;
+  k->rank = k->claims = rank;
+  k->number = l->links_made++;
+}
+// What `who`, an end of this connection, proves with: the key, of the rank that it claims to be and both numbers.
+static inline void link_mac(const LivenessLink *k, const ProveKey *key, const char *who, uint8_t mac[PROVE_MAC]) {
+  const ProvePart parts[] = {{who, strlen(who) + 1}, {&k->claims, sizeof k->claims}, {k->client, PROVE_NONCE},
+                             {k->server, PROVE_NONCE}};
+  prove_hmac(mac, key, parts, 4);
 }
 
 // ---- what is said of a rank -----------------------------------------------------------------------------------------
@@ -275,12 +317,11 @@ static inline LivenessFrame liveness_frame(const Liveness *l, LivenessKind kind)
   const LivenessWords *w = &liveness_words;
   LivenessFrame f = {};
   const FlightCollective in = {WORD_GET(&flight.in.what), WORD_GET(&flight.in.number), WORD_GET(&flight.in.stage)};
-  f.token = l->token;
   f.progress = WORD_GET(&w->progress);
   f.step = WORD_GET(&flight.step);
   f.kind = kind;
   f.rank = l->rank;
-  f.excused = WORD_GET(&w->excused) > 0;
+  f.excused = liveness_excused();
   f.waits = WORD_GET(&w->what) != NULL;
   f.begun = WORD_GET(&flight.begun);
   if (f.waits && in.number) {
@@ -377,12 +418,17 @@ static inline void liveness_report_collective(const Liveness *l, char *to, size_
 // ---- the end --------------------------------------------------------------------------------------------------------
 static void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
 static void (*liveness_died)(int rank);          // NULL, or hears of a rank that died; called by the thread
-// Writes to stderr past stdio, whose locks the main thread may hold, if somebody takes it within a second.
+// Writes to stderr past stdio, whose locks the main thread may hold, in pieces that a pipe with any room takes at once,
+// while somebody takes one within a second.
 static inline void liveness_write(const char *text, size_t n) {
-  pollfd p = {STDERR_FILENO, POLLOUT, 0};
-  if (poll(&p, 1, WRITE_MS) <= 0 || !(p.revents & POLLOUT)) return;
-  if (liveness_line_end) liveness_line_end();
-  if (write(STDERR_FILENO, text, n) < 0) return; // nobody reads it
+  for (size_t at = 0; at < n;) {
+    pollfd p = {STDERR_FILENO, POLLOUT, 0};
+    if (poll(&p, 1, WRITE_MS) <= 0 || !(p.revents & POLLOUT)) return;
+    if (!at && liveness_line_end) liveness_line_end();
+    const ssize_t wrote = write(STDERR_FILENO, text + at, n - at < PIPE_BUF ? n - at : PIPE_BUF);
+    if (wrote <= 0) return;                      // nobody reads it
+    at += (size_t)wrote;
+  }
 }
 __attribute__((format(printf, 2, 3))) static inline void liveness_notice(const Liveness *l, const char *fmt, ...) {
   char text[512];
@@ -395,19 +441,23 @@ __attribute__((format(printf, 2, 3))) static inline void liveness_notice(const L
 }
 static inline void liveness_end_at_once(int) { _exit(EXIT_LOST); }
 static unsigned liveness_flight_s = FLIGHT_S;    // tests on a busy machine give more
-// Writes this rank's flight record. The disk may be what everybody waits for: after FLIGHT_S it is done without.
-static inline void liveness_write_flight(const Liveness *l, const char *cause) {
-  if (!l->flight[0]) return;
-  char host[64] = "", place[224];
+// From here on the process ends within FLIGHT_S, whatever blocks.
+static inline void liveness_arm() {
   sigset_t alarm_only;
   signal(SIGALRM, liveness_end_at_once);
   sigemptyset(&alarm_only);
   sigaddset(&alarm_only, SIGALRM);
   alarm(liveness_flight_s);
   pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
+}
+// Writes this rank's flight record. The disk may be what everybody waits for: after FLIGHT_S it is done without.
+static inline void liveness_write_flight(const Liveness *l, const char *cause) {
+  if (!l->flight[0]) return;
+  char host[64] = "", place[224];
+  liveness_arm();
   gethostname(host, sizeof host - 1);
   liveness_place_text(l, place, sizeof place);
-  const FlightWho who = {l->version, host, cause, place, l->token, l->rank, l->world, (int)getpid()};
+  const FlightWho who = {l->version, host, cause, place, l->run, l->rank, l->world, (int)getpid()};
   const int fault = flight_write(l->flight, &who);
   if (fault) liveness_notice(l, "%.200s cannot be written: %s\n", l->flight, strerror(fault));
 }
@@ -417,6 +467,7 @@ static inline void liveness_end(Liveness *l, const char *cause, const char *why)
   static char text[REPORT_BYTES];
   size_t n = 0;
   LivenessFrame end = liveness_frame(l, FRAME_END);
+  liveness_arm();                                // the terminal may be what takes nothing
   if (cause) {
     report_add(text, &n, "%s: %s; %s\n", l->me, cause, l->world > 1 ? "all ranks end" : "it ends");
     if (l->open && !l->rank) {
@@ -431,7 +482,7 @@ static inline void liveness_end(Liveness *l, const char *cause, const char *why)
     liveness_write(text, n);
   }
   snprintf(end.place, sizeof end.place, "%s", why ? why : "");
-  for (int i = 0; i < l->links; i++) link_send(&l->link[i], &end);
+  links_send(l, &end);
   while (l->links) link_close(l, l->links - 1);
   if (why) liveness_write_flight(l, why);
   _exit(EXIT_LOST);
@@ -446,12 +497,12 @@ static inline void liveness_ask(Liveness *l) {
   enum { PATIENCE_MS = 200 };
   const LivenessFrame ask = liveness_frame(l, FRAME_ASK);
   l->peer[0].last = ask;
-  for (int i = 0; i < l->links; i++) link_send(&l->link[i], &ask);
+  links_send(l, &ask);
   for (double start = liveness_now_ms(); liveness_now_ms() - start < PATIENCE_MS; usleep(5000))
     for (int i = 0; i < l->links; i++) {
       LivenessFrame f;
       if (!l->link[i].joined || link_read(&l->link[i], &f) <= 0 || f.kind != FRAME_BEAT) continue;
-      if (f.rank != l->link[i].rank || f.token != l->token) continue;
+      if (f.rank != l->link[i].rank) continue;
       l->peer[f.rank].last = f;
       l->peer[f.rank].silent = 0;
     }
@@ -469,20 +520,50 @@ static inline void liveness_end_by(Liveness *l, int r, bool died) {
 }
 
 // ---- the thread -----------------------------------------------------------------------------------------------------
-// A frame of a joined peer, or of one that will.
+// Rank 0: a frame of a connection that has not proved yet that it is of this run. False: it does not.
+static inline bool link_prove(Liveness *l, LivenessLink *k, const LivenessFrame *f) {
+  LivenessFrame answer = {};
+  uint8_t mac[PROVE_MAC];
+  if (f->kind == FRAME_HELLO && k->claims < 0 && f->rank > 0 && f->rank < l->world) {
+    k->claims = f->rank;
+    memcpy(k->client, f->proof.nonce, PROVE_NONCE);
+    prove_random(k->server, PROVE_NONCE);
+    answer.kind = FRAME_CHALLENGE;
+    memcpy(answer.proof.nonce, k->server, PROVE_NONCE);
+    link_mac(k, &l->key, "rank 0", answer.proof.mac);
+    link_send(k, &answer);
+    return true;
+  }
+  link_mac(k, &l->key, "another rank", mac);
+  if (f->kind != FRAME_PROOF || k->claims < 0 || !prove_same(mac, f->proof.mac)) return false;
+  const LivenessFrame welcome = liveness_frame(l, FRAME_WELCOME), beat = liveness_frame(l, FRAME_BEAT);
+  k->rank = k->claims;
+  link_send(k, &welcome);
+  link_send(k, &beat);                           // the first: a rank that is stopped now was somewhere
+  return true;
+}
+// Whether the process at the other end of this AF_UNIX connection is of our user.
+static inline bool link_is_ours(int fd) {
+  ucred who = {};
+  socklen_t bytes = sizeof who;
+  return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) && who.uid == geteuid();
+}
+// Rank 0: takes connections, a few at a time, since strangers may make many.
+static inline void liveness_accept(Liveness *l) {
+  for (int i = 0; i < 2; i++)
+    for (int n = 0, fd; n < ACCEPTS_MOST && l->listener[i] >= 0; n++) {
+      if ((fd = accept4(l->listener[i], NULL, NULL, SOCK_CLOEXEC)) < 0) break;
+      if (i || link_is_ours(fd)) link_add(l, fd, -1);
+      else close(fd);
+    }
+}
+// A frame of a peer.
 static inline void liveness_take(Liveness *l, LivenessLink *k, const LivenessFrame *f) {
   LivenessPeer *p = &l->peer[f->rank];
   if (f->kind == FRAME_END) liveness_end(l, NULL, f->place[0] ? f->place : NULL);
   if (f->kind == FRAME_ASK) {
     const LivenessFrame beat = liveness_frame(l, FRAME_BEAT);
     link_send(k, &beat);
-  }
-  if (f->kind == FRAME_HELLO) {
-    const LivenessFrame welcome = liveness_frame(l, FRAME_WELCOME), beat = liveness_frame(l, FRAME_BEAT);
-    k->rank = f->rank;
-    link_send(k, &welcome);
-    link_send(k, &beat);                         // the first: a rank that is stopped now was somewhere
-    return;
   }
   k->joined = true;
   p->silent = 0;
@@ -495,17 +576,16 @@ static inline void liveness_take(Liveness *l, LivenessLink *k, const LivenessFra
 }
 // Reads all that has come. A connection of a rank that ends without goodbye is that rank's end.
 static inline void liveness_listen(Liveness *l) {
-  for (int i = 0; i < 2 && !l->rank; i++)
-    for (int fd; l->listener[i] >= 0 && (fd = accept4(l->listener[i], NULL, NULL, SOCK_CLOEXEC)) >= 0;)
-      link_add(l, fd, -1);
+  if (!l->rank) liveness_accept(l);
   for (int i = l->links - 1; i >= 0; i--) {
     LivenessLink *k = &l->link[i];
     LivenessFrame f;
     int got;
     while ((got = link_read(k, &f)) > 0) {
-      const bool fits = f.token == l->token && f.rank >= 0 && f.rank < l->world && (k->rank < 0 || k->rank == f.rank);
-      if (!fits || (k->rank < 0 && f.kind != FRAME_HELLO)) { got = -1; break; }
-      liveness_take(l, k, &f);
+      const bool proved = k->rank >= 0;
+      const bool fits = proved ? f.rank == k->rank && f.kind >= FRAME_WELCOME : link_prove(l, k, &f);
+      if (!fits) { got = -1; break; }
+      if (proved) liveness_take(l, k, &f);
     }
     if (got >= 0) continue;
     const int rank = k->joined ? k->rank : -1;
@@ -566,9 +646,10 @@ static inline void liveness_tick(Liveness *l) {
       if (!l->left) liveness_tick_peer(l, r);
       if (!l->rank) progress += p->last.progress, excused = excused || (p->last.excused && !peer_is_lost(p));
     }
-    for (int i = 0; i < l->links; i++) if (l->link[i].rank >= 0) link_send(&l->link[i], &mine);
+    links_send(l, &mine);
   }
-  l->idle = progress != l->progress_before || excused ? 0 : l->idle + 1;
+  if (progress != l->progress_before) l->idle = 0;
+  else if (!excused) l->idle++;
   l->progress_before = progress;
   if (l->open && l->rank && !l->left) return;    // rank 0 judges for all
   if (timeout && l->idle > timeout * TICKS_PER_S + MARGIN_TICKS) liveness_end_stuck(l, timeout);
@@ -612,13 +693,16 @@ static inline void liveness_leave(bool all_end) {
   Liveness *l = &liveness;
   if (l->pid != getpid()) return;
   LivenessFrame goodbye = {};
-  goodbye.token = l->token;
   goodbye.kind = FRAME_GOODBYE;
   goodbye.rank = l->rank;
   goodbye.waits = all_end;
   if (all_end) WORD_SET(&l->quiet, 1);
-  for (int i = 0; i < l->links; i++)
-    if (send(l->link[i].fd, &goodbye, sizeof goodbye, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+  for (int ms = 0; pthread_mutex_trylock(&l->lock); ms++) {
+    if (ms == LEAVE_MS) return;                  // the signal came while the main thread itself had it
+    usleep(1000);
+  }
+  links_send(l, &goodbye);
+  pthread_mutex_unlock(&l->lock);
 }
 // A signal has asked every rank to end: a rank that is gone need not be reported. May be called in a signal handler.
 static inline void liveness_quiet() { WORD_SET(&liveness.quiet, 1); }
@@ -656,6 +740,8 @@ static inline void liveness_start(int64_t timeout) {
   static bool at_exit;
   Liveness *l = &liveness;
   sigset_t all, before;
+  uint8_t mac[PROVE_MAC];
+  prove_hmac(mac, &l->key, NULL, 0);             // so that at exit() OpenSSL ends after this thread
   liveness_timeout(timeout);
   gethostname(l->me, 64);
   snprintf(l->me + strlen(l->me), 64, " (pid %d)", (int)getpid());
@@ -679,13 +765,17 @@ static inline void liveness_device(const uint32_t *marks) {
 // ---- how threads find each other ------------------------------------------------------------------------------------
 struct LivenessAddress { socklen_t bytes; sockaddr_storage to; };
 // Where rank 0 listens: by a name on its host, by addresses elsewhere.
-struct LivenessHub { uint64_t token; int addresses; LivenessAddress local, address[ADDRESSES_MOST]; };
+// run 0: nobody listens.
+struct LivenessHub { uint64_t run; ProveKey key; int addresses; LivenessAddress local, address[ADDRESSES_MOST]; };
 
-static inline LivenessAddress liveness_local(uint64_t token) {
+// By a random name, which says nothing about the run.
+static inline LivenessAddress liveness_local() {
+  uint64_t name;
   LivenessAddress a = {};
   sockaddr_un *u = (sockaddr_un *)&a.to;
+  prove_random(&name, sizeof name);
   u->sun_family = AF_UNIX;                       // a name that begins with zero lies in no directory
-  const int n = snprintf(u->sun_path + 1, sizeof u->sun_path - 1, "train_gpt_fsdp-%016llx", (unsigned long long)token);
+  const int n = snprintf(u->sun_path + 1, sizeof u->sun_path - 1, "train_gpt_fsdp-%016llx", (unsigned long long)name);
   a.bytes = (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + (size_t)n);
   return a;
 }
@@ -724,8 +814,9 @@ static inline int liveness_listener(const sockaddr *at, socklen_t bytes, int bac
 }
 // Rank 0: listens where ranks of this host come and, `far`, where those of others do. False and errno if that fails.
 static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far) {
-  if (getrandom(&hub->token, sizeof hub->token, 0) != (ssize_t)sizeof hub->token) return false;
-  hub->local = liveness_local(hub->token);
+  prove_random(&hub->run, sizeof hub->run);
+  prove_random(&hub->key, sizeof hub->key);
+  hub->local = liveness_local();
   int near_fd = liveness_listener((sockaddr *)&hub->local.to, hub->local.bytes, l->world), far_fd = -1;
   bool ok = near_fd >= 0, six = true;
   if (ok && far) {
@@ -741,20 +832,45 @@ static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far) {
     if (ok) liveness_addresses(hub, six ? ((sockaddr_in6 *)&got)->sin6_port : ((sockaddr_in *)&got)->sin_port, six);
   }
   pthread_mutex_lock(&l->lock);
-  l->token = hub->token;
+  l->run = hub->run;
+  l->key = hub->key;
   l->listener[0] = near_fd;
   l->listener[1] = far_fd;
   pthread_mutex_unlock(&l->lock);
   return ok;
 }
+// Another rank: one frame of what may be rank 0. 1: it is, and takes this rank; 0: more must come; -1: it is not.
+static inline int link_answer(LivenessLink *k, const ProveKey *key, const LivenessFrame *f) {
+  LivenessFrame proof = {};
+  uint8_t mac[PROVE_MAC];
+  if (f->kind == FRAME_WELCOME) return k->joined ? 1 : -1;
+  memcpy(k->server, f->proof.nonce, PROVE_NONCE);
+  link_mac(k, key, "rank 0", mac);
+  if (f->kind != FRAME_CHALLENGE || k->joined || !prove_same(mac, f->proof.mac)) return -1;
+  k->joined = true;
+  proof.kind = FRAME_PROOF;
+  proof.rank = k->claims;
+  link_mac(k, key, "another rank", proof.proof.mac);
+  link_send(k, &proof);
+  return 0;
+}
+// The same: says who it is.
+static inline void link_hello(LivenessLink *k) {
+  LivenessFrame hello = {};
+  hello.kind = FRAME_HELLO;
+  hello.rank = k->claims;
+  prove_random(k->client, PROVE_NONCE);
+  memcpy(hello.proof.nonce, k->client, PROVE_NONCE);
+  link_send(k, &hello);
+}
 // Another rank: asks all addresses at once and takes the first at which rank 0 answers. -1 if none does.
-static inline int liveness_connect(const LivenessHub *hub, const LivenessAddress *address, int count,
-                                   const LivenessFrame *hello) {
+static inline int liveness_connect(const ProveKey *key, const LivenessAddress *address, int count, int rank) {
   LivenessLink k[ADDRESSES_MOST];
   bool spoke[ADDRESSES_MOST] = {};
   int chosen = -1;
   for (int i = 0; i < count; i++) {
     k[i] = LivenessLink{};
+    k[i].claims = rank;
     k[i].fd = socket(address[i].to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     const bool fails = k[i].fd >= 0 && connect(k[i].fd, (const sockaddr *)&address[i].to, address[i].bytes) &&
                        errno != EINPROGRESS;
@@ -776,10 +892,11 @@ static inline int liveness_connect(const LivenessHub *hub, const LivenessAddress
       if (k[i].fd < 0 || !polls[i].revents) continue;
       if (!spoke[i]) {
         got = getsockopt(k[i].fd, SOL_SOCKET, SO_ERROR, &fault, &bytes) || fault ? -1 : 0;
-        if (!got) link_send(&k[i], hello);
+        if (!got) link_hello(&k[i]);
         spoke[i] = true;
       } else got = link_read(&k[i], &f);
-      if (got > 0 && f.token == hub->token && f.kind == FRAME_WELCOME) chosen = i;
+      if (got > 0) got = link_answer(&k[i], key, &f);
+      if (got > 0) chosen = i;
       else if (got) { close(k[i].fd); k[i].fd = -1; }
     }
   }
@@ -789,11 +906,11 @@ static inline int liveness_connect(const LivenessHub *hub, const LivenessAddress
 // Joins rank 0, which has made `hub`. Returns whether it answered.
 static inline bool liveness_join(Liveness *l, const LivenessHub *hub, bool near) {
   pthread_mutex_lock(&l->lock);
-  l->token = hub->token;
-  const LivenessFrame hello = liveness_frame(l, FRAME_HELLO), beat = liveness_frame(l, FRAME_BEAT);
+  l->run = hub->run;
+  const LivenessFrame beat = liveness_frame(l, FRAME_BEAT);
   pthread_mutex_unlock(&l->lock);
-  int fd = near ? liveness_connect(hub, &hub->local, 1, &hello) : -1;
-  if (fd < 0) fd = liveness_connect(hub, hub->address, hub->addresses, &hello);
+  int fd = near ? liveness_connect(&hub->key, &hub->local, 1, l->rank) : -1;
+  if (fd < 0) fd = liveness_connect(&hub->key, hub->address, hub->addresses, l->rank);
   if (fd < 0) return false;
   pthread_mutex_lock(&l->lock);
   link_add(l, fd, 0);
@@ -850,13 +967,13 @@ static inline void liveness_open(MPI_Comm comm, char *error, size_t error_bytes)
   const uint64_t one = 1;
   if (!l->rank && write(l->wake, &one, sizeof one) < 0) {}       // the thread listens from here on
   MPI_Bcast(&hub, (int)sizeof hub, MPI_BYTE, 0, comm);
-  if (l->rank && hub.token && !liveness_join(l, &hub, !l->peer[l->rank].host)) {
+  if (l->rank && hub.run && !liveness_join(l, &hub, !l->peer[l->rank].host)) {
     ok = false;
     snprintf(error, error_bytes, "the heartbeats of this rank (pid %d) find no way to rank 0 on %s, by none of its %d "
              "addresses: let TCP through between the hosts", l->peer[l->rank].pid, l->peer[0].host_name, hub.addresses);
   }
   pthread_mutex_lock(&l->lock);
-  l->open = ok && (!l->rank || hub.token);
+  l->open = ok && (!l->rank || hub.run);
   pthread_mutex_unlock(&l->lock);
 }
 

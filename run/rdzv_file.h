@@ -95,8 +95,8 @@ static inline bool rdzv_file_text(const char *path, char text[RDZV_FILE_MOST]) {
 // The key of a start: its token, and --rdzv_token where that is given too.
 static inline RdzvKey rdzv_offer_key(const RdzvKey *given, const char *token) {
   RdzvKey made;
-  const RdzvPart part = {token, strlen(token)};
-  rdzv_hmac(made.bytes, given, &part, 1);
+  const ProvePart part = {token, strlen(token)};
+  prove_hmac(made.bytes, given, &part, 1);
   return made;
 }
 
@@ -118,7 +118,7 @@ static inline bool rdzv_file_offer(RdzvWhere *w, RdzvOffer *o, const char *job, 
   uint8_t token[32];
   *o = RdzvOffer{};
   snprintf(o->job, sizeof o->job, "%s", job);
-  rdzv_random(token, sizeof token);
+  prove_random(token, sizeof token);
   rdzv_hex(o->token, token, sizeof token);
   w->token = rdzv_offer_key(&w->token, o->token);
   RDZV_REFUSE(!rdzv_offer_write(w, o), "--rdzv file://%.900s: cannot write there: %s", w->dir, strerror(errno));

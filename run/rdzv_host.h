@@ -95,7 +95,7 @@ static inline void rdzv_host_open(RdzvHost *h, const RdzvAsk *ask, RdzvWhere *w,
   for (int i = 0; i < listeners; i++) h->listener[i] = listener[i];
   h->listeners = listeners;
   h->hand = h->signals = -1;
-  rdzv_random(nonce, sizeof nonce);
+  prove_random(nonce, sizeof nonce);
   rdzv_hex(h->job, nonce, sizeof nonce);
   RdzvMember *m = &h->member[w->index];
   m->here = m->ready = true;

@@ -23,16 +23,14 @@
 // short ones are refused.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b})
+#include "kernels/prove.h"
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-enum { RDZV_NONCE = 32, RDZV_MAC = 32, RDZV_HEAD = 8, RDZV_EARLY_MOST = 64, RDZV_FRAME_MOST = 1 << 20 };
+enum { RDZV_NONCE = PROVE_NONCE, RDZV_MAC = PROVE_MAC, RDZV_HEAD = 8, RDZV_EARLY_MOST = 64, RDZV_FRAME_MOST = 1 << 20 };
 enum { RDZV_TOKEN_LEAST = 16, RDZV_JOB_BYTES = 33, RDZV_WORDS_MOST = 64 };
 static const uint8_t rdzv_magic[8] = {'G', 'P', 'T', 'R', 'D', 'Z', 'V', '1'};
 
@@ -95,10 +93,6 @@ static inline void rdzv_take_text(RdzvReader *r, char *to, size_t room, bool lin
   to[n] = 0;
   r->p += n, r->n -= (size_t)n;
 }
-// Random bytes of the kernel.
-static inline void rdzv_random(void *to, size_t n) {
-  if (getrandom(to, n, 0) != (ssize_t)n) abort();                // up to 256 bytes it never gives fewer
-}
 // Bytes in hexadecimal; `to` has 2 n + 1 bytes.
 static inline void rdzv_hex(char *to, const uint8_t *bytes, size_t n) {
   to[0] = 0;
@@ -106,23 +100,13 @@ static inline void rdzv_hex(char *to, const uint8_t *bytes, size_t n) {
 }
 
 // ---- the token ------------------------------------------------------------------------------------------------------
-struct RdzvKey { uint8_t bytes[RDZV_MAC]; };
-// HMAC-SHA-256 of the parts one after another, NULL-terminated list of (pointer, length).
-struct RdzvPart { const void *p; size_t n; };
-static inline void rdzv_hmac(uint8_t to[RDZV_MAC], const RdzvKey *key, const RdzvPart *part, int parts) {
-  RdzvBytes all = {};
-  unsigned n = 0;
-  for (int i = 0; i < parts; i++) rdzv_add(&all, part[i].p, part[i].n);
-  static const uint8_t none = 0;
-  if (!HMAC(EVP_sha256(), key->bytes, RDZV_MAC, all.p ? all.p : &none, all.n, to, &n) || n != RDZV_MAC) abort();
-  rdzv_bytes_free(&all);
-}
+typedef ProveKey RdzvKey;                        // of a job's token
 // The key of a token: bytes of any length.
 static inline RdzvKey rdzv_token_key(const void *token, size_t n) {
   RdzvKey k = {}, made;
   memcpy(k.bytes, "train_gpt_fsdp --rdzv_token 1", 29);
-  const RdzvPart part = {token, n};
-  rdzv_hmac(made.bytes, &k, &part, 1);
+  const ProvePart part = {token, n};
+  prove_hmac(made.bytes, &k, &part, 1);
   return made;
 }
 
@@ -158,8 +142,8 @@ static inline void rdzv_frame_mac(uint8_t to[RDZV_MAC], const RdzvKey *key, uint
                                   size_t n) {
   uint8_t at[8];
   for (int i = 0; i < 8; i++) at[i] = (uint8_t)(number >> 8 * i);
-  const RdzvPart parts[] = {{at, sizeof at}, {frame, n}};
-  rdzv_hmac(to, key, parts, 2);
+  const ProvePart parts[] = {{at, sizeof at}, {frame, n}};
+  prove_hmac(to, key, parts, 2);
 }
 // Puts a frame into what is to be sent, with its HMAC once the link is open.
 static inline void rdzv_link_send(RdzvLink *k, int type, const void *payload, size_t n) {
@@ -174,8 +158,8 @@ static inline void rdzv_link_send(RdzvLink *k, int type, const void *payload, si
   rdzv_add(&k->out, mac, sizeof mac);
 }
 static inline void rdzv_link_derive(const RdzvLink *k, const char *what, uint8_t to[RDZV_MAC]) {
-  const RdzvPart parts[] = {{what, strlen(what) + 1}, {k->client, RDZV_NONCE}, {k->server, RDZV_NONCE}};
-  rdzv_hmac(to, &k->token, parts, 3);
+  const ProvePart parts[] = {{what, strlen(what) + 1}, {k->client, RDZV_NONCE}, {k->server, RDZV_NONCE}};
+  prove_hmac(to, &k->token, parts, 3);
 }
 // Begins a connection as the one that connected, or as the one that was connected to.
 static inline void rdzv_link_open(RdzvLink *k, const RdzvKey *token, bool connects) {
@@ -184,7 +168,7 @@ static inline void rdzv_link_open(RdzvLink *k, const RdzvKey *token, bool connec
   k->phase = connects ? PHASE_CHALLENGE : PHASE_HELLO;
   if (!connects) return;
   uint8_t hello[sizeof rdzv_magic + RDZV_NONCE];
-  rdzv_random(k->client, RDZV_NONCE);
+  prove_random(k->client, RDZV_NONCE);
   memcpy(hello, rdzv_magic, sizeof rdzv_magic);
   memcpy(hello + sizeof rdzv_magic, k->client, RDZV_NONCE);
   rdzv_link_send(k, RDZV_HELLO, hello, sizeof hello);
@@ -208,13 +192,13 @@ static inline bool rdzv_link_prove(RdzvLink *k, int type, const uint8_t *p, size
     if (type != RDZV_HELLO || n != sizeof rdzv_magic + RDZV_NONCE || memcmp(p, rdzv_magic, sizeof rdzv_magic))
       return false;
     memcpy(k->client, p + sizeof rdzv_magic, RDZV_NONCE);
-    rdzv_random(k->server, RDZV_NONCE);
+    prove_random(k->server, RDZV_NONCE);
     rdzv_link_send(k, RDZV_CHALLENGE, k->server, RDZV_NONCE);
     k->phase = PHASE_PROOF;
   } else if (k->phase == PHASE_PROOF) {
     rdzv_link_derive(k, "client", mac);
     if (type != RDZV_PROOF || n != RDZV_MAC) return false;
-    k->wrong_token = CRYPTO_memcmp(p, mac, RDZV_MAC) != 0;
+    k->wrong_token = !prove_same(p, mac);
     if (k->wrong_token) rdzv_link_send(k, RDZV_REFUSED, NULL, 0);
     if (k->wrong_token) return false;
     rdzv_link_derive(k, "server", mac);
@@ -229,7 +213,7 @@ static inline bool rdzv_link_prove(RdzvLink *k, int type, const uint8_t *p, size
   } else {
     rdzv_link_derive(k, "server", mac);
     k->refused = type == RDZV_REFUSED;
-    if (type != RDZV_WELCOME || n != RDZV_MAC || CRYPTO_memcmp(p, mac, RDZV_MAC)) return false;
+    if (type != RDZV_WELCOME || n != RDZV_MAC || !prove_same(p, mac)) return false;
     rdzv_link_keys(k, true);
   }
   return true;
@@ -252,7 +236,7 @@ static inline int rdzv_link_next(RdzvLink *k, RdzvFrame *frame, size_t *used) {
     }
     uint8_t mac[RDZV_MAC];
     rdzv_frame_mac(mac, &k->key_in, k->number_in++, k->in.p, RDZV_HEAD + n);
-    if (CRYPTO_memcmp(mac, k->in.p + RDZV_HEAD + n, RDZV_MAC)) { k->phase = PHASE_BROKEN; break; }
+    if (!prove_same(mac, k->in.p + RDZV_HEAD + n)) { k->phase = PHASE_BROKEN; break; }
     *frame = RdzvFrame{type, k->in.p + RDZV_HEAD, n};
     *used = all;
     return 1;

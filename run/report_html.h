@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum { REPORT_POINTS = 512, REPORT_UNITS = 12, REPORT_EVALS = 512, REPORT_RUNS_MOST = 16, REPORT_PATH_BYTES = 1024,
-       REPORT_TEXT_MOST = 1 << 16 };
+       REPORT_TEXT_MOST = 1 << 16, REPORT_UNITS_MOST = 2048 };
 enum ReportSeries { REPORT_LOSS, REPORT_LR, REPORT_NORM, REPORT_RATE, REPORT_SERIES };
 static const char *const report_series[] = {"loss", "lr", "grad_norm", "tokens_per_s"};
 enum { REPORT_UNIT_SERIES = 2 };                 // of each unit, with --log_layers
@@ -113,11 +113,12 @@ static inline void report_make_room(ReportRun *r, int64_t step) {
       memset(&report_points(r, s)[r->points], 0, sizeof(ReportPoint) * (size_t)(REPORT_POINTS - r->points));
   }
 }
-// The number of the unit of this name, which is added if it is new.
+// The number of the unit of this name, whose first bytes count. It is added if it is new; -1: there are too many.
 static inline int report_unit(ReportRun *r, const char *name) {
   int u = 0;
-  while (u < r->units && strcmp(r->unit[u].name, name)) u++;
+  while (u < r->units && strncmp(r->unit[u].name, name, sizeof r->unit[u].name - 1)) u++;
   if (u < r->units) return u;
+  if (u == REPORT_UNITS_MOST) return -1;
   r->unit = (ReportUnit *)realloc(r->unit, sizeof(ReportUnit) * (size_t)(u + 1));
   memset(&r->unit[u], 0, sizeof(ReportUnit));
   snprintf(r->unit[u].name, sizeof r->unit[u].name, "%s", name);

@@ -532,7 +532,10 @@ static inline bool store_poll(Store *s) {
     if (!done) return false;
     s->phase = STORE_COMMITTING;
     store_conclude(s);
-    if (!s->f->mesh.rank) store_start(s, store_commit_thread);
+    if (!s->f->mesh.rank) {
+      liveness_arrived();                        // it waits for nobody but the disk
+      store_start(s, store_commit_thread);
+    }
   }
   if (s->phase == STORE_COMMITTING) {
     if (!s->f->mesh.rank && !__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) return false;
@@ -553,7 +556,9 @@ static inline void store_background(void *to) { if (((Store *)to)->phase != STOR
 static inline void store_wait(Store *s, void (*progress)(Store *s)) {
   for (int spins = 0; !store_poll(s);) {
     if (progress) progress(s);
-    if (s->threaded || s->phase != STORE_WRITING || s->own_done) {
+    if (s->threaded && !__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) {
+      usleep(500);                               // for its own thread: a report must not say that it waits for others
+    } else if (s->phase != STORE_WRITING || s->own_done) {
       liveness_pause(&spins, "the end of a save", STAGE_NONE);
       if (spins > 1000) usleep(500);
     }

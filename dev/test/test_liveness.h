@@ -6,7 +6,8 @@
 // ---- one world whose rank falls out --------------------------------------------------------------------------------
 // device: cpu, or streams (emulated CUDA). at: the exchange, in the second step, before which the victim falls out:
 // start (ranks agree on the run), busy (the others go on for ever), gather, reduce, chain, small, replay (while the
-// device runs a captured step), save; or the op in which it does: forward, backward, update, eval.
+// device runs a captured step), save, sync (of its part of a save), commit (of a save's trainer.json); or the op in
+// which it does: forward, backward, update, eval.
 // how: SIGSTOP, SIGKILL, or 0: it lives and does nothing.
 struct LivenessCase { const char *device, *comm, *extra, *at; int victim, how; };
 static const LivenessCase liveness_cases[] = {
@@ -25,6 +26,9 @@ static const LivenessCase liveness_cases[] = {
     {"cpu", "mpi", "", "backward", 0, SIGSTOP},
     {"cpu", "mpi", "", "update", 2, SIGSTOP},
     {"cpu", "mpi", "--shm copy", "eval", 1, SIGSTOP},
+    {"cpu", "mpi", "", "sync", 2, 0},
+    {"cpu", "mpi", "--save_async", "sync", 2, 0},
+    {"cpu", "mpi", "", "commit", 0, 0},
     {"streams", "mpi", "", "gather", 0, SIGKILL},
     {"streams", "mpi", "--shm off", "reduce", 1, SIGSTOP},
     {"streams", "nccl", "--graph off", "gather", 2, SIGSTOP},
@@ -106,6 +110,23 @@ static inline void liveness_adamw(Ctx *c, Tensor param, Tensor master, Tensor m,
   if (liveness_fall.comm) liveness_fall_at("update");
   liveness_fall.ops->adamw_update(c, param, master, m, v, grad, a);
 }
+// A disk that hangs.
+static inline int liveness_file_hook(FileOp op, const char *path) {
+  if (op == FILE_SYNC) liveness_fall_at(strcmp(kill_name(path), "trainer.json") ? "sync" : "commit");
+  return 0;
+}
+// Saves, while a line of progress is drawn again and again.
+static inline void liveness_saves(const LivenessCase *k) {
+  static KillWorld w;
+  char out[512];
+  snprintf(out, sizeof out, "%s/out.%d", test_tmp(), (int)(k - liveness_cases));
+  kill_world_open(&w, MPI_COMM_WORLD, out, kill_shapes, k->extra);
+  train_step(&w.t, false);
+  liveness_fall_at("save");
+  terminal.out = true;
+  file_hook = liveness_file_hook;
+  kill_save(&w, w.t.opt.save_async, false);
+}
 // The same ops, but those in which a rank may fall out.
 static inline const Ops *liveness_ops(const Ops *ops) {
   static Ops between;
@@ -136,7 +157,6 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   const Ops *ops = !strcmp(k->device, "cpu") ? cpu_tables[0].ops : &ops_streams;
   char error[512] = "";
   static Corpus corpus;
-  static KillWorld w;
   static Trainer t;
   Options o;
   int world;
@@ -152,15 +172,12 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   snprintf(flights, sizeof flights, "%s/flight.%d", test_tmp(), (int)(k - liveness_cases));
   if (number) liveness_flight(flights, "a test");
   pthread_t watch;
-  if (number && liveness_fall.rank != k->victim) pthread_create(&watch, NULL, liveness_watch, NULL);
+  if (number && (liveness_fall.rank != k->victim || !k->how)) pthread_create(&watch, NULL, liveness_watch, NULL);
   liveness_fall_at("start");
   liveness_fall_at("busy");
   for (; !strcmp(k->at, "busy"); usleep(1000)) liveness_progress();
-  if (!strcmp(k->at, "save")) {
-    kill_world_open(&w, MPI_COMM_WORLD, test_tmp(), kill_shapes, "");
-    train_step(&w.t, false);
-    liveness_fall_at("save");
-    kill_save(&w, false, false);
+  if (!strcmp(k->at, "save") || !strcmp(k->at, "sync") || !strcmp(k->at, "commit")) {
+    liveness_saves(k);
     return;
   }
   schedule_corpus(&corpus);
@@ -411,21 +428,284 @@ static inline void liveness_stops() {
   liveness_let_it_judge();
 }
 static inline void liveness_sleeps() { sleep(60); }
+static int liveness_reader[2];                   // a pipe that is full
+static inline void liveness_fill(int bytes) {
+  char text[4096] = "";
+  EXPECT(!pipe(liveness_reader) && fcntl(liveness_reader[1], F_SETPIPE_SZ, bytes) == bytes, "%s", strerror(errno));
+  EXPECT(write(liveness_reader[1], text, sizeof text) == (ssize_t)sizeof text, "%s", strerror(errno));
+}
 static inline void liveness_prints() {
-  liveness_excuse(true);
-  sleep(7);
-  liveness_excuse(false);
+  dup2(liveness_reader[1], STDOUT_FILENO);
+  say("a line\n");
+}
+static inline void liveness_draws() {
+  dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
+  for (int i = 0; i < 6000; i++, usleep(10000)) line_draw("saving: 50 % of 3 GB", true);
+}
+static inline void liveness_writes_file() {
+  liveness_excuse(open(cli_path("text"), O_WRONLY | O_CREAT, 0666));
+  sleep(60);
+}
+static inline void liveness_stands() { for (;;) pause(); }
+static inline void liveness_ends_slowly() {
+  liveness_flight_s = 1;
+  liveness_line_end = liveness_stands;           // the first thing of a report that takes for ever
+  sleep(60);
 }
 TEST_WAITS(liveness_knows_what_is_no_hang,
-     "a rank that makes no progress ends with the code for that; one that was stopped for longer than the deadline and "
-     "goes on, or whose reader takes longer, does not") {
-  const pid_t hangs = liveness_child(1, liveness_sleeps), prints = liveness_child(3, liveness_prints);
-  const pid_t stops = liveness_child(3, liveness_stops);
+     "a rank that makes no progress ends with the code for that, whatever it draws, and though its report blocks; one "
+     "that was stopped for longer than the deadline and goes on, or whose reader takes longer, does not") {
+  liveness_fill(4096);
+  const pid_t prints = liveness_child(3, liveness_prints), stops = liveness_child(3, liveness_stops);
+  static const struct { void (*lives)(); const char *what; } table[] = {
+      {liveness_sleeps, "sleeps"}, {liveness_draws, "draws a line again and again"},
+      {liveness_writes_file, "writes to a file that hangs"}, {liveness_ends_slowly, "writes a report that blocks"}};
+  pid_t hangs[4];
+  for (int i = 0; i < 4; i++) hangs[i] = liveness_child(1, table[i].lives);
   int status = 0;
   waitpid(stops, &status, WUNTRACED);
   sleep(7);                                      // longer than the deadline and its margin
   kill(stops, SIGCONT);
-  EXPECT(liveness_exit_code(hangs) == EXIT_LOST, "it waits for ever");
+  close(liveness_reader[1]);
+  char text[256];
+  while (read(liveness_reader[0], text, sizeof text) > 0) {}
+  for (int i = 0; i < 4; i++) {
+    const int code = liveness_exit_code(hangs[i]);
+    EXPECT(code == EXIT_LOST, "exit code %d of one that %s", code, table[i].what);
+  }
   EXPECT(liveness_exit_code(stops) == 0, "the time in which it was stopped counts");
   EXPECT(liveness_exit_code(prints) == 0, "a slow reader counts");
+}
+TEST(liveness_reports_in_pieces, "a report that a pipe takes in part does not block") {
+  static char text[REPORT_BYTES];
+  memset(text, 'x', sizeof text);
+  liveness_fill(8192);                           // takes 4096 bytes more
+  dup2(liveness_reader[1], STDERR_FILENO);
+  alarm(60);
+  liveness_write(text, sizeof text);
+  alarm(0);
+  EXPECT(read(liveness_reader[0], text, 4096) == 4096 && read(liveness_reader[0], text, 8192) == 4096 && *text == 'x',
+         "what there was room for is not there");
+}
+static uint64_t liveness_at_sync[8];             // progress at each call
+static int liveness_syncs, liveness_sync_fails;
+static inline int liveness_count_syncs(FileOp op, const char *) {
+  if (op != FILE_SYNC) return 0;
+  liveness_at_sync[liveness_syncs++ % 8] = WORD_GET(&liveness_words.progress);
+  return liveness_syncs == liveness_sync_fails ? EIO : 0;
+}
+TEST(liveness_large_files_in_pieces,
+     "a large file is written and synced in pieces of a stated size, each of which is progress; a piece that fails is "
+     "told; a small one is one piece") {
+  const int64_t piece = FILE_PIECE_BYTES, bytes = 4 * piece + 100;
+  char *data = (char *)calloc(1, (size_t)bytes);
+  const char *path = cli_path("large");
+  const int fd = file_create(path, test_tmp());
+  const uint64_t before = WORD_GET(&liveness_words.progress);
+  EXPECT(file_write(fd, path, data, bytes, 0), "%s", strerror(errno));
+  EXPECT(WORD_GET(&liveness_words.progress) - before >= 5, "it was written in fewer pieces");
+  file_hook = liveness_count_syncs;
+  EXPECT(file_sync(fd, path), "%s", strerror(errno));
+  EXPECT(liveness_syncs == 5, "%d syncs", liveness_syncs);
+  for (int i = 1; i < 5; i++) EXPECT(liveness_at_sync[i] > liveness_at_sync[i - 1], "piece %d is no progress", i - 1);
+  liveness_sync_fails = liveness_syncs + 3;
+  EXPECT(!file_sync(fd, path) && errno == EIO, "a piece failed");
+  EXPECT(!ftruncate(fd, piece) && (liveness_syncs = 0, file_sync(fd, path)) && liveness_syncs == 1, "%d syncs of one",
+         liveness_syncs);
+  file_hook = NULL;
+  close(fd);
+  free(data);
+}
+
+// ---- who is heard ---------------------------------------------------------------------------------------------------
+// This process becomes rank 0 of a world whose other ranks are not there, with room for so many connections; its thread
+// listens on the host and by TCP. `tcp`: where the latter is.
+static inline void liveness_alone(LivenessHub *hub, int world, int links, LivenessAddress *tcp) {
+  Liveness *l = &liveness;
+  l->world = world;
+  l->peer = (LivenessPeer *)calloc((size_t)world, sizeof(LivenessPeer));
+  l->link = (LivenessLink *)calloc((size_t)links, sizeof(LivenessLink));
+  l->links_most = links;
+  EXPECT(liveness_make_hub(l, hub, true), "%s", strerror(errno));
+  sockaddr_storage got = {};
+  sockaddr_in *to = (sockaddr_in *)&tcp->to;
+  socklen_t bytes = sizeof got;
+  getsockname(l->listener[1], (sockaddr *)&got, &bytes);
+  to->sin_family = AF_INET;
+  to->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to->sin_port = ((sockaddr_in *)&got)->sin_port;                // at one place in both families
+  tcp->bytes = sizeof *to;
+  liveness_start(0);
+}
+static inline int liveness_stranger(const LivenessAddress *at) {
+  const timeval patience = {60, 0};
+  const int fd = socket(at->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  EXPECT(!connect(fd, (const sockaddr *)&at->to, at->bytes), "cannot connect: %s", strerror(errno));
+  return fd;
+}
+static inline void liveness_tell(int fd, const LivenessFrame *f) { send(fd, f, sizeof *f, MSG_NOSIGNAL); }
+// The kind of the frame that comes; 0: the connection has ended; -1: neither.
+static inline int liveness_told(int fd, LivenessFrame *f) {
+  *f = LivenessFrame{};
+  const ssize_t n = recv(fd, f, sizeof *f, MSG_WAITALL);
+  if (n == 0 || (n < 0 && errno == ECONNRESET)) return 0;
+  return n == (ssize_t)sizeof *f ? f->kind : -1;
+}
+// What rank 0 has made of the last frame of rank 1, once it is of this kind.
+static inline LivenessFrame liveness_heard(int kind) {
+  for (;; usleep(1000)) {
+    pthread_mutex_lock(&liveness.lock);
+    const LivenessFrame f = liveness.peer[1].last;
+    pthread_mutex_unlock(&liveness.lock);
+    if (f.kind == kind) return f;
+  }
+}
+// Connects, says two frames, the first as `rank`, and is turned away. proof: with this key; NULL: no second one but an
+// end, or a second hello.
+static inline void liveness_is_refused(const LivenessAddress *at, int rank, int first, int second,
+                                       const ProveKey *key) {
+  LivenessFrame f = {}, got;
+  LivenessLink k = {};
+  const int fd = liveness_stranger(at);
+  k.claims = f.rank = rank;
+  f.kind = first;
+  prove_random(k.client, PROVE_NONCE);
+  memcpy(f.proof.nonce, k.client, PROVE_NONCE);
+  liveness_tell(fd, &f);
+  if (second) {
+    EXPECT(liveness_told(fd, &got) == FRAME_CHALLENGE, "it got %d for a hello", got.kind);
+    memcpy(k.server, got.proof.nonce, PROVE_NONCE);
+    f.kind = second;
+    if (key) link_mac(&k, key, "another rank", f.proof.mac);
+    else memcpy(f.proof.mac, got.proof.mac, PROVE_MAC);          // rank 0's own
+    liveness_tell(fd, &f);
+  }
+  const int kind = liveness_told(fd, &got);
+  EXPECT(kind == 0, "rank %d, frames %d, %d: it got %d", rank, first, second, kind);
+  close(fd);
+}
+// Another user of this host, who knows the socket's name, gets no word.
+static inline void liveness_other_user(const LivenessAddress *at) {
+  fflush(NULL);
+  const pid_t child = fork();
+  if (!child) {
+    LivenessFrame f = {}, got;
+    if (setgid(65534) || setuid(65534)) _exit(2);
+    const int fd = liveness_stranger(at);
+    f.kind = FRAME_HELLO;
+    f.rank = 1;
+    liveness_tell(fd, &f);
+    const int kind = liveness_told(fd, &got);
+    _exit(kind ? 1 : 0);
+  }
+  const int code = liveness_exit_code(child);
+  EXPECT(code == 0, "another user's process %s", code == 1 ? "was answered" : "cannot be made");
+}
+// A rank's end of a connection, at whose other end is a stranger that says `kind` with what `who` proves by `key`.
+static inline void liveness_refuses(int kind, const char *who, const ProveKey *key, const ProveKey *right) {
+  LivenessLink k = {};
+  LivenessFrame f = {};
+  k.fd = -1;
+  k.claims = 1;
+  f.kind = kind;
+  memcpy(k.server, f.proof.nonce, PROVE_NONCE);
+  link_mac(&k, key, who, f.proof.mac);
+  EXPECT(link_answer(&k, right, &f) < 0 && !k.joined, "frame %d with the proof of %s is rank 0's", kind, who);
+}
+TEST(liveness_hears_only_its_ranks,
+     "who cannot prove the run's key, on the host and by TCP, ends nothing and is turned away, another user without a "
+     "word (where root runs this); the socket's name tells nothing; a rank takes no stranger for rank 0; texts that "
+     "come do nothing to a terminal") {
+  LivenessHub hub = {};
+  LivenessAddress tcp = {};
+  char run[32];
+  liveness_alone(&hub, 3, 8, &tcp);
+  const ProveKey none = {};
+  ProveKey guess = {};
+  memcpy(guess.bytes, &hub.run, sizeof hub.run);
+  for (const LivenessAddress *at : {&hub.local, &tcp}) {
+    for (const int kind : {(int)FRAME_END, (int)FRAME_PROOF, (int)FRAME_WELCOME, (int)FRAME_GOODBYE, 0, 99})
+      liveness_is_refused(at, 1, kind, 0, NULL);
+    for (const int rank : {-1, 0, 3}) liveness_is_refused(at, rank, FRAME_HELLO, 0, NULL);
+    for (const int kind : {FRAME_HELLO, FRAME_END, FRAME_BEAT, FRAME_PROOF})
+      liveness_is_refused(at, 1, FRAME_HELLO, kind, NULL);
+    for (const ProveKey *key : {&none, (const ProveKey *)&guess}) {
+      liveness_is_refused(at, 1, FRAME_HELLO, FRAME_PROOF, key);
+      EXPECT(liveness_connect(key, at, 1, 1) < 0, "rank 1 takes it for rank 0, whose key is another");
+    }
+  }
+  liveness_refuses(FRAME_CHALLENGE, "rank 0", &guess, &hub.key);
+  liveness_refuses(FRAME_CHALLENGE, "another rank", &hub.key, &hub.key);
+  for (const int kind : {(int)FRAME_WELCOME, (int)FRAME_HELLO, (int)FRAME_BEAT})
+    liveness_refuses(kind, "rank 0", &hub.key, &hub.key);
+  snprintf(run, sizeof run, "%016llx", (unsigned long long)hub.run);
+  EXPECT(!strstr(((sockaddr_un *)&hub.local.to)->sun_path + 1, run), "the socket's name is the run's number");
+  if (!geteuid()) liveness_other_user(&hub.local);
+  for (const LivenessAddress *at : {&hub.local, &tcp}) {
+    LivenessFrame f = {};
+    const int fd = liveness_connect(&hub.key, at, 1, 1);
+    EXPECT(fd >= 0, "rank 1 is not taken");
+    f.rank = 1;
+    f.kind = FRAME_BEAT;
+    memset(f.collective, 'c', sizeof f.collective);
+    snprintf(f.place, sizeof f.place, "\033[2J\r\xc2\x9bx\177");
+    liveness_tell(fd, &f);
+    const LivenessFrame heard = liveness_heard(FRAME_BEAT);
+    EXPECT(!strcmp(heard.place, "?[2J???x?"), "it is heard as '%s'", heard.place);
+    EXPECT(strnlen(heard.collective, sizeof heard.collective) == sizeof heard.collective - 1, "a text without an end");
+    f.kind = FRAME_GOODBYE;
+    liveness_tell(fd, &f);
+    liveness_heard(FRAME_GOODBYE);
+    close(fd);
+  }
+}
+TEST(liveness_strangers_make_room,
+     "strangers that connect and say nothing keep no rank out: the oldest of them makes room, a rank never does") {
+  enum { ROOM = 4, STRANGERS = 7 };
+  LivenessHub hub = {};
+  LivenessAddress tcp = {};
+  LivenessFrame got, f = {};
+  int fd[2][STRANGERS], rank = -1;
+  liveness_alone(&hub, 2, ROOM, &tcp);
+  for (int turn = 0; turn < 2; turn++) {
+    for (int i = 0; i < STRANGERS; i++) fd[turn][i] = liveness_stranger(&tcp);
+    for (int i = 0; i < STRANGERS - ROOM; i++) EXPECT(!liveness_told(fd[turn][i], &got), "stranger %d is left", i);
+    for (int i = STRANGERS - ROOM + turn; i < STRANGERS; i++)
+      EXPECT(recv(fd[turn][i], &got, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN, "stranger %d made room", i);
+    if (turn) break;
+    rank = liveness_connect(&hub.key, &hub.local, 1, 1);
+    REQUIRE(rank >= 0, "rank 1 finds no room");
+    f.rank = 1;
+    f.kind = FRAME_BEAT;
+    liveness_tell(rank, &f);
+  }
+  f.kind = FRAME_GOODBYE;
+  liveness_tell(rank, &f);
+  liveness_heard(FRAME_GOODBYE);
+}
+TEST(liveness_goodbye_reaches_all,
+     "a goodbye is said to every rank, though one is gone, and to no stranger; while the connections are another "
+     "thread's it is not said, and nobody waits for ever") {
+  Liveness *l = &liveness;
+  LivenessFrame got;
+  int pair[3][2];
+  l->world = 3;
+  l->links_most = 3;
+  l->link = (LivenessLink *)calloc(3, sizeof(LivenessLink));
+  for (int i = 0; i < 3; i++) {
+    EXPECT(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair[i]), "%s", strerror(errno));
+    link_add(l, pair[i][0], i < 2 ? i + 1 : -1);
+  }
+  close(pair[0][1]);
+  l->pid = getpid();
+  pthread_mutex_lock(&l->lock);
+  liveness_leave(true);
+  pthread_mutex_unlock(&l->lock);
+  EXPECT(recv(pair[1][1], &got, sizeof got, MSG_DONTWAIT) < 0 && errno == EAGAIN, "another thread has the connections");
+  liveness_leave(true);
+  const ssize_t n = recv(pair[1][1], &got, sizeof got, MSG_DONTWAIT);
+  EXPECT(n == (ssize_t)sizeof got && got.kind == FRAME_GOODBYE && got.waits, "rank 2 has heard no goodbye");
+  EXPECT(recv(pair[2][1], &got, sizeof got, MSG_DONTWAIT) < 0, "a stranger has heard a goodbye");
+  l->pid = 0;
 }

@@ -268,6 +268,22 @@ TEST(report_points_stand_for_all_steps,
   }
   report_run_close(&r);
 }
+TEST(report_units_are_bounded,
+     "metrics.jsonl with ever new names of units takes no more memory than the largest model; a name that is too long "
+     "is one unit") {
+  static ReportRun r;
+  report_run_open(&r, "nowhere");
+  for (int i = 0; i < 3 * REPORT_UNITS_MOST; i++) {
+    char line[512];
+    const int n = snprintf(line, sizeof line, "{\"kind\":\"step\",\"step\":%d,\"layers\":[{\"unit\":\"%0100d\"},"
+                           "{\"unit\":\"u%d\",\"grad_norm\":1}]}", i + 1, 0, i);
+    report_take(&r, line, (size_t)n);
+  }
+  EXPECT(r.units == REPORT_UNITS_MOST, "%d units", r.units);
+  EXPECT(!strcmp(r.unit[1].name, "u0") && !strcmp(r.unit[2].name, "u1"), "units '%s', '%s'", r.unit[1].name,
+         r.unit[2].name);
+  report_run_close(&r);
+}
 TEST(report_shows_units_of_any_model,
      "of 49 units 12 are drawn, the first and the last included, each with its own numbers; a unit that comes later "
      "begins at its step") {
