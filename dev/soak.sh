@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Random faults for an hour: ranks, agents, daemons and mpirun killed and stopped, links taken down, slowed and made to
-# lose packets, on two or three hosts that are network namespaces (dev/hosts.sh), under --rdzv and --restarts. After
+# lose packets, saves that hang, strangers at the heartbeats' sockets, on two or three hosts that are network namespaces
+# (dev/hosts.sh), under --rdzv and --restarts. After
 # each episode: it ended within its deadline, said what it lost, has the weights of one rank that nothing disturbed, and
 # left nothing behind.
 #
@@ -83,11 +84,47 @@ cable() {
   said="cable of host $host: $1 for $seconds s"
   (sleep "$seconds"; ip netns exec "$name" $undo) 2>>"$at/faults" &
 }
+# A rank's fsync stops for ever, once each time that the file hang is made.
+stand_in() {
+  "${CC:-cc}" -shared -fPIC -o "$dir/fsync.so" -xc - <<'EOF'
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int fsync(int fd) {
+  const char *sign = getenv("OMPI_COMM_WORLD_RANK") ? getenv("SOAK_HANG") : NULL;
+  if (sign && !unlink(sign)) for (;;) pause();
+  return (int)syscall(SYS_fsync, fd);
+}
+EOF
+}
+# Whoever is on process `pid`'s host, as its user and as another one, says to the heartbeats' sockets that all end.
+strangers() {
+  nsenter --net="/proc/$pid/ns/net" python3 - <<'EOF'
+import os, socket, struct
+names = {line.split()[-1] for line in open("/proc/net/unix") if "@train_gpt_fsdp-" in line}
+end = struct.pack("<qqii", 0, 0, 8, 1).ljust(328, b"\0")         # LivenessFrame, FRAME_END, of rank 1
+for user in 0, 65534:
+    if os.fork():
+        continue
+    if user:
+        os.setgid(user), os.setuid(user)
+    for name in sorted(names) * 100:
+        s = socket.socket(socket.AF_UNIX)
+        try:
+            s.connect("\0" + name[1:])
+            s.sendall(end)
+        except OSError:
+            pass
+    os._exit(0)
+os.wait(), os.wait()
+print(len(names))
+EOF
+}
 # One fault. `said` is its line; `must` what an output that has only this fault says, as an extended regular expression.
 fault() {
   said= must=.
   one_of kill_rank kill_rank kill_rank stop_rank kill_agent kill_agent kill_mpirun kill_orted stop_mpirun stop_orted \
-    stop_agent stop_host0 down down slow hole kill_host0
+    stop_agent stop_host0 down down slow hole kill_host0 hang_save hang_save strangers
   local what=$REPLY
   case $what in
     kill_rank)
@@ -111,6 +148,13 @@ fault() {
       between 10 60
       said="SIGSTOP to ${what#stop_} $pid on host $host for $((REPLY / 10)) s"
       (sleep $((REPLY / 10)); kill -CONT "$pid" 2>/dev/null) & ;;
+    hang_save)
+      : >"$at/hang"
+      for REPLY in {1..100}; do [ -e "$at/hang" ] && sleep 0.1; done
+      if [ -e "$at/hang" ]; then rm -f "$at/hang"; return; fi    # no save came
+      said="a save's fsync that stops for ever" must="no rank has made progress|this rank has made no" ;;
+    strangers)
+      pick rank && said="strangers at $(strangers) of the heartbeats' sockets on host $host" must=strangers ;;
     kill_host0) pick host0 || return; kill -9 "$pid" && said="SIGKILL to host 0's process" killed_host0=1 ;;
     *) between 5 250; cable "$what" "$REPLY" ;;
   esac
@@ -121,6 +165,7 @@ fault() {
 start() {
   local command
   command="export SOAK_EPISODE=$dir/$episode RDZV_TOKEN=0123456789abcdef0
+export LD_PRELOAD=$dir/fsync.so SOAK_HANG=$at/hang
 export OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1
 set -- $ranks; shift \$HOST; n=\$1
 exec $program $model $options --timeout 8 --restarts $restarts --restart_wait 6 --out $at/out $1 \
@@ -203,6 +248,7 @@ run_episode() {
 
 echo "soak: seed $seed, $seconds s (SOAK_SEED=$seed repeats hosts, options and faults)"
 env CI=true "$program" $model --out "$dir/one" >"$dir/one.txt" 2>&1 || { cat "$dir/one.txt"; exit 1; }
+stand_in || exit 1
 dev/hosts.sh 2 true >"$dir/hosts.txt" 2>&1
 [ $? -ne 77 ] || { cat "$dir/hosts.txt"; rm -rf "$dir"; exit 77; }
 while [ $SECONDS -lt "$seconds" ]; do run_episode; done

@@ -872,9 +872,12 @@ static inline int liveness_connect(const ProveKey *key, const LivenessAddress *a
     k[i] = LivenessLink{};
     k[i].claims = rank;
     k[i].fd = socket(address[i].to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    const bool fails = k[i].fd >= 0 && connect(k[i].fd, (const sockaddr *)&address[i].to, address[i].bytes) &&
-                       errno != EINPROGRESS;
-    if (fails) { close(k[i].fd); k[i].fd = -1; }
+    bool fails = k[i].fd >= 0 && connect(k[i].fd, (const sockaddr *)&address[i].to, address[i].bytes);
+    for (int ms = 0; fails && errno == EAGAIN && ms < CONNECT_MS; ms += 10) {    // others stand before rank 0's door
+      usleep(10000);
+      fails = connect(k[i].fd, (const sockaddr *)&address[i].to, address[i].bytes);
+    }
+    if (fails && errno != EINPROGRESS) { close(k[i].fd); k[i].fd = -1; }
   }
   for (const double start = liveness_now_ms(); chosen < 0 && liveness_now_ms() - start < CONNECT_MS;) {
     pollfd polls[ADDRESSES_MOST];

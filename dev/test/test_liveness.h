@@ -661,13 +661,26 @@ TEST(liveness_hears_only_its_ranks,
   }
 }
 TEST(liveness_strangers_make_room,
-     "strangers that connect and say nothing keep no rank out: the oldest of them makes room, a rank never does") {
+     "strangers that connect and say nothing keep no rank out: the oldest of them makes room, a rank never does; where "
+     "as many wait to be let in as the kernel takes, a rank waits too") {
   enum { ROOM = 4, STRANGERS = 7 };
   LivenessHub hub = {};
   LivenessAddress tcp = {};
   LivenessFrame got, f = {};
   int fd[2][STRANGERS], rank = -1;
   liveness_alone(&hub, 2, ROOM, &tcp);
+  pthread_mutex_lock(&liveness.lock);            // nobody is let in
+  for (int fault = 0, more; !fault;) {
+    more = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    fault = connect(more, (const sockaddr *)&hub.local.to, hub.local.bytes);
+  }
+  EXPECT(errno == EAGAIN, "a stranger cannot connect: %s", strerror(errno));
+  fflush(NULL);
+  const pid_t waits = fork();
+  if (!waits) _exit(liveness_connect(&hub.key, &hub.local, 1, 1) < 0);
+  usleep(300000);
+  pthread_mutex_unlock(&liveness.lock);
+  EXPECT(liveness_exit_code(waits) == 0, "a rank that had to wait is not taken");
   for (int turn = 0; turn < 2; turn++) {
     for (int i = 0; i < STRANGERS; i++) fd[turn][i] = liveness_stranger(&tcp);
     for (int i = 0; i < STRANGERS - ROOM; i++) EXPECT(!liveness_told(fd[turn][i], &got), "stranger %d is left", i);

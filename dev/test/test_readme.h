@@ -571,7 +571,7 @@ static int readme_check_numbers(const char *path, int line, const char *text, bo
 // A row of the table of speed: model, dtype, ranks, this program, PyTorch, ratio, and ratios of other runs. A record
 // has such a row, and each other ratio in another one. Returns false for what is no such row.
 static bool readme_check_speed(const char *path, int line, const char *text) {
-  char cell[12][128] = {}, label[320], row[700];
+  char cell[12][128] = {}, label[320], row[800];
   int cells = 0;
   for (const char *at = text; *at == '|' && at[1] && cells < 12; at += 1 + strcspn(at + 1, "|")) {
     const char *begin = at + 1 + strspn(at + 1, " ");
