@@ -13,7 +13,8 @@
 //   fsdp/owned.h           Muon: which rank computes the update of which matrix
 //   fsdp/hosts.h           gradients between hosts as sums that travel along them
 //   fsdp/layout.h          decisions and the list of all buffers
-//   fsdp/transport.h       the comm table: self, mpi or nccl; all traffic is counted there
+//   fsdp/transport.h       the comm table; all traffic is counted by those who fill it:
+//   fsdp/transport_self.h, windows.h, transport_mpi.h, transport_nccl.h, transport_plan.h; transport_updates.h: Muon's
 //   fsdp/reduce.h          fsdp_grads, fsdp_grad, fsdp_reduce: ordered, so that N ranks give bit for bit what one
 //                          rank gives
 //   fsdp/gather.h          fsdp_gather, fsdp_wait, fsdp_weight, fsdp_release
@@ -91,7 +92,7 @@
 #include "fsdp/owned.h"
 #include "fsdp/hosts.h"
 #include "fsdp/layout.h"
-#include "fsdp/transport.h"
+#include "fsdp/transport_plan.h"
 #include "fsdp/gather.h"
 #include "fsdp/reduce.h"
 #include "fsdp/sharded_state.h"

@@ -1,5 +1,5 @@
 // hosts.h: gradients between hosts as partial sums that travel along them. Decided here, with its bytes; done in
-// reduce.h, and by messages in transport.h.
+// reduce.h, and by messages in transport_mpi.h and transport_nccl.h.
 //
 // Sent straight to its owner, every rank's contribution to every shard of another host crosses between hosts. But the
 // ranks of a host hold consecutive microbatches. So what they add to a shard is a stretch of the left fold over all

@@ -1,5 +1,5 @@
 // open.h: the sharding layer's life, once fsdp_layout and fsdp_declare have described it: connected, opened (all memory
-// of the plan is taken), closed. For dry runs see dry_run.h.
+// of the plan is taken), recorded if a test asks for it, closed. For dry runs see dry_run.h.
 #pragma once
 #include "update.h"
 
@@ -81,4 +81,28 @@ static inline void fsdp_close(Fsdp *f) {
   f->comm->close(f);
   memory_give_back_all(c, f->plan);
   fsdp_layout_free(f);
+}
+
+// Begins or goes on recording f's run in r, whose tables f was opened with (record_tables).
+static inline void fsdp_record(Fsdp *f, Record *r) {
+  void *const comms[COMMUNICATORS] = {NULL, f->nccl_gather, f->nccl_kept, f->nccl_reduce, f->nccl_replicate,
+                                      f->nccl_world};
+  f->record = r;
+  r->rank = f->mesh.rank;
+  r->paused = false;
+  r->blocks = 0;
+  for (int i = 0; i < f->mesh.world; i++) record_block(r, i, 0, f->mesh.peer[i].window, comm_mpi_window_bytes(f, i));
+  if (f->work != f->window)
+    record_block(r, r->rank, 1, f->work + f->lay.work_on_host, f->lay.work_bytes - f->lay.work_on_host);
+  for (int i = 0; i < f->plan->blocks; i++) {
+    const MemoryBlock *b = &f->plan->block[i];
+    void *p = NULL;
+    if (b->pointer) memcpy(&p, b->pointer, sizeof p);
+    record_block(r, r->rank, 2 + i, p, b->bytes + b->besides);
+  }
+  for (int i = 0; i < COMMUNICATORS; i++) {
+    const RankGroup *g = i == OVER_KEPT ? &f->mesh.kept : i == OVER_REPLICATE ? &f->mesh.replicate : &f->mesh.shard;
+    r->group[i] = RecordGroup{comms[i], g->size, g->me, g->rank};
+    if (i == OVER_WORLD) r->group[i] = RecordGroup{comms[i], f->mesh.world, f->mesh.rank, NULL};
+  }
 }

@@ -2,7 +2,8 @@
 // writes is told to the record, on the streams and between the events of NCCL's: a CPU's calls, which are done when
 // they return, are ordered more strictly. The traffic is counted as if peers were there.
 #pragma once
-#include "transport.h"
+#include "transport_mpi.h"
+#include "transport_nccl.h"
 
 static inline void comm_plan_touch(const Ctx *c, AccessKind kind, const void *p, size_t bytes) {
   OpTouch x = {};

@@ -281,7 +281,7 @@ static inline void timeline_comm(Timeline *l, RecordStream stream) {
   l->now[stream] = end;
   l->sum.at[stream == RECORD_GATHER ? STEP_GATHERS : STEP_REDUCTIONS] += c.latency + c.moving;
 }
-// Copies, zeroing, and the accesses of collectives (fsdp/transport.h: OP_GIVE, OP_TAKE).
+// Copies, zeroing, and the accesses of collectives (fsdp/transport_plan.h: OP_GIVE, OP_TAKE).
 static inline void timeline_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
   Timeline *l = (Timeline *)to;
   const RecordStream stream = record_stream(c);

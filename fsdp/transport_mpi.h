@@ -1,0 +1,562 @@
+// transport_mpi.h: ranks of one host read each other's windows: contributions in place, and parameters too where all of
+// a shard group is on one host, so that nothing is gathered. Ranks of different hosts exchange nonblocking messages. A
+// device whose memory the host cannot access has a mirror of its shared memory in a pinned window, and copies both ways.
+// The host waits for these copies, so such a step cannot be captured. Any number of ranks can share a device.
+#pragma once
+#include "transport_self.h"
+#include "windows.h"
+
+enum : size_t { MESSAGE_MOST_BYTES = 1 << 30 };  // a count is an int, and some networks take less
+static inline int fsdp_mpi_count(int64_t n) {
+  CHECK(n <= INT32_MAX, "message of %lld elements", (long long)n);
+  return (int)n;
+}
+// Messages of a stage's gather with one peer, at most.
+static inline int fsdp_most_pieces(const Fsdp *f) {
+  int most = 1;
+  for (int s = 0; s < f->lay.stages; s++) {
+    int messages = 0;
+    for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++)
+      messages += f->lay.unit[u].pieces + (int)(f->lay.unit[u].full_bytes / MESSAGE_MOST_BYTES);
+    most = messages > most ? messages : most;
+  }
+  return most;
+}
+// Messages of a unit's sum on its way back, at most: from the last replica to all others.
+static inline size_t fsdp_return_messages(const Fsdp *f) {
+  const size_t bytes = (size_t)fsdp_stage_most(f).state * 4;
+  return (size_t)f->mesh.replicate.size * (1 + bytes / MESSAGE_MOST_BYTES);
+}
+static inline void comm_mpi_open(Fsdp *f) {
+  comm_mpi_open_window(f);
+  f->work = f->window;
+  if (f->lay.mirrored) {
+    fsdp_open_work(f);
+    streams_open(f);
+  } else f->gather_ctx = f->reduce_ctx = *f->ctx;
+  const size_t remote = (size_t)f->mesh.remote, pieces = (size_t)fsdp_most_pieces(f);
+  const size_t parts = (size_t)f->lay.hosts.parts + 1, requests = (2 * remote + parts) * pieces + 1;
+  for (int k = 0; k <= f->cfg.gather_slots; k++)
+    f->slot[k].requests = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
+  for (int parity = 0; parity < 2; parity++) {
+    f->sends[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
+    f->receives[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
+  }
+  f->return_requests = (MPI_Request *)calloc((size_t)f->lay.units * fsdp_return_messages(f), sizeof(MPI_Request));
+  f->part_receives = (MPI_Request *)calloc(2 * parts * pieces, sizeof(MPI_Request));
+  f->part_pending = (int *)calloc(2 * parts, sizeof(int));
+  for (MPI_Request *&r : f->update_requests) r = (MPI_Request *)calloc(2 * (size_t)f->mesh.world, sizeof(MPI_Request));
+}
+static inline void comm_mpi_close(Fsdp *f) {
+  const Ops *ops = f->ctx->ops;
+  for (int k = 0; k <= f->cfg.gather_slots; k++) free(f->slot[k].requests);
+  for (int parity = 0; parity < 2; parity++) { free(f->sends[parity]); free(f->receives[parity]); }
+  free(f->return_requests);
+  free(f->part_receives);
+  free(f->part_pending);
+  for (MPI_Request *r : f->update_requests) free(r);
+  if (f->lay.mirrored) {
+    fsdp_close_work(f);
+    streams_close(f);
+  }
+  for (int r = 0; r < f->mesh.world && f->lay.mirrored && f->has_win; r++)
+    if (mesh_shares_memory(&f->mesh, r)) ops->memory_unpin(f->ctx, f->mesh.peer[r].window);
+  if (f->has_win) { MPI_Win_unlock_all(f->win); MPI_Win_free(&f->win); }
+  else ops->memory_free(f->ctx, f->window, f->lay.work_bytes, f->lay.mirrored ? MEMORY_PINNED : MEMORY_DEVICE);
+}
+
+// A mirrored device is waited for: what lands and what is fetched overwrites what passes before have read.
+static inline void comm_mpi_step_begin(Fsdp *f) {
+  if (f->lay.mirrored) f->ctx->ops->sync(f->ctx);
+}
+// The barrier separates the writing of shards from their reading. The reading, in place or by gathers, is separated
+// from the next writing by the step's small all-gather, which no rank leaves before all have ended their passes and
+// which every update comes after.
+// What else writes shards, initialisation and loading, comes before all passes and ends here, too.
+static inline void comm_mpi_step_end(Fsdp *f) {
+  if (f->lay.mirrored) {
+    const size_t at = f->lay.part[WORK_PARAMS].at;
+    if (f->params_home != f->window) f->ctx->ops->copy(f->ctx, f->window + at, f->work + at, f->lay.params_bytes);
+    f->ctx->ops->sync(f->ctx);
+  }
+  f->traffic.small++;
+  record_collective(f->record, RECORD_HOST, COLLECTIVE_BARRIER, OVER_WORLD, 1, 0);
+  const FlightCollective barrier = flight_begin("the barrier after the update", STAGE_NONE);
+  flight_in(barrier);
+  MPI_Barrier(f->mesh.comm);
+  flight_out();
+  flight_end(barrier);
+}
+
+// A message of one of the mesh's communicators, and the requests that it joins.
+struct MessageSet { MPI_Request *request; int *pending; };
+static inline MPI_Comm channel_comm(const Fsdp *f, Channel c) {
+  return c == CHANNEL_GATHER ? f->mesh.gather_comm : c == CHANNEL_REDUCE ? f->mesh.reduce_comm : f->mesh.chain_comm;
+}
+static inline void message_send(Fsdp *f, Channel c, MessageSet s, const void *p, int bytes, int to, int tag) {
+  record_message(f->record, RECORD_SEND, RECORD_HOST, c, s.request, to, p, (size_t)bytes);
+  MPI_Isend(p, bytes, MPI_BYTE, to, tag, channel_comm(f, c), &s.request[(*s.pending)++]);
+}
+static inline void message_receive(Fsdp *f, Channel c, MessageSet s, void *p, int bytes, int from, int tag) {
+  record_message(f->record, RECORD_RECEIVE, RECORD_HOST, c, s.request, from, p, (size_t)bytes);
+  MPI_Irecv(p, bytes, MPI_BYTE, from, tag, channel_comm(f, c), &s.request[(*s.pending)++]);
+}
+static inline bool messages_done(Fsdp *f, MessageSet s) {
+  if (!*s.pending) return true;
+  int flag = 0;
+  MPI_Testall(*s.pending, s.request, &flag, MPI_STATUSES_IGNORE);
+  if (flag) *s.pending = 0;
+  if (flag) record_ended(f->record, RECORD_HOST, s.request);
+  return flag;
+}
+// OpenMPI moves messages only inside its calls.
+static inline void comm_mpi_progress(Fsdp *f) {
+  int flag;
+  if (f->mesh.hosts > 1 || !f->mesh.windows)
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, f->mesh.reduce_comm, &flag, MPI_STATUS_IGNORE);
+}
+// A device fetches from the landing on its own time: messages may arrive there again when it has done so.
+static inline void comm_mpi_landing_free(Fsdp *f, int s, GatherSlot *slot) {
+  bool done = !slot->landing || !slot->arrived.recorded;
+  for (int spins = 0; !done; f->meanwhile(f)) {
+    f->ctx->ops->event_done(f->ctx, slot->arrived.event, &done);
+    if (!done) liveness_pause(&spins, "a copy of the GPU", s);
+  }
+}
+static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  fsdp_count_gather(f, s, slot);
+  comm_mpi_landing_free(f, s, slot);
+  const GatherSource g = fsdp_gather_source(f, slot);
+  const MessageSet set = {slot->requests, &slot->pending};
+  char *landing = f->lay.mirrored ? slot->landing : slot->data;
+  for (int k = 0; k < g.group->size && f->mesh.remote; k++) {
+    const int r = g.group->rank[k];
+    if (r == f->mesh.rank || mesh_shares_memory(&f->mesh, r)) continue;
+    EACH_PIECE_OF_STAGE(f, s, u, i) {
+      const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+      for (size_t at = 0; at < p.bytes; at += MESSAGE_MOST_BYTES) {
+        const int n = (int)(p.bytes - at < MESSAGE_MOST_BYTES ? p.bytes - at : MESSAGE_MOST_BYTES);
+        message_receive(f, CHANNEL_GATHER, set, landing + p.to_at + (size_t)k * p.bytes + at, n, r, s);
+        message_send(f, CHANNEL_GATHER, set, f->window + p.from_at + at, n, r, s);
+      }
+      f->traffic.gather_bytes += (int64_t)p.bytes;
+    }
+  }
+}
+// Copies the k-th rank's part of stage s to the slot; remote parts of a mirrored device come from their landing.
+static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource g, int k) {
+  const int r = g.group->rank[k];
+  const bool mine = r == f->mesh.rank, local = mine || mesh_shares_memory(&f->mesh, r);
+  const char *home = mine ? (g.kept ? f->work : f->params_home) : f->mesh.peer[r].window;
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    const size_t to = p.to_at + (size_t)k * p.bytes;
+    f->ctx->ops->copy(&f->gather_ctx, slot->data + to, local ? home + p.from_at : slot->landing + to, p.bytes);
+    if (local && !mine) f->traffic.gather_bytes += (int64_t)p.bytes;
+  }
+}
+// What was kept lies in this rank's window from here on, for its neighbours and for messages.
+static inline void comm_mpi_keep(Fsdp *f, int s, GatherSlot *slot) {
+  const GatherSource g = {&f->mesh.kept, (size_t)(fsdp_shards(f) / f->cfg.mesh.kept), true};
+  fsdp_keep(f, s, slot);
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    if (f->lay.mirrored) f->ctx->ops->copy(&f->gather_ctx, f->window + p.from_at, f->work + p.from_at, p.bytes);
+  }
+  if (f->lay.mirrored) f->ctx->ops->sync(&f->gather_ctx);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->kept, f->kept_count);
+}
+// Shards of ranks on this host are copied here: their owners change them only between two barriers, and what they keep
+// after they have said so, only in the next step.
+static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
+  const GatherSource g = fsdp_gather_source(f, slot);
+  step_event_wait(&f->gather_ctx, &slot->released);
+  for (int i = 0; i < g.group->size; i++) {
+    const int k = (g.group->me + i) % g.group->size, r = g.group->rank[k];     // start with the own shard: ranks do not
+    if (r != f->mesh.rank && !mesh_shares_memory(&f->mesh, r)) continue;       // all read one
+    const bool asks = g.kept && r != f->mesh.rank;
+    const uint64_t *kept = &fsdp_control(f, r)->kept;
+    for (int spins = 0; asks && !counter_reached(f, kept, f->kept_number[s]); f->meanwhile(f))
+      liveness_pause(&spins, "the gather", s);
+    comm_mpi_fetch(f, s, slot, g, k);
+  }
+  for (int spins = 0; !messages_done(f, MessageSet{slot->requests, &slot->pending}); f->meanwhile(f))
+    liveness_pause(&spins, "the gather", s);
+  for (int k = 0; k < g.group->size && slot->landing; k++)
+    if (!mesh_shares_memory(&f->mesh, g.group->rank[k]) && k != g.group->me) comm_mpi_fetch(f, s, slot, g, k);
+  if (fsdp_keeps(f, s, slot)) comm_mpi_keep(f, s, slot);
+  step_event_record(&f->gather_ctx, &slot->arrived);
+  step_event_wait(f->ctx, &slot->arrived);
+}
+// A mirrored device brings the complete gradient to the window; what is staged goes round by round.
+static inline void comm_mpi_reduce_start(Fsdp *f) {
+  streams_reduce_start(f);
+  if (!f->lay.mirrored || fsdp_shards(f) == 1 || f->lay.stage[f->job.stage].staged) return;       // nobody reads it
+  const Stage *s = &f->lay.stage[f->job.stage];
+  for (int u = s->first_unit; u < s->first_unit + s->units; u++) {
+    const size_t at = fsdp_unit_grads_at(f, u, f->job.slot);
+    f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at,
+                      (size_t)f->lay.unit[u].grad_numel * fsdp_wire_bytes(f));
+  }
+  step_event_record(&f->reduce_ctx, &f->mirror_filled);
+}
+// Have the peers of this host added up everything before round `rounds`?
+static inline bool comm_mpi_peers_done(Fsdp *f, uint64_t rounds) {
+  for (int i = 0; i < fsdp_shards(f); i++)
+    if (comm_mpi_is_neighbour(f, i) &&
+        !counter_reached(f, &fsdp_control(f, f->mesh.shard.rank[i])->done, rounds))
+      return false;
+  return true;
+}
+// Two rounds are in flight: round - 2 used this memory. Only staging is written per round; slots are grads_free's.
+static inline bool comm_mpi_round_free(Fsdp *f, uint64_t round) {
+  const int parity = (int)(round & 1);
+  bool filled = true;
+  if (!messages_done(f, MessageSet{f->sends[parity], &f->sends_pending[parity]})) return false;
+  if (!messages_done(f, MessageSet{&f->chain_send[parity], &f->chain_sends[parity]})) return false;
+  if (!messages_done(f, MessageSet{&f->chain_back[parity], &f->chain_backs[parity]})) return false;
+  if (f->lay.stage[f->job.stage].staged) return round < 2 || comm_mpi_peers_done(f, round - 1);
+  const bool fills = f->lay.mirrored && fsdp_shards(f) > 1;
+  if (fills) f->ctx->ops->event_done(f->ctx, f->mirror_filled.event, &filled);
+  return filled;
+}
+static inline char *comm_mpi_landing_in(const Fsdp *f, uint64_t round, int remote_peer) {
+  const size_t chunk_bytes = (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
+  char *base = f->lay.mirrored ? f->landing_in : f->staging_in;
+  return base + ((round & 1) * (size_t)f->mesh.remote + (size_t)remote_peer) * chunk_bytes;
+}
+
+// ---- sums along the replicas
+// Messages land in the own shard, or in its mirror. They can only come when it has been read: see the top.
+static inline void comm_mpi_chain_post(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), n = fsdp_mpi_count(x.numel * 4);
+  const RankGroup *g = &f->mesh.replicate;
+  const MessageSet back = {&f->chain_back[parity], &f->chain_backs[parity]};
+  const MessageSet next = {&f->chain_receive[parity], &f->chain_receives[parity]};
+  char *shard = f->window + chain_at(f, x);
+  if (chain_returns(f) && !mesh_shares_memory(&f->mesh, g->rank[0]))
+    message_send(f, CHANNEL_CHAIN, back, shard, n, g->rank[0], tag);
+  if (!chain_begins(f) && !mesh_shares_memory(&f->mesh, chain_before(f)))
+    message_receive(f, CHANNEL_CHAIN, next, shard, n, chain_before(f), tag);
+}
+static inline bool comm_mpi_chain_arrived(Fsdp *f, uint64_t round) {
+  if (!fsdp_chains(f) || chain_begins(f)) return true;
+  const int parity = (int)(round & 1), before = chain_before(f);
+  if (!mesh_shares_memory(&f->mesh, before))
+    return messages_done(f, MessageSet{&f->chain_receive[parity], &f->chain_receives[parity]});
+  const uint64_t wanted = f->mesh.replicate.me ? round : f->job.last_round0 + (round - f->job.round0);
+  return counter_reached(f, &fsdp_control(f, before)->partial, wanted + 1);
+}
+static inline void comm_mpi_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
+  const int before = chain_before(f);
+  const bool local = mesh_shares_memory(&f->mesh, before);
+  const char *from = (local ? f->mesh.peer[before].window : f->window) + chain_at(f, x);
+  chain_count(f, x.numel);
+  if (from != (const char *)sum) f->ctx->ops->copy(&f->reduce_ctx, sum, from, (size_t)x.numel * 4);
+}
+static inline void comm_mpi_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
+  const RankGroup *g = &f->mesh.replicate;
+  const int parity = (int)(round & 1);
+  char *shard = f->window + chain_at(f, x);
+  if (shard != (char *)sum) {
+    f->ctx->ops->copy(&f->reduce_ctx, shard, sum, (size_t)x.numel * 4);
+    f->ctx->ops->sync(&f->reduce_ctx);
+  }
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->partial, round + 1);
+  if (g->me == g->size - 1 || mesh_shares_memory(&f->mesh, g->rank[g->me + 1])) return;
+  message_send(f, CHANNEL_CHAIN, MessageSet{&f->chain_send[parity], &f->chain_sends[parity]}, shard,
+               fsdp_mpi_count(x.numel * 4), g->rank[g->me + 1], (int)(round & 0x3fff));
+}
+// ---- back to all replicas
+// The last replica's sum of a unit in working memory, in every replica's window at the same place.
+static inline size_t return_at(const Fsdp *f, const SumReturn *r) {
+  return f->lay.part[WORK_SUMS].at + (size_t)f->lay.unit[r->unit].sum_base * sizeof(float);
+}
+static inline size_t return_bytes(const Fsdp *f, const SumReturn *r) {
+  return (size_t)f->lay.unit[r->unit].state_numel * sizeof(float);
+}
+static inline MessageSet return_messages(Fsdp *f, SumReturn *r) {
+  return MessageSet{f->return_requests + (size_t)(r - f->returns.of) * fsdp_return_messages(f), &r->pending};
+}
+// By messages to those that do not share memory with the last replica: few, one replica a host. They land in the own
+// shard, or in its mirror. They can only come when it has been read: see the top.
+static inline void comm_mpi_return_start(Fsdp *f, SumReturn *r) {
+  const RankGroup *g = &f->mesh.replicate;
+  const int last = g->rank[g->size - 1], tag = 0x4000;
+  const bool gives = g->me == g->size - 1;
+  const size_t bytes = return_bytes(f, r);
+  const MessageSet set = return_messages(f, r);
+  char *sum = f->window + return_at(f, r);
+  for (size_t at = 0; at < bytes; at += MESSAGE_MOST_BYTES) {
+    const int n = (int)(bytes - at < MESSAGE_MOST_BYTES ? bytes - at : MESSAGE_MOST_BYTES);
+    for (int i = 0; i < g->size - 1 && gives; i++)
+      if (!mesh_shares_memory(&f->mesh, g->rank[i]))
+        message_send(f, CHANNEL_RETURN, set, sum + at, n, g->rank[i], tag);
+    if (!gives && !mesh_shares_memory(&f->mesh, last))
+      message_receive(f, CHANNEL_RETURN, set, sum + at, n, last, tag);
+  }
+}
+// Else out of the last replica's window, when that has added up r's round.
+static inline bool comm_mpi_return_arrived(Fsdp *f, SumReturn *r) {
+  const RankGroup *g = &f->mesh.replicate;
+  const int last = g->rank[g->size - 1];
+  const bool gives = g->me == g->size - 1, local = mesh_shares_memory(&f->mesh, last);
+  if (!messages_done(f, return_messages(f, r))) return false;
+  if (gives) return true;
+  if (local && !counter_reached(f, &fsdp_control(f, last)->partial, r->round + 1)) return false;
+  const char *from = (local ? f->mesh.peer[last].window : f->window) + return_at(f, r);
+  float *own = f->grads + f->lay.unit[r->unit].sum_base;
+  if (from != (const char *)own) f->ctx->ops->copy(&f->reduce_ctx, own, from, return_bytes(f, r));
+  return true;
+}
+// A mirrored device's host has waited for every round, but not for copies of sums that came back.
+static inline void comm_mpi_reduce_join(Fsdp *f) {
+  for (int spins = 0; f->returns.begun; f->meanwhile(f))
+    liveness_pause(&spins, "the last replica's sums", f->lay.unit[f->returns.of[f->returns.taken].unit].stage);
+  if (!f->lay.mirrored || fsdp_chains(f)) streams_reduce_join(f);
+}
+
+// ---- sums along hosts
+// Receives of a part's sum in a round, or of the own result: as the part behind all others.
+static inline MessageSet hosts_receives(Fsdp *f, uint64_t round, int part) {
+  const size_t i = (round & 1) * (size_t)(f->lay.hosts.parts + 1) + (size_t)part;
+  return MessageSet{f->part_receives + i * (size_t)fsdp_most_pieces(f), &f->part_pending[i]};
+}
+// A sum of a round in messages: of a part, to or from rank `peer` of the shard group; sum NULL: of the own shard.
+// What an owner begins with and what comes back to it go from the last host to the first in one round: by channels.
+static inline void hosts_message(Fsdp *f, uint64_t round, ReduceSpan x, float *sum, HostsMove move, Channel c,
+                                 MessageSet set, int peer) {
+  const int r = f->mesh.shard.rank[peer], tag = (int)(round & 0x3fff);
+  PieceRun run;
+  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
+    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
+    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x));
+    const int bytes = fsdp_mpi_count(run.numel * 4);
+    if (move == HOSTS_SEND) message_send(f, c, set, at, bytes, r, tag);
+    else message_receive(f, c, set, at, bytes, r, tag);
+  }
+}
+static inline MessageSet hosts_sends(Fsdp *f, uint64_t round) {
+  return MessageSet{f->sends[round & 1], &f->sends_pending[round & 1]};
+}
+// A round is laid out: sums may arrive.
+static inline void comm_mpi_parts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const HostsLayout *h = &f->lay.hosts;
+  for (int p = 0; p < h->parts; p++) {
+    if (!hosts_receives_part(f, p)) continue;
+    hosts_message(f, round, x, hosts_sum(f, round, p), HOSTS_RECEIVE, h->me ? CHANNEL_REDUCE : CHANNEL_CHAIN,
+                  hosts_receives(f, round, p), h->part[p].before);
+  }
+}
+// The result comes to where the sum is sent from that it goes on from, and so after that has arrived; in a whole
+// gradient, to where this rank has added its own contribution before.
+static inline void comm_mpi_part_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const HostsLayout *h = &f->lay.hosts;
+  const int me = f->mesh.shard.me;
+  const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
+  if (h->begin != me && !fsdp_begins(f))
+    hosts_message(f, round, x, NULL, HOSTS_SEND, CHANNEL_CHAIN, hosts_sends(f, round), h->begin);
+  doing_again(f->record, was);
+  if (h->end != me)
+    hosts_message(f, round, x, NULL, HOSTS_RECEIVE, CHANNEL_REDUCE, hosts_receives(f, round, h->parts), h->end);
+}
+static inline bool comm_mpi_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan) {
+  for (int i = 0; i < fsdp_shards(f); i++)
+    if (comm_mpi_is_neighbour(f, i) &&
+        !counter_reached(f, &fsdp_control(f, f->mesh.shard.rank[i])->ready, round + 1)) return false;
+  return messages_done(f, hosts_receives(f, round, part));
+}
+static inline const char *comm_mpi_part_input(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x,
+                                              PieceRun run) {
+  const HostsLayout *h = &f->lay.hosts;
+  const int r = h->first + i;
+  const char *memory = r == f->mesh.shard.me ? f->work : f->mesh.peer[f->mesh.shard.rank[r]].window;
+  return memory + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+}
+static inline void comm_mpi_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  const int after = f->lay.hosts.part[part].after;
+  if (after != f->mesh.shard.me)
+    hosts_message(f, round, x, hosts_sum(f, round, part), HOSTS_SEND, CHANNEL_REDUCE, hosts_sends(f, round), after);
+}
+static inline bool comm_mpi_part_back(Fsdp *f, uint64_t round, ReduceSpan) {
+  return messages_done(f, hosts_receives(f, round, f->lay.hosts.parts));
+}
+static const CommHosts hosts_mpi = {comm_mpi_chain_arrived, comm_mpi_part_begin, comm_mpi_part_arrived,
+                                    comm_mpi_part_input,    comm_mpi_part_give,  comm_mpi_part_back};
+
+static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
+  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), S = fsdp_shards(f);
+  const bool staged = f->lay.stage[f->job.stage].staged;
+  if (f->lay.mirrored && staged) {
+    const size_t half = (size_t)S * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
+    const size_t at = f->lay.part[WORK_STAGING].at + (round & 1) * half;
+    f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at, half);
+    f->ctx->ops->sync(&f->reduce_ctx);
+  }
+  // A slot is complete before its first round: all of its rounds can be read from then on.
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->ready, staged ? round + 1 : f->rounds_started);
+  const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
+  if (fsdp_chains(f)) comm_mpi_chain_post(f, round, x);
+  doing_again(f->record, was);
+  if (f->lay.hosts.hosts) {
+    comm_mpi_parts_post(f, round, x);
+    return;
+  }
+  const MessageSet in = {f->receives[parity], &f->receives_pending[parity]};
+  const MessageSet out = {f->sends[parity], &f->sends_pending[parity]};
+  PieceRun run;
+  for (int i = 0, k = 0; i < S && f->mesh.remote; i++) {
+    if (!comm_mpi_is_remote(f, i)) continue;
+    const int r = f->mesh.shard.rank[i];
+    char *landing = comm_mpi_landing_in(f, round, k++);
+    for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
+      if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
+      const int bytes = fsdp_mpi_count(run.numel * (int64_t)fsdp_wire_bytes(f));
+      message_receive(f, CHANNEL_REDUCE, in, landing + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f), bytes, r,
+                      tag);
+      message_send(f, CHANNEL_REDUCE, out, f->window + fsdp_contribution_at(f, i, round, x, run), bytes, r, tag);
+    }
+  }
+}
+static inline bool comm_mpi_round_arrived(Fsdp *f, uint64_t round) {
+  for (int i = 0; i < fsdp_shards(f); i++) {
+    const int r = f->mesh.shard.rank[i];
+    if (comm_mpi_is_neighbour(f, i) && !counter_reached(f, &fsdp_control(f, r)->ready, round + 1))
+      return false;
+  }
+  return messages_done(f, MessageSet{f->receives[round & 1], &f->receives_pending[round & 1]}) &&
+         comm_mpi_chain_arrived(f, round);
+}
+static inline const char *comm_mpi_round_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
+  const int me = f->mesh.shard.me;
+  if (i == me) return f->work + fsdp_contribution_at(f, me, round, x, run);
+  if (comm_mpi_is_neighbour(f, i)) {
+    return f->mesh.peer[f->mesh.shard.rank[i]].window + fsdp_contribution_at(f, me, round, x, run);
+  }
+  int remote_peer = 0;
+  for (int q = 0; q < i; q++) remote_peer += comm_mpi_is_remote(f, q);
+  return comm_mpi_landing_in(f, round, remote_peer) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
+}
+// Peers may write again what this rank has read: a device must have copied it by then.
+static inline void comm_mpi_round_done(Fsdp *f, uint64_t round) {
+  if (f->lay.mirrored) f->ctx->ops->sync(&f->reduce_ctx);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->done, round + 1);
+}
+static inline bool comm_mpi_grads_free(Fsdp *f, int slot) {
+  return comm_mpi_peers_done(f, f->slot_rounds[slot]) &&
+         messages_done(f, MessageSet{f->sends[0], &f->sends_pending[0]}) &&
+         messages_done(f, MessageSet{f->sends[1], &f->sends_pending[1]});
+}
+static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  const size_t everything = bytes * (size_t)f->mesh.world;
+  const void *from = f->lay.mirrored ? f->small_host : mine;
+  void *to = f->lay.mirrored ? f->small_host + bytes : all;
+  if (f->lay.mirrored) {
+    f->ctx->ops->copy(f->ctx, f->small_host, mine, bytes);
+    f->ctx->ops->sync(f->ctx);
+  }
+  record_exchange(f->record, RECORD_HOST, COLLECTIVE_ALL_GATHER, OVER_WORLD, everything - bytes,
+                  Exchanged{from, bytes, to, everything});
+  MPI_Allgather(from, (int)bytes, MPI_BYTE, to, (int)bytes, MPI_BYTE, f->mesh.comm);
+  if (f->lay.mirrored) f->ctx->ops->copy(f->ctx, all, to, everything);
+}
+// ---- Muon's matrices
+// Waits until a counter of rank r has reached `value`.
+static inline void comm_mpi_updates_wait(Fsdp *f, const uint64_t *counter, uint64_t value) {
+  for (int spins = 0; !counter_reached(f, counter, value); f->meanwhile(f))
+    liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
+  liveness_arrived();
+}
+// All ranks share memory: momenta are written into owners' windows, updates are read there.
+static inline void comm_mpi_updates_in_place(Fsdp *f, UpdateMove move, int round) {
+  const uint64_t count = f->update_rounds + (uint64_t)round + 1;
+  const int S = fsdp_shards(f), N = f->mesh.world, slots = f->lay.owned.slots;
+  Control *own = fsdp_control(f, f->mesh.rank);
+  Run run;
+  // The slots of a step's first rounds are free: everybody has passed its small all-gather.
+  for (int r = 0; r < N && move == UPDATES_FREE && round >= slots; r++)
+    if (r != f->mesh.rank) comm_mpi_updates_wait(f, &fsdp_control(f, r)->taken, count - (uint64_t)slots);
+  if (N > 1 && move == UPDATES_GIVE) counter_publish(f, &own->momenta, count);
+  if (N > 1 && move == UPDATES_BACK) counter_publish(f, &own->updates, count);
+  if (N > 1 && move == UPDATES_TAKEN) counter_publish(f, &own->taken, count);
+  EACH_OWNED(f, round, x) {
+    for (int i = 0; i < S && move == UPDATES_WHOLE && x->owner == f->mesh.rank; i++)
+      if (comm_mpi_is_neighbour(f, i) && owned_run(f, x, i, &run))
+        comm_mpi_updates_wait(f, &fsdp_control(f, f->mesh.shard.rank[i])->momenta, count);
+    if (move == UPDATES_ARRIVED && x->owner != f->mesh.rank && owned_run(f, x, f->mesh.shard.me, &run))
+      comm_mpi_updates_wait(f, &fsdp_control(f, x->owner)->updates, count);
+  }
+}
+static inline void comm_mpi_update_message(Fsdp *f, int round, UpdateMessage m) {
+  enum { TAG_GIVE = 0x4001, TAG_BACK = 0x4002 };
+  const int slot = owned_slot(f, round), bytes = fsdp_mpi_count((int64_t)m.bytes), tag = m.back ? TAG_BACK : TAG_GIVE;
+  const MessageSet set = {f->update_requests[slot], &f->updates_pending[slot]};
+  if (m.sends) message_send(f, CHANNEL_CHAIN, set, m.at, bytes, m.peer, tag);
+  else message_receive(f, CHANNEL_CHAIN, set, m.at, bytes, m.peer, tag);
+}
+static inline void comm_mpi_updates_finish(Fsdp *f, int round) {
+  const int slot = owned_slot(f, round);
+  const MessageSet set = {f->update_requests[slot], &f->updates_pending[slot]};
+  for (int spins = 0; !messages_done(f, set); f->meanwhile(f))
+    liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
+  liveness_arrived();
+}
+// Of a mirrored device, to or from the host: the runs of others' matrices, where the device has them; and the own
+// matrix, of which only others' runs come from the host.
+static inline void comm_mpi_mirror_runs(Fsdp *f, int round, bool to_host) {
+  Run run;
+  EACH_OWNED(f, round, x) {
+    if (x->owner == f->mesh.rank || (to_host && !owned_gives(f, x))) continue;
+    if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
+    char *here = owned_stage_of(f, x), *host = owned_host_stage(f, x);
+    f->ctx->ops->copy(&f->reduce_ctx, to_host ? host : here, to_host ? here : host, owned_bytes(run.numel));
+  }
+}
+static inline void comm_mpi_mirror_matrix(Fsdp *f, int round, bool to_host) {
+  Run run;
+  EACH_OWNED(f, round, x) for (int i = 0; i < fsdp_shards(f) && x->owner == f->mesh.rank; i++) {
+    if (!owned_run(f, x, i, &run) || (!to_host && i == f->mesh.shard.me)) continue;
+    char *here = owned_matrix(f, x->owner, round) + owned_bytes(run.in_range);
+    char *host = owned_host_matrix(f, round) + owned_bytes(run.in_range);
+    f->ctx->ops->copy(&f->reduce_ctx, to_host ? host : here, to_host ? here : host, owned_bytes(run.numel));
+  }
+}
+// The host waits for copies to it before it sends.
+static inline void comm_mpi_updates_mirrored(Fsdp *f, UpdateMove move, int round) {
+  const bool off = fsdp_offloads(f), back = move == UPDATES_BACK;
+  const int slot = owned_slot(f, round);
+  if (move == UPDATES_GIVE || back) {
+    if (!off || back) {
+      step_event_record(f->ctx, &f->update_ready);
+      step_event_wait(&f->reduce_ctx, &f->update_ready);
+    }
+    if (back) comm_mpi_mirror_matrix(f, round, true);
+    else if (!off) comm_mpi_mirror_runs(f, round, true);
+    updates_copy(f, round, back);
+    f->ctx->ops->sync(&f->reduce_ctx);
+    updates_each_message(f, round, back, comm_mpi_update_message);
+  }
+  if (move != UPDATES_WHOLE && move != UPDATES_ARRIVED) return;
+  comm_mpi_updates_finish(f, round);
+  if (move == UPDATES_ARRIVED && off) return;
+  StepEvent *there = move == UPDATES_WHOLE ? &f->update_whole[slot] : &f->update_back[slot];
+  if (move == UPDATES_WHOLE) comm_mpi_mirror_matrix(f, round, false);
+  else comm_mpi_mirror_runs(f, round, false);
+  step_event_record(&f->reduce_ctx, there);
+  step_event_wait(f->ctx, there);
+}
+static inline void comm_mpi_updates(Fsdp *f, UpdateMove move, int round) {
+  if (f->lay.owned.in_place) comm_mpi_updates_in_place(f, move, round);
+  else if (f->lay.mirrored) comm_mpi_updates_mirrored(f, move, round);
+  else if (move == UPDATES_GIVE || move == UPDATES_BACK)
+    updates_each_message(f, round, move == UPDATES_BACK, comm_mpi_update_message);
+  else if (move == UPDATES_WHOLE || move == UPDATES_ARRIVED) comm_mpi_updates_finish(f, round);
+}
+static const Comm comm_mpi = {
+    "mpi", comm_self_nothing, comm_mpi_open, comm_mpi_close, comm_mpi_step_begin, comm_mpi_step_end,
+    comm_mpi_gather_start, comm_mpi_gather_finish, comm_mpi_reduce_start, comm_mpi_round_free, comm_mpi_round_send,
+    comm_mpi_round_arrived,
+    comm_mpi_round_input, comm_mpi_chain_take, comm_mpi_chain_give, comm_mpi_round_done, comm_self_nothing,
+    comm_mpi_grads_free, comm_mpi_return_start, comm_mpi_return_arrived, comm_mpi_reduce_join, comm_mpi_small,
+    comm_mpi_progress, comm_mpi_updates,
+    &hosts_mpi};

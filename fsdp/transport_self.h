@@ -1,0 +1,80 @@
+// transport_self.h: one rank alone: it reduces its own contributions; units are read in place, or copied from the host.
+// And what one device does with streams of its own, over NCCL or alone.
+#pragma once
+#include "transport_updates.h"
+
+// What one device does with streams of its own, over NCCL or alone.
+static inline void streams_open(Fsdp *f) {
+  f->ctx->ops->side_open(f->ctx, &f->gather_ctx, "gather");
+  f->ctx->ops->side_open(f->ctx, &f->reduce_ctx, "reduce");
+}
+static inline void streams_close(Fsdp *f) {
+  f->ctx->ops->side_close(&f->gather_ctx);
+  f->ctx->ops->side_close(&f->reduce_ctx);
+}
+static inline void streams_step_begin(Fsdp *f) {
+  if (f->lay.in_place) return;                       // nothing is gathered
+  step_event_record(f->ctx, &f->began);
+  step_event_wait(&f->gather_ctx, &f->began);
+}
+static inline void streams_gather_finish(Fsdp *f, int, GatherSlot *slot) { step_event_wait(f->ctx, &slot->arrived); }
+static inline void streams_reduce_start(Fsdp *f) {
+  step_event_record(f->ctx, &f->grads_ready);
+  step_event_wait(&f->reduce_ctx, &f->grads_ready);
+}
+static inline void streams_reduce_end(Fsdp *f) { step_event_record(&f->reduce_ctx, &f->grads_free[f->job.slot]); }
+static inline bool streams_grads_free(Fsdp *f, int slot) {
+  step_event_wait(f->ctx, &f->grads_free[slot]);
+  return true;
+}
+static inline void streams_reduce_join(Fsdp *f) {
+  step_event_record(&f->reduce_ctx, &f->reduced);
+  step_event_wait(f->ctx, &f->reduced);
+}
+
+static inline void comm_self_nothing(Fsdp *) {}
+static inline void comm_self_open(Fsdp *f) {
+  fsdp_open_work(f);
+  if (fsdp_offloads(f)) streams_open(f);         // copies overlap what is computed
+  else f->gather_ctx = f->reduce_ctx = *f->ctx;  // nothing to overlap: one stream
+}
+static inline void comm_self_close(Fsdp *f) {
+  fsdp_close_work(f);
+  if (fsdp_offloads(f)) streams_close(f);
+}
+// The shard is the whole; it comes from the host.
+static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
+  fsdp_count_gather(f, s, slot);
+  step_event_wait(&f->gather_ctx, &slot->released);
+  fsdp_mark(f, &f->gather_ctx, MARK_GATHER, 1 + s);
+  const GatherSource g = fsdp_gather_source(f, slot);
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const GatherPiece p = fsdp_gather_piece(f, g, u, i);
+    f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at, f->params_home + p.from_at, p.bytes);
+  }
+  step_event_record(&f->gather_ctx, &slot->arrived);
+}
+static inline bool comm_self_yes(Fsdp *, uint64_t) { return true; }
+static inline void comm_self_send(Fsdp *, uint64_t, ReduceSpan) {}
+static inline const char *comm_self_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
+  return f->work + fsdp_contribution_at(f, i, round, x, run);
+}
+static inline void comm_self_chain(Fsdp *, uint64_t, ReduceSpan, float *) {}
+static inline void comm_self_done(Fsdp *, uint64_t) {}
+static inline void comm_self_return(Fsdp *, SumReturn *) {}
+static inline bool comm_self_returned(Fsdp *, SumReturn *) { return true; }
+static inline void comm_self_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
+  record_collective(f->record, RECORD_MODEL, COLLECTIVE_ALL_GATHER, OVER_WORLD, 1, 0);
+  f->ctx->ops->copy(f->ctx, all, mine, bytes);
+}
+// One rank owns every matrix. Only where the optimizer is on the host do they come and go.
+static inline void comm_self_exchange(Fsdp *, int, bool) {}
+static inline void comm_self_updates(Fsdp *f, UpdateMove move, int round) {
+  if (fsdp_offloads(f)) updates_by_stream(f, move, round, comm_self_exchange);
+}
+static const Comm comm_self = {
+    "self", comm_self_nothing, comm_self_open, comm_self_close, streams_step_begin, comm_self_nothing,
+    comm_self_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_self_send, comm_self_yes,
+    comm_self_input, comm_self_chain, comm_self_chain, comm_self_done, streams_reduce_end, streams_grads_free,
+    comm_self_return, comm_self_returned, streams_reduce_join, comm_self_small, comm_self_nothing, comm_self_updates,
+    NULL};

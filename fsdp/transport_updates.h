@@ -1,0 +1,84 @@
+// transport_updates.h: Muon's matrices on their way to their owners and back (owned.h), whatever carries them.
+#pragma once
+#include "transport.h"
+
+// Of a round: this rank's run of a matrix, or its part of the own one. back: after the owner has computed it.
+struct UpdateMessage { char *at; size_t bytes; int peer; bool sends, back; };
+// Gives `message` all that this rank sends and receives in a round: between two ranks at most one each way. With
+// messages, a mirrored device's lie on the host. Counts them.
+static inline void updates_each_message(Fsdp *f, int round, bool back,
+                                        void (*message)(Fsdp *f, int round, UpdateMessage m)) {
+  const int S = fsdp_shards(f), me = f->mesh.rank, N = f->mesh.world, first = back ? 0 : me / S * S;
+  const bool host = f->lay.mirrored;
+  Run run;
+  if (N == 1 || f->lay.owned.in_place) return;
+  f->traffic.updates++;
+  record_collective(f->record, RECORD_HOST, COLLECTIVE_UPDATES, OVER_NONE, 1, 0);
+  EACH_OWNED(f, round, x) {
+    const bool own = x->owner == me;
+    if (!own && (back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run)) {
+      const size_t bytes = owned_bytes(run.numel);
+      char *at = host ? owned_host_stage(f, x) : owned_stage_of(f, x);
+      message(f, round, UpdateMessage{at, bytes, x->owner, !back, back});
+      f->traffic.update_bytes += back ? (int64_t)bytes : 0;
+    }
+    for (int r = first; r < (back ? N : first + S) && own; r++) {
+      if (r == me || !owned_run(f, x, r % S, &run)) continue;
+      char *matrix = host ? owned_host_matrix(f, round) : owned_matrix(f, me, round);
+      const size_t bytes = owned_bytes(run.numel);
+      message(f, round, UpdateMessage{matrix + owned_bytes(run.in_range), bytes, r, back, back});
+      f->traffic.update_bytes += back ? 0 : (int64_t)bytes;
+    }
+  }
+}
+// Runs of a round between the device and the host, whose optimizer writes and reads them: to where they are sent from
+// or orthogonalised, or back. A mirrored device has only those of its own matrix.
+static inline void updates_copy(Fsdp *f, int round, bool back) {
+  Run run;
+  EACH_OWNED(f, round, x) {
+    const bool own = x->owner == f->mesh.rank;
+    if (!fsdp_offloads(f) || (!own && (f->lay.mirrored || (!back && !owned_gives(f, x))))) continue;
+    if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
+    char *host = owned_host_stage(f, x), *here = owned_stage_of(f, x);
+    if (own) here = owned_matrix(f, x->owner, round) + owned_bytes(run.in_range);
+    f->ctx->ops->copy(&f->reduce_ctx, back ? host : here, back ? here : host, owned_bytes(run.numel));
+  }
+}
+// Whether this rank sends, receives or copies anything in a round.
+static inline bool updates_move(const Fsdp *f, int round, bool back) {
+  const int S = fsdp_shards(f), me = f->mesh.rank;
+  Run run;
+  EACH_OWNED(f, round, x) {
+    const bool own = x->owner == me;
+    if ((own ? fsdp_offloads(f) : back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run)) return true;
+    for (int r = back ? 0 : me / S * S; r < (back ? f->mesh.world : me / S * S + S) && own; r++)
+      if (r != me && owned_run(f, x, r % S, &run)) return true;
+  }
+  return false;
+}
+// exchange: sends and receives a round on the stream of reductions, one way or back. A rank that moves nothing waits
+// for nothing.
+static inline void updates_by_stream(Fsdp *f, UpdateMove move, int round, void (*exchange)(Fsdp *, int, bool)) {
+  const int slot = owned_slot(f, round);
+  const bool off = fsdp_offloads(f);
+  Ctx *c = f->ctx;
+  if (move == UPDATES_GIVE || move == UPDATES_BACK) {
+    const bool back = move == UPDATES_BACK, moves = updates_move(f, round, back);
+    if (moves && (!off || back)) {               // offloaded momenta are the host's
+      step_event_record(c, &f->update_ready);
+      step_event_wait(&f->reduce_ctx, &f->update_ready);
+    }
+    if (!back) updates_copy(f, round, false);
+    exchange(f, round, back);
+    if (back) updates_copy(f, round, true);
+    if (moves) step_event_record(&f->reduce_ctx, back ? &f->update_back[slot] : &f->update_whole[slot]);
+  }
+  if ((move != UPDATES_WHOLE && move != UPDATES_ARRIVED) || !updates_move(f, round, move == UPDATES_ARRIVED)) return;
+  if (move == UPDATES_WHOLE) step_event_wait(c, &f->update_whole[slot]);
+  if (move == UPDATES_ARRIVED && !off) step_event_wait(c, &f->update_back[slot]);
+  bool done = move != UPDATES_ARRIVED || !off;
+  for (int spins = 0; !done;) {
+    c->ops->event_done(c, f->update_back[slot].event, &done);
+    if (!done) liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
+  }
+}
