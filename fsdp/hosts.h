@@ -111,6 +111,9 @@ static inline int hosts_adder(const int *first, int hosts, int h, int owner) {
 static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool gpu) {
   HostsLayout x = {};
   const int S = m->shape.shards, base = m->shard.rank[0], me = m->shard.me;
+  x.part = (HostPart *)calloc((size_t)S, sizeof(HostPart));
+  x.part[x.parts++] = HostPart{me, me, me};
+  x.ranks = S, x.begin = x.end = me;
   if (!hosts_chosen(c, m, gpu)) return x;
   int *first = (int *)malloc(sizeof(int) * (size_t)(S + 1));
   const int hosts = hosts_in_order(m, base, S, first);
@@ -122,7 +125,7 @@ static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool 
     x.ranks = first[x.me + 1] - x.first;
     x.begin = hosts_adder(first, hosts, 0, me);
     x.end = hosts_adder(first, hosts, hosts - 1, me);
-    x.part = (HostPart *)calloc((size_t)S, sizeof(HostPart));
+    x.parts = 0;
     x.adder = (int *)calloc((size_t)S, sizeof(int));
     for (int o = 0; o < S; o++) {
       x.adder[o] = hosts_adder(first, hosts, x.me, o);

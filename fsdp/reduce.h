@@ -1,12 +1,15 @@
 // reduce.h: gradients on their way to their owners. Backward writes the gradient of a stage where fsdp_grad says.
 // fsdp_reduce then starts its reduction, which goes in rounds of at most chunk_numel elements of every owner's shard,
-// and fsdp_poll, called between ops, moves the rounds on.
+// and fsdp_poll, called between ops, moves the rounds on. Each takes the same four steps, whichever way its sums go:
+//
+//   send    this rank's contributions are laid out and sent
+//   begin   what the own shard's sum goes on from is there: nothing, the shard, or the sum of the replicas before
+//   fold    contributions are added to it in order of ranks, and so of microbatches: straight, those of the whole shard
+//           group, by the owner of the shard; along hosts, on each host in turn, those of its ranks (hosts.h)
+//   end     the sum is in the own shard, and is passed on to the next replica
 //
 //   fsdp_grads, fsdp_grad, fsdp_grad_mode    where a gradient is written, or added to
 //   fsdp_reduce, fsdp_reduce_finish          starts a reduction; waits for the one in flight
-//   fsdp_reduce_prepare                      sends this rank's contributions to one round
-//   fsdp_reduce_begin, fsdp_reduce_fold      along hosts: adds this host's contributions to sums that pass by
-//   fsdp_reduce_consume                      adds up a round that has arrived, in order of microbatches
 //   fsdp_return, fsdp_return_take            with replicas: sums of the step go back to all of them, and come
 #pragma once
 #include "transport_plan.h"
@@ -22,15 +25,12 @@ static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
   return fsdp_round_span(f, f->job.stage, (int)(round - f->job.round0));
 }
 
-// Prepares round job.prepared, rounding contributions to the wire dtype where needed, and sends it. False: its memory
-// is still in use.
-static inline bool fsdp_reduce_prepare(Fsdp *f) {
+// ---- the steps of a round. Each is done for round `round`, which covers x, if that can be done without waiting, and
+// says whether it was
+// Rounds contributions to the wire dtype where needed, and sends them, if their memory is not in use any more.
+static inline bool fsdp_reduce_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
-  const uint64_t round = job->round0 + (uint64_t)job->prepared;
-  if (job->prepared == job->rounds || job->prepared >= job->consumed + 2) return false;
-  doing(f->record, DOING_REDUCE, job->stage, round);
   if (!f->comm->round_free(f, round)) return false;
-  const ReduceSpan x = fsdp_span_of(f, round);
   const Unit *u = &f->lay.unit[x.unit];
   PieceRun run;
   for (int i = 0; i < u->pieces && f->lay.stage[job->stage].staged; i++) {
@@ -41,30 +41,46 @@ static inline bool fsdp_reduce_prepare(Fsdp *f) {
               tensor_of(f->work + u->grads_at + (size_t)(run.grad_at + o * run.owner_stride) * 4, F32, run.numel));
   }
   f->comm->round_send(f, round, x);
-  job->prepared++;
+  job->past[REDUCE_SEND]++;
   return true;
 }
-
-// Adds the contributions of all ranks to a part of the sum, in order of ranks: as many in one pass as accumulate takes,
-// or one by one on a mirrored device, which has room for one. If that takes several passes, it goes in parts that stay
-// in cache. Along hosts only those of this host's ranks, to the sum of part `part`; else that is ALL_RANKS.
-enum { ALL_RANKS = -1 };
+// Takes the sum that this rank's goes on from. Along hosts it goes to the first one.
+static inline bool fsdp_reduce_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+  ReduceJob *job = &f->job;
+  const bool begins = fsdp_begins(f), takes = fsdp_chains(f) && !begins;
+  float *own = fsdp_grads_of(f, x), *sum = fsdp_round_sum(f, x);
+  const size_t bytes = (size_t)x.numel * sizeof(float);
+  doing(f->record, DOING_CHAIN, job->stage, round);
+  if (takes && !f->comm->chain_arrived(f, round)) return false;
+  if (takes) f->comm->chain_take(f, round, x, sum);
+  else if (sum != own && begins) f->ctx->ops->zero(&f->reduce_ctx, sum, bytes);        // the gaps between pieces
+  else if (sum != own) f->ctx->ops->copy(&f->reduce_ctx, sum, own, bytes);
+  doing(f->record, DOING_REDUCE, job->stage, round);
+  if (f->lay.hosts.hosts) f->comm->hosts_begin(f, round, x);
+  job->past[REDUCE_BEGIN]++;
+  return true;
+}
+// Where the sum of a part is while it is added to: elements of a run of piece i.
+static inline float *fsdp_part_sum(const Fsdp *f, uint64_t round, int part, ReduceSpan x, int i, PieceRun run) {
+  if (f->lay.hosts.hosts) return hosts_sum(f, round, part) + run.state_at - x.first;
+  return fsdp_own_sum(f, x, i, run, fsdp_round_sum(f, x));
+}
+// Adds contributions to a part of the sum, in order of ranks: as many in one pass as accumulate takes, or one by one on
+// a mirrored device, which has room for one. If that takes several passes, it goes in parts that stay in cache.
 static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, ReduceSpan x, PieceRun run,
                                 bool overwrite) {
+  const HostsLayout *h = &f->lay.hosts;
   const size_t b_r = fsdp_wire_bytes(f);
-  const int ranks = part == ALL_RANKS ? fsdp_shards(f) : f->lay.hosts.ranks;
   // In a dry run all contributions lie at one place: the own one and another's tell everything.
-  const int all = f->comm == &comm_plan ? (int)min64(ranks, 2) : ranks;
+  const int all = f->comm == &comm_plan ? (int)min64(h->ranks, 2) : h->ranks;
   const int inputs = f->cfg.native_reduce ? 1 : all;
   for (int64_t at = 0; at < run.numel; at += f->lay.chunk_numel) {
     const int64_t n = min64(f->lay.chunk_numel, run.numel - at);
     Summands some = {f->cfg.wire_dtype, 0, {}};
     bool begins = overwrite;
     for (int i = 0; i < inputs; i++) {
-      const char *in = part == ALL_RANKS ? f->comm->round_input(f, round, i, x, run)
-                                         : f->comm->hosts->input(f, round, i, part, x, run);
-      in += (size_t)at * b_r;
-      if (f->lay.mirrored && i != f->mesh.shard.me) {
+      const char *in = f->comm->part_input(f, round, i, part, x, run) + (size_t)at * b_r;
+      if (f->lay.mirrored && h->first + i != f->mesh.shard.me) {
         f->ctx->ops->copy(&f->reduce_ctx, f->staging_in, in, (size_t)n * b_r);
         in = f->staging_in;
       }
@@ -76,23 +92,7 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, R
     }
   }
 }
-// ---- along hosts (hosts.h)
-// Begins the sum of this rank's shard in round job.started, when that of the replicas before is known. Returns whether
-// it did.
-static inline bool fsdp_reduce_begin(Fsdp *f) {
-  ReduceJob *job = &f->job;
-  const uint64_t round = job->round0 + (uint64_t)job->started;
-  if (job->started >= job->prepared) return false;
-  doing(f->record, DOING_CHAIN, job->stage, round);
-  if (!f->comm->hosts->known(f, round)) return false;
-  const ReduceSpan x = fsdp_span_of(f, round);
-  if (fsdp_chains(f) && !fsdp_begins(f)) f->comm->chain_take(f, round, x, fsdp_grads_of(f, x));
-  doing(f->record, DOING_REDUCE, job->stage, round);
-  f->comm->hosts->begin(f, round, x);
-  job->started++;
-  return true;
-}
-// Copies this rank's shard to the sum of its part, or back.
+// Along hosts: copies this rank's shard to the sum of its part, or back.
 static inline void fsdp_copy_own_sum(Fsdp *f, uint64_t round, ReduceSpan x, bool back) {
   PieceRun run;
   for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
@@ -102,51 +102,30 @@ static inline void fsdp_copy_own_sum(Fsdp *f, uint64_t round, ReduceSpan x, bool
     f->ctx->ops->copy(&f->reduce_ctx, back ? own : sum, back ? sum : own, (size_t)run.numel * 4);
   }
 }
-// If the sum of part job->part of round job.folded has arrived, adds the contributions of this host's ranks to it, in
-// their order, and passes it on. Returns whether it did.
-static inline bool fsdp_reduce_fold(Fsdp *f) {
+// Adds the contributions to the next part, and along hosts passes its sum on. The round has taken the step after its
+// last part.
+static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const HostsLayout *h = &f->lay.hosts;
-  const uint64_t round = job->round0 + (uint64_t)job->folded;
-  if (job->folded >= job->started) return false;
-  doing(f->record, DOING_REDUCE, job->stage, round);
-  const ReduceSpan x = fsdp_span_of(f, round);
-  if (!f->comm->hosts->arrived(f, round, job->part, x)) return false;
+  if (!f->comm->part_arrived(f, round, job->part, x)) return false;
   const bool begins = !h->me && fsdp_begins(f), received = hosts_receives_part(f, job->part);
   PieceRun run;
   doing(f->record, DOING_CHAIN, job->stage, round);
-  if (!received && !begins) fsdp_copy_own_sum(f, round, x, false);
+  if (h->hosts && !received && !begins) fsdp_copy_own_sum(f, round, x, false);
   doing(f->record, DOING_REDUCE, job->stage, round);
   for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
     if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
-    fsdp_add_run(f, hosts_sum(f, round, job->part) + run.state_at - x.first, round, job->part, x, run, begins);
+    fsdp_add_run(f, fsdp_part_sum(f, round, job->part, x, i, run), round, job->part, x, run, begins);
     f->traffic.reduce_bytes += (h->ranks - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
     f->traffic.reduce_bytes += received * run.numel * 4;
   }
-  f->comm->hosts->give(f, round, job->part, x);
+  if (h->hosts) f->comm->hosts_give(f, round, job->part, x);
   if (++job->part < h->parts) return true;
   job->part = 0;
-  job->folded++;
-  f->comm->round_done(f, round);                 // this host's contributions have been read
+  job->past[REDUCE_FOLD]++;
+  f->comm->round_done(f, round);                 // the contributions have been read
   return true;
 }
-// If the sum of this rank's shard in round job.consumed has come back, takes it. Returns whether it did.
-static inline bool fsdp_reduce_take(Fsdp *f) {
-  ReduceJob *job = &f->job;
-  const uint64_t round = job->round0 + (uint64_t)job->consumed;
-  if (job->consumed >= job->folded) return false;
-  const ReduceSpan x = fsdp_span_of(f, round);
-  if (!f->comm->hosts->back(f, round, x)) return false;
-  PieceRun run;
-  if (f->lay.hosts.end == f->mesh.shard.me) fsdp_copy_own_sum(f, round, x, true);
-  else
-    for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
-      if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) f->traffic.reduce_bytes += run.numel * 4;
-  doing(f->record, DOING_CHAIN, job->stage, round);
-  if (fsdp_chains(f)) f->comm->chain_give(f, round, x, fsdp_grads_of(f, x));
-  return true;
-}
-// ---- straight to the owner
 // ---- back to all replicas
 // The step's last reduction of a stage is over: its units' sums go to all replicas, while backward goes on. That comes
 // after reduce_end: nobody who waits for the gradient's memory waits for them.
@@ -178,76 +157,71 @@ static inline bool fsdp_return_take(Fsdp *f) {
   if (++all->taken == all->begun) all->taken = all->begun = 0;
   return true;
 }
-// A round is in this rank's shard. Ends the reduction after its last one.
-static inline void fsdp_reduce_consumed(Fsdp *f) {
+// The sum is in this rank's shard, along hosts when it has come back. Passes it on, and ends the reduction after its
+// last round.
+static inline bool fsdp_reduce_end(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
+  const HostsLayout *h = &f->lay.hosts;
+  if (h->hosts && !f->comm->hosts_back(f, round, x)) return false;
+  float *own = fsdp_grads_of(f, x), *sum = fsdp_round_sum(f, x);
+  PieceRun run;
+  if (h->hosts && h->end == f->mesh.shard.me) fsdp_copy_own_sum(f, round, x, true);
+  for (int i = 0; i < f->lay.unit[x.unit].pieces && h->end != f->mesh.shard.me; i++)
+    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) f->traffic.reduce_bytes += run.numel * 4;
+  doing(f->record, DOING_CHAIN, job->stage, round);
+  const bool given = fsdp_chains(f) && f->lay.mirrored;          // chain_give copies it
+  if (sum != own && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)x.numel * 4);
+  if (fsdp_chains(f)) f->comm->chain_give(f, round, x, sum);
   liveness_arrived();
-  if (++job->consumed < job->rounds) return;
+  if (++job->past[REDUCE_END] < job->rounds) return true;
   flight_end(job->collective);
   f->comm->reduce_end(f);
   job->active = false;
   if (job->last && f->cfg.mesh.replicas > 1) fsdp_return(f);
-}
-// If every contribution to round job.consumed has arrived, adds them to this rank's shard, in order of ranks and so of
-// microbatches. With replicas, the sum of the replicas before comes first. Returns whether it did.
-static inline bool fsdp_reduce_consume(Fsdp *f) {
-  ReduceJob *job = &f->job;
-  const uint64_t round = job->round0 + (uint64_t)job->consumed;
-  doing(f->record, DOING_REDUCE, job->stage, round);
-  if (f->lay.hosts.hosts) {
-    const bool took = fsdp_reduce_take(f);
-    if (took) fsdp_reduce_consumed(f);
-    return took;
-  }
-  if (job->consumed >= job->prepared || !f->comm->round_arrived(f, round)) return false;
-  const ReduceSpan x = fsdp_span_of(f, round);
-  const Unit *u = &f->lay.unit[x.unit];
-  const bool off = fsdp_offloads(f), chain = fsdp_chains(f);
-  const bool begins = fsdp_begins(f);
-  float *own = fsdp_grads_of(f, x), *sum = off ? f->sum : own;
-  const size_t bytes = (size_t)x.numel * sizeof(float);
-  doing(f->record, DOING_CHAIN, job->stage, round);
-  if (chain && !begins) f->comm->chain_take(f, round, x, sum);
-  else if (off && begins) f->ctx->ops->zero(&f->reduce_ctx, sum, bytes);       // the gaps between pieces
-  else if (off) f->ctx->ops->copy(&f->reduce_ctx, sum, own, bytes);
-  doing(f->record, DOING_REDUCE, job->stage, round);
-  PieceRun run;
-  for (int i = 0; i < u->pieces; i++) {
-    if (!piece_run(u, i, x.first, x.numel, &run)) continue;
-    fsdp_add_run(f, fsdp_own_sum(f, x, i, run, sum), round, ALL_RANKS, x, run, begins);
-    f->traffic.reduce_bytes += (fsdp_shards(f) - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
-  }
-  const bool given = chain && f->lay.mirrored;   // chain_give copies it
-  if (off && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, bytes);
-  if (chain) f->comm->chain_give(f, round, x, sum);
-  f->comm->round_done(f, round);
-  fsdp_reduce_consumed(f);
   return true;
 }
 
+// ---- moving on
+// How many rounds may have taken a step. Two are on their way at once. Straight, they are added one after the other: an
+// offloaded sum has one place, and over NCCL a round should be passed on before the next one is waited for.
+static inline int fsdp_rounds_allowed(const Fsdp *f, ReduceStep step) {
+  const ReduceJob *job = &f->job;
+  const int *past = job->past;
+  if (step == REDUCE_SEND) return past[REDUCE_END] + 2 < job->rounds ? past[REDUCE_END] + 2 : job->rounds;
+  if (step == REDUCE_BEGIN && !f->lay.hosts.hosts && past[REDUCE_END] < past[REDUCE_SEND]) return past[REDUCE_END] + 1;
+  return past[step - 1];
+}
+// Takes the first step that can be taken. Returns whether there was one.
+static inline bool fsdp_reduce_step(Fsdp *f) {
+  static bool (*const take[REDUCE_STEPS])(Fsdp *f, uint64_t round, ReduceSpan x) = {
+      fsdp_reduce_send, fsdp_reduce_begin, fsdp_reduce_fold, fsdp_reduce_end};
+  ReduceJob *job = &f->job;
+  for (int s = 0; s < REDUCE_STEPS && job->active; s++) {
+    const uint64_t round = job->round0 + (uint64_t)job->past[s];
+    if (job->past[s] >= fsdp_rounds_allowed(f, (ReduceStep)s)) continue;
+    doing(f->record, DOING_REDUCE, job->stage, round);
+    if (!take[s](f, round, fsdp_span_of(f, round))) continue;
+    job->moves++;
+    return true;
+  }
+  return false;
+}
 // Moves the reduction in flight on as far as it can without waiting. Called between ops.
 static inline void fsdp_poll(Fsdp *f) {
   const Doing was = doing(f->record, DOING_REDUCE, 0, 0);
   f->comm->progress(f);
   if (f->background) f->background(f->background_to);
-  const bool along = f->lay.hosts.hosts;
-  while (f->job.active && (fsdp_reduce_prepare(f) || (along && (fsdp_reduce_begin(f) || fsdp_reduce_fold(f))) ||
-                           fsdp_reduce_consume(f))) {}
+  while (fsdp_reduce_step(f)) {}
   while (fsdp_return_take(f)) {}
   doing_again(f->record, was);
-}
-// Grows with whatever a reduction does.
-static inline int64_t fsdp_reduce_moves(const Fsdp *f) {
-  const ReduceJob *job = &f->job;
-  return job->prepared + job->started + job->consumed + job->folded * (int64_t)(f->lay.hosts.parts + 1) + job->part;
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {
   if (!f->job.active) return;
   flight_in(f->job.collective);
   for (int spins = 0; f->job.active;) {
-    const int64_t before = fsdp_reduce_moves(f);
+    const int64_t before = f->job.moves;
     fsdp_poll(f);
-    if (f->job.active && fsdp_reduce_moves(f) == before)
+    if (f->job.active && f->job.moves == before)
       liveness_pause(&spins, fsdp_chains(f) ? "the reduction along the replicas" : "the reduction", f->job.stage);
   }
   liveness_arrived();

@@ -81,13 +81,16 @@ struct GatherSlot {
   StepEvent arrived, released;                   // the gather is complete; the model's last read of it
 };
 
+// The steps of each round of a reduction (reduce.h).
+enum ReduceStep { REDUCE_SEND, REDUCE_BEGIN, REDUCE_FOLD, REDUCE_END, REDUCE_STEPS };
 // The reduction in flight (there is at most one), of one stage. It goes in rounds, unit by unit; a round covers at most
 // chunk_numel elements of every owner's shard.
 struct ReduceJob {
   bool active, first, last;                      // of the stage's in this step; the first one overwrites the shard
-  int stage, slot, rounds, prepared, consumed;
-  int started, folded, part;                     // along hosts: rounds whose sums have begun; rounds, and in the next
-                                                 // one parts, that this rank has added to
+  int stage, slot, rounds;
+  int past[REDUCE_STEPS];                        // rounds that have taken each step
+  int part;                                      // of the round that is folded next, parts that have been
+  int64_t moves;                                 // grows with each step
   uint64_t round0, last_round0;                  // number of its first round, and of the stage's last reduction
   FlightCollective collective;
 };
@@ -115,21 +118,21 @@ enum PoolName { POOL_BLOCK_SLOTS, POOL_ROOT_SLOT,        // gather slots
                 POOL_UPDATES, POOL_ORTHOGONAL,           // Muon: updates on their way; scratch of newton_schulz
                 POOL_PARTS };
 struct PoolPlace { bool in_slots; size_t at; };  // of a buffer there; in_slots: of the pool that has gradient slots
-// Muon's matrices in the order of their rounds (owned.h). round_first: [rounds + 1] of matrix. in_place: owners' are
-// written and read through shared memory. Bytes of one slot of POOL_UPDATES: the runs of a round that are sent or
-// received, and the matrix of this rank; of one on the host. work_bytes: of newton_schulz.
-// Sums along hosts (hosts.h). A part: what an owner's shard gets in a round. Ranks are numbers in the shard group.
-// before, after: from where its sum comes to this rank, and where it goes.
+// Which contributions a rank adds to which sums. A part: what an owner's shard gets in a round. Ranks are numbers in
+// the shard group. before, after: from where its sum comes to this rank, and where it goes.
 struct HostPart { int owner, before, after; };
-// hosts: of the shard group, 0: gradients go straight to their owners. me: this rank's among them, with the ranks
-// [first, first + ranks). part: those that this rank adds to, in order of owners; own: the one that is its own.
-// begin, end: ranks of the first and the last host that add to this rank's shard. adder: [shards] which of this host's
-// ranks adds to an owner's part.
+// part: those that this rank adds to, in order of owners; own: the one that is its own. It adds the contributions of
+// ranks [first, first + ranks). hosts: that sums go along (hosts.h); 0: gradients go straight to their owners, and a
+// rank adds those of the whole shard group to its own part. me: this rank's host. begin, end: ranks of the first and
+// the last host that add to this rank's shard. adder: [shards] which of this host's ranks adds to an owner's part.
 struct HostsLayout {
   int hosts, me, first, ranks, parts, own, begin, end;
   int *adder;
   HostPart *part;
 };
+// Muon's matrices in the order of their rounds (owned.h). round_first: [rounds + 1] of matrix. in_place: owners' are
+// written and read through shared memory. Bytes of one slot of POOL_UPDATES: the runs of a round that are sent or
+// received, and the matrix of this rank; of one on the host. work_bytes: of newton_schulz.
 struct OwnedMatrix;
 struct OwnedLayout {
   int matrices, rounds, slots;

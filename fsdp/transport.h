@@ -25,19 +25,8 @@
 // GIVE: this rank's momenta are written; they go to their owners. WHOLE: waits until this rank's matrix has all of
 // them. BACK: its update is computed; its runs go back. ARRIVED: waits for this rank's runs. TAKEN: it has read them.
 enum UpdateMove { UPDATES_FREE, UPDATES_GIVE, UPDATES_WHOLE, UPDATES_BACK, UPDATES_ARRIVED, UPDATES_TAKEN };
-// Sums along hosts (hosts.h). What is done with a round, in this order, between round_send and round_done.
-struct CommHosts {
-  bool (*known)(Fsdp *f, uint64_t round);                          // has the sum of the replicas before arrived?
-  void (*begin)(Fsdp *f, uint64_t round, ReduceSpan x);            // the own shard's sum goes to the first host
-  // have a part's sum, and what this host adds to it?
-  bool (*arrived)(Fsdp *f, uint64_t round, int part, ReduceSpan x);
-  // contribution of the i-th rank of this host
-  const char *(*input)(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x, PieceRun run);
-  void (*give)(Fsdp *f, uint64_t round, int part, ReduceSpan x);   // the sum goes on
-  bool (*back)(Fsdp *f, uint64_t round, ReduceSpan x);             // has the own shard's come from the last host?
-};
 // What a transport does. The parts above (gather.h, reduce.h, update.h, sharded_state.h) know no other way to reach a
-// peer.
+// peer. Each fills what it does otherwise than one rank alone (transport_self.h).
 struct Comm {
   const char *name;
   void (*connect)(Fsdp *f);                                        // opens libraries whose memory must be measured
@@ -45,28 +34,34 @@ struct Comm {
   void (*close)(Fsdp *f);
   void (*step_begin)(Fsdp *f);                                     // side streams continue after all work so far
   void (*step_end)(Fsdp *f);                                       // new shards are complete: peers may read them
+  void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
   void (*gather_start)(Fsdp *f, int s, GatherSlot *slot);          // starts gathering stage s
   void (*gather_finish)(Fsdp *f, int s, GatherSlot *slot);         // the model may read the slot from here on
+
+  // A reduction, and its rounds in the order of their steps (reduce.h).
   void (*reduce_start)(Fsdp *f);                                   // backward has completed the job's gradient
   bool (*round_free)(Fsdp *f, uint64_t round);                     // may the memory of this round be written again?
   void (*round_send)(Fsdp *f, uint64_t round, ReduceSpan x);       // sends this rank's contributions
-  // have all contributions to this rank's shard arrived?
-  bool (*round_arrived)(Fsdp *f, uint64_t round);
-  // contribution of rank i
-  const char *(*round_input)(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run);
-  void (*chain_take)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // gets the sum of the replicas before
-  void (*chain_give)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // passes the sum to the next replica
-  void (*round_done)(Fsdp *f, uint64_t round);                     // they are added up: peers may reuse memory
+  bool (*chain_arrived)(Fsdp *f, uint64_t round);                  // with replicas: is the sum of those before there?
+  void (*chain_take)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // gets it
+  void (*hosts_begin)(Fsdp *f, uint64_t round, ReduceSpan x);      // along hosts: it goes to the first host
+  // Have a part's contributions arrived, and along hosts its sum?
+  bool (*part_arrived)(Fsdp *f, uint64_t round, int part, ReduceSpan x);
+  // The i-th contribution to a part.
+  const char *(*part_input)(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x, PieceRun run);
+  void (*hosts_give)(Fsdp *f, uint64_t round, int part, ReduceSpan x);         // along hosts: its sum goes on
+  void (*round_done)(Fsdp *f, uint64_t round);                     // all are added: peers may reuse memory
+  bool (*hosts_back)(Fsdp *f, uint64_t round, ReduceSpan x);       // has the own sum come from the last host?
+  void (*chain_give)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // passes it to the next replica
   void (*reduce_end)(Fsdp *f);                                     // all rounds of the job are added up
   bool (*grads_free)(Fsdp *f, int slot);                           // have all peers read this gradient slot?
   // With replicas: a unit's sum of the step goes to all of them; has it come? It is in this rank's shard then.
   void (*return_start)(Fsdp *f, SumReturn *r);
   bool (*return_arrived)(Fsdp *f, SumReturn *r);
   void (*reduce_join)(Fsdp *f);                                    // the model may read the gradient shards
+
   void (*small_all_gather)(Fsdp *f, const void *mine, void *all, size_t bytes);        // device memory, order of ranks
-  void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
   void (*updates)(Fsdp *f, UpdateMove move, int round);            // exchanges a round of Muon's matrices
-  const CommHosts *hosts;                                          // NULL: it has no sums along hosts
 };
 
 static inline void step_event_open(Ctx *c, StepEvent *e, const char *name) {
@@ -120,6 +115,10 @@ static inline float *fsdp_own_sum(const Fsdp *f, ReduceSpan x, int i, PieceRun r
 static inline float *fsdp_grads_of(const Fsdp *f, ReduceSpan x) {
   return f->lay.stage[f->lay.unit[x.unit].stage].sums_in_whole ? NULL
                                                                : f->grads + f->lay.unit[x.unit].sum_base + x.first;
+}
+// Where this rank's sum is while it is added to: offloaded, on the device.
+static inline float *fsdp_round_sum(const Fsdp *f, ReduceSpan x) {
+  return fsdp_offloads(f) ? f->sum : fsdp_grads_of(f, x);
 }
 // Whether nothing was added yet to what this rank's shard group reduces now.
 static inline bool fsdp_begins(const Fsdp *f) {

@@ -1,7 +1,7 @@
 // transport_mpi.h: ranks of one host read each other's windows: contributions in place, and parameters too where all of
 // a shard group is on one host, so that nothing is gathered. Ranks of different hosts exchange nonblocking messages. A
-// device whose memory the host cannot access has a mirror of its shared memory in a pinned window, and copies both ways.
-// The host waits for these copies, so such a step cannot be captured. Any number of ranks can share a device.
+// device whose memory the host cannot access has a mirror of its shared memory in a pinned window, and copies both
+// ways. The host waits for these copies, so such a step cannot be captured. Any number of ranks can share a device.
 #pragma once
 #include "transport_self.h"
 #include "windows.h"
@@ -240,7 +240,6 @@ static inline void comm_mpi_chain_post(Fsdp *f, uint64_t round, ReduceSpan x) {
     message_receive(f, CHANNEL_CHAIN, next, shard, n, chain_before(f), tag);
 }
 static inline bool comm_mpi_chain_arrived(Fsdp *f, uint64_t round) {
-  if (!fsdp_chains(f) || chain_begins(f)) return true;
   const int parity = (int)(round & 1), before = chain_before(f);
   if (!mesh_shares_memory(&f->mesh, before))
     return messages_done(f, MessageSet{&f->chain_receive[parity], &f->chain_receives[parity]});
@@ -317,8 +316,10 @@ static inline void comm_mpi_reduce_join(Fsdp *f) {
 }
 
 // ---- sums along hosts
-// Receives of a part's sum in a round, or of the own result: as the part behind all others.
-static inline MessageSet hosts_receives(Fsdp *f, uint64_t round, int part) {
+// Receives of a round: straight, of contributions; along hosts of a part's sum, or of the own result, as the part
+// behind all others.
+static inline MessageSet part_receives(Fsdp *f, uint64_t round, int part) {
+  if (!f->lay.hosts.hosts) return MessageSet{f->receives[round & 1], &f->receives_pending[round & 1]};
   const size_t i = (round & 1) * (size_t)(f->lay.hosts.parts + 1) + (size_t)part;
   return MessageSet{f->part_receives + i * (size_t)fsdp_most_pieces(f), &f->part_pending[i]};
 }
@@ -340,17 +341,17 @@ static inline MessageSet hosts_sends(Fsdp *f, uint64_t round) {
   return MessageSet{f->sends[round & 1], &f->sends_pending[round & 1]};
 }
 // A round is laid out: sums may arrive.
-static inline void comm_mpi_parts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline void comm_mpi_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   for (int p = 0; p < h->parts; p++) {
     if (!hosts_receives_part(f, p)) continue;
     hosts_message(f, round, x, hosts_sum(f, round, p), HOSTS_RECEIVE, h->me ? CHANNEL_REDUCE : CHANNEL_CHAIN,
-                  hosts_receives(f, round, p), h->part[p].before);
+                  part_receives(f, round, p), h->part[p].before);
   }
 }
 // The result comes to where the sum is sent from that it goes on from, and so after that has arrived; in a whole
 // gradient, to where this rank has added its own contribution before.
-static inline void comm_mpi_part_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline void comm_mpi_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   const int me = f->mesh.shard.me;
   const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
@@ -358,31 +359,33 @@ static inline void comm_mpi_part_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
     hosts_message(f, round, x, NULL, HOSTS_SEND, CHANNEL_CHAIN, hosts_sends(f, round), h->begin);
   doing_again(f->record, was);
   if (h->end != me)
-    hosts_message(f, round, x, NULL, HOSTS_RECEIVE, CHANNEL_REDUCE, hosts_receives(f, round, h->parts), h->end);
+    hosts_message(f, round, x, NULL, HOSTS_RECEIVE, CHANNEL_REDUCE, part_receives(f, round, h->parts), h->end);
 }
 static inline bool comm_mpi_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan) {
   for (int i = 0; i < fsdp_shards(f); i++)
     if (comm_mpi_is_neighbour(f, i) &&
         !counter_reached(f, &fsdp_control(f, f->mesh.shard.rank[i])->ready, round + 1)) return false;
-  return messages_done(f, hosts_receives(f, round, part));
+  return messages_done(f, part_receives(f, round, part));
 }
 static inline const char *comm_mpi_part_input(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x,
                                               PieceRun run) {
   const HostsLayout *h = &f->lay.hosts;
-  const int r = h->first + i;
-  const char *memory = r == f->mesh.shard.me ? f->work : f->mesh.peer[f->mesh.shard.rank[r]].window;
-  return memory + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+  const int r = h->first + i, me = f->mesh.shard.me;
+  if (r == me || comm_mpi_is_neighbour(f, r))
+    return (r == me ? f->work : f->mesh.peer[f->mesh.shard.rank[r]].window) +
+           fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+  int remote_peer = 0;
+  for (int q = 0; q < r; q++) remote_peer += comm_mpi_is_remote(f, q);
+  return comm_mpi_landing_in(f, round, remote_peer) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }
-static inline void comm_mpi_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+static inline void comm_mpi_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   const int after = f->lay.hosts.part[part].after;
   if (after != f->mesh.shard.me)
     hosts_message(f, round, x, hosts_sum(f, round, part), HOSTS_SEND, CHANNEL_REDUCE, hosts_sends(f, round), after);
 }
-static inline bool comm_mpi_part_back(Fsdp *f, uint64_t round, ReduceSpan) {
-  return messages_done(f, hosts_receives(f, round, f->lay.hosts.parts));
+static inline bool comm_mpi_hosts_back(Fsdp *f, uint64_t round, ReduceSpan) {
+  return messages_done(f, part_receives(f, round, f->lay.hosts.parts));
 }
-static const CommHosts hosts_mpi = {comm_mpi_chain_arrived, comm_mpi_part_begin, comm_mpi_part_arrived,
-                                    comm_mpi_part_input,    comm_mpi_part_give,  comm_mpi_part_back};
 
 static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), S = fsdp_shards(f);
@@ -399,10 +402,10 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   if (fsdp_chains(f)) comm_mpi_chain_post(f, round, x);
   doing_again(f->record, was);
   if (f->lay.hosts.hosts) {
-    comm_mpi_parts_post(f, round, x);
+    comm_mpi_hosts_post(f, round, x);
     return;
   }
-  const MessageSet in = {f->receives[parity], &f->receives_pending[parity]};
+  const MessageSet in = part_receives(f, round, 0);
   const MessageSet out = {f->sends[parity], &f->sends_pending[parity]};
   PieceRun run;
   for (int i = 0, k = 0; i < S && f->mesh.remote; i++) {
@@ -417,25 +420,6 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
       message_send(f, CHANNEL_REDUCE, out, f->window + fsdp_contribution_at(f, i, round, x, run), bytes, r, tag);
     }
   }
-}
-static inline bool comm_mpi_round_arrived(Fsdp *f, uint64_t round) {
-  for (int i = 0; i < fsdp_shards(f); i++) {
-    const int r = f->mesh.shard.rank[i];
-    if (comm_mpi_is_neighbour(f, i) && !counter_reached(f, &fsdp_control(f, r)->ready, round + 1))
-      return false;
-  }
-  return messages_done(f, MessageSet{f->receives[round & 1], &f->receives_pending[round & 1]}) &&
-         comm_mpi_chain_arrived(f, round);
-}
-static inline const char *comm_mpi_round_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
-  const int me = f->mesh.shard.me;
-  if (i == me) return f->work + fsdp_contribution_at(f, me, round, x, run);
-  if (comm_mpi_is_neighbour(f, i)) {
-    return f->mesh.peer[f->mesh.shard.rank[i]].window + fsdp_contribution_at(f, me, round, x, run);
-  }
-  int remote_peer = 0;
-  for (int q = 0; q < i; q++) remote_peer += comm_mpi_is_remote(f, q);
-  return comm_mpi_landing_in(f, round, remote_peer) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }
 // Peers may write again what this rank has read: a device must have copied it by then.
 static inline void comm_mpi_round_done(Fsdp *f, uint64_t round) {
@@ -552,11 +536,35 @@ static inline void comm_mpi_updates(Fsdp *f, UpdateMove move, int round) {
     updates_each_message(f, round, move == UPDATES_BACK, comm_mpi_update_message);
   else if (move == UPDATES_WHOLE || move == UPDATES_ARRIVED) comm_mpi_updates_finish(f, round);
 }
-static const Comm comm_mpi = {
-    "mpi", comm_self_nothing, comm_mpi_open, comm_mpi_close, comm_mpi_step_begin, comm_mpi_step_end,
-    comm_mpi_gather_start, comm_mpi_gather_finish, comm_mpi_reduce_start, comm_mpi_round_free, comm_mpi_round_send,
-    comm_mpi_round_arrived,
-    comm_mpi_round_input, comm_mpi_chain_take, comm_mpi_chain_give, comm_mpi_round_done, comm_self_nothing,
-    comm_mpi_grads_free, comm_mpi_return_start, comm_mpi_return_arrived, comm_mpi_reduce_join, comm_mpi_small,
-    comm_mpi_progress, comm_mpi_updates,
-    &hosts_mpi};
+static inline Comm comm_mpi_table() {
+  Comm c = comm_self_table();
+  c.name = "mpi";
+  c.open = comm_mpi_open;
+  c.close = comm_mpi_close;
+  c.step_begin = comm_mpi_step_begin;
+  c.step_end = comm_mpi_step_end;
+  c.progress = comm_mpi_progress;
+  c.gather_start = comm_mpi_gather_start;
+  c.gather_finish = comm_mpi_gather_finish;
+  c.reduce_start = comm_mpi_reduce_start;
+  c.round_free = comm_mpi_round_free;
+  c.round_send = comm_mpi_round_send;
+  c.chain_arrived = comm_mpi_chain_arrived;
+  c.chain_take = comm_mpi_chain_take;
+  c.hosts_begin = comm_mpi_hosts_begin;
+  c.part_arrived = comm_mpi_part_arrived;
+  c.part_input = comm_mpi_part_input;
+  c.hosts_give = comm_mpi_hosts_give;
+  c.round_done = comm_mpi_round_done;
+  c.hosts_back = comm_mpi_hosts_back;
+  c.chain_give = comm_mpi_chain_give;
+  c.reduce_end = comm_self_nothing;
+  c.grads_free = comm_mpi_grads_free;
+  c.return_start = comm_mpi_return_start;
+  c.return_arrived = comm_mpi_return_arrived;
+  c.reduce_join = comm_mpi_reduce_join;
+  c.small_all_gather = comm_mpi_small;
+  c.updates = comm_mpi_updates;
+  return c;
+}
+static const Comm comm_mpi = comm_mpi_table();

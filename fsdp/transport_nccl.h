@@ -1,9 +1,9 @@
 // transport_nccl.h: one communicator for each group on each stream. Stream of reductions: all ranks (the small
 // all-gather), and split from that the shard group and the replicate group. Stream of gathers: the shard group, and
 // split from that the kept group. Split communicators share NCCL's buffers and run one after the other, as their stream
-// makes them do anyway. Gathers and reductions share no buffers, so that they overlap; only events order them. All ranks
-// enqueue the same calls in the same order, and each call reaches the device before the next one (collectives.cuh):
-// that order keeps several communicators from deadlock.
+// makes them do anyway. Gathers and reductions share no buffers, so that they overlap; only events order them. All
+// ranks enqueue the same calls in the same order, and each call reaches the device before the next one
+// (collectives.cuh): that order keeps several communicators from deadlock.
 #pragma once
 #include "transport_self.h"
 
@@ -84,7 +84,7 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
 }
 // NCCL's own sum arrives in one place, round after round.
 static inline bool comm_nccl_round_free(Fsdp *f, uint64_t) {
-  return !f->cfg.native_reduce || f->job.prepared == f->job.consumed;
+  return !f->cfg.native_reduce || f->job.past[REDUCE_SEND] == f->job.past[REDUCE_END];
 }
 static inline char *comm_nccl_staging_in(const Fsdp *f, uint64_t round, int i) {
   if (f->cfg.native_reduce) return f->staging_in;
@@ -103,7 +103,7 @@ static inline char *comm_nccl_part_staging(const Fsdp *f, uint64_t round, int i,
   return comm_nccl_staging_in(f, round, 0) +
          (size_t)(part * (h->ranks - 1) + other) * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
 }
-static inline void comm_nccl_parts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline void comm_nccl_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const HostsLayout *h = &f->lay.hosts;
   const size_t b_r = fsdp_wire_bytes(f);
@@ -135,7 +135,7 @@ static inline void comm_nccl_sum(Fsdp *f, ReduceSpan x, float *sum, HostsMove mo
     else nccl->receive(&f->reduce_ctx, f->nccl_reduce, at, bytes, peer);
   }
 }
-static inline void comm_nccl_part_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline void comm_nccl_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const HostsLayout *h = &f->lay.hosts;
   if (fsdp_begins(f)) return;
@@ -147,7 +147,7 @@ static inline void comm_nccl_part_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   doing_again(f->record, was);
   nccl->group_end(&f->reduce_ctx);
 }
-static inline void comm_nccl_part_exchange(Fsdp *f, uint64_t round, int gives, int takes, ReduceSpan x) {
+static inline void comm_nccl_hosts_exchange(Fsdp *f, uint64_t round, int gives, int takes, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const HostsLayout *h = &f->lay.hosts;
   nccl->group_begin(&f->reduce_ctx);
@@ -158,20 +158,14 @@ static inline void comm_nccl_part_exchange(Fsdp *f, uint64_t round, int gives, i
   nccl->group_end(&f->reduce_ctx);
 }
 static inline bool comm_nccl_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
-  if (!part) comm_nccl_part_exchange(f, round, -1, 0, x);
+  if (f->lay.hosts.hosts && !part) comm_nccl_hosts_exchange(f, round, -1, 0, x);
   return true;
 }
-static inline const char *comm_nccl_part_input(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x,
-                                               PieceRun run) {
-  const HostsLayout *h = &f->lay.hosts;
-  if (h->first + i == f->mesh.shard.me) return f->work + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
-  return comm_nccl_part_staging(f, round, i, part) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
-}
-static inline void comm_nccl_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
-  comm_nccl_part_exchange(f, round, part, part + 1, x);
+static inline void comm_nccl_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  comm_nccl_hosts_exchange(f, round, part, part + 1, x);
 }
 // Results of a round come after the parts of the next one: hosts before the last are at work on these meanwhile.
-static inline bool comm_nccl_part_back(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline bool comm_nccl_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const HostsLayout *h = &f->lay.hosts;
   nccl->group_begin(&f->reduce_ctx);
@@ -182,8 +176,6 @@ static inline bool comm_nccl_part_back(Fsdp *f, uint64_t round, ReduceSpan x) {
   nccl->group_end(&f->reduce_ctx);
   return true;
 }
-static const CommHosts hosts_nccl = {comm_self_yes,        comm_nccl_part_begin, comm_nccl_part_arrived,
-                                     comm_nccl_part_input, comm_nccl_part_give,  comm_nccl_part_back};
 // Ordered: all-to-all, each rank's part of the own shard into its own chunk; fsdp.h adds them in order of ranks.
 static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
@@ -191,7 +183,7 @@ static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const int S = fsdp_shards(f);
   if (!comm_nccl_meets(f, &f->mesh.shard)) return;
   if (f->lay.hosts.hosts) {
-    comm_nccl_parts_post(f, round, x);
+    comm_nccl_hosts_post(f, round, x);
     return;
   }
   PieceRun run;
@@ -210,9 +202,13 @@ static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   }
   nccl->group_end(&f->reduce_ctx);
 }
-static inline const char *comm_nccl_round_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
-  if (!comm_nccl_meets(f, &f->mesh.shard)) return f->work + fsdp_contribution_at(f, i, round, x, run);
-  return comm_nccl_staging_in(f, round, i) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
+static inline const char *comm_nccl_part_input(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x,
+                                               PieceRun run) {
+  const HostsLayout *h = &f->lay.hosts;
+  const bool sent = h->hosts ? h->first + i != f->mesh.shard.me : comm_nccl_meets(f, &f->mesh.shard);
+  if (!sent) return f->work + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+  const char *in = h->hosts ? comm_nccl_part_staging(f, round, i, part) : comm_nccl_staging_in(f, round, i);
+  return in + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }
 // Between the last replica and the first one, at the same place of the order that all ranks enqueue in: the sums of the
 // reduction before go back, of one round or all of a unit's, from `from` of the last to `to` of the first.
@@ -384,11 +380,26 @@ static inline void comm_nccl_exchange(Fsdp *f, int round, bool back) {
 static inline void comm_nccl_updates(Fsdp *f, UpdateMove move, int round) {
   if (f->mesh.world > 1 || fsdp_offloads(f)) updates_by_stream(f, move, round, comm_nccl_exchange);
 }
-static const Comm comm_nccl = {
-    "nccl", comm_nccl_connect, fsdp_open_work, comm_nccl_close, streams_step_begin, comm_self_nothing,
-    comm_nccl_gather_start, streams_gather_finish, streams_reduce_start, comm_nccl_round_free, comm_nccl_round_send,
-    comm_self_yes,
-    comm_nccl_round_input, comm_nccl_chain_take, comm_nccl_chain_give, comm_self_done, streams_reduce_end,
-    streams_grads_free, comm_nccl_return_start, comm_self_returned, streams_reduce_join, comm_nccl_small,
-    comm_nccl_progress, comm_nccl_updates,
-    &hosts_nccl};
+static inline Comm comm_nccl_table() {
+  Comm c = comm_self_table();
+  c.name = "nccl";
+  c.connect = comm_nccl_connect;
+  c.open = fsdp_open_work;
+  c.close = comm_nccl_close;
+  c.progress = comm_nccl_progress;
+  c.gather_start = comm_nccl_gather_start;
+  c.round_free = comm_nccl_round_free;
+  c.round_send = comm_nccl_round_send;
+  c.chain_take = comm_nccl_chain_take;
+  c.hosts_begin = comm_nccl_hosts_begin;
+  c.part_arrived = comm_nccl_part_arrived;
+  c.part_input = comm_nccl_part_input;
+  c.hosts_give = comm_nccl_hosts_give;
+  c.hosts_back = comm_nccl_hosts_back;
+  c.chain_give = comm_nccl_chain_give;
+  c.return_start = comm_nccl_return_start;
+  c.small_all_gather = comm_nccl_small;
+  c.updates = comm_nccl_updates;
+  return c;
+}
+static const Comm comm_nccl = comm_nccl_table();

@@ -52,9 +52,6 @@ static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   comm_plan_staging_in(f, ACCESS_WRITE, round);
 }
 static inline void comm_plan_round_done(Fsdp *f, uint64_t round) { comm_plan_staging_in(f, ACCESS_READ, round); }
-static inline const char *comm_plan_round_input(const Fsdp *f, uint64_t round, int, ReduceSpan x, PieceRun run) {
-  return f->work + fsdp_contribution_at(f, f->mesh.shard.me, round, x, run);
-}
 static inline void comm_plan_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
   chain_count(f, x.numel);
   comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, sum, (size_t)x.numel * 4);
@@ -97,7 +94,7 @@ static inline void comm_plan_own_sum(Fsdp *f, AccessKind kind, ReduceSpan x) {
     if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
       comm_plan_touch(&f->reduce_ctx, kind, fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x)), (size_t)run.numel * 4);
 }
-static inline void comm_plan_part_begin(Fsdp *f, uint64_t, ReduceSpan x) {
+static inline void comm_plan_hosts_begin(Fsdp *f, uint64_t, ReduceSpan x) {
   if (f->lay.hosts.begin != f->mesh.shard.me && !fsdp_begins(f)) comm_plan_own_sum(f, ACCESS_READ, x);
 }
 static inline void comm_plan_part(Fsdp *f, AccessKind kind, uint64_t round, int part, ReduceSpan x) {
@@ -107,32 +104,44 @@ static inline void comm_plan_part(Fsdp *f, AccessKind kind, uint64_t round, int 
       comm_plan_touch(&f->reduce_ctx, kind, hosts_sum(f, round, part) + run.state_at - x.first, (size_t)run.numel * 4);
 }
 static inline bool comm_plan_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
-  if (hosts_receives_part(f, part)) comm_plan_part(f, ACCESS_WRITE, round, part, x);
+  if (f->lay.hosts.hosts && hosts_receives_part(f, part)) comm_plan_part(f, ACCESS_WRITE, round, part, x);
   return true;
 }
 static inline const char *comm_plan_part_input(const Fsdp *f, uint64_t round, int, int part, ReduceSpan x,
                                                PieceRun run) {
   return f->work + fsdp_contribution_at(f, f->lay.hosts.part[part].owner, round, x, run);
 }
-static inline void comm_plan_part_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+static inline void comm_plan_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   if (h->me < h->hosts - 1) comm_plan_part(f, ACCESS_READ, round, part, x);
 }
-static inline bool comm_plan_part_back(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline bool comm_plan_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   for (int p = 0; p < h->parts && h->me == h->hosts - 1; p++)
     if (h->part[p].after != f->mesh.shard.me) comm_plan_part(f, ACCESS_READ, round, p, x);
   if (h->end != f->mesh.shard.me) comm_plan_own_sum(f, ACCESS_WRITE, x);
   return true;
 }
-static const CommHosts hosts_plan = {comm_self_yes,        comm_plan_part_begin, comm_plan_part_arrived,
-                                     comm_plan_part_input, comm_plan_part_give,  comm_plan_part_back};
 static inline void comm_plan_step_end(Fsdp *f) { f->traffic.small += f->cfg.comm == COMM_MPI; }
-static const Comm comm_plan = {
-    "plan", comm_self_nothing, comm_plan_open, comm_self_nothing, streams_step_begin, comm_plan_step_end,
-    comm_plan_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_plan_round_send,
-    comm_self_yes,
-    comm_plan_round_input, comm_plan_chain_take, comm_plan_chain_give, comm_plan_round_done, streams_reduce_end,
-    streams_grads_free, comm_plan_return_start, comm_self_returned, streams_reduce_join, comm_plan_small,
-    comm_self_nothing, comm_plan_updates,
-    &hosts_plan};
+static inline Comm comm_plan_table() {
+  Comm c = comm_self_table();
+  c.name = "plan";
+  c.open = comm_plan_open;
+  c.close = comm_self_nothing;
+  c.step_end = comm_plan_step_end;
+  c.gather_start = comm_plan_gather_start;
+  c.round_send = comm_plan_round_send;
+  c.chain_take = comm_plan_chain_take;
+  c.hosts_begin = comm_plan_hosts_begin;
+  c.part_arrived = comm_plan_part_arrived;
+  c.part_input = comm_plan_part_input;
+  c.hosts_give = comm_plan_hosts_give;
+  c.round_done = comm_plan_round_done;
+  c.hosts_back = comm_plan_hosts_back;
+  c.chain_give = comm_plan_chain_give;
+  c.return_start = comm_plan_return_start;
+  c.small_all_gather = comm_plan_small;
+  c.updates = comm_plan_updates;
+  return c;
+}
+static const Comm comm_plan = comm_plan_table();

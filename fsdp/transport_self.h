@@ -56,10 +56,11 @@ static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
 }
 static inline bool comm_self_yes(Fsdp *, uint64_t) { return true; }
 static inline void comm_self_send(Fsdp *, uint64_t, ReduceSpan) {}
-static inline const char *comm_self_input(const Fsdp *f, uint64_t round, int i, ReduceSpan x, PieceRun run) {
+static inline void comm_self_chain(Fsdp *, uint64_t, ReduceSpan, float *) {}
+static inline bool comm_self_part_arrived(Fsdp *, uint64_t, int, ReduceSpan) { return true; }
+static inline const char *comm_self_part_input(const Fsdp *f, uint64_t round, int i, int, ReduceSpan x, PieceRun run) {
   return f->work + fsdp_contribution_at(f, i, round, x, run);
 }
-static inline void comm_self_chain(Fsdp *, uint64_t, ReduceSpan, float *) {}
 static inline void comm_self_done(Fsdp *, uint64_t) {}
 static inline void comm_self_return(Fsdp *, SumReturn *) {}
 static inline bool comm_self_returned(Fsdp *, SumReturn *) { return true; }
@@ -72,9 +73,34 @@ static inline void comm_self_exchange(Fsdp *, int, bool) {}
 static inline void comm_self_updates(Fsdp *f, UpdateMove move, int round) {
   if (fsdp_offloads(f)) updates_by_stream(f, move, round, comm_self_exchange);
 }
-static const Comm comm_self = {
-    "self", comm_self_nothing, comm_self_open, comm_self_close, streams_step_begin, comm_self_nothing,
-    comm_self_gather_start, streams_gather_finish, streams_reduce_start, comm_self_yes, comm_self_send, comm_self_yes,
-    comm_self_input, comm_self_chain, comm_self_chain, comm_self_done, streams_reduce_end, streams_grads_free,
-    comm_self_return, comm_self_returned, streams_reduce_join, comm_self_small, comm_self_nothing, comm_self_updates,
-    NULL};
+// Nobody is asked, and all has arrived. Along hosts nothing goes.
+static inline Comm comm_self_table() {
+  Comm c = {};
+  c.name = "self";
+  c.connect = comm_self_nothing;
+  c.open = comm_self_open;
+  c.close = comm_self_close;
+  c.step_begin = streams_step_begin;
+  c.step_end = comm_self_nothing;
+  c.progress = comm_self_nothing;
+  c.gather_start = comm_self_gather_start;
+  c.gather_finish = streams_gather_finish;
+  c.reduce_start = streams_reduce_start;
+  c.round_free = comm_self_yes;
+  c.round_send = comm_self_send;
+  c.chain_arrived = comm_self_yes;
+  c.chain_take = comm_self_chain;
+  c.part_arrived = comm_self_part_arrived;
+  c.part_input = comm_self_part_input;
+  c.round_done = comm_self_done;
+  c.chain_give = comm_self_chain;
+  c.reduce_end = streams_reduce_end;
+  c.grads_free = streams_grads_free;
+  c.return_start = comm_self_return;
+  c.return_arrived = comm_self_returned;
+  c.reduce_join = streams_reduce_join;
+  c.small_all_gather = comm_self_small;
+  c.updates = comm_self_updates;
+  return c;
+}
+static const Comm comm_self = comm_self_table();

@@ -395,34 +395,35 @@ static inline void timed_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
 static inline CommTime hosts_time(const Machine *m, ReduceSpan x) {
   return CommTime{m->base_s + m->between_s, (double)x.numel * 4 / m->between};
 }
-static inline void timed_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline void timed_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   timeline_expect(timeline_of(f), RECORD_REDUCE, hosts_time(timeline_of(f)->m, x));
-  comm_plan.hosts->begin(f, round, x);
+  comm_plan.hosts_begin(f, round, x);
   timeline_of(f)->waits[RECORD_REDUCE] = false;
 }
-static inline bool timed_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+static inline bool timed_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   Timeline *l = timeline_of(f);
   const CommTime t = hosts_time(l->m, x);
+  if (!f->lay.hosts.hosts) return comm_plan.part_arrived(f, round, part, x);
   timeline_expect(l, RECORD_REDUCE, t);
-  if (!f->job.folded && !part && hosts_receives_part(f, part))
+  if (!f->job.past[REDUCE_FOLD] && !part && hosts_receives_part(f, part))
     l->not_before = l->job_began + f->lay.hosts.me * (t.latency + t.moving);
-  const bool arrived = comm_plan.hosts->arrived(f, round, part, x);
+  const bool arrived = comm_plan.part_arrived(f, round, part, x);
   l->waits[RECORD_REDUCE] = false;
   return arrived;
 }
-static inline void timed_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+static inline void timed_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   Timeline *l = timeline_of(f);
   if (!f->lay.hosts.me) timeline_expect(l, RECORD_REDUCE, hosts_time(l->m, x));
-  comm_plan.hosts->give(f, round, part, x);
+  comm_plan.hosts_give(f, round, part, x);
   l->waits[RECORD_REDUCE] = false;
 }
 // The result has come through the hosts behind.
-static inline bool timed_back(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline bool timed_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
   Timeline *l = timeline_of(f);
   CommTime t = hosts_time(l->m, x);
   t.latency += (f->lay.hosts.hosts - 1 - f->lay.hosts.me) * (t.latency + t.moving);
   timeline_expect(l, RECORD_REDUCE, t);
-  const bool back = comm_plan.hosts->back(f, round, x);
+  const bool back = comm_plan.hosts_back(f, round, x);
   l->waits[RECORD_REDUCE] = false;
   return back;
 }
@@ -485,13 +486,10 @@ static inline Comm timeline_comm_table() {
   c.reduce_start = timed_reduce_start;
   c.round_send = timed_round_send;
   c.chain_take = timed_chain_take;
-  static CommHosts hosts;
-  hosts = *comm_plan.hosts;
-  hosts.begin = timed_begin;
-  hosts.arrived = timed_arrived;
-  hosts.give = timed_give;
-  hosts.back = timed_back;
-  c.hosts = &hosts;
+  c.hosts_begin = timed_hosts_begin;
+  c.part_arrived = timed_part_arrived;
+  c.hosts_give = timed_hosts_give;
+  c.hosts_back = timed_hosts_back;
   c.return_start = timed_return_start;
   c.small_all_gather = timed_small;
   c.updates = timed_updates;

@@ -383,7 +383,7 @@ static inline void trace_reduce_start(Fsdp *f) {
 static inline void trace_round_done(Fsdp *f, uint64_t round) {
   Trace *x = tracing;
   x->comm->round_done(f, round);
-  if (f->job.consumed + 1 < f->job.rounds) return;
+  if (round + 1 < f->job.round0 + (uint64_t)f->job.rounds) return;
   trace_add(x, TRACE_SUMMED, f->job.last, f->job.stage, x->op_begin_ns, x->op_begin_ns, f->job.round0, PART_OF_MODEL);
 }
 static inline void trace_reduce_end(Fsdp *f) {
@@ -400,8 +400,11 @@ static inline void trace_return_start(Fsdp *f, SumReturn *r) {
   trace_add(tracing, TRACE_RETURN, 0, f->lay.unit[r->unit].stage, begin, trace_time(tracing, &f->reduce_ctx), r->round,
             PART_OF_MODEL);
 }
-static inline bool trace_round_arrived(Fsdp *f, uint64_t round) {
-  return trace_asked(tracing, WAIT_ROUND, f->job.stage, tracing->comm->round_arrived(f, round));
+static inline bool trace_chain_arrived(Fsdp *f, uint64_t round) {
+  return trace_asked(tracing, WAIT_ROUND, f->job.stage, tracing->comm->chain_arrived(f, round));
+}
+static inline bool trace_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
+  return trace_asked(tracing, WAIT_ROUND, f->job.stage, tracing->comm->part_arrived(f, round, part, x));
 }
 static inline bool trace_round_free(Fsdp *f, uint64_t round) {
   return trace_asked(tracing, WAIT_ROOM, f->job.stage, tracing->comm->round_free(f, round));
@@ -618,7 +621,8 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   x->traced_comm.small_all_gather = trace_small_all_gather;
   if (!x->on_device) {                           // a host that only enqueues does not wait for peers
     x->traced_comm.round_free = trace_round_free;
-    x->traced_comm.round_arrived = trace_round_arrived;
+    x->traced_comm.chain_arrived = trace_chain_arrived;
+    x->traced_comm.part_arrived = trace_part_arrived;
     x->traced_comm.step_end = trace_comm_step_end;
     x->traced_comm.progress = trace_progress;
   }
