@@ -11,7 +11,8 @@ static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
   // So that the record has the zeroing of gaps.
   f->slot_shared[0] = f->slot_shared[1] = fsdp_shares_slots(f) && f->lay.grad_slot_bytes;
   f->staging_shared = fsdp_shares_slots(f);
-  for (int s = 0; s < f->lay.stages; s++) f->sums_shared[s] = fsdp_shares_sums(f) && !f->lay.stage[s].sums_in_whole;
+  for (int s = 0; s < f->lay.stages; s++)
+    f->sums_shared[s] = fsdp_shares_sums(f) && !f->lay.stage[s].shard_aliases_gradient;
   fsdp_open(f);
 }
 // Elements of f->grads before those of stage s.

@@ -22,7 +22,7 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   CHECK(!slot->in_use, "stage %d is gathered into a slot that stage %d still uses", s, slot->stage);
   slot->stage = s;
   slot->state = SLOT_PENDING;
-  slot->from_kept = f->kept_valid[s];
+  slot->from_secondary = f->secondary_valid[s];
   const Doing was = doing(f->record, DOING_GATHER, s, 0);
   if (!f->lay.in_place && f->lay.stage[s].units) {
     slot->gather = flight_begin("the gather", s);
@@ -96,7 +96,7 @@ static inline bool fsdp_reads_gathered(const Fsdp *f, int s) {
 // Waits until stage s is whole: its weights may be read until fsdp_release. matrices: E4M3 ones are wanted in the
 // compute dtype.
 static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
-  fsdp_point(f);
+  fsdp_wait_point(f);
   fsdp_gather(f, s);
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = true;
@@ -150,7 +150,7 @@ static inline void fsdp_release(Fsdp *f, int s) {
 // What was gathered is stale.
 static inline void fsdp_forget(Fsdp *f) {
   for (int k = 0; k <= f->cfg.gather_slots; k++) { f->slot[k].state = SLOT_EMPTY; f->slot[k].stage = -1; }
-  for (int s = 0; s < f->lay.stages; s++) f->kept_valid[s] = false;
+  for (int s = 0; s < f->lay.stages; s++) f->secondary_valid[s] = false;
   f->expanded_stage = f->root_is_expanded = 0;
 }
 

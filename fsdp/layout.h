@@ -32,7 +32,7 @@ static inline int64_t fsdp_return_bytes(const Fsdp *f, const Unit *u) {
 // The formulas of traffic, per rank and step of A microbatches a rank.
 static inline Traffic fsdp_formula(const Fsdp *f, int A) {
   const int64_t S = fsdp_shards(f), R = f->cfg.mesh.replicas, r = f->mesh.replicate.me, N = f->mesh.world;
-  const int64_t G = f->cfg.mesh.kept, reductions = f->cfg.local ? 1 : A;
+  const int64_t G = f->cfg.mesh.secondary, reductions = f->cfg.local ? 1 : A;
   Traffic t = {};
   for (int i = 0; i < f->lay.units; i++) {
     const Unit *u = &f->lay.unit[i];
@@ -79,7 +79,7 @@ static inline GradHome stage_grad_home(const Fsdp *f, int s) {
 // a round before; else accumulate reads those of all ranks at once. Nobody else reads that part. It does not go along
 // replicas, whose sums come to the shard before the own contribution is added, nor on a mirrored device, which adds one
 // rank after the other, nor where shards lie on the host.
-static inline bool stage_sums_in_whole(const Fsdp *f, int s) {
+static inline bool stage_shard_aliases_gradient(const Fsdp *f, int s) {
   const FsdpConfig *c = &f->cfg;
   const bool once = c->local || c->microbatches == 1, apart = c->mesh.replicas > 1 || c->offload != OFFLOAD_NONE;
   const bool read_before = f->lay.stage[s].staged || c->comm == COMM_NCCL;
@@ -145,14 +145,14 @@ static inline void fsdp_layout_reductions(Fsdp *f) {
     Stage *s = &f->lay.stage[i];
     s->grads = stage_grad_home(f, i);
     s->staged = s->grads == GRADS_WHOLE && f->cfg.wire_dtype != F32;
-    s->sums_in_whole = stage_sums_in_whole(f, i);
+    s->shard_aliases_gradient = stage_shard_aliases_gradient(f, i);
     if (s->grads == GRADS_IN_SLOT && (size_t)s->grad_numel * fsdp_wire_bytes(f) > f->lay.grad_slot_bytes)
       f->lay.grad_slot_bytes = align_bytes((size_t)s->grad_numel * fsdp_wire_bytes(f));
   }
   for (int i = 0; i < f->lay.units; i++) {
     Unit *u = &f->lay.unit[i];
     u->sum_base = f->lay.sum_numel;
-    f->lay.sum_numel += f->lay.stage[u->stage].sums_in_whole ? 0 : u->state_numel;
+    f->lay.sum_numel += f->lay.stage[u->stage].shard_aliases_gradient ? 0 : u->state_numel;
   }
 }
 // Whether parameter p's gradient lies at the same place of its block as parameter q's of another one.
@@ -228,10 +228,10 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
   f->lay.hosts = hosts_layout(&f->cfg, &f->mesh, f->lay.mirrored);
   fsdp_layout_reductions(f);
   fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
-  f->kept_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
+  f->secondary_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
   f->sums_shared = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
   f->returns.of = (SumReturn *)calloc((size_t)f->lay.units, sizeof(SumReturn));
-  f->kept_number = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
+  f->secondary_number = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
   f->stage_round0 = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
   f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->lay.stages), sizeof(uint64_t));
   f->lay.pool_place = (PoolPlace *)calloc((size_t)cfg.gather_slots + POOL_PARTS, sizeof(PoolPlace));
@@ -245,7 +245,7 @@ struct Control {
   alignas(64) uint64_t ready;                    // reduction rounds whose data this rank has laid out
   alignas(64) uint64_t done;                     // reduction rounds this rank has added up
   alignas(64) uint64_t partial;                  // reduction rounds whose sum, so far, lies in this rank's shard
-  alignas(64) uint64_t kept;                     // blocks kept after forward, since the start
+  alignas(64) uint64_t secondary;                // blocks whose secondary shards are there, since the start
   alignas(64) uint64_t momenta;                  // rounds of Muon whose momenta this rank has written to their owners
   alignas(64) uint64_t updates;                  // rounds whose update, if this rank owns one, can be read
   alignas(64) uint64_t taken;                    // rounds whose updates this rank has read
@@ -320,18 +320,18 @@ static inline void work_params(Fsdp *f) {
 // place last, because all of a group's lies in its first rank's window.
 static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   const bool mpi = f->cfg.comm == COMM_MPI, params_on_host = f->cfg.offload == OFFLOAD_PARAMS;
-  const size_t state = (size_t)f->lay.state_numel * 4, kept = f->lay.in_place ? 0 : (size_t)f->cfg.mesh.kept;
-  const size_t each_kept = kept && fsdp_trains(f) ? (size_t)fsdp_shards(f) / kept : 0;
+  const size_t state = (size_t)f->lay.state_numel * 4, K = f->lay.in_place ? 0 : (size_t)f->cfg.mesh.secondary;
+  const size_t each_secondary = K && fsdp_trains(f) ? (size_t)fsdp_shards(f) / K : 0;
   f->lay.work_bytes = f->lay.work_on_host = 0;
   work_part(f, WORK_CONTROL, mpi ? CONTROL_PAGE_BYTES : 0, false);
   work_part(f, WORK_SUMS, mpi && fsdp_chains(f) && fsdp_trains(f) ? state : 0, fsdp_offloads(f));
   if (!f->lay.in_place) work_params(f);
   size_t at = f->lay.work_bytes;
   for (int u = 0; u < f->lay.units; u++) {
-    f->lay.unit[u].kept_at = at;
-    at += f->lay.unit[u].stage ? f->lay.unit[u].shard_bytes * each_kept : 0;
+    f->lay.unit[u].secondary_at = at;
+    at += f->lay.unit[u].stage ? f->lay.unit[u].shard_bytes * each_secondary : 0;
   }
-  work_part(f, WORK_KEPT, at - f->lay.work_bytes, false);
+  work_part(f, WORK_SECONDARY, at - f->lay.work_bytes, false);
   work_part(f, WORK_UPDATES, f->lay.owned.in_place ? (size_t)f->lay.owned.slots * f->lay.owned.matrix_bytes : 0, false);
   // Slots, and what shares with them, go on behind staging: a pool (fsdp_pools).
   const bool shares = fsdp_shares_slots(f) && f->cfg.slots_bytes;
@@ -344,7 +344,7 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
     const Stage *s = &f->lay.stage[f->lay.unit[u].stage];
     f->lay.unit[u].grads_at = at;
     at += s->grads == GRADS_WHOLE ? (size_t)f->lay.unit[u].grad_numel * 4 : 0;
-    own += s->sums_in_whole ? (size_t)unit_wire_numel(&f->lay.unit[u]) * 4 : 0;
+    own += s->shard_aliases_gradient ? (size_t)unit_wire_numel(&f->lay.unit[u]) * 4 : 0;
   }
   work_part(f, WORK_WHOLE, at - f->lay.work_bytes, false);
   if (f->lay.in_place) work_params(f);
@@ -352,7 +352,7 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, MEM_CONTROL, mpi ? CONTROL_BYTES : 0, NULL);
   memory_declare(m, MEM_GRADS, f->lay.part[WORK_SUMS].on_host ? 0 : f->lay.part[WORK_SUMS].bytes, NULL);
   memory_declare(m, MEM_PARAMS, params_on_host ? 0 : f->lay.params_bytes, NULL);
-  memory_declare(m, MEM_KEPT, f->lay.part[WORK_KEPT].bytes, NULL);
+  memory_declare(m, MEM_SECONDARY, f->lay.part[WORK_SECONDARY].bytes, NULL);
   memory_declare(m, shares ? MEM_SLOTS_SHARED : MEM_GRAD_SLOTS, f->lay.part[WORK_SLOTS].bytes, NULL);
   memory_declare(m, MEM_GRADS, own, NULL);
   memory_declare(m, own ? MEM_PEERS_GRADS : MEM_ROOT_GRADS, f->lay.part[WORK_WHOLE].bytes - own, NULL);

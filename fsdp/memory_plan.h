@@ -8,7 +8,7 @@
 // what the start of a run adds lines up to.
 #define MEMORY_LINES(X) \
   X(MEM_PARAMS,       MEMORY_PARAMETERS,  "parameter shards, shared") \
-  X(MEM_KEPT,         MEMORY_PARAMETERS,  "blocks kept after forward, shared") \
+  X(MEM_SECONDARY,    MEMORY_PARAMETERS,  "blocks kept after forward, shared") \
   X(MEM_MASTER,       MEMORY_PARAMETERS,  "fp32 master shards") \
   X(MEM_MASTER_LOW,   MEMORY_PARAMETERS,  "low halves of fp32 masters") \
   X(MEM_OPTIMIZER,    MEMORY_OPTIMIZER,   "optimizer state shards") \

@@ -4,8 +4,8 @@
 // are therefore consecutive, as in torch.distributed.init_device_mesh, and mpirun puts them on one host where they fit.
 //   shard group       the S ranks of one replica: each holds 1/S of parameters, gradients and optimizer state
 //   replicate group   the R ranks that hold the same shard
-//   kept group        K consecutive ranks of a shard group; each keeps 1/K of a block between its forward and its
-//                     backward (--reshard_after_forward K)
+//   secondary group   K consecutive ranks of a shard group; each has 1/K of a block between its forward and its
+//                     backward, a secondary shard as in ZeRO++ (--reshard_after_forward K)
 // full_shard is the mesh 1 x N, no_shard (DDP) is N x 1, and all others are hybrid.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b})
@@ -43,14 +43,14 @@ struct Peer { int host; char *window; };
 // The ranks of a group, in the order of its collectives: rank[i] is a rank of the mesh, rank[me] is this rank.
 struct RankGroup { int size, me; int *rank; };
 
-struct MeshShape { int replicas, shards, kept; };              // R, S and K; kept: 0 if no kept groups
+struct MeshShape { int replicas, shards, secondary; };         // R, S and K; secondary: 0 if no such groups
 
 struct Mesh {
   // A communicator for each purpose, so that messages of one never match those of another. node: the ranks of a host.
   MPI_Comm comm, gather_comm, reduce_comm, chain_comm, node;
   int rank, world, node_rank, node_world, hosts;
   MeshShape shape;
-  RankGroup shard, replicate, kept;
+  RankGroup shard, replicate, secondary;
   bool windows;                                  // ranks of a host read each other's memory; if not, all send messages
   int remote;                                    // number of peers in the shard group that need messages
   char host[64];
@@ -81,10 +81,10 @@ static inline void mesh_groups(Mesh *m, MeshShape shape, bool windows) {
   m->windows = windows;
   m->shape = shape;
   CHECK(shape.replicas * shape.shards == m->world, "mesh %d x %d of %d ranks", shape.replicas, shape.shards, m->world);
-  const int S = shape.shards, kept = shape.kept ? shape.kept : 1;
+  const int S = shape.shards, K = shape.secondary ? shape.secondary : 1;
   m->shard = rank_group(m->rank / S * S, 1, S, m->rank);
   m->replicate = rank_group(m->rank % S, S, shape.replicas, m->rank);
-  m->kept = rank_group(m->rank / kept * kept, 1, kept, m->rank);
+  m->secondary = rank_group(m->rank / K * K, 1, K, m->rank);
   for (int r = 0; r < m->world; r++) m->hosts += m->peer[r].host == r;
   for (int i = 0; i < S; i++) m->remote += i != m->shard.me && !mesh_shares_memory(m, m->shard.rank[i]);
 }
@@ -133,7 +133,7 @@ static inline void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank
 static inline void mesh_copy(Mesh *to, const Mesh *from) {
   *to = *from;
   MPI_Comm *const comms[] = {&to->comm, &to->gather_comm, &to->reduce_comm, &to->chain_comm, &to->node};
-  RankGroup *const groups[] = {&to->shard, &to->replicate, &to->kept};
+  RankGroup *const groups[] = {&to->shard, &to->replicate, &to->secondary};
   for (MPI_Comm *c : comms) *c = MPI_COMM_NULL;
   for (RankGroup *g : groups) {
     int *rank = (int *)malloc(sizeof(int) * (size_t)g->size);
@@ -150,7 +150,7 @@ static inline size_t mesh_most(const Mesh *m, size_t mine) {
   return (size_t)most;
 }
 static inline void mesh_close(Mesh *m) {
-  RankGroup *const groups[] = {&m->shard, &m->replicate, &m->kept};
+  RankGroup *const groups[] = {&m->shard, &m->replicate, &m->secondary};
   MPI_Comm *const comms[] = {&m->node, &m->chain_comm, &m->reduce_comm, &m->gather_comm, &m->comm};
   for (RankGroup *g : groups) free(g->rank);
   for (MPI_Comm *c : comms) if (*c != MPI_COMM_NULL) MPI_Comm_free(c);

@@ -55,7 +55,7 @@ static inline void fsdp_open(Fsdp *f) {
 // Frees what fsdp_layout took.
 static inline void fsdp_layout_free(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
-  void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->kept_valid, f->kept_number,
+  void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->secondary_valid, f->secondary_number,
                          f->stage_round0, f->slot_rounds, f->slot_collective, f->grads_free, f->sums_shared,
                          f->lay.pool_place, f->lay.owned.matrix, f->lay.owned.round_first, f->lay.hosts.part,
                          f->lay.hosts.adder, f->returns.of};
@@ -85,7 +85,7 @@ static inline void fsdp_close(Fsdp *f) {
 
 // Begins or goes on recording f's run in r, whose tables f was opened with (record_tables).
 static inline void fsdp_record(Fsdp *f, Record *r) {
-  void *const comms[COMMUNICATORS] = {NULL, f->nccl_gather, f->nccl_kept, f->nccl_reduce, f->nccl_replicate,
+  void *const comms[COMMUNICATORS] = {NULL, f->nccl_gather, f->nccl_secondary, f->nccl_reduce, f->nccl_replicate,
                                       f->nccl_world};
   f->record = r;
   r->rank = f->mesh.rank;
@@ -101,7 +101,8 @@ static inline void fsdp_record(Fsdp *f, Record *r) {
     record_block(r, r->rank, 2 + i, p, b->bytes + b->besides);
   }
   for (int i = 0; i < COMMUNICATORS; i++) {
-    const RankGroup *g = i == OVER_KEPT ? &f->mesh.kept : i == OVER_REPLICATE ? &f->mesh.replicate : &f->mesh.shard;
+    const RankGroup *g = i == OVER_SECONDARY ? &f->mesh.secondary
+                         : i == OVER_REPLICATE ? &f->mesh.replicate : &f->mesh.shard;
     r->group[i] = RecordGroup{comms[i], g->size, g->me, g->rank};
     if (i == OVER_WORLD) r->group[i] = RecordGroup{comms[i], f->mesh.world, f->mesh.rank, NULL};
   }

@@ -119,7 +119,7 @@ OPS(X)
   X(COLLECTIVE_RETURN, "return")
 // NONE: only told, for the order and the number; what it is made of follows.
 #define RECORD_COMMUNICATORS(X) \
-  X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_KEPT, "kept group") \
+  X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_SECONDARY, "kept group") \
   X(OVER_SHARD_REDUCE, "shard group, reductions") X(OVER_REPLICATE, "replicate group") X(OVER_WORLD, "all ranks")
 // Part of the schedule that an entry belongs to.
 #define RECORD_PARTS(X) \
@@ -234,7 +234,7 @@ static inline void record_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
     }
   r->calls++;
 }
-// Marks a point where the host may wait, if the placement says so (fsdp_point).
+// Marks a point where the host may wait, if the placement says so (fsdp_wait_point).
 static inline void record_point(Record *r) {
   if (r) record_entry(r, record_of_kind(RECORD_POINT, RECORD_MODEL, 0));
 }

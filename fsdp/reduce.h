@@ -260,7 +260,7 @@ static inline int fsdp_waits_at(const Fsdp *f, int point) {
   return !P ? 0 : f->wait[point < P ? point : P + (point - P) % (2 * P)];
 }
 // A point of the step: here it may wait for gradient slots, if the placement says so.
-static inline void fsdp_point(Fsdp *f) {
+static inline void fsdp_wait_point(Fsdp *f) {
   record_point(f->record);
   const int waits = f->training ? fsdp_waits_at(f, f->point++) : 0;
   const int newer = f->slot_rounds[1] > f->slot_rounds[0];       // first: with it the other one has been read, too

@@ -25,7 +25,7 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   if (state == STATE_MASTER && c->has_master) return f->master ? f->master + q->master_base + c->master_at : NULL;
   if (state == STATE_MASTER) return c->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
   if (state == STATE_GRAD && !c->trains) return NULL;
-  if (state == STATE_GRAD && f->lay.stage[q->stage].sums_in_whole) return fsdp_own_gradient(f, u, i);
+  if (state == STATE_GRAD && f->lay.stage[q->stage].shard_aliases_gradient) return fsdp_own_gradient(f, u, i);
   if (state == STATE_GRAD) return f->grads ? f->grads + q->sum_base + c->state_at : NULL;
   if (state == STATE_V) return f->v && c->moments == 2 ? f->v + q->second_base + c->second_at : NULL;
   return f->m && c->trains ? f->m + q->state_base + c->state_at : NULL;
@@ -63,7 +63,7 @@ static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
 static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
   if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->grads, F32, f->lay.sum_numel));
   for (int u = 0; u < f->lay.units; u++)
-    for (int i = 0; i < f->lay.unit[u].pieces && f->lay.stage[f->lay.unit[u].stage].sums_in_whole; i++)
+    for (int i = 0; i < f->lay.unit[u].pieces && f->lay.stage[f->lay.unit[u].stage].shard_aliases_gradient; i++)
       if (f->lay.unit[u].piece[i].trains)
         norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->lay.unit[u].piece[i].numel));
 }

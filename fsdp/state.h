@@ -69,11 +69,11 @@ struct StepEvent { void *event; bool recorded; };
 
 enum SlotState { SLOT_EMPTY, SLOT_PENDING, SLOT_WHOLE };
 // The memory into which a stage is gathered: its units, one after the other. landing: pinned host memory for messages
-// that the device then copies. from_kept: the gather in flight asks the kept group instead of the shard group.
+// that the device then copies. from_secondary: the gather in flight asks the secondary group, not the shard group.
 struct GatherSlot {
   int stage;
   SlotState state;
-  bool in_use, from_kept;
+  bool in_use, from_secondary;
   char *data, *landing;
   MPI_Request *requests;
   int pending;
@@ -105,7 +105,7 @@ struct ReduceSpan { int unit; int64_t first, numel; };
 // The parts of working memory and their places in it. on_host: the part exists only in the mirror on the host.
 enum WorkName { WORK_CONTROL,                    // counters by which the ranks of a host wait for each other
                 WORK_SUMS,                       // gradient shards that replicas read
-                WORK_PARAMS, WORK_KEPT,          // parameter shards; blocks kept after forward
+                WORK_PARAMS, WORK_SECONDARY,     // parameter shards; secondary shards
                 WORK_UPDATES,                    // Muon: matrices that this rank owns, where peers write and read them
                 WORK_STAGING,                    // contributions rounded for the wire
                 WORK_SLOTS, WORK_WHOLE,          // gradient slots with what reuses them; whole gradients
@@ -209,8 +209,8 @@ struct Fsdp {
   GatherSlot *slot;                              // [K] for blocks, [K] is stage 0's
   int expanded_stage, root_is_expanded;          // 0: none
   bool expanded_matrices;
-  bool *kept_valid;                              // [stages] the kept parts are this step's
-  uint64_t kept_count, *kept_number;             // [stages]
+  bool *secondary_valid;                         // [stages] the secondary shards are this step's
+  uint64_t secondary_count, *secondary_number;   // [stages]
   // ---- reducing
   ReduceJob job;
   SumReturns returns;
@@ -237,7 +237,7 @@ struct Fsdp {
   MPI_Request *part_receives;                    // along hosts, by parity: of each part's sum, then of the own result
   int *part_pending;
   int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];
-  void *nccl_gather, *nccl_kept, *nccl_reduce, *nccl_replicate, *nccl_world;
+  void *nccl_gather, *nccl_secondary, *nccl_reduce, *nccl_replicate, *nccl_world;
   // ---- who watches
   uint32_t *marks, passes_marked;                // NULL, or words in which the device counts its progress (liveness.h)
   void (*meanwhile)(Fsdp *f);                    // fsdp_poll: what a transport does while it waits

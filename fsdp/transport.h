@@ -109,12 +109,12 @@ static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
 // Where this rank's sum of a run of piece i lies; sum: where elements from x.first on do, if they lie apart.
 static inline float *fsdp_own_sum(const Fsdp *f, ReduceSpan x, int i, PieceRun run, float *sum) {
   const Unit *u = &f->lay.unit[x.unit];
-  if (!f->lay.stage[u->stage].sums_in_whole) return sum + run.state_at - x.first;
+  if (!f->lay.stage[u->stage].shard_aliases_gradient) return sum + run.state_at - x.first;
   return fsdp_own_gradient(f, x.unit, i) + run.state_at - u->piece[i].state_at;
 }
 static inline float *fsdp_grads_of(const Fsdp *f, ReduceSpan x) {
-  return f->lay.stage[f->lay.unit[x.unit].stage].sums_in_whole ? NULL
-                                                               : f->grads + f->lay.unit[x.unit].sum_base + x.first;
+  const Unit *u = &f->lay.unit[x.unit];
+  return f->lay.stage[u->stage].shard_aliases_gradient ? NULL : f->grads + u->sum_base + x.first;
 }
 // Where this rank's sum is while it is added to: offloaded, on the device.
 static inline float *fsdp_round_sum(const Fsdp *f, ReduceSpan x) {
@@ -150,12 +150,12 @@ static inline size_t fsdp_contribution_at(const Fsdp *f, int owner, uint64_t rou
   return half + ((size_t)owner * chunk + in_round) * b_r;
 }
 
-// ---- gathering: from the shards of the group's ranks, or from what the kept group kept
+// ---- gathering: from the shards of the shard group's ranks, or from the secondary shards of a smaller group
 // A rank's part of a piece is `widen` of its shards there, at `at` of working memory.
-struct GatherSource { const RankGroup *group; size_t widen; bool kept; };
+struct GatherSource { const RankGroup *group; size_t widen; bool secondary; };
 static inline GatherSource fsdp_gather_source(const Fsdp *f, const GatherSlot *slot) {
-  if (!slot->from_kept) return GatherSource{&f->mesh.shard, 1, false};
-  return GatherSource{&f->mesh.kept, (size_t)(fsdp_shards(f) / f->cfg.mesh.kept), true};
+  if (!slot->from_secondary) return GatherSource{&f->mesh.shard, 1, false};
+  return GatherSource{&f->mesh.secondary, (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary), true};
 }
 // One piece of a gather: `bytes` of every rank of the source, from from_at of its working memory to to_at (of rank 0;
 // rank i's follow) of the slot.
@@ -163,7 +163,7 @@ struct GatherPiece { size_t from_at, to_at, bytes; };
 static inline GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
-  return GatherPiece{(g.kept ? q->kept_at : q->params_at) + c->shard_at * g.widen, q->slot_at + c->full_at,
+  return GatherPiece{(g.secondary ? q->secondary_at : q->params_at) + c->shard_at * g.widen, q->slot_at + c->full_at,
                      (size_t)c->numel * g.widen * dtype_bytes(c->dtype)};
 }
 #define EACH_PIECE_OF_STAGE(f, s, u, i) \
@@ -176,20 +176,20 @@ static inline void fsdp_count_gather(Fsdp *f, int s, const GatherSlot *slot) {
   f->traffic.gathers += f->lay.stage[s].units;
   record_collective(f->record, RECORD_HOST, COLLECTIVE_GATHER, OVER_NONE, f->lay.stage[s].units, 0);
 }
-// Whether this gather, which asked the whole shard group, leaves a part of the stage here.
-static inline bool fsdp_keeps(const Fsdp *f, int s, const GatherSlot *slot) {
-  return f->lay.part[WORK_KEPT].bytes && f->training && s && !slot->from_kept;
+// Whether this gather, which asks the whole shard group, leaves a secondary shard of the stage here.
+static inline bool fsdp_stores_secondary(const Fsdp *f, int s, const GatherSlot *slot) {
+  return f->lay.part[WORK_SECONDARY].bytes && f->training && s && !slot->from_secondary;
 }
-// Copies this rank's part of the whole stage to where it is kept.
-static inline void fsdp_keep(Fsdp *f, int s, GatherSlot *slot) {
-  const GatherSource g = {&f->mesh.kept, (size_t)(fsdp_shards(f) / f->cfg.mesh.kept), true};
+// Copies this rank's secondary shard out of the whole stage.
+static inline void fsdp_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
+  const GatherSource g = {&f->mesh.secondary, (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary), true};
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     f->ctx->ops->copy(&f->gather_ctx, f->work + p.from_at, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
                       p.bytes);
   }
-  f->kept_valid[s] = true;
-  f->kept_number[s] = ++f->kept_count;
+  f->secondary_valid[s] = true;
+  f->secondary_number[s] = ++f->secondary_count;
 }
 
 // ---- sums along the replicas

@@ -147,7 +147,7 @@ static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
 static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource g, int k) {
   const int r = g.group->rank[k];
   const bool mine = r == f->mesh.rank, local = mine || mesh_shares_memory(&f->mesh, r);
-  const char *home = mine ? (g.kept ? f->work : f->params_home) : f->mesh.peer[r].window;
+  const char *home = mine ? (g.secondary ? f->work : f->params_home) : f->mesh.peer[r].window;
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     const size_t to = p.to_at + (size_t)k * p.bytes;
@@ -155,28 +155,28 @@ static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource
     if (local && !mine) f->traffic.gather_bytes += (int64_t)p.bytes;
   }
 }
-// What was kept lies in this rank's window from here on, for its neighbours and for messages.
-static inline void comm_mpi_keep(Fsdp *f, int s, GatherSlot *slot) {
-  const GatherSource g = {&f->mesh.kept, (size_t)(fsdp_shards(f) / f->cfg.mesh.kept), true};
-  fsdp_keep(f, s, slot);
+// Secondary shards lie in this rank's window from here on, for its neighbours and for messages.
+static inline void comm_mpi_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
+  const GatherSource g = {&f->mesh.secondary, (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary), true};
+  fsdp_store_secondary(f, s, slot);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     if (f->lay.mirrored) f->ctx->ops->copy(&f->gather_ctx, f->window + p.from_at, f->work + p.from_at, p.bytes);
   }
   if (f->lay.mirrored) f->ctx->ops->sync(&f->gather_ctx);
-  counter_publish(f, &fsdp_control(f, f->mesh.rank)->kept, f->kept_count);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->secondary, f->secondary_count);
 }
-// Shards of ranks on this host are copied here: their owners change them only between two barriers, and what they keep
-// after they have said so, only in the next step.
+// Shards of ranks on this host are copied here: their owners change them only between two barriers, and secondary
+// shards, after they have said that these are there, only in the next step.
 static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_gather_source(f, slot);
   step_event_wait(&f->gather_ctx, &slot->released);
   for (int i = 0; i < g.group->size; i++) {
     const int k = (g.group->me + i) % g.group->size, r = g.group->rank[k];     // start with the own shard: ranks do not
     if (r != f->mesh.rank && !mesh_shares_memory(&f->mesh, r)) continue;       // all read one
-    const bool asks = g.kept && r != f->mesh.rank;
-    const uint64_t *kept = &fsdp_control(f, r)->kept;
-    for (int spins = 0; asks && !counter_reached(f, kept, f->kept_number[s]); f->meanwhile(f))
+    const bool asks = g.secondary && r != f->mesh.rank;
+    const uint64_t *there = &fsdp_control(f, r)->secondary;
+    for (int spins = 0; asks && !counter_reached(f, there, f->secondary_number[s]); f->meanwhile(f))
       liveness_pause(&spins, "the gather", s);
     comm_mpi_fetch(f, s, slot, g, k);
   }
@@ -184,7 +184,7 @@ static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
     liveness_pause(&spins, "the gather", s);
   for (int k = 0; k < g.group->size && slot->landing; k++)
     if (!mesh_shares_memory(&f->mesh, g.group->rank[k]) && k != g.group->me) comm_mpi_fetch(f, s, slot, g, k);
-  if (fsdp_keeps(f, s, slot)) comm_mpi_keep(f, s, slot);
+  if (fsdp_stores_secondary(f, s, slot)) comm_mpi_store_secondary(f, s, slot);
   step_event_record(&f->gather_ctx, &slot->arrived);
   step_event_wait(f->ctx, &slot->arrived);
 }

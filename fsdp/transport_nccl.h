@@ -1,8 +1,8 @@
 // transport_nccl.h: one communicator for each group on each stream. Stream of reductions: all ranks (the small
 // all-gather), and split from that the shard group and the replicate group. Stream of gathers: the shard group, and
-// split from that the kept group. Split communicators share NCCL's buffers and run one after the other, as their stream
-// makes them do anyway. Gathers and reductions share no buffers, so that they overlap; only events order them. All
-// ranks enqueue the same calls in the same order, and each call reaches the device before the next one
+// split from that the secondary group. Split communicators share NCCL's buffers and run one after the other, as their
+// stream makes them do anyway. Gathers and reductions share no buffers, so that they overlap; only events order them.
+// All ranks enqueue the same calls in the same order, and each call reaches the device before the next one
 // (collectives.cuh): that order keeps several communicators from deadlock.
 #pragma once
 #include "transport_self.h"
@@ -40,7 +40,7 @@ static inline void comm_nccl_connect(Fsdp *f) {
   f->nccl_reduce = comm_nccl_part(f, f->nccl_world, &f->mesh.shard);
   if (f->cfg.mesh.replicas > 1) f->nccl_replicate = comm_nccl_part(f, f->nccl_world, &f->mesh.replicate);
   f->nccl_gather = comm_nccl_group(f, &f->mesh.shard);
-  if (f->lay.part[WORK_KEPT].bytes) f->nccl_kept = comm_nccl_part(f, f->nccl_gather, &f->mesh.kept);
+  if (f->lay.part[WORK_SECONDARY].bytes) f->nccl_secondary = comm_nccl_part(f, f->nccl_gather, &f->mesh.secondary);
   comm_nccl_warm(f);
   f->ctx->ops->memory_left(f->ctx, &after, &total);
   liveness_phase("start-up");
@@ -49,7 +49,7 @@ static inline void comm_nccl_connect(Fsdp *f) {
 }
 // Parts before what they were split from.
 static inline void comm_nccl_close(Fsdp *f) {
-  void *const comms[] = {f->nccl_kept, f->nccl_gather, f->nccl_replicate, f->nccl_reduce, f->nccl_world};
+  void *const comms[] = {f->nccl_secondary, f->nccl_gather, f->nccl_replicate, f->nccl_reduce, f->nccl_world};
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_close(f->ctx, comm);
   streams_close(f);
   fsdp_close_work(f);
@@ -58,7 +58,7 @@ static inline void comm_nccl_close(Fsdp *f) {
 static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const GatherSource g = fsdp_gather_source(f, slot);
-  const bool from_host = f->cfg.offload == OFFLOAD_PARAMS && !g.kept;
+  const bool from_host = f->cfg.offload == OFFLOAD_PARAMS && !g.secondary;
   fsdp_count_gather(f, s, slot);
   step_event_wait(&f->gather_ctx, &slot->released);
   fsdp_mark(f, &f->gather_ctx, MARK_GATHER, 1 + s);
@@ -74,12 +74,12 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
     if (!meets) continue;
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     char *to = slot->data + p.to_at;
-    nccl->all_gather(&f->gather_ctx, g.kept ? f->nccl_kept : f->nccl_gather, to,
+    nccl->all_gather(&f->gather_ctx, g.secondary ? f->nccl_secondary : f->nccl_gather, to,
                      from_host ? to + (size_t)g.group->me * p.bytes : f->work + p.from_at, p.bytes);
     f->traffic.gather_bytes += (g.group->size - 1) * (int64_t)p.bytes;
   }
   if (meets) nccl->group_end(&f->gather_ctx);
-  if (fsdp_keeps(f, s, slot)) fsdp_keep(f, s, slot);
+  if (fsdp_stores_secondary(f, s, slot)) fsdp_store_secondary(f, s, slot);
   step_event_record(&f->gather_ctx, &slot->arrived);
 }
 // NCCL's own sum arrives in one place, round after round.
@@ -269,11 +269,11 @@ static inline WarmBytes warm_with(WarmBytes w, size_t bytes) {
   if (!bytes) return w;
   return WarmBytes{w.most && w.least < bytes ? w.least : bytes, w.most > bytes ? w.most : bytes};
 }
-static inline WarmBytes comm_nccl_gathers(const Fsdp *f, bool kept) {
-  const GatherSource g = {kept ? &f->mesh.kept : &f->mesh.shard,
-                          kept ? (size_t)(fsdp_shards(f) / f->cfg.mesh.kept) : 1, kept};
+static inline WarmBytes comm_nccl_gathers(const Fsdp *f, bool secondary) {
+  const GatherSource g = {secondary ? &f->mesh.secondary : &f->mesh.shard,
+                          secondary ? (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary) : 1, secondary};
   WarmBytes w = {};
-  for (int s = kept ? 1 : 0; s < f->lay.stages; s++)
+  for (int s = secondary ? 1 : 0; s < f->lay.stages; s++)
     EACH_PIECE_OF_STAGE(f, s, u, i) w = warm_with(w, fsdp_gather_piece(f, g, u, i).bytes);
   return w;
 }
@@ -337,8 +337,8 @@ static inline void comm_nccl_warm(Fsdp *f) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const bool trains = fsdp_trains(f);
   const size_t S = (size_t)fsdp_shards(f), world = (size_t)f->mesh.world, small = fsdp_small_most_bytes(f);
-  WarmBytes gathers = comm_nccl_gathers(f, false), kept = {}, chunks = {};
-  if (f->nccl_kept) kept = comm_nccl_gathers(f, true);
+  WarmBytes gathers = comm_nccl_gathers(f, false), secondary = {}, chunks = {};
+  if (f->nccl_secondary) secondary = comm_nccl_gathers(f, true);
   if (f->lay.in_place) gathers = WarmBytes{};
   const int64_t most = f->cfg.native_reduce ? fsdp_stage_most(f).state : f->lay.chunk_numel;
   for (int u = 0; u < f->lay.units && trains; u++)
@@ -346,13 +346,13 @@ static inline void comm_nccl_warm(Fsdp *f) {
       for (size_t b : {fsdp_wire_bytes(f), f->lay.hosts.hosts ? sizeof(float) : 0})     // along hosts: sums, too
         chunks = warm_with(chunks, (size_t)min64(f->lay.unit[u].piece[i].numel, most) * b);
   size_t bytes = world * small;
-  const size_t needs[] = {gathers.most * S, kept.most * (size_t)f->mesh.kept.size, chunks.most * (S + 1),
+  const size_t needs[] = {gathers.most * S, secondary.most * (size_t)f->mesh.secondary.size, chunks.most * (S + 1),
                           256 * (world + 1),
                           f->nccl_replicate && trains ? comm_nccl_returns(f).most : 0};
   for (size_t n : needs) if (n > bytes) bytes = n;
   char *memory = fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "the first calls of NCCL");
   comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_gather, &f->mesh.shard, memory, gathers);
-  comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_kept, &f->mesh.kept, memory, kept);
+  comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_secondary, &f->mesh.secondary, memory, secondary);
   f->ctx->ops->sync(&f->gather_ctx);
   if (trains) comm_nccl_warm_reduce(f, memory, chunks);
   const size_t smalls[] = {f->cfg.small_bytes, small, (size_t)f->lay.scales_trained * 4, fsdp_layers_bytes(f)};
@@ -363,7 +363,7 @@ static inline void comm_nccl_warm(Fsdp *f) {
 }
 // A peer or a link that was lost fails no call of ours: its kernels wait on the device.
 static inline void comm_nccl_progress(Fsdp *f) {
-  void *const comms[] = {f->nccl_gather, f->nccl_reduce, f->nccl_kept, f->nccl_replicate, f->nccl_world};
+  void *const comms[] = {f->nccl_gather, f->nccl_reduce, f->nccl_secondary, f->nccl_replicate, f->nccl_world};
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_check(f->ctx, comm);
 }
 static inline void comm_nccl_update_message(Fsdp *f, int, UpdateMessage m) {

@@ -27,7 +27,7 @@ static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
     comm_plan_touch(&f->gather_ctx, ACCESS_WRITE, slot->data + p.to_at, (size_t)g.group->size * p.bytes);
     f->traffic.gather_bytes += (g.group->size - 1) * (int64_t)p.bytes;
   }
-  if (fsdp_keeps(f, s, slot)) fsdp_keep(f, s, slot);
+  if (fsdp_stores_secondary(f, s, slot)) fsdp_store_secondary(f, s, slot);
   step_event_record(&f->gather_ctx, &slot->arrived);
 }
 // What arrives in a round over NCCL: noted as all of its staging.

@@ -77,10 +77,10 @@ struct Unit {
   int64_t grad_slot_at, expand_slot_at;          // elements: where these begin in its stage's
   int rounds;                                    // in which its gradient is reduced
   // Where it begins in memory that holds all units one after the other. In elements: moments, second moments, fp32
-  // masters, low halves,
-  // and gradient shards that are not part of a whole gradient. In bytes: parameter shards, kept parts, whole gradients.
+  // masters, low halves, and gradient shards that are not part of a whole gradient. In bytes: parameter shards,
+  // secondary shards, whole gradients.
   int64_t state_base, second_base, master_base, low_base, sum_base;
-  size_t params_at, kept_at, grads_at;
+  size_t params_at, secondary_at, grads_at;
 };
 
 // Where backward writes a stage's gradient.
@@ -90,15 +90,15 @@ struct Unit {
 //   whole      into an fp32 buffer of its own, because backward adds to it: chunk by chunk of the head, or with each
 //              microbatch
 enum GradHome { GRADS_NONE, GRADS_IN_SHARD, GRADS_IN_SLOT, GRADS_WHOLE };
-// staged: its gradient is rounded to the wire dtype in a separate buffer before it is sent. sums_in_whole: this rank's
-// gradient shard lies in its part of the whole gradient. rounds: of a reduction of all its units.
+// staged: its gradient is rounded to the wire dtype in a separate buffer before it is sent. shard_aliases_gradient:
+// this rank's gradient shard is its part of the whole gradient. rounds: of a reduction of all its units.
 struct Stage {
   int first_unit, units;
   size_t full_bytes;
   int64_t grad_numel, expand_numel;
   bool trains;
   GradHome grads;
-  bool staged, sums_in_whole;
+  bool staged, shard_aliases_gradient;
   int rounds;
 };
 

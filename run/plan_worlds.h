@@ -175,10 +175,10 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
 
 // ================================================================================================ 2 ranks
 // What a plan can depend on: ranks with the same key differ in nothing that takes memory, moves bytes or costs time.
-// Ranks on this rank's host: of the host, of its shard group, of its kept group, of its replicas.
+// Ranks on this rank's host: of the host, of its shard group, of its secondary group, of its replicas.
 // owns: see rank_owns.
 // along, parts: sums along hosts, see rank_along.
-struct RankKey { int host, shards, kept, replicas, role, before_near, last_near, threads, owns, along, parts; };
+struct RankKey { int host, shards, secondary, replicas, role, before_near, last_near, threads, owns, along, parts; };
 enum { ROLE_ONE, ROLE_FIRST, ROLE_BETWEEN, ROLE_LAST };
 
 // How many of `size` ranks, first, first + stride, ..., are among [from, to).
@@ -188,13 +188,13 @@ static inline int ranks_within(int first, int stride, int size, int from, int to
   return (high < size ? high : size) - (low < size ? low : size);
 }
 static inline RankKey rank_key(MeshShape s, int rank, int world, int per_host) {
-  const int S = s.shards, R = s.replicas, K = s.kept ? s.kept : 1, from = rank / per_host * per_host;
+  const int S = s.shards, R = s.replicas, K = s.secondary ? s.secondary : 1, from = rank / per_host * per_host;
   const int to = from + per_host < world ? from + per_host : world, me = rank / S, chain = rank % S;
   const int before = (me + R - 1) % R * S + chain, last = (R - 1) * S + chain;
   RankKey k = {};
   k.host = to - from;
   k.shards = ranks_within(me * S, 1, S, from, to);
-  k.kept = ranks_within(rank / K * K, 1, K, from, to);
+  k.secondary = ranks_within(rank / K * K, 1, K, from, to);
   k.replicas = ranks_within(chain, S, R, from, to);
   k.role = R == 1 ? ROLE_ONE : me == 0 ? ROLE_FIRST : me == R - 1 ? ROLE_LAST : ROLE_BETWEEN;
   k.before_near = before >= from && before < to;
@@ -263,9 +263,9 @@ static inline void links_messages(Links *l, LinkUse use, int64_t all, int size, 
 }
 // Splits what fsdp_formula counts.
 static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A) {
-  const int S = fsdp_shards(f), G = f->cfg.mesh.kept, R = f->cfg.mesh.replicas, N = f->mesh.world;
+  const int S = fsdp_shards(f), G = f->cfg.mesh.secondary, R = f->cfg.mesh.replicas, N = f->mesh.world;
   const bool nccl = f->cfg.comm == COMM_NCCL;
-  int64_t near = 0;                              // gathers from the kept group
+  int64_t near = 0;                              // gathers from the secondary group
   for (int i = 0; i < f->lay.units && G; i++) {
     const Unit *u = &f->lay.unit[i];
     if (u->stage && !f->lay.in_place)
@@ -274,7 +274,7 @@ static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A
   const auto group = nccl ? links_ring : links_messages;
   Links l = {};
   group(&l, LINK_GATHERS, t->gather_bytes - near, S, k.shards);
-  if (near) group(&l, LINK_GATHERS, near, G, k.kept);
+  if (near) group(&l, LINK_GATHERS, near, G, k.secondary);
   int64_t along = 0;
   for (int i = 0; i < f->lay.units && f->lay.hosts.hosts; i++)
     for (int a = 0; a < (f->cfg.local ? 1 : A); a++) along += fsdp_hosts_traffic(f, &f->lay.unit[i], a == 0).between;

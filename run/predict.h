@@ -364,7 +364,8 @@ static inline void timed_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   double part = 0;
   EACH_PIECE_OF_STAGE(f, s, u, i) part += (double)fsdp_gather_piece(f, g, u, i).bytes;
   CommTime t = l->m->gpu ? ring_time(l->m, place, (place.size - 1) * part) : messages_time(l->m, place, part);
-  if (f->cfg.offload == OFFLOAD_PARAMS && !g.kept) t = comm_time_add(t, CommTime{l->m->launch_s, part / l->m->pcie});
+  if (f->cfg.offload == OFFLOAD_PARAMS && !g.secondary)
+    t = comm_time_add(t, CommTime{l->m->launch_s, part / l->m->pcie});
   timeline_host_copies(l, place, part);
   timeline_expect(l, RECORD_GATHER, t);
   comm_plan.gather_start(f, s, slot);

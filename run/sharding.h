@@ -245,7 +245,7 @@ static MeshShape mesh_shape_of(const Options *o) {
   MeshShape m = {};
   const int reshard = reshard_of(o);
   m.replicas = o->replicas, m.shards = o->shards;
-  m.kept = reshard > 1 ? reshard : 0;
+  m.secondary = reshard > 1 ? reshard : 0;
   return m;
 }
 

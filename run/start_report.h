@@ -68,8 +68,8 @@ static void whole_words(FILE *to, const RunView *run) {
     fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
   else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
   else fprintf(to, "%d of %d blocks whole at once", c->gather_slots, c->blocks);
-  if (c->mesh.kept && !run->fsdp->lay.in_place)
-    fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.kept);
+  if (c->mesh.secondary && !run->fsdp->lay.in_place)
+    fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.secondary);
 }
 // One line: what is cut over how many ranks, and how long gathered parameters stay whole.
 static void sharding_words(FILE *to, const RunView *run) {
@@ -215,7 +215,7 @@ static void start_record(FILE *f, const RunView *run) {
   fprintf(f, ",\"gradients\":\"%s\",\"sharding\":", transport_words(run));
   json_text(f, sharding);
   fprintf(f, ",\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d},\"units\":%d,\"unit_table\":[", mesh.replicas,
-          mesh.shards, mesh.kept, run->fsdp->lay.units);
+          mesh.shards, mesh.secondary, run->fsdp->lay.units);
   record_units(f, run);
   fprintf(f, "],\"memory_plan_bytes\":{");
   for (int i = 0; i < MEM_COUNT; i++)
@@ -484,8 +484,8 @@ static void print_sharding_notices(const RunView *run) {
   const Options *o = run->opt;
   const Mesh *m = &run->fsdp->mesh;
   print_across_hosts(m, m->shape.shards, "shard groups", "--mesh RxS with an S");
-  if (m->shape.kept)
-    print_across_hosts(m, m->shape.kept, "groups that keep blocks", "a --reshard_after_forward");
+  if (m->shape.secondary)
+    print_across_hosts(m, m->shape.secondary, "groups that keep blocks", "a --reshard_after_forward");
   const bool slots = o->given[OPT_gather_slots];
   if (run->fsdp->lay.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
     say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "

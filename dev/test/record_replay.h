@@ -79,10 +79,10 @@ struct SchedCheck {
 static SchedCheck sched_check_state;
 
 static const char *const sched_streams[] = {"model", "gather", "reduce", "host"};
-static const char *const sched_counters[] = {"ready", "done", "partial", "kept", "momenta", "updates", "taken"};
+static const char *const sched_counters[] = {"ready", "done", "partial", "secondary", "momenta", "updates", "taken"};
 enum { SCHED_COUNTERS = sizeof sched_counters / sizeof *sched_counters };
-static const char *const sched_parts[] = {"control", "sums", "parameter shards", "kept shards", "matrices", "staging",
-                                          "gradient slots", "whole gradients"};
+static const char *const sched_parts[] = {"control", "sums", "parameter shards", "secondary shards", "matrices",
+                                          "staging", "gradient slots", "whole gradients"};
 #define X(id, words) words,
 static const char *const sched_kinds[] = {RECORD_KINDS(X)}, *const sched_collectives[] = {RECORD_COLLECTIVES(X)},
                          *const sched_comms[] = {RECORD_COMMUNICATORS(X)}, *const sched_doings[] = {RECORD_PARTS(X)};
@@ -196,10 +196,10 @@ static SchedCut sched_cut(SchedRun *run) {
   return c;
 }
 static int sched_group(const SchedRun *run, int over, int rank, int *first) {
-  const int S = run->mesh.shards, kept = run->mesh.kept ? run->mesh.kept : 1;
-  *first = over == OVER_WORLD ? 0 : over == OVER_KEPT ? rank / kept * kept
+  const int S = run->mesh.shards, K = run->mesh.secondary ? run->mesh.secondary : 1;
+  *first = over == OVER_WORLD ? 0 : over == OVER_SECONDARY ? rank / K * K
            : over == OVER_REPLICATE ? rank % S : rank / S * S;
-  return over == OVER_WORLD ? run->world : over == OVER_KEPT ? kept : over == OVER_REPLICATE ? run->mesh.replicas : S;
+  return over == OVER_WORLD ? run->world : over == OVER_SECONDARY ? K : over == OVER_REPLICATE ? run->mesh.replicas : S;
 }
 // The next entry of `rank` from `at` on of that kind with a peer: messages of a channel, or values of a counter.
 static SchedEntry *sched_next(const SchedRun *run, int rank, int *at, RecordKind kind, int peer, int which) {

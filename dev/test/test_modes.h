@@ -837,7 +837,7 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
     const StatedStage *x = &stage[s];
     const bool whole = !s || k->local;           // its gradient has a separate buffer
     bytes[MEM_PARAMS] += x->shard_bytes;
-    bytes[MEM_KEPT] += s && k->G && gathers ? x->shard_bytes * (S / k->G) : 0;
+    bytes[MEM_SECONDARY] += s && k->G && gathers ? x->shard_bytes * (S / k->G) : 0;
     bytes[MEM_MASTER] += x->masters * 4;
     bytes[MEM_MASTER_LOW] += x->lows * 2;
     bytes[MEM_OPTIMIZER] += x->trained * 4 * moments;

@@ -326,7 +326,7 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
       if (q->shard_bytes > unit_bytes) unit_bytes = q->shard_bytes;
       if (joined) own += 4 * (size_t)unit_wire_numel(q);
       else apart += 4 * (size_t)q->state_numel;
-      if (s && c->mesh.kept && !f->lay.in_place) kept += q->shard_bytes * (S / (size_t)c->mesh.kept);
+      if (s && c->mesh.secondary && !f->lay.in_place) kept += q->shard_bytes * (S / (size_t)c->mesh.secondary);
     }
   }
   const size_t state = 4 * (size_t)f->lay.state_numel, master = 4 * (size_t)f->lay.master_numel;
@@ -346,7 +346,7 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   memset(line, 0, MEM_COUNT * sizeof *line);
   line[MEM_PARAMS] = params_off ? 0 : f->lay.params_bytes;
   line[MEM_HOST_PARAMS] = params_off && !mirrored ? f->lay.params_bytes : 0;
-  line[MEM_KEPT] = trains ? kept : 0;
+  line[MEM_SECONDARY] = trains ? kept : 0;
   line[MEM_MASTER] = off ? 0 : master;
   line[MEM_MASTER_LOW] = off ? 0 : low;
   line[MEM_OPTIMIZER] = on * (state + second);
@@ -377,7 +377,7 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   const size_t matrices = x.slots * x.matrix, stages = x.slots * x.stage;
   line[x.in_place ? MEM_UPDATES : MEM_ORTHOGONAL] += matrices;
   line[MEM_ORTHOGONAL] += x.work + (world > 1 && !(x.in_place && !replicas) ? stages : 0);
-  static const MemoryName readable[] = {MEM_PARAMS, MEM_KEPT, MEM_GRAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
+  static const MemoryName readable[] = {MEM_PARAMS, MEM_SECONDARY, MEM_GRAD_SLOTS, MEM_STAGING_OUT, MEM_CONTROL};
   for (MemoryName i : readable) line[MEM_MIRROR] += mirrored ? line[i] : 0;
   if (mirrored) line[MEM_MIRROR] += (params_off ? f->lay.params_bytes : 0) + (chains && trains ? state : 0) + whole;
   line[off ? MEM_HOST_STATE : MEM_LANDING] += off || mirrored ? stages + mirrored * matrices : 0;

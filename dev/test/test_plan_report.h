@@ -38,7 +38,7 @@ static inline RankKey plan_key_by_peers(const Mesh *m) {
   RankKey k = {};
   for (int r = 0; r < m->world; r++) k.host += m->peer[r].host == host;
   for (int i = 0; i < m->shard.size; i++) k.shards += m->peer[m->shard.rank[i]].host == host;
-  for (int i = 0; i < m->kept.size; i++) k.kept += m->peer[m->kept.rank[i]].host == host;
+  for (int i = 0; i < m->secondary.size; i++) k.secondary += m->peer[m->secondary.rank[i]].host == host;
   for (int i = 0; i < R; i++) k.replicas += m->peer[m->replicate.rank[i]].host == host;
   k.role = role;
   k.before_near = m->peer[m->replicate.rank[(m->replicate.me + R - 1) % R]].host == host;
@@ -59,7 +59,8 @@ TEST(plan_keys_are_what_a_rank_sees,
         const RankKey want = plan_key_by_peers(&m), got = rank_key(shape, r, world, per_host);
         EXPECT(!memcmp(&want, &got, sizeof want), "rank %d of %d in a %dx%d mesh, kept %d, %d a host: %d %d %d %d %d "
                "%d %d, must be %d %d %d %d %d %d %d", r, world, world / S, S, kept, per_host, got.host, got.shards,
-               got.kept, got.replicas, got.role, got.before_near, got.last_near, want.host, want.shards, want.kept,
+               got.secondary, got.replicas, got.role, got.before_near, got.last_near, want.host, want.shards,
+               want.secondary,
                want.replicas, want.role, want.before_near, want.last_near);
         mesh_close(&m);
       }
@@ -112,14 +113,15 @@ static inline int64_t plan_message_bytes(const Fsdp *f, LinkUse use, bool near, 
         bytes += reductions * unit_wire_numel(q) * (int64_t)fsdp_wire_bytes(f);
       if (use != LINK_GATHERS || f->lay.in_place) continue;
       const int64_t gathers = q->stage ? fsdp_block_gathers(&f->cfg, q->stage - 1, A) : 1;
-      bytes += (q->stage && m->shape.kept ? 1 : gathers) * unit_wire_bytes(q);
+      bytes += (q->stage && m->shape.secondary ? 1 : gathers) * unit_wire_bytes(q);
     }
   }
-  for (int i = 0; i < m->kept.size && m->shape.kept && use == LINK_GATHERS && !f->lay.in_place; i++) {
-    if (i == m->kept.me || (m->peer[m->kept.rank[i]].host == host) != near) continue;
+  for (int i = 0; i < m->secondary.size && m->shape.secondary && use == LINK_GATHERS && !f->lay.in_place; i++) {
+    if (i == m->secondary.me || (m->peer[m->secondary.rank[i]].host == host) != near) continue;
     for (int u = 0; u < f->lay.units; u++)
       if (const int s = f->lay.unit[u].stage)
-        bytes += (fsdp_block_gathers(&f->cfg, s - 1, A) - 1) * unit_wire_bytes(&f->lay.unit[u]) * (S / m->shape.kept);
+        bytes += (fsdp_block_gathers(&f->cfg, s - 1, A) - 1) * unit_wire_bytes(&f->lay.unit[u]) *
+                 (S / m->shape.secondary);
   }
   if (use == LINK_REPLICAS && R > 1 && !f->cfg.native_reduce) {
     const int before = m->replicate.rank[(m->replicate.me + R - 1) % R], last = m->replicate.rank[R - 1];

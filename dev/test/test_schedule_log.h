@@ -186,7 +186,7 @@ static bool sched_told_by(const SchedEntry *x, int counter, int rank) {
   if (!x->writes) return false;
   if (!strcmp(sched_counters[counter], "momenta")) return m == WORK_UPDATES && x->e.op == OP_muon_momentum;
   if (!strcmp(sched_counters[counter], "updates")) return m == WORK_UPDATES && x->e.op == OP_newton_schulz;
-  if (!strcmp(sched_counters[counter], "kept")) return m == WORK_KEPT;
+  if (!strcmp(sched_counters[counter], "secondary")) return m == WORK_SECONDARY;
   if (!strcmp(sched_counters[counter], "partial")) return m == WORK_SUMS;
   return (m == WORK_STAGING && what == DOING_REDUCE) || ((m == WORK_SLOTS || m == WORK_WHOLE) && what == DOING_MODEL);
 }
