@@ -123,6 +123,9 @@ static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   if (++job->part < h->parts) return true;
   job->part = 0;
   job->past[REDUCE_FOLD]++;
+  float *own = fsdp_grads_of(f, x), *sum = fsdp_round_sum(f, x);
+  const bool given = fsdp_chains(f) && f->lay.mirrored;          // chain_give copies it
+  if (sum != own && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)x.numel * 4);
   f->comm->round_done(f, round);                 // the contributions have been read
   return true;
 }
@@ -163,15 +166,12 @@ static inline bool fsdp_reduce_end(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const HostsLayout *h = &f->lay.hosts;
   if (h->hosts && !f->comm->hosts_back(f, round, x)) return false;
-  float *own = fsdp_grads_of(f, x), *sum = fsdp_round_sum(f, x);
   PieceRun run;
   if (h->hosts && h->end == f->mesh.shard.me) fsdp_copy_own_sum(f, round, x, true);
   for (int i = 0; i < f->lay.unit[x.unit].pieces && h->end != f->mesh.shard.me; i++)
     if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) f->traffic.reduce_bytes += run.numel * 4;
   doing(f->record, DOING_CHAIN, job->stage, round);
-  const bool given = fsdp_chains(f) && f->lay.mirrored;          // chain_give copies it
-  if (sum != own && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)x.numel * 4);
-  if (fsdp_chains(f)) f->comm->chain_give(f, round, x, sum);
+  if (fsdp_chains(f)) f->comm->chain_give(f, round, x, fsdp_round_sum(f, x));
   liveness_arrived();
   if (++job->past[REDUCE_END] < job->rounds) return true;
   flight_end(job->collective);
