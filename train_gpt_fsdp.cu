@@ -351,8 +351,8 @@ static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
 // Lays out the activations of a pass over B x T tokens, where the placement put them. The memory itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
-  char *const slots = t->fsdp.work + t->fsdp.lay.part[WORK_STAGING].at;
-  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.grads, t->fsdp.pool, slots}, 0};
+  char *const slots = t->fsdp.mem.work + t->fsdp.lay.part[WORK_STAGING].at;
+  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.shards.grads, t->fsdp.mem.pool, slots}, 0};
   acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
   t->ctx.workspace = declare_workspace(&d, t->ctx.workspace_bytes);
   t->carved = pass;
@@ -728,7 +728,7 @@ static StepResult train_step(Trainer *t, int stop) {
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   t->before = *t->host.state;
-  for (int i = 0; i < MARKS && t->fsdp.marks; i++) WORD_SET(&t->fsdp.marks[i], 0u);    // of the step before
+  for (int i = 0; i < MARKS && t->fsdp.watch.marks; i++) WORD_SET(&t->fsdp.watch.marks[i], 0u);    // of the step before
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
   record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
@@ -873,13 +873,13 @@ static void trainer_take_memory(Trainer *t) {
   Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp);
   store_open(&t->store, &t->fsdp, t->opt.save_async && run_trains(&t->opt));
-  t->fsdp.background = store_background;
-  t->fsdp.background_to = &t->store;
+  t->fsdp.watch.background = store_background;
+  t->fsdp.watch.background_to = &t->store;
   memory_check_taken(&t->plan);
   trainer_carve_buffers(t);
   trainer_carve(t, (int)t->opt.test_batch_size, (int)t->model.T, PASS_EVAL);   // values are set through its workspace
-  if (c->ops->nccl && t->fsdp.cfg.comm != COMM_MPI) t->fsdp.marks = t->host.marks;   // else the host takes part
-  liveness_device(t->fsdp.marks);
+  if (c->ops->nccl && t->fsdp.cfg.comm != COMM_MPI) t->fsdp.watch.marks = t->host.marks;   // else the host takes part
+  liveness_device(t->fsdp.watch.marks);
 }
 // Steps of the whole run: --max_steps or --epochs, whichever ends first if both are given. Before 0.6 --epochs was 1
 // unless given and always counted; checkpoints of these programs record an --epochs of at least 1.

@@ -9,13 +9,13 @@ static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
   f->comm = &comm_plan;
   f->record = r;
   // So that the record has the zeroing of gaps.
-  f->slot_shared[0] = f->slot_shared[1] = fsdp_shares_slots(f) && f->lay.grad_slot_bytes;
-  f->staging_shared = fsdp_shares_slots(f);
+  f->shared.slot[0] = f->shared.slot[1] = fsdp_shares_slots(f) && f->lay.grad_slot_bytes;
+  f->shared.staging = fsdp_shares_slots(f);
   for (int s = 0; s < f->lay.stages; s++)
-    f->sums_shared[s] = fsdp_shares_sums(f) && !f->lay.stage[s].shard_aliases_gradient;
+    f->shared.sums[s] = fsdp_shares_sums(f) && !f->lay.stage[s].shard_aliases_gradient;
   fsdp_open(f);
 }
-// Elements of f->grads before those of stage s.
+// Elements of f->shards.grads before those of stage s.
 static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
   int u = 0;
   while (u < f->lay.units && f->lay.unit[u].stage < s) u++;
@@ -28,7 +28,7 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
                                       "updates", "scratch of Newton-Schulz"};
   const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4, own = f->lay.pool_bytes;
   const size_t staging = f->lay.part[WORK_STAGING].bytes;
-  const char *const work = f->work + f->lay.part[WORK_STAGING].at;
+  const char *const work = f->mem.work + f->lay.part[WORK_STAGING].at;
   p->pool[POOL_ACTS] = PoolSpace{own, own, SIZE_MAX, true};
   if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{staging + 2 * slot, staging, SIZE_MAX, true};
   if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, 0, sums, true};
@@ -41,12 +41,12 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
   const PoolPlace *place = f->lay.pool_place;
   for (int i = 0; i < POOL_PARTS; i++)
     for (int k = 0, parts = pool_buffers(f, i); k < parts; k++, place++) {
-      placement_fix(p, names[i], k, POOL_ACTS, place->at, f->lay.pool[i] / (size_t)parts, f->pool + place->at);
+      placement_fix(p, names[i], k, POOL_ACTS, place->at, f->lay.pool[i] / (size_t)parts, f->mem.pool + place->at);
       p->fixed[p->fixed_count - 1].own = true;
     }
   for (int s = 0; s < f->lay.stages && fsdp_shares_sums(f); s++) {
     const size_t at = (size_t)fsdp_sums_before(f, s) * 4, end = (size_t)fsdp_sums_before(f, s + 1) * 4;
-    placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->grads + at);
+    placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->shards.grads + at);
   }
 }
 // Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives, a dry
@@ -55,15 +55,15 @@ static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *
   f->cfg.slots_bytes = p->pool[POOL_SLOTS].bytes;
   f->cfg.pool_bytes = p->pool[POOL_ACTS].bytes;
   f->cfg.workspace_bytes = p->workspace_bytes;
-  f->slot_shared[0] = f->slot_shared[1] = f->staging_shared = false;
+  f->shared.slot[0] = f->shared.slot[1] = f->shared.staging = false;
   PoolPlace *place = f->lay.pool_place;          // in the order of fsdp_pools
   for (int i = 0; i < p->fixed_count; i++) {
     const FixedBuffer *x = &p->fixed[i];
     if (x->own) *place++ = PoolPlace{x->buffer.pool == POOL_SLOTS, x->buffer.at};
-    else if (x->slot >= 0) f->slot_shared[x->slot] = x->shared;
-    else if (x->buffer.pool == POOL_SLOTS) f->staging_shared = x->shared;
-    else if (x->buffer.pool == POOL_SHARDS) f->sums_shared[x->buffer.layer] = x->shared;
+    else if (x->slot >= 0) f->shared.slot[x->slot] = x->shared;
+    else if (x->buffer.pool == POOL_SLOTS) f->shared.staging = x->shared;
+    else if (x->buffer.pool == POOL_SHARDS) f->shared.sums[x->buffer.layer] = x->shared;
   }
-  f->wait = train->wait;
-  f->points = train->points / microbatches;
+  f->shared.wait = train->wait;
+  f->shared.points = train->points / microbatches;
 }

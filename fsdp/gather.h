@@ -12,7 +12,7 @@
 static inline int fsdp_slot_number(const Fsdp *f, int s) {
   return s == 0 ? f->cfg.gather_slots : (s - 1) % f->cfg.gather_slots;
 }
-static inline GatherSlot *fsdp_slot(Fsdp *f, int s) { return &f->slot[fsdp_slot_number(f, s)]; }
+static inline GatherSlot *fsdp_slot(Fsdp *f, int s) { return &f->gather.slot[fsdp_slot_number(f, s)]; }
 
 // Starts gathering stage s, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
 // call it for the same stages in the same order.
@@ -22,7 +22,7 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   CHECK(!slot->in_use, "stage %d is gathered into a slot that stage %d still uses", s, slot->stage);
   slot->stage = s;
   slot->state = SLOT_PENDING;
-  slot->from_secondary = f->secondary_valid[s];
+  slot->from_secondary = f->gather.secondary_valid[s];
   const Doing was = doing(f->record, DOING_GATHER, s, 0);
   if (!f->lay.in_place && f->lay.stage[s].units) {
     slot->gather = flight_begin("the gather", s);
@@ -38,10 +38,10 @@ static inline void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
 // Where a gathered unit lies.
 static inline char *fsdp_gathered(const Fsdp *f, int u) {
   const int s = f->lay.unit[u].stage;
-  if (f->lay.in_place) return f->params_home + f->lay.unit[u].params_at;
-  return f->slot[fsdp_slot_number(f, s)].data + f->lay.unit[u].slot_at;
+  if (f->lay.in_place) return f->mem.params_home + f->lay.unit[u].params_at;
+  return f->gather.slot[fsdp_slot_number(f, s)].data + f->lay.unit[u].slot_at;
 }
-static inline char *fsdp_expanded(const Fsdp *f, int s) { return s ? f->expanded : f->root_expanded; }
+static inline char *fsdp_expanded(const Fsdp *f, int s) { return s ? f->mem.expanded : f->mem.root_expanded; }
 // Parameter p in its gathered stage, as it is stored.
 static inline Tensor fsdp_stored(const Fsdp *f, int p) {
   const Param *q = &f->lay.param[p];
@@ -49,7 +49,9 @@ static inline Tensor fsdp_stored(const Fsdp *f, int p) {
   return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(c->dtype), c->dtype,
                    q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
-static inline Tensor fsdp_scale(const Fsdp *f, int p) { return tensor_of(f->scale + f->lay.param[p].scale, F32, 1); }
+static inline Tensor fsdp_scale(const Fsdp *f, int p) {
+  return tensor_of(f->shards.scale + f->lay.param[p].scale, F32, 1);
+}
 
 // Converts what stage s stores in another dtype to the compute dtype: E4M3 matrices one by one, because each has its
 // scale, everything else piece by piece. fp32 parameters are rounded as if they were stored so.
@@ -111,12 +113,13 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   slot->state = SLOT_WHOLE;
   liveness_stage(s);
   fsdp_hold_gathered(f, RECORD_HOLD, s);
-  const bool ready = s ? f->expanded_stage == s && (f->expanded_matrices || !matrices) : f->root_is_expanded;
+  Gathering *g = &f->gather;
+  const bool ready = s ? g->expanded_stage == s && (g->expanded_matrices || !matrices) : g->root_is_expanded;
   doing(f->record, DOING_EXPAND, s, 0);
   if (f->lay.stage[s].expand_numel && !ready) {
     fsdp_expand(f, s, matrices || !s);
-    if (!s) f->root_is_expanded = 1;
-    else f->expanded_stage = s, f->expanded_matrices = matrices;
+    if (!s) g->root_is_expanded = 1;
+    else g->expanded_stage = s, g->expanded_matrices = matrices;
   }
   doing_again(f->record, was);
   fsdp_hold_expanded(f, RECORD_HOLD, s);
@@ -149,9 +152,9 @@ static inline void fsdp_release(Fsdp *f, int s) {
 
 // What was gathered is stale.
 static inline void fsdp_forget(Fsdp *f) {
-  for (int k = 0; k <= f->cfg.gather_slots; k++) { f->slot[k].state = SLOT_EMPTY; f->slot[k].stage = -1; }
-  for (int s = 0; s < f->lay.stages; s++) f->secondary_valid[s] = false;
-  f->expanded_stage = f->root_is_expanded = 0;
+  for (int k = 0; k <= f->cfg.gather_slots; k++) { f->gather.slot[k].state = SLOT_EMPTY; f->gather.slot[k].stage = -1; }
+  for (int s = 0; s < f->lay.stages; s++) f->gather.secondary_valid[s] = false;
+  f->gather.expanded_stage = f->gather.root_is_expanded = 0;
 }
 
 // Begins a step, or any other pass over the model. Other streams continue only after everything that was enqueued on
@@ -160,17 +163,20 @@ static inline void fsdp_forget(Fsdp *f) {
 // forward. Collective.
 static inline void fsdp_step_begin(Fsdp *f, bool training) {
   fsdp_forget(f);
-  f->training = training;
-  f->passes_marked = 0;
-  memset(f->slot_collective, 0, sizeof(FlightCollective) * (size_t)(2 + f->lay.stages));
+  f->gather.training = training;
+  f->watch.passes_marked = 0;
+  memset(f->reduce.slot_collective, 0, sizeof(FlightCollective) * (size_t)(2 + f->lay.stages));
   if (f->record) f->record->pass++;
-  for (int k = 0; k <= f->cfg.gather_slots; k++) f->slot[k].arrived.recorded = f->slot[k].released.recorded = false;
-  for (int i = 0; i < 2 + f->lay.stages; i++) f->grads_free[i].recorded = false;
+  for (int k = 0; k <= f->cfg.gather_slots; k++) {
+    GatherSlot *slot = &f->gather.slot[k];
+    slot->arrived.recorded = slot->released.recorded = false;
+  }
+  for (int i = 0; i < 2 + f->lay.stages; i++) f->events.grads_free[i].recorded = false;
   f->comm->step_begin(f);
-  f->block_reductions = 0;                       // every pass uses the slots in the order of the record
-  f->point = 0;
-  for (int slot = 0; slot < 2; slot++) if (f->slot_shared[slot]) fsdp_grads_wait(f, slot);
-  for (int s = 0; s < f->lay.stages && f->staging_shared; s++)
+  f->reduce.block_reductions = 0;                       // every pass uses the slots in the order of the record
+  f->reduce.point = 0;
+  for (int slot = 0; slot < 2; slot++) if (f->shared.slot[slot]) fsdp_grads_wait(f, slot);
+  for (int s = 0; s < f->lay.stages && f->shared.staging; s++)
     if (f->lay.stage[s].staged) fsdp_grads_wait(f, 2 + s);       // what was sent for it has been read, too
 }
 
@@ -179,10 +185,10 @@ static inline void fsdp_step_begin(Fsdp *f, bool training) {
 static inline void fsdp_sync(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
   bool done = f->cfg.comm != COMM_NCCL;
-  if (!done) ops->event_record(f->ctx, f->drained.event);
+  if (!done) ops->event_record(f->ctx, f->events.drained.event);
   for (int spins = 0; !done; f->comm->progress(f)) {
-    ops->event_done(f->ctx, f->drained.event, &done);
-    if (f->background) f->background(f->background_to);
+    ops->event_done(f->ctx, f->events.drained.event, &done);
+    if (f->watch.background) f->watch.background(f->watch.background_to);
     if (!done) liveness_pause(&spins, "the GPU", STAGE_NONE);
   }
   ops->sync(f->ctx);

@@ -16,23 +16,23 @@ static inline int64_t *layer_limbs(int64_t *of_rank, int unit, LayerSum sum) {
 }
 // Elements that are updated at a time of a run of n: all, if nothing is added up. Of replicas only the last one counts.
 static inline int64_t layers_chunk(const Fsdp *f, int64_t n) {
-  return f->layers && f->mesh.replicate.me == f->mesh.replicate.size - 1 ? min64(n, layer_chunk_numel(f)) : n;
+  return f->layers.sums && f->mesh.replicate.me == f->mesh.replicate.size - 1 ? min64(n, layer_chunk_numel(f)) : n;
 }
 static inline bool layers_count(const Fsdp *f) {
-  return f->layers && f->mesh.replicate.me == f->mesh.replicate.size - 1;
+  return f->layers.sums && f->mesh.replicate.me == f->mesh.replicate.size - 1;
 }
 // Elements [at, at + n) of a flat tensor; no data where it has none.
 static inline Tensor run_of(Tensor t, int64_t at, int64_t n) {
   return tensor_of(t.data ? (char *)t.data + (size_t)at * dtype_bytes(t.dtype) : NULL, t.dtype, n);
 }
 
-static inline int64_t *layers_own(const Fsdp *f) { return fsdp_offloads(f) ? f->layers_own : f->layers; }
+static inline int64_t *layers_own(const Fsdp *f) { return fsdp_offloads(f) ? f->layers.offloaded : f->layers.sums; }
 
 // Around the update of a chunk of unit u.
 static inline void layer_before(Fsdp *f, int u, Tensor param, Tensor master, Tensor grad) {
   if (!layers_count(f)) return;
   Ctx *c = fsdp_state_ctx(f);
-  const Tensor before = tensor_of(f->layer_scratch, F32, numel(master));
+  const Tensor before = tensor_of(f->layers.scratch, F32, numel(master));
   norm_accumulate(c, layer_limbs(layers_own(f), u, LAYER_GRADIENT), grad);
   if (master.dtype == LOW16) master_from_param(c, before, param, master);
   else convert(c, before, master);
@@ -43,25 +43,25 @@ static inline void layer_after(Fsdp *f, int u, Tensor param, Tensor master) {
   const int64_t n = numel(master);
   Tensor now = master;
   if (master.dtype == LOW16) {
-    now = tensor_of(f->layer_scratch + layer_chunk_numel(f), F32, n);
+    now = tensor_of(f->layers.scratch + layer_chunk_numel(f), F32, n);
     master_from_param(c, now, param, master);
   }
-  norm_change(c, layer_limbs(layers_own(f), u, LAYER_CHANGE), now, tensor_of(f->layer_scratch, F32, n));
+  norm_change(c, layer_limbs(layers_own(f), u, LAYER_CHANGE), now, tensor_of(f->layers.scratch, F32, n));
   norm_accumulate(c, layer_limbs(layers_own(f), u, LAYER_WEIGHTS), now);
 }
-// Before and after the updates of a step. The end is collective; f->layers_host has the sums of all ranks once the
+// Before and after the updates of a step. The end is collective; f->layers.host has the sums of all ranks once the
 // stream is done.
 static inline void layers_begin(Fsdp *f) {
   Ctx *c = fsdp_state_ctx(f);
-  if (f->layers) c->ops->zero(c, layers_own(f), fsdp_layers_bytes(f));
+  if (f->layers.sums) c->ops->zero(c, layers_own(f), fsdp_layers_bytes(f));
 }
 static inline void layers_end(Fsdp *f) {
-  if (!f->layers) return;
+  if (!f->layers.sums) return;
   const size_t bytes = fsdp_layers_bytes(f);
-  int64_t *all = f->layers + bytes / sizeof(int64_t);
-  if (fsdp_offloads(f)) f->ctx->ops->copy(f->ctx, f->layers, f->layers_own, bytes);
-  fsdp_small_all_gather(f, f->layers, all, bytes);
-  f->ctx->ops->copy(f->ctx, f->layers_host, all, bytes * (size_t)f->mesh.world);
+  int64_t *all = f->layers.sums + bytes / sizeof(int64_t);
+  if (fsdp_offloads(f)) f->ctx->ops->copy(f->ctx, f->layers.sums, f->layers.offloaded, bytes);
+  fsdp_small_all_gather(f, f->layers.sums, all, bytes);
+  f->ctx->ops->copy(f->ctx, f->layers.host, all, bytes * (size_t)f->mesh.world);
 }
 
 // Norms of unit u in the last step, of what trains; u -1: of all units. gradient: of the sum over microbatches, before
@@ -74,7 +74,7 @@ static inline LayerNorms layer_norms(const Fsdp *f, int u) {
     for (int r = 0; r < f->mesh.world; r++)
       for (int k = u < 0 ? 0 : u; k < (u < 0 ? f->lay.units : u + 1); k++)
         for (int j = 0; j < NORM_LIMBS; j++)
-          limbs[j] += layer_limbs(f->layers_host + (size_t)r * (fsdp_layers_bytes(f) / sizeof(int64_t)), k,
+          limbs[j] += layer_limbs(f->layers.host + (size_t)r * (fsdp_layers_bytes(f) / sizeof(int64_t)), k,
                                   (LayerSum)sum)[j];
     norm[sum] = norm_finish(limbs);
   }

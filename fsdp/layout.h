@@ -2,7 +2,7 @@
 // and in how many rounds it is reduced, and every buffer of the sharding layer.
 //
 // fsdp_declare is the only description of the sharding layer's memory. The plan, the places in working memory, what is
-// allocated and what is freed follow from it. To add a buffer, add a line there and a pointer to struct Fsdp. At run
+// allocated and what is freed follow from it. To add a buffer, add a line there and a pointer to FsdpMemory. At run
 // time no code asks again why a buffer is where it is.
 #pragma once
 #include <sys/statvfs.h>
@@ -228,15 +228,15 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
   f->lay.hosts = hosts_layout(&f->cfg, &f->mesh, f->lay.mirrored);
   fsdp_layout_reductions(f);
   fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
-  f->secondary_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
-  f->sums_shared = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
+  f->gather.secondary_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
+  f->shared.sums = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
   f->returns.of = (SumReturn *)calloc((size_t)f->lay.units, sizeof(SumReturn));
-  f->secondary_number = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
-  f->stage_round0 = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
-  f->slot_rounds = (uint64_t *)calloc((size_t)(2 + f->lay.stages), sizeof(uint64_t));
+  f->gather.secondary_number = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
+  f->reduce.stage_round0 = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
+  f->reduce.slot_rounds = (uint64_t *)calloc((size_t)(2 + f->lay.stages), sizeof(uint64_t));
   f->lay.pool_place = (PoolPlace *)calloc((size_t)cfg.gather_slots + POOL_PARTS, sizeof(PoolPlace));
-  f->slot_collective = (FlightCollective *)calloc((size_t)(2 + f->lay.stages), sizeof(FlightCollective));
-  f->grads_free = (StepEvent *)calloc((size_t)(2 + f->lay.stages), sizeof(StepEvent));
+  f->reduce.slot_collective = (FlightCollective *)calloc((size_t)(2 + f->lay.stages), sizeof(FlightCollective));
+  f->events.grads_free = (StepEvent *)calloc((size_t)(2 + f->lay.stages), sizeof(StepEvent));
 }
 
 // ---- memory
@@ -359,7 +359,7 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, MEM_UPDATES, f->lay.part[WORK_UPDATES].bytes, NULL);
   memory_declare(m, MEM_STAGING_OUT, f->lay.part[WORK_STAGING].bytes, NULL);
   memory_declare(m, MEM_MIRROR, f->lay.mirrored ? f->lay.work_bytes : 0, NULL);
-  memory_declare(m, MEM_HOST_PARAMS, params_on_host && !f->lay.mirrored ? f->lay.params_bytes : 0, &f->host_params);
+  memory_declare(m, MEM_HOST_PARAMS, params_on_host && !f->lay.mirrored ? f->lay.params_bytes : 0, &f->mem.host_params);
 }
 // Parts of the pool are one buffer each, but the blocks' gather slots.
 static inline int pool_buffers(const Fsdp *f, int part) {
@@ -396,18 +396,19 @@ static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
   const size_t more = f->cfg.pool_bytes ? f->cfg.pool_bytes - at : 0;
   const size_t workspace = more < f->cfg.workspace_bytes ? more : f->cfg.workspace_bytes;
   memory_declare(m, MEM_WORKSPACE, workspace, NULL);
-  memory_declare(m, MEM_ACTIVATIONS, more - workspace, &f->pool, at + workspace);
-  memory_declare(m, MEM_STAGING_IN, apart ? in : 0, &f->staging_in);
+  memory_declare(m, MEM_ACTIVATIONS, more - workspace, &f->mem.pool, at + workspace);
+  memory_declare(m, MEM_STAGING_IN, apart ? in : 0, &f->mem.staging_in);
 }
 // Sets the pointers to the pool's parts.
 static inline void fsdp_open_pool(Fsdp *f) {
-  char *const slots = f->work + f->lay.part[WORK_STAGING].at;
+  char *const slots = f->mem.work + f->lay.part[WORK_STAGING].at;
   const PoolPlace *place = f->lay.pool_place;
-  char **const to[POOL_PARTS] = {NULL, &f->slot[f->cfg.gather_slots].data, &f->expanded, &f->root_expanded,
-                                 (char **)&f->sum, &f->staging_in, &f->updates, &f->orthogonal};
+  char **const to[POOL_PARTS] = {NULL, &f->gather.slot[f->cfg.gather_slots].data, &f->mem.expanded,
+                                 &f->mem.root_expanded, (char **)&f->mem.sum, &f->mem.staging_in, &f->muon.slots,
+                                 &f->muon.orthogonal};
   for (int i = 0; i < POOL_PARTS; i++)
     for (int k = 0; k < pool_buffers(f, i); k++, place++)
-      *(i == POOL_BLOCK_SLOTS ? &f->slot[k].data : to[i]) = (place->in_slots ? slots : f->pool) + place->at;
+      *(i == POOL_BLOCK_SLOTS ? &f->gather.slot[k].data : to[i]) = (place->in_slots ? slots : f->mem.pool) + place->at;
 }
 // Declares all memory of the sharding layer in m, which must stay where it is, and f too, until it is taken.
 static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
@@ -417,34 +418,35 @@ static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   const bool off = fsdp_offloads(f), lands = f->lay.mirrored && f->mesh.remote;
   fsdp_declare_work(f, m);
   // Where the optimizer's state lies.
-  memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER, (size_t)f->lay.master_numel * 4, &f->master);
-  memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER_LOW, (size_t)f->lay.low_numel * 2, &f->low);
-  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, state, &f->m);
-  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, fsdp_trains(f) * (size_t)f->lay.second_numel * 4, &f->v);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER, (size_t)f->lay.master_numel * 4, &f->shards.master);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER_LOW, (size_t)f->lay.low_numel * 2, &f->shards.low);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, state, &f->shards.m);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, fsdp_trains(f) * (size_t)f->lay.second_numel * 4,
+                 &f->shards.v);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_LANDING, (size_t)f->lay.owned.slots * f->lay.owned.host_bytes,
-                 &f->updates_host);
+                 &f->muon.host);
   const size_t sums = f->lay.part[WORK_SUMS].bytes ? 0 : fsdp_trains(f) * (size_t)f->lay.sum_numel * 4;
-  memory_declare(m, off ? MEM_HOST_STATE : MEM_GRADS, sums, &f->grads);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_GRADS, sums, &f->shards.grads);
   // What an optimizer on the host needs besides: parameters on their way to the device, two units of them; the norm's
   // limbs, and largest magnitudes and scales of E4M3. A round's sum on the device is in the pool.
   f->lay.publish_bytes = 0;
   for (int u = 0; u < f->lay.units && f->cfg.offload == OFFLOAD_OPTIMIZER; u++)
     if (f->lay.unit[u].shard_bytes > f->lay.publish_bytes) f->lay.publish_bytes = f->lay.unit[u].shard_bytes;
-  for (char *&to : f->publish) memory_declare(m, MEM_HOST_STATE, f->lay.publish_bytes, &to);
+  for (char *&to : f->shards.publish) memory_declare(m, MEM_HOST_STATE, f->lay.publish_bytes, &to);
   const size_t limbs = NORM_LIMBS * sizeof(int64_t) + 2 * (size_t)max64(f->lay.scales, 1) * sizeof(float);
-  memory_declare(m, MEM_HOST_STATE, off ? limbs : 0, &f->host_limbs);
+  memory_declare(m, MEM_HOST_STATE, off ? limbs : 0, &f->shards.host_limbs);
   fsdp_declare_pool(f, m);
   const size_t layers = fsdp_layers_bytes(f), world = (size_t)f->mesh.world;
-  memory_declare(m, MEM_STEP, layers * (1 + world), &f->layers);
-  memory_declare(m, MEM_HOST_STATE, off ? layers : 0, &f->layers_own);
+  memory_declare(m, MEM_STEP, layers * (1 + world), &f->layers.sums);
+  memory_declare(m, MEM_HOST_STATE, off ? layers : 0, &f->layers.offloaded);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_STEP, layers ? 2 * (size_t)layer_chunk_numel(f) * sizeof(float) : 0,
-                 &f->layer_scratch);
-  memory_declare(m, MEM_DATA, layers * world, &f->layers_host);
-  memory_declare(m, MEM_SCALES, scales * (size_t)(2 + f->mesh.world), &f->scale);
-  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_BLOCK_SLOTS], &f->block_landings);
-  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_ROOT_SLOT], &f->root_landing);
-  memory_declare(m, MEM_LANDING, lands * fsdp_trains(f) * 2 * (size_t)f->mesh.remote * chunk * b_r, &f->landing_in);
-  memory_declare(m, MEM_LANDING, others, &f->small_host);
+                 &f->layers.scratch);
+  memory_declare(m, MEM_DATA, layers * world, &f->layers.host);
+  memory_declare(m, MEM_SCALES, scales * (size_t)(2 + f->mesh.world), &f->shards.scale);
+  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_BLOCK_SLOTS], &f->mem.block_landings);
+  memory_declare(m, MEM_LANDING, lands * f->lay.pool[POOL_ROOT_SLOT], &f->mem.root_landing);
+  memory_declare(m, MEM_LANDING, lands * fsdp_trains(f) * 2 * (size_t)f->mesh.remote * chunk * b_r, &f->mem.landing_in);
+  memory_declare(m, MEM_LANDING, others, &f->mem.small_host);
 }
 
 // Where shared-memory windows would lie, and how many bytes are free there; 0 and errno where that cannot be asked.

@@ -3,25 +3,27 @@
 #pragma once
 #include "update.h"
 
-static inline void fsdp_open_events(Fsdp *f) {
+// Opens or closes all events.
+static inline void fsdp_each_event(Fsdp *f, void (*with)(Ctx *c, StepEvent *e, const char *name)) {
   Ctx *c = f->ctx;
+  StepEvents *e = &f->events;
   for (int k = 0; k <= f->cfg.gather_slots; k++) {
-    step_event_open(c, &f->slot[k].arrived, "stage arrived");
-    step_event_open(c, &f->slot[k].released, "stage released");
+    with(c, &f->gather.slot[k].arrived, "stage arrived");
+    with(c, &f->gather.slot[k].released, "stage released");
   }
   for (int s = 0; s < 2 + f->lay.stages; s++)
-    step_event_open(c, &f->grads_free[s], s < 2 ? "block slot free" : s == 2 ? "root slot free" : "gradient free");
-  step_event_open(c, &f->began, "step began");
-  step_event_open(c, &f->grads_ready, "gradients ready");
-  step_event_open(c, &f->reduced, "reduced");
-  step_event_open(c, &f->exchange_ready, "exchange ready");
-  step_event_open(c, &f->exchanged, "exchanged");
-  step_event_open(c, &f->mirror_filled, "mirror filled");
-  step_event_open(c, &f->drained, "drained");
-  for (StepEvent &e : f->published) step_event_open(c, &e, "parameters published");
-  step_event_open(c, &f->update_ready, "updates ready");
-  for (StepEvent &e : f->update_whole) step_event_open(c, &e, "matrix whole");
-  for (StepEvent &e : f->update_back) step_event_open(c, &e, "updates back");
+    with(c, &e->grads_free[s], s < 2 ? "block slot free" : s == 2 ? "root slot free" : "gradient free");
+  with(c, &e->began, "step began");
+  with(c, &e->grads_ready, "gradients ready");
+  with(c, &e->reduced, "reduced");
+  with(c, &e->exchange_ready, "exchange ready");
+  with(c, &e->exchanged, "exchanged");
+  with(c, &e->mirror_filled, "mirror filled");
+  with(c, &e->drained, "drained");
+  for (StepEvent &p : f->shards.published) with(c, &p, "parameters published");
+  with(c, &f->muon.ready, "updates ready");
+  for (StepEvent &w : f->muon.whole) with(c, &w, "matrix whole");
+  for (StepEvent &b : f->muon.back) with(c, &b, "updates back");
 }
 
 // Opens what takes memory of its own, and notes in the plan how much. Collective, before fsdp_open.
@@ -35,65 +37,55 @@ static inline void fsdp_connect(Fsdp *f, MemoryPlan *plan) {
 static inline void fsdp_open(Fsdp *f) {
   const int K = f->cfg.gather_slots;
   f->meanwhile = fsdp_poll;
-  f->slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
+  f->gather.slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
   f->comm->open(f);
   memory_take_all(f->ctx, f->plan);
-  if (f->host_params) f->params_home = f->host_params - f->lay.part[WORK_PARAMS].at;
+  if (f->mem.host_params) f->mem.params_home = f->mem.host_params - f->lay.part[WORK_PARAMS].at;
   fsdp_open_pool(f);
   for (int k = 0; k <= K; k++)
-    f->slot[k].landing = k == K ? f->root_landing
-                         : f->block_landings ? f->block_landings + (size_t)k * f->lay.block_slot_bytes : NULL;
-  if (f->lay.part[WORK_SUMS].bytes) f->grads = (float *)((f->lay.part[WORK_SUMS].on_host ? f->window : f->work) +
-                                                     f->lay.part[WORK_SUMS].at);
-  f->amax = f->scale + f->lay.scales;
-  f->amax_all = f->amax + f->lay.scales;
+    f->gather.slot[k].landing = k == K ? f->mem.root_landing
+                                : f->mem.block_landings ? f->mem.block_landings + (size_t)k * f->lay.block_slot_bytes
+                                                        : NULL;
+  const WorkPart *sums = &f->lay.part[WORK_SUMS];
+  if (sums->bytes) f->shards.grads = (float *)((sums->on_host ? f->mem.window : f->mem.work) + sums->at);
+  f->shards.amax = f->shards.scale + f->lay.scales;
+  f->shards.amax_all = f->shards.amax + f->lay.scales;
   f->host_ctx.ops = f->cfg.host_ops;
   f->host_ctx.threads = f->ctx->threads;
-  fsdp_open_events(f);
+  fsdp_each_event(f, step_event_open);
 }
 
 // Frees what fsdp_layout took.
 static inline void fsdp_layout_free(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
-  void *const owned[] = {f->slot, f->lay.unit, f->lay.param, f->lay.stage, f->secondary_valid, f->secondary_number,
-                         f->stage_round0, f->slot_rounds, f->slot_collective, f->grads_free, f->sums_shared,
-                         f->lay.pool_place, f->lay.owned.matrix, f->lay.owned.round_first, f->lay.hosts.part,
-                         f->lay.hosts.adder, f->returns.of};
+  const FsdpLayout *l = &f->lay;
+  void *const owned[] = {l->unit, l->param, l->stage, l->pool_place, l->owned.matrix, l->owned.round_first,
+                         l->hosts.part, l->hosts.adder, f->gather.slot, f->gather.secondary_valid,
+                         f->gather.secondary_number, f->reduce.stage_round0, f->reduce.slot_rounds,
+                         f->reduce.slot_collective, f->events.grads_free, f->shared.sums, f->returns.of};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);
 }
 // Gives back all memory that the plan had.
 static inline void fsdp_close(Fsdp *f) {
-  Ctx *c = f->ctx;
-  for (int k = 0; k <= f->cfg.gather_slots; k++) {
-    c->ops->event_close(c, f->slot[k].arrived.event);
-    c->ops->event_close(c, f->slot[k].released.event);
-  }
-  StepEvent *const events[] = {&f->began, &f->grads_ready, &f->reduced, &f->exchange_ready, &f->exchanged,
-                               &f->mirror_filled, &f->drained, &f->published[0], &f->published[1], &f->update_ready};
-  for (StepEvent *e : events) c->ops->event_close(c, e->event);
-  for (int i = 0; i < UPDATE_SLOTS; i++) {
-    c->ops->event_close(c, f->update_whole[i].event);
-    c->ops->event_close(c, f->update_back[i].event);
-  }
-  for (int s = 0; s < 2 + f->lay.stages; s++) c->ops->event_close(c, f->grads_free[s].event);
+  fsdp_each_event(f, step_event_close);
   f->comm->close(f);
-  memory_give_back_all(c, f->plan);
+  memory_give_back_all(f->ctx, f->plan);
   fsdp_layout_free(f);
 }
 
 // Begins or goes on recording f's run in r, whose tables f was opened with (record_tables).
 static inline void fsdp_record(Fsdp *f, Record *r) {
-  void *const comms[COMMUNICATORS] = {NULL, f->nccl_gather, f->nccl_secondary, f->nccl_reduce, f->nccl_replicate,
-                                      f->nccl_world};
+  void *const comms[COMMUNICATORS] = {NULL, f->nccl.gather, f->nccl.secondary, f->nccl.reduce, f->nccl.replicate,
+                                      f->nccl.world};
   f->record = r;
   r->rank = f->mesh.rank;
   r->paused = false;
   r->blocks = 0;
   for (int i = 0; i < f->mesh.world; i++) record_block(r, i, 0, f->mesh.peer[i].window, comm_mpi_window_bytes(f, i));
-  if (f->work != f->window)
-    record_block(r, r->rank, 1, f->work + f->lay.work_on_host, f->lay.work_bytes - f->lay.work_on_host);
+  if (f->mem.work != f->mem.window)
+    record_block(r, r->rank, 1, f->mem.work + f->lay.work_on_host, f->lay.work_bytes - f->lay.work_on_host);
   for (int i = 0; i < f->plan->blocks; i++) {
     const MemoryBlock *b = &f->plan->block[i];
     void *p = NULL;

@@ -156,20 +156,20 @@ static inline int owned_slot(const Fsdp *f, int round) { return round % f->lay.o
 // The matrix of rank `owner`, whole: this rank's, or in place any rank's. In a dry run all owners' are this rank's.
 static inline char *owned_matrix(const Fsdp *f, int owner, int round) {
   const size_t slot = (size_t)owned_slot(f, round);
-  if (!f->lay.owned.in_place) return f->updates + slot * owned_slot_bytes(f) + f->lay.owned.stage_bytes;
+  if (!f->lay.owned.in_place) return f->muon.slots + slot * owned_slot_bytes(f) + f->lay.owned.stage_bytes;
   char *window = owner == f->mesh.rank ? NULL : f->mesh.peer[owner].window;
-  return (window ? window : f->work) + f->lay.part[WORK_UPDATES].at + slot * f->lay.owned.matrix_bytes;
+  return (window ? window : f->mem.work) + f->lay.part[WORK_UPDATES].at + slot * f->lay.owned.matrix_bytes;
 }
 static inline char *owned_stage_of(const Fsdp *f, const OwnedMatrix *x) {
-  return f->updates + (size_t)owned_slot(f, x->round) * owned_slot_bytes(f) + x->stage_at;
+  return f->muon.slots + (size_t)owned_slot(f, x->round) * owned_slot_bytes(f) + x->stage_at;
 }
 // The same on the host: of an optimizer there, or for messages of a mirrored device.
 static inline char *owned_host_stage(const Fsdp *f, const OwnedMatrix *x) {
-  return f->updates_host + (size_t)owned_slot(f, x->round) * f->lay.owned.host_bytes + x->stage_at;
+  return f->muon.host + (size_t)owned_slot(f, x->round) * f->lay.owned.host_bytes + x->stage_at;
 }
 static inline char *owned_host_matrix(const Fsdp *f, int round) {
   const OwnedLayout *o = &f->lay.owned;
-  return f->updates_host + (size_t)(owned_slot(f, round) + 1) * o->host_bytes - o->matrix_bytes;
+  return f->muon.host + (size_t)(owned_slot(f, round) + 1) * o->host_bytes - o->matrix_bytes;
 }
 // Where this rank writes its run's momenta, and where it finds its run's update.
 static inline char *owned_to(const Fsdp *f, const OwnedMatrix *x, Run run) {

@@ -37,8 +37,8 @@ static inline bool fsdp_reduce_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     if (!piece_run(u, i, x.first, x.numel, &run)) continue;
     for (int o = 0; o < fsdp_shards(f); o++)
       convert(&f->reduce_ctx,
-              tensor_of(f->work + fsdp_contribution_at(f, o, round, x, run), f->cfg.wire_dtype, run.numel),
-              tensor_of(f->work + u->grads_at + (size_t)(run.grad_at + o * run.owner_stride) * 4, F32, run.numel));
+              tensor_of(f->mem.work + fsdp_contribution_at(f, o, round, x, run), f->cfg.wire_dtype, run.numel),
+              tensor_of(f->mem.work + u->grads_at + (size_t)(run.grad_at + o * run.owner_stride) * 4, F32, run.numel));
   }
   f->comm->round_send(f, round, x);
   job->past[REDUCE_SEND]++;
@@ -81,8 +81,8 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, R
     for (int i = 0; i < inputs; i++) {
       const char *in = f->comm->part_input(f, round, i, part, x, run) + (size_t)at * b_r;
       if (f->lay.mirrored && h->first + i != f->mesh.shard.me) {
-        f->ctx->ops->copy(&f->reduce_ctx, f->staging_in, in, (size_t)n * b_r);
-        in = f->staging_in;
+        f->ctx->ops->copy(&f->reduce_ctx, f->mem.staging_in, in, (size_t)n * b_r);
+        in = f->mem.staging_in;
       }
       some.data[some.count++] = in;
       if (!f->lay.mirrored && i + 1 < inputs && some.count < SUMMANDS_MOST) continue;
@@ -139,7 +139,7 @@ static inline void fsdp_return(Fsdp *f) {
   for (int u = s->first_unit; u < s->first_unit + s->units; u++) {
     if (!f->lay.unit[u].state_numel) continue;
     SumReturn *r = &f->returns.of[f->returns.begun++];
-    *r = SumReturn{u, 0, end - 1};
+    *r = SumReturn{u, end - 1};
     f->traffic.returns++;
     f->traffic.replicate_bytes += fsdp_return_bytes(f, &f->lay.unit[u]);
     record_collective(f->record, RECORD_HOST, COLLECTIVE_RETURN, OVER_NONE, 1, 0);
@@ -210,7 +210,7 @@ static inline bool fsdp_reduce_step(Fsdp *f) {
 static inline void fsdp_poll(Fsdp *f) {
   const Doing was = doing(f->record, DOING_REDUCE, 0, 0);
   f->comm->progress(f);
-  if (f->background) f->background(f->background_to);
+  if (f->watch.background) f->watch.background(f->watch.background_to);
   while (fsdp_reduce_step(f)) {}
   while (fsdp_return_take(f)) {}
   doing_again(f->record, was);
@@ -230,7 +230,7 @@ static inline void fsdp_reduce_finish(Fsdp *f) {
 
 // Numbers of gradient buffers: slots 0 and 1, which blocks take in turn; 2 + s for the whole gradient of stage s.
 static inline int fsdp_grad_slot(const Fsdp *f, int s) {
-  return f->lay.stage[s].grads == GRADS_IN_SLOT ? (int)(f->block_reductions & 1) : 2 + s;
+  return f->lay.stage[s].grads == GRADS_IN_SLOT ? (int)(f->reduce.block_reductions & 1) : 2 + s;
 }
 // Tells the record that a gradient buffer is complete, or may be written again; and its mirror, which peers read.
 static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot) {
@@ -239,31 +239,33 @@ static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot)
   const Stage *x = &f->lay.stage[block ? 0 : slot - 2];
   const size_t bytes = block ? f->lay.grad_slot_bytes : (size_t)x->grad_numel * 4;
   const size_t at = block ? f->lay.part[WORK_SLOTS].at + (size_t)slot * bytes : f->lay.unit[x->first_unit].grads_at;
-  record_held(f->record, kind, HELD_GRADIENT, s, f->work + at, bytes);
-  if (f->lay.mirrored) record_held(f->record, kind, HELD_GRADIENT, s, f->window + at, bytes);
+  record_held(f->record, kind, HELD_GRADIENT, s, f->mem.work + at, bytes);
+  if (f->lay.mirrored) record_held(f->record, kind, HELD_GRADIENT, s, f->mem.window + at, bytes);
 }
 // Waits until the memory of a gradient slot may be overwritten: until every peer has read the gradient in it.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
-  flight_in(f->slot_collective[slot]);
+  flight_in(f->reduce.slot_collective[slot]);
   for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f))
     liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
   liveness_arrived();
   flight_out();
   fsdp_hold_gradient(f, RECORD_FREE, 0, slot);
   for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
-    if (i != slot && f->slot_rounds[i] <= f->slot_rounds[slot]) fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
+    if (i != slot && f->reduce.slot_rounds[i] <= f->reduce.slot_rounds[slot])
+      fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
 }
 // The slots, as bits, that a step waits for at its point number `point`.
 static inline int fsdp_waits_at(const Fsdp *f, int point) {
-  const int P = f->points;                       // from the second on, every other microbatch is alike
-  return !P ? 0 : f->wait[point < P ? point : P + (point - P) % (2 * P)];
+  const int P = f->shared.points;                       // from the second on, every other microbatch is alike
+  return !P ? 0 : f->shared.wait[point < P ? point : P + (point - P) % (2 * P)];
 }
 // A point of the step: here it may wait for gradient slots, if the placement says so.
 static inline void fsdp_wait_point(Fsdp *f) {
   record_point(f->record);
-  const int waits = f->training ? fsdp_waits_at(f, f->point++) : 0;
-  const int newer = f->slot_rounds[1] > f->slot_rounds[0];       // first: with it the other one has been read, too
+  const int waits = f->gather.training ? fsdp_waits_at(f, f->reduce.point++) : 0;
+  // First: with it the other one has been read, too.
+  const int newer = f->reduce.slot_rounds[1] > f->reduce.slot_rounds[0];
   for (int i = 0; i < 2; i++) if (waits >> (i ^ newer) & 1) fsdp_grads_wait(f, i ^ newer);
 }
 // Zeroes the gaps between parameters in the gradient of stage s.
@@ -271,8 +273,9 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
   const int64_t b = (int64_t)fsdp_wire_bytes(f);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const Piece *c = &f->lay.unit[u].piece[i];
-    char *piece = f->lay.stage[s].grads == GRADS_IN_SHARD ? (char *)(f->grads + f->lay.unit[u].sum_base + c->state_at)
-                                            : f->work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
+    char *piece = f->lay.stage[s].grads == GRADS_IN_SHARD
+                      ? (char *)(f->shards.grads + f->lay.unit[u].sum_base + c->state_at)
+                      : f->mem.work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
     int64_t at = 0;                              // parameters lie in a piece in their order
     for (int p = 0; p < f->lay.params && c->trains; p++) {
       const Param *q = &f->lay.param[p];
@@ -288,7 +291,7 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
 static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const Piece *c = &f->lay.unit[u].piece[i];
-    float *const end = f->grads + f->lay.unit[u].sum_base + c->state_at + c->numel;
+    float *const end = f->shards.grads + f->lay.unit[u].sum_base + c->state_at + c->numel;
     const int64_t gap = round_up(c->numel, PARAM_ALIGN_NUMEL) - c->numel;
     if (c->trains && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
   }
@@ -296,14 +299,14 @@ static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
 // Prepares the gradient buffer of stage s for backward: waits until all peers have read the gradient that was there
 // before, and zeroes the gaps, which reductions and the norm read too, and where other data may have been.
 static inline void fsdp_grads(Fsdp *f, int s) {
-  const int slot = f->grad_slot = fsdp_grad_slot(f, s);
+  const int slot = f->reduce.grad_slot = fsdp_grad_slot(f, s);
   const GradHome home = f->lay.stage[s].grads;
   if (home == GRADS_NONE) return;
-  if (f->sums_shared[s] && home == GRADS_IN_SHARD) fsdp_zero_gaps(f, s, slot);
-  if (f->sums_shared[s] && home != GRADS_IN_SHARD) fsdp_zero_shard_gaps(f, s);
+  if (f->shared.sums[s] && home == GRADS_IN_SHARD) fsdp_zero_gaps(f, s, slot);
+  if (f->shared.sums[s] && home != GRADS_IN_SHARD) fsdp_zero_shard_gaps(f, s);
   if (home == GRADS_IN_SHARD) return;
   fsdp_grads_wait(f, slot);
-  if (home == GRADS_WHOLE || (f->lay.blocks_alike && !f->slot_shared[slot])) return;
+  if (home == GRADS_WHOLE || (f->lay.blocks_alike && !f->shared.slot[slot])) return;
   fsdp_zero_gaps(f, s, slot);
 }
 // The whole gradient of parameter p, in the buffer that fsdp_grads has prepared: in the wire dtype, or in fp32 where
@@ -315,10 +318,10 @@ static inline Tensor fsdp_grad(Fsdp *f, int p) {
   const Piece *c = &u->piece[q->piece];
   const Dtype dtype = home == GRADS_IN_SLOT ? f->cfg.wire_dtype : F32;
   char *data = NULL;
-  if (!q->frozen && home == GRADS_IN_SHARD) data = (char *)(f->grads + u->sum_base + c->state_at + q->in_piece);
+  if (!q->frozen && home == GRADS_IN_SHARD) data = (char *)(f->shards.grads + u->sum_base + c->state_at + q->in_piece);
   else if (!q->frozen) {
-    const int slot = home == GRADS_WHOLE ? fsdp_grad_slot(f, u->stage) : f->grad_slot;
-    data = f->work + fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype);
+    const int slot = home == GRADS_WHOLE ? fsdp_grad_slot(f, u->stage) : f->reduce.grad_slot;
+    data = f->mem.work + fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype);
   }
   return tensor_of(data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
@@ -342,13 +345,13 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   job->slot = slot;
   job->collective = flight_begin("the reduction", s);
   job->rounds = f->lay.stage[s].rounds;
-  job->round0 = f->rounds_started;
-  job->last_round0 = f->stage_round0[s];
-  f->stage_round0[s] = job->round0;
-  f->rounds_started += (uint64_t)job->rounds;
-  f->slot_rounds[slot] = f->rounds_started;
-  f->slot_collective[slot] = job->collective;
-  f->block_reductions += home == GRADS_IN_SLOT;
+  job->round0 = f->reduce.rounds_started;
+  job->last_round0 = f->reduce.stage_round0[s];
+  f->reduce.stage_round0[s] = job->round0;
+  f->reduce.rounds_started += (uint64_t)job->rounds;
+  f->reduce.slot_rounds[slot] = f->reduce.rounds_started;
+  f->reduce.slot_collective[slot] = job->collective;
+  f->reduce.block_reductions += home == GRADS_IN_SLOT;
   for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
     if (!f->lay.unit[u].state_numel) continue;
     f->traffic.reductions++;

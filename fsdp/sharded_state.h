@@ -22,19 +22,20 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
   if (state == STATE_MASTER && c->split) return NULL;
-  if (state == STATE_MASTER && c->has_master) return f->master ? f->master + q->master_base + c->master_at : NULL;
+  float *const master = f->shards.master;
+  if (state == STATE_MASTER && c->has_master) return master ? master + q->master_base + c->master_at : NULL;
   if (state == STATE_MASTER) return c->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
   if (state == STATE_GRAD && !c->trains) return NULL;
   if (state == STATE_GRAD && f->lay.stage[q->stage].shard_aliases_gradient) return fsdp_own_gradient(f, u, i);
-  if (state == STATE_GRAD) return f->grads ? f->grads + q->sum_base + c->state_at : NULL;
-  if (state == STATE_V) return f->v && c->moments == 2 ? f->v + q->second_base + c->second_at : NULL;
-  return f->m && c->trains ? f->m + q->state_base + c->state_at : NULL;
+  if (state == STATE_GRAD) return f->shards.grads ? f->shards.grads + q->sum_base + c->state_at : NULL;
+  if (state == STATE_V) return f->shards.v && c->moments == 2 ? f->shards.v + q->second_base + c->second_at : NULL;
+  return f->shards.m && c->trains ? f->shards.m + q->state_base + c->state_at : NULL;
 }
 // The lower halves of the masters of this rank's part of a piece. data is NULL if its masters are not split.
 static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
-  return tensor_of(c->split ? f->low + q->low_base + c->master_at : NULL, LOW16, c->numel);
+  return tensor_of(c->split ? f->shards.low + q->low_base + c->master_at : NULL, LOW16, c->numel);
 }
 // The elements of parameter p that this rank owns, and where they are in an fp32 state (NULL: not there). Returns false
 // if it owns none.
@@ -61,7 +62,7 @@ static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
 // Adds the squares of this rank's gradient shards to limbs: of those with memory of their own, and of those that are
 // part of a whole gradient.
 static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
-  if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->grads, F32, f->lay.sum_numel));
+  if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->shards.grads, F32, f->lay.sum_numel));
   for (int u = 0; u < f->lay.units; u++)
     for (int i = 0; i < f->lay.unit[u].pieces && f->lay.stage[f->lay.unit[u].stage].shard_aliases_gradient; i++)
       if (f->lay.unit[u].piece[i].trains)
@@ -82,9 +83,9 @@ static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;
   if (fsdp_offloads(f)) {
     fsdp_sync(f);                                // the host reads what the reductions' stream has copied to it
-    f->host_ctx.ops->zero(&f->host_ctx, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
-    if (counts) fsdp_norm_shards(f, &f->host_ctx, f->host_limbs);
-    f->ctx->ops->copy(f->ctx, limbs, f->host_limbs, NORM_LIMBS * sizeof(int64_t));
+    f->host_ctx.ops->zero(&f->host_ctx, f->shards.host_limbs, NORM_LIMBS * sizeof(int64_t));
+    if (counts) fsdp_norm_shards(f, &f->host_ctx, f->shards.host_limbs);
+    f->ctx->ops->copy(f->ctx, limbs, f->shards.host_limbs, NORM_LIMBS * sizeof(int64_t));
   } else if (counts) fsdp_norm_shards(f, f->ctx, limbs);
   doing_again(f->record, was);
 }
@@ -106,22 +107,22 @@ static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, s
 // Returns where the parameters of unit u are to be written. With --offload optimizer that is one of two host buffers:
 // the host fills one while the other is copied to the device.
 static inline char *fsdp_publish_begin(Fsdp *f, int u) {
-  if (!f->lay.publish_bytes) return f->params_home + f->lay.unit[u].params_at;
-  StepEvent *e = &f->published[u & 1];
+  if (!f->lay.publish_bytes) return f->mem.params_home + f->lay.unit[u].params_at;
+  StepEvent *e = &f->shards.published[u & 1];
   bool done = !e->recorded;
   for (int spins = 0; !done;) {
     f->ctx->ops->event_done(f->ctx, e->event, &done);
     if (!done) liveness_pause(&spins, "a copy of the GPU", STAGE_NONE);
   }
-  return f->publish[u & 1];
+  return f->shards.publish[u & 1];
 }
 static inline void fsdp_publish_piece(Fsdp *f, int u, int i) {
   if (!f->lay.publish_bytes) return;
   const Piece *c = &f->lay.unit[u].piece[i];
-  f->ctx->ops->copy(f->ctx, fsdp_own_piece(f, u, i), f->publish[u & 1] + c->shard_at, piece_bytes(c));
+  f->ctx->ops->copy(f->ctx, fsdp_own_piece(f, u, i), f->shards.publish[u & 1] + c->shard_at, piece_bytes(c));
 }
 static inline void fsdp_publish_end(Fsdp *f, int u) {
-  if (f->lay.publish_bytes) step_event_record(f->ctx, &f->published[u & 1]);
+  if (f->lay.publish_bytes) step_event_record(f->ctx, &f->shards.published[u & 1]);
 }
 
 // Makes unit u's parameter shard from the masters, but for E4M3 matrices, and for parameters that are their own masters
@@ -145,19 +146,19 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
   Ctx *c = fsdp_state_ctx(f);
   const bool off = fsdp_offloads(f);
-  float *host_amax = (float *)(f->host_limbs + NORM_LIMBS), *host_scale = host_amax + f->lay.scales;
-  float *amax = off ? host_amax : f->amax, *scale = off ? host_scale : f->scale, *master;
+  float *host_amax = (float *)(f->shards.host_limbs + NORM_LIMBS), *host_scale = host_amax + f->lay.scales;
+  float *amax = off ? host_amax : f->shards.amax, *scale = off ? host_scale : f->shards.scale, *master;
   Run run;
   const int64_t n = f->lay.scales_trained;
   c->ops->zero(c, amax, (size_t)n * 4);
   for (int p = 0; p < f->lay.params; p++)
     if (f->lay.param[p].dtype == F8 && !f->lay.param[p].frozen && fsdp_own(f, STATE_MASTER, p, &run, &master) && master)
       absmax(c, tensor_of(amax + f->lay.param[p].scale, F32, 1), tensor_of(master, F32, run.numel));
-  if (off) ops->copy(f->ctx, f->amax, amax, (size_t)n * 4);
-  fsdp_small_all_gather(f, f->amax, f->amax_all, (size_t)n * 4);
-  fp8_scales(f->ctx, tensor_of(f->scale, F32, n), tensor_of(f->amax_all, F32, f->mesh.world, n));
+  if (off) ops->copy(f->ctx, f->shards.amax, amax, (size_t)n * 4);
+  fsdp_small_all_gather(f, f->shards.amax, f->shards.amax_all, (size_t)n * 4);
+  fp8_scales(f->ctx, tensor_of(f->shards.scale, F32, n), tensor_of(f->shards.amax_all, F32, f->mesh.world, n));
   if (off) {
-    ops->copy(f->ctx, scale, f->scale, (size_t)f->lay.scales * 4);
+    ops->copy(f->ctx, scale, f->shards.scale, (size_t)f->lay.scales * 4);
     fsdp_sync(f);
   }
   for (int u = 0; u < f->lay.units; u++) {
@@ -200,14 +201,14 @@ enum ValuePass { PASS_STORE, PASS_MEASURE };
 static inline bool fsdp_needs_measure(const Fsdp *f) { return f->lay.scales > f->lay.scales_trained; }
 // Before a PASS_MEASURE.
 static inline void fsdp_forget_scales(Fsdp *f) {
-  if (f->lay.scales) f->ctx->ops->zero(f->ctx, f->amax, (size_t)f->lay.scales * 4);
-  if (fsdp_offloads(f)) memset(f->host_limbs + NORM_LIMBS, 0, (size_t)f->lay.scales * 4);
+  if (f->lay.scales) f->ctx->ops->zero(f->ctx, f->shards.amax, (size_t)f->lay.scales * 4);
+  if (fsdp_offloads(f)) memset(f->shards.host_limbs + NORM_LIMBS, 0, (size_t)f->lay.scales * 4);
 }
 // Sets the E4M3 scales from the magnitudes that all ranks have measured. Collective.
 static inline void fsdp_frozen_scales(Fsdp *f) {
-  fsdp_small_all_gather(f, f->amax, f->amax_all, (size_t)f->lay.scales * 4);
-  fp8_scales(f->ctx, tensor_of(f->scale, F32, f->lay.scales),
-             tensor_of(f->amax_all, F32, f->mesh.world, f->lay.scales));
+  fsdp_small_all_gather(f, f->shards.amax, f->shards.amax_all, (size_t)f->lay.scales * 4);
+  fp8_scales(f->ctx, tensor_of(f->shards.scale, F32, f->lay.scales),
+             tensor_of(f->shards.amax_all, F32, f->mesh.world, f->lay.scales));
   fsdp_sync(f);
 }
 // Scratch memory for fp32 values of parameter p; *numel_: how many fit. On the device it is the workspace of the ops,
@@ -228,17 +229,17 @@ static inline void fsdp_take_values(Fsdp *f, int p, Run run, int64_t at, const f
   const Run part = {run.in_range + at, run.in_piece + at, n};
   Tensor to = fsdp_own_stored(f, p, part);
   const Tensor values = tensor_of((void *)scratch, F32, n);
-  float *amax = c == f->ctx ? f->amax : (float *)(f->host_limbs + NORM_LIMBS);
+  float *amax = c == f->ctx ? f->shards.amax : (float *)(f->shards.host_limbs + NORM_LIMBS);
   if (to.dtype != F8) {
     if (pass == PASS_STORE) param_from_master(c, to, fsdp_own_low(f, p, part), values);
     return;
   }
   if (pass == PASS_MEASURE) {
     absmax(c, tensor_of(amax + f->lay.param[p].scale, F32, 1), values);
-    if (c != f->ctx) f->ctx->ops->copy(f->ctx, f->amax + f->lay.param[p].scale, amax + f->lay.param[p].scale, 4);
+    if (c != f->ctx) f->ctx->ops->copy(f->ctx, f->shards.amax + f->lay.param[p].scale, amax + f->lay.param[p].scale, 4);
     return;
   }
-  float *scale = f->scale + f->lay.param[p].scale, on_host;
+  float *scale = f->shards.scale + f->lay.param[p].scale, on_host;
   if (c != f->ctx) { f->ctx->ops->copy(f->ctx, &on_host, scale, 4); f->ctx->ops->sync(f->ctx); scale = &on_host; }
   fp8_encode(c, to, values, tensor_of(scale, F32, 1));
 }
@@ -302,7 +303,7 @@ static inline void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, fl
   char *raw = (char *)host + (size_t)n * (4 - b);                // behind what is widened before it
   float scale = 1;
   f->ctx->ops->copy(f->ctx, raw, stored.data, (size_t)n * b);
-  if (stored.dtype == F8) f->ctx->ops->copy(f->ctx, &scale, f->scale + f->lay.param[p].scale, 4);
+  if (stored.dtype == F8) f->ctx->ops->copy(f->ctx, &scale, f->shards.scale + f->lay.param[p].scale, 4);
   f->ctx->ops->sync(f->ctx);
   for (int64_t i = 0; i < n; i++) {
     float x;

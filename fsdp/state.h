@@ -67,6 +67,9 @@ enum { UPDATE_SLOTS = 3 };
 // captured step must not wait for events outside of it.
 struct StepEvent { void *event; bool recorded; };
 
+// Messages that are waited for together.
+struct MessageSet { MPI_Request *request; int pending, room; };
+
 enum SlotState { SLOT_EMPTY, SLOT_PENDING, SLOT_WHOLE };
 // The memory into which a stage is gathered: its units, one after the other. landing: pinned host memory for messages
 // that the device then copies. from_secondary: the gather in flight asks the secondary group, not the shard group.
@@ -75,8 +78,7 @@ struct GatherSlot {
   SlotState state;
   bool in_use, from_secondary;
   char *data, *landing;
-  MPI_Request *requests;
-  int pending;
+  MessageSet messages;
   FlightCollective gather;                       // the last one into it
   StepEvent arrived, released;                   // the gather is complete; the model's last read of it
 };
@@ -95,9 +97,9 @@ struct ReduceJob {
   FlightCollective collective;
 };
 // With replicas, a unit's sum of the step on its way back to all of them. round: the last one of the reduction that
-// made it. pending: of its messages. Several can be on their way, in the order in which they began: these are
+// made it. Several can be on their way, in the order in which they began: these are
 // [0, begun), of which [0, taken) have come.
-struct SumReturn { int unit, pending; uint64_t round; };
+struct SumReturn { int unit; uint64_t round; };
 struct SumReturns { int begun, taken; SumReturn *of; };
 // What one round covers: elements [first, first + numel) of the shards of one unit.
 struct ReduceSpan { int unit; int64_t first, numel; };
@@ -171,6 +173,82 @@ struct FsdpLayout {
   HostsLayout hosts;
 };
 
+// ---- the parts of struct Fsdp
+// Addresses, from fsdp_open on, of what fsdp_declare describes and no part below has.
+struct FsdpMemory {
+  char *work, *window;                           // working memory; its window or mirror
+  MPI_Win win;
+  bool has_win;
+  char *params_home;                             // base of the parameter shards' offsets
+  char *host_params;                             // --offload params without a mirror
+  char *pool;                                    // of this rank's own buffers and the model's
+  float *sum;                                    // offloaded: a round's sum, on the device
+  char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
+  char *staging_in, *landing_in;                 // others' contributions, on the device and on the host
+  char *block_landings, *root_landing;           // of gather slots
+  char *small_host;                              // pinned: small collectives of a mirrored device
+};
+// What this rank owns of all units, in order of units, where the optimizer is; and what that needs besides.
+struct FsdpShards {
+  float *master, *m, *v, *grads;
+  low16 *low;                                    // of bf16 parameters: with them fp32 masters (kernels/master.cuh)
+  float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; of all ranks
+  int64_t *host_limbs;                           // offloaded: pinned, of the norm
+  char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
+  StepEvent published[2];
+};
+// What the placement decided: whether other buffers reuse gradient slots, staging and gradient shards, and at which
+// points of a training step that makes it wait for slots.
+struct SharedMemory {
+  bool slot[2], staging, *sums;                  // [stages]
+  const uint8_t *wait;                           // [points of the dry run]
+  int points;                                    // of a microbatch
+};
+struct Gathering {
+  bool training;                                 // the pass has a backward
+  GatherSlot *slot;                              // [K] for blocks, [K] is stage 0's
+  int expanded_stage, root_is_expanded;          // 0: none
+  bool expanded_matrices;
+  bool *secondary_valid;                         // [stages] the secondary shards are this step's
+  uint64_t secondary_count, *secondary_number;   // [stages]
+};
+struct Reducing {
+  int point;                                     // points of the step that are past
+  int grad_slot;                                 // the slot that backward writes now
+  int64_t block_reductions;
+  uint64_t rounds_started;                       // global round counter, alike on all ranks
+  uint64_t *stage_round0;                        // [stages] of the last reduction
+  uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
+  FlightCollective *slot_collective;             // [3 + L] of this step, the last reduction from there
+};
+// --log_layers.
+struct LayerSums {
+  int64_t *sums, *host;                          // limbs of this rank's sums, then of all ranks'; these on the host
+  int64_t *offloaded;                            // this rank's, on the host, where they are added up
+  float *scratch;                                // two chunks of masters, where the optimizer is
+};
+struct MuonUpdates {
+  char *slots, *host, *orthogonal;               // of updates; these on the host; scratch of newton_schulz
+  uint64_t rounds;                               // of all steps before, alike on all ranks
+  StepEvent ready, whole[UPDATE_SLOTS], back[UPDATE_SLOTS];
+  MessageSet messages[UPDATE_SLOTS];
+};
+struct StepEvents {
+  StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained;
+};
+// With COMM_MPI. Those of rounds by parity of the round. parts: along hosts, of each part's sum, then of the own
+// result. returns: of each of SumReturns.of.
+struct Messages {
+  MessageSet sends[2], receives[2], chain_sends[2], chain_receives[2], chain_backs[2], *parts, *returns;
+};
+// With COMM_NCCL.
+struct Communicators { void *gather, *secondary, *reduce, *replicate, *world; };
+struct Watch {
+  uint32_t *marks, passes_marked;                // NULL, or words in which the device counts its progress (liveness.h)
+  void (*background)(void *to);                  // NULL, or called whenever messages are moved on
+  void *background_to;
+};
+
 struct Comm;
 struct Record;
 struct Fsdp {
@@ -181,77 +259,29 @@ struct Fsdp {
   FsdpConfig cfg;
   Mesh mesh;
   FsdpLayout lay;
-  // ---- memory: addresses, from fsdp_open on
-  char *work, *window;
-  char *params_home;                             // base of the parameter shards' offsets
-  char *host_params;                             // --offload params without a mirror
-  MPI_Win win;
-  bool has_win;
-  float *master, *m, *v, *grads;                 // shards of all units, in order of units
-  low16 *low;                                    // of bf16 parameters: with them fp32 masters (kernels/master.cuh)
-  char *pool;                                    // of this rank's own buffers and the model's
-  float *sum;                                    // offloaded: a round's sum, on the device
-  char *updates, *updates_host, *orthogonal;     // Muon: slots of updates; on the host; scratch of newton_schulz
-  char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
-  int64_t *host_limbs;                           // offloaded: pinned, of the norm
-  char *block_landings, *root_landing;           // of gather slots
-  char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
-  char *staging_in, *landing_in;                 // others' contributions, on the device and on the host
-  char *small_host;                              // pinned: small collectives of a mirrored device
-  float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; of all ranks
-  // What the placement decided: whether other buffers reuse gradient slots, staging and gradient shards, and at which
-  // points of a training step that makes it wait for slots.
-  bool slot_shared[2], staging_shared, *sums_shared;             // [stages]
-  const uint8_t *wait;                           // [points of the dry run]
-  int points;                                    // of a microbatch
-  // ---- gathering
-  bool training;                                 // the pass has a backward
-  GatherSlot *slot;                              // [K] for blocks, [K] is stage 0's
-  int expanded_stage, root_is_expanded;          // 0: none
-  bool expanded_matrices;
-  bool *secondary_valid;                         // [stages] the secondary shards are this step's
-  uint64_t secondary_count, *secondary_number;   // [stages]
-  // ---- reducing
+  FsdpMemory mem;
+  FsdpShards shards;
+  SharedMemory shared;
+  Gathering gather;
+  Reducing reduce;
   ReduceJob job;
   SumReturns returns;
-  int point;                                     // points of the step that are past
-  int grad_slot;                                 // the slot that backward writes now
-  int64_t block_reductions;
-  uint64_t rounds_started;                       // global round counter, alike on all ranks
-  uint64_t *stage_round0;                        // [stages] of the last reduction
-  uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
-  FlightCollective *slot_collective;             // [3 + L] of this step, the last reduction from there
-  // ---- --log_layers
-  int64_t *layers, *layers_host;                 // limbs of this rank's sums, then of all ranks'; these on the host
-  int64_t *layers_own;                           // offloaded: this rank's, on the host, where they are added up
-  float *layer_scratch;                          // two chunks of masters, where the optimizer is
-  // ---- updates of Muon
-  uint64_t update_rounds;                        // of all steps before, alike on all ranks
-  StepEvent update_ready, update_whole[UPDATE_SLOTS], update_back[UPDATE_SLOTS];
-  MPI_Request *update_requests[UPDATE_SLOTS];
-  int updates_pending[UPDATE_SLOTS];
-  // ---- events, messages, communicators
-  StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained, published[2];
-  MPI_Request *sends[2], *receives[2], chain_send[2], chain_receive[2], chain_back[2];   // by parity of the round
-  MPI_Request *return_requests;                  // of each of returns.of
-  MPI_Request *part_receives;                    // along hosts, by parity: of each part's sum, then of the own result
-  int *part_pending;
-  int sends_pending[2], receives_pending[2], chain_sends[2], chain_receives[2], chain_backs[2];
-  void *nccl_gather, *nccl_secondary, *nccl_reduce, *nccl_replicate, *nccl_world;
-  // ---- who watches
-  uint32_t *marks, passes_marked;                // NULL, or words in which the device counts its progress (liveness.h)
+  LayerSums layers;
+  MuonUpdates muon;
+  StepEvents events;
+  Messages messages;
+  Communicators nccl;
+  Watch watch;
   void (*meanwhile)(Fsdp *f);                    // fsdp_poll: what a transport does while it waits
-  void (*background)(void *to);                                  // NULL, or called whenever messages are moved on
-  void *background_to;
   Record *record;                                // NULL, or the record of this run or dry run
   Traffic traffic;
 };
 
 // Marks on the stream of c that it has reached `code`.
 static inline void fsdp_mark(Fsdp *f, Ctx *c, DeviceMark stream, int code) {
-  if (!f->marks) return;
-  const uint32_t number = stream == MARK_MODEL ? ++f->passes_marked : (uint32_t)flight.begun;
-  c->ops->mark(c, &f->marks[stream], mark_value(number, code));
+  if (!f->watch.marks) return;
+  const uint32_t number = stream == MARK_MODEL ? ++f->watch.passes_marked : (uint32_t)flight.begun;
+  c->ops->mark(c, &f->watch.marks[stream], mark_value(number, code));
 }
 static inline size_t fsdp_wire_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.wire_dtype); }
 static inline bool fsdp_trains(const Fsdp *f) { return !f->cfg.weights_only; }

@@ -68,6 +68,7 @@ static inline void step_event_open(Ctx *c, StepEvent *e, const char *name) {
   c->ops->event_open(c, &e->event, name);
   e->recorded = false;
 }
+static inline void step_event_close(Ctx *c, StepEvent *e, const char *) { c->ops->event_close(c, e->event); }
 static inline void step_event_record(Ctx *c, StepEvent *e) {
   c->ops->event_record(c, e->event);
   e->recorded = true;
@@ -86,12 +87,13 @@ static inline char *fsdp_memory_or_die(Fsdp *f, size_t bytes, MemoryKind kind, c
 // Device memory of the working layout, but for what comes first and lies on the host.
 static inline void fsdp_open_work(Fsdp *f) {
   const size_t skipped = f->lay.work_on_host;
-  f->work = fsdp_memory_or_die(f, f->lay.work_bytes - skipped, MEMORY_DEVICE, "shards and gradient slots") - skipped;
-  f->params_home = f->lay.part[WORK_PARAMS].on_host ? f->window : f->work;
+  f->mem.work = fsdp_memory_or_die(f, f->lay.work_bytes - skipped, MEMORY_DEVICE, "shards and gradient slots");
+  f->mem.work -= skipped;
+  f->mem.params_home = f->lay.part[WORK_PARAMS].on_host ? f->mem.window : f->mem.work;
 }
 static inline void fsdp_close_work(Fsdp *f) {
   const size_t skipped = f->lay.work_on_host;
-  f->ctx->ops->memory_free(f->ctx, f->work + skipped, f->lay.work_bytes - skipped, MEMORY_DEVICE);
+  f->ctx->ops->memory_free(f->ctx, f->mem.work + skipped, f->lay.work_bytes - skipped, MEMORY_DEVICE);
 }
 
 // Where unit u's gradient lies, whole, if it is in gradient slot `slot`: an offset in working memory.
@@ -104,7 +106,7 @@ static inline size_t fsdp_unit_grads_at(const Fsdp *f, int u, int slot) {
 // The part of unit u's whole gradient that this rank's part of piece i owns.
 static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
   const Piece *c = &f->lay.unit[u].piece[i];
-  return (float *)(f->work + f->lay.unit[u].grads_at) + c->grad_at + f->mesh.shard.me * c->numel;
+  return (float *)(f->mem.work + f->lay.unit[u].grads_at) + c->grad_at + f->mesh.shard.me * c->numel;
 }
 // Where this rank's sum of a run of piece i lies; sum: where elements from x.first on do, if they lie apart.
 static inline float *fsdp_own_sum(const Fsdp *f, ReduceSpan x, int i, PieceRun run, float *sum) {
@@ -114,11 +116,11 @@ static inline float *fsdp_own_sum(const Fsdp *f, ReduceSpan x, int i, PieceRun r
 }
 static inline float *fsdp_grads_of(const Fsdp *f, ReduceSpan x) {
   const Unit *u = &f->lay.unit[x.unit];
-  return f->lay.stage[u->stage].shard_aliases_gradient ? NULL : f->grads + u->sum_base + x.first;
+  return f->lay.stage[u->stage].shard_aliases_gradient ? NULL : f->shards.grads + u->sum_base + x.first;
 }
 // Where this rank's sum is while it is added to: offloaded, on the device.
 static inline float *fsdp_round_sum(const Fsdp *f, ReduceSpan x) {
-  return fsdp_offloads(f) ? f->sum : fsdp_grads_of(f, x);
+  return fsdp_offloads(f) ? f->mem.sum : fsdp_grads_of(f, x);
 }
 // Whether nothing was added yet to what this rank's shard group reduces now.
 static inline bool fsdp_begins(const Fsdp *f) {
@@ -131,11 +133,11 @@ static inline bool hosts_receives_part(const Fsdp *f, int part) {
 }
 // Along hosts: the sum of a part in a round; elements from x.first on.
 static inline float *hosts_sum(const Fsdp *f, uint64_t round, int part) {
-  char *sums = f->staging_in + (round & 1) * hosts_round_bytes(f) + hosts_inputs_bytes(f);
+  char *sums = f->mem.staging_in + (round & 1) * hosts_round_bytes(f) + hosts_inputs_bytes(f);
   return (float *)sums + (size_t)part * (size_t)f->lay.chunk_numel;
 }
 static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
-  return f->params_home + f->lay.unit[u].params_at + f->lay.unit[u].piece[i].shard_at;
+  return f->mem.params_home + f->lay.unit[u].params_at + f->lay.unit[u].piece[i].shard_at;
 }
 // Where a rank lays out what it contributes to the group's rank `owner` in a round: an offset in working memory and in
 // windows alike.
@@ -178,18 +180,18 @@ static inline void fsdp_count_gather(Fsdp *f, int s, const GatherSlot *slot) {
 }
 // Whether this gather, which asks the whole shard group, leaves a secondary shard of the stage here.
 static inline bool fsdp_stores_secondary(const Fsdp *f, int s, const GatherSlot *slot) {
-  return f->lay.part[WORK_SECONDARY].bytes && f->training && s && !slot->from_secondary;
+  return f->lay.part[WORK_SECONDARY].bytes && f->gather.training && s && !slot->from_secondary;
 }
 // Copies this rank's secondary shard out of the whole stage.
 static inline void fsdp_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = {&f->mesh.secondary, (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary), true};
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
-    f->ctx->ops->copy(&f->gather_ctx, f->work + p.from_at, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
+    f->ctx->ops->copy(&f->gather_ctx, f->mem.work + p.from_at, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
                       p.bytes);
   }
-  f->secondary_valid[s] = true;
-  f->secondary_number[s] = ++f->secondary_count;
+  f->gather.secondary_valid[s] = true;
+  f->gather.secondary_number[s] = ++f->gather.secondary_count;
 }
 
 // ---- sums along the replicas

@@ -11,58 +11,36 @@ static inline int fsdp_mpi_count(int64_t n) {
   CHECK(n <= INT32_MAX, "message of %lld elements", (long long)n);
   return (int)n;
 }
-// Messages of a stage's gather with one peer, at most.
-static inline int fsdp_most_pieces(const Fsdp *f) {
-  int most = 1;
-  for (int s = 0; s < f->lay.stages; s++) {
-    int messages = 0;
-    for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++)
-      messages += f->lay.unit[u].pieces + (int)(f->lay.unit[u].full_bytes / MESSAGE_MOST_BYTES);
-    most = messages > most ? messages : most;
-  }
-  return most;
-}
-// Messages of a unit's sum on its way back, at most: from the last replica to all others.
-static inline size_t fsdp_return_messages(const Fsdp *f) {
-  const size_t bytes = (size_t)fsdp_stage_most(f).state * 4;
-  return (size_t)f->mesh.replicate.size * (1 + bytes / MESSAGE_MOST_BYTES);
-}
 static inline void comm_mpi_open(Fsdp *f) {
   comm_mpi_open_window(f);
-  f->work = f->window;
+  f->mem.work = f->mem.window;
   if (f->lay.mirrored) {
     fsdp_open_work(f);
     streams_open(f);
   } else f->gather_ctx = f->reduce_ctx = *f->ctx;
-  const size_t remote = (size_t)f->mesh.remote, pieces = (size_t)fsdp_most_pieces(f);
-  const size_t parts = (size_t)f->lay.hosts.parts + 1, requests = (2 * remote + parts) * pieces + 1;
-  for (int k = 0; k <= f->cfg.gather_slots; k++)
-    f->slot[k].requests = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
-  for (int parity = 0; parity < 2; parity++) {
-    f->sends[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
-    f->receives[parity] = (MPI_Request *)calloc(requests, sizeof(MPI_Request));
-  }
-  f->return_requests = (MPI_Request *)calloc((size_t)f->lay.units * fsdp_return_messages(f), sizeof(MPI_Request));
-  f->part_receives = (MPI_Request *)calloc(2 * parts * pieces, sizeof(MPI_Request));
-  f->part_pending = (int *)calloc(2 * parts, sizeof(int));
-  for (MPI_Request *&r : f->update_requests) r = (MPI_Request *)calloc(2 * (size_t)f->mesh.world, sizeof(MPI_Request));
+  f->messages.parts = (MessageSet *)calloc(2 * (size_t)(f->lay.hosts.parts + 1), sizeof(MessageSet));
+  f->messages.returns = (MessageSet *)calloc((size_t)f->lay.units, sizeof(MessageSet));
 }
 static inline void comm_mpi_close(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
-  for (int k = 0; k <= f->cfg.gather_slots; k++) free(f->slot[k].requests);
-  for (int parity = 0; parity < 2; parity++) { free(f->sends[parity]); free(f->receives[parity]); }
-  free(f->return_requests);
-  free(f->part_receives);
-  free(f->part_pending);
-  for (MPI_Request *r : f->update_requests) free(r);
+  Messages *m = &f->messages;
+  for (int k = 0; k <= f->cfg.gather_slots; k++) free(f->gather.slot[k].messages.request);
+  for (int parity = 0; parity < 2; parity++)
+    for (MessageSet *s : {m->sends, m->receives, m->chain_sends, m->chain_receives, m->chain_backs})
+      free(s[parity].request);
+  for (int i = 0; i < 2 * (f->lay.hosts.parts + 1); i++) free(m->parts[i].request);
+  for (int u = 0; u < f->lay.units; u++) free(m->returns[u].request);
+  for (MessageSet &s : f->muon.messages) free(s.request);
+  free(m->parts);
+  free(m->returns);
   if (f->lay.mirrored) {
     fsdp_close_work(f);
     streams_close(f);
   }
-  for (int r = 0; r < f->mesh.world && f->lay.mirrored && f->has_win; r++)
+  for (int r = 0; r < f->mesh.world && f->lay.mirrored && f->mem.has_win; r++)
     if (mesh_shares_memory(&f->mesh, r)) ops->memory_unpin(f->ctx, f->mesh.peer[r].window);
-  if (f->has_win) { MPI_Win_unlock_all(f->win); MPI_Win_free(&f->win); }
-  else ops->memory_free(f->ctx, f->window, f->lay.work_bytes, f->lay.mirrored ? MEMORY_PINNED : MEMORY_DEVICE);
+  if (f->mem.has_win) { MPI_Win_unlock_all(f->mem.win); MPI_Win_free(&f->mem.win); }
+  else ops->memory_free(f->ctx, f->mem.window, f->lay.work_bytes, f->lay.mirrored ? MEMORY_PINNED : MEMORY_DEVICE);
 }
 
 // A mirrored device is waited for: what lands and what is fetched overwrites what passes before have read.
@@ -76,7 +54,8 @@ static inline void comm_mpi_step_begin(Fsdp *f) {
 static inline void comm_mpi_step_end(Fsdp *f) {
   if (f->lay.mirrored) {
     const size_t at = f->lay.part[WORK_PARAMS].at;
-    if (f->params_home != f->window) f->ctx->ops->copy(f->ctx, f->window + at, f->work + at, f->lay.params_bytes);
+    if (f->mem.params_home != f->mem.window)
+      f->ctx->ops->copy(f->ctx, f->mem.window + at, f->mem.work + at, f->lay.params_bytes);
     f->ctx->ops->sync(f->ctx);
   }
   f->traffic.small++;
@@ -88,25 +67,31 @@ static inline void comm_mpi_step_end(Fsdp *f) {
   flight_end(barrier);
 }
 
-// A message of one of the mesh's communicators, and the requests that it joins.
-struct MessageSet { MPI_Request *request; int *pending; };
+// A message of one of the mesh's communicators joins a set.
 static inline MPI_Comm channel_comm(const Fsdp *f, Channel c) {
   return c == CHANNEL_GATHER ? f->mesh.gather_comm : c == CHANNEL_REDUCE ? f->mesh.reduce_comm : f->mesh.chain_comm;
 }
-static inline void message_send(Fsdp *f, Channel c, MessageSet s, const void *p, int bytes, int to, int tag) {
-  record_message(f->record, RECORD_SEND, RECORD_HOST, c, s.request, to, p, (size_t)bytes);
-  MPI_Isend(p, bytes, MPI_BYTE, to, tag, channel_comm(f, c), &s.request[(*s.pending)++]);
+static inline MPI_Request *message_request(MessageSet *s) {
+  if (s->pending == s->room) {
+    s->room = s->room ? 2 * s->room : 8;
+    s->request = (MPI_Request *)realloc(s->request, sizeof(MPI_Request) * (size_t)s->room);
+  }
+  return &s->request[s->pending++];
 }
-static inline void message_receive(Fsdp *f, Channel c, MessageSet s, void *p, int bytes, int from, int tag) {
-  record_message(f->record, RECORD_RECEIVE, RECORD_HOST, c, s.request, from, p, (size_t)bytes);
-  MPI_Irecv(p, bytes, MPI_BYTE, from, tag, channel_comm(f, c), &s.request[(*s.pending)++]);
+static inline void message_send(Fsdp *f, Channel c, MessageSet *s, const void *p, int bytes, int to, int tag) {
+  record_message(f->record, RECORD_SEND, RECORD_HOST, c, s, to, p, (size_t)bytes);
+  MPI_Isend(p, bytes, MPI_BYTE, to, tag, channel_comm(f, c), message_request(s));
 }
-static inline bool messages_done(Fsdp *f, MessageSet s) {
-  if (!*s.pending) return true;
+static inline void message_receive(Fsdp *f, Channel c, MessageSet *s, void *p, int bytes, int from, int tag) {
+  record_message(f->record, RECORD_RECEIVE, RECORD_HOST, c, s, from, p, (size_t)bytes);
+  MPI_Irecv(p, bytes, MPI_BYTE, from, tag, channel_comm(f, c), message_request(s));
+}
+static inline bool messages_done(Fsdp *f, MessageSet *s) {
+  if (!s->pending) return true;
   int flag = 0;
-  MPI_Testall(*s.pending, s.request, &flag, MPI_STATUSES_IGNORE);
-  if (flag) *s.pending = 0;
-  if (flag) record_ended(f->record, RECORD_HOST, s.request);
+  MPI_Testall(s->pending, s->request, &flag, MPI_STATUSES_IGNORE);
+  if (flag) s->pending = 0;
+  if (flag) record_ended(f->record, RECORD_HOST, s);
   return flag;
 }
 // OpenMPI moves messages only inside its calls.
@@ -127,7 +112,7 @@ static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_count_gather(f, s, slot);
   comm_mpi_landing_free(f, s, slot);
   const GatherSource g = fsdp_gather_source(f, slot);
-  const MessageSet set = {slot->requests, &slot->pending};
+  MessageSet *set = &slot->messages;
   char *landing = f->lay.mirrored ? slot->landing : slot->data;
   for (int k = 0; k < g.group->size && f->mesh.remote; k++) {
     const int r = g.group->rank[k];
@@ -137,7 +122,7 @@ static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
       for (size_t at = 0; at < p.bytes; at += MESSAGE_MOST_BYTES) {
         const int n = (int)(p.bytes - at < MESSAGE_MOST_BYTES ? p.bytes - at : MESSAGE_MOST_BYTES);
         message_receive(f, CHANNEL_GATHER, set, landing + p.to_at + (size_t)k * p.bytes + at, n, r, s);
-        message_send(f, CHANNEL_GATHER, set, f->window + p.from_at + at, n, r, s);
+        message_send(f, CHANNEL_GATHER, set, f->mem.window + p.from_at + at, n, r, s);
       }
       f->traffic.gather_bytes += (int64_t)p.bytes;
     }
@@ -147,7 +132,7 @@ static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
 static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource g, int k) {
   const int r = g.group->rank[k];
   const bool mine = r == f->mesh.rank, local = mine || mesh_shares_memory(&f->mesh, r);
-  const char *home = mine ? (g.secondary ? f->work : f->params_home) : f->mesh.peer[r].window;
+  const char *home = mine ? (g.secondary ? f->mem.work : f->mem.params_home) : f->mesh.peer[r].window;
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     const size_t to = p.to_at + (size_t)k * p.bytes;
@@ -161,10 +146,10 @@ static inline void comm_mpi_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_store_secondary(f, s, slot);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
-    if (f->lay.mirrored) f->ctx->ops->copy(&f->gather_ctx, f->window + p.from_at, f->work + p.from_at, p.bytes);
+    if (f->lay.mirrored) f->ctx->ops->copy(&f->gather_ctx, f->mem.window + p.from_at, f->mem.work + p.from_at, p.bytes);
   }
   if (f->lay.mirrored) f->ctx->ops->sync(&f->gather_ctx);
-  counter_publish(f, &fsdp_control(f, f->mesh.rank)->secondary, f->secondary_count);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->secondary, f->gather.secondary_count);
 }
 // Shards of ranks on this host are copied here: their owners change them only between two barriers, and secondary
 // shards, after they have said that these are there, only in the next step.
@@ -176,11 +161,11 @@ static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
     if (r != f->mesh.rank && !mesh_shares_memory(&f->mesh, r)) continue;       // all read one
     const bool asks = g.secondary && r != f->mesh.rank;
     const uint64_t *there = &fsdp_control(f, r)->secondary;
-    for (int spins = 0; asks && !counter_reached(f, there, f->secondary_number[s]); f->meanwhile(f))
+    for (int spins = 0; asks && !counter_reached(f, there, f->gather.secondary_number[s]); f->meanwhile(f))
       liveness_pause(&spins, "the gather", s);
     comm_mpi_fetch(f, s, slot, g, k);
   }
-  for (int spins = 0; !messages_done(f, MessageSet{slot->requests, &slot->pending}); f->meanwhile(f))
+  for (int spins = 0; !messages_done(f, &slot->messages); f->meanwhile(f))
     liveness_pause(&spins, "the gather", s);
   for (int k = 0; k < g.group->size && slot->landing; k++)
     if (!mesh_shares_memory(&f->mesh, g.group->rank[k]) && k != g.group->me) comm_mpi_fetch(f, s, slot, g, k);
@@ -195,10 +180,10 @@ static inline void comm_mpi_reduce_start(Fsdp *f) {
   const Stage *s = &f->lay.stage[f->job.stage];
   for (int u = s->first_unit; u < s->first_unit + s->units; u++) {
     const size_t at = fsdp_unit_grads_at(f, u, f->job.slot);
-    f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at,
+    f->ctx->ops->copy(&f->reduce_ctx, f->mem.window + at, f->mem.work + at,
                       (size_t)f->lay.unit[u].grad_numel * fsdp_wire_bytes(f));
   }
-  step_event_record(&f->reduce_ctx, &f->mirror_filled);
+  step_event_record(&f->reduce_ctx, &f->events.mirror_filled);
 }
 // Have the peers of this host added up everything before round `rounds`?
 static inline bool comm_mpi_peers_done(Fsdp *f, uint64_t rounds) {
@@ -212,17 +197,17 @@ static inline bool comm_mpi_peers_done(Fsdp *f, uint64_t rounds) {
 static inline bool comm_mpi_round_free(Fsdp *f, uint64_t round) {
   const int parity = (int)(round & 1);
   bool filled = true;
-  if (!messages_done(f, MessageSet{f->sends[parity], &f->sends_pending[parity]})) return false;
-  if (!messages_done(f, MessageSet{&f->chain_send[parity], &f->chain_sends[parity]})) return false;
-  if (!messages_done(f, MessageSet{&f->chain_back[parity], &f->chain_backs[parity]})) return false;
+  if (!messages_done(f, &f->messages.sends[parity])) return false;
+  if (!messages_done(f, &f->messages.chain_sends[parity])) return false;
+  if (!messages_done(f, &f->messages.chain_backs[parity])) return false;
   if (f->lay.stage[f->job.stage].staged) return round < 2 || comm_mpi_peers_done(f, round - 1);
   const bool fills = f->lay.mirrored && fsdp_shards(f) > 1;
-  if (fills) f->ctx->ops->event_done(f->ctx, f->mirror_filled.event, &filled);
+  if (fills) f->ctx->ops->event_done(f->ctx, f->events.mirror_filled.event, &filled);
   return filled;
 }
 static inline char *comm_mpi_landing_in(const Fsdp *f, uint64_t round, int remote_peer) {
   const size_t chunk_bytes = (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
-  char *base = f->lay.mirrored ? f->landing_in : f->staging_in;
+  char *base = f->lay.mirrored ? f->mem.landing_in : f->mem.staging_in;
   return base + ((round & 1) * (size_t)f->mesh.remote + (size_t)remote_peer) * chunk_bytes;
 }
 
@@ -231,9 +216,8 @@ static inline char *comm_mpi_landing_in(const Fsdp *f, uint64_t round, int remot
 static inline void comm_mpi_chain_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), n = fsdp_mpi_count(x.numel * 4);
   const RankGroup *g = &f->mesh.replicate;
-  const MessageSet back = {&f->chain_back[parity], &f->chain_backs[parity]};
-  const MessageSet next = {&f->chain_receive[parity], &f->chain_receives[parity]};
-  char *shard = f->window + chain_at(f, x);
+  MessageSet *back = &f->messages.chain_backs[parity], *next = &f->messages.chain_receives[parity];
+  char *shard = f->mem.window + chain_at(f, x);
   if (chain_returns(f) && !mesh_shares_memory(&f->mesh, g->rank[0]))
     message_send(f, CHANNEL_CHAIN, back, shard, n, g->rank[0], tag);
   if (!chain_begins(f) && !mesh_shares_memory(&f->mesh, chain_before(f)))
@@ -242,28 +226,28 @@ static inline void comm_mpi_chain_post(Fsdp *f, uint64_t round, ReduceSpan x) {
 static inline bool comm_mpi_chain_arrived(Fsdp *f, uint64_t round) {
   const int parity = (int)(round & 1), before = chain_before(f);
   if (!mesh_shares_memory(&f->mesh, before))
-    return messages_done(f, MessageSet{&f->chain_receive[parity], &f->chain_receives[parity]});
+    return messages_done(f, &f->messages.chain_receives[parity]);
   const uint64_t wanted = f->mesh.replicate.me ? round : f->job.last_round0 + (round - f->job.round0);
   return counter_reached(f, &fsdp_control(f, before)->partial, wanted + 1);
 }
 static inline void comm_mpi_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
   const int before = chain_before(f);
   const bool local = mesh_shares_memory(&f->mesh, before);
-  const char *from = (local ? f->mesh.peer[before].window : f->window) + chain_at(f, x);
+  const char *from = (local ? f->mesh.peer[before].window : f->mem.window) + chain_at(f, x);
   chain_count(f, x.numel);
   if (from != (const char *)sum) f->ctx->ops->copy(&f->reduce_ctx, sum, from, (size_t)x.numel * 4);
 }
 static inline void comm_mpi_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
   const RankGroup *g = &f->mesh.replicate;
   const int parity = (int)(round & 1);
-  char *shard = f->window + chain_at(f, x);
+  char *shard = f->mem.window + chain_at(f, x);
   if (shard != (char *)sum) {
     f->ctx->ops->copy(&f->reduce_ctx, shard, sum, (size_t)x.numel * 4);
     f->ctx->ops->sync(&f->reduce_ctx);
   }
   counter_publish(f, &fsdp_control(f, f->mesh.rank)->partial, round + 1);
   if (g->me == g->size - 1 || mesh_shares_memory(&f->mesh, g->rank[g->me + 1])) return;
-  message_send(f, CHANNEL_CHAIN, MessageSet{&f->chain_send[parity], &f->chain_sends[parity]}, shard,
+  message_send(f, CHANNEL_CHAIN, &f->messages.chain_sends[parity], shard,
                fsdp_mpi_count(x.numel * 4), g->rank[g->me + 1], (int)(round & 0x3fff));
 }
 // ---- back to all replicas
@@ -274,8 +258,8 @@ static inline size_t return_at(const Fsdp *f, const SumReturn *r) {
 static inline size_t return_bytes(const Fsdp *f, const SumReturn *r) {
   return (size_t)f->lay.unit[r->unit].state_numel * sizeof(float);
 }
-static inline MessageSet return_messages(Fsdp *f, SumReturn *r) {
-  return MessageSet{f->return_requests + (size_t)(r - f->returns.of) * fsdp_return_messages(f), &r->pending};
+static inline MessageSet *return_messages(Fsdp *f, const SumReturn *r) {
+  return &f->messages.returns[r - f->returns.of];
 }
 // By messages to those that do not share memory with the last replica: few, one replica a host. They land in the own
 // shard, or in its mirror. They can only come when it has been read: see the top.
@@ -284,8 +268,8 @@ static inline void comm_mpi_return_start(Fsdp *f, SumReturn *r) {
   const int last = g->rank[g->size - 1], tag = 0x4000;
   const bool gives = g->me == g->size - 1;
   const size_t bytes = return_bytes(f, r);
-  const MessageSet set = return_messages(f, r);
-  char *sum = f->window + return_at(f, r);
+  MessageSet *set = return_messages(f, r);
+  char *sum = f->mem.window + return_at(f, r);
   for (size_t at = 0; at < bytes; at += MESSAGE_MOST_BYTES) {
     const int n = (int)(bytes - at < MESSAGE_MOST_BYTES ? bytes - at : MESSAGE_MOST_BYTES);
     for (int i = 0; i < g->size - 1 && gives; i++)
@@ -303,8 +287,8 @@ static inline bool comm_mpi_return_arrived(Fsdp *f, SumReturn *r) {
   if (!messages_done(f, return_messages(f, r))) return false;
   if (gives) return true;
   if (local && !counter_reached(f, &fsdp_control(f, last)->partial, r->round + 1)) return false;
-  const char *from = (local ? f->mesh.peer[last].window : f->window) + return_at(f, r);
-  float *own = f->grads + f->lay.unit[r->unit].sum_base;
+  const char *from = (local ? f->mesh.peer[last].window : f->mem.window) + return_at(f, r);
+  float *own = f->shards.grads + f->lay.unit[r->unit].sum_base;
   if (from != (const char *)own) f->ctx->ops->copy(&f->reduce_ctx, own, from, return_bytes(f, r));
   return true;
 }
@@ -318,15 +302,14 @@ static inline void comm_mpi_reduce_join(Fsdp *f) {
 // ---- sums along hosts
 // Receives of a round: straight, of contributions; along hosts of a part's sum, or of the own result, as the part
 // behind all others.
-static inline MessageSet part_receives(Fsdp *f, uint64_t round, int part) {
-  if (!f->lay.hosts.hosts) return MessageSet{f->receives[round & 1], &f->receives_pending[round & 1]};
-  const size_t i = (round & 1) * (size_t)(f->lay.hosts.parts + 1) + (size_t)part;
-  return MessageSet{f->part_receives + i * (size_t)fsdp_most_pieces(f), &f->part_pending[i]};
+static inline MessageSet *part_receives(Fsdp *f, uint64_t round, int part) {
+  if (!f->lay.hosts.hosts) return &f->messages.receives[round & 1];
+  return &f->messages.parts[(int)(round & 1) * (f->lay.hosts.parts + 1) + part];
 }
 // A sum of a round in messages: of a part, to or from rank `peer` of the shard group; sum NULL: of the own shard.
 // What an owner begins with and what comes back to it go from the last host to the first in one round: by channels.
 static inline void hosts_message(Fsdp *f, uint64_t round, ReduceSpan x, float *sum, HostsMove move, Channel c,
-                                 MessageSet set, int peer) {
+                                 MessageSet *set, int peer) {
   const int r = f->mesh.shard.rank[peer], tag = (int)(round & 0x3fff);
   PieceRun run;
   for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
@@ -336,9 +319,6 @@ static inline void hosts_message(Fsdp *f, uint64_t round, ReduceSpan x, float *s
     if (move == HOSTS_SEND) message_send(f, c, set, at, bytes, r, tag);
     else message_receive(f, c, set, at, bytes, r, tag);
   }
-}
-static inline MessageSet hosts_sends(Fsdp *f, uint64_t round) {
-  return MessageSet{f->sends[round & 1], &f->sends_pending[round & 1]};
 }
 // A round is laid out: sums may arrive.
 static inline void comm_mpi_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
@@ -356,7 +336,7 @@ static inline void comm_mpi_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   const int me = f->mesh.shard.me;
   const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
   if (h->begin != me && !fsdp_begins(f))
-    hosts_message(f, round, x, NULL, HOSTS_SEND, CHANNEL_CHAIN, hosts_sends(f, round), h->begin);
+    hosts_message(f, round, x, NULL, HOSTS_SEND, CHANNEL_CHAIN, &f->messages.sends[round & 1], h->begin);
   doing_again(f->record, was);
   if (h->end != me)
     hosts_message(f, round, x, NULL, HOSTS_RECEIVE, CHANNEL_REDUCE, part_receives(f, round, h->parts), h->end);
@@ -372,7 +352,7 @@ static inline const char *comm_mpi_part_input(const Fsdp *f, uint64_t round, int
   const HostsLayout *h = &f->lay.hosts;
   const int r = h->first + i, me = f->mesh.shard.me;
   if (r == me || comm_mpi_is_neighbour(f, r))
-    return (r == me ? f->work : f->mesh.peer[f->mesh.shard.rank[r]].window) +
+    return (r == me ? f->mem.work : f->mesh.peer[f->mesh.shard.rank[r]].window) +
            fsdp_contribution_at(f, h->part[part].owner, round, x, run);
   int remote_peer = 0;
   for (int q = 0; q < r; q++) remote_peer += comm_mpi_is_remote(f, q);
@@ -381,23 +361,24 @@ static inline const char *comm_mpi_part_input(const Fsdp *f, uint64_t round, int
 static inline void comm_mpi_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   const int after = f->lay.hosts.part[part].after;
   if (after != f->mesh.shard.me)
-    hosts_message(f, round, x, hosts_sum(f, round, part), HOSTS_SEND, CHANNEL_REDUCE, hosts_sends(f, round), after);
+    hosts_message(f, round, x, hosts_sum(f, round, part), HOSTS_SEND, CHANNEL_REDUCE, &f->messages.sends[round & 1],
+                  after);
 }
 static inline bool comm_mpi_hosts_back(Fsdp *f, uint64_t round, ReduceSpan) {
   return messages_done(f, part_receives(f, round, f->lay.hosts.parts));
 }
 
 static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
-  const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), S = fsdp_shards(f);
+  const int tag = (int)(round & 0x3fff), S = fsdp_shards(f);
   const bool staged = f->lay.stage[f->job.stage].staged;
   if (f->lay.mirrored && staged) {
     const size_t half = (size_t)S * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
     const size_t at = f->lay.part[WORK_STAGING].at + (round & 1) * half;
-    f->ctx->ops->copy(&f->reduce_ctx, f->window + at, f->work + at, half);
+    f->ctx->ops->copy(&f->reduce_ctx, f->mem.window + at, f->mem.work + at, half);
     f->ctx->ops->sync(&f->reduce_ctx);
   }
   // A slot is complete before its first round: all of its rounds can be read from then on.
-  counter_publish(f, &fsdp_control(f, f->mesh.rank)->ready, staged ? round + 1 : f->rounds_started);
+  counter_publish(f, &fsdp_control(f, f->mesh.rank)->ready, staged ? round + 1 : f->reduce.rounds_started);
   const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
   if (fsdp_chains(f)) comm_mpi_chain_post(f, round, x);
   doing_again(f->record, was);
@@ -405,8 +386,7 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     comm_mpi_hosts_post(f, round, x);
     return;
   }
-  const MessageSet in = part_receives(f, round, 0);
-  const MessageSet out = {f->sends[parity], &f->sends_pending[parity]};
+  MessageSet *in = part_receives(f, round, 0), *out = &f->messages.sends[round & 1];
   PieceRun run;
   for (int i = 0, k = 0; i < S && f->mesh.remote; i++) {
     if (!comm_mpi_is_remote(f, i)) continue;
@@ -417,7 +397,7 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
       const int bytes = fsdp_mpi_count(run.numel * (int64_t)fsdp_wire_bytes(f));
       message_receive(f, CHANNEL_REDUCE, in, landing + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f), bytes, r,
                       tag);
-      message_send(f, CHANNEL_REDUCE, out, f->window + fsdp_contribution_at(f, i, round, x, run), bytes, r, tag);
+      message_send(f, CHANNEL_REDUCE, out, f->mem.window + fsdp_contribution_at(f, i, round, x, run), bytes, r, tag);
     }
   }
 }
@@ -427,16 +407,15 @@ static inline void comm_mpi_round_done(Fsdp *f, uint64_t round) {
   counter_publish(f, &fsdp_control(f, f->mesh.rank)->done, round + 1);
 }
 static inline bool comm_mpi_grads_free(Fsdp *f, int slot) {
-  return comm_mpi_peers_done(f, f->slot_rounds[slot]) &&
-         messages_done(f, MessageSet{f->sends[0], &f->sends_pending[0]}) &&
-         messages_done(f, MessageSet{f->sends[1], &f->sends_pending[1]});
+  return comm_mpi_peers_done(f, f->reduce.slot_rounds[slot]) &&
+         messages_done(f, &f->messages.sends[0]) && messages_done(f, &f->messages.sends[1]);
 }
 static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   const size_t everything = bytes * (size_t)f->mesh.world;
-  const void *from = f->lay.mirrored ? f->small_host : mine;
-  void *to = f->lay.mirrored ? f->small_host + bytes : all;
+  const void *from = f->lay.mirrored ? f->mem.small_host : mine;
+  void *to = f->lay.mirrored ? f->mem.small_host + bytes : all;
   if (f->lay.mirrored) {
-    f->ctx->ops->copy(f->ctx, f->small_host, mine, bytes);
+    f->ctx->ops->copy(f->ctx, f->mem.small_host, mine, bytes);
     f->ctx->ops->sync(f->ctx);
   }
   record_exchange(f->record, RECORD_HOST, COLLECTIVE_ALL_GATHER, OVER_WORLD, everything - bytes,
@@ -453,7 +432,7 @@ static inline void comm_mpi_updates_wait(Fsdp *f, const uint64_t *counter, uint6
 }
 // All ranks share memory: momenta are written into owners' windows, updates are read there.
 static inline void comm_mpi_updates_in_place(Fsdp *f, UpdateMove move, int round) {
-  const uint64_t count = f->update_rounds + (uint64_t)round + 1;
+  const uint64_t count = f->muon.rounds + (uint64_t)round + 1;
   const int S = fsdp_shards(f), N = f->mesh.world, slots = f->lay.owned.slots;
   Control *own = fsdp_control(f, f->mesh.rank);
   Run run;
@@ -474,13 +453,13 @@ static inline void comm_mpi_updates_in_place(Fsdp *f, UpdateMove move, int round
 static inline void comm_mpi_update_message(Fsdp *f, int round, UpdateMessage m) {
   enum { TAG_GIVE = 0x4001, TAG_BACK = 0x4002 };
   const int slot = owned_slot(f, round), bytes = fsdp_mpi_count((int64_t)m.bytes), tag = m.back ? TAG_BACK : TAG_GIVE;
-  const MessageSet set = {f->update_requests[slot], &f->updates_pending[slot]};
+  MessageSet *set = &f->muon.messages[slot];
   if (m.sends) message_send(f, CHANNEL_CHAIN, set, m.at, bytes, m.peer, tag);
   else message_receive(f, CHANNEL_CHAIN, set, m.at, bytes, m.peer, tag);
 }
 static inline void comm_mpi_updates_finish(Fsdp *f, int round) {
   const int slot = owned_slot(f, round);
-  const MessageSet set = {f->update_requests[slot], &f->updates_pending[slot]};
+  MessageSet *set = &f->muon.messages[slot];
   for (int spins = 0; !messages_done(f, set); f->meanwhile(f))
     liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
   liveness_arrived();
@@ -511,8 +490,8 @@ static inline void comm_mpi_updates_mirrored(Fsdp *f, UpdateMove move, int round
   const int slot = owned_slot(f, round);
   if (move == UPDATES_GIVE || back) {
     if (!off || back) {
-      step_event_record(f->ctx, &f->update_ready);
-      step_event_wait(&f->reduce_ctx, &f->update_ready);
+      step_event_record(f->ctx, &f->muon.ready);
+      step_event_wait(&f->reduce_ctx, &f->muon.ready);
     }
     if (back) comm_mpi_mirror_matrix(f, round, true);
     else if (!off) comm_mpi_mirror_runs(f, round, true);
@@ -523,7 +502,7 @@ static inline void comm_mpi_updates_mirrored(Fsdp *f, UpdateMove move, int round
   if (move != UPDATES_WHOLE && move != UPDATES_ARRIVED) return;
   comm_mpi_updates_finish(f, round);
   if (move == UPDATES_ARRIVED && off) return;
-  StepEvent *there = move == UPDATES_WHOLE ? &f->update_whole[slot] : &f->update_back[slot];
+  StepEvent *there = move == UPDATES_WHOLE ? &f->muon.whole[slot] : &f->muon.back[slot];
   if (move == UPDATES_WHOLE) comm_mpi_mirror_matrix(f, round, false);
   else comm_mpi_mirror_runs(f, round, false);
   step_event_record(&f->reduce_ctx, there);

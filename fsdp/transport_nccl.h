@@ -36,11 +36,11 @@ static inline void comm_nccl_connect(Fsdp *f) {
   f->ctx->ops->memory_left(f->ctx, &before, &total);
   streams_open(f);
   liveness_phase("opening NCCL's communicators");
-  f->nccl_world = comm_nccl_group(f, &all);
-  f->nccl_reduce = comm_nccl_part(f, f->nccl_world, &f->mesh.shard);
-  if (f->cfg.mesh.replicas > 1) f->nccl_replicate = comm_nccl_part(f, f->nccl_world, &f->mesh.replicate);
-  f->nccl_gather = comm_nccl_group(f, &f->mesh.shard);
-  if (f->lay.part[WORK_SECONDARY].bytes) f->nccl_secondary = comm_nccl_part(f, f->nccl_gather, &f->mesh.secondary);
+  f->nccl.world = comm_nccl_group(f, &all);
+  f->nccl.reduce = comm_nccl_part(f, f->nccl.world, &f->mesh.shard);
+  if (f->cfg.mesh.replicas > 1) f->nccl.replicate = comm_nccl_part(f, f->nccl.world, &f->mesh.replicate);
+  f->nccl.gather = comm_nccl_group(f, &f->mesh.shard);
+  if (f->lay.part[WORK_SECONDARY].bytes) f->nccl.secondary = comm_nccl_part(f, f->nccl.gather, &f->mesh.secondary);
   comm_nccl_warm(f);
   f->ctx->ops->memory_left(f->ctx, &after, &total);
   liveness_phase("start-up");
@@ -49,7 +49,7 @@ static inline void comm_nccl_connect(Fsdp *f) {
 }
 // Parts before what they were split from.
 static inline void comm_nccl_close(Fsdp *f) {
-  void *const comms[] = {f->nccl_secondary, f->nccl_gather, f->nccl_replicate, f->nccl_reduce, f->nccl_world};
+  void *const comms[] = {f->nccl.secondary, f->nccl.gather, f->nccl.replicate, f->nccl.reduce, f->nccl.world};
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_close(f->ctx, comm);
   streams_close(f);
   fsdp_close_work(f);
@@ -66,7 +66,7 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     if (from_host)
       f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
-                        f->params_home + p.from_at, p.bytes);
+                        f->mem.params_home + p.from_at, p.bytes);
   }
   const bool meets = comm_nccl_meets(f, g.group);
   if (meets) nccl->group_begin(&f->gather_ctx);
@@ -74,8 +74,8 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
     if (!meets) continue;
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     char *to = slot->data + p.to_at;
-    nccl->all_gather(&f->gather_ctx, g.secondary ? f->nccl_secondary : f->nccl_gather, to,
-                     from_host ? to + (size_t)g.group->me * p.bytes : f->work + p.from_at, p.bytes);
+    nccl->all_gather(&f->gather_ctx, g.secondary ? f->nccl.secondary : f->nccl.gather, to,
+                     from_host ? to + (size_t)g.group->me * p.bytes : f->mem.work + p.from_at, p.bytes);
     f->traffic.gather_bytes += (g.group->size - 1) * (int64_t)p.bytes;
   }
   if (meets) nccl->group_end(&f->gather_ctx);
@@ -87,10 +87,10 @@ static inline bool comm_nccl_round_free(Fsdp *f, uint64_t) {
   return !f->cfg.native_reduce || f->job.past[REDUCE_SEND] == f->job.past[REDUCE_END];
 }
 static inline char *comm_nccl_staging_in(const Fsdp *f, uint64_t round, int i) {
-  if (f->cfg.native_reduce) return f->staging_in;
-  if (f->lay.hosts.hosts) return f->staging_in + (round & 1) * hosts_round_bytes(f);
+  if (f->cfg.native_reduce) return f->mem.staging_in;
+  if (f->lay.hosts.hosts) return f->mem.staging_in + (round & 1) * hosts_round_bytes(f);
   const size_t chunk_bytes = (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
-  return f->staging_in + ((round & 1) * (size_t)fsdp_shards(f) + (size_t)i) * chunk_bytes;
+  return f->mem.staging_in + ((round & 1) * (size_t)fsdp_shards(f) + (size_t)i) * chunk_bytes;
 }
 // ---- sums along hosts
 // All ranks of the group enqueue these in one order: what a round's ranks of a host contribute; what owners begin with;
@@ -115,11 +115,11 @@ static inline void comm_nccl_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
     const size_t to = (size_t)(run.state_at - x.first) * b_r, bytes = (size_t)run.numel * b_r;
     for (int o = 0; o < fsdp_shards(f); o++)
       if (h->adder[o] != me)
-        nccl->send(&f->reduce_ctx, f->nccl_reduce, f->work + fsdp_contribution_at(f, o, round, x, run), bytes,
+        nccl->send(&f->reduce_ctx, f->nccl.reduce, f->mem.work + fsdp_contribution_at(f, o, round, x, run), bytes,
                    h->adder[o]);
     for (int p = 0; p < h->parts; p++) for (int i = 0; i < h->ranks; i++)
       if (h->first + i != me)
-        nccl->receive(&f->reduce_ctx, f->nccl_reduce, comm_nccl_part_staging(f, round, i, p) + to, bytes, h->first + i);
+        nccl->receive(&f->reduce_ctx, f->nccl.reduce, comm_nccl_part_staging(f, round, i, p) + to, bytes, h->first + i);
   }
   nccl->group_end(&f->reduce_ctx);
 }
@@ -131,8 +131,8 @@ static inline void comm_nccl_sum(Fsdp *f, ReduceSpan x, float *sum, HostsMove mo
     if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
     float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x));
     const size_t bytes = (size_t)run.numel * 4;
-    if (move == HOSTS_SEND) nccl->send(&f->reduce_ctx, f->nccl_reduce, at, bytes, peer);
-    else nccl->receive(&f->reduce_ctx, f->nccl_reduce, at, bytes, peer);
+    if (move == HOSTS_SEND) nccl->send(&f->reduce_ctx, f->nccl.reduce, at, bytes, peer);
+    else nccl->receive(&f->reduce_ctx, f->nccl.reduce, at, bytes, peer);
   }
 }
 static inline void comm_nccl_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
@@ -192,12 +192,12 @@ static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
     const size_t to = (size_t)(run.state_at - x.first) * b_r, bytes = (size_t)run.numel * b_r;
     if (f->cfg.native_reduce)
-      nccl->reduce_scatter(&f->reduce_ctx, f->nccl_reduce,
-                           tensor_of(f->staging_in + to, f->cfg.wire_dtype, run.numel),
-                           f->work + fsdp_contribution_at(f, 0, round, x, run));
+      nccl->reduce_scatter(&f->reduce_ctx, f->nccl.reduce,
+                           tensor_of(f->mem.staging_in + to, f->cfg.wire_dtype, run.numel),
+                           f->mem.work + fsdp_contribution_at(f, 0, round, x, run));
     for (int i = 0; i < S && !f->cfg.native_reduce; i++) {
-      nccl->send(&f->reduce_ctx, f->nccl_reduce, f->work + fsdp_contribution_at(f, i, round, x, run), bytes, i);
-      nccl->receive(&f->reduce_ctx, f->nccl_reduce, comm_nccl_staging_in(f, round, i) + to, bytes, i);
+      nccl->send(&f->reduce_ctx, f->nccl.reduce, f->mem.work + fsdp_contribution_at(f, i, round, x, run), bytes, i);
+      nccl->receive(&f->reduce_ctx, f->nccl.reduce, comm_nccl_staging_in(f, round, i) + to, bytes, i);
     }
   }
   nccl->group_end(&f->reduce_ctx);
@@ -206,7 +206,7 @@ static inline const char *comm_nccl_part_input(const Fsdp *f, uint64_t round, in
                                                PieceRun run) {
   const HostsLayout *h = &f->lay.hosts;
   const bool sent = h->hosts ? h->first + i != f->mesh.shard.me : comm_nccl_meets(f, &f->mesh.shard);
-  if (!sent) return f->work + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+  if (!sent) return f->mem.work + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
   const char *in = h->hosts ? comm_nccl_part_staging(f, round, i, part) : comm_nccl_staging_in(f, round, i);
   return in + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }
@@ -215,8 +215,8 @@ static inline const char *comm_nccl_part_input(const Fsdp *f, uint64_t round, in
 static inline void comm_nccl_chain_back(Fsdp *f, const float *from, float *to, int64_t numel_) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const RankGroup *g = &f->mesh.replicate;
-  if (g->me) nccl->send(&f->reduce_ctx, f->nccl_replicate, from, (size_t)numel_ * 4, 0);
-  else nccl->receive(&f->reduce_ctx, f->nccl_replicate, to, (size_t)numel_ * 4, g->size - 1);
+  if (g->me) nccl->send(&f->reduce_ctx, f->nccl.replicate, from, (size_t)numel_ * 4, 0);
+  else nccl->receive(&f->reduce_ctx, f->nccl.replicate, to, (size_t)numel_ * 4, g->size - 1);
 }
 // The sum comes straight to where it is added to. What goes back to the first replica lies in its own place, so that a
 // unit's go back at once and rounds follow each other along the replicas; offloaded, all rounds have but one place on
@@ -225,17 +225,17 @@ static inline void comm_nccl_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *
   const RankGroup *g = &f->mesh.replicate;
   const Unit *u = &f->lay.unit[x.unit];
   const bool off = fsdp_offloads(f), first = g->me == 0;
-  float *own = f->grads + u->sum_base;
+  float *own = f->shards.grads + u->sum_base;
   chain_count(f, x.numel);
   if (off && chain_returns(f)) f->ctx->ops->copy(&f->reduce_ctx, sum, own + x.first, (size_t)x.numel * 4);
   if (off && (first || chain_returns(f))) comm_nccl_chain_back(f, sum, sum, x.numel);
   else if (!x.first && (first || chain_returns(f))) comm_nccl_chain_back(f, own, own, u->state_numel);
-  if (!first) f->ctx->ops->nccl->receive(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)x.numel * 4, g->me - 1);
+  if (!first) f->ctx->ops->nccl->receive(&f->reduce_ctx, f->nccl.replicate, sum, (size_t)x.numel * 4, g->me - 1);
 }
 static inline void comm_nccl_chain_give(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
   const RankGroup *g = &f->mesh.replicate;
   if (g->me < g->size - 1)
-    f->ctx->ops->nccl->send(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)x.numel * 4, g->me + 1);
+    f->ctx->ops->nccl->send(&f->reduce_ctx, f->nccl.replicate, sum, (size_t)x.numel * 4, g->me + 1);
 }
 // The last replica's sum of a unit to all of them; or all replicas' sums, by NCCL.
 static inline void comm_nccl_return_start(Fsdp *f, SumReturn *r) {
@@ -245,22 +245,22 @@ static inline void comm_nccl_return_start(Fsdp *f, SumReturn *r) {
   const int64_t n = u->state_numel, chunk = off ? f->lay.chunk_numel : n;
   for (int64_t at = 0; at < n; at += chunk) {
     const int64_t k = min64(chunk, n - at);
-    float *own = f->grads + u->sum_base + at, *sum = off ? f->sum : own;
+    float *own = f->shards.grads + u->sum_base + at, *sum = off ? f->mem.sum : own;
     if (off) f->ctx->ops->copy(&f->reduce_ctx, sum, own, (size_t)k * 4);
-    if (f->cfg.native_reduce) nccl->all_reduce(&f->reduce_ctx, f->nccl_replicate, tensor_of(sum, F32, k));
-    else nccl->broadcast(&f->reduce_ctx, f->nccl_replicate, sum, (size_t)k * 4, f->mesh.replicate.size - 1);
+    if (f->cfg.native_reduce) nccl->all_reduce(&f->reduce_ctx, f->nccl.replicate, tensor_of(sum, F32, k));
+    else nccl->broadcast(&f->reduce_ctx, f->nccl.replicate, sum, (size_t)k * 4, f->mesh.replicate.size - 1);
     if (off) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)k * 4);
   }
 }
 // Over the communicator of all ranks, on the stream whose others were split from it.
 static inline void comm_nccl_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  if (!f->nccl_world) { comm_self_small(f, mine, all, bytes); return; }
-  step_event_record(f->ctx, &f->exchange_ready);
-  step_event_wait(&f->reduce_ctx, &f->exchange_ready);
+  if (!f->nccl.world) { comm_self_small(f, mine, all, bytes); return; }
+  step_event_record(f->ctx, &f->events.exchange_ready);
+  step_event_wait(&f->reduce_ctx, &f->events.exchange_ready);
   fsdp_mark(f, &f->reduce_ctx, MARK_REDUCE, MARK_EXCHANGE);
-  f->ctx->ops->nccl->all_gather(&f->reduce_ctx, f->nccl_world, all, mine, bytes);
-  step_event_record(&f->reduce_ctx, &f->exchanged);
-  step_event_wait(f->ctx, &f->exchanged);
+  f->ctx->ops->nccl->all_gather(&f->reduce_ctx, f->nccl.world, all, mine, bytes);
+  step_event_record(&f->reduce_ctx, &f->events.exchanged);
+  step_event_wait(f->ctx, &f->events.exchanged);
 }
 // Every kind of call that a step makes over a communicator, with as many bytes as the least and the most of its calls
 // have: which algorithm NCCL takes, and so what it connects, depends on that. The memory is given back.
@@ -299,46 +299,46 @@ static inline void comm_nccl_warm_reduce(Fsdp *f, char *memory, WarmBytes chunks
   Ctx *c = &f->reduce_ctx;
   const size_t sizes[] = {chunks.least, chunks.most};
   for (size_t bytes : sizes) {
-    if (!f->nccl_reduce || !bytes) continue;
+    if (!f->nccl.reduce || !bytes) continue;
     if (f->cfg.native_reduce)
-      nccl->reduce_scatter(c, f->nccl_reduce, tensor_of(memory + (size_t)g->me * bytes, f->cfg.wire_dtype,
+      nccl->reduce_scatter(c, f->nccl.reduce, tensor_of(memory + (size_t)g->me * bytes, f->cfg.wire_dtype,
                                                         (int64_t)(bytes / b_r)), memory);
     nccl->group_begin(c);
     for (int i = 0; i < g->size && !f->cfg.native_reduce; i++) {
-      nccl->send(c, f->nccl_reduce, memory, bytes, i);
-      nccl->receive(c, f->nccl_reduce, memory + (size_t)(1 + i) * bytes, bytes, i);
+      nccl->send(c, f->nccl.reduce, memory, bytes, i);
+      nccl->receive(c, f->nccl.reduce, memory + (size_t)(1 + i) * bytes, bytes, i);
     }
     nccl->group_end(c);
   }
   nccl->group_begin(c);                          // Muon's matrices, between any two ranks
   for (int i = 0; i < f->mesh.world && f->lay.owned.rounds; i++) {
     if (i == f->mesh.rank) continue;
-    nccl->send(c, f->nccl_world, memory, 256, i);
-    nccl->receive(c, f->nccl_world, memory + (size_t)(1 + i) * 256, 256, i);
+    nccl->send(c, f->nccl.world, memory, 256, i);
+    nccl->receive(c, f->nccl.world, memory + (size_t)(1 + i) * 256, 256, i);
   }
   nccl->group_end(c);
-  if (!f->nccl_replicate) return;
+  if (!f->nccl.replicate) return;
   if (fsdp_chains(f)) {                          // round the ring of replicas: to the next one, and from the one before
     nccl->group_begin(c);
-    nccl->send(c, f->nccl_replicate, memory, 4, (r->me + 1) % r->size);
-    nccl->receive(c, f->nccl_replicate, memory + 256, 4, (r->me + r->size - 1) % r->size);
+    nccl->send(c, f->nccl.replicate, memory, 4, (r->me + 1) % r->size);
+    nccl->receive(c, f->nccl.replicate, memory + 256, 4, (r->me + r->size - 1) % r->size);
     nccl->group_end(c);
   }
   const WarmBytes sums = comm_nccl_returns(f);
   const size_t of_sums[] = {sums.least, sums.most};
   for (size_t bytes : of_sums) {
     if (!bytes) continue;
-    if (f->cfg.native_reduce) nccl->all_reduce(c, f->nccl_replicate, tensor_of(memory, F32, (int64_t)(bytes / 4)));
-    else nccl->broadcast(c, f->nccl_replicate, memory, bytes, r->size - 1);
+    if (f->cfg.native_reduce) nccl->all_reduce(c, f->nccl.replicate, tensor_of(memory, F32, (int64_t)(bytes / 4)));
+    else nccl->broadcast(c, f->nccl.replicate, memory, bytes, r->size - 1);
   }
 }
 static inline void comm_nccl_warm(Fsdp *f) {
-  if (!f->nccl_world) return;
+  if (!f->nccl.world) return;
   const Collectives *nccl = f->ctx->ops->nccl;
   const bool trains = fsdp_trains(f);
   const size_t S = (size_t)fsdp_shards(f), world = (size_t)f->mesh.world, small = fsdp_small_most_bytes(f);
   WarmBytes gathers = comm_nccl_gathers(f, false), secondary = {}, chunks = {};
-  if (f->nccl_secondary) secondary = comm_nccl_gathers(f, true);
+  if (f->nccl.secondary) secondary = comm_nccl_gathers(f, true);
   if (f->lay.in_place) gathers = WarmBytes{};
   const int64_t most = f->cfg.native_reduce ? fsdp_stage_most(f).state : f->lay.chunk_numel;
   for (int u = 0; u < f->lay.units && trains; u++)
@@ -348,28 +348,28 @@ static inline void comm_nccl_warm(Fsdp *f) {
   size_t bytes = world * small;
   const size_t needs[] = {gathers.most * S, secondary.most * (size_t)f->mesh.secondary.size, chunks.most * (S + 1),
                           256 * (world + 1),
-                          f->nccl_replicate && trains ? comm_nccl_returns(f).most : 0};
+                          f->nccl.replicate && trains ? comm_nccl_returns(f).most : 0};
   for (size_t n : needs) if (n > bytes) bytes = n;
   char *memory = fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "the first calls of NCCL");
-  comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_gather, &f->mesh.shard, memory, gathers);
-  comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl_secondary, &f->mesh.secondary, memory, secondary);
+  comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl.gather, &f->mesh.shard, memory, gathers);
+  comm_nccl_warm_gather(f, &f->gather_ctx, f->nccl.secondary, &f->mesh.secondary, memory, secondary);
   f->ctx->ops->sync(&f->gather_ctx);
   if (trains) comm_nccl_warm_reduce(f, memory, chunks);
   const size_t smalls[] = {f->cfg.small_bytes, small, (size_t)f->lay.scales_trained * 4, fsdp_layers_bytes(f)};
   for (size_t k : smalls)
-    if (k) nccl->all_gather(&f->reduce_ctx, f->nccl_world, memory, memory + (size_t)f->mesh.rank * k, k);
+    if (k) nccl->all_gather(&f->reduce_ctx, f->nccl.world, memory, memory + (size_t)f->mesh.rank * k, k);
   f->ctx->ops->sync(&f->reduce_ctx);
   f->ctx->ops->memory_free(f->ctx, memory, bytes, MEMORY_DEVICE);
 }
 // A peer or a link that was lost fails no call of ours: its kernels wait on the device.
 static inline void comm_nccl_progress(Fsdp *f) {
-  void *const comms[] = {f->nccl_gather, f->nccl_reduce, f->nccl_secondary, f->nccl_replicate, f->nccl_world};
+  void *const comms[] = {f->nccl.gather, f->nccl.reduce, f->nccl.secondary, f->nccl.replicate, f->nccl.world};
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_check(f->ctx, comm);
 }
 static inline void comm_nccl_update_message(Fsdp *f, int, UpdateMessage m) {
   const Collectives *nccl = f->ctx->ops->nccl;
-  if (m.sends) nccl->send(&f->reduce_ctx, f->nccl_world, m.at, m.bytes, m.peer);
-  else nccl->receive(&f->reduce_ctx, f->nccl_world, m.at, m.bytes, m.peer);
+  if (m.sends) nccl->send(&f->reduce_ctx, f->nccl.world, m.at, m.bytes, m.peer);
+  else nccl->receive(&f->reduce_ctx, f->nccl.world, m.at, m.bytes, m.peer);
 }
 static inline void comm_nccl_exchange(Fsdp *f, int round, bool back) {
   if (f->mesh.world == 1) return;

@@ -14,9 +14,9 @@ static inline void comm_plan_touch(const Ctx *c, AccessKind kind, const void *p,
 static inline void comm_plan_open(Fsdp *f) {
   const size_t others = f->lay.in_place ? (size_t)fsdp_shards(f) * f->lay.params_bytes : 0;
   streams_open(f);
-  f->work = record_addresses(f->record, f->lay.work_bytes + others);
-  if (f->lay.mirrored) f->window = record_addresses(f->record, f->lay.work_bytes);
-  f->params_home = f->lay.part[WORK_PARAMS].on_host ? f->window : f->work;
+  f->mem.work = record_addresses(f->record, f->lay.work_bytes + others);
+  if (f->lay.mirrored) f->mem.window = record_addresses(f->record, f->lay.work_bytes);
+  f->mem.params_home = f->lay.part[WORK_PARAMS].on_host ? f->mem.window : f->mem.work;
 }
 static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_gather_source(f, slot);
@@ -45,9 +45,9 @@ static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
     const size_t bytes = (size_t)run.numel * fsdp_wire_bytes(f), at = fsdp_contribution_at(f, 0, round, x, run);
     const size_t last = fsdp_contribution_at(f, S - 1, round, x, run);
-    if (!staged) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + at, last - at + bytes);
+    if (!staged) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->mem.work + at, last - at + bytes);
     for (int i = 0; i < S && staged; i++)
-      comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->work + fsdp_contribution_at(f, i, round, x, run), bytes);
+      comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->mem.work + fsdp_contribution_at(f, i, round, x, run), bytes);
   }
   comm_plan_staging_in(f, ACCESS_WRITE, round);
 }
@@ -61,12 +61,12 @@ static inline void comm_plan_chain_give(Fsdp *f, uint64_t, ReduceSpan x, float *
 }
 static inline void comm_plan_return_start(Fsdp *f, SumReturn *r) {
   const Unit *u = &f->lay.unit[r->unit];
-  comm_plan_touch(&f->reduce_ctx, f->cfg.native_reduce ? ACCESS_UPDATE : ACCESS_WRITE, f->grads + u->sum_base,
+  comm_plan_touch(&f->reduce_ctx, f->cfg.native_reduce ? ACCESS_UPDATE : ACCESS_WRITE, f->shards.grads + u->sum_base,
                   (size_t)u->state_numel * 4);
   // Offloaded shards go through the device.
   const size_t sum = f->cfg.comm == COMM_NCCL ? f->lay.pool[POOL_SUM] : 0;
-  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, f->sum, sum);
-  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->sum, sum);
+  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, f->mem.sum, sum);
+  if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->mem.sum, sum);
 }
 static inline void comm_plan_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   comm_plan_touch(f->ctx, ACCESS_READ, mine, bytes);
@@ -109,7 +109,7 @@ static inline bool comm_plan_part_arrived(Fsdp *f, uint64_t round, int part, Red
 }
 static inline const char *comm_plan_part_input(const Fsdp *f, uint64_t round, int, int part, ReduceSpan x,
                                                PieceRun run) {
-  return f->work + fsdp_contribution_at(f, f->lay.hosts.part[part].owner, round, x, run);
+  return f->mem.work + fsdp_contribution_at(f, f->lay.hosts.part[part].owner, round, x, run);
 }
 static inline void comm_plan_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;

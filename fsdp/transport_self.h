@@ -14,22 +14,24 @@ static inline void streams_close(Fsdp *f) {
 }
 static inline void streams_step_begin(Fsdp *f) {
   if (f->lay.in_place) return;                       // nothing is gathered
-  step_event_record(f->ctx, &f->began);
-  step_event_wait(&f->gather_ctx, &f->began);
+  step_event_record(f->ctx, &f->events.began);
+  step_event_wait(&f->gather_ctx, &f->events.began);
 }
 static inline void streams_gather_finish(Fsdp *f, int, GatherSlot *slot) { step_event_wait(f->ctx, &slot->arrived); }
 static inline void streams_reduce_start(Fsdp *f) {
-  step_event_record(f->ctx, &f->grads_ready);
-  step_event_wait(&f->reduce_ctx, &f->grads_ready);
+  step_event_record(f->ctx, &f->events.grads_ready);
+  step_event_wait(&f->reduce_ctx, &f->events.grads_ready);
 }
-static inline void streams_reduce_end(Fsdp *f) { step_event_record(&f->reduce_ctx, &f->grads_free[f->job.slot]); }
+static inline void streams_reduce_end(Fsdp *f) {
+  step_event_record(&f->reduce_ctx, &f->events.grads_free[f->job.slot]);
+}
 static inline bool streams_grads_free(Fsdp *f, int slot) {
-  step_event_wait(f->ctx, &f->grads_free[slot]);
+  step_event_wait(f->ctx, &f->events.grads_free[slot]);
   return true;
 }
 static inline void streams_reduce_join(Fsdp *f) {
-  step_event_record(&f->reduce_ctx, &f->reduced);
-  step_event_wait(f->ctx, &f->reduced);
+  step_event_record(&f->reduce_ctx, &f->events.reduced);
+  step_event_wait(f->ctx, &f->events.reduced);
 }
 
 static inline void comm_self_nothing(Fsdp *) {}
@@ -50,7 +52,7 @@ static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_gather_source(f, slot);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
-    f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at, f->params_home + p.from_at, p.bytes);
+    f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at, f->mem.params_home + p.from_at, p.bytes);
   }
   step_event_record(&f->gather_ctx, &slot->arrived);
 }
@@ -59,7 +61,7 @@ static inline void comm_self_send(Fsdp *, uint64_t, ReduceSpan) {}
 static inline void comm_self_chain(Fsdp *, uint64_t, ReduceSpan, float *) {}
 static inline bool comm_self_part_arrived(Fsdp *, uint64_t, int, ReduceSpan) { return true; }
 static inline const char *comm_self_part_input(const Fsdp *f, uint64_t round, int i, int, ReduceSpan x, PieceRun run) {
-  return f->work + fsdp_contribution_at(f, i, round, x, run);
+  return f->mem.work + fsdp_contribution_at(f, i, round, x, run);
 }
 static inline void comm_self_done(Fsdp *, uint64_t) {}
 static inline void comm_self_return(Fsdp *, SumReturn *) {}

@@ -65,20 +65,20 @@ static inline void updates_by_stream(Fsdp *f, UpdateMove move, int round, void (
   if (move == UPDATES_GIVE || move == UPDATES_BACK) {
     const bool back = move == UPDATES_BACK, moves = updates_move(f, round, back);
     if (moves && (!off || back)) {               // offloaded momenta are the host's
-      step_event_record(c, &f->update_ready);
-      step_event_wait(&f->reduce_ctx, &f->update_ready);
+      step_event_record(c, &f->muon.ready);
+      step_event_wait(&f->reduce_ctx, &f->muon.ready);
     }
     if (!back) updates_copy(f, round, false);
     exchange(f, round, back);
     if (back) updates_copy(f, round, true);
-    if (moves) step_event_record(&f->reduce_ctx, back ? &f->update_back[slot] : &f->update_whole[slot]);
+    if (moves) step_event_record(&f->reduce_ctx, back ? &f->muon.back[slot] : &f->muon.whole[slot]);
   }
   if ((move != UPDATES_WHOLE && move != UPDATES_ARRIVED) || !updates_move(f, round, move == UPDATES_ARRIVED)) return;
-  if (move == UPDATES_WHOLE) step_event_wait(c, &f->update_whole[slot]);
-  if (move == UPDATES_ARRIVED && !off) step_event_wait(c, &f->update_back[slot]);
+  if (move == UPDATES_WHOLE) step_event_wait(c, &f->muon.whole[slot]);
+  if (move == UPDATES_ARRIVED && !off) step_event_wait(c, &f->muon.back[slot]);
   bool done = move != UPDATES_ARRIVED || !off;
   for (int spins = 0; !done;) {
-    c->ops->event_done(c, f->update_back[slot].event, &done);
+    c->ops->event_done(c, f->muon.back[slot].event, &done);
     if (!done) liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
   }
 }

@@ -30,7 +30,7 @@ static inline void fsdp_update_orthogonalise(Fsdp *f, int round) {
   EACH_OWNED(f, round, x) {
     if (x->owner != f->mesh.rank) continue;
     const Tensor matrix = tensor_of(owned_matrix(f, x->owner, round), BF16, x->rows, x->cols);
-    newton_schulz(f->ctx, matrix, matrix, tensor_of(f->orthogonal, I32, (int64_t)f->lay.owned.work_bytes / 4),
+    newton_schulz(f->ctx, matrix, matrix, tensor_of(f->muon.orthogonal, I32, (int64_t)f->lay.owned.work_bytes / 4),
                   MUON_STEPS);
     liveness_progress();
   }
@@ -78,7 +78,7 @@ static inline void fsdp_update_owned(Fsdp *f, MuonArgs a) {
     if (k >= ahead && k - ahead < rounds) fsdp_update_orthogonalise(f, k - ahead);
     if (k >= 2 * ahead) fsdp_update_take(f, k - 2 * ahead, a);
   }
-  f->update_rounds += (uint64_t)rounds;
+  f->muon.rounds += (uint64_t)rounds;
   flight_out();
   flight_end(exchange);
   doing(f->record, DOING_UPDATE, 0, 0);
@@ -120,7 +120,7 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
   if (f->lay.owned.rounds) fsdp_update_owned(f, a.muon);
   // Of a skipped step nothing is published: the buffers hold another unit's. Its norms are added up all the same.
   const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;
-  for (int u = 0; u < f->lay.units && (!skipped || f->layers); u++) {
+  for (int u = 0; u < f->lay.units && (!skipped || f->layers.sums); u++) {
     char *params = fsdp_publish_begin(f, u);
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
       const Piece *c = &f->lay.unit[u].piece[i];

@@ -43,7 +43,7 @@ static inline void fsdp_check_window_space(const Fsdp *f) {
   // Replicas differ in nothing that takes memory, but hosts may hold unlike shares of a shard group.
   unsigned long long mine = comm_mpi_window_bytes(f, f->mesh.rank), bytes_of_host = 0;
   MPI_Allreduce(&mine, &bytes_of_host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, f->mesh.node);
-  const bool asks = f->has_win && !f->mesh.node_rank;
+  const bool asks = f->mem.has_win && !f->mesh.node_rank;
   const char *dir;
   char error[512] = "";
   errno = 0;
@@ -85,18 +85,18 @@ static inline void comm_mpi_zero(const Fsdp *f, void *p, size_t bytes) {
                 (double)comm_mpi_window_bytes(f, f->mesh.rank) / 1048576.0, strerror(failed));
 }
 static inline void comm_mpi_zero_windows(Fsdp *f) {
-  comm_mpi_zero(f, f->window, f->lay.in_place ? f->lay.part[WORK_PARAMS].at : comm_mpi_shared_bytes(f));
+  comm_mpi_zero(f, f->mem.window, f->lay.in_place ? f->lay.part[WORK_PARAMS].at : comm_mpi_shared_bytes(f));
   for (int u = 0; u < f->lay.units && f->lay.in_place; u++)
     for (int i = 0; i < f->lay.unit[u].pieces; i++)
       comm_mpi_zero(f, fsdp_own_piece(f, u, i), piece_bytes(&f->lay.unit[u].piece[i]));
 }
 // Takes the window: shared with the host's ranks when there are any, private otherwise. Collective.
 static inline void comm_mpi_open_window(Fsdp *f) {
-  f->has_win = f->mesh.windows && f->mesh.node_world > 1;
+  f->mem.has_win = f->mesh.windows && f->mesh.node_world > 1;
   fsdp_check_window_space(f);
-  if (!f->has_win) {
-    f->window = fsdp_memory_or_die(f, f->lay.work_bytes, f->lay.mirrored ? MEMORY_PINNED : MEMORY_DEVICE, "window");
-    f->mesh.peer[f->mesh.rank].window = f->params_home = f->window;
+  if (!f->mem.has_win) {
+    f->mem.window = fsdp_memory_or_die(f, f->lay.work_bytes, f->lay.mirrored ? MEMORY_PINNED : MEMORY_DEVICE, "window");
+    f->mesh.peer[f->mesh.rank].window = f->mem.params_home = f->mem.window;
     return;
   }
   const unsigned long long mine = comm_mpi_window_bytes(f, f->mesh.rank);
@@ -104,25 +104,25 @@ static inline void comm_mpi_open_window(Fsdp *f) {
   MPI_Info_create(&info);
   MPI_Info_set(info, "alloc_shared_noncontig", "true");          // every rank's part lies the same way in its page
   MPI_Comm_set_errhandler(f->mesh.node, MPI_ERRORS_RETURN);
-  const int failed = MPI_Win_allocate_shared((MPI_Aint)mine, 1, info, f->mesh.node, &f->window, &f->win);
+  const int failed = MPI_Win_allocate_shared((MPI_Aint)mine, 1, info, f->mesh.node, &f->mem.window, &f->mem.win);
   MPI_Comm_set_errhandler(f->mesh.node, MPI_ERRORS_ARE_FATAL);
   MPI_Info_free(&info);
   if (failed)
     die_missing("OpenMPI cannot make this rank's shared-memory window of %.1f MiB: see its message above, or run with "
                 "--shm off", (double)mine / 1048576.0);
-  MPI_Win_lock_all(MPI_MODE_NOCHECK, f->win);
-  f->window = page_aligned(f->window);
+  MPI_Win_lock_all(MPI_MODE_NOCHECK, f->mem.win);
+  f->mem.window = page_aligned(f->mem.window);
   int *world_rank = (int *)malloc(sizeof(int) * (size_t)f->mesh.node_world);
   MPI_Allgather(&f->mesh.rank, 1, MPI_INT, world_rank, 1, MPI_INT, f->mesh.node);
   for (int r = 0; r < f->mesh.node_world; r++) {
     MPI_Aint size;
     int unit;
     char *start;
-    MPI_Win_shared_query(f->win, r, &size, &unit, &start);
+    MPI_Win_shared_query(f->mem.win, r, &size, &unit, &start);
     f->mesh.peer[world_rank[r]].window = page_aligned(start); // segments map to whole pages: the same shift everywhere
   }
   free(world_rank);
-  f->params_home = f->mesh.peer[f->lay.in_place ? f->mesh.shard.rank[0] : f->mesh.rank].window;
+  f->mem.params_home = f->mesh.peer[f->lay.in_place ? f->mesh.shard.rank[0] : f->mesh.rank].window;
   comm_mpi_zero_windows(f);
   for (int r = 0; r < f->mesh.world && f->lay.mirrored; r++)
     if (mesh_shares_memory(&f->mesh, r))

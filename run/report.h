@@ -319,7 +319,7 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
     if (w->updates)
       fprintf(log->metrics, ",\"updates\":%lld,\"update_bytes\":%lld", (long long)w->updates,
               (long long)w->update_bytes);
-    if (run->fsdp->layers_host) log_layers(log->metrics, run, r->grad_norm);
+    if (run->fsdp->layers.host) log_layers(log->metrics, run, r->grad_norm);
     if (run->dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g", *run->loss_scale);
     if (run->dtype == F16 || r->skipped)
       fprintf(log->metrics, ",\"skipped\":%s", r->skipped ? "true" : "false");

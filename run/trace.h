@@ -285,7 +285,7 @@ static inline void trace_updated(const Ctx *c, Tensor grad) {
   Trace *x = ((const TraceTable *)c->ops)->trace;
   const int stage = trace_stage_of(c, grad);
   if (stage < 0 || !x->reduced[stage] || x->read_stage == stage) return;
-  trace_add(x, TRACE_READ, 0, stage, x->op_begin_ns, x->op_begin_ns, x->f->stage_round0[stage], PART_OF_MODEL);
+  trace_add(x, TRACE_READ, 0, stage, x->op_begin_ns, x->op_begin_ns, x->f->reduce.stage_round0[stage], PART_OF_MODEL);
   x->read_stage = stage;
 }
 static inline void trace_range_begin(Ctx *c, const char *name) {
@@ -342,7 +342,7 @@ static inline void trace_table(TraceTable *t, Trace *x, const Ops *real, TracePa
 // ---- the comm table
 static inline void trace_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   Trace *x = tracing;
-  const int64_t k = slot - f->slot;
+  const int64_t k = slot - f->gather.slot;
   if (x->on_device) {                            // all of it is on the gather stream, after what it waits for
     step_event_wait(&f->gather_ctx, &slot->released);
     const int64_t begin = trace_time(x, &f->gather_ctx);
@@ -364,7 +364,7 @@ static inline void trace_gather_start(Fsdp *f, int s, GatherSlot *slot) {
 }
 static inline void trace_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
   Trace *x = tracing;
-  const int64_t begin = trace_enter(x, f->ctx), k = slot - f->slot;
+  const int64_t begin = trace_enter(x, f->ctx), k = slot - f->gather.slot;
   x->stage = s;
   x->comm->gather_finish(f, s, slot);
   x->stage = STAGE_NONE;
@@ -594,7 +594,7 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   }
   x->f = f;
   x->step = (int32_t)(step + 1);
-  x->ops = c->ops, x->comm = f->comm, x->background = f->background;
+  x->ops = c->ops, x->comm = f->comm, x->background = f->watch.background;
   x->model = c;
   x->step_count = x->count, x->stamps = 0;
   x->side[PART_OF_GATHER] = x->on_device && f->gather_ctx.stream != c->stream;
@@ -631,12 +631,12 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   f->gather_ctx.ops = &x->table[PART_OF_GATHER].ops;
   f->reduce_ctx.ops = &x->table[PART_OF_SUMS].ops;
   f->comm = &x->traced_comm;
-  if (f->background && !x->on_device) f->background = trace_background;
+  if (f->watch.background && !x->on_device) f->watch.background = trace_background;
 }
 static inline void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
   c->ops = f->gather_ctx.ops = f->reduce_ctx.ops = x->ops;
   f->comm = x->comm;
-  f->background = x->background;
+  f->watch.background = x->background;
   tracing = NULL;
   if (!x->on_device) return;
   x->ops->sync(c);

@@ -241,7 +241,7 @@ static inline size_t lend_activations(int world, const char *extra, bool *lends)
   size_t bytes = 0;                              // the workspace may lie where they do
   for (MemoryName line : {MEM_ACTIVATIONS, MEM_SLOTS_SHARED, MEM_WORKSPACE}) bytes += t.plan.planned_bytes[line];
   *lends = false;
-  for (int s = 0; s < t.fsdp.lay.stages; s++) *lends = *lends || t.fsdp.sums_shared[s];
+  for (int s = 0; s < t.fsdp.lay.stages; s++) *lends = *lends || t.fsdp.shared.sums[s];
   trainer_plan_close(&t);
   return bytes;
 }
@@ -320,8 +320,8 @@ TEST_MPI(logits_wait_for_late_readers, 3,
     MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
     test_options(&o, 3, "%s %s", world_shapes, mode);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    EXPECT(t.fsdp.slot_shared[0] && t.fsdp.slot_shared[1], "%s: nothing lies where slots do", mode);
-    if (rank == last) t.fsdp.background = late;
+    EXPECT(t.fsdp.shared.slot[0] && t.fsdp.shared.slot[1], "%s: nothing lies where slots do", mode);
+    if (rank == last) t.fsdp.watch.background = late;
     for (double &l : loss) l = train_step(&t, false).loss;
     r.weights = weights_hash(&t.fsdp);
     EXPECT(loss[1] == one.loss[1] && r.weights == one.weights, "%s, rank %d late: loss %.17g (%.17g), weights %s", mode,

@@ -85,7 +85,8 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   // Over mpi, initialisation ends with a barrier. Else parameters were just written, and no one has waited.
   if (f->cfg.comm != COMM_MPI && f->cfg.offload != OFFLOAD_PARAMS)
     record_told(&record, RECORD_ACCESS, RECORD_MODEL, 0,
-                Access{ACCESS_WRITE, (uintptr_t)(f->params_home + f->lay.part[WORK_PARAMS].at), f->lay.params_bytes});
+                Access{ACCESS_WRITE, (uintptr_t)(f->mem.params_home + f->lay.part[WORK_PARAMS].at),
+                       f->lay.params_bytes});
   f->traffic = Traffic{};
   Traffic want = {};
   for (int s = 0; s < v.steps; s++) {
@@ -96,10 +97,10 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   record.paused = true;
   // In every microbatch the gradient of each stage begins in a separate buffer; other buffers, at the beginning of the
   // step and where the placement says, in the slots and in the staging they overwrite.
-  int64_t buffers = 0, begun = 0, given = f->slot_shared[0] + f->slot_shared[1];
-  for (int i = 0; i < o.grad_accum * f->points; i++) given += __builtin_popcount((unsigned)fsdp_waits_at(f, i));
+  int64_t buffers = 0, begun = 0, given = f->shared.slot[0] + f->shared.slot[1];
+  for (int i = 0; i < o.grad_accum * f->shared.points; i++) given += __builtin_popcount((unsigned)fsdp_waits_at(f, i));
   for (int s = 0; s < f->lay.stages; s++) buffers += f->lay.stage[s].grads >= GRADS_IN_SLOT;
-  for (int s = 0; s < f->lay.stages; s++) given += f->staging_shared && f->lay.stage[s].staged;
+  for (int s = 0; s < f->lay.stages; s++) given += f->shared.staging && f->lay.stage[s].staged;
   for (int i = 0; i < record.count; i++)
     begun += record.entry[i].kind == RECORD_FREE && record.entry[i].op == HELD_GRADIENT && !record.entry[i].number;
   const int64_t must = v.steps * (o.grad_accum * buffers + given) * (1 + f->lay.mirrored);

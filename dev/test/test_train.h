@@ -231,13 +231,13 @@ TEST_MPI(update_unscales_and_clips, 1,
     const double scale = 3 * (double)t.loss_scale;
     const StepResult r = train_step(&t, false);
     double squares = 0;
-    for (int64_t i = 0; i < n; i++) squares += (double)f->grads[i] * f->grads[i];
+    for (int64_t i = 0; i < n; i++) squares += (double)f->shards.grads[i] * f->shards.grads[i];
     const double norm = sqrt(squares) / scale, factor = (o.clip > 0 ? fmin(1, o.clip / (norm + 1e-6)) : 1) / scale;
     EXPECT(fabs(r.grad_norm / norm - 1) < 1e-12, "%s: the norm is %.17g, must be %.17g", extra, r.grad_norm, norm);
     for (int u = 0; u < f->lay.units; u++) for (int p = 0; p < f->lay.unit[u].pieces; p++)
       for (int64_t i = 0; i < f->lay.unit[u].piece[p].numel; i++) {
         const int64_t at = f->lay.unit[u].state_base + f->lay.unit[u].piece[p].state_at + i;
-        const double b = before[at], move = 0.5 * factor * f->grads[at];
+        const double b = before[at], move = 0.5 * factor * f->shards.grads[at];
         // Roundings: factor to fp32, gradient times factor, and the fused subtraction: 2 of the move, 1 of the result.
         const double bound = 0x1p-24 * (2.1 * fabs(move) + fabs(b) + fabs(move));
         const double got = fsdp_piece_state(f, STATE_MASTER, u, p)[i];
