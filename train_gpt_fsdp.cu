@@ -348,14 +348,18 @@ struct Trainer {
 static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
   return pass == PASS_SAMPLE ? 1 : min64(t->head_rows, (int64_t)B * T);
 }
-// Lays out the activations of a pass over B x T tokens, where the placement put them. The memory itself never moves.
-static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
-  if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
-  char *const slots = t->fsdp.mem.work + t->fsdp.lay.part[WORK_STAGING].at;
-  Declare d = {&t->pass[pass], NULL, {(char *)t->fsdp.shards.grads, t->fsdp.mem.pool, slots}, 0};
+// Makes the activations of a pass over B x T tokens: where a dry run puts them, or where the placement has.
+static void trainer_declare_pass(Trainer *t, Declare d, int B, int T, PassKind pass) {
   acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
   t->ctx.workspace = declare_workspace(&d, t->ctx.workspace_bytes);
   t->carved = pass;
+}
+// The same for a real pass. The memory itself never moves.
+static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
+  if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
+  char *const slots = t->fsdp.mem.work + t->fsdp.lay.part[WORK_STAGING].at;
+  const Declare there = {&t->pass[pass], NULL, {(char *)t->fsdp.shards.grads, t->fsdp.mem.pool, slots}, 0};
+  trainer_declare_pass(t, there, B, T, pass);
 }
 
 static size_t trainer_exchange_bytes(const Trainer *t) { return exchange_bytes((int)t->opt.grad_accum); }
@@ -945,18 +949,14 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   cfg.microbatches = dry->opt.grad_accum;
   cfg.small_bytes = trainer_exchange_bytes(dry);
   cfg.slots_bytes = cfg.pool_bytes = cfg.workspace_bytes = 0;          // as many as the sharding layer's take alone
-  Mesh mesh;
-  mesh_copy(&mesh, &f->mesh);
-  Param *param = (Param *)malloc(sizeof(Param) * (size_t)f->lay.params);
-  memcpy(param, f->lay.param, sizeof(Param) * (size_t)f->lay.params);
-  fsdp_layout(&dry->fsdp, &dry->ctx, mesh, cfg, param, f->lay.params);
+  fsdp_dry_layout(&dry->fsdp, f, &dry->ctx, cfg);
   trainer_declare(dry);
   fsdp_dry_open(&dry->fsdp, &dry->plan, r);
   trainer_carve_buffers(dry);
   dry->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
 }
 static void trainer_dry_close(Trainer *dry) {
-  fsdp_close(&dry->fsdp);
+  fsdp_dry_close(&dry->fsdp);
   flight.dry = false;
   free(dry->acts.block);
 }
@@ -965,11 +965,8 @@ static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
   const Options *o = &dry->opt;
   const int T = (int)(kind == PASS_SAMPLE ? dry->model.P : dry->model.T);
   const int B = (int)(kind == PASS_TRAIN ? o->batch_size : kind == PASS_EVAL ? o->test_batch_size : 1);
-  Declare d = {p, r, {}, 0};
   r->count = 0;
-  acts_declare(&dry->acts, &d, &dry->model, dry->dtype, B, T, pass_head_rows(dry, kind, B, T), kind == PASS_TRAIN);
-  dry->ctx.workspace = declare_workspace(&d, dry->ctx.workspace_bytes);
-  dry->carved = kind;
+  trainer_declare_pass(dry, Declare{p, r, {}, 0}, B, T, kind);
   if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
   fsdp_step_begin(&dry->fsdp, false);
   for (int i = 0; i < DRY_BATCHES; i++) {

@@ -3,7 +3,20 @@
 #pragma once
 #include "open.h"
 
-// Opens f, which has been laid out, for a dry run over the planning table: its memory is addresses of `r`.
+// Makes `dry` the layer of the same rank as f, over the planning table of ctx: laid out as f is, with places of its
+// own, which fsdp_declare gives it. cfg: f's, with fewer microbatches and no pools.
+static inline void fsdp_dry_layout(Fsdp *dry, const Fsdp *f, Ctx *ctx, FsdpConfig cfg) {
+  const size_t bytes = sizeof(Unit) * (size_t)f->lay.units;
+  memset(dry, 0, sizeof *dry);
+  dry->ctx = ctx;
+  dry->cfg = cfg;
+  dry->mesh = mesh_alone(&f->mesh);
+  dry->lay = f->lay;
+  dry->lay.unit = (Unit *)malloc(bytes);         // which say where they begin
+  memcpy(dry->lay.unit, f->lay.unit, bytes);
+  fsdp_state_open(dry);
+}
+// Opens it: its memory is addresses of `r`.
 static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
   f->plan = plan;
   f->comm = &comm_plan;
@@ -14,6 +27,12 @@ static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
   for (int s = 0; s < f->lay.stages; s++)
     f->shared.sums[s] = fsdp_shares_sums(f) && !f->lay.stage[s].shard_aliases_gradient;
   fsdp_open(f);
+}
+static inline void fsdp_dry_close(Fsdp *f) {
+  fsdp_give_back(f);
+  fsdp_state_free(f);
+  free(f->lay.unit);
+  memset(f, 0, sizeof *f);
 }
 // Elements of f->shards.grads before those of stage s.
 static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {

@@ -196,6 +196,26 @@ static inline void fsdp_layout_dtypes(Fsdp *f) {
   }
 }
 
+// What changes while the layer runs, of which there is one a stage, a unit or a slot; and places in the pool.
+static inline void fsdp_state_open(Fsdp *f) {
+  const size_t stages = (size_t)f->lay.stages, buffers = 2 + stages, slots = (size_t)f->cfg.gather_slots;
+  f->lay.pool_place = (PoolPlace *)calloc(slots + POOL_PARTS, sizeof(PoolPlace));
+  f->shared.sums = (bool *)calloc(stages, sizeof(bool));
+  f->gather.slot = (GatherSlot *)calloc(slots + 1, sizeof(GatherSlot));
+  f->gather.secondary_valid = (bool *)calloc(stages, sizeof(bool));
+  f->gather.secondary_number = (uint64_t *)calloc(stages, sizeof(uint64_t));
+  f->reduce.stage_round0 = (uint64_t *)calloc(stages, sizeof(uint64_t));
+  f->reduce.slot_rounds = (uint64_t *)calloc(buffers, sizeof(uint64_t));
+  f->reduce.slot_collective = (FlightCollective *)calloc(buffers, sizeof(FlightCollective));
+  f->returns.of = (SumReturn *)calloc((size_t)f->lay.units, sizeof(SumReturn));
+  f->events.grads_free = (StepEvent *)calloc(buffers, sizeof(StepEvent));
+}
+static inline void fsdp_state_free(Fsdp *f) {
+  void *const owned[] = {f->lay.pool_place, f->shared.sums, f->gather.slot, f->gather.secondary_valid,
+                         f->gather.secondary_number, f->reduce.stage_round0, f->reduce.slot_rounds,
+                         f->reduce.slot_collective, f->returns.of, f->events.grads_free};
+  for (void *p : owned) free(p);
+}
 // Lays out units and decides chunks, as rank mesh.rank sees it; allocates nothing big and asks nobody. `mesh` and
 // `param` are owned by f from here on.
 static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
@@ -228,15 +248,7 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
   f->lay.hosts = hosts_layout(&f->cfg, &f->mesh, f->lay.mirrored);
   fsdp_layout_reductions(f);
   fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
-  f->gather.secondary_valid = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
-  f->shared.sums = (bool *)calloc((size_t)f->lay.stages, sizeof(bool));
-  f->returns.of = (SumReturn *)calloc((size_t)f->lay.units, sizeof(SumReturn));
-  f->gather.secondary_number = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
-  f->reduce.stage_round0 = (uint64_t *)calloc((size_t)f->lay.stages, sizeof(uint64_t));
-  f->reduce.slot_rounds = (uint64_t *)calloc((size_t)(2 + f->lay.stages), sizeof(uint64_t));
-  f->lay.pool_place = (PoolPlace *)calloc((size_t)cfg.gather_slots + POOL_PARTS, sizeof(PoolPlace));
-  f->reduce.slot_collective = (FlightCollective *)calloc((size_t)(2 + f->lay.stages), sizeof(FlightCollective));
-  f->events.grads_free = (StepEvent *)calloc((size_t)(2 + f->lay.stages), sizeof(StepEvent));
+  fsdp_state_open(f);
 }
 
 // ---- memory

@@ -129,19 +129,11 @@ static inline void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank
   for (int r = 0; r < world; r++) m->peer[r].host = r / per_host * per_host;
   mesh_groups(m, shape, windows);
 }
-// For dry runs: copies a mesh, but for its communicators. Close both.
-static inline void mesh_copy(Mesh *to, const Mesh *from) {
-  *to = *from;
-  MPI_Comm *const comms[] = {&to->comm, &to->gather_comm, &to->reduce_comm, &to->chain_comm, &to->node};
-  RankGroup *const groups[] = {&to->shard, &to->replicate, &to->secondary};
-  for (MPI_Comm *c : comms) *c = MPI_COMM_NULL;
-  for (RankGroup *g : groups) {
-    int *rank = (int *)malloc(sizeof(int) * (size_t)g->size);
-    memcpy(rank, g->rank, sizeof(int) * (size_t)g->size);
-    g->rank = rank;
-  }
-  to->peer = (Peer *)malloc(sizeof(Peer) * (size_t)to->world);
-  memcpy(to->peer, from->peer, sizeof(Peer) * (size_t)to->world);
+// For dry runs: the same mesh without communicators. Its lists are `from`'s; do not close it.
+static inline Mesh mesh_alone(const Mesh *from) {
+  Mesh m = *from;
+  m.comm = m.gather_comm = m.reduce_comm = m.chain_comm = m.node = MPI_COMM_NULL;
+  return m;
 }
 // The largest `mine` of all ranks; without communicators this rank's. Collective.
 static inline size_t mesh_most(const Mesh *m, size_t mine) {

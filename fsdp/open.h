@@ -37,7 +37,6 @@ static inline void fsdp_connect(Fsdp *f, MemoryPlan *plan) {
 static inline void fsdp_open(Fsdp *f) {
   const int K = f->cfg.gather_slots;
   f->meanwhile = fsdp_poll;
-  f->gather.slot = (GatherSlot *)calloc((size_t)K + 1, sizeof(GatherSlot));
   f->comm->open(f);
   memory_take_all(f->ctx, f->plan);
   if (f->mem.host_params) f->mem.params_home = f->mem.host_params - f->lay.part[WORK_PARAMS].at;
@@ -57,21 +56,23 @@ static inline void fsdp_open(Fsdp *f) {
 
 // Frees what fsdp_layout took.
 static inline void fsdp_layout_free(Fsdp *f) {
-  for (int u = 0; u < f->lay.units; u++) free(f->lay.unit[u].piece);
   const FsdpLayout *l = &f->lay;
-  void *const owned[] = {l->unit, l->param, l->stage, l->pool_place, l->owned.matrix, l->owned.round_first,
-                         l->hosts.part, l->hosts.adder, f->gather.slot, f->gather.secondary_valid,
-                         f->gather.secondary_number, f->reduce.stage_round0, f->reduce.slot_rounds,
-                         f->reduce.slot_collective, f->events.grads_free, f->shared.sums, f->returns.of};
+  for (int u = 0; u < l->units; u++) free(l->unit[u].piece);
+  fsdp_state_free(f);
+  void *const owned[] = {l->unit, l->param, l->stage, l->owned.matrix, l->owned.round_first, l->hosts.part,
+                         l->hosts.adder};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
   memset(f, 0, sizeof *f);
 }
 // Gives back all memory that the plan had.
-static inline void fsdp_close(Fsdp *f) {
+static inline void fsdp_give_back(Fsdp *f) {
   fsdp_each_event(f, step_event_close);
   f->comm->close(f);
   memory_give_back_all(f->ctx, f->plan);
+}
+static inline void fsdp_close(Fsdp *f) {
+  fsdp_give_back(f);
   fsdp_layout_free(f);
 }
 
