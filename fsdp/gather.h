@@ -57,7 +57,7 @@ static inline Tensor fsdp_scale(const Fsdp *f, int p) {
 // scale, everything else piece by piece. fp32 parameters are rounded as if they were stored so.
 static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
   const Dtype to = f->cfg.compute_dtype;
-  for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
+  EACH_UNIT_OF_STAGE(f, s, u) {
     char *base = fsdp_expanded(f, s) + (size_t)f->lay.unit[u].expand_slot_at * dtype_bytes(to);
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
       const Piece *c = &f->lay.unit[u].piece[i];

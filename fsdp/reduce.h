@@ -31,15 +31,12 @@ static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
 static inline bool fsdp_reduce_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   if (!f->comm->round_free(f, round)) return false;
-  const Unit *u = &f->lay.unit[x.unit];
-  PieceRun run;
-  for (int i = 0; i < u->pieces && f->lay.stage[job->stage].staged; i++) {
-    if (!piece_run(u, i, x.first, x.numel, &run)) continue;
-    for (int o = 0; o < fsdp_shards(f); o++)
+  const char *whole = f->mem.work + f->lay.unit[x.unit].grads_at;
+  EACH_RUN(f, x, run)
+    for (int o = 0; o < fsdp_shards(f) && f->lay.stage[job->stage].staged; o++)
       convert(&f->reduce_ctx,
               tensor_of(f->mem.work + fsdp_contribution_at(f, o, round, x, run), f->cfg.wire_dtype, run.numel),
-              tensor_of(f->mem.work + u->grads_at + (size_t)(run.grad_at + o * run.owner_stride) * 4, F32, run.numel));
-  }
+              tensor_of((void *)(whole + (size_t)(run.grad_at + o * run.owner_stride) * 4), F32, run.numel));
   f->comm->round_send(f, round, x);
   job->past[REDUCE_SEND]++;
   return true;
@@ -60,10 +57,10 @@ static inline bool fsdp_reduce_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   job->past[REDUCE_BEGIN]++;
   return true;
 }
-// Where the sum of a part is while it is added to: elements of a run of piece i.
-static inline float *fsdp_part_sum(const Fsdp *f, uint64_t round, int part, ReduceSpan x, int i, PieceRun run) {
+// Where the sum of a part is while it is added to: elements of a run.
+static inline float *fsdp_part_sum(const Fsdp *f, uint64_t round, int part, ReduceSpan x, PieceRun run) {
   if (f->lay.hosts.hosts) return hosts_sum(f, round, part) + run.state_at - x.first;
-  return fsdp_own_sum(f, x, i, run, fsdp_round_sum(f, x));
+  return fsdp_own_sum(f, x, run, fsdp_round_sum(f, x));
 }
 // Adds contributions to a part of the sum, in order of ranks: as many in one pass as accumulate takes, or one by one on
 // a mirrored device, which has room for one. If that takes several passes, it goes in parts that stay in cache.
@@ -94,10 +91,8 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, R
 }
 // Along hosts: copies this rank's shard to the sum of its part, or back.
 static inline void fsdp_copy_own_sum(Fsdp *f, uint64_t round, ReduceSpan x, bool back) {
-  PieceRun run;
-  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
-    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
-    float *own = fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x));
+  EACH_RUN(f, x, run) {
+    float *own = fsdp_own_sum(f, x, run, fsdp_grads_of(f, x));
     float *sum = hosts_sum(f, round, f->lay.hosts.own) + run.state_at - x.first;
     f->ctx->ops->copy(&f->reduce_ctx, back ? own : sum, back ? sum : own, (size_t)run.numel * 4);
   }
@@ -109,13 +104,11 @@ static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   if (!f->comm->part_arrived(f, round, job->part, x)) return false;
   const bool begins = !h->me && fsdp_begins(f), received = hosts_receives_part(f, job->part);
-  PieceRun run;
   doing(f->record, DOING_CHAIN, job->stage, round);
   if (h->hosts && !received && !begins) fsdp_copy_own_sum(f, round, x, false);
   doing(f->record, DOING_REDUCE, job->stage, round);
-  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
-    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
-    fsdp_add_run(f, fsdp_part_sum(f, round, job->part, x, i, run), round, job->part, x, run, begins);
+  EACH_RUN(f, x, run) {
+    fsdp_add_run(f, fsdp_part_sum(f, round, job->part, x, run), round, job->part, x, run, begins);
     f->traffic.reduce_bytes += (h->ranks - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
     f->traffic.reduce_bytes += received * run.numel * 4;
   }
@@ -133,10 +126,9 @@ static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
 // The step's last reduction of a stage is over: its units' sums go to all replicas, while backward goes on. That comes
 // after reduce_end: nobody who waits for the gradient's memory waits for them.
 static inline void fsdp_return(Fsdp *f) {
-  const Stage *s = &f->lay.stage[f->job.stage];
   const uint64_t end = f->job.round0 + (uint64_t)f->job.rounds;
   const Doing was = doing(f->record, DOING_RETURN, f->job.stage, end - 1);
-  for (int u = s->first_unit; u < s->first_unit + s->units; u++) {
+  EACH_UNIT_OF_STAGE(f, f->job.stage, u) {
     if (!f->lay.unit[u].state_numel) continue;
     SumReturn *r = &f->returns.of[f->returns.begun++];
     *r = SumReturn{u, end - 1};
@@ -166,10 +158,8 @@ static inline bool fsdp_reduce_end(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const HostsLayout *h = &f->lay.hosts;
   if (h->hosts && !f->comm->hosts_back(f, round, x)) return false;
-  PieceRun run;
   if (h->hosts && h->end == f->mesh.shard.me) fsdp_copy_own_sum(f, round, x, true);
-  for (int i = 0; i < f->lay.unit[x.unit].pieces && h->end != f->mesh.shard.me; i++)
-    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) f->traffic.reduce_bytes += run.numel * 4;
+  EACH_RUN(f, x, run) f->traffic.reduce_bytes += h->end != f->mesh.shard.me ? run.numel * 4 : 0;
   doing(f->record, DOING_CHAIN, job->stage, round);
   if (fsdp_chains(f)) f->comm->chain_give(f, round, x, fsdp_round_sum(f, x));
   liveness_arrived();
@@ -352,7 +342,7 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   f->reduce.slot_rounds[slot] = f->reduce.rounds_started;
   f->reduce.slot_collective[slot] = job->collective;
   f->reduce.block_reductions += home == GRADS_IN_SLOT;
-  for (int u = f->lay.stage[s].first_unit; u < f->lay.stage[s].first_unit + f->lay.stage[s].units; u++) {
+  EACH_UNIT_OF_STAGE(f, s, u) {
     if (!f->lay.unit[u].state_numel) continue;
     f->traffic.reductions++;
     record_collective(f->record, RECORD_HOST, COLLECTIVE_REDUCE, OVER_NONE, 1, 0);

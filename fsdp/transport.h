@@ -108,11 +108,15 @@ static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
   const Piece *c = &f->lay.unit[u].piece[i];
   return (float *)(f->mem.work + f->lay.unit[u].grads_at) + c->grad_at + f->mesh.shard.me * c->numel;
 }
-// Where this rank's sum of a run of piece i lies; sum: where elements from x.first on do, if they lie apart.
-static inline float *fsdp_own_sum(const Fsdp *f, ReduceSpan x, int i, PieceRun run, float *sum) {
+// The runs of a round: of each piece of x's unit that has elements there.
+#define EACH_RUN(f, x, run) \
+  for (int piece_ = 0; piece_ < (f)->lay.unit[(x).unit].pieces; piece_++) \
+    if (PieceRun run = {}; piece_run(&(f)->lay.unit[(x).unit], piece_, (x).first, (x).numel, &run))
+// Where this rank's sum of a run lies; sum: where elements from x.first on do, if they lie apart.
+static inline float *fsdp_own_sum(const Fsdp *f, ReduceSpan x, PieceRun run, float *sum) {
   const Unit *u = &f->lay.unit[x.unit];
   if (!f->lay.stage[u->stage].shard_aliases_gradient) return sum + run.state_at - x.first;
-  return fsdp_own_gradient(f, x.unit, i) + run.state_at - u->piece[i].state_at;
+  return fsdp_own_gradient(f, x.unit, run.piece) + run.state_at - u->piece[run.piece].state_at;
 }
 static inline float *fsdp_grads_of(const Fsdp *f, ReduceSpan x) {
   const Unit *u = &f->lay.unit[x.unit];
@@ -155,8 +159,8 @@ static inline size_t fsdp_contribution_at(const Fsdp *f, int owner, uint64_t rou
 // ---- gathering: from the shards of the shard group's ranks, or from the secondary shards of a smaller group
 // A rank's part of a piece is `widen` of its shards there, at `at` of working memory.
 struct GatherSource { const RankGroup *group; size_t widen; bool secondary; };
-static inline GatherSource fsdp_gather_source(const Fsdp *f, const GatherSlot *slot) {
-  if (!slot->from_secondary) return GatherSource{&f->mesh.shard, 1, false};
+static inline GatherSource fsdp_source(const Fsdp *f, bool secondary) {
+  if (!secondary) return GatherSource{&f->mesh.shard, 1, false};
   return GatherSource{&f->mesh.secondary, (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary), true};
 }
 // One piece of a gather: `bytes` of every rank of the source, from from_at of its working memory to to_at (of rank 0;
@@ -168,12 +172,14 @@ static inline GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u
   return GatherPiece{(g.secondary ? q->secondary_at : q->params_at) + c->shard_at * g.widen, q->slot_at + c->full_at,
                      (size_t)c->numel * g.widen * dtype_bytes(c->dtype)};
 }
+#define EACH_UNIT_OF_STAGE(f, s, u) \
+  for (int u = (f)->lay.stage[s].first_unit; u < (f)->lay.stage[s].first_unit + (f)->lay.stage[s].units; u++)
 #define EACH_PIECE_OF_STAGE(f, s, u, i) \
-  for (int u = (f)->lay.stage[s].first_unit; u < (f)->lay.stage[s].first_unit + (f)->lay.stage[s].units; u++) \
+  EACH_UNIT_OF_STAGE(f, s, u) \
     for (int i = 0; i < (f)->lay.unit[u].pieces; i++)
 
 static inline void fsdp_count_gather(Fsdp *f, int s, const GatherSlot *slot) {
-  const GatherSource g = fsdp_gather_source(f, slot);
+  const GatherSource g = fsdp_source(f, slot->from_secondary);
   if (g.group->size == 1) return;
   f->traffic.gathers += f->lay.stage[s].units;
   record_collective(f->record, RECORD_HOST, COLLECTIVE_GATHER, OVER_NONE, f->lay.stage[s].units, 0);
@@ -184,7 +190,7 @@ static inline bool fsdp_stores_secondary(const Fsdp *f, int s, const GatherSlot 
 }
 // Copies this rank's secondary shard out of the whole stage.
 static inline void fsdp_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
-  const GatherSource g = {&f->mesh.secondary, (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary), true};
+  const GatherSource g = fsdp_source(f, true);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     f->ctx->ops->copy(&f->gather_ctx, f->mem.work + p.from_at, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
@@ -200,7 +206,6 @@ static inline int chain_before(const Fsdp *f) {
   const RankGroup *g = &f->mesh.replicate;
   return g->rank[(g->me + g->size - 1) % g->size];
 }
-static inline bool chain_begins(const Fsdp *f) { return f->job.first && f->mesh.replicate.me == 0; }
 // Whether this rank's sum of the last reduction goes back to the first replica before this one overwrites it.
 static inline bool chain_returns(const Fsdp *f) {
   return !f->job.first && f->mesh.replicate.me == f->mesh.replicate.size - 1;

@@ -111,7 +111,7 @@ static inline void comm_mpi_landing_free(Fsdp *f, int s, GatherSlot *slot) {
 static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_count_gather(f, s, slot);
   comm_mpi_landing_free(f, s, slot);
-  const GatherSource g = fsdp_gather_source(f, slot);
+  const GatherSource g = fsdp_source(f, slot->from_secondary);
   MessageSet *set = &slot->messages;
   char *landing = f->lay.mirrored ? slot->landing : slot->data;
   for (int k = 0; k < g.group->size && f->mesh.remote; k++) {
@@ -142,7 +142,7 @@ static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource
 }
 // Secondary shards lie in this rank's window from here on, for its neighbours and for messages.
 static inline void comm_mpi_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
-  const GatherSource g = {&f->mesh.secondary, (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary), true};
+  const GatherSource g = fsdp_source(f, true);
   fsdp_store_secondary(f, s, slot);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
@@ -154,7 +154,7 @@ static inline void comm_mpi_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
 // Shards of ranks on this host are copied here: their owners change them only between two barriers, and secondary
 // shards, after they have said that these are there, only in the next step.
 static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
-  const GatherSource g = fsdp_gather_source(f, slot);
+  const GatherSource g = fsdp_source(f, slot->from_secondary);
   step_event_wait(&f->gather_ctx, &slot->released);
   for (int i = 0; i < g.group->size; i++) {
     const int k = (g.group->me + i) % g.group->size, r = g.group->rank[k];     // start with the own shard: ranks do not
@@ -177,8 +177,7 @@ static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
 static inline void comm_mpi_reduce_start(Fsdp *f) {
   streams_reduce_start(f);
   if (!f->lay.mirrored || fsdp_shards(f) == 1 || f->lay.stage[f->job.stage].staged) return;       // nobody reads it
-  const Stage *s = &f->lay.stage[f->job.stage];
-  for (int u = s->first_unit; u < s->first_unit + s->units; u++) {
+  EACH_UNIT_OF_STAGE(f, f->job.stage, u) {
     const size_t at = fsdp_unit_grads_at(f, u, f->job.slot);
     f->ctx->ops->copy(&f->reduce_ctx, f->mem.window + at, f->mem.work + at,
                       (size_t)f->lay.unit[u].grad_numel * fsdp_wire_bytes(f));
@@ -220,7 +219,7 @@ static inline void comm_mpi_chain_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   char *shard = f->mem.window + chain_at(f, x);
   if (chain_returns(f) && !mesh_shares_memory(&f->mesh, g->rank[0]))
     message_send(f, CHANNEL_CHAIN, back, shard, n, g->rank[0], tag);
-  if (!chain_begins(f) && !mesh_shares_memory(&f->mesh, chain_before(f)))
+  if (!fsdp_begins(f) && !mesh_shares_memory(&f->mesh, chain_before(f)))
     message_receive(f, CHANNEL_CHAIN, next, shard, n, chain_before(f), tag);
 }
 static inline bool comm_mpi_chain_arrived(Fsdp *f, uint64_t round) {
@@ -311,10 +310,8 @@ static inline MessageSet *part_receives(Fsdp *f, uint64_t round, int part) {
 static inline void hosts_message(Fsdp *f, uint64_t round, ReduceSpan x, float *sum, HostsMove move, Channel c,
                                  MessageSet *set, int peer) {
   const int r = f->mesh.shard.rank[peer], tag = (int)(round & 0x3fff);
-  PieceRun run;
-  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
-    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
-    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x));
+  EACH_RUN(f, x, run) {
+    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, run, fsdp_grads_of(f, x));
     const int bytes = fsdp_mpi_count(run.numel * 4);
     if (move == HOSTS_SEND) message_send(f, c, set, at, bytes, r, tag);
     else message_receive(f, c, set, at, bytes, r, tag);
@@ -387,13 +384,11 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     return;
   }
   MessageSet *in = part_receives(f, round, 0), *out = &f->messages.sends[round & 1];
-  PieceRun run;
   for (int i = 0, k = 0; i < S && f->mesh.remote; i++) {
     if (!comm_mpi_is_remote(f, i)) continue;
     const int r = f->mesh.shard.rank[i];
     char *landing = comm_mpi_landing_in(f, round, k++);
-    for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
-      if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
+    EACH_RUN(f, x, run) {
       const int bytes = fsdp_mpi_count(run.numel * (int64_t)fsdp_wire_bytes(f));
       message_receive(f, CHANNEL_REDUCE, in, landing + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f), bytes, r,
                       tag);

@@ -57,7 +57,7 @@ static inline void comm_nccl_close(Fsdp *f) {
 // An offloaded shard is copied to its place in the slot first, and gathered from there.
 static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const Collectives *nccl = f->ctx->ops->nccl;
-  const GatherSource g = fsdp_gather_source(f, slot);
+  const GatherSource g = fsdp_source(f, slot->from_secondary);
   const bool from_host = f->cfg.offload == OFFLOAD_PARAMS && !g.secondary;
   fsdp_count_gather(f, s, slot);
   step_event_wait(&f->gather_ctx, &slot->released);
@@ -108,10 +108,8 @@ static inline void comm_nccl_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   const size_t b_r = fsdp_wire_bytes(f);
   const int me = f->mesh.shard.me;
-  PieceRun run;
   nccl->group_begin(&f->reduce_ctx);
-  for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
-    if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
+  EACH_RUN(f, x, run) {
     const size_t to = (size_t)(run.state_at - x.first) * b_r, bytes = (size_t)run.numel * b_r;
     for (int o = 0; o < fsdp_shards(f); o++)
       if (h->adder[o] != me)
@@ -126,10 +124,8 @@ static inline void comm_nccl_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
 // A sum to or from rank `peer` of the shard group, piece by piece; sum NULL: of the own shard.
 static inline void comm_nccl_sum(Fsdp *f, ReduceSpan x, float *sum, HostsMove move, int peer) {
   const Collectives *nccl = f->ctx->ops->nccl;
-  PieceRun run;
-  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++) {
-    if (!piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run)) continue;
-    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x));
+  EACH_RUN(f, x, run) {
+    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, run, fsdp_grads_of(f, x));
     const size_t bytes = (size_t)run.numel * 4;
     if (move == HOSTS_SEND) nccl->send(&f->reduce_ctx, f->nccl.reduce, at, bytes, peer);
     else nccl->receive(&f->reduce_ctx, f->nccl.reduce, at, bytes, peer);
@@ -186,10 +182,8 @@ static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     comm_nccl_hosts_post(f, round, x);
     return;
   }
-  PieceRun run;
   nccl->group_begin(&f->reduce_ctx);
-  for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
-    if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
+  EACH_RUN(f, x, run) {
     const size_t to = (size_t)(run.state_at - x.first) * b_r, bytes = (size_t)run.numel * b_r;
     if (f->cfg.native_reduce)
       nccl->reduce_scatter(&f->reduce_ctx, f->nccl.reduce,
@@ -270,8 +264,7 @@ static inline WarmBytes warm_with(WarmBytes w, size_t bytes) {
   return WarmBytes{w.most && w.least < bytes ? w.least : bytes, w.most > bytes ? w.most : bytes};
 }
 static inline WarmBytes comm_nccl_gathers(const Fsdp *f, bool secondary) {
-  const GatherSource g = {secondary ? &f->mesh.secondary : &f->mesh.shard,
-                          secondary ? (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary) : 1, secondary};
+  const GatherSource g = fsdp_source(f, secondary);
   WarmBytes w = {};
   for (int s = secondary ? 1 : 0; s < f->lay.stages; s++)
     EACH_PIECE_OF_STAGE(f, s, u, i) w = warm_with(w, fsdp_gather_piece(f, g, u, i).bytes);

@@ -19,7 +19,7 @@ static inline void comm_plan_open(Fsdp *f) {
   f->mem.params_home = f->lay.part[WORK_PARAMS].on_host ? f->mem.window : f->mem.work;
 }
 static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
-  const GatherSource g = fsdp_gather_source(f, slot);
+  const GatherSource g = fsdp_source(f, slot->from_secondary);
   fsdp_count_gather(f, s, slot);
   step_event_wait(&f->gather_ctx, &slot->released);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
@@ -40,9 +40,7 @@ static inline void comm_plan_staging_in(Fsdp *f, AccessKind kind, uint64_t round
 static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const bool staged = f->lay.stage[f->job.stage].staged;
   const int S = fsdp_shards(f);
-  PieceRun run;
-  for (int c = 0; c < f->lay.unit[x.unit].pieces; c++) {
-    if (!piece_run(&f->lay.unit[x.unit], c, x.first, x.numel, &run)) continue;
+  EACH_RUN(f, x, run) {
     const size_t bytes = (size_t)run.numel * fsdp_wire_bytes(f), at = fsdp_contribution_at(f, 0, round, x, run);
     const size_t last = fsdp_contribution_at(f, S - 1, round, x, run);
     if (!staged) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->mem.work + at, last - at + bytes);
@@ -89,19 +87,15 @@ static inline void comm_plan_updates(Fsdp *f, UpdateMove move, int round) {
 }
 // Along hosts: the own shard's sum goes to the first host, and the result comes back; parts come and go.
 static inline void comm_plan_own_sum(Fsdp *f, AccessKind kind, ReduceSpan x) {
-  PieceRun run;
-  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
-    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
-      comm_plan_touch(&f->reduce_ctx, kind, fsdp_own_sum(f, x, i, run, fsdp_grads_of(f, x)), (size_t)run.numel * 4);
+  EACH_RUN(f, x, run)
+    comm_plan_touch(&f->reduce_ctx, kind, fsdp_own_sum(f, x, run, fsdp_grads_of(f, x)), (size_t)run.numel * 4);
 }
 static inline void comm_plan_hosts_begin(Fsdp *f, uint64_t, ReduceSpan x) {
   if (f->lay.hosts.begin != f->mesh.shard.me && !fsdp_begins(f)) comm_plan_own_sum(f, ACCESS_READ, x);
 }
 static inline void comm_plan_part(Fsdp *f, AccessKind kind, uint64_t round, int part, ReduceSpan x) {
-  PieceRun run;
-  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
-    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
-      comm_plan_touch(&f->reduce_ctx, kind, hosts_sum(f, round, part) + run.state_at - x.first, (size_t)run.numel * 4);
+  EACH_RUN(f, x, run)
+    comm_plan_touch(&f->reduce_ctx, kind, hosts_sum(f, round, part) + run.state_at - x.first, (size_t)run.numel * 4);
 }
 static inline bool comm_plan_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   if (f->lay.hosts.hosts && hosts_receives_part(f, part)) comm_plan_part(f, ACCESS_WRITE, round, part, x);

@@ -49,7 +49,7 @@ static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_count_gather(f, s, slot);
   step_event_wait(&f->gather_ctx, &slot->released);
   fsdp_mark(f, &f->gather_ctx, MARK_GATHER, 1 + s);
-  const GatherSource g = fsdp_gather_source(f, slot);
+  const GatherSource g = fsdp_source(f, slot->from_secondary);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at, f->mem.params_home + p.from_at, p.bytes);
@@ -57,15 +57,9 @@ static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   step_event_record(&f->gather_ctx, &slot->arrived);
 }
 static inline bool comm_self_yes(Fsdp *, uint64_t) { return true; }
-static inline void comm_self_send(Fsdp *, uint64_t, ReduceSpan) {}
-static inline void comm_self_chain(Fsdp *, uint64_t, ReduceSpan, float *) {}
-static inline bool comm_self_part_arrived(Fsdp *, uint64_t, int, ReduceSpan) { return true; }
 static inline const char *comm_self_part_input(const Fsdp *f, uint64_t round, int i, int, ReduceSpan x, PieceRun run) {
   return f->mem.work + fsdp_contribution_at(f, i, round, x, run);
 }
-static inline void comm_self_done(Fsdp *, uint64_t) {}
-static inline void comm_self_return(Fsdp *, SumReturn *) {}
-static inline bool comm_self_returned(Fsdp *, SumReturn *) { return true; }
 static inline void comm_self_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   record_collective(f->record, RECORD_MODEL, COLLECTIVE_ALL_GATHER, OVER_WORLD, 1, 0);
   f->ctx->ops->copy(f->ctx, all, mine, bytes);
@@ -89,17 +83,16 @@ static inline Comm comm_self_table() {
   c.gather_finish = streams_gather_finish;
   c.reduce_start = streams_reduce_start;
   c.round_free = comm_self_yes;
-  c.round_send = comm_self_send;
+  c.round_send = [](Fsdp *, uint64_t, ReduceSpan) {};
   c.chain_arrived = comm_self_yes;
-  c.chain_take = comm_self_chain;
-  c.part_arrived = comm_self_part_arrived;
+  c.chain_take = c.chain_give = [](Fsdp *, uint64_t, ReduceSpan, float *) {};
+  c.part_arrived = [](Fsdp *, uint64_t, int, ReduceSpan) { return true; };
   c.part_input = comm_self_part_input;
-  c.round_done = comm_self_done;
-  c.chain_give = comm_self_chain;
+  c.round_done = [](Fsdp *, uint64_t) {};
   c.reduce_end = streams_reduce_end;
   c.grads_free = streams_grads_free;
-  c.return_start = comm_self_return;
-  c.return_arrived = comm_self_returned;
+  c.return_start = [](Fsdp *, SumReturn *) {};
+  c.return_arrived = [](Fsdp *, SumReturn *) { return true; };
   c.reduce_join = streams_reduce_join;
   c.small_all_gather = comm_self_small;
   c.updates = comm_self_updates;

@@ -321,12 +321,12 @@ static inline bool shard_run(const Unit *u, const Param *p, int i, Run *run) {
 
 // Of elements [first, first + n) of a gradient shard those that belong to piece i: `numel` elements at state_at. In the
 // unit's whole gradient, those of owner o are at grad_at + o owner_stride. Returns false if there are none.
-struct PieceRun { int64_t state_at, grad_at, owner_stride, numel; };
+struct PieceRun { int piece; int64_t state_at, grad_at, owner_stride, numel; };
 static inline bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {
   const Piece *c = &u->piece[i];
   const int64_t a = max64(first, c->state_at), b = min64(first + n, c->state_at + c->numel);
   if (!c->trains || a >= b) return false;
-  *run = PieceRun{a, c->grad_at + a - c->state_at, c->numel, b - a};
+  *run = PieceRun{i, a, c->grad_at + a - c->state_at, c->numel, b - a};
   return true;
 }
 

@@ -378,10 +378,7 @@ static inline void timed_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   Timeline *l = timeline_of(f);
   const GroupPlace place = group_place(&f->mesh, &f->mesh.shard);
   double part = 0;
-  PieceRun run;
-  for (int i = 0; i < f->lay.unit[x.unit].pieces; i++)
-    if (piece_run(&f->lay.unit[x.unit], i, x.first, x.numel, &run))
-      part += (double)run.numel * (double)fsdp_wire_bytes(f);
+  EACH_RUN(f, x, run) part += (double)run.numel * (double)fsdp_wire_bytes(f);
   timeline_host_copies(l, place, f->mesh.windows ? 0 : part);
   const HostsLayout *h = &f->lay.hosts;
   const GroupPlace host = {h->ranks, 1, h->ranks};
