@@ -359,7 +359,7 @@ static inline void timeline_host_copies(Timeline *l, GroupPlace g, double bytes)
 }
 static inline void timed_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   Timeline *l = timeline_of(f);
-  const GatherSource g = fsdp_gather_source(f, slot);
+  const GatherSource g = fsdp_source(f, slot->from_secondary);
   const GroupPlace place = group_place(&f->mesh, g.group);
   double part = 0;
   EACH_PIECE_OF_STAGE(f, s, u, i) part += (double)fsdp_gather_piece(f, g, u, i).bytes;
