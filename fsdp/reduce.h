@@ -57,11 +57,6 @@ static inline bool fsdp_reduce_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   job->past[REDUCE_BEGIN]++;
   return true;
 }
-// Where the sum of a part is while it is added to: elements of a run.
-static inline float *fsdp_part_sum(const Fsdp *f, uint64_t round, int part, ReduceSpan x, PieceRun run) {
-  if (f->lay.hosts.hosts) return hosts_sum(f, round, part) + run.state_at - x.first;
-  return fsdp_own_sum(f, x, run, fsdp_round_sum(f, x));
-}
 // Adds contributions to a part of the sum, in order of ranks: as many in one pass as accumulate takes, or one by one on
 // a mirrored device, which has room for one. If that takes several passes, it goes in parts that stay in cache.
 static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, ReduceSpan x, PieceRun run,
@@ -92,8 +87,7 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, R
 // Along hosts: copies this rank's shard to the sum of its part, or back.
 static inline void fsdp_copy_own_sum(Fsdp *f, uint64_t round, ReduceSpan x, bool back) {
   EACH_RUN(f, x, run) {
-    float *own = fsdp_own_sum(f, x, run, fsdp_grads_of(f, x));
-    float *sum = hosts_sum(f, round, f->lay.hosts.own) + run.state_at - x.first;
+    float *own = fsdp_part_sum(f, round, OWN_SHARD, x, run), *sum = fsdp_part_sum(f, round, f->lay.hosts.own, x, run);
     f->ctx->ops->copy(&f->reduce_ctx, back ? own : sum, back ? sum : own, (size_t)run.numel * 4);
   }
 }

@@ -135,10 +135,13 @@ static inline bool hosts_receives_part(const Fsdp *f, int part) {
   const HostsLayout *h = &f->lay.hosts;
   return h->part[part].before != f->mesh.shard.me && (h->me || !fsdp_begins(f));
 }
-// Along hosts: the sum of a part in a round; elements from x.first on.
-static inline float *hosts_sum(const Fsdp *f, uint64_t round, int part) {
+// Where the sum of a part is in a round, elements of a run: along hosts apart from all shards, but for OWN_SHARD;
+// straight, it is the own shard's.
+enum { OWN_SHARD = -1 };
+static inline float *fsdp_part_sum(const Fsdp *f, uint64_t round, int part, ReduceSpan x, PieceRun run) {
+  if (!f->lay.hosts.hosts || part == OWN_SHARD) return fsdp_own_sum(f, x, run, fsdp_round_sum(f, x));
   char *sums = f->mem.staging_in + (round & 1) * hosts_round_bytes(f) + hosts_inputs_bytes(f);
-  return (float *)sums + (size_t)part * (size_t)f->lay.chunk_numel;
+  return (float *)sums + (size_t)part * (size_t)f->lay.chunk_numel + run.state_at - x.first;
 }
 static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
   return f->mem.params_home + f->lay.unit[u].params_at + f->lay.unit[u].piece[i].shard_at;

@@ -299,32 +299,30 @@ static inline void comm_mpi_reduce_join(Fsdp *f) {
 }
 
 // ---- sums along hosts
-// Receives of a round: straight, of contributions; along hosts of a part's sum, or of the own result, as the part
-// behind all others.
+// Receives of a round: straight, of contributions; along hosts of a part's sum, or of the own shard's result.
 static inline MessageSet *part_receives(Fsdp *f, uint64_t round, int part) {
   if (!f->lay.hosts.hosts) return &f->messages.receives[round & 1];
-  return &f->messages.parts[(int)(round & 1) * (f->lay.hosts.parts + 1) + part];
+  const int parts = f->lay.hosts.parts, first = (int)(round & 1) * (parts + 1);
+  return &f->messages.parts[first + (part == OWN_SHARD ? parts : part)];
 }
-// A sum of a round in messages: of a part, to or from rank `peer` of the shard group; sum NULL: of the own shard.
-// What an owner begins with and what comes back to it go from the last host to the first in one round: by channels.
-static inline void hosts_message(Fsdp *f, uint64_t round, ReduceSpan x, float *sum, HostsMove move, Channel c,
-                                 MessageSet *set, int peer) {
+// The sum of a part in a round, or of the own shard, by messages to or from rank `peer` of the shard group. What an
+// owner begins with and what comes back to it go from the last host to the first in one round: by channels.
+static inline void hosts_message(Fsdp *f, uint64_t round, ReduceSpan x, int part, HostsMove move, Channel c,
+                                 int peer) {
   const int r = f->mesh.shard.rank[peer], tag = (int)(round & 0x3fff);
   EACH_RUN(f, x, run) {
-    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, run, fsdp_grads_of(f, x));
+    float *at = fsdp_part_sum(f, round, part, x, run);
     const int bytes = fsdp_mpi_count(run.numel * 4);
-    if (move == HOSTS_SEND) message_send(f, c, set, at, bytes, r, tag);
-    else message_receive(f, c, set, at, bytes, r, tag);
+    if (move == HOSTS_SEND) message_send(f, c, &f->messages.sends[round & 1], at, bytes, r, tag);
+    else message_receive(f, c, part_receives(f, round, part), at, bytes, r, tag);
   }
 }
 // A round is laid out: sums may arrive.
 static inline void comm_mpi_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
-  for (int p = 0; p < h->parts; p++) {
-    if (!hosts_receives_part(f, p)) continue;
-    hosts_message(f, round, x, hosts_sum(f, round, p), HOSTS_RECEIVE, h->me ? CHANNEL_REDUCE : CHANNEL_CHAIN,
-                  part_receives(f, round, p), h->part[p].before);
-  }
+  for (int p = 0; p < h->parts; p++)
+    if (hosts_receives_part(f, p))
+      hosts_message(f, round, x, p, HOSTS_RECEIVE, h->me ? CHANNEL_REDUCE : CHANNEL_CHAIN, h->part[p].before);
 }
 // The result comes to where the sum is sent from that it goes on from, and so after that has arrived; in a whole
 // gradient, to where this rank has added its own contribution before.
@@ -333,10 +331,9 @@ static inline void comm_mpi_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   const int me = f->mesh.shard.me;
   const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
   if (h->begin != me && !fsdp_begins(f))
-    hosts_message(f, round, x, NULL, HOSTS_SEND, CHANNEL_CHAIN, &f->messages.sends[round & 1], h->begin);
+    hosts_message(f, round, x, OWN_SHARD, HOSTS_SEND, CHANNEL_CHAIN, h->begin);
   doing_again(f->record, was);
-  if (h->end != me)
-    hosts_message(f, round, x, NULL, HOSTS_RECEIVE, CHANNEL_REDUCE, part_receives(f, round, h->parts), h->end);
+  if (h->end != me) hosts_message(f, round, x, OWN_SHARD, HOSTS_RECEIVE, CHANNEL_REDUCE, h->end);
 }
 static inline bool comm_mpi_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan) {
   for (int i = 0; i < fsdp_shards(f); i++)
@@ -357,12 +354,10 @@ static inline const char *comm_mpi_part_input(const Fsdp *f, uint64_t round, int
 }
 static inline void comm_mpi_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   const int after = f->lay.hosts.part[part].after;
-  if (after != f->mesh.shard.me)
-    hosts_message(f, round, x, hosts_sum(f, round, part), HOSTS_SEND, CHANNEL_REDUCE, &f->messages.sends[round & 1],
-                  after);
+  if (after != f->mesh.shard.me) hosts_message(f, round, x, part, HOSTS_SEND, CHANNEL_REDUCE, after);
 }
 static inline bool comm_mpi_hosts_back(Fsdp *f, uint64_t round, ReduceSpan) {
-  return messages_done(f, part_receives(f, round, f->lay.hosts.parts));
+  return messages_done(f, part_receives(f, round, OWN_SHARD));
 }
 
 static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {

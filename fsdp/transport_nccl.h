@@ -121,11 +121,11 @@ static inline void comm_nccl_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   }
   nccl->group_end(&f->reduce_ctx);
 }
-// A sum to or from rank `peer` of the shard group, piece by piece; sum NULL: of the own shard.
-static inline void comm_nccl_sum(Fsdp *f, ReduceSpan x, float *sum, HostsMove move, int peer) {
+// The sum of a part in a round, or of the own shard, to or from rank `peer` of the shard group.
+static inline void comm_nccl_sum(Fsdp *f, uint64_t round, ReduceSpan x, int part, HostsMove move, int peer) {
   const Collectives *nccl = f->ctx->ops->nccl;
   EACH_RUN(f, x, run) {
-    float *at = sum ? sum + run.state_at - x.first : fsdp_own_sum(f, x, run, fsdp_grads_of(f, x));
+    float *at = fsdp_part_sum(f, round, part, x, run);
     const size_t bytes = (size_t)run.numel * 4;
     if (move == HOSTS_SEND) nccl->send(&f->reduce_ctx, f->nccl.reduce, at, bytes, peer);
     else nccl->receive(&f->reduce_ctx, f->nccl.reduce, at, bytes, peer);
@@ -137,9 +137,9 @@ static inline void comm_nccl_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) 
   if (fsdp_begins(f)) return;
   nccl->group_begin(&f->reduce_ctx);
   for (int p = 0; p < h->parts && !h->me; p++)
-    if (hosts_receives_part(f, p)) comm_nccl_sum(f, x, hosts_sum(f, round, p), HOSTS_RECEIVE, h->part[p].before);
+    if (hosts_receives_part(f, p)) comm_nccl_sum(f, round, x, p, HOSTS_RECEIVE, h->part[p].before);
   const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
-  if (h->begin != f->mesh.shard.me) comm_nccl_sum(f, x, NULL, HOSTS_SEND, h->begin);
+  if (h->begin != f->mesh.shard.me) comm_nccl_sum(f, round, x, OWN_SHARD, HOSTS_SEND, h->begin);
   doing_again(f->record, was);
   nccl->group_end(&f->reduce_ctx);
 }
@@ -148,9 +148,9 @@ static inline void comm_nccl_hosts_exchange(Fsdp *f, uint64_t round, int gives, 
   const HostsLayout *h = &f->lay.hosts;
   nccl->group_begin(&f->reduce_ctx);
   if (gives >= 0 && h->me < h->hosts - 1)
-    comm_nccl_sum(f, x, hosts_sum(f, round, gives), HOSTS_SEND, h->part[gives].after);
+    comm_nccl_sum(f, round, x, gives, HOSTS_SEND, h->part[gives].after);
   if (takes < h->parts && h->me)
-    comm_nccl_sum(f, x, hosts_sum(f, round, takes), HOSTS_RECEIVE, h->part[takes].before);
+    comm_nccl_sum(f, round, x, takes, HOSTS_RECEIVE, h->part[takes].before);
   nccl->group_end(&f->reduce_ctx);
 }
 static inline bool comm_nccl_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
@@ -167,8 +167,8 @@ static inline bool comm_nccl_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
   nccl->group_begin(&f->reduce_ctx);
   for (int p = 0; p < h->parts && h->me == h->hosts - 1; p++)
     if (h->part[p].after != f->mesh.shard.me)
-      comm_nccl_sum(f, x, hosts_sum(f, round, p), HOSTS_SEND, h->part[p].after);
-  if (h->end != f->mesh.shard.me) comm_nccl_sum(f, x, NULL, HOSTS_RECEIVE, h->end);
+      comm_nccl_sum(f, round, x, p, HOSTS_SEND, h->part[p].after);
+  if (h->end != f->mesh.shard.me) comm_nccl_sum(f, round, x, OWN_SHARD, HOSTS_RECEIVE, h->end);
   nccl->group_end(&f->reduce_ctx);
   return true;
 }

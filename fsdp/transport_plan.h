@@ -86,19 +86,15 @@ static inline void comm_plan_updates(Fsdp *f, UpdateMove move, int round) {
   if (moves && !f->lay.owned.in_place) updates_by_stream(f, move, round, comm_plan_exchange);
 }
 // Along hosts: the own shard's sum goes to the first host, and the result comes back; parts come and go.
-static inline void comm_plan_own_sum(Fsdp *f, AccessKind kind, ReduceSpan x) {
+static inline void comm_plan_sum(Fsdp *f, AccessKind kind, uint64_t round, int part, ReduceSpan x) {
   EACH_RUN(f, x, run)
-    comm_plan_touch(&f->reduce_ctx, kind, fsdp_own_sum(f, x, run, fsdp_grads_of(f, x)), (size_t)run.numel * 4);
+    comm_plan_touch(&f->reduce_ctx, kind, fsdp_part_sum(f, round, part, x, run), (size_t)run.numel * 4);
 }
-static inline void comm_plan_hosts_begin(Fsdp *f, uint64_t, ReduceSpan x) {
-  if (f->lay.hosts.begin != f->mesh.shard.me && !fsdp_begins(f)) comm_plan_own_sum(f, ACCESS_READ, x);
-}
-static inline void comm_plan_part(Fsdp *f, AccessKind kind, uint64_t round, int part, ReduceSpan x) {
-  EACH_RUN(f, x, run)
-    comm_plan_touch(&f->reduce_ctx, kind, hosts_sum(f, round, part) + run.state_at - x.first, (size_t)run.numel * 4);
+static inline void comm_plan_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+  if (f->lay.hosts.begin != f->mesh.shard.me && !fsdp_begins(f)) comm_plan_sum(f, ACCESS_READ, round, OWN_SHARD, x);
 }
 static inline bool comm_plan_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
-  if (f->lay.hosts.hosts && hosts_receives_part(f, part)) comm_plan_part(f, ACCESS_WRITE, round, part, x);
+  if (hosts_receives_part(f, part)) comm_plan_sum(f, ACCESS_WRITE, round, part, x);
   return true;
 }
 static inline const char *comm_plan_part_input(const Fsdp *f, uint64_t round, int, int part, ReduceSpan x,
@@ -107,13 +103,13 @@ static inline const char *comm_plan_part_input(const Fsdp *f, uint64_t round, in
 }
 static inline void comm_plan_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
-  if (h->me < h->hosts - 1) comm_plan_part(f, ACCESS_READ, round, part, x);
+  if (h->me < h->hosts - 1) comm_plan_sum(f, ACCESS_READ, round, part, x);
 }
 static inline bool comm_plan_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   for (int p = 0; p < h->parts && h->me == h->hosts - 1; p++)
-    if (h->part[p].after != f->mesh.shard.me) comm_plan_part(f, ACCESS_READ, round, p, x);
-  if (h->end != f->mesh.shard.me) comm_plan_own_sum(f, ACCESS_WRITE, x);
+    if (h->part[p].after != f->mesh.shard.me) comm_plan_sum(f, ACCESS_READ, round, p, x);
+  if (h->end != f->mesh.shard.me) comm_plan_sum(f, ACCESS_WRITE, round, OWN_SHARD, x);
   return true;
 }
 static inline void comm_plan_step_end(Fsdp *f) { f->traffic.small += f->cfg.comm == COMM_MPI; }
