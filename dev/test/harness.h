@@ -26,7 +26,9 @@ static const bool TEST_SANITIZED = false;
 struct TestCase { const char *name, *statement, *file; int line, np; bool waits; void (*run)(); TestCase *next; };
 static TestCase *test_cases;                     // in no order; the runner sorts
 static int test_failures;                        // of the running test, in this process
-static const int TEST_EXIT_FAILED = 1, TEST_EXIT_SKIPPED = 77;
+static bool test_was_late;                       // it took too long before anything else failed
+static const int TEST_EXIT_FAILED = 1, TEST_EXIT_LATE = 75, TEST_EXIT_SKIPPED = 77;
+static inline int test_exit_code() { return !test_failures ? 0 : test_was_late ? TEST_EXIT_LATE : TEST_EXIT_FAILED; }
 
 #define TEST_REGISTER(id, ranks, waits, words) \
   static void test_##id(); \
@@ -44,10 +46,28 @@ __attribute__((format(printf, 3, 4))) static inline void test_fail(const char *f
   vfprintf(stderr, fmt, ap);
   fprintf(stderr, "\n");
   va_end(ap);
-  if (++test_failures == 20) { fprintf(stderr, "    further failures are not shown\n"); exit(TEST_EXIT_FAILED); }
+  if (++test_failures == 20) { fprintf(stderr, "    further failures are not shown\n"); exit(test_exit_code()); }
 }
 #define EXPECT(cond, ...) do { if (!(cond)) test_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
 #define REQUIRE(cond, ...) do { if (!(cond)) { test_fail(__FILE__, __LINE__, __VA_ARGS__); return; } } while (0)
+
+// When something began, and how long until then some process had no core to run on (Linux' pressure stall information;
+// TEST_PRESSURE: another file than its own); stalled_ms -1: this kernel does not say.
+struct TestClock { double ms, stalled_ms; };
+static inline TestClock test_clock() {
+  const char *path = getenv("TEST_PRESSURE");
+  FILE *f = fopen(path ? path : "/proc/pressure/cpu", "r");
+  TestClock now = {now_ms(), -1};
+  double us;
+  if (f && fscanf(f, "some avg10=%*f avg60=%*f avg300=%*f total=%lf", &us) == 1) now.stalled_ms = us * 1e-3;
+  if (f) fclose(f);
+  return now;
+}
+// Whether processors were under pressure since then: more tasks than cores for a fifth of the time.
+static inline bool test_pressed(const TestClock *since) {
+  const TestClock now = test_clock();
+  return since->stalled_ms >= 0 && now.stalled_ms - since->stalled_ms > 0.2 * (now.ms - since->ms);
+}
 
 // The reason of a skip reaches the runner through the output: a line with this prefix.
 #define TEST_SKIP_PREFIX "SKIP: "

@@ -439,10 +439,10 @@ TEST(corpora_a_signal_while_reading,
       if (pid > 0 && corpora_has_mapped(pid, "long.txt")) break;
     }
     kill(row.to_mpirun ? r.pid : pid, row.signal);
-    r.ms = now_ms();
+    r.since = test_clock();
     cli_wait(&r, CLI_LIMIT_S);
-    EXPECT(r.ms < 20e3 && (row.ranks ? r.code != 0 : r.code == EXIT_STOPPED), "%s: %.1f s to end, exit code %d", what,
-           r.ms / 1e3, r.code);
+    EXPECT(cli_in_time(&r.since, 20) && (row.ranks ? r.code != 0 : r.code == EXIT_STOPPED),
+           "%s: %.1f s to end, exit code %d", what, r.ms / 1e3, r.code);
     snprintf(line, sizeof line, "stopped by %s while the corpus was read; nothing was trained",
              row.signal == SIGINT ? "SIGINT" : "SIGTERM");
     EXPECT(row.to_mpirun || cli_count(r.text, line) == 1, "%s: it printed:\n%.2000s", what, r.text);

@@ -78,7 +78,7 @@ static void gpu_day_kill_at(const char *item, const char *ended, const char *env
   snprintf(block, sizeof block, "%s/fake/block.%s", gpu_day_root(), item);
   cli_write(block, "", 0);
   cli_start(&r, "%s", gpu_day_command(environment, parts));
-  while ((access(blocked, F_OK) || !gpu_day_journal_has(ended)) && now_ms() - r.ms < CLI_LIMIT_S * 1e3 &&
+  while ((access(blocked, F_OK) || !gpu_day_journal_has(ended)) && now_ms() - r.since.ms < CLI_LIMIT_S * 1e3 &&
          !waitpid(r.pid, &status, WNOHANG)) usleep(5000);
   REQUIRE(!access(blocked, F_OK) && gpu_day_journal_has(ended), "%s: not blocked in %s after %s, or not in %d s", parts,
           item, ended, CLI_LIMIT_S);

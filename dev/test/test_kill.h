@@ -1241,7 +1241,7 @@ static inline void kill_at_random(int kills, int background, uint64_t seed) {
       if (victim) kill(victim, SIGKILL);
       else cli_find_process(-1, true);
     }
-    r.ms = now_ms();
+    r.since = test_clock();
     cli_wait(&r, CLI_LIMIT_S);
     cli_expect_nothing_left("after a kill");
     kill_newest(out, found, &s);

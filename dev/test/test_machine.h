@@ -92,7 +92,7 @@ static void machine_train(CliRun *r, const char *threads) {
 }
 // Waits until the run has printed `text` or `limit_s` are over since it began.
 static void machine_wait_for(const CliRun *r, const char *text, double limit_s) {
-  for (bool found = false; !found && now_ms() - r->ms < limit_s * 1e3; usleep(200000)) {
+  for (bool found = false; !found && now_ms() - r->since.ms < limit_s * 1e3; usleep(200000)) {
     CliRun grep;
     CLI_RUN(&grep, "grep -q '%s' %s", text, r->path);
     found = grep.code == 0;
