@@ -124,7 +124,7 @@ static inline bool cli_has_signal(int pid, const char *set, int signal) {
 }
 // Waits until process `pid` has a handler for the signal.
 static inline bool cli_catches(int pid, int signal) {
-  for (double start = now_ms(); now_ms() - start < 10e3; usleep(200))
+  for (double start = now_ms(); now_ms() - start < CLI_LIMIT_S * 1e3; usleep(200))
     if (cli_has_signal(pid, "SigCgt", signal)) return true;
   return false;
 }
@@ -186,7 +186,8 @@ TEST(cli_sigusr1_before_the_first_step,
       cli_start(&r, "exec %s %s --epochs 1000000 --eval_every 1000000000 --save_every -1 --out %s", cli_ranks(ranks),
                 cli_small(), out);
       int pid = ranks ? 0 : r.pid;
-      for (double start = now_ms(); !pid && now_ms() - start < 10e3; usleep(500)) pid = cli_find_process(1, false);
+      for (double start = now_ms(); !pid && now_ms() - start < CLI_LIMIT_S * 1e3; usleep(500))
+        pid = cli_find_process(1, false);
       EXPECT(cli_catches(pid, SIGUSR1), "%d ranks: process %d does not catch SIGUSR1", ranks, pid);
       kill(pid, SIGUSR1);
       cli_wait(&r, CLI_LIMIT_S);
@@ -211,7 +212,8 @@ TEST(cli_sigterm_to_each_rank_saves_where_no_mpirun_counts_the_seconds,
   cli_start(&r, "exec %s env -u OMPI_COMM_WORLD_RANK OUR_RANKS=2 %s %s %s --out %s", mpirun, cli_program(), cli_small(),
             cli_long(), out);
   struct stat st;
-  for (double start = now_ms(); (stat(metrics, &st) || st.st_size < 4096) && now_ms() - start < 20e3;) usleep(5000);
+  for (double start = now_ms(); (stat(metrics, &st) || st.st_size < 4096) && now_ms() - start < CLI_LIMIT_S * 1e3;)
+    usleep(5000);
   int pids[2] = {cli_find_by("PMIX_RANK=0"), cli_find_by("PMIX_RANK=1")};
   REQUIRE(pids[0] > 0 && pids[1] > 0, "the ranks are not found");
   for (int pid : pids) kill(pid, SIGTERM);
@@ -740,7 +742,8 @@ TEST(cli_a_checkpoint_survives_a_full_disk,
     snprintf(inside, sizeof inside, "/proc/self/fd/%d", fd);
     snprintf(ballast, sizeof ballast, "%s/ballast", inside);
     char *text = NULL;
-    for (double start = now_ms(); now_ms() - start < 20e3; usleep(5000)) {     // a failed save frees some, too
+    for (double start = now_ms(); now_ms() - start < CLI_LIMIT_S * 1e3; usleep(5000)) {
+      // a failed save frees some, too
       cli_fill(inside);
       free(text);
       text = file_get(r.path, CLI_TEXT_BYTES, &bytes);

@@ -385,13 +385,15 @@ TEST(first_a_second_ctrl_c_ends_at_once,
             cli_path("out"));                    // a step of seconds
   struct stat st;                                // the first record is written once signals are caught
   const char *metrics = cli_path("out/metrics.jsonl");
-  for (double start = now_ms(); (stat(metrics, &st) || !st.st_size) && now_ms() - start < 30e3;) usleep(2000);
+  for (double start = now_ms(); (stat(metrics, &st) || !st.st_size) && now_ms() - start < CLI_LIMIT_S * 1e3;)
+    usleep(2000);
   REQUIRE(cli_catches(r.pid, SIGINT), "SIGINT is not caught");
   kill(r.pid, SIGINT);
   char path[64], text[256];
   unsigned long long pending = 1ull << (SIGINT - 1);             // of the process: two at once would be one
   snprintf(path, sizeof path, "/proc/%d/status", (int)r.pid);
-  for (double start = now_ms(); pending >> (SIGINT - 1) & 1 && now_ms() - start < 10e3; usleep(500)) {
+  for (double start = now_ms(); pending >> (SIGINT - 1) & 1 && now_ms() - start < CLI_LIMIT_S * 1e3;
+       usleep(500)) {
     FILE *f = fopen(path, "r");
     while (f && fgets(text, sizeof text, f)) sscanf(text, "ShdPnd: %llx", &pending);
     if (f) fclose(f);
@@ -437,7 +439,7 @@ TEST(first_not_finite_is_no_overflow, "a gradient that is not finite in fp32: no
 // Nothing here is listed by hand: goals come from the Makefile's .PHONY, sources and scripts from the directories.
 // These tests run in the repository's root, as `make test` does. The environment hides from make that another make runs
 // it.
-static const char plain_make[] = "env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make";
+static const char plain_make[] = "env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u T make";
 static inline void first_need_repository() {
   if (access("Makefile", R_OK) || access("dev/fuzz.cc", R_OK)) SKIP("this is not the root of the repository");
 }
