@@ -217,8 +217,9 @@ static void not_finite_json(FILE *f, const NotFinite *x) {
           "\"value\":\"%s\"", x->microbatch, x->rank, x->stage, (long long)x->element, (long long)x->numel,
           (long long)x->count, isnan(x->value) ? "nan" : x->value > 0 ? "inf" : x->value < 0 ? "-inf" : "");
 }
-// A record of metrics.jsonl.
+// A record of metrics.jsonl; counts.
 static void not_finite_log(Log *log, const RunView *run, const NotFinite *x, bool left_out) {
+  log->not_finite++;
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"not_finite\",\"step\":%lld,\"left_out\":%s,", (long long)*run->step,
           left_out ? "true" : "false");

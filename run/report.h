@@ -28,7 +28,7 @@ struct Log {
   Tensorboard board;                             // no file without --tensorboard
   ReportLive *page;                              // of report.html; NULL: none is written
   const char *page_said;                         // what the list of files says of it at the end; NULL: nothing
-  int64_t skipped;                               // steps of this run without an update
+  int64_t steps, skipped, not_finite;            // of this run: made; without an update; of those, a cause was named
   bool plans_known;
   CoreWatch cores;
   bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
@@ -299,6 +299,7 @@ static void log_layers(FILE *to, const RunView *run, double grad_norm) {
 static void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
   if (run->fsdp->mesh.rank) return;
   const double tokens = (double)run->opt->global_batch * (double)run->model.T;
+  log->steps++;
   log->skipped += r->skipped;
   restarts_step(*run->step);
   log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
@@ -445,13 +446,11 @@ static void log_trace(Log *log, const RunView *run) {
 }
 
 // The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
-static void log_close(Log *log, const RunView *run, const char *reason) {
-  tensorboard_close(&log->board);
-  log->page_said = log->page ? ", report.html (incomplete)" : NULL;
-  if (!log->metrics) return;
+static void log_end(Log *log, const RunView *run, const char *reason) {
   fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)*run->step,
           now_ms() - log->start_ms);
   if (log->skipped) fprintf(log->metrics, ",\"skipped_steps\":%lld", (long long)log->skipped);
+  if (log->not_finite) fprintf(log->metrics, ",\"not_finite_steps\":%lld", (long long)log->not_finite);
   if (const size_t taken = run_device_bytes(run)) fprintf(log->metrics, ",\"device_bytes\":%zu", taken);
   fprintf(log->metrics, "}\n");
   log_flush(log, run);
@@ -462,4 +461,20 @@ static void log_close(Log *log, const RunView *run, const char *reason) {
   log->page = NULL;
   if (log->metrics) fclose(log->metrics);
   log->metrics = NULL;
+}
+// Counts the steps that made no update: whoever reads only the end must not take the run for a good one.
+static void log_left_out(const Log *log) {
+  const long long of_scale = (long long)(log->skipped - log->not_finite);
+  char scale[80] = "", finite[40] = "";
+  if (log->not_finite) snprintf(finite, sizeof finite, "%lld not finite", (long long)log->not_finite);
+  if (of_scale) snprintf(scale, sizeof scale, "%lld overflow%s of fp16, for which the loss scale fell", of_scale,
+                         of_scale > 1 ? "s" : "");
+  say("notice: %lld of %lld steps left out, without an update: %s%s%s\n", (long long)log->skipped,
+      (long long)log->steps, finite, finite[0] && scale[0] ? ", " : "", scale);
+}
+static void log_close(Log *log, const RunView *run, const char *reason) {
+  tensorboard_close(&log->board);
+  log->page_said = log->page ? ", report.html (incomplete)" : NULL;
+  if (log->metrics) log_end(log, run, reason);
+  if (log->skipped > !strcmp(reason, "not finite")) log_left_out(log);         // a run that one such step ends says so
 }

@@ -29,6 +29,7 @@ static const char *const report_unit_series[] = {"grad_norm", "update_ratio"};
 // Of some consecutive steps. count 0: no finite value.
 struct ReportPoint { int64_t step; int count; double sum, least, most; };
 struct ReportUnit { char name[64]; ReportPoint point[REPORT_UNIT_SERIES][REPORT_POINTS]; };
+struct ReportSteps { int64_t *step; int count; };   // ascending, malloc'ed
 struct ReportEval { int64_t step; double loss, perplexity, accuracy; char split[16]; };
 struct ReportRun {
   char directory[REPORT_PATH_BYTES];
@@ -40,6 +41,7 @@ struct ReportRun {
   int64_t stride, first, step;                   // steps of a point; the first one's; the last that was made
   ReportEval eval[REPORT_EVALS];
   int evals;
+  ReportSteps skipped, not_finite;               // steps without an update; of those, the ones a cause was named for
   char *run, *end, *trace;                       // the last record of a kind, malloc'ed; NULL: none
 };
 
@@ -133,6 +135,10 @@ static inline void report_add(ReportRun *r, int s, int i, double x) {
   p->least = p->count ? fmin(p->least, x) : x, p->most = p->count ? fmax(p->most, x) : x;
   p->sum += x, p->count++;
 }
+static inline void report_steps_add(ReportSteps *x, int64_t step) {
+  x->step = (int64_t *)realloc(x->step, sizeof(int64_t) * (size_t)(x->count + 1));
+  x->step[x->count++] = step;
+}
 static inline void report_take_step(ReportRun *r, const cJSON *line) {
   const double number = report_number(line, "step");
   if (!(number >= 1 && number < 0x1p53)) return;
@@ -150,7 +156,11 @@ static inline void report_take_step(ReportRun *r, const cJSON *line) {
       report_add(r, REPORT_SERIES + u * REPORT_UNIT_SERIES + s, i, report_number(unit, report_unit_series[s]));
   }
   if (i >= r->points) r->points = i + 1;
+  if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(line, "skipped"))) report_steps_add(&r->skipped, step);
   r->step = step;
+}
+static inline void report_take_not_finite(ReportRun *r, const cJSON *line) {
+  if (r->points && report_number(line, "step") == (double)r->step) report_steps_add(&r->not_finite, r->step);
 }
 static inline void report_take_eval(ReportRun *r, const cJSON *line) {
   const cJSON *split = cJSON_GetObjectItemCaseSensitive(line, "split");
@@ -174,6 +184,9 @@ static inline void report_take_start(ReportRun *r, const cJSON *line) {
   int kept = 0;
   for (int i = 0; i < r->evals; i++) if ((double)r->eval[i].step < first) r->eval[kept++] = r->eval[i];
   r->evals = kept;
+  for (ReportSteps *x : {&r->skipped, &r->not_finite})
+    while (x->count && (double)x->step[x->count - 1] >= first) x->count--;
+  if ((double)r->step >= first) r->step = (int64_t)fmax(0, first - 1);
 }
 static inline void report_keep(char **to, const char *line, size_t bytes) {
   free(*to);
@@ -186,6 +199,7 @@ static inline void report_take(ReportRun *r, const char *text, size_t bytes) {
   const cJSON *kind = cJSON_GetObjectItemCaseSensitive(line, "kind");
   const char *is = cJSON_IsString(kind) ? kind->valuestring : "";
   if (!strcmp(is, "step")) report_take_step(r, line);
+  if (!strcmp(is, "not_finite")) report_take_not_finite(r, line);
   if (!strcmp(is, "eval")) report_take_eval(r, line);
   if (!strcmp(is, "end")) report_keep(&r->end, text, bytes);
   if (!strcmp(is, "trace")) report_keep(&r->trace, text, bytes);
@@ -204,7 +218,8 @@ static inline void report_run_open(ReportRun *r, const char *directory) {
   snprintf(r->directory, sizeof r->directory, "%.1000s", directory);
 }
 static inline void report_run_close(ReportRun *r) {
-  free(r->run), free(r->end), free(r->trace), free(r->unit);
+  free(r->run), free(r->end), free(r->trace), free(r->unit), free(r->skipped.step), free(r->not_finite.step);
+  r->skipped = r->not_finite = ReportSteps{};
   r->run = r->end = r->trace = NULL;
   r->unit = NULL;
   r->units = 0;
@@ -295,7 +310,8 @@ static inline void report_write_repeat(FILE *to, const ReportRun *r) {
 static inline void report_write_run(FILE *to, const ReportRun *r) {
   fprintf(to, "{\"name\":");
   report_text(to, r->directory, strlen(r->directory));
-  fprintf(to, ",\"step\":%lld,\"run\":", (long long)r->step);
+  fprintf(to, ",\"first\":%lld,\"step\":%lld,\"stride\":%lld,\"skipped\":%d,\"not_finite\":%d,\"run\":",
+          (long long)r->first, (long long)r->step, (long long)r->stride, r->skipped.count, r->not_finite.count);
   report_bytes(to, r->run, strlen(r->run), true);
   const struct { const char *name, *line; } records[] = {{"end", r->end}, {"trace", r->trace}};
   for (const auto &x : records) {

@@ -39,7 +39,8 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
   margin: 14px 0; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(112px, 1fr)); gap: 10px; margin: 14px 0; }
 .tiles div { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 8px 12px; }
-.tiles b { display: block; font-size: 1.2rem; font-variant-numeric: tabular-nums; }
+.tiles b { display: block; font-size: 1.2rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+.warn { color: var(--c5); }
 .tiles span { color: var(--soft); font-size: .82rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 18px 22px; }
 .charts > div { min-width: 0; }
@@ -47,6 +48,7 @@ svg { display: block; width: 100%; height: auto; font: 11px system-ui, sans-seri
 svg text { fill: var(--soft); } svg text.on { fill: var(--text); pointer-events: none; }
 .key { display: flex; flex-wrap: wrap; gap: 3px 14px; font-size: .84rem; color: var(--soft); margin: 4px 0 8px; }
 .key i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 5px; }
+.key i.dashed { width: 18px; height: 0; border-top: 2px dashed; border-radius: 0; vertical-align: middle; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--grid); white-space: nowrap; }
@@ -75,6 +77,7 @@ static const char report_page_tail[] = R"page(
 const D = JSON.parse(document.getElementById('data').textContent), R = D.runs, many = R.length > 1;
 const main = document.getElementById('main'), tip = document.getElementById('tip');
 const colour = i => 'var(--c' + i % 6 + ')';
+const paler = c => 'color-mix(in srgb, ' + c + ' 55%, var(--text))';
 
 // ---- elements: text goes in as text only
 function add(node, children) {
@@ -94,18 +97,21 @@ function table(head, rows, text, wraps) {
     el('tbody', null, rows.map(r => el('tr', null, r.map((x, i) => cell('td', x, i)))))));
 }
 const key = names => el('div', {class: 'key'}, names.map(n => el('span', null,
-  el('i', {style: 'background:' + n[1]}), n[0])));
+  el('i', n[2] ? {class: 'dashed', style: 'color:' + n[1]} : {style: 'background:' + n[1]}), n[0])));
 function section(title, ...children) { main.append(el('section', null, el('h2', null, title), children)); }
 
 // ---- numbers
-const digits = (x, n) => x == null ? '-' : Number(x.toPrecision(n)).toString();
+const power = x => x.toExponential(2).replace(/\.?0+e/, 'e');
+const digits = (x, n) => x == null ? '-' : Math.abs(x) >= 1e7 ? power(x) : Number(x.toPrecision(n)).toString();
+const finite = (x, n) => x == null ? 'not finite' : digits(x, n);
 function short(x) {
   if (x == null) return '-';
   const a = Math.abs(x);
+  if (a >= 1e12) return power(x);
   if (a >= 1e9) return digits(x / 1e9, 3) + ' G';
   if (a >= 1e6) return digits(x / 1e6, 3) + ' M';
   if (a >= 1e4) return digits(x / 1e3, 3) + ' k';
-  return a && a < 1e-3 ? x.toExponential(2) : digits(x, 4);
+  return a && a < 1e-3 ? power(x) : digits(x, 4);
 }
 function bytes(n) {
   for (const u of [['GiB', 30], ['MiB', 20], ['KiB', 10]]) if (n >= 2 ** u[1]) return digits(n / 2 ** u[1], 3) + ' ' +
@@ -115,12 +121,14 @@ function bytes(n) {
 function seconds(s) {
   return s < 120 ? digits(s, 3) + ' s' : s < 7200 ? digits(s / 60, 3) + ' min' : digits(s / 3600, 3) + ' h';
 }
+// Whether b is above a by more than rounding: sums of equal numbers may differ in their last digit.
+const above = (a, b) => b - a > 1e-9 * Math.max(Math.abs(a), Math.abs(b));
 // About n round numbers from a to b.
 function ticks(a, b, n) {
-  if (!(b > a)) return [a];
+  if (!above(a, b)) return [a];
   const raw = (b - a) / n, power = 10 ** Math.floor(Math.log10(raw)), m = raw / power;
   const step = power * (m > 5 ? 10 : m > 2 ? 5 : m > 1 ? 2 : 1), list = [];
-  for (let x = Math.ceil(a / step); x * step <= b * (1 + 1e-9) + 1e-300; x++) list.push(x * step);
+  for (let x = Math.ceil(a / step); x * step <= b + step * 1e-6; x++) list.push(x * step);
   return list;
 }
 
@@ -134,8 +142,16 @@ function show(event, text) {
 }
 const hide = () => { tip.style.display = 'none'; };
 
-// ---- charts: lines of [step, mean, least, most]; dots of [step, value]
-const drawn = [];
+// ---- charts: lines of [step, mean, least, most], the latter two where they differ; dots of [step, value]
+// A label's characters are 7 wide at most; all charts of the page span the same steps.
+const drawn = [], margin = labels => 14 + 7 * Math.max(...labels.map(t => t.length));
+const made = R.flatMap(r => (r.step ? [r.first, r.step] : []).concat(r.evals.map(e => e.step)));
+const x0 = Math.min(...made), x1 = Math.max(...made, x0 + 1);
+// The parts of a line between which steps have no finite value.
+const parts = l => l.points.reduce((a, p, i) => {
+  if (i && (l.dots || p[0] - l.points[i - 1][0] <= l.stride)) a[a.length - 1].push(p); else a.push([p]);
+  return a;
+}, []);
 function draw(box, make) {
   const again = () => { box.replaceChildren(make(Math.max(280, box.clientWidth || 520))); };
   drawn.push(again);
@@ -145,25 +161,29 @@ function chart(title, lines, options) {
   const all = lines.filter(l => l.points.length);
   if (!all.length) return null;
   const box = el('div'), o = options || {};
-  const xs = all.flatMap(l => l.points.map(p => p[0])), x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1);
   const low = Math.min(...all.flatMap(l => l.points.map(p => p[2] ?? p[1])));
   const high = Math.max(...all.flatMap(l => l.points.map(p => p[3] ?? p[1])));
-  const y0 = o.zero ? 0 : low, y1 = high > y0 ? high : y0 + (Math.abs(y0) || 1) * .1;
+  const y0 = o.zero ? 0 : low, y1 = above(y0, high) ? high : y0 + (Math.abs(y0) || 1) * .1;
+  const rows = ticks(y0, y1, 5);
   draw(box, W => {
-    const H = 210, L = 52, B = 24, T = 8, X = x => L + (x - x0) / (x1 - x0) * (W - L - 10);
+    const H = 210, L = Math.max(52, margin(rows.map(short))), B = 24, T = 8;
+    const X = x => L + (x - x0) / (x1 - x0) * (W - L - 10);
     const Y = y => H - B - (y - y0) / (y1 - y0) * (H - B - T);
     const s = sv('svg', {viewBox: `0 0 ${W} ${H}`, role: 'img', 'aria-label': title});
-    for (const y of ticks(y0, y1, 5))
+    for (const y of rows)
       add(s, [sv('line', {x1: L, x2: W - 10, y1: Y(y), y2: Y(y), stroke: 'var(--grid)'}),
               sv('text', {x: L - 6, y: Y(y) + 4, 'text-anchor': 'end'}, short(y))]);
     for (const x of ticks(x0, x1, W < 400 ? 3 : 6))
-      if (x === Math.round(x)) add(s, [sv('text', {x: X(x), y: H - 8, 'text-anchor': 'middle'}, short(x))]);
+      if (x === Math.round(x)) add(s, [sv('text', {x: Math.min(X(x), W - 3.5 * short(x).length), y: H - 8,
+        'text-anchor': 'middle'}, short(x))]);
     for (const l of all) {
-      const path = p => p.map((q, i) => (i ? 'L' : 'M') + X(q[0]).toFixed(1) + ' ' + Y(q[1]).toFixed(1)).join('');
+      const to = (p, y) => X(p[0]).toFixed(1) + ' ' + Y(y).toFixed(1);
+      const up = p => to(p, p[3] ?? p[1]), down = p => to(p, p[2] ?? p[1]), mean = p => to(p, p[1]);
       if (!l.dots && l.points.some(p => p[3] > p[2]))
-        s.append(sv('path', {d: path(l.points.map(p => [p[0], p[3]])) + path(l.points.slice().reverse().map(p =>
-          [p[0], p[2]])).replace('M', 'L') + 'Z', fill: l.colour, opacity: .18}));
-      s.append(sv('path', {d: path(l.points), fill: 'none', stroke: l.colour, 'stroke-width': l.dots ? 1.2 : 1.6,
+        s.append(sv('path', {d: parts(l).map(p => 'M' + p.map(up).concat(p.slice().reverse().map(down)).join('L') +
+          'Z').join(''), fill: l.colour, opacity: .18}));
+      s.append(sv('path', {d: parts(l).map(p => 'M' + mean(p[0]) + 'L' + p.map(mean).join('L')).join(''), fill: 'none',
+                           stroke: l.colour, 'stroke-width': l.dots ? 1.2 : 1.6, 'stroke-linecap': 'round',
                            'stroke-dasharray': l.dots ? '4 3' : null, 'stroke-linejoin': 'round'}));
       if (l.dots || l.points.length === 1)
         for (const p of l.points) s.append(sv('circle', {cx: X(p[0]), cy: Y(p[1]), r: 3, fill: l.colour}));
@@ -182,10 +202,11 @@ function chart(title, lines, options) {
     s.addEventListener('pointerleave', () => { cross.setAttribute('opacity', 0); hide(); });
     return s;
   });
-  return el('div', null, el('h3', null, title), box, all.length > 1 ? key(all.map(l => [l.name, l.colour])) : null);
+  return el('div', null, el('h3', null, title), box,
+    all.length > 1 ? key(all.map(l => [l.name, l.colour, l.dots])) : null);
 }
 const series = (name, of) => R.map((r, i) => ({name: many ? r.name : of || name, colour: colour(i),
-                                               points: r.series[name]}));
+                                               stride: r.stride, points: r.series[name]}));
 
 // ---- memory of a step: time to the right, addresses up
 const kinds = {parameters: 0, gradients: 1, optimizer: 2, activations: 3, buffers: 4, 'gradients of activations': 5};
@@ -201,14 +222,19 @@ function turnsOf(m, s, X, top, H) {
   m.turns.forEach((t, i) => {
     const width = X(i + 1 < m.turns.length ? m.turns[i + 1][1] : m.time) - X(t[1]);
     add(s, [sv('line', {x1: X(t[1]), x2: X(t[1]), y1: top, y2: H, stroke: 'var(--soft)', 'stroke-dasharray': '2 3'}),
-            width > 52 ? sv('text', {x: X(t[1]) + 4, y: top - 4}, t[0]) : null]);
+            width > 4 + 7 * t[0].length ? sv('text', {x: X(t[1]) + 4, y: top - 4}, t[0]) : null]);
   });
 }
 const bytesOf = m => m.lines.reduce((a, l) => a + l[2], 0);
-function memoryMap(m) {                          // all runs to one scale
-  const total = Math.max(...R.map(r => r.run.memory_map ? bytesOf(r.run.memory_map) : 0)), box = el('div');
+const stageLabels = m => Array.from({length: 1 + Math.max(...m.schedule.map(x => x[0]))}, (x, g) => g ?
+  'block ' + (g - 1) : 'root');
+const total = Math.max(...R.map(r => r.run.memory_map ? bytesOf(r.run.memory_map) : 0));   // all runs to one scale
+const unit = total < 2 ** 31 ? [' MiB', 2 ** 20] : [' GiB', 2 ** 30], heights = ticks(0, total / unit[1], 5);
+const mapMargin = m => Math.max(58, margin(stageLabels(m).concat(heights.map(b => short(b) + unit[0]))));
+function memoryMap(m) {
+  const box = el('div');
   draw(box, W => {
-    const H = Math.min(460, Math.max(300, W * .5)), L = 58, T = 18, B = 6;
+    const H = Math.min(460, Math.max(300, W * .5)), L = mapMargin(m), T = 18, B = 8;
     const X = t => L + t / m.time * (W - L - 8), Y = b => H - B - b / total * (H - B - T);
     const s = sv('svg', {viewBox: `0 0 ${W} ${H}`, role: 'img', 'aria-label': 'memory of a rank over a step'});
     const rect = (x, w, low, size, kind, text, faint) => {
@@ -218,8 +244,8 @@ function memoryMap(m) {                          // all runs to one scale
       r.addEventListener('pointerleave', hide);
       s.append(r);
     };
-    for (const b of ticks(0, total / 2 ** 20, 5))
-      add(s, [sv('text', {x: L - 6, y: Y(b * 2 ** 20) + 4, 'text-anchor': 'end'}, short(b) + ' MiB')]);
+    for (const b of heights)
+      add(s, [sv('text', {x: L - 6, y: Y(b * unit[1]) + 4, 'text-anchor': 'end'}, short(b) + unit[0])]);
     const names = [];
     let low = 0;
     for (const l of m.lines) {
@@ -240,16 +266,15 @@ function memoryMap(m) {                          // all runs to one scale
   return box;
 }
 function schedule(m) {
-  const stages = 1 + Math.max(...m.schedule.map(x => x[0])), box = el('div');
+  const labels = stageLabels(m), stages = labels.length, box = el('div');
   const of = {gather: 'var(--k4)', weights: 'var(--k0)', reduction: 'var(--k1)'};
   draw(box, W => {
-    const row = Math.max(5, Math.min(18, 260 / stages)), L = 58, T = 18, H = T + row * stages + 4;
+    const row = Math.max(5, Math.min(18, 260 / stages)), L = mapMargin(m), T = 18, H = T + row * stages + 4;
     const X = t => L + t / m.time * (W - L - 8), s = sv('svg', {viewBox: `0 0 ${W} ${H}`, role: 'img',
       'aria-label': 'schedule of a step'});
     for (let g = 0; g < stages; g++)
       if (row > 10 || g % Math.ceil(12 / row) === 0)
-        s.append(sv('text', {x: L - 6, y: T + row * g + row / 2 + 4, 'text-anchor': 'end'}, g ? 'block ' + (g - 1) :
-          'root'));
+        s.append(sv('text', {x: L - 6, y: T + row * g + row / 2 + 4, 'text-anchor': 'end'}, labels[g]));
     for (const x of m.schedule) {
       const r = sv('rect', {x: X(x[2]), y: T + row * x[0] + 1, width: Math.max(1, X(x[3]) - X(x[2])),
                             height: Math.max(1, row - 2), fill: of[x[1]], rx: 1.5});
@@ -266,41 +291,53 @@ function schedule(m) {
 }
 
 // ---- the page
-const last = (r, name) => { const p = r.series[name]; return p.length ? p[p.length - 1][1] : null; };
+// Of the last steps; null: their values are not finite.
+const last = (r, name) => { const p = r.series[name].at(-1); return p && p[0] + r.stride > r.step ? p[1] : null; };
 const evalsOf = (r, split) => r.evals.filter(e => e.split === split);
-const lossOf = e => e.length ? e[e.length - 1].loss : null;
+const lossOf = e => e.length ? finite(e[e.length - 1].loss, 5) : '-';
+const lastLoss = r => r.step ? finite(last(r, 'loss'), 5) : '-';
+const sound = r => !r.not_finite && r.evals.every(e => e.loss != null);
+function leftOut(r) {
+  return r.skipped ? r.skipped + ' of ' + (r.step - r.first + 1) + ' steps left out: ' + (r.not_finite ? r.not_finite +
+    ' not finite' : '') + (r.not_finite && r.skipped > r.not_finite ? ', ' : '') + (r.skipped > r.not_finite ?
+    r.skipped - r.not_finite + ' overflows of fp16' : '') : null;
+}
 function state(r) {
-  if (r.end) return {done: 'ended as it should', signal: 'ended by a signal', saved: 'ended by a signal, saved',
-    'not finite': 'ended: the loss was not finite'}[r.end.reason] || 'ended: ' + r.end.reason;
-  return 'no end was written: it runs, or was killed';
+  const end = !r.end ? 'no end was written: it runs, or was killed' : {done: sound(r) ? 'ended as it should' : 'ended',
+    signal: 'ended by a signal', saved: 'ended by a signal, saved', 'not finite': 'ended: the loss was not finite'
+  }[r.end.reason] || 'ended: ' + r.end.reason;
+  return [end, r.skipped ? '; ' : '', r.skipped ? el('b', sound(r) ? null : {class: 'warn'}, leftOut(r)) : ''];
 }
 document.title = R.map(r => r.name).join(', ') + ' - train_gpt_fsdp';
 main.append(el('h1', null, many ? R.length + ' runs' : R[0].name), el('p', {class: 'soft'},
-  many ? R.map(r => r.name).join(', ') : state(R[0]) + '. ' + R[0].run.parameters.toLocaleString('en') +
+  many ? R.map(r => r.name).join(', ') : [state(R[0]), '. ', R[0].run.parameters.toLocaleString('en') +
     ' parameters, ' + R[0].run.ranks + (R[0].run.ranks > 1 ? ' ranks' : ' rank') + ' on ' + R[0].run.device + ', ' +
-    R[0].run.corpus));
+    R[0].run.corpus]));
 if (!many) {
   const r = R[0], tile = (name, value) => value == null ? null : el('div', null, el('b', null, value),
     el('span', null, name));
-  main.append(el('div', {class: 'tiles'}, tile('step of ' + r.run.steps, r.step),
-    tile('loss', digits(last(r, 'loss'), 5)), tile('validation loss', digits(lossOf(evalsOf(r, 'valid')), 5)),
-    tile('tokens/s', short(last(r, 'tokens_per_s'))), tile('memory of a rank',
-      r.run.memory_map ? bytes(bytesOf(r.run.memory_map)) : null),
+  const trains = r.run.memory_map;
+  main.append(el('div', {class: 'tiles'}, tile('step of ' + r.run.steps, trains ? r.step : null),
+    tile('steps left out', r.skipped || null), tile('loss', trains ? lastLoss(r) : null),
+    tile('validation loss', lossOf(evalsOf(r, 'valid'))),
+    tile('tokens/s', trains ? short(last(r, 'tokens_per_s')) : null),
+    tile('memory of a rank', trains ? bytes(bytesOf(trains)) : null),
     r.end ? tile('time', seconds(r.end.ms / 1e3)) : null));
 } else
   section('Side by side', table(['run', 'step', 'loss', 'valid', 'test', 'tokens/s', 'parameters', 'ranks', 'state'],
-    R.map(r => [r.name, r.step, digits(last(r, 'loss'), 5), digits(lossOf(evalsOf(r, 'valid')), 5),
-      digits(lossOf(evalsOf(r, 'test')), 5), short(last(r, 'tokens_per_s')), short(r.run.parameters), r.run.ranks,
-      state(r)]), [0, 8]));
-section('Training', el('div', {class: 'charts'},
+    R.map(r => [r.name, r.step, lastLoss(r), lossOf(evalsOf(r, 'valid')), lossOf(evalsOf(r, 'test')),
+      short(last(r, 'tokens_per_s')), short(r.run.parameters), r.run.ranks, state(r)]), [0, 8]));
+if (R.some(r => r.step)) section('Training', el('div', {class: 'charts'},
   chart('Loss', series('loss', 'training').concat(R.map((r, i) => ({name: (many ? r.name + ', ' : '') + 'validation',
-    colour: colour(many ? i : i + 1), dots: true, points: evalsOf(r, 'valid').map(e => [e.step, e.loss])})))),
+    colour: many ? paler(colour(i)) : colour(1), dots: true,
+    points: evalsOf(r, 'valid').filter(e => e.loss != null).map(e => [e.step, e.loss])})))),
   chart('Learning rate', series('lr')), chart('Gradient norm', series('grad_norm')),
   chart('Tokens per second', series('tokens_per_s'), {zero: true})));
 for (const r of R) if (r.layers.length) {       // units from the first to the last, the rest apart
   const shade = (u, i) => u.unit === 'root' ? 'var(--text)' :
     'color-mix(in srgb, var(--c1) ' + Math.round(100 * i / Math.max(1, r.layers.length - 1)) + '%, var(--c0))';
-  const lines = of => r.layers.map((u, i) => ({name: u.unit, colour: shade(u, i), points: u[of]}));
+  const lines = of => r.layers.map((u, i) => ({name: u.unit, colour: shade(u, i), stride: r.stride,
+    points: u[of]}));
   section('Norms of each unit' + (many ? ' of ' + r.name : ''), r.units > r.layers.length ? el('p', {class: 'soft'},
     r.layers.length + ' of ' + r.units + ' units; metrics.jsonl has all.') : null, el('div', {class: 'charts'},
     chart('Gradient norm', lines('grad_norm')), chart('Update ratio: change over weights', lines('update_ratio'))));
@@ -309,7 +346,7 @@ if (R.some(r => r.evals.length))
   section('Evaluations', table([many ? 'run' : 'split', many ? 'split' : 'step', many ? 'step' : 'loss',
     many ? 'loss' : 'perplexity', many ? 'perplexity' : 'accuracy'].concat(many ? ['accuracy'] : []),
     R.flatMap(r => r.evals.slice(many ? -2 : -12).map(e => (many ? [r.name] : []).concat([e.split, e.step,
-      digits(e.loss, 6), digits(e.perplexity, 5), digits(100 * e.accuracy, 4) + ' %'])))));
+      finite(e.loss, 6), digits(e.perplexity, 5), digits(100 * e.accuracy, 4) + ' %'])))));
 for (const r of R) {
   const m = r.run.memory_map, of = many ? ' of ' + r.name : '';
   if (!m) continue;
@@ -339,8 +376,8 @@ const differ = names.filter(n => new Set(R.map(r => value(r, n))).size > 1);
 section('Configuration', many ? [el('h3', null, 'Options that differ'), table(['option'].concat(R.map(r => r.name)),
   rows(differ), texts, true)] : null, el('details', null, el('summary', null, 'all options'),
   table(['option'].concat(R.map(r => many ? r.name : 'value')), rows(names), texts, true)));
-section('Repeat', R.map(r => [el('pre', null, r.repeat), r.options ? el('details', null, el('summary', null,
-  'options.txt' + (many ? ' of ' + r.name : '')), el('pre', null, r.options)) : null]),
+section('Repeat', R.map(r => r.options ? [el('pre', null, r.repeat), el('details', null, el('summary', null,
+  'options.txt' + (many ? ' of ' + r.name : '')), el('pre', null, r.options))] : null),
   el('p', {class: 'soft'}, 'Written by train_gpt_fsdp ' + D.version + '. ' + R.map(r => (many ? r.name + ': ' : '') +
     'version ' + r.run.version + ', build ' + r.run.build).join('; ') + '.'));
 let width = innerWidth;

@@ -231,8 +231,8 @@ static void start_record(FILE *f, const RunView *run) {
 }
 
 // ---- the start ------------------------------------------------------------------------------------------------------
-enum { START_COLUMNS = 80, START_INDENT = 12 };
-// "  name      text", in lines of at most 80 columns: broken at spaces, and only there.
+enum { START_COLUMNS = 80, START_COLUMNS_LEAST = 40, START_INDENT = 12 };
+// "  name      text", in lines of at most 80 columns, or a narrower terminal's: broken at spaces, and only there.
 __attribute__((format(printf, 2, 3))) static void start_line(const char *name, const char *fmt, ...) {
   char *text = NULL, *lines = NULL;
   size_t bytes = 0;
@@ -243,12 +243,13 @@ __attribute__((format(printf, 2, 3))) static void start_line(const char *name, c
   if (n < 0) return;
   FILE *f = open_memstream(&lines, &bytes);
   fprintf(f, "  %-*s", START_INDENT - 2, name);
-  int column = START_INDENT;
+  int column = START_INDENT, most = terminal.out ? terminal_columns() : START_COLUMNS;
+  most = most > START_COLUMNS ? START_COLUMNS : most < START_COLUMNS_LEAST ? START_COLUMNS_LEAST : most;
   for (const char *word = text; *word;) {
     const size_t length = strcspn(word, " ");
     int columns = 0;                             // of characters, not of bytes
     for (size_t i = 0; i < length; i++) columns += (word[i] & 0xc0) != 0x80;
-    if (column > START_INDENT && column + 1 + columns > START_COLUMNS) {
+    if (column > START_INDENT && column + 1 + columns > most) {
       fprintf(f, "\n%*s", START_INDENT, "");
       column = START_INDENT;
     }

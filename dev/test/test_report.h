@@ -141,7 +141,8 @@ TEST(report_line_fits_any_width,
 }
 
 TEST(report_line_on_terminals,
-     "on terminals of 200, 80, 60, 40, 20 columns no row continues in the next, and the last row is ended") {
+     "on terminals of 200, 80, 60, 40, 20 columns no row continues in the next, and the last row is ended; the start "
+     "folds at the terminal's width, between 40 and 80") {
   static Screen s;
   for (int columns : {200, 80, 60, 40, 20}) {
     PtyRun r;
@@ -149,7 +150,13 @@ TEST(report_line_on_terminals,
             "%s %s --max_steps 12 --eval_every -1 --save_every -1 --sample_tokens 0 --out %s", cli_ranks(0),
             cli_small(), cli_path("out"));
     EXPECT(r.code == 0, "%d columns: exit code %d:\n%.2000s", columns, r.code, r.text);
-    const char *bars = r.text, *files = NULL;  // the start has 80 columns whatever the terminal
+    for (const char *line = r.text; *line && strncmp(line, "[#", 2); line += strcspn(line, "\n") + 1) {
+      const int wide = (int)strcspn(line, "\r\n");               // a word may be wider than any line
+      const bool folds = !strncmp(line, "  ", 2) && wide > 12 && memchr(line + 12, ' ', (size_t)wide - 12);
+      EXPECT(!folds || wide <= (columns < 40 ? 40 : columns < 80 ? columns : 80), "%d columns: the start has a line of "
+             "%d: %.*s", columns, wide, wide, line);
+    }
+    const char *bars = r.text, *files = NULL;
     int drawn = 0;
     for (const char *c = r.text; (c = strstr(c, "\033[K")); c++) {
       const char *from = c;

@@ -1,5 +1,6 @@
 // test_report_html.h: OUT/report.html as a file: well formed, whole in itself, with metrics.jsonl's own numbers, and
-// without a way for text of a run to become markup. dev/screenshots.py opens it in a browser.
+// without a way for text of a run to become markup; and as a drawing, by dev/check_report.js, which needs node or
+// Chromium. dev/screenshots.py opens it in a browser.
 
 // ---- the page as text -----------------------------------------------------------------------------------------------
 // Checks that elements are closed in order, attributes are quoted, and script and style end where they should. Returns
@@ -344,4 +345,133 @@ TEST(report_page_survives_a_full_disk,
   free(old);
   free(now);
   report_live_close(&live);
+}
+
+// ---- the page as a drawing ------------------------------------------------------------------------------------------
+// TEST_TMP/NAME: what a run of so many steps leaves whose first record is that of `like`. Steps first_bad to last_bad
+// are not finite.
+static void drawn_run(const char *name, const char *like, int steps, int first_bad, int last_bad) {
+  char path[600], error[1024];
+  CliMetrics m;
+  cli_metrics(&m, cli_path(like));
+  REQUIRE(m.lines > 1, "no records of %s", like);
+  char *record = cJSON_PrintUnformatted(m.line[0]);
+  mkdir(cli_path(name), 0777);
+  snprintf(path, sizeof path, "%s/metrics.jsonl", cli_path(name));
+  FILE *f = fopen(path, "w");
+  fprintf(f, "%s\n", record);
+  for (int i = 1; i <= steps; i++) {
+    const bool bad = i >= first_bad && i <= last_bad;
+    fprintf(f, "{\"kind\":\"step\",\"step\":%d,\"lr\":0.003,\"tokens_per_s\":%d,\"skipped\":%s,", i,
+            1000 + i % 7, bad ? "true" : "false");
+    if (bad) fprintf(f, "\"loss\":null,\"grad_norm\":null}\n{\"kind\":\"not_finite\",\"step\":%d}\n", i);
+    else fprintf(f, "\"loss\":%.17g,\"grad_norm\":%.17g}\n", 3 + 7.0 / i, 1.2e-10 + i % 5 * 1e-12);
+  }
+  fclose(f);
+  snprintf(path, sizeof path, "%s/report.html", cli_path(name));
+  EXPECT(report_runs(cli_path(name), path, "1", error, sizeof error), "%s", error);
+  cJSON_free(record);
+  cli_metrics_free(&m);
+}
+// How many steps of OUT are left out, and of how many.
+static int drawn_left_out(const char *out, int *steps) {
+  CliMetrics m;
+  int left = 0;
+  cli_metrics(&m, out);
+  *steps = 0;
+  for (int i = 0; i < m.lines; i++) {
+    *steps += cli_is_kind(m.line[i], "step");
+    left += cJSON_IsTrue(page_at(m.line[i], "skipped", NULL));
+  }
+  cli_metrics_free(&m);
+  return left;
+}
+// Draws TEST_TMP/*/report.html with `tool` into NAME/drawn. False: it is not here, or opens no page at all.
+static bool drawn_with(const char *tool) {
+  static const char browser[] = "\"${CHROMIUM:-chromium}\" --headless --no-sandbox --disable-gpu "
+                                "--disable-dev-shm-usage --user-data-dir=$p/browser --dump-dom";
+  CliRun r;
+  if (!strcmp(tool, "node"))
+    cli_start(&r, "node --version >%s/is || exit 9; for p in %s/*/report.html; do node dev/check_report.js $p "
+              ">${p%%/*}/drawn 2>&1; done; true", test_tmp(), test_tmp());
+  else
+    cli_start(&r, "p=%s; export HOME=$p check=$PWD/dev/check_report.js; echo '<p>it opens</p>' >$p/try.html; "
+              "%s file://$p/try.html 2>&1 | grep -q 'it opens' || exit 9; cd $p; ls */report.html | xargs -P 4 -I@ "
+              "sh -c 'p='$p'/@; p=${p%%/*}; { cat $p/report.html; echo \"<script>\"; cat $check; echo \"</script>\"; } "
+              ">$p/copy.html; %s file://$p/copy.html >$p/drawn 2>$p/said'", test_tmp(), browser, browser);
+  cli_wait(&r, 4 * CLI_LIMIT_S);
+  const bool is = r.code != 9;
+  if (is) cli_expect_done(&r, tool);
+  cli_free(&r);
+  return is;
+}
+// Makes the pages. left_out: receives what the page of the run SKIPPED must say.
+static void drawn_pages(char *left_out, size_t bytes) {
+  CliRun r;
+  int steps = 0;
+  char printed[160];
+  CLI_RUN(&r, "cd %s && run='%s %s --save_every -1 --out' && $run one --max_steps 1 --log_layers --save_every 1 && "
+          "$run resumed --max_steps 5 --save_every 3 --keep 0 && rm -r resumed/ckpt/step_00000005 && "
+          "$run resumed --max_steps 8 --resume auto && $run evaluated --eval_only --resume one/ckpt/step_00000001 && "
+          "$run scaled --param_dtype fp16 --loss_scale 1e9 --max_steps 4 && "
+          "$run skipped --optimizer sgd --lr 1000 --warmup 0 --schedule constant --on_nan skip --max_steps 30 "
+          "--eval_every 5", test_tmp(), cli_program(), cli_small());
+  cli_expect_done(&r, "runs");
+  const int left = drawn_left_out(cli_path("skipped"), &steps);
+  snprintf(left_out, bytes, "%d of %d steps left out: %d not finite", left, steps, left);
+  snprintf(printed, sizeof printed, "notice: %d of 30 steps left out, without an update: %d not finite\nfiles: ", left,
+           left);
+  EXPECT(left > 9 && steps == 30 && strstr(r.text, printed), "%d of %d left out; it printed:\n%.3000s", left, steps,
+         r.text);
+  EXPECT(strstr(r.text, "notice: 4 of 4 steps left out, without an update: 4 overflows of fp16, for which the loss "
+                "scale fell\nfiles: ") && cli_count(r.text, " steps left out") == 2, "it printed:\n%.3000s", r.text);
+  cli_free(&r);
+  for (int n : {2, 512, 513, 514, 707, 1000, 1027}) {
+    char name[16];
+    snprintf(name, sizeof name, "of%d", n);
+    drawn_run(name, "one", n, 0, -1);
+  }
+  drawn_run("bad_end", "one", 1031, 900, 1031);
+  drawn_run("bad_middle", "one", 30, 2, 29);
+  CLI_RUN(&r, "cd %s && %s --report of513,skipped,bad_middle,of2 --out compared", test_tmp(), cli_program());
+  cli_expect_done(&r, "compared");
+  cli_free(&r);
+}
+// What `tool` has drawn of a page: without faults, with `has` and without `has_not` among what is read.
+static void drawn_expect(const char *tool, const char *page, const char *has, const char *has_not) {
+  char path[600];
+  int64_t bytes = 0;
+  snprintf(path, sizeof path, "%s/drawn", cli_path(page));
+  char *text = file_get(path, 1 << 26, &bytes), *faults = text ? strstr(text, "\nfaults: ") : NULL;
+  if (text && !faults) faults = strstr(text, "<pre id=\"faults\">faults: ");
+  EXPECT(faults && strstr(faults, "faults: none"), "%s by %s: %.2000s", page, tool, faults ? faults : "nothing drawn");
+  char *main = text ? strstr(text, "<main") : NULL, *end = main ? strstr(main, "</main>") : faults;
+  if (end) *end = 0;
+  if (!main) main = text;
+  EXPECT(main && strstr(main, has) && !strstr(main, has_not), "%s by %s: no '%s', or '%s', in:\n%.1000s", page, tool,
+         has, has_not, main ? main : "");
+  free(text);
+}
+TEST(report_pages_are_drawn,
+     "pages of one step, odd and even numbers of steps, resumed, left-out, evaluated and compared runs, drawn by node "
+     "and, where it is installed, by Chromium: no NaN, nothing undefined or cut off, one range of steps, a colour for "
+     "each line of a legend; steps left out are counted at the top, and at the end of the output") {
+  char left_out[128];
+  drawn_pages(left_out, sizeof left_out);
+  const struct { const char *page, *has, *has_not; } pages[] = {
+      {"one", "ended as it should. ", "left out"}, {"resumed", "ended as it should. ", "left out"},
+      {"evaluated", "Evaluations", "Learning rate"}, {"skipped", left_out, "ended as it should"},
+      {"scaled", "4 of 4 steps left out: 4 overflows of fp16", "not finite"}, {"of2", "no end", "left out"},
+      {"of512", "512", "left out"}, {"of513", "513", "left out"}, {"of514", "514", "left out"},
+      {"of707", "707", "left out"}, {"of1000", "1000", "left out"}, {"of1027", "1027", "left out"},
+      {"bad_end", "132 of 1031 steps left out: 132 not finite", "ended as it should"},
+      {"bad_middle", "28 of 30 steps left out: 28 not finite", "ended as it should"},
+      {"compared", left_out, "ended as it should"}};
+  int tools = 0;
+  for (const char *tool : {"node", "chromium"}) {
+    if (!drawn_with(tool)) continue;
+    tools++;
+    for (const auto &x : pages) drawn_expect(tool, x.page, x.has, x.has_not);
+  }
+  if (!tools) SKIP("neither node nor Chromium is here to draw a page");
 }
