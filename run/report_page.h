@@ -121,11 +121,9 @@ function bytes(n) {
 function seconds(s) {
   return s < 120 ? digits(s, 3) + ' s' : s < 7200 ? digits(s / 60, 3) + ' min' : digits(s / 3600, 3) + ' h';
 }
-// Whether b is above a by more than rounding: sums of equal numbers may differ in their last digit.
-const above = (a, b) => b - a > 1e-9 * Math.max(Math.abs(a), Math.abs(b));
 // About n round numbers from a to b.
 function ticks(a, b, n) {
-  if (!above(a, b)) return [a];
+  if (!(b > a)) return [a];
   const raw = (b - a) / n, power = 10 ** Math.floor(Math.log10(raw)), m = raw / power;
   const step = power * (m > 5 ? 10 : m > 2 ? 5 : m > 1 ? 2 : 1), list = [];
   for (let x = Math.ceil(a / step); x * step <= b + step * 1e-6; x++) list.push(x * step);
@@ -163,8 +161,8 @@ function chart(title, lines, options) {
   const box = el('div'), o = options || {};
   const low = Math.min(...all.flatMap(l => l.points.map(p => p[2] ?? p[1])));
   const high = Math.max(...all.flatMap(l => l.points.map(p => p[3] ?? p[1])));
-  const y0 = o.zero ? 0 : low, y1 = above(y0, high) ? high : y0 + (Math.abs(y0) || 1) * .1;
-  const rows = ticks(y0, y1, 5);
+  const y0 = o.zero ? 0 : low, y1 = high - y0 > 1e-9 * Math.abs(y0) ? high : y0 + (Math.abs(y0) || 1) * .1;
+  const rows = ticks(y0, y1, 5);                 // of a range above rounding: below it they would never end
   draw(box, W => {
     const H = 210, L = Math.max(52, margin(rows.map(short))), B = 24, T = 8;
     const X = x => L + (x - x0) / (x1 - x0) * (W - L - 10);

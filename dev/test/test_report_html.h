@@ -362,8 +362,8 @@ static void drawn_run(const char *name, const char *like, int steps, int first_b
   fprintf(f, "%s\n", record);
   for (int i = 1; i <= steps; i++) {
     const bool bad = i >= first_bad && i <= last_bad;
-    fprintf(f, "{\"kind\":\"step\",\"step\":%d,\"lr\":0.003,\"tokens_per_s\":%d,\"skipped\":%s,", i,
-            1000 + i % 7, bad ? "true" : "false");
+    fprintf(f, "{\"kind\":\"step\",\"step\":%d,\"lr\":%.17g,\"tokens_per_s\":%d,\"skipped\":%s,", i,
+            0.003 + i % 2 * 0x1p-61, 1000 + i % 7, bad ? "true" : "false");      // equal but for rounding
     if (bad) fprintf(f, "\"loss\":null,\"grad_norm\":null}\n{\"kind\":\"not_finite\",\"step\":%d}\n", i);
     else fprintf(f, "\"loss\":%.17g,\"grad_norm\":%.17g}\n", 3 + 7.0 / i, 1.2e-10 + i % 5 * 1e-12);
   }
