@@ -5,8 +5,8 @@
     python3 -m venv venv && venv/bin/pip install playwright
     venv/bin/python dev/screenshots.py out/report.html shots
 
-It fails if the page logs an error, asks for anything from the network, is wider than the window, or shows text as
-markup. CHROMIUM names the browser (default: chromium).
+It fails if the page logs an error, asks for anything from the network, is wider than the window, shows text as
+markup, or has a fault that dev/check_report.js finds. CHROMIUM names the browser (default: chromium).
 """
 import os
 import shutil
@@ -14,6 +14,7 @@ import sys
 
 from playwright.sync_api import sync_playwright
 
+check = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "check_report.js")).read()
 page_path, to = os.path.abspath(sys.argv[1]), sys.argv[2]
 os.makedirs(to, exist_ok=True)
 browser_path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -38,6 +39,7 @@ with sync_playwright() as p:
                   f"{page.evaluate('document.querySelectorAll(`svg`).length')} drawings")
             if scheme == "light" and width == 820:
                 page.pdf(path=f"{to}/printed.pdf", format="A4", print_background=True)
+            faults += page.evaluate("() => {" + check + "; return reportFaults(document); }")
             page.close()
     browser.close()
 for fault in sorted(set(faults)):
