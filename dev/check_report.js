@@ -37,7 +37,7 @@ function reportFaults(document) {
         if (!(x > -1 && x < W + 1 && y > -1 && y < H + 1))
           faults.push(`${name}: ${e.tagName} "${e.textContent}" is cut off at ${x}, ${y} of ${W}, ${H}`);
     const at = svg.getBoundingClientRect();
-    for (const e of [svg, ...svg.querySelectorAll('rect')]) for (let x = 0; x <= 1; x += .05) {
+    for (const e of [svg, ...svg.querySelectorAll('rect')]) for (let x = 0; x <= 1; x += e === svg ? .05 : 2) {
       const where = {clientX: at.left + x * at.width, clientY: at.top + 5};
       e.dispatchEvent(typeof PointerEvent === 'function' ? new PointerEvent('pointermove', where) :
         Object.assign({type: 'pointermove'}, where));
