@@ -386,8 +386,8 @@ static int drawn_left_out(const char *out, int *steps) {
   cli_metrics_free(&m);
   return left;
 }
-// Draws TEST_TMP/NAME/report.html of each of `names` with `tool` into NAME/drawn. False: it is not here, or opens no page
-// at all.
+// Draws TEST_TMP/NAME/report.html of each of `names` with `tool` into NAME/drawn. False: it is not here, or opens no
+// page at all.
 static bool drawn_with(const char *tool, const char *names) {
   static const char browser[] = "\"${CHROMIUM:-chromium}\" --headless --no-sandbox --disable-gpu "
                                 "--disable-dev-shm-usage --user-data-dir=$p/browser --dump-dom";
