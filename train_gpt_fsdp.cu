@@ -1232,11 +1232,12 @@ static bool print_sample(Trainer *t) {
   if (!t->opt.sample_tokens) return false;
   const bool first = t->fsdp.mesh.rank == 0;
   const size_t prompt_bytes = strlen(t->opt.prompt);
-  int32_t *ids = (int32_t *)malloc(sizeof(int32_t) * (prompt_bytes + 1 + (size_t)t->opt.sample_tokens)), count = 1;
+  const Tokenizer *tokenizer = &t->corpus->tokenizer;
+  const size_t most = 1 + NFC_MOST_GROWTH * prompt_bytes + (size_t)t->opt.sample_tokens;
+  int32_t *ids = (int32_t *)malloc(sizeof(int32_t) * most), count = 1;
   ids[0] = 0;
-  const char *text = prompt_bytes ? t->opt.prompt : "\n";
   if (first && t->corpus->has_tokenizer)
-    count = (int32_t)tokenizer_encode(&t->corpus->tokenizer, (const uint8_t *)text, strlen(text), ids, 1);
+    count = (int32_t)tokenizer_begin(tokenizer, (const uint8_t *)t->opt.prompt, prompt_bytes, ids);
   MPI_Bcast(&count, 1, MPI_INT32_T, 0, t->fsdp.mesh.comm);
   MPI_Bcast(ids, count, MPI_INT32_T, 0, t->fsdp.mesh.comm);
   FILE *file = NULL;

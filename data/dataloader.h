@@ -86,7 +86,7 @@ struct Split {
   const void *tokens;          // (tokens_numel) uint16_t or uint32_t
   int token_bytes;             // 2 or 4
   int64_t tokens_numel;        // context token included
-  bool has_context;            // token 0 is a newline that the text does not hold
+  bool has_context;            // token 0 is not of the text: a newline, or what it begins with
   int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files, or
                                // no blanks between words)
   int64_t text_bytes;          // 0 where unknown
@@ -248,8 +248,9 @@ static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, in
 // If words are longer than this on average, blanks do not separate them (Chinese, genomes): they are not counted.
 enum { MOST_BYTES_A_WORD = 32 };
 
-// Encodes a text, after one newline of context, into memory that the split owns. It works in chunks that end where the
-// tokenizer allows a cut, so the four-byte ids of the encoder exist for one chunk at a time.
+// Encodes a text, after one token of context (what the tokenizer begins a text with, or a newline), into memory that
+// the split owns. It works in chunks that end where the tokenizer allows a cut, so the four-byte ids of the encoder
+// exist for one chunk at a time.
 static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, int threads) {
   const size_t chunk_bytes = 16 << 20;
   s->token_bytes = t->vocab_size <= 65536 ? 2 : 4;
@@ -261,13 +262,14 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
   uint8_t *out = NULL;
   int64_t n = -1;                                // the context token is encoded first
   do {
-    const uint8_t *from = n < 0 ? (const uint8_t *)"\n" : text->bytes + at;
-    size_t bytes = n < 0 ? 1 : text->numel - at;
-    if (n >= 0 && bytes > chunk_bytes) bytes = tokenizer_cut(t, text->bytes, text->numel, at + chunk_bytes) - at;
-    if (bytes > room) { free(ids); ids = (int32_t *)data_alloc(room = bytes, sizeof *ids); }
-    int64_t count = tokenizer_encode(t, from, bytes, ids, threads);
+    const uint8_t *from = text->bytes + at;
+    size_t bytes = n < 0 ? 0 : text->numel - at;
+    if (bytes > chunk_bytes) bytes = tokenizer_cut(t, text->bytes, text->numel, at + chunk_bytes) - at;
+    const size_t most = 1 + tokenizer_ids_most(t, bytes);
+    if (most > room) { free(ids); ids = (int32_t *)data_alloc(room = most, sizeof *ids); }
+    int64_t count = n < 0 ? tokenizer_begin(t, from, 0, ids) : tokenizer_encode(t, from, bytes, ids, threads);
     if (n < 0) { CHECK(count == 1, "a newline is %lld tokens", (long long)count); n = 0; }
-    else at += bytes;
+    at += bytes;
     liveness_progress();
     size_t need = (size_t)(n + count) * (size_t)s->token_bytes;
     if (need > capacity) {
@@ -295,7 +297,8 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
 // alone stays above the source's entropy. A state's successors are different words, so the state is a function of the
 // text so far and the entropy of the text is that of the chain. Every sentence starts afresh, so by renewal the rate is
 //   (expected nats of a sentence) / (expected tokens of a sentence), and both are finite sums over the states.
-// A word is always written " word", which is one piece, so its number of tokens does not depend on its neighbours.
+// A word is always written " word", which is one piece, so its number of tokens does not depend on its neighbours; only
+// by Llama's pattern are the stop and its newline one piece.
 enum { GEN_DETS = 4, GEN_ADJS = 16, GEN_NOUNS = 32, GEN_VERBS = 16, GEN_PREPS = 6, GEN_MAX_EDGES = 8 };
 enum { // states, in an order that every edge but the last one follows
   GEN_NEWLINE,
@@ -390,7 +393,7 @@ static inline void gen_source_init(GenSource *g, uint64_t seed) {
 // and a newline are one token each.
 static inline void gen_expectation(const GenSource *g, const Tokenizer *t, double *nats, double *tokens) {
   double visits[GEN_STATES] = {};
-  int32_t ids[16];
+  int32_t ids[16 * NFC_MOST_GROWTH];
   visits[GEN_NEWLINE] = 1;
   *nats = *tokens = 0;
   for (int i = 0; i < GEN_STATES; i++) {
@@ -404,6 +407,10 @@ static inline void gen_expectation(const GenSource *g, const Tokenizer *t, doubl
       if (s->next[k] != GEN_NEWLINE) visits[s->next[k]] += visits[i] * p;
     }
   }
+  if (!t || !t->digits_together) return;
+  const char *end[] = {" .\n", " .", "\n"};
+  for (int i = 0; i < 3; i++)
+    *tokens += (i ? -1 : 1) * (double)tokenizer_encode(t, (const uint8_t *)end[i], strlen(end[i]), ids, 1);
 }
 
 // Writes `sentences` sentences into memory that the text owns, and the nats they cost the source. Sentence boundaries
@@ -568,6 +575,11 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Data
   if (!o->tokenizer || !*o->tokenizer) return true;
   if (!tokenizer_load_any(&c->tokenizer, o->tokenizer, why, sizeof why))
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
+  int missing = 0;
+  for (int32_t id : c->tokenizer.byte_id) missing += id < 0;
+  if (missing)
+    data_notice(&c->notices, "tokenizer %s has no token for %d of the 256 bytes: they are left out of a text, as by "
+                "Hugging Face tokenizers", o->tokenizer, missing);
   return c->has_tokenizer = true;
 }
 

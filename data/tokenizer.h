@@ -1,7 +1,7 @@
 // tokenizer.h: byte-level BPE: trains, loads, saves, encodes and decodes the vocabulary of a GPT-2-style model.
 //
-// A text is cut into pieces (letters, numbers, punctuation, white space: the GPT-2 pattern); each piece, alone, becomes
-// tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.
+// A text is cut into pieces (letters, numbers, punctuation, white space: the GPT-2 pattern, or a family's own); each
+// piece, alone, becomes tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.
 //
 // Conventions
 //   - A tokenizer works by line or not. By line, as training makes them, every line ends after its '\n' and no piece
@@ -11,14 +11,15 @@
 //   - Ids and merges are those of Hugging Face tokenizers given the same whole text (BPE model, trainer with its
 //     byte-level initial alphabet, ByteLevel pre-tokenizer without prefix space; by line: after a Split that ends each
 //     piece with its newline), and tokenizer.json is byte for byte the file it writes.
-//   - Any bytes round-trip. A byte that belongs to no well-formed UTF-8 sequence is one character of class "other".
+//   - Any bytes round-trip, but for a loaded tokenizer that normalises (NFC) or whose vocabulary lacks a byte. A byte
+//     that belongs to no well-formed UTF-8 sequence is one character of class "other".
 //   - Training adds no special tokens. Those of a loaded file are kept and matched as Hugging Face matches them: in the
 //     whole text, before lines and pieces.
 //
 // Parts: 1 characters and pieces   2 a table of words   3 a heap   4 merging one piece   5 encode, decode, hash
 //        6 train   (tokenizer_json.h: 7 save   8 load)
-// Defines: Tokenizer, tokenizer_train, _load, _load_any, _text, _save, _cut, _encode, _token_bytes, _hash, _free. Needs
-// cJSON and threads.h.
+// Defines: Tokenizer, tokenizer_train, _load, _load_any, _text, _save, _cut, _ids_most, _encode, _begin, _token_bytes,
+// _hash, _free. Needs cJSON and threads.h.
 // Sources: Sennrich et al. 2016 (BPE); Radford et al. 2019 (bytes, pattern); Hugging Face tokenizers (counts and ties).
 #pragma once
 #include <cjson/cJSON.h>
@@ -29,6 +30,7 @@
 
 #include "fsdp.h"
 #include "kernels/cpu/threads.h"
+#include "nfc.h"
 #include "unicode_classes.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are compared eight bytes at a time, lowest byte first");
@@ -40,6 +42,10 @@ struct BpeMergeSlot { uint64_t pair; int32_t rank, result; };
 // A token that is looked for in the text before it is cut into pieces.
 struct BpeAddedToken { int32_t id; bool special, normalized, in_vocab; };
 
+// A word and its value, and a table of them (part 2).
+struct BpeWord { uint64_t key[2]; size_t length; uint64_t value; };
+struct BpeTable { BpeWord *slots; int bits; size_t used; };
+
 // A vocabulary and its merges. Zero-initialised it is empty and may be freed; train and load overwrite without freeing.
 struct Tokenizer {
   int vocab_size;              // ids are 0 .. vocab_size-1, added tokens included
@@ -50,8 +56,17 @@ struct Tokenizer {
   BpeMergeSlot *merge_slots;   // pair -> rank, result: open addressing, 2^merge_slot_bits slots
   int merge_slot_bits;
   BpeAddedToken *added;
-  int32_t byte_id[256];        // the token of one byte
+  int32_t byte_id[256];        // the token of one byte; -1: none, and the byte is left out
   bool by_line;                // pieces end after '\n' and do not look past it
+  int digits_together;         // pieces by the pattern of Llama 3, of at most so many digits; 0: by that of GPT-2
+  bool digits_alone;           // each digit is a piece, and ends what is before it (SmolLM2)
+  bool nfc;                    // a text is normalised, after the added tokens in it are found that are not normalised
+  bool ignore_merges;          // a piece that is a token as a whole is that token, whatever the merges say
+  bool adds_bos;               // a text begins with token bos_id
+  int32_t bos_id;
+  BpeTable whole;              // ignore_merges: the bytes of each token of the vocabulary -> its id
+  char *file;                  // the tokenizer.json it was read from, which is what is saved; NULL: none
+  size_t file_bytes;
 };
 
 static inline void *bpe_resize(void *old, size_t count, size_t each_bytes) {
@@ -63,21 +78,8 @@ static inline void *bpe_resize(void *old, size_t count, size_t each_bytes) {
 // ---- 1 characters and pieces ---------------------------------------------------------------------------------------
 // The class of the character at p < end, and its bytes.
 static inline int bpe_class_at(const uint8_t *p, const uint8_t *end, int *char_bytes) {
-  uint8_t b = *p;
-  *char_bytes = 1;
-  if (b < 0x80) return unicode_class(b);
-  int n = b < 0xc2 ? 0 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0;
-  if (n == 0 || end - p < n) return UNICODE_OTHER;
-  // The second byte excludes overlong forms, surrogates and what lies past U+10FFFF (Unicode 16.0, table 3-7).
-  uint8_t low = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80, high = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
-  if (p[1] < low || p[1] > high) return UNICODE_OTHER;
-  uint32_t c = (b & (0xffu >> (n + 1))) << 6 | (p[1] & 0x3fu);
-  for (int i = 2; i < n; i++) {
-    if ((p[i] & 0xc0) != 0x80) return UNICODE_OTHER;
-    c = c << 6 | (p[i] & 0x3fu);
-  }
-  *char_bytes = n;
-  return unicode_class(c);
+  const uint32_t c = utf8_char(p, end, char_bytes);
+  return c < UTF8_BYTE ? unicode_class(c) : UNICODE_OTHER;
 }
 
 // Past the longest run of characters of one class that starts at p.
@@ -115,6 +117,55 @@ static inline const uint8_t *bpe_piece_end(const uint8_t *p, const uint8_t *end,
   return q == end || last == p ? q : last;
 }
 
+// The end of the English ending that starts at *p == '\'', in letters of either case: (?i:'s|'t|'re|'ve|'m|'ll|'d).
+// NULL: there is none. Without case, U+017F is an s.
+static inline const uint8_t *bpe_ending_end(const uint8_t *p, const uint8_t *end) {
+  uint8_t a = end - p >= 2 ? p[1] : 0, b = end - p >= 3 ? p[2] : 0;
+  if (a == 0xc5 && b == 0xbf) return p + 3;
+  a |= a < 0x80 ? 0x20 : 0;
+  b |= b < 0x80 ? 0x20 : 0;
+  if (a == 's' || a == 't' || a == 'm' || a == 'd') return p + 2;
+  return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? p + 3 : NULL;
+}
+
+// The end of the piece that starts at p < end, by the pattern of Llama 3 (3 digits together), nanochat (2), Qwen 2 (1):
+//   (?i:'s|'t|'re|'ve|'m|'ll|'d) | [^\r\n\p{L}\p{N}]?\p{L}+ | \p{N}{1,digits} | ?[^\s\p{L}\p{N}]+[\r\n]* | \s*[\r\n]+ |
+//   \s+(?!\S) | \s+
+static inline const uint8_t *bpe_llama_end(const uint8_t *p, const uint8_t *end, int digits) {
+  const uint8_t *ending = *p == '\'' ? bpe_ending_end(p, end) : NULL, *line = NULL, *last = p, *q;
+  if (ending) return ending;
+  int n, m = 0, its_class = bpe_class_at(p, end, &n);
+  if (its_class == UNICODE_LETTER) return bpe_run_end(p + n, end, UNICODE_LETTER);
+  if (its_class == UNICODE_NUMBER) {
+    for (q = p + n; --digits > 0 && q < end && bpe_class_at(q, end, &n) == UNICODE_NUMBER;) q += n;
+    return q;
+  }
+  const int next = p + n < end ? bpe_class_at(p + n, end, &m) : UNICODE_SPACE;
+  if (next == UNICODE_LETTER && *p != '\r' && *p != '\n') return bpe_run_end(p + n + m, end, UNICODE_LETTER);
+  if (its_class == UNICODE_OTHER || (*p == ' ' && next == UNICODE_OTHER)) {
+    q = bpe_run_end(p + n, end, UNICODE_OTHER);
+    while (q < end && (*q == '\r' || *q == '\n')) q++;
+    return q;
+  }
+  for (q = p; q < end && bpe_class_at(q, end, &n) == UNICODE_SPACE; q += n) {
+    last = q;
+    if (*q == '\r' || *q == '\n') line = q + 1;
+  }
+  return line ? line : q == end || last == p ? q : last;
+}
+
+// The first digit of p..end as Rust's char::is_numeric has it, and its bytes; `end` if there is none. It knows 13
+// digits of Unicode 17, which the patterns do not.
+static inline const uint8_t *bpe_first_digit(const uint8_t *p, const uint8_t *end, int *digit_bytes) {
+  for (int n; p < end; p += n) {
+    const uint32_t c = utf8_char(p, end, &n);
+    *digit_bytes = n;
+    if (c < UTF8_BYTE && (unicode_class(c) == UNICODE_NUMBER || c - 0x11de0 < 10 || c - 0x16ff4 < 3)) return p;
+  }
+  *digit_bytes = 0;
+  return end;
+}
+
 // The character that stands for a byte in tokenizer.json: itself where it is visible, else the next free one from
 // U+0100 on (Radford et al. 2019). All are below U+0144.
 static inline void bpe_alphabet(uint16_t char_of_byte[256]) {
@@ -126,9 +177,6 @@ static inline void bpe_alphabet(uint16_t char_of_byte[256]) {
 // ---- 2 a table of words --------------------------------------------------------------------------------------------
 // Word -> 64-bit value. A word of up to 16 bytes is its own key; a longer one is its hash and a pointer to its bytes,
 // which must stay where they are. Open addressing; length 0 marks a free slot, so a slot fills half a cache line.
-struct BpeWord { uint64_t key[2]; size_t length; uint64_t value; };
-struct BpeTable { BpeWord *slots; int bits; size_t used; };
-
 static inline uint64_t bpe_mix(uint64_t a, uint64_t b) {  // the upper bits depend on every bit of a and b
   a = (a ^ b) * 0x9e3779b97f4a7c15u;
   return (a ^ (a >> 32)) * 0xd6e8feb86659fd93u;
@@ -337,7 +385,9 @@ struct BpeEncoder {
   BpeTable cache;              // word -> id << 1 | 1 for one token, else first cached id << 32 | count << 1
   int32_t *cached_ids;
   size_t cached_count, cached_capacity;
-  const uint8_t *readable_end; // of the text
+  const uint8_t *text_end, *readable_end;  // of the text, and of what is encoded now: the text or what is normalised
+  NfcWork nfc;
+  uint8_t *normal, *normal_next, *normal_end;  // memory for all that is normalised, which the cache points into
   int32_t *ids;                // where the next id goes
   uint8_t added_first[256];    // bit `pass`: an added token of that pass starts with this byte
   uint8_t added_passes;        // the bits of all bytes
@@ -352,8 +402,18 @@ static inline void bpe_cache_clear(BpeEncoder *e) {
 // Encodes one piece that the cache does not have, and adds it to the cache.
 static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n, BpeWord *w, BpeWord *slot,
                                        uint64_t hash) {
-  for (size_t i = 0; i < n; i++) e->ids[i] = e->t->byte_id[p[i]];
-  size_t count = n <= BPE_SHORT_BYTES ? (size_t)bpe_merge_short(e->t, e->ids, (int)n) : bpe_merge_long(e->t, e->ids, n);
+  const BpeWord *whole = e->t->whole.slots ? bpe_table_slot(&e->t->whole, w, hash) : NULL;
+  size_t count = 0;
+  if (whole && whole->length) {
+    e->ids[count++] = (int32_t)whole->value;
+  } else {
+    for (size_t i = 0; i < n; i++) {
+      e->ids[count] = e->t->byte_id[p[i]];
+      count += e->ids[count] >= 0;
+    }
+    count = count <= BPE_SHORT_BYTES ? (size_t)bpe_merge_short(e->t, e->ids, (int)count)
+                                     : bpe_merge_long(e->t, e->ids, count);
+  }
   if (n <= BPE_CACHE_MAX_WORD_BYTES) {
     bool full =
         2 * (e->cache.used + 1) > (size_t)1 << BPE_CACHE_MAX_BITS || e->cached_count + count > BPE_CACHE_MAX_IDS;
@@ -364,7 +424,7 @@ static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n
     if (count == 1) {
       w->value = (uint64_t)(uint32_t)e->ids[0] << 1 | 1;
     } else {
-      while (e->cached_count + count > e->cached_capacity) {
+      while (e->cached_count + count >= e->cached_capacity) {
         e->cached_capacity = e->cached_capacity ? 2 * e->cached_capacity : 1024;
         e->cached_ids = (int32_t *)bpe_resize(e->cached_ids, e->cached_capacity, sizeof *e->cached_ids);
       }
@@ -379,8 +439,9 @@ static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n
 
 static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_t *end) {
   const bool by_line = e->t->by_line;
+  const int digits = e->t->digits_together;
   while (p < end) {
-    const uint8_t *q = bpe_piece_end(p, end, by_line);
+    const uint8_t *q = digits ? bpe_llama_end(p, end, digits) : bpe_piece_end(p, end, by_line);
     size_t n = (size_t)(q - p);
     BpeWord w;
     uint64_t hash = bpe_word_key(&w, p, n, e->readable_end);
@@ -398,10 +459,40 @@ static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_
   }
 }
 
+// The same where digits are cut out first: the text ends before each.
+static inline void bpe_encode_between_digits(BpeEncoder *e, const uint8_t *p, const uint8_t *end) {
+  for (int n; p < end;) {
+    const uint8_t *digit = bpe_first_digit(p, end, &n);
+    bpe_encode_span(e, p, digit);
+    bpe_encode_span(e, digit, digit + n);
+    p = digit + n;
+  }
+}
+
+// Makes *p..*end normalised: as it lies in the text where that is so already.
+static inline void bpe_normalise(BpeEncoder *e, const uint8_t **p, const uint8_t **end) {
+  const uint8_t *starter;
+  e->readable_end = e->text_end;
+  if (nfc_first_unsettled(*p, *end, &starter) == *end) return;
+  if (!e->normal) {
+    const size_t room = NFC_MOST_GROWTH * (size_t)(e->text_end - *p);
+    e->normal = e->normal_next = (uint8_t *)bpe_resize(NULL, room, 1);
+    e->normal_end = e->normal + room;
+  }
+  const uint8_t *first = e->normal_next;
+  e->normal_next = nfc_write(&e->nfc, e->normal_next, *p, *end);
+  *p = first;
+  *end = e->normal_next;
+  e->readable_end = e->normal_end;
+}
+
 // Finds added tokens in p..end, leftmost first and the longest of those: first those that match the raw text (pass 0),
-// then, in what is left, those that match the normalised one, which is the same here (pass 1).
+// then, in what is left, those that match the normalised one (pass 1).
 static inline void bpe_encode_added(BpeEncoder *e, const uint8_t *p, const uint8_t *end, int pass) {
-  while (pass < 2 && !(e->added_passes >> pass & 1)) pass++;
+  if (pass == 0 && !(e->added_passes & 1)) pass = 1;
+  if (pass == 1 && e->t->nfc) bpe_normalise(e, &p, &end);
+  if (pass == 1 && !(e->added_passes & 2)) pass = 2;
+  if (pass == 2 && e->t->digits_alone) { bpe_encode_between_digits(e, p, end); return; }
   if (pass == 2) { bpe_encode_span(e, p, end); return; }
   const Tokenizer *t = e->t;
   const uint8_t *rest = p;
@@ -424,12 +515,16 @@ static inline void bpe_encode_added(BpeEncoder *e, const uint8_t *p, const uint8
   bpe_encode_added(e, rest, end, pass + 1);
 }
 
-// Whether the character that ends in front of text[at], at > 0, is white space.
-static inline bool bpe_space_before(const uint8_t *text, size_t at) {
+// The class of the character that ends in front of text[at], at > 0. With NFC, a letter or digit that it may change
+// counts as other: U+0958 becomes U+0915 U+093C, of which the last is no letter.
+static inline int bpe_class_before(const Tokenizer *t, const uint8_t *text, size_t at) {
   size_t first = at - 1;
   while (first > 0 && at - first < 4 && (text[first] & 0xc0) == 0x80) first--;  // back over continuation bytes
-  int n, its_class = bpe_class_at(text + first, text + at, &n);
-  return first + (size_t)n == at && its_class == UNICODE_SPACE;
+  int n;
+  const uint32_t c = utf8_char(text + first, text + at, &n);
+  if (first + (size_t)n != at || c >= UTF8_BYTE) return UNICODE_OTHER;
+  const int its_class = unicode_class(c);
+  return t->nfc && its_class != UNICODE_SPACE && nfc_class(c) ? UNICODE_OTHER : its_class;
 }
 
 // Whether an added token may span the place before text[at].
@@ -445,13 +540,23 @@ static inline bool bpe_added_across(const Tokenizer *t, const uint8_t *text, siz
 
 // The first place from `at` on where a text may be cut: the ids of the whole are those of both parts, one after the
 // other. `bytes` if there is none. A text may be cut before a blank or newline that follows a character other than
-// white space: no piece holds both, and none depends on what follows, since white space and the text's end both end it.
+// white space: no piece holds both, and none depends on what follows, since white space and the text's end both end it;
+// by Llama's pattern, where punctuation takes the line ends behind it, before a newline only after a letter or digit.
+// Normalising joins neither of the two to anything.
 static inline size_t tokenizer_cut(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
   if (at == 0) return 0;
-  for (; at < bytes; at++)
-    if ((text[at] == ' ' || text[at] == '\n') && !bpe_space_before(text, at) && !bpe_added_across(t, text, bytes, at))
-      return at;
+  for (; at < bytes; at++) {
+    if (text[at] != ' ' && text[at] != '\n') continue;
+    const int before = bpe_class_before(t, text, at);
+    const bool joined = t->digits_together && text[at] == '\n' && before == UNICODE_OTHER;
+    if (before != UNICODE_SPACE && !joined && !bpe_added_across(t, text, bytes, at)) return at;
+  }
   return bytes;
+}
+
+// At most so many ids come from `bytes` bytes: a token has at least one byte of the text, or of the normalised one.
+static inline size_t tokenizer_ids_most(const Tokenizer *t, size_t bytes) {
+  return bytes * (t->nfc ? (size_t)NFC_MOST_GROWTH : 1);
 }
 
 // The start of part i of n of a text: equal shares of bytes, moved on to a cut. Part n starts at the end.
@@ -461,7 +566,10 @@ static inline size_t bpe_part_start(const Tokenizer *t, const uint8_t *text, siz
 
 // ids receives the ids of text[from..to); returns how many.
 static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, size_t from, size_t to, int32_t *ids) {
-  BpeEncoder e = {t, {NULL, 0, 0}, NULL, 0, 0, text + to, ids, {}, 0};
+  BpeEncoder e = {};
+  e.t = t;
+  e.text_end = e.readable_end = text + to;
+  e.ids = ids;
   bpe_table_init(&e.cache, 10);
   for (int i = 0; i < t->added_count; i++) {
     uint8_t pass = (uint8_t)(1 << t->added[i].normalized);
@@ -471,11 +579,13 @@ static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, s
   bpe_encode_added(&e, text + from, text + to, 0);
   free(e.cache.slots);
   free(e.cached_ids);
+  free(e.normal);
+  nfc_work_free(&e.nfc);
   return e.ids - ids;
 }
 
-// Encodes a text. ids: room for `bytes` ids (a token has at least one byte); those past the count returned are
-// overwritten too. The ids are the same for every number of threads.
+// Encodes a text. ids: room for tokenizer_ids_most(t, bytes) ids; those past the count returned are overwritten too.
+// The ids are the same for every number of threads.
 static inline int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids,
                                        int threads) {
   CHECK(t->vocab_size >= 256 && threads >= 1, "tokenizer_encode: vocabulary %d, threads %d", t->vocab_size, threads);
@@ -483,15 +593,25 @@ static inline int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, 
   parallel_for(threads, 0, threads, 1, [=](int64_t part) {
     const int i = (int)part;
     size_t from = bpe_part_start(t, text, bytes, i, threads), to = bpe_part_start(t, text, bytes, i + 1, threads);
-    counts[i] = bpe_encode_part(t, text, from, to, ids + from);
+    counts[i] = bpe_encode_part(t, text, from, to, ids + tokenizer_ids_most(t, from));
   });
   int64_t count = counts[0];
   for (int i = 1; i < threads; i++) {
-    memmove(ids + count, ids + bpe_part_start(t, text, bytes, i, threads), (size_t)counts[i] * sizeof *ids);
+    const size_t from = tokenizer_ids_most(t, bpe_part_start(t, text, bytes, i, threads));
+    memmove(ids + count, ids + from, (size_t)counts[i] * sizeof *ids);
     count += counts[i];
   }
   free(counts);
   return count;
+}
+
+// Encodes the beginning of a document: behind the token that the tokenizer begins a text with, if it does; else, where
+// there is no text, a newline. ids: room for 1 + tokenizer_ids_most(t, bytes).
+static inline int64_t tokenizer_begin(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids) {
+  const int64_t begin = t->adds_bos;
+  if (begin) ids[0] = t->bos_id;
+  else if (!bytes) return tokenizer_encode(t, (const uint8_t *)"\n", 1, ids, 1);
+  return begin + tokenizer_encode(t, text, bytes, ids + begin, 1);
 }
 
 // The bytes of one token, owned by the tokenizer. A character may be split over tokens: print bytes as they come.
@@ -506,7 +626,8 @@ static inline uint64_t bpe_fnv(uint64_t h, const void *data, size_t bytes) {  //
   return h;
 }
 
-// A hash of everything that decides ids: tokens, merges, added tokens, whether it works by line.
+// A hash of everything that decides ids: tokens, merges, added tokens, how pieces are cut and encoded. What tokenizers
+// of the GPT-2 pattern do not have counts only where it is there: checkpoints and caches hold their hashes.
 static inline uint64_t tokenizer_hash(const Tokenizer *t) {
   uint64_t h = 0xcbf29ce484222325u;
   for (int id = 0; id < t->vocab_size; id++) {
@@ -520,7 +641,10 @@ static inline uint64_t tokenizer_hash(const Tokenizer *t) {
     int32_t fields[] = {a->id, a->special, a->normalized, a->in_vocab};
     h = bpe_fnv(h, fields, sizeof fields);
   }
-  return bpe_fnv(h, &t->by_line, sizeof t->by_line);
+  h = bpe_fnv(h, &t->by_line, sizeof t->by_line);
+  const int32_t more[] = {t->digits_together, t->digits_alone, t->nfc, t->ignore_merges, t->adds_bos ? t->bos_id : -1};
+  const bool plain = !more[0] && !more[1] && !more[2] && !more[3] && !t->adds_bos;
+  return plain ? h : bpe_fnv(h, more, sizeof more);
 }
 
 // Frees what train or load allocated and empties t.
@@ -530,6 +654,8 @@ static inline void tokenizer_free(Tokenizer *t) {
   free(t->merges);
   free(t->merge_slots);
   free(t->added);
+  free(t->whole.slots);
+  free(t->file);
   *t = {};
 }
 

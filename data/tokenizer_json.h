@@ -1,8 +1,9 @@
 // tokenizer_json.h: saves and loads tokenizer.json, the file of Hugging Face tokenizers, and loads its forerunner,
 // vocab.json with merges.txt.
 //
-// What is written is byte for byte what Hugging Face writes for the same tokenizer. What is read is untrusted: a file
-// that is cut short, damaged, inconsistent, or asks for what this tokenizer does not do is refused with one line.
+// What is written is byte for byte what Hugging Face writes for the same tokenizer, or the tokenizer.json that was
+// read. What is read is untrusted: a file that is cut short, damaged, inconsistent, or asks for what this tokenizer
+// does not do is refused with one line.
 //
 // Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt
 // Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any.
@@ -115,6 +116,11 @@ static inline void bpe_write_json(FILE *f, const Tokenizer *t) {
 // The bytes of tokenizer.json, *bytes of them and a NUL after them, in memory that the caller frees.
 static inline char *tokenizer_text(const Tokenizer *t, size_t *bytes) {
   char *text = NULL;
+  if (t->file) {
+    text = (char *)bpe_resize(NULL, t->file_bytes + 1, 1);
+    *bytes = t->file_bytes;
+    return (char *)memcpy(text, t->file, t->file_bytes + 1);
+  }
   FILE *f = open_memstream(&text, bytes);
   if (f) bpe_write_json(f, t);
   if (!f || fclose(f) != 0)
@@ -154,6 +160,7 @@ struct BpeLoad {
   BpeTable id_of_text;         // of the vocab, as the file writes it
   const char **text_of_id;     // of every token; NULL while unknown
   char *scratch;               // room for two texts of the file
+  bool all_bytes;              // the vocabulary must have each byte
 };
 #define BPE_REFUSE(l, ...) bpe_refuse((l)->error, (l)->error_bytes, (l)->path, __VA_ARGS__)
 
@@ -199,6 +206,10 @@ static inline bool bpe_is_type(const cJSON *object, const char *type) {
   return x && cJSON_IsString(x) && strcmp(x->valuestring, type) == 0;
 }
 
+static inline bool bpe_is_id(const cJSON *x) {
+  return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < INT32_MAX && x->valuedouble == x->valueint;
+}
+
 // A Split that ends every piece with its newline.
 static inline bool bpe_is_line_split(const cJSON *x) {
   const cJSON *pattern = bpe_field(x, "pattern"), *behavior = bpe_field(x, "behavior");
@@ -210,59 +221,123 @@ static inline bool bpe_is_line_split(const cJSON *x) {
          !strcmp(behavior->valuestring, "MergedWithPrevious") && cJSON_IsFalse(bpe_field(x, "invert"));
 }
 
-// The pre_tokenizer: ByteLevel, or by line a Sequence of a Split after each newline and ByteLevel.
+// Refuses a field by its value, as JSON.
+static inline bool bpe_refuse_value(const BpeLoad *l, const char *field, const cJSON *x, const char *supported) {
+  char *value = x ? cJSON_PrintUnformatted(x) : NULL;
+  const bool cut = value && strlen(value) > 120;
+  BPE_REFUSE(l, "%s is %.120s%s; supported: %s", field, value ? value : "none", cut ? "..." : "", supported);
+  cJSON_free(value);
+  return false;
+}
+
+// The patterns of a Split, but for what follows and is the same in each, and how many digits they take together.
+static const struct BpePattern { const char *regex; int digits; } bpe_patterns[] = {
+    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", 3},                                              // Llama 3
+    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", 1},                                              // Qwen 2, 2.5, 3
+    {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,2}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|"
+     "\\s*[\\r\\n]|\\s+(?!\\S)|\\s+", 2}};                                              // nanochat: the same pieces
+
+// The first of a Sequence of two: a Split after each newline, Digits, or a Split by a pattern above.
+static inline bool bpe_take_split(const BpeLoad *l, const cJSON *x) {
+  const cJSON *regex = bpe_field(bpe_field(x, "pattern"), "Regex"), *behavior = bpe_field(x, "behavior");
+  l->t->by_line = bpe_is_line_split(x);
+  l->t->digits_alone = bpe_is_type(x, "Digits") && cJSON_IsTrue(bpe_field(x, "individual_digits"));
+  if (!bpe_is_type(x, "Split") || !cJSON_IsString(regex) || !cJSON_IsFalse(bpe_field(x, "invert")) ||
+      !cJSON_IsString(behavior) || strcmp(behavior->valuestring, "Isolated") != 0)
+    return l->t->by_line || l->t->digits_alone;
+  for (const BpePattern &p : bpe_patterns)
+    if (!strcmp(p.regex, regex->valuestring)) l->t->digits_together = p.digits;
+  return l->t->digits_together > 0;
+}
+
+// The pre_tokenizer: ByteLevel, or a Sequence of one that splits and ByteLevel, which uses GPT-2's pattern unless the
+// other has its own.
 static inline bool bpe_check_pre_tokenizer(const BpeLoad *l) {
-  const cJSON *x = bpe_field(l->root, "pre_tokenizer"), *type = bpe_field(x, "type");
-  const char *found = cJSON_IsString(type) ? type->valuestring : "none";
+  const cJSON *x = bpe_field(l->root, "pre_tokenizer"), *level = x;
+  static const char supported[] = "ByteLevel, after a Split (\"\\n\", MergedWithPrevious), Digits (individual_digits) "
+                                  "or an Isolated Split by the pattern of Llama 3, Qwen 2 or nanochat";
   if (x && bpe_is_type(x, "Sequence")) {
     const cJSON *list = bpe_field(x, "pretokenizers"), *split = cJSON_IsArray(list) ? list->child : NULL;
-    x = split && bpe_is_line_split(split) ? split->next : NULL;
-    if (!x || x->next) x = NULL;
-    found = "a Sequence of others";
-    l->t->by_line = true;
+    if (!split || !split->next || split->next->next) return bpe_refuse_value(l, "pre_tokenizer", x, supported);
+    if (!bpe_take_split(l, split)) return bpe_refuse_value(l, "pre_tokenizer.pretokenizers[0]", split, supported);
+    level = split->next;
   }
-  if (!x || !bpe_is_type(x, "ByteLevel"))
-    return BPE_REFUSE(l, "its pre_tokenizer is %.40s; supported are ByteLevel, and a Sequence of Split (\"\\n\", "
-                      "MergedWithPrevious) and ByteLevel", found);
-  if (!cJSON_IsFalse(bpe_field(x, "add_prefix_space")))
+  if (!level || !bpe_is_type(level, "ByteLevel")) return bpe_refuse_value(l, "pre_tokenizer", x, supported);
+  if (!cJSON_IsFalse(bpe_field(level, "add_prefix_space")))
     return BPE_REFUSE(l, "pre_tokenizer.add_prefix_space must be false");
-  if (bpe_field(x, "use_regex") && !cJSON_IsTrue(bpe_field(x, "use_regex")))
-    return BPE_REFUSE(l, "pre_tokenizer.use_regex must be true");
+  const bool own = l->t->digits_together > 0;
+  const cJSON *uses = bpe_field(level, "use_regex");             // absent: true
+  if (uses ? !(own ? cJSON_IsFalse(uses) : cJSON_IsTrue(uses)) : own)
+    return BPE_REFUSE(l, "pre_tokenizer.use_regex must be %s", own ? "false after a Split by a pattern" : "true");
   return true;
 }
 
-// Whether a post_processor adds no token: ByteLevel, or a template of the text alone.
-static inline bool bpe_adds_nothing(const cJSON *x) {
+// A TemplateProcessing of the text alone, or of a beginning token and the text.
+static inline bool bpe_take_template(const BpeLoad *l, const cJSON *x) {
   const cJSON *single = bpe_field(x, "single"), *first = cJSON_IsArray(single) ? single->child : NULL;
-  return bpe_is_type(x, "ByteLevel") ||
-         (bpe_is_type(x, "TemplateProcessing") && first && !first->next && bpe_field(first, "Sequence"));
+  const cJSON *token = first ? bpe_field(bpe_field(first, "SpecialToken"), "id") : NULL;
+  const cJSON *text = first && bpe_field(first, "SpecialToken") ? first->next : first;
+  if (!text || text->next || !bpe_field(text, "Sequence")) return false;
+  if (text == first) return true;
+  const cJSON *special = cJSON_IsString(token) ? bpe_field(bpe_field(x, "special_tokens"), token->valuestring) : NULL;
+  const cJSON *ids = bpe_field(special, "ids"), *id = cJSON_IsArray(ids) ? ids->child : NULL;
+  if (!id || id->next || !bpe_is_id(id) || l->t->adds_bos) return false;
+  l->t->adds_bos = true;
+  l->t->bos_id = id->valueint;
+  return true;
 }
 
-// Settings that this tokenizer does not support are refused by name: ids would differ from those the file is for.
-static inline bool bpe_check_settings(const BpeLoad *l) {
-  const cJSON *root = l->root, *x = bpe_field(root, "version");
-  if (x && !(cJSON_IsString(x) && strcmp(x->valuestring, "1.0") == 0)) return BPE_REFUSE(l, "version must be \"1.0\"");
-  static const char *const must_be_null[] = {"truncation", "padding", "normalizer"};
-  for (const char *name : must_be_null)
-    if (bpe_field(root, name)) return BPE_REFUSE(l, "has a %s; only tokenizers without one are supported", name);
-  if ((x = bpe_field(root, "post_processor")) && !bpe_adds_nothing(x))
-    return BPE_REFUSE(l, "has a post_processor that may add tokens; only none, ByteLevel, or a TemplateProcessing of "
-                      "the text alone is supported");
-  if ((x = bpe_field(root, "decoder")) && !bpe_is_type(x, "ByteLevel"))
-    return BPE_REFUSE(l, "has a decoder other than ByteLevel; only byte-level BPE is supported");
-  if (!bpe_check_pre_tokenizer(l)) return false;
-  const cJSON *model = bpe_field(root, "model");
+// The post_processor: none, ByteLevel, which adds no token, a template, or a Sequence of these.
+static inline bool bpe_check_post_processor(const BpeLoad *l) {
+  const cJSON *root = bpe_field(l->root, "post_processor"), *list = NULL, *x = root;
+  if (root && bpe_is_type(root, "Sequence")) {
+    list = bpe_field(root, "processors");
+    x = cJSON_IsArray(list) ? list->child : root;
+  }
+  for (; x; x = list ? x->next : NULL)
+    if (!bpe_is_type(x, "ByteLevel") && !(bpe_is_type(x, "TemplateProcessing") && bpe_take_template(l, x)))
+      return bpe_refuse_value(l, "post_processor", x, "none, ByteLevel, and a TemplateProcessing of the text, with at "
+                              "most one token before it; this one may add tokens");
+  return true;
+}
+
+static inline bool bpe_check_model(BpeLoad *l, const cJSON *model) {
+  const cJSON *x;
   if (!cJSON_IsObject(model)) return BPE_REFUSE(l, "has no model; it is not a tokenizer.json");
-  if (bpe_field(model, "type") && !bpe_is_type(model, "BPE")) return BPE_REFUSE(l, "model.type must be BPE");
+  if (bpe_field(model, "type") && !bpe_is_type(model, "BPE"))
+    return bpe_refuse_value(l, "model.type", bpe_field(model, "type"), "BPE");
   if ((x = bpe_field(model, "dropout")) && !(cJSON_IsNumber(x) && x->valuedouble == 0))
     return BPE_REFUSE(l, "model.dropout must be null: ids would be random");
   static const char *const must_be_empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
   for (const char *name : must_be_empty)
     if ((x = bpe_field(model, name)) && !(cJSON_IsString(x) && !*x->valuestring))
       return BPE_REFUSE(l, "model.%s must be null or empty", name);
-  if ((x = bpe_field(model, "ignore_merges")) && !cJSON_IsFalse(x))
-    return BPE_REFUSE(l, "model.ignore_merges must be false");
+  if ((x = bpe_field(model, "byte_fallback")) && !cJSON_IsFalse(x))
+    return bpe_refuse_value(l, "model.byte_fallback", x, "false (byte-level BPE; SentencePiece is another)");
+  if ((x = bpe_field(model, "ignore_merges")) && !cJSON_IsBool(x))
+    return bpe_refuse_value(l, "model.ignore_merges", x, "true and false");
+  l->t->ignore_merges = cJSON_IsTrue(x);
+  l->all_bytes = bpe_field(model, "unk_token") != NULL;
   return true;
+}
+
+// Settings that this tokenizer does not support are refused by field and value: ids would differ from those the file is
+// for.
+static inline bool bpe_check_settings(BpeLoad *l) {
+  const cJSON *root = l->root, *x = bpe_field(root, "version");
+  if (x && !(cJSON_IsString(x) && strcmp(x->valuestring, "1.0") == 0)) return BPE_REFUSE(l, "version must be \"1.0\"");
+  static const char *const must_be_null[] = {"truncation", "padding"};
+  for (const char *name : must_be_null)
+    if (bpe_field(root, name)) return BPE_REFUSE(l, "has a %s; only tokenizers without one are supported", name);
+  x = bpe_field(root, "normalizer");
+  l->t->nfc = x && bpe_is_type(x, "NFC");
+  if (x && !l->t->nfc) return bpe_refuse_value(l, "normalizer", x, "null and NFC");
+  if (!bpe_check_post_processor(l)) return false;
+  if ((x = bpe_field(root, "decoder")) && !bpe_is_type(x, "ByteLevel"))
+    return bpe_refuse_value(l, "decoder", x, "ByteLevel");
+  return bpe_check_pre_tokenizer(l) && bpe_check_model(l, bpe_field(root, "model"));
 }
 
 // Parses the file into l->root, an object.
@@ -299,10 +374,6 @@ static inline int32_t bpe_id_of_text(const BpeLoad *l, const char *text, size_t 
   return slot->length ? (int32_t)slot->value : -1;
 }
 
-static inline bool bpe_is_id(const cJSON *x) {
-  return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < INT32_MAX && x->valuedouble == x->valueint;
-}
-
 static inline bool bpe_set_text(BpeLoad *l, const cJSON *id, const char *text) {
   if (id->valueint >= l->t->vocab_size)
     return BPE_REFUSE(l, "token '%.40s' has id %d of %d tokens; ids must be 0, 1, 2 ...", text, id->valueint,
@@ -334,6 +405,11 @@ static inline bool bpe_read_added(const BpeLoad *l, const cJSON *x, BpeAddedToke
                       l->vocab_name);
   bool special = cJSON_IsTrue(bpe_field(x, "special"));
   bool normalized = bpe_field(x, "normalized") ? cJSON_IsTrue(bpe_field(x, "normalized")) : !special;
+  // tokenizers looks for the content's NFC. With a blank in it, a cut text might have it on both sides.
+  p = (const uint8_t *)content->valuestring;
+  if (l->t->nfc && normalized && (strpbrk(content->valuestring, " \n") || nfc_first_unsettled(p, end, &p) != end))
+    return BPE_REFUSE(l, "added token '%.40s': normalized must be false where the normalizer is NFC and the token has "
+                      "a blank, a newline or what NFC changes", content->valuestring);
   *a = {id->valueint, special, normalized, in_vocab >= 0};
   return true;
 }
@@ -390,6 +466,8 @@ static inline bool bpe_sort_added(const BpeLoad *l) {
   qsort(a, (size_t)l->t->added_count, sizeof *a, bpe_compare_added);
   for (int i = 1; i < l->t->added_count; i++)
     if (a[i].id == a[i - 1].id) return BPE_REFUSE(l, "added token %d appears twice", a[i].id);
+  if (l->t->adds_bos && l->t->bos_id >= l->t->vocab_size)
+    return BPE_REFUSE(l, "post_processor adds token %d of %d tokens", l->t->bos_id, l->t->vocab_size);
   return true;
 }
 
@@ -405,7 +483,8 @@ static inline bool bpe_read_bytes(BpeLoad *l) {
     int c = char_of_byte[b];
     char text[2] = {(char)(c < 0x80 ? c : 0xc0 | c >> 6), (char)(0x80 | (c & 0x3f))};
     t->byte_id[b] = bpe_id_of_text(l, text, c < 0x80 ? 1 : 2);
-    if (t->byte_id[b] < 0)
+    // tokenizers leaves out a byte without a token (SmolLM2 lacks some). Without a letter of ASCII, a file is damaged.
+    if (t->byte_id[b] < 0 && (l->all_bytes || b == '\n' || (b >= ' ' && b <= '~')))
       return BPE_REFUSE(l, "%s has no token for byte 0x%02x; byte-level BPE has all 256", l->vocab_name, b);
   }
   t->bytes = (uint8_t *)bpe_resize(NULL, l->file_bytes, 1);  // a token has no more bytes than its text
@@ -469,6 +548,27 @@ static inline bool bpe_read_merges(BpeLoad *l) {
   return true;
 }
 
+// The table of pieces that are a token whatever the merges say.
+static inline bool bpe_index_whole(const BpeLoad *l) {
+  Tokenizer *t = l->t;
+  if (!t->ignore_merges) return true;
+  bpe_table_init(&t->whole, 10);
+  for (int id = 0, added = 0; id < t->vocab_size; id++) {
+    const uint8_t *p = t->bytes + t->byte_start[id];
+    const size_t n = t->byte_start[id + 1] - t->byte_start[id];
+    const bool is_added = added < t->added_count && t->added[added].id == id;
+    bool piece = !is_added || t->added[added].in_vocab;          // whose text is in the alphabet of bytes
+    for (size_t i = 0; is_added && i < n; i++) piece = piece && p[i] > ' ' && p[i] <= '~';
+    added += is_added;
+    if (!piece || !n) continue;
+    BpeWord w;
+    const uint64_t hash = bpe_word_key(&w, p, n, p + n);
+    w.value = (uint64_t)id;
+    bpe_table_add(&t->whole, bpe_table_slot(&t->whole, &w, hash), &w, hash);
+  }
+  return true;
+}
+
 static inline BpeLoad bpe_load_start(Tokenizer *t, const char *path, const char *vocab_name, char *error,
                                      size_t error_bytes) {
   BpeLoad l = {};
@@ -477,6 +577,7 @@ static inline BpeLoad bpe_load_start(Tokenizer *t, const char *path, const char 
   l.vocab_name = vocab_name;
   l.error = error;
   l.error_bytes = error_bytes;
+  l.all_bytes = true;
   *t = {};
   return l;
 }
@@ -497,8 +598,14 @@ static inline bool bpe_load_end(BpeLoad *l, bool ok) {
 // if it cannot be read, is damaged, or has settings that are not supported; t is then empty. Overwrites t.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
   BpeLoad l = bpe_load_start(t, path, "model.vocab", error, error_bytes);
-  return bpe_load_end(&l, bpe_read_file(&l) && bpe_parse(&l) && bpe_find_parts(&l) && bpe_read_texts(&l) &&
-                              bpe_sort_added(&l) && bpe_read_bytes(&l) && bpe_read_merges(&l));
+  const bool ok = bpe_read_file(&l) && bpe_parse(&l) && bpe_find_parts(&l) && bpe_read_texts(&l) &&
+                  bpe_sort_added(&l) && bpe_read_bytes(&l) && bpe_read_merges(&l) && bpe_index_whole(&l);
+  if (ok) {
+    t->file = l.file;
+    t->file_bytes = l.file_bytes;
+    l.file = NULL;
+  }
+  return bpe_load_end(&l, ok);
 }
 
 // ---- 9 load vocab.json and merges.txt ------------------------------------------------------------------------------
@@ -557,6 +664,10 @@ static inline bool bpe_check_beside(BpeLoad *l) {
   static const char *const must_be_false[] = {"add_prefix_space", "add_bos_token"};
   for (const char *name : must_be_false)
     if (cJSON_IsTrue(bpe_field(l->root, name))) return BPE_REFUSE(l, "%s must be false", name);
+  x = bpe_field(l->root, "tokenizer_class");
+  const char *its_class = cJSON_IsString(x) ? x->valuestring : "GPT2Tokenizer";
+  if (strncmp(its_class, "GPT2Tokenizer", 13) && strcmp(its_class, "PreTrainedTokenizerFast"))
+    return BPE_REFUSE(l, "tokenizer_class is %.40s, vocab.json is read as GPT-2's; %s", its_class, bpe_use_json);
   cJSON_ArrayForEach(x, l->root) {
     size_t n = x->string ? strlen(x->string) : 0;
     bool token = n > 6 && !strcmp(x->string + n - 6, "_token");
@@ -603,6 +714,9 @@ static inline bool tokenizer_load_any(Tokenizer *t, const char *path, char *erro
   if (access(json, F_OK) == 0) return tokenizer_load(t, json, error, error_bytes);
   bool has_vocab = access(vocab, F_OK) == 0, has_merges = access(merges, F_OK) == 0;
   if (has_vocab && has_merges) return bpe_load_pair(t, path, error, error_bytes);
+  snprintf(json, sizeof json, "%s/tokenizer.model", path);
+  if (access(json, F_OK) == 0)
+    return bpe_refuse(error, error_bytes, json, "is SentencePiece's or tiktoken's and not read; %s", bpe_use_json);
   return bpe_refuse(error, error_bytes, path, "has no tokenizer: looked for tokenizer.json, and for vocab.json with "
                     "merges.txt%s", has_vocab ? ", which is missing" : has_merges ? "; vocab.json is missing" : "");
 }

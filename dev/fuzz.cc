@@ -168,20 +168,27 @@ static void fuzz_seeds_safetensors_header() {
 static const char fuzz_text[] = "The miller's 12 bells rang, and rang;\n\n  don't we'll <|endoftext|> caf\xc3\xa9 "
                                 "\xf0\x9f\x98\x80 \xff\xfe\x80 1234\t x\n = Heading = \n";
 
-// A tokenizer that was read must encode and decode any bytes, and be the same after saving and loading.
+// A tokenizer that was read must encode and decode any bytes (fuzz_text is NFC) but those without a token, with any
+// threads, and be the same after saving and loading.
 static void fuzz_tokenizer_use(Tokenizer *t) {
-  static int32_t ids[sizeof fuzz_text];
+  static int32_t ids[1 + NFC_MOST_GROWTH * sizeof fuzz_text], ids3[NFC_MOST_GROWTH * sizeof fuzz_text];
   const int64_t n = tokenizer_encode(t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, ids, 1);
   HOLDS(n > 0 && n < (int64_t)sizeof fuzz_text);
-  size_t at = 0;
-  for (int64_t i = 0; i < n; i++) {
+  HOLDS(n == tokenizer_encode(t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, ids3, 3));
+  HOLDS(!memcmp(ids, ids3, (size_t)n * sizeof *ids));
+  char kept[sizeof fuzz_text];
+  size_t at = 0, count = 0;
+  for (size_t i = 0; i < sizeof fuzz_text - 1; i++)
+    if (t->byte_id[(uint8_t)fuzz_text[i]] >= 0) kept[count++] = fuzz_text[i];
+  for (int64_t i = 0; i < n && count == sizeof fuzz_text - 1; i++) {           // an added token may have any bytes
     int bytes;
     HOLDS(ids[i] >= 0 && ids[i] < t->vocab_size);
     const uint8_t *p = tokenizer_token_bytes(t, ids[i], &bytes);
-    HOLDS(at + (size_t)bytes <= sizeof fuzz_text - 1 && !memcmp(p, fuzz_text + at, (size_t)bytes));
+    HOLDS(at + (size_t)bytes <= count && !memcmp(p, kept + at, (size_t)bytes));
     at += (size_t)bytes;
   }
-  HOLDS(at == sizeof fuzz_text - 1);
+  HOLDS(at == count || count < sizeof fuzz_text - 1);
+  HOLDS(tokenizer_begin(t, (const uint8_t *)"", 0, ids) == 1 && ids[0] >= 0 && ids[0] < t->vocab_size);
   Tokenizer again;
   HOLDS(tokenizer_save(t, fuzz_path("again.json").text, fuzz_error, sizeof fuzz_error));
   HOLDS(tokenizer_load(&again, fuzz_path("again.json").text, fuzz_error, sizeof fuzz_error));
@@ -281,6 +288,53 @@ static void fuzz_seeds_tokenizer_json() {
     cJSON_free(text);
     cJSON_Delete(root);
   }
+  static const char template_of_one[] =
+      "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":["
+      "{\"SpecialToken\":{\"id\":\"b\"}},{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"b\":{\"ids\":[7]}}}]}";
+  for (int i = 0; i <= (int)(sizeof bpe_patterns / sizeof *bpe_patterns); i++) {         // the families, and Digits
+    cJSON *root = fuzz_trained(5), *model = cJSON_GetObjectItem(root, "model");
+    cJSON *both = cJSON_GetObjectItem(cJSON_GetObjectItem(root, "pre_tokenizer"), "pretokenizers");
+    cJSON *split = cJSON_Parse("{\"type\":\"Digits\",\"individual_digits\":true}");
+    if (i) {
+      cJSON_Delete(split);
+      split = cJSON_Parse("{\"type\":\"Split\",\"pattern\":{},\"behavior\":\"Isolated\",\"invert\":false}");
+      cJSON_AddStringToObject(cJSON_GetObjectItem(split, "pattern"), "Regex", bpe_patterns[i - 1].regex);
+      cJSON_ReplaceItemInObject(cJSON_GetArrayItem(both, 1), "use_regex", cJSON_CreateFalse());
+      cJSON_ReplaceItemInObject(root, "normalizer", cJSON_Parse("{\"type\":\"NFC\"}"));
+      cJSON_ReplaceItemInObject(root, "post_processor", cJSON_Parse(template_of_one));
+      cJSON_ReplaceItemInObject(model, "ignore_merges", cJSON_CreateTrue());
+    }
+    cJSON_ReplaceItemInArray(both, 0, split);
+    char *text = fuzz_print(root);
+    fuzz_seed_text(text);
+    cJSON_free(text);
+    cJSON_Delete(root);
+  }
+}
+// NFC of any bytes: at most three times as many, itself normalised, and the same in two halves where the second begins
+// with a character that stands alone.
+static void fuzz_nfc(const uint8_t *bytes, size_t count) {
+  uint8_t *once = (uint8_t *)malloc(NFC_MOST_GROWTH * count + 1), *twice = (uint8_t *)malloc(9 * count + 1);
+  const uint8_t *starter;
+  NfcWork w = {};
+  const size_t n = (size_t)(nfc_write(&w, once, bytes, bytes + count) - once);
+  HOLDS(n <= NFC_MOST_GROWTH * count);
+  HOLDS((size_t)(nfc_write(&w, twice, once, once + n) - twice) == n && !memcmp(once, twice, n));
+  HOLDS(nfc_first_unsettled(bytes, bytes + count, &starter) < bytes + count || (n == count && !memcmp(once, bytes, n)));
+  for (size_t at = 0; at < count; at++) {
+    if (bytes[at] >= 0x80) continue;
+    uint8_t *end = nfc_write(&w, nfc_write(&w, twice, bytes, bytes + at), bytes + at, bytes + count);
+    HOLDS((size_t)(end - twice) == n && !memcmp(once, twice, n));
+    break;
+  }
+  nfc_work_free(&w);
+  free(once);
+  free(twice);
+  fuzz_accepted = true;
+}
+static void fuzz_seeds_nfc() {
+  fuzz_seed_text("e\xcc\x81 \xe2\x84\xab a\xcc\x95\xcc\x80\xd6\xae\xcc\x80 \xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8");
+  fuzz_seed_text("\xe0\xa5\x98\xcd\x84 \xf0\x9d\x85\xa0 \xea\xb0\x80\xe1\x86\xa8 \xe0\xbd\xb3 \xff\xcc\x81\xed\xa0");
 }
 // The same as the two files in the form of the published GPT-2.
 static void fuzz_seeds_tokenizer_pair() {
@@ -745,6 +799,7 @@ static const FuzzTarget fuzz_targets[] = {
     {"safetensors", fuzz_safetensors, fuzz_seeds_safetensors, 4096},
     {"safetensors_header", fuzz_safetensors_header, fuzz_seeds_safetensors_header, 4096},
     {"tokenizer_json", fuzz_tokenizer_json, fuzz_seeds_tokenizer_json, 16384},
+    {"nfc", fuzz_nfc, fuzz_seeds_nfc, 256},
     {"tokenizer_pair", fuzz_tokenizer_pair, fuzz_seeds_tokenizer_pair, 16384},
     {"token_file", fuzz_token_file, fuzz_seeds_token_file, 2048},
     {"llmc", fuzz_llmc, fuzz_seeds_llmc, 2048},

@@ -2,6 +2,7 @@
 """Writes dev/fixtures/tokenizer_*: results of Hugging Face tokenizers on hostile text and on WikiText-2.
 
 Usage: make_tokenizer_fixture.py [--wikitext2 DIR] [--out DIR]      needs `pip install tokenizers==0.23.3 numpy`
+       make_tokenizer_fixture.py --gguf DIR --out DIR                needs gguf, too
 
   tokenizer_hostile.txt   hostile text, valid UTF-8, from a fixed seed
   tokenizer_hostile.json  the tokenizer that Hugging Face trains on it, by line
@@ -10,7 +11,13 @@ Usage: make_tokenizer_fixture.py [--wikitext2 DIR] [--out DIR]      needs `pip i
   tokenizer_gpt2/         vocab.json and merges.txt, in the form of the published GPT-2, of a tokenizer not by line
   tokenizer_gpt2.txt .i32 .json  text with much white space across line ends, its ids, the same tokenizer in one file
   tokenizer_gpt2_lines.i32  the ids of that text when that tokenizer goes by line
+  tokenizer_FAMILY.json .i32  tokenizers in the form of Llama 3's, Qwen 2's, SmolLM2's and nanochat's tokenizer.json, and
+                          the ids that they give tokenizer_families.txt
   tokenizer_hashes.txt    `name value` lines: hashes of data too large to keep (WikiText-2 only with --wikitext2)
+
+--gguf DIR: instead, published vocabularies, from the directory vendor/llama.cpp/models that the sdist of the package
+llama-cpp-python carries (ggml-vocab-NAME.gguf, with texts and llama.cpp's ids of them in .inp and .out). Each becomes
+OUT/NAME.json in its family's form, .txt and .i32, which `TOKENIZER_FIXTURES=OUT make test T=tokenizer_published` reads.
 
 Every text is one sequence to the trainer and to encode. "By line" is the pre-tokenizer: a Split that ends every piece
 with its newline, then ByteLevel. Where transformers is installed, its AutoTokenizer must give tokenizer_gpt2.i32 too.
@@ -27,7 +34,7 @@ import time
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HOSTILE_VOCAB = 2000
 ADDED_VOCAB = 320
@@ -175,6 +182,153 @@ def gpt2_case():
     return t, text
 
 
+# ---- families --------------------------------------------------------------------------------------------------------
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+          r"\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+NANOCHAT = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|"
+            r"\s+(?!\S)|\s+")
+
+
+def by_pattern(pattern):
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), level])
+
+
+PRE_TOKENIZERS = {"llama3": by_pattern(LLAMA3), "qwen2": by_pattern(QWEN2), "nanochat": by_pattern(NANOCHAT),
+                  "smollm2": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL])}
+PATCHES = ["it's", "IT'S", "it'\u017f", "I'Ll", "we'RE", "'ve", "'\u212aM", "don't", "'", " ", "  ", "   ", "\n", "\n\n",
+           " \n", "\r\n", "\r", "\t", "\t\t", ".", "...", "!\n", " .\n\n", "?\r\n", "()", " (", "a", "B", "word", " word",
+           "\u00e9t\u00e9", "1", "12", "123", "1234", " 12345", "\u0663\u0664\u0665\u0666", "\u00bd", "\u2167", "\u4e09",
+           "\U00011de0", "\U00016ff4", "\U0001d7d8\U0001d7d9", "\u4e2d\u6587", "\u3000", "\u00a0", "\u2028", "\u0085",
+           "e\u0301", "e\u0323\u0301", "e\u0301\u0323", "\u00e9\u0323", "\u212b", "\u0958", "\u0915\u093c", "\u0344",
+           "\uac00\u11a8", "\u1100\u1161", "\u1100\u1161\u11a8", "\u11a8", "\u1161", "\u0301", "\u0323", "\u0345\u0301",
+           "\U0001d160", "\u1e0b\u0323", "\u09c7\u09be", "\u0f71\u0f72\u0f74", "\u0f73", "\uf900", "\u2126", "\u0340",
+           "a\u0315\u0300\u05ae\u0300b", "\U00011935\U00011930", "\U00011099\U000110ba", "\u0897\u0301", "\ufb2c", "\u1f82",
+           "\U0001f468\u200d\U0001f469", "<|endoftext|>", "<|im_start|>", "<tool_call>", "tool", "<|eot_id|>", "caf\u00e9",
+           "cafe\u0301", "\u200d", "_", "x_y", "\u0000", "\x07", "\ue000", "\u0378"]
+
+
+def families_text():
+    """Every patch after every kind of character, and in random company."""
+    r = random.Random(20260717)
+    text = "".join(p + q for p in PATCHES for q in (" ", "\n", "x", "7", ".", "\u0301", "'"))
+    return text + "".join(r.choice(PATCHES) for _ in range(2200))
+
+
+def some_code_points():
+    """Beside every kind of character, those that are not like their neighbours."""
+    rest = [*range(0x3400), *range(0xa000, 0xac00), *range(0xac00, 0xd800, 97), *range(0xd7a0, 0xd800),
+            *range(0xe000, 0x20000, 3), *range(0xf900, 0xfb60), *range(0x1d100, 0x1d200), *range(0x2f800, 0x2fa20),
+            *range(0xe0000, 0xe0200)]
+    return "".join(f"b{c}1{c}!{c} {c}\n'{c}e'r{c}\t{c}{c}\u0323\u0301" for c in map(chr, rest))
+
+
+def with_form(family, t, state):
+    """What the family's published tokenizer.json has, around model and pre_tokenizer."""
+    model = state["model"]
+    special = {"llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"], "smollm2": [],
+               "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "nanochat": ["<|bos|>"]}[family]
+    t = Tokenizer.from_str(json.dumps(state))
+    t.add_special_tokens([AddedToken(s, normalized=False) for s in special])
+    if family == "qwen2":
+        t.normalizer = normalizers.NFC()
+        t.add_tokens([AddedToken("<tool_call>", normalized=False), AddedToken("tool", normalized=True)])
+    level = processors.ByteLevel(trim_offsets=False)
+    t.post_processor = level
+    if family == "llama3":
+        bos = (special[0], t.token_to_id(special[0]))
+        t.post_processor = processors.Sequence([level, processors.TemplateProcessing(
+            single=f"{bos[0]} $A", pair=f"{bos[0]} $A {bos[0]} $B:1", special_tokens=[bos])])
+    state = json.loads(t.to_str())
+    if family in ("qwen2", "smollm2"):
+        state["model"]["merges"] = [f"{a} {b}" for a, b in model["merges"]]
+    return state
+
+
+def family_case(family, text):
+    """A small tokenizer of the family. Llama 3's has whole pieces that no merge leads to, and ignore_merges; SmolLM2's
+    lacks bytes, and has its special tokens first."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = PRE_TOKENIZERS[family]
+    t.decoder = decoders.ByteLevel()
+    special, alphabet, most = [], pre_tokenizers.ByteLevel.alphabet(), 256
+    if family == "smollm2":
+        special, most = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], 150
+        alphabet = [c for c in alphabet if c.isascii() or c in "\u0120\u010a"]
+    if family == "qwen2":
+        text = normalizers.NFC().normalize_str(text)
+    trainer = trainers.BpeTrainer(vocab_size=600, min_frequency=0, show_progress=False, special_tokens=special,
+                                  initial_alphabet=alphabet, limit_alphabet=most)
+    t.train_from_iterator([text], trainer)
+    state = json.loads(t.to_str())
+    if family == "llama3":
+        state["model"]["ignore_merges"] = True
+        state["model"]["merges"] = [m for i, m in enumerate(state["model"]["merges"]) if i % 3]
+    return json.dumps(with_form(family, t, state), ensure_ascii=False)
+
+
+def write_families(directory, hostile):
+    """Writes the files of all families and returns their hashes."""
+    text, points, hashes = families_text(), some_code_points(), {}
+    write(directory, "tokenizer_families.txt", text.encode())
+    for family in PRE_TOKENIZERS:
+        data = family_case(family, text)
+        t = Tokenizer.from_str(data)
+        write(directory, f"tokenizer_{family}.json", data.encode())
+        write(directory, f"tokenizer_{family}.i32", np.array(encode(t, text), "<i4").tobytes())
+        for name, other in (("hostile", hostile), ("points", points)):
+            ids = encode(t, other)
+            hashes.update({f"{family}_{name}_count": len(ids), f"{family}_{name}_ids": fold(ids)})
+        if family == "llama3":
+            state = json.loads(data)
+            state["model"]["ignore_merges"] = False
+            assert encode(Tokenizer.from_str(json.dumps(state)), text) != encode(t, text)
+            assert t.encode("a").ids == [t.token_to_id("<|begin_of_text|>")] + encode(t, "a")
+        if family == "smollm2":
+            assert t.decode(encode(t, text)) != text, "no byte is lacking"
+    return hashes
+
+
+# llama.cpp's name of a vocabulary: its family. Those of refact and starcoder have SmolLM2's pre-tokenizer.
+PUBLISHED = {"llama-bpe": "llama3", "qwen2": "qwen2", "refact": "smollm2", "starcoder": "smollm2", "gpt-2": None}
+
+
+def published(models_directory, directory):
+    """Published vocabularies in their family's form, and the ids that tokenizers gives. llama.cpp's own of its texts
+    must be the same, but for a text that is not NFC: it does not normalise."""
+    from gguf import GGUFReader
+    for name, family in PUBLISHED.items():
+        base = os.path.join(models_directory, f"ggml-vocab-{name}.gguf")
+        fields = GGUFReader(base).fields
+        tokens = fields["tokenizer.ggml.tokens"].contents()
+        kinds = fields["tokenizer.ggml.token_type"].contents()
+        added = [i for i, kind in enumerate(kinds) if kind in (3, 4) or (kind != 1 and family == "smollm2")]
+        first = len(tokens) if family == "smollm2" else min(added, default=len(tokens))
+        t = Tokenizer(models.BPE())
+        t.pre_tokenizer = PRE_TOKENIZERS[family] if family else BYTE_LEVEL
+        t.decoder = decoders.ByteLevel()
+        state = json.loads(t.to_str())
+        state["model"].update(vocab={s: i for i, s in enumerate(tokens[:first])}, ignore_merges=family == "llama3",
+                              merges=[m.split(" ") for m in fields["tokenizer.ggml.merges"].contents()])
+        state["normalizer"] = {"type": "NFC"} if family == "qwen2" else None
+        state["added_tokens"] = [dict(id=i, content=tokens[i], single_word=False, lstrip=False, rstrip=False,
+                                      normalized=False, special=kinds[i] == 3) for i in added]
+        data = json.dumps(state, ensure_ascii=False)
+        t = Tokenizer.from_str(data)
+        with open(base + ".inp", encoding="utf-8", newline="") as f:
+            texts = f.read().split("\n__ggml_vocab_test__\n")[:-1]
+        with open(base + ".out") as f:
+            theirs = [[int(x) for x in line.split()] for line in f.read().split("\n")]
+        same = [encode(t, text) == ids for text, ids in zip(texts, theirs)]
+        print(f"{name}: {len(tokens)} tokens; {sum(same)} of {len(texts)} texts have llama.cpp's ids")
+        assert all(ok or normalizers.NFC().normalize_str(text) != text for text, ok in zip(texts, same))
+        text = "\n".join(texts) + hostile_text() + families_text()
+        write(directory, f"{name}.json", data.encode(), most=1 << 30)
+        write(directory, f"{name}.txt", text.encode())
+        write(directory, f"{name}.i32", np.array(encode(t, text), "<i4").tobytes(), most=1 << 30)
+
+
 def write_gpt2(directory, t, text):
     pair = os.path.join(directory, "tokenizer_gpt2")
     os.makedirs(pair, exist_ok=True)
@@ -207,10 +361,10 @@ def write_gpt2(directory, t, text):
 
 
 # ---- main ------------------------------------------------------------------------------------------------------------
-def write(directory, name, data):
+def write(directory, name, data, most=1000000):
     with open(os.path.join(directory, name), "wb") as f:
         f.write(data)
-    assert len(data) < 1000000, name
+    assert len(data) < most, name
 
 
 def wikitext2_hashes(directory):
@@ -240,7 +394,10 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--wikitext2", help="directory of train.txt and valid.txt")
     p.add_argument("--out", default=here)
+    p.add_argument("--gguf", help="directory of ggml-vocab-NAME.gguf")
     a = p.parse_args()
+    if a.gguf:
+        return published(a.gguf, a.out)
     text = hostile_text()
     t = train(text, HOSTILE_VOCAB)
     write(a.out, "tokenizer_hostile.txt", text.encode())
@@ -259,6 +416,7 @@ def main():
     hashes = {"hostile_all_vocab": everything.get_vocab_size(), "hostile_all_merges": merges_hash(everything),
               "code_points_count": len(ids), "code_points_ids": fold(ids), "hostile_whole_count": len(whole),
               "hostile_whole_ids": fold(whole)}
+    hashes.update(write_families(a.out, text))
     if a.wikitext2:
         hashes.update(wikitext2_hashes(a.wikitext2))
     header = f"# written by dev/make_tokenizer_fixture.py with tokenizers {tokenizers.__version__}\n"

@@ -336,9 +336,9 @@ static inline bool import_exists(const char *directory, const char *name) {
   snprintf(path, sizeof path, "%s/%s", directory, name);
   return !stat(path, &st);
 }
-// Remembers DIRECTORY if it has a tokenizer.
+// Remembers DIRECTORY if it has a tokenizer, be it one that will be refused.
 static inline void import_find_tokenizer(Import *s, const char *directory) {
-  const bool there = import_exists(directory, "tokenizer.json") ||
+  const bool there = import_exists(directory, "tokenizer.json") || import_exists(directory, "tokenizer.model") ||
                      (import_exists(directory, "vocab.json") && import_exists(directory, "merges.txt"));
   if (there) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", directory);
 }
@@ -675,7 +675,7 @@ static inline char *export_generation_config_text(int32_t bos_eos_id) {
 }
 
 // tokenizer_config.json, for the tokenizer.json beside it. special: text of the added token that begins and ends a
-// text, NULL: there is none. It is never added to a text automatically.
+// text, NULL: there is none. Whether one is added to a text automatically, tokenizer.json says.
 static inline char *export_tokenizer_config_text(int64_t n_positions, const char *special) {
   static const char *const uses[] = {"bos_token", "eos_token", "unk_token"};
   cJSON *c = cJSON_CreateObject();

@@ -710,6 +710,42 @@ TEST(cli_init_from_takes_a_tokenizer,
   }
 }
 
+TEST(cli_another_familys_tokenizer,
+     "a run with Llama 3's form of a tokenizer leaves the file as it was in OUT, checkpoints and export, is resumed to "
+     "the same bits, and its export samples what the run did; SentencePiece's tokenizer.model is refused by name") {
+  static const char given[] = "dev/fixtures/tokenizer_llama3.json", sampling[] = "--prompt 'the fox' --temperature 0";
+  CliRun r;
+  char more[1024], a[700], b[700];
+  snprintf(more, sizeof more, "--tokenizer %s --export_hf %s %s", given, cli_path("export"), sampling);
+  cli_six_steps(cli_path("out"), more);
+  for (const char *copy : {"out/tokenizer.json", "out/ckpt/latest/tokenizer.json", "export/tokenizer.json"})
+    cli_expect_same_file(copy, given, cli_path(copy));
+  snprintf(more, sizeof more, "--tokenizer %s --max_steps 12 --save_every 1000", given);
+  cli_six_steps(cli_path("twelve"), more);
+  CLI_RUN(&r, "%s %s --max_steps 12 --resume %s --out %s", cli_ranks(0), cli_resumes, cli_path("out"),
+          cli_path("more"));
+  cli_expect_done(&r, "resumed");
+  cli_free(&r);
+  snprintf(a, sizeof a, "%s/ckpt/latest", cli_path("twelve"));
+  snprintf(b, sizeof b, "%s/ckpt/latest", cli_path("more"));
+  cli_expect_same_checkpoint("resumed", a, b);
+  CLI_RUN(&r, "%s --sample_only --threads 1 --cache= --sample_tokens 4 %s --init_from %s --out %s", cli_ranks(0),
+          sampling, cli_path("export"), cli_path("sampled"));
+  cli_expect_done(&r, "the export");
+  cli_free(&r);
+  snprintf(a, sizeof a, "%s/sample.txt", cli_path("out"));
+  snprintf(b, sizeof b, "%s/sample.txt", cli_path("sampled"));
+  cli_expect_same_file("the export's sample", a, b);
+  snprintf(a, sizeof a, "%s/tokenizer.json", cli_path("export"));
+  snprintf(b, sizeof b, "%s/tokenizer.model", cli_path("export"));
+  EXPECT(!rename(a, b), "%s cannot be renamed", a);
+  CLI_RUN(&r, "%s --data %s --threads 1 --cache= --seq_len 8 --batch_size 2 --max_steps 1 --init_from %s --out %s",
+          cli_ranks(0), cli_text(60), cli_path("export"), cli_path("sampled"));
+  EXPECT(r.code == 3 && strstr(r.text, "export/tokenizer.model: is SentencePiece's"), "exit code %d:\n%.3000s", r.code,
+         r.text);
+  cli_free(&r);
+}
+
 // ---- a full disk ----------------------------------------------------------------------------------------------------
 // Fills the file system of `directory` with a file in it. Returns at once if it is already full.
 static inline void cli_fill(const char *directory) {

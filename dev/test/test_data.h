@@ -336,6 +336,8 @@ TEST(data_given_tokenizer,
   Tokenizer t;
   REQUIRE(tokenizer_load_any(&t, json, error, sizeof error), "%s", error);
   t.by_line = false;
+  free(t.file);                                  // or what is saved is what was read
+  t.file = NULL;
   REQUIRE(tokenizer_save(&t, json, error, sizeof error), "%s", error);
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
   EXPECT(!c.cache_used && !c.notices.text[0] && c.hash != hash, "not by line: cache_used %d, '%s'", c.cache_used,
@@ -426,6 +428,53 @@ TEST(data_tokenizer_alone,
   EXPECT(!corpus_load_tokenizer(&c, o, &e) && strstr(e.text, "no data and no tokenizer"), "%s", e.text);
   o.tokenizer = "dev/nowhere";
   EXPECT(!corpus_load_tokenizer(&c, o, &e) && e.exit_code == 3 && strstr(e.text, "dev/nowhere"), "%s", e.text);
+}
+
+TEST(data_families_tokenizers,
+     "a corpus of another family's tokenizer begins with its beginning token or a newline, has the ids of encoding it "
+     "at once, in a cache too, and the entropy of generated text by its own tokens; bytes without a token are told") {
+  const char *names[] = {"train.txt", "valid.txt"};
+  const char *text = "It's cafe\xcc\x81 12345.\n\n  I'LL \xe0\xa5\x98\n \x07 end\n";
+  char dir[1024], cache[1024], path[1024], error[512];
+  data_format(dir, 1024, "%s/text", test_tmp());
+  data_format(cache, 1024, "%s/cache", test_tmp());
+  for (const char *name : names) data_write_text(dir, name, text);
+  for (const char *family : {"llama3", "qwen2", "nanochat", "smollm2"}) {
+    Corpus c;
+    Tokenizer t;
+    DataError e;
+    int32_t ids[256];
+    data_format(path, 1024, "dev/fixtures/tokenizer_%s.json", family);
+    REQUIRE(tokenizer_load_any(&t, path, error, sizeof error), "%s", error);
+    ids[0] = t.adds_bos ? t.bos_id : t.byte_id['\n'];
+    const int64_t count = 1 + tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids + 1, 1);
+    CorpusOptions o = data_options(dir);
+    o.tokenizer = path;
+    o.cache_dir = cache;
+    for (int i = 0; i < 2; i++) {
+      REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+      const Split *s = &c.split[SPLIT_VALID];
+      EXPECT(c.cache_used == i && s->tokens_numel == count, "%s: cached %d, %lld tokens of %lld", family, c.cache_used,
+             (long long)s->tokens_numel, (long long)count);
+      for (int64_t k = 0; k < count && k < s->tokens_numel; k++)
+        EXPECT(split_token(s, k) == ids[k], "%s: token %lld is %d", family, (long long)k, split_token(s, k));
+      EXPECT(!strcmp(family, "smollm2") == !!strstr(c.notices.text, "of the 256 bytes"), "%s: notices '%s'", family,
+             c.notices.text);
+      corpus_free(&c);
+    }
+    GenSource g;
+    double nats, tokens;
+    gen_source_init(&g, 20160926);
+    gen_expectation(&g, &t, &nats, &tokens);
+    Text made = gen_text(&g, 9, 4000);
+    int32_t *all = (int32_t *)data_alloc(tokenizer_ids_most(&t, made.numel), 4);
+    // 4000 sentences: the mean of a sentence's tokens, whose deviation is below 10, is within 6 x 10 / sqrt(4000).
+    const double mean = (double)tokenizer_encode(&t, made.bytes, made.numel, all, 2) / 4000;
+    EXPECT(fabs(mean - tokens) < 0.95, "%s: %.3f tokens a sentence, expected %.3f", family, mean, tokens);
+    free(all);
+    text_free(&made);
+    tokenizer_free(&t);
+  }
 }
 
 // ---- cache ----------------------------------------------------------------------------------------------------------

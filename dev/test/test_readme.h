@@ -596,7 +596,7 @@ static bool readme_check_speed(const char *path, int line, const char *text) {
         found = found || (!strcmp(ratio, cell[c]) && same == (c == 5));
       }
     }
-    snprintf(row, sizeof row, "%s | %s | %s | ... %s", label, cell[3], cell[4], cell[c]);
+    snprintf(row, sizeof row, "%s | %.180s | %.180s | ... %.180s", label, cell[3], cell[4], cell[c]);
     EXPECT(found && row_of_table, "%s:%d: dev/results/ has no row: %s", path, line, row);
   }
   return true;

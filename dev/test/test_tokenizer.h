@@ -26,7 +26,7 @@ static inline TokText tok_read(const char *directory, const char *name) {
   return t;
 }
 
-static const char *const tok_fixtures = "dev/fixtures";
+static const char *tok_fixtures = "dev/fixtures";
 
 static inline TokText tok_fixture(const char *name) {
   TokText t = tok_read(tok_fixtures, name);
@@ -86,22 +86,33 @@ static inline void tok_expect_hash(const char *name, uint64_t found) {
          (unsigned long long)expected);
 }
 
-// Decodes ids and compares with the text they came from.
+// Decodes ids and compares with the text they came from: with its NFC where the tokenizer normalises, without bytes
+// that have no token.
 static inline bool tok_round_trips(const Tokenizer *t, TokText text, const int32_t *ids, int64_t count) {
-  size_t at = 0;
-  for (int64_t i = 0; i < count; i++) {
+  size_t at = 0, kept = 0, n_want = text.count;
+  uint8_t *want = (uint8_t *)malloc(NFC_MOST_GROWTH * text.count + 1);
+  NfcWork w = {};
+  if (t->nfc) n_want = (size_t)(nfc_write(&w, want, text.bytes, text.bytes + text.count) - want);
+  else memcpy(want, text.bytes, text.count);
+  nfc_work_free(&w);
+  for (size_t i = 0; i < n_want; i++)
+    if (t->byte_id[want[i]] >= 0) want[kept++] = want[i];
+  bool same = true;
+  for (int64_t i = 0; same && i < count; i++) {
     int n;
     const uint8_t *p = tokenizer_token_bytes(t, ids[i], &n);
-    if (n > (int64_t)(text.count - at) || memcmp(p, text.bytes + at, (size_t)n) != 0) return false;
+    same = n <= (int64_t)(kept - at) && memcmp(p, want + at, (size_t)n) == 0;
     at += (size_t)n;
   }
-  return at == text.count;
+  free(want);
+  return same && at == kept;
 }
 
 // The ids of `text` are those of the fixture `ids_name`, with 1 to 4 threads.
 static inline void tok_expect_ids(const Tokenizer *t, const char *text_name, const char *ids_name) {
   TokText text = tok_fixture(text_name), expected = tok_fixture(ids_name);
-  int32_t *ids = (int32_t *)malloc((text.count + 1) * sizeof *ids), *want = (int32_t *)expected.bytes;
+  int32_t *ids = (int32_t *)malloc((tokenizer_ids_most(t, text.count) + 1) * sizeof *ids);
+  const int32_t *want = (int32_t *)expected.bytes;
   for (int threads = 1; threads <= 4; threads++) {
     int64_t count = tokenizer_encode(t, text.bytes, text.count, ids, threads), same = 0;
     while (same < count && same < (int64_t)(expected.count / 4) && ids[same] == want[same]) same++;
@@ -133,6 +144,101 @@ TEST(tokenizer_hostile_ids, "ids of hostile text equal Hugging Face's with the s
   tokenizer_free(&t);
 }
 
+// ---- other families -------------------------------------------------------------------------------------------------
+static const struct { const char *name; int digits; bool alone, nfc, ignore_merges, bos; } tok_families[] = {
+    {"llama3", 3, false, false, true, true},
+    {"qwen2", 1, false, true, false, false},
+    {"nanochat", 2, false, false, false, false},
+    {"smollm2", 0, true, false, false, false}};
+
+// The ids of `text` have the count and hash of the fixture `key`, with one thread and with three.
+static inline void tok_expect_hashed_ids(const Tokenizer *t, TokText text, const char *key) {
+  char count_key[64], ids_key[64];
+  snprintf(count_key, sizeof count_key, "%s_count", key);
+  snprintf(ids_key, sizeof ids_key, "%s_ids", key);
+  int32_t *ids = (int32_t *)malloc((tokenizer_ids_most(t, text.count) + 1) * sizeof *ids);
+  for (int threads = 1; threads <= 3; threads += 2) {
+    const int64_t count = tokenizer_encode(t, text.bytes, text.count, ids, threads);
+    tok_expect_hash(count_key, (uint64_t)count);
+    tok_expect_hash(ids_key, tok_fold_ids(ids, count));
+  }
+  free(ids);
+}
+
+// make_tokenizer_fixture.py's some_code_points().
+static inline TokText tok_some_points() {
+  static const uint32_t ranges[][3] = {
+      {0, 0x3400, 1},           {0xa000, 0xac00, 1},      {0xac00, 0xd800, 97},    {0xd7a0, 0xd800, 1},
+      {0xe000, 0x20000, 3},     {0xf900, 0xfb60, 1},      {0x1d100, 0x1d200, 1},   {0x2f800, 0x2fa20, 1},
+      {0xe0000, 0xe0200, 1}};
+  TokText text = {(uint8_t *)malloc(64u << 16), 0};
+  uint8_t *out = text.bytes;
+  for (const auto &r : ranges)
+    for (uint32_t c = r[0]; c < r[1]; c += r[2])
+      for (const char *p = "b@1@!@ @\n'@e'r@\t@@\xcc\xa3\xcc\x81"; *p; p++) {
+        if (*p == '@') out = utf8_put(out, c);
+        else *out++ = (uint8_t)*p;
+      }
+  text.count = (size_t)(out - text.bytes);
+  return text;
+}
+
+TEST(tokenizer_families,
+     "Llama 3's, Qwen 2's, nanochat's and SmolLM2's tokenizer.json give Hugging Face's ids, of hostile text and beside "
+     "every kind of character, and are written back as they were read") {
+  char name[64], key[64], path[4096], error[512];
+  TokText hostile = tok_fixture("tokenizer_hostile.txt"), points = tok_some_points();
+  for (const auto &f : tok_families) {
+    Tokenizer t, again;
+    snprintf(name, sizeof name, "tokenizer_%s.json", f.name);
+    tok_load_fixture(&t, name);
+    EXPECT(t.digits_together == f.digits && t.digits_alone == f.alone && t.nfc == f.nfc && !t.by_line &&
+           t.ignore_merges == f.ignore_merges && t.adds_bos == f.bos, "%s: read as another", name);
+    TokText file = tok_fixture(name);
+    size_t bytes;
+    char *text = tokenizer_text(&t, &bytes);
+    EXPECT(bytes == file.count && !memcmp(text, file.bytes, bytes), "%s: written as another file", name);
+    free(text);
+    free(file.bytes);
+    snprintf(path, sizeof path, "%s/again.json", test_tmp());
+    REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
+    REQUIRE(tokenizer_load(&again, path, error, sizeof error), "%s", error);
+    EXPECT(tokenizer_hash(&t) == tokenizer_hash(&again), "%s: saved and loaded, it is another", name);
+    tokenizer_free(&again);
+    snprintf(name, sizeof name, "tokenizer_%s.i32", f.name);
+    tok_expect_ids(&t, "tokenizer_families.txt", name);
+    snprintf(key, sizeof key, "%s_hostile", f.name);
+    tok_expect_hashed_ids(&t, hostile, key);
+    snprintf(key, sizeof key, "%s_points", f.name);
+    tok_expect_hashed_ids(&t, points, key);
+    int32_t ids[8];
+    const int64_t count = tokenizer_begin(&t, (const uint8_t *)"a", 1, ids);
+    const int64_t none = tokenizer_begin(&t, (const uint8_t *)"", 0, ids + 4);
+    EXPECT(count == 1 + f.bos && ids[count - 1] == t.byte_id['a'] && none == 1 &&
+           ids[4] == (f.bos ? t.bos_id : t.byte_id['\n']), "%s: a text begins with %d or %d", name, ids[0], ids[4]);
+    if (f.bos) EXPECT(!memcmp(t.bytes + t.byte_start[ids[0]], "<|begin_of_text|>", 17), "it begins with %d", ids[0]);
+    tokenizer_free(&t);
+  }
+  free(hostile.bytes);
+  free(points.bytes);
+}
+
+TEST(tokenizer_published, "published vocabularies give Hugging Face's ids (TOKENIZER_FIXTURES: a directory of them)") {
+  const char *directory = getenv("TOKENIZER_FIXTURES");
+  if (!directory || !*directory) SKIP("TOKENIZER_FIXTURES is not set: dev/make_tokenizer_fixture.py --gguf makes them");
+  tok_fixtures = directory;
+  for (const char *name : {"llama-bpe", "qwen2", "refact", "starcoder", "gpt-2"}) {
+    char json[64], text[64], ids[64];
+    snprintf(json, sizeof json, "%s.json", name);
+    snprintf(text, sizeof text, "%s.txt", name);
+    snprintf(ids, sizeof ids, "%s.i32", name);
+    Tokenizer t;
+    tok_load_fixture(&t, json);
+    tok_expect_ids(&t, text, ids);
+    tokenizer_free(&t);
+  }
+}
+
 TEST(tokenizer_white_space, "white space across line ends gets Hugging Face's ids, by line and not, any threads") {
   Tokenizer t;
   tok_load_fixture(&t, "tokenizer_gpt2.json");
@@ -155,7 +261,8 @@ static inline TokText tok_patchwork(uint64_t *seed, size_t pieces) {
   static const char *const patches[] = {
       " ", " ", "\n", "\n", "\n\n", "\n\n\n", "\r\n", "\t", "a", "b", "'s", "'", "1", "!", "x y", "!\n ?",
       "\xe3\x80\x80", "\xc2\xa0", "\xe2\x80\xa8", "\xe5\xad\x97", "\xe3\x80", "\xe3", "\x80", "\xc2", "\xa0", "<a",
-      "<a b>", "<|endoftext|>", "plain"};
+      "<a b>", "<|endoftext|>", "plain", "\r", ".", "12", "'S", "e\xcc\x81", "\xcc\xa3", "\xe0\xa5\x98",
+      "\xe1\x84\x80\xe1\x85\xa1", "\xe1\x86\xa8", "\xe2\x80\x80", "\xf0\x9d\x85\xa0", "tool", "<tool_call>"};
   TokText text = {(uint8_t *)malloc(pieces * 16 + 1), 0};
   for (size_t i = 0; i < pieces; i++) {
     const char *patch = patches[tok_random(seed) % (sizeof patches / sizeof *patches)];
@@ -167,16 +274,19 @@ static inline TokText tok_patchwork(uint64_t *seed, size_t pieces) {
 
 TEST(tokenizer_cuts,
      "cut wherever tokenizer_cut allows, the ids of both parts are those of the whole, in threads too") {
-  static const char *const names[] = {"tokenizer_gpt2.json", "tokenizer_added.json", "tokenizer_hostile.json"};
+  static const char *const names[] = {"tokenizer_gpt2.json", "tokenizer_added.json", "tokenizer_hostile.json",
+                                      "tokenizer_llama3.json", "tokenizer_qwen2.json", "tokenizer_nanochat.json",
+                                      "tokenizer_smollm2.json"};
   uint64_t seed = 11;
   int64_t cuts = 0;
-  for (int round = 0; round < 120; round++) {
+  for (int round = 0; round < 140; round++) {
     Tokenizer t;
     if (round % 40 == 0) seed++;
-    tok_load_fixture(&t, names[round % 3]);
-    t.by_line = round / 3 % 2;
+    tok_load_fixture(&t, names[round % 7]);
+    if (round % 7 < 3) t.by_line = round / 7 % 2;
     TokText text = tok_patchwork(&seed, 150);
-    int32_t *ids = (int32_t *)malloc((text.count + 1) * sizeof *ids), *parts = (int32_t *)malloc((text.count + 1) * 4);
+    const size_t most = tokenizer_ids_most(&t, text.count) + 1;
+    int32_t *ids = (int32_t *)malloc(most * sizeof *ids), *parts = (int32_t *)malloc(most * sizeof *parts);
     int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
     for (size_t at = 1; (at = tokenizer_cut(&t, text.bytes, text.count, at)) < text.count; at++, cuts++) {
       int64_t front = tokenizer_encode(&t, text.bytes, at, parts, 1);
@@ -193,7 +303,7 @@ TEST(tokenizer_cuts,
     free(text.bytes);
     tokenizer_free(&t);
   }
-  EXPECT(cuts > 120 * 8, "only %lld cuts", (long long)cuts);
+  EXPECT(cuts > 140 * 8, "only %lld cuts", (long long)cuts);
 }
 
 TEST(tokenizer_added_tokens,
@@ -502,7 +612,13 @@ static inline void tok_expect_refused(const char *from, const char *to, const ch
 }
 
 TEST(tokenizer_refusals, "requirements of a tokenizer.json beyond byte-level BPE are refused by name") {
-  tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "normalizer");
+  tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": "
+                     "\"Prepend\", \"prepend\": \"_\"}]}", "normalizer is {\"type\":\"Sequence\",\"normalizers\":[{");
+  tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFKC\"}",
+                     "normalizer is {\"type\":\"NFKC\"}");
+  tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "normalized must be false");
+  tok_expect_refused("\"byte_fallback\": false", "\"byte_fallback\": true", "model.byte_fallback is true");
+  tok_expect_refused("\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"Fuse\"", "decoder is {");
   tok_expect_refused("\"truncation\": null", "\"truncation\": {}", "truncation");
   tok_expect_refused("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
   tok_expect_refused("\"add_prefix_space\": false", "\"add_prefix_space\": true", "add_prefix_space");
@@ -512,10 +628,18 @@ TEST(tokenizer_refusals, "requirements of a tokenizer.json beyond byte-level BPE
   tok_expect_refused(level, "\"post_processor\": {\"type\": \"BertProcessing\"", "post_processor");
   tok_expect_refused(level, "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
                      "{\"id\": \"a\"}}, {\"Sequence\": {\"id\": \"A\"}}]", "may add tokens");
+#define TOK_TEMPLATE(single, ids) "\"post_processor\": {\"special_tokens\": {\"a\": {\"ids\": [" ids "]}}, " \
+    "\"single\": [" single "], \"type\": \"TemplateProcessing\""
+#define TOK_BOS "{\"SpecialToken\": {\"id\": \"a\"}}"
+#define TOK_TEXT "{\"Sequence\": {\"id\": \"A\"}}"
+  tok_expect_refused(level, TOK_TEMPLATE(TOK_TEXT ", " TOK_BOS, "1"), "may add tokens");
+  tok_expect_refused(level, TOK_TEMPLATE(TOK_BOS ", " TOK_BOS ", " TOK_TEXT, "1"), "may add tokens");
+  tok_expect_refused(level, TOK_TEMPLATE(TOK_BOS ", " TOK_TEXT, "1, 2"), "may add tokens");
+  tok_expect_refused(level, TOK_TEMPLATE(TOK_BOS ", " TOK_TEXT, "9999"), "post_processor adds token 9999 of ");
   tok_expect_refused("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model.type");
   tok_expect_refused("\"dropout\": null", "\"dropout\": 0.1", "dropout");
   tok_expect_refused("\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", "end_of_word_suffix");
-  tok_expect_refused("\"ignore_merges\": false", "\"ignore_merges\": true", "ignore_merges");
+  tok_expect_refused("\"ignore_merges\": false", "\"ignore_merges\": 1", "model.ignore_merges is 1");
   tok_expect_refused("\"<|endoftext|>\"", "\"\xed\xa0\x80\"", "UTF-8");
   tok_expect_refused("\"<|endoftext|>\"", "\"\"", "content");
   tok_expect_refused("\"lstrip\": false", "\"lstrip\": true", "lstrip");
@@ -582,6 +706,11 @@ TEST(tokenizer_by_line,
       {"{\"type\": \"Sequence\", \"pretokenizers\": [" TOK_LEVEL "]}", -1},
       {"{\"type\": \"Sequence\", \"pretokenizers\": [" TOK_LEVEL ", " TOK_LEVEL "]}", -1},
       {"{\"type\": \"Metaspace\", \"add_prefix_space\": false}", -1},
+      {TOK_SPLIT("\"Regex\": \"\\\\p{N}\"", "Isolated", "false"), -1},
+      {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": false}, " TOK_LEVEL
+       "]}", -1},
+      {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, " TOK_LEVEL
+       ", " TOK_LEVEL "]}", -1},
       {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"String\": \"\\n\"}, "
        "\"behavior\": "
        "\"MergedWithPrevious\", \"invert\": false}, " TOK_LEVEL ", " TOK_LEVEL "]}", -1},
@@ -695,6 +824,29 @@ static inline char *tok_replaced(const char *text, const char *from, const char 
   return changed;
 }
 
+TEST(tokenizer_families_refused,
+     "a family's tokenizer.json that differs in what decides ids is refused by field and value") {
+  static const struct { const char *name, *from, *to, *says; } cases[] = {
+      {"llama3", "{1,3}", "{1,4}", "pre_tokenizer.pretokenizers[0] is {\"type\":\"Split\""},
+      {"qwen2", "\\\\p{L}+|", "[\\\\p{L}\\\\p{M}]+|", "pre_tokenizer.pretokenizers[0] is {\"type\":\"Split\""},
+      {"qwen2", "\"Isolated\"", "\"Removed\"", "pre_tokenizer.pretokenizers[0] is {\"type\":\"Split\""},
+      {"qwen2", "\"use_regex\": false", "\"use_regex\": true", "use_regex must be false after a Split"},
+      {"qwen2", "\"use_regex\": false", "\"x\": false", "use_regex must be false after a Split"},
+      {"smollm2", "\"individual_digits\": true", "\"individual_digits\": 1", "pretokenizers[0] is {\"type\":\"Digits"},
+      {"smollm2", "\"use_regex\": true", "\"use_regex\": false", "use_regex must be true"},
+      {"smollm2", "\"unk_token\": null", "\"unk_token\": \"<|im_end|>\"", "has no token for byte"}};
+  for (const auto &c : cases) {
+    char name[64], error[512];
+    snprintf(name, sizeof name, "tokenizer_%s.json", c.name);
+    TokText json = tok_fixture(name);
+    char *changed = tok_replaced((const char *)json.bytes, c.from, c.to);
+    EXPECT(tok_is_refused(changed, strlen(changed), error) && strstr(error, c.says), "%s -> %s: '%s'", c.from, c.to,
+           error);
+    free(changed);
+    free(json.bytes);
+  }
+}
+
 TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damaged or inconsistent is named") {
   char path[4096], file[4200];
   snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
@@ -752,6 +904,7 @@ TEST(tokenizer_pair_beside,
       {"special_tokens_map.json", "{\"additional_special_tokens\": [\"<x>\"]}", "additional_special_tokens"},
       {"tokenizer_config.json", "{\"added_tokens_decoder\": {\"5\": {\"content\": \"<x>\"}}}", "added_tokens_decoder"},
       {"tokenizer_config.json", "{\"add_prefix_space\": true}", "add_prefix_space"},
+      {"tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}", "tokenizer_class is Qwen2Tokenizer"},
       {"tokenizer_config.json", "{\"add_bos", "is not JSON"},
   };
   for (auto &b : beside) {
