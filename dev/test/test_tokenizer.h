@@ -204,6 +204,15 @@ TEST(tokenizer_families,
     REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
     REQUIRE(tokenizer_load(&again, path, error, sizeof error), "%s", error);
     EXPECT(tokenizer_hash(&t) == tokenizer_hash(&again), "%s: saved and loaded, it is another", name);
+    const uint64_t hash = tokenizer_hash(&t);
+    bool *const decides[] = {&again.nfc, &again.ignore_merges, &again.adds_bos, &again.digits_alone, &again.by_line};
+    for (bool *one : decides) {
+      *one = !*one;
+      EXPECT(tokenizer_hash(&again) != hash, "%s: what decides ids is not in its hash", name);
+      *one = !*one;
+    }
+    again.digits_together++;
+    EXPECT(tokenizer_hash(&again) != hash, "%s: its pattern is not in its hash", name);
     tokenizer_free(&again);
     snprintf(name, sizeof name, "tokenizer_%s.i32", f.name);
     tok_expect_ids(&t, "tokenizer_families.txt", name);
