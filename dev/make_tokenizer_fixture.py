@@ -11,8 +11,8 @@ Usage: make_tokenizer_fixture.py [--wikitext2 DIR] [--out DIR]      needs `pip i
   tokenizer_gpt2/         vocab.json and merges.txt, in the form of the published GPT-2, of a tokenizer not by line
   tokenizer_gpt2.txt .i32 .json  text with much white space across line ends, its ids, the same tokenizer in one file
   tokenizer_gpt2_lines.i32  the ids of that text when that tokenizer goes by line
-  tokenizer_FAMILY.json .i32  tokenizers in the form of Llama 3's, Qwen 2's, SmolLM2's and nanochat's tokenizer.json, and
-                          the ids that they give tokenizer_families.txt
+  tokenizer_FAMILY.json .i32  tokenizers in the form of Llama 3's, Qwen 2's, SmolLM2's and nanochat's tokenizer.json,
+                          and the ids that they give tokenizer_families.txt
   tokenizer_hashes.txt    `name value` lines: hashes of data too large to keep (WikiText-2 only with --wikitext2)
 
 --gguf DIR: instead, published vocabularies, from the directory vendor/llama.cpp/models that the sdist of the package
@@ -197,16 +197,17 @@ def by_pattern(pattern):
 
 PRE_TOKENIZERS = {"llama3": by_pattern(LLAMA3), "qwen2": by_pattern(QWEN2), "nanochat": by_pattern(NANOCHAT),
                   "smollm2": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL])}
-PATCHES = ["it's", "IT'S", "it'\u017f", "I'Ll", "we'RE", "'ve", "'\u212aM", "don't", "'", " ", "  ", "   ", "\n", "\n\n",
-           " \n", "\r\n", "\r", "\t", "\t\t", ".", "...", "!\n", " .\n\n", "?\r\n", "()", " (", "a", "B", "word", " word",
-           "\u00e9t\u00e9", "1", "12", "123", "1234", " 12345", "\u0663\u0664\u0665\u0666", "\u00bd", "\u2167", "\u4e09",
-           "\U00011de0", "\U00016ff4", "\U0001d7d8\U0001d7d9", "\u4e2d\u6587", "\u3000", "\u00a0", "\u2028", "\u0085",
-           "e\u0301", "e\u0323\u0301", "e\u0301\u0323", "\u00e9\u0323", "\u212b", "\u0958", "\u0915\u093c", "\u0344",
-           "\uac00\u11a8", "\u1100\u1161", "\u1100\u1161\u11a8", "\u11a8", "\u1161", "\u0301", "\u0323", "\u0345\u0301",
-           "\U0001d160", "\u1e0b\u0323", "\u09c7\u09be", "\u0f71\u0f72\u0f74", "\u0f73", "\uf900", "\u2126", "\u0340",
-           "a\u0315\u0300\u05ae\u0300b", "\U00011935\U00011930", "\U00011099\U000110ba", "\u0897\u0301", "\ufb2c", "\u1f82",
-           "\U0001f468\u200d\U0001f469", "<|endoftext|>", "<|im_start|>", "<tool_call>", "tool", "<|eot_id|>", "caf\u00e9",
-           "cafe\u0301", "\u200d", "_", "x_y", "\u0000", "\x07", "\ue000", "\u0378"]
+PATCHES = ["it's", "IT'S", "it'\u017f", "I'Ll", "we'RE", "'ve", "'\u212aM", "don't", "'", " ", "  ", "   ", "\n",
+           "\n\n", " \n", "\r\n", "\r", "\t", "\t\t", ".", "...", "!\n", " .\n\n", "?\r\n", "()", " (", "a", "B",
+           "word", " word", "\u00e9t\u00e9", "1", "12", "123", "1234", " 12345", "\u0663\u0664\u0665\u0666", "\u00bd",
+           "\u2167", "\u4e09", "\U00011de0", "\U00016ff4", "\U0001d7d8\U0001d7d9", "\u4e2d\u6587", "\u3000", "\u00a0",
+           "\u2028", "\u0085", "e\u0301", "e\u0323\u0301", "e\u0301\u0323", "\u00e9\u0323", "\u212b", "\u0958",
+           "\u0915\u093c", "\u0344", "\uac00\u11a8", "\u1100\u1161", "\u1100\u1161\u11a8", "\u11a8", "\u1161",
+           "\u0301", "\u0323", "\u0345\u0301", "\U0001d160", "\u1e0b\u0323", "\u09c7\u09be", "\u0f71\u0f72\u0f74",
+           "\u0f73", "\uf900", "\u2126", "\u0340", "a\u0315\u0300\u05ae\u0300b", "\U00011935\U00011930",
+           "\U00011099\U000110ba", "\u0897\u0301", "\ufb2c", "\u1f82", "\U0001f468\u200d\U0001f469", "<|endoftext|>",
+           "<|im_start|>", "<tool_call>", "tool", "<|eot_id|>", "caf\u00e9", "cafe\u0301", "\u200d", "_", "x_y",
+           "\u0000", "\x07", "\ue000", "\u0378"]
 
 
 def families_text():
