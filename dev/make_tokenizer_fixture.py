@@ -253,14 +253,15 @@ def family_case(family, text):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = PRE_TOKENIZERS[family]
     t.decoder = decoders.ByteLevel()
-    special, alphabet, most = [], pre_tokenizers.ByteLevel.alphabet(), 256
+    special, alphabet = [], pre_tokenizers.ByteLevel.alphabet()
     if family == "smollm2":
-        special, most = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], 150
+        special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+        text = "".join(c for c in text if c in "\n" or " " <= c < "\u0700" and c != "\x85")
         alphabet = [c for c in alphabet if c.isascii() or c in "\u0120\u010a"]
     if family == "qwen2":
         text = normalizers.NFC().normalize_str(text)
     trainer = trainers.BpeTrainer(vocab_size=600, min_frequency=0, show_progress=False, special_tokens=special,
-                                  initial_alphabet=alphabet, limit_alphabet=most)
+                                  initial_alphabet=alphabet)
     t.train_from_iterator([text], trainer)
     state = json.loads(t.to_str())
     if family == "llama3":
@@ -287,6 +288,9 @@ def write_families(directory, hostile):
             assert encode(Tokenizer.from_str(json.dumps(state)), text) != encode(t, text)
             assert t.encode("a").ids == [t.token_to_id("<|begin_of_text|>")] + encode(t, "a")
         if family == "smollm2":
+            alone = pre_tokenizers.Digits(individual_digits=True).pre_tokenize_str
+            hashes["digits"] = fold(c for c in range(0x110000)
+                                    if not 0xd800 <= c < 0xe000 and len(alone("b" + chr(c) + "b")) == 3)
             assert t.decode(encode(t, text)) != text, "no byte is lacking"
     return hashes
 

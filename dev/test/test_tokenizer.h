@@ -232,6 +232,16 @@ TEST(tokenizer_families,
   free(points.bytes);
 }
 
+TEST(tokenizer_digits, "the digits that SmolLM2's pre-tokenizer cuts out are those of Hugging Face's Digits") {
+  uint64_t h = TOK_FOLD_START;
+  for (uint32_t c = 0; c < UTF8_BYTE; c++) {
+    uint8_t utf8[4], *end = utf8_put(utf8, c);
+    int n;
+    if (bpe_first_digit(utf8, end, &n) < end && n == end - utf8) h = tok_fold(h, c);
+  }
+  tok_expect_hash("digits", h);
+}
+
 TEST(tokenizer_published, "published vocabularies give Hugging Face's ids (TOKENIZER_FIXTURES: a directory of them)") {
   const char *directory = getenv("TOKENIZER_FIXTURES");
   if (!directory || !*directory) SKIP("TOKENIZER_FIXTURES is not set: dev/make_tokenizer_fixture.py --gguf makes them");
