@@ -251,7 +251,7 @@ TEST(trace_writes_over_nothing_else,
      "there stays; an empty file is taken, an earlier trace is set aside, and a file that something else has become is "
      "left alone; steps that a resumed run no longer has are refused before weights are read") {
   CliRun r;
-  char file[600], options[1400], line[900], out[600];
+  char file[600], options[1400], line[1400], out[600];
   snprintf(file, sizeof file, "%s", cli_path("t.json"));
   snprintf(out, sizeof out, "%s", cli_path("out"));
   cli_write(file, "{\"traceEvents\":[]}", 18);
