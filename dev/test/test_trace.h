@@ -264,8 +264,8 @@ TEST(trace_writes_over_nothing_else,
     cli_expect_refusals(refusals, *name == 't' ? 2 : 1);
   }
   EXPECT(access(out, F_OK), "a refused run has made %s", out);
-  CLI_RUN(&r, "grep -qx '{\"traceEvents\":\\[\\]}' %s && : >%s && %s %s --max_steps 4 --save_every 2 --trace %s "
-          "--out %s && cp %s %s.first", file, file, cli_ranks(0), cli_small(), file, out, file, file);
+  CLI_RUN(&r, "grep -qx '{\"traceEvents\":\\[\\]}' %s && : >%s && %s %s --global_batch 4 --max_steps 4 --save_every 2 "
+          "--trace %s --out %s && cp %s %s.first", file, file, cli_ranks(0), cli_small(), file, out, file, file);
   cli_expect_done(&r, "into an empty file");
   EXPECT(cli_count(r.text, "trace: ") == 1 && !strstr(r.text, "it is now"), "it printed:\n%.3000s", r.text);
   cli_free(&r);
