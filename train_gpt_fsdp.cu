@@ -19,6 +19,7 @@
 #include "run/memory_map.h"
 #include "run/not_finite.h"
 #include "run/option_help.h"
+#include "run/option_line.h"
 #include "run/plan_search.h"
 #include "run/preflight_net.h"
 #include "run/start.h"
@@ -1003,8 +1004,8 @@ static void trainer_place(Trainer *t) {
 static void trainer_plan(Trainer *t) {
   trainer_declare(t);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
-  trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, &t->plan, t->step_calls,
-                t->fsdp.lay.stages, t->fsdp.mesh.world, t->ctx.ops->nccl != NULL);
+  trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, t->opt.max_steps, &t->plan,
+                t->step_calls, t->fsdp.lay.stages, t->fsdp.mesh.world, t->ctx.ops->nccl != NULL);
   const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
   memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
 }
@@ -1404,7 +1405,7 @@ int train_main(int argc, char **argv) {
   const int answered = options_answer(argc, argv, !launched_as || !strcmp(launched_as, "0"));
   if (answered >= 0) return answered;
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
-  options_parse(&o, argc, argv, error, sizeof error);
+  if (!options_parse(&o, argc, argv, error, sizeof error)) options_whole_line(argc, argv, error, sizeof error);
   if (strcmp(o.report, "on") && strcmp(o.report, "off")) return report_compare(&o, launched_as, error);
   if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
   if (!strcmp(o.tune, "plan")) return tune_plan_main(&o, launched_as, error, sizeof error);
@@ -1469,6 +1470,8 @@ int train_main(int argc, char **argv) {
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
   t.run.cores = &cores;
   t.run.crowded = cores_are_crowded(&cores);
+  report_check_trace(&t.run, start_step(&start, &o), error, sizeof error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (!strcmp(o.tune, "on")) trainer_tune(&t);
   saver_init(&saver, &t.run);
   print_start(&t.run);

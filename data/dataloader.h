@@ -327,6 +327,8 @@ static const char *const gen_verbs[GEN_VERBS] = {" carries", " follows", " finds
   " leaves", " mends", " hears", " sells", " crosses", " guards", " wants", " counts", " hides", " opens"};
 static const char *const gen_preps[GEN_PREPS] = {" under", " near", " behind", " beyond", " inside", " above"};
 
+// A tokenizer trained on the text ends with so many tokens: each word is one then. A plan knows it without the text.
+enum { GEN_VOCAB_MOST = 484 };
 struct GenState { const char *word; int edges, next[GEN_MAX_EDGES]; uint32_t weight[GEN_MAX_EDGES], total; };
 struct GenSource { GenState state[GEN_STATES]; };
 

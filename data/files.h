@@ -208,3 +208,25 @@ static inline char *file_get(const char *path, int64_t most, int64_t *bytes) {
   *bytes = text ? st.st_size : 0;
   return text;
 }
+
+// ---- whose file it is
+// Whether a file has a mark of this program's within its first 64 KiB: somewhere, or (begins) at its beginning, which
+// may be all that a full disk has left of it.
+static inline bool file_has_mark(const char *path, const char *mark, bool begins) {
+  enum { MOST = 1 << 16 };
+  const size_t length = strlen(mark);
+  struct stat st;
+  const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  char *text = (char *)malloc(MOST);
+  const ssize_t n = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) ? read(fd, text, MOST) : -1;
+  const bool has = n > 0 && (begins ? !memcmp(text, mark, (size_t)n < length ? (size_t)n : length)
+                                    : memmem(text, (size_t)n, mark, length) != NULL);
+  free(text);
+  if (fd >= 0) close(fd);
+  return has;
+}
+// Whether PATH is a file with content that has no such mark. An empty one is as good as none.
+static inline bool file_is_foreign(const char *path, const char *mark, bool begins) {
+  struct stat st;
+  return !stat(path, &st) && S_ISREG(st.st_mode) && st.st_size && !file_has_mark(path, mark, begins);
+}

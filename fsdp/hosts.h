@@ -32,7 +32,8 @@ static inline int hosts_in_order(const Mesh *m, int from, int size, int *first) 
   int hosts = 0;
   for (int r = from; r < from + size; r++) {
     if (r > from && m->peer[r].host == m->peer[r - 1].host) continue;
-    for (int q = from; q < r; q++) if (m->peer[q].host == m->peer[r].host) return 0;
+    const bool begins = m->peer[r].host == r;    // a host's number is its first rank: it was not there before
+    for (int q = from; q < r && !begins; q++) if (m->peer[q].host == m->peer[r].host) return 0;
     if (first) first[hosts] = r;
     hosts++;
   }
@@ -101,11 +102,14 @@ static inline bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, cha
   if (why) snprintf(error, error_bytes, "--between_hosts chain: %s; leave it out", why);
   return !why;
 }
-// The rank of host `h` that adds to the part of `owner`.
+// The rank of host `h` that adds to the part of `owner`, which is on host `of`.
+static inline int hosts_adder_at(const int *first, int h, int of, int owner) {
+  return first[h] + (owner - first[of]) % (first[h + 1] - first[h]);
+}
 static inline int hosts_adder(const int *first, int hosts, int h, int owner) {
   int of = 0;
   while (of < hosts - 1 && first[of + 1] <= owner) of++;
-  return first[h] + (owner - first[of]) % (first[h + 1] - first[h]);
+  return hosts_adder_at(first, h, of, owner);
 }
 // Which parts this rank adds to, and between whom. Free .part and .adder.
 static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool gpu) {
@@ -127,11 +131,12 @@ static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool 
     x.end = hosts_adder(first, hosts, hosts - 1, me);
     x.parts = 0;
     x.adder = (int *)calloc((size_t)S, sizeof(int));
-    for (int o = 0; o < S; o++) {
-      x.adder[o] = hosts_adder(first, hosts, x.me, o);
+    for (int o = 0, of = 0; o < S; o++) {
+      of += first[of + 1] <= o;
+      x.adder[o] = hosts_adder_at(first, x.me, of, o);
       if (x.adder[o] != me) continue;
-      const int before = x.me ? hosts_adder(first, hosts, x.me - 1, o) : o;
-      const int after = x.me < hosts - 1 ? hosts_adder(first, hosts, x.me + 1, o) : o;
+      const int before = x.me ? hosts_adder_at(first, x.me - 1, of, o) : o;
+      const int after = x.me < hosts - 1 ? hosts_adder_at(first, x.me + 1, of, o) : o;
       if (o == me) x.own = x.parts;
       x.part[x.parts++] = HostPart{o, before, after};
     }

@@ -169,8 +169,7 @@ static inline Interval *record_times(const Record *r) {
 
 // Bytes [from, to) of a buffer that will still be read: apart from each other, in order.
 struct LiveRange { size_t from, to; };
-enum { LIVE_RANGES_MOST = 4096 };
-struct LiveRanges { LiveRange range[LIVE_RANGES_MOST]; int count; };
+struct LiveRanges { LiveRange *range; int count, room; };
 // The first range that ends at `at` or behind it.
 static inline int live_find(const LiveRanges *l, size_t at) {
   int low = 0, high = l->count;
@@ -184,7 +183,10 @@ static inline int live_find(const LiveRanges *l, size_t at) {
 // Puts `count` ranges where those from i to j were.
 static inline void live_replace(LiveRanges *l, int i, int j, const LiveRange *by, int count) {
   const int left = l->count + count - (j - i);
-  CHECK(left <= LIVE_RANGES_MOST, "a buffer is read in more than %d parts", (int)LIVE_RANGES_MOST);
+  if (left > l->room) {
+    l->room = left + l->count + 64;
+    l->range = (LiveRange *)realloc(l->range, sizeof(LiveRange) * (size_t)l->room);
+  }
   memmove(l->range + i + count, l->range + j, sizeof(LiveRange) * (size_t)(l->count - j));
   for (int k = 0; k < count; k++) l->range[i + k] = by[k];
   l->count = left;

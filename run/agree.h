@@ -219,7 +219,14 @@ static void agree_on_memory(const RunView *run) {
   const size_t to_take = gpu ? memory_planned_total(run->plan, MEMORY_TO_TAKE) * (size_t)sharing : 0;
   run->ctx->ops->memory_left(run->ctx, &device_free, &device_total);
   char error[512] = "", took[96] = "";
-  if (host > available)
+  unsigned long long trace = run->plan->planned_bytes[MEM_TRACE];
+  MPI_Allreduce(MPI_IN_PLACE, &trace, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, run->fsdp->mesh.node);
+  if (host > available && host - trace <= available)
+    snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, %.2f of them for events of "
+             "--trace, but %.2f GiB are available: give --trace_steps fewer steps", run->fsdp->mesh.node_world,
+             run->fsdp->mesh.node_world > 1 ? "s" : "", (double)host / 0x1p30, (double)trace / 0x1p30,
+             (double)available / 0x1p30);
+  else if (host > available)
     snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, but %.2f GiB are available: "
              "lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard or a smaller --model, "
              "or use more hosts", run->fsdp->mesh.node_world,

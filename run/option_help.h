@@ -116,7 +116,8 @@ static int options_help(const char *topic) {
 // was given.
 static int options_answer(int argc, char **argv, bool speaks) {
   for (int i = 1; i < argc; i++) {
-    const bool short_one = !strcmp(argv[i], "-h"), with_topic = !strncmp(argv[i], "--help=", 7);
+    const bool theirs = i + 1 < argc && (!strcmp(argv[i + 1], "0") || !strcmp(argv[i + 1], "1"));       // llm.c's -h
+    const bool short_one = !strcmp(argv[i], "-h") && !theirs, with_topic = !strncmp(argv[i], "--help=", 7);
     const bool help = short_one || with_topic || !strcmp(argv[i], "--help");
     if (!help && strcmp(argv[i], "--version")) continue;
     const bool behind = i == argc - 1 && i > 1 && !strncmp(argv[i - 1], "--", 2) && !strchr(argv[i - 1], '=');

@@ -151,6 +151,7 @@ static const OptionName option_names[] = {
     {"-f", 0, "is --matmul_precision high for 1"}, {"-a", 0, "has no equivalent: --data names a small text"},
     {"-lg", 0, "has no equivalent"}, {"-sl", 0, "has no equivalent; --clip bounds the gradient"},
     {"-sg", 0, "has no equivalent; --clip bounds the gradient"}, {"-ge", 0, "has no equivalent"},
+    {"-h", 0, "has no equivalent"},
     {"-pn", 0, "is mpirun's -np"}, {"-pr", 0, "is set by mpirun"}, {"-pg", 0, "is set by mpirun"},
     {"-pm", 0, "is set by mpirun"}};
 

@@ -293,6 +293,10 @@ static bool option_find(const char *name, OptionUse *use, char *error, size_t er
 // What one command line, or one file, has set so far.
 struct OptionSource { bool here[OPTION_COUNT]; char dtype[OPTION_TEXT_BYTES]; };
 
+// nanoGPT's words for what --init_from is, unless something of that name is here.
+static bool init_from_other(const char *value) {
+  return (!strcmp(value, "scratch") || !strcmp(value, "resume")) && access(value, F_OK);
+}
 // Takes an option from a source. value: NULL when it stands alone; next: what follows it then, or NULL.
 static bool source_take(Options *o, OptionSource *from, OptionUse use, const char *value, const char *next,
                         char *error, size_t error_bytes) {
@@ -304,6 +308,8 @@ static bool source_take(Options *o, OptionSource *from, OptionUse use, const cha
   REFUSE(!value, "--%s needs a value%s", s->name,
          next && s->type == OPTION_TEXT ? " (one that starts with -- goes after =)" : "");
   if (use.id == OPTION_DTYPE) return option_set_text(from->dtype, s, value, error, error_bytes);
+  REFUSE(use.id == OPT_init_from && init_from_other(value), "--init_from names weights; %s: %s", value,
+         *value == 's' ? "leave it out, new weights are the default" : "type --resume");
   REFUSE(use.id == OPT_config && from->here[OPT_config], "--config is given twice: give one file of options");
   from->here[use.id] = true;
   return option_set(o, use.id, value, error, error_bytes);

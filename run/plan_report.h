@@ -37,6 +37,13 @@ static inline void report_row(WorldRow *r, const WorldPlan *w) {
   r->step_s = w->rank[w->slowest].times.at[STEP_TOTAL];
   r->tokens_s = w->on.timed ? world_plan_tokens_s(w) : 0;
 }
+// On a terminal: many ranks take seconds, and in the worst case minutes.
+static inline void report_progress(const char *what) {
+  char line[96];
+  if (!terminal.out) return;
+  snprintf(line, sizeof line, "planning: %s", what);
+  line_draw(line, true);
+}
 static inline void report_rows(PlanReport *p, const Options *asked) {
   static WorldPlan w;
   const int world = (int)p->plan.opt.world;
@@ -45,6 +52,9 @@ static inline void report_rows(PlanReport *p, const Options *asked) {
     bool possible;
     r->world = n < world ? n : world;
     if (r->world == world) { report_row(r, &p->plan); continue; }
+    char words[32];
+    snprintf(words, sizeof words, "%d ranks", r->world);
+    report_progress(words);
     const Options o = plan_at_world(asked, r->world, &possible);
     if (!possible) snprintf(r->refused, sizeof r->refused, "--mesh %.100s has no such number of ranks", asked->mesh);
     if (!possible || !world_plan(&w, &o, true, NULL, r->refused, sizeof r->refused)) continue;
@@ -71,6 +81,8 @@ static void report_print_head(const PlanReport *p) {
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", o->model,
              count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
              (long long)m->V);
+  const char *data = plan_data_words(o);
+  if (data) start_line("data", "%s", data);
   start_line("step", "%s tokens: %d rank%s x %lld microbatch%s of %lld x %lld; %s, %s a token",
              count_words((int64_t)world_plan_tokens(&p->plan)), (int)o->world, o->world > 1 ? "s" : "",
              (long long)o->grad_accum, o->grad_accum > 1 ? "es" : "", (long long)o->batch_size, (long long)m->T,
@@ -183,11 +195,15 @@ static void report_print_fits(const PlanReport *p) {
     say("\na host of %.1f GiB for %lld rank%s\n", room / 0x1p30, (long long)p->plan.opt.ranks_per_host,
            p->plan.opt.ranks_per_host > 1 ? "s" : "");
   say("  %-38s %.2f GiB: %s\n", "this plan", needs / 0x1p30, needs <= room ? "fits" : "does not fit");
-  static const char *const words[FITS] = {"largest batch that fits", "longest sequence that fits"};
+  if (world_plan_trace_is_too_long(&p->plan)) {
+    say("  %-38s %.2f GiB of it: give --trace_steps fewer steps\n", "events of --trace",
+        world_plan_trace(&p->plan) / 0x1p30);
+    return;
+  }
   for (int k = 0; k < FITS; k++) {
     const Fit *f = &p->fit[k];
-    if (!f->value) { say("  %-38s none\n", words[k]); continue; }
-    say("  %-38s --%s %lld: %.2f GiB", words[k], fit_options[k], (long long)f->value, f->needs / 0x1p30);
+    if (!f->value) { say("  %-38s none\n", fit_words[k]); continue; }
+    say("  %-38s --%s %lld: %.2f GiB", fit_words[k], fit_options[k], (long long)f->value, f->needs / 0x1p30);
     if (f->next > 0) say(" (%lld: %.2f)\n", (long long)(f->value + f->grain), f->next / 0x1p30);
     else say(" (%lld is refused)\n", (long long)(f->value + f->grain));
   }
@@ -285,6 +301,8 @@ static void report_json(FILE *f, const PlanReport *p) {
   fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"
           "\"vocabulary_in_memory\":%lld,\"parameters\":%lld,\"flops_per_token\":%.17g}", m->L, m->H, (long long)m->C,
           (long long)m->P, (long long)m->V, (long long)m->Vp, (long long)m->parameters, m->flops_per_token);
+  fprintf(f, ",\"vocabulary_from\":");
+  json_text(f, plan_data_words(o) ? plan_data_words(o) : "the options");
   fprintf(f, ",\"step\":{\"tokens\":%.0f,\"sequences\":%lld,\"microbatches\":%lld,\"flop\":%.17g},\"config\":{",
           world_plan_tokens(&p->plan), (long long)o->global_batch, (long long)o->grad_accum, report_flops(p));
   log_config(f, p->run->opt);
@@ -314,11 +332,15 @@ static void report_json(FILE *f, const PlanReport *p) {
 // Plans what `asked` says. False with one line in `error`; else report_free.
 static inline bool report_make(PlanReport *p, const Options *asked, char *error, size_t error_bytes) {
   memset((void *)p, 0, sizeof *p);
+  report_progress("ranks by kind");
   if (!world_plan(&p->plan, asked, true, &p->run, error, error_bytes)) {
     config_name_source(asked, error, error_bytes);
     return false;
   }
-  for (int k = 0; k < FITS && p->plan.on.timed; k++) p->fit[k] = fit_search(&p->plan, asked, (FitOf)k);
+  for (int k = 0; k < FITS && p->plan.on.timed; k++) {
+    report_progress(fit_words[k]);
+    p->fit[k] = fit_search(&p->plan, asked, (FitOf)k);
+  }
   report_rows(p, asked);
   return true;
 }

@@ -52,7 +52,18 @@ static inline bool plan_refuses(const Options *o, char *error, size_t error_byte
     REFUSE(value[0] && strcmp(value, "off"), "--plan is of a training that begins, and reads no weights: it does not "
            "go with --%s; shapes and modes come from options, or from --config OUT/options.txt", option_specs[i].name);
   }
+  REFUSE(o->given[OPT_on] && !o->on[0], "--on names a machine to predict for, like h100: see --help on");
+  REFUSE(o->tokens && !o->on[0], "--tokens asks how long they take, and that depends on the machine: give --on too");
   return true;
+}
+// Where the vocabulary comes from: the generated text is the same everywhere, a tokenizer trained on any other may
+// reach less than was asked for. NULL: what is asked for is taken.
+static inline const char *plan_data_words(const Options *o) {
+  const size_t n = strlen(o->data);
+  if (o->tokenizer[0]) return "not read: the vocabulary is that of --tokenizer, if --vocab_size says it";
+  if (!strcmp(o->data, "generated")) return "the generated text";
+  if (!strcmp(o->data, "random") || (n > 4 && !strcmp(o->data + n - 4, ".bin"))) return NULL;
+  return "not read: a text may give a smaller vocabulary, which the model then takes";
 }
 // The kind of device: --device, or that of --on; a CPU where neither says.
 static inline bool plan_choose_device(Options *o, char *error, size_t error_bytes) {
@@ -83,7 +94,8 @@ static inline const PlanHost *plan_host() {
 }
 // What rank node_rank of a host's node_ranks would be dealt here: its threads, and cores, fewer than one where there
 // are not enough.
-struct PlanThreads { int threads; double cores; };
+// alike: so are all others of the host.
+struct PlanThreads { int threads; double cores; bool alike; };
 static inline PlanThreads plan_threads(const Options *o, int node_rank, int node_ranks) {
   const PlanHost *h = plan_host();
   hwloc_bitmap_t *mask = (hwloc_bitmap_t *)malloc(sizeof(hwloc_bitmap_t) * (size_t)node_ranks);
@@ -91,7 +103,7 @@ static inline PlanThreads plan_threads(const Options *o, int node_rank, int node
   const CoreAsk a = {node_rank, node_ranks, (int)o->threads, h->quota, h->bind, mask};
   CoreShare s = cores_deal(&h->table, &a);
   const bool shares = s.outnumbered && !o->threads;
-  const PlanThreads t = {s.threads, shares ? (double)s.cores / node_ranks : s.threads};
+  const PlanThreads t = {s.threads, shares ? (double)s.cores / node_ranks : s.threads, o->threads || s.outnumbered};
   cores_share_free(&s);
   free(mask);
   return t;
@@ -125,6 +137,8 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   o->ranks_per_host = min64(o->ranks_per_host, world);
   const int per_host = (int)o->ranks_per_host;
   if (!program.resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
+  const bool generated = !strcmp(o->data, "generated") && !o->tokenizer[0];
+  if (generated) o->vocab_size = min64(o->vocab_size, GEN_VOCAB_MOST);
   check_device_options(o, "", error, error_bytes);
   if (error[0]) return false;
   const int best = cpu_best_table(), wanted = d->gpu && !strcmp(o->isa, "auto") ? best
@@ -140,7 +154,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   d->host_bytes = host_bytes;
   const bool tf32 = !strcmp(o->matmul_precision, "high");
   REFUSE(!d->gpu && !o->threads && !plan_host()->read, "%s", plan_host()->error);
-  const PlanThreads threads = d->gpu ? PlanThreads{1, 1} : plan_threads(o, 0, per_host);
+  const PlanThreads threads = d->gpu ? PlanThreads{1, 1, true} : plan_threads(o, 0, per_host);
   const double cores = threads.cores;
   if (d->timed && !machine_parse(&d->machine, o->on, cpu, cores, d->host_bytes,
                                  dtype_named(o->buffer_dtype), tf32, error, error_bytes))
@@ -229,18 +243,29 @@ static inline int rank_owns(RankOwners w, int rank) {
   return !w.count ? 0 : w.world <= OWNERS_APART_MOST ? 1 + rank : 1 + w.count[rank];
 }
 
-// Where sums go along hosts: what this rank's host is among its shard group's (a role), and the parts that the rank
-// adds to.
-static inline void rank_along(RankKey *k, const Options *o, int rank) {
-  FsdpConfig c = sharding_config(o, 0, comm_kind(o, (int)o->world));
+// Whether sums go along hosts in the planned worlds, alike for all ranks.
+static inline bool plan_goes_along(const Options *o) {
+  const FsdpConfig c = sharding_config(o, 0, comm_kind(o, (int)o->world));
   Mesh m;
-  mesh_pretend(&m, c.mesh, c.windows && c.comm == COMM_MPI, rank, (int)o->world, (int)o->ranks_per_host);
-  HostsLayout x = hosts_layout(&c, &m, !strcmp(o->device, "cuda"));
-  if (x.hosts) k->along = !x.me ? ROLE_FIRST : x.me == x.hosts - 1 ? ROLE_LAST : ROLE_BETWEEN;
-  k->parts = x.parts;
-  free(x.part);
-  free(x.adder);
+  mesh_pretend(&m, c.mesh, c.windows && c.comm == COMM_MPI, 0, (int)o->world, (int)o->ranks_per_host);
+  const bool along = hosts_chosen(&c, &m, !strcmp(o->device, "cuda"));
   mesh_close(&m);
+  return along;
+}
+// Of 0, 1, ..., n - 1 those that are p modulo c.
+static inline int numbers_in_turn(int n, int c, int p) { return n > p ? (n - p - 1) / c + 1 : 0; }
+// What this rank's host is among its shard group's (a role), and the parts that the rank adds to: of each host's ranks,
+// numbered from 0, those whose turn it is. hosts_layout has them one by one.
+static inline void rank_along(RankKey *k, MeshShape s, int rank, int per_host) {
+  const int base = rank / s.shards * s.shards, end = base + s.shards, host = rank / per_host;
+  const int first = base / per_host, last = (end - 1) / per_host;
+  if (first == last) return;
+  const int begin = host == first ? base : host * per_host, until = host == last ? end : (host + 1) * per_host;
+  const int here = until - begin, place = rank - begin;
+  k->along = host == first ? ROLE_FIRST : host == last ? ROLE_LAST : ROLE_BETWEEN;
+  k->parts = numbers_in_turn((first + 1) * per_host - base, here, place) +
+             (last - first - 1) * numbers_in_turn(per_host, here, place) +
+             numbers_in_turn(end - last * per_host, here, place);
 }
 
 enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_UPDATES, LINK_SMALL, LINK_USES };
@@ -314,21 +339,33 @@ struct WorldPlan {
 static inline size_t plan_bytes(const WorldPlan *w, const MemoryPlan *m) {
   return memory_planned_total(m, w->on.gpu ? MEMORY_ON_DEVICE : MEMORY_ALL);
 }
+// The threads of each of a host's n ranks.
+static inline void plan_host_threads(const WorldPlan *w, int *threads, int n) {
+  bool alike = w->on.gpu;
+  for (int i = 0, one = 1; i < n; i++) {
+    if (!alike) {
+      const PlanThreads t = plan_threads(&w->opt, i, n);
+      one = t.threads, alike = t.alike;
+    }
+    threads[i] = one;
+  }
+}
 static inline void world_plan_classes(WorldPlan *w) {
   const Options *o = &w->opt;
   const int world = (int)o->world, per_host = (int)o->ranks_per_host;
   const MeshShape mesh = mesh_shape_of(o);
   int *threads = (int *)malloc(sizeof(int) * (size_t)(2 * per_host));          // of a full host, of the last one
   const int left = world % per_host;
-  for (int i = 0; i < per_host; i++) threads[i] = w->on.gpu ? 1 : plan_threads(o, i, per_host).threads;
-  for (int i = 0; i < left; i++) threads[per_host + i] = w->on.gpu ? 1 : plan_threads(o, i, left).threads;
+  const bool along = plan_goes_along(o);
+  plan_host_threads(w, threads, per_host);
+  plan_host_threads(w, threads + per_host, left);
   const RankOwners owners = rank_owners(o);
   w->rank = (RankClass *)calloc(RANK_CLASSES_MOST, sizeof(RankClass));
   for (int r = 0; r < world; r++) {
     RankKey k = rank_key(mesh, r, world, per_host);
     k.threads = threads[r % per_host + (k.host < per_host ? per_host : 0)];
     k.owns = rank_owns(owners, r);
-    rank_along(&k, o, r);
+    if (along) rank_along(&k, mesh, r, per_host);
     int c = 0;
     while (c < w->classes && memcmp(&w->rank[c].key, &k, sizeof k)) c++;
     CHECK(c < RANK_CLASSES_MOST, "more than %d kinds of ranks", (int)RANK_CLASSES_MOST);
@@ -389,8 +426,19 @@ static inline double world_plan_needs(const WorldPlan *w) {
   return (double)plan_bytes(w, &w->rank[w->most].memory) * (double)w->opt.ranks_per_host;
 }
 static inline double world_plan_room(const WorldPlan *w) { return w->on.machine.memory_bytes; }
+// Bytes of that for events of --trace. On GPUs these lie on the host.
+static inline double world_plan_trace(const WorldPlan *w) {
+  const double bytes = (double)w->rank[w->most].memory.planned_bytes[MEM_TRACE];
+  return w->on.gpu ? 0 : bytes * (double)w->opt.ranks_per_host;
+}
+// Whether it would fit without them.
+static inline bool world_plan_trace_is_too_long(const WorldPlan *w) {
+  const double needs = world_plan_needs(w), room = world_plan_room(w);
+  return needs > room && needs - world_plan_trace(w) <= room;
+}
 enum FitOf { FIT_BATCH, FIT_SEQUENCE, FITS };
 static const char *const fit_options[] = {"batch_size", "seq_len"};
+static const char *const fit_words[] = {"largest batch that fits", "longest sequence that fits"};
 // value: the largest that fits, 0: none does; needs: its bytes; next: those of the next one, 0 if that is refused.
 struct Fit { int64_t value, grain; double needs, next; };
 

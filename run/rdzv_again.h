@@ -32,6 +32,11 @@ struct RdzvAgain {
   RdzvPlace *place;                              // [members]
 };
 
+// What a start from a checkpoint costs, in words: the steps that are done again.
+static inline const char *steps_again(char *to, size_t bytes, int64_t steps) {
+  snprintf(to, bytes, "%lld step%s done again", (long long)steps, steps == 1 ? " is" : "s are");
+  return to;
+}
 // Exit codes that would come again, or were asked for: 0, a wrong request, something missing, a loss that is not
 // finite, saved and stopped by a signal; what users and schedulers send are HUP, INT, QUIT and TERM.
 static inline bool rdzv_again_worth(int code) {

@@ -475,10 +475,10 @@ static inline bool rdzv_host_deal(RdzvHost *h) {
   }
   h->own.start = a->start, h->own.resume = a->heard.saved > 0;
   if (known && (ranks != a->first_world || told)) h->own.sequences = sequences, h->own.accum = microbatches / ranks;
-  char from[100] = "where it began";
+  char again[64], from[128] = "where it began";
   if (a->heard.saved)
-    snprintf(from, sizeof from, "the checkpoint of step %lld, %lld steps are done again", (long long)a->heard.saved - 1,
-             (long long)(a->heard.step - (a->heard.saved - 1)));
+    snprintf(from, sizeof from, "the checkpoint of step %lld, %s", (long long)a->heard.saved - 1,
+             steps_again(again, sizeof again, a->heard.step - (a->heard.saved - 1)));
   rdzv_say("%s after step %lld; it starts again (%lld of %lld) with %lld rank%s (before %lld) from %s", a->ended,
            (long long)a->heard.step, (long long)a->start, (long long)a->most, (long long)ranks, ranks > 1 ? "s" : "",
            (long long)before, from);

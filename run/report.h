@@ -10,6 +10,7 @@
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
+#include "overwrite.h"
 #include "program.h"
 #include "report_html.h"
 #include "restarts.h"
@@ -77,6 +78,13 @@ static void check_out(const Options *o, char *error, size_t bytes) {
   if (!error[0]) lock_out(o, error, bytes);
 }
 
+// Refuses steps to trace that a run of `steps` steps does not have. False with one line in `error`.
+static bool report_refuse_steps(const Options *o, int64_t steps, char *error, size_t error_bytes) {
+  int64_t first = 0, last;
+  REFUSE(trace_steps_parse(o->trace_steps, &first, &last) && steps < first, "--trace_steps %.40s: this run has %lld "
+         "step%s; choose earlier ones", o->trace_steps, (long long)steps, steps == 1 ? "" : "s");
+  return true;
+}
 // Options about what a run does and reports that contradict others. False with one line in `error`.
 static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   int64_t first, last;
@@ -102,23 +110,28 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   REFUSE(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
   REFUSE(!trace_steps_parse(o->trace_steps, &first, &last), "--trace_steps '%.200s' is not first:last, like 3:5, with "
          "1 <= first <= last <= 1000000", o->trace_steps);
+  if (o->trace[0] && o->max_steps) return report_refuse_steps(o, o->max_steps, error, error_bytes);
   return true;
 }
-// Whether the trace can be written, and the run has steps for it. One line in `error`.
-static void report_check_trace(const RunView *run, char *error, size_t error_bytes) {
-  const Trace *x = run->trace;
-  const int64_t steps = run->steps_total - *run->step;
-  if (!x->path[0]) return;
+// Whether the trace can be made and its steps come: `done` of the run's were taken before. One line in `error`.
+static void report_check_trace(const RunView *run, int64_t done, char *error, size_t error_bytes) {
+  if (!run->trace->path[0]) return;
   if (run->ctx->ops->nccl && run->fsdp->cfg.comm == COMM_MPI)
     snprintf(error, error_bytes, "--trace with --comm mpi on GPUs: a trace there is what the device did, and the host "
              "moves the messages; use --comm nccl, or leave it out");
-  else if (steps < x->first)
-    snprintf(error, error_bytes, "--trace_steps %.40s: this run has %lld steps; choose earlier ones",
-             run->opt->trace_steps, (long long)steps);
-  FILE *f = run->fsdp->mesh.rank || error[0] ? NULL : fopen(x->path, "a");
+  else report_refuse_steps(run->opt, max64(0, run->steps_total - done), error, error_bytes);
+}
+// Makes room for the trace of this run: an earlier one is set aside. One line in `error` if it cannot be written.
+static void report_open_trace(const RunView *run, char *error, size_t error_bytes) {
+  const char *path = run->trace->path;
+  char aside[OPTION_TEXT_BYTES + 64];
+  struct stat st;
+  if (!path[0] || run->fsdp->mesh.rank) return;
+  if (!stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
+    say("notice: %s is of an earlier run; it is now %s\n", path, aside);
+  FILE *f = fopen(path, "a");
   if (f) fclose(f);
-  else if (!run->fsdp->mesh.rank && !error[0])
-    snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", x->path, strerror(errno));
+  else snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", path, strerror(errno));
 }
 // --report RUN1,RUN2,...: one page for all. Starts nothing; of ranks that were started the first does it. Returns the
 // exit code; fault: what parse_options has found, or "".
@@ -131,6 +144,7 @@ static int report_compare(const Options *o, const char *launched_as, const char 
   if (o->given[OPT_out]) snprintf(path, sizeof path, "%s/report.html", o->out);
   if (o->given[OPT_out] && !make_directories(o->out))
     die_missing("train_gpt_fsdp: --out %.800s cannot be made: %s", o->out, strerror(errno));
+  if (!overwrite_page(path, error, sizeof error)) die_user("train_gpt_fsdp: %s", error);
   if (!report_runs(o->report, path, PROGRAM_VERSION, error, sizeof error)) die_missing("train_gpt_fsdp: %s", error);
   say("report: %s\n", path);
   return 0;

@@ -80,12 +80,12 @@ static inline bool restarts_worth(int status) {
 // The notice before a start. number: of this start, of o->restarts.
 static inline void restarts_say(const Options *o, int status, int64_t number) {
   const RestartsShared *s = restarts_shared;
-  char ended[64], from[256] = "the beginning";
+  char ended[64], again[64], from[256] = "the beginning";
   if (WIFEXITED(status)) snprintf(ended, sizeof ended, "ended with exit code %d", WEXITSTATUS(status));
   else snprintf(ended, sizeof ended, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
   if (s->saved >= 0)
-    snprintf(from, sizeof from, "the checkpoint of step %lld, %lld steps are done again", (long long)s->saved,
-             (long long)(s->step - s->saved));
+    snprintf(from, sizeof from, "the checkpoint of step %lld, %s", (long long)s->saved,
+             steps_again(again, sizeof again, s->step - s->saved));
   else if (o->resume[0]) snprintf(from, sizeof from, "--resume %.200s", o->resume);
   say_error("notice: the run %s after step %lld; it starts again (%lld of %lld) from %s\n", ended, (long long)s->step,
             (long long)number, (long long)o->restarts, from);

@@ -329,9 +329,12 @@ static void start_notice_unknown(Start *s) {
 static void start_notice_replaced(Start *s, const OptionSpec *spec, const char *ours, const char *theirs) {
   char sequences[OPTION_TEXT_BYTES] = "";
   start_value(s, &option_specs[OPT_global_batch], sequences, sizeof sequences);
-  if (strcmp(spec->name, "batch_size"))
+  if (!theirs[0])
+    start_notice(s, "--%s %s is new, the checkpoint's run had none: the run continues differently from here on",
+                 spec->name, ours);
+  else if (strcmp(spec->name, "batch_size"))
     start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues differently from here on", spec->name,
-                 ours, theirs);
+                 ours[0] ? ours : "''", theirs);
   else
     start_notice(s, "--batch_size %s replaces the checkpoint's %s: a step has the same %.20s sequences, but sums are "
                  "by microbatch: last digits change from here on", ours, theirs, sequences);
@@ -454,6 +457,14 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
          "to train its weights on other data, use --init_from %.300s", corpus->source, s->path,
          cJSON_IsString(source) ? source->valuestring : "?", s->path);
   return true;
+}
+
+// The steps that the run has done before it starts.
+static int64_t start_step(const Start *s, const Options *o) {
+  CheckpointState c = {};
+  char error[1024];
+  const bool goes_on = s->kind == START_CHECKPOINT && s->resume && run_trains(o);
+  return goes_on && checkpoint_state(s->path, s->json, &c, error, sizeof error) ? c.step : 0;
 }
 
 // Notes what changes bits without any option: another instruction set or GPU.
@@ -637,6 +648,8 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   if (error[0]) config_name_source(o, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, o);
+  if (!rank) overwrite_refuse(o, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
   if (!rank && saver_check(o, error, sizeof error)) check_out(o, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   if (!rank && start->notices[0]) start_print_notices(start);
@@ -647,10 +660,10 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
 static void open_files(Log *log, const RunView *run, const Start *start) {
   char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
   const bool trains = run_trains(run->opt), append = start->here || !trains;
+  report_open_trace(run, error, sizeof error);
+  if (!error[0]) log_open(log, run, append, start->path, error, sizeof error);   // first: it tells whose OUT is
   snprintf(path, sizeof path, "%s/tokenizer.json", run->opt->out);
-  if (!run->fsdp->mesh.rank && run->corpus->has_tokenizer && trains && !start->here)
+  if (!error[0] && !run->fsdp->mesh.rank && run->corpus->has_tokenizer && trains && !start->here)
     tokenizer_save(&run->corpus->tokenizer, path, error, sizeof error);
-  if (!error[0]) report_check_trace(run, error, sizeof error);
-  if (!error[0]) log_open(log, run, append, start->path, error, sizeof error);
   agree_no_error(run->fsdp->mesh.comm, error, EXIT_MISSING);
 }

@@ -156,14 +156,15 @@ static inline size_t trace_lay(Trace *x) {
   }
   return events + exposed + 2 * clocks + stamps + captured + sizeof(int) * (size_t)x->stages;
 }
-// Declares the memory of a trace of steps `steps` ("A:B") of this process into file `path`; "": none. on_device: a GPU
-// computes, with streams of its own.
-static inline void trace_declare(Trace *x, const char *path, const char *steps, MemoryPlan *plan, int64_t calls,
-                                 int stages, int world, bool on_device) {
+// Declares the memory of a trace of steps `steps` ("A:B") of this process into file `path`; "": none. most: steps that
+// the run has at most, 0: not known. on_device: a GPU computes, with streams of its own.
+static inline void trace_declare(Trace *x, const char *path, const char *steps, int64_t most, MemoryPlan *plan,
+                                 int64_t calls, int stages, int world, bool on_device) {
   *x = Trace{};
   x->on_device = on_device;
   snprintf(x->path, sizeof x->path, "%s", path);
   if (!path[0] || !trace_steps_parse(steps, &x->first, &x->last)) { x->path[0] = 0; return; }
+  if (most) x->last = max64(x->first, min64(x->last, most));
   x->calls = calls, x->stages = stages, x->world = world;
   memory_declare(plan, MEM_TRACE, trace_lay(x), &x->memory);
 }

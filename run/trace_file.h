@@ -8,8 +8,12 @@
 //   ts, dur    microseconds, multiplied by 1000 and cut off behind the point: a number a little below its nanosecond
 //              would make spans overlap that only touch, and the second would be dropped. So a 2 follows three digits
 #pragma once
+#include "data/files.h"
 #include "trace.h"
 
+// Every trace begins so; another file is not written over.
+static const char trace_file_head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\","
+                                      "\"ph\":\"M\",\"pid\":1000,\"args\":{\"name\":\"rank 0 on ";
 enum { TRACE_PIDS = 1000 };                      // more than a rank has tracks
 #define TRACE_US "%lld.%03lld2"
 #define TRACE_US_OF(ns) (long long)(ns) / 1000, (long long)(ns) % 1000
@@ -153,8 +157,10 @@ static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *erro
   *found = TraceFound{x->from + x->first, x->step, count, (int64_t)sums[1], sums[0] * mean, 0, x->exposed_ns,
                       x->exposed_ns + EXPOSED_PARTS * x->stages, 0};
   for (int i = 0; i < parts; i++) found->total_ms += x->exposed_ns[i] *= mean;
-  FILE *to = fopen(x->path, "w");
-  if (!to) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, strerror(errno));
+  const bool foreign = file_is_foreign(x->path, trace_file_head, true);         // come there since the start
+  FILE *to = foreign ? NULL : fopen(x->path, "w");
+  if (foreign) snprintf(error, error_bytes, "%.900s has become another file", x->path);
+  else if (!to) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, strerror(errno));
   const int64_t base = (int64_t)x->clock[0][0].at_ns;            // before any rank's first event
   if (to) fprintf(to, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
   for (int r = 0; r < world; r++) {

@@ -646,6 +646,11 @@ TEST(cli_export_hf_is_whole_or_told,
   cli_write(cli_path("export/README.md"), "mine", 4);
   cli_write(cli_path("export/config.json"), "{}", 2);
   snprintf(options, sizeof options, "--export_hf %s", cli_path("export"));
+  snprintf(line, sizeof line, "--export_hf %s has a config.json that this program has not written: name another "
+           "directory", cli_path("export"));
+  const CliRefusal foreign = {0, options, 2, line};
+  cli_expect_refusals(&foreign, 1);
+  unlink(cli_path("export/config.json"));
   for (int time = 0; time < 2; time++) cli_six_steps(cli_path("out"), options);
   for (const char *name : {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json",
                            "tokenizer_config.json", "README.md"}) {

@@ -11,6 +11,8 @@ static inline void options_typed(Options *o, const char *words, char *error, siz
   EXPECT(options_parse(o, argc, argv, error, bytes) == !error[0], "%s: a refusal without a line, or both", words);
 }
 
+static inline void options_write_text(const char *path, const char *text) { cli_write(path, text, strlen(text)); }
+
 TEST(options_are_taken_as_they_are_typed,
      "values and names of other programs, in any case, with - or _, are stored as the table spells them; --dtype "
      "sets three, except those given separately; --resume and on|off options need no value; --no_NAME is off") {
@@ -105,6 +107,72 @@ TEST(options_are_refused_with_the_right_line,
   }
 }
 
+TEST(options_of_other_programs_are_told_whole,
+     "a command line with llm.c's short options, or nanoGPT's --init_from scratch or resume, is answered once, with "
+     "the whole line to type and what has no place in it; that line is taken") {
+  static const struct { const char *typed, *line, *left; } table[] = {
+      {"-i d.bin -j v.bin -e d12 -b 4 -t 512 -d 4096 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 0 -v 250 -s 2 -h 1 "
+       "-pn 8 -o log -y 1 -x 1000 -nk 5 -nm 50 -ge 0 -f 1 -w 1 -a 0 -lg 1 -m 3 -g 64 -k linear",
+       "mpirun -np 8 ./train_gpt_fsdp --data d.bin --model gpt2 --batch_size 4 --seq_len 512 --recompute none "
+       "--strategy zero1 --weight_decay 0.1 --lr 0.0006 --min_lr_ratio 0.0 --warmup 700 --save_every -1 "
+       "--eval_every 250 --out log --resume --max_steps 1000 --keep 5 --matmul_precision high --sample_tokens 64 "
+       "--schedule linear --global_batch 8",
+       "-j, -s, -h, -nm, -ge, -w, -a, -lg, -m"},
+      {"-e m.bin -d 2048 -x -1 -z 0 -y 0 -n 9", "./train_gpt_fsdp --init_from m.bin --strategy ddp --save_every 9 "
+       "--seq_len 1024 --global_batch 2", NULL},
+      {"-b 4 --n_layer 2", "./train_gpt_fsdp --batch_size 4 --n_layer 2", NULL},
+      {"-b x", "./train_gpt_fsdp --batch_size x; then: --batch_size needs a whole number, not 'x'", NULL},
+      {"-b 4 --lrr 3", "./train_gpt_fsdp --batch_size 4", "unknown option --lrr: did you mean --lr? See --help"},
+      {"-d 1000 -t 64", "./train_gpt_fsdp --seq_len 64", "-d (not a multiple of -t)"},
+      {"--init_from scratch", "./train_gpt_fsdp", NULL},
+      {"conf.py --init_from=resume --max_iters=20 --compile=False --warmup_iters 9 --prompt=it's --min_lr=1",
+       "./train_gpt_fsdp --resume --max_iters 20 --warmup 9 --prompt 'it'\\''s'", "conf.py, --compile, --min_lr "
+       "(--min_lr_ratio is its share of --lr: 0.1 ends at a tenth)"}};
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  for (const auto &row : table) {
+    char text[1024], want[2048], error[2048] = "", *argv[96] = {(char *)"test"}, *save = NULL;
+    int argc = 1;
+    snprintf(text, sizeof text, "%s", row.typed);
+    for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
+    Options o;
+    EXPECT(!options_parse(&o, argc, argv, error, sizeof error), "%s is taken", row.typed);
+    options_whole_line(argc, argv, error, sizeof error);
+    snprintf(want, sizeof want, "this is a command line of llm.c or nanoGPT; type: %s%s%s", row.line,
+             row.left ? "; left out, as it has no place here: " : "", row.left ? row.left : "");
+    EXPECT(!strcmp(error, want), "%s:\n      %s\n    must be\n      %s", row.typed, error, want);
+  }
+  char *plain[] = {(char *)"test", (char *)"-lr", (char *)"4"}, error[2048] = "as it was";
+  options_whole_line(3, plain, error, sizeof error);
+  EXPECT(!strcmp(error, "as it was"), "it became %s", error);
+  static const CliRefusal refused[] = {
+      {2, "--init_from scratch", 2, "this is a command line of llm.c or nanoGPT; type: ./train_gpt_fsdp ..."},
+      {0, "-h 1 -b 4", 2, "this is a command line of llm.c or nanoGPT; type: ./train_gpt_fsdp ..."}};
+  cli_expect_refusals(refused, 2);
+  char line[700];
+  options_write_text(cli_path("scratch.txt"), "init_from = scratch\n");
+  snprintf(line, sizeof line, "%s:1: --init_from names weights; scratch: leave it out, new weights are the default",
+           cli_path("scratch.txt"));
+  char options[700];
+  snprintf(options, sizeof options, "--config %s", cli_path("scratch.txt"));
+  const CliRefusal in_file = {0, options, 2, line};
+  cli_expect_refusals(&in_file, 1);
+}
+
+TEST(options_new_in_a_resumed_run_are_told, "an option that the checkpoint's run had no value of is told to be new") {
+  static Options first, then;
+  Start start;
+  char error[2048];
+  options_typed(&first, "--lr_scale wte=2", error, sizeof error);
+  EXPECT(!error[0] && options_resolve(&first, 1, 1, error, sizeof error), "%s", error);
+  option_start(&start, &first, true);
+  options_typed(&then, "--resume x --no_decay wpe --lr_scale=", error, sizeof error);
+  EXPECT(!error[0] && start_options(&start, &then, error, sizeof error), "%s", error);
+  EXPECT(strstr(start.notices, "--no_decay wpe is new, the checkpoint's run had none: the run continues differently") &&
+             strstr(start.notices, "--lr_scale '' replaces the checkpoint's wte=2: the run continues differently"),
+         "it says %s", start.notices);
+  start_free(&start);
+}
+
 TEST(option_names_are_of_options,
      "each other name appears once, is no option itself, and stands for one or says what to type") {
   for (const OptionName &n : option_names) {
@@ -189,8 +257,6 @@ TEST(options_bear_hostile_input,
   EXPECT(!options_parse(&o, 2, argv, error, sizeof error) && strlen(error) < 400, "%s", error);
   free(long_text);
 }
-
-static inline void options_write_text(const char *path, const char *text) { cli_write(path, text, strlen(text)); }
 
 TEST(config_lines_are_read,
      "--config: =, :, blanks or -- before a name, quotes, comments; the command line wins wherever it comes, also "

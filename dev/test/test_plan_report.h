@@ -148,6 +148,7 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
   if (!plan_made(&w, asked, false)) return;
   const int world = (int)w.opt.world, per_host = (int)w.opt.ranks_per_host, A = (int)w.opt.grad_accum;
   const RankOwners owners = rank_owners(&w.opt);
+  const bool along = plan_goes_along(&w.opt);
   int ranks = 0;
   for (int c = 0; c < w.classes; c++) ranks += w.rank[c].count;
   EXPECT(ranks == world, "%s: kinds of %d ranks, there are %d", what, ranks, world);
@@ -155,7 +156,7 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
     RankKey key = rank_key(mesh_shape_of(&w.opt), r, world, per_host);
     key.threads = w.rank[0].key.threads;         // the test asks for a number
     key.owns = rank_owns(owners, r);
-    rank_along(&key, &w.opt, r);
+    if (along) rank_along(&key, mesh_shape_of(&w.opt), r, per_host);
     int c = 0;
     while (c < w.classes && memcmp(&w.rank[c].key, &key, sizeof key)) c++;
     REQUIRE(c < w.classes, "%s: rank %d is of no kind", what, r);
@@ -287,20 +288,23 @@ TEST(cli_plan_is_what_runs_print,
   static const struct { int ranks; const char *options; } rows[] = {
       {0, ""}, {0, "--dtype bf16 --recompute mlp"}, {2, "--grad_accum 2 --strategy zero2"},
       {2, "--shm copy --gather_slots 1 --dtype bf16"}, {3, "--strategy zero1"}, {3, "--mesh 3x1 --reduce_dtype bf16"},
-      {0, "--threads 0"}, {2, "--threads 0"}, {3, "--threads 0"}};
+      {0, "--threads 0"}, {2, "--threads 0"}, {3, "--threads 0"},
+      {2, "--trace t --trace_steps 1:900000 --max_steps 2"}, {0, "--data generated --vocab_size 2048"}};
   CliRun r;
   CliMetrics m;
   char out[600];
   snprintf(out, sizeof out, "%s", cli_path("out"));
   for (const auto &row : rows) {
-    CLI_RUN(&r, "%s %s %s --data /nowhere --plan --json --device cpu --world %d --out %s", cli_ranks(0), cli_small(),
-            row.options, row.ranks ? row.ranks : 1, cli_path("not_made"));
+    const bool generated = strstr(row.options, "generated");
+    CLI_RUN(&r, "cd %s; %s %s %s %s --plan --json --device cpu --world %d --out %s", test_tmp(), cli_ranks(0),
+            cli_small(), row.options, generated ? "" : "--data /nowhere", row.ranks ? row.ranks : 1,
+            cli_path("not_made"));
     cJSON *plan = cJSON_Parse(r.text);
     EXPECT(r.code == 0 && plan && access(cli_path("not_made"), F_OK), "%s: exit %d, it printed:\n%.2000s", row.options,
            r.code, r.text);
     cli_free(&r);
-    CLI_RUN(&r, "%s %s %s --device cpu --max_steps 2 --eval_every -1 --save_every -1 --out %s", cli_ranks(row.ranks),
-            cli_small(), row.options, out);
+    CLI_RUN(&r, "cd %s; %s %s %s --device cpu --max_steps 2 --eval_every -1 --save_every -1 --out %s", test_tmp(),
+            cli_ranks(row.ranks), cli_small(), row.options, out);
     cli_expect_done(&r, row.options);
     cli_free(&r);
     cli_metrics(&m, out);
@@ -465,6 +469,77 @@ TEST(plan_of_175_billion_on_1024,
   world_plan_free(&w);
 }
 
+TEST(plan_along_is_the_layout_s,
+     "for every rank of meshes of up to 40 ranks on hosts of 1 to 9: its host's place in the shard group and the parts "
+     "that it adds to, by formula, are those that the layout lists") {
+  FsdpConfig c = {};
+  c.between = BETWEEN_CHAIN, c.comm = COMM_MPI, c.microbatches = 2, c.wire_dtype = F32;
+  int hosts = 0;
+  for (int world = 1; world <= 40; world++) for (int S = 1; S <= world; S++) for (int per = 1; per <= 9; per++)
+    for (int r = 0; r < world && world % S == 0; r++) {
+      Mesh m;
+      const MeshShape shape = {world / S, S, 0};
+      mesh_pretend(&m, shape, true, r, world, per);
+      HostsLayout x = hosts_layout(&c, &m, false);
+      RankKey k = {};
+      if (hosts_chosen(&c, &m, false)) rank_along(&k, shape, r, per);
+      const int role = !x.hosts ? 0 : !x.me ? ROLE_FIRST : x.me == x.hosts - 1 ? ROLE_LAST : ROLE_BETWEEN;
+      const int parts = x.hosts ? x.parts : 0;   // else it adds up its own shard alone
+      EXPECT(k.along == role && k.parts == parts, "rank %d of %d in %dx%d, %d a host: %d %d, must be %d %d", r, world,
+             world / S, S, per, k.along, k.parts, role, parts);
+      hosts += x.hosts > 1;
+      free(x.part);
+      free(x.adder);
+      mesh_close(&m);
+    }
+  EXPECT(hosts > 1000, "only %d ranks of several hosts", hosts);
+}
+TEST(cli_plan_of_a_million_ranks, "a plan of a million ranks is made by kinds: within the limit of a command") {
+  CliRun r;
+  for (const char *options : {"", "--device cuda --mesh 1000x1000"}) {
+    CLI_RUN(&r, "%s --plan --world 1000000 %s", cli_ranks(0), options);
+    EXPECT(!r.code && strstr(r.text, "1000000 ranks"), "%s: exit code %d:\n%.1000s", options, r.code, r.text);
+    cli_free(&r);
+  }
+}
+TEST(cli_plan_of_a_trace,
+     "a plan that does not fit because of the events of --trace says so and how to mend it, and nothing of a smaller "
+     "batch; so does a run; steps that the run does not have are not counted") {
+  CliRun r;
+  const char *plan = "--plan --on cpu,memory_gib=1 --trace t --trace_steps";
+  CLI_RUN(&r, "%s %s %s 1:1000000", cli_ranks(0), cli_small(), plan);
+  EXPECT(!r.code && strstr(r.text, "does not fit\n  events of --trace ") &&
+             strstr(r.text, "of it: give --trace_steps fewer steps\n") && !strstr(r.text, "largest batch"),
+         "exit code %d:\n%.4000s", r.code, r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s %s 1:1000000 --max_steps 20", cli_ranks(0), cli_small(), plan);
+  EXPECT(!r.code && strstr(r.text, "GiB: fits\n") && strstr(r.text, "largest batch") &&
+             !strstr(r.text, "\n  events of --trace "), "exit code %d:\n%.4000s", r.code, r.text);
+  cli_free(&r);
+  const CliRefusal run = {0, "--data random --grad_accum 3000 --trace t --trace_steps 1:1000000", 3,
+                          "the memory plan of this host's 1 rank is ..."};       // tens of terabytes
+  cli_expect_refusals(&run, 1);
+}
+TEST(plan_says_where_the_vocabulary_is_from,
+     "--data generated: the vocabulary that a tokenizer trained on it reaches, unless less is asked for; any other "
+     "text may give less, which the plan says; token files and random tokens have what is asked for") {
+  static const struct { const char *options; int64_t vocab; const char *says; } rows[] = {
+      {"--data generated", GEN_VOCAB_MOST, "the generated text"}, {"--data generated --vocab_size 300", 300, "the gen"},
+      {"--data generated --model gpt2 --on h100", GEN_VOCAB_MOST, "the generated text"}, {"--data random", 2048, NULL},
+      {"--data t.bin --vocab_size 50257", 50257, NULL}, {"", 2048, "not read: a text may give a smaller vocabulary"},
+      {"--data book.txt", 2048, "not read: a text"}, {"--tokenizer x --data generated", 2048, "not read: the vocab"}};
+  static Options o;
+  static PlanDevice d;
+  for (const auto &row : rows) {
+    char error[2048];
+    plan_asked(&o, "%s", row.options);
+    EXPECT(plan_resolve(&o, &d, error, sizeof error), "%s: %s", row.options, error);
+    const char *says = plan_data_words(&o);
+    EXPECT(o.vocab_size == row.vocab && !says == !row.says && (!says || !strncmp(says, row.says, strlen(row.says))),
+           "%s: %lld, %s", row.options, (long long)o.vocab_size, says ? says : "nothing");
+  }
+}
+
 TEST(plan_states_are_zero_s_formulas,
      "model states of ZeRO-3, 2 and 1 in a plan are the formulas of the ZeRO paper in this program's dtypes: 16 P / N, "
      "2 P + 16 P / N, 6 P + 12 P / N bytes, to the byte; on one rank 16 P") {
@@ -566,6 +641,10 @@ TEST(cli_plan_refuses,
       {0, "--tokens 1e9", 2, "--tokens belongs to --plan: give that too, or leave it out"},
       {0, "--json", 2, "--json belongs to --plan: give that too, or leave it out"},
       {2, "--plan --batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
+      {0, "--plan --on=", 2, "--on names a machine to predict for, like h100: see --help on"},
+      {0, "--plan --tokens 300e9", 2, "--tokens asks how long they take, and that depends on the machine: give --on "
+       "too"},
+      {0, "--plan --trace t --max_steps 2", 2, "--trace_steps 3:5: this run has 2 steps; choose earlier ones"},
       {0, "--plan --on v100", 2, "--on 'v100' is not known: choose one of h100, h200, b200, a100, 4090, cpu"},
       {0, "--plan --on h100,tflops=0", 2, "--on: 'tflops=0' is not a number above 0"},
       {0, "--plan --on h100,speed=3", 2,

@@ -11,7 +11,9 @@ static const char *const readme_programs[] = {
     "hf", "#SBATCH", "dev/gpu_day.sh"};
 enum ReadmeKind { README_COMMAND, README_PRINTED, README_DIFF, README_PYTHON };
 enum { README_CODE_BYTES = 1 << 14 };
-struct ReadmeCode { ReadmeKind kind; int line; char text[README_CODE_BYTES]; };
+// made: it stands behind the mark of dev/docs_output.sh.
+struct ReadmeCode { ReadmeKind kind; int line; bool made; char text[README_CODE_BYTES]; };
+static const char readme_made[] = "<!-- printed by the first of these commands: ";
 
 // Ends `text` before the blanks and the # of a comment that stand outside quotes, and before trailing blanks.
 static void readme_strip_comment(char *text) {
@@ -55,6 +57,7 @@ static bool readme_next(const Doc *doc, DocLines *l, ReadmeCode *c) {
       n = 0;
       continue;
     }
+    if (*l->line && strncmp(l->line, "    ", 4)) c->made = !strncmp(l->line, readme_made, strlen(readme_made));
     if (strncmp(l->line, "    ", 4)) continue;
     for (;;) {
       n += (size_t)snprintf(c->text + n, sizeof c->text - n, "%s", l->line + 4);
@@ -131,6 +134,8 @@ static const ReadmeException readme_exceptions[] = {
      "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
     {"docs/plan.md", "make plan ARGS=\"--model gpt2-xl --world 8 --on a100 --dtype bf16\"", NULL, "it is built already",
      "./train_gpt_fsdp --plan --model gpt2-xl --world 8 --on a100 --dtype bf16"},
+    {"docs/plan.md", "./train_gpt_fsdp --plan search --model gpt2-xl --world 8 --on h100 --dtype bf16 "
+     "--global_batch 512", NULL, "docs_made_output runs it", "true"},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=ratios", README_MAKE},
     {"docs/results.md", "make bench ARGS=\"ratios tokenizer start\"", README_MAKE},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=checkpoint", README_MAKE},
@@ -481,14 +486,14 @@ static bool readme_printed(const char *record, const char *want) {
 }
 TEST(docs_output_is_recorded,
      "each indented line of README.md and docs/*.md that is no command was printed by one: a file of dev/results/ has "
-     "it, but for what ... leaves out and for line ends") {
+     "it, but for what ... leaves out and for line ends; what dev/docs_output.sh makes is compared by docs_made") {
   const Docs *d = docs_read(), *records = readme_records();
   static ReadmeCode c;
   int lines = 0;
   for (int i = 0; i < d->count; i++) {
     DocLines l = docs_lines(&d->doc[i]);
     while (readme_next(&d->doc[i], &l, &c)) {
-      if (c.kind != README_PRINTED || !strcmp(c.text, "...")) continue;
+      if (c.kind != README_PRINTED || c.made || !strcmp(c.text, "...")) continue;
       const char *want = c.text + strspn(c.text, " ");
       bool found = false;
       for (int k = 0; k < records->count && !found; k++) {
@@ -501,6 +506,17 @@ TEST(docs_output_is_recorded,
     }
   }
   EXPECT(lines > 10, "only %d lines were found", lines);
+}
+
+TEST(docs_made_output_is_what_is_printed,
+     "what dev/docs_output.sh puts into pages is what the program prints now, but for its version and build") {
+  CliRun r;
+  first_need_repository();
+  cli_start(&r, "TRAIN_GPT_FSDP=%s dev/docs_output.sh check && grep -l '^%s' docs/*.md", cli_program(), readme_made);
+  cli_wait(&r, 4 * CLI_LIMIT_S);                 // a search takes ten seconds of a processor
+  EXPECT(!r.code && !strcmp(r.text, "docs/plan.md\n"), "dev/docs_output.sh writes the pages anew; they "
+         "differ:\n%.6000s", r.text);
+  cli_free(&r);
 }
 
 // The next number of a text, and the place behind it; NULL: none is left. A number that is part of a word is none

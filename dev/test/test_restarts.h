@@ -69,6 +69,13 @@ TEST(restarts_what_crashed,
   }
 }
 
+TEST(restarts_count_steps_in_words, "steps that are done again, in words: none, one, several") {
+  char a[64], b[64], c[64];
+  steps_again(a, sizeof a, 0), steps_again(b, sizeof b, 1), steps_again(c, sizeof c, 16);
+  EXPECT(!strcmp(a, "0 steps are done again") && !strcmp(b, "1 step is done again") &&
+             !strcmp(c, "16 steps are done again"), "it says %s, %s, %s", a, b, c);
+}
+
 static inline void *restarts_crash(void *) {
   raise(SIGSEGV);
   return NULL;

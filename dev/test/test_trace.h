@@ -239,11 +239,83 @@ TEST(trace_cannot_be_where_it_would_not_be_true,
        "<= 1000000"},
       {0, "--trace t --trace_steps 0:2", 2, "--trace_steps '0:2' is not first:last, like 3:5, with 1 <= first <= last "
        "<= 1000000"},
-      {2, "--trace t --max_steps 2", 3, "--trace_steps 3:5: this run has 2 steps; choose earlier ones"},
+      {2, "--trace t --max_steps 2", 2, "--trace_steps 3:5: this run has 2 steps; choose earlier ones"},
       {2, "--trace /nowhere/t --max_steps 5", 3, "--trace /nowhere/t cannot be written: No such file or directory"}};
   const char *device = getenv("DEVICE");
   if (device && !strcmp(device, "cuda")) SKIP("refusals of a CPU");
   cli_expect_refusals(table, sizeof table / sizeof *table);
+}
+
+TEST(trace_writes_over_nothing_else,
+     "--trace into a file that is no trace of this program, or no file: refused before anything is taken, and what is "
+     "there stays; an empty file is taken, an earlier trace is set aside, and a file that something else has become is "
+     "left alone; steps that a resumed run no longer has are refused before weights are read") {
+  CliRun r;
+  char file[600], options[1400], line[1400], out[600];
+  snprintf(file, sizeof file, "%s", cli_path("t.json"));
+  snprintf(out, sizeof out, "%s", cli_path("out"));
+  cli_write(file, "{\"traceEvents\":[]}", 18);
+  mkdir(cli_path("d"), 0777);
+  for (const char *name : {"t.json", "d"}) {
+    snprintf(options, sizeof options, "--max_steps 6 --trace %s/%s", test_tmp(), name);
+    snprintf(line, sizeof line, *name == 't' ? "--trace %s is there, and no trace of this program: name another file"
+                                             : "--trace %s is a directory: name a file", cli_path(name));
+    const CliRefusal refusals[] = {{0, options, 2, line}, {2, options, 2, line}};
+    cli_expect_refusals(refusals, *name == 't' ? 2 : 1);
+  }
+  EXPECT(access(out, F_OK), "a refused run has made %s", out);
+  CLI_RUN(&r, "grep -qx '{\"traceEvents\":\\[\\]}' %s && : >%s && %s %s --global_batch 4 --max_steps 4 --save_every 2 "
+          "--trace %s --out %s && cp %s %s.first", file, file, cli_ranks(0), cli_small(), file, out, file, file);
+  cli_expect_done(&r, "into an empty file");
+  EXPECT(cli_count(r.text, "trace: ") == 1 && !strstr(r.text, "it is now"), "it printed:\n%.3000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --resume --max_steps 6 --trace %s --out %s", cli_ranks(2), cli_small(), file, out);
+  cli_expect_refusal(&r, "two steps left", 2, "--trace_steps 3:5: this run has 2 steps; choose earlier ones");
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --resume --max_steps 6 --trace_steps 1:9 --trace %s --out %s && cmp %s.first %s.1", cli_ranks(2),
+          cli_small(), file, out, file, file);
+  cli_expect_done(&r, "a trace is there");
+  snprintf(line, sizeof line, "notice: %s is of an earlier run; it is now %s.1", file, file);
+  EXPECT(cli_count(r.text, line) == 1 && cli_count(r.text, "trace: ") == 1 &&
+             file_has_mark(file, trace_file_head, true), "it printed:\n%.3000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --max_steps 6 --trace %s.new/metrics.jsonl --out %s.new", cli_ranks(0), cli_small(), out, out);
+  EXPECT(!r.code && cli_count(r.text, "notice: the trace is lost: ") == 1 &&
+             strstr(r.text, "metrics.jsonl has become another file"), "exit code %d:\n%.3000s", r.code, r.text);
+  cli_free(&r);
+  snprintf(line, sizeof line, "%s.new", out);
+  cli_expect_same_series("a trace into metrics.jsonl", line, line, 6);
+}
+TEST(cli_writes_over_nothing_foreign,
+     "OUT with a report.html, options.txt or model.safetensors of something else, and no sign of a run: refused by "
+     "name, and they stay; a report of runs is not written over another page") {
+  CliRun r;
+  char options[700], line[900], out[600];
+  snprintf(out, sizeof out, "%s", cli_path("other"));
+  mkdir(out, 0777);
+  for (const char *name : {"report.html", "options.txt", "model.safetensors"}) {
+    char path[700];
+    snprintf(path, sizeof path, "%s/%s", out, name);
+    cli_write(path, "mine", 4);
+    snprintf(options, sizeof options, "--max_steps 1 --save_model --out %s", out);
+    snprintf(line, sizeof line, "--out %s has a %s, and nothing tells that a run of this program has written it: name "
+             "another directory", out, name);
+    const CliRefusal refusals[] = {{0, options, 2, line}};
+    cli_expect_refusals(refusals, 1);
+    CLI_RUN(&r, "grep -qx mine %s && [ \"$(ls -A %s)\" = %s ] && rm %s", path, out, name, path);
+    EXPECT(!r.code, "%s was written, or something beside it: %s", path, r.text);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "%s %s --max_steps 2 --save_model --out %s && echo mine >%s/report.html && %s %s --max_steps 2 --out %s",
+          cli_ranks(0), cli_small(), out, out, cli_ranks(0), cli_small(), out);
+  cli_expect_done(&r, "a run's own directory");
+  cli_free(&r);
+  CLI_RUN(&r, "cd %s && echo mine >report.html && %s --report other; code=$?; grep -qx mine report.html && "
+          "rm report.html && %s --report other && %s --report other && [ $code -eq 2 ]", test_tmp(), cli_program(),
+          cli_program(), cli_program());
+  EXPECT(!r.code && strstr(r.text, "report.html is there, and no report of this program: --out names another"),
+         "exit code %d: %s", r.code, r.text);
+  cli_free(&r);
 }
 
 // ---- on a GPU: the emulated device, whose clock is a day ahead of the host's
@@ -378,7 +450,7 @@ TEST_MPI(trace_of_gpus, 2,
   strcpy(o.comm, "mpi");
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
   t.steps_total = t.run.steps_total = 6;
-  report_check_trace(&t.run, error, sizeof error);
+  report_check_trace(&t.run, 0, error, sizeof error);
   EXPECT(strstr(error, "--trace with --comm mpi on GPUs: "), "it says: %s", error);
   trainer_close(&t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);

@@ -1,0 +1,151 @@
+// option_line.h: a command line of another program, as a whole line of this one. llm.c's short options and nanoGPT's
+// values of --init_from are told at once, so that nobody has to mend one after the other.
+//
+//   options_whole_line    the line to type, where the command line is such a one
+#pragma once
+#include "options.h"
+#include "terminal.h"
+#include <limits.h>
+
+enum { LINE_WORDS_MOST = 256 };
+// What to type behind the program's name. left: what has no place there. ranks, tokens, seq_len: of -pn, -d, -t; 0: not
+// given.
+struct OptionLine {
+  char *word[LINE_WORDS_MOST + 1];
+  int words;
+  char left[1024];
+  int64_t ranks, tokens, seq_len;
+};
+__attribute__((format(printf, 2, 3))) static inline void line_add(OptionLine *l, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  if (l->words < LINE_WORDS_MOST && vasprintf(&l->word[l->words], fmt, ap) >= 0) l->words++;
+  va_end(ap);
+}
+__attribute__((format(printf, 2, 3))) static inline void line_leave(OptionLine *l, const char *fmt, ...) {
+  const size_t n = strlen(l->left);
+  va_list ap;
+  va_start(ap, fmt);
+  if (n) snprintf(l->left + n, sizeof l->left - n, ", ");
+  vsnprintf(l->left + strlen(l->left), sizeof l->left - strlen(l->left), fmt, ap);
+  va_end(ap);
+}
+
+// llm.c's -e: a file of weights, or dN, the depth of one of these.
+static inline bool line_model(OptionLine *l, const char *value) {
+  static const struct { const char *depth, *options; } models[] = {
+      {"d6", "--model gpt2 --n_layer 6 --n_head 6 --n_embd 384"}, {"d12", "--model gpt2"},
+      {"d24", "--model gpt2-medium"}, {"d36", "--model gpt2-large"}, {"d48", "--model gpt2-xl"},
+      {"d60", "--model gpt2-xl --n_layer 60 --n_head 30 --n_embd 1920"}};
+  const size_t n = strlen(value);
+  char options[128], *save = NULL;
+  for (const auto &m : models) {
+    if (strcmp(m.depth, value)) continue;
+    snprintf(options, sizeof options, "%s", m.options);
+    for (char *word = strtok_r(options, " ", &save); word; word = strtok_r(NULL, " ", &save)) line_add(l, "%s", word);
+    return true;
+  }
+  if (n < 5 || strcmp(value + n - 4, ".bin")) return false;
+  line_add(l, "--init_from"), line_add(l, "%s", value);
+  return true;
+}
+// One short option of llm.c; row: of the table. False: it has no place here.
+static inline bool line_letter(OptionLine *l, const OptionName *row, const char *value) {
+  static const char *const strategies[] = {"ddp", "zero1", "zero2", "zero3"};
+  static const char *const levels[] = {"none", "gelu", "norm"};
+  const char *name = row->name;
+  const int64_t n = atoll(value);
+  const bool one = value[0] && !value[1];
+  if (!strcmp(name, "-pn")) { l->ranks = n; return true; }
+  if (!strcmp(name, "-d")) { l->tokens = n; return true; }
+  if (!strcmp(name, "-t")) l->seq_len = n;
+  if (!strcmp(name, "-e")) return line_model(l, value);
+  const char *with = !strcmp(name, "-z") && one && n >= 0 && n < 4 ? strategies[n]
+                     : !strcmp(name, "-r") && one && n >= 0 && n < 3 ? levels[n] : !strcmp(name, "-f") ? "high" : NULL;
+  if (!strcmp(name, "-y") || !strcmp(name, "-f")) {
+    if (n) line_add(l, *(name + 1) == 'y' ? "--resume" : "--matmul_precision");
+    if (n && with) line_add(l, "%s", with);
+    return true;
+  }
+  if (with) { line_add(l, *(name + 1) == 'z' ? "--strategy" : "--recompute"), line_add(l, "%s", with); return true; }
+  if (!row->is) return false;
+  if (!strcmp(name, "-x") && n <= 0) return true;                // it ends with the epoch
+  const bool never = (!strcmp(name, "-n") || !strcmp(name, "-v")) && !n;         // 0 is an epoch here
+  line_add(l, "--%s", row->is), line_add(l, "%s", never ? "-1" : value);
+  return true;
+}
+// One option with two dashes; next: what follows it, or NULL. Returns how many words it has.
+static inline int line_long(OptionLine *l, const char *word, const char *next) {
+  char name[OPTION_NAME_BYTES], error[512];
+  OptionUse use;
+  option_name_plain(name, word + 2);
+  const char *equals = strchr(word, '=');
+  const bool known = option_find(name, &use, error, sizeof error), apart = !equals && next && next[0] != '-';
+  const char *value = equals ? equals + 1 : known ? (value_follows(use, next) ? next : NULL) : apart ? next : NULL;
+  const int words = 1 + (value && !equals);
+  const OptionName *other = known ? NULL : option_name_find(name);
+  if (known && use.id == OPT_init_from && !use.off && value && init_from_other(value)) {
+    if (!strcmp(value, "resume")) line_add(l, "--resume");
+  } else if (known) {
+    const bool joined = equals && (!*value || *value == '-');    // as it was, for what cannot stand apart
+    line_add(l, "%.*s", joined || !equals ? INT_MAX : (int)(equals - word), word);
+    if (value && !joined) line_add(l, "%s", value);
+  } else if (other && other->say == say_warmup && value) {
+    line_add(l, "--warmup"), line_add(l, "%s", value);
+  } else if (other && !strstr(other->say, "leave it out")) {
+    line_leave(l, "--%.60s (%s)", name, other->say);
+  } else if (other) line_leave(l, "--%.60s", name);
+  else line_leave(l, "%.200s", error);
+  return words;
+}
+// Makes the line; false where nothing in it is of those programs.
+static inline bool line_make(OptionLine *l, int argc, char **argv) {
+  bool theirs = false;
+  for (int a = 1; a < argc;) {
+    const char *word = argv[a], *next = a + 1 < argc ? argv[a + 1] : NULL;
+    const OptionName *letter = word[0] == '-' && word[1] != '-' ? option_name_find(word) : NULL;
+    if (!strncmp(word, "--", 2) && word[2] && word[2] != '=') {
+      const char *value = strchr(word, '=');
+      char name[OPTION_NAME_BYTES];
+      option_name_plain(name, word + 2);
+      value = value ? value + 1 : next;
+      theirs = theirs || (!strcmp(name, "init_from") && value && init_from_other(value));
+      a += line_long(l, word, next);
+      continue;
+    }
+    theirs = theirs || letter;
+    if (!letter || !next || !line_letter(l, letter, next)) line_leave(l, "%.100s", word);
+    a += letter && next ? 2 : 1;
+  }
+  const int64_t T = l->seq_len ? l->seq_len : 1024;              // llm.c's default
+  if (l->tokens > 0 && T > 0 && l->tokens % T == 0) {
+    if (!l->seq_len) line_add(l, "--seq_len"), line_add(l, "%lld", (long long)T);
+    line_add(l, "--global_batch"), line_add(l, "%lld", (long long)(l->tokens / T));
+  } else if (l->tokens) line_leave(l, "-d (not a multiple of -t)");
+  return theirs;
+}
+// Where the command line has short options of llm.c or nanoGPT's --init_from scratch or resume, `error` becomes the
+// whole line to type. What this refuses in its turn stands behind it.
+static inline void options_whole_line(int argc, char **argv, char *error, size_t error_bytes) {
+  static OptionLine l;
+  static Options o;
+  char *text = NULL, why[1024] = "";
+  size_t bytes = 0;
+  l = OptionLine{};
+  if (!line_make(&l, argc, argv)) return;
+  FILE *f = open_memstream(&text, &bytes);
+  if (l.ranks > 1 && !getenv("OMPI_COMM_WORLD_SIZE")) fprintf(f, " mpirun -np %lld", (long long)l.ranks);
+  fprintf(f, " ./train_gpt_fsdp");
+  for (int i = 0; i < l.words; i++)
+    if (l.word[i][0] == '-') fprintf(f, " %s", l.word[i]);
+    else shell_word(f, l.word[i]);
+  fclose(f);
+  char *words[LINE_WORDS_MOST + 2] = {argv[0]};
+  for (int i = 0; i < l.words; i++) words[i + 1] = l.word[i];
+  options_parse(&o, l.words + 1, words, why, sizeof why);
+  snprintf(error, error_bytes, "this is a command line of llm.c or nanoGPT; type:%.1000s%s%.800s%s%s", text,
+           l.left[0] ? "; left out, as it has no place here: " : "", l.left, why[0] ? "; then: " : "", why);
+  one_line(error);
+  for (int i = 0; i < l.words; i++) free(l.word[i]);
+  free(text);
+}
