@@ -219,7 +219,7 @@ static inline RankOwners rank_owners(const Options *o) {
   OwnedMatrix *x = (OwnedMatrix *)calloc(params > 0 ? 3 * (size_t)params : 0, sizeof(OwnedMatrix));
   for (int p = 0; p < params; p++)
     for (int i = 0; i < param[p].matrices && param[p].linear && !param[p].frozen; i++)
-      x[n++] = OwnedMatrix{p, i, param[p].shape[0] / param[p].matrices, param[p].shape[1], 0, 0, 0, 0};
+      x[n++] = OwnedMatrix{p, i, param[p].matrix_rows[i], param[p].shape[1], 0, 0, 0, 0};
   owned_deal(x, n, w.world);
   w.count = (int *)calloc((size_t)w.world + 1, sizeof(int));
   for (int i = 0; i < n; i++) w.count[x[i].owner]++;

@@ -270,7 +270,7 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   static const char *const seen[] = {"seed", "matmul_precision", "sm_margin", 0};   // in samples, random tokens, digits
   static const char *const in_training[] = {"training", "optimizer", 0}, *const sums[] = {"reduce", "accumulate", 0};
   const bool trains = start->resume && run_trains(o);
-  if (is_one_of(s->name, shape) || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
+  if (is_one_of(s->name, shape) || !strcmp(s->group, "block") || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
   if (!start->resume || is_one_of(s->name, own)) return ORIGIN_OWN;
   if (is_one_of(s->name, seen) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
   const bool in_step = is_one_of(s->name, sums) || is_one_of(s->group, in_training);

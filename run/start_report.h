@@ -363,7 +363,9 @@ static void muon_words(FILE *to, const RunView *run) {
       before += !strcmp(name, other) && q < p;
     }
     if (before) continue;
-    fprintf(to, "%s%s", name, lay->param[p].matrices == 3 ? " (q, k, v apart)" : "");
+    fprintf(to, "%s%s", name, lay->param[p].matrices == 3   ? " (q, k, v apart)"
+                            : lay->param[p].matrices == 2 ? " (gate, up apart)"
+                                                          : "");
     if (alike < blocks) fprintf(to, " (of %d of %d blocks)", alike, blocks);
     fprintf(to, ", ");
   }

@@ -16,14 +16,12 @@
 // All of it runs on one rank and reads untrusted files. Every function that can fail returns false and leaves one line
 // in `error`: file, tensor or field, what was expected, what was found.
 #pragma once
+#include "model_shape.h"
 #include "safetensors_set.h"
 #include <math.h>
 #include <stdarg.h>
 
 enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC };
-
-// dropout: 0 if the file does not record it.
-struct ModelShape { int64_t n_layer, n_head, n_embd, n_positions, vocab_size; bool tied; double dropout; };
 
 // An open model of another program. Closed by import_close.
 struct Import {
@@ -235,6 +233,7 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
                                   value == 0 ? "missing or " : "", value, (long long)f.highest);
     *(int64_t *)((char *)m + f.offset) = (int64_t)value;
   }
+  *m = model_shape_gpt2(m->n_layer, m->n_head, m->n_embd, m->n_positions, m->vocab_size, true, 0);
   return import_check_shape(m, c->path, c->error, c->error_bytes) && import_config_check(c, m) &&
          import_config_flag(c, "tie_word_embeddings", true, &m->tied) &&
          import_config_dropout(c, &m->dropout, s->notice, sizeof s->notice);
@@ -292,7 +291,7 @@ static inline bool llmc_open(Import *s, const int32_t header[256], char *error, 
   s->kind = IMPORT_LLMC;
   s->dtype = version == 3 ? F32 : BF16;
   s->padded_vocab = header[7];
-  s->shape = ModelShape{header[4], header[5], header[6], header[2], header[3], true, 0};
+  s->shape = model_shape_gpt2(header[4], header[5], header[6], header[2], header[3], true, 0);
   if (!import_check_shape(&s->shape, s->path, error, error_bytes)) return false;
   IMPORT_REFUSE(s->padded_vocab < s->shape.vocab_size || s->padded_vocab > 2 << 24,
                 "%s: the padded vocabulary has %lld tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab,
@@ -362,8 +361,8 @@ static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, cha
   IMPORT_REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown; name the directory of the "
                 "checkpoint or export instead of this file", s->path);
   ModelShape *m = &s->shape;
-  *m = ModelShape{0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
-                  !set_entry(&s->set, "lm_head.weight", NULL), 0};
+  *m = model_shape_gpt2(0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
+                        !set_entry(&s->set, "lm_head.weight", NULL), 0);
   if (end == heads || *end) m->n_head = 0;
   for (; m->n_layer <= import_fields[0].highest; m->n_layer++) {
     snprintf(name, sizeof name, "h.%lld.ln_1.weight", (long long)m->n_layer);

@@ -1113,7 +1113,7 @@ TEST(weights_decide_the_shapes,
   Options o;
   Start start;
   char error[2048];
-  const ModelShape shape = {2, 3, 60, 32, 5003, false, 0.25};
+  const ModelShape shape = model_shape_gpt2(2, 3, 60, 32, 5003, false, 0.25);
   const struct { const char *argument, *said; } cases[] = {
       {"--seed=3", ""}, {"--n_layer=2", ""}, {"--n_layer=3", "--n_layer 3 contradicts imp, which has 2: leave it out"},
       {"--vocab_size=5000", "--vocab_size 5000 contradicts imp, which has 5003: leave it out"},

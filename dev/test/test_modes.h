@@ -570,8 +570,8 @@ TEST(wrap_min_params_is_torchs,
      "--wrap min_params:N makes the units of PyTorch's size_based_auto_wrap_policy, with N on both sides of every "
      "module's size, tied and untied; each unit has one stage, and units follow their stages") {
   for (const WrapCase &k : wrap_cases) {
-    Model m = {};
-    m.L = k.L, m.C = k.C, m.V = k.V, m.P = k.P, m.tied = k.tied;
+    const ModelShape shape = model_shape_gpt2(k.L, 1, k.C, k.P, k.V, k.tied, 0);
+    const Model m = model_of_shape(&shape, k.P);
     int params, units, expected = 1;
     for (const char *c = k.units; *c; c++) expected += *c == ' ';
     if (!*k.units) expected = 0;
@@ -607,8 +607,8 @@ TEST(freeze_globs_name_what_is_frozen,
       {"wte,h.7.*", "--freeze h.7.* matches no parameter", 1, "wte.weight", "wpe.weight"},
       {"*", "--freeze * leaves nothing to train", 28, "wpe.weight", "none"}};
   for (const auto &k : cases) {
-    Model m = {};
-    m.L = 2, m.C = 20, m.V = 101, m.P = 9, m.tied = true;
+    const ModelShape shape = model_shape_gpt2(2, 1, 20, 9, 101, true, 0);
+    const Model m = model_of_shape(&shape, 9);
     int params, frozen = 0;
     char error[512] = "";
     Param *param = model_params(&m, &params);
