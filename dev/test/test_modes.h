@@ -16,12 +16,12 @@
 enum ModeFactor {
   MODE_MESH, MODE_STRATEGY, MODE_RESHARD, MODE_SLOTS, MODE_WRAP, MODE_ACCUMULATE,
   MODE_SHARD, MODE_PARAM, MODE_BUFFER, MODE_REDUCE, MODE_FP8, MODE_FREEZE, MODE_RECOMPUTE, MODE_SHM, MODE_HEAD,
-  MODE_DROPOUT, MODE_OPTIMIZER, MODE_MICROBATCHES, MODE_ROUNDS, MODE_THREADS, MODE_FACTORS
+  MODE_DROPOUT, MODE_OPTIMIZER, MODE_BLOCK, MODE_MICROBATCHES, MODE_ROUNDS, MODE_THREADS, MODE_FACTORS
 };
 enum { MODE_ONE_MICROBATCH = 1, MODE_MANY_ROUNDS = 1, MODE_VALUES_MOST = 14 };
 
-// option: OPTION_COUNT if the value is not one of the program's options. A value "" leaves the option out. The wraps
-// cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
+// option: OPTION_COUNT if the value is not one of the program's options, or is several. A value "" leaves the option
+// out. The wraps cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
 struct ModeFactorSpec { OptionId option; int values; const char *value[MODE_VALUES_MOST]; };
 static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_mesh, 14, {"1x1", "1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1", "1x5", "5x1", "1x6", "2x3", "3x2", "6x1"}},
@@ -36,12 +36,17 @@ static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_buffer_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_reduce_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_fp8, 2, {"off", "gather"}},
-    {OPT_freeze, 5, {"", "wte,h.0.*,*.ln_*", "wte,wpe,h.0.*,h.1.*", "*.weight", "h.2.*"}},
+    {OPT_freeze, 5, {"", "wte,h.0.*,*.ln_*", "w*,h.0.*,h.1.*", "*.weight", "h.2.*"}},
     {OPT_recompute, 6, {"none", "gelu", "norm", "mlp", "block", "block:1,mlp:2"}},
     {OPT_shm, 3, {"on", "copy", "off"}},
     {OPT_tie_head, 2, {"on", "off"}},
     {OPT_dropout, 2, {"0", "0.1"}},
     {OPT_optimizer, 3, {"adamw", "sgd", "muon"}},
+    {OPTION_COUNT, 5, {"GPT-2's block",
+                       "norm=rmsnorm position=rope mlp=swiglu bias=none n_kv_head=1",
+                       "norm=rmsnorm position=rope rope_skip=2 qk_norm=before mlp=relu2 bias=qkv logit_softcap=4 head_size=6",
+                       "norm=rmsnorm norm_embedding=on qk_norm=after mlp=swiglu mlp_width=33 bias=qkvo",
+                       "bias=none mlp_width=60 position=rope rope_scaling=llama3:4,1,4,8"}},
     {OPTION_COUNT, 2, {"several microbatches a rank", "one microbatch a rank"}},
     {OPTION_COUNT, 2, {"reductions in one round", "reductions in rounds of 384"}},
     {OPTION_COUNT, 2, {"one thread", "two threads"}}};
@@ -91,6 +96,7 @@ static inline bool mode_options(Options *o, const CoverRow *r, int M, char *erro
     if (mode_factors[f].option == OPTION_COUNT || !*value) continue;
     if (!option_set(o, mode_factors[f].option, value, error, error_bytes)) return false;
   }
+  if (r->value[MODE_BLOCK]) preset_fill(o, mode_value(r, MODE_BLOCK));
   o->global_batch = M;
   return options_resolve(o, mode_world(r), mode_world(r), error, error_bytes);
 }
