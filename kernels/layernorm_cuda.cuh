@@ -74,7 +74,7 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_forward_kernel(LayernormFor
   SHARED(float, scratch, 2 * WARP);
   const int64_t r = blockIdx.x, first = (int64_t)threadIdx.x * W, next = (int64_t)blockDim.x * W;
   const uint32_t step = drop_step(&p.drop, p.state);
-  LanesRaw<W, T> weight[N], bias[N];             // on their way while the row is summed
+  LanesRaw<W, T> weight[N] = {}, bias[N] = {};   // on their way while the row is summed
   UNROLL for (int n = 0; n < N; n++) {
     if (first + n * next >= p.C) break;
     if (p.weight) weight[n] = lanes_read<W>(p.weight + first + n * next);
@@ -225,7 +225,7 @@ __device__ static inline void layernorm_run(const LayernormBackward<T> *p, Layer
                                             Lanes<W> *dbias, int64_t begin, int64_t end, int64_t stride,
                                             float *scratch) {
   const uint32_t step = drop_step(&p->drop, p->state);
-  LanesRaw<W, T> weight[KEEP ? N : 1];
+  LanesRaw<W, T> weight[KEEP ? N : 1] = {};
   UNROLL for (int n = 0; n < N && KEEP; n++)
     if (p->weight && c.first + n * c.next < p->C) weight[n] = lanes_read<W>(p->weight + c.first + n * c.next);
   LayernormRow<T, W, KEEP ? N : 0> row, ahead;

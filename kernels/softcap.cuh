@@ -39,7 +39,7 @@ __device__ static inline float softcap_of(float x, float cap, float inverse_cap)
   return copysignf((1.0f - e) / (1.0f + e), y) * cap;
 }
 __global__ static void __launch_bounds__(FLAT_THREADS) softcap_kernel(float *x, int64_t n, float cap, float inverse) {
-  FLAT_WALK(1, n, i, x[i] = softcap_of(x[i], cap, inverse), (void)0);
+  FLAT_WALK(1, n, i, x[i] = softcap_of(x[i], cap, inverse), x[i] = softcap_of(x[i], cap, inverse));
 }
 static void softcap_forward_impl(Ctx *c, Tensor logits, float cap) {
   const int64_t n = numel(logits);

@@ -138,8 +138,8 @@ enum { LAYERS_MOST = 1000 };
   FLAG(json, "plan", "print the plan as JSON, with every figure") \
   TEXT(config, "", NULL, "other", "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
 
-// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1. block: options of the block that differ from GPT-2's,
-// as --config spells them; a preset's other values are in preset_block.
+// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1. block: options of the block that differ from GPT-2's;
+// the first value counts, and what is left out is in preset_block.
 struct Preset {
   const char *name;
   int64_t n_layer, n_head, n_embd, seq_len, n_positions, vocab_size;
@@ -149,7 +149,7 @@ struct Preset {
 static const char preset_block[] = "norm=layernorm norm_weight=on norm_embedding=off norm_eps=1e-5 position=learned "
     "rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0";
 #define LLAMA_BLOCK "norm=rmsnorm position=rope mlp=swiglu bias=none"
-#define SMOLLM2_BLOCK LLAMA_BLOCK " rope_theta=1e5 head_size=64"
+#define SMOLLM2_BLOCK "rope_theta=1e5 head_size=64 " LLAMA_BLOCK
 static const Preset presets[] = {
     {"tiny", 4, 4, 128, 128, 128, 2048, 3e-3, ""},
     {"small", 6, 8, 512, 256, 256, 5000, 1e-3, ""},
@@ -157,11 +157,11 @@ static const Preset presets[] = {
     {"gpt2-medium", 24, 16, 1024, 1024, 1024, 50257, 3e-4, ""},
     {"gpt2-large", 36, 20, 1280, 1024, 1024, 50257, 2.5e-4, ""},
     {"gpt2-xl", 48, 25, 1600, 1024, 1024, 50257, 2e-4, ""},
-    {"smollm2-135m", 30, 9, 576, 1024, 8192, 49152, 6e-4, SMOLLM2_BLOCK " n_kv_head=3 mlp_width=1536"},
-    {"smollm2-360m", 32, 15, 960, 1024, 8192, 49152, 5e-4, SMOLLM2_BLOCK " n_kv_head=5 mlp_width=2560"},
-    {"llama-3.2-1b", 16, 32, 2048, 1024, 131072, 128256, 3e-4, LLAMA_BLOCK " n_kv_head=8 head_size=64 mlp_width=8192 "
-     "rope_theta=5e5 rope_scaling=llama3:32,1,4,8192"},
-    {"qwen2.5-0.5b", 24, 14, 896, 1024, 32768, 151936, 4e-4, LLAMA_BLOCK " n_kv_head=2 head_size=64 mlp_width=4864 "
-     "bias=qkv rope_theta=1e6 norm_eps=1e-6"},
-    {"qwen3-0.6b", 28, 16, 1024, 1024, 40960, 151936, 4e-4, LLAMA_BLOCK " n_kv_head=8 head_size=128 mlp_width=3072 "
-     "qk_norm=before rope_theta=1e6 norm_eps=1e-6"}};
+    {"smollm2-135m", 30, 9, 576, 1024, 8192, 49152, 6e-4, "n_kv_head=3 mlp_width=1536 " SMOLLM2_BLOCK},
+    {"smollm2-360m", 32, 15, 960, 1024, 8192, 49152, 5e-4, "n_kv_head=5 mlp_width=2560 " SMOLLM2_BLOCK},
+    {"llama-3.2-1b", 16, 32, 2048, 1024, 131072, 128256, 3e-4, "n_kv_head=8 head_size=64 mlp_width=8192 "
+     "rope_theta=5e5 rope_scaling=llama3:32,1,4,8192 " LLAMA_BLOCK},
+    {"qwen2.5-0.5b", 24, 14, 896, 1024, 32768, 151936, 4e-4, "n_kv_head=2 head_size=64 mlp_width=4864 "
+     "bias=qkv rope_theta=1e6 norm_eps=1e-6 " LLAMA_BLOCK},
+    {"qwen3-0.6b", 28, 16, 1024, 1024, 40960, 151936, 4e-4, "n_kv_head=8 head_size=128 mlp_width=3072 "
+     "qk_norm=before rope_theta=1e6 norm_eps=1e-6 " LLAMA_BLOCK}};

@@ -71,6 +71,7 @@ static void report_print_head(const PlanReport *p) {
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", o->model,
              count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
              (long long)m->V);
+  print_block(p->run);
   start_line("step", "%s tokens: %d rank%s x %lld microbatch%s of %lld x %lld; %s, %s a token",
              count_words((int64_t)world_plan_tokens(&p->plan)), (int)o->world, o->world > 1 ? "s" : "",
              (long long)o->grad_accum, o->grad_accum > 1 ? "es" : "", (long long)o->batch_size, (long long)m->T,

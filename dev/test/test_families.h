@@ -57,7 +57,7 @@ static inline void family_compare(FamilyRun *x, SafetensorsFile *expected, const
       snprintf(key, sizeof key, "%s.grad.%s", name, tensor);
       REQUIRE(safetensors_find(expected, key, F32, &want), "%s", expected->error);
       const int64_t cols = param_cols(q), rows = numel(want) / cols, half = s->head_size / 2;
-      const bool turned = family_turns_back(x->start.import.family, q, part);
+      const bool turned = family_turns_back(family_of_shape(s), q, part);
       double worst = 0, largest = 0;
       for (int64_t i = 0; i < numel(want); i++) {
         const int64_t row = i / cols, theirs = turned ? (row / half ^ 1) * half + row % half : row;
@@ -110,5 +110,100 @@ TEST(families_have_published_sizes, "presets of published models have their numb
     const Model model = model_of(&o);
     EXPECT(model_numel(&model) == m.parameters, "%s: %lld parameters, published are %lld", m.model,
            (long long)model_numel(&model), (long long)m.parameters);
+  }
+}
+
+// A directory's config.json and weights, copied to where the test may change them.
+static inline void family_copy(char dir[1024], const char *name) {
+  static int copies;
+  char from[256], path[1200], own[64];
+  snprintf(own, sizeof own, "%s-%d", name, copies++);
+  ix_directory(dir, own);
+  snprintf(from, sizeof from, "dev/fixtures/family_%s", name);
+  ix_copy(from, dir, "config.json");
+  snprintf(path, sizeof path, "%s/model.safetensors", from);
+  if (!access(path, F_OK)) { ix_copy(from, dir, "model.safetensors"); return; }
+  ix_copy(from, dir, "model.safetensors.index.json");
+  for (int i = 1; i <= 9; i++)
+    for (int k = i; k <= 9; k++) {
+      char shard[64];
+      snprintf(shard, sizeof shard, "model-%05d-of-%05d.safetensors", i, k);
+      snprintf(path, sizeof path, "%s/%s", from, shard);
+      if (!access(path, F_OK)) ix_copy(from, dir, shard);
+    }
+}
+
+TEST_MPI(families_round_trip, 1,
+         "an export of each family is read back as the same shape and the same bits, NanoChat's turned heads and weights in "
+         "several files included; its class is transformers'") {
+  for (const char *name : family_names) {
+    static FamilyRun x, y;
+    char path[256], dir[1024];
+    snprintf(path, sizeof path, "dev/fixtures/family_%s", name);
+    family_open(&x, path, cpu_tables[0].ops, "");
+    const uint64_t before = params_hash(&x.trainer.fsdp, false);
+    ix_directory(dir, name);
+    REQUIRE(export_hf(&x.trainer.run, dir), "%s is not exported", name);
+    const ModelShape shape = x.trainer.model.shape;
+    const Family *family = family_of_shape(&shape);
+    family_close(&x);
+    family_open(&y, dir, cpu_tables[0].ops, "");
+    const ModelShape *s = &y.trainer.model.shape;
+    EXPECT(params_hash(&y.trainer.fsdp, false) == before, "%s: other weights come back", name);
+    EXPECT(family && family_of_shape(s) == family && !strncmp(name, family->model_type, strlen(family->model_type)),
+           "%s: exported as another class", name);
+    EXPECT(s->n_layer == shape.n_layer && s->n_head == shape.n_head && s->n_kv_head == shape.n_kv_head &&
+           s->n_embd == shape.n_embd && s->head_size == shape.head_size && s->mlp_width == shape.mlp_width &&
+           s->n_positions == shape.n_positions && s->tied == shape.tied &&
+           s->block.rope_theta == shape.block.rope_theta && s->block.rope_skip == shape.block.rope_skip &&
+           !memcmp(&s->block.rope_scaling, &shape.block.rope_scaling, sizeof(RopeScaling)) &&
+           s->block.norm_eps == shape.block.norm_eps && s->block.bias == shape.block.bias &&
+           s->block.logit_softcap == shape.block.logit_softcap, "%s: another shape comes back", name);
+    family_close(&y);
+  }
+}
+
+TEST(families_refuse_what_they_are_not, "a config.json that asks for another function is refused by field and value, and one "
+                                        "of transformers 4 is read") {
+  static const struct { const char *name, *from, *to, *says; } cases[] = {
+      {"llama", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act is \"gelu\", only silu"},
+      {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"", "rope_type is \"yarn\", only default and llama3"},
+      {"llama", "\"model_type\": \"llama\"", "\"model_type\": \"gemma3\"", "model_type is \"gemma3\", expected gpt2, llama"},
+      {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"quantization_config\": {}", "quantization_config"},
+      {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4", "num_key_value_heads 4 does not divide"},
+      {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "model.layers.0.self_attn.k_proj.weight is"},
+      {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"partial_rotary_factor\": 0.5", "partial_rotary_factor is 0.5"},
+      {"llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", "model.layers.2.input_layernorm.weight is missing"},
+      {"llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", "is not one of this model's"},
+      {"qwen2", "\"full_attention\"", "\"sliding_attention\"", "layer_types has \"sliding_attention\""},
+      {"qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true", "use_sliding_window is true"},
+      {"qwen3", "\"head_dim\": 10", "\"head_dim\": 9", "head_dim 9 is odd"},
+      {"smollm3", "    0,", "    1,", NULL},
+      {"llama", "\"rope_parameters\"", "\"rope_scaling\"", NULL}};
+  for (const auto &k : cases) {
+    char dir[1024], path[1200], error[4096] = "", text[8192] = "", changed[8300];
+    family_copy(dir, k.name);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    FILE *f = fopen(path, "r");
+    REQUIRE(f, "%s cannot be read", path);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    char *at = strstr(text, k.from);
+    REQUIRE(at, "%s has no %s", path, k.from);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, k.to, at + strlen(k.from));
+    tok_write(path, changed, strlen(changed));
+    Import s;
+    bool ok = import_open(&s, dir, error, sizeof error);
+    if (ok) {
+      int params;
+      TensorMap map = {};
+      Param *param = program.params(&s.shape, &params);
+      ok = import_map(&s, param, params, &map, error, sizeof error);
+      tensor_map_free(&map);
+      free(param);
+      import_close(&s);
+    }
+    EXPECT(ok == !k.says && (ok || strstr(error, k.says)), "%s with %s: '%s', expected '%s'", k.name, k.to, error,
+           k.says ? k.says : "");
   }
 }
