@@ -892,7 +892,8 @@ TEST_MPI(devices_resume_what_they_saved, 1,
 // letters: for --resume, for --resume with --eval_only, for --init_from.
 struct OptionClass { const char *letters, *names; };
 static const OptionClass option_classes[] = {
-    {"KKK", "model n_layer n_head n_embd n_positions vocab_size tie_head"},
+    {"KKK", "model n_layer n_head n_embd n_positions vocab_size tie_head n_kv_head head_size mlp_width norm norm_weight "
+            "norm_embedding norm_eps position rope_theta rope_scaling rope_skip qk_norm mlp bias logit_softcap"},
     {"KDO", "seq_len seed shuffle drop_last"},
     {"KOO", "global_batch optimizer freeze"},
     {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision sm_margin eval_every "
@@ -920,7 +921,7 @@ static inline bool words_have(const char *words, const char *word) {
 // A value of an option that is not `value`.
 static inline void option_other(const OptionSpec *s, const char *value, char *to, size_t bytes) {
   if (s->type == OPTION_INT) snprintf(to, bytes, "%lld", atoll(value) + 2);
-  if (s->type == OPTION_NUM) snprintf(to, bytes, "%.17g", atof(value) > 0 ? atof(value) / 2 : 0.25);
+  if (s->type == OPTION_NUM) snprintf(to, bytes, "%.17g", fmax(s->lo, atof(value) > 0 ? atof(value) / 2 : 0.25));
   if (s->type == OPTION_FLAG) snprintf(to, bytes, "%s", strcmp(value, "on") ? "on" : "off");
   if (s->type != OPTION_TEXT) return;
   const char *first = s->choices, *second = first ? strchr(first, '|') + 1 : NULL;
