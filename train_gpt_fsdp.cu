@@ -507,8 +507,8 @@ static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_
 // weights.
 static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && t->carved != PASS_SAMPLE; }
 // out (R, rows of the weight) = in weight^T + bias where there is one, and gelu = GELU(out) where given: one of block
-// l's four matrix multiplies. With --fp8 matmul the input is scaled by its own largest magnitude, converted to E4M3 and multiplied by
-// the gathered E4M3 weight.
+// l's four matrix multiplies. With --fp8 matmul the input is scaled by its own largest magnitude, converted to E4M3 and
+// multiplied by the gathered E4M3 weight.
 static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam weight, BlockParam bias, Tensor gelu) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes dev/fixtures/family_*: small models of transformers' families as save_pretrained writes them, and their results.
+"""Writes dev/fixtures/family_*: small models of transformers' families as save_pretrained writes them, and results.
 
 Usage: make_families_fixture.py [--out DIR]      needs `pip install transformers==5.24.0 torch`
 

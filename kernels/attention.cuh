@@ -1,8 +1,8 @@
 // attention.cuh: causal multi-head self-attention that never holds a (T,T) matrix.
 //
-//   qkv (B,T,(H+2KV)hs): q of H = n_head heads | k | v of KV heads each, of hs columns; out, dout (B,T,C), C = H hs; lse
-//   (B,H,T) fp32. With KV < H, head h reads k and v of head h / (H/KV) (Ainslie et al. 2023, "GQA"), which are nowhere
-//   copied; dk and dv of a head are the sums over its H/KV query heads, in order. KV follows from the shapes
+//   qkv (B,T,(H+2KV)hs): q of H = n_head heads | k | v of KV heads each, of hs columns; out, dout (B,T,C), C = H hs;
+//   lse (B,H,T) fp32. With KV < H, head h reads k and v of head h / (H/KV) (Ainslie et al. 2023, "GQA"), which are
+//   nowhere copied; dk and dv of a head are the sums over its H/KV query heads, in order. KV follows from the shapes
 //   s_qk = q . k / sqrt(hs) for k <= q       lse_q = ln sum_k e^(s_qk)       p_qk = e^(s_qk - lse_q)
 //   out_q = sum_k w_qk p_qk v_k              w = 1/(1-p) where dropout keeps the probability, 0 where it drops it
 //   dv_k  = sum_q w_qk p_qk dout_q           D_q = dout_q . out_q
@@ -19,9 +19,10 @@
 //
 // The order of sums is the same for every instruction set and thread count. Each element of a matrix multiply is one
 // chain of fused multiply-adds: over d ascending (S^T, dP^T), over keys ascending (out, dq, the softmax sum), over
-// queries ascending (dk, dv), head by head of a group. Every instruction set skips the blocks of 16 keys by 16 queries above the diagonal. D_q
-// is summed in 16 lanes, then over the lanes in vf_sum's tree. Threads divide the work into whole outputs, never into
-// parts of a sum: (sequence, head, run of query tiles) in forward, (sequence, head of k and v) in backward.
+// queries ascending (dk, dv), head by head of a group. Every instruction set skips the blocks of 16 keys by 16 queries
+// above the diagonal. D_q is summed in 16 lanes, then over the lanes in vf_sum's tree. Threads divide the work into
+// whole outputs, never into parts of a sum: (sequence, head, run of query tiles) in forward, (sequence, head of k and
+// v) in backward.
 #pragma once
 #include "ops.h"
 
@@ -40,8 +41,9 @@ static inline void attention_check_heads(const char *op, Tensor out, Tensor qkv,
         (long long)kv);
   CHECK_SHAPE(qkv, out.shape[0], out.shape[1], C + 2 * kv * (C / n_head));
 }
-// qkv (B,T,C+2 KV hs), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element (head, query,
-// key) of the dropout mask of sample drop.sample0 + b is (head*T + query)*T + key. Dies if n_head does not divide C.
+// qkv (B,T,C+2 KV hs), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element (head,
+// query, key) of the dropout mask of sample drop.sample0 + b is (head*T + query)*T + key. Dies if n_head does not
+// divide C.
 static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
   CHECK(out.ndim == 3, "attention_forward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1];
@@ -55,7 +57,8 @@ static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv,
   CALL_OP(c, attention_forward, out, lse, qkv, n_head, drop);
 }
 
-// dqkv, of qkv's shape, is overwritten; out and lse are attention_forward's results for qkv and the same drop; dout (B,T,C).
+// dqkv, of qkv's shape, is overwritten; out and lse are attention_forward's results for qkv and the same drop; dout
+// (B,T,C).
 static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                       Dropout drop) {
   CHECK(out.ndim == 3, "attention_backward: out has %d dimensions, needs (B,T,C)", out.ndim);

@@ -172,15 +172,15 @@ template <class T> static void attention_backward_typed(Ctx *c, AttentionBackwar
     else attention_plain_backward<T, 64>(c, a, B);
   } else {
 #define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \
-    if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
-      constexpr size_t kv_bytes = attention_dkv_bytes(HS, KV_M, KV_N), q_bytes = attention_dq_bytes(HS, Q_M, Q_N); \
-      static_assert(kv_bytes <= ATTENTION_SHARED_MOST && q_bytes <= ATTENTION_SHARED_MOST, "too much shared memory"); \
-      LAUNCH((attention_dkv_kernel<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS>), \
-             attention_grid(a.s, B, attention_shared_heads(a.s), 64 * KV_M), ATTENTION_THREADS, kv_bytes, STREAM(c), a); \
-      LAUNCH((attention_dq_kernel<T, HS, Q_M, Q_N, Q_KEEP, Q_BLOCKS>), \
-             attention_grid(a.s, B, a.s.n_head, 64 * Q_M), ATTENTION_THREADS, q_bytes, STREAM(c), a); \
-      return; \
-    }
+  if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
+    constexpr size_t kv_bytes = attention_dkv_bytes(HS, KV_M, KV_N), q_bytes = attention_dq_bytes(HS, Q_M, Q_N); \
+    static_assert(kv_bytes <= ATTENTION_SHARED_MOST && q_bytes <= ATTENTION_SHARED_MOST, "too much shared memory"); \
+    LAUNCH((attention_dkv_kernel<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS>), \
+           attention_grid(a.s, B, attention_shared_heads(a.s), 64 * KV_M), ATTENTION_THREADS, kv_bytes, STREAM(c), a); \
+    LAUNCH((attention_dq_kernel<T, HS, Q_M, Q_N, Q_KEEP, Q_BLOCKS>), attention_grid(a.s, B, a.s.n_head, 64 * Q_M), \
+           ATTENTION_THREADS, q_bytes, STREAM(c), a); \
+    return; \
+  }
     if (attention_roomy(c)) { ATTENTION_TILES(X) } else { ATTENTION_SMALL(X) }
 #undef X
     attention_plain_backward<T, 64>(c, a, B);

@@ -243,8 +243,8 @@ static AttentionShape attention_shape(Tensor out, Tensor qkv, int n_head) {
 }
 static int64_t attention_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The columns of one head of q, and of its k and v, in the arrays of its sequence: rows of q, k, v and of dq, dk, dv are
-// ld apart, the others C. item counts the heads of q of all sequences.
+// The columns of one head of q, and of its k and v, in the arrays of its sequence: rows of q, k, v and of dq, dk, dv
+// are ld apart, the others C. item counts the heads of q of all sequences.
 template <class T> struct AttentionHead { T *dq, *dk, *dv; const T *q, *k, *v, *dout, *out; const float *lse; };
 template <class T>
 static AttentionHead<T> attention_head(const AttentionShape *s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out,
@@ -561,8 +561,8 @@ static void attention_softmax_backward(AttentionBackward *w, const AttentionTile
   }
 }
 
-// One head of q: the one with number d.head % s->group of those that share k and v, which come in order: the first begins
-// the sums dk and dv, the last ends them.
+// One head of q: the one with number d.head % s->group of those that share k and v, which come in order: the first
+// begins the sums dk and dv, the last ends them.
 template <class T>
 static void attention_backward_head(AttentionBackward *w, const AttentionShape *s, const AttentionHead<T> *head,
                                     AttentionDrop d, AttentionAhead<T> *ahead) {

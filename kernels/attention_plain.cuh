@@ -130,7 +130,8 @@ __device__ static inline float attention_plain_max(float x) {
 }
 
 // ---- plain: kernels -------------------------------------------------------------------------------------------------
-// Grids: (tiles times runs of COLUMNS, heads of what is written, sequences), the tiles in the order of the kernels above.
+// Grids: (tiles times runs of COLUMNS, heads of what is written, sequences), the tiles in the order of the kernels
+// above.
 template <class T, int COLUMNS>
 __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 ? 2 : 1)
     attention_plain_forward_kernel(AttentionForward<T> a) {

@@ -4,8 +4,8 @@
 //   correct[r]   = 1 if the first largest logit is the target's, else 0
 //   dlogits[r,j] = scale (softmax(x[r,:])[j] - [j == target])                      0 for columns vocab <= j < Vp
 //   target -1    = ignore the row: loss 0, correct 0, gradient 0
-//   softcap      > 0: logits are cap tanh(z / cap) of z (softcap.cuh), and dlogits is the gradient of z: it is multiplied
-//                by 1 - (x / cap)^2
+//   softcap      > 0: logits are cap tanh(z / cap) of z (softcap.cuh), and dlogits is z's gradient, 1 - (x/cap)^2
+//                times that of x
 //
 //   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype
 // dlogits may overlap logits: in fp32 at the same address, in 16 bits when it starts at least one of its own rows
@@ -159,7 +159,8 @@ static void cross_entropy_gradient_row(T *to, const float *x, const float *kept,
                                        CrossEntropyRow row, int64_t target, int64_t vocab, int64_t Vp, float scale,
                                        float softcap) {
   const vf inverse_cap = vf_set1(softcap > 0.0f ? 1.0f / softcap : 0.0f);
-  const float target_factor = softcap > 0.0f ? vf_first_lane(cross_entropy_uncap(vf_set1(x[target]), inverse_cap)) : 1.0f;
+  const float target_factor =
+      softcap > 0.0f ? vf_first_lane(cross_entropy_uncap(vf_set1(x[target]), inverse_cap)) : 1.0f;
   float p_target = 0.0f;
   for (int64_t at = 0; at < vocab; at += CROSS_ENTROPY_PIECE) {
     const int64_t end = at + CROSS_ENTROPY_PIECE < vocab ? at + CROSS_ENTROPY_PIECE : vocab;
@@ -513,9 +514,8 @@ static void cross_entropy_backward(Ctx *c, float *losses, T *dlogits, const floa
                      losses, dlogits, logits, targets, vocab, p, scale, inverse_cap,
            c->state);
     else
-      LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_KEPT>), R, p.block,
-             sizeof(float) * (size_t)p.columns, STREAM(c), losses, dlogits, logits, targets, vocab, p, scale, inverse_cap,
-           c->state);
+      LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_KEPT>), R, p.block, sizeof(float) * (size_t)p.columns,
+             STREAM(c), losses, dlogits, logits, targets, vocab, p, scale, inverse_cap, c->state);
   }
 }
 static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,

@@ -8,17 +8,18 @@
 //   backward   dq, dk <- the gradients of what forward read; of the norm as in layernorm.cuh without a mean
 //              dq_weight, dk_weight = or += sums over rows and heads, rows in order, the heads of a row in order
 //
-//   qkv, dqkv (B,T,(H+2KV)hs), raw (B,T,(H+KV)hs), weights (hs): one dtype    table (>= T, hs) fp32: row t is position t's
-//   cosines, then its sines    dq_weight, dk_weight (hs) of one floating dtype; fp32 for ADD
-// The table may be absent: nothing turns. One pass over q and k in fp32, rounded once when stored. Column sums are those
-// of layernorm.cuh: blocks of rows in order, then the blocks.
+//   qkv, dqkv (B,T,(H+2KV)hs), raw (B,T,(H+KV)hs), weights (hs): one dtype    table (>= T, hs) fp32: row t is position
+//   t's cosines, then its sines    dq_weight, dk_weight (hs) of one floating dtype; fp32 for ADD
+// The table may be absent: nothing turns. One pass over q and k in fp32, rounded once when stored. Column sums are
+// those of layernorm.cuh: blocks of rows in order, then the blocks.
 #pragma once
 #include "layernorm.cuh"
 
 #if PART_LAUNCH
 static inline void rope_check(const char *op, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
                               RopeArgs a) {
-  const int64_t B = qkv.shape[0], T = qkv.shape[1], hs = a.head_size, heads = qkv.shape[2] / hs, kv = (heads - a.n_head) / 2;
+  const int64_t B = qkv.shape[0], T = qkv.shape[1], hs = a.head_size, heads = qkv.shape[2] / hs,
+                kv = (heads - a.n_head) / 2;
   CHECK(qkv.ndim == 3 && kv > 0 && qkv.shape[2] == (a.n_head + 2 * kv) * hs,
         "%s: %lld columns are not %d heads of %d and as many of k as of v", op, (long long)qkv.shape[2], a.n_head,
         a.head_size);
@@ -186,7 +187,8 @@ static void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_
     const RopeCall<T> call = rope_call<T>(dqkv, raw, table, q_weight, k_weight, a);
     parallel_for(c->threads, 0, (rows + each - 1) / each, 1, [=](int64_t b) {
       memset(partials + b * 2 * hs, 0, (size_t)(2 * hs) * sizeof(float));
-      for (int64_t r = b * each; r < rows && r < (b + 1) * each; r++) rope_backward_row(&call, partials + b * 2 * hs, r);
+      for (int64_t r = b * each; r < rows && r < (b + 1) * each; r++)
+        rope_backward_row(&call, partials + b * 2 * hs, r);
     });
   });
   if (!dq_weight.data && !dk_weight.data) return;

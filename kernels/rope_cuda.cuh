@@ -1,7 +1,8 @@
-// rope_cuda.cuh: the CUDA part of rope.cuh. A warp has a head of a row: each lane pairs of elements half a head apart, in
-// registers from the only read to the only write. A block has a run of neighbouring rows, and its warps take the heads
-// of these rows in turn; in backward each lane adds up its columns of the weights' gradients over the run, the warps'
-// sums are added in order, and layernorm_fold_kernel adds those of the runs. The rows of a run depend on the shape alone.
+// rope_cuda.cuh: the CUDA part of rope.cuh. A warp has a head of a row: each lane pairs of elements half a head apart,
+// in registers from the only read to the only write. A block has a run of neighbouring rows, and its warps take the
+// heads of these rows in turn; in backward each lane adds up its columns of the weights' gradients over the run, the
+// warps' sums are added in order, and layernorm_fold_kernel adds those of the runs. The rows of a run depend on the
+// shape alone.
 #pragma once
 #include "layernorm_cuda.cuh"
 #include "rope.cuh"

@@ -1,7 +1,7 @@
 // swiglu.cuh: what MLPs other than GELU's do between their two matrix multiplies.
 //
 //   relu2     out = max(x, 0)^2                  din = 2 max(x, 0) dout                   (So et al. 2021, "Primer")
-//   swiglu    in (R,2F): g | u, gate and up of a row    out (R,F) = silu(g) u             (Shazeer 2020, "GLU variants")
+//   swiglu    in (R,2F): g | u, gate and up of a row    out (R,F) = silu(g) u      (Shazeer 2020, "GLU variants")
 //             silu(g) = g s, s = 1 / (1 + e^-g)         dg = dout u s (1 + g (1 - s)),  du = dout silu(g)
 //
 // One dtype each call; fp32 arithmetic by vec.h's operations, the same on every device, rounded once when stored: the

@@ -8,8 +8,10 @@
 // other values too. A default below the lowest value, or an empty one of a choice, means that the preset decides.
 enum { LAYERS_MOST = 1000 };
 #define OPTIONS(INT, NUM, TEXT, FLAG) \
-  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl|smollm2-135m|smollm2-360m|llama-3.2-1b|" \
-       "qwen2.5-0.5b|qwen3-0.6b", "model", "preset; options below override it") \
+  TEXT(model, "tiny", \
+       "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl|smollm2-135m|smollm2-360m|llama-3.2-1b|" \
+       "qwen2.5-0.5b|qwen3-0.6b", \
+       "model", "preset; options below override it") \
   INT(n_layer, 0, 1, LAYERS_MOST, "model", "blocks (default: the preset's)") \
   INT(n_head, 0, 1, 1000, "model", "attention heads; must divide n_embd (default: the preset's)") \
   INT(n_embd, 0, 1, 65536, "model", "width (default: the preset's)") \
@@ -27,9 +29,12 @@ enum { LAYERS_MOST = 1000 };
   NUM(norm_eps, 0.0, 1e-12, 1.0, "block", "added to a norm's variance or mean square (default: the preset's)") \
   TEXT(position, "", "learned|rope", "block", "learned positions, or q and k turned (default: the preset's)") \
   NUM(rope_theta, 0.0, 1.0, 1e12, "block", "rope: base of the wave lengths (default: the preset's)") \
-  TEXT(rope_scaling, "", "none|...", "block", "rope: none, or llama3:FACTOR,LOW,HIGH,POSITIONS (default: the preset's)") \
-  INT(rope_skip, -1, 0, LAYERS_MOST, "block", "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
-  TEXT(qk_norm, "", "off|before|after", "block", "RMSNorm of each head's q and k, before or after rope (default: preset)") \
+  TEXT(rope_scaling, "", "none|...", "block", \
+       "rope: none, or llama3:FACTOR,LOW,HIGH,POSITIONS (default: the preset's)") \
+  INT(rope_skip, -1, 0, LAYERS_MOST, "block", \
+      "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
+  TEXT(qk_norm, "", "off|before|after", "block", \
+       "RMSNorm of each head's q and k, before or after rope (default: preset)") \
   TEXT(mlp, "", "gelu|relu2|swiglu", "block", "between the MLP's matrices (default: the preset's)") \
   TEXT(bias, "", "all|none|qkv|qkvo", "block", "which matrices have biases; all: norms too (default: the preset's)") \
   NUM(logit_softcap, -1.0, 0.0, 1e6, "block", "logits become X tanh(logit / X) (0: no; default: the preset's)") \
@@ -138,8 +143,8 @@ enum { LAYERS_MOST = 1000 };
   FLAG(json, "plan", "print the plan as JSON, with every figure") \
   TEXT(config, "", NULL, "other", "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
 
-// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1. block: options of the block that differ from GPT-2's;
-// the first value counts, and what is left out is in preset_block.
+// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1. block: options of the block that differ from
+// GPT-2's; the first value counts, and what is left out is in preset_block.
 struct Preset {
   const char *name;
   int64_t n_layer, n_head, n_embd, seq_len, n_positions, vocab_size;

@@ -270,7 +270,8 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   static const char *const seen[] = {"seed", "matmul_precision", "sm_margin", 0};   // in samples, random tokens, digits
   static const char *const in_training[] = {"training", "optimizer", 0}, *const sums[] = {"reduce", "accumulate", 0};
   const bool trains = start->resume && run_trains(o);
-  if (is_one_of(s->name, shape) || !strcmp(s->group, "block") || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
+  if (is_one_of(s->name, shape) || !strcmp(s->group, "block") || (trains && is_one_of(s->name, order)))
+    return ORIGIN_KEPT;
   if (!start->resume || is_one_of(s->name, own)) return ORIGIN_OWN;
   if (is_one_of(s->name, seen) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
   const bool in_step = is_one_of(s->name, sums) || is_one_of(s->group, in_training);
@@ -399,11 +400,13 @@ static int start_block_values(const ModelShape *m, BlockValue *v) {
   const RopeScaling *s = &b->rope_scaling;
   char scaling[96] = "none";
   if (s->factor > 0)
-    snprintf(scaling, sizeof scaling, "llama3:%.10g,%.10g,%.10g,%lld", s->factor, s->low, s->high, (long long)s->original);
-  const struct { OptionId id; double number; } numbers[] = {
-      {OPT_n_kv_head, (double)m->n_kv_head}, {OPT_head_size, (double)m->head_size}, {OPT_mlp_width, (double)m->mlp_width},
-      {OPT_norm_eps, b->norm_eps}, {OPT_logit_softcap, b->logit_softcap}, {OPT_rope_theta, b->rope_theta},
-      {OPT_rope_skip, (double)b->rope_skip}};
+    snprintf(scaling, sizeof scaling, "llama3:%.10g,%.10g,%.10g,%lld", s->factor, s->low, s->high,
+             (long long)s->original);
+  const struct { OptionId id; double number;
+  } numbers[] = {{OPT_n_kv_head, (double)m->n_kv_head}, {OPT_head_size, (double)m->head_size},
+                 {OPT_mlp_width, (double)m->mlp_width}, {OPT_norm_eps, b->norm_eps},
+                 {OPT_logit_softcap, b->logit_softcap}, {OPT_rope_theta, b->rope_theta},
+                 {OPT_rope_skip, (double)b->rope_skip}};
   const struct { OptionId id; int choice; } choices[] = {
       {OPT_norm, b->norm}, {OPT_norm_weight, b->norm_weightless}, {OPT_norm_embedding, !b->norm_embedding},
       {OPT_position, b->position}, {OPT_qk_norm, b->qk_norm}, {OPT_mlp, b->mlp}, {OPT_bias, b->bias}};
@@ -461,7 +464,8 @@ static bool start_options_of_import(const Start *s, Options *o, char *error, siz
     const OptionSpec *spec = &option_specs[v[i].id];
     const bool given = o->given[v[i].id];
     option_print(ours, sizeof ours, o, spec);
-    const bool same = spec->type == OPTION_TEXT ? !strcmp(ours, v[i].text) : strtod(ours, NULL) == strtod(v[i].text, NULL);
+    const bool same =
+        spec->type == OPTION_TEXT ? !strcmp(ours, v[i].text) : strtod(ours, NULL) == strtod(v[i].text, NULL);
     REFUSE(given && !same, "--%s %.200s contradicts %.900s, which has %s: leave it out", spec->name, ours, s->path,
            v[i].text);
     REFUSE(!option_set(o, v[i].id, v[i].text, fault, sizeof fault), "%.900s: %s", s->path, fault);

@@ -111,7 +111,8 @@ static inline void tune_rows(Ctx *c, TuneMemory *m, const TuneCall *t) {
     if (d != F32) logits.data = (char *)logits.data + 2 * V;       // its gradient begins a row before it
     logits = tensor_of(logits.data, F32, R, V);
     Tensor dlogits = tensor_of(d == F32 ? (char *)logits.data : (char *)logits.data - 2 * V, d, R, V);
-    cross_entropy_forward_backward(c, tune_tensor(m, F32, R), dlogits, logits, tensor_of(m->tokens, I32, R), V, 1e-3f, 0.0f);
+    cross_entropy_forward_backward(c, tune_tensor(m, F32, R), dlogits, logits, tensor_of(m->tokens, I32, R), V, 1e-3f,
+                                   0.0f);
     return;
   }
   const int64_t R = rows(t->kind == PEAK_NORM || t->kind == PEAK_GELU ? 2 : t->kind == PEAK_RESIDUAL_NORM ? 4 : 5);

@@ -1,13 +1,13 @@
 // families.h: the decoders of Hugging Face transformers besides GPT-2 that a block of this program can be: what their
-// config.json says, and what their tensors are called. One table of families, one of tensors; the formulas differ only by
-// choices of struct Block. Read from transformers 5.24's configuration and modelling files.
+// config.json says, and what their tensors are called. One table of families, one of tensors; the formulas differ only
+// by choices of struct Block. Read from transformers 5.24's configuration and modelling files.
 //
 //   family_of_type, family_of_shape     by config.json's model_type; of a model that is to be exported
 //   family_config_read, _write          config.json, of transformers 4 and 5 in, of 5 out
 //   family_parts, family_tensor_name    the tensors that a parameter is in a file: q, k and v, gate and up are apart
 //
-// NanoChat's rope turns by minus the angle (its rotate_half is (x2, -x1)). With the halves of each head's rows of q and k
-// exchanged, turning by plus the angle gives the same scores: family_turns_back.
+// NanoChat's rope turns by minus the angle (its rotate_half is (x2, -x1)). With the halves of each head's rows of q and
+// k exchanged, turning by plus the angle gives the same scores: family_turns_back.
 #pragma once
 #include "import_config.h"
 #include "model_shape.h"
@@ -181,9 +181,11 @@ static inline bool family_rope(const ImportConfig *c, const Family *f, Block *b)
   if (!cJSON_IsString(type) || strcmp(type->valuestring, "llama3"))
     return import_config_refuse(c, "rope_type is %s, only default and llama3 are supported",
                                 cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text : "not text");
-  if (!import_config_number(&in, "factor", 0, &s->factor) || !import_config_number(&in, "low_freq_factor", 0, &s->low) ||
+  if (!import_config_number(&in, "factor", 0, &s->factor) ||
+      !import_config_number(&in, "low_freq_factor", 0, &s->low) ||
       !import_config_number(&in, "high_freq_factor", 0, &s->high) ||
-      !import_config_number(&in, "original_max_position_embeddings", 0, &original)) return false;
+      !import_config_number(&in, "original_max_position_embeddings", 0, &original))
+    return false;
   s->original = original >= 1 && original <= 1 << 24 ? (int64_t)original : 0;
   if (!(s->factor > 0 && s->low > 0 && s->high > s->low && s->original))
     return import_config_refuse(c, "rope_type llama3 needs factor, low_freq_factor, high_freq_factor above it, and "

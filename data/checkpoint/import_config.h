@@ -1,5 +1,5 @@
-// import_config.h: fields of another program's config.json, and complaints that name tensors. Readers of untrusted files:
-// what does not fit is one line with file, field or tensor, what was expected, what was found.
+// import_config.h: fields of another program's config.json, and complaints that name tensors. Readers of untrusted
+// files: what does not fit is one line with file, field or tensor, what was expected, what was found.
 #pragma once
 #include "safetensors_set.h"
 #include <stdarg.h>

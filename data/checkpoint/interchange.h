@@ -155,7 +155,9 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
   if (s->family) return family_config_read(c, s->family, m);
   if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2"))
     return import_config_refuse(c, "model_type is %s, expected %s: another model is not computed here",
-                                cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text : type ? "not text" : "missing",
+                                cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text
+                                : type               ? "not text"
+                                                     : "missing",
                                 family_types);
   for (const ImportField &f : import_fields) {
     double value = 0;
@@ -431,7 +433,8 @@ static inline void import_check_head(const Import *s, const SafetensorsTensor *h
                     !memcmp(s->set.shard[head_file].file.map + head->at, s->set.shard[file].file.map + wte->at,
                             (size_t)wte->bytes);
   if (!same)
-    import_complain(complaints, "tensor lm_head.weight is not the embedding, though tie_word_embeddings says so: if the "
+    import_complain(complaints,
+                    "tensor lm_head.weight is not the embedding, though tie_word_embeddings says so: if the "
                     "head is separate, set tie_word_embeddings to false in config.json");
 }
 

@@ -62,7 +62,8 @@ static void block_check_norm(Dtype dtype, int64_t B, int64_t T, int64_t C, bool 
   const float eps = 1e-6f;
   const int64_t rows = B * T;
   Tensor x = op_random_tensor(1, 1.0, dtype, B, T, C), dout = op_random_tensor(2, 1.0, dtype, B, T, C), none = {};
-  Tensor weight = weightless ? none : op_random_tensor(3, 1.0, dtype, C), branch = op_random_tensor(4, 1.0, dtype, B, T, C);
+  Tensor weight = weightless ? none : op_random_tensor(3, 1.0, dtype, C),
+         branch = op_random_tensor(4, 1.0, dtype, B, T, C);
   double *ones = op_zeros(C), *dx = op_zeros(rows * C), *dw = op_zeros(C);
   for (int64_t i = 0; i < C; i++) ones[i] = 1;
   BlockNorm e = {rows, C, (double)eps, op_fp64(x), weightless ? ones : op_fp64(weight), op_fp64(dout),
@@ -158,7 +159,8 @@ static void block_check_rope(Dtype dtype, BlockRopeCase k, int64_t B, int64_t T)
   const bool normed = k.norm != QK_NORM_OFF, weighted = normed && !k.weightless;
   Tensor none = {}, qkv = op_random_tensor(1, 1.0, dtype, B, T, row), dqkv = op_random_tensor(2, 1.0, dtype, B, T, row);
   Tensor table = k.turns ? op_tensor(F32, T + 1, hs) : none;
-  Tensor wq = weighted ? op_random_tensor(3, 1.0, dtype, hs) : none, wk = weighted ? op_random_tensor(4, 1.0, dtype, hs) : none;
+  Tensor wq = weighted ? op_random_tensor(3, 1.0, dtype, hs) : none,
+         wk = weighted ? op_random_tensor(4, 1.0, dtype, hs) : none;
   Block b = {};
   b.rope_theta = 50;
   if (k.turns) rope_table_fill((float *)table.data, &b, T + 1, hs);
@@ -166,7 +168,8 @@ static void block_check_rope(Dtype dtype, BlockRopeCase k, int64_t B, int64_t T)
                  op_zeros(rows * n), op_zeros(rows * n)};
   block_rope_copy(e.x, &e, qkv, row);
   block_rope_copy(e.dout, &e, dqkv, row);
-  for (int64_t i = 0; i < hs; i++) e.weight[0][i] = weighted ? op_get(wq, i) : 1, e.weight[1][i] = weighted ? op_get(wk, i) : 1;
+  for (int64_t i = 0; i < hs; i++)
+    e.weight[0][i] = weighted ? op_get(wq, i) : 1, e.weight[1][i] = weighted ? op_get(wk, i) : 1;
   for (int64_t i = 0; i < (T + 1) * hs && k.turns; i++) e.table[i] = op_get(table, i);
   double *dx = op_zeros(rows * n), *dw[2] = {op_zeros(hs), op_zeros(hs)};
   block_differences(block_rope_loss, &e, e.x, dx, rows * n);
@@ -179,7 +182,8 @@ static void block_check_rope(Dtype dtype, BlockRopeCase k, int64_t B, int64_t T)
     for (int64_t i = 0; i < hs; i++) squares += e.x[at * hs + i] * e.x[at * hs + i];
     rstd = fmax(rstd, 1 / sqrt(squares / (double)hs + 1e-6));
   }
-  const double w = fmax(ops_largest(e.weight[0], hs), ops_largest(e.weight[1], hs)), d = 2 * ops_largest(e.dout, rows * n);
+  const double w = fmax(ops_largest(e.weight[0], hs), ops_largest(e.weight[1], hs)),
+               d = 2 * ops_largest(e.dout, rows * n);
   const double K = ops_roundings(hs) + 16, out_scale = 2 * (normed ? root * w : ops_largest(e.x, rows * n));
   Tensor first[2] = {};
   BlockPlace p;
@@ -187,7 +191,8 @@ static void block_check_rope(Dtype dtype, BlockRopeCase k, int64_t B, int64_t T)
   q.n_kv_head = k.KV;
   for (int i = 0; block_place(i, q, &p); i++) {
     Tensor grad[2] = {weighted ? op_tensor(F32, hs) : none, weighted ? op_tensor(F32, hs) : none};
-    Tensor t[] = {op_copy(qkv), normed ? op_tensor(dtype, B, T, n) : none, table, wq, wk, op_copy(dqkv), grad[0], grad[1]};
+    Tensor t[] = {op_copy(qkv), normed ? op_tensor(dtype, B, T, n) : none, table, wq, wk, op_copy(dqkv), grad[0],
+                  grad[1]};
     block_call(&p, t, 8, [=](Ctx *c, Tensor *x) {
       rope_forward(c, x[0], x[1], x[2], x[3], x[4], a);
       rope_backward(c, x[5], x[6], x[7], x[1], x[2], x[3], x[4], a, OVERWRITE);
@@ -213,11 +218,13 @@ static void block_check_rope(Dtype dtype, BlockRopeCase k, int64_t B, int64_t T)
   }
   op_free_all();
 }
-TEST(block_rope_fp64, "rope, with q's and k's norm before it, after it or without, with and without weights and turning: "
-                      "fp64's values, gradients within rounding of central differences, v untouched") {
+TEST(block_rope_fp64,
+     "rope, with q's and k's norm before it, after it or without, with and without weights and turning: "
+     "fp64's values, gradients within rounding of central differences, v untouched") {
   static const BlockRopeCase cases[] = {
-      {3, 1, 10, QK_NORM_OFF, true, false}, {2, 2, 16, QK_NORM_BEFORE, true, false}, {4, 2, 6, QK_NORM_AFTER, true, true},
-      {2, 1, 70, QK_NORM_AFTER, true, false}, {1, 1, 5, QK_NORM_BEFORE, false, false}, {2, 1, 34, QK_NORM_BEFORE, true, true}};
+      {3, 1, 10, QK_NORM_OFF, true, false},    {2, 2, 16, QK_NORM_BEFORE, true, false},
+      {4, 2, 6, QK_NORM_AFTER, true, true},    {2, 1, 70, QK_NORM_AFTER, true, false},
+      {1, 1, 5, QK_NORM_BEFORE, false, false}, {2, 1, 34, QK_NORM_BEFORE, true, true}};
   for (Dtype dtype : {F32, BF16, F16}) for (BlockRopeCase k : cases) block_check_rope(dtype, k, 2, 3);
   block_check_rope(F32, {2, 1, 8, QK_NORM_BEFORE, true, false}, 2, 40);        // more rows than a block or a run
 }
@@ -231,7 +238,8 @@ TEST(block_mlp_fp64, "swiglu and relu2 equal fp64 both ways, on all devices with
     op_put(in, 0, 60.0), op_put(in, F, -60.0);
     double *y = op_zeros(n), *din = op_zeros(2 * n), *z = op_zeros(n), *dz = op_zeros(n);
     for (int64_t i = 0; i < n; i++) {
-      const double g = op_get(in, i / F * 2 * F + i % F), u = op_get(in, i / F * 2 * F + F + i % F), d = op_get(dout, i);
+      const double g = op_get(in, i / F * 2 * F + i % F), u = op_get(in, i / F * 2 * F + F + i % F),
+                   d = op_get(dout, i);
       const double s = block_sigmoid(g), x = op_get(in, i), most = x > 0 ? x : 0;
       y[i] = g * s * u;
       din[i / F * 2 * F + i % F] = d * u * s * (1 + g * (1 - s));
@@ -275,8 +283,9 @@ static double block_cap_loss(void *env) {
   for (int64_t j = 0; j < e->V; j++) sum += exp(e->cap * tanh(e->z[j] / e->cap) - e->cap);
   return log(sum) + e->cap - e->cap * tanh(e->z[e->target] / e->cap);
 }
-TEST(block_softcap_fp64, "capped logits and their cross entropy: losses of fp64, gradients of the uncapped logits within "
-                         "rounding of central differences, in place and apart, in every form of the CUDA kernel") {
+TEST(block_softcap_fp64,
+     "capped logits and their cross entropy: losses of fp64, gradients of the uncapped logits within "
+     "rounding of central differences, in place and apart, in every form of the CUDA kernel") {
   static const struct { int64_t V, Vp; } shapes[] = {{37, 37}, {60, 64}, {5003, 5056}, {9001, 9024}};
   const float cap = 3.0f;
   for (auto s : shapes) for (Dtype dtype : {F32, BF16}) {
@@ -292,7 +301,8 @@ TEST(block_softcap_fp64, "capped logits and their cross entropy: losses of fp64,
     BlockPlace p;
     WorkspaceQuery q = {dtype, F32, 1, R, 64, 1, s.Vp, R};
     for (int i = 0; block_place(i, q, &p); i++) {
-      Tensor t[] = {op_copy(z), targets, op_tensor(F32, R), op_tensor(dtype, R, s.Vp), op_tensor(I32, R), op_tensor(F32, R)};
+      Tensor t[] = {op_copy(z),        targets,          op_tensor(F32, R), op_tensor(dtype, R, s.Vp),
+                    op_tensor(I32, R), op_tensor(F32, R)};
       const bool in_place = dtype == F32;
       block_call(&p, t, 6, [=](Ctx *c, Tensor *x) {
         softcap_forward(c, x[0], cap);
@@ -300,9 +310,13 @@ TEST(block_softcap_fp64, "capped logits and their cross entropy: losses of fp64,
         cross_entropy_forward_backward(c, x[2], in_place ? x[0] : x[3], x[0], x[1], s.V, 1.0f, cap);
       });
       // A capped logit is off by cap 2^-21 at most, and so is each term of the sum.
-      op_expect_close(block_where("capped losses", &p, F32), t[2], want, 8 * (double)cap + 16 + log2((double)s.V), 2 * cap);
-      op_expect_close(block_where("capped losses alone", &p, F32), t[5], want, 8 * (double)cap + 16 + log2((double)s.V), 2 * cap);
-      if (s.V < 1000) op_expect_close(block_where("capped gradient", &p, dtype), in_place ? t[0] : t[3], dz, 8 * (double)cap + 64, 1.0);
+      op_expect_close(block_where("capped losses", &p, F32), t[2], want, 8 * (double)cap + 16 + log2((double)s.V),
+                      2 * cap);
+      op_expect_close(block_where("capped losses alone", &p, F32), t[5], want, 8 * (double)cap + 16 + log2((double)s.V),
+                      2 * cap);
+      if (s.V < 1000)
+        op_expect_close(block_where("capped gradient", &p, dtype), in_place ? t[0] : t[3], dz, 8 * (double)cap + 64,
+                        1.0);
       block_done(&p);
     }
     op_free_all();
@@ -312,7 +326,8 @@ TEST(block_softcap_fp64, "capped logits and their cross entropy: losses of fp64,
 TEST(block_embedding_without_positions, "an embedding without learned positions has the bits of one with zeros") {
   for (Dtype dtype : {F32, BF16}) for (int64_t C : {16, 21}) {
     const int64_t B = 2, T = 5;
-    Tensor tokens = op_random_ids(1, 7, B, T), wte = op_random_tensor(2, 1.0, dtype, 7, C), zeros = op_tensor(dtype, T, C);
+    Tensor tokens = op_random_ids(1, 7, B, T), wte = op_random_tensor(2, 1.0, dtype, 7, C),
+           zeros = op_tensor(dtype, T, C);
     memset(zeros.data, 0, (size_t)numel(zeros) * dtype_bytes(dtype));
     BlockPlace p;
     for (int i = 0; block_place(i, {dtype, F32, B, T, C, 1, 1, 1}, &p); i++) {
@@ -383,7 +398,8 @@ static void block_check_heads(Dtype dtype, BlockHeads k) {
     });
     op_expect_same_bits(block_where("attention with shared heads, out", &p, dtype), t[5], t[7]);
     op_expect_same_bits(block_where("attention with shared heads, lse", &p, dtype), t[6], t[8]);
-    Tensor dq[2] = {op_tensor(dtype, rows, C), op_tensor(dtype, rows, C)}, dkv = op_tensor(dtype, rows, 2 * k.KV * k.hs);
+    Tensor dq[2] = {op_tensor(dtype, rows, C), op_tensor(dtype, rows, C)},
+           dkv = op_tensor(dtype, rows, 2 * k.KV * k.hs);
     for (int64_t j = 0; j < rows * C; j++) {
       op_put(dq[0], j, op_get(t[9], j / C * ld + j % C));
       op_put(dq[1], j, op_get(t[10], j / C * 3 * C + j % C));
@@ -404,8 +420,9 @@ static void block_check_heads(Dtype dtype, BlockHeads k) {
   }
   op_free_all();
 }
-TEST(block_heads_share_k_and_v, "attention with 1, 2, 3 heads of k and v for several of q: out, lse and dq have the bits of "
-                                "k and v copied to every head; dk and dv are their sums, within rounding of fp64") {
+TEST(block_heads_share_k_and_v,
+     "attention with 1, 2, 3 heads of k and v for several of q: out, lse and dq have the bits of "
+     "k and v copied to every head; dk and dv are their sums, within rounding of fp64") {
   static const BlockHeads cases[] = {{2, 37, 4, 2, 8, 0.0f}, {1, 70, 3, 1, 24, 0.2f}, {1, 40, 6, 3, 5, 0.0f},
                                      {1, 300, 2, 1, 64, 0.0f}, {2, 33, 4, 1, 80, 0.1f}};
   for (BlockHeads k : cases) for (Dtype dtype : {F32, BF16, F16}) block_check_heads(dtype, k);

@@ -118,7 +118,8 @@ static void cuda_check_layernorm_forward(const Ops *ops, Dtype dtype, int64_t B,
     cuda_expect_layernorm(&o.gpu, &e, got[0], got[1], got[2]);
     device_expect_same_bits("residual", &o.gpu, got[3], want);
     Tensor again[3] = {device_upload(&o.gpu, in), device_upload(&o.gpu, stat), device_upload(&o.gpu, stat)};
-    layernorm_forward(&o.gpu, again[0], again[1], again[2], got[3], d_weight, d_bias, LAYERNORM_EPS);       // from what was stored
+    layernorm_forward(&o.gpu, again[0], again[1], again[2], got[3], d_weight, d_bias,
+                      LAYERNORM_EPS); // from what was stored
     for (int i = 0; i < 3; i++)
       device_expect_same_bits("layernorm of what was stored", &o.gpu, again[i], device_download(&o.gpu, got[4 + i]));
     e = ops_layernorm_of(want, weight, bias, in);

@@ -1,5 +1,6 @@
 // test_families.h: blocks of today's models. transformers' families (dev/make_families_fixture.py makes
-// dev/fixtures/family_*): loss and every gradient beside theirs, files in and out; the published sizes; what is refused.
+// dev/fixtures/family_*): loss and every gradient beside theirs, files in and out; the published sizes; what is
+// refused.
 
 static const char *const family_names[] = {"llama", "llama_bias", "qwen2", "qwen3", "smollm3", "nanochat"};
 
@@ -73,9 +74,10 @@ static inline void family_compare(FamilyRun *x, SafetensorsFile *expected, const
   }
 }
 
-TEST_MPI(families_gradients_equal_transformers, 1,
-         "Llama, Qwen 2, Qwen 3, SmolLM3 and NanoChat of transformers, 1, 2, 3 and all heads of k and v: fp32 loss within "
-         "1e-6 and every gradient within 1e-5 of its, on each instruction set, with blocks recomputed too") {
+TEST_MPI(
+    families_gradients_equal_transformers, 1,
+    "Llama, Qwen 2, Qwen 3, SmolLM3 and NanoChat of transformers, 1, 2, 3 and all heads of k and v: fp32 loss within "
+    "1e-6 and every gradient within 1e-5 of its, on each instruction set, with blocks recomputed too") {
   SafetensorsFile expected;
   if (!safetensors_open(&expected, "dev/fixtures/family_expected.safetensors")) die_missing("%s", expected.error);
   for (const char *name : family_names) for (int i = 0; i <= cpu_best_table() + 1; i++) {
@@ -133,9 +135,10 @@ static inline void family_copy(char dir[1024], const char *name) {
     }
 }
 
-TEST_MPI(families_round_trip, 1,
-         "an export of each family is read back as the same shape and the same bits, NanoChat's turned heads and weights in "
-         "several files included; its class is transformers'") {
+TEST_MPI(
+    families_round_trip, 1,
+    "an export of each family is read back as the same shape and the same bits, NanoChat's turned heads and weights in "
+    "several files included; its class is transformers'") {
   for (const char *name : family_names) {
     static FamilyRun x, y;
     char path[256], dir[1024];
@@ -163,17 +166,24 @@ TEST_MPI(families_round_trip, 1,
   }
 }
 
-TEST(families_refuse_what_they_are_not, "a config.json that asks for another function is refused by field and value, and one "
-                                        "of transformers 4 is read") {
-  static const struct { const char *name, *from, *to, *says; } cases[] = {
+TEST(families_refuse_what_they_are_not,
+     "a config.json that asks for another function is refused by field and value, and one "
+     "of transformers 4 is read") {
+  static const struct { const char *name, *from, *to, *says;
+  } cases[] = {
       {"llama", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act is \"gelu\", only silu"},
-      {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"", "rope_type is \"yarn\", only default and llama3"},
-      {"llama", "\"model_type\": \"llama\"", "\"model_type\": \"gemma3\"", "model_type is \"gemma3\", expected gpt2, llama"},
+      {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"",
+       "rope_type is \"yarn\", only default and llama3"},
+      {"llama", "\"model_type\": \"llama\"", "\"model_type\": \"gemma3\"",
+       "model_type is \"gemma3\", expected gpt2, llama"},
       {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"quantization_config\": {}", "quantization_config"},
       {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4", "num_key_value_heads 4 does not divide"},
-      {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "model.layers.0.self_attn.k_proj.weight is"},
-      {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"partial_rotary_factor\": 0.5", "partial_rotary_factor is 0.5"},
-      {"llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", "model.layers.2.input_layernorm.weight is missing"},
+      {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
+       "model.layers.0.self_attn.k_proj.weight is"},
+      {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"partial_rotary_factor\": 0.5",
+       "partial_rotary_factor is 0.5"},
+      {"llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
+       "model.layers.2.input_layernorm.weight is missing"},
       {"llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", "is not one of this model's"},
       {"qwen2", "\"full_attention\"", "\"sliding_attention\"", "layer_types has \"sliding_attention\""},
       {"qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true", "use_sliding_window is true"},

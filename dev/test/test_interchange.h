@@ -666,7 +666,8 @@ TEST(export_equals_save_pretrained, "an imported model laid out for export is sa
 }
 
 TEST(export_config_round_trips, "an exported config.json is imported as the shape it was made from") {
-  const ModelShape shapes[] = {model_shape_gpt2(2, 2, 32, 24, 300, true, 0.1), model_shape_gpt2(1, 4, 16, 20, 300, false, 0)};
+  const ModelShape shapes[] = {model_shape_gpt2(2, 2, 32, 24, 300, true, 0.1),
+                               model_shape_gpt2(1, 4, 16, 20, 300, false, 0)};
   static const char *const fixtures[] = {"dev/fixtures/hf_tiny", "dev/fixtures/hf_untied"};
   char dir[1024], path[1024], error[2048];
   for (int i = 0; i < 2; i++) {

@@ -25,7 +25,8 @@ enum { MODE_ONE_MICROBATCH = 1, MODE_MANY_ROUNDS = 1, MODE_VALUES_MOST = 14 };
 struct ModeFactorSpec { OptionId option; int values; const char *value[MODE_VALUES_MOST]; };
 static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_mesh, 14, {"1x1", "1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1", "1x5", "5x1", "1x6", "2x3", "3x2", "6x1"}},
-    {OPT_strategy, 9,
+    {OPT_strategy,
+     9,
      {"", "full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "zero1", "zero2", "zero3", "ddp"}},
     {OPT_reshard_after_forward, 5, {"", "on", "off", "2", "3"}},
     {OPT_gather_slots, 4, {"", "1", "2", "3"}},
@@ -42,11 +43,12 @@ static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_tie_head, 2, {"on", "off"}},
     {OPT_dropout, 2, {"0", "0.1"}},
     {OPT_optimizer, 3, {"adamw", "sgd", "muon"}},
-    {OPTION_COUNT, 5, {"GPT-2's block",
-                       "norm=rmsnorm position=rope mlp=swiglu bias=none n_kv_head=1",
-                       "norm=rmsnorm position=rope rope_skip=2 qk_norm=before mlp=relu2 bias=qkv logit_softcap=4 head_size=6",
-                       "norm=rmsnorm norm_embedding=on qk_norm=after mlp=swiglu mlp_width=33 bias=qkvo",
-                       "bias=none mlp_width=60 position=rope rope_scaling=llama3:4,1,4,8"}},
+    {OPTION_COUNT,
+     5,
+     {"GPT-2's block", "norm=rmsnorm position=rope mlp=swiglu bias=none n_kv_head=1",
+      "norm=rmsnorm position=rope rope_skip=2 qk_norm=before mlp=relu2 bias=qkv logit_softcap=4 head_size=6",
+      "norm=rmsnorm norm_embedding=on qk_norm=after mlp=swiglu mlp_width=33 bias=qkvo",
+      "bias=none mlp_width=60 position=rope rope_scaling=llama3:4,1,4,8"}},
     {OPTION_COUNT, 2, {"several microbatches a rank", "one microbatch a rank"}},
     {OPTION_COUNT, 2, {"reductions in one round", "reductions in rounds of 384"}},
     {OPTION_COUNT, 2, {"one thread", "two threads"}}};
