@@ -433,9 +433,9 @@ static inline void import_check_head(const Import *s, const SafetensorsTensor *h
                     !memcmp(s->set.shard[head_file].file.map + head->at, s->set.shard[file].file.map + wte->at,
                             (size_t)wte->bytes);
   if (!same)
-    import_complain(complaints,
-                    "tensor lm_head.weight is not the embedding, though tie_word_embeddings says so: if the "
-                    "head is separate, set tie_word_embeddings to false in config.json");
+    import_complain(complaints, "tensor lm_head.weight is not %s, though tie_word_embeddings says so: if the head is "
+                    "separate, set tie_word_embeddings to false in config.json",
+                    s->family ? "model.embed_tokens.weight" : "wte.weight");
 }
 
 // Our name of a tensor of the file; NULL if no parameter has such a name.
