@@ -33,11 +33,48 @@ void (*error_hook)(const char *line);
 void (*die_hook)(int code);
 
 // ================================================================================================ 1 model
+// The one table of parameters: name, rows and columns, initialisation, decay, and which models have it. Units, memory
+// plan, and names in files and tests follow from it; a parameter that a choice leaves out is nowhere.
+enum Size { SIZE_NONE, SIZE_C, SIZE_Q, SIZE_QKV, SIZE_HEAD, SIZE_FC, SIZE_F, SIZE_V, SIZE_P, SIZES };
+enum When { ALWAYS, NORM_HAS_WEIGHT, NORM_HAS_BIAS, POSITIONS_LEARNED, HEAD_APART, QKV_HAS_BIAS, OUT_HAS_BIAS,
+            MLP_HAS_BIAS, QK_NORM_HAS_WEIGHT };
+struct ParamSpec { const char *name; Size rows, cols; Init init; bool residual, decay; When when; };
+enum RootParam { WTE, WPE, LN_F_W, LN_F_B, LM_HEAD, ROOT_PARAMS };
+enum BlockParam {
+  LN_1_W, LN_1_B, ATTN_W, ATTN_B, Q_NORM_W, K_NORM_W, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W,
+  PROJ_B, BLOCK_PARAMS
+};
+static const ParamSpec root_specs[ROOT_PARAMS] = {
+    {"wte.weight", SIZE_V, SIZE_C, INIT_NORMAL, false, true, ALWAYS},
+    {"wpe.weight", SIZE_P, SIZE_C, INIT_NORMAL, false, true, POSITIONS_LEARNED},
+    {"ln_f.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, NORM_HAS_WEIGHT},
+    {"ln_f.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, NORM_HAS_BIAS},
+    {"lm_head.weight", SIZE_V, SIZE_C, INIT_NORMAL, false, true, HEAD_APART}};
+static const ParamSpec block_specs[BLOCK_PARAMS] = {
+    {"h.%d.ln_1.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, NORM_HAS_WEIGHT},
+    {"h.%d.ln_1.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, NORM_HAS_BIAS},
+    {"h.%d.attn.c_attn.weight", SIZE_QKV, SIZE_C, INIT_NORMAL, false, true, ALWAYS},         // q, k, v
+    {"h.%d.attn.c_attn.bias", SIZE_QKV, SIZE_NONE, INIT_ZERO, false, false, QKV_HAS_BIAS},
+    {"h.%d.attn.q_norm.weight", SIZE_HEAD, SIZE_NONE, INIT_ONE, false, false, QK_NORM_HAS_WEIGHT},
+    {"h.%d.attn.k_norm.weight", SIZE_HEAD, SIZE_NONE, INIT_ONE, false, false, QK_NORM_HAS_WEIGHT},
+    {"h.%d.attn.c_proj.weight", SIZE_C, SIZE_Q, INIT_NORMAL, true, true, ALWAYS},
+    {"h.%d.attn.c_proj.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, OUT_HAS_BIAS},
+    {"h.%d.ln_2.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, NORM_HAS_WEIGHT},
+    {"h.%d.ln_2.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, NORM_HAS_BIAS},
+    {"h.%d.mlp.c_fc.weight", SIZE_FC, SIZE_C, INIT_NORMAL, false, true, ALWAYS},             // gate and up, or one
+    {"h.%d.mlp.c_fc.bias", SIZE_FC, SIZE_NONE, INIT_ZERO, false, false, MLP_HAS_BIAS},
+    {"h.%d.mlp.c_proj.weight", SIZE_C, SIZE_F, INIT_NORMAL, true, true, ALWAYS},
+    {"h.%d.mlp.c_proj.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, MLP_HAS_BIAS},
+};
+
 // Shapes of one run. Vp: vocabulary padded so that the head's matrix multiplies are aligned; the padding rows of the
 // embedding are zero, get no gradient and reach neither loss nor file.
 struct Model {
-  int L, H;
-  int64_t C, T, P, V, Vp;
+  int L, H, KV;                                  // blocks; heads of q; heads of k and of v
+  int64_t C, hs, F, T, P, V, Vp;                 // F: width of the MLP; P: learned positions, or T
+  ModelShape shape;                              // its choices, and what follows from them
+  int root_at[ROOT_PARAMS], block_at[BLOCK_PARAMS];              // place of a parameter in its stage; -1: there is none
+  int root_params, block_params;
   bool tied;
   float dropout;
   int64_t head_chunk_bytes;
@@ -50,69 +87,77 @@ enum { VOCAB_ALIGN = 64 };
 enum { HEAD_CHUNK_BYTES = 64 << 20 };
 static const float INIT_STD = 0.02f;             // Radford et al. 2019; residual projections scaled by 1/sqrt(2L)
 
-// The one table of parameters: name, rows and columns, initialisation, decay. Rows and columns are written in units of
-// C, or as V (vocabulary) and P (positions). Units, memory plan, and names in files and tests follow from it.
-enum Rows { ROWS_C, ROWS_3C, ROWS_4C, ROWS_V, ROWS_P };
-enum Cols { COLS_NONE, COLS_C, COLS_4C };
-struct ParamSpec { const char *name; Rows rows; Cols cols; Init init; bool residual, decay; };
-enum RootParam { WTE, WPE, LN_F_W, LN_F_B, LM_HEAD };
-enum BlockParam {
-  LN_1_W, LN_1_B, ATTN_W, ATTN_B, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W, PROJ_B,
-  BLOCK_PARAMS
-};
-static const ParamSpec root_specs[] = {
-    {"wte.weight", ROWS_V, COLS_C, INIT_NORMAL, false, true},
-    {"wpe.weight", ROWS_P, COLS_C, INIT_NORMAL, false, true},
-    {"ln_f.weight", ROWS_C, COLS_NONE, INIT_ONE, false, false},
-    {"ln_f.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
-    {"lm_head.weight", ROWS_V, COLS_C, INIT_NORMAL, false, true}};      // last: absent when tied
-static const ParamSpec block_specs[BLOCK_PARAMS] = {
-    {"h.%d.ln_1.weight", ROWS_C, COLS_NONE, INIT_ONE, false, false},
-    {"h.%d.ln_1.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
-    {"h.%d.attn.c_attn.weight", ROWS_3C, COLS_C, INIT_NORMAL, false, true},
-    {"h.%d.attn.c_attn.bias", ROWS_3C, COLS_NONE, INIT_ZERO, false, false},
-    {"h.%d.attn.c_proj.weight", ROWS_C, COLS_C, INIT_NORMAL, true, true},
-    {"h.%d.attn.c_proj.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
-    {"h.%d.ln_2.weight", ROWS_C, COLS_NONE, INIT_ONE, false, false},
-    {"h.%d.ln_2.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
-    {"h.%d.mlp.c_fc.weight", ROWS_4C, COLS_C, INIT_NORMAL, false, true},
-    {"h.%d.mlp.c_fc.bias", ROWS_4C, COLS_NONE, INIT_ZERO, false, false},
-    {"h.%d.mlp.c_proj.weight", ROWS_C, COLS_4C, INIT_NORMAL, true, true},
-    {"h.%d.mlp.c_proj.bias", ROWS_C, COLS_NONE, INIT_ZERO, false, false},
-};
-
-static int root_param_count(const Model *m) { return m->tied ? LM_HEAD : LM_HEAD + 1; }
-static int block_param(const Model *m, int l, BlockParam k) { return root_param_count(m) + l * BLOCK_PARAMS + k; }
+static bool model_has(const ModelShape *s, When when) {
+  const Block *b = &s->block;
+  switch (when) {
+    case NORM_HAS_WEIGHT: return !b->norm_weightless;
+    case NORM_HAS_BIAS: return b->norm == NORM_LAYERNORM && b->bias == BIAS_ALL;
+    case POSITIONS_LEARNED: return b->position == POSITION_LEARNED;
+    case HEAD_APART: return !s->tied;
+    case QKV_HAS_BIAS: return b->bias != BIAS_NONE;
+    case OUT_HAS_BIAS: return b->bias == BIAS_ALL || b->bias == BIAS_QKVO;
+    case MLP_HAS_BIAS: return b->bias == BIAS_ALL;
+    case QK_NORM_HAS_WEIGHT: return b->qk_norm != QK_NORM_OFF && !b->norm_weightless;
+    default: return true;
+  }
+}
+// A model of this shape on sequences of T tokens.
+static Model model_of_shape(const ModelShape *s, int64_t T) {
+  Model m = {};
+  m.shape = *s;
+  m.L = (int)s->n_layer, m.H = (int)s->n_head, m.KV = (int)s->n_kv_head;
+  m.C = s->n_embd, m.hs = s->head_size, m.F = s->mlp_width;
+  m.T = T, m.P = s->block.position == POSITION_LEARNED ? s->n_positions : T;
+  m.V = s->vocab_size, m.Vp = round_up(s->vocab_size, VOCAB_ALIGN);
+  m.tied = s->tied;
+  m.dropout = (float)s->dropout;
+  for (int k = 0; k < ROOT_PARAMS; k++) m.root_at[k] = model_has(s, root_specs[k].when) ? m.root_params++ : -1;
+  for (int k = 0; k < BLOCK_PARAMS; k++) m.block_at[k] = model_has(s, block_specs[k].when) ? m.block_params++ : -1;
+  return m;
+}
+// The numbers of parameters; -1: this model has none.
+static int root_param(const Model *m, RootParam k) { return m->root_at[k]; }
+static int block_param(const Model *m, int l, BlockParam k) {
+  return m->block_at[k] < 0 ? -1 : m->root_params + l * m->block_params + m->block_at[k];
+}
+static int64_t model_size(const Model *m, Size size) {
+  const int64_t of[SIZES] = {-1, m->C, m->H * m->hs, model_qkv_rows(&m->shape), m->hs, model_fc_rows(&m->shape), m->F,
+                             m->V, m->P};
+  return of[size];
+}
 
 static Param param_make(const Model *m, const ParamSpec *s, int stage) {
-  const int64_t rows[] = {m->C, 3 * m->C, 4 * m->C, m->V, m->P}, cols[] = {-1, m->C, 4 * m->C};
   Param p = {};
   char name[sizeof p.name];
   snprintf(name, sizeof name, "%s", s->name);
   char *layer = strstr(name, "%d");
   if (layer) *layer = 0;
   snprintf(p.name, sizeof p.name, layer ? "%s%d%s" : "%s", name, stage - 1, layer ? layer + 2 : "");
-  p.ndim = s->cols == COLS_NONE ? 1 : 2;
-  p.shape[0] = rows[s->rows];
-  p.shape[1] = cols[s->cols];
-  p.padded_rows = s->rows == ROWS_V ? m->Vp : rows[s->rows];
+  p.ndim = s->cols == SIZE_NONE ? 1 : 2;
+  p.shape[0] = model_size(m, s->rows);
+  p.shape[1] = model_size(m, s->cols);
+  p.padded_rows = s->rows == SIZE_V ? m->Vp : p.shape[0];
   p.init = s->init;
   p.std = s->residual ? INIT_STD / sqrtf(2.0f * (float)m->L) : INIT_STD;
   p.decay = s->decay;
   p.lr_scale = 1;
   p.linear = stage && p.ndim == 2;
-  p.matrices = s->rows == ROWS_3C ? 3 : 1;
+  p.matrices = s->rows == SIZE_QKV ? 3 : s->rows == SIZE_FC && m->shape.block.mlp == MLP_SWIGLU ? 2 : 1;
+  const int64_t first = s->rows == SIZE_QKV ? m->H * m->hs : p.shape[0] / p.matrices;
+  for (int i = 0; i < p.matrices; i++)
+    p.matrix_rows[i] = i == 0 || p.matrices == 1 ? first : (p.shape[0] - first) / (p.matrices - 1);
   p.stage = stage;
   return p;
 }
 
 // All parameters in order of stages: outside the blocks, then block by block. Returns a malloc'ed array.
 static Param *model_params(const Model *m, int *count) {
-  *count = root_param_count(m) + m->L * BLOCK_PARAMS;
+  *count = m->root_params + m->L * m->block_params;
   Param *p = (Param *)calloc((size_t)*count, sizeof(Param));
-  for (int i = 0; i < root_param_count(m); i++) p[i] = param_make(m, &root_specs[i], 0);
+  for (int k = 0; k < ROOT_PARAMS; k++) if (m->root_at[k] >= 0) p[m->root_at[k]] = param_make(m, &root_specs[k], 0);
   for (int l = 0; l < m->L; l++)
-    for (int k = 0; k < BLOCK_PARAMS; k++) p[block_param(m, l, (BlockParam)k)] = param_make(m, &block_specs[k], 1 + l);
+    for (int k = 0; k < BLOCK_PARAMS; k++)
+      if (m->block_at[k] >= 0) p[block_param(m, l, (BlockParam)k)] = param_make(m, &block_specs[k], 1 + l);
   return p;
 }
 static int64_t model_numel(const Model *m) {
@@ -128,7 +173,7 @@ static int64_t model_numel(const Model *m) {
 static int first_backward_of(const Model *m, const Param *param, int params) {
   int first = m->L;
   for (int i = 0; i < params; i++) {
-    const bool embedding = i == WTE || i == WPE;
+    const bool embedding = i == root_param(m, WTE) || i == root_param(m, WPE);
     if (param[i].frozen || (!param[i].stage && !embedding)) continue;
     first = (int)min64(first, embedding ? 0 : param[i].stage - 1);
   }
@@ -136,11 +181,50 @@ static int first_backward_of(const Model *m, const Param *param, int params) {
 }
 
 // Floating-point operations of a training step per token: 6 for each weight of a matrix multiply (two forward, four
-// backward; the head counts, embedding look-ups do not), and 12 L C T for attention, not halved for causality. PaLM
+// backward; the head counts, embedding look-ups do not), and 12 L H hs T for attention, not halved for causality. PaLM
 // (Chowdhery et al. 2022, appendix B) counts in the same way, so figures can be compared.
 static double model_flops_per_token(const Model *m) {
-  const double C = (double)m->C;
-  return 6.0 * (12.0 * m->L * C * C + (double)m->V * C) + 12.0 * m->L * C * (double)m->T;
+  const double C = (double)m->C, Q = (double)m->H * (double)m->hs;
+  const double weights = C * (double)(model_qkv_rows(&m->shape) + model_fc_rows(&m->shape) + m->F) + C * Q;
+  return 6.0 * (m->L * weights + (double)m->V * C) + 12.0 * m->L * Q * (double)m->T;
+}
+
+// What a preset says of the block, for options that have no value: a list of NAME=VALUE. Values are known to be good.
+static void preset_fill(Options *o, const char *list) {
+  char item[128], fault[256];
+  for (const char *c = list; *c; c += strcspn(c, " "), c += strspn(c, " ")) {
+    snprintf(item, sizeof item, "%.*s", (int)strcspn(c, " "), c);
+    char *value = strchr(item, '='), now[OPTION_TEXT_BYTES];
+    *value++ = 0;
+    const int i = option_index(item);
+    const OptionSpec *s = &option_specs[i];
+    option_print(now, sizeof now, o, s);
+    const bool open = s->type == OPTION_TEXT ? !now[0] : strtod(now, NULL) < s->lo;
+    const bool given = o->given[i];
+    if (open) CHECK(option_set(o, i, value, fault, sizeof fault), "preset: %s", fault);
+    o->given[i] = given;
+  }
+}
+// Sizes and choices of the block, and what cannot work.
+static bool block_resolve(Options *o, const Preset *p, char *error, size_t error_bytes) {
+  RopeScaling scaling;
+  preset_fill(o, p->block);
+  preset_fill(o, preset_block);
+  if (!o->n_kv_head) o->n_kv_head = o->n_head;
+  REFUSE(!o->head_size && o->n_embd % o->n_head, "--n_head %lld does not divide --n_embd %lld", (long long)o->n_head,
+         (long long)o->n_embd);
+  if (!o->head_size) o->head_size = o->n_embd / o->n_head;
+  if (!o->mlp_width) o->mlp_width = 4 * o->n_embd;
+  REFUSE(o->n_head % o->n_kv_head, "--n_kv_head %lld does not divide --n_head %lld", (long long)o->n_kv_head,
+         (long long)o->n_head);
+  const bool rope = !strcmp(o->position, "rope");
+  static const OptionId of_rope[] = {OPT_rope_theta, OPT_rope_scaling, OPT_rope_skip};
+  for (OptionId k : of_rope)
+    REFUSE(!rope && o->given[k], "--%s belongs to --position rope, not to %s", option_specs[k].name, o->position);
+  REFUSE(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
+  REFUSE(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor "
+         "llama3:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH", o->rope_scaling);
+  return true;
 }
 
 // Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
@@ -161,12 +245,11 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (o->given[OPT_gamma] && !o->given[OPT_schedule]) strcpy(o->schedule, "step");
   REFUSE(o->given[OPT_gamma] && strcmp(o->schedule, "step"), "--gamma belongs to --schedule step, not to %s",
          o->schedule);
+  if (!block_resolve(o, p, error, error_bytes)) return false;
   static const OptionId muon[] = {OPT_muon_momentum, OPT_muon_nesterov, OPT_muon_adjust};
   for (OptionId k : muon)
     REFUSE(o->given[k] && strcmp(o->optimizer, "muon"), "--%s belongs to --optimizer muon, not to %s",
            option_specs[k].name, o->optimizer);
-  REFUSE(o->n_embd % o->n_head, "--n_head %lld does not divide --n_embd %lld", (long long)o->n_head,
-         (long long)o->n_embd);
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
   REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,
@@ -186,12 +269,8 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
 }
 
 static Model model_of(const Options *o) {
-  Model m = {};
-  m.L = (int)o->n_layer, m.H = (int)o->n_head;
-  m.C = o->n_embd, m.T = o->seq_len, m.P = o->n_positions;
-  m.V = o->vocab_size, m.Vp = round_up(o->vocab_size, VOCAB_ALIGN);
-  m.tied = !strcmp(o->tie_head, "on");
-  m.dropout = (float)o->dropout;
+  const ModelShape shape = shape_of(o);
+  Model m = model_of_shape(&shape, o->seq_len);
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
   recompute_parse(o, m.recompute, NULL, 0);
   m.e4m3_products = !strcmp(o->fp8, "matmul");
@@ -208,21 +287,23 @@ static Model model_of(const Options *o) {
 // gives the same bits.
 struct BlockActs {
   Tensor residual;         // (B,T,C)  stream entering the block; before that, the branch that is added to it
-  Tensor ln_1, qkv, att;   // (B,T,C) (B,T,3C) (B,T,C)
+  Tensor ln_1, qkv, att;   // (B,T,C) (B,T,(H+2KV)hs) (B,T,H hs)
+  Tensor qk;               // (B,T,(H+KV)hs) q and k before their norm; only with one
   Tensor residual_2, ln_2; // (B,T,C)  stream after attention; before that, the branch that is added to it
-  Tensor fc, gelu;         // (B,T,4C) before and after GELU
+  Tensor fc, act;          // (B,T,F) before and after GELU or another; with swiglu fc is gate and up, (B,T,2F)
   Tensor mean_1, rstd_1, mean_2, rstd_2;         // F32 (B,T)
   Tensor lse;              // F32 (B,H,T)
-  Tensor dfc, dln_2, datt, dqkv, dln_1;          // gradients of fc, ln_2, att, qkv, ln_1; training only
+  Tensor dfc, dact, dln_2, datt, dqkv, dln_1;    // gradients of fc, act, ln_2, att, qkv, ln_1; training only
 };
 struct Acts {
   int B, T;
   Tensor tokens, targets;                        // I32 (B,T), (B T)
   BlockActs *block;
+  Tensor embedded, rstd_e, dembedded;            // the embedding before its norm; only with one
   Tensor residual_f, ln_f, mean_f, rstd_f;       // ln_f's gradient overwrites it, chunk by chunk
   Tensor dresidual, dbranch;                     // training only
   Tensor losses, correct;                        // F32, I32 (R)
-  Tensor in_e4m3, in_amax, in_scale;             // F8 (R,4C), F32 (1): a GEMM's input, with --fp8 matmul
+  Tensor in_e4m3, in_amax, in_scale;             // F8 (R,F or more), F32 (1): a GEMM's input, with --fp8 matmul
   Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp)
 };
 
@@ -243,25 +324,29 @@ static int64_t head_rows(const Model *m, int64_t rows) {
 }
 
 static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype dt, int B, int T, bool training) {
-  const int64_t C = m->C;
+  const int64_t C = m->C, Q = m->H * m->hs, QKV = model_qkv_rows(&m->shape), FC = model_fc_rows(&m->shape);
+  const Block *choice = &m->shape.block;
+  const bool layernorm = choice->norm == NORM_LAYERNORM;
   b->residual = declare(d, "residual", l, dt, B, T, C);
   b->ln_1 = declare(d, "ln_1", l, dt, B, T, C);
-  b->mean_1 = declare(d, "mean_1", l, F32, B, T);
+  if (layernorm) b->mean_1 = declare(d, "mean_1", l, F32, B, T);
   b->rstd_1 = declare(d, "rstd_1", l, F32, B, T);
-  b->qkv = declare(d, "qkv", l, dt, B, T, 3 * C);
-  b->att = declare(d, "att", l, dt, B, T, C);
+  b->qkv = declare(d, "qkv", l, dt, B, T, QKV);
+  if (choice->qk_norm != QK_NORM_OFF) b->qk = declare(d, "qk", l, dt, B, T, QKV - m->KV * m->hs);
+  b->att = declare(d, "att", l, dt, B, T, Q);
   b->lse = declare(d, "lse", l, F32, B, m->H, T);
   b->residual_2 = declare(d, "residual_2", l, dt, B, T, C);
   b->ln_2 = declare(d, "ln_2", l, dt, B, T, C);
-  b->mean_2 = declare(d, "mean_2", l, F32, B, T);
+  if (layernorm) b->mean_2 = declare(d, "mean_2", l, F32, B, T);
   b->rstd_2 = declare(d, "rstd_2", l, F32, B, T);
-  b->fc = declare(d, "fc", l, dt, B, T, 4 * C);
-  b->gelu = declare(d, "gelu", l, dt, B, T, 4 * C);
+  b->fc = declare(d, "fc", l, dt, B, T, FC);
+  b->act = declare(d, "act", l, dt, B, T, m->F);
   if (!training) return;
-  b->dfc = declare(d, "dfc", l, dt, B, T, 4 * C);
+  b->dfc = declare(d, "dfc", l, dt, B, T, FC);
+  b->dact = choice->mlp == MLP_SWIGLU ? declare(d, "dact", l, dt, B, T, m->F) : b->dfc;    // in place where it can be
   b->dln_2 = declare(d, "dln_2", l, dt, B, T, C);
-  b->datt = declare(d, "datt", l, dt, B, T, C);
-  b->dqkv = declare(d, "dqkv", l, dt, B, T, 3 * C);
+  b->datt = declare(d, "datt", l, dt, B, T, Q);
+  b->dqkv = declare(d, "dqkv", l, dt, B, T, QKV);
   b->dln_1 = declare(d, "dln_1", l, dt, B, T, C);
 }
 // Declares what a pass over B x T tokens needs, with logits of `rows` rows.
@@ -271,14 +356,19 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
   x->tokens = declare(d, "tokens", -1, I32, B, T);
   x->targets = declare(d, "targets", -1, I32, R);
   for (int l = 0; l < m->L; l++) block_declare(&x->block[l], d, l, m, dt, B, T, training);
+  if (m->shape.block.norm_embedding) {
+    x->embedded = declare(d, "embedded", -1, dt, B, T, C);
+    x->rstd_e = declare(d, "rstd_e", -1, F32, B, T);
+    if (training) x->dembedded = declare(d, "dembedded", -1, dt, B, T, C);
+  }
   x->residual_f = declare(d, "residual_f", -1, dt, B, T, C);
   x->ln_f = declare(d, "ln_f", -1, dt, B, T, C);
-  x->mean_f = declare(d, "mean_f", -1, F32, B, T);
+  if (m->shape.block.norm == NORM_LAYERNORM) x->mean_f = declare(d, "mean_f", -1, F32, B, T);
   x->rstd_f = declare(d, "rstd_f", -1, F32, B, T);
   x->losses = declare(d, "losses", -1, F32, R);
   x->correct = declare(d, "correct", -1, I32, R);
   if (m->e4m3_products) {
-    x->in_e4m3 = declare(d, "in_e4m3", -1, F8, R, 4 * C);
+    x->in_e4m3 = declare(d, "in_e4m3", -1, F8, R, max64(max64(C, m->F), m->H * m->hs));
     x->in_amax = declare(d, "in_amax", -1, F32, 1, 1);
     x->in_scale = declare(d, "in_scale", -1, F32, 1);
   }
@@ -301,6 +391,7 @@ struct StepBuffers {
   Exchange *exchange;                            // this rank's, followed by its A losses
   char *exchange_all;                            // of all ranks
   double *losses;                                // [M] in order of microbatches
+  Tensor rope;                                   // F32 (positions, hs): what rope turns by
 };
 // The same on the host, pinned: the device reads and writes it asynchronously, so it must not move.
 struct HostBuffers {
@@ -374,6 +465,9 @@ static StepBytes trainer_carve_buffers(Trainer *t) {
   t->buffers.exchange = (Exchange *)arena_bytes(device, exchange);
   t->buffers.exchange_all = arena_bytes(device, exchange * N);
   t->buffers.losses = (double *)arena_bytes(device, 8 * A * N);
+  const int64_t turned = t->model.shape.block.position == POSITION_ROPE ? T : 0;
+  char *rope = arena_bytes(device, 4 * turned * t->model.hs);
+  t->buffers.rope = turned ? tensor_of(rope, F32, turned, t->model.hs) : Tensor{};
   t->host.input = (StepInput *)arena_bytes(host, sizeof(StepInput));
   t->host.state = (StepState *)arena_bytes(host, sizeof(StepState));
   t->host.losses = (double *)arena_bytes(host, 8 * A * N);
@@ -399,10 +493,13 @@ static Dropout dropout_at(const Trainer *t, Microbatch b, int layer, DropoutPlac
   return d;
 }
 static Tensor rows2d(Tensor t) { return reshaped(t, t.shape[0] * t.shape[1], t.shape[2]); }
-static Tensor block_weight(Trainer *t, int l, BlockParam k) {
-  return fsdp_weight(&t->fsdp, block_param(&t->model, l, k));
-}
-static Tensor root_weight(Trainer *t, RootParam k) { return fsdp_weight(&t->fsdp, k); }
+// A weight, or its gradient: without data where the model has none.
+static Tensor weight_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_weight(&t->fsdp, p); }
+static Tensor grad_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_grad(&t->fsdp, p); }
+static Tensor block_weight(Trainer *t, int l, BlockParam k) { return weight_of(t, block_param(&t->model, l, k)); }
+static Tensor root_weight(Trainer *t, RootParam k) { return weight_of(t, root_param(&t->model, k)); }
+static Tensor root_grad(Trainer *t, RootParam k) { return grad_of(t, root_param(&t->model, k)); }
+static float norm_eps(const Trainer *t) { return (float)t->model.shape.block.norm_eps; }
 // The head's weight: its own, or the token embedding.
 static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_HEAD; }
 
@@ -410,9 +507,9 @@ static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_
 // and evaluation have such batches; a sample's growing text is multiplied in the compute dtype, with the same E4M3
 // weights.
 static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && t->carved != PASS_SAMPLE; }
-// out (R, rows of the weight) = in weight^T + bias, and gelu = GELU(out) where given: one of block l's four matrix
-// multiplies. With --fp8 matmul the input is scaled by its own largest magnitude, converted to E4M3 and multiplied by
-// the gathered E4M3 weight.
+// out (R, rows of the weight) = in weight^T + bias where there is one, and gelu = GELU(out) where given: one of block
+// l's four matrix multiplies. With --fp8 matmul the input is scaled by its own largest magnitude, converted to E4M3 and
+// multiplied by the gathered E4M3 weight.
 static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam weight, BlockParam bias, Tensor gelu) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
@@ -431,36 +528,66 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   if (gelu.data) gelu_forward(c, gelu, out);
 }
 
-// A block from its first LayerNorm's output to its second's.
+// Whether something is done to q and k of block l before attention, and how they turn.
+static bool block_has_rope(const Trainer *t, int l) {
+  return block_turns(&t->model.shape.block, l) || t->model.shape.block.qk_norm != QK_NORM_OFF;
+}
+static Tensor block_rope_table(const Trainer *t, int l) {
+  return block_turns(&t->model.shape.block, l) ? t->buffers.rope : Tensor{};
+}
+static RopeArgs rope_args(const Trainer *t) {
+  return RopeArgs{t->model.H, (int)t->model.hs, t->model.shape.block.qk_norm, norm_eps(t)};
+}
+// Between the MLP's matrices, where no matrix multiply has done it: what fc became, from fc.
+static void mlp_forward(Trainer *t, BlockActs *b) {
+  Tensor act = rows2d(b->act), fc = rows2d(b->fc);
+  switch (t->model.shape.block.mlp) {
+    case MLP_GELU: gelu_forward(&t->ctx, act, fc); break;
+    case MLP_RELU2: relu2_forward(&t->ctx, act, fc); break;
+    case MLP_SWIGLU: swiglu_forward(&t->ctx, act, fc); break;
+  }
+}
+// fc and act of block l from ln_2; GELU as part of the matrix multiply.
+static void block_mlp_up(Trainer *t, int l) {
+  BlockActs *b = &t->acts.block[l];
+  const bool gelu = t->model.shape.block.mlp == MLP_GELU;
+  linear_forward(t, rows2d(b->fc), rows2d(b->ln_2), l, FC_W, FC_B, gelu ? rows2d(b->act) : Tensor{});
+  if (!gelu) mlp_forward(t, b);
+}
+
+// A block from its first norm's output to its second's.
 static void block_attention(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
   BlockActs *b = &t->acts.block[l];
   linear_forward(t, rows2d(b->qkv), rows2d(b->ln_1), l, ATTN_W, ATTN_B, Tensor{});
   fsdp_poll(&t->fsdp);
+  if (block_has_rope(t, l))
+    rope_forward(c, b->qkv, b->qk, block_rope_table(t, l), block_weight(t, l, Q_NORM_W), block_weight(t, l, K_NORM_W),
+                 rope_args(t));
   attention_forward(c, b->att, b->lse, b->qkv, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
   fsdp_poll(&t->fsdp);
   linear_forward(t, rows2d(b->residual_2), rows2d(b->att), l, ATTN_PROJ_W, ATTN_PROJ_B, Tensor{});
   residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, b->residual_2,
-                             block_weight(t, l, LN_2_W), block_weight(t, l, LN_2_B),
+                             block_weight(t, l, LN_2_W), block_weight(t, l, LN_2_B), norm_eps(t),
                              dropout_at(t, mb, l, DROP_ATTN_PROJ));
   fsdp_poll(&t->fsdp);
 }
 
 // residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up
-// to the branch of its MLP. The branch joins the stream in the next block's first LayerNorm, or in the final one.
+// to the branch of its MLP. The branch joins the stream in the next block's first norm, or in the final one.
 static void block_forward(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
   BlockActs *b = &t->acts.block[l];
   Tensor ln_1_w = block_weight(t, l, LN_1_W), ln_1_b = block_weight(t, l, LN_1_B);
   Tensor branch = l + 1 < t->model.L ? b[1].residual : t->acts.residual_f;
-  if (l == 0) layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, ln_1_w, ln_1_b);
+  if (l == 0) layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, ln_1_w, ln_1_b, norm_eps(t));
   else
     residual_layernorm_forward(c, b->residual, b->ln_1, b->mean_1, b->rstd_1, b[-1].residual_2, b->residual, ln_1_w,
-                               ln_1_b, dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
+                               ln_1_b, norm_eps(t), dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
   block_attention(t, l, mb);
-  linear_forward(t, rows2d(b->fc), rows2d(b->ln_2), l, FC_W, FC_B, rows2d(b->gelu));
+  block_mlp_up(t, l);
   fsdp_poll(&t->fsdp);
-  linear_forward(t, rows2d(branch), rows2d(b->gelu), l, PROJ_W, PROJ_B, Tensor{});
+  linear_forward(t, rows2d(branch), rows2d(b->act), l, PROJ_W, PROJ_B, Tensor{});
   fsdp_poll(&t->fsdp);
 }
 
@@ -471,13 +598,13 @@ static void block_recompute(Trainer *t, int l, Microbatch mb) {
   const Recompute level = t->model.recompute[l];
   if (level >= RECOMPUTE_NORM)
     layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, block_weight(t, l, LN_1_W),
-                      block_weight(t, l, LN_1_B));
+                      block_weight(t, l, LN_1_B), norm_eps(t));
   if (level == RECOMPUTE_BLOCK) block_attention(t, l, mb);
   else if (level >= RECOMPUTE_NORM)
     layernorm_forward(c, b->ln_2, b->mean_2, b->rstd_2, b->residual_2, block_weight(t, l, LN_2_W),
-                      block_weight(t, l, LN_2_B));
-  if (level >= RECOMPUTE_MLP) linear_forward(t, rows2d(b->fc), rows2d(b->ln_2), l, FC_W, FC_B, rows2d(b->gelu));
-  else if (level >= RECOMPUTE_GELU) gelu_forward(c, b->gelu, b->fc);
+                      block_weight(t, l, LN_2_B), norm_eps(t));
+  if (level >= RECOMPUTE_MLP) block_mlp_up(t, l);
+  else if (level >= RECOMPUTE_GELU) mlp_forward(t, b);
   fsdp_poll(&t->fsdp);
 }
 
@@ -489,8 +616,11 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
   fsdp_wait(f, 0, true);
-  embedding_forward(&t->ctx, x->block[0].residual, x->tokens, root_weight(t, WTE), root_weight(t, WPE),
-                    dropout_at(t, mb, 0, DROP_EMBEDDING));
+  const bool normed = t->model.shape.block.norm_embedding;
+  embedding_forward(&t->ctx, normed ? x->embedded : x->block[0].residual, x->tokens, root_weight(t, WTE),
+                    root_weight(t, WPE), dropout_at(t, mb, 0, DROP_EMBEDDING));
+  if (normed)
+    layernorm_forward(&t->ctx, x->block[0].residual, Tensor{}, x->rstd_e, x->embedded, Tensor{}, Tensor{}, norm_eps(t));
   for (int l = 0; l < L; l++) {
     fsdp_wait(f, 1 + l, !products_take_e4m3(t));
     fsdp_prefetch(f, 1 + l, +1, L);
@@ -499,11 +629,17 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   }
   WORD_SET(&flight.stage, 0);
   residual_layernorm_forward(&t->ctx, x->residual_f, x->ln_f, x->mean_f, x->rstd_f, x->block[L - 1].residual_2,
-                             x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B),
+                             x->residual_f, root_weight(t, LN_F_W), root_weight(t, LN_F_B), norm_eps(t),
                              dropout_at(t, mb, L - 1, DROP_MLP_PROJ));
 }
 
 // ================================================================================================ 4 backward
+// The logits of some rows of ln_f.
+static void head_logits(Trainer *t, Tensor logits, Tensor ln_f) {
+  const float cap = (float)t->model.shape.block.logit_softcap;
+  matmul_forward(&t->ctx, logits, ln_f, root_weight(t, head_param(t)), MatmulEpilogue{});
+  if (cap > 0) softcap_forward(&t->ctx, logits, cap);
+}
 // The gradient of a weight and of its bias (data NULL: frozen, or none), from the matrix multiply's input and the
 // gradient of its output.
 static void linear_backward_weight(Trainer *t, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
@@ -520,9 +656,10 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
   for (int64_t at = 0; at < R; at += step) {
     const int64_t n = min64(step, R - at);
     Tensor logits = tensor_of(x->logits.data, F32, n, Vp), dlogits = tensor_of(x->dlogits.data, t->dtype, n, Vp);
-    matmul_forward(c, logits, rows_of(ln_f, at, n), weight, MatmulEpilogue{});
+    head_logits(t, logits, rows_of(ln_f, at, n));
     cross_entropy_forward_backward(c, tensor_of((float *)x->losses.data + at, F32, n), dlogits, logits,
-                                   tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V, scale);
+                                   tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V, scale,
+                                   (float)t->model.shape.block.logit_softcap);
     linear_backward_weight(t, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : mode);
     matmul_backward_input(c, rows_of(ln_f, at, n), dlogits, weight, none);
     liveness_progress();
@@ -530,6 +667,15 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
   }
 }
 
+// dfc (R, rows of fc) of block l from the gradient of its MLP branch.
+static void block_mlp_back(Trainer *t, int l, Tensor dfc, Tensor dbranch) {
+  BlockActs *b = &t->acts.block[l];
+  Tensor weight = block_weight(t, l, PROJ_W), fc = rows2d(b->fc), dact = rows2d(b->dact);
+  const Mlp mlp = t->model.shape.block.mlp;
+  matmul_backward_input(&t->ctx, dact, dbranch, weight, mlp == MLP_GELU ? fc : Tensor{});
+  if (mlp == MLP_RELU2) relu2_backward(&t->ctx, dfc, dact, fc);
+  if (mlp == MLP_SWIGLU) swiglu_backward(&t->ctx, dfc, dact, fc);
+}
 // One block: x->dresidual (gradient of the stream after it) becomes the gradient of the stream before it; x->dbranch
 // holds the gradient of this block's MLP branch on entry and of the previous block's on return. Weight gradients go to
 // the stage's gradient buffer, as `mode` says.
@@ -539,13 +685,13 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   BlockActs *b = &x->block[l];
   Fsdp *f = &t->fsdp;
   Tensor dw[BLOCK_PARAMS], none = {};
-  for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = fsdp_grad(f, block_param(&t->model, l, (BlockParam)k));
+  for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = grad_of(t, block_param(&t->model, l, (BlockParam)k));
   Tensor dln_1 = b->dln_1, dqkv = b->dqkv, datt = b->datt, dln_2 = b->dln_2, dfc = rows2d(b->dfc);
   Tensor dbranch = rows2d(x->dbranch);
 
-  linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->gelu), mode);
+  linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->act), mode);
   fsdp_poll(f);
-  matmul_backward_input(c, dfc, dbranch, block_weight(t, l, PROJ_W), rows2d(b->fc));
+  block_mlp_back(t, l, dfc, dbranch);
   fsdp_poll(f);
   linear_backward_weight(t, dw[FC_W], dw[FC_B], dfc, rows2d(b->ln_2), mode);
   fsdp_poll(f);
@@ -557,6 +703,9 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   matmul_backward_input(c, rows2d(datt), dbranch, block_weight(t, l, ATTN_PROJ_W), none);
   fsdp_poll(f);
   attention_backward(c, dqkv, datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
+  if (block_has_rope(t, l))
+    rope_backward(c, dqkv, dw[Q_NORM_W], dw[K_NORM_W], b->qk, block_rope_table(t, l), block_weight(t, l, Q_NORM_W),
+                  block_weight(t, l, K_NORM_W), rope_args(t), mode);
   fsdp_poll(f);
   linear_backward_weight(t, dw[ATTN_W], dw[ATTN_B], rows2d(dqkv), rows2d(b->ln_1), mode);
   fsdp_poll(f);
@@ -586,12 +735,12 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   liveness_phase("backward");
   fsdp_mark(f, c, MARK_MODEL, MARK_BACKWARD);
   fsdp_grads(f, 0);
-  Tensor dwte = fsdp_grad(f, WTE), dwpe = fsdp_grad(f, WPE);
+  Tensor dwte = root_grad(t, WTE), dwpe = root_grad(t, WPE), dembedded = x->dresidual;
   if (!t->model.tied && dwte.data && mode == OVERWRITE) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
-  head_forward_backward(t, fsdp_grad(f, head_param(t)), mode, 1.0f / (float)R);
+  head_forward_backward(t, root_grad(t, head_param(t)), mode, 1.0f / (float)R);
   loss_mean(c, (double *)(t->buffers.exchange + 1) + a, x->losses);
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
-  layernorm_backward(c, x->dresidual, x->dbranch, fsdp_grad(f, LN_F_W), fsdp_grad(f, LN_F_B), x->ln_f, x->residual_f,
+  layernorm_backward(c, x->dresidual, x->dbranch, root_grad(t, LN_F_W), root_grad(t, LN_F_B), x->ln_f, x->residual_f,
                      root_weight(t, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ), mode);
   if (!f->lay.blocks_in_root) fsdp_release(f, 0);                // nobody reads it from here on
   for (int l = L - 1; l >= lowest; l--) {
@@ -606,8 +755,14 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_reduce(f, 1 + l, a, A);
   }
   WORD_SET(&flight.stage, 0);
+  if (t->model.shape.block.norm_embedding && dwte.data) {
+    dembedded = x->dembedded;
+    c->ops->zero(c, dembedded.data, (size_t)numel(dembedded) * dtype_bytes(t->dtype));
+    layernorm_backward(c, dembedded, Tensor{}, Tensor{}, Tensor{}, x->dresidual, x->embedded, Tensor{}, Tensor{},
+                       x->rstd_e, Dropout{}, mode);
+  }
   if (dwte.data || dwpe.data)
-    embedding_backward(c, dwte, dwpe, x->dresidual, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode);
+    embedding_backward(c, dwte, dwpe, dembedded, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode);
   if (f->lay.blocks_in_root) fsdp_release(f, 0);
   fsdp_reduce(f, 0, a, A);
   c->ops->range_end(c);
@@ -759,7 +914,7 @@ static void trainer_enqueue_eval(Trainer *t, int E, int T) {
   for (int64_t at = 0; at < R; at += step) {
     const int64_t n = min64(step, R - at);
     Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);
-    matmul_forward(&t->ctx, logits, rows_of(rows2d(x->ln_f), at, n), root_weight(t, head_param(t)), MatmulEpilogue{});
+    head_logits(t, logits, rows_of(rows2d(x->ln_f), at, n));
     liveness_progress();
     cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n),
                           tensor_of((int32_t *)x->correct.data + at, I32, n), logits,
@@ -840,8 +995,7 @@ static void trainer_enqueue_sample(Trainer *t, int T) {
   Acts *x = &t->acts;
   trainer_load_batch(t, 0, 1, T);
   gpt_forward(t, Microbatch{0, PASS_SAMPLE});
-  matmul_forward(&t->ctx, x->logits, rows_of(rows2d(x->ln_f), T - 1, 1), root_weight(t, head_param(t)),
-                 MatmulEpilogue{});
+  head_logits(t, x->logits, rows_of(rows2d(x->ln_f), T - 1, 1));
   fsdp_release(&t->fsdp, 0);
   t->ctx.ops->copy(&t->ctx, t->host.logits, x->logits.data, sizeof(float) * (size_t)t->model.V);
 }
@@ -1024,7 +1178,9 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
   for (int i = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
     t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
     const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
-    const WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, t->head_rows};
+    const int64_t widest = max64(max64(model_qkv_rows(&m->shape), model_fc_rows(&m->shape)), m->F);
+    const WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, t->head_rows, widest,
+                              m->hs, m->KV};
     size_t bytes;
     t->ctx.ops->workspace_bytes(&t->ctx, q, &bytes);
     if (bytes > t->ctx.workspace_bytes) t->ctx.workspace_bytes = bytes;
@@ -1083,10 +1239,7 @@ static void trainer_plan_close(Trainer *t) {
 }
 static Trainer *trainer_of(const RunView *run) { return (Trainer *)((char *)run - offsetof(Trainer, run)); }
 static Param *params_of_shape(const ModelShape *s, int *params) {
-  Model m = {};
-  m.L = (int)s->n_layer, m.H = (int)s->n_head, m.C = s->n_embd, m.P = s->n_positions;
-  m.V = s->vocab_size, m.Vp = round_up(s->vocab_size, VOCAB_ALIGN);
-  m.tied = s->tied;
+  const Model m = model_of_shape(s, 1);
   return model_params(&m, params);
 }
 static RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads) {
@@ -1138,6 +1291,16 @@ static void memory_map(const RunView *run, FILE *to) {
 }
 const Program program = {options_resolve, params_of_shape, plan_open, plan_step, plan_close, memory_map};
 
+// Computes what rope turns by, if the model has it.
+static void trainer_fill_rope(Trainer *t) {
+  const Tensor rope = t->buffers.rope;
+  if (!rope.data) return;
+  float *table = (float *)malloc(sizeof(float) * (size_t)numel(rope));
+  rope_table_fill(table, &t->model.shape.block, rope.shape[0], rope.shape[1]);
+  t->ctx.ops->copy(&t->ctx, rope.data, table, sizeof(float) * (size_t)numel(rope));
+  t->ctx.ops->sync(&t->ctx);
+  free(table);
+}
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
@@ -1186,6 +1349,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->host.state->loss_scale = t->loss_scale;
   t->host.state->beta1_power = t->host.state->beta2_power = 1;
   ops->copy(&t->ctx, t->buffers.state, t->host.state, sizeof(StepState));
+  trainer_fill_rope(t);
   fsdp_init_params(&t->fsdp, (uint64_t)o->seed);
 }
 static void trainer_close(Trainer *t) {

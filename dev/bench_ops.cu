@@ -88,11 +88,12 @@ TIMED(embedding_forward, (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor 
       (c, out, tokens, wte, wpe, d), out, 0, 0, 2 * bytes_of(out), false)
 TIMED(embedding_backward, (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout d, Accumulate m),
       (c, dwte, dwpe, dout, tokens, d, m), dout, 0, 0, bytes_of(dout) * 3, false)
-TIMED(layernorm_forward, (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor w, Tensor b),
-      (c, out, mean, rstd, in, w, b), out, 0, 0, 2 * bytes_of(out), false)
+TIMED(layernorm_forward, (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor w, Tensor b, float eps),
+      (c, out, mean, rstd, in, w, b, eps), out, 0, 0, 2 * bytes_of(out), false)
 TIMED(residual_layernorm_forward,
-      (Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor branch, Tensor w, Tensor b,
-       Dropout d), (c, residual, out, mean, rstd, in, branch, w, b, d), out, 0, 0, 4 * bytes_of(out), false)
+      (Ctx * c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor branch, Tensor w, Tensor b,
+       float eps, Dropout d),
+      (c, residual, out, mean, rstd, in, branch, w, b, eps, d), out, 0, 0, 4 * bytes_of(out), false)
 TIMED(layernorm_backward,
       (Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dw, Tensor db, Tensor dout, Tensor residual, Tensor w,
        Tensor mean, Tensor rstd, Dropout d, Accumulate m),
@@ -100,8 +101,9 @@ TIMED(layernorm_backward,
       bytes_of(dout) * (dbranch.data && dbranch.data != dresidual.data ? 5 : 4), false)
 TIMED(gelu_forward, (Ctx *c, Tensor out, Tensor in), (c, out, in), out, 0, 0, bytes_of(out) + bytes_of(in), false)
 TIMED(cross_entropy_forward_backward,
-      (Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int64_t vocab, float scale),
-      (c, losses, dlogits, logits, targets, vocab, scale), logits, 0, 0, bytes_of(logits) + bytes_of(dlogits), false)
+      (Ctx * c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int64_t vocab, float scale, float cap),
+      (c, losses, dlogits, logits, targets, vocab, scale, cap), logits, 0, 0, bytes_of(logits) + bytes_of(dlogits),
+      false)
 TIMED(adamw_update, (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a),
       (c, param, master, m, v, grad, a), any_shape, 0,
       0, 2 * (bytes_of(master) + bytes_of(m) + bytes_of(v)) + bytes_of(grad) +

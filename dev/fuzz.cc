@@ -399,8 +399,7 @@ static void fuzz_import_path(const char *path) {
   const ModelShape *m = &s.shape;
   HOLDS(m->n_layer > 0 && m->n_head > 0 && m->n_embd > 0 && m->n_positions > 0 && m->vocab_size > 0);
   if (m->n_layer <= 16) {
-    const Model model = {(int)m->n_layer, (int)m->n_head, m->n_embd, m->n_positions, m->n_positions, m->vocab_size,
-                         round_up(m->vocab_size, VOCAB_ALIGN), m->tied, 0, HEAD_CHUNK_BYTES};
+    const Model model = model_of_shape(m, 1);
     int params;
     Param *param = model_params(&model, &params);
     TensorMap map;

@@ -16,7 +16,7 @@
 #pragma once
 #include "state.h"
 
-// A matrix: rows [part rows, + rows) of a parameter. first: its first element there. stage_at: of this rank's run, in
+// A matrix: the part-th of a parameter. first: its first element there. stage_at: of this rank's run, in
 // the stage of its round's slot.
 struct OwnedMatrix {
   int param, part;
@@ -101,10 +101,9 @@ static inline void owned_layout(Fsdp *f) {
   o->matrix = (OwnedMatrix *)calloc((size_t)o->matrices + 1, sizeof(OwnedMatrix));
   for (int p = 0, k = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
-    for (int part = 0; part < q->matrices && q->owned; part++, k++) {
-      const int64_t rows = q->shape[0] / q->matrices;
-      o->matrix[k] = OwnedMatrix{p, part, rows, q->shape[1], part * rows * q->shape[1], 0, 0, 0};
-    }
+    int64_t first = 0;
+    for (int part = 0; part < q->matrices && q->owned; first += q->matrix_rows[part++] * q->shape[1], k++)
+      o->matrix[k] = OwnedMatrix{p, part, q->matrix_rows[part], q->shape[1], first, 0, 0, 0};
   }
   owned_deal(o->matrix, o->matrices, N);
   for (int k = 0; k < o->matrices; k++) if (o->matrix[k].round >= o->rounds) o->rounds = o->matrix[k].round + 1;

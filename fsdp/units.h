@@ -29,7 +29,8 @@ struct Param {
   bool decay;                                    // weight decay applies
   float lr_scale;                                // factor of its learning rate
   bool linear;                                   // the weight of a block's matrix multiply: E4M3 with --fp8, Muon's
-  int matrices;                                  // that it is made of, one below the other: 3 of q, k and v
+  int matrices;                                  // that it is made of, one below the other: 3 of q, k and v, 2 of gate
+  int64_t matrix_rows[3];                        // and up; the rows of each
   bool frozen;                                   // no gradient, no optimizer state
   int stage;                                     // the stage that needs it
   // The layout fills in the rest.

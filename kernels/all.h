@@ -3,6 +3,9 @@
 #include "embedding.cuh"
 #include "layernorm.cuh"
 #include "gelu.cuh"
+#include "swiglu.cuh"
+#include "softcap.cuh"
+#include "rope.cuh"
 #include "matmul.cuh"
 #include "attention.cuh"
 #include "cross_entropy.cuh"
@@ -15,6 +18,7 @@
 #if PART_CUDA // kernels that are files of their own
 #include "embedding_cuda.cuh"
 #include "layernorm_cuda.cuh"
+#include "rope_cuda.cuh"
 #include "matmul_cuda.cuh"
 #include "attention_cuda.cuh"
 #include "optimizer_cuda.cuh"

@@ -1,6 +1,8 @@
 // attention.cuh: causal multi-head self-attention that never holds a (T,T) matrix.
 //
-//   qkv (B,T,3C): q | k | v, each of n_head heads of hs = C/n_head columns; out, dout (B,T,C); lse (B,H,T) fp32
+//   qkv (B,T,(H+2KV)hs): q of H = n_head heads | k | v of KV heads each, of hs columns; out, dout (B,T,C), C = H hs;
+//   lse (B,H,T) fp32. With KV < H, head h reads k and v of head h / (H/KV) (Ainslie et al. 2023, "GQA"), which are
+//   nowhere copied; dk and dv of a head are the sums over its H/KV query heads, in order. KV follows from the shapes
 //   s_qk = q . k / sqrt(hs) for k <= q       lse_q = ln sum_k e^(s_qk)       p_qk = e^(s_qk - lse_q)
 //   out_q = sum_k w_qk p_qk v_k              w = 1/(1-p) where dropout keeps the probability, 0 where it drops it
 //   dv_k  = sum_q w_qk p_qk dout_q           D_q = dout_q . out_q
@@ -17,44 +19,56 @@
 //
 // The order of sums is the same for every instruction set and thread count. Each element of a matrix multiply is one
 // chain of fused multiply-adds: over d ascending (S^T, dP^T), over keys ascending (out, dq, the softmax sum), over
-// queries ascending (dk, dv). Every instruction set skips the blocks of 16 keys by 16 queries above the diagonal. D_q
-// is summed in 16 lanes, then over the lanes in vf_sum's tree. Threads divide the work into whole outputs, never into
-// parts of a sum: (sequence, head, run of query tiles) in forward, (sequence, head) in backward.
+// queries ascending (dk, dv), head by head of a group. Every instruction set skips the blocks of 16 keys by 16 queries
+// above the diagonal. D_q is summed in 16 lanes, then over the lanes in vf_sum's tree. Threads divide the work into
+// whole outputs, never into parts of a sum: (sequence, head, run of query tiles) in forward, (sequence, head of k and
+// v) in backward.
 #pragma once
 #include "ops.h"
 
+// Heads of k and v: half of what qkv has more than out.
+static inline int64_t attention_kv_heads(Tensor out, Tensor qkv, int n_head) {
+  const int64_t hs = out.shape[2] / n_head;
+  return (qkv.shape[2] - out.shape[2]) / (2 * (hs ? hs : 1));
+}
+
 #if PART_LAUNCH
 static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;      // of one sample's attention: n_head T T
-// qkv (B,T,3C), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element (head, query,
-// key) of the dropout mask of sample drop.sample0 + b is (head*T + query)*T + key. Dies if n_head does not divide C.
+static inline void attention_check_heads(const char *op, Tensor out, Tensor qkv, int n_head) {
+  const int64_t C = out.shape[2], kv = n_head > 0 && C % n_head == 0 ? attention_kv_heads(out, qkv, n_head) : 0;
+  CHECK(n_head > 0 && C % n_head == 0, "%s: %d heads, which must divide the width %lld", op, n_head, (long long)C);
+  CHECK(kv > 0 && n_head % kv == 0, "%s: %d heads of q and %lld of k and v, which must divide them", op, n_head,
+        (long long)kv);
+  CHECK_SHAPE(qkv, out.shape[0], out.shape[1], C + 2 * kv * (C / n_head));
+}
+// qkv (B,T,C+2 KV hs), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element (head,
+// query, key) of the dropout mask of sample drop.sample0 + b is (head*T + query)*T + key. Dies if n_head does not
+// divide C.
 static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
   CHECK(out.ndim == 3, "attention_forward: out has %d dimensions, needs (B,T,C)", out.ndim);
-  const int64_t B = out.shape[0], T = out.shape[1], C = out.shape[2];
-  CHECK(n_head > 0 && C % n_head == 0, "attention_forward: %d heads, which must divide the width %lld", n_head,
-        (long long)C);
+  const int64_t B = out.shape[0], T = out.shape[1];
+  attention_check_heads("attention_forward", out, qkv, n_head);
   CHECK(drop.p >= 0.0f && drop.p < 1.0f, "attention_forward: dropout of %g, needs 0 <= p < 1", (double)drop.p);
   CHECK(drop.p == 0.0f || n_head * T * T <= DROPOUT_MOST_WEIGHTS,
         "attention_forward: dropout on %d heads of %lld tokens, needs n_head * T * T <= 2^34", n_head, (long long)T);
-  CHECK_SHAPE(qkv, B, T, 3 * C);
   CHECK_SHAPE(lse, B, n_head, T);
   CHECK_DTYPE(lse, F32);
   CHECK_DTYPE(qkv, out.dtype);
   CALL_OP(c, attention_forward, out, lse, qkv, n_head, drop);
 }
 
-// dqkv (B,T,3C) is overwritten; out and lse are attention_forward's results for qkv and the same drop; dout (B,T,C).
+// dqkv, of qkv's shape, is overwritten; out and lse are attention_forward's results for qkv and the same drop; dout
+// (B,T,C).
 static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                       Dropout drop) {
   CHECK(out.ndim == 3, "attention_backward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1], C = out.shape[2];
-  CHECK(n_head > 0 && C % n_head == 0, "attention_backward: %d heads, which must divide the width %lld", n_head,
-        (long long)C);
+  attention_check_heads("attention_backward", out, qkv, n_head);
   CHECK(drop.p >= 0.0f && drop.p < 1.0f, "attention_backward: dropout of %g, needs 0 <= p < 1", (double)drop.p);
   CHECK(drop.p == 0.0f || n_head * T * T <= DROPOUT_MOST_WEIGHTS,
         "attention_backward: dropout on %d heads of %lld tokens, needs n_head * T * T <= 2^34", n_head, (long long)T);
-  CHECK_SHAPE(dqkv, B, T, 3 * C);
+  CHECK_SHAPE(dqkv, B, T, qkv.shape[2]);
   CHECK_SHAPE(dout, B, T, C);
-  CHECK_SHAPE(qkv, B, T, 3 * C);
   CHECK_SHAPE(lse, B, n_head, T);
   CHECK_DTYPE(lse, F32);
   CHECK_DTYPE(qkv, out.dtype);
@@ -78,21 +92,21 @@ static size_t attention_thread_bytes(const AttentionShape *s, Dtype dtype, bool 
 #endif
   return (void)dtype, backward ? attention_backward_bytes(s) : attention_forward_bytes(s);
 }
-static void attention_check_workspace(const Ctx *c, Tensor out, int n_head, bool backward) {
-  const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
+static void attention_check_workspace(const Ctx *c, Tensor out, Tensor qkv, int n_head, bool backward) {
+  const AttentionShape s = attention_shape(out, qkv, n_head);
   const size_t need = attention_thread_bytes(&s, out.dtype, backward) * (size_t)c->threads;
   CHECK(c->workspace_bytes >= need, "attention_%s: workspace of %zu bytes, needs %zu",
         backward ? "backward" : "forward", c->workspace_bytes, need);
 }
 static size_t attention_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
-  const AttentionShape s = attention_shape(q.seq_len, q.n_embd, q.n_head);
+  const AttentionShape s = attention_shape_of(q.seq_len, query_head_size(&q), q.n_head, query_kv_heads(&q));
   const size_t forward = attention_thread_bytes(&s, q.dtype, false);
   const size_t backward = attention_thread_bytes(&s, q.dtype, true);
   return (size_t)c->threads * (forward > backward ? forward : backward);
 }
 static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
-  attention_check_workspace(c, out, n_head, false);
+  attention_check_workspace(c, out, qkv, n_head, false);
 #ifdef __AVX512BF16__
   if (out.dtype == BF16) { attention_forward16(c, out, lse, qkv, n_head, &drop); return; }
 #endif
@@ -101,7 +115,7 @@ static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, i
 static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                     Dropout drop) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
-  attention_check_workspace(c, out, n_head, true);
+  attention_check_workspace(c, out, qkv, n_head, true);
 #ifdef __AVX512BF16__
   if (out.dtype == BF16) { attention_backward16(c, dqkv, dout, qkv, out, lse, n_head, &drop); return; }
 #endif

@@ -208,15 +208,20 @@ struct AttentionBackward16 {
   uint32_t *qt, *doutt;                          // q^T, dout^T, right: [rows][columns]
   uint32_t *q, *dout;                            // right: [columns][rows]
   uint32_t *p, *ds, *ds_right;                   // p^T, ds^T of one key block: [queries of the group]; [queries][keys]
-  float *dqt, *dk, *dv;                          // sums: dq^T [rows][columns], dk and dv of a group of keys
+  float *dqt, *dk, *dv;                          // sums: dq^T [rows][columns], dk and dv of the keys that are kept
   float *lse, *dot;                              // of each query: -lse in base 2; dot = dout . out
   float *s, *dp, *mask;                          // a block each
   float scale[32], one[32];                      // factors for the rows of dq and dk; of dv
 };
+// Blocks of keys whose dk and dv exist at once: all where heads share k and v.
+static int64_t attention_kept_blocks(const AttentionShape *s) {
+  return s->group == 1 ? (int64_t)ATTENTION_GROUP : attention_count(s).rows;
+}
 static size_t attention_backward16_bytes(const AttentionShape *s) {
   const AttentionBlocks n = attention_count(s);
   const int64_t group = ATTENTION_GROUP, words = 7 * n.all + 2 * group + group * group;
-  return attention_bytes_of(words * ATTENTION_WORDS + (n.all + 2 * group * n.columns + 3) * ATTENTION_SUMS +
+  return attention_bytes_of(words * ATTENTION_WORDS +
+                            (n.all + 2 * attention_kept_blocks(s) * n.columns + 3) * ATTENTION_SUMS +
                             2 * n.rows * ATTENTION_BLOCK);
 }
 static AttentionBackward16 attention_backward16_scratch(void *memory, const AttentionShape *s) {
@@ -230,8 +235,8 @@ static AttentionBackward16 attention_backward16_scratch(void *memory, const Atte
   w.ds = attention_take_words(&at, ATTENTION_GROUP);
   w.ds_right = attention_take_words(&at, ATTENTION_GROUP * ATTENTION_GROUP);
   w.dqt = attention_take(&at, n.all * ATTENTION_SUMS);
-  w.dk = attention_take(&at, ATTENTION_GROUP * n.columns * ATTENTION_SUMS);
-  w.dv = attention_take(&at, ATTENTION_GROUP * n.columns * ATTENTION_SUMS);
+  w.dk = attention_take(&at, attention_kept_blocks(s) * n.columns * ATTENTION_SUMS);
+  w.dv = attention_take(&at, attention_kept_blocks(s) * n.columns * ATTENTION_SUMS);
   w.s = attention_take(&at, ATTENTION_SUMS);
   w.dp = attention_take(&at, ATTENTION_SUMS);
   w.mask = attention_take(&at, ATTENTION_SUMS);
@@ -335,13 +340,14 @@ static void attention_softmax(AttentionForward16 *f, const AttentionShape *s, in
   }
 }
 // Packs block j of keys for all queries.
-static void attention_forward16_pack(AttentionForward16 *f, const AttentionShape *s, const bf16 *q, int64_t j) {
+static void attention_forward16_pack(AttentionForward16 *f, const AttentionShape *s, const AttentionHead<bf16> *head,
+                                     int64_t j) {
   const AttentionBlocks n = attention_count(s);
   for (int64_t c = 0; c < n.columns; c++) {
     alignas(64) uint32_t left[ATTENTION_WORDS];
-    attention_left(left, attention_source(s, q + s->C, 3 * s->C, j, c));
+    attention_left(left, attention_source(s, head->k, s->ld, j, c));
     attention_left_to_right(f->k + (j * n.columns + c) * ATTENTION_WORDS, left);
-    attention_right(f->v + (c * n.rows + j) * ATTENTION_WORDS, attention_source(s, q + 2 * s->C, 3 * s->C, j, c));
+    attention_right(f->v + (c * n.rows + j) * ATTENTION_WORDS, attention_source(s, head->v, s->ld, j, c));
   }
 }
 // Block i of queries against all keys up to its last.
@@ -350,7 +356,7 @@ static void attention_forward16_block(AttentionForward16 *f, const AttentionShap
   const AttentionBlocks n = attention_count(s);
   const int64_t queries = attention_min(32, s->T - i * 32);
   for (int64_t c = 0; c < n.columns; c++)
-    attention_left(f->q + c * ATTENTION_WORDS, attention_source(s, q, 3 * s->C, i, c));
+    attention_left(f->q + c * ATTENTION_WORDS, attention_source(s, q, s->ld, i, c));
   for (int64_t j = 0; j <= i; j++) {
     attention_blocks(f->s + j * ATTENTION_SUMS, f->q, f->k + j * n.columns * ATTENTION_WORDS, n.columns, false);
   }
@@ -369,21 +375,21 @@ static void attention_forward16_block(AttentionForward16 *f, const AttentionShap
 static void attention_forward16_item(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop,
                                      int64_t item, int64_t runs) {
   const int64_t len = out.shape[1], C = out.shape[2], heads = out.shape[0] * n_head;
-  const AttentionShape s = attention_shape(len, C, n_head);
+  const AttentionShape s = attention_shape(out, qkv, n_head);
   AttentionForward16 f = attention_forward16_scratch(attention_thread_memory(c, attention_forward16_bytes(&s)), &s);
   const int64_t rows = attention_count(&s).rows;
   const int64_t b = item / runs / n_head, h = item / runs % n_head, run = runs - 1 - item % runs;  // longest first
-  const AttentionHead<bf16> head = attention_head<bf16>(&s, qkv, out, qkv, out, lse, n_head, item / runs);
-  const AttentionHead<bf16> next = attention_head<bf16>(&s, qkv, out, qkv, out, lse, n_head, item + 1);
+  const AttentionHead<bf16> head = attention_head<bf16>(&s, qkv, out, qkv, out, lse, item / runs);
+  const AttentionHead<bf16> next = attention_head<bf16>(&s, qkv, out, qkv, out, lse, item + 1);
   const bool last = runs > 1 || item + 1 == heads;
   AttentionAhead<bf16> ahead = attention_ahead_of(&s, &head, &next, false, attention_first_rows(&s),
                                                   attention_units(&s, rows), last);
   bf16 *to = (bf16 *)out.data + b * len * C + h * s.hs;
   float *to_lse = (float *)lse.data + (b * n_head + h) * len;
   const int64_t first = run * rows / runs;
-  for (int64_t j = 0; j < first; j++) attention_forward16_pack(&f, &s, head.q, j);
+  for (int64_t j = 0; j < first; j++) attention_forward16_pack(&f, &s, &head, j);
   for (int64_t i = first; i < (run + 1) * rows / runs; i++) {
-    attention_forward16_pack(&f, &s, head.q, i);
+    attention_forward16_pack(&f, &s, &head, i);
     attention_forward16_block(&f, &s, to, to_lse, head.q, i, AttentionDrop{drop, drop->sample0 + b, h}, &ahead);
   }
 }
@@ -407,12 +413,12 @@ static void attention_forward16(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int 
 static void attention_backward16_pack(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
                                       int64_t i) {
   const AttentionBlocks n = attention_count(s);
-  const int64_t C = s->C, ld = 3 * C;
+  const int64_t C = s->C, ld = s->ld;
   for (int64_t c = 0; c < n.columns; c++) {
     const int64_t at = (i * n.columns + c) * ATTENTION_WORDS, across = (c * n.rows + i) * ATTENTION_WORDS;
     alignas(64) uint32_t part[ATTENTION_WORDS];
-    const AttentionSource q = attention_source(s, head->q, ld, i, c), k = attention_source(s, head->q + C, ld, i, c);
-    const AttentionSource v = attention_source(s, head->q + 2 * C, ld, i, c);
+    const AttentionSource q = attention_source(s, head->q, ld, i, c), k = attention_source(s, head->k, ld, i, c);
+    const AttentionSource v = attention_source(s, head->v, ld, i, c);
     const AttentionSource dout = attention_source(s, head->dout, C, i, c);
     attention_left(w->k + at, k);
     attention_left(w->v + at, v);
@@ -470,7 +476,8 @@ static void attention_backward16_keys(AttentionBackward16 *w, const AttentionSha
                                       AttentionAhead<bf16> *ahead) {
   const AttentionBlocks n = attention_count(s);
   const int64_t across = n.columns * ATTENTION_WORDS, group = j / ATTENTION_GROUP, key = j % ATTENTION_GROUP;
-  const bool add = first / ATTENTION_GROUP > group;
+  const int64_t turn = d.head % s->group, kept = s->group == 1 ? key : j;
+  const bool add = turn > 0 || first / ATTENTION_GROUP > group;
   for (int64_t i = first; i < end; i++) {
     if (j == attention_min(i, attention_min(ATTENTION_GROUP, n.rows) - 1)) attention_backward16_pack(w, s, head, i);
     attention_blocks(w->s, w->k + j * across, w->qt + i * across, n.columns, false);
@@ -479,20 +486,19 @@ static void attention_backward16_keys(AttentionBackward16 *w, const AttentionSha
     attention_softmax16_backward(w, s, j, i, w->p + at, w->ds + at, w->ds_right + in_group * ATTENTION_WORDS, d, ahead);
   }
   for (int64_t c = 0; c < n.columns; c++) {
-    const int64_t at = (c * n.rows + first) * ATTENTION_WORDS, to = (key * n.columns + c) * ATTENTION_SUMS;
+    const int64_t at = (c * n.rows + first) * ATTENTION_WORDS, to = (kept * n.columns + c) * ATTENTION_SUMS;
     attention_blocks(w->dv + to, w->p, w->dout + at, end - first, add);
     attention_blocks(w->dk + to, w->ds, w->q + at, end - first, add);
-    if (end < n.rows) continue;
-    const int64_t ld = 3 * s->C, rows = s->T - j * 32, columns = s->hs - c * 32;
-    bf16 *dk = head->dq + s->C + j * 32 * ld + c * 32;
-    attention_put(dk, ld, w->dk + to, w->scale, rows, columns);
-    attention_put(dk + s->C, ld, w->dv + to, w->one, rows, columns);
+    if (end < n.rows || turn < s->group - 1) continue;
+    const int64_t ld = s->ld, rows = s->T - j * 32, columns = s->hs - c * 32, place = j * 32 * ld + c * 32;
+    attention_put(head->dk + place, ld, w->dk + to, w->scale, rows, columns);
+    attention_put(head->dv + place, ld, w->dv + to, w->one, rows, columns);
   }
 }
 static void attention_backward16_head(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
                                       AttentionDrop d, AttentionAhead<bf16> *ahead) {
   const AttentionBlocks n = attention_count(s);
-  const int64_t ld = 3 * s->C, G = ATTENTION_GROUP;
+  const int64_t ld = s->ld, G = ATTENTION_GROUP;
   for (int64_t keys = 0; keys < n.rows; keys += G) {
     const int64_t keys_end = attention_min(keys + G, n.rows);
     for (int64_t queries = keys; queries < n.rows; queries += G) {
@@ -512,22 +518,23 @@ static void attention_backward16_head(AttentionBackward16 *w, const AttentionSha
 }
 static void attention_backward16(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                  const Dropout *drop) {
-  const int64_t heads = out.shape[0] * n_head;
-  const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
-  const int64_t chunk = attention_chunk(heads, c->threads);
+  const AttentionShape s = attention_shape(out, qkv, n_head);
+  const int64_t heads = out.shape[0] * n_head, groups = heads / s.group, chunk = attention_chunk(groups, c->threads);
   int64_t counter = 0, *const taken = &counter;
   parallel(c->threads, [=](int, int) {
     amx_thread_begin();
     AttentionBackward16 w =
         attention_backward16_scratch(attention_thread_memory(c, attention_backward16_bytes(&s)), &s);
-    thread_tasks(taken, heads, chunk, [&](int64_t item) {
-      const AttentionHead<bf16> head = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, n_head, item);
-      const AttentionHead<bf16> next = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, n_head, item + 1);
-      AttentionAhead<bf16> ahead = attention_ahead_of(&s, &head, &next, true, attention_first_rows(&s),
-                                                      attention_units(&s, ATTENTION_GROUP), item + 1 == heads);
-      ahead.turned = attention_min(ATTENTION_GROUP * 32, s.T);
-      const AttentionDrop d = {drop, drop->sample0 + item / n_head, item % n_head};
-      attention_backward16_head(&w, &s, &head, d, &ahead);
+    thread_tasks(taken, groups, chunk, [&](int64_t item) {
+      for (int64_t i = item * s.group; i < (item + 1) * s.group; i++) {
+        const AttentionHead<bf16> head = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, i);
+        const AttentionHead<bf16> next = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, i + 1);
+        AttentionAhead<bf16> ahead = attention_ahead_of(&s, &head, &next, true, attention_first_rows(&s),
+                                                        attention_units(&s, ATTENTION_GROUP), i + 1 == heads);
+        ahead.turned = attention_min(ATTENTION_GROUP * 32, s.T);
+        const AttentionDrop d = {drop, drop->sample0 + i / n_head, i % n_head};
+        attention_backward16_head(&w, &s, &head, d, &ahead);
+      }
     });
     amx_thread_end();
   });

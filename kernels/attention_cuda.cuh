@@ -78,18 +78,20 @@
   X(96,  1, 32, true,  2,   1, 32, true,  2,  2, 32, false, 2) \
   X(128, 2, 32, false, 2,   1, 16, true,  2,  1, 32, true,  2)
 
-static AttentionShape attention_shape(Tensor out, int n_head) {
-  const int hs = (int)(out.shape[2] / n_head);
+static AttentionShape attention_shape(Tensor out, Tensor qkv, int n_head) {
+  const int hs = (int)(out.shape[2] / n_head), group = n_head / (int)attention_kv_heads(out, qkv, n_head);
   const float scale = 1.0f / sqrtf((float)hs);
-  return AttentionShape{(int)out.shape[1], n_head, hs, (int)out.shape[2], scale, scale * 1.44269504f};
+  return AttentionShape{(int)out.shape[1], n_head, hs, (int)out.shape[2], group, (int)qkv.shape[2], scale,
+                        scale * 1.44269504f};
 }
 static AttentionDrop attention_drop(const Ctx *c, Dropout drop) {
   return AttentionDrop{drop, drop.p > 0.0f ? dropout_threshold(drop.p) : 0u, 1.0f / (1.0f - drop.p), c->state};
 }
-// Grid for tiles of `rows` rows; each tile has `runs` blocks.
-static dim3 attention_grid(const AttentionShape &s, int64_t B, int rows, int runs = 1) {
-  return dim3((unsigned)((s.len + rows - 1) / rows * runs), (unsigned)s.n_head, (unsigned)B);
+// Grid for tiles of `rows` rows of `heads` heads; each tile has `runs` blocks.
+static dim3 attention_grid(const AttentionShape &s, int64_t B, int heads, int rows, int runs = 1) {
+  return dim3((unsigned)((s.len + rows - 1) / rows * runs), (unsigned)heads, (unsigned)B);
 }
+static int attention_shared_heads(const AttentionShape &s) { return s.n_head / s.group; }
 static void attention_check(const char *op, Tensor out, int n_head) {
   CHECK(out.shape[0] < 65536 && n_head < 65536 && out.shape[1] < 1 << 30 && out.shape[2] < 1 << 29,
         "%s: (%lld,%lld,%lld) on %d heads, needs fewer than 65536 sequences and heads, 2^30 tokens, 2^29 columns", op,
@@ -103,13 +105,16 @@ static void attention_check_aligned(const char *op, Tensor out, int n_head, cons
         op, head_bytes);
 }
 template <class T, int COLUMNS> static void attention_plain_forward(Ctx *c, AttentionForward<T> a, int64_t B) {
-  const dim3 grid = attention_grid(a.s, B, ATTENTION_EDGE, (a.s.hs + COLUMNS - 1) / COLUMNS);
+  const dim3 grid = attention_grid(a.s, B, a.s.n_head, ATTENTION_EDGE, (a.s.hs + COLUMNS - 1) / COLUMNS);
   LAUNCH((attention_plain_forward_kernel<T, COLUMNS>), grid, ATTENTION_PLAIN_THREADS, 0, STREAM(c), a);
 }
 template <class T, int COLUMNS> static void attention_plain_backward(Ctx *c, AttentionBackward<T> a, int64_t B) {
-  const dim3 grid = attention_grid(a.s, B, ATTENTION_EDGE, (a.s.hs + COLUMNS - 1) / COLUMNS);
-  LAUNCH((attention_plain_dkv_kernel<T, COLUMNS>), grid, ATTENTION_PLAIN_THREADS, 0, STREAM(c), a);
-  LAUNCH((attention_plain_dq_kernel<T, COLUMNS>), grid, ATTENTION_PLAIN_THREADS, 0, STREAM(c), a);
+  const int runs = (a.s.hs + COLUMNS - 1) / COLUMNS;
+  LAUNCH((attention_plain_dkv_kernel<T, COLUMNS>),
+         attention_grid(a.s, B, attention_shared_heads(a.s), ATTENTION_EDGE, runs), ATTENTION_PLAIN_THREADS, 0,
+         STREAM(c), a);
+  LAUNCH((attention_plain_dq_kernel<T, COLUMNS>), attention_grid(a.s, B, a.s.n_head, ATTENTION_EDGE, runs),
+         ATTENTION_PLAIN_THREADS, 0, STREAM(c), a);
 }
 
 // Bytes of `rows` rows of two-byte elements.
@@ -140,8 +145,8 @@ template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<
     if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
       constexpr size_t bytes = attention_forward_bytes(HS, M, N); \
       static_assert(bytes <= ATTENTION_SHARED_MOST, "more shared memory than a block may have"); \
-      LAUNCH((attention_forward_kernel<T, HS, M, N, KEEP, BLOCKS>), attention_grid(a.s, B, 64 * M), ATTENTION_THREADS, \
-             bytes, STREAM(c), a); \
+      LAUNCH((attention_forward_kernel<T, HS, M, N, KEEP, BLOCKS>), attention_grid(a.s, B, a.s.n_head, 64 * M), \
+             ATTENTION_THREADS, bytes, STREAM(c), a); \
       return; \
     }
     if (attention_roomy(c)) { ATTENTION_TILES(X) } else { ATTENTION_SMALL(X) }
@@ -153,7 +158,7 @@ static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, i
   attention_check("attention_forward", out, n_head);
   attention_check_aligned("attention_forward", out, n_head, qkv.data);
   if (numel(out) == 0) return;
-  const AttentionShape s = attention_shape(out, n_head);
+  const AttentionShape s = attention_shape(out, qkv, n_head);
   const AttentionDrop d = attention_drop(c, drop);
   float *stats = (float *)lse.data;
   DISPATCH(out.dtype, T,
@@ -167,15 +172,15 @@ template <class T> static void attention_backward_typed(Ctx *c, AttentionBackwar
     else attention_plain_backward<T, 64>(c, a, B);
   } else {
 #define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \
-    if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
-      constexpr size_t kv_bytes = attention_dkv_bytes(HS, KV_M, KV_N), q_bytes = attention_dq_bytes(HS, Q_M, Q_N); \
-      static_assert(kv_bytes <= ATTENTION_SHARED_MOST && q_bytes <= ATTENTION_SHARED_MOST, "too much shared memory"); \
-      LAUNCH((attention_dkv_kernel<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS>), attention_grid(a.s, B, 64 * KV_M), \
-             ATTENTION_THREADS, kv_bytes, STREAM(c), a); \
-      LAUNCH((attention_dq_kernel<T, HS, Q_M, Q_N, Q_KEEP, Q_BLOCKS>), attention_grid(a.s, B, 64 * Q_M), \
-             ATTENTION_THREADS, q_bytes, STREAM(c), a); \
-      return; \
-    }
+  if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
+    constexpr size_t kv_bytes = attention_dkv_bytes(HS, KV_M, KV_N), q_bytes = attention_dq_bytes(HS, Q_M, Q_N); \
+    static_assert(kv_bytes <= ATTENTION_SHARED_MOST && q_bytes <= ATTENTION_SHARED_MOST, "too much shared memory"); \
+    LAUNCH((attention_dkv_kernel<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS>), \
+           attention_grid(a.s, B, attention_shared_heads(a.s), 64 * KV_M), ATTENTION_THREADS, kv_bytes, STREAM(c), a); \
+    LAUNCH((attention_dq_kernel<T, HS, Q_M, Q_N, Q_KEEP, Q_BLOCKS>), attention_grid(a.s, B, a.s.n_head, 64 * Q_M), \
+           ATTENTION_THREADS, q_bytes, STREAM(c), a); \
+    return; \
+  }
     if (attention_roomy(c)) { ATTENTION_TILES(X) } else { ATTENTION_SMALL(X) }
 #undef X
     attention_plain_backward<T, 64>(c, a, B);
@@ -193,7 +198,7 @@ static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv
   if (numel(out) == 0) return;
   const size_t need = (size_t)numel(lse) * sizeof(float);
   CHECK(c->workspace_bytes >= need, "attention_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
-  const AttentionShape s = attention_shape(out, n_head);
+  const AttentionShape s = attention_shape(out, qkv, n_head);
   const AttentionDrop d = attention_drop(c, drop);
   const float *stats = (const float *)lse.data;
   float *dot = (float *)c->workspace;

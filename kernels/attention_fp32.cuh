@@ -230,24 +230,32 @@ static void *attention_thread_memory(const Ctx *c, size_t bytes) {
 // ---- one tile -------------------------------------------------------------------------------------------------------
 struct AttentionShape {
   int64_t T, hs, width, C;                       // width: hs rounded up to whole vectors
+  int64_t n_head, group, ld;                     // group: heads of q for one of k and v; ld: columns of qkv
   float scale;                                   // 1/sqrt(hs)
 };
-static AttentionShape attention_shape(int64_t T, int64_t C, int64_t n_head) {
-  const int64_t hs = C / n_head;
+static AttentionShape attention_shape_of(int64_t T, int64_t hs, int64_t n_head, int64_t kv_heads) {
   const float scale = vf_first_lane(vf_div(vf_set1(1.0f), vf_sqrt(vf_set1((float)hs))));
-  return AttentionShape{T, hs, (hs + VF - 1) / VF * VF, C, scale};
+  return AttentionShape{T, hs, (hs + VF - 1) / VF * VF, n_head * hs, n_head, n_head / kv_heads,
+                        (n_head + 2 * kv_heads) * hs, scale};
+}
+static AttentionShape attention_shape(Tensor out, Tensor qkv, int n_head) {
+  return attention_shape_of(out.shape[1], out.shape[2] / n_head, n_head, attention_kv_heads(out, qkv, n_head));
 }
 static int64_t attention_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The columns of one head in the arrays of its sequence: rows of q, k, v and of dq, dk, dv are 3C apart, the others C.
-template <class T> struct AttentionHead { T *dq; const T *q, *dout, *out; const float *lse; };
+// The columns of one head of q, and of its k and v, in the arrays of its sequence: rows of q, k, v and of dq, dk, dv
+// are ld apart, the others C. item counts the heads of q of all sequences.
+template <class T> struct AttentionHead { T *dq, *dk, *dv; const T *q, *k, *v, *dout, *out; const float *lse; };
 template <class T>
 static AttentionHead<T> attention_head(const AttentionShape *s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out,
-                                       Tensor lse, int64_t n_head, int64_t item) {
-  const int64_t at = item / n_head * s->T * s->C, column = item % n_head * s->hs;
-  return AttentionHead<T>{(T *)dqkv.data + 3 * at + column, (const T *)qkv.data + 3 * at + column,
-                          (const T *)dout.data + at + column, (const T *)out.data + at + column,
-                          (const float *)lse.data + item * s->T};
+                                       Tensor lse, int64_t item) {
+  const int64_t rows = item / s->n_head * s->T, h = item % s->n_head, at = rows * s->C + h * s->hs;
+  const int64_t q = rows * s->ld + h * s->hs, k = rows * s->ld + s->C + h / s->group * s->hs;
+  const int64_t v = k + (s->ld - s->C) / 2;
+  T *const d = (T *)dqkv.data;
+  const T *const x = (const T *)qkv.data;
+  return AttentionHead<T>{d + q, d + k, d + v, x + q, x + k, x + v, (const T *)dout.data + at,
+                          (const T *)out.data + at, (const float *)lse.data + item * s->T};
 }
 // What a pass reads and writes of this head and the next. first: rows of a head that are prefetched before it begins.
 template <class T>
@@ -263,10 +271,10 @@ static AttentionAhead<T> attention_ahead_of(const AttentionShape *s, const Atten
   a.units = units;
   for (int i = 0; i < 2; i++) {
     const AttentionHead<T> h = i == 0 ? *head : *next;
-    const T *const rows[] = {h.q, h.q + s->C, h.q + 2 * s->C, h.out, h.dout, h.dq, h.dq + s->C, h.dq + 2 * s->C};
+    const T *const rows[] = {h.q, h.k, h.v, h.out, h.dout, h.dq, h.dk, h.dv};
     for (int x = 0; x < a.arrays; x++) {
       a.rows[i][x] = rows[x];
-      a.ld[x] = x == 3 || x == 4 ? s->C : 3 * s->C;
+      a.ld[x] = x == 3 || x == 4 ? s->C : s->ld;
     }
   }
   return a;
@@ -414,7 +422,7 @@ template <class T>
 static void attention_forward_queries(AttentionForward *f, const AttentionShape *s, T *out, float *lse, const T *q,
                                       int64_t first_query, AttentionDrop d, AttentionAhead<T> *ahead) {
   const int64_t queries = attention_min(ATTENTION_QUERIES, s->T - first_query);
-  attention_pack_transposed(f->q, q + first_query * 3 * s->C, 3 * s->C, queries, s->hs, s->scale * 1.44269504f);
+  attention_pack_transposed(f->q, q + first_query * s->ld, s->ld, queries, s->hs, s->scale * 1.44269504f);
   for (int v = 0; v < 2; v++) {
     vf_store(f->max + v * VF, vf_set1(-FLT_MAX));
     vf_store(f->total + v * VF, vf_zero());
@@ -439,7 +447,7 @@ static void attention_forward_queries(AttentionForward *f, const AttentionShape 
 template <class T>
 static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop) {
   const int64_t B = out.shape[0], len = out.shape[1], C = out.shape[2];
-  const AttentionShape s = attention_shape(len, C, n_head);
+  const AttentionShape s = attention_shape(out, qkv, n_head);
   const int64_t tiles = (len + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES, heads = B * n_head;
   const int64_t runs = attention_runs(c, heads, tiles);
   parallel_tasks(c->threads, heads * runs, attention_chunk(heads * runs, c->threads), [=](int64_t item) {
@@ -447,12 +455,12 @@ static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, 
     const int64_t b = item / runs / n_head, h = item / runs % n_head, run = runs - 1 - item % runs;  // longest first
     const int64_t first = run * tiles / runs * ATTENTION_QUERIES;
     const int64_t end = attention_min((run + 1) * tiles / runs * ATTENTION_QUERIES, len);
-    const AttentionHead<T> head = attention_head<T>(&s, qkv, out, qkv, out, lse, n_head, item / runs);
-    const AttentionHead<T> next = attention_head<T>(&s, qkv, out, qkv, out, lse, n_head, item + 1);
+    const AttentionHead<T> head = attention_head<T>(&s, qkv, out, qkv, out, lse, item / runs);
+    const AttentionHead<T> next = attention_head<T>(&s, qkv, out, qkv, out, lse, item + 1);
     const bool last = runs > 1 || item + 1 == heads;
     AttentionAhead<T> ahead = attention_ahead_of(&s, &head, &next, false, len, attention_tiles(&s), last);
-    attention_pack(f.k, s.hs, head.q + C, 3 * C, end, s.hs);
-    attention_pack(f.v, s.hs, head.q + 2 * C, 3 * C, end, s.hs);
+    attention_pack(f.k, s.hs, head.k, s.ld, end, s.hs);
+    attention_pack(f.v, s.hs, head.v, s.ld, end, s.hs);
     T *to = (T *)out.data + b * len * C + h * s.hs;
     float *to_lse = (float *)lse.data + (b * n_head + h) * len;
     for (int64_t query = first; query < end; query += ATTENTION_QUERIES)
@@ -466,17 +474,21 @@ struct AttentionBackward {
   float *q, *dout;                               // (T,width)
   float *q_panels, *dout_panels, *dq_panels;     // (query tiles,width,queries)
   float *lse, *dot;                              // (query tiles,queries): lse in base 2; dot = dout . out
-  float *dk, *dv;                                // (keys,width)
+  float *dk, *dv;                                // (keys of a tile,width), or of all for a group of heads
   float *p, *ds, *mask;                          // (keys,queries)
   float *scale;                                  // (queries): 1/sqrt(hs)
 };
 static int64_t attention_query_tiles(const AttentionShape *s) {
   return (s->T + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
 }
+// Keys whose dk and dv exist at once.
+static int64_t attention_kept_keys(const AttentionShape *s) {
+  return s->group == 1 ? ATTENTION_KEYS : (s->T + ATTENTION_KEYS - 1) / ATTENTION_KEYS * ATTENTION_KEYS;
+}
 static size_t attention_backward_bytes(const AttentionShape *s) {
   const int64_t tiles = attention_query_tiles(s), panel = s->width * ATTENTION_QUERIES;
   const int64_t numel = 2 * (s->T * s->hs + VF) + 2 * s->T * s->width + 3 * tiles * panel +
-                        (2 * tiles + 1) * ATTENTION_QUERIES + 2 * ATTENTION_KEYS * s->width +
+                        (2 * tiles + 1) * ATTENTION_QUERIES + 2 * attention_kept_keys(s) * s->width +
                         3 * ATTENTION_KEYS * ATTENTION_QUERIES;
   return ((size_t)numel * sizeof(float) + 255) / 256 * 256;
 }
@@ -493,8 +505,8 @@ static AttentionBackward attention_backward_scratch(void *memory, const Attentio
   w.dq_panels = attention_take(&at, panels);
   w.lse = attention_take(&at, tiles * ATTENTION_QUERIES);
   w.dot = attention_take(&at, tiles * ATTENTION_QUERIES);
-  w.dk = attention_take(&at, ATTENTION_KEYS * s->width);
-  w.dv = attention_take(&at, ATTENTION_KEYS * s->width);
+  w.dk = attention_take(&at, attention_kept_keys(s) * s->width);
+  w.dv = attention_take(&at, attention_kept_keys(s) * s->width);
   w.p = attention_take(&at, ATTENTION_KEYS * ATTENTION_QUERIES);
   w.ds = attention_take(&at, ATTENTION_KEYS * ATTENTION_QUERIES);
   w.mask = attention_take(&at, ATTENTION_KEYS * ATTENTION_QUERIES);
@@ -506,10 +518,10 @@ static AttentionBackward attention_backward_scratch(void *memory, const Attentio
 // probabilities are never used.
 template <class T>
 static void attention_backward_pack(AttentionBackward *w, const AttentionShape *s, const AttentionHead<T> *head) {
-  const int64_t C = s->C, ld = 3 * C;
+  const int64_t C = s->C, ld = s->ld;
   const T *q = head->q, *dout = head->dout, *out = head->out;
-  attention_pack(w->k, s->hs, q + C, ld, s->T, s->hs);
-  attention_pack(w->v, s->hs, q + 2 * C, ld, s->T, s->hs);
+  attention_pack(w->k, s->hs, head->k, ld, s->T, s->hs);
+  attention_pack(w->v, s->hs, head->v, ld, s->T, s->hs);
   attention_pack(w->q, s->width, q, ld, s->T, s->hs);
   attention_pack(w->dout, s->width, dout, C, s->T, s->hs);
   for (int64_t first = 0; first < s->T; first += ATTENTION_QUERIES) {
@@ -549,15 +561,18 @@ static void attention_softmax_backward(AttentionBackward *w, const AttentionTile
   }
 }
 
+// One head of q: the one with number d.head % s->group of those that share k and v, which come in order: the first
+// begins the sums dk and dv, the last ends them.
 template <class T>
 static void attention_backward_head(AttentionBackward *w, const AttentionShape *s, const AttentionHead<T> *head,
                                     AttentionDrop d, AttentionAhead<T> *ahead) {
-  const int64_t ld = 3 * s->C;
+  const int64_t ld = s->ld, turn = d.head % s->group;
   attention_backward_pack(w, s, head);
   for (int64_t key = 0; key < s->T; key += ATTENTION_KEYS) {
-    const int64_t keys = attention_min(ATTENTION_KEYS, s->T - key);
-    memset(w->dk, 0, (size_t)(keys * s->width) * sizeof(float));
-    memset(w->dv, 0, (size_t)(keys * s->width) * sizeof(float));
+    const int64_t keys = attention_min(ATTENTION_KEYS, s->T - key), at = s->group == 1 ? 0 : key * s->width;
+    float *const dk = w->dk + at, *const dv = w->dv + at;
+    if (turn == 0) memset(dk, 0, (size_t)(keys * s->width) * sizeof(float));
+    if (turn == 0) memset(dv, 0, (size_t)(keys * s->width) * sizeof(float));
     for (int64_t query = key; query < s->T; query += ATTENTION_QUERIES) {
       const AttentionTile t = attention_tile(s, key, query);
       attention_scores(w->p, &t, w->k + key * s->hs, w->q_panels + query * s->width, s->hs);
@@ -565,16 +580,16 @@ static void attention_backward_head(AttentionBackward *w, const AttentionShape *
       attention_ahead(ahead, 1);
       if (d.drop->p > 0.0f) attention_mask(w->mask, &t, s, d);
       for (int v = 0; v < t.vectors; v++) attention_softmax_backward(w, &t, v, d.drop->p > 0.0f);
-      attention_over_queries(w->dv, &t, s, w->p, w->dout + query * s->width);
-      attention_over_queries(w->dk, &t, s, w->ds, w->q + query * s->width);
+      attention_over_queries(dv, &t, s, w->p, w->dout + query * s->width);
+      attention_over_queries(dk, &t, s, w->ds, w->q + query * s->width);
       const AttentionStart start = key == 0 ? START_ZERO : START_C;
       attention_over_keys(w->dq_panels + query * s->width, &t, w->k + key * s->hs, w->ds, s->hs, start, NULL);
     }
-    for (int64_t i = 0; i < keys; i++)
+    for (int64_t i = 0; i < keys && turn == s->group - 1; i++)
       for (int64_t j = 0; j < s->hs; j += VF) {
-        T *to = head->dq + (key + i) * ld + j;
-        vf_store_n(to + s->C, vf_mul(vf_load(w->dk + i * s->width + j), vf_set1(s->scale)), s->hs - j);
-        vf_store_n(to + 2 * s->C, vf_load(w->dv + i * s->width + j), s->hs - j);
+        const int64_t to = (key + i) * ld + j;
+        vf_store_n(head->dk + to, vf_mul(vf_load(dk + i * s->width + j), vf_set1(s->scale)), s->hs - j);
+        vf_store_n(head->dv + to, vf_load(dv + i * s->width + j), s->hs - j);
       }
   }
   for (int64_t query = 0; query < s->T; query += ATTENTION_QUERIES)
@@ -585,14 +600,15 @@ static void attention_backward_head(AttentionBackward *w, const AttentionShape *
 template <class T>
 static void attention_backward_typed(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                      const Dropout *drop) {
-  const int64_t heads = out.shape[0] * n_head;
-  const AttentionShape s = attention_shape(out.shape[1], out.shape[2], n_head);
-  parallel_tasks(c->threads, heads, attention_chunk(heads, c->threads), [=](int64_t item) {
+  const AttentionShape s = attention_shape(out, qkv, n_head);
+  const int64_t heads = out.shape[0] * n_head, groups = heads / s.group;
+  parallel_tasks(c->threads, groups, attention_chunk(groups, c->threads), [=](int64_t item) {
     AttentionBackward w = attention_backward_scratch(attention_thread_memory(c, attention_backward_bytes(&s)), &s);
-    const AttentionHead<T> head = attention_head<T>(&s, dqkv, dout, qkv, out, lse, n_head, item);
-    const AttentionHead<T> next = attention_head<T>(&s, dqkv, dout, qkv, out, lse, n_head, item + 1);
-    AttentionAhead<T> ahead = attention_ahead_of(&s, &head, &next, true, s.T, attention_tiles(&s), item + 1 == heads);
-    const AttentionDrop d = {drop, drop->sample0 + item / n_head, item % n_head};
-    attention_backward_head(&w, &s, &head, d, &ahead);
+    for (int64_t i = item * s.group; i < (item + 1) * s.group; i++) {
+      const AttentionHead<T> head = attention_head<T>(&s, dqkv, dout, qkv, out, lse, i);
+      const AttentionHead<T> next = attention_head<T>(&s, dqkv, dout, qkv, out, lse, i + 1);
+      AttentionAhead<T> ahead = attention_ahead_of(&s, &head, &next, true, s.T, attention_tiles(&s), i + 1 == heads);
+      attention_backward_head(&w, &s, &head, AttentionDrop{drop, drop->sample0 + i / n_head, i % n_head}, &ahead);
+    }
   });
 }

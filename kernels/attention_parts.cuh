@@ -7,8 +7,9 @@
 
 // The kernel reads step from state when it runs, because the host may not know it at launch; only with dropout.
 struct AttentionDrop { Dropout drop; uint32_t threshold; float factor; const StepState *state; };
-// len: T of the formulas. scale = 1/sqrt(hs), scale2 = scale log2(e).
-struct AttentionShape { int len, n_head, hs, C; float scale, scale2; };
+// len: T of the formulas. scale = 1/sqrt(hs), scale2 = scale log2(e). group: heads of q for one of k and v; ld: columns
+// of qkv.
+struct AttentionShape { int len, n_head, hs, C, group, ld; float scale, scale2; };
 template <class T> struct AttentionForward {
   T *out; float *lse; const T *qkv;
   AttentionShape s; AttentionDrop d;
@@ -43,13 +44,14 @@ __device__ static inline int64_t attention_element(const AttentionShape &s, int 
   return ((int64_t)head * s.len + query) * s.len + key;
 }
 
-// Where a block's head and sequence begin: in qkv and dqkv (rows of ld elements; k and v are C and 2C further on), in
-// out and dout (rows of C), in lse and dot.
-struct AttentionPlace { int ld; int64_t qkv, out, stat; };
-__device__ static inline AttentionPlace attention_place(const AttentionShape &s) {
-  const int64_t row = (int64_t)blockIdx.z * s.len, column = (int64_t)blockIdx.y * s.hs;
-  return AttentionPlace{3 * s.C, row * (3 * s.C) + column, row * s.C + column,
-                        ((int64_t)blockIdx.z * s.n_head + blockIdx.y) * s.len};
+// Where head `head` of q of a block's sequence begins, and its k and v: in qkv and dqkv (rows of s.ld elements), in out
+// and dout (rows of C), in lse and dot.
+struct AttentionPlace { int64_t q, k, v, out, stat; };
+__device__ static inline AttentionPlace attention_place(const AttentionShape &s, int head) {
+  const int64_t row = (int64_t)blockIdx.z * s.len, column = (int64_t)head * s.hs;
+  const int64_t k = row * s.ld + s.C + (int64_t)(head / s.group) * s.hs;
+  return AttentionPlace{row * s.ld + column, k, k + (s.ld - s.C) / 2, row * s.C + column,
+                        ((int64_t)blockIdx.z * s.n_head + head) * s.len};
 }
 
 // dot (B,H,T) = dout . out over a head. Eight lanes per row. Neighbouring groups take neighbouring rows of one head, so

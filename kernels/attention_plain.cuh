@@ -110,11 +110,11 @@ __device__ static inline void attention_plain_store(T *to, int ld, int first, in
 }
 // Which of 4 queries by 4 keys are kept: bit 4 i + j for query i and key j. All of them without dropout.
 __device__ static inline uint32_t attention_plain_keep(const AttentionDrop &d, uint32_t step, const AttentionShape &s,
-                                                       int query, int key) {
+                                                       int head, int query, int key) {
   if (!(d.drop.p > 0.0f)) return 0xffff;
   uint32_t keep = 0;
   ROLLED for (int i = 0; i < 4; i++) {
-    const int64_t element = attention_element(s, (int)blockIdx.y, query + i, key);
+    const int64_t element = attention_element(s, head, query + i, key);
     keep |= (attention_keep(d, step, d.drop.sample0 + blockIdx.z, element, 4) & 15) << 4 * i;
   }
   return keep;
@@ -130,7 +130,8 @@ __device__ static inline float attention_plain_max(float x) {
 }
 
 // ---- plain: kernels -------------------------------------------------------------------------------------------------
-// Grids: (tiles times runs of COLUMNS, heads, sequences), the tiles in the order of the kernels above.
+// Grids: (tiles times runs of COLUMNS, heads of what is written, sequences), the tiles in the order of the kernels
+// above.
 template <class T, int COLUMNS>
 __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 ? 2 : 1)
     attention_plain_forward_kernel(AttentionForward<T> a) {
@@ -140,8 +141,7 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
   const int runs = (s.hs + COLUMNS - 1) / COLUMNS, column = (int)blockIdx.x % runs * COLUMNS;
   const int first = ((int)gridDim.x - 1 - (int)blockIdx.x) / runs * ATTENTION_EDGE;
   const int my_query = first + attention_plain_row(), end = attention_min(first + ATTENTION_EDGE, s.len);
-  const AttentionPlace at = attention_place(s);
-  const T *q = a.qkv + at.qkv;
+  const AttentionPlace at = attention_place(s, (int)blockIdx.y);
   const uint32_t step = attention_step(a.d);
   float out[4][COLUMNS / 16] = {}, top[4], sum[4];
   UNROLL for (int i = 0; i < 4; i++) {
@@ -150,10 +150,11 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
   }
   for (int key = 0; key < end; key += ATTENTION_EDGE) {
     float p[4][4];
-    const AttentionOperand<T> of_q = {q, at.ld, first}, of_k = {q + s.C, at.ld, key}, of_v = {q + 2 * s.C, at.ld, key};
+    const AttentionOperand<T> of_q = {a.qkv + at.q, s.ld, first}, of_k = {a.qkv + at.k, s.ld, key};
+    const AttentionOperand<T> of_v = {a.qkv + at.v, s.ld, key};
     attention_plain_scores(p, shared, of_q, of_k, s);
     const int my_key = key + attention_plain_column();
-    const uint32_t keep = attention_plain_keep(a.d, step, s, my_query, my_key);
+    const uint32_t keep = attention_plain_keep(a.d, step, s, (int)blockIdx.y, my_query, my_key);
     UNROLL for (int i = 0; i < 4; i++) {
       float most = -INFINITY, total = 0.0f;
       UNROLL for (int j = 0; j < 4; j++) {
@@ -193,44 +194,47 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
   const AttentionShape &s = a.s;
   const int runs = (s.hs + COLUMNS - 1) / COLUMNS, column = (int)blockIdx.x % runs * COLUMNS;
   const int first = (int)blockIdx.x / runs * ATTENTION_EDGE, my_key = first + attention_plain_row();
-  const AttentionPlace at = attention_place(s);
-  const T *q = a.qkv + at.qkv, *dout = a.dout + at.out;
   const uint32_t step = attention_step(a.d);
   float dk[4][COLUMNS / 16] = {}, dv[4][COLUMNS / 16] = {};
-  for (int query = first; query < s.len; query += ATTENTION_EDGE) {
-    float p[4][4], dp[4][4];
-    const AttentionOperand<T> of_q = {q, at.ld, query}, of_dout = {dout, s.C, query};
-    attention_plain_scores(p, shared, AttentionOperand<T>{q + s.C, at.ld, first}, of_q, s);
-    const uint32_t keep = attention_plain_keep(a.d, step, s, query + attention_plain_column(), my_key);
-    UNROLL for (int j = 0; j < 4; j++) {
-      const int my_query = query + attention_plain_column() + j;
-      const float lse = my_query < s.len ? a.lse[at.stat + my_query] * 1.44269504f : 0.0f;
-      UNROLL for (int i = 0; i < 4; i++) {
-        const float x = my_key + i > my_query ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
-        p[i][j] = keep >> (4 * j + i) & 1 ? x : -x;
-        dp[i][j] = signbit(p[i][j]) ? 0.0f : x;
+  for (int turn = 0; turn < s.group; turn++) {   // the heads of q that share k and v
+    const int head = (int)blockIdx.y * s.group + turn;
+    const AttentionPlace at = attention_place(s, head);
+    const T *q = a.qkv + at.q, *dout = a.dout + at.out;
+    for (int query = first; query < s.len; query += ATTENTION_EDGE) {
+      float p[4][4], dp[4][4];
+      const AttentionOperand<T> of_q = {q, s.ld, query}, of_dout = {dout, s.C, query};
+      attention_plain_scores(p, shared, AttentionOperand<T>{a.qkv + at.k, s.ld, first}, of_q, s);
+      const uint32_t keep = attention_plain_keep(a.d, step, s, head, query + attention_plain_column(), my_key);
+      UNROLL for (int j = 0; j < 4; j++) {
+        const int my_query = query + attention_plain_column() + j;
+        const float lse = my_query < s.len ? a.lse[at.stat + my_query] * 1.44269504f : 0.0f;
+        UNROLL for (int i = 0; i < 4; i++) {
+          const float x = my_key + i > my_query ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
+          p[i][j] = keep >> (4 * j + i) & 1 ? x : -x;
+          dp[i][j] = signbit(p[i][j]) ? 0.0f : x;
+        }
       }
+      attention_plain_put(tile, dp);
+      attention_plain_weigh<COLUMNS>(dv, shared, tile, of_dout, column, s);
+      attention_plain_scores(dp, shared, AttentionOperand<T>{a.qkv + at.v, s.ld, first}, of_dout, s);
+      UNROLL for (int j = 0; j < 4; j++) {
+        const int my_query = query + attention_plain_column() + j;
+        const float dot = my_query < s.len ? a.dot[at.stat + my_query] : 0.0f;
+        UNROLL for (int i = 0; i < 4; i++)
+          dp[i][j] = fabsf(p[i][j]) * ((signbit(p[i][j]) ? 0.0f : dp[i][j] * a.d.factor) - dot);
+      }
+      attention_plain_put(tile, dp);
+      attention_plain_weigh<COLUMNS>(dk, shared, tile, of_q, column, s);
     }
-    attention_plain_put(tile, dp);
-    attention_plain_weigh<COLUMNS>(dv, shared, tile, of_dout, column, s);
-    attention_plain_scores(dp, shared, AttentionOperand<T>{q + 2 * s.C, at.ld, first}, of_dout, s);
-    UNROLL for (int j = 0; j < 4; j++) {
-      const int my_query = query + attention_plain_column() + j;
-      const float dot = my_query < s.len ? a.dot[at.stat + my_query] : 0.0f;
-      UNROLL for (int i = 0; i < 4; i++)
-        dp[i][j] = fabsf(p[i][j]) * ((signbit(p[i][j]) ? 0.0f : dp[i][j] * a.d.factor) - dot);
-    }
-    attention_plain_put(tile, dp);
-    attention_plain_weigh<COLUMNS>(dk, shared, tile, of_q, column, s);
   }
   float k_factor[4], v_factor[4];
   UNROLL for (int i = 0; i < 4; i++) {
     k_factor[i] = s.scale;
     v_factor[i] = a.d.factor;
   }
-  T *to = a.dqkv + at.qkv;
-  attention_plain_store<COLUMNS>(to + s.C, at.ld, first, column, dk, k_factor, s);
-  attention_plain_store<COLUMNS>(to + 2 * s.C, at.ld, first, column, dv, v_factor, s);
+  const AttentionPlace at = attention_place(s, (int)blockIdx.y * s.group);
+  attention_plain_store<COLUMNS>(a.dqkv + at.k, s.ld, first, column, dk, k_factor, s);
+  attention_plain_store<COLUMNS>(a.dqkv + at.v, s.ld, first, column, dv, v_factor, s);
 }
 
 template <class T, int COLUMNS>
@@ -242,18 +246,18 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
   const int runs = (s.hs + COLUMNS - 1) / COLUMNS, column = (int)blockIdx.x % runs * COLUMNS;
   const int first = ((int)gridDim.x - 1 - (int)blockIdx.x) / runs * ATTENTION_EDGE;
   const int my_query = first + attention_plain_row(), end = attention_min(first + ATTENTION_EDGE, s.len);
-  const AttentionPlace at = attention_place(s);
-  const T *q = a.qkv + at.qkv, *dout = a.dout + at.out;
+  const AttentionPlace at = attention_place(s, (int)blockIdx.y);
+  const T *q = a.qkv + at.q, *dout = a.dout + at.out;
   const uint32_t step = attention_step(a.d);
   float dq[4][COLUMNS / 16] = {};
   for (int key = 0; key < end; key += ATTENTION_EDGE) {
     float p[4][4], dp[4][4];
-    const AttentionOperand<T> of_k = {q + s.C, at.ld, key};
-    attention_plain_scores(p, shared, AttentionOperand<T>{q, at.ld, first}, of_k, s);
-    const AttentionOperand<T> of_v = {q + 2 * s.C, at.ld, key};
+    const AttentionOperand<T> of_k = {a.qkv + at.k, s.ld, key};
+    attention_plain_scores(p, shared, AttentionOperand<T>{q, s.ld, first}, of_k, s);
+    const AttentionOperand<T> of_v = {a.qkv + at.v, s.ld, key};
     attention_plain_scores(dp, shared, AttentionOperand<T>{dout, s.C, first}, of_v, s);
     const int my_key = key + attention_plain_column();
-    const uint32_t keep = attention_plain_keep(a.d, step, s, my_query, my_key);
+    const uint32_t keep = attention_plain_keep(a.d, step, s, (int)blockIdx.y, my_query, my_key);
     UNROLL for (int i = 0; i < 4; i++) {
       const float lse = my_query + i < s.len ? a.lse[at.stat + my_query + i] * 1.44269504f : 0.0f;
       const float dot = my_query + i < s.len ? a.dot[at.stat + my_query + i] : 0.0f;
@@ -266,5 +270,5 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
     attention_plain_weigh<COLUMNS>(dq, shared, tile, of_k, column, s);
   }
   const float factor[4] = {s.scale, s.scale, s.scale, s.scale};
-  attention_plain_store<COLUMNS>(a.dqkv + at.qkv, at.ld, first, column, dq, factor, s);
+  attention_plain_store<COLUMNS>(a.dqkv + at.q, s.ld, first, column, dq, factor, s);
 }

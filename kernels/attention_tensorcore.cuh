@@ -130,8 +130,9 @@ __device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], c
 // That is N / 32 registers; a lane's own sums need N / 4 words. attention_transposed_ds asks other lanes for them.
 template <int M, int N>
 __device__ static inline void attention_keep_queries(uint32_t word[N / 32], const AttentionDrop &d, uint32_t step,
-                                                     const AttentionShape &s, int first_query, int first_key) {
-  const int lane = attention_anew((int)threadIdx.x) % WARP, head = (int)blockIdx.y;
+                                                     const AttentionShape &s, int head, int first_query,
+                                                     int first_key) {
+  const int lane = attention_anew((int)threadIdx.x) % WARP;
   UNROLL for (int j = 0; j < N / 32; j++) {
     const int64_t element = attention_element(s, head, first_query + j * WARP + lane, first_key);
     word[j] = attention_keep(d, step, d.drop.sample0 + blockIdx.z, element, 16 * M);
@@ -189,8 +190,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
   const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
   const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
   const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
-  const AttentionPlace at = attention_place(s);
-  const T *in = a.qkv + at.qkv;
+  const AttentionPlace at = attention_place(s, (int)blockIdx.y);
+  const T *const k_in = a.qkv + at.k, *const v_in = a.qkv + at.v;
   const uint32_t step = attention_step(a.d);
   T *own = q + warp * ROWS * (HS + 8);
   AttentionRows<M, KEPT> rows;
@@ -200,9 +201,9 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
     w.max[i / 2][i % 2] = -FLT_MAX;
     w.sum[i / 2][i % 2] = 0.0f;
   }
-  attention_load<ATTENTION_WARPS * ROWS, HS>(q, in, at.ld, block, s);
-  attention_load<N, HS>(kv, in + s.C, at.ld, 0, s);
-  attention_load<N, HS>(kv + TILE, in + 2 * s.C, at.ld, 0, s);
+  attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
+  attention_load<N, HS>(kv, k_in, s.ld, 0, s);
+  attention_load<N, HS>(kv + TILE, v_in, s.ld, 0, s);
   cp_async_commit();
   for (int key = 0, odd = 0; key < end; key += N, odd ^= 1) {
     const T *k = kv + odd * 2 * TILE, *v = k + TILE;
@@ -211,8 +212,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
     if (key == 0) attention_keep_rows<M, HS, KEPT>(&rows, own);
     if (key + N < end) {
       T *next = kv + (odd ^ 1) * 2 * TILE;
-      attention_load<N, HS>(next, in + s.C, at.ld, key + N, s);
-      attention_load<N, HS>(next + TILE, in + 2 * s.C, at.ld, key + N, s);
+      attention_load<N, HS>(next, k_in, s.ld, key + N, s);
+      attention_load<N, HS>(next + TILE, v_in, s.ld, key + N, s);
       cp_async_commit();
     }
     if (key >= first + ROWS) continue;           // in the future of all of this warp's queries
@@ -278,12 +279,13 @@ __device__ static inline void attention_transposed_ds(float (*p)[N / 8][4], floa
     }
 }
 
-// This thread's lse (natural) or D of the tile of N queries from `first`: what it writes into shared memory for all.
+// This thread's lse (natural) or D of the tile of N queries from `first` of the head whose values begin at `head`: what
+// it writes into shared memory for all.
 template <int N, class T>
-__device__ static inline float attention_stat(const AttentionBackward<T> &a, const AttentionPlace &at, int first) {
+__device__ static inline float attention_stat(const AttentionBackward<T> &a, int64_t head, int first) {
   const int thread = attention_anew((int)threadIdx.x), query = first + thread % N;
   const float *in = thread < N ? a.lse : a.dot;
-  return thread < 2 * N && query < a.s.len ? in[at.stat + query] : 0.0f;
+  return thread < 2 * N && query < a.s.len ? in[head + query] : 0.0f;
 }
 // dk and dv of 64 M keys. Rows are keys: p holds S^T, then the dropped P^T; dp holds dP^T, then ds^T. Tiles of keys run
 // from the first, which all queries see, to the last. Queries arrive in tiles of attention_stage(N) and are computed N
@@ -300,42 +302,47 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   const AttentionShape &s = a.s;
   const int thread = (int)threadIdx.x, warp = thread / WARP;
   const int block = (int)blockIdx.x * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
-  const AttentionPlace at = attention_place(s);
-  const T *in = a.qkv + at.qkv, *dout = a.dout + at.out;
+  const AttentionPlace at = attention_place(s, (int)blockIdx.y * s.group);
+  const T *in = a.qkv + at.q, *dout = a.dout + at.out;
   const uint32_t step = attention_step(a.d);
   T *own_k = k + warp * ROWS * (HS + 8), *own_v = v + warp * ROWS * (HS + 8);
   AttentionRows<M, KEPT> rows_k;
   AttentionRows<M, KEPT_V> rows_v;
   float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
   const int begin = block / STAGE * STAGE;
-  attention_load<ATTENTION_WARPS * ROWS, HS>(k, in + s.C, at.ld, block, s);
-  attention_load<ATTENTION_WARPS * ROWS, HS>(v, in + 2 * s.C, at.ld, block, s);
+  attention_load<ATTENTION_WARPS * ROWS, HS>(k, a.qkv + at.k, s.ld, block, s);
+  attention_load<ATTENTION_WARPS * ROWS, HS>(v, a.qkv + at.v, s.ld, block, s);
   cp_async_commit();
-  attention_load<STAGE, HS>(qd, in, at.ld, begin, s);
+  attention_load<STAGE, HS>(qd, in, s.ld, begin, s);
   attention_load<STAGE, HS>(qd + TILE, dout, s.C, begin, s);
   cp_async_commit();
-  float stat = attention_stat<STAGE>(a, at, begin);
+  float stat = attention_stat<STAGE>(a, at.stat, begin);
   cp_async_wait<1>();
   __syncthreads();
   attention_keep_rows<M, HS, KEPT>(&rows_k, own_k);
   attention_keep_rows<M, HS, KEPT_V>(&rows_v, own_v);
-  for (int tile = begin, odd = 0; tile < s.len; tile += STAGE, odd ^= 1) {
+  int next_tile, next_turn;                      // turn: of the heads of q that share k and v
+  for (int turn = 0, tile = begin, odd = 0; turn < s.group; turn = next_turn, tile = next_tile, odd ^= 1) {
+    const bool same = tile + STAGE < s.len;
+    next_tile = same ? tile + STAGE : begin;
+    next_turn = same ? turn : turn + 1;
     const T *q = qd + odd * 2 * TILE, *d = q + TILE;
     const float *lse = stats + odd * 2 * STAGE;
     if (thread < 2 * STAGE) stats[odd * 2 * STAGE + thread] = thread < STAGE ? stat * 1.44269504f : stat;
     cp_async_wait<0>();
     __syncthreads();
-    if (tile + STAGE < s.len) {
+    if (next_turn < s.group) {
       T *next = qd + (odd ^ 1) * 2 * TILE;
       const int me = attention_anew(thread);
-      attention_load<STAGE, HS>(next, in, at.ld, tile + STAGE, s, me);
-      attention_load<STAGE, HS>(next + TILE, dout, s.C, tile + STAGE, s, me);
+      attention_load<STAGE, HS>(next, in + next_turn * s.hs, s.ld, next_tile, s, me);
+      attention_load<STAGE, HS>(next + TILE, dout + next_turn * s.hs, s.C, next_tile, s, me);
       cp_async_commit();
-      stat = attention_stat<STAGE>(a, at, tile + STAGE);
+      stat = attention_stat<STAGE>(a, at.stat + (int64_t)next_turn * s.len, next_tile);
     }
     if (tile + STAGE <= first) continue;         // every query of the tile comes before this warp's keys
     uint32_t word[STAGE / 32];
-    if (a.d.drop.p > 0.0f) attention_keep_queries<M, STAGE>(word, a.d, step, s, tile, first);
+    if (a.d.drop.p > 0.0f) attention_keep_queries<M, STAGE>(word, a.d, step, s, (int)blockIdx.y * s.group + turn,
+                                                              tile, first);
     ROLLED for (int column = 0; column < STAGE; column += N, q += N * (HS + 8), d += N * (HS + 8)) {
       const int query = tile + column;
       if (query + N <= first) continue;
@@ -358,9 +365,9 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
     k_factor[i / 2][i % 2] = s.scale;
     v_factor[i / 2][i % 2] = a.d.factor;
   }
-  T *to = a.dqkv + at.qkv + (int64_t)first * at.ld;
-  attention_store<M, HS>(to + s.C, at.ld, s.len - first, s.hs, own_k, dk, k_factor);
-  attention_store<M, HS>(to + 2 * s.C, at.ld, s.len - first, s.hs, own_v, dv, v_factor);
+  const int64_t to = (int64_t)first * s.ld;
+  attention_store<M, HS>(a.dqkv + at.k + to, s.ld, s.len - first, s.hs, own_k, dk, k_factor);
+  attention_store<M, HS>(a.dqkv + at.v + to, s.ld, s.len - first, s.hs, own_v, dv, v_factor);
 }
 
 // dq of 64 M queries, tiles as in attention_forward_kernel. p holds S, then ds.
@@ -374,8 +381,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
   const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
   const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
-  const AttentionPlace at = attention_place(s);
-  const T *in = a.qkv + at.qkv;
+  const AttentionPlace at = attention_place(s, (int)blockIdx.y);
+  const T *const k_in = a.qkv + at.k, *const v_in = a.qkv + at.v;
   const uint32_t step = attention_step(a.d);
   T *own_q = q + warp * ROWS * (HS + 8), *own_d = d + warp * ROWS * (HS + 8);
   AttentionRows<M, KEPT> rows_q, rows_d;
@@ -386,10 +393,10 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     dot[i / 2][i % 2] = query < s.len ? a.dot[at.stat + query] : 0.0f;
     factor[i / 2][i % 2] = s.scale;
   }
-  attention_load<ATTENTION_WARPS * ROWS, HS>(q, in, at.ld, block, s);
+  attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
   attention_load<ATTENTION_WARPS * ROWS, HS>(d, a.dout + at.out, s.C, block, s);
-  attention_load<N, HS>(kv, in + s.C, at.ld, 0, s);
-  attention_load<N, HS>(kv + TILE, in + 2 * s.C, at.ld, 0, s);
+  attention_load<N, HS>(kv, k_in, s.ld, 0, s);
+  attention_load<N, HS>(kv + TILE, v_in, s.ld, 0, s);
   cp_async_commit();
   if (KEEP) {                                    // not within the loop, which would hold their reads and a branch
     cp_async_wait<0>();
@@ -403,8 +410,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     __syncthreads();
     if (key + N < end) {
       T *next = kv + (odd ^ 1) * 2 * TILE;
-      attention_load<N, HS>(next, in + s.C, at.ld, key + N, s);
-      attention_load<N, HS>(next + TILE, in + 2 * s.C, at.ld, key + N, s);
+      attention_load<N, HS>(next, k_in, s.ld, key + N, s);
+      attention_load<N, HS>(next + TILE, v_in, s.ld, key + N, s);
       cp_async_commit();
     }
     if (key >= first + ROWS) continue;
@@ -427,5 +434,5 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     }
     attention_weigh_rows<M, N, HS>(dq, p, k);
   }
-  attention_store<M, HS>(a.dqkv + at.qkv + (int64_t)first * at.ld, at.ld, s.len - first, s.hs, own_q, dq, factor);
+  attention_store<M, HS>(a.dqkv + at.q + (int64_t)first * s.ld, s.ld, s.len - first, s.hs, own_q, dq, factor);
 }

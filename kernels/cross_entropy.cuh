@@ -4,6 +4,8 @@
 //   correct[r]   = 1 if the first largest logit is the target's, else 0
 //   dlogits[r,j] = scale (softmax(x[r,:])[j] - [j == target])                      0 for columns vocab <= j < Vp
 //   target -1    = ignore the row: loss 0, correct 0, gradient 0
+//   softcap      > 0: logits are cap tanh(z / cap) of z (softcap.cuh), and dlogits is z's gradient, 1 - (x/cap)^2
+//                times that of x
 //
 //   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype
 // dlogits may overlap logits: in fp32 at the same address, in 16 bits when it starts at least one of its own rows
@@ -38,7 +40,7 @@ static inline void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, 
 
 // Overwrites losses and dlogits. scale holds the caller's factors: 1/tokens, loss scaling.
 static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                                  int64_t vocab, float scale) {
+                                                  int64_t vocab, float scale, float softcap) {
   int64_t R = logits.shape[0], Vp = logits.shape[1];
   CHECK_SHAPE(logits, R, Vp);
   CHECK_SHAPE(dlogits, R, Vp);
@@ -57,7 +59,7 @@ static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor 
   for (int64_t at = 0, n = R; at < R; at += n) {
     n = in_turn && at + 1 < R - at ? at + 1 : R - at;
     CALL_OP(c, cross_entropy_forward_backward, tensor_of((float *)losses.data + at, F32, n), rows_of(dlogits, at, n),
-            rows_of(logits, at, n), tensor_of((int32_t *)targets.data + at, I32, n), vocab, scale);
+            rows_of(logits, at, n), tensor_of((int32_t *)targets.data + at, I32, n), vocab, scale, softcap);
   }
 }
 #endif
@@ -146,9 +148,19 @@ static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Te
   });
 }
 
+// What capping multiplies gradients by; x as capped.
+INLINE vf cross_entropy_uncap(vf x, vf inverse_cap) {
+  const vf y = vf_mul(x, inverse_cap);
+  return vf_sub(vf_set1(1.0f), vf_mul(y, y));
+}
+// x: the row's logits, which `to` may overwrite.
 template <class T>
-static void cross_entropy_gradient_row(T *to, const float *kept, const float *maxima, CrossEntropyRow row,
-                                       int64_t target, int64_t vocab, int64_t Vp, float scale) {
+static void cross_entropy_gradient_row(T *to, const float *x, const float *kept, const float *maxima,
+                                       CrossEntropyRow row, int64_t target, int64_t vocab, int64_t Vp, float scale,
+                                       float softcap) {
+  const vf inverse_cap = vf_set1(softcap > 0.0f ? 1.0f / softcap : 0.0f);
+  const float target_factor =
+      softcap > 0.0f ? vf_first_lane(cross_entropy_uncap(vf_set1(x[target]), inverse_cap)) : 1.0f;
   float p_target = 0.0f;
   for (int64_t at = 0; at < vocab; at += CROSS_ENTROPY_PIECE) {
     const int64_t end = at + CROSS_ENTROPY_PIECE < vocab ? at + CROSS_ENTROPY_PIECE : vocab;
@@ -157,16 +169,22 @@ static void cross_entropy_gradient_row(T *to, const float *kept, const float *ma
     const vf factor = vf_mul(to_p, vf_set1(scale));
     if (target >= at && target < end) p_target = kept[target] * vf_first_lane(to_p);
     int64_t j = at;
-    for (; j + VF <= end; j += VF) vf_store(to + j, vf_mul(vf_load(kept + j), factor));
-    if (j < end) vf_store_n(to + j, vf_mul(vf_load_n(kept + j, end - j), factor), end - j);
+    for (; j + VF <= end && softcap == 0.0f; j += VF) vf_store(to + j, vf_mul(vf_load(kept + j), factor));
+    for (; j < end; j += VF) {                   // the rest, or all if there is a cap
+      const int64_t n = end - j < VF ? end - j : VF;
+      vf d = vf_mul(vf_load_n(kept + j, n), factor);
+      if (softcap > 0.0f) d = vf_mul(d, cross_entropy_uncap(vf_load_n(x + j, n), inverse_cap));
+      vf_store_n(to + j, d, n);
+    }
   }
   memset((void *)(to + vocab), 0, (size_t)(Vp - vocab) * sizeof(T));
-  round_to(to + target, (p_target - 1.0f) * scale);
+  round_to(to + target, (p_target - 1.0f) * scale * target_factor);
 }
 // One thread's rows [from, to).
 template <class T>
 static void cross_entropy_backward_rows(float *losses, T *dlogits, const float *logits, const int32_t *targets,
-                                        int64_t vocab, int64_t Vp, float scale, float *kept, int64_t from, int64_t to) {
+                                        int64_t vocab, int64_t Vp, float scale, float softcap, float *kept,
+                                        int64_t from, int64_t to) {
   for (int64_t r = from; r < to; r++) {
     const float *x = logits + r * Vp;
     cross_entropy_check(targets[r], r, vocab);
@@ -177,11 +195,11 @@ static void cross_entropy_backward_rows(float *losses, T *dlogits, const float *
     }
     const CrossEntropyRow row = cross_entropy_row<true>(x, vocab, kept, kept + Vp);
     losses[r] = cross_entropy_loss(row, x[targets[r]]);
-    cross_entropy_gradient_row(dlogits + r * Vp, kept, kept + Vp, row, targets[r], vocab, Vp, scale);
+    cross_entropy_gradient_row(dlogits + r * Vp, x, kept, kept + Vp, row, targets[r], vocab, Vp, scale, softcap);
   }
 }
 static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                                int64_t vocab, float scale) {
+                                                int64_t vocab, float scale, float softcap) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
   CHECK(c->workspace_bytes >= cross_entropy_kept_bytes(c, Vp),
         "cross_entropy_forward_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes,
@@ -191,7 +209,7 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
     float *kept = (float *)c->workspace + thread * cross_entropy_kept(Vp);
     DISPATCH(dlogits.dtype, T,
              cross_entropy_backward_rows<T>((float *)losses.data, (T *)dlogits.data, (const float *)logits.data,
-                                            (const int32_t *)targets.data, vocab, Vp, scale, kept,
+                                            (const int32_t *)targets.data, vocab, Vp, scale, softcap, kept,
                                             R * thread / c->threads, R * (thread + 1) / c->threads));
   });
 }
@@ -376,10 +394,14 @@ template <class T, int W> __device__ static inline void cross_entropy_store(T *t
     *(uint2 *)to = uint2{pack2<T>(v.x[0], v.x[1]), pack2<T>(v.x[2], v.x[3])};
   }
 }
+// What capping multiplies gradients by; x as capped. inverse_cap 0: nothing.
+__device__ static inline float cross_entropy_uncap(float x, float inverse_cap) {
+  return inverse_cap > 0.0f ? 1.0f - (x * inverse_cap) * (x * inverse_cap) : 1.0f;
+}
 // Writes a range's gradient, the last columns first. x, to and vocab: as for cross_entropy_add.
 template <class T, int W>
 __device__ static inline void cross_entropy_write(T *to, const float *x, CrossEntropyRange r, CrossEntropySum s,
-                                                  float factor, int vocab) {
+                                                  float factor, float inverse_cap, int vocab) {
   constexpr int GROUPS = CROSS_ENTROPY_BATCH / W;
   const int batch = GROUPS * r.step;
   if (r.first >= r.end) return;
@@ -391,8 +413,10 @@ __device__ static inline void cross_entropy_write(T *to, const float *x, CrossEn
     }
     UNROLL for (int g = 0; g < GROUPS; g++) {
       const int i = at + g * r.step;
-      UNROLL for (int k = 0; k < W; k++)
-        v[g].x[k] = i + k < vocab ? cross_entropy_exp(v[g].x[k], s.max) * factor : 0.0f;
+      UNROLL for (int k = 0; k < W; k++) {
+        const float uncap = cross_entropy_uncap(v[g].x[k], inverse_cap);
+        v[g].x[k] = i + k < vocab ? cross_entropy_exp(v[g].x[k], s.max) * factor * uncap : 0.0f;
+      }
       if (i < r.end) cross_entropy_store<T, W>(to + i, v[g]);
     }
   }
@@ -402,7 +426,7 @@ __global__ static void __launch_bounds__(FORM == CROSS_ENTROPY_CLUSTER ? CROSS_E
                                                                        : CROSS_ENTROPY_THREADS,
                                          FORM == CROSS_ENTROPY_CLUSTER ? 4 : W == 1 ? 1 : 2)
 cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, const int32_t *targets, int64_t vocab,
-                              CrossEntropyParts p, float scale, const StepState *state) {
+                              CrossEntropyParts p, float scale, float inverse_cap, const StepState *state) {
   constexpr bool CLUSTER = FORM == CROSS_ENTROPY_CLUSTER;
   SHARED(float2, found, WARP);
   SHARED_DYNAMIC(float, row);                    // the whole row, or with CLUSTER this block's part of it
@@ -463,39 +487,43 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, co
   for (int part = first + (p.parts - 1 - first) / groups * groups; part >= 0; part -= groups) {
     const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
     const float *from = FORM == CROSS_ENTROPY_TWICE ? x + range.from : CLUSTER ? row : row + range.from;
-    cross_entropy_write<T, W>(to + range.from, from, range, s, inverse_sum * scale, (int)vocab - range.from);
+    cross_entropy_write<T, W>(to + range.from, from, range, s, inverse_sum * scale, inverse_cap,
+                              (int)vocab - range.from);
     const int hit = target - range.from;         // the thread that wrote this column writes it again
     if (hit >= 0 && hit < range.end && hit / W % p.threads == thread)
-      round_to(to + target, (cross_entropy_exp(target_logit, s.max) * inverse_sum - 1.0f) * scale);
+      round_to(to + target, (cross_entropy_exp(target_logit, s.max) * inverse_sum - 1.0f) * scale *
+                                cross_entropy_uncap(target_logit, inverse_cap));
   }
 }
 
 template <class T, int W>
 static void cross_entropy_backward(Ctx *c, float *losses, T *dlogits, const float *logits, const int32_t *targets,
-                                   int64_t rows, int64_t vocab, CrossEntropyParts p, float scale) {
+                                   int64_t rows, int64_t vocab, CrossEntropyParts p, float scale, float inverse_cap) {
   const CrossEntropyForm form = cross_entropy_form(DEVICE(c), p);
   const unsigned R = (unsigned)rows;
   if (form == CROSS_ENTROPY_TWICE) {
     LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_TWICE>), R, p.block, 0, STREAM(c), losses, dlogits,
-           logits, targets, vocab, p, scale, c->state);
+           logits, targets, vocab, p, scale, inverse_cap,
+           c->state);
     return;
   }
   if constexpr (W == CROSS_ENTROPY_WIDE) {       // the forms with shared memory copy 16 bytes at a time
     if (form == CROSS_ENTROPY_CLUSTER)
       LAUNCH_CLUSTER((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_CLUSTER>), CROSS_ENTROPY_PARTS,
                      R * CROSS_ENTROPY_PARTS, CROSS_ENTROPY_PART_THREADS, sizeof(float) * (size_t)p.each, STREAM(c),
-                     losses, dlogits, logits, targets, vocab, p, scale, c->state);
+                     losses, dlogits, logits, targets, vocab, p, scale, inverse_cap,
+           c->state);
     else
-      LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_KEPT>), R, p.block,
-             sizeof(float) * (size_t)p.columns, STREAM(c), losses, dlogits, logits, targets, vocab, p, scale, c->state);
+      LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_KEPT>), R, p.block, sizeof(float) * (size_t)p.columns,
+             STREAM(c), losses, dlogits, logits, targets, vocab, p, scale, inverse_cap, c->state);
   }
 }
 static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                                int64_t vocab, float scale) {
+                                                int64_t vocab, float scale, float softcap) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
   if (R == 0) return;
   float *loss = (float *)losses.data;
-  const float *x = (const float *)logits.data;
+  const float *x = (const float *)logits.data, inverse_cap = softcap > 0.0f ? 1.0f / softcap : 0.0f;
   const int32_t *t = (const int32_t *)targets.data;
   const bool wide = Vp % CROSS_ENTROPY_WIDE == 0;
   const CrossEntropyParts p = cross_entropy_parts(Vp);
@@ -503,8 +531,9 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
         "cross_entropy_forward_backward: logits begin at %p, dlogits at %p, not on 16 bytes", (const void *)x,
         dlogits.data);
   DISPATCH(dlogits.dtype, T, {
-    if (wide) cross_entropy_backward<T, CROSS_ENTROPY_WIDE>(c, loss, (T *)dlogits.data, x, t, R, vocab, p, scale);
-    else cross_entropy_backward<T, 1>(c, loss, (T *)dlogits.data, x, t, R, vocab, p, scale);
+    T *const to = (T *)dlogits.data;
+    if (wide) cross_entropy_backward<T, CROSS_ENTROPY_WIDE>(c, loss, to, x, t, R, vocab, p, scale, inverse_cap);
+    else cross_entropy_backward<T, 1>(c, loss, to, x, t, R, vocab, p, scale, inverse_cap);
   });
 }
 #endif

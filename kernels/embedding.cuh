@@ -5,7 +5,8 @@
 //              dwpe[t,:] = sum over b of dropout(dout[b,t,:])    fp32, in the order of b; 0 for rows t >= T
 //                       or += that sum, computed first           rows t >= T unchanged
 //
-//   out, dout (B,T,C)   tokens (B,T) int32   wte, dwte (Vp,C)   wpe, dwpe (n_positions,C), n_positions >= T
+//   out, dout (B,T,C)   tokens (B,T) int32   wte, dwte (Vp,C)   wpe, dwpe (n_positions,C), n_positions >= T; wpe may be
+//   absent (data NULL): positions are told by rope.cuh
 // Dropout: sample drop.sample0 + b, element t C + c. out, wte, wpe share one dtype; dwte and dwpe are fp32.
 // Radford et al. 2019 (GPT-2); Srivastava et al. 2014 (dropout).
 #pragma once
@@ -18,12 +19,14 @@ static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor w
   CHECK_SHAPE(tokens, B, T);
   CHECK_SHAPE(out, B, T, C);
   CHECK_SHAPE(wte, wte.shape[0], C);
-  CHECK_SHAPE(wpe, wpe.shape[0], C);
-  CHECK(wpe.shape[0] >= T, "embedding_forward: %lld tokens a sequence, wpe has %lld positions", (long long)T,
-        (long long)wpe.shape[0]);
+  if (wpe.data) {
+    CHECK_SHAPE(wpe, wpe.shape[0], C);
+    CHECK(wpe.shape[0] >= T, "embedding_forward: %lld tokens a sequence, wpe has %lld positions", (long long)T,
+          (long long)wpe.shape[0]);
+    CHECK_DTYPE(wpe, out.dtype);
+  }
   CHECK_DTYPE(tokens, I32);
   CHECK_DTYPE(wte, out.dtype);
-  CHECK_DTYPE(wpe, out.dtype);
   CALL_OP(c, embedding_forward, out, tokens, wte, wpe, drop);
 }
 
@@ -57,7 +60,8 @@ static size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0;
 template <class T, bool DROP>
 INLINE void embedding_forward_lanes(T *out, const T *wte, const T *wpe, const Dropout *d, int64_t s, int64_t e,
                                     int64_t n) {
-  vf x = vf_add(vf_load_n(wte, n), vf_load_n(wpe, n));
+  vf x = vf_load_n(wte, n);
+  if (wpe) x = vf_add(x, vf_load_n(wpe, n));
   if (DROP) x = vf_mul(x, dropout_scale16(d, s, e));
   vf_store_n(out, x, n);
 }
@@ -71,12 +75,13 @@ static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor
     CHECK(token >= 0 && token < vocab, "embedding: token %lld at position %lld, the table has %lld rows",
           (long long)token, (long long)r, (long long)vocab);
     const Dropout d = drop;                      // a private copy stays in registers
-    const T *row = (const T *)wte.data + token * C, *position = wpe + t * C;
+    const T *row = (const T *)wte.data + token * C, *position = wpe ? wpe + t * C : NULL;
     T *to = out + r * C;
     int64_t i = 0;
     for (; i + VF <= C; i += VF)
-      embedding_forward_lanes<T, DROP>(to + i, row + i, position + i, &d, sample, t * C + i, VF);
-    if (i < C) embedding_forward_lanes<T, DROP>(to + i, row + i, position + i, &d, sample, t * C + i, C - i);
+      embedding_forward_lanes<T, DROP>(to + i, row + i, position ? position + i : NULL, &d, sample, t * C + i, VF);
+    if (i < C)
+      embedding_forward_lanes<T, DROP>(to + i, row + i, position ? position + i : NULL, &d, sample, t * C + i, C - i);
   });
 }
 static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop) {

@@ -23,7 +23,7 @@ embedding_forward_kernel(T *out, const int32_t *tokens, const T *wte, const T *w
   DEVICE_CHECK(token >= 0 && token < vocab, "embedding: a token outside the table");
   for (int64_t i = (int64_t)threadIdx.x * W; i < C; i += (int64_t)blockDim.x * W) {
     Lanes<W> x = lanes_load<W>(wte + token * C + i);
-    const Lanes<W> position = lanes_load<W>(wpe + t * C + i);
+    const Lanes<W> position = wpe ? lanes_load<W>(wpe + t * C + i) : lanes_of<W>(0.0f);
     UNROLL for (int k = 0; k < W; k++) x.x[k] += position.x[k];
     if (drop.on) x = lanes_drop<W>(x, &drop, step, drop.sample0 + r / seq_len, t * C + i);
     lanes_store<W>(out + r * C + i, x);

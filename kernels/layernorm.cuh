@@ -1,7 +1,8 @@
 // layernorm.cuh: layer normalisation over the last dimension, alone or fused with the residual addition before it.
+// Without a mean tensor (data NULL) it is RMSNorm: the same formulas with mean = 0 and without mean(g).
 //
-//   forward            mean = sum x / C,  rstd = 1 / sqrt(sum (x - mean)^2 / C + 1e-5)
-//                      out = (x - mean) rstd weight + bias
+//   forward            mean = sum x / C,  rstd = 1 / sqrt(sum (x - mean)^2 / C + eps)
+//                      out = (x - mean) rstd weight + bias        an absent weight is 1, an absent bias 0
 //   residual_forward   residual = in + dropout(branch), rounded when stored; then forward of the stored value
 //   backward           xhat = (residual - mean) rstd,  g = dout weight
 //                      dresidual += rstd (g - mean(g) - xhat mean(g xhat))      rounded once, when stored
@@ -13,7 +14,8 @@
 // Dropout: sample drop.sample0 + b, element t C + c.
 // Order of sums: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64 rows
 // in order, then the blocks in order.
-// Ba, Kiros, Hinton 2016 (layer normalisation); Xiong et al. 2020 (its place before the branch).
+// Ba, Kiros, Hinton 2016 (layer normalisation); Zhang and Sennrich 2019 (RMSNorm); Xiong et al. 2020 (its place before
+// the branch).
 #pragma once
 #include "ops.h"
 
@@ -21,44 +23,37 @@ static const float LAYERNORM_EPS = 1e-5f;
 static const int64_t LAYERNORM_BLOCK_ROWS = 64;
 
 #if PART_LAUNCH
+// What every form has: x (B,T,C), and mean, weight and bias where they are present.
+static inline void layernorm_check(Tensor x, Tensor mean, Tensor rstd, Tensor weight, Tensor bias) {
+  const int64_t B = x.shape[0], T = x.shape[1], C = x.shape[2];
+  CHECK_SHAPE(x, B, T, C);
+  CHECK_SHAPE(rstd, B, T);
+  CHECK_DTYPE(rstd, F32);
+  if (mean.data) { CHECK_SHAPE(mean, B, T); CHECK_DTYPE(mean, F32); }
+  if (weight.data) { CHECK_SHAPE(weight, C); CHECK_DTYPE(weight, x.dtype); }
+  if (bias.data) { CHECK_SHAPE(bias, C); CHECK_DTYPE(bias, x.dtype); }
+}
 // Overwrites out, mean, rstd.
 static inline void layernorm_forward(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
-                                     Tensor bias) {
-  int64_t B = in.shape[0], T = in.shape[1], C = in.shape[2];
-  CHECK_SHAPE(in, B, T, C);
-  CHECK_SHAPE(out, B, T, C);
-  CHECK_SHAPE(mean, B, T);
-  CHECK_SHAPE(rstd, B, T);
-  CHECK_SHAPE(weight, C);
-  CHECK_SHAPE(bias, C);
-  CHECK_DTYPE(mean, F32);
-  CHECK_DTYPE(rstd, F32);
+                                     Tensor bias, float eps) {
+  layernorm_check(in, mean, rstd, weight, bias);
+  CHECK_SHAPE(out, in.shape[0], in.shape[1], in.shape[2]);
   CHECK_DTYPE(out, in.dtype);
-  CHECK_DTYPE(weight, in.dtype);
-  CHECK_DTYPE(bias, in.dtype);
-  CALL_OP(c, layernorm_forward, out, mean, rstd, in, weight, bias);
+  CALL_OP(c, layernorm_forward, out, mean, rstd, in, weight, bias, eps);
 }
 
 // Overwrites residual, out, mean, rstd. residual may be in's memory or branch's.
 static inline void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
-                                              Tensor branch, Tensor weight, Tensor bias, Dropout drop) {
+                                              Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
   int64_t B = in.shape[0], T = in.shape[1], C = in.shape[2];
-  CHECK_SHAPE(in, B, T, C);
+  layernorm_check(in, mean, rstd, weight, bias);
   CHECK_SHAPE(branch, B, T, C);
   CHECK_SHAPE(residual, B, T, C);
   CHECK_SHAPE(out, B, T, C);
-  CHECK_SHAPE(mean, B, T);
-  CHECK_SHAPE(rstd, B, T);
-  CHECK_SHAPE(weight, C);
-  CHECK_SHAPE(bias, C);
-  CHECK_DTYPE(mean, F32);
-  CHECK_DTYPE(rstd, F32);
   CHECK_DTYPE(branch, in.dtype);
   CHECK_DTYPE(residual, in.dtype);
   CHECK_DTYPE(out, in.dtype);
-  CHECK_DTYPE(weight, in.dtype);
-  CHECK_DTYPE(bias, in.dtype);
-  CALL_OP(c, residual_layernorm_forward, residual, out, mean, rstd, in, branch, weight, bias, drop);
+  CALL_OP(c, residual_layernorm_forward, residual, out, mean, rstd, in, branch, weight, bias, eps, drop);
 }
 
 // Adds to dresidual; overwrites dbranch; overwrites dweight and dbias or, with ADD, adds the finished fp32 sums.
@@ -68,17 +63,11 @@ static inline void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, 
                                       Tensor dout, Tensor residual, Tensor weight, Tensor mean, Tensor rstd,
                                       Dropout drop, Accumulate mode) {
   int64_t B = dout.shape[0], T = dout.shape[1], C = dout.shape[2];
-  CHECK_SHAPE(dout, B, T, C);
+  layernorm_check(dout, mean, rstd, weight, Tensor{});
   CHECK_SHAPE(dresidual, B, T, C);
   CHECK_SHAPE(residual, B, T, C);
-  CHECK_SHAPE(weight, C);
-  CHECK_SHAPE(mean, B, T);
-  CHECK_SHAPE(rstd, B, T);
-  CHECK_DTYPE(mean, F32);
-  CHECK_DTYPE(rstd, F32);
   CHECK_DTYPE(dresidual, dout.dtype);
   CHECK_DTYPE(residual, dout.dtype);
-  CHECK_DTYPE(weight, dout.dtype);
   if (dweight.data) { CHECK_SHAPE(dweight, C); if (mode == ADD) CHECK_DTYPE(dweight, F32); }
   if (dbias.data) { CHECK_SHAPE(dbias, C); if (mode == ADD) CHECK_DTYPE(dbias, F32); }
   if (dweight.data && dbias.data) CHECK_DTYPE(dbias, dweight.dtype);
@@ -107,10 +96,11 @@ static inline void layernorm_check_workspace(const char *op, const Ctx *c, int64
   CHECK(c->workspace_bytes >= layernorm_workspace_needed(rows, C), "%s: workspace of %zu bytes, needs %zu", op,
         c->workspace_bytes, layernorm_workspace_needed(rows, C));
 }
-// A vector of C parameters in fp32: every row needs it, so each call converts it once, into `room`.
-static inline const float *layernorm_widened(float *, const float *from, int64_t) { return from; }
-template <class T> static const float *layernorm_widened(float *room, const T *from, int64_t C) {
-  for (int64_t i = 0; i < C; i++) room[i] = to_f32(from[i]);
+// A vector of C parameters in fp32: every row needs it, so each call converts it once, into `room`. An absent one is
+// `absent` everywhere.
+template <class T> static const float *layernorm_widened(float *room, const T *from, int64_t C, float absent) {
+  if constexpr (sizeof(T) == sizeof(float)) if (from) return (const float *)from;
+  for (int64_t i = 0; i < C; i++) room[i] = from ? to_f32(from[i]) : absent;
   return room;
 }
 
@@ -121,6 +111,7 @@ template <class T> struct LayernormForward {     // pointers of one call
   const T *in, *branch;
   const float *weight, *bias;
   int64_t C, seq_len;
+  float eps;
   Dropout drop;
 };
 
@@ -139,13 +130,13 @@ template <class T> INLINE void layernorm_write(const LayernormForward<T> *p, T *
 template <class T> INLINE void layernorm_finish_row(const LayernormForward<T> *p, int64_t r, const T *x, vf sum) {
   const int64_t C = p->C;
   T *out = p->out + r * C;
-  p->mean[r] = vf_sum(sum) / (float)C;
-  const vf mean = vf_set1(p->mean[r]);
+  const vf mean = vf_set1(p->mean ? vf_sum(sum) / (float)C : 0.0f);
+  if (p->mean) p->mean[r] = vf_first_lane(mean);
   vf squares = vf_zero();
   int64_t i = 0;
   for (; i + VF <= C; i += VF) squares = layernorm_squares(squares, x + i, mean, VF);
   if (i < C) squares = layernorm_squares(squares, x + i, mean, C - i);
-  p->rstd[r] = 1.0f / sqrtf(vf_sum(squares) / (float)C + LAYERNORM_EPS);
+  p->rstd[r] = 1.0f / sqrtf(vf_sum(squares) / (float)C + p->eps);
   const vf rstd = vf_set1(p->rstd[r]);
   for (i = 0; i + VF <= C; i += VF) layernorm_write(p, out, x, i, mean, rstd, VF);
   if (i < C) layernorm_write(p, out, x, i, mean, rstd, C - i);
@@ -155,7 +146,7 @@ template <class T> static void layernorm_forward_rows(Ctx *c, LayernormForward<T
     const LayernormForward<T> p = call;          // a private copy stays in registers
     const T *x = p.in + r * p.C;
     vf sum = vf_zero();
-    int64_t i = 0;
+    int64_t i = p.mean ? 0 : p.C;
     for (; i + VF <= p.C; i += VF) sum = vf_add(sum, vf_load(x + i));
     if (i < p.C) sum = vf_add(sum, vf_load_n(x + i, p.C - i));
     layernorm_finish_row(&p, r, x, sum);
@@ -163,20 +154,21 @@ template <class T> static void layernorm_forward_rows(Ctx *c, LayernormForward<T
 }
 template <class T>
 static LayernormForward<T> layernorm_forward_call(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd,
-                                                  Tensor in, Tensor branch, Tensor weight, Tensor bias, Dropout drop) {
-  const int64_t C = numel(weight);
+                                                  Tensor in, Tensor branch, Tensor weight, Tensor bias, float eps,
+                                                  Dropout drop) {
+  const int64_t C = in.shape[2];
   float *room = (float *)c->workspace;
   return {(T *)out.data,    (T *)residual.data, (float *)mean.data, (float *)rstd.data,
-          (const T *)in.data, (const T *)branch.data, layernorm_widened(room, (const T *)weight.data, C),
-          layernorm_widened(room + C, (const T *)bias.data, C), C, in.shape[1], drop};
+          (const T *)in.data, (const T *)branch.data, layernorm_widened(room, (const T *)weight.data, C, 1.0f),
+          layernorm_widened(room + C, (const T *)bias.data, C, 0.0f), C, in.shape[1], eps, drop};
 }
 static void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
-                                   Tensor bias) {
-  layernorm_check_workspace("layernorm_forward", c, 0, numel(weight));
+                                   Tensor bias, float eps) {
+  layernorm_check_workspace("layernorm_forward", c, 0, in.shape[2]);
   const Tensor none = {};
   DISPATCH(in.dtype, T,
-           layernorm_forward_rows(c, layernorm_forward_call<T>(c, none, out, mean, rstd, in, none, weight, bias, {}),
-                                  numel(mean)));
+           layernorm_forward_rows(
+               c, layernorm_forward_call<T>(c, none, out, mean, rstd, in, none, weight, bias, eps, {}), numel(rstd)));
 }
 
 template <class T, bool DROP>
@@ -199,14 +191,14 @@ static void layernorm_residual_rows(Ctx *c, LayernormForward<T> call, int64_t ro
   });
 }
 static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
-                                            Tensor branch, Tensor weight, Tensor bias, Dropout drop) {
-  layernorm_check_workspace("residual_layernorm_forward", c, 0, numel(weight));
+                                            Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
+  layernorm_check_workspace("residual_layernorm_forward", c, 0, in.shape[2]);
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   DISPATCH(in.dtype, T, {
     const LayernormForward<T> p =
-        layernorm_forward_call<T>(c, residual, out, mean, rstd, in, branch, weight, bias, drop);
-    if (drop.p > 0.0f) layernorm_residual_rows<T, true>(c, p, numel(mean));
-    else layernorm_residual_rows<T, false>(c, p, numel(mean));
+        layernorm_forward_call<T>(c, residual, out, mean, rstd, in, branch, weight, bias, eps, drop);
+    if (drop.p > 0.0f) layernorm_residual_rows<T, true>(c, p, numel(rstd));
+    else layernorm_residual_rows<T, false>(c, p, numel(rstd));
   });
 }
 
@@ -243,11 +235,11 @@ INLINE void layernorm_backward_write(const LayernormBackward<T> *p, const Layern
 template <class T, bool BRANCH, bool DROP>
 static void layernorm_backward_row(const LayernormBackward<T> *p, float *dweight, float *dbias, int64_t r) {
   const int64_t C = p->C, sample = p->drop.sample0 + r / p->seq_len, element = r % p->seq_len * C;
-  LayernormRow s = {vf_set1(p->mean[r]), vf_set1(p->rstd[r]), vf_zero(), vf_zero()};
+  LayernormRow s = {vf_set1(p->mean ? p->mean[r] : 0.0f), vf_set1(p->rstd[r]), vf_zero(), vf_zero()};
   int64_t i = 0;
   for (; i + VF <= C; i += VF) layernorm_backward_sums(p, &s, r * C, i, VF);
   if (i < C) layernorm_backward_sums(p, &s, r * C, i, C - i);
-  s.g_mean = vf_set1(vf_sum(s.g_mean) / (float)C);
+  s.g_mean = vf_set1(p->mean ? vf_sum(s.g_mean) / (float)C : 0.0f);
   s.gx_mean = vf_set1(vf_sum(s.gx_mean) / (float)C);
   for (i = 0; i + VF <= C; i += VF)
     layernorm_backward_write<T, BRANCH, DROP>(p, &s, dweight, dbias, r * C, i, sample, element, VF);
@@ -286,7 +278,7 @@ static void layernorm_backward_fold(Ctx *c, T *dweight, T *dbias, const float *p
 static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
                                     Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
                                     Accumulate mode) {
-  const int64_t rows = numel(mean), C = numel(weight), seq_len = dout.shape[1];
+  const int64_t rows = numel(rstd), C = dout.shape[2], seq_len = dout.shape[1];
   float *room = (float *)c->workspace, *partials = room + 2 * C;
   layernorm_check_workspace("layernorm_backward", c, rows, C);
   if (drop.p > 0.0f) drop.step = c->state->in.step;
@@ -296,7 +288,7 @@ static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Te
                               (T *)dbranch.data,
                               (const T *)dout.data,
                               (const T *)residual.data,
-                              layernorm_widened(room, (const T *)weight.data, C),
+                              layernorm_widened(room, (const T *)weight.data, C, 1.0f),
                               (const float *)mean.data,
                               (const float *)rstd.data,
                               C,

@@ -53,6 +53,7 @@ template <class T> struct LayernormForward {     // residual and branch NULL: no
   float *mean, *rstd;
   const T *in, *branch, *weight, *bias;
   int64_t C, seq_len;
+  float eps;
   DropKey drop;
   const StepState *state;
 };
@@ -73,11 +74,11 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_forward_kernel(LayernormFor
   SHARED(float, scratch, 2 * WARP);
   const int64_t r = blockIdx.x, first = (int64_t)threadIdx.x * W, next = (int64_t)blockDim.x * W;
   const uint32_t step = drop_step(&p.drop, p.state);
-  LanesRaw<W, T> weight[N], bias[N];             // on their way while the row is summed
+  LanesRaw<W, T> weight[N] = {}, bias[N] = {};   // on their way while the row is summed
   UNROLL for (int n = 0; n < N; n++) {
     if (first + n * next >= p.C) break;
-    weight[n] = lanes_read<W>(p.weight + first + n * next);
-    bias[n] = lanes_read<W>(p.bias + first + n * next);
+    if (p.weight) weight[n] = lanes_read<W>(p.weight + first + n * next);
+    if (p.bias) bias[n] = lanes_read<W>(p.bias + first + n * next);
   }
   Lanes<W> x[N];
   float sum = 0.0f;
@@ -86,24 +87,26 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_forward_kernel(LayernormFor
     x[n] = mine ? layernorm_input<T, W>(&p, r, first + n * next, step) : lanes_of<W>(0.0f);
     UNROLL for (int k = 0; k < W; k++) sum += x[n].x[k];
   }
-  const float mean = block_sum(sum, scratch) / (float)p.C;
+  const float mean = p.mean ? block_sum(sum, scratch) / (float)p.C : 0.0f;
   float squares = 0.0f;
   UNROLL for (int n = 0; n < N; n++)
     if (first + n * next < p.C)
       UNROLL for (int k = 0; k < W; k++) squares = fmaf(x[n].x[k] - mean, x[n].x[k] - mean, squares);
-  const float rstd = 1.0f / sqrtf(block_sum(squares, scratch + WARP) / (float)p.C + LAYERNORM_EPS);
-  if (threadIdx.x == 0) p.mean[r] = mean, p.rstd[r] = rstd;
+  const float rstd = 1.0f / sqrtf(block_sum(squares, scratch + WARP) / (float)p.C + p.eps);
+  if (threadIdx.x == 0) p.rstd[r] = rstd;
+  if (threadIdx.x == 0 && p.mean) p.mean[r] = mean;
   UNROLL for (int n = 0; n < N; n++) {
     const int64_t i = first + n * next;
     if (i >= p.C) break;
-    const Lanes<W> w = lanes_unpack<W, T>(weight[n]), b = lanes_unpack<W, T>(bias[n]);
+    const Lanes<W> w = p.weight ? lanes_unpack<W, T>(weight[n]) : lanes_of<W>(1.0f);
+    const Lanes<W> b = p.bias ? lanes_unpack<W, T>(bias[n]) : lanes_of<W>(0.0f);
     UNROLL for (int k = 0; k < W; k++) x[n].x[k] = fmaf((x[n].x[k] - mean) * rstd, w.x[k], b.x[k]);
     lanes_store<W>(p.out + r * p.C + i, x[n]);
   }
 }
 static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
-                                            Tensor branch, Tensor weight, Tensor bias, Dropout drop) {
-  const int64_t rows = numel(mean), C = numel(weight);
+                                            Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
+  const int64_t rows = numel(rstd), C = in.shape[2];
   const LayernormPlan plan = layernorm_plan(C);
   CHECK(plan.width == 1 || (lanes_aligned(residual.data, out.data, in.data, branch.data) &&
         lanes_aligned(weight.data, bias.data)), "layernorm: a tensor of %lld columns is not on 16 bytes", (long long)C);
@@ -111,15 +114,15 @@ static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out,
   DISPATCH(in.dtype, T, {
     LayernormForward<T> p = {(T *)residual.data, (T *)out.data, (float *)mean.data, (float *)rstd.data,
                              (const T *)in.data, (const T *)branch.data, (const T *)weight.data, (const T *)bias.data,
-                             C, in.shape[1], drop_key(drop), c->state};
+                             C, in.shape[1], eps, drop_key(drop), c->state};
     LAYERNORM_BY_PLAN(plan, W, N, LAUNCH((layernorm_forward_kernel<T, W, N>), (unsigned)rows, (unsigned)plan.threads, 0,
                                          STREAM(c), p));
   });
 }
 static void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
-                                   Tensor bias) {
+                                   Tensor bias, float eps) {
   const Tensor none = {};
-  residual_layernorm_forward_impl(c, none, out, mean, rstd, in, none, weight, bias, Dropout{});
+  residual_layernorm_forward_impl(c, none, out, mean, rstd, in, none, weight, bias, eps, Dropout{});
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ struct LayernormColumns { int64_t first, next; };
 template <class T, int W, int N>
 __device__ static inline void layernorm_read(LayernormRow<T, W, N> *to, const LayernormBackward<T> *p,
                                              LayernormColumns c, int64_t r) {
-  to->mean = p->mean[r];
+  to->mean = p->mean ? p->mean[r] : 0.0f;
   to->rstd = p->rstd[r];
   UNROLL for (int n = 0; n < N; n++) {            // where there are no columns, the first ones: no branch, no waiting
     const int64_t i = c.first + n * c.next, at = r * p->C + (i < p->C ? i : 0);
@@ -206,6 +209,13 @@ __device__ static inline void layernorm_write(const LayernormBackward<T> *p, Lan
   if (p->drop.on) d = lanes_drop<W>(d, &p->drop, step, p->drop.sample0 + r / p->seq_len, r % p->seq_len * p->C + i);
   lanes_store<W>(p->dbranch + r * p->C + i, d);
 }
+// The weights of group n, which begins at column i: kept in `weight`, or read again; 1 where there are none.
+template <class T, int W, bool KEEP>
+__device__ static inline Lanes<W> layernorm_weight(const LayernormBackward<T> *p, const LanesRaw<W, T> *weight, int n,
+                                                   int64_t i) {
+  if (!p->weight) return lanes_of<W>(1.0f);
+  return KEEP ? lanes_unpack<W, T>(weight[n]) : lanes_load<W>(p->weight + i);
+}
 // A run's rows from `begin` on, every `stride`-th, by a thread's columns. KEEP: a row stays in registers from the only
 // read; else there is no room, and it is read again, from the caches. AHEAD: the next row is read meanwhile.
 // scratch: NULL where a warp has a row; else four floats a warp, because while slow warps read the sums of one row,
@@ -215,9 +225,9 @@ __device__ static inline void layernorm_run(const LayernormBackward<T> *p, Layer
                                             Lanes<W> *dbias, int64_t begin, int64_t end, int64_t stride,
                                             float *scratch) {
   const uint32_t step = drop_step(&p->drop, p->state);
-  LanesRaw<W, T> weight[KEEP ? N : 1];
+  LanesRaw<W, T> weight[KEEP ? N : 1] = {};
   UNROLL for (int n = 0; n < N && KEEP; n++)
-    if (c.first + n * c.next < p->C) weight[n] = lanes_read<W>(p->weight + c.first + n * c.next);
+    if (p->weight && c.first + n * c.next < p->C) weight[n] = lanes_read<W>(p->weight + c.first + n * c.next);
   LayernormRow<T, W, KEEP ? N : 0> row, ahead;
   if (AHEAD && begin < end) layernorm_read<T, W, KEEP ? N : 0>(&ahead, p, c, begin);
   int turn = 0;
@@ -231,7 +241,7 @@ __device__ static inline void layernorm_run(const LayernormBackward<T> *p, Layer
       if (i >= p->C) continue;
       const Lanes<W> dout = KEEP ? lanes_unpack<W, T>(row.dout[n]) : lanes_load<W>(p->dout + r * p->C + i);
       const Lanes<W> x = KEEP ? lanes_unpack<W, T>(row.x[n]) : lanes_load<W>(p->residual + r * p->C + i);
-      const Lanes<W> w = KEEP ? lanes_unpack<W, T>(weight[n]) : lanes_load<W>(p->weight + i);
+      const Lanes<W> w = layernorm_weight<T, W, KEEP>(p, weight, n, i);
       UNROLL for (int k = 0; k < W; k++) {
         const float g = dout.x[k] * w.x[k];
         g_sum += g;
@@ -246,8 +256,8 @@ __device__ static inline void layernorm_run(const LayernormBackward<T> *p, Layer
       layernorm_write<T, W>(p, KEEP ? lanes_unpack<W, T>(row.dout[n]) : lanes_load<W>(p->dout + at),
                             KEEP ? lanes_unpack<W, T>(row.x[n]) : lanes_load<W>(p->residual + at),
                             KEEP ? lanes_unpack<W, T>(row.dresidual[n]) : lanes_load<W>(p->dresidual + at),
-                            KEEP ? lanes_unpack<W, T>(weight[n]) : lanes_load<W>(p->weight + i), &dweight[n],
-                            &dbias[n], row.mean, row.rstd, g_sum / (float)p->C, gx_sum / (float)p->C, r, i, step);
+                            layernorm_weight<T, W, KEEP>(p, weight, n, i), &dweight[n], &dbias[n], row.mean, row.rstd,
+                            p->mean ? g_sum / (float)p->C : 0.0f, gx_sum / (float)p->C, r, i, step);
     }
   }
 }
@@ -337,7 +347,7 @@ static void layernorm_backward_fold(Ctx *c, Tensor dweight, Tensor dbias, int64_
 static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
                                     Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
                                     Accumulate mode) {
-  const int64_t rows = numel(mean), C = numel(weight);
+  const int64_t rows = numel(rstd), C = dout.shape[2];
   const LayernormRuns plan = layernorm_runs(rows, C);
   const int64_t runs = (rows + plan.rows - 1) / plan.rows;
   void *branch = dbranch.data == dresidual.data ? NULL : dbranch.data;

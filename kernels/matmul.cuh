@@ -153,7 +153,8 @@ static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Te
 
 // Packed b: weights of a block or of the head, activations of a batch. In addition about 1.5 MB per thread.
 static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
-  const int64_t rows[] = {4 * q.n_embd, q.batch * q.seq_len * 4, q.vocab_padded, q.head_rows};
+  const int64_t widest = query_widest(&q), times = (widest + q.n_embd - 1) / q.n_embd;
+  const int64_t rows[] = {widest, q.batch * q.seq_len * times, q.vocab_padded, q.head_rows};
   int64_t largest = 0;
   for (int64_t n : rows) if (n > largest) largest = n;
   return gemm_workspace_bytes(c, q.dtype, largest * q.n_embd);

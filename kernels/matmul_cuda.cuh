@@ -159,8 +159,8 @@ static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
 static bool matmul_rounds_after(Dtype operands, Dtype gradient) { return gradient != F32 && gradient != operands; }
 
 static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
-  size_t library = matmul_library_workspace_bytes(c), dbias = (size_t)DBIAS_BLOCKS * (size_t)(4 * q.n_embd) * 4;
-  if (matmul_rounds_after(q.dtype, q.grad_dtype)) library += (size_t)(4 * q.n_embd * q.n_embd) * 4;
+  size_t library = matmul_library_workspace_bytes(c), dbias = (size_t)DBIAS_BLOCKS * (size_t)query_widest(&q) * 4;
+  if (matmul_rounds_after(q.dtype, q.grad_dtype)) library += (size_t)(query_widest(&q) * q.n_embd) * 4;
   return library > dbias ? library : dbias;
 }
 

@@ -6,7 +6,8 @@
 //   PART_CPU      <op>_impl                                                   (kernels/cpu/cpu.cc, per instruction set)
 //   PART_CUDA     <op>_impl: kernels and launch                               (kernels/cuda/cuda.cu)
 //
-// Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads, hs = C/H head size.
+// Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads of queries and KV of keys and
+// values, hs head size, F width of the MLP.
 // Floating tensors are fp32, bf16 or fp16; token ids int32. fp8 appears only in the ops of fp8.cuh, with a scale; low16
 // only in those of optimizer.cuh and master.cuh, with a bf16 parameter.
 #pragma once
@@ -63,8 +64,20 @@ struct SgdArgs { float momentum, weight_decay, lr_scale = 1; };
 struct MuonArgs { float momentum, weight_decay; bool nesterov, match_rms; float lr_scale = 1; };
 enum { MUON_STEPS = 5 };                         // of newton_schulz, in training
 
-// Shapes that determine the largest workspace of any op in a training step.
-struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd, n_head, vocab_padded, head_rows; };
+// Shapes that determine the largest workspace of any op in a training step. widest: the most rows or columns of a
+// block's weight. Members left out are GPT-2's: 4 n_embd, heads that have the width together, as many k and v heads.
+struct WorkspaceQuery {
+  Dtype dtype, grad_dtype;
+  int64_t batch, seq_len, n_embd, n_head, vocab_padded, head_rows;
+  int64_t widest = 0, head_size = 0, n_kv_head = 0;
+};
+HD int64_t query_widest(const WorkspaceQuery *q) { return q->widest ? q->widest : 4 * q->n_embd; }
+HD int64_t query_head_size(const WorkspaceQuery *q) { return q->head_size ? q->head_size : q->n_embd / q->n_head; }
+HD int64_t query_kv_heads(const WorkspaceQuery *q) { return q->n_kv_head ? q->n_kv_head : q->n_head; }
+
+// Rotary positions and the norm of each head's q and k, rope.cuh.
+enum QkNorm { QK_NORM_OFF, QK_NORM_BEFORE, QK_NORM_AFTER };      // before or after the rotation
+struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 
 // X(op, arguments, what it touches). Of each memory that a call names:
 //   READS    is only read            WRITES    is overwritten, whole, and what lay there is not read
@@ -84,11 +97,11 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
                                  UPDATES(dwte) SUMS(dwpe, mode) READS(dout) READS(tokens) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(layernorm_forward,           (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, \
-                                  Tensor bias), \
+                                  Tensor bias, float eps), \
                                  WRITES(out) WRITES(mean) WRITES(rstd) READS(in) READS(weight) READS(bias) \
                                  USES_WORKSPACE) \
   X(residual_layernorm_forward,  (Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, \
-                                  Tensor branch, Tensor weight, Tensor bias, Dropout drop), \
+                                  Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop), \
                                  WRITES(residual) WRITES(out) WRITES(mean) WRITES(rstd) READS(in) READS(branch) \
                                  READS(weight) READS(bias) IN_PLACE(residual, branch) IN_PLACE(residual, in) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
@@ -105,6 +118,19 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
   X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode), \
                                  SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) READS(in) USES_WORKSPACE) \
   X(gelu_forward,                (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
+  X(relu2_forward,               (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
+  X(relu2_backward,              (Ctx *c, Tensor din, Tensor dout, Tensor in), \
+                                 WRITES(din) READS(dout) READS(in) IN_PLACE(din, dout)) \
+  X(swiglu_forward,              (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in)) \
+  X(swiglu_backward,             (Ctx *c, Tensor din, Tensor dout, Tensor in), WRITES(din) READS(dout) READS(in)) \
+  X(softcap_forward,             (Ctx *c, Tensor logits, float cap), UPDATES(logits)) \
+  X(rope_forward,                (Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, \
+                                  RopeArgs a), \
+                                 UPDATES(qkv) WRITES(raw) READS(table) READS(q_weight) READS(k_weight)) \
+  X(rope_backward,               (Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table, \
+                                  Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode), \
+                                 UPDATES(dqkv) SUMS(dq_weight, mode) SUMS(dk_weight, mode) READS(raw) READS(table) \
+                                 READS(q_weight) READS(k_weight) USES_WORKSPACE) \
   X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop), \
                                  WRITES(out) WRITES(lse) READS(qkv) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
@@ -116,7 +142,7 @@ struct WorkspaceQuery { Dtype dtype, grad_dtype; int64_t batch, seq_len, n_embd,
                                   int64_t vocab), \
                                  WRITES(losses) WRITES(correct) READS(logits) READS(targets)) \
   X(cross_entropy_forward_backward, (Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, \
-                                  int64_t vocab, float scale), \
+                                  int64_t vocab, float scale, float softcap), \
                                  WRITES(losses) WRITES(dlogits) READS(logits) READS(targets) \
                                  IN_PLACE(dlogits, logits) READS_VALUE(c->state->loss_scale, true) USES_WORKSPACE) \
   X(adamw_update,                (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a), \

@@ -5,10 +5,13 @@
 
 // INT, NUM (name, default, lowest, highest, group, help); TEXT (name, default, choices or NULL, group, help);
 // FLAG (name, group, help): off unless given. Choices that end in ... allow
-// other values too. A default below the lowest value means that the preset decides.
+// other values too. A default below the lowest value, or an empty one of a choice, means that the preset decides.
 enum { LAYERS_MOST = 1000 };
 #define OPTIONS(INT, NUM, TEXT, FLAG) \
-  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl", "model", "preset; options below override it") \
+  TEXT(model, "tiny", \
+       "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl|smollm2-135m|smollm2-360m|llama-3.2-1b|" \
+       "qwen2.5-0.5b|qwen3-0.6b", \
+       "model", "preset; options below override it") \
   INT(n_layer, 0, 1, LAYERS_MOST, "model", "blocks (default: the preset's)") \
   INT(n_head, 0, 1, 1000, "model", "attention heads; must divide n_embd (default: the preset's)") \
   INT(n_embd, 0, 1, 65536, "model", "width (default: the preset's)") \
@@ -17,6 +20,24 @@ enum { LAYERS_MOST = 1000 };
   INT(vocab_size, 0, 1, 1 << 24, "model", "vocabulary of the tokenizer or token files (default: the preset's)") \
   NUM(dropout, 0.0, 0.0, 0.99, "model", "dropout on embeddings, attention and both residual branches") \
   TEXT(tie_head, "on", "on|off", "model", "LM head shares the token embedding") \
+  INT(n_kv_head, 0, 1, 1000, "block", "heads of k and v; must divide n_head (default: the preset's, or n_head)") \
+  INT(head_size, 0, 1, 1024, "block", "columns of a head (default: the preset's, or n_embd / n_head)") \
+  INT(mlp_width, 0, 1, 1 << 20, "block", "width of the MLP (default: the preset's, or 4 n_embd)") \
+  TEXT(norm, "", "layernorm|rmsnorm", "block", "before attention, the MLP and the head (default: the preset's)") \
+  TEXT(norm_weight, "", "on|off", "block", "norms have a weight (default: the preset's)") \
+  TEXT(norm_embedding, "", "on|off", "block", "a norm behind the embedding too (default: the preset's)") \
+  NUM(norm_eps, 0.0, 1e-12, 1.0, "block", "added to a norm's variance or mean square (default: the preset's)") \
+  TEXT(position, "", "learned|rope", "block", "learned positions, or q and k turned (default: the preset's)") \
+  NUM(rope_theta, 0.0, 1.0, 1e12, "block", "rope: base of the wave lengths (default: the preset's)") \
+  TEXT(rope_scaling, "", "none|...", "block", \
+       "rope: none, or llama3:FACTOR,LOW,HIGH,POSITIONS (default: the preset's)") \
+  INT(rope_skip, -1, 0, LAYERS_MOST, "block", \
+      "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
+  TEXT(qk_norm, "", "off|before|after", "block", \
+       "RMSNorm of each head's q and k, before or after rope (default: preset)") \
+  TEXT(mlp, "", "gelu|relu2|swiglu", "block", "between the MLP's matrices (default: the preset's)") \
+  TEXT(bias, "", "all|none|qkv|qkvo", "block", "which matrices have biases; all: norms too (default: the preset's)") \
+  NUM(logit_softcap, -1.0, 0.0, 1e6, "block", "logits become X tanh(logit / X) (0: no; default: the preset's)") \
   INT(epochs, 0, 0, 1000000, "training", "passes over the training tokens (0: 1, or as many as --max_steps needs)") \
   INT(max_steps, 0, 0, 1LL << 40, "training", "stop after this many steps, whatever the epoch (0: --epochs decides)") \
   INT(batch_size, 8, 1, 1 << 20, "training", "sequences per microbatch and rank") \
@@ -122,9 +143,30 @@ enum { LAYERS_MOST = 1000 };
   FLAG(json, "plan", "print the plan as JSON, with every figure") \
   TEXT(config, "", NULL, "other", "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
 
-// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1.
-struct Preset { const char *name; int64_t n_layer, n_head, n_embd, seq_len, n_positions, vocab_size; double lr; };
+// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1. block: options of the block that differ from
+// GPT-2's; the first value counts, and what is left out is in preset_block.
+struct Preset {
+  const char *name;
+  int64_t n_layer, n_head, n_embd, seq_len, n_positions, vocab_size;
+  double lr;
+  const char *block;
+};
+static const char preset_block[] = "norm=layernorm norm_weight=on norm_embedding=off norm_eps=1e-5 position=learned "
+    "rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0";
+#define LLAMA_BLOCK "norm=rmsnorm position=rope mlp=swiglu bias=none"
+#define SMOLLM2_BLOCK "rope_theta=1e5 head_size=64 " LLAMA_BLOCK
 static const Preset presets[] = {
-    {"tiny", 4, 4, 128, 128, 128, 2048, 3e-3},              {"small", 6, 8, 512, 256, 256, 5000, 1e-3},
-    {"gpt2", 12, 12, 768, 1024, 1024, 50257, 6e-4},         {"gpt2-medium", 24, 16, 1024, 1024, 1024, 50257, 3e-4},
-    {"gpt2-large", 36, 20, 1280, 1024, 1024, 50257, 2.5e-4}, {"gpt2-xl", 48, 25, 1600, 1024, 1024, 50257, 2e-4}};
+    {"tiny", 4, 4, 128, 128, 128, 2048, 3e-3, ""},
+    {"small", 6, 8, 512, 256, 256, 5000, 1e-3, ""},
+    {"gpt2", 12, 12, 768, 1024, 1024, 50257, 6e-4, ""},
+    {"gpt2-medium", 24, 16, 1024, 1024, 1024, 50257, 3e-4, ""},
+    {"gpt2-large", 36, 20, 1280, 1024, 1024, 50257, 2.5e-4, ""},
+    {"gpt2-xl", 48, 25, 1600, 1024, 1024, 50257, 2e-4, ""},
+    {"smollm2-135m", 30, 9, 576, 1024, 8192, 49152, 6e-4, "n_kv_head=3 mlp_width=1536 " SMOLLM2_BLOCK},
+    {"smollm2-360m", 32, 15, 960, 1024, 8192, 49152, 5e-4, "n_kv_head=5 mlp_width=2560 " SMOLLM2_BLOCK},
+    {"llama-3.2-1b", 16, 32, 2048, 1024, 131072, 128256, 3e-4, "n_kv_head=8 head_size=64 mlp_width=8192 "
+     "rope_theta=5e5 rope_scaling=llama3:32,1,4,8192 " LLAMA_BLOCK},
+    {"qwen2.5-0.5b", 24, 14, 896, 1024, 32768, 151936, 4e-4, "n_kv_head=2 head_size=64 mlp_width=4864 "
+     "bias=qkv rope_theta=1e6 norm_eps=1e-6 " LLAMA_BLOCK},
+    {"qwen3-0.6b", 28, 16, 1024, 1024, 40960, 151936, 4e-4, "n_kv_head=8 head_size=128 mlp_width=3072 "
+     "qk_norm=before rope_theta=1e6 norm_eps=1e-6 " LLAMA_BLOCK}};

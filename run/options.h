@@ -130,6 +130,17 @@ static bool word_is_bool(const char *word) {
   char is[8];
   return choice_take("on|off", word, is, sizeof is);
 }
+// Which of an option's choices it has, counted from 0: the order of an enum. -1: another value.
+static int option_choice(const Options *o, OptionId id) {
+  const OptionSpec *s = &option_specs[id];
+  const char *value = (const char *)o + s->offset, *c = s->choices;
+  for (int k = 0; c; k++) {
+    const size_t n = strcspn(c, "|");
+    if (n == strlen(value) && !strncmp(c, value, n)) return k;
+    c = c[n] ? c + n + 1 : NULL;
+  }
+  return -1;
+}
 static bool option_has(const OptionSpec *s, const char *choice) {
   size_t n;
   return s->type == OPTION_FLAG || (s->choices && choice_find(s->choices, choice, &n));

@@ -81,6 +81,7 @@ static void report_print_head(const PlanReport *p) {
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", o->model,
              count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
              (long long)m->V);
+  print_block(p->run);
   const char *data = plan_data_words(o);
   if (data) start_line("data", "%s", data);
   start_line("step", "%s tokens: %d rank%s x %lld microbatch%s of %lld x %lld; %s, %s a token",

@@ -19,11 +19,13 @@ static inline size_t cuda_workspace_plan(int major, WorkspaceQuery q) {
   const int64_t rows = q.batch * q.seq_len, C = q.n_embd;
   const int64_t at_once = C % LANES_ || C > WARP_COLUMNS ? 1 : WARPS;          // layer normalisation: rows of a run
   const int64_t each = max64(at_once == 1 ? 16 : 8 * WARPS, round_up((rows + RUNS - 1) / RUNS, at_once));
+  const int64_t turned = max64(8, (rows + RUNS - 1) / RUNS);     // rows of a run of rope
   size_t library = (size_t)(major >= 9 && major <= 11 ? 32 : major >= 12 ? 12 : 4) << 20;
-  if (q.grad_dtype != F32 && q.grad_dtype != q.dtype) library += (size_t)(4 * C * C) * 4;
-  const size_t wanted[] = {library, (size_t)DBIAS * (size_t)(4 * C) * 4, (size_t)rows * 16,
+  if (q.grad_dtype != F32 && q.grad_dtype != q.dtype) library += (size_t)(query_widest(&q) * C) * 4;
+  const size_t wanted[] = {library, (size_t)DBIAS * (size_t)query_widest(&q) * 4, (size_t)rows * 16,
                            (size_t)((rows + each - 1) / each * 2 * C) * 4,
-                           (size_t)(q.batch * q.n_head * q.seq_len) * 4};
+                           (size_t)(q.batch * q.n_head * q.seq_len) * 4,
+                           (size_t)((rows + turned - 1) / turned * 2 * query_head_size(&q)) * 4};
   size_t bytes = 0;
   for (size_t w : wanted) if (w > bytes) bytes = w;
   return bytes;
@@ -231,7 +233,7 @@ static inline RankOwners rank_owners(const Options *o) {
   OwnedMatrix *x = (OwnedMatrix *)calloc(params > 0 ? 3 * (size_t)params : 0, sizeof(OwnedMatrix));
   for (int p = 0; p < params; p++)
     for (int i = 0; i < param[p].matrices && param[p].linear && !param[p].frozen; i++)
-      x[n++] = OwnedMatrix{p, i, param[p].shape[0] / param[p].matrices, param[p].shape[1], 0, 0, 0, 0};
+      x[n++] = OwnedMatrix{p, i, param[p].matrix_rows[i], param[p].shape[1], 0, 0, 0, 0};
   owned_deal(x, n, w.world);
   w.count = (int *)calloc((size_t)w.world + 1, sizeof(int));
   for (int i = 0; i < n; i++) w.count[x[i].owner]++;

@@ -49,6 +49,8 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
          "%.900s cannot be written: %s; checkpoints go there (--save_every -1: none)", ckpt,
          !stat(ckpt, &st) && !S_ISDIR(st.st_mode) ? "it is not a directory" : strerror(errno));
   if (!o->export_hf[0]) return true;
+  const ModelShape shape = shape_of(o);
+  if (!export_can(&shape, error, error_bytes)) return false;
   snprintf(above, sizeof above, "%s", o->export_hf);             // it need not be there yet
   size_t n = strlen(above);
   while (n && above[n - 1] == '/') n--;
@@ -424,12 +426,12 @@ static bool export_texts(const RunView *run, const char *directory, char *error,
 static bool export_hf(const RunView *run, const char *directory) {
   const Fsdp *f = run->fsdp;
   TensorMap map = {};
+  const ModelShape shape = shape_of(run->opt);
   char *header = NULL, error[1024] = "";
   int64_t header_bytes = 0;
   int ok = 1;
   if (!f->mesh.rank)
-    ok = export_map(&map, directory, f->lay.param, f->lay.params, !strcmp(run->opt->tie_head, "on"), &header,
-                    &header_bytes, error, sizeof error);
+    ok = export_map(&map, directory, f->lay.param, f->lay.params, &shape, &header, &header_bytes, error, sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
   if (ok && !save_weights(run, &map, header)) return false;
   if (ok && !f->mesh.rank) ok = export_texts(run, directory, error, sizeof error);

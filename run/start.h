@@ -270,7 +270,8 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   static const char *const seen[] = {"seed", "matmul_precision", "sm_margin", 0};   // in samples, random tokens, digits
   static const char *const in_training[] = {"training", "optimizer", 0}, *const sums[] = {"reduce", "accumulate", 0};
   const bool trains = start->resume && run_trains(o);
-  if (is_one_of(s->name, shape) || (trains && is_one_of(s->name, order))) return ORIGIN_KEPT;
+  if (is_one_of(s->name, shape) || !strcmp(s->group, "block") || (trains && is_one_of(s->name, order)))
+    return ORIGIN_KEPT;
   if (!start->resume || is_one_of(s->name, own)) return ORIGIN_OWN;
   if (is_one_of(s->name, seen) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
   const bool in_step = is_one_of(s->name, sums) || is_one_of(s->group, in_training);
@@ -396,6 +397,51 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
   start_adjust(s, o);
   return true;
 }
+// What imported weights decide of one option, as text.
+struct BlockValue { OptionId id; char text[96]; };
+static int start_block_values(const ModelShape *m, BlockValue *v) {
+  const Block *b = &m->block;
+  const bool rope = b->position == POSITION_ROPE;
+  const RopeScaling *s = &b->rope_scaling;
+  char scaling[96] = "none";
+  if (s->factor > 0)
+    snprintf(scaling, sizeof scaling, "llama3:%.10g,%.10g,%.10g,%lld", s->factor, s->low, s->high,
+             (long long)s->original);
+  const struct { OptionId id; double number;
+  } numbers[] = {{OPT_n_kv_head, (double)m->n_kv_head}, {OPT_head_size, (double)m->head_size},
+                 {OPT_mlp_width, (double)m->mlp_width}, {OPT_norm_eps, b->norm_eps},
+                 {OPT_logit_softcap, b->logit_softcap}, {OPT_rope_theta, b->rope_theta},
+                 {OPT_rope_skip, (double)b->rope_skip}};
+  const struct { OptionId id; int choice; } choices[] = {
+      {OPT_norm, b->norm}, {OPT_norm_weight, b->norm_weightless}, {OPT_norm_embedding, !b->norm_embedding},
+      {OPT_position, b->position}, {OPT_qk_norm, b->qk_norm}, {OPT_mlp, b->mlp}, {OPT_bias, b->bias}};
+  int n = 0;
+  for (const auto &x : numbers)
+    if (rope || (x.id != OPT_rope_theta && x.id != OPT_rope_skip)) {
+      v[n].id = x.id;
+      snprintf(v[n++].text, sizeof v->text, "%.10g", x.number);
+    }
+  for (const auto &x : choices) {
+    const char *c = option_specs[x.id].choices;
+    for (int i = 0; i < x.choice; i++) c += strcspn(c, "|") + 1;
+    v[n].id = x.id;
+    snprintf(v[n++].text, sizeof v->text, "%.*s", (int)strcspn(c, "|"), c);
+  }
+  v[n].id = OPT_rope_scaling;
+  snprintf(v[n].text, sizeof v->text, "%s", scaling);
+  return n + rope;
+}
+// The preset whose learning rate and sequence length imported weights get: the widest that is not wider, of the same
+// kind of block.
+static const Preset *start_preset(const ModelShape *m) {
+  const Preset *near = NULL, *first = NULL;
+  for (const Preset &p : presets) {
+    if (!*p.block != shape_is_gpt2(m)) continue;
+    if (!first) first = &p;
+    if (p.n_embd <= m->n_embd && (!near || p.n_embd > near->n_embd)) near = &p;
+  }
+  return near ? near : first;
+}
 // Takes the shapes of imported weights. A preset gives what the weights do not record: learning rate, sequence length.
 static bool start_options_of_import(const Start *s, Options *o, char *error, size_t error_bytes) {
   const struct { OptionId id; int64_t *option, value; } shapes[] = {
@@ -404,9 +450,8 @@ static bool start_options_of_import(const Start *s, Options *o, char *error, siz
       {OPT_n_embd, &o->n_embd, s->shape.n_embd},
       {OPT_n_positions, &o->n_positions, s->shape.n_positions},
       {OPT_vocab_size, &o->vocab_size, s->shape.vocab_size}};
-  const Preset *near = presets;
+  const Preset *near = start_preset(&s->shape);
   for (const Preset &p : presets) {
-    if (p.n_embd <= s->shape.n_embd) near = &p;
     REFUSE(o->given[OPT_model] && !strcmp(p.name, o->model) &&
            (p.n_layer != s->shape.n_layer || p.n_head != s->shape.n_head || p.n_embd != s->shape.n_embd),
            "--model %s contradicts %.900s: %lld blocks, %lld heads, width %lld; leave it out", o->model, s->path,
@@ -417,6 +462,19 @@ static bool start_options_of_import(const Start *s, Options *o, char *error, siz
     REFUSE(o->given[x.id] && *x.option != x.value, "--%s %lld contradicts %.900s, which has %lld: leave it out",
            option_specs[x.id].name, (long long)*x.option, s->path, (long long)x.value);
     *x.option = x.value;
+  }
+  BlockValue v[16];
+  for (int i = 0, n = start_block_values(&s->shape, v); i < n; i++) {
+    char ours[OPTION_TEXT_BYTES], fault[256];
+    const OptionSpec *spec = &option_specs[v[i].id];
+    const bool given = o->given[v[i].id];
+    option_print(ours, sizeof ours, o, spec);
+    const bool same =
+        spec->type == OPTION_TEXT ? !strcmp(ours, v[i].text) : strtod(ours, NULL) == strtod(v[i].text, NULL);
+    REFUSE(given && !same, "--%s %.200s contradicts %.900s, which has %s: leave it out", spec->name, ours, s->path,
+           v[i].text);
+    REFUSE(!option_set(o, v[i].id, v[i].text, fault, sizeof fault), "%.900s: %s", s->path, fault);
+    o->given[v[i].id] = given;
   }
   REFUSE(o->given[OPT_tie_head] && !strcmp(o->tie_head, "on") != s->shape.tied,
          "--tie_head %s contradicts %.900s: leave it out", o->tie_head, s->path);

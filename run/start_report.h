@@ -363,7 +363,9 @@ static void muon_words(FILE *to, const RunView *run) {
       before += !strcmp(name, other) && q < p;
     }
     if (before) continue;
-    fprintf(to, "%s%s", name, lay->param[p].matrices == 3 ? " (q, k, v apart)" : "");
+    fprintf(to, "%s%s", name, lay->param[p].matrices == 3   ? " (q, k, v apart)"
+                            : lay->param[p].matrices == 2 ? " (gate, up apart)"
+                                                          : "");
     if (alike < blocks) fprintf(to, " (of %d of %d blocks)", alike, blocks);
     fprintf(to, ", ");
   }
@@ -376,6 +378,25 @@ static void start_words(const char *name, const RunView *run, void (*write)(FILE
   start_line(name, "%s", text);
   free(text);
 }
+// What differs from GPT-2's block; nothing where it is that.
+static void block_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  const ModelShape s = shape_of(o);
+  if (shape_is_gpt2(&s)) return;
+  const bool rope = s.block.position == POSITION_ROPE, own = s.block.qk_norm != QK_NORM_OFF;
+  fprintf(to, "%s, %s", o->norm, rope ? "rope" : "learned positions");
+  if (rope) fprintf(to, " of base %g", o->rope_theta);
+  if (rope && s.block.rope_skip) fprintf(to, ", every %lld-th block without", (long long)o->rope_skip);
+  fprintf(to, ", %lld head%s of k and v, of %lld columns", (long long)o->n_kv_head, o->n_kv_head > 1 ? "s" : "",
+          (long long)o->head_size);
+  if (own) fprintf(to, ", q and k normed %s rope", o->qk_norm);
+  fprintf(to, ", %s %lld wide, biases: %s", o->mlp, (long long)o->mlp_width, o->bias);
+  if (o->logit_softcap > 0) fprintf(to, ", logits within %g", o->logit_softcap);
+}
+static void print_block(const RunView *run) {
+  const ModelShape s = shape_of(run->opt);
+  if (!shape_is_gpt2(&s)) start_words("block", run, block_words);
+}
 // The head of every run, on rank 0.
 static void print_start(const RunView *run) {
   if (run->fsdp->mesh.rank) return;
@@ -384,6 +405,7 @@ static void print_start(const RunView *run) {
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", run->opt->model,
              count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
              (long long)m->V);
+  print_block(run);
   start_words("data", run, data_words);
   if (run_trains(run->opt)) start_words("training", run, training_words);
   if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);

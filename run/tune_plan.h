@@ -111,18 +111,19 @@ static inline void tune_rows(Ctx *c, TuneMemory *m, const TuneCall *t) {
     if (d != F32) logits.data = (char *)logits.data + 2 * V;       // its gradient begins a row before it
     logits = tensor_of(logits.data, F32, R, V);
     Tensor dlogits = tensor_of(d == F32 ? (char *)logits.data : (char *)logits.data - 2 * V, d, R, V);
-    cross_entropy_forward_backward(c, tune_tensor(m, F32, R), dlogits, logits, tensor_of(m->tokens, I32, R), V, 1e-3f);
+    cross_entropy_forward_backward(c, tune_tensor(m, F32, R), dlogits, logits, tensor_of(m->tokens, I32, R), V, 1e-3f,
+                                   0.0f);
     return;
   }
   const int64_t R = rows(t->kind == PEAK_NORM || t->kind == PEAK_GELU ? 2 : t->kind == PEAK_RESIDUAL_NORM ? 4 : 5);
   const int64_t T = min64(R, 256), B = R / T;
   Tensor w = tune_tensor(m, d, C), b = tune_tensor(m, d, C), mean = tune_tensor(m, F32, B, T);
   Tensor rstd = tune_tensor(m, F32, B, T), x = tune_tensor(m, d, B, T, C), y = tune_tensor(m, d, B, T, C);
-  if (t->kind == PEAK_NORM) layernorm_forward(c, y, mean, rstd, x, w, b);
+  if (t->kind == PEAK_NORM) layernorm_forward(c, y, mean, rstd, x, w, b, LAYERNORM_EPS);
   else if (t->kind == PEAK_GELU) gelu_forward(c, y, x);
   else if (t->kind == PEAK_RESIDUAL_NORM) {
     Tensor branch = tune_tensor(m, d, B, T, C);
-    residual_layernorm_forward(c, branch, y, mean, rstd, x, branch, w, b, Dropout{});
+    residual_layernorm_forward(c, branch, y, mean, rstd, x, branch, w, b, LAYERNORM_EPS, Dropout{});
   } else {
     Tensor dresidual = tune_tensor(m, d, B, T, C);
     layernorm_backward(c, dresidual, dresidual, w, b, y, x, tune_tensor(m, d, C), mean, rstd, Dropout{}, OVERWRITE);

@@ -85,7 +85,7 @@ static void checkpoint_map(const Saved *saved, const char *directory, TensorMap 
     header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
     for (int i = 0, at = 0; i < (to - from) * f->lay.params; i++)
       if (!from || from + i / f->lay.params <= fsdp_param_moments(f, &f->lay.param[i % f->lay.params]))
-        *tensor_place(m, from + i / f->lay.params, i % f->lay.params) = {file, F32, false, list[at++].at};
+        *tensor_place(m, from + i / f->lay.params, i % f->lay.params) = {file, F32, false, list[at++].at, 0, 0};
     m->file_bytes[file] = list[count - 1].at + list[count - 1].bytes;
     path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);
   }

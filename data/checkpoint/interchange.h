@@ -2,28 +2,25 @@
 // become a TensorMap, with which every rank reads or writes its own parts; nothing is converted beforehand.
 //
 //   1 names      the two layouts of GPT-2 in safetensors, complaints that name tensors
-//   2 config     config.json of Hugging Face's GPT-2 -> ModelShape
+//   2 config     config.json of Hugging Face -> ModelShape: GPT-2's here, others' in families.h
 //   3 llm.c      the .bin files of https://github.com/karpathy/llm.c, versions 3 (fp32) and 5 (bf16)
 //   4 import     import_open (what is it, which shape) -> import_map (where is which parameter) -> import_close
-//   5 export     export_map, export_*_text: what GPT2LMHeadModel.save_pretrained writes
+//   5 export     export_map, export_*_text: what save_pretrained writes
 //
 // Layouts
 //   ours           wte.weight, h.0.attn.c_attn.weight, ...; matrices (out,in); n_head in the header's __metadata__
 //   Hugging Face   the same names, with the prefix "transformer." except lm_head.weight (the published files: without
 //                  it); a block's four matrices (in,out), because they belong to its Conv1D; n_head in config.json
+//   families       model.layers.0.self_attn.q_proj.weight, ...: (out,in); q, k, v, gate and up are tensors of their own
 //   llm.c          no names: 16 tensors of all blocks together, (out,in); the head is always tied
 //
 // All of it runs on one rank and reads untrusted files. Every function that can fail returns false and leaves one line
 // in `error`: file, tensor or field, what was expected, what was found.
 #pragma once
-#include "safetensors_set.h"
+#include "families.h"
 #include <math.h>
-#include <stdarg.h>
 
 enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC };
-
-// dropout: 0 if the file does not record it.
-struct ModelShape { int64_t n_layer, n_head, n_embd, n_positions, vocab_size; bool tied; double dropout; };
 
 // An open model of another program. Closed by import_close.
 struct Import {
@@ -33,7 +30,8 @@ struct Import {
   char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or ""
   char notice[256];                              // for the user: what is not as the file says; or ""
   int64_t file_bytes;                            // of llm.c
-  bool prefixed;                                 // Hugging Face: names start with "transformer."
+  bool prefixed;                                 // GPT-2 of Hugging Face: names start with "transformer."
+  const Family *family;                          // of Hugging Face; NULL: GPT-2
   SafetensorsSet set;                            // not of llm.c
   Dtype dtype;                                   // of llm.c
   int64_t padded_vocab;                          // of llm.c: rows of wte in the file
@@ -41,39 +39,6 @@ struct Import {
 
 // ================================================================================================ 1 names
 static const char import_hf_prefix[] = "transformer.";
-struct ImportText { char text[96]; };
-
-// "(300,32)".
-static inline ImportText import_shape_text(int ndim, const int64_t *shape) {
-  ImportText t = {"("};
-  size_t n = 1;
-  for (int i = 0; i < ndim && n < sizeof t.text; i++)
-    n += (size_t)snprintf(t.text + n, sizeof t.text - n, "%s%lld", i ? "," : "", (long long)shape[i]);
-  snprintf(t.text + min64((int64_t)n, sizeof t.text - 2), 2, ")");
-  return t;
-}
-
-// What is wrong with a file's tensors: the first three in words, the rest counted.
-struct ImportComplaints { char text[1024]; int count; };
-// Adds one: printf's arguments.
-__attribute__((format(printf, 2, 3))) static inline void import_complain(ImportComplaints *c, const char *fmt, ...) {
-  const size_t used = strlen(c->text);
-  if (++c->count > 3) return;
-  if (used) snprintf(c->text + used, sizeof c->text - used, "; ");
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(c->text + strlen(c->text), sizeof c->text - strlen(c->text), fmt, ap);
-  va_end(ap);
-}
-// Whether there were none; else they are in `error`.
-static inline bool import_settle(const ImportComplaints *c, const char *path, char *error, size_t error_bytes) {
-  if (!c->count) return true;
-  char more[32] = "";
-  if (c->count > 3) snprintf(more, sizeof more, "; and %d more", c->count - 3);
-  snprintf(error, error_bytes, "%.600s: %s%s", path, c->text, more);
-  return false;
-}
-
 static inline int import_compare(const void *a, const void *b) {
   return strcmp((*(const Param *const *)a)->name, (*(const Param *const *)b)->name);
 }
@@ -128,48 +93,6 @@ static inline bool import_check_shape(const ModelShape *m, const char *path, cha
   return true;
 }
 
-// A config.json being read.
-struct ImportConfig { const cJSON *root; const char *path; char *error; size_t error_bytes; };
-// Leaves the file's path and a reason in the error. Returns false.
-__attribute__((format(printf, 2, 3))) static inline bool import_config_refuse(const ImportConfig *c, const char *fmt,
-                                                                              ...) {
-  const int n = snprintf(c->error, c->error_bytes, "%s: ", c->path);
-  va_list ap;
-  va_start(ap, fmt);
-  if (n >= 0 && (size_t)n < c->error_bytes) vsnprintf(c->error + n, c->error_bytes - (size_t)n, fmt, ap);
-  va_end(ap);
-  return false;
-}
-
-// The value of a field, NULL if it is absent or null. False if it appears twice: readers differ in which one counts.
-static inline bool import_config_get(const ImportConfig *c, const char *name, const cJSON **value) {
-  const cJSON *x;
-  *value = NULL;
-  bool found = false;
-  cJSON_ArrayForEach(x, c->root) {
-    if (!x->string || strcmp(x->string, name)) continue;
-    if (found) return import_config_refuse(c, "%s appears twice", name);
-    found = true;
-    *value = cJSON_IsNull(x) ? NULL : x;
-  }
-  return true;
-}
-// A number, or `absent` where there is none.
-static inline bool import_config_number(const ImportConfig *c, const char *name, double absent, double *value) {
-  const cJSON *x;
-  if (!import_config_get(c, name, &x)) return false;
-  if (x && !cJSON_IsNumber(x)) return import_config_refuse(c, "%s is not a number", name);
-  *value = x ? x->valuedouble : absent;
-  return true;
-}
-// true or false, or `absent` where there is none.
-static inline bool import_config_flag(const ImportConfig *c, const char *name, bool absent, bool *value) {
-  const cJSON *x;
-  if (!import_config_get(c, name, &x)) return false;
-  if (x && !cJSON_IsBool(x)) return import_config_refuse(c, "%s is neither true nor false", name);
-  *value = x ? cJSON_IsTrue(x) : absent;
-  return true;
-}
 // A text that must be one of `known`, two at most; `absent` says whether it may be missing.
 static inline bool import_config_text(const ImportConfig *c, const char *name, const char *known, const char *known_2,
                                       bool absent) {
@@ -226,7 +149,16 @@ static inline bool import_config_dropout(const ImportConfig *c, double *dropout,
 // Fills s->shape and s->notice from the fields, once the file is known to be an object.
 static inline bool import_config_read(const ImportConfig *c, Import *s) {
   ModelShape *m = &s->shape;
-  if (!import_config_text(c, "model_type", "gpt2", "gpt2", false)) return false;
+  const cJSON *type;
+  if (!import_config_get(c, "model_type", &type)) return false;
+  s->family = cJSON_IsString(type) ? family_of_type(type->valuestring) : NULL;
+  if (s->family) return family_config_read(c, s->family, m);
+  if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2"))
+    return import_config_refuse(c, "model_type is %s, expected %s: another model is not computed here",
+                                cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text
+                                : type               ? "not text"
+                                                     : "missing",
+                                family_types);
   for (const ImportField &f : import_fields) {
     double value = 0;
     if (!import_config_number(c, f.name, 0, &value)) return false;
@@ -235,6 +167,7 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
                                   value == 0 ? "missing or " : "", value, (long long)f.highest);
     *(int64_t *)((char *)m + f.offset) = (int64_t)value;
   }
+  *m = model_shape_gpt2(m->n_layer, m->n_head, m->n_embd, m->n_positions, m->vocab_size, true, 0);
   return import_check_shape(m, c->path, c->error, c->error_bytes) && import_config_check(c, m) &&
          import_config_flag(c, "tie_word_embeddings", true, &m->tied) &&
          import_config_dropout(c, &m->dropout, s->notice, sizeof s->notice);
@@ -292,7 +225,7 @@ static inline bool llmc_open(Import *s, const int32_t header[256], char *error, 
   s->kind = IMPORT_LLMC;
   s->dtype = version == 3 ? F32 : BF16;
   s->padded_vocab = header[7];
-  s->shape = ModelShape{header[4], header[5], header[6], header[2], header[3], true, 0};
+  s->shape = model_shape_gpt2(header[4], header[5], header[6], header[2], header[3], true, 0);
   if (!import_check_shape(&s->shape, s->path, error, error_bytes)) return false;
   IMPORT_REFUSE(s->padded_vocab < s->shape.vocab_size || s->padded_vocab > 2 << 24,
                 "%s: the padded vocabulary has %lld tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab,
@@ -323,7 +256,7 @@ static inline void llmc_map(const Import *s, const Param *param, const Param *co
       else if (p->shape[0] != shape[0] || (p->ndim == 2 ? p->shape[1] : -1) != shape[1])
         import_complain(complaints, "tensor %s is %s, expected %s", name,
                         import_shape_text(shape[1] < 0 ? 1 : 2, shape).text, import_shape_text(p->ndim, p->shape).text);
-      else *tensor_place(map, 0, (int)(p - param)) = TensorPlace{0, s->dtype, false, at};
+      else *tensor_place(map, 0, (int)(p - param)) = TensorPlace{0, s->dtype, false, at, 0, 0};
     }
   }
 }
@@ -362,8 +295,8 @@ static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, cha
   IMPORT_REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown; name the directory of the "
                 "checkpoint or export instead of this file", s->path);
   ModelShape *m = &s->shape;
-  *m = ModelShape{0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
-                  !set_entry(&s->set, "lm_head.weight", NULL), 0};
+  *m = model_shape_gpt2(0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
+                        !set_entry(&s->set, "lm_head.weight", NULL), 0);
   if (end == heads || *end) m->n_head = 0;
   for (; m->n_layer <= import_fields[0].highest; m->n_layer++) {
     snprintf(name, sizeof name, "h.%lld.ln_1.weight", (long long)m->n_layer);
@@ -390,6 +323,7 @@ static inline bool import_open_file(Import *s, const char *directory, char *erro
   s->kind = IMPORT_HF_DIRECTORY;
   const bool has_config = import_exists(directory, "config.json");             // which says what else it may be
   if (has_config && !import_config(s, directory, error, error_bytes)) return false;
+  if (s->family) return true;
   for (int i = 0; i < 2; i++)
     IMPORT_REFUSE(!s->prefixed && (!t[i] || t[i]->ndim != 2), "%s: tensor %s is %s: this is not a GPT-2 model",
                   s->path, names[i], t[i] ? "not a matrix" : "missing");
@@ -490,15 +424,18 @@ static inline bool import_open(Import *s, const char *path, char *error, size_t 
 static inline void import_check_head(const Import *s, const SafetensorsTensor *head, int head_file,
                                      ImportComplaints *complaints) {
   int file = 0;
-  const SafetensorsTensor *wte = set_entry(&s->set, s->prefixed ? "transformer.wte.weight" : "wte.weight", &file);
+  const SafetensorsTensor *wte = set_entry(&s->set, s->family     ? "model.embed_tokens.weight"
+                                                    : s->prefixed ? "transformer.wte.weight"
+                                                                  : "wte.weight", &file);
   if (!wte) return;                              // its absence is reported elsewhere
   const bool same = head->dtype == wte->dtype && head->known_dtype && head->ndim == 2 && wte->ndim == 2 &&
                     head->shape[0] == wte->shape[0] && head->bytes == wte->bytes &&
                     !memcmp(s->set.shard[head_file].file.map + head->at, s->set.shard[file].file.map + wte->at,
                             (size_t)wte->bytes);
   if (!same)
-    import_complain(complaints, "tensor lm_head.weight is not wte.weight, though tie_word_embeddings says so: if the "
-                    "head is separate, set tie_word_embeddings to false in config.json");
+    import_complain(complaints, "tensor lm_head.weight is not %s, though tie_word_embeddings says so: if the head is "
+                    "separate, set tie_word_embeddings to false in config.json",
+                    s->family ? "model.embed_tokens.weight" : "wte.weight");
 }
 
 // Our name of a tensor of the file; NULL if no parameter has such a name.
@@ -508,19 +445,53 @@ static inline const char *import_local_name(const Import *s, const char *name) {
   return strncmp(name, import_hf_prefix, n) || !strcmp(name + n, "lm_head.weight") ? NULL : name + n;
 }
 
-// The place of parameter p, if tensor t has its shape (as this layout has it) and a dtype that is read.
-static inline void import_place(const Import *s, const Param *p, const SafetensorsTensor *t, int file,
+// The place of parameter p, or of `rows` rows of it if that is not 0, if tensor t has its shape (as this layout has it)
+// and a dtype that is read.
+static inline void import_place(const Import *s, const Param *p, int64_t rows, const SafetensorsTensor *t, int file,
                                 TensorPlace *place, ImportComplaints *complaints) {
-  const bool transposed = s->kind == IMPORT_HF_DIRECTORY && import_is_conv1d(p);
-  const int64_t shape[2] = {p->shape[transposed ? 1 : 0], p->ndim == 2 ? p->shape[transposed ? 0 : 1] : 1};
+  const bool transposed = s->kind == IMPORT_HF_DIRECTORY && !s->family && import_is_conv1d(p);
+  const int64_t all = rows ? rows : p->shape[0];
+  const int64_t shape[2] = {transposed ? p->shape[1] : all, p->ndim == 1 ? 1 : transposed ? all : p->shape[1]};
+  const char *name = s->family ? t->name : p->name;
   const bool fits = t->ndim == p->ndim && t->shape[0] == shape[0] && (p->ndim == 1 || t->shape[1] == shape[1]);
   const bool readable = t->known_dtype && (t->dtype == F32 || t->dtype == BF16 || t->dtype == F16);
   if (!fits)
-    import_complain(complaints, "tensor %s is %s, expected %s", p->name, import_shape_text(t->ndim, t->shape).text,
+    import_complain(complaints, "tensor %s is %s, expected %s", name, import_shape_text(t->ndim, t->shape).text,
                     import_shape_text(p->ndim, shape).text);
   else if (!readable)
-    import_complain(complaints, "tensor %s is %s, expected F32, BF16 or F16", p->name, t->dtype_text);
-  else *place = TensorPlace{file, t->dtype, transposed, t->at};
+    import_complain(complaints, "tensor %s is %s, expected F32, BF16 or F16", name, t->dtype_text);
+  else *place = TensorPlace{file, t->dtype, transposed, t->at, rows, 0};
+}
+
+// Places the parameters of a family's file; complains of tensors that do not fit one to one.
+static inline void import_map_family(const Import *s, const Param *param, int params, TensorMap *map,
+                                     ImportComplaints *complaints) {
+  int used = 0;
+  for (int p = 0; p < params; p++) {
+    const int parts = family_parts(&param[p]);
+    for (int i = 0; i < parts; i++) {
+      char name[FAMILY_NAME_BYTES];
+      int file = 0;
+      family_tensor_name(name, &param[p], i, &s->shape);
+      const SafetensorsTensor *t = set_entry(&s->set, name, &file);
+      TensorPlace *place = tensor_place(map, 0, p) + i;
+      used += t != NULL;
+      if (!t) import_complain(complaints, "tensor %s is missing", name);
+      else import_place(s, &param[p], parts > 1 ? param[p].matrix_rows[i] : 0, t, file, place, complaints);
+      if (family_turns_back(s->family, &param[p], i)) place->half_rows = s->shape.head_size / 2;
+    }
+  }
+  int file = 0;
+  const SafetensorsTensor *head = s->shape.tied ? set_entry(&s->set, "lm_head.weight", &file) : NULL;
+  if (head) import_check_head(s, head, file, complaints);
+  for (int k = 0; k < s->set.count; k++)         // only if there are more than were taken
+    for (int i = 0; i < s->set.shard[k].file.count; i++) used -= !family_ignores(s->set.shard[k].file.tensor[i].name);
+  for (int k = 0; k < s->set.count && used + (head != NULL) < 0; k++)
+    for (int i = 0; i < s->set.shard[k].file.count; i++) {
+      const char *name = s->set.shard[k].file.tensor[i].name;
+      if (!family_ignores(name) && !family_has_tensor(name, param, params, &s->shape))
+        import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(name).text);
+    }
 }
 
 // Places every parameter in a safetensors file; complains of tensors that do not fit one to one.
@@ -541,7 +512,7 @@ static inline void import_map_tensors(const Import *s, const Param *param, const
     }
   for (int p = 0; p < params; p++) {
     if (!found[p]) import_complain(complaints, "tensor %s is missing", param[p].name);
-    else import_place(s, &param[p], found[p], file[p], tensor_place(map, 0, p), complaints);
+    else import_place(s, &param[p], 0, found[p], file[p], tensor_place(map, 0, p), complaints);
   }
   if (head) import_check_head(s, head, head_file, complaints);
   free(found);
@@ -563,6 +534,7 @@ static inline bool import_map(Import *s, const Param *param, int params, TensorM
     snprintf(map->path[i], sizeof map->path[i], "%s", x ? x->path : s->path);
   }
   if (s->kind == IMPORT_LLMC) llmc_map(s, param, index, params, map, &complaints);
+  else if (s->family) import_map_family(s, param, params, map, &complaints);
   else import_map_tensors(s, param, index, params, map, &complaints);
   for (int p = 0; p < params && s->kind == IMPORT_LLMC && !complaints.count; p++)
     if (tensor_place(map, 0, p)->file < 0) import_complain(&complaints, "tensor %s is missing", param[p].name);
@@ -574,36 +546,41 @@ static inline bool import_map(Import *s, const Param *param, int params, TensorM
 
 // ================================================================================================ 5 export
 // One tensor of an exported file, before it is placed.
-struct ExportTensor { char name[sizeof import_hf_prefix + sizeof(Param::name)]; int param; };
+struct ExportTensor { char name[FAMILY_NAME_BYTES]; int param, part; };
 // Order of names, byte by byte: that of the safetensors library for tensors of one dtype.
 static inline int export_compare(const void *a, const void *b) {
   return strcmp(((const ExportTensor *)a)->name, ((const ExportTensor *)b)->name);
 }
 
 // The places of all parameters in DIR/model.safetensors, as state 0 of an empty map, and the file's header (malloc'ed),
-// as GPT2LMHeadModel.save_pretrained writes them: fp32, by name, lm_head.weight only where the head is not tied.
-static inline bool export_map(TensorMap *map, const char *dir, const Param *param, int params, bool tied, char **header,
-                              int64_t *header_bytes, char *error, size_t error_bytes) {
+// as save_pretrained writes them: fp32, by name, lm_head.weight only where the head is not tied.
+static inline bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape,
+                              char **header, int64_t *header_bytes, char *error, size_t error_bytes) {
   static const char *const metadata[] = {"format", "pt", NULL};
   IMPORT_REFUSE(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
-  ExportTensor *order = (ExportTensor *)calloc((size_t)params, sizeof *order);
-  SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)params, sizeof *tensor);
+  const Family *family = family_of_shape(shape);
+  ExportTensor *order = (ExportTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *order);
+  SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *tensor);
   int count = 0;
   for (int p = 0; p < params; p++) {
     const bool head = !strcmp(param[p].name, "lm_head.weight");
-    if (head && tied) continue;
-    order[count].param = p;
-    snprintf(order[count++].name, sizeof order->name, "%s%s", head ? "" : import_hf_prefix, param[p].name);
+    for (int i = 0; i < (family ? family_parts(&param[p]) : 1); i++, count++) {
+      order[count].param = p;
+      order[count].part = i;
+      if (family) family_tensor_name(order[count].name, &param[p], i, shape);
+      else snprintf(order[count].name, sizeof order->name, "%s%s", head ? "" : import_hf_prefix, param[p].name);
+    }
   }
   qsort(order, (size_t)count, sizeof *order, export_compare);
   for (int i = 0; i < count; i++) {
     const Param *p = &param[order[i].param];
-    const bool transposed = import_is_conv1d(p);
+    const bool transposed = !family && import_is_conv1d(p);
     tensor[i].name = order[i].name;
     tensor[i].dtype = F32;
     tensor[i].ndim = p->ndim;
     tensor[i].shape[0] = p->shape[transposed ? 1 : 0];
     tensor[i].shape[1] = p->shape[transposed ? 0 : 1];
+    if (family && family_parts(p) > 1) tensor[i].shape[0] = p->matrix_rows[order[i].part];
   }
   *header = safetensors_header(tensor, count, metadata, header_bytes);
   tensor_map_open(map, params);
@@ -611,7 +588,12 @@ static inline bool export_map(TensorMap *map, const char *dir, const Param *para
   snprintf(map->path[0], sizeof map->path[0], "%s/model.safetensors", dir);
   map->data_at[0] = map->file_bytes[0] = *header_bytes;
   for (int i = 0; i < count; i++) {
-    *tensor_place(map, 0, order[i].param) = TensorPlace{0, F32, import_is_conv1d(&param[order[i].param]), tensor[i].at};
+    const Param *p = &param[order[i].param];
+    const int part = order[i].part;
+    tensor_place(map, 0, order[i].param)[part] =
+        TensorPlace{0, F32, !family && import_is_conv1d(p), tensor[i].at,
+                    family && family_parts(p) > 1 ? p->matrix_rows[part] : 0,
+                    family_turns_back(family, p, part) ? shape->head_size / 2 : 0};
     map->file_bytes[0] = tensor[i].at + tensor[i].bytes;
   }
   free(order);
@@ -640,7 +622,18 @@ static inline void export_token(cJSON *object, const char *name, int32_t id) {
 // transformers takes 50256 by default. version: of this program. To be freed by the caller, as those below.
 static inline char *export_config_text(ModelShape shape, int32_t bos_eos_id, const char *version) {
   char program[64];
+  snprintf(program, sizeof program, "train_gpt_fsdp %s", version);
   cJSON *c = cJSON_CreateObject(), *architectures = cJSON_AddArrayToObject(c, "architectures");
+  if (const Family *family = family_of_shape(&shape)) {
+    cJSON_AddItemToArray(architectures, cJSON_CreateString(family->architecture));
+    family_config_write(c, family, &shape);
+    export_token(c, "bos_token_id", bos_eos_id);
+    export_token(c, "eos_token_id", bos_eos_id);
+    cJSON_AddTrueToObject(c, "use_cache");
+    cJSON_AddStringToObject(c, "dtype", "float32");
+    cJSON_AddStringToObject(c, "written_by", program);
+    return export_text(c);
+  }
   cJSON_AddItemToArray(architectures, cJSON_CreateString("GPT2LMHeadModel"));
   cJSON_AddStringToObject(c, "model_type", "gpt2");
   cJSON_AddStringToObject(c, "activation_function", "gelu_new");
@@ -660,7 +653,6 @@ static inline char *export_config_text(ModelShape shape, int32_t bos_eos_id, con
   export_token(c, "eos_token_id", bos_eos_id);
   cJSON_AddTrueToObject(c, "use_cache");
   cJSON_AddStringToObject(c, "dtype", "float32");
-  snprintf(program, sizeof program, "train_gpt_fsdp %s", version);
   cJSON_AddStringToObject(c, "written_by", program);
   return export_text(c);
 }

@@ -31,8 +31,9 @@ enum {
 // Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows lie back to back.
 struct Span { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
 
-// Elements [first, first + numel) of a parameter's state, which begin at in_run of the run that this rank holds. If the
-// file has the matrix transposed, they are whole rows of it, or a part of one row.
+// Elements of a parameter's state: numel of them, which begin at in_run of the run that this rank holds and are first,
+// first + 1, ... of a tensor in a file. If the file has the matrix transposed, they are whole rows of it, or a part of
+// one row.
 struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_run; };
 struct ChunkCursor { int state, param; int64_t done; };
 
@@ -63,13 +64,14 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
   for (; c->state < MAP_STATES; c->state++, c->param = 0) {
     for (; c->param < m->params && states >> c->state & 1; c->param++, c->done = 0) {
       const Param *p = &f->lay.param[c->param];
-      const TensorPlace place = *tensor_place(m, c->state, c->param);
+      const TensorPlace *place = tensor_place(m, c->state, c->param);
       Run run;
-      if (place.file < 0 || !shard_run(&f->lay.unit[p->unit], p, f->mesh.shard.me, &run)) continue;
-      const int64_t left = min64(run.numel, param_numel(p) - run.in_range) - c->done;
+      if (place->file < 0 || !shard_run(&f->lay.unit[p->unit], p, f->mesh.shard.me, &run)) continue;
+      int64_t left = min64(run.numel, param_numel(p) - run.in_range) - c->done, first = run.in_range + c->done;
       if (left <= 0) continue;
-      *k = Chunk{{}, place, c->state, c->param, run.in_range + c->done, 0, c->done};
-      chunk_place(k, p, m->data_at[place.file], left);
+      place = tensor_part(place, param_cols(p), &first, &left);
+      *k = Chunk{{}, *place, c->state, c->param, first, 0, c->done};
+      chunk_place(k, p, m->data_at[place->file], left);
       c->done += k->numel;
       return true;
     }

@@ -2,16 +2,18 @@
 // map is made on one rank from shapes or from a file's header; then every rank finds its own byte ranges.
 //
 // Tensors are named by (TensorState, parameter). Memory holds matrices as (out, in), fp32; a file may hold them
-// transposed (in, out), and in bf16 or fp16.
+// transposed (in, out), and in bf16 or fp16. A parameter may lie in several tensors of a file, its parts, which follow
+// each other along its rows: q, k and v.
 #pragma once
 #include "fsdp.h"
 
 enum { MAP_MAX_FILES = 64, MAP_PATH_BYTES = 1280 };
 // By ShardState: parameters, first moment (SGD: momentum), second moment.
-enum { MAP_STATES = 3 };
+enum { MAP_STATES = 3, MAP_PARTS = 3 };
 
-// at: byte of the file where the tensor's first element is. file < 0: not in any file.
-struct TensorPlace { int32_t file; Dtype dtype; bool transposed; int64_t at; };
+// at: byte of the file where the tensor's first element is. file < 0: not in any file. rows: of the parameter that this
+// part has; 0: all that are left. half_rows: runs of so many rows are in the file in exchanged pairs, 0: as they are.
+struct TensorPlace { int32_t file; Dtype dtype; bool transposed; int64_t at, rows, half_rows; };
 
 // Zeroed, it is empty. Freed by tensor_map_free.
 struct TensorMap {
@@ -19,22 +21,35 @@ struct TensorMap {
   char path[MAP_MAX_FILES][MAP_PATH_BYTES];
   int64_t file_bytes[MAP_MAX_FILES];             // of the whole file: another size is refused before it is read
   int64_t data_at[MAP_MAX_FILES];                // where tensors begin: blocks with checksums are counted from here
-  TensorPlace *place;                            // [MAP_STATES][params]
+  TensorPlace *place;                            // [MAP_STATES][params][MAP_PARTS]
 };
 
 // An empty map of `params` parameters: nothing is in any file.
 static inline void tensor_map_open(TensorMap *m, int params) {
   memset(m, 0, sizeof *m);
   m->params = params;
-  m->place = (TensorPlace *)malloc(sizeof(TensorPlace) * (size_t)(MAP_STATES * params));
-  for (int i = 0; i < MAP_STATES * params; i++) m->place[i] = TensorPlace{-1, F32, false, 0};
+  m->place = (TensorPlace *)malloc(sizeof(TensorPlace) * (size_t)(MAP_STATES * params * MAP_PARTS));
+  for (int i = 0; i < MAP_STATES * params * MAP_PARTS; i++) m->place[i] = TensorPlace{-1, F32, false, 0, 0, 0};
 }
 static inline void tensor_map_free(TensorMap *m) {
   free(m->place);
   memset(m, 0, sizeof *m);
 }
+// The first part's place; the other parts' follow.
 static inline TensorPlace *tensor_place(const TensorMap *m, int state, int param) {
-  return &m->place[state * m->params + param];
+  return &m->place[(state * m->params + param) * MAP_PARTS];
+}
+// The place of element *first of a parameter of `cols` columns, of which *left follow: *first becomes its number in the
+// part's own order, *left no more than lie behind it in one run.
+static inline const TensorPlace *tensor_part(const TensorPlace *part, int64_t cols, int64_t *first, int64_t *left) {
+  for (; part->rows && *first >= part->rows * cols; part++) *first -= part->rows * cols;
+  if (part->rows) *left = min64(*left, part->rows * cols - *first);
+  if (part->half_rows) {
+    const int64_t half = part->half_rows * cols, in_half = *first % half;
+    *left = min64(*left, half - in_half);
+    *first = (*first / half ^ 1) * half + in_half;
+  }
+  return part;
 }
 // Gives every rank rank 0's map. Collective.
 static inline void tensor_map_share(TensorMap *m, MPI_Comm comm) {
@@ -42,7 +57,7 @@ static inline void tensor_map_share(TensorMap *m, MPI_Comm comm) {
   TensorPlace *mine = m->place;
   MPI_Comm_rank(comm, &rank);
   MPI_Bcast(m, sizeof *m, MPI_BYTE, 0, comm);
-  const size_t bytes = sizeof(TensorPlace) * (size_t)(MAP_STATES * m->params);
+  const size_t bytes = sizeof(TensorPlace) * (size_t)(MAP_STATES * m->params * MAP_PARTS);
   m->place = rank ? (TensorPlace *)malloc(bytes) : mine;
   MPI_Bcast(m->place, fsdp_mpi_count((int64_t)bytes), MPI_BYTE, 0, comm);
 }

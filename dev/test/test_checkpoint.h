@@ -892,7 +892,9 @@ TEST_MPI(devices_resume_what_they_saved, 1,
 // letters: for --resume, for --resume with --eval_only, for --init_from.
 struct OptionClass { const char *letters, *names; };
 static const OptionClass option_classes[] = {
-    {"KKK", "model n_layer n_head n_embd n_positions vocab_size tie_head"},
+    {"KKK",
+     "model n_layer n_head n_embd n_positions vocab_size tie_head n_kv_head head_size mlp_width norm norm_weight "
+     "norm_embedding norm_eps position rope_theta rope_scaling rope_skip qk_norm mlp bias logit_softcap"},
     {"KDO", "seq_len seed shuffle drop_last"},
     {"KOO", "global_batch optimizer freeze"},
     {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision sm_margin eval_every "
@@ -901,10 +903,10 @@ static const OptionClass option_classes[] = {
             "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
             "reduce accumulate"},
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
-             "comm between_hosts shm device no_cuda graph tune isa rdzv nnodes node_rank nproc_per_node rdzv_token "
-             "preflight threads timeout flight restarts restart_wait eval_only verbose sample_only prompt out "
-             "log_every log_layers report trace trace_steps tensorboard save_model export_hf resume init_from config "
-             "plan world ranks_per_host on tokens json"}};
+            "comm between_hosts shm device no_cuda graph tune isa rdzv nnodes node_rank nproc_per_node rdzv_token "
+            "preflight threads timeout flight restarts restart_wait eval_only verbose sample_only prompt out "
+            "log_every log_layers report trace trace_steps tensorboard save_model export_hf resume init_from config "
+            "plan world ranks_per_host on tokens json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =
@@ -920,7 +922,7 @@ static inline bool words_have(const char *words, const char *word) {
 // A value of an option that is not `value`.
 static inline void option_other(const OptionSpec *s, const char *value, char *to, size_t bytes) {
   if (s->type == OPTION_INT) snprintf(to, bytes, "%lld", atoll(value) + 2);
-  if (s->type == OPTION_NUM) snprintf(to, bytes, "%.17g", atof(value) > 0 ? atof(value) / 2 : 0.25);
+  if (s->type == OPTION_NUM) snprintf(to, bytes, "%.17g", fmax(s->lo, atof(value) > 0 ? atof(value) / 2 : 0.25));
   if (s->type == OPTION_FLAG) snprintf(to, bytes, "%s", strcmp(value, "on") ? "on" : "off");
   if (s->type != OPTION_TEXT) return;
   const char *first = s->choices, *second = first ? strchr(first, '|') + 1 : NULL;
@@ -1147,7 +1149,7 @@ TEST(weights_decide_the_shapes,
   Options o;
   Start start;
   char error[2048];
-  const ModelShape shape = {2, 3, 60, 32, 5003, false, 0.25};
+  const ModelShape shape = model_shape_gpt2(2, 3, 60, 32, 5003, false, 0.25);
   const struct { const char *argument, *said; } cases[] = {
       {"--seed=3", ""}, {"--n_layer=2", ""}, {"--n_layer=3", "--n_layer 3 contradicts imp, which has 2: leave it out"},
       {"--vocab_size=5000", "--vocab_size 5000 contradicts imp, which has 5003: leave it out"},

@@ -349,8 +349,8 @@ TEST(corpora_hostile_index, "an index that is cut, names other places, tensors t
     ix_refused(dir, c.says, NULL, NULL);
   }
   ix_refused(ix_path(path, dir, set_index_name), "name the directory", NULL, NULL);
-  ix_config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"llama\"");
-  ix_refused(dir, "model_type is \"llama\"", "config.json", NULL);             // before any shard is read
+  ix_config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"opt\"");
+  ix_refused(dir, "model_type is \"opt\"", "config.json", NULL);             // before any shard is read
 }
 
 TEST(corpora_targets_never_block, "a pipe or a pointer as --resume, --init_from or --tokenizer: named at once") {

@@ -97,17 +97,17 @@ static void cuda_check_layernorm_forward(const Ops *ops, Dtype dtype, int64_t B,
   Tensor in = op_random_tensor(1, 1.0, dtype, B, T, C), branch = op_random_tensor(2, 1.0, dtype, B, T, C),
          weight = op_random_tensor(3, 1.0, dtype, C), bias = op_random_tensor(4, 1.0, dtype, C),
          want = op_tensor(dtype, B, T, C), unused = op_tensor(dtype, B, T, C), stat = op_tensor(F32, B, T);
-  residual_layernorm_forward(&o.cpu, want, unused, stat, op_copy(stat), in, branch, weight, bias, drop);
+  residual_layernorm_forward(&o.cpu, want, unused, stat, op_copy(stat), in, branch, weight, bias, LAYERNORM_EPS, drop);
   Tensor d_in = device_upload(&o.gpu, in), d_branch = device_upload(&o.gpu, branch),
          d_weight = device_upload(&o.gpu, weight), d_bias = device_upload(&o.gpu, bias), first[7] = {};
   for (int turn = 0; turn < 3; turn++) {         // residual in separate memory, then in in's, then in branch's
     Tensor got[7];
     for (int i = 0; i < 7; i++)
       got[i] = i == 1 || i == 2 || i > 4 ? device_tensor(&o.gpu, F32, B, T) : device_tensor(&o.gpu, dtype, B, T, C);
-    layernorm_forward(&o.gpu, got[0], got[1], got[2], d_in, d_weight, d_bias);
+    layernorm_forward(&o.gpu, got[0], got[1], got[2], d_in, d_weight, d_bias, LAYERNORM_EPS);
     if (turn) got[3] = turn == 1 ? device_upload(&o.gpu, in) : device_upload(&o.gpu, branch);
     residual_layernorm_forward(&o.gpu, got[3], got[4], got[5], got[6], turn == 1 ? got[3] : d_in,
-                               turn == 2 ? got[3] : d_branch, d_weight, d_bias, drop);
+                               turn == 2 ? got[3] : d_branch, d_weight, d_bias, LAYERNORM_EPS, drop);
     for (int i = 0; i < 7; i++) {
       Tensor host = device_download(&o.gpu, got[i]);
       if (turn == 0) first[i] = host;
@@ -118,7 +118,8 @@ static void cuda_check_layernorm_forward(const Ops *ops, Dtype dtype, int64_t B,
     cuda_expect_layernorm(&o.gpu, &e, got[0], got[1], got[2]);
     device_expect_same_bits("residual", &o.gpu, got[3], want);
     Tensor again[3] = {device_upload(&o.gpu, in), device_upload(&o.gpu, stat), device_upload(&o.gpu, stat)};
-    layernorm_forward(&o.gpu, again[0], again[1], again[2], got[3], d_weight, d_bias);       // from what was stored
+    layernorm_forward(&o.gpu, again[0], again[1], again[2], got[3], d_weight, d_bias,
+                      LAYERNORM_EPS); // from what was stored
     for (int i = 0; i < 3; i++)
       device_expect_same_bits("layernorm of what was stored", &o.gpu, again[i], device_download(&o.gpu, got[4 + i]));
     e = ops_layernorm_of(want, weight, bias, in);
@@ -159,7 +160,7 @@ static void cuda_check_layernorm_backward(const Ops *ops, Dtype dtype, Dtype gra
   Tensor x = op_random_tensor(1, 1.0, dtype, B, T, C), dout = op_random_tensor(2, 1.0, dtype, B, T, C),
          weight = op_random_tensor(3, 1.0, dtype, C), above = op_random_tensor(4, 1.0, dtype, B, T, C),
          mean = op_tensor(F32, B, T), rstd = op_tensor(F32, B, T), unused = op_tensor(dtype, B, T, C);
-  layernorm_forward(&o.cpu, unused, mean, rstd, x, weight, weight);
+  layernorm_forward(&o.cpu, unused, mean, rstd, x, weight, weight, LAYERNORM_EPS);
   OpsLayernorm e = ops_layernorm_of(x, weight, weight, dout);
   e.mean = op_fp64(mean), e.rstd = op_fp64(rstd);
   ops_layernorm_reference_backward(&e);
@@ -283,7 +284,7 @@ static void cuda_check_cross_entropy(const Ops *ops, Dtype dtype, CudaCrossEntro
       on = tensor_of((char *)got[2].data + before, F32, R, Vp);
       o.gpu.ops->copy(&o.gpu, on.data, d_logits.data, sizeof(float) * (size_t)(R * Vp));
     }
-    cross_entropy_forward_backward(&o.gpu, got[1], got[2], on, d_targets, V, s.scale);
+    cross_entropy_forward_backward(&o.gpu, got[1], got[2], on, d_targets, V, s.scale, 0.0f);
     device_expect_same_bits("cross_entropy correct", &o.gpu, got[3], correct);
     for (int i = 0; i < 4; i++) {
       Tensor host = device_download(&o.gpu, got[i]);
@@ -319,7 +320,7 @@ static void cuda_cross_entropy_on(CudaCrossEntropyDevice d, Tensor losses, Tenso
   Tensor x = device_upload(&c, logits), t = device_upload(&c, targets), l = device_tensor(&c, F32, logits.shape[0]);
   Tensor to = dlogits.dtype == F32 ? x : device_tensor(&c, dlogits.dtype, logits.shape[0], logits.shape[1]);
   const int64_t before = emu_counters().kernels;
-  cross_entropy_forward_backward(&c, l, to, x, t, vocab, 0.125f);
+  cross_entropy_forward_backward(&c, l, to, x, t, vocab, 0.125f, 0.0f);
   c.ops->sync(&c);
   EXPECT(emu_counters().kernels - before == 1, "%lld launches for logits apart from their gradient",
          (long long)(emu_counters().kernels - before));
@@ -393,7 +394,7 @@ TEST(cuda_cross_entropy_extremes, "CUDA: huge logits stay finite, the first of e
     EXPECT(isnan(op_get(losses, 3)) && isnan(op_get(losses, 4)) && isnan(op_get(losses, 6)),
            "losses %g %g %g of NaN and Inf", op_get(losses, 3), op_get(losses, 4), op_get(losses, 6));
     EXPECT(fabs(op_get(losses, 5) - log(2.0)) < 1e-6, "loss %g beside -Inf", op_get(losses, 5));
-    cross_entropy_forward_backward(&o.gpu, d_losses, d_logits, d_logits, d_targets, 4, 2.0f);
+    cross_entropy_forward_backward(&o.gpu, d_losses, d_logits, d_logits, d_targets, 4, 2.0f, 0.0f);
     Tensor dx = device_download(&o.gpu, d_logits);
     EXPECT(op_get(dx, 0) == 2.0 && op_get(dx, 1) == -2.0, "gradient %g %g", op_get(dx, 0), op_get(dx, 1));
     EXPECT(isnan(op_get(dx, 12)) && isnan(op_get(dx, 16)), "gradients %g %g of NaN and Inf", op_get(dx, 12),

@@ -25,14 +25,7 @@ static inline void ix_copy(const char *from, const char *to, const char *name) {
   free(t.bytes);
 }
 static inline Param *ix_params(ModelShape s, int *count) {
-  Model m = {};
-  m.L = (int)s.n_layer;
-  m.H = (int)s.n_head;
-  m.C = s.n_embd;
-  m.P = s.n_positions;
-  m.V = s.vocab_size;
-  m.Vp = round_up(m.V, VOCAB_ALIGN);
-  m.tied = s.tied;
+  const Model m = model_of_shape(&s, s.n_positions);
   return model_params(&m, count);
 }
 
@@ -160,11 +153,11 @@ static inline void ix_write_llmc(const char *path, int version, const ModelShape
 
 // ---- import --------------------------------------------------------------------------------------------------------
 TEST(import_reads_shapes, "each fixture's kind, shape, tokenizer and dropout are as saved") {
-  static const struct { const char *path; ModelShape shape; Dtype dtype; } cases[] = {
-      {"dev/fixtures/hf_tiny", {2, 2, 32, 24, 300, true, 0.05}, F32},
-      {"dev/fixtures/hf_untied", {1, 4, 16, 20, 300, false, 0.05}, F32},
-      {"dev/fixtures/hf_published", {2, 2, 16, 24, 300, true, 0.1}, BF16},
-      {"dev/fixtures/hf_published/model.safetensors", {2, 2, 16, 24, 300, true, 0.1}, BF16}};
+  const struct { const char *path; ModelShape shape; Dtype dtype; } cases[] = {
+      {"dev/fixtures/hf_tiny", model_shape_gpt2(2, 2, 32, 24, 300, true, 0.05), F32},
+      {"dev/fixtures/hf_untied", model_shape_gpt2(1, 4, 16, 20, 300, false, 0.05), F32},
+      {"dev/fixtures/hf_published", model_shape_gpt2(2, 2, 16, 24, 300, true, 0.1), BF16},
+      {"dev/fixtures/hf_published/model.safetensors", model_shape_gpt2(2, 2, 16, 24, 300, true, 0.1), BF16}};
   for (const auto &c : cases) {
     Import s;
     TensorMap map;
@@ -510,7 +503,7 @@ TEST(import_needs_the_heads, "a file of ours says its heads, or is refused") {
 TEST(import_refuses_damaged_llmc, "an llm.c file of another version, size or absurd shape is refused with the reason") {
   char path[1024];
   ix_path(path, test_tmp(), "model.bin");
-  ModelShape s = {2, 2, 8, 6, 11, true, 0};
+  ModelShape s = model_shape_gpt2(2, 2, 8, 6, 11, true, 0);
   int params;
   Param *param = ix_params(s, &params);
   int64_t numel_ = 0;
@@ -549,7 +542,7 @@ TEST(import_refuses_damaged_llmc, "an llm.c file of another version, size or abs
 
 TEST(import_other_shape_is_named, "a model requested with other numbers than the file's is refused by tensor") {
   char bin[1024];
-  ModelShape shape = {1, 1, 4, 3, 5, true, 0};
+  ModelShape shape = model_shape_gpt2(1, 1, 4, 3, 5, true, 0);
   int count;
   Param *own = ix_params(shape, &count);
   uint32_t *zeros = (uint32_t *)calloc(4096, 4);
@@ -583,7 +576,7 @@ TEST(import_survives_any_bytes,
   ix_directory(dir, "any");
   ix_copy("dev/fixtures/hf_untied", dir, "model.safetensors");
   TokText config = tok_read("dev/fixtures/hf_untied", "config.json");
-  ModelShape shape = {1, 1, 4, 3, 5, true, 0};
+  ModelShape shape = model_shape_gpt2(1, 1, 4, 3, 5, true, 0);
   int params;
   Param *param = ix_params(shape, &params);
   uint32_t *values = (uint32_t *)calloc(4096, 4);
@@ -643,7 +636,7 @@ TEST(export_equals_save_pretrained, "an imported model laid out for export is sa
     Param *param = ix_import(ix_path(directory, "dev/fixtures", name), &s, &from, &params);
     TokText want = tok_read(directory, "model.safetensors");
     uint32_t *values = ix_values(&from, param, params, &numel_), *next = values;
-    const bool ok = export_map(&to, "some/where", param, params, s.shape.tied, &header, &header_bytes, error,
+    const bool ok = export_map(&to, "some/where", param, params, &s.shape, &header, &header_bytes, error,
                                sizeof error);
     REQUIRE(ok, "%s", error);
     EXPECT(!strcmp(to.path[0], "some/where/model.safetensors") && to.files == 1, "path %s", to.path[0]);
@@ -673,7 +666,8 @@ TEST(export_equals_save_pretrained, "an imported model laid out for export is sa
 }
 
 TEST(export_config_round_trips, "an exported config.json is imported as the shape it was made from") {
-  static const ModelShape shapes[] = {{2, 2, 32, 24, 300, true, 0.1}, {1, 4, 16, 20, 300, false, 0}};
+  const ModelShape shapes[] = {model_shape_gpt2(2, 2, 32, 24, 300, true, 0.1),
+                               model_shape_gpt2(1, 4, 16, 20, 300, false, 0)};
   static const char *const fixtures[] = {"dev/fixtures/hf_tiny", "dev/fixtures/hf_untied"};
   char dir[1024], path[1024], error[2048];
   for (int i = 0; i < 2; i++) {

@@ -16,16 +16,17 @@
 enum ModeFactor {
   MODE_MESH, MODE_STRATEGY, MODE_RESHARD, MODE_SLOTS, MODE_WRAP, MODE_ACCUMULATE,
   MODE_SHARD, MODE_PARAM, MODE_BUFFER, MODE_REDUCE, MODE_FP8, MODE_FREEZE, MODE_RECOMPUTE, MODE_SHM, MODE_HEAD,
-  MODE_DROPOUT, MODE_OPTIMIZER, MODE_MICROBATCHES, MODE_ROUNDS, MODE_THREADS, MODE_FACTORS
+  MODE_DROPOUT, MODE_OPTIMIZER, MODE_BLOCK, MODE_MICROBATCHES, MODE_ROUNDS, MODE_THREADS, MODE_FACTORS
 };
 enum { MODE_ONE_MICROBATCH = 1, MODE_MANY_ROUNDS = 1, MODE_VALUES_MOST = 14 };
 
-// option: OPTION_COUNT if the value is not one of the program's options. A value "" leaves the option out. The wraps
-// cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
+// option: OPTION_COUNT if the value is not one of the program's options, or is several. A value "" leaves the option
+// out. The wraps cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
 struct ModeFactorSpec { OptionId option; int values; const char *value[MODE_VALUES_MOST]; };
 static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_mesh, 14, {"1x1", "1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1", "1x5", "5x1", "1x6", "2x3", "3x2", "6x1"}},
-    {OPT_strategy, 9,
+    {OPT_strategy,
+     9,
      {"", "full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "zero1", "zero2", "zero3", "ddp"}},
     {OPT_reshard_after_forward, 5, {"", "on", "off", "2", "3"}},
     {OPT_gather_slots, 4, {"", "1", "2", "3"}},
@@ -36,12 +37,18 @@ static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_buffer_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_reduce_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_fp8, 2, {"off", "gather"}},
-    {OPT_freeze, 5, {"", "wte,h.0.*,*.ln_*", "wte,wpe,h.0.*,h.1.*", "*.weight", "h.2.*"}},
+    {OPT_freeze, 5, {"", "wte,h.0.*,*.ln_*", "w*,h.0.*,h.1.*", "*.weight", "h.2.*"}},
     {OPT_recompute, 6, {"none", "gelu", "norm", "mlp", "block", "block:1,mlp:2"}},
     {OPT_shm, 3, {"on", "copy", "off"}},
     {OPT_tie_head, 2, {"on", "off"}},
     {OPT_dropout, 2, {"0", "0.1"}},
     {OPT_optimizer, 3, {"adamw", "sgd", "muon"}},
+    {OPTION_COUNT,
+     5,
+     {"GPT-2's block", "norm=rmsnorm position=rope mlp=swiglu bias=none n_kv_head=1",
+      "norm=rmsnorm position=rope rope_skip=2 qk_norm=before mlp=relu2 bias=qkv logit_softcap=4 head_size=6",
+      "norm=rmsnorm norm_embedding=on qk_norm=after mlp=swiglu mlp_width=33 bias=qkvo",
+      "bias=none mlp_width=60 position=rope rope_scaling=llama3:4,1,4,8"}},
     {OPTION_COUNT, 2, {"several microbatches a rank", "one microbatch a rank"}},
     {OPTION_COUNT, 2, {"reductions in one round", "reductions in rounds of 384"}},
     {OPTION_COUNT, 2, {"one thread", "two threads"}}};
@@ -91,6 +98,7 @@ static inline bool mode_options(Options *o, const CoverRow *r, int M, char *erro
     if (mode_factors[f].option == OPTION_COUNT || !*value) continue;
     if (!option_set(o, mode_factors[f].option, value, error, error_bytes)) return false;
   }
+  if (r->value[MODE_BLOCK]) preset_fill(o, mode_value(r, MODE_BLOCK));
   o->global_batch = M;
   return options_resolve(o, mode_world(r), mode_world(r), error, error_bytes);
 }
@@ -570,8 +578,8 @@ TEST(wrap_min_params_is_torchs,
      "--wrap min_params:N makes the units of PyTorch's size_based_auto_wrap_policy, with N on both sides of every "
      "module's size, tied and untied; each unit has one stage, and units follow their stages") {
   for (const WrapCase &k : wrap_cases) {
-    Model m = {};
-    m.L = k.L, m.C = k.C, m.V = k.V, m.P = k.P, m.tied = k.tied;
+    const ModelShape shape = model_shape_gpt2(k.L, 1, k.C, k.P, k.V, k.tied, 0);
+    const Model m = model_of_shape(&shape, k.P);
     int params, units, expected = 1;
     for (const char *c = k.units; *c; c++) expected += *c == ' ';
     if (!*k.units) expected = 0;
@@ -607,8 +615,8 @@ TEST(freeze_globs_name_what_is_frozen,
       {"wte,h.7.*", "--freeze h.7.* matches no parameter", 1, "wte.weight", "wpe.weight"},
       {"*", "--freeze * leaves nothing to train", 28, "wpe.weight", "none"}};
   for (const auto &k : cases) {
-    Model m = {};
-    m.L = 2, m.C = 20, m.V = 101, m.P = 9, m.tied = true;
+    const ModelShape shape = model_shape_gpt2(2, 1, 20, 9, 101, true, 0);
+    const Model m = model_of_shape(&shape, 9);
     int params, frozen = 0;
     char error[512] = "";
     Param *param = model_params(&m, &params);

@@ -240,8 +240,8 @@ static void ops_check_layernorm_forward(Dtype dtype, int64_t B, int64_t T, int64
     op_state.in.step = drop.step;
     Tensor got[7] = {op_tensor(dtype, B, T, C), op_tensor(F32, B, T), op_tensor(F32, B, T), op_tensor(dtype, B, T, C),
                      op_tensor(dtype, B, T, C), op_tensor(F32, B, T), op_tensor(F32, B, T)};
-    layernorm_forward(&c, got[0], got[1], got[2], in, weight, bias);
-    residual_layernorm_forward(&c, got[3], got[4], got[5], got[6], in, branch, weight, bias, drop);
+    layernorm_forward(&c, got[0], got[1], got[2], in, weight, bias, LAYERNORM_EPS);
+    residual_layernorm_forward(&c, got[3], got[4], got[5], got[6], in, branch, weight, bias, LAYERNORM_EPS, drop);
     if (op_run_is_first(r)) {
       OpsLayernorm e = ops_layernorm_of(in, weight, bias, in);
       ops_layernorm_reference(&e);
@@ -281,13 +281,14 @@ TEST(layernorm_again, "layernorm_forward of a stored residual has the bits of th
       Tensor residual = op_tensor(dtype, s.B, s.T, s.C), out = op_tensor(dtype, s.B, s.T, s.C),
              mean = op_tensor(F32, s.B, s.T), rstd = op_tensor(F32, s.B, s.T), out2 = op_copy(in),
              mean2 = op_copy(rstd), rstd2 = op_copy(rstd);
-      residual_layernorm_forward(&c, residual, out, mean, rstd, in, branch, weight, bias, {p, 7, 1, 2, 5});
-      layernorm_forward(&c, out2, mean2, rstd2, residual, weight, bias);
+      residual_layernorm_forward(&c, residual, out, mean, rstd, in, branch, weight, bias, LAYERNORM_EPS,
+                                 {p, 7, 1, 2, 5});
+      layernorm_forward(&c, out2, mean2, rstd2, residual, weight, bias, LAYERNORM_EPS);
       op_expect_same_bits(op_where("layernorm out again", r, dtype), out2, out);
       op_expect_same_bits(op_where("layernorm mean again", r, dtype), mean2, mean);
       op_expect_same_bits(op_where("layernorm rstd again", r, dtype), rstd2, rstd);
       Tensor sum = op_copy(branch);              // and the sum itself, from its operands
-      residual_layernorm_forward(&c, sum, out2, mean2, rstd2, in, sum, weight, bias, {p, 7, 1, 2, 5});
+      residual_layernorm_forward(&c, sum, out2, mean2, rstd2, in, sum, weight, bias, LAYERNORM_EPS, {p, 7, 1, 2, 5});
       op_expect_same_bits(op_where("residual again", r, dtype), sum, residual);
     }
     op_free_all();
@@ -427,7 +428,7 @@ static void ops_check_cross_entropy(Dtype dtype, int64_t R, int64_t vocab, int64
     Tensor got[3] = {op_tensor(F32, R), dtype == F32 ? op_copy(logits) : op_tensor(dtype, R, Vp), op_tensor(F32, R)};
     Tensor correct = op_tensor(I32, R);
     cross_entropy_forward(&c, got[2], correct, logits, targets, vocab);
-    cross_entropy_forward_backward(&c, got[0], got[1], dtype == F32 ? got[1] : logits, targets, vocab, scale);
+    cross_entropy_forward_backward(&c, got[0], got[1], dtype == F32 ? got[1] : logits, targets, vocab, scale, 0.0f);
     if (op_run_is_first(r)) {
       op_expect_close(op_where("cross_entropy loss", r, dtype), got[0], losses, k, 1.0 + ops_largest(losses, R));
       op_expect_close(op_where("cross_entropy dlogits", r, dtype), got[1], dx, k, fabs((double)scale));
@@ -438,7 +439,7 @@ static void ops_check_cross_entropy(Dtype dtype, int64_t R, int64_t vocab, int64
     if (dtype != F32) {                          // on the logits, from one row before them
       Tensor room = op_tensor(dtype, 2 * R + 1, Vp), on = tensor_of(rows_of(room, 1, 1).data, F32, R, Vp);
       memcpy(on.data, logits.data, sizeof(float) * (size_t)(R * Vp));
-      cross_entropy_forward_backward(&c, got[2], rows_of(room, 0, R), on, targets, vocab, scale);
+      cross_entropy_forward_backward(&c, got[2], rows_of(room, 0, R), on, targets, vocab, scale, 0.0f);
       op_expect_same_bits(op_where("cross_entropy on the logits", r, dtype), got[2], first[0]);
       op_expect_same_bits(op_where("cross_entropy on the logits", r, dtype), rows_of(room, 0, R), first[1]);
     }
@@ -473,7 +474,7 @@ TEST(cross_entropy_extremes, "huge logits stay finite, the first of equal maxima
            op_get(correct, 2));
     EXPECT(isnan(op_get(losses, 3)) && isnan(op_get(losses, 4)), "losses %g %g of NaN and Inf", op_get(losses, 3),
            op_get(losses, 4));
-    cross_entropy_forward_backward(&c, losses, logits, logits, targets, 4, 2.0f);
+    cross_entropy_forward_backward(&c, losses, logits, logits, targets, 4, 2.0f, 0.0f);
     EXPECT(op_get(logits, 0) == 2.0 && op_get(logits, 1) == -2.0, "gradient %g %g", op_get(logits, 0),
            op_get(logits, 1));
     EXPECT(isnan(op_get(logits, 12)) && isnan(op_get(logits, 16)), "gradients %g %g of NaN and Inf", op_get(logits, 12),

@@ -202,7 +202,7 @@ static void readme_checkout() {
 
 // A model in llm.c's format, with the vocabulary of the token files.
 static void readme_llmc_model() {
-  const ModelShape shape = {2, 2, 24, 16, 300, true, 0};
+  const ModelShape shape = model_shape_gpt2(2, 2, 24, 16, 300, true, 0);
   int params;
   int64_t all = 0;
   Param *param = ix_params(shape, &params);

@@ -280,8 +280,8 @@ TEST_MPI(half_gradients_follow_fp32, 1,
   static Corpus corpus;
   test_corpus(&corpus, 500, 8 * 64 + 1, 100);
   float *want = first_gradients(&corpus, cpu_tables[0].ops, "fp32");
-  Model m = {};
-  m.L = 3, m.H = 4, m.C = 128, m.T = 64, m.P = 128, m.V = 500, m.Vp = 512, m.tied = true;      // P: the preset's
+  const ModelShape shape = model_shape_gpt2(3, 4, 128, 128, 500, true, 0);     // positions: the preset's
+  const Model m = model_of_shape(&shape, 64);
   int params;
   Param *param = model_params(&m, &params);
   for (const char *dtype : {"bf16", "fp16"}) for (int i = 0; i <= cpu_best_table(); i++) {

@@ -14,7 +14,7 @@
 static void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
   const size_t wanted[] = {embedding_workspace_bytes(c, q), layernorm_workspace_bytes(c, q),
                            matmul_workspace_bytes(c, q), attention_workspace_bytes(c, q),
-                           cross_entropy_workspace_bytes(c, q)};
+                           cross_entropy_workspace_bytes(c, q), rope_workspace_bytes(c, q)};
   *bytes = 0;
   for (size_t w : wanted) if (w > *bytes) *bytes = w;
 }

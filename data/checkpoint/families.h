@@ -1,0 +1,304 @@
+// families.h: the decoders of Hugging Face transformers besides GPT-2 that a block of this program can be: what their
+// config.json says, and what their tensors are called. One table of families, one of tensors; the formulas differ only
+// by choices of struct Block. Read from transformers 5.24's configuration and modelling files.
+//
+//   family_of_type, family_of_shape     by config.json's model_type; of a model that is to be exported
+//   family_config_read, _write          config.json, of transformers 4 and 5 in, of 5 out
+//   family_parts, family_tensor_name    the tensors that a parameter is in a file: q, k and v, gate and up are apart
+//
+// NanoChat's rope turns by minus the angle (its rotate_half is (x2, -x1)). With the halves of each head's rows of q and
+// k exchanged, turning by plus the angle gives the same scores: family_turns_back.
+#pragma once
+#include "import_config.h"
+#include "model_shape.h"
+#include "tensor_map.h"
+#include <math.h>
+
+// What the class fixes of the block, and what an absent field means to it: tied, theta, head_size (0: hidden_size by
+// heads), cap; Llama alone takes the number of k and v heads for that of q.
+struct Family {
+  const char *model_type, *architecture;
+  bool qkv_biased;                               // no field says so
+  QkNorm qk_norm;
+  bool nanochat;                                 // weightless norms, one behind the embedding, relu2, capped logits
+  bool skips;                                    // some layers do not turn
+  bool tied;
+  double theta;
+  int64_t head_size;
+  double cap;
+};
+static const Family families[] = {
+    {"llama", "LlamaForCausalLM", false, QK_NORM_OFF, false, false, false, 1e4, 0, 0},
+    {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_OFF, false, false, false, 1e4, 0, 0},
+    {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_BEFORE, false, false, false, 1e4, 128, 0},
+    {"smollm3", "SmolLM3ForCausalLM", false, QK_NORM_OFF, false, true, true, 2e6, 0, 0},
+    {"nanochat", "NanoChatForCausalLM", false, QK_NORM_AFTER, true, false, false, 1e4, 0, 15}};
+static const char family_types[] = "gpt2, llama, qwen2, qwen3, smollm3 or nanochat";
+
+static inline const Family *family_of_type(const char *model_type) {
+  for (const Family &f : families) if (!strcmp(f.model_type, model_type)) return &f;
+  return NULL;
+}
+static inline bool shape_is_gpt2(const ModelShape *s) {
+  const Block *b = &s->block;
+  return b->norm == NORM_LAYERNORM && !b->norm_weightless && !b->norm_embedding && b->position == POSITION_LEARNED &&
+         b->qk_norm == QK_NORM_OFF && b->mlp == MLP_GELU && b->bias == BIAS_ALL && b->logit_softcap == 0 &&
+         s->n_kv_head == s->n_head && s->head_size * s->n_head == s->n_embd && s->mlp_width == 4 * s->n_embd &&
+         fabs(b->norm_eps - 1e-5) < 1e-10;
+}
+// Whether the class can be this model.
+static inline bool family_fits(const Family *f, const ModelShape *s) {
+  const Block *b = &s->block;
+  if (b->norm != NORM_RMSNORM || b->position != POSITION_ROPE || b->qk_norm != f->qk_norm) return false;
+  if (b->mlp != (f->nanochat ? MLP_RELU2 : MLP_SWIGLU) || b->norm_weightless != f->nanochat) return false;
+  if (b->norm_embedding != f->nanochat || (b->logit_softcap > 0 && !f->nanochat)) return false;
+  if (b->rope_skip && !f->skips) return false;
+  if (f->qkv_biased) return b->bias == BIAS_QKV && s->head_size * s->n_head == s->n_embd;
+  return b->bias == BIAS_NONE || b->bias == BIAS_QKVO || (b->bias == BIAS_ALL && !f->nanochat && !f->qk_norm);
+}
+// The class that an exported model is; NULL: GPT-2, or none.
+static inline const Family *family_of_shape(const ModelShape *s) {
+  for (const Family &f : families) if (family_fits(&f, s)) return &f;
+  return NULL;
+}
+// Whether some class of transformers is this model. False: `error` says so.
+static inline bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
+  IMPORT_REFUSE(!shape_is_gpt2(s) && !family_of_shape(s), "--export_hf: no class of transformers that is written here "
+                "(%s) has this block: leave --export_hf out, or choose one of their blocks (docs/checkpoints.md)",
+                family_types);
+  return true;
+}
+
+// ================================================================================================ tensors
+enum { FAMILY_NAME_BYTES = 96 };
+// By our names without "h.N."; theirs without "model.layers.N.". relu2: -1 in either MLP, else of this one.
+struct FamilyTensor { const char *ours, *theirs[MAP_PARTS]; int relu2; };
+static const FamilyTensor family_tensors[] = {
+    {"ln_1", {"input_layernorm"}, -1},
+    {"attn.c_attn", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, -1},
+    {"attn.q_norm", {"self_attn.q_norm"}, -1},
+    {"attn.k_norm", {"self_attn.k_norm"}, -1},
+    {"attn.c_proj", {"self_attn.o_proj"}, -1},
+    {"ln_2", {"post_attention_layernorm"}, -1},
+    {"mlp.c_fc", {"mlp.gate_proj", "mlp.up_proj"}, 0},
+    {"mlp.c_proj", {"mlp.down_proj"}, 0},
+    {"mlp.c_fc", {"mlp.fc1"}, 1},
+    {"mlp.c_proj", {"mlp.fc2"}, 1}};
+static const FamilyTensor family_roots[] = {
+    {"wte", {"model.embed_tokens"}, -1}, {"ln_f", {"model.norm"}, -1}, {"lm_head", {"lm_head"}, -1}};
+
+static inline int family_parts(const Param *p) { return p->matrices; }
+// The name of part `part` of a parameter in a file: a suffix .weight or .bias is theirs too.
+static inline void family_tensor_name(char to[FAMILY_NAME_BYTES], const Param *p, int part, const ModelShape *s) {
+  const char *dot = strrchr(p->name, '.'), *inside = p->stage ? strchr(p->name + 2, '.') + 1 : p->name;
+  to[0] = 0;
+  for (const FamilyTensor &t : family_roots)
+    if (!p->stage && (size_t)(dot - inside) == strlen(t.ours) && !strncmp(inside, t.ours, strlen(t.ours)))
+      snprintf(to, FAMILY_NAME_BYTES, "%s%s", t.theirs[0], dot);
+  for (const FamilyTensor &t : family_tensors) {
+    const bool named = (size_t)(dot - inside) == strlen(t.ours) && !strncmp(inside, t.ours, strlen(t.ours));
+    if (p->stage && named && t.relu2 != (s->block.mlp == MLP_SWIGLU))
+      snprintf(to, FAMILY_NAME_BYTES, "model.layers.%d.%s%s", p->stage - 1, t.theirs[part], dot);
+  }
+}
+// Whether a part's rows have the halves of each head exchanged in the file.
+static inline bool family_turns_back(const Family *f, const Param *p, int part) {
+  return f && f->nanochat && p->matrices == 3 && part < 2;
+}
+// Tensors of older files that are no weights: frequencies of rope.
+static inline bool family_ignores(const char *name) {
+  const size_t n = strlen(name), m = strlen(".rotary_emb.inv_freq");
+  return n > m && !strcmp(name + n - m, ".rotary_emb.inv_freq");
+}
+// Whether a parameter has a tensor of this name, or a tied head is stored too.
+static inline bool family_has_tensor(const char *name, const Param *param, int params, const ModelShape *s) {
+  char ours[FAMILY_NAME_BYTES];
+  if (s->tied && !strcmp(name, "lm_head.weight")) return true;
+  for (int p = 0; p < params; p++)
+    for (int i = 0; i < family_parts(&param[p]); i++) {
+      family_tensor_name(ours, &param[p], i, s);
+      if (!strcmp(ours, name)) return true;
+    }
+  return false;
+}
+
+// ================================================================================================ config.json in
+struct FamilyField { const char *name; size_t offset; int64_t highest; bool needed; };
+static const FamilyField family_fields[] = {
+    {"num_hidden_layers", offsetof(ModelShape, n_layer), 1000, true},
+    {"num_attention_heads", offsetof(ModelShape, n_head), 1000, true},
+    {"hidden_size", offsetof(ModelShape, n_embd), 65536, true},
+    {"intermediate_size", offsetof(ModelShape, mlp_width), 1 << 20, true},
+    {"vocab_size", offsetof(ModelShape, vocab_size), 1 << 24, true},
+    {"max_position_embeddings", offsetof(ModelShape, n_positions), 1 << 20, true},
+    {"num_key_value_heads", offsetof(ModelShape, n_kv_head), 1000, false},
+    {"head_dim", offsetof(ModelShape, head_size), 1024, false}};
+
+static inline bool family_sizes(const ImportConfig *c, const Family *family, ModelShape *m) {
+  for (const FamilyField &f : family_fields) {
+    double value = 0;
+    if (!import_config_number(c, f.name, 0, &value)) return false;
+    const bool absent = !f.needed && value == 0;
+    if (!absent && !(value >= 1 && value <= (double)f.highest && value == floor(value)))
+      return import_config_refuse(c, "%s is %s%.10g, expected a whole number from 1 to %lld", f.name,
+                                  value == 0 ? "missing or " : "", value, (long long)f.highest);
+    *(int64_t *)((char *)m + f.offset) = (int64_t)value;
+  }
+  if (!m->n_kv_head && family != &families[0] && !cJSON_HasObjectItem(c->root, "num_key_value_heads"))
+    return import_config_refuse(c, "num_key_value_heads is missing");
+  if (!m->n_kv_head) m->n_kv_head = m->n_head;
+  if (!m->head_size) m->head_size = family->head_size;
+  if (m->n_head % m->n_kv_head)
+    return import_config_refuse(c, "num_key_value_heads %lld does not divide num_attention_heads %lld",
+                                (long long)m->n_kv_head, (long long)m->n_head);
+  if (!m->head_size && m->n_embd % m->n_head)
+    return import_config_refuse(c, "num_attention_heads %lld does not divide hidden_size %lld", (long long)m->n_head,
+                                (long long)m->n_embd);
+  if (!m->head_size) m->head_size = m->n_embd / m->n_head;
+  if (m->head_size % 2) return import_config_refuse(c, "head_dim %lld is odd", (long long)m->head_size);
+  return true;
+}
+// Rope: transformers 5's rope_parameters, or rope_theta and rope_scaling; what neither says is the default.
+static inline bool family_rope(const ImportConfig *c, const Family *f, Block *b) {
+  const cJSON *parameters, *scaling, *type;
+  double theta = f->theta, partial = 1, original = 0;
+  RopeScaling *s = &b->rope_scaling;
+  if (!import_config_number(c, "rope_theta", theta, &theta) || !import_config_get(c, "rope_parameters", &parameters) ||
+      !import_config_get(c, "rope_scaling", &scaling)) return false;
+  const cJSON *from = parameters ? parameters : scaling;
+  if (from && !cJSON_IsObject(from)) return import_config_refuse(c, "rope_parameters or rope_scaling is no object");
+  const ImportConfig in = {from, c->path, c->error, c->error_bytes};
+  if (from && !import_config_number(&in, "rope_theta", theta, &theta)) return false;
+  if (from && !import_config_number(&in, "partial_rotary_factor", partial, &partial)) return false;
+  if (!import_config_number(c, "partial_rotary_factor", partial, &partial)) return false;
+  if (partial != 1) return import_config_refuse(c, "partial_rotary_factor is %g, only 1 is supported", partial);
+  if (!(theta >= 1 && theta <= 1e12)) return import_config_refuse(c, "rope_theta is %g, expected 1 to 1e12", theta);
+  b->rope_theta = theta;
+  type = NULL;
+  if (from && (!import_config_get(&in, "rope_type", &type) || (!type && !import_config_get(&in, "type", &type))))
+    return false;
+  if (!type || (cJSON_IsString(type) && !strcmp(type->valuestring, "default"))) return true;
+  if (!cJSON_IsString(type) || strcmp(type->valuestring, "llama3"))
+    return import_config_refuse(c, "rope_type is %s, only default and llama3 are supported",
+                                cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text : "not text");
+  if (!import_config_number(&in, "factor", 0, &s->factor) ||
+      !import_config_number(&in, "low_freq_factor", 0, &s->low) ||
+      !import_config_number(&in, "high_freq_factor", 0, &s->high) ||
+      !import_config_number(&in, "original_max_position_embeddings", 0, &original))
+    return false;
+  s->original = original >= 1 && original <= 1 << 24 ? (int64_t)original : 0;
+  if (!(s->factor > 0 && s->low > 0 && s->high > s->low && s->original))
+    return import_config_refuse(c, "rope_type llama3 needs factor, low_freq_factor, high_freq_factor above it, and "
+                                "original_max_position_embeddings");
+  return true;
+}
+// Which layers do not turn: a list with 1 for those that do, or every N-th.
+static inline bool family_skips(const ImportConfig *c, const Family *f, ModelShape *m) {
+  const cJSON *list;
+  double interval = 4;
+  if (!f->skips) return true;
+  if (!import_config_number(c, "no_rope_layer_interval", interval, &interval)) return false;
+  if (!import_config_get(c, "no_rope_layers", &list)) return false;
+  int64_t every = interval >= 1 && interval <= 1000 ? (int64_t)interval : 0, l = 0;
+  const cJSON *x;
+  if (list) {
+    every = 0;
+    cJSON_ArrayForEach(x, list) {
+      if (!every && cJSON_IsNumber(x) && x->valuedouble == 0) every = l + 1;
+      l++;
+    }
+    if (cJSON_GetArraySize(list) != m->n_layer)
+      return import_config_refuse(c, "no_rope_layers has %d entries for %lld layers", cJSON_GetArraySize(list),
+                                  (long long)m->n_layer);
+    l = 0;
+    cJSON_ArrayForEach(x, list) {
+      const bool turns = !(every && (l + 1) % every == 0);
+      if (!cJSON_IsNumber(x) || (x->valuedouble != 0) != turns)
+        return import_config_refuse(c, "no_rope_layers does not leave out every %lld-th layer, as this program can",
+                                    (long long)every);
+      l++;
+    }
+  }
+  m->block.rope_skip = every;
+  return true;
+}
+// What would change the function that is computed, and no choice of the block can say.
+static inline bool family_refuses(const ImportConfig *c) {
+  static const char *const off[] = {"use_sliding_window", "rope_interleaved", "scale_embedding", "use_mrope"};
+  const cJSON *x, *layer;
+  for (const char *name : off) {
+    bool value = false;
+    if (!import_config_flag(c, name, false, &value)) return false;
+    if (value) return import_config_refuse(c, "%s is true, only false is supported", name);
+  }
+  if (!import_config_get(c, "quantization_config", &x)) return false;
+  if (x) return import_config_refuse(c, "has a quantization_config: quantized weights are not supported");
+  if (!import_config_get(c, "layer_types", &x)) return false;
+  cJSON_ArrayForEach(layer, x)
+    if (!cJSON_IsString(layer) || strcmp(layer->valuestring, "full_attention"))
+      return import_config_refuse(c, "layer_types has %s, only full_attention is supported",
+                                  cJSON_IsString(layer) ? safetensors_quoted(layer->valuestring).text : "no text");
+  return true;
+}
+static inline bool family_bias(const ImportConfig *c, const Family *f, Block *b) {
+  bool attention = false, mlp = false;
+  b->bias = BIAS_QKV;
+  if (f->qkv_biased) return true;
+  if (!import_config_flag(c, "attention_bias", false, &attention) || !import_config_flag(c, "mlp_bias", false, &mlp))
+    return false;
+  if (mlp && !attention) return import_config_refuse(c, "mlp_bias is true without attention_bias: not supported");
+  b->bias = mlp ? BIAS_ALL : attention ? BIAS_QKVO : BIAS_NONE;
+  return true;
+}
+// Fills in the shape from a config.json of this family. False: one line in the error.
+static inline bool family_config_read(const ImportConfig *c, const Family *f, ModelShape *m) {
+  *m = ModelShape{};
+  Block *b = &m->block;
+  b->norm = NORM_RMSNORM, b->position = POSITION_ROPE, b->qk_norm = f->qk_norm;
+  b->mlp = f->nanochat ? MLP_RELU2 : MLP_SWIGLU;
+  b->norm_weightless = b->norm_embedding = f->nanochat;
+  const cJSON *act;
+  const char *want = f->nanochat ? "relu2" : "silu";
+  if (!import_config_get(c, "hidden_act", &act)) return false;
+  if (act && (!cJSON_IsString(act) || strcmp(act->valuestring, want)))
+    return import_config_refuse(c, "hidden_act is %s, only %s is supported",
+                                cJSON_IsString(act) ? safetensors_quoted(act->valuestring).text : "not text", want);
+  const double cap = cJSON_HasObjectItem(c->root, "final_logit_softcapping") ? 0 : f->cap;
+  if (f->nanochat && !import_config_number(c, "final_logit_softcapping", cap, &b->logit_softcap)) return false;
+  if (!(b->logit_softcap >= 0 && b->logit_softcap <= 1e6))
+    return import_config_refuse(c, "final_logit_softcapping is %g", b->logit_softcap);
+  return import_config_number(c, "rms_norm_eps", 1e-6, &b->norm_eps) &&
+         ((b->norm_eps >= 1e-12 && b->norm_eps <= 1) || import_config_refuse(c, "rms_norm_eps is %g", b->norm_eps)) &&
+         import_config_flag(c, "tie_word_embeddings", f->tied, &m->tied) && family_sizes(c, f, m) &&
+         family_bias(c, f, b) && family_rope(c, f, b) && family_skips(c, f, m) && family_refuses(c);
+}
+
+// ================================================================================================ config.json out
+static inline void family_config_write(cJSON *c, const Family *f, const ModelShape *m) {
+  const Block *b = &m->block;
+  cJSON_AddStringToObject(c, "model_type", f->model_type);
+  for (const FamilyField &x : family_fields)
+    cJSON_AddNumberToObject(c, x.name, (double)*(const int64_t *)((const char *)m + x.offset));
+  cJSON_AddStringToObject(c, "hidden_act", f->nanochat ? "relu2" : "silu");
+  cJSON_AddNumberToObject(c, "rms_norm_eps", b->norm_eps);
+  cJSON_AddNumberToObject(c, "initializer_range", 0.02);
+  cJSON_AddNumberToObject(c, "attention_dropout", 0);
+  if (!f->qkv_biased) cJSON_AddBoolToObject(c, "attention_bias", b->bias != BIAS_NONE);
+  if (!f->qkv_biased && !f->nanochat && !f->qk_norm) cJSON_AddBoolToObject(c, "mlp_bias", b->bias == BIAS_ALL);
+  if (f->nanochat && b->logit_softcap > 0) cJSON_AddNumberToObject(c, "final_logit_softcapping", b->logit_softcap);
+  if (f->nanochat && b->logit_softcap == 0) cJSON_AddNullToObject(c, "final_logit_softcapping");
+  cJSON *rope = cJSON_AddObjectToObject(c, "rope_parameters");
+  cJSON_AddStringToObject(rope, "rope_type", b->rope_scaling.factor > 0 ? "llama3" : "default");
+  cJSON_AddNumberToObject(rope, "rope_theta", b->rope_theta);
+  if (b->rope_scaling.factor > 0) {
+    cJSON_AddNumberToObject(rope, "factor", b->rope_scaling.factor);
+    cJSON_AddNumberToObject(rope, "low_freq_factor", b->rope_scaling.low);
+    cJSON_AddNumberToObject(rope, "high_freq_factor", b->rope_scaling.high);
+    cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)b->rope_scaling.original);
+  }
+  if (f->skips) {
+    cJSON *list = cJSON_AddArrayToObject(c, "no_rope_layers");
+    for (int l = 0; l < m->n_layer; l++) cJSON_AddItemToArray(list, cJSON_CreateNumber(block_turns(b, l)));
+  }
+  cJSON_AddBoolToObject(c, "tie_word_embeddings", m->tied);
+}

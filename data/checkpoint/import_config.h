@@ -1,0 +1,81 @@
+// import_config.h: fields of another program's config.json, and complaints that name tensors. Readers of untrusted
+// files: what does not fit is one line with file, field or tensor, what was expected, what was found.
+#pragma once
+#include "safetensors_set.h"
+#include <stdarg.h>
+
+struct ImportText { char text[96]; };
+
+// "(300,32)".
+static inline ImportText import_shape_text(int ndim, const int64_t *shape) {
+  ImportText t = {"("};
+  size_t n = 1;
+  for (int i = 0; i < ndim && n < sizeof t.text; i++)
+    n += (size_t)snprintf(t.text + n, sizeof t.text - n, "%s%lld", i ? "," : "", (long long)shape[i]);
+  snprintf(t.text + min64((int64_t)n, sizeof t.text - 2), 2, ")");
+  return t;
+}
+
+// What is wrong with a file's tensors: the first three in words, the rest counted.
+struct ImportComplaints { char text[1024]; int count; };
+// Adds one: printf's arguments.
+__attribute__((format(printf, 2, 3))) static inline void import_complain(ImportComplaints *c, const char *fmt, ...) {
+  const size_t used = strlen(c->text);
+  if (++c->count > 3) return;
+  if (used) snprintf(c->text + used, sizeof c->text - used, "; ");
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(c->text + strlen(c->text), sizeof c->text - strlen(c->text), fmt, ap);
+  va_end(ap);
+}
+// Whether there were none; else they are in `error`.
+static inline bool import_settle(const ImportComplaints *c, const char *path, char *error, size_t error_bytes) {
+  if (!c->count) return true;
+  char more[32] = "";
+  if (c->count > 3) snprintf(more, sizeof more, "; and %d more", c->count - 3);
+  snprintf(error, error_bytes, "%.600s: %s%s", path, c->text, more);
+  return false;
+}
+
+// A config.json being read.
+struct ImportConfig { const cJSON *root; const char *path; char *error; size_t error_bytes; };
+// Leaves the file's path and a reason in the error. Returns false.
+__attribute__((format(printf, 2, 3))) static inline bool import_config_refuse(const ImportConfig *c, const char *fmt,
+                                                                              ...) {
+  const int n = snprintf(c->error, c->error_bytes, "%s: ", c->path);
+  va_list ap;
+  va_start(ap, fmt);
+  if (n >= 0 && (size_t)n < c->error_bytes) vsnprintf(c->error + n, c->error_bytes - (size_t)n, fmt, ap);
+  va_end(ap);
+  return false;
+}
+
+// The value of a field, NULL if it is absent or null. False if it appears twice: readers differ in which one counts.
+static inline bool import_config_get(const ImportConfig *c, const char *name, const cJSON **value) {
+  const cJSON *x;
+  *value = NULL;
+  bool found = false;
+  cJSON_ArrayForEach(x, c->root) {
+    if (!x->string || strcmp(x->string, name)) continue;
+    if (found) return import_config_refuse(c, "%s appears twice", name);
+    found = true;
+    *value = cJSON_IsNull(x) ? NULL : x;
+  }
+  return true;
+}
+// A number, or `absent` where there is none.
+static inline bool import_config_number(const ImportConfig *c, const char *name, double absent, double *value) {
+  const cJSON *x;
+  if (!import_config_get(c, name, &x)) return false;
+  if (x && !cJSON_IsNumber(x)) return import_config_refuse(c, "%s is not a number", name);
+  *value = x ? x->valuedouble : absent;
+  return true;
+}
+// true or false, or `absent` where there is none.
+static inline bool import_config_flag(const ImportConfig *c, const char *name, bool absent, bool *value) {
+  const cJSON *x;
+  if (!import_config_get(c, name, &x)) return false;
+  if (x && !cJSON_IsBool(x)) return import_config_refuse(c, "%s is neither true nor false", name);
+  *value = x ? cJSON_IsTrue(x) : absent;
+  return true;
+}

@@ -1,0 +1,219 @@
+// test_families.h: blocks of today's models. transformers' families (dev/make_families_fixture.py makes
+// dev/fixtures/family_*): loss and every gradient beside theirs, files in and out; the published sizes; what is
+// refused.
+
+static const char *const family_names[] = {"llama", "llama_bias", "qwen2", "qwen3", "smollm3", "nanochat"};
+
+struct FamilyRun { Options o; Start start; Corpus corpus; Trainer trainer; Saver saver; };
+// A trainer whose weights come from PATH, as with --init_from, for the fixture's batch.
+static inline void family_open(FamilyRun *x, const char *path, const Ops *ops, const char *extra) {
+  char error[2048] = "", text[1024], *argv[32] = {(char *)"test"}, *save = NULL;
+  int argc = 1;
+  memset((void *)x, 0, sizeof *x);
+  snprintf(text, sizeof text, "--init_from %s --seq_len 13 --batch_size 2 %s", path, extra);
+  for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
+  options_parse(&x->o, argc, argv, error, sizeof error);
+  if (!error[0]) start_find(&x->start, &x->o, error, sizeof error);
+  agree_no_error(MPI_COMM_SELF, error, EXIT_MISSING);
+  start_share(&x->start, MPI_COMM_SELF);
+  if (!start_options(&x->start, &x->o, error, sizeof error)) die_missing("%s", error);
+  if (!options_resolve(&x->o, 1, 1, error, sizeof error)) die_missing("%s", error);
+  test_corpus(&x->corpus, (int)x->o.vocab_size, 4000, 100);
+  trainer_open(&x->trainer, &x->o, &x->corpus, MPI_COMM_SELF, device_of(ops), 2);
+  saver_init(&x->saver, &x->trainer.run);
+  start_load(&x->start, &x->trainer.run, &x->saver);
+}
+static inline void family_close(FamilyRun *x) {
+  trainer_close(&x->trainer);
+  start_free(&x->start);
+  free((void *)x->corpus.split[SPLIT_TRAIN].tokens);
+}
+// Forward and backward of the fixture's batch; the mean loss.
+static inline double family_step(Trainer *t, const Tensor *inputs, const Tensor *targets) {
+  const int B = (int)t->opt.batch_size, T = (int)t->model.T;
+  trainer_carve(t, B, T, PASS_TRAIN);
+  memcpy(t->host.inputs, inputs->data, sizeof(int32_t) * (size_t)(B * T));
+  memcpy(t->host.targets, targets->data, sizeof(int32_t) * (size_t)(B * T));
+  trainer_step_begin(t);
+  trainer_load_batch(t, 0, B, T);
+  gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
+  fsdp_reduce_finish(&t->fsdp);
+  t->fsdp.comm->reduce_join(&t->fsdp);
+  t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
+  t->ctx.ops->sync(&t->ctx);
+  return t->host.losses[0];
+}
+// Every gradient against the fixture's, relative to each tensor's largest magnitude.
+static inline void family_compare(FamilyRun *x, SafetensorsFile *expected, const char *name, double bound) {
+  Fsdp *f = &x->trainer.fsdp;
+  const ModelShape *s = &x->trainer.model.shape;
+  for (int p = 0; p < f->lay.params; p++) {
+    const Param *q = &f->lay.param[p];
+    float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded), *at = got;
+    fsdp_read_param(f, STATE_GRAD, p, got);
+    for (int part = 0; part < family_parts(q); part++) {
+      char tensor[FAMILY_NAME_BYTES], key[160];
+      Tensor want;
+      family_tensor_name(tensor, q, part, s);
+      snprintf(key, sizeof key, "%s.grad.%s", name, tensor);
+      REQUIRE(safetensors_find(expected, key, F32, &want), "%s", expected->error);
+      const int64_t cols = param_cols(q), rows = numel(want) / cols, half = s->head_size / 2;
+      const bool turned = family_turns_back(family_of_shape(s), q, part);
+      double worst = 0, largest = 0;
+      for (int64_t i = 0; i < numel(want); i++) {
+        const int64_t row = i / cols, theirs = turned ? (row / half ^ 1) * half + row % half : row;
+        const double w = ((const float *)want.data)[theirs * cols + i % cols];
+        worst = fmax(worst, isnan(at[i]) ? INFINITY : fabs(at[i] - w));
+        largest = fmax(largest, fabs(w));
+      }
+      EXPECT(worst <= bound * largest, "%s on %s: %s: off by %.3g of its largest magnitude %.3g, bound %.0e", name,
+             x->trainer.ctx.ops->name, tensor, worst / largest, largest, bound);
+      at += rows * cols;
+    }
+    free(got);
+  }
+}
+
+TEST_MPI(
+    families_gradients_equal_transformers, 1,
+    "Llama, Qwen 2, Qwen 3, SmolLM3 and NanoChat of transformers, 1, 2, 3 and all heads of k and v: fp32 loss within "
+    "1e-6 and every gradient within 1e-5 of its, on each instruction set, with blocks recomputed too") {
+  SafetensorsFile expected;
+  if (!safetensors_open(&expected, "dev/fixtures/family_expected.safetensors")) die_missing("%s", expected.error);
+  for (const char *name : family_names) for (int i = 0; i <= cpu_best_table() + 1; i++) {
+    static FamilyRun x;
+    const bool again = i > cpu_best_table();
+    char path[256], key[64];
+    Tensor inputs, targets, loss;
+    const struct { const char *kind; Dtype dtype; Tensor *to; } tensors[] = {
+        {"inputs", I32, &inputs}, {"targets", I32, &targets}, {"loss", F32, &loss}};
+    for (const auto &t : tensors) {
+      snprintf(key, sizeof key, "%s.%s", name, t.kind);
+      REQUIRE(safetensors_find(&expected, key, t.dtype, t.to), "%s", expected.error);
+    }
+    snprintf(path, sizeof path, "dev/fixtures/family_%s", name);
+    family_open(&x, path, cpu_tables[again ? 0 : i].ops, again ? "--recompute block" : "");
+    const double got = family_step(&x.trainer, &inputs, &targets), want = *(const float *)loss.data;
+    EXPECT(fabs(got / want - 1) <= 1e-6, "%s on %s: loss %.9g, transformers' %.9g", name, x.trainer.ctx.ops->name, got,
+           want);
+    family_compare(&x, &expected, name, 1e-5);
+    family_close(&x);
+  }
+  safetensors_close(&expected);
+}
+
+TEST(families_have_published_sizes, "presets of published models have their numbers of parameters") {
+  static const struct { const char *model; int64_t parameters; } published[] = {
+      {"smollm2-135m", 134515008}, {"smollm2-360m", 361821120}, {"llama-3.2-1b", 1235814400},
+      {"qwen2.5-0.5b", 494032768}, {"qwen3-0.6b", 596049920}};
+  for (const auto &m : published) {
+    Options o;
+    test_options(&o, 1, "--model %s", m.model);
+    const Model model = model_of(&o);
+    EXPECT(model_numel(&model) == m.parameters, "%s: %lld parameters, published are %lld", m.model,
+           (long long)model_numel(&model), (long long)m.parameters);
+  }
+}
+
+// A directory's config.json and weights, copied to where the test may change them.
+static inline void family_copy(char dir[1024], const char *name) {
+  static int copies;
+  char from[256], path[1200], own[64];
+  snprintf(own, sizeof own, "%s-%d", name, copies++);
+  ix_directory(dir, own);
+  snprintf(from, sizeof from, "dev/fixtures/family_%s", name);
+  ix_copy(from, dir, "config.json");
+  snprintf(path, sizeof path, "%s/model.safetensors", from);
+  if (!access(path, F_OK)) { ix_copy(from, dir, "model.safetensors"); return; }
+  ix_copy(from, dir, "model.safetensors.index.json");
+  for (int i = 1; i <= 9; i++)
+    for (int k = i; k <= 9; k++) {
+      char shard[64];
+      snprintf(shard, sizeof shard, "model-%05d-of-%05d.safetensors", i, k);
+      snprintf(path, sizeof path, "%s/%s", from, shard);
+      if (!access(path, F_OK)) ix_copy(from, dir, shard);
+    }
+}
+
+TEST_MPI(
+    families_round_trip, 1,
+    "an export of each family is read back as the same shape and the same bits, NanoChat's turned heads and weights in "
+    "several files included; its class is transformers'") {
+  for (const char *name : family_names) {
+    static FamilyRun x, y;
+    char path[256], dir[1024];
+    snprintf(path, sizeof path, "dev/fixtures/family_%s", name);
+    family_open(&x, path, cpu_tables[0].ops, "");
+    const uint64_t before = params_hash(&x.trainer.fsdp, false);
+    ix_directory(dir, name);
+    REQUIRE(export_hf(&x.trainer.run, dir), "%s is not exported", name);
+    const ModelShape shape = x.trainer.model.shape;
+    const Family *family = family_of_shape(&shape);
+    family_close(&x);
+    family_open(&y, dir, cpu_tables[0].ops, "");
+    const ModelShape *s = &y.trainer.model.shape;
+    EXPECT(params_hash(&y.trainer.fsdp, false) == before, "%s: other weights come back", name);
+    EXPECT(family && family_of_shape(s) == family && !strncmp(name, family->model_type, strlen(family->model_type)),
+           "%s: exported as another class", name);
+    EXPECT(s->n_layer == shape.n_layer && s->n_head == shape.n_head && s->n_kv_head == shape.n_kv_head &&
+           s->n_embd == shape.n_embd && s->head_size == shape.head_size && s->mlp_width == shape.mlp_width &&
+           s->n_positions == shape.n_positions && s->tied == shape.tied &&
+           s->block.rope_theta == shape.block.rope_theta && s->block.rope_skip == shape.block.rope_skip &&
+           !memcmp(&s->block.rope_scaling, &shape.block.rope_scaling, sizeof(RopeScaling)) &&
+           s->block.norm_eps == shape.block.norm_eps && s->block.bias == shape.block.bias &&
+           s->block.logit_softcap == shape.block.logit_softcap, "%s: another shape comes back", name);
+    family_close(&y);
+  }
+}
+
+TEST(families_refuse_what_they_are_not,
+     "a config.json that asks for another function is refused by field and value, and one "
+     "of transformers 4 is read") {
+  static const struct { const char *name, *from, *to, *says;
+  } cases[] = {
+      {"llama", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act is \"gelu\", only silu"},
+      {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"",
+       "rope_type is \"yarn\", only default and llama3"},
+      {"llama", "\"model_type\": \"llama\"", "\"model_type\": \"gemma3\"",
+       "model_type is \"gemma3\", expected gpt2, llama"},
+      {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"quantization_config\": {}", "quantization_config"},
+      {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4", "num_key_value_heads 4 does not divide"},
+      {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
+       "model.layers.0.self_attn.k_proj.weight is"},
+      {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"partial_rotary_factor\": 0.5",
+       "partial_rotary_factor is 0.5"},
+      {"llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
+       "model.layers.2.input_layernorm.weight is missing"},
+      {"llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", "is not one of this model's"},
+      {"qwen2", "\"full_attention\"", "\"sliding_attention\"", "layer_types has \"sliding_attention\""},
+      {"qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true", "use_sliding_window is true"},
+      {"qwen3", "\"head_dim\": 10", "\"head_dim\": 9", "head_dim 9 is odd"},
+      {"smollm3", "    0,", "    1,", NULL},
+      {"llama", "\"rope_parameters\"", "\"rope_scaling\"", NULL}};
+  for (const auto &k : cases) {
+    char dir[1024], path[1200], error[4096] = "", text[8192] = "", changed[8300];
+    family_copy(dir, k.name);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    FILE *f = fopen(path, "r");
+    REQUIRE(f, "%s cannot be read", path);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    char *at = strstr(text, k.from);
+    REQUIRE(at, "%s has no %s", path, k.from);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, k.to, at + strlen(k.from));
+    tok_write(path, changed, strlen(changed));
+    Import s;
+    bool ok = import_open(&s, dir, error, sizeof error);
+    if (ok) {
+      int params;
+      TensorMap map = {};
+      Param *param = program.params(&s.shape, &params);
+      ok = import_map(&s, param, params, &map, error, sizeof error);
+      tensor_map_free(&map);
+      free(param);
+      import_close(&s);
+    }
+    EXPECT(ok == !k.says && (ok || strstr(error, k.says)), "%s with %s: '%s', expected '%s'", k.name, k.to, error,
+           k.says ? k.says : "");
+  }
+}

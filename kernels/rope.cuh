@@ -1,0 +1,198 @@
+// rope.cuh: rotary positions of q and k (Su et al. 2021, "RoFormer"), with the norm of each head beside it where the
+// model has one (Henry et al. 2020, "Query-Key Normalization").
+//
+//   rotate R   y[i] = x[i] cos_t[i] - x[i+d] sin_t[i],  y[i+d] = x[i+d] cos_t[i] + x[i] sin_t[i],  i < d = hs/2
+//   norm       y = x rstd weight,  rstd = 1 / sqrt(sum x^2 / hs + eps) over a head; an absent weight is 1
+//   forward    q, k <- R(q), or with QK_NORM_BEFORE R(norm(q)), with QK_NORM_AFTER norm(R(q)); v stays
+//              raw <- q, k as they came, where there is a norm: backward computes from them
+//   backward   dq, dk <- the gradients of what forward read; of the norm as in layernorm.cuh without a mean
+//              dq_weight, dk_weight = or += sums over rows and heads, rows in order, the heads of a row in order
+//
+//   qkv, dqkv (B,T,(H+2KV)hs), raw (B,T,(H+KV)hs), weights (hs): one dtype    table (>= T, hs) fp32: row t is position
+//   t's cosines, then its sines    dq_weight, dk_weight (hs) of one floating dtype; fp32 for ADD
+// The table may be absent: nothing turns. One pass over q and k in fp32, rounded once when stored. Column sums are
+// those of layernorm.cuh: blocks of rows in order, then the blocks.
+#pragma once
+#include "layernorm.cuh"
+
+#if PART_LAUNCH
+static inline void rope_check(const char *op, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
+                              RopeArgs a) {
+  const int64_t B = qkv.shape[0], T = qkv.shape[1], hs = a.head_size, heads = qkv.shape[2] / hs,
+                kv = (heads - a.n_head) / 2;
+  CHECK(qkv.ndim == 3 && kv > 0 && qkv.shape[2] == (a.n_head + 2 * kv) * hs,
+        "%s: %lld columns are not %d heads of %d and as many of k as of v", op, (long long)qkv.shape[2], a.n_head,
+        a.head_size);
+  if (a.norm != QK_NORM_OFF) CHECK_SHAPE(raw, B, T, (a.n_head + kv) * hs);
+  if (a.norm != QK_NORM_OFF) CHECK_DTYPE(raw, qkv.dtype);
+  if (table.data) {
+    CHECK(hs % 2 == 0, "%s: heads of %d columns have no halves", op, a.head_size);
+    CHECK(table.ndim == 2 && table.shape[0] >= T && table.shape[1] == hs, "%s: a table of %lld positions for %lld", op,
+          (long long)table.shape[0], (long long)T);
+    CHECK_DTYPE(table, F32);
+  }
+  const Tensor weights[] = {q_weight, k_weight};
+  for (Tensor w : weights) if (w.data) { CHECK_SHAPE(w, hs); CHECK_DTYPE(w, qkv.dtype); }
+}
+// Changes q and k of qkv in place; overwrites raw, which is absent without a norm.
+static inline void rope_forward(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
+                                RopeArgs a) {
+  rope_check("rope_forward", qkv, raw, table, q_weight, k_weight, a);
+  CALL_OP(c, rope_forward, qkv, raw, table, q_weight, k_weight, a);
+}
+// Changes dq and dk of dqkv in place; the gradients of weights may be absent.
+static inline void rope_backward(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
+                                 Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
+  rope_check("rope_backward", dqkv, raw, table, q_weight, k_weight, a);
+  const Tensor gradients[] = {dq_weight, dk_weight};
+  for (Tensor g : gradients) if (g.data) { CHECK_SHAPE(g, a.head_size); if (mode == ADD) CHECK_DTYPE(g, F32); }
+  CALL_OP(c, rope_backward, dqkv, dq_weight, dk_weight, raw, table, q_weight, k_weight, a, mode);
+}
+#endif
+
+#if PART_CPU || PART_CUDA
+// Heads of q and k in a row, and the elements of a row of qkv.
+struct RopeShape { int64_t seq_len, hs, n_head, heads, row; };
+static inline RopeShape rope_shape(Tensor qkv, RopeArgs a) {
+  const int64_t all = qkv.shape[2] / a.head_size, kv = (all - a.n_head) / 2;
+  return RopeShape{qkv.shape[1], a.head_size, a.n_head, a.n_head + kv, qkv.shape[2]};
+}
+#endif
+
+#if PART_CPU
+enum { ROPE_HEAD_MOST = 1024 };                  // columns of a head: a thread keeps one in fp32
+
+// Partial sums of the weights' gradients: two rows of hs a block of rows, as layernorm_fold takes them.
+static size_t rope_workspace_needed(int64_t rows, int64_t hs) {
+  return (size_t)((rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS * 2 * hs) * sizeof(float);
+}
+static size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+  return rope_workspace_needed(q.batch * q.seq_len, query_head_size(&q));
+}
+
+// y <- R(y), or with `back` its inverse, which is its transpose.
+INLINE void rope_rotate(float *y, const float *table, int64_t hs, bool back) {
+  const int64_t d = hs / 2;
+  for (int64_t i = 0; i < d; i += VF) {
+    const int64_t n = d - i < VF ? d - i : VF;
+    const vf a = vf_load_n(y + i, n), b = vf_load_n(y + d + i, n), cos = vf_load_n(table + i, n);
+    vf sin = vf_load_n(table + d + i, n);
+    if (back) sin = vf_sub(vf_zero(), sin);
+    vf_store_n(y + i, vf_sub(vf_mul(a, cos), vf_mul(b, sin)), n);
+    vf_store_n(y + d + i, vf_fma(b, cos, vf_mul(a, sin)), n);
+  }
+}
+template <class T> INLINE void rope_read(float *y, const T *x, int64_t hs) {
+  for (int64_t i = 0; i < hs; i += VF) vf_store_n(y + i, vf_load_n(x + i, hs - i), hs - i);
+}
+template <class T> INLINE void rope_write(T *x, const float *y, int64_t hs) {
+  for (int64_t i = 0; i < hs; i += VF) vf_store_n(x + i, vf_load_n(y + i, hs - i), hs - i);
+}
+INLINE vf rope_rstd(const float *y, int64_t hs, float eps) {
+  vf squares = vf_zero();
+  for (int64_t i = 0; i < hs; i += VF) {
+    const vf x = vf_load_n(y + i, hs - i);
+    squares = vf_fma(x, x, squares);
+  }
+  return vf_set1(1.0f / sqrtf(vf_sum(squares) / (float)hs + eps));
+}
+template <class T> INLINE vf rope_weight(const T *w, int64_t i, int64_t n) {
+  return w ? vf_load_n(w + i, n) : vf_set1(1.0f);
+}
+template <class T> static void rope_norm(float *y, const T *weight, int64_t hs, float eps) {
+  const vf rstd = rope_rstd(y, hs, eps);
+  for (int64_t i = 0; i < hs; i += VF)
+    vf_store_n(y + i, vf_mul(vf_mul(vf_load_n(y + i, hs - i), rstd), rope_weight(weight, i, hs - i)), hs - i);
+}
+// g <- the gradient of x, where g is that of norm(x); adds to dweight.
+template <class T>
+static void rope_norm_backward(float *g, float *dweight, const float *x, const T *weight, int64_t hs, float eps) {
+  const vf rstd = rope_rstd(x, hs, eps);
+  vf sum = vf_zero();
+  for (int64_t i = 0; i < hs; i += VF) {
+    const int64_t n = hs - i;
+    const vf d = vf_load_n(g + i, n), xhat = vf_mul(vf_load_n(x + i, n), rstd);
+    vf_store_n(dweight + i, vf_fma(d, xhat, vf_load_n(dweight + i, n)), n);
+    sum = vf_fma(vf_mul(d, rope_weight(weight, i, n)), xhat, sum);
+  }
+  const vf mean = vf_set1(vf_sum(sum) / (float)hs);
+  for (int64_t i = 0; i < hs; i += VF) {
+    const int64_t n = hs - i;
+    const vf xhat = vf_mul(vf_load_n(x + i, n), rstd), d = vf_mul(vf_load_n(g + i, n), rope_weight(weight, i, n));
+    vf_store_n(g + i, vf_mul(rstd, vf_sub(d, vf_mul(xhat, mean))), n);
+  }
+}
+
+template <class T> struct RopeCall {             // pointers of one call; raw, table, weights NULL: absent
+  T *qkv, *raw;
+  const float *table;
+  const T *weight[2];                            // of q, of k
+  RopeShape s;
+  RopeArgs a;
+};
+template <class T>
+static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, RopeArgs a) {
+  CHECK(a.head_size <= ROPE_HEAD_MOST, "rope: heads of %d columns, %d at most", a.head_size, (int)ROPE_HEAD_MOST);
+  return RopeCall<T>{(T *)qkv.data, a.norm == QK_NORM_OFF ? NULL : (T *)raw.data, (const float *)table.data,
+                     {(const T *)q_weight.data, (const T *)k_weight.data}, rope_shape(qkv, a), a};
+}
+template <class T> static void rope_forward_rows(Ctx *c, RopeCall<T> p, int64_t rows) {
+  parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
+    const int64_t hs = p.s.hs;
+    const float *table = p.table ? p.table + r % p.s.seq_len * hs : NULL;
+    alignas(64) float y[ROPE_HEAD_MOST];
+    for (int64_t h = 0; h < p.s.heads; h++) {
+      T *x = p.qkv + r * p.s.row + h * hs;
+      if (p.raw) memcpy((void *)(p.raw + (r * p.s.heads + h) * hs), x, (size_t)hs * sizeof(T));
+      rope_read(y, x, hs);
+      if (p.a.norm == QK_NORM_BEFORE) rope_norm(y, p.weight[h >= p.s.n_head], hs, p.a.eps);
+      if (table) rope_rotate(y, table, hs, false);
+      if (p.a.norm == QK_NORM_AFTER) rope_norm(y, p.weight[h >= p.s.n_head], hs, p.a.eps);
+      rope_write(x, y, hs);
+    }
+  });
+}
+static void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
+                              RopeArgs a) {
+  DISPATCH(qkv.dtype, T, rope_forward_rows(c, rope_call<T>(qkv, raw, table, q_weight, k_weight, a),
+                                           qkv.shape[0] * qkv.shape[1]));
+}
+
+// A row's heads; sums: of the gradients of q's and k's weights, 2 hs.
+template <class T> static void rope_backward_row(const RopeCall<T> *p, float *sums, int64_t r) {
+  const int64_t hs = p->s.hs;
+  const float *table = p->table ? p->table + r % p->s.seq_len * hs : NULL;
+  alignas(64) float g[ROPE_HEAD_MOST], x[ROPE_HEAD_MOST];
+  for (int64_t h = 0; h < p->s.heads; h++) {
+    T *d = p->qkv + r * p->s.row + h * hs;
+    const bool is_k = h >= p->s.n_head, after = p->a.norm == QK_NORM_AFTER;
+    rope_read(g, d, hs);
+    if (table && !after) rope_rotate(g, table, hs, true);
+    if (p->raw) {
+      rope_read(x, p->raw + (r * p->s.heads + h) * hs, hs);
+      if (table && after) rope_rotate(x, table, hs, false);
+      rope_norm_backward(g, sums + is_k * hs, x, p->weight[is_k], hs, p->a.eps);
+    }
+    if (table && after) rope_rotate(g, table, hs, true);
+    rope_write(d, g, hs);
+  }
+}
+static void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
+                               Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
+  const int64_t rows = dqkv.shape[0] * dqkv.shape[1], hs = a.head_size, each = LAYERNORM_BLOCK_ROWS;
+  CHECK(c->workspace_bytes >= rope_workspace_needed(rows, hs), "rope_backward: workspace of %zu bytes, needs %zu",
+        c->workspace_bytes, rope_workspace_needed(rows, hs));
+  float *const partials = (float *)c->workspace;
+  DISPATCH(dqkv.dtype, T, {
+    const RopeCall<T> call = rope_call<T>(dqkv, raw, table, q_weight, k_weight, a);
+    parallel_for(c->threads, 0, (rows + each - 1) / each, 1, [=](int64_t b) {
+      memset(partials + b * 2 * hs, 0, (size_t)(2 * hs) * sizeof(float));
+      for (int64_t r = b * each; r < rows && r < (b + 1) * each; r++)
+        rope_backward_row(&call, partials + b * 2 * hs, r);
+    });
+  });
+  if (!dq_weight.data && !dk_weight.data) return;
+  DISPATCH(dq_weight.data ? dq_weight.dtype : dk_weight.dtype, T,
+           layernorm_backward_fold<T>(c, (T *)dq_weight.data, (T *)dk_weight.data, partials, rows, hs, mode == ADD));
+}
+#endif
