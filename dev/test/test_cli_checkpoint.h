@@ -54,8 +54,8 @@ static inline void cli_expect_same_file(const char *what, const char *a, const c
 static inline void cli_expect_same_checkpoint(const char *what, const char *a, const char *b) {
   for (const char *name : {"model.safetensors", "optim.safetensors", "tokenizer.json"}) {
     char x[700], y[700];
-    snprintf(x, sizeof x, "%s/%s", a, name);
-    snprintf(y, sizeof y, "%s/%s", b, name);
+    snprintf(x, sizeof x, "%.600s/%s", a, name);
+    snprintf(y, sizeof y, "%.600s/%s", b, name);
     cli_expect_same_file(what, x, y);
   }
 }

@@ -153,9 +153,9 @@ static const struct { const char *name; int digits; bool alone, nfc, ignore_merg
 
 // The ids of `text` have the count and hash of the fixture `key`, with one thread and with three.
 static inline void tok_expect_hashed_ids(const Tokenizer *t, TokText text, const char *key) {
-  char count_key[64], ids_key[64];
-  snprintf(count_key, sizeof count_key, "%s_count", key);
-  snprintf(ids_key, sizeof ids_key, "%s_ids", key);
+  char count_key[96], ids_key[96];
+  snprintf(count_key, sizeof count_key, "%.64s_count", key);
+  snprintf(ids_key, sizeof ids_key, "%.64s_ids", key);
   int32_t *ids = (int32_t *)malloc((tokenizer_ids_most(t, text.count) + 1) * sizeof *ids);
   for (int threads = 1; threads <= 3; threads += 2) {
     const int64_t count = tokenizer_encode(t, text.bytes, text.count, ids, threads);
