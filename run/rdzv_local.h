@@ -177,12 +177,13 @@ static inline void rdzv_child_end(RdzvChild *c, double wait_ms) {
 // A rank's place: where it comes for what it needs, then the connection that lasts as long as it lives.
 struct RdzvSeat { int listener, fd; pid_t pid; };
 // What ranks say over that connection (run/restarts.h), and what was heard. Rank 0 says a: the step that it has done;
-// the one whose checkpoint is whole; sequences a step and (b) a microbatch; at its end its exit code. Any rank: rank a
-// has died; Open MPI's number of the job.
-enum RdzvNoteKind { NOTE_STEP = 1, NOTE_SAVED, NOTE_BATCH, NOTE_DIED, NOTE_JOB, NOTE_END };
+// the one whose checkpoint is whole; sequences a step and (b) a microbatch; at its end its exit code; that OUT/ckpt is
+// this run's from now on. Any rank: rank a has died; Open MPI's number of the job.
+enum RdzvNoteKind { NOTE_STEP = 1, NOTE_SAVED, NOTE_BATCH, NOTE_DIED, NOTE_JOB, NOTE_END, NOTE_OURS };
 struct RdzvNote { int64_t kind, a, b; };
-// All zero: nothing. saved: 1 + the step of the newest checkpoint; died: 1 + a rank; done: rank 0 has ended with 0.
-struct RdzvHeard { int64_t step, saved, sequences, batch, died, job; bool done; };
+// All zero: nothing. saved: 1 + the step of the newest checkpoint; died: 1 + a rank; done: rank 0 has ended with 0;
+// ours: what lies in OUT/ckpt is of this run.
+struct RdzvHeard { int64_t step, saved, sequences, batch, died, job; bool done, ours; };
 // came: ranks that have taken a place.
 struct RdzvSeats { RdzvSeat *seat; int count, came; RdzvBytes needs; RdzvHeard heard; };
 // Rank 0 hears all ranks, the others hear only rank 0: when it says that another one has died, that one was the first.
@@ -196,6 +197,7 @@ static inline void rdzv_hear(RdzvHeard *h, const RdzvNote *n) {
   if (n->kind == NOTE_DIED) rdzv_hear_died(&h->died, n->a);
   if (n->kind == NOTE_JOB && n->a > 0 && n->a <= UINT32_MAX) h->job = n->a;
   if (n->kind == NOTE_END) h->done = !n->a;
+  if (n->kind == NOTE_OURS) h->ours = true;
 }
 
 static inline RdzvAddress rdzv_seat_address(const char *job, int64_t rank) {
@@ -288,13 +290,14 @@ static inline int rdzv_seats_poll(const RdzvSeats *s, pollfd *p) {
   return n;
 }
 // Removes the shared memory of a job's ranks on this host, which Open MPI leaves where mpirun or a daemon was killed:
-// vader_segment.HOST.USER.JOB.RANK. Its ranks have ended.
+// vader_segment.HOST.USER.JOB.RANK (Open MPI 5: sm_segment). Its ranks have ended.
 static inline void rdzv_remove_segments(int64_t job) {
   char part[64];
   snprintf(part, sizeof part, ".%u.%x.", (unsigned)getuid(), (unsigned)job);
   DIR *dir = job ? opendir("/dev/shm") : NULL;
   for (dirent *e; dir && (e = readdir(dir));)
-    if (!strncmp(e->d_name, "vader_segment.", 14) && strstr(e->d_name, part)) unlinkat(dirfd(dir), e->d_name, 0);
+    if ((!strncmp(e->d_name, "vader_segment.", 14) || !strncmp(e->d_name, "sm_segment.", 11)) &&
+        strstr(e->d_name, part)) unlinkat(dirfd(dir), e->d_name, 0);
   if (dir) closedir(dir);
 }
 // Ends ranks that still live wait_ms later, and closes all places. What was heard stays.
