@@ -25,8 +25,7 @@ static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
   return fsdp_round_span(f, f->job.stage, (int)(round - f->job.round0));
 }
 
-// ---- the steps of a round. Each is done for round `round`, which covers x, if that can be done without waiting, and
-// says whether it was
+// ---- the steps of a round: each takes it, which covers x, if it need not wait for that, and returns whether it did
 // Rounds contributions to the wire dtype where needed, and sends them, if their memory is not in use any more.
 static inline bool fsdp_reduce_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;

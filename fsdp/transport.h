@@ -28,7 +28,6 @@ enum UpdateMove { UPDATES_FREE, UPDATES_GIVE, UPDATES_WHOLE, UPDATES_BACK, UPDAT
 // What a transport does. The parts above (gather.h, reduce.h, update.h, sharded_state.h) know no other way to reach a
 // peer. Each fills what it does otherwise than one rank alone (transport_self.h).
 struct Comm {
-  const char *name;
   void (*connect)(Fsdp *f);                                        // opens libraries whose memory must be measured
   void (*open)(Fsdp *f);                                           // allocates working memory and windows
   void (*close)(Fsdp *f);
@@ -112,12 +111,7 @@ static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
 #define EACH_RUN(f, x, run) \
   for (int piece_ = 0; piece_ < (f)->lay.unit[(x).unit].pieces; piece_++) \
     if (PieceRun run = {}; piece_run(&(f)->lay.unit[(x).unit], piece_, (x).first, (x).numel, &run))
-// Where this rank's sum of a run lies; sum: where elements from x.first on do, if they lie apart.
-static inline float *fsdp_own_sum(const Fsdp *f, ReduceSpan x, PieceRun run, float *sum) {
-  const Unit *u = &f->lay.unit[x.unit];
-  if (!f->lay.stage[u->stage].shard_aliases_gradient) return sum + run.state_at - x.first;
-  return fsdp_own_gradient(f, x.unit, run.piece) + run.state_at - u->piece[run.piece].state_at;
-}
+// This rank's gradient shard, elements from x.first on; NULL where it is part of a whole gradient.
 static inline float *fsdp_grads_of(const Fsdp *f, ReduceSpan x) {
   const Unit *u = &f->lay.unit[x.unit];
   return f->lay.stage[u->stage].shard_aliases_gradient ? NULL : f->shards.grads + u->sum_base + x.first;
@@ -139,9 +133,12 @@ static inline bool hosts_receives_part(const Fsdp *f, int part) {
 // straight, it is the own shard's.
 enum { OWN_SHARD = -1 };
 static inline float *fsdp_part_sum(const Fsdp *f, uint64_t round, int part, ReduceSpan x, PieceRun run) {
-  if (!f->lay.hosts.hosts || part == OWN_SHARD) return fsdp_own_sum(f, x, run, fsdp_round_sum(f, x));
-  char *sums = f->mem.staging_in + (round & 1) * hosts_round_bytes(f) + hosts_inputs_bytes(f);
-  return (float *)sums + (size_t)part * (size_t)f->lay.chunk_numel + run.state_at - x.first;
+  float *sum = fsdp_round_sum(f, x);
+  if (f->lay.hosts.hosts && part != OWN_SHARD)
+    sum = (float *)(f->mem.staging_in + (round & 1) * hosts_round_bytes(f) + hosts_inputs_bytes(f)) +
+          (size_t)part * (size_t)f->lay.chunk_numel;
+  if (sum) return sum + run.state_at - x.first;
+  return fsdp_own_gradient(f, x.unit, run.piece) + run.state_at - f->lay.unit[x.unit].piece[run.piece].state_at;
 }
 static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
   return f->mem.params_home + f->lay.unit[u].params_at + f->lay.unit[u].piece[i].shard_at;

@@ -507,7 +507,6 @@ static inline void comm_mpi_updates(Fsdp *f, UpdateMove move, int round) {
 }
 static inline Comm comm_mpi_table() {
   Comm c = comm_self_table();
-  c.name = "mpi";
   c.open = comm_mpi_open;
   c.close = comm_mpi_close;
   c.step_begin = comm_mpi_step_begin;

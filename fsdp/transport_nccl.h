@@ -375,7 +375,6 @@ static inline void comm_nccl_updates(Fsdp *f, UpdateMove move, int round) {
 }
 static inline Comm comm_nccl_table() {
   Comm c = comm_self_table();
-  c.name = "nccl";
   c.connect = comm_nccl_connect;
   c.open = fsdp_open_work;
   c.close = comm_nccl_close;

@@ -115,7 +115,6 @@ static inline bool comm_plan_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
 static inline void comm_plan_step_end(Fsdp *f) { f->traffic.small += f->cfg.comm == COMM_MPI; }
 static inline Comm comm_plan_table() {
   Comm c = comm_self_table();
-  c.name = "plan";
   c.open = comm_plan_open;
   c.close = comm_self_nothing;
   c.step_end = comm_plan_step_end;

@@ -72,7 +72,6 @@ static inline void comm_self_updates(Fsdp *f, UpdateMove move, int round) {
 // Nobody is asked, and all has arrived. Along hosts nothing goes.
 static inline Comm comm_self_table() {
   Comm c = {};
-  c.name = "self";
   c.connect = comm_self_nothing;
   c.open = comm_self_open;
   c.close = comm_self_close;

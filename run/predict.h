@@ -479,7 +479,6 @@ static inline void timed_small(Fsdp *f, const void *mine, void *all, size_t byte
 }
 static inline Comm timeline_comm_table() {
   Comm c = comm_plan;
-  c.name = "timed plan";
   c.gather_start = timed_gather_start;
   c.reduce_start = timed_reduce_start;
   c.round_send = timed_round_send;
