@@ -49,6 +49,7 @@ struct EmuWarp {
 };
 struct EmuThread { void *sp; char *stack; uint3 id; unsigned index, rank; const char *waits_in; };
 struct EmuBarrier { unsigned here, votes, result; };
+struct EmuDynamic { size_t bytes, asked; };       // a launch's dynamic shared memory; what its kernel was asked to have
 struct EmuBody { void (*call)(const void *args); const void *args; };
 
 static EmuThread emu_threads[EMU_MAX_THREADS], *emu_thread;        // the running one; NULL: the host
@@ -86,7 +87,8 @@ static unsigned emu_array_count;
 static uint64_t emu_block_serial;
 static const size_t EMU_SHARED_STRIDE = 2 * (size_t)EMU_SHARED_REGION + 4096;    // from a block's to the next one's
 static char *emu_static, *emu_dynamic_end;       // of the cluster's first block
-static size_t emu_static_used, emu_static_bytes, emu_dynamic_bytes;
+static size_t emu_static_used, emu_static_bytes;
+static EmuDynamic emu_dynamic;
 static size_t emu_shared_limit_now = 99 << 10;   // the limit of every architecture since sm_80, by opting in
 
 EMU(size_t) emu_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -102,9 +104,14 @@ EMU(void *) emu_shared(EmuShared *place, size_t bytes) {
   emu_static_bytes += emu_round(bytes, 16);
   if (emu_static_bytes > EMU_STATIC_LIMIT)
     emu_fail("%zu bytes of static shared memory: more than 48 KiB must be SHARED_DYNAMIC", emu_static_bytes);
-  if (emu_static_bytes + emu_dynamic_bytes > emu_shared_limit_now)
-    emu_fail("%zu static and %zu dynamic bytes of shared memory: more than the %zu there are", emu_static_bytes,
-             emu_dynamic_bytes, emu_shared_limit_now);
+  // A device refuses such launches; here a kernel's static bytes are known when it runs.
+  if (emu_static_bytes + emu_dynamic.bytes > EMU_STATIC_LIMIT && emu_dynamic.bytes > emu_dynamic.asked)
+    emu_fail("invalid argument: %zu static and %zu dynamic bytes of shared memory, more than 48 KiB together, and %zu "
+             "dynamic ones asked for", emu_static_bytes, emu_dynamic.bytes, emu_dynamic.asked);
+  const size_t most = emu_dynamic.bytes > emu_dynamic.asked ? emu_dynamic.bytes : emu_dynamic.asked;
+  if (emu_static_bytes + most > emu_shared_limit_now)
+    emu_fail("invalid argument: %zu static and %zu dynamic bytes of shared memory: more than the %zu there are",
+             emu_static_bytes, most, emu_shared_limit_now);
   const size_t whole = emu_round(bytes, 16) + EMU_GUARD;
   *place = {emu_block_serial, emu_static + emu_static_used, bytes};
   for (unsigned r = 0; r < emu_cluster; r++) memset(place->data + r * EMU_SHARED_STRIDE, 0xff, whole);
@@ -113,7 +120,7 @@ EMU(void *) emu_shared(EmuShared *place, size_t bytes) {
   return place->data + emu_thread->rank * EMU_SHARED_STRIDE;
 }
 static inline void *emu_shared_dynamic() {
-  return emu_dynamic_end + emu_thread->rank * EMU_SHARED_STRIDE - emu_round(emu_dynamic_bytes, 128);
+  return emu_dynamic_end + emu_thread->rank * EMU_SHARED_STRIDE - emu_round(emu_dynamic.bytes, 128);
 }
 
 EMU(bool) emu_untouched(const char *p, size_t n) {                 // still 0xff
@@ -129,11 +136,11 @@ EMU(void) emu_check_shared(unsigned rank) {
     if (!emu_untouched(a->data + rank * EMU_SHARED_STRIDE + a->bytes, emu_round(a->bytes, 16) + EMU_GUARD - a->bytes))
       emu_fail("block (%u,%u,%u) wrote behind a shared array of %zu bytes", block.x, block.y, block.z, a->bytes);
   }
-  const size_t dynamic = emu_round(emu_dynamic_bytes, 128);
+  const size_t dynamic = emu_round(emu_dynamic.bytes, 128);
   const char *end = emu_dynamic_end + rank * EMU_SHARED_STRIDE;
-  if (!emu_untouched(end - dynamic + emu_dynamic_bytes, dynamic - emu_dynamic_bytes))
+  if (!emu_untouched(end - dynamic + emu_dynamic.bytes, dynamic - emu_dynamic.bytes))
     emu_fail("block (%u,%u,%u) wrote behind %zu bytes of dynamic shared memory", block.x, block.y, block.z,
-             emu_dynamic_bytes);
+             emu_dynamic.bytes);
 }
 
 // ---- who runs next
@@ -259,7 +266,7 @@ static inline void emu_all_ready(unsigned first, unsigned count) {
 }
 // The blocks that run together: one, or those of a cluster.
 EMU(void) emu_run_blocks() {
-  const size_t dynamic = emu_round(emu_dynamic_bytes, 128);
+  const size_t dynamic = emu_round(emu_dynamic.bytes, 128);
   for (unsigned r = 0; r < emu_cluster; r++) {
     memset(emu_dynamic_end + r * EMU_SHARED_STRIDE - dynamic, 0xff, dynamic);
     emu_barriers[r] = {};
@@ -279,9 +286,9 @@ EMU(void) emu_run_blocks() {
 }
 EMU(unsigned) emu_gcd(unsigned a, unsigned b) { return b ? emu_gcd(b, a % b) : a; }
 // Runs the blocks in the adversary's order: a random start and stride. cluster: neighbours in x that run together.
-EMU(void) emu_run_grid(dim3 grid, dim3 block, unsigned cluster, size_t dynamic_bytes, EmuBody body) {
+EMU(void) emu_run_grid(dim3 grid, dim3 block, unsigned cluster, EmuDynamic dynamic, EmuBody body) {
   emu_grid_dim = grid;
-  emu_dynamic_bytes = dynamic_bytes;
+  emu_dynamic = dynamic;
   emu_body = body;
   emu_threads_init(block, cluster);
   const unsigned blocks = grid.x * grid.y * grid.z / cluster;

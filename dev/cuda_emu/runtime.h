@@ -37,7 +37,7 @@ static int emu_capability_now = 80;              // ten times major, and minor
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
-static std::map<void (*)(), size_t> emu_dynamic_allowed;         // by kernel, if above 48 KiB
+static std::map<void (*)(), size_t> emu_dynamic_allowed;         // by kernel, where asked for
 template <class F> static void (*emu_kernel_key(F *kernel))() { return (void (*)())kernel; }
 
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute attribute, int value) {
@@ -62,12 +62,10 @@ template <class K, class Args> struct EmuCall {
   Args args;
   static void run(const void *self) { std::apply(((const EmuCall *)self)->kernel, ((const EmuCall *)self)->args); }
 };
-EMU(bool) emu_launchable(void (*key)(), dim3 grid, dim3 block, size_t dynamic_bytes) {
+EMU(bool) emu_launchable(dim3 grid, dim3 block) {
   if (!grid.x || !grid.y || !grid.z || grid.x > INT_MAX || grid.y > 65535 || grid.z > 65535) return false;
   const uint64_t threads = (uint64_t)block.x * block.y * block.z;
-  if (!threads || threads > EMU_MAX_THREADS || block.z > 64) return false;
-  auto allowed = emu_dynamic_allowed.find(key);
-  return dynamic_bytes <= (allowed == emu_dynamic_allowed.end() ? EMU_STATIC_LIMIT : allowed->second);
+  return threads && threads <= EMU_MAX_THREADS && block.z <= 64;
 }
 // Clusters of this many blocks in x; 1: none. Blocks of whole warps, because the emulated ones share the warps' table.
 EMU(bool) emu_clusters(dim3 grid, dim3 block, unsigned cluster) {
@@ -80,8 +78,14 @@ template <class... P, class... A>
 static inline void emu_launch(const char *name, dim3 grid, dim3 block, unsigned cluster, size_t dynamic_bytes,
                               cudaStream_t stream, void (*kernel)(P...), A... args) {
   static_assert((sizeof(P) + ... + 0) <= 4096, "kernels take 4 KiB of arguments");
-  if (!emu_launchable(emu_kernel_key(kernel), grid, block, dynamic_bytes) || !emu_clusters(grid, block, cluster)) {
+  if (!emu_launchable(grid, block) || !emu_clusters(grid, block, cluster)) {
     emu_error(cudaErrorInvalidConfiguration);
+    return;
+  }
+  auto allowed = emu_dynamic_allowed.find(emu_kernel_key(kernel));
+  const EmuDynamic dynamic = {dynamic_bytes, allowed == emu_dynamic_allowed.end() ? 0 : allowed->second};
+  if (dynamic_bytes > (dynamic.asked ? dynamic.asked : EMU_STATIC_LIMIT)) {    // with static bytes: emu_shared
+    emu_error(cudaErrorInvalidValue);
     return;
   }
   (emu_check_argument(args, name), ...);
@@ -90,7 +94,7 @@ static inline void emu_launch(const char *name, dim3 grid, dim3 block, unsigned 
   emu_push(stream, name, [=] {
     emu_count.kernels++;
     emu_open_arguments(&call.args, sizeof call.args);
-    emu_run_grid(grid, block, cluster, dynamic_bytes, {call.run, &call});
+    emu_run_grid(grid, block, cluster, dynamic, {call.run, &call});
     return true;
   });
 }

@@ -256,6 +256,27 @@ static bool self_static_limit() {
   CUDA(cudaStreamSynchronize(t.stream));
   return false;
 }
+// 256 static bytes and, by LAUNCH, as many dynamic ones as is asked: together above 48 KiB, or what a block can have.
+__global__ static void self_static_and_dynamic_kernel(float *out, int n) {
+  SHARED(float, x, 64);
+  SHARED_DYNAMIC(float, y);
+  x[threadIdx.x % 64] = 1.0f;
+  y[n - 1 - (int)threadIdx.x] = 1.0f;
+  out[threadIdx.x] = x[threadIdx.x % 64] * y[n - 1 - (int)threadIdx.x];
+}
+static bool self_static_and_dynamic(size_t bytes, bool ask) {
+  SelfTest t = self_open();
+  const int n = (int)(bytes / sizeof(float));
+  if (ask) LAUNCH(self_static_and_dynamic_kernel, 1, SELF_N, bytes, t.stream, t.device, n);
+  else emu_launch("unasked", 1, SELF_N, 1, bytes, t.stream, self_static_and_dynamic_kernel, t.device, n);
+  return self_all(&t, t.device, 1.0f);
+}
+static bool self_shared_asked() {
+  return self_static_and_dynamic((48 << 10) - 256, false) && self_static_and_dynamic(48 << 10, true) &&
+         self_static_and_dynamic((99 << 10) - 256, true);
+}
+static bool self_shared_unasked() { return self_static_and_dynamic(48 << 10, false); }
+static bool self_shared_beyond() { return self_static_and_dynamic(99 << 10, true); }
 // Clusters of four blocks: each gives a number to all four, and adds up what it got. Every step may be left out.
 enum { SELF_BEGUN = 1, SELF_GIVEN = 2 };
 __global__ static void self_cluster_kernel(float *out, int steps) {
@@ -288,7 +309,7 @@ static bool self_limits() {
   const int most = (99 << 10) / 4;
   void *p;
   emu_launch("dynamic", 1, 1, 1, 64 << 10, t.stream, self_dynamic_kernel, t.device, 16 << 10);  // without opt-in
-  bool right = cudaGetLastError() == cudaErrorInvalidConfiguration && cudaGetLastError() == cudaSuccess;
+  bool right = cudaGetLastError() == cudaErrorInvalidValue && cudaGetLastError() == cudaSuccess;
   LAUNCH(self_dynamic_kernel, 1, SELF_N, 99 << 10, t.stream, t.device, most);
   right = right && self_all(&t, t.device, 1.0f);
   right = right && cudaFuncSetAttribute(self_dynamic_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10) ==
@@ -470,6 +491,9 @@ static const SelfCase self_cases[] = {
     {"behind a shared array", "wrote behind a shared array of 120 bytes", self_shared_overrun},
     {"behind dynamic shared memory", "wrote behind 160 bytes of dynamic shared memory", self_dynamic_overrun},
     {"too much static shared memory", "must be SHARED_DYNAMIC", self_static_limit},
+    {"static and dynamic shared memory, asked for", NULL, self_shared_asked},
+    {"both above 48 KiB, not asked for", "invalid argument: 256 static and 49152 dynamic bytes", self_shared_unasked},
+    {"both above what a block can have", "invalid argument: 256 static and 101376 dynamic", self_shared_beyond},
     {"clusters", NULL, self_cluster_right},
     {"a cluster whose blocks may not have begun", "before it is known to have begun", self_cluster_not_begun},
     {"a cluster whose blocks end too soon", "ends while others may write into its shared memory", self_cluster_ends},

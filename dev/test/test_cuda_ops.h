@@ -334,7 +334,9 @@ TEST(cuda_cross_entropy_forms,
   const CudaCrossEntropyDevice devices[] = {{"twice", 3 << 10, 80}, {"kept", 227 << 10, 80},
                                             {"cluster", 227 << 10, 90}, {"cluster, 99 KiB", 99 << 10, 120}};
   const struct { int64_t rows, vocab, columns; } shapes[] = {
-      {3, 8190, 8192}, {3, 8193, 8196}, {3, 6300, 8256}, {2, 12345, 12352}, {2, 50257, 50304}, {65, 700, 704}};
+      {3, 8190, 8192}, {3, 8193, 8196}, {3, 6300, 8256}, {2, 12345, 12352}, {2, 50257, 50304}, {65, 700, 704},
+      // 48 KiB of dynamic shared memory and less, in a block and in a cluster of four: more with the static part.
+      {2, 12224, 12224}, {2, 12288, 12288}, {1, 48896, 48896}, {1, 48897, 48960}, {1, 49152, 49152}};
   for (uint64_t seed = 0; seed < 3; seed++)
     for (auto s : shapes)
       for (Dtype dtype : {F32, BF16}) {

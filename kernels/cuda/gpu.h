@@ -5,7 +5,7 @@
 //   LAUNCH_CLUSTER              clusters of so many neighbouring blocks (sm_90 and later): they run at the same time
 //   cluster_begin, cluster_arrive, cluster_wait, cluster_store      a barrier of all threads of a cluster; into another
 //                               block's memory
-//   SHARED, SHARED_DYNAMIC      shared memory of a block, 16-byte aligned; LAUNCH requests dynamic sizes above 48 KiB
+//   SHARED, SHARED_DYNAMIC      shared memory of a block, 16-byte aligned; LAUNCH asks for what is above 48 KiB
 //   UNROLL, ROLLED              before a loop that should be unrolled, or must not be
 //   mma_16816, ldmatrix_x4, ldmatrix_x4_trans       tensor cores, sm_80 and later (PTX ISA, "Matrix fragments")
 //   cp_async16, cp_async_commit, cp_async_wait      16 bytes global -> shared, in the background
@@ -25,8 +25,14 @@
 enum : uint32_t { FULL_WARP = 0xffffffffu };
 enum { WARP = 32 };
 
-// More than 48 KiB of dynamic shared memory must be requested. A function, because comparing a literal 0 is a warning.
-static inline bool large_shared(size_t bytes) { return bytes > (48u << 10); }
+// A block that has more than 48 KiB of shared memory, static and dynamic together, must be allowed it, kernel by kernel.
+// How much of it is static only the compiler knows, so every dynamic size is asked for, which costs nothing.
+static inline bool has_dynamic(size_t bytes) { return bytes > 0; }
+#define ALLOW_SHARED(kernel, dynamic_bytes) \
+  do { \
+    if (has_dynamic(dynamic_bytes)) \
+      CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(dynamic_bytes))); \
+  } while (0)
 
 HD uint32_t pack4_fp8_plain(const float x[4]) {
   uint32_t word = 0;
@@ -71,19 +77,16 @@ static inline cudaError_t kernel_loads(void (*kernel)()) {
   cudaFuncAttributes a;
   return cudaFuncGetAttributes(&a, kernel);
 }
-// More than 48 KiB of dynamic shared memory must be requested once per kernel; repeating the request costs nothing.
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   do { \
-    if (large_shared(shared_bytes)) \
-      CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared_bytes))); \
+    ALLOW_SHARED(kernel, shared_bytes); \
     kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__); \
     CUDA(cudaGetLastError()); \
   } while (0)
 // cluster: blocks of a cluster, neighbours in x. Only where the device has compute capability 9.0 or later.
 #define LAUNCH_CLUSTER(kernel, cluster, grid, block, shared_bytes, in, ...) \
   do { \
-    if (large_shared(shared_bytes)) \
-      CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared_bytes))); \
+    ALLOW_SHARED(kernel, shared_bytes); \
     cudaLaunchAttribute attribute_ = {}; \
     attribute_.id = cudaLaunchAttributeClusterDimension; \
     attribute_.val.clusterDim.x = (cluster), attribute_.val.clusterDim.y = attribute_.val.clusterDim.z = 1; \
@@ -243,8 +246,7 @@ static inline int64_t device_clock_ns() {        // ahead of the host's clock by
 static inline void gpu_uuid_bytes(char to[16], int, const cudaDeviceProp *p) { memcpy(to, p->uuid.bytes, 16); }
 #define LAUNCH_CLUSTER(kernel, cluster, grid, block, shared_bytes, stream, ...) \
   do { \
-    if (large_shared(shared_bytes)) \
-      CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared_bytes))); \
+    ALLOW_SHARED(kernel, shared_bytes); \
     emu_launch(#kernel, grid, block, cluster, shared_bytes, stream, kernel, __VA_ARGS__); \
     CUDA(cudaGetLastError()); \
   } while (0)
