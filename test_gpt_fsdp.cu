@@ -44,7 +44,7 @@
 #include "dev/test/test_hosts.h"
 #include "dev/test/test_cuda_train.h"
 #include "dev/test/test_nccl.h"
-#include "dev/test/test_first_gpu.h"
+#include "dev/test/test_hardware.h"
 #include "dev/test/test_plan.h"
 #include "dev/test/test_placement.h"
 #include "dev/test/test_checkpoint.h"

@@ -45,8 +45,8 @@ struct Model {
   bool e4m3_products;                            // the blocks' forward matrix multiplies take E4M3
 };
 enum { VOCAB_ALIGN = 64 };
-// fp32 logits that exist at once. A GPU has the memory, and a matrix multiply of few rows would not fill it.
-enum { HEAD_CHUNK_BYTES = 64 << 20, HEAD_CHUNK_BYTES_CUDA = 512 << 20 };
+// fp32 logits that exist at once on a CPU. A GPU has the memory for more (gpu_head_chunk_bytes of its options).
+enum { HEAD_CHUNK_BYTES = 64 << 20 };
 static const float INIT_STD = 0.02f;             // Radford et al. 2019; residual projections scaled by 1/sqrt(2L)
 
 // The one table of parameters: name, rows and columns, initialisation, decay. Rows and columns are written in units of
@@ -235,7 +235,7 @@ static char *arena_bytes(Arena *a, int64_t bytes) {
 
 // Rows of the head's logits that exist at once: few enough that the whole (B T, V) never does, many enough that the
 // head's fp32 weight gradient is read and written only a few times. Chunks are about equal, because one of few rows
-// would cost much more per row. Depends only on shapes and the kind of device, because it fixes an order of sums.
+// would cost much more per row. Depends only on shapes, kind of device and checkpoint: it fixes an order of sums.
 static int64_t head_rows(const Model *m, int64_t rows) {
   const int64_t most = max64(32, m->head_chunk_bytes / (4 * m->Vp) / 32 * 32), chunks = (rows + most - 1) / most;
   return min64(rows, round_up((rows + chunks - 1) / chunks, 32));
@@ -898,7 +898,7 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   t->opt = *o;
   recompute_choose(&t->opt, device.ops);
   t->model = model_of(&t->opt);
-  if (device.ops->nccl) t->model.head_chunk_bytes = HEAD_CHUNK_BYTES_CUDA, t->model.dlogits_apart = true;
+  if (device.ops->nccl) t->model.head_chunk_bytes = o->gpu_head_chunk_bytes, t->model.dlogits_apart = true;
   t->dtype = dtype_named(o->buffer_dtype);
   t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
   t->device = device;

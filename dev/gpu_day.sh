@@ -3,14 +3,16 @@
 #
 #   dev/gpu_day.sh [PART[=SECONDS]]...   by default all PARTs in this order; PART=SECONDS: at most so long in this call
 #     build      make
-#     first      make test DEVICE=cuda T=first_gpu: what only a GPU can tell
-#     test       the CUDA tests on the GPU alone, then with DEVICE=cuda those that run the program
-#     sanitize   the CUDA op tests under compute-sanitizer: memcheck, then racecheck
+#     first      make test DEVICE=cuda T=hardware: what only a GPU can tell
+#     short      of the CUDA tests one for each kind of kernel, on the GPU alone, then whole steps
 #     ranks      1, 2 and 4 ranks on one GPU over mpi, NCCL with one, graph on and off: equal losses, text by text
-#     modes      every sharding mode, offloading and recomputation included: the losses of the plain run, speed, memory
-#     bench      tokens/s and MFU of gpt2 and gpt2-xl in bf16, in turns with PyTorch (dev/bench.sh), round by round
+#     bench      tokens/s and MFU of gpt2 and gpt2-xl in bf16, in turns with PyTorch (dev/bench.sh): one round
 #     profile    the GPU's measured peaks (dev/gpu_peaks.cu), and ncu: each kernel of a step against them
 #     gpus       2 and 4 GPUs over NCCL: equal losses, modes, tokens/s. A machine with fewer skips it and says so
+#     modes      every sharding mode, offloading and recomputation included: the losses of the plain run, speed, memory
+#     test       the other CUDA tests on the GPU alone, then with DEVICE=cuda those that run the program
+#     sanitize   the CUDA op tests under compute-sanitizer: memcheck, then racecheck
+#     rounds     bench's other rounds
 #     host       the tests that do not use the GPU
 #   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI, hwloc, cJSON, OpenSSL into DIR,
 #                                        for a machine that has none of them; CARRIED=DIR there
@@ -27,9 +29,9 @@
 # Environment: OUT, LIMIT, FROM, CARRIED; AGAIN, what is run again though the journal has it ("failed", or patterns of
 # items: "ranks/bf16-nccl* first/*"); PYTHON (python3) with torch; CUDA_HOME, NCCL_HOME, MPI_HOME, HWLOC_HOME,
 # CJSON_HOME and OPENSSL_HOME as for make (NCCL, cuBLAS and NVTX are also looked for in PYTHON's packages); SANITIZE
-# (all op tests), TOOLS ("memcheck racecheck") and JOBS (4 at once) of sanitize; MODELS ("gpt2 gpt2-xl"), ROUNDS (3),
-# BATCH and STEPS of bench; COMMIT where there is no git. Directories are seen from the repository's root. Without
-# mpirun one rank starts itself, and what needs more ranks is not run.
+# (all op tests) and TOOLS ("memcheck racecheck") of sanitize; JOBS (4), op tests at once; MODELS ("gpt2 gpt2-xl"),
+# ROUNDS (3), BATCH and STEPS of bench; COMMIT where there is no git. Directories are seen from the repository's root.
+# Without mpirun one rank starts itself, and what needs more ranks is not run.
 #
 # The GPU's clocks and limits are left as they are found.
 set -u
@@ -40,7 +42,7 @@ TOOLS=${TOOLS:-memcheck racecheck} JOBS=${JOBS:-4} LIMIT=${LIMIT:-570}
 work=$PWD/build/gpu_day
 journal=$work/journal.tsv
 tests=build/test_gpt_fsdp
-all_parts=(build first test sanitize ranks modes bench profile gpus host)
+all_parts=(build first short ranks bench profile gpus modes test sanitize rounds host)
 RESERVE_S=15                                   # of a call's LIMIT, for what is written when its items are done
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
@@ -312,7 +314,7 @@ part_build() {
 watch_tests() {
   local suite=$1 line show=0
   while IFS= read -r line; do
-    if [[ $line =~ ^(ok|FAILED|skipped)\ +([A-Za-z0-9_]+)\ \(([0-9.]+)\ s\)$ ]]; then
+    if [[ $line =~ ^(ok|FAILED|skipped)\ +([A-Za-z0-9_]+)\ \(([0-9.]+)\ s, ]]; then
       record "$suite/${BASH_REMATCH[2]}" "${BASH_REMATCH[1]}" "${BASH_REMATCH[3]}"
       show=0
       [ "$suite" != first ] || show=8          # what the test has measured
@@ -322,7 +324,8 @@ watch_tests() {
   done
 }
 # run_tests SUITE PATTERN NAME...: these tests by one call of the runner; PATTERN, if not empty, selects the same ones.
-# Suite cuda is of the GPU only (DEVICE_ONLY), not emulated too. A test's own limit is the runner's, 300 s.
+# Suite cuda is of the GPU only (DEVICE_ONLY), not emulated too. A test's own limit is the runner's, 300 s. With
+# `at_once` set so many run at a time, else one.
 run_tests() {
   local suite=$1 pattern=$2 test remaining=() only=() command
   shift 2
@@ -338,7 +341,7 @@ run_tests() {
     fi
   done
   [ ${#remaining[@]} -gt 0 ] || return 0
-  [ "$suite" != cuda ] || only=(DEVICE_ONLY=1)
+  [ "$suite" != cuda ] || only=(DEVICE_ONLY=1 "TEST_JOBS=${at_once:-1}")
   if have mpirun; then
     [ -n "$pattern" ] && [ ${#remaining[@]} -eq $# ] || pattern="${remaining[*]/#/=}"
     command=(make test DEVICE=cuda "${only[@]}" "T=$pattern")
@@ -363,20 +366,48 @@ tests_named() { "$tests" --list | awk '{ print $1 }' | grep -E "$1"; }
 part_first() {
   local names
   need_program || return 1
-  mapfile -t names < <(tests_named '^first_gpu')
-  [ ${#names[@]} -gt 0 ] || missing "$tests has no test named first_gpu" || return 1
-  run_tests first first_gpu "${names[@]}"
+  mapfile -t names < <(tests_named '^hardware')
+  [ ${#names[@]} -gt 0 ] || missing "$tests has no test named hardware" || return 1
+  run_tests first hardware "${names[@]}"
 }
 # The tests that run the program on DEVICE, or look at it; but for those of parts first and cuda.
 device_tests() {
   grep -lE 'cli_small|getenv\("DEVICE"\)' dev/test/test_*.h | xargs sed -n 's/^TEST[A-Z_]*(\([a-z0-9_]*\),.*/\1/p' |
-    grep -vE '^(cuda_|first_gpu)'
+    grep -vE '^(cuda_|hardware)'
+}
+# Of each kind of kernel one test, and whole steps.
+short_tests=(cuda_matmul_reference cuda_matmul_fp8 cuda_gelu cuda_attention_fp32 cuda_attention_bf16 cuda_embedding
+  cuda_layernorm_forward cuda_layernorm_backward cuda_cross_entropy cuda_optimizers cuda_master_halves cuda_muon
+  cuda_norm cuda_loss_mean cuda_step_decide cuda_convert cuda_fill cuda_fp8 cuda_absmax cuda_copies cuda_streams
+  cuda_graphs cuda_matmul_tuned_bits cuda_gradients_equal_pytorch cuda_step_equals_cpu_step cuda_ranks_change_no_bit)
+# The tests that run kernels and need no ranks, as the sources name them. cuda_memory looks at what others leave of the
+# GPU's memory.
+kernel_tests() {
+  sed -n 's/^TEST(\(cuda_[a-z0-9_]*\),.*/\1/p' dev/test/test_cuda_{ops,attention,matmul,runtime}.h |
+    grep -vE '_rules|_text|_libraries|_probe|_links|_known|^cuda_memory'
+}
+# cuda_tests NAME...: the CUDA tests of these names on the GPU: those of kernels $JOBS at a time, as each leaves most of
+# the GPU idle and takes little of its memory; then those that train, one by one
+cuda_tests() {
+  local names status=0
+  mapfile -t names < <(printf '%s\n' "$@" | grep -xF "$(kernel_tests)")
+  [ ${#names[@]} -eq 0 ] || at_once=$JOBS run_tests cuda "" "${names[@]}" || status=1
+  mapfile -t names < <(printf '%s\n' "$@" | grep -vxF "$(kernel_tests)")
+  [ ${#names[@]} -eq 0 ] || run_tests cuda "" "${names[@]}" || status=1
+  return $status
+}
+part_short() {
+  local names
+  need_program || return 1
+  mapfile -t names < <(tests_named . | grep -xF "$(printf '%s\n' "${short_tests[@]}")")
+  [ ${#names[@]} -gt 0 ] || missing "$tests has none of the CUDA tests" || return 1
+  cuda_tests "${names[@]}"
 }
 part_test() {
   local names status=0
   need_program || return 1
   mapfile -t names < <(tests_named '^cuda_')
-  [ ${#names[@]} -eq 0 ] || run_tests cuda "" "${names[@]}" || status=1
+  [ ${#names[@]} -eq 0 ] || cuda_tests "${names[@]}" || status=1
   mapfile -t names < <(tests_named . | grep -xF "$(device_tests)")
   [ ${#names[@]} -eq 0 ] || run_tests device "" "${names[@]}" || status=1
   return $status
@@ -384,16 +415,13 @@ part_test() {
 part_host() {
   local names
   need_program || return 1
-  mapfile -t names < <(tests_named . | grep -vE '^(cuda_|first_gpu)' | grep -vxF "$(device_tests)")
+  mapfile -t names < <(tests_named . | grep -vE '^(cuda_|hardware)' | grep -vxF "$(device_tests)")
   [ ${#names[@]} -eq 0 ] || run_tests host "" "${names[@]}"
 }
 
 # ---- sanitize --------------------------------------------------------------------------------------------------------
-# The tests that run kernels and need no ranks, as the sources name them; tests of all combinations take too long here.
-op_tests() {
-  sed -n 's/^TEST(\(cuda_[a-z0-9_]*\),.*/\1/p' dev/test/test_cuda_{ops,attention,matmul,runtime}.h |
-    grep -vE '_all$|_rules|_text|_libraries|_probe|_links|_known|_limit'
-}
+# Tests of all combinations take too long here.
+op_tests() { kernel_tests | grep -v '_all$'; }
 
 # One test in its own process, without the runner's fork.
 sanitize_one() {
@@ -557,22 +585,27 @@ bench_medians() {
         if (n) print "" }'
   done
 }
-part_bench() {
-  local model round form best="--tune --reduce_dtype bf16"
+# bench_rounds FROM TO. On one GPU no gradient travels. --reduce_dtype bf16 would round it all the same, and then it is
+# not written where the optimizer reads it.
+bench_rounds() {
+  local model round to=$2 form seconds
   need_program || return 1
-  for ((round = 1; round <= ROUNDS; round++)); do
+  for ((round = $1; round <= to; round++)); do
     for model in $MODELS; do
       # Which form of bf16 is PyTorch's faster is decided in the first round.
       form=
       [[ ! ${value[bench/$model-1]:-} =~ bf16\ [a-z]+ ]] || form=${BASH_REMATCH[0]}
-      if [ "$model" = gpt2-xl ]; then set -- 200 500; else set -- 90 300; fi
-      bench "bench/$model-$round" "$1" "$2" "$model" PROGRAM_OPTIONS="$best" FORM="$form"
+      seconds=(90 300)
+      [ "$model" != gpt2-xl ] || seconds=(200 500)
+      bench "bench/$model-$round" "${seconds[@]}" "$model" PROGRAM_OPTIONS=--tune FORM="$form"
     done
     # What the options gain: the program alone, with none.
     [ $round -gt 1 ] || for model in $MODELS; do bench "bench/$model-plain" 40 200 "$model" PYTHON=false; done
   done
   [ ${#intro[@]} -gt 0 ] || code "$(bench_medians)"
 }
+part_bench() { bench_rounds 1 1; }
+part_rounds() { bench_rounds 2 "$ROUNDS"; }
 
 # ---- profile ---------------------------------------------------------------------------------------------------------
 build_peaks() {

@@ -73,9 +73,8 @@ static inline LayerNorms layer_norms(const Fsdp *f, int u) {
     int64_t limbs[NORM_LIMBS] = {};
     for (int r = 0; r < f->mesh.world; r++)
       for (int k = u < 0 ? 0 : u; k < (u < 0 ? f->lay.units : u + 1); k++)
-        for (int j = 0; j < NORM_LIMBS; j++)
-          limbs[j] += layer_limbs(f->layers.host + (size_t)r * (fsdp_layers_bytes(f) / sizeof(int64_t)), k,
-                                  (LayerSum)sum)[j];
+        norm_add_carried(limbs, layer_limbs(f->layers.host + (size_t)r * (fsdp_layers_bytes(f) / sizeof(int64_t)), k,
+                                            (LayerSum)sum));
     norm[sum] = norm_finish(limbs);
   }
   return LayerNorms{norm[LAYER_GRADIENT], norm[LAYER_CHANGE], norm[LAYER_WEIGHTS]};

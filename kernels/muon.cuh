@@ -280,7 +280,6 @@ template <class T> static void newton_schulz_run(Ctx *c, Tensor out, Tensor in, 
   const bool tall = rows > cols;
   const MuonWork w = muon_work(scratch, rows, cols, in.dtype);
   muon_norm(c, w.limbs, (const T *)in.data, rows * cols);
-  norm_carry(w.limbs);
   muon_divide(c, (T *)muon_x(&w, out, 0, steps).data, (const T *)in.data, rows * cols, muon_divisor(w.limbs));
   for (int s = 0; s < steps; s++) {
     const Tensor x = muon_x(&w, out, s, steps), next = muon_x(&w, out, s + 1, steps);

@@ -30,11 +30,25 @@
 // rest is integer arithmetic: limb j counts units of 2^(32 j - 110), so the order of additions, threads and ranks
 // cannot matter. 13 limbs reach 2^306, past FLT_MAX^2 (2^256) times 2^49 elements; the last limb counts elements that
 // are infinite or NaN. Squares up to 2^-111 (|g| <= 2^-55.5) count as 0: a billion of them would have added 2^-81 to a
-// sum of squares. norm_accumulate leaves every limb but the highest below 2^32, so an int64 sum of 2^31 ranks' limbs
-// cannot overflow.
+// sum of squares. An element adds less than 2^32 to a limb, so 2^31 elements fit, in any number of calls: carries are
+// brought up once a step, before the limbs of several ranks are added.
 enum { NORM_FLOOR_EXPONENT = -110, NORM_NONFINITE = 13 };       // NORM_LIMBS is in ops.h
 
-// sqrt of the total; NaN if any element was not finite. Limbs of several ranks are first added element by element.
+// Brings every limb but the highest below 2^32, so that those of 2^31 ranks can be added element by element.
+HD void norm_carry(int64_t *limbs) {
+  for (int j = 0; j + 1 < NORM_NONFINITE; j++) {
+    limbs[j + 1] += limbs[j] >> 32;
+    limbs[j] &= 0xffffffff;
+  }
+}
+// Adds the limbs of another rank, or unit, which may have carries left.
+HD void norm_add_carried(int64_t *limbs, const int64_t *of) {
+  int64_t carried[NORM_LIMBS];
+  for (int j = 0; j < NORM_LIMBS; j++) carried[j] = of[j];
+  norm_carry(carried);
+  for (int j = 0; j < NORM_LIMBS; j++) limbs[j] += carried[j];
+}
+// sqrt of the total; NaN if any element was not finite.
 HD double norm_finish(const int64_t *limbs) {
   if (limbs[NORM_NONFINITE] != 0) return NAN;
   uint32_t digit[NORM_LIMBS + 2] = {};
@@ -98,7 +112,7 @@ static inline void sgd_update(Ctx *c, Tensor param, Tensor master, Tensor moment
   CALL_OP(c, sgd_update, param, master, momentum, grad, a);
 }
 
-// Adds the squares of grad (n) fp32 to limbs[NORM_LIMBS].
+// Adds the squares of grad (n) fp32 to limbs[NORM_LIMBS], whose carries it leaves (norm_carry).
 static inline void norm_accumulate(Ctx *c, int64_t *limbs, Tensor grad) {
   CHECK_DTYPE(grad, F32);
   CALL_OP(c, norm_accumulate, limbs, grad);
@@ -215,12 +229,6 @@ static void norm_add_one(int64_t *limbs, float g) {
   if (shift < -50) return;                       // below half a unit
   const uint64_t half = (uint64_t)1 << (-shift - 1);
   norm_add_limbs(limbs, (int64_t)((square + half) >> -shift), 0);
-}
-static void norm_carry(int64_t *limbs) {         // brings every limb below 2^32
-  for (int j = 0; j + 1 < NORM_NONFINITE; j++) {
-    limbs[j + 1] += limbs[j] >> 32;
-    limbs[j] &= 0xffffffff;
-  }
 }
 
 // Eight fp64 lanes and their bits as integers.
@@ -340,7 +348,6 @@ template <bool CHANGE> static void norm_range(Ctx *c, int64_t *limbs, const floa
     norm_carry(mine);
     for (int j = 0; j < NORM_LIMBS; j++) __atomic_fetch_add(&limbs[j], mine[j], __ATOMIC_RELAXED);
   });
-  norm_carry(limbs);
 }
 static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
   norm_range<false>(c, limbs, (const float *)grad.data, NULL, numel(grad));

@@ -109,13 +109,14 @@ struct NormThread { uint64_t word[3], nonfinite; };
 __device__ static inline void norm_add_limb(int64_t *limbs, int j, uint64_t x) {
   if (x) atomicAdd((unsigned long long *)limbs + j, (unsigned long long)x);
 }
-// Adds square 2^(shift - 110), for the few large squares.
+// Adds square 2^(shift - 110), for the few large squares, as digits below 2^32.
 __device__ static inline void norm_add_large(int64_t *limbs, uint64_t square, int shift) {
   const int j = shift / 32, bits = shift % 32;
   const uint64_t low = (square & 0xffffffffu) << bits, high = (square >> 32) << bits;
+  const uint64_t middle = (low >> 32) + (high & 0xffffffffu);
   norm_add_limb(limbs, j, low & 0xffffffffu);
-  norm_add_limb(limbs, j + 1, (low >> 32) + (high & 0xffffffffu));
-  norm_add_limb(limbs, j + 2, high >> 32);
+  norm_add_limb(limbs, j + 1, middle & 0xffffffffu);
+  norm_add_limb(limbs, j + 2, (high >> 32) + (middle >> 32));
 }
 __device__ static inline void norm_add(NormThread *sum, int64_t *limbs, float g) {
   const uint32_t bits = f32_bits(g) & 0x7fffffffu;
@@ -172,19 +173,11 @@ norm_kernel(int64_t *limbs, const T *grad, const T *less, int64_t n) {
   for (int k = 0; k < WARP; k++) total += part[t * WARP + k];
   norm_add_limb(limbs, t < NORM_DIGITS ? t : NORM_NONFINITE, total);
 }
-// Brings every limb but the highest below 2^32, as on the CPU, so that many calls and ranks can be added.
-__global__ static void norm_carry_kernel(int64_t *limbs) {
-  for (int j = 0; j + 1 < NORM_NONFINITE; j++) {
-    limbs[j + 1] += limbs[j] >> 32;
-    limbs[j] &= 0xffffffff;
-  }
-}
 // Adds the squares of x, or, where less is not NULL, of x - less.
 template <class T> static void norm_launch(Ctx *c, int64_t *limbs, const T *x, const T *less, int64_t n) {
   if (lanes_aligned(x, less))
     LAUNCH((norm_kernel<LANES_FLAT, T>), flat_blocks(n, LANES_FLAT), FLAT_THREADS, 0, STREAM(c), limbs, x, less, n);
   else LAUNCH((norm_kernel<1, T>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), limbs, x, less, n);
-  LAUNCH(norm_carry_kernel, 1, 1, 0, STREAM(c), limbs);
 }
 static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
   norm_launch<float>(c, limbs, (const float *)grad.data, NULL, numel(grad));

@@ -42,7 +42,7 @@ HD void step_decide_now(StepState *s, double *losses, const void *exchange, Step
   s->stop = 0;
   for (int r = 0; r < rule.world; r++) {
     const Exchange *e = (const Exchange *)((const char *)exchange + (size_t)r * exchange_bytes(rule.microbatches));
-    for (int i = 0; i < NORM_LIMBS; i++) limbs[i] += e->limbs[i];
+    norm_add_carried(limbs, e->limbs);
     s->stop = e->stop > s->stop ? (int32_t)e->stop : s->stop;
     for (int a = 0; a < rule.microbatches; a++) losses[a * rule.world + r] = ((const double *)(e + 1))[a];
   }

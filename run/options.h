@@ -36,9 +36,13 @@ struct Options {
   bool given[OPTION_COUNT];
   bool in_file[OPTION_COUNT];                    // given only by the file of --config
   int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
+  int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
   int replicas, shards;                          // the mesh
   bool recompute_auto;                           // the level was chosen for the device
 };
+
+// Of a new run; and of checkpoints up to 0.6.0, which do not say.
+static const int64_t GPU_HEAD_CHUNK_BYTES = (int64_t)2 << 30, GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
 
 struct OptionSpec {
   const char *name;
@@ -73,6 +77,7 @@ static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sa
 // ---- values ---------------------------------------------------------------------------------------------------------
 static void options_default(Options *o) {
   memset(o, 0, sizeof *o);
+  o->gpu_head_chunk_bytes = GPU_HEAD_CHUNK_BYTES;
   for (const OptionSpec &s : option_specs) {
     char *field = (char *)o + s.offset;
     if (s.type == OPTION_INT) *(int64_t *)field = (int64_t)s.def;

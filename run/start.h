@@ -360,6 +360,8 @@ static void start_adjust(Start *s, Options *o) {
 static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_t error_bytes) {
   json_int(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "vocab_size_asked", 0, 1 << 24, &o->vocab_size_asked);
   if (o->vocab_size == o->vocab_size_asked) o->given[OPT_vocab_size] = false;
+  if (s->resume && !json_int(s->json, "gpu_head_chunk_bytes", 1, 1e15, &o->gpu_head_chunk_bytes))
+    o->gpu_head_chunk_bytes = GPU_HEAD_CHUNK_BYTES_0_6;
   param_lists_trim(o);
   for (int i = 0; i < OPTION_COUNT; i++) {
     const OptionSpec *spec = &option_specs[i];

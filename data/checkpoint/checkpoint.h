@@ -37,7 +37,7 @@ struct Saved {
   Ctx *ctx;
   const Corpus *corpus;
   int heads;                                     // of the model: no shape tells it
-  int64_t *step, steps_total, steps_per_epoch, global_batch, vocab_size_asked;
+  int64_t *step, steps_total, steps_per_epoch, global_batch, vocab_size_asked, gpu_head_chunk_bytes;
   float *loss_scale;
   bool fixed_loss_scale;                         // a checkpoint's is not taken
   const char *buffer_dtype, *device_words, *program, *build;
@@ -120,6 +120,7 @@ static void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, C
   fprintf(f, "\"written\":\"%s\",\"serial\":%lld,\"ranks\":%d,\"ops\":\"%s\",\"device\":", date, (long long)serial,
           saved->fsdp->mesh.world, saved->ctx->ops->name);
   json_text(f, saved->device_words);
+  fprintf(f, ",\"gpu_head_chunk_bytes\":%lld", (long long)saved->gpu_head_chunk_bytes);
   fprintf(f, ",\n\"step\":%lld,\"steps_total\":%lld,\"epoch\":%lld,\"step_in_epoch\":%lld,\"samples\":%lld,\n",
           (long long)step, (long long)saved->steps_total, (long long)(step / epoch), (long long)(step % epoch),
           (long long)(step * saved->global_batch));

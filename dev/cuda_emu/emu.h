@@ -57,6 +57,9 @@ EMU_CALL void emu_set_driver_version(int version);
 // aligned; everything. The program's own kernels then do that work. 0: it refuses nothing.
 enum { EMU_LT_WITHOUT_FUSED = 1, EMU_LT_WITHOUT_UNALIGNED = 2, EMU_LT_WITHOUT_ALL = 4 };
 EMU_CALL void emu_lt_without(unsigned what);
+// From now on the algorithm that tuning finds, with the bits of the heuristic's first, has another last bit in this
+// element of a result. -1: in none.
+EMU_CALL void emu_lt_differ(int64_t element);
 // The number of multiprocessors that the latest heuristic was asked to plan for; 0: the device's.
 EMU_CALL int emu_lt_multiprocessors();
 // The i-th rule of the emulated cuBLASLt, NULL after the last; and whether it refuses or allows what it should.

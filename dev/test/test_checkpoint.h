@@ -1044,6 +1044,40 @@ TEST(resume_options_fit_the_run,
   EXPECT(start_options(&start, &o, error, sizeof error) && o.clip == 1.0, "%s; --clip %g", error, o.clip);
   start_free(&start);
 }
+// Rows of logits at once of a training with these options.
+static int64_t head_rows_of(const Options *o, const Ops *ops) {
+  static Trainer t;
+  Device device = {};
+  device.ops = ops;
+  trainer_configure(&t, o, device, 1);
+  return head_rows(&t.model, o->batch_size * o->seq_len);
+}
+TEST(resume_keeps_the_heads_chunks,
+     "gpt2 at batch 64 has its logits on a GPU in 7 chunks of 2 GiB; a run that is resumed has those of its "
+     "checkpoint, which up to 0.6.0 means 25 of 512 MiB; weights alone and a CPU's chunks are the same as ever") {
+  if (!&ops_streams) SKIP("the emulation is not linked");
+  Options saved, o;
+  Start start;
+  char error[2048] = "";
+  test_options(&saved, 1, "--model gpt2 --vocab_size 50257 --seq_len 1024 --batch_size 64");
+  const struct { int64_t recorded; bool resume; int64_t bytes, rows; } table[] = {
+      {0, true, (int64_t)512 << 20, 2624}, {(int64_t)2 << 30, true, (int64_t)2 << 30, 9376},
+      {(int64_t)1 << 30, true, (int64_t)1 << 30, 5056}, {0, false, (int64_t)2 << 30, 9376}};
+  for (const auto &row : table) {
+    option_start(&start, &saved, row.resume);
+    if (row.recorded) cJSON_AddNumberToObject(start.json, "gpu_head_chunk_bytes", (double)row.recorded);
+    options_default(&o);
+    if (!row.resume) o = saved;
+    EXPECT(start_options(&start, &o, error, sizeof error) && options_resolve(&o, 1, 1, error, sizeof error), "%s",
+           error);
+    EXPECT(o.gpu_head_chunk_bytes == row.bytes && head_rows_of(&o, &ops_streams) == row.rows,
+           "recorded %lld: %lld bytes of logits at once, %lld rows", (long long)row.recorded,
+           (long long)o.gpu_head_chunk_bytes, (long long)head_rows_of(&o, &ops_streams));
+    const int64_t on_cpu = head_rows_of(&o, cpu_tables[0].ops);
+    EXPECT(on_cpu == 320, "CPU: %lld rows", (long long)on_cpu);
+    start_free(&start);
+  }
+}
 TEST(resume_takes_the_modes_of_any_checkpoint,
      "a checkpoint's mesh and slots do not bind another number of ranks; without modes it has the defaults; dtypes, "
      "zero1, fp8 GEMMs and frozen parameters follow the options, or are reported") {

@@ -417,6 +417,29 @@ TEST(cuda_matmul_tuned_bits,
     }
 }
 // X X^T, whose operands are one; a GEMM that adds another matrix, which is an operand too.
+TEST(cuda_matmul_tuned_bits_of_every_element,
+     "tuning refuses an algorithm that differs in the last bit of one element, whichever it is: the first, one in the "
+     "middle, the last") {
+  static char before[4096], text[4096];
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  const MatmulShape s = {64, 96, 80};
+  matmul_set_without(&ops_cuda_emulated, 0);
+  for (Dtype t : {F32, BF16})
+    for (int64_t differs : {(int64_t)0, (int64_t)1, s.M * s.N / 2 + 77, s.M * s.N - 1, (int64_t)-1}) {
+      Ctx c = matmul_device_ctx(&ops_cuda_emulated);
+      const MatmulDeviceCase d = matmul_device_case(&c, matmul_case(s, t));
+      matmul_run_once(&c, &d);
+      matmul_lines(&c, before, sizeof before);
+      emu_lt_differ(differs);
+      c.ops->plans_tune(&c);
+      emu_lt_differ(-1);
+      matmul_lines(&c, text, sizeof text);
+      EXPECT(!strcmp(text, before) == (differs >= 0), "%s, element %lld: %s became\n%s", dtype_name(t),
+             (long long)differs, before, text);
+      device_done(&c);
+      op_free_all();
+    }
+}
 TEST(cuda_matmul_tuned_bits_of_one_operand, "tuning changes no bit where operands share their memory") {
   static char text[4096];
   for (int i = 0; const Ops *ops = device_table(i); i++) for (Dtype t : {F32, BF16}) {

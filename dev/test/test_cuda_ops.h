@@ -305,6 +305,8 @@ TEST(cuda_cross_entropy, "both CUDA cross-entropy ops equal fp64; correct is the
                                  {21, 60, 64, 4.0, 0.125f}})
         cuda_check_cross_entropy(ops, dtype, s);
     cuda_check_cross_entropy(ops, BF16, {2, 50257, 50304, 4.0, 0.125f});
+    for (int64_t V : {12288, 48897, 49152})      // 48 KiB of dynamic shared memory and less, where rows are kept in it
+      cuda_check_cross_entropy(ops, BF16, {1, V, (V + 63) / 64 * 64, 4.0, 0.125f});
   }
 }
 // One training call on an emulated device with so much shared memory a block and that compute capability.
@@ -334,9 +336,10 @@ TEST(cuda_cross_entropy_forms,
   const CudaCrossEntropyDevice devices[] = {{"twice", 3 << 10, 80}, {"kept", 227 << 10, 80},
                                             {"cluster", 227 << 10, 90}, {"cluster, 99 KiB", 99 << 10, 120}};
   const struct { int64_t rows, vocab, columns; } shapes[] = {
-      {3, 8190, 8192}, {3, 8193, 8196}, {3, 6300, 8256}, {2, 12345, 12352}, {2, 50257, 50304}, {65, 700, 704},
-      // 48 KiB of dynamic shared memory and less, in a block and in a cluster of four: more with the static part.
-      {2, 12224, 12224}, {2, 12288, 12288}, {1, 48896, 48896}, {1, 48897, 48960}, {1, 49152, 49152}};
+      // 48 KiB of shared memory, and up to 48 KiB of its dynamic part alone, in a block and in a cluster of four.
+      // First: what a kernel was allowed once stays allowed.
+      {2, 12224, 12224}, {2, 12288, 12288}, {1, 48896, 48896}, {1, 48897, 48960}, {1, 49152, 49152},
+      {3, 8190, 8192}, {3, 8193, 8196}, {3, 6300, 8256}, {2, 12345, 12352}, {2, 50257, 50304}, {65, 700, 704}};
   for (uint64_t seed = 0; seed < 3; seed++)
     for (auto s : shapes)
       for (Dtype dtype : {F32, BF16}) {
@@ -465,9 +468,13 @@ static void cuda_check_norm(const Ops *ops, const char *what, const float *g, in
   gpu.ops->copy(&gpu, limbs, got, sizeof got);
   for (int twice = 0; twice < 2; twice++) {
     ops_norm_run(op_table(0), 1, want, g + shift, n - shift);
+    const int64_t before = &emu_counters ? emu_counters().kernels : 0;
     norm_accumulate(&gpu, limbs, device);
     gpu.ops->copy(&gpu, got, limbs, sizeof got);
     gpu.ops->sync(&gpu);
+    EXPECT(ops != &ops_cuda_emulated || emu_counters().kernels == before + 1, "%lld launches, not one",
+           (long long)(emu_counters().kernels - before));
+    norm_carry(got);
     for (int j = 0; j < NORM_LIMBS; j++)
       EXPECT(got[j] == want[j], "%s, %s, %lld elements: limb %d is %lld, the CPU's %lld", what, ops->name, (long long)n,
              j, (long long)got[j], (long long)want[j]);
@@ -542,12 +549,13 @@ static void cuda_check_step_decide(const Ops *ops, StepRule rule) {
     for (int r = 0; r < rule.world; r++) {
       Exchange *e = (Exchange *)(exchange + (size_t)r * record);
       memset((void *)e, 0, sizeof *e);
-      for (int j = 0; j < 5; j++) e->limbs[j] = (int64_t)(op_random(&seed) >> 32);
+      for (int j = 0; j < 5; j++) e->limbs[j] = (int64_t)(op_random(&seed) >> (step ? 2 : 32));
       e->limbs[NORM_NONFINITE] = step == 1;
       e->stop = step == 3 && r == rule.world - 1;
       for (int a = 0; a < rule.microbatches; a++) ((double *)(e + 1))[a] = 10.0 * op_uniform(&seed);
     }
     o.gpu.ops->copy(&o.gpu, d_exchange, exchange, bytes);
+    for (int r = 0; r < rule.world; r++) norm_carry(((Exchange *)(exchange + (size_t)r * record))->limbs);
     step_decide(&o.cpu, &op_state, want, exchange, rule);
     step_decide(&o.gpu, (StepState *)o.gpu.state, d_losses, d_exchange, rule);
     o.gpu.ops->copy(&o.gpu, got, d_losses, losses_bytes);
@@ -560,7 +568,9 @@ static void cuda_check_step_decide(const Ops *ops, StepRule rule) {
   }
   cuda_ops_close(&o);
 }
-TEST(cuda_step_decide, "CUDA step_decide writes the CPU's state, bit for bit, through an overflow") {
+TEST(cuda_step_decide,
+     "CUDA step_decide writes the CPU's state, bit for bit, through an overflow; carries that ranks left in their "
+     "limbs, whose sum would overflow, change nothing") {
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     cuda_check_step_decide(ops, {1, 1, 0.9f, 0.95f, 0.0, false});
     cuda_check_step_decide(ops, {3, 2, 0.9f, 0.999f, 1.0, true});

@@ -100,7 +100,7 @@ TEST(gpu_day_calls_end_in_time,
   for (int code = 4; code == 4 && calls < 12; calls++) {
     gpu_day_says("rm -rf build train_gpt_fsdp from; mkdir -p out; mv out from");
     const int start = atoi(gpu_day_says("cat fake/clock"));
-    CLI_RUN(&r, "%s", gpu_day_command("LIMIT=570 FROM=from JOBS=1", ""));
+    CLI_RUN(&r, "%s", gpu_day_command("LIMIT=570 FROM=from JOBS=1 ROUNDS=2", ""));
     code = r.code;
     const int took = atoi(gpu_day_says("cat fake/clock")) - start;
     EXPECT(took > 0 && took <= 570 - 10, "call %d took %d s of 570", calls, took);
@@ -115,9 +115,15 @@ TEST(gpu_day_calls_end_in_time,
                  "awk -F '\\t' '$4 != \"try\" { print $3 }' out/journal.tsv | sort | uniq -d", "");
   gpu_day_expect("items", "awk -F '\\t' '$4 == \"ok\" { sub(\"/.*\", \"\", $3); n[$3]++ } "
                  "END { for (p in n) print p, n[p] }' out/journal.tsv | sort | paste -sd ,",
-                 "bench 2,cuda 3,device 12,first 4,host 8,modes 20,profile 3,ranks 14,sanitize 4");
+                 "bench 3,cuda 3,device 12,first 4,host 8,modes 20,profile 3,ranks 14,sanitize 4");
+  gpu_day_expect("parts in the order of their first items",
+                 "awk -F '\\t' '{ part = $3; sub(\"/.*\", \"\", part); if ($3 == \"bench/gpt2-2\") part = \"rounds\" "
+                 "} !seen[part]++ { print part }' out/journal.tsv | paste -sd ' '",
+                 "first cuda ranks bench profile modes device sanitize rounds host");
+  gpu_day_expect("what bench adds on one GPU", "grep -oh 'further options: .*' out/*.md | sort | uniq -c | "
+                 "awk '{ $1 = $1; print }'", "2 further options: --tune\n1 further options: none");
   gpu_day_expect("in the report", "grep -c ': equal$' out/*.md", "34");
-  gpu_day_expect("in the report", "grep -cE 'a_kernel<|memory_copy 3000|ratio 1.13|ERROR SUMMARY: 0' out/*.md", "8");
+  gpu_day_expect("in the report", "grep -cE 'a_kernel<|memory_copy 3000|ratio 1.13|ERROR SUMMARY: 0' out/*.md", "9");
   gpu_day_expect("more than 2 GB were written", "sort -n fake/disk | tail -n 1 | awk '$1 > 2000'", "");
   gpu_day_expect("of the logs", "tar -tzf out/gpu_day_logs.tar.gz | grep -c ckpt; "
                  "find out/gpu_day_logs.tar.gz -size +16000000c", "0");
@@ -128,13 +134,13 @@ TEST(gpu_day_a_killed_part_goes_on,
      "a fresh machine the next call runs the rest, and the killed one again") {
   CliRun r;
   gpu_day_set_up(false);
-  gpu_day_kill_at("first_gpu_c", "first/first_gpu_b\tok", "", "build first");
+  gpu_day_kill_at("hardware_c", "first/hardware_b\tok", "", "build first");
   gpu_day_expect("the killed suite's journal", "cut -f 3,4 out/journal.tsv",
-                 "first/first_gpu_a\ttry\nfirst/first_gpu_a\tok\nfirst/first_gpu_b\tok");
+                 "first/hardware_a\ttry\nfirst/hardware_a\tok\nfirst/hardware_b\tok");
   gpu_day_says("rm -rf build train_gpt_fsdp; mv out from");
   gpu_day_kill_at("ranks-bf16-graph", "ranks/bf16-mpi-4\tok", "FROM=from", "build first ranks");
   gpu_day_expect("the suite", "grep first fake/ran | sort | uniq -c | awk '{ print $1, $NF }' | paste -sd ,",
-                 "1 first_gpu_a,1 first_gpu_b,2 first_gpu_c,1 first_gpu_d");
+                 "1 hardware_a,1 hardware_b,2 hardware_c,1 hardware_d");
   gpu_day_expect("the killed part's report", "grep -c ': equal$' out/*.md", "4");
   gpu_day_expect("the killed part's heading", "grep -c '^first: 4 items well' out/*.md", "1");
   gpu_day_says("rm -rf build train_gpt_fsdp from; mv out from");
@@ -190,13 +196,15 @@ TEST(gpu_day_says_what_is_wrong,
      "needs ranks is named; on two GPUs what needs four is; wrong arguments are refused") {
   CliRun r;
   gpu_day_set_up(false);
-  gpu_day_says("touch fake/differ.ranks-bf16-mpi-2 fake/fail.first_gpu_b fake/fail.cuda_gelu");
-  gpu_day_run(&r, 1, "", "build first sanitize ranks");
+  gpu_day_says("touch fake/differ.ranks-bf16-mpi-2 fake/fail.hardware_b fake/fail.cuda_gelu");
+  gpu_day_run(&r, 1, "", "build first short sanitize ranks");
   for (const char *line :
-       {"    FAILED  first_gpu_b (8.0 s)", "    what first_gpu_b said",
-        "first: 3 items well, 1 not: first/first_gpu_b (FAILED);",
+       {"    FAILED  hardware_b (8.0 s, 0.2 s of CPU)", "    what hardware_b said",
+        "first: 3 items well, 1 not: first/hardware_b (FAILED);",
+        "make test DEVICE=cuda DEVICE_ONLY=1 TEST_JOBS=4 T==cuda_norm =cuda_gelu\n",
+        "short: 1 items well, 1 not: cuda/cuda_gelu (FAILED);",
         "sanitize: 2 items well, 2 not: sanitize/memcheck-cuda_gelu (FAILED) sanitize/racecheck-cuda_gelu (FAILED);",
-        "ranks: 13 items well, 1 not: ranks/bf16-mpi-2 (DIFFERENT);", "Failed: first sanitize ranks."})
+        "ranks: 13 items well, 1 not: ranks/bf16-mpi-2 (DIFFERENT);", "Failed: first short sanitize ranks."})
     EXPECT(strstr(r.text, line), "it does not say '%s':\n%.6000s", line, r.text);
   EXPECT(cli_count(r.text, ": equal") == 13 && cli_count(r.text, ": DIFFERENT") == 1, "it printed:\n%.6000s", r.text);
   cli_free(&r);
@@ -212,11 +220,12 @@ TEST(gpu_day_says_what_is_wrong,
   gpu_day_says("ln -s make bin/mpirun");
   gpu_day_run(&r, 0, "FAKE_GPUS=2", "gpus");
   EXPECT(cli_count(r.text, ": equal") == 7 && cli_count(r.text, "SKIPPED: ") == 5 &&
-         cli_count(r.text, "SKIPPED: gpus/mesh-4 needs 4 GPUs; GPUs here: 2") == 1, "two GPUs:\n%.6000s", r.text);
+         cli_count(r.text, "SKIPPED: gpus/mesh-4 needs 4 GPUs; GPUs here: 2") == 1 &&
+         cli_count(r.text, "further options: --tune --reduce_dtype bf16") == 1, "two GPUs:\n%.6000s", r.text);
   cli_free(&r);
   static const struct { const char *environment, *parts, *line; } wrong[] = {
-      {"", "build none", "gpu_day: parts are build first test sanitize ranks modes bench profile gpus host, with or "
-       "without =SECONDS, or carry DIR; not 'none'\n"},
+      {"", "build none", "gpu_day: parts are build first short ranks bench profile gpus modes test sanitize rounds "
+       "host, with or without =SECONDS, or carry DIR; not 'none'\n"},
       {"", "ranks=0", "not 'ranks=0'\n"},
       {"LIMIT=ten", "", "gpu_day: LIMIT=ten: seconds, more than 15, or 0\n"},
       {"CARRIED=fake", "ranks", "/day/fake holds no OpenMPI; dev/gpu_day.sh carry DIR makes such a directory\n"}};
@@ -265,5 +274,26 @@ TEST(gpu_day_names_tests_exactly, "build/test_gpt_fsdp =NAME selects the test of
   const char *both = strstr(r.text, "\n\n");
   EXPECT(r.code == 0 && cli_count(r.text, "cuda_norm ") == 2 && cli_count(r.text, "cuda_norm_all ") == 1 && both &&
          !strstr(both, "=") && both < strstr(r.text, "cuda_norm_all "), "it printed:\n%.3000s", r.text);
+  cli_free(&r);
+}
+
+TEST(gpu_day_knows_the_runner,
+     "dev/gpu_day.sh reads the lines in which build/test_gpt_fsdp says how a test ended, and the tests of its part "
+     "short are there; T=hardware selects tests of what only a GPU can tell, and T=first none of them") {
+  CliRun r;
+  const char *self = "/proc/$PPID/exe";
+  first_need_repository();
+  cli_write(cli_path("read.sh"), "", 0);
+  CLI_RUN(&r, "sed -n '/^watch_tests()/,/^}/p; /^short_tests=/,/)$/p' dev/gpu_day.sh >%s && "
+          "%s =cuda_known_devices | bash -c 'say() { :; }; record() { echo \"$1 $2\"; }; . %s; "
+          "watch_tests cuda; printf \"=%%s\\n\" \"${short_tests[@]}\"' >%s", cli_path("read.sh"), self,
+          cli_path("read.sh"), cli_path("said"));
+  cli_expect_done(&r, "the script's part");
+  cli_free(&r);
+  CLI_RUN(&r, "grep -v = %s; %s --list $(grep = %s) | grep -c . ; grep -c = %s; echo; %s --list hardware | grep -c "
+          "'^hardware_'; %s --list hardware | grep -c first; %s --list first | grep -c hardware_", cli_path("said"),
+          self, cli_path("said"), cli_path("said"), self, self, self);
+  const char *want = "cuda/cuda_known_devices ok\n26\n26\n\n10\n0\n0\n";
+  EXPECT(!strcmp(r.text, want), "it printed:\n%.2000s    must be:\n%s", r.text, want);
   cli_free(&r);
 }

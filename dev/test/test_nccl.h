@@ -1,6 +1,6 @@
 // test_nccl.h: how NCCL is opened, what it takes of the memory, and which GPUs may share it: by the emulated NCCL and
 // by emulated devices that stand in for a driver with instances (MIG). What its calls do is in test_cuda_matmul.h and
-// test_first_gpu.h.
+// test_hardware.h.
 #include "dev/cuda_emu/emu.h"
 #include "kernels/cuda/nvidia.h"
 

@@ -623,6 +623,7 @@ static void ops_norm_run(const Ops *ops, int threads, int64_t *limbs, const floa
   Ctx c = {};
   c.ops = ops, c.threads = threads;
   norm_accumulate(&c, limbs, tensor_of((void *)g, F32, n));
+  norm_carry(limbs);
 }
 TEST(norm_exact, "norm_accumulate adds every square exactly, rounded once to 2^-110 (128-bit reference)") {
   const int64_t n = 3 * 4096 + 37;

@@ -17,6 +17,7 @@
 #pragma once
 #include "cuda_device.h"
 #include "cuda_libraries.h"
+#include "lane.cuh"
 
 // =================================================================================================== 1 GEMM
 // One GEMM as its op describes it. data == NULL: absent. a_rows: a is stored (I,S), else (S,I); b_rows likewise.
@@ -249,9 +250,9 @@ static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
 
 // ================================================================================================ 3 tuning
 // Another algorithm replaces a plan's own only if it gives the same bits. cuBLASLt promises that of no two algorithms
-// and does not say what a tile or a stage does to the order of a sum. So both compute the same GEMM and every element
-// is compared, from operands in which an order shows. Of another split of S or another reduction the order is known to
-// differ: those are not tried.
+// and does not say what a tile or a stage does to the order of a sum. So both compute the same GEMM and the bits of
+// every element are compared, from operands in which an order shows. Of another split of S or another reduction the
+// order is known to differ: those are not tried.
 //
 // Along S both operands are 256 in four places (peaks; two where S is short), with signs of `a` that cancel in pairs;
 // elsewhere they are +-[1, 2) times 2^-3 to 2^-6. Between a pair a partial sum is about 65536, where fp32 numbers are
@@ -259,20 +260,55 @@ static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
 // added to, and when. After the pairs only the sum of what was left remains: two orders differ there in about every
 // element, and by enough to outlast rounding to bf16. All dtypes hold these numbers, E4M3 too.
 enum MatmulPeaks { PEAKS_NONE, PEAKS_PLUS, PEAKS_SIGNED, PEAKS_SIGNED_IN_ODD_ROWS };
-static uint32_t matmul_hash(uint32_t x) {                        // as good as random, the same everywhere
+HD uint32_t matmul_hash(uint32_t x) {            // as good as random, the same everywhere
   x = (x ^ x >> 16) * 0x45d9f3bu;
   x = (x ^ x >> 16) * 0x45d9f3bu;
   return x ^ x >> 16;
 }
-static float matmul_ordinary(uint32_t seed, int64_t i) {
-  const uint32_t h = matmul_hash((uint32_t)i * 8 + seed);
+// What an operand holds in a trial: with peaks it is a or b, (rows,S) in memory if by_rows, else (S,rows).
+struct MatmulPattern { uint32_t seed; MatmulPeaks peaks; int64_t S, rows; bool by_rows; };
+HD float matmul_element(MatmulPattern f, int64_t i) {
+  const int64_t at[] = {0, f.S - 1, f.S / 3, 2 * f.S / 3};
+  const int count = f.peaks == PEAKS_NONE || f.S < 3 ? 0 : f.S < 16 ? 2 : 4;   // two terms have one order
+  for (int k = 0; k < count; k++) {
+    const int64_t s = f.by_rows ? i % f.S : i / f.rows, r = f.by_rows ? i / f.S : i % f.rows;
+    if (s != at[k]) continue;
+    const bool signs = f.peaks == PEAKS_SIGNED || (f.peaks == PEAKS_SIGNED_IN_ODD_ROWS && r % 2);
+    return signs && (k == 1 || k == 2) ? -256.0f : 256.0f;
+  }
+  const uint32_t h = matmul_hash((uint32_t)i * 8 + f.seed);
   return (h & 1 ? -0x1p-10f : 0x1p-10f) * (float)(128 + (h >> 1 & 127)) / (float)(1 << (h >> 8 & 3));
 }
-static void matmul_put(void *data, Dtype t, int64_t i, float x) {
-  if (t == F32) round_to((float *)data + i, x);
-  else if (t == BF16) round_to((bf16 *)data + i, x);
-  else if (t == F16) round_to((fp16 *)data + i, x);
-  else round_to((fp8 *)data + i, x);
+template <class T>
+__global__ static void __launch_bounds__(FLAT_THREADS) matmul_fill_kernel(T *to, int64_t n, MatmulPattern f) {
+  const auto put = [=](int64_t i) { round_to(to + i, matmul_element(f, i)); };
+  FLAT_WALK(1, n, i, put(i), put(i));
+}
+static void matmul_fill(Ctx *c, Tensor t, MatmulPattern f) {
+  const int64_t n = numel(t);
+  const unsigned blocks = flat_blocks(n, 1);
+  f.rows = n / f.S;
+  if (t.dtype == F8) LAUNCH(matmul_fill_kernel<fp8>, blocks, FLAT_THREADS, 0, STREAM(c), (fp8 *)t.data, n, f);
+  else DISPATCH(t.dtype, T, LAUNCH(matmul_fill_kernel<T>, blocks, FLAT_THREADS, 0, STREAM(c), (T *)t.data, n, f));
+}
+
+// The bits of a result as so many numbers, each of a part of its elements: a sum of what a one-to-one function makes of
+// element and place (Steele et al. 2014, "Fast splittable pseudorandom number generators"). Where one element of a part
+// differs its number differs; where several do it is the same once in 2^64. A copy of the result would take memory
+// that the device may not have.
+enum { MATMUL_DIGESTS = 1024 };
+typedef unsigned long long MatmulDigest;
+HD MatmulDigest matmul_digest(MatmulDigest x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+template <class T>
+__global__ static void __launch_bounds__(FLAT_THREADS) matmul_digest_kernel(MatmulDigest *to, const T *x, int64_t n) {
+  MatmulDigest sum = 0;
+  const auto part = [=](int64_t i) { return matmul_digest((MatmulDigest)i * 0x9e3779b97f4a7c15u ^ x[i]); };
+  FLAT_WALK(1, n, i, sum += part(i), sum += part(i));
+  atomicAdd(&to[blockIdx.x % MATMUL_DIGESTS], sum);
 }
 
 // One GEMM on operands of our own, in the memory of the plan's latest use: what that held is kept on the host.
@@ -280,61 +316,53 @@ struct MatmulHeld { Tensor t; void *was; };
 struct MatmulTrial {
   MatmulHeld held[8];                            // the first is `out`
   int count;
-  void *before, *want, *got;                     // of `out`: before a GEMM; of the plan's algorithm; of another
+  MatmulDigest want[MATMUL_DIGESTS], got[MATMUL_DIGESTS];       // of the plan's algorithm; of another
 };
 static size_t matmul_bytes(Tensor t) { return (size_t)numel(t) * dtype_bytes(t.dtype); }
-static void *matmul_host(size_t bytes) {
-  void *p = malloc(bytes);
-  CHECK(p, "--tune: no memory for %zu bytes on the host", bytes);
-  return p;
-}
 static void matmul_copy(Ctx *c, void *to, const void *from, size_t bytes) {
   CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, STREAM(c)));
   CUDA(cudaStreamSynchronize(STREAM(c)));
 }
-// What an operand holds in a trial, on the host. With peaks it is a or b: (rows,S) in memory if by_rows, else (S,rows).
-static void matmul_fill(void *data, Tensor t, uint32_t seed, MatmulPeaks peaks, int64_t S, bool by_rows) {
-  const int64_t n = numel(t), rows = n / S, at[] = {0, S - 1, S / 3, 2 * S / 3};
-  const int count = peaks == PEAKS_NONE || S < 3 ? 0 : S < 16 ? 2 : 4;           // two terms have one order
-  for (int64_t i = 0; i < n; i++) matmul_put(data, t.dtype, i, matmul_ordinary(seed, i));
-  for (int k = 0; k < count; k++)
-    for (int64_t r = 0; r < rows; r++) {
-      const bool minus = (k == 1 || k == 2) && (peaks == PEAKS_SIGNED || (peaks == PEAKS_SIGNED_IN_ODD_ROWS && r % 2));
-      matmul_put(data, t.dtype, by_rows ? r * S + at[k] : at[k] * rows + r, minus ? -256.0f : 256.0f);
-    }
-}
 static void matmul_trial_open(Ctx *c, MatmulTrial *x, const MatmulProduct *p) {
+  const float one = 1.0f;
   *x = MatmulTrial{};
-  for (Tensor t : {p->out, p->a, p->b, p->bias, p->pre_gelu, p->addend, p->a_scale, p->b_scale})
-    if (t.data) x->held[x->count++] = MatmulHeld{t, matmul_host(matmul_bytes(t))};
-  for (int i = 0; i < x->count; i++) matmul_copy(c, x->held[i].was, x->held[i].t.data, matmul_bytes(x->held[i].t));
+  for (Tensor t : {p->out, p->a, p->b, p->bias, p->pre_gelu, p->addend, p->a_scale, p->b_scale}) {
+    if (!t.data) continue;
+    MatmulHeld *h = &x->held[x->count++];
+    *h = MatmulHeld{t, malloc(matmul_bytes(t))};
+    CHECK(h->was, "--tune: no memory for %zu bytes on the host", matmul_bytes(t));
+    matmul_copy(c, h->was, t.data, matmul_bytes(t));
+  }
   for (int i = 1; i < x->count; i++) {
     const Tensor t = x->held[i].t;
     const bool a = t.data == p->a.data, b = t.data == p->b.data;   // both: X X^T, where half of the elements cancel
-    void *own = matmul_host(matmul_bytes(t));
-    if (t.data == p->a_scale.data || t.data == p->b_scale.data) matmul_put(own, t.dtype, 0, 1.0f);
-    else matmul_fill(own, t, (uint32_t)i, a && b ? PEAKS_SIGNED_IN_ODD_ROWS : a ? PEAKS_SIGNED : b ? PEAKS_PLUS
-                     : PEAKS_NONE, p->S, a ? p->a_rows : p->b_rows);
-    matmul_copy(c, t.data, own, matmul_bytes(t));
-    free(own);
+    const MatmulPeaks peaks = a && b ? PEAKS_SIGNED_IN_ODD_ROWS : a ? PEAKS_SIGNED : b ? PEAKS_PLUS : PEAKS_NONE;
+    if (t.data == p->a_scale.data || t.data == p->b_scale.data) matmul_copy(c, t.data, &one, sizeof one);
+    else matmul_fill(c, t, MatmulPattern{(uint32_t)i, peaks, p->S, 0, a ? p->a_rows : p->b_rows});
   }
-  const size_t bytes = matmul_bytes(p->out);
-  x->before = matmul_host(bytes), x->want = matmul_host(bytes), x->got = matmul_host(bytes);
-  matmul_fill(x->before, p->out, 0, PEAKS_NONE, p->S, true);
 }
 static void matmul_trial_run(Ctx *c, MatmulTrial *x, MatmulPlan *plan, const cublasLtMatmulAlgo_t *algo,
-                             size_t workspace_bytes, void *result) {
+                             size_t workspace_bytes, MatmulDigest *result) {
   const Tensor out = x->held[0].t;
-  matmul_copy(c, out.data, x->before, matmul_bytes(out));
+  const int64_t n = numel(out), S = plan->last.S;
+  MatmulDigest *digests = (MatmulDigest *)c->workspace;          // no GEMM's any more
+  CHECK(c->workspace_bytes >= sizeof x->want, "--tune: %zu bytes of workspace", c->workspace_bytes);
+  matmul_fill(c, out, MatmulPattern{0, PEAKS_NONE, S, 0, true});
   matmul_library(c, plan, &plan->last, algo, workspace_bytes);
-  matmul_copy(c, result, out.data, matmul_bytes(out));
+  CUDA(cudaMemsetAsync(digests, 0, sizeof x->want, STREAM(c)));
+  if (dtype_bytes(out.dtype) == 4)
+    LAUNCH(matmul_digest_kernel<uint32_t>, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), digests,
+           (const uint32_t *)out.data, n);
+  else
+    LAUNCH(matmul_digest_kernel<uint16_t>, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), digests,
+           (const uint16_t *)out.data, n);
+  matmul_copy(c, result, digests, sizeof x->want);
 }
 static void matmul_trial_close(Ctx *c, MatmulTrial *x) {
   for (int i = 0; i < x->count; i++) {
     matmul_copy(c, x->held[i].t.data, x->held[i].was, matmul_bytes(x->held[i].t));
     free(x->held[i].was);
   }
-  for (void *p : {x->before, x->want, x->got}) free(p);
 }
 
 static int matmul_config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
@@ -380,7 +408,7 @@ static void matmul_tune(Ctx *c, MatmulPlan *plan, cudaEvent_t from, cudaEvent_t 
     if (!memcmp(&found[i].algo, &plan->algo, sizeof plan->algo)) continue;
     if (!matmul_splits_alike(&found[i].algo, &plan->algo)) continue;
     matmul_trial_run(c, &x, plan, &found[i].algo, found[i].workspaceSize, x.got);
-    if (memcmp(x.got, x.want, matmul_bytes(plan->last.out))) continue;
+    if (memcmp(x.got, x.want, sizeof x.want)) continue;
     const float ms = matmul_time(c, plan, &found[i].algo, found[i].workspaceSize, from, to);
     if (ms < best_ms && ms < 0.99f * own_ms) best = i, best_ms = ms;
   }
@@ -389,7 +417,7 @@ static void matmul_tune(Ctx *c, MatmulPlan *plan, cudaEvent_t from, cudaEvent_t 
   plan->algo = found[best].algo;
   plan->workspace_bytes = found[best].workspaceSize;
 }
-// Leaves all operands as they were; for the time it takes up to four times the largest GEMM's operands on the host.
+// Leaves all operands as they were, which for the time it takes are on the host, those of one GEMM at a time.
 static void plans_tune_impl(Ctx *c) {
   cudaEvent_t from, to;
   CUDA(cudaEventCreate(&from));

@@ -1,5 +1,5 @@
-// test_first_gpu.h: what one GPU can tell and no emulation: how its tensor cores lay out fragments, which numbers they
-// keep, what NCCL does eagerly and captured, and what libraries take of the memory. `make test DEVICE=cuda T=first_gpu`
+// test_hardware.h: what one GPU can tell and no emulation: how its tensor cores lay out fragments, which numbers they
+// keep, what NCCL does eagerly and captured, and what libraries take of the memory. `make test DEVICE=cuda T=hardware`
 // runs them in less than a minute; each failure says what to change. Without a GPU they run on the emulated device, but
 // for what only hardware can tell, so that they work when the first GPU comes.
 #include "dev/cuda_emu/emu.h"
@@ -9,20 +9,20 @@ extern "C" {
 __attribute__((weak)) void cuda_probe(Ctx *c, int what, void *to, const void *from);
 __attribute__((weak)) void cuda_probe_priorities(Ctx *c, Ctx *side, int *p);
 }
-static Ctx first_gpu_ctx(const Ops *ops) { return device_ctx(ops, {F32, F32, 1, 64, 64, 2, 64, 64}); }
-static void first_gpu_probe(Ctx *c, int what, Tensor to, Tensor from) {
+static Ctx hardware_ctx(const Ops *ops) { return device_ctx(ops, {F32, F32, 1, 64, 64, 2, 64, 64}); }
+static void hardware_probe(Ctx *c, int what, Tensor to, Tensor from) {
   (c->ops == &ops_cuda ? cuda_probe : emu_probe)(c, what, to.data, from.data);
 }
 
 // ---- tensor cores ---------------------------------------------------------------------------------------------------
-TEST(first_gpu_mma, "mma.m16n8k16 of bf16 and fp16: operands and sums lie in registers as the PTX ISA says") {
+TEST(hardware_mma, "mma.m16n8k16 of bf16 and fp16: operands and sums lie in registers as the PTX ISA says") {
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (Dtype t : {BF16, F16}) {
-      Ctx c = first_gpu_ctx(ops);
+      Ctx c = hardware_ctx(ops);
       Tensor from = op_tensor(t, 16 * 16 + 16 * 8), to = device_tensor(&c, F32, 16, 8);
       // Small integers, different in every place: products and sums are exact, and no two layouts give the same.
       for (int64_t k = 0; k < numel(from); k++) op_put(from, k, (double)((k * 37 + k / 16 * 11) % 61 - 30));
-      first_gpu_probe(&c, t == BF16 ? PROBE_MMA_BF16 : PROBE_MMA_FP16, to, device_upload(&c, from));
+      hardware_probe(&c, t == BF16 ? PROBE_MMA_BF16 : PROBE_MMA_FP16, to, device_upload(&c, from));
       Tensor got = device_download(&c, to);
       for (int row = 0; row < 16; row++)
         for (int column = 0; column < 8; column++) {
@@ -36,13 +36,13 @@ TEST(first_gpu_mma, "mma.m16n8k16 of bf16 and fp16: operands and sums lie in reg
       op_free_all();
     }
 }
-TEST(first_gpu_ldmatrix, "ldmatrix.x4, plain and transposed: tile i comes in register i, two elements a lane") {
+TEST(hardware_ldmatrix, "ldmatrix.x4, plain and transposed: tile i comes in register i, two elements a lane") {
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (bool trans : {false, true}) {
-      Ctx c = first_gpu_ctx(ops);
+      Ctx c = hardware_ctx(ops);
       Tensor from = op_tensor(F16, 4 * 64), to = device_tensor(&c, I32, 32, 4);
       for (int k = 0; k < 4 * 64; k++) ((uint16_t *)from.data)[k] = (uint16_t)(k * 257 + 1);
-      first_gpu_probe(&c, trans ? PROBE_LDMATRIX_TRANS : PROBE_LDMATRIX, to, device_upload(&c, from));
+      hardware_probe(&c, trans ? PROBE_LDMATRIX_TRANS : PROBE_LDMATRIX, to, device_upload(&c, from));
       Tensor got = device_download(&c, to);
       for (int lane = 0; lane < 32; lane++)
         for (int tile = 0; tile < 4; tile++)
@@ -60,11 +60,11 @@ TEST(first_gpu_ldmatrix, "ldmatrix.x4, plain and transposed: tile i comes in reg
 }
 
 // ---- numbers --------------------------------------------------------------------------------------------------------
-TEST(first_gpu_e4m3, "E4M3: 0x7f and 0xff decode to NaN, NaN encodes to 0x7f, 448 and what is beyond to 0x7e") {
+TEST(hardware_e4m3, "E4M3: 0x7f and 0xff decode to NaN, NaN encodes to 0x7f, 448 and what is beyond to 0x7e") {
   static const uint8_t codes[] = {0x7f, 0xff, 0x7e, 0xfe, 0x01, 0x81, 0x00, 0x38};
   static const float values[] = {NAN, -NAN, 448.0f, -448.0f, 0x1p-9f, -0x1p-9f, 0.0f, 1.0f};
   for (int i = 0; const Ops *ops = device_table(i); i++) {
-    Ctx c = first_gpu_ctx(ops);
+    Ctx c = hardware_ctx(ops);
     Tensor code = op_tensor(F8, 8), one = op_tensor(F32, 1), x = op_tensor(F32, 8);
     memcpy(code.data, codes, 8);
     memcpy(x.data, values, sizeof values);
@@ -87,7 +87,7 @@ TEST(first_gpu_e4m3, "E4M3: 0x7f and 0xff decode to NaN, NaN encodes to 0x7f, 44
   }
 }
 // x times the identity.
-static Tensor first_gpu_times_one(Ctx *c, Dtype t, const double *x, int64_t rows) {
+static Tensor hardware_times_one(Ctx *c, Dtype t, const double *x, int64_t rows) {
   const int64_t n = 16;
   Tensor in = op_tensor(t, rows, n), weight = op_tensor(t, n, n), out = device_tensor(c, F32, rows, n);
   for (int64_t k = 0; k < rows * n; k++) op_put(in, k, k % n == k / n % n ? x[k / n] : 0.0);
@@ -95,12 +95,12 @@ static Tensor first_gpu_times_one(Ctx *c, Dtype t, const double *x, int64_t rows
   matmul_forward(c, out, device_upload(c, in), device_upload(c, weight), MatmulEpilogue{});
   return device_download(c, out);
 }
-TEST(first_gpu_denormals, "cuBLASLt keeps denormal numbers, fp32's and bf16's: 1e-40 times 1 is 1e-40") {
+TEST(hardware_denormals, "cuBLASLt keeps denormal numbers, fp32's and bf16's: 1e-40 times 1 is 1e-40") {
   const double x[16] = {1e-40, -1e-40, 0x1p-149, 0x1p-133, 1e-39, 0x1p-126, -0x1p-140, 1.0};
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (Dtype t : {F32, BF16}) {
-      Ctx c = first_gpu_ctx(ops);
-      Tensor got = first_gpu_times_one(&c, t, x, 16), stored = op_tensor(t, 1);
+      Ctx c = hardware_ctx(ops);
+      Tensor got = hardware_times_one(&c, t, x, 16), stored = op_tensor(t, 1);
       for (int64_t k = 0; k < 8; k++) {
         op_put(stored, 0, x[k]);
         EXPECT(op_get(got, k * 16 + k) == op_get(stored, 0), "%s, %s: %g times 1 is %g: cuBLASLt flushes denormals; "
@@ -111,13 +111,13 @@ TEST(first_gpu_denormals, "cuBLASLt keeps denormal numbers, fp32's and bf16's: 1
       op_free_all();
     }
 }
-TEST(first_gpu_tf32_rounds, "TF32 operands are rounded to nearest: the bound of --matmul_precision high is of that") {
+TEST(hardware_tf32_rounds, "TF32 operands are rounded to nearest: the bound of --matmul_precision high is of that") {
   const double x[16] = {1 + 0x1.8p-11, 1 + 0x1p-12, -(1 + 0x1.8p-11), 1 + 0x1.fp-11, 1 + 0x1.8p-10};
   const double want[16] = {1 + 0x1p-10, 1, -(1 + 0x1p-10), 1 + 0x1p-10, 0};
   for (int i = 0; const Ops *ops = device_table(i); i++) {
-    Ctx c = first_gpu_ctx(ops);
+    Ctx c = hardware_ctx(ops);
     c.fast_fp32 = true;
-    Tensor got = first_gpu_times_one(&c, F32, x, 16);
+    Tensor got = hardware_times_one(&c, F32, x, 16);
     for (int64_t k = 0; k < 4; k++) {
       const double y = op_get(got, k * 16 + k);
       EXPECT(y == want[k] || y == x[k], "%s: %.9g goes in as %.9g, rounded it is %.9g: TF32 operands are truncated; "
@@ -132,13 +132,13 @@ TEST(first_gpu_tf32_rounds, "TF32 operands are rounded to nearest: the bound of 
 // ---- NCCL of one rank -----------------------------------------------------------------------------------------------
 enum { FIRST_GPU_N = 48 };
 struct FirstGpuCalls { Tensor x, gathered, scattered, received, sum, told; };
-static FirstGpuCalls first_gpu_tensors(Ctx *c) {
+static FirstGpuCalls hardware_tensors(Ctx *c) {
   const int64_t n = FIRST_GPU_N;
   return {device_tensor(c, F32, n), device_tensor(c, F32, n), device_tensor(c, F32, n), device_tensor(c, F32, n),
           device_tensor(c, F32, n), device_tensor(c, F32, n)};
 }
 // Every call of the table once; of one rank each gives what it is given.
-static void first_gpu_calls(Ctx *c, void *comm, FirstGpuCalls t) {
+static void hardware_calls(Ctx *c, void *comm, FirstGpuCalls t) {
   const Collectives *nccl = c->ops->nccl;
   const size_t bytes = FIRST_GPU_N * 4;
   c->ops->copy(c, t.sum.data, t.x.data, bytes);
@@ -152,7 +152,7 @@ static void first_gpu_calls(Ctx *c, void *comm, FirstGpuCalls t) {
   nccl->all_reduce(c, comm, t.sum);
   nccl->broadcast(c, comm, t.told.data, bytes, 0);
 }
-static void first_gpu_expect(Ctx *c, FirstGpuCalls t, float value, const char *how) {
+static void hardware_expect(Ctx *c, FirstGpuCalls t, float value, const char *how) {
   const struct { const char *call; Tensor got; } results[] = {
       {"all_gather", t.gathered}, {"reduce_scatter", t.scattered}, {"send and receive", t.received},
       {"all_reduce", t.sum},      {"broadcast", t.told}};
@@ -163,14 +163,14 @@ static void first_gpu_expect(Ctx *c, FirstGpuCalls t, float value, const char *h
              r.call, got[k], k, value + (float)k);
   }
 }
-static void first_gpu_write(Ctx *c, Tensor x, float value) {
+static void hardware_write(Ctx *c, Tensor x, float value) {
   Tensor host = op_tensor(F32, FIRST_GPU_N);
   for (int k = 0; k < FIRST_GPU_N; k++) ((float *)host.data)[k] = value + (float)k;
   device_write(c, x, host);
 }
-TEST(first_gpu_nccl_calls, "NCCL of one rank, opened and split: every call eagerly, and captured, on two streams") {
+TEST(hardware_nccl_calls, "NCCL of one rank, opened and split: every call eagerly, and captured, on two streams") {
   for (int i = 0; const Ops *ops = device_table(i); i++) {
-    Ctx c = first_gpu_ctx(ops), side;
+    Ctx c = hardware_ctx(ops), side;
     char id[NCCL_ID_BYTES];
     void *comm[2], *graph, *fork, *join;
     ops->side_open(&c, &side, "side");
@@ -179,25 +179,25 @@ TEST(first_gpu_nccl_calls, "NCCL of one rank, opened and split: every call eager
     ops->nccl->id_make(&c, id);
     ops->nccl->comm_open(&c, &comm[0], id, 0, 1);
     ops->nccl->comm_split(&c, &comm[1], comm[0], 0, 0);
-    FirstGpuCalls t[2] = {first_gpu_tensors(&c), first_gpu_tensors(&c)};
+    FirstGpuCalls t[2] = {hardware_tensors(&c), hardware_tensors(&c)};
     for (int k = 0; k < 2; k++) {
-      first_gpu_write(&c, t[k].x, 1.0f + (float)k);
-      first_gpu_calls(&c, comm[k], t[k]);
-      first_gpu_expect(&c, t[k], 1.0f + (float)k, k ? "split, eager" : "eager");
+      hardware_write(&c, t[k].x, 1.0f + (float)k);
+      hardware_calls(&c, comm[k], t[k]);
+      hardware_expect(&c, t[k], 1.0f + (float)k, k ? "split, eager" : "eager");
     }
     ops->graph_begin(&c);
     ops->event_record(&c, fork);
     ops->event_wait(&side, fork);
-    first_gpu_calls(&c, comm[0], t[0]);
-    first_gpu_calls(&side, comm[1], t[1]);
+    hardware_calls(&c, comm[0], t[0]);
+    hardware_calls(&side, comm[1], t[1]);
     ops->event_record(&side, join);
     ops->event_wait(&c, join);
     ops->graph_end(&c, &graph);
     for (float value = 10.0f; value < 40.0f; value += 10.0f) {
-      for (int k = 0; k < 2; k++) first_gpu_write(&c, t[k].x, value + (float)k);
+      for (int k = 0; k < 2; k++) hardware_write(&c, t[k].x, value + (float)k);
       ops->graph_launch(&c, graph);
       ops->sync(&c);
-      for (int k = 0; k < 2; k++) first_gpu_expect(&c, t[k], value + (float)k, "captured");
+      for (int k = 0; k < 2; k++) hardware_expect(&c, t[k], value + (float)k, "captured");
     }
     ops->graph_close(&c, graph);                 // first: NCCL waits for graphs that hold its calls
     ops->nccl->comm_close(&c, comm[1]);
@@ -210,15 +210,15 @@ TEST(first_gpu_nccl_calls, "NCCL of one rank, opened and split: every call eager
   }
 }
 // Whole runs: on emulated streams the CPU's ops are as good and much faster.
-static const Ops *first_gpu_train_table(int i) {
+static const Ops *hardware_train_table(int i) {
   const Ops *ops = device_table(i);
   return ops == &ops_cuda_emulated ? &ops_streams : ops;
 }
-TEST_MPI(first_gpu_nccl_trains, 1,
+TEST_MPI(hardware_nccl_trains, 1,
          "one rank that tells itself everything by NCCL, eagerly and captured, ordered and native: one rank's bits") {
   static Corpus corpus;
   schedule_corpus(&corpus);
-  for (int i = 0; const Ops *ops = first_gpu_train_table(i); i++)
+  for (int i = 0; const Ops *ops = hardware_train_table(i); i++)
     for (const char *extra : {"", "--graph off", "native", "--reduce_dtype bf16 --param_dtype bf16"}) {
       WorldResult one, r;
       schedule_run(&one, &corpus, ops, 1, "self", strcmp(extra, "native") ? extra : "");
@@ -229,13 +229,13 @@ TEST_MPI(first_gpu_nccl_trains, 1,
     }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
-TEST_MPI(first_gpu_nccl_ranks, 4, "2 and 4 ranks on one GPU over NCCL (2.30 or later): one rank's bits") {
+TEST_MPI(hardware_nccl_ranks, 4, "2 and 4 ranks on one GPU over NCCL (2.30 or later): one rank's bits") {
   static Corpus corpus;
   static DeviceProbe p;
   schedule_corpus(&corpus);
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("NCCL_MAX_CTAS", "2", 0);               // ranks that share a GPU must all find room on it at once
-  for (int i = 0; const Ops *ops = first_gpu_train_table(i); i++) {
+  for (int i = 0; const Ops *ops = hardware_train_table(i); i++) {
     ops->device_probe(NULL, &p);
     if (ops == &ops_cuda && p.nccl < NCCL_SHARES_A_GPU)
       SKIP("NCCL %d.%d lets no two ranks use one GPU; 2.30 and later do", p.nccl / 10000, p.nccl / 100 % 100);
@@ -252,10 +252,10 @@ TEST_MPI(first_gpu_nccl_ranks, 4, "2 and 4 ranks on one GPU over NCCL (2.30 or l
 }
 
 // ---- what only hardware has -----------------------------------------------------------------------------------------
-TEST(first_gpu_priorities, "kernels that a side stream captures keep its priority in the graph") {
+TEST(hardware_priorities, "kernels that a side stream captures keep its priority in the graph") {
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     if (ops != &ops_cuda) continue;              // the emulated device has no scheduler that would look at them
-    Ctx c = first_gpu_ctx(ops), side;
+    Ctx c = hardware_ctx(ops), side;
     int p[2] = {99, 99};
     ops->side_open(&c, &side, "side");
     cuda_probe_priorities(&c, &side, p);
@@ -267,7 +267,7 @@ TEST(first_gpu_priorities, "kernels that a side stream captures keep its priorit
     device_done(&c);
   }
 }
-TEST(first_gpu_memory, "what CUDA, cuBLASLt and NCCL take for themselves is told, and comes back") {
+TEST(hardware_memory, "what CUDA, cuBLASLt and NCCL take for themselves is told, and comes back") {
   for (int i = 0; const Ops *ops = device_table(i); i++) {
     Ctx c = {};
     c.ops = ops;
