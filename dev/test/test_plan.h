@@ -49,6 +49,7 @@ static inline void plan_table_models(PlanTable *table) {
       test_options(&o, world, "--model %s --recompute %s --grad_accum %d --param_dtype %s --reduce_dtype %s", model,
                    level, A, dtype, dtype);
       if (cuda && world > 1) strcpy(o.comm, "nccl");
+      o.gpu_head_chunk_bytes = GPU_HEAD_CHUNK_BYTES_0_6;         // as when the tables were written
       snprintf(name, sizeof name, "%s %s, %d ranks, --recompute %s --grad_accum %d --param_dtype %s --reduce_dtype %s",
                cuda ? "cuda" : "cpu", model, world, level, A, dtype, dtype);
       plan_table_add(table, name, &o, cuda, 0, world);
