@@ -25,7 +25,7 @@
 enum : uint32_t { FULL_WARP = 0xffffffffu };
 enum { WARP = 32 };
 
-// A block that has more than 48 KiB of shared memory, static and dynamic together, must be allowed it, kernel by kernel.
+// A block with more than 48 KiB of shared memory, static and dynamic together, must be allowed it, kernel by kernel.
 // How much of it is static only the compiler knows, so every dynamic size is asked for, which costs nothing.
 static inline bool has_dynamic(size_t bytes) { return bytes > 0; }
 #define ALLOW_SHARED(kernel, dynamic_bytes) \
