@@ -184,7 +184,8 @@ static inline void report_take_start(ReportRun *r, const cJSON *line) {
   int kept = 0;
   for (int i = 0; i < r->evals; i++) if ((double)r->eval[i].step < first) r->eval[kept++] = r->eval[i];
   r->evals = kept;
-  for (ReportSteps *x : {&r->skipped, &r->not_finite})
+  ReportSteps *const both[] = {&r->skipped, &r->not_finite};
+  for (ReportSteps *x : both)
     while (x->count && (double)x->step[x->count - 1] >= first) x->count--;
   if ((double)r->step >= first) r->step = (int64_t)fmax(0, first - 1);
 }
