@@ -54,8 +54,10 @@ static inline bool overwrite_refuse(const Options *o, char *error, size_t error_
   const char *name = overwrite_out_is_ours(o->out) ? NULL : overwrite_there(o->out, written);
   REFUSE(name, "--out %.900s has a %s, and nothing tells that a run of this program has written it: name another "
          "directory", o->out, name);
+  snprintf(path, sizeof path, "%s/trainer.json", o->export_hf);
+  const bool checkpoint = !access(path, F_OK);   // which saver_check refuses in its own words
   snprintf(path, sizeof path, "%s/config.json", o->export_hf);
-  const bool free = !o->export_hf[0] || file_has_mark(path, mark_of_export, false);
+  const bool free = !o->export_hf[0] || checkpoint || file_has_mark(path, mark_of_export, false);
   name = free ? NULL : overwrite_there(o->export_hf, exported);
   REFUSE(name, "--export_hf %.900s has a %s that this program has not written: name another directory", o->export_hf,
          name);

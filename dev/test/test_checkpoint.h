@@ -922,7 +922,10 @@ static inline bool words_have(const char *words, const char *word) {
 // A value of an option that is not `value`.
 static inline void option_other(const OptionSpec *s, const char *value, char *to, size_t bytes) {
   if (s->type == OPTION_INT) snprintf(to, bytes, "%lld", atoll(value) + 2);
-  if (s->type == OPTION_NUM) snprintf(to, bytes, "%.17g", fmax(s->lo, atof(value) > 0 ? atof(value) / 2 : 0.25));
+  if (s->type == OPTION_NUM) {
+    const double x = atof(value), half = x > 0 ? x / 2 : 0.25;
+    snprintf(to, bytes, "%.17g", half >= s->lo ? half : 2 * fmax(x, s->lo));
+  }
   if (s->type == OPTION_FLAG) snprintf(to, bytes, "%s", strcmp(value, "on") ? "on" : "off");
   if (s->type != OPTION_TEXT) return;
   const char *first = s->choices, *second = first ? strchr(first, '|') + 1 : NULL;
