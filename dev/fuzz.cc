@@ -455,7 +455,8 @@ static void fuzz_seeds_hf() {
       "\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05,\"tie_word_embeddings\":true,"
       "\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1,\"torch_dtype\":\"float32\"}";
   static const char *const own[] = {"n_head", "2", NULL};
-  const Model model = {1, 2, 4, 4, 4, 6, VOCAB_ALIGN, true, 0, HEAD_CHUNK_BYTES};
+  const ModelShape shape = model_shape_gpt2(1, 2, 4, 4, 6, true, 0);
+  const Model model = model_of_shape(&shape, 4);
   int params;
   Param *param = model_params(&model, &params);
   SafetensorsTensor *t = (SafetensorsTensor *)calloc((size_t)params, sizeof *t);
