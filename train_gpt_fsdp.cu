@@ -1420,6 +1420,7 @@ int train_main(int argc, char **argv) {
   if (!o.config[0]) launch_refuse_alone(&o, true);               // the file may say --rdzv none
   liveness_start(o.timeout);
   launch_no_daemon();
+  launch_one_host();
   launch_notice_pmi();
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -1447,6 +1448,7 @@ int train_main(int argc, char **argv) {
   liveness_timeout(o.timeout);
   liveness_open(MPI_COMM_WORLD, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
+  mpi_abort_delay(0, MPI_PATIENCE_S);
   resolve_options(&o, &asked, &start, MPI_COMM_WORLD);
   restarts_batch(o.global_batch, o.batch_size);
   liveness_flight(o.out, PROGRAM_VERSION " (" BUILD_ID ")");

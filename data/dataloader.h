@@ -583,15 +583,6 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Data
   return c->has_tokenizer = true;
 }
 
-// mkdir -p. False when a part cannot be made; an existing one is fine.
-static inline bool make_directories(const char *path) {
-  char part[PATH_MAX];
-  snprintf(part, sizeof part, "%s", path);
-  for (char *c = part + 1; *c; c++)
-    if (*c == '/') { *c = 0; if (mkdir(part, 0777) && errno != EEXIST) return false; *c = '/'; }
-  return !mkdir(part, 0777) || errno == EEXIST;
-}
-
 // Reads from the cache, or makes, the tokenizer (unless it was given) and the ids of the texts. A failure of the cache
 // is a notice, never an error.
 static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOptions *o) {

@@ -12,8 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,7 +23,7 @@
 
 // Bytes of one call that may wait for the disk. Each is progress: a slow disk is not taken for one that hangs.
 enum { FILE_PIECE_BYTES = 4 << 20 };
-enum FileOp { FILE_MAKE_DIRECTORY, FILE_CREATE, FILE_WRITE, FILE_SYNC, FILE_RENAME, FILE_LINK, FILE_REMOVE };
+enum FileOp { FILE_MAKE_DIRECTORY, FILE_CREATE, FILE_WRITE, FILE_SYNC, FILE_RENAME, FILE_LINK, FILE_REMOVE, FILE_LOCK };
 // NULL except in tests. Called before the system call, from any thread. It returns 0 to let the call happen, or the
 // errno with which the call fails.
 static int (*file_hook)(FileOp op, const char *path);
@@ -44,11 +46,42 @@ static inline int file_sync_flag(const char *path) {
   return !statfs(path, &s) && s.f_type == NFS_MAGIC ? O_DSYNC : 0;
 }
 
-// Opens PATH for writing and creates it if absent. `directory`: the directory of PATH, or PATH if it exists. Returns
-// the descriptor or -1.
+// Makes PATH for writing; it must not be there: nobody else can have put a link or a file of theirs in its place.
+// `directory`: that of PATH. Returns the descriptor or -1.
 static inline int file_create(const char *path, const char *directory) {
   if (!file_allowed(FILE_CREATE, path)) return -1;
-  return open(path, O_WRONLY | O_CREAT | O_CLOEXEC | file_sync_flag(directory), 0666);
+  return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | file_sync_flag(directory), 0666);
+}
+// Opens PATH, which another rank has made, for writing. Returns the descriptor or -1.
+static inline int file_open(const char *path) {
+  if (!file_allowed(FILE_CREATE, path)) return -1;
+  return open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | file_sync_flag(path));
+}
+// Locks PATH, which this makes, against other processes until the descriptor is closed. It is open for writing, because
+// NFS then has its server lock it for all hosts. -1 with errno; EWOULDBLOCK: another process has it.
+static inline int file_lock(const char *path) {
+  if (!file_allowed(FILE_LOCK, path)) return -1;
+  const int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (fd < 0 || !flock(fd, LOCK_EX | LOCK_NB)) return fd;
+  const int fault = errno;
+  close(fd);
+  errno = fault;
+  return -1;
+}
+// Whether the file system with this device number, of those that a process's mountinfo lists, keeps locks within this
+// host.
+static inline bool file_locks_are_local(const char *mountinfo, dev_t device) {
+  char line[4096], number[32];
+  bool local = false;
+  FILE *f = fopen(mountinfo, "r");
+  snprintf(number, sizeof number, " %u:%u ", major(device), minor(device));
+  while (f && fgets(line, sizeof line, f)) {
+    const char *at = strstr(line, number), *options = at ? strstr(at, " - ") : NULL;
+    for (const char *word : {"nolock", "local_lock=all", "local_lock=flock", "localflock"})
+      local = local || (options && strstr(options, word));
+  }
+  if (f) fclose(f);
+  return local;
 }
 // Gives the file its size and, where the file system can, its blocks, so that a disk that is too full fails now.
 static inline bool file_reserve(int fd, const char *path, int64_t bytes) {
@@ -128,6 +161,24 @@ static inline bool file_sync_directory(const char *path) {
   errno = fault;
   return ok;
 }
+// mkdir -p, and syncs the directory above each one that it made, where that can be read. False when a part cannot be
+// made; an existing one is fine.
+static inline bool make_directories(const char *path) {
+  char part[4096], above[4096];
+  const size_t all = (size_t)snprintf(part, sizeof part, "%s", path);
+  if (all >= sizeof part) { errno = ENAMETOOLONG; return false; }
+  for (size_t n = 1; n <= all; n++) {
+    if (part[n] && part[n] != '/') continue;
+    part[n] = 0;
+    const bool made = !mkdir(part, 0777);
+    if (!made && errno != EEXIST) return false;
+    const char *slash = strrchr(part, '/');
+    snprintf(above, sizeof above, "%.*s", slash ? (int)(slash - part) + 1 : 1, slash ? part : ".");
+    if (made && !file_sync_directory(above) && errno != EACCES) return false;
+    part[n] = path[n];
+  }
+  return true;
+}
 static inline bool file_rename(const char *from, const char *to) {
   return file_allowed(FILE_RENAME, to) && !rename(from, to);
 }
@@ -175,12 +226,13 @@ static inline bool file_remove(const char *path) {
 }
 
 // Writes a small file under a temporary name, syncs and renames it: PATH is the whole new file, or unchanged.
-// `directory`: the directory of PATH.
+// `directory`: the directory of PATH. A leftover of that name is removed: process ids come again.
 static inline bool file_put(const char *path, const char *directory, const void *data, int64_t bytes) {
   char temporary[4096];
   snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
+  unlink(temporary);
   const int fd = file_create(temporary, directory);
-  bool ok = fd >= 0 && !ftruncate(fd, 0) && file_write(fd, temporary, data, bytes, 0) && file_sync(fd, temporary);
+  bool ok = fd >= 0 && file_write(fd, temporary, data, bytes, 0) && file_sync(fd, temporary);
   if (fd >= 0 && close(fd)) ok = false;
   ok = ok && file_rename(temporary, path) && file_sync_directory(directory);
   const int fault = errno;

@@ -97,7 +97,8 @@ static inline int flight_write(const char *path, const FlightWho *who) {
     mkdir(directory, 0777);
   }
   *s = FlightSink{};
-  s->fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  unlink(temporary);                             // of a start before
+  s->fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (s->fd < 0) return errno;
   const FlightEnds ends = {{__atomic_load_n(&flight.events.count, __ATOMIC_ACQUIRE),
                             __atomic_load_n(&flight.ops.count, __ATOMIC_ACQUIRE)}};

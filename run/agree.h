@@ -16,6 +16,7 @@
 #include "sm_margin.h"
 #include "version.h"
 #include "kernels/cuda/nvidia.h"
+#include <dlfcn.h>
 
 // Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
 static int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
@@ -267,8 +268,18 @@ static int ranks_per_host(MPI_Comm comm) {
   MPI_Allreduce(both, ends, 2, MPI_INT, MPI_MAX, comm);
   return ends[0] == -ends[1] ? mine : 0;
 }
+// Open MPI 5 ends a rank by itself, and all others with it, when a connection to a rank that died breaks: often before
+// the heartbeats have said which rank that was. So it waits for some seconds, as Open MPI 4 does for ever. The variable
+// is that of its option opal_abort_delay, which can be set from outside only for MPI_Abort too.
+enum { MPI_PATIENCE_S = 10 };
+// Changes it to `to` where it is `from`; what the user has chosen stays.
+static void mpi_abort_delay(int from, int to) {
+  int *delay = (int *)dlsym(RTLD_DEFAULT, "opal_abort_delay");
+  if (delay && *delay == from) *delay = to;
+}
 // What ends every rank once MPI is up: see die_hook.
 static void die_everywhere(int code) {
+  mpi_abort_delay(MPI_PATIENCE_S, 0);
   liveness_leave(true);                          // why this rank ends was said
   MPI_Abort(MPI_COMM_WORLD, code);
 }

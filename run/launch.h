@@ -3,6 +3,7 @@
 //   launch_rendezvous     meets the other processes that were started, where --rdzv or the environment says so
 //   launch_forget         what a rank does not need to know of that
 //   launch_no_daemon      a rank that no launcher started needs none of Open MPI's processes
+//   launch_one_host       ranks of one host listen at no port
 //   launch_notice_pmi     says what to type where MPI_Init may fail under srun
 //   launch_refuse_alone   refuses a start that was meant for several ranks and would be several runs of one rank
 //   catch_stop_signals    which signals end training after its step, and which of them with a checkpoint
@@ -19,6 +20,7 @@
 #include "terminal.h"
 #include "version.h"
 #include <signal.h>
+#include <sys/statvfs.h>
 
 // What a signal asks for; the highest value over all ranks counts.
 enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
@@ -121,6 +123,23 @@ static void launch_no_daemon() {
   for (const char *name : launched) if (getenv(name)) return;
   setenv("OMPI_MCA_ess_singleton_isolated", "1", 1);
   setenv("OMPI_MCA_orte_create_session_dirs", "0", 1);
+}
+
+// Before MPI_Init. Open MPI's TCP listens at all interfaces, whether or not a rank elsewhere is to come. Ranks that are
+// all on one host reach each other by shared memory, so there it is left out, unless the user has chosen, or /dev/shm is
+// so small that TCP may have to stand in.
+static void launch_one_host() {
+  const char *world = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  const bool launched = world || getenv("PMIX_RANK") || getenv("PMI_RANK") || getenv("SLURM_PROCID");
+  struct statvfs shm;
+  char mpi[MPI_MAX_LIBRARY_VERSION_STRING], version[32];
+  int length;
+  if (launched && (!world || !here || strcmp(world, here))) return;
+  const double needs = (double)(world ? strtoll(world, NULL, 10) : 1) * (16 << 20);
+  if (statvfs("/dev/shm", &shm) || (double)shm.f_bavail * (double)shm.f_frsize < needs) return;
+  MPI_Get_library_version(mpi, &length);
+  rdzv_mpi_version(version, sizeof version, mpi);
+  setenv("OMPI_MCA_btl", version[0] == '4' ? "self,vader" : "self,sm", 0);
 }
 
 // Ends a process that a launcher started together with others, although MPI has one rank, unless --rdzv none; the first

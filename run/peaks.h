@@ -121,7 +121,8 @@ static inline const char *peak_dtype_word(int dtype) { return dtype ? "bf16" : "
 static inline bool peaks_write(const Peaks *p, char *error, size_t error_bytes) {
   char part[sizeof p->file + 16];
   snprintf(part, sizeof part, "%s.%d.part", p->file, (int)getpid());
-  FILE *f = fopen(part, "w");
+  unlink(part);
+  FILE *f = fopen(part, "wx");
   REFUSE(!f, "--tune plan cannot write %s: %s; --cache names another directory", part, strerror(errno));
   fprintf(f, "{\"program\":\"%s\",\"cpu\":\"%s\",\"table\":\"%s\",\"ranks\":%d,\"threads\":%d,\"measured\":\"%s\",\n"
           "\"latency_s\":%.9g,\n\"rates\":{", PROGRAM_VERSION, p->cpu, p->table, p->ranks, p->threads, p->measured,

@@ -2,6 +2,8 @@
 //
 //   rdzv_again_worth    whether what ended so is started again
 //   rdzv_again_ranks    how many of the ranks that are left can share a step
+//   rdzv_again_newest   the newest checkpoint, said or not
+//   rdzv_again_pause_s  how long a start waits
 //   rdzv_again_words    what ranks of a later start are told beside their own arguments
 //   rdzv_keep_flights   the flight records of a start that was lost, out of the way of the next one's
 //
@@ -15,17 +17,18 @@
 // process keeps at least one place, and when it dies all ends.
 //
 // Every start but the first goes on from the newest whole checkpoint in OUT if this run has written one, else from
-// where the first began.
+// where the first began. A start after one that reached no new checkpoint waits, longer each time; after three such
+// starts in a row there is no other.
 #pragma once
 #include "rdzv_local.h"
 
 // What host 0 remembers of a process from start to start. here: it took part in the last one. dead: ranks that died in
 // its place; first, ranks: what it had in the last start. waits: one has come since that started.
 struct RdzvPlace { bool here, waits; int64_t pid, dead, first, ranks; char host[65]; };
-// start: starts before this one. heard: of all starts; died only of the last. job: the last one's nonce. blames: that
+// start: starts before this one; fruitless: of these the last ones that reached no new checkpoint. heard: of all starts; died only of the last. job: the last one's nonce. blames: that
 // start ended as one does whose rank died. first_world: ranks of the first start. ended: how the last one did.
 struct RdzvAgain {
-  int64_t most, wait_s, start, first_world;
+  int64_t most, wait_s, start, fruitless, first_world;
   RdzvHeard heard;
   char job[RDZV_JOB_BYTES], ended[160];
   bool blames;
@@ -37,6 +40,28 @@ struct RdzvAgain {
 static inline bool rdzv_again_worth(int code) {
   for (int ends : {0, 2, 3, 5, 85, 130, 128 + SIGHUP, 128 + SIGQUIT, 128 + SIGTERM}) if (code == ends) return false;
   return true;
+}
+enum { RDZV_FRUITLESS_MOST = 3 };
+static double rdzv_again_first_pause_s = 5;      // tests wait less
+// How long a start waits after `fruitless` starts in a row that reached no new checkpoint: 0, 5, 20 s.
+static inline double rdzv_again_pause_s(int64_t fruitless) {
+  double s = fruitless > 0 ? rdzv_again_first_pause_s : 0;
+  for (int64_t i = 1; i < fruitless; i++) s *= 4;
+  return s;
+}
+// The step of the newest checkpoint in a directory, -1: there is none. Checkpoints have such a name once they are
+// whole; a run that is killed right then has told nobody.
+static inline int64_t rdzv_again_newest(const char *ckpt) {
+  int64_t newest = -1;
+  char inside[1400];
+  DIR *dir = opendir(ckpt);
+  for (dirent *e; dir && (e = readdir(dir));) {
+    const int64_t step = strncmp(e->d_name, "step_", 5) ? -1 : rdzv_number(e->d_name + 5);
+    snprintf(inside, sizeof inside, "%.1000s/%.200s/trainer.json", ckpt, e->d_name);
+    if (step > newest && !access(inside, F_OK)) newest = step;
+  }
+  if (dir) closedir(dir);
+  return newest;
 }
 // Whether a rank's own death ends mpirun with this code: 4, or that of a signal.
 static inline bool rdzv_again_blames(int code) { return code == 4 || (code > 128 && code < 128 + 65); }

@@ -154,6 +154,65 @@ static inline void rdzv_agent_send(RdzvAgent *a, int type, RdzvBytes *payload) {
   rdzv_send(a->fd, &a->link);
 }
 
+// ---- where Open MPI's daemon connects to ----------------------------------------------------------------------------
+// Whether an address of mpirun is that of host 0's process: the peer's, or where they meet at a local socket, one of
+// this machine.
+static inline bool rdzv_is_peer(const char *text, const sockaddr *peer) {
+  char interface[IF_NAMESIZE];
+  bool loopback;
+  RdzvAddress a;
+  if (!rdzv_address_of(text, 1, &a)) return false;
+  if (peer->sa_family != AF_UNIX) return rdzv_same_host((const sockaddr *)&a.to, peer);
+  rdzv_interface((const sockaddr *)&a.to, interface, &loopback);
+  return interface[0] != 0;
+}
+// One part of mpirun's URI, tcp://A,B:PORT or tcp6://[A,B]:PORT (Open MPI 5 adds :MASK,MASK), with the peer's address
+// only. False: it is not in it.
+static inline bool rdzv_uri_part(char *to, size_t room, char *part, const sockaddr *peer) {
+  char *hosts = strstr(part, "://"), *port, *masks, *address, *mask;
+  if (!hosts) return false;
+  *hosts = 0, hosts += 3;
+  const bool six = *hosts == '[';
+  char *end = six ? strchr(++hosts, ']') : strchr(hosts, ':');
+  port = end && six ? end + 1 : end;
+  if (!port || *port != ':') return false;
+  *end = 0, *port++ = 0;
+  masks = strchr(port, ':');
+  if (masks) *masks++ = 0;
+  while ((address = strsep(&hosts, ","))) {
+    mask = masks ? strsep(&masks, ",") : NULL;
+    if (!rdzv_is_peer(address, peer)) continue;
+    snprintf(to, room, ";%s://%s%s%s:%s%s%s", part, six ? "[" : "", address, six ? "]" : "", port, mask ? ":" : "",
+             mask ? mask : "");
+    return true;
+  }
+  return false;
+}
+// mpirun's URI, JOB;PART;PART..., with no address but that of the process that has proved the token: whoever listens
+// elsewhere has not. False: it does not name that one.
+static inline bool rdzv_uri_of_peer(char *to, size_t room, const char *uri, const sockaddr *peer) {
+  char *text = strdup(uri), *rest = text, *part = strsep(&rest, ";");
+  size_t n = (size_t)snprintf(to, room, "%s", part), job = n;
+  while (n < room && (part = strsep(&rest, ";")))
+    if (rdzv_uri_part(to + n, room - n, part, peer)) n += strlen(to + n);
+  free(text);
+  return n > job && n + 1 < room;
+}
+// Puts that into the daemon's command. Why not, or NULL. uri: room for it.
+static inline const char *rdzv_daemon_to_peer(RdzvWords *w, const sockaddr *peer, char *uri, size_t room) {
+  static char why[300];
+  char at[INET6_ADDRSTRLEN];
+  for (int i = 2; i + 1 < w->count; i++) {
+    if (strcmp(w->word[i], "orte_hnp_uri") && strcmp(w->word[i], "prte_hnp_uri")) continue;
+    rdzv_address_text(peer, at, sizeof at);
+    snprintf(why, sizeof why, "%s: mpirun listens at %.120s, but host 0's process is at %s: let Open MPI use that "
+             "network (OMPI_MCA_oob_tcp_if_include)", w->word[0], w->word[i + 1], at);
+    if (!rdzv_uri_of_peer(uri, room, w->word[i + 1], peer)) return why;
+    w->word[i + 1] = uri;
+  }
+  return NULL;
+}
+
 // ---- what host 0 asks -----------------------------------------------------------------------------------------------
 __attribute__((format(printf, 3, 4))) static inline void rdzv_agent_end(RdzvAgent *a, int code, const char *fmt, ...) {
   if (a->over) return;
@@ -192,7 +251,9 @@ static inline void rdzv_agent_daemon(RdzvAgent *a, const RdzvFrame *f) {
     rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0 does not speak as it should");
     return;
   }
+  char *uri = (char *)malloc(RDZV_FRAME_MOST);
   const char *refused = !a->planned || a->daemon.pid ? "a daemon that nobody asked for" : rdzv_daemon_refused(&w);
+  if (!refused) refused = rdzv_daemon_to_peer(&w, (const sockaddr *)&a->last.to, uri, RDZV_FRAME_MOST);
   if (refused) snprintf(why, sizeof why, "refused to start %s", refused);
   else {
     RdzvEnv env;
@@ -208,6 +269,7 @@ static inline void rdzv_agent_daemon(RdzvAgent *a, const RdzvFrame *f) {
     w.word[0] = name;
     rdzv_env_free(&env);
   }
+  free(uri);
   rdzv_words_free(&w);
   if (!why[0]) return;
   rdzv_say("%s", why);

@@ -79,10 +79,11 @@ static inline bool rdzv_file_write(const char *path, const char *text) {
   errno = why;
   return false;
 }
-// Reads a small file of this user's. False with errno; EPERM: it is another user's.
+// Reads a small regular file of this user's; a pipe of that name is not waited for. False with errno; EPERM: it is
+// another user's, or no regular file.
 static inline bool rdzv_file_text(const char *path, char text[RDZV_FILE_MOST]) {
   struct stat st;
-  const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return false;
   const bool ours = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022);
   const ssize_t n = ours ? read(fd, text, RDZV_FILE_MOST - 1) : -1;
@@ -216,7 +217,7 @@ static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZ
   if (dir && !readdir(dir)) errno = 0;
   if (dir) closedir(dir);
   if (!rdzv_file_text(path, text)) {
-    snprintf(why, why_bytes, errno == EPERM ? "%.300s is of another user" : "no %.300s yet (do all hosts see this "
+    snprintf(why, why_bytes, errno == EPERM ? "%.300s is of another user, or no file" : "no %.300s yet (do all hosts see this "
              "directory?)", path);
     return false;
   }

@@ -14,6 +14,7 @@
 #include "rdzv_again.h"
 #include "rdzv_file.h"
 #include <ctype.h>
+#include <math.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -373,11 +374,12 @@ static inline void rdzv_host_miss(const RdzvHost *h) {
 // Until all are there. False: it has ended before (h->code, h->text).
 static inline bool rdzv_host_gather(RdzvHost *h) {
   const bool later = h->again && h->again->start > 0;
-  const double begun = rdzv_now_ms(), limit = (double)(later ? h->again->wait_s : h->ask->timeout_s) * 1e3;
+  const double begun = rdzv_now_ms(), pause = later ? 1e3 * rdzv_again_pause_s(h->again->fruitless) : 0;
+  const double limit = fmax((double)(later ? h->again->wait_s : h->ask->timeout_s) * 1e3, pause);
   double notice = begun + RDZV_NOTICE_MS;
   char there[1000], missing[1000];
   const char *kind = h->where->numbered ? "RANK" : "node";
-  while (!rdzv_host_all(h) && !h->over) {
+  while ((!rdzv_host_all(h) || rdzv_now_ms() - begun < pause) && !h->over) {
     if (h->offer.job[0]) rdzv_file_look(h->where, &h->offer, h->listener, &h->listeners);
     rdzv_host_look(h, 100);
     const double now = rdzv_now_ms();
@@ -750,6 +752,15 @@ static inline void rdzv_host_run(RdzvHost *h) {
     rdzv_host_end(h, 1, "mpirun has ended with exit code 0, but rank 0 has not");
   rdzv_host_end(h, h->mpirun.code, "%s", "");
 }
+// A checkpoint that got its name, but was not told any more.
+static inline void rdzv_host_find(RdzvHost *h) {
+  char ckpt[1100];
+  RdzvHeard *now = &h->seats.heard;
+  snprintf(ckpt, sizeof ckpt, "%.1000s/ckpt", h->ask->out ? h->ask->out : "");
+  const int64_t newest = now->ours ? rdzv_again_newest(ckpt) : -1;
+  if (newest >= now->saved) now->saved = newest + 1;
+  if (newest > now->step) now->step = newest;
+}
 // Whether there is another start after this one, which has ended: notes how for it.
 static inline bool rdzv_host_goes_on(RdzvHost *h) {
   RdzvAgain *a = h->again;
@@ -758,9 +769,19 @@ static inline bool rdzv_host_goes_on(RdzvHost *h) {
   if (!a || !h->planned || h->stopped || !rdzv_again_worth(h->code)) return false;
   snprintf(a->ended, sizeof a->ended, h->mpirun.killed && !h->text[0] ? "mpirun was killed by signal %d" :
            "the run ended with exit code %d", h->mpirun.killed && !h->text[0] ? h->code - 128 : h->code);
+  rdzv_host_find(h);
+  const RdzvHeard *now = &h->seats.heard;
+  a->fruitless = now->saved > a->heard.saved ? 0 : a->fruitless + 1;
+  const bool tired = a->fruitless >= RDZV_FRUITLESS_MOST;
   if (a->start == a->most) rdzv_say("%s; it is not started again: --restarts %lld", a->ended, (long long)a->most);
+  else if (tired)
+    rdzv_say("%s; it is not started again: %d starts in a row reached no new checkpoint", a->ended,
+             RDZV_FRUITLESS_MOST);
+  else if (a->fruitless)
+    rdzv_say("%s; no new checkpoint was reached: the next start waits %.0f s", a->ended,
+             rdzv_again_pause_s(a->fruitless));
   a->blames = rdzv_again_blames(h->code) && !h->mpirun.killed && !h->daemon_gone_ms && !h->lost_one;
-  return h->goes_on = a->start < a->most;
+  return h->goes_on = a->start < a->most && !tired;
 }
 // Tells everyone, ends what is left here, gives all back. Listeners stay open where there is another start. Returns the
 // exit code.

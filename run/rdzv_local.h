@@ -177,12 +177,13 @@ static inline void rdzv_child_end(RdzvChild *c, double wait_ms) {
 // A rank's place: where it comes for what it needs, then the connection that lasts as long as it lives.
 struct RdzvSeat { int listener, fd; pid_t pid; };
 // What ranks say over that connection (run/restarts.h), and what was heard. Rank 0 says a: the step that it has done;
-// the one whose checkpoint is whole; sequences a step and (b) a microbatch; at its end its exit code. Any rank: rank a
-// has died; Open MPI's number of the job.
-enum RdzvNoteKind { NOTE_STEP = 1, NOTE_SAVED, NOTE_BATCH, NOTE_DIED, NOTE_JOB, NOTE_END };
+// the one whose checkpoint is whole; sequences a step and (b) a microbatch; at its end its exit code; that OUT/ckpt is
+// this run's from now on. Any rank: rank a has died; Open MPI's number of the job.
+enum RdzvNoteKind { NOTE_STEP = 1, NOTE_SAVED, NOTE_BATCH, NOTE_DIED, NOTE_JOB, NOTE_END, NOTE_OURS };
 struct RdzvNote { int64_t kind, a, b; };
-// All zero: nothing. saved: 1 + the step of the newest checkpoint; died: 1 + a rank; done: rank 0 has ended with 0.
-struct RdzvHeard { int64_t step, saved, sequences, batch, died, job; bool done; };
+// All zero: nothing. saved: 1 + the step of the newest checkpoint; died: 1 + a rank; done: rank 0 has ended with 0;
+// ours: what lies in OUT/ckpt is of this run.
+struct RdzvHeard { int64_t step, saved, sequences, batch, died, job; bool done, ours; };
 // came: ranks that have taken a place.
 struct RdzvSeats { RdzvSeat *seat; int count, came; RdzvBytes needs; RdzvHeard heard; };
 // Rank 0 hears all ranks, the others hear only rank 0: when it says that another one has died, that one was the first.
@@ -196,6 +197,7 @@ static inline void rdzv_hear(RdzvHeard *h, const RdzvNote *n) {
   if (n->kind == NOTE_DIED) rdzv_hear_died(&h->died, n->a);
   if (n->kind == NOTE_JOB && n->a > 0 && n->a <= UINT32_MAX) h->job = n->a;
   if (n->kind == NOTE_END) h->done = !n->a;
+  if (n->kind == NOTE_OURS) h->ours = true;
 }
 
 static inline RdzvAddress rdzv_seat_address(const char *job, int64_t rank) {

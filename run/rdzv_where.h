@@ -97,11 +97,16 @@ static inline bool rdzv_token_read(const RdzvAsk *ask, RdzvKey *key, bool *given
   const bool named = file && file[0];
   *given = named || variable;
   if (named) {
-    const int fd = open(file, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    struct stat st = {};
+    const int fd = open(file, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    const ssize_t n = fd < 0 || fstat(fd, &st) ? -1 : S_ISREG(st.st_mode) ? read(fd, text, sizeof text - 1) : 0;
     const int fault = errno;
     if (fd >= 0) close(fd);
     RDZV_REFUSE(n < 0, "--rdzv_token %.900s: %s", file, strerror(fault));
+    RDZV_REFUSE(!S_ISREG(st.st_mode), "--rdzv_token %.900s is no regular file", file);
+    RDZV_REFUSE(st.st_mode & 077, "--rdzv_token %.900s is for others too (mode %03o): chmod 600 it, or give the token "
+                "by %s", file, st.st_mode & 0777, RDZV_TOKEN_VARIABLE);
+    RDZV_REFUSE(st.st_uid != geteuid() && st.st_uid, "--rdzv_token %.900s is another user's file", file);
   } else if (variable) snprintf(text, sizeof text, "%s", variable);
   size_t n = strlen(text);
   while (n && strchr(" \t\r\n", text[n - 1])) n--;

@@ -48,21 +48,31 @@ static void log_flush(Log *log, const RunView *run) {
   if (truncate(path, log->whole_bytes)) say_error("notice: the last line of %s may be incomplete\n", path);
 }
 
-// Keeps other runs from training into the same OUT, if it exists by now, until this process ends. Waits for a run that
-// is just being killed: it may still finish a checkpoint. False and one line in `error`: another run has it.
+// Keeps other runs from training into the same OUT, if it exists by now, until this process ends, by a lock on OUT/.lock.
+// Waits for a run that is just being killed: it may still finish a checkpoint. False and one line in `error`: another
+// run has it. A notice says where no lock can be had, or none that other hosts see.
 static bool lock_out(const Options *o, char *error, size_t error_bytes) {
   static int held = -1;
-  if (held >= 0 || !run_trains(o)) return true;
-  held = open(o->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  for (int tries = 0; held >= 0 && flock(held, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; tries++) {
+  static bool told;
+  char path[OPTION_TEXT_BYTES + 8];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/.lock", o->out);
+  if (held >= 0 || told || !run_trains(o) || access(o->out, W_OK | X_OK)) return true;
+  for (int tries = 0; (held = file_lock(path)) < 0 && errno == EWOULDBLOCK; tries++) {
     REFUSE(tries == 50, "--out %.800s: another run is writing there; give this one another directory", o->out);
     usleep(100000);
   }
-  return true;                                   // a file system without locks has none to offer
+  const int fault = errno;
+  const bool local = held >= 0 && !fstat(held, &st) && file_locks_are_local("/proc/self/mountinfo", st.st_dev);
+  if (held < 0) say("notice: %s cannot be locked: %s; let no other run write to --out\n", path, strerror(fault));
+  if (local)
+    say("notice: %s is locked on this host only (mount options); let no run of another host write to --out\n", path);
+  told = held < 0;
+  return true;
 }
 // Makes the directories OUT and that of --export_hf and checks that they can be written, before the corpus is read and
-// memory is taken. One line in `error`.
-static void check_out(const Options *o, char *error, size_t bytes) {
+// memory is taken. One line in `error`. Returns the exit code that goes with it.
+static int check_out(const Options *o, char *error, size_t bytes) {
   const struct { const char *option, *path; bool wanted; } directories[] = {
       {"--out", o->out, true}, {"--export_hf", o->export_hf, o->export_hf[0] != 0}};
   for (const auto &d : directories) {
@@ -74,7 +84,7 @@ static void check_out(const Options *o, char *error, size_t bytes) {
     else if (access(inside, W_OK | X_OK))
       snprintf(error, bytes, "%s %.800s cannot be written: %s", d.option, d.path, strerror(errno));
   }
-  if (!error[0]) lock_out(o, error, bytes);
+  return !error[0] && !lock_out(o, error, bytes) ? EXIT_LOST : EXIT_MISSING;
 }
 
 // Options about what a run does and reports that contradict others. False with one line in `error`.

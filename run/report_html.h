@@ -349,7 +349,8 @@ static inline void report_write_run(FILE *to, const ReportRun *r) {
 static inline bool report_write(const char *path, const ReportRun *const *run, int count, const char *version) {
   char part[REPORT_PATH_BYTES + 64];
   snprintf(part, sizeof part, "%.1020s.part", path);
-  FILE *to = fopen(part, "wb");
+  unlink(part);                                  // of a run that was killed
+  FILE *to = fopen(part, "wbx");                 // O_EXCL: not through a link that somebody has put there
   if (!to) return false;
   const char *comma = "";
   fputs(report_page_head, to);

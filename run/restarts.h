@@ -3,13 +3,15 @@
 //
 //   restarts_supervise   this process waits; the run is a child of it, in which the call returns
 //   restarts_step, restarts_saved      the run: how far it is, and from where the next one would go on
+//   restarts_ours                      the run: where its checkpoints lie, and no other run's
 //   restarts_open, restarts_batch      a rank that met others: whom it tells that, and of a rank that died; its batch
 //
 // A process that crashed cannot start itself again, so it is watched by one that does nothing else: no MPI, no threads,
 // no GPU. It passes on what signals ask and ends with the run's exit code.
 //
 // Started again is what a signal killed (a crash, the kernel out of memory), and exit codes 1 and 4: a fault, a rank
-// lost or stuck. A wrong request, a missing file or a loss that is not finite would come again.
+// lost or stuck. A wrong request, a missing file or a loss that is not finite would come again, and so would what ended
+// three starts in a row before a new checkpoint.
 //
 // Ranks that meet by --rdzv are started again by host 0 (run/rdzv_again.h); they tell it here what it must know. Ranks
 // that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to type.
@@ -18,14 +20,16 @@
 #include "options.h"
 #include "rdzv_again.h"
 #include "terminal.h"
+#include <math.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-// Shared by a run and who watches it. saved: the last step that has a checkpoint of this run, -1: none.
-struct RestartsShared { int64_t step, saved; };
-static RestartsShared restarts_alone = {0, -1}, *restarts_shared = &restarts_alone;
+// Shared by a run and who watches it. saved: the last step that has a checkpoint of this run, -1: none. ckpt: where all
+// checkpoints are of this run; "": it has not saved yet.
+struct RestartsShared { int64_t step, saved; char ckpt[4096]; };
+static RestartsShared restarts_alone = {0, -1, ""}, *restarts_shared = &restarts_alone;
 static int restarts_seat = -1;                   // a rank that met others: the connection to its place
 static bool restarts_first;                      // it is rank 0
 static inline void restarts_tell(int64_t kind, int64_t a, int64_t b) {
@@ -66,6 +70,10 @@ static inline void restarts_saved(int64_t step) {
   __atomic_store_n(&restarts_shared->saved, step, __ATOMIC_RELAXED);
   if (restarts_first) restarts_tell(NOTE_STEP, step, 0), restarts_tell(NOTE_SAVED, step, 0);
 }
+static inline void restarts_ours(const char *ckpt) {
+  snprintf(restarts_shared->ckpt, sizeof restarts_shared->ckpt, "%s", ckpt);
+  if (restarts_first) restarts_tell(NOTE_OURS, 0, 0);
+}
 
 static volatile sig_atomic_t restarts_child;     // its PID; 0: none
 // A terminal's Ctrl-C reaches the child by itself; a second one would end it at once.
@@ -77,9 +85,18 @@ static inline bool restarts_worth(int status) {
   const int by = WTERMSIG(status);
   return by != SIGINT && by != SIGTERM && by != SIGHUP && by != SIGQUIT;
 }
-// The notice before a start. number: of this start, of o->restarts.
-static inline void restarts_say(const Options *o, int status, int64_t number) {
+// A checkpoint that got its name, but was not told any more.
+static inline void restarts_find() {
+  RestartsShared *s = restarts_shared;
+  const int64_t newest = s->ckpt[0] ? rdzv_again_newest(s->ckpt) : -1;
+  if (newest > s->saved) s->saved = newest;
+  if (newest > s->step) s->step = newest;
+}
+// The notice before a start. number: of this start, of o->restarts. fruitless: starts in a row that reached no new
+// checkpoint. False: there are too many of them.
+static inline bool restarts_say(const Options *o, int status, int64_t number, int64_t fruitless) {
   const RestartsShared *s = restarts_shared;
+  char waits[40] = "";
   char ended[64], from[256] = "the beginning";
   if (WIFEXITED(status)) snprintf(ended, sizeof ended, "ended with exit code %d", WEXITSTATUS(status));
   else snprintf(ended, sizeof ended, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -87,8 +104,24 @@ static inline void restarts_say(const Options *o, int status, int64_t number) {
     snprintf(from, sizeof from, "the checkpoint of step %lld, %lld steps are done again", (long long)s->saved,
              (long long)(s->step - s->saved));
   else if (o->resume[0]) snprintf(from, sizeof from, "--resume %.200s", o->resume);
-  say_error("notice: the run %s after step %lld; it starts again (%lld of %lld) from %s\n", ended, (long long)s->step,
-            (long long)number, (long long)o->restarts, from);
+  if (fruitless >= RDZV_FRUITLESS_MOST) {
+    say_error("notice: the run %s after step %lld; it is not started again: %d starts in a row reached no new "
+              "checkpoint\n", ended, (long long)s->step, RDZV_FRUITLESS_MOST);
+    return false;
+  }
+  if (fruitless) snprintf(waits, sizeof waits, " in %.0f s", rdzv_again_pause_s(fruitless));
+  say_error("notice: the run %s after step %lld; it starts again%s (%lld of %lld) from %s\n", ended, (long long)s->step,
+            waits, (long long)number, (long long)o->restarts, from);
+  return true;
+}
+// Waits before a start. One of the signals, which are blocked, ends that, and is passed on to the run once that is there.
+static inline void restarts_pause(double seconds, const sigset_t *signals) {
+  const timespec t = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
+  const int s = seconds > 0 ? sigtimedwait(signals, NULL, &t) : -1;
+  if (s > 0) kill(getpid(), s);
+}
+static inline void restarts_exit(int status) {
+  exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 // Returns in the run, which is a child of this process: o->resume says what it goes on from. Ends this process when the
 // run has. Before MPI and threads are started.
@@ -101,12 +134,15 @@ static inline void restarts_supervise(Options *o) {
   *restarts_shared = restarts_alone;
   pass.sa_sigaction = restarts_pass_on;
   pass.sa_flags = SA_SIGINFO | SA_RESTART;
-  for (int64_t starts = 0;; starts++) {
+  sigset_t some, mask;
+  sigemptyset(&some);
+  for (int s : passed) sigaddset(&some, s);
+  sigprocmask(SIG_BLOCK, NULL, &mask);
+  for (int64_t starts = 0, fruitless = 0;; starts++) {
     int status = 0;
-    sigset_t some, mask;
-    sigemptyset(&some);
-    for (int s : passed) sigaddset(&some, s);
-    sigprocmask(SIG_BLOCK, &some, &mask);        // one that comes now is the child's
+    const int64_t saved_before = restarts_shared->saved;
+    sigprocmask(SIG_BLOCK, &some, NULL);         // one that comes now is the child's
+    restarts_pause(rdzv_again_pause_s(fruitless), &some);
     fflush(NULL);
     const pid_t parent = getpid(), child = fork();
     if (child < 0) die_missing("--restarts: the run cannot be started: %s", strerror(errno));
@@ -126,9 +162,10 @@ static inline void restarts_supervise(Options *o) {
     sigprocmask(SIG_SETMASK, &mask, NULL);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
     restarts_child = 0;
-    if (!restarts_worth(status) || starts == o->restarts)
-      exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-    restarts_say(o, status, starts + 1);
+    if (!restarts_worth(status) || starts == o->restarts) restarts_exit(status);
+    restarts_find();
+    fruitless = restarts_shared->saved > saved_before ? 0 : fruitless + 1;
+    if (!restarts_say(o, status, starts + 1, fruitless)) restarts_exit(status);
     rdzv_keep_flights(o->out, starts + 1);
   }
 }

@@ -80,7 +80,7 @@ static int saver_streaming_ranks(const Saver *s) {
   char probe[MAP_PATH_BYTES];
   snprintf(probe, sizeof probe, "%.1200s/.seen_by_all_%llu", s->run->opt->out, file_nonce());
   MPI_Bcast(probe, sizeof probe, MPI_CHAR, 0, m->comm);
-  const int fd = m->rank ? -1 : open(probe, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  const int fd = m->rank ? -1 : open(probe, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   MPI_Barrier(m->comm);
   int blind = m->hosts > 1 && !m->replicate.me && access(probe, F_OK), all = 0;
   MPI_Allreduce(&blind, &all, 1, MPI_INT, MPI_SUM, m->comm);
@@ -136,6 +136,7 @@ static bool saver_open_directory(Saver *s, StoreRecord *r) {
     return store_fail(r, "rank 0: cannot make %s: %s", s->directory, strerror(errno));
   directory_sweep(s->directory, checkpoint_leftovers);
   s->opened = true;
+  restarts_ours(s->directory);
   return true;
 }
 

@@ -623,8 +623,11 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
-  if (!rank && lock_out(o, error, sizeof error)) start_find(start, o, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
+  // Another run that has OUT may be this one's last start, whose rank 0 takes long to die: worth a start later.
+  int code = !rank && !lock_out(o, error, sizeof error) ? EXIT_LOST : EXIT_MISSING;
+  if (!rank && !error[0]) start_find(start, o, error, sizeof error);
+  MPI_Bcast(&code, 1, MPI_INT, 0, comm);
+  agree_no_error(comm, error, code);
   start_share(start, comm);
   const int per_host = ranks_per_host(comm);     // collective: before any rank may return with an error
   const bool started = start_options(start, o, error, sizeof error);
@@ -635,8 +638,10 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   if (error[0]) config_name_source(o, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, o);
-  if (!rank && saver_check(o, error, sizeof error)) check_out(o, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
+  code = EXIT_MISSING;
+  if (!rank && saver_check(o, error, sizeof error)) code = check_out(o, error, sizeof error);
+  MPI_Bcast(&code, 1, MPI_INT, 0, comm);
+  agree_no_error(comm, error, code);
   if (!rank && start->notices[0]) start_print_notices(start);
 }
 

@@ -128,7 +128,7 @@ static inline bool tensorboard_open(Tensorboard *b, const char *directory, int64
   const int n = snprintf(b->path, sizeof b->path, "%s/%s%010lld.%s.%d", directory, TENSORBOARD_FILE,
                          now > newest ? now : newest + 1, host, (int)getpid());
   if (n < 0 || n >= (int)sizeof b->path) return errno = ENAMETOOLONG, false;
-  b->file = fopen(b->path, "wb");
+  b->file = fopen(b->path, "wbx");
   if (!b->file) return false;
   Proto p = tensorboard_event();
   proto_bytes(&p, 3, "brain.Event:2", 13);

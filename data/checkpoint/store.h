@@ -472,7 +472,7 @@ static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest reque
   const bool idle = rank && !s->bytes_total;     // it neither opens the files nor streams
   s->direct = !rank || idle || s->f->mesh.hosts == 1 || !access(s->map.path[0], W_OK);
   for (int i = 0; i < s->map.files && rank && !idle && s->direct && !s->result->failed; i++)
-    if ((s->fd[i] = file_create(s->map.path[i], s->map.path[i])) < 0)
+    if ((s->fd[i] = file_open(s->map.path[i])) < 0)
       store_fail(store_mine(s), "cannot write %.300s: %s", s->map.path[i], strerror(errno));
   int streams = !s->direct, all_streams = 0;
   MPI_Allreduce(&streams, &all_streams, 1, MPI_INT, MPI_SUM, s->comm);

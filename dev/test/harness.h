@@ -98,6 +98,7 @@ static inline void test_mpirun_patience(int seconds) {
   char text[16];
   snprintf(text, sizeof text, "%d", seconds);
   setenv("OMPI_MCA_odls_base_sigkill_timeout", text, 1);
+  setenv("PRTE_MCA_odls_base_sigkill_timeout", text, 1);         // of Open MPI 5
 }
 
 // The running test's own directory; the runner makes it and removes it afterwards.

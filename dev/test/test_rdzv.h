@@ -1,5 +1,5 @@
 // test_rdzv.h: the rendezvous in memory and on one host: proofs of the token, frames, what is refused, who is counted.
-// Needs run/rdzv.h only. Hosts are in test_rdzv_hosts.h.
+// Needs test_cli.h. Hosts are in test_rdzv_hosts.h.
 
 // ---- two ends in memory ---------------------------------------------------------------------------------------------
 // Moves bytes from one end to the other in pieces of at most `piece`; returns how many.
@@ -402,7 +402,7 @@ TEST(rdzv_asks_are_understood,
 }
 
 TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses are read as written; cut, doubled or "
-     "foreign lines are refused; one that others can write is not read") {
+     "foreign lines are refused; one that others can write is not read, and a pipe of that name holds nobody up") {
   RdzvWhere w = {};
   RdzvOffer o, got;
   char text[RDZV_FILE_MOST], path[1200], error[600], job[RDZV_JOB_BYTES] = "0123456789abcdef0123456789abcdef";
@@ -434,6 +434,56 @@ TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses
   chmod(path, 0600);
   rdzv_file_remove(&w, &o);
   EXPECT(access(path, F_OK), "it is left");
+  REQUIRE(!mkfifo(path, 0600), "no pipe: %s", strerror(errno));
+  alarm(60);                                     // where it would be waited for
+  EXPECT(!rdzv_file_text(path, text) && errno == EPERM, "a pipe is read");
+  alarm(0);
+}
+TEST(rdzv_token_files_are_private, "the file of --rdzv_token is a regular one of this user's or root's that nobody else "
+     "may read or write; anything else is refused with what to do, and a pipe holds nobody up") {
+  static const struct { mode_t mode; const char *line; } table[] = {
+      {0600, NULL}, {0400, NULL}, {0640, "is for others too (mode 640): chmod 600 it"}, {0604, "(mode 604)"},
+      {0620, "(mode 620)"}, {0602, "(mode 602)"}, {0, "is no regular file"}};
+  const char *file = cli_path("token");
+  for (const auto &row : table) {
+    RdzvAsk ask = {};
+    RdzvKey key;
+    bool given;
+    char error[1400] = "";
+    unlink(file);
+    if (row.mode) cli_write(file, "a token of thirty-two characters\n", 33), chmod(file, row.mode);
+    else REQUIRE(!mkfifo(file, 0600), "no pipe: %s", strerror(errno));
+    ask.token_file = file;
+    alarm(60);
+    const bool taken = rdzv_token_read(&ask, &key, &given, error, sizeof error);
+    alarm(0);
+    EXPECT(taken == !row.line && (taken || strstr(error, row.line)), "mode %o: %s", row.mode, taken ? "taken" : error);
+  }
+}
+TEST(rdzv_daemons_connect_to_the_peer, "of the addresses that mpirun 4 and 5 name only that of the process which has "
+     "proved the token is left in the daemon's command; without it there is no daemon, and the line says what to do") {
+  static const struct { const char *uri, *peer, *left; } table[] = {
+      {"12.0;tcp://10.0.0.1:4", "10.0.0.1", "12.0;tcp://10.0.0.1:4"},
+      {"12.0;tcp://172.17.0.1,10.0.0.1:4;tcp6://[fd00::1]:5", "10.0.0.1", "12.0;tcp://10.0.0.1:4"},
+      {"12.0;tcp://172.17.0.1,10.0.0.1:4;tcp6://[fd00::2,fd00::1]:5", "fd00::1", "12.0;tcp6://[fd00::1]:5"},
+      {"prterun-a-7@0.0;tcp://192.0.2.9,10.0.0.1:48145:16,24", "10.0.0.1", "prterun-a-7@0.0;tcp://10.0.0.1:48145:24"},
+      {"12.0;tcp://127.0.0.1:4", "", "12.0;tcp://127.0.0.1:4"},      // they meet at a local socket
+      {"12.0;tcp://10.0.0.11:4", "10.0.0.1", NULL}, {"12.0;tcp://110.0.0.1:4", "10.0.0.1", NULL},
+      {"12.0;tcp6://[fd00::1]:5", "10.0.0.1", NULL}, {"12.0", "10.0.0.1", NULL}, {"12.0;", "10.0.0.1", NULL},
+      {"12.0;10.0.0.1:4", "10.0.0.1", NULL}, {"12.0;tcp://10.0.0.1", "10.0.0.1", NULL},
+      {"12.0;tcp://203.0.113.1:4", "", NULL}};
+  for (const auto &row : table) {
+    RdzvAddress peer = rdzv_local_meeting(1);
+    char uri[200] = "", word[7][200];
+    static const char *const words[] = {"orted", "-mca", "ess", "env", "-mca", "orte_hnp_uri"};
+    RdzvWords w = {};
+    if (row.peer[0]) rdzv_address_of(row.peer, 29400, &peer);
+    for (int i = 0; i < 7; i++) snprintf(w.word[w.count++] = word[i], 200, "%s", i < 6 ? words[i] : row.uri);
+    const char *why = rdzv_daemon_to_peer(&w, (const sockaddr *)&peer.to, uri, sizeof uri);
+    EXPECT(!why == (row.left != NULL), "%s, peer %s: %s", row.uri, row.peer, why ? why : w.word[6]);
+    EXPECT(why ? strstr(why, "OMPI_MCA_oob_tcp_if_include") != NULL : !strcmp(w.word[6], row.left), "%s, peer %s: %s",
+           row.uri, row.peer, why ? why : w.word[6]);
+  }
 }
 
 // ---- many hosts -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ static inline void rdzv_start_hosts(CliRun *r, int hosts, const char *environmen
   snprintf(name, sizeof name, "script%d", scripts++);
   const char *token = cli_path("token"), *script = cli_path(name);
   cli_write(token, "a token of thirty-two characters\n", 33);
+  chmod(token, 0600);
   mkdir(cli_path("shared"), 0777);
   snprintf(text, sizeof text, "P='%s %s'\nTCP=\"--rdzv tcp://$FIRST:29400 --rdzv_token %s\"\n"
            "[ -z \"$V6\" ] || TCP=\"--rdzv tcp://[$FIRST]:29400 --rdzv_token %s\"\nFILE='--rdzv file://%s'\n%s\n",
@@ -133,6 +134,57 @@ TEST(rdzv_ranks_take_the_place_of_processes,
          r.text);
   cli_free(&r);
   cli_expect_nothing_left("after SIGUSR1");
+}
+
+// Number of TCP sockets at which a process listens.
+static inline int rdzv_listens(int pid) {
+  int count = 0;
+  for (const char *table : {"tcp", "tcp6"}) {
+    char path[64], line[512];
+    unsigned state;
+    unsigned long inode;
+    snprintf(path, sizeof path, "/proc/%d/net/%s", pid, table);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) {
+      char want[64], is[64];
+      if (sscanf(line, " %*d: %*s %*s %x %*s %*s %*s %*u %*u %lu", &state, &inode) != 2 || state != 10) continue;
+      snprintf(want, sizeof want, "socket:[%lu]", inode);
+      for (int fd = 0; fd < 1024; fd++) {
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+        const ssize_t n = readlink(path, is, sizeof is - 1);
+        is[n > 0 ? n : 0] = 0;
+        count += !strcmp(is, want);
+      }
+    }
+    if (f) fclose(f);
+  }
+  return count;
+}
+TEST(rdzv_one_host_needs_no_port,
+     "ranks that are all on one host, under mpirun, by --rdzv or one alone, listen at no TCP port; with TCP asked for "
+     "(OMPI_MCA_btl) they do") {
+  static const struct { int ranks, rank; const char *environment, *options; bool listens; } table[] = {
+      {2, 1, "", "", false}, {0, 1, "", "--rdzv tcp://127.0.0.1:29400 --nproc_per_node 2", false},
+      {0, -1, "", "", false}, {2, 1, "OMPI_MCA_btl=self,vader,tcp", "", true}};
+  for (const auto &row : table) {
+    CliRun r;
+    char metrics[600];
+    struct stat st;
+    const int turn = (int)(&row - table);
+    snprintf(metrics, sizeof metrics, "%s/out%d/metrics.jsonl", test_tmp(), turn);
+    cli_start(&r, "export %s; exec %s %s --epochs 1000000 --eval_every -1 --save_every -1 --out %s/out%d %s",
+              row.environment[0] ? row.environment : "NONE=", cli_ranks(row.ranks), cli_small(), test_tmp(), turn,
+              row.options);
+    for (double start = now_ms(); (stat(metrics, &st) || !st.st_size) && now_ms() - start < CLI_LIMIT_S * 1e3;)
+      usleep(20000);
+    const int pid = row.rank < 0 ? r.pid : cli_find_process(row.rank, false);
+    EXPECT(pid && (rdzv_listens(pid) > 0) == row.listens, "%d ranks %s %s: process %d listens at %d ports", row.ranks,
+           row.environment, row.options, pid, pid ? rdzv_listens(pid) : 0);
+    kill(r.pid, SIGTERM);
+    cli_wait(&r, CLI_LIMIT_S);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after SIGTERM");
 }
 
 TEST_WAITS(rdzv_mpirun_ends_after_rank_0,

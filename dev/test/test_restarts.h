@@ -3,9 +3,10 @@
 
 // ---- the watcher alone ----------------------------------------------------------------------------------------------
 // What the run does in each of its starts: one letter each. k killed (SIGKILL), a aborted, t SIGTERM, l exit code 4,
-// f exit code 1, u exit code 2, 0 done. The file has a line for each start: what --resume was.
-static inline int restarts_watched(int64_t restarts, const char *does, bool saves, const char *resume, char *said,
-                                   size_t bytes) {
+// f exit code 1, u exit code 2, 0 done. saves: a letter for each too: y it tells of a checkpoint, r it dies between that
+// one's name and telling, o it finds another run's, - none. The file has a line for each start: what --resume was.
+static inline int restarts_watched(int64_t restarts, const char *does, const char *saves, const char *resume,
+                                   char *said, size_t bytes) {
   const char *path = cli_path("starts");
   remove(path);
   fflush(NULL);
@@ -17,6 +18,7 @@ static inline int restarts_watched(int64_t restarts, const char *does, bool save
     snprintf(o.resume, sizeof o.resume, "%s", resume);
     const int err = open(cli_path("err"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     dup2(err, STDERR_FILENO);
+    rdzv_again_first_pause_s = 0.01;
     restarts_supervise(&o);
     FILE *f = fopen(path, "a+");
     int starts = 0;
@@ -24,7 +26,14 @@ static inline int restarts_watched(int64_t restarts, const char *does, bool save
     fprintf(f, "%s\n", o.resume[0] ? o.resume : "-");
     fclose(f);
     restarts_step(10 * (starts + 1));
-    if (saves) restarts_saved(10 * starts + 5);
+    char name[1200];
+    snprintf(name, sizeof name, "%s/step_%08d", cli_path("ckpt"), 10 * starts + 5);
+    if (saves[starts] == 'y') restarts_saved(10 * starts + 5);
+    if (saves[starts] == 'r') restarts_ours(cli_path("ckpt"));
+    if (saves[starts] == 'r' || saves[starts] == 'o') {
+      mkdir(cli_path("ckpt"), 0777), mkdir(name, 0777), strcat(name, "/trainer.json");
+      cli_write(name, "", 0);
+    }
     const char now = does[starts];
     if (now == 'k') raise(SIGKILL);
     if (now == 'a') { signal(SIGABRT, SIG_DFL); abort(); }
@@ -42,30 +51,45 @@ static inline int restarts_watched(int64_t restarts, const char *does, bool save
 }
 TEST(restarts_what_crashed,
      "the watcher starts a run again that a signal killed, or that ended with exit code 1 or 4, from its own "
-     "checkpoint if it has one; not what was asked to end, or would come again; not more than K times; it ends with "
-     "the run's code") {
-  struct Case { int64_t restarts; const char *does; bool saves; const char *resume; int code; const char *says; };
+     "checkpoint if it has one, told or not; not what was asked to end, or would come again; not more than K times, "
+     "nor after three starts in a row without a new checkpoint; it ends with the run's code") {
+  struct Case { int64_t restarts; const char *does, *saves, *resume; int code; const char *says; };
   static const Case table[] = {
-      {3, "0", true, "", 0, "-\n|"},
-      {3, "k0", true, "", 0,
+      {3, "0", "y", "", 0, "-\n|"},
+      {3, "k0", "yy", "", 0,
        "-\nauto\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again (1 of 3) from the "
        "checkpoint of step 5, 5 steps are done again\n"},
-      {3, "k0", false, "", 0,
-       "-\n-\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again (1 of 3) from the "
+      {3, "k0", "--", "", 0,
+       "-\n-\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again in 0 s (1 of 3) from the "
        "beginning\n"},
-      {3, "l0", false, "some/ckpt", 0,
-       "some/ckpt\nsome/ckpt\n|notice: the run ended with exit code 4 after step 10; it starts again (1 of 3) from "
-       "--resume some/ckpt\n"},
-      {2, "fakk", true, "", 128 + SIGKILL, "-\nauto\nauto\n|notice: the run ended with exit code 1 after step 10; "},
-      {3, "u", true, "", EXIT_USAGE, "-\n|"},
-      {3, "t", true, "", 128 + SIGTERM, "-\n|"}};
+      {3, "k0", "o-", "", 0,
+       "-\n-\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again in 0 s (1 of 3) from the "
+       "beginning\n"},
+      {3, "k0", "r-", "", 0,
+       "-\nauto\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again (1 of 3) from the "
+       "checkpoint of step 5, 5 steps are done again\n"},
+      {3, "l0", "--", "some/ckpt", 0,
+       "some/ckpt\nsome/ckpt\n|notice: the run ended with exit code 4 after step 10; it starts again in 0 s (1 of 3) "
+       "from --resume some/ckpt\n"},
+      {2, "fakk", "yyyy", "", 128 + SIGKILL, "-\nauto\nauto\n|notice: the run ended with exit code 1 after step 10; "},
+      {9, "lllll", "-----", "", EXIT_LOST,
+       "-\n-\n-\n|notice: the run ended with exit code 4 after step 10; it starts again in 0 s (1 of 9) from the "
+       "beginning\nnotice: the run ended with exit code 4 after step 20; it starts again in 0 s (2 of 9) from the "
+       "beginning\nnotice: the run ended with exit code 4 after step 30; it is not started again: 3 starts in a row "
+       "reached no new checkpoint\n"},
+      {9, "ffffffu", "--y--y-", "", EXIT_USAGE, ""},
+      {3, "u", "y", "", EXIT_USAGE, "-\n|"},
+      {3, "t", "y", "", 128 + SIGTERM, "-\n|"}};
   for (const auto &c : table) {
-    char said[4096];
+    char said[8192];
+    CliRun r;
+    CLI_RUN(&r, "rm -rf %s", cli_path("ckpt"));
+    cli_free(&r);
     const int code = restarts_watched(c.restarts, c.does, c.saves, c.resume, said, sizeof said);
     EXPECT(code == c.code, "%s: exit code %d, must be %d: %s", c.does, code, c.code, said);
     const size_t n = strlen(c.says);
-    EXPECT(!strncmp(said, c.says, n) && (c.says[n - 1] == ' ' || !said[n]), "%s: it says\n%s\nmust be\n%s", c.does,
-           said, c.says);
+    EXPECT(!strncmp(said, c.says, n) && (!n || c.says[n - 1] == ' ' || !said[n]), "%s: it says\n%s\nmust be\n%s",
+           c.does, said, c.says);
   }
 }
 
@@ -87,6 +111,23 @@ TEST(restarts_an_agreed_end_is_no_crash,
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_USAGE, "it ended with status %x", status);
+}
+
+TEST(restarts_wait_for_the_heartbeats,
+     "this Open MPI, 4 or 5, has the variable by which a rank waits with an abort of Open MPI's own; what the user has "
+     "chosen stays, and what the program itself ends is not held up") {
+  int *delay = (int *)dlsym(RTLD_DEFAULT, "opal_abort_delay");
+  REQUIRE(delay, "there is none");
+  *delay = 0;
+  mpi_abort_delay(0, MPI_PATIENCE_S);
+  EXPECT(*delay == MPI_PATIENCE_S, "it waits %d s", *delay);
+  mpi_abort_delay(MPI_PATIENCE_S, 0);
+  EXPECT(!*delay, "the program's own end waits %d s", *delay);
+  *delay = -1;
+  mpi_abort_delay(0, MPI_PATIENCE_S);
+  mpi_abort_delay(MPI_PATIENCE_S, 0);
+  EXPECT(*delay == -1, "%d, must be the user's -1", *delay);
+  *delay = 0;
 }
 
 // ---- a run ----------------------------------------------------------------------------------------------------------

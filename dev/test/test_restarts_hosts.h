@@ -34,6 +34,58 @@ TEST(restarts_decide,
   }
 }
 
+// A start of host 0 that is over: what its rank 0 has told is in `heard`. Returns whether there is another.
+static inline bool restarts_host_goes_on(RdzvAgain *a, RdzvHeard heard) {
+  static RdzvWhere w;
+  static RdzvInfo me;
+  RdzvAsk ask = {};
+  RdzvHost *h = (RdzvHost *)calloc(1, sizeof(RdzvHost));
+  ask.out = cli_path("out");
+  w.members = 1, w.ranks = 1;
+  rdzv_host_open(h, &ask, &w, &me, NULL, 0);
+  h->again = a, h->planned = true, h->seats.heard = heard;
+  rdzv_host_end(h, 1, "%s", "");
+  const bool goes_on = rdzv_host_goes_on(h);
+  rdzv_host_close(h);
+  rdzv_host_remember(h);
+  a->start++;
+  free(h);
+  return goes_on;
+}
+TEST(restarts_of_hosts_give_up,
+     "host 0 ends a run after three starts in a row that reached no new checkpoint, and each waits longer than the one "
+     "before; a checkpoint that has its name counts though rank 0 died before it told of it, but not another run's") {
+  RdzvAgain a = {};
+  RdzvPlace place = {};
+  RdzvHeard nothing = {}, ours = {};
+  ours.ours = true;
+  a.most = 100, a.place = &place;
+  CliRun r;
+  CLI_RUN(&r, "mkdir -p %s/ckpt/step_00000030 && touch %s/ckpt/step_00000030/trainer.json", cli_path("out"),
+          cli_path("out"));
+  cli_free(&r);
+  EXPECT(restarts_host_goes_on(&a, nothing) && !a.heard.saved && a.fruitless == 1, "another run's: saved %lld",
+         (long long)a.heard.saved);
+  EXPECT(restarts_host_goes_on(&a, ours) && a.heard.saved == 31 && !a.fruitless, "one that was not told: saved %lld",
+         (long long)a.heard.saved);
+  for (int i = 1; i <= 3; i++)
+    EXPECT(restarts_host_goes_on(&a, i == 2 ? nothing : ours) == (i < 3) && a.fruitless == i && a.heard.saved == 31,
+           "start %d without a new checkpoint: %lld", i, (long long)a.fruitless);
+  EXPECT(!rdzv_again_pause_s(0) && rdzv_again_pause_s(1) > 0 && rdzv_again_pause_s(2) > rdzv_again_pause_s(1),
+         "they wait %g and %g s", rdzv_again_pause_s(1), rdzv_again_pause_s(2));
+  static RdzvWhere w;
+  static RdzvInfo me;
+  static RdzvHost h;
+  RdzvAsk ask = {};
+  rdzv_again_first_pause_s = 0.2;
+  w.members = w.ranks = 1;
+  rdzv_host_open(&h, &ask, &w, &me, NULL, 0);
+  a.fruitless = 1, h.again = &a;
+  const double begun = rdzv_now_ms();
+  EXPECT(rdzv_host_gather(&h) && rdzv_now_ms() - begun >= 200, "host 0 does not wait before a start");
+  rdzv_host_close(&h);
+}
+
 // ---- on hosts -------------------------------------------------------------------------------------------------------
 // Runs have no end but the one that the test gives them, so nothing can be over before it is disturbed; learning rates
 // do not depend on how many steps there are.
@@ -108,7 +160,7 @@ TEST_WAITS(restarts_with_the_ranks_left,
       "[ $HOST = 1 ] && { saved 0050; kill -9 $(rank); }\nwait $p"));
   EXPECT(strstr(r.text, "exit codes: 137 137\n") && !strstr(r.text, "left: "), "it ended otherwise:\n%.6000s", r.text);
   restarts_expect_said(&r, "killed", {
-      "0: train_gpt_fsdp: rank 2 of node 1 (", ") died: its place is left out", "0:   ranks     4 on 2 hosts",
+      "train_gpt_fsdp: rank 2 of node 1 (", ") died: its place is left out", "0:   ranks     4 on 2 hosts",
       "0: train_gpt_fsdp: the run ended with exit code 137 after step ",
       "it starts again (1 of 2) with 2 ranks (before 4) from the checkpoint of step ",
       "1: train_gpt_fsdp: the run ended with exit code 137; it starts again (1 of 2)",
