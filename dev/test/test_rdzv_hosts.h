@@ -166,6 +166,7 @@ TEST(rdzv_one_host_needs_no_port,
   static const struct { int ranks, rank; const char *environment, *options; bool listens; } table[] = {
       {2, 1, "", "", false}, {0, 1, "", "--rdzv tcp://127.0.0.1:29400 --nproc_per_node 2", false},
       {0, -1, "", "", false}, {2, 1, "OMPI_MCA_btl=self,vader,tcp", "", true}};
+  test_mpirun_patience(0);
   for (const auto &row : table) {
     CliRun r;
     char metrics[600];
