@@ -224,7 +224,8 @@ run_episode() {
   fi
   for i in 1 2 3; do                            # who started them starts them again where host 0's process is lost
     [[ $codes =~ ^"exit codes: 0" ]] && break
-    [ -n "$killed_host0" ] || grep -q 'reached no new checkpoint' "$at/output" || { wrong "it ended with $codes"; break; }
+    [ -n "$killed_host0" ] || grep -q 'reached no new checkpoint' "$at/output" ||
+      { wrong "it ended with $codes"; break; }
     start "--resume auto"
     ends || { wrong "the start after host 0's death has not ended"; kill "$job"; wait "$job"; job=; }
     codes=$(grep '^exit codes:' "$at/output" | tail -1)

@@ -126,8 +126,8 @@ static void launch_no_daemon() {
 }
 
 // Before MPI_Init. Open MPI's TCP listens at all interfaces, whether or not a rank elsewhere is to come. Ranks that are
-// all on one host reach each other by shared memory, so there it is left out, unless the user has chosen, or /dev/shm is
-// so small that TCP may have to stand in.
+// all on one host reach each other by shared memory, so there it is left out, unless the user has chosen, or /dev/shm
+// is so small that TCP may have to stand in.
 static void launch_one_host() {
   const char *world = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
   const bool launched = world || getenv("PMIX_RANK") || getenv("PMI_RANK") || getenv("SLURM_PROCID");

@@ -217,8 +217,8 @@ static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZ
   if (dir && !readdir(dir)) errno = 0;
   if (dir) closedir(dir);
   if (!rdzv_file_text(path, text)) {
-    snprintf(why, why_bytes, errno == EPERM ? "%.300s is of another user, or no file" : "no %.300s yet (do all hosts see this "
-             "directory?)", path);
+    snprintf(why, why_bytes, errno == EPERM ? "%.300s is of another user, or no file" : "no %.300s yet (do all hosts "
+             "see this directory?)", path);
     return false;
   }
   if (!rdzv_offer_parse(o, text)) {

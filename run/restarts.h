@@ -114,7 +114,7 @@ static inline bool restarts_say(const Options *o, int status, int64_t number, in
             waits, (long long)number, (long long)o->restarts, from);
   return true;
 }
-// Waits before a start. One of the signals, which are blocked, ends that, and is passed on to the run once that is there.
+// Waits before a start. One of the signals, which are blocked, ends that, and is passed on to the run once it is there.
 static inline void restarts_pause(double seconds, const sigset_t *signals) {
   const timespec t = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
   const int s = seconds > 0 ? sigtimedwait(signals, NULL, &t) : -1;

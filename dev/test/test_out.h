@@ -60,8 +60,8 @@ TEST_WAITS(out_of_another_run,
                    "the beginning") == 1, "exit code %d:\n%.3000s", r.code, r.text);
   cli_free(&r);
 }
-TEST(out_without_a_lock, "where OUT/.lock cannot be locked a notice says so and the run goes on; a link that lies where "
-     "report.html is written first stays unwritten") {
+TEST(out_without_a_lock, "where OUT/.lock cannot be locked a notice says so and the run goes on; a link that lies "
+     "where report.html is written first stays unwritten") {
   CliRun r;
   CLI_RUN(&r, "cd %s && mkdir -p out/.lock && echo mine >victim && ln -s ../victim out/report.html.part && "
           "exec %s %s --max_steps 2 --sample_tokens 0 --out out", test_tmp(), cli_program(), cli_small());

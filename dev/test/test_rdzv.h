@@ -439,8 +439,8 @@ TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses
   EXPECT(!rdzv_file_text(path, text) && errno == EPERM, "a pipe is read");
   alarm(0);
 }
-TEST(rdzv_token_files_are_private, "the file of --rdzv_token is a regular one of this user's or root's that nobody else "
-     "may read or write; anything else is refused with what to do, and a pipe holds nobody up") {
+TEST(rdzv_token_files_are_private, "the file of --rdzv_token is a regular one of this user's or root's that nobody "
+     "else may read or write; anything else is refused with what to do, and a pipe holds nobody up") {
   static const struct { mode_t mode; const char *line; } table[] = {
       {0600, NULL}, {0400, NULL}, {0640, "is for others too (mode 640): chmod 600 it"}, {0604, "(mode 604)"},
       {0620, "(mode 620)"}, {0602, "(mode 602)"}, {0, "is no regular file"}};

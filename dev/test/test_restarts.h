@@ -3,8 +3,8 @@
 
 // ---- the watcher alone ----------------------------------------------------------------------------------------------
 // What the run does in each of its starts: one letter each. k killed (SIGKILL), a aborted, t SIGTERM, l exit code 4,
-// f exit code 1, u exit code 2, 0 done. saves: a letter for each too: y it tells of a checkpoint, r it dies between that
-// one's name and telling, o it finds another run's, - none. The file has a line for each start: what --resume was.
+// f exit code 1, u exit code 2, 0 done. saves: a letter for each too: y it tells of a checkpoint, r it dies between
+// that one's name and telling, o it finds another run's, - none. The file has a line for each start: what --resume was.
 static inline int restarts_watched(int64_t restarts, const char *does, const char *saves, const char *resume,
                                    char *said, size_t bytes) {
   const char *path = cli_path("starts");
