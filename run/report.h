@@ -49,7 +49,7 @@ static void log_flush(Log *log, const RunView *run) {
 }
 
 // Keeps other runs from training into the same OUT, if it exists by now, until this process ends, by a lock on
-// OUT/.lock. Waits for a run that is just being killed: it may still finish a checkpoint. False and one line in `error`:
+// OUT/.lock. Waits for a run that is just being killed: it may still finish a checkpoint. False and a line in `error`:
 // another run has it. A notice says where no lock can be had, or none that other hosts see.
 static bool lock_out(const Options *o, char *error, size_t error_bytes) {
   static int held = -1;
