@@ -25,8 +25,8 @@
 // What host 0 remembers of a process from start to start. here: it took part in the last one. dead: ranks that died in
 // its place; first, ranks: what it had in the last start. waits: one has come since that started.
 struct RdzvPlace { bool here, waits; int64_t pid, dead, first, ranks; char host[65]; };
-// start: starts before this one; fruitless: the last of these that reached no new checkpoint. heard: of all starts; died
-// only of the last. job: the last one's nonce. blames: that start ended as one does whose rank died. first_world:
+// start: starts before this one; fruitless: the last of these that reached no new checkpoint. heard: of all starts;
+// died only of the last. job: the last one's nonce. blames: that start ended as one does whose rank died. first_world:
 // ranks of the first start. ended: how the last one did.
 struct RdzvAgain {
   int64_t most, wait_s, start, fruitless, first_world;
