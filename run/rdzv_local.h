@@ -290,13 +290,14 @@ static inline int rdzv_seats_poll(const RdzvSeats *s, pollfd *p) {
   return n;
 }
 // Removes the shared memory of a job's ranks on this host, which Open MPI leaves where mpirun or a daemon was killed:
-// vader_segment.HOST.USER.JOB.RANK. Its ranks have ended.
+// vader_segment.HOST.USER.JOB.RANK (Open MPI 5: sm_segment). Its ranks have ended.
 static inline void rdzv_remove_segments(int64_t job) {
   char part[64];
   snprintf(part, sizeof part, ".%u.%x.", (unsigned)getuid(), (unsigned)job);
   DIR *dir = job ? opendir("/dev/shm") : NULL;
   for (dirent *e; dir && (e = readdir(dir));)
-    if (!strncmp(e->d_name, "vader_segment.", 14) && strstr(e->d_name, part)) unlinkat(dirfd(dir), e->d_name, 0);
+    if ((!strncmp(e->d_name, "vader_segment.", 14) || !strncmp(e->d_name, "sm_segment.", 11)) &&
+        strstr(e->d_name, part)) unlinkat(dirfd(dir), e->d_name, 0);
   if (dir) closedir(dir);
 }
 // Ends ranks that still live wait_ms later, and closes all places. What was heard stays.

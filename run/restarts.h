@@ -52,11 +52,28 @@ static inline void restarts_open() {
   restarts_first = rank && !strcmp(rank, "0");
   liveness_died = restarts_died;
   if (restarts_first) on_exit(restarts_ended, NULL);
-  const char *job = getenv("PMIX_NAMESPACE");    // of Open MPI 4; 5 has a text
+  const char *job = getenv("PMIX_NAMESPACE");    // of Open MPI 4; 5 has a text there (restarts_job)
   if (job) restarts_tell(NOTE_JOB, (int64_t)strtoull(job, NULL, 10), 0);
+}
+// The job's number in the name of a rank's shared memory, sm_segment.HOST.USER.JOB.RANK, among what a process has
+// mapped; 0: there is none. Open MPI 5 says it nowhere else.
+static inline int64_t restarts_job(const char *maps) {
+  char line[1024];
+  uint64_t job = 0;
+  FILE *f = fopen(maps, "r");
+  while (f && !job && fgets(line, sizeof line, f)) {
+    char *name = strstr(line, "/sm_segment."), *rank = name ? strrchr(name, '.') : NULL;
+    if (rank) *rank = 0;
+    const char *number = rank ? strrchr(name, '.') : NULL;
+    if (number) job = strtoull(number + 1, NULL, 16);
+  }
+  if (f) fclose(f);
+  return (int64_t)job;
 }
 // sequences a step and a microbatch.
 static inline void restarts_batch(int64_t sequences, int64_t batch) {
+  const int64_t job = restarts_seat >= 0 ? restarts_job("/proc/self/maps") : 0;
+  if (job) restarts_tell(NOTE_JOB, job, 0);
   if (restarts_first) restarts_tell(NOTE_BATCH, sequences, batch);
 }
 static inline void restarts_step(int64_t step) {
