@@ -138,7 +138,8 @@ TEST(restarts_shared_memory_of_a_lost_job,
   snprintf(maps, sizeof maps, "7f00-7f01 r-xp 0 08:01 5 /usr/lib/libmpi.so\n7f01-7f02 rw-s 0 00:19 9 "
            "/dev/shm/sm_segment.a.b.%u.%x.3\n", uid, job);
   cli_write(cli_path("maps"), maps, strlen(maps));
-  EXPECT(restarts_job(cli_path("maps")) == (int64_t)job, "job %llx", (unsigned long long)restarts_job(cli_path("maps")));
+  const int64_t found = restarts_job(cli_path("maps"));
+  EXPECT(found == (int64_t)job, "job %llx, must be %x", (unsigned long long)found, job);
   EXPECT(!restarts_job("/proc/self/status"), "a job where there is none");
   static const struct { const char *kind; unsigned more; bool left; } table[] = {
       {"sm", 0, false}, {"vader", 0, false}, {"sm", 1 << 16, true}, {"test", 0, true}};
