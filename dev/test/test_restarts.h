@@ -131,8 +131,8 @@ TEST(restarts_wait_for_the_heartbeats,
 }
 
 TEST(restarts_shared_memory_of_a_lost_job,
-     "the number of a job of Open MPI 5 is found in the name of what its ranks have mapped; what Open MPI 4 and 5 leave "
-     "of that job in /dev/shm is removed, and nothing else of these names") {
+     "the number of a job of Open MPI 5 is found in the name of what its ranks have mapped; what Open MPI 4 and 5 "
+     "leave of that job in /dev/shm is removed, and nothing else of these names") {
   const unsigned job = 0xe02b0000u | ((unsigned)getpid() & 0xffff), uid = (unsigned)getuid();
   char maps[1024], path[4][200];
   snprintf(maps, sizeof maps, "7f00-7f01 r-xp 0 08:01 5 /usr/lib/libmpi.so\n7f01-7f02 rw-s 0 00:19 9 "
