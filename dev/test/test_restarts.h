@@ -138,14 +138,15 @@ TEST(restarts_wait_for_the_heartbeats,
 }
 
 TEST(restarts_shared_memory_of_a_lost_job,
-     "the number of a job of Open MPI 5 is found in the name of what its ranks have mapped; what Open MPI 4 and 5 leave "
-     "of that job in /dev/shm is removed, and nothing else of these names") {
+     "the number of a job of Open MPI 5 is found in the name of what its ranks have mapped; what Open MPI 4 and 5 "
+     "leave of that job in /dev/shm is removed, and nothing else of these names") {
   const unsigned job = 0xe02b0000u | ((unsigned)getpid() & 0xffff), uid = (unsigned)getuid();
   char maps[1024], path[4][200];
   snprintf(maps, sizeof maps, "7f00-7f01 r-xp 0 08:01 5 /usr/lib/libmpi.so\n7f01-7f02 rw-s 0 00:19 9 "
            "/dev/shm/sm_segment.a.b.%u.%x.3\n", uid, job);
   cli_write(cli_path("maps"), maps, strlen(maps));
-  EXPECT(restarts_job(cli_path("maps")) == (int64_t)job, "job %llx", (unsigned long long)restarts_job(cli_path("maps")));
+  const int64_t found = restarts_job(cli_path("maps"));
+  EXPECT(found == (int64_t)job, "job %llx, must be %x", (unsigned long long)found, job);
   EXPECT(!restarts_job("/proc/self/status"), "a job where there is none");
   static const struct { const char *kind; unsigned more; bool left; } table[] = {
       {"sm", 0, false}, {"vader", 0, false}, {"sm", 1 << 16, true}, {"test", 0, true}};
