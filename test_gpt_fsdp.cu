@@ -98,7 +98,7 @@ extern "C" int sched_yield() noexcept {
   const uint64_t progress = WORD_GET(&liveness_words.progress);
   if (progress != came_to || !WORD_GET(&liveness_words.what)) came_to = progress, since_ms = now;
   if (now - last_ms > 0.05) begun_ms = now;      // something was done since the last call: another wait
-  if (now - since_ms > 1000) usleep(5000);
+  if (now - since_ms > 1000) usleep(500);
   else if (now - begun_ms > 4) usleep(20);
   else syscall(SYS_sched_yield);
   last_ms = now_ms();

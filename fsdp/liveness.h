@@ -117,11 +117,17 @@ static inline bool liveness_excused() {
   pollfd p = {WORD_GET(&liveness_words.prints) - 1, POLLOUT, 0};
   return p.fd >= 0 && !poll(&p, 1, 0);
 }
-// Between two looks at what has not come yet: lets another process run, since ranks may outnumber cores.
+// Between two looks at what has not come yet: lets another process run, since ranks may outnumber cores. Where a yield
+// takes long it went to a busy program, and so would the next: Linux lets that run for a tick (4 ms). Whoever sleeps is
+// served when it wakes.
 static inline void liveness_pause(int *spins, const char *what, int stage) {
-  if (++*spins < 200) { __builtin_ia32_pause(); return; }
+  enum { SPINS = 200 };
+  if (*spins < SPINS) { ++*spins; __builtin_ia32_pause(); return; }
   liveness_wait(what, NULL, stage);
+  if (*spins > SPINS) { usleep(20); return; }
+  const double begun = now_ms();
   sched_yield();
+  if (now_ms() - begun > 1) *spins = SPINS + 1;  // until this wait is over
 }
 
 // What a device tells of itself, one word a stream: a number that grows within a step, and what the stream came to. The

@@ -118,8 +118,9 @@ static inline int rdzv_signal_next(int fd) {
 
 // pid 0: not running. code: exit code, or 128 + the signal that ended it (killed).
 struct RdzvChild { pid_t pid; int code; bool killed; };
-// Starts a program found by PATH in a process group of its own, so that Ctrl-C reaches it only through us, with no
-// input. It gets SIGTERM when this process ends, however that happens. False with errno: it could not be started.
+// Starts a program found by PATH in a session of its own, with no input: Ctrl-C reaches it only through us, and ranks
+// that yield give way to each other, not to other programs of this terminal or shell (Linux' autogroups). It gets
+// SIGTERM when this process ends, however that happens. False with errno: it could not be started.
 static inline bool rdzv_child_start(RdzvChild *c, char *const *words, const RdzvEnv *env) {
   int report[2], fault = 0;
   if (pipe2(report, O_CLOEXEC)) return false;
@@ -134,7 +135,7 @@ static inline bool rdzv_child_start(RdzvChild *c, char *const *words, const Rdzv
   if (!c->pid) {
     sigset_t none;
     sigemptyset(&none);
-    setpgid(0, 0);
+    setsid();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(1);           // it ended before it could be watched
     const int null = open("/dev/null", O_RDONLY);

@@ -556,13 +556,14 @@ static inline void store_background(void *to) { if (((Store *)to)->phase != STOR
 
 // Waits for the save in flight. progress: NULL, or called now and then.
 static inline void store_wait(Store *s, void (*progress)(Store *s)) {
-  for (int spins = 0; !store_poll(s);) {
+  for (int spins = 0, looks = 0; !store_poll(s);) {
     if (progress) progress(s);
     if (s->threaded && !__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) {
       usleep(500);                               // for its own thread: a report must not say that it waits for others
     } else if (s->phase != STORE_WRITING || s->own_done) {
       liveness_pause(&spins, "the end of a save", STAGE_NONE);
-      if (spins > 1000) usleep(500);
+      if (looks < 1000) looks++;
+      else usleep(500);
     }
   }
   liveness_arrived();

@@ -127,6 +127,7 @@ TEST(rdzv_ranks_take_the_place_of_processes,
     EXPECT(CPU_COUNT(&cores) == 1 && CPU_ISSET(core[i], &cores), "rank %d has %d cores, must have core %d", i,
            CPU_COUNT(&cores), core[i]);
     EXPECT(!strcmp(here, cli_path(i ? "here1" : "here0")), "rank %d is in %s", i, here);
+    EXPECT(getsid(pid) > 0 && getsid(pid) != getsid(0), "rank %d is in the session of who started it", i);
   }
   cli_write(cli_path("go"), "", 0);
   rdzv_wait_hosts(&r);
