@@ -78,6 +78,8 @@ static inline void *bpe_resize(void *old, size_t count, size_t each_bytes) {
 // ---- 1 characters and pieces ---------------------------------------------------------------------------------------
 // The class of the character at p < end, and its bytes.
 static inline int bpe_class_at(const uint8_t *p, const uint8_t *end, int *char_bytes) {
+  *char_bytes = 1;
+  if (*p < 0x80) return unicode_class(*p);
   const uint32_t c = utf8_char(p, end, char_bytes);
   return c < UTF8_BYTE ? unicode_class(c) : UNICODE_OTHER;
 }
