@@ -43,7 +43,7 @@ static const OptionName option_names[] = {
     {"block_size", "seq_len", 0}, {"max_seq_len", "seq_len", 0}, {"max_seq_length", "seq_len", 0},
     {"seq_length", "seq_len", 0}, {"sequence_length", "seq_len", 0}, {"context_length", "seq_len", 0},
     {"n_ctx", "n_positions", 0}, {"max_position_embeddings", "n_positions", 0}, {"n_vocab", "vocab_size", 0},
-    {"tie_word_embeddings", "tie_head", 0}, {"bias", 0, "linear layers and norms always have biases: leave it out"},
+    {"tie_word_embeddings", "tie_head", 0},
     {"model_name", 0, "--model gpt2 is a preset, --init_from DIRECTORY reads weights"},
     {"model_size", 0, "--model tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl, or --n_layer, --n_head, --n_embd"},
     {"model_type", 0, "--model tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl, or --n_layer, --n_head, --n_embd"},

@@ -16,12 +16,14 @@
 enum ModeFactor {
   MODE_MESH, MODE_STRATEGY, MODE_RESHARD, MODE_SLOTS, MODE_WRAP, MODE_ACCUMULATE,
   MODE_SHARD, MODE_PARAM, MODE_BUFFER, MODE_REDUCE, MODE_FP8, MODE_FREEZE, MODE_RECOMPUTE, MODE_SHM, MODE_HEAD,
-  MODE_DROPOUT, MODE_OPTIMIZER, MODE_BLOCK, MODE_MICROBATCHES, MODE_ROUNDS, MODE_THREADS, MODE_FACTORS
+  MODE_DROPOUT, MODE_OPTIMIZER, MODE_MICROBATCHES, MODE_ROUNDS, MODE_THREADS, MODE_FACTORS
 };
+// Values of MODE_HEAD from MODE_BLOCKS on are other blocks than GPT-2's, their heads tied and apart in turn.
+enum { MODE_BLOCKS = 2 };
 enum { MODE_ONE_MICROBATCH = 1, MODE_MANY_ROUNDS = 1, MODE_VALUES_MOST = 14 };
 
-// option: OPTION_COUNT if the value is not one of the program's options, or is several. A value "" leaves the option
-// out. The wraps cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
+// option: OPTION_COUNT if the value is not one of the program's options. A value "" leaves the option out. The wraps
+// cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
 struct ModeFactorSpec { OptionId option; int values; const char *value[MODE_VALUES_MOST]; };
 static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_mesh, 14, {"1x1", "1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1", "1x5", "5x1", "1x6", "2x3", "3x2", "6x1"}},
@@ -37,18 +39,16 @@ static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_buffer_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_reduce_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_fp8, 2, {"off", "gather"}},
-    {OPT_freeze, 5, {"", "wte,h.0.*,*.ln_*", "w*,h.0.*,h.1.*", "*.weight", "h.2.*"}},
+    {OPT_freeze, 5, {"", "wte,h.0.*,*.ln_*", "wte,wpe,h.0.*,h.1.*", "*.weight", "h.2.*"}},
     {OPT_recompute, 6, {"none", "gelu", "norm", "mlp", "block", "block:1,mlp:2"}},
     {OPT_shm, 3, {"on", "copy", "off"}},
-    {OPT_tie_head, 2, {"on", "off"}},
+    {OPT_tie_head, 6, {"on", "off",
+        "norm=rmsnorm position=rope mlp=swiglu bias=qkv n_kv_head=1",
+        "norm=rmsnorm position=rope rope_skip=2 qk_norm=before mlp=relu2 bias=qkv logit_softcap=4 head_size=6",
+        "norm=rmsnorm norm_embedding=on qk_norm=after mlp=swiglu mlp_width=33 bias=qkvo",
+        "bias=qkvo mlp_width=60 position=rope rope_scaling=llama3:4,1,4,8"}},
     {OPT_dropout, 2, {"0", "0.1"}},
     {OPT_optimizer, 3, {"adamw", "sgd", "muon"}},
-    {OPTION_COUNT,
-     5,
-     {"GPT-2's block", "norm=rmsnorm position=rope mlp=swiglu bias=none n_kv_head=1",
-      "norm=rmsnorm position=rope rope_skip=2 qk_norm=before mlp=relu2 bias=qkv logit_softcap=4 head_size=6",
-      "norm=rmsnorm norm_embedding=on qk_norm=after mlp=swiglu mlp_width=33 bias=qkvo",
-      "bias=none mlp_width=60 position=rope rope_scaling=llama3:4,1,4,8"}},
     {OPTION_COUNT, 2, {"several microbatches a rank", "one microbatch a rank"}},
     {OPTION_COUNT, 2, {"reductions in one round", "reductions in rounds of 384"}},
     {OPTION_COUNT, 2, {"one thread", "two threads"}}};
@@ -77,7 +77,8 @@ static inline void mode_text(char *to, size_t bytes, const CoverRow *r) {
     const char *value = mode_value(r, (ModeFactor)f);
     const size_t n = strlen(to);
     if (mode_factors[f].option == OPTION_COUNT && r->value[f]) snprintf(to + n, bytes - n, "(%s) ", value);
-    if (mode_factors[f].option != OPTION_COUNT && *value)
+    if (f == MODE_HEAD && r->value[f] >= MODE_BLOCKS) snprintf(to + n, bytes - n, "(%s) ", value);
+    else if (mode_factors[f].option != OPTION_COUNT && *value)
       snprintf(to + n, bytes - n, "--%s %s ", option_specs[mode_factors[f].option].name, value);
   }
 }
@@ -93,12 +94,14 @@ static inline bool mode_options(Options *o, const CoverRow *r, int M, char *erro
     if (!options_parse(&base, argc, argv, error, error_bytes)) return false;
   }
   *o = base;
+  const bool block = r->value[MODE_HEAD] >= MODE_BLOCKS;
   for (int f = 0; f < MODE_FACTORS; f++) {
     const char *value = mode_value(r, (ModeFactor)f);
     if (mode_factors[f].option == OPTION_COUNT || !*value) continue;
+    if (f == MODE_HEAD && block) preset_fill(o, value), value = r->value[f] % 2 ? "off" : "on";
+    if (f == MODE_FREEZE && block && strstr(value, "wpe,")) value = "w*,h.0.*,h.1.*";      // there may be no wpe
     if (!option_set(o, mode_factors[f].option, value, error, error_bytes)) return false;
   }
-  if (r->value[MODE_BLOCK]) preset_fill(o, mode_value(r, MODE_BLOCK));
   o->global_batch = M;
   return options_resolve(o, mode_world(r), mode_world(r), error, error_bytes);
 }

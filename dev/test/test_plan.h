@@ -60,11 +60,15 @@ static inline void plan_modes(ModeSet *s) {        // the covering set
   modes_legal_pairs(s);
   modes_cover(s);
 }
-// The covering set as it was when the tables were written: before there was Muon, the last optimizer.
+// The covering set as it was when the tables were written: before there was Muon, the last optimizer, and other blocks
+// than GPT-2's.
 static inline void plan_recorded_modes(ModeSet *s) {
+  const int heads = mode_factors[MODE_HEAD].values;
   mode_factors[MODE_OPTIMIZER].values--;
+  mode_factors[MODE_HEAD].values = MODE_BLOCKS;
   plan_modes(s);
   mode_factors[MODE_OPTIMIZER].values++;
+  mode_factors[MODE_HEAD].values = heads;
 }
 static inline void plan_table_modes(PlanTable *table) {
   static ModeSet s;
@@ -280,7 +284,7 @@ static inline PlanUpdates plan_updates(const Fsdp *f) {
   for (int p = 0; p < f->lay.params && f->cfg.optimizer == OPTIMIZER_MUON && !f->cfg.weights_only; p++) {
     const Param *q = &f->lay.param[p];
     if (!q->stage || q->ndim < 2 || q->frozen) continue;
-    const int64_t rows = strstr(q->name, "c_attn") ? q->shape[1] : q->shape[0], cols = q->shape[1];
+    const int64_t rows = q->matrix_rows[0], cols = q->shape[1];      // the largest part: q, which has most heads
     const size_t matrix = (size_t)round_up(2 * rows * cols, 256);
     const size_t work = (size_t)round_up((int64_t)newton_schulz_work_bytes(rows, cols, BF16), 256);
     if (matrix > x.matrix) x.matrix = matrix;
