@@ -222,8 +222,12 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
   for (OptionId k : of_rope)
     REFUSE(!rope && o->given[k], "--%s belongs to --position rope, not to %s", option_specs[k].name, o->position);
   REFUSE(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
+  REFUSE((rope || strcmp(o->qk_norm, "off")) && o->head_size > ROPE_HEAD_MOST,
+         "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MOST,
+         (long long)o->head_size);
   REFUSE(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor "
          "llama3:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH", o->rope_scaling);
+  rope_scaling_print(o->rope_scaling, sizeof o->rope_scaling, &scaling);       // one spelling
   return true;
 }
 
@@ -755,7 +759,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_reduce(f, 1 + l, a, A);
   }
   WORD_SET(&flight.stage, 0);
-  if (t->model.shape.block.norm_embedding && dwte.data) {
+  if (t->model.shape.block.norm_embedding && (dwte.data || dwpe.data)) {
     dembedded = x->dembedded;
     c->ops->zero(c, dembedded.data, (size_t)numel(dembedded) * dtype_bytes(t->dtype));
     layernorm_backward(c, dembedded, Tensor{}, Tensor{}, Tensor{}, x->dresidual, x->embedded, Tensor{}, Tensor{},
@@ -1178,7 +1182,7 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
   for (int i = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
     t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
     const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
-    const int64_t widest = max64(max64(model_qkv_rows(&m->shape), model_fc_rows(&m->shape)), m->F);
+    const int64_t widest = max64(max64(model_qkv_rows(&m->shape), model_fc_rows(&m->shape)), max64(m->F, m->C));
     const WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, t->head_rows, widest,
                               m->hs, m->KV};
     size_t bytes;

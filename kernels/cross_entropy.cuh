@@ -503,16 +503,14 @@ static void cross_entropy_backward(Ctx *c, float *losses, T *dlogits, const floa
   const unsigned R = (unsigned)rows;
   if (form == CROSS_ENTROPY_TWICE) {
     LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_TWICE>), R, p.block, 0, STREAM(c), losses, dlogits,
-           logits, targets, vocab, p, scale, inverse_cap,
-           c->state);
+           logits, targets, vocab, p, scale, inverse_cap, c->state);
     return;
   }
   if constexpr (W == CROSS_ENTROPY_WIDE) {       // the forms with shared memory copy 16 bytes at a time
     if (form == CROSS_ENTROPY_CLUSTER)
       LAUNCH_CLUSTER((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_CLUSTER>), CROSS_ENTROPY_PARTS,
                      R * CROSS_ENTROPY_PARTS, CROSS_ENTROPY_PART_THREADS, sizeof(float) * (size_t)p.each, STREAM(c),
-                     losses, dlogits, logits, targets, vocab, p, scale, inverse_cap,
-           c->state);
+                     losses, dlogits, logits, targets, vocab, p, scale, inverse_cap, c->state);
     else
       LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_KEPT>), R, p.block, sizeof(float) * (size_t)p.columns,
              STREAM(c), losses, dlogits, logits, targets, vocab, p, scale, inverse_cap, c->state);

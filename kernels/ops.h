@@ -76,6 +76,7 @@ HD int64_t query_head_size(const WorkspaceQuery *q) { return q->head_size ? q->h
 HD int64_t query_kv_heads(const WorkspaceQuery *q) { return q->n_kv_head ? q->n_kv_head : q->n_head; }
 
 // Rotary positions and the norm of each head's q and k, rope.cuh.
+enum { ROPE_HEAD_MOST = 1024 };                  // columns of a head that they take
 enum QkNorm { QK_NORM_OFF, QK_NORM_BEFORE, QK_NORM_AFTER };      // before or after the rotation
 struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 

@@ -60,7 +60,6 @@ static inline RopeShape rope_shape(Tensor qkv, RopeArgs a) {
 #endif
 
 #if PART_CPU
-enum { ROPE_HEAD_MOST = 1024 };                  // columns of a head: a thread keeps one in fp32
 
 // Partial sums of the weights' gradients: two rows of hs a block of rows, as layernorm_fold takes them.
 static size_t rope_workspace_needed(int64_t rows, int64_t hs) {

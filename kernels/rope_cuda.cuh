@@ -7,7 +7,7 @@
 #include "layernorm_cuda.cuh"
 #include "rope.cuh"
 
-enum { ROPE_WARPS = 8, ROPE_RUNS = 1024, ROPE_RUN_ROWS = 8, ROPE_HEAD_MOST = 1024 };
+enum { ROPE_WARPS = 8, ROPE_RUNS = 1024, ROPE_RUN_ROWS = 8 };
 static inline int64_t rope_run_rows(int64_t rows) {
   const int64_t each = (rows + ROPE_RUNS - 1) / ROPE_RUNS;
   return each < ROPE_RUN_ROWS ? (int64_t)ROPE_RUN_ROWS : each;

@@ -13,19 +13,19 @@ enum { LAYERS_MOST = 1000 };
        "qwen2.5-0.5b|qwen3-0.6b", \
        "model", "preset; options below override it") \
   INT(n_layer, 0, 1, LAYERS_MOST, "model", "blocks (default: the preset's)") \
-  INT(n_head, 0, 1, 1000, "model", "attention heads; must divide n_embd (default: the preset's)") \
+  INT(n_head, 0, 1, 1000, "model", "attention heads; must divide n_embd without --head_size (default: the preset's)") \
   INT(n_embd, 0, 1, 65536, "model", "width (default: the preset's)") \
   INT(seq_len, 0, 1, 1 << 20, "model", "tokens per training sequence (default: the preset's)") \
-  INT(n_positions, 0, 1, 1 << 20, "model", "learned positions, >= seq_len (default: the preset's, at least seq_len)") \
+  INT(n_positions, 0, 1, 1 << 20, "model", "positions, >= seq_len; with rope for exports only (default: preset)") \
   INT(vocab_size, 0, 1, 1 << 24, "model", "vocabulary of the tokenizer or token files (default: the preset's)") \
   NUM(dropout, 0.0, 0.0, 0.99, "model", "dropout on embeddings, attention and both residual branches") \
   TEXT(tie_head, "on", "on|off", "model", "LM head shares the token embedding") \
   INT(n_kv_head, 0, 1, 1000, "block", "heads of k and v; must divide n_head (default: the preset's, or n_head)") \
-  INT(head_size, 0, 1, 1024, "block", "columns of a head (default: the preset's, or n_embd / n_head)") \
+  INT(head_size, 0, 1, 65536, "block", "columns of a head (default: the preset's, or n_embd / n_head)") \
   INT(mlp_width, 0, 1, 1 << 20, "block", "width of the MLP (default: the preset's, or 4 n_embd)") \
   TEXT(norm, "", "layernorm|rmsnorm", "block", "before attention, the MLP and the head (default: the preset's)") \
   TEXT(norm_weight, "", "on|off", "block", "norms have a weight (default: the preset's)") \
-  TEXT(norm_embedding, "", "on|off", "block", "a norm behind the embedding too (default: the preset's)") \
+  TEXT(norm_embedding, "", "on|off", "block", "an RMSNorm without weights behind the embedding (default: preset)") \
   NUM(norm_eps, 0.0, 1e-12, 1.0, "block", "added to a norm's variance or mean square (default: the preset's)") \
   TEXT(position, "", "learned|rope", "block", "learned positions, or q and k turned (default: the preset's)") \
   NUM(rope_theta, 0.0, 1.0, 1e12, "block", "rope: base of the wave lengths (default: the preset's)") \
@@ -36,7 +36,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(qk_norm, "", "off|before|after", "block", \
        "RMSNorm of each head's q and k, before or after rope (default: preset)") \
   TEXT(mlp, "", "gelu|relu2|swiglu", "block", "between the MLP's matrices (default: the preset's)") \
-  TEXT(bias, "", "all|none|qkv|qkvo", "block", "which matrices have biases; all: norms too (default: the preset's)") \
+  TEXT(bias, "", "all|none|qkv|qkvo", "block", "which matrices have biases; all: LayerNorms too (default: preset)") \
   NUM(logit_softcap, -1.0, 0.0, 1e6, "block", "logits become X tanh(logit / X) (0: no; default: the preset's)") \
   INT(epochs, 0, 0, 1000000, "training", "passes over the training tokens (0: 1, or as many as --max_steps needs)") \
   INT(max_steps, 0, 0, 1LL << 40, "training", "stop after this many steps, whatever the epoch (0: --epochs decides)") \

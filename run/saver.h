@@ -11,7 +11,9 @@
 
 static Saved saved_of(const RunView *run) {
   const Options *o = run->opt;
-  return Saved{run->fsdp, run->store, run->ctx, run->corpus, run->model.H, run->step, run->steps_total,
+  const ModelShape shape = shape_of(o);
+  const int heads = shape_is_gpt2(&shape) ? run->model.H : 0;
+  return Saved{run->fsdp, run->store, run->ctx, run->corpus, heads, run->step, run->steps_total,
                run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, run->loss_scale,
                o->loss_scale != 0, o->buffer_dtype, run->device->words, PROGRAM_VERSION, BUILD_ID, run->state,
                run->state_on_device, log_config, o};

@@ -218,6 +218,11 @@ static bool sharding_check_device(const Options *o, char *error, size_t error_by
     REFUSE(matmul && !o->sample_only && r % 16, "--fp8 matmul needs batches of a multiple of 16 tokens, not %lld: "
            "change --seq_len, --batch_size or --test_batch_size", (long long)r);
   REFUSE(matmul && o->n_embd % 16, "--fp8 matmul needs an --n_embd divisible by 16, not %lld", (long long)o->n_embd);
+  const ModelShape s = shape_of(o);
+  const int64_t widths[] = {s.n_head * s.head_size, model_qkv_rows(&s), s.mlp_width};
+  for (int64_t w : widths)
+    REFUSE(matmul && w % 16, "--fp8 matmul needs heads times --head_size, and --mlp_width, divisible by 16, not %lld",
+           (long long)w);
   return true;
 }
 static bool sharding_check_params(Options *o, char *error, size_t error_bytes) {

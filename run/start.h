@@ -359,6 +359,16 @@ static void start_adjust(Start *s, Options *o) {
     start_notice(s, "--strategy zero1 adds gradients up before it reduces them; the checkpoint's run had --accumulate "
                  "%s: the run continues differently from here on", o->accumulate);
 }
+// An option of the block in a checkpoint of a program that had GPT-2's alone; its sizes are in `o` already.
+static void start_old_block(const Options *o, OptionId id, char *to, size_t bytes) {
+  char name[OPTION_NAME_BYTES];
+  const int n = snprintf(name, sizeof name, "%s=", option_specs[id].name);
+  const char *at = strstr(preset_block, name);
+  if (at) snprintf(to, bytes, "%.*s", (int)strcspn(at + n, " "), at + n);
+  else snprintf(to, bytes, "%lld", (long long)(id == OPT_n_kv_head   ? o->n_head
+                                               : id == OPT_head_size ? o->n_embd / max64(1, o->n_head)
+                                                                     : 4 * o->n_embd));
+}
 // Takes options from the checkpoint. The command that began the run may be given again, so --vocab_size may be what it
 // asked for and not what its tokenizer reached.
 static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_t error_bytes) {
@@ -373,8 +383,9 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     char theirs[OPTION_TEXT_BYTES], ours[OPTION_TEXT_BYTES];
     if (origin == ORIGIN_OWN) continue;
     if (!start_value(s, spec, theirs, sizeof theirs)) {
-      if (i != OPT_freeze) continue;
-      theirs[0] = 0;                             // from a program without --freeze
+      if (i == OPT_freeze) theirs[0] = 0;        // from a program without --freeze
+      else if (strcmp(spec->group, "block")) continue;
+      else start_old_block(o, (OptionId)i, theirs, sizeof theirs);
     }
     option_print(ours, sizeof ours, o, spec);
     if (!o->given[i]) {
@@ -403,10 +414,8 @@ static int start_block_values(const ModelShape *m, BlockValue *v) {
   const Block *b = &m->block;
   const bool rope = b->position == POSITION_ROPE;
   const RopeScaling *s = &b->rope_scaling;
-  char scaling[96] = "none";
-  if (s->factor > 0)
-    snprintf(scaling, sizeof scaling, "llama3:%.10g,%.10g,%.10g,%lld", s->factor, s->low, s->high,
-             (long long)s->original);
+  char scaling[96];
+  rope_scaling_print(scaling, sizeof scaling, s);
   const struct { OptionId id; double number;
   } numbers[] = {{OPT_n_kv_head, (double)m->n_kv_head}, {OPT_head_size, (double)m->head_size},
                  {OPT_mlp_width, (double)m->mlp_width}, {OPT_norm_eps, b->norm_eps},

@@ -36,7 +36,7 @@ struct Saved {
   Store *store;
   Ctx *ctx;
   const Corpus *corpus;
-  int heads;                                     // of the model: no shape tells it
+  int heads;                                     // of the model: no shape tells it; 0: its block is not GPT-2's
   int64_t *step, steps_total, steps_per_epoch, global_batch, vocab_size_asked, gpu_head_chunk_bytes;
   float *loss_scale;
   bool fixed_loss_scale;                         // a checkpoint's is not taken
@@ -63,7 +63,7 @@ static void checkpoint_map(const Saved *saved, const char *directory, TensorMap 
                                                         sizeof(SafetensorsTensor));
   char heads[16];
   snprintf(heads, sizeof heads, "%d", saved->heads);
-  const char *const metadata[] = {"format", "pt", "layout", "out,in", "n_head", heads, NULL};
+  const char *const metadata[] = {"format", "pt", "layout", "out,in", saved->heads ? "n_head" : NULL, heads, NULL};
   tensor_map_open(m, f->lay.params);
   m->files = CHECKPOINT_FILES;
   for (int file = 0; file < CHECKPOINT_FILES; file++) {

@@ -15,7 +15,7 @@
 #include <math.h>
 
 // What the class fixes of the block, and what an absent field means to it: tied, theta, head_size (0: hidden_size by
-// heads), cap; Llama alone takes the number of k and v heads for that of q.
+// heads), cap; Llama and NanoChat take the number of k and v heads for that of q.
 struct Family {
   const char *model_type, *architecture;
   bool qkv_biased;                               // no field says so
@@ -53,6 +53,7 @@ static inline bool family_fits(const Family *f, const ModelShape *s) {
   if (b->mlp != (f->nanochat ? MLP_RELU2 : MLP_SWIGLU) || b->norm_weightless != f->nanochat) return false;
   if (b->norm_embedding != f->nanochat || (b->logit_softcap > 0 && !f->nanochat)) return false;
   if (b->rope_skip && !f->skips) return false;
+  if (f == &families[0] && s->n_embd % s->n_head) return false;  // LlamaConfig refuses that; SmolLM3's does not
   if (f->qkv_biased) return b->bias == BIAS_QKV && s->head_size * s->n_head == s->n_embd;
   return b->bias == BIAS_NONE || b->bias == BIAS_QKVO || (b->bias == BIAS_ALL && !f->nanochat && !f->qk_norm);
 }
@@ -144,7 +145,8 @@ static inline bool family_sizes(const ImportConfig *c, const Family *family, Mod
                                   value == 0 ? "missing or " : "", value, (long long)f.highest);
     *(int64_t *)((char *)m + f.offset) = (int64_t)value;
   }
-  if (!m->n_kv_head && family != &families[0] && !cJSON_HasObjectItem(c->root, "num_key_value_heads"))
+  const bool optional = family == &families[0] || family->nanochat;
+  if (!m->n_kv_head && !optional && !cJSON_GetObjectItemCaseSensitive(c->root, "num_key_value_heads"))
     return import_config_refuse(c, "num_key_value_heads is missing");
   if (!m->n_kv_head) m->n_kv_head = m->n_head;
   if (!m->head_size) m->head_size = family->head_size;
@@ -165,8 +167,10 @@ static inline bool family_rope(const ImportConfig *c, const Family *f, Block *b)
   RopeScaling *s = &b->rope_scaling;
   if (!import_config_number(c, "rope_theta", theta, &theta) || !import_config_get(c, "rope_parameters", &parameters) ||
       !import_config_get(c, "rope_scaling", &scaling)) return false;
-  const cJSON *from = parameters ? parameters : scaling;
+  const cJSON *from = scaling && scaling->child ? scaling : parameters ? parameters : scaling, *member;
   if (from && !cJSON_IsObject(from)) return import_config_refuse(c, "rope_parameters or rope_scaling is no object");
+  cJSON_ArrayForEach(member, from)
+    if (cJSON_IsObject(member)) return import_config_refuse(c, "rope_parameters by kind of layer are not supported");
   const ImportConfig in = {from, c->path, c->error, c->error_bytes};
   if (from && !import_config_number(&in, "rope_theta", theta, &theta)) return false;
   if (from && !import_config_number(&in, "partial_rotary_factor", partial, &partial)) return false;
@@ -198,8 +202,10 @@ static inline bool family_skips(const ImportConfig *c, const Family *f, ModelSha
   double interval = 4;
   if (!f->skips) return true;
   if (!import_config_number(c, "no_rope_layer_interval", interval, &interval)) return false;
+  if (!(interval >= 1 && interval <= 1000 && interval == floor(interval)))
+    return import_config_refuse(c, "no_rope_layer_interval is %g, expected a whole number from 1 to 1000", interval);
   if (!import_config_get(c, "no_rope_layers", &list)) return false;
-  int64_t every = interval >= 1 && interval <= 1000 ? (int64_t)interval : 0, l = 0;
+  int64_t every = (int64_t)interval, l = 0;
   const cJSON *x;
   if (list) {
     every = 0;
@@ -263,7 +269,7 @@ static inline bool family_config_read(const ImportConfig *c, const Family *f, Mo
   if (act && (!cJSON_IsString(act) || strcmp(act->valuestring, want)))
     return import_config_refuse(c, "hidden_act is %s, only %s is supported",
                                 cJSON_IsString(act) ? safetensors_quoted(act->valuestring).text : "not text", want);
-  const double cap = cJSON_HasObjectItem(c->root, "final_logit_softcapping") ? 0 : f->cap;
+  const double cap = cJSON_GetObjectItemCaseSensitive(c->root, "final_logit_softcapping") ? 0 : f->cap;
   if (f->nanochat && !import_config_number(c, "final_logit_softcapping", cap, &b->logit_softcap)) return false;
   if (!(b->logit_softcap >= 0 && b->logit_softcap <= 1e6))
     return import_config_refuse(c, "final_logit_softcapping is %g", b->logit_softcap);
@@ -274,26 +280,36 @@ static inline bool family_config_read(const ImportConfig *c, const Family *f, Mo
 }
 
 // ================================================================================================ config.json out
+// A number that Python reads as a float: some classes take no int for one.
+static inline void family_float(cJSON *c, const char *name, double x) {
+  char text[40];
+  for (int digits = 1; digits <= 17; digits++) {                 // the shortest that is x again
+    snprintf(text, sizeof text, "%.*g", digits, x);
+    if (strtod(text, NULL) == x) break;
+  }
+  if (!strpbrk(text, ".e")) strcat(text, ".0");
+  cJSON_AddRawToObject(c, name, text);
+}
 static inline void family_config_write(cJSON *c, const Family *f, const ModelShape *m) {
   const Block *b = &m->block;
   cJSON_AddStringToObject(c, "model_type", f->model_type);
   for (const FamilyField &x : family_fields)
     cJSON_AddNumberToObject(c, x.name, (double)*(const int64_t *)((const char *)m + x.offset));
   cJSON_AddStringToObject(c, "hidden_act", f->nanochat ? "relu2" : "silu");
-  cJSON_AddNumberToObject(c, "rms_norm_eps", b->norm_eps);
-  cJSON_AddNumberToObject(c, "initializer_range", 0.02);
-  cJSON_AddNumberToObject(c, "attention_dropout", 0);
+  family_float(c, "rms_norm_eps", b->norm_eps);
+  family_float(c, "initializer_range", 0.02);
+  family_float(c, "attention_dropout", 0);
   if (!f->qkv_biased) cJSON_AddBoolToObject(c, "attention_bias", b->bias != BIAS_NONE);
   if (!f->qkv_biased && !f->nanochat && !f->qk_norm) cJSON_AddBoolToObject(c, "mlp_bias", b->bias == BIAS_ALL);
-  if (f->nanochat && b->logit_softcap > 0) cJSON_AddNumberToObject(c, "final_logit_softcapping", b->logit_softcap);
+  if (f->nanochat && b->logit_softcap > 0) family_float(c, "final_logit_softcapping", b->logit_softcap);
   if (f->nanochat && b->logit_softcap == 0) cJSON_AddNullToObject(c, "final_logit_softcapping");
   cJSON *rope = cJSON_AddObjectToObject(c, "rope_parameters");
   cJSON_AddStringToObject(rope, "rope_type", b->rope_scaling.factor > 0 ? "llama3" : "default");
-  cJSON_AddNumberToObject(rope, "rope_theta", b->rope_theta);
+  family_float(rope, "rope_theta", b->rope_theta);
   if (b->rope_scaling.factor > 0) {
-    cJSON_AddNumberToObject(rope, "factor", b->rope_scaling.factor);
-    cJSON_AddNumberToObject(rope, "low_freq_factor", b->rope_scaling.low);
-    cJSON_AddNumberToObject(rope, "high_freq_factor", b->rope_scaling.high);
+    family_float(rope, "factor", b->rope_scaling.factor);
+    family_float(rope, "low_freq_factor", b->rope_scaling.low);
+    family_float(rope, "high_freq_factor", b->rope_scaling.high);
     cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)b->rope_scaling.original);
   }
   if (f->skips) {

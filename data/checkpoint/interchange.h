@@ -291,9 +291,9 @@ static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, cha
   const SafetensorsTensor *wpe = set_entry(&s->set, "wpe.weight", NULL);
   const char *heads = safetensors_metadata(&s->set.shard[0].file, "n_head");
   char name[64], *end = NULL;
+  IMPORT_REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown, or its block is not GPT-2's; "
+                "name the directory of the checkpoint or export instead of this file", s->path);
   IMPORT_REFUSE(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "not a matrix" : "missing");
-  IMPORT_REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown; name the directory of the "
-                "checkpoint or export instead of this file", s->path);
   ModelShape *m = &s->shape;
   *m = model_shape_gpt2(0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
                         !set_entry(&s->set, "lm_head.weight", NULL), 0);
@@ -629,6 +629,7 @@ static inline char *export_config_text(ModelShape shape, int32_t bos_eos_id, con
     family_config_write(c, family, &shape);
     export_token(c, "bos_token_id", bos_eos_id);
     export_token(c, "eos_token_id", bos_eos_id);
+    cJSON_AddNullToObject(c, "pad_token_id");    // or some classes take one of their own
     cJSON_AddTrueToObject(c, "use_cache");
     cJSON_AddStringToObject(c, "dtype", "float32");
     cJSON_AddStringToObject(c, "written_by", program);

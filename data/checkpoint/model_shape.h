@@ -2,12 +2,13 @@
 // trainer describe models by it.
 #pragma once
 #include "kernels/ops.h"
+#include <math.h>
 
 // The order of names is that of the options' choices (run/option_table.h).
 enum Norm { NORM_LAYERNORM, NORM_RMSNORM };
 enum Position { POSITION_LEARNED, POSITION_ROPE };
 enum Mlp { MLP_GELU, MLP_RELU2, MLP_SWIGLU };
-enum Biases { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: of norms and the MLP too
+enum Biases { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: of LayerNorms and the MLP too
 
 // Llama 3's change of rope's frequencies: long waves turn `factor` times slower, short ones as before, those between
 // `low` and `high` waves in `original` positions in between. factor 0: none.
@@ -15,7 +16,7 @@ struct RopeScaling { double factor, low, high; int64_t original; };
 
 struct Block {
   Norm norm;
-  bool norm_weightless, norm_embedding;          // norms without a weight; one more behind the embedding
+  bool norm_weightless, norm_embedding;          // norms without a weight; an RMSNorm without one behind the embedding
   double norm_eps;
   Position position;
   double rope_theta;
@@ -65,7 +66,13 @@ static inline bool rope_scaling_parse(const char *text, RopeScaling *s) {
   long long original = 0;
   const int n = sscanf(text, "llama3:%lf,%lf,%lf,%lld%n", &s->factor, &s->low, &s->high, &original, &end);
   s->original = original;
-  return n == 4 && !text[end] && s->factor > 0 && s->low > 0 && s->high > s->low && original > 0;
+  return n == 4 && !text[end] && isfinite(s->factor) && isfinite(s->high) && s->factor > 0 && s->low > 0 &&
+         s->high > s->low && original > 0 && original <= 1 << 24;
+}
+static inline void rope_scaling_print(char *to, size_t bytes, const RopeScaling *s) {
+  if (s->factor > 0)
+    snprintf(to, bytes, "llama3:%.10g,%.10g,%.10g,%lld", s->factor, s->low, s->high, (long long)s->original);
+  else snprintf(to, bytes, "none");
 }
 
 // Fills a table for rope.cuh of `positions` rows: cosines and sines of position times frequency, in fp32 as
