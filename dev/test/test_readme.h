@@ -122,7 +122,7 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/gpus.md", "./train_gpt_fsdp --device cuda --model gpt2 --param_dtype bf16 --tune", README_GPU},
     {"docs/gpus.md", "mpirun -np 4 ./train_gpt_fsdp --device cuda --comm mpi", README_GPU},
     {"docs/gpus.md", "dev/gpu_day.sh carry out-ompi", NULL, "a download; gpu_day_ runs it", "[ -x dev/gpu_day.sh ]"},
-    {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh build first test=150", README_DAY},
+    {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh build first ranks=150", README_DAY},
     {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh", README_DAY},
     {"docs/gpus.md", "OUT=out-gpu FROM=out-earlier dev/gpu_day.sh", README_DAY},
     {"docs/launch.md", "mpirun -np 4 --host A:2,B:2 ./train_gpt_fsdp --model small", NULL, "there are no hosts A and B",
