@@ -861,6 +861,14 @@ TEST(cli_names_the_rank_that_differs,
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------------
+// Whole lines of a file that a run writes; cli_metrics is for one that has ended.
+static inline int cli_lines(const char *path) {
+  FILE *f = fopen(path, "r");
+  int lines = 0;
+  for (int c; f && (c = fgetc(f)) != EOF;) lines += c == '\n';
+  if (f) fclose(f);
+  return lines;
+}
 // Starts a run that would not end by itself and waits until it has done some steps.
 static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, const char *options) {
   char metrics[600];
@@ -869,11 +877,7 @@ static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, cons
   cli_start(r, "exec %s %s --epochs 1000000 --eval_every 1000000000 --out %s %s", cli_ranks(ranks), cli_small(), out,
             options);
   for (double start = now_ms(); now_ms() - start < CLI_LIMIT_S * 1e3; usleep(20000)) {
-    FILE *f = fopen(metrics, "r");
-    int lines = 0;
-    for (int c; f && (c = fgetc(f)) != EOF;) lines += c == '\n';
-    if (f) fclose(f);
-    if (lines > 3) return true;                  // the run's record, and steps
+    if (cli_lines(metrics) > 3) return true;     // the run's record, and steps
     if (waitpid(r->pid, NULL, WNOHANG)) break;
   }
   test_fail(__FILE__, __LINE__, "%d ranks %s: no step was made", ranks, options);

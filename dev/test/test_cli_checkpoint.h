@@ -183,8 +183,8 @@ TEST(cli_sigusr1_before_the_first_step,
     for (int attempt = 0; attempt < 3 && !first; attempt++) {
       CliRun r;
       char directory[600];
-      cli_start(&r, "exec %s %s --grad_accum 2000 --epochs 1000000 --eval_every 1000000000 --save_every -1 --out %s",
-                cli_ranks(ranks), cli_small(), out);             // a long step
+      cli_start(&r, "exec %s %s --data generated --grad_accum 2000 --epochs 1000000 --eval_every 1000000000 "
+                "--save_every -1 --out %s", cli_ranks(ranks), cli_small(), out);           // a long step
       int pid = ranks ? 0 : r.pid;
       for (double start = now_ms(); !pid && now_ms() - start < CLI_LIMIT_S * 1e3; usleep(500))
         pid = cli_find_process(1, false);

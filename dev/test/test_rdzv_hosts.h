@@ -109,14 +109,8 @@ TEST(rdzv_ranks_take_the_place_of_processes,
            "done\nsecond=$!\nwhile [ ! -e %s ]; do sleep 0.05; done\nkill -USR1 $second\nwait $second; b=$?\n"
            "wait $first; a=$?\necho codes $a $b", core[0], core[1], test_tmp(), cli_path("out"), cli_path("go"));
   rdzv_start_hosts(&r, 1, "", command);
-  for (double start = now_ms(); now_ms() - start < 100e3; usleep(20000)) {
-    CliMetrics m;
-    if (access(cli_path("out/metrics.jsonl"), F_OK)) continue;
-    cli_metrics(&m, cli_path("out"));
-    const int lines = m.lines;
-    cli_metrics_free(&m);
-    if (lines > 3) break;
-  }
+  for (double start = now_ms(); cli_lines(cli_path("out/metrics.jsonl")) <= 3 && now_ms() - start < 100e3;)
+    usleep(20000);
   for (int i = 0; i < 2; i++) {
     char path[64], here[512] = "";
     const int pid = rdzv_find_rank(i, gpus, sizeof gpus, &cores);
