@@ -703,8 +703,9 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
-  // Another run that has OUT may be this one's last start, whose rank 0 takes long to die: worth a start later.
-  int code = !rank && !lock_out(o, error, sizeof error) ? EXIT_LOST : EXIT_MISSING;
+  // Another run that has OUT may be this one's last start, whose rank 0 takes long to die: worth a start later. Where
+  // OUT has no run, nothing in it is read, and a start that is refused leaves no .lock there: check_out locks it.
+  int code = !rank && overwrite_out_is_ours(o->out) && !lock_out(o, error, sizeof error) ? EXIT_LOST : EXIT_MISSING;
   if (!rank && !error[0]) start_find(start, o, error, sizeof error);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, error, code);
