@@ -26,12 +26,6 @@
 #pragma once
 #include "ops.h"
 
-// Heads of k and v: half of what qkv has more than out.
-static inline int64_t attention_kv_heads(Tensor out, Tensor qkv, int n_head) {
-  const int64_t hs = out.shape[2] / n_head;
-  return (qkv.shape[2] - out.shape[2]) / (2 * (hs ? hs : 1));
-}
-
 #if PART_LAUNCH
 static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;      // of one sample's attention: n_head T T
 static inline void attention_check_heads(const char *op, Tensor out, Tensor qkv, int n_head) {

@@ -283,6 +283,12 @@ struct Ops {
 #undef CALL
 };
 
+// Heads of k and v of an attention: half of what qkv has more than out.
+static inline int64_t attention_kv_heads(Tensor out, Tensor qkv, int n_head) {
+  const int64_t hs = out.shape[2] / n_head;
+  return (qkv.shape[2] - out.shape[2]) / (2 * (hs ? hs : 1));
+}
+
 // Strong where defined, weak where used: an address test tells whether a table was linked, without an #ifdef.
 extern const Ops ops_avx2, ops_avx512, ops_avx512_bf16, ops_amx;
 #if PART_LAUNCH
