@@ -40,52 +40,113 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
+# What a model of today's blocks differs in from GPT-2's.
+GPT2 = dict(norm="layernorm", norm_weight=True, norm_embedding=False, rope_theta=0, qk_norm="", mlp="gelu", bias=True,
+            softcap=0, eps=1e-5, tied=True)
+LLAMA = dict(norm="rmsnorm", rope_theta=1e4, mlp="swiglu", bias=False)
 MODELS = {
     "small": dict(n_layer=6, n_head=8, n_embd=512, vocab_size=5000, seq_len=256, batch=32),
     "gpt2": dict(n_layer=12, n_head=12, n_embd=768, vocab_size=50257, seq_len=256, batch=4),
     "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024, vocab_size=50257, seq_len=256, batch=4),
     "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280, vocab_size=50257, seq_len=256, batch=4),
     "gpt2-xl": dict(n_layer=48, n_head=25, n_embd=1600, vocab_size=50257, seq_len=256, batch=4),
+    "smollm2-135m": LLAMA | dict(n_layer=30, n_head=9, n_kv_head=3, n_embd=576, mlp_width=1536, vocab_size=49152,
+                                 seq_len=256, batch=4, rope_theta=1e5),
 }
 CUDA_WARMUP_STEPS = 5                            # not counted: compilation, choice of algorithms
 LR, BETAS, DECAY, CLIP, WARMUP, LR_FLOOR = 1e-3, (0.9, 0.95), 0.1, 1.0, 0.05, 0.1
 
 
-class Block(nn.Module):
-    def __init__(self, C, n_head):
-        super().__init__()
-        self.n_head = n_head
-        self.ln_1, self.ln_2 = nn.LayerNorm(C), nn.LayerNorm(C)
-        self.c_attn, self.attn_proj = nn.Linear(C, 3 * C), nn.Linear(C, C)
-        self.c_fc, self.mlp_proj = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+def make_norm(c, size):
+    if c["norm"] == "layernorm":
+        return nn.LayerNorm(size, eps=c["eps"])
+    return nn.RMSNorm(size, eps=c["eps"], elementwise_affine=c["norm_weight"])
 
-    def forward(self, x):
+
+def turned(x, turns):
+    """RoPE: x (B,heads,T,D) with its halves turned by the angles whose cosine and sine are `turns`, (T,D/2) each."""
+    (a, b), (cos, sin) = x.chunk(2, -1), turns
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class Block(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        C, self.c = c["n_embd"], c
+        self.size = c.get("head_size", C // c["n_head"])
+        self.heads = [c["n_head"]] + [c.get("n_kv_head", c["n_head"])] * 2
+        width, bias = c.get("mlp_width", 4 * C), c["bias"]
+        self.ln_1, self.ln_2 = make_norm(c, C), make_norm(c, C)
+        self.c_attn = nn.Linear(C, sum(self.heads) * self.size, bias)
+        self.attn_proj = nn.Linear(c["n_head"] * self.size, C, bias)
+        self.c_fc, self.mlp_proj = nn.Linear(C, (1 + (c["mlp"] == "swiglu")) * width, bias), nn.Linear(width, C, bias)
+        if c["qk_norm"]:
+            self.ln_q, self.ln_k = make_norm(c, self.size), make_norm(c, self.size)
+
+    def attention(self, x, turns):
         B, T, C = x.shape
-        q, k, v = (t.view(B, T, self.n_head, -1).transpose(1, 2) for t in self.c_attn(self.ln_1(x)).split(C, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attn_proj(y.transpose(1, 2).reshape(B, T, C))
-        return x + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+        q, k, v = (t.view(B, T, heads, self.size).transpose(1, 2) for t, heads in zip(
+            self.c_attn(x).split([heads * self.size for heads in self.heads], dim=2), self.heads))
+        if self.c["qk_norm"] == "before":
+            q, k = self.ln_q(q), self.ln_k(k)
+        if turns:
+            q, k = turned(q, turns), turned(k, turns)
+        if self.c["qk_norm"] == "after":
+            q, k = self.ln_q(q), self.ln_k(k)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads[0] != self.heads[1])
+        return self.attn_proj(y.transpose(1, 2).reshape(B, T, -1))
+
+    def forward(self, x, turns):
+        x = x + self.attention(self.ln_1(x), turns)
+        y = self.c_fc(self.ln_2(x))
+        if self.c["mlp"] == "swiglu":
+            gate, up = y.chunk(2, -1)
+            return x + self.mlp_proj(F.silu(gate) * up)
+        return x + self.mlp_proj(F.relu(y).square() if self.c["mlp"] == "relu2" else F.gelu(y, approximate="tanh"))
 
 
 class GPT(nn.Module):
+    """The blocks that train_gpt_fsdp has, chosen by c: GPT-2's, Llama's, Qwen3's, NanoChat's."""
     def __init__(self, c):
         super().__init__()
-        C, V = c["n_embd"], c["vocab_size"]
-        self.wte, self.wpe = nn.Embedding(V, C), nn.Embedding(c["seq_len"], C)
-        self.h = nn.ModuleList(Block(C, c["n_head"]) for _ in range(c["n_layer"]))
-        self.ln_f = nn.LayerNorm(C)
+        self.c = c = GPT2 | c
+        C, V, T = c["n_embd"], c["vocab_size"], c["seq_len"]
+        self.wte = nn.Embedding(V, C)
+        self.h = nn.ModuleList(Block(c) for _ in range(c["n_layer"]))
+        self.ln_f = make_norm(c, C)
+        if c["norm_embedding"]:
+            self.ln_e = make_norm(c, C)
+        if c["rope_theta"]:
+            half = self.h[0].size // 2
+            angles = torch.arange(T)[:, None] * c["rope_theta"] ** (-torch.arange(half) / half)
+            self.register_buffer("cos", angles.cos(), False)
+            self.register_buffer("sin", angles.sin(), False)
+        else:
+            self.wpe = nn.Embedding(T, C)
+        if not c["tied"]:
+            self.lm_head = nn.Linear(C, V, bias=False)
         for name, p in self.named_parameters():
             if p.ndim >= 2:
                 nn.init.normal_(p, std=0.02 / (math.sqrt(2 * c["n_layer"]) if "_proj" in name else 1))
             elif name.endswith("bias"):
                 nn.init.zeros_(p)
 
-    def forward(self, tokens, targets, reduction="mean"):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+    def logits(self, tokens):
+        x, turns, T = self.wte(tokens), None, tokens.shape[1]
+        if self.c["norm_embedding"]:
+            x = self.ln_e(x)
+        if self.c["rope_theta"]:
+            turns = self.cos[:T].to(x.dtype), self.sin[:T].to(x.dtype)
+        else:
+            x = x + self.wpe(torch.arange(T, device=tokens.device))
         for block in self.h:
-            x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
+            x = block(x, turns)
+        head = self.wte if self.c["tied"] else self.lm_head
+        logits, cap = F.linear(self.ln_f(x), head.weight), self.c["softcap"]
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def forward(self, tokens, targets, reduction="mean"):
+        return F.cross_entropy(self.logits(tokens).flatten(0, 1), targets.flatten(), reduction=reduction)
 
 
 def make_optimizer(model):

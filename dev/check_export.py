@@ -3,11 +3,13 @@
 
     python3 dev/check_export.py DIR [WEIGHTS]      needs transformers, tokenizers, torch
 
-DIR loads by AutoModelForCausalLM and AutoTokenizer without a warning; its logits are those of a GPT-2 in plain PyTorch
-(dev/reference.py, fp64) within 1e-5 of the largest; AutoTokenizer gives the ids of tokenizer.json used directly, and
+DIR loads by AutoModelForCausalLM and AutoTokenizer without a warning; its logits are those of the same model in plain
+PyTorch (dev/reference.py for GPT-2, dev/bench_pytorch.py for today's blocks without Llama 3's scaling or blocks that do
+not turn; fp64) within 1e-5 of the largest; AutoTokenizer gives the ids of tokenizer.json used directly, and
 decodes them to the text; greedy generation runs; save_pretrained writes the same tensors again.
 WEIGHTS: the source of the export, a checkpoint directory or a model.safetensors of the trainer. Without it the plain
-model uses DIR's own tensors, which checks configuration and layout but not that they are the checkpoint's.
+GPT-2 uses DIR's own tensors, which checks configuration and layout but not that they are the checkpoint's; other classes
+need it.
 Prints a line for each check; exit status 1 if one failed.
 """
 import argparse
@@ -25,6 +27,7 @@ import transformers
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bench_pytorch import GPT
 from reference import gpt2_logits
 
 BOUND = 1e-5
@@ -58,27 +61,58 @@ def read_tensors(path):
         return {name: f.get_tensor(name) for name in f.keys()}, f.metadata() or {}
 
 
-def plain_weights(directory, weights):
-    """Parameters under the trainer's names, (out,in), and the number of heads, from WEIGHTS or from the export."""
-    with open(os.path.join(directory, "config.json")) as f:
-        heads = json.load(f)["n_head"]
+def read_weights(path):
+    return read_tensors(os.path.join(path, "model.safetensors") if os.path.isdir(path) else path)
+
+
+def plain_gpt2(directory, config, weights):
+    """A function from ids to logits, and its number of positions."""
     if weights:
-        path = os.path.join(weights, "model.safetensors") if os.path.isdir(weights) else weights
-        tensors, metadata = read_tensors(path)
-        return tensors, int(metadata.get("n_head", heads))
-    tensors, _ = read_tensors(os.path.join(directory, "model.safetensors"))
-    tensors = {name.removeprefix("transformer."): t for name, t in tensors.items()}
-    return {name: t.T if name.endswith(CONV1D) else t for name, t in tensors.items()}, heads
+        p, metadata = read_weights(weights)
+        heads = int(metadata.get("n_head", config["n_head"]))
+    else:
+        tensors, _ = read_tensors(os.path.join(directory, "model.safetensors"))
+        tensors = {name.removeprefix("transformer."): t for name, t in tensors.items()}
+        p, heads = {name: t.T if name.endswith(CONV1D) else t for name, t in tensors.items()}, config["n_head"]
+    c = dict(n_layer=config["n_layer"], n_head=heads, n_embd=config["n_embd"], tied="lm_head.weight" not in p)
+    double = {name: t.double() for name, t in p.items()}
+    return (lambda tokens: gpt2_logits(c, double, tokens)), p["wpe.weight"].shape[0]
 
 
-def check_logits(report, model, p, heads):
-    C, V, P = p["wte.weight"].shape[1], p["wte.weight"].shape[0], p["wpe.weight"].shape[0]
-    layers = len([name for name in p if name.endswith(".ln_1.weight")])
-    config = dict(n_layer=layers, n_head=heads, n_embd=C, tied="lm_head.weight" not in p)
-    tokens = torch.randint(0, V, (2, min(P, 64)), generator=torch.Generator().manual_seed(1))
+def plain_family(config, weights):
+    """As plain_gpt2, for Llama, Qwen2, Qwen3 and NanoChat. A bias that WEIGHTS lacks is 0."""
+    rope, kind = config["rope_parameters"], config["model_type"]
+    if not weights or rope["rope_type"] != "default" or 0 in config.get("no_rope_layers", []):
+        raise SystemExit(f"{kind}: needs WEIGHTS, and checks neither Llama 3's scaling nor blocks that do not turn")
+    p, _ = read_weights(weights)
+    nano = kind == "nanochat"
+    c = dict(n_layer=config["num_hidden_layers"], n_head=config["num_attention_heads"], n_embd=config["hidden_size"],
+             n_kv_head=config["num_key_value_heads"], head_size=config.get("head_dim"), vocab_size=config["vocab_size"],
+             mlp_width=config["intermediate_size"], seq_len=config["max_position_embeddings"], norm="rmsnorm",
+             norm_weight=not nano, norm_embedding=nano, rope_theta=rope["rope_theta"], bias=True,
+             mlp="relu2" if nano else "swiglu", eps=config["rms_norm_eps"], tied=config["tie_word_embeddings"],
+             qk_norm="after" if nano else "before" if kind == "qwen3" else "",
+             softcap=config.get("final_logit_softcapping") or 0)
+    if not c["head_size"]:
+        c["head_size"] = c["n_embd"] // c["n_head"]
+    torch.set_default_dtype(torch.float64)               # of the angles, too
+    model = GPT(c)
+    torch.set_default_dtype(torch.float32)
+    renamed = {"attn.c_attn": "c_attn", "attn.c_proj": "attn_proj", "attn.q_norm": "ln_q", "attn.k_norm": "ln_k",
+               "mlp.c_fc": "c_fc", "mlp.c_proj": "mlp_proj"}
+    state = {name: torch.zeros_like(t) for name, t in model.state_dict().items() if name.endswith("bias")}
+    for name, t in p.items():
+        for ours, plain in renamed.items():
+            name = name.replace(ours, plain)
+        state[name] = t.double()
+    model.load_state_dict(state)
+    return model.logits, c["seq_len"]
+
+
+def check_logits(report, model, plain, positions):
+    tokens = torch.randint(0, model.config.vocab_size, (2, min(positions, 64)), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        got = model(tokens).logits
-        want = gpt2_logits(config, {name: t.double() for name, t in p.items()}, tokens)
+        got, want = model(tokens).logits, plain(tokens)
     error = ((got - want).abs().max() / want.abs().max()).item()
     report.check(got.dtype == torch.float32 and got.shape == want.shape and error <= BOUND,
                  f"logits {tuple(got.shape)} {got.dtype}: off by {error:.1e} of the largest, bound {BOUND:.0e}")
@@ -116,20 +150,23 @@ def main():
     logging.getLogger("transformers").addHandler(complaints)
     print(f"{a.directory}: transformers {transformers.__version__}, tokenizers {tokenizers.__version__}, "
           f"torch {torch.__version__}")
+    with open(os.path.join(a.directory, "config.json")) as f:
+        config = json.load(f)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = AutoModelForCausalLM.from_pretrained(a.directory).eval()
         tokenizer = AutoTokenizer.from_pretrained(a.directory)
-        report.check(type(model).__name__ == "GPT2LMHeadModel" and len(tokenizer) <= model.config.vocab_size,
+        report.check([type(model).__name__] == config["architectures"] and len(tokenizer) <= model.config.vocab_size,
                      f"loads as {type(model).__name__}, {model.num_parameters():,} parameters, with "
                      f"{type(tokenizer).__name__} of {len(tokenizer)} tokens")
-        p, heads = plain_weights(a.directory, a.weights)
-        check_logits(report, model, p, heads)
+        plain, positions = (plain_gpt2(a.directory, config, a.weights) if config["model_type"] == "gpt2"
+                            else plain_family(config, a.weights))
+        check_logits(report, model, plain, positions)
         check_ids(report, tokenizer, a.directory)
         prompt = tokenizer("The", return_tensors="pt")
-        length = min(12, model.config.n_positions - prompt.input_ids.shape[1])
+        length = min(12, positions - prompt.input_ids.shape[1])
         made = model.generate(**prompt, max_new_tokens=length, do_sample=False, pad_token_id=0)
-        report.check(made.shape[1] <= model.config.n_positions and made.max() < model.config.vocab_size,
+        report.check(made.shape[1] <= positions and made.max() < model.config.vocab_size,
                      f"generates {made.shape[1] - prompt.input_ids.shape[1]} tokens")
         check_saved_again(report, model, a.directory)
     said = complaints.lines + [str(w.message) for w in caught]
