@@ -15,10 +15,10 @@ wait and where they are bound. Two processes start from the environment that was
 not compared: it shards nothing. A variant that fails is named in the file.
 
 Environment: PYTHON with torch and tokenizers, MPIRUN, ROUNDS (3), STEPS (at most 5 timed per round, fewer if they take
-more than 4 s), MODELS ("small gpt2"), DTYPES ("fp32 bf16"), MICROBATCH ("small:8 gpt2:4": sequences that the program
-takes at once, on all ranks together; the rest of the global batch accumulates), OUT (a directory that keeps logs,
-compiled code and the choice of variants, which a later run with the same OUT reuses), LIBIOMP5 (Intel's OpenMP runtime,
-to be tried in PyTorch), RESULTS (the file to write).
+more than 4 s), MODELS ("small gpt2"; also modern-small, smollm2-135m), DTYPES ("fp32 bf16"), MICROBATCH ("small:8
+gpt2:4": sequences that the program takes at once, on all ranks together; the rest of the global batch accumulates), OUT
+(a directory that keeps logs, compiled code and the choice of variants, which a later run with the same OUT reuses),
+LIBIOMP5 (Intel's OpenMP runtime, to be tried in PyTorch), RESULTS (the file to write).
 """
 
 import dataclasses
@@ -40,14 +40,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "..", "train_gpt_fsdp")
 PYTHON, MPIRUN = os.environ.get("PYTHON", sys.executable), os.environ.get("MPIRUN", "mpirun")
 ROUNDS, STEPS, ROUND_SECONDS = int(os.environ.get("ROUNDS", 3)), int(os.environ.get("STEPS", 5)), 4.0
-MODELS = {"small": ("5000", 32), "gpt2": ("50257", 4)}               # vocabulary, sequences of 256 tokens a step
+# Vocabulary, sequences of 256 tokens a step, and whose goals it has.
+MODELS = {"small": ("5000", 32, "small"), "gpt2": ("50257", 4, "gpt2"), "modern-small": ("5000", 32, "small"),
+          "smollm2-135m": ("49152", 4, "gpt2")}
 # By instruction set. PyTorch emulates bf16 GEMMs at 1 GFLOP/s where it must: one step of gpt2 takes minutes on AVX2, so
 # only `small` is compared there.
 ISA_BATCH = {"fp32": 8, "bf16": 2}
 SEARCH_BATCH = 8                     # for the search among variants
 GIVE_UP = 1.3                        # a variant this much slower than the best is not measured again
 TOKENS = 256
-MICROBATCH = dict(pair.split(":") for pair in os.environ.get("MICROBATCH", "small:8 gpt2:4").split())
+MICROBATCH = dict(pair.split(":") for pair in
+                  os.environ.get("MICROBATCH", "small:8 gpt2:4 modern-small:8 smollm2-135m:4").split())
 CORES = len(os.sched_getaffinity(0))
 FLAGS = set(re.search(r"^flags\s*:(.*)$", open("/proc/cpuinfo").read(), re.M)[1].split())
 AMX = "amx_bf16" in FLAGS
@@ -319,7 +322,8 @@ PROCESSES = {1: "one process", 2: "two processes"}
 
 
 def goal_of(kind, name):
-    return GOALS[kind][name][0 if AMX else 1]
+    model, dtype = name.split()
+    return GOALS[kind][f"{MODELS[model][2]} {dtype}"][0 if AMX else 1]
 
 
 def take_turns(contestants):

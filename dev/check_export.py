@@ -8,8 +8,8 @@ PyTorch (dev/reference.py for GPT-2, dev/bench_pytorch.py for today's blocks wit
 not turn; fp64) within 1e-5 of the largest; AutoTokenizer gives the ids of tokenizer.json used directly, and
 decodes them to the text; greedy generation runs; save_pretrained writes the same tensors again.
 WEIGHTS: the source of the export, a checkpoint directory or a model.safetensors of the trainer. Without it the plain
-GPT-2 uses DIR's own tensors, which checks configuration and layout but not that they are the checkpoint's; other classes
-need it.
+GPT-2 uses DIR's own tensors, which checks configuration and layout but not that they are the checkpoint's; other
+classes need it.
 Prints a line for each check; exit status 1 if one failed.
 """
 import argparse
@@ -110,7 +110,8 @@ def plain_family(config, weights):
 
 
 def check_logits(report, model, plain, positions):
-    tokens = torch.randint(0, model.config.vocab_size, (2, min(positions, 64)), generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, model.config.vocab_size, (2, min(positions, 64)), generator=generator)
     with torch.no_grad():
         got, want = model(tokens).logits, plain(tokens)
     error = ((got - want).abs().max() / want.abs().max()).item()
