@@ -149,8 +149,8 @@ ops() {
   local program=$here/../build/bench_ops model dtype batch vocab
   [ -x "$program" ] || { echo "bench: build/bench_ops is not built: make build/bench_ops" >&2; return 1; }
   for model in ${MODELS:-small gpt2}; do for dtype in ${DTYPES:-fp32 bf16}; do
-    batch=32 vocab=5000
-    [ "$model" = small ] || batch=4 vocab=50257
+    batch=4 vocab=50257
+    case $model in *small) batch=32 vocab=5000 ;; smollm2*) vocab=49152 ;; esac
     "$program" --model "$model" --seq_len 256 --vocab_size $vocab --batch_size $batch --data random \
       --param_dtype "$dtype" --out "$out/ops"
   done; done

@@ -99,6 +99,23 @@ TIMED(layernorm_backward,
        Tensor mean, Tensor rstd, Dropout d, Accumulate m),
       (c, dresidual, dbranch, dw, db, dout, residual, w, mean, rstd, d, m), dout, 0, 0,
       bytes_of(dout) * (dbranch.data && dbranch.data != dresidual.data ? 5 : 4), false)
+// Bytes of q and k, of `times` that they are read or written.
+static double rope_bytes(Tensor qkv, RopeArgs a, int times) {
+  const double heads = (double)qkv.shape[qkv.ndim - 1] / a.head_size, kv_heads = (heads - a.n_head) / 2;
+  return bytes_of(qkv) * times * (a.n_head + kv_heads) / heads;
+}
+TIMED(rope_forward, (Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor qw, Tensor kw, RopeArgs a),
+      (c, qkv, raw, table, qw, kw, a), qkv, 0, 0, rope_bytes(qkv, a, raw.data ? 3 : 2), false)
+TIMED(rope_backward, (Ctx *c, Tensor dqkv, Tensor dqw, Tensor dkw, Tensor raw, Tensor table, Tensor qw, Tensor kw,
+                      RopeArgs a, Accumulate mode),
+      (c, dqkv, dqw, dkw, raw, table, qw, kw, a, mode), dqkv, 0, 0, rope_bytes(dqkv, a, raw.data ? 3 : 2), false)
+TIMED(relu2_forward, (Ctx *c, Tensor out, Tensor in), (c, out, in), out, 0, 0, bytes_of(out) + bytes_of(in), false)
+TIMED(relu2_backward, (Ctx *c, Tensor din, Tensor dout, Tensor in), (c, din, dout, in), din, 0, 0, 3 * bytes_of(in),
+      false)
+TIMED(swiglu_forward, (Ctx *c, Tensor out, Tensor in), (c, out, in), out, 0, 0, bytes_of(out) + bytes_of(in), false)
+TIMED(swiglu_backward, (Ctx *c, Tensor din, Tensor dout, Tensor in), (c, din, dout, in), dout, 0, 0,
+      2 * bytes_of(in) + bytes_of(dout), false)
+TIMED(softcap_forward, (Ctx *c, Tensor logits, float cap), (c, logits, cap), logits, 0, 0, 2 * bytes_of(logits), false)
 TIMED(gelu_forward, (Ctx *c, Tensor out, Tensor in), (c, out, in), out, 0, 0, bytes_of(out) + bytes_of(in), false)
 TIMED(cross_entropy_forward_backward,
       (Ctx * c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int64_t vocab, float scale, float cap),
@@ -143,6 +160,13 @@ static Ops timed_table(const Ops *real) {
   t.residual_layernorm_forward = timed_residual_layernorm_forward;
   t.layernorm_backward = timed_layernorm_backward;
   t.gelu_forward = timed_gelu_forward;
+  t.rope_forward = timed_rope_forward;
+  t.rope_backward = timed_rope_backward;
+  t.relu2_forward = timed_relu2_forward;
+  t.relu2_backward = timed_relu2_backward;
+  t.swiglu_forward = timed_swiglu_forward;
+  t.swiglu_backward = timed_swiglu_backward;
+  t.softcap_forward = timed_softcap_forward;
   t.cross_entropy_forward_backward = timed_cross_entropy_forward_backward;
   t.adamw_update = timed_adamw_update;
   t.sgd_update = timed_sgd_update;

@@ -384,8 +384,10 @@ static void block_words(FILE *to, const RunView *run) {
   const ModelShape s = shape_of(o);
   if (shape_is_gpt2(&s)) return;
   const bool rope = s.block.position == POSITION_ROPE, own = s.block.qk_norm != QK_NORM_OFF;
-  fprintf(to, "%s, %s", o->norm, rope ? "rope" : "learned positions");
+  fprintf(to, "%s%s (eps %g)%s, %s", o->norm, s.block.norm_weightless ? " without weights" : "", o->norm_eps,
+          s.block.norm_embedding ? ", one behind the embedding" : "", rope ? "rope" : "learned positions");
   if (rope) fprintf(to, " of base %g", o->rope_theta);
+  if (rope && strcmp(o->rope_scaling, "none")) fprintf(to, " scaled by %s", o->rope_scaling);
   if (rope && s.block.rope_skip) fprintf(to, ", every %lld-th block without", (long long)o->rope_skip);
   fprintf(to, ", %lld head%s of k and v, of %lld columns", (long long)o->n_kv_head, o->n_kv_head > 1 ? "s" : "",
           (long long)o->head_size);

@@ -146,13 +146,24 @@ static inline bool import_config_dropout(const ImportConfig *c, double *dropout,
   return true;
 }
 
+// Today's classes have dropout in attention alone, and hardly any model uses it: `notice` says that it is not taken.
+static inline bool import_config_attention_dropout(const ImportConfig *c, char *notice, size_t notice_bytes) {
+  double p = 0;
+  if (!import_config_number(c, "attention_dropout", 0, &p)) return false;
+  if (p != 0)
+    snprintf(notice, notice_bytes, "attention_dropout %g is not taken: --dropout (0) is for all three places", p);
+  return true;
+}
+
 // Fills s->shape and s->notice from the fields, once the file is known to be an object.
 static inline bool import_config_read(const ImportConfig *c, Import *s) {
   ModelShape *m = &s->shape;
   const cJSON *type;
   if (!import_config_get(c, "model_type", &type)) return false;
   s->family = cJSON_IsString(type) ? family_of_type(type->valuestring) : NULL;
-  if (s->family) return family_config_read(c, s->family, m);
+  if (s->family)
+    return family_config_read(c, s->family, m) &&
+           import_config_attention_dropout(c, s->notice, sizeof s->notice);
   if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2"))
     return import_config_refuse(c, "model_type is %s, expected %s: another model is not computed here",
                                 cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text

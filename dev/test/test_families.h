@@ -169,7 +169,7 @@ TEST_MPI(
 TEST(families_refuse_what_they_are_not,
      "a config.json that asks for another function is refused by field and value, and one "
      "of transformers 4 is read") {
-  static const struct { const char *name, *from, *to, *says;
+  static const struct { const char *name, *from, *to, *says, *notice = NULL;
   } cases[] = {
       {"llama", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act is \"gelu\", only silu"},
       {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"",
@@ -189,6 +189,7 @@ TEST(families_refuse_what_they_are_not,
       {"qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true", "use_sliding_window is true"},
       {"qwen3", "\"head_dim\": 10", "\"head_dim\": 9", "head_dim 9 is odd"},
       {"smollm3", "    0,", "    1,", NULL},
+      {"llama", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", NULL, "attention_dropout 0.1 is not taken"},
       {"llama", "\"rope_parameters\"", "\"rope_scaling\"", NULL}};
   for (const auto &k : cases) {
     char dir[1024], path[1200], error[4096] = "", text[8192] = "", changed[8300];
@@ -205,6 +206,8 @@ TEST(families_refuse_what_they_are_not,
     Import s;
     bool ok = import_open(&s, dir, error, sizeof error);
     if (ok) {
+      EXPECT(k.notice ? strstr(s.notice, k.notice) != NULL : !s.notice[0], "%s with %s: notice '%s'", k.name, k.to,
+             s.notice);
       int params;
       TensorMap map = {};
       Param *param = program.params(&s.shape, &params);
